@@ -1,0 +1,216 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrName is what every refused name wraps.
+var ErrName = errors.New("not a domain name")
+
+// Name is a domain name in wire form, lower case, uncompressed, with its root
+// byte. The zero value is no name; the root is "\x00". A Name is comparable and
+// is what maps are keyed by.
+type Name string
+
+// Root is the DNS root.
+const Root Name = "\x00"
+
+// ParseName reads a name in presentation form ("web.default.svc.cluster.local",
+// with or without the last dot) and lower-cases it. Backslash escapes are those
+// of RFC 1035, 5.1. Errors wrap [ErrName] and name the label at fault.
+func ParseName(s string) (Name, error) {
+	if s == "." {
+		return Root, nil
+	}
+	if s == "" {
+		return "", fmt.Errorf("%w: it is empty", ErrName)
+	}
+	out := make([]byte, 1, len(s)+2)
+	start := 0 // where the length byte of the current label stands
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c == '.' {
+			if err := closeLabel(out, start, s); err != nil {
+				return "", err
+			}
+			start = len(out)
+			out = append(out, 0)
+			continue
+		}
+		if c == '\\' {
+			var n int
+			if c, n = unescape(s[i+1:]); n == 0 {
+				return "", fmt.Errorf("%w: %q ends inside an escape", ErrName, s)
+			}
+			i += n
+		}
+		out = append(out, lower[c])
+	}
+	if len(out)-start > 1 { // no dot at the end: close the last label, add the root
+		if err := closeLabel(out, start, s); err != nil {
+			return "", err
+		}
+		out = append(out, 0)
+	}
+	if len(out) > MaxName {
+		return "", fmt.Errorf("%w: %q is longer than %d bytes", ErrName, s, MaxName)
+	}
+	return Name(out), nil
+}
+
+func closeLabel(out []byte, start int, s string) error {
+	n := len(out) - start - 1
+	if n == 0 {
+		return fmt.Errorf("%w: %q has an empty label", ErrName, s)
+	}
+	if n > MaxLabel {
+		return fmt.Errorf("%w: %q has a label of %d bytes, the most is %d", ErrName, s, n, MaxLabel)
+	}
+	out[start] = byte(n)
+	return nil
+}
+
+// unescape reads what follows a backslash: three digits or one character. n is
+// the bytes read, 0 if the escape is broken.
+func unescape(s string) (c byte, n int) {
+	if len(s) >= 3 && isDigit(s[0]) && isDigit(s[1]) && isDigit(s[2]) {
+		v := int(s[0]-'0')*100 + int(s[1]-'0')*10 + int(s[2]-'0')
+		if v > 255 {
+			return 0, 0
+		}
+		return byte(v), 3
+	}
+	if s == "" {
+		return 0, 0
+	}
+	return s[0], 1
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// String is the presentation form, with the last dot (RFC 1035, 5.1).
+func (n Name) String() string {
+	if n == Root {
+		return "."
+	}
+	var b strings.Builder
+	for rest := string(n); len(rest) > 1; {
+		l := int(rest[0])
+		if l >= len(rest) {
+			break
+		}
+		for _, c := range []byte(rest[1 : 1+l]) {
+			switch {
+			case c == '.' || c == '\\':
+				b.WriteByte('\\')
+				b.WriteByte(c)
+			case c < '!' || c > '~':
+				fmt.Fprintf(&b, "\\%03d", c)
+			default:
+				b.WriteByte(c)
+			}
+		}
+		b.WriteByte('.')
+		rest = rest[1+l:]
+	}
+	return b.String()
+}
+
+// Parent is the name without its first label; the root's parent is the root.
+func (n Name) Parent() Name {
+	if len(n) < 2 {
+		return Root
+	}
+	return n[1+n[0]:]
+}
+
+// Under reports whether n is zone or a name below it. Both are lower case, as
+// every Name is.
+func (n Name) Under(zone Name) bool {
+	for len(n) > len(zone) {
+		n = n.Parent()
+	}
+	return n == zone
+}
+
+// lower maps each byte to its lower case; bytes other than A-Z stay (RFC 4343).
+var lower = func() (t [256]byte) {
+	for i := range t {
+		t[i] = byte(i)
+	}
+	for c := 'A'; c <= 'Z'; c++ {
+		t[c] = byte(c - 'A' + 'a')
+	}
+	return t
+}()
+
+// skipName gives the offset behind the name that starts at off, or -1 if the
+// name leaves msg, holds a reserved label type, or points anywhere but back.
+// Pointers are not followed.
+func skipName(msg []byte, off int) int {
+	for off < len(msg) {
+		c := int(msg[off])
+		switch {
+		case c == 0:
+			return off + 1
+		case c&0xC0 == 0xC0:
+			if off+2 > len(msg) {
+				return -1
+			}
+			return off + 2
+		case c&0xC0 != 0:
+			return -1
+		}
+		off += 1 + c
+	}
+	return -1
+}
+
+// unpackName copies the name at off, decompressed and lower-cased, to dst. It
+// gives the bytes of dst used and the offset behind the name in msg; n is 0 if
+// the name is broken, loops, or is longer than dst.
+func unpackName(dst []byte, msg []byte, off int) (n, end int) {
+	jumps := 0
+	end = -1
+	for off < len(msg) {
+		c := int(msg[off])
+		switch {
+		case c == 0:
+			if n >= len(dst) {
+				return 0, -1
+			}
+			dst[n] = 0
+			if end < 0 {
+				end = off + 1
+			}
+			return n + 1, end
+		case c&0xC0 == 0xC0:
+			if off+2 > len(msg) {
+				return 0, -1
+			}
+			to := int(u16(msg[off:]) & 0x3FFF)
+			if end < 0 {
+				end = off + 2
+			}
+			if jumps++; jumps > maxPointers || to >= off {
+				return 0, -1
+			}
+			off = to
+			continue
+		case c&0xC0 != 0:
+			return 0, -1
+		}
+		if off+1+c > len(msg) || n+1+c > len(dst) {
+			return 0, -1
+		}
+		dst[n] = byte(c)
+		for i := 1; i <= c; i++ {
+			dst[n+i] = lower[msg[off+i]]
+		}
+		n += 1 + c
+		off += 1 + c
+	}
+	return 0, -1
+}

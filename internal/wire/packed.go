@@ -1,0 +1,339 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/miekg/dns"
+)
+
+// ErrResponse is what every refused response wraps.
+var ErrResponse = errors.New("broken response")
+
+// Packed is a whole reply as it is kept between queries: a checked message with
+// ID 0, its question in lower case, its names compressed and no OPT record,
+// followed by the offsets of its TTLs. It is immutable and safe for concurrent
+// use; the zero value is no reply.
+type Packed struct {
+	data []byte
+	end  int // of the message in data
+}
+
+// Size is the memory p's bytes take.
+func (p Packed) Size() int { return len(p.data) }
+
+// Rcode is the reply's response code.
+func (p Packed) Rcode() Rcode { return Rcode(u16(p.data[2:]) & rcodeMask) }
+
+// IsZero reports whether p is no reply at all.
+func (p Packed) IsZero() bool { return p.data == nil }
+
+func (p Packed) message() []byte { return p.data[:p.end] }
+
+func (p Packed) eachTTL(f func(off int)) {
+	for t := p.data[p.end:]; len(t) > 0; t = t[2:] {
+		f(int(u16(t)))
+	}
+}
+
+// Response is an upstream's reply, read and checked.
+type Response struct {
+	Packed Packed
+	Rcode  Rcode
+	// Truncated is the TC bit: the answer is not whole.
+	Truncated bool
+	// Records is the number of records, OPT not counted.
+	Records int
+	// Answers is the number of records in the answer section.
+	Answers int
+	// MinTTL is the least TTL of all records, in seconds; 0 without records.
+	MinTTL uint32
+	// SOA says whether the authority section has one; NegativeTTL is then
+	// min(its TTL, its MINIMUM) (RFC 2308, 5).
+	SOA         bool
+	NegativeTTL uint32
+	// Answered says that the answer section holds a record of the type asked
+	// for at the end of the CNAME chain that starts at the qname.
+	Answered bool
+}
+
+// Matches reports whether msg is a reply to query: its ID, and its question but
+// for case. A reply without a question is taken if it is an error: servers that
+// can't read a query send a bare header.
+func Matches(msg, query []byte) bool {
+	if len(msg) < headerLen || len(query) < headerLen || u16(msg) != u16(query) || u16(msg[2:])&flagQR == 0 {
+		return false
+	}
+	switch u16(msg[4:]) {
+	case 0:
+		return u16(msg[2:])&rcodeMask != 0
+	case 1:
+	default:
+		return false
+	}
+	end := skipName(query, headerLen)
+	if end < 0 || end+4 > len(query) || end+4 > len(msg) {
+		return false
+	}
+	for i := headerLen; i < end; i++ {
+		if lower[msg[i]] != lower[query[i]] {
+			return false
+		}
+	}
+	return string(msg[end:end+4]) == string(query[end:end+4])
+}
+
+// ParseResponse reads msg, a reply that [Matches] a query for q's question, and
+// packs it. The result holds no reference to msg. Errors wrap [ErrResponse].
+func ParseResponse(msg []byte, q *Query) (Response, error) {
+	if len(msg) < headerLen {
+		return Response{}, fmt.Errorf("%w: %d bytes are no header", ErrResponse, len(msg))
+	}
+	if u16(msg[4:]) == 0 { // a bare error
+		return bareResponse(q, Rcode(u16(msg[2:])&rcodeMask)), nil
+	}
+	s, err := scan(msg, q)
+	if err != nil {
+		return Response{}, err
+	}
+	if s.repack {
+		if msg, err = repack(msg); err != nil {
+			return Response{}, err
+		}
+		rcode := s.Rcode // the extended part went with the OPT record
+		if s, err = scan(msg, q); err != nil {
+			return Response{}, err
+		}
+		s.Rcode = rcode
+	}
+	s.Packed = pack(msg[:s.end], q, s.ttls)
+	flags := u16(msg[2:])&(flagAA|flagTC|flagRA|flagAD) | flagQR | uint16(s.Rcode&rcodeMask)
+	put16(s.Packed.data[2:], flags)
+	put16(s.Packed.data[10:], u16(msg[10:])-s.opts)
+	return s.Response, nil
+}
+
+// ErrorResponse is a reply to q with rcode c and no records, such as a SERVFAIL
+// that is kept for a while.
+func ErrorResponse(q *Query, c Rcode) Response { return bareResponse(q, c) }
+
+func bareResponse(q *Query, c Rcode) Response {
+	var head [headerLen + MaxName + 4]byte
+	msg := append(head[:headerLen], q.Packet[headerLen:q.questionEnd()]...)
+	p := pack(msg, q, nil)
+	put16(p.data[2:], flagQR|uint16(c&rcodeMask))
+	put16(p.data[4:], 1)
+	return Response{Packed: p, Rcode: c}
+}
+
+// pack lays msg out as a Packed, with ID 0 and the question in lower case.
+func pack(msg []byte, q *Query, ttls []uint16) Packed {
+	data := make([]byte, 0, len(msg)+2*len(ttls))
+	data = append(data, msg...)
+	for _, t := range ttls {
+		data = append16(data, t)
+	}
+	put16(data, 0)
+	copy(data[headerLen:], q.Name())
+	return Packed{data: data, end: len(msg)}
+}
+
+// scanned is what one walk over a response finds.
+type scanned struct {
+	Response
+	ttls   []uint16
+	opts   uint16 // OPT records found
+	end    int    // behind the last record that is kept
+	repack bool   // an OPT before other records, or a name the question could stand for
+}
+
+// scan walks over every record of msg once.
+func scan(msg []byte, q *Query) (scanned, error) {
+	var s scanned
+	flags := u16(msg[2:])
+	s.Rcode = Rcode(flags & rcodeMask)
+	s.Truncated = flags&flagTC != 0
+	off := q.questionEnd()
+	if off > len(msg) {
+		return s, fmt.Errorf("%w: it ends inside the question", ErrResponse)
+	}
+	s.end = off
+	s.MinTTL = 1<<32 - 1
+	for section := range Section(3) {
+		for i := range u16(msg[6+2*int(section):]) {
+			rr, ok := readRecord(msg, off)
+			if !ok || !checkRdata(msg, rr) || !checkOwner(msg, rr) {
+				if ok || !s.Truncated {
+					return s, fmt.Errorf("%w: record %d of section %d is malformed", ErrResponse, i+1, section)
+				}
+				return s, fmt.Errorf("%w: it is cut inside a record", ErrResponse)
+			}
+			off = rr.End
+			s.record(msg, q, section, rr)
+		}
+	}
+	if s.Records == 0 {
+		s.MinTTL = 0
+	}
+	if s.Rcode == NoError && s.Answers > 0 {
+		s.Answered = answered(msg, q, s.Answers)
+	}
+	return s, nil
+}
+
+// record notes one record of a walk.
+func (s *scanned) record(msg []byte, q *Query, section Section, rr Record) {
+	if rr.Type == TypeOPT && section == Additional {
+		s.opts++
+		if rr.TTL>>24 != 0 { // an extended rcode: nothing a client without EDNS could be told
+			s.Rcode = ServFail
+		}
+		return
+	}
+	// What follows an OPT record can't move up: names point by offset.
+	s.repack = s.repack || s.opts > 0 || namesQuestion(msg, q, rr.Start)
+	s.end = rr.End
+	s.Records++
+	s.ttls = append(s.ttls, uint16(rr.ttlOffset()))
+	ttl := rr.TTL
+	if ttl>>31 != 0 { // RFC 2181, 8: with the highest bit set it is zero
+		ttl = 0
+	}
+	s.MinTTL = min(s.MinTTL, ttl)
+	switch section {
+	case Answer:
+		s.Answers++
+	case Authority:
+		if rr.Type == TypeSOA && !s.SOA {
+			s.SOA = true
+			s.NegativeTTL = min(ttl, u32(msg[rr.End-4:]))
+		}
+	}
+}
+
+func checkOwner(msg []byte, rr Record) bool {
+	if u16(msg[rr.Start:]) == questionPointer {
+		return true
+	}
+	var buf [MaxName]byte
+	n, _ := unpackName(buf[:], msg, rr.Start)
+	return n > 0
+}
+
+// namesQuestion reports whether the name at off is the qname written out.
+func namesQuestion(msg []byte, q *Query, off int) bool {
+	end := off + q.nameLen
+	if end > len(msg) || msg[off]&0xC0 != 0 || q.nameLen == 1 {
+		return false
+	}
+	for i, c := range q.Name() {
+		if lower[msg[off+i]] != c {
+			return false
+		}
+	}
+	return true
+}
+
+// maxChain bounds the CNAMEs followed within one response. Public chains have
+// fewer than ten.
+const maxChain = 16
+
+// answered follows the CNAMEs of the answer section (RFC 1034, 3.6.2) from the
+// qname, in whatever order they stand.
+func answered(msg []byte, q *Query, answers int) bool {
+	var owner, buf, target [MaxName]byte
+	name := append(owner[:0], q.Name()...)
+	for range maxChain {
+		off := q.questionEnd()
+		next := 0
+		for range answers {
+			rr, _ := readRecord(msg, off)
+			off = rr.End
+			n, _ := unpackName(buf[:], msg, rr.Start)
+			if string(buf[:n]) != string(name) {
+				continue
+			}
+			if rr.Type == q.Type || q.Type == TypeANY {
+				return true
+			}
+			if rr.Type == TypeCNAME && next == 0 {
+				next, _ = unpackName(target[:], msg, rr.Data)
+			}
+		}
+		if next == 0 {
+			return false
+		}
+		name = append(owner[:0], target[:next]...)
+	}
+	return false
+}
+
+// repack writes msg anew with its names compressed, its question and what
+// equals it in lower case, and its OPT record last. This is the path of rare
+// shapes: it goes through objects.
+func repack(msg []byte) ([]byte, error) {
+	var m dns.Msg
+	if err := m.Unpack(msg); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrResponse, err)
+	}
+	qname := m.Question[0].Name
+	m.Question[0].Name = dns.CanonicalName(qname)
+	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			if h := rr.Header(); equalFold(h.Name, qname) {
+				h.Name = m.Question[0].Name
+			}
+		}
+	}
+	extra := m.Extra[:0]
+	for _, rr := range m.Extra {
+		if rr.Header().Rrtype != dns.TypeOPT {
+			extra = append(extra, rr)
+		}
+	}
+	m.Extra = extra
+	m.Rcode &= rcodeMask
+	m.Compress = true
+	out, err := m.Pack()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrResponse, err)
+	}
+	return out, nil
+}
+
+func equalFold(a, b string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if lower[a[i]] != lower[b[i]] {
+			return false
+		}
+	}
+	return true
+}
+
+// AppendAnswers appends the answer section of msg to r's, whatever its owner
+// names are: what an alias in the cluster that points out of it resolves to. A
+// rare path, through objects. msg is a whole message from [Reply.Finish].
+func (r *Reply) AppendAnswers(msg []byte, ttl uint32) error {
+	var m dns.Msg
+	if err := m.Unpack(msg); err != nil {
+		return fmt.Errorf("%w: %w", ErrResponse, err)
+	}
+	var buf [MaxMessage]byte
+	for _, rr := range m.Answer {
+		rr.Header().Ttl = min(rr.Header().Ttl, ttl)
+		end, err := dns.PackRR(rr, buf[:], 0, nil, false)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrResponse, err)
+		}
+		if r.full || len(r.b)+end+optLen > MaxMessage {
+			r.full = true
+			return nil
+		}
+		r.b = append(r.b, buf[:end]...)
+		r.count[Answer]++
+	}
+	return nil
+}

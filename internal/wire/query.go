@@ -1,0 +1,182 @@
+package wire
+
+// Verdict is what reading a packet as a query came to.
+type Verdict uint8
+
+const (
+	// Serve: a well-formed query with one question.
+	Serve Verdict = iota
+	// Drop: not a query at all (too short for a header, or a response);
+	// answering it would make the server a mirror.
+	Drop
+	// Malformed: answered FORMERR with a bare header.
+	Malformed
+	// Unsupported: an opcode other than QUERY, answered NOTIMP with a bare
+	// header.
+	Unsupported
+)
+
+// Query is a DNS query read in place. Its zero value is ready for [Query.Parse],
+// and it may be parsed into again and again; it is not safe for concurrent use.
+type Query struct {
+	// Packet is the whole message as it came. It belongs to the caller and
+	// must not change while the Query is in use.
+	Packet []byte
+
+	ID    uint16
+	Type  uint16
+	Class uint16
+
+	// EDNS says whether the query has an OPT record; the four fields below
+	// mean nothing without it.
+	EDNS    bool
+	DO      bool
+	Version uint8
+	// UDPSize is the payload size the client claims, as it stands in the OPT
+	// record: it may be below [MinUDP]. See [Query.Limit].
+	UDPSize uint16
+
+	flags   uint16
+	nameLen int
+	labels  int
+	name    [MaxName]byte
+}
+
+// Parse reads packet. The counts it takes are those a stub resolver sends: one
+// question, at most one record in the answer (NOTIFY, IXFR) and authority
+// sections, at most two in the additional section (OPT and TSIG).
+func (q *Query) Parse(packet []byte) Verdict {
+	q.Packet = packet
+	q.nameLen, q.labels = 0, 0
+	q.EDNS, q.DO, q.Version, q.UDPSize = false, false, 0, 0
+	if len(packet) < headerLen {
+		return Drop
+	}
+	q.ID = u16(packet)
+	q.flags = u16(packet[2:])
+	if q.flags&flagQR != 0 {
+		return Drop
+	}
+	if q.flags>>opcodeShift&opcodeMask != 0 {
+		return Unsupported
+	}
+	if u16(packet[4:]) != 1 || u16(packet[6:]) > 1 || u16(packet[8:]) > 1 || u16(packet[10:]) > 2 {
+		return Malformed
+	}
+	off := q.parseName(packet)
+	if off < 0 || off+4 > len(packet) {
+		return Malformed
+	}
+	q.Type = u16(packet[off:])
+	q.Class = u16(packet[off+2:])
+	return q.parseRecords(packet, off+4)
+}
+
+// parseName reads the question's name and gives the offset behind it, or -1. A
+// compressed question has nothing to point at and is broken.
+func (q *Query) parseName(packet []byte) int {
+	off := headerLen
+	for off < len(packet) {
+		c := int(packet[off])
+		if c == 0 {
+			q.name[q.nameLen] = 0
+			q.nameLen++
+			return off + 1
+		}
+		// One byte is kept free for the root, hence not MaxName itself.
+		if c > MaxLabel || off+1+c > len(packet) || q.nameLen+1+c > MaxName-1 {
+			return -1
+		}
+		q.name[q.nameLen] = byte(c)
+		for i := 1; i <= c; i++ {
+			q.name[q.nameLen+i] = lower[packet[off+i]]
+		}
+		q.nameLen += 1 + c
+		q.labels++
+		off += 1 + c
+	}
+	return -1
+}
+
+// parseRecords walks what follows the question, for the OPT record.
+func (q *Query) parseRecords(packet []byte, off int) Verdict {
+	before := int(u16(packet[6:])) + int(u16(packet[8:])) // records ahead of the additional section
+	total := before + int(u16(packet[10:]))
+	for i := range total {
+		rr, ok := readRecord(packet, off)
+		if !ok {
+			return Malformed
+		}
+		off = rr.End
+		if rr.Type != TypeOPT || i < before {
+			continue
+		}
+		// RFC 6891, 6.1.1: a second OPT, or one not at the root, is FORMERR.
+		if q.EDNS || packet[rr.Start] != 0 {
+			return Malformed
+		}
+		q.EDNS = true
+		q.UDPSize = rr.Class
+		q.Version = byte(rr.TTL >> 16)
+		q.DO = rr.TTL&(1<<15) != 0
+	}
+	return Serve
+}
+
+// Name is the qname, lower case, in wire form. It is valid until the next
+// Parse and must not be written to.
+func (q *Query) Name() []byte { return q.name[:q.nameLen] }
+
+// Labels is the number of labels in the qname, the root not counted.
+func (q *Query) Labels() int { return q.labels }
+
+// Opcode is the header's opcode (RFC 1035, 4.1.1).
+func (q *Query) Opcode() int { return int(q.flags >> opcodeShift & opcodeMask) }
+
+// RD, CD and AD are the header's bits.
+func (q *Query) RD() bool { return q.flags&flagRD != 0 }
+
+// CD is the "checking disabled" bit (RFC 4035, 3.2.2).
+func (q *Query) CD() bool { return q.flags&flagCD != 0 }
+
+// AD in a query asks for the AD bit of the answer (RFC 6840, 5.7).
+func (q *Query) AD() bool { return q.flags&flagAD != 0 }
+
+// Limit is the most bytes a UDP reply may have: 512 without EDNS, else what the
+// client claims, but never less than 512 (RFC 6891, 6.2.3).
+func (q *Query) Limit() int {
+	if !q.EDNS || q.UDPSize < MinUDP {
+		return MinUDP
+	}
+	return int(q.UDPSize)
+}
+
+// questionEnd is the offset behind the question section.
+func (q *Query) questionEnd() int { return headerLen + q.nameLen + 4 }
+
+// AppendQuery appends a query of its own for name to b: recursion desired, and
+// the flags CD and DO of like (nil: none), with an EDNS record that claims
+// size. id is put as it is: it must be unpredictable (RFC 5452, 9.2).
+func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, size uint16) []byte {
+	flags := uint16(flagRD)
+	do := byte(0)
+	if like != nil {
+		flags |= like.flags & (flagCD | flagAD)
+		if !like.RD() {
+			flags &^= flagRD
+		}
+		if like.EDNS && like.DO {
+			do = 0x80
+		}
+	}
+	b = append16(b, id)
+	b = append16(b, flags)
+	b = append(b, 0, 1, 0, 0, 0, 0, 0, 1)
+	b = append(b, name...)
+	b = append16(b, qtype)
+	b = append16(b, ClassIN)
+	b = append(b, 0)
+	b = append16(b, TypeOPT)
+	b = append16(b, size)
+	return append(b, 0, 0, do, 0, 0, 0)
+}

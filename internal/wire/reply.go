@@ -1,0 +1,235 @@
+package wire
+
+import "math/rand/v2"
+
+// maxPointed is the last offset a compression pointer can name: it has 14 bits
+// (RFC 1035, 4.1.4). Owners that stand behind it are written out.
+const maxPointed = 0x3FFF
+
+// Section is one of the three record sections of a reply.
+type Section uint8
+
+// The sections, in the order in which they are written.
+const (
+	Answer Section = iota
+	Authority
+	Additional
+)
+
+// AtQuestion is the owner of a record whose owner is the qname.
+const AtQuestion = headerLen
+
+// Reply is a response under construction in a buffer of the caller. Records are
+// written in section order. The zero value is ready for [Reply.Start]; a Reply
+// is reused for query after query and is not safe for concurrent use.
+type Reply struct {
+	q       *Query
+	b       []byte
+	flags   uint16
+	rcode   Rcode
+	section Section
+	count   [3]uint16
+	full    bool
+}
+
+// Start begins the reply to q in buf, whose contents are overwritten from its
+// start; the buffer grows when it must. buf and q belong to the reply until its
+// bytes from [Reply.Finish] are done with. q must have parsed as [Serve].
+func (r *Reply) Start(buf []byte, q *Query) {
+	r.q = q
+	r.b = append(buf[:0], make([]byte, headerLen)...)
+	r.b = append(r.b, q.Packet[headerLen:q.questionEnd()]...)
+	r.Reset()
+}
+
+// Reset drops every record and flag, so that another step can answer.
+func (r *Reply) Reset() {
+	r.b = r.b[:r.q.questionEnd()]
+	r.flags, r.rcode, r.section, r.full = 0, NoError, Answer, false
+	r.count = [3]uint16{}
+}
+
+// Query is the query this answers.
+func (r *Reply) Query() *Query { return r.q }
+
+// Rcode is the response code so far.
+func (r *Reply) Rcode() Rcode { return r.rcode }
+
+// SetRcode sets the response code; the records stay.
+func (r *Reply) SetRcode(c Rcode) { r.rcode = c }
+
+// SetAuthoritative sets AA.
+func (r *Reply) SetAuthoritative() { r.flags |= flagAA }
+
+// Count is the number of records in s.
+func (r *Reply) Count(s Section) int { return int(r.count[s]) }
+
+// Fail makes this a bare error: no records, no flags, rcode c.
+func (r *Reply) Fail(c Rcode) {
+	r.Reset()
+	r.rcode = c
+}
+
+// Add writes one record of class IN. owner is the offset of a name already in
+// the message: [AtQuestion], what [Reply.Suffix] gave, or an offset into RDATA
+// of a record before. The result is the offset of the RDATA. A section before
+// the last one written to, or a record that would take the message over 64 KiB,
+// is not written, and the reply goes out with TC set.
+func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte) int {
+	if r.full || s < r.section || len(r.b)+MaxName+10+len(rdata)+optLen > MaxMessage {
+		r.full = true
+		return AtQuestion
+	}
+	r.section = s
+	r.count[s]++
+	if owner <= maxPointed {
+		r.b = append16(r.b, 0xC000|uint16(owner))
+	} else {
+		var name [MaxName]byte
+		n, _ := unpackName(name[:], r.b, owner)
+		r.b = append(r.b, name[:n]...)
+	}
+	r.b = append16(r.b, rtype)
+	r.b = append16(r.b, ClassIN)
+	r.b = append32(r.b, ttl)
+	r.b = append16(r.b, uint16(len(rdata)))
+	at := len(r.b)
+	r.b = append(r.b, rdata...)
+	return at
+}
+
+// Suffix is the owner offset for the last n bytes of the qname: a zone the
+// query is in, of wire length n.
+func (r *Reply) Suffix(n int) int { return headerLen + r.q.nameLen - n }
+
+// Copy makes the reply that of p: its records with every TTL set to ttl, its
+// rcode and flags. p's question must be r's but for case.
+func (r *Reply) Copy(p Packed, ttl uint32) {
+	r.Reset()
+	msg := p.message()
+	flags := u16(msg[2:])
+	r.flags = flags & (flagAA | flagTC | flagRA | flagAD)
+	r.rcode = Rcode(flags & rcodeMask)
+	for s := range r.count {
+		r.count[s] = u16(msg[6+2*s:])
+	}
+	r.b = append(r.b, msg[len(r.b):]...)
+	p.eachTTL(func(off int) { put32(r.b[off:], ttl) })
+}
+
+// Finish completes the header and the OPT record, cuts the message to limit
+// bytes (RFC 2181, 9; RFC 6891, 6.2.3) and gives it. The OPT record is there if
+// the query had one, claims the size the query claimed, and repeats its DO bit.
+func (r *Reply) Finish(limit int) []byte {
+	flags := r.flags | flagQR | r.q.flags&(flagRD|flagCD) | uint16(r.rcode&rcodeMask)
+	if !r.q.AD() && !r.q.DO {
+		flags &^= flagAD // RFC 6840, 5.8
+	}
+	room := limit
+	if r.q.EDNS {
+		room -= optLen
+	}
+	if len(r.b) > room {
+		r.truncate(room)
+		r.full = true
+	}
+	if r.full {
+		flags |= flagTC
+	}
+	additional := r.count[Additional]
+	if r.q.EDNS {
+		r.appendOPT()
+		additional++
+	}
+	put16(r.b, r.q.ID)
+	put16(r.b[2:], flags)
+	put16(r.b[4:], 1)
+	put16(r.b[6:], r.count[Answer])
+	put16(r.b[8:], r.count[Authority])
+	put16(r.b[10:], additional)
+	return r.b
+}
+
+func (r *Reply) appendOPT() {
+	do := byte(0)
+	if r.q.DO {
+		do = 0x80
+	}
+	r.b = append(r.b, 0)
+	r.b = append16(r.b, TypeOPT)
+	r.b = append16(r.b, r.q.UDPSize)
+	r.b = append(r.b, byte(r.rcode>>4), 0, do, 0, 0, 0)
+}
+
+// truncate keeps the records that fit into room bytes, in order, and drops the
+// first that does not and all behind it.
+func (r *Reply) truncate(room int) {
+	off := r.q.questionEnd()
+	var kept [3]uint16
+	for s := range r.count {
+		for range r.count[s] {
+			rr, ok := readRecord(r.b, off)
+			if !ok || rr.End > room {
+				r.count = kept
+				r.b = r.b[:off]
+				return
+			}
+			kept[s]++
+			off = rr.End
+		}
+	}
+}
+
+// Shuffle puts the addresses of the answer section in random order, so that
+// clients that take the first spread over all of them. CNAMEs keep their
+// places. Only addresses of one type under one owner change places.
+func (r *Reply) Shuffle() {
+	if r.count[Answer] < 2 {
+		return
+	}
+	var at [maxShuffled]int
+	n, size := 0, 0
+	var owner uint16
+	off := r.q.questionEnd()
+	for range r.count[Answer] {
+		rr, ok := readRecord(r.b, off)
+		if !ok || n == len(at) {
+			break
+		}
+		off = rr.End
+		if (rr.Type != TypeA && rr.Type != TypeAAAA) || rr.End-rr.Data != rdataLen[rr.Type] {
+			continue
+		}
+		o := u16(r.b[rr.Start:])
+		if n == 0 {
+			owner, size = o, rr.End-rr.Data
+		}
+		if o != owner || size != rr.End-rr.Data {
+			return
+		}
+		at[n] = rr.Data
+		n++
+	}
+	var tmp [16]byte
+	rand.Shuffle(n, func(i, j int) {
+		a, b := r.b[at[i]:at[i]+size], r.b[at[j]:at[j]+size]
+		copy(tmp[:], a)
+		copy(a, b)
+		copy(b, tmp[:size])
+	})
+}
+
+// maxShuffled bounds the addresses put in random order: what fits into 64 KiB
+// is 4,096 A records, but no client looks beyond the first few dozen, and the
+// array stays on the stack.
+const maxShuffled = 256
+
+// AppendError appends the answer to a packet that is no [Serve]: its ID, opcode
+// and RD, rcode c, and nothing else. packet must have a whole header.
+func AppendError(b, packet []byte, c Rcode) []byte {
+	flags := u16(packet[2:])
+	flags = flagQR | flags&(flagRD|opcodeMask<<opcodeShift) | uint16(c)
+	b = append(b, packet[0], packet[1])
+	b = append16(b, flags)
+	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+}

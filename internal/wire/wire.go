@@ -1,0 +1,111 @@
+// Package wire is the DNS message format (RFC 1035, section 4) as bytes: what
+// a query path that makes no object per query needs, and no more.
+//
+// A [Query] is read in place from a packet. A [Reply] is written, record by
+// record, into a buffer of the caller; its question section is the query's
+// own, byte for byte, so that every owner name compressed to it keeps the case
+// the client used. A [Packed] answer is a whole reply as it is kept between
+// queries: checked once when it comes in, then only copied, with its TTLs set
+// on the way out. Names inside the package are wire form, lower case: a length
+// byte before each label and a zero byte at the end.
+//
+// To add a record type that a cluster or hosts answer can hold: append its
+// RDATA with [Reply.Add]; if its RDATA carries names that old servers compress
+// (RFC 3597, section 4, lists them all), it is already in rdataNames.
+package wire
+
+// Record types this module writes or looks at (RFC 1035 and successors).
+const (
+	TypeA     uint16 = 1
+	TypeNS    uint16 = 2
+	TypeCNAME uint16 = 5
+	TypeSOA   uint16 = 6
+	TypePTR   uint16 = 12
+	TypeHINFO uint16 = 13
+	TypeMX    uint16 = 15
+	TypeTXT   uint16 = 16
+	TypeSIG   uint16 = 24
+	TypeAAAA  uint16 = 28
+	TypeSRV   uint16 = 33
+	TypeOPT   uint16 = 41
+	TypeDS    uint16 = 43
+	TypeTSIG  uint16 = 250
+	TypeIXFR  uint16 = 251
+	TypeAXFR  uint16 = 252
+	TypeANY   uint16 = 255
+)
+
+// ClassIN is the only class that is served; any other is REFUSED.
+const ClassIN uint16 = 1
+
+// Rcode is a response code, extended by EDNS to twelve bits (RFC 6891, 6.1.3).
+type Rcode uint16
+
+// The rcodes this module writes or decides on.
+const (
+	NoError  Rcode = 0
+	FormErr  Rcode = 1
+	ServFail Rcode = 2
+	NXDomain Rcode = 3
+	NotImp   Rcode = 4
+	Refused  Rcode = 5
+	BadVers  Rcode = 16
+)
+
+// Header bits, as they stand in the second 16-bit word (RFC 1035, 4.1.1; RFC
+// 4035, 3.2 for AD and CD).
+const (
+	flagQR = 1 << 15
+	flagAA = 1 << 10
+	flagTC = 1 << 9
+	flagRD = 1 << 8
+	flagRA = 1 << 7
+	flagAD = 1 << 5
+	flagCD = 1 << 4
+
+	opcodeShift = 11
+	opcodeMask  = 0xF
+	rcodeMask   = 0xF
+)
+
+const (
+	headerLen = 12
+	// MaxName is the longest name in wire form, its root byte included (RFC
+	// 1035, 3.1).
+	MaxName = 255
+	// MaxLabel is the longest label (RFC 1035, 3.1).
+	MaxLabel = 63
+	// MaxMessage is the longest message: the TCP length prefix has 16 bits.
+	MaxMessage = 65535
+	// MinUDP is what every client takes over UDP without EDNS, and the floor
+	// under any size a client claims (RFC 1035, 4.2.1; RFC 6891, 6.2.3).
+	MinUDP = 512
+	// optLen is an OPT record without options: root owner, type, class, TTL
+	// and RDLENGTH.
+	optLen = 11
+	// maxPointers bounds the compression pointers followed in one name. 127
+	// labels are the most a name can have; more jumps than that is a loop.
+	maxPointers = 127
+)
+
+// questionPointer is the compression pointer to the question's name, which
+// always starts right behind the header.
+const questionPointer = 0xC000 | headerLen
+
+func u16(b []byte) uint16 { return uint16(b[0])<<8 | uint16(b[1]) }
+
+func u32(b []byte) uint32 {
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}
+
+func put16(b []byte, v uint16) { b[0], b[1] = byte(v>>8), byte(v) }
+
+func put32(b []byte, v uint32) {
+	b[0], b[1], b[2], b[3] = byte(v>>24), byte(v>>16), byte(v>>8), byte(v)
+}
+
+func append16(b []byte, v uint16) []byte { return append(b, byte(v>>8), byte(v)) }
+
+func append32(b []byte, v uint32) []byte {
+	return append(b, byte(v>>24), byte(v>>16), byte(v>>8), byte(v))
+}
