@@ -1,0 +1,155 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+func TestProcess(t *testing.T) {
+	p := Start(t, Command{Name: "shell", Path: "/bin/sh", Args: []string{"-c", "echo $WORD; exec sleep 3600"}, Env: []string{"WORD=here"}})
+	said := func(context.Context) error {
+		if p.Tail() != "here\n" {
+			return fmt.Errorf("it says %q", p.Tail())
+		}
+		return nil
+	}
+	p.Must(t, "the word", said)
+	p.Stop()
+	var exit *exec.ExitError
+	if !errors.As(p.Err(), &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("a stopped process ended with %v, want SIGTERM", p.Err())
+	}
+	p.Stop()
+	if err := p.Signal(syscall.SIGHUP); err != nil {
+		t.Errorf("a signal to a process that ended: %v", err)
+	}
+}
+
+func TestSpawnFails(t *testing.T) {
+	_, err := Spawn(Command{Name: "nothing", Path: "/nonexistent", Dir: t.TempDir()})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("starting a file that is not there: %v", err)
+	}
+}
+
+// TestAwaitEnd waits for what never comes from a process that gives up: the
+// wait ends with it and shows its last words.
+func TestAwaitEnd(t *testing.T) {
+	p := Start(t, Command{Name: "shell", Path: "/bin/sh", Args: []string{"-c", "echo no such zone; exit 3"}})
+	missing := errors.New("no answer")
+	err := p.Await(t.Context(), "an answer", func(context.Context) error { return missing })
+	if !errors.Is(err, missing) {
+		t.Errorf("the error lacks what was missing: %v", err)
+	}
+	for _, want := range []string{"an answer", "exit status 3", "no such zone"} {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("the error lacks %q: %v", want, err)
+		}
+	}
+}
+
+// orphan, in the environment, makes the test binary start a process, print
+// its pid, and wait.
+const orphan = "NODENS_PEER_ORPHAN"
+
+// TestOrphan kills a test process that has started another one.
+func TestOrphan(t *testing.T) {
+	if dir := os.Getenv(orphan); dir != "" {
+		p, err := Spawn(Command{Name: "child", Path: "/bin/sleep", Args: []string{"3600"}, Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("child %d\n", p.Pid())
+		<-p.Done()
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := Start(t, Command{
+		Name: "parent", Path: self, Args: []string{"-test.run=^TestOrphan$"},
+		Env: []string{orphan + "=" + t.TempDir()},
+	})
+	var pid int
+	parent.Must(t, "the child's pid", func(context.Context) error {
+		_, err := fmt.Sscanf(parent.Tail(), "child %d\n", &pid)
+		return err
+	})
+	parent.Kill()
+	err = Await(t.Context(), "the child's end", func(context.Context) error {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(text), ") Z ") {
+			return fmt.Errorf("pid %d is still there", pid)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGet(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer s.Close()
+	if err := Get(nil, s.URL, http.StatusServiceUnavailable)(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := Get(nil, s.URL, http.StatusOK)(t.Context()); err == nil {
+		t.Error("503 passes for 200")
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	up := make(chan struct{})
+	s := &dns.Server{PacketConn: conn, NotifyStartedFunc: func() { close(up) },
+		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused))
+		})}
+	go s.ActivateAndServe()
+	<-up
+	if err := Answers(addr)(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.Shutdown()
+	port := Ports(t, 1)[0]
+	if err := Answers(netip.AddrPortFrom(addr.Addr(), port))(t.Context()); err == nil {
+		t.Error("a port without a server answers")
+	}
+}
+
+func TestPorts(t *testing.T) {
+	seen := map[uint16]bool{}
+	for _, p := range Ports(t, 20) {
+		if seen[p] || p < firstPort || p >= lastPort {
+			t.Errorf("port %d: picked twice or out of range", p)
+		}
+		seen[p] = true
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if port := l.Addr().(*net.TCPAddr).AddrPort().Port(); free(port) {
+		t.Errorf("port %d is in use and counts as free", port)
+	}
+}
