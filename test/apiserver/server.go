@@ -1,0 +1,234 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// The address ranges that ClusterIPs are taken from.
+const (
+	ServiceRange4 = "10.96.0.0/16"
+	ServiceRange6 = "fd00:10:96::/112"
+)
+
+// Server is an API server and its etcd. Its methods may not be called
+// concurrently, except for Config and Kubeconfig.
+type Server struct {
+	dir      string
+	url      string
+	port     uint16
+	binary   string
+	etcdPort uint16
+	ca       *authority
+	etcd     *peer.Process
+	api      *peer.Process
+}
+
+// Start starts a server that ends with the test.
+func Start(tb testing.TB) *Server {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("building an API server takes minutes: skipped under -short")
+	}
+	s, err := Open(tb.Context(), tb.TempDir())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		s.Close()
+		if tb.Failed() {
+			tb.Logf("kube-apiserver wrote:\n%s", s.api.Tail())
+		}
+	})
+	return s
+}
+
+// Open is Start for callers without a test, such as TestMain; the caller
+// calls Close. All files are written to dir, which the caller owns.
+func Open(ctx context.Context, dir string) (*Server, error) {
+	s := &Server{dir: dir}
+	if err := s.open(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("starting an API server: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Server) open(ctx context.Context) error {
+	etcd, err := peer.Binary(ctx, "etcd", s.dir)
+	if err != nil {
+		return err
+	}
+	if s.binary, err = peer.Binary(ctx, "kube-apiserver", s.dir); err != nil {
+		return err
+	}
+	if s.port, err = peer.Port(); err != nil {
+		return err
+	}
+	s.url = "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(s.port)))
+	if s.ca, err = newAuthority(s.dir); err != nil {
+		return err
+	}
+	if err := s.writeFiles(); err != nil {
+		return err
+	}
+	if err := s.startEtcd(ctx, etcd); err != nil {
+		return err
+	}
+	if err := s.startAPI(ctx); err != nil {
+		return err
+	}
+	return s.grant(ctx)
+}
+
+func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
+
+// startEtcd starts etcd and waits until it serves.
+func (s *Server) startEtcd(ctx context.Context, binary string) error {
+	client, err := peer.Port()
+	if err != nil {
+		return err
+	}
+	peers, err := peer.Port()
+	if err != nil {
+		return err
+	}
+	s.etcdPort = client
+	clientURL := fmt.Sprintf("http://127.0.0.1:%d", client)
+	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peers)
+	s.etcd, err = peer.Spawn(peer.Command{
+		Name: "etcd", Path: binary, Dir: s.dir,
+		Args: []string{
+			"--name=test",
+			"--data-dir=" + s.path("etcd"),
+			"--listen-client-urls=" + clientURL,
+			"--advertise-client-urls=" + clientURL,
+			"--listen-peer-urls=" + peerURL,
+			"--initial-advertise-peer-urls=" + peerURL,
+			"--initial-cluster=test=" + peerURL,
+			// The data is thrown away with the test.
+			"--unsafe-no-fsync",
+			"--log-level=warn",
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return s.etcd.Await(ctx, "etcd", peer.Get(nil, clientURL+"/health", http.StatusOK))
+}
+
+// startAPI starts the API server and waits until it is ready.
+func (s *Server) startAPI(ctx context.Context) error {
+	var err error
+	s.api, err = peer.Spawn(peer.Command{
+		Name: "kube-apiserver", Path: s.binary, Dir: s.dir,
+		Args: []string{
+			fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", s.etcdPort),
+			"--bind-address=127.0.0.1",
+			"--advertise-address=127.0.0.1",
+			fmt.Sprintf("--secure-port=%d", s.port),
+			"--tls-cert-file=" + s.path("server.crt"),
+			"--tls-private-key-file=" + s.path("server.key"),
+			"--token-auth-file=" + s.path("tokens.csv"),
+			"--authorization-mode=RBAC",
+			"--service-account-issuer=https://kubernetes.default.svc",
+			"--service-account-key-file=" + s.path("account.key"),
+			"--service-account-signing-key-file=" + s.path("account.key"),
+			"--service-cluster-ip-range=" + ServiceRange4 + "," + ServiceRange6,
+			// There is no endpoint to reconcile on a single loopback server,
+			// and no controller that makes the accounts pods would need.
+			"--endpoint-reconciler-type=none",
+			"--disable-admission-plugins=ServiceAccount",
+			// Tests write hundreds of objects at once from one client.
+			"--enable-priority-and-fairness=false",
+			// Requests under way end at once when a test stops the server.
+			"--shutdown-delay-duration=0s",
+		},
+	})
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(s.ca.cert)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	return s.api.Await(ctx, "the API server", peer.Get(client, s.url+"/readyz", http.StatusOK))
+}
+
+// Stop ends the API server; etcd goes on. Restart brings it back.
+func (s *Server) Stop() { s.api.Stop() }
+
+// Kill is Stop without a word to the API server: watches break off.
+func (s *Server) Kill() { s.api.Kill() }
+
+// Restart starts the API server again, on the same port and the same data,
+// after stopping it if it runs. It returns when the server is ready.
+func (s *Server) Restart(ctx context.Context) error {
+	s.api.Stop()
+	return s.startAPI(ctx)
+}
+
+// Close ends everything. The objects are lost when the caller removes the
+// folder.
+func (s *Server) Close() {
+	if s.api != nil {
+		s.api.Kill()
+	}
+	if s.etcd != nil {
+		s.etcd.Kill()
+	}
+}
+
+// URL returns the API server's address, for a Corefile's endpoint.
+func (s *Server) URL() string { return s.url }
+
+// Config returns a client configuration for the user. Its rate limit is off:
+// tests write hundreds of objects and wait for none of them.
+func (s *Server) Config(u User) *rest.Config {
+	return &rest.Config{
+		Host:            s.url,
+		BearerToken:     string(u),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.path("ca.crt")},
+		QPS:             -1,
+	}
+}
+
+// Client returns a clientset for the administrator.
+func (s *Server) Client() (*kubernetes.Clientset, error) {
+	return kubernetes.NewForConfig(s.Config(Admin))
+}
+
+// Kubeconfig returns the path of a kubeconfig file for the user.
+func (s *Server) Kubeconfig(u User) string { return s.path(string(u) + ".kubeconfig") }
+
+// writeFiles writes the keys, the users and their kubeconfig files.
+func (s *Server) writeFiles() error {
+	if err := s.ca.issue(s.path("server")); err != nil {
+		return err
+	}
+	if err := writeKey(s.path("account.key")); err != nil {
+		return err
+	}
+	tokens := ""
+	for _, u := range []User{Admin, Agent} {
+		tokens += fmt.Sprintf("%s,%s,%s,%q\n", u, u, u, u.group())
+		if err := s.writeKubeconfig(u); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(s.path("tokens.csv"), []byte(tokens), 0o600)
+}
