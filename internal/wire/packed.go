@@ -28,6 +28,13 @@ func (p Packed) Rcode() Rcode { return Rcode(u16(p.data[2:]) & rcodeMask) }
 // IsZero reports whether p is no reply at all.
 func (p Packed) IsZero() bool { return p.data == nil }
 
+// For reports whether p is the reply to q's question; the zero Packed is to none.
+func (p Packed) For(q *Query) bool {
+	end := q.questionEnd()
+	return p.end >= end && string(p.data[HeaderLen:HeaderLen+q.nameLen]) == string(q.Name()) &&
+		u16(p.data[end-4:]) == q.Type && u16(p.data[end-2:]) == q.Class
+}
+
 func (p Packed) message() []byte { return p.data[:p.end] }
 
 func (p Packed) eachTTL(f func(off int)) {
@@ -61,7 +68,7 @@ type Response struct {
 // for case. A reply without a question is taken if it is an error: servers that
 // can't read a query send a bare header.
 func Matches(msg, query []byte) bool {
-	if len(msg) < headerLen || len(query) < headerLen || u16(msg) != u16(query) || u16(msg[2:])&flagQR == 0 {
+	if len(msg) < HeaderLen || len(query) < HeaderLen || u16(msg) != u16(query) || u16(msg[2:])&flagQR == 0 {
 		return false
 	}
 	switch u16(msg[4:]) {
@@ -71,11 +78,11 @@ func Matches(msg, query []byte) bool {
 	default:
 		return false
 	}
-	end := skipName(query, headerLen)
+	end := skipName(query, HeaderLen)
 	if end < 0 || end+4 > len(query) || end+4 > len(msg) {
 		return false
 	}
-	for i := headerLen; i < end; i++ {
+	for i := HeaderLen; i < end; i++ {
 		if lower[msg[i]] != lower[query[i]] {
 			return false
 		}
@@ -86,7 +93,7 @@ func Matches(msg, query []byte) bool {
 // ParseResponse reads msg, a reply that [Matches] a query for q's question, and
 // packs it. The result holds no reference to msg. Errors wrap [ErrResponse].
 func ParseResponse(msg []byte, q *Query) (Response, error) {
-	if len(msg) < headerLen {
+	if len(msg) < HeaderLen {
 		return Response{}, fmt.Errorf("%w: %d bytes are no header", ErrResponse, len(msg))
 	}
 	if u16(msg[4:]) == 0 { // a bare error
@@ -118,8 +125,8 @@ func ParseResponse(msg []byte, q *Query) (Response, error) {
 func ErrorResponse(q *Query, c Rcode) Response { return bareResponse(q, c) }
 
 func bareResponse(q *Query, c Rcode) Response {
-	var head [headerLen + MaxName + 4]byte
-	msg := append(head[:headerLen], q.Packet[headerLen:q.questionEnd()]...)
+	var head [HeaderLen + MaxName + 4]byte
+	msg := append(head[:HeaderLen], q.Packet[HeaderLen:q.questionEnd()]...)
 	p := pack(msg, q, nil)
 	put16(p.data[2:], flagQR|uint16(c&rcodeMask))
 	put16(p.data[4:], 1)
@@ -134,7 +141,7 @@ func pack(msg []byte, q *Query, ttls []uint16) Packed {
 		data = append16(data, t)
 	}
 	put16(data, 0)
-	copy(data[headerLen:], q.Name())
+	copy(data[HeaderLen:], q.Name())
 	return Packed{data: data, end: len(msg)}
 }
 

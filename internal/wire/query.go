@@ -49,7 +49,7 @@ func (q *Query) Parse(packet []byte) Verdict {
 	q.Packet = packet
 	q.nameLen, q.labels = 0, 0
 	q.EDNS, q.DO, q.Version, q.UDPSize = false, false, 0, 0
-	if len(packet) < headerLen {
+	if len(packet) < HeaderLen {
 		return Drop
 	}
 	q.ID = u16(packet)
@@ -75,7 +75,7 @@ func (q *Query) Parse(packet []byte) Verdict {
 // parseName reads the question's name and gives the offset behind it, or -1. A
 // compressed question has nothing to point at and is broken.
 func (q *Query) parseName(packet []byte) int {
-	off := headerLen
+	off := HeaderLen
 	for off < len(packet) {
 		c := int(packet[off])
 		if c == 0 {
@@ -152,7 +152,7 @@ func (q *Query) Limit() int {
 }
 
 // questionEnd is the offset behind the question section.
-func (q *Query) questionEnd() int { return headerLen + q.nameLen + 4 }
+func (q *Query) questionEnd() int { return HeaderLen + q.nameLen + 4 }
 
 // AppendQuery appends a query of its own for name to b: recursion desired, and
 // the flags CD and DO of like (nil: none), with an EDNS record that claims

@@ -17,7 +17,7 @@ const (
 )
 
 // AtQuestion is the owner of a record whose owner is the qname.
-const AtQuestion = headerLen
+const AtQuestion = HeaderLen
 
 // Reply is a response under construction in a buffer of the caller. Records are
 // written in section order. The zero value is ready for [Reply.Start]; a Reply
@@ -37,8 +37,8 @@ type Reply struct {
 // bytes from [Reply.Finish] are done with. q must have parsed as [Serve].
 func (r *Reply) Start(buf []byte, q *Query) {
 	r.q = q
-	r.b = append(buf[:0], make([]byte, headerLen)...)
-	r.b = append(r.b, q.Packet[headerLen:q.questionEnd()]...)
+	r.b = append(buf[:0], make([]byte, HeaderLen)...)
+	r.b = append(r.b, q.Packet[HeaderLen:q.questionEnd()]...)
 	r.Reset()
 }
 
@@ -100,7 +100,7 @@ func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte
 
 // Suffix is the owner offset for the last n bytes of the qname: a zone the
 // query is in, of wire length n.
-func (r *Reply) Suffix(n int) int { return headerLen + r.q.nameLen - n }
+func (r *Reply) Suffix(n int) int { return HeaderLen + r.q.nameLen - n }
 
 // Copy makes the reply that of p: its records with every TTL set to ttl, its
 // rcode and flags. p's question must be r's but for case.

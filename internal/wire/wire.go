@@ -69,7 +69,8 @@ const (
 )
 
 const (
-	headerLen = 12
+	// HeaderLen is the length of the header (RFC 1035, 4.1.1).
+	HeaderLen = 12
 	// MaxName is the longest name in wire form, its root byte included (RFC
 	// 1035, 3.1).
 	MaxName = 255
@@ -90,7 +91,7 @@ const (
 
 // questionPointer is the compression pointer to the question's name, which
 // always starts right behind the header.
-const questionPointer = 0xC000 | headerLen
+const questionPointer = 0xC000 | HeaderLen
 
 func u16(b []byte) uint16 { return uint16(b[0])<<8 | uint16(b[1]) }
 

@@ -1,0 +1,193 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// Routes is what one listening address serves: its zones. It is not changed
+// once it is served; a reload makes a new one.
+type Routes struct {
+	zones map[wire.Name]*Zone
+	// dropped is where queries that no zone takes are counted.
+	dropped *Zone
+}
+
+// NewRoutes makes the routes of zones, whose names must differ.
+func NewRoutes(zones []*Zone) *Routes {
+	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), dropped: &Zone{Name: dropped}}
+	for _, z := range zones {
+		rt.zones[z.Name] = z
+	}
+	return rt
+}
+
+// dropped is the zone label of what no zone takes. It is no wire form, so no
+// zone can have it.
+const dropped wire.Name = "dropped"
+
+// step is how far the part of the path that never waits has come.
+type step uint8
+
+const (
+	// done: the reply is complete.
+	done step = iota
+	// ask: the upstreams must be asked, which takes a while.
+	ask
+	// alias: the reply holds a CNAME out of the cluster, whose target must be
+	// resolved, which may take a while.
+	alias
+)
+
+// answer is the query path, up to where it would have to wait. It reads in the
+// order of resolution:
+//
+//  1. What isn't a question of the Internet class in EDNS version 0 is an error.
+//  2. The longest zone that the name is in says who answers; none is REFUSED.
+//  3. Names written down by hand (hosts) go first, then the cluster's own names,
+//     then what the cache holds.
+//  4. All else is asked of the zone's upstreams, by [Routes.complete].
+//
+// Each step either writes the whole reply or leaves it as it was.
+func (rt *Routes) answer(x *exchange) step {
+	q, r := &x.q, &x.r
+	x.zone = rt.dropped
+	if q.Class != wire.ClassIN {
+		r.Fail(wire.Refused)
+		return done
+	}
+	if q.EDNS && q.Version != 0 {
+		r.Fail(wire.BadVers)
+		return done
+	}
+	z := rt.match(q)
+	if z == nil {
+		r.Fail(wire.Refused)
+		return done
+	}
+	x.zone = z
+	q.UDPSize = min(q.UDPSize, z.maxSize())
+	if z.Loop.sees(q) {
+		r.Fail(wire.ServFail)
+		return done
+	}
+	if z.Hosts != nil && z.Hosts.Answer(q, r) {
+		x.source = fromHosts
+		return done
+	}
+	if z.Cluster != nil {
+		switch z.Cluster.Answer(q, r) {
+		case kubernetes.Answered:
+			x.source = fromCluster
+			return done
+		case kubernetes.Alias:
+			x.source = fromCluster
+			return alias
+		case kubernetes.Refused:
+			x.source = fromCluster
+			r.Fail(wire.Refused)
+			return done
+		case kubernetes.NotMine, kubernetes.NotSynced:
+			// The upstreams may know what the view does not know, or not yet.
+		}
+	}
+	if z.caches(q) && z.Cache.Answer(q, r) {
+		x.source = fromCache
+		return done
+	}
+	if z.Forward == nil || !z.Forward.Covers(q.Name()) {
+		r.Fail(wire.ServFail)
+		return done
+	}
+	return ask
+}
+
+// match finds the longest zone the qname is in. A DS record lives in the zone
+// above the name it is about (RFC 4035, 3.1.4.1), so for it the shortest zone
+// wins, but never the root in place of one that matches.
+func (rt *Routes) match(q *wire.Query) *Zone {
+	var found *Zone
+	for name := q.Name(); len(name) > 1; name = name[1+name[0]:] {
+		if z := rt.zones[wire.Name(name)]; z != nil {
+			if q.Type != wire.TypeDS {
+				return z
+			}
+			found = z
+		}
+	}
+	if found != nil {
+		return found
+	}
+	return rt.zones[wire.Root]
+}
+
+// complete is the rest of the path, where it may wait: for the upstreams, and
+// for what an alias points to. The reply is complete when it returns, whatever
+// it returns; the error is why it is a SERVFAIL or a REFUSED.
+func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
+	switch at {
+	case ask:
+		x.source = fromForward
+		return x.zone.forward(ctx, x)
+	case alias:
+		return rt.chase(ctx, x)
+	default:
+		return nil
+	}
+}
+
+// forward gets the answer from the zone's upstreams, by way of its cache.
+func (z *Zone) forward(ctx context.Context, x *exchange) error {
+	exchange := func(ctx context.Context) (wire.Response, error) {
+		return z.Forward.Exchange(ctx, &x.q, x.via == tcp)
+	}
+	var err error
+	if z.caches(&x.q) {
+		err = z.Cache.Fetch(ctx, &x.q, &x.r, exchange)
+	} else {
+		var resp wire.Response
+		if resp, err = exchange(ctx); err == nil {
+			x.r.Copy(resp.Packed, resp.MinTTL)
+		}
+	}
+	switch {
+	case errors.Is(err, upstream.ErrTooMany):
+		x.r.Fail(wire.Refused)
+	case err != nil:
+		x.r.Fail(wire.ServFail)
+	}
+	return err
+}
+
+// maxHops bounds the aliases followed through the path for one query. Each is a
+// Service somebody made by hand; a chain of eight is a mistake.
+const maxHops = 8
+
+// errHops ends a chain of aliases that lead to one another.
+var errHops = errors.New("more than 8 aliases lead to one another")
+
+// chase resolves what a cluster name that is an alias points to, through the
+// whole path, and appends it. An alias whose target does not resolve is still
+// an answer: the CNAME alone (DNS-Based Service Discovery, 2.5).
+func (rt *Routes) chase(ctx context.Context, x *exchange) error {
+	if x.hops >= maxHops {
+		return errHops
+	}
+	target := x.zone.Cluster.Target(&x.q)
+	if target == "" {
+		return nil
+	}
+	sub := exchange{via: x.via, hops: x.hops + 1}
+	if sub.q.Parse(wire.AppendQuery(nil, 0, []byte(target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
+		return nil
+	}
+	sub.r.Start(nil, &sub.q)
+	if err := rt.complete(ctx, &sub, rt.answer(&sub)); err != nil {
+		return err
+	}
+	return x.r.AppendAnswers(sub.r.Finish(wire.MaxMessage))
+}

@@ -1,0 +1,269 @@
+// Package server is where a packet comes in and its reply goes out.
+//
+// Each listening address has as many UDP sockets as there are cores, which share
+// the port, and one TCP listener. A reader takes a packet from its socket, reads
+// it in place, and walks the query path (path.go): what the node's own sources or
+// the cache can answer is written to the reader's one reply buffer and sent before
+// the next packet is read, with nothing allocated and nobody woken. Only what has
+// to wait for an upstream is copied and handed to a goroutine of its own, of which
+// there are at most [Limits.Waiting]; beyond that such queries are answered
+// SERVFAIL at once, and counted, while hits go on as before.
+//
+// Who owns what: a reader's packet and reply buffers are its own and are used
+// again for the next packet; a waiting query owns a copy of both until its reply
+// is sent. Routes are immutable and are swapped whole.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Limits bound what clients can make the server hold. Zero fields are defaults.
+type Limits struct {
+	// Waiting is the number of queries that wait for upstreams at once, over all
+	// addresses. The default, 4096, is 800 queries/s that all time out after five
+	// seconds; each holds about 8 KiB and a socket.
+	Waiting int
+	// Conns is the number of TCP connections at once per address, 1024 by default:
+	// as many sockets again as Waiting may take would run into the usual limit on
+	// open files.
+	Conns int
+	// Pipelined is the number of queries of one TCP connection that wait for
+	// upstreams at once (RFC 7766, 6.2.1.1); the connection is not read from
+	// while it is reached. 64 by default: a stub resolver has two in flight.
+	Pipelined int
+}
+
+// deadline is how long a query may wait for its answer: what a stub resolver
+// waits before it asks again (resolv.conf(5), timeout).
+const deadline = 5 * time.Second
+
+// Server answers on any number of addresses. Its methods are safe for concurrent
+// use but for [Server.Listen] and [Server.Shutdown], which one goroutine calls.
+type Server struct {
+	log    *slog.Logger
+	limits Limits
+
+	listeners map[netip.AddrPort]*listener
+	waiting   chan struct{}
+	running   sync.WaitGroup // readers, connections and waiting queries
+	stop      context.CancelFunc
+	ctx       context.Context
+
+	panics, shed, refused atomic.Uint64
+}
+
+// New makes a server that listens nowhere yet.
+func New(log *slog.Logger, limits Limits) *Server {
+	limits.Waiting = orDefault(limits.Waiting, 4096)
+	limits.Conns = orDefault(limits.Conns, 1024)
+	limits.Pipelined = orDefault(limits.Pipelined, 64)
+	s := &Server{
+		log:       log,
+		limits:    limits,
+		listeners: make(map[netip.AddrPort]*listener),
+		waiting:   make(chan struct{}, limits.Waiting),
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+func orDefault(v, def int) int {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
+// listener is one address: its sockets and what it serves.
+type listener struct {
+	addr   netip.AddrPort
+	routes atomic.Pointer[Routes]
+	udp    []udpSocket
+	tcp    *tcpListener
+}
+
+// Listen makes the server listen on exactly the addresses of routes, each with
+// its routes. New addresses are bound before anything else happens: on an error
+// nothing has changed and no new socket is held. Addresses that stay keep their
+// sockets and get the new routes between two queries; the rest are closed.
+func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
+	fresh := make(map[netip.AddrPort]*listener)
+	for addr := range routes {
+		if s.listeners[addr] != nil {
+			continue
+		}
+		l, err := s.bind(addr)
+		if err != nil {
+			for _, l := range fresh {
+				l.close()
+			}
+			return err
+		}
+		fresh[addr] = l
+	}
+	for addr, l := range s.listeners {
+		if routes[addr] == nil {
+			l.close()
+			delete(s.listeners, addr)
+		}
+	}
+	for addr, rt := range routes {
+		if l := s.listeners[addr]; l != nil {
+			l.routes.Store(rt)
+		}
+	}
+	for addr, l := range fresh {
+		l.routes.Store(routes[addr])
+		s.listeners[addr] = l
+		s.start(l)
+	}
+	return nil
+}
+
+// bind opens every socket of addr, or none.
+func (s *Server) bind(addr netip.AddrPort) (*listener, error) {
+	l := &listener{addr: addr}
+	for range runtime.GOMAXPROCS(0) {
+		sock, err := listenUDP(addr)
+		if err != nil {
+			l.close()
+			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
+		}
+		l.udp = append(l.udp, sock)
+	}
+	var err error
+	if l.tcp, err = listenTCP(addr, s.limits.Conns); err != nil {
+		l.close()
+		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
+	}
+	return l, nil
+}
+
+func (s *Server) start(l *listener) {
+	for _, sock := range l.udp {
+		s.running.Go(func() { s.readUDP(l, sock) })
+	}
+	s.running.Go(func() { s.acceptTCP(l) })
+}
+
+func (l *listener) close() {
+	for _, sock := range l.udp {
+		sock.close()
+	}
+	if l.tcp != nil {
+		l.tcp.close()
+	}
+}
+
+// Shutdown stops reading, lets the queries under way finish until ctx ends, then
+// drops them. No socket is held when it returns.
+func (s *Server) Shutdown(ctx context.Context) error {
+	for addr, l := range s.listeners {
+		l.close()
+		delete(s.listeners, addr)
+	}
+	finished := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(finished)
+	}()
+	defer s.stop()
+	select {
+	case <-finished:
+		return nil
+	case <-ctx.Done():
+		return errors.New("queries still waiting for upstreams were dropped at the end of the grace period")
+	}
+}
+
+// Panics, Shed and ConnsRefused count queries that panicked, queries that were
+// not forwarded because too many waited, and TCP connections over the limit.
+func (s *Server) Panics() uint64 { return s.panics.Load() }
+
+// Shed counts queries answered SERVFAIL because [Limits.Waiting] was reached.
+func (s *Server) Shed() uint64 { return s.shed.Load() }
+
+// ConnsRefused counts TCP connections closed because [Limits.Conns] was reached.
+func (s *Server) ConnsRefused() uint64 { return s.refused.Load() }
+
+// serve walks the path as far as it goes without waiting. msg is what to send, nil
+// for nothing; at other than done means that wait must be called with a copy of
+// the exchange.
+func (s *Server) serve(rt *Routes, x *exchange, buf []byte, limit func(*wire.Query) int) (msg []byte, at step) {
+	defer func() {
+		if p := recover(); p != nil {
+			msg, at = s.panicked(x, buf, p), done
+		}
+	}()
+	x.start = time.Now()
+	x.source, x.hops = fromServer, 0
+	switch x.q.Parse(x.q.Packet) {
+	case wire.Drop:
+		return nil, done
+	case wire.Malformed:
+		return wire.AppendError(buf[:0], x.q.Packet, wire.FormErr), done
+	case wire.Unsupported:
+		return wire.AppendError(buf[:0], x.q.Packet, wire.NotImp), done
+	case wire.Serve:
+	}
+	x.r.Start(buf, &x.q)
+	if at := rt.answer(x); at != done {
+		return nil, at
+	}
+	return x.zone.finish(x, limit(&x.q), nil), done
+}
+
+// wait walks the rest of the path.
+func (s *Server) wait(rt *Routes, x *exchange, at step, limit int) (msg []byte) {
+	defer func() {
+		if p := recover(); p != nil {
+			msg = s.panicked(x, nil, p)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(s.ctx, deadline)
+	defer cancel()
+	err := rt.complete(ctx, x, at)
+	return x.zone.finish(x, limit, err)
+}
+
+// full answers a query that can't wait because too many do.
+func (s *Server) full(x *exchange, limit int) []byte {
+	s.shed.Add(1)
+	x.r.Fail(wire.ServFail)
+	return x.zone.finish(x, limit, nil)
+}
+
+// panicked turns a panic of one query into a SERVFAIL. The packet is one the
+// header of which was read.
+func (s *Server) panicked(x *exchange, buf []byte, p any) []byte {
+	s.panics.Add(1)
+	s.log.Error("a query panicked", "panic", p, "stack", string(debug.Stack()))
+	if len(x.q.Packet) < wire.HeaderLen {
+		return nil
+	}
+	return wire.AppendError(buf[:0], x.q.Packet, wire.ServFail)
+}
+
+// acquire takes a place for a query that has to wait; false if there is none.
+func (s *Server) acquire() bool {
+	select {
+	case s.waiting <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Server) release() { <-s.waiting }

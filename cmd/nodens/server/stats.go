@@ -1,0 +1,184 @@
+package server
+
+import (
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// source is which step of the path wrote a reply.
+type source uint8
+
+const (
+	fromServer source = iota // the path itself: REFUSED, BADVERS, a SERVFAIL
+	fromHosts
+	fromCluster
+	fromCache
+	fromForward
+	sources
+)
+
+// sourceNames are the plugin label's values: CoreDNS's names of what does the
+// same there.
+var sourceNames = [sources]string{"", "hosts", "kubernetes", "cache", "forward"}
+
+// Buckets of the histograms, those of CoreDNS's metrics.
+var (
+	// DurationBuckets are upper bounds in seconds: 250 µs, doubled 15 times.
+	DurationBuckets = durationBuckets()
+	// SizeBuckets are upper bounds in bytes.
+	SizeBuckets = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
+)
+
+func durationBuckets() []float64 {
+	b := make([]float64, 16)
+	for i := range b {
+		b[i] = 0.00025 * float64(int(1)<<i)
+	}
+	return b
+}
+
+// Stats counts the queries of one zone on one address. Counting takes a few
+// atomic additions, no label look-up and no lock; reading is for scrapes.
+type Stats struct {
+	requests  [transports][2][typeCount]atomic.Uint64
+	responses [rcodeCount][sources]atomic.Uint64
+	do        atomic.Uint64
+	duration  histogram
+	reqSize   [transports]histogram
+	respSize  [transports]histogram
+}
+
+// count counts one query and its reply of size bytes.
+func (s *Stats) count(x *exchange, size int, took time.Duration) {
+	family := 0
+	if x.client.Addr().Is6() && !x.client.Addr().Is4In6() {
+		family = 1
+	}
+	s.requests[x.via][family][typeIndex(x.q.Type)].Add(1)
+	s.responses[min(int(x.r.Rcode()), rcodeCount-1)][x.source].Add(1)
+	if x.q.DO {
+		s.do.Add(1)
+	}
+	s.duration.observe(DurationBuckets, took.Seconds())
+	s.reqSize[x.via].observe(SizeBuckets, float64(len(x.q.Packet)))
+	s.respSize[x.via].observe(SizeBuckets, float64(size))
+}
+
+// histogram has room for the longest of the bucket lists and one more for what
+// is beyond them.
+type histogram struct {
+	buckets [17]atomic.Uint64
+	sum     atomic.Uint64 // in millionths of the unit
+}
+
+func (h *histogram) observe(bounds []float64, v float64) {
+	i := 0
+	for i < len(bounds) && v > bounds[i] {
+		i++
+	}
+	h.buckets[i].Add(1)
+	h.sum.Add(uint64(v * 1e6))
+}
+
+// Histogram is a histogram as it stood at one moment.
+type Histogram struct {
+	Count uint64
+	Sum   float64
+	// Buckets maps upper bounds to cumulative counts.
+	Buckets map[float64]uint64
+}
+
+func (h *histogram) read(bounds []float64) Histogram {
+	out := Histogram{Sum: float64(h.sum.Load()) / 1e6, Buckets: make(map[float64]uint64, len(bounds))}
+	for i, b := range bounds {
+		out.Count += h.buckets[i].Load()
+		out.Buckets[b] = out.Count
+	}
+	out.Count += h.buckets[len(bounds)].Load()
+	return out
+}
+
+// Duration is the time from a query's arrival to its reply, in seconds.
+func (s *Stats) Duration() Histogram { return s.duration.read(DurationBuckets) }
+
+// DO is the number of queries with the DO bit.
+func (s *Stats) DO() uint64 { return s.do.Load() }
+
+// EachSize calls f for each transport that had queries, with the sizes of
+// requests and responses in bytes.
+func (s *Stats) EachSize(f func(proto string, req, resp Histogram)) {
+	for t := range transport(transports) {
+		if req := s.reqSize[t].read(SizeBuckets); req.Count > 0 {
+			f(t.String(), req, s.respSize[t].read(SizeBuckets))
+		}
+	}
+}
+
+// EachRequest calls f for each combination that was counted. Family is "1" for
+// IPv4 and "2" for IPv6, as in CoreDNS's label.
+func (s *Stats) EachRequest(f func(proto, family, qtype string, n uint64)) {
+	for t := range transport(transports) {
+		for fam := range 2 {
+			for i := range s.requests[t][fam] {
+				if n := s.requests[t][fam][i].Load(); n > 0 {
+					f(t.String(), strconv.Itoa(fam+1), countedTypes[i].name, n)
+				}
+			}
+		}
+	}
+}
+
+// EachResponse calls f for each combination that was counted. plugin is the step
+// that answered.
+func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
+	for rc := range s.responses {
+		for src := range s.responses[rc] {
+			if n := s.responses[rc][src].Load(); n > 0 {
+				f(rcodeName(wire.Rcode(rc)), sourceNames[src], n)
+			}
+		}
+	}
+}
+
+// rcodeCount is one more than the last rcode with a name (BADCOOKIE, 23).
+const rcodeCount = 24
+
+func rcodeName(c wire.Rcode) string {
+	if name, ok := dns.RcodeToString[int(c)]; ok {
+		return name
+	}
+	return strconv.Itoa(int(c))
+}
+
+func typeName(t uint16) string { return dns.Type(t).String() }
+
+// countedTypes are the values of the type label; all others are "other", so that
+// a client can't make labels.
+var countedTypes = [...]struct {
+	qtype uint16
+	name  string
+}{
+	{0, "other"}, {wire.TypeA, "A"}, {wire.TypeAAAA, "AAAA"}, {wire.TypeSRV, "SRV"}, {wire.TypePTR, "PTR"},
+	{wire.TypeCNAME, "CNAME"}, {wire.TypeTXT, "TXT"}, {wire.TypeMX, "MX"}, {wire.TypeNS, "NS"}, {wire.TypeSOA, "SOA"},
+	{dns.TypeHTTPS, "HTTPS"}, {dns.TypeSVCB, "SVCB"}, {wire.TypeANY, "ANY"}, {wire.TypeDS, "DS"},
+	{dns.TypeDNSKEY, "DNSKEY"}, {dns.TypeRRSIG, "RRSIG"}, {dns.TypeNSEC, "NSEC"}, {dns.TypeNSEC3, "NSEC3"},
+	{dns.TypeNAPTR, "NAPTR"}, {dns.TypeTLSA, "TLSA"}, {dns.TypeCAA, "CAA"}, {wire.TypeAXFR, "AXFR"}, {wire.TypeIXFR, "IXFR"},
+}
+
+const typeCount = len(countedTypes)
+
+// typeIndex is where qtype stands in countedTypes. The list is in order of how
+// often a node sees the types, so the walk is short.
+func typeIndex(qtype uint16) int {
+	for i := 1; i < typeCount; i++ {
+		if countedTypes[i].qtype == qtype {
+			return i
+		}
+	}
+	return 0
+}

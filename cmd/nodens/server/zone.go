@@ -1,0 +1,171 @@
+package server
+
+import (
+	"log/slog"
+	"math"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// Zone is what answers the names of one zone on one listening address: the steps
+// of the path, nil where the server block does not have them. The steps may be
+// shared between zones; the counters are the zone's own.
+type Zone struct {
+	Name    wire.Name
+	Hosts   *hosts.Table
+	Cluster *kubernetes.Zone
+	Cache   *cache.Cache
+	Forward *upstream.Pool
+	Loop    *Loop
+	// Bufsize caps the payload size of EDNS clients, in bytes; 0 is no cap.
+	Bufsize uint16
+	// Shuffle puts the addresses of answers in random order.
+	Shuffle bool
+	// Errors logs failed queries, Log those it takes; nil logs none.
+	Errors *slog.Logger
+	Log    *QueryLog
+
+	stats  Stats
+	failed limiter
+}
+
+// Stats are the zone's counters.
+func (z *Zone) Stats() *Stats { return &z.stats }
+
+func (z *Zone) maxSize() uint16 {
+	if z.Bufsize == 0 {
+		return math.MaxUint16
+	}
+	return z.Bufsize
+}
+
+func (z *Zone) caches(q *wire.Query) bool { return z.Cache != nil && z.Cache.Covers(q.Name()) }
+
+// finish does what is done to every complete reply before it leaves, counts it
+// and gives its bytes, at most limit.
+func (z *Zone) finish(x *exchange, limit int, err error) []byte {
+	if z.Shuffle && x.r.Rcode() == wire.NoError {
+		x.r.Shuffle()
+	}
+	msg := x.r.Finish(limit)
+	took := time.Since(x.start)
+	z.stats.count(x, len(msg), took)
+	if err != nil && z.Errors != nil {
+		z.logFailure(x, err)
+	}
+	if z.Log.takes(&x.q, x.r.Rcode(), x.r.Count(wire.Answer)) {
+		z.Log.write(x, len(msg), took)
+	}
+	return msg
+}
+
+// failuresPerSecond bounds the log lines of a zone whose upstreams are gone: ten
+// show what is wrong, and the log of a busy node stays readable.
+const failuresPerSecond = 10
+
+func (z *Zone) logFailure(x *exchange, err error) {
+	ok, missed := z.failed.allow(x.start, failuresPerSecond)
+	if !ok {
+		return
+	}
+	z.Errors.Error("query failed", "qname", wire.Name(x.q.Name()).String(), "qtype", typeName(x.q.Type),
+		"client", x.client, "err", err, "unlogged", missed)
+}
+
+// limiter lets a number of events through each second. It is safe for concurrent
+// use; at the turn of a second it may let a few more through.
+type limiter struct {
+	second, n, missed atomic.Int64
+}
+
+// allow reports whether the event at now may pass, and how many before it did
+// not.
+func (l *limiter) allow(now time.Time, perSecond int64) (ok bool, missed int64) {
+	if s := now.Unix(); l.second.Swap(s) != s {
+		l.n.Store(0)
+	}
+	if l.n.Add(1) > perSecond {
+		l.missed.Add(1)
+		return false, 0
+	}
+	return true, l.missed.Swap(0)
+}
+
+// QueryLog is where a zone's queries are logged.
+type QueryLog struct {
+	Logger *slog.Logger
+	// Names are the names whose queries, and those below them, are logged;
+	// empty is all.
+	Names []wire.Name
+	// Success, Denial and Error say which classes of replies are logged.
+	Success, Denial, Error bool
+}
+
+// takes reports whether a query with this outcome is logged. A nil QueryLog
+// takes none.
+func (l *QueryLog) takes(q *wire.Query, rcode wire.Rcode, answers int) bool {
+	if l == nil {
+		return false
+	}
+	switch {
+	case rcode == wire.NoError && answers > 0:
+		if !l.Success {
+			return false
+		}
+	case rcode == wire.NoError || rcode == wire.NXDomain:
+		if !l.Denial {
+			return false
+		}
+	case !l.Error:
+		return false
+	}
+	for _, n := range l.Names {
+		if wire.Name(q.Name()).Under(n) {
+			return true
+		}
+	}
+	return len(l.Names) == 0
+}
+
+// write logs one query with the fields of CoreDNS's common log format.
+func (l *QueryLog) write(x *exchange, size int, took time.Duration) {
+	l.Logger.Info("query", "client", x.client, "id", x.q.ID, "qname", wire.Name(x.q.Name()).String(),
+		"qtype", typeName(x.q.Type), "proto", x.via.String(), "size", len(x.q.Packet), "do", x.q.DO,
+		"bufsize", x.q.Limit(), "rcode", rcodeName(x.r.Rcode()), "rsize", size, "duration", took)
+}
+
+// exchange is one query on its way and the reply made for it. It is reused for
+// query after query.
+type exchange struct {
+	q      wire.Query
+	r      wire.Reply
+	zone   *Zone
+	client netip.AddrPort
+	start  time.Time
+	via    transport
+	source source
+	hops   uint8 // aliases followed to get here
+}
+
+// transport is how a query came.
+type transport uint8
+
+const (
+	udp transport = iota
+	tcp
+	transports = 2
+)
+
+func (t transport) String() string {
+	if t == tcp {
+		return "tcp"
+	}
+	return "udp"
+}
