@@ -49,6 +49,13 @@ func (r *Reply) Reset() {
 	r.count = [3]uint16{}
 }
 
+// Detach makes r, a shallow copy of another reply, independent of it: its bytes
+// are copied to buf, and it answers q, a copy of the other's query.
+func (r *Reply) Detach(buf []byte, q *Query) {
+	r.b = append(buf[:0], r.b...)
+	r.q = q
+}
+
 // Query is the query this answers.
 func (r *Reply) Query() *Query { return r.q }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -25,6 +26,10 @@ const (
 	// connection.
 	writeTimeout = 5 * time.Second
 )
+
+// readBuffer is read from a connection at once: some twenty pipelined queries, at
+// 2 KiB for each of 1024 connections.
+const readBuffer = 2048
 
 // tcpListener is a listening socket and its connections.
 type tcpListener struct {
@@ -114,7 +119,7 @@ func (s *Server) acceptTCP(l *listener) {
 // are ready (RFC 7766, 7), one at a time.
 type stream struct {
 	net.Conn
-	client  netip.AddrPort
+	in      *bufio.Reader
 	writing sync.Mutex
 	waiting chan struct{} // places for queries that wait
 	pending sync.WaitGroup
@@ -140,20 +145,19 @@ func (s *Server) serveConn(l *listener, conn net.Conn) {
 	if !l.tcp.hold(conn) {
 		return
 	}
-	c := &stream{Conn: conn, waiting: make(chan struct{}, s.limits.Pipelined)}
-	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		c.client = a.AddrPort()
-	}
+	c := &stream{Conn: conn, in: bufio.NewReaderSize(conn, readBuffer), waiting: make(chan struct{}, s.limits.Pipelined)}
 	defer c.pending.Wait()
 	var x exchange
-	x.via, x.client = tcp, c.client
-	var in, out []byte
+	x.via = tcp
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		x.client = a.AddrPort()
+	}
+	var packet, out []byte
+	var err error
 	for {
-		packet, err := readFrame(l.tcp, conn, in)
-		if err != nil {
+		if packet, err = c.read(l.tcp, packet[:0]); err != nil {
 			return
 		}
-		in = packet[:0]
 		rt := l.routes.Load()
 		x.q.Packet = packet
 		msg, at := s.serve(rt, &x, out, tcpLimit)
@@ -164,7 +168,7 @@ func (s *Server) serveConn(l *listener, conn net.Conn) {
 		case at == done:
 			return // not a query: nothing good will follow
 		case s.acquire():
-			s.pipeline(c, rt, packet)
+			s.pipeline(c, rt, &x, at)
 		default:
 			c.write(s.full(&x, wire.MaxMessage))
 		}
@@ -175,46 +179,43 @@ func tcpLimit(*wire.Query) int { return wire.MaxMessage }
 
 // pipeline completes a query that has to wait in a goroutine of its own, while
 // the connection is read on.
-func (s *Server) pipeline(c *stream, rt *Routes, packet []byte) {
+func (s *Server) pipeline(c *stream, rt *Routes, x *exchange, at step) {
 	c.waiting <- struct{}{}
-	x := &exchange{via: tcp, client: c.client}
-	x.q.Packet = append([]byte(nil), packet...)
+	w := new(exchange)
+	x.detach(w, nil, nil)
 	c.pending.Go(func() {
 		defer s.release()
 		defer func() { <-c.waiting }()
-		msg, at := s.serve(rt, x, nil, tcpLimit)
-		if at != done {
-			msg = s.wait(rt, x, at, wire.MaxMessage)
-		}
-		if msg != nil {
+		if msg := s.wait(rt, w, at, wire.MaxMessage); msg != nil {
 			c.write(msg)
 		}
 	})
 }
 
-// readFrame reads one message and its length into buf, which grows by what has
-// really come, not by what the length claims.
-func readFrame(t *tcpListener, conn net.Conn, buf []byte) ([]byte, error) {
-	if !t.await(conn, idleTimeout) {
+// read reads one message into buf, which grows by what has really come, not by
+// what the length before it claims.
+func (c *stream) read(t *tcpListener, buf []byte) ([]byte, error) {
+	if c.in.Buffered() == 0 && !t.await(c.Conn, idleTimeout) {
+		return nil, net.ErrClosed
+	}
+	if _, err := c.in.Peek(1); err != nil {
+		return nil, err
+	}
+	if c.in.Buffered() < 2 && !t.await(c.Conn, readTimeout) {
 		return nil, net.ErrClosed
 	}
 	var length [2]byte
-	if _, err := io.ReadFull(conn, length[:1]); err != nil {
-		return nil, err
-	}
-	if !t.await(conn, readTimeout) {
-		return nil, net.ErrClosed
-	}
-	if _, err := io.ReadFull(conn, length[1:]); err != nil {
+	if _, err := io.ReadFull(c.in, length[:]); err != nil {
 		return nil, err
 	}
 	want := int(binary.BigEndian.Uint16(length[:]))
-	buf = buf[:0]
+	if c.in.Buffered() < want && !t.await(c.Conn, readTimeout) {
+		return nil, net.ErrClosed
+	}
 	for len(buf) < want {
-		chunk := min(want-len(buf), maxUDPQuery)
 		start := len(buf)
-		buf = append(buf, make([]byte, chunk)...)
-		if _, err := io.ReadFull(conn, buf[start:]); err != nil {
+		buf = append(buf, make([]byte, min(want-start, readBuffer))...)
+		if _, err := io.ReadFull(c.in, buf[start:]); err != nil {
 			return nil, err
 		}
 	}

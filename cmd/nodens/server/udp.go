@@ -193,21 +193,14 @@ func (d *datagram) keep(msg []byte) {
 	}
 }
 
-// detach copies d and completes it in a goroutine of its own. The reader's
-// reply so far (an alias) is made again in the copy: it costs little and keeps
-// the copy simple.
+// detach copies d and completes the copy in a goroutine of its own.
 func (s *Server) detach(rt *Routes, sock udpSocket, d *datagram, at step) {
 	w := waitingDatagrams.Get().(*datagram)
-	w.via, w.client = udp, d.client
+	d.exchange.detach(&w.exchange, w.in[:], w.out)
 	w.oobn = copy(w.oob[:], d.oob[:d.oobn])
-	w.q.Packet = append(w.in[:0], d.q.Packet...)
 	s.running.Go(func() {
 		defer s.release()
-		msg, at := s.serve(rt, &w.exchange, w.out, (*wire.Query).Limit)
-		if at != done {
-			msg = s.wait(rt, &w.exchange, at, w.q.Limit())
-		}
-		if msg != nil {
+		if msg := s.wait(rt, &w.exchange, at, w.q.Limit()); msg != nil {
 			w.write(sock, msg)
 			w.keep(msg)
 		}

@@ -154,6 +154,14 @@ type exchange struct {
 	hops   uint8 // aliases followed to get here
 }
 
+// detach makes w a copy of x that shares nothing with it, in w's own buffers for
+// packet and reply.
+func (x *exchange) detach(w *exchange, packet, reply []byte) {
+	*w = *x
+	w.q.Packet = append(packet[:0], x.q.Packet...)
+	w.r.Detach(reply, &w.q)
+}
+
 // transport is how a query came.
 type transport uint8
 
