@@ -1,0 +1,237 @@
+package daemonset
+
+import (
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// local is the address that the manifest gives to the agent.
+const local = "169.254.20.10"
+
+func TestPlace(t *testing.T) {
+	spec, _ := pod(t)
+	if !spec.HostNetwork {
+		t.Error("the pod is not in the node's network")
+	}
+	if got, want := spec.DNSPolicy, corev1.DNSDefault; got != want {
+		t.Errorf("dnsPolicy %q, want %q: with the cluster's the agent asks itself", got, want)
+	}
+	if got, want := spec.PriorityClassName, "system-node-critical"; got != want {
+		t.Errorf("priority class %q, want %q", got, want)
+	}
+	if spec.EnableServiceLinks == nil || !*spec.EnableServiceLinks {
+		t.Error("service links are off: the agent would not learn the address of kube-dns-upstream")
+	}
+	taints := []corev1.Taint{
+		{Key: "CriticalAddonsOnly", Effect: ""},
+		{Key: "node.kubernetes.io/not-ready", Effect: corev1.TaintEffectNoExecute},
+		{Key: "anything", Value: "at-all", Effect: corev1.TaintEffectNoSchedule},
+	}
+	for _, taint := range taints {
+		if !tolerated(spec.Tolerations, taint) {
+			t.Errorf("a node with the taint %v gets no agent", taint)
+		}
+	}
+}
+
+// tolerated is the part of the scheduler's rule that the manifest makes use of:
+// an operator Exists, and empty fields match everything.
+func tolerated(list []corev1.Toleration, taint corev1.Taint) bool {
+	return slices.ContainsFunc(list, func(tol corev1.Toleration) bool {
+		return tol.Operator == corev1.TolerationOpExists &&
+			(tol.Key == "" || tol.Key == taint.Key) &&
+			(tol.Effect == "" || tol.Effect == taint.Effect)
+	})
+}
+
+func TestSelectors(t *testing.T) {
+	objects := load(t)
+	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	pods := labels.Set(set.Spec.Template.Labels)
+	if !labels.SelectorFromSet(set.Spec.Selector.MatchLabels).Matches(pods) || len(set.Spec.Selector.MatchLabels) == 0 {
+		t.Errorf("the DaemonSet selects %v, its pods have %v", set.Spec.Selector.MatchLabels, pods)
+	}
+	metrics, _ := find[*corev1.Service](t, objects, "node-local-dns")
+	if !labels.SelectorFromSet(metrics.Spec.Selector).Matches(pods) || len(metrics.Spec.Selector) == 0 {
+		t.Errorf("Service %s selects %v, the agent's pods have %v", metrics.Name, metrics.Spec.Selector, pods)
+	}
+	upstream, _ := find[*corev1.Service](t, objects, "kube-dns-upstream")
+	if d := cmp.Diff(map[string]string{"k8s-app": "kube-dns"}, upstream.Spec.Selector); d != "" {
+		t.Errorf("Service %s selects (-want +got):\n%s", upstream.Name, d)
+	}
+	if labels.SelectorFromSet(upstream.Spec.Selector).Matches(pods) {
+		t.Errorf("Service %s selects the agent itself: it would forward to itself", upstream.Name)
+	}
+}
+
+func TestRollout(t *testing.T) {
+	set, _ := find[*appsv1.DaemonSet](t, load(t), "")
+	tenth := intstr.FromString("10%")
+	want := appsv1.DaemonSetUpdateStrategy{
+		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &tenth},
+	}
+	if d := cmp.Diff(want, set.Spec.UpdateStrategy); d != "" {
+		t.Errorf("update strategy (-want +got):\n%s", d)
+	}
+	// The agent's own bound on stopping is 5 s.
+	grace := set.Spec.Template.Spec.TerminationGracePeriodSeconds
+	if grace == nil {
+		t.Fatal("no grace period, so the 30 s of the API")
+	}
+	if *grace <= 5 || *grace >= 30 {
+		t.Errorf("grace period %d s, want more than 5, which the agent takes, and less than 30", *grace)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	_, c := pod(t)
+	tests := []struct {
+		name  string
+		probe *corev1.Probe
+		path  string
+		port  int32
+		// within is the longest that a dead agent may go unnoticed, or a
+		// slow one may take.
+		within time.Duration
+	}{
+		{"startup", c.StartupProbe, "/health", 8080, time.Minute},
+		{"liveness", c.LivenessProbe, "/health", 8080, time.Minute},
+		{"readiness", c.ReadinessProbe, "/ready", 8181, 10 * time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.probe == nil || tt.probe.HTTPGet == nil {
+				t.Fatal("there is none over HTTP")
+			}
+			want := &corev1.HTTPGetAction{Host: local, Path: tt.path, Port: intstr.FromInt32(tt.port)}
+			if d := cmp.Diff(want, tt.probe.HTTPGet); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			seconds := tt.probe.PeriodSeconds * tt.probe.FailureThreshold
+			if d := time.Duration(seconds) * time.Second; d <= 0 || d > tt.within {
+				t.Errorf("fails after %v, want at most %v", d, tt.within)
+			}
+		})
+	}
+}
+
+func TestResources(t *testing.T) {
+	_, c := pod(t)
+	limit := c.Resources.Limits.Memory()
+	if limit.Cmp(*c.Resources.Requests.Memory()) < 0 {
+		t.Errorf("the memory limit %v is below the request", limit)
+	}
+	if cpu := c.Resources.Limits.Cpu(); !cpu.IsZero() {
+		t.Errorf("a CPU limit of %v throttles the node's DNS", cpu)
+	}
+	place := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
+	if place < 0 {
+		t.Fatal("GOMEMLIMIT is not set")
+	}
+	// The runtime writes MiB, the API Mi.
+	soft, err := resource.ParseQuantity(strings.TrimSuffix(c.Env[place].Value, "B"))
+	if err != nil {
+		t.Fatalf("GOMEMLIMIT: %v", err)
+	}
+	if soft.Cmp(*limit) >= 0 {
+		t.Errorf("GOMEMLIMIT %v is not below the limit %v: the kernel kills first", &soft, limit)
+	}
+}
+
+func TestVolumes(t *testing.T) {
+	spec, c := pod(t)
+	objects := load(t)
+	config, _ := find[*corev1.ConfigMap](t, objects, "")
+	volumes := map[string]corev1.VolumeSource{}
+	for _, v := range spec.Volumes {
+		volumes[v.Name] = v.VolumeSource
+	}
+	mounts := map[string]corev1.VolumeMount{}
+	for _, m := range c.VolumeMounts {
+		if _, ok := volumes[m.Name]; !ok {
+			t.Errorf("mount %s: no such volume", m.MountPath)
+		}
+		mounts[m.MountPath] = m
+	}
+	if len(mounts) != len(volumes) {
+		t.Errorf("%d volumes and %d mounts, want each mounted once", len(volumes), len(mounts))
+	}
+
+	base, ok := flagsOf(t, c.Args)["basecorefile"]
+	if !ok {
+		t.Fatal("the arguments do not name -basecorefile")
+	}
+	source := volumes[mounts[path.Dir(base)].Name].ConfigMap
+	if source == nil || source.Name != config.Name {
+		t.Fatalf("-basecorefile %s is not in ConfigMap %s", base, config.Name)
+	}
+	items := []corev1.KeyToPath{{Key: "Corefile", Path: path.Base(base)}}
+	if d := cmp.Diff(items, source.Items); d != "" {
+		t.Errorf("items of ConfigMap %s (-want +got):\n%s", config.Name, d)
+	}
+	dns := volumes[mounts["/etc/kube-dns"].Name].ConfigMap
+	if dns == nil || dns.Name != "kube-dns" || dns.Optional == nil || !*dns.Optional {
+		t.Errorf("/etc/kube-dns is %v, want ConfigMap kube-dns, optional", dns)
+	}
+	lock := volumes[mounts["/run/xtables.lock"].Name].HostPath
+	if lock == nil || lock.Path != "/run/xtables.lock" || lock.Type == nil || *lock.Type != corev1.HostPathFileOrCreate {
+		t.Errorf("/run/xtables.lock is %v, want the node's file", lock)
+	}
+	for at, m := range mounts {
+		if writable := at == "/run/xtables.lock"; m.ReadOnly == writable {
+			t.Errorf("mount %s: read-only is %v", at, m.ReadOnly)
+		}
+	}
+}
+
+// flagsOf pairs each flag of args with its value; the value of a flag without
+// one is empty.
+func flagsOf(t *testing.T, args []string) map[string]string {
+	t.Helper()
+	flags := map[string]string{}
+	name := ""
+	for _, arg := range args {
+		if flag, ok := strings.CutPrefix(arg, "-"); ok {
+			name, arg, _ = strings.Cut(strings.TrimPrefix(flag, "-"), "=")
+			if _, twice := flags[name]; twice {
+				t.Errorf("-%s is given twice", name)
+			}
+			flags[name] = arg
+			continue
+		}
+		if name == "" || flags[name] != "" {
+			t.Fatalf("argument %q belongs to no flag", arg)
+		}
+		flags[name] = arg
+	}
+	return flags
+}
+
+func TestArguments(t *testing.T) {
+	_, c := pod(t)
+	flags := flagsOf(t, c.Args)
+	want := map[string]string{
+		"localip":      local,
+		"basecorefile": "/etc/coredns/Corefile.base",
+		"upstreamsvc":  "kube-dns-upstream",
+	}
+	if d := cmp.Diff(want, flags); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if _, err := netip.ParseAddr(flags["localip"]); err != nil {
+		t.Errorf("-localip: %v", err)
+	}
+	find[*corev1.Service](t, load(t), flags["upstreamsvc"])
+}

@@ -1,0 +1,87 @@
+package daemonset
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// pod returns the template of the DaemonSet's pods and its one container.
+func pod(t *testing.T) (*corev1.PodSpec, *corev1.Container) {
+	t.Helper()
+	set, _ := find[*appsv1.DaemonSet](t, load(t), "")
+	spec := &set.Spec.Template.Spec
+	if n := len(spec.Containers) + len(spec.InitContainers); n != 1 {
+		t.Fatalf("the pod has %d containers, want 1", n)
+	}
+	return spec, &spec.Containers[0]
+}
+
+func TestRole(t *testing.T) {
+	objects := load(t)
+	role, _ := find[*rbacv1.ClusterRole](t, objects, "")
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+	}
+	if d := cmp.Diff(want, role.Rules); d != "" {
+		t.Errorf("rules (-want +got):\n%s", d)
+	}
+	if role.AggregationRule != nil {
+		t.Error("the role takes in the rules of others")
+	}
+
+	binding, _ := find[*rbacv1.ClusterRoleBinding](t, objects, "")
+	account, _ := find[*corev1.ServiceAccount](t, objects, "")
+	ref := rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: role.Name}
+	if d := cmp.Diff(ref, binding.RoleRef); d != "" {
+		t.Errorf("the binding's role (-want +got):\n%s", d)
+	}
+	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+	if d := cmp.Diff(subjects, binding.Subjects); d != "" {
+		t.Errorf("the binding's subjects (-want +got):\n%s", d)
+	}
+	spec, _ := pod(t)
+	if spec.ServiceAccountName != account.Name {
+		t.Errorf("the pod's account is %q, want %q", spec.ServiceAccountName, account.Name)
+	}
+}
+
+func TestSecurityContext(t *testing.T) {
+	spec, c := pod(t)
+	var root int64
+	yes, no := true, false
+	want := &corev1.SecurityContext{
+		RunAsUser:                &root,
+		AllowPrivilegeEscalation: &no,
+		ReadOnlyRootFilesystem:   &yes,
+		Capabilities: &corev1.Capabilities{
+			Drop: []corev1.Capability{"ALL"},
+			Add:  []corev1.Capability{"NET_ADMIN", "NET_BIND_SERVICE"},
+		},
+	}
+	if d := cmp.Diff(want, c.SecurityContext); d != "" {
+		t.Errorf("the container's (-want +got):\n%s", d)
+	}
+	wantPod := &corev1.PodSecurityContext{
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if d := cmp.Diff(wantPod, spec.SecurityContext); d != "" {
+		t.Errorf("the pod's (-want +got):\n%s", d)
+	}
+	if spec.HostPID || spec.HostIPC {
+		t.Error("the pod shares more of the node than its network")
+	}
+}
+
+// A container port of a hostNetwork pod is a host port, and those keep a second
+// pod off the node.
+func TestNoPorts(t *testing.T) {
+	_, c := pod(t)
+	if len(c.Ports) != 0 {
+		t.Errorf("ports %v are declared, want none", c.Ports)
+	}
+}
