@@ -1,0 +1,123 @@
+package cache
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// TestAllocations pins what a look-up costs: nothing.
+func TestAllocations(t *testing.T) {
+	c := New(defaults(), Options{})
+	hit, miss := question(t, "www.example.", dns.TypeA), question(t, notThere, dns.TypeA)
+	fetch(t, c, hit, message{answer: []string{addr}})
+	buf := make([]byte, 0, 4096)
+	var r wire.Reply
+	r.Start(buf, hit)
+	if n := testing.AllocsPerRun(1000, func() {
+		r.Start(buf, hit)
+		if !c.Answer(hit, &r) {
+			t.Error("a miss")
+		}
+		r.Finish(hit.Limit())
+	}); n != 0 {
+		t.Errorf("a hit allocates %v times", n)
+	}
+	if n := testing.AllocsPerRun(1000, func() {
+		r.Start(buf, miss)
+		if c.Answer(miss, &r) {
+			t.Error("a hit")
+		}
+	}); n != 0 {
+		t.Errorf("a miss allocates %v times", n)
+	}
+	name := hit.Name()
+	if n := testing.AllocsPerRun(1000, func() { c.Covers(name) }); n != 0 {
+		t.Errorf("Covers allocates %v times", n)
+	}
+}
+
+const benchNames = 1024 // more than one list of a shard, less than the cache
+
+func benchCache(b *testing.B) (*Cache, [][]byte) {
+	c := New(defaults(), Options{})
+	packets := make([][]byte, benchNames)
+	for i := range packets {
+		name := fmt.Sprintf("svc%d.default.svc.cluster.local.", i)
+		q := question(b, name, dns.TypeA)
+		packets[i] = q.Packet
+		fetch(b, c, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}})
+	}
+	return c, packets
+}
+
+// BenchmarkHit is the way of a cached query: read, look up, write.
+func BenchmarkHit(b *testing.B) {
+	c, packets := benchCache(b)
+	var q wire.Query
+	var r wire.Reply
+	buf := make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		q.Parse(packets[i%benchNames])
+		r.Start(buf, &q)
+		if !c.Answer(&q, &r) {
+			b.Fatal("a miss")
+		}
+		r.Finish(q.Limit())
+	}
+}
+
+// BenchmarkAnswer is the look-up alone.
+func BenchmarkAnswer(b *testing.B) {
+	c, packets := benchCache(b)
+	var q wire.Query
+	var r wire.Reply
+	q.Parse(packets[0])
+	r.Start(make([]byte, 0, 4096), &q)
+	b.ReportAllocs()
+	for b.Loop() {
+		if !c.Answer(&q, &r) {
+			b.Fatal("a miss")
+		}
+	}
+}
+
+func BenchmarkHitParallel(b *testing.B) {
+	c, packets := benchCache(b)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		var q wire.Query
+		var r wire.Reply
+		buf := make([]byte, 0, 4096)
+		for i := 0; pb.Next(); i++ {
+			q.Parse(packets[i%benchNames])
+			r.Start(buf, &q)
+			if !c.Answer(&q, &r) {
+				b.Error("a miss")
+				return
+			}
+			r.Finish(q.Limit())
+		}
+	})
+}
+
+// BenchmarkFetch is a miss whose ask costs nothing.
+func BenchmarkFetch(b *testing.B) {
+	cfg := defaults()
+	cfg.Success.Entries = 0
+	c := New(cfg, Options{})
+	q := question(b, "www.example.", dns.TypeA)
+	ask := give(response(b, q, message{answer: []string{addr}}))
+	var r wire.Reply
+	r.Start(make([]byte, 0, 4096), q)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.Fetch(b.Context(), q, &r, ask); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,618 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// defaults are the values of a bare `cache`.
+func defaults() *config.Cache {
+	return &config.Cache{
+		Success:  config.CacheLimits{Entries: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
+		Denial:   config.CacheLimits{Entries: 9984, MaxTTL: 30 * time.Minute, MinTTL: 5 * time.Second},
+		Servfail: 5 * time.Second,
+	}
+}
+
+// hand is a clock that moves by hand.
+type hand struct{ t time.Time }
+
+func (h *hand) now() time.Time          { return h.t }
+func (h *hand) advance(d time.Duration) { h.t = h.t.Add(d) }
+
+func newHand() *hand { return &hand{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
+
+// question makes a query as a stub resolver sends it; shape may change it.
+func question(t testing.TB, name string, qtype uint16, shape ...func(*dns.Msg)) *wire.Query {
+	t.Helper()
+	var m dns.Msg
+	m.SetQuestion(name, qtype)
+	for _, f := range shape {
+		f(&m)
+	}
+	packet, err := m.Pack()
+	if err != nil {
+		t.Fatalf("packing a query for %s: %v", name, err)
+	}
+	var q wire.Query
+	if v := q.Parse(packet); v != wire.Serve {
+		t.Fatalf("query for %s: verdict %d", name, v)
+	}
+	return &q
+}
+
+func do(m *dns.Msg)   { m.SetEdns0(1232, true) }
+func edns(m *dns.Msg) { m.SetEdns0(1232, false) }
+func cd(m *dns.Msg)   { m.CheckingDisabled = true }
+func noRD(m *dns.Msg) { m.RecursionDesired = false }
+func chaos(m *dns.Msg) {
+	m.Question[0].Qclass = dns.ClassCHAOS
+}
+
+// message is what an upstream says.
+type message struct {
+	rcode       int
+	tc          bool
+	answer      []string
+	authority   []string
+	additional  []string
+	compression bool
+}
+
+func records(t testing.TB, lines []string) []dns.RR {
+	t.Helper()
+	var rrs []dns.RR
+	for _, line := range lines {
+		rr, err := dns.NewRR(line)
+		if err != nil {
+			t.Fatalf("record %q: %v", line, err)
+		}
+		rrs = append(rrs, rr)
+	}
+	return rrs
+}
+
+// response reads what m is on the wire as the reply to q.
+func response(t testing.TB, q *wire.Query, m message) wire.Response {
+	t.Helper()
+	var req, out dns.Msg
+	if err := req.Unpack(q.Packet); err != nil {
+		t.Fatalf("unpacking the query: %v", err)
+	}
+	out.SetRcode(&req, m.rcode)
+	out.RecursionAvailable = true
+	out.Truncated = m.tc
+	out.Compress = m.compression
+	out.Answer = records(t, m.answer)
+	out.Ns = records(t, m.authority)
+	out.Extra = records(t, m.additional)
+	packet, err := out.Pack()
+	if err != nil {
+		t.Fatalf("packing a response: %v", err)
+	}
+	resp, err := wire.ParseResponse(packet, q)
+	if err != nil {
+		t.Fatalf("reading a response: %v", err)
+	}
+	return resp
+}
+
+// give is an ask that gives resp.
+func give(resp wire.Response) func(context.Context) (wire.Response, error) {
+	return func(context.Context) (wire.Response, error) { return resp, nil }
+}
+
+// never is an ask that must not be called.
+func never(t testing.TB) func(context.Context) (wire.Response, error) {
+	return func(context.Context) (wire.Response, error) {
+		t.Error("asked, though the answer was there")
+		return wire.Response{}, errors.New("not to be asked")
+	}
+}
+
+// reply is an empty reply to q.
+func reply(q *wire.Query) *wire.Reply {
+	var r wire.Reply
+	r.Start(make([]byte, 0, 1024), q)
+	return &r
+}
+
+// sent is what the client of r gets.
+func sent(t testing.TB, r *wire.Reply) *dns.Msg {
+	t.Helper()
+	var m dns.Msg
+	if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
+		t.Fatalf("unpacking the reply: %v", err)
+	}
+	return &m
+}
+
+// ttls are the distinct TTLs of m's records.
+func ttls(m *dns.Msg) []uint32 {
+	seen := map[uint32]bool{}
+	var out []uint32
+	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			if h := rr.Header(); h.Rrtype != dns.TypeOPT && !seen[h.Ttl] {
+				seen[h.Ttl] = true
+				out = append(out, h.Ttl)
+			}
+		}
+	}
+	return out
+}
+
+// fetch puts what m says through Fetch and gives what the client sees.
+func fetch(t testing.TB, c *Cache, q *wire.Query, m message) *dns.Msg {
+	t.Helper()
+	r := reply(q)
+	if err := c.Fetch(t.Context(), q, r, give(response(t, q, m))); err != nil {
+		t.Fatalf("fetching: %v", err)
+	}
+	return sent(t, r)
+}
+
+// answer is what c answers q with by itself; nil is a miss.
+func answer(t testing.TB, c *Cache, q *wire.Query) *dns.Msg {
+	t.Helper()
+	r := reply(q)
+	if !c.Answer(q, r) {
+		return nil
+	}
+	return sent(t, r)
+}
+
+const (
+	soa      = "example. %d IN SOA ns.example. admin.example. 1 7200 1800 86400 %d"
+	addr     = "www.example. 300 IN A 192.0.2.1"
+	notThere = "x.example."
+)
+
+func soaOf(ttl, minimum int) []string { return []string{fmt.Sprintf(soa, ttl, minimum)} }
+
+// TestRules is the list of what is kept, where, and for how long.
+func TestRules(t *testing.T) {
+	const www = "www.example."
+	tests := map[string]struct {
+		qtype   uint16
+		message message
+		tune    func(*config.Cache)
+		shape   func(*dns.Msg)
+		want    Kinds  // entries after it
+		ttl     uint32 // of every record; 0 with no records to see
+	}{
+		"an answer lives its TTL": {
+			message: message{answer: []string{addr}}, want: Kinds{Success: 1}, ttl: 300},
+		"the least TTL counts, in any section": {
+			message: message{answer: []string{addr}, authority: []string{"example. 60 IN NS ns.example."},
+				additional: []string{"ns.example. 40 IN A 192.0.2.53"}},
+			want: Kinds{Success: 1}, ttl: 40},
+		"an OPT record has no TTL": {
+			message: message{answer: []string{addr}, additional: nil}, shape: edns, want: Kinds{Success: 1}, ttl: 300},
+		"an answer above the cap": {
+			message: message{answer: []string{"www.example. 86400 IN A 192.0.2.1"}}, want: Kinds{Success: 1}, ttl: 3600},
+		"an answer below the floor": {
+			message: message{answer: []string{"www.example. 1 IN A 192.0.2.1"}}, want: Kinds{Success: 1}, ttl: 5},
+		"TTL 0 is raised to the floor": {
+			message: message{answer: []string{"www.example. 0 IN A 192.0.2.1"}}, want: Kinds{Success: 1}, ttl: 5},
+		"TTL 0 without a floor is not kept": {
+			tune:    func(c *config.Cache) { c.Success.MinTTL = 0 },
+			message: message{answer: []string{"www.example. 0 IN A 192.0.2.1"}}},
+		"a floor above the cap yields": {
+			tune:    func(c *config.Cache) { c.Success.MaxTTL = 3 * time.Second },
+			message: message{answer: []string{addr}}, want: Kinds{Success: 1}, ttl: 3},
+		"an alias with its target": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "web.example. 20 IN A 192.0.2.1"}},
+			want:    Kinds{Success: 1}, ttl: 20},
+		"an alias asked for by type": {
+			qtype: dns.TypeCNAME, message: message{answer: []string{"www.example. 30 IN CNAME web.example."}},
+			want: Kinds{Success: 1}, ttl: 30},
+		"an alias that leads nowhere": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example."}}, ttl: 30},
+		"an alias that leads nowhere, with SOA": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example."}, authority: soaOf(900, 600)},
+			want:    Kinds{Denial: 1}, ttl: 30},
+		"records of another name": {
+			message: message{answer: []string{"web.example. 30 IN A 192.0.2.1"}}, ttl: 30},
+		"NXDOMAIN lives the SOA's TTL": {
+			message: message{rcode: dns.RcodeNameError, authority: soaOf(60, 900)}, want: Kinds{Denial: 1}, ttl: 60},
+		"NXDOMAIN lives the SOA's MINIMUM": {
+			message: message{rcode: dns.RcodeNameError, authority: soaOf(900, 60)}, want: Kinds{Denial: 1}, ttl: 60},
+		"NXDOMAIN above the cap": {
+			message: message{rcode: dns.RcodeNameError, authority: soaOf(86400, 86400)}, want: Kinds{Denial: 1}, ttl: 1800},
+		"NXDOMAIN below the floor": {
+			message: message{rcode: dns.RcodeNameError, authority: soaOf(900, 0)}, want: Kinds{Denial: 1}, ttl: 5},
+		"NXDOMAIN behind an alias": {
+			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN CNAME x.example."}, authority: soaOf(900, 600)},
+			want:    Kinds{Denial: 1}, ttl: 30},
+		"NXDOMAIN without SOA": {
+			message: message{rcode: dns.RcodeNameError}},
+		"NXDOMAIN without SOA, with an NS": {
+			message: message{rcode: dns.RcodeNameError, authority: []string{"example. 60 IN NS ns.example."}}, ttl: 60},
+		"NODATA": {
+			message: message{authority: soaOf(900, 60)}, want: Kinds{Denial: 1}, ttl: 60},
+		"NOERROR with nothing": {
+			message: message{}, want: Kinds{Success: 1}},
+		"NOERROR with a referral": {
+			message: message{authority: []string{"example. 900 IN NS ns.example."}}, want: Kinds{Success: 1}, ttl: 5},
+		"SERVFAIL": {
+			message: message{rcode: dns.RcodeServerFailure}, want: Kinds{Denial: 1}},
+		"SERVFAIL with records": {
+			message: message{rcode: dns.RcodeServerFailure, authority: soaOf(900, 900)}, want: Kinds{Denial: 1}, ttl: 5},
+		"SERVFAIL, servfail 0": {
+			tune:    func(c *config.Cache) { c.Servfail = 0 },
+			message: message{rcode: dns.RcodeServerFailure}},
+		"REFUSED":  {message: message{rcode: dns.RcodeRefused}},
+		"FORMERR":  {message: message{rcode: dns.RcodeFormatError}},
+		"NOTIMP":   {message: message{rcode: dns.RcodeNotImplemented}},
+		"YXDOMAIN": {message: message{rcode: dns.RcodeYXDomain}},
+		"REFUSED with records": {
+			message: message{rcode: dns.RcodeRefused, answer: []string{addr}}, ttl: 5},
+		"an answer cut short": {
+			message: message{tc: true, answer: []string{addr}}, ttl: 300},
+		"NXDOMAIN cut short": {
+			message: message{tc: true, rcode: dns.RcodeNameError, authority: soaOf(60, 60)}, ttl: 60},
+		"a zone transfer": {
+			qtype: dns.TypeAXFR, message: message{answer: []string{"www.example. 60 IN SOA a. b. 1 2 3 4 5"}}, ttl: 60},
+		"ANY": {
+			qtype: dns.TypeANY, message: message{answer: []string{addr}}, want: Kinds{Success: 1}, ttl: 300},
+		"asked without recursion": {
+			shape: noRD, message: message{answer: []string{addr}}, ttl: 300},
+		"no room for successes": {
+			tune:    func(c *config.Cache) { c.Success.Entries = 0 },
+			message: message{answer: []string{addr}}, ttl: 300},
+		"no room for denials": {
+			tune:    func(c *config.Cache) { c.Denial.Entries = 0 },
+			message: message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}, ttl: 60},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			cfg := defaults()
+			if tt.tune != nil {
+				tt.tune(cfg)
+			}
+			clock := newHand()
+			c := New(cfg, Options{Clock: clock.now})
+			qtype := dns.TypeA
+			if tt.qtype != 0 {
+				qtype = tt.qtype
+			}
+			shape := tt.shape
+			if shape == nil {
+				shape = func(*dns.Msg) {}
+			}
+			q := question(t, www, qtype, shape)
+			first := fetch(t, c, q, tt.message)
+			if first.Rcode != tt.message.rcode || first.Truncated != tt.message.tc {
+				t.Errorf("the first client gets rcode %d, TC %v", first.Rcode, first.Truncated)
+			}
+			var want []uint32
+			if len(tt.message.answer)+len(tt.message.authority)+len(tt.message.additional) > 0 {
+				want = []uint32{tt.ttl}
+			}
+			if diff := cmp.Diff(want, ttls(first)); diff != "" {
+				t.Errorf("TTLs of the first reply (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.want, c.Stats().Entries); diff != "" {
+				t.Errorf("entries (-want +got):\n%s", diff)
+			}
+			second := answer(t, c, q)
+			if kept := tt.want != (Kinds{}); kept != (second != nil) {
+				t.Fatalf("answered from the cache: %v", second != nil)
+			}
+			if second != nil && first.String() != second.String() {
+				t.Errorf("Fetch and Answer of one moment differ:\n%s", cmp.Diff(first.String(), second.String()))
+			}
+		})
+	}
+}
+
+func TestCountdown(t *testing.T) {
+	clock := newHand()
+	c := New(defaults(), Options{Clock: clock.now})
+	q := question(t, "www.example.", dns.TypeA)
+	fetch(t, c, q, message{answer: []string{addr}})
+	for _, step := range []struct {
+		advance time.Duration
+		want    uint32
+	}{
+		{0, 300}, {time.Nanosecond, 300}, {time.Second - 2*time.Nanosecond, 300}, {time.Nanosecond, 299},
+		{298 * time.Second, 1}, {time.Second - time.Nanosecond, 1},
+	} {
+		clock.advance(step.advance)
+		m := answer(t, c, q)
+		if m == nil {
+			t.Fatalf("after %v more: a miss, want TTL %d", step.advance, step.want)
+		}
+		if diff := cmp.Diff([]uint32{step.want}, ttls(m)); diff != "" {
+			t.Errorf("after %v more (-want +got):\n%s", step.advance, diff)
+		}
+	}
+	clock.advance(time.Nanosecond)
+	if answer(t, c, q) != nil {
+		t.Fatal("an entry outlives its TTL")
+	}
+	m := fetch(t, c, q, message{answer: []string{"www.example. 60 IN A 192.0.2.9"}})
+	if diff := cmp.Diff([]uint32{60}, ttls(m)); diff != "" {
+		t.Errorf("the expired entry was not replaced (-want +got):\n%s", diff)
+	}
+	if got := c.Stats().Entries; got != (Kinds{Success: 1}) {
+		t.Errorf("entries %+v, want one", got)
+	}
+}
+
+// TestMonotonic looks for the monotonic reading, which Round(0) takes away.
+func TestMonotonic(t *testing.T) {
+	if c := New(defaults(), Options{}); c.start == c.start.Round(0) {
+		t.Error("the default clock follows the wall clock")
+	}
+}
+
+func TestKey(t *testing.T) {
+	stored := func() (*Cache, *hand) {
+		clock := newHand()
+		c := New(defaults(), Options{Clock: clock.now})
+		fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
+		return c, clock
+	}
+	tests := map[string]struct {
+		q   *wire.Query
+		hit bool
+	}{
+		"the same":          {question(t, "www.example.", dns.TypeA), true},
+		"in another case":   {question(t, "wWw.EXAMPLE.", dns.TypeA), true},
+		"with EDNS":         {question(t, "www.example.", dns.TypeA, edns), true},
+		"without recursion": {question(t, "www.example.", dns.TypeA, noRD), true},
+		"with DO":           {question(t, "www.example.", dns.TypeA, do), false},
+		"with CD":           {question(t, "www.example.", dns.TypeA, cd), false},
+		"another type":      {question(t, "www.example.", dns.TypeAAAA), false},
+		"another class":     {question(t, "www.example.", dns.TypeA, chaos), false},
+		"another name":      {question(t, "ww.example.", dns.TypeA), false},
+		"a name below":      {question(t, "a.www.example.", dns.TypeA), false},
+		"the name above":    {question(t, "example.", dns.TypeA), false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, _ := stored()
+			m := answer(t, c, tt.q)
+			if (m != nil) != tt.hit {
+				t.Fatalf("hit: %v", m != nil)
+			}
+			var req dns.Msg
+			if err := req.Unpack(tt.q.Packet); err != nil {
+				t.Fatal(err)
+			}
+			if m != nil && (m.Question[0] != req.Question[0] || m.Answer[0].Header().Name != req.Question[0].Name) {
+				t.Errorf("asked for %s, answered\n%s", req.Question[0].Name, m)
+			}
+		})
+	}
+}
+
+func TestReplacement(t *testing.T) {
+	good := message{answer: []string{addr}}
+	gone := message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+	fail := message{rcode: dns.RcodeServerFailure}
+	tests := map[string]struct {
+		first, second message
+		want          Kinds
+		rcode         int
+	}{
+		"an answer replaces a denial":         {gone, good, Kinds{Success: 1}, dns.RcodeSuccess},
+		"a denial replaces an answer":         {good, gone, Kinds{Denial: 1}, dns.RcodeNameError},
+		"a failure does not shadow an answer": {good, fail, Kinds{Success: 1}, dns.RcodeSuccess},
+		"a failure does not shadow a denial":  {gone, fail, Kinds{Denial: 1}, dns.RcodeNameError},
+		"an answer replaces a failure":        {fail, good, Kinds{Success: 1}, dns.RcodeSuccess},
+		"a denial replaces a failure":         {fail, gone, Kinds{Denial: 1}, dns.RcodeNameError},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := New(defaults(), Options{Clock: newHand().now})
+			q := question(t, "www.example.", dns.TypeA)
+			// Fetch asks only for what isn't there, so the second comes from a
+			// flight that started before the first landed.
+			second := flightOf(c, q)
+			fetch(t, c, q, tt.first)
+			c.settle(second, q, response(t, q, tt.second))
+			if got := c.Stats().Entries; got != tt.want {
+				t.Errorf("entries %+v, want %+v", got, tt.want)
+			}
+			if m := answer(t, c, q); m == nil || m.Rcode != tt.rcode {
+				t.Errorf("answered %v, want rcode %d", m, tt.rcode)
+			}
+		})
+	}
+	t.Run("a failure replaces an expired answer", func(t *testing.T) {
+		clock := newHand()
+		c := New(defaults(), Options{Clock: clock.now})
+		q := question(t, "www.example.", dns.TypeA)
+		fetch(t, c, q, good)
+		clock.advance(300 * time.Second)
+		fetch(t, c, q, fail)
+		if m := answer(t, c, q); m == nil || m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("answered %v, want the failure", m)
+		}
+		clock.advance(5 * time.Second)
+		if m := answer(t, c, q); m != nil {
+			t.Errorf("the failure outlives servfail:\n%s", m)
+		}
+	})
+}
+
+// flightOf is a flight for q that nobody finds.
+func flightOf(c *Cache, q *wire.Query) *flight {
+	var buf keyBuffer
+	key := string(append([]byte(nil), buf.of(q)...))
+	return &flight{shard: c.shard(key), boarding: boarding{key, true}, done: make(chan struct{})}
+}
+
+func TestEviction(t *testing.T) {
+	cfg := defaults()
+	cfg.Success.Entries, cfg.Denial.Entries = 3, 2 // small enough for one shard
+	clock := newHand()
+	c := New(cfg, Options{Clock: clock.now})
+	if len(c.shards) != 1 {
+		t.Fatalf("%d shards for 3 entries", len(c.shards))
+	}
+	put := func(i int, m message) {
+		name := fmt.Sprintf("n%d.example.", i)
+		if m.rcode == dns.RcodeSuccess {
+			m.answer = []string{name + " 300 IN A 192.0.2.1"}
+		}
+		fetch(t, c, question(t, name, dns.TypeA), m)
+	}
+	hit := func(i int) bool { return answer(t, c, question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)) != nil }
+	for i := range 3 {
+		put(i, message{})
+	}
+	if !hit(0) { // 1 is now the one used longest ago
+		t.Fatal("n0 is not there")
+	}
+	put(3, message{})
+	if hit(1) || !hit(0) || !hit(2) || !hit(3) {
+		t.Error("the entry used longest ago is not the one that went")
+	}
+	for i := 10; i < 15; i++ {
+		put(i, message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
+	}
+	want := Stats{
+		Requests: 5, Hits: Kinds{Success: 4}, Misses: 1,
+		Evictions: Kinds{Success: 1, Denial: 3}, Entries: Kinds{Success: 3, Denial: 2},
+	}
+	if diff := cmp.Diff(want, c.Stats()); diff != "" {
+		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+}
+
+// TestBudget fills a cache with answers far larger than most.
+func TestBudget(t *testing.T) {
+	cfg := defaults()
+	cfg.Success.Entries = 32
+	cfg.Denial.Entries = 32
+	c := New(cfg, Options{Clock: newHand().now})
+	var txt []string
+	for i := range 60 {
+		txt = append(txt, fmt.Sprintf("big.example. 300 IN TXT \"%0200d\"", i))
+	}
+	for i := range 32 {
+		q := question(t, fmt.Sprintf("n%d.big.example.", i), dns.TypeTXT)
+		lines := make([]string, len(txt))
+		for j, l := range txt {
+			lines[j] = fmt.Sprintf("n%d.%s", i, l)
+		}
+		fetch(t, c, q, message{answer: lines, compression: true})
+	}
+	l := &c.shards[0].lists[success]
+	size := 0
+	for _, k := range l.lru.Keys() {
+		e, _ := l.lru.Peek(k)
+		size += len(k) + e.packed.Size()
+	}
+	if size != l.bytes {
+		t.Errorf("counted %d bytes, held %d", l.bytes, size)
+	}
+	if size > 32*bytesPerEntry {
+		t.Errorf("%d bytes held, the budget is %d", size, 32*bytesPerEntry)
+	}
+	st := c.Stats()
+	if st.Entries.Success+st.Evictions.Success != 32 || st.Entries.Success < 2 {
+		t.Errorf("entries and evictions are not all that came: %+v", st)
+	}
+	if answer(t, c, question(t, "n31.big.example.", dns.TypeTXT)) == nil {
+		t.Error("the newest entry is gone")
+	}
+}
+
+func TestShards(t *testing.T) {
+	for _, tt := range []struct{ success, denial, want int }{
+		{0, 0, 1}, {1, 0, 1}, {127, 1, 1}, {128, 0, 2}, {0, 300, 4}, {9984, 9984, 64}, {1 << 20, 1, 64},
+	} {
+		n := shardCount(tt.success, tt.denial)
+		if n != tt.want {
+			t.Errorf("shards for %d and %d entries: %d, want %d", tt.success, tt.denial, n, tt.want)
+		}
+		sum := 0
+		for i := range n {
+			sum += share(tt.success, n, i)
+		}
+		if sum != tt.success {
+			t.Errorf("%d shards hold %d entries, want %d", n, sum, tt.success)
+		}
+	}
+}
+
+func TestCovers(t *testing.T) {
+	name := func(s string) []byte {
+		n, err := wire.ParseName(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []byte(n)
+	}
+	tests := map[string]struct {
+		zones []wire.Name
+		name  string
+		want  bool
+	}{
+		"no zones":            {nil, "www.example.", true},
+		"the root":            {[]wire.Name{wire.Root}, "www.example.", true},
+		"the root itself":     {[]wire.Name{wire.Root}, ".", true},
+		"the zone":            {[]wire.Name{"\x07example\x00"}, "example.", true},
+		"below the zone":      {[]wire.Name{"\x07example\x00"}, "a.b.example.", true},
+		"above the zone":      {[]wire.Name{"\x07example\x00"}, ".", false},
+		"ends like the zone":  {[]wire.Name{"\x07example\x00"}, "anexample.", false},
+		"beside the zone":     {[]wire.Name{"\x07example\x00"}, "a.test.", false},
+		"in the second zone":  {[]wire.Name{"\x07example\x00", "\x04test\x00"}, "a.test.", true},
+		"a label like a zone": {[]wire.Name{"\x01a\x00"}, "\\001a\\000.test.", false},
+	}
+	for label, tt := range tests {
+		t.Run(label, func(t *testing.T) {
+			cfg := defaults()
+			cfg.Zones = tt.zones
+			if got := New(cfg, Options{}).Covers(name(tt.name)); got != tt.want {
+				t.Errorf("covers %s: %v", tt.name, got)
+			}
+		})
+	}
+}
+
+// TestSame compares, for random replies at random moments, what Fetch gives with
+// what Answer gives.
+func TestSame(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	clock := newHand()
+	c := New(defaults(), Options{Clock: clock.now})
+	for i := range 500 {
+		name := fmt.Sprintf("n%d.example.", rng.IntN(50))
+		q := question(t, name, dns.TypeA)
+		m := message{compression: rng.IntN(2) == 0, rcode: []int{0, 0, 2, 3}[rng.IntN(4)]}
+		if m.rcode == 0 {
+			for range 1 + rng.IntN(4) {
+				m.answer = append(m.answer, fmt.Sprintf("%s %d IN A 192.0.2.%d", name, rng.IntN(100), rng.IntN(255)))
+			}
+		} else {
+			m.authority = soaOf(rng.IntN(100), rng.IntN(100))
+		}
+		resp := response(t, q, m)
+		r := reply(q)
+		if err := c.Fetch(t.Context(), q, r, give(resp)); err != nil {
+			t.Fatal(err)
+		}
+		first := sent(t, r)
+		second := answer(t, c, q)
+		if second == nil || first.String() != second.String() {
+			t.Fatalf("step %d: Fetch gave\n%s\nAnswer\n%v", i, first, second)
+		}
+		clock.advance(time.Duration(rng.Int64N(int64(10 * time.Second))))
+	}
+}

@@ -1,0 +1,425 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+var errUpstream = errors.New("no upstream answers")
+
+// ask counts its calls and ends when it is let go.
+type ask struct {
+	calls atomic.Int32
+	gate  chan struct{}
+	resp  wire.Response
+	err   error
+}
+
+func (a *ask) run(ctx context.Context) (wire.Response, error) {
+	a.calls.Add(1)
+	select {
+	case <-a.gate:
+		return a.resp, a.err
+	case <-ctx.Done():
+		return wire.Response{}, ctx.Err()
+	}
+}
+
+func newAsk(t testing.TB) *ask {
+	q := question(t, "www.example.", dns.TypeA)
+	return &ask{gate: make(chan struct{}), resp: response(t, q, message{answer: []string{addr}})}
+}
+
+func TestFlightIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients = 1000
+		c := New(defaults(), Options{})
+		a := newAsk(t)
+		var wg sync.WaitGroup
+		var good atomic.Int32
+		for range clients {
+			wg.Go(func() {
+				q := question(t, "www.example.", dns.TypeA)
+				r := reply(q)
+				if err := c.Fetch(t.Context(), q, r, a.run); err != nil {
+					t.Errorf("fetching: %v", err)
+					return
+				}
+				if m := sent(t, r); len(m.Answer) == 1 && m.Answer[0].Header().Ttl == 300 {
+					good.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := a.calls.Load(); n != 1 {
+			t.Errorf("%d asks under way for one key", n)
+		}
+		close(a.gate)
+		wg.Wait()
+		if a.calls.Load() != 1 || good.Load() != clients {
+			t.Errorf("%d asks, %d of %d clients answered", a.calls.Load(), good.Load(), clients)
+		}
+		landed(t, c)
+	})
+}
+
+// landed checks that no flight is left behind.
+func landed(t *testing.T, c *Cache) {
+	t.Helper()
+	for i := range c.shards {
+		c.shards[i].mu.Lock()
+		n := len(c.shards[i].flights)
+		c.shards[i].mu.Unlock()
+		if n != 0 {
+			t.Errorf("%d flights of shard %d never landed", n, i)
+		}
+	}
+}
+
+// TestLateBoarding is the interleaving of the package's doc: whoever missed before
+// the entry came, and fetches after the flight has landed, doesn't ask again.
+func TestLateBoarding(t *testing.T) {
+	c := New(defaults(), Options{Clock: newHand().now})
+	q := question(t, "www.example.", dns.TypeA)
+	if answer(t, c, q) != nil {
+		t.Fatal("an empty cache answers")
+	}
+	fetch(t, c, q, message{answer: []string{addr}})
+	r := reply(q)
+	if err := c.Fetch(t.Context(), q, r, never(t)); err != nil {
+		t.Fatal(err)
+	}
+	if m := sent(t, r); len(m.Answer) != 1 {
+		t.Errorf("filled with\n%s", m)
+	}
+	if st := c.Stats(); st.Requests != 1 || st.Misses != 1 {
+		t.Errorf("the second look was counted: %+v", st)
+	}
+}
+
+func TestFlightsApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(defaults(), Options{})
+		a := newAsk(t)
+		queries := []*wire.Query{
+			question(t, "www.example.", dns.TypeA),
+			question(t, "www.example.", dns.TypeA, noRD),
+			question(t, "www.example.", dns.TypeA, do),
+			question(t, "www.example.", dns.TypeA, cd),
+		}
+		for _, q := range queries {
+			go func() {
+				if err := c.Fetch(t.Context(), q, reply(q), a.run); err != nil {
+					t.Errorf("fetching: %v", err)
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := a.calls.Load(); int(n) != len(queries) {
+			t.Errorf("%d asks for %d keys", n, len(queries))
+		}
+		close(a.gate)
+		synctest.Wait()
+		landed(t, c)
+	})
+}
+
+func TestFailure(t *testing.T) {
+	tests := map[string]struct {
+		err      error
+		servfail time.Duration
+		kept     bool
+	}{
+		"kept as SERVFAIL":     {errUpstream, 5 * time.Second, true},
+		"servfail 0":           {errUpstream, 0, false},
+		"a local error":        {errors.Join(ErrLocal, errUpstream), 5 * time.Second, false},
+		"its own time ran out": {context.DeadlineExceeded, 5 * time.Second, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			cfg := defaults()
+			cfg.Servfail = tt.servfail
+			clock := newHand()
+			c := New(cfg, Options{Clock: clock.now})
+			q := question(t, "www.example.", dns.TypeA)
+			r := reply(q)
+			r.SetRcode(wire.NotImp)
+			err := c.Fetch(t.Context(), q, r, func(context.Context) (wire.Response, error) { return wire.Response{}, tt.err })
+			if !errors.Is(err, tt.err) {
+				t.Fatalf("error %v, want %v", err, tt.err)
+			}
+			if r.Rcode() != wire.NotImp {
+				t.Error("the reply was touched")
+			}
+			m := answer(t, c, q)
+			if (m != nil) != tt.kept {
+				t.Fatalf("answered %v", m)
+			}
+			if m != nil && m.Rcode != dns.RcodeServerFailure {
+				t.Errorf("rcode %d", m.Rcode)
+			}
+			clock.advance(5 * time.Second)
+			if m := answer(t, c, q); m != nil {
+				t.Errorf("still answered after servfail:\n%s", m)
+			}
+			landed(t, c)
+		})
+	}
+}
+
+func TestOtherQuestion(t *testing.T) {
+	c := New(defaults(), Options{Clock: newHand().now})
+	q := question(t, "www.example.", dns.TypeA)
+	other := question(t, "web.example.", dns.TypeA)
+	for name, resp := range map[string]wire.Response{
+		"another name": response(t, other, message{answer: []string{"web.example. 300 IN A 192.0.2.1"}}),
+		"nothing":      {},
+	} {
+		r := reply(q)
+		if err := c.Fetch(t.Context(), q, r, give(resp)); !errors.Is(err, ErrQuestion) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	if st := c.Stats(); st.Drops != 2 || st.Entries != (Kinds{}) {
+		t.Errorf("stats %+v, want two drops and nothing kept", st)
+	}
+	landed(t, c)
+}
+
+// TestPanic lets an ask not return: by a panic, and by the end of its goroutine.
+func TestPanic(t *testing.T) {
+	ends := map[string]func(){
+		"panic":  func() { panic("boom") },
+		"goexit": runtime.Goexit,
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := New(defaults(), Options{})
+				gate := make(chan struct{})
+				var recovered any
+				go func() {
+					defer func() { recovered = recover() }()
+					q := question(t, "www.example.", dns.TypeA)
+					err := c.Fetch(t.Context(), q, reply(q), func(context.Context) (wire.Response, error) {
+						<-gate
+						end()
+						return wire.Response{}, nil
+					})
+					t.Errorf("Fetch came back with %v", err)
+				}()
+				synctest.Wait()
+				var waited error
+				go func() {
+					q := question(t, "www.example.", dns.TypeA)
+					waited = c.Fetch(t.Context(), q, reply(q), never(t))
+				}()
+				synctest.Wait()
+				close(gate)
+				synctest.Wait()
+				if name == "panic" && recovered != "boom" {
+					t.Errorf("the panic became %v", recovered)
+				}
+				if !errors.Is(waited, errUnfinished) {
+					t.Errorf("the one that waits gets %v", waited)
+				}
+				if st := c.Stats(); st.Entries != (Kinds{}) {
+					t.Errorf("a panic was kept: %+v", st)
+				}
+				landed(t, c)
+				fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
+			})
+		})
+	}
+}
+
+func TestWaiterGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(defaults(), Options{})
+		a := newAsk(t)
+		var mu sync.Mutex
+		results := make(map[string]error)
+		client := func(name string, ctx context.Context) {
+			q := question(t, "www.example.", dns.TypeA)
+			err := c.Fetch(ctx, q, reply(q), a.run)
+			mu.Lock()
+			defer mu.Unlock()
+			results[name] = err
+		}
+		firstCtx, firstEnds := context.WithCancel(t.Context())
+		secondCtx, secondEnds := context.WithCancel(t.Context())
+		go client("first", firstCtx)
+		synctest.Wait()
+		go client("second", secondCtx)
+		synctest.Wait()
+		go client("third", t.Context())
+		synctest.Wait()
+
+		secondEnds()
+		synctest.Wait()
+		if !errors.Is(results["second"], context.Canceled) {
+			t.Errorf("the second client gets %v", results["second"])
+		}
+		firstEnds() // the third still waits, so the ask goes on
+		synctest.Wait()
+		close(a.gate)
+		synctest.Wait()
+		if err, ok := results["third"]; !ok || err != nil {
+			t.Errorf("the third client: ended %v, with %v", ok, err)
+		}
+		if err, ok := results["first"]; !ok || err != nil {
+			t.Errorf("the first client: ended %v, with %v", ok, err)
+		}
+		if a.calls.Load() != 1 {
+			t.Errorf("%d asks", a.calls.Load())
+		}
+		landed(t, c)
+	})
+}
+
+func TestAllGiveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(defaults(), Options{})
+		a := newAsk(t)
+		ctx, end := context.WithCancel(t.Context())
+		errs := make(chan error, 2)
+		for range 2 {
+			go func() {
+				q := question(t, "www.example.", dns.TypeA)
+				errs <- c.Fetch(ctx, q, reply(q), a.run)
+			}()
+			synctest.Wait()
+		}
+		end()
+		for range 2 {
+			if err := <-errs; !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v", err)
+			}
+		}
+		if st := c.Stats(); st.Entries != (Kinds{}) {
+			t.Errorf("a cancelled ask was kept as a failure: %+v", st)
+		}
+		landed(t, c)
+	})
+}
+
+// TestNoBoardingAfterAllGaveUp comes for a flight whose ask has been cancelled but
+// has not come back yet.
+func TestNoBoardingAfterAllGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(defaults(), Options{})
+		slow := make(chan struct{})
+		ctx, end := context.WithCancel(t.Context())
+		go func() {
+			q := question(t, "www.example.", dns.TypeA)
+			err := c.Fetch(ctx, q, reply(q), func(ctx context.Context) (wire.Response, error) {
+				<-slow
+				return wire.Response{}, ctx.Err()
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("the first client gets %v", err)
+			}
+		}()
+		synctest.Wait()
+		end()
+		synctest.Wait()
+		fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
+		close(slow)
+		synctest.Wait()
+		if m := answer(t, c, question(t, "www.example.", dns.TypeA)); m == nil || len(m.Answer) != 1 {
+			t.Errorf("answered %v", m)
+		}
+		landed(t, c)
+	})
+}
+
+// TestAskIsBounded asks an upstream that never answers, for a client that waits
+// for ever.
+func TestAskIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(defaults(), Options{})
+		a := newAsk(t)
+		q := question(t, "www.example.", dns.TypeA)
+		start := time.Now()
+		err := c.Fetch(context.Background(), q, reply(q), a.run)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(start); took != askTimeout {
+			t.Errorf("ended after %v", took)
+		}
+		if m := answer(t, c, q); m == nil || m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("answered %v, want a kept SERVFAIL", m)
+		}
+	})
+}
+
+type ctxKey struct{}
+
+func TestAskSeesValues(t *testing.T) {
+	c := New(defaults(), Options{Clock: newHand().now})
+	q := question(t, "www.example.", dns.TypeA)
+	var seen any
+	_ = c.Fetch(context.WithValue(t.Context(), ctxKey{}, "v"), q, reply(q), func(ctx context.Context) (wire.Response, error) {
+		seen = ctx.Value(ctxKey{})
+		return wire.Response{}, errUpstream
+	})
+	if seen != "v" {
+		t.Errorf("the ask sees %v", seen)
+	}
+}
+
+// TestConcurrent lets every method run against the others, for the race detector,
+// and checks that the counts add up.
+func TestConcurrent(t *testing.T) {
+	cfg := defaults()
+	cfg.Success.Entries, cfg.Denial.Entries = 64, 64 // fewer than the names
+	c := New(cfg, Options{})
+	const workers, rounds, names = 4, 200, 150
+	var queries [names]*wire.Query
+	var responses [names]wire.Response
+	for i := range queries {
+		name := fmt.Sprintf("n%d.example.", i)
+		m := message{answer: []string{name + " 300 IN A 192.0.2.1"}}
+		if i%2 == 1 {
+			m = message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+		}
+		queries[i] = question(t, name, dns.TypeA)
+		responses[i] = response(t, queries[i], m)
+	}
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := range rounds {
+				n := (w*37 + i*11) % names
+				q := queries[n]
+				r := reply(q)
+				if !c.Answer(q, r) {
+					if err := c.Fetch(t.Context(), q, r, give(responses[n])); err != nil {
+						t.Errorf("fetching: %v", err)
+					}
+				}
+				if r.Rcode() != responses[n].Rcode {
+					t.Errorf("%v became rcode %d", n, r.Rcode())
+				}
+				c.Stats()
+			}
+		})
+	}
+	wg.Wait()
+	st := c.Stats()
+	if st.Requests != workers*rounds || st.Entries.Success > 64 || st.Entries.Denial > 64 {
+		t.Errorf("stats %+v", st)
+	}
+}
