@@ -17,18 +17,15 @@ type Routes struct {
 	dropped *Zone
 }
 
-// NewRoutes makes the routes of zones, whose names must differ.
-func NewRoutes(zones []*Zone) *Routes {
-	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), dropped: &Zone{Name: dropped}}
+// NewRoutes makes the routes of zones, whose names must differ. Queries that no
+// zone takes are counted in dropped.
+func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
+	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), dropped: &Zone{Stats: dropped}}
 	for _, z := range zones {
 		rt.zones[z.Name] = z
 	}
 	return rt
 }
-
-// dropped is the zone label of what no zone takes. It is no wire form, so no
-// zone can have it.
-const dropped wire.Name = "dropped"
 
 // step is how far the part of the path that never waits has come.
 type step uint8

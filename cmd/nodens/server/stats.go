@@ -7,6 +7,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -26,31 +27,25 @@ const (
 // same there.
 var sourceNames = [sources]string{"", "hosts", "kubernetes", "cache", "forward"}
 
-// Buckets of the histograms, those of CoreDNS's metrics.
-var (
-	// DurationBuckets are upper bounds in seconds: 250 µs, doubled 15 times.
-	DurationBuckets = durationBuckets()
-	// SizeBuckets are upper bounds in bytes.
-	SizeBuckets = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
-)
-
-func durationBuckets() []float64 {
-	b := make([]float64, 16)
-	for i := range b {
-		b[i] = 0.00025 * float64(int(1)<<i)
-	}
-	return b
-}
-
-// Stats counts the queries of one zone on one address. Counting takes a few
-// atomic additions, no label look-up and no lock; reading is for scrapes.
+// Stats counts the queries of one zone on one address. Counting takes no label
+// look-up; reading is for scrapes.
 type Stats struct {
 	requests  [transports][2][typeCount]atomic.Uint64
 	responses [rcodeCount][sources]atomic.Uint64
 	do        atomic.Uint64
-	duration  histogram
-	reqSize   [transports]histogram
-	respSize  [transports]histogram
+	duration  *stat.Histogram
+	reqSize   [transports]*stat.Histogram
+	respSize  [transports]*stat.Histogram
+}
+
+// NewStats makes counters at zero.
+func NewStats() *Stats {
+	s := &Stats{duration: stat.NewHistogram(stat.Seconds)}
+	for t := range transports {
+		s.reqSize[t] = stat.NewHistogram(stat.Bytes)
+		s.respSize[t] = stat.NewHistogram(stat.Bytes)
+	}
+	return s
 }
 
 // count counts one query and its reply of size bytes.
@@ -64,57 +59,23 @@ func (s *Stats) count(x *exchange, size int, took time.Duration) {
 	if x.q.DO {
 		s.do.Add(1)
 	}
-	s.duration.observe(DurationBuckets, took.Seconds())
-	s.reqSize[x.via].observe(SizeBuckets, float64(len(x.q.Packet)))
-	s.respSize[x.via].observe(SizeBuckets, float64(size))
-}
-
-// histogram has room for the longest of the bucket lists and one more for what
-// is beyond them.
-type histogram struct {
-	buckets [17]atomic.Uint64
-	sum     atomic.Uint64 // in millionths of the unit
-}
-
-func (h *histogram) observe(bounds []float64, v float64) {
-	i := 0
-	for i < len(bounds) && v > bounds[i] {
-		i++
-	}
-	h.buckets[i].Add(1)
-	h.sum.Add(uint64(v * 1e6))
-}
-
-// Histogram is a histogram as it stood at one moment.
-type Histogram struct {
-	Count uint64
-	Sum   float64
-	// Buckets maps upper bounds to cumulative counts.
-	Buckets map[float64]uint64
-}
-
-func (h *histogram) read(bounds []float64) Histogram {
-	out := Histogram{Sum: float64(h.sum.Load()) / 1e6, Buckets: make(map[float64]uint64, len(bounds))}
-	for i, b := range bounds {
-		out.Count += h.buckets[i].Load()
-		out.Buckets[b] = out.Count
-	}
-	out.Count += h.buckets[len(bounds)].Load()
-	return out
+	s.duration.Observe(took.Seconds())
+	s.reqSize[x.via].Observe(float64(len(x.q.Packet)))
+	s.respSize[x.via].Observe(float64(size))
 }
 
 // Duration is the time from a query's arrival to its reply, in seconds.
-func (s *Stats) Duration() Histogram { return s.duration.read(DurationBuckets) }
+func (s *Stats) Duration() stat.Snapshot { return s.duration.Read() }
 
 // DO is the number of queries with the DO bit.
 func (s *Stats) DO() uint64 { return s.do.Load() }
 
 // EachSize calls f for each transport that had queries, with the sizes of
 // requests and responses in bytes.
-func (s *Stats) EachSize(f func(proto string, req, resp Histogram)) {
+func (s *Stats) EachSize(f func(proto string, req, resp stat.Snapshot)) {
 	for t := range transport(transports) {
-		if req := s.reqSize[t].read(SizeBuckets); req.Count > 0 {
-			f(t.String(), req, s.respSize[t].read(SizeBuckets))
+		if req := s.reqSize[t].Read(); req.Count > 0 {
+			f(t.String(), req, s.respSize[t].Read())
 		}
 	}
 }

@@ -31,13 +31,12 @@ type Zone struct {
 	// Errors logs failed queries, Log those it takes; nil logs none.
 	Errors *slog.Logger
 	Log    *QueryLog
+	// Stats are the zone's counters; they outlive the Zone, so that a reload
+	// does not start them from zero. Not nil.
+	Stats *Stats
 
-	stats  Stats
 	failed limiter
 }
-
-// Stats are the zone's counters.
-func (z *Zone) Stats() *Stats { return &z.stats }
 
 func (z *Zone) maxSize() uint16 {
 	if z.Bufsize == 0 {
@@ -56,7 +55,7 @@ func (z *Zone) finish(x *exchange, limit int, err error) []byte {
 	}
 	msg := x.r.Finish(limit)
 	took := time.Since(x.start)
-	z.stats.count(x, len(msg), took)
+	z.Stats.count(x, len(msg), took)
 	if err != nil && z.Errors != nil {
 		z.logFailure(x, err)
 	}

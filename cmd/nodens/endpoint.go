@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/stat"
+)
+
+// endpoints are the HTTP servers of health, readiness and metrics. Several
+// directives may name one address; their paths then share its server.
+type endpoints struct {
+	log     *slog.Logger
+	servers map[string]*endpoint
+}
+
+// endpoint is one HTTP address. Its handler can be swapped while it serves.
+type endpoint struct {
+	server  *http.Server
+	handler atomic.Pointer[http.ServeMux]
+}
+
+// httpTimeout bounds one request: a probe or a scrape takes milliseconds, a
+// client that takes longer is stuck.
+const httpTimeout = 10 * time.Second
+
+// maxHeader bounds a request's header; probes and scrapers send a few hundred
+// bytes.
+const maxHeader = 16 << 10
+
+// listen serves exactly the given handlers, keyed by address and path. New
+// addresses are bound first: on an error nothing has changed.
+func (e *endpoints) listen(want map[string]map[string]http.Handler) error {
+	fresh := make(map[string]net.Listener)
+	for addr := range want {
+		if e.servers[addr] != nil {
+			continue
+		}
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			for _, ln := range fresh {
+				_ = ln.Close()
+			}
+			return fmt.Errorf("listening for health, ready or metrics on %s: %w; choose another address in the Corefile, or in -metrics-listen-address", addr, err)
+		}
+		fresh[addr] = ln
+	}
+	for addr, s := range e.servers {
+		if want[addr] == nil {
+			_ = s.server.Close()
+			delete(e.servers, addr)
+		}
+	}
+	for addr, paths := range want {
+		mux := http.NewServeMux()
+		for path, h := range paths {
+			mux.Handle(path, h)
+		}
+		s := e.servers[addr]
+		if s == nil {
+			s = e.serve(fresh[addr])
+			e.servers[addr] = s
+		}
+		s.handler.Store(mux)
+	}
+	return nil
+}
+
+func (e *endpoints) serve(ln net.Listener) *endpoint {
+	s := new(endpoint)
+	s.handler.Store(http.NewServeMux())
+	s.server = &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) }),
+		ReadTimeout:       httpTimeout,
+		ReadHeaderTimeout: httpTimeout,
+		WriteTimeout:      httpTimeout,
+		IdleTimeout:       2 * time.Minute, // longer than a scrape interval, so that its connection is reused
+		MaxHeaderBytes:    maxHeader,
+	}
+	go func() {
+		if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			e.log.Error("an HTTP endpoint stopped", "address", ln.Addr(), "err", err)
+		}
+	}()
+	return s
+}
+
+func (e *endpoints) close() {
+	for addr, s := range e.servers {
+		_ = s.server.Close()
+		delete(e.servers, addr)
+	}
+}
+
+// status is a plain-text probe answer: 200 with "OK" if every check passes, else
+// 503 with what is missing.
+func status(checks func() error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := checks(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "OK")
+	})
+}
+
+// pulse measures, from outside, how long the agent's own health endpoint takes: a
+// process that is starved of CPU shows it here first.
+type pulse struct {
+	took   *stat.Histogram
+	failed atomic.Uint64
+}
+
+// pulseInterval is between two looks. CoreDNS looks every second; a fifth of that
+// shows the same and leaves an idle node idle.
+const pulseInterval = 5 * time.Second
+
+// run looks at address until ctx ends.
+func (p *pulse) run(ctx context.Context, address string) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	client := &http.Client{Timeout: pulseInterval}
+	defer client.CloseIdleConnections()
+	tick := time.NewTicker(pulseInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		start := time.Now()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/health", nil)
+		if err != nil {
+			return
+		}
+		resp, err := client.Do(req)
+		if ctx.Err() != nil {
+			return
+		}
+		p.took.Observe(time.Since(start).Seconds())
+		if err != nil {
+			p.failed.Add(1)
+			continue
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHeader))
+		_ = resp.Body.Close()
+	}
+}

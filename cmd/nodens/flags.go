@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// options are the flags, those of NodeLocal DNSCache.
+type options struct {
+	localIPs       []netip.Addr
+	conf           string
+	baseConf       string
+	kubeDNSDir     string
+	upstreamSvc    string
+	setupInterface bool
+	interfaceName  string
+	setupIptables  bool
+	syncInterval   time.Duration
+	skipTeardown   bool
+	healthPort     uint16
+	metricsAddr    string
+	prometheusAddr string
+	pidfile        string
+	reloadBySignal bool
+	dnsPort        uint16
+	logFormat      string
+	version        bool
+
+	// given are the flags that were set.
+	given map[string]bool
+}
+
+const usage = `nodens is a node-local DNS agent for Kubernetes.
+
+  nodens [FLAGS]         run the agent
+  nodens check [FLAGS]   say what the agent would do with -conf, and touch nothing
+  nodens sample          run without root or cluster on 127.0.0.1:5353, with sample names
+
+`
+
+// parseFlags reads args. Errors name the flag and say what it takes; they are
+// not printed yet.
+func parseFlags(args []string, stderr io.Writer) (*options, error) {
+	o := &options{given: make(map[string]bool)}
+	fs := flag.NewFlagSet("nodens", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	var usageText strings.Builder
+	fs.Usage = func() {}
+	o.register(fs)
+	err := fs.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(&usageText)
+		fs.PrintDefaults()
+		fmt.Fprint(stderr, usage, usageText.String())
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w; nodens -help lists the flags", err)
+	}
+	if fs.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q; flags begin with a dash and take their value as -name=value", fs.Arg(0))
+	}
+	fs.Visit(func(f *flag.Flag) { o.given[f.Name] = true })
+	return o, nil
+}
+
+func (o *options) register(fs *flag.FlagSet) {
+	o.healthPort, o.dnsPort, o.syncInterval = 8080, 53, time.Minute
+	fs.Func("localip", "comma-separated `addresses` to answer on, such as 169.254.20.10", o.setLocalIPs)
+	fs.StringVar(&o.conf, "conf", "/etc/Corefile", "Corefile `file`")
+	fs.StringVar(&o.baseConf, "basecorefile", "/etc/coredns/Corefile.base", "Corefile template `file`, read in place of -conf if it is given, or if there is no -conf")
+	fs.StringVar(&o.kubeDNSDir, "kubednscm", "/etc/kube-dns", "`folder` where the kube-dns ConfigMap is mounted (stubDomains, upstreamNameservers)")
+	fs.StringVar(&o.upstreamSvc, "upstreamsvc", "kube-dns", "`service` whose address replaces __PILLAR__CLUSTER__DNS__")
+	fs.BoolVar(&o.setupInterface, "setupinterface", true, "make the interface and give it the -localip addresses")
+	fs.StringVar(&o.interfaceName, "interfacename", "nodelocaldns", "`name` of that interface")
+	fs.BoolVar(&o.setupIptables, "setupiptables", true, "make the iptables rules for the -localip addresses")
+	fs.Func("syncinterval", "how often interface and rules are checked, as `seconds` or a duration (default 60)", o.setSyncInterval)
+	fs.BoolVar(&o.skipTeardown, "skipteardown", false, "leave interface and rules behind at exit")
+	fs.Func("health-port", "`port` of the health endpoint, for the iptables rules; 0 for none (default 8080)", portFlag(&o.healthPort, 0))
+	fs.StringVar(&o.metricsAddr, "metrics-listen-address", "0.0.0.0:9353", "`address` of the metrics about the node's set-up; empty for none")
+	fs.StringVar(&o.prometheusAddr, "prometheus-listen-address", ":9253", "`address` that replaces __PROMETHEUS__ENDPOINT__")
+	fs.StringVar(&o.pidfile, "pidfile", "", "`file` to write the process id to")
+	fs.BoolVar(&o.reloadBySignal, "reloadwithsignal", false, "look for changed configuration every -syncinterval even without a reload directive; SIGUSR1 always reloads")
+	fs.Func("dns.port", "`port` of server blocks that name none (default 53)", portFlag(&o.dnsPort, 1))
+	fs.StringVar(&o.logFormat, "log-format", "text", "`text` or json")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+}
+
+func (o *options) setLocalIPs(s string) error {
+	o.localIPs = nil
+	for _, part := range strings.Split(s, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		a, err := netip.ParseAddr(part)
+		if err != nil {
+			return fmt.Errorf("%q is no IP address; give addresses separated by commas, such as 169.254.20.10", part)
+		}
+		o.localIPs = append(o.localIPs, a)
+	}
+	return nil
+}
+
+// maxSyncInterval is a day: rules that are looked at less often are not looked
+// at.
+const maxSyncInterval = 24 * time.Hour
+
+func (o *options) setSyncInterval(s string) error {
+	d, err := time.ParseDuration(s)
+	if n, bad := strconv.Atoi(s); bad == nil {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d < time.Second || d > maxSyncInterval {
+		return errors.New("give seconds, such as 60, or a duration, such as 60s, from 1s to 24h")
+	}
+	o.syncInterval = d
+	return nil
+}
+
+func portFlag(p *uint16, least uint64) func(string) error {
+	return func(s string) error {
+		n, err := strconv.ParseUint(s, 10, 16)
+		if err != nil || n < least {
+			return fmt.Errorf("give a port from %d to 65535", least)
+		}
+		*p = uint16(n)
+		return nil
+	}
+}

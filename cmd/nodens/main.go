@@ -1,0 +1,80 @@
+// Command nodens is a node-local DNS agent for Kubernetes. This package reads
+// the flags, and is the only place that knows all the parts: it makes them from
+// the Corefile, wires them to the server, sets the node's network up around them,
+// and takes everything down again.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run is the program. It returns the exit code: 0 after a stop that was asked
+// for, 1 for everything that is the operator's to mend, 2 for flags that can't be
+// read.
+func run(args []string, stdout, stderr io.Writer) int {
+	command := ""
+	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
+		command, args = args[0], args[1:]
+	}
+	opts, err := parseFlags(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(stderr, "nodens:", err)
+		return 2
+	case opts.version:
+		fmt.Fprintln(stdout, versionLine())
+		return 0
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	switch command {
+	case "":
+		err = serve(ctx, opts, stderr)
+	case "check":
+		err = check(opts, stdout)
+	case "sample":
+		err = sample(ctx, opts, stdout, stderr)
+	default:
+		err = fmt.Errorf("unknown command %q; the commands are check and sample, and none to run the agent", command)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "nodens:", err)
+		return 1
+	}
+	return 0
+}
+
+// version is set by the linker in released binaries.
+var version = "dev"
+
+// build says what this binary is: its version, the commit it was built from and
+// the Go release.
+func build() (nodens, revision, goversion string) {
+	revision = "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = s.Value
+			}
+		}
+	}
+	return version, revision, runtime.Version()
+}
+
+func versionLine() string {
+	v, revision, goversion := build()
+	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", v, runtime.GOOS, runtime.GOARCH, goversion, revision)
+}

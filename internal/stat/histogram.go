@@ -1,0 +1,69 @@
+// Package stat holds the counters that the parts keep and cmd/nodens exposes:
+// plain numbers, so that no part knows the metrics library. Adding takes a few
+// atomic additions and no lock.
+package stat
+
+import "sync/atomic"
+
+// maxBuckets is room for the longest list of bounds in use (16) and for what is
+// beyond its last.
+const maxBuckets = 17
+
+// Histogram counts values by upper bounds. It must be made by [NewHistogram]; it
+// is safe for concurrent use.
+type Histogram struct {
+	bounds  []float64
+	buckets [maxBuckets]atomic.Uint64
+	sum     atomic.Uint64 // in millionths of the unit
+}
+
+// NewHistogram makes a histogram of at most 16 ascending bounds, which must not
+// change afterwards.
+func NewHistogram(bounds []float64) *Histogram {
+	return &Histogram{bounds: bounds[:min(len(bounds), maxBuckets-1)]}
+}
+
+// Observe counts v, which must not be negative.
+func (h *Histogram) Observe(v float64) {
+	i := 0
+	for i < len(h.bounds) && v > h.bounds[i] {
+		i++
+	}
+	h.buckets[i].Add(1)
+	h.sum.Add(uint64(v * 1e6))
+}
+
+// Snapshot is a histogram at one moment; values counted meanwhile may be in its
+// sum and not yet in its buckets.
+type Snapshot struct {
+	Count uint64
+	Sum   float64
+	// Buckets maps upper bounds to cumulative counts.
+	Buckets map[float64]uint64
+}
+
+// Read gives the values so far.
+func (h *Histogram) Read() Snapshot {
+	out := Snapshot{Sum: float64(h.sum.Load()) / 1e6, Buckets: make(map[float64]uint64, len(h.bounds))}
+	for i, b := range h.bounds {
+		out.Count += h.buckets[i].Load()
+		out.Buckets[b] = out.Count
+	}
+	out.Count += h.buckets[len(h.bounds)].Load()
+	return out
+}
+
+// Seconds are the bounds CoreDNS's duration metrics have: 250 µs, doubled 15
+// times.
+var Seconds = doubled(0.00025, 16)
+
+// Bytes are the bounds CoreDNS's size metrics have.
+var Bytes = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
+
+func doubled(first float64, n int) []float64 {
+	b := make([]float64, n)
+	for i := range b {
+		b[i] = first * float64(int(1)<<i)
+	}
+	return b
+}

@@ -1,0 +1,36 @@
+package stat
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestHistogram(t *testing.T) {
+	h := NewHistogram([]float64{1, 2, 4})
+	for _, v := range []float64{0, 1, 1.5, 4, 5} {
+		h.Observe(v)
+	}
+	want := Snapshot{Count: 5, Sum: 11.5, Buckets: map[float64]uint64{1: 2, 2: 3, 4: 4}}
+	if diff := cmp.Diff(want, h.Read()); diff != "" {
+		t.Errorf("snapshot differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestBounds(t *testing.T) {
+	if len(Seconds) != 16 || Seconds[0] != 0.00025 || Seconds[15] != 8.192 {
+		t.Errorf("Seconds = %v, want 16 bounds from 0.00025 to 8.192", Seconds)
+	}
+	for name, bounds := range map[string][]float64{"Seconds": Seconds, "Bytes": Bytes} {
+		if len(bounds) >= maxBuckets {
+			t.Errorf("%s has %d bounds, a Histogram has room for %d", name, len(bounds), maxBuckets-1)
+		}
+	}
+}
+
+func TestObserveDoesNotAllocate(t *testing.T) {
+	h := NewHistogram(Seconds)
+	if n := testing.AllocsPerRun(100, func() { h.Observe(0.003) }); n != 0 {
+		t.Errorf("Observe allocates %v times", n)
+	}
+}
