@@ -1,0 +1,139 @@
+package upstream
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+const (
+	// headerLen is the DNS header (RFC 1035, 4.1.1).
+	headerLen = 12
+	// optLen is the OPT record at the end of what wire.AppendQuery builds.
+	optLen = 11
+	// datagramRoom is the longest UDP reply taken whole. Servers that ignore the
+	// size we claim send up to 4096, the usual limit of BIND and Unbound; what is
+	// longer is fetched over TCP. Twice that would double what every query in
+	// flight holds.
+	datagramRoom = 4096
+	// keepRoom is the longest reply buffer kept for the next query: a node that
+	// once fetched a 64 KiB answer should not keep that much per query in flight.
+	keepRoom = 16 << 10
+	// idBatch is the bytes read from the system's generator at once: a read costs
+	// about as much for 64 as for 2, so an ID costs a thirty-second of it.
+	idBatch = 64
+)
+
+// call is the state and the buffers of one Exchange or probe. It belongs to one
+// goroutine at a time and is reused.
+type call struct {
+	query    *wire.Query
+	payload  uint16
+	tcp      bool
+	probe    bool // any reply with the right ID will do
+	deadline time.Time
+	order    []int
+
+	// frame is the length prefix of TCP (RFC 1035, 4.2.2) and the query behind it.
+	frame []byte
+	// reply is where replies are read into: one byte more than datagramRoom, so
+	// that a datagram that was cut is told from one that just fits.
+	reply []byte
+	// strays counts the messages that were not the reply to frame.
+	strays uint64
+
+	ids   [idBatch]byte
+	fresh int // bytes of ids not used yet
+}
+
+func newCall() *call {
+	return &call{
+		frame: make([]byte, 0, 2+headerLen+wire.MaxName+4+optLen),
+		reply: make([]byte, datagramRoom+1),
+	}
+}
+
+// reset lets go of the query and of a buffer too large to keep.
+func (c *call) reset() {
+	c.query = nil
+	if len(c.reply) > keepRoom {
+		c.reply = make([]byte, datagramRoom+1)
+	}
+}
+
+// id is the next query ID. The IDs come from crypto/rand: math/rand/v2's default
+// source is a ChaCha8 today, but its documentation promises no more than speed,
+// and a guessable ID is a poisoned cache (RFC 5452, 4.3).
+func (c *call) id() uint16 {
+	if c.fresh == 0 {
+		rand.Read(c.ids[:]) // never fails: the runtime ends the process instead
+		c.fresh = idBatch
+	}
+	c.fresh -= 2
+	return binary.BigEndian.Uint16(c.ids[c.fresh:])
+}
+
+// build writes the query into frame, with an ID of its own.
+func (c *call) build(edns bool) {
+	b := wire.AppendQuery(append(c.frame[:0], 0, 0), c.id(), c.query.Name(), c.query.Type, c.query, c.payload)
+	if !edns {
+		b = stripOPT(b)
+	}
+	c.seal(b)
+}
+
+// seal completes the length prefix.
+func (c *call) seal(b []byte) {
+	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
+	c.frame = b
+}
+
+// stripOPT takes the OPT record off a framed query of wire.AppendQuery's.
+func stripOPT(b []byte) []byte {
+	b = b[:len(b)-optLen]
+	binary.BigEndian.PutUint16(b[2+10:], 0) // ARCOUNT
+	return b
+}
+
+// message is the query without its length prefix.
+func (c *call) message() []byte { return c.frame[2:] }
+
+// accepts reports whether msg is the reply waited for, and counts it if not.
+func (c *call) accepts(msg []byte) bool {
+	ok := wire.Matches(msg, c.message())
+	if c.probe { // a server that answers anything at all is alive
+		ok = len(msg) >= headerLen && string(msg[:2]) == string(c.frame[2:4]) && msg[2]&qrBit != 0
+	}
+	if !ok {
+		c.strays++
+	}
+	return ok
+}
+
+// room makes reply at least n bytes long and keeps what is in it.
+func (c *call) room(n int) {
+	if n > len(c.reply) {
+		c.reply = append(c.reply, make([]byte, n-len(c.reply))...)
+	}
+}
+
+// Bits of the header's third and fourth byte.
+const (
+	qrBit     = 0x80
+	tcBit     = 0x02
+	rdBit     = 0x01
+	rcodeBits = 0x0F
+)
+
+// cut reports whether msg, which has a header, has the TC bit.
+func cut(msg []byte) bool { return msg[2]&tcBit != 0 }
+
+// lacksEDNS reports whether msg is how a server that knows no EDNS answers a
+// query with an OPT record: FORMERR or NOTIMP, no OPT (RFC 6891, 6.2.2 and 7).
+// Such replies hold no records, so that no additional record means no OPT.
+func lacksEDNS(msg []byte) bool {
+	rcode := wire.Rcode(msg[3] & rcodeBits)
+	return (rcode == wire.FormErr || rcode == wire.NotImp) && msg[10] == 0 && msg[11] == 0
+}

@@ -1,0 +1,37 @@
+package upstream
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// order is the policy: which server is asked first, and which then.
+type order struct {
+	policy config.Policy
+	turn   atomic.Uint32 // of round_robin
+}
+
+// fill appends the indices 0 to n-1 to dst in the order in which the servers are
+// to be asked. random is a fair shuffle; round_robin starts one further each
+// time and goes on with the rest as configured; sequential is as configured.
+func (o *order) fill(dst []int, n int) []int {
+	for i := range n {
+		dst = append(dst, i)
+	}
+	if n < 2 {
+		return dst
+	}
+	switch o.policy {
+	case config.PolicyRandom:
+		// No secret: who is asked shows on the network anyway.
+		rand.Shuffle(n, func(i, j int) { dst[i], dst[j] = dst[j], dst[i] })
+	case config.PolicyRoundRobin:
+		first := int((o.turn.Add(1) - 1) % uint32(n))
+		copy(dst[1:], dst[:first])
+		dst[0] = first
+	case config.PolicySequential:
+	}
+	return dst
+}

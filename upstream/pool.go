@@ -1,0 +1,317 @@
+// Package upstream forwards queries to other DNS servers.
+//
+// [Pool.Exchange] puts the servers into the order of the policy and asks the
+// first that is not down; when that one fails, the next, twice around at most
+// and never past the whole deadline. A server is asked over UDP or TCP through
+// a [transport]; a UDP reply that is cut is fetched again over TCP, and a server
+// that can't read EDNS is asked again without it. The first failure of a server
+// starts a probe that goes on, at the health interval, until one reply comes;
+// only failed probes count towards max_fails, so that one name no one can
+// resolve does not take a good server out of service.
+//
+// Replies are hard to forge (RFC 5452): every query has an ID from the system's
+// generator, travels alone on a connected socket, so that the kernel drops what
+// comes from any other address and port, and each socket's port is drawn by the
+// kernel and retired after [maxUses] queries. What arrives with another ID or
+// question is counted and dropped, and the wait goes on.
+//
+// Messages stay bytes from end to end: internal/wire builds the query, checks
+// the reply and packs it. One goroutine per Pool closes idle connections; a
+// query starts none.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// What [Pool.Exchange] fails with. Every one but ErrTooMany is SERVFAIL to the
+// client.
+var (
+	// ErrTimeout: the server asked last did not answer in time.
+	ErrTimeout = errors.New("no answer in time")
+	// ErrFailed: the server asked last refused the connection, broke it off, or
+	// sent a reply that is no DNS message. The cause is wrapped beside it.
+	ErrFailed = errors.New("the exchange failed")
+	// ErrNoUpstream: none is configured, or all are down and
+	// failfast_all_unhealthy_upstreams is set.
+	ErrNoUpstream = errors.New("no upstream is healthy")
+	// ErrTooMany: max_concurrent queries are on their way already. The client
+	// gets REFUSED, which makes stub resolvers ask their next server at once.
+	ErrTooMany = errors.New("more than max_concurrent queries")
+	// ErrClosed: the Pool is closed.
+	ErrClosed = errors.New("the upstream pool is closed")
+)
+
+const (
+	// DefaultPayload is the UDP size our queries claim. 1232 is the IPv6 minimum
+	// MTU of 1280 less the IPv6 and UDP headers: no path fragments it (RFC 9715).
+	// Twice that would be fragmented or lost, half would send every signed
+	// answer to TCP.
+	DefaultPayload = 1232
+	// DefaultDeadline is all the time one Exchange has. Stub resolvers ask again
+	// after 5 s (resolv.conf(5), timeout): an answer after that finds nobody.
+	DefaultDeadline = 5 * time.Second
+	// DefaultProbeTimeout is how long a probe waits. A server that takes longer
+	// for a name in its cache is of no use; half would call a server behind a
+	// slow link or under load dead.
+	DefaultProbeTimeout = time.Second
+
+	// turns is how often each server is asked at most in one Exchange: the second
+	// time helps when one packet was lost on the way to the only server; a third
+	// one does not fit into the deadline.
+	turns = 2
+)
+
+// Options is what a [Pool] needs beside its directive. The zero value is ready.
+type Options struct {
+	// Logger gets a line when a server goes down or comes back; nil is silence.
+	Logger *slog.Logger
+	// Payload is the UDP size claimed, DefaultPayload where 0, cut to 512…4096.
+	Payload int
+	// Deadline is all the time of one Exchange, DefaultDeadline where 0.
+	Deadline time.Duration
+	// ProbeTimeout is how long a probe waits, DefaultProbeTimeout where 0.
+	ProbeTimeout time.Duration
+}
+
+// Pool is the servers of one forward directive. It is safe for concurrent use.
+// It holds sockets and goroutines until [Pool.Close].
+type Pool struct {
+	cfg     *config.Forward
+	opts    Options
+	servers []*server
+	order   order
+	gate    gate
+	calls   sync.Pool
+
+	stop   context.Context // done when the Pool closes: probes, dials, the sweeper
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // probes and the sweeper
+
+	broken   atomic.Uint64
+	rejected atomic.Uint64
+}
+
+// New makes the Pool of cfg, which must not change from here on. It opens no
+// socket. Without servers every Exchange is [ErrNoUpstream].
+func New(cfg *config.Forward, opts Options) *Pool {
+	opts.fill()
+	p := &Pool{cfg: cfg, opts: opts, order: order{policy: cfg.Policy}}
+	p.gate = gate{limit: cfg.MaxConcurrent, idle: make(chan struct{})}
+	p.calls.New = func() any { return newCall() }
+	p.stop, p.cancel = context.WithCancel(context.Background())
+	for _, to := range cfg.To {
+		p.servers = append(p.servers, newServer(to, cfg, p.stop))
+	}
+	if cfg.Expire > 0 && len(p.servers) > 0 {
+		p.tasks.Go(p.sweep)
+	}
+	return p
+}
+
+func (o *Options) fill() {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Payload == 0 {
+		o.Payload = DefaultPayload
+	}
+	o.Payload = min(max(o.Payload, wire.MinUDP), datagramRoom)
+	if o.Deadline <= 0 {
+		o.Deadline = DefaultDeadline
+	}
+	if o.ProbeTimeout <= 0 {
+		o.ProbeTimeout = DefaultProbeTimeout
+	}
+}
+
+// Covers reports whether name, lower case and in wire form, is forwarded here:
+// it is at or under From, and not at or under an Except. From itself is always
+// covered, as in CoreDNS.
+func (p *Pool) Covers(name []byte) bool {
+	if !under(name, p.cfg.From) {
+		return false
+	}
+	if len(name) == len(p.cfg.From) {
+		return true
+	}
+	for _, e := range p.cfg.Except {
+		if under(name, e) {
+			return false
+		}
+	}
+	return true
+}
+
+// under reports whether name is zone or below it, without the string that
+// wire.Name.Under would need.
+func under(name []byte, zone wire.Name) bool {
+	for len(name) > len(zone) {
+		name = name[min(1+int(name[0]), len(name)):]
+	}
+	return string(name) == string(zone)
+}
+
+// Exchange asks the servers for q and gives the first valid reply, whatever its
+// rcode. overTCP says that the client came over TCP, which decides the protocol
+// where neither force_tcp nor prefer_udp is set. It blocks until the reply, the
+// whole deadline, ctx, or Close. q is read until Exchange returns; the response
+// refers to neither q nor anything of the Pool. Errors are those of this package
+// or, wrapped, that of ctx.
+func (p *Pool) Exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.Response, error) {
+	if err := p.gate.enter(); err != nil {
+		if errors.Is(err, ErrTooMany) {
+			p.rejected.Add(1)
+		}
+		return wire.Response{}, err
+	}
+	defer p.gate.leave()
+	c := p.calls.Get().(*call)
+	defer func() {
+		c.reset()
+		p.calls.Put(c)
+	}()
+	c.query, c.payload = q, uint16(p.opts.Payload)
+	c.tcp = p.cfg.ForceTCP || overTCP && !p.cfg.PreferUDP
+	c.deadline = time.Now().Add(p.opts.Deadline)
+	if d, ok := ctx.Deadline(); ok && d.Before(c.deadline) {
+		c.deadline = d
+	}
+	return p.try(ctx, c)
+}
+
+// try asks server after server until one answers.
+func (p *Pool) try(ctx context.Context, c *call) (wire.Response, error) {
+	c.order = p.order.fill(c.order[:0], len(p.servers))
+	err := ErrNoUpstream
+	at, last := 0, false
+	for n := turns * len(p.servers); n > 0 && !last; n-- {
+		var s *server
+		if s, at, last = p.pick(c.order, at); s == nil {
+			break
+		}
+		start := time.Now()
+		r, failed := s.ask(ctx, c, start)
+		if failed == nil {
+			s.durations.observe(r.Rcode, time.Since(start))
+			return r, nil
+		}
+		if p.stop.Err() != nil {
+			return wire.Response{}, ErrClosed
+		}
+		if gone := ctx.Err(); gone != nil {
+			return wire.Response{}, fmt.Errorf("asking %s: %w", s.name, gone)
+		}
+		p.suspect(s)
+		err = fmt.Errorf("asking %s: %w", s.name, failed)
+		last = last || !time.Now().Before(c.deadline)
+	}
+	return wire.Response{}, err
+}
+
+// pick gives the next server that is not down, starting at order[at], and where
+// to go on. With all down it is one at random, since then the probes rather than
+// every server may be at fault, and the last to be tried; or nil, with failfast.
+func (p *Pool) pick(order []int, at int) (s *server, next int, last bool) {
+	for i := range order {
+		k := (at + i) % len(order)
+		if s := p.servers[order[k]]; !p.down(s) {
+			return s, k + 1, false
+		}
+	}
+	p.broken.Add(1)
+	if p.cfg.FailfastAllUnhealthy {
+		return nil, 0, true
+	}
+	return p.servers[rand.IntN(len(p.servers))], at, true
+}
+
+// sweep closes what has been idle for too long.
+func (p *Pool) sweep() {
+	// Half the expiry: a connection is closed at most 1.5 times its age, and a
+	// node with nothing to do wakes up once in 5 s.
+	t := time.NewTicker(max(p.cfg.Expire/2, time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case now := <-t.C:
+			for _, s := range p.servers {
+				s.udp.sweep(now)
+				s.tcp.sweep(now)
+			}
+		case <-p.stop.Done():
+			return
+		}
+	}
+}
+
+// Close ends every exchange with [ErrClosed], stops the probes and closes the
+// sockets. It waits until all of that is done. A second call does nothing.
+func (p *Pool) Close() error {
+	idle := p.gate.close()
+	p.cancel()
+	for _, s := range p.servers {
+		s.close()
+	}
+	<-idle
+	p.tasks.Wait()
+	return nil
+}
+
+// gate counts the exchanges on their way, bounds them, and lets Close wait for
+// them. A WaitGroup can't: its Add must not race with Wait.
+type gate struct {
+	mu     sync.Mutex
+	n      int
+	limit  int // 0: none
+	closed bool
+	idle   chan struct{} // closed once the gate is closed and n is 0
+}
+
+func (g *gate) enter() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return ErrClosed
+	}
+	if g.limit > 0 && g.n >= g.limit {
+		return ErrTooMany
+	}
+	g.n++
+	return nil
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.n--; g.n == 0 && g.closed {
+		close(g.idle)
+	}
+}
+
+func (g *gate) close() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed && g.n == 0 {
+		close(g.idle)
+	}
+	g.closed = true
+	return g.idle
+}
+
+// timedOut reports whether err is a deadline, of a socket or of a context.
+func timedOut(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}

@@ -1,0 +1,127 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// transport carries queries to one server: the seam for each protocol.
+type transport interface {
+	// exchange sends c's query and gives the first reply that c accepts, which
+	// stands in c.reply. It blocks until until, ctx or close, and is safe for
+	// concurrent use with different calls.
+	exchange(ctx context.Context, c *call, until time.Time) ([]byte, error)
+	// sweep closes the connections idle for too long at now.
+	sweep(now time.Time)
+	// close ends the exchanges on their way and closes every connection.
+	close()
+	// reuse is how often a connection was there already, and how often not.
+	reuse() (hits, misses uint64)
+}
+
+// server is one upstream.
+type server struct {
+	to          netip.AddrPort
+	name        string // to, as text
+	readTimeout time.Duration
+	udp, tcp    transport
+	// probes has sockets of its own: a probe must not wait behind the queries
+	// that a silent server holds up.
+	probes transport
+
+	fails     atomic.Uint32 // failed probes since the last reply to one
+	probing   atomic.Bool
+	failures  atomic.Uint64 // failed probes ever
+	strays    atomic.Uint64
+	durations durations
+}
+
+func newServer(to netip.AddrPort, cfg *config.Forward, stop context.Context) *server {
+	s := &server{to: to, name: to.String(), readTimeout: cfg.ReadTimeout}
+	s.udp = newUDP(to, pooling{busy: maxBusyUDP, idle: maxIdleUDP, uses: maxUses, expire: cfg.Expire, rotate: true})
+	s.tcp = newTCP(to, pooling{busy: maxBusyTCP, idle: maxIdleTCP, expire: cfg.Expire}, stop)
+	s.probes = newUDP(to, pooling{busy: 1})
+	if cfg.ForceTCP { // UDP may be blocked: that would be why it is set
+		s.probes = newTCP(to, pooling{busy: 1}, stop)
+	}
+	return s
+}
+
+func (s *server) close() {
+	s.udp.close()
+	s.tcp.close()
+	s.probes.close()
+}
+
+// ask asks s for c's query over the protocol c says.
+func (s *server) ask(ctx context.Context, c *call, now time.Time) (wire.Response, error) {
+	defer func() {
+		s.strays.Add(c.strays)
+		c.strays = 0
+	}()
+	via := s.udp
+	if c.tcp {
+		via = s.tcp
+	}
+	msg, err := s.fetch(ctx, c, via, now)
+	if err != nil {
+		return wire.Response{}, err
+	}
+	if c.tcp || !cut(msg) {
+		return parse(msg, c)
+	}
+	// Half an answer can't be cached. The client gets it only if TCP fails, and
+	// may have more luck there itself. What is cut inside a record is no answer.
+	short, shortErr := parse(msg, c)
+	if msg, err = s.fetch(ctx, c, s.tcp, time.Now()); err != nil {
+		if shortErr == nil && ctx.Err() == nil {
+			return short, nil
+		}
+		return wire.Response{}, err
+	}
+	return parse(msg, c)
+}
+
+func parse(msg []byte, c *call) (wire.Response, error) {
+	r, err := wire.ParseResponse(msg, c.query)
+	if err != nil {
+		return wire.Response{}, fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	return r, nil
+}
+
+// fetch sends the query over one transport, a second time without EDNS if the
+// server can't read that. Every round has the read timeout, within the deadline.
+func (s *server) fetch(ctx context.Context, c *call, via transport, now time.Time) ([]byte, error) {
+	c.build(true)
+	msg, err := s.round(ctx, c, via, now)
+	if err != nil || !lacksEDNS(msg) {
+		return msg, err
+	}
+	c.build(false)
+	return s.round(ctx, c, via, time.Now())
+}
+
+func (s *server) round(ctx context.Context, c *call, via transport, now time.Time) ([]byte, error) {
+	until := now.Add(s.readTimeout)
+	if c.deadline.Before(until) {
+		until = c.deadline
+	}
+	msg, err := via.exchange(ctx, c, until)
+	switch {
+	case err == nil:
+		return msg, nil
+	case errors.Is(err, ErrClosed):
+		return nil, err
+	case timedOut(err):
+		return nil, ErrTimeout
+	}
+	return nil, fmt.Errorf("%w: %w", ErrFailed, err)
+}
