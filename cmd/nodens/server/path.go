@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"iter"
+	"maps"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -26,6 +28,9 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 	}
 	return rt
 }
+
+// Zones gives every zone, in no order.
+func (rt *Routes) Zones() iter.Seq[*Zone] { return maps.Values(rt.zones) }
 
 // step is how far the part of the path that never waits has come.
 type step uint8

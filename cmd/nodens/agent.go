@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// loadConfig reads the Corefile the flags name. It touches nothing.
+func (o *options) loadConfig() (*config.Config, error) {
+	path, err := o.corefile()
+	if err != nil {
+		return nil, err
+	}
+	return config.Load(path, config.Options{
+		Port:        o.dnsPort,
+		LocalIPs:    o.localIPs,
+		UpstreamSvc: o.upstreamSvc,
+		KubeDNSDir:  o.kubeDNSDir,
+		Prometheus:  o.prometheusAddr,
+	})
+}
+
+// corefile decides between -basecorefile and -conf. NodeLocal DNSCache renders
+// the one into the other; here the rendered text stays in memory, so the base is
+// read wherever it is asked for, or is all there is.
+func (o *options) corefile() (string, error) {
+	if o.given["basecorefile"] {
+		return o.baseConf, nil
+	}
+	_, confErr := os.Stat(o.conf)
+	if confErr == nil {
+		return o.conf, nil
+	}
+	if _, err := os.Stat(o.baseConf); err == nil && errors.Is(confErr, fs.ErrNotExist) {
+		return o.baseConf, nil
+	}
+	return "", fmt.Errorf("reading the Corefile: %w; name one with -conf or -basecorefile", confErr)
+}
+
+// addresses are where b listens.
+func (o *options) addresses(b *config.Block) []netip.AddrPort {
+	addrs := o.localIPs
+	if b.Bind != nil {
+		addrs = b.Bind.Addrs
+	}
+	if len(addrs) == 0 {
+		addrs = []netip.Addr{netip.IPv6Unspecified()}
+	}
+	var list []netip.AddrPort
+	for _, a := range addrs {
+		if ap := netip.AddrPortFrom(a, b.Port); !slices.Contains(list, ap) {
+			list = append(list, ap)
+		}
+	}
+	return list
+}
+
+// parts are the steps of one server block, nil where it does not have them. Zones
+// and addresses of the block share them.
+type parts struct {
+	block   *config.Block
+	hosts   *hosts.Table
+	view    *kubernetes.View
+	cluster *kubernetes.Zone
+	cache   *cache.Cache
+	pool    *upstream.Pool
+	loops   map[wire.Name]*server.Loop
+}
+
+// generation is everything that was made from one Config.
+type generation struct {
+	cfg    *config.Config
+	parts  []*parts
+	views  map[string]*kubernetes.View // by what they watch
+	routes map[netip.AddrPort]*server.Routes
+}
+
+// endpointStats is whose counters they are: they outlive generations.
+type statsKey struct {
+	addr netip.AddrPort
+	zone string // as labelled
+}
+
+// assembly makes generations.
+type assembly struct {
+	opts  *options
+	log   *slog.Logger
+	stats map[statsKey]*server.Stats
+}
+
+// assemble makes the parts cfg asks for. What an earlier generation (nil: none)
+// has in the same form is taken over as it is: a cache stays warm and a view
+// synced. On an error whatever is new is closed again.
+func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, error) {
+	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), routes: make(map[netip.AddrPort]*server.Routes)}
+	for _, b := range cfg.Blocks {
+		p, err := a.parts(g, b, old)
+		if err != nil {
+			g.closeUnless(old)
+			return nil, err
+		}
+		g.parts = append(g.parts, p)
+	}
+	a.route(g)
+	return g, nil
+}
+
+func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*parts, error) {
+	p := &parts{block: b, loops: make(map[wire.Name]*server.Loop)}
+	was := old.find(b)
+	var err error
+	if p.hosts, err = a.hosts(b, was); err != nil {
+		return nil, err
+	}
+	if b.Kubernetes != nil {
+		if p.view, err = a.view(g, b.Kubernetes, old); err != nil {
+			return nil, err
+		}
+		p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
+	}
+	if b.Forward != nil {
+		if was != nil && reflect.DeepEqual(was.block.Forward, b.Forward) {
+			p.pool = was.pool
+		} else {
+			p.pool = upstream.New(b.Forward, upstream.Options{Logger: a.log.With("part", "upstream")})
+		}
+	}
+	if b.Cache != nil {
+		// What was asked of other upstreams is not what these would answer.
+		if was != nil && p.pool == was.pool && reflect.DeepEqual(was.block.Cache, b.Cache) {
+			p.cache = was.cache
+		} else {
+			p.cache = cache.New(b.Cache, cache.Options{})
+		}
+	}
+	if b.Loop != nil {
+		for _, z := range b.Zones {
+			if p.loops[z], err = server.NewLoop(z); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return p, nil
+}
+
+func (a *assembly) hosts(b *config.Block, was *parts) (*hosts.Table, error) {
+	if b.Hosts == nil {
+		return nil, nil
+	}
+	if was != nil && reflect.DeepEqual(was.block.Hosts, b.Hosts) {
+		return was.hosts, nil
+	}
+	t, err := hosts.New(b.Hosts, hosts.Options{Logger: a.log.With("part", "hosts")})
+	if err != nil {
+		return nil, fmt.Errorf("line %d, hosts: %w", b.Line, err)
+	}
+	return t, nil
+}
+
+// view gives the view that k needs: blocks that watch the same share one.
+func (a *assembly) view(g *generation, k *config.Kubernetes, old *generation) (*kubernetes.View, error) {
+	key := kubernetes.Watches(k)
+	if v := g.views[key]; v != nil {
+		return v, nil
+	}
+	if old != nil && old.views[key] != nil {
+		g.views[key] = old.views[key]
+		return old.views[key], nil
+	}
+	v, err := kubernetes.Open(k, kubernetes.Options{Logger: a.log.With("part", "kubernetes"), ServerAddrs: a.opts.localIPs})
+	if err != nil {
+		return nil, err
+	}
+	g.views[key] = v
+	return v, nil
+}
+
+// route makes the zones of every address.
+func (a *assembly) route(g *generation) {
+	zones := make(map[netip.AddrPort][]*server.Zone)
+	for _, p := range g.parts {
+		for _, addr := range a.opts.addresses(p.block) {
+			for _, name := range p.block.Zones {
+				z := p.zone(name, a.log)
+				z.Stats = a.counters(addr, name.String())
+				zones[addr] = append(zones[addr], z)
+			}
+		}
+	}
+	for addr, list := range zones {
+		g.routes[addr] = server.NewRoutes(list, a.counters(addr, droppedZone))
+	}
+}
+
+// droppedZone is CoreDNS's zone label for what no zone takes.
+const droppedZone = "dropped"
+
+func (a *assembly) counters(addr netip.AddrPort, zone string) *server.Stats {
+	k := statsKey{addr, zone}
+	if a.stats[k] == nil {
+		a.stats[k] = server.NewStats()
+	}
+	return a.stats[k]
+}
+
+func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
+	b := p.block
+	z := &server.Zone{
+		Name: name, Hosts: p.hosts, Cluster: p.cluster, Cache: p.cache, Forward: p.pool,
+		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
+	}
+	if b.Bufsize != nil {
+		z.Bufsize = b.Bufsize.Size
+	}
+	if b.Errors != nil {
+		z.Errors = log.With("zone", name.String())
+	}
+	if b.Log != nil {
+		z.Log = &server.QueryLog{Logger: log.With("zone", name.String()), Names: b.Log.Names}
+		for _, c := range b.Log.Classes {
+			z.Log.Success = z.Log.Success || c == "success" || c == "all"
+			z.Log.Denial = z.Log.Denial || c == "denial" || c == "all"
+			z.Log.Error = z.Log.Error || c == "error" || c == "all"
+		}
+		if len(b.Log.Classes) == 0 {
+			z.Log.Success, z.Log.Denial, z.Log.Error = true, true, true
+		}
+	}
+	return z
+}
+
+// find gives the parts of the block that b is in g: the one of the same zones and
+// port. A nil generation has none.
+func (g *generation) find(b *config.Block) *parts {
+	if g == nil {
+		return nil
+	}
+	for _, p := range g.parts {
+		if p.block.Port == b.Port && slices.Equal(p.block.Zones, b.Zones) {
+			return p
+		}
+	}
+	return nil
+}
+
+// synced is nil once every view has had its first list, else it says what is
+// missing.
+func (g *generation) synced() error {
+	for _, v := range g.views {
+		if !v.Synced() {
+			return errors.New("the view of the cluster is not synced yet")
+		}
+	}
+	return nil
+}
+
+// start runs what has to be run: all that old (nil: none) does not run already.
+// Each part ends with the context that stop gives it.
+func (g *generation) start(old *generation, launch func(part any, run func(context.Context) error)) {
+	for _, v := range g.views {
+		if !old.has(v) {
+			launch(v, v.Run)
+		}
+	}
+	for _, p := range g.parts {
+		if p.hosts != nil && !old.has(p.hosts) {
+			launch(p.hosts, p.hosts.Run)
+		}
+	}
+}
+
+// has reports whether part is one of g's. A nil generation has none.
+func (g *generation) has(part any) bool {
+	if g == nil {
+		return false
+	}
+	for _, v := range g.views {
+		if part == any(v) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(g.parts, func(p *parts) bool { return part == any(p.hosts) || part == any(p.pool) })
+}
+
+// closeUnless closes the pools of g that keep does not have.
+func (g *generation) closeUnless(keep *generation) {
+	for _, p := range g.parts {
+		if p.pool != nil && !keep.has(p.pool) {
+			_ = p.pool.Close()
+		}
+	}
+}

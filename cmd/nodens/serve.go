@@ -1,0 +1,378 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/netsetup"
+)
+
+const (
+	// maxLameduck cuts `lameduck`: the whole stop has to fit into five seconds,
+	// teardown and the last queries included.
+	maxLameduck = 3 * time.Second
+	// grace is for queries under way when the sockets close. Those that take
+	// longer are for a dead upstream, and the client asks elsewhere.
+	grace = time.Second
+)
+
+// agent is a running nodens.
+type agent struct {
+	opts     *options
+	log      *slog.Logger
+	server   *server.Server
+	http     *endpoints
+	assembly assembly
+	net      *netsetup.Setup // nil: the node's network is left alone
+	pulse    *pulse
+
+	current      atomic.Pointer[generation]
+	stopping     atomic.Bool
+	listening    atomic.Bool
+	reloadFailed atomic.Uint64
+	background   sync.WaitGroup
+	// cancels stop the parts that run; only run's goroutine uses it.
+	cancels map[any]context.CancelFunc
+	fatal   chan error
+}
+
+// serve runs the agent until ctx ends.
+func serve(ctx context.Context, opts *options, stderr io.Writer) error {
+	log, err := newLogger(opts.logFormat, stderr)
+	if err != nil {
+		return err
+	}
+	cfg, err := opts.loadConfig()
+	if err != nil {
+		return err
+	}
+	a, err := newAgent(opts, log)
+	if err != nil {
+		return err
+	}
+	return a.run(ctx, cfg)
+}
+
+func newLogger(format string, w io.Writer) (*slog.Logger, error) {
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, nil)), nil
+	default:
+		return nil, fmt.Errorf("-log-format %q is not known; give text or json", format)
+	}
+}
+
+func newAgent(opts *options, log *slog.Logger) (*agent, error) {
+	a := &agent{
+		opts:     opts,
+		log:      log,
+		server:   server.New(log, server.Limits{}),
+		http:     &endpoints{log: log, servers: make(map[string]*endpoint)},
+		assembly: assembly{opts: opts, log: log, stats: make(map[statsKey]*server.Stats)},
+		pulse:    &pulse{took: stat.NewHistogram(stat.Seconds)},
+		cancels:  make(map[any]context.CancelFunc),
+		fatal:    make(chan error, 1),
+	}
+	if opts.setsUpNetwork() {
+		var err error
+		if a.net, err = netsetup.New(opts.network(log)); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// setsUpNetwork: without -localip there is no address to give to a link, nor to
+// make rules for.
+func (o *options) setsUpNetwork() bool {
+	return len(o.localIPs) > 0 && (o.setupInterface || o.setupIptables)
+}
+
+func (o *options) network(log *slog.Logger) netsetup.Config {
+	return netsetup.Config{
+		LocalIPs:       o.localIPs,
+		Port:           o.dnsPort,
+		HealthPort:     o.healthPort,
+		InterfaceName:  o.interfaceName,
+		SetupInterface: o.setupInterface,
+		SetupIptables:  o.setupIptables,
+		Interval:       o.syncInterval,
+		SkipTeardown:   o.skipTeardown,
+		Logger:         log.With("part", "netsetup"),
+	}
+}
+
+// run starts everything in the order that never leaves a packet without somebody
+// to take it: addresses, sockets, and only then the rules that keep packets away
+// from the cluster DNS. It stops in the reverse order.
+func (a *agent) run(ctx context.Context, cfg *config.Config) (err error) {
+	defer a.background.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if a.net != nil {
+		if err := a.net.Links(ctx); err != nil {
+			return errors.Join(err, a.net.Teardown())
+		}
+		defer func() { err = errors.Join(err, a.net.Teardown()) }()
+	}
+	defer a.shutdown()
+	if err := a.apply(ctx, cfg); err != nil {
+		return err
+	}
+	if a.net != nil {
+		if err := a.net.Rules(ctx); err != nil {
+			return err
+		}
+		a.background.Go(func() { a.net.Run(ctx) })
+	}
+	if err := a.writePidfile(); err != nil {
+		return err
+	}
+	defer a.removePidfile()
+	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
+	return a.loop(ctx)
+}
+
+// loop waits for the end, and reloads until then.
+func (a *agent) loop(ctx context.Context) error {
+	usr1 := make(chan os.Signal, 1)
+	signal.Notify(usr1, syscall.SIGUSR1)
+	defer signal.Stop(usr1)
+	timer := time.NewTimer(a.reloadInterval())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			a.lameduck()
+			return nil
+		case err := <-a.fatal:
+			return err
+		case <-usr1:
+			a.reload(ctx, true)
+		case <-timer.C:
+			a.reload(ctx, false)
+		}
+		timer.Reset(a.reloadInterval())
+	}
+}
+
+// never is an interval that does not come.
+const never = 1<<63 - 1
+
+// reloadInterval is when the configuration is looked at next: as the first reload
+// directive says, with its jitter, so that the agents of a cluster don't all read
+// at once.
+func (a *agent) reloadInterval() time.Duration {
+	for _, p := range a.current.Load().parts {
+		if r := p.block.Reload; r != nil && r.Interval > 0 {
+			return r.Interval + time.Duration(rand.Int64N(int64(r.Jitter)+1))
+		}
+	}
+	if a.opts.reloadBySignal {
+		return a.opts.syncInterval
+	}
+	return never
+}
+
+// reload reads the configuration again and takes it on if it differs from what
+// runs. A broken one changes nothing but a counter and the log.
+func (a *agent) reload(ctx context.Context, asked bool) {
+	cfg, err := a.opts.loadConfig()
+	if err == nil {
+		if cfg.Hash == a.current.Load().cfg.Hash {
+			if asked {
+				a.log.Info("reload: the configuration is unchanged", "hash", cfg.Hash)
+			}
+			return
+		}
+		err = a.apply(ctx, cfg)
+	}
+	if err != nil {
+		a.reloadFailed.Add(1)
+		a.log.Error("reload: the old configuration stays", "err", err)
+		return
+	}
+	a.log.Info("reload: the new configuration is in force", "hash", cfg.Hash)
+}
+
+// apply makes cfg what is served. On an error what was served before still is.
+func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
+	old := a.current.Load()
+	g, err := a.assembly.assemble(cfg, old)
+	if err != nil {
+		return err
+	}
+	if err := a.http.listen(a.handlers(g)); err != nil {
+		g.closeUnless(old)
+		return err
+	}
+	g.start(old, func(part any, run func(context.Context) error) { a.launch(ctx, part, run) })
+	if err := a.server.Listen(g.routes); err != nil {
+		a.retire(g, old)
+		if old != nil {
+			return errors.Join(err, a.http.listen(a.handlers(old)))
+		}
+		return err
+	}
+	a.current.Store(g)
+	a.listening.Store(true)
+	if old != nil {
+		a.retire(old, g)
+	}
+	a.probeLoops(ctx, g)
+	return nil
+}
+
+// launch runs one part until it is retired or the agent ends. A part that fails
+// ends the agent: kubelet starts it anew, with a clear last line in its log.
+func (a *agent) launch(ctx context.Context, part any, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(ctx)
+	a.cancels[part] = cancel
+	a.background.Go(func() {
+		if err := run(ctx); err != nil && ctx.Err() == nil {
+			a.fail(err)
+		}
+	})
+}
+
+func (a *agent) fail(err error) {
+	select {
+	case a.fatal <- err:
+	default:
+	}
+}
+
+// retire ends the parts of g that keep (nil: none) does not have.
+func (a *agent) retire(g, keep *generation) {
+	for part, cancel := range a.cancels {
+		if g.has(part) && !keep.has(part) {
+			cancel()
+			delete(a.cancels, part)
+		}
+	}
+	g.closeUnless(keep)
+}
+
+// probeLoops looks, in the background, whether a zone's upstreams lead back here,
+// which would multiply every query until the node dies of it.
+func (a *agent) probeLoops(ctx context.Context, g *generation) {
+	for _, rt := range g.routes {
+		for z := range rt.Zones() {
+			a.background.Go(func() {
+				if err := z.Probe(ctx); err != nil {
+					a.fail(err)
+				}
+			})
+		}
+	}
+}
+
+// ready is nil when the agent can take queries.
+func (a *agent) ready() error {
+	switch g := a.current.Load(); {
+	case a.stopping.Load():
+		return errors.New("stopping")
+	case g == nil || !a.listening.Load():
+		return errors.New("not listening yet")
+	default:
+		return g.synced()
+	}
+}
+
+// handlers are the HTTP paths that g's directives ask for, by address.
+func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
+	want := make(map[string]map[string]http.Handler)
+	add := func(addr, path string, h http.Handler) {
+		if want[addr] == nil {
+			want[addr] = make(map[string]http.Handler)
+		}
+		want[addr][path] = h
+	}
+	metrics := a.metrics()
+	if a.opts.metricsAddr != "" {
+		add(a.opts.metricsAddr, "/metrics", metrics)
+	}
+	for _, b := range g.cfg.Blocks {
+		if b.Health != nil {
+			add(b.Health.Addr, "/health", status(func() error { return nil }))
+		}
+		if b.Ready != nil {
+			add(b.Ready.Addr, "/ready", status(a.ready))
+		}
+		if b.Prometheus != nil {
+			add(b.Prometheus.Addr, "/metrics", metrics)
+		}
+	}
+	return want
+}
+
+// lameduck goes on serving for a while after the end was asked for, with /ready
+// at 503, so that whoever routes to this agent can stop doing so.
+func (a *agent) lameduck() {
+	a.stopping.Store(true)
+	var wait time.Duration
+	for _, b := range a.current.Load().cfg.Blocks {
+		if b.Health != nil {
+			wait = max(wait, b.Health.Lameduck)
+		}
+	}
+	if wait > maxLameduck {
+		a.log.Warn("lameduck is cut so that the stop takes less than five seconds", "lameduck", wait, "cut", maxLameduck)
+		wait = maxLameduck
+	}
+	a.log.Info("stopping", "lameduck", wait)
+	time.Sleep(wait)
+}
+
+// shutdown stops serving. Rules and addresses go afterwards, at the end of run:
+// until then a packet meets a closed port, which is answered at once, and not a
+// black hole.
+func (a *agent) shutdown() {
+	a.stopping.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	if err := a.server.Shutdown(ctx); err != nil {
+		a.log.Warn("stopping", "err", err)
+	}
+	for part, cancel := range a.cancels {
+		cancel()
+		delete(a.cancels, part)
+	}
+	if g := a.current.Load(); g != nil {
+		g.closeUnless(nil)
+	}
+	a.http.close()
+}
+
+func (a *agent) writePidfile() error {
+	if a.opts.pidfile == "" {
+		return nil
+	}
+	if err := os.WriteFile(a.opts.pidfile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
+		return fmt.Errorf("writing -pidfile: %w", err)
+	}
+	return nil
+}
+
+func (a *agent) removePidfile() {
+	if a.opts.pidfile != "" {
+		_ = os.Remove(a.opts.pidfile)
+	}
+}
