@@ -47,12 +47,7 @@ func Start(tb testing.TB) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		s.Close()
-		if tb.Failed() {
-			tb.Logf("kube-apiserver wrote:\n%s", s.api.Tail())
-		}
-	})
+	tb.Cleanup(s.Close)
 	return s
 }
 
@@ -204,6 +199,7 @@ func (s *Server) Config(u User) *rest.Config {
 		BearerToken:     string(u),
 		TLSClientConfig: rest.TLSClientConfig{CAFile: s.path("ca.crt")},
 		QPS:             -1,
+		WarningHandler:  rest.NoWarnings{},
 	}
 }
 

@@ -1,0 +1,214 @@
+package differential
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// subject is the program that is compared with CoreDNS. Setting
+// NODENS_SUBJECT=coredns compares CoreDNS with itself, which shows what the
+// comparison itself makes of two runs of the same program.
+func subject() string {
+	if s := os.Getenv("NODENS_SUBJECT"); s != "" {
+		return s
+	}
+	return "nodens"
+}
+
+// most is how many differences of one Corefile are printed in full.
+const most = 40
+
+func TestDifferential(t *testing.T) {
+	if testing.Short() {
+		t.Skip("building an API server and CoreDNS takes minutes: skipped under -short")
+	}
+	s := &site{upstream: startUpstream(t), binaries: map[string]string{}}
+	for _, name := range []string{"coredns", subject()} {
+		s.binaries[name] = peer.Build(t, name)
+	}
+	api := apiserver.Start(t)
+	s.kubeconfig = api.Kubeconfig(apiserver.Agent)
+	client, err := api.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := fixedWorld()
+	if err := w.write(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	deleteSome(t, client)
+
+	table := allowed()
+	s.clusterDNS = s.serve(t, "coredns", corefiles[0])
+	for _, c := range corefiles {
+		t.Run(c.name, func(t *testing.T) {
+			r := &run{
+				t: t, table: table, caches: c.caches, started: time.Now(),
+				coredns: s.serve(t, "coredns", c), agent: s.serve(t, subject(), c),
+			}
+			synced(t, client, "after-"+c.name, s.clusterDNS, r.coredns, r.agent)
+			r.compare(fixedQueries(w))
+			r.report()
+		})
+	}
+	if !t.Failed() {
+		reportUnused(t, table)
+	}
+}
+
+// deleteSome makes a service and a namespace with a service, and deletes them
+// again.
+func deleteSome(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	ctx := t.Context()
+	gone := &world{namespaces: []string{"deleted"}}
+	gone.service("plain", "deleted", []string{"10.96.3.1"}, port("http", 80, corev1.ProtocolTCP))
+	gone.service("deleted", "service", []string{"10.96.3.2"}, port("http", 80, corev1.ProtocolTCP))
+	if err := gone.write(ctx, client); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range gone.services {
+		if err := client.CoreV1().Services(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := client.CoreV1().Namespaces().Delete(ctx, "deleted", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// No controller runs that would let the namespace go.
+	ns, err := client.CoreV1().Namespaces().Get(ctx, "deleted", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Spec.Finalizers = nil
+	if _, err := client.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// synced writes a last object of each kind and waits until every server has
+// seen all of them. Events of one kind come in order, so whatever was written
+// before has been seen too.
+func synced(t *testing.T, client kubernetes.Interface, mark string, servers ...netip.AddrPort) {
+	t.Helper()
+	w := &world{namespaces: []string{mark}}
+	http := port("http", 80, corev1.ProtocolTCP)
+	w.service(mark, "mark", none, http)
+	w.slice(mark, "mark", "a", []discoveryv1.EndpointPort{ports(http)[0]}, ready("10.244.255.1"))
+	if err := w.write(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range servers {
+		// What a cache holds about the name from before would be NXDOMAIN,
+		// for five seconds at most.
+		err := peer.Await(t.Context(), fmt.Sprintf("%s to see the last objects", server), all(
+			rcode(server, "mark."+mark+".svc."+zone, dns.RcodeSuccess),
+			rcode(server, "10-1-2-3."+mark+".pod."+zone, dns.RcodeSuccess)))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// run compares the two servers of one Corefile.
+type run struct {
+	t       *testing.T
+	table   []*allowance
+	caches  bool
+	started time.Time
+	coredns netip.AddrPort
+	agent   netip.AddrPort
+
+	mu        sync.Mutex
+	id        uint16
+	asked     int
+	different int
+}
+
+// compare asks both servers each of the queries, twice in a row. One query
+// is under way at a time, so that caches fill in the same order; only those
+// that may stay without an answer are asked side by side.
+func (r *run) compare(qs []query) {
+	var dropped []query
+	for _, q := range qs {
+		if q.dropped {
+			dropped = append(dropped, q)
+			continue
+		}
+		r.one(q)
+	}
+	if err := each(dropped, func(q query) error { r.one(q); return nil }); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// one asks both servers one query, twice.
+func (r *run) one(q query) {
+	for _, round := range []string{"first", "second"} {
+		want, err := ask(r.coredns, q, r.next())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		got, err := ask(r.agent, q, r.next())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.judge(round+" answer to "+q.String(), q, want, got)
+	}
+}
+
+func (r *run) next() uint16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.id++
+	return r.id
+}
+
+// judge counts a difference and prints it.
+func (r *run) judge(what string, q query, want, got view) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	if r.same(want, got) || excuse(r.table, q, want, got, r.same) {
+		return
+	}
+	r.different++
+	if r.different <= most {
+		r.t.Errorf("%s differs (-CoreDNS +%s):\n%s", what, subject(), gocmp.Diff(r.aged(want, got), got))
+	}
+}
+
+func (r *run) same(want, got view) bool {
+	return gocmp.Equal(r.aged(want, got), got)
+}
+
+// aged lets TTLs differ by the time that a cache may have held a record, and
+// a second for the rounding, where the Corefile has caches.
+func (r *run) aged(want, got view) view {
+	if !r.caches {
+		return want
+	}
+	return want.age(got, uint32(time.Since(r.started)/time.Second)+1)
+}
+
+func (r *run) report() {
+	r.t.Logf("%d answers compared, %d differ", r.asked, r.different)
+	if r.different > most {
+		r.t.Errorf("%d more differences", r.different-most)
+	}
+}

@@ -1,0 +1,133 @@
+package differential
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// The waits for a reply. A server has five seconds in all to answer a query
+// that it forwards, so the long one means that no reply comes. The short one
+// is for the few queries that a server drops: a reply that is later than that
+// would count as silence, which the comparison shows.
+const (
+	longWait  = 8 * time.Second
+	shortWait = 500 * time.Millisecond
+)
+
+// query is a question and how it is asked.
+type query struct {
+	name string
+	// kind is the qtype; class is IN where it is zero.
+	kind  uint16
+	class uint16
+	tcp   bool
+	// size is the advertised EDNS size; there is no OPT where it is zero.
+	size    uint16
+	do      bool
+	version uint8
+	options []dns.EDNS0
+	ad, cd  bool
+	norec   bool
+	// wire is sent as it is, in place of all of the above but tcp. Its first
+	// two bytes are the ID.
+	wire []byte
+	// note is put in front of the query in messages.
+	note string
+	// dropped says that a server may leave the query unanswered.
+	dropped bool
+}
+
+// String describes the query as the words that dig would be called with.
+func (q query) String() string {
+	s := q.note
+	if s != "" {
+		s += ": "
+	}
+	if q.wire != nil {
+		return s + hex.EncodeToString(q.wire)
+	}
+	for _, w := range []struct {
+		on   bool
+		word string
+	}{
+		{q.tcp, "+tcp "},
+		{q.size == 0, "+noedns "},
+		{q.size != 0, fmt.Sprintf("+bufsize=%d ", q.size)},
+		{q.version != 0, fmt.Sprintf("+edns=%d ", q.version)},
+		{q.do, "+dnssec "},
+		{q.cd, "+cd "},
+		{q.ad, "+ad "},
+		{q.norec, "+norec "},
+		{q.class != 0, "-c " + dns.Class(q.class).String() + " "},
+	} {
+		if w.on {
+			s += w.word
+		}
+	}
+	return s + q.name + " " + dns.Type(q.kind).String()
+}
+
+// pack returns the query's wire form.
+func (q query) pack(id uint16) ([]byte, error) {
+	if q.wire != nil {
+		wire := append([]byte(nil), q.wire...)
+		wire[0], wire[1] = byte(id>>8), byte(id)
+		return wire, nil
+	}
+	m := new(dns.Msg)
+	m.SetQuestion(q.name, q.kind)
+	m.Id = id
+	m.RecursionDesired = !q.norec
+	m.AuthenticatedData = q.ad
+	m.CheckingDisabled = q.cd
+	if q.class != 0 {
+		m.Question[0].Qclass = q.class
+	}
+	if q.size != 0 {
+		m.SetEdns0(q.size, q.do)
+		m.IsEdns0().SetVersion(q.version)
+		m.IsEdns0().Option = q.options
+	}
+	return m.Pack()
+}
+
+// ask sends the query and returns the view of the reply.
+func ask(server netip.AddrPort, q query, id uint16) (view, error) {
+	wire, err := q.pack(id)
+	if err != nil {
+		return view{}, fmt.Errorf("packing %s: %w", q, err)
+	}
+	network := "udp"
+	if q.tcp {
+		network = "tcp"
+	}
+	conn, err := dns.DialTimeout(network, server.String(), longWait)
+	if err != nil {
+		return view{}, fmt.Errorf("asking %s: %w", q, err)
+	}
+	defer conn.Close()
+	conn.UDPSize = dns.MaxMsgSize
+	wait := longWait
+	if q.dropped {
+		wait = shortWait
+	}
+	conn.SetDeadline(time.Now().Add(wait))
+	if _, err := conn.Write(wire); err != nil {
+		return view{}, fmt.Errorf("asking %s: %w", q, err)
+	}
+	buf := make([]byte, dns.MaxMsgSize)
+	n, err := conn.Read(buf)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return see(nil, id), nil
+	}
+	if err != nil {
+		return view{Outcome: "connection ends"}, nil
+	}
+	return see(buf[:n], id), nil
+}

@@ -1,0 +1,168 @@
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// loopback is where everything listens.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// corefile is a Corefile with placeholders: the ports that differ from server
+// to server, and what is the same for all of them.
+type corefile struct {
+	name string
+	text string
+	// caches says that answers are held, so that TTLs may have gone down.
+	caches bool
+}
+
+// The Corefiles. The add-on's is the one that kubeadm writes for CoreDNS,
+// without loop, which would find the upstream of a test run at random; the
+// one of NodeLocal DNSCache is the shape of its published manifest.
+var corefiles = []corefile{
+	{name: "uncached", text: strings.ReplaceAll(addonText, "    cache 30\n", "")},
+	{name: "addon", text: addonText, caches: true},
+	{name: "nodelocal", text: nodelocalText, caches: true},
+}
+
+const addonText = `.:PORT {
+    bind 127.0.0.1
+    errors
+    health 127.0.0.1:HEALTH
+    ready 127.0.0.1:READY
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        kubeconfig KUBECONFIG
+        pods insecure
+        fallthrough in-addr.arpa ip6.arpa
+        ttl 30
+    }
+    prometheus 127.0.0.1:METRICS
+    forward . UPSTREAM {
+        max_concurrent 1000
+    }
+    cache 30
+    reload
+    loadbalance
+}
+`
+
+const nodelocalText = `cluster.local:PORT {
+    errors
+    cache {
+        success 9984 30
+        denial 9984 5
+    }
+    reload
+    bind 127.0.0.1
+    forward . CLUSTERDNS {
+        force_tcp
+    }
+    prometheus 127.0.0.1:METRICS
+    health 127.0.0.1:HEALTH
+    ready 127.0.0.1:READY
+}
+in-addr.arpa:PORT {
+    errors
+    cache 30
+    reload
+    bind 127.0.0.1
+    forward . CLUSTERDNS {
+        force_tcp
+    }
+    prometheus 127.0.0.1:METRICS
+}
+ip6.arpa:PORT {
+    errors
+    cache 30
+    reload
+    bind 127.0.0.1
+    forward . CLUSTERDNS {
+        force_tcp
+    }
+    prometheus 127.0.0.1:METRICS
+}
+.:PORT {
+    errors
+    cache 30
+    reload
+    bind 127.0.0.1
+    forward . UPSTREAM
+    prometheus 127.0.0.1:METRICS
+}
+`
+
+// site is what all servers of a run share.
+type site struct {
+	kubeconfig string
+	upstream   netip.AddrPort
+	// clusterDNS is the CoreDNS that node-local servers forward to.
+	clusterDNS netip.AddrPort
+	// binaries are the paths of the programs by name.
+	binaries map[string]string
+}
+
+// serve starts the program with the Corefile, waits until it is ready, and
+// stops it when the test ends.
+func (s *site) serve(t *testing.T, program string, c corefile) netip.AddrPort {
+	t.Helper()
+	ports := peer.Ports(t, 4)
+	text := strings.NewReplacer(
+		"PORT", fmt.Sprint(ports[0]),
+		"HEALTH", fmt.Sprint(ports[1]),
+		"READY", fmt.Sprint(ports[2]),
+		"METRICS", fmt.Sprint(ports[3]),
+		"KUBECONFIG", s.kubeconfig,
+		"UPSTREAM", s.upstream.String(),
+		"CLUSTERDNS", s.clusterDNS.String(),
+	).Replace(c.text)
+	file := filepath.Join(t.TempDir(), "Corefile")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-conf", file}
+	if program == "nodens" {
+		args = append(args, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=")
+	}
+	p := peer.Start(t, peer.Command{Name: program, Path: s.binaries[program], Args: args})
+	addr := netip.AddrPortFrom(loopback, ports[0])
+	p.Must(t, program+" to be ready", peer.Get(nil, fmt.Sprintf("http://127.0.0.1:%d/ready", ports[2]), http.StatusOK))
+	p.Must(t, program+" to answer", peer.Answers(addr))
+	return addr
+}
+
+// rcode holds when the server answers the name with the code.
+func rcode(server netip.AddrPort, name string, code int) peer.Probe {
+	return func(context.Context) error {
+		v, err := ask(server, query{name: name, kind: dns.TypeA}, dns.Id())
+		if err != nil {
+			return err
+		}
+		if v.Rcode != dns.RcodeToString[code] {
+			return fmt.Errorf("%s is answered with %s %s", name, v.Outcome, v.Rcode)
+		}
+		return nil
+	}
+}
+
+// all holds when every one of the probes does.
+func all(probes ...peer.Probe) peer.Probe {
+	return func(ctx context.Context) error {
+		var errs []error
+		for _, p := range probes {
+			errs = append(errs, p(ctx))
+		}
+		return errors.Join(errs...)
+	}
+}

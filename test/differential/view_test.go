@@ -1,0 +1,167 @@
+package differential
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// view is what a client can see of a reply.
+type view struct {
+	// Outcome is "answer", "silence", or what is wrong with the reply. The
+	// other fields say something only for an answer.
+	Outcome    string
+	Rcode      string
+	Opcode     string
+	Flags      string
+	Question   []string
+	Answer     []record
+	Authority  []record
+	Additional []record
+	EDNS       string
+}
+
+// record is a resource record. The data is in presentation format; a SOA's
+// serial is left out of it.
+type record struct {
+	Owner, Class, Type, Data string
+	TTL                      uint32
+}
+
+func (r record) String() string {
+	return fmt.Sprintf("%s %d %s %s %s", r.Owner, r.TTL, r.Class, r.Type, r.Data)
+}
+
+// see makes the view of a reply. Nil is silence.
+func see(wire []byte, id uint16) view {
+	if wire == nil {
+		return view{Outcome: "silence"}
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(wire); err != nil {
+		return view{Outcome: fmt.Sprintf("unreadable (%v): %s", err, hex.EncodeToString(wire))}
+	}
+	if m.Id != id {
+		return view{Outcome: fmt.Sprintf("id %d for %d", m.Id, id)}
+	}
+	v := view{
+		Outcome: "answer",
+		Rcode:   dns.RcodeToString[m.Rcode],
+		Opcode:  dns.OpcodeToString[m.Opcode],
+		Flags:   flags(m),
+	}
+	for _, q := range m.Question {
+		v.Question = append(v.Question, fmt.Sprintf("%s %s %s", q.Name, dns.Class(q.Qclass), dns.Type(q.Qtype)))
+	}
+	if opt := m.IsEdns0(); opt != nil {
+		v.EDNS = edns(opt)
+	}
+	if !m.Truncated {
+		v.Answer = records(m.Answer)
+		v.Authority = records(m.Ns)
+		v.Additional = records(m.Extra)
+	}
+	return v
+}
+
+func flags(m *dns.Msg) string {
+	var set []string
+	for _, f := range []struct {
+		name string
+		on   bool
+	}{
+		{"qr", m.Response},
+		{"aa", m.Authoritative},
+		{"tc", m.Truncated},
+		{"rd", m.RecursionDesired},
+		{"ra", m.RecursionAvailable},
+		{"z", m.Zero},
+		{"ad", m.AuthenticatedData},
+		{"cd", m.CheckingDisabled},
+	} {
+		if f.on {
+			set = append(set, f.name)
+		}
+	}
+	return strings.Join(set, " ")
+}
+
+func edns(opt *dns.OPT) string {
+	s := fmt.Sprintf("version %d, size %d", opt.Version(), opt.UDPSize())
+	if opt.Do() {
+		s += ", do"
+	}
+	for _, o := range opt.Option {
+		s += fmt.Sprintf(", option %d %s", o.Option(), o)
+	}
+	return s
+}
+
+// records makes sorted records, without the OPT.
+func records(rrs []dns.RR) []record {
+	var out []record
+	for _, rr := range rrs {
+		h := rr.Header()
+		if h.Rrtype == dns.TypeOPT {
+			continue
+		}
+		if soa, ok := rr.(*dns.SOA); ok {
+			copied := *soa
+			copied.Serial = 0
+			rr = &copied
+		}
+		out = append(out, record{
+			Owner: h.Name,
+			Class: dns.Class(h.Class).String(),
+			Type:  dns.Type(h.Rrtype).String(),
+			Data:  strings.TrimPrefix(rr.String(), h.String()),
+			TTL:   h.Ttl,
+		})
+	}
+	slices.SortFunc(out, compareRecords)
+	return out
+}
+
+// compareRecords orders by everything but the TTL first, so that two views
+// whose TTLs differ still have their records in the same places.
+func compareRecords(a, b record) int {
+	return cmp.Or(
+		cmp.Compare(a.Type, b.Type),
+		cmp.Compare(a.Data, b.Data),
+		cmp.Compare(a.Owner, b.Owner),
+		cmp.Compare(a.Class, b.Class),
+		cmp.Compare(a.TTL, b.TTL),
+	)
+}
+
+// clone copies the view, so that its records can be changed.
+func (v view) clone() view {
+	v.Question = slices.Clone(v.Question)
+	v.Answer = slices.Clone(v.Answer)
+	v.Authority = slices.Clone(v.Authority)
+	v.Additional = slices.Clone(v.Additional)
+	return v
+}
+
+// age takes the agent's TTLs into the view where the two differ by no more
+// than the seconds for which either side may have held the record.
+func (v view) age(agent view, seconds uint32) view {
+	v = v.clone()
+	for _, s := range []struct{ mine, theirs []record }{
+		{v.Answer, agent.Answer},
+		{v.Authority, agent.Authority},
+		{v.Additional, agent.Additional},
+	} {
+		for i := range min(len(s.mine), len(s.theirs)) {
+			a, b := s.mine[i].TTL, s.theirs[i].TTL
+			if max(a, b)-min(a, b) <= seconds {
+				s.mine[i].TTL = b
+			}
+		}
+	}
+	return v
+}
