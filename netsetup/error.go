@@ -1,0 +1,120 @@
+package netsetup
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"sync/atomic"
+)
+
+// ErrorType is the value of the label errortype in NodeLocal DNSCache's metric
+// coredns_nodecache_setup_errors_total.
+type ErrorType string
+
+// The kinds of failure. The fifth value of the label, configmap, is not of this
+// package.
+const (
+	// Iptables: a rule could not be looked up, inserted or removed.
+	Iptables ErrorType = "iptables"
+	// IptablesLock: the same, as another program held the xtables lock. It goes
+	// away by itself and Run repairs it, so a caller may go on after it.
+	IptablesLock ErrorType = "iptables_lock"
+	// InterfaceAdd: the link or an address could not be made.
+	InterfaceAdd ErrorType = "interface_add"
+	// InterfaceCheck: links could not be read or removed, or are in the way.
+	InterfaceCheck ErrorType = "interface_check"
+)
+
+// ErrorTypes returns all types, for a metric that shows zeros too.
+func ErrorTypes() []ErrorType {
+	return []ErrorType{Iptables, IptablesLock, InterfaceAdd, InterfaceCheck}
+}
+
+// Error is one thing that could not be done. What Links, Rules and Teardown
+// return is one of these or several joined; errors.As finds the first.
+type Error struct {
+	Type ErrorType
+	// Op is what was being done, such as "adding link nodelocaldns".
+	Op string
+	// Hint names the flag that turns this part off, and what else would help.
+	Hint string
+	Err  error
+}
+
+// Error returns the operation, the cause and the hint in one line.
+func (e *Error) Error() string {
+	s := e.Op + ": " + e.Err.Error()
+	if e.Hint != "" {
+		s += " (" + e.Hint + ")"
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Stats are totals since New. They only grow.
+type Stats struct {
+	// Errors has every ErrorType as a key. The map is the caller's.
+	Errors map[ErrorType]uint64
+	// Checks counts finished re-checks, failed ones included.
+	Checks uint64
+	// Repairs counts links, addresses and rules that a re-check had to put back,
+	// and duplicates that it removed.
+	Repairs uint64
+}
+
+type counters struct {
+	errors  [4]atomic.Uint64 // in the order of ErrorTypes
+	checks  atomic.Uint64
+	repairs atomic.Uint64
+}
+
+func (c *counters) fail(t ErrorType) {
+	c.errors[slices.Index(ErrorTypes(), t)].Add(1)
+}
+
+func (c *counters) stats() Stats {
+	s := Stats{
+		Errors:  make(map[ErrorType]uint64, len(c.errors)),
+		Checks:  c.checks.Load(),
+		Repairs: c.repairs.Load(),
+	}
+	for i, t := range ErrorTypes() {
+		s.Errors[t] = c.errors[i].Load()
+	}
+	return s
+}
+
+// linkFailure counts and describes a failure with links and addresses.
+func (s *Setup) linkFailure(t ErrorType, op string, err error) *Error {
+	s.counters.fail(t)
+	hint := "use -setupinterface=false to go without"
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		hint = "needs root or the capability NET_ADMIN; " +
+			"or set the interface up by other means and use -setupinterface=false"
+	case errors.Is(err, ErrNoIPv6):
+		hint = "take the IPv6 address out of -localip, or set the sysctl " +
+			"net.ipv6.conf.all.disable_ipv6=0; or use -setupinterface=false"
+	}
+	return &Error{Type: t, Op: op, Hint: hint, Err: err}
+}
+
+// ruleFailure counts and describes a failure with rules.
+func (s *Setup) ruleFailure(op string, err error) *Error {
+	t := Iptables
+	hint := "use -setupiptables=false to go without rules"
+	switch {
+	case errors.Is(err, ErrLocked):
+		t = IptablesLock
+		hint = "look who holds /run/xtables.lock; or use -setupiptables=false"
+	case errors.Is(err, fs.ErrPermission):
+		hint = "needs root or the capability NET_ADMIN, and the host's /run/xtables.lock writable; " +
+			"or use -setupiptables=false"
+	case errors.Is(err, ErrNoTool):
+		hint = "install the iptables package, or use -setupiptables=false"
+	}
+	s.counters.fail(t)
+	return &Error{Type: t, Op: op, Hint: hint, Err: err}
+}

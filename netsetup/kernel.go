@@ -1,0 +1,145 @@
+package netsetup
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// dumpTries is how often the list of addresses is read if it changes while being
+// read. A node where pods start all the time interrupts a read now and then, three
+// times in a row hardly ever; the next re-check tries again anyway.
+const dumpTries = 3
+
+// kernel is the Node of this machine, in the network namespace of the process:
+// links and addresses by netlink, one short-lived socket per request, rules by
+// the iptables programs. The zero value is ready. Not safe for concurrent use.
+type kernel struct {
+	tables
+}
+
+// Link implements Node.
+func (k *kernel) Link(name string) (Link, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return Link{}, linkError(err)
+	}
+	return Link{Name: name, Kind: l.Type(), Up: l.Attrs().Flags&net.FlagUp != 0}, nil
+}
+
+// AddLink implements Node.
+func (k *kernel) AddLink(name string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: %w", ErrNoDummy, err)
+	}
+	return linkError(err)
+}
+
+// SetUp implements Node.
+func (k *kernel) SetUp(link string) error {
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return linkError(err)
+	}
+	return linkError(netlink.LinkSetUp(l))
+}
+
+// DeleteLink implements Node.
+func (k *kernel) DeleteLink(link string) error {
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return linkError(err)
+	}
+	return linkError(netlink.LinkDel(l))
+}
+
+// Addrs implements Node.
+func (k *kernel) Addrs() ([]Addr, error) {
+	var found []netlink.Addr
+	var err error
+	for range dumpTries {
+		found, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, linkError(err)
+	}
+	var addrs []Addr
+	names := make(map[int]string)
+	for _, f := range found {
+		ip, ok := netip.AddrFromSlice(f.IP)
+		if !ok {
+			continue
+		}
+		bits, _ := f.Mask.Size()
+		name, known := names[f.LinkIndex]
+		if !known {
+			l, err := netlink.LinkByIndex(f.LinkIndex)
+			if err != nil {
+				continue // the link has gone since, and its addresses with it
+			}
+			name = l.Attrs().Name
+			names[f.LinkIndex] = name
+		}
+		addrs = append(addrs, Addr{Link: name, Prefix: netip.PrefixFrom(ip.Unmap(), bits)})
+	}
+	return addrs, nil
+}
+
+// AddAddr implements Node.
+func (k *kernel) AddAddr(a Addr) error {
+	l, err := netlink.LinkByName(a.Link)
+	if err != nil {
+		return linkError(err)
+	}
+	addr := &netlink.Addr{IPNet: ipNet(a.Prefix)}
+	if a.Prefix.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD // else tentative, and bind fails, for a second
+	}
+	err = netlink.AddrAdd(l, addr)
+	if a.Prefix.Addr().Is6() && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT) ||
+		errors.Is(err, unix.EOPNOTSUPP)) {
+		// EACCES is what the sysctl disable_ipv6 yields; a lack of capability is EPERM.
+		return fmt.Errorf("%w on %s: %v", ErrNoIPv6, a.Link, err)
+	}
+	return linkError(err)
+}
+
+// DeleteAddr implements Node.
+func (k *kernel) DeleteAddr(a Addr) error {
+	l, err := netlink.LinkByName(a.Link)
+	if err != nil {
+		return linkError(err)
+	}
+	err = netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(a.Prefix)})
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return linkError(err)
+}
+
+// linkError adds this package's sentinel to what netlink reports. EPERM is
+// fs.ErrPermission by itself.
+func linkError(err error) error {
+	var gone netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &gone), errors.Is(err, unix.ENODEV):
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("%w: %w", ErrExists, err)
+	}
+	return err
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,216 @@
+package netsetup
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+const (
+	// DefaultInterfaceName is the link that NodeLocal DNSCache makes, so that an
+	// agent which replaces it adopts the link instead of making a second one.
+	DefaultInterfaceName = "nodelocaldns"
+
+	// DefaultInterval is the time between two re-checks. A minute is what
+	// NodeLocal DNSCache's manifest uses: a re-check starts one short iptables
+	// process per rule, so a tenth of it would be seen in a node's CPU use, and
+	// ten times as long would be an outage of ten minutes after a flush.
+	DefaultInterval = time.Minute
+
+	// nameLimit is the kernel's IFNAMSIZ of 16 without the final zero byte.
+	nameLimit = 15
+)
+
+// Config says what to set up. The zero value sets up nothing.
+type Config struct {
+	// Addresses are the local addresses (-localip), IPv4, IPv6 or both. Nil is
+	// an error as soon as one of the two set-up fields is true.
+	Addresses []netip.Addr
+
+	// DNSPort is the port the agent answers on (-dns.port). Zero is an error
+	// with SetupIptables and not looked at otherwise.
+	DNSPort uint16
+
+	// HealthPort is the TCP port of the liveness probe (-health-port). Zero:
+	// no health endpoint, and no rules for it.
+	HealthPort uint16
+
+	// InterfaceName names the dummy link (-interfacename). Empty means
+	// DefaultInterfaceName.
+	InterfaceName string
+
+	// SetupInterface turns the link and its addresses on (-setupinterface).
+	SetupInterface bool
+
+	// SetupIptables turns the rules on (-setupiptables).
+	SetupIptables bool
+
+	// Interval is the time between re-checks (-syncinterval). Zero means
+	// DefaultInterval; negative is an error.
+	Interval time.Duration
+
+	// SkipTeardown makes Teardown leave everything in place (-skipteardown), so
+	// that the next agent on the node starts without a gap.
+	SkipTeardown bool
+
+	// Logger receives what is done and what fails between start and teardown.
+	// Nil means silence.
+	Logger *slog.Logger
+}
+
+// Plan is all that the agent wants to exist on the node. The zero value asks for
+// nothing. Nobody changes a Plan after NewPlan has returned it.
+type Plan struct {
+	// Link is the name of the dummy link; empty means no link and no addresses.
+	Link string
+
+	// Addresses are host prefixes (/32 and /128) in the order of the flags.
+	Addresses []netip.Prefix
+
+	// Rules stand in the order in which they are applied.
+	Rules []Rule
+}
+
+// NewPlan turns a Config into the Plan it stands for. It looks at nothing but
+// its argument. With both set-up fields false the Plan is empty and the rest of
+// the Config is not checked. The error joins everything that is wrong, each part
+// naming the flag at fault and what to do.
+func NewPlan(c Config) (Plan, error) {
+	var problems []error
+	if c.Interval < 0 {
+		problems = append(problems, fmt.Errorf(
+			"-syncinterval: %v is negative; give a time such as 60s", c.Interval))
+	}
+	if c.SetupInterface || c.SetupIptables {
+		problems = append(problems, checkAddresses(c.Addresses)...)
+	}
+	if c.SetupInterface {
+		problems = append(problems, checkName(c.interfaceName()))
+	}
+	if c.SetupIptables {
+		problems = append(problems, checkPorts(c))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return Plan{}, err
+	}
+
+	var p Plan
+	if c.SetupInterface {
+		p.Link = c.interfaceName()
+		for _, a := range c.Addresses {
+			p.Addresses = append(p.Addresses, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	if c.SetupIptables {
+		for _, a := range c.Addresses {
+			p.Rules = append(p.Rules, rulesFor(a, c.DNSPort, c.HealthPort)...)
+		}
+	}
+	return p, nil
+}
+
+// String prints the plan for people: one line per link, address and rule, each
+// rule as the command that would insert it. It ends without a newline.
+func (p Plan) String() string {
+	if p.Link == "" && len(p.Rules) == 0 {
+		return "nothing to set up"
+	}
+	var lines []string
+	if p.Link != "" {
+		lines = append(lines, fmt.Sprintf("link     %s (%s)", p.Link, kindDummy))
+	}
+	for _, a := range p.Addresses {
+		lines = append(lines, "address  "+a.String())
+	}
+	for _, r := range p.Rules {
+		lines = append(lines, "rule     "+r.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (c Config) interfaceName() string {
+	if c.InterfaceName == "" {
+		return DefaultInterfaceName
+	}
+	return c.InterfaceName
+}
+
+func (c Config) interval() time.Duration {
+	if c.Interval == 0 {
+		return DefaultInterval
+	}
+	return c.Interval
+}
+
+func checkAddresses(addrs []netip.Addr) []error {
+	if len(addrs) == 0 {
+		return []error{errors.New("-localip: no address; give one, such as 169.254.20.10, " +
+			"or set nothing up with -setupinterface=false -setupiptables=false")}
+	}
+	var problems []error
+	seen := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		if why := unfit(a); why != "" {
+			problems = append(problems, fmt.Errorf("-localip: %v %s", a, why))
+			continue
+		}
+		if seen[a] {
+			problems = append(problems, fmt.Errorf("-localip: %v is given twice; give it once", a))
+		}
+		seen[a] = true
+	}
+	return problems
+}
+
+// unfit says why an address cannot be put on a link of its own, or "".
+func unfit(a netip.Addr) string {
+	switch {
+	case !a.IsValid():
+		return "is not an IP address; give one, such as 169.254.20.10"
+	case a.Is4In6():
+		return "is an IPv4 address in IPv6 form; write it as " + a.Unmap().String()
+	case a.IsUnspecified():
+		return "means every address; name the one to listen on, such as 169.254.20.10"
+	case a.IsLoopback():
+		return "is on every machine already; use -setupinterface=false -setupiptables=false " +
+			"with it, or give another address, such as 169.254.20.10"
+	case a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "is no unicast address; give one, such as 169.254.20.10"
+	case a.Is6() && (a.Zone() != "" || a.IsLinkLocalUnicast()):
+		// A pod cannot write a zone of the node into its resolv.conf.
+		return "is valid on one link only and pods cannot reach it; " +
+			"give a unique local address, such as fd00::a"
+	}
+	return ""
+}
+
+func checkName(name string) error {
+	var why string
+	switch {
+	case len(name) > nameLimit:
+		why = fmt.Sprintf("is longer than the kernel's %d bytes", nameLimit)
+	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r\x00"):
+		why = "is not a name that the kernel takes"
+	case name == loopback:
+		why = "is the loopback interface, which is used by itself where the kernel has no dummy links"
+	default:
+		return nil
+	}
+	return fmt.Errorf("-interfacename: %q %s; give another name, such as %s",
+		name, why, DefaultInterfaceName)
+}
+
+func checkPorts(c Config) error {
+	if c.DNSPort == 0 {
+		return errors.New("-dns.port: 0 is not a port that rules can name; " +
+			"give one, such as 53, or use -setupiptables=false")
+	}
+	if c.DNSPort == c.HealthPort {
+		return fmt.Errorf("-health-port: %d is -dns.port too; give another port, such as 8080",
+			c.HealthPort)
+	}
+	return nil
+}
