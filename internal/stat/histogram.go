@@ -5,9 +5,9 @@ package stat
 
 import "sync/atomic"
 
-// maxBuckets is room for the longest list of bounds in use (16) and for what is
+// maxBuckets is room for the longest list of bounds in use (20) and for what is
 // beyond its last.
-const maxBuckets = 17
+const maxBuckets = 21
 
 // Histogram counts values by upper bounds. It must be made by [NewHistogram]; it
 // is safe for concurrent use.
@@ -17,7 +17,7 @@ type Histogram struct {
 	sum     atomic.Uint64 // in millionths of the unit
 }
 
-// NewHistogram makes a histogram of at most 16 ascending bounds, which must not
+// NewHistogram makes a histogram of at most 20 ascending bounds, which must not
 // change afterwards.
 func NewHistogram(bounds []float64) *Histogram {
 	return &Histogram{bounds: bounds[:min(len(bounds), maxBuckets-1)]}
@@ -53,14 +53,27 @@ func (h *Histogram) Read() Snapshot {
 	return out
 }
 
+// Plus is the sum of two snapshots of the same bounds; the zero Snapshot counts as
+// one of any.
+func (s Snapshot) Plus(t Snapshot) Snapshot {
+	sum := Snapshot{Count: s.Count + t.Count, Sum: s.Sum + t.Sum, Buckets: make(map[float64]uint64, len(t.Buckets))}
+	for _, part := range []Snapshot{s, t} {
+		for bound, n := range part.Buckets {
+			sum.Buckets[bound] += n
+		}
+	}
+	return sum
+}
+
 // Seconds are the bounds CoreDNS's duration metrics have: 250 µs, doubled 15
 // times.
-var Seconds = doubled(0.00025, 16)
+var Seconds = Doubled(0.00025, 16)
 
 // Bytes are the bounds CoreDNS's size metrics have.
 var Bytes = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
 
-func doubled(first float64, n int) []float64 {
+// Doubled gives n bounds: first, and each further one twice the one before.
+func Doubled(first float64, n int) []float64 {
 	b := make([]float64, n)
 	for i := range b {
 		b[i] = first * float64(int(1)<<i)

@@ -34,3 +34,15 @@ func TestObserveDoesNotAllocate(t *testing.T) {
 		t.Errorf("Observe allocates %v times", n)
 	}
 }
+
+func TestPlus(t *testing.T) {
+	a := Snapshot{Count: 3, Sum: 4, Buckets: map[float64]uint64{1: 1, 2: 2}}
+	b := Snapshot{Count: 1, Sum: 0.5, Buckets: map[float64]uint64{1: 1, 2: 1}}
+	want := Snapshot{Count: 4, Sum: 4.5, Buckets: map[float64]uint64{1: 2, 2: 3}}
+	if diff := cmp.Diff(want, a.Plus(b)); diff != "" {
+		t.Errorf("sum differs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(a, Snapshot{}.Plus(a)); diff != "" {
+		t.Errorf("sum with nothing differs (-want +got):\n%s", diff)
+	}
+}

@@ -14,6 +14,12 @@
 // (RFC 3597, section 4, lists them all), it is already in rdataNames.
 package wire
 
+import (
+	"strconv"
+
+	"github.com/miekg/dns"
+)
+
 // Record types this module writes or looks at (RFC 1035 and successors).
 const (
 	TypeA     uint16 = 1
@@ -51,6 +57,18 @@ const (
 	Refused  Rcode = 5
 	BadVers  Rcode = 16
 )
+
+// String is the rcode's name in the registry, or its number.
+func (c Rcode) String() string {
+	if name, ok := dns.RcodeToString[int(c)]; ok {
+		return name
+	}
+	return strconv.Itoa(int(c))
+}
+
+// TypeName is the type's name in the registry, or TYPE and its number (RFC 3597,
+// section 5).
+func TypeName(t uint16) string { return dns.Type(t).String() }
 
 // Header bits, as they stand in the second 16-bit word (RFC 1035, 4.1.1; RFC
 // 4035, 3.2 for AD and CD).

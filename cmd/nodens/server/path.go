@@ -32,6 +32,9 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 // Zones gives every zone, in no order.
 func (rt *Routes) Zones() iter.Seq[*Zone] { return maps.Values(rt.zones) }
 
+// Dropped are the counters of queries that no zone takes.
+func (rt *Routes) Dropped() *Stats { return rt.dropped.Stats }
+
 // step is how far the part of the path that never waits has come.
 type step uint8
 

@@ -100,7 +100,7 @@ func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
 	for rc := range s.responses {
 		for src := range s.responses[rc] {
 			if n := s.responses[rc][src].Load(); n > 0 {
-				f(rcodeName(wire.Rcode(rc)), sourceNames[src], n)
+				f(wire.Rcode(rc).String(), sourceNames[src], n)
 			}
 		}
 	}
@@ -108,15 +108,6 @@ func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
 
 // rcodeCount is one more than the last rcode with a name (BADCOOKIE, 23).
 const rcodeCount = 24
-
-func rcodeName(c wire.Rcode) string {
-	if name, ok := dns.RcodeToString[int(c)]; ok {
-		return name
-	}
-	return strconv.Itoa(int(c))
-}
-
-func typeName(t uint16) string { return dns.Type(t).String() }
 
 // countedTypes are the values of the type label; all others are "other", so that
 // a client can't make labels.

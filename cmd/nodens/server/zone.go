@@ -74,7 +74,7 @@ func (z *Zone) logFailure(x *exchange, err error) {
 	if !ok {
 		return
 	}
-	z.Errors.Error("query failed", "qname", wire.Name(x.q.Name()).String(), "qtype", typeName(x.q.Type),
+	z.Errors.Error("query failed", "qname", wire.Name(x.q.Name()).String(), "qtype", wire.TypeName(x.q.Type),
 		"client", x.client, "err", err, "unlogged", missed)
 }
 
@@ -136,8 +136,8 @@ func (l *QueryLog) takes(q *wire.Query, rcode wire.Rcode, answers int) bool {
 // write logs one query with the fields of CoreDNS's common log format.
 func (l *QueryLog) write(x *exchange, size int, took time.Duration) {
 	l.Logger.Info("query", "client", x.client, "id", x.q.ID, "qname", wire.Name(x.q.Name()).String(),
-		"qtype", typeName(x.q.Type), "proto", x.via.String(), "size", len(x.q.Packet), "do", x.q.DO,
-		"bufsize", x.q.Limit(), "rcode", rcodeName(x.r.Rcode()), "rsize", size, "duration", took)
+		"qtype", wire.TypeName(x.q.Type), "proto", x.via.String(), "size", len(x.q.Packet), "do", x.q.DO,
+		"bufsize", x.q.Limit(), "rcode", x.r.Rcode().String(), "rsize", size, "duration", took)
 }
 
 // exchange is one query on its way and the reply made for it. It is reused for

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// metrics is the handler of /metrics. The parts count in plain numbers; they get
+// their names and labels here, when somebody asks. The names are those that
+// dashboards and alerts for CoreDNS and NodeLocal DNSCache query.
+func (a *agent) metrics() http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), a)
+	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: httpTimeout})
+}
+
+// maxScrapes bounds scrapes at once: two Prometheus servers and somebody's curl.
+const maxScrapes = 4
+
+// family is one metric: its name, its help and its labels.
+type family struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func counter(name, help string, labels ...string) family {
+	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
+}
+
+func gauge(name, help string, labels ...string) family {
+	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+}
+
+func proxy(name, help string, labels ...string) family {
+	return family{prometheus.NewDesc("coredns_proxy_"+name, help, labels, prometheus.Labels{"proxy_name": "forward"}), prometheus.CounterValue}
+}
+
+// The table of metrics.
+var (
+	buildInfo     = gauge("coredns_build_info", "What this binary is.", "version", "revision", "goversion")
+	panics        = counter("coredns_panics_total", "Queries that panicked.")
+	pluginEnabled = gauge("coredns_plugin_enabled", "Directives of each server block.", "server", "zone", "view", "name")
+
+	requests        = counter("coredns_dns_requests_total", "Queries.", "server", "zone", "view", "proto", "family", "type")
+	responses       = counter("coredns_dns_responses_total", "Replies, by what wrote them.", "server", "zone", "view", "rcode", "plugin")
+	requestDuration = counter("coredns_dns_request_duration_seconds", "Time from query to reply.", "server", "zone", "view")
+	requestSize     = counter("coredns_dns_request_size_bytes", "Size of queries.", "server", "zone", "view", "proto")
+	responseSize    = counter("coredns_dns_response_size_bytes", "Size of replies.", "server", "zone", "view", "proto")
+	doRequests      = counter("coredns_dns_do_requests_total", "Queries with the DO bit.", "server", "zone", "view")
+	shedRequests    = counter("nodens_dns_shed_total", "Queries answered SERVFAIL because too many waited for upstreams.")
+	refusedConns    = counter("nodens_dns_connections_refused_total", "TCP connections closed because too many were open.")
+
+	cacheEntries   = gauge("coredns_cache_entries", "Entries in the cache.", "server", "type", "zones", "view")
+	cacheRequests  = counter("coredns_cache_requests_total", "Look-ups in the cache.", "server", "zones", "view")
+	cacheHits      = counter("coredns_cache_hits_total", "Look-ups that found an answer.", "server", "type", "zones", "view")
+	cacheMisses    = counter("coredns_cache_misses_total", "Look-ups that found none.", "server", "zones", "view")
+	cacheEvictions = counter("coredns_cache_evictions_total", "Entries pushed out by others.", "server", "type", "zones", "view")
+	cacheDrops     = counter("coredns_cache_drops_total", "Replies not kept because they were to another question.", "server", "zones", "view")
+	cachePrefetch  = counter("coredns_cache_prefetch_total", "Entries fetched again before their end.", "server", "zones", "view")
+	cacheStale     = counter("coredns_cache_served_stale_total", "Expired entries served.", "server", "zones", "view")
+
+	proxyDuration   = proxy("request_duration_seconds", "Time of exchanges with upstreams.", "to", "rcode")
+	proxyHealth     = proxy("healthcheck_failures_total", "Failed health probes.", "to")
+	proxyConnHits   = proxy("conn_cache_hits_total", "Exchanges that found a connection open.", "to", "proto")
+	proxyConnMisses = proxy("conn_cache_misses_total", "Exchanges that had to open one.", "to", "proto")
+	forwardBroken   = counter("coredns_forward_healthcheck_broken_total", "Times all upstreams were down when one was needed.")
+	forwardRejects  = counter("coredns_forward_max_concurrent_rejects_total", "Queries refused because of max_concurrent.")
+	healthDuration  = counter("coredns_health_request_duration_seconds", "Time of the agent's look at its own health endpoint.")
+	healthFailures  = counter("coredns_health_request_failures_total", "Failed looks at the agent's own health endpoint.")
+	reloadFailed    = counter("coredns_reload_failed_total", "Reloads of a configuration that was not taken on.")
+	reloadVersion   = gauge("coredns_reload_version_info", "The configuration in force.", "hash", "value")
+	hostsEntries    = gauge("coredns_hosts_entries", "Entries of hosts tables.")
+	programming     = counter("coredns_kubernetes_dns_programming_duration_seconds", "Time from a change of endpoints to its answer.", "service_kind")
+	restRequests    = counter("coredns_kubernetes_rest_client_requests_total", "Requests to the API server.", "code", "method", "host")
+	viewObjects     = gauge("nodens_kubernetes_objects", "Objects in the view of the cluster.", "kind")
+	viewSynced      = gauge("nodens_kubernetes_synced", "1 once the view of the cluster has had its first lists.")
+	viewFaults      = counter("nodens_kubernetes_faulty_objects_total", "Objects that DNS can't show in full.")
+	viewLastEvent   = gauge("nodens_kubernetes_last_event_timestamp_seconds", "When the API server last said anything.")
+	setupErrors     = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network.", "errortype")
+	setupRepairs    = counter("nodens_netsetup_repairs_total", "Links, addresses and rules put back by a re-check.")
+	upstreamDown    = gauge("nodens_upstream_down", "1 while an upstream is out of service.", "to")
+	upstreamStrays  = counter("nodens_upstream_strays_total", "Messages dropped because their ID or question was another.", "to")
+)
+
+// view label: there are no views.
+const noView = ""
+
+// Describe says nothing: which metrics there are depends on the Corefile, and a
+// collector without descriptions is not held to a list.
+func (a *agent) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads all counters of the agent.
+func (a *agent) Collect(ch chan<- prometheus.Metric) {
+	s := scrape(ch)
+	v, revision, goversion := build()
+	s.put(buildInfo, 1, v, revision, goversion)
+	s.put(panics, float64(a.server.Panics()))
+	s.put(shedRequests, float64(a.server.Shed()))
+	s.put(refusedConns, float64(a.server.ConnsRefused()))
+	s.put(reloadFailed, float64(a.reloadFailed.Load()))
+	s.histogram(healthDuration, a.pulse.took.Read())
+	s.put(healthFailures, float64(a.pulse.failed.Load()))
+	if a.net != nil {
+		st := a.net.Stats()
+		for kind, n := range st.Errors {
+			s.put(setupErrors, float64(n), string(kind))
+		}
+		s.put(setupRepairs, float64(st.Repairs))
+	}
+	g := a.current.Load()
+	if g == nil {
+		return
+	}
+	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
+	for addr, rt := range g.routes {
+		for z := range rt.Zones() {
+			s.zone(serverLabel(addr), z.Name.String(), z.Stats)
+		}
+		s.zone(serverLabel(addr), droppedZone, rt.Dropped())
+	}
+	s.parts(a.opts, g)
+	for _, view := range g.views {
+		s.view(view.Stats())
+	}
+}
+
+// serverLabel is CoreDNS's value of the server label.
+func serverLabel(addr netip.AddrPort) string {
+	if addr.Addr().IsUnspecified() {
+		return "dns://:" + strconv.Itoa(int(addr.Port()))
+	}
+	return "dns://" + addr.String()
+}
+
+// scrape is where the metrics of one scrape go.
+type scrape chan<- prometheus.Metric
+
+func (s scrape) put(f family, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
+}
+
+func (s scrape) histogram(f family, h stat.Snapshot, labels ...string) {
+	s <- prometheus.MustNewConstHistogram(f.desc, h.Count, h.Sum, h.Buckets, labels...)
+}
+
+func (s scrape) zone(srv, zone string, st *server.Stats) {
+	st.EachRequest(func(proto, fam, qtype string, n uint64) {
+		s.put(requests, float64(n), srv, zone, noView, proto, fam, qtype)
+	})
+	st.EachResponse(func(rcode, plugin string, n uint64) {
+		s.put(responses, float64(n), srv, zone, noView, rcode, plugin)
+	})
+	st.EachSize(func(proto string, req, resp stat.Snapshot) {
+		s.histogram(requestSize, req, srv, zone, noView, proto)
+		s.histogram(responseSize, resp, srv, zone, noView, proto)
+	})
+	s.histogram(requestDuration, st.Duration(), srv, zone, noView)
+	s.put(doRequests, float64(st.DO()), srv, zone, noView)
+}
+
+// parts puts the metrics of the steps. A cache or a pool that several addresses
+// share is counted once, under the first.
+func (s scrape) parts(opts *options, g *generation) {
+	var broken, rejects, entries uint64
+	hasHosts := false
+	servers := make(map[netip.AddrPort]upstream.Server)
+	for _, p := range g.parts {
+		srv := serverLabel(opts.addresses(p.block)[0])
+		zones := make([]string, len(p.block.Zones))
+		for i, z := range p.block.Zones {
+			zones[i] = z.String()
+			for _, name := range p.block.Directives() {
+				s.put(pluginEnabled, 1, srv, zones[i], noView, name)
+			}
+		}
+		if p.cache != nil {
+			s.cache(srv, strings.Join(zones, ","), p.cache.Stats())
+		}
+		if p.hosts != nil {
+			hasHosts = true
+			entries += uint64(p.hosts.Entries())
+		}
+		if p.pool != nil {
+			st := p.pool.Stats()
+			broken += st.HealthcheckBroken
+			rejects += st.MaxConcurrentRejects
+			for _, to := range st.Servers {
+				servers[to.To] = merge(servers[to.To], to)
+			}
+		}
+	}
+	s.put(forwardBroken, float64(broken))
+	s.put(forwardRejects, float64(rejects))
+	if hasHosts {
+		s.put(hostsEntries, float64(entries))
+	}
+	for _, to := range servers {
+		s.upstream(to)
+	}
+}
+
+func (s scrape) cache(srv, zones string, st cache.Stats) {
+	s.put(cacheRequests, float64(st.Requests), srv, zones, noView)
+	s.put(cacheMisses, float64(st.Misses), srv, zones, noView)
+	s.put(cacheDrops, float64(st.Drops), srv, zones, noView)
+	s.put(cachePrefetch, 0, srv, zones, noView)
+	s.put(cacheStale, 0, srv, zones, noView)
+	for _, k := range []struct {
+		kind                     string
+		entries, hits, evictions uint64
+	}{
+		{"success", st.Entries.Success, st.Hits.Success, st.Evictions.Success},
+		{"denial", st.Entries.Denial, st.Hits.Denial, st.Evictions.Denial},
+	} {
+		s.put(cacheEntries, float64(k.entries), srv, k.kind, zones, noView)
+		s.put(cacheHits, float64(k.hits), srv, k.kind, zones, noView)
+		s.put(cacheEvictions, float64(k.evictions), srv, k.kind, zones, noView)
+	}
+}
+
+// merge adds up what two pools count of one upstream: the labels can't tell them
+// apart.
+func merge(a, b upstream.Server) upstream.Server {
+	b.Down = a.Down || b.Down
+	b.HealthcheckFailures += a.HealthcheckFailures
+	b.Strays += a.Strays
+	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
+	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
+	if b.Durations == nil {
+		b.Durations = make(map[wire.Rcode]stat.Snapshot)
+	}
+	for rcode, h := range a.Durations {
+		b.Durations[rcode] = b.Durations[rcode].Plus(h)
+	}
+	return b
+}
+
+func (s scrape) upstream(to upstream.Server) {
+	label := to.To.String()
+	for rcode, h := range to.Durations {
+		s.histogram(proxyDuration, h, label, rcode.String())
+	}
+	s.put(proxyHealth, float64(to.HealthcheckFailures), label)
+	s.put(proxyConnHits, float64(to.UDP.Hits), label, "udp")
+	s.put(proxyConnHits, float64(to.TCP.Hits), label, "tcp")
+	s.put(proxyConnMisses, float64(to.UDP.Misses), label, "udp")
+	s.put(proxyConnMisses, float64(to.TCP.Misses), label, "tcp")
+	s.put(upstreamStrays, float64(to.Strays), label)
+	down := 0.0
+	if to.Down {
+		down = 1
+	}
+	s.put(upstreamDown, down, label)
+}
+
+func (s scrape) view(st kubernetes.Stats) {
+	for kind, h := range st.Programming {
+		s.histogram(programming, h, kind)
+	}
+	for _, r := range st.Requests {
+		s.put(restRequests, float64(r.Count), r.Code, r.Method, r.Host)
+	}
+	s.put(viewObjects, float64(st.Services), "service")
+	s.put(viewObjects, float64(st.Slices), "endpointslice")
+	s.put(viewObjects, float64(st.Endpoints), "endpoint")
+	s.put(viewObjects, float64(st.Namespaces), "namespace")
+	synced := 0.0
+	if st.Synced {
+		synced = 1
+	}
+	s.put(viewSynced, synced)
+	s.put(viewFaults, float64(st.Faults))
+	s.put(viewLastEvent, float64(st.LastEvent.Unix()))
+}

@@ -1,0 +1,432 @@
+package hosts
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// file writes text to a new hosts file.
+func file(t testing.TB, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// table makes a Table, with what it logged.
+func table(t testing.TB, cfg config.Hosts) (*Table, *bytes.Buffer) {
+	t.Helper()
+	var out bytes.Buffer
+	tab, err := New(&cfg, slog.New(slog.NewTextHandler(&out, nil)))
+	if err != nil {
+		t.Fatalf("making the table: %v", err)
+	}
+	return tab, &out
+}
+
+func name(t testing.TB, s string) wire.Name {
+	t.Helper()
+	n, err := wire.ParseName(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func query(t testing.TB, qname string, qtype uint16) *wire.Query {
+	t.Helper()
+	var m dns.Msg
+	m.SetQuestion(dns.Fqdn(qname), qtype)
+	packet, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var q wire.Query
+	if v := q.Parse(packet); v != wire.Serve {
+		t.Fatalf("verdict %d", v)
+	}
+	return &q
+}
+
+// look is what tab answers, as lines: the rcode and AA, then the records. Empty
+// means that the next step has to answer.
+func look(t testing.TB, tab *Table, qname string, qtype uint16) []string {
+	t.Helper()
+	q := query(t, qname, qtype)
+	var r wire.Reply
+	r.Start(nil, q)
+	if !tab.Answer(q, &r) {
+		return nil
+	}
+	var m dns.Msg
+	if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
+		t.Fatalf("unpacking the answer: %v", err)
+	}
+	status := dns.RcodeToString[m.Rcode]
+	if m.Authoritative {
+		status += " aa"
+	}
+	out := []string{status}
+	for _, rr := range m.Answer {
+		out = append(out, strings.ReplaceAll(rr.String(), "\t", " "))
+	}
+	if len(m.Ns)+len(m.Extra) > 0 {
+		t.Errorf("records outside the answer section:\n%s", &m)
+	}
+	return out
+}
+
+const text = `
+# a comment
+10.0.0.1 web.example web2.example WEB3.Example. # another
+fd00::1  web.example
+10.0.0.3 web.example
+10.0.0.1 web.example
+	10.0.0.4	tab.example
+fe80::1%eth0 scoped.example
+::ffff:10.0.0.5 mapped.example
+10.0.0.2 *.wild.example
+fd00::2 own.wild.example
+10.0.0.6 out.test
+`
+
+func TestAnswer(t *testing.T) {
+	cfg := config.Hosts{
+		File: file(t, text), TTL: 3600, Zones: []wire.Name{name(t, "example"), name(t, "10.in-addr.arpa")},
+		Inline: []string{"10.0.0.9 inline.example web.example"},
+	}
+	tests := map[string]struct {
+		qname string
+		qtype uint16
+		want  []string
+	}{
+		"A, in the lines' order, each once": {"web.example", dns.TypeA, []string{"NOERROR aa",
+			"web.example. 3600 IN A 10.0.0.1", "web.example. 3600 IN A 10.0.0.3", "web.example. 3600 IN A 10.0.0.9"}},
+		"AAAA":                    {"web.example", dns.TypeAAAA, []string{"NOERROR aa", "web.example. 3600 IN AAAA fd00::1"}},
+		"a second name":           {"web2.example", dns.TypeA, []string{"NOERROR aa", "web2.example. 3600 IN A 10.0.0.1"}},
+		"the case of the query":   {"wEB3.example", dns.TypeA, []string{"NOERROR aa", "wEB3.example. 3600 IN A 10.0.0.1"}},
+		"only the other family":   {"web2.example", dns.TypeAAAA, []string{"NOERROR aa"}},
+		"another type":            {"web.example", dns.TypeMX, []string{"NOERROR aa"}},
+		"no such name":            {"no.example", dns.TypeA, []string{"SERVFAIL"}},
+		"no such name, a type":    {"no.example", dns.TypeMX, []string{"SERVFAIL"}},
+		"the zone itself":         {"example", dns.TypeA, []string{"SERVFAIL"}},
+		"tabs":                    {"tab.example", dns.TypeA, []string{"NOERROR aa", "tab.example. 3600 IN A 10.0.0.4"}},
+		"an IPv6 zone":            {"scoped.example", dns.TypeAAAA, []string{"NOERROR aa", "scoped.example. 3600 IN AAAA fe80::1"}},
+		"an IPv4-mapped address":  {"mapped.example", dns.TypeA, []string{"NOERROR aa", "mapped.example. 3600 IN A 10.0.0.5"}},
+		"inline":                  {"inline.example", dns.TypeA, []string{"NOERROR aa", "inline.example. 3600 IN A 10.0.0.9"}},
+		"a wildcard":              {"a.wild.example", dns.TypeA, []string{"NOERROR aa", "a.wild.example. 3600 IN A 10.0.0.2"}},
+		"a wildcard, NODATA":      {"a.wild.example", dns.TypeAAAA, []string{"NOERROR aa"}},
+		"two labels below":        {"a.b.wild.example", dns.TypeA, []string{"SERVFAIL"}},
+		"beside a wildcard":       {"own.wild.example", dns.TypeA, []string{"NOERROR aa"}},
+		"a name out of the zones": {"out.test", dns.TypeA, nil},
+		"the root":                {".", dns.TypeA, nil},
+		"PTR": {"1.0.0.10.in-addr.arpa", dns.TypePTR, []string{"NOERROR aa", "1.0.0.10.in-addr.arpa. 3600 IN PTR web.example.",
+			"1.0.0.10.in-addr.arpa. 3600 IN PTR web2.example.", "1.0.0.10.in-addr.arpa. 3600 IN PTR web3.example."}},
+		"PTR, in no zone of ours": {"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.F.ip6.arpa", dns.TypePTR, []string{"NOERROR aa",
+			"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.F.ip6.arpa. 3600 IN PTR web.example."}},
+		"PTR of a wildcard":       {"2.0.0.10.in-addr.arpa", dns.TypePTR, nil},
+		"PTR of no address here":  {"7.0.0.10.in-addr.arpa", dns.TypePTR, nil},
+		"PTR of a name in no use": {"6.0.0.10.in-addr.arpa", dns.TypePTR, nil},
+		"PTR of a plain name":     {"web.example", dns.TypePTR, nil},
+		"A of a reverse name":     {"1.0.0.10.in-addr.arpa", dns.TypeA, []string{"SERVFAIL"}},
+	}
+	tab, logged := table(t, cfg)
+	if logged.Len() > 0 {
+		t.Errorf("logged:\n%s", logged)
+	}
+	for label, tt := range tests {
+		t.Run(label, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, look(t, tab, tt.qname, tt.qtype)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	// Addresses: web 3+1, web2, web3, tab, scoped, mapped, inline, wildcard, own; and
+	// a reverse name for each but the wildcard.
+	if got := tab.Entries(); got != 12+11 {
+		t.Errorf("%d entries", got)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	path := file(t, "10.0.0.1 web.example\n")
+	tests := map[string]struct {
+		cfg   config.Hosts
+		qname string
+		qtype uint16
+		want  []string
+	}{
+		"ttl":                        {config.Hosts{TTL: 30}, "web.example", dns.TypeA, []string{"NOERROR aa", "web.example. 30 IN A 10.0.0.1"}},
+		"no_reverse":                 {config.Hosts{NoReverse: true}, "1.0.0.10.in-addr.arpa", dns.TypePTR, nil},
+		"fallthrough":                {config.Hosts{Fallthrough: &config.Fallthrough{}}, "no.example", dns.TypeA, nil},
+		"fallthrough, a name here":   {config.Hosts{Fallthrough: &config.Fallthrough{}}, "web.example", dns.TypeAAAA, []string{"NOERROR aa"}},
+		"fallthrough for its zone":   {config.Hosts{Fallthrough: &config.Fallthrough{Zones: []wire.Name{name(t, "example")}}}, "no.example", dns.TypeA, nil},
+		"fallthrough for other ones": {config.Hosts{Fallthrough: &config.Fallthrough{Zones: []wire.Name{name(t, "test")}}}, "no.example", dns.TypeA, []string{"SERVFAIL"}},
+		"no zones are all":           {config.Hosts{}, ".", dns.TypeA, []string{"SERVFAIL"}},
+	}
+	for label, tt := range tests {
+		t.Run(label, func(t *testing.T) {
+			tt.cfg.File = path
+			tab, _ := table(t, tt.cfg)
+			if diff := cmp.Diff(tt.want, look(t, tab, tt.qname, tt.qtype)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBadLines(t *testing.T) {
+	long := strings.Repeat("a", 64)
+	tests := map[string]struct {
+		line string
+		log  string // what the log says of it; empty: nothing
+		good string // a name that counts all the same
+	}{
+		"no address":        {"web.example 10.0.0.1", "is not an IP address", ""},
+		"a short address":   {"10.1 web.example", "is not an IP address", ""},
+		"no name":           {"10.0.0.1", "an address without a name", ""},
+		"a comment instead": {"10.0.0.1 # web.example", "an address without a name", ""},
+		"a long label":      {"10.0.0.1 good.example " + long + ".example", "label of 64 bytes", "good.example"},
+		"an empty label":    {"10.0.0.1 good.example a..example", "empty label", "good.example"},
+		"binary":            {"\x00\xff\x01", "is not an IP address", ""},
+		"blank":             {" \t ", "", ""},
+		"a carriage return": {"10.0.0.1 good.example\r", "", "good.example"},
+		"an @":              {"10.0.0.1 a@b.example", "", "a@b.example"},
+	}
+	for label, tt := range tests {
+		t.Run(label, func(t *testing.T) {
+			tab, logged := table(t, config.Hosts{File: file(t, "\n10.0.0.7 first.example\n"+tt.line+"\n10.0.0.8 last.example")})
+			got := logged.String()
+			if tt.log == "" && got != "" {
+				t.Errorf("logged %s", got)
+			}
+			if tt.log != "" && (!strings.Contains(got, tt.log) || !strings.Contains(got, "line=3") || strings.Count(got, "\n") != 1) {
+				t.Errorf("logged %s", got)
+			}
+			for _, n := range []string{"first.example", "last.example", tt.good} {
+				if n != "" && len(look(t, tab, n, dns.TypeA)) != 2 {
+					t.Errorf("%s is not there", n)
+				}
+			}
+		})
+	}
+	t.Run("many", func(t *testing.T) {
+		_, logged := table(t, config.Hosts{File: file(t, strings.Repeat("x\n", 1000))})
+		if n := strings.Count(logged.String(), "\n"); n != maxLogged+1 || !strings.Contains(logged.String(), "lines=1000") {
+			t.Errorf("%d lines logged, last:\n%s", n, logged)
+		}
+	})
+	t.Run("inline", func(t *testing.T) {
+		_, logged := table(t, config.Hosts{File: file(t, ""), Inline: []string{"10.0.0.1 a.example", "b.example"}})
+		if !strings.Contains(logged.String(), "source=Corefile line=2") {
+			t.Errorf("logged %s", logged)
+		}
+	})
+}
+
+func TestFile(t *testing.T) {
+	t.Run("missing", func(t *testing.T) {
+		tab, logged := table(t, config.Hosts{File: filepath.Join(t.TempDir(), "hosts"), Inline: []string{"10.0.0.1 a.example"}})
+		if !strings.Contains(logged.String(), "does not exist") {
+			t.Errorf("logged %s", logged)
+		}
+		if len(look(t, tab, "a.example", dns.TypeA)) != 2 {
+			t.Error("the inline lines don't count")
+		}
+	})
+	t.Run("a folder", func(t *testing.T) {
+		dir := t.TempDir()
+		_, err := New(&config.Hosts{File: dir}, slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "hosts") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("too large", func(t *testing.T) {
+		path := file(t, "")
+		if err := os.Truncate(path, maxFile+1); err != nil { // a hole, no blocks
+			t.Fatal(err)
+		}
+		if _, err := New(&config.Hosts{File: path}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "32 MiB") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestReload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hosts")
+	write := func(text string, at time.Time) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const every = 5 * time.Second
+		ctx, stop := context.WithCancel(t.Context())
+		tab, logged := table(t, config.Hosts{File: path, Reload: every})
+		done := make(chan struct{})
+		go func() { tab.Run(ctx); close(done) }()
+		tick := func() { time.Sleep(every); synctest.Wait() } // fake time
+		has := func(addr string) bool {
+			lines := look(t, tab, "a.example", dns.TypeA)
+			return len(lines) == 2 && strings.HasSuffix(lines[1], addr)
+		}
+		then := time.Unix(1e9, 0)
+		steps := []struct {
+			what string
+			do   func()
+			want string
+		}{
+			{"the file comes", func() { write("10.0.0.1 a.example", then) }, "10.0.0.1"},
+			{"nothing changes", func() {}, "10.0.0.1"},
+			{"another time, same size", func() { write("10.0.0.2 a.example", then.Add(time.Second)) }, "10.0.0.2"},
+			{"an older time", func() { write("10.0.0.3 a.example", then) }, "10.0.0.3"},
+			{"same time, another size", func() { write("10.0.0.44 a.example", then) }, "10.0.0.44"},
+			{"it goes away", func() {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}, "10.0.0.44"},
+			{"it comes back", func() { write("10.0.0.55 a.example", then) }, "10.0.0.55"},
+			{"it becomes too large", func() {
+				if err := os.Truncate(path, maxFile+1); err != nil {
+					t.Fatal(err)
+				}
+			}, "10.0.0.55"},
+		}
+		for _, s := range steps {
+			s.do()
+			tick()
+			if !has(s.want) {
+				t.Errorf("%s: %v, want %s", s.what, look(t, tab, "a.example", dns.TypeA), s.want)
+			}
+		}
+		before := logged.Len()
+		tick()
+		if logged.Len() != before {
+			t.Errorf("the same failure is logged again:\n%s", logged.String()[before:])
+		}
+		stop()
+		<-done
+	})
+}
+
+func TestNoReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := file(t, "10.0.0.1 a.example")
+		tab, _ := table(t, config.Hosts{File: path})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { tab.Run(ctx); close(done) }()
+		if err := os.WriteFile(path, []byte("10.0.0.22 a.example"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // fake time
+		synctest.Wait()
+		if lines := look(t, tab, "a.example", dns.TypeA); len(lines) != 2 || !strings.HasSuffix(lines[1], "10.0.0.1") {
+			t.Errorf("read again: %v", lines)
+		}
+		stop()
+		<-done
+	})
+}
+
+func TestReverseName(t *testing.T) {
+	for _, addr := range []string{"0.0.0.0", "10.0.255.1", "255.255.255.255", "::", "fd00::1:2", "2001:db8:ffff:1234::abcd"} {
+		want, err := dns.ReverseAddr(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := reverseName(netip.MustParseAddr(addr)).String(); got != want {
+			t.Errorf("%s: %s, want %s", addr, got, want)
+		}
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	tab, _ := table(t, config.Hosts{File: file(t, text), Zones: []wire.Name{name(t, "example")}})
+	var r wire.Reply
+	buf := make([]byte, 0, 4096)
+	for _, q := range []*wire.Query{
+		query(t, "web.example", dns.TypeA), query(t, "a.wild.example", dns.TypeA), query(t, "no.example", dns.TypeA),
+		query(t, "out.test", dns.TypeA), query(t, "1.0.0.10.in-addr.arpa", dns.TypePTR),
+	} {
+		if n := testing.AllocsPerRun(100, func() {
+			r.Start(buf, q)
+			tab.Answer(q, &r)
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", wire.Name(q.Name()), n)
+		}
+	}
+}
+
+// FuzzLines feeds any file: it must not panic, and every name it counts must be
+// answered by what the maps hold.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte(text))
+	f.Add([]byte("10.0.0.1 \\001\\. a\\"))
+	f.Add([]byte("::1 localhost\r\n127.0.0.1 .\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		tab := &Table{log: slog.New(slog.DiscardHandler), cfg: config.Hosts{Zones: []wire.Name{name(t, "example"), wire.Root}}}
+		v := tab.build(text)
+		tab.view.Store(v)
+		entries := 0
+		for n, h := range v.names {
+			if len(h.v4)+len(h.v6) == 0 {
+				t.Errorf("%s has no address", n)
+			}
+			entries += len(h.v4) + len(h.v6)
+			back, err := wire.ParseName(n.String())
+			if err != nil || back != n {
+				t.Errorf("%q came back as %q, %v", n, back, err)
+			}
+			if v.find([]byte(n)) != h {
+				t.Errorf("%s is not found", n)
+			}
+		}
+		for at, names := range v.reverse {
+			entries += len(names)
+			if !strings.HasSuffix(string(at), "\x04arpa\x00") {
+				t.Errorf("a reverse name %s", at)
+			}
+		}
+		if entries != v.entries {
+			t.Errorf("%d entries held, %d counted", entries, v.entries)
+		}
+	})
+}
+
+func BenchmarkAnswer(b *testing.B) {
+	var lines strings.Builder
+	for i := range 10000 {
+		fmt.Fprintf(&lines, "10.0.%d.%d n%d.example\n", i/256, i%256, i)
+	}
+	tab, _ := table(b, config.Hosts{File: file(b, lines.String()), Zones: []wire.Name{name(b, "example")}})
+	q := query(b, "n5000.example", dns.TypeA)
+	var r wire.Reply
+	buf := make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Start(buf, q)
+		tab.Answer(q, &r)
+	}
+}

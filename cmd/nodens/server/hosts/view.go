@@ -1,0 +1,157 @@
+package hosts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// view is one state of all lines. It does not change once it is built.
+type view struct {
+	names map[wire.Name]*host
+	// reverse holds, under the name of an address in in-addr.arpa or ip6.arpa, the
+	// RDATA of its PTR records.
+	reverse map[wire.Name][][]byte
+	entries int
+}
+
+// host is what one name has, in the order of the lines, each address once: a set
+// of records has no duplicates (RFC 2181, 5).
+type host struct {
+	v4 [][4]byte
+	v6 [][16]byte
+}
+
+// asterisk is the first label of a wildcard in wire form.
+const asterisk = "\x01*"
+
+// find gives the host of name, or of the wildcard that stands for it; nil if there
+// is none.
+func (v *view) find(name []byte) *host {
+	if h := v.names[wire.Name(name)]; h != nil {
+		return h
+	}
+	if len(name) < 2 {
+		return nil
+	}
+	var buf [len(asterisk) + wire.MaxName]byte
+	n := copy(buf[:], asterisk)
+	n += copy(buf[n:], name[1+name[0]:])
+	return v.names[wire.Name(buf[:n])]
+}
+
+// maxLogged bounds the bad lines of one source that are logged one by one: enough
+// to see what is wrong, and a binary file does not fill the log.
+const maxLogged = 10
+
+// build makes the view of the file's text and, behind it, the inline lines.
+func (t *Table) build(text []byte) *view {
+	v := &view{names: make(map[wire.Name]*host), reverse: make(map[wire.Name][][]byte)}
+	t.read(v, t.cfg.File, text)
+	t.read(v, "Corefile", []byte(strings.Join(t.cfg.Inline, "\n")))
+	return v
+}
+
+// read adds the lines of text; source is what the log calls it.
+func (t *Table) read(v *view, source string, text []byte) {
+	bad, number := 0, 0
+	for line := range bytes.Lines(text) {
+		number++
+		err := t.addLine(v, line)
+		if err == nil {
+			continue
+		}
+		if bad++; bad <= maxLogged {
+			t.log.Warn("skipped a line", "source", source, "line", number, "error", err)
+		}
+	}
+	if bad > maxLogged {
+		t.log.Warn("skipped lines", "source", source, "lines", bad)
+	}
+}
+
+var errAlone = errors.New("an address without a name")
+
+// addLine reads one line: an address, then names, then perhaps a comment. The names
+// before one that is broken count.
+func (t *Table) addLine(v *view, line []byte) error {
+	line, _, _ = bytes.Cut(line, []byte("#"))
+	fields := strings.Fields(string(line))
+	if len(fields) == 0 {
+		return nil
+	}
+	// An IPv6 zone (fe80::1%eth0) means nothing to another machine.
+	text, _, _ := strings.Cut(fields[0], "%")
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return fmt.Errorf("%.64q is not an IP address", text)
+	}
+	if len(fields) == 1 {
+		return errAlone
+	}
+	for _, field := range fields[1:] {
+		name, err := wire.ParseName(field)
+		if err != nil {
+			return err
+		}
+		if within([]byte(name), t.cfg.Zones) {
+			t.add(v, name, addr.Unmap())
+		}
+	}
+	return nil
+}
+
+// add notes that name has addr.
+func (t *Table) add(v *view, name wire.Name, addr netip.Addr) {
+	h := v.names[name]
+	if h == nil {
+		h = new(host)
+		v.names[name] = h
+	}
+	var isNew bool
+	if addr.Is4() {
+		h.v4, isNew = appendNew(h.v4, addr.As4())
+	} else {
+		h.v6, isNew = appendNew(h.v6, addr.As16())
+	}
+	if !isNew {
+		return
+	}
+	v.entries++
+	if t.cfg.NoReverse || strings.HasPrefix(string(name), asterisk) {
+		return
+	}
+	at := reverseName(addr)
+	v.reverse[at] = append(v.reverse[at], []byte(name))
+	v.entries++
+}
+
+func appendNew[E comparable](s []E, e E) ([]E, bool) {
+	if slices.Contains(s, e) {
+		return s, false
+	}
+	return append(s, e), true
+}
+
+// reverseName is where the PTR records of addr stand: RFC 1035, 3.5 and RFC 3596,
+// 2.5.
+func reverseName(addr netip.Addr) wire.Name {
+	var b []byte
+	if addr.Is4() {
+		for _, octet := range slices.Backward(addr.AsSlice()) {
+			label := fmt.Appendf(nil, "%d", octet)
+			b = append(append(b, byte(len(label))), label...)
+		}
+		return wire.Name(append(b, "\x07in-addr\x04arpa\x00"...))
+	}
+	const digits = "0123456789abcdef"
+	for _, octet := range slices.Backward(addr.AsSlice()) {
+		b = append(b, 1, digits[octet&15], 1, digits[octet>>4])
+	}
+	return wire.Name(append(b, "\x03ip6\x04arpa\x00"...))
+}
