@@ -350,6 +350,28 @@ func TestNoReload(t *testing.T) {
 	})
 }
 
+// TestBlockList puts more names at one address than a message holds.
+func TestBlockList(t *testing.T) {
+	var lines strings.Builder
+	for i := range maxRecords + 10 {
+		fmt.Fprintf(&lines, "0.0.0.0 n%d.example\n10.%d.%d.1 many.example\n", i, i/256, i%256)
+	}
+	tab, _ := table(t, config.Hosts{File: file(t, lines.String())})
+	if got := tab.Entries(); got != maxRecords+10+maxRecords+maxRecords+maxRecords {
+		t.Errorf("%d entries", got)
+	}
+	if got := look(t, tab, fmt.Sprintf("n%d.example", maxRecords+9), dns.TypeA); len(got) != 2 {
+		t.Errorf("the last name: %v", got)
+	}
+	for _, q := range []*wire.Query{query(t, "0.0.0.0.in-addr.arpa", dns.TypePTR), query(t, "many.example", dns.TypeA)} {
+		var r wire.Reply
+		r.Start(nil, q)
+		if !tab.Answer(q, &r) || len(r.Finish(wire.MaxMessage)) > wire.MaxMessage {
+			t.Errorf("%s: no message", wire.Name(q.Name()))
+		}
+	}
+}
+
 func TestReverseName(t *testing.T) {
 	for _, addr := range []string{"0.0.0.0", "10.0.255.1", "255.255.255.255", "::", "fd00::1:2", "2001:db8:ffff:1234::abcd"} {
 		want, err := dns.ReverseAddr(addr)

@@ -30,6 +30,11 @@ type host struct {
 // asterisk is the first label of a wildcard in wire form.
 const asterisk = "\x01*"
 
+// maxRecords bounds the addresses of a name and the names of an address. No message
+// holds more (64 KiB, 16 bytes the least record), and block lists put a million
+// names at 0.0.0.0.
+const maxRecords = 4096
+
 // find gives the host of name, or of the wildcard that stands for it; nil if there
 // is none.
 func (v *view) find(name []byte) *host {
@@ -127,12 +132,15 @@ func (t *Table) add(v *view, name wire.Name, addr netip.Addr) {
 		return
 	}
 	at := reverseName(addr)
-	v.reverse[at] = append(v.reverse[at], []byte(name))
-	v.entries++
+	if names := v.reverse[at]; len(names) < maxRecords {
+		v.reverse[at] = append(names, []byte(name))
+		v.entries++
+	}
 }
 
+// appendNew appends e to s if it is not there and there is room.
 func appendNew[E comparable](s []E, e E) ([]E, bool) {
-	if slices.Contains(s, e) {
+	if len(s) == maxRecords || slices.Contains(s, e) {
 		return s, false
 	}
 	return append(s, e), true

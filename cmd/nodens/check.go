@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/netsetup"
+)
+
+// check says what the agent would do, and touches nothing.
+func check(opts *options, w io.Writer) error {
+	if opts.given["conf"] && !opts.given["basecorefile"] {
+		opts.baseConf = "" // the file that was named is the one to check
+	}
+	cfg, err := opts.loadConfig()
+	if err != nil {
+		return err
+	}
+	plan := "the node's network is left alone: there is no -localip, or both parts are turned off\n"
+	if opts.setsUpNetwork() {
+		p, err := netsetup.NewPlan(opts.network(nil))
+		if err != nil {
+			return err
+		}
+		plan = p.String()
+	}
+	fmt.Fprintf(w, "%s: %d server blocks, sha512 %.16s…\n", cfg.Path, len(cfg.Blocks), cfg.Hash)
+	for _, b := range cfg.Blocks {
+		fmt.Fprintln(w)
+		describe(w, opts, b)
+	}
+	fmt.Fprintf(w, "\nnetwork:\n%s", indent(plan))
+	return nil
+}
+
+// describe says where b listens and what happens to a query, in the order of the
+// path.
+func describe(w io.Writer, opts *options, b *config.Block) {
+	for _, z := range b.Zones {
+		fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
+	}
+	for _, a := range opts.addresses(b) {
+		fmt.Fprintf(w, "  listens on     udp and tcp %s\n", a)
+	}
+	if b.Hosts != nil {
+		fmt.Fprintf(w, "  hosts          %s and %d lines in the Corefile\n", b.Hosts.File, len(b.Hosts.Inline))
+	}
+	if k := b.Kubernetes; k != nil {
+		fmt.Fprintf(w, "  kubernetes     %s from %s\n", names(k.Zones), clusterSource(k))
+	}
+	if c := b.Cache; c != nil {
+		fmt.Fprintf(w, "  cache          %d answers up to %s, %d denials up to %s\n",
+			c.Success.Entries, c.Success.MaxTTL, c.Denial.Entries, c.Denial.MaxTTL)
+	}
+	if f := b.Forward; f != nil {
+		to := make([]string, len(f.To))
+		for i, a := range f.To {
+			to[i] = a.String()
+		}
+		fmt.Fprintf(w, "  forward        %s to %s\n", f.From, strings.Join(to, ", "))
+	} else {
+		fmt.Fprintln(w, "  forward        nothing; what is not answered above is SERVFAIL")
+	}
+	for name, addr := range b.Endpoints() {
+		fmt.Fprintf(w, "  %-14s http %s\n", name, addr)
+	}
+}
+
+func names[T fmt.Stringer](list []T) string {
+	out := make([]string, len(list))
+	for i, n := range list {
+		out[i] = n.String()
+	}
+	return strings.Join(out, " ")
+}
+
+func clusterSource(k *config.Kubernetes) string {
+	switch {
+	case len(k.Manifests) > 0:
+		return "the manifests in " + strings.Join(k.Manifests, ", ")
+	case k.Kubeconfig != "":
+		return "the API server in " + k.Kubeconfig
+	case k.Endpoint != "":
+		return "the API server " + k.Endpoint
+	default:
+		return "the API server of the pod's own cluster"
+	}
+}
+
+func indent(s string) string {
+	return "  " + strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") + "\n"
+}
