@@ -53,11 +53,20 @@ type Table struct {
 	seen fs.FileInfo
 }
 
-// New reads the file once. One that does not exist is a warning in log, as it is to
+// Options are what a Table needs beside its directive.
+type Options struct {
+	// Logger gets the warnings; nil drops them.
+	Logger *slog.Logger
+}
+
+// New reads the file once. One that does not exist is a warning, as it is to
 // CoreDNS: it may come. One that can't be read is an error. Lines that say nothing
-// are skipped, with their numbers in log.
-func New(cfg *config.Hosts, log *slog.Logger) (*Table, error) {
-	t := &Table{cfg: *cfg, log: log.With("directive", "hosts")}
+// are skipped, with a warning that has their number.
+func New(cfg *config.Hosts, opts Options) (*Table, error) {
+	t := &Table{cfg: *cfg, log: opts.Logger}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
 	t.view.Store(t.build(nil))
 	info, err := os.Stat(t.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {

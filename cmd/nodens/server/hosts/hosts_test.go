@@ -34,7 +34,7 @@ func file(t testing.TB, text string) string {
 func table(t testing.TB, cfg config.Hosts) (*Table, *bytes.Buffer) {
 	t.Helper()
 	var out bytes.Buffer
-	tab, err := New(&cfg, slog.New(slog.NewTextHandler(&out, nil)))
+	tab, err := New(&cfg, Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	if err != nil {
 		t.Fatalf("making the table: %v", err)
 	}
@@ -253,7 +253,7 @@ func TestFile(t *testing.T) {
 	})
 	t.Run("a folder", func(t *testing.T) {
 		dir := t.TempDir()
-		_, err := New(&config.Hosts{File: dir}, slog.New(slog.DiscardHandler))
+		_, err := New(&config.Hosts{File: dir}, Options{})
 		if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "hosts") {
 			t.Errorf("error %v", err)
 		}
@@ -263,7 +263,7 @@ func TestFile(t *testing.T) {
 		if err := os.Truncate(path, maxFile+1); err != nil { // a hole, no blocks
 			t.Fatal(err)
 		}
-		if _, err := New(&config.Hosts{File: path}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "32 MiB") {
+		if _, err := New(&config.Hosts{File: path}, Options{}); err == nil || !strings.Contains(err.Error(), "32 MiB") {
 			t.Errorf("error %v", err)
 		}
 	})
