@@ -1,0 +1,500 @@
+package netsetup
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// dualStack is a whole Config for the namespaces of these tests.
+func dualStack() Config {
+	return Config{
+		Addresses:      []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")},
+		DNSPort:        53,
+		HealthPort:     8080,
+		SetupInterface: true,
+		SetupIptables:  true,
+	}
+}
+
+func newSetup(t *testing.T, c Config, node Node) *Setup {
+	t.Helper()
+	s, err := New(c, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// apply runs the two steps of a start.
+func apply(t *testing.T, s *Setup) {
+	t.Helper()
+	if err := s.Links(t.Context()); err != nil {
+		t.Fatal("Links:", err)
+	}
+	if err := s.Rules(t.Context()); err != nil {
+		t.Fatal("Rules:", err)
+	}
+}
+
+func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		before := dump(t)
+
+		s := newSetup(t, dualStack(), nil)
+		apply(t, s)
+		applied := dump(t)
+		for _, l := range strings.Split(before, "\n") {
+			if !strings.Contains(applied, l) {
+				t.Errorf("a line of before is gone: %q", l)
+			}
+		}
+
+		apply(t, newSetup(t, dualStack(), nil)) // as after a crash
+		if diff := cmp.Diff(applied, dump(t)); diff != "" {
+			t.Errorf("applying again changed the node (-once +twice):\n%s", diff)
+		}
+
+		// A stranger takes away the rule at the head of a chain and one address.
+		r := s.Plan().Rules[len(s.Plan().Rules)-1]
+		run(t, append([]string{r.Family.String(), "-w", "-t", r.Table, "-D", r.Chain}, r.Spec...)...)
+		at := addressLink(t, s.Plan().Addresses[1])
+		run(t, "ip", "addr", "del", s.Plan().Addresses[1].String(), "dev", at)
+		if dump(t) == applied {
+			t.Fatal("the stranger changed nothing")
+		}
+		s.recheck(t.Context())
+		if diff := cmp.Diff(applied, dump(t)); diff != "" {
+			t.Errorf("the re-check did not put everything back (-want +got):\n%s", diff)
+		}
+		if got := s.Stats().Repairs; got != 2 {
+			t.Errorf("Repairs = %d, want 2", got)
+		}
+
+		if err := s.Teardown(); err != nil {
+			t.Fatal("Teardown:", err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("teardown left something, or took too much (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// addressLink returns the link an address is on.
+func addressLink(t *testing.T, p netip.Prefix) string {
+	t.Helper()
+	addrs, err := (&kernel{}).Addrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if a.Prefix == p {
+			return a.Link
+		}
+	}
+	t.Fatalf("%v is on no link", p)
+	return ""
+}
+
+func TestKernelRulesReadAsNodeLocalDNSCaches(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		c := dualStack()
+		c.Addresses = c.Addresses[:1]
+		apply(t, newSetup(t, c, nil))
+		const want = `*filter
+:INPUT ACCEPT
+:FORWARD ACCEPT
+:OUTPUT ACCEPT
+-A INPUT -d 169.254.20.10/32 -p udp -m udp --dport 53 -m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT
+-A INPUT -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT
+-A OUTPUT -s 169.254.20.10/32 -p udp -m udp --sport 53 -m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT
+-A OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 53 -m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT
+COMMIT
+*raw
+:PREROUTING ACCEPT
+:OUTPUT ACCEPT
+-A PREROUTING -d 169.254.20.10/32 -p udp -m udp --dport 53 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+-A PREROUTING -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+-A OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 8080 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+-A OUTPUT -d 169.254.20.10/32 -p tcp -m tcp --dport 8080 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+-A OUTPUT -d 169.254.20.10/32 -p udp -m udp --dport 53 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+-A OUTPUT -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+-A OUTPUT -s 169.254.20.10/32 -p udp -m udp --sport 53 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+-A OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 53 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK
+COMMIT
+`
+		// The two builds print the tables in different orders.
+		got := dumpRules(t, IPv4)
+		if raw, filter, found := strings.Cut(got, "*filter"); found && raw != "" {
+			got = "*filter" + filter + raw
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("iptables-save (-want +got):\n%s", diff)
+		}
+		if got := dumpRules(t, IPv6); strings.Contains(got, "-A ") {
+			t.Errorf("an IPv4 plan made IPv6 rules:\n%s", got)
+		}
+	})
+}
+
+func TestKernelRemovesDuplicatesOfOurRulesOnly(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		s := newSetup(t, dualStack(), nil)
+		apply(t, s)
+		applied := dump(t)
+		for _, r := range s.Plan().Rules[:7] {
+			run(t, append([]string{r.Family.String(), "-w", "-t", r.Table, "-I", r.Chain, "1"}, r.Spec...)...)
+		}
+		s.recheck(t.Context())
+		if diff := cmp.Diff(applied, dump(t)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if got := s.Stats().Repairs; got != 7 {
+			t.Errorf("Repairs = %d, want 7", got)
+		}
+	})
+}
+
+func TestKernelTeardownRemovesDuplicates(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		before := dump(t)
+		s := newSetup(t, dualStack(), nil)
+		apply(t, s)
+		for _, r := range s.Plan().Rules[3:6] {
+			for range 2 {
+				run(t, append([]string{r.Family.String(), "-w", "-t", r.Table, "-I", r.Chain, "1"}, r.Spec...)...)
+			}
+		}
+		if err := s.Teardown(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("(-before +after):\n%s", diff)
+		}
+	})
+}
+
+func TestKernelAddressesBindAtOnce(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		// lo is down here, as in every new namespace.
+		s := newSetup(t, dualStack(), nil)
+		if err := s.Links(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range s.Plan().Addresses {
+			conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Addr(), 53)))
+			if err != nil {
+				t.Errorf("binding %v: %v", a.Addr(), err)
+				continue
+			}
+			conn.Close()
+		}
+	})
+}
+
+func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		before := dump(t)
+		var log strings.Builder
+		c := dualStack()
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		s := newSetup(t, c, noDummy{&kernel{}})
+		apply(t, s)
+		for _, a := range s.Plan().Addresses {
+			if at := addressLink(t, a); at != loopback {
+				t.Errorf("%v is on %s, want lo", a, at)
+			}
+		}
+		if !strings.Contains(log.String(), "level=WARN msg=\"the kernel has no dummy driver") {
+			t.Errorf("no warning in the log:\n%s", log.String())
+		}
+		if err := s.Teardown(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("(-before +after):\n%s", diff)
+		}
+	})
+}
+
+// noDummy is a kernel which is known not to have the driver.
+type noDummy struct{ *kernel }
+
+func (noDummy) AddLink(string) error { return ErrNoDummy }
+
+func TestKernelUsesDummyLink(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		err := (&kernel{}).AddLink("probe")
+		if errors.Is(err, ErrNoDummy) {
+			t.Skip("this machine's kernel has no dummy driver:", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (&kernel{}).DeleteLink("probe"); err != nil {
+			t.Fatal(err)
+		}
+		furnish(t)
+		before := dump(t)
+		run(t, "ip", "link", "add", DefaultInterfaceName, "type", "dummy") // as NodeLocal DNSCache leaves it
+		run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", DefaultInterfaceName)
+		s := newSetup(t, dualStack(), nil)
+		apply(t, s)
+		for _, a := range s.Plan().Addresses {
+			if at := addressLink(t, a); at != DefaultInterfaceName {
+				t.Errorf("%v is on %s, want %s", a, at, DefaultInterfaceName)
+			}
+		}
+		run(t, "ip", "link", "del", DefaultInterfaceName)
+		s.recheck(t.Context())
+		if at := addressLink(t, s.Plan().Addresses[1]); at != DefaultInterfaceName {
+			t.Errorf("after the re-check the address is on %s", at)
+		}
+		if err := s.Teardown(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("(-before +after):\n%s", diff)
+		}
+	})
+}
+
+// standIn is a kernel whose links of kind dummy are really bridges: all that a
+// dummy link goes through, on kernels without the driver too. A bridge does
+// duplicate address detection, which a dummy does not.
+type standIn struct{ *kernel }
+
+func (s standIn) AddLink(name string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	return linkError(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+}
+
+func (s standIn) Link(name string) (Link, error) {
+	l, err := s.kernel.Link(name)
+	if l.Kind == "bridge" {
+		l.Kind = kindDummy
+	}
+	return l, err
+}
+
+func TestKernelManagesALinkOfItsOwn(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		node := standIn{&kernel{}}
+		err := node.AddLink("probe")
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip("this machine's kernel has no bridges to stand in for dummy links:", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := node.AddLink("probe"); !errors.Is(err, ErrExists) {
+			t.Errorf("adding it twice: %v, want ErrExists", err)
+		}
+		if err := node.DeleteLink("probe"); err != nil {
+			t.Fatal(err)
+		}
+		if err := node.DeleteLink("probe"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("deleting it twice: %v, want ErrNotFound", err)
+		}
+		furnish(t)
+		before := dump(t)
+		s := newSetup(t, dualStack(), node)
+		apply(t, s)
+		for _, a := range s.Plan().Addresses {
+			if at := addressLink(t, a); at != DefaultInterfaceName {
+				t.Errorf("%v is on %s, want %s", a, at, DefaultInterfaceName)
+			}
+		}
+		if got := run(t, "ip", "-6", "addr", "show", "dev", DefaultInterfaceName); !strings.Contains(got, "fd00::a/128 scope global nodad") {
+			t.Errorf("the IPv6 address waits for duplicate address detection:\n%s", got)
+		}
+		applied := dumpRules(t, IPv4) + dumpRules(t, IPv6)
+
+		run(t, "ip", "link", "del", DefaultInterfaceName)
+		s.recheck(t.Context())
+		for _, a := range s.Plan().Addresses {
+			if at := addressLink(t, a); at != DefaultInterfaceName {
+				t.Errorf("after the re-check %v is on %s", a, at)
+			}
+		}
+		if diff := cmp.Diff(applied, dumpRules(t, IPv4)+dumpRules(t, IPv6)); diff != "" {
+			t.Errorf("the re-check changed rules:\n%s", diff)
+		}
+
+		run(t, "ip", "link", "set", DefaultInterfaceName, "down")
+		s.recheck(t.Context())
+		if l, err := node.Link(DefaultInterfaceName); err != nil || !l.Up {
+			t.Errorf("after the re-check the link is %+v, %v", l, err)
+		}
+
+		run(t, "ip", "addr", "add", "192.0.2.9/32", "dev", DefaultInterfaceName)
+		if err := s.Teardown(); err != nil {
+			t.Fatal(err)
+		}
+		if at := addressLink(t, netip.MustParsePrefix("192.0.2.9/32")); at != DefaultInterfaceName {
+			t.Errorf("the stranger's address is on %s", at)
+		}
+		run(t, "ip", "addr", "del", "192.0.2.9/32", "dev", DefaultInterfaceName)
+		if err := s.Teardown(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("(-before +after):\n%s", diff)
+		}
+	})
+}
+
+func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		run(t, "ip", "link", "add", "veth0", "type", "veth", "peer", "name", "veth1")
+		run(t, "ip", "addr", "add", "169.254.20.10/16", "dev", "veth0")
+		before := dump(t)
+
+		err := newSetup(t, dualStack(), nil).Links(t.Context())
+		wantError(t, err, InterfaceCheck, "in use on veth0", "-localip", "-setupinterface=false")
+
+		c := dualStack()
+		c.Addresses = c.Addresses[1:]
+		c.InterfaceName = "veth1"
+		s := newSetup(t, c, nil)
+		wantError(t, s.Links(t.Context()), InterfaceCheck, "veth1", "-interfacename")
+		if err := s.Teardown(); err != nil {
+			t.Error("Teardown:", err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("a refused set-up changed the node (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// wantError checks the type of an error and that it says certain things.
+func wantError(t *testing.T, err error, typ ErrorType, parts ...string) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error %v is no *Error", err)
+	}
+	if e.Type != typ {
+		t.Errorf("error type %q, want %q: %v", e.Type, typ, err)
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("error lacks %q: %v", p, err)
+		}
+	}
+}
+
+func TestKernelSaysThatIPv6IsDisabled(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		for _, which := range []string{"all", "default"} {
+			path := "/proc/sys/net/ipv6/conf/" + which + "/disable_ipv6"
+			if err := os.WriteFile(path, []byte("1"), 0); err != nil {
+				t.Skip("cannot turn IPv6 off in a namespace:", err)
+			}
+		}
+		s := newSetup(t, dualStack(), noDummy{&kernel{}})
+		err := s.Links(t.Context())
+		wantError(t, err, InterfaceAdd, "fd00::a", "IPv6 is disabled", "-localip", "disable_ipv6", "-setupinterface=false")
+		if !errors.Is(err, ErrNoIPv6) {
+			t.Errorf("%v is not ErrNoIPv6", err)
+		}
+		if at := addressLink(t, s.Plan().Addresses[0]); at != loopback {
+			t.Errorf("the IPv4 address is on %q; it should be in place all the same", at)
+		}
+	})
+}
+
+func TestKernelSaysWhichPermissionIsMissing(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		run(t, "ip", "link", "set", "lo", "up")
+		dropNetAdmin(t)
+		s := newSetup(t, dualStack(), noDummy{&kernel{}})
+		err := s.Links(t.Context())
+		wantError(t, err, InterfaceAdd, "NET_ADMIN", "-setupinterface=false")
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%v is not fs.ErrPermission", err)
+		}
+		err = s.Rules(t.Context())
+		wantError(t, err, Iptables, "rule 1 of", "NET_ADMIN", "-setupiptables=false")
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%v is not fs.ErrPermission", err)
+		}
+		if got := s.Stats().Errors[Iptables]; got != 2 {
+			t.Errorf("%d iptables errors counted, want one for each family", got)
+		}
+	})
+}
+
+func TestKernelSaysThatIptablesIsMissing(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		t.Setenv("PATH", t.TempDir())
+		err := newSetup(t, dualStack(), nil).Rules(t.Context())
+		wantError(t, err, Iptables, "ip6tables", "install the iptables package", "-setupiptables=false")
+		if !errors.Is(err, ErrNoTool) {
+			t.Errorf("%v is not ErrNoTool", err)
+		}
+	})
+}
+
+func TestKernelGivesUpOnAHeldLock(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		path := os.Getenv("XTABLES_LOCKFILE")
+		program, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), "iptables"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(program, "legacy") {
+			t.Skip("this build of iptables has no lock")
+		}
+		lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		c := dualStack()
+		c.Addresses = c.Addresses[:1]
+		s := newSetup(t, c, nil)
+		apply(t, s)
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Fatal(err)
+		}
+		// The set-up counts as locked out, not as broken.
+		_, err = (&kernel{}).HasRule(s.Plan().Rules[0])
+		if !errors.Is(err, ErrLocked) {
+			t.Errorf("HasRule under a held lock returned %v", err)
+		}
+		// Teardown ends, says so, and still takes the addresses away.
+		err = s.Teardown()
+		if err == nil || !errors.Is(err, ErrLocked) {
+			t.Errorf("Teardown under a held lock returned %v", err)
+		}
+		if got := run(t, "ip", "addr"); strings.Contains(got, "169.254.20.10") {
+			t.Errorf("the address is still there:\n%s", got)
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Teardown(); err != nil {
+			t.Errorf("Teardown with the lock free: %v", err)
+		}
+		if got := dumpRules(t, IPv4); strings.Contains(got, "-A ") {
+			t.Errorf("rules are left:\n%s", got)
+		}
+	})
+}
