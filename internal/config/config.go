@@ -5,14 +5,26 @@
 // of NodeLocal DNSCache's base Corefile are filled in before it, and what this
 // package adds is meaning: each directive is one file, which holds its type and
 // the method that reads its tokens, and one line in [Block], the table of all
-// directives in the order in which a query meets them. Nothing outside the file
-// itself is read or touched but the files the Corefile imports, so a Config can be
-// made, looked at and thrown away.
+// directives in the order in which a query meets them. Reading goes on after a
+// fault, so one error names all that is wrong, each as a [Fault]; when every block
+// is read, blocks that claim the same zone and upstreams that lead straight back
+// are looked for. Files are read (imports, resolv.conf files, the kube-dns
+// ConfigMap), and nothing is touched, so a Config can be made, looked at and
+// thrown away.
+//
+// To add a directive: a file with its type and a parse method on the pointer to it,
+// and a field with a `directive` tag in [Block].
 package config
 
 import (
+	"cmp"
+	"crypto/sha512"
+	"encoding/hex"
+	"net"
 	"net/netip"
-	"time"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -23,7 +35,12 @@ type Config struct {
 	// text: coredns_reload_version_info's value.
 	Path string
 	Hash string
-	// Blocks are the server blocks, in the file's order.
+	// Files are all the files it was made from, Path first: imports, resolv.conf
+	// files and the kube-dns ConfigMap's. A change in one is a reason to read anew.
+	Files []string
+	// Blocks are the server blocks, in the file's order, and behind them one for
+	// each stub domain of the kube-dns ConfigMap. A block whose keys name several
+	// ports is one Block for each port.
 	Blocks []*Block
 }
 
@@ -36,8 +53,12 @@ type Block struct {
 	Zones []wire.Name
 	// Port is the port of the block's keys; 53, or -dns.port, where they name none.
 	Port uint16
-	// Line is the line of the file the block starts at.
+	// File and Line are where the block starts.
+	File string
 	Line int
+	// Listen are the addresses the block listens on, over UDP and TCP: those of
+	// bind, else the local IPs, else "[::]" for all addresses of both families.
+	Listen []netip.AddrPort
 
 	Bind        *Bind        `directive:"bind"`
 	Bufsize     *Bufsize     `directive:"bufsize"`
@@ -55,152 +76,151 @@ type Block struct {
 	Forward     *Forward     `directive:"forward"`
 }
 
-// Bind is `bind ADDRESS|INTERFACE…`: where the block listens. Without it the block
-// listens on every address of -localip, or on all addresses if there is none.
-type Bind struct {
-	Addrs []netip.Addr
+// Options are what a Corefile's meaning depends on besides its text. The zero
+// value is that of a plain Corefile on this machine.
+type Options struct {
+	// Port is -dns.port: the port of keys that name none. 0 is 53.
+	Port uint16
+	// LocalIPs are -localip's addresses: __PILLAR__LOCAL__DNS__, and where blocks
+	// without bind listen.
+	LocalIPs []netip.Addr
+	// UpstreamService is -upstreamsvc: the Service whose ClusterIP is
+	// __PILLAR__CLUSTER__DNS__. "" is kube-dns.
+	UpstreamService string
+	// PrometheusAddr is __PROMETHEUS__ENDPOINT__; "" is ":9253".
+	PrometheusAddr string
+	// KubeDNS is -kubednscm: the folder the kube-dns ConfigMap is mounted at. "",
+	// or a folder that does not exist, is none.
+	KubeDNS string
+	// ResolvConf is what __PILLAR__UPSTREAM__SERVERS__ means without upstream name
+	// servers in the kube-dns ConfigMap. "" is /etc/resolv.conf.
+	ResolvConf string
+	// LookupEnv finds an environment variable; nil is [os.LookupEnv]. The lexer's
+	// own {$NAME} always reads the process's environment.
+	LookupEnv func(name string) (string, bool)
+	// Interface gives the addresses of a network interface, for `bind`; nil asks
+	// the machine. Its error is shown to the user behind the interface's name.
+	Interface func(name string) ([]netip.Addr, error)
 }
 
-// Bufsize is `bufsize [SIZE]`: the most a client's EDNS payload size counts for,
-// 512 to 4096 bytes.
-type Bufsize struct {
-	Size uint16
+// withDefaults is o with its zero fields filled.
+func (o Options) withDefaults() Options {
+	o.Port = cmp.Or(o.Port, 53)
+	o.UpstreamService = cmp.Or(o.UpstreamService, "kube-dns")
+	o.PrometheusAddr = cmp.Or(o.PrometheusAddr, ":9253")
+	o.ResolvConf = cmp.Or(o.ResolvConf, "/etc/resolv.conf")
+	if o.LookupEnv == nil {
+		o.LookupEnv = os.LookupEnv
+	}
+	if o.Interface == nil {
+		o.Interface = interfaceAddrs
+	}
+	return o
 }
 
-// Reload is `reload [INTERVAL] [JITTER]`: how often the Corefile is looked at for
-// changes. Interval 0 is "off".
-type Reload struct {
-	Interval, Jitter time.Duration
+// interfaceAddrs asks the machine for an interface's addresses. Link-local IPv6
+// addresses carry their zone.
+func interfaceAddrs(name string) ([]netip.Addr, error) {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := link.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.Addr
+	for _, a := range addrs {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		addr := prefix.Addr().Unmap()
+		if addr.Is6() && addr.IsLinkLocalUnicast() {
+			addr = addr.WithZone(name)
+		}
+		list = append(list, addr)
+	}
+	return list, nil
 }
 
-// Health is `health [ADDRESS] { lameduck DURATION }`.
-type Health struct {
-	Addr     string // host:port; ":8080" by default
-	Lameduck time.Duration
+// Source is a Corefile before it is read.
+type Source struct {
+	// Path is what errors call it; relative imports start from its folder.
+	Path string
+	// Text is the Corefile, with or without placeholders. It is not changed.
+	Text    []byte
+	Options Options
 }
 
-// Ready is `ready [ADDRESS]`; ":8181" by default.
-type Ready struct {
-	Addr string
+// Load reads the Corefile at path, as [Parse] does. Errors name the file.
+func Load(path string, opts Options) (*Config, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, &Fault{File: path, Text: "can't read the Corefile: " + err.Error()}
+	}
+	return Parse(Source{Path: path, Text: text, Options: opts})
 }
 
-// Prometheus is `prometheus [ADDRESS]`; "localhost:9153" by default.
-type Prometheus struct {
-	Addr string
+// Parse makes a Config of src: it fills the placeholders in, reads the blocks, adds
+// those of the stub domains, and checks the whole. The error joins all the
+// [Fault]s found (see [errors.Join]); the Config is nil then.
+func Parse(src Source) (*Config, error) {
+	src.Path = cmp.Or(src.Path, "Corefile")
+	opts := src.Options.withDefaults()
+	legacy, err := readKubeDNS(opts.KubeDNS)
+	if err != nil {
+		return nil, err
+	}
+	text, err := Render(src.Text, opts.pillars(src.Path, legacy.upstreams))
+	if err != nil {
+		return nil, err
+	}
+	main := file{path: src.Path, text: text}
+	im := imports{snippets: make(map[string][]word)}
+	abs, err := filepath.Abs(src.Path)
+	if err != nil {
+		return nil, syntaxFault(src.Path, err)
+	}
+	if err := im.walk(main, []string{abs}); err != nil {
+		return nil, err
+	}
+	groups, err := parseGroups(src.Path, text, im.heads)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{opts: &opts}
+	c := &Config{Path: src.Path, Hash: hash(im.files, legacy.files)}
+	for _, f := range slices.Concat(im.files, legacy.files) {
+		p.uses(f.path)
+	}
+	for _, g := range groups {
+		c.Blocks = append(c.Blocks, p.blocks(g)...)
+	}
+	c.Blocks = append(c.Blocks, p.stubs(legacy.stubs)...)
+	p.check(src.Path, c.Blocks)
+	c.Files = p.files
+	if err := join(src.Path, p.faults); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
-// Errors is `errors`.
-type Errors struct{}
-
-// Log is `log [NAMES…] [FORMAT] { class … }`.
-type Log struct {
-	// Names are the zones logged; empty means all.
-	Names []wire.Name
-	// Classes are "success", "denial", "error", "all"; empty means all.
-	Classes []string
+// uses notes a file that the Config is made from.
+func (p *parser) uses(path string) {
+	if !slices.Contains(p.files, path) {
+		p.files = append(p.files, path)
+	}
 }
 
-// Loadbalance is `loadbalance [round_robin]`: addresses are put in random order.
-type Loadbalance struct{}
-
-// Hosts is `hosts [FILE [ZONES…]] { INLINE…; ttl N; no_reverse; reload D; fallthrough [ZONES…] }`.
-type Hosts struct {
-	File  string // "/etc/hosts" by default
-	Zones []wire.Name
-	// Inline are the lines in hosts(5) form given in the block.
-	Inline      []string
-	TTL         uint32        // seconds, 3600 by default
-	Reload      time.Duration // 5s by default, 0 is never
-	NoReverse   bool
-	Fallthrough *Fallthrough
-}
-
-// Fallthrough is `fallthrough [ZONES…]`: names in Zones that a directive would
-// answer with NXDOMAIN go on to the next one. nil is none; empty Zones are all.
-type Fallthrough struct {
-	Zones []wire.Name
-}
-
-// Kubernetes is the `kubernetes [ZONES…] { … }` directive.
-type Kubernetes struct {
-	Zones []wire.Name // the block's zones where none are given
-	// Endpoint, TLS and Kubeconfig say where the API server is; all empty is the
-	// pod's own service account. Manifests replaces it by files or folders.
-	Endpoint           string
-	TLS                *TLS
-	Kubeconfig         string
-	Context            string
-	Manifests          []string
-	Namespaces         []string // empty is all
-	Labels             string
-	TTL                uint32 // seconds, 5 by default
-	Pods               PodMode
-	EndpointPodNames   bool
-	NoEndpoints        bool
-	IgnoreEmptyService bool
-	StartupTimeout     time.Duration // 5s by default
-	QPS                float32       // apiserver_qps; 0 is client-go's own
-	Burst              int           // apiserver_burst; 0 is client-go's own
-	Fallthrough        *Fallthrough
-}
-
-// TLS names PEM files.
-type TLS struct {
-	Cert, Key, CA string
-}
-
-// PodMode is the `pods` option.
-type PodMode uint8
-
-// The pod modes. Verified is not in this version.
-const (
-	PodsDisabled PodMode = iota
-	PodsInsecure
-)
-
-// Loop is `loop`: at start, find out whether the upstreams lead back here.
-type Loop struct{}
-
-// Cache is `cache [TTL] [ZONES…] { success CAP [TTL] [MINTTL]; denial CAP [TTL] [MINTTL]; servfail D }`.
-type Cache struct {
-	Zones    []wire.Name   // the block's zones where none are given
-	Success  CacheLimits   // 9984 entries, 3600s, 5s
-	Denial   CacheLimits   // 9984 entries, 1800s, 5s
-	Servfail time.Duration // 5s; 0 keeps none
-}
-
-// CacheLimits bounds one kind of entry.
-type CacheLimits struct {
-	Entries        int
-	MaxTTL, MinTTL time.Duration
-}
-
-// Policy is how `forward` chooses among its upstreams.
-type Policy uint8
-
-// The policies; Random is what is used where none is given.
-const (
-	PolicyRandom Policy = iota
-	PolicyRoundRobin
-	PolicySequential
-)
-
-// Forward is `forward FROM TO… { … }`.
-type Forward struct {
-	From   wire.Name
-	Except []wire.Name
-	// To are the upstreams as IP:port; resolv.conf files are read when the Config
-	// is made. Files are those files, so that a reload can look at them again.
-	To                   []netip.AddrPort
-	Files                []string
-	ForceTCP, PreferUDP  bool
-	Policy               Policy
-	MaxFails             int           // 2; 0: never down
-	Expire               time.Duration // 10s: idle connections are closed
-	ReadTimeout          time.Duration // 2s
-	HealthInterval       time.Duration // 500ms
-	HealthNoRec          bool
-	HealthDomain         wire.Name // the root
-	MaxConcurrent        int       // 0: no limit but the server's own
-	FailfastAllUnhealthy bool
+// hash is the SHA-512 of all files' names and texts.
+func hash(lists ...[]file) string {
+	h := sha512.New()
+	for _, f := range slices.Concat(lists...) {
+		h.Write([]byte(f.path))
+		h.Write([]byte{0})
+		h.Write(f.text)
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }

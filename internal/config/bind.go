@@ -1,0 +1,70 @@
+package config
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Bind is `bind ADDRESS|INTERFACE… { except ADDRESS|INTERFACE… }`: where the block
+// listens. Without it the block listens on every address of -localip, or on all
+// addresses if there is none. It may stand more than once; the addresses add up.
+type Bind struct {
+	// Addrs are without duplicates; interfaces are replaced by the addresses they
+	// had when the Config was made, exceptions are taken out. Never empty.
+	Addrs []netip.Addr
+}
+
+func (b *Bind) parse(p *parser, s statement) {
+	if !p.count(s, 1, -1, "bind ADDRESS|INTERFACE…") {
+		return
+	}
+	var except []netip.Addr
+	p.body(s, options{
+		"except": {usage: "except ADDRESS|INTERFACE…", least: 1, most: -1, set: func(args []word) {
+			except = append(except, p.addresses(args)...)
+		}},
+	})
+	faults := len(p.faults)
+	for _, addr := range p.addresses(s.args()) {
+		if !slices.Contains(except, addr) {
+			b.add(addr)
+		}
+	}
+	if len(b.Addrs) == 0 && len(p.faults) == faults {
+		p.fault(s.name(), "no address is left to listen on; take one out of except, or give the interface an address")
+	}
+}
+
+// join adds the addresses of a further bind.
+func (b *Bind) join(_ *parser, _ statement, next directive) {
+	for _, addr := range next.(*Bind).Addrs {
+		b.add(addr)
+	}
+}
+
+func (b *Bind) add(addr netip.Addr) {
+	if !slices.Contains(b.Addrs, addr) {
+		b.Addrs = append(b.Addrs, addr)
+	}
+}
+
+// addresses reads IP addresses and names of interfaces.
+func (p *parser) addresses(words []word) []netip.Addr {
+	var list []netip.Addr
+	for _, w := range words {
+		if addr, err := netip.ParseAddr(w.text); err == nil {
+			list = append(list, addr.Unmap())
+			continue
+		}
+		addrs, err := p.opts.Interface(w.text)
+		if err != nil {
+			p.fault(w, "%q is neither an IP address nor an interface of this machine: %v", w.text, err)
+			continue
+		}
+		if len(addrs) == 0 {
+			p.fault(w, "the interface %q has no address", w.text)
+		}
+		list = append(list, addrs...)
+	}
+	return list
+}

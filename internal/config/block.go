@@ -1,0 +1,127 @@
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// blocks reads one server block: a Block for each port its keys name.
+func (p *parser) blocks(g group) []*Block {
+	zones := make(map[uint16][]wire.Name)
+	var ports []uint16
+	for _, w := range g.keys {
+		for text := range strings.SplitSeq(w.text, ",") {
+			key, err := parseKey(text)
+			if err != nil {
+				p.fault(word{text: text, file: w.file, line: w.line}, "%v", err)
+			}
+			port := p.opts.Port
+			if key.ported {
+				port = key.port
+			}
+			if !slices.Contains(ports, port) {
+				ports = append(ports, port)
+			}
+			for _, zone := range key.zones {
+				if !slices.Contains(zones[port], zone) {
+					zones[port] = append(zones[port], zone)
+				}
+			}
+		}
+	}
+	list := make([]*Block, 0, len(ports))
+	for _, port := range ports {
+		p.block = &Block{Zones: zones[port], Port: port, File: g.keys[0].file, Line: g.keys[0].line}
+		p.firsts = make(map[string]word)
+		p.directives(g.directives)
+		p.listening()
+		list = append(list, p.block)
+	}
+	return list
+}
+
+// listening fills p.block's addresses in and refuses upstreams that are one of
+// them.
+func (p *parser) listening() {
+	b := p.block
+	addrs := p.opts.LocalIPs
+	if b.Bind != nil {
+		addrs = b.Bind.Addrs
+	} else if len(addrs) == 0 {
+		addrs = []netip.Addr{netip.IPv6Unspecified()}
+	}
+	for _, addr := range addrs {
+		b.Listen = append(b.Listen, netip.AddrPortFrom(addr, b.Port))
+	}
+	p.name = "forward"
+	defer func() { p.name = "" }()
+	for f := b.Forward; f != nil; f = f.Next {
+		for _, to := range f.To {
+			if !listensOn(b.Listen, to) {
+				continue
+			}
+			from := ""
+			if len(f.Files) > 0 {
+				from = " (see also " + strings.Join(f.Files, ", ") + ")"
+			}
+			at := p.firsts["forward"]
+			at.text = to.String()
+			p.fault(at, "the upstream %s is an address that this block listens on, so queries would go in a circle; name another upstream%s", to, from)
+		}
+	}
+}
+
+// listensOn reports whether a packet to the address to certainly comes in at one
+// of listen. Of a block that listens on all addresses only the loopback ones and
+// the wildcard itself are known to be its own.
+func listensOn(listen []netip.AddrPort, to netip.AddrPort) bool {
+	for _, at := range listen {
+		if at.Port() != to.Port() {
+			continue
+		}
+		addr := to.Addr()
+		own := addr.IsUnspecified() || addr == netip.IPv6Loopback() || addr == netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if at.Addr() == addr || at.Addr().IsUnspecified() && own {
+			return true
+		}
+	}
+	return false
+}
+
+// check looks at the blocks together.
+func (p *parser) check(path string, blocks []*Block) {
+	if len(blocks) == 0 {
+		p.fault(word{file: path}, `no server block; a Corefile has at least one, such as ". { forward . /etc/resolv.conf }"`)
+	}
+	type claim struct {
+		zone wire.Name
+		port uint16
+	}
+	claims := make(map[claim][]*Block)
+	for _, b := range blocks {
+		for _, zone := range b.Zones {
+			c := claim{zone, b.Port}
+			for _, first := range claims[c] {
+				p.overlap(first, b, zone)
+			}
+			claims[c] = append(claims[c], b)
+		}
+	}
+}
+
+// overlap notes that b serves zone where first does already. A block without bind
+// listens everywhere, as CoreDNS counts it.
+func (p *parser) overlap(first, b *Block, zone wire.Name) {
+	if first.Bind != nil && b.Bind != nil {
+		shared := slices.ContainsFunc(b.Bind.Addrs, func(a netip.Addr) bool { return slices.Contains(first.Bind.Addrs, a) })
+		if !shared {
+			return
+		}
+	}
+	at := word{text: zone.String(), file: b.File, line: b.Line}
+	p.fault(at, "the zone %s on port %d is served already by the block at %s:%d; make one block of them, or bind them to different addresses",
+		zone, b.Port, first.File, first.Line)
+}

@@ -1,0 +1,21 @@
+package config
+
+// Bufsize is `bufsize [SIZE]`: the most a client's EDNS payload size counts for,
+// 512 to 4096 bytes.
+type Bufsize struct {
+	Size uint16
+}
+
+// defaultBufsize is what every path takes without fragments: the DNS flag day's.
+const defaultBufsize = 1232
+
+func (b *Bufsize) parse(p *parser, s statement) {
+	b.Size = defaultBufsize
+	p.body(s, nil)
+	if !p.count(s, 0, 1, "bufsize [SIZE]") || len(s.args()) == 0 {
+		return
+	}
+	if n, ok := p.number(s.args()[0], 512, 4096); ok {
+		b.Size = uint16(n)
+	}
+}

@@ -1,0 +1,164 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+)
+
+// word is one token and where it stands.
+type word struct {
+	text string
+	file string
+	line int
+}
+
+// statement is one line of a block and what it holds in braces: a directive with
+// its options, or an option.
+type statement struct {
+	words []word // never empty
+	body  []statement
+}
+
+func (s statement) name() word   { return s.words[0] }
+func (s statement) args() []word { return s.words[1:] }
+
+// group is one server block as it stands in the file.
+type group struct {
+	keys       []word
+	directives []statement
+}
+
+// parseGroups finds the server blocks of src, with imports and snippets put in
+// place. heads are the headers of all files that count.
+func parseGroups(path string, text []byte, heads []header) ([]group, error) {
+	raw, err := caddyfile.Parse(path, bytes.NewReader(text), nil)
+	if err != nil {
+		return nil, syntaxFault(path, err)
+	}
+	groups := make([]group, 0, len(raw))
+	for _, block := range raw {
+		var g group
+		for name, tokens := range block.Tokens {
+			g.directives = append(g.directives, statements(path, name, tokens)...)
+		}
+		slices.SortStableFunc(g.directives, func(a, b statement) int { return a.name().compare(b.name()) })
+		g.keys = g.locate(path, block.Keys, &heads)
+		groups = append(groups, g)
+	}
+	return groups, nil
+}
+
+func (w word) compare(v word) int {
+	if c := strings.Compare(w.file, v.file); c != 0 {
+		return c
+	}
+	if w.line != v.line {
+		return w.line - v.line
+	}
+	return strings.Compare(w.text, v.text)
+}
+
+// locate gives each key its place. The lexer's blocks don't carry one, so the
+// first header of the same keys that no block has taken is it.
+func (g *group) locate(path string, keys []string, heads *[]header) []word {
+	at := word{file: path}
+	if len(g.directives) > 0 {
+		at = g.directives[0].name()
+	}
+	for i, h := range *heads {
+		if h.matches(keys) {
+			*heads = slices.Delete(slices.Clone(*heads), i, i+1)
+			at = h.at
+			break
+		}
+	}
+	words := make([]word, len(keys))
+	for i, key := range keys {
+		words[i] = word{text: key, file: at.file, line: at.line}
+	}
+	return words
+}
+
+// statements splits the tokens that the lexer has gathered under one directive's
+// name: one statement for each time the block has it.
+func statements(path, name string, tokens []caddyfile.Token) []statement {
+	words := make([]word, len(tokens))
+	for i, t := range tokens {
+		words[i] = word{text: t.Text, file: t.File, line: t.Line}
+		if t.File == "" {
+			words[i].file = path
+		}
+	}
+	list, _ := nest(words, 0)
+	for i := range list {
+		list[i].words[0].text = expandedName(list[i].words[0].text, name)
+	}
+	return list
+}
+
+// expandedName is name where text is a reference to the environment, which the
+// lexer leaves unexpanded in a directive's own token.
+func expandedName(text, name string) string {
+	if strings.Contains(text, "{$") || strings.Contains(text, "{%") {
+		return name
+	}
+	return text
+}
+
+// maxNesting is one more than a Corefile has: directive, option. The rest is a
+// mistake that is better reported than followed.
+const maxNesting = 3
+
+// nest reads statements from words up to the closing brace of the block it is
+// called in, and gives the words left.
+func nest(words []word, depth int) (list []statement, rest []word) {
+	fresh := true // the next word starts a statement
+	var last word
+	for len(words) > 0 {
+		w := words[0]
+		switch {
+		case w.text == "}" && depth > 0:
+			return list, words[1:]
+		case w.text == "{" && len(list) > 0 && depth < maxNesting:
+			var body []statement
+			body, words = nest(words[1:], depth+1)
+			s := &list[len(list)-1]
+			s.body, fresh = append(s.body, body...), true
+			continue
+		case fresh || w.file != last.file || w.line != last.line+strings.Count(last.text, "\n"):
+			list = append(list, statement{words: []word{w}})
+		default:
+			s := &list[len(list)-1]
+			s.words = append(s.words, w)
+		}
+		last, fresh, words = w, false, words[1:]
+	}
+	return list, nil
+}
+
+// syntaxFault puts the lexer's error ("FILE:LINE - Error during parsing: TEXT") in
+// this package's form.
+func syntaxFault(path string, err error) error {
+	f := &Fault{File: path, Text: err.Error()}
+	var fault *Fault
+	if errors.As(err, &fault) {
+		return fault
+	}
+	if place, text, ok := strings.Cut(err.Error(), " - "); ok {
+		colon := strings.LastIndexByte(place, ':')
+		if line, err := strconv.Atoi(place[colon+1:]); err == nil && colon > 0 {
+			f.File, f.Line, f.Text = place[:colon], line, text
+		}
+	}
+	f.Text = strings.TrimPrefix(f.Text, "Error during parsing: ")
+	f.Text = strings.TrimPrefix(f.Text, "Syntax error: ")
+	if f.Text == "Unexpected EOF" || strings.HasSuffix(f.Text, "expecting '}'") {
+		f.Text = "the file ends inside a block: a closing } is missing"
+	}
+	return f
+}

@@ -1,0 +1,111 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Fault is one thing wrong in a Corefile or in a file it names. It says where it
+// stands and what to write instead. It is not changed once it is made.
+type Fault struct {
+	// File and Line are where Word stands; Line is 0 where the file as a whole is
+	// at fault.
+	File string
+	Line int
+	// Directive is the directive at fault, or "" where it is the block or the file;
+	// Option the option whose value is at fault, or "".
+	Directive, Option string
+	// Word is the word at fault as it stands in the file, or "".
+	Word string
+	// Text says what is wrong with it and what to do.
+	Text string
+	// Nearest is the allowed word that Word is probably meant to be, or "".
+	Nearest string
+	// Allowed are the words that may stand there; nil where they can't be listed.
+	Allowed []string
+}
+
+// Error is "FILE:LINE: DIRECTIVE OPTION: TEXT (did you mean …?); allowed: …", in one
+// line.
+func (f *Fault) Error() string {
+	var b strings.Builder
+	b.WriteString(f.File)
+	if f.Line > 0 {
+		fmt.Fprintf(&b, ":%d", f.Line)
+	}
+	b.WriteString(": ")
+	if f.Directive != "" {
+		b.WriteString(strings.TrimSpace(f.Directive+" "+f.Option) + ": ")
+	}
+	b.WriteString(f.Text)
+	if f.Nearest != "" {
+		fmt.Fprintf(&b, " (did you mean %q?)", f.Nearest)
+	}
+	if len(f.Allowed) > 0 {
+		b.WriteString("; allowed: " + strings.Join(f.Allowed, ", "))
+	}
+	return b.String()
+}
+
+// maxFaults bounds what one reading reports: a screenful. A file with more is most
+// often not a Corefile at all.
+const maxFaults = 25
+
+// join makes one error of faults, each text once; nil if there are none.
+func join(file string, faults []*Fault) error {
+	var errs []error
+	seen := make(map[string]bool)
+	for _, f := range faults {
+		text := f.Error()
+		if seen[text] {
+			continue
+		}
+		seen[text] = true
+		if len(errs) == maxFaults {
+			more := &Fault{File: file, Text: "more is wrong; mend what is above first"}
+			return errors.Join(append(errs, more)...)
+		}
+		errs = append(errs, f)
+	}
+	return errors.Join(errs...)
+}
+
+// nearest is the word of allowed that text is probably a slip of, or "".
+func nearest(text string, allowed []string) string {
+	// One slip in three letters: "lop" is loop, but "dns64" is not "ready".
+	best, limit := "", max(1, len(text)/3)
+	if len(text) > 64 { // no directive or option is a third as long
+		return ""
+	}
+	for _, word := range allowed {
+		if d := distance(strings.ToLower(text), word); d <= limit {
+			best, limit = word, d-1
+		}
+	}
+	return best
+}
+
+// distance is how many letters to add, drop, change or swap with their neighbour
+// turn a into b (optimal string alignment).
+func distance(a, b string) int {
+	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row, above, twice := rows[i%3], rows[(i+2)%3], rows[(i+1)%3]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := above[j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			row[j] = min(change, above[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], twice[j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)%3][len(b)]
+}

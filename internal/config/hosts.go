@@ -1,0 +1,70 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Hosts is `hosts [FILE [ZONES…]] { INLINE…; ttl N; no_reverse; reload D; fallthrough [ZONES…] }`.
+type Hosts struct {
+	File  string // "/etc/hosts" by default
+	Zones []wire.Name
+	// Inline are the lines in hosts(5) form given in the block.
+	Inline      []string
+	TTL         uint32        // seconds, 3600 by default
+	Reload      time.Duration // 5s by default, 0 is never
+	NoReverse   bool
+	Fallthrough *Fallthrough
+}
+
+func (h *Hosts) parse(p *parser, s statement) {
+	*h = Hosts{File: "/etc/hosts", TTL: 3600, Reload: 5 * time.Second}
+	args := s.args()
+	if len(args) > 0 {
+		h.File, args = args[0].text, args[1:]
+		if h.File == "" {
+			p.fault(s.name(), "the file's name is empty; is an environment variable unset?")
+		}
+	}
+	h.Zones = p.zonesOr(args)
+	var rest statement
+	for _, line := range s.body {
+		if _, err := netip.ParseAddr(line.name().text); err != nil {
+			rest.body = append(rest.body, line)
+			continue
+		}
+		h.inline(p, line)
+	}
+	p.body(rest, h.options(p))
+}
+
+func (h *Hosts) options(p *parser) options {
+	return options{
+		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []word) {
+			n, _ := p.number(args[0], 1, 65535)
+			h.TTL = uint32(n)
+		}},
+		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []word) {
+			h.Reload, _ = p.duration(args[0], 0, longest)
+		}},
+		"no_reverse":              flag("no_reverse", &h.NoReverse),
+		"fallthrough":             p.fallthroughs(&h.Fallthrough),
+		"fallthrough_unsupported": later("types that a hosts file can't hold are NODATA; take the line out"),
+	}
+}
+
+// inline reads an entry in hosts(5) form: ADDRESS NAMES….
+func (h *Hosts) inline(p *parser, s statement) {
+	if s.body != nil || !p.count(s, 1, -1, "ADDRESS NAMES…") {
+		return
+	}
+	for _, w := range s.args() {
+		if _, err := wire.ParseName(w.text); err != nil {
+			p.fault(w, "%v", err)
+		}
+	}
+	h.Inline = append(h.Inline, strings.Join(texts(s.words), " "))
+}

@@ -1,0 +1,253 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/coredns/caddy/caddyfile"
+)
+
+const (
+	// maxFile bounds one file: a ConfigMap, where Corefiles come from, holds 1 MiB.
+	maxFile = 1 << 20
+	// maxWord bounds one word. The longest in use are label selectors, of some
+	// hundred bytes.
+	maxWord = 16 << 10
+	// maxWords bounds a Corefile with its imports in place. The largest in use have
+	// some thousand words; snippets that import snippets grow without any bound.
+	maxWords = 200_000
+)
+
+// file is a file that was read.
+type file struct {
+	path string
+	text []byte
+}
+
+// header is the start of a server block.
+type header struct {
+	at   word
+	keys []string
+}
+
+func (h header) matches(keys []string) bool {
+	return slices.Equal(h.keys, keys)
+}
+
+// imports walks a Corefile and all it imports before the lexer does, to bound the
+// size, to refuse a file or snippet that imports itself, to know which files count
+// and on which lines blocks start.
+type imports struct {
+	snippets map[string][]word
+	files    []file
+	heads    []header
+	words    int
+}
+
+// walk adds a file's words. open are the files and snippets that the walk is in.
+func (im *imports) walk(f file, open []string) error {
+	im.files = append(im.files, f)
+	words, err := lex(f)
+	if err != nil {
+		return err
+	}
+	if err := im.blocks(words); err != nil {
+		return err
+	}
+	return im.follow(words, open)
+}
+
+// lex splits a file into words.
+func lex(f file) ([]word, error) {
+	if len(f.text) > maxFile {
+		return nil, &Fault{File: f.path, Text: fmt.Sprintf("the file is larger than %d bytes; a Corefile is not", maxFile)}
+	}
+	d := caddyfile.NewDispenser(f.path, bytes.NewReader(f.text))
+	var words []word
+	for d.Next() {
+		w := word{text: d.Val(), file: f.path, line: d.Line()}
+		if len(w.text) > maxWord {
+			return nil, &Fault{File: f.path, Line: w.line, Text: fmt.Sprintf("a word is longer than %d bytes; is a closing quote missing?", maxWord)}
+		}
+		words = append(words, w)
+	}
+	return words, nil
+}
+
+// blocks notes the headers and snippets among words.
+func (im *imports) blocks(words []word) error {
+	for i := 0; i < len(words); {
+		if words[i].text == "import" && i+1 < len(words) {
+			i += 2
+			continue
+		}
+		head := header{at: words[i]}
+		i = keys(words, i, &head)
+		if i == len(words) || words[i].text != "{" {
+			im.heads = append(im.heads, head)
+			return nil // a file of one block without braces
+		}
+		if len(head.keys) == 0 {
+			return &Fault{File: head.at.file, Line: head.at.line, Word: "{", Text: `a server block needs a zone before its "{", such as "." for all names`}
+		}
+		end := closing(words, i)
+		if name, ok := strings.CutPrefix(head.keys[0], "("); ok && len(head.keys) == 1 && strings.HasSuffix(name, ")") {
+			im.snippets[strings.TrimSuffix(name, ")")] = words[i+1 : end]
+		} else {
+			im.heads = append(im.heads, head)
+		}
+		i = end + 1
+	}
+	return nil
+}
+
+// keys reads a block's keys from words[i:] and gives the index behind them.
+func keys(words []word, i int, head *header) int {
+	more := false // a comma says that another key follows, maybe on the next line
+	for start := i; i < len(words) && words[i].text != "{"; i++ {
+		if i > start && !more && words[i].line != words[i-1].line {
+			break
+		}
+		text := expand(words[i].text)
+		text, more = strings.CutSuffix(text, ",")
+		if text != "" || more {
+			head.keys = append(head.keys, text)
+		}
+	}
+	return i
+}
+
+// closing is the index of the brace that closes words[open], or the last index.
+func closing(words []word, open int) int {
+	depth := 0
+	for i := open; i < len(words); i++ {
+		switch words[i].text {
+		case "{":
+			depth++
+		case "}":
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(words) - 1
+}
+
+// follow counts words and goes into what they import.
+func (im *imports) follow(words []word, open []string) error {
+	for i, w := range words {
+		if im.words++; im.words > maxWords {
+			return &Fault{File: w.file, Line: w.line, Text: fmt.Sprintf("the Corefile has more than %d words with its imports in place", maxWords)}
+		}
+		starts := i == 0 || words[i-1].line != w.line
+		if w.text != "import" || !starts || i+1 == len(words) {
+			continue
+		}
+		if err := im.target(words[i+1], open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// target follows one import.
+func (im *imports) target(w word, open []string) error {
+	pattern := expand(w.text)
+	if body, ok := im.snippets[pattern]; ok {
+		open, err := enter(w, "("+pattern+")", open)
+		if err != nil {
+			return err
+		}
+		return im.follow(body, open)
+	}
+	paths := glob(w.file, pattern)
+	for _, path := range paths {
+		open, err := enter(w, path, open)
+		if err != nil {
+			return err
+		}
+		text, err := readFile(path)
+		if err != nil {
+			return &Fault{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("can't import %q: %v", w.text, err)}
+		}
+		if err := im.walk(file{path: path, text: text}, open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func enter(w word, name string, open []string) ([]string, error) {
+	if slices.Contains(open, name) {
+		return nil, &Fault{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("%s imports itself", name)}
+	}
+	// Real nesting is two or three; this keeps the walk's own stack small.
+	if len(open) > 64 {
+		return nil, &Fault{File: w.file, Line: w.line, Word: w.text, Text: "imports are nested more than 64 deep"}
+	}
+	return append(slices.Clone(open), name), nil
+}
+
+// glob are the files that an import in the file from means: none where the
+// pattern is one that the lexer refuses by itself.
+func glob(from, pattern string) []string {
+	if !filepath.IsAbs(pattern) {
+		abs, err := filepath.Abs(from)
+		if err != nil {
+			return nil
+		}
+		pattern = filepath.Join(filepath.Dir(abs), pattern)
+	}
+	if strings.Count(pattern, "*") > 1 || strings.Count(pattern, "?") > 1 || strings.ContainsAny(pattern, "[]") {
+		return nil
+	}
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil
+	}
+	return paths
+}
+
+// expand puts the environment's values for {$NAME} and {%NAME%}, as the lexer does.
+func expand(s string) string {
+	for _, ref := range [][2]string{{"{%", "%}"}, {"{$", "}"}} {
+		var b strings.Builder
+		for rest := s; ; {
+			before, after, ok := strings.Cut(rest, ref[0])
+			name, tail, closed := strings.Cut(after, ref[1])
+			if !ok || !closed || name == "" {
+				b.WriteString(rest)
+				break
+			}
+			b.WriteString(before + os.Getenv(name))
+			rest = tail
+		}
+		s = b.String()
+	}
+	return s
+}
+
+// readFile reads a regular file of at most maxFile bytes.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("%s is a folder", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
+	}
+	return text, nil
+}

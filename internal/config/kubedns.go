@@ -1,0 +1,166 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The keys of the kube-dns ConfigMap that a node's agent obeys
+// (kubernetes.io/docs/tasks/administer-cluster/dns-custom-nameservers/).
+const (
+	stubDomainsKey = "stubDomains"
+	upstreamsKey   = "upstreamNameservers"
+)
+
+// stubTTL is the cache of a stub domain: NodeLocal DNSCache's.
+const stubTTL = 30 * time.Second
+
+// kubeDNS is what the kube-dns ConfigMap says.
+type kubeDNS struct {
+	files     []file
+	stubs     []stub
+	upstreams []string
+}
+
+// stub is one stub domain.
+type stub struct {
+	domain  word
+	servers []word
+}
+
+// readKubeDNS reads the folder the ConfigMap is mounted at. No folder, or one
+// without the two keys, is an empty kubeDNS.
+func readKubeDNS(folder string) (kubeDNS, error) {
+	var k kubeDNS
+	if folder == "" {
+		return k, nil
+	}
+	var domains map[string][]string
+	text, path, err := k.read(folder, stubDomainsKey, &domains, `{"DOMAIN": ["IP", …], …}`)
+	if err != nil {
+		return kubeDNS{}, err
+	}
+	for _, domain := range slices.Sorted(maps.Keys(domains)) {
+		s := stub{domain: word{text: domain, file: path, line: keyLine(text, domain)}}
+		for _, server := range domains[domain] {
+			s.servers = append(s.servers, word{text: server, file: path, line: s.domain.line})
+		}
+		k.stubs = append(k.stubs, s)
+	}
+	if _, path, err = k.read(folder, upstreamsKey, &k.upstreams, `["IP", …]`); err != nil {
+		return kubeDNS{}, err
+	}
+	for _, server := range k.upstreams {
+		if err := checkServer(server); err != nil {
+			return kubeDNS{}, &Fault{File: path, Word: server, Text: err.Error()}
+		}
+	}
+	return k, nil
+}
+
+// checkServer reads a server as forward would, and refuses what would be more than
+// one word of a Corefile.
+func checkServer(server string) error {
+	if strings.ContainsAny(server, " \t\r\n\"{}#") {
+		return fmt.Errorf("%q is not an IP address", server)
+	}
+	_, _, err := parseUpstream(server)
+	return err
+}
+
+// read decodes the file of one key. A file that is not there is nothing; path is
+// its name, text what it holds.
+func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, path string, err error) {
+	path = filepath.Join(folder, key)
+	text, err = readFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, path, nil
+	}
+	if err != nil {
+		return nil, path, &Fault{File: path, Text: fmt.Sprintf("can't read the kube-dns ConfigMap's %s: %v; see -kubednscm", key, err)}
+	}
+	k.files = append(k.files, file{path: path, text: text})
+	if len(bytes.TrimSpace(text)) == 0 {
+		return text, path, nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	err = decoder.Decode(dst)
+	if err == nil {
+		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("more follows the value")
+		}
+	}
+	if err != nil {
+		return nil, path, &Fault{File: path, Line: errorLine(text, err), Text: fmt.Sprintf("%s of the kube-dns ConfigMap is not JSON of the form %s: %v", key, shape, err)}
+	}
+	return text, path, nil
+}
+
+// errorLine is the line of text at which decoding failed, 0 if that is not known.
+func errorLine(text []byte, err error) int {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	offset := int64(-1)
+	switch {
+	case errors.As(err, &syntax):
+		offset = syntax.Offset
+	case errors.As(err, &kind):
+		offset = kind.Offset
+	}
+	if offset < 0 || offset > int64(len(text)) {
+		return 0
+	}
+	return 1 + bytes.Count(text[:offset], []byte{'\n'})
+}
+
+// keyLine is the line of text on which the JSON key stands, 0 if it is written with
+// escapes.
+func keyLine(text []byte, key string) int {
+	i := bytes.Index(text, []byte(`"`+key+`"`))
+	if i < 0 {
+		return 0
+	}
+	return 1 + bytes.Count(text[:i], []byte{'\n'})
+}
+
+// stubs makes the block of each stub domain, as NodeLocal DNSCache writes it:
+// bound to the local IPs, with errors, a cache of 30 s, and the domain's servers.
+func (p *parser) stubs(list []stub) []*Block {
+	var blocks []*Block
+	for _, s := range list {
+		b := &Block{Port: p.opts.Port, File: s.domain.file, Line: s.domain.line, Errors: &Errors{}}
+		key, err := parseKey(s.domain.text)
+		if err != nil || key.ported {
+			p.fault(s.domain, "the stub domain %q is not a domain name", s.domain.text)
+		}
+		b.Zones = key.zones
+		if len(p.opts.LocalIPs) > 0 {
+			b.Bind = &Bind{Addrs: append([]netip.Addr(nil), p.opts.LocalIPs...)}
+		}
+		cache := defaultCache()
+		cache.Zones = b.Zones
+		cache.Success.MaxTTL, cache.Denial.MaxTTL = stubTTL, stubTTL
+		b.Cache = &cache
+		forward := defaultForward()
+		b.Forward = &forward
+		if len(s.servers) == 0 {
+			p.fault(s.domain, "the stub domain %q has no server; list at least one IP address", s.domain.text)
+		} else {
+			forward.upstreams(p, s.servers)
+		}
+		p.block, p.firsts = b, map[string]word{"forward": s.domain}
+		p.listening()
+		blocks = append(blocks, b)
+	}
+	return blocks
+}

@@ -1,0 +1,185 @@
+package config
+
+import (
+	"errors"
+	"math"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Kubernetes is the `kubernetes [ZONES…] { … }` directive.
+type Kubernetes struct {
+	Zones []wire.Name // the block's zones where none are given
+	// Endpoint, TLS and Kubeconfig say where the API server is; all empty is the
+	// pod's own service account. Manifests replaces it by files or folders.
+	Endpoint           string
+	TLS                *TLS
+	Kubeconfig         string
+	Context            string
+	Manifests          []string // as written: files, folders or glob patterns
+	Namespaces         []string // empty is all
+	Labels             string
+	TTL                uint32 // seconds, 5 by default
+	Pods               PodMode
+	EndpointPodNames   bool
+	NoEndpoints        bool
+	IgnoreEmptyService bool
+	StartupTimeout     time.Duration // 5s by default
+	QPS                float32       // apiserver_qps; 0 is client-go's own
+	Burst              int           // apiserver_burst; 0 is client-go's own
+	Fallthrough        *Fallthrough
+}
+
+// TLS names PEM files.
+type TLS struct {
+	Cert, Key, CA string
+}
+
+// PodMode is the `pods` option.
+type PodMode uint8
+
+// The pod modes. Verified is not in this version.
+const (
+	PodsDisabled PodMode = iota
+	PodsInsecure
+)
+
+func (k *Kubernetes) parse(p *parser, s statement) {
+	*k = Kubernetes{Zones: p.zonesOr(s.args()), TTL: 5, StartupTimeout: 5 * time.Second}
+	if len(k.Zones) > 0 && !slices.ContainsFunc(k.Zones, func(z wire.Name) bool { return !reverse(z) }) {
+		p.fault(s.name(), "all zones are reverse zones; name the cluster's own zone too, such as cluster.local")
+	}
+	given := make(map[string]word)
+	for _, line := range s.body {
+		given[line.name().text] = line.name()
+	}
+	p.body(s, k.options(p))
+	k.check(p, given)
+}
+
+func (k *Kubernetes) options(p *parser) options {
+	table := options{
+		"namespaces": {usage: "namespaces NAMESPACES…", least: 1, most: -1, set: func(args []word) {
+			k.Namespaces = append(k.Namespaces, texts(args)...)
+		}},
+		"labels": {usage: "labels SELECTOR", least: 1, most: -1, set: func(args []word) {
+			k.Labels = strings.Join(texts(args), " ")
+		}},
+		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []word) {
+			n, _ := p.number(args[0], 0, 3600)
+			k.TTL = uint32(n)
+		}},
+		"pods":               {usage: "pods disabled|insecure", least: 1, most: 1, set: func(args []word) { k.pods(p, args[0]) }},
+		"endpoint_pod_names": flag("endpoint_pod_names", &k.EndpointPodNames),
+		"noendpoints":        flag("noendpoints", &k.NoEndpoints),
+		"ignore": {usage: "ignore empty_service", least: 1, most: 1, set: func(args []word) {
+			k.IgnoreEmptyService, _ = choice(p, args[0], "value", map[string]bool{"empty_service": true})
+		}},
+		"startup_timeout": {usage: "startup_timeout DURATION", least: 1, most: 1, set: func(args []word) {
+			k.StartupTimeout, _ = p.duration(args[0], 0, longest)
+		}},
+		"fallthrough":      p.fallthroughs(&k.Fallthrough),
+		"namespace_labels": later("list the namespaces with `namespaces`"),
+		"multicluster":     later("forward the multicluster zones to a CoreDNS"),
+		"zonal":            later("take the line out"),
+	}
+	k.access(p, table)
+	return table
+}
+
+// access adds the options that say where the objects come from.
+func (k *Kubernetes) access(p *parser, table options) {
+	table["endpoint"] = option{usage: "endpoint URL", least: 1, most: 1, set: func(args []word) { k.endpoint(p, args[0]) }}
+	table["tls"] = option{usage: "tls CERT KEY CACERT", least: 3, most: 3, set: func(args []word) {
+		k.TLS = &TLS{Cert: args[0].text, Key: args[1].text, CA: args[2].text}
+	}}
+	table["kubeconfig"] = option{usage: "kubeconfig FILE [CONTEXT]", least: 1, most: 2, set: func(args []word) {
+		k.Kubeconfig = args[0].text
+		if len(args) == 2 {
+			k.Context = args[1].text
+		}
+	}}
+	table["manifests"] = option{usage: "manifests PATHS…", least: 1, most: -1, set: func(args []word) { k.manifests(p, args) }}
+	table["apiserver_qps"] = option{usage: "apiserver_qps NUMBER", least: 1, most: 1, set: func(args []word) { k.qps(p, args[0]) }}
+	table["apiserver_burst"] = option{usage: "apiserver_burst NUMBER", least: 1, most: 1, set: func(args []word) {
+		n, _ := p.number(args[0], 0, 1<<31-1)
+		k.Burst = int(n)
+	}}
+	// A bound on requests in flight is met anyway: nodens has one list or watch for
+	// each of a few kinds.
+	table["apiserver_max_inflight"] = option{usage: "apiserver_max_inflight NUMBER", least: 1, most: 1, set: func(args []word) {
+		p.number(args[0], 0, 1<<31-1)
+	}}
+}
+
+func (k *Kubernetes) pods(p *parser, w word) {
+	if w.text == "verified" {
+		f := p.fault(w, `CoreDNS has the value "verified", this version of nodens doesn't: use insecure, or forward the pods' zone to a CoreDNS`)
+		f.Allowed = []string{"disabled", "insecure"}
+		return
+	}
+	k.Pods, _ = choice(p, w, "value", map[string]PodMode{"disabled": PodsDisabled, "insecure": PodsInsecure})
+}
+
+func (k *Kubernetes) endpoint(p *parser, w word) {
+	u, err := url.Parse(w.text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		p.fault(w, "%q is not the URL of an API server such as https://10.0.0.1:6443", w.text)
+		return
+	}
+	k.Endpoint = w.text
+}
+
+func (k *Kubernetes) qps(p *parser, w word) {
+	n, err := strconv.ParseFloat(w.text, 32)
+	if err != nil || !(n >= 0) || n > math.MaxFloat32 {
+		p.fault(w, "%q is not a number of requests per second; allowed: 0 or more", w.text)
+		return
+	}
+	k.QPS = float32(n)
+}
+
+// manifests checks that each path leads to something, so that a slip is seen at the
+// start and not as a cluster without services.
+func (k *Kubernetes) manifests(p *parser, words []word) {
+	for _, w := range words {
+		k.Manifests = append(k.Manifests, w.text)
+		_, err := os.Stat(w.text)
+		if err == nil {
+			continue
+		}
+		if !strings.ContainsAny(w.text, "*?[") {
+			if errors.Is(err, os.ErrNotExist) {
+				err = os.ErrNotExist
+			}
+			p.fault(w, "can't read the manifests at %q: %v", w.text, err)
+			continue
+		}
+		if paths, err := filepath.Glob(w.text); err != nil {
+			p.fault(w, "%q is not a glob pattern: %v", w.text, err)
+		} else if len(paths) == 0 {
+			p.fault(w, "no file matches %q", w.text)
+		}
+	}
+}
+
+// check looks at options that don't go together; given are those that were written.
+func (k *Kubernetes) check(p *parser, given map[string]word) {
+	manifests, ok := given["manifests"]
+	for _, name := range []string{"endpoint", "kubeconfig", "tls"} {
+		if w, both := given[name]; ok && both {
+			p.fault(w, "%q and %q (line %d) can't both be set: manifests stand in for the API server", name, "manifests", manifests.line)
+		}
+	}
+	// CoreDNS goes by the kubeconfig where both are there.
+	if k.Kubeconfig != "" {
+		k.Endpoint, k.TLS = "", nil
+	}
+}

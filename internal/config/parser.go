@@ -1,0 +1,199 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// parser is what a directive's parse method works with: the block it stands in,
+// the options of the whole reading, and the list of faults. A method that finds a
+// fault notes it and goes on, so that one run shows all of them.
+type parser struct {
+	opts  *Options
+	block *Block
+	// name is the directive being read, option its option, "" outside of one.
+	name   string
+	option string
+	files  []string
+	faults []*Fault
+	// firsts are the directives the block has already had.
+	firsts map[string]word
+}
+
+// option is one option of a directive.
+type option struct {
+	// usage is how to write it, its own name included.
+	usage string
+	// least and most bound its arguments; most -1 is any number.
+	least, most int
+	// set reads the arguments.
+	set func(args []word)
+	// later, if not empty, says that CoreDNS has the option and this version of
+	// nodens doesn't, and what to do.
+	later string
+}
+
+// options are the options a directive takes, by name.
+type options map[string]option
+
+// fault notes what is wrong with w.
+func (p *parser) fault(w word, format string, args ...any) *Fault {
+	f := &Fault{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Word: w.text, Text: fmt.Sprintf(format, args...)}
+	p.faults = append(p.faults, f)
+	return f
+}
+
+// unknown notes that w is none of allowed; what is the kind of word it should be.
+func (p *parser) unknown(w word, what string, allowed []string) {
+	allowed = slices.Sorted(slices.Values(allowed))
+	f := p.fault(w, "unknown %s %q", what, w.text)
+	f.Allowed, f.Nearest = allowed, nearest(w.text, allowed)
+}
+
+// body reads a directive's options.
+func (p *parser) body(s statement, table options) {
+	for _, line := range s.body {
+		name := line.name()
+		o, ok := table[name.text]
+		switch {
+		case !ok && len(table) == 0:
+			p.fault(name, "unknown option %q: %s takes no options", name.text, p.name)
+		case !ok:
+			p.unknown(name, "option", table.names())
+		case o.later != "":
+			f := p.fault(name, "CoreDNS has the option %q, this version of nodens doesn't: %s", name.text, o.later)
+			f.Allowed = table.names()
+		case line.body != nil:
+			p.fault(name, "%q takes no block in braces; write: %s", name.text, o.usage)
+		case p.count(line, o.least, o.most, o.usage):
+			p.option = name.text
+			o.set(line.args())
+			p.option = ""
+		}
+	}
+}
+
+// names are the options that this version takes.
+func (o options) names() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		if o[name].later == "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// flag is an option without arguments, which sets dst.
+func flag(name string, dst *bool) option {
+	return option{usage: name, set: func([]word) { *dst = true }}
+}
+
+// later is an option that CoreDNS has and this version doesn't.
+func later(advice string) option { return option{later: advice} }
+
+// count reports whether s has from least to most arguments, and notes it if not.
+func (p *parser) count(s statement, least, most int, usage string) bool {
+	if n := len(s.args()); n >= least && (most < 0 || n <= most) {
+		return true
+	}
+	at, what := s.name(), "an argument is missing"
+	if len(s.args()) > least {
+		at = s.words[most+1]
+		what = fmt.Sprintf("%q is one argument too many", at.text)
+	}
+	p.fault(at, "%s after %q; write: %s", what, s.name().text, usage)
+	return false
+}
+
+// duration reads a duration of least to most.
+func (p *parser) duration(w word, least, most time.Duration) (time.Duration, bool) {
+	d, err := time.ParseDuration(w.text)
+	if err != nil {
+		p.fault(w, "%q is not a duration such as 500ms, 30s or 1m30s", w.text)
+		return 0, false
+	}
+	if d < least || d > most {
+		p.fault(w, "%s is out of range; allowed: %s to %s", w.text, least, most)
+		return 0, false
+	}
+	return d, true
+}
+
+// number reads a whole number of least to most.
+func (p *parser) number(w word, least, most int64) (int64, bool) {
+	n, err := strconv.ParseInt(w.text, 10, 64)
+	if err != nil {
+		p.fault(w, "%q is not a whole number; allowed: %d to %d", w.text, least, most)
+		return 0, false
+	}
+	if n < least || n > most {
+		p.fault(w, "%d is out of range; allowed: %d to %d", n, least, most)
+		return 0, false
+	}
+	return n, true
+}
+
+// choice reads one of some words.
+func choice[T any](p *parser, w word, what string, table map[string]T) (v T, ok bool) {
+	if v, ok = table[w.text]; !ok {
+		p.unknown(w, what, slices.Collect(maps.Keys(table)))
+	}
+	return v, ok
+}
+
+// listen reads a host:port to serve HTTP at. The host may be empty (all addresses)
+// or a name; the port is a number.
+func (p *parser) listen(w word) (string, bool) {
+	_, port, err := net.SplitHostPort(w.text)
+	if err != nil {
+		p.fault(w, "%q is not an address with a port such as 127.0.0.1:8080 or :8080", w.text)
+		return "", false
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		p.fault(w, "%q has a bad port; allowed: 0 to 65535", w.text)
+		return "", false
+	}
+	return w.text, true
+}
+
+// zones reads zones: names, or CIDRs for their reverse zones. nil if words is.
+func (p *parser) zones(words []word) []wire.Name {
+	var zones []wire.Name
+	for _, w := range words {
+		key, err := parseKey(w.text)
+		if err != nil {
+			p.fault(w, "%v", err)
+			continue
+		}
+		for _, zone := range key.zones {
+			if !slices.Contains(zones, zone) {
+				zones = append(zones, zone)
+			}
+		}
+	}
+	return zones
+}
+
+// zonesOr reads zones as [parser.zones] does; none given are the block's.
+func (p *parser) zonesOr(words []word) []wire.Name {
+	if len(words) == 0 {
+		return slices.Clone(p.block.Zones)
+	}
+	return p.zones(words)
+}
+
+// texts are the words' texts.
+func texts(words []word) []string {
+	list := make([]string, len(words))
+	for i, w := range words {
+		list[i] = w.text
+	}
+	return list
+}

@@ -1,0 +1,221 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// The placeholders of NodeLocal DNSCache's base Corefile.
+const (
+	pillarCluster    = "__PILLAR__CLUSTER__DNS__"
+	pillarUpstream   = "__PILLAR__UPSTREAM__SERVERS__"
+	pillarLocal      = "__PILLAR__LOCAL__DNS__"
+	pillarServer     = "__PILLAR__DNS__SERVER__"
+	pillarPrometheus = "__PROMETHEUS__ENDPOINT__"
+)
+
+// pillarNames are the placeholders that are filled in.
+var pillarNames = []string{pillarCluster, pillarUpstream, pillarLocal, pillarServer, pillarPrometheus}
+
+// Pillars are the values of a base Corefile's placeholders. A value that is missing
+// is an error only where its placeholder stands.
+type Pillars struct {
+	// Path is what errors call the base Corefile.
+	Path string
+	// ClusterDNS is the ClusterIP of the cluster's DNS behind the agent, the value of
+	// the environment variable ServiceEnv. "" is not set.
+	ClusterDNS string
+	ServiceEnv string
+	// UpstreamServers are addresses or resolv.conf files, none of them empty or with
+	// spaces in it.
+	UpstreamServers []string
+	// LocalDNS are the local IPs. Where the placeholder is followed by a port, as in
+	// `health __PILLAR__LOCAL__DNS__:8080`, only the first is put, since such a place
+	// takes one address. __PILLAR__DNS__SERVER__ becomes nothing: the cluster's DNS
+	// address is one of the local IPs where it is served.
+	LocalDNS []netip.Addr
+	// PrometheusEndpoint is an address with a port.
+	PrometheusEndpoint string
+}
+
+// pillars are the values that the options give.
+func (o Options) pillars(path string, upstreams []string) Pillars {
+	env := serviceEnv(o.UpstreamService)
+	cluster, _ := o.LookupEnv(env)
+	if len(upstreams) == 0 {
+		upstreams = []string{o.ResolvConf}
+	}
+	return Pillars{
+		Path:               path,
+		ClusterDNS:         cluster,
+		ServiceEnv:         env,
+		UpstreamServers:    upstreams,
+		LocalDNS:           o.LocalIPs,
+		PrometheusEndpoint: o.PrometheusAddr,
+	}
+}
+
+// serviceEnv is the environment variable in which the kubelet hands a pod the
+// ClusterIP of a Service (kubernetes.io/docs/concepts/services-networking/service/).
+func serviceEnv(service string) string {
+	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_HOST"
+}
+
+// Render fills the placeholders of base in, outside of comments. Lines stay where
+// they are; a text without placeholders comes back as it is. base is not changed.
+// The error joins a [Fault] for each placeholder that has no value or that nothing
+// fills in, such as one that the installer's own replacement has missed.
+func Render(base []byte, v Pillars) ([]byte, error) {
+	v.Path = cmp.Or(v.Path, "Corefile")
+	if len(base) > maxFile {
+		return nil, &Fault{File: v.Path, Text: fmt.Sprintf("the file is larger than %d bytes; a Corefile is not", maxFile)}
+	}
+	var faults []*Fault
+	var out strings.Builder
+	var s scanner
+	number := 0
+	for line := range strings.Lines(string(base)) {
+		number++
+		code, comment := s.split(line)
+		text, err := v.line(code, number)
+		faults = append(faults, err...)
+		out.WriteString(text)
+		out.WriteString(comment)
+	}
+	if err := join(v.Path, faults); err != nil {
+		return nil, err
+	}
+	return []byte(out.String()), nil
+}
+
+// line fills one line in.
+func (v Pillars) line(code string, number int) (string, []*Fault) {
+	var out strings.Builder
+	var faults []*Fault
+	for {
+		start, name := findPillar(code)
+		if start < 0 {
+			out.WriteString(code)
+			return out.String(), faults
+		}
+		rest := code[start+len(name):]
+		value, problem := v.value(name, strings.HasPrefix(rest, ":"))
+		if problem != "" {
+			f := &Fault{File: v.Path, Line: number, Word: name, Text: problem}
+			if !slices.Contains(pillarNames, name) {
+				f.Allowed, f.Nearest = pillarNames, nearestPillar(name)
+			}
+			faults = append(faults, f)
+		}
+		out.WriteString(code[:start] + value)
+		code = rest
+	}
+}
+
+// nearestPillar is like [nearest], for words in capitals.
+func nearestPillar(name string) string {
+	var lower []string
+	for _, n := range pillarNames {
+		lower = append(lower, strings.ToLower(n))
+	}
+	return strings.ToUpper(nearest(name, lower))
+}
+
+// findPillar is the first placeholder of code, known or not; start is -1 if there
+// is none.
+func findPillar(code string) (start int, name string) {
+	start = strings.Index(code, "__PILLAR__")
+	if i := strings.Index(code, pillarPrometheus); i >= 0 && (start < 0 || i < start) {
+		return i, pillarPrometheus
+	}
+	if start < 0 {
+		return -1, ""
+	}
+	for _, known := range pillarNames {
+		if strings.HasPrefix(code[start:], known) {
+			return start, known
+		}
+	}
+	end := start
+	for end < len(code) && (code[end] == '_' || 'A' <= code[end] && code[end] <= 'Z') {
+		end++
+	}
+	return start, code[start:end]
+}
+
+// value is what name stands for, or what is the matter with it. ported is whether
+// a port follows it.
+func (v Pillars) value(name string, ported bool) (value, problem string) {
+	switch name {
+	case pillarServer:
+		return "", ""
+	case pillarPrometheus:
+		return v.PrometheusEndpoint, ""
+	case pillarUpstream:
+		return strings.Join(v.UpstreamServers, " "), ""
+	case pillarLocal:
+		return v.local(ported)
+	case pillarCluster:
+		return v.cluster()
+	case "__PILLAR__DNS__DOMAIN__":
+		return "", name + " is for the installer to replace: write the cluster's domain, such as cluster.local"
+	}
+	return "", fmt.Sprintf("nothing fills the placeholder %s in; write its value", name)
+}
+
+func (v Pillars) cluster() (value, problem string) {
+	if v.ClusterDNS == "" {
+		return "", fmt.Sprintf("%s is the value of the environment variable %s, which is not set: create the Service that -upstreamsvc names before this pod, or name another one with -upstreamsvc", pillarCluster, v.ServiceEnv)
+	}
+	if _, err := netip.ParseAddr(v.ClusterDNS); err != nil {
+		return "", fmt.Sprintf("%s is the value of the environment variable %s, and %q is not an IP address: the Service that -upstreamsvc names needs a ClusterIP", pillarCluster, v.ServiceEnv, v.ClusterDNS)
+	}
+	return v.ClusterDNS, ""
+}
+
+func (v Pillars) local(ported bool) (value, problem string) {
+	if len(v.LocalDNS) == 0 {
+		return "", fmt.Sprintf("%s is the addresses of -localip, which is not set; set it to 169.254.20.10, for example", pillarLocal)
+	}
+	if ported {
+		host := net.JoinHostPort(v.LocalDNS[0].String(), "")
+		return strings.TrimSuffix(host, ":"), ""
+	}
+	list := make([]string, len(v.LocalDNS))
+	for i, addr := range v.LocalDNS {
+		list[i] = addr.String()
+	}
+	return strings.Join(list, " "), ""
+}
+
+// scanner tells comments from code, line by line, by the lexer's rules: a # begins
+// a comment anywhere but in quotes, and a quote begins only where a word does.
+type scanner struct {
+	quoted, escaped, word bool
+}
+
+// split cuts line in front of its comment.
+func (s *scanner) split(line string) (code, comment string) {
+	for i, c := range line {
+		switch {
+		case s.quoted:
+			closed := c == '"' && !s.escaped
+			s.escaped = c == '\\' && !s.escaped
+			s.quoted = !closed
+		case c == '#':
+			s.word = false
+			return line[:i], line[i:]
+		case c == ' ' || c == '\t' || c == '\n':
+			s.word = false
+		case c == '"' && !s.word:
+			s.quoted = true
+		case c != '\r':
+			s.word = true
+		}
+	}
+	return line, ""
+}

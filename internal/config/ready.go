@@ -1,0 +1,21 @@
+package config
+
+// Ready is `ready [ADDRESS] { monitor until-ready|continuously }`; ":8181" by
+// default.
+type Ready struct {
+	Addr string
+}
+
+func (r *Ready) parse(p *parser, s statement) {
+	r.Addr = ":8181"
+	if p.count(s, 0, 1, "ready [ADDRESS:PORT]") && len(s.args()) == 1 {
+		r.Addr, _ = p.listen(s.args()[0])
+	}
+	p.body(s, options{
+		// Both are the same here: what readiness waits for (sockets, the first sync)
+		// does not come undone before the stop, which is reported at once.
+		"monitor": {usage: "monitor until-ready|continuously", least: 1, most: 1, set: func(args []word) {
+			choice(p, args[0], "monitor", map[string]bool{"until-ready": true, "continuously": true})
+		}},
+	})
+}

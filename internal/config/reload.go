@@ -1,0 +1,49 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// Reload is `reload [INTERVAL] [JITTER]`: how often the Corefile is looked at for
+// changes. Interval 0 is "off". Jitter is at most half the
+// interval.
+type Reload struct {
+	Interval, Jitter time.Duration
+}
+
+const (
+	defaultInterval = 30 * time.Second
+	defaultJitter   = 15 * time.Second
+	// minInterval and minJitter are CoreDNS's: a ConfigMap's mount changes at most
+	// once a minute, so less only costs reads.
+	minInterval = 2 * time.Second
+	minJitter   = time.Second
+)
+
+// longest is the upper bound of durations that have none of their own.
+const longest = time.Duration(math.MaxInt64)
+
+func (r *Reload) parse(p *parser, s statement) {
+	*r = Reload{Interval: defaultInterval, Jitter: defaultJitter}
+	p.body(s, nil)
+	if !p.count(s, 0, 2, "reload [INTERVAL|off] [JITTER]") {
+		return
+	}
+	args := s.args()
+	if len(args) > 0 && (args[0].text == "off" || args[0].text == "0" || args[0].text == "0s") {
+		*r = Reload{}
+		return
+	}
+	if len(args) > 0 {
+		r.Interval, _ = p.duration(args[0], minInterval, longest)
+	}
+	if len(args) > 1 {
+		least := minJitter
+		if d, err := time.ParseDuration(args[1].text); err == nil && d == 0 {
+			least = 0
+		}
+		r.Jitter, _ = p.duration(args[1], least, longest)
+	}
+	r.Jitter = min(r.Jitter, r.Interval/2)
+}

@@ -1,0 +1,104 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+)
+
+// directive is what the type of each directive implements on its pointer. parse
+// sets the defaults and reads s; the value is a fresh zero value.
+type directive interface {
+	parse(p *parser, s statement)
+}
+
+// repeatable is implemented by directives that a block may have more than once:
+// join adds next, which was read from s, to the receiver.
+type repeatable interface {
+	join(p *parser, s statement, next directive)
+}
+
+// slot is one line of the table: a directive's name and its field in [Block].
+type slot struct {
+	name  string
+	index int
+}
+
+// slots reads the table off [Block]'s tags. It is called once for a Corefile, not
+// for queries.
+func slots() []slot {
+	var list []slot
+	block := reflect.TypeFor[Block]()
+	for i := range block.NumField() {
+		if name := block.Field(i).Tag.Get("directive"); name != "" {
+			list = append(list, slot{name: name, index: i})
+		}
+	}
+	return list
+}
+
+// Directives are the names of the directives of this version, in the order of the
+// table, which is the order in which a query meets them.
+func Directives() []string {
+	var names []string
+	for _, s := range slots() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// directives reads a block's directives into p.block.
+func (p *parser) directives(list []statement) {
+	table := slots()
+	for _, s := range list {
+		name := s.name()
+		i := slices.IndexFunc(table, func(s slot) bool { return s.name == name.text })
+		if i < 0 {
+			p.name = ""
+			p.stranger(name)
+			continue
+		}
+		p.name = name.text
+		p.directive(table[i], s)
+	}
+	p.name = ""
+}
+
+// directive reads s into its field.
+func (p *parser) directive(at slot, s statement) {
+	field := reflect.ValueOf(p.block).Elem().Field(at.index)
+	fresh := reflect.New(field.Type().Elem())
+	value := fresh.Interface().(directive)
+	first, twice := p.firsts[at.name]
+	value.parse(p, s)
+	if !twice {
+		p.firsts[at.name] = s.name()
+		field.Set(fresh)
+		return
+	}
+	if r, ok := field.Interface().(repeatable); ok {
+		r.join(p, s, value)
+		return
+	}
+	p.fault(s.name(), "%q stands twice in a block, first at %s:%d; keep one", at.name, first.file, first.line)
+}
+
+// stranger notes a directive that is not in the table.
+func (p *parser) stranger(w word) {
+	if slices.Contains(coreDNS, w.text) {
+		f := p.fault(w, "CoreDNS has the directive %q, this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS", w.text)
+		f.Allowed = slices.Sorted(slices.Values(Directives()))
+		return
+	}
+	p.unknown(w, "directive", Directives())
+}
+
+// coreDNS are the directives that CoreDNS is built with, so that a Corefile that
+// works there gets a better answer than "unknown". Those of this package's table
+// are found before this list is looked at.
+var coreDNS = []string{
+	"acl", "any", "auto", "autopath", "azure", "cancel", "chaos", "clouddns", "debug", "dns64", "dnssec", "dnstap",
+	"dynupdate", "erratic", "etcd", "file", "geoip", "grpc", "grpc_server", "header", "https", "https3",
+	"k8s_external", "local", "metadata", "minimal", "multisocket", "nomad", "nsid", "on", "pprof", "proxyproto",
+	"quic", "rewrite", "root", "route53", "secondary", "shed", "sign", "siit", "template", "timeouts", "tls",
+	"trace", "transfer", "tsig", "view", "whoami",
+}

@@ -1,0 +1,153 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// key is what a server block's key means.
+type key struct {
+	zones []wire.Name
+	port  uint16
+	// ported is whether the key names a port.
+	ported bool
+}
+
+// parseKey reads a key as CoreDNS does: [dns://]ZONE[:PORT], where ZONE is a name
+// or a CIDR that stands for its reverse zones. Its errors lack the place.
+func parseKey(text string) (key, error) {
+	rest := text
+	if scheme, after, ok := strings.Cut(text, "://"); ok {
+		if err := checkScheme(scheme, text); err != nil {
+			return key{}, err
+		}
+		rest = after
+	}
+	if strings.HasSuffix(rest, "{") {
+		return key{}, fmt.Errorf("%q is not a zone; put a space before the brace: %q", text, strings.TrimSuffix(text, "{")+" {")
+	}
+	if strings.ContainsAny(rest, "{}") {
+		return key{}, fmt.Errorf("%q is not a zone; is there a brace too many or too few above it?", text)
+	}
+	zone, port, ported := cutPort(rest)
+	k := key{ported: ported}
+	if ported {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return key{}, fmt.Errorf("%q has a bad port; allowed: 0 to 65535", text)
+		}
+		k.port = uint16(n)
+	}
+	var err error
+	k.zones, err = parseZone(zone, text)
+	return k, err
+}
+
+// checkScheme refuses all transports but plain DNS.
+func checkScheme(scheme, text string) error {
+	switch scheme {
+	case "dns":
+		return nil
+	case "tls", "https", "https3", "grpc", "quic":
+		return fmt.Errorf("%q: CoreDNS has %s://, this version of nodens serves plain DNS only; write the zone without it", text, scheme)
+	}
+	return fmt.Errorf("%q has an unknown scheme %q; allowed: dns", text, scheme)
+}
+
+// cutPort cuts :PORT off. What is behind the last colon is a port if it is all
+// digits, unless s as a whole is an IPv6 address, bare or in brackets.
+func cutPort(s string) (zone, port string, ok bool) {
+	colon := strings.LastIndexByte(s, ':')
+	if colon < 0 {
+		return s, "", false
+	}
+	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
+		return s, "", false
+	}
+	port = s[colon+1:]
+	if strings.Trim(port, "0123456789") != "" {
+		return s, "", false
+	}
+	return s[:colon], port, true
+}
+
+// parseZone reads a zone without scheme and port; text is the whole word.
+func parseZone(zone, text string) ([]wire.Name, error) {
+	if _, err := netip.ParseAddr(strings.Trim(zone, "[]")); err == nil {
+		return nil, fmt.Errorf("%q is an address, not a zone; write its reverse zone as ADDRESS/BITS, or say with `bind` where to listen", text)
+	}
+	if ip, _, ok := strings.Cut(zone, "/"); ok {
+		prefix, err := netip.ParsePrefix(zone)
+		if err == nil {
+			return reverseZones(prefix.Masked()), nil
+		}
+		if _, err := netip.ParseAddr(ip); err == nil {
+			return nil, fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", text)
+		}
+	}
+	if strings.ContainsAny(zone, ":[]") {
+		return nil, fmt.Errorf("%q is not a zone with a port such as cluster.local:53", text)
+	}
+	name, err := wire.ParseName(zone)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not a zone: %w", text, err)
+	}
+	return []wire.Name{name}, nil
+}
+
+// reverseZones are the zones that hold the PTR records of all of prefix: one if
+// its length is at a label of the reverse tree (8 bits, or 4 in IPv6), else as many
+// as fill it up to the next label, at most 128 (RFC 1035, 3.5; RFC 3596, 2.5).
+func reverseZones(prefix netip.Prefix) []wire.Name {
+	unit, digits, suffix := 8, prefix.Addr().AsSlice(), "in-addr.arpa"
+	if prefix.Addr().Is6() {
+		unit, suffix = 4, "ip6.arpa"
+		digits = nibbles(digits)
+	}
+	labels := (prefix.Bits() + unit - 1) / unit
+	missing := labels*unit - prefix.Bits()
+	zones := make([]wire.Name, 0, 1<<missing)
+	for n := range 1 << missing {
+		var b strings.Builder
+		for i := labels - 1; i >= 0; i-- {
+			digit := int(digits[i])
+			if i == labels-1 {
+				digit |= n
+			}
+			if unit == 4 {
+				b.WriteString(strconv.FormatInt(int64(digit), 16))
+			} else {
+				b.WriteString(strconv.Itoa(digit))
+			}
+			b.WriteByte('.')
+		}
+		name, err := wire.ParseName(b.String() + suffix)
+		if err != nil {
+			continue // digits and dots are always a name
+		}
+		zones = append(zones, name)
+	}
+	return zones
+}
+
+func nibbles(bytes []byte) []byte {
+	list := make([]byte, 0, 2*len(bytes))
+	for _, b := range bytes {
+		list = append(list, b>>4, b&15)
+	}
+	return list
+}
+
+// reverse reports whether zone lies in the reverse tree.
+func reverse(zone wire.Name) bool {
+	for _, text := range []string{"in-addr.arpa", "ip6.arpa"} {
+		if root, err := wire.ParseName(text); err == nil && zone.Under(root) {
+			return true
+		}
+	}
+	return false
+}
