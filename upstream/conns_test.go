@@ -1,0 +1,206 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+func TestReuse(t *testing.T) {
+	f := startFake(t, answers)
+	p := start(t, directive(f))
+	for i := range 10 {
+		if _, err := p.Exchange(t.Context(), question(t, "example.org."), i%2 == 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := p.Stats().Servers[0]
+	if d := cmp.Diff([]Reuse{{Hits: 4, Misses: 1}, {Hits: 4, Misses: 1}}, []Reuse{got.UDP, got.TCP}); d != "" {
+		t.Errorf("UDP and TCP, five queries each (-want +got):\n%s", d)
+	}
+	if n := f.open(); n != 1 {
+		t.Errorf("%d TCP connections are open, want 1", n)
+	}
+}
+
+func TestStaleConnection(t *testing.T) {
+	tests := []struct {
+		name string
+		// close is what the server does about the connection after the answer.
+		close func(request)
+	}{
+		{"closed", func(r request) { r.conn.Close() }},
+		{"reset", func(r request) { r.conn.(*net.TCPConn).SetLinger(0); r.conn.Close() }},
+		{"closed at the next query", func(r request) {
+			if r.nth == 2 {
+				r.conn.Close()
+			}
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := startFake(t, func(r request) {
+				if r.nth != 2 || tt.name != "closed at the next query" {
+					answers(r)
+				}
+				tt.close(r)
+			})
+			p := start(t, directive(f))
+			for i := range 2 {
+				if _, err := p.Exchange(t.Context(), question(t, "example.org."), true); err != nil {
+					t.Fatalf("exchange %d: %v", i+1, err)
+				}
+			}
+			got := p.Stats().Servers[0]
+			if got.TCP.Hits != 1 || got.TCP.Misses != 2 {
+				t.Errorf("connections %+v, want one hit, which was stale, and two misses", got.TCP)
+			}
+			for _, r := range f.requests() {
+				if r.Question[0].Name == "." {
+					t.Error("the stale connection counted as a failure: a probe was sent")
+				}
+			}
+		})
+	}
+}
+
+func TestRestBehindReply(t *testing.T) {
+	f := startFake(t, func(r request) {
+		b := r.pack(r.answer(1))
+		frame := append([]byte{byte(len(b) >> 8), byte(len(b))}, b...)
+		r.conn.Write(append(frame, frame...)) // the same reply twice
+	})
+	p := start(t, directive(f))
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the connection is closed", func() bool { return f.open() == 0 })
+}
+
+func TestExpire(t *testing.T) {
+	f := startFake(t, answers)
+	cfg := directive(f)
+	cfg.Expire = 5 * time.Millisecond
+	p := start(t, cfg)
+	for _, overTCP := range []bool{false, true} {
+		if _, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the idle connections are closed", func() bool { return f.open() == 0 && live(p) == 0 })
+}
+
+func TestExpireZeroKeepsNothing(t *testing.T) {
+	f := startFake(t, answers)
+	cfg := directive(f)
+	cfg.Expire = 0
+	p := start(t, cfg)
+	for _, overTCP := range []bool{false, true} {
+		if _, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := live(p); n != 0 {
+		t.Errorf("%d connections are kept, want 0", n)
+	}
+}
+
+// live counts the connections p holds.
+func live(p *Pool) int {
+	n := 0
+	for _, s := range p.servers {
+		for _, via := range []transport{s.udp, s.tcp, s.probes} {
+			t := via.(*conns)
+			t.mu.Lock()
+			n += len(t.live)
+			t.mu.Unlock()
+		}
+	}
+	return n
+}
+
+func TestBounds(t *testing.T) {
+	release := make(chan struct{})
+	f := startFake(t, func(r request) {
+		<-release
+		answers(r)
+	})
+	p := start(t, directive(f))
+	s := p.servers[0]
+	s.tcp = newTCP(f.addr, pooling{busy: 3, idle: 1, expire: time.Minute}, p.stop)
+	var wg sync.WaitGroup
+	for range 12 {
+		q := question(t, "example.org.")
+		wg.Go(func() {
+			if _, err := p.Exchange(context.Background(), q, true); err != nil {
+				t.Errorf("an exchange that had to wait failed: %v", err)
+			}
+		})
+	}
+	eventually(t, "three queries under way and nine that wait", func() bool {
+		p.gate.mu.Lock()
+		defer p.gate.mu.Unlock()
+		return p.gate.n == 12 && len(f.requests()) == 3
+	})
+	if n := live(p); n != 3 {
+		t.Errorf("%d connections at the same time, want 3", n)
+	}
+	close(release)
+	wg.Wait()
+	if n := len(f.requests()); n != 12 {
+		t.Errorf("%d queries were sent, want 12", n)
+	}
+	if n := live(p); n != 1 {
+		t.Errorf("%d connections are kept, want 1", n)
+	}
+}
+
+func TestNoFreeConnection(t *testing.T) {
+	arrived := make(chan request, 2)
+	f := startFake(t, func(r request) { arrived <- r })
+	cfg := directive(f)
+	p := start(t, cfg)
+	p.servers[0].udp = newUDP(f.addr, pooling{busy: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	q := question(t, "example.org.")
+	wg.Go(func() { p.Exchange(ctx, q, false) })
+	<-arrived
+
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := p.Exchange(gone, question(t, "example.org."), false); !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting for a socket with a cancelled ctx: %v, want context.Canceled", err)
+	}
+	soon, stop := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer stop()
+	if _, err := p.Exchange(soon, question(t, "example.org."), false); err == nil {
+		t.Error("an exchange without a socket succeeded")
+	}
+	cancel()
+	wg.Wait()
+}
+
+func TestTruncatedKeepsUDP(t *testing.T) {
+	f := startFake(t, truncatesUDP(1, 2))
+	cfg := directive(f)
+	cfg.Policy = config.PolicyRandom
+	p := start(t, cfg)
+	for range 3 {
+		r, err := p.Exchange(t.Context(), question(t, "example.org."), false)
+		if err != nil || r.Answers != 2 {
+			t.Fatalf("%d answers, %v; want 2", r.Answers, err)
+		}
+	}
+	got := p.Stats().Servers[0]
+	if got.UDP.Misses != 1 || got.TCP.Misses != 1 {
+		t.Errorf("UDP %+v, TCP %+v; want one connection of each", got.UDP, got.TCP)
+	}
+}

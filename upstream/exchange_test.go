@@ -1,0 +1,381 @@
+package upstream
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// outcome is what one exchange came to, and what the server saw of it.
+type outcome struct {
+	Rcode     wire.Rcode
+	Answers   int
+	Truncated bool
+	Over      []string // the protocol of each query sent
+	Strays    uint64
+	Err       error
+}
+
+func TestExchange(t *testing.T) {
+	tests := []struct {
+		name    string
+		script  script
+		option  func(*config.Forward)
+		overTCP bool
+		want    outcome
+	}{{
+		name:   "over UDP",
+		script: answers,
+		want:   outcome{Answers: 1, Over: []string{"udp"}},
+	}, {
+		name:    "over the client's protocol",
+		script:  answers,
+		overTCP: true,
+		want:    outcome{Answers: 1, Over: []string{"tcp"}},
+	}, {
+		name:    "prefer_udp for a client on TCP",
+		script:  answers,
+		option:  func(f *config.Forward) { f.PreferUDP = true },
+		overTCP: true,
+		want:    outcome{Answers: 1, Over: []string{"udp"}},
+	}, {
+		name:   "force_tcp is stronger than prefer_udp",
+		script: answers,
+		option: func(f *config.Forward) { f.PreferUDP, f.ForceTCP = true, true },
+		want:   outcome{Answers: 1, Over: []string{"tcp"}},
+	}, {
+		name:   "an upstream's error is an answer",
+		script: func(r request) { r.reply(r.rcode(dns.RcodeServerFailure)) },
+		want:   outcome{Rcode: wire.ServFail, Over: []string{"udp"}},
+	}, {
+		name:   "a bare error is an answer",
+		script: func(r request) { r.send(r.bare(dns.RcodeRefused)) },
+		want:   outcome{Rcode: wire.Refused, Over: []string{"udp"}},
+	}, {
+		name:   "TC is fetched over TCP",
+		script: truncatesUDP(1, 40),
+		want:   outcome{Answers: 40, Over: []string{"udp", "tcp"}},
+	}, {
+		name: "TC and no TCP gives what there is",
+		script: func(r request) {
+			if truncatesUDP(2, 0)(r); r.conn != nil {
+				r.conn.Close()
+			}
+		},
+		want: outcome{Answers: 2, Truncated: true, Over: []string{"udp", "tcp"}},
+	}, {
+		name: "cut inside a record",
+		script: func(r request) {
+			if r.over == "tcp" {
+				r.reply(r.answer(9))
+				return
+			}
+			m := r.answer(9)
+			m.Truncated = true
+			b := r.pack(m)
+			r.send(b[:len(b)-5])
+		},
+		want: outcome{Answers: 9, Over: []string{"udp", "tcp"}},
+	}, {
+		name:   "a datagram larger than any",
+		script: func(r request) { r.reply(r.answer(400)) }, // 16 bytes each
+		want:   outcome{Answers: 400, Over: []string{"udp", "tcp"}},
+	}, {
+		name:   "a datagram larger than asked for, but taken",
+		script: func(r request) { r.reply(r.answer(200)) },
+		want:   outcome{Answers: 200, Over: []string{"udp"}},
+	}, {
+		name:   "the largest message",
+		script: func(r request) { r.reply(r.answer(4090)) },
+		option: func(f *config.Forward) { f.ForceTCP = true },
+		want:   outcome{Answers: 4090, Over: []string{"tcp"}},
+	}, {
+		name: "strays before the answer",
+		script: func(r request) {
+			for _, b := range strays(r) {
+				r.send(b)
+			}
+			r.reply(r.answer(1))
+		},
+		want: outcome{Answers: 1, Over: []string{"udp"}, Strays: 6},
+	}, {
+		name: "strays before the answer over TCP",
+		script: func(r request) {
+			var b []byte
+			for _, m := range append(strays(r), nil, r.pack(r.answer(1))) {
+				b = append(binary.BigEndian.AppendUint16(b, uint16(len(m))), m...)
+			}
+			r.conn.Write(b)
+		},
+		overTCP: true,
+		want:    outcome{Answers: 1, Over: []string{"tcp"}, Strays: 7},
+	}, {
+		name: "from another port",
+		script: func(r request) {
+			other, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+			if err != nil {
+				r.fake.t.Error(err)
+				return
+			}
+			defer other.Close()
+			other.WriteToUDPAddrPort(r.pack(r.answer(7)), r.from)
+			r.reply(r.answer(1))
+		},
+		want: outcome{Answers: 1, Over: []string{"udp"}},
+	}, {
+		name: "case of the question does not matter",
+		script: func(r request) {
+			r.Question[0].Name = "WWW.eXample.ORG."
+			r.reply(r.answer(1))
+		},
+		want: outcome{Answers: 1, Over: []string{"udp"}},
+	}, {
+		name:   "FORMERR without OPT is asked again without",
+		script: plainOnly(dns.RcodeFormatError),
+		want:   outcome{Answers: 1, Over: []string{"udp", "udp"}},
+	}, {
+		name:   "NOTIMP without OPT is asked again without",
+		script: plainOnly(dns.RcodeNotImplemented),
+		want:   outcome{Answers: 1, Over: []string{"udp", "udp"}},
+	}, {
+		name:    "without EDNS over TCP",
+		script:  plainOnly(dns.RcodeFormatError),
+		overTCP: true,
+		want:    outcome{Answers: 1, Over: []string{"tcp", "tcp"}},
+	}, {
+		name:   "FORMERR to everything",
+		script: func(r request) { r.send(r.bare(dns.RcodeFormatError)) },
+		want:   outcome{Rcode: wire.FormErr, Over: []string{"udp", "udp"}},
+	}, {
+		name:   "FORMERR with OPT is an answer",
+		script: func(r request) { r.reply(r.rcode(dns.RcodeFormatError).SetEdns0(1232, false)) },
+		want:   outcome{Rcode: wire.FormErr, Over: []string{"udp"}},
+	}, {
+		name: "the right question, then garbage",
+		script: func(r request) {
+			b := r.pack(r.answer(1))
+			r.send(b[:len(b)-3])
+		},
+		want: outcome{Over: []string{"udp", "udp"}, Err: ErrFailed},
+	}, {
+		name: "TCP closed inside the message",
+		script: func(r request) {
+			b := r.pack(r.answer(1))
+			r.conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b[:20]...))
+			r.conn.Close()
+		},
+		overTCP: true,
+		want:    outcome{Over: []string{"tcp", "tcp"}, Err: ErrFailed},
+	}, {
+		name: "TCP reset",
+		script: func(r request) {
+			r.conn.(*net.TCPConn).SetLinger(0)
+			r.conn.Close()
+		},
+		overTCP: true,
+		want:    outcome{Over: []string{"tcp", "tcp"}, Err: ErrFailed},
+	}, {
+		name: "TCP byte by byte",
+		script: func(r request) {
+			b := r.pack(r.answer(1))
+			for _, c := range append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...) {
+				r.conn.Write([]byte{c})
+			}
+		},
+		overTCP: true,
+		want:    outcome{Answers: 1, Over: []string{"tcp"}},
+	}, {
+		name:   "silence",
+		script: silence,
+		option: func(f *config.Forward) { f.ReadTimeout = 20 * time.Millisecond },
+		want:   outcome{Over: []string{"udp", "udp"}, Err: ErrTimeout},
+	}, {
+		name:    "silence over TCP",
+		script:  silence,
+		option:  func(f *config.Forward) { f.ReadTimeout = 20 * time.Millisecond },
+		overTCP: true,
+		want:    outcome{Over: []string{"tcp", "tcp"}, Err: ErrTimeout},
+	}}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := startFake(t, tt.script)
+			cfg := directive(f)
+			cfg.MaxFails = 0 // no probes among the queries
+			if tt.option != nil {
+				tt.option(cfg)
+			}
+			p := start(t, cfg)
+			r, err := p.Exchange(t.Context(), question(t, "www.example.org."), tt.overTCP)
+			got := outcome{Rcode: r.Rcode, Answers: r.Answers, Truncated: r.Truncated, Strays: p.Stats().Servers[0].Strays}
+			for _, r := range f.requests() {
+				got.Over = append(got.Over, r.over)
+			}
+			if !errors.Is(err, tt.want.Err) {
+				t.Errorf("the error is %v, want %v", err, tt.want.Err)
+			}
+			tt.want.Err = nil
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("wrong outcome (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// truncatesUDP answers with n records and TC over UDP, with all over TCP; none
+// if all is 0.
+func truncatesUDP(n, all int) script {
+	return func(r request) {
+		if r.over == "udp" {
+			m := r.answer(n)
+			m.Truncated = true
+			r.reply(m)
+			return
+		}
+		if all > 0 {
+			r.reply(r.answer(all))
+		}
+	}
+}
+
+// plainOnly answers queries without OPT, and those with one by a bare rcode.
+func plainOnly(rcode int) script {
+	return func(r request) {
+		if r.IsEdns0() != nil {
+			r.send(r.bare(rcode))
+			return
+		}
+		answers(r)
+	}
+}
+
+// strays are messages that are not the reply to r, each for another reason.
+func strays(r request) [][]byte {
+	id := r.answer(1)
+	id.Id++
+	name := r.answer(1)
+	name.Question = []dns.Question{{Name: "other.example.org.", Qtype: dns.TypeA, Qclass: dns.ClassINET}}
+	qtype := r.answer(1)
+	qtype.Question = []dns.Question{{Name: r.Question[0].Name, Qtype: dns.TypeAAAA, Qclass: dns.ClassINET}}
+	empty := r.answer(0)
+	empty.Question = nil // without a question only an error is believed
+	return [][]byte{
+		r.pack(id), r.pack(name), r.pack(qtype), r.pack(empty),
+		r.pack(r.Msg), // our own query back
+		{1, 2, 3},
+	}
+}
+
+func TestQueryOnTheWire(t *testing.T) {
+	f := startFake(t, answers)
+	p := start(t, directive(f))
+	m := new(dns.Msg).SetQuestion("WWW.Example.org.", dns.TypeMX)
+	m.CheckingDisabled = true
+	m.SetEdns0(4096, true)
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var q wire.Query
+	q.Parse(b)
+	if _, err := p.Exchange(t.Context(), &q, false); err != nil {
+		t.Fatal(err)
+	}
+	got := f.requests()[0]
+	if want := (dns.Question{Name: "www.example.org.", Qtype: dns.TypeMX, Qclass: dns.ClassINET}); got.Question[0] != want {
+		t.Errorf("the question sent is %v, want %v", got.Question[0], want)
+	}
+	if !got.RecursionDesired || !got.CheckingDisabled {
+		t.Error("RD and CD of the client are lost")
+	}
+	opt := got.IsEdns0()
+	if opt == nil {
+		t.Fatal("the query has no OPT record")
+	}
+	if opt.UDPSize() != DefaultPayload || !opt.Do() {
+		t.Errorf("the OPT record claims %d bytes and DO %t, want our own %d and the client's true", opt.UDPSize(), opt.Do(), DefaultPayload)
+	}
+}
+
+func TestPayload(t *testing.T) {
+	for _, tt := range []struct{ set, want int }{{0, DefaultPayload}, {100, 512}, {700, 700}, {65535, datagramRoom}} {
+		f := startFake(t, answers)
+		p := New(directive(f), Options{Payload: tt.set})
+		_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
+		p.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.requests()[0].IsEdns0().UDPSize(); int(got) != tt.want {
+			t.Errorf("payload %d claims %d bytes, want %d", tt.set, got, tt.want)
+		}
+	}
+}
+
+// TestUnpredictable looks at what a forger has to guess. It can't prove good
+// randomness; it catches counters, constants and a port that is never retired.
+func TestUnpredictable(t *testing.T) {
+	const n = 10 * maxUses
+	f := startFake(t, answers)
+	p := start(t, directive(f))
+	for range n {
+		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids, ports, steps := map[uint16]bool{}, map[uint16]int{}, map[uint16]int{}
+	var before uint16
+	for _, r := range f.requests() {
+		ids[r.Id] = true
+		ports[r.from.Port()]++
+		steps[r.Id-before]++
+		before = r.Id
+	}
+	if len(ids) < n*9/10 { // by chance fewer than one in a hundred repeats
+		t.Errorf("%d queries had %d different IDs", n, len(ids))
+	}
+	for step, times := range steps {
+		if times > 8 {
+			t.Errorf("the ID moved on by %d %d times", step, times)
+		}
+	}
+	for port, times := range ports {
+		if times > 2*maxUses { // the kernel may draw a port twice
+			t.Errorf("port %d was used %d times", port, times)
+		}
+	}
+	if len(ports) < 5 {
+		t.Errorf("%d queries came from %d ports", n, len(ports))
+	}
+}
+
+func TestRefusedPort(t *testing.T) {
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	c.Close()
+	for _, overTCP := range []bool{false, true} {
+		cfg := directive()
+		cfg.To = []netip.AddrPort{closed}
+		_, err := start(t, cfg).Exchange(t.Context(), question(t, "example.org."), overTCP)
+		if !errors.Is(err, ErrFailed) {
+			t.Errorf("a closed port (TCP %t) is %v, want ErrFailed", overTCP, err)
+		}
+	}
+}
+
+func TestNoServers(t *testing.T) {
+	if _, err := start(t, directive()).Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrNoUpstream) {
+		t.Errorf("without servers: %v, want ErrNoUpstream", err)
+	}
+}

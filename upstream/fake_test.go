@@ -1,0 +1,270 @@
+package upstream
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// fake is a DNS server with a script, on one loopback port for UDP and TCP.
+type fake struct {
+	t      *testing.T
+	addr   netip.AddrPort
+	script atomic.Pointer[script]
+	tcp    *net.TCPListener
+	udp    *net.UDPConn
+	done   sync.WaitGroup
+
+	mu    sync.Mutex
+	seen  []request
+	conns map[net.Conn]bool // true while open
+}
+
+// request is one query that reached a fake, and the way back.
+type request struct {
+	*dns.Msg
+	over string         // "udp" or "tcp"
+	from netip.AddrPort // the client
+	nth  int            // of all queries, from 1
+	conn net.Conn       // nil for UDP
+	fake *fake
+}
+
+// script decides what a fake does about a query. Doing nothing is silence.
+type script func(r request)
+
+// startFake runs s until the test ends.
+func startFake(t *testing.T, s script) *fake {
+	t.Helper()
+	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f.script.Store(&s)
+	f.listen()
+	f.addr = f.udp.LocalAddr().(*net.UDPAddr).AddrPort()
+	f.done.Go(f.serveUDP)
+	f.done.Go(f.serveTCP)
+	t.Cleanup(f.stop)
+	return f
+}
+
+// listen takes a port that is free for both protocols.
+func (f *fake) listen() {
+	f.t.Helper()
+	var err error
+	for range 20 {
+		if f.udp, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}); err != nil {
+			continue
+		}
+		if f.tcp, err = net.ListenTCP("tcp", &net.TCPAddr{
+			IP: net.IPv4(127, 0, 0, 1), Port: f.udp.LocalAddr().(*net.UDPAddr).Port,
+		}); err == nil {
+			return
+		}
+		f.udp.Close()
+	}
+	f.t.Fatalf("no port for a fake server: %v", err)
+}
+
+func (f *fake) stop() {
+	f.udp.Close()
+	f.tcp.Close()
+	f.hangUp()
+	f.done.Wait()
+}
+
+// hangUp closes the connections that are open.
+func (f *fake) hangUp() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c, open := range f.conns {
+		if open {
+			c.Close()
+		}
+	}
+}
+
+func (f *fake) serveUDP() {
+	buf := make([]byte, wire.MaxMessage)
+	for {
+		n, from, err := f.udp.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		f.handle(buf[:n], request{over: "udp", from: from})
+	}
+}
+
+func (f *fake) serveTCP() {
+	for {
+		c, err := f.tcp.Accept()
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		f.conns[c] = true
+		f.mu.Unlock()
+		f.done.Go(func() { f.serveConn(c) })
+	}
+}
+
+func (f *fake) serveConn(c net.Conn) {
+	defer func() {
+		c.Close()
+		f.mu.Lock()
+		f.conns[c] = false
+		f.mu.Unlock()
+	}()
+	for {
+		var size [2]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return
+		}
+		msg := make([]byte, binary.BigEndian.Uint16(size[:]))
+		if _, err := io.ReadFull(c, msg); err != nil {
+			return
+		}
+		f.handle(msg, request{over: "tcp", conn: c, from: c.RemoteAddr().(*net.TCPAddr).AddrPort()})
+	}
+}
+
+func (f *fake) handle(msg []byte, r request) {
+	r.Msg = new(dns.Msg)
+	if err := r.Unpack(msg); err != nil {
+		f.t.Errorf("the pool sent what is no query: %v", err)
+		return
+	}
+	r.fake = f
+	f.mu.Lock()
+	r.nth = len(f.seen) + 1
+	f.seen = append(f.seen, r)
+	f.mu.Unlock()
+	(*f.script.Load())(r)
+}
+
+// requests gives the queries so far.
+func (f *fake) requests() []request {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]request(nil), f.seen...)
+}
+
+// open is the number of TCP connections the clients have not closed.
+func (f *fake) open() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, open := range f.conns {
+		if open {
+			n++
+		}
+	}
+	return n
+}
+
+// send sends b as it is, behind its length over TCP.
+func (r request) send(b []byte) {
+	if r.conn == nil {
+		r.fake.udp.WriteToUDPAddrPort(b, r.from)
+		return
+	}
+	r.conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
+}
+
+// reply sends m.
+func (r request) reply(m *dns.Msg) { r.send(r.pack(m)) }
+
+func (r request) pack(m *dns.Msg) []byte {
+	m.Compress = true
+	b, err := m.Pack()
+	if err != nil {
+		r.fake.t.Errorf("the script's reply does not pack: %v", err)
+	}
+	return b
+}
+
+// answer is a good answer with n addresses.
+func (r request) answer(n int) *dns.Msg {
+	m := new(dns.Msg).SetReply(r.Msg)
+	for i := range n {
+		m.Answer = append(m.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
+			A:   net.IPv4(192, 0, byte(i>>8), byte(i)),
+		})
+	}
+	return m
+}
+
+// rcode is an error reply, with the question.
+func (r request) rcode(c int) *dns.Msg { return new(dns.Msg).SetRcode(r.Msg, c) }
+
+// bare is an error reply of a header only.
+func (r request) bare(c int) []byte {
+	m := r.rcode(c)
+	m.Question = nil
+	return r.pack(m)
+}
+
+// Scripts that many tests share.
+func answers(r request) { r.reply(r.answer(1)) }
+func silence(request)   {}
+
+// question is a parsed query for name's A records, as a client sends it.
+func question(t testing.TB, name string) *wire.Query {
+	t.Helper()
+	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var q wire.Query
+	if v := q.Parse(b); v != wire.Serve {
+		t.Fatalf("the query for %s does not parse: verdict %d", name, v)
+	}
+	return &q
+}
+
+// directive is a forward directive to the fakes, with the defaults, but for
+// probes that come often.
+func directive(to ...*fake) *config.Forward {
+	cfg := &config.Forward{
+		From:           wire.Root,
+		Policy:         config.PolicySequential,
+		MaxFails:       2,
+		Expire:         10 * time.Second,
+		ReadTimeout:    2 * time.Second,
+		HealthInterval: 2 * time.Millisecond,
+		HealthDomain:   wire.Root,
+	}
+	for _, f := range to {
+		cfg.To = append(cfg.To, f.addr)
+	}
+	return cfg
+}
+
+// start makes a Pool that is closed when the test ends. The deadline is long, so
+// that a busy machine fails no test.
+func start(t testing.TB, cfg *config.Forward) *Pool {
+	t.Helper()
+	p := New(cfg, Options{Deadline: 30 * time.Second, ProbeTimeout: 50 * time.Millisecond})
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// eventually waits until ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for give := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(give) {
+			t.Fatalf("still waiting: %s", what)
+		}
+	}
+}

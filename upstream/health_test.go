@@ -1,0 +1,249 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// impatient is a directive that gives up on silent servers soon.
+func impatient(to ...*fake) *config.Forward {
+	cfg := directive(to...)
+	cfg.ReadTimeout = 100 * time.Millisecond
+	return cfg
+}
+
+func (f *fake) become(s script) { f.script.Store(&s) }
+
+func isDown(p *Pool, i int) func() bool {
+	return func() bool { return p.Stats().Servers[i].Down }
+}
+
+func TestOneOfTwoDead(t *testing.T) {
+	dead, alive := startFake(t, silence), startFake(t, answers)
+	p := start(t, impatient(dead, alive))
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
+		t.Fatalf("with the second server alive: %v", err)
+	}
+	eventually(t, "the dead server is down", isDown(p, 0))
+	before := asked(dead)
+	for range 5 {
+		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := asked(dead) - before; n != 0 {
+		t.Errorf("%d queries went to the server that is down", n)
+	}
+	s := p.Stats()
+	if s.Servers[0].HealthcheckFailures < 3 {
+		t.Errorf("%d failed probes counted, want at least the 3 that make it down", s.Servers[0].HealthcheckFailures)
+	}
+	if s.HealthcheckBroken != 0 {
+		t.Errorf("healthcheck_broken is %d with one server alive", s.HealthcheckBroken)
+	}
+	dead.become(answers)
+	eventually(t, "the server is back", func() bool { return !isDown(p, 0)() })
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
+		t.Fatal(err)
+	}
+	if n := asked(dead) - before; n != 1 {
+		t.Errorf("%d queries went to the server that is back, want 1", n)
+	}
+}
+
+// asked counts the queries that are no probes.
+func asked(f *fake) int {
+	n := 0
+	for _, r := range f.requests() {
+		if r.Question[0].Name != "." {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAllDeadThenRecover(t *testing.T) {
+	a, b := startFake(t, silence), startFake(t, silence)
+	var log lockedBuffer
+	p := New(impatient(a, b), Options{
+		Logger: slog.New(slog.NewTextHandler(&log, nil)), ProbeTimeout: 50 * time.Millisecond, Deadline: 30 * time.Second,
+	})
+	defer p.Close()
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrTimeout) {
+		t.Fatalf("with both servers silent: %v, want ErrTimeout", err)
+	}
+	eventually(t, "both are down", func() bool { return isDown(p, 0)() && isDown(p, 1)() })
+	before := asked(a) + asked(b)
+	broken := p.Stats().HealthcheckBroken
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrTimeout) {
+		t.Errorf("with both down: %v, want ErrTimeout", err)
+	}
+	if n := asked(a) + asked(b) - before; n != 1 {
+		t.Errorf("with both down %d servers were tried, want one at random", n)
+	}
+	if n := p.Stats().HealthcheckBroken - broken; n != 1 {
+		t.Errorf("healthcheck_broken went up by %d, want 1", n)
+	}
+	a.become(answers)
+	b.become(answers)
+	eventually(t, "both are back", func() bool { return !isDown(p, 0)() && !isDown(p, 1)() })
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
+		t.Errorf("with both back: %v", err)
+	}
+	p.Close()
+	for _, line := range []string{"upstream is down", "upstream answers again"} {
+		if n := strings.Count(log.String(), line); n != 2 {
+			t.Errorf("%q is logged %d times, want once per server:\n%s", line, n, log.String())
+		}
+	}
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestFailfast(t *testing.T) {
+	f := startFake(t, silence)
+	cfg := impatient(f)
+	cfg.FailfastAllUnhealthy = true
+	p := start(t, cfg)
+	p.Exchange(t.Context(), question(t, "example.org."), false)
+	eventually(t, "the server is down", isDown(p, 0))
+	before := asked(f)
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrNoUpstream) {
+		t.Errorf("with all down: %v, want ErrNoUpstream", err)
+	}
+	if n := asked(f) - before; n != 0 {
+		t.Errorf("%d queries were sent", n)
+	}
+}
+
+func TestMaxFailsZero(t *testing.T) {
+	f := startFake(t, silence)
+	cfg := impatient(f)
+	cfg.MaxFails = 0
+	cfg.ReadTimeout = 5 * time.Millisecond
+	p := start(t, cfg)
+	for range 5 {
+		p.Exchange(t.Context(), question(t, "example.org."), false)
+	}
+	if p.servers[0].probing.Load() || p.servers[0].failures.Load() != 0 || isDown(p, 0)() {
+		t.Error("max_fails 0 probed, or took the server out of service")
+	}
+	if n := asked(f); n != len(f.requests()) {
+		t.Errorf("%d probes were sent", len(f.requests())-n)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	tests := []struct {
+		name   string
+		option func(*config.Forward)
+		want   dns.Question
+		rd     bool
+		over   string
+	}{
+		{"by default", func(*config.Forward) {}, dns.Question{Name: ".", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, true, "udp"},
+		{"no_rec", func(f *config.Forward) { f.HealthNoRec = true }, dns.Question{Name: ".", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, false, "udp"},
+		{"domain", func(f *config.Forward) { f.HealthDomain = "\x07example\x03org\x00" }, dns.Question{Name: "example.org.", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, true, "udp"},
+		{"no domain at all", func(f *config.Forward) { f.HealthDomain = "" }, dns.Question{Name: ".", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, true, "udp"},
+		{"force_tcp", func(f *config.Forward) { f.ForceTCP = true }, dns.Question{Name: ".", Qtype: dns.TypeNS, Qclass: dns.ClassINET}, true, "tcp"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := startFake(t, answers)
+			cfg := directive(f)
+			tt.option(cfg)
+			p := start(t, cfg)
+			p.suspect(p.servers[0])
+			eventually(t, "the probe is over", func() bool {
+				return len(f.requests()) == 1 && !p.servers[0].probing.Load()
+			})
+			got := f.requests()[0]
+			if got.Question[0] != tt.want || got.RecursionDesired != tt.rd || got.over != tt.over || got.IsEdns0() != nil {
+				t.Errorf("the probe is %v over %s; want %v, RD %t, over %s, no OPT", got.Msg, got.over, tt.want, tt.rd, tt.over)
+			}
+			if n := p.Stats().Servers[0].HealthcheckFailures; n != 0 {
+				t.Errorf("%d failures counted for a probe that was answered", n)
+			}
+		})
+	}
+}
+
+func TestProbeTakesAnyReply(t *testing.T) {
+	tests := []struct {
+		name   string
+		script script
+	}{
+		{"REFUSED", func(r request) { r.send(r.bare(dns.RcodeRefused)) }},
+		{"an empty header", func(r request) { r.send(r.bare(dns.RcodeSuccess)) }},
+		{"SERVFAIL", func(r request) { r.reply(r.rcode(dns.RcodeServerFailure)) }},
+		{"a broken answer", func(r request) {
+			b := r.pack(r.answer(1))
+			r.send(b[:len(b)-3])
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := startFake(t, tt.script)
+			p := start(t, directive(f))
+			p.servers[0].fails.Store(7)
+			p.suspect(p.servers[0])
+			eventually(t, "the server is back", func() bool { return !isDown(p, 0)() })
+		})
+	}
+}
+
+// TestOneProbeAtATime: however many queries fail, one probe runs per server.
+func TestOneProbeAtATime(t *testing.T) {
+	arrived := make(chan request, 16)
+	f := startFake(t, func(r request) { arrived <- r })
+	p := New(directive(f), Options{ProbeTimeout: time.Minute})
+	defer p.Close()
+	for range 10 {
+		p.suspect(p.servers[0])
+	}
+	<-arrived
+	p.suspect(p.servers[0])
+	if n := len(f.requests()); n != 1 {
+		t.Errorf("%d probes are under way, want 1", n)
+	}
+}
+
+// TestProbeIgnoresOthersID: what does not answer the probe proves nothing.
+func TestProbeIgnoresOthersID(t *testing.T) {
+	f := startFake(t, func(r request) {
+		m := r.answer(1)
+		m.Id++
+		r.reply(m)
+	})
+	p := start(t, directive(f))
+	p.suspect(p.servers[0])
+	eventually(t, "a probe has failed", func() bool { return p.Stats().Servers[0].HealthcheckFailures > 0 })
+	if n := p.Stats().Servers[0].Strays; n == 0 {
+		t.Error("the reply with another ID is not counted")
+	}
+}
