@@ -2,8 +2,10 @@ package differential
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -52,6 +54,10 @@ func TestDifferential(t *testing.T) {
 		t.Fatal(err)
 	}
 	deleteSome(t, client)
+	random := newGenerator(seed(t))
+	if err := random.write(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
 
 	table := allowed()
 	s.clusterDNS = s.serve(t, "coredns", corefiles[0])
@@ -63,12 +69,28 @@ func TestDifferential(t *testing.T) {
 			}
 			synced(t, client, "after-"+c.name, s.clusterDNS, r.coredns, r.agent)
 			r.compare(fixedQueries(w))
+			r.compare(random.queries())
 			r.report()
 		})
 	}
 	if !t.Failed() {
 		reportUnused(t, table)
 	}
+}
+
+// seed returns the seed of the random part, which NODENS_SEED sets, and logs
+// it.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	n := rand.Uint64()
+	if s := os.Getenv("NODENS_SEED"); s != "" {
+		var err error
+		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatalf("NODENS_SEED is not a number: %v", err)
+		}
+	}
+	t.Logf("NODENS_SEED=%d repeats the random part", n)
+	return n
 }
 
 // deleteSome makes a service and a namespace with a service, and deletes them

@@ -1,0 +1,134 @@
+package differential
+
+import (
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/miekg/dns"
+)
+
+// reply makes the wire form of a reply to a query for x.test with the
+// records, after the changes.
+func reply(t *testing.T, change func(*dns.Msg), rrs ...string) []byte {
+	t.Helper()
+	q := new(dns.Msg)
+	q.SetQuestion("x.test.", dns.TypeA)
+	q.Id = 7
+	m := new(dns.Msg).SetReply(q)
+	for _, text := range rrs {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Answer = append(m.Answer, rr)
+	}
+	if change != nil {
+		change(m)
+	}
+	wire, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire
+}
+
+// TestSee holds what counts as a difference and what doesn't.
+func TestSee(t *testing.T) {
+	const a, b = "x.test. 30 A 192.0.2.1", "x.test. 30 A 192.0.2.2"
+	base := see(reply(t, nil, a, b), 7)
+	for _, tt := range []struct {
+		name string
+		wire []byte
+		id   uint16
+		same bool
+	}{
+		{"the same", reply(t, nil, a, b), 7, true},
+		{"another order", reply(t, nil, b, a), 7, true},
+		{"uncompressed", reply(t, func(m *dns.Msg) { m.Compress = false }, a, b), 7, true},
+		{"silence", nil, 7, false},
+		{"half a header", reply(t, nil, a, b)[:6], 7, false},
+		{"another id", reply(t, nil, a, b), 8, false},
+		{"a record less", reply(t, nil, a), 7, false},
+		{"a record twice", reply(t, nil, a, b, b), 7, false},
+		{"another TTL", reply(t, nil, a, "x.test. 29 A 192.0.2.2"), 7, false},
+		{"another case", reply(t, nil, a, "X.test. 30 A 192.0.2.2"), 7, false},
+		{"another class", reply(t, nil, a, "x.test. 30 CH A 192.0.2.2"), 7, false},
+		{"another address", reply(t, nil, a, "x.test. 30 A 192.0.2.3"), 7, false},
+		{"another section", reply(t, func(m *dns.Msg) { m.Answer, m.Extra = m.Answer[:1], m.Answer[1:] }, a, b), 7, false},
+		{"aa", reply(t, func(m *dns.Msg) { m.Authoritative = true }, a, b), 7, false},
+		{"tc", reply(t, func(m *dns.Msg) { m.Truncated = true }, a, b), 7, false},
+		{"ra", reply(t, func(m *dns.Msg) { m.RecursionAvailable = true }, a, b), 7, false},
+		{"rcode", reply(t, func(m *dns.Msg) { m.Rcode = dns.RcodeNameError }, a, b), 7, false},
+		{"case of the question", reply(t, func(m *dns.Msg) { m.Question[0].Name = "X.test." }, a, b), 7, false},
+		{"EDNS", reply(t, func(m *dns.Msg) { m.SetEdns0(1232, false) }, a, b), 7, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			diff := gocmp.Diff(base, see(tt.wire, tt.id))
+			if (diff == "") != tt.same {
+				t.Errorf("the same: %t, want %t; the difference is %q", diff == "", tt.same, diff)
+			}
+		})
+	}
+}
+
+func TestSeeHides(t *testing.T) {
+	soa := func(serial string) []byte {
+		return reply(t, nil, "test. 30 SOA ns.test. host.test. "+serial+" 1 2 3 4")
+	}
+	if diff := gocmp.Diff(see(soa("1"), 7), see(soa("2"), 7)); diff != "" {
+		t.Errorf("a SOA's serial makes a difference: %s", diff)
+	}
+	cut := func(rr string) []byte {
+		return reply(t, func(m *dns.Msg) { m.Truncated = true }, rr)
+	}
+	if diff := gocmp.Diff(see(cut("x.test. 1 A 192.0.2.1"), 7), see(cut("x.test. 1 A 192.0.2.2"), 7)); diff != "" {
+		t.Errorf("what is left of a truncated reply makes a difference: %s", diff)
+	}
+}
+
+func TestAge(t *testing.T) {
+	at := func(ttl string) view { return see(reply(t, nil, "x.test. "+ttl+" A 192.0.2.1"), 7) }
+	for _, tt := range []struct {
+		name     string
+		a, b     view
+		same     bool
+		duration uint32
+	}{
+		{"equal", at("30"), at("30"), true, 0},
+		{"held by the agent", at("30"), at("28"), true, 2},
+		{"held by CoreDNS", at("28"), at("30"), true, 2},
+		{"lower than it can be", at("30"), at("5"), false, 2},
+		{"another record", at("30"), see(reply(t, nil, "x.test. 30 A 192.0.2.2"), 7), false, 2},
+		{"a record more", at("30"), see(reply(t, nil, "x.test. 30 A 192.0.2.1", "x.test. 30 A 192.0.2.2"), 7), false, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := gocmp.Diff(tt.a.age(tt.b, tt.duration), tt.b); (diff == "") != tt.same {
+				t.Errorf("the same: %t, want %t; the difference is %q", diff == "", tt.same, diff)
+			}
+		})
+	}
+}
+
+func TestExcuse(t *testing.T) {
+	toNodata := &allowance{reason: "r", expect: func(q query, v view) (view, bool) {
+		v.Rcode = "NOERROR"
+		return v, q.name == "x."
+	}}
+	unneeded := &allowance{reason: "u", expect: func(_ query, v view) (view, bool) { return v, true }}
+	table := []*allowance{toNodata, unneeded}
+	same := func(a, b view) bool { return gocmp.Equal(a, b) }
+	name, nodata, failure := view{Rcode: "NXDOMAIN"}, view{Rcode: "NOERROR"}, view{Rcode: "SERVFAIL"}
+	if excuse(table, query{name: "y."}, name, nodata, same) || toNodata.used {
+		t.Error("an entry excuses a query that it is not about")
+	}
+	if excuse(table, query{name: "x."}, name, failure, same) || toNodata.used {
+		t.Error("an entry excuses an answer that it doesn't ask for")
+	}
+	if !excuse(table, query{name: "x."}, name, nodata, same) || !toNodata.used {
+		t.Error("an entry doesn't excuse its own case")
+	}
+	if unneeded.used {
+		t.Error("an entry that changed nothing counts as used")
+	}
+}
