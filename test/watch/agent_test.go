@@ -1,0 +1,125 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// agent is a running agent.
+type agent struct {
+	process *peer.Process
+	server  netip.AddrPort
+	ready   string
+	client  dns.Client
+	conn    *dns.Conn
+}
+
+// start starts the agent on the API server. It returns as soon as the process
+// runs; forward is a directive for the Corefile or empty.
+func start(t *testing.T, binary string, api *apiserver.Server, forward string) *agent {
+	t.Helper()
+	ports := peer.Ports(t, 2)
+	text := fmt.Sprintf(`.:%d {
+    bind 127.0.0.1
+    errors
+    ready 127.0.0.1:%d
+    kubernetes cluster.local in-addr.arpa {
+        kubeconfig %s
+        startup_timeout 1s
+    }
+    %s
+}
+`, ports[0], ports[1], api.Kubeconfig(apiserver.Agent), forward)
+	file := filepath.Join(t.TempDir(), "Corefile")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{
+		process: peer.Start(t, peer.Command{
+			Name: "nodens", Path: binary,
+			Args: []string{"-conf", file, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="},
+		}),
+		server: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0]),
+		ready:  fmt.Sprintf("http://127.0.0.1:%d/ready", ports[1]),
+	}
+	// One socket for all queries: a poll then costs a packet each way.
+	conn, err := a.client.Dial(a.server.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	a.conn = conn
+	return a
+}
+
+// answer is what a query says: the response code and the data of the answer
+// section in order, such as "NOERROR 10.96.0.1".
+func (a *agent) answer(name string, kind uint16) (string, error) {
+	q := new(dns.Msg)
+	q.SetQuestion(name, kind)
+	m, _, err := a.client.ExchangeWithConn(q, a.conn)
+	if err != nil {
+		return "", err
+	}
+	var data []string
+	for _, rr := range m.Answer {
+		data = append(data, strings.TrimPrefix(rr.String(), rr.Header().String()))
+	}
+	slices.Sort(data)
+	return strings.Join(append([]string{dns.RcodeToString[m.Rcode]}, data...), " "), nil
+}
+
+// says holds when the query's answer is the wanted one.
+func (a *agent) says(name string, kind uint16, want string) peer.Probe {
+	return func(context.Context) error {
+		got, err := a.answer(name, kind)
+		if err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("%s %s is %q, want %q", name, dns.Type(kind), got, want)
+		}
+		return nil
+	}
+}
+
+// elsewhere starts a DNS server that answers every query for an address with
+// the given one, until the test ends.
+func elsewhere(t *testing.T, addr string) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := make(chan struct{})
+	s := &dns.Server{PacketConn: conn, NotifyStartedFunc: func() { close(up) },
+		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			m := new(dns.Msg).SetReply(q)
+			m.Answer = []dns.RR{&dns.A{
+				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30},
+				A:   net.ParseIP(addr),
+			}}
+			// The client may have given up; there is nobody to tell.
+			_ = w.WriteMsg(m)
+		})}
+	go func() {
+		if err := s.ActivateAndServe(); err != nil {
+			t.Errorf("the other server: %v", err)
+		}
+	}()
+	<-up
+	t.Cleanup(func() { s.Shutdown() })
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
