@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
@@ -27,11 +28,11 @@ func (o *options) loadConfig() (*config.Config, error) {
 		return nil, err
 	}
 	return config.Load(path, config.Options{
-		Port:        o.dnsPort,
-		LocalIPs:    o.localIPs,
-		UpstreamSvc: o.upstreamSvc,
-		KubeDNSDir:  o.kubeDNSDir,
-		Prometheus:  o.prometheusAddr,
+		Port:            o.dnsPort,
+		LocalIPs:        o.localIPs,
+		UpstreamService: o.upstreamSvc,
+		KubeDNS:         o.kubeDNSDir,
+		PrometheusAddr:  o.prometheusAddr,
 	})
 }
 
@@ -50,24 +51,6 @@ func (o *options) corefile() (string, error) {
 		return o.baseConf, nil
 	}
 	return "", fmt.Errorf("reading the Corefile: %w; name one with -conf or -basecorefile", confErr)
-}
-
-// addresses are where b listens.
-func (o *options) addresses(b *config.Block) []netip.AddrPort {
-	addrs := o.localIPs
-	if b.Bind != nil {
-		addrs = b.Bind.Addrs
-	}
-	if len(addrs) == 0 {
-		addrs = []netip.Addr{netip.IPv6Unspecified()}
-	}
-	var list []netip.AddrPort
-	for _, a := range addrs {
-		if ap := netip.AddrPortFrom(a, b.Port); !slices.Contains(list, ap) {
-			list = append(list, ap)
-		}
-	}
-	return list
 }
 
 // parts are the steps of one server block, nil where it does not have them. Zones
@@ -90,7 +73,7 @@ type generation struct {
 	routes map[netip.AddrPort]*server.Routes
 }
 
-// endpointStats is whose counters they are: they outlive generations.
+// statsKey says whose counters they are: they outlive generations.
 type statsKey struct {
 	addr netip.AddrPort
 	zone string // as labelled
@@ -174,7 +157,7 @@ func (a *assembly) hosts(b *config.Block, was *parts) (*hosts.Table, error) {
 
 // view gives the view that k needs: blocks that watch the same share one.
 func (a *assembly) view(g *generation, k *config.Kubernetes, old *generation) (*kubernetes.View, error) {
-	key := kubernetes.Watches(k)
+	key := watched(*k)
 	if v := g.views[key]; v != nil {
 		return v, nil
 	}
@@ -182,7 +165,7 @@ func (a *assembly) view(g *generation, k *config.Kubernetes, old *generation) (*
 		g.views[key] = old.views[key]
 		return old.views[key], nil
 	}
-	v, err := kubernetes.Open(k, kubernetes.Options{Logger: a.log.With("part", "kubernetes"), ServerAddrs: a.opts.localIPs})
+	v, err := kubernetes.Open(k, kubernetes.Options{Log: a.log.With("part", "kubernetes"), ServerAddrs: a.opts.localIPs})
 	if err != nil {
 		return nil, err
 	}
@@ -190,11 +173,21 @@ func (a *assembly) view(g *generation, k *config.Kubernetes, old *generation) (*
 	return v, nil
 }
 
+// watched says what of k a view depends on (see [kubernetes.Open]): directives for
+// which it is the same share a view.
+func watched(k config.Kubernetes) string {
+	var tls config.TLS
+	if k.TLS != nil {
+		tls = *k.TLS
+	}
+	return fmt.Sprintf("%q", []any{k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.Labels, k.NoEndpoints, k.EndpointPodNames, k.QPS, k.Burst})
+}
+
 // route makes the zones of every address.
 func (a *assembly) route(g *generation) {
 	zones := make(map[netip.AddrPort][]*server.Zone)
 	for _, p := range g.parts {
-		for _, addr := range a.opts.addresses(p.block) {
+		for _, addr := range p.block.Listen {
 			for _, name := range p.block.Zones {
 				z := p.zone(name, a.log)
 				z.Stats = a.counters(addr, name.String())
@@ -269,8 +262,34 @@ func (g *generation) synced() error {
 	return nil
 }
 
+// syncPoll is how often a start looks whether the view is synced: a few looks
+// within the tens of milliseconds a sync takes.
+const syncPoll = 10 * time.Millisecond
+
+// awaitSync waits until the views are synced, but no longer than the directives'
+// startup_timeout.
+func (g *generation) awaitSync(ctx context.Context) {
+	var limit time.Duration
+	for _, p := range g.parts {
+		if p.block.Kubernetes != nil {
+			limit = max(limit, p.block.Kubernetes.StartupTimeout)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(syncPoll)
+	defer tick.Stop()
+	for g.synced() != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // start runs what has to be run: all that old (nil: none) does not run already.
-// Each part ends with the context that stop gives it.
+// launch decides when each part ends.
 func (g *generation) start(old *generation, launch func(part any, run func(context.Context) error)) {
 	for _, v := range g.views {
 		if !old.has(v) {

@@ -29,7 +29,7 @@ func check(opts *options, w io.Writer) error {
 	fmt.Fprintf(w, "%s: %d server blocks, sha512 %.16s…\n", cfg.Path, len(cfg.Blocks), cfg.Hash)
 	for _, b := range cfg.Blocks {
 		fmt.Fprintln(w)
-		describe(w, opts, b)
+		describe(w, b)
 	}
 	fmt.Fprintf(w, "\nnetwork:\n%s", indent(plan))
 	return nil
@@ -37,11 +37,11 @@ func check(opts *options, w io.Writer) error {
 
 // describe says where b listens and what happens to a query, in the order of the
 // path.
-func describe(w io.Writer, opts *options, b *config.Block) {
+func describe(w io.Writer, b *config.Block) {
 	for _, z := range b.Zones {
 		fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
 	}
-	for _, a := range opts.addresses(b) {
+	for _, a := range b.Listen {
 		fmt.Fprintf(w, "  listens on     udp and tcp %s\n", a)
 	}
 	if b.Hosts != nil {
@@ -63,8 +63,14 @@ func describe(w io.Writer, opts *options, b *config.Block) {
 	} else {
 		fmt.Fprintln(w, "  forward        nothing; what is not answered above is SERVFAIL")
 	}
-	for name, addr := range b.Endpoints() {
-		fmt.Fprintf(w, "  %-14s http %s\n", name, addr)
+	if b.Health != nil {
+		fmt.Fprintf(w, "  health         http %s/health\n", b.Health.Addr)
+	}
+	if b.Ready != nil {
+		fmt.Fprintf(w, "  ready          http %s/ready\n", b.Ready.Addr)
+	}
+	if b.Prometheus != nil {
+		fmt.Fprintf(w, "  prometheus     http %s/metrics\n", b.Prometheus.Addr)
 	}
 }
 

@@ -131,7 +131,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		}
 		s.zone(serverLabel(addr), droppedZone, rt.Dropped())
 	}
-	s.parts(a.opts, g)
+	s.parts(g)
 	for _, view := range g.views {
 		s.view(view.Stats())
 	}
@@ -173,12 +173,12 @@ func (s scrape) zone(srv, zone string, st *server.Stats) {
 
 // parts puts the metrics of the steps. A cache or a pool that several addresses
 // share is counted once, under the first.
-func (s scrape) parts(opts *options, g *generation) {
+func (s scrape) parts(g *generation) {
 	var broken, rejects, entries uint64
 	hasHosts := false
 	servers := make(map[netip.AddrPort]upstream.Server)
 	for _, p := range g.parts {
-		srv := serverLabel(opts.addresses(p.block)[0])
+		srv := serverLabel(p.block.Listen[0])
 		zones := make([]string, len(p.block.Zones))
 		for i, z := range p.block.Zones {
 			zones[i] = z.String()

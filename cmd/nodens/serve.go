@@ -92,7 +92,7 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 	}
 	if opts.setsUpNetwork() {
 		var err error
-		if a.net, err = netsetup.New(opts.network(log)); err != nil {
+		if a.net, err = netsetup.New(opts.network(log), nil); err != nil {
 			return nil, err
 		}
 	}
@@ -107,8 +107,8 @@ func (o *options) setsUpNetwork() bool {
 
 func (o *options) network(log *slog.Logger) netsetup.Config {
 	return netsetup.Config{
-		LocalIPs:       o.localIPs,
-		Port:           o.dnsPort,
+		Addresses:      o.localIPs,
+		DNSPort:        o.dnsPort,
 		HealthPort:     o.healthPort,
 		InterfaceName:  o.interfaceName,
 		SetupInterface: o.setupInterface,
@@ -224,6 +224,9 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	g.start(old, func(part any, run func(context.Context) error) { a.launch(ctx, part, run) })
+	if old == nil {
+		g.awaitSync(ctx) // until there is a listener, the node's packets find another way
+	}
 	if err := a.server.Listen(g.routes); err != nil {
 		a.retire(g, old)
 		if old != nil {

@@ -46,6 +46,18 @@ func Directives() []string {
 	return names
 }
 
+// Directives are the names of the directives that b has, in the order of the table.
+func (b *Block) Directives() []string {
+	var names []string
+	v := reflect.ValueOf(b).Elem()
+	for _, s := range slots() {
+		if !v.Field(s.index).IsNil() {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
 // directives reads a block's directives into p.block.
 func (p *parser) directives(list []statement) {
 	table := slots()

@@ -85,12 +85,13 @@ func (rt *Routes) answer(x *exchange) step {
 		return done
 	}
 	if z.Cluster != nil {
-		switch z.Cluster.Answer(q, r) {
+		outcome, target := z.Cluster.Answer(q, r)
+		switch outcome {
 		case kubernetes.Answered:
 			x.source = fromCluster
 			return done
 		case kubernetes.Alias:
-			x.source = fromCluster
+			x.source, x.target = fromCluster, target
 			return alias
 		case kubernetes.Refused:
 			x.source = fromCluster
@@ -182,12 +183,8 @@ func (rt *Routes) chase(ctx context.Context, x *exchange) error {
 	if x.hops >= maxHops {
 		return errHops
 	}
-	target := x.zone.Cluster.Target(&x.q)
-	if target == "" {
-		return nil
-	}
 	sub := exchange{via: x.via, hops: x.hops + 1}
-	if sub.q.Parse(wire.AppendQuery(nil, 0, []byte(target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
+	if sub.q.Parse(wire.AppendQuery(nil, 0, []byte(x.target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
 		return nil
 	}
 	sub.r.Start(nil, &sub.q)

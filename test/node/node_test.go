@@ -1,0 +1,265 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestPodAsks: what a pod gets, over both transports, both families, with and
+// without EDNS, of a cluster name and of a name that is forwarded; and that none
+// of it leaves a trace in the connection-tracking table.
+func TestPodAsks(t *testing.T) {
+	l := newLab(t)
+	// A rule that looks at a connection's state turns tracking on in the node.
+	l.in(l.node, "iptables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+	l.in(l.node, "ip6tables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+	l.startAgent()
+	for _, server := range []string{local4, local6} {
+		for _, transport := range []string{"+notcp", "+tcp"} {
+			for _, edns := range []string{"+noedns", "+edns"} {
+				for _, c := range []struct{ name, qtype, want string }{
+					{"web.shop.svc.cluster.local", "A", "10.96.7.1"},
+					{"web.shop.svc.cluster.local", "AAAA", "fd00:96::7:1"},
+					{"www.example.org", "A", "192.0.2.80"},
+					{"www.example.org", "AAAA", "2001:db8::80"},
+				} {
+					t.Run(strings.Join([]string{server, transport[1:], edns[1:], c.name, c.qtype}, "/"), func(t *testing.T) {
+						got, err := l.dig(l.pod, "@"+server, transport, edns, c.name, c.qtype)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if got != c.want {
+							t.Errorf("answer %q, want %q", got, c.want)
+						}
+					})
+				}
+			}
+		}
+	}
+	if got := l.tracked(); got != "" {
+		t.Errorf("port 53 is tracked:\n%s", got)
+	}
+	// The same question around the agent is tracked: the check above can fail.
+	if _, err := l.dig(l.pod, "@"+upstreamIP, "www.example.org"); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.tracked(); !strings.Contains(got, "dst="+upstreamIP) {
+		t.Errorf("a query that goes around the agent is not tracked: %q", got)
+	}
+}
+
+// tracked gives the node's tracked connections of port 53.
+func (l *lab) tracked() string {
+	l.t.Helper()
+	var lines []string
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for _, proto := range []string{"udp", "tcp"} {
+			cmd := exec.Command("ip", "netns", "exec", l.node, "conntrack", "-L", "-f", family, "-p", proto)
+			out, err := cmd.Output() // the count goes to stderr
+			if err != nil {
+				l.t.Fatalf("%v: %v", cmd.Args, err)
+			}
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, "port=53 ") {
+					lines = append(lines, line)
+				}
+			}
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// TestRules: what the agent leaves in the node's rule sets while it runs, that a
+// rule somebody else removes comes back, and that a stop leaves nothing.
+func TestRules(t *testing.T) {
+	l := newLab(t)
+	l.in(l.node, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "ACCEPT", "-m", "comment", "--comment", "somebody else's")
+	l.in(l.node, "ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "5353", "-j", "NOTRACK")
+	// Listing a table makes it; all that the agent will use are made now.
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		l.in(l.node, tool, "-t", "raw", "-S")
+		l.in(l.node, tool, "-t", "filter", "-S")
+	}
+	rules, addrs := l.saved(), l.addresses()
+	p := l.startAgent()
+	during := l.saved()
+	for _, want := range wantedRules() {
+		if n := strings.Count(during, want); n != 1 {
+			t.Errorf("rule stands %d times: %s\n%s", n, want, during)
+		}
+	}
+	for _, a := range []string{local4 + "/32", local6 + "/128"} {
+		if !strings.Contains(l.addresses(), a) {
+			t.Errorf("the node has no %s:\n%s", a, l.addresses())
+		}
+	}
+	l.in(l.node, "iptables", "-t", "raw", "-F", "PREROUTING")
+	p.Must(t, "the removed rules to come back", func(context.Context) error {
+		if got := l.saved(); got != during {
+			return errors.New(cmp.Diff(during, got))
+		}
+		return nil
+	})
+	p.Stop()
+	if err := p.Err(); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	if diff := cmp.Diff(rules, l.saved()); diff != "" {
+		t.Errorf("rules differ after the stop (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(addrs, l.addresses()); diff != "" {
+		t.Errorf("addresses differ after the stop (-before +after):\n%s", diff)
+	}
+}
+
+// wantedRules are NodeLocal DNSCache's rules as iptables-save prints them.
+func wantedRules() []string {
+	const notrack, allow = `-m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK`,
+		`-m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT`
+	var rules []string
+	for _, l := range []string{local4 + "/32", local6 + "/128"} {
+		for _, p := range []string{"udp", "tcp"} {
+			rules = append(rules,
+				fmt.Sprintf("-A PREROUTING -d %s -p %s -m %s --dport 53 %s", l, p, p, notrack),
+				fmt.Sprintf("-A OUTPUT -s %s -p %s -m %s --sport 53 %s", l, p, p, notrack),
+				fmt.Sprintf("-A OUTPUT -d %s -p %s -m %s --dport 53 %s", l, p, p, notrack),
+				fmt.Sprintf("-A INPUT -d %s -p %s -m %s --dport 53 %s", l, p, p, allow),
+				fmt.Sprintf("-A OUTPUT -s %s -p %s -m %s --sport 53 %s", l, p, p, allow))
+		}
+		rules = append(rules,
+			fmt.Sprintf("-A OUTPUT -d %s -p tcp -m tcp --dport 8080 %s", l, notrack),
+			fmt.Sprintf("-A OUTPUT -s %s -p tcp -m tcp --sport 8080 %s", l, notrack))
+	}
+	return rules
+}
+
+// TestKilled: after a SIGKILL the next agent takes over what the dead one left,
+// twice nothing, and leaves nothing itself.
+func TestKilled(t *testing.T) {
+	l := newLab(t)
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		l.in(l.node, tool, "-t", "raw", "-S")
+		l.in(l.node, tool, "-t", "filter", "-S")
+	}
+	rules, addrs := l.saved(), l.addresses()
+	p := l.startAgent()
+	during := l.saved()
+	p.Kill()
+	if diff := cmp.Diff(during, l.saved()); diff != "" {
+		t.Errorf("rules went with the killed agent (-before +after):\n%s", diff)
+	}
+	p = l.startAgent()
+	if diff := cmp.Diff(during, l.saved()); diff != "" {
+		t.Errorf("the second agent's rules differ from the first's (-first +second):\n%s", diff)
+	}
+	if got, err := l.dig(l.pod, "@"+local4, "web.shop.svc.cluster.local"); err != nil || got != "10.96.7.1" {
+		t.Errorf("after the restart: %q, %v", got, err)
+	}
+	p.Stop()
+	if diff := cmp.Diff(rules+addrs, l.saved()+l.addresses()); diff != "" {
+		t.Errorf("the stop leaves something behind (-before +after):\n%s", diff)
+	}
+}
+
+// TestSkipTeardown: the flag leaves everything for the next agent.
+func TestSkipTeardown(t *testing.T) {
+	l := newLab(t)
+	p := l.startAgent("-skipteardown")
+	during := l.saved() + l.addresses()
+	p.Stop()
+	if err := p.Err(); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	if diff := cmp.Diff(during, l.saved()+l.addresses()); diff != "" {
+		t.Errorf("something went in spite of -skipteardown (-before +after):\n%s", diff)
+	}
+}
+
+// TestReadiness: /ready is 200 while the agent serves and 503 in its lame-duck
+// time, in which it still answers.
+func TestReadiness(t *testing.T) {
+	l := newLab(t)
+	args := l.agentArgs()
+	conf := args[1]
+	text, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(conf, []byte(strings.Replace(string(text), "lameduck 0s", "lameduck 2s", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := l.start(l.node, nil, args...)
+	ready := func() string {
+		out, _ := exec.Command("ip", "netns", "exec", l.node, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://"+local4+":8181/ready").Output()
+		return string(out)
+	}
+	p.Must(t, "/ready to be 200", func(context.Context) error {
+		if got := ready(); got != "200" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.Must(t, "/ready to be 503", func(context.Context) error {
+		if got := ready(); got != "503" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	if got, err := l.dig(l.pod, "@"+local4, "web.shop.svc.cluster.local"); err != nil || got != "10.96.7.1" {
+		t.Errorf("in the lame-duck time: %q, %v", got, err)
+	}
+	if err := p.Err(); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+}
+
+// TestStartErrors: what stands in the way of a start is named with the flag that
+// turns that part off, the exit code is 1, and nothing is left behind.
+func TestStartErrors(t *testing.T) {
+	l := newLab(t)
+	noTools := filepath.Join(l.dir, "empty")
+	if err := os.Mkdir(noTools, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := l.agentArgs()
+	for _, c := range []struct {
+		name string
+		cmd  []string
+		want string
+	}{
+		{"no NET_ADMIN", []string{"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin", l.nodens}, "-setupinterface=false"},
+		{"no iptables", []string{"env", "PATH=" + noTools, l.nodens}, "-setupiptables=false"},
+		{"broken Corefile", []string{l.nodens, "-conf", l.file("Corefile.broken", ".:53 {\n    forwrad . 10.0.0.1\n}\n")}, `did you mean "forward"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rules, addrs := l.saved(), l.addresses()
+			cmd := append([]string{"netns", "exec", l.node}, c.cmd...)
+			if c.name != "broken Corefile" {
+				cmd = append(cmd, args...)
+			}
+			out, err := exec.Command("ip", cmd...).CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("it ended with %v, want exit code 1\n%s", err, out)
+			}
+			if !strings.Contains(string(out), c.want) {
+				t.Errorf("the error does not say %q:\n%s", c.want, out)
+			}
+			if diff := cmp.Diff(rules+addrs, l.saved()+l.addresses()); diff != "" {
+				t.Errorf("something is left behind (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
