@@ -1,0 +1,255 @@
+package kubernetes
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// writer writes the records of a node that was found.
+type writer struct {
+	zone   *Zone
+	origin *origin
+	reply  *wire.Reply
+	ttl    uint32
+}
+
+// write writes m's records of qtype, if it has any. target is the name outside of
+// the zone that an alias ends at. complete is false if the answer hangs on a name
+// that is not in view.
+func (w *writer) write(m *match, qtype uint16) (target wire.Name, complete bool) {
+	alias := m.node == named && m.svc.kind == external
+	switch {
+	case qtype == wire.TypeA || qtype == wire.TypeAAAA:
+		if alias {
+			return w.chase(m.svc, qtype)
+		}
+		w.addresses(m, wire.AtQuestion, qtype)
+	case qtype == wire.TypeCNAME && alias:
+		w.name(wire.Answer, wire.TypeCNAME, wire.AtQuestion, m.svc.target)
+	case qtype == wire.TypeSRV:
+		w.srv(m)
+	case qtype == wire.TypePTR && m.node == reverseIP:
+		w.pointers(m)
+	case qtype == wire.TypeTXT && m.node == version:
+		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeTXT, versionTTL, []byte("\x051.1.0"))
+	case qtype == wire.TypeSOA && m.node == apex:
+		w.soa(wire.Answer)
+	case qtype == wire.TypeNS && m.node == apex:
+		w.nameservers()
+	}
+	return "", true
+}
+
+// addresses writes m's addresses of qtype, as records of owner.
+func (w *writer) addresses(m *match, owner int, qtype uint16) {
+	switch m.node {
+	case port:
+		if m.svc.kind == headless {
+			w.members(m, owner, qtype)
+			return
+		}
+		w.packed(wire.Answer, owner, m.svc, qtype)
+	case named:
+		w.packed(wire.Answer, owner, m.svc, qtype)
+	case member:
+		w.members(m, owner, qtype)
+	case podAddr:
+		if int(m.addr.size) == addrSize(qtype) {
+			w.addr(wire.Answer, owner, string(m.addr.bytes[:m.addr.size]))
+		}
+	case server:
+		w.serverAddrs(owner, qtype)
+	}
+}
+
+// packed writes the addresses of a service's bare name.
+func (w *writer) packed(section wire.Section, owner int, s *service, qtype uint16) {
+	list, size := s.addrs(qtype)
+	for ; list != ""; list = list[size:] {
+		w.addr(section, owner, list[:size])
+	}
+}
+
+// addr writes one address record.
+func (w *writer) addr(section wire.Section, owner int, packed string) {
+	var rdata [16]byte
+	n := copy(rdata[:], packed)
+	qtype := wire.TypeA
+	if n == 16 {
+		qtype = wire.TypeAAAA
+	}
+	w.reply.Add(section, owner, qtype, w.ttl, rdata[:n])
+}
+
+// name writes a record whose RDATA is one name, and gives the offset of that name.
+func (w *writer) name(section wire.Section, rtype uint16, owner int, name wire.Name) int {
+	var rdata [wire.MaxName]byte
+	n := copy(rdata[:], name)
+	return w.reply.Add(section, owner, rtype, w.ttl, rdata[:n])
+}
+
+// join appends the parts to a name in buf: an endpoint's label (none if it is
+// empty), a service's key, and where services are. It is nil if the name is too
+// long to be one.
+func join(buf []byte, host, key string, svc wire.Name) []byte {
+	n := len(key) + len(svc)
+	if host != "" {
+		n += 1 + len(host)
+	}
+	if n > wire.MaxName {
+		return nil
+	}
+	if host != "" {
+		buf = append(buf, byte(len(host)))
+		buf = append(buf, host...)
+	}
+	buf = append(buf, key...)
+	return append(buf, svc...)
+}
+
+// maxChain is how many aliases of the zone are followed, as many as CoreDNS does.
+// A chain that is longer is a loop.
+const maxChain = 11
+
+// chase writes the alias s and what it leads to inside of the zone. A chain that
+// ends in no address is no alias at all, as with CoreDNS: nothing is written.
+func (w *writer) chase(s *service, qtype uint16) (target wire.Name, complete bool) {
+	owner := wire.AtQuestion
+	complete = true
+	for range maxChain {
+		owner = w.name(wire.Answer, wire.TypeCNAME, owner, s.target)
+		if !s.target.Under(w.origin.name) {
+			return s.target, true
+		}
+		var buf [wire.MaxName]byte
+		n := copy(buf[:], s.target)
+		m := w.zone.find(buf[:n], w.origin)
+		if m.node == named && m.svc.kind == external {
+			s = m.svc
+			continue
+		}
+		before := w.reply.Count(wire.Answer)
+		w.addresses(&m, owner, qtype)
+		if w.reply.Count(wire.Answer) > before {
+			return "", true
+		}
+		complete = m.node != missing
+		break
+	}
+	w.reply.Reset()
+	w.reply.SetAuthoritative()
+	return "", complete
+}
+
+// soa writes the zone's SOA. Its names point into the question.
+func (w *writer) soa(section wire.Section) {
+	zone := w.reply.Suffix(len(w.origin.name))
+	pointer := 0xC000 | uint16(zone)
+	var buf [48]byte
+	b := append(buf[:0], "\x02ns\x03dns"...)
+	b = binary.BigEndian.AppendUint16(b, pointer)
+	b = append(b, "\x0ahostmaster"...)
+	b = binary.BigEndian.AppendUint16(b, pointer)
+	for _, v := range [...]uint32{w.zone.view.serial.Load(), 7200, 1800, 86400, w.ttl} {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	w.reply.Add(section, zone, wire.TypeSOA, min(w.ttl, soaTTL), b)
+}
+
+// selected is a service that stands for the agent.
+type selected struct {
+	key string
+	svc *service
+}
+
+// selecting lists the services that one of the agent's addresses is an endpoint of.
+func (v *View) selecting() []selected {
+	var list []selected
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for _, a := range v.addrs {
+		r, ok := v.index.endpoints[addressOf(packAddr(a))]
+		if !ok {
+			continue
+		}
+		for s := range r.each {
+			svc := v.index.services[s.key]
+			if svc == nil || svc.kind != clusterIP && svc.kind != headless {
+				continue
+			}
+			if !slices.ContainsFunc(list, func(have selected) bool { return have.key == s.key }) {
+				list = append(list, selected{key: s.key, svc: svc})
+			}
+		}
+	}
+	return list
+}
+
+// nameservers writes the NS of the apex: the services that select the agent, else
+// ns.dns under the zone, with their addresses as glue.
+func (w *writer) nameservers() {
+	list := w.zone.view.selecting()
+	base := w.origin
+	if base.reverse && w.zone.primary != nil {
+		base = w.zone.primary // services have no names in a reverse zone
+	}
+	var at []int
+	for _, s := range list {
+		var buf [wire.MaxName]byte
+		if name := join(buf[:0], "", s.key, base.svc); name != nil {
+			at = append(at, w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name))
+		}
+	}
+	if len(at) != len(list) {
+		return
+	}
+	for i, s := range list {
+		w.packed(wire.Additional, at[i], s.svc, wire.TypeA)
+		w.packed(wire.Additional, at[i], s.svc, wire.TypeAAAA)
+	}
+	addrs := w.zone.view.addrs
+	if len(list) > 0 || len(addrs) == 0 {
+		return
+	}
+	owner := w.name(wire.Answer, wire.TypeNS, wire.AtQuestion, "\x02ns\x03dns"+w.origin.name)
+	for _, a := range addrs {
+		w.addr(wire.Additional, owner, packAddr(a))
+	}
+}
+
+// serverAddrs writes the addresses of ns.dns: those of the services that select
+// the agent, else the agent's own.
+func (w *writer) serverAddrs(owner int, qtype uint16) {
+	list := w.zone.view.selecting()
+	for _, s := range list {
+		w.packed(wire.Answer, owner, s.svc, qtype)
+	}
+	if len(list) > 0 {
+		return
+	}
+	for _, a := range w.zone.view.addrs {
+		if packed := packAddr(a); len(packed) == addrSize(qtype) {
+			w.addr(wire.Answer, owner, packed)
+		}
+	}
+}
+
+// ownAddrs are the addresses others can reach the agent at: loopback ones only if
+// there is nothing else, which is an agent being tried out.
+func ownAddrs(all []netip.Addr) []netip.Addr {
+	var list []netip.Addr
+	for _, a := range all {
+		if a.IsValid() && !a.IsLoopback() {
+			list = append(list, a.Unmap().WithZone(""))
+		}
+	}
+	if list == nil {
+		for _, a := range all {
+			list = append(list, a.Unmap())
+		}
+	}
+	return list
+}

@@ -1,0 +1,98 @@
+package kubernetes
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// codecs knows the three types of this package and no more: the clientset's scheme
+// registers every API group there is, which an agent on each node pays for in
+// memory.
+func codecs() (serializer.CodecFactory, error) {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
+		if err := add(s); err != nil {
+			return serializer.CodecFactory{}, fmt.Errorf("kubernetes: registering API types: %w", err)
+		}
+	}
+	return serializer.NewCodecFactory(s), nil
+}
+
+// restConfig says where the API server is and who the agent is there.
+func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
+	var c *rest.Config
+	var err error
+	switch {
+	case cfg.Kubeconfig != "":
+		c, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig},
+			&clientcmd.ConfigOverrides{CurrentContext: cfg.Context}).ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kubernetes: kubeconfig %s: %w", cfg.Kubeconfig, err)
+		}
+	case cfg.Endpoint != "":
+		over := &clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: cfg.Endpoint}}
+		if cfg.TLS != nil {
+			over.ClusterInfo.CertificateAuthority = cfg.TLS.CA
+			over.AuthInfo = clientcmdapi.AuthInfo{ClientCertificate: cfg.TLS.Cert, ClientKey: cfg.TLS.Key}
+		}
+		c, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(&clientcmd.ClientConfigLoadingRules{}, over).ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kubernetes: endpoint %s, tls: %w", cfg.Endpoint, err)
+		}
+	default:
+		if c, err = rest.InClusterConfig(); err != nil {
+			return nil, fmt.Errorf("kubernetes: no endpoint, kubeconfig or manifests is given, and the service account of a pod can't be used: %w", err)
+		}
+	}
+	c.UserAgent = "nodens"
+	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	c.ContentType = runtime.ContentTypeProtobuf
+	c.WarningHandler = rest.NoWarnings{}
+	if cfg.QPS > 0 {
+		c.QPS = cfg.QPS
+	}
+	if cfg.Burst > 0 {
+		c.Burst = cfg.Burst
+	}
+	return c, nil
+}
+
+// clients gives the client of each API group a view watches.
+func clients(c *rest.Config) (core, discovery rest.Interface, err error) {
+	codec, err := codecs()
+	if err != nil {
+		return nil, nil, err
+	}
+	http, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
+	}
+	open := func(gv schema.GroupVersion, path string) (rest.Interface, error) {
+		of := rest.CopyConfig(c)
+		of.GroupVersion, of.APIPath = &gv, path
+		of.NegotiatedSerializer = codec.WithoutConversion()
+		client, err := rest.RESTClientForConfigAndClient(of, http)
+		if err != nil {
+			return nil, fmt.Errorf("kubernetes: client for %s: %w", gv, err)
+		}
+		return client, nil
+	}
+	if core, err = open(corev1.SchemeGroupVersion, "/api"); err != nil {
+		return nil, nil, err
+	}
+	discovery, err = open(discoveryv1.SchemeGroupVersion, "/apis")
+	return core, discovery, err
+}

@@ -1,0 +1,307 @@
+package kubernetes
+
+import (
+	"slices"
+	"strings"
+)
+
+// address is a key of the reverse indexes: IPv4 in its mapped form, so that one
+// pointer-free map holds both families.
+type address [16]byte
+
+func addressOf(packed string) address {
+	if len(packed) == 4 {
+		return address{10: 0xFF, 11: 0xFF, 12: packed[0], 13: packed[1], 14: packed[2], 15: packed[3]}
+	}
+	return address([]byte(packed))
+}
+
+// ref is one or several T under one address. Nearly always it is one: the rest
+// costs a pointer. The list is never changed in place, so a copy of a ref stays
+// valid after the lock is gone.
+type ref[T comparable] struct {
+	first T
+	more  *[]T
+}
+
+func addRef[T comparable](m map[address]ref[T], at address, x T) {
+	r, ok := m[at]
+	switch {
+	case !ok:
+		r.first = x
+	case r.first == x || r.more != nil && slices.Contains(*r.more, x):
+		return
+	case r.more == nil:
+		r.more = &[]T{x}
+	default:
+		more := append(slices.Clone(*r.more), x)
+		r.more = &more
+	}
+	m[at] = r
+}
+
+func dropRef[T comparable](m map[address]ref[T], at address, x T) {
+	r, ok := m[at]
+	switch {
+	case !ok:
+		return
+	case r.more == nil:
+		if r.first == x {
+			delete(m, at)
+		}
+		return
+	}
+	rest := slices.Clone(*r.more)
+	if r.first == x {
+		r.first, rest = rest[0], rest[1:]
+	} else if i := slices.Index(rest, x); i >= 0 {
+		rest = slices.Delete(rest, i, i+1)
+	}
+	r.more = nil
+	if len(rest) > 0 {
+		r.more = &rest
+	}
+	m[at] = r
+}
+
+// namespace says why a namespace exists: its object, or things in it. Names in
+// a namespace whose own object has not come yet are known all the same.
+type namespace struct {
+	object  bool
+	members int
+}
+
+// index is the zone's data. Its methods are called with the view's lock held for
+// writing; all they take and publish is immutable.
+type index struct {
+	services   map[string]*service  // by serviceKey
+	namespaces map[string]namespace // by label in wire form
+	slices     map[string]*slice    // by namespace/name
+	// clusterIPs holds service keys, endpoints the slices an address is in.
+	clusterIPs map[address]ref[string]
+	endpoints  map[address]ref[*slice]
+}
+
+func newIndex() index {
+	return index{
+		services:   map[string]*service{},
+		namespaces: map[string]namespace{},
+		slices:     map[string]*slice{},
+		clusterIPs: map[address]ref[string]{},
+		endpoints:  map[address]ref[*slice]{},
+	}
+}
+
+// putService sets what the Service itself says; the slices stay. It reports
+// whether DNS can see the difference.
+func (x *index) putService(key string, s service) bool {
+	old := x.services[key]
+	if old != nil {
+		s.slices = old.slices
+		if old.same(&s) {
+			return false
+		}
+	}
+	if old == nil || old.kind == orphan {
+		x.join(namespaceOf(key))
+	} else {
+		x.unlinkService(key, old)
+	}
+	if s.kind == clusterIP {
+		for ip := range s.each {
+			addRef(x.clusterIPs, addressOf(ip), key)
+		}
+	}
+	x.publish(key, &s)
+	return true
+}
+
+// dropService forgets the Service; slices that name it stay, for when it comes
+// back.
+func (x *index) dropService(key string) bool {
+	old := x.services[key]
+	if old == nil || old.kind == orphan {
+		return false
+	}
+	x.unlinkService(key, old)
+	x.leave(namespaceOf(key))
+	x.publish(key, &service{slices: old.slices})
+	return true
+}
+
+func (x *index) unlinkService(key string, s *service) {
+	if s.kind != clusterIP {
+		return
+	}
+	for ip := range s.each {
+		dropRef(x.clusterIPs, addressOf(ip), key)
+	}
+}
+
+// each goes over the addresses of the bare name, packed.
+func (s *service) each(yield func(string) bool) {
+	for i := 0; i < len(s.v4); i += 4 {
+		if !yield(s.v4[i : i+4]) {
+			return
+		}
+	}
+	for i := 0; i < len(s.v6); i += 16 {
+		if !yield(s.v6[i : i+16]) {
+			return
+		}
+	}
+}
+
+// putSlice adds s or sets it in place of the slice of its name.
+func (x *index) putSlice(s *slice) bool {
+	old := x.slices[s.name]
+	if old != nil && old.same(s) {
+		return false
+	}
+	if old == nil {
+		x.join(namespaceOf(s.key))
+	}
+	// The new endpoints come before the old ones go: an address in both keeps
+	// its place in the reverse index.
+	for i := range s.len() {
+		addRef(x.endpoints, addressOf(s.addr(i)), s)
+	}
+	x.slices[s.name] = s
+	if old != nil {
+		x.unlinkSlice(old)
+		if old.key != s.key {
+			x.publishSlices(old.key, old, nil)
+			old = nil
+		}
+	}
+	x.publishSlices(s.key, old, s)
+	return true
+}
+
+func (x *index) dropSlice(name string) bool {
+	old := x.slices[name]
+	if old == nil {
+		return false
+	}
+	delete(x.slices, name)
+	x.unlinkSlice(old)
+	x.leave(namespaceOf(old.key))
+	x.publishSlices(old.key, old, nil)
+	return true
+}
+
+func (x *index) unlinkSlice(s *slice) {
+	for i := range s.len() {
+		dropRef(x.endpoints, addressOf(s.addr(i)), s)
+	}
+}
+
+// publishSlices publishes the service of key with del (nil: none) taken out of
+// its slices and add (nil: none) put in.
+func (x *index) publishSlices(key string, del, add *slice) {
+	var s service
+	if old := x.services[key]; old != nil {
+		s = *old
+	}
+	list := make([]*slice, 0, len(s.slices)+1)
+	for _, sl := range s.slices {
+		if sl != del {
+			list = append(list, sl)
+		}
+	}
+	if add != nil {
+		at, _ := slices.BinarySearchFunc(list, add, func(a, b *slice) int { return strings.Compare(a.name, b.name) })
+		list = slices.Insert(list, at, add)
+	}
+	s.slices = slices.Clip(list)
+	x.publish(key, &s)
+}
+
+// publish completes s and makes it what queries for key find.
+func (x *index) publish(key string, s *service) {
+	if s.kind == orphan && len(s.slices) == 0 {
+		delete(x.services, key)
+		return
+	}
+	if s.kind == headless {
+		s.v4, s.v6 = unite(s.slices, 4), unite(s.slices, 16)
+	}
+	x.services[key] = s
+}
+
+// unite is every address of the given size in list, each once.
+func unite(list []*slice, size int) string {
+	var only *slice
+	n := 0
+	for _, s := range list {
+		if s.size == size && s.addrs != "" {
+			only = s
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	if n == 1 && only.hosts == nil {
+		return only.addrs // no address is twice in it: share its bytes
+	}
+	seen := make(map[string]struct{})
+	var b strings.Builder
+	for _, s := range list {
+		if s.size != size {
+			continue
+		}
+		for i := range s.len() {
+			a := s.addr(i)
+			if _, dup := seen[a]; !dup {
+				seen[a] = struct{}{}
+				b.WriteString(a)
+			}
+		}
+	}
+	return strings.Clone(b.String())
+}
+
+func (x *index) putNamespace(key string) bool {
+	ns := x.namespaces[key]
+	if ns.object {
+		return false
+	}
+	visible := ns.members == 0
+	ns.object = true
+	x.namespaces[key] = ns
+	return visible
+}
+
+func (x *index) dropNamespace(key string) bool {
+	ns, ok := x.namespaces[key]
+	if !ok || !ns.object {
+		return false
+	}
+	ns.object = false
+	x.setNamespace(key, ns)
+	return ns.members == 0
+}
+
+func (x *index) join(key string) {
+	ns, ok := x.namespaces[key]
+	if !ok {
+		key = strings.Clone(key) // it is a part of a service's key, which may go first
+	}
+	ns.members++
+	x.namespaces[key] = ns
+}
+
+func (x *index) leave(key string) {
+	ns := x.namespaces[key]
+	ns.members--
+	x.setNamespace(key, ns)
+}
+
+func (x *index) setNamespace(key string, ns namespace) {
+	if !ns.object && ns.members == 0 {
+		delete(x.namespaces, key)
+		return
+	}
+	x.namespaces[key] = ns
+}

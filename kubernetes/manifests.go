@@ -1,0 +1,290 @@
+package kubernetes
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// manifests fills a view from files in place of an API server: YAML or JSON, one
+// document or many, single objects or the lists that `kubectl get -o yaml` prints.
+// The files are looked at again and again; when their content changes and all of it
+// can be read, it replaces what was known, as one new list of each resource.
+type manifests struct {
+	view      *View
+	paths     []string
+	selector  labels.Selector
+	endpoints bool
+	decoder   runtime.Decoder
+	poll      time.Duration
+
+	stamp string // names, sizes and times of the files last read
+	hash  [sha256.Size]byte
+}
+
+// pollManifests is [Options.Poll]'s default.
+const pollManifests = 2 * time.Second
+
+func openManifests(v *View, cfg *config.Kubernetes, selector labels.Selector, poll time.Duration) (*manifests, error) {
+	codec, err := codecs()
+	if err != nil {
+		return nil, err
+	}
+	m := &manifests{
+		view: v, paths: cfg.Manifests, selector: selector, endpoints: !cfg.NoEndpoints,
+		decoder: codec.UniversalDeserializer(), poll: poll,
+	}
+	if m.poll <= 0 {
+		m.poll = pollManifests
+	}
+	if err := m.refresh(); err != nil {
+		return nil, fmt.Errorf("kubernetes: manifests: %w", err)
+	}
+	return m, nil
+}
+
+func (m *manifests) run(ctx context.Context) {
+	t := time.NewTicker(m.poll)
+	defer t.Stop()
+	trouble := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		err := m.refresh()
+		switch {
+		case err == nil:
+			trouble = ""
+		case err.Error() != trouble:
+			trouble = err.Error()
+			m.view.log.Error("cluster zone: manifests can't be read; what is known stays", "error", err)
+		}
+	}
+}
+
+// refresh reads the files if they look changed since the last time, and puts their
+// objects into the view if they are.
+func (m *manifests) refresh() error {
+	files, stamp, err := m.files()
+	if err != nil {
+		return err
+	}
+	if stamp == m.stamp {
+		return nil
+	}
+	texts := make([][]byte, len(files))
+	sum := sha256.New()
+	for i, f := range files {
+		if texts[i], err = os.ReadFile(f); err != nil {
+			return fmt.Errorf("reading a manifest: %w", err)
+		}
+		fmt.Fprintf(sum, "%q %d\n", f, len(texts[i]))
+		sum.Write(texts[i])
+	}
+	if hash := [sha256.Size]byte(sum.Sum(nil)); hash != m.hash {
+		if err := m.load(files, texts); err != nil {
+			return err
+		}
+		m.hash = hash
+	}
+	m.stamp = stamp
+	return nil
+}
+
+// files lists the manifests, folders resolved to the files in them, with a stamp
+// that changes when one is written, added or removed.
+func (m *manifests) files() (files []string, stamp string, err error) {
+	var b strings.Builder
+	for _, path := range m.paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, "", fmt.Errorf("finding a manifest: %w", err)
+		}
+		names := []string{path}
+		if info.IsDir() {
+			if names, err = folder(path); err != nil {
+				return nil, "", err
+			}
+		}
+		for _, name := range names {
+			if info, err = os.Stat(name); err != nil {
+				return nil, "", fmt.Errorf("finding a manifest: %w", err)
+			}
+			fmt.Fprintf(&b, "%q %d %d\n", name, info.Size(), info.ModTime().UnixNano())
+		}
+		files = append(files, names...)
+	}
+	return files, b.String(), nil
+}
+
+// folder lists the manifests in dir, by name. Sub-folders are left out: the ones of
+// a mounted ConfigMap hold the same files again.
+func folder(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("listing a folder of manifests: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		ext := strings.ToLower(filepath.Ext(e.Name()))
+		if e.IsDir() || strings.HasPrefix(e.Name(), ".") || !slices.Contains([]string{".yaml", ".yml", ".json"}, ext) {
+			continue
+		}
+		names = append(names, filepath.Join(dir, e.Name()))
+	}
+	return names, nil
+}
+
+// lists are the objects of some manifests, by resource.
+type lists [resources][]any
+
+// load puts the objects of all the texts into the view, or of none if one is bad.
+func (m *manifests) load(files []string, texts [][]byte) error {
+	var all lists
+	for i, text := range texts {
+		if err := m.read(text, &all); err != nil {
+			return fmt.Errorf("%s, %w", files[i], err)
+		}
+	}
+	for _, r := range []resource{namespaces, endpointSlices, services} {
+		if r == endpointSlices && !m.endpoints {
+			continue
+		}
+		// An error is an object of the wrong type, which read never makes.
+		if err := (sink{view: m.view, resource: r}).Replace(all[r], ""); err != nil {
+			return err
+		}
+	}
+	m.view.log.Info("cluster zone: manifests are read", "files", len(files), "services", len(all[services]),
+		"endpointslices", len(all[endpointSlices]), "namespaces", len(all[namespaces]))
+	return nil
+}
+
+// read adds the objects of one file.
+func (m *manifests) read(text []byte, all *lists) error {
+	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for n := 1; ; n++ {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			doc, err = yaml.ToJSON(doc)
+		}
+		if err == nil {
+			err = m.document(doc, all)
+		}
+		if err != nil {
+			return fmt.Errorf("document %d: %w", n, err)
+		}
+	}
+}
+
+// document adds one document, which is an object, a list of objects, or nothing.
+func (m *manifests) document(doc []byte, all *lists) error {
+	var head struct {
+		Kind  string
+		Items []json.RawMessage
+	}
+	if doc = bytes.TrimSpace(doc); len(doc) == 0 || string(doc) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(doc, &head); err != nil {
+		return fmt.Errorf("not a Kubernetes object: %w", err)
+	}
+	if kind, ok := strings.CutSuffix(head.Kind, "List"); ok {
+		for i, item := range head.Items {
+			if err := m.item(item, kind, all); err != nil {
+				return fmt.Errorf("item %d: %w", i+1, err)
+			}
+		}
+		return nil
+	}
+	return m.object(doc, head.Kind, all)
+}
+
+// item adds an object of a list. Those of a typed list, such as a ServiceList,
+// need not repeat their kind.
+func (m *manifests) item(item []byte, listOf string, all *lists) error {
+	var head struct{ Kind string }
+	if err := json.Unmarshal(item, &head); err != nil {
+		return fmt.Errorf("not a Kubernetes object: %w", err)
+	}
+	if head.Kind == "" {
+		head.Kind = listOf
+	}
+	return m.object(item, head.Kind, all)
+}
+
+// object adds one object if it is of a kind DNS shows; others are left out.
+func (m *manifests) object(text []byte, kind string, all *lists) error {
+	if kind == "" {
+		return errors.New("it has no kind")
+	}
+	var obj runtime.Object
+	r := services
+	gv := corev1.SchemeGroupVersion
+	switch kind {
+	case "Service":
+		obj = &corev1.Service{}
+	case "Namespace":
+		obj, r = &corev1.Namespace{}, namespaces
+	case "EndpointSlice":
+		obj, r = &discoveryv1.EndpointSlice{}, endpointSlices
+		gv = discoveryv1.SchemeGroupVersion
+	default:
+		return nil
+	}
+	gvk := gv.WithKind(kind)
+	if _, _, err := m.decoder.Decode(text, &gvk, obj); err != nil {
+		return fmt.Errorf("reading a %s: %w", kind, err)
+	}
+	return m.keep(obj, r, all)
+}
+
+// keep adds obj unless the selector excludes it, and completes what the API server
+// would have: the namespace.
+func (m *manifests) keep(obj runtime.Object, r resource, all *lists) error {
+	o, ok := obj.(interface {
+		GetName() string
+		GetNamespace() string
+		SetNamespace(string)
+		GetLabels() map[string]string
+	})
+	if !ok {
+		return errObject
+	}
+	if o.GetName() == "" {
+		return errors.New("it has no name")
+	}
+	if r != namespaces {
+		if !m.selector.Matches(labels.Set(o.GetLabels())) {
+			return nil
+		}
+		if o.GetNamespace() == "" {
+			o.SetNamespace(corev1.NamespaceDefault)
+		}
+	}
+	all[r] = append(all[r], obj)
+	return nil
+}

@@ -1,0 +1,226 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/netip"
+	"sort"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// faults collects what is wrong with one object. The rest of the object counts.
+type faults []string
+
+func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
+
+func (f faults) String() string { return strings.Join(f, "; ") }
+
+// fromService turns a Service into what DNS knows of it. ok is false if no DNS
+// name can carry its name. The result shares no memory with svc.
+func fromService(svc *corev1.Service, f *faults) (key string, s service, ok bool) {
+	if key, ok = serviceKey(svc.Name, svc.Namespace); !ok {
+		f.add("%q in namespace %q can't be two DNS labels", svc.Name, svc.Namespace)
+		return "", s, false
+	}
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		s.ports = addPort(s.ports, p.Name, string(p.Protocol), &p.Port, f)
+	}
+	switch {
+	case svc.Spec.Type == corev1.ServiceTypeExternalName:
+		s.kind, s.ports = external, ""
+		s.target = aliasTarget(svc.Spec.ExternalName, f)
+		return key, s, true
+	case svc.Spec.ClusterIP == corev1.ClusterIPNone,
+		len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
+		s.kind, s.ports = headless, ""
+		return key, s, true
+	}
+	s.kind = clusterIP
+	ips := svc.Spec.ClusterIPs
+	if len(ips) == 0 {
+		ips = []string{svc.Spec.ClusterIP}
+	}
+	for _, ip := range ips {
+		s.addClusterIP(ip, f)
+	}
+	return key, s, true
+}
+
+func (s *service) addClusterIP(ip string, f *faults) {
+	if ip == "" { // not allocated yet
+		return
+	}
+	a, err := netip.ParseAddr(ip)
+	if err != nil || a.Zone() != "" {
+		f.add("cluster IP %q is no IP address", ip)
+		return
+	}
+	packed := packAddr(a.Unmap())
+	for have := range s.each {
+		if have == packed {
+			return
+		}
+	}
+	if len(packed) == 4 {
+		s.v4 += packed
+	} else {
+		s.v6 += packed
+	}
+}
+
+// addPort appends one port of a Service or a slice. A number that is missing is
+// a port that SRV can't name; its name still counts.
+func addPort(list ports, name, proto string, number *int32, f *faults) ports {
+	if proto == "" {
+		proto = string(corev1.ProtocolTCP) // the API's default
+	}
+	p := protocol([]byte(strings.ToLower(proto)))
+	if p == 0 {
+		f.add("port %q has the unknown protocol %q", name, proto)
+		return list
+	}
+	if name != "" {
+		low := lowerLabel(name)
+		if low == "" || len(low) == wire.MaxLabel { // no room for the underscore
+			f.add("port name %q can't be a DNS label behind an underscore", name)
+			return list
+		}
+		name = low
+	}
+	n := int32(0)
+	if number != nil {
+		if n = *number; n < 1 || n > 65535 {
+			f.add("port %q has the number %d", name, n)
+			return list
+		}
+	}
+	return list.append(name, p, uint16(n))
+}
+
+// aliasTarget reads an ExternalName; "" is one that no CNAME can carry.
+func aliasTarget(name string, f *faults) wire.Name {
+	if _, err := netip.ParseAddr(strings.TrimSuffix(name, ".")); err == nil {
+		return "" // allowed by the API, and no alias: the name doesn't exist
+	}
+	for i := range len(name) {
+		if c := name[i]; c <= ' ' || c > '~' || c == '\\' {
+			f.add("external name %q is not a domain name", name)
+			return ""
+		}
+	}
+	target, err := wire.ParseName(name)
+	if err != nil || target == wire.Root {
+		f.add("external name %q is not a domain name", name)
+		return ""
+	}
+	return target
+}
+
+// fromSlice turns the ready part of an EndpointSlice into its records. It is nil
+// if the slice belongs to no service. With podNames, endpoints without a hostname
+// go by the name of their pod. The result shares no memory with es.
+func fromSlice(es *discoveryv1.EndpointSlice, podNames bool, f *faults) *slice {
+	owner := es.Labels[discoveryv1.LabelServiceName]
+	if owner == "" || es.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil
+	}
+	key, ok := serviceKey(owner, es.Namespace)
+	if !ok {
+		f.add("its service %q in namespace %q can't be two DNS labels", owner, es.Namespace)
+		return nil
+	}
+	s := &slice{name: es.Namespace + "/" + es.Name, key: key, size: addressSize(es)}
+	for i := range es.Ports {
+		p := &es.Ports[i]
+		s.ports = addPort(s.ports, deref(p.Name), string(deref(p.Protocol)), p.Port, f)
+	}
+	var list endpointList
+	for i := range es.Endpoints {
+		list.add(&es.Endpoints[i], s.size, podNames, f)
+	}
+	list.pack(s)
+	return s
+}
+
+// addressSize is the size of a slice's addresses. Manifests may leave the type
+// out; then the first address says it.
+func addressSize(es *discoveryv1.EndpointSlice) int {
+	if es.AddressType == discoveryv1.AddressTypeIPv6 {
+		return 16
+	}
+	if es.AddressType == "" && len(es.Endpoints) > 0 && len(es.Endpoints[0].Addresses) > 0 &&
+		strings.Contains(es.Endpoints[0].Addresses[0], ":") {
+		return 16
+	}
+	return 4
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// endpoint is one address of a slice and its label.
+type endpoint struct{ addr, host string }
+
+type endpointList []endpoint
+
+func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, podNames bool, f *faults) {
+	if ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
+		return
+	}
+	host := ""
+	if name := deref(ep.Hostname); name != "" {
+		if host = lowerLabel(name); host == "" {
+			f.add("hostname %q can't be a DNS label", name)
+		}
+	}
+	if host == "" && podNames && ep.TargetRef != nil {
+		host = lowerLabel(ep.TargetRef.Name) // "" for one with dots or over 63 bytes
+	}
+	for _, text := range ep.Addresses {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" || a.BitLen() != 8*size || a.Is4In6() {
+			f.add("endpoint %q is no address of the slice's type", text)
+			continue
+		}
+		*l = append(*l, endpoint{addr: packAddr(a), host: host})
+	}
+}
+
+// pack puts the endpoints into s in order, each once.
+func (l endpointList) pack(s *slice) {
+	sort.Slice(l, func(i, j int) bool {
+		if l[i].addr != l[j].addr {
+			return l[i].addr < l[j].addr
+		}
+		return l[i].host < l[j].host
+	})
+	var addrs strings.Builder
+	addrs.Grow(len(l) * s.size)
+	named := false
+	kept := l[:0]
+	for i, e := range l {
+		if i > 0 && len(kept) > 0 && e == kept[len(kept)-1] {
+			continue
+		}
+		kept = append(kept, e)
+		addrs.WriteString(e.addr)
+		named = named || e.host != ""
+	}
+	s.addrs = addrs.String()
+	if !named {
+		return
+	}
+	s.hosts = make([]string, len(kept))
+	for i, e := range kept {
+		s.hosts[i] = e.host
+	}
+}

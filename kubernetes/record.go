@@ -1,0 +1,244 @@
+package kubernetes
+
+import (
+	"net/netip"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// kind is what sort of Service a service is; it decides what its name answers.
+type kind uint8
+
+const (
+	orphan    kind = iota // slices name it, the Service itself is not known
+	clusterIP             // answers its own addresses
+	headless              // answers its ready endpoints
+	external              // an alias
+)
+
+// service is everything DNS knows about one Service and its slices. It is
+// immutable once it is in the index: a change publishes a new one, so that a
+// query works on what it found without a lock.
+type service struct {
+	kind kind
+	// v4 and v6 are the addresses of the bare name as packed RDATA, without
+	// duplicates: the cluster IPs, or the ready endpoints of a headless service.
+	v4, v6 string
+	ports  ports     // of the Service
+	target wire.Name // of an external service; "" if no alias can be made of it
+	slices []*slice  // by name; of every kind of service
+}
+
+// addrs is the packed RDATA of the addresses of qtype, and the size of each.
+func (s *service) addrs(qtype uint16) (packed string, size int) {
+	if qtype == wire.TypeA {
+		return s.v4, 4
+	}
+	return s.v6, 16
+}
+
+// ready reports whether any slice has a ready endpoint.
+func (s *service) ready() bool {
+	for _, sl := range s.slices {
+		if sl.addrs != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// same reports whether DNS can't tell s from t, slices aside.
+func (s *service) same(t *service) bool {
+	if s.kind != t.kind || s.ports != t.ports || s.target != t.target {
+		return false
+	}
+	return s.kind == headless || s.v4 == t.v4 && s.v6 == t.v6
+}
+
+// slice is the ready part of one EndpointSlice. It is immutable.
+type slice struct {
+	name  string // namespace/name of the object
+	key   string // of the service it belongs to
+	size  int    // of an address: 4 or 16
+	addrs string // packed RDATA, ascending; an address with two hosts is there twice
+	// hosts are the endpoints' labels in lower case, one per address, "" where
+	// the label is the dashed address; nil if that is true of all.
+	hosts []string
+	ports ports
+}
+
+// len is the number of endpoints.
+func (s *slice) len() int { return len(s.addrs) / s.size }
+
+// addr is the packed address of endpoint i.
+func (s *slice) addr(i int) string { return s.addrs[i*s.size : (i+1)*s.size] }
+
+// host is the label of endpoint i, "" for the dashed address.
+func (s *slice) host(i int) string {
+	if s.hosts == nil {
+		return ""
+	}
+	return s.hosts[i]
+}
+
+// search is the first endpoint whose address is not less than addr.
+func (s *slice) search(addr string) int {
+	lo, hi := 0, s.len()
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if s.addr(mid) < addr {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+func (s *slice) same(t *slice) bool {
+	if s.key != t.key || s.addrs != t.addrs || s.ports != t.ports || len(s.hosts) != len(t.hosts) {
+		return false
+	}
+	for i := range s.hosts {
+		if s.hosts[i] != t.hosts[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Protocols a port can have, as they stand in [ports]. Zero is none of them.
+const (
+	tcp byte = 1 + iota
+	udp
+	sctp
+)
+
+// protocol reads a protocol's name in lower case; 0 is an unknown one.
+func protocol(name []byte) byte {
+	switch string(name) {
+	case "tcp":
+		return tcp
+	case "udp":
+		return udp
+	case "sctp":
+		return sctp
+	}
+	return 0
+}
+
+// ports is a list of ports in one string, which costs a service one allocation
+// instead of one per name: for each its protocol, its number (two bytes, 0 is
+// none), the length of its name, and the name in lower case ("" is unnamed).
+type ports string
+
+func (p ports) append(name string, proto byte, number uint16) ports {
+	return p + ports([]byte{proto, byte(number >> 8), byte(number), byte(len(name))}) + ports(name)
+}
+
+// next is the first port and what is behind it. p must not be empty.
+func (p ports) next() (name string, proto byte, number uint16, rest ports) {
+	end := 4 + int(p[3])
+	return string(p[4:end]), p[0], uint16(p[1])<<8 | uint16(p[2]), p[end:]
+}
+
+// portMatch selects ports by protocol (0 is any) and name ("" is any).
+type portMatch struct {
+	proto byte
+	name  []byte
+}
+
+func (m portMatch) any() bool { return m.proto == 0 && len(m.name) == 0 }
+
+func (m portMatch) matches(name string, proto byte) bool {
+	return (m.proto == 0 || m.proto == proto) && (len(m.name) == 0 || string(m.name) == name)
+}
+
+// has reports whether p has a port that m selects. No ports at all pass where
+// anything does.
+func (p ports) has(m portMatch) bool {
+	if m.any() {
+		return true
+	}
+	for p != "" {
+		name, proto, _, rest := p.next()
+		if m.matches(name, proto) {
+			return true
+		}
+		p = rest
+	}
+	return false
+}
+
+// hasNamed reports whether p has a named port of proto.
+func (p ports) hasNamed(proto byte) bool {
+	for p != "" {
+		name, pr, _, rest := p.next()
+		if name != "" && pr == proto {
+			return true
+		}
+		p = rest
+	}
+	return false
+}
+
+// label appends name as one label in lower case; ok is false if it can't be one
+// that a cluster's names are made of (RFC 1035, 2.3.4; dots would make it two).
+func label(b []byte, name string) (out []byte, ok bool) {
+	if name == "" || len(name) > wire.MaxLabel {
+		return b, false
+	}
+	b = append(b, byte(len(name)))
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case 'A' <= c && c <= 'Z':
+			c += 'a' - 'A'
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '-', c == '_':
+		default:
+			return b, false
+		}
+		b = append(b, c)
+	}
+	return b, true
+}
+
+// serviceKey is the name and the namespace of a service as two labels in wire
+// form: the bytes between its endpoint labels and "svc" in a qname.
+func serviceKey(name, namespace string) (string, bool) {
+	var buf [2 * (1 + wire.MaxLabel)]byte
+	b, ok := label(buf[:0], name)
+	if !ok {
+		return "", false
+	}
+	if b, ok = label(b, namespace); !ok {
+		return "", false
+	}
+	return string(b), true
+}
+
+// namespaceOf is the namespace's label in a service's key.
+func namespaceOf(key string) string { return key[1+key[0]:] }
+
+// packAddr is a's RDATA.
+func packAddr(a netip.Addr) string { return string(a.AsSlice()) }
+
+// unpackAddr is the inverse of packAddr.
+func unpackAddr(s string) netip.Addr {
+	if len(s) == 4 {
+		return netip.AddrFrom4([4]byte{s[0], s[1], s[2], s[3]})
+	}
+	var b [16]byte
+	copy(b[:], s)
+	return netip.AddrFrom16(b)
+}
+
+// lowerLabel is name as a label's text, or "" if it can't be one.
+func lowerLabel(name string) string {
+	var buf [1 + wire.MaxLabel]byte
+	b, ok := label(buf[:0], name)
+	if !ok {
+		return ""
+	}
+	return string(b[1:])
+}

@@ -1,0 +1,125 @@
+package kubernetes
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Stats is a snapshot of a view's counters.
+type Stats struct {
+	// Synced is [View.Synced].
+	Synced bool
+	// Services, Slices, Endpoints and Namespaces are what the index holds.
+	// Endpoints counts addresses, so one in two services is two.
+	Services, Slices, Endpoints, Namespaces int
+	// Faulty is the number of objects in view that DNS can't show in full;
+	// Faults counts every time one came to be so.
+	Faulty int
+	Faults uint64
+	// Serial is the zone's SOA serial.
+	Serial uint32
+	// LastEvent is when the API server or the files last said anything.
+	LastEvent time.Time
+	// Programming is dns_programming_duration_seconds by service_kind.
+	Programming map[string]Histogram
+	// Requests is rest_client_requests_total.
+	Requests []Requests
+}
+
+// Requests counts the requests to one API server with one outcome. Code is the
+// HTTP status, or "<error>" where none came.
+type Requests struct {
+	Code, Method, Host string
+	Count              uint64
+}
+
+// Histogram is a snapshot: Counts[i] is the number of values at most Bounds[i]
+// seconds that are above Bounds[i-1]; the values above all bounds are only in
+// Count.
+type Histogram struct {
+	Bounds []float64
+	Counts []uint64
+	Count  uint64
+	Sum    float64
+}
+
+// programmingBuckets are 1 ms doubled 19 times, about 9 minutes: CoreDNS's, which
+// dashboards of the scalability SLO are made for.
+const programmingBuckets = 20
+
+// histogram is safe for concurrent use.
+type histogram struct {
+	mu     sync.Mutex
+	counts [programmingBuckets]uint64
+	count  uint64
+	sum    float64
+}
+
+func (h *histogram) observe(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count++
+	h.sum += d.Seconds()
+	bound := time.Millisecond
+	for i := range h.counts {
+		if d <= bound {
+			h.counts[i]++
+			return
+		}
+		bound *= 2
+	}
+}
+
+func (h *histogram) snapshot() Histogram {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := Histogram{Count: h.count, Sum: h.sum}
+	bound := 0.001
+	for _, n := range h.counts {
+		s.Bounds = append(s.Bounds, bound)
+		s.Counts = append(s.Counts, n)
+		bound *= 2
+	}
+	return s
+}
+
+// requestCounter counts HTTP requests by outcome; safe for concurrent use.
+type requestCounter struct {
+	mu     sync.Mutex
+	counts map[Requests]uint64 // Count is 0 in the keys
+}
+
+// wrap gives a transport that counts what goes through next.
+func (c *requestCounter) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(req)
+		code := "<error>"
+		if err == nil {
+			code = strconv.Itoa(resp.StatusCode)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.counts == nil {
+			c.counts = map[Requests]uint64{}
+		}
+		c.counts[Requests{Code: code, Method: req.Method, Host: req.URL.Host}]++
+		return resp, err
+	})
+}
+
+func (c *requestCounter) snapshot() []Requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []Requests
+	for r, n := range c.counts {
+		r.Count = n
+		list = append(list, r)
+	}
+	return list
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

@@ -1,0 +1,276 @@
+// Package kubernetes is the cluster zone: the names of Services, endpoints and
+// pods, answered from an index that follows the API server.
+//
+// A [View] is one cluster as DNS sees it. Three watches (Services, EndpointSlices,
+// Namespaces), or manifest files, feed sinks; a sink turns each object into its
+// records and lets the object go. The index has one immutable service value per
+// name, found by the wire bytes of its two labels, so that a query takes them
+// straight out of its qname: one map look-up under a read lock, and no lock while
+// the answer is written. Events come in any order: slices that arrive before their
+// Service wait in an orphan value under the same key, and every event publishes a
+// new value made from the whole of what is known.
+//
+// A [Zone] answers the names of one `kubernetes` directive from a view. It splits
+// the qname into labels, finds the node of the DNS tree they name, and writes that
+// node's records, or the SOA of a negative answer, into the server's reply. It says
+// in its [Outcome] whether the server is done.
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// Options is what a view needs beyond its directive. The zero value works.
+type Options struct {
+	// Log takes what an operator must know; nil logs nothing.
+	Log *slog.Logger
+	// ServerAddrs are the agent's own addresses: the glue of the zones' NS, and
+	// what tells which Services select the agent.
+	ServerAddrs []netip.Addr
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+	// Poll is how often manifests are looked at; 0 is 2 s: an editor's save is
+	// seen while its author switches windows, and stat of a folder costs nothing.
+	Poll time.Duration
+}
+
+// View is the index of one cluster. It is safe for concurrent use; [View.Run]
+// fills it and is called once.
+type View struct {
+	log      *slog.Logger
+	now      func() time.Time
+	addrs    []netip.Addr
+	podNames bool
+	source   source
+
+	mu    sync.RWMutex
+	index index
+
+	listed    [resources]atomic.Bool
+	serial    atomic.Uint32
+	lastEvent atomic.Int64 // unix nanoseconds
+
+	faultsMu sync.Mutex
+	faulty   map[string]string // object → what is wrong with it
+	faults   uint64
+
+	programming [2]histogram // clusterIP, headless
+	requests    requestCounter
+}
+
+// source feeds a view until ctx ends. It logs what goes wrong and goes on.
+type source interface {
+	run(ctx context.Context)
+}
+
+// Open prepares the view of cfg: where the API server is and how to log in, or a
+// first read of its manifests, which then is synced at once. It opens no
+// connection. Of cfg, the view takes the source, `labels`, `noendpoints`,
+// `endpoint_pod_names` and the client's rates; directives that agree on these may
+// share a view. Errors name the option at fault.
+func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
+	v := &View{
+		log:      opts.Log,
+		now:      opts.Now,
+		addrs:    ownAddrs(opts.ServerAddrs),
+		podNames: cfg.EndpointPodNames,
+		index:    newIndex(),
+		faulty:   map[string]string{},
+	}
+	if v.log == nil {
+		v.log = slog.New(slog.DiscardHandler)
+	}
+	if v.now == nil {
+		v.now = time.Now
+	}
+	v.touch()
+	selector, err := labels.Parse(cfg.Labels)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: labels %q is not a label selector: %w", cfg.Labels, err)
+	}
+	if cfg.NoEndpoints {
+		v.listed[endpointSlices].Store(true)
+	}
+	if len(cfg.Manifests) > 0 {
+		v.source, err = openManifests(v, cfg, selector, opts.Poll)
+	} else {
+		v.source, err = openWatches(v, cfg, selector)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Run keeps the view up to date until ctx ends, and returns nil then: a source
+// that is away is tried again for ever, and what was known stays known.
+func (v *View) Run(ctx context.Context) error {
+	v.source.run(ctx)
+	return nil
+}
+
+// Synced reports whether every resource has been listed once: only then is a
+// name that is not in view known not to exist.
+func (v *View) Synced() bool {
+	for i := range v.listed {
+		if !v.listed[i].Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// Stats is a snapshot. It walks the slices: for scrapes, not for packets.
+func (v *View) Stats() Stats {
+	s := Stats{
+		Synced:    v.Synced(),
+		Serial:    v.serial.Load(),
+		LastEvent: time.Unix(0, v.lastEvent.Load()),
+		Programming: map[string]Histogram{
+			"cluster_ip":             v.programming[0].snapshot(),
+			"headless_with_selector": v.programming[1].snapshot(),
+		},
+		Requests: v.requests.snapshot(),
+	}
+	v.faultsMu.Lock()
+	s.Faulty, s.Faults = len(v.faulty), v.faults
+	v.faultsMu.Unlock()
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	s.Slices, s.Namespaces = len(v.index.slices), len(v.index.namespaces)
+	for _, svc := range v.index.services {
+		if svc.kind != orphan {
+			s.Services++
+		}
+	}
+	for _, sl := range v.index.slices {
+		s.Endpoints += sl.len()
+	}
+	return s
+}
+
+// setListed notes that all objects of r have been seen once.
+func (v *View) setListed(r resource) {
+	if v.listed[r].Swap(true) {
+		return
+	}
+	v.log.Info("cluster zone: first list is complete", "resource", r.plural(), "synced", v.Synced())
+}
+
+// touch moves the SOA serial: the unix time of the last change that DNS can see.
+func (v *View) touch() { v.serial.Store(uint32(v.now().Unix())) }
+
+// change runs f on the index under the lock, and moves the serial if f says that
+// the change can be seen.
+func (v *View) change(f func(*index) bool) {
+	v.mu.Lock()
+	visible := f(&v.index)
+	v.mu.Unlock()
+	now := v.now()
+	v.lastEvent.Store(now.UnixNano())
+	if visible {
+		v.serial.Store(uint32(now.Unix()))
+	}
+}
+
+// gone lists the objects of r, as namespace and name, that are in the index and
+// not in seen.
+func (v *View) gone(r resource, seen map[string]struct{}) [][2]string {
+	var list [][2]string
+	check := func(ns, name string) {
+		if _, ok := seen[objectKey(ns, name)]; !ok {
+			list = append(list, [2]string{ns, name})
+		}
+	}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	switch r {
+	case services:
+		for key, s := range v.index.services {
+			if s.kind != orphan {
+				check(namespaceOf(key)[1:], key[1:1+key[0]])
+			}
+		}
+	case endpointSlices:
+		for key := range v.index.slices {
+			ns, name, _ := strings.Cut(key, "/")
+			check(ns, name)
+		}
+	default:
+		for key, ns := range v.index.namespaces {
+			if ns.object {
+				check("", key[1:])
+			}
+		}
+	}
+	return list
+}
+
+// note keeps track of objects that DNS can't show in full. A fault is logged once
+// for as long as it stays the same.
+func (v *View) note(r resource, ns, name string, f faults) {
+	v.faultsMu.Lock()
+	if len(f) == 0 && len(v.faulty) == 0 {
+		v.faultsMu.Unlock()
+		return
+	}
+	key := r.plural() + "/" + objectKey(ns, name)
+	text := f.String()
+	isNew := text != "" && v.faulty[key] != text
+	if text == "" {
+		delete(v.faulty, key)
+	} else {
+		v.faulty[key] = text
+	}
+	if isNew {
+		v.faults++
+	}
+	v.faultsMu.Unlock()
+	if isNew {
+		v.log.Warn("cluster zone: an object can't be shown in DNS in full",
+			"resource", r.plural(), "namespace", ns, "name", name, "problem", text)
+	}
+}
+
+// keepFaults forgets the faults of r's objects that are not in seen.
+func (v *View) keepFaults(r resource, seen map[string]struct{}) {
+	v.faultsMu.Lock()
+	defer v.faultsMu.Unlock()
+	for key := range v.faulty {
+		object, ok := strings.CutPrefix(key, r.plural()+"/")
+		if !ok {
+			continue
+		}
+		ns, name, _ := strings.Cut(object, "/")
+		if _, ok := seen[r.indexed(ns, name)]; !ok {
+			delete(v.faulty, key)
+		}
+	}
+}
+
+// service is what the index has under a service's key, nil if nothing.
+func (v *View) service(key []byte) *service {
+	v.mu.RLock()
+	s := v.index.services[string(key)]
+	v.mu.RUnlock()
+	return s
+}
+
+// namespace reports whether there is one of that label (in wire form).
+func (v *View) namespace(label []byte) bool {
+	v.mu.RLock()
+	_, ok := v.index.namespaces[string(label)]
+	v.mu.RUnlock()
+	return ok
+}

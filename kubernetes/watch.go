@@ -1,0 +1,203 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// Back-off between tries at an API server that doesn't answer, each lengthened at
+// random up to twofold so that the nodes of a cluster don't come back in step. It
+// starts under a second, because most gaps are a restart behind a load balancer,
+// and ends at half a minute: 5,000 nodes are then under 200 requests a second per
+// resource.
+const (
+	backoffFirst = 800 * time.Millisecond
+	backoffMost  = 30 * time.Second
+)
+
+// repeatLog is how often the same trouble is logged again while it lasts.
+const repeatLog = time.Minute
+
+// watches are the three watches of a view.
+type watches []*follower
+
+func openWatches(v *View, cfg *config.Kubernetes, selector labels.Selector) (source, error) {
+	rc, err := restConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	rc.Wrap(v.requests.wrap)
+	core, discovery, err := clients(rc)
+	if err != nil {
+		return nil, err
+	}
+	list := watches{
+		{view: v, client: core, resource: services, example: &corev1.Service{}, selector: selector},
+		{view: v, client: core, resource: namespaces, example: &corev1.Namespace{}, selector: labels.Everything()},
+	}
+	if !cfg.NoEndpoints {
+		list = append(list, &follower{
+			view: v, client: discovery, resource: endpointSlices, example: &discoveryv1.EndpointSlice{}, selector: selector,
+		})
+	}
+	return list, nil
+}
+
+func (w watches) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, f := range w {
+		wg.Go(func() { f.run(ctx) })
+	}
+	wg.Wait()
+}
+
+// follower keeps one resource of a view up to date. It is the lister and watcher
+// that a client-go Reflector asks, and repeats, in place and until ctx ends, every
+// request that fails for a reason that may pass. So a server that comes back is
+// asked for the changes since the last one seen, and not for everything again; the
+// Reflector only sees the errors that it must act on.
+type follower struct {
+	view     *View
+	client   rest.Interface
+	resource resource
+	example  runtime.Object
+	selector labels.Selector
+
+	trouble  string // the last error, "" if all is well
+	loggedAt time.Time
+}
+
+func (f *follower) run(ctx context.Context) {
+	r := cache.NewReflectorWithOptions(f, f.example, sink{view: f.view, resource: f.resource},
+		cache.ReflectorOptions{Name: f.resource.plural()})
+	for delay := backoffFirst; ctx.Err() == nil; delay = min(2*delay, backoffMost) {
+		start := time.Now()
+		if err := r.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+			f.report("watch", err)
+		}
+		if time.Since(start) > backoffMost {
+			delay = backoffFirst // it worked for a while
+		}
+		sleep(ctx, delay)
+	}
+}
+
+// sleep waits for d to 2d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d + rand.N(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// List implements the Reflector's lister.
+func (f *follower) List(o metav1.ListOptions) (runtime.Object, error) {
+	return f.ListWithContext(context.Background(), o)
+}
+
+// Watch implements the Reflector's watcher.
+func (f *follower) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return f.WatchWithContext(context.Background(), o)
+}
+
+// ListWithContext lists once, for servers that can't stream a list.
+func (f *follower) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return attempt(ctx, f, "list", func() (runtime.Object, error) {
+		return f.request(&o).Do(ctx).Get()
+	})
+}
+
+// WatchWithContext opens a watch.
+func (f *follower) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	return attempt(ctx, f, "watch", func() (watch.Interface, error) {
+		return f.request(&o).Watch(ctx)
+	})
+}
+
+func (f *follower) request(o *metav1.ListOptions) *rest.Request {
+	if !f.selector.Empty() {
+		o.LabelSelector = f.selector.String()
+	}
+	req := f.client.Get().Resource(f.resource.plural()).VersionedParams(o, metav1.ParameterCodec)
+	if o.TimeoutSeconds != nil {
+		req = req.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
+	}
+	return req
+}
+
+// attempt makes one request until it succeeds, fails for good, or ctx ends.
+func attempt[T any](ctx context.Context, f *follower, verb string, do func() (T, error)) (T, error) {
+	for delay := backoffFirst; ; delay = min(2*delay, backoffMost) {
+		v, err := do()
+		if err == nil {
+			f.recovered()
+			return v, nil
+		}
+		if ctx.Err() != nil || !passing(err) {
+			return v, err
+		}
+		f.report(verb, err)
+		sleep(ctx, delay)
+		if ctx.Err() != nil {
+			return v, fmt.Errorf("%s %s: %w", verb, f.resource.plural(), ctx.Err())
+		}
+	}
+}
+
+// passing reports whether the same request may succeed later. Those that can't are
+// the Reflector's: a version that is too old or too new makes it list again, and
+// a refused parameter makes it list in the old way.
+func passing(err error) bool {
+	switch {
+	case apierrors.IsGone(err), apierrors.IsResourceExpired(err), apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		return false
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err):
+		return false
+	}
+	return true
+}
+
+// report logs what keeps a resource from being followed: a new trouble at once, the
+// same one every minute.
+func (f *follower) report(verb string, err error) {
+	now := time.Now()
+	text := err.Error()
+	if text == f.trouble && now.Sub(f.loggedAt) < repeatLog {
+		return
+	}
+	f.trouble, f.loggedAt = text, now
+	args := []any{"verb", verb, "resource", f.resource.plural(), "error", err}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && apierrors.IsForbidden(err) {
+		args = append(args, "fix", fmt.Sprintf(
+			`add to the ClusterRole of the agent's ServiceAccount: {apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`,
+			f.resource.group(), f.resource.plural()))
+	}
+	f.view.log.Error("cluster zone: the API server can't be followed; what is known stays", args...)
+}
+
+func (f *follower) recovered() {
+	if f.trouble != "" {
+		f.trouble = ""
+		f.view.log.Info("cluster zone: the API server is followed again", "resource", f.resource.plural())
+	}
+}

@@ -1,0 +1,394 @@
+package kubernetes
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Outcome is what [Zone.Answer] came to.
+type Outcome uint8
+
+const (
+	// NotMine: no zone of the directive holds the name, or it is a name error that
+	// `fallthrough` passes on. Nothing is written; the next step answers.
+	NotMine Outcome = iota
+	// Answered: the reply is whole, a negative one included.
+	Answered
+	// NotSynced: the name is not in view, but the view is not complete. Nothing is
+	// written. A name error would be remembered for a service that exists.
+	NotSynced
+	// Alias: the reply holds CNAMEs, and the last one's target is outside of the
+	// zone. What the target resolves to comes behind them; if it does not resolve
+	// the reply stands as it is, NOERROR.
+	Alias
+	// Refused: a zone transfer. The reply is a bare REFUSED.
+	Refused
+)
+
+// versionTTL is the TTL of dns-version: the answer changes with the program, so
+// clients may keep it for the working day that CoreDNS gives it too.
+const versionTTL = 28800
+
+// soaTTL is the most a SOA's own TTL is; the MINIMUM says how long a negative
+// answer holds.
+const soaTTL = 300
+
+// Zone answers the names of one `kubernetes` directive. It is immutable and safe
+// for concurrent use.
+type Zone struct {
+	view        *View
+	origins     []origin // longest first
+	primary     *origin  // what PTR records point into; nil if all are reverse zones
+	ttl         uint32
+	pods        bool
+	ignoreEmpty bool
+	exposed     map[string]struct{} // namespaces' labels in wire form; nil is all
+	fall        *config.Fallthrough
+}
+
+// origin is one zone of a directive.
+type origin struct {
+	name    wire.Name
+	svc     wire.Name // "svc.<zone>"
+	reverse bool
+}
+
+const (
+	arpa4 = "\x07in-addr\x04arpa\x00"
+	arpa6 = "\x03ip6\x04arpa\x00"
+)
+
+// NewZone gives the answers of cfg from v. Of cfg it takes the zones and what
+// shapes an answer: `namespaces`, `ttl`, `pods`, `ignore`, `fallthrough`. Where all
+// zones are reverse zones there is no name for a PTR record to hold, and no
+// address has one.
+func NewZone(v *View, cfg *config.Kubernetes) *Zone {
+	z := &Zone{
+		view: v, ttl: cfg.TTL, pods: cfg.Pods == config.PodsInsecure,
+		ignoreEmpty: cfg.IgnoreEmptyService, fall: cfg.Fallthrough,
+	}
+	for _, name := range cfg.Zones {
+		z.origins = append(z.origins, origin{
+			name: name, svc: "\x03svc" + name,
+			reverse: name.Under(arpa4) || name.Under(arpa6),
+		})
+	}
+	var primary wire.Name
+	for _, o := range z.origins {
+		if !o.reverse {
+			primary = o.name
+			break
+		}
+	}
+	slices.SortStableFunc(z.origins, func(a, b origin) int { return len(b.name) - len(a.name) })
+	for i := range z.origins {
+		if z.origins[i].name == primary {
+			z.primary = &z.origins[i]
+		}
+	}
+	if len(cfg.Namespaces) > 0 {
+		z.exposed = map[string]struct{}{}
+	}
+	for _, ns := range cfg.Namespaces {
+		if key, ok := namespaceKey(ns); ok {
+			z.exposed[key] = struct{}{}
+		}
+	}
+	return z
+}
+
+// View is the view z answers from.
+func (z *Zone) View() *View { return z.view }
+
+// Answer writes the answer to q, which must be of class IN, into r, which must have
+// been started for q and hold nothing yet. It does not block. With [Alias] it also
+// gives the name outside of the zone that the server resolves in its own way; the
+// name is "" with every other outcome. What has no object to make, which is all
+// address and negative answers, allocates nothing.
+func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
+	name := q.Name()
+	o := z.origin(name)
+	if o == nil {
+		return NotMine, ""
+	}
+	if q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
+		r.Fail(wire.Refused)
+		return Refused, ""
+	}
+	m := z.find(name, o)
+	if m.node == missing {
+		return z.nameError(name, o, r), ""
+	}
+	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl}
+	r.SetAuthoritative()
+	target, complete := w.write(&m, q.Type)
+	if !complete && !z.view.Synced() {
+		r.Reset()
+		return NotSynced, ""
+	}
+	if target != "" {
+		return Alias, target
+	}
+	if r.Count(wire.Answer) == 0 {
+		w.soa(wire.Authority)
+	}
+	return Answered, ""
+}
+
+// nameError answers for a name that does not exist.
+func (z *Zone) nameError(name []byte, o *origin, r *wire.Reply) Outcome {
+	if z.falls(name) {
+		return NotMine
+	}
+	if !z.view.Synced() {
+		return NotSynced
+	}
+	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl}
+	r.SetAuthoritative()
+	r.SetRcode(wire.NXDomain)
+	w.soa(wire.Authority)
+	return Answered
+}
+
+// falls reports whether name errors for name go on to the next directive.
+func (z *Zone) falls(name []byte) bool {
+	if z.fall == nil {
+		return false
+	}
+	for _, zone := range z.fall.Zones {
+		if under(name, zone) {
+			return true
+		}
+	}
+	return len(z.fall.Zones) == 0
+}
+
+// origin is the longest zone that holds name, nil if none does.
+func (z *Zone) origin(name []byte) *origin {
+	for i := range z.origins {
+		if under(name, z.origins[i].name) {
+			return &z.origins[i]
+		}
+	}
+	return nil
+}
+
+// under reports whether name is zone or below it.
+func under(name []byte, zone wire.Name) bool {
+	for len(name) > len(zone) {
+		name = name[1+name[0]:]
+	}
+	return string(name) == string(zone)
+}
+
+// node is what a name is in the tree of a zone.
+type node uint8
+
+const (
+	missing   node = iota
+	empty          // exists for the names below it (RFC 8020)
+	apex           // the zone
+	version        // dns-version
+	server         // ns.dns
+	named          // a service
+	port           // _port._proto of a service
+	member         // an endpoint of a service
+	podAddr        // a pod's address
+	reverseIP      // a reverse name
+)
+
+// match is a node that was found, with what the answer is made from.
+type match struct {
+	node node
+	svc  *service
+	key  []byte // of svc; a part of the qname
+	port portMatch
+	host hostMatch
+	addr packedAddr // podAddr, reverseIP
+}
+
+// maxDepth is the most labels a name in the zone has: _port._proto.svc.ns.svc.
+const maxDepth = 5
+
+// find looks name, which is in o, up.
+func (z *Zone) find(name []byte, o *origin) match {
+	rel := name[:len(name)-len(o.name)]
+	var at [maxDepth + 1]int // where each label starts; the last is the end of rel
+	n := 0
+	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
+		if n == maxDepth {
+			if o.reverse {
+				break
+			}
+			return match{}
+		}
+		at[n] = off
+		n++
+	}
+	if n == 0 {
+		return match{node: apex}
+	}
+	if o.reverse {
+		return z.findReverse(name, rel)
+	}
+	at[n] = len(rel)
+	switch last := rel[at[n-1]:]; string(last) {
+	case "\x03svc":
+		return z.findService(rel, at[:n])
+	case "\x03pod":
+		return z.findPod(rel, at[:n])
+	default:
+		return findServer(rel)
+	}
+}
+
+// findServer knows the names that are not of the cluster's objects.
+func findServer(rel []byte) match {
+	switch string(rel) {
+	case "\x0bdns-version":
+		return match{node: version}
+	case "\x03dns":
+		return match{node: empty}
+	case "\x02ns\x03dns":
+		return match{node: server}
+	}
+	return match{}
+}
+
+// exposes reports whether names in the namespace (a label in wire form) may be
+// seen, existing or not.
+func (z *Zone) exposes(ns []byte) bool {
+	if z.exposed == nil {
+		return true
+	}
+	_, ok := z.exposed[string(ns)]
+	return ok
+}
+
+// findService looks up a name below svc; at holds where its labels start.
+func (z *Zone) findService(rel []byte, at []int) match {
+	n := len(at)
+	if n == 1 {
+		return match{node: empty}
+	}
+	ns := rel[at[n-2]:at[n-1]]
+	if !z.exposes(ns) {
+		return match{}
+	}
+	if n == 2 {
+		return exists(z.view.namespace(ns))
+	}
+	m := match{node: named, key: rel[at[n-3]:at[n-1]]}
+	m.svc = z.view.service(m.key)
+	if m.svc == nil || !z.shows(m.svc) {
+		return match{}
+	}
+	switch n {
+	case 4:
+		return m.endpoint(rel[1:at[1]])
+	case 5:
+		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]])
+	}
+	return m
+}
+
+func exists(ok bool) match {
+	if ok {
+		return match{node: empty}
+	}
+	return match{}
+}
+
+// shows reports whether a service has a name: a headless one without ready
+// endpoints has none, nor has one whose target no CNAME can hold, and with `ignore
+// empty_service` one that nothing stands behind.
+func (z *Zone) shows(s *service) bool {
+	switch s.kind {
+	case clusterIP:
+		return !z.ignoreEmpty || s.ready()
+	case headless:
+		return s.v4 != "" || s.v6 != ""
+	case external:
+		return s.target != ""
+	}
+	return false
+}
+
+// endpoint is the node of one more label below a service: an endpoint, or the
+// protocol above its named ports.
+func (m match) endpoint(label []byte) match {
+	if m.svc.kind == external {
+		return match{}
+	}
+	m.node, m.host = member, hostOf(label)
+	if m.svc.hasMember(&m.host) {
+		return m
+	}
+	proto := protocol(unscored(label))
+	return exists(proto != 0 && m.svc.hasNamed(proto))
+}
+
+// namedPort is the node of two more labels below a service. A port that matches
+// nothing is no name, and nor is one without a name: that would be a wildcard.
+func (m match) namedPort(name, proto []byte) match {
+	m.node = port
+	m.port = portMatch{proto: protocol(unscored(proto)), name: unscored(name)}
+	if m.port.proto == 0 || len(m.port.name) == 0 || !m.svc.hasPort(m.port) {
+		return match{}
+	}
+	return m
+}
+
+// unscored is label without its underscore. RFC 2782 asks for one; clients that
+// leave it out get the same answer, as they do from CoreDNS.
+func unscored(label []byte) []byte { return bytes.TrimPrefix(label, []byte("_")) }
+
+// hasPort reports whether a port that pm selects has a record under s.
+func (s *service) hasPort(pm portMatch) bool {
+	if s.kind == clusterIP {
+		return s.ports.has(pm)
+	}
+	for _, sl := range s.slices {
+		if sl.addrs != "" && sl.ports.has(pm) {
+			return s.kind == headless
+		}
+	}
+	return false
+}
+
+// hasNamed is hasPort for any named port of proto.
+func (s *service) hasNamed(proto byte) bool {
+	if s.kind == clusterIP {
+		return s.ports.hasNamed(proto)
+	}
+	for _, sl := range s.slices {
+		if sl.addrs != "" && sl.ports.hasNamed(proto) {
+			return s.kind == headless
+		}
+	}
+	return false
+}
+
+// findPod looks up a name below pod; at holds where its labels start.
+func (z *Zone) findPod(rel []byte, at []int) match {
+	n := len(at)
+	if n == 1 {
+		return match{node: empty}
+	}
+	ns := rel[at[n-2]:at[n-1]]
+	if n > 3 || !z.pods || !z.exposes(ns) || !z.view.namespace(ns) {
+		return match{}
+	}
+	if n == 2 {
+		return match{node: empty}
+	}
+	m := match{node: podAddr}
+	var ok bool
+	if m.addr, ok = parseDashed(rel[1:at[1]]); !ok {
+		return match{}
+	}
+	return m
+}

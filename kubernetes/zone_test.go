@@ -1,0 +1,508 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// start is what the clock of test views says, and so the serial in every SOA.
+const start = 1700000000
+
+func testClock() time.Time { return time.Unix(start, 0) }
+
+func names(t testing.TB, list ...string) []wire.Name {
+	t.Helper()
+	var out []wire.Name
+	for _, s := range list {
+		n, err := wire.ParseName(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// testConfig is the directive of most tests: the cluster add-on's zones.
+func testConfig(t testing.TB) *config.Kubernetes {
+	return &config.Kubernetes{
+		Zones: names(t, "cluster.local", "in-addr.arpa", "ip6.arpa"),
+		TTL:   30, Pods: config.PodsInsecure,
+	}
+}
+
+// openText opens the view of some manifests.
+func openText(t testing.TB, cfg *config.Kubernetes, yaml string) *View {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Manifests = []string{file}
+	v, err := Open(cfg, Options{Now: testClock, ServerAddrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func packQuery(t testing.TB, name string, qtype uint16) []byte {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(dns.Fqdn(name), qtype)
+	m.SetEdns0(4096, false)
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// ask puts one question to z.
+func ask(t testing.TB, z *Zone, name string, qtype uint16) (*dns.Msg, Outcome, wire.Name) {
+	t.Helper()
+	var q wire.Query
+	var r wire.Reply
+	if verdict := q.Parse(packQuery(t, name, qtype)); verdict != wire.Serve {
+		t.Fatalf("%s is no query: %d", name, verdict)
+	}
+	r.Start(nil, &q)
+	outcome, target := z.Answer(&q, &r)
+	m := new(dns.Msg)
+	if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
+		t.Fatalf("%s: the reply can't be read: %v", name, err)
+	}
+	return m, outcome, target
+}
+
+// show writes an answer down, a record a line, sorted within its section.
+func show(m *dns.Msg, outcome Outcome, target wire.Name) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, [...]string{"not mine", "answered", "not synced", "alias", "refused"}[outcome], target, dns.RcodeToString[m.Rcode])
+	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		var lines []string
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				continue
+			}
+			lines = append(lines, [...]string{"", "ns ", "extra "}[i]+strings.Join(strings.Fields(rr.String()), " "))
+		}
+		if i != 0 || len(m.Answer) == 0 || m.Answer[0].Header().Rrtype != dns.TypeCNAME {
+			sort.Strings(lines)
+		}
+		for _, l := range lines {
+			fmt.Fprintln(&b, l)
+		}
+	}
+	return strings.Join(strings.Fields(strings.ReplaceAll(b.String(), "\n", " | ")), " ")
+}
+
+// cluster is the sample that most cases ask about.
+const cluster = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: bare}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  type: ClusterIP
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10, "fd00:10::a"]
+  ports:
+  - {name: http, port: 80, protocol: TCP}
+  - {name: dns, port: 53, protocol: UDP}
+  - {port: 9000}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints:
+- {addresses: [10.1.0.1], conditions: {ready: true}, targetRef: {kind: Pod, name: web-abc}}
+- {addresses: [10.1.0.2], conditions: {ready: false}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: default}
+spec: {clusterIP: None, clusterIPs: [None], ports: [{name: pg, port: 5432}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db-4, namespace: default, labels: {kubernetes.io/service-name: db}}
+addressType: IPv4
+ports: [{name: pg, port: 5432, protocol: TCP}]
+endpoints:
+- {addresses: [10.1.1.2], hostname: db-1}
+- {addresses: [10.1.1.1], hostname: db-0, conditions: {ready: true}}
+- {addresses: [10.1.1.3], conditions: {}}
+- {addresses: [10.1.1.4], hostname: db-9, conditions: {ready: false}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db-4b, namespace: default, labels: {kubernetes.io/service-name: db}}
+addressType: IPv4
+ports: [{name: pg, port: 5432, protocol: TCP}]
+endpoints:
+- {addresses: [10.1.1.1], hostname: db-0}
+- {addresses: [10.1.1.5], hostname: db-0}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db-6, namespace: default, labels: {kubernetes.io/service-name: db}}
+addressType: IPv6
+ports: [{name: pg, port: 5432, protocol: TCP}]
+endpoints:
+- {addresses: ["fd00:1::1"], hostname: db-0}
+- {addresses: ["fd00:1::"]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: idle, namespace: default}
+spec: {clusterIP: None, ports: [{name: x, port: 1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: portless, namespace: default}
+spec: {clusterIP: 10.96.0.11}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: out, namespace: default}
+spec: {type: ExternalName, externalName: www.example.com}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: in, namespace: default}
+spec: {type: ExternalName, externalName: web.default.svc.cluster.local.}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: in2out, namespace: default}
+spec: {type: ExternalName, externalName: out.default.svc.cluster.local}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: dangling, namespace: default}
+spec: {type: ExternalName, externalName: nothing.default.svc.cluster.local}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: ip, namespace: default}
+spec: {type: ExternalName, externalName: 192.0.2.1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: loop}
+spec: {type: ExternalName, externalName: b.loop.svc.cluster.local}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: b, namespace: loop}
+spec: {type: ExternalName, externalName: a.loop.svc.cluster.local}
+`
+
+const (
+	nxdomain = "answered NXDOMAIN | ns cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 30 |"
+	nodata   = "answered NOERROR | ns cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 30 |"
+	nxptr    = "answered NXDOMAIN | ns in-addr.arpa. 30 IN SOA ns.dns.in-addr.arpa. hostmaster.in-addr.arpa. 1700000000 7200 1800 86400 30 |"
+	noptr    = "answered NOERROR | ns in-addr.arpa. 30 IN SOA ns.dns.in-addr.arpa. hostmaster.in-addr.arpa. 1700000000 7200 1800 86400 30 |"
+)
+
+type answerCase struct {
+	name  string
+	qtype uint16
+	want  string
+}
+
+func checkAnswers(t *testing.T, z *Zone, cases []answerCase) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name+" "+dns.TypeToString[c.qtype], func(t *testing.T) {
+			m, outcome, target := ask(t, z, c.name, c.qtype)
+			got := show(m, outcome, target)
+			if d := cmp.Diff(strings.Split(c.want, "|"), strings.Split(got, "|")); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+			if (outcome == Answered || outcome == Alias) && !m.Authoritative {
+				t.Error("AA is not set")
+			}
+		})
+	}
+}
+
+func TestAnswerForward(t *testing.T) {
+	z := NewZone(openText(t, testConfig(t), cluster), testConfig(t))
+	checkAnswers(t, z, []answerCase{
+		// ClusterIP.
+		{"web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web.default.svc.cluster.local. 30 IN A 10.96.0.10 |"},
+		{"WEB.Default.svc.CLUSTER.local", dns.TypeA, "answered NOERROR | WEB.Default.svc.CLUSTER.local. 30 IN A 10.96.0.10 |"},
+		{"web.default.svc.cluster.local", dns.TypeAAAA, "answered NOERROR | web.default.svc.cluster.local. 30 IN AAAA fd00:10::a |"},
+		{"portless.default.svc.cluster.local", dns.TypeAAAA, nodata},
+		{"portless.default.svc.cluster.local", dns.TypeSRV, nodata},
+		{"web.default.svc.cluster.local", dns.TypeMX, nodata},
+		{"web.default.svc.cluster.local", dns.TypeANY, nodata},
+		{"web.default.svc.cluster.local", dns.TypeHTTPS, nodata},
+		{"web.default.svc.cluster.local", dns.TypeTXT, nodata},
+		{"web.default.svc.cluster.local", dns.TypeDS, nodata},
+		{"web.default.svc.cluster.local", dns.TypePTR, nodata},
+		{"web.default.svc.cluster.local", dns.TypeSOA, nodata},
+		{"web.default.svc.cluster.local", dns.TypeNS, nodata},
+		{"web.default.svc.cluster.local", dns.TypeCNAME, nodata},
+		{"nope.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"nope.default.svc.cluster.local", dns.TypeSOA, nxdomain},
+		{"*.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"any.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"web.bare.svc.cluster.local", dns.TypeA, nxdomain},
+		{"_http._tcp.web.default.svc.cluster.local", dns.TypeSRV,
+			"answered NOERROR | _http._tcp.web.default.svc.cluster.local. 30 IN SRV 0 50 80 web.default.svc.cluster.local. " +
+				"| extra web.default.svc.cluster.local. 30 IN A 10.96.0.10 | extra web.default.svc.cluster.local. 30 IN AAAA fd00:10::a |"},
+		{"_http._tcp.web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | _http._tcp.web.default.svc.cluster.local. 30 IN A 10.96.0.10 |"},
+		{"_http._udp.web.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		{"_._tcp.web.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		{"_http._.web.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		{"_tcp.web.default.svc.cluster.local", dns.TypeA, nodata},
+		{"_udp.web.default.svc.cluster.local", dns.TypeSRV, nodata},
+		{"_sctp.web.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"a._http._tcp.web.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		{"web.default.svc.cluster.local", dns.TypeSRV,
+			"answered NOERROR | web.default.svc.cluster.local. 30 IN SRV 0 16 53 web.default.svc.cluster.local. " +
+				"| web.default.svc.cluster.local. 30 IN SRV 0 16 80 web.default.svc.cluster.local. | web.default.svc.cluster.local. 30 IN SRV 0 16 9000 web.default.svc.cluster.local. " +
+				"| extra web.default.svc.cluster.local. 30 IN A 10.96.0.10 | extra web.default.svc.cluster.local. 30 IN AAAA fd00:10::a |"},
+		// Endpoints of a ClusterIP service.
+		{"10-1-0-1.web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | 10-1-0-1.web.default.svc.cluster.local. 30 IN A 10.1.0.1 |"},
+		{"10-1-0-2.web.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"web-abc.web.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"10-1-0-1.web.default.svc.cluster.local", dns.TypeSRV,
+			"answered NOERROR | 10-1-0-1.web.default.svc.cluster.local. 30 IN SRV 0 100 8080 10-1-0-1.web.default.svc.cluster.local. " +
+				"| extra 10-1-0-1.web.default.svc.cluster.local. 30 IN A 10.1.0.1 |"},
+		// Headless.
+		{"db.default.svc.cluster.local", dns.TypeA,
+			"answered NOERROR | db.default.svc.cluster.local. 30 IN A 10.1.1.1 | db.default.svc.cluster.local. 30 IN A 10.1.1.2 " +
+				"| db.default.svc.cluster.local. 30 IN A 10.1.1.3 | db.default.svc.cluster.local. 30 IN A 10.1.1.5 |"},
+		{"db.default.svc.cluster.local", dns.TypeAAAA,
+			"answered NOERROR | db.default.svc.cluster.local. 30 IN AAAA fd00:1:: | db.default.svc.cluster.local. 30 IN AAAA fd00:1::1 |"},
+		{"db-0.db.default.svc.cluster.local", dns.TypeA,
+			"answered NOERROR | db-0.db.default.svc.cluster.local. 30 IN A 10.1.1.1 | db-0.db.default.svc.cluster.local. 30 IN A 10.1.1.5 |"},
+		{"db-0.db.default.svc.cluster.local", dns.TypeAAAA, "answered NOERROR | db-0.db.default.svc.cluster.local. 30 IN AAAA fd00:1::1 |"},
+		{"db-1.db.default.svc.cluster.local", dns.TypeAAAA, nodata},
+		{"db-9.db.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"10-1-1-1.db.default.svc.cluster.local", dns.TypeA, nxdomain}, // hidden by its hostname
+		{"10-1-1-3.db.default.svc.cluster.local", dns.TypeA, "answered NOERROR | 10-1-1-3.db.default.svc.cluster.local. 30 IN A 10.1.1.3 |"},
+		{"fd00-1--0.db.default.svc.cluster.local", dns.TypeAAAA, "answered NOERROR | fd00-1--0.db.default.svc.cluster.local. 30 IN AAAA fd00:1:: |"},
+		{"fd00-1--.db.default.svc.cluster.local", dns.TypeAAAA, nxdomain},
+		{"fd00-1-0--0.db.default.svc.cluster.local", dns.TypeAAAA, nxdomain},
+		{"_pg._tcp.db.default.svc.cluster.local", dns.TypeA,
+			"answered NOERROR | _pg._tcp.db.default.svc.cluster.local. 30 IN A 10.1.1.1 | _pg._tcp.db.default.svc.cluster.local. 30 IN A 10.1.1.2 " +
+				"| _pg._tcp.db.default.svc.cluster.local. 30 IN A 10.1.1.3 | _pg._tcp.db.default.svc.cluster.local. 30 IN A 10.1.1.5 |"},
+		{"_pg._tcp.db.default.svc.cluster.local", dns.TypeSRV,
+			"answered NOERROR | _pg._tcp.db.default.svc.cluster.local. 30 IN SRV 0 14 5432 10-1-1-3.db.default.svc.cluster.local. " +
+				"| _pg._tcp.db.default.svc.cluster.local. 30 IN SRV 0 14 5432 db-0.db.default.svc.cluster.local. " +
+				"| _pg._tcp.db.default.svc.cluster.local. 30 IN SRV 0 14 5432 db-1.db.default.svc.cluster.local. " +
+				"| _pg._tcp.db.default.svc.cluster.local. 30 IN SRV 0 14 5432 fd00-1--0.db.default.svc.cluster.local. " +
+				"| extra 10-1-1-3.db.default.svc.cluster.local. 30 IN A 10.1.1.3 | extra db-0.db.default.svc.cluster.local. 30 IN A 10.1.1.1 " +
+				"| extra db-0.db.default.svc.cluster.local. 30 IN A 10.1.1.5 | extra db-0.db.default.svc.cluster.local. 30 IN AAAA fd00:1::1 " +
+				"| extra db-1.db.default.svc.cluster.local. 30 IN A 10.1.1.2 | extra fd00-1--0.db.default.svc.cluster.local. 30 IN AAAA fd00:1:: |"},
+		{"_tcp.db.default.svc.cluster.local", dns.TypeA, nodata},
+		{"_no._tcp.db.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		{"idle.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"_x._tcp.idle.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		{"_tcp.idle.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		// ExternalName.
+		{"out.default.svc.cluster.local", dns.TypeA, "alias www.example.com. NOERROR | out.default.svc.cluster.local. 30 IN CNAME www.example.com. |"},
+		{"out.default.svc.cluster.local", dns.TypeCNAME, "answered NOERROR | out.default.svc.cluster.local. 30 IN CNAME www.example.com. |"},
+		{"out.default.svc.cluster.local", dns.TypeTXT, nodata},
+		{"out.default.svc.cluster.local", dns.TypeSRV, nodata},
+		{"x.out.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"in.default.svc.cluster.local", dns.TypeA, "answered NOERROR | in.default.svc.cluster.local. 30 IN CNAME web.default.svc.cluster.local. | web.default.svc.cluster.local. 30 IN A 10.96.0.10 |"},
+		{"in2out.default.svc.cluster.local", dns.TypeAAAA, "alias www.example.com. NOERROR | in2out.default.svc.cluster.local. 30 IN CNAME out.default.svc.cluster.local. | out.default.svc.cluster.local. 30 IN CNAME www.example.com. |"},
+		{"dangling.default.svc.cluster.local", dns.TypeA, nodata},
+		{"ip.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"a.loop.svc.cluster.local", dns.TypeA, nodata},
+		// Names of no object.
+		{"cluster.local", dns.TypeA, nodata},
+		{"cluster.local", dns.TypeTXT, nodata},
+		{"cluster.local", dns.TypeSOA, "answered NOERROR | cluster.local. 30 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 30 |"},
+		{"cluster.local", dns.TypeNS, "answered NOERROR | cluster.local. 30 IN NS ns.dns.cluster.local. | extra ns.dns.cluster.local. 30 IN A 169.254.20.10 |"},
+		{"ns.dns.cluster.local", dns.TypeA, "answered NOERROR | ns.dns.cluster.local. 30 IN A 169.254.20.10 |"},
+		{"ns.dns.cluster.local", dns.TypeAAAA, nodata},
+		{"dns.cluster.local", dns.TypeA, nodata},
+		{"svc.cluster.local", dns.TypeA, nodata},
+		{"pod.cluster.local", dns.TypeA, nodata},
+		{"default.svc.cluster.local", dns.TypeA, nodata},
+		{"bare.svc.cluster.local", dns.TypeA, nodata},
+		{"none.svc.cluster.local", dns.TypeA, nxdomain},
+		{"foo.cluster.local", dns.TypeA, nxdomain},
+		{"dns-version.cluster.local", dns.TypeTXT, `answered NOERROR | dns-version.cluster.local. 28800 IN TXT "1.1.0" |`},
+		{"dns-version.cluster.local", dns.TypeA, nodata},
+		{"x.dns-version.cluster.local", dns.TypeTXT, nxdomain},
+		{"a.b.c.d.e.f.g.svc.cluster.local", dns.TypeA, nxdomain},
+		{"example.com", dns.TypeA, "not mine NOERROR |"},
+		{"xcluster.local", dns.TypeA, "not mine NOERROR |"},
+		{"cluster.local", dns.TypeAXFR, "refused REFUSED |"},
+		{"web.default.svc.cluster.local", dns.TypeIXFR, "refused REFUSED |"},
+	})
+}
+
+func TestAnswerPod(t *testing.T) {
+	z := NewZone(openText(t, testConfig(t), cluster), testConfig(t))
+	checkAnswers(t, z, []answerCase{
+		{"10-0-0-1.default.pod.cluster.local", dns.TypeA, "answered NOERROR | 10-0-0-1.default.pod.cluster.local. 30 IN A 10.0.0.1 |"},
+		{"10-0-0-1.default.pod.cluster.local", dns.TypeAAAA, nodata},
+		{"fd00--1.default.pod.cluster.local", dns.TypeAAAA, "answered NOERROR | fd00--1.default.pod.cluster.local. 30 IN AAAA fd00::1 |"},
+		{"1-2--4.default.pod.cluster.local", dns.TypeAAAA, "answered NOERROR | 1-2--4.default.pod.cluster.local. 30 IN AAAA 1:2::4 |"},
+		{"--ffff-a00-1.default.pod.cluster.local", dns.TypeA, "answered NOERROR | --ffff-a00-1.default.pod.cluster.local. 30 IN A 10.0.0.1 |"},
+		{"10-0-0-256.default.pod.cluster.local", dns.TypeA, nxdomain},
+		{"10-0-0-01.default.pod.cluster.local", dns.TypeA, nxdomain},
+		{"10-0-0-1.none.pod.cluster.local", dns.TypeA, nxdomain},
+		{"web.default.pod.cluster.local", dns.TypeA, nxdomain},
+		{"x.10-0-0-1.default.pod.cluster.local", dns.TypeA, nxdomain},
+		{"default.pod.cluster.local", dns.TypeA, nodata},
+		{"none.pod.cluster.local", dns.TypeA, nxdomain},
+	})
+	cfg := testConfig(t)
+	cfg.Pods = config.PodsDisabled
+	checkAnswers(t, NewZone(z.View(), cfg), []answerCase{
+		{"10-0-0-1.default.pod.cluster.local", dns.TypeA, nxdomain},
+		{"default.pod.cluster.local", dns.TypeA, nxdomain},
+		{"pod.cluster.local", dns.TypeA, nodata},
+	})
+}
+
+func TestAnswerReverse(t *testing.T) {
+	z := NewZone(openText(t, testConfig(t), cluster), testConfig(t))
+	v6, err := dns.ReverseAddr("fd00:10::a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, err := dns.ReverseAddr("fd00:1::")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkAnswers(t, z, []answerCase{
+		{"10.0.96.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 10.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local. |"},
+		{"10.0.96.10.in-addr.arpa", dns.TypeA, noptr},
+		{v6, dns.TypePTR, "answered NOERROR | " + v6 + " 30 IN PTR web.default.svc.cluster.local. |"},
+		{shared, dns.TypePTR, "answered NOERROR | " + shared + " 30 IN PTR fd00-1--0.db.default.svc.cluster.local. |"},
+		{"1.1.1.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 1.1.1.10.in-addr.arpa. 30 IN PTR db-0.db.default.svc.cluster.local. |"},
+		{"3.1.1.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 3.1.1.10.in-addr.arpa. 30 IN PTR 10-1-1-3.db.default.svc.cluster.local. |"},
+		{"1.0.1.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 1.0.1.10.in-addr.arpa. 30 IN PTR 10-1-0-1.web.default.svc.cluster.local. |"},
+		{"4.1.1.10.in-addr.arpa", dns.TypePTR, nxptr},
+		{"010.0.96.10.in-addr.arpa", dns.TypePTR, nxptr},
+		{"0.96.10.in-addr.arpa", dns.TypePTR, nxptr},
+		{"x.10.0.96.10.in-addr.arpa", dns.TypePTR, nxptr},
+		{"in-addr.arpa", dns.TypePTR, noptr},
+	})
+	cfg := testConfig(t)
+	cfg.Zones = names(t, "cluster.local", "96.10.in-addr.arpa")
+	checkAnswers(t, NewZone(z.View(), cfg), []answerCase{
+		{"10.0.96.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 10.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local. |"},
+		{"1.1.1.10.in-addr.arpa", dns.TypePTR, "not mine NOERROR |"},
+		{v6, dns.TypePTR, "not mine NOERROR |"},
+	})
+}
+
+func TestAnswerOptions(t *testing.T) {
+	with := func(change func(*config.Kubernetes)) *Zone {
+		cfg := testConfig(t)
+		change(cfg)
+		return NewZone(openText(t, cfg, cluster), cfg)
+	}
+	cases := map[string]struct {
+		change func(*config.Kubernetes)
+		cases  []answerCase
+	}{
+		"ttl": {func(c *config.Kubernetes) { c.TTL = 600 }, []answerCase{
+			{"web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web.default.svc.cluster.local. 600 IN A 10.96.0.10 |"},
+			{"no.default.svc.cluster.local", dns.TypeA, strings.Replace(strings.Replace(nxdomain, " 30 IN", " 300 IN", 1), "86400 30", "86400 600", 1)},
+		}},
+		"namespaces": {func(c *config.Kubernetes) { c.Namespaces = []string{"bare"} }, []answerCase{
+			{"web.default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"bare.svc.cluster.local", dns.TypeA, nodata},
+			{"10-0-0-1.default.pod.cluster.local", dns.TypeA, nxdomain},
+			{"10.0.96.10.in-addr.arpa", dns.TypePTR, nxptr},
+			{"1.1.1.10.in-addr.arpa", dns.TypePTR, nxptr},
+		}},
+		"noendpoints": {func(c *config.Kubernetes) { c.NoEndpoints = true }, []answerCase{
+			{"web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web.default.svc.cluster.local. 30 IN A 10.96.0.10 |"},
+			{"db.default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"1.1.1.10.in-addr.arpa", dns.TypePTR, nxptr},
+		}},
+		"labels": {func(c *config.Kubernetes) { c.Labels = "app=none" }, []answerCase{
+			{"web.default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"bare.svc.cluster.local", dns.TypeA, nodata},
+		}},
+		"ignore empty_service": {func(c *config.Kubernetes) { c.IgnoreEmptyService = true }, []answerCase{
+			{"web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web.default.svc.cluster.local. 30 IN A 10.96.0.10 |"},
+			{"portless.default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"out.default.svc.cluster.local", dns.TypeCNAME, "answered NOERROR | out.default.svc.cluster.local. 30 IN CNAME www.example.com. |"},
+		}},
+		"endpoint_pod_names": {func(c *config.Kubernetes) { c.EndpointPodNames = true }, []answerCase{
+			{"web-abc.web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web-abc.web.default.svc.cluster.local. 30 IN A 10.1.0.1 |"},
+			{"10-1-0-1.web.default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"1.0.1.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 1.0.1.10.in-addr.arpa. 30 IN PTR web-abc.web.default.svc.cluster.local. |"},
+		}},
+		"fallthrough": {func(c *config.Kubernetes) { c.Fallthrough = &config.Fallthrough{} }, []answerCase{
+			{"no.default.svc.cluster.local", dns.TypeA, "not mine NOERROR |"},
+			{"portless.default.svc.cluster.local", dns.TypeAAAA, nodata},
+		}},
+		"fallthrough zones": {func(c *config.Kubernetes) { c.Fallthrough = &config.Fallthrough{Zones: names(t, "in-addr.arpa")} }, []answerCase{
+			{"no.default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"1.2.3.4.in-addr.arpa", dns.TypePTR, "not mine NOERROR |"},
+		}},
+		"nested zones": {func(c *config.Kubernetes) { c.Zones = names(t, "local", "cluster.local") }, []answerCase{
+			{"web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web.default.svc.cluster.local. 30 IN A 10.96.0.10 |"},
+			{"web.default.svc.local", dns.TypeA, "answered NOERROR | web.default.svc.local. 30 IN A 10.96.0.10 |"},
+		}},
+		"root zone": {func(c *config.Kubernetes) { c.Zones = []wire.Name{wire.Root} }, []answerCase{
+			{"web.default.svc", dns.TypeA, "answered NOERROR | web.default.svc. 30 IN A 10.96.0.10 |"},
+			{"web.default", dns.TypeA, "answered NXDOMAIN | ns . 30 IN SOA ns.dns. hostmaster. 1700000000 7200 1800 86400 30 |"},
+		}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) { checkAnswers(t, with(c.change), c.cases) })
+	}
+}
+
+func TestAnswerNameservers(t *testing.T) {
+	v := openText(t, testConfig(t), cluster)
+	v.addrs = []netip.Addr{netip.MustParseAddr("10.1.0.1")}
+	checkAnswers(t, NewZone(v, testConfig(t)), []answerCase{
+		{"cluster.local", dns.TypeNS, "answered NOERROR | cluster.local. 30 IN NS web.default.svc.cluster.local. " +
+			"| extra web.default.svc.cluster.local. 30 IN A 10.96.0.10 | extra web.default.svc.cluster.local. 30 IN AAAA fd00:10::a |"},
+		{"ns.dns.cluster.local", dns.TypeA, "answered NOERROR | ns.dns.cluster.local. 30 IN A 10.96.0.10 |"},
+	})
+}
+
+// Before all lists are in, what is known is answered and nothing is denied.
+func TestAnswerUnsynced(t *testing.T) {
+	v := openText(t, testConfig(t), cluster)
+	v.listed[endpointSlices].Store(false)
+	checkAnswers(t, NewZone(v, testConfig(t)), []answerCase{
+		{"web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web.default.svc.cluster.local. 30 IN A 10.96.0.10 |"},
+		{"portless.default.svc.cluster.local", dns.TypeAAAA, nodata},
+		{"idle.default.svc.cluster.local", dns.TypeA, "not synced NOERROR |"},
+		{"no.default.svc.cluster.local", dns.TypeA, "not synced NOERROR |"},
+		{"dangling.default.svc.cluster.local", dns.TypeA, "not synced NOERROR |"},
+		{"9.9.9.9.in-addr.arpa", dns.TypePTR, "not synced NOERROR |"},
+		{"cluster.local", dns.TypeA, nodata},
+	})
+	if v.Synced() {
+		t.Error("the view says it is synced")
+	}
+}
