@@ -290,10 +290,10 @@ func (g *generation) awaitSync(ctx context.Context) {
 
 // start runs what has to be run: all that old (nil: none) does not run already.
 // launch decides when each part ends.
-func (g *generation) start(old *generation, launch func(part any, run func(context.Context) error)) {
+func (g *generation) start(old *generation, launch func(part any, run func(context.Context))) {
 	for _, v := range g.views {
 		if !old.has(v) {
-			launch(v, v.Run)
+			launch(v, func(ctx context.Context) { _ = v.Run(ctx) })
 		}
 	}
 	for _, p := range g.parts {

@@ -239,18 +239,17 @@ func merge(a, b upstream.Server) upstream.Server {
 	b.Strays += a.Strays
 	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
 	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
-	if b.Durations == nil {
-		b.Durations = make(map[wire.Rcode]stat.Snapshot)
-	}
-	for rcode, h := range a.Durations {
-		b.Durations[rcode] = b.Durations[rcode].Plus(h)
-	}
+	b.Durations = append(b.Durations, a.Durations...)
 	return b
 }
 
 func (s scrape) upstream(to upstream.Server) {
 	label := to.To.String()
-	for rcode, h := range to.Durations {
+	byRcode := make(map[wire.Rcode]stat.Snapshot)
+	for _, h := range to.Durations {
+		byRcode[h.Rcode] = byRcode[h.Rcode].Plus(fromUpstream(h))
+	}
+	for rcode, h := range byRcode {
 		s.histogram(proxyDuration, h, label, rcode.String())
 	}
 	s.put(proxyHealth, float64(to.HealthcheckFailures), label)
@@ -268,7 +267,7 @@ func (s scrape) upstream(to upstream.Server) {
 
 func (s scrape) view(st kubernetes.Stats) {
 	for kind, h := range st.Programming {
-		s.histogram(programming, h, kind)
+		s.histogram(programming, fromView(h), kind)
 	}
 	for _, r := range st.Requests {
 		s.put(restRequests, float64(r.Count), r.Code, r.Method, r.Host)
@@ -284,4 +283,22 @@ func (s scrape) view(st kubernetes.Stats) {
 	s.put(viewSynced, synced)
 	s.put(viewFaults, float64(st.Faults))
 	s.put(viewLastEvent, float64(st.LastEvent.Unix()))
+}
+
+func fromUpstream(h upstream.Histogram) stat.Snapshot {
+	out := stat.Snapshot{Count: h.Count, Sum: h.Sum.Seconds(), Buckets: make(map[float64]uint64)}
+	for i, n := range h.Cumulative {
+		out.Buckets[upstream.Bucket(i).Seconds()] = n
+	}
+	return out
+}
+
+func fromView(h kubernetes.Histogram) stat.Snapshot {
+	out := stat.Snapshot{Count: h.Count, Sum: h.Sum, Buckets: make(map[float64]uint64)}
+	var n uint64
+	for i, b := range h.Bounds {
+		n += h.Counts[i]
+		out.Buckets[b] = n
+	}
+	return out
 }

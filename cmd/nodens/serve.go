@@ -223,7 +223,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		g.closeUnless(old)
 		return err
 	}
-	g.start(old, func(part any, run func(context.Context) error) { a.launch(ctx, part, run) })
+	g.start(old, func(part any, run func(context.Context)) { a.launch(ctx, part, run) })
 	if old == nil {
 		g.awaitSync(ctx) // until there is a listener, the node's packets find another way
 	}
@@ -243,18 +243,15 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// launch runs one part until it is retired or the agent ends. A part that fails
-// ends the agent: kubelet starts it anew, with a clear last line in its log.
-func (a *agent) launch(ctx context.Context, part any, run func(context.Context) error) {
+// launch runs one part until it is retired or the agent ends.
+func (a *agent) launch(ctx context.Context, part any, run func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 	a.cancels[part] = cancel
-	a.background.Go(func() {
-		if err := run(ctx); err != nil && ctx.Err() == nil {
-			a.fail(err)
-		}
-	})
+	a.background.Go(func() { run(ctx) })
 }
 
+// fail ends the agent with err: kubelet starts it anew, with a clear last line in
+// the log.
 func (a *agent) fail(err error) {
 	select {
 	case a.fatal <- err:
