@@ -194,7 +194,8 @@ func unpackName(dst []byte, msg []byte, off int) (n, end int) {
 			if end < 0 {
 				end = off + 2
 			}
-			if jumps++; jumps > maxPointers || to >= off {
+			// A name in the header would change with the ID and the counts.
+			if jumps++; jumps > maxPointers || to >= off || to < HeaderLen {
 				return 0, -1
 			}
 			off = to

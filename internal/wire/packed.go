@@ -169,7 +169,7 @@ func scan(msg []byte, q *Query) (scanned, error) {
 	for section := range Section(3) {
 		for i := range u16(msg[6+2*int(section):]) {
 			rr, ok := readRecord(msg, off)
-			if !ok || !checkRdata(msg, rr) || !checkOwner(msg, rr) {
+			if !ok || !checkRdata(msg, rr) || !checkOwner(msg, rr) || !checkPlace(section, rr) {
 				if ok || !s.Truncated {
 					return s, fmt.Errorf("%w: record %d of section %d is malformed", ErrResponse, i+1, section)
 				}
@@ -190,7 +190,7 @@ func scan(msg []byte, q *Query) (scanned, error) {
 
 // record notes one record of a walk.
 func (s *scanned) record(msg []byte, q *Query, section Section, rr Record) {
-	if rr.Type == TypeOPT && section == Additional {
+	if rr.Type == TypeOPT {
 		s.opts++
 		if rr.TTL>>24 != 0 { // an extended rcode: nothing a client without EDNS could be told
 			s.Rcode = ServFail
@@ -227,6 +227,10 @@ func checkOwner(msg []byte, rr Record) bool {
 	return n > 0
 }
 
+// checkPlace refuses an OPT record outside the additional section (RFC 6891,
+// 6.1.1): what stands where its TTL should is no TTL.
+func checkPlace(section Section, rr Record) bool { return rr.Type != TypeOPT || section == Additional }
+
 // namesQuestion reports whether the name at off is the qname written out.
 func namesQuestion(msg []byte, q *Query, off int) bool {
 	end := off + q.nameLen
@@ -257,7 +261,7 @@ func answered(msg []byte, q *Query, answers int) bool {
 			rr, _ := readRecord(msg, off)
 			off = rr.End
 			n, _ := unpackName(buf[:], msg, rr.Start)
-			if string(buf[:n]) != string(name) {
+			if rr.Class != q.Class || string(buf[:n]) != string(name) {
 				continue
 			}
 			if rr.Type == q.Type || q.Type == TypeANY {
@@ -305,6 +309,9 @@ func repack(msg []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrResponse, err)
 	}
+	if len(out) > MaxMessage { // names that were compressed where they may not be (RFC 3597, 4)
+		return nil, fmt.Errorf("%w: it has %d bytes without its OPT record in the middle", ErrResponse, len(out))
+	}
 	return out, nil
 }
 
@@ -323,14 +330,13 @@ func equalFold(a, b string) bool {
 // AppendAnswers appends the answer section of msg to r's, whatever its owner
 // names are: what an alias in the cluster that points out of it resolves to. A
 // rare path, through objects. msg is a whole message from [Reply.Finish].
-func (r *Reply) AppendAnswers(msg []byte, ttl uint32) error {
+func (r *Reply) AppendAnswers(msg []byte) error {
 	var m dns.Msg
 	if err := m.Unpack(msg); err != nil {
 		return fmt.Errorf("%w: %w", ErrResponse, err)
 	}
 	var buf [MaxMessage]byte
 	for _, rr := range m.Answer {
-		rr.Header().Ttl = min(rr.Header().Ttl, ttl)
 		end, err := dns.PackRR(rr, buf[:], 0, nil, false)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrResponse, err)

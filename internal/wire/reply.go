@@ -195,8 +195,7 @@ func (r *Reply) Shuffle() {
 		return
 	}
 	var at [maxShuffled]int
-	n, size := 0, 0
-	var owner uint16
+	n, size, owner := 0, 0, 0
 	off := r.q.questionEnd()
 	for range r.count[Answer] {
 		rr, ok := readRecord(r.b, off)
@@ -207,11 +206,10 @@ func (r *Reply) Shuffle() {
 		if (rr.Type != TypeA && rr.Type != TypeAAAA) || rr.End-rr.Data != rdataLen[rr.Type] {
 			continue
 		}
-		o := u16(r.b[rr.Start:])
 		if n == 0 {
-			owner, size = o, rr.End-rr.Data
+			owner, size = rr.Start, rr.End-rr.Data
 		}
-		if o != owner || size != rr.End-rr.Data {
+		if size != rr.End-rr.Data || !r.sameName(owner, rr.Start) {
 			return
 		}
 		at[n] = rr.Data
@@ -224,6 +222,18 @@ func (r *Reply) Shuffle() {
 		copy(a, b)
 		copy(b, tmp[:size])
 	})
+}
+
+// sameName compares the names at two offsets. Nearly always both are the same
+// pointer.
+func (r *Reply) sameName(i, j int) bool {
+	if o := u16(r.b[i:]); o >= 0xC000 && o == u16(r.b[j:]) {
+		return true
+	}
+	var a, b [MaxName]byte
+	n, _ := unpackName(a[:], r.b, i)
+	m, _ := unpackName(b[:], r.b, j)
+	return n > 0 && string(a[:n]) == string(b[:m])
 }
 
 // maxShuffled bounds the addresses put in random order: what fits into 64 KiB

@@ -1,0 +1,378 @@
+package wire
+
+import (
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// FuzzRoundTrip sends random replies through ParseResponse, Copy and Finish: the
+// client must see the records that came, with the TTL that was set, cut where its
+// size says.
+func FuzzRoundTrip(f *testing.F) {
+	for seed := range uint64(200) {
+		f.Add(seed, uint16(512+seed*7), seed%3 == 0)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, limit uint16, edns bool) {
+		m := newMaker(seed)
+		q := ask(t, m.mixed(m.names[0]), []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeMX, dns.TypeANY}[m.IntN(5)],
+			func(msg *dns.Msg) {
+				msg.AuthenticatedData = m.IntN(2) == 0
+				if edns {
+					msg.SetEdns0(4096, m.IntN(2) == 0)
+				}
+			})
+		from := m.response(t, q)
+		packet := packed(t, from)
+		if !Matches(packet, q.Packet) {
+			t.Fatalf("a reply to the query does not match it:\n%s", from)
+		}
+		resp, err := ParseResponse(packet, q)
+		if err != nil {
+			t.Fatalf("reading\n%s: %v", from, err)
+		}
+		checkFields(t, q, from, resp)
+		const ttl = 4711
+		var r Reply
+		r.Start(nil, q)
+		r.Copy(resp.Packed, ttl)
+		whole := append([]byte(nil), r.Finish(MaxMessage)...)
+		checkWhole(t, q, from, unpacked(t, whole), ttl)
+
+		size := max(MinUDP, int(limit))
+		r.Start(nil, q)
+		r.Copy(resp.Packed, ttl)
+		checkCut(t, r.Finish(size), whole, size)
+	})
+}
+
+// checkFields compares what the walk over the bytes found with what the objects say.
+func checkFields(t *testing.T, q *Query, from *dns.Msg, got Response) {
+	t.Helper()
+	want := Response{Rcode: Rcode(from.Rcode), Answers: len(from.Answer), MinTTL: 1<<32 - 1}
+	for i, section := range [][]dns.RR{from.Answer, from.Ns, from.Extra} {
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				continue
+			}
+			ttl := rr.Header().Ttl
+			if ttl >= 1<<31 {
+				ttl = 0
+			}
+			want.Records++
+			want.MinTTL = min(want.MinTTL, ttl)
+			if s, ok := rr.(*dns.SOA); ok && i == 1 && !want.SOA {
+				want.SOA, want.NegativeTTL = true, min(ttl, s.Minttl)
+			}
+		}
+	}
+	if want.Records == 0 {
+		want.MinTTL = 0
+	}
+	want.Answered = from.Rcode == 0 && leads(from.Answer, from.Question[0].Name, q.Type, maxChain)
+	got.Packed = Packed{}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Packed{})); diff != "" {
+		t.Errorf("(-want +got):\n%s\nof\n%s", diff, from)
+	}
+}
+
+// leads says whether the aliases in rrs lead from name to a record of qtype.
+func leads(rrs []dns.RR, name string, qtype uint16, steps int) bool {
+	next := ""
+	for _, rr := range rrs {
+		if !strings.EqualFold(rr.Header().Name, name) {
+			continue
+		}
+		if rr.Header().Rrtype == qtype || qtype == dns.TypeANY {
+			return true
+		}
+		if c, ok := rr.(*dns.CNAME); ok && next == "" {
+			next = c.Target
+		}
+	}
+	return next != "" && steps > 1 && leads(rrs, next, qtype, steps-1)
+}
+
+func checkWhole(t *testing.T, q *Query, from, got *dns.Msg, ttl uint32) {
+	t.Helper()
+	asked := unpacked(t, q.Packet)
+	for i, s := range [][2][]dns.RR{{from.Answer, got.Answer}, {from.Ns, got.Ns}, {from.Extra, got.Extra}} {
+		if diff := cmp.Diff(lines(s[0], 0), lines(s[1], 0)); diff != "" {
+			t.Errorf("section %d (-want +got):\n%s", i, diff)
+		}
+		for _, rr := range s[1] {
+			if h := rr.Header(); h.Rrtype != dns.TypeOPT && h.Ttl != ttl {
+				t.Errorf("TTL %d, want %d: %s", h.Ttl, ttl, rr)
+			}
+		}
+	}
+	if got.Question[0] != asked.Question[0] {
+		t.Errorf("the question became %v, was %v", got.Question[0], asked.Question[0])
+	}
+	wantHeader := dns.MsgHdr{
+		Id: asked.Id, Response: true, RecursionDesired: asked.RecursionDesired, Rcode: from.Rcode,
+		Authoritative: from.Authoritative, RecursionAvailable: from.RecursionAvailable,
+		AuthenticatedData: from.AuthenticatedData && (asked.AuthenticatedData || q.DO),
+	}
+	if diff := cmp.Diff(wantHeader, got.MsgHdr); diff != "" {
+		t.Errorf("header (-want +got):\n%s", diff)
+	}
+	opts := 0
+	for _, rr := range got.Extra {
+		if rr.Header().Rrtype == dns.TypeOPT {
+			opts++
+		}
+	}
+	if (opts == 1) != q.EDNS || opts > 1 {
+		t.Errorf("%d OPT records, EDNS in the query: %v", opts, q.EDNS)
+	}
+}
+
+// checkCut compares a reply cut to size with the whole one.
+func checkCut(t *testing.T, cut, whole []byte, size int) {
+	t.Helper()
+	if len(cut) > size {
+		t.Fatalf("%d bytes, the limit is %d", len(cut), size)
+	}
+	got, all := unpacked(t, cut), unpacked(t, whole)
+	if got.Truncated != (len(whole) > size) {
+		t.Errorf("TC is %v: the whole has %d bytes, the limit is %d", got.Truncated, len(whole), size)
+	}
+	if (got.IsEdns0() != nil) != (all.IsEdns0() != nil) {
+		t.Errorf("OPT is there: %v, in the whole: %v", got.IsEdns0() != nil, all.IsEdns0() != nil)
+	}
+	kept := append(append(lines(got.Answer, 0), lines(got.Ns, 0)...), lines(got.Extra, 0)...)
+	want := append(append(lines(all.Answer, 0), lines(all.Ns, 0)...), lines(all.Extra, 0)...)
+	if len(kept) > len(want) || !cmp.Equal(kept, want[:len(kept)]) {
+		t.Errorf("what is kept is not the beginning:\n%s", cmp.Diff(want, kept))
+	}
+	if !got.Truncated && len(kept) != len(want) {
+		t.Errorf("%d of %d records without TC", len(kept), len(want))
+	}
+}
+
+// hostile are replies to a query for "a.", type A, ID 0, after its header's counts
+// and question.
+var hostile = map[string]struct {
+	counts string // answer, authority, additional
+	body   string
+}{
+	"65,535 records claimed":             {"ffff ffff ffff", ""},
+	"an owner that points at itself":     {"0001 0000 0000", "c013 0001 0001 0000003c 0004 c0000201"},
+	"an owner that points forward":       {"0001 0000 0000", "c020 0001 0001 0000003c 0004 c0000201"},
+	"an owner that points into the head": {"0001 0000 0000", "c000 0001 0001 0000003c 0004 c0000201"},
+	"an owner that loops with labels":    {"0001 0000 0000", "0161 c013 0001 0001 0000003c 0004 c0000201"},
+	"an owner of a reserved label type":  {"0001 0000 0000", "8061 0001 0001 0000003c 0004 c0000201"},
+	"an owner that ends the message":     {"0001 0000 0000", "0361"},
+	"a pointer cut in half":              {"0001 0000 0000", "c0"},
+	"a record cut before its RDATA":      {"0001 0000 0000", "c00c 0001 0001 0000003c 0004"},
+	"a record cut in its head":           {"0001 0000 0000", "c00c 0001 0001 0000"},
+	"an RDLENGTH over the end":           {"0001 0000 0000", "c00c 0010 0001 0000003c ffff 00"},
+	"an A of three bytes":                {"0001 0000 0000", "c00c 0001 0001 0000003c 0003 c00002"},
+	"an AAAA of four bytes":              {"0001 0000 0000", "c00c 001c 0001 0000003c 0004 c0000201"},
+	"a CNAME without RDATA":              {"0001 0000 0000", "c00c 0005 0001 0000003c 0000"},
+	"a CNAME that points at itself":      {"0001 0000 0000", "c00c 0005 0001 0000003c 0002 c01f"},
+	"a CNAME that leaves its RDATA":      {"0001 0000 0000", "c00c 0005 0001 0000003c 0002 0361 6161 00"},
+	"a CNAME and more":                   {"0001 0000 0000", "c00c 0005 0001 0000003c 0003 c00c 00"},
+	"an SOA without its numbers":         {"0000 0001 0000", "c00c 0006 0001 0000003c 0004 c00c c00c"},
+	"an MX of one byte":                  {"0001 0000 0000", "c00c 000f 0001 0000003c 0001 00"},
+	"an OPT among the answers":           {"0001 0000 0000", "00 0029 04d0 00000000 0000"},
+	"one record fewer than claimed":      {"0002 0000 0000", "c00c 0001 0001 0000003c 0004 c0000201"},
+}
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestHostileResponses(t *testing.T) {
+	q := ask(t, "a.", dns.TypeA)
+	for name, tt := range hostile {
+		t.Run(name, func(t *testing.T) {
+			msg := unhex(t, "0000 8180 0001"+tt.counts+"0161 00 0001 0001"+tt.body)
+			resp, err := ParseResponse(msg, q)
+			if !errors.Is(err, ErrResponse) {
+				t.Errorf("error %v, response %+v", err, resp)
+			}
+		})
+	}
+	for name, msg := range map[string][]byte{
+		"nothing":             nil,
+		"half a header":       make([]byte, 11),
+		"a cut question":      unhex(t, "0000 8180 0001 0000 0000 0000 0161 00 00"),
+		"no question's bytes": unhex(t, "0000 8180 0001 0000 0000 0000"),
+	} {
+		if _, err := ParseResponse(msg, q); !errors.Is(err, ErrResponse) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+// TestRepackGrows has records whose names are compressed where no writer may
+// compress them, behind an OPT record: written anew they don't fit a message.
+func TestRepackGrows(t *testing.T) {
+	q := ask(t, strings.Repeat(strings.Repeat("a", 60)+".", 4), dns.TypeSRV)
+	msg := append([]byte(nil), q.Packet...)
+	put16(msg[2:], flagQR)
+	const n = 1500
+	put16(msg[10:], n+1)
+	msg = append(msg, unhex(t, "00 0029 04d0 00000000 0000")...)
+	for range n {
+		msg = append(msg, unhex(t, "c00c 0021 0001 0000003c 0008 000000000000 c00c")...)
+	}
+	if _, err := ParseResponse(msg, q); !errors.Is(err, ErrResponse) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// FuzzResponse feeds any bytes as a reply. What is taken must keep its question and
+// its counts, and be a walkable message of the size asked for after a cut.
+func FuzzResponse(f *testing.F) {
+	for _, h := range hostile {
+		f.Add(unhex(f, h.counts), unhex(f, h.body), uint16(0x8180))
+	}
+	for seed := range uint64(30) {
+		m := newMaker(seed)
+		m.names[0] = "a."
+		b := packed(f, m.response(f, ask(f, "a.", dns.TypeA)))
+		f.Add(b[6:12], b[HeaderLen+3+4:], u16(b[2:]))
+	}
+	q := ask(f, "a.", dns.TypeA)
+	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
+		if len(counts) != 6 || len(body) > 4096 {
+			return
+		}
+		msg := append16([]byte{0, 0}, flags)
+		msg = append(append(append(msg, 0, 1), counts...), 1, 'A', 0, 0, 1, 0, 1)
+		msg = append(msg, body...)
+		resp, err := ParseResponse(msg, q)
+		if err != nil {
+			if !errors.Is(err, ErrResponse) {
+				t.Errorf("an error of its own: %v", err)
+			}
+			return
+		}
+		if !resp.Packed.For(q) {
+			t.Errorf("the question is lost in %x", resp.Packed.data)
+		}
+		var r Reply
+		r.Start(nil, q)
+		r.Copy(resp.Packed, 60)
+		if n := r.Count(Answer) + r.Count(Authority) + r.Count(Additional); n != resp.Records {
+			t.Errorf("%d records, counted %d", n, resp.Records)
+		}
+		r.Shuffle()
+		if out := r.Finish(MinUDP); len(out) > MinUDP {
+			t.Errorf("%d bytes", len(out))
+		}
+		checkWalk(t, r.b, q)
+	})
+}
+
+// checkWalk walks over a finished reply: its records must fill it to the last byte.
+func checkWalk(t *testing.T, b []byte, q *Query) {
+	t.Helper()
+	off := q.questionEnd()
+	for i := range int(u16(b[6:])) + int(u16(b[8:])) + int(u16(b[10:])) {
+		rr, ok := readRecord(b, off)
+		if !ok {
+			t.Fatalf("record %d of %x is broken", i, b)
+		}
+		off = rr.End
+	}
+	if off != len(b) {
+		t.Errorf("%d bytes behind the last record of %x", len(b)-off, b)
+	}
+}
+
+func TestMatches(t *testing.T) {
+	query := unhex(t, "1234 0100 0001 0000 0000 0000 0161 0162 00 0001 0001")
+	tests := map[string]struct {
+		msg  string
+		want bool
+	}{
+		"a reply":                      {"1234 8180 0001 0000 0000 0000 0161 0162 00 0001 0001", true},
+		"in another case":              {"1234 8180 0001 0000 0000 0000 0141 0142 00 0001 0001", true},
+		"with records":                 {"1234 8180 0001 0001 0000 0000 0161 0162 00 0001 0001 c00c 0001 0001 0000003c 0004 c0000201", true},
+		"another ID":                   {"1235 8180 0001 0000 0000 0000 0161 0162 00 0001 0001", false},
+		"a query":                      {"1234 0100 0001 0000 0000 0000 0161 0162 00 0001 0001", false},
+		"another name":                 {"1234 8180 0001 0000 0000 0000 0161 0163 00 0001 0001", false},
+		"a shorter name":               {"1234 8180 0001 0000 0000 0000 0161 00 0001 0001", false},
+		"a longer name":                {"1234 8180 0001 0000 0000 0000 0161 0162 0163 00 0001 0001", false},
+		"another type":                 {"1234 8180 0001 0000 0000 0000 0161 0162 00 001c 0001", false},
+		"another class":                {"1234 8180 0001 0000 0000 0000 0161 0162 00 0001 0003", false},
+		"two questions":                {"1234 8180 0002 0000 0000 0000 0161 0162 00 0001 0001 0161 0162 00 0001 0001", false},
+		"no question, no error":        {"1234 8180 0000 0000 0000 0000", false},
+		"no question, FORMERR":         {"1234 8181 0000 0000 0000 0000", true},
+		"a question cut short":         {"1234 8180 0001 0000 0000 0000 0161 0162 00 0001 00", false},
+		"a header cut short":           {"1234 8180 0001 0000 0000 00", false},
+		"nothing":                      {"", false},
+		"a label length for a capital": {"1234 8180 0001 0000 0000 0000 0161 4162 00 0001 0001", false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := Matches(unhex(t, tt.msg), query); got != tt.want {
+				t.Errorf("matches: %v", got)
+			}
+		})
+	}
+}
+
+func TestFor(t *testing.T) {
+	q := ask(t, "www.example.", dns.TypeA)
+	p := ErrorResponse(q, ServFail).Packed
+	for name, tt := range map[string]struct {
+		q    *Query
+		want bool
+	}{
+		"the same":     {q, true},
+		"another case": {ask(t, "WWW.example.", dns.TypeA), true},
+		"another type": {ask(t, "www.example.", dns.TypeAAAA), false},
+		"shorter":      {ask(t, "example.", dns.TypeA), false},
+		"longer":       {ask(t, "a.www.example.", dns.TypeA), false},
+		"other bytes":  {ask(t, "wwx.example.", dns.TypeA), false},
+	} {
+		if got := p.For(tt.q); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if (Packed{}).For(q) {
+		t.Error("the zero Packed is for a query")
+	}
+}
+
+// TestBareError reads a reply that is only a header, as servers send that can't
+// read the query.
+func TestBareError(t *testing.T) {
+	q := ask(t, "www.Example.", dns.TypeA)
+	resp, err := ParseResponse(unhex(t, "0000 8181 0000 0000 0000 0000"), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Reply
+	r.Start(nil, q)
+	r.Copy(resp.Packed, 1)
+	m := unpacked(t, r.Finish(MinUDP))
+	if m.Rcode != dns.RcodeFormatError || len(m.Question) != 1 || m.Question[0].Name != "www.Example." {
+		t.Errorf("became\n%s", m)
+	}
+}
+
+func TestExtendedRcode(t *testing.T) {
+	q := ask(t, "a.", dns.TypeA)
+	resp, err := ParseResponse(unhex(t, "0000 8180 0001 0000 0000 0001 0161 00 0001 0001 00 0029 04d0 01000000 0000"), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Rcode != ServFail || resp.Packed.Rcode() != ServFail {
+		t.Errorf("BADVERS became rcode %d, %d in the packed reply", resp.Rcode, resp.Packed.Rcode())
+	}
+}
