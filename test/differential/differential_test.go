@@ -1,11 +1,15 @@
 package differential
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,8 +36,9 @@ func subject() string {
 	return "nodens"
 }
 
-// most is how many differences of one Corefile are printed in full.
-const most = 40
+// most is how many kinds of difference of one Corefile are printed, each with
+// its first query and both answers.
+const most = 60
 
 func TestDifferential(t *testing.T) {
 	if testing.Short() {
@@ -64,7 +69,7 @@ func TestDifferential(t *testing.T) {
 	for _, c := range corefiles {
 		t.Run(c.name, func(t *testing.T) {
 			r := &run{
-				t: t, table: table, caches: c.caches, started: time.Now(),
+				t: t, different: map[string]*group{}, table: table, caches: c.caches, started: time.Now(),
 				coredns: s.serve(t, "coredns", c), agent: s.serve(t, subject(), c),
 			}
 			synced(t, client, "after-"+c.name, s.clusterDNS, r.coredns, r.agent)
@@ -159,7 +164,14 @@ type run struct {
 	mu        sync.Mutex
 	id        uint16
 	asked     int
-	different int
+	different map[string]*group
+}
+
+// group is differences that look the same in outline.
+type group struct {
+	outline string
+	count   int
+	first   string
 }
 
 // compare asks both servers each of the queries, twice in a row. One query
@@ -182,13 +194,16 @@ func (r *run) compare(qs []query) {
 // one asks both servers one query, twice.
 func (r *run) one(q query) {
 	for _, round := range []string{"first", "second"} {
-		want, err := ask(r.coredns, q, r.next())
+		want, _, err := ask(r.coredns, q, r.next())
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		got, err := ask(r.agent, q, r.next())
+		got, size, err := ask(r.agent, q, r.next())
 		if err != nil {
 			r.t.Fatal(err)
+		}
+		if size > q.room() {
+			r.t.Errorf("%s is %d bytes long", q, size)
 		}
 		r.judge(round+" answer to "+q.String(), q, want, got)
 	}
@@ -201,7 +216,7 @@ func (r *run) next() uint16 {
 	return r.id
 }
 
-// judge counts a difference and prints it.
+// judge compares two answers and keeps what differs.
 func (r *run) judge(what string, q query, want, got view) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,10 +224,13 @@ func (r *run) judge(what string, q query, want, got view) {
 	if r.same(want, got) || excuse(r.table, q, want, got, r.same) {
 		return
 	}
-	r.different++
-	if r.different <= most {
-		r.t.Errorf("%s differs (-CoreDNS +%s):\n%s", what, subject(), gocmp.Diff(r.aged(want, got), got))
+	outline := fmt.Sprintf("%s: CoreDNS %s, %s %s", dns.Type(q.kind), want.outline(), subject(), got.outline())
+	g := r.different[outline]
+	if g == nil {
+		g = &group{outline: outline, first: fmt.Sprintf("%s\nCoreDNS:\n%v%s:\n%v", what, want, subject(), got)}
+		r.different[outline] = g
 	}
+	g.count++
 }
 
 func (r *run) same(want, got view) bool {
@@ -228,9 +246,17 @@ func (r *run) aged(want, got view) view {
 	return want.age(got, uint32(time.Since(r.started)/time.Second)+1)
 }
 
+// report prints the differences, the most frequent ones first.
 func (r *run) report() {
-	r.t.Logf("%d answers compared, %d differ", r.asked, r.different)
-	if r.different > most {
-		r.t.Errorf("%d more differences", r.different-most)
+	groups := slices.SortedFunc(maps.Values(r.different), func(a, b *group) int {
+		return cmp.Or(b.count-a.count, strings.Compare(a.outline, b.outline))
+	})
+	all := 0
+	for i, g := range groups {
+		all += g.count
+		if i < most {
+			r.t.Errorf("%d times %s\nfor example %s", g.count, g.outline, g.first)
+		}
 	}
+	r.t.Logf("%d answers compared, %d differ in %d ways", r.asked, all, len(groups))
 }

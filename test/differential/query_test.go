@@ -50,7 +50,8 @@ func (q query) String() string {
 		s += ": "
 	}
 	if q.wire != nil {
-		return s + hex.EncodeToString(q.wire)
+		// The ID is another one each time.
+		return s + fmt.Sprintf("tcp %t, ....", q.tcp) + hex.EncodeToString(q.wire[2:])
 	}
 	for _, w := range []struct {
 		on   bool
@@ -97,11 +98,11 @@ func (q query) pack(id uint16) ([]byte, error) {
 	return m.Pack()
 }
 
-// ask sends the query and returns the view of the reply.
-func ask(server netip.AddrPort, q query, id uint16) (view, error) {
+// ask sends the query and returns the view of the reply and its length.
+func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 	wire, err := q.pack(id)
 	if err != nil {
-		return view{}, fmt.Errorf("packing %s: %w", q, err)
+		return view{}, 0, fmt.Errorf("packing %s: %w", q, err)
 	}
 	network := "udp"
 	if q.tcp {
@@ -109,7 +110,7 @@ func ask(server netip.AddrPort, q query, id uint16) (view, error) {
 	}
 	conn, err := dns.DialTimeout(network, server.String(), longWait)
 	if err != nil {
-		return view{}, fmt.Errorf("asking %s: %w", q, err)
+		return view{}, 0, fmt.Errorf("asking %s: %w", q, err)
 	}
 	defer conn.Close()
 	conn.UDPSize = dns.MaxMsgSize
@@ -119,15 +120,24 @@ func ask(server netip.AddrPort, q query, id uint16) (view, error) {
 	}
 	conn.SetDeadline(time.Now().Add(wait))
 	if _, err := conn.Write(wire); err != nil {
-		return view{}, fmt.Errorf("asking %s: %w", q, err)
+		return view{}, 0, fmt.Errorf("asking %s: %w", q, err)
 	}
 	buf := make([]byte, dns.MaxMsgSize)
 	n, err := conn.Read(buf)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return see(nil, id), nil
+		return see(nil, id), 0, nil
 	}
 	if err != nil {
-		return view{Outcome: "connection ends"}, nil
+		return view{Outcome: "connection ends"}, 0, nil
 	}
-	return see(buf[:n], id), nil
+	return see(buf[:n], id), n, nil
+}
+
+// room is how long a reply to the query may be.
+func (q query) room() int {
+	if q.tcp {
+		return dns.MaxMsgSize
+	}
+	// A smaller size than what every resolver takes counts as that.
+	return max(dns.MinMsgSize, int(q.size))
 }

@@ -145,7 +145,7 @@ func (s *site) serve(t *testing.T, program string, c corefile) netip.AddrPort {
 // rcode holds when the server answers the name with the code.
 func rcode(server netip.AddrPort, name string, code int) peer.Probe {
 	return func(context.Context) error {
-		v, err := ask(server, query{name: name, kind: dns.TypeA}, dns.Id())
+		v, _, err := ask(server, query{name: name, kind: dns.TypeA}, dns.Id())
 		if err != nil {
 			return err
 		}

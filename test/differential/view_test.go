@@ -36,6 +36,26 @@ func (r record) String() string {
 	return fmt.Sprintf("%s %d %s %s %s", r.Owner, r.TTL, r.Class, r.Type, r.Data)
 }
 
+// String prints the view, a line for each record.
+func (v view) String() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "  %s %s %s [%s] %v edns{%s}\n", v.Outcome, v.Opcode, v.Rcode, v.Flags, v.Question, v.EDNS)
+	for _, section := range []struct {
+		name    string
+		records []record
+	}{{"answer", v.Answer}, {"authority", v.Authority}, {"additional", v.Additional}} {
+		for _, r := range section.records {
+			fmt.Fprintf(&s, "  %s: %s\n", section.name, r)
+		}
+	}
+	return s.String()
+}
+
+// outline says in a few words what kind of answer it is.
+func (v view) outline() string {
+	return fmt.Sprintf("%s %s [%s] %d/%d/%d edns{%s}", v.Outcome, v.Rcode, v.Flags, len(v.Answer), len(v.Authority), len(v.Additional), v.EDNS)
+}
+
 // see makes the view of a reply. Nil is silence.
 func see(wire []byte, id uint16) view {
 	if wire == nil {
@@ -50,7 +70,7 @@ func see(wire []byte, id uint16) view {
 	}
 	v := view{
 		Outcome: "answer",
-		Rcode:   dns.RcodeToString[m.Rcode],
+		Rcode:   rcodeName(m.Rcode),
 		Opcode:  dns.OpcodeToString[m.Opcode],
 		Flags:   flags(m),
 	}
@@ -66,6 +86,14 @@ func see(wire []byte, id uint16) view {
 		v.Additional = records(m.Extra)
 	}
 	return v
+}
+
+// rcodeName tells the two meanings of 16 apart: no reply here is signed.
+func rcodeName(rcode int) string {
+	if rcode == dns.RcodeBadVers {
+		return "BADVERS"
+	}
+	return dns.RcodeToString[rcode]
 }
 
 func flags(m *dns.Msg) string {
