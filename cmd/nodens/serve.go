@@ -43,7 +43,7 @@ type agent struct {
 
 	current      atomic.Pointer[generation]
 	stopping     atomic.Bool
-	listening    atomic.Bool
+	serving      atomic.Bool // sockets listen and rules stand
 	reloadFailed atomic.Uint64
 	background   sync.WaitGroup
 	// cancels stop the parts that run; only run's goroutine uses it.
@@ -122,10 +122,15 @@ func (o *options) network(log *slog.Logger) netsetup.Config {
 // run starts everything in the order that never leaves a packet without somebody
 // to take it: addresses, sockets, and only then the rules that keep packets away
 // from the cluster DNS. It stops in the reverse order.
-func (a *agent) run(ctx context.Context, cfg *config.Config) (err error) {
+func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 	defer a.background.Wait()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
+	defer func() {
+		if errors.Is(err, context.Canceled) && asked.Err() != nil {
+			err = nil // the stop came before the start was complete
+		}
+	}()
 	if a.net != nil {
 		if err := a.net.Links(ctx); err != nil {
 			return errors.Join(err, a.net.Teardown())
@@ -146,6 +151,7 @@ func (a *agent) run(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	defer a.removePidfile()
+	a.serving.Store(true)
 	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
 	return a.loop(ctx)
 }
@@ -235,7 +241,6 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	a.current.Store(g)
-	a.listening.Store(true)
 	if old != nil {
 		a.retire(old, g)
 	}
@@ -289,8 +294,8 @@ func (a *agent) ready() error {
 	switch g := a.current.Load(); {
 	case a.stopping.Load():
 		return errors.New("stopping")
-	case g == nil || !a.listening.Load():
-		return errors.New("not listening yet")
+	case g == nil || !a.serving.Load():
+		return errors.New("not set up yet")
 	default:
 		return g.synced()
 	}

@@ -176,23 +176,25 @@ func (l *lab) dig(ns string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// saved gives the node's rules, without what changes by itself.
+// saved gives the node's rules and the chains that somebody made, one a line, each
+// with its table. Empty tables, which come with the first rule and stay when it
+// goes, are not told from missing ones.
 func (l *lab) saved() string {
 	l.t.Helper()
-	var rules []string
+	var lines []string
 	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
-		rules = append(rules, "# "+tool)
+		table := ""
 		for line := range strings.Lines(l.in(l.node, tool)) {
-			if strings.HasPrefix(line, "#") {
-				continue
+			line = strings.TrimSpace(line)
+			switch {
+			case strings.HasPrefix(line, "*"):
+				table = line
+			case strings.HasPrefix(line, "-A"), strings.HasPrefix(line, ":") && !strings.Contains(line, " ACCEPT "):
+				lines = append(lines, tool+" "+table+" "+line)
 			}
-			if strings.HasPrefix(line, ":") { // a chain, its policy, its counters
-				line = line[:strings.LastIndexByte(line, '[')]
-			}
-			rules = append(rules, strings.TrimSpace(line))
 		}
 	}
-	return strings.Join(rules, "\n")
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // addresses gives the node's addresses, one a line.

@@ -84,11 +84,6 @@ func TestRules(t *testing.T) {
 	l := newLab(t)
 	l.in(l.node, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "ACCEPT", "-m", "comment", "--comment", "somebody else's")
 	l.in(l.node, "ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "5353", "-j", "NOTRACK")
-	// Listing a table makes it; all that the agent will use are made now.
-	for _, tool := range []string{"iptables", "ip6tables"} {
-		l.in(l.node, tool, "-t", "raw", "-S")
-		l.in(l.node, tool, "-t", "filter", "-S")
-	}
 	rules, addrs := l.saved(), l.addresses()
 	p := l.startAgent()
 	during := l.saved()
@@ -146,10 +141,6 @@ func wantedRules() []string {
 // twice nothing, and leaves nothing itself.
 func TestKilled(t *testing.T) {
 	l := newLab(t)
-	for _, tool := range []string{"iptables", "ip6tables"} {
-		l.in(l.node, tool, "-t", "raw", "-S")
-		l.in(l.node, tool, "-t", "filter", "-S")
-	}
 	rules, addrs := l.saved(), l.addresses()
 	p := l.startAgent()
 	during := l.saved()
