@@ -1,0 +1,216 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// fields are what a Query and a dns.Msg both know.
+type fields struct {
+	ID, Type, Class   uint16
+	Name              string
+	Labels, Limit     int
+	RD, CD, AD        bool
+	EDNS, DO          bool
+	Version           uint8
+	UDPSize           uint16
+	Question, Opcodes int
+}
+
+func fieldsOf(q *Query) fields {
+	return fields{
+		ID: q.ID, Type: q.Type, Class: q.Class, Name: Name(q.Name()).String(), Labels: q.Labels(), Limit: q.Limit(),
+		RD: q.RD(), CD: q.CD(), AD: q.AD(), EDNS: q.EDNS, DO: q.DO, Version: q.Version, UDPSize: q.UDPSize,
+		Question: q.questionEnd() - HeaderLen, Opcodes: q.Opcode(),
+	}
+}
+
+// fieldsOfMsg are the same from the objects; ok is false if the name can't be
+// compared.
+func fieldsOfMsg(m *dns.Msg) (f fields, ok bool) {
+	name, err := ParseName(m.Question[0].Name)
+	if err != nil {
+		return f, false
+	}
+	f = fields{
+		ID: m.Id, Type: m.Question[0].Qtype, Class: m.Question[0].Qclass, Name: name.String(),
+		Labels: dns.CountLabel(m.Question[0].Name), Limit: MinUDP,
+		RD: m.RecursionDesired, CD: m.CheckingDisabled, AD: m.AuthenticatedData,
+		Question: len(name) + 4, Opcodes: m.Opcode,
+	}
+	if opt := m.IsEdns0(); opt != nil {
+		f.EDNS, f.DO, f.Version, f.UDPSize = true, opt.Do(), opt.Version(), opt.UDPSize()
+		f.Limit = max(f.Limit, int(opt.UDPSize()))
+	}
+	return f, true
+}
+
+func TestParse(t *testing.T) {
+	tests := map[string]func(*dns.Msg){
+		"plain":          func(*dns.Msg) {},
+		"no recursion":   func(m *dns.Msg) { m.RecursionDesired = false },
+		"CD and AD":      func(m *dns.Msg) { m.CheckingDisabled, m.AuthenticatedData = true, true },
+		"EDNS":           func(m *dns.Msg) { m.SetEdns0(1232, false) },
+		"DO":             func(m *dns.Msg) { m.SetEdns0(4096, true) },
+		"a small size":   func(m *dns.Msg) { m.SetEdns0(100, false) },
+		"another class":  func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
+		"the root":       func(m *dns.Msg) { m.Question[0].Name = "." },
+		"a strange name": func(m *dns.Msg) { m.Question[0].Name = `a\.b\000C.\255.` },
+		"a version": func(m *dns.Msg) {
+			m.SetEdns0(1232, false)
+			m.IsEdns0().SetVersion(1)
+		},
+		"a cookie": func(m *dns.Msg) {
+			m.SetEdns0(1232, true)
+			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}}
+		},
+	}
+	for name, shape := range tests {
+		t.Run(name, func(t *testing.T) {
+			q := ask(t, "wWw.Example.", dns.TypeAAAA, shape)
+			want, ok := fieldsOfMsg(unpacked(t, q.Packet))
+			if !ok {
+				t.Fatal("the name can't be compared")
+			}
+			if diff := cmp.Diff(want, fieldsOf(q)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// verdicts are packets that are no query like others, by name.
+var verdicts = map[string]struct {
+	packet string
+	want   Verdict
+}{
+	"nothing":                        {"", Drop},
+	"half a header":                  {"0001 0100 0001 0000 0000 00", Drop},
+	"a response":                     {"0001 8100 0001 0000 0000 0000 00 0001 0001", Drop},
+	"a bare header":                  {"0001 0100 0000 0000 0000 0000", Malformed},
+	"NOTIFY":                         {"0001 2400 0001 0000 0000 0000 00 0006 0001", Unsupported},
+	"UPDATE":                         {"0001 2800 0001 0000 0000 0000 00 0006 0001", Unsupported},
+	"two questions":                  {"0001 0100 0002 0000 0000 0000 00 0001 0001 00 0001 0001", Malformed},
+	"a question claimed only":        {"0001 0100 0001 0000 0000 0000", Malformed},
+	"a name that ends the packet":    {"0001 0100 0001 0000 0000 0000 0361", Malformed},
+	"a name without its root":        {"0001 0100 0001 0000 0000 0000 0161", Malformed},
+	"a type cut short":               {"0001 0100 0001 0000 0000 0000 00 0001 00", Malformed},
+	"a compressed question":          {"0001 0100 0001 0000 0000 0000 c00c 0001 0001", Malformed},
+	"a question that points forward": {"0001 0100 0001 0000 0000 0000 c012 0001 0001 00", Malformed},
+	"a label of 64 bytes":            {"0001 0100 0001 0000 0000 0000 40" + zeros(64) + "00 0001 0001", Malformed},
+	"a name of 256 bytes":            {"0001 0100 0001 0000 0000 0000" + labels(63, 63, 63, 62) + "00 0001 0001", Malformed},
+	"a name of 255 bytes":            {"0001 0100 0001 0000 0000 0000" + labels(63, 63, 63, 61) + "00 0001 0001", Serve},
+	"65,535 additional records":      {"0001 0100 0001 0000 0000 ffff 00 0001 0001", Malformed},
+	"an OPT claimed only":            {"0001 0100 0001 0000 0000 0001 00 0001 0001", Malformed},
+	"an OPT cut short":               {"0001 0100 0001 0000 0000 0001 00 0001 0001 00 0029 04d0 00000000 00", Malformed},
+	"an OPT longer than the packet":  {"0001 0100 0001 0000 0000 0001 00 0001 0001 00 0029 04d0 00000000 ffff", Malformed},
+	"two OPTs":                       {"0001 0100 0001 0000 0000 0002 00 0001 0001 00 0029 04d0 00000000 0000 00 0029 04d0 00000000 0000", Malformed},
+	"an OPT not at the root":         {"0001 0100 0001 0000 0000 0001 00 0001 0001 0161 00 0029 04d0 00000000 0000", Malformed},
+	"an OPT":                         {"0001 0100 0001 0000 0000 0001 00 0001 0001 00 0029 04d0 00000000 0000", Serve},
+	"bytes behind the end":           {"0001 0100 0001 0000 0000 0000 00 0001 0001 ffff", Serve},
+}
+
+func zeros(n int) string { return labels(n)[2:] }
+
+// labels is a name of labels of those lengths in hex, without its root.
+func labels(lengths ...int) string {
+	const digits = "0123456789abcdef"
+	var b []byte
+	for _, n := range lengths {
+		b = append(b, digits[n>>4], digits[n&15])
+		for range n {
+			b = append(b, "61"...)
+		}
+	}
+	return string(b)
+}
+
+func TestVerdicts(t *testing.T) {
+	for name, tt := range verdicts {
+		t.Run(name, func(t *testing.T) {
+			var q Query
+			q.Parse(ask(t, "left.over.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) }).Packet)
+			packet := unhex(t, tt.packet)
+			if got := q.Parse(packet); got != tt.want {
+				t.Errorf("verdict %d, want %d", got, tt.want)
+			}
+			if tt.want == Drop || len(packet) < HeaderLen {
+				return
+			}
+			m := unpacked(t, AppendError(nil, packet, FormErr))
+			if m.Id != 1 || !m.Response || m.Rcode != dns.RcodeFormatError || m.Opcode != q.Opcode() || len(m.Question) != 0 {
+				t.Errorf("answered with\n%s", m)
+			}
+		})
+	}
+}
+
+// FuzzQuery feeds any packet. What both this package and miekg/dns read as a query
+// must be the same query, and any reply to it a message.
+func FuzzQuery(f *testing.F) {
+	for _, v := range verdicts {
+		f.Add(unhex(f, v.packet))
+	}
+	f.Add(ask(f, "wWw.Example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) }).Packet)
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		var q Query
+		if q.Parse(packet) != Serve {
+			return
+		}
+		if n, err := ParseName(Name(q.Name()).String()); err != nil || n != Name(q.Name()) {
+			t.Errorf("the qname %x came back as %x, %v", q.Name(), n, err)
+		}
+		var r Reply
+		r.Start(nil, &q)
+		r.SetRcode(Refused)
+		out := r.Finish(q.Limit())
+		checkWalk(t, out, &q)
+		if back := unpacked(t, out); back.Id != q.ID || back.Rcode != dns.RcodeRefused || len(back.Question) != 1 {
+			t.Errorf("the reply is\n%s", back)
+		}
+		var m dns.Msg
+		if m.Unpack(packet) != nil || len(m.Question) != 1 {
+			return // RDATA, which nothing here reads, may be broken
+		}
+		if want, ok := fieldsOfMsg(&m); ok {
+			if diff := cmp.Diff(want, fieldsOf(&q)); diff != "" {
+				t.Errorf("%x (-want +got):\n%s", packet, diff)
+			}
+		}
+	})
+}
+
+func TestAppendQuery(t *testing.T) {
+	name, err := ParseName("www.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		like *Query
+		want fields
+	}{
+		"of its own":       {nil, fields{RD: true}},
+		"like a plain one": {ask(t, "a.", dns.TypeA), fields{RD: true}},
+		"like one with CD, AD, DO": {ask(t, "a.", dns.TypeA, func(m *dns.Msg) {
+			m.CheckingDisabled, m.AuthenticatedData = true, true
+			m.SetEdns0(512, true)
+		}), fields{RD: true, CD: true, AD: true, DO: true}},
+		"like one without RD": {ask(t, "a.", dns.TypeA, func(m *dns.Msg) { m.RecursionDesired = false }), fields{}},
+	}
+	for label, tt := range tests {
+		t.Run(label, func(t *testing.T) {
+			var q Query
+			if v := q.Parse(AppendQuery(nil, 77, []byte(name), TypeMX, tt.like, 1232)); v != Serve {
+				t.Fatalf("verdict %d", v)
+			}
+			want := tt.want
+			want.ID, want.Type, want.Class, want.Name, want.Labels = 77, TypeMX, ClassIN, "www.example.", 2
+			want.EDNS, want.UDPSize, want.Limit, want.Question = true, 1232, 1232, len(name)+4
+			if diff := cmp.Diff(want, fieldsOf(&q)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
