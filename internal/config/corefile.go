@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,32 +44,24 @@ func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 	groups := make([]group, 0, len(raw))
 	for _, block := range raw {
 		var g group
-		for name, tokens := range block.Tokens {
-			g.directives = append(g.directives, statements(path, name, tokens)...)
+		// The lexer has lost the order of different directives, which has no meaning.
+		for _, name := range slices.Sorted(maps.Keys(block.Tokens)) {
+			g.directives = append(g.directives, statements(path, name, block.Tokens[name])...)
 		}
-		slices.SortStableFunc(g.directives, func(a, b statement) int { return a.name().compare(b.name()) })
 		g.keys = g.locate(path, block.Keys, &heads)
 		groups = append(groups, g)
 	}
 	return groups, nil
 }
 
-func (w word) compare(v word) int {
-	if c := strings.Compare(w.file, v.file); c != 0 {
-		return c
-	}
-	if w.line != v.line {
-		return w.line - v.line
-	}
-	return strings.Compare(w.text, v.text)
-}
-
 // locate gives each key its place. The lexer's blocks don't carry one, so the
 // first header of the same keys that no block has taken is it.
 func (g *group) locate(path string, keys []string, heads *[]header) []word {
 	at := word{file: path}
-	if len(g.directives) > 0 {
-		at = g.directives[0].name()
+	for _, d := range g.directives {
+		if w := d.name(); at.line == 0 || w.file == at.file && w.line < at.line {
+			at = w
+		}
 	}
 	for i, h := range *heads {
 		if h.matches(keys) {

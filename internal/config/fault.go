@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -52,8 +54,12 @@ func (f *Fault) Error() string {
 // often not a Corefile at all.
 const maxFaults = 25
 
-// join makes one error of faults, each text once; nil if there are none.
+// join makes one error of faults, by file and line and each text once; nil if there
+// are none.
 func join(file string, faults []*Fault) error {
+	slices.SortStableFunc(faults, func(a, b *Fault) int {
+		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
 	var errs []error
 	seen := make(map[string]bool)
 	for _, f := range faults {

@@ -112,6 +112,8 @@ func errorLine(text []byte, err error) int {
 	var kind *json.UnmarshalTypeError
 	offset := int64(-1)
 	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		offset = int64(len(bytes.TrimSpace(text)))
 	case errors.As(err, &syntax):
 		offset = syntax.Offset
 	case errors.As(err, &kind):

@@ -18,6 +18,10 @@ const (
 	pillarPrometheus = "__PROMETHEUS__ENDPOINT__"
 )
 
+// pillarDomain stands in the manifest that installers fill in before the agent sees
+// it.
+const pillarDomain = "__PILLAR__DNS__DOMAIN__"
+
 // pillarNames are the placeholders that are filled in.
 var pillarNames = []string{pillarCluster, pillarUpstream, pillarLocal, pillarServer, pillarPrometheus}
 
@@ -105,15 +109,24 @@ func (v Pillars) line(code string, number int) (string, []*Fault) {
 		rest := code[start+len(name):]
 		value, problem := v.value(name, strings.HasPrefix(rest, ":"))
 		if problem != "" {
-			f := &Fault{File: v.Path, Line: number, Word: name, Text: problem}
-			if !slices.Contains(pillarNames, name) {
-				f.Allowed, f.Nearest = pillarNames, nearestPillar(name)
-			}
-			faults = append(faults, f)
+			faults = append(faults, v.fault(name, number, problem))
 		}
 		out.WriteString(code[:start] + value)
 		code = rest
 	}
+}
+
+// fault is what is the matter with the placeholder name.
+func (v Pillars) fault(name string, number int, problem string) *Fault {
+	f := &Fault{File: v.Path, Line: number, Word: name, Text: problem}
+	if slices.Contains(pillarNames, name) {
+		return f
+	}
+	f.Allowed = pillarNames
+	if name != pillarDomain {
+		f.Nearest = nearestPillar(name)
+	}
+	return f
 }
 
 // nearestPillar is like [nearest], for words in capitals.
@@ -161,7 +174,7 @@ func (v Pillars) value(name string, ported bool) (value, problem string) {
 		return v.local(ported)
 	case pillarCluster:
 		return v.cluster()
-	case "__PILLAR__DNS__DOMAIN__":
+	case pillarDomain:
 		return "", name + " is for the installer to replace: write the cluster's domain, such as cluster.local"
 	}
 	return "", fmt.Sprintf("nothing fills the placeholder %s in; write its value", name)

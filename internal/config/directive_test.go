@@ -1,0 +1,209 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// one parses text as the only content of a block of zone example.org and gives the
+// directive's value.
+func one(t *testing.T, directive, text string) any {
+	t.Helper()
+	b := mustParse(t, "example.org {\n"+text+"\n}\n").Blocks[0]
+	for _, s := range slots() {
+		if s.name == directive {
+			return reflect.ValueOf(b).Elem().Field(s.index).Interface()
+		}
+	}
+	t.Fatalf("no directive %q", directive)
+	return nil
+}
+
+func TestDirectives(t *testing.T) {
+	zone := names(t, "example.org")
+	cache := func(edit func(*Cache)) *Cache {
+		c := defaultCache()
+		c.Zones = zone
+		edit(&c)
+		return &c
+	}
+	forward := func(edit func(*Forward)) *Forward {
+		f := defaultForward()
+		f.To = ports("192.0.2.1:53")
+		edit(&f)
+		return &f
+	}
+	hosts := func(edit func(*Hosts)) *Hosts {
+		h := &Hosts{File: "/etc/hosts", Zones: zone, TTL: 3600, Reload: 5 * time.Second}
+		edit(h)
+		return h
+	}
+	kubernetes := func(edit func(*Kubernetes)) *Kubernetes {
+		k := &Kubernetes{Zones: zone, TTL: 5, StartupTimeout: 5 * time.Second}
+		edit(k)
+		return k
+	}
+	manifests := t.TempDir()
+	write(t, manifests, "a.yaml", "")
+	resolv := write(t, t.TempDir(), "resolv.conf", "# none\nnameserver\nnameserver ns.example.org\nnameserver 2001:db8::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.1 \n")
+
+	for _, tt := range []struct {
+		name, directive, text string
+		want                  any
+	}{
+		{"addresses", "bind", "bind 192.0.2.1 2001:db8::1 192.0.2.1", &Bind{Addrs: addrs("192.0.2.1", "2001:db8::1")}},
+		{"with a zone", "bind", "bind fe80::1%eth0", &Bind{Addrs: addrs("fe80::1%eth0")}},
+		{"interface", "bind", "bind eth0", &Bind{Addrs: addrs("192.0.2.7", "2001:db8::7")}},
+		{"except", "bind", "bind eth0 127.0.0.1 {\nexcept 192.0.2.7\n}", &Bind{Addrs: addrs("2001:db8::7", "127.0.0.1")}},
+		{"twice", "bind", "bind eth0 {\nexcept 2001:db8::7\n}\nbind 127.0.0.1", &Bind{Addrs: addrs("192.0.2.7", "127.0.0.1")}},
+
+		{"default", "bufsize", "bufsize", &Bufsize{Size: 1232}},
+		{"least", "bufsize", "bufsize 512", &Bufsize{Size: 512}},
+		{"most", "bufsize", "bufsize 4096", &Bufsize{Size: 4096}},
+
+		{"default", "reload", "reload", &Reload{Interval: 30 * time.Second, Jitter: 15 * time.Second}},
+		{"interval", "reload", "reload 10s", &Reload{Interval: 10 * time.Second, Jitter: 5 * time.Second}},
+		{"jitter", "reload", "reload 10s 2s", &Reload{Interval: 10 * time.Second, Jitter: 2 * time.Second}},
+		{"no jitter", "reload", "reload 2s 0s", &Reload{Interval: 2 * time.Second}},
+		{"off", "reload", "reload off", &Reload{}},
+		{"zero", "reload", "reload 0", &Reload{}},
+
+		{"default", "health", "health", &Health{Addr: ":8080"}},
+		{"address", "health", "health localhost:8091 {\nlameduck 1s\n}", &Health{Addr: "localhost:8091", Lameduck: time.Second}},
+		{"one of the local IPs", "health", "health __PILLAR__LOCAL__DNS__:8080", &Health{Addr: "169.254.20.10:8080"}},
+		{"default", "ready", "ready", &Ready{Addr: ":8181"}},
+		{"address", "ready", "ready [::1]:1 {\nmonitor continuously\n}", &Ready{Addr: "[::1]:1"}},
+		{"until-ready", "ready", "ready {\nmonitor until-ready\n}", &Ready{Addr: ":8181"}},
+		{"default", "prometheus", "prometheus", &Prometheus{Addr: "localhost:9153"}},
+		{"placeholder", "prometheus", "prometheus __PROMETHEUS__ENDPOINT__", &Prometheus{Addr: ":9253"}},
+
+		{"default", "errors", "errors", &Errors{}},
+		{"stdout", "errors", "errors stdout {\nstacktrace\n}", &Errors{Stacktrace: true}},
+
+		{"default", "log", "log", &Log{}},
+		{"names", "log", "log example.org Sub.Example.ORG", &Log{Names: names(t, "example.org", "sub.example.org")}},
+		{"the root is all", "log", "log . {combined}", &Log{}},
+		{"classes", "log", "log {\nclass error denial\n}", &Log{Classes: []string{"denial", "error"}}},
+		{"all classes", "log", "log {\nclass error all\n}", &Log{}},
+		{"twice", "log", "log a.test\nlog b.test {common}", &Log{Names: names(t, "a.test", "b.test")}},
+		{"twice, once all", "log", "log a.test\nlog", &Log{}},
+
+		{"default", "loadbalance", "loadbalance", &Loadbalance{}},
+		{"round_robin", "loadbalance", "loadbalance round_robin", &Loadbalance{}},
+		{"default", "loop", "loop", &Loop{}},
+
+		{"default", "hosts", "hosts", hosts(func(*Hosts) {})},
+		{"file and zones", "hosts", "hosts /nonexistent/hosts a.test 192.0.2.0/24", hosts(func(h *Hosts) {
+			h.File, h.Zones = "/nonexistent/hosts", names(t, "a.test", "2.0.192.in-addr.arpa")
+		})},
+		{"options", "hosts", "hosts {\n192.0.2.1 a.test b.test\nttl 60\nreload 0s\nno_reverse\nfallthrough a.test\n::1 c.test\n}", hosts(func(h *Hosts) {
+			h.Inline = []string{"192.0.2.1 a.test b.test", "::1 c.test"}
+			h.TTL, h.Reload, h.NoReverse, h.Fallthrough = 60, 0, true, &Fallthrough{Zones: names(t, "a.test")}
+		})},
+		{"fallthrough of all", "hosts", "hosts {\nfallthrough\n}", hosts(func(h *Hosts) { h.Fallthrough = &Fallthrough{} })},
+
+		{"default", "kubernetes", "kubernetes", kubernetes(func(*Kubernetes) {})},
+		{"zones", "kubernetes", "kubernetes cluster.local 10.96.0.0/11 2001:db8::/47", kubernetes(func(k *Kubernetes) {
+			k.Zones = names(t, "cluster.local")
+			for i := 96; i < 128; i++ {
+				k.Zones = append(k.Zones, reverseZones(prefix(t, "10.0.0.0/16", i))...)
+			}
+			k.Zones = append(k.Zones, names(t, "0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa", "1.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa")...)
+		})},
+		{"api server", "kubernetes", "kubernetes {\nendpoint https://192.0.2.1:6443\ntls a b c\nnamespaces x y\nnamespaces z\nlabels app in (a, b)\n}", kubernetes(func(k *Kubernetes) {
+			k.Endpoint, k.TLS = "https://192.0.2.1:6443", &TLS{Cert: "a", Key: "b", CA: "c"}
+			k.Namespaces, k.Labels = []string{"x", "y", "z"}, "app in (a, b)"
+		})},
+		{"kubeconfig goes first", "kubernetes", "kubernetes {\nendpoint http://x\nkubeconfig /f ctx\n}", kubernetes(func(k *Kubernetes) {
+			k.Kubeconfig, k.Context = "/f", "ctx"
+		})},
+		{"options", "kubernetes", "kubernetes {\npods disabled\nttl 0\nendpoint_pod_names\nnoendpoints\nignore empty_service\nstartup_timeout 1s\nfallthrough\n}", kubernetes(func(k *Kubernetes) {
+			k.TTL, k.EndpointPodNames, k.NoEndpoints, k.IgnoreEmptyService = 0, true, true, true
+			k.StartupTimeout, k.Fallthrough = time.Second, &Fallthrough{}
+		})},
+		{"api limits", "kubernetes", "kubernetes {\napiserver_qps 2.5\napiserver_burst 7\napiserver_max_inflight 3\n}", kubernetes(func(k *Kubernetes) {
+			k.QPS, k.Burst = 2.5, 7
+		})},
+		{"manifests", "kubernetes", "kubernetes {\nmanifests " + manifests + " " + manifests + "/*.yaml\npods insecure\n}", kubernetes(func(k *Kubernetes) {
+			k.Manifests, k.Pods = []string{manifests, manifests + "/*.yaml"}, PodsInsecure
+		})},
+
+		{"default", "cache", "cache", cache(func(*Cache) {})},
+		{"ttl", "cache", "cache 20", cache(func(c *Cache) { c.Success.MaxTTL, c.Denial.MaxTTL = 20*time.Second, 20*time.Second })},
+		{"ttl below the least", "cache", "cache 3 a.test", cache(func(c *Cache) {
+			c.Zones = names(t, "a.test")
+			c.Success.MaxTTL, c.Success.MinTTL = 3*time.Second, 3*time.Second
+			c.Denial.MaxTTL, c.Denial.MinTTL = 3*time.Second, 3*time.Second
+		})},
+		{"limits", "cache", "cache {\nsuccess 10\ndenial 11 12 0\nservfail 0\n}", cache(func(c *Cache) {
+			c.Success.Entries, c.Servfail = 10, 0
+			c.Denial = CacheLimits{Entries: 11, MaxTTL: 12 * time.Second}
+		})},
+
+		{"default", "forward", "forward . 192.0.2.1", forward(func(*Forward) {})},
+		{"upstreams", "forward", "forward a.test 192.0.2.1:54 dns://192.0.2.2 dns://[::1]:5 2001:db8::1 [2001:db8::2] fe80::1%eth0 192.0.2.1:54", forward(func(f *Forward) {
+			f.From = names(t, "a.test")[0]
+			f.To = ports("192.0.2.1:54", "192.0.2.2:53", "[::1]:5", "[2001:db8::1]:53", "[2001:db8::2]:53", "[fe80::1%eth0]:53")
+		})},
+		{"resolv.conf", "forward", "forward . 192.0.2.9 " + resolv, forward(func(f *Forward) {
+			f.To, f.Files = ports("192.0.2.9:53", "[2001:db8::1]:53", "[fe80::1%eth0]:53", "192.0.2.1:53"), []string{resolv}
+		})},
+		{"reverse zone", "forward", "forward 10.0.0.0/8 192.0.2.1", forward(func(f *Forward) { f.From = names(t, "10.in-addr.arpa")[0] })},
+		{"options", "forward", "forward . 192.0.2.1 {\nexcept a.test\nexcept b.test 10.0.0.0/8\nforce_tcp\nprefer_udp\npolicy sequential\nmax_fails 0\nexpire 20s\nread_timeout 1s\nmax_concurrent 9\nfailfast_all_unhealthy_upstreams\n}", forward(func(f *Forward) {
+			f.Except, f.ForceTCP, f.PreferUDP, f.Policy = names(t, "a.test", "b.test", "10.in-addr.arpa"), true, true, PolicySequential
+			f.MaxFails, f.Expire, f.ReadTimeout, f.MaxConcurrent, f.FailfastAllUnhealthy = 0, 20*time.Second, time.Second, 9, true
+		})},
+		{"health check", "forward", "forward . 192.0.2.1 {\nhealth_check 1s no_rec domain h.test\n}", forward(func(f *Forward) {
+			f.HealthInterval, f.HealthNoRec, f.HealthDomain = time.Second, true, names(t, "h.test")[0]
+		})},
+		{"met anyway", "forward", "forward . 192.0.2.1 {\nmax_age 10s\nmax_idle_conns 4\nmax_connect_attempts 2\npolicy round_robin\n}", forward(func(f *Forward) { f.Policy = PolicyRoundRobin })},
+		{"twice", "forward", "forward a.test 192.0.2.1\nforward . 192.0.2.1", forward(func(f *Forward) {
+			f.From = names(t, "a.test")[0]
+			next := defaultForward()
+			next.To = ports("192.0.2.1:53")
+			f.Next = &next
+		})},
+		{"an own address, other port", "forward", "forward . 169.254.20.10:54", forward(func(f *Forward) { f.To = ports("169.254.20.10:54") })},
+	} {
+		t.Run(tt.directive+"/"+tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, one(t, tt.directive, tt.text), equal); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tt.text, diff)
+			}
+		})
+	}
+}
+
+// TestTable holds that each tagged field is a directive: a pointer whose type
+// parses, that an empty one is told from none, and that the table is known.
+func TestTable(t *testing.T) {
+	want := []string{
+		"bind", "bufsize", "reload", "health", "ready", "prometheus", "errors", "log", "loadbalance", "hosts",
+		"kubernetes", "loop", "cache", "forward",
+	}
+	if diff := cmp.Diff(want, Directives()); diff != "" {
+		t.Errorf("directives (-want +got):\n%s", diff)
+	}
+	block := reflect.TypeFor[Block]()
+	for _, s := range slots() {
+		field := block.Field(s.index)
+		if field.Type.Kind() != reflect.Pointer || !field.IsExported() {
+			t.Errorf("%s: Block.%s is no exported pointer", s.name, field.Name)
+			continue
+		}
+		if _, ok := reflect.New(field.Type.Elem()).Interface().(directive); !ok {
+			t.Errorf("%s: %s has no parse method", s.name, field.Type)
+		}
+	}
+	for _, name := range coreDNS {
+		if slices.Contains(want, name) {
+			t.Errorf("%s is in the table and in the list of those that are not", name)
+		}
+	}
+	if !slices.IsSorted(coreDNS) {
+		t.Error("the list of CoreDNS's directives is not sorted")
+	}
+}

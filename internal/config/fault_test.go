@@ -1,0 +1,230 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestFaults reads a directive at line 3 of a block and looks at the whole error.
+func TestFaults(t *testing.T) {
+	all := "bind, bufsize, cache, errors, forward, health, hosts, kubernetes, loadbalance, log, loop, prometheus, ready, reload"
+	forwardOptions := "except, expire, failfast_all_unhealthy_upstreams, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, policy, prefer_udp, read_timeout"
+	empty := write(t, t.TempDir(), "resolv.conf", "nameserver none\n")
+	folder := t.TempDir()
+	var many []string
+	for i := range 16 {
+		many = append(many, fmt.Sprintf("192.0.2.%d", i))
+	}
+	for _, tt := range []struct{ text, want string }{
+		{"relod", `3: unknown directive "relod" (did you mean "reload"?); allowed: ` + all},
+		{"forwrad . 192.0.2.1", `3: unknown directive "forwrad" (did you mean "forward"?); allowed: ` + all},
+		{"xyzzy", `3: unknown directive "xyzzy"; allowed: ` + all},
+		{"rewrite name a b", `3: CoreDNS has the directive "rewrite", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
+		{"template IN A {\nanswer x\n}", `3: CoreDNS has the directive "template", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
+
+		{"bind", `3: bind: an argument is missing after "bind"; write: bind ADDRESS|INTERFACE…`},
+		{"bind nosuch", `3: bind: "nosuch" is neither an IP address nor an interface of this machine: file does not exist`},
+		{"bind bare", `3: bind: the interface "bare" has no address`},
+		{"bind eth0 {\nexcept eth0\n}", `3: bind: no address is left to listen on; take one out of except, or give the interface an address`},
+		{"bind eth0 {\nexept eth0\n}", `4: bind: unknown option "exept" (did you mean "except"?); allowed: except`},
+		{"bind eth0 {\nexcept\n}", `4: bind: an argument is missing after "except"; write: except ADDRESS|INTERFACE…`},
+
+		{"bufsize 511", `3: bufsize: 511 is out of range; allowed: 512 to 4096`},
+		{"bufsize 4097", `3: bufsize: 4097 is out of range; allowed: 512 to 4096`},
+		{"bufsize big", `3: bufsize: "big" is not a whole number; allowed: 512 to 4096`},
+		{"bufsize 512 513", `3: bufsize: "513" is one argument too many after "bufsize"; write: bufsize [SIZE]`},
+		{"bufsize {\na\n}", `4: bufsize: unknown option "a": bufsize takes no options`},
+		{"bufsize\nbufsize", `4: bufsize: "bufsize" stands twice in a block, first at Corefile:3; keep one`},
+
+		{"reload 1s", `3: reload: 1s is out of range; allowed: 2s to 2562047h47m16.854775807s`},
+		{"reload 30", `3: reload: "30" is not a duration such as 500ms, 30s or 1m30s`},
+		{"reload 30s 1ms", `3: reload: 1ms is out of range; allowed: 1s to 2562047h47m16.854775807s`},
+		{"reload 30s 5s 1s", `3: reload: "1s" is one argument too many after "reload"; write: reload [INTERVAL|off] [JITTER]`},
+
+		{"health 8080", `3: health: "8080" is not an address with a port such as 127.0.0.1:8080 or :8080`},
+		{"health :99999", `3: health: ":99999" has a bad port; allowed: 0 to 65535`},
+		{"health a:1 b:2", `3: health: "b:2" is one argument too many after "health"; write: health [ADDRESS:PORT] (one address: with several local IPs, write the one that the kubelet asks)`},
+		{"health {\nlameduk 5s\n}", `4: health: unknown option "lameduk" (did you mean "lameduck"?); allowed: lameduck`},
+		{"health {\nlameduck -5s\n}", `4: health lameduck: -5s is out of range; allowed: 0s to 2562047h47m16.854775807s`},
+		{"health {\nlameduck {\n5s\n}\n}", `4: health: "lameduck" takes no block in braces; write: lameduck DURATION`},
+
+		{"ready x", `3: ready: "x" is not an address with a port such as 127.0.0.1:8080 or :8080`},
+		{"ready {\nmonitor once\n}", `4: ready monitor: unknown monitor "once"; allowed: continuously, until-ready`},
+		{"prometheus 9253", `3: prometheus: "9253" is not an address with a port such as 127.0.0.1:8080 or :8080`},
+		{"prometheus {\nruntime_metrics\n}", `4: prometheus: CoreDNS has the option "runtime_metrics", this version of nodens doesn't: the Go runtime's usual metrics are always there; take the line out`},
+
+		{"errors stderr", `3: errors: unknown log file "stderr"; allowed: stdout`},
+		{"errors {\nconsolidate 5m x\n}", `4: errors: CoreDNS has the option "consolidate", this version of nodens doesn't: each error is logged by itself; take the line out; allowed: stacktrace`},
+
+		{"log a..b", `3: log: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
+		{"log {\nclass succes\n}", `4: log class: unknown class "succes" (did you mean "success"?); allowed: all, denial, error, success`},
+		{`log . "{remote} {name}"`, `3: log: the log's format can't be set in this version of nodens: each query is logged as fields; take "{remote} {name}" out; allowed: {combined}, {common}`},
+		{"log a.test\nlog b.test {\nclass error\n}", `4: log: this version of nodens has one set of classes for a block; give both logs the same classes`},
+
+		{"loadbalance weighted f", `3: loadbalance: CoreDNS has the policy "weighted", this version of nodens doesn't: use round_robin; allowed: round_robin`},
+		{"loadbalance robin", `3: loadbalance: unknown policy "robin"; allowed: round_robin`},
+		{"loadbalance {\nprefer 10.0.0.0/8\n}", `4: loadbalance: CoreDNS has the option "prefer", this version of nodens doesn't: addresses are put in random order; take the line out`},
+		{"loop x", `3: loop: "x" is one argument too many after "loop"; write: loop`},
+
+		{"hosts {\nttl 0\n}", `4: hosts ttl: 0 is out of range; allowed: 1 to 65535`},
+		{"hosts {\nreload -1s\n}", `4: hosts reload: -1s is out of range; allowed: 0s to 2562047h47m16.854775807s`},
+		{"hosts {\n192.0.2.1\n}", `4: hosts: an argument is missing after "192.0.2.1"; write: ADDRESS NAMES…`},
+		{"hosts {\n192.0.2.1 a..b\n}", `4: hosts: not a domain name: "a..b" has an empty label`},
+		{"hosts {\n192.0.2.300 a.test\n}", `4: hosts: unknown option "192.0.2.300"; allowed: fallthrough, no_reverse, reload, ttl`},
+		{"hosts {\nno_revers\n}", `4: hosts: unknown option "no_revers" (did you mean "no_reverse"?); allowed: fallthrough, no_reverse, reload, ttl`},
+
+		{"kubernetes 10.0.0.0/8", `3: kubernetes: all zones are reverse zones; name the cluster's own zone too, such as cluster.local`},
+		{"kubernetes {\npods verified\n}", `4: kubernetes pods: CoreDNS has the value "verified", this version of nodens doesn't: use insecure, or forward the pods' zone to a CoreDNS; allowed: disabled, insecure`},
+		{"kubernetes {\npods insecur\n}", `4: kubernetes pods: unknown value "insecur" (did you mean "insecure"?); allowed: disabled, insecure`},
+		{"kubernetes {\nttl 3601\n}", `4: kubernetes ttl: 3601 is out of range; allowed: 0 to 3600`},
+		{"kubernetes {\nzonal\n}", `4: kubernetes: CoreDNS has the option "zonal", this version of nodens doesn't: take the line out; allowed: apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, fallthrough, ignore, kubeconfig, labels, manifests, namespaces, noendpoints, pods, startup_timeout, tls, ttl`},
+		{"kubernetes {\nendpoint 192.0.2.1\n}", `4: kubernetes endpoint: "192.0.2.1" is not the URL of an API server such as https://10.0.0.1:6443`},
+		{"kubernetes {\nendpoint https://a https://b\n}", `4: kubernetes: "https://b" is one argument too many after "endpoint"; write: endpoint URL`},
+		{"kubernetes {\ntls a b\n}", `4: kubernetes: an argument is missing after "tls"; write: tls CERT KEY CACERT`},
+		{"kubernetes {\nignore empty\n}", `4: kubernetes ignore: unknown value "empty"; allowed: empty_service`},
+		{"kubernetes {\napiserver_qps NaN\n}", `4: kubernetes apiserver_qps: "NaN" is not a number of requests per second; allowed: 0 or more`},
+		{"kubernetes {\nmanifests " + folder + "/none\n}", `4: kubernetes manifests: can't read the manifests at "` + folder + `/none": file does not exist`},
+		{"kubernetes {\nmanifests " + folder + "/*.yaml\n}", `4: kubernetes manifests: no file matches "` + folder + `/*.yaml"`},
+		{"kubernetes {\nmanifests " + folder + "\nkubeconfig /f\n}", `5: kubernetes: "kubeconfig" and "manifests" (line 4) can't both be set: manifests stand in for the API server`},
+		{"kubernetes\nkubernetes", `4: kubernetes: "kubernetes" stands twice in a block, first at Corefile:3; keep one`},
+
+		{"cache 0", `3: cache: 0 is out of range; allowed: 1 to 2147483647`},
+		{"cache {\nsuccess 0\n}", `4: cache success: 0 is out of range; allowed: 1 to 10000000`},
+		{"cache {\ndenial 5 0\n}", `4: cache denial: 0 is out of range; allowed: 1 to 2147483647`},
+		{"cache {\ndenial 5 5 -1\n}", `4: cache denial: -1 is out of range; allowed: 0 to 2147483647`},
+		{"cache {\ndenal 5\n}", `4: cache: unknown option "denal" (did you mean "denial"?); allowed: denial, servfail, success`},
+		{"cache {\nservfail 6m\n}", `4: cache servfail: 6m is out of range; allowed: 0s to 5m0s`},
+		{"cache {\nprefetch 10\n}", `4: cache: CoreDNS has the option "prefetch", this version of nodens doesn't: names are asked for when a client does; take the line out; allowed: denial, servfail, success`},
+		{"cache {\nserve_stale\n}", `4: cache: CoreDNS has the option "serve_stale", this version of nodens doesn't: an expired answer is not used; take the line out; allowed: denial, servfail, success`},
+		{"cache\ncache", `4: cache: "cache" stands twice in a block, first at Corefile:3; keep one`},
+
+		{"forward .", `3: forward: an argument is missing after "forward"; write: forward FROM TO… (TO: an IP address with or without a port, or a resolv.conf file)`},
+		{"forward 10.0.0.0/9 192.0.2.1", `3: forward: "10.0.0.0/9" is 128 reverse zones; write a forward for each, or a CIDR that ends at a label`},
+		{"forward . dns.test", `3: forward: "dns.test" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT`},
+		{"forward . " + folder + "/none", `3: forward: "` + folder + `/none" is neither an IP address nor a file that exists; write an IP address, or the path of a resolv.conf file`},
+		{"forward . " + folder, `3: forward: can't read "` + folder + `": ` + folder + ` is a folder`},
+		{"forward . " + empty, "3: forward: " + empty + " names no name server; add a `nameserver ADDRESS` line to it, or write the upstream's IP address here"},
+		{"forward . tls://192.0.2.1", `3: forward: "tls://192.0.2.1": CoreDNS has tls://, this version of nodens asks upstreams over plain UDP and TCP only; write IP or IP:PORT`},
+		{"forward . https://192.0.2.1", `3: forward: "https://192.0.2.1": CoreDNS has https://, this version of nodens asks upstreams over plain UDP and TCP only; write IP or IP:PORT`},
+		{"forward . udp://192.0.2.1", `3: forward: "udp://192.0.2.1" has an unknown scheme "udp"; allowed: dns`},
+		{"forward . 192.0.2.1:0", `3: forward: "192.0.2.1:0" has port 0; allowed: 1 to 65535`},
+		{`forward . ""`, `3: forward: "" is empty: is an environment variable unset?`},
+		{"forward . " + strings.Join(many, " "), `3: forward: there are 16 upstreams; allowed: 1 to 15`},
+		{"forward . 169.254.20.10", `3: forward: the upstream 169.254.20.10:53 is an address that this block listens on, so queries would go in a circle; name another upstream`},
+		{"bind 0.0.0.0\nforward . 127.0.0.1", `4: forward: the upstream 127.0.0.1:53 is an address that this block listens on, so queries would go in a circle; name another upstream`},
+		{"forward . 192.0.2.1 {\nforce_tpc\n}", `4: forward: unknown option "force_tpc" (did you mean "force_tcp"?); allowed: ` + forwardOptions},
+		{"forward . 192.0.2.1 {\ntls\n}", `4: forward: CoreDNS has the option "tls", this version of nodens doesn't: upstreams are asked over plain UDP and TCP; forward to a CoreDNS that has the tls; allowed: ` + forwardOptions},
+		{"forward . 192.0.2.1 {\nforce_tcp yes\n}", `4: forward: "yes" is one argument too many after "force_tcp"; write: force_tcp`},
+		{"forward . 192.0.2.1 {\npolicy rondom\n}", `4: forward policy: unknown policy "rondom" (did you mean "random"?); allowed: random, round_robin, sequential`},
+		{"forward . 192.0.2.1 {\nmax_fails -1\n}", `4: forward max_fails: -1 is out of range; allowed: 0 to 2147483647`},
+		{"forward . 192.0.2.1 {\nread_timeout 0s\n}", `4: forward read_timeout: 0s is out of range; allowed: 1ns to 2562047h47m16.854775807s`},
+		{"forward . 192.0.2.1 {\nmax_age 9s\n}", `4: forward: max_age 9s is less than expire 10s; make it at least that`},
+		{"forward . 192.0.2.1 {\nhealth_check 1s domain\n}", `4: forward health_check: a name is missing after "domain"; write: health_check DURATION [no_rec] [domain NAME]`},
+		{"forward . 192.0.2.1 {\nhealth_check 1s norec\n}", `4: forward health_check: unknown option "norec" (did you mean "no_rec"?); allowed: domain, no_rec`},
+		{"forward . 192.0.2.1 {\nexcept a..b\n}", `4: forward except: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
+	} {
+		t.Run(tt.text, func(t *testing.T) {
+			_, err := parse(t, "\nexample.org {\n"+tt.text+"\n}\n")
+			if err == nil || err.Error() != "Corefile:"+tt.want {
+				t.Errorf("error %v\nwant  Corefile:%s", err, tt.want)
+			}
+			var f *Fault
+			if !errors.As(err, &f) || f.File != "Corefile" || f.Line < 3 || f.Word == "" && !strings.Contains(tt.text, `""`) {
+				t.Errorf("fault %+v", f)
+			}
+		})
+	}
+}
+
+// TestFileFaults looks at what is wrong with a file as a whole.
+func TestFileFaults(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"empty", "", `Corefile: no server block; a Corefile has at least one, such as ". { forward . /etc/resolv.conf }"`},
+		{"no key", "{\nerrors\n}\n", `Corefile:1: a server block needs a zone before its "{", such as "." for all names`},
+		{"open block", ". {\nerrors\n", `Corefile:2: the file ends inside a block: a closing } is missing`},
+		{"open option block", ". {\ncache {\n", `Corefile:2: the file ends inside a block: a closing } is missing`},
+		{"one brace too many", ". {\n}\n}\n", `Corefile:3: "}" is not a zone; is there a brace too many or too few above it?`},
+		{"no space before the brace", ".:53{\nerrors\n}\n", `Corefile:1: ".:53{" is not a zone; put a space before the brace: ".:53 {"`},
+		{"missing import", ". {\nimport none\n}\n", `Corefile:2: File to import not found: none`},
+		{"snippet in a circle", "(a) {\nimport b\n}\n(b) {\nimport a\n}\n. {\nimport a\n}\n", `Corefile:2: (b) imports itself`},
+		{"zone twice", "a.test {\n}\nb.test a.test:53 {\n}\n", `Corefile:3: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
+		{"zone twice, one bound", "a.test {\nbind 192.0.2.1\n}\na.test {\n}\n", `Corefile:4: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
+		{"zone twice, an address shared", "a.test {\nbind 192.0.2.1 eth0\n}\na.test {\nbind 192.0.2.7\n}\n", `Corefile:4: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
+		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
+		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, servfail, success
+Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: bind, bufsize, cache, errors, forward, health, hosts, kubernetes, loadbalance, log, loop, prometheus, ready, reload
+Corefile:6: forward: "x" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT
+Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
+		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},
+		{"long word", strings.Repeat("a", maxWord+1), `Corefile:1: a word is longer than 16384 bytes; is a closing quote missing?`},
+		{"large file", strings.Repeat("#\n", maxFile), `Corefile: the file is larger than 1048576 bytes; a Corefile is not`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := parse(t, tt.text); err == nil || err.Error() != tt.want {
+				t.Errorf("error %v\nwant  %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestManyFaults(t *testing.T) {
+	_, err := parse(t, ". {\n"+strings.Repeat("bufsize\n", 100)+"}\n")
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) != maxFaults+1 || lines[maxFaults] != "Corefile: more is wrong; mend what is above first" {
+		t.Errorf("%d lines, the last is %q", len(lines), lines[len(lines)-1])
+	}
+}
+
+// TestImportBounds holds that a Corefile can't grow without bound by its imports.
+func TestImportBounds(t *testing.T) {
+	folder := t.TempDir()
+	for _, tt := range []struct{ name, text, want string }{
+		{"circle", "errors\nimport circle\n", filepath.Join(folder, "circle") + ":2: " + filepath.Join(folder, "circle") + " imports itself"},
+		{"large", strings.Repeat("#", maxFile+1), `Corefile:2: can't import "` + folder + `/large": ` + folder + `/large is larger than 1048576 bytes`},
+		{"bombs", strings.Repeat("import "+folder+"/bomb\n", 100), folder + "/bomb:1: the Corefile has more than 200000 words with its imports in place"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			write(t, folder, "bomb", strings.Repeat("errors ", 3000))
+			write(t, folder, tt.name, tt.text)
+			if _, err := parse(t, ". {\nimport "+folder+"/"+tt.name+"\n}\n"); err == nil || err.Error() != tt.want {
+				t.Errorf("error %v\nwant  %s", err, tt.want)
+			}
+		})
+	}
+	deep := t.TempDir()
+	for i := range 100 {
+		write(t, deep, fmt.Sprint(i), fmt.Sprintf("import %d\n", i+1))
+	}
+	if _, err := parse(t, ". {\nimport "+deep+"/0\n}\n"); err == nil || !strings.HasSuffix(err.Error(), ": imports are nested more than 64 deep") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	allowed := []string{"cache", "errors", "force_tcp", "loop"}
+	for text, want := range map[string]string{
+		"cahce": "cache", "Cache": "cache", "chache": "cache", "lop": "loop", "loops": "loop", "error": "errors", "forcetcp": "force_tcp",
+		"": "", "x": "", "dns64": "", "rewrite": "", strings.Repeat("cache", 100): "",
+	} {
+		if got := nearest(text, allowed); got != want {
+			t.Errorf("nearest to %q is %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "abd", 1},
+		{"abc", "ab", 1}, {"abc", "xabc", 1}, {"ca", "abc", 3}, {"kitten", "sitting", 3},
+	} {
+		if got := distance(tt.a, tt.b); got != tt.want {
+			t.Errorf("distance of %q and %q is %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// corpus are Corefiles that touch each directive and the lexer's corners.
+func corpus(f *testing.F) {
+	f.Helper()
+	for _, text := range []string{
+		nodeLocal, clusterAddon, "", "{", "}", ". {", ". {\n}\n}", "(a) {\nimport a\n}\n. {\nimport a\n}", "import import", "import ", "import \"\"",
+		"a, b,\nc {\nerrors\n}", "\ufeff. {\n}", "\"a b\" {\n\"errors\"\n}", ". {\nhosts {\n::1 a\n}\nlog . {combined} {\nclass all\n}\n}",
+		"{$A}:{%B%} {\n{$}\n}", ". {\ncache {\n{\n{\n{\n}\n", "::/0 10.0.0.0/9 {\nbind lo\n}", ".:53{", "tls://a {\nrewrite\n}",
+		". {\nkubernetes a.b 10.0.0.0/31 {\npods verified\nttl 5\nlabels a in (b)\n}\n}", ". {\nforward . ::1 fe80::1%x {\nhealth_check 1s domain\n}\n}",
+		"__PILLAR__LOCAL__DNS__:53 {\n}\n__PILLAR__ \"__PILLAR__\n#\"", ".\nerrors\ncache", "a {\nimport *?[\n}", ". {\nreload 2s 0\n}",
+	} {
+		f.Add(text)
+	}
+}
+
+// FuzzParse holds that no text makes Parse panic, that a refused one names its file
+// in each line of the error, and what is true of all that is accepted.
+func FuzzParse(f *testing.F) {
+	corpus(f)
+	opts := node(f)
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "/") && strings.Contains(text, "import") {
+			t.Skip("imports of the machine's own files")
+		}
+		if strings.Contains(text, "manifests") {
+			t.Skip("globs over the machine's own files")
+		}
+		c, err := Parse(Source{Path: "Corefile", Text: []byte(text), Options: opts})
+		if err != nil {
+			for _, line := range strings.Split(err.Error(), "\n") {
+				if !strings.HasPrefix(line, "Corefile:") {
+					t.Fatalf("an error without its file: %q", line)
+				}
+			}
+			var fault *Fault
+			if c != nil || !errors.As(err, &fault) || fault.Text == "" {
+				t.Fatalf("error %#v, Config %v", err, c)
+			}
+			return
+		}
+		if len(c.Blocks) == 0 {
+			t.Fatal("no block and no error")
+		}
+		for _, b := range c.Blocks {
+			if len(b.Zones) == 0 || b.Line < 1 || b.File != "Corefile" {
+				t.Fatalf("block %+v", b)
+			}
+			for fw := b.Forward; fw != nil; fw = fw.Next {
+				if n := len(fw.To); n == 0 || n > maxUpstreams {
+					t.Fatalf("forward to %v", fw.To)
+				}
+			}
+		}
+	})
+}
+
+// FuzzRender holds that no line is moved, that text without placeholders stays as
+// it is, and that no placeholder is left outside of comments.
+func FuzzRender(f *testing.F) {
+	corpus(f)
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, pillarServer) {
+			t.Skip("it becomes nothing, and what stood around it may make a placeholder")
+		}
+		values := pillars()
+		got, err := Render([]byte(text), values)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), values.Path+":") || got != nil {
+				t.Fatalf("error %q, text %q", err, got)
+			}
+			return
+		}
+		if strings.Count(text, "\n") != bytes.Count(got, []byte{'\n'}) {
+			t.Fatalf("lines of %q have moved in %q", text, got)
+		}
+		if !strings.Contains(text, "__") && string(got) != text {
+			t.Fatalf("%q became %q", text, got)
+		}
+		again, err := Render(got, Pillars{})
+		if err != nil || !bytes.Equal(again, got) {
+			t.Fatalf("%q still has placeholders: %v", got, err)
+		}
+	})
+}
+
+// FuzzNameservers holds that a resolv.conf file's text never panics and gives only
+// addresses on port 53.
+func FuzzNameservers(f *testing.F) {
+	f.Add([]byte("nameserver 192.0.2.1\nnameserver fe80::1%eth0\n#x\nsearch a"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, server := range nameservers(text) {
+			if !server.IsValid() || server.Port() != 53 {
+				t.Fatalf("server %v", server)
+			}
+		}
+	})
+}
