@@ -1,0 +1,35 @@
+#!/bin/sh
+# Installs the Debian packages of the named programs that are missing. Exits with
+# 1 if one is missing and can't be installed.
+set -eu
+
+package() {
+	case $1 in
+	dig) echo bind9-dnsutils ;;
+	ip) echo iproute2 ;;
+	iptables) echo iptables ;;
+	nft) echo nftables ;;
+	conntrack) echo conntrack ;;
+	dnsperf) echo dnsperf ;;
+	gcc) echo gcc libc6-dev ;;
+	curl) echo curl ;;
+	setpriv) echo util-linux ;;
+	sysctl) echo procps ;;
+	git) echo git ;;
+	*) echo "test/install.sh: no package is known for $1" >&2; exit 1 ;;
+	esac
+}
+
+missing=
+for program in "$@"; do
+	command -v "$program" >/dev/null 2>&1 || missing="$missing $(package "$program")"
+done
+[ -n "$missing" ] || exit 0
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+	echo "missing, and not installed without root on Debian:$missing" >&2
+	exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of words
+apt-get install -y -qq --no-install-recommends $missing >/dev/null

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# gofmt, go vet and golangci-lint at the version that test/lint pins.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+unformatted=$(gofmt -l $(git ls-files '*.go'))
+if [ -n "$unformatted" ]; then
+	echo "gofmt would change: $unformatted" >&2
+	exit 1
+fi
+go vet ./...
+bin=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/lint
+mkdir -p "$bin"
+GOBIN=$bin go -C test/lint install github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+"$bin/golangci-lint" run ./...

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# What `make test` runs: every test, then every fuzzer for a short while, and a
+# summary. Binaries of other projects that the tests talk to are built on demand
+# and kept outside of the tree (see test/peer).
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "$(id -u)" -ne 0 ]; then
+	echo "make test needs root: it makes network namespaces and iptables rules of its own" >&2
+	exit 1
+fi
+sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl git || exit 1
+
+# fuzztime is enough to run the whole corpus and some hundred thousand new inputs
+# of each fuzzer; bugs that take longer to find are found by fuzzing for longer.
+fuzztime=${NODENS_FUZZTIME:-5s}
+
+failed=0
+run() {
+	echo "== $1"
+	shift
+	"$@" || failed=1
+}
+
+report=$(mktemp -d)
+trap 'rm -rf "$report"' EXIT
+
+# Unit tests under the race detector; the suites under test/ talk to other
+# processes, where it sees nothing. Those measure CPU and delays too, so the
+# packages of the second group run one after the other.
+units=$(go list ./... | grep -v /nodens/test/)
+suites=$(go list ./test/... | grep -v /test/summary)
+# shellcheck disable=SC2086
+run "unit tests" bash -c 'CGO_ENABLED=1 go test -race -json -timeout 20m "$@" >"$0"' "$report/units.json" $units
+# shellcheck disable=SC2086
+run "allocation pins, without the race detector" bash -c 'go test -json -run "Alloc|Pin" -timeout 10m "$@" >"$0"' "$report/pins.json" $units
+# shellcheck disable=SC2086
+run "suites against real peers" bash -c 'go test -json -p 1 -timeout 40m "$@" >"$0"' "$report/suites.json" $suites
+for package in $units; do
+	for fuzzer in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
+		run "fuzz ${package#*/nodens/} $fuzzer" go test -run '^$' -fuzz "^$fuzzer\$" -fuzztime "$fuzztime" "$package"
+	done
+done
+run "summary" go run ./test/summary "$report"/*.json
+exit $failed
