@@ -376,3 +376,17 @@ func TestExtendedRcode(t *testing.T) {
 		t.Errorf("BADVERS became rcode %d, %d in the packed reply", resp.Rcode, resp.Packed.Rcode())
 	}
 }
+
+// TestOtherClass answers with a record that is of the qname and qtype only.
+func TestOtherClass(t *testing.T) {
+	q := ask(t, "a.", dns.TypeA)
+	for class, want := range map[string]bool{"0001": true, "0003": false} {
+		resp, err := ParseResponse(unhex(t, "0000 8180 0001 0001 0000 0000 0161 00 0001 0001 c00c 0001"+class+"0000003c 0004 c0000201"), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Answered != want {
+			t.Errorf("a record of class %s answers: %v", class, resp.Answered)
+		}
+	}
+}

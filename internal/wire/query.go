@@ -155,13 +155,15 @@ func (q *Query) Limit() int {
 func (q *Query) questionEnd() int { return HeaderLen + q.nameLen + 4 }
 
 // AppendQuery appends a query of its own for name to b: recursion desired, and
-// the flags CD and DO of like (nil: none), with an EDNS record that claims
-// size. id is put as it is: it must be unpredictable (RFC 5452, 9.2).
+// the flags RD, CD and DO of like (nil: none), with an EDNS record that claims
+// size. A query like another has AD set (RFC 6840, 5.7), because the reply may be kept
+// for a client that wants to know; [Reply.Finish] clears AD for one that does
+// not. id is put as it is: it must be unpredictable (RFC 5452, 9.2).
 func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, size uint16) []byte {
 	flags := uint16(flagRD)
 	do := byte(0)
 	if like != nil {
-		flags |= like.flags & (flagCD | flagAD)
+		flags |= like.flags&flagCD | flagAD
 		if !like.RD() {
 			flags &^= flagRD
 		}

@@ -192,12 +192,12 @@ func TestAppendQuery(t *testing.T) {
 		want fields
 	}{
 		"of its own":       {nil, fields{RD: true}},
-		"like a plain one": {ask(t, "a.", dns.TypeA), fields{RD: true}},
+		"like a plain one": {ask(t, "a.", dns.TypeA), fields{RD: true, AD: true}},
 		"like one with CD, AD, DO": {ask(t, "a.", dns.TypeA, func(m *dns.Msg) {
 			m.CheckingDisabled, m.AuthenticatedData = true, true
 			m.SetEdns0(512, true)
 		}), fields{RD: true, CD: true, AD: true, DO: true}},
-		"like one without RD": {ask(t, "a.", dns.TypeA, func(m *dns.Msg) { m.RecursionDesired = false }), fields{}},
+		"like one without RD": {ask(t, "a.", dns.TypeA, func(m *dns.Msg) { m.RecursionDesired = false }), fields{AD: true}},
 	}
 	for label, tt := range tests {
 		t.Run(label, func(t *testing.T) {
