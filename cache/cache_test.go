@@ -357,6 +357,36 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// weigh compares the bytes a list says it holds with those it holds.
+func weigh(t *testing.T, l *list) int {
+	t.Helper()
+	size := 0
+	for _, k := range l.lru.Keys() {
+		e, _ := l.lru.Peek(k)
+		size += len(k) + e.packed.Size()
+	}
+	if size != l.bytes {
+		t.Errorf("counted %d bytes, held %d", l.bytes, size)
+	}
+	return size
+}
+
+// TestReplacedBytes replaces an expired entry by a smaller one.
+func TestReplacedBytes(t *testing.T) {
+	cfg := defaults()
+	cfg.Success.Entries, cfg.Denial.Entries = 32, 32
+	clock := newHand()
+	c := New(cfg, Options{Clock: clock.now})
+	q := question(t, "www.example.", dns.TypeA)
+	fetch(t, c, q, message{answer: []string{addr, "www.example. 300 IN A 192.0.2.2"}})
+	before := weigh(t, &c.shards[0].lists[success])
+	clock.advance(time.Hour)
+	fetch(t, c, q, message{answer: []string{addr}})
+	if after := weigh(t, &c.shards[0].lists[success]); after >= before {
+		t.Errorf("%d bytes became %d", before, after)
+	}
+}
+
 // TestBudget fills a cache with answers far larger than most.
 func TestBudget(t *testing.T) {
 	cfg := defaults()
@@ -375,15 +405,7 @@ func TestBudget(t *testing.T) {
 		}
 		fetch(t, c, q, message{answer: lines, compression: true})
 	}
-	l := &c.shards[0].lists[success]
-	size := 0
-	for _, k := range l.lru.Keys() {
-		e, _ := l.lru.Peek(k)
-		size += len(k) + e.packed.Size()
-	}
-	if size != l.bytes {
-		t.Errorf("counted %d bytes, held %d", l.bytes, size)
-	}
+	size := weigh(t, &c.shards[0].lists[success])
 	if size > 32*bytesPerEntry {
 		t.Errorf("%d bytes held, the budget is %d", size, 32*bytesPerEntry)
 	}
