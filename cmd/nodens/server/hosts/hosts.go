@@ -77,7 +77,7 @@ func New(cfg *config.Hosts, opts Options) (*Table, error) {
 		err = t.load(info)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("hosts: reading %s: %w; name another file or none, or make this one readable", t.cfg.File, err)
+		return nil, fmt.Errorf("reading %s: %w; name another file or none, or make this one readable", t.cfg.File, err)
 	}
 	return t, nil
 }

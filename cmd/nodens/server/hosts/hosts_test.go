@@ -3,6 +3,7 @@ package hosts
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -254,7 +255,7 @@ func TestFile(t *testing.T) {
 	t.Run("a folder", func(t *testing.T) {
 		dir := t.TempDir()
 		_, err := New(&config.Hosts{File: dir}, Options{})
-		if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "hosts") {
+		if !errors.Is(err, errRegular) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -301,11 +302,23 @@ func TestReload(t *testing.T) {
 			{"another time, same size", func() { write("10.0.0.2 a.example", then.Add(time.Second)) }, "10.0.0.2"},
 			{"an older time", func() { write("10.0.0.3 a.example", then) }, "10.0.0.3"},
 			{"same time, another size", func() { write("10.0.0.44 a.example", then) }, "10.0.0.44"},
+			{"another file of that time and size", func() {
+				other := path + ".new"
+				if err := os.WriteFile(other, []byte("10.0.0.66 a.example"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chtimes(other, then, then); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Rename(other, path); err != nil {
+					t.Fatal(err)
+				}
+			}, "10.0.0.66"},
 			{"it goes away", func() {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
 				}
-			}, "10.0.0.44"},
+			}, "10.0.0.66"},
 			{"it comes back", func() { write("10.0.0.55 a.example", then) }, "10.0.0.55"},
 			{"it becomes too large", func() {
 				if err := os.Truncate(path, maxFile+1); err != nil {
