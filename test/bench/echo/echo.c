@@ -1,0 +1,57 @@
+/*
+ * The price of the socket itself: every datagram goes back to its sender as a
+ * DNS answer with no records, made as long as a server's answer would be by
+ * zeros at its end.
+ *
+ * echo PORT LENGTH RCODE listens on 127.0.0.1, answers with datagrams of LENGTH
+ * bytes (a query that is longer goes back in its own length) and runs until it is
+ * killed.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+int main(int argc, char **argv)
+{
+	static unsigned char packet[65536];
+	struct sockaddr_in here, client;
+	size_t length;
+	int fd, rcode;
+
+	if (argc != 4) {
+		fprintf(stderr, "usage: echo PORT LENGTH RCODE\n");
+		return 2;
+	}
+	length = (size_t)atoi(argv[2]);
+	rcode = atoi(argv[3]);
+	if (length > sizeof(packet)) {
+		fprintf(stderr, "echo: LENGTH is more than a datagram holds\n");
+		return 2;
+	}
+	memset(&here, 0, sizeof(here));
+	here.sin_family = AF_INET;
+	here.sin_port = htons((unsigned short)atoi(argv[1]));
+	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	fd = socket(AF_INET, SOCK_DGRAM, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0) {
+		perror("echo: binding");
+		return 1;
+	}
+	for (;;) {
+		socklen_t size = sizeof(client);
+		ssize_t got = recvfrom(fd, packet, sizeof(packet), 0, (struct sockaddr *)&client, &size);
+
+		if (got < 12)
+			continue;
+		packet[2] |= 0x80;                          /* QR */
+		packet[3] = (unsigned char)(0x80 | rcode);  /* RA */
+		if ((size_t)got < length) {
+			memset(packet + got, 0, length - (size_t)got);
+			got = (ssize_t)length;
+		}
+		sendto(fd, packet, (size_t)got, 0, (struct sockaddr *)&client, size);
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The load at saturation.
+const (
+	// clients is the number of sockets: a few pods at once. More change nothing
+	// for a server with one socket.
+	clients = 8
+	// outstanding is the number of queries under way. A hundred keep the
+	// server's core busy whatever the scheduler does on the other; the default
+	// receive buffer holds some 270, so none is dropped.
+	outstanding = 100
+)
+
+// load is one run of dnsperf.
+type load struct {
+	server port
+	// file holds the questions.
+	file string
+	// length ends the run after a time; zero asks every question once.
+	length time.Duration
+}
+
+// outcome is what dnsperf says about its run.
+type outcome struct {
+	sent, completed, lost uint64
+	// rcodes counts the answers by their response code.
+	rcodes map[string]uint64
+	// request and response are the mean sizes of the messages, in bytes.
+	request, response uint64
+	elapsed           time.Duration
+}
+
+// errNoLoad says that there is no load generator.
+var errNoLoad = errors.New("dnsperf is not installed; on Debian: apt-get install dnsperf")
+
+// run runs dnsperf pinned to the cores and waits for its end.
+func (l load) run(ctx context.Context, on cores) (outcome, error) {
+	args := []string{
+		"-c", on.list(), "dnsperf", "-s", "127.0.0.1", "-p", l.server.String(), "-d", l.file,
+		"-c", strconv.Itoa(clients), "-T", strconv.Itoa(min(clients, len(on))), "-q", strconv.Itoa(outstanding),
+		"-O", "suppress=timeout,congestion",
+	}
+	if l.length > 0 {
+		args = append(args, "-l", strconv.FormatFloat(l.length.Seconds(), 'f', 3, 64))
+	} else {
+		args = append(args, "-n", "1")
+	}
+	text, err := exec.CommandContext(ctx, "taskset", args...).CombinedOutput()
+	if err != nil {
+		return outcome{}, fmt.Errorf("running dnsperf: %w\n%s", err, text)
+	}
+	o, err := parse(text)
+	if err != nil {
+		return outcome{}, fmt.Errorf("reading dnsperf's statistics: %w\n%s", err, text)
+	}
+	return o, nil
+}
+
+// check returns an error unless every query was answered, with the rcode.
+func (o outcome) check(rcode string) error {
+	if o.completed == 0 || o.lost > 0 || o.rcodes[rcode] != o.completed {
+		return fmt.Errorf("of %d queries %d were answered and %d lost, with the rcodes %v; want all of them answered with %s",
+			o.sent, o.completed, o.lost, o.rcodes, rcode)
+	}
+	return nil
+}
+
+// parse reads the statistics at the end of dnsperf's output.
+func parse(text []byte) (outcome, error) {
+	o := outcome{rcodes: map[string]uint64{}}
+	var errs []error
+	seen := 0
+	for line := range bytes.Lines(text) {
+		key, value, ok := strings.Cut(strings.TrimSpace(string(line)), ":")
+		read := readers[key]
+		if !ok || read == nil {
+			continue
+		}
+		seen++
+		if err := read(&o, strings.Fields(value)); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+		}
+	}
+	if seen != len(readers) {
+		errs = append(errs, fmt.Errorf("%d of %d lines found", seen, len(readers)))
+	}
+	return o, errors.Join(errs...)
+}
+
+// readers are the lines that are read, by what stands before the colon.
+var readers = map[string]func(*outcome, []string) error{
+	"Queries sent":      func(o *outcome, f []string) error { return number(&o.sent, f, 0) },
+	"Queries completed": func(o *outcome, f []string) error { return number(&o.completed, f, 0) },
+	"Queries lost":      func(o *outcome, f []string) error { return number(&o.lost, f, 0) },
+	// NOERROR 990 (99.00%), NXDOMAIN 10 (1.00%)
+	"Response codes": func(o *outcome, f []string) error {
+		for i := 0; i+1 < len(f); i += 3 {
+			var n uint64
+			if err := number(&n, f, i+1); err != nil {
+				return err
+			}
+			o.rcodes[f[i]] = n
+		}
+		return nil
+	},
+	// request 38, response 54
+	"Average packet size": func(o *outcome, f []string) error {
+		return errors.Join(number(&o.request, f, 1), number(&o.response, f, 3))
+	},
+	"Run time (s)": func(o *outcome, f []string) error {
+		if len(f) == 0 {
+			return errShort
+		}
+		s, err := strconv.ParseFloat(f[0], 64)
+		o.elapsed = time.Duration(s * float64(time.Second))
+		return err
+	},
+}
+
+var errShort = errors.New("the line ends early")
+
+// number reads the field with the index i.
+func number(to *uint64, f []string, i int) error {
+	if i >= len(f) {
+		return errShort
+	}
+	n, err := strconv.ParseUint(strings.TrimSuffix(f[i], ","), 10, 64)
+	*to = n
+	return err
+}

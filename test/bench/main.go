@@ -1,0 +1,78 @@
+// Command bench measures what a DNS server pays for a query, and prints the
+// servers of its table side by side.
+//
+// One core is the server's, the others are the load generator's: dnsperf, the
+// scripted upstream and the API server run there. All servers of the table are
+// started, each pinned to the same core, and stay up; only one at a time gets
+// queries, so the others cost nothing but their memory. Before anything is
+// measured each answers every name once, so that what follows is served from
+// memory; that it was is checked by the upstream's count of questions.
+//
+// A measurement is one run of dnsperf with so many queries outstanding that the
+// server's core has always one to work on. The server's CPU clock, read before
+// and after, divided by the queries that dnsperf got answers to, is the price of
+// a query. Rounds go through all servers in turn, so that what disturbs the
+// machine for a while disturbs each of them; servers are compared within a
+// round, and the median of the rounds' ratios is what is reported.
+//
+// A server more is a row in programs and one in servers (server.go), a workload
+// more is a row in workloads (workload.go).
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the program.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	plan := plan{progress: stderr}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	// Five rounds are the fewest whose median stands two disturbed ones.
+	fs.IntVar(&plan.rounds, "rounds", 5, "measure every server and workload `N` times")
+	// In three seconds a server gets some 300,000 queries, and what happens at
+	// the ends of a measurement is less than a hundredth of it.
+	seconds := fs.Float64("seconds", 3, "`length` of one measurement")
+	fs.BoolVar(&plan.cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
+	out := fs.String("out", "", "write the report to `FILE`, as Markdown")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	plan.length = time.Duration(*seconds * float64(time.Second))
+	if fs.NArg() > 0 || plan.rounds < 1 || plan.length < 100*time.Millisecond {
+		return errors.New("no arguments but flags, at least one round, at least 0.1 seconds; -help lists the flags")
+	}
+	r, err := measure(ctx, plan)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(stdout, r.tables())
+	if *out == "" {
+		return nil
+	}
+	text, err := r.page()
+	if err != nil {
+		return fmt.Errorf("writing -out %s: %w", *out, err)
+	}
+	return os.WriteFile(*out, text, 0o644)
+}
