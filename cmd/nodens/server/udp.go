@@ -145,8 +145,11 @@ func (d *datagram) read(u udpSocket) error {
 	} else {
 		n, d.client, err = u.conn.ReadFromUDPAddrPort(d.in[:])
 	}
+	if err != nil {
+		return err
+	}
 	d.q.Packet = d.in[:n]
-	return err
+	return nil
 }
 
 // write sends msg to where d came from. A reply that can't be sent is lost, as
