@@ -1,0 +1,96 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const statistics = `DNS Performance Testing Tool
+Version 2.10.0
+
+[Status] Command line: dnsperf -p 5300
+[Status] Testing complete (time limit)
+
+Statistics:
+
+  Queries sent:         1000
+  Queries completed:    998 (99.80%)
+  Queries lost:         2 (0.20%)
+
+  Response codes:       NOERROR 990 (99.20%), NXDOMAIN 8 (0.80%)
+  Average packet size:  request 38, response 54
+  Run time (s):         0.250000
+  Queries per second:   3992.000000
+
+  Average Latency (s):  0.000600 (min 0.000100, max 0.003000)
+  Latency StdDev (s):   0.000200
+`
+
+func TestParse(t *testing.T) {
+	got, err := parse([]byte(statistics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := outcome{
+		sent: 1000, completed: 998, lost: 2,
+		rcodes:  map[string]uint64{"NOERROR": 990, "NXDOMAIN": 8},
+		request: 38, response: 54, elapsed: 250 * time.Millisecond,
+	}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); d != "" {
+		t.Errorf("statistics (-want +got):\n%s", d)
+	}
+}
+
+func TestParseBroken(t *testing.T) {
+	for _, test := range []struct{ name, old, put string }{
+		{"no statistics", statistics, "Error: nothing to do\n"},
+		{"a line is missing", "  Queries lost:         2 (0.20%)\n", ""},
+		{"no number", "Queries sent:         1000", "Queries sent:         many"},
+		{"a number is missing", "request 38, response 54", "request 38"},
+		{"a count is missing", "NXDOMAIN 8 (0.80%)", "NXDOMAIN x (0.80%)"},
+		{"no time", "0.250000", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			text := strings.Replace(statistics, test.old, test.put, 1)
+			if text == statistics {
+				t.Fatal("the case changes nothing")
+			}
+			if o, err := parse([]byte(text)); err == nil {
+				t.Errorf("read as %+v, want an error", o)
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(statistics))
+	f.Add([]byte("Queries sent:\nResponse codes: A 1 (\nRun time (s): NaN\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if o, err := parse(text); err == nil && o.rcodes == nil {
+			t.Errorf("no map in %+v", o)
+		}
+	})
+}
+
+func TestOutcomeCheck(t *testing.T) {
+	whole := outcome{sent: 5, completed: 5, rcodes: map[string]uint64{"NOERROR": 5}}
+	for _, test := range []struct {
+		name string
+		o    outcome
+		ok   bool
+	}{
+		{"all answered", whole, true},
+		{"nothing asked", outcome{rcodes: map[string]uint64{}}, false},
+		{"one lost", outcome{sent: 6, completed: 5, lost: 1, rcodes: whole.rcodes}, false},
+		{"one refused", outcome{sent: 5, completed: 5, rcodes: map[string]uint64{"NOERROR": 4, "REFUSED": 1}}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := test.o.check("NOERROR"); (err == nil) != test.ok {
+				t.Errorf("check = %v, want success %v", err, test.ok)
+			}
+		})
+	}
+}
