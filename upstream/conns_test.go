@@ -77,7 +77,9 @@ func TestRestBehindReply(t *testing.T) {
 		frame := append([]byte{byte(len(b) >> 8), byte(len(b))}, b...)
 		r.conn.Write(append(frame, frame...)) // the same reply twice
 	})
-	p := start(t, directive(f))
+	cfg := directive(f)
+	cfg.Expire = time.Hour
+	p := start(t, cfg)
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), true); err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +161,66 @@ func TestBounds(t *testing.T) {
 	}
 	if n := live(p); n != 1 {
 		t.Errorf("%d connections are kept, want 1", n)
+	}
+}
+
+// lateCancel is a protocol whose replies come at the moment the caller gives up.
+type lateCancel struct {
+	net.Conn
+	cancel  context.CancelFunc
+	touched chan struct{}
+}
+
+func (l *lateCancel) dial(context.Context, time.Time) (net.Conn, error) { return l, nil }
+func (l *lateCancel) Close() error                                      { return nil }
+func (l *lateCancel) SetDeadline(at time.Time) error {
+	if at.Before(time.Now()) {
+		close(l.touched)
+	}
+	return nil
+}
+func (l *lateCancel) talk(_ net.Conn, c *call) ([]byte, bool, error) {
+	l.cancel()
+	<-l.touched
+	return c.message(), true, nil
+}
+
+// TestReplyWithCancel: the next user of a connection must not find the deadline
+// that a cancelled ctx has set.
+func TestReplyWithCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	via := newConns(&lateCancel{cancel: cancel, touched: make(chan struct{})}, pooling{busy: 1, idle: 1, expire: time.Hour})
+	if _, err := via.exchange(ctx, fixedCall(t), time.Now().Add(time.Hour)); err != nil {
+		t.Fatalf("a reply that was there: %v", err)
+	}
+	if len(via.idle) != 0 || len(via.live) != 0 {
+		t.Error("a connection whose deadline is in the past is kept")
+	}
+}
+
+// TestDialBehindClose: a connection that is ready only after close is not kept.
+func TestDialBehindClose(t *testing.T) {
+	f := startFake(t, answers)
+	p := start(t, directive(f))
+	for _, via := range []*conns{newUDP(f.addr, pooling{busy: 1}), newTCP(f.addr, pooling{busy: 1}, p.stop)} {
+		via.close()
+		c := fixedCall(t)
+		if _, err := via.exchange(t.Context(), c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
+			t.Errorf("%T after close: %v, want ErrClosed", via.protocol, err)
+		}
+		if len(via.live) != 0 {
+			t.Errorf("%T after close holds a connection", via.protocol)
+		}
+	}
+	eventually(t, "the TCP connection is closed", func() bool { return f.open() == 0 })
+}
+
+func TestLargeBufferIsNotKept(t *testing.T) {
+	c := newCall()
+	c.room(keepRoom + 1)
+	c.reset()
+	if len(c.reply) != datagramRoom+1 {
+		t.Errorf("%d bytes are kept for the next query, want %d", len(c.reply), datagramRoom+1)
 	}
 }
 

@@ -48,7 +48,7 @@ func startFake(t *testing.T, s script) *fake {
 	t.Helper()
 	f := &fake{t: t, conns: map[net.Conn]bool{}}
 	f.script.Store(&s)
-	f.listen()
+	f.udp, f.tcp = listen(t)
 	f.addr = f.udp.LocalAddr().(*net.UDPAddr).AddrPort()
 	f.done.Go(f.serveUDP)
 	f.done.Go(f.serveTCP)
@@ -56,22 +56,25 @@ func startFake(t *testing.T, s script) *fake {
 	return f
 }
 
-// listen takes a port that is free for both protocols.
-func (f *fake) listen() {
-	f.t.Helper()
-	var err error
-	for range 20 {
-		if f.udp, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}); err != nil {
-			continue
+// listen takes a loopback port that is free for both protocols.
+func listen(t testing.TB) (*net.UDPConn, *net.TCPListener) {
+	t.Helper()
+	loopback := net.IPv4(127, 0, 0, 1)
+	var last error
+	for range 50 {
+		u, err := net.ListenUDP("udp", &net.UDPAddr{IP: loopback})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if f.tcp, err = net.ListenTCP("tcp", &net.TCPAddr{
-			IP: net.IPv4(127, 0, 0, 1), Port: f.udp.LocalAddr().(*net.UDPAddr).Port,
-		}); err == nil {
-			return
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: loopback, Port: u.LocalAddr().(*net.UDPAddr).Port})
+		if err == nil {
+			return u, l
 		}
-		f.udp.Close()
+		u.Close()
+		last = err
 	}
-	f.t.Fatalf("no port for a fake server: %v", err)
+	t.Fatalf("no port for a server: %v", last)
+	return nil, nil
 }
 
 func (f *fake) stop() {

@@ -189,12 +189,21 @@ func TestContext(t *testing.T) {
 
 func TestWholeDeadline(t *testing.T) {
 	f := startFake(t, silence)
-	p := New(directive(f), Options{Deadline: 20 * time.Millisecond}) // far less than one read timeout
+	cfg := directive(f)
+	cfg.ReadTimeout = time.Hour
+	p := New(cfg, Options{Deadline: 20 * time.Millisecond})
 	defer p.Close()
-	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrTimeout) {
+	q := question(t, "example.org.")
+	ended := make(chan error, 1)
+	go func() {
+		_, err := p.Exchange(context.Background(), q, false)
+		ended <- err
+	}()
+	eventually(t, "the exchange gives up", func() bool { return len(ended) == 1 })
+	if err := <-ended; !errors.Is(err, ErrTimeout) {
 		t.Errorf("past the deadline: %v, want ErrTimeout", err)
 	}
-	if n := len(f.requests()); n > 1 {
+	if n := asked(f); n > 1 {
 		t.Errorf("%d queries were sent, want no second one behind the deadline", n)
 	}
 }
@@ -206,7 +215,8 @@ func TestClose(t *testing.T) {
 		dead := startFake(t, silence)
 		cfg := directive(f, dead)
 		cfg.Policy = config.PolicyRoundRobin
-		p := New(cfg, Options{})
+		cfg.ReadTimeout = time.Hour // what ends these exchanges is Close alone
+		p := New(cfg, Options{Deadline: time.Hour, ProbeTimeout: time.Hour})
 		for _, s := range p.servers {
 			p.suspect(s) // probes that nobody answers
 		}
@@ -219,11 +229,11 @@ func TestClose(t *testing.T) {
 		eventually(t, "16 queries and 2 probes under way", func() bool {
 			return len(f.requests())+len(dead.requests()) >= 18
 		})
-		var closers sync.WaitGroup
-		for range 2 {
-			closers.Go(func() { p.Close() })
+		closed := make(chan error, 2)
+		for range cap(closed) {
+			go func() { closed <- p.Close() }()
 		}
-		closers.Wait()
+		eventually(t, "both calls of Close are over", func() bool { return len(closed) == 2 })
 		wg.Wait()
 		for i, err := range errs {
 			if !errors.Is(err, ErrClosed) {
