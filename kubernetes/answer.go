@@ -119,12 +119,12 @@ const maxChain = 11
 func (w *writer) chase(s *service, qtype uint16) (target wire.Name, complete bool) {
 	owner := wire.AtQuestion
 	complete = true
+	var buf [wire.MaxName]byte // here, where it needs no place on the heap
 	for range maxChain {
 		owner = w.name(wire.Answer, wire.TypeCNAME, owner, s.target)
 		if !s.target.Under(w.origin.name) {
 			return s.target, true
 		}
-		var buf [wire.MaxName]byte
 		n := copy(buf[:], s.target)
 		m := w.zone.find(buf[:n], w.origin)
 		if m.node == named && m.svc.kind == external {

@@ -114,27 +114,50 @@ func (m *manifests) refresh() error {
 // files lists the manifests, folders resolved to the files in them, with a stamp
 // that changes when one is written, added or removed.
 func (m *manifests) files() (files []string, stamp string, err error) {
-	var b strings.Builder
 	for _, path := range m.paths {
-		info, err := os.Stat(path)
+		names, err := expand(path)
 		if err != nil {
-			return nil, "", fmt.Errorf("finding a manifest: %w", err)
-		}
-		names := []string{path}
-		if info.IsDir() {
-			if names, err = folder(path); err != nil {
-				return nil, "", err
-			}
-		}
-		for _, name := range names {
-			if info, err = os.Stat(name); err != nil {
-				return nil, "", fmt.Errorf("finding a manifest: %w", err)
-			}
-			fmt.Fprintf(&b, "%q %d %d\n", name, info.Size(), info.ModTime().UnixNano())
+			return nil, "", err
 		}
 		files = append(files, names...)
 	}
+	var b strings.Builder
+	for _, name := range files {
+		info, err := os.Stat(name)
+		if err != nil {
+			return nil, "", fmt.Errorf("finding a manifest: %w", err)
+		}
+		fmt.Fprintf(&b, "%q %d %d\n", name, info.Size(), info.ModTime().UnixNano())
+	}
 	return files, b.String(), nil
+}
+
+// expand lists the files of one path of the option: a file, a folder, or a glob
+// pattern of these.
+func expand(path string) ([]string, error) {
+	paths := []string{path}
+	if _, err := os.Stat(path); err != nil && strings.ContainsAny(path, "*?[") {
+		if paths, err = filepath.Glob(path); err != nil {
+			return nil, fmt.Errorf("the pattern %q: %w", path, err)
+		}
+	}
+	var files []string
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if err != nil {
+			return nil, fmt.Errorf("finding a manifest: %w", err)
+		}
+		if !info.IsDir() {
+			files = append(files, p)
+			continue
+		}
+		names, err := folder(p)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, names...)
+	}
+	return files, nil
 }
 
 // folder lists the manifests in dir, by name. Sub-folders are left out: the ones of
@@ -188,8 +211,10 @@ func (m *manifests) read(text []byte, all *lists) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil {
-			doc, err = yaml.ToJSON(doc)
+		if err == nil && !json.Valid(doc) {
+			// The comment keeps ToJSON from taking what starts with a brace for JSON:
+			// YAML has those too.
+			doc, err = yaml.ToJSON(append([]byte("#\n"), doc...))
 		}
 		if err == nil {
 			err = m.document(doc, all)

@@ -53,6 +53,7 @@ type View struct {
 	addrs    []netip.Addr
 	podNames bool
 	source   source
+	retry    time.Duration // the first back-off from the API server
 
 	mu    sync.RWMutex
 	index index
@@ -85,6 +86,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 		now:      opts.Now,
 		addrs:    ownAddrs(opts.ServerAddrs),
 		podNames: cfg.EndpointPodNames,
+		retry:    backoffFirst,
 		index:    newIndex(),
 		faulty:   map[string]string{},
 	}

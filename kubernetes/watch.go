@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -29,6 +30,7 @@ import (
 const (
 	backoffFirst = 800 * time.Millisecond
 	backoffMost  = 30 * time.Second
+	maxDoublings = 32 // of the Reflector's own back-off, which its cap ends long before
 )
 
 // repeatLog is how often the same trouble is logged again while it lasts.
@@ -84,15 +86,19 @@ type follower struct {
 }
 
 func (f *follower) run(ctx context.Context) {
+	first := f.view.retry
 	r := cache.NewReflectorWithOptions(f, f.example, sink{view: f.view, resource: f.resource},
-		cache.ReflectorOptions{Name: f.resource.plural()})
-	for delay := backoffFirst; ctx.Err() == nil; delay = min(2*delay, backoffMost) {
+		cache.ReflectorOptions{
+			Name:    f.resource.plural(),
+			Backoff: &wait.Backoff{Duration: first, Cap: backoffMost, Steps: maxDoublings, Factor: 2, Jitter: 1},
+		})
+	for delay := first; ctx.Err() == nil; delay = min(2*delay, backoffMost) {
 		start := time.Now()
 		if err := r.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
 			f.report("watch", err)
 		}
 		if time.Since(start) > backoffMost {
-			delay = backoffFirst // it worked for a while
+			delay = first // it worked for a while
 		}
 		sleep(ctx, delay)
 	}
@@ -146,7 +152,7 @@ func (f *follower) request(o *metav1.ListOptions) *rest.Request {
 
 // attempt makes one request until it succeeds, fails for good, or ctx ends.
 func attempt[T any](ctx context.Context, f *follower, verb string, do func() (T, error)) (T, error) {
-	for delay := backoffFirst; ; delay = min(2*delay, backoffMost) {
+	for delay := f.view.retry; ; delay = min(2*delay, backoffMost) {
 		v, err := do()
 		if err == nil {
 			f.recovered()

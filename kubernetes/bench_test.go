@@ -1,0 +1,202 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// hot are the queries that a node makes all day.
+var hot = []struct {
+	name, qname string
+	qtype       uint16
+	want        Outcome
+	answers     int
+}{
+	{"ClusterIP A", "web.default.svc.cluster.local", dns.TypeA, Answered, 1},
+	{"ClusterIP AAAA", "WEB.default.svc.cluster.local", dns.TypeAAAA, Answered, 1},
+	{"NODATA", "portless.default.svc.cluster.local", dns.TypeAAAA, Answered, 0},
+	{"headless 10", "ten.default.svc.cluster.local", dns.TypeA, Answered, 10},
+	{"endpoint", "db-0.db.default.svc.cluster.local", dns.TypeA, Answered, 2},
+	{"dashed endpoint", "10-1-0-1.web.default.svc.cluster.local", dns.TypeA, Answered, 1},
+	{"port", "_pg._tcp.db.default.svc.cluster.local", dns.TypeA, Answered, 4},
+	{"pod", "10-0-0-1.default.pod.cluster.local", dns.TypeA, Answered, 1},
+	{"alias inside", "in.default.svc.cluster.local", dns.TypeA, Answered, 2},
+	{"alias outside", "out.default.svc.cluster.local", dns.TypeAAAA, Alias, 1},
+	{"NXDOMAIN", "www.example.com.default.svc.cluster.local", dns.TypeA, Answered, 0},
+	{"NXDOMAIN service", "nope.default.svc.cluster.local", dns.TypeA, Answered, 0},
+	{"NXDOMAIN search", "www.example.com.svc.cluster.local", dns.TypeAAAA, Answered, 0},
+	{"NXDOMAIN endpoint", "nope.db.default.svc.cluster.local", dns.TypeA, Answered, 0},
+	{"NXDOMAIN reverse", "8.8.8.8.in-addr.arpa", dns.TypePTR, Answered, 0},
+	{"elsewhere", "www.example.com", dns.TypeA, NotMine, 0},
+}
+
+func hotZone(t testing.TB) *Zone {
+	var b strings.Builder
+	b.WriteString(cluster)
+	b.WriteString(`---
+{apiVersion: v1, kind: Service, metadata: {name: ten, namespace: default}, spec: {clusterIP: None}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: ten-1, namespace: default, labels: {kubernetes.io/service-name: ten}}
+addressType: IPv4
+endpoints:
+`)
+	for i := range 10 {
+		fmt.Fprintf(&b, "- {addresses: [10.2.0.%d]}\n", i+1)
+	}
+	return NewZone(openText(t, testConfig(t), b.String()), testConfig(t))
+}
+
+// answerer gives a function that answers one query into a buffer of its own.
+func answerer(t testing.TB, z *Zone, qname string, qtype uint16) func() (Outcome, int) {
+	packet := packQuery(t, qname, qtype)
+	q, r, buf := new(wire.Query), new(wire.Reply), make([]byte, 0, 4096)
+	return func() (Outcome, int) {
+		q.Parse(packet)
+		r.Start(buf, q)
+		outcome, _ := z.Answer(q, r)
+		r.Finish(4096)
+		return outcome, r.Count(wire.Answer)
+	}
+}
+
+// The path of every packet makes no garbage: an agent at its limit would spend a
+// part of the node on collecting it.
+func TestAnswerAllocatesNothing(t *testing.T) {
+	z := hotZone(t)
+	for _, c := range hot {
+		t.Run(c.name, func(t *testing.T) {
+			answer := answerer(t, z, c.qname, c.qtype)
+			if outcome, n := answer(); outcome != c.want || n != c.answers {
+				t.Fatalf("outcome %d with %d answers, want %d with %d", outcome, n, c.want, c.answers)
+			}
+			if n := testing.AllocsPerRun(100, func() { answer() }); n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+}
+
+func BenchmarkAnswer(b *testing.B) {
+	z := hotZone(b)
+	for _, c := range hot {
+		b.Run(c.name, func(b *testing.B) {
+			answer := answerer(b, z, c.qname, c.qtype)
+			b.ReportAllocs()
+			for b.Loop() {
+				answer()
+			}
+		})
+	}
+}
+
+// makeService and makeSlice are objects of a large cluster, as they come off the
+// wire.
+func makeService(ns, name, ip string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: ip, ClusterIPs: []string{ip},
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "metrics", Port: 9090}},
+		},
+	}
+}
+
+func makeSlice(ns, service, name string, addrs ...string) *discoveryv1.EndpointSlice {
+	es := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	port, portName := int32(8080), "http"
+	es.Ports = []discoveryv1.EndpointPort{{Name: &portName, Port: &port}}
+	for _, a := range addrs {
+		es.Endpoints = append(es.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return es
+}
+
+// emptyView is a view that nothing feeds.
+func emptyView() *View {
+	v := &View{now: testClock, index: newIndex(), faulty: map[string]string{}, log: discard()}
+	for i := range v.listed {
+		v.listed[i].Store(true)
+	}
+	v.touch()
+	return v
+}
+
+// BenchmarkIndex measures what a view of 10,000 services takes, by sort of service.
+func BenchmarkIndex(b *testing.B) {
+	const services = 10000
+	for _, c := range []struct {
+		name      string
+		ip        bool
+		endpoints int
+		hostnames bool
+	}{
+		{"ClusterIP", true, 0, false},
+		{"ClusterIP with 10 endpoints", true, 10, false},
+		{"headless 10", false, 10, false},
+		{"headless 10 with hostnames", false, 10, true},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			var bytes uint64
+			for b.Loop() {
+				before := heap()
+				v := emptyView()
+				fill(v, services, c.ip, c.endpoints, c.hostnames)
+				bytes += heap() - before
+				runtime.KeepAlive(v)
+			}
+			b.ReportMetric(float64(bytes)/float64(b.N)/services, "B/service")
+			if c.endpoints > 0 {
+				b.ReportMetric(float64(bytes)/float64(b.N)/services/float64(c.endpoints), "B/endpoint")
+			}
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func fill(v *View, n int, ip bool, endpoints int, hostnames bool) {
+	clusterIP, pod := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.128.0.1")
+	for i := range n {
+		ns, name := fmt.Sprintf("team-%d", i%500), fmt.Sprintf("service-%d", i)
+		svc := makeService(ns, name, "None")
+		if ip {
+			clusterIP = clusterIP.Next()
+			svc = makeService(ns, name, clusterIP.String())
+		}
+		_ = sink{v, services}.Add(svc)
+		if endpoints == 0 {
+			continue
+		}
+		es := makeSlice(ns, name, name+"-x7k2p")
+		for j := range endpoints {
+			pod = pod.Next()
+			ep := discoveryv1.Endpoint{Addresses: []string{pod.String()}}
+			if hostnames {
+				host := fmt.Sprintf("%s-%d", name, j)
+				ep.Hostname = &host
+			}
+			es.Endpoints = append(es.Endpoints, ep)
+		}
+		_ = sink{v, endpointSlices}.Add(es)
+	}
+}

@@ -1,0 +1,46 @@
+package kubernetes
+
+import (
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Whatever is asked, the reply is a message others can read, names in it are whole,
+// and a denial has its SOA.
+func FuzzAnswer(f *testing.F) {
+	for _, c := range hot {
+		f.Add(packQuery(f, c.qname, c.qtype))
+	}
+	for _, name := range []string{"cluster.local", "_http._tcp.web.default.svc.cluster.local", "10.0.96.10.in-addr.arpa", "--.default.pod.cluster.local"} {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypePTR, dns.TypeNS, dns.TypeSOA, dns.TypeANY, dns.TypeTXT, dns.TypeCNAME} {
+			f.Add(packQuery(f, name, qtype))
+		}
+	}
+	z := hotZone(f)
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		var q wire.Query
+		var r wire.Reply
+		if q.Parse(packet) != wire.Serve {
+			return
+		}
+		r.Start(nil, &q)
+		outcome, target := z.Answer(&q, &r)
+		if (outcome == Alias) != (target != "") {
+			t.Fatalf("outcome %d with the target %q", outcome, target)
+		}
+		wrote := r.Count(wire.Answer) + r.Count(wire.Authority) + r.Count(wire.Additional)
+		if (outcome == NotMine || outcome == NotSynced) && wrote > 0 {
+			t.Fatalf("outcome %d, and %d records are written", outcome, wrote)
+		}
+		m := new(dns.Msg)
+		if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
+			t.Fatalf("%v", err)
+		}
+		if outcome == Answered && len(m.Answer) == 0 && (len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA) {
+			t.Fatalf("a denial without a SOA: %v", m)
+		}
+	})
+}

@@ -1,0 +1,388 @@
+package kubernetes
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// dump writes an index down, so that two can be compared.
+func (x *index) dump() string {
+	var lines []string
+	for key, s := range x.services {
+		var list []string
+		for _, sl := range s.slices {
+			list = append(list, fmt.Sprintf("%s %x %q %q", sl.name, sl.addrs, sl.hosts, sl.ports))
+		}
+		lines = append(lines, fmt.Sprintf("service %q kind %d v4 %x v6 %x ports %q target %q slices %v", key, s.kind, s.v4, s.v6, s.ports, s.target, list))
+	}
+	for key, ns := range x.namespaces {
+		lines = append(lines, fmt.Sprintf("namespace %q %v", key, ns))
+	}
+	for key, s := range x.slices {
+		lines = append(lines, fmt.Sprintf("slice %s of %q", key, s.key))
+	}
+	for a, r := range x.clusterIPs {
+		lines = append(lines, fmt.Sprintf("cluster IP %x %q", a, slices.Sorted(r.each)))
+	}
+	for a, r := range x.endpoints {
+		var list []string
+		for s := range r.each {
+			list = append(list, s.name)
+		}
+		sort.Strings(list)
+		lines = append(lines, fmt.Sprintf("endpoint %x %q", a, list))
+	}
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
+}
+
+// world is a random cluster: the objects there are at the moment, by resource and
+// name.
+type world struct {
+	rng     *rand.Rand
+	objects [resources]map[string]metav1.Object
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{rng: rand.New(rand.NewPCG(seed, 1))}
+	for i := range w.objects {
+		w.objects[i] = map[string]metav1.Object{}
+	}
+	return w
+}
+
+func (w *world) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
+
+// make is a random object of r; names and addresses collide often.
+func (w *world) make(r resource) metav1.Object {
+	ns := w.pick("a", "b", "a.b")
+	switch r {
+	case namespaces:
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
+	case services:
+		s := makeService(ns, w.pick("x", "y", "z", "bad.name"), w.pick("10.0.0.1", "10.0.0.2", "None", "None", "fd00::1", "", "10.0.0.999"))
+		if w.rng.IntN(4) == 0 {
+			s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00::2")
+		}
+		if w.rng.IntN(4) == 0 {
+			s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, w.pick("example.com", "1.2.3.4", "no name")
+		}
+		return s
+	}
+	es := makeSlice(ns, w.pick("x", "y", "z", ""), w.pick("s1", "s2", "s3", "s4"))
+	if w.rng.IntN(3) == 0 {
+		es.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	for range w.rng.IntN(4) {
+		ep := discoveryv1.Endpoint{Addresses: []string{w.pick("10.1.0.1", "10.1.0.2", "10.1.0.3", "fd00:1::1", "fd00:1::2", "junk")}}
+		if w.rng.IntN(2) == 0 {
+			host := w.pick("h1", "h2", "not a host")
+			ep.Hostname = &host
+		}
+		if w.rng.IntN(4) == 0 {
+			ep.Conditions.Ready = new(bool)
+		}
+		es.Endpoints = append(es.Endpoints, ep)
+	}
+	return es
+}
+
+// step changes the cluster and tells v by one event, or, after some it did not
+// tell, by a new list.
+func (w *world) step(v *View) {
+	r := resource(w.rng.IntN(int(resources)))
+	s := sink{view: v, resource: r}
+	if w.rng.IntN(8) == 0 { // a disconnect: changes that only the next list shows
+		for range 1 + w.rng.IntN(4) {
+			w.change(r)
+		}
+		var list []any
+		for _, o := range w.objects[r] {
+			list = append(list, o)
+		}
+		_ = s.Replace(list, "")
+		return
+	}
+	switch o, was := w.change(r); {
+	case o == nil:
+	case w.objects[r][objectKey(o.GetNamespace(), o.GetName())] == nil:
+		_ = s.Delete(o)
+	case was:
+		_ = s.Update(o)
+	default:
+		_ = s.Add(o)
+	}
+}
+
+// change adds, changes or deletes one object of r.
+func (w *world) change(r resource) (o metav1.Object, was bool) {
+	o = w.make(r)
+	key := objectKey(o.GetNamespace(), o.GetName())
+	_, was = w.objects[r][key]
+	if w.rng.IntN(3) == 0 {
+		if !was {
+			return nil, false
+		}
+		delete(w.objects[r], key)
+		return o, true
+	}
+	w.objects[r][key] = o
+	return o, was
+}
+
+// Whatever the order of events, the index is the one that a list of the final
+// objects makes.
+func TestIndexIsWhatTheObjectsSay(t *testing.T) {
+	for seed := range uint64(200) {
+		w, v := newWorld(seed), emptyView()
+		for range 120 {
+			w.step(v)
+		}
+		fresh := emptyView()
+		for _, r := range []resource{endpointSlices, namespaces, services} {
+			var list []any
+			for _, o := range w.objects[r] {
+				list = append(list, o)
+			}
+			if err := (sink{view: fresh, resource: r}).Replace(list, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, want := v.index.dump(), fresh.index.dump()
+		if got != want {
+			t.Fatalf("seed %d: -fresh +followed:\n%s", seed, cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
+		}
+		if d := cmp.Diff(fresh.faulty, v.faulty); d != "" {
+			t.Fatalf("seed %d: faults -fresh +followed:\n%s", seed, d)
+		}
+	}
+}
+
+// When everything is gone nothing is left behind.
+func TestIndexEmpties(t *testing.T) {
+	w, v := newWorld(7), emptyView()
+	for range 300 {
+		w.step(v)
+	}
+	for r := range resources {
+		if err := (sink{view: v, resource: r}).Replace(nil, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := v.index.dump(); got != "" {
+		t.Errorf("left behind:\n%s", got)
+	}
+	if len(v.faulty) != 0 {
+		t.Errorf("faults left behind: %v", v.faulty)
+	}
+}
+
+// A new list never makes a name that is in the old and the new one unknown, not
+// even for a moment: queries that run beside it always find it.
+func TestReplaceKeepsNames(t *testing.T) {
+	v := emptyView()
+	z := NewZone(v, testConfig(t))
+	a, b := makeSlice("default", "db", "db-a", "10.1.0.1"), makeSlice("default", "db", "db-b", "10.1.0.2")
+	_ = sink{v, services}.Add(makeService("default", "db", "None"))
+	_ = sink{v, endpointSlices}.Add(a)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 2000 {
+			list := []any{a}
+			if i%2 == 0 {
+				list = []any{b}
+			}
+			_ = sink{v, endpointSlices}.Replace(list, "")
+			_ = sink{v, services}.Replace([]any{makeService("default", "db", "None")}, "")
+		}
+	}()
+	answer := answerer(t, z, "db.default.svc.cluster.local", dns.TypeA)
+	for {
+		if outcome, n := answer(); outcome != Answered || n == 0 {
+			t.Errorf("outcome %d with %d addresses", outcome, n)
+			return
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+// A Service that changes its type, with its slices before, between and after.
+func TestServiceChangesType(t *testing.T) {
+	v := emptyView()
+	z := NewZone(v, testConfig(t))
+	const name = "x.default.svc.cluster.local"
+	check := func(when, want string) {
+		t.Helper()
+		m, outcome, target := ask(t, z, name, dns.TypeA)
+		if got := show(m, outcome, target); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %s, want %s", when, got, want)
+		}
+	}
+	ext := makeService("default", "x", "")
+	ext.Spec.Type, ext.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
+	svc, eps := sink{v, services}, sink{v, endpointSlices}
+	_ = eps.Add(makeSlice("default", "x", "x-1", "10.1.0.1"))
+	check("slice only", "answered NXDOMAIN")
+	_ = svc.Add(makeService("default", "x", "None"))
+	check("headless", "answered NOERROR | "+name+". 30 IN A 10.1.0.1 |")
+	_ = svc.Update(makeService("default", "x", "10.0.0.1"))
+	check("cluster IP", "answered NOERROR | "+name+". 30 IN A 10.0.0.1 |")
+	_ = svc.Update(ext)
+	check("external", "alias example.com. NOERROR | "+name+". 30 IN CNAME example.com. |")
+	_ = eps.Add(makeSlice("default", "x", "x-2", "10.1.0.2"))
+	_ = svc.Update(makeService("default", "x", "None"))
+	check("headless again", "answered NOERROR | "+name+". 30 IN A 10.1.0.1 | "+name+". 30 IN A 10.1.0.2 |")
+	_ = svc.Delete(makeService("default", "x", "None"))
+	check("deleted", "answered NXDOMAIN")
+	if m, _, _ := ask(t, z, "1.0.0.10.in-addr.arpa", dns.TypePTR); m.Rcode != dns.RcodeNameError {
+		t.Errorf("the old cluster IP still has a name: %v", m)
+	}
+}
+
+// The serial moves with what DNS can see, and with nothing else.
+func TestSerial(t *testing.T) {
+	now := testClock()
+	v := emptyView()
+	v.now = func() time.Time { return now }
+	svc, eps := sink{v, services}, sink{v, endpointSlices}
+	labelled := makeService("default", "x", "10.0.0.1")
+	labelled.Labels = map[string]string{"a": "b"}
+	notReady := makeSlice("default", "x", "x-1", "10.1.0.1", "10.1.0.2")
+	notReady.Endpoints[1].Conditions.Ready = new(bool)
+	for _, c := range []struct {
+		name  string
+		event func() error
+		moves bool
+	}{
+		{"new service", func() error { return svc.Add(makeService("default", "x", "10.0.0.1")) }, true},
+		{"same service", func() error { return svc.Update(makeService("default", "x", "10.0.0.1")) }, false},
+		{"a label", func() error { return svc.Update(labelled) }, false},
+		{"new slice", func() error { return eps.Add(makeSlice("default", "x", "x-1", "10.1.0.1")) }, true},
+		{"an endpoint that isn't ready", func() error { return eps.Update(notReady) }, false},
+		{"a second endpoint", func() error { return eps.Update(makeSlice("default", "x", "x-1", "10.1.0.1", "10.1.0.2")) }, true},
+		{"other order", func() error { return eps.Update(makeSlice("default", "x", "x-1", "10.1.0.2", "10.1.0.1")) }, false},
+		{"a list of the same", func() error { return svc.Replace([]any{labelled}, "") }, false},
+		{"new address", func() error { return svc.Update(makeService("default", "x", "10.0.0.2")) }, true},
+		{"slice gone", func() error { return eps.Delete(notReady) }, true},
+		{"service gone", func() error { return svc.Delete(labelled) }, true},
+		{"gone again", func() error { return svc.Delete(labelled) }, false},
+	} {
+		before := v.serial.Load()
+		now = now.Add(time.Minute)
+		if err := c.event(); err != nil {
+			t.Fatal(err)
+		}
+		if moved := v.serial.Load() != before; moved != c.moves {
+			t.Errorf("%s: the serial moved: %v, want %v", c.name, moved, c.moves)
+		}
+	}
+}
+
+// What DNS can't show is counted and named once, and the rest of it is right.
+func TestFaults(t *testing.T) {
+	var log bytes.Buffer
+	v := emptyView()
+	v.log = slog.New(slog.NewTextHandler(&log, nil))
+	z := NewZone(v, testConfig(t))
+	long := strings.Repeat("x", 64)
+	bad := makeService("default", "half", "10.0.0.1")
+	bad.Spec.ClusterIPs = []string{"10.0.0.1", "10.0.0.777"}
+	bad.Spec.Ports = append(bad.Spec.Ports, corev1.ServicePort{Name: "zero", Port: 0}, corev1.ServicePort{Name: "big", Port: 70000},
+		corev1.ServicePort{Name: "odd", Port: 1, Protocol: "XYZ"})
+	objects := []any{bad, makeService("default", long, "10.0.0.2"), makeService("default", "dotted.name", "10.0.0.3")}
+	for i, name := range []string{"a b", strings.Repeat("a.", 150), long + ".com", "ok.example.", "", "."} {
+		s := makeService("default", fmt.Sprintf("ext-%d", i), "")
+		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, name
+		objects = append(objects, s)
+	}
+	if err := (sink{v, services}).Replace(objects, ""); err != nil {
+		t.Fatal(err)
+	}
+	es := makeSlice("default", "half", "half-1", "10.1.0.1", "300.1.1.1", "fd00::1")
+	host := "under score!"
+	es.Endpoints[0].Hostname = &host
+	for range 2 {
+		_ = sink{v, endpointSlices}.Update(es)
+	}
+	checkAnswers(t, z, []answerCase{
+		{"half.default.svc.cluster.local", dns.TypeA, "answered NOERROR | half.default.svc.cluster.local. 30 IN A 10.0.0.1 |"},
+		{"_http._tcp.half.default.svc.cluster.local", dns.TypeA, "answered NOERROR | _http._tcp.half.default.svc.cluster.local. 30 IN A 10.0.0.1 |"},
+		{"_big._tcp.half.default.svc.cluster.local", dns.TypeSRV, nxdomain},
+		{"10-1-0-1.half.default.svc.cluster.local", dns.TypeA, "answered NOERROR | 10-1-0-1.half.default.svc.cluster.local. 30 IN A 10.1.0.1 |"},
+		{"ext-0.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"ext-1.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"ext-2.default.svc.cluster.local", dns.TypeA, nxdomain},
+		{"ext-3.default.svc.cluster.local", dns.TypeA, "alias ok.example. NOERROR | ext-3.default.svc.cluster.local. 30 IN CNAME ok.example. |"},
+		{"ext-4.default.svc.cluster.local", dns.TypeA, nxdomain},
+	})
+	const want = 9 // half, two names, five external names, one slice
+	if st := v.Stats(); st.Faulty != want || st.Faults != want {
+		t.Errorf("%d faulty objects, %d faults, want %d of each:\n%s", st.Faulty, st.Faults, want, log.String())
+	}
+	if n := strings.Count(log.String(), "\n"); n != want {
+		t.Errorf("%d log lines, want %d:\n%s", n, want, log.String())
+	}
+	for _, name := range []string{"half-1", long, "dotted.name", "ext-0"} {
+		if strings.Count(log.String(), "name="+name+" ") != 1 {
+			t.Errorf("the log names %s not once:\n%s", name, log.String())
+		}
+	}
+	_ = sink{v, endpointSlices}.Update(makeSlice("default", "half", "half-1", "10.1.0.1"))
+	if st := v.Stats(); st.Faulty != want-1 {
+		t.Errorf("%d faulty objects after one was mended, want %d", st.Faulty, want-1)
+	}
+}
+
+// Names and reverse names of any bytes are read without trouble, and the dashed
+// form is read as net/netip reads the address it stands for.
+func FuzzParseDashed(f *testing.F) {
+	for _, s := range []string{"10-0-0-1", "fd00--1", "--", "--1", "1--", "1-2-3-4-5-6-7-8", "1-2-3-4-5-6-7--", "--ffff-1-2", "1-2--3", "01-2-3-4", "a-b-c-d", "1---2"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		s = strings.ToLower(s)
+		if len(s) > 63 || strings.ContainsAny(s, ".:%") {
+			return
+		}
+		text := strings.ReplaceAll(s, "-", ":")
+		if strings.Count(s, "-") == 3 && !strings.Contains(s, "--") {
+			text = strings.ReplaceAll(s, "-", ".")
+		}
+		want, err := netip.ParseAddr(text)
+		got, ok := parseDashed([]byte(s))
+		if ok != (err == nil) {
+			t.Fatalf("%q: read %v, netip says %v", s, ok, err)
+		}
+		if ok && !got.is(packAddr(want.Unmap())) {
+			t.Fatalf("%q: %x, want %s", s, got.bytes[:got.size], want)
+		}
+		if !ok {
+			return
+		}
+		back := string(appendDashed(nil, string(got.bytes[:got.size])))
+		if again, ok := parseDashed([]byte(back)); !ok || again != got {
+			t.Fatalf("%q → %q → %v", s, back, ok)
+		}
+	})
+}
