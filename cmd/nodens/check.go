@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -20,7 +21,7 @@ func check(opts *options, w io.Writer) error {
 	}
 	plan := "the node's network is left alone: there is no -localip, or both parts are turned off\n"
 	if opts.setsUpNetwork() {
-		p, err := netsetup.NewPlan(opts.network(nil))
+		p, err := netsetup.NewPlan(opts.network(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			return err
 		}
