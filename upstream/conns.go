@@ -15,8 +15,8 @@ import (
 type pooling struct {
 	// busy is the most connections in use; who needs another one waits.
 	busy int
-	// idle is the most kept for later; 0 keeps none.
-	idle int
+	// spare is the most kept for later; 0 keeps none.
+	spare int
 	// uses is how many queries a connection carries before it is closed; 0 is
 	// no limit.
 	uses int
@@ -202,7 +202,7 @@ func (t *conns) keep(k *conn) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || len(t.idle) >= t.pooling.idle {
+	if t.closed || len(t.idle) >= t.spare {
 		return false
 	}
 	t.idle = append(t.idle, k)

@@ -136,7 +136,7 @@ func TestBounds(t *testing.T) {
 	})
 	p := start(t, directive(f))
 	s := p.servers[0]
-	s.tcp = newTCP(f.addr, pooling{busy: 3, idle: 1, expire: time.Minute}, p.stop)
+	s.tcp = newTCP(f.addr, pooling{busy: 3, spare: 1, expire: time.Minute}, p.stop)
 	var wg sync.WaitGroup
 	for range 12 {
 		q := question(t, "example.org.")
@@ -189,7 +189,7 @@ func (l *lateCancel) talk(_ net.Conn, c *call) ([]byte, bool, error) {
 // that a cancelled ctx has set.
 func TestReplyWithCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	via := newConns(&lateCancel{cancel: cancel, touched: make(chan struct{})}, pooling{busy: 1, idle: 1, expire: time.Hour})
+	via := newConns(&lateCancel{cancel: cancel, touched: make(chan struct{})}, pooling{busy: 1, spare: 1, expire: time.Hour})
 	if _, err := via.exchange(ctx, fixedCall(t), time.Now().Add(time.Hour)); err != nil {
 		t.Fatalf("a reply that was there: %v", err)
 	}

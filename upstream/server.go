@@ -45,8 +45,8 @@ type server struct {
 
 func newServer(to netip.AddrPort, cfg *config.Forward, stop context.Context) *server {
 	s := &server{to: to, name: to.String(), readTimeout: cfg.ReadTimeout}
-	s.udp = newUDP(to, pooling{busy: maxBusyUDP, idle: maxIdleUDP, uses: maxUses, expire: cfg.Expire, rotate: true})
-	s.tcp = newTCP(to, pooling{busy: maxBusyTCP, idle: maxIdleTCP, expire: cfg.Expire}, stop)
+	s.udp = newUDP(to, pooling{busy: maxBusyUDP, spare: maxIdleUDP, uses: maxUses, expire: cfg.Expire, rotate: true})
+	s.tcp = newTCP(to, pooling{busy: maxBusyTCP, spare: maxIdleTCP, expire: cfg.Expire}, stop)
 	s.probes = newUDP(to, pooling{busy: 1})
 	if cfg.ForceTCP { // UDP may be blocked: that would be why it is set
 		s.probes = newTCP(to, pooling{busy: 1}, stop)
