@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 
+	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
@@ -149,7 +151,11 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 // forward gets the answer from the zone's upstreams, by way of its cache.
 func (z *Zone) forward(ctx context.Context, x *exchange) error {
 	exchange := func(ctx context.Context) (wire.Response, error) {
-		return z.Forward.Exchange(ctx, &x.q, x.via == tcp)
+		resp, err := z.Forward.Exchange(ctx, &x.q, x.via == tcp)
+		if errors.Is(err, upstream.ErrTooMany) || errors.Is(err, upstream.ErrClosed) {
+			err = fmt.Errorf("%w: %w", cache.ErrLocal, err) // no reason to fail the next client
+		}
+		return resp, err
 	}
 	var err error
 	if z.caches(&x.q) {
