@@ -70,6 +70,7 @@ func (g *group) locate(path string, keys []string, heads *[]header) []word {
 			break
 		}
 	}
+	at.line = max(at.line, 1)
 	words := make([]word, len(keys))
 	for i, key := range keys {
 		words[i] = word{text: key, file: at.file, line: at.line}

@@ -239,6 +239,7 @@ func TestBlocks(t *testing.T) {
 		want       []block
 	}{
 		{"without braces", "example.org\nerrors\nlog\n", []block{{[]string{"example.org."}, 53, 1, local}}},
+		{"without an opening brace", "a.test\nerrors\n}\nb.test\nlog {\n}\n", []block{{[]string{"a.test."}, 53, 1, local}, {[]string{"b.test."}, 53, 4, local}}},
 		{"brace on the next line", "example.org\n{\nerrors\n}\n", []block{{[]string{"example.org."}, 53, 1, local}}},
 		{"keys on several lines", "\na.test,\nb.test {\n}\n", []block{{[]string{"a.test.", "b.test."}, 53, 2, local}}},
 		{"comma without a space", "a.test,b.test {\n}\n", []block{{[]string{"a.test.", "b.test."}, 53, 1, local}}},

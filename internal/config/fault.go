@@ -47,8 +47,11 @@ func (f *Fault) Error() string {
 	if len(f.Allowed) > 0 {
 		b.WriteString("; allowed: " + strings.Join(f.Allowed, ", "))
 	}
-	return b.String()
+	return oneLine.Replace(b.String())
 }
+
+// oneLine keeps a quoted word with line breaks in it on the line of its error.
+var oneLine = strings.NewReplacer("\n", `\n`, "\r", `\r`)
 
 // maxFaults bounds what one reading reports: a screenful. A file with more is most
 // often not a Corefile at all.

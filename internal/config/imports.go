@@ -88,16 +88,16 @@ func (im *imports) blocks(words []word) error {
 		}
 		head := header{at: words[i]}
 		i = keys(words, i, &head)
-		if i == len(words) || words[i].text != "{" {
+		if i == len(words) {
 			im.heads = append(im.heads, head)
-			return nil // a file of one block without braces
+			return nil
 		}
-		if len(head.keys) == 0 {
+		if len(head.keys) == 0 && len(im.files) == 1 { // an import may be a part of a block
 			return &Fault{File: head.at.file, Line: head.at.line, Word: "{", Text: `a server block needs a zone before its "{", such as "." for all names`}
 		}
 		end := closing(words, i)
 		if name, ok := strings.CutPrefix(head.keys[0], "("); ok && len(head.keys) == 1 && strings.HasSuffix(name, ")") {
-			im.snippets[strings.TrimSuffix(name, ")")] = words[i+1 : end]
+			im.snippets[strings.TrimSuffix(name, ")")] = words[i+1 : max(end, i+1)]
 		} else {
 			im.heads = append(im.heads, head)
 		}
@@ -122,9 +122,13 @@ func keys(words []word, i int, head *header) int {
 	return i
 }
 
-// closing is the index of the brace that closes words[open], or the last index.
+// closing is the index of the brace that closes the block which starts at
+// words[open], with or without a brace of its own, or the last index.
 func closing(words []word, open int) int {
 	depth := 0
+	if words[open].text != "{" {
+		depth = 1
+	}
 	for i := open; i < len(words); i++ {
 		switch words[i].text {
 		case "{":
