@@ -34,6 +34,8 @@ type sample struct {
 	// takes, from 0 to 1.
 	cpu    time.Duration
 	kernel float64
+	// idle is how long the server's core had nothing to do.
+	idle time.Duration
 	// switches counts how often the server went to sleep.
 	switches uint64
 	// rss is the server's memory afterwards, in bytes.
@@ -44,6 +46,13 @@ type sample struct {
 
 // price is the CPU time of a query in microseconds.
 func (s sample) price() float64 { return float64(s.cpu.Nanoseconds()) / 1e3 / float64(s.completed) }
+
+// others is the part of the core's time that went neither to the server nor to
+// waiting: to other processes, or to other virtual machines.
+func (s sample) others() float64 {
+	// The core's clock has ticks, so the sum may be a little over the time.
+	return max(0, 1-(s.cpu+s.idle).Seconds()/s.elapsed.Seconds())
+}
 
 // cell names a row of a table: a server under a workload.
 type cell struct{ server, workload string }
@@ -111,8 +120,9 @@ func (b *bench) build(ctx context.Context) error {
 			return err
 		}
 	}
+	b.report.commit = commit()
 	b.report.loadBefore = loadAverage()
-	b.report.fact("cores", fmt.Sprintf("server on %s, load generator on %s", b.server.list(), b.load.list()))
+	b.report.fact("pinning", fmt.Sprintf("server on %s, load generator on %s", b.server.list(), b.load.list()))
 	return nil
 }
 
@@ -229,6 +239,10 @@ func (b *bench) rounds(ctx context.Context) error {
 // sample makes one measurement.
 func (b *bench) sample(ctx context.Context, r *running, w workload) (sample, error) {
 	p := r.procs[w.name]
+	idle, err := idleTime(b.server)
+	if err != nil {
+		return sample{}, err
+	}
 	before, err := read(p.Pid())
 	if err != nil {
 		return sample{}, err
@@ -242,11 +256,15 @@ func (b *bench) sample(ctx context.Context, r *running, w workload) (sample, err
 	if err != nil {
 		return sample{}, err
 	}
+	idleAfter, err := idleTime(b.server)
+	if err != nil {
+		return sample{}, err
+	}
 	if err := o.check(dns.RcodeToString[w.rcode]); err != nil {
 		return sample{}, err
 	}
 	s := sample{
-		outcome: o, cpu: after.cpu - before.cpu, rss: after.rss,
+		outcome: o, cpu: after.cpu - before.cpu, idle: idleAfter - idle, rss: after.rss,
 		misses: b.upstream.asked.Load() - asked,
 		// Threads that ended take their count with them.
 		switches: after.switches - min(after.switches, before.switches),

@@ -101,6 +101,46 @@ func parseStat(text []byte) (user, kernel uint64, err error) {
 	return user, kernel, nil
 }
 
+// idleTime is how long the cores have had nothing to do since the machine started.
+func idleTime(of cores) (time.Duration, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, n := range of {
+		d, err := parseIdle(text, n)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/stat: %w", err)
+		}
+		sum += d
+	}
+	return sum, nil
+}
+
+// tick is the unit of /proc/stat: USER_HZ is 100 on every architecture that Go
+// runs on.
+const tick = time.Second / 100
+
+// parseIdle reads the idle time of a core, waiting for a disk included, from a
+// /proc/stat.
+func parseIdle(text []byte, core int) (time.Duration, error) {
+	for line := range bytes.Lines(text) {
+		f := strings.Fields(string(line))
+		const idle, iowait = 4, 5
+		if len(f) <= iowait || f[0] != "cpu"+strconv.Itoa(core) {
+			continue
+		}
+		a, err := strconv.ParseUint(f[idle], 10, 64)
+		b, err2 := strconv.ParseUint(f[iowait], 10, 64)
+		if err := errors.Join(err, err2); err != nil {
+			return 0, errors.Join(errStat, err)
+		}
+		return time.Duration(a+b) * tick, nil
+	}
+	return 0, errStat
+}
+
 // field returns the number behind the key that begins a line, 0 if there is none.
 func field(text []byte, key string) uint64 {
 	for line := range bytes.Lines(text) {

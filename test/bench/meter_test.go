@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"testing"
+	"time"
 )
 
 func TestParseStat(t *testing.T) {
@@ -26,6 +27,29 @@ func TestParseStat(t *testing.T) {
 			}
 			if test.ok && (user != test.user || kernel != test.kernel) {
 				t.Errorf("user %d, kernel %d, want %d and %d", user, kernel, test.user, test.kernel)
+			}
+		})
+	}
+}
+
+func TestParseIdle(t *testing.T) {
+	const stat = "cpu  9 9 9 900 90 0\ncpu0 1 2 3 400 50 0 0 5 0 0\ncpu1 1 2 3 x 7 0\ncpu2 1 2 3\ncpu11 1 2 3 10 1 0\n"
+	for _, test := range []struct {
+		name string
+		core int
+		want time.Duration
+		ok   bool
+	}{
+		{"first", 0, 4500 * time.Millisecond, true},
+		{"two digits", 11, 110 * time.Millisecond, true},
+		{"no number", 1, 0, false},
+		{"cut off", 2, 0, false},
+		{"no such core", 3, 0, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := parseIdle([]byte(stat), test.core)
+			if (err == nil) != test.ok || got != test.want {
+				t.Errorf("parseIdle = %v, %v, want %v, success %v", got, err, test.want, test.ok)
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 type report struct {
 	plan       plan
 	date       time.Time
+	commit     string
 	facts      []fact
 	loadBefore string
 	notes      []string
@@ -61,7 +62,7 @@ func (r *report) ratio(of, to cell) (spread, bool) {
 
 // prices is the table of a workload.
 func (r *report) prices(w workload) string {
-	rows := [][]string{{"server", "CPU µs per query", "least–most", "in the kernel", "queries/s", "sleeps per query", "core busy", "RSS MiB", "answer bytes", "misses"}}
+	rows := [][]string{{"server", "CPU µs per query", "least–most", "in the kernel", "queries/s", "sleeps per query", "core busy", "by others", "RSS MiB", "answer bytes", "misses"}}
 	for _, s := range r.servers {
 		at := cell{s.name, w.name}
 		price := r.over(at, sample.price)
@@ -74,6 +75,7 @@ func (r *report) prices(w workload) string {
 			fmt.Sprintf("%.0f", get(func(s sample) float64 { return float64(s.completed) / s.elapsed.Seconds() })),
 			fmt.Sprintf("%.3f", get(func(s sample) float64 { return float64(s.switches) / float64(s.completed) })),
 			percent(get(func(s sample) float64 { return s.cpu.Seconds() / s.elapsed.Seconds() })),
+			percent(get(sample.others)),
 			fmt.Sprintf("%.0f", get(func(s sample) float64 { return float64(s.rss) / (1 << 20) })),
 			fmt.Sprintf("%.0f", get(func(s sample) float64 { return float64(s.response) })),
 			fmt.Sprintf("%.0f", r.over(at, func(s sample) float64 { return float64(s.misses) }).most),
@@ -164,7 +166,7 @@ func (r *report) page() ([]byte, error) {
 		Clients, Outstanding  int
 		Names                 int
 	}{
-		Date: r.date.UTC().Format(time.DateOnly), Commit: commit(),
+		Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit,
 		Command: fmt.Sprintf("go run ./test/bench -rounds %d -seconds %g -out BENCHMARKS.md", r.plan.rounds, r.plan.length.Seconds()),
 		Notes:   r.notes, Comparisons: r.comparisons(),
 		Deployed: deployed, Bare: bare,

@@ -38,6 +38,7 @@ func made() *report {
 	for name, micros := range map[string][]int{"nodens": {2, 8, 3}, "CoreDNS": {10, 20, 10}} {
 		for _, m := range micros {
 			s := sample{cpu: time.Duration(m) * time.Millisecond, kernel: 0.5, switches: 10, rss: 20 << 20}
+			s.idle = 30*time.Millisecond - s.cpu
 			s.outcome = outcome{sent: 1000, completed: 1000, elapsed: 50 * time.Millisecond, request: 30, response: 46}
 			r.samples[cell{name, "hit"}] = append(r.samples[cell{name, "hit"}], s)
 		}
@@ -61,10 +62,10 @@ func TestRatio(t *testing.T) {
 
 func TestPrices(t *testing.T) {
 	const want = `
-| server  | CPU µs per query |  least–most | in the kernel | queries/s | sleeps per query | core busy | RSS MiB | answer bytes | misses |
-| ------- | ---------------: | ----------: | ------------: | --------: | ---------------: | --------: | ------: | -----------: | -----: |
-| nodens  |             3.00 |   2.00–8.00 |          50 % |     20000 |            0.010 |       6 % |      20 |           46 |      0 |
-| CoreDNS |            10.00 | 10.00–20.00 |          50 % |     20000 |            0.010 |      20 % |      20 |           46 |      0 |
+| server  | CPU µs per query |  least–most | in the kernel | queries/s | sleeps per query | core busy | by others | RSS MiB | answer bytes | misses |
+| ------- | ---------------: | ----------: | ------------: | --------: | ---------------: | --------: | --------: | ------: | -----------: | -----: |
+| nodens  |             3.00 |   2.00–8.00 |          50 % |     20000 |            0.010 |       6 % |      40 % |      20 |           46 |      0 |
+| CoreDNS |            10.00 | 10.00–20.00 |          50 % |     20000 |            0.010 |      20 % |      40 % |      20 |           46 |      0 |
 `
 	r := made()
 	if d := cmp.Diff(want, "\n"+r.prices(r.workloads[0])); d != "" {
