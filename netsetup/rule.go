@@ -104,39 +104,39 @@ func rulesFor(local netip.Addr, dns, health uint16) []Rule {
 }
 
 // listed reports whether line, as `iptables -S` prints it, is exactly this rule.
-// Tools differ in the order of words and in how they name NOTRACK, so the matches
-// are compared as a set and the target is left out. A rule with one match more or
-// less is another rule and is not ours to touch.
+// Tools differ in the order of words and in how they name NOTRACK, so the options
+// are compared as a set with one name for that target. A rule with one option more
+// or less is another rule and is not ours to touch.
 func (r Rule) listed(line string) bool {
 	words := splitWords(line)
 	if len(words) < 2 || words[0] != "-A" || words[1] != r.Chain {
 		return false
 	}
-	return slices.Equal(matches(words[2:]), matches(r.Spec))
+	return slices.Equal(options(words[2:]), options(r.Spec))
 }
 
-// matches returns the sorted "option value" pairs of a rule without its target
-// and without the names of match modules, which follow from the options.
-func matches(words []string) []string {
+// options returns the sorted "option value" pairs of a rule, without the names of
+// match modules, which follow from the options.
+func options(words []string) []string {
 	var pairs []string
-	for i := 0; i+1 < len(words); i += 2 {
-		opt, val := words[i], words[i+1]
-		if opt == "!" {
-			// A negation is never ours; keep it, so that it cannot compare equal.
-			return []string{strings.Join(words, " ")}
+	for len(words) > 0 {
+		opt, val := words[0], ""
+		words = words[1:]
+		if len(words) > 0 {
+			val, words = words[0], words[1:]
 		}
-		if opt == "-m" {
+		switch opt {
+		case "-m":
 			continue
-		}
-		if opt == "-j" {
-			if val == "CT" { // "-j CT --notrack", the modern spelling
-				i++
-			}
-			continue
-		}
-		if opt == "-s" || opt == "-d" {
+		case "-s", "-d":
 			val, _, _ = strings.Cut(val, "/")
+		case "-j":
+			if val == "CT" && len(words) > 0 && words[0] == "--notrack" {
+				val, words = "NOTRACK", words[1:] // the modern spelling
+			}
 		}
+		// An option without a value, or a negation, pairs what does not belong
+		// together; that equals no rule of ours, as ours have neither.
 		pairs = append(pairs, opt+" "+val)
 	}
 	slices.Sort(pairs)

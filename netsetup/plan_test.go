@@ -1,0 +1,161 @@
+package netsetup
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func addrs(words ...string) []netip.Addr {
+	var as []netip.Addr
+	for _, w := range words {
+		as = append(as, netip.MustParseAddr(w))
+	}
+	return as
+}
+
+func TestPlan(t *testing.T) {
+	tests := []struct {
+		name   string
+		config Config
+		want   string
+	}{{
+		name: "zero sets up nothing",
+		want: "nothing to set up",
+	}, {
+		name:   "nothing to set up is not checked",
+		config: Config{Addresses: addrs("127.0.0.1", "127.0.0.1"), InterfaceName: "a/b"},
+		want:   "nothing to set up",
+	}, {
+		name: "interface only, both families",
+		config: Config{
+			Addresses:      addrs("169.254.20.10", "10.96.0.10", "fd00::a"),
+			SetupInterface: true,
+		},
+		want: `
+link     nodelocaldns (dummy)
+address  169.254.20.10/32
+address  10.96.0.10/32
+address  fd00::a/128`,
+	}, {
+		name: "rules only, no health port",
+		config: Config{
+			Addresses:     addrs("fd00::a"),
+			DNSPort:       5353,
+			SetupIptables: true,
+		},
+		want: `
+rule     ip6tables -w -t filter -I INPUT 1 -p tcp -d fd00::a --dport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     ip6tables -w -t filter -I INPUT 1 -p udp -d fd00::a --dport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     ip6tables -w -t filter -I OUTPUT 1 -p tcp -s fd00::a --sport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     ip6tables -w -t filter -I OUTPUT 1 -p udp -s fd00::a --sport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     ip6tables -w -t raw -I PREROUTING 1 -p tcp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     ip6tables -w -t raw -I PREROUTING 1 -p udp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     ip6tables -w -t raw -I OUTPUT 1 -p tcp -s fd00::a --sport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     ip6tables -w -t raw -I OUTPUT 1 -p udp -s fd00::a --sport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     ip6tables -w -t raw -I OUTPUT 1 -p tcp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     ip6tables -w -t raw -I OUTPUT 1 -p udp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"`,
+	}, {
+		name: "everything on one address",
+		config: Config{
+			Addresses:      addrs("169.254.20.10"),
+			DNSPort:        53,
+			HealthPort:     8080,
+			InterfaceName:  "dns0",
+			SetupInterface: true,
+			SetupIptables:  true,
+			Interval:       time.Second,
+		},
+		want: `
+link     dns0 (dummy)
+address  169.254.20.10/32
+rule     iptables -w -t filter -I INPUT 1 -p tcp -d 169.254.20.10 --dport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     iptables -w -t filter -I INPUT 1 -p udp -d 169.254.20.10 --dport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     iptables -w -t filter -I OUTPUT 1 -p tcp -s 169.254.20.10 --sport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     iptables -w -t filter -I OUTPUT 1 -p udp -s 169.254.20.10 --sport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
+rule     iptables -w -t raw -I PREROUTING 1 -p tcp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     iptables -w -t raw -I PREROUTING 1 -p udp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     iptables -w -t raw -I OUTPUT 1 -p tcp -s 169.254.20.10 --sport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     iptables -w -t raw -I OUTPUT 1 -p udp -s 169.254.20.10 --sport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     iptables -w -t raw -I OUTPUT 1 -p tcp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     iptables -w -t raw -I OUTPUT 1 -p udp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     iptables -w -t raw -I OUTPUT 1 -p tcp -d 169.254.20.10 --dport 8080 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
+rule     iptables -w -t raw -I OUTPUT 1 -p tcp -s 169.254.20.10 --sport 8080 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"`,
+	}}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := NewPlan(tt.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), p.String()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlanErrors(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(c *Config)
+		want   []string // each must be in the error
+	}{
+		{"no address", func(c *Config) { c.Addresses = nil }, []string{"-localip: no address", "-setupinterface=false"}},
+		{"twice the same", func(c *Config) { c.Addresses = addrs("fd00::a", "fd00:0::a") }, []string{"-localip: fd00::a is given twice"}},
+		{"zero Addr", func(c *Config) { c.Addresses = []netip.Addr{{}} }, []string{"-localip: invalid IP is not an IP address"}},
+		{"unspecified IPv4", func(c *Config) { c.Addresses = addrs("0.0.0.0") }, []string{"-localip: 0.0.0.0 means every address"}},
+		{"unspecified IPv6", func(c *Config) { c.Addresses = addrs("::") }, []string{"-localip: :: means every address"}},
+		{"loopback IPv4", func(c *Config) { c.Addresses = addrs("127.0.0.1") }, []string{"-localip: 127.0.0.1 is on every machine", "-setupiptables=false"}},
+		{"loopback IPv6", func(c *Config) { c.Addresses = addrs("::1") }, []string{"-localip: ::1 is on every machine"}},
+		{"multicast IPv4", func(c *Config) { c.Addresses = addrs("224.0.0.251") }, []string{"-localip: 224.0.0.251 is no unicast address"}},
+		{"multicast IPv6", func(c *Config) { c.Addresses = addrs("ff02::fb") }, []string{"-localip: ff02::fb is no unicast address"}},
+		{"broadcast", func(c *Config) { c.Addresses = addrs("255.255.255.255") }, []string{"-localip: 255.255.255.255 is no unicast address"}},
+		{"IPv4 in IPv6", func(c *Config) { c.Addresses = addrs("::ffff:169.254.20.10") }, []string{"-localip: ::ffff:169.254.20.10 is an IPv4 address", "write it as 169.254.20.10"}},
+		{"IPv6 link-local", func(c *Config) { c.Addresses = addrs("fe80::a") }, []string{"-localip: fe80::a is valid on one link only", "fd00::a"}},
+		{"zone", func(c *Config) { c.Addresses = addrs("fd00::a%eth0") }, []string{"-localip: fd00::a%eth0 is valid on one link only"}},
+		{"no DNS port", func(c *Config) { c.DNSPort = 0 }, []string{"-dns.port: 0", "-setupiptables=false"}},
+		{"health on the DNS port", func(c *Config) { c.HealthPort = 53 }, []string{"-health-port: 53 is -dns.port too"}},
+		{"negative interval", func(c *Config) { c.Interval = -time.Second }, []string{"-syncinterval: -1s is negative", "60s"}},
+		{"long name", func(c *Config) { c.InterfaceName = "nodelocaldns-one" }, []string{`-interfacename: "nodelocaldns-one" is longer than the kernel's 15 bytes`}},
+		{"slash in name", func(c *Config) { c.InterfaceName = "a/b" }, []string{`-interfacename: "a/b" is not a name`}},
+		{"blank in name", func(c *Config) { c.InterfaceName = "a b" }, []string{`-interfacename: "a b" is not a name`}},
+		{"name is ..", func(c *Config) { c.InterfaceName = ".." }, []string{`-interfacename: ".." is not a name`}},
+		{"name is lo", func(c *Config) { c.InterfaceName = "lo" }, []string{`-interfacename: "lo" is the loopback interface`}},
+		{"all at once", func(c *Config) { c.Addresses, c.DNSPort, c.InterfaceName = nil, 0, "lo" }, []string{"-localip", "-dns.port", "-interfacename"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := dualStack()
+			tt.change(&c)
+			p, err := NewPlan(c)
+			if err == nil {
+				t.Fatalf("no error; the plan is\n%v", p)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error lacks %q: %v", w, err)
+				}
+			}
+			if p.Link != "" || p.Addresses != nil || p.Rules != nil {
+				t.Errorf("an error came with a plan:\n%v", p)
+			}
+			if _, err := New(c, NewFake()); err == nil {
+				t.Error("New takes what NewPlan refuses")
+			}
+		})
+	}
+}
+
+func TestNamesThatTheKernelTakes(t *testing.T) {
+	for _, name := range []string{"", "nodelocaldns", "dns-0.5", "nodelocaldns-15", "..."} {
+		c := dualStack()
+		c.InterfaceName = name
+		if _, err := NewPlan(c); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}

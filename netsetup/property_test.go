@@ -1,0 +1,151 @@
+package netsetup
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// world is one random history: our steps and a stranger's on one node.
+type world struct {
+	random *rand.Rand
+	node   *Fake
+	setup  *Setup
+	log    []string
+}
+
+// stranger does something to the node that is not our doing.
+func (w *world) stranger() string {
+	p := w.setup.Plan()
+	rule := p.Rules[w.random.IntN(len(p.Rules))]
+	links := []string{loopback, DefaultInterfaceName}
+	link := links[w.random.IntN(2)]
+	own := p.Addresses[w.random.IntN(len(p.Addresses))]
+	other := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(w.random.IntN(3))}), 32)
+	// What is not there cannot be changed; that error is part of the game.
+	switch w.random.IntN(9) {
+	case 0:
+		_, err := w.node.DeleteRule(rule)
+		return fmt.Sprintf("delete %v: %v", rule, err)
+	case 1:
+		return fmt.Sprintf("double %v: %v", rule, w.node.InsertRule(rule))
+	case 2:
+		rule.Spec = append([]string{"-i", "eth0"}, rule.Spec...)
+		return fmt.Sprintf("insert foreign %v: %v", rule, w.node.InsertRule(rule))
+	case 3:
+		return fmt.Sprintf("delete %v on %s: %v", own, link, w.node.DeleteAddr(Addr{link, own}))
+	case 4:
+		return fmt.Sprintf("add %v on lo: %v", own, w.node.AddAddr(Addr{loopback, own}))
+	case 5:
+		return fmt.Sprintf("add foreign %v on %s: %v", other, link, w.node.AddAddr(Addr{link, other}))
+	case 6:
+		return fmt.Sprintf("delete foreign %v on %s: %v", other, link, w.node.DeleteAddr(Addr{link, other}))
+	case 7:
+		return fmt.Sprintf("delete link: %v", w.node.DeleteLink(DefaultInterfaceName))
+	default:
+		l, err := w.node.Link(link)
+		if err == nil {
+			l.Up = false
+			w.node.PutLink(l)
+		}
+		return fmt.Sprintf("set %s down: %v", link, err)
+	}
+}
+
+// ourStep is one of the four steps, one call in eight of it failing.
+func (w *world) ourStep(t *testing.T) string {
+	w.node.Fail = func(string) error {
+		if w.random.IntN(8) == 0 {
+			return errors.New("bad luck")
+		}
+		return nil
+	}
+	defer func() { w.node.Fail = nil }()
+	switch w.random.IntN(6) {
+	case 0:
+		return fmt.Sprintf("Links: %v", w.setup.Links(t.Context()))
+	case 1:
+		return fmt.Sprintf("Rules: %v", w.setup.Rules(t.Context()))
+	case 2:
+		return fmt.Sprintf("Teardown: %v", w.setup.Teardown())
+	case 3:
+		c := dualStack()
+		w.setup = newSetup(t, c, w.node)
+		return "killed; new process"
+	default:
+		w.setup.recheck(t.Context())
+		return "recheck"
+	}
+}
+
+// foreign returns the lines of the dump that are not of the plan.
+func (w *world) foreign() []string {
+	p := w.setup.Plan()
+	return slices.DeleteFunc(strings.Split(w.node.Dump(), "\n"), func(line string) bool {
+		for _, a := range p.Addresses {
+			if strings.HasPrefix(line, fmt.Sprintf("addr %v on ", a)) {
+				return true
+			}
+		}
+		ours := slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.String() == line })
+		return ours || strings.HasPrefix(line, "link ")
+	})
+}
+
+// TestAnyHistoryConverges plays random histories. None of our steps ever changes
+// what is foreign; one undisturbed start brings the whole plan in place, once; one
+// undisturbed teardown leaves nothing but what is foreign.
+func TestAnyHistoryConverges(t *testing.T) {
+	for seed := range uint64(300) {
+		w := &world{random: rand.New(rand.NewPCG(seed, 1)), node: NewFake()}
+		w.node.NoDummy = seed%2 == 0
+		w.setup = newSetup(t, dualStack(), w.node)
+		for range 5 + w.random.IntN(25) {
+			if w.random.IntN(2) == 0 {
+				w.log = append(w.log, w.stranger())
+				continue
+			}
+			before := w.foreign()
+			w.log = append(w.log, w.ourStep(t))
+			if diff := cmp.Diff(before, w.foreign()); diff != "" {
+				t.Fatalf("seed %d: the last step changed what is foreign:\n%s\n%s",
+					seed, strings.Join(w.log, "\n"), diff)
+			}
+		}
+		w.finish(t, seed)
+	}
+}
+
+func (w *world) finish(t *testing.T, seed uint64) {
+	t.Helper()
+	history := fmt.Sprintf("seed %d:\n%s", seed, strings.Join(w.log, "\n"))
+	before := w.foreign()
+	apply(t, w.setup)
+	wantComplete(t, w.node, w.setup.Plan(), history)
+	if err := w.setup.Teardown(); err != nil {
+		t.Fatalf("%s\nTeardown: %v", history, err)
+	}
+	if diff := cmp.Diff(before, w.foreign()); diff != "" {
+		t.Fatalf("%s\nstart and teardown changed what is foreign:\n%s", history, diff)
+	}
+	dump := w.node.Dump()
+	for _, r := range w.setup.Plan().Rules {
+		if slices.Contains(strings.Split(dump, "\n"), r.String()) {
+			t.Fatalf("%s\nleft behind: %v", history, r)
+		}
+	}
+	for _, a := range w.setup.Plan().Addresses {
+		if strings.Contains(dump, "addr "+a.String()) {
+			t.Fatalf("%s\nleft behind: %v", history, a)
+		}
+	}
+	if _, err := w.node.Link(DefaultInterfaceName); err == nil && !strings.Contains(dump, "on "+DefaultInterfaceName) {
+		t.Fatalf("%s\nleft behind: the link, with no address on it", history)
+	}
+}

@@ -1,0 +1,228 @@
+package netsetup
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRunRepairsAtEveryInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFake()
+		c := dualStack()
+		c.Interval = 10 * time.Second
+		s := newSetup(t, c, f)
+		apply(t, s)
+		want := f.Dump()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.Run(ctx); close(done) }()
+
+		time.Sleep(c.Interval + time.Nanosecond) // the bubble's clock
+		synctest.Wait()
+		if got := s.Stats(); got.Checks != 1 || got.Repairs != 0 {
+			t.Errorf("an untouched node: %+v", got)
+		}
+		if err := f.DeleteLink(DefaultInterfaceName); err != nil { // link and both addresses
+			t.Fatal(err)
+		}
+		time.Sleep(c.Interval)
+		synctest.Wait()
+		if diff := cmp.Diff(want, f.Dump()); diff != "" {
+			t.Errorf("after the interval (-want +got):\n%s", diff)
+		}
+		// The link, its going up, two addresses.
+		if got := s.Stats(); got.Checks != 2 || got.Repairs != 4 {
+			t.Errorf("Checks, Repairs = %d, %d; want 2, 4", got.Checks, got.Repairs)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestRunDefaultsToAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, dualStack(), NewFake())
+		apply(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Second)
+		defer cancel()
+		s.Run(ctx)
+		if got := s.Stats().Checks; got != 10 {
+			t.Errorf("%d re-checks in 10 minutes, want 10", got)
+		}
+	})
+}
+
+func TestRunGoesOnAfterFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFake()
+		var log strings.Builder
+		c := dualStack()
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		s := newSetup(t, c, f)
+		f.Fail = func(call string) error {
+			switch {
+			case strings.HasPrefix(call, "HasRule"):
+				return ErrLocked
+			case strings.HasPrefix(call, "Addrs"):
+				return errors.New("no buffer space available")
+			}
+			return nil
+		}
+		if err := s.Links(t.Context()); err == nil {
+			t.Error("Links succeeded")
+		}
+		if err := s.Rules(t.Context()); err == nil {
+			t.Error("Rules succeeded")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*DefaultInterval+time.Second)
+		defer cancel()
+		s.Run(ctx)
+		want := Stats{
+			// The start and three re-checks; the lock once for each family.
+			Errors: map[ErrorType]uint64{Iptables: 0, IptablesLock: 8, InterfaceAdd: 0, InterfaceCheck: 4},
+			Checks: 3,
+		}
+		if diff := cmp.Diff(want, s.Stats()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		for _, w := range []string{"re-check of the interface failed", "re-check of the rules failed", "no buffer space"} {
+			if !strings.Contains(log.String(), w) {
+				t.Errorf("the log lacks %q:\n%s", w, log.String())
+			}
+		}
+
+		f.Fail = nil
+		ctx, cancel = context.WithTimeout(t.Context(), DefaultInterval+time.Second)
+		defer cancel()
+		s.Run(ctx)
+		wantComplete(t, f, s.Plan(), "after the failures")
+	})
+}
+
+func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFake()
+		s := newSetup(t, dualStack(), f)
+		empty := f.Dump()
+		go s.Run(t.Context())
+		time.Sleep(DefaultInterval + time.Second)
+		if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+			t.Errorf("Run before Links (-want +got):\n%s", diff)
+		}
+		if err := s.Links(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(DefaultInterval)
+		if strings.Contains(f.Dump(), "iptables") {
+			t.Errorf("Run before Rules, so before the sockets listen, makes rules:\n%s", f.Dump())
+		}
+		apply(t, s)
+		if err := s.Teardown(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * DefaultInterval)
+		if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+			t.Errorf("Run after Teardown (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestTeardownWaitsForARecheck starts Teardown while a re-check is about to insert
+// a rule: that rule must be gone at the end.
+func TestTeardownWaitsForARecheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFake()
+		empty := f.Dump()
+		s := newSetup(t, dualStack(), f)
+		apply(t, s)
+		if _, err := f.DeleteRule(s.Plan().Rules[0]); err != nil {
+			t.Fatal(err)
+		}
+		entered, resume := make(chan struct{}), make(chan struct{})
+		f.Fail = func(call string) error {
+			if strings.HasPrefix(call, "InsertRule") {
+				close(entered)
+				<-resume
+			}
+			return nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.recheck(ctx)
+		<-entered
+		cancel() // as SIGTERM does
+		down := make(chan error)
+		go func() { down <- s.Teardown() }()
+		synctest.Wait()
+		select {
+		case err := <-down:
+			t.Fatalf("Teardown did not wait: %v", err)
+		default:
+		}
+		close(resume)
+		if err := <-down; err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestTeardownIsBounded checks the promise of the doc on the bubble's clock: no
+// machine makes it late.
+func TestTeardownIsBounded(t *testing.T) {
+	tests := []struct {
+		name string
+		fail func(t *testing.T, f *Fake, s *Setup, stuck chan struct{})
+		want string
+	}{
+		{"every call waits for the lock in vain", func(_ *testing.T, f *Fake, _ *Setup, _ chan struct{}) {
+			f.Fail = func(call string) error {
+				if strings.Contains(call, "tables") {
+					time.Sleep(lockWait)
+					return ErrLocked
+				}
+				return nil
+			}
+		}, "xtables lock"},
+		{"every call is slow", func(_ *testing.T, f *Fake, _ *Setup, _ chan struct{}) {
+			f.Fail = func(string) error { time.Sleep(200 * time.Millisecond); return nil }
+		}, "deadline exceeded"},
+		{"a call never returns", func(_ *testing.T, f *Fake, _ *Setup, stuck chan struct{}) {
+			f.Fail = func(string) error { <-stuck; return nil }
+		}, "not finished after 2.8s"},
+		{"a re-check never returns", func(t *testing.T, f *Fake, s *Setup, stuck chan struct{}) {
+			f.Fail = func(string) error { <-stuck; return nil }
+			go s.recheck(t.Context())
+			synctest.Wait()
+		}, "a re-check is still under way"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := NewFake()
+				s := newSetup(t, dualStack(), f)
+				apply(t, s)
+				stuck := make(chan struct{})
+				tt.fail(t, f, s, stuck)
+				start := time.Now()
+				err := s.Teardown()
+				if took := time.Since(start); took >= 3*time.Second {
+					t.Errorf("Teardown took %v of the 3 s it promises", took)
+				}
+				if err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("error lacks %q: %v", tt.want, err)
+				}
+				close(stuck)
+				time.Sleep(time.Minute) // of the bubble: what was stuck ends
+			})
+		})
+	}
+}
