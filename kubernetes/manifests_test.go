@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // An object in each of the forms that files hold it in.
@@ -163,21 +165,31 @@ func FuzzManifest(f *testing.F) {
 	for _, s := range []string{asYAML, asJSON, asDump, asTypedList, asFlow, cluster, "kind: List\nitems: [null]", "---\n---"} {
 		f.Add(s)
 	}
+	cfg := testConfig(f)
+	m := openManifestFile(f, cfg, asYAML)
 	f.Fuzz(func(t *testing.T, text string) {
-		if len(text) > 1<<16 {
+		var all lists
+		if len(text) > 1<<16 || m.read([]byte(text), &all) != nil {
 			return
 		}
-		file := filepath.Join(t.TempDir(), "m.yaml")
-		write(t, file, text)
-		cfg := testConfig(t)
-		cfg.Manifests = []string{file}
-		v, err := Open(cfg, Options{})
-		if err != nil {
-			return
+		v := emptyView()
+		for r := range resources {
+			if err := (sink{view: v, resource: r}).Replace(all[r], ""); err != nil {
+				t.Fatal(err)
+			}
 		}
-		z := NewZone(v, cfg)
-		if _, outcome, _ := ask(t, z, x, dns.TypeA); outcome == NotSynced {
+		if _, outcome, _ := ask(t, NewZone(v, cfg), x, dns.TypeA); outcome == NotSynced {
 			t.Error("a view of manifests is not synced")
 		}
 	})
+}
+
+// openManifestFile gives the reader behind the view of one file.
+func openManifestFile(t testing.TB, cfg *config.Kubernetes, text string) *manifests {
+	t.Helper()
+	m, ok := openText(t, cfg, text).source.(*manifests)
+	if !ok {
+		t.Fatal("the view has another source")
+	}
+	return m
 }
