@@ -44,7 +44,7 @@ type server struct {
 }
 
 func newServer(to netip.AddrPort, cfg *config.Forward, stop context.Context) *server {
-	s := &server{to: to, name: to.String(), readTimeout: cfg.ReadTimeout}
+	s := &server{to: to, name: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations()}
 	s.udp = newUDP(to, pooling{busy: maxBusyUDP, spare: maxIdleUDP, uses: maxUses, expire: cfg.Expire, rotate: true})
 	s.tcp = newTCP(to, pooling{busy: maxBusyTCP, spare: maxIdleTCP, expire: cfg.Expire}, stop)
 	s.probes = newUDP(to, pooling{busy: 1})

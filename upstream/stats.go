@@ -1,24 +1,12 @@
 package upstream
 
 import (
-	"math/bits"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
-
-// Buckets is the number of bounds of a [Histogram].
-const Buckets = 16
-
-// firstBucket is the least bound; each further one is twice the one before. The
-// dashboards made for CoreDNS expect these 16, up to 8.192 s.
-const firstBucket = 250 * time.Microsecond
-
-// Bucket is the upper bound of the i-th bucket, the least is the 0th. It is
-// inclusive, as Prometheus' `le` is.
-func Bucket(i int) time.Duration { return firstBucket << i }
 
 // Stats is a snapshot of a Pool's counters. All only grow, but Down. Counters
 // read while queries are under way need not add up to the last one.
@@ -34,8 +22,9 @@ type Stats struct {
 type Server struct {
 	To   netip.AddrPort
 	Down bool
-	// Durations holds one histogram per rcode that was seen, in the rcodes' order.
-	Durations           []Histogram
+	// Durations is how long the exchanges took, in seconds, by the rcode they
+	// ended with; only those that were seen.
+	Durations           map[wire.Rcode]stat.Snapshot
 	HealthcheckFailures uint64
 	UDP, TCP            Reuse
 	// Strays are the messages dropped because their ID or question was another
@@ -46,15 +35,6 @@ type Server struct {
 // Reuse is how often a query found a connection open, and how often not.
 type Reuse struct {
 	Hits, Misses uint64
-}
-
-// Histogram is how long the exchanges took that ended with Rcode.
-type Histogram struct {
-	Rcode wire.Rcode
-	Count uint64
-	Sum   time.Duration
-	// Cumulative[i] is the number of exchanges that took at most Bucket(i).
-	Cumulative [Buckets]uint64
 }
 
 // Stats takes a snapshot. The caller owns it.
@@ -76,38 +56,25 @@ func (p *Pool) Stats() Stats {
 }
 
 // durations is a histogram for each rcode of the header's four bits; extended
-// ones have become SERVFAIL in wire. The last bucket is +Inf.
-type durations [16]struct {
-	buckets [Buckets + 1]atomic.Uint64
-	sum     atomic.Int64
+// ones have become SERVFAIL in wire.
+type durations [16]*stat.Histogram
+
+func newDurations() (d durations) {
+	for i := range d {
+		d[i] = stat.NewHistogram(stat.Seconds)
+	}
+	return d
 }
 
 func (d *durations) observe(c wire.Rcode, took time.Duration) {
-	h := &d[int(c)%len(d)]
-	h.buckets[bucketOf(took)].Add(1)
-	h.sum.Add(int64(took))
+	d[int(c)%len(d)].Observe(max(took, 0).Seconds())
 }
 
-// bucketOf is the least i with took <= Bucket(i), or Buckets.
-func bucketOf(took time.Duration) int {
-	if took <= firstBucket {
-		return 0
-	}
-	return min(bits.Len64(uint64((took-1)/firstBucket)), Buckets)
-}
-
-func (d *durations) snapshot() []Histogram {
-	var out []Histogram
-	for rcode := range d {
-		h := Histogram{Rcode: wire.Rcode(rcode), Sum: time.Duration(d[rcode].sum.Load())}
-		for i := range d[rcode].buckets {
-			h.Count += d[rcode].buckets[i].Load()
-			if i < Buckets {
-				h.Cumulative[i] = h.Count
-			}
-		}
-		if h.Count > 0 {
-			out = append(out, h)
+func (d *durations) snapshot() map[wire.Rcode]stat.Snapshot {
+	out := make(map[wire.Rcode]stat.Snapshot)
+	for rcode, h := range d {
+		if s := h.Read(); s.Count > 0 {
+			out[wire.Rcode(rcode)] = s
 		}
 	}
 	return out

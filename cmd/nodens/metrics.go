@@ -13,7 +13,6 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/stat"
-	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -239,17 +238,15 @@ func merge(a, b upstream.Server) upstream.Server {
 	b.Strays += a.Strays
 	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
 	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
-	b.Durations = append(b.Durations, a.Durations...)
+	for rcode, h := range a.Durations {
+		b.Durations[rcode] = b.Durations[rcode].Plus(h)
+	}
 	return b
 }
 
 func (s scrape) upstream(to upstream.Server) {
 	label := to.To.String()
-	byRcode := make(map[wire.Rcode]stat.Snapshot)
-	for _, h := range to.Durations {
-		byRcode[h.Rcode] = byRcode[h.Rcode].Plus(fromUpstream(h))
-	}
-	for rcode, h := range byRcode {
+	for rcode, h := range to.Durations {
 		s.histogram(proxyDuration, h, label, rcode.String())
 	}
 	s.put(proxyHealth, float64(to.HealthcheckFailures), label)
@@ -283,14 +280,6 @@ func (s scrape) view(st kubernetes.Stats) {
 	s.put(viewSynced, synced)
 	s.put(viewFaults, float64(st.Faults))
 	s.put(viewLastEvent, float64(st.LastEvent.Unix()))
-}
-
-func fromUpstream(h upstream.Histogram) stat.Snapshot {
-	out := stat.Snapshot{Count: h.Count, Sum: h.Sum.Seconds(), Buckets: make(map[float64]uint64)}
-	for i, n := range h.Cumulative {
-		out.Buckets[upstream.Bucket(i).Seconds()] = n
-	}
-	return out
 }
 
 func fromView(h kubernetes.Histogram) stat.Snapshot {
