@@ -1,34 +1,396 @@
 package differential
 
-import "testing"
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
 
 // allowance is a difference that is meant.
 type allowance struct {
 	reason string
-	// expect returns the view that the agent must give where CoreDNS gives
-	// this one. It returns false for a query that the entry is not about.
-	expect func(q query, coredns view) (view, bool)
+	// expect returns the view that the agent must give in this case, from
+	// CoreDNS's. It returns false for a query that the entry is not about.
+	expect func(c situation) (view, bool)
 	used   bool
+}
+
+// situation is a query, CoreDNS's answer to it, and the means to find out
+// more.
+type situation struct {
+	query
+	view
+	// caches says that answers are held.
+	caches bool
+	// ask asks CoreDNS another query.
+	ask func(query) view
+	// below gives names of services' ports by the name above them.
+	below map[string][]string
+}
+
+// other is CoreDNS's answer to the same query for another type.
+func (c situation) other(kind uint16) view {
+	q := c.query
+	q.kind = kind
+	v := c.ask(q)
+	v.Question = c.Question
+	return v
+}
+
+// bare is a reply without records, as a server gives that doesn't look for
+// any.
+func (c situation) bare(rcode string) view {
+	v := c.view
+	v.Rcode = rcode
+	v.Flags = without(v.Flags, "aa", "ra", "ad")
+	v.Answer, v.Authority, v.Additional = nil, nil, nil
+	return v
+}
+
+// negative is the cluster zone's answer that there is no such name or no such
+// record.
+func (c situation) negative(rcode string) view {
+	v := c.view
+	v.Rcode = rcode
+	v.Flags = without(v.Flags, "ra", "ad")
+	if !strings.Contains(v.Flags, "aa") {
+		v.Flags = strings.Replace(v.Flags, "qr", "qr aa", 1)
+	}
+	v.Answer, v.Additional = nil, nil
+	v.Authority = c.ask(query{name: c.origin(), kind: dns.TypeSOA}).Answer
+	if c.caches {
+		return v.fold(c.name, true)
+	}
+	return v
+}
+
+// origin is the cluster's zone that the name is in, written as in the query,
+// or empty.
+func (c situation) origin() string {
+	for _, z := range []string{zone, "in-addr.arpa.", "ip6.arpa."} {
+		if dns.IsSubDomain(z, c.name) {
+			return c.name[len(c.name)-len(z):]
+		}
+	}
+	return ""
+}
+
+// inCluster says that the name is in the cluster's domain.
+func (c situation) inCluster() bool { return strings.EqualFold(c.origin(), zone) }
+
+// reversed says that the name is a reverse name that the cluster has.
+func (c situation) reversed() bool {
+	if c.origin() == "" || c.inCluster() {
+		return false
+	}
+	v := c.other(dns.TypePTR)
+	return strings.Contains(v.Flags, "aa") && !c.dangling(v)
+}
+
+// dangling says that a PTR answer points at a name that is not there.
+func (c situation) dangling(v view) bool {
+	return len(v.Answer) == 1 && c.ask(query{name: v.Answer[0].Data, kind: dns.TypeA}).Rcode == "NXDOMAIN"
+}
+
+// labels are the labels left of the cluster's domain, in lower case.
+func (c situation) labels() []string {
+	return dns.SplitDomainName(strings.TrimSuffix(strings.ToLower(c.name), zone))
+}
+
+// underPod says that the name is a pod's, or below one.
+func (c situation) underPod(depth int) bool {
+	l := c.labels()
+	return c.inCluster() && len(l) >= depth && l[len(l)-1] == "pod"
+}
+
+func without(flags string, names ...string) string {
+	return strings.Join(slices.DeleteFunc(strings.Fields(flags), func(f string) bool { return slices.Contains(names, f) }), " ")
 }
 
 // allowed are the differences that are meant. The table is used by one test
 // at a time.
 func allowed() []*allowance {
-	return nil
+	return slices.Concat(allowedNames(), allowedMessages(), allowedTTLs())
+}
+
+// allowedNames are about what names there are and what they have.
+func allowedNames() []*allowance {
+	return []*allowance{
+		{
+			reason: "a reverse name that has a PTR record exists for the other types too; CoreDNS falls through to the upstream for them",
+			expect: func(c situation) (view, bool) {
+				if c.kind == dns.TypePTR || c.kind == dns.TypeSOA || c.inCluster() || !c.reversed() {
+					return view{}, false
+				}
+				return c.negative("NOERROR"), true
+			},
+		},
+		{
+			reason: "whether a name exists does not depend on the type: CoreDNS answers NODATA for SOA at any name",
+			expect: func(c situation) (view, bool) {
+				if c.kind != dns.TypeSOA || len(c.Answer) > 0 || c.origin() == "" || c.reversed() {
+					return view{}, false
+				}
+				return c.other(dns.TypeDS), true
+			},
+		},
+		{
+			reason: "whether a name exists does not depend on the type: CoreDNS denies TXT at names that have nothing but names below them",
+			expect: func(c situation) (view, bool) {
+				if !(c.kind == dns.TypeTXT && c.inCluster() && c.Rcode == "NXDOMAIN") {
+					return view{}, false
+				}
+				return c.other(dns.TypeDS), true
+			},
+		},
+		{
+			reason: "dns-version and ns.dns exist for each type, and so do the names above ns.dns and above a service's port (RFC 8020); CoreDNS denies them",
+			expect: func(c situation) (view, bool) {
+				if !(c.Rcode == "NXDOMAIN" && c.inCluster() && c.emptyNonTerminal()) {
+					return view{}, false
+				}
+				return c.negative("NOERROR"), true
+			},
+		},
+		{
+			reason: "a pod has addresses only: CoreDNS makes up an SRV record with port 0",
+			expect: func(c situation) (view, bool) {
+				if !(c.kind == dns.TypeSRV && c.underPod(3) && len(c.labels()) == 3 && len(c.Answer) > 0) {
+					return view{}, false
+				}
+				return c.negative("NOERROR"), true
+			},
+		},
+		{
+			reason: "there is no name below a pod's: CoreDNS doesn't look at the labels",
+			expect: func(c situation) (view, bool) {
+				if !(c.underPod(4) && c.Rcode == "NOERROR") {
+					return view{}, false
+				}
+				return c.negative("NXDOMAIN"), true
+			},
+		},
+		{
+			reason: "a port without a name has no SRV name: CoreDNS takes the label _ for any port",
+			expect: func(c situation) (view, bool) {
+				l := c.labels()
+				if !(c.inCluster() && c.Rcode == "NOERROR" && len(l) == 5 && (l[0] == "_" || l[1] == "_")) {
+					return view{}, false
+				}
+				return c.negative("NXDOMAIN"), true
+			},
+		},
+		{
+			reason: "endpoints of a service that is not there have no name, so none to point at",
+			expect: func(c situation) (view, bool) {
+				if !(c.kind == dns.TypePTR && strings.Contains(c.Flags, "aa") && c.dangling(c.view)) {
+					return view{}, false
+				}
+				return c.other(dns.TypeDS), true
+			},
+		},
+	}
+}
+
+// emptyNonTerminal says that names below this one have records, or that it
+// is the one that has a TXT record.
+func (c situation) emptyNonTerminal() bool {
+	switch l := c.labels(); {
+	case len(l) == 1 && (l[0] == "dns-version" || l[0] == "dns"), len(l) == 2 && l[0] == "ns" && l[1] == "dns":
+		return true
+	case len(l) == 4:
+		// Both servers take ports and protocols without underscores too.
+		for _, name := range c.below["_"+strings.TrimPrefix(strings.ToLower(c.name), "_")] {
+			if len(c.ask(query{name: name, kind: dns.TypeSRV, tcp: true}).Answer) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// allowedMessages are about how messages are read and written.
+func allowedMessages() []*allowance {
+	// noted is for the queries that are given as bytes.
+	noted := func(note string, expect func(c situation) view) func(situation) (view, bool) {
+		return func(c situation) (view, bool) {
+			if c.note != note {
+				return view{}, false
+			}
+			return expect(c), true
+		}
+	}
+	formerr := func(c situation) view {
+		v := c.bare("FORMERR")
+		v.Question, v.EDNS = nil, ""
+		return v
+	}
+	return []*allowance{
+		{
+			reason: "only class IN is served; CoreDNS answers in any class with records of class IN",
+			expect: func(c situation) (view, bool) { return c.bare("REFUSED"), c.class != 0 },
+		},
+		{
+			reason: "the OPT of BADVERS carries the server's size like any other (RFC 6891, 6.1.3)",
+			expect: func(c situation) (view, bool) {
+				v := c.view
+				v.EDNS = strings.Replace(v.EDNS, "size 0", "size 1232", 1)
+				return v, v.Rcode == "BADVERS"
+			},
+		},
+		{
+			reason: "the target of an SRV record is the service's own name, in lower case; CoreDNS takes the zone's letters from the query",
+			expect: func(c situation) (view, bool) {
+				v := c.view.clone()
+				for i, r := range v.Answer {
+					v.Answer[i].Data = strings.ToLower(r.Data)
+				}
+				for i, r := range v.Additional {
+					v.Additional[i].Owner = strings.ToLower(r.Owner)
+				}
+				return v, c.kind == dns.TypeSRV && c.inCluster()
+			},
+		},
+		{
+			reason: "AD is for clients that ask for it with AD or DO (RFC 6840, 5.7)",
+			expect: func(c situation) (view, bool) {
+				v := c.view
+				v.Flags = without(v.Flags, "ad")
+				return v, !c.query.ad && !c.query.do
+			},
+		},
+		{
+			reason: "options go from hop to hop (RFC 6891, 6.1.1): the upstream's are not the agent's",
+			expect: func(c situation) (view, bool) {
+				v := c.view
+				v.EDNS, _, _ = strings.Cut(v.EDNS, ", option")
+				return v, true
+			},
+		},
+		{
+			reason: "NOTIFY is for name servers with zones of their own; CoreDNS answers it like a query",
+			expect: noted("opcode notify", func(c situation) view {
+				v := c.bare("NOTIMP")
+				v.Flags, v.Question = "qr rd", nil
+				return v
+			}),
+		},
+		{
+			reason: "two OPT records are a format error (RFC 6891, 6.1.1)",
+			expect: noted("two OPT", formerr),
+		},
+		{
+			reason: "a question without its class is a format error; CoreDNS takes it for class 0 and answers",
+			expect: noted("cut off after the type", formerr),
+		},
+		{
+			reason: "a header that promises a question and brings none is a format error, not a failure of the server",
+			expect: noted("header alone", formerr),
+		},
+		{
+			reason: "what is no query ends a TCP connection; CoreDNS keeps it open and says nothing",
+			expect: func(c situation) (view, bool) {
+				return view{Outcome: "connection ends"}, c.tcp && c.Outcome == "silence"
+			},
+		},
+	}
+}
+
+// allowedTTLs are about how long an answer holds.
+func allowedTTLs() []*allowance {
+	return []*allowance{
+		{
+			reason: "an answer from an upstream has one TTL, the least in it; CoreDNS does so with a cache and not without",
+			expect: func(c situation) (view, bool) {
+				return c.least(func(r record) bool { return c.origin() == "" || !dns.IsSubDomain(zone, r.Owner) }), !c.caches
+			},
+		},
+		{
+			reason: "an answer that is not held has the TTLs of one that is; CoreDNS gives it the floor of its cache, five seconds",
+			expect: func(c situation) (view, bool) {
+				v := c.view.clone()
+				n := 0
+				for _, section := range [][]record{v.Answer, v.Authority} {
+					for i := range section {
+						if section[i].TTL != 5 {
+							return view{}, false
+						}
+						section[i].TTL = 30
+						n++
+					}
+				}
+				return v, c.caches && n > 0
+			},
+		},
+		{
+			reason: "the cluster's own records don't come from the cache, so its cap doesn't lower their TTLs",
+			expect: func(c situation) (view, bool) {
+				v := c.view.clone()
+				for i, r := range v.Answer {
+					switch {
+					case dns.IsSubDomain("dns-version."+zone, r.Owner):
+						v.Answer[i].TTL = 28800
+					case dns.IsSubDomain(zone, r.Owner):
+						v.Answer[i].TTL = 30
+					}
+				}
+				return v, c.caches && c.inCluster()
+			},
+		},
+		{
+			reason: "a negative answer holds for the least of its SOA's TTL and MINIMUM (RFC 2308, 5)",
+			expect: func(c situation) (view, bool) {
+				if !c.caches || len(c.Answer) > 0 || len(c.Authority) != 1 || c.Authority[0].Type != "SOA" {
+					return view{}, false
+				}
+				f := strings.Fields(c.Authority[0].Data)
+				minimum, err := strconv.ParseUint(f[len(f)-1], 10, 32)
+				if err == nil {
+					c.Authority[0].TTL = min(c.Authority[0].TTL, uint32(minimum))
+				}
+				return c.view, err == nil
+			},
+		},
+	}
+}
+
+// least gives all records that are meant the least of their TTLs.
+func (c situation) least(meant func(record) bool) view {
+	v := c.view.clone()
+	least := ^uint32(0)
+	sections := [][]record{v.Answer, v.Authority, v.Additional}
+	for _, s := range sections {
+		for _, r := range s {
+			if meant(r) {
+				least = min(least, r.TTL)
+			}
+		}
+	}
+	for _, s := range sections {
+		for i := range s {
+			if meant(s[i]) {
+				s[i].TTL = least
+			}
+		}
+	}
+	return v
 }
 
 // excuse says whether the allowances make CoreDNS's view into the agent's,
 // and marks those that were needed.
-func excuse(table []*allowance, q query, coredns, agent view, same func(a, b view) bool) bool {
+func excuse(table []*allowance, c situation, agent view, same func(a, b view) bool) bool {
 	var needed []*allowance
 	for _, a := range table {
-		expected, ok := a.expect(q, coredns.clone())
-		if ok && !same(expected, coredns) {
-			coredns = expected
+		expected, ok := a.expect(c)
+		if ok && !same(expected, c.view) {
+			c.view = expected
 			needed = append(needed, a)
 		}
 	}
-	if !same(coredns, agent) {
+	if !same(c.view, agent) {
 		return false
 	}
 	for _, a := range needed {

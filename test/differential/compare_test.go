@@ -111,21 +111,23 @@ func TestAge(t *testing.T) {
 }
 
 func TestExcuse(t *testing.T) {
-	toNodata := &allowance{reason: "r", expect: func(q query, v view) (view, bool) {
+	toNodata := &allowance{reason: "r", expect: func(c situation) (view, bool) {
+		v := c.view
 		v.Rcode = "NOERROR"
-		return v, q.name == "x."
+		return v, c.name == "x."
 	}}
-	unneeded := &allowance{reason: "u", expect: func(_ query, v view) (view, bool) { return v, true }}
+	unneeded := &allowance{reason: "u", expect: func(c situation) (view, bool) { return c.view, true }}
 	table := []*allowance{toNodata, unneeded}
 	same := func(a, b view) bool { return gocmp.Equal(a, b) }
 	name, nodata, failure := view{Rcode: "NXDOMAIN"}, view{Rcode: "NOERROR"}, view{Rcode: "SERVFAIL"}
-	if excuse(table, query{name: "y."}, name, nodata, same) || toNodata.used {
+	x, y := situation{query: query{name: "x."}, view: name}, situation{query: query{name: "y."}, view: name}
+	if excuse(table, y, nodata, same) || toNodata.used {
 		t.Error("an entry excuses a query that it is not about")
 	}
-	if excuse(table, query{name: "x."}, name, failure, same) || toNodata.used {
+	if excuse(table, x, failure, same) || toNodata.used {
 		t.Error("an entry excuses an answer that it doesn't ask for")
 	}
-	if !excuse(table, query{name: "x."}, name, nodata, same) || !toNodata.used {
+	if !excuse(table, x, nodata, same) || !toNodata.used {
 		t.Error("an entry doesn't excuse its own case")
 	}
 	if unneeded.used {

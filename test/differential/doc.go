@@ -8,7 +8,8 @@
 // question, the records of each section as a set with case and TTL, EDNS. A
 // SOA's serial and the order of records are not part of it, nor are the
 // records of a truncated reply, since which of them fit is any server's
-// choice.
+// choice. Where the Corefile has caches, a TTL may have gone down by the time
+// since the start, and letters count in the query's own name only.
 //
 // Where the agent is meant to answer otherwise, an entry of the table allowed
 // says why and rewrites CoreDNS's view into the one the agent must give. An

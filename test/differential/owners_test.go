@@ -53,6 +53,22 @@ func (w *world) owners() []string {
 	return names
 }
 
+// below gives the names of the worlds' ports by the name one label shorter.
+func below(worlds ...*world) map[string][]string {
+	names := map[string][]string{}
+	for _, w := range worlds {
+		for _, s := range w.services {
+			for _, p := range s.Spec.Ports {
+				name := portName(p) + "." + s.Name + "." + s.Namespace + ".svc." + zone
+				if p.Name != "" {
+					names[parent(name)] = append(names[parent(name)], name)
+				}
+			}
+		}
+	}
+	return names
+}
+
 func portName(p corev1.ServicePort) string {
 	return "_" + p.Name + "._" + strings.ToLower(string(p.Protocol))
 }

@@ -142,11 +142,13 @@ func records(rrs []dns.RR) []record {
 			copied.Serial = 0
 			rr = &copied
 		}
+		// Name, TTL, class and type stand before the data.
+		text := strings.SplitN(rr.String(), "\t", 5)
 		out = append(out, record{
 			Owner: h.Name,
 			Class: dns.Class(h.Class).String(),
 			Type:  dns.Type(h.Rrtype).String(),
-			Data:  strings.TrimPrefix(rr.String(), h.String()),
+			Data:  text[len(text)-1],
 			TTL:   h.Ttl,
 		})
 	}
@@ -172,6 +174,29 @@ func (v view) clone() view {
 	v.Answer = slices.Clone(v.Answer)
 	v.Authority = slices.Clone(v.Authority)
 	v.Additional = slices.Clone(v.Additional)
+	return v
+}
+
+// fold writes names in lower case. CoreDNS's cache gives a name with the
+// letters of whoever asked for it first, in any of the records; the agent is
+// held to the letters of the query in the owner names that are the query's
+// name, which is why these are left alone, or set right for CoreDNS.
+func (v view) fold(qname string, setRight bool) view {
+	v = v.clone()
+	for _, s := range [][]record{v.Answer, v.Authority, v.Additional} {
+		for i, r := range s {
+			switch {
+			case !strings.EqualFold(r.Owner, qname):
+				s[i].Owner = strings.ToLower(r.Owner)
+			case setRight:
+				s[i].Owner = qname
+			}
+			switch r.Type {
+			case "SOA", "SRV", "PTR", "CNAME", "NS", "MX":
+				s[i].Data = strings.ToLower(r.Data)
+			}
+		}
+	}
 	return v
 }
 
