@@ -104,24 +104,24 @@ func (p *parser) check(path string, blocks []*Block) {
 	for _, b := range blocks {
 		for _, zone := range b.Zones {
 			c := claim{zone, b.Port}
-			for _, first := range claims[c] {
-				p.overlap(first, b, zone)
+			if !slices.ContainsFunc(claims[c], func(first *Block) bool { return p.overlap(first, b, zone) }) {
+				claims[c] = append(claims[c], b)
 			}
-			claims[c] = append(claims[c], b)
 		}
 	}
 }
 
-// overlap notes that b serves zone where first does already. A block without bind
+// overlap reports whether b serves zone where first does already, and notes it. A block without bind
 // listens everywhere, as CoreDNS counts it.
-func (p *parser) overlap(first, b *Block, zone wire.Name) {
+func (p *parser) overlap(first, b *Block, zone wire.Name) bool {
 	if first.Bind != nil && b.Bind != nil {
 		shared := slices.ContainsFunc(b.Bind.Addrs, func(a netip.Addr) bool { return slices.Contains(first.Bind.Addrs, a) })
 		if !shared {
-			return
+			return false
 		}
 	}
 	at := word{text: zone.String(), file: b.File, line: b.Line}
 	p.fault(at, "the zone %s on port %d is served already by the block at %s:%d; make one block of them, or bind them to different addresses",
 		zone, b.Port, first.File, first.Line)
+	return true
 }

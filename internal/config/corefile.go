@@ -55,7 +55,7 @@ func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 }
 
 // locate gives each key its place. The lexer's blocks don't carry one, so the
-// first header of the same keys that no block has taken is it.
+// first header of the same keys that no block has taken is it. heads is used up.
 func (g *group) locate(path string, keys []string, heads *[]header) []word {
 	at := word{file: path}
 	for _, d := range g.directives {
@@ -63,12 +63,11 @@ func (g *group) locate(path string, keys []string, heads *[]header) []word {
 			at = w
 		}
 	}
-	for i, h := range *heads {
-		if h.matches(keys) {
-			*heads = slices.Delete(slices.Clone(*heads), i, i+1)
-			at = h.at
-			break
-		}
+	i := slices.IndexFunc(*heads, func(h header) bool { return slices.Equal(h.keys, keys) })
+	if i >= 0 {
+		at = (*heads)[i].at
+		copy((*heads)[1:i+1], (*heads)[:i]) // i is 0 but for blocks that are imported
+		*heads = (*heads)[1:]
 	}
 	at.line = max(at.line, 1)
 	words := make([]word, len(keys))
@@ -104,6 +103,11 @@ func expandedName(text, name string) string {
 	return text
 }
 
+// sameLine reports whether next stands on the line that w ends on.
+func (w word) sameLine(next word) bool {
+	return w.file == next.file && w.line+strings.Count(w.text, "\n") == next.line
+}
+
 // maxNesting is one more than a Corefile has: directive, option. The rest is a
 // mistake that is better reported than followed.
 const maxNesting = 3
@@ -124,7 +128,7 @@ func nest(words []word, depth int) (list []statement, rest []word) {
 			s := &list[len(list)-1]
 			s.body, fresh = append(s.body, body...), true
 			continue
-		case fresh || w.file != last.file || w.line != last.line+strings.Count(last.text, "\n"):
+		case fresh || !last.sameLine(w):
 			list = append(list, statement{words: []word{w}})
 		default:
 			s := &list[len(list)-1]

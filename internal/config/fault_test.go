@@ -159,6 +159,7 @@ Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: bind, b
 Corefile:6: forward: "x" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},
+		{"many forwards", ". {\n" + strings.Repeat("forward . 192.0.2.1\n", maxForwards+1) + "}\n", `Corefile:102: forward: a block has more than 100 forwards; write a server block for each zone`},
 		{"long word", strings.Repeat("a", maxWord+1), `Corefile:1: a word is longer than 16384 bytes; is a closing quote missing?`},
 		{"large file", strings.Repeat("#\n", maxFile), `Corefile: the file is larger than 1048576 bytes; a Corefile is not`},
 	} {

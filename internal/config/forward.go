@@ -46,6 +46,9 @@ const (
 	// maxUpstreams is CoreDNS's bound. More hide from the policies which of them
 	// works.
 	maxUpstreams = 15
+	// maxForwards bounds a block's chain, which is walked for each query; zones are
+	// looked up faster.
+	maxForwards  = 100
 	forwardUsage = "forward FROM TO… (TO: an IP address with or without a port, or a resolv.conf file)"
 )
 
@@ -168,10 +171,14 @@ func (f *Forward) from(p *parser, w word) {
 }
 
 // join appends a further forward to the chain.
-func (f *Forward) join(_ *parser, _ statement, next directive) {
-	last := f
-	for last.Next != nil {
+func (f *Forward) join(p *parser, s statement, next directive) {
+	last, n := f, 2
+	for ; last.Next != nil; n++ {
 		last = last.Next
+	}
+	if n > maxForwards {
+		p.fault(s.name(), "a block has more than %d forwards; write a server block for each zone", maxForwards)
+		return
 	}
 	last.Next = next.(*Forward)
 }

@@ -35,8 +35,12 @@ type header struct {
 	keys []string
 }
 
-func (h header) matches(keys []string) bool {
-	return slices.Equal(h.keys, keys)
+// snippet is the NAME of a header (NAME), or "" if h is a server block's.
+func (h header) snippet() string {
+	if len(h.keys) != 1 || !strings.HasPrefix(h.keys[0], "(") || !strings.HasSuffix(h.keys[0], ")") {
+		return ""
+	}
+	return strings.TrimSuffix(h.keys[0][1:], ")")
 }
 
 // imports walks a Corefile and all it imports before the lexer does, to bound the
@@ -96,8 +100,8 @@ func (im *imports) blocks(words []word) error {
 			return &Fault{File: head.at.file, Line: head.at.line, Word: "{", Text: `a server block needs a zone before its "{", such as "." for all names`}
 		}
 		end := closing(words, i)
-		if name, ok := strings.CutPrefix(head.keys[0], "("); ok && len(head.keys) == 1 && strings.HasSuffix(name, ")") {
-			im.snippets[strings.TrimSuffix(name, ")")] = words[i+1 : max(end, i+1)]
+		if name := head.snippet(); name != "" {
+			im.snippets[name] = words[i+1 : max(end, i+1)]
 		} else {
 			im.heads = append(im.heads, head)
 		}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // The placeholders of NodeLocal DNSCache's base Corefile.
@@ -153,11 +154,8 @@ func findPillar(code string) (start int, name string) {
 			return start, known
 		}
 	}
-	end := start
-	for end < len(code) && (code[end] == '_' || 'A' <= code[end] && code[end] <= 'Z') {
-		end++
-	}
-	return start, code[start:end]
+	rest := strings.TrimLeft(code[start:], "_ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	return start, strings.TrimSuffix(code[start:], rest)
 }
 
 // value is what name stands for, or what is the matter with it. ported is whether
@@ -216,19 +214,24 @@ func (s *scanner) split(line string) (code, comment string) {
 	for i, c := range line {
 		switch {
 		case s.quoted:
-			closed := c == '"' && !s.escaped
-			s.escaped = c == '\\' && !s.escaped
-			s.quoted = !closed
+			s.inside(c)
 		case c == '#':
 			s.word = false
 			return line[:i], line[i:]
-		case c == ' ' || c == '\t' || c == '\n':
+		case c == '\r': // the lexer drops it
+		case unicode.IsSpace(c):
 			s.word = false
 		case c == '"' && !s.word:
 			s.quoted = true
-		case c != '\r':
+		default:
 			s.word = true
 		}
 	}
 	return line, ""
+}
+
+// inside takes one character of a quoted word.
+func (s *scanner) inside(c rune) {
+	s.quoted = c != '"' || s.escaped
+	s.escaped = c == '\\' && !s.escaped
 }

@@ -31,19 +31,25 @@ func (r *Reload) parse(p *parser, s statement) {
 		return
 	}
 	args := s.args()
-	if len(args) > 0 && (args[0].text == "off" || args[0].text == "0" || args[0].text == "0s") {
-		*r = Reload{}
-		return
-	}
 	if len(args) > 0 {
+		if args[0].text == "off" || zero(args[0]) {
+			*r = Reload{}
+			return
+		}
 		r.Interval, _ = p.duration(args[0], minInterval, longest)
 	}
 	if len(args) > 1 {
 		least := minJitter
-		if d, err := time.ParseDuration(args[1].text); err == nil && d == 0 {
+		if zero(args[1]) {
 			least = 0
 		}
 		r.Jitter, _ = p.duration(args[1], least, longest)
 	}
 	r.Jitter = min(r.Jitter, r.Interval/2)
+}
+
+// zero reports whether w is a duration of nothing, which turns a thing off.
+func zero(w word) bool {
+	d, err := time.ParseDuration(w.text)
+	return err == nil && d == 0
 }

@@ -62,6 +62,9 @@ func (b *Block) Directives() []string {
 func (p *parser) directives(list []statement) {
 	table := slots()
 	for _, s := range list {
+		if len(p.faults) > 1000 { // no Corefile, and no error would show them all
+			break
+		}
 		name := s.name()
 		i := slices.IndexFunc(table, func(s slot) bool { return s.name == name.text })
 		if i < 0 {

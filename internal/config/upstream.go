@@ -84,16 +84,9 @@ func nameservers(text []byte) []netip.AddrPort {
 
 // parseUpstream reads one TO: an address, or the path of a file.
 func parseUpstream(text string) (to netip.AddrPort, path string, err error) {
-	rest := text
-	if scheme, after, ok := strings.Cut(text, "://"); ok {
-		switch scheme {
-		case "dns":
-			rest = after
-		case "tls", "https", "quic", "grpc":
-			return to, "", fmt.Errorf("%q: CoreDNS has %s://, this version of nodens asks upstreams over plain UDP and TCP only; write IP or IP:PORT", text, scheme)
-		default:
-			return to, "", fmt.Errorf("%q has an unknown scheme %q; allowed: dns", text, scheme)
-		}
+	rest, err := cutScheme(text)
+	if err != nil {
+		return to, "", err
 	}
 	if rest == "" {
 		return to, "", fmt.Errorf("%q is empty: is an environment variable unset?", text)
@@ -114,6 +107,21 @@ func parseUpstream(text string) (to netip.AddrPort, path string, err error) {
 		return to, rest, nil
 	}
 	return to, "", fmt.Errorf("%q is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT", text)
+}
+
+// cutScheme takes "dns://" off and refuses other transports.
+func cutScheme(text string) (string, error) {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok {
+		return text, nil
+	}
+	switch scheme {
+	case "dns":
+		return rest, nil
+	case "tls", "https", "quic", "grpc":
+		return "", fmt.Errorf("%q: CoreDNS has %s://, this version of nodens asks upstreams over plain UDP and TCP only; write IP or IP:PORT", text, scheme)
+	}
+	return "", fmt.Errorf("%q has an unknown scheme %q; allowed: dns", text, scheme)
 }
 
 // unbracket takes the brackets off "[::1]".
