@@ -151,9 +151,20 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	defer a.removePidfile()
+	a.watchHealth(ctx)
 	a.serving.Store(true)
 	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
 	return a.loop(ctx)
+}
+
+// watchHealth starts looking at the first health endpoint there is.
+func (a *agent) watchHealth(ctx context.Context) {
+	for _, b := range a.current.Load().cfg.Blocks {
+		if b.Health != nil {
+			a.background.Go(func() { a.pulse.run(ctx, b.Health.Addr) })
+			return
+		}
+	}
 }
 
 // loop waits for the end, and reloads until then.
