@@ -96,6 +96,7 @@ func measure(ctx context.Context, p plan) (*report, error) {
 			return nil, err
 		}
 	}
+	b.report.judge()
 	b.report.fact("load average", b.report.loadBefore+" before, "+loadAverage()+" after")
 	return b.report, nil
 }

@@ -60,6 +60,26 @@ func (r *report) ratio(of, to cell) (spread, bool) {
 	return spreadOf(values), true
 }
 
+// quiet is how much of the server's core others may take. The harness itself and
+// the kernel's own threads stay below a hundredth; what takes five is a machine
+// that does something else.
+const quiet = 0.05
+
+// judge notes when the numbers are not worth much.
+func (r *report) judge() {
+	var all []float64
+	for _, samples := range r.samples {
+		for _, s := range samples {
+			all = append(all, s.others())
+		}
+	}
+	if v := spreadOf(all); v.median > quiet {
+		r.notes = append(r.notes, fmt.Sprintf("**The machine was not quiet.** In the median measurement %s of the server's core went to others. "+
+			"What shares a core with other work loses its caches to it, the larger program more of them: "+
+			"these prices are too high, and their ratios only say in which direction they point.", percent(v.median)))
+	}
+}
+
 // prices is the table of a workload.
 func (r *report) prices(w workload) string {
 	rows := [][]string{{"server", "CPU µs per query", "least–most", "in the kernel", "queries/s", "sleeps per query", "core busy", "by others", "RSS MiB", "answer bytes", "misses"}}

@@ -60,6 +60,24 @@ func TestRatio(t *testing.T) {
 	}
 }
 
+func TestJudge(t *testing.T) {
+	r := made()
+	r.judge()
+	if len(r.notes) != 1 || !strings.Contains(r.notes[0], "40 %") {
+		t.Errorf("with 40 %% of the core gone the notes are %q", r.notes)
+	}
+	r = made()
+	for _, samples := range r.samples {
+		for i := range samples {
+			samples[i].idle = samples[i].elapsed - samples[i].cpu
+		}
+	}
+	r.judge()
+	if len(r.notes) != 0 {
+		t.Errorf("on a quiet machine the notes are %q", r.notes)
+	}
+}
+
 func TestPrices(t *testing.T) {
 	const want = `
 | server  | CPU µs per query |  least–most | in the kernel | queries/s | sleeps per query | core busy | by others | RSS MiB | answer bytes | misses |
