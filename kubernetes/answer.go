@@ -20,27 +20,53 @@ type writer struct {
 // the zone that an alias ends at. complete is false if the answer hangs on a name
 // that is not in view.
 func (w *writer) write(m *match, qtype uint16) (target wire.Name, complete bool) {
-	alias := m.node == named && m.svc.kind == external
 	switch {
-	case qtype == wire.TypeA || qtype == wire.TypeAAAA:
-		if alias {
-			return w.chase(m.svc, qtype)
-		}
+	case qtype != wire.TypeA && qtype != wire.TypeAAAA:
+		w.other(m, qtype)
+	case m.alias():
+		return w.chase(m.svc, qtype)
+	default:
 		w.addresses(m, wire.AtQuestion, qtype)
-	case qtype == wire.TypeCNAME && alias:
-		w.name(wire.Answer, wire.TypeCNAME, wire.AtQuestion, m.svc.target)
-	case qtype == wire.TypeSRV:
-		w.srv(m)
-	case qtype == wire.TypePTR && m.node == reverseIP:
-		w.pointers(m)
-	case qtype == wire.TypeTXT && m.node == version:
-		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeTXT, versionTTL, []byte("\x051.1.0"))
-	case qtype == wire.TypeSOA && m.node == apex:
-		w.soa(wire.Answer)
-	case qtype == wire.TypeNS && m.node == apex:
-		w.nameservers()
 	}
 	return "", true
+}
+
+// alias reports whether m is the name of an external service.
+func (m *match) alias() bool { return m.node == named && m.svc.kind == external }
+
+// kinds says which node has records of each type that is no address. A type that is
+// not here has none: the name exists, and that is all there is to say.
+var kinds = map[uint16]node{
+	wire.TypeCNAME: named,
+	wire.TypePTR:   reverseIP,
+	wire.TypeTXT:   version,
+	wire.TypeSOA:   apex,
+	wire.TypeNS:    apex,
+}
+
+// other writes m's records of a type that is no address.
+func (w *writer) other(m *match, qtype uint16) {
+	if qtype == wire.TypeSRV {
+		w.srv(m)
+		return
+	}
+	if m.node != kinds[qtype] {
+		return
+	}
+	switch qtype {
+	case wire.TypeCNAME:
+		if m.alias() {
+			w.name(wire.Answer, wire.TypeCNAME, wire.AtQuestion, m.svc.target)
+		}
+	case wire.TypePTR:
+		w.pointers(m)
+	case wire.TypeTXT:
+		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeTXT, versionTTL, []byte("\x051.1.0"))
+	case wire.TypeSOA:
+		w.soa(wire.Answer)
+	case wire.TypeNS:
+		w.nameservers()
+	}
 }
 
 // addresses writes m's addresses of qtype, as records of owner.
@@ -127,7 +153,7 @@ func (w *writer) chase(s *service, qtype uint16) (target wire.Name, complete boo
 		}
 		n := copy(buf[:], s.target)
 		m := w.zone.find(buf[:n], w.origin)
-		if m.node == named && m.svc.kind == external {
+		if m.alias() {
 			s = m.svc
 			continue
 		}
@@ -177,7 +203,7 @@ func (v *View) selecting() []selected {
 		}
 		for s := range r.each {
 			svc := v.index.services[s.key]
-			if svc == nil || svc.kind != clusterIP && svc.kind != headless {
+			if !svc.hasEndpoints() {
 				continue
 			}
 			if !slices.ContainsFunc(list, func(have selected) bool { return have.key == s.key }) {

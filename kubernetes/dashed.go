@@ -93,34 +93,58 @@ func parseDashed6(text []byte) (packedAddr, bool) {
 		gap, text = 0, text[2:]
 	}
 	for len(text) > 0 {
-		v, digits := 0, 0
-		for digits < len(text) {
-			d, ok := hex(text[digits])
-			if !ok {
-				break
-			}
-			if digits++; digits > 4 {
-				return packedAddr{}, false
-			}
-			v = v<<4 | int(d)
-		}
-		if digits == 0 || n == 16 {
+		v, digits := group(text)
+		if digits == 0 || digits > 4 || n == len(b) {
 			return packedAddr{}, false
 		}
 		b[n], b[n+1] = byte(v>>8), byte(v)
 		n += 2
-		text = text[digits:]
-		switch {
-		case len(text) == 0:
-		case bytes.HasPrefix(text, dashes) && gap < 0:
-			gap, text = n, text[2:]
-		case text[0] == '-' && len(text) > 1 && text[1] != '-':
-			text = text[1:]
-		default:
+		var sep separator
+		switch sep, text = separated(text[digits:]); {
+		case sep == wrong, sep == double && gap >= 0:
 			return packedAddr{}, false
+		case sep == double:
+			gap = n
 		}
 	}
 	return spread(b, n, gap)
+}
+
+// group reads the hex digits that text starts with, five at most.
+func group(text []byte) (v, digits int) {
+	for digits < len(text) && digits < 5 {
+		d, ok := hex(text[digits])
+		if !ok {
+			break
+		}
+		v = v<<4 | int(d)
+		digits++
+	}
+	return v, digits
+}
+
+// separator is what stands between two groups.
+type separator uint8
+
+const (
+	wrong separator = iota
+	end
+	single
+	double
+)
+
+// separated reads what stands behind a group, and gives what is behind that. Only a
+// double dash may end the text.
+func separated(text []byte) (separator, []byte) {
+	switch {
+	case len(text) == 0:
+		return end, text
+	case bytes.HasPrefix(text, dashes):
+		return double, text[2:]
+	case text[0] == '-' && len(text) > 1:
+		return single, text[1:]
+	}
+	return wrong, text
 }
 
 // spread puts the zeros of "--" where they stood.

@@ -28,13 +28,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		r.Start(nil, &q)
 		outcome, target := z.Answer(&q, &r)
-		if (outcome == Alias) != (target != "") {
-			t.Fatalf("outcome %d with the target %q", outcome, target)
-		}
-		wrote := r.Count(wire.Answer) + r.Count(wire.Authority) + r.Count(wire.Additional)
-		if (outcome == NotMine || outcome == NotSynced) && wrote > 0 {
-			t.Fatalf("outcome %d, and %d records are written", outcome, wrote)
-		}
+		checkOutcome(t, outcome, target, &r)
 		m := new(dns.Msg)
 		if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
 			t.Fatalf("%v", err)
@@ -43,4 +37,15 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("a denial without a SOA: %v", m)
 		}
 	})
+}
+
+func checkOutcome(t *testing.T, outcome Outcome, target wire.Name, r *wire.Reply) {
+	t.Helper()
+	if (outcome == Alias) != (target != "") {
+		t.Fatalf("outcome %d with the target %q", outcome, target)
+	}
+	wrote := r.Count(wire.Answer) + r.Count(wire.Authority) + r.Count(wire.Additional)
+	if (outcome == NotMine || outcome == NotSynced) && wrote > 0 {
+		t.Fatalf("outcome %d, and %d records are written", outcome, wrote)
+	}
 }

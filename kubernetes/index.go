@@ -231,26 +231,16 @@ func (x *index) publish(key string, s *service) {
 
 // unite is every address of the given size in list, each once.
 func unite(list []*slice, size int) string {
-	var only *slice
-	n := 0
-	for _, s := range list {
-		if s.size == size && s.addrs != "" {
-			only = s
-			n++
-		}
-	}
-	if n == 0 {
+	list = slices.DeleteFunc(slices.Clone(list), func(s *slice) bool { return s.size != size || s.addrs == "" })
+	if len(list) == 0 {
 		return ""
 	}
-	if n == 1 && only.hosts == nil {
-		return only.addrs // no address is twice in it: share its bytes
+	if len(list) == 1 && !list[0].repeats() {
+		return list[0].addrs // share its bytes
 	}
 	seen := make(map[string]struct{})
 	var b strings.Builder
 	for _, s := range list {
-		if s.size != size {
-			continue
-		}
 		for i := range s.len() {
 			a := s.addr(i)
 			if _, dup := seen[a]; !dup {

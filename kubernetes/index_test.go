@@ -365,17 +365,10 @@ func FuzzParseDashed(f *testing.F) {
 		if len(s) > 63 || strings.ContainsAny(s, ".:%") {
 			return
 		}
-		text := strings.ReplaceAll(s, "-", ":")
-		if strings.Count(s, "-") == 3 && !strings.Contains(s, "--") {
-			text = strings.ReplaceAll(s, "-", ".")
-		}
-		want, err := netip.ParseAddr(text)
+		want, err := undash(s)
 		got, ok := parseDashed([]byte(s))
-		if ok != (err == nil) {
-			t.Fatalf("%q: read %v, netip says %v", s, ok, err)
-		}
-		if ok && !got.is(packAddr(want.Unmap())) {
-			t.Fatalf("%q: %x, want %s", s, got.bytes[:got.size], want)
+		if ok != (err == nil) || ok && !got.is(packAddr(want)) {
+			t.Fatalf("%q: %x %v, netip says %v %v", s, got.bytes[:got.size], ok, want, err)
 		}
 		if !ok {
 			return
@@ -385,4 +378,64 @@ func FuzzParseDashed(f *testing.F) {
 			t.Fatalf("%q → %q → %v", s, back, ok)
 		}
 	})
+}
+
+// undash reads a dashed address the slow way.
+func undash(s string) (netip.Addr, error) {
+	text := strings.ReplaceAll(s, "-", ":")
+	if strings.Count(s, "-") == 3 && !strings.Contains(s, "--") {
+		text = strings.ReplaceAll(s, "-", ".")
+	}
+	a, err := netip.ParseAddr(text)
+	return a.Unmap(), err
+}
+
+// A name that exists makes all names above it exist (RFC 8020), and a name exists
+// for all types or for none.
+func TestNamesAboveExist(t *testing.T) {
+	cfg := testConfig(t)
+	found := 0
+	for seed := range uint64(60) {
+		w, v := newWorld(seed), emptyView()
+		for range 60 {
+			w.step(v)
+		}
+		cfg.IgnoreEmptyService = seed%4 == 0
+		z := NewZone(v, cfg)
+		for range 60 {
+			name := w.name() + ".cluster.local"
+			m, _, _ := ask(t, z, name, dns.TypeA)
+			for _, qtype := range []uint16{dns.TypeAAAA, dns.TypeSRV, dns.TypeTXT, dns.TypeSOA, dns.TypePTR} {
+				if other, _, _ := ask(t, z, name, qtype); other.Rcode != m.Rcode {
+					t.Fatalf("seed %d: %s is %s for A and %s for %s", seed, name, dns.RcodeToString[m.Rcode],
+						dns.RcodeToString[other.Rcode], dns.TypeToString[qtype])
+				}
+			}
+			if m.Rcode != dns.RcodeSuccess {
+				continue
+			}
+			found++
+			_, parent, _ := strings.Cut(name, ".")
+			if above, _, _ := ask(t, z, parent, dns.TypeA); above.Rcode != dns.RcodeSuccess {
+				t.Fatalf("seed %d: %s exists and %s does not", seed, name, parent)
+			}
+		}
+	}
+	if found < 500 {
+		t.Errorf("only %d of the names exist: the test tests little", found)
+	}
+}
+
+// name is a random name of the sort that the world's objects have.
+func (w *world) name() string {
+	base := w.pick("x", "y", "z") + "." + w.pick("a", "b") + "." + w.pick("svc", "svc", "svc", "pod")
+	switch w.rng.IntN(4) {
+	case 0:
+		return base
+	case 1:
+		return w.pick("h1", "h2", "10-1-0-1", "10-1-0-2", "fd00-1--1", "_tcp", "_udp") + "." + base
+	case 2:
+		return w.pick("_http", "_metrics", "http", "_") + "." + w.pick("_tcp", "tcp", "_udp") + "." + base
+	}
+	return w.pick("10-1-0-1.a.pod", "a.svc", "b.pod", "svc", "ns.dns", "dns", "dns-version", "other")
 }

@@ -26,21 +26,28 @@ func hostOf(label []byte) hostMatch {
 // next is the first endpoint of s from i on that h selects, s.len() if none is.
 func (h *hostMatch) next(s *slice, i int) int {
 	n := s.len()
-	if s.hosts == nil && i == 0 {
+	if s.hosts == nil { // all are dashed addresses, and each is there once
 		if int(h.addr.size) != s.size {
 			return n
 		}
-		if i = s.search(string(h.addr.bytes[:s.size])); i < n && h.addr.is(s.addr(i)) {
-			return i
+		i = max(i, s.search(string(h.addr.bytes[:s.size])))
+		if i < n && !h.addr.is(s.addr(i)) {
+			return n
 		}
-		return n
+		return i
 	}
-	for ; i < n; i++ {
-		if host := s.host(i); host == "" && h.addr.is(s.addr(i)) || host != "" && host == string(h.label) {
-			return i
-		}
+	for i < n && !h.selects(s, i) {
+		i++
 	}
-	return n
+	return i
+}
+
+// selects reports whether h selects endpoint i of s.
+func (h *hostMatch) selects(s *slice, i int) bool {
+	if host := s.host(i); host != "" {
+		return host == string(h.label)
+	}
+	return h.addr.is(s.addr(i))
 }
 
 // hasMember reports whether h selects an endpoint of s.
@@ -59,7 +66,7 @@ func (m *match) selects(s *slice, addr string) bool {
 		return false
 	}
 	for i := s.search(addr); i < s.len() && s.addr(i) == addr; i++ {
-		if m.node != member || m.host.next(s, i) == i {
+		if m.node != member || m.host.selects(s, i) {
 			return true
 		}
 	}

@@ -176,15 +176,7 @@ func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, podNames bool, f 
 	if ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
 		return
 	}
-	host := ""
-	if name := deref(ep.Hostname); name != "" {
-		if host = lowerLabel(name); host == "" {
-			f.add("hostname %q can't be a DNS label", name)
-		}
-	}
-	if host == "" && podNames && ep.TargetRef != nil {
-		host = lowerLabel(ep.TargetRef.Name) // "" for one with dots or over 63 bytes
-	}
+	host := hostLabel(ep, podNames, f)
 	for _, text := range ep.Addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" || a.BitLen() != 8*size || a.Is4In6() {
@@ -193,6 +185,20 @@ func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, podNames bool, f 
 		}
 		*l = append(*l, endpoint{addr: packAddr(a), host: host})
 	}
+}
+
+// hostLabel is the label of ep in lower case, "" for the dashed address.
+func hostLabel(ep *discoveryv1.Endpoint, podNames bool, f *faults) string {
+	if name := deref(ep.Hostname); name != "" {
+		if host := lowerLabel(name); host != "" {
+			return host
+		}
+		f.add("hostname %q can't be a DNS label", name)
+	}
+	if podNames && ep.TargetRef != nil {
+		return lowerLabel(ep.TargetRef.Name) // "" for one with dots or over 63 bytes
+	}
+	return ""
 }
 
 // pack puts the endpoints into s in order, each once.

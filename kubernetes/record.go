@@ -95,6 +95,16 @@ func (s *slice) search(addr string) int {
 	return lo
 }
 
+// repeats reports whether an address is in s twice, under two hosts.
+func (s *slice) repeats() bool {
+	for i := 1; s.hosts != nil && i < s.len(); i++ {
+		if s.addr(i) == s.addr(i-1) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *slice) same(t *slice) bool {
 	if s.key != t.key || s.addrs != t.addrs || s.ports != t.ports || len(s.hosts) != len(t.hosts) {
 		return false

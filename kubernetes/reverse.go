@@ -87,8 +87,7 @@ func (z *Zone) owners(a packedAddr) []owner {
 	}
 	var list []owner
 	for s := range r.each {
-		svc := x.services[s.key]
-		if svc == nil || svc.kind == orphan || svc.kind == external || !z.exposes([]byte(namespaceOf(s.key))) {
+		if !x.services[s.key].hasEndpoints() || !z.exposes([]byte(namespaceOf(s.key))) {
 			continue
 		}
 		for i := s.search(packed); i < s.len() && s.addr(i) == packed; i++ {
@@ -99,6 +98,12 @@ func (z *Zone) owners(a packedAddr) []owner {
 		}
 	}
 	return list
+}
+
+// hasEndpoints reports whether s, which may be nil, is a service whose endpoints
+// have names.
+func (s *service) hasEndpoints() bool {
+	return s != nil && (s.kind == clusterIP || s.kind == headless)
 }
 
 // least is the first service key in r, by order, that z exposes: two Services have

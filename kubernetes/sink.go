@@ -45,6 +45,8 @@ type sink struct {
 	resource resource
 }
 
+var _ cache.TransformingStore = sink{}
+
 // Add implements the Reflector's store.
 func (s sink) Add(obj any) error { return s.put(obj, true) }
 
@@ -173,8 +175,9 @@ func (v *View) programmed(key, trigger string) {
 		return
 	}
 	s := v.service([]byte(key))
-	if s == nil || s.kind != clusterIP && s.kind != headless {
+	if !s.hasEndpoints() {
 		return
 	}
-	v.programming[s.kind-clusterIP].observe(v.now().Sub(at))
+	// The clocks of two machines may make it less than nothing.
+	v.programming[s.kind-clusterIP].observe(max(0, v.now().Sub(at)))
 }

@@ -74,23 +74,31 @@ func (w *writer) targets(m *match, pairs []pair, weight uint16) map[string]int {
 // pairs lists what m's SRV records are made of.
 func (m *match) pairs() (list []pair) {
 	switch {
-	case m.node != named && m.node != port && m.node != member, m.svc.kind == external:
+	case m.node != named && m.node != port && m.node != member:
+		return nil
 	case m.svc.kind == clusterIP && m.node != member:
-		for p := m.svc.ports; p != ""; {
-			name, proto, number, rest := p.next()
-			p = rest
-			if !m.port.matches(name, proto) {
-				continue
-			}
-			for addr := range m.svc.each {
-				list = append(list, pair{addr: addr, number: number})
-			}
+		return m.servicePairs()
+	case !m.svc.hasEndpoints():
+		return nil
+	}
+	for _, s := range m.svc.slices {
+		for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
+			list = m.endpointPairs(list, s, i)
 		}
-	default:
-		for _, s := range m.svc.slices {
-			for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
-				list = m.endpointPairs(list, s, i)
-			}
+	}
+	return list
+}
+
+// servicePairs lists the pairs of the service itself.
+func (m *match) servicePairs() (list []pair) {
+	for p := m.svc.ports; p != ""; {
+		name, proto, number, rest := p.next()
+		p = rest
+		if !m.port.matches(name, proto) {
+			continue
+		}
+		for addr := range m.svc.each {
+			list = append(list, pair{addr: addr, number: number})
 		}
 	}
 	return list

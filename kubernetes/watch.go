@@ -36,6 +36,11 @@ const (
 // repeatLog is how often the same trouble is logged again while it lasts.
 const repeatLog = time.Minute
 
+// lastBreath is how long Run waits for the watches once it is told to stop. They
+// end at once but for a Reflector that sleeps off a server's error, which nothing
+// wakes; it finds its context done when it wakes by itself.
+const lastBreath = time.Second
+
 // watches are the three watches of a view.
 type watches []*follower
 
@@ -66,7 +71,16 @@ func (w watches) run(ctx context.Context) {
 	for _, f := range w {
 		wg.Go(func() { f.run(ctx) })
 	}
-	wg.Wait()
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	<-ctx.Done()
+	select {
+	case <-done:
+	case <-time.After(lastBreath):
+	}
 }
 
 // follower keeps one resource of a view up to date. It is the lister and watcher

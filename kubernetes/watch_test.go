@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -331,10 +332,9 @@ func TestWatchFollows(t *testing.T) {
 	if n := f.requests("/services"); n != 1 {
 		t.Errorf("%d requests for services, want 1", n)
 	}
-	for _, r := range st.Requests {
-		if r.Code != "200" || r.Method != "GET" || !strings.Contains(f.URL, r.Host) || r.Count != 3 {
-			t.Errorf("counted %+v", r)
-		}
+	want := []Requests{{Code: "200", Method: "GET", Host: strings.TrimPrefix(f.URL, "http://"), Count: 3}}
+	if d := cmp.Diff(want, st.Requests); d != "" {
+		t.Errorf("requests -want +got:\n%s", d)
 	}
 }
 
