@@ -2,12 +2,19 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // User is a user of the API server; the name is the token too.
@@ -30,16 +37,33 @@ func (u User) group() string {
 	return "agents"
 }
 
-// role is what the agent may do in a cluster: read the objects that DNS
-// answers are made from.
-func role() *rbacv1.ClusterRole {
-	read := []string{"list", "watch"}
-	return &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "nodens"},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: read},
-			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
-		},
+// errNoRole says that the manifest has changed its shape.
+var errNoRole = errors.New("the manifest has no ClusterRole")
+
+// role is what the agent may do in a cluster: the ClusterRole of the manifest
+// that is installed there.
+func role() (*rbacv1.ClusterRole, error) {
+	root, err := peer.Root()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(root, "daemonset", "nodens.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	// The size is that of the decoder's look-ahead for JSON.
+	d := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	for {
+		var r rbacv1.ClusterRole
+		switch err := d.Decode(&r); {
+		case errors.Is(err, io.EOF):
+			return nil, errNoRole
+		case err != nil:
+			return nil, err
+		case r.Kind == "ClusterRole":
+			return &r, nil
+		}
 	}
 }
 
@@ -49,7 +73,10 @@ func (s *Server) grant(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := role()
+	r, err := role()
+	if err != nil {
+		return fmt.Errorf("reading the agent's role: %w", err)
+	}
 	if _, err := client.RbacV1().ClusterRoles().Create(ctx, r, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("writing the agent's role: %w", err)
 	}

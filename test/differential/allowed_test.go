@@ -45,7 +45,7 @@ func (c situation) other(kind uint16) view {
 func (c situation) bare(rcode string) view {
 	v := c.view
 	v.Rcode = rcode
-	v.Flags = without(v.Flags, "aa", "ra", "ad")
+	v.Flags = without(v.Flags, "aa", "ra", "ad", "tc")
 	v.Answer, v.Authority, v.Additional = nil, nil, nil
 	return v
 }
@@ -55,7 +55,7 @@ func (c situation) bare(rcode string) view {
 func (c situation) negative(rcode string) view {
 	v := c.view
 	v.Rcode = rcode
-	v.Flags = without(v.Flags, "ra", "ad")
+	v.Flags = without(v.Flags, "ra", "ad", "tc")
 	if !strings.Contains(v.Flags, "aa") {
 		v.Flags = strings.Replace(v.Flags, "qr", "qr aa", 1)
 	}

@@ -282,6 +282,13 @@ func (w *world) twins() {
 	w.service(ns, "shared-b", none, http)
 	w.slice(ns, "shared-b", "a", ports(http), named("pod", "10.244.16.1"))
 
+	// So many that the names fit a reply of 512 bytes only when compressed.
+	for i := range 12 {
+		name := fmt.Sprintf("popular-%d", i)
+		w.service(ns, name, none, http)
+		w.slice(ns, name, "a", ports(http), ready("10.244.16.2"))
+	}
+
 	// Made by hand: nothing says that the service is headless.
 	w.service(ns, "manual", none, http)
 	s := w.slice(ns, "manual", "a", ports(http), ready("10.244.17.1"))
