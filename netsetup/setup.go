@@ -310,7 +310,7 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 		if failed[f] {
 			continue
 		}
-		n, err := s.dropDuplicates(ctx, Family(f))
+		n, err := s.thinOut(ctx, Family(f), 1)
 		changed += n
 		if err != nil {
 			problems = append(problems, s.wrapRule(ctx, "removing duplicates of "+Family(f).String()+" rules", err))
@@ -342,9 +342,9 @@ func (s *Setup) ensureRule(ctx context.Context, r Rule) (added bool, err error) 
 	return added, err
 }
 
-// dropDuplicates removes all but one of the plan's rules that stand in a chain
-// more than once.
-func (s *Setup) dropDuplicates(ctx context.Context, f Family) (dropped int, err error) {
+// thinOut removes each of the plan's rules of a family until keep of it are left. It
+// lists each chain once, as that costs a process and there are several rules to a chain.
+func (s *Setup) thinOut(ctx context.Context, f Family, keep int) (dropped int, err error) {
 	type chain struct{ table, name string }
 	lists := make(map[chain][]string)
 	for _, r := range s.plan.Rules {
@@ -369,7 +369,7 @@ func (s *Setup) dropDuplicates(ctx context.Context, f Family) (dropped int, err 
 				n++
 			}
 		}
-		for ; n > 1; n-- {
+		for ; n > keep; n-- {
 			err := patiently(ctx, func() error {
 				_, err := s.node.DeleteRule(r)
 				return err

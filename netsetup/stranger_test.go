@@ -1,0 +1,154 @@
+package netsetup
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAddressesOfOthers(t *testing.T) {
+	local := dualStack().Addresses[0]
+	tests := []struct {
+		name string
+		addr Addr
+		want string // in the error; empty: none
+	}{
+		{"same address elsewhere", Addr{"eth0", netip.PrefixFrom(local, 32)}, "in use on eth0"},
+		{"same address in a network elsewhere", Addr{"eth0", netip.PrefixFrom(local, 16)}, "in use on eth0"},
+		{"on lo", Addr{"lo", netip.PrefixFrom(local, 32)}, ""},
+		{"in a network on lo", Addr{"lo", netip.PrefixFrom(local, 16)}, ""},
+		{"another one elsewhere", Addr{"eth0", netip.MustParsePrefix("169.254.20.11/32")}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := NewFake()
+			f.PutLink(Link{Name: "eth0", Kind: "device", Up: true})
+			if err := f.AddAddr(tt.addr); err != nil {
+				t.Fatal(err)
+			}
+			before := f.Dump()
+			s := newSetup(t, dualStack(), f)
+			err := s.Links(t.Context())
+			if tt.want != "" {
+				wantError(t, err, InterfaceCheck, tt.want, "-localip", "-setupinterface=false")
+				if diff := cmp.Diff(before, f.Dump()); diff != "" {
+					t.Errorf("Links changed something first (-before +after):\n%s", diff)
+				}
+				// A re-check puts the other address in place all the same.
+				s.recheck(t.Context())
+				if !strings.Contains(f.Dump(), "addr fd00::a/128 on nodelocaldns") {
+					t.Errorf("one address in use stops the others:\n%s", f.Dump())
+				}
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Teardown(); err != nil {
+				t.Fatal(err)
+			}
+			want := before
+			if tt.addr.Link == loopback && tt.addr.Prefix.IsSingleIP() {
+				// The plan's own address goes, whoever put it there.
+				want = "link eth0 kind device up true\n" + NewFake().Dump()
+			}
+			if diff := cmp.Diff(want, f.Dump()); diff != "" {
+				t.Errorf("after Teardown (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLinksOfOthers(t *testing.T) {
+	f := NewFake()
+	f.PutLink(Link{Name: DefaultInterfaceName, Kind: "veth", Up: true})
+	before := f.Dump()
+	s := newSetup(t, dualStack(), f)
+	wantError(t, s.Links(t.Context()), InterfaceCheck, "not a dummy link", `"veth"`, "-interfacename")
+	if err := s.Teardown(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(before, f.Dump()); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+}
+
+func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
+	f := NewFake()
+	empty := f.Dump()
+	apply(t, newSetup(t, dualStack(), f)) // and is killed
+	left := f.Dump()
+	s := newSetup(t, dualStack(), f)
+	apply(t, s)
+	if diff := cmp.Diff(left, f.Dump()); diff != "" {
+		t.Errorf("the second start (-before +after):\n%s", diff)
+	}
+	if got := s.Stats(); got.Repairs != 0 || total(s) != 0 {
+		t.Errorf("a start is no repair: %+v", got)
+	}
+	if err := s.Teardown(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+		t.Errorf("Teardown (-want +got):\n%s", diff)
+	}
+}
+
+// TestSomebodyIsFaster has another agent add the link and the addresses between
+// our look and our addition.
+func TestSomebodyIsFaster(t *testing.T) {
+	f := NewFake()
+	s := newSetup(t, dualStack(), f)
+	raced := map[string]bool{}
+	f.Fail = func(call string) error {
+		method, _, _ := strings.Cut(call, " ")
+		if (method == "AddLink" || method == "AddAddr") && !raced[method] {
+			raced[method] = true
+			return newSetup(t, dualStack(), f).Links(context.Background())
+		}
+		return nil
+	}
+	apply(t, s)
+	if len(raced) != 2 {
+		t.Fatalf("raced %v", raced)
+	}
+	wantComplete(t, f, s.Plan(), "after the race")
+}
+
+func TestLinkStaysWithAStrangersAddress(t *testing.T) {
+	f := NewFake()
+	var log strings.Builder
+	c := dualStack()
+	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	s := newSetup(t, c, f)
+	apply(t, s)
+	for _, p := range []string{"192.0.2.9/32", "fe80::1/64"} {
+		if err := f.AddAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix(p)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Teardown(); err != nil {
+		t.Fatal(err)
+	}
+	const want = `addr 192.0.2.9/32 on nodelocaldns
+addr fe80::1/64 on nodelocaldns
+link lo kind device up true
+link nodelocaldns kind dummy up true`
+	if diff := cmp.Diff(want, f.Dump()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !strings.Contains(log.String(), "the link stays") || !strings.Contains(log.String(), "192.0.2.9/32") {
+		t.Errorf("the log does not say why the link stays:\n%s", log.String())
+	}
+	if err := f.DeleteAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix("192.0.2.9/32")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Teardown(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(NewFake().Dump(), f.Dump()); diff != "" {
+		t.Errorf("the kernel's fe80 address keeps the link (-want +got):\n%s", diff)
+	}
+}
