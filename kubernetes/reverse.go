@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -131,10 +132,56 @@ func (r ref[T]) each(yield func(T) bool) {
 
 // pointers writes the PTR records of m's address.
 func (w *writer) pointers(m *match) {
+	written := make(suffixes)
 	for _, o := range w.zone.owners(m.addr) {
-		var buf [wire.MaxName]byte
-		if name := join(buf[:0], o.host, o.key, w.zone.primary.svc); name != nil {
-			w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypePTR, w.ttl, name)
+		w.pointer(o, written)
+	}
+}
+
+// suffixes are the ends of the PTR targets in a reply that further ones point at:
+// the offset of each by the part of a service's key it starts with; "" is where
+// services are. A pod behind many services has many names that are alike, and
+// compressed (RFC 1035, 4.1.4) they fit into a UDP answer.
+type suffixes map[string]int
+
+// pointer writes one PTR record, compressed against written.
+func (w *writer) pointer(o owner, written suffixes) {
+	var whole, buf [wire.MaxName]byte
+	svc := w.zone.primary.svc
+	if join(whole[:0], o.host, o.key, svc) == nil {
+		return
+	}
+	b := buf[:0]
+	if o.host != "" {
+		b = append(b, byte(len(o.host)))
+		b = append(b, o.host...)
+	}
+	starts := make(map[string]int, 3) // of suffixes that are written out here
+	rest := o.key
+	for {
+		if at, ok := written[rest]; ok {
+			b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(at))
+			break
+		}
+		starts[rest] = len(b)
+		if rest == "" {
+			b = append(b, svc...)
+			break
+		}
+		n := 1 + int(rest[0])
+		b, rest = append(b, rest[:n]...), rest[n:]
+	}
+	before := w.reply.Count(wire.Answer)
+	at := w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypePTR, w.ttl, b)
+	if w.reply.Count(wire.Answer) == before {
+		return // the message is full
+	}
+	for part, start := range starts {
+		if at+start < maxPointed {
+			written[part] = at + start
 		}
 	}
 }
+
+// maxPointed is the end of what a compression pointer reaches: it has 14 bits.
+const maxPointed = 1 << 14

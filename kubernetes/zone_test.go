@@ -383,39 +383,6 @@ func TestAnswerPod(t *testing.T) {
 	})
 }
 
-func TestAnswerReverse(t *testing.T) {
-	z := NewZone(openText(t, testConfig(t), cluster), testConfig(t))
-	v6, err := dns.ReverseAddr("fd00:10::a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shared, err := dns.ReverseAddr("fd00:1::")
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkAnswers(t, z, []answerCase{
-		{"10.0.96.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 10.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local. |"},
-		{"10.0.96.10.in-addr.arpa", dns.TypeA, noptr},
-		{v6, dns.TypePTR, "answered NOERROR | " + v6 + " 30 IN PTR web.default.svc.cluster.local. |"},
-		{shared, dns.TypePTR, "answered NOERROR | " + shared + " 30 IN PTR fd00-1--0.db.default.svc.cluster.local. |"},
-		{"1.1.1.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 1.1.1.10.in-addr.arpa. 30 IN PTR db-0.db.default.svc.cluster.local. |"},
-		{"3.1.1.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 3.1.1.10.in-addr.arpa. 30 IN PTR 10-1-1-3.db.default.svc.cluster.local. |"},
-		{"1.0.1.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 1.0.1.10.in-addr.arpa. 30 IN PTR 10-1-0-1.web.default.svc.cluster.local. |"},
-		{"4.1.1.10.in-addr.arpa", dns.TypePTR, nxptr},
-		{"010.0.96.10.in-addr.arpa", dns.TypePTR, nxptr},
-		{"0.96.10.in-addr.arpa", dns.TypePTR, nxptr},
-		{"x.10.0.96.10.in-addr.arpa", dns.TypePTR, nxptr},
-		{"in-addr.arpa", dns.TypePTR, noptr},
-	})
-	cfg := testConfig(t)
-	cfg.Zones = names(t, "cluster.local", "96.10.in-addr.arpa")
-	checkAnswers(t, NewZone(z.View(), cfg), []answerCase{
-		{"10.0.96.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 10.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local. |"},
-		{"1.1.1.10.in-addr.arpa", dns.TypePTR, "not mine NOERROR |"},
-		{v6, dns.TypePTR, "not mine NOERROR |"},
-	})
-}
-
 func TestAnswerOptions(t *testing.T) {
 	with := func(change func(*config.Kubernetes)) *Zone {
 		cfg := testConfig(t)
