@@ -25,6 +25,9 @@ func TestRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, _, err := split(); err != nil {
+		t.Errorf("after the run: %v", err)
+	}
 	if len(r.workloads) != len(workloads) {
 		t.Errorf("%d workloads, want %d", len(r.workloads), len(workloads))
 	}

@@ -62,6 +62,7 @@ type bench struct {
 	plan
 	dir          string
 	server, load cores
+	settled      bool // this process is pinned to load
 	upstream     *upstream
 	api          *apiserver.Server
 	kubeconfig   string // empty without an API server
@@ -166,6 +167,7 @@ func (b *bench) findLoad(ctx context.Context) error {
 
 // surround starts what the servers talk to, on the load generator's cores.
 func (b *bench) surround(ctx context.Context) error {
+	b.settled = true
 	if err := settle(b.load); err != nil {
 		return err
 	}
@@ -277,7 +279,7 @@ func (b *bench) sample(ctx context.Context, r *running, w workload) (sample, err
 	return s, nil
 }
 
-// close ends what is up, in the reverse order.
+// close ends what is up, in the reverse order, and unpins this process.
 func (b *bench) close() {
 	for _, r := range slices.Backward(b.running) {
 		r.stop()
@@ -287,5 +289,9 @@ func (b *bench) close() {
 	}
 	if b.upstream != nil {
 		b.upstream.close()
+	}
+	if b.settled {
+		// The threads were allowed on these cores before.
+		_ = settle(slices.Concat(b.server, b.load))
 	}
 }
