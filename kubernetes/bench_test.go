@@ -128,7 +128,7 @@ func makeSlice(ns, service, name string, addrs ...string) *discoveryv1.EndpointS
 
 // emptyView is a view that nothing feeds.
 func emptyView() *View {
-	v := &View{now: testClock, index: newIndex(), faulty: map[string]string{}, log: discard()}
+	v := newView(Options{Now: testClock})
 	for i := range v.listed {
 		v.listed[i].Store(true)
 	}

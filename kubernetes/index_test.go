@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -18,8 +17,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // dump writes an index down, so that two can be compared.
 func (x *index) dump() string {

@@ -179,5 +179,5 @@ func (v *View) programmed(key, trigger string) {
 		return
 	}
 	// The clocks of two machines may make it less than nothing.
-	v.programming[s.kind-clusterIP].observe(max(0, v.now().Sub(at)))
+	v.programming[s.kind-clusterIP].Observe(max(0, v.now().Sub(at)).Seconds())
 }

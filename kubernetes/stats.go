@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/stat"
 )
 
 // Stats is a snapshot of a view's counters.
@@ -23,7 +25,7 @@ type Stats struct {
 	// LastEvent is when the API server or the files last said anything.
 	LastEvent time.Time
 	// Programming is dns_programming_duration_seconds by service_kind.
-	Programming map[string]Histogram
+	Programming map[string]stat.Snapshot
 	// Requests is rest_client_requests_total.
 	Requests []Requests
 }
@@ -35,55 +37,9 @@ type Requests struct {
 	Count              uint64
 }
 
-// Histogram is a snapshot: Counts[i] is the number of values at most Bounds[i]
-// seconds that are above Bounds[i-1]; the values above all bounds are only in
-// Count.
-type Histogram struct {
-	Bounds []float64
-	Counts []uint64
-	Count  uint64
-	Sum    float64
-}
-
-// programmingBuckets are 1 ms doubled 19 times, about 9 minutes: CoreDNS's, which
+// programmingBounds are 1 ms doubled 19 times, about 9 minutes: CoreDNS's, which
 // dashboards of the scalability SLO are made for.
-const programmingBuckets = 20
-
-// histogram is safe for concurrent use.
-type histogram struct {
-	mu     sync.Mutex
-	counts [programmingBuckets]uint64
-	count  uint64
-	sum    float64
-}
-
-func (h *histogram) observe(d time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.count++
-	h.sum += d.Seconds()
-	bound := time.Millisecond
-	for i := range h.counts {
-		if d <= bound {
-			h.counts[i]++
-			return
-		}
-		bound *= 2
-	}
-}
-
-func (h *histogram) snapshot() Histogram {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := Histogram{Count: h.count, Sum: h.sum}
-	bound := 0.001
-	for _, n := range h.counts {
-		s.Bounds = append(s.Bounds, bound)
-		s.Counts = append(s.Counts, n)
-		bound *= 2
-	}
-	return s
-}
+var programmingBounds = stat.Doubled(0.001, 20)
 
 // requestCounter counts HTTP requests by outcome; safe for concurrent use.
 type requestCounter struct {

@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/stat"
 )
 
 // Options is what a view needs beyond its directive. The zero value works.
@@ -66,7 +67,7 @@ type View struct {
 	faulty   map[string]string // object → what is wrong with it
 	faults   uint64
 
-	programming [2]histogram // clusterIP, headless
+	programming [2]*stat.Histogram // clusterIP, headless
 	requests    requestCounter
 }
 
@@ -81,21 +82,8 @@ type source interface {
 // `endpoint_pod_names` and the client's rates; directives that agree on these may
 // share a view. Errors name the option at fault.
 func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
-	v := &View{
-		log:      opts.Log,
-		now:      opts.Now,
-		addrs:    ownAddrs(opts.ServerAddrs),
-		podNames: cfg.EndpointPodNames,
-		retry:    backoffFirst,
-		index:    newIndex(),
-		faulty:   map[string]string{},
-	}
-	if v.log == nil {
-		v.log = slog.New(slog.DiscardHandler)
-	}
-	if v.now == nil {
-		v.now = time.Now
-	}
+	v := newView(opts)
+	v.podNames = cfg.EndpointPodNames
 	v.touch()
 	selector, err := labels.Parse(cfg.Labels)
 	if err != nil {
@@ -115,12 +103,31 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	return v, nil
 }
 
-// Run keeps the view up to date until ctx ends, and returns nil then: a source
-// that is away is tried again for ever, and what was known stays known.
-func (v *View) Run(ctx context.Context) error {
-	v.source.run(ctx)
-	return nil
+// newView makes a view that has no source yet.
+func newView(opts Options) *View {
+	v := &View{
+		log:    opts.Log,
+		now:    opts.Now,
+		addrs:  ownAddrs(opts.ServerAddrs),
+		retry:  backoffFirst,
+		index:  newIndex(),
+		faulty: map[string]string{},
+		programming: [2]*stat.Histogram{
+			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
+		},
+	}
+	if v.log == nil {
+		v.log = slog.New(slog.DiscardHandler)
+	}
+	if v.now == nil {
+		v.now = time.Now
+	}
+	return v
 }
+
+// Run keeps the view up to date until ctx ends: a source that is away is tried
+// again for ever, and what was known stays known.
+func (v *View) Run(ctx context.Context) { v.source.run(ctx) }
 
 // Synced reports whether every resource has been listed once: only then is a
 // name that is not in view known not to exist.
@@ -139,9 +146,9 @@ func (v *View) Stats() Stats {
 		Synced:    v.Synced(),
 		Serial:    v.serial.Load(),
 		LastEvent: time.Unix(0, v.lastEvent.Load()),
-		Programming: map[string]Histogram{
-			"cluster_ip":             v.programming[0].snapshot(),
-			"headless_with_selector": v.programming[1].snapshot(),
+		Programming: map[string]stat.Snapshot{
+			"cluster_ip":             v.programming[0].Read(),
+			"headless_with_selector": v.programming[1].Read(),
 		},
 		Requests: v.requests.snapshot(),
 	}

@@ -258,13 +258,11 @@ func follow(t *testing.T, url string) (*View, *Zone, *buffer) {
 	}
 	v.retry = 5 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- v.Run(ctx) }()
+	done := make(chan struct{})
+	go func() { v.Run(ctx); close(done) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		<-done
 	})
 	return v, NewZone(v, cfg), log
 }

@@ -82,7 +82,7 @@ func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
 			t.Errorf("Repairs = %d, want 2", got)
 		}
 
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Fatal("Teardown:", err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -178,7 +178,7 @@ func TestKernelTeardownRemovesDuplicates(t *testing.T) {
 				run(t, append([]string{r.Family.String(), "-w", "-t", r.Table, "-I", r.Chain, "1"}, r.Spec...)...)
 			}
 		}
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -222,7 +222,7 @@ func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
 		if !strings.Contains(log.String(), "level=WARN msg=\"the kernel has no dummy driver") {
 			t.Errorf("no warning in the log:\n%s", log.String())
 		}
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -264,7 +264,7 @@ func TestKernelUsesDummyLink(t *testing.T) {
 		if at := addressLink(t, s.Plan().Addresses[1]); at != DefaultInterfaceName {
 			t.Errorf("after the re-check the address is on %s", at)
 		}
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -343,14 +343,14 @@ func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 		}
 
 		run(t, "ip", "addr", "add", "192.0.2.9/32", "dev", DefaultInterfaceName)
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
 		if at := addressLink(t, netip.MustParsePrefix("192.0.2.9/32")); at != DefaultInterfaceName {
 			t.Errorf("the stranger's address is on %s", at)
 		}
 		run(t, "ip", "addr", "del", "192.0.2.9/32", "dev", DefaultInterfaceName)
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -374,7 +374,7 @@ func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
 		c.InterfaceName = "veth1"
 		s := newSetup(t, c, nil)
 		wantError(t, s.Links(t.Context()), InterfaceCheck, "veth1", "-interfacename")
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Error("Teardown:", err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -480,7 +480,7 @@ func TestKernelGivesUpOnAHeldLock(t *testing.T) {
 			t.Errorf("HasRule under a held lock returned %v", err)
 		}
 		// Teardown ends, says so, and still takes the addresses away.
-		err = s.Teardown()
+		err = s.Teardown(nil)
 		if err == nil || !errors.Is(err, ErrLocked) {
 			t.Errorf("Teardown under a held lock returned %v", err)
 		}
@@ -490,7 +490,7 @@ func TestKernelGivesUpOnAHeldLock(t *testing.T) {
 		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Errorf("Teardown with the lock free: %v", err)
 		}
 		if got := dumpRules(t, IPv4); strings.Contains(got, "-A ") {

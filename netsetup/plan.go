@@ -79,6 +79,25 @@ type Plan struct {
 // the Config is not checked. The error joins everything that is wrong, each part
 // naming the flag at fault and what to do.
 func NewPlan(c Config) (Plan, error) {
+	if err := c.check(); err != nil {
+		return Plan{}, err
+	}
+	var p Plan
+	if c.SetupInterface {
+		p.Link = c.interfaceName()
+		for _, a := range c.Addresses {
+			p.Addresses = append(p.Addresses, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	if c.SetupIptables {
+		for _, a := range c.Addresses {
+			p.Rules = append(p.Rules, rulesFor(a, c.DNSPort, c.HealthPort)...)
+		}
+	}
+	return p, nil
+}
+
+func (c Config) check() error {
 	var problems []error
 	if c.Interval < 0 {
 		problems = append(problems, fmt.Errorf(
@@ -93,23 +112,7 @@ func NewPlan(c Config) (Plan, error) {
 	if c.SetupIptables {
 		problems = append(problems, checkPorts(c))
 	}
-	if err := errors.Join(problems...); err != nil {
-		return Plan{}, err
-	}
-
-	var p Plan
-	if c.SetupInterface {
-		p.Link = c.interfaceName()
-		for _, a := range c.Addresses {
-			p.Addresses = append(p.Addresses, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
-	if c.SetupIptables {
-		for _, a := range c.Addresses {
-			p.Rules = append(p.Rules, rulesFor(a, c.DNSPort, c.HealthPort)...)
-		}
-	}
-	return p, nil
+	return errors.Join(problems...)
 }
 
 // String prints the plan for people: one line per link, address and rule, each

@@ -73,7 +73,7 @@ func (w *world) ourStep(t *testing.T) string {
 	case 1:
 		return fmt.Sprintf("Rules: %v", w.setup.Rules(t.Context()))
 	case 2:
-		return fmt.Sprintf("Teardown: %v", w.setup.Teardown())
+		return fmt.Sprintf("Teardown: %v", w.setup.Teardown(nil))
 	case 3:
 		c := dualStack()
 		w.setup = newSetup(t, c, w.node)
@@ -128,7 +128,7 @@ func (w *world) finish(t *testing.T, seed uint64) {
 	before := w.foreign()
 	apply(t, w.setup)
 	wantComplete(t, w.node, w.setup.Plan(), history)
-	if err := w.setup.Teardown(); err != nil {
+	if err := w.setup.Teardown(nil); err != nil {
 		t.Fatalf("%s\nTeardown: %v", history, err)
 	}
 	if diff := cmp.Diff(before, w.foreign()); diff != "" {

@@ -124,7 +124,7 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 			t.Errorf("Run before Rules, so before the sockets listen, makes rules:\n%s", f.Dump())
 		}
 		apply(t, s)
-		if err := s.Teardown(); err != nil {
+		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * DefaultInterval)
@@ -158,7 +158,7 @@ func TestTeardownWaitsForARecheck(t *testing.T) {
 		<-entered
 		cancel() // as SIGTERM does
 		down := make(chan error)
-		go func() { down <- s.Teardown() }()
+		go func() { down <- s.Teardown(nil) }()
 		synctest.Wait()
 		select {
 		case err := <-down:
@@ -213,7 +213,7 @@ func TestTeardownIsBounded(t *testing.T) {
 				stuck := make(chan struct{})
 				tt.fail(t, f, s, stuck)
 				start := time.Now()
-				err := s.Teardown()
+				err := s.Teardown(nil)
 				if took := time.Since(start); took >= 3*time.Second {
 					t.Errorf("Teardown took %v of the 3 s it promises", took)
 				}

@@ -227,22 +227,9 @@ func (s *Setup) ours(link string) bool { return link == s.plan.Link || link == l
 // ensureHome returns the link for the addresses: the dummy link, made if need be,
 // or lo. The link is up: an IPv6 address works on no other.
 func (s *Setup) ensureHome() (home string, changed int, err error) {
-	name := s.plan.Link
-	if s.onLoopback {
-		name = loopback
-	}
-	link, err := s.node.Link(name)
-	if errors.Is(err, ErrNotFound) && name != loopback {
-		link, err = s.makeLink()
-		if err == nil && link.Name != loopback {
-			changed++
-		}
-	}
+	link, changed, err := s.findHome()
 	if err != nil {
-		return "", changed, s.asFailure(InterfaceCheck, "looking for link "+name, err)
-	}
-	if link.Name != loopback && link.Kind != kindDummy {
-		return "", changed, s.badKind(link)
+		return "", changed, err
 	}
 	if !link.Up {
 		if err := s.node.SetUp(link.Name); err != nil {
@@ -251,6 +238,27 @@ func (s *Setup) ensureHome() (home string, changed int, err error) {
 		changed++
 	}
 	return link.Name, changed, nil
+}
+
+func (s *Setup) findHome() (link Link, changed int, err error) {
+	name := s.plan.Link
+	if s.onLoopback {
+		name = loopback
+	}
+	link, err = s.node.Link(name)
+	if errors.Is(err, ErrNotFound) && name != loopback {
+		link, err = s.makeLink()
+		if err == nil && link.Name != loopback {
+			changed++
+		}
+	}
+	if err != nil {
+		return link, changed, s.asFailure(InterfaceCheck, "looking for link "+name, err)
+	}
+	if link.Name != loopback && link.Kind != kindDummy {
+		return link, changed, s.badKind(link)
+	}
+	return link, changed, nil
 }
 
 // makeLink makes the dummy link, or settles on lo where the kernel cannot.

@@ -68,7 +68,7 @@ func TestNothingToSetUpTouchesNothing(t *testing.T) {
 	s := newSetup(t, Config{}, f)
 	apply(t, s)
 	s.recheck(t.Context())
-	if err := s.Teardown(); err != nil {
+	if err := s.Teardown(nil); err != nil {
 		t.Error(err)
 	}
 	// The kernel's own Node is not opened either: this needs no root.
@@ -109,7 +109,7 @@ func TestOrderOfSteps(t *testing.T) {
 	}
 
 	*calls = nil
-	if err := s.Teardown(); err != nil {
+	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
 	want = nil
@@ -150,7 +150,7 @@ func TestEveryCallFails(t *testing.T) {
 			}
 			return &Error{Type: Iptables, Err: broken}
 		}},
-		{"Teardown", func(t *testing.T, s *Setup, _ *Fake) { apply(t, s) }, (*Setup).Teardown},
+		{"Teardown", func(t *testing.T, s *Setup, _ *Fake) { apply(t, s) }, func(s *Setup) error { return s.Teardown(nil) }},
 	}
 	for _, noDummy := range []bool{false, true} {
 		for _, step := range steps {
@@ -187,7 +187,7 @@ func TestEveryCallFails(t *testing.T) {
 					}
 
 					if step.name == "Teardown" {
-						err = s.Teardown()
+						err = s.Teardown(nil)
 						if diff := cmp.Diff(before, f.Dump()); err != nil || diff != "" {
 							t.Fatalf("%s fails: the second teardown: %v (-before +after):\n%s", failed, err, diff)
 						}
@@ -354,7 +354,7 @@ func TestOneFamilyDoesNotStopTheOther(t *testing.T) {
 					t.Errorf("rule in place: %v: %v", got, r)
 				}
 			}
-			if err := s.Teardown(); err == nil {
+			if err := s.Teardown(nil); err == nil {
 				t.Error("Teardown hides that it could not look")
 			}
 			for _, r := range s.Plan().Rules {
@@ -373,7 +373,7 @@ func TestSkipTeardown(t *testing.T) {
 	s := newSetup(t, c, f)
 	apply(t, s)
 	before := f.Dump()
-	if err := s.Teardown(); err != nil {
+	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, f.Dump()); diff != "" {
@@ -437,5 +437,33 @@ func TestStatsBelongToTheCaller(t *testing.T) {
 	s.Stats().Errors[Iptables] = 5
 	if got := s.Stats().Errors[Iptables]; got != 0 {
 		t.Errorf("a caller's change is seen by the next: %d", got)
+	}
+}
+
+// TestBetween: the callback comes once, after the rules and before the addresses,
+// and also when nothing is torn down.
+func TestBetween(t *testing.T) {
+	for _, skip := range []bool{false, true} {
+		fake := NewFake()
+		c := dualStack()
+		c.SkipTeardown = skip
+		s := newSetup(t, c, fake)
+		apply(t, s)
+		calls := 0
+		if err := s.Teardown(func() {
+			calls++
+			dump := fake.Dump()
+			if rules := strings.Contains(dump, "--dport"); rules != skip {
+				t.Errorf("skip %v: rules in between: %v", skip, rules)
+			}
+			if !strings.Contains(dump, "addr 169.254.20.10/32") {
+				t.Errorf("skip %v: the address is gone in between:\n%s", skip, dump)
+			}
+		}); err != nil {
+			t.Error(err)
+		}
+		if calls != 1 {
+			t.Errorf("skip %v: called %d times, want once", skip, calls)
+		}
 	}
 }

@@ -46,7 +46,7 @@ func TestAddressesOfOthers(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Teardown(); err != nil {
+			if err := s.Teardown(nil); err != nil {
 				t.Fatal(err)
 			}
 			want := before
@@ -67,7 +67,7 @@ func TestLinksOfOthers(t *testing.T) {
 	before := f.Dump()
 	s := newSetup(t, dualStack(), f)
 	wantError(t, s.Links(t.Context()), InterfaceCheck, "not a dummy link", `"veth"`, "-interfacename")
-	if err := s.Teardown(); err != nil {
+	if err := s.Teardown(nil); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff(before, f.Dump()); diff != "" {
@@ -88,7 +88,7 @@ func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	if got := s.Stats(); got.Repairs != 0 || total(s) != 0 {
 		t.Errorf("a start is no repair: %+v", got)
 	}
-	if err := s.Teardown(); err != nil {
+	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(empty, f.Dump()); diff != "" {
@@ -129,7 +129,7 @@ func TestLinkStaysWithAStrangersAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Teardown(); err != nil {
+	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
 	const want = `addr 192.0.2.9/32 on nodelocaldns
@@ -145,7 +145,7 @@ link nodelocaldns kind dummy up true`
 	if err := f.DeleteAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix("192.0.2.9/32")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Teardown(); err != nil {
+	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(NewFake().Dump(), f.Dump()); diff != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -24,10 +25,20 @@ const (
 // Teardown removes the plan's rules, then its addresses and link, whoever made
 // them, of the parts that the Config turns on. It goes on after errors, returns in
 // under 3 seconds, and reports what is left. Run, if it still runs, puts nothing
-// back; Links and Rules start anew. With SkipTeardown it does nothing.
+// back; Links and Rules start anew. With SkipTeardown it removes nothing.
 //
-// It takes no context: it is called when the process's own is done already.
-func (s *Setup) Teardown() error {
+// between, nil for nothing, is called once in any case: when the rules are gone, so
+// that new packets go another way, and the addresses are not, so that replies under
+// way can still leave from them. That is the moment to stop listening. Its time
+// counts towards the three seconds.
+//
+// Teardown takes no context: it is called when the process's own is done already.
+func (s *Setup) Teardown(between func()) error {
+	if between == nil {
+		between = func() {}
+	}
+	between = sync.OnceFunc(between)
+	defer between()
 	if s.skip {
 		s.log.Info("leaving interface and rules in place, as -skipteardown says")
 		return nil
@@ -37,7 +48,7 @@ func (s *Setup) Teardown() error {
 	limit := time.NewTimer(teardownLimit)
 	defer limit.Stop()
 	done := make(chan error, 1) // buffered: after the limit nobody reads it
-	go func() { done <- s.teardown(ctx) }()
+	go func() { done <- s.teardown(ctx, between) }()
 	select {
 	case err := <-done:
 		return err
@@ -47,7 +58,7 @@ func (s *Setup) Teardown() error {
 	}
 }
 
-func (s *Setup) teardown(ctx context.Context) error {
+func (s *Setup) teardown(ctx context.Context, between func()) error {
 	if err := s.take(ctx); err != nil {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
 	}
@@ -57,6 +68,7 @@ func (s *Setup) teardown(ctx context.Context) error {
 	// Each rule once, then the links, and only then the search for duplicates: if
 	// the time runs out, it does so in the least important part.
 	removed, problems := s.removeRules(ctx)
+	between()
 	err := s.removeLinks()
 	if len(problems) == 0 {
 		var again int
@@ -132,18 +144,7 @@ func (s *Setup) removeDummy(addrs []Addr) error {
 	case link.Kind != kindDummy:
 		return nil // Links has refused it; it was never ours
 	}
-	var own []Addr
-	var foreign []netip.Prefix
-	for _, a := range addrs {
-		switch {
-		case a.Link != link.Name:
-		case slices.Contains(s.plan.Addresses, a.Prefix):
-			own = append(own, a)
-		case !a.Prefix.Addr().IsLinkLocalUnicast() || a.Prefix.Addr().Is4():
-			// The kernel's own fe80 address goes with the link.
-			foreign = append(foreign, a.Prefix)
-		}
-	}
+	own, foreign := s.sort(addrs, link.Name)
 	if len(foreign) > 0 {
 		s.log.Warn("the link stays, as it carries addresses that are not the agent's",
 			"link", link.Name, "addresses", foreign)
@@ -157,6 +158,21 @@ func (s *Setup) removeDummy(addrs []Addr) error {
 		return s.linkFailure(InterfaceCheck, "removing link "+link.Name, err)
 	}
 	return nil
+}
+
+// sort tells the plan's addresses on a link from somebody else's. The kernel's own
+// fe80 address, which goes with the link, is neither.
+func (s *Setup) sort(addrs []Addr, link string) (own []Addr, foreign []netip.Prefix) {
+	for _, a := range addrs {
+		switch {
+		case a.Link != link:
+		case slices.Contains(s.plan.Addresses, a.Prefix):
+			own = append(own, a)
+		case !a.Prefix.Addr().IsLinkLocalUnicast() || a.Prefix.Addr().Is4():
+			foreign = append(foreign, a.Prefix)
+		}
+	}
+	return own, foreign
 }
 
 func (s *Setup) removeAddr(a Addr) error {

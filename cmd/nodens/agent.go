@@ -33,7 +33,17 @@ func (o *options) loadConfig() (*config.Config, error) {
 		UpstreamService: o.upstreamSvc,
 		KubeDNS:         o.kubeDNSDir,
 		PrometheusAddr:  o.prometheusAddr,
+		Interface:       o.interfaceAddrs,
 	})
+}
+
+// interfaceAddrs gives the addresses of a network interface that `bind` names. The
+// agent's own link may not be there yet; its addresses are known.
+func (o *options) interfaceAddrs(name string) ([]netip.Addr, error) {
+	if name == o.interfaceName && o.setupInterface && len(o.localIPs) > 0 {
+		return o.localIPs, nil
+	}
+	return config.InterfaceAddrs(name)
 }
 
 // corefile decides between -basecorefile and -conf. NodeLocal DNSCache renders
@@ -61,7 +71,7 @@ type parts struct {
 	view    *kubernetes.View
 	cluster *kubernetes.Zone
 	cache   *cache.Cache
-	pool    *upstream.Pool
+	pools   []*upstream.Pool
 	loops   map[wire.Name]*server.Loop
 }
 
@@ -93,16 +103,20 @@ func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, e
 	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), routes: make(map[netip.AddrPort]*server.Routes)}
 	for _, b := range cfg.Blocks {
 		p, err := a.parts(g, b, old)
+		if p != nil {
+			g.parts = append(g.parts, p)
+		}
 		if err != nil {
 			g.closeUnless(old)
 			return nil, err
 		}
-		g.parts = append(g.parts, p)
 	}
 	a.route(g)
 	return g, nil
 }
 
+// parts makes the steps of b. With an error, what is there already is given too,
+// to be closed.
 func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*parts, error) {
 	p := &parts{block: b, loops: make(map[wire.Name]*server.Loop)}
 	was := old.find(b)
@@ -116,29 +130,39 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 		}
 		p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
 	}
-	if b.Forward != nil {
-		if was != nil && reflect.DeepEqual(was.block.Forward, b.Forward) {
-			p.pool = was.pool
-		} else {
-			p.pool = upstream.New(b.Forward, upstream.Options{Logger: a.log.With("part", "upstream")})
+	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward)
+	if sameUpstreams {
+		p.pools = was.pools
+	} else {
+		p.pools = a.pools(b)
+	}
+	switch {
+	case b.Cache == nil:
+	case sameUpstreams && reflect.DeepEqual(was.block.Cache, b.Cache):
+		p.cache = was.cache
+	default: // what was asked of other upstreams is not what these would answer
+		p.cache = cache.New(b.Cache, cache.Options{})
+	}
+	return p, p.makeLoops()
+}
+
+func (a *assembly) pools(b *config.Block) (pools []*upstream.Pool) {
+	for f := b.Forward; f != nil; f = f.Next {
+		pools = append(pools, upstream.New(f, upstream.Options{Logger: a.log.With("part", "upstream")}))
+	}
+	return pools
+}
+
+func (p *parts) makeLoops() (err error) {
+	if p.block.Loop == nil {
+		return nil
+	}
+	for _, z := range p.block.Zones {
+		if p.loops[z], err = server.NewLoop(z); err != nil {
+			return err
 		}
 	}
-	if b.Cache != nil {
-		// What was asked of other upstreams is not what these would answer.
-		if was != nil && p.pool == was.pool && reflect.DeepEqual(was.block.Cache, b.Cache) {
-			p.cache = was.cache
-		} else {
-			p.cache = cache.New(b.Cache, cache.Options{})
-		}
-	}
-	if b.Loop != nil {
-		for _, z := range b.Zones {
-			if p.loops[z], err = server.NewLoop(z); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return p, nil
+	return nil
 }
 
 func (a *assembly) hosts(b *config.Block, was *parts) (*hosts.Table, error) {
@@ -214,7 +238,7 @@ func (a *assembly) counters(addr netip.AddrPort, zone string) *server.Stats {
 func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 	b := p.block
 	z := &server.Zone{
-		Name: name, Hosts: p.hosts, Cluster: p.cluster, Cache: p.cache, Forward: p.pool,
+		Name: name, Hosts: p.hosts, Cluster: p.cluster, Cache: p.cache, Forward: p.pools,
 		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
 	}
 	if b.Bufsize != nil {
@@ -224,14 +248,13 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 		z.Errors = log.With("zone", name.String())
 	}
 	if b.Log != nil {
-		z.Log = &server.QueryLog{Logger: log.With("zone", name.String()), Names: b.Log.Names}
-		for _, c := range b.Log.Classes {
-			z.Log.Success = z.Log.Success || c == "success" || c == "all"
-			z.Log.Denial = z.Log.Denial || c == "denial" || c == "all"
-			z.Log.Error = z.Log.Error || c == "error" || c == "all"
-		}
-		if len(b.Log.Classes) == 0 {
-			z.Log.Success, z.Log.Denial, z.Log.Error = true, true, true
+		all := len(b.Log.Classes) == 0 || slices.Contains(b.Log.Classes, "all")
+		z.Log = &server.QueryLog{
+			Logger:  log.With("zone", name.String()),
+			Names:   b.Log.Names,
+			Success: all || slices.Contains(b.Log.Classes, "success"),
+			Denial:  all || slices.Contains(b.Log.Classes, "denial"),
+			Error:   all || slices.Contains(b.Log.Classes, "error"),
 		}
 	}
 	return z
@@ -293,7 +316,7 @@ func (g *generation) awaitSync(ctx context.Context) {
 func (g *generation) start(old *generation, launch func(part any, run func(context.Context))) {
 	for _, v := range g.views {
 		if !old.has(v) {
-			launch(v, func(ctx context.Context) { _ = v.Run(ctx) })
+			launch(v, v.Run)
 		}
 	}
 	for _, p := range g.parts {
@@ -313,14 +336,18 @@ func (g *generation) has(part any) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(g.parts, func(p *parts) bool { return part == any(p.hosts) || part == any(p.pool) })
+	return slices.ContainsFunc(g.parts, func(p *parts) bool {
+		return part == any(p.hosts) || slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
+	})
 }
 
 // closeUnless closes the pools of g that keep does not have.
 func (g *generation) closeUnless(keep *generation) {
 	for _, p := range g.parts {
-		if p.pool != nil && !keep.has(p.pool) {
-			_ = p.pool.Close()
+		for _, u := range p.pools {
+			if !keep.has(u) {
+				_ = u.Close()
+			}
 		}
 	}
 }

@@ -55,15 +55,17 @@ func describe(w io.Writer, b *config.Block) {
 		fmt.Fprintf(w, "  cache          %d answers up to %s, %d denials up to %s\n",
 			c.Success.Entries, c.Success.MaxTTL, c.Denial.Entries, c.Denial.MaxTTL)
 	}
-	if f := b.Forward; f != nil {
-		to := make([]string, len(f.To))
-		for i, a := range f.To {
-			to[i] = a.String()
-		}
-		fmt.Fprintf(w, "  forward        %s to %s\n", f.From, strings.Join(to, ", "))
-	} else {
+	if b.Forward == nil {
 		fmt.Fprintln(w, "  forward        nothing; what is not answered above is SERVFAIL")
 	}
+	for f := b.Forward; f != nil; f = f.Next {
+		fmt.Fprintf(w, "  forward        %s to %s\n", f.From, names(f.To))
+	}
+	describeEndpoints(w, b)
+}
+
+// describeEndpoints says which HTTP addresses b has.
+func describeEndpoints(w io.Writer, b *config.Block) {
 	if b.Health != nil {
 		fmt.Fprintf(w, "  health         http %s/health\n", b.Health.Addr)
 	}

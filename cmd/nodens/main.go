@@ -38,23 +38,27 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, versionLine())
 		return 0
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	switch command {
-	case "":
-		err = serve(ctx, opts, stderr)
-	case "check":
-		err = check(opts, stdout)
-	case "sample":
-		err = sample(ctx, opts, stdout, stderr)
-	default:
-		err = fmt.Errorf("unknown command %q; the commands are check and sample, and none to run the agent", command)
-	}
-	if err != nil {
+	if err := execute(command, opts, stdout, stderr); err != nil {
 		fmt.Fprintln(stderr, "nodens:", err)
 		return 1
 	}
 	return 0
+}
+
+// execute runs one command until it is done or a signal asks it to stop.
+func execute(command string, opts *options, stdout, stderr io.Writer) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	switch command {
+	case "":
+		return serve(ctx, opts, stderr)
+	case "check":
+		return check(opts, stdout)
+	case "sample":
+		return sample(ctx, opts, stdout, stderr)
+	default:
+		return fmt.Errorf("unknown command %q; the commands are check and sample, and none to run the agent", command)
+	}
 }
 
 // version is set by the linker in released binaries.

@@ -192,8 +192,8 @@ func (s scrape) parts(g *generation) {
 			hasHosts = true
 			entries += uint64(p.hosts.Entries())
 		}
-		if p.pool != nil {
-			st := p.pool.Stats()
+		for _, u := range p.pools {
+			st := u.Stats()
 			broken += st.HealthcheckBroken
 			rejects += st.MaxConcurrentRejects
 			for _, to := range st.Servers {
@@ -264,7 +264,7 @@ func (s scrape) upstream(to upstream.Server) {
 
 func (s scrape) view(st kubernetes.Stats) {
 	for kind, h := range st.Programming {
-		s.histogram(programming, fromView(h), kind)
+		s.histogram(programming, h, kind)
 	}
 	for _, r := range st.Requests {
 		s.put(restRequests, float64(r.Count), r.Code, r.Method, r.Host)
@@ -280,14 +280,4 @@ func (s scrape) view(st kubernetes.Stats) {
 	s.put(viewSynced, synced)
 	s.put(viewFaults, float64(st.Faults))
 	s.put(viewLastEvent, float64(st.LastEvent.Unix()))
-}
-
-func fromView(h kubernetes.Histogram) stat.Snapshot {
-	out := stat.Snapshot{Count: h.Count, Sum: h.Sum, Buckets: make(map[float64]uint64)}
-	var n uint64
-	for i, b := range h.Bounds {
-		n += h.Counts[i]
-		out.Buckets[b] = n
-	}
-	return out
 }

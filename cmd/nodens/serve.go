@@ -25,7 +25,7 @@ import (
 const (
 	// maxLameduck cuts `lameduck`: the whole stop has to fit into five seconds,
 	// teardown and the last queries included.
-	maxLameduck = 3 * time.Second
+	maxLameduck = 2 * time.Second
 	// grace is for queries under way when the sockets close. Those that take
 	// longer are for a dead upstream, and the client asks elsewhere.
 	grace = time.Second
@@ -133,16 +133,15 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 	}()
 	if a.net != nil {
 		if err := a.net.Links(ctx); err != nil {
-			return errors.Join(err, a.net.Teardown())
+			return errors.Join(err, a.net.Teardown(nil))
 		}
-		defer func() { err = errors.Join(err, a.net.Teardown()) }()
 	}
-	defer a.shutdown()
+	defer func() { err = errors.Join(err, a.shutdown()) }()
 	if err := a.apply(ctx, cfg); err != nil {
 		return err
 	}
 	if a.net != nil {
-		if err := a.net.Rules(ctx); err != nil {
+		if err := a.net.Rules(ctx); err != nil && !locked(err) {
 			return err
 		}
 		a.background.Go(func() { a.net.Run(ctx) })
@@ -357,15 +356,37 @@ func (a *agent) lameduck() {
 	time.Sleep(wait)
 }
 
-// shutdown stops serving. Rules and addresses go afterwards, at the end of run:
-// until then a packet meets a closed port, which is answered at once, and not a
-// black hole.
-func (a *agent) shutdown() {
+// locked reports whether all that is wrong is somebody else holding iptables' lock:
+// the next re-check puts the rules in place.
+func locked(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			if !locked(e) {
+				return false
+			}
+		}
+		return true
+	}
+	var failure *netsetup.Error
+	return errors.As(err, &failure) && failure.Type == netsetup.IptablesLock
+}
+
+// shutdown stops serving: rules first, so that new packets go to the cluster DNS,
+// then the sockets, then the addresses.
+func (a *agent) shutdown() error {
 	a.stopping.Store(true)
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	if err := a.server.Shutdown(ctx); err != nil {
-		a.log.Warn("stopping", "err", err)
+	drain := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		if err := a.server.Shutdown(ctx); err != nil {
+			a.log.Warn("stopping", "err", err)
+		}
+	}
+	var err error
+	if a.net != nil {
+		err = a.net.Teardown(drain)
+	} else {
+		drain()
 	}
 	for part, cancel := range a.cancels {
 		cancel()
@@ -375,6 +396,7 @@ func (a *agent) shutdown() {
 		g.closeUnless(nil)
 	}
 	a.http.close()
+	return err
 }
 
 func (a *agent) writePidfile() error {

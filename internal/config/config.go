@@ -113,14 +113,14 @@ func (o Options) withDefaults() Options {
 		o.LookupEnv = os.LookupEnv
 	}
 	if o.Interface == nil {
-		o.Interface = interfaceAddrs
+		o.Interface = InterfaceAddrs
 	}
 	return o
 }
 
-// interfaceAddrs asks the machine for an interface's addresses. Link-local IPv6
+// InterfaceAddrs asks the machine for an interface's addresses. Link-local IPv6
 // addresses carry their zone.
-func interfaceAddrs(name string) ([]netip.Addr, error) {
+func InterfaceAddrs(name string) ([]netip.Addr, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,6 @@ var equal = cmp.Options{
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 }
 
-func addr(s string) netip.Addr              { return netip.MustParseAddr(s) }
 func addrs(list ...string) (a []netip.Addr) { return each(list, netip.MustParseAddr) }
 func ports(list ...string) []netip.AddrPort { return each(list, netip.MustParseAddrPort) }
 

@@ -29,7 +29,7 @@ func TestFaults(t *testing.T) {
 		{"bind nosuch", `3: bind: "nosuch" is neither an IP address nor an interface of this machine: file does not exist`},
 		{"bind bare", `3: bind: the interface "bare" has no address`},
 		{"bind eth0 {\nexcept eth0\n}", `3: bind: no address is left to listen on; take one out of except, or give the interface an address`},
-		{"bind eth0 {\nexept eth0\n}", `4: bind: unknown option "exept" (did you mean "except"?); allowed: except`},
+		{"bind eth0 {\nexcpt eth0\n}", `4: bind: unknown option "excpt" (did you mean "except"?); allowed: except`},
 		{"bind eth0 {\nexcept\n}", `4: bind: an argument is missing after "except"; write: except ADDRESS|INTERFACE…`},
 
 		{"bufsize 511", `3: bufsize: 511 is out of range; allowed: 512 to 4096`},

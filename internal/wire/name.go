@@ -48,7 +48,12 @@ func ParseName(s string) (Name, error) {
 		}
 		out = append(out, lower[c])
 	}
-	if len(out)-start > 1 { // no dot at the end: close the last label, add the root
+	return closeName(out, start, s)
+}
+
+// closeName closes the last label, if no dot has, and adds the root.
+func closeName(out []byte, start int, s string) (Name, error) {
+	if len(out)-start > 1 {
 		if err := closeLabel(out, start, s); err != nil {
 			return "", err
 		}
@@ -171,6 +176,8 @@ func skipName(msg []byte, off int) int {
 // unpackName copies the name at off, decompressed and lower-cased, to dst. It
 // gives the bytes of dst used and the offset behind the name in msg; n is 0 if
 // the name is broken, loops, or is longer than dst.
+//
+//nolint:gocyclo // one loop over three kinds of length byte, each with its bounds; apart they are harder to check
 func unpackName(dst []byte, msg []byte, off int) (n, end int) {
 	jumps := 0
 	end = -1

@@ -75,9 +75,13 @@ func Matches(msg, query []byte) bool {
 	case 0:
 		return u16(msg[2:])&rcodeMask != 0
 	case 1:
+		return sameQuestion(msg, query)
 	default:
 		return false
 	}
+}
+
+func sameQuestion(msg, query []byte) bool {
 	end := skipName(query, HeaderLen)
 	if end < 0 || end+4 > len(query) || end+4 > len(msg) {
 		return false
@@ -169,11 +173,8 @@ func scan(msg []byte, q *Query) (scanned, error) {
 	for section := range Section(3) {
 		for i := range u16(msg[6+2*int(section):]) {
 			rr, ok := readRecord(msg, off)
-			if !ok || !checkRdata(msg, rr) || !checkOwner(msg, rr) || !checkPlace(section, rr) {
-				if ok || !s.Truncated {
-					return s, fmt.Errorf("%w: record %d of section %d is malformed", ErrResponse, i+1, section)
-				}
-				return s, fmt.Errorf("%w: it is cut inside a record", ErrResponse)
+			if !ok || !check(msg, section, rr) {
+				return s, fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i+1, section)
 			}
 			off = rr.End
 			s.record(msg, q, section, rr)
@@ -216,6 +217,11 @@ func (s *scanned) record(msg []byte, q *Query, section Section, rr Record) {
 			s.NegativeTTL = min(ttl, u32(msg[rr.End-4:]))
 		}
 	}
+}
+
+// check reports whether a record that is whole can be passed on.
+func check(msg []byte, section Section, rr Record) bool {
+	return checkRdata(msg, rr) && checkOwner(msg, rr) && checkPlace(section, rr)
 }
 
 func checkOwner(msg []byte, rr Record) bool {

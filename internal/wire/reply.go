@@ -195,8 +195,20 @@ func (r *Reply) Shuffle() {
 		return
 	}
 	var at [maxShuffled]int
-	n, size, owner := 0, 0, 0
-	off := r.q.questionEnd()
+	n, size := r.addresses(&at)
+	var tmp [16]byte
+	rand.Shuffle(n, func(i, j int) {
+		a, b := r.b[at[i]:at[i]+size], r.b[at[j]:at[j]+size]
+		copy(tmp[:], a)
+		copy(a, b)
+		copy(b, tmp[:size])
+	})
+}
+
+// addresses finds where the addresses of the answer section stand, n of them of
+// size bytes each; none if they are not all of one type under one owner.
+func (r *Reply) addresses(at *[maxShuffled]int) (n, size int) {
+	owner, off := 0, r.q.questionEnd()
 	for range r.count[Answer] {
 		rr, ok := readRecord(r.b, off)
 		if !ok || n == len(at) {
@@ -210,18 +222,12 @@ func (r *Reply) Shuffle() {
 			owner, size = rr.Start, rr.End-rr.Data
 		}
 		if size != rr.End-rr.Data || !r.sameName(owner, rr.Start) {
-			return
+			return 0, 0
 		}
 		at[n] = rr.Data
 		n++
 	}
-	var tmp [16]byte
-	rand.Shuffle(n, func(i, j int) {
-		a, b := r.b[at[i]:at[i]+size], r.b[at[j]:at[j]+size]
-		copy(tmp[:], a)
-		copy(a, b)
-		copy(b, tmp[:size])
-	})
+	return n, size
 }
 
 // sameName compares the names at two offsets. Nearly always both are the same

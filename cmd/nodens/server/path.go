@@ -60,6 +60,8 @@ const (
 //  4. All else is asked of the zone's upstreams, by [Routes.complete].
 //
 // Each step either writes the whole reply or leaves it as it was.
+//
+//nolint:gocyclo // the order of resolution is worth seeing in one piece
 func (rt *Routes) answer(x *exchange) step {
 	q, r := &x.q, &x.r
 	x.zone = rt.dropped
@@ -78,40 +80,56 @@ func (rt *Routes) answer(x *exchange) step {
 	}
 	x.zone = z
 	q.UDPSize = min(q.UDPSize, z.maxSize())
-	if z.Loop.sees(q) {
+	switch {
+	case z.Loop.sees(q):
 		r.Fail(wire.ServFail)
 		return done
-	}
-	if z.Hosts != nil && z.Hosts.Answer(q, r) {
+	case z.Hosts != nil && z.Hosts.Answer(q, r):
 		x.source = fromHosts
 		return done
 	}
-	if z.Cluster != nil {
-		outcome, target := z.Cluster.Answer(q, r)
-		switch outcome {
-		case kubernetes.Answered:
-			x.source = fromCluster
-			return done
-		case kubernetes.Alias:
-			x.source, x.target = fromCluster, target
-			return alias
-		case kubernetes.Refused:
-			x.source = fromCluster
-			r.Fail(wire.Refused)
-			return done
-		case kubernetes.NotMine, kubernetes.NotSynced:
-			// The upstreams may know what the view does not know, or not yet.
-		}
+	if at, ok := z.cluster(x); ok {
+		return at
 	}
 	if z.caches(q) && z.Cache.Answer(q, r) {
 		x.source = fromCache
 		return done
 	}
-	if z.Forward == nil || !z.Forward.Covers(q.Name()) {
+	if z.upstreams(q) == nil {
 		r.Fail(wire.ServFail)
 		return done
 	}
 	return ask
+}
+
+// cluster is the step of the cluster's own names; ok is false if it leaves the
+// query to those behind it: the upstreams may know what the view does not know,
+// or not yet.
+func (z *Zone) cluster(x *exchange) (at step, ok bool) {
+	if z.Cluster == nil {
+		return done, false
+	}
+	outcome, target := z.Cluster.Answer(&x.q, &x.r)
+	switch outcome {
+	case kubernetes.Answered, kubernetes.Refused:
+		x.source = fromCluster
+		return done, true
+	case kubernetes.Alias:
+		x.source, x.target = fromCluster, target
+		return alias, true
+	case kubernetes.NotMine, kubernetes.NotSynced:
+	}
+	return done, false
+}
+
+// upstreams is the first pool that takes q's name, nil if there is none.
+func (z *Zone) upstreams(q *wire.Query) *upstream.Pool {
+	for _, p := range z.Forward {
+		if p.Covers(q.Name()) {
+			return p
+		}
+	}
+	return nil
 }
 
 // match finds the longest zone the qname is in. A DS record lives in the zone
@@ -150,8 +168,9 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 
 // forward gets the answer from the zone's upstreams, by way of its cache.
 func (z *Zone) forward(ctx context.Context, x *exchange) error {
+	pool := z.upstreams(&x.q)
 	exchange := func(ctx context.Context) (wire.Response, error) {
-		resp, err := z.Forward.Exchange(ctx, &x.q, x.via == tcp)
+		resp, err := pool.Exchange(ctx, &x.q, x.via == tcp)
 		if errors.Is(err, upstream.ErrTooMany) || errors.Is(err, upstream.ErrClosed) {
 			err = fmt.Errorf("%w: %w", cache.ErrLocal, err) // no reason to fail the next client
 		}

@@ -106,14 +106,14 @@ func zoneName(t testing.TB, s string) wire.Name {
 	return n
 }
 
-func pool(t testing.TB, to ...netip.AddrPort) *upstream.Pool {
+func pool(t testing.TB, to ...netip.AddrPort) []*upstream.Pool {
 	t.Helper()
 	p := upstream.New(&config.Forward{
 		From: wire.Root, To: to, MaxFails: 2, Expire: 10 * time.Second,
 		ReadTimeout: 2 * time.Second, HealthInterval: time.Second, HealthDomain: wire.Root,
 	}, upstream.Options{})
 	t.Cleanup(func() { _ = p.Close() })
-	return p
+	return []*upstream.Pool{p}
 }
 
 func answers() *cache.Cache {

@@ -212,10 +212,15 @@ func (c *stream) read(t *tcpListener, buf []byte) ([]byte, error) {
 	if c.in.Buffered() < want && !t.await(c.Conn, readTimeout) {
 		return nil, net.ErrClosed
 	}
-	for len(buf) < want {
+	return appendFrom(buf, c.in, want)
+}
+
+// appendFrom appends n bytes of in to buf, a piece at a time.
+func appendFrom(buf []byte, in io.Reader, n int) ([]byte, error) {
+	for len(buf) < n {
 		start := len(buf)
-		buf = append(buf, make([]byte, min(want-start, readBuffer))...)
-		if _, err := io.ReadFull(c.in, buf[start:]); err != nil {
+		buf = append(buf, make([]byte, min(n-start, readBuffer))...)
+		if _, err := io.ReadFull(in, buf[start:]); err != nil {
 			return nil, err
 		}
 	}

@@ -22,7 +22,8 @@ type Zone struct {
 	Hosts   *hosts.Table
 	Cluster *kubernetes.Zone
 	Cache   *cache.Cache
-	Forward *upstream.Pool
+	// Forward are the pools to forward to; the first that takes a name gets it.
+	Forward []*upstream.Pool
 	Loop    *Loop
 	// Bufsize caps the payload size of EDNS clients, in bytes; 0 is no cap.
 	Bufsize uint16
@@ -113,16 +114,14 @@ func (l *QueryLog) takes(q *wire.Query, rcode wire.Rcode, answers int) bool {
 	if l == nil {
 		return false
 	}
+	wanted := l.Error
 	switch {
 	case rcode == wire.NoError && answers > 0:
-		if !l.Success {
-			return false
-		}
-	case rcode == wire.NoError || rcode == wire.NXDomain:
-		if !l.Denial {
-			return false
-		}
-	case !l.Error:
+		wanted = l.Success
+	case rcode == wire.NoError, rcode == wire.NXDomain:
+		wanted = l.Denial
+	}
+	if !wanted {
 		return false
 	}
 	for _, n := range l.Names {
