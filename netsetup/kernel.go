@@ -109,7 +109,7 @@ func (k *kernel) AddAddr(a Addr) error {
 	if a.Prefix.Addr().Is6() && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EOPNOTSUPP)) {
 		// EACCES is what the sysctl disable_ipv6 yields; a lack of capability is EPERM.
-		return fmt.Errorf("%w on %s: %w", ErrNoIPv6, a.Link, err)
+		return fmt.Errorf("%w on %s: %v", ErrNoIPv6, a.Link, err) //nolint:errorlint // wrapped, EACCES would look like a lack of permission
 	}
 	return linkError(err)
 }
