@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"reflect"
@@ -125,7 +126,7 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 		return nil, err
 	}
 	if b.Kubernetes != nil {
-		if p.view, err = a.view(g, b.Kubernetes, old); err != nil {
+		if p.view, err = a.view(g, b, old); err != nil {
 			return nil, err
 		}
 		p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
@@ -179,9 +180,13 @@ func (a *assembly) hosts(b *config.Block, was *parts) (*hosts.Table, error) {
 	return t, nil
 }
 
-// view gives the view that k needs: blocks that watch the same share one.
-func (a *assembly) view(g *generation, k *config.Kubernetes, old *generation) (*kubernetes.View, error) {
-	key := watched(*k)
+// view gives the view that b needs: blocks that watch the same share one.
+func (a *assembly) view(g *generation, b *config.Block, old *generation) (*kubernetes.View, error) {
+	addrs, err := reachable(b.Listen)
+	if err != nil {
+		return nil, err
+	}
+	key := watched(*b.Kubernetes, addrs)
 	if v := g.views[key]; v != nil {
 		return v, nil
 	}
@@ -189,7 +194,7 @@ func (a *assembly) view(g *generation, k *config.Kubernetes, old *generation) (*
 		g.views[key] = old.views[key]
 		return old.views[key], nil
 	}
-	v, err := kubernetes.Open(k, kubernetes.Options{Log: a.log.With("part", "kubernetes"), ServerAddrs: a.opts.localIPs})
+	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs})
 	if err != nil {
 		return nil, err
 	}
@@ -197,14 +202,35 @@ func (a *assembly) view(g *generation, k *config.Kubernetes, old *generation) (*
 	return v, nil
 }
 
-// watched says what of k a view depends on (see [kubernetes.Open]): directives for
-// which it is the same share a view.
-func watched(k config.Kubernetes) string {
+// reachable gives the addresses of listen, those of the machine in place of "all".
+func reachable(listen []netip.AddrPort) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, l := range listen {
+		if !l.Addr().IsUnspecified() {
+			addrs = append(addrs, l.Addr())
+			continue
+		}
+		all, err := net.InterfaceAddrs()
+		if err != nil {
+			return nil, fmt.Errorf("listing the machine's addresses: %w", err)
+		}
+		for _, a := range all {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
+				addrs = append(addrs, p.Addr().Unmap())
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// watched says what a view depends on (see [kubernetes.Open]): blocks for which it
+// is the same share a view.
+func watched(k config.Kubernetes, addrs []netip.Addr) string {
 	var tls config.TLS
 	if k.TLS != nil {
 		tls = *k.TLS
 	}
-	return fmt.Sprintf("%q", []any{k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.Labels, k.NoEndpoints, k.EndpointPodNames, k.QPS, k.Burst})
+	return fmt.Sprintf("%q", []any{k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.Labels, k.NoEndpoints, k.EndpointPodNames, k.QPS, k.Burst, addrs})
 }
 
 // route makes the zones of every address.

@@ -12,8 +12,9 @@ import (
 // allowance is a difference that is meant.
 type allowance struct {
 	reason string
-	// expect returns the view that the agent must give in this case, from
-	// CoreDNS's. It returns false for a query that the entry is not about.
+	// expect returns the view that the agent must give in this case, made
+	// from CoreDNS's, which it leaves as it is. It returns false for a query
+	// that the entry is not about.
 	expect func(c situation) (view, bool)
 	used   bool
 }
@@ -311,18 +312,19 @@ func allowedTTLs() []*allowance {
 		{
 			reason: "an answer that is not held has the TTLs of one that is; CoreDNS gives it the floor of its cache, five seconds",
 			expect: func(c situation) (view, bool) {
+				if !c.caches || !c.unheld() {
+					return view{}, false
+				}
 				v := c.view.clone()
-				n := 0
 				for _, section := range [][]record{v.Answer, v.Authority} {
 					for i := range section {
 						if section[i].TTL != 5 {
 							return view{}, false
 						}
 						section[i].TTL = 30
-						n++
 					}
 				}
-				return v, c.caches && n > 0
+				return v, true
 			},
 		},
 		{
@@ -346,15 +348,26 @@ func allowedTTLs() []*allowance {
 				if !c.caches || len(c.Answer) > 0 || len(c.Authority) != 1 || c.Authority[0].Type != "SOA" {
 					return view{}, false
 				}
-				f := strings.Fields(c.Authority[0].Data)
+				v := c.view.clone()
+				f := strings.Fields(v.Authority[0].Data)
 				minimum, err := strconv.ParseUint(f[len(f)-1], 10, 32)
 				if err == nil {
-					c.Authority[0].TTL = min(c.Authority[0].TTL, uint32(minimum))
+					v.Authority[0].TTL = min(v.Authority[0].TTL, uint32(minimum))
 				}
-				return c.view, err == nil
+				return v, err == nil
 			},
 		},
 	}
+}
+
+// unheld says that it is an answer that CoreDNS's cache doesn't take: a zone
+// transfer's, or a CNAME whose target is not there.
+func (c situation) unheld() bool {
+	if c.kind == dns.TypeAXFR || c.kind == dns.TypeIXFR {
+		return true
+	}
+	dangling := c.Rcode == "NXDOMAIN" || c.inCluster()
+	return dangling && len(c.Answer) > 0 && !slices.ContainsFunc(c.Answer, func(r record) bool { return r.Type != "CNAME" })
 }
 
 // least gives all records that are meant the least of their TTLs.
@@ -384,7 +397,9 @@ func (c situation) least(meant func(record) bool) view {
 func excuse(table []*allowance, c situation, agent view, same func(a, b view) bool) bool {
 	var needed []*allowance
 	for _, a := range table {
-		expected, ok := a.expect(c)
+		given := c
+		given.view = c.view.clone()
+		expected, ok := a.expect(given)
 		if ok && !same(expected, c.view) {
 			c.view = expected
 			needed = append(needed, a)

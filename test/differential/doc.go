@@ -2,14 +2,14 @@
 // run and compares what they say.
 //
 // Both read the same API server, run the same Corefile but for the port, and
-// forward to the same scripted upstream. Every question is asked twice, so
-// that the second answer comes from the cache where there is one. A reply is
+// forward to the same scripted upstream. Where the Corefile has caches, every
+// question is asked twice, so that the second answer comes from one. A reply is
 // turned into a view of what a client can see of it: response code, flags,
 // question, the records of each section as a set with case and TTL, EDNS. A
 // SOA's serial and the order of records are not part of it, nor are the
 // records of a truncated reply, since which of them fit is any server's
-// choice. Where the Corefile has caches, a TTL may have gone down by the time
-// since the start, and letters count in the query's own name only.
+// choice. With caches, a TTL may have gone down by the time since the start,
+// and letters count in the query's own name only.
 //
 // Where the agent is meant to answer otherwise, an entry of the table allowed
 // says why and rewrites CoreDNS's view into the one the agent must give. An

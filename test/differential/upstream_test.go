@@ -46,7 +46,7 @@ host.ext.test.          300   TYPE65280 \# 4 0A000001
 host.ext.test.          300   RRSIG A 13 3 3600 20300101000000 20200101000000 1 ext.test. aGVsbG8=
 ad.ext.test.            300   A     192.0.2.20
 ede.ext.test.           300   A     192.0.2.21
-neg.test.               25    SOA   ns.neg.test. host.neg.test. 1 1800 900 604800 10
+neg.test.               3600  SOA   ns.neg.test. host.neg.test. 1 1800 900 604800 5
 1.2.0.192.in-addr.arpa. 300   PTR   host.ext.test.
 1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. 300 PTR host.ext.test.
 *.any.test.             300   A     192.0.2.99
