@@ -117,6 +117,7 @@ func (l *lab) startUpstream() {
     hosts {
         192.0.2.80 www.example.org
         2001:db8::80 www.example.org
+        192.0.2.90 web.shop.svc.cluster.local
     }
 }
 `)

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // TestPodAsks: what a pod gets, over both transports, both families, with and
@@ -252,5 +254,47 @@ func TestStartErrors(t *testing.T) {
 				t.Errorf("something is left behind (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestOfficial: NodeLocal DNSCache's own Corefile and arguments start the agent
+// unchanged; cluster names go to the upstream service over TCP.
+func TestOfficial(t *testing.T) {
+	l := newLab(t)
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixture := filepath.Join(root, "daemonset", "testdata", "iptables")
+	text, err := os.ReadFile(filepath.Join(fixture, "args"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Where the ConfigMap is mounted is the one thing that is the test's own.
+	args := append(strings.Fields(string(text)), "-basecorefile", filepath.Join(fixture, "Corefile.base"))
+	p := l.start(l.node, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + upstreamIP}, args...)
+	p.Must(t, "the agent to log that it serves", logs(p, "msg=serving"))
+	for _, server := range []string{local4, "10.96.0.10"} {
+		got, err := l.dig(l.node, "@"+server, "web.shop.svc.cluster.local")
+		if err != nil || got != "192.0.2.90" {
+			t.Errorf("a cluster name at %s: %q, %v", server, got, err)
+		}
+		got, err = l.dig(l.pod, "@"+server, "+tcp", "web.shop.svc.cluster.local")
+		if err != nil || got != "192.0.2.90" {
+			t.Errorf("a pod's question at %s: %q, %v", server, got, err)
+		}
+	}
+	for url, want := range map[string]string{
+		"http://" + local4 + ":8080/health": "OK",
+		"http://127.0.0.1:9253/metrics":     `coredns_proxy_conn_cache_misses_total{proto="tcp",proxy_name="forward",to="` + upstreamIP + `:53"} `,
+		"http://127.0.0.1:9353/metrics":     `coredns_nodecache_setup_errors_total{errortype="iptables"} 0`,
+	} {
+		if out := l.in(l.node, "curl", "-sf", url); !strings.Contains(out, want) {
+			t.Errorf("%s does not say %q:\n%.3000s", url, want, out)
+		}
+	}
+	p.Stop()
+	if err := p.Err(); err != nil {
+		t.Errorf("the agent ended with %v", err)
 	}
 }
