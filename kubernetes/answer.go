@@ -263,18 +263,12 @@ func (w *writer) serverAddrs(owner int, qtype uint16) {
 	}
 }
 
-// ownAddrs are the addresses others can reach the agent at: loopback ones only if
-// there is nothing else, which is an agent being tried out.
+// ownAddrs are the addresses others can reach the agent at: all but loopback ones.
 func ownAddrs(all []netip.Addr) []netip.Addr {
 	var list []netip.Addr
 	for _, a := range all {
 		if a.IsValid() && !a.IsLoopback() {
 			list = append(list, a.Unmap().WithZone(""))
-		}
-	}
-	if list == nil {
-		for _, a := range all {
-			list = append(list, a.Unmap())
 		}
 	}
 	return list

@@ -215,7 +215,7 @@ func reachable(listen []netip.AddrPort) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("listing the machine's addresses: %w", err)
 		}
 		for _, a := range all {
-			if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
 				addrs = append(addrs, p.Addr().Unmap())
 			}
 		}
