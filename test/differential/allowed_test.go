@@ -84,11 +84,17 @@ func (c situation) inCluster() bool { return strings.EqualFold(c.origin(), zone)
 
 // reversed says that the name is a reverse name that the cluster has.
 func (c situation) reversed() bool {
-	if c.origin() == "" || c.inCluster() {
+	if c.origin() == "" || c.inCluster() || c.overlong() {
 		return false
 	}
 	v := c.other(dns.TypePTR)
 	return strings.Contains(v.Flags, "aa") && !c.dangling(v)
+}
+
+// overlong says that the name is below an IPv6 address's.
+func (c situation) overlong() bool {
+	const nibbles = 32
+	return dns.IsSubDomain("ip6.arpa.", c.name) && dns.CountLabel(c.name) > nibbles+2
 }
 
 // dangling says that a PTR answer points at a name that is not there.
@@ -114,10 +120,10 @@ func without(flags string, names ...string) string {
 // allowed are the differences that are meant. The table is used by one test
 // at a time.
 func allowed() []*allowance {
-	return slices.Concat(allowedNames(), allowedMessages(), allowedTTLs())
+	return slices.Concat(allowedNames(), allowedSpellings(), allowedMessages(), allowedBytes(), allowedTTLs())
 }
 
-// allowedNames are about what names there are and what they have.
+// allowedNames are about what names there are.
 func allowedNames() []*allowance {
 	return []*allowance{
 		{
@@ -156,6 +162,12 @@ func allowedNames() []*allowance {
 				return c.negative("NOERROR"), true
 			},
 		},
+	}
+}
+
+// allowedSpellings are about names that look like others.
+func allowedSpellings() []*allowance {
+	return []*allowance{
 		{
 			reason: "a pod has addresses only: CoreDNS makes up an SRV record with port 0",
 			expect: func(c situation) (view, bool) {
@@ -182,6 +194,15 @@ func allowedNames() []*allowance {
 					return view{}, false
 				}
 				return c.negative("NXDOMAIN"), true
+			},
+		},
+		{
+			reason: "there is no name below an IPv6 address's: CoreDNS doesn't look at the labels there",
+			expect: func(c situation) (view, bool) {
+				if c.kind != dns.TypePTR || !c.overlong() {
+					return view{}, false
+				}
+				return c.other(dns.TypeDS), true
 			},
 		},
 		{
@@ -213,22 +234,8 @@ func (c situation) emptyNonTerminal() bool {
 	return false
 }
 
-// allowedMessages are about how messages are read and written.
+// allowedMessages are about how answers are written.
 func allowedMessages() []*allowance {
-	// noted is for the queries that are given as bytes.
-	noted := func(note string, expect func(c situation) view) func(situation) (view, bool) {
-		return func(c situation) (view, bool) {
-			if c.note != note {
-				return view{}, false
-			}
-			return expect(c), true
-		}
-	}
-	formerr := func(c situation) view {
-		v := c.bare("FORMERR")
-		v.Question, v.EDNS = nil, ""
-		return v
-	}
 	return []*allowance{
 		{
 			reason: "only class IN is served; CoreDNS answers in any class with records of class IN",
@@ -271,6 +278,26 @@ func allowedMessages() []*allowance {
 				return v, true
 			},
 		},
+	}
+}
+
+// allowedBytes are about queries that are given as bytes.
+func allowedBytes() []*allowance {
+	// noted is for the queries with the note.
+	noted := func(note string, expect func(c situation) view) func(situation) (view, bool) {
+		return func(c situation) (view, bool) {
+			if c.note != note {
+				return view{}, false
+			}
+			return expect(c), true
+		}
+	}
+	formerr := func(c situation) view {
+		v := c.bare("FORMERR")
+		v.Question, v.EDNS = nil, ""
+		return v
+	}
+	return []*allowance{
 		{
 			reason: "NOTIFY is for name servers with zones of their own; CoreDNS answers it like a query",
 			expect: noted("opcode notify", func(c situation) view {

@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/miekg/dns"
 )
@@ -45,6 +46,7 @@ func life(client kubernetes.Interface, n int) []change {
 	remove := func(s *corev1.Service) func(context.Context) error {
 		return func(ctx context.Context) error { return services.Delete(ctx, s.Name, metav1.DeleteOptions{}) }
 	}
+	rename := func(ctx context.Context) error { return renamePort(ctx, services, plain.Name) }
 	createSlice := func(ctx context.Context) error {
 		_, err := slices.Create(ctx, slice, metav1.CreateOptions{})
 		return err
@@ -58,15 +60,7 @@ func life(client kubernetes.Interface, n int) []change {
 	}
 	return []change{
 		{"create service", create(plain), plainName, dns.TypeA, "NOERROR " + plain.Spec.ClusterIP},
-		{"rename its port", func(ctx context.Context) error {
-			s, err := services.Get(ctx, plain.Name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			s.Spec.Ports[0].Name = "renamed"
-			_, err = services.Update(ctx, s, metav1.UpdateOptions{})
-			return err
-		}, "_renamed._tcp." + plainName, dns.TypeSRV, "NOERROR 0 100 80 " + plainName},
+		{"rename its port", rename, "_renamed._tcp." + plainName, dns.TypeSRV, "NOERROR 0 100 80 " + plainName},
 		{"delete service", remove(plain), plainName, dns.TypeA, "NXDOMAIN"},
 		{"create headless service and slice", func(ctx context.Context) error {
 			if _, err := services.Create(ctx, head, metav1.CreateOptions{}); err != nil {
@@ -90,6 +84,16 @@ func life(client kubernetes.Interface, n int) []change {
 		{"create slice", createSlice, headName, dns.TypeA, "NOERROR " + first},
 		{"delete headless service", remove(head), headName, dns.TypeA, "NXDOMAIN"},
 	}
+}
+
+func renamePort(ctx context.Context, services typed.ServiceInterface, name string) error {
+	s, err := services.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	s.Spec.Ports[0].Name = "renamed"
+	_, err = services.Update(ctx, s, metav1.UpdateOptions{})
+	return err
 }
 
 func owner(s *corev1.Service) string { return s.Name + "." + s.Namespace + ".svc.cluster.local." }
