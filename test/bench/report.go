@@ -145,7 +145,7 @@ func table(rows [][]string) string {
 	rule := make([]string, len(widths))
 	numeric := make([]bool, len(widths))
 	for i, width := range widths {
-		numeric[i] = len(rows) > 1 && rows[1][i] != "" && rows[1][i][0] >= '0' && rows[1][i][0] <= '9'
+		numeric[i] = len(rows) > 1 && isNumber(rows[1][i])
 		rule[i] = strings.Repeat("-", width)
 		if numeric[i] {
 			rule[i] = rule[i][:max(width-1, 0)] + ":"
@@ -164,6 +164,8 @@ func table(rows [][]string) string {
 	}
 	return b.String()
 }
+
+func isNumber(text string) bool { return text != "" && text[0] >= '0' && text[0] <= '9' }
 
 //go:embed report.md.tmpl
 var pageText string

@@ -61,7 +61,7 @@ func (p *Process) Await(ctx context.Context, what string, probe Probe) error {
 	go func() {
 		select {
 		case <-p.done:
-			cancel(fmt.Errorf("%s ended (%v) and wrote:\n%s", p.name, p.err, p.Tail()))
+			cancel(fmt.Errorf("%s ended (%v) and wrote:\n%s", p.name, p.err, p.Tail())) //nolint:errorlint // nil for exit code 0
 		case <-stop:
 		}
 	}()
