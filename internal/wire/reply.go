@@ -112,6 +112,12 @@ func (r *Reply) Suffix(n int) int { return HeaderLen + r.q.nameLen - n }
 // Copy makes the reply that of p: its records with every TTL set to ttl, its
 // rcode and flags. p's question must be r's but for case.
 func (r *Reply) Copy(p Packed, ttl uint32) {
+	r.Pass(p)
+	p.eachTTL(func(off int) { put32(r.b[off:], ttl) })
+}
+
+// Pass is [Reply.Copy] with the TTLs that p came with.
+func (r *Reply) Pass(p Packed) {
 	r.Reset()
 	msg := p.message()
 	flags := u16(msg[2:])
@@ -121,7 +127,6 @@ func (r *Reply) Copy(p Packed, ttl uint32) {
 		r.count[s] = u16(msg[6+2*s:])
 	}
 	r.b = append(r.b, msg[len(r.b):]...)
-	p.eachTTL(func(off int) { put32(r.b[off:], ttl) })
 }
 
 // Finish completes the header and the OPT record, cuts the message to limit
@@ -196,13 +201,19 @@ func (r *Reply) Shuffle() {
 	}
 	var at [maxShuffled]int
 	n, size := r.addresses(&at)
-	var tmp [16]byte
 	rand.Shuffle(n, func(i, j int) {
-		a, b := r.b[at[i]:at[i]+size], r.b[at[j]:at[j]+size]
-		copy(tmp[:], a)
-		copy(a, b)
-		copy(b, tmp[:size])
+		swap(r.b[at[i]:at[i]+size], r.b[at[j]:at[j]+size])
+		// An address keeps its own TTL, which stands before its RDLENGTH.
+		swap(r.b[at[i]-6:at[i]-2], r.b[at[j]-6:at[j]-2])
 	})
+}
+
+// swap exchanges a and b, of one length of at most 16.
+func swap(a, b []byte) {
+	var tmp [16]byte
+	n := copy(tmp[:], a)
+	copy(a, b)
+	copy(b, tmp[:n])
 }
 
 // addresses finds where the addresses of the answer section stand, n of them of

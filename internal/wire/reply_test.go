@@ -175,6 +175,20 @@ func TestShuffleSpreads(t *testing.T) {
 	}
 }
 
+// TestShuffleKeepsTTLs: an address takes its own TTL along.
+func TestShuffleKeepsTTLs(t *testing.T) {
+	q := ask(t, "www.example.", dns.TypeA)
+	for range 50 { // two addresses stay in place in half of them
+		r := answers(t, q, true, "www.example. 10 IN A 192.0.2.10", "www.example. 20 IN A 192.0.2.20")
+		r.Shuffle()
+		for _, rr := range unpacked(t, r.Finish(MinUDP)).Answer {
+			if last := rr.(*dns.A).A.To4()[3]; rr.Header().Ttl != uint32(last) {
+				t.Fatalf("%s has TTL %d, want %d", rr.(*dns.A).A, rr.Header().Ttl, last)
+			}
+		}
+	}
+}
+
 // TestAllocations pins the way of a packed answer: nothing is allocated.
 func TestAllocations(t *testing.T) {
 	q := ask(t, "www.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })

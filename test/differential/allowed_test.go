@@ -331,12 +331,6 @@ func allowedBytes() []*allowance {
 func allowedTTLs() []*allowance {
 	return []*allowance{
 		{
-			reason: "an answer from an upstream has one TTL, the least in it; CoreDNS does so with a cache and not without",
-			expect: func(c situation) (view, bool) {
-				return c.least(func(r record) bool { return c.origin() == "" || !dns.IsSubDomain(zone, r.Owner) }), !c.caches
-			},
-		},
-		{
 			reason: "an answer that is not held has the TTLs of one that is; CoreDNS gives it the floor of its cache, five seconds",
 			expect: func(c situation) (view, bool) {
 				if !c.caches || !c.unheld() {
@@ -395,28 +389,6 @@ func (c situation) unheld() bool {
 	}
 	dangling := c.Rcode == "NXDOMAIN" || c.inCluster()
 	return dangling && len(c.Answer) > 0 && !slices.ContainsFunc(c.Answer, func(r record) bool { return r.Type != "CNAME" })
-}
-
-// least gives all records that are meant the least of their TTLs.
-func (c situation) least(meant func(record) bool) view {
-	v := c.view.clone()
-	least := ^uint32(0)
-	sections := [][]record{v.Answer, v.Authority, v.Additional}
-	for _, s := range sections {
-		for _, r := range s {
-			if meant(r) {
-				least = min(least, r.TTL)
-			}
-		}
-	}
-	for _, s := range sections {
-		for i := range s {
-			if meant(s[i]) {
-				s[i].TTL = least
-			}
-		}
-	}
-	return v
 }
 
 // excuse says whether the allowances make CoreDNS's view into the agent's,

@@ -155,14 +155,15 @@ func text[K comparable](m map[K]*strings.Builder, k K) string {
 	return m[k].String()
 }
 
-// reason is the line of a skipped test that says why.
+// reason is the last line of a skipped test that says something at a place in its
+// code.
 func reason(output string) string {
+	said := " no reason given"
 	for line := range strings.Lines(output) {
-		if _, why, ok := strings.Cut(line, ".go:"); ok {
-			if _, why, ok = strings.Cut(why, ": "); ok {
-				return " " + strings.TrimSpace(why)
-			}
+		_, at, ok := strings.Cut(line, ".go:")
+		if _, why, found := strings.Cut(at, ": "); ok && found && !strings.HasPrefix(why, "===") {
+			said = " " + strings.TrimSpace(why)
 		}
 	}
-	return " no reason given"
+	return said
 }

@@ -182,7 +182,7 @@ func (z *Zone) forward(ctx context.Context, x *exchange) error {
 	} else {
 		var resp wire.Response
 		if resp, err = exchange(ctx); err == nil {
-			x.r.Copy(resp.Packed, resp.MinTTL)
+			x.r.Pass(resp.Packed)
 		}
 	}
 	switch {
