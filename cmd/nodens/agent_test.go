@@ -303,6 +303,26 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+// TestTwoViews: server blocks that watch different things, and one scrape of both.
+func TestTwoViews(t *testing.T) {
+	p := freePorts(t, 2)
+	dir := t.TempDir()
+	block := func(zone, name, ip string) string {
+		file := filepath.Join(dir, name+".yaml")
+		write(t, file, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s, namespace: shop}\nspec: {clusterIP: %s, clusterIPs: [%s]}\n", name, ip, ip))
+		return fmt.Sprintf("%s:%d {\n bind 127.0.0.1\n kubernetes {\n manifests %s\n }\n prometheus 127.0.0.1:%d\n}\n", zone, p[0], file, p[1])
+	}
+	startAgent(t, block("one.test", "a", "10.96.0.1")+block("two.test", "b", "10.96.0.2"))
+	for name, want := range map[string]string{"a.shop.svc.one.test.": "10.96.0.1", "b.shop.svc.two.test.": "10.96.0.2", "b.shop.svc.one.test.": "NXDOMAIN"} {
+		if got := ask(t, p[0], name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	if code, text := get(t, p[1], "/metrics"); code != http.StatusOK || !strings.Contains(text, `nodens_kubernetes_objects{kind="service"} 2`) {
+		t.Errorf("scrape: %d\n%s", code, text)
+	}
+}
+
 // TestStartFailures: what keeps the agent from starting says what to do, and
 // leaves no socket behind.
 func TestStartFailures(t *testing.T) {

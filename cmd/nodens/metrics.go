@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -131,9 +132,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		s.zone(serverLabel(addr), droppedZone, rt.Dropped())
 	}
 	s.parts(g)
-	for _, view := range g.views {
-		s.view(view.Stats())
-	}
+	s.views(g)
 }
 
 // serverLabel is CoreDNS's value of the server label.
@@ -262,22 +261,61 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(upstreamDown, down, label)
 }
 
-func (s scrape) view(st kubernetes.Stats) {
-	for kind, h := range st.Programming {
+// views puts the sums over all views, which the labels can't tell apart; there is
+// more than one only where server blocks watch different things.
+func (s scrape) views(g *generation) {
+	if len(g.views) == 0 {
+		return
+	}
+	sum := viewSum{
+		durations: make(map[string]stat.Snapshot), requests: make(map[kubernetes.Requests]uint64),
+		objects: make(map[string]int), synced: 1, last: time.Now(),
+	}
+	for _, v := range g.views {
+		sum.add(v.Stats())
+	}
+	for kind, h := range sum.durations {
 		s.histogram(programming, h, kind)
 	}
+	for r, n := range sum.requests {
+		s.put(restRequests, float64(n), r.Code, r.Method, r.Host)
+	}
+	for kind, n := range sum.objects {
+		s.put(viewObjects, float64(n), kind)
+	}
+	s.put(viewSynced, sum.synced)
+	s.put(viewFaults, float64(sum.faults))
+	s.put(viewLastEvent, float64(sum.last.Unix()))
+}
+
+// viewSum adds up what views count.
+type viewSum struct {
+	durations map[string]stat.Snapshot
+	requests  map[kubernetes.Requests]uint64 // Count is 0 in the keys
+	objects   map[string]int
+	faults    uint64
+	synced    float64 // 1 if all are
+	last      time.Time
+}
+
+func (sum *viewSum) add(st kubernetes.Stats) {
+	for kind, h := range st.Programming {
+		sum.durations[kind] = sum.durations[kind].Plus(h)
+	}
 	for _, r := range st.Requests {
-		s.put(restRequests, float64(r.Count), r.Code, r.Method, r.Host)
+		n := r.Count
+		r.Count = 0
+		sum.requests[r] += n
 	}
-	s.put(viewObjects, float64(st.Services), "service")
-	s.put(viewObjects, float64(st.Slices), "endpointslice")
-	s.put(viewObjects, float64(st.Endpoints), "endpoint")
-	s.put(viewObjects, float64(st.Namespaces), "namespace")
-	synced := 0.0
-	if st.Synced {
-		synced = 1
+	sum.objects["service"] += st.Services
+	sum.objects["endpointslice"] += st.Slices
+	sum.objects["endpoint"] += st.Endpoints
+	sum.objects["namespace"] += st.Namespaces
+	sum.faults += st.Faults
+	if !st.Synced {
+		sum.synced = 0
 	}
-	s.put(viewSynced, synced)
-	s.put(viewFaults, float64(st.Faults))
-	s.put(viewLastEvent, float64(st.LastEvent.Unix()))
+	if st.LastEvent.Before(sum.last) {
+		sum.last = st.LastEvent
+	}
 }
