@@ -200,6 +200,35 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// TestStubDomains: the kube-dns ConfigMap's stub domains become zones, a change of
+// them is taken on, and a broken one is counted.
+func TestStubDomains(t *testing.T) {
+	p := freePorts(t, 4)
+	port, web, one, two := p[0], p[1], p[2], p[3]
+	for up, ip := range map[int]string{one: "192.0.2.1", two: "192.0.2.2"} {
+		startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n %s www.corp.test\n }\n}\n", up, ip))
+	}
+	dir := t.TempDir()
+	stubs := filepath.Join(dir, "stubDomains")
+	domains := func(up int) string { return fmt.Sprintf(`{"corp.test": ["127.0.0.1:%d"]}`, up) }
+	write(t, stubs, domains(one))
+	corefile := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n hosts\n}\n", port, web)
+	r := startAgent(t, corefile, "-kubednscm", dir, "-localip", "127.0.0.1", "-setupinterface=false", "-setupiptables=false", "-dns.port", fmt.Sprint(port))
+	if got := ask(t, port, "www.corp.test."); got != "192.0.2.1" {
+		t.Errorf("a stub domain's name is %s", got)
+	}
+	write(t, stubs, domains(two))
+	r.reload(corefile, "the new configuration is in force")
+	if got := ask(t, port, "www.corp.test."); got != "192.0.2.2" {
+		t.Errorf("after a change: %s", got)
+	}
+	write(t, stubs, `{"corp.test": `)
+	r.reload(corefile, "the old configuration stays")
+	if _, text := get(t, web, "/metrics"); !strings.Contains(text, `coredns_nodecache_setup_errors_total{errortype="configmap"} 1`) {
+		t.Errorf("the broken ConfigMap is not counted:\n%s", text)
+	}
+}
+
 // TestReloadDirective: the file is looked at by itself, and a change under the
 // manifests of the view does not need it.
 func TestReloadDirective(t *testing.T) {

@@ -113,6 +113,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(reloadFailed, float64(a.reloadFailed.Load()))
 	s.histogram(healthDuration, a.pulse.took.Read())
 	s.put(healthFailures, float64(a.pulse.failed.Load()))
+	s.put(setupErrors, float64(a.configMapFailed.Load()), "configmap")
 	if a.net != nil {
 		st := a.net.Stats()
 		for kind, n := range st.Errors {

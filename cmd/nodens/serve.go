@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -41,11 +42,13 @@ type agent struct {
 	net      *netsetup.Setup // nil: the node's network is left alone
 	pulse    *pulse
 
-	current      atomic.Pointer[generation]
-	stopping     atomic.Bool
-	serving      atomic.Bool // sockets listen and rules stand
-	reloadFailed atomic.Uint64
-	background   sync.WaitGroup
+	current  atomic.Pointer[generation]
+	stopping atomic.Bool
+	serving  atomic.Bool // sockets listen and rules stand
+	// reloadFailed counts all reloads that failed, configMapFailed those for what
+	// the kube-dns ConfigMap says.
+	reloadFailed, configMapFailed atomic.Uint64
+	background                    sync.WaitGroup
 	// cancels stop the parts that run; only run's goroutine uses it.
 	cancels map[any]context.CancelFunc
 	fatal   chan error
@@ -222,10 +225,19 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 	}
 	if err != nil {
 		a.reloadFailed.Add(1)
+		a.countConfigMap(err)
 		a.log.Error("reload: the old configuration stays", "err", err)
 		return
 	}
 	a.log.Info("reload: the new configuration is in force", "hash", cfg.Hash)
+}
+
+// countConfigMap counts err if it is about the mounted kube-dns ConfigMap.
+func (a *agent) countConfigMap(err error) {
+	var fault *config.Fault
+	if errors.As(err, &fault) && a.opts.kubeDNSDir != "" && filepath.Dir(fault.File) == filepath.Clean(a.opts.kubeDNSDir) {
+		a.configMapFailed.Add(1)
+	}
 }
 
 // apply makes cfg what is served. On an error what was served before still is.

@@ -82,7 +82,7 @@ func TestDirectives(t *testing.T) {
 		{"placeholder", "prometheus", "prometheus __PROMETHEUS__ENDPOINT__", &Prometheus{Addr: ":9253"}},
 
 		{"default", "errors", "errors", &Errors{}},
-		{"stdout", "errors", "errors stdout {\nstacktrace\n}", &Errors{Stacktrace: true}},
+		{"stdout", "errors", "errors stdout {\nstacktrace\n}", &Errors{}},
 
 		{"default", "log", "log", &Log{}},
 		{"names", "log", "log example.org Sub.Example.ORG", &Log{Names: names(t, "example.org", "sub.example.org")}},

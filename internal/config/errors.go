@@ -1,18 +1,16 @@
 package config
 
 // Errors is `errors [stdout] { stacktrace }`.
-type Errors struct {
-	// Stacktrace is whether the log of a panic in a query carries its stack.
-	Stacktrace bool
-}
+type Errors struct{}
 
-func (e *Errors) parse(p *parser, s statement) {
+func (*Errors) parse(p *parser, s statement) {
 	// The log has one place to go, so the one file CoreDNS takes is accepted.
 	if p.count(s, 0, 1, "errors [stdout]") && len(s.args()) == 1 {
 		choice(p, s.args()[0], "log file", map[string]bool{"stdout": true})
 	}
 	p.body(s, options{
-		"stacktrace":  flag("stacktrace", &e.Stacktrace),
+		// The log of a panic always has its stack.
+		"stacktrace":  {usage: "stacktrace", set: func([]word) {}},
 		"consolidate": later("each error is logged by itself; take the line out"),
 	})
 }
