@@ -72,17 +72,12 @@ func New(cfg *config.Cache, opts Options) *Cache {
 // Covers reports whether name, lower case and in wire form, is in a zone of the
 // directive; without zones every name is.
 func (c *Cache) Covers(name []byte) bool {
-	if len(c.cfg.Zones) == 0 {
-		return true
-	}
-	for rest := name; len(rest) > 0; rest = rest[min(len(rest), 1+int(rest[0])):] {
-		for _, zone := range c.cfg.Zones {
-			if string(rest) == string(zone) {
-				return true
-			}
+	for _, zone := range c.cfg.Zones {
+		if wire.Under(name, zone) {
+			return true
 		}
 	}
-	return false
+	return len(c.cfg.Zones) == 0
 }
 
 // Answer makes r the kept reply to q, with the TTL that is left, and reports

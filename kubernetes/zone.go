@@ -159,7 +159,7 @@ func (z *Zone) falls(name []byte) bool {
 		return false
 	}
 	for _, zone := range z.fall.Zones {
-		if under(name, zone) {
+		if wire.Under(name, zone) {
 			return true
 		}
 	}
@@ -169,19 +169,11 @@ func (z *Zone) falls(name []byte) bool {
 // origin is the longest zone that holds name, nil if none does.
 func (z *Zone) origin(name []byte) *origin {
 	for i := range z.origins {
-		if under(name, z.origins[i].name) {
+		if wire.Under(name, z.origins[i].name) {
 			return &z.origins[i]
 		}
 	}
 	return nil
-}
-
-// under reports whether name is zone or below it.
-func under(name []byte, zone wire.Name) bool {
-	for len(name) > len(zone) {
-		name = name[1+name[0]:]
-	}
-	return string(name) == string(zone)
 }
 
 // node is what a name is in the tree of a zone.

@@ -140,27 +140,18 @@ func (o *Options) fill() {
 // it is at or under From, and not at or under an Except. From itself is always
 // covered, as in CoreDNS.
 func (p *Pool) Covers(name []byte) bool {
-	if !under(name, p.cfg.From) {
+	if !wire.Under(name, p.cfg.From) {
 		return false
 	}
 	if len(name) == len(p.cfg.From) {
 		return true
 	}
 	for _, e := range p.cfg.Except {
-		if under(name, e) {
+		if wire.Under(name, e) {
 			return false
 		}
 	}
 	return true
-}
-
-// under reports whether name is zone or below it, without the string that
-// wire.Name.Under would need.
-func under(name []byte, zone wire.Name) bool {
-	for len(name) > len(zone) {
-		name = name[min(1+int(name[0]), len(name)):]
-	}
-	return string(name) == string(zone)
 }
 
 // Exchange asks the servers for q and gives the first valid reply, whatever its

@@ -131,6 +131,15 @@ func (n Name) Parent() Name {
 	return n[1+n[0]:]
 }
 
+// Under reports whether name, lower case and in wire form, is zone or a name below
+// it. It allocates nothing.
+func Under(name []byte, zone Name) bool {
+	for len(name) > len(zone) {
+		name = name[min(1+int(name[0]), len(name)):]
+	}
+	return string(name) == string(zone)
+}
+
 // Under reports whether n is zone or a name below it. Both are lower case, as
 // every Name is.
 func (n Name) Under(zone Name) bool {

@@ -125,7 +125,7 @@ func (l *QueryLog) takes(q *wire.Query, rcode wire.Rcode, answers int) bool {
 		return false
 	}
 	for _, n := range l.Names {
-		if wire.Name(q.Name()).Under(n) {
+		if wire.Under(q.Name(), n) {
 			return true
 		}
 	}
