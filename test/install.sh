@@ -14,7 +14,7 @@ package() {
 	gcc) echo gcc libc6-dev ;;
 	curl) echo curl ;;
 	setpriv) echo util-linux ;;
-	sysctl) echo procps ;;
+	sysctl | pgrep) echo procps ;;
 	git) echo git ;;
 	*) echo "test/install.sh: no package is known for $1" >&2; exit 1 ;;
 	esac

@@ -9,7 +9,7 @@ if [ "$(id -u)" -ne 0 ]; then
 	echo "make test needs root: it makes network namespaces and iptables rules of its own" >&2
 	exit 1
 fi
-sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl git || exit 1
+sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git || exit 1
 
 # fuzztime is enough to run the whole corpus and some hundred thousand new inputs
 # of each fuzzer; bugs that take longer to find are found by fuzzing for longer.
@@ -24,6 +24,22 @@ run() {
 
 report=$(mktemp -d)
 trap 'rm -rf "$report"' EXIT
+
+# traces is what a test could leave on the machine: namespaces, links, addresses,
+# mounts, rules, and processes of the programs that the tests start.
+traces() {
+	echo "namespaces:"; ip netns list
+	echo "addresses:"; ip -br addr
+	echo "mounts:"; cut -d ' ' -f 2 /proc/mounts
+	for save in iptables-save ip6tables-save; do
+		echo "$save:"; $save 2>/dev/null | grep '^-A'
+	done
+	echo "processes:"
+	for program in nodens coredns kube-apiserver etcd dnsperf; do
+		pgrep -l "^$program" | cut -d ' ' -f 2
+	done
+}
+traces >"$report/before"
 
 # Unit tests under the race detector; the suites under test/ talk to other
 # processes, where it sees nothing. Those measure CPU and delays too, so the
@@ -41,5 +57,7 @@ for package in $units; do
 		run "fuzz ${package#*/nodens/} $fuzzer" go test -run '^$' -fuzz "^$fuzzer\$" -fuzztime "$fuzztime" "$package"
 	done
 done
+traces >"$report/after"
+run "nothing is left behind" diff "$report/before" "$report/after"
 run "summary" go run ./test/summary "$report"/*.json
 exit $failed
