@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // patience ends a test that would hang; no test measures it.
@@ -37,21 +39,6 @@ func (l *log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
-}
-
-// freePorts gives ports that were free a moment ago.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range n {
-		ln, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close() // all at the end, so that they differ
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 // running is an agent in this process.
@@ -110,7 +97,7 @@ func (r *running) until(what string, holds func() bool) {
 }
 
 // ask gives the first address of name, or the rcode's name.
-func ask(t *testing.T, port int, name string) string {
+func ask(t *testing.T, port uint16, name string) string {
 	t.Helper()
 	c := dns.Client{Timeout: patience}
 	m, _, err := c.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), fmt.Sprintf("127.0.0.1:%d", port))
@@ -125,7 +112,7 @@ func ask(t *testing.T, port int, name string) string {
 	return dns.RcodeToString[m.Rcode]
 }
 
-func get(t *testing.T, port int, path string) (int, string) {
+func get(t *testing.T, port uint16, path string) (int, string) {
 	t.Helper()
 	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 	if err != nil {
@@ -153,10 +140,10 @@ func (r *running) reload(corefile, want string) {
 // TestReload: a new Corefile takes effect, a broken one does not and is counted, a
 // cache of a block that did not change stays warm, ports come and go.
 func TestReload(t *testing.T) {
-	p := freePorts(t, 4)
+	p := peer.Ports(t, 4)
 	first, second, web, up := p[0], p[1], p[2], p[3]
 	upstream := startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n 192.0.2.1 www.example.org\n }\n}\n", up))
-	block := func(port int, ip string) string {
+	block := func(port uint16, ip string) string {
 		return fmt.Sprintf("by.hand:%d {\n bind 127.0.0.1\n hosts {\n %s x.by.hand\n }\n}\n", port, ip)
 	}
 	rest := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n cache 300\n forward . 127.0.0.1:%d\n}\n", first, web, up)
@@ -203,14 +190,14 @@ func TestReload(t *testing.T) {
 // TestStubDomains: the kube-dns ConfigMap's stub domains become zones, a change of
 // them is taken on, and a broken one is counted.
 func TestStubDomains(t *testing.T) {
-	p := freePorts(t, 4)
+	p := peer.Ports(t, 4)
 	port, web, one, two := p[0], p[1], p[2], p[3]
-	for up, ip := range map[int]string{one: "192.0.2.1", two: "192.0.2.2"} {
+	for up, ip := range map[uint16]string{one: "192.0.2.1", two: "192.0.2.2"} {
 		startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n %s www.corp.test\n }\n}\n", up, ip))
 	}
 	dir := t.TempDir()
 	stubs := filepath.Join(dir, "stubDomains")
-	domains := func(up int) string { return fmt.Sprintf(`{"corp.test": ["127.0.0.1:%d"]}`, up) }
+	domains := func(up uint16) string { return fmt.Sprintf(`{"corp.test": ["127.0.0.1:%d"]}`, up) }
 	write(t, stubs, domains(one))
 	corefile := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n hosts\n}\n", port, web)
 	r := startAgent(t, corefile, "-kubednscm", dir, "-localip", "127.0.0.1", "-setupinterface=false", "-setupiptables=false", "-dns.port", fmt.Sprint(port))
@@ -232,7 +219,7 @@ func TestStubDomains(t *testing.T) {
 // TestReloadDirective: the file is looked at by itself, and a change under the
 // manifests of the view does not need it.
 func TestReloadDirective(t *testing.T) {
-	p := freePorts(t, 1)
+	p := peer.Ports(t, 1)
 	corefile := func(ip string) string {
 		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n reload 2s 1s\n hosts {\n %s x.by.hand\n }\n}\n", p[0], ip)
 	}
@@ -243,7 +230,7 @@ func TestReloadDirective(t *testing.T) {
 
 // TestMetricNames: what dashboards query is there, with its labels.
 func TestMetricNames(t *testing.T) {
-	p := freePorts(t, 5)
+	p := peer.Ports(t, 5)
 	dnsPort, web, health, ready, up := p[0], p[1], p[2], p[3], p[4]
 	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n 192.0.2.1 www.example.org\n }\n}\n", up))
 	manifests := filepath.Join(t.TempDir(), "m.yaml")
@@ -273,7 +260,7 @@ func TestMetricNames(t *testing.T) {
 		}
 	}
 	for _, probe := range []struct {
-		port int
+		port uint16
 		path string
 	}{{health, "/health"}, {ready, "/ready"}} {
 		if code, text := get(t, probe.port, probe.path); code != http.StatusOK || text != "OK" {
@@ -334,7 +321,7 @@ func TestMetricNames(t *testing.T) {
 
 // TestTwoViews: server blocks that watch different things, and one scrape of both.
 func TestTwoViews(t *testing.T) {
-	p := freePorts(t, 2)
+	p := peer.Ports(t, 2)
 	dir := t.TempDir()
 	block := func(zone, name, ip string) string {
 		file := filepath.Join(dir, name+".yaml")
@@ -355,7 +342,7 @@ func TestTwoViews(t *testing.T) {
 // TestStartFailures: what keeps the agent from starting says what to do, and
 // leaves no socket behind.
 func TestStartFailures(t *testing.T) {
-	p := freePorts(t, 2)
+	p := peer.Ports(t, 2)
 	taken, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p[0]))
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -24,26 +25,6 @@ import (
 const patience = 30 * time.Second
 
 var loopback = netip.MustParseAddr("127.0.0.1")
-
-// freePort gives a port that was free for both transports a moment ago.
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	for range 100 {
-		ln, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := ln.Addr().(*net.TCPAddr).AddrPort()
-		pc, err := net.ListenPacket("udp4", addr.String())
-		_ = ln.Close()
-		if err == nil {
-			_ = pc.Close()
-			return addr.Port()
-		}
-	}
-	t.Fatal("no port is free for UDP and TCP")
-	return 0
-}
 
 // backend is a scripted upstream on loopback.
 type backend struct {
@@ -56,7 +37,7 @@ type backend struct {
 // startBackend answers with reply; nil is silence.
 func startBackend(t *testing.T, reply func(q *dns.Msg) *dns.Msg) *backend {
 	t.Helper()
-	b := &backend{addr: netip.AddrPortFrom(loopback, freePort(t)), asked: make(map[string]int)}
+	b := &backend{addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]), asked: make(map[string]int)}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		b.mu.Lock()
 		b.asked[q.Question[0].Name]++
@@ -142,7 +123,7 @@ func start(t *testing.T, limits Limits, zones ...*Zone) (*Server, netip.AddrPort
 			z.Stats = NewStats()
 		}
 	}
-	addr := netip.AddrPortFrom(loopback, freePort(t))
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
 	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(zones, NewStats())}); err != nil {
 		t.Fatal(err)
@@ -452,7 +433,7 @@ func TestPanic(t *testing.T) {
 // TestListen: all or nothing, and addresses that stay keep their sockets.
 func TestListen(t *testing.T) {
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	first, second := netip.AddrPortFrom(loopback, freePort(t)), netip.AddrPortFrom(loopback, freePort(t))
+	first, second := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]), netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	taken, err := net.ListenPacket("udp4", "127.0.0.1:0") // without SO_REUSEPORT
 	if err != nil {
 		t.Fatal(err)
@@ -500,7 +481,7 @@ func TestListen(t *testing.T) {
 
 // TestWildcard: a reply comes from the address that was asked.
 func TestWildcard(t *testing.T) {
-	port := freePort(t)
+	port := peer.Ports(t, 1)[0]
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	rt := NewRoutes([]*Zone{{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"),
 		Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr)}}, NewStats())
@@ -534,7 +515,7 @@ func TestShutdown(t *testing.T) {
 				<-release
 				return addressed("192.0.2.1")(q)
 			})
-			addr := netip.AddrPortFrom(loopback, freePort(t))
+			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := New(slog.New(slog.DiscardHandler), Limits{})
 			z := &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)}
 			if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
@@ -589,12 +570,12 @@ func TestLoop(t *testing.T) {
 		defer cancel()
 		return z.Probe(ctx)
 	}
-	addr := netip.AddrPortFrom(loopback, freePort(t))
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	if err := probe(addr, addr); !errors.Is(err, ErrLoop) {
 		t.Errorf("a zone that forwards to itself: %v", err)
 	}
 	b := startBackend(t, addressed("192.0.2.1"))
-	if err := probe(b.addr, netip.AddrPortFrom(loopback, freePort(t))); err != nil {
+	if err := probe(b.addr, netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])); err != nil {
 		t.Errorf("a zone that forwards elsewhere: %v", err)
 	}
 }
