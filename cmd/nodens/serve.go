@@ -252,9 +252,9 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	g.start(old, func(part any, run func(context.Context)) { a.launch(ctx, part, run) })
-	if old == nil {
-		g.awaitSync(ctx) // until there is a listener, the node's packets find another way
-	}
+	// Until then the old generation serves or, at the start, the node's packets find
+	// another way.
+	g.awaitSync(ctx)
 	if err := a.server.Listen(g.routes); err != nil {
 		a.retire(g, old)
 		if old != nil {
