@@ -2,6 +2,7 @@
 # gofmt, go vet and golangci-lint at the version that test/lint pins.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+sh test/install.sh git
 unformatted=$(gofmt -l $(git ls-files '*.go'))
 if [ -n "$unformatted" ]; then
 	echo "gofmt would change: $unformatted" >&2

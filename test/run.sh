@@ -54,7 +54,7 @@ run "allocation pins, without the race detector" bash -c 'go test -json -run "Al
 run "suites against real peers" bash -c 'go test -json -p 1 -timeout 40m "$@" >"$0"' "$report/suites.json" $suites
 for package in $units; do
 	for fuzzer in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
-		run "fuzz ${package#*/nodens/} $fuzzer" go test -run '^$' -fuzz "^$fuzzer\$" -fuzztime "$fuzztime" "$package"
+		run "fuzz ${package#*/nodens/} $fuzzer" go test -run '^$' -fuzz "^$fuzzer\$" -fuzztime "$fuzztime" -fuzzminimizetime 1s "$package"
 	done
 done
 traces >"$report/after"
