@@ -56,6 +56,9 @@ func (c situation) bare(rcode string) view {
 func (c situation) negative(rcode string) view {
 	v := c.view
 	v.Rcode = rcode
+	if strings.Contains(v.Flags, "aa") && len(v.Answer) == 0 && len(v.Authority) == 1 {
+		return v // CoreDNS's own denial already, of another kind
+	}
 	v.Flags = without(v.Flags, "ra", "ad", "tc")
 	if !strings.Contains(v.Flags, "aa") {
 		v.Flags = strings.Replace(v.Flags, "qr", "qr aa", 1)
@@ -88,7 +91,7 @@ func (c situation) reversed() bool {
 		return false
 	}
 	v := c.other(dns.TypePTR)
-	return strings.Contains(v.Flags, "aa") && !c.dangling(v)
+	return strings.Contains(v.Flags, "aa") && v.Rcode == "NOERROR" && !c.dangling(v)
 }
 
 // overlong says that the name is below an IPv6 address's.
@@ -127,7 +130,7 @@ func allowed() []*allowance {
 func allowedNames() []*allowance {
 	return []*allowance{
 		{
-			reason: "a reverse name that has a PTR record exists for the other types too; CoreDNS falls through to the upstream for them",
+			reason: "a reverse name that has a PTR record exists for the other types too; CoreDNS denies them, or falls through to the upstream",
 			expect: func(c situation) (view, bool) {
 				if c.kind == dns.TypePTR || c.kind == dns.TypeSOA || c.inCluster() || !c.reversed() {
 					return view{}, false
@@ -147,7 +150,7 @@ func allowedNames() []*allowance {
 		{
 			reason: "whether a name exists does not depend on the type: CoreDNS denies TXT at names that have nothing but names below them",
 			expect: func(c situation) (view, bool) {
-				if !(c.kind == dns.TypeTXT && c.inCluster() && c.Rcode == "NXDOMAIN") {
+				if !(c.kind == dns.TypeTXT && c.origin() != "" && c.Rcode == "NXDOMAIN") {
 					return view{}, false
 				}
 				return c.other(dns.TypeDS), true

@@ -35,7 +35,24 @@ var corefiles = []corefile{
 	{name: "uncached", text: strings.ReplaceAll(addonText, "    cache 30\n", "")},
 	{name: "addon", text: addonText, caches: true},
 	{name: "nodelocal", text: nodelocalText, caches: true},
+	{name: "alone", text: aloneText},
 }
+
+// aloneText has nobody behind the cluster's zones, two of them, with reverse zones by
+// CIDR and other names for endpoints.
+const aloneText = `.:PORT {
+    bind 127.0.0.1
+    errors
+    health 127.0.0.1:HEALTH
+    ready 127.0.0.1:READY
+    kubernetes cluster.local second.test 10.96.0.0/12 10.244.0.0/16 {
+        kubeconfig KUBECONFIG
+        pods insecure
+        endpoint_pod_names
+    }
+    prometheus 127.0.0.1:METRICS
+}
+`
 
 const addonText = `.:PORT {
     bind 127.0.0.1
