@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -412,5 +414,27 @@ func TestVersion(t *testing.T) {
 	var stdout bytes.Buffer
 	if code := run([]string{"-version"}, &stdout, io.Discard); code != 0 || !strings.HasPrefix(stdout.String(), "nodens-dev linux/") || strings.Count(stdout.String(), "\n") != 1 {
 		t.Errorf("-version: %d, %q", code, &stdout)
+	}
+}
+
+// TestLocked: only a held lock, and nothing beside it, lets the agent start without
+// its rules.
+func TestLocked(t *testing.T) {
+	held := &netsetup.Error{Type: netsetup.IptablesLock, Err: netsetup.ErrLocked}
+	other := &netsetup.Error{Type: netsetup.Iptables, Err: netsetup.ErrNoTool}
+	for _, c := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"held", held, true},
+		{"held twice", errors.Join(held, held), true},
+		{"something else", other, false},
+		{"something else beside it", errors.Join(held, other), false},
+		{"no error of netsetup", errors.New("x"), false},
+	} {
+		if got := locked(c.err); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
 	}
 }

@@ -124,8 +124,11 @@ func (o *options) network(log *slog.Logger) netsetup.Config {
 
 // run starts everything in the order that never leaves a packet without somebody
 // to take it: addresses, sockets, and only then the rules that keep packets away
-// from the cluster DNS. It stops in the reverse order.
+// from the cluster DNS.
 func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
+	usr1 := make(chan os.Signal, 1) // from the first moment on: unhandled, it would end the process
+	signal.Notify(usr1, syscall.SIGUSR1)
+	defer signal.Stop(usr1)
 	defer a.background.Wait()
 	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
@@ -143,11 +146,8 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 	if err := a.apply(ctx, cfg); err != nil {
 		return err
 	}
-	if a.net != nil {
-		if err := a.net.Rules(ctx); err != nil && !locked(err) {
-			return err
-		}
-		a.background.Go(func() { a.net.Run(ctx) })
+	if err := a.setRules(ctx); err != nil {
+		return err
 	}
 	if err := a.writePidfile(); err != nil {
 		return err
@@ -156,7 +156,25 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 	a.watchHealth(ctx)
 	a.serving.Store(true)
 	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
-	return a.loop(ctx)
+	return a.loop(ctx, usr1)
+}
+
+// setRules makes the rules and starts the re-checks. Somebody else holding iptables'
+// lock is no reason not to serve: the next re-check finds it free.
+func (a *agent) setRules(ctx context.Context) error {
+	if a.net == nil {
+		return nil
+	}
+	err := a.net.Rules(ctx)
+	switch {
+	case err == nil:
+	case locked(err):
+		a.log.Warn("rules are missing until the next check", "interval", a.opts.syncInterval, "err", err)
+	default:
+		return err
+	}
+	a.background.Go(func() { a.net.Run(ctx) })
+	return nil
 }
 
 // watchHealth starts looking at the first health endpoint there is.
@@ -170,10 +188,7 @@ func (a *agent) watchHealth(ctx context.Context) {
 }
 
 // loop waits for the end, and reloads until then.
-func (a *agent) loop(ctx context.Context) error {
-	usr1 := make(chan os.Signal, 1)
-	signal.Notify(usr1, syscall.SIGUSR1)
-	defer signal.Stop(usr1)
+func (a *agent) loop(ctx context.Context, usr1 <-chan os.Signal) error {
 	timer := time.NewTimer(a.reloadInterval())
 	defer timer.Stop()
 	for {
@@ -368,8 +383,7 @@ func (a *agent) lameduck() {
 	time.Sleep(wait)
 }
 
-// locked reports whether all that is wrong is somebody else holding iptables' lock:
-// the next re-check puts the rules in place.
+// locked reports whether all that is wrong is somebody else holding iptables' lock.
 func locked(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
