@@ -45,15 +45,16 @@ traces | sort >"$report/before"
 
 # Unit tests under the race detector; the suites under test/ talk to other
 # processes, where it sees nothing. Those measure CPU and delays too, so the
-# packages of the second group run one after the other.
+# packages of the second group run one after the other. -count=1: the go command
+# would not run again what passed before and has not changed.
 units=$(go list ./... | grep -v /nodens/test/)
 suites=$(go list ./test/... | grep -v /test/summary)
 # shellcheck disable=SC2086
-run "unit tests" bash -c 'CGO_ENABLED=1 go test -race -json -timeout 20m "$@" >"$0"' "$report/units.json" $units
+run "unit tests" bash -c 'CGO_ENABLED=1 go test -race -count=1 -json -timeout 20m "$@" >"$0"' "$report/units.json" $units
 # shellcheck disable=SC2086
-run "allocation pins, without the race detector" bash -c 'go test -json -run "Alloc|Pin" -timeout 10m "$@" >"$0"' "$report/pins.json" $units
+run "allocation pins, without the race detector" bash -c 'go test -count=1 -json -run Alloc -timeout 10m "$@" >"$0"' "$report/pins.json" $units
 # shellcheck disable=SC2086
-run "suites against real peers" bash -c 'go test -json -p 1 -timeout 40m "$@" >"$0"' "$report/suites.json" $suites
+run "suites against real peers" bash -c 'go test -count=1 -json -p 1 -timeout 40m "$@" >"$0"' "$report/suites.json" $suites
 for package in $units; do
 	for fuzzer in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
 		run "fuzz ${package#*/nodens/} $fuzzer" go test -run '^$' -fuzz "^$fuzzer\$" -fuzztime "$fuzztime" -fuzzminimizetime 100x "$package"
