@@ -313,10 +313,16 @@ func (a *agent) retire(g, keep *generation) {
 }
 
 // probeLoops looks, in the background, whether a zone's upstreams lead back here,
-// which would multiply every query until the node dies of it.
+// which would multiply every query until the node dies of it. The addresses of a
+// block share a zone's upstreams and its detector: one probe speaks for all.
 func (a *agent) probeLoops(ctx context.Context, g *generation) {
+	probed := make(map[*server.Loop]bool)
 	for _, rt := range g.routes {
 		for z := range rt.Zones() {
+			if z.Loop == nil || probed[z.Loop] {
+				continue
+			}
+			probed[z.Loop] = true
 			a.background.Go(func() {
 				if err := z.Probe(ctx); err != nil {
 					a.fail(err)

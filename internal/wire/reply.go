@@ -56,9 +56,6 @@ func (r *Reply) Detach(buf []byte, q *Query) {
 	r.q = q
 }
 
-// Query is the query this answers.
-func (r *Reply) Query() *Query { return r.q }
-
 // Rcode is the response code so far.
 func (r *Reply) Rcode() Rcode { return r.rcode }
 

@@ -35,7 +35,6 @@ const (
 	TypeSRV   uint16 = 33
 	TypeOPT   uint16 = 41
 	TypeDS    uint16 = 43
-	TypeTSIG  uint16 = 250
 	TypeIXFR  uint16 = 251
 	TypeAXFR  uint16 = 252
 	TypeANY   uint16 = 255

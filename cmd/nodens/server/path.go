@@ -95,7 +95,7 @@ func (rt *Routes) answer(x *exchange) step {
 		x.source = fromCache
 		return done
 	}
-	if z.upstreams(q) == nil {
+	if x.pool = z.upstreams(q); x.pool == nil {
 		r.Fail(wire.ServFail)
 		return done
 	}
@@ -168,9 +168,8 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 
 // forward gets the answer from the zone's upstreams, by way of its cache.
 func (z *Zone) forward(ctx context.Context, x *exchange) error {
-	pool := z.upstreams(&x.q)
 	exchange := func(ctx context.Context) (wire.Response, error) {
-		resp, err := pool.Exchange(ctx, &x.q, x.via == tcp)
+		resp, err := x.pool.Exchange(ctx, &x.q, x.via == tcp)
 		if errors.Is(err, upstream.ErrTooMany) || errors.Is(err, upstream.ErrClosed) {
 			err = fmt.Errorf("%w: %w", cache.ErrLocal, err) // no reason to fail the next client
 		}

@@ -188,8 +188,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Panics, Shed and ConnsRefused count queries that panicked, queries that were
-// not forwarded because too many waited, and TCP connections over the limit.
+// Panics counts queries that panicked and were answered SERVFAIL.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
 // Shed counts queries answered SERVFAIL because [Limits.Waiting] was reached.

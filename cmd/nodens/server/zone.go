@@ -149,8 +149,9 @@ type exchange struct {
 	start  time.Time
 	via    transport
 	source source
-	target wire.Name // of the alias that is to be chased
-	hops   uint8     // aliases followed to get here
+	target wire.Name      // of the alias that is to be chased
+	pool   *upstream.Pool // that is to be asked
+	hops   uint8          // aliases followed to get here
 }
 
 // detach makes w a copy of x that shares nothing with it, in w's own buffers for
