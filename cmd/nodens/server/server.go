@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -206,7 +207,7 @@ func (s *Server) serve(rt *Routes, x *exchange, buf []byte, limit func(*wire.Que
 			msg, at = s.panicked(x, buf, p), done
 		}
 	}()
-	x.start = time.Now()
+	x.start = clock.Now()
 	x.source, x.hops = fromServer, 0
 	switch x.q.Parse(x.q.Packet) {
 	case wire.Drop:

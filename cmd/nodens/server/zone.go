@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
@@ -55,7 +56,7 @@ func (z *Zone) finish(x *exchange, limit int, err error) []byte {
 		x.r.Shuffle()
 	}
 	msg := x.r.Finish(limit)
-	took := time.Since(x.start)
+	took := clock.Now() - x.start
 	z.Stats.count(x, len(msg), took)
 	if err != nil && z.Errors != nil {
 		z.logFailure(x, err)
@@ -87,8 +88,8 @@ type limiter struct {
 
 // allow reports whether the event at now may pass, and how many before it did
 // not.
-func (l *limiter) allow(now time.Time, perSecond int64) (ok bool, missed int64) {
-	if s := now.Unix(); l.second.Swap(s) != s {
+func (l *limiter) allow(now time.Duration, perSecond int64) (ok bool, missed int64) {
+	if s := int64(now / time.Second); l.second.Swap(s) != s {
 		l.n.Store(0)
 	}
 	if l.n.Add(1) > perSecond {
@@ -146,7 +147,7 @@ type exchange struct {
 	r      wire.Reply
 	zone   *Zone
 	client netip.AddrPort
-	start  time.Time
+	start  time.Duration // when it was read, by package clock
 	via    transport
 	source source
 	target wire.Name      // of the alias that is to be chased
