@@ -20,13 +20,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -44,6 +42,11 @@ type Limits struct {
 	// upstreams at once (RFC 7766, 6.2.1.1); the connection is not read from
 	// while it is reached. 64 by default: a stub resolver has two in flight.
 	Pipelined int
+	// Readers is the number of UDP sockets of an address, each with a reader of its
+	// own; as many as the process may use cores by default.
+	Readers int
+	// Polled makes readers wait by way of Go's poller instead of in the kernel.
+	Polled bool
 }
 
 // deadline is how long a query may wait for its answer: what a stub resolver
@@ -70,6 +73,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 	limits.Waiting = orDefault(limits.Waiting, 4096)
 	limits.Conns = orDefault(limits.Conns, 1024)
 	limits.Pipelined = orDefault(limits.Pipelined, 64)
+	limits.Readers = orDefault(limits.Readers, cores())
 	s := &Server{
 		log:       log,
 		limits:    limits,
@@ -91,7 +95,7 @@ func orDefault(v, def int) int {
 type listener struct {
 	addr   netip.AddrPort
 	routes atomic.Pointer[Routes]
-	udp    []udpSocket
+	udp    []port
 	tcp    *tcpListener
 }
 
@@ -136,15 +140,10 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 // bind opens every socket of addr, or none.
 func (s *Server) bind(addr netip.AddrPort) (*listener, error) {
 	l := &listener{addr: addr}
-	for range runtime.GOMAXPROCS(0) {
-		sock, err := listenUDP(addr)
-		if err != nil {
-			l.close()
-			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
-		}
-		l.udp = append(l.udp, sock)
-	}
 	var err error
+	if l.udp, err = openPorts(addr, s.limits); err != nil {
+		return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
+	}
 	if l.tcp, err = listenTCP(addr, s.limits.Conns); err != nil {
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
@@ -153,16 +152,28 @@ func (s *Server) bind(addr netip.AddrPort) (*listener, error) {
 }
 
 func (s *Server) start(l *listener) {
-	for _, sock := range l.udp {
-		s.running.Go(func() { s.readUDP(l, sock) })
+	if !s.limits.Polled {
+		holdProcs(len(l.udp))
 	}
+	var readers sync.WaitGroup
+	for lane, p := range l.udp {
+		readers.Add(1)
+		s.running.Go(func() {
+			defer readers.Done()
+			s.readUDP(l, p, lane)
+		})
+	}
+	s.running.Go(func() {
+		readers.Wait()
+		if !s.limits.Polled {
+			holdProcs(-len(l.udp))
+		}
+	})
 	s.running.Go(func() { s.acceptTCP(l) })
 }
 
 func (l *listener) close() {
-	for _, sock := range l.udp {
-		sock.close()
-	}
+	shutAll(l.udp)
 	if l.tcp != nil {
 		l.tcp.close()
 	}
@@ -207,7 +218,7 @@ func (s *Server) serve(rt *Routes, x *exchange, buf []byte, limit func(*wire.Que
 			msg, at = s.panicked(x, buf, p), done
 		}
 	}()
-	x.start = clock.Now()
+	x.took = 0
 	x.source, x.hops = fromServer, 0
 	switch x.q.Parse(x.q.Packet) {
 	case wire.Drop:

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -160,6 +161,7 @@ func (s *Server) serveConn(l *listener, conn net.Conn) {
 		}
 		rt := l.routes.Load()
 		x.q.Packet = packet
+		x.start = clock.Now()
 		msg, at := s.serve(rt, &x, out, tcpLimit)
 		switch {
 		case at == done && msg != nil:

@@ -1,16 +1,12 @@
 package server
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -22,191 +18,128 @@ const (
 	// replyBuffer is where reply buffers start. Nearly all replies stay below
 	// 1,232 bytes, what fits into one packet everywhere (DNS flag day 2020).
 	replyBuffer = 2048
-	// socketBuffer is asked for in both directions: a node's pods may send some
-	// thousand queries within the milliseconds that the reader isn't scheduled,
-	// and each takes about a KiB of the kernel's accounting.
-	socketBuffer = 4 << 20
+	// batchSize is the most packets a reader takes from its socket at once. With
+	// 16 a system call's entry costs each packet a few nanoseconds; twice as many
+	// would keep the first client waiting for twice as long, and hold twice the
+	// buffers, for nothing that can be measured.
+	batchSize = 16
 )
 
-// udpSocket is one of the sockets that share an address.
-type udpSocket struct {
-	conn *net.UDPConn
-	// wildcard sockets learn from the kernel which address was asked, so that
-	// the reply comes from it.
-	wildcard bool
+// port is one of the UDP sockets that share an address. One reader takes from it;
+// replies to queries that had to wait are sent by anybody.
+type port interface {
+	// take waits for packets and reads them into b. It is false once shut was
+	// called; the socket is then closed.
+	take(b *batch) bool
+	// give sends the replies in b. A reply that can't be sent is lost, as any
+	// datagram may be; the client asks again.
+	give(b *batch)
+	// send sends one reply. It does not block and is safe for concurrent use, also
+	// after shut.
+	send(to *origin, msg []byte)
+	// shut makes take return, now and for ever. It is safe for concurrent use.
+	shut()
 }
 
-// listenUDP opens one socket on addr, which others of this process, or of an
-// agent that takes over, may share.
-func listenUDP(addr netip.AddrPort) (udpSocket, error) {
-	sock := udpSocket{wildcard: addr.Addr().IsUnspecified()}
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return control(c, func(fd int) error {
-			if sock.wildcard {
-				if err := askDestination(fd, addr.Addr().Is4()); err != nil {
-					return err
-				}
-			}
-			return sharePort(fd, addr.Addr())
-		})
-	}}
-	conn, err := lc.ListenPacket(context.Background(), network("udp", addr.Addr()), addr.String())
-	if err != nil {
-		return sock, explain(err, addr)
-	}
-	sock.conn = conn.(*net.UDPConn)
-	// Both are wishes: the kernel cuts them to its own maximum.
-	_ = sock.conn.SetReadBuffer(socketBuffer)
-	_ = sock.conn.SetWriteBuffer(socketBuffer)
-	return sock, nil
+// origin is where a packet came from.
+type origin struct {
+	client netip.AddrPort
+	// name is the client's address as the kernel wrote it, of length nameLen, for
+	// ports that hand it back as it is; else nameLen is 0.
+	name    [unix.SizeofSockaddrInet6]byte
+	nameLen uint32
+	// oob is the control message that came with a packet to a wildcard socket;
+	// sent with the reply, it makes the address that was asked the source.
+	oob    [unix.SizeofCmsghdr + unix.SizeofInet6Pktinfo + 16]byte
+	oobLen uint32
 }
 
-// network is net's name for a transport and the family of addr. The unspecified
-// IPv6 address stands for both families.
-func network(transport string, addr netip.Addr) string {
-	switch {
-	case addr.Is4():
-		return transport + "4"
-	case addr.IsUnspecified():
-		return transport
-	default:
-		return transport + "6"
-	}
+// slot is the place of one packet and the reply to it.
+type slot struct {
+	in  [maxUDPQuery]byte
+	n   int
+	out []byte // the buffer that a reply is written to
+	// reply is what is to be sent, in out; nil is nothing.
+	reply []byte
+	from  origin
 }
 
-func control(c syscall.RawConn, set func(fd int) error) error {
-	var failed error
-	if err := c.Control(func(fd uintptr) { failed = set(int(fd)) }); err != nil {
-		return err
-	}
-	return failed
+// batch is what a reader takes at once. It belongs to the reader.
+type batch struct {
+	slots [batchSize]slot
+	n     int
 }
 
-func sharePort(fd int, addr netip.Addr) error {
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
+func newBatch() *batch {
+	b := new(batch)
+	for i := range b.slots {
+		b.slots[i].out = make([]byte, 0, replyBuffer)
 	}
-	if addr.Is6() && addr.IsUnspecified() {
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
-			return fmt.Errorf("clearing IPV6_V6ONLY: %w", err)
+	return b
+}
+
+// readUDP answers what comes in on one socket until it is shut.
+func (s *Server) readUDP(l *listener, p port, lane int) {
+	b := newBatch()
+	x := exchange{via: udp, lane: lane}
+	for p.take(b) {
+		rt := l.routes.Load()
+		x.start = clock.Now()
+		for i := range b.slots[:b.n] {
+			s.answerSlot(rt, p, &x, &b.slots[i])
 		}
+		p.give(b)
 	}
-	return nil
 }
 
-// askDestination makes the kernel hand over the address each packet was sent to.
-func askDestination(fd int, is4 bool) error {
-	err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
-	if err == nil && !is4 {
-		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
-	}
-	if err != nil {
-		return fmt.Errorf("setting IP_PKTINFO: %w", err)
-	}
-	return nil
-}
-
-// explain says what to do about the errors of bind(2) that operators meet.
-func explain(err error, addr netip.AddrPort) error {
+// answerSlot answers one packet, or hands it over to a goroutine that waits.
+func (s *Server) answerSlot(rt *Routes, p port, x *exchange, d *slot) {
+	x.client = d.from.client
+	x.q.Packet = d.in[:d.n]
+	var at step
+	d.reply, at = s.serve(rt, x, d.out, (*wire.Query).Limit)
+	x.start += x.took // the next one's turn
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: another program listens there; stop it, or choose another address (-localip, bind) or port (-dns.port)", err)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("%w: no interface has %s; leave -setupinterface on, or add the address yourself", err, addr.Addr())
-	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("%w: ports below 1024 need NET_BIND_SERVICE; grant it, or choose another port (-dns.port)", err)
+	case at == done:
+	case s.acquire():
+		s.detach(rt, p, x, at, &d.from)
 	default:
-		return err
+		d.reply = s.full(x, x.q.Limit())
 	}
+	d.out = kept(d.out, d.reply)
 }
 
-func (u udpSocket) close() { _ = u.conn.Close() }
+// kept is the buffer for the next reply: the one that msg was written to if it
+// grew by little, or the one before; a rare long reply does not stay in memory.
+func kept(buf, msg []byte) []byte {
+	if msg != nil && cap(msg) <= 8*replyBuffer {
+		return msg[:0]
+	}
+	return buf
+}
 
-// datagram is one UDP query: its exchange, its buffers, and where it came from.
+// datagram is one UDP query that waits, with buffers of its own.
 type datagram struct {
 	exchange
 	in  [maxUDPQuery]byte
 	out []byte
-	// oob is the control message that a wildcard socket read; sent with the
-	// reply, it makes the asked address the source.
-	oob  [unix.SizeofCmsghdr + unix.SizeofInet6Pktinfo + 16]byte
-	oobn int
+	to  origin
 }
 
-// waitingDatagrams keeps datagrams that waited, for the next that have to.
-var waitingDatagrams = sync.Pool{New: func() any { return &datagram{out: make([]byte, 0, replyBuffer)} }}
+// datagrams keeps those that are done, for the next that have to wait.
+var datagrams = sync.Pool{New: func() any { return &datagram{out: make([]byte, 0, replyBuffer)} }}
 
-// read takes the next packet from u.
-func (d *datagram) read(u udpSocket) error {
-	var n int
-	var err error
-	if u.wildcard {
-		n, d.oobn, _, d.client, err = u.conn.ReadMsgUDPAddrPort(d.in[:], d.oob[:])
-	} else {
-		n, d.client, err = u.conn.ReadFromUDPAddrPort(d.in[:])
-	}
-	if err != nil {
-		return err
-	}
-	d.q.Packet = d.in[:n]
-	return nil
-}
-
-// write sends msg to where d came from. A reply that can't be sent is lost, as
-// any datagram may be; the client asks again.
-func (d *datagram) write(u udpSocket, msg []byte) {
-	if u.wildcard {
-		_, _, _ = u.conn.WriteMsgUDPAddrPort(msg, d.oob[:d.oobn], d.client)
-		return
-	}
-	_, _ = u.conn.WriteToUDPAddrPort(msg, d.client)
-}
-
-// readUDP answers what comes in on one socket until it is closed.
-func (s *Server) readUDP(l *listener, sock udpSocket) {
-	d := &datagram{out: make([]byte, 0, replyBuffer)}
-	d.via = udp
-	for {
-		if err := d.read(sock); err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			continue // an ICMP error of an earlier reply; the socket is fine
-		}
-		rt := l.routes.Load()
-		msg, at := s.serve(rt, &d.exchange, d.out, (*wire.Query).Limit)
-		switch {
-		case at == done && msg != nil:
-			d.write(sock, msg)
-			d.keep(msg)
-		case at == done:
-		case s.acquire():
-			s.detach(rt, sock, d, at)
-		default:
-			d.write(sock, s.full(&d.exchange, d.q.Limit()))
-		}
-	}
-}
-
-// keep takes over the buffer that msg was written to, if it grew by little; a
-// rare long reply does not stay in memory.
-func (d *datagram) keep(msg []byte) {
-	if cap(msg) <= 8*replyBuffer {
-		d.out = msg[:0]
-	}
-}
-
-// detach copies d and completes the copy in a goroutine of its own.
-func (s *Server) detach(rt *Routes, sock udpSocket, d *datagram, at step) {
-	w := waitingDatagrams.Get().(*datagram)
-	d.exchange.detach(&w.exchange, w.in[:], w.out)
-	w.oobn = copy(w.oob[:], d.oob[:d.oobn])
+// detach copies x and completes the copy in a goroutine of its own.
+func (s *Server) detach(rt *Routes, p port, x *exchange, at step, from *origin) {
+	w := datagrams.Get().(*datagram)
+	x.detach(&w.exchange, w.in[:], w.out)
+	w.to = *from
 	s.running.Go(func() {
 		defer s.release()
 		if msg := s.wait(rt, &w.exchange, at, w.q.Limit()); msg != nil {
-			w.write(sock, msg)
-			w.keep(msg)
+			p.send(&w.to, msg)
+			w.out = kept(w.out, msg)
 		}
-		waitingDatagrams.Put(w)
+		datagrams.Put(w)
 	})
 }

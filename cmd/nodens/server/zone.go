@@ -56,13 +56,13 @@ func (z *Zone) finish(x *exchange, limit int, err error) []byte {
 		x.r.Shuffle()
 	}
 	msg := x.r.Finish(limit)
-	took := clock.Now() - x.start
-	z.Stats.count(x, len(msg), took)
+	x.took = clock.Now() - x.start
+	z.Stats.count(x, len(msg))
 	if err != nil && z.Errors != nil {
 		z.logFailure(x, err)
 	}
 	if z.Log.takes(&x.q, x.r.Rcode(), x.r.Count(wire.Answer)) {
-		z.Log.write(x, len(msg), took)
+		z.Log.write(x, len(msg))
 	}
 	return msg
 }
@@ -134,10 +134,10 @@ func (l *QueryLog) takes(q *wire.Query, rcode wire.Rcode, answers int) bool {
 }
 
 // write logs one query with the fields of CoreDNS's common log format.
-func (l *QueryLog) write(x *exchange, size int, took time.Duration) {
+func (l *QueryLog) write(x *exchange, size int) {
 	l.Logger.Info("query", "client", x.client, "id", x.q.ID, "qname", wire.Name(x.q.Name()).String(),
 		"qtype", wire.TypeName(x.q.Type), "proto", x.via.String(), "size", len(x.q.Packet), "do", x.q.DO,
-		"bufsize", x.q.Limit(), "rcode", x.r.Rcode().String(), "rsize", size, "duration", took)
+		"bufsize", x.q.Limit(), "rcode", x.r.Rcode().String(), "rsize", size, "duration", x.took)
 }
 
 // exchange is one query on its way and the reply made for it. It is reused for
@@ -148,6 +148,8 @@ type exchange struct {
 	zone   *Zone
 	client netip.AddrPort
 	start  time.Duration // when it was read, by package clock
+	took   time.Duration // until the reply was whole
+	lane   int           // says which of the counters it uses; any number will do
 	via    transport
 	source source
 	target wire.Name      // of the alias that is to be chased

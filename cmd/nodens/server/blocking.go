@@ -1,0 +1,299 @@
+package server
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// silence is how long a blocking port waits in the kernel before it gives its
+// processor back to the scheduler. The runtime asks a goroutine that has run for
+// 10 ms to make place, and a wait counts as running: with more, idle readers would
+// be signalled a hundred times a second each; with a tenth, a node with some
+// hundred queries a second would pay for both ways of waiting.
+const silence = 10 * time.Millisecond
+
+// blocking is a port whose reader waits in the kernel like a C program would: in a
+// blocking system call that the Go scheduler does not know of, so that a packet
+// wakes its thread and nothing else.
+//
+// The goroutine keeps its P while it waits, hence [holdProcs], and can't be asked
+// to stop for the garbage collector but by the runtime's signal. That signal ends
+// the wait (EINTR) because the socket has a receive time-out: without one the
+// kernel would go back to waiting (signal(7)), and the collector would wait with
+// it. A wait without a packet ends after [silence] anyway, and is then done in
+// poll(2), by way of the scheduler, for as long as it takes.
+type blocking struct {
+	fd    int
+	addr  netip.AddrPort
+	steer *steering
+
+	// in and out are what recvmmsg and sendmmsg work on: packets and replies of the
+	// same slots.
+	in, out       [batchSize]mmsghdr
+	inVec, outVec [batchSize]unix.Iovec
+	// plain is set where recvmmsg is refused, by an old seccomp profile for example:
+	// recvmsg and sendmsg stand in for it.
+	plain    bool
+	wildcard bool
+	streak   int // full batches in a row
+
+	batch   *batch // the reader's, once it has begun
+	closing atomic.Bool
+	// mu keeps the descriptor from being closed under a send.
+	mu              sync.RWMutex
+	reading, closed bool
+}
+
+// mmsghdr is struct mmsghdr of recvmmsg(2).
+type mmsghdr struct {
+	unix.Msghdr
+	length uint32
+}
+
+// openBlocking opens a blocking port on addr.
+func openBlocking(addr netip.AddrPort) (*blocking, error) {
+	fd, err := openUDP(addr, 0)
+	if err != nil {
+		return nil, err
+	}
+	tv := unix.NsecToTimeval(int64(silence))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	p := &blocking{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified()}
+	p.plain = p.refused(unix.SYS_RECVMMSG) || p.refused(unix.SYS_SENDMMSG)
+	return p, nil
+}
+
+// refused tries a system call with an array of nothing.
+func (p *blocking) refused(call uintptr) bool {
+	_, _, errno := syscall.RawSyscall6(call, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in)), 0, unix.MSG_DONTWAIT, 0, 0)
+	return errno == unix.ENOSYS || errno == unix.EPERM
+}
+
+// take is [port.take].
+func (p *blocking) take(b *batch) bool {
+	if p.batch != b && !p.begin(b) {
+		return false
+	}
+	for {
+		errno := p.receive()
+		switch {
+		case b.n > 0 && b.slots[0].from.nameLen > 0:
+			p.watch()
+			return true
+		case p.closing.Load():
+			p.close()
+			return false
+		case errno == unix.EAGAIN:
+			p.steer.narrow()
+			p.rest()
+		case errno == unix.EINTR || errno == 0:
+			// The runtime's signal. The next call is where the goroutine makes
+			// place, if it is asked to.
+		default:
+			p.rest()
+		}
+	}
+}
+
+// watch looks whether the reader keeps up, and if not has others help.
+func (p *blocking) watch() {
+	if p.batch.n < batchSize {
+		p.streak = 0
+		return
+	}
+	if p.streak++; p.streak == drowning {
+		p.streak = 0
+		p.steer.widen()
+	}
+}
+
+// rest waits for a packet, or for shut, without holding a P.
+func (p *blocking) rest() {
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, -1)
+}
+
+// receive fills the batch with what is there, but waits for the first packet.
+func (p *blocking) receive() syscall.Errno {
+	b := p.batch
+	for i := range b.n {
+		p.room(i)
+	}
+	n, errno := p.read()
+	b.n = n
+	for i := range n {
+		d, h := &b.slots[i], &p.in[i]
+		d.n = int(h.length)
+		d.from.nameLen, d.from.oobLen = h.Namelen, uint32(h.Controllen)
+		d.from.client = clientOf(&d.from)
+	}
+	return errno
+}
+
+// room says how much of its address and control message a packet may write.
+func (p *blocking) room(i int) {
+	from := &p.batch.slots[i].from
+	p.in[i].Namelen = uint32(len(from.name))
+	if p.wildcard {
+		p.in[i].SetControllen(len(from.oob))
+	}
+}
+
+// read is recvmmsg, or what stands in for it.
+func (p *blocking) read() (int, syscall.Errno) {
+	flags := uintptr(unix.MSG_WAITFORONE)
+	if p.closing.Load() {
+		flags = unix.MSG_DONTWAIT
+	}
+	if p.plain {
+		r, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in[0])), flags&unix.MSG_DONTWAIT)
+		p.in[0].length = uint32(r)
+		return count(1, errno)
+	}
+	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in)), batchSize, flags, 0, 0)
+	return count(r, errno)
+}
+
+// count is what a system call that counts messages has counted: none on an error.
+func count(r uintptr, errno syscall.Errno) (int, syscall.Errno) {
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), 0
+}
+
+// clientOf reads the address the kernel wrote.
+func clientOf(o *origin) netip.AddrPort {
+	if o.nameLen < 8 {
+		return netip.AddrPort{}
+	}
+	at := uint16(o.name[2])<<8 | uint16(o.name[3])
+	if *(*uint16)(unsafe.Pointer(&o.name)) == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(o.name[4:8])), at)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(o.name[8:24])), at)
+}
+
+// give is [port.give].
+func (p *blocking) give(b *batch) {
+	n := 0
+	for i := range b.slots[:b.n] {
+		d := &b.slots[i]
+		if d.reply == nil {
+			continue
+		}
+		p.outVec[n].Base = &d.reply[0]
+		p.outVec[n].SetLen(len(d.reply))
+		p.address(&p.out[n].Msghdr, &p.outVec[n], &d.from)
+		n++
+	}
+	for done := 0; done < n; {
+		sent, errno := p.write(p.out[done:n])
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			done++ // the one that can't be sent
+		default:
+			done += sent
+		}
+	}
+}
+
+// write is sendmmsg, or what stands in for it.
+func (p *blocking) write(out []mmsghdr) (int, syscall.Errno) {
+	if p.plain {
+		_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&out[0])), sendFlags)
+		return count(1, errno)
+	}
+	r, _, errno := syscall.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)), sendFlags, 0, 0)
+	return count(r, errno)
+}
+
+// sendFlags: a full send buffer loses the reply instead of stopping the reader.
+const sendFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+
+// address makes h stand for the bytes of v and the address of o.
+func (p *blocking) address(h *unix.Msghdr, v *unix.Iovec, o *origin) {
+	h.Iov = v
+	h.SetIovlen(1)
+	h.Name, h.Namelen = &o.name[0], o.nameLen
+	if p.wildcard {
+		h.Control = &o.oob[0]
+		h.SetControllen(int(o.oobLen))
+	}
+}
+
+// send is [port.send].
+func (p *blocking) send(to *origin, msg []byte) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	fd := p.fd
+	if p.closed {
+		var err error
+		if fd, err = openUDP(p.addr, 0); err != nil {
+			return // the address is gone
+		}
+		defer unix.Close(fd)
+	}
+	v := unix.Iovec{Base: &msg[0]}
+	v.SetLen(len(msg))
+	var h unix.Msghdr
+	p.address(&h, &v, to)
+	for {
+		_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&h)), sendFlags)
+		if errno != unix.EINTR {
+			return
+		}
+	}
+}
+
+// shut is [port.shut].
+func (p *blocking) shut() {
+	p.closing.Store(true)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+	case p.reading:
+		// It says ENOTCONN, and ends the waits all the same.
+		_ = unix.Shutdown(p.fd, unix.SHUT_RD)
+	default:
+		p.closed = true
+		_ = unix.Close(p.fd)
+	}
+}
+
+// begin points the kernel to the places in b, and makes it the reader's business to
+// close p; false if p is closed already.
+func (p *blocking) begin(b *batch) bool {
+	p.batch = b
+	for i := range p.in {
+		d := &b.slots[i]
+		p.inVec[i].Base = &d.in[0]
+		p.inVec[i].SetLen(len(d.in))
+		p.address(&p.in[i].Msghdr, &p.inVec[i], &d.from)
+		p.room(i)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reading = true
+	return !p.closed
+}
+
+// close is the reader's last act.
+func (p *blocking) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.closed = true
+		_ = unix.Close(p.fd)
+	}
+}

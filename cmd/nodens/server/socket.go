@@ -1,0 +1,162 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketBuffer is asked for in both directions: a node's pods may send some
+// thousand queries within the milliseconds that the reader isn't scheduled, and
+// each takes about a KiB of the kernel's accounting.
+const socketBuffer = 4 << 20
+
+// openUDP opens a socket that is bound to addr, which others of this process, or
+// of an agent that takes over, may share. flags go to socket(2).
+func openUDP(addr netip.AddrPort, flags int) (fd int, err error) {
+	family, to, err := sockaddr(addr)
+	if err != nil {
+		return -1, err
+	}
+	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|flags, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if err = prepareUDP(fd, addr.Addr()); err == nil {
+		err = os.NewSyscallError("bind", unix.Bind(fd, to))
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, explain(err, addr)
+	}
+	return fd, nil
+}
+
+func prepareUDP(fd int, addr netip.Addr) error {
+	if addr.IsUnspecified() {
+		if err := askDestination(fd, addr.Is4()); err != nil {
+			return err
+		}
+	}
+	// Wishes: where the process may not go over the kernel's own maximum it gets
+	// that.
+	for _, opt := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[0], socketBuffer) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[1], socketBuffer)
+		}
+	}
+	return sharePort(fd, addr)
+}
+
+// sockaddr is addr as system calls take it, and its family.
+func sockaddr(addr netip.AddrPort) (family int, sa unix.Sockaddr, err error) {
+	a := addr.Addr()
+	if a.Is4() {
+		return unix.AF_INET, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: a.As4()}, nil
+	}
+	sa6 := &unix.SockaddrInet6{Port: int(addr.Port()), Addr: a.As16()}
+	if zone := a.Zone(); zone != "" {
+		link, err := net.InterfaceByName(zone)
+		if err != nil {
+			return 0, nil, fmt.Errorf("looking up the interface of %s: %w", a, err)
+		}
+		sa6.ZoneId = uint32(link.Index)
+	}
+	return unix.AF_INET6, sa6, nil
+}
+
+// network is net's name for a transport and the family of addr. The unspecified
+// IPv6 address stands for both families.
+func network(transport string, addr netip.Addr) string {
+	switch {
+	case addr.Is4():
+		return transport + "4"
+	case addr.IsUnspecified():
+		return transport
+	default:
+		return transport + "6"
+	}
+}
+
+func control(c syscall.RawConn, set func(fd int) error) error {
+	var failed error
+	if err := c.Control(func(fd uintptr) { failed = set(int(fd)) }); err != nil {
+		return err
+	}
+	return failed
+}
+
+func sharePort(fd int, addr netip.Addr) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
+	}
+	if addr.Is6() {
+		only := 1
+		if addr.IsUnspecified() {
+			only = 0
+		}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only); err != nil {
+			return fmt.Errorf("setting IPV6_V6ONLY to %d: %w", only, err)
+		}
+	}
+	return nil
+}
+
+// askDestination makes the kernel hand over the address each packet was sent to.
+func askDestination(fd int, is4 bool) error {
+	err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	if err == nil && !is4 {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	}
+	if err != nil {
+		return fmt.Errorf("setting IP_PKTINFO: %w", err)
+	}
+	return nil
+}
+
+// explain says what to do about the errors of bind(2) that operators meet.
+func explain(err error, addr netip.AddrPort) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w: another program listens there; stop it, or choose another address (-localip, bind) or port (-dns.port)", err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: no interface has %s; leave -setupinterface on, or add the address yourself", err, addr.Addr())
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%w: ports below 1024 need NET_BIND_SERVICE; grant it, or choose another port (-dns.port)", err)
+	default:
+		return err
+	}
+}
+
+// openPorts opens every UDP socket of addr, or none.
+func openPorts(addr netip.AddrPort, limits Limits) ([]port, error) {
+	ports := make([]port, 0, limits.Readers)
+	for range limits.Readers {
+		p, err := openPort(addr, limits.Polled)
+		if err != nil {
+			shutAll(ports)
+			return nil, err
+		}
+		ports = append(ports, p)
+	}
+	steer(ports)
+	return ports, nil
+}
+
+func openPort(addr netip.AddrPort, throughPoller bool) (port, error) {
+	if throughPoller {
+		return openPolled(addr)
+	}
+	return openBlocking(addr)
+}
+
+func shutAll(ports []port) {
+	for _, p := range ports {
+		p.shut()
+	}
+}

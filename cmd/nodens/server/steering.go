@@ -1,0 +1,77 @@
+package server
+
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// drowning is how many full batches in a row mean that one reader does not keep
+// up: 512 packets, a tenth of what its socket holds, some 2 ms of work. With a
+// fourth of it, a burst of what one pod asks at its start would call for help.
+const drowning = 32
+
+// steering tells the kernel which of the sockets that share an address gets the
+// next packet. While one reader can do the work it gets all of it: one thread
+// that is awake costs less than many that take turns. When it no longer keeps up,
+// packets are dealt out at random over all readers, so that neither one busy
+// client nor an unlucky hash leaves a core idle while another drowns.
+//
+// A nil steering, and one the kernel does not take, leave it to the kernel's hash
+// of the client's address and port.
+type steering struct {
+	fd   int
+	n    int
+	wide atomic.Bool
+}
+
+// steer steers the ports of one address, if they are such that can say when they
+// need help.
+func steer(ports []port) {
+	if len(ports) < 2 {
+		return
+	}
+	first, ok := ports[0].(*blocking)
+	if !ok {
+		return
+	}
+	if first.plain {
+		return // one packet at a time does not tell whether the reader keeps up
+	}
+	s := &steering{fd: first.fd, n: len(ports)}
+	if s.attach(1) != nil {
+		return
+	}
+	for _, p := range ports {
+		p.(*blocking).steer = s
+	}
+}
+
+// widen has all readers help.
+func (s *steering) widen() {
+	if s != nil && s.wide.CompareAndSwap(false, true) {
+		_ = s.attach(s.n)
+	}
+}
+
+// narrow leaves the work to one reader again.
+func (s *steering) narrow() {
+	if s != nil && s.wide.CompareAndSwap(true, false) {
+		_ = s.attach(1)
+	}
+}
+
+// random is where a classic BPF program reads a random number (linux/filter.h:
+// SKF_AD_OFF + SKF_AD_RANDOM).
+const random = ^uint32(0x1000-56) + 1
+
+// attach deals packets out over the first n sockets.
+func (s *steering) attach(n int) error {
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: random},
+		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
+		{Code: unix.BPF_RET | unix.BPF_A},
+	}
+	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+}

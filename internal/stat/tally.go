@@ -1,0 +1,36 @@
+package stat
+
+// Tally is a [Histogram] of whole numbers for one goroutine at a time: counting
+// is plain addition. It must be made by [NewTally].
+type Tally struct {
+	bounds  []uint64
+	buckets []uint64 // one more than bounds
+	sum     uint64
+}
+
+// NewTally makes a tally of ascending bounds, which must not change afterwards.
+func NewTally(bounds []uint64) Tally {
+	return Tally{bounds: bounds, buckets: make([]uint64, len(bounds)+1)}
+}
+
+// Observe counts v. It looks for the bucket from the least bound on: values are
+// mostly small.
+func (t *Tally) Observe(v uint64) {
+	i := 0
+	for i < len(t.bounds) && v > t.bounds[i] {
+		i++
+	}
+	t.buckets[i]++
+	t.sum += v
+}
+
+// Read gives the values so far, in units of which a value has perUnit.
+func (t *Tally) Read(perUnit float64) Snapshot {
+	out := Snapshot{Sum: float64(t.sum) / perUnit, Buckets: make(map[float64]uint64, len(t.bounds))}
+	for i, b := range t.bounds {
+		out.Count += t.buckets[i]
+		out.Buckets[float64(b)/perUnit] = out.Count
+	}
+	out.Count += t.buckets[len(t.bounds)]
+	return out
+}
