@@ -131,6 +131,15 @@ func (n Name) Parent() Name {
 	return n[1+n[0]:]
 }
 
+// Labels is the number of labels in n, the root not counted.
+func (n Name) Labels() int {
+	labels := 0
+	for ; len(n) > 1; n = n.Parent() {
+		labels++
+	}
+	return labels
+}
+
 // Under reports whether name, lower case and in wire form, is zone or a name below
 // it. It allocates nothing.
 func Under(name []byte, zone Name) bool {

@@ -45,9 +45,11 @@ type blocking struct {
 
 	batch   *batch // the reader's, once it has begun
 	closing atomic.Bool
+	owned   atomic.Bool // by the reader, which closes fd; or by shut, which did
+	resting atomic.Bool // in [blocking.rest]
 	// mu keeps the descriptor from being closed under a send.
-	mu              sync.RWMutex
-	reading, closed bool
+	mu     sync.RWMutex
+	closed bool
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -56,8 +58,8 @@ type mmsghdr struct {
 	length uint32
 }
 
-// openBlocking opens a blocking port on addr.
-func openBlocking(addr netip.AddrPort) (*blocking, error) {
+// openBlocking opens a blocking port on addr; plain makes it do without recvmmsg.
+func openBlocking(addr netip.AddrPort, plain bool) (*blocking, error) {
 	fd, err := openUDP(addr, 0)
 	if err != nil {
 		return nil, err
@@ -68,7 +70,7 @@ func openBlocking(addr netip.AddrPort) (*blocking, error) {
 		return nil, err
 	}
 	p := &blocking{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified()}
-	p.plain = p.refused(unix.SYS_RECVMMSG) || p.refused(unix.SYS_SENDMMSG)
+	p.plain = plain || p.refused(unix.SYS_RECVMMSG) || p.refused(unix.SYS_SENDMMSG)
 	return p, nil
 }
 
@@ -90,8 +92,7 @@ func (p *blocking) take(b *batch) bool {
 			p.watch()
 			return true
 		case p.closing.Load():
-			p.close()
-			return false
+			return p.last()
 		case errno == unix.EAGAIN:
 			p.steer.narrow()
 			p.rest()
@@ -102,6 +103,22 @@ func (p *blocking) take(b *batch) bool {
 			p.rest()
 		}
 	}
+}
+
+// begin points the kernel to the places in b; false if p was shut before.
+func (p *blocking) begin(b *batch) bool {
+	if p.owned.Swap(true) {
+		return false
+	}
+	p.batch = b
+	for i := range p.in {
+		d := &b.slots[i]
+		p.inVec[i].Base = &d.in[0]
+		p.inVec[i].SetLen(len(d.in))
+		p.address(&p.in[i].Msghdr, &p.inVec[i], &d.from)
+		p.room(i)
+	}
+	return true
 }
 
 // watch looks whether the reader keeps up, and if not has others help.
@@ -118,6 +135,8 @@ func (p *blocking) watch() {
 
 // rest waits for a packet, or for shut, without holding a P.
 func (p *blocking) rest() {
+	p.resting.Store(true)
+	defer p.resting.Store(false)
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, -1)
 }
 
@@ -258,11 +277,12 @@ func (p *blocking) send(to *origin, msg []byte) {
 // shut is [port.shut].
 func (p *blocking) shut() {
 	p.closing.Store(true)
+	begun := p.owned.Swap(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-	case p.reading:
+	case begun:
 		// It says ENOTCONN, and ends the waits all the same.
 		_ = unix.Shutdown(p.fd, unix.SHUT_RD)
 	default:
@@ -271,29 +291,16 @@ func (p *blocking) shut() {
 	}
 }
 
-// begin points the kernel to the places in b, and makes it the reader's business to
-// close p; false if p is closed already.
-func (p *blocking) begin(b *batch) bool {
-	p.batch = b
-	for i := range p.in {
-		d := &b.slots[i]
-		p.inVec[i].Base = &d.in[0]
-		p.inVec[i].SetLen(len(d.in))
-		p.address(&p.in[i].Msghdr, &p.inVec[i], &d.from)
-		p.room(i)
-	}
+// last looks into the queue for the last time: true if there still was a packet,
+// else p is closed. Between that look and the close lies nothing, not even the wait
+// for a lock: what comes meanwhile has no reader.
+func (p *blocking) last() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reading = true
-	return !p.closed
-}
-
-// close is the reader's last act.
-func (p *blocking) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.closed {
-		p.closed = true
-		_ = unix.Close(p.fd)
+	if p.receive(); p.batch.n > 0 && p.batch.slots[0].from.nameLen > 0 {
+		return true
 	}
+	p.closed = true
+	_ = unix.Close(p.fd)
+	return false
 }

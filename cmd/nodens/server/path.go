@@ -17,6 +17,7 @@ import (
 // once it is served; a reload makes a new one.
 type Routes struct {
 	zones map[wire.Name]*Zone
+	depth int // labels of the longest zone
 	// dropped is where queries that no zone takes are counted.
 	dropped *Zone
 }
@@ -27,6 +28,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), dropped: &Zone{Stats: dropped}}
 	for _, z := range zones {
 		rt.zones[z.Name] = z
+		rt.depth = max(rt.depth, z.Name.Labels())
 	}
 	return rt
 }
@@ -137,7 +139,11 @@ func (z *Zone) upstreams(q *wire.Query) *upstream.Pool {
 // wins, but never the root in place of one that matches.
 func (rt *Routes) match(q *wire.Query) *Zone {
 	var found *Zone
-	for name := q.Name(); len(name) > 1; name = name[1+name[0]:] {
+	name := q.Name()
+	for range q.Labels() - rt.depth {
+		name = name[1+name[0]:] // longer than any zone
+	}
+	for ; len(name) > 1; name = name[1+name[0]:] {
 		if z := rt.zones[wire.Name(name)]; z != nil {
 			if q.Type != wire.TypeDS {
 				return z

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,6 +16,8 @@ import (
 type polled struct {
 	conn     *net.UDPConn
 	wildcard bool
+	begun    bool        // the reader has
+	owned    atomic.Bool // by the reader, which closes conn; or by shut, which did
 }
 
 // openPolled opens a polled port on addr.
@@ -33,6 +37,10 @@ func openPolled(addr netip.AddrPort) (*polled, error) {
 
 // take is [port.take].
 func (p *polled) take(b *batch) bool {
+	if !p.begun && p.owned.Swap(true) {
+		return false
+	}
+	p.begun = true
 	b.n = 1
 	d := &b.slots[0]
 	for {
@@ -47,7 +55,8 @@ func (p *polled) take(b *batch) bool {
 		switch {
 		case err == nil:
 			return true
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
+			_ = p.conn.Close()
 			return false
 		}
 		// An ICMP error of an earlier reply; the socket is fine.
@@ -70,5 +79,11 @@ func (p *polled) send(to *origin, msg []byte) {
 	_, _ = p.conn.WriteToUDPAddrPort(msg, to.client)
 }
 
-// shut is [port.shut].
-func (p *polled) shut() { _ = p.conn.Close() }
+// shut is [port.shut]. A reader that is about to send a reply may still do so.
+func (p *polled) shut() {
+	if p.owned.Swap(true) {
+		_ = p.conn.SetReadDeadline(time.Unix(1, 0))
+		return
+	}
+	_ = p.conn.Close()
+}

@@ -47,6 +47,7 @@ type Limits struct {
 	Readers int
 	// Polled makes readers wait by way of Go's poller instead of in the kernel.
 	Polled bool
+	plain  bool // of tests: readers do without recvmmsg
 }
 
 // deadline is how long a query may wait for its answer: what a stub resolver
@@ -180,7 +181,7 @@ func (l *listener) close() {
 }
 
 // Shutdown stops reading, lets the queries under way finish until ctx ends, then
-// drops them. No socket is held when it returns.
+// drops them, with an error. No socket is held when it returns.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for addr, l := range s.listeners {
 		l.close()
@@ -191,13 +192,15 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.running.Wait()
 		close(finished)
 	}()
-	defer s.stop()
+	var err error
 	select {
 	case <-finished:
-		return nil
 	case <-ctx.Done():
-		return errors.New("queries still waiting for upstreams were dropped at the end of the grace period")
+		err = errors.New("queries still waiting for upstreams were dropped at the end of the grace period")
 	}
+	s.stop()
+	<-finished // whatever waits, waits for s.ctx too
+	return err
 }
 
 // Panics counts queries that panicked and were answered SERVFAIL.

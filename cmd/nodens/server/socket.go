@@ -137,7 +137,7 @@ func explain(err error, addr netip.AddrPort) error {
 func openPorts(addr netip.AddrPort, limits Limits) ([]port, error) {
 	ports := make([]port, 0, limits.Readers)
 	for range limits.Readers {
-		p, err := openPort(addr, limits.Polled)
+		p, err := openPort(addr, limits)
 		if err != nil {
 			shutAll(ports)
 			return nil, err
@@ -148,11 +148,11 @@ func openPorts(addr netip.AddrPort, limits Limits) ([]port, error) {
 	return ports, nil
 }
 
-func openPort(addr netip.AddrPort, throughPoller bool) (port, error) {
-	if throughPoller {
+func openPort(addr netip.AddrPort, limits Limits) (port, error) {
+	if limits.Polled {
 		return openPolled(addr)
 	}
-	return openBlocking(addr)
+	return openBlocking(addr, limits.plain)
 }
 
 func shutAll(ports []port) {

@@ -1,0 +1,439 @@
+package server
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"runtime/trace"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// ways are all ways a reader can wait.
+var ways = []struct {
+	name   string
+	limits Limits
+	plain  bool
+}{
+	{"blocking", Limits{Readers: 2}, false},
+	{"blocking, one message at a time", Limits{Readers: 2}, true},
+	{"polled", Limits{Readers: 2, Polled: true}, false},
+}
+
+// eachWay runs f for each way, with a server that answers by.hand and logs to log,
+// if that isn't nil.
+func eachWay(t *testing.T, log *QueryLog, f func(t *testing.T, s *Server, addr netip.AddrPort, z *Zone)) {
+	t.Helper()
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand"), Log: log}
+			s, addr := startWith(t, w.limits, w.plain, z)
+			f(t, s, addr, z)
+		})
+	}
+}
+
+// startWith is start, where plain makes the readers do without recvmmsg.
+func startWith(t *testing.T, limits Limits, plain bool, zones ...*Zone) (*Server, netip.AddrPort) {
+	t.Helper()
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	s := New(slog.New(slog.DiscardHandler), limits)
+	s.limits.plain = plain
+	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(zones, NewStats())}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shutdown(t, s) })
+	return s, addr
+}
+
+func shutdown(t *testing.T, s *Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+}
+
+// client asks one question again and again, each as soon as the last was answered.
+type client struct {
+	net.Conn
+	packet []byte
+	asked  atomic.Uint64
+	again  atomic.Uint64 // questions sent once more because nothing came
+}
+
+func newClient(t *testing.T, addr netip.AddrPort) *client {
+	t.Helper()
+	conn, err := net.Dial("udp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := &client{Conn: conn}
+	if c.packet, err = question("by.hand.", dns.TypeA).Pack(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ask asks once, and again if a reply takes as long as a resolver's patience.
+func (c *client) ask() error {
+	var buf [512]byte
+	for range 5 {
+		if _, err := c.Write(c.packet); err != nil {
+			return err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		n, err := c.Read(buf[:])
+		if err == nil && n > len(c.packet) && buf[7] == 1 {
+			c.asked.Add(1)
+			return nil
+		}
+		if err != nil && !os.IsTimeout(err) {
+			continue // nobody listened for a moment
+		}
+		c.again.Add(1)
+	}
+	return os.ErrDeadlineExceeded
+}
+
+// until asks until stop is closed.
+func (c *client) until(stop <-chan struct{}) error {
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		if err := c.ask(); err != nil {
+			return err
+		}
+	}
+}
+
+// under runs f while two clients ask, which must all be answered at once.
+func under(t *testing.T, addr netip.AddrPort, f func(answered func() uint64)) {
+	t.Helper()
+	stop, failed := make(chan struct{}), make(chan error, 2)
+	clients := []*client{newClient(t, addr), newClient(t, addr)}
+	for _, c := range clients {
+		go func() { failed <- c.until(stop) }()
+	}
+	f(func() uint64 { return clients[0].asked.Load() + clients[1].asked.Load() })
+	close(stop)
+	for _, c := range clients {
+		if err := <-failed; err != nil {
+			t.Errorf("a query had no reply: %v", err)
+		}
+		if n := c.again.Load(); n > 0 {
+			t.Errorf("%d queries had to be sent again", n)
+		}
+	}
+}
+
+// await waits until the count has grown by n: the readers are at work.
+func await(t *testing.T, count func() uint64, n uint64) {
+	t.Helper()
+	start := time.Now()
+	for from := count(); count() < from+n; runtime.Gosched() {
+		if time.Since(start) > patience {
+			t.Fatalf("%d queries answered, want %d more", count(), from+n-count())
+		}
+	}
+}
+
+// TestReaderCollections: the garbage collector gets its way while readers wait, and
+// no query is lost; with traffic and without.
+func TestReaderCollections(t *testing.T) {
+	eachWay(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
+		under(t, addr, func(answered func() uint64) {
+			for range 30 {
+				runtime.GC()
+				await(t, answered, 20)
+			}
+		})
+		for range 10 {
+			runtime.GC() // the readers go from one way of waiting to the other
+		}
+		if err := newClient(t, addr).ask(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestReaderProfiles: what stops or samples all threads works on readers that wait.
+func TestReaderProfiles(t *testing.T) {
+	eachWay(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
+		under(t, addr, func(answered func() uint64) {
+			if err := pprof.StartCPUProfile(io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			await(t, answered, 500)
+			pprof.StopCPUProfile()
+			for _, name := range []string{"goroutine", "heap", "allocs", "threadcreate", "block", "mutex"} {
+				if err := pprof.Lookup(name).WriteTo(io.Discard, 0); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if err := trace.Start(io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			await(t, answered, 200)
+			trace.Stop()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			await(t, answered, 200)
+		})
+	})
+}
+
+// deep is a log handler that takes a lot of stack.
+type deep struct{ slog.Handler }
+
+func (deep) Enabled(context.Context, slog.Level) bool { return true }
+
+func (deep) Handle(context.Context, slog.Record) error {
+	if grow(2000) != 2000 {
+		panic("the stack has changed")
+	}
+	return nil
+}
+
+// grow takes about a KiB of stack for each of n.
+func grow(n int) int {
+	var frame [128]int
+	if n == 0 {
+		return 0
+	}
+	frame[n%len(frame)] = grow(n-1) + 1
+	return frame[n%len(frame)]
+}
+
+// TestReaderStack: a reader's stack grows, is moved and shrinks, and what the kernel
+// writes to is not on it.
+func TestReaderStack(t *testing.T) {
+	log := &QueryLog{Logger: slog.New(deep{}), Success: true}
+	eachWay(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+		under(t, addr, func(answered func() uint64) {
+			for range 10 {
+				await(t, answered, 20)
+				runtime.GC()
+			}
+		})
+		if n := s.Panics(); n > 0 {
+			t.Errorf("%d queries panicked", n)
+		}
+	})
+}
+
+// descriptors are the open files of this process.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestReaderShutdown: readers end, whatever they wait for, and give back what they
+// hold.
+func TestReaderShutdown(t *testing.T) {
+	for _, w := range ways {
+		for _, state := range []string{"not begun", "silent", "busy"} {
+			t.Run(w.name+", "+state, func(t *testing.T) {
+				procs, files := runtime.GOMAXPROCS(0), descriptors(t)
+				z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
+				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+				s := New(slog.New(slog.DiscardHandler), w.limits)
+				s.limits.plain = w.plain
+				if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+					t.Fatal(err)
+				}
+				switch state {
+				case "silent":
+					c := newClient(t, addr)
+					if err := c.ask(); err != nil {
+						t.Fatal(err)
+					}
+					_ = c.Close()
+					for _, p := range s.listeners[addr].udp {
+						awaitRest(t, p)
+					}
+				case "busy":
+					under(t, addr, func(answered func() uint64) { await(t, answered, 1000) })
+					files++ // each client's socket, until the test ends
+					files++
+				}
+				shutdown(t, s)
+				if n := runtime.GOMAXPROCS(0); n != procs {
+					t.Errorf("GOMAXPROCS is %d, was %d", n, procs)
+				}
+				if n := descriptors(t); n > files {
+					t.Errorf("%d files are open, were %d", n, files)
+				}
+			})
+		}
+	}
+}
+
+// awaitRest waits until p's reader waits without holding a P.
+func awaitRest(t *testing.T, p port) {
+	t.Helper()
+	b, ok := p.(*blocking)
+	if !ok {
+		return
+	}
+	for start := time.Now(); !b.resting.Load(); runtime.Gosched() {
+		if time.Since(start) > patience {
+			t.Fatal("the reader does not rest")
+		}
+	}
+}
+
+// TestReaderHandOver: a server that starts on the address of one that stops takes
+// over, and what the first had read or not yet read is answered.
+func TestReaderHandOver(t *testing.T) {
+	eachWay(t, nil, func(t *testing.T, first *Server, addr netip.AddrPort, z *Zone) {
+		lossy := first.limits.Polled // it closes its socket without a last look
+		c := newClient(t, addr)
+		stop, failed := make(chan struct{}), make(chan error, 1)
+		go func() { failed <- c.until(stop) }()
+		const turns = 20
+		for range turns {
+			await(t, c.asked.Load, 50)
+			next := New(slog.New(slog.DiscardHandler), first.limits)
+			if err := next.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+				t.Fatal(err)
+			}
+			await(t, c.asked.Load, 50)
+			shutdown(t, first)
+			first = next
+		}
+		await(t, c.asked.Load, 50)
+		close(stop)
+		if err := <-failed; err != nil {
+			t.Errorf("a query had no reply: %v", err)
+		}
+		// Between a reader's last look at its queue and the end of its socket lie some
+		// microseconds, or more if the thread has to make place just there. A reader
+		// that does not look loses nearly one query in each turn.
+		if n := c.again.Load(); n > turns/5 && !lossy {
+			t.Errorf("%d of %d queries had to be sent again in %d turns", n, c.asked.Load(), turns)
+		}
+		shutdown(t, first)
+	})
+}
+
+// TestReaderLateReply: a query that still waits when its address is given up is
+// answered all the same, from that address.
+func TestReaderLateReply(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		close(asked)
+		<-release
+		return addressed("192.0.2.1")(q)
+	})
+	s, addr := startWith(t, Limits{}, false, &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)})
+	conn, err := dns.Dial("udp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	ports := s.listeners[addr].udp
+	if err := s.Listen(nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ports {
+		awaitClosed(t, p.(*blocking))
+	}
+	close(release)
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
+		t.Errorf("the waiting query got %v, %v", m, err)
+	}
+}
+
+func awaitClosed(t *testing.T, p *blocking) {
+	t.Helper()
+	for start := time.Now(); ; runtime.Gosched() {
+		p.mu.RLock()
+		closed := p.closed
+		p.mu.RUnlock()
+		if closed {
+			return
+		}
+		if time.Since(start) > patience {
+			t.Fatal("the socket stays open")
+		}
+	}
+}
+
+// lanes gives the number of queries each reader has answered.
+func (s *Stats) counts() []uint64 {
+	var out []uint64
+	s.each(func(c *counters) { out = append(out, c.duration.Read(nanoseconds).Count) })
+	return out
+}
+
+// TestSteering: one client alone keeps one reader busy while that is enough, and all
+// of them when it is not.
+func TestSteering(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("one core has one reader")
+	}
+	z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
+	s, addr := startWith(t, Limits{Readers: 2}, false, z)
+	c := newClient(t, addr)
+	busy := func() (n int) {
+		before := z.Stats.counts()
+		for range 200 { // 2^-199: that a fair coin falls on one side only
+			if err := c.ask(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, now := range z.Stats.counts() {
+			if now > before[i] {
+				n++
+			}
+		}
+		return n
+	}
+	if n := busy(); n != 1 {
+		t.Errorf("%d readers work for one client, want one", n)
+	}
+	reader := s.listeners[addr].udp[0].(*blocking)
+	for i := range 2 * drowning {
+		if wide := reader.steer.wide.Load(); wide != (i >= drowning) {
+			t.Fatalf("after %d full batches all readers help: %v", i, wide)
+		}
+		(&blocking{steer: reader.steer, streak: i % drowning, batch: &batch{n: batchSize}}).watch()
+	}
+	if n := busy(); n != 2 && reader.steer.wide.Load() {
+		t.Errorf("%d readers work when one is not enough, want both", n)
+	}
+	for start := time.Now(); reader.steer.wide.Load(); runtime.Gosched() { // for want of queries
+		if time.Since(start) > patience {
+			t.Fatal("all readers stay awake")
+		}
+	}
+	if n := busy(); n != 1 {
+		t.Errorf("%d readers work afterwards, want one", n)
+	}
+}
