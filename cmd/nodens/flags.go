@@ -29,6 +29,8 @@ type options struct {
 	pidfile        string
 	reloadBySignal bool
 	dnsPort        uint16
+	readers        int
+	polled         bool
 	logFormat      string
 	version        bool
 
@@ -88,6 +90,8 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.pidfile, "pidfile", "", "`file` to write the process id to")
 	fs.BoolVar(&o.reloadBySignal, "reloadwithsignal", false, "look for changed configuration every -syncinterval even without a reload directive; SIGUSR1 always reloads")
 	fs.Func("dns.port", "`port` of server blocks that name none (default 53)", portFlag(&o.dnsPort, 1))
+	fs.Func("readers", "`number` of UDP sockets and threads of each address; 0 is one for each core (default 0)", o.setReaders)
+	fs.Func("reader-wait", "where the readers wait for packets: in the `kernel`, or by Go's poller (default kernel)", o.setReaderWait)
 	fs.StringVar(&o.logFormat, "log-format", "text", "`text` or json")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
@@ -121,6 +125,26 @@ func (o *options) setSyncInterval(s string) error {
 		return errors.New("give seconds, such as 60, or a duration, such as 60s, from 1s to 24h")
 	}
 	o.syncInterval = d
+	return nil
+}
+
+// maxReaders is more than any machine has cores for; each holds some 150 KiB.
+const maxReaders = 1024
+
+func (o *options) setReaders(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > maxReaders {
+		return fmt.Errorf("give a number from 1 to %d, or 0 for one reader on each core", maxReaders)
+	}
+	o.readers = n
+	return nil
+}
+
+func (o *options) setReaderWait(s string) error {
+	if s != "kernel" && s != "poller" {
+		return errors.New("give kernel or poller")
+	}
+	o.polled = s == "poller"
 	return nil
 }
 

@@ -86,7 +86,7 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 	a := &agent{
 		opts:     opts,
 		log:      log,
-		server:   server.New(log, server.Limits{}),
+		server:   server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled}),
 		http:     &endpoints{log: log, servers: make(map[string]*endpoint)},
 		assembly: assembly{opts: opts, log: log, stats: make(map[statsKey]*server.Stats)},
 		pulse:    &pulse{took: stat.NewHistogram(stat.Seconds)},
