@@ -23,7 +23,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -49,10 +48,6 @@ type Limits struct {
 	Polled bool
 	plain  bool // of tests: readers do without recvmmsg
 }
-
-// deadline is how long a query may wait for its answer: what a stub resolver
-// waits before it asks again (resolv.conf(5), timeout).
-const deadline = 5 * time.Second
 
 // Server answers on any number of addresses. Its methods are safe for concurrent
 // use but for [Server.Listen] and [Server.Shutdown], which one goroutine calls.
@@ -239,16 +234,15 @@ func (s *Server) serve(rt *Routes, x *exchange, buf []byte, limit func(*wire.Que
 	return x.zone.finish(x, limit(&x.q), nil), done
 }
 
-// wait walks the rest of the path.
+// wait walks the rest of the path. How long that may take is up to the upstreams,
+// who give up after five seconds.
 func (s *Server) wait(rt *Routes, x *exchange, at step, limit int) (msg []byte) {
 	defer func() {
 		if p := recover(); p != nil {
 			msg = s.panicked(x, nil, p)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(s.ctx, deadline)
-	defer cancel()
-	err := rt.complete(ctx, x, at)
+	err := rt.complete(s.ctx, x, at)
 	return x.zone.finish(x, limit, err)
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/netip"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -85,15 +86,21 @@ func (s *Server) readUDP(l *listener, p port, lane int) {
 	for p.take(b) {
 		rt := l.routes.Load()
 		x.start = clock.Now()
+		waits := false
 		for i := range b.slots[:b.n] {
-			s.answerSlot(rt, p, &x, &b.slots[i])
+			waits = s.answerSlot(rt, p, &x, &b.slots[i]) || waits
 		}
 		p.give(b)
+		if waits {
+			// The goroutines made for those that wait stand in line for this
+			// goroutine's P, which it would take along into the kernel.
+			runtime.Gosched()
+		}
 	}
 }
 
-// answerSlot answers one packet, or hands it over to a goroutine that waits.
-func (s *Server) answerSlot(rt *Routes, p port, x *exchange, d *slot) {
+// answerSlot answers one packet, or hands it over to a goroutine, in which it waits.
+func (s *Server) answerSlot(rt *Routes, p port, x *exchange, d *slot) (waits bool) {
 	x.client = d.from.client
 	x.q.Packet = d.in[:d.n]
 	var at step
@@ -103,10 +110,12 @@ func (s *Server) answerSlot(rt *Routes, p port, x *exchange, d *slot) {
 	case at == done:
 	case s.acquire():
 		s.detach(rt, p, x, at, &d.from)
+		waits = true
 	default:
 		d.reply = s.full(x, x.q.Limit())
 	}
 	d.out = kept(d.out, d.reply)
+	return waits
 }
 
 // kept is the buffer for the next reply: the one that msg was written to if it
