@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/miekg/dns"
 )
@@ -16,11 +17,10 @@ var ErrResponse = errors.New("broken response")
 // use; the zero value is no reply.
 type Packed struct {
 	data []byte
-	end  int // of the message in data
 }
 
-// Size is the memory p's bytes take.
-func (p Packed) Size() int { return len(p.data) }
+// Size is the memory p's bytes take, what the allocator rounds up included.
+func (p Packed) Size() int { return cap(p.data) }
 
 // Rcode is the reply's response code.
 func (p Packed) Rcode() Rcode { return Rcode(u16(p.data[2:]) & rcodeMask) }
@@ -31,17 +31,17 @@ func (p Packed) IsZero() bool { return p.data == nil }
 // For reports whether p is the reply to q's question; the zero Packed is to none.
 func (p Packed) For(q *Query) bool {
 	end := q.questionEnd()
-	return p.end >= end && string(p.data[HeaderLen:HeaderLen+q.nameLen]) == string(q.Name()) &&
+	return len(p.data) >= end && string(p.data[HeaderLen:HeaderLen+q.nameLen]) == string(q.Name()) &&
 		u16(p.data[end-4:]) == q.Type && u16(p.data[end-2:]) == q.Class
 }
 
-func (p Packed) message() []byte { return p.data[:p.end] }
-
-func (p Packed) eachTTL(f func(off int)) {
-	for t := p.data[p.end:]; len(t) > 0; t = t[2:] {
-		f(int(u16(t)))
-	}
+// end is where the message ends and the offsets begin: there is one of two bytes
+// for each record. p is not the zero Packed.
+func (p Packed) end() int {
+	return len(p.data) - 2*(int(u16(p.data[6:]))+int(u16(p.data[8:]))+int(u16(p.data[10:])))
 }
+
+func (p Packed) message() []byte { return p.data[:p.end()] }
 
 // Response is an upstream's reply, read and checked.
 type Response struct {
@@ -139,14 +139,14 @@ func bareResponse(q *Query, c Rcode) Response {
 
 // pack lays msg out as a Packed, with ID 0 and the question in lower case.
 func pack(msg []byte, q *Query, ttls []uint16) Packed {
-	data := make([]byte, 0, len(msg)+2*len(ttls))
+	data := slices.Grow([]byte(nil), len(msg)+2*len(ttls)) // its cap is what it takes
 	data = append(data, msg...)
 	for _, t := range ttls {
 		data = append16(data, t)
 	}
 	put16(data, 0)
 	copy(data[HeaderLen:], q.Name())
-	return Packed{data: data, end: len(msg)}
+	return Packed{data: data}
 }
 
 // scanned is what one walk over a response finds.

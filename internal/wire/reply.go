@@ -110,7 +110,9 @@ func (r *Reply) Suffix(n int) int { return HeaderLen + r.q.nameLen - n }
 // rcode and flags. p's question must be r's but for case.
 func (r *Reply) Copy(p Packed, ttl uint32) {
 	r.Pass(p)
-	p.eachTTL(func(off int) { put32(r.b[off:], ttl) })
+	for t := p.data[p.end():]; len(t) > 0; t = t[2:] {
+		put32(r.b[u16(t):], ttl)
+	}
 }
 
 // Pass is [Reply.Copy] with the TTLs that p came with.
