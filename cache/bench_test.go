@@ -11,7 +11,7 @@ import (
 
 // TestAllocations pins what a look-up costs: nothing.
 func TestAllocations(t *testing.T) {
-	c := New(defaults(), Options{})
+	c := newCache(nil, Options{})
 	hit, miss := question(t, "www.example.", dns.TypeA), question(t, notThere, dns.TypeA)
 	fetch(t, c, hit, message{answer: []string{addr}})
 	buf := make([]byte, 0, 4096)
@@ -19,7 +19,7 @@ func TestAllocations(t *testing.T) {
 	r.Start(buf, hit)
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, hit)
-		if !c.Answer(hit, &r) {
+		if !c.Answer(hit, &r, 0) {
 			t.Error("a miss")
 		}
 		r.Finish(hit.Limit())
@@ -28,7 +28,7 @@ func TestAllocations(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, miss)
-		if c.Answer(miss, &r) {
+		if c.Answer(miss, &r, 0) {
 			t.Error("a hit")
 		}
 	}); n != 0 {
@@ -43,7 +43,7 @@ func TestAllocations(t *testing.T) {
 const benchNames = 1024 // more than one list of a shard, less than the cache
 
 func benchCache(b *testing.B) (*Cache, [][]byte) {
-	c := New(defaults(), Options{})
+	c := newCache(nil, Options{})
 	packets := make([][]byte, benchNames)
 	for i := range packets {
 		name := fmt.Sprintf("svc%d.default.svc.cluster.local.", i)
@@ -64,7 +64,7 @@ func BenchmarkHit(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		q.Parse(packets[i%benchNames])
 		r.Start(buf, &q)
-		if !c.Answer(&q, &r) {
+		if !c.Answer(&q, &r, 0) {
 			b.Fatal("a miss")
 		}
 		r.Finish(q.Limit())
@@ -80,7 +80,7 @@ func BenchmarkAnswer(b *testing.B) {
 	r.Start(make([]byte, 0, 4096), &q)
 	b.ReportAllocs()
 	for b.Loop() {
-		if !c.Answer(&q, &r) {
+		if !c.Answer(&q, &r, 0) {
 			b.Fatal("a miss")
 		}
 	}
@@ -96,7 +96,7 @@ func BenchmarkHitParallel(b *testing.B) {
 		for i := 0; pb.Next(); i++ {
 			q.Parse(packets[i%benchNames])
 			r.Start(buf, &q)
-			if !c.Answer(&q, &r) {
+			if !c.Answer(&q, &r, 0) {
 				b.Error("a miss")
 				return
 			}
@@ -109,7 +109,7 @@ func BenchmarkHitParallel(b *testing.B) {
 func BenchmarkFetch(b *testing.B) {
 	cfg := defaults()
 	cfg.Success.Entries = 0
-	c := New(cfg, Options{})
+	c := newCache(cfg, Options{})
 	q := question(b, "www.example.", dns.TypeA)
 	ask := give(response(b, q, message{answer: []string{addr}}))
 	var r wire.Reply

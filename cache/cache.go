@@ -1,12 +1,20 @@
 // Package cache keeps packed answers between queries.
 //
-// A key (the lower-case qname, qtype, qclass and the DO and CD bits) hashes to one
-// of a few dozen shards, each with a mutex and two LRU lists: success, and denial
-// for NXDOMAIN, NODATA and failures, so that a flood of names that don't exist
-// can't push out those that do. An entry is a [wire.Packed] reply with the time it
-// came and how long it lives; a hit copies its bytes out and sets every TTL to what
-// is left. A key lives in at most one of the two lists: what comes last replaces
-// what was there, but a failure never replaces a usable answer that still lives.
+// A [Store] is the memory of all caches of a process; a [Cache] is what one `cache`
+// directive keeps in it. A key (the cache, the lower-case qname, qtype, qclass and
+// the DO and CD bits) hashes to one of a few dozen shards, each with a mutex, a
+// table of chains and a slab of slots, which are found by number and hold no pointer
+// but that to the packed reply. A slot is in one of the two LRU lists that its cache
+// has in the shard: success, and denial for NXDOMAIN, NODATA and failures. The lists
+// have a bound each, so that a flood of names that don't exist can't push out those
+// that do. The bytes have one bound over all: when they are too many, a shard that
+// has more than its share loses the entry that is unused for longest in any of its
+// lists.
+//
+// An entry is a [wire.Packed] reply with its end and its life; a hit copies its bytes
+// out and sets every TTL to what is left. There is one entry for a key, of one kind:
+// what comes last replaces what was there, but a failure never replaces a usable
+// answer that still lives.
 //
 // A miss becomes a flight in the same shard: the first client asks, those that
 // come while it does wait for the same result. The shard is looked at again before
@@ -17,7 +25,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -36,37 +43,21 @@ var ErrQuestion = errors.New("the reply is to another question")
 // errUnfinished is what clients that wait get when the ask they wait for panics.
 var errUnfinished = errors.New("the query that was waited for did not end")
 
-// Options are what tests change. The zero value is the real thing.
-type Options struct {
-	// Clock tells the time; nil is [time.Now]. Only differences count, and
-	// time.Now's are monotonic: setting the wall clock neither revives nor ends
-	// an entry.
-	Clock func() time.Time
-}
-
-// Cache is safe for concurrent use. [New] makes it.
+// Cache is what one `cache` directive keeps. [Store.NewCache] makes it. It is safe
+// for concurrent use.
 type Cache struct {
-	cfg    config.Cache
-	clock  func() time.Time
-	start  time.Time
-	seed   maphash.Seed
-	shards []shard
+	cfg   config.Cache
+	store *Store
+	id    uint64
+	parts []part // a power of two
 }
 
-// New makes an empty cache as cfg says. cfg is copied. A kind with no entries in
-// cfg keeps nothing.
-func New(cfg *config.Cache, opts Options) *Cache {
-	c := &Cache{cfg: *cfg, clock: opts.Clock, seed: maphash.MakeSeed()}
-	if c.clock == nil {
-		c.clock = time.Now
+// Close removes the cache's entries from its store. What is called later finds and
+// keeps nothing, but still asks.
+func (c *Cache) Close() {
+	for i := range c.parts {
+		c.parts[i].leave()
 	}
-	c.start = c.clock()
-	n := shardCount(cfg.Success.Entries, cfg.Denial.Entries)
-	c.shards = make([]shard, n)
-	for i := range c.shards {
-		c.shards[i].init(share(cfg.Success.Entries, n, i), share(cfg.Denial.Entries, n, i))
-	}
-	return c
 }
 
 // Covers reports whether name, lower case and in wire form, is in a zone of the
@@ -80,52 +71,55 @@ func (c *Cache) Covers(name []byte) bool {
 	return len(c.cfg.Zones) == 0
 }
 
-// Answer makes r the kept reply to q, with the TTL that is left, and reports
-// whether there is one; without one r is untouched. It allocates nothing but what
-// r's buffer needs to grow.
-func (c *Cache) Answer(q *wire.Query, r *wire.Reply) bool {
-	var buf keyBuffer
-	key := buf.of(q)
-	s, now := c.shard(key), c.now()
+// Answer makes r the kept reply to q, with the TTL that is left at now, a moment of
+// the store's clock, and reports whether there is one; without one r is untouched.
+// It allocates nothing but what r's buffer needs to grow.
+func (c *Cache) Answer(q *wire.Query, r *wire.Reply, now time.Duration) bool {
+	k := c.key(q)
+	s := k.part.shard
 	s.mu.Lock()
-	e, k, ok := s.look(key, now)
-	s.count(k, ok)
-	s.mu.Unlock()
-	if !ok {
+	e := s.look(&k, now)
+	if e == nil {
+		k.part.misses++
+		s.mu.Unlock()
 		return false
 	}
-	r.Copy(e.packed, e.left(now))
+	k.part.lists[e.owner&kindBit].hits++
+	packed, ttl := e.packed, e.left(now)
+	s.mu.Unlock()
+	r.Copy(packed, ttl)
 	return true
 }
 
 // Fetch makes r the reply to q that ask gets, and keeps it if it may be kept.
 // Every TTL in r is the one value the reply is kept for, so that clients don't see
 // it jump between this reply and the next from the cache. ask is called at most
-// once at a time for one key; it runs on the goroutine of the first client, and the
-// others wait for its result. They share its error too; r is then untouched. An
-// error is kept as a SERVFAIL (RFC 9520) unless it wraps [ErrLocal].
+// once at a time for one key; it runs on the goroutine of the first client, with
+// its ctx, and the others wait for its result: for as long as ask takes, which must
+// end. They share its error too; r is then untouched. An error is kept as a
+// SERVFAIL (RFC 9520) unless it wraps [ErrLocal] or ctx was cancelled. q must not
+// change until Fetch returns.
 //
-// A client whose ctx ends stops waiting, with ctx's error. The first one can't:
-// the ask works on its query. So the context that ask gets carries ctx's values,
-// but ends only after five seconds, or when the contexts of all who wait for it
-// have ended. If ask panics the panic goes on in the first client's goroutine, and
-// those that wait get an error; nothing is kept.
+// A client that waits and whose ctx ends stops waiting, with ctx's error. The end of
+// the first one's ctx ends the ask for all: clients whose lives differ should come
+// with a context that outlives them. If ask panics the panic goes on in the first
+// client's goroutine, and those that wait get an error; nothing is kept.
 func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask func(context.Context) (wire.Response, error)) error {
-	var buf keyBuffer
-	key := buf.of(q)
-	s, now := c.shard(key), c.now()
+	k := c.key(q)
+	s, now := k.part.shard, c.store.clock()
 	s.mu.Lock()
-	if e, _, ok := s.look(key, now); ok {
+	if e := s.look(&k, now); e != nil {
+		packed, ttl := e.packed, e.left(now)
 		s.mu.Unlock()
-		r.Copy(e.packed, e.left(now))
+		r.Copy(packed, ttl)
 		return nil
 	}
-	f, first := s.board(key, q.RD())
+	f, done := s.board(&k)
 	s.mu.Unlock()
-	if first {
-		return c.lead(ctx, f, q, r, ask)
+	if done != nil {
+		return f.wait(ctx, done, r)
 	}
-	return f.wait(ctx, r)
+	return c.lead(ctx, f, r, ask)
 }
 
 // Kinds is one number for each kind of entry.
@@ -150,18 +144,17 @@ type Stats struct {
 // Stats adds up the shards, one after the other.
 func (c *Cache) Stats() Stats {
 	var t Stats
-	for i := range c.shards {
-		c.shards[i].addTo(&t)
+	for i := range c.parts {
+		c.parts[i].addTo(&t)
 	}
 	t.Requests = t.Hits.Success + t.Hits.Denial + t.Misses
 	return t
 }
 
-// now is the time since the cache was made.
-func (c *Cache) now() time.Duration { return c.clock().Sub(c.start) }
-
-// shard is where key lives. The seed is random, so that nobody outside can choose
-// names that all fall into one shard.
-func (c *Cache) shard(key string) *shard {
-	return &c.shards[maphash.String(c.seed, key)&uint64(len(c.shards)-1)]
+// key is what q's reply is found by: one hash, whose highest bits choose the shard
+// and whose lowest the bucket.
+func (c *Cache) key(q *wire.Query) key {
+	h := c.store.hash(q, c.id)
+	p := &c.parts[int(h>>56)&(len(c.parts)-1)]
+	return key{part: p, q: q, hash: uint32(h), owner: p.owner | tags(q)}
 }

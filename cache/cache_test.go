@@ -25,12 +25,23 @@ func defaults() *config.Cache {
 }
 
 // hand is a clock that moves by hand.
-type hand struct{ t time.Time }
+type hand struct{ t time.Duration }
 
-func (h *hand) now() time.Time          { return h.t }
-func (h *hand) advance(d time.Duration) { h.t = h.t.Add(d) }
+func (h *hand) now() time.Duration      { return h.t }
+func (h *hand) advance(d time.Duration) { h.t += d }
 
-func newHand() *hand { return &hand{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
+func newHand() *hand { return &hand{time.Hour} }
+
+// budget is room for all that a test keeps, unless it is about that.
+const budget = 32 << 20
+
+// newCache makes a cache in a store of its own, as cfg says (nil: a bare `cache`).
+func newCache(cfg *config.Cache, opts Options) *Cache {
+	if cfg == nil {
+		cfg = defaults()
+	}
+	return NewStore(budget, opts).NewCache(cfg)
+}
 
 // question makes a query as a stub resolver sends it; shape may change it.
 func question(t testing.TB, name string, qtype uint16, shape ...func(*dns.Msg)) *wire.Query {
@@ -166,7 +177,7 @@ func fetch(t testing.TB, c *Cache, q *wire.Query, m message) *dns.Msg {
 func answer(t testing.TB, c *Cache, q *wire.Query) *dns.Msg {
 	t.Helper()
 	r := reply(q)
-	if !c.Answer(q, r) {
+	if !c.Answer(q, r, c.store.clock()) {
 		return nil
 	}
 	return sent(t, r)
@@ -182,7 +193,7 @@ func soaOf(ttl, minimum int) []string { return []string{fmt.Sprintf(soa, ttl, mi
 
 func TestCountdown(t *testing.T) {
 	clock := newHand()
-	c := New(defaults(), Options{Clock: clock.now})
+	c := newCache(nil, Options{Clock: clock.now})
 	q := question(t, "www.example.", dns.TypeA)
 	fetch(t, c, q, message{answer: []string{addr}})
 	for _, step := range []struct {
@@ -214,17 +225,10 @@ func TestCountdown(t *testing.T) {
 	}
 }
 
-// TestMonotonic looks for the monotonic reading, which Round(0) takes away.
-func TestMonotonic(t *testing.T) {
-	if c := New(defaults(), Options{}); c.start.String() == c.start.Round(0).String() {
-		t.Error("the default clock follows the wall clock")
-	}
-}
-
 func TestKey(t *testing.T) {
 	stored := func() (*Cache, *hand) {
 		clock := newHand()
-		c := New(defaults(), Options{Clock: clock.now})
+		c := newCache(nil, Options{Clock: clock.now})
 		fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
 		return c, clock
 	}
@@ -280,13 +284,20 @@ func TestReplacement(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := New(defaults(), Options{Clock: newHand().now})
+			c := newCache(nil, Options{Clock: newHand().now})
 			q := question(t, "www.example.", dns.TypeA)
 			// Fetch asks only for what isn't there, so the second comes from a
 			// flight that started before the first landed.
-			second := flightOf(c, q)
-			fetch(t, c, q, tt.first)
-			c.settle(second, q, response(t, q, tt.second))
+			r := reply(q)
+			if err := c.Fetch(t.Context(), q, r, func(context.Context) (wire.Response, error) {
+				k := c.key(q)
+				k.part.shard.mu.Lock()
+				put(c, &k, response(t, q, tt.first))
+				k.part.shard.mu.Unlock()
+				return response(t, q, tt.second), nil
+			}); err != nil {
+				t.Fatal(err)
+			}
 			if got := c.Stats().Entries; got != tt.want {
 				t.Errorf("entries %+v, want %+v", got, tt.want)
 			}
@@ -297,7 +308,7 @@ func TestReplacement(t *testing.T) {
 	}
 	t.Run("a failure replaces an expired answer", func(t *testing.T) {
 		clock := newHand()
-		c := New(defaults(), Options{Clock: clock.now})
+		c := newCache(nil, Options{Clock: clock.now})
 		q := question(t, "www.example.", dns.TypeA)
 		fetch(t, c, q, good)
 		clock.advance(300 * time.Second)
@@ -312,20 +323,13 @@ func TestReplacement(t *testing.T) {
 	})
 }
 
-// flightOf is a flight for q that nobody finds.
-func flightOf(c *Cache, q *wire.Query) *flight {
-	var buf keyBuffer
-	key := string(append([]byte(nil), buf.of(q)...))
-	return &flight{shard: c.shard(key), boarding: boarding{key, true}, done: make(chan struct{})}
-}
-
 func TestEviction(t *testing.T) {
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = 3, 2 // small enough for one shard
 	clock := newHand()
-	c := New(cfg, Options{Clock: clock.now})
-	if len(c.shards) != 1 {
-		t.Fatalf("%d shards for 3 entries", len(c.shards))
+	c := newCache(cfg, Options{Clock: clock.now})
+	if len(c.parts) != 1 {
+		t.Fatalf("%d parts for 3 entries", len(c.parts))
 	}
 	put := func(i int, m message) {
 		name := fmt.Sprintf("n%d.example.", i)
@@ -357,85 +361,6 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// weigh compares the bytes a list says it holds with those it holds.
-func weigh(t *testing.T, l *list) int {
-	t.Helper()
-	size := 0
-	for _, k := range l.lru.Keys() {
-		e, _ := l.lru.Peek(k)
-		size += len(k) + e.packed.Size()
-	}
-	if size != l.bytes {
-		t.Errorf("counted %d bytes, held %d", l.bytes, size)
-	}
-	return size
-}
-
-// TestReplacedBytes replaces an expired entry by a smaller one.
-func TestReplacedBytes(t *testing.T) {
-	cfg := defaults()
-	cfg.Success.Entries, cfg.Denial.Entries = 32, 32
-	clock := newHand()
-	c := New(cfg, Options{Clock: clock.now})
-	q := question(t, "www.example.", dns.TypeA)
-	fetch(t, c, q, message{answer: []string{addr, "www.example. 300 IN A 192.0.2.2"}})
-	before := weigh(t, &c.shards[0].lists[success])
-	clock.advance(time.Hour)
-	fetch(t, c, q, message{answer: []string{addr}})
-	if after := weigh(t, &c.shards[0].lists[success]); after >= before {
-		t.Errorf("%d bytes became %d", before, after)
-	}
-}
-
-// TestBudget fills a cache with answers far larger than most.
-func TestBudget(t *testing.T) {
-	cfg := defaults()
-	cfg.Success.Entries = 32
-	cfg.Denial.Entries = 32
-	c := New(cfg, Options{Clock: newHand().now})
-	var txt []string
-	for i := range 60 {
-		txt = append(txt, fmt.Sprintf("big.example. 300 IN TXT \"%0200d\"", i))
-	}
-	for i := range 32 {
-		q := question(t, fmt.Sprintf("n%d.big.example.", i), dns.TypeTXT)
-		lines := make([]string, len(txt))
-		for j, l := range txt {
-			lines[j] = fmt.Sprintf("n%d.%s", i, l)
-		}
-		fetch(t, c, q, message{answer: lines, compression: true})
-	}
-	size := weigh(t, &c.shards[0].lists[success])
-	if size > 32*bytesPerEntry {
-		t.Errorf("%d bytes held, the budget is %d", size, 32*bytesPerEntry)
-	}
-	st := c.Stats()
-	if st.Entries.Success+st.Evictions.Success != 32 || st.Entries.Success < 2 {
-		t.Errorf("entries and evictions are not all that came: %+v", st)
-	}
-	if answer(t, c, question(t, "n31.big.example.", dns.TypeTXT)) == nil {
-		t.Error("the newest entry is gone")
-	}
-}
-
-func TestShards(t *testing.T) {
-	for _, tt := range []struct{ success, denial, want int }{
-		{0, 0, 1}, {1, 0, 1}, {127, 1, 1}, {128, 0, 2}, {0, 300, 4}, {9984, 9984, 64}, {1 << 20, 1, 64},
-	} {
-		n := shardCount(tt.success, tt.denial)
-		if n != tt.want {
-			t.Errorf("shards for %d and %d entries: %d, want %d", tt.success, tt.denial, n, tt.want)
-		}
-		sum := 0
-		for i := range n {
-			sum += share(tt.success, n, i)
-		}
-		if sum != tt.success {
-			t.Errorf("%d shards hold %d entries, want %d", n, sum, tt.success)
-		}
-	}
-}
-
 func TestCovers(t *testing.T) {
 	name := func(s string) []byte {
 		n, err := wire.ParseName(s)
@@ -464,7 +389,7 @@ func TestCovers(t *testing.T) {
 		t.Run(label, func(t *testing.T) {
 			cfg := defaults()
 			cfg.Zones = tt.zones
-			if got := New(cfg, Options{}).Covers(name(tt.name)); got != tt.want {
+			if got := newCache(cfg, Options{}).Covers(name(tt.name)); got != tt.want {
 				t.Errorf("covers %s: %v", tt.name, got)
 			}
 		})
@@ -476,7 +401,7 @@ func TestCovers(t *testing.T) {
 func TestSame(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	clock := newHand()
-	c := New(defaults(), Options{Clock: clock.now})
+	c := newCache(nil, Options{Clock: clock.now})
 	for i := range 500 {
 		name := fmt.Sprintf("n%d.example.", rng.IntN(50))
 		q := question(t, name, dns.TypeA)

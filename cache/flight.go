@@ -1,93 +1,104 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"strings"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// askTimeout bounds one ask, as `forward` is bounded: stub resolvers give up after
-// five seconds (resolv.conf(5), timeout), so a later answer has no reader, and a
-// shorter bound would cut off a second upstream that still has time to answer.
-const askTimeout = 5 * time.Second
+// flightBuckets is the number of chains in which a shard finds its flights. The
+// server lets 4,096 queries wait: were they all flights there would be two to a
+// chain. Half as many would make it four; twice as many would save one comparison of
+// two numbers.
+const flightBuckets = 64
 
-// boarding is what a flight is found by: a key, and the RD bit. A reply to a query
-// without RD is what the upstream happened to have, a referral for example: not
-// what a client that wants recursion waits for.
-type boarding struct {
-	key string
-	rd  bool
-}
-
-// flight is an ask under way and those who wait for it.
+// flight is an ask under way and those who wait for it. The lock of the key's shard
+// guards next and done; the first client alone writes the result, and all read it
+// after done is closed.
 type flight struct {
-	shard *shard
-	boarding
-	done chan struct{} // closed when it lands; the result does not change after
+	// key's query is the first client's, which stays as it is until the flight lands.
+	key
+	next *flight       // in the chain, or of the spare ones
+	done chan struct{} // closed when it has landed; nil as long as nobody waits
 
 	packed wire.Packed
 	ttl    uint32
 	err    error
-
-	waiting int // under the shard's lock: clients whose contexts have not ended
-	cancel  context.CancelFunc
 }
 
-// board finds the flight for key or starts one; s is locked.
-func (s *shard) board(key string, rd bool) (f *flight, first bool) {
-	if f = s.flights[boarding{key, rd}]; f != nil {
-		f.waiting++
-		return f, false
-	}
-	f = &flight{shard: s, boarding: boarding{strings.Clone(key), rd}, done: make(chan struct{}), waiting: 1}
-	s.flights[f.boarding] = f
-	return f, true
+// flightsOf is the chain that k's flight is in; s is locked.
+func (s *shard) flightsOf(k *key) **flight {
+	return &s.flights[k.hash%flightBuckets]
 }
 
-// leave is one client's end of waiting. With the last one the ask is over, and the
-// next client starts a new flight.
-func (f *flight) leave() {
-	f.shard.mu.Lock()
-	f.waiting--
-	last := f.waiting == 0
-	if last {
-		f.remove()
+// board finds the flight for k or starts one; s is locked. done is what to wait for,
+// nil for the first client.
+func (s *shard) board(k *key) (f *flight, done <-chan struct{}) {
+	chain := s.flightsOf(k)
+	for f = *chain; f != nil; f = f.next {
+		if !f.takes(k) {
+			continue
+		}
+		if f.done == nil {
+			f.done = make(chan struct{})
+		}
+		return f, f.done
 	}
-	f.shard.mu.Unlock()
-	if last {
-		// Set before the first client could leave, and all leave under the lock.
-		f.cancel()
+	if f = s.spare; f != nil {
+		s.spare = f.next
+	} else {
+		f = new(flight)
 	}
+	f.key, f.next = *k, *chain
+	*chain = f
+	return f, nil
 }
 
-// remove takes f off its shard, which is locked. Another may have taken its place.
-func (f *flight) remove() {
-	if f.shard.flights[f.boarding] == f {
-		delete(f.shard.flights, f.boarding)
-	}
+// takes reports whether k's client may wait for f: the key is the same and so is
+// the RD bit. A reply to a query without RD is what the upstream happened to have, a
+// referral for example: not what a client that wants recursion waits for.
+func (f *flight) takes(k *key) bool {
+	a, b := f.q, k.q
+	return f.hash == k.hash && f.part == k.part && f.owner == k.owner && a.RD() == b.RD() &&
+		a.Type == b.Type && a.Class == b.Class && bytes.Equal(a.Name(), b.Name())
 }
 
-// land ends the flight: from here on clients find the entry, or start another one.
-func (f *flight) land() {
-	f.shard.mu.Lock()
-	f.remove()
-	f.shard.mu.Unlock()
-	f.cancel()
-	close(f.done)
+// land ends f and keeps e if its life is not zero: from here on clients find the
+// entry, or start another flight. Nobody but those who wait may use f afterwards.
+func (s *shard) land(f *flight, e entry) {
+	s.mu.Lock()
+	if e.life > 0 {
+		s.put(&f.key, e)
+	}
+	at := s.flightsOf(&f.key)
+	for *at != f {
+		at = &(*at).next
+	}
+	*at = f.next
+	done := f.done
+	if done == nil {
+		*f = flight{next: s.spare}
+		s.spare = f
+	}
+	s.mu.Unlock()
+	if done != nil {
+		close(done)
+	}
+	if e.life > 0 {
+		s.store.trim(s)
+	}
 }
 
 // wait is what all clients but the first do.
-func (f *flight) wait(ctx context.Context, r *wire.Reply) error {
+func (f *flight) wait(ctx context.Context, done <-chan struct{}, r *wire.Reply) error {
 	select {
-	case <-f.done:
+	case <-done:
+		return f.fill(r)
 	case <-ctx.Done():
-		f.leave()
 		return ctx.Err()
 	}
-	return f.fill(r)
 }
 
 func (f *flight) fill(r *wire.Reply) error {
@@ -98,39 +109,40 @@ func (f *flight) fill(r *wire.Reply) error {
 }
 
 // lead asks for everybody on board.
-func (c *Cache) lead(ctx context.Context, f *flight, q *wire.Query, r *wire.Reply, ask func(context.Context) (wire.Response, error)) error {
-	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
-	f.cancel = cancel
+func (c *Cache) lead(ctx context.Context, f *flight, r *wire.Reply, ask func(context.Context) (wire.Response, error)) (err error) {
+	s := f.part.shard
 	f.err = errUnfinished // stands if the ask panics
-	defer f.land()
-	stop := context.AfterFunc(ctx, f.leave)
-	defer stop()
+	var e entry
+	defer func() { s.land(f, e) }()
 
-	resp, err := ask(asking)
+	resp, err := ask(ctx)
 	switch {
 	case err == nil:
-		c.settle(f, q, resp)
-	case errors.Is(err, ErrLocal), errors.Is(asking.Err(), context.Canceled):
+		e = c.settle(f, &resp)
+	case errors.Is(err, ErrLocal), errors.Is(ctx.Err(), context.Canceled):
 		f.err = err
 	default:
-		c.settle(f, q, wire.ErrorResponse(q, wire.ServFail))
+		resp = wire.ErrorResponse(f.q, wire.ServFail)
+		e = c.settle(f, &resp)
 		f.err = err
 	}
 	return f.fill(r)
 }
 
-// settle makes resp the flight's result and keeps it if it may be kept.
-func (c *Cache) settle(f *flight, q *wire.Query, resp wire.Response) {
-	if !resp.Packed.For(q) {
-		f.shard.mu.Lock()
-		f.shard.drops++
-		f.shard.mu.Unlock()
+// settle makes resp the flight's result and gives what is to be kept of it.
+func (c *Cache) settle(f *flight, resp *wire.Response) (e entry) {
+	if !resp.Packed.For(f.q) {
+		s := f.part.shard
+		s.mu.Lock()
+		f.part.drops++
+		s.mu.Unlock()
 		f.err = ErrQuestion
-		return
+		return entry{}
 	}
-	v := c.judge(q, &resp)
+	v := c.judge(f.q, resp)
 	f.packed, f.ttl, f.err = resp.Packed, seconds(v.life), nil
-	if v.keep {
-		f.shard.put(f.key, v.kind, entry{packed: resp.Packed, stored: c.now(), life: v.life})
+	if !v.keep {
+		return entry{}
 	}
+	return entry{packed: resp.Packed, kind: v.kind, stored: c.store.clock(), life: v.life}
 }

@@ -44,7 +44,7 @@ func newAsk(t testing.TB) *ask {
 func TestFlightIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients = 1000
-		c := New(defaults(), Options{})
+		c := newCache(nil, Options{})
 		a := newAsk(t)
 		var wg sync.WaitGroup
 		var good atomic.Int32
@@ -77,20 +77,22 @@ func TestFlightIsShared(t *testing.T) {
 // landed checks that no flight is left behind.
 func landed(t *testing.T, c *Cache) {
 	t.Helper()
-	for i := range c.shards {
-		c.shards[i].mu.Lock()
-		n := len(c.shards[i].flights)
-		c.shards[i].mu.Unlock()
-		if n != 0 {
-			t.Errorf("%d flights of shard %d never landed", n, i)
+	for i := range c.store.shards {
+		s := &c.store.shards[i]
+		s.mu.Lock()
+		for _, f := range s.flights {
+			if f != nil {
+				t.Errorf("a flight of shard %d never landed", i)
+			}
 		}
+		s.mu.Unlock()
 	}
 }
 
 // TestLateBoarding is the interleaving of the package's doc: whoever missed before
 // the entry came, and fetches after the flight has landed, doesn't ask again.
 func TestLateBoarding(t *testing.T) {
-	c := New(defaults(), Options{Clock: newHand().now})
+	c := newCache(nil, Options{Clock: newHand().now})
 	q := question(t, "www.example.", dns.TypeA)
 	if answer(t, c, q) != nil {
 		t.Fatal("an empty cache answers")
@@ -110,7 +112,7 @@ func TestLateBoarding(t *testing.T) {
 
 func TestFlightsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(defaults(), Options{})
+		c := newCache(nil, Options{})
 		a := newAsk(t)
 		queries := []*wire.Query{
 			question(t, "www.example.", dns.TypeA),
@@ -151,7 +153,7 @@ func TestFailure(t *testing.T) {
 			cfg := defaults()
 			cfg.Servfail = tt.servfail
 			clock := newHand()
-			c := New(cfg, Options{Clock: clock.now})
+			c := newCache(cfg, Options{Clock: clock.now})
 			q := question(t, "www.example.", dns.TypeA)
 			r := reply(q)
 			r.SetRcode(wire.NotImp)
@@ -179,7 +181,7 @@ func TestFailure(t *testing.T) {
 }
 
 func TestOtherQuestion(t *testing.T) {
-	c := New(defaults(), Options{Clock: newHand().now})
+	c := newCache(nil, Options{Clock: newHand().now})
 	q := question(t, "www.example.", dns.TypeA)
 	other := question(t, "web.example.", dns.TypeA)
 	for name, resp := range map[string]wire.Response{
@@ -206,7 +208,7 @@ func TestPanic(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := New(defaults(), Options{})
+				c := newCache(nil, Options{})
 				gate := make(chan struct{})
 				var recovered any
 				go func() {
@@ -246,7 +248,7 @@ func TestPanic(t *testing.T) {
 
 func TestWaiterGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(defaults(), Options{})
+		c := newCache(nil, Options{})
 		a := newAsk(t)
 		var mu sync.Mutex
 		results := make(map[string]error)
@@ -257,29 +259,25 @@ func TestWaiterGivesUp(t *testing.T) {
 			defer mu.Unlock()
 			results[name] = err
 		}
-		firstCtx, firstEnds := context.WithCancel(t.Context())
-		secondCtx, secondEnds := context.WithCancel(t.Context())
-		go client("first", firstCtx)
+		ctx, ends := context.WithCancel(t.Context())
+		go client("first", t.Context())
 		synctest.Wait()
-		go client("second", secondCtx)
+		go client("second", ctx)
 		synctest.Wait()
 		go client("third", t.Context())
 		synctest.Wait()
 
-		secondEnds()
+		ends()
 		synctest.Wait()
 		if !errors.Is(results["second"], context.Canceled) {
 			t.Errorf("the second client gets %v", results["second"])
 		}
-		firstEnds() // the third still waits, so the ask goes on
-		synctest.Wait()
 		close(a.gate)
 		synctest.Wait()
-		if err, ok := results["third"]; !ok || err != nil {
-			t.Errorf("the third client: ended %v, with %v", ok, err)
-		}
-		if err, ok := results["first"]; !ok || err != nil {
-			t.Errorf("the first client: ended %v, with %v", ok, err)
+		for _, name := range []string{"first", "third"} {
+			if err, ok := results[name]; !ok || err != nil {
+				t.Errorf("the %s client: ended %v, with %v", name, ok, err)
+			}
 		}
 		if a.calls.Load() != 1 {
 			t.Errorf("%d asks", a.calls.Load())
@@ -288,9 +286,10 @@ func TestWaiterGivesUp(t *testing.T) {
 	})
 }
 
-func TestAllGiveUp(t *testing.T) {
+// TestCancelled ends the context that the ask has: that says nothing about the name.
+func TestCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(defaults(), Options{})
+		c := newCache(nil, Options{})
 		a := newAsk(t)
 		ctx, end := context.WithCancel(t.Context())
 		errs := make(chan error, 2)
@@ -311,64 +310,14 @@ func TestAllGiveUp(t *testing.T) {
 			t.Errorf("a cancelled ask was kept as a failure: %+v", st)
 		}
 		landed(t, c)
-	})
-}
-
-// TestNoBoardingAfterAllGaveUp comes for a flight whose ask has been cancelled but
-// has not come back yet.
-func TestNoBoardingAfterAllGaveUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New(defaults(), Options{})
-		slow := make(chan struct{})
-		ctx, end := context.WithCancel(t.Context())
-		go func() {
-			q := question(t, "www.example.", dns.TypeA)
-			err := c.Fetch(ctx, q, reply(q), func(ctx context.Context) (wire.Response, error) {
-				<-slow
-				return wire.Response{}, ctx.Err()
-			})
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("the first client gets %v", err)
-			}
-		}()
-		synctest.Wait()
-		end()
-		synctest.Wait()
 		fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
-		close(slow)
-		synctest.Wait()
-		if m := answer(t, c, question(t, "www.example.", dns.TypeA)); m == nil || len(m.Answer) != 1 {
-			t.Errorf("answered %v", m)
-		}
-		landed(t, c)
-	})
-}
-
-// TestAskIsBounded asks an upstream that never answers, for a client that waits
-// for ever.
-func TestAskIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New(defaults(), Options{})
-		a := newAsk(t)
-		q := question(t, "www.example.", dns.TypeA)
-		start := time.Now()
-		err := c.Fetch(context.Background(), q, reply(q), a.run)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("error %v", err)
-		}
-		if took := time.Since(start); took != askTimeout {
-			t.Errorf("ended after %v", took)
-		}
-		if m := answer(t, c, q); m == nil || m.Rcode != dns.RcodeServerFailure {
-			t.Errorf("answered %v, want a kept SERVFAIL", m)
-		}
 	})
 }
 
 type ctxKey struct{}
 
 func TestAskSeesValues(t *testing.T) {
-	c := New(defaults(), Options{Clock: newHand().now})
+	c := newCache(nil, Options{Clock: newHand().now})
 	q := question(t, "www.example.", dns.TypeA)
 	var seen any
 	_ = c.Fetch(context.WithValue(t.Context(), ctxKey{}, "v"), q, reply(q), func(ctx context.Context) (wire.Response, error) {
@@ -385,7 +334,7 @@ func TestAskSeesValues(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = 64, 64 // fewer than the names
-	c := New(cfg, Options{})
+	c := newCache(cfg, Options{})
 	const workers, rounds, names = 4, 200, 150
 	var queries [names]*wire.Query
 	var responses [names]wire.Response
@@ -405,7 +354,7 @@ func TestConcurrent(t *testing.T) {
 				n := (w*37 + i*11) % names
 				q := queries[n]
 				r := reply(q)
-				if !c.Answer(q, r) {
+				if !c.Answer(q, r, c.store.clock()) {
 					if err := c.Fetch(t.Context(), q, r, give(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}

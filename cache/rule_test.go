@@ -112,7 +112,7 @@ func TestRules(t *testing.T) {
 				tt.tune(cfg)
 			}
 			clock := newHand()
-			c := New(cfg, Options{Clock: clock.now})
+			c := newCache(cfg, Options{Clock: clock.now})
 			qtype := dns.TypeA
 			if tt.qtype != 0 {
 				qtype = tt.qtype

@@ -1,197 +1,294 @@
 package cache
 
 import (
-	"math/bits"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
-	"unsafe"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-const (
-	// maxShards: a lock is held for about 100 ns of the microseconds that a query
-	// takes, so at 64 shards even 32 cores that do nothing else rarely meet.
-	// Twice as many would leave each list so short (78 of the default's 9984
-	// entries) that chance fills one long before its neighbours; half as many
-	// would save nothing.
-	maxShards = 64
-	// minShare is the least number of entries a shard should have, for the same
-	// reason: a small cache gets fewer shards, not shorter lists.
-	minShare = 64
-	// bytesPerEntry times the entries is the budget of a list in bytes. Packed
-	// replies have 60 to 500 bytes and stay far below it; replies of up to 64 KiB
-	// then can't make 9984 entries into 600 MiB. Half of it would touch signed
-	// answers (DO), which reach 1 KiB.
-	bytesPerEntry = 2048
-)
-
-// shardCount is the number of shards, a power of two so that a mask finds one.
-func shardCount(success, denial int) int {
-	n := max(success, denial) / minShare
-	return min(maxShards, 1<<max(bits.Len(uint(n))-1, 0))
+// list is the entries of one kind that a cache has in one shard, with what it counts.
+type list struct {
+	newest, oldest  ref
+	len, limit      int32
+	hits, evictions uint64
 }
 
-// share is the part of entries that shard i of n gets; the parts add up.
-func share(entries, n, i int) int {
-	if i < entries%n {
-		return entries/n + 1
-	}
-	return entries / n
-}
-
-// keyBuffer holds a key: the qname, then type, class, and the bits DO and CD.
-type keyBuffer [wire.MaxName + 5]byte
-
-// of writes q's key. The string shares b's bytes, so that looking a key up costs no
-// allocation: it is good until b is written again, and whoever stores it clones it.
-func (b *keyBuffer) of(q *wire.Query) string {
-	n := copy(b[:], q.Name())
-	b[n], b[n+1] = byte(q.Type>>8), byte(q.Type)
-	b[n+2], b[n+3] = byte(q.Class>>8), byte(q.Class)
-	b[n+4] = 0
-	if q.DO {
-		b[n+4] |= 1
-	}
-	if q.CD() {
-		b[n+4] |= 2
-	}
-	return unsafe.String(&b[0], n+5)
-}
-
-// kind is which of a shard's lists an entry is in.
-type kind uint8
-
-const (
-	success kind = iota
-	denial
-)
-
-func (k kind) other() kind { return 1 - k }
-
-// entry is a reply and its life, in time since the cache was made.
-type entry struct {
-	packed wire.Packed
-	stored time.Duration
-	life   time.Duration
-}
-
-func (e *entry) alive(now time.Duration) bool { return now-e.stored < e.life }
-
-// left is the TTL at now. A second that has begun counts, so that what lives has
-// a TTL of at least one.
-func (e *entry) left(now time.Duration) uint32 { return seconds(e.life - (now - e.stored)) }
-
-// seconds is d in seconds, rounded up.
-func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
-
-// shard is a part of the cache under one lock, which is held for a map look-up and
-// a move in a list, never while an answer is copied or asked for.
-type shard struct {
-	mu      sync.Mutex
-	lists   [2]list // by kind
-	flights map[boarding]*flight
-
-	hits   [2]uint64 // by kind
+// part is what a cache has in one shard. The shard's lock guards all but shard and
+// owner.
+type part struct {
+	shard  *shard
+	owner  uint32 // of its slots, without the lowest bits; good until closed
+	closed bool
+	lists  [kinds]list
 	misses uint64
 	drops  uint64
-
-	_ [64]byte // keeps the next shard's lock out of this one's cache line
+	_      [32]byte // keeps the next part, which another lock guards, off this one's lines
 }
 
-// list is one LRU list with what it counts. lru is nil if it keeps nothing.
-type list struct {
-	lru       *simplelru.LRU[string, entry]
-	bytes     int // what the entries take
-	budget    int
-	evictions uint64
+// key is what an entry or a flight is found by. It is good as long as q.
+type key struct {
+	part  *part
+	q     *wire.Query
+	hash  uint32
+	owner uint32 // without the kind
 }
 
-func (s *shard) init(successes, denials int) {
-	s.flights = make(map[boarding]*flight)
-	s.lists[success].init(successes)
-	s.lists[denial].init(denials)
+// shard is a piece of the store under one lock, which is held for a look into the
+// table and a move in a list, never while an answer is copied or asked for.
+type shard struct {
+	mu sync.Mutex
+	slab
+	table   []ref // heads of chains; its length is a power of two
+	uses    uint64
+	parts   []*part // nil where one has left
+	flights [flightBuckets]*flight
+	spare   *flight // flights to be used again
+	store   *Store
+	index   int
+	bytes   atomic.Int64 // written under the lock
+
+	_ [64]byte // keeps the next shard's lock out of this one's lines
 }
 
-func (l *list) init(entries int) {
-	if entries <= 0 {
+// refBytes is the size of a ref.
+const refBytes = 4
+
+func (s *shard) init(store *Store, index, buckets int) {
+	s.store, s.index = store, index
+	s.table = make([]ref, buckets)
+	s.weigh(int64(buckets) * refBytes)
+}
+
+// find gives the slot of k, none if there is none; s is locked.
+func (s *shard) find(k *key) ref {
+	if k.part.closed {
+		return none // its number may be another's by now
+	}
+	i := *s.bucket(k.hash)
+	for i != none {
+		e := s.at(i)
+		if e.hash == k.hash && e.owner&^kindBit == k.owner && e.packed.For(k.q) {
+			break
+		}
+		i = e.chain
+	}
+	return i
+}
+
+func (s *shard) bucket(hash uint32) *ref { return &s.table[int(hash)&(len(s.table)-1)] }
+
+// look finds the living entry of k, and makes it the one used last; s is locked.
+func (s *shard) look(k *key, now time.Duration) *slot {
+	i := s.find(k)
+	if i == none {
+		return nil
+	}
+	e := s.at(i)
+	if !e.alive(now) {
+		return nil
+	}
+	if l := s.list(e); l.newest != i {
+		s.unlink(l, e)
+		s.push(l, i, e)
+	}
+	s.uses++
+	e.used = s.uses
+	return e
+}
+
+// put keeps n under k, in place of what is there; s is locked. A SERVFAIL is
+// dropped if something better lives there.
+func (s *shard) put(k *key, n entry) {
+	l := &k.part.lists[n.kind]
+	if k.part.closed || l.limit == 0 {
 		return
 	}
-	l.budget = entries * bytesPerEntry
-	// The only error of NewLRU is a size that isn't positive.
-	l.lru, _ = simplelru.NewLRU(entries, func(key string, e entry) { l.bytes -= len(key) + e.packed.Size() })
-}
-
-// look finds the living entry of key, and its kind.
-func (s *shard) look(key string, now time.Duration) (entry, kind, bool) {
-	for k := range s.lists {
-		if s.lists[k].lru == nil {
-			continue
-		}
-		if e, ok := s.lists[k].lru.Get(key); ok && e.alive(now) {
-			return e, kind(k), true
-		}
-	}
-	return entry{}, success, false
-}
-
-func (s *shard) count(k kind, hit bool) {
-	if hit {
-		s.hits[k]++
-	} else {
-		s.misses++
-	}
-}
-
-// put keeps e under key, which is cloned by the caller. A SERVFAIL is dropped if
-// something better lives there.
-func (s *shard) put(key string, k kind, e entry) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lists[k].lru == nil {
-		return
-	}
-	if e.packed.Rcode() == wire.ServFail {
-		if old, _, ok := s.look(key, e.stored); ok && old.packed.Rcode() != wire.ServFail {
+	if i := s.find(k); i != none {
+		if old := s.at(i); n.packed.Rcode() == wire.ServFail && old.packed.Rcode() != wire.ServFail && old.alive(n.stored) {
 			return
 		}
+		s.remove(i)
 	}
-	if l := &s.lists[k.other()]; l.lru != nil {
-		l.lru.Remove(key)
-	}
-	s.lists[k].put(key, e)
-}
-
-func (l *list) put(key string, e entry) {
-	l.lru.Remove(key) // so that its bytes are counted off
-	l.bytes += len(key) + e.packed.Size()
-	if l.lru.Add(key, e) {
+	if l.len == l.limit {
 		l.evictions++
+		s.remove(l.oldest)
 	}
-	for l.bytes > l.budget && l.lru.Len() > 1 {
-		l.lru.RemoveOldest()
-		l.evictions++
+	i, b := s.grow(), s.bucket(k.hash)
+	s.uses++
+	e := s.at(i)
+	*e = slot{
+		packed: n.packed, expires: n.stored + n.life, life: seconds(n.life), used: s.uses,
+		hash: k.hash, owner: k.owner | uint32(n.kind), chain: *b,
 	}
+	*b = i
+	l.len++
+	s.push(l, i, e)
+	s.weigh(e.cost())
 }
 
-func (l *list) len() uint64 {
-	if l.lru == nil {
-		return 0
-	}
-	return uint64(l.lru.Len())
-}
-
-func (s *shard) addTo(t *Stats) {
+// evict removes the entry that is unused for longest, of any cache, and reports
+// whether there was one.
+func (s *shard) evict() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.Hits.Success += s.hits[success]
-	t.Hits.Denial += s.hits[denial]
-	t.Misses += s.misses
-	t.Drops += s.drops
-	t.Evictions.Success += s.lists[success].evictions
-	t.Evictions.Denial += s.lists[denial].evictions
-	t.Entries.Success += s.lists[success].len()
-	t.Entries.Denial += s.lists[denial].len()
+	var from *list
+	for _, p := range s.parts {
+		if p == nil {
+			continue
+		}
+		for k := range p.lists {
+			l := &p.lists[k]
+			if l.len > 0 && (from == nil || s.at(l.oldest).used < s.at(from.oldest).used) {
+				from = l
+			}
+		}
+	}
+	if from == nil {
+		return false
+	}
+	from.evictions++
+	s.remove(from.oldest)
+	return true
+}
+
+// remove takes i out of its list and its bucket, and moves the last slot into its
+// place, so that numbers that were got before are good no more; s is locked.
+func (s *shard) remove(i ref) {
+	e := s.at(i)
+	l := s.list(e)
+	s.unlink(l, e)
+	l.len--
+	*s.link(e.hash, i) = e.chain
+	s.weigh(-e.cost())
+	if last := s.last; last != i {
+		m := s.at(last)
+		*s.link(m.hash, last) = i
+		s.relink(s.list(m), m, i)
+		*e = *m
+	}
+	s.shrink()
+}
+
+// link is what points to i in the chain of hash.
+func (s *shard) link(hash uint32, i ref) *ref {
+	at := s.bucket(hash)
+	for *at != i {
+		at = &s.at(*at).chain
+	}
+	return at
+}
+
+// list is the one e is in.
+func (s *shard) list(e *slot) *list {
+	return &s.parts[e.owner>>ownerShift].lists[e.owner&kindBit]
+}
+
+// push makes e, which is i, the newest of l.
+func (s *shard) push(l *list, i ref, e *slot) {
+	e.newer, e.older = none, l.newest
+	if l.newest != none {
+		s.at(l.newest).newer = i
+	} else {
+		l.oldest = i
+	}
+	l.newest = i
+}
+
+// unlink takes e out of l.
+func (s *shard) unlink(l *list, e *slot) {
+	if e.newer != none {
+		s.at(e.newer).older = e.older
+	} else {
+		l.newest = e.older
+	}
+	if e.older != none {
+		s.at(e.older).newer = e.newer
+	} else {
+		l.oldest = e.newer
+	}
+}
+
+// relink makes e's neighbours in l point to i, where e is about to be.
+func (s *shard) relink(l *list, e *slot, i ref) {
+	if e.newer != none {
+		s.at(e.newer).older = i
+	} else {
+		l.newest = i
+	}
+	if e.older != none {
+		s.at(e.older).newer = i
+	} else {
+		l.oldest = i
+	}
+}
+
+// weigh counts n bytes more; s is locked or not in use yet.
+func (s *shard) weigh(n int64) {
+	s.bytes.Store(s.bytes.Load() + n)
+	s.store.bytes.Add(n)
+}
+
+// join gives p its place in s.
+func (p *part) join(s *shard) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.parts, nil)
+	if i < 0 {
+		i = len(s.parts)
+		s.parts = append(s.parts, nil)
+	}
+	s.parts[i] = p
+	p.shard, p.owner = s, uint32(i)<<ownerShift
+}
+
+// leave removes p's entries and p from its shard. It may be called again.
+func (p *part) leave() {
+	for p.leaveSome() {
+	}
+}
+
+// leaving is how many entries go in one taking of the lock: those who wait for an
+// answer meanwhile wait some ten microseconds. With half as many it would be taken
+// twice as often to no use.
+const leaving = 256
+
+// leaveSome reports whether there is more to do.
+func (p *part) leaveSome() bool {
+	s := p.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.closed = true
+	at := &s.parts[p.owner>>ownerShift]
+	if *at != p { // it has left before
+		return false
+	}
+	for range leaving {
+		l := &p.lists[success]
+		if l.len == 0 {
+			l = &p.lists[denial]
+		}
+		if l.len == 0 {
+			*at = nil
+			return false
+		}
+		s.remove(l.oldest)
+	}
+	return true
+}
+
+func (p *part) addTo(t *Stats) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	a, b := &p.lists[success], &p.lists[denial]
+	t.Hits.Success += a.hits
+	t.Hits.Denial += b.hits
+	t.Misses += p.misses
+	t.Drops += p.drops
+	t.Evictions.Success += a.evictions
+	t.Evictions.Denial += b.evictions
+	t.Entries.Success += uint64(a.len)
+	t.Entries.Denial += uint64(b.len)
 }

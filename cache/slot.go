@@ -1,0 +1,119 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// kind is which list of a cache an entry is in: denial is for NXDOMAIN, NODATA and
+// failures.
+type kind uint32
+
+const (
+	success kind = iota
+	denial
+	kinds = 2
+)
+
+// The lowest bits of [slot.owner]; above them stands the number of the part.
+const (
+	kindBit    = 1
+	doBit      = 2
+	cdBit      = 4
+	ownerShift = 3
+)
+
+// tags are the bits of q that stand in a slot's owner and not in the question.
+func tags(q *wire.Query) (t uint32) {
+	if q.DO {
+		t |= doBit
+	}
+	if q.CD() {
+		t |= cdBit
+	}
+	return t
+}
+
+// entry is a reply on its way into the cache; with a life of 0 it is none.
+type entry struct {
+	packed wire.Packed
+	kind   kind
+	stored time.Duration // on the store's clock
+	life   time.Duration
+}
+
+// ref is a slot's number within its shard; none is no slot.
+type ref uint32
+
+const none ref = 0
+
+// slot is an entry in its place. It has 64 bytes, a line of the CPU's caches, and
+// its segment is aligned. The key is the question of packed, and owner.
+type slot struct {
+	packed  wire.Packed
+	expires time.Duration // on the store's clock
+	used    uint64        // the shard's count of uses when this was the last
+	hash    uint32        // the low half
+	life    uint32        // in seconds
+	owner   uint32        // the part's number, the DO and CD bits, the kind
+	chain   ref           // the next of the bucket
+	newer   ref           // the neighbours in the list
+	older   ref
+}
+
+// slotBytes is the size of a slot, which a test holds.
+const slotBytes = 64
+
+// cost is what the entry takes.
+func (e *slot) cost() int64 { return slotBytes + int64(e.packed.Size()) }
+
+func (e *slot) alive(now time.Duration) bool { return now < e.expires }
+
+// left is the TTL at now. A second that has begun counts, so that what lives has a
+// TTL of at least one. now may have been read before the entry came, hence the
+// bound.
+func (e *slot) left(now time.Duration) uint32 { return min(seconds(e.expires-now), e.life) }
+
+// seconds is d in seconds, rounded up.
+func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
+
+// segmentSlots is the number of slots that are allocated at once. 512 have 32 KiB:
+// the least that Go allocates as pages of their own, aligned and without a header.
+// Twice as much would double what is allocated under the lock, and what a shard
+// with one entry holds.
+const (
+	segmentShift = 9
+	segmentSlots = 1 << segmentShift
+)
+
+type segment [segmentSlots]slot
+
+// slab is the slots of a shard: those from 1 to last are in use, without a gap.
+// Number 0 is [none].
+type slab struct {
+	segments []*segment
+	last     ref
+}
+
+func (s *slab) at(i ref) *slot { return &s.segments[i>>segmentShift][i%segmentSlots] }
+
+// grow takes one more slot into use.
+func (s *slab) grow() ref {
+	s.last++
+	if int(s.last>>segmentShift) >= len(s.segments) {
+		s.segments = append(s.segments, new(segment))
+	}
+	return s.last
+}
+
+// shrink gives back the last slot. One empty segment is kept, so that an entry that
+// comes and goes at a border allocates nothing.
+func (s *slab) shrink() {
+	*s.at(s.last) = slot{}
+	s.last--
+	if n := len(s.segments) - 1; n > int(s.last>>segmentShift)+1 {
+		s.segments[n] = nil
+		s.segments = s.segments[:n]
+	}
+}
