@@ -6,7 +6,6 @@ require (
 	github.com/coredns/caddy v1.1.4
 	github.com/coreos/go-iptables v0.8.0
 	github.com/google/go-cmp v0.7.0
-	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/miekg/dns v1.1.73
 	github.com/prometheus/client_golang v1.25.0
 	github.com/vishvananda/netlink v1.3.1

@@ -95,6 +95,7 @@ type assembly struct {
 	opts  *options
 	log   *slog.Logger
 	stats map[statsKey]*server.Stats
+	store *cache.Store // where all caches keep what they keep
 }
 
 // assemble makes the parts cfg asks for. What an earlier generation (nil: none)
@@ -142,7 +143,7 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 	case sameUpstreams && reflect.DeepEqual(was.block.Cache, b.Cache):
 		p.cache = was.cache
 	default: // what was asked of other upstreams is not what these would answer
-		p.cache = cache.New(b.Cache, cache.Options{})
+		p.cache = a.store.NewCache(b.Cache)
 	}
 	return p, p.makeLoops()
 }
@@ -363,13 +364,16 @@ func (g *generation) has(part any) bool {
 		}
 	}
 	return slices.ContainsFunc(g.parts, func(p *parts) bool {
-		return part == any(p.hosts) || slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
+		return part == any(p.hosts) || part == any(p.cache) || slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
 }
 
-// closeUnless closes the pools of g that keep does not have.
+// closeUnless closes the pools and caches of g that keep does not have.
 func (g *generation) closeUnless(keep *generation) {
 	for _, p := range g.parts {
+		if p.cache != nil && !keep.has(p.cache) {
+			p.cache.Close()
+		}
 		for _, u := range p.pools {
 			if !keep.has(u) {
 				_ = u.Close()

@@ -391,6 +391,15 @@ func TestFlags(t *testing.T) {
 	if o, err := parseFlags([]string{"-syncinterval=90s"}, io.Discard); err != nil || o.syncInterval != 90*time.Second {
 		t.Errorf("-syncinterval=90s: %v", err)
 	}
+	for arg, want := range map[string]int{"": 32 << 20, "1048576": 1 << 20, "2048Ki": 2 << 20, "64Mi": 64 << 20, "16Gi": 16 << 30} {
+		args := []string{"-cache-size=" + arg}
+		if arg == "" {
+			args = nil
+		}
+		if o, err := parseFlags(args, io.Discard); err != nil || o.cacheSize != want {
+			t.Errorf("%v: %v, want %d bytes", args, err, want)
+		}
+	}
 	for arg, want := range map[string]string{
 		"-localip=169.254.20":    "-localip",
 		"-syncinterval=0":        "-syncinterval",
@@ -400,6 +409,11 @@ func TestFlags(t *testing.T) {
 		"-readers=-1":            "-readers",
 		"-readers=many":          "-readers",
 		"-reader-wait=thread":    "-reader-wait",
+		"-cache-size=32":         "-cache-size",
+		"-cache-size=0Gi":        "-cache-size",
+		"-cache-size=17Gi":       "-cache-size",
+		"-cache-size=32MB":       "-cache-size",
+		"-cache-size=-32Mi":      "-cache-size",
 		"-interfacenam=x":        "interfacenam",
 		"stray":                  "unknown command",
 		"-version=true stray":    "",

@@ -31,6 +31,7 @@ type options struct {
 	dnsPort        uint16
 	readers        int
 	polled         bool
+	cacheSize      int // in bytes
 	logFormat      string
 	version        bool
 
@@ -74,6 +75,7 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 
 func (o *options) register(fs *flag.FlagSet) {
 	o.healthPort, o.dnsPort, o.syncInterval = 8080, 53, time.Minute
+	o.cacheSize = defaultCacheSize
 	fs.Func("localip", "comma-separated `addresses` to answer on, such as 169.254.20.10", o.setLocalIPs)
 	fs.StringVar(&o.conf, "conf", "/etc/Corefile", "Corefile `file`")
 	fs.StringVar(&o.baseConf, "basecorefile", "/etc/coredns/Corefile.base", "Corefile template `file`, read in place of -conf if it is given, or if there is no -conf")
@@ -92,6 +94,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.Func("dns.port", "`port` of server blocks that name none (default 53)", portFlag(&o.dnsPort, 1))
 	fs.Func("readers", "`number` of UDP sockets and threads of each address; 0 is one for each core (default 0)", o.setReaders)
 	fs.Func("reader-wait", "where the readers wait for packets: in the `kernel`, or by Go's poller (default kernel)", o.setReaderWait)
+	fs.Func("cache-size", "`bytes` that all caches together may take, such as 32Mi (default 32Mi)", o.setCacheSize)
 	fs.StringVar(&o.logFormat, "log-format", "text", "`text` or json")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
@@ -157,4 +160,34 @@ func portFlag(p *uint16, least uint64) func(string) error {
 		*p = uint16(n)
 		return nil
 	}
+}
+
+const (
+	// defaultCacheSize has room for some 200,000 answers of one address, ten times
+	// what one kind has in a bare cache directive. With half of it 9984 signed
+	// answers of 1 KiB and more begin to push each other out; twice as much is more
+	// than all the rest of the process takes.
+	defaultCacheSize = 32 << 20
+	// minCacheSize keeps a slip (32, 512Ki) from being a cache that keeps nothing.
+	minCacheSize = 1 << 20
+	// maxCacheSize is a hundred million answers, more than names are ever asked
+	// for on one node.
+	maxCacheSize = 16 << 30
+)
+
+// setCacheSize reads plain bytes, or a number of Ki, Mi or Gi as Kubernetes writes
+// quantities.
+func (o *options) setCacheSize(s string) error {
+	digits, shift := s, 0
+	for i, unit := range []string{"Ki", "Mi", "Gi"} {
+		if n, ok := strings.CutSuffix(s, unit); ok {
+			digits, shift = n, 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || n > maxCacheSize>>shift || n<<shift < minCacheSize {
+		return errors.New("give bytes, or a number of Ki, Mi or Gi, such as 32Mi, from 1Mi to 16Gi")
+	}
+	o.cacheSize = int(n << shift)
+	return nil
 }

@@ -70,6 +70,8 @@ var (
 	cacheEvictions = counter("coredns_cache_evictions_total", "Entries pushed out by others.", "server", "type", "zones", "view")
 	cacheDrops     = counter("coredns_cache_drops_total", "Replies not kept because they were to another question.", "server", "zones", "view")
 	cachePrefetch  = counter("coredns_cache_prefetch_total", "Entries fetched again before their end.", "server", "zones", "view")
+	cacheBytes     = gauge("nodens_cache_bytes", "What the entries of all caches and their tables take.")
+	cacheBudget    = gauge("nodens_cache_budget_bytes", "The most they may take.")
 	cacheStale     = counter("coredns_cache_served_stale_total", "Expired entries served.", "server", "zones", "view")
 
 	proxyDuration   = proxy("request_duration_seconds", "Time of exchanges with upstreams.", "to", "rcode")
@@ -121,6 +123,8 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		}
 		s.put(setupRepairs, float64(st.Repairs))
 	}
+	s.put(cacheBytes, float64(a.assembly.store.Bytes()))
+	s.put(cacheBudget, float64(a.assembly.store.Budget()))
 	g := a.current.Load()
 	if g == nil {
 		return

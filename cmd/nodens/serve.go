@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
@@ -84,14 +85,17 @@ func newLogger(format string, w io.Writer) (*slog.Logger, error) {
 
 func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 	a := &agent{
-		opts:     opts,
-		log:      log,
-		server:   server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled}),
-		http:     &endpoints{log: log, servers: make(map[string]*endpoint)},
-		assembly: assembly{opts: opts, log: log, stats: make(map[statsKey]*server.Stats)},
-		pulse:    &pulse{took: stat.NewHistogram(stat.Seconds)},
-		cancels:  make(map[any]context.CancelFunc),
-		fatal:    make(chan error, 1),
+		opts:   opts,
+		log:    log,
+		server: server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled}),
+		http:   &endpoints{log: log, servers: make(map[string]*endpoint)},
+		assembly: assembly{
+			opts: opts, log: log, stats: make(map[statsKey]*server.Stats),
+			store: cache.NewStore(opts.cacheSize, cache.Options{}),
+		},
+		pulse:   &pulse{took: stat.NewHistogram(stat.Seconds)},
+		cancels: make(map[any]context.CancelFunc),
+		fatal:   make(chan error, 1),
 	}
 	if opts.setsUpNetwork() {
 		var err error

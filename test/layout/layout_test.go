@@ -66,7 +66,6 @@ func TestImports(t *testing.T) {
 		{"github.com/vishvananda/", "netsetup", "links and addresses are that package's business"},
 		{"github.com/coreos/go-iptables", "netsetup", "rules are that package's business"},
 		{"github.com/prometheus/", "cmd/nodens", "parts count in plain numbers; exposing them is the command's business"},
-		{"github.com/hashicorp/golang-lru", "cache", "what is kept between queries is that package's business"},
 		{"github.com/coredns/", "internal/config", "the Corefile's syntax is that package's business"},
 	}
 	siblings := []string{"cache", "upstream", "netsetup", "kubernetes"}

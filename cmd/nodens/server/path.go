@@ -8,6 +8,7 @@ import (
 	"maps"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
@@ -93,7 +94,7 @@ func (rt *Routes) answer(x *exchange) step {
 	if at, ok := z.cluster(x); ok {
 		return at
 	}
-	if z.caches(q) && z.Cache.Answer(q, r) {
+	if z.caches(q) && z.Cache.Answer(q, r, x.start) {
 		x.source = fromCache
 		return done
 	}
@@ -213,7 +214,7 @@ func (rt *Routes) chase(ctx context.Context, x *exchange) error {
 	if x.hops >= maxHops {
 		return errHops
 	}
-	sub := exchange{via: x.via, hops: x.hops + 1}
+	sub := exchange{start: clock.Now(), via: x.via, hops: x.hops + 1}
 	if sub.q.Parse(wire.AppendQuery(nil, 0, []byte(x.target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
 		return nil
 	}

@@ -99,7 +99,7 @@ func pool(t testing.TB, to ...netip.AddrPort) []*upstream.Pool {
 
 func answers() *cache.Cache {
 	limits := config.CacheLimits{Entries: 1000, MaxTTL: time.Hour, MinTTL: 5 * time.Second}
-	return cache.New(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second}, cache.Options{})
+	return cache.NewStore(1<<20, cache.Options{}).NewCache(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second})
 }
 
 func table(t testing.TB, through bool, lines ...string) *hosts.Table {
