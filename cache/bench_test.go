@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -9,7 +10,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// TestAllocations pins what a look-up costs: nothing.
+// TestAllocations pins what a look-up costs, and a miss that nobody else waits for:
+// nothing.
 func TestAllocations(t *testing.T) {
 	c := newCache(nil, Options{})
 	hit, miss := question(t, "www.example.", dns.TypeA), question(t, notThere, dns.TypeA)
@@ -33,6 +35,24 @@ func TestAllocations(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("a miss allocates %v times", n)
+	}
+	small := defaults()
+	small.Success.Entries = 1
+	c = newCache(small, Options{})
+	i, ctx := 0, t.Context()
+	queries := [2]*wire.Query{hit, miss}
+	asks := [2]func(context.Context) (wire.Response, error){
+		give(response(t, hit, message{answer: []string{addr}})),
+		give(response(t, miss, message{answer: []string{notThere + " 300 IN A 192.0.2.1"}})),
+	}
+	if n := testing.AllocsPerRun(1000, func() { // each pushes out the other
+		i ^= 1
+		r.Start(buf, queries[i])
+		if c.Answer(queries[i], &r, 0) || c.Fetch(ctx, queries[i], &r, asks[i]) != nil {
+			t.Fatal("a hit, or an error")
+		}
+	}); n != 0 {
+		t.Errorf("a fetch that is kept allocates %v times", n)
 	}
 	name := hit.Name()
 	if n := testing.AllocsPerRun(1000, func() { c.Covers(name) }); n != 0 {
@@ -71,7 +91,27 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkAnswer is the look-up alone.
+// BenchmarkLook is a hit without its copy: the hash, the lock, the table, the move in
+// the list.
+func BenchmarkLook(b *testing.B) {
+	c, packets := benchCache(b)
+	queries := make([]wire.Query, len(packets))
+	for i, p := range packets {
+		queries[i].Parse(p)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		k := c.key(&queries[i%benchNames])
+		s := k.part.shard
+		s.mu.Lock()
+		if s.look(&k, 0) == nil {
+			b.Fatal("a miss")
+		}
+		s.mu.Unlock()
+	}
+}
+
+// BenchmarkAnswer is the look-up and the copy of one and the same name.
 func BenchmarkAnswer(b *testing.B) {
 	c, packets := benchCache(b)
 	var q wire.Query

@@ -18,10 +18,14 @@ const (
 	// leave each list half as long (156 of the default's 9984 entries), so that
 	// chance fills one well before its neighbours.
 	maxShards = 32
-	// minShare is the least number of entries of one kind that a cache has in a
-	// shard, for the same reason: a small cache is spread over fewer shards. At 128
-	// chance fills a list when the others are at nine tenths.
+	// minShare is the least number of entries that a cache has in a shard, for the
+	// same reason: a small cache is spread over fewer shards. At 128 chance fills a
+	// list when the others are at nine tenths.
 	minShare = 128
+	// minOther is the same for the kind of which there are fewer, where a list may
+	// well be half empty: but with one or none to a shard, some names would never
+	// be kept.
+	minOther = 16
 	// minShardBytes is the least part of the budget worth a shard. A segment of
 	// slots has 32 KiB and may be nearly empty: an eighth of this.
 	minShardBytes = 256 << 10
@@ -89,7 +93,7 @@ func powerOfTwo(n, most int) int {
 // A kind with no entries in cfg keeps nothing. Whoever makes a cache closes it.
 func (s *Store) NewCache(cfg *config.Cache) *Cache {
 	id := s.caches.Add(1)
-	n := powerOfTwo(max(cfg.Success.Entries, cfg.Denial.Entries)/minShare, len(s.shards))
+	n := parts(cfg.Success.Entries, cfg.Denial.Entries, len(s.shards))
 	c := &Cache{cfg: *cfg, store: s, id: id, parts: make([]part, n)}
 	for i := range c.parts {
 		p := &c.parts[i]
@@ -99,6 +103,15 @@ func (s *Store) NewCache(cfg *config.Cache) *Cache {
 		p.join(&s.shards[(int(id)+i)%len(s.shards)])
 	}
 	return c
+}
+
+// parts is the number of shards, at most most, that a cache is spread over.
+func parts(success, denial, most int) int {
+	n := powerOfTwo(max(success, denial)/minShare, most)
+	if other := min(success, denial); other > 0 {
+		n = powerOfTwo(other/minOther, n)
+	}
+	return n
 }
 
 // share is the part of entries that shard i of n gets; the parts add up.

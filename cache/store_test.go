@@ -1,8 +1,14 @@
 package cache
 
 import (
+	"context"
+	"fmt"
 	"testing"
+	"time"
 	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -29,7 +35,8 @@ func TestSizes(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	for _, tt := range []struct{ success, denial, want int }{
-		{0, 0, 1}, {1, 0, 1}, {255, 1, 1}, {256, 0, 2}, {0, 600, 4}, {9984, 9984, 32}, {1 << 20, 1, 32},
+		{0, 0, 1}, {1, 0, 1}, {255, 1, 1}, {256, 0, 2}, {0, 600, 4}, {9984, 9984, 32}, {9984, 0, 32}, {1 << 20, 1, 1},
+		{9984, 100, 4}, {16, 9984, 1},
 	} {
 		cfg := defaults()
 		cfg.Success.Entries, cfg.Denial.Entries = tt.success, tt.denial
@@ -44,6 +51,240 @@ func TestShares(t *testing.T) {
 		}
 		if successes != tt.success || denials != tt.denial {
 			t.Errorf("the parts hold %d and %d entries, want %d and %d", successes, denials, tt.success, tt.denial)
+		}
+	}
+}
+
+// TestReplacedBytes replaces an expired entry by a smaller one.
+func TestReplacedBytes(t *testing.T) {
+	clock := newHand()
+	c := newCache(nil, Options{Clock: clock.now})
+	q := question(t, "www.example.", dns.TypeA)
+	fetch(t, c, q, message{answer: []string{addr, "www.example. 300 IN A 192.0.2.2"}})
+	before := c.store.Bytes()
+	clock.advance(time.Hour)
+	fetch(t, c, q, message{answer: []string{addr}})
+	if after := c.store.Bytes(); after >= before {
+		t.Errorf("%d bytes became %d", before, after)
+	}
+	c.store.check(t)
+}
+
+// TestBudget fills a cache with answers far larger than most.
+func TestBudget(t *testing.T) {
+	const budget = 100 << 10
+	c := NewStore(budget, Options{}).NewCache(defaults())
+	for i := range 64 {
+		name := fmt.Sprintf("n%d.example.", i)
+		fetch(t, c, question(t, name, dns.TypeTXT), texts(name, 20+i))
+		if n := c.store.Bytes(); n > budget {
+			t.Fatalf("%d bytes after %d answers, the budget is %d", n, i+1, budget)
+		}
+	}
+	if st := c.Stats(); st.Entries.Success+st.Evictions.Success != 64 || st.Entries.Success < 1 {
+		t.Errorf("entries and evictions are not all that came: %+v", st)
+	}
+	if answer(t, c, question(t, "n63.example.", dns.TypeTXT)) == nil {
+		t.Error("the newest entry is gone")
+	}
+	c.store.check(t)
+}
+
+// TestNoBudget keeps nothing, and still answers.
+func TestNoBudget(t *testing.T) {
+	for _, budget := range []int{-1, 0, 1} {
+		c := NewStore(budget, Options{}).NewCache(defaults())
+		q := question(t, "www.example.", dns.TypeA)
+		if m := fetch(t, c, q, message{answer: []string{addr}}); len(m.Answer) != 1 {
+			t.Errorf("budget %d: answered\n%s", budget, m)
+		}
+		if answer(t, c, q) != nil {
+			t.Errorf("budget %d: the answer was kept", budget)
+		}
+		c.store.check(t)
+	}
+}
+
+// TestRoomElsewhere has a cache that lives in one shard take nearly all of the budget,
+// as long as no other wants it; then it gives the others their share, and they don't
+// push out what is theirs.
+func TestRoomElsewhere(t *testing.T) {
+	const budget, records, others = 2 << 20, 32, 20 // 8 KiB each
+	store := NewStore(budget, Options{})
+	if len(store.shards) < 8 {
+		t.Fatalf("%d shards", len(store.shards))
+	}
+	txt := func(c *Cache, i int) {
+		name := fmt.Sprintf("n%d.example.", i)
+		fetch(t, c, question(t, name, dns.TypeTXT), texts(name, records))
+	}
+	cfg := defaults()
+	cfg.Success.Entries, cfg.Denial.Entries = 2*minShare-1, 0
+	one := store.NewCache(cfg)
+	if len(one.parts) != 1 {
+		t.Fatalf("%d parts", len(one.parts))
+	}
+	for i := range 2*minShare - 1 {
+		txt(one, i)
+	}
+	if n := store.Bytes(); n < budget*9/10 || n > budget {
+		t.Errorf("a cache of one shard takes %d bytes of %d", n, budget)
+	}
+	many := store.NewCache(defaults())
+	for i := range others {
+		txt(many, i)
+		if n := store.Bytes(); n > budget {
+			t.Fatalf("%d bytes, the budget is %d", n, budget)
+		}
+	}
+	if st := many.Stats(); st.Entries.Success != others || st.Evictions.Success != 0 {
+		t.Errorf("those who took the less had to give: %+v", st)
+	}
+	if st := one.Stats(); st.Evictions.Success == 0 || st.Entries.Success+st.Evictions.Success != 2*minShare-1 {
+		t.Errorf("the one that took the most gave nothing: %+v", st)
+	}
+	store.check(t)
+}
+
+// TestFlood lets a hundred times more denials come than there is room for.
+func TestFlood(t *testing.T) {
+	cfg := defaults()
+	cfg.Success.Entries, cfg.Denial.Entries = 50, 20
+	c := newCache(cfg, Options{})
+	for i := range 50 {
+		name := fmt.Sprintf("n%d.example.", i)
+		fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 300 IN A 192.0.2.1"}})
+	}
+	for i := range 2000 {
+		fetch(t, c, question(t, fmt.Sprintf("x%d.example.", i), dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
+	}
+	want := Stats{Evictions: Kinds{Denial: 1980}, Entries: Kinds{Success: 50, Denial: 20}}
+	if diff := cmp.Diff(want, c.Stats()); diff != "" {
+		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+	c.store.check(t)
+}
+
+// TestSpread looks whether names and types are spread evenly over the shards, and
+// over the buckets of each. The bounds are ten times what chance deviates by.
+func TestSpread(t *testing.T) {
+	const names = 20000
+	store := NewStore(budget, Options{})
+	c := store.NewCache(defaults())
+	var shards [maxShards]int
+	buckets := make(map[[2]uint32]int)
+	for i := range names {
+		q := question(t, fmt.Sprintf("svc-%d.default.", i/4), uint16(i%4+1))
+		k := c.key(q)
+		shards[k.part.shard.index]++
+		buckets[[2]uint32{uint32(k.part.shard.index), k.hash % uint32(len(k.part.shard.table))}]++
+	}
+	for i, n := range shards {
+		if n < names/maxShards/2 || n > names/maxShards*3/2 {
+			t.Errorf("shard %d gets %d of %d names", i, n, names)
+		}
+	}
+	for b, n := range buckets {
+		if n > 8 {
+			t.Errorf("bucket %v gets %d of %d names", b, n, names)
+		}
+	}
+}
+
+// TestCachesApart asks one cache for what another has.
+func TestCachesApart(t *testing.T) {
+	store := NewStore(budget, Options{})
+	a, b := store.NewCache(defaults()), store.NewCache(defaults())
+	q := question(t, "www.example.", dns.TypeA)
+	fetch(t, a, q, message{answer: []string{addr}})
+	if answer(t, b, q) != nil {
+		t.Error("a cache answers with what another keeps")
+	}
+	fetch(t, b, q, message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
+	if m := answer(t, a, q); m == nil || m.Rcode != dns.RcodeSuccess {
+		t.Errorf("the first answers %v", m)
+	}
+	store.check(t)
+}
+
+func TestClose(t *testing.T) {
+	store := NewStore(budget, Options{})
+	empty := store.Bytes()
+	c, other := store.NewCache(defaults()), store.NewCache(defaults())
+	q := question(t, "www.example.", dns.TypeA)
+	fetch(t, other, q, message{answer: []string{addr}})
+	for i := range 2 * leaving { // more than go at once
+		name := fmt.Sprintf("n%d.example.", i)
+		fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 300 IN A 192.0.2.1"}})
+	}
+	k := c.key(q)
+	resp := response(t, q, message{answer: []string{addr}})
+	err := c.Fetch(t.Context(), q, reply(q), func(context.Context) (wire.Response, error) {
+		c.Close()
+		return resp, nil
+	})
+	if err != nil {
+		t.Errorf("the client whose cache went meanwhile gets %v", err)
+	}
+	c.Close()
+	// The next cache takes the place of the one that went.
+	third := store.NewCache(defaults())
+	if at := third.key(q).part.owner; at != k.part.owner {
+		t.Errorf("the place of the closed one is not taken again: %d, want %d", at, k.part.owner)
+	}
+	c.Close()
+	fetch(t, third, q, message{answer: []string{addr}})
+	if answer(t, c, q) != nil || c.Stats().Entries != (Kinds{}) {
+		t.Error("a closed cache keeps something")
+	}
+	if m := fetch(t, c, q, message{answer: []string{addr}}); len(m.Answer) != 1 {
+		t.Errorf("a closed cache asks and gives\n%s", m)
+	}
+	if answer(t, c, q) != nil || answer(t, other, q) == nil || answer(t, third, q) == nil {
+		t.Error("closing one cache was felt in another, or kept what came later")
+	}
+	store.check(t)
+	other.Close()
+	third.Close()
+	if n := store.Bytes(); n != empty {
+		t.Errorf("the empty store has %d bytes, at first it had %d", n, empty)
+	}
+	landed(t, c)
+}
+
+// TestEarlierClock looks for an entry with a moment read before it came: the path
+// reads the clock when a packet comes, and meanwhile another fetched the name.
+func TestEarlierClock(t *testing.T) {
+	clock := newHand()
+	c := newCache(nil, Options{Clock: clock.now})
+	q := question(t, "www.example.", dns.TypeA)
+	before := clock.now()
+	clock.advance(10 * time.Millisecond)
+	fetch(t, c, q, message{answer: []string{addr}})
+	r := reply(q)
+	if !c.Answer(q, r, before) {
+		t.Fatal("a miss")
+	}
+	if diff := cmp.Diff([]uint32{300}, ttls(sent(t, r))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestSlab(t *testing.T) {
+	var s slab
+	for i := range 3 * segmentSlots {
+		if got := s.grow(); int(got) != i+1 {
+			t.Fatalf("slot %d, want %d", got, i+1)
+		}
+		s.at(s.last).used = uint64(i)
+	}
+	if s.at(1).used != 0 || s.at(segmentSlots).used != segmentSlots-1 || s.at(3*segmentSlots).used != 3*segmentSlots-1 {
+		t.Error("slots share a place")
+	}
+	for s.last > 0 {
+		s.shrink()
+		if n, most := len(s.segments), int(s.last)/segmentSlots+2; n > most {
+			t.Fatalf("%d segments for %d slots", n, s.last)
 		}
 	}
 }
