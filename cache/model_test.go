@@ -133,6 +133,7 @@ type model struct {
 	fixed   int // bytes of the empty store
 	budget  int
 	steps   int
+	tight   int // how often the budget was met
 }
 
 func (m *model) bytes() int {
@@ -179,6 +180,7 @@ func (m *model) put(k modelKey, e *modelEntry, limit int, now time.Duration) {
 		m.evict(func(o modelKey, x *modelEntry) bool { return o.cache == k.cache && x.kind == e.kind })
 	}
 	for m.bytes() > m.budget {
+		m.tight++
 		m.evict(func(modelKey, *modelEntry) bool { return true })
 	}
 }
@@ -207,7 +209,7 @@ type history struct {
 
 // historyBudget has room for about half of what the limits of three caches allow: so
 // that both bounds are met all the time.
-const historyBudget = 24 << 10
+const historyBudget = 16 << 10
 
 func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{t: t, rng: rand.New(rand.NewPCG(seed, 0)), clock: newHand(), limits: make(map[*Cache][kinds]int)}
@@ -375,6 +377,9 @@ func TestModel(t *testing.T) {
 			for len(h.caches) > 0 {
 				h.close(0)
 				h.compare()
+			}
+			if h.model.tight == 0 {
+				t.Error("the walk never came to the end of the budget")
 			}
 			if n := h.store.Bytes(); n != h.model.fixed {
 				t.Errorf("the empty store has %d bytes, at first it had %d", n, h.model.fixed)

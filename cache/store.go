@@ -133,7 +133,7 @@ func (s *Store) Budget() int { return int(s.budget) }
 // the name's hash, which nobody knows, is multiplied with all else that tells keys
 // apart, of which nobody knows the salted value.
 func (s *Store) hash(q *wire.Query, id uint64) uint64 {
-	rest := id<<34 | uint64(q.Type)<<18 | uint64(q.Class)<<2 | uint64(tags(q)>>1)
+	rest := id<<18 | uint64(q.Type)<<2 | uint64(tags(q)>>1) // the class is nearly always IN
 	hi, lo := bits.Mul64(maphash.Bytes(s.seed, q.Name())^s.salts[0], rest^s.salts[1])
 	return hi ^ lo
 }

@@ -283,8 +283,65 @@ func TestSlab(t *testing.T) {
 	}
 	for s.last > 0 {
 		s.shrink()
+		if s.last == segmentSlots-1 && len(s.segments) != 2 {
+			t.Error("what comes and goes at a border allocates every time")
+		}
 		if n, most := len(s.segments), int(s.last)/segmentSlots+2; n > most {
 			t.Fatalf("%d segments for %d slots", n, s.last)
 		}
+	}
+}
+
+// TestCollision keeps and finds keys whose hashes are the same, in one shard: they
+// differ in the name, the type, a bit, or the cache alone.
+func TestCollision(t *testing.T) {
+	store := NewStore(minShardBytes, Options{})
+	a, b := store.NewCache(defaults()), store.NewCache(defaults())
+	closed := store.NewCache(defaults())
+	keys := []key{
+		a.key(question(t, "www.example.", dns.TypeA)),
+		a.key(question(t, "web.example.", dns.TypeA)),
+		a.key(question(t, "www.example.", dns.TypeAAAA)),
+		a.key(question(t, "www.example.", dns.TypeA, do)),
+		a.key(question(t, "www.example.", dns.TypeA, cd)),
+		b.key(question(t, "www.example.", dns.TypeA)),
+	}
+	gone := closed.key(keys[0].q)
+	closed.Close()
+	// It takes the place of the closed one, and so its number.
+	last := store.NewCache(defaults())
+	keys = append(keys, last.key(keys[0].q))
+	s := keys[0].part.shard
+	s.mu.Lock()
+	hashes := make(map[uint32]bool)
+	for i := range keys {
+		hashes[keys[i].hash] = true
+		keys[i].hash, gone.hash = keys[0].hash, keys[0].hash
+		rcode := wire.Rcode(i) + 3
+		s.put(&keys[i], entry{packed: wire.ErrorResponse(keys[i].q, rcode).Packed, kind: denial, stored: store.clock(), life: time.Hour})
+	}
+	for i := range keys {
+		at := s.find(&keys[i])
+		if at == none {
+			t.Fatalf("key %d is lost", i)
+		}
+		if got := s.at(at).packed.Rcode(); got != wire.Rcode(i)+3 {
+			t.Errorf("key %d finds what belongs to %d", i, got-3)
+		}
+		f, done := s.board(&keys[i])
+		if done != nil || f.owner != keys[i].owner || f.part != keys[i].part || f.q != keys[i].q {
+			t.Errorf("key %d boards the flight of another", i)
+		}
+	}
+	if s.find(&gone) != none {
+		t.Error("a closed cache finds what is of the one in its place")
+	}
+	if _, done := s.board(&gone); done != nil {
+		t.Error("a closed cache boards the flight of the one in its place")
+	}
+	s.mu.Unlock()
+	store.check(t)
+	if len(hashes) != len(keys) {
+		t.Errorf("%d hashes for %d keys", len(hashes), len(keys))
 	}
 }
