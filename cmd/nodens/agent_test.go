@@ -140,7 +140,8 @@ func (r *running) reload(corefile, want string) {
 }
 
 // TestReload: a new Corefile takes effect, a broken one does not and is counted, a
-// cache of a block that did not change stays warm, ports come and go.
+// cache of a block that did not change stays warm and one that did is emptied, ports
+// come and go.
 func TestReload(t *testing.T) {
 	p := peer.Ports(t, 4)
 	first, second, web, up := p[0], p[1], p[2], p[3]
@@ -187,6 +188,22 @@ func TestReload(t *testing.T) {
 	if got := ask(t, first, "www.example.org."); got != "192.0.2.1" {
 		t.Errorf("on the old port: %s", got)
 	}
+	full := bytesOfCaches(t, web)
+	r.reload(block(second, "192.0.2.12")+strings.Replace(rest, "cache 300", "cache 200", 1), "the new configuration is in force")
+	if n := bytesOfCaches(t, web); n >= full {
+		t.Errorf("a cache that a reload drops keeps its entries: %v bytes became %v", full, n)
+	}
+}
+
+// bytesOfCaches is what /metrics says that the caches take.
+func bytesOfCaches(t *testing.T, web uint16) (n float64) {
+	t.Helper()
+	_, text := get(t, web, "/metrics")
+	_, rest, _ := strings.Cut(text, "\nnodens_cache_bytes ")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatalf("nodens_cache_bytes: %v in\n%s", err, text)
+	}
+	return n
 }
 
 // TestStubDomains: the kube-dns ConfigMap's stub domains become zones, a change of
@@ -274,6 +291,7 @@ func TestMetricNames(t *testing.T) {
 	for _, want := range []string{
 		`coredns_build_info{goversion="`,
 		`coredns_panics_total 0`,
+		`nodens_cache_budget_bytes 3.3554432e+07`,
 		`coredns_plugin_enabled{name="forward",` + srv + `,view="",zone="."} 1`,
 		`coredns_dns_requests_total{family="1",proto="udp",` + srv + `,type="A",view="",zone="."} 4`,
 		`coredns_dns_responses_total{plugin="hosts",rcode="NOERROR",` + srv + `,view="",zone="."} 1`,
