@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/clock"
 )
 
 // silence is how long a blocking port waits in the kernel before it gives its
@@ -18,6 +20,11 @@ import (
 // hundred queries a second would pay for both ways of waiting.
 const silence = 10 * time.Millisecond
 
+// brisk is how soon a packet must end a pause for the next wait to be in the kernel
+// again. Half of [silence], so that evenly spaced packets don't lead from one way
+// of waiting to the other and back: each change costs what four packets do.
+const brisk = silence / 2
+
 // blocking is a port whose reader waits in the kernel like a C program would: in a
 // blocking system call that the Go scheduler does not know of, so that a packet
 // wakes its thread and nothing else.
@@ -26,11 +33,13 @@ const silence = 10 * time.Millisecond
 // to stop for the garbage collector but by the runtime's signal. That signal ends
 // the wait (EINTR) because the socket has a receive time-out: without one the
 // kernel would go back to waiting (signal(7)), and the collector would wait with
-// it. A wait without a packet ends after [silence] anyway, and is then done in
-// poll(2), by way of the scheduler, for as long as it takes.
+// it. A wait without a packet ends after [silence] anyway, and then goes on by way of
+// Go's poller, without a P, for as long as it takes; and while packets come as rarely
+// as that, all waits do.
 type blocking struct {
 	fd    int
 	addr  netip.AddrPort
+	pause *pause
 	steer *steering
 
 	// in and out are what recvmmsg and sendmmsg work on: packets and replies of the
@@ -41,7 +50,8 @@ type blocking struct {
 	// recvmsg and sendmsg stand in for it.
 	plain    bool
 	wildcard bool
-	streak   int // full batches in a row
+	sparse   bool // packets are too rare to wait for them in the kernel
+	streak   int  // full batches in a row
 
 	batch   *batch // the reader's, once it has begun
 	closing atomic.Bool
@@ -69,7 +79,11 @@ func openBlocking(addr netip.AddrPort, plain bool) (*blocking, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	p := &blocking{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified()}
+	p := &blocking{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), sparse: true}
+	if p.pause, err = newPause(); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
 	p.plain = plain || p.refused(unix.SYS_RECVMMSG) || p.refused(unix.SYS_SENDMMSG)
 	return p, nil
 }
@@ -94,7 +108,6 @@ func (p *blocking) take(b *batch) bool {
 		case p.closing.Load():
 			return p.last()
 		case errno == unix.EAGAIN:
-			p.steer.narrow()
 			p.rest()
 		case errno == unix.EINTR || errno == 0:
 			// The runtime's signal. The next call is where the goroutine makes
@@ -135,9 +148,18 @@ func (p *blocking) watch() {
 
 // rest waits for a packet, or for shut, without holding a P.
 func (p *blocking) rest() {
+	start := clock.Now()
+	if !p.sparse {
+		start -= silence // waited in the kernel
+	}
 	p.resting.Store(true)
-	defer p.resting.Store(false)
-	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, -1)
+	p.pause.until(p.fd)
+	p.resting.Store(false)
+	idle := clock.Now() - start
+	p.sparse = idle >= brisk
+	if idle >= silence {
+		p.steer.narrow(start)
+	}
 }
 
 // receive fills the batch with what is there, but waits for the first packet.
@@ -169,7 +191,7 @@ func (p *blocking) room(i int) {
 // read is recvmmsg, or what stands in for it.
 func (p *blocking) read() (int, syscall.Errno) {
 	flags := uintptr(unix.MSG_WAITFORONE)
-	if p.closing.Load() {
+	if p.sparse || p.closing.Load() {
 		flags = unix.MSG_DONTWAIT
 	}
 	if p.plain {
@@ -286,9 +308,15 @@ func (p *blocking) shut() {
 		// It says ENOTCONN, and ends the waits all the same.
 		_ = unix.Shutdown(p.fd, unix.SHUT_RD)
 	default:
-		p.closed = true
-		_ = unix.Close(p.fd)
+		p.close()
 	}
+}
+
+// close closes what p has open; mu is held.
+func (p *blocking) close() {
+	p.closed = true
+	_ = unix.Close(p.fd)
+	p.pause.close()
 }
 
 // last looks into the queue for the last time: true if there still was a packet,
@@ -300,7 +328,6 @@ func (p *blocking) last() bool {
 	if p.receive(); p.batch.n > 0 && p.batch.slots[0].from.nameLen > 0 {
 		return true
 	}
-	p.closed = true
-	_ = unix.Close(p.fd)
+	p.close()
 	return false
 }

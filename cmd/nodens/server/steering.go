@@ -2,8 +2,11 @@ package server
 
 import (
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/clock"
 )
 
 // drowning is how many full batches in a row mean that one reader does not keep
@@ -22,7 +25,7 @@ const drowning = 32
 type steering struct {
 	fd   int
 	n    int
-	wide atomic.Bool
+	wide atomic.Int64 // since when all readers help, on the path's clock; 0 if one does the work
 }
 
 // steer steers the ports of one address, if they are such that can say when they
@@ -49,14 +52,18 @@ func steer(ports []port) {
 
 // widen has all readers help.
 func (s *steering) widen() {
-	if s != nil && s.wide.CompareAndSwap(false, true) {
+	if s != nil && s.wide.CompareAndSwap(0, int64(max(clock.Now(), 1))) {
 		_ = s.attach(s.n)
 	}
 }
 
-// narrow leaves the work to one reader again.
-func (s *steering) narrow() {
-	if s != nil && s.wide.CompareAndSwap(true, false) {
+// narrow leaves the work to one reader again, if all were to help while one had
+// nothing to do from then on.
+func (s *steering) narrow(then time.Duration) {
+	if s == nil {
+		return
+	}
+	if since := s.wide.Load(); since > 0 && since <= int64(then) && s.wide.CompareAndSwap(since, 0) {
 		_ = s.attach(1)
 	}
 }
