@@ -3,6 +3,7 @@ package upstream
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"syscall"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -15,12 +16,16 @@ const (
 	optLen = 11
 	// datagramRoom is the longest UDP reply taken whole. Servers that ignore the
 	// size we claim send up to 4096, the usual limit of BIND and Unbound; what is
-	// longer is fetched over TCP. Twice that would double what every query in
-	// flight holds.
+	// longer is fetched over TCP. Twice that would double the buffers it is read
+	// into.
 	datagramRoom = 4096
 	// keepRoom is the longest reply buffer kept for the next query: a node that
 	// once fetched a 64 KiB answer should not keep that much per query in flight.
 	keepRoom = 16 << 10
+	// replyRoom is where reply buffers start: at the size we claim, which hardly
+	// any reply is beyond. Half would grow for signed answers, double would be
+	// held by every query in flight for nothing.
+	replyRoom = DefaultPayload
 	// idBatch is the bytes read from the system's generator at once: a read costs
 	// about as much for 64 as for 2, so an ID costs a thirty-second of it.
 	idBatch = 64
@@ -38,28 +43,44 @@ type call struct {
 
 	// frame is the length prefix of TCP (RFC 1035, 4.2.2) and the query behind it.
 	frame []byte
-	// reply is where replies are read into: one byte more than datagramRoom, so
-	// that a datagram that was cut is told from one that just fits.
+	// reply is where replies are read into or copied to.
 	reply []byte
 	// strays counts the messages that were not the reply to frame.
 	strays uint64
+
+	// A flight over UDP ends at until at the latest. done is sent to when it has;
+	// then err says why, or reply holds the got bytes of the datagram.
+	until time.Time
+	done  chan struct{}
+	err   error
+	got   int
+	// write sends the query from a socket. It is made once, since a function that
+	// is made to be called by an interface is allocated; failed is its result.
+	write  func(fd uintptr) bool
+	failed error
 
 	ids   [idBatch]byte
 	fresh int // bytes of ids not used yet
 }
 
 func newCall() *call {
-	return &call{
+	c := &call{
 		frame: make([]byte, 0, 2+headerLen+wire.MaxName+4+optLen),
-		reply: make([]byte, datagramRoom+1),
+		reply: make([]byte, replyRoom),
+		done:  make(chan struct{}, 1),
 	}
+	c.write = func(fd uintptr) bool {
+		c.failed = send(fd, c.message())
+		return true // whatever came of it: false would wait until fd is writable
+	}
+	return c
 }
 
 // reset lets go of the query and of a buffer too large to keep.
 func (c *call) reset() {
 	c.query = nil
 	if len(c.reply) > keepRoom {
-		c.reply = make([]byte, datagramRoom+1)
+		c.reply = make([]byte, replyRoom)
 	}
 }
 
@@ -100,16 +121,44 @@ func stripOPT(b []byte) []byte {
 // message is the query without its length prefix.
 func (c *call) message() []byte { return c.frame[2:] }
 
+// sentID is the ID in frame.
+func (c *call) sentID() uint16 { return binary.BigEndian.Uint16(c.frame[2:]) }
+
+// redraw gives the query another ID.
+func (c *call) redraw() { binary.BigEndian.PutUint16(c.frame[2:], c.id()) }
+
+// sendFrom sends the query from a connected socket. It does not block.
+func (c *call) sendFrom(socket syscall.RawConn) error {
+	if err := socket.Write(c.write); err != nil {
+		return err
+	}
+	return c.failed
+}
+
+// keep copies the reply msg, a datagram.
+func (c *call) keep(msg []byte) {
+	c.room(len(msg))
+	c.got = copy(c.reply, msg)
+	if c.got > datagramRoom { // the kernel has cut the rest off
+		c.reply[2] |= tcBit
+	}
+}
+
 // accepts reports whether msg is the reply waited for, and counts it if not.
 func (c *call) accepts(msg []byte) bool {
-	ok := wire.Matches(msg, c.message())
-	if c.probe { // a server that answers anything at all is alive
-		ok = len(msg) >= headerLen && string(msg[:2]) == string(c.frame[2:4]) && msg[2]&qrBit != 0
-	}
+	ok := c.answeredBy(msg)
 	if !ok {
 		c.strays++
 	}
 	return ok
+}
+
+// answeredBy reports whether msg is the reply waited for.
+func (c *call) answeredBy(msg []byte) bool {
+	if c.probe { // a server that answers anything at all is alive
+		return len(msg) >= headerLen && string(msg[:2]) == string(c.frame[2:4]) && msg[2]&qrBit != 0
+	}
+	return wire.Matches(msg, c.message())
 }
 
 // room makes reply at least n bytes long and keeps what is in it.

@@ -3,9 +3,7 @@ package upstream
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,16 +15,8 @@ type pooling struct {
 	busy int
 	// spare is the most kept for later; 0 keeps none.
 	spare int
-	// uses is how many queries a connection carries before it is closed; 0 is
-	// no limit.
-	uses int
 	// expire is how long an idle connection is kept; 0 keeps none.
 	expire time.Duration
-	// rotate takes an idle connection at random and counts expire from the dial
-	// on: which port comes next must not follow from the one before, and no port
-	// must live long. Without it the one used last comes next, which is the least
-	// likely to have been closed by the server.
-	rotate bool
 }
 
 // protocol is what sets one transport apart from another.
@@ -48,7 +38,7 @@ type protocol interface {
 type conns struct {
 	protocol protocol
 	pooling
-	slots chan struct{} // holds one value per connection in use
+	slots slots // one value per connection in use
 
 	mu     sync.Mutex
 	idle   []*conn
@@ -62,14 +52,13 @@ type conns struct {
 type conn struct {
 	net.Conn
 	since time.Time // what expire counts from
-	uses  int
 }
 
 func newConns(p protocol, bounds pooling) *conns {
 	return &conns{
 		protocol: p,
 		pooling:  bounds,
-		slots:    make(chan struct{}, bounds.busy),
+		slots:    make(slots, bounds.busy),
 		live:     make(map[*conn]struct{}),
 	}
 }
@@ -78,10 +67,10 @@ func newConns(p protocol, bounds pooling) *conns {
 // idle, which shows only when it is used: such a failure says nothing about the
 // server, so the query is sent once more, on a connection made for it.
 func (t *conns) exchange(ctx context.Context, c *call, until time.Time) ([]byte, error) {
-	if err := t.slot(ctx, until); err != nil {
+	if err := t.slots.take(ctx, until); err != nil {
 		return nil, err
 	}
-	defer func() { <-t.slots }()
+	defer t.slots.leave()
 	if k := t.take(); k != nil {
 		t.hits.Add(1)
 		msg, err := t.talk(ctx, k, c, until)
@@ -96,25 +85,6 @@ func (t *conns) exchange(ctx context.Context, c *call, until time.Time) ([]byte,
 	return t.talk(ctx, k, c, until)
 }
 
-// slot waits until fewer than busy connections are in use.
-func (t *conns) slot(ctx context.Context, until time.Time) error {
-	select {
-	case t.slots <- struct{}{}:
-		return nil
-	default:
-	}
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case t.slots <- struct{}{}:
-		return nil
-	case <-timer.C:
-		return os.ErrDeadlineExceeded
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // take gives an idle connection that has not expired, or nil.
 func (t *conns) take() *conn {
 	t.mu.Lock()
@@ -123,15 +93,10 @@ func (t *conns) take() *conn {
 	if n < 0 {
 		return nil
 	}
-	i := n
-	if t.rotate {
-		i = rand.IntN(n + 1) // no secret is made of it alone: port and ID are
-	}
-	k := t.idle[i]
+	k := t.idle[n]
 	if time.Since(k.since) >= t.expire {
 		return nil // sweep closes it
 	}
-	t.idle[i] = t.idle[n]
 	t.idle[n] = nil
 	t.idle = t.idle[:n]
 	return k
@@ -193,13 +158,10 @@ func (t *conns) cause(err error) error {
 
 // keep puts k with the idle ones; false means that there is no place for it.
 func (t *conns) keep(k *conn) bool {
-	k.uses++
-	if t.uses > 0 && k.uses >= t.uses || t.expire <= 0 {
+	if t.expire <= 0 {
 		return false
 	}
-	if !t.rotate {
-		k.since = time.Now()
-	}
+	k.since = time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || len(t.idle) >= t.spare {

@@ -45,9 +45,9 @@ type server struct {
 
 func newServer(to netip.AddrPort, cfg *config.Forward, stop context.Context) *server {
 	s := &server{to: to, name: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations()}
-	s.udp = newUDP(to, pooling{busy: maxBusyUDP, spare: maxIdleUDP, uses: maxUses, expire: cfg.Expire, rotate: true})
+	s.udp = newUDP(to, ports{busy: maxBusyUDP, open: maxPorts, expire: cfg.Expire}, &s.strays)
 	s.tcp = newTCP(to, pooling{busy: maxBusyTCP, spare: maxIdleTCP, expire: cfg.Expire}, stop)
-	s.probes = newUDP(to, pooling{busy: 1})
+	s.probes = newUDP(to, ports{busy: 1}, &s.strays)
 	if cfg.ForceTCP { // UDP may be blocked: that would be why it is set
 		s.probes = newTCP(to, pooling{busy: 1}, stop)
 	}

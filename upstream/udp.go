@@ -4,55 +4,316 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
-	// maxUses is how many queries go out of one port. The port is worth 15 bits
-	// against forgers only as long as nobody has found it out; a socket costs
-	// about as much as two exchanges, spread over 32 of them 6 %. Half would
-	// cost 12 % for little, double lets a port live twice as long.
-	maxUses = 32
-	// maxBusyUDP bounds the sockets in use per server: with a server that is
-	// silent and a read timeout of 2 s it is 1,024 queries a second that wait.
-	// Half is too few for a busy node, double is files and 8 MiB of buffers more.
+	// maxUses is how many queries go out of one port. A socket costs about as much
+	// as four exchanges: spread over 128 of them that is 3 %. Half would cost
+	// 6 %, double lets a port that was found out live twice as long.
+	maxUses = 128
+	// maxPorts is how many ports take new queries. Who has found one out sees
+	// every sixteenth query there. Half would let him see twice as many; double
+	// leaves fewer replies for each read, and costs more than it hides.
+	maxPorts = 16
+	// maxStrays is how many datagrams that answer nothing a port may get before it
+	// takes no more queries: somebody is guessing at IDs there, and needs tens of
+	// thousands. Half would be met by the late replies of a server that was stuck
+	// for a moment, double gives forgers twice the guesses.
+	maxStrays = 32
+	// maxBusyUDP bounds the queries in flight per server: with a server that is
+	// silent and a read timeout of 2 s it is 1,024 queries a second that wait. Half
+	// is too few for a busy node. Each holds 2 KiB, and, if all but one of its
+	// port's were answered, a socket: double is files that others need.
 	maxBusyUDP = 2048
-	// maxIdleUDP is about what 64,000 queries a second at 1 ms each keep in use.
-	// More are leftovers of a burst.
-	maxIdleUDP = 64
 )
 
-// udp is one query per datagram over a connected socket.
-type udp struct{ to *net.UDPAddr }
-
-func newUDP(to netip.AddrPort, bounds pooling) *conns {
-	return newConns(udp{net.UDPAddrFromAddrPort(to)}, bounds)
+// ports is the bounds on the sockets of a [udp].
+type ports struct {
+	// busy is the most queries in flight; who has another one waits.
+	busy int
+	// open is the most ports that take new queries; with 0 each query has a port
+	// of its own.
+	open int
+	// expire is how long a port takes new queries; 0 is as 0 for open.
+	expire time.Duration
 }
 
-// dial opens a socket that is connected, so that the kernel takes datagrams from
-// that one address and port only, and hands on ICMP errors. The kernel draws the
-// port from its own random generator, out of ip_local_port_range.
-func (u udp) dial(context.Context, time.Time) (net.Conn, error) {
-	return net.DialUDP("udp", nil, u.to)
+// udp is a transport that has many queries in flight on each of a few connected
+// sockets, so that the kernel takes datagrams from that one address and port
+// only, and hands on ICMP errors.
+//
+// Every query goes out of a port drawn from those that are open, one more being
+// opened while those are busy and there are fewer than [ports].open. A port has
+// one goroutine, which reads what comes in and closes it in the end, in the netpoller
+// until a datagram or the first of its queries' deadlines comes. A reply is
+// matched by ID and question, copied into the call, and wakes who waits for it.
+//
+// To a forger (RFC 5452, 4 to 9): one forged datagram is taken for the answer to a
+// query with a chance of one in the ports there are, times 65,536 IDs, however
+// many others are in flight, on its port or elsewhere: those have other
+// questions, since the cache has no question in flight twice. What sharing
+// ports costs is that they live on: who finds one out, say by how fast ICMP
+// messages come back, has to guess only the ID of what goes there next. So ports
+// retire, after maxUses queries, after expire, which was the same with one query
+// at a time on each, and after maxStrays wrong guesses; and which query goes
+// there is drawn.
+type udp struct {
+	to *net.UDPAddr
+	ports
+	slots   slots // one value per query in flight
+	batches sync.Pool
+	readers sync.WaitGroup
+	strays  *atomic.Uint64
+
+	mu     sync.Mutex
+	open   []*port            // those that take new queries
+	live   map[*port]struct{} // those that have a socket
+	closed bool
+
+	hits, misses atomic.Uint64
 }
 
-// talk is [protocol.talk].
-func (u udp) talk(conn net.Conn, c *call) (msg []byte, keep bool, err error) {
-	if _, err := conn.Write(c.message()); err != nil {
-		return nil, false, err
+// newUDP opens no socket yet. Datagrams that answer nothing are counted in strays.
+func newUDP(to netip.AddrPort, bounds ports, strays *atomic.Uint64) *udp {
+	if bounds.expire <= 0 {
+		bounds.open = 0
 	}
-	for {
-		n, err := conn.Read(c.reply[:datagramRoom+1])
-		if err != nil {
-			return nil, false, err
+	return &udp{
+		to:      net.UDPAddrFromAddrPort(to),
+		ports:   bounds,
+		slots:   make(slots, bounds.busy),
+		batches: sync.Pool{New: func() any { return newBatch() }},
+		strays:  strays,
+		live:    make(map[*port]struct{}),
+	}
+}
+
+// exchange is [transport.exchange]. It may give the query in c another ID.
+func (t *udp) exchange(ctx context.Context, c *call, until time.Time) ([]byte, error) {
+	if err := t.slots.take(ctx, until); err != nil {
+		return nil, err
+	}
+	defer t.slots.leave()
+	c.until = until
+	p := t.board(c)
+	if p == nil {
+		var err error
+		if p, err = t.dial(c); err != nil {
+			return nil, err
 		}
-		msg := c.reply[:n]
-		if !c.accepts(msg) {
+	}
+	if err := c.sendFrom(p.raw); err != nil {
+		t.broken(p, err) // c among all others
+	}
+	return t.wait(ctx, p, c)
+}
+
+// board puts c on an open port, or gives nil if it needs a new one.
+func (t *udp) board(c *call) *port {
+	draw := int(c.id())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.open)
+	if n == 0 {
+		return nil
+	}
+	p := t.open[draw%n]
+	if p.flying > 0 && n < t.ports.open {
+		return nil
+	}
+	if time.Since(p.since) >= t.expire {
+		t.retire(p)
+		return nil
+	}
+	t.hits.Add(1)
+	t.put(p, c)
+	return p
+}
+
+// dial opens a port for c. The kernel draws its number from a generator of its
+// own, out of ip_local_port_range. The port stays for others if there is place,
+// which several that dial at the same time may compete for.
+func (t *udp) dial(c *call) (*port, error) {
+	t.misses.Add(1)
+	conn, err := net.DialUDP("udp", nil, t.to)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	p := &port{conn: conn, raw: raw, since: time.Now()}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		conn.Close()
+		return nil, ErrClosed
+	}
+	t.live[p] = struct{}{}
+	if len(t.open) < t.ports.open {
+		t.open = append(t.open, p)
+	} else {
+		p.retired = true
+	}
+	t.put(p, c)
+	t.readers.Go(func() { t.read(p) })
+	return p, nil
+}
+
+// put is the start of c's flight on p; t is locked.
+func (t *udp) put(p *port, c *call) {
+	p.put(c)
+	p.wake(c.until)
+	if p.uses == maxUses {
+		t.retire(p)
+	}
+}
+
+// retire takes p out of the open ports; t is locked.
+func (t *udp) retire(p *port) {
+	p.retired = true
+	if i := slices.Index(t.open, p); i >= 0 {
+		t.open = slices.Delete(t.open, i, i+1)
+	}
+	if p.over() {
+		p.wake(longAgo)
+	}
+}
+
+// broken ends what is in flight on p, whose socket gave err.
+func (t *udp) broken(p *port, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.fail(err)
+	t.retire(p)
+}
+
+// wait is the flight of c on p: until it ends, or ctx does.
+func (t *udp) wait(ctx context.Context, p *port, c *call) ([]byte, error) {
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if t.withdraw(p, c) {
+			return nil, ctx.Err()
+		}
+		<-c.done
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.reply[:c.got], nil
+}
+
+// withdraw takes c off p; false if its flight has ended.
+func (t *udp) withdraw(p *port, c *call) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(p.calls[:p.flying], c)
+	if i < 0 {
+		return false
+	}
+	p.remove(i)
+	if p.over() {
+		p.wake(longAgo)
+	}
+	return true
+}
+
+// read is the goroutine of p.
+func (t *udp) read(p *port) {
+	drain := func(fd uintptr) bool { return t.drain(p, fd) }
+	for {
+		if err := p.raw.Read(drain); err != nil && !timedOut(err) {
+			p.failed = err
+		}
+		if t.settle(p) {
+			break
+		}
+	}
+	p.conn.Close()
+}
+
+// drain delivers what waits on p's socket; true is for p to be settled. False is
+// for the netpoller to wait: what comes after the last read wakes it up.
+func (t *udp) drain(p *port, fd uintptr) bool {
+	b := t.batches.Get().(*batch)
+	defer t.batches.Put(b)
+	for {
+		n, err := b.read(fd)
+		over := n > 0 && t.deliver(p, b, n)
+		p.failed = err
+		if over || err != nil {
+			return true
+		}
+		if n < batchSize {
+			return false
+		}
+	}
+}
+
+// deliver hands the first n datagrams of b to the calls in flight on p, and reports
+// whether p is over. Who waits runs when all of them are handed out.
+func (t *udp) deliver(p *port, b *batch, n int) (over bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range n {
+		if p.deliver(b.datagram(i)) {
 			continue
 		}
-		if n > datagramRoom { // the kernel has cut the rest off
-			msg[2] |= tcBit
+		t.strays.Add(1)
+		if p.strays++; p.strays == maxStrays {
+			t.retire(p)
 		}
-		return msg, true, nil
+	}
+	return p.over()
+}
+
+// settle does what is to be done about p beside reading: flights end whose time is
+// over, all of them if the socket has failed. It reports whether p is over, which
+// then is t's no more.
+func (t *udp) settle(p *port) (over bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.failed != nil {
+		p.fail(p.failed)
+		t.retire(p)
+	}
+	p.alarm = p.expire(time.Now())
+	p.conn.SetReadDeadline(p.alarm)
+	if p.over() {
+		delete(t.live, p)
+	}
+	return p.over()
+}
+
+// sweep is [transport.sweep].
+func (t *udp) sweep(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := len(t.open) - 1; i >= 0; i-- {
+		if p := t.open[i]; now.Sub(p.since) >= t.expire {
+			t.retire(p)
+		}
 	}
 }
+
+// close is [transport.close].
+func (t *udp) close() {
+	t.mu.Lock()
+	t.closed = true
+	for p := range t.live {
+		p.fail(ErrClosed)
+		t.retire(p)
+	}
+	t.mu.Unlock()
+	t.readers.Wait()
+}
+
+// reuse is [transport.reuse].
+func (t *udp) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }
