@@ -118,14 +118,14 @@ func live(p *Pool) int {
 	n := 0
 	for _, s := range p.servers {
 		for _, via := range []transport{s.udp, s.tcp, s.probes} {
-			n += held(via)
+			n += sockets(via)
 		}
 	}
 	return n
 }
 
-// held counts the connections via holds.
-func held(via transport) int {
+// sockets counts the connections via holds.
+func sockets(via transport) int {
 	switch t := via.(type) {
 	case *conns:
 		t.mu.Lock()
@@ -219,7 +219,7 @@ func TestDialBehindClose(t *testing.T) {
 		if _, err := via.exchange(t.Context(), c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
 			t.Errorf("%T after close: %v, want ErrClosed", via, err)
 		}
-		if held(via) != 0 {
+		if sockets(via) != 0 {
 			t.Errorf("%T after close holds a connection", via)
 		}
 	}

@@ -1,0 +1,197 @@
+package upstream
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// landed gives how c's flight ended, and whether it has.
+func landed(c *call) (err error, over bool) {
+	select {
+	case <-c.done:
+		return c.err, true
+	default:
+		return nil, false
+	}
+}
+
+// TestPortAgainstModel flies calls on a port in random order and holds what comes
+// of each against a list of those that should be in the air.
+func TestPortAgainstModel(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	start := time.Now()
+	broken := errors.New("broken")
+	var p port
+	var air []*call
+	drop := func(i int) *call {
+		c := air[i]
+		air[i] = air[len(air)-1]
+		air = air[:len(air)-1]
+		return c
+	}
+	for step := range 20_000 {
+		switch op := random.IntN(100); {
+		case op < 50 && len(air) < maxUses:
+			c := fixedCall(t) // all have the same ID, so that each must draw another
+			c.until = start.Add(time.Duration(random.IntN(1000)))
+			p.put(c)
+			air = append(air, c)
+		case op < 80 && len(air) > 0:
+			i := random.IntN(len(air))
+			reply := address(append([]byte(nil), air[i].message()...))
+			if op < 55 { // the right ID, another question
+				reply[headerLen+1] ^= 1
+				if p.deliver(reply) {
+					t.Fatalf("step %d: a reply to another question is taken", step)
+				}
+				break
+			}
+			if !p.deliver(reply) {
+				t.Fatalf("step %d: the reply is not taken", step)
+			}
+			c := drop(i)
+			if err, over := landed(c); err != nil || !over || string(c.reply[:c.got]) != string(reply) {
+				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.got])
+			}
+			if p.deliver(reply) {
+				t.Fatalf("step %d: the reply is taken twice", step)
+			}
+		case op < 90 && len(air) > 0:
+			p.remove(p.find(drop(random.IntN(len(air))).sentID()))
+		case op < 98:
+			now := start.Add(time.Duration(random.IntN(1000)))
+			next := p.expire(now)
+			var first time.Time
+			for i := len(air) - 1; i >= 0; i-- {
+				if until := air[i].until; until.After(now) {
+					if first.IsZero() || until.Before(first) {
+						first = until
+					}
+				} else if err, over := landed(drop(i)); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatalf("step %d: a call whose time is over: landed %t, with %v", step, over, err)
+				}
+			}
+			if !next.Equal(first) {
+				t.Fatalf("step %d: the next call expires at %v, want %v", step, next, first)
+			}
+		case op == 99:
+			p.fail(broken)
+			for len(air) > 0 {
+				if err, over := landed(drop(0)); !over || !errors.Is(err, broken) {
+					t.Fatalf("step %d: a call on a broken port: landed %t, with %v", step, over, err)
+				}
+			}
+		}
+		checkPort(t, &p, air)
+	}
+}
+
+// checkPort compares what p has in flight with air.
+func checkPort(t *testing.T, p *port, air []*call) {
+	t.Helper()
+	if p.flying != len(air) {
+		t.Fatalf("%d calls in flight, want %d", p.flying, len(air))
+	}
+	ids := map[uint16]bool{}
+	for _, c := range air {
+		i := p.find(c.sentID())
+		if i < 0 || p.calls[i] != c {
+			t.Fatalf("ID %d leads to another call", c.sentID())
+		}
+		if _, over := landed(c); over {
+			t.Fatal("a call in flight has landed")
+		}
+		ids[c.sentID()] = true
+	}
+	if len(ids) != len(air) {
+		t.Fatalf("%d calls have %d IDs", len(air), len(ids))
+	}
+	for _, c := range p.calls[p.flying:] {
+		if c != nil {
+			t.Fatal("a call that has landed is held")
+		}
+	}
+}
+
+// TestBatch reads what is there, in both ways, and finds the socket empty or
+// broken when it is.
+func TestBatch(t *testing.T) {
+	for name, plain := range map[string]bool{"recvmmsg": false, "recvfrom": true} {
+		t.Run(name, func(t *testing.T) {
+			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fds[1])
+			b := newBatch()
+			b.plain = plain
+			read := func(want int) {
+				t.Helper()
+				if n, err := b.read(uintptr(fds[1])); n != want || err != nil {
+					t.Fatalf("%d datagrams read, %v; want %d", n, err, want)
+				}
+			}
+			read(0)
+			for i := range batchSize + 3 {
+				msg := make([]byte, 2+i)
+				binary.BigEndian.PutUint16(msg, uint16(i))
+				if err := send(uintptr(fds[0]), msg); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, round := range []struct{ first, n int }{{0, batchSize}, {batchSize, 3}} {
+				read(round.n)
+				for i := range round.n {
+					msg, nth := b.datagram(i), round.first+i
+					if len(msg) != 2+nth || int(binary.BigEndian.Uint16(msg)) != nth {
+						t.Errorf("datagram %d is %x", nth, msg)
+					}
+				}
+			}
+			if err := send(uintptr(fds[0]), make([]byte, 2*datagramRoom)); err != nil {
+				t.Fatal(err)
+			}
+			read(1)
+			if n := len(b.datagram(0)); n != datagramRoom+1 {
+				t.Errorf("%d bytes of a datagram that is longer than any, want %d", n, datagramRoom+1)
+			}
+			unix.Close(fds[0])
+			if err := send(uintptr(fds[1]), []byte{1}); err == nil {
+				t.Error("sending to a closed socket is no error")
+			}
+			if b.plain != plain {
+				t.Error("the way of reading has changed")
+			}
+		})
+	}
+	if _, err := newBatch().read(^uintptr(0)); !errors.Is(err, unix.EBADF) {
+		t.Errorf("reading what is no socket: %v, want EBADF", err)
+	}
+}
+
+// TestProbeReply: what a probe takes for a reply has its ID, and no more.
+func TestProbeReply(t *testing.T) {
+	c := fixedCall(t)
+	c.probe = true
+	var p port
+	p.put(c)
+	reply := make([]byte, headerLen)
+	copy(reply, c.message()[:2])
+	if p.deliver(reply) {
+		t.Error("a query is taken for a reply")
+	}
+	reply[2] |= qrBit
+	if wire.Matches(reply, c.message()) || !p.deliver(reply) {
+		t.Error("a bare header with the probe's ID is not taken")
+	}
+}

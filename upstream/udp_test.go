@@ -1,0 +1,418 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// lone makes the transport to f of a Pool of its own one with these bounds.
+func lone(t *testing.T, f *fake, bounds ports) (*Pool, *udp) {
+	t.Helper()
+	cfg := directive(f)
+	cfg.MaxFails, cfg.ReadTimeout = 0, time.Hour // no probes; nothing fails but for a reason
+	p := start(t, cfg)
+	s := p.servers[0]
+	via := newUDP(f.addr, bounds, &s.strays)
+	s.udp = via
+	return p, via
+}
+
+// ask has one exchange, which must succeed.
+func ask(t *testing.T, p *Pool, name string) {
+	t.Helper()
+	if _, err := p.Exchange(t.Context(), question(t, name), false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holding answers everything but questions below hold.test.
+func holding(r request) {
+	if !strings.HasSuffix(r.Question[0].Name, "hold.test.") {
+		answers(r)
+	}
+}
+
+// inFlight counts the calls on via's ports.
+func (t *udp) inFlight() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for p := range t.live {
+		n += p.flying
+	}
+	return n
+}
+
+// hold starts an exchange that gets no answer before the server changes.
+func hold(t *testing.T, p *Pool, via *udp, ctx context.Context) (result chan error) {
+	t.Helper()
+	before := via.inFlight()
+	q := question(t, "hold.test.")
+	result = make(chan error, 1)
+	go func() {
+		_, err := p.Exchange(ctx, q, false)
+		result <- err
+	}()
+	eventually(t, "one more query is in flight", func() bool { return via.inFlight() == before+1 })
+	return result
+}
+
+// TestRetiredPortDrains: a port that has carried all its queries is closed with
+// the last answer and not before.
+func TestRetiredPortDrains(t *testing.T) {
+	f := startFake(t, holding)
+	p, via := lone(t, f, ports{busy: 4, open: 1, expire: time.Hour})
+	ask(t, p, "first.test.")
+	held := hold(t, p, via, t.Context())
+	for range maxUses - 2 {
+		ask(t, p, "more.test.")
+	}
+	if hits, misses := via.reuse(); hits != maxUses-1 || misses != 1 {
+		t.Fatalf("%d queries found a port open and %d not, want all but the first to", hits, misses)
+	}
+	ask(t, p, "next.test.")
+	if _, misses := via.reuse(); misses != 2 {
+		t.Errorf("%d ports were opened for %d queries, want 2", misses, maxUses+1)
+	}
+	if n := sockets(via); n != 2 {
+		t.Errorf("%d ports are live, want the new one and the one that waits", n)
+	}
+	var waits request
+	for _, r := range f.requests() {
+		if r.Question[0].Name == "hold.test." {
+			waits = r
+		}
+	}
+	answers(waits)
+	if err := <-held; err != nil {
+		t.Errorf("the answer to a retired port: %v", err)
+	}
+	eventually(t, "the retired port is closed", func() bool { return sockets(via) == 1 })
+}
+
+// TestPortExpires: a port takes no query after its time, and is closed though none
+// comes.
+func TestPortExpires(t *testing.T) {
+	f := startFake(t, holding)
+	p, via := lone(t, f, ports{busy: 4, open: 1, expire: time.Hour})
+	ask(t, p, "first.test.")
+	via.mu.Lock()
+	via.open[0].since = time.Now().Add(-time.Hour)
+	via.mu.Unlock()
+	ask(t, p, "next.test.")
+	if hits, misses := via.reuse(); hits != 0 || misses != 2 {
+		t.Errorf("%d hits and %d misses, want a port for each", hits, misses)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	held := hold(t, p, via, ctx)
+	via.sweep(time.Now().Add(2 * time.Hour))
+	eventually(t, "the first port is closed", func() bool { return sockets(via) == 1 })
+	cancel()
+	if err := <-held; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled on a retired port: %v", err)
+	}
+	eventually(t, "the second port is closed", func() bool { return sockets(via) == 0 })
+}
+
+// TestGuessedPort: after so many datagrams that answer nothing a port gets no more
+// queries, and those in flight still get their answers.
+func TestGuessedPort(t *testing.T) {
+	f := startFake(t, func(r request) {
+		if r.nth == 1 {
+			for range maxStrays {
+				wrong := r.answer(2)
+				wrong.Id++
+				r.reply(wrong)
+			}
+		}
+		answers(r)
+	})
+	p, via := lone(t, f, ports{busy: 4, open: 1, expire: time.Hour})
+	ask(t, p, "first.test.")
+	ask(t, p, "next.test.")
+	if _, misses := via.reuse(); misses != 2 {
+		t.Errorf("%d ports were opened, want a second one", misses)
+	}
+	if n := p.Stats().Servers[0].Strays; n != maxStrays {
+		t.Errorf("%d strays are counted, want %d", n, maxStrays)
+	}
+	eventually(t, "the first port is closed", func() bool { return sockets(via) == 1 })
+}
+
+// TestPortsUnderLoad: more ports are opened while all are busy, up to the bound,
+// and queries spread over them.
+func TestPortsUnderLoad(t *testing.T) {
+	f := startFake(t, holding)
+	p, via := lone(t, f, ports{busy: 200, open: 4, expire: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	var all []chan error
+	for range 100 {
+		all = append(all, hold(t, p, via, ctx))
+	}
+	from := map[netip.AddrPort]int{}
+	eventually(t, "the server has all queries", func() bool { return len(f.requests()) == 100 })
+	for _, r := range f.requests() {
+		from[r.from]++
+	}
+	if len(from) != 4 || sockets(via) != 4 {
+		t.Errorf("100 queries at once came from %d ports, and %d are live; want 4", len(from), sockets(via))
+	}
+	for port, n := range from {
+		if n < 5 || n > 50 { // 25 expected; by chance once in a million runs
+			t.Errorf("%d of 100 queries came from %v", n, port)
+		}
+	}
+	cancel()
+	for _, held := range all {
+		if err := <-held; !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
+		}
+	}
+	if n := via.inFlight(); n != 0 {
+		t.Errorf("%d queries are in flight after all were cancelled", n)
+	}
+	ask(t, p, "next.test.")
+	if hits, _ := via.reuse(); hits == 0 {
+		t.Error("a port whose queries were cancelled is not used again")
+	}
+}
+
+// TestBusy: no more queries are in flight than the bound says; others wait for a
+// place, and get it.
+func TestBusy(t *testing.T) {
+	f := startFake(t, silence)
+	p, via := lone(t, f, ports{busy: 3, open: 2, expire: time.Hour})
+	var wg sync.WaitGroup
+	for i := range 12 {
+		q := question(t, fmt.Sprintf("n%d.test.", i))
+		wg.Go(func() {
+			if _, err := p.Exchange(context.Background(), q, false); err != nil {
+				t.Errorf("an exchange that had to wait failed: %v", err)
+			}
+		})
+	}
+	for answered := 0; answered < 12; answered++ {
+		eventually(t, "as many queries as may be are in flight", func() bool {
+			return len(f.requests()) == min(3+answered, 12) && via.inFlight() <= 3
+		})
+		answers(f.requests()[answered])
+	}
+	wg.Wait()
+}
+
+// TestRefusedFailsAll: an ICMP error ends every flight on its port at once.
+func TestRefusedFailsAll(t *testing.T) {
+	f := startFake(t, holding)
+	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
+	ask(t, p, "first.test.")
+	var all []chan error
+	for range 4 {
+		all = append(all, hold(t, p, via, t.Context()))
+	}
+	f.udp.Close()
+	if _, err := p.Exchange(t.Context(), question(t, "next.test."), false); !errors.Is(err, ErrFailed) {
+		t.Errorf("with nobody there: %v, want ErrFailed", err)
+	}
+	for _, held := range all {
+		if err := <-held; !errors.Is(err, ErrFailed) {
+			t.Errorf("in flight to where nobody is any more: %v, want ErrFailed", err)
+		}
+	}
+	eventually(t, "the ports are closed", func() bool { return sockets(via) == 0 })
+}
+
+// hostile is a server that holds back replies and sends what it should not. The
+// address in each good answer is made from its name.
+type hostile struct {
+	mu     sync.Mutex
+	random *rand.Rand
+	late   []request
+}
+
+func (h *hostile) script(r request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	good := r.answer(1)
+	good.Answer[0].(*dns.A).A = addressOf(r.Question[0].Name)
+	switch h.random.IntN(10) {
+	case 0: // dropped
+	case 1: // later, in another order, more than once
+		h.late = append(h.late, r)
+		h.random.Shuffle(len(h.late), func(i, j int) { h.late[i], h.late[j] = h.late[j], h.late[i] })
+		for _, old := range h.late {
+			m := old.answer(1)
+			m.Answer[0].(*dns.A).A = addressOf(old.Question[0].Name)
+			old.reply(m)
+		}
+		h.late = h.late[:len(h.late)/2]
+	case 2:
+		r.reply(good)
+		r.reply(good)
+	case 3: // an answer to somebody else's question, under this ID
+		other := good.Copy()
+		other.Question[0].Name = fmt.Sprintf("n%d.test.", h.random.IntN(hostileNames))
+		other.Answer[0].Header().Name = other.Question[0].Name
+		r.reply(other)
+		r.reply(good)
+	case 4: // this answer, under every ID nearby
+		for range 20 {
+			other := good.Copy()
+			other.Answer[0].(*dns.A).A = net.IPv4(10, 0, 0, 0)
+			if other.Id = uint16(h.random.Uint32()); other.Id != r.Id {
+				r.reply(other)
+			}
+		}
+		r.reply(good)
+	case 5:
+		for _, b := range strays(r) {
+			r.send(b)
+		}
+		r.reply(good)
+	case 6:
+		r.send(r.pack(good)[:h.random.IntN(headerLen)])
+		r.reply(good)
+	default:
+		r.reply(good)
+	}
+}
+
+const hostileNames = 3000
+
+func addressOf(name string) net.IP {
+	var n int
+	fmt.Sscanf(name, "n%d.", &n)
+	return net.IPv4(192, 1+byte(n>>16), byte(n>>8), byte(n))
+}
+
+// TestHostile has many exchanges at once with a hostile server, a dead one and a
+// port where nobody is: each gets its own answer or an error, and nothing is left
+// behind.
+func TestHostile(t *testing.T) {
+	for name, plain := range map[string]bool{"recvmmsg": false, "recvfrom": true} {
+		t.Run(name, func(t *testing.T) {
+			goroutines, before := runtime.NumGoroutine(), openSockets(t)
+			t.Run("exchanges", func(t *testing.T) { besiege(t, plain) })
+			eventually(t, "goroutines and sockets are gone", func() bool {
+				return runtime.NumGoroutine() <= goroutines && openSockets(t) <= before
+			})
+		})
+	}
+}
+
+func besiege(t *testing.T, plain bool) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	h := &hostile{random: rand.New(rand.NewPCG(seed, 0))}
+	bad, dead, gone := startFake(t, h.script), startFake(t, silence), startFake(t, silence)
+	gone.udp.Close()
+	cfg := directive(bad, dead, bad, gone)
+	cfg.Policy = config.PolicyRoundRobin
+	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond
+	p := start(t, cfg)
+	for _, s := range p.servers {
+		via := newUDP(s.to, ports{busy: 40, open: 4, expire: 20 * time.Millisecond}, &s.strays)
+		via.batches.New = func() any {
+			b := newBatch()
+			b.plain = plain
+			return b
+		}
+		s.udp = via
+	}
+	var answered, next atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for n := next.Add(1); n <= hostileNames; n = next.Add(1) {
+				if exchangeHostile(t, p, fmt.Sprintf("n%d.test.", n)) {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if answered.Load() == 0 {
+		t.Error("no exchange was answered")
+	}
+	for _, s := range p.servers {
+		if n := s.udp.(*udp).inFlight(); n != 0 {
+			t.Errorf("%d queries are in flight to %s after all have ended", n, s.name)
+		}
+		if n := len(s.udp.(*udp).slots); n != 0 {
+			t.Errorf("%d places are taken at %s", n, s.name)
+		}
+	}
+	if p.Stats().Servers[0].Strays == 0 {
+		t.Error("no stray is counted")
+	}
+	p.Close()
+	if n := live(p); n != 0 {
+		t.Errorf("%d sockets are held by a closed pool", n)
+	}
+}
+
+// exchangeHostile reports whether an exchange was answered, and fails the test
+// if that was wrong. Some give up halfway.
+func exchangeHostile(t *testing.T, p *Pool, name string) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if rand.IntN(10) == 0 {
+		go cancel()
+	}
+	q := question(t, name)
+	resp, err := p.Exchange(ctx, q, false)
+	if err != nil {
+		if !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrFailed) && !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		return false
+	}
+	var reply wire.Reply
+	reply.Start(nil, q)
+	reply.Pass(resp.Packed)
+	var m dns.Msg
+	if err := m.Unpack(reply.Finish(wire.MaxMessage)); err != nil {
+		t.Errorf("%s: the answer is no message: %v", name, err)
+		return false
+	}
+	var got []string
+	for _, rr := range m.Answer {
+		got = append(got, rr.Header().Name+" "+rr.(*dns.A).A.String())
+	}
+	if d := cmp.Diff([]string{name + " " + addressOf(name).String()}, got); d != "" {
+		t.Errorf("%s has another's answer (-want +got):\n%s", name, d)
+	}
+	return true
+}
+
+// openSockets counts the process's sockets.
+func openSockets(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range files {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
+}
