@@ -10,14 +10,15 @@
 // resolve does not take a good server out of service.
 //
 // Replies are hard to forge (RFC 5452): every query has an ID from the system's
-// generator, travels alone on a connected socket, so that the kernel drops what
-// comes from any other address and port, and each socket's port is drawn by the
-// kernel and retired after [maxUses] queries. What arrives with another ID or
-// question is counted and dropped, and the wait goes on.
+// generator and goes out of one of a few connected sockets, drawn at random, so
+// that the kernel drops what comes from any other address and port; ports are
+// drawn by the kernel and soon retired ([udp] says what that is worth). What
+// arrives with another ID or question is counted and dropped, and the wait goes
+// on.
 //
 // Messages stay bytes from end to end: internal/wire builds the query, checks
-// the reply and packs it. One goroutine per Pool closes idle connections; a
-// query starts none.
+// the reply and packs it. One goroutine per Pool retires what is idle or old,
+// one per UDP socket reads; a query starts none.
 package upstream
 
 import (

@@ -13,13 +13,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// landed gives how c's flight ended, and whether it has.
-func landed(c *call) (err error, over bool) {
+// landed reports whether c's flight has ended, and how.
+func landed(c *call) (over bool, err error) {
 	select {
 	case <-c.done:
-		return c.err, true
+		return true, c.err
 	default:
-		return nil, false
+		return false, nil
 	}
 }
 
@@ -60,7 +60,7 @@ func TestPortAgainstModel(t *testing.T) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
 			c := drop(i)
-			if err, over := landed(c); err != nil || !over || string(c.reply[:c.got]) != string(reply) {
+			if over, err := landed(c); err != nil || !over || string(c.reply[:c.got]) != string(reply) {
 				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.got])
 			}
 			if p.deliver(reply) {
@@ -77,7 +77,7 @@ func TestPortAgainstModel(t *testing.T) {
 					if first.IsZero() || until.Before(first) {
 						first = until
 					}
-				} else if err, over := landed(drop(i)); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
+				} else if over, err := landed(drop(i)); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatalf("step %d: a call whose time is over: landed %t, with %v", step, over, err)
 				}
 			}
@@ -87,7 +87,7 @@ func TestPortAgainstModel(t *testing.T) {
 		case op == 99:
 			p.fail(broken)
 			for len(air) > 0 {
-				if err, over := landed(drop(0)); !over || !errors.Is(err, broken) {
+				if over, err := landed(drop(0)); !over || !errors.Is(err, broken) {
 					t.Fatalf("step %d: a call on a broken port: landed %t, with %v", step, over, err)
 				}
 			}
@@ -108,7 +108,7 @@ func checkPort(t *testing.T, p *port, air []*call) {
 		if i < 0 || p.calls[i] != c {
 			t.Fatalf("ID %d leads to another call", c.sentID())
 		}
-		if _, over := landed(c); over {
+		if over, _ := landed(c); over {
 			t.Fatal("a call in flight has landed")
 		}
 		ids[c.sentID()] = true

@@ -238,6 +238,35 @@ func TestRefusedFailsAll(t *testing.T) {
 	eventually(t, "the ports are closed", func() bool { return sockets(via) == 0 })
 }
 
+// TestBrokenPort: an error that a sender meets ends the flights of all others too.
+func TestBrokenPort(t *testing.T) {
+	f := startFake(t, silence)
+	_, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
+	conn, err := net.DialUDP("udp", nil, via.to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p := &port{conn: conn}
+	via.open = append(via.open, p)
+	var all []*call
+	for range 3 {
+		c := fixedCall(t)
+		p.put(c)
+		all = append(all, c)
+	}
+	broken := errors.New("broken")
+	via.broken(p, broken)
+	for i, c := range all {
+		if over, err := landed(c); !over || !errors.Is(err, broken) {
+			t.Errorf("call %d: landed %t, with %v", i, over, err)
+		}
+	}
+	if !p.over() || len(via.open) != 0 {
+		t.Error("a broken port takes queries")
+	}
+}
+
 // hostile is a server that holds back replies and sends what it should not. The
 // address in each good answer is made from its name.
 type hostile struct {
