@@ -58,6 +58,7 @@ type Server struct {
 	listeners map[netip.AddrPort]*listener
 	waiting   chan struct{}
 	running   sync.WaitGroup // readers, connections and waiting queries
+	crew      crew           // what UDP queries wait in
 	stop      context.CancelFunc
 	ctx       context.Context
 
@@ -75,6 +76,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 		limits:    limits,
 		listeners: make(map[netip.AddrPort]*listener),
 		waiting:   make(chan struct{}, limits.Waiting),
+		crew:      crew{next: make(chan *datagram), idle: make(chan struct{}, idleCrew)},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
@@ -195,6 +197,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.stop()
 	<-finished // whatever waits, waits for s.ctx too
+	s.crew.all.Wait()
 	return err
 }
 

@@ -127,28 +127,44 @@ func kept(buf, msg []byte) []byte {
 	return buf
 }
 
-// datagram is one UDP query that waits, with buffers of its own.
+// datagram is one UDP query that waits, with buffers of its own, and the rest of
+// its way: from at on rt, and out of port.
 type datagram struct {
 	exchange
-	in  [maxUDPQuery]byte
-	out []byte
-	to  origin
+	in   [maxUDPQuery]byte
+	out  []byte
+	to   origin
+	rt   *Routes
+	port port
+	at   step
 }
 
 // datagrams keeps those that are done, for the next that have to wait.
 var datagrams = sync.Pool{New: func() any { return &datagram{out: make([]byte, 0, replyBuffer)} }}
 
-// detach copies x and completes the copy in a goroutine of its own.
+// detach copies x and has a goroutine complete the copy.
 func (s *Server) detach(rt *Routes, p port, x *exchange, at step, from *origin) {
 	w := datagrams.Get().(*datagram)
 	x.detach(&w.exchange, w.in[:], w.out)
-	w.to = *from
-	s.running.Go(func() {
-		defer s.release()
-		if msg := s.wait(rt, &w.exchange, at, w.q.Limit()); msg != nil {
-			p.send(&w.to, msg)
-			w.out = kept(w.out, msg)
-		}
-		datagrams.Put(w)
-	})
+	w.to, w.rt, w.port, w.at = *from, rt, p, at
+	s.running.Add(1)
+	if !s.crew.hand(w) {
+		s.crew.all.Go(func() {
+			for ; w != nil; w = s.crew.rest(s.ctx) {
+				s.complete(w)
+			}
+		})
+	}
+}
+
+// complete is the rest of w's way.
+func (s *Server) complete(w *datagram) {
+	defer s.running.Done()
+	defer s.release()
+	if msg := s.wait(w.rt, &w.exchange, w.at, w.q.Limit()); msg != nil {
+		w.port.send(&w.to, msg)
+		w.out = kept(w.out, msg)
+	}
+	w.rt, w.port = nil, nil // may be gone before the next query
+	datagrams.Put(w)
 }
