@@ -11,7 +11,7 @@ import (
 // port is one connected socket and the calls in flight on it. What its reader
 // alone uses stands first; the lock of its [udp] guards the rest.
 type port struct {
-	conn *net.UDPConn
+	conn net.Conn
 	raw  syscall.RawConn
 	// failed is why the socket can't be used any more.
 	failed error
@@ -113,7 +113,7 @@ var longAgo = time.Unix(1, 0)
 func (p *port) wake(at time.Time) {
 	if p.alarm.IsZero() || at.Before(p.alarm) {
 		p.alarm = at
-		p.conn.SetReadDeadline(at)
+		_ = p.conn.SetReadDeadline(at) // fails on a closed socket, whose reader is gone
 	}
 }
 

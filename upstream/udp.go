@@ -143,16 +143,15 @@ func (t *udp) dial(c *call) (*port, error) {
 	if err != nil {
 		return nil, err
 	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		conn.Close()
+	p := &port{conn: conn, since: time.Now()}
+	if p.raw, err = conn.SyscallConn(); err != nil {
+		p.conn.Close()
 		return nil, err
 	}
-	p := &port{conn: conn, raw: raw, since: time.Now()}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		conn.Close()
+		p.conn.Close()
 		return nil, ErrClosed
 	}
 	t.live[p] = struct{}{}
@@ -285,7 +284,7 @@ func (t *udp) settle(p *port) (over bool) {
 		t.retire(p)
 	}
 	p.alarm = p.expire(time.Now())
-	p.conn.SetReadDeadline(p.alarm)
+	_ = p.conn.SetReadDeadline(p.alarm)
 	if p.over() {
 		delete(t.live, p)
 	}

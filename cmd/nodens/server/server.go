@@ -31,7 +31,7 @@ import (
 type Limits struct {
 	// Waiting is the number of queries that wait for upstreams at once, over all
 	// addresses. The default, 4096, is 800 queries/s that all time out after five
-	// seconds; each holds about 8 KiB and a socket.
+	// seconds; each holds about 16 KiB.
 	Waiting int
 	// Conns is the number of TCP connections at once per address, 1024 by default:
 	// as many sockets again as Waiting may take would run into the usual limit on
