@@ -7,7 +7,9 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -16,7 +18,11 @@ import (
 // namespace holds the Services that are asked for.
 const namespace = "bench"
 
-// startCluster starts an API server with the Services of every cluster workload;
+// endpointCount is the number of endpoints of a headless Service: those of a
+// small database or queue.
+const endpointCount = 5
+
+// startCluster starts an API server with what the sets of questions ask for;
 // the caller closes it.
 func startCluster(ctx context.Context, dir string) (*apiserver.Server, error) {
 	api, err := apiserver.Open(ctx, dir)
@@ -48,7 +54,7 @@ func fillCluster(ctx context.Context, api *apiserver.Server) error {
 	for w := range writers {
 		wg.Go(func() {
 			for i := w; i < nameCount && errs[w] == nil; i += writers {
-				_, errs[w] = client.CoreV1().Services(namespace).Create(ctx, service(i), metav1.CreateOptions{})
+				errs[w] = fill(ctx, client, i)
 			}
 		})
 	}
@@ -56,12 +62,49 @@ func fillCluster(ctx context.Context, api *apiserver.Server) error {
 	return errors.Join(errs...)
 }
 
-// service is the Service with the number i; the API server gives it an address.
-func service(i int) *corev1.Service {
-	return &corev1.Service{
+// fill writes the objects with the number i: a Service, a headless Service and
+// its endpoints.
+func fill(ctx context.Context, client kubernetes.Interface, i int) error {
+	services := client.CoreV1().Services(namespace)
+	ports := []corev1.ServicePort{{Name: "http", Port: 80}}
+	web := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("web-%04d", i)},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		Spec:       corev1.ServiceSpec{Ports: ports}, // the API server gives it an address
 	}
+	set := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("set-%04d", i)},
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: ports},
+	}
+	for _, s := range []*corev1.Service{web, set} {
+		if _, err := services.Create(ctx, s, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	_, err := client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, endpoints(set.Name, i), metav1.CreateOptions{})
+	return err
+}
+
+// endpoints are those of a headless Service, as the controller would write them:
+// the label is what tells an agent whose they are.
+func endpoints(service string, i int) *discoveryv1.EndpointSlice {
+	name, port := "http", int32(80)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: service + "-x",
+			Labels: map[string]string{
+				discoveryv1.LabelServiceName: service, corev1.IsHeadlessService: "",
+				discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
+			},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+	}
+	for n := range endpointCount {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", 128+(i>>8), i&255, n+1)},
+		})
+	}
+	return slice
 }
 
 // prepare builds what a cluster takes while all cores may still be used.

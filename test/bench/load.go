@@ -11,17 +11,6 @@ import (
 	"time"
 )
 
-// The load at saturation.
-const (
-	// clients is the number of sockets: a few pods at once. More change nothing
-	// for a server with one socket.
-	clients = 8
-	// outstanding is the number of queries under way. A hundred keep the
-	// server's core busy whatever the scheduler does on the other; the default
-	// receive buffer holds some 270, so none is dropped.
-	outstanding = 100
-)
-
 // load is one run of dnsperf.
 type load struct {
 	server port
@@ -29,6 +18,11 @@ type load struct {
 	file string
 	// length ends the run after a time; zero asks every question once.
 	length time.Duration
+	// tcp asks over connections that stay.
+	tcp bool
+	// clients is the number of sockets or connections, and outstanding that of the
+	// queries under way, over all of them.
+	clients, outstanding int
 }
 
 // outcome is what dnsperf says about its run.
@@ -48,8 +42,11 @@ var errNoLoad = errors.New("dnsperf is not installed; on Debian: apt-get install
 func (l load) run(ctx context.Context, on cores) (outcome, error) {
 	args := []string{
 		"-c", on.list(), "dnsperf", "-s", "127.0.0.1", "-p", l.server.String(), "-d", l.file,
-		"-c", strconv.Itoa(clients), "-T", strconv.Itoa(min(clients, len(on))), "-q", strconv.Itoa(outstanding),
+		"-c", strconv.Itoa(l.clients), "-T", strconv.Itoa(min(l.clients, len(on))), "-q", strconv.Itoa(l.outstanding),
 		"-O", "suppress=timeout,congestion",
+	}
+	if l.tcp {
+		args = append(args, "-m", "tcp")
 	}
 	if l.length > 0 {
 		args = append(args, "-l", strconv.FormatFloat(l.length.Seconds(), 'f', 3, 64))
@@ -67,10 +64,15 @@ func (l load) run(ctx context.Context, on cores) (outcome, error) {
 	return o, nil
 }
 
-// check returns an error unless every query was answered, with the rcode.
+// tolerance is the part of the queries that may be lost or answered otherwise: a
+// datagram that finds a full buffer while the machine does something else is no
+// reason to throw an hour's measurements away, and does not change a price.
+const tolerance = 0.001
+
+// check returns an error unless the queries were answered, with the rcode.
 func (o outcome) check(rcode string) error {
-	if o.completed == 0 || o.lost > 0 || o.rcodes[rcode] != o.completed {
-		return fmt.Errorf("of %d queries %d were answered and %d lost, with the rcodes %v; want all of them answered with %s",
+	if o.completed == 0 || float64(o.sent-min(o.sent, o.rcodes[rcode])) > tolerance*float64(o.sent) {
+		return fmt.Errorf("of %d queries %d were answered and %d lost, with the rcodes %v; want them answered with %s",
 			o.sent, o.completed, o.lost, o.rcodes, rcode)
 	}
 	return nil

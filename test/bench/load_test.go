@@ -85,6 +85,8 @@ func TestOutcomeCheck(t *testing.T) {
 		{"all answered", whole, true},
 		{"nothing asked", outcome{rcodes: map[string]uint64{}}, false},
 		{"one lost", outcome{sent: 6, completed: 5, lost: 1, rcodes: whole.rcodes}, false},
+		{"one of a thousand lost", outcome{sent: 1000, completed: 999, lost: 1, rcodes: map[string]uint64{"NOERROR": 999}}, true},
+		{"two of a thousand lost", outcome{sent: 1000, completed: 998, lost: 2, rcodes: map[string]uint64{"NOERROR": 998}}, false},
 		{"one refused", outcome{sent: 5, completed: 5, rcodes: map[string]uint64{"NOERROR": 4, "REFUSED": 1}}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

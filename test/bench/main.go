@@ -43,7 +43,7 @@ func main() {
 
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	plan := plan{progress: stderr}
+	plan := plan{progress: stderr, names: entries}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	// Five rounds are the fewest whose median stands two disturbed ones.
@@ -52,10 +52,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	// the ends of a measurement is less than a hundredth of it.
 	seconds := fs.Float64("seconds", 3, "`length` of one measurement")
 	fs.BoolVar(&plan.cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
+	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
+		return err
+	}
+	var err error
+	if plan.only, err = choose(*only); err != nil {
 		return err
 	}
 	plan.length = time.Duration(*seconds * float64(time.Second))
@@ -70,7 +75,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *out == "" {
 		return nil
 	}
-	text, err := r.page()
+	text, err := r.page(nil)
 	if err != nil {
 		return fmt.Errorf("writing -out %s: %w", *out, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/bench/pace"
 )
 
 // plan says what to measure.
@@ -21,41 +22,15 @@ type plan struct {
 	rounds int
 	// length is that of one measurement.
 	length time.Duration
-	// cluster includes the workloads that take an API server.
+	// names is how many names a cache is filled with to see what they take.
+	names int
+	// cluster includes the questions that take an API server.
 	cluster bool
+	// only is the choice of workloads and servers; empty is all.
+	only choice
 	// progress gets a line for each measurement.
 	progress io.Writer
 }
-
-// sample is one measurement.
-type sample struct {
-	outcome
-	// cpu is the server's time and kernel the part of it that the kernel's work
-	// takes, from 0 to 1.
-	cpu    time.Duration
-	kernel float64
-	// idle is how long the server's core had nothing to do.
-	idle time.Duration
-	// switches counts how often the server went to sleep.
-	switches uint64
-	// rss is the server's memory afterwards, in bytes.
-	rss uint64
-	// misses counts the questions that the upstream was asked meanwhile.
-	misses uint64
-}
-
-// price is the CPU time of a query in microseconds.
-func (s sample) price() float64 { return float64(s.cpu.Nanoseconds()) / 1e3 / float64(s.completed) }
-
-// others is the part of the core's time that went neither to the server nor to
-// waiting: to other processes, or to other virtual machines.
-func (s sample) others() float64 {
-	// The core's clock has ticks, so the sum may be a little over the time.
-	return max(0, 1-(s.cpu+s.idle).Seconds()/s.elapsed.Seconds())
-}
-
-// cell names a row of a table: a server under a workload.
-type cell struct{ server, workload string }
 
 // bench is a run: what is up while it lasts.
 type bench struct {
@@ -63,13 +38,15 @@ type bench struct {
 	dir          string
 	server, load cores
 	settled      bool // this process is pinned to load
-	upstream     *upstream
+	loop         *pace.Loop
+	stream       *dns.Server // the upstream over TCP
 	api          *apiserver.Server
 	kubeconfig   string // empty without an API server
 	binaries     map[string]string
 	workloads    []workload
-	files        map[string]string // data files by workload
-	lengths      map[string]int    // of an answer, by workload
+	files        map[string]string // data files by set
+	lengths      map[string]int    // of an answer, by set
+	fresh        uint32            // the next new name
 	running      []*running
 	report       *report
 }
@@ -84,15 +61,16 @@ func measure(ctx context.Context, p plan) (*report, error) {
 	b := &bench{
 		plan: p, dir: dir,
 		binaries: map[string]string{}, files: map[string]string{}, lengths: map[string]int{},
-		report: &report{plan: p, date: time.Now(), samples: map[cell][]sample{}},
+		report: &report{plan: p, date: time.Now(), samples: map[cell][]sample{}, rests: map[string][]rest{}, holds: map[string]hold{}},
 	}
 	defer b.close()
-	for _, w := range workloads {
-		if p.cluster || !w.cluster {
+	for _, w := range workloads() {
+		if (p.cluster || !w.cluster) && p.only.workload(w) {
 			b.workloads = append(b.workloads, w)
 		}
 	}
-	for _, step := range []func(context.Context) error{b.build, b.surround, b.startAll, b.warm, b.rounds} {
+	b.cluster = slices.ContainsFunc(b.workloads, func(w workload) bool { return w.questions.cluster })
+	for _, step := range []func(context.Context) error{b.build, b.surround, b.startAll, b.warm, b.rounds, b.memories} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -118,13 +96,19 @@ func (b *bench) build(ctx context.Context) error {
 		}
 	}
 	for _, s := range servers {
+		if !b.only.server(s) {
+			continue
+		}
 		if err := b.find(ctx, s); err != nil {
 			return err
 		}
 	}
+	if len(b.report.servers) == 0 {
+		return errors.New("no server is left to measure")
+	}
 	b.report.commit = commit()
 	b.report.loadBefore = loadAverage()
-	b.report.fact("pinning", fmt.Sprintf("server on %s, load generator on %s", b.server.list(), b.load.list()))
+	b.report.fact("pinning", fmt.Sprintf("server on %s, load generator and upstream on %s", b.server.list(), b.load.list()))
 	return nil
 }
 
@@ -172,7 +156,7 @@ func (b *bench) surround(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if b.upstream, err = startUpstream(); err != nil {
+	if b.loop, b.stream, err = startUpstream(); err != nil {
 		return err
 	}
 	if b.cluster {
@@ -181,8 +165,8 @@ func (b *bench) surround(ctx context.Context) error {
 		}
 		b.kubeconfig = b.api.Kubeconfig(apiserver.Agent)
 	}
-	for _, w := range b.workloads {
-		if b.files[w.name], err = w.write(b.dir); err != nil {
+	for _, q := range b.sets() {
+		if b.files[q.name], err = q.write(b.dir); err != nil {
 			return err
 		}
 	}
@@ -190,10 +174,22 @@ func (b *bench) surround(ctx context.Context) error {
 	return nil
 }
 
+// sets are the questions of all workloads. Each comes once, and the first of all
+// comes anyhow: by it a server shows that it is there.
+func (b *bench) sets() []questions {
+	list := sets[:1:1]
+	for _, w := range b.workloads {
+		if !slices.ContainsFunc(list, func(q questions) bool { return q.name == w.questions.name }) {
+			list = append(list, w.questions)
+		}
+	}
+	return list
+}
+
 // startAll starts every server.
 func (b *bench) startAll(ctx context.Context) error {
 	for _, s := range b.report.servers {
-		r, err := b.start(ctx, s)
+		r, err := b.start(ctx, s, false)
 		if err != nil {
 			return err
 		}
@@ -207,14 +203,17 @@ func (b *bench) startAll(ctx context.Context) error {
 func (b *bench) warm(ctx context.Context) error {
 	for _, r := range b.running {
 		for _, w := range b.workloads {
-			for _, length := range []time.Duration{0, min(b.length, time.Second)} {
-				o, err := load{server: r.procs[w.name].port, file: b.files[w.name], length: length}.run(ctx, b.load)
-				if err != nil {
-					return err
-				}
-				if err := o.check(dns.RcodeToString[w.rcode]); err != nil {
-					return fmt.Errorf("warming up %s with %s: %w", r.name, w.name, err)
-				}
+			if !w.asks(r.server) {
+				continue
+			}
+			if err := b.fill(ctx, r, w); err != nil {
+				return fmt.Errorf("warming up %s with %s: %w", r.name, w.name, err)
+			}
+			if w.tool != saturate && w.tool != stream {
+				continue
+			}
+			if _, err := b.loadOf(r, w, min(b.length, time.Second)).run(ctx, b.load); err != nil {
+				return fmt.Errorf("warming up %s with %s: %w", r.name, w.name, err)
 			}
 		}
 	}
@@ -226,57 +225,23 @@ func (b *bench) rounds(ctx context.Context) error {
 	for n := range b.plan.rounds {
 		for _, w := range b.workloads {
 			for _, r := range b.running {
+				if !w.asks(r.server) {
+					continue
+				}
 				s, err := b.sample(ctx, r, w)
 				if err != nil {
 					return fmt.Errorf("measuring %s with %s: %w", r.name, w.name, err)
 				}
 				at := cell{r.name, w.name}
 				b.report.samples[at] = append(b.report.samples[at], s)
-				fmt.Fprintf(b.progress, "round %d of %d, %s, %s: %.2f µs\n", n+1, b.plan.rounds, w.name, r.name, s.price())
+				fmt.Fprintf(b.progress, "round %d of %d, %s, %s: %s\n", n+1, b.plan.rounds, w.name, r.name, s)
 			}
+		}
+		if err := b.rest(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// sample makes one measurement.
-func (b *bench) sample(ctx context.Context, r *running, w workload) (sample, error) {
-	p := r.procs[w.name]
-	idle, err := idleTime(b.server)
-	if err != nil {
-		return sample{}, err
-	}
-	before, err := read(p.Pid())
-	if err != nil {
-		return sample{}, err
-	}
-	asked := b.upstream.asked.Load()
-	o, err := load{server: p.port, file: b.files[w.name], length: b.length}.run(ctx, b.load)
-	if err != nil {
-		return sample{}, err
-	}
-	after, err := read(p.Pid())
-	if err != nil {
-		return sample{}, err
-	}
-	idleAfter, err := idleTime(b.server)
-	if err != nil {
-		return sample{}, err
-	}
-	if err := o.check(dns.RcodeToString[w.rcode]); err != nil {
-		return sample{}, err
-	}
-	s := sample{
-		outcome: o, cpu: after.cpu - before.cpu, idle: idleAfter - idle, rss: after.rss,
-		misses: b.upstream.asked.Load() - asked,
-		// Threads that ended take their count with them.
-		switches: after.switches - min(after.switches, before.switches),
-	}
-	kernel := after.kernel - before.kernel
-	if ticks := kernel + after.user - before.user; ticks > 0 {
-		s.kernel = float64(kernel) / float64(ticks)
-	}
-	return s, nil
 }
 
 // close ends what is up, in the reverse order, and unpins this process.
@@ -287,8 +252,11 @@ func (b *bench) close() {
 	if b.api != nil {
 		b.api.Close()
 	}
-	if b.upstream != nil {
-		b.upstream.close()
+	if b.stream != nil {
+		_ = b.stream.Shutdown()
+	}
+	if b.loop != nil {
+		b.loop.Close()
 	}
 	if b.settled {
 		// The threads were allowed on these cores before.

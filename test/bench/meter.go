@@ -24,8 +24,9 @@ type reading struct {
 	// switches is how often its living threads have gone to sleep of their own
 	// accord.
 	switches uint64
-	// rss is the memory it occupies, in bytes.
-	rss uint64
+	// rss is the memory it occupies, and peak the most that it has been since
+	// resetPeak, in bytes.
+	rss, peak uint64
 }
 
 // read reads the meters of the process.
@@ -46,7 +47,8 @@ func read(pid int) (reading, error) {
 	if err != nil {
 		return r, err
 	}
-	r.rss = field(status, "VmRSS:") << 10 // the kernel says kB and means KiB
+	// The kernel says kB and means KiB.
+	r.rss, r.peak = field(status, "VmRSS:")<<10, field(status, "VmHWM:")<<10
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil {
 		return r, err
@@ -58,6 +60,12 @@ func read(pid int) (reading, error) {
 		}
 	}
 	return r, nil
+}
+
+// resetPeak makes the process's peak what it occupies now.
+func resetPeak(pid int) error {
+	const peak = "5" // proc(5), clear_refs
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(peak), 0)
 }
 
 // cpuClock reads the process's CPU clock, whose unit is the nanosecond; the

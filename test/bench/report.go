@@ -9,7 +9,6 @@ import (
 	"strings"
 	"text/template"
 	"time"
-	"unicode/utf8"
 )
 
 // report is what a run found out.
@@ -23,6 +22,8 @@ type report struct {
 	servers    []server
 	workloads  []workload
 	samples    map[cell][]sample
+	rests      map[string][]rest // by server
+	holds      map[string]hold   // by server
 }
 
 func (r *report) fact(name, value string) { r.facts = append(r.facts, fact{name, value}) }
@@ -37,7 +38,7 @@ func spreadOf(values []float64) spread {
 	return spread{median: (v[(n-1)/2] + v[n/2]) / 2, least: v[0], most: v[n-1]}
 }
 
-// over applies f to the samples of a row.
+// over applies f to the samples of a row, of which there is at least one.
 func (r *report) over(at cell, f func(sample) float64) spread {
 	var values []float64
 	for _, s := range r.samples[at] {
@@ -46,13 +47,13 @@ func (r *report) over(at cell, f func(sample) float64) spread {
 	return spreadOf(values)
 }
 
-// ratio compares the prices of two rows within each round; false if one of them
-// was not measured.
-func (r *report) ratio(of, to cell) (spread, bool) {
+// ratio compares two rows within each round; false if one of them was not
+// measured.
+func (r *report) ratio(f func(sample) float64, of, to cell) (spread, bool) {
 	a, b := r.samples[of], r.samples[to]
 	var values []float64
 	for i := range min(len(a), len(b)) {
-		values = append(values, a[i].price()/b[i].price())
+		values = append(values, f(a[i])/f(b[i]))
 	}
 	if len(values) == 0 {
 		return spread{}, false
@@ -73,49 +74,14 @@ func (r *report) judge() {
 			all = append(all, s.others())
 		}
 	}
+	if len(all) == 0 {
+		return
+	}
 	if v := spreadOf(all); v.median > quiet {
 		r.notes = append(r.notes, fmt.Sprintf("**The machine was not quiet.** In the median measurement %s of the server's core went to others. "+
 			"What shares a core with other work loses its caches to it, the larger program more of them: "+
 			"these prices are too high, and their ratios only say in which direction they point.", percent(v.median)))
 	}
-}
-
-// prices is the table of a workload.
-func (r *report) prices(w workload) string {
-	rows := [][]string{{"server", "CPU µs per query", "least–most", "in the kernel", "queries/s", "sleeps per query", "core busy", "by others", "RSS MiB", "answer bytes", "misses"}}
-	for _, s := range r.servers {
-		at := cell{s.name, w.name}
-		price := r.over(at, sample.price)
-		get := func(f func(sample) float64) float64 { return r.over(at, f).median }
-		rows = append(rows, []string{
-			s.name,
-			fmt.Sprintf("%.2f", price.median),
-			fmt.Sprintf("%.2f–%.2f", price.least, price.most),
-			percent(get(func(s sample) float64 { return s.kernel })),
-			fmt.Sprintf("%.0f", get(func(s sample) float64 { return float64(s.completed) / s.elapsed.Seconds() })),
-			fmt.Sprintf("%.3f", get(func(s sample) float64 { return float64(s.switches) / float64(s.completed) })),
-			percent(get(func(s sample) float64 { return s.cpu.Seconds() / s.elapsed.Seconds() })),
-			percent(get(sample.others)),
-			fmt.Sprintf("%.0f", get(func(s sample) float64 { return float64(s.rss) / (1 << 20) })),
-			fmt.Sprintf("%.0f", get(func(s sample) float64 { return float64(s.response) })),
-			fmt.Sprintf("%.0f", r.over(at, func(s sample) float64 { return float64(s.misses) }).most),
-		})
-	}
-	return table(rows)
-}
-
-// comparisons is the table of ratios.
-func (r *report) comparisons() string {
-	rows := [][]string{{"workload", "CPU per query of", "in units of", "median ratio", "least–most"}}
-	for _, w := range r.workloads {
-		for _, c := range ratios {
-			if v, ok := r.ratio(cell{c.of, w.name}, cell{c.to, w.name}); ok {
-				rows = append(rows, []string{w.name, c.of, c.to,
-					fmt.Sprintf("%.2f", v.median), fmt.Sprintf("%.2f–%.2f", v.least, v.most)})
-			}
-		}
-	}
-	return table(rows)
 }
 
 // tables are all tables as text for a terminal; Markdown reads well there.
@@ -124,92 +90,84 @@ func (r *report) tables() string {
 	for _, w := range r.workloads {
 		fmt.Fprintf(&b, "%s\n\n%s\n", w.name, r.prices(w))
 	}
-	b.WriteString(r.comparisons())
+	for _, t := range []string{r.idle(), r.memory()} {
+		if t != "" {
+			b.WriteString(t + "\n")
+		}
+	}
+	b.WriteString(r.results(false))
 	for _, n := range r.notes {
 		b.WriteString("\n" + n + "\n")
 	}
 	return b.String()
 }
 
-func percent(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
-
-// table writes rows, the first of which is the header, as a Markdown table with
-// its columns aligned: the text to the left, the numbers to the right.
-func table(rows [][]string) string {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, text := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(text))
-		}
-	}
-	rule := make([]string, len(widths))
-	numeric := make([]bool, len(widths))
-	for i, width := range widths {
-		numeric[i] = len(rows) > 1 && isNumber(rows[1][i])
-		rule[i] = strings.Repeat("-", width)
-		if numeric[i] {
-			rule[i] = rule[i][:max(width-1, 0)] + ":"
-		}
-	}
-	var b strings.Builder
-	for _, row := range slices.Insert(slices.Clone(rows), 1, rule) {
-		for i, text := range row {
-			gap := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
-			if numeric[i] {
-				text, gap = gap+text, ""
-			}
-			b.WriteString("| " + text + gap + " ")
-		}
-		b.WriteString("|\n")
-	}
-	return b.String()
-}
-
-func isNumber(text string) bool { return text != "" && text[0] >= '0' && text[0] <= '9' }
-
 //go:embed report.md.tmpl
 var pageText string
 
-// page is the whole report as Markdown.
-func (r *report) page() ([]byte, error) {
+// page is the whole report as Markdown; plots are the names of the files with the
+// drawings, below the page's folder.
+func (r *report) page(plots []plotted) ([]byte, error) {
 	t, err := template.New("report").Parse(pageText)
 	if err != nil {
 		return nil, err
 	}
-	type section struct{ Name, What, Table string }
+	type table struct{ Name, What, Table string }
+	type section struct {
+		Name, What string
+		Tables     []table
+	}
 	type line struct{ Name, Value string }
 	data := struct {
 		Date, Commit, Command string
 		Facts                 []line
 		Notes                 []string
 		Sections              []section
-		Comparisons           string
+		Others                []table
+		Results, Idle, Memory string
+		Plots                 []plotted
 		Deployed, Bare        string
 		Clients, Outstanding  int
-		Names                 int
+		Names, Entries        int
 	}{
-		Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit,
-		Command: fmt.Sprintf("go run ./test/bench -rounds %d -seconds %g -out BENCHMARKS.md", r.plan.rounds, r.plan.length.Seconds()),
-		Notes:   r.notes, Comparisons: r.comparisons(),
-		Deployed: deployed, Bare: bare,
-		Clients: clients, Outstanding: outstanding, Names: nameCount,
+		Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit, Command: r.plan.command(),
+		Notes: r.notes, Results: r.results(true), Idle: r.idle(), Memory: r.memory(), Plots: plots,
+		Clients: clients, Outstanding: outstanding, Names: nameCount, Entries: r.plan.names,
 	}
-	if !r.plan.cluster {
-		data.Command = strings.Replace(data.Command, " -out", " -cluster=false -out", 1)
-	}
-	shown := strings.NewReplacer("@CLUSTER@", watching)
-	data.Deployed, data.Bare = shown.Replace(deployed), shown.Replace(bare)
+	shown := strings.NewReplacer("@CLUSTER@", watching, "@CACHE@", "")
+	data.Deployed, data.Bare = shown.Replace(conf("deployed")), shown.Replace(conf("bare"))
 	for _, f := range r.facts {
 		data.Facts = append(data.Facts, line(struct{ Name, Value string }{f.name, f.value}))
 	}
 	for _, w := range r.workloads {
-		data.Sections = append(data.Sections, section{w.name, w.what, r.prices(w)})
+		t := table{w.manner.name, w.manner.what, r.prices(w)}
+		last := len(data.Sections) - 1
+		switch {
+		case w.name == w.manner.name:
+			data.Others = append(data.Others, t)
+		case last >= 0 && data.Sections[last].Name == w.questions.name:
+			data.Sections[last].Tables = append(data.Sections[last].Tables, t)
+		default:
+			data.Sections = append(data.Sections, section{w.questions.name, w.questions.what, []table{t}})
+		}
 	}
 	var b bytes.Buffer
 	if err := t.Execute(&b, data); err != nil {
 		return nil, err
 	}
 	return b.Bytes(), nil
+}
+
+// command is the line that measures the same again.
+func (p plan) command() string {
+	text := fmt.Sprintf("go run ./test/bench -rounds %d -seconds %g", p.rounds, p.length.Seconds())
+	if !p.cluster {
+		text += " -cluster=false"
+	}
+	if p.only.text != "" {
+		text += fmt.Sprintf(" -only '%s'", p.only.text)
+	}
+	return text + " -out BENCHMARKS.md"
 }
 
 // commit names the tree that was measured.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -23,10 +25,21 @@ type process struct {
 // running is a server that has been started.
 type running struct {
 	server
-	// procs are its processes by the name of the workload they answer. A
-	// program without each has the same one for all.
+	// procs are its processes by the name of the set they answer. A program
+	// without each has the same one for all.
 	procs map[string]process
 }
+
+// any is one of its processes.
+func (r *running) any() process {
+	for _, p := range r.procs {
+		return p
+	}
+	return process{}
+}
+
+// asked is the process that answers the workload.
+func (r *running) asked(w workload) process { return r.procs[w.questions.name] }
 
 func (r *running) stop() {
 	for _, p := range r.procs {
@@ -34,21 +47,25 @@ func (r *running) stop() {
 	}
 }
 
-// start starts the server for the workloads and waits until it answers them.
-func (b *bench) start(ctx context.Context, s server) (*running, error) {
+// start starts the server for all sets of questions that it answers and waits
+// until it does; large is that of settings.
+func (b *bench) start(ctx context.Context, s server, large bool) (*running, error) {
 	r := &running{server: s, procs: map[string]process{}}
 	var shared *process
-	for _, w := range b.workloads {
+	for _, q := range b.sets() {
+		if q.cluster && !programs[s.program].cluster {
+			continue
+		}
 		if shared == nil || programs[s.program].each {
-			p, err := b.spawn(s, settings{length: b.lengths[w.name], rcode: w.rcode})
+			p, err := b.spawn(s, settings{length: b.lengths[q.name], rcode: q.rcode, large: large})
 			if err != nil {
 				r.stop()
 				return nil, fmt.Errorf("starting %s: %w", s.name, err)
 			}
 			shared = &p
 		}
-		r.procs[w.name] = *shared
-		if err := b.await(ctx, r, w); err != nil {
+		r.procs[q.name] = *shared
+		if err := b.await(ctx, r, q); err != nil {
 			r.stop()
 			return nil, err
 		}
@@ -67,51 +84,54 @@ func (b *bench) spawn(s server, with settings) (process, error) {
 		return process{}, err
 	}
 	with.port, with.metrics = port(at), port(metrics)
-	with.conf = filepath.Join(b.dir, fmt.Sprintf("conf-%d", at))
-	with.upstream = b.upstream.addr.String()
+	with.dir = filepath.Join(b.dir, fmt.Sprintf("server-%d", at))
+	if err := os.Mkdir(with.dir, 0o755); err != nil {
+		return process{}, err
+	}
+	p := programs[s.program]
+	with.conf = filepath.Join(with.dir, cmp.Or(p.file, "conf"))
+	with.upstream = b.loop.Addr()
 	with.kubeconfig = b.kubeconfig
-	if err := os.WriteFile(with.conf, []byte(with.fill(s.conf)), 0o644); err != nil {
+	if err := os.WriteFile(with.conf, []byte(with.fill(conf(s.conf))), 0o644); err != nil {
 		return process{}, err
 	}
 	// taskset becomes the program and keeps the pid; a Go program then sees one
 	// core and sets GOMAXPROCS to it.
 	args := []string{"-c", b.server.list(), b.binaries[s.program]}
-	for _, a := range programs[s.program].args {
+	for _, a := range p.args {
 		args = append(args, with.fill(a))
 	}
-	p, err := peer.Spawn(peer.Command{Name: s.program, Path: "taskset", Args: args, Dir: b.dir})
+	proc, err := peer.Spawn(peer.Command{Name: s.program, Path: "taskset", Args: args, Dir: b.dir})
 	if err != nil {
 		return process{}, err
 	}
-	return process{Process: p, port: with.port}, nil
+	return process{Process: proc, port: with.port}, nil
 }
 
-// await waits until the server answers the workload's last question as it
+// await waits until the server answers the set's last question as it
 // should, and notes the answer's length if it is the first to be asked.
-func (b *bench) await(ctx context.Context, r *running, w workload) error {
-	p := r.procs[w.name]
-	return p.Await(ctx, r.name+" to answer "+w.name, func(context.Context) error {
-		answer, err := ask(p.port, w)
+func (b *bench) await(ctx context.Context, r *running, q questions) error {
+	p := r.procs[q.name]
+	return p.Await(ctx, r.name+" to answer "+q.name, func(context.Context) error {
+		answer, err := ask(p.port, q)
 		if err != nil {
 			return err
 		}
 		h := header(answer)
 		// An echo has no records.
-		if h.rcode != w.rcode || (h.rcode == dns.RcodeSuccess && h.answers == 0 && !programs[r.program].each) {
-			return fmt.Errorf("%s has rcode %d and %d answers", w.question(nameCount-1), h.rcode, h.answers)
+		if h.rcode != q.rcode || (h.rcode == dns.RcodeSuccess && h.answers == 0 && !programs[r.program].each) {
+			return fmt.Errorf("%s has rcode %d and %d answers", q.question(nameCount-1), h.rcode, h.answers)
 		}
-		if b.lengths[w.name] == 0 {
-			b.lengths[w.name] = len(answer)
+		if b.lengths[q.name] == 0 {
+			b.lengths[q.name] = len(answer)
 		}
 		return nil
 	})
 }
 
-// ask asks the workload's last question over UDP and returns the answer packed.
-func ask(at port, w workload) ([]byte, error) {
-	q := new(dns.Msg)
-	q.SetQuestion(w.question(nameCount-1), w.qtype)
-	packed, err := q.Pack()
+// ask asks the set's last question over UDP and returns the answer packed.
+func ask(at port, w questions) ([]byte, error) {
+	packed, err := query(w.question(nameCount-1), w.qtype)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +151,7 @@ func ask(at port, w workload) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n < 12 || binary.BigEndian.Uint16(buf) != q.Id {
+	if n < 12 || !bytes.Equal(buf[:2], packed[:2]) {
 		return nil, fmt.Errorf("%d bytes that are no answer", n)
 	}
 	return buf[:n], nil

@@ -7,29 +7,31 @@ import (
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/pace"
 )
 
-// workload is a set of questions that are asked again and again.
-type workload struct {
+// questions are names that are asked for again and again.
+type questions struct {
 	name string
-	// what says what the servers do for it.
+	// what says what the servers do for them.
 	what string
 	// pattern makes a name of a number.
 	pattern string
 	qtype   uint16
 	rcode   int
-	// cluster says that the names are those of Services at the API server.
+	// cluster says that the answer is in the API server's objects.
 	cluster bool
 }
 
-// workloads are the workloads, in the order of the report.
-var workloads = []workload{
+// sets are the questions, in the order of the report.
+var sets = []questions{
 	{
-		name: "cached A", pattern: "name-%04d.bench.test.", qtype: dns.TypeA, rcode: dns.RcodeSuccess,
+		name: "cached A", pattern: "name-%04d.bench.example.", qtype: dns.TypeA, rcode: dns.RcodeSuccess,
 		what: "Names of the upstream's, in the cache of every server: one address each.",
 	},
 	{
-		name: "cached NXDOMAIN", pattern: "none-%04d.nx.test.", qtype: dns.TypeA, rcode: dns.RcodeNameError,
+		name: "cached NXDOMAIN", pattern: "gone-%04d." + pace.Missing, qtype: dns.TypeA, rcode: dns.RcodeNameError,
 		what: "Names that do not exist at the upstream; the answer, with its SOA, is in the cache.",
 	},
 	{
@@ -37,21 +39,151 @@ var workloads = []workload{
 		what: "Services of a real API server that both watch. nodens answers from its view of them; " +
 			"CoreDNS answers from its cache, because cache stands before kubernetes in its chain.",
 	},
+	{
+		name: "headless A", pattern: "set-%04d." + namespace + ".svc.cluster.local.", qtype: dns.TypeA, rcode: dns.RcodeSuccess, cluster: true,
+		what: fmt.Sprintf("Headless Services with %d endpoints each, every one of which is in the answer.", endpointCount),
+	},
+	{
+		name: "cluster NXDOMAIN", pattern: "none-%04d." + namespace + ".svc.cluster.local.", qtype: dns.TypeA, rcode: dns.RcodeNameError, cluster: true,
+		what: "Services that do not exist, as a pod's search list asks for them all day.",
+	},
 }
 
-// nameCount is the number of names of a workload: what a busy node has in use,
+// nameCount is the number of names of a set: what a busy node has in use,
 // and a tenth of what the caches hold by default.
 const nameCount = 1000
 
 // question is the name with the number i.
-func (w workload) question(i int) string { return fmt.Sprintf(w.pattern, i) }
+func (q questions) question(i int) string { return fmt.Sprintf(q.pattern, i) }
 
 // write writes all questions as a data file of dnsperf's and returns its path.
-func (w workload) write(dir string) (string, error) {
+func (q questions) write(dir string) (string, error) {
 	var text strings.Builder
 	for i := range nameCount {
-		fmt.Fprintf(&text, "%s %s\n", w.question(i), dns.TypeToString[w.qtype])
+		fmt.Fprintf(&text, "%s %s\n", q.question(i), dns.TypeToString[q.qtype])
 	}
-	path := filepath.Join(dir, strings.ReplaceAll(w.name, " ", "-")+".txt")
+	path := filepath.Join(dir, strings.ReplaceAll(q.name, " ", "-")+".txt")
 	return path, os.WriteFile(path, []byte(text.String()), 0o644)
+}
+
+// packed returns the first n questions as messages.
+func (q questions) packed(n int) ([][]byte, error) {
+	var list [][]byte
+	for i := range n {
+		msg, err := query(q.question(i), q.qtype)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, msg)
+	}
+	return list, nil
+}
+
+func query(name string, qtype uint16) ([]byte, error) {
+	return new(dns.Msg).SetQuestion(name, qtype).Pack()
+}
+
+// manner is how a set is asked.
+type manner struct {
+	name string
+	// what says what that shows.
+	what string
+	// tool does it.
+	tool tool
+	// rate is in queries a second.
+	rate int
+	// clients and outstanding are dnsperf's sockets or connections, and its
+	// queries under way.
+	clients, outstanding int
+}
+
+// tool is what asks.
+type tool int
+
+const (
+	saturate tool = iota // dnsperf over UDP, as fast as it goes
+	stream               // dnsperf over TCP connections that stay, as fast as it goes
+	steady               // package pace, at a rate
+	miss                 // package pace, new names of the late upstream, as fast as it goes
+	flood                // package pace, at a rate, beside a flood of such names
+)
+
+// The load. Everything comes from eight sockets: a few pods at once. More change
+// nothing for a server with one socket.
+const (
+	clients = 8
+	// outstanding is the number of queries under way at saturation. A hundred keep
+	// the server's core busy whatever the scheduler does on the other; the default
+	// receive buffer holds some 270, so none is dropped.
+	outstanding = 100
+	// open is the number of TCP connections that have one query under way each: as
+	// many as there are queries under way elsewhere.
+	open = outstanding
+	// window is the number of misses under way: with an upstream that takes two
+	// milliseconds, twice what a server gets done in them at 60,000 a second, and
+	// again less than its receive buffer holds.
+	window = 256
+	// floodRate is that of the flood, in queries a second: between a third and all
+	// of what the servers can do at most, so that it is a burden for all.
+	floodRate = 20000
+	// hot is how many names are asked for beside the flood. Each is asked for ten
+	// times a second and the flood puts two thousand names into the cache
+	// meanwhile, so that a cache of ten thousand that keeps what is in use has them.
+	hot = 100
+)
+
+// workload is a set asked in a manner.
+type workload struct {
+	questions
+	manner
+	name string
+}
+
+// The manners. The first three go with every set, the others with the first.
+var (
+	paced = []manner{
+		{name: "at saturation", tool: saturate, clients: clients, outstanding: outstanding,
+			what: "With more queries waiting than the server's core can answer."},
+		{name: "1,000 qps", tool: steady, rate: 1000, what: "A query every millisecond: a node with a few hundred pods."},
+		{name: "10,000 qps", tool: steady, rate: 10000, what: "A query every 100 µs: a busy node."},
+	}
+	others = []manner{
+		{name: "TCP", tool: stream, clients: clients, outstanding: outstanding,
+			what: "Connections that stay, each with a dozen queries under way, at saturation."},
+		{name: "TCP, one under way", tool: stream, clients: open, outstanding: open,
+			what: "A hundred connections that stay; each waits for its answer before it asks again."},
+		{name: "misses", tool: miss,
+			what: "Every name is a new one, and the upstream takes 2 ms; at saturation."},
+		{name: "before the flood", tool: steady, rate: 1000,
+			what: "A hundred cached names, 1,000 queries a second: what the next table is compared with."},
+		{name: "in the flood", tool: flood, rate: 1000,
+			what: "The same, and beside them 20,000 queries a second for new names, of an upstream that takes 2 ms."},
+	}
+)
+
+// workloads are all workloads, in the order in which they are measured.
+func workloads() []workload {
+	var list []workload
+	for _, q := range sets {
+		for _, m := range paced {
+			list = append(list, workload{q, m, q.name + ", " + m.name})
+		}
+	}
+	for _, m := range others {
+		list = append(list, workload{sets[0], m, m.name})
+	}
+	return list
+}
+
+// asks says whether the server gets the workload.
+func (w workload) asks(s server) bool {
+	p := programs[s.program]
+	switch {
+	case w.cluster && !p.cluster, s.bare && w.tool != saturate:
+		return false
+	case p.each: // an echo has no connections and no upstream
+		return w.tool == saturate || (w.tool == steady && w.name != "before the flood")
+	default:
+		return true
+	}
 }

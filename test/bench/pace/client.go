@@ -1,0 +1,252 @@
+package pace
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stream is clients of one kind.
+type Stream struct {
+	// Questions are packed queries that are asked in turn; their IDs are of no
+	// account. There is at least one.
+	Questions [][]byte
+	// Fresh makes every name a new one: the first label of the one question,
+	// which has eight letters, becomes a number in hexadecimal, from First up.
+	Fresh bool
+	First uint32
+	// Rate is how many queries a second are sent, evenly spaced, whether answers
+	// come or not.
+	Rate int
+	// Window, if there is no Rate, is how many queries are under way.
+	Window int
+	// Count, if it is not 0, ends the stream after so many queries; else the job's
+	// length does.
+	Count int
+	// Sockets is from how many sockets the queries come, in turn.
+	Sockets int
+}
+
+// Result is what became of a stream.
+type Result struct {
+	// Every query sent is answered or lost in the end.
+	Sent, Answered, Lost uint64
+	// Skipped is how many queries of a Rate were due while the loop did not have
+	// its core. They are not made up for, because that would be a burst.
+	Skipped uint64
+	// Rcodes counts the answers by their response code.
+	Rcodes [16]uint64
+	// RequestBytes and ResponseBytes are sums.
+	RequestBytes, ResponseBytes uint64
+	// Latencies are those of a Rate's answers, in their order of arrival, but for
+	// Blurred ones that arrived while the loop did not have its core.
+	Latencies []time.Duration
+	Blurred   uint64
+	// Elapsed is the time from the first query to the last answer, or to giving
+	// it up.
+	Elapsed time.Duration
+}
+
+// patience is how long an answer may take: servers give up on an upstream after
+// two seconds and more, but this one answers in milliseconds, so what takes a
+// second has been thrown away somewhere.
+const patience = time.Second
+
+// burst is how many queries of a Window are sent before the loop looks for
+// answers: few enough that those of other streams are not late for it.
+const burst = 8
+
+// slots is the number of IDs.
+const slots = 1 << 16
+
+// socket is one of a client's sockets. Its queries have IDs in turn.
+type socket struct {
+	fd int
+	// head counts the queries, tail those whose fate is known without a gap.
+	head, tail uint32
+	// sent is when the query with the ID was sent, 0 if it is not under way.
+	sent  [slots]time.Duration
+	owner *client
+}
+
+// client is a stream under way. Only the loop uses it.
+type client struct {
+	Stream
+	clock
+	socks      []*socket
+	turn, next int
+	fresh      uint32
+	under      int
+	start      time.Duration
+	due, every time.Duration
+	ends       time.Duration
+	swept      time.Duration
+	errno      unix.Errno
+	Result
+}
+
+// newClient opens the stream's sockets; the caller closes the client, also after
+// an error.
+func newClient(s Stream, to netip.AddrPort, length time.Duration) (*client, error) {
+	c := &client{Stream: s, fresh: s.First}
+	// The queries get their IDs in place, and a fresh name in place.
+	c.Questions = make([][]byte, len(s.Questions))
+	for i, q := range s.Questions {
+		c.Questions[i] = append([]byte(nil), q...)
+		if s.Fresh && (len(q) < 21 || q[12] != 8) {
+			return c, fmt.Errorf("a fresh name takes a first label of eight letters, not of %d", q[12])
+		}
+	}
+	if s.Rate > 0 {
+		c.every = time.Second / time.Duration(s.Rate)
+		c.Latencies = make([]time.Duration, 0, int(length/c.every)+1)
+	}
+	for range s.Sockets {
+		fd, err := open(to)
+		if err != nil {
+			return c, err
+		}
+		c.socks = append(c.socks, &socket{fd: fd, owner: c})
+	}
+	return c, nil
+}
+
+func (c *client) close() {
+	for _, s := range c.socks {
+		unix.Close(s.fd)
+	}
+}
+
+// begin starts the stream's time. Streams of a job begin half an interval after
+// each other's queries, so that theirs do not leave in pairs.
+func (c *client) begin(now time.Duration, length time.Duration) {
+	c.start, c.due, c.swept = now, now+c.every/2, now
+	c.ends = now + length
+	if length == 0 {
+		c.ends = 1<<63 - 1
+	}
+}
+
+// finished says whether there is nothing left to send or to wait for.
+func (c *client) finished(now time.Duration) bool {
+	return c.errno != 0 || (c.under == 0 && (now >= c.ends || (c.Count > 0 && int(c.Sent) >= c.Count)))
+}
+
+// ask sends what is due.
+func (c *client) ask(now time.Duration) {
+	if now-c.swept > patience/100 {
+		c.sweep(now)
+	}
+	if now >= c.ends || c.errno != 0 {
+		return
+	}
+	if c.Rate > 0 {
+		if now >= c.due && c.send() {
+			c.due += c.every
+			if behind := (now - c.due) / c.every; behind > 0 {
+				c.Skipped += uint64(behind)
+				c.due += behind * c.every
+			}
+		}
+		return
+	}
+	for i := 0; i < burst && c.under < c.Window && (c.Count == 0 || int(c.Sent) < c.Count); i++ {
+		if !c.send() {
+			return
+		}
+	}
+}
+
+// send sends one query from the socket whose turn it is.
+func (c *client) send() bool {
+	s := c.socks[c.turn]
+	id := uint16(s.head)
+	if s.sent[id] != 0 {
+		return false // every ID is under way
+	}
+	q := c.Questions[c.next]
+	binary.BigEndian.PutUint16(q, id)
+	if c.Fresh {
+		number(q[13:21], c.fresh)
+	}
+	s.sent[id] = c.now()
+	if errno := send(s.fd, q, nil); errno != 0 {
+		s.sent[id] = 0
+		if errno != unix.EAGAIN && errno != unix.ENOBUFS {
+			c.errno = errno
+		}
+		return false
+	}
+	s.head++
+	c.fresh++
+	c.turn, c.next = (c.turn+1)%len(c.socks), (c.next+1)%len(c.Questions)
+	c.under++
+	c.Sent++
+	c.RequestBytes += uint64(len(q))
+	return true
+}
+
+// number writes n as eight hexadecimal digits.
+func number(to []byte, n uint32) {
+	const digits = "0123456789abcdef"
+	for i := 7; i >= 0; i-- {
+		to[i] = digits[n&15]
+		n >>= 4
+	}
+}
+
+// receive takes one datagram that arrived at the time; blurred says that it may
+// have done so earlier.
+func (s *socket) receive(buf []byte, at time.Duration, blurred bool) {
+	c := s.owner
+	n, errno := receive(s.fd, buf, nil)
+	if errno != 0 {
+		if errno != unix.EAGAIN && errno != unix.EINTR {
+			c.errno = errno // nobody listens there any more
+		}
+		return
+	}
+	if n < 12 || buf[2]&0x80 == 0 {
+		return
+	}
+	id := binary.BigEndian.Uint16(buf)
+	sent := s.sent[id]
+	if sent == 0 {
+		return // it was given up already
+	}
+	s.sent[id] = 0
+	c.under--
+	c.Answered++
+	c.Rcodes[buf[3]&15]++
+	c.ResponseBytes += uint64(n)
+	c.Elapsed = at - c.start
+	switch {
+	case c.Rate == 0:
+	case blurred:
+		c.Blurred++
+	case len(c.Latencies) < cap(c.Latencies):
+		c.Latencies = append(c.Latencies, at-sent)
+	}
+}
+
+// sweep gives up what has been under way for too long.
+func (c *client) sweep(now time.Duration) {
+	c.swept = now
+	for _, s := range c.socks {
+		for ; s.tail != s.head; s.tail++ {
+			sent := &s.sent[uint16(s.tail)]
+			if *sent != 0 && now-*sent < patience {
+				break
+			}
+			if *sent != 0 {
+				*sent = 0
+				c.under--
+				c.Lost++
+				c.Elapsed = now - c.start
+			}
+		}
+	}
+}

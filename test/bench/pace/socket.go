@@ -1,0 +1,85 @@
+package pace
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls below are raw: the scheduler is not told of them, which would cost
+// more than most of them do. That is right only because no descriptor here
+// blocks.
+
+// address is an IPv4 address and port in the kernel's form.
+type address = unix.RawSockaddrInet4
+
+// addressOf converts an address, which must be IPv4.
+func addressOf(a netip.AddrPort) address {
+	raw := address{Family: unix.AF_INET, Addr: a.Addr().As4()}
+	port := (*[2]byte)(unsafe.Pointer(&raw.Port))
+	port[0], port[1] = byte(a.Port()>>8), byte(a.Port())
+	return raw
+}
+
+// open opens a UDP socket on loopback that does not block, connected to the
+// address if there is one; the caller closes it. Several megabytes of buffer keep
+// what arrives while the loop has lost its core; the kernel may grant less.
+func open(to netip.AddrPort) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("opening a socket: %w", err)
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20)
+	if to.IsValid() {
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+	} else {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("opening a socket: %w", err)
+	}
+	return fd, nil
+}
+
+// receive reads one datagram into buf, which may not be empty. From is filled in
+// if it is not nil.
+func receive(fd int, buf []byte, from *address) (int, unix.Errno) {
+	size := uint32(unix.SizeofSockaddrInet4)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0,
+		uintptr(unsafe.Pointer(from)), uintptr(unsafe.Pointer(&size)))
+	return int(n), errno
+}
+
+// send sends one datagram, which may not be empty. To is nil on a connected socket.
+func send(fd int, buf []byte, to *address) unix.Errno {
+	size := uintptr(0)
+	if to != nil {
+		size = unix.SizeofSockaddrInet4
+	}
+	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0,
+		uintptr(unsafe.Pointer(to)), size)
+	return errno
+}
+
+// look asks which descriptors have something to read, and does not wait.
+func look(epoll int, events []unix.EpollEvent) int {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
+	if errno != 0 {
+		return 0 // a signal came
+	}
+	return int(n)
+}
+
+// watch adds a descriptor to those that look asks about.
+func watch(epoll, fd int) error {
+	return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+}
+
+// clock is the time since the loop was opened.
+type clock struct{ epoch time.Time }
+
+func (c clock) now() time.Duration { return time.Since(c.epoch) }
