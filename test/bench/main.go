@@ -27,6 +27,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -53,7 +54,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	seconds := fs.Float64("seconds", 3, "`length` of one measurement")
 	fs.BoolVar(&plan.cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
 	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
-	out := fs.String("out", "", "write the report to `FILE`, as Markdown")
+	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -75,7 +76,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *out == "" {
 		return nil
 	}
-	text, err := r.page(nil)
+	plots, err := r.draw(filepath.Dir(*out))
+	if err != nil {
+		return fmt.Errorf("drawing for -out %s: %w", *out, err)
+	}
+	text, err := r.page(plots)
 	if err != nil {
 		return fmt.Errorf("writing -out %s: %w", *out, err)
 	}

@@ -1,4 +1,203 @@
 package main
 
-// plotted is a drawing in a file.
+import (
+	"encoding/xml"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// chart is a drawing with a row for each server and a mark for each series in it.
+// A linear one has bars from zero; a logarithmic one has dots, because the length
+// of a bar says nothing there.
+type chart struct {
+	file, title, unit string
+	log               bool
+	series            []string
+	rows              []bar
+}
+
+// bar is a row: a value for each series.
+type bar struct {
+	label  string
+	values []spread
+}
+
+// The measures of a drawing, in pixels. It is as wide as a page of text on GitHub
+// and its letters are then as large as the page's.
+const (
+	wide    = 820
+	left    = 130 // the longest server's name, in a letter seven pixels wide
+	right   = 70  // a value of seven digits
+	crown   = 56  // title and legend
+	foot    = 26  // the axis's numbers
+	thick   = 12  // a bar, as high as its number's letters
+	between = 8
+)
+
+// style works on a light and on a dark page; a viewer that does not know the media
+// query shows the light one. The series' colours have the same contrast to both.
+const style = `text{font:12px sans-serif;fill:#24292f}.title{font-size:14px;font-weight:600}.axis,.value{font-size:11px}
+.grid{stroke:#8c959f;stroke-opacity:.35}.range{stroke:#57606a}
+.s0{fill:#2f81c5}.s1{fill:#d2752c}.s2{fill:#3f9a5b}.s3{fill:#a371d0}.s4{fill:#c8577e}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.range{stroke:#c9d1d9}}`
+
+// svg draws the chart. The same values give the same bytes.
+func (c chart) svg() []byte {
+	var b strings.Builder
+	bars := len(c.series)
+	if c.log {
+		bars = 1 // the dots share a line
+	}
+	step := bars*thick + between
+	bottom := crown + len(c.rows)*step
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", wide, bottom+foot, wide, bottom+foot)
+	fmt.Fprintf(&b, "<title>%s</title>\n<style>%s</style>\n", escape(c.title), style)
+	text(&b, 8, 18, "title", "start", c.title+", "+c.unit)
+	c.legend(&b)
+	a := c.axis()
+	for _, tick := range a.ticks {
+		x := a.x(tick)
+		fmt.Fprintf(&b, `<line class="grid" x1="%s" y1="%d" x2="%s" y2="%d"/>`+"\n", px(x), crown-4, px(x), bottom)
+		text(&b, x, float64(bottom+16), "axis", "middle", strconv.FormatFloat(tick, 'f', -1, 64))
+	}
+	for i, row := range c.rows {
+		y := float64(crown + i*step)
+		text(&b, left-8, y+float64(bars*thick)/2+4, "", "end", row.label)
+		for n, v := range row.values {
+			if c.log {
+				dot(&b, a, n, v, y)
+			} else {
+				drawBar(&b, a, n, v, y+float64(n*thick))
+			}
+		}
+	}
+	b.WriteString("</svg>\n")
+	return []byte(b.String())
+}
+
+// legend names the series, if there are several.
+func (c chart) legend(b *strings.Builder) {
+	if len(c.series) < 2 {
+		return
+	}
+	x := float64(left)
+	for n, name := range c.series {
+		fmt.Fprintf(b, `<rect class="s%d" x="%s" y="30" width="10" height="10"/>`+"\n", n, px(x))
+		text(b, x+14, 39, "", "start", name)
+		x += 14 + 20 + 7*float64(len(name)) // seven pixels a letter, and a gap
+	}
+}
+
+// drawBar draws a value as a bar, with a line from its least to its most.
+func drawBar(b *strings.Builder, a axis, n int, v spread, y float64) {
+	x := a.x(v.median)
+	fmt.Fprintf(b, `<rect class="s%d" x="%d" y="%s" width="%s" height="%d"/>`+"\n", n, left, px(y), px(x-left), thick-1)
+	if v.most > v.least {
+		fmt.Fprintf(b, `<line class="range" x1="%s" y1="%s" x2="%s" y2="%s"/>`+"\n", px(a.x(v.least)), px(y+5.5), px(a.x(v.most)), px(y+5.5))
+	}
+	text(b, max(x, a.x(v.most))+4, y+9.5, "value", "start", short(v.median))
+}
+
+// dot draws a value as a dot that tells its value to a pointer.
+func dot(b *strings.Builder, a axis, n int, v spread, y float64) {
+	fmt.Fprintf(b, `<circle class="s%d" cx="%s" cy="%s" r="5"><title>%s</title></circle>`+"\n", n, px(a.x(v.median)), px(y+thick/2), short(v.median))
+}
+
+// axis maps values to pixels.
+type axis struct {
+	log        bool
+	least, end float64
+	ticks      []float64
+}
+
+func (a axis) x(v float64) float64 {
+	const room = wide - left - right
+	if a.log {
+		return left + room*math.Log(max(v, a.least)/a.least)/math.Log(a.end/a.least)
+	}
+	return left + room*v/a.end
+}
+
+// axis makes an axis on which every value of the chart has its place.
+func (c chart) axis() axis {
+	least, most := math.Inf(1), 0.0
+	for _, row := range c.rows {
+		for _, v := range row.values {
+			least, most = min(least, v.median), max(most, v.median, v.most)
+		}
+	}
+	if !(most > 0) {
+		least, most = 1, 1 // nothing to draw, or nothing but zeros
+	}
+	if c.log {
+		a := axis{log: true, least: math.Pow(10, math.Floor(math.Log10(max(least, most/1e6)))), end: math.Pow(10, math.Ceil(math.Log10(most)))}
+		a.end = max(a.end, a.least*10)
+		for t := a.least; t <= a.end*1.001; t *= 10 {
+			a.ticks = append(a.ticks, t)
+		}
+		return a
+	}
+	// Steps of 1, 2 or 5 times a power of ten, of which four to ten fit.
+	step := math.Pow(10, math.Floor(math.Log10(most)))
+	switch n := most / step; {
+	case n < 2:
+		step /= 5
+	case n < 5:
+		step /= 2
+	}
+	a := axis{end: most}
+	for i := 0; float64(i)*step <= most*1.001; i++ {
+		a.ticks = append(a.ticks, math.Round(float64(i)*step*1e6)/1e6)
+	}
+	return a
+}
+
+// short is a number with three digits that count.
+func short(v float64) string {
+	switch {
+	case v >= 100:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	default:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+}
+
+func px(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
+
+func text(b *strings.Builder, x, y float64, class, anchor, words string) {
+	fmt.Fprintf(b, `<text class="%s" x="%s" y="%s" text-anchor="%s">%s</text>`+"\n", class, px(x), px(y), anchor, escape(words))
+}
+
+func escape(words string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(words)) // a Builder takes everything
+	return b.String()
+}
+
+// folder is where the drawings are, seen from the page.
+const folder = "test/bench/plots"
+
+// plotted is a drawing in a file, seen from the page.
 type plotted struct{ File, Title string }
+
+// draw writes the drawings below the page's folder.
+func (r *report) draw(dir string) ([]plotted, error) {
+	at := filepath.Join(dir, folder)
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return nil, err
+	}
+	var list []plotted
+	for _, c := range r.charts() {
+		if err := os.WriteFile(filepath.Join(at, c.file), c.svg(), 0o644); err != nil {
+			return nil, err
+		}
+		list = append(list, plotted{folder + "/" + c.file, c.title})
+	}
+	return list, nil
+}

@@ -132,32 +132,42 @@ func (c *client) begin(now time.Duration, length time.Duration) {
 
 // finished says whether there is nothing left to send or to wait for.
 func (c *client) finished(now time.Duration) bool {
-	return c.errno != 0 || (c.under == 0 && (now >= c.ends || (c.Count > 0 && int(c.Sent) >= c.Count)))
+	return c.errno != 0 || (c.under == 0 && (now >= c.ends || c.asked()))
 }
+
+// asked says whether the stream has sent as many queries as it is to.
+func (c *client) asked() bool { return c.Count > 0 && c.Sent >= uint64(c.Count) }
 
 // ask sends what is due.
 func (c *client) ask(now time.Duration) {
 	if now-c.swept > patience/100 {
 		c.sweep(now)
 	}
-	if now >= c.ends || c.errno != 0 {
+	if c.errno != 0 || c.asked() {
 		return
 	}
 	if c.Rate > 0 {
-		if now >= c.due && c.send() {
+		if now >= c.due && now < c.ends && c.send() {
 			c.due += c.every
-			if behind := (now - c.due) / c.every; behind > 0 {
-				c.Skipped += uint64(behind)
-				c.due += behind * c.every
-			}
 		}
+		c.skip(min(now, c.ends-1))
 		return
 	}
-	for i := 0; i < burst && c.under < c.Window && (c.Count == 0 || int(c.Sent) < c.Count); i++ {
+	for i := 0; i < burst && c.under < c.Window && now < c.ends && !c.asked(); i++ {
 		if !c.send() {
 			return
 		}
 	}
+}
+
+// skip leaves out what was due until then.
+func (c *client) skip(until time.Duration) {
+	if until < c.due {
+		return
+	}
+	n := (until-c.due)/c.every + 1
+	c.Skipped += uint64(n)
+	c.due += n * c.every
 }
 
 // send sends one query from the socket whose turn it is.

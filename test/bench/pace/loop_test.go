@@ -1,0 +1,258 @@
+package pace
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+func start(t *testing.T) *Loop {
+	t.Helper()
+	l, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// run does a job of the streams and checks the sums.
+func run(t *testing.T, l *Loop, j Job) []Result {
+	t.Helper()
+	results, err := l.Run(t.Context(), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range results {
+		var rcodes uint64
+		for _, n := range r.Rcodes {
+			rcodes += n
+		}
+		if r.Sent == 0 || r.Answered+r.Lost != r.Sent || rcodes != r.Answered {
+			t.Errorf("stream %d: %d queries, %d answers with the rcodes %v, %d lost", i, r.Sent, r.Answered, r.Rcodes, r.Lost)
+		}
+		if timed := j.Streams[i].Rate > 0; timed && uint64(len(r.Latencies))+r.Blurred != r.Answered || !timed && len(r.Latencies) > 0 {
+			t.Errorf("stream %d: %d times and %d blurred ones of %d answers", i, len(r.Latencies), r.Blurred, r.Answered)
+		}
+	}
+	return results
+}
+
+// TestRate lets the loop ask itself. What a busy machine keeps it from asking is
+// counted, so that the sum holds there too.
+func TestRate(t *testing.T) {
+	l := start(t)
+	const rate, length = 2000, 100 * time.Millisecond
+	r := run(t, l, Job{Server: l.Addr(), Length: length, Streams: []Stream{
+		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA), ask(t, "b."+Missing, dns.TypeA)}, Rate: rate, Sockets: 3},
+	}})[0]
+	if n := r.Sent + r.Skipped; n != 200 {
+		t.Errorf("%d queries sent and %d skipped in %v at %d a second", r.Sent, r.Skipped, length, rate)
+	}
+	if d := int64(r.Rcodes[dns.RcodeSuccess]) - int64(r.Rcodes[dns.RcodeNameError]); d < -1 || d > 1 {
+		t.Errorf("two questions in turn get the rcodes %v", r.Rcodes)
+	}
+	if l.Asked() != r.Answered || l.Late() != 0 {
+		t.Errorf("the upstream counts %d and %d late ones, want %d", l.Asked(), l.Late(), r.Answered)
+	}
+}
+
+// TestDelay holds that late answers are late and others beside them are not kept
+// by them: all of the others would have to be late for the test to fail.
+func TestDelay(t *testing.T) {
+	l := start(t)
+	r := run(t, l, Job{Server: l.Addr(), Length: 100 * time.Millisecond, Streams: []Stream{
+		{Questions: [][]byte{ask(t, "00000000."+Late, dns.TypeA)}, Fresh: true, Rate: 1000, Sockets: 2},
+		{Questions: [][]byte{ask(t, "now.example.", dns.TypeA)}, Rate: 1000, Sockets: 2},
+	}})
+	for _, d := range r[0].Latencies {
+		if d < Delay {
+			t.Errorf("a late answer came after %v", d)
+		}
+	}
+	soon := 0
+	for _, d := range r[1].Latencies {
+		if d < Delay {
+			soon++
+		}
+	}
+	if soon == 0 && len(r[1].Latencies) > 10 {
+		t.Errorf("all of %v waited with the late ones", r[1].Latencies)
+	}
+	if l.Late() != r[0].Answered || l.Asked() != r[1].Answered {
+		t.Errorf("the upstream counts %d and %d late ones", l.Asked(), l.Late())
+	}
+}
+
+// TestWindow asks more than there are IDs from one socket, and all of it is a new
+// name.
+func TestWindow(t *testing.T) {
+	l := start(t)
+	const count = slots + 5000
+	r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{
+		{Questions: [][]byte{ask(t, "00000000.example.", dns.TypeA)}, Fresh: true, Window: 16, Count: count, Sockets: 1},
+	}})[0]
+	if r.Sent != count || r.Lost != 0 || l.Asked() != count {
+		t.Errorf("%d of %d asked, %d lost, %d seen", r.Sent, count, r.Lost, l.Asked())
+	}
+	if r.RequestBytes != count*34 || r.ResponseBytes != count*(34+16) {
+		t.Errorf("%d and %d bytes", r.RequestBytes, r.ResponseBytes)
+	}
+}
+
+// stand is a server that notes the names it is asked for and answers what the
+// function says; nil is no answer.
+func stand(t *testing.T, answer func(query []byte) []byte) (netip.AddrPort, func() []string) {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, size)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			m := new(dns.Msg)
+			if err := m.Unpack(buf[:n]); err != nil {
+				t.Error(err)
+				continue
+			}
+			names = append(names, m.Question[0].Name)
+			if msg := answer(buf[:n]); msg != nil {
+				_, _ = conn.WriteToUDPAddrPort(msg, from)
+			}
+		}
+	})
+	stop := sync.OnceFunc(func() {
+		conn.Close()
+		wg.Wait()
+	})
+	t.Cleanup(stop)
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort(), func() []string { stop(); return names }
+}
+
+func TestFresh(t *testing.T) {
+	at, names := stand(t, func(q []byte) []byte { msg, _ := respond(nil, q); return msg })
+	run(t, start(t), Job{Server: at, Streams: []Stream{
+		{Questions: [][]byte{ask(t, "00000000.example.", dns.TypeA)}, Fresh: true, First: 0xfe, Window: 1, Count: 3, Sockets: 2},
+	}})
+	want := []string{"000000fe.example.", "000000ff.example.", "00000100.example."}
+	got := names()
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			t.Fatalf("asked for %q, want %q", got, want)
+		}
+	}
+}
+
+// TestLost asks somebody who answers every second question, and a third with what
+// is no answer.
+func TestLost(t *testing.T) {
+	n := 0
+	at, _ := stand(t, func(q []byte) []byte {
+		n++
+		switch n % 3 {
+		case 0:
+			return nil
+		case 1:
+			return q
+		default:
+			msg, _ := respond(nil, q)
+			return append(msg, msg...)[:len(msg)]
+		}
+	})
+	r := run(t, start(t), Job{Server: at, Streams: []Stream{
+		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 9, Count: 9, Sockets: 2},
+	}})[0]
+	if r.Answered != 3 || r.Lost != 6 || r.Elapsed < patience {
+		t.Errorf("%d of 9 answered and %d lost in %v", r.Answered, r.Lost, r.Elapsed)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	at, stop := stand(t, func([]byte) []byte { return nil })
+	stop()
+	_, err := start(t).Run(t.Context(), Job{Server: at, Streams: []Stream{
+		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 1, Count: 10, Sockets: 1},
+	}})
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("asking nobody: %v", err)
+	}
+}
+
+// TestCancel ends a job that would take an hour, and then does another one.
+func TestCancel(t *testing.T) {
+	l := start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	at, _ := stand(t, func([]byte) []byte { cancel(); return nil })
+	s := Stream{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 100, Sockets: 1}
+	if _, err := l.Run(ctx, Job{Server: at, Length: time.Hour, Streams: []Stream{s}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled job: %v", err)
+	}
+	s = Stream{Questions: s.Questions, Window: 1, Count: 5, Sockets: 1}
+	run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})
+}
+
+func TestShortLabel(t *testing.T) {
+	s := Stream{Questions: [][]byte{ask(t, "short.example.", dns.TypeA)}, Fresh: true, Window: 1, Count: 1, Sockets: 1}
+	if _, err := start(t).Run(t.Context(), Job{Server: netip.MustParseAddrPort("127.0.0.1:9"), Streams: []Stream{s}}); err == nil {
+		t.Error("a label without room for the number is taken")
+	}
+}
+
+// TestBlurred holds that an answer from a time without the core has no latency but
+// counts.
+func TestBlurred(t *testing.T) {
+	l := start(t)
+	c, err := newClient(Stream{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 1, Sockets: 1}, l.Addr(), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	c.clock = l.clock
+	for i, blurred := range []bool{true, false} {
+		if !c.send() {
+			t.Fatal("not sent")
+		}
+		buf := make([]byte, size)
+		for c.Answered == uint64(i) && c.errno == 0 {
+			c.socks[0].receive(buf, l.now(), blurred)
+		}
+	}
+	if c.Blurred != 1 || len(c.Latencies) != 1 || c.Answered != 2 || c.under != 0 {
+		t.Errorf("%d blurred, %d times, %d answers, %d under way", c.Blurred, len(c.Latencies), c.Answered, c.under)
+	}
+}
+
+// TestSkip holds that what could not be sent in time is not made up for.
+func TestSkip(t *testing.T) {
+	l := start(t)
+	c, err := newClient(Stream{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 1000, Sockets: 1}, l.Addr(), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	c.clock = l.clock
+	c.begin(0, time.Second)
+	ms := time.Millisecond
+	for _, at := range []time.Duration{0, ms / 2, ms, 10 * ms, 10*ms + 1, 11 * ms} {
+		c.ask(at)
+	}
+	// Due at 0.5, 1.5, …: one at 0.5; at 10 one of the nine since then, and the one
+	// that is due at 10.5 at 11.
+	if c.Sent != 3 || c.Skipped != 8 {
+		t.Errorf("%d sent, %d skipped, want 3 and 8", c.Sent, c.Skipped)
+	}
+}
