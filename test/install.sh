@@ -12,6 +12,10 @@ package() {
 	conntrack) echo conntrack ;;
 	dnsperf) echo dnsperf ;;
 	gcc) echo gcc libc6-dev ;;
+	unbound) echo unbound ;;
+	dnsdist) echo dnsdist ;;
+	kresd) echo knot-resolver ;;
+	pdns_recursor) echo pdns-recursor ;;
 	curl) echo curl ;;
 	setpriv) echo util-linux ;;
 	sysctl | pgrep) echo procps ;;
@@ -30,6 +34,14 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
+# Debian starts a server when it is installed, unless this file says no; port 53 is
+# not ours.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+	trap 'rm -f "$policy"' EXIT
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+fi
 apt-get update -qq
 # shellcheck disable=SC2086 # a list of words
 apt-get install -y -qq --no-install-recommends $missing >/dev/null

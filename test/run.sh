@@ -10,6 +10,7 @@ if [ "$(id -u)" -ne 0 ]; then
 	exit 1
 fi
 sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git || exit 1
+sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "test/bench goes without them" >&2
 
 # fuzztime runs the whole corpus of each fuzzer and some thousand new inputs; bugs
 # that take longer to find are found by fuzzing for longer. It is a count and not a
@@ -37,7 +38,7 @@ traces() {
 		echo "$save:"; $save 2>/dev/null | grep '^-A'
 	done
 	echo "processes:"
-	for program in nodens coredns kube-apiserver etcd dnsperf; do
+	for program in nodens coredns kube-apiserver etcd dnsperf unbound dnsdist kresd pdns_recursor; do
 		pgrep -l "^$program" | cut -d ' ' -f 2
 	done
 }

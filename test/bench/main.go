@@ -1,22 +1,24 @@
 // Command bench measures what a DNS server pays for a query, and prints the
 // servers of its table side by side.
 //
-// One core is the server's, the others are the load generator's: dnsperf, the
-// scripted upstream and the API server run there. All servers of the table are
-// started, each pinned to the same core, and stay up; only one at a time gets
-// queries, so the others cost nothing but their memory. Before anything is
-// measured each answers every name once, so that what follows is served from
-// memory; that it was is checked by the upstream's count of questions.
+// One core is the server's, the others are the load generators': dnsperf, package
+// pace and the API server run there. All servers of the table are started, each
+// pinned to the same core, and stay up; only one at a time gets queries, so the
+// others cost nothing but their memory. Before a measurement the server answers
+// every name once, so that what follows is served from memory; whether it was is
+// told by the upstream's count of questions.
 //
-// A measurement is one run of dnsperf with so many queries outstanding that the
-// server's core has always one to work on. The server's CPU clock, read before
-// and after, divided by the queries that dnsperf got answers to, is the price of
-// a query. Rounds go through all servers in turn, so that what disturbs the
-// machine for a while disturbs each of them; servers are compared within a
-// round, and the median of the rounds' ratios is what is reported.
+// A measurement is one run of a load generator: with so many queries outstanding
+// that the server's core has always one to work on, or at a fixed rate, or for
+// names that nobody has asked for. The server's CPU clock, read before and after,
+// divided by the queries that got answers, is the price of a query. Rounds go
+// through all servers in turn, so that what disturbs the machine for a while
+// disturbs each of them; servers are compared within a round, and the median of
+// the rounds' ratios is held against what is claimed.
 //
-// A server more is a row in programs and one in servers (server.go), a workload
-// more is a row in workloads (workload.go).
+// A server more is a row in programs (program.go), one in servers (server.go) and
+// a file in conf; what is asked is a row in sets and how it is asked one in paced
+// or others (workload.go); what has to come out is a row of claims (claim.go).
 package main
 
 import (
@@ -49,9 +51,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs.SetOutput(stderr)
 	// Five rounds are the fewest whose median stands two disturbed ones.
 	fs.IntVar(&plan.rounds, "rounds", 5, "measure every server and workload `N` times")
-	// In three seconds a server gets some 300,000 queries, and what happens at
-	// the ends of a measurement is less than a hundredth of it.
-	seconds := fs.Float64("seconds", 3, "`length` of one measurement")
+	// In two seconds a server gets 2,000 queries at the lowest rate, of which twenty
+	// are slower than the p99; in one it would be ten, and in four the whole would
+	// take an hour.
+	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
 	fs.BoolVar(&plan.cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
 	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")

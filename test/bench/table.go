@@ -62,7 +62,7 @@ var (
 func (w workload) columns() []column {
 	switch w.tool {
 	case steady:
-		return slices.Concat(price, []column{kernelPart, sleeping}, times, core, []column{lost, misses})
+		return slices.Concat(price, []column{sleeping}, times, core, []column{lost, misses})
 	case miss:
 		return slices.Concat(price, []column{kernelPart, speed, failed, sleeping}, core, []column{rss})
 	case flood:
