@@ -39,6 +39,9 @@ func TestRound(t *testing.T) {
 		if strings.Contains(n, "is left out") {
 			left++
 		}
+		if strings.Contains(n, errStart.Error()) {
+			t.Error(n)
+		}
 	}
 	if len(r.servers)+left != len(servers) {
 		t.Errorf("%d rows and the notes %q, want a row or a note for each of %d servers", len(r.servers), r.notes, len(servers))

@@ -106,6 +106,9 @@ func (b *bench) build(ctx context.Context) error {
 	if len(b.report.servers) == 0 {
 		return errors.New("no server is left to measure")
 	}
+	if first := b.report.servers[0]; programs[first.program].each {
+		return fmt.Errorf("%s makes its answers as long as those of the row before it: choose %s as well", first.name, servers[0].name)
+	}
 	b.report.commit = commit()
 	b.report.loadBefore = loadAverage()
 	b.report.fact("pinning", fmt.Sprintf("server on %s, load generator and upstream on %s", b.server.list(), b.load.list()))
@@ -119,7 +122,7 @@ func (b *bench) find(ctx context.Context, s server) error {
 	if b.binaries[s.program] == "" {
 		path, err := p.find(ctx, b.dir)
 		if errors.Is(err, errAbsent) {
-			b.report.notes = append(b.report.notes, fmt.Sprintf("The row %s is left out: %v.", s.name, err))
+			b.leave(s, err)
 			return nil
 		}
 		if err != nil {
@@ -132,6 +135,11 @@ func (b *bench) find(ctx context.Context, s server) error {
 	}
 	b.report.servers = append(b.report.servers, s)
 	return nil
+}
+
+// leave notes why there is no row of the server.
+func (b *bench) leave(s server, err error) {
+	b.report.notes = append(b.report.notes, fmt.Sprintf("The row %s is left out: %v.", s.name, err))
 }
 
 // findLoad looks for the load generator.
@@ -186,17 +194,28 @@ func (b *bench) sets() []questions {
 	return list
 }
 
-// startAll starts every server.
+// startAll starts every server. One of the machine's own may be of a version that
+// wants another configuration; then there is no row of it.
 func (b *bench) startAll(ctx context.Context) error {
+	var rows []server
 	for _, s := range b.report.servers {
 		r, err := b.start(ctx, s, false)
+		if err != nil && programs[s.program].foreign && ctx.Err() == nil {
+			fmt.Fprintln(b.progress, err)
+			b.leave(s, fmt.Errorf("%w with test/bench/conf/%s", errStart, s.conf))
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		b.running = append(b.running, r)
+		b.running, rows = append(b.running, r), append(rows, s)
 	}
+	b.report.servers = rows
 	return nil
 }
+
+// errStart says why a program that is there has no row.
+var errStart = errors.New("it does not start")
 
 // warm asks every server every question once, which fills its cache, and then
 // for a while, which lets its heap and its sockets reach their size.

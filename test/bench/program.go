@@ -29,6 +29,8 @@ type program struct {
 	args []string
 	// cluster says that it answers for a Kubernetes cluster.
 	cluster bool
+	// foreign says that the version is the machine's.
+	foreign bool
 	// each says that it can answer one set of questions only: there is a process
 	// for each.
 	each bool
@@ -49,19 +51,19 @@ var programs = map[string]program{
 		args: []string{"-conf", "@CONF@"},
 	},
 	"unbound": {
-		find: installed("unbound"), version: []string{"-V"}, named: "Version",
+		find: installed("unbound"), foreign: true, version: []string{"-V"}, named: "Version",
 		args: []string{"-d", "-p", "-c", "@CONF@"},
 	},
 	"dnsdist": {
-		find: installed("dnsdist"), version: []string{"--version"}, named: "dnsdist",
+		find: installed("dnsdist"), foreign: true, version: []string{"--version"}, named: "dnsdist",
 		args: []string{"--supervised", "--disable-syslog", "-C", "@CONF@"},
 	},
 	"kresd": {
-		find: installed("kresd"), version: []string{"-V"}, named: "Knot",
+		find: installed("kresd"), foreign: true, version: []string{"-V"}, named: "Knot",
 		args: []string{"-n", "-q", "-c", "@CONF@", "@DIR@"},
 	},
 	"pdns-recursor": {
-		find: installed("pdns_recursor"), version: []string{"--version"}, named: "PowerDNS", file: "recursor.conf",
+		find: installed("pdns_recursor"), foreign: true, version: []string{"--version"}, named: "PowerDNS", file: "recursor.conf",
 		args: []string{"--config-dir=@DIR@"},
 	},
 	"echo": {

@@ -106,7 +106,7 @@ func (b *bench) loadOf(r *running, w workload, length time.Duration) load {
 
 // fill asks every question of the workload once, so that the answers are in the
 // cache whatever pushed them out.
-func (b *bench) fill(ctx context.Context, r *running, w workload) error {
+func (b *bench) fill(ctx context.Context, r *running, w workload) (err error) {
 	if w.tool == miss {
 		return nil
 	}
@@ -114,11 +114,16 @@ func (b *bench) fill(ctx context.Context, r *running, w workload) error {
 	if !l.tcp {
 		l.clients, l.outstanding = clients, outstanding
 	}
-	o, err := l.run(ctx, b.load)
-	if err != nil {
-		return err
+	for range attempts {
+		var o outcome
+		if o, err = l.run(ctx, b.load); err != nil {
+			return err
+		}
+		if err = o.check(dns.RcodeToString[w.rcode]); err == nil {
+			break
+		}
 	}
-	return o.check(dns.RcodeToString[w.rcode])
+	return err
 }
 
 // attempts is how often a measurement is made before its failure ends the run:
