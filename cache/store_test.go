@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 	"unsafe"
@@ -103,6 +104,40 @@ func TestNoBudget(t *testing.T) {
 		}
 		c.store.check(t)
 	}
+}
+
+// TestHonest compares what the store says it takes with what the heap says, for
+// names with one address each.
+func TestHonest(t *testing.T) {
+	const entries = 20_000
+	cfg := defaults()
+	cfg.Success.Entries = 2 * entries // none is pushed out
+	heap := func() int {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	before := heap()
+	c := newCache(cfg, Options{})
+	for i := range entries {
+		name := fmt.Sprintf("svc-%06d.default.example.com.", i)
+		fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 300 IN A 192.0.2.1"}, compression: true})
+	}
+	held, says := heap()-before, c.store.Bytes()
+	if st := c.Stats(); st.Entries.Success != entries {
+		t.Fatalf("%d entries", st.Entries.Success)
+	}
+	empty := 0 // the slots of segments that are not full yet: what is not counted
+	for i := range c.store.shards {
+		s := &c.store.shards[i]
+		empty += (len(s.segments)*segmentSlots - int(s.last)) * slotBytes
+	}
+	if counted := says + empty; held > counted*104/100 || held < counted*96/100 {
+		t.Errorf("the heap holds %d bytes, the store says %d and has %d for slots", held, says, empty)
+	}
+	t.Logf("%d bytes an entry by the store's count, %d by the heap's", says/entries, held/entries)
+	runtime.KeepAlive(c)
 }
 
 // TestRoomElsewhere has a cache that lives in one shard take nearly all of the budget,
