@@ -26,6 +26,12 @@ func TestSizes(t *testing.T) {
 	if n := unsafe.Sizeof(slot{}); n != slotBytes {
 		t.Errorf("a slot has %d bytes, want %d", n, slotBytes)
 	}
+	var s slab
+	for range 10 * segmentSlots {
+		if at := uintptr(unsafe.Pointer(s.at(s.grow()))); at%slotBytes != 0 {
+			t.Fatalf("slot %d begins at %#x, in the middle of a line", s.last, at)
+		}
+	}
 	if n := unsafe.Sizeof(none); n != refBytes {
 		t.Errorf("a ref has %d bytes, want %d", n, refBytes)
 	}
