@@ -102,7 +102,7 @@ func (p *blocking) take(b *batch) bool {
 	for {
 		errno := p.receive()
 		switch {
-		case b.n > 0 && b.slots[0].from.nameLen > 0:
+		case p.got():
 			p.watch()
 			return true
 		case p.closing.Load():
@@ -117,6 +117,10 @@ func (p *blocking) take(b *batch) bool {
 		}
 	}
 }
+
+// got reports whether the batch holds a packet. What ends the wait of a socket that
+// was shut looks like an empty one, but comes from nowhere.
+func (p *blocking) got() bool { return p.batch.n > 0 && p.batch.slots[0].from.nameLen > 0 }
 
 // begin points the kernel to the places in b; false if p was shut before.
 func (p *blocking) begin(b *batch) bool {
@@ -181,10 +185,9 @@ func (p *blocking) receive() syscall.Errno {
 
 // room says how much of its address and control message a packet may write.
 func (p *blocking) room(i int) {
-	from := &p.batch.slots[i].from
-	p.in[i].Namelen = uint32(len(from.name))
+	p.in[i].Namelen = uint32(len(origin{}.name))
 	if p.wildcard {
-		p.in[i].SetControllen(len(from.oob))
+		p.in[i].SetControllen(len(origin{}.oob))
 	}
 }
 
@@ -282,7 +285,7 @@ func (p *blocking) send(to *origin, msg []byte) {
 		if fd, err = openUDP(p.addr, 0); err != nil {
 			return // the address is gone
 		}
-		defer unix.Close(fd)
+		defer func() { _ = unix.Close(fd) }()
 	}
 	v := unix.Iovec{Base: &msg[0]}
 	v.SetLen(len(msg))
@@ -325,7 +328,7 @@ func (p *blocking) close() {
 func (p *blocking) last() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.receive(); p.batch.n > 0 && p.batch.slots[0].from.nameLen > 0 {
+	if _ = p.receive(); p.got() {
 		return true
 	}
 	p.close()
