@@ -23,6 +23,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -37,6 +38,24 @@ type Limits struct {
 	// as many sockets again as Waiting may take would run into the usual limit on
 	// open files.
 	Conns int
+	// ClientConns is the number of those that one client, which is one IP address,
+	// may have. By default an eighth of Conns: with less than eight clients that
+	// go wrong there is room for the rest, and one with a connection for each of a
+	// hundred threads is still served. IPv6 addresses are not taken together by
+	// their first 64 bits, because all pods of a node have the same.
+	ClientConns int
+	// Idle is how long a TCP connection may be silent between two queries, 10
+	// seconds by default: long enough for a resolver that reuses its connection,
+	// short enough that 1024 connections turn over (RFC 7766, 6.2.3). It may take a
+	// tenth longer.
+	Idle time.Duration
+	// Sending is how long a client may take over TCP for the rest of a query once
+	// its first byte has come, however many bytes come at a time: 3 seconds by
+	// default, which is a lost segment sent twice again.
+	Sending time.Duration
+	// Taking is how long a client may take over TCP to take what has been written
+	// at once: 5 seconds by default, after which it has asked again.
+	Taking time.Duration
 	// Pipelined is the number of queries of one TCP connection that wait for
 	// upstreams at once (RFC 7766, 6.2.1.1); the connection is not read from
 	// while it is reached. 64 by default: a stub resolver has two in flight.
@@ -62,13 +81,19 @@ type Server struct {
 	stop      context.CancelFunc
 	ctx       context.Context
 
-	panics, shed, refused atomic.Uint64
+	panics, shed          atomic.Uint64
+	refused, evicted, cut atomic.Uint64
+	owed                  atomic.Int64 // bytes of replies over TCP that clients don't take
 }
 
 // New makes a server that listens nowhere yet.
 func New(log *slog.Logger, limits Limits) *Server {
 	limits.Waiting = orDefault(limits.Waiting, 4096)
 	limits.Conns = orDefault(limits.Conns, 1024)
+	limits.ClientConns = orDefault(limits.ClientConns, max(1, limits.Conns/8))
+	limits.Idle = orDefault(limits.Idle, 10*time.Second)
+	limits.Sending = orDefault(limits.Sending, 3*time.Second)
+	limits.Taking = orDefault(limits.Taking, 5*time.Second)
 	limits.Pipelined = orDefault(limits.Pipelined, 64)
 	limits.Readers = orDefault(limits.Readers, cores())
 	s := &Server{
@@ -82,7 +107,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 	return s
 }
 
-func orDefault(v, def int) int {
+func orDefault[T int | time.Duration](v, def T) T {
 	if v == 0 {
 		return def
 	}
@@ -142,7 +167,7 @@ func (s *Server) bind(addr netip.AddrPort) (*listener, error) {
 	if l.udp, err = openPorts(addr, s.limits); err != nil {
 		return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 	}
-	if l.tcp, err = listenTCP(addr, s.limits.Conns); err != nil {
+	if l.tcp, err = listenTCP(addr, s.limits); err != nil {
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}
@@ -207,8 +232,16 @@ func (s *Server) Panics() uint64 { return s.panics.Load() }
 // Shed counts queries answered SERVFAIL because [Limits.Waiting] was reached.
 func (s *Server) Shed() uint64 { return s.shed.Load() }
 
-// ConnsRefused counts TCP connections closed because [Limits.Conns] was reached.
+// ConnsRefused counts TCP connections closed because [Limits.Conns] or
+// [Limits.ClientConns] was reached, and all of those had queries waiting.
 func (s *Server) ConnsRefused() uint64 { return s.refused.Load() }
+
+// ConnsEvicted counts idle TCP connections closed to make room for new ones.
+func (s *Server) ConnsEvicted() uint64 { return s.evicted.Load() }
+
+// ConnsCut counts TCP connections closed because the client took too long to send
+// a query or to take its replies.
+func (s *Server) ConnsCut() uint64 { return s.cut.Load() }
 
 // serve walks the path as far as it goes without waiting. msg is what to send, nil
 // for nothing; at other than done means that wait must be called with a copy of

@@ -116,7 +116,7 @@ func table(t testing.TB, through bool, lines ...string) *hosts.Table {
 }
 
 // start serves zones on a loopback address until the test ends.
-func start(t *testing.T, limits Limits, zones ...*Zone) (*Server, netip.AddrPort) {
+func start(t testing.TB, limits Limits, zones ...*Zone) (*Server, netip.AddrPort) {
 	t.Helper()
 	for _, z := range zones {
 		if z.Stats == nil {

@@ -1,57 +1,58 @@
 package server
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nodens-dns/nodens/internal/clock"
-	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Times a TCP client has (RFC 7766, 6.2.3).
-const (
-	// idleTimeout is between two queries: long enough for a resolver that reuses
-	// its connection, short enough that 1024 connections turn over.
-	idleTimeout = 10 * time.Second
-	// readTimeout is for the rest of a query once its first byte has come.
-	readTimeout = 3 * time.Second
-	// writeTimeout is for one reply; a client that doesn't read loses its
-	// connection.
-	writeTimeout = 5 * time.Second
-)
-
-// readBuffer is read from a connection at once: some twenty pipelined queries, at
-// 2 KiB for each of 1024 connections.
-const readBuffer = 2048
+// streamBuffer is asked for in both directions of a connection, so that the kernel
+// neither holds megabytes for a client that doesn't read nor takes them from one
+// that isn't read from. The kernel doubles it for its own accounting; it then
+// holds one reply of the largest size, or some hundred of the usual ones. Half of
+// it would make the largest reply wait for the client; twice as much is what a
+// thousand connections should not be able to take.
+const streamBuffer = 64 << 10
 
 // tcpListener is a listening socket and its connections.
 type tcpListener struct {
 	net.Listener
-	places chan struct{}
+	// conns and perClient are the most connections at once, of all clients and of
+	// one.
+	conns, perClient int
 
-	mu     sync.Mutex
-	closed bool
-	conns  map[net.Conn]struct{}
+	mu      sync.Mutex
+	closed  bool
+	streams []*stream
+	clients map[netip.Addr]int // connections of each client that has any
 }
 
-func listenTCP(addr netip.AddrPort, conns int) (*tcpListener, error) {
+func listenTCP(addr netip.AddrPort, limits Limits) (*tcpListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return control(c, func(fd int) error { return sharePort(fd, addr.Addr()) })
+		return control(c, func(fd int) error {
+			// Connections inherit both; a kernel that allows less gives less.
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, streamBuffer)
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, streamBuffer)
+			return sharePort(fd, addr.Addr())
+		})
 	}}
 	ln, err := lc.Listen(context.Background(), network("tcp", addr.Addr()), addr.String())
 	if err != nil {
 		return nil, explain(err, addr)
 	}
-	return &tcpListener{Listener: ln, places: make(chan struct{}, conns), conns: make(map[net.Conn]struct{})}, nil
+	return &tcpListener{Listener: ln, conns: limits.Conns, perClient: limits.ClientConns, clients: make(map[netip.Addr]int)}, nil
 }
+
+// past is a deadline that ends all waiting.
+var past = time.Unix(1, 0)
 
 // close stops listening and reading; replies under way can still be written.
 func (t *tcpListener) close() {
@@ -59,34 +60,102 @@ func (t *tcpListener) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for c := range t.conns {
-		_ = c.SetReadDeadline(time.Unix(1, 0))
+	for _, c := range t.streams {
+		c.leaving.Store(true)
+		_ = c.conn.SetReadDeadline(past)
 	}
 }
 
-// hold registers c, so that close reaches it; false if it came too late.
-func (t *tcpListener) hold(c net.Conn) bool {
+// expel makes c end soon, whatever it is at. It does not close the connection: that
+// would wait until its reader has left it.
+func (t *tcpListener) expel(c *stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.closed {
-		t.conns[c] = struct{}{}
+	t.dismiss(c)
+}
+
+// dismiss is expel for who holds t.mu.
+func (t *tcpListener) dismiss(c *stream) {
+	c.leaving.Store(true)
+	_ = c.conn.SetDeadline(past)
+}
+
+// await sets the time, by package clock, until which c may keep its reader
+// waiting; false if c has to go, whose own deadline must stand.
+func (t *tcpListener) await(c *stream, until time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !c.leaving.Load() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
+}
+
+// admit takes c in, if need be in place of another connection. A client that has
+// all the connections it may have gives up one of its own, so that it is in nobody's
+// way but its own; else, where all places are taken, the connection goes that has
+// been silent for longest (RFC 7766, 6.2.3). ok is false if all of those have
+// queries that wait, or if t is closed.
+func (t *tcpListener) admit(c *stream) (evicted, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false, false
 	}
-	return !t.closed
+	host := c.client.Addr()
+	own := t.clients[host] >= t.perClient
+	if own || len(t.streams) >= t.conns {
+		victim := t.longestSilent(func(o *stream) bool { return !own || o.client.Addr() == host })
+		if victim == nil {
+			return false, false
+		}
+		t.remove(victim)
+		t.dismiss(victim)
+		evicted = true
+	}
+	c.place = len(t.streams)
+	t.streams = append(t.streams, c)
+	t.clients[host]++
+	return evicted, true
 }
 
-func (t *tcpListener) drop(c net.Conn) {
-	_ = c.Close()
-	t.mu.Lock()
-	delete(t.conns, c)
-	t.mu.Unlock()
+// longestSilent finds the connection, of those that may go, whose last query is
+// the longest ago; nil if all have queries that wait. It looks at each: places run
+// out only where something is wrong, and a thousand looks take less time than the
+// kernel takes to open the connection they are for.
+func (t *tcpListener) longestSilent(may func(*stream) bool) *stream {
+	var found *stream
+	var since int64
+	for _, c := range t.streams {
+		at := c.heard.Load()
+		if (found == nil || at < since) && c.out.waiting.Load() == 0 && may(c) {
+			found, since = c, at
+		}
+	}
+	return found
 }
 
-// await sets the time until which c may keep the reader waiting; false once the
-// listener is closed, whose own deadline must stand.
-func (t *tcpListener) await(c net.Conn, d time.Duration) bool {
+// remove forgets c, whose place is free from now on. It may have gone already. The
+// caller holds t.mu.
+func (t *tcpListener) remove(c *stream) {
+	if c.place < 0 {
+		return
+	}
+	last := len(t.streams) - 1
+	t.streams[c.place] = t.streams[last]
+	t.streams[c.place].place = c.place
+	t.streams[last] = nil
+	t.streams = t.streams[:last]
+	c.place = -1
+	host := c.client.Addr()
+	if t.clients[host]--; t.clients[host] == 0 {
+		delete(t.clients, host)
+	}
+}
+
+// drop closes c and forgets it.
+func (t *tcpListener) drop(c *stream) {
+	_ = c.conn.Close()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.closed && c.SetReadDeadline(time.Now().Add(d)) == nil
+	t.remove(c)
 }
 
 // acceptPause is waited after an accept that failed, so that a process out of
@@ -94,8 +163,8 @@ func (t *tcpListener) await(c net.Conn, d time.Duration) bool {
 const acceptPause = 10 * time.Millisecond
 
 func (s *Server) acceptTCP(l *listener) {
-	for {
-		c, err := l.tcp.Accept()
+	for lane := 0; ; lane++ {
+		conn, err := l.tcp.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -103,128 +172,20 @@ func (s *Server) acceptTCP(l *listener) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		select {
-		case l.tcp.places <- struct{}{}:
-			s.running.Go(func() {
-				defer func() { <-l.tcp.places }()
-				s.serveConn(l, c)
-			})
-		default:
+		c, err := s.newStream(l, conn.(*net.TCPConn), lane)
+		if err != nil {
+			_ = conn.Close() // it is broken already
+			continue
+		}
+		evicted, ok := l.tcp.admit(c)
+		if !ok {
 			s.refused.Add(1)
-			_ = c.Close()
+			_ = conn.Close()
+			continue
 		}
-	}
-}
-
-// stream is one TCP connection. Replies are written in the order in which they
-// are ready (RFC 7766, 7), one at a time.
-type stream struct {
-	net.Conn
-	in      *bufio.Reader
-	writing sync.Mutex
-	waiting chan struct{} // places for queries that wait
-	pending sync.WaitGroup
-}
-
-// write sends one message with its length. A client that doesn't take it in time
-// loses its connection.
-func (c *stream) write(msg []byte) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	var length [2]byte
-	binary.BigEndian.PutUint16(length[:], uint16(len(msg)))
-	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
-	bufs := net.Buffers{length[:], msg}
-	if _, err := bufs.WriteTo(c.Conn); err != nil {
-		_ = c.Close()
-	}
-}
-
-// serveConn answers the queries of one connection until it ends.
-func (s *Server) serveConn(l *listener, conn net.Conn) {
-	defer l.tcp.drop(conn)
-	if !l.tcp.hold(conn) {
-		return
-	}
-	c := &stream{Conn: conn, in: bufio.NewReaderSize(conn, readBuffer), waiting: make(chan struct{}, s.limits.Pipelined)}
-	defer c.pending.Wait()
-	var x exchange
-	x.via = tcp
-	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		x.client = a.AddrPort()
-	}
-	var packet, out []byte
-	var err error
-	for {
-		if packet, err = c.read(l.tcp, packet[:0]); err != nil {
-			return
+		if evicted {
+			s.evicted.Add(1)
 		}
-		rt := l.routes.Load()
-		x.q.Packet = packet
-		x.start = clock.Now()
-		msg, at := s.serve(rt, &x, out, tcpLimit)
-		switch {
-		case at == done && msg != nil:
-			c.write(msg)
-			out = msg[:0]
-		case at == done:
-			return // not a query: nothing good will follow
-		case s.acquire():
-			s.pipeline(c, rt, &x, at)
-		default:
-			c.write(s.full(&x, wire.MaxMessage))
-		}
+		s.running.Go(c.run)
 	}
-}
-
-func tcpLimit(*wire.Query) int { return wire.MaxMessage }
-
-// pipeline completes a query that has to wait in a goroutine of its own, while
-// the connection is read on.
-func (s *Server) pipeline(c *stream, rt *Routes, x *exchange, at step) {
-	c.waiting <- struct{}{}
-	w := new(exchange)
-	x.detach(w, nil, nil)
-	c.pending.Go(func() {
-		defer s.release()
-		defer func() { <-c.waiting }()
-		if msg := s.wait(rt, w, at, wire.MaxMessage); msg != nil {
-			c.write(msg)
-		}
-	})
-}
-
-// read reads one message into buf, which grows by what has really come, not by
-// what the length before it claims.
-func (c *stream) read(t *tcpListener, buf []byte) ([]byte, error) {
-	if c.in.Buffered() == 0 && !t.await(c.Conn, idleTimeout) {
-		return nil, net.ErrClosed
-	}
-	if _, err := c.in.Peek(1); err != nil {
-		return nil, err
-	}
-	if c.in.Buffered() < 2 && !t.await(c.Conn, readTimeout) {
-		return nil, net.ErrClosed
-	}
-	var length [2]byte
-	if _, err := io.ReadFull(c.in, length[:]); err != nil {
-		return nil, err
-	}
-	want := int(binary.BigEndian.Uint16(length[:]))
-	if c.in.Buffered() < want && !t.await(c.Conn, readTimeout) {
-		return nil, net.ErrClosed
-	}
-	return appendFrom(buf, c.in, want)
-}
-
-// appendFrom appends n bytes of in to buf, a piece at a time.
-func appendFrom(buf []byte, in io.Reader, n int) ([]byte, error) {
-	for len(buf) < n {
-		start := len(buf)
-		buf = append(buf, make([]byte, min(n-start, readBuffer))...)
-		if _, err := io.ReadFull(in, buf[start:]); err != nil {
-			return nil, err
-		}
-	}
-	return buf, nil
 }

@@ -1,10 +1,12 @@
 package server
 
 import (
-	"encoding/binary"
+	"context"
 	"errors"
 	"io"
 	"net"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,62 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
+
+// dial opens a connection from an address of the loopback network.
+func dial(t testing.TB, from netip.Addr, to netip.AddrPort) *dns.Conn {
+	t.Helper()
+	d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	c, err := d.Dial("tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return &dns.Conn{Conn: c}
+}
+
+// byHand is a zone that answers by.hand. at once, and all else from an upstream.
+func byHand(t testing.TB, to ...netip.AddrPort) *Zone {
+	z := &Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Stats: NewStats()}
+	if len(to) > 0 {
+		z.Forward = pool(t, to...)
+	}
+	return z
+}
+
+// served reports whether the connection answers a query that need not wait.
+func served(conn *dns.Conn) bool {
+	if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
+		return false
+	}
+	m, err := conn.ReadMsg()
+	return err == nil && len(m.Answer) == 1
+}
+
+// ended reports whether the server has closed the connection; it waits for that.
+func ended(conn *dns.Conn) bool {
+	_, err := conn.Conn.Read(make([]byte, 1))
+	var timeout net.Error
+	return err != nil && !(errors.As(err, &timeout) && timeout.Timeout())
+}
+
+// frame is a message as it goes over TCP.
+func frame(t testing.TB, m *dns.Msg) []byte {
+	t.Helper()
+	packet, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return appendFrame(nil, packet)
+}
+
+// connections is the number of those the server holds.
+func connections(s *Server, addr netip.AddrPort) int {
+	l := s.listeners[addr].tcp
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.streams)
+}
 
 // TestPipelining: queries of one connection are answered as they are ready, and no
 // more of them wait at once than the limit says.
@@ -22,12 +80,7 @@ func TestPipelining(t *testing.T) {
 		return addressed("192.0.2.1")(q)
 	})
 	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
-	conn, err := dns.DialTimeout("tcp", addr.String(), patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	conn := dial(t, loopback, addr)
 	for id, name := range []string{"slow.test.", "slower.test.", "by.hand."} {
 		q := question(name, dns.TypeA)
 		q.Id = uint16(id)
@@ -53,77 +106,466 @@ func TestPipelining(t *testing.T) {
 	}
 }
 
-// TestConnLimit: a connection over the limit is closed and counted, and its place
-// comes back with the end of another.
-func TestConnLimit(t *testing.T) {
-	s, addr := start(t, Limits{Conns: 2}, &Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 by.hand")})
-	dial := func() *dns.Conn {
-		conn, err := dns.DialTimeout("tcp", addr.String(), patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		return conn
-	}
-	served := func(conn *dns.Conn) bool {
-		if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
-			return false
-		}
-		_, err := conn.ReadMsg()
-		return err == nil
-	}
-	first, second := dial(), dial()
-	if !served(first) || !served(second) {
+// TestEviction: with all places taken, the connection that has been silent for
+// longest goes; one whose query waits does not.
+func TestEviction(t *testing.T) {
+	release, asked := make(chan struct{}), make(chan struct{}, 2)
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		asked <- struct{}{}
+		<-release
+		return addressed("192.0.2.1")(q)
+	})
+	s, addr := start(t, Limits{Conns: 2, ClientConns: 2}, byHand(t, b.addr))
+	first, second := dial(t, loopback, addr), dial(t, loopback, addr)
+	if !served(second) || !served(first) { // so second is the more silent one
 		t.Fatal("a connection within the limit is not served")
 	}
-	if served(dial()) {
-		t.Error("a connection over the limit is served")
+	third := dial(t, loopback, addr)
+	if !served(third) {
+		t.Error("a new connection is not served")
+	}
+	if !ended(second) {
+		t.Error("the connection that was silent for longest is still there")
+	}
+	if n := s.ConnsEvicted(); n != 1 {
+		t.Errorf("%d connections evicted, want one", n)
+	}
+	for i, conn := range []*dns.Conn{first, third} {
+		if err := conn.WriteMsg(question("slow"+itoa(i)+".test.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+	}
+	if served(dial(t, loopback, addr)) {
+		t.Error("a connection is served for which one with a query that waits had to go")
 	}
 	if n := s.ConnsRefused(); n != 1 {
 		t.Errorf("%d connections refused, want one", n)
 	}
+	close(release)
+	for _, conn := range []*dns.Conn{first, third} {
+		if _, err := conn.ReadMsg(); err != nil {
+			t.Errorf("a query that waited: %v", err)
+		}
+	}
 	_ = first.Close()
-	eventually(t, "the place to come back", func() bool { return served(dial()) })
-	if !served(second) {
-		t.Error("the other connection went with it")
+	eventually(t, "the place to come back", func() bool { return connections(s, addr) == 1 })
+	if !served(dial(t, loopback, addr)) || !served(third) {
+		t.Error("there is a place, and the new connection or the old one isn't served")
+	}
+	if n := s.ConnsEvicted(); n != 1 {
+		t.Errorf("%d connections evicted, want still one", n)
 	}
 }
 
-// TestFrames: messages whose length is no message's.
+// TestClientLimit: a client that has all its connections loses its own, and nobody
+// else's.
+func TestClientLimit(t *testing.T) {
+	const own = 4
+	s, addr := start(t, Limits{Conns: 64, ClientConns: own}, byHand(t))
+	other := dial(t, netip.MustParseAddr("127.0.0.2"), addr)
+	if !served(other) {
+		t.Fatal("a connection within the limit is not served")
+	}
+	conns := make([]*dns.Conn, 3*own)
+	for i := range conns {
+		conns[i] = dial(t, loopback, addr)
+		if !served(conns[i]) {
+			t.Fatalf("connection %d of a client is not served", i)
+		}
+	}
+	for i, conn := range conns[:2*own] {
+		if !ended(conn) {
+			t.Errorf("connection %d is still there", i)
+		}
+	}
+	for i, conn := range append(conns[2*own:], other) {
+		if !served(conn) {
+			t.Errorf("connection %d is gone", i)
+		}
+	}
+	if n := s.ConnsEvicted(); n != 2*own {
+		t.Errorf("%d connections evicted, want %d", n, 2*own)
+	}
+	if n := connections(s, addr); n != own+1 {
+		t.Errorf("%d connections, want %d", n, own+1)
+	}
+}
+
+// TestCrowd: connections on which nothing happens, of many clients and many times
+// what there is room for, keep nobody out.
+func TestCrowd(t *testing.T) {
+	const places, crowd = 32, 8
+	s, addr := start(t, Limits{Conns: places}, byHand(t))
+	live := dial(t, netip.MustParseAddr("127.0.1.1"), addr)
+	for i := range crowd * places {
+		idle := dial(t, netip.AddrFrom4([4]byte{127, 0, 2, byte(i)}), addr)
+		if i%2 == 0 {
+			_, _ = idle.Conn.Write([]byte{0}) // half of a length
+		}
+		if i%(places/4) > 0 {
+			continue
+		}
+		// Connections are taken in order, so this one is the last.
+		if !served(dial(t, netip.MustParseAddr("127.0.1.2"), addr)) {
+			t.Fatalf("%d idle connections keep a client out", i)
+		}
+		if !served(live) {
+			t.Fatalf("the client that asks lost its connection to %d idle ones", i)
+		}
+	}
+	if n := connections(s, addr); n > places {
+		t.Errorf("%d connections, want at most %d", n, places)
+	}
+	eventually(t, "the connections that were evicted to be closed", func() bool {
+		s.listeners[addr].tcp.mu.Lock()
+		defer s.listeners[addr].tcp.mu.Unlock()
+		return len(s.listeners[addr].tcp.clients) <= places
+	})
+}
+
+// TestFrames: messages whose length is no message's, with good ones between.
 func TestFrames(t *testing.T) {
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 by.hand")})
+	s, addr := start(t, Limits{}, byHand(t))
+	padded := question("by.hand.", dns.TypeA)
+	padded.SetEdns0(1232, false)
+	padded.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 60000)}}
 	for _, c := range []struct {
 		name  string
 		frame []byte
-		reply int // bytes of the reply, 0 for the end of the connection
+		rcode int // of the reply, -1 for none
 	}{
-		{"nothing", []byte{0, 0}, 0},
-		{"less than a header", []byte{0, 3, 1, 2, 3}, 0},
-		{"as long as can be", append([]byte{0xFF, 0xFF}, make([]byte, 65535)...), wire.HeaderLen},
-		{"a response", append([]byte{0, 12, 0, 1, 0x80}, make([]byte, 9)...), 0},
+		{"nothing", []byte{0, 0}, -1},
+		{"nothing, often", make([]byte, 10000), -1},
+		{"less than a header", []byte{0, 3, 1, 2, 3}, -1},
+		{"a response", append([]byte{0, 12, 0, 1, 0x80}, make([]byte, 9)...), -1},
+		{"as long as can be", append([]byte{0xFF, 0xFF}, make([]byte, 65535)...), dns.RcodeFormatError},
+		{"long and well-formed", frame(t, padded), dns.RcodeSuccess},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn, err := net.DialTimeout("tcp", addr.String(), patience)
-			if err != nil {
+			conn := dial(t, loopback, addr)
+			if !served(conn) {
+				t.Fatal("the query before has no answer")
+			}
+			if _, err := conn.Conn.Write(c.frame); err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(patience))
-			if _, err := conn.Write(c.frame); err != nil {
-				t.Fatal(err)
-			}
-			var length [2]byte
-			_, err = io.ReadFull(conn, length[:])
-			if c.reply == 0 {
-				if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
-					t.Errorf("a reply of %d bytes, want the end of the connection", binary.BigEndian.Uint16(length[:]))
+			if c.rcode >= 0 {
+				m, err := conn.ReadMsg()
+				if err != nil || m.Rcode != c.rcode {
+					t.Fatalf("reply %v (%v), want %s", m, err, dns.RcodeToString[c.rcode])
 				}
-				return
 			}
-			if err != nil || int(binary.BigEndian.Uint16(length[:])) != c.reply {
-				t.Errorf("a reply of %d bytes (%v), want %d", binary.BigEndian.Uint16(length[:]), err, c.reply)
+			if !served(conn) {
+				t.Error("the query behind has no answer")
 			}
 		})
 	}
+	t.Run("the end in the middle", func(t *testing.T) {
+		for _, part := range [][]byte{{0}, {0, 12}, {0, 12, 0}, {0xFF, 0xFF, 0, 1}} {
+			conn := dial(t, loopback, addr)
+			if _, err := conn.Conn.Write(part); err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.Close()
+		}
+	})
+	eventually(t, "the connections to be gone", func() bool { return connections(s, addr) == 0 })
+	if n := s.ConnsCut(); n != 0 {
+		t.Errorf("%d connections counted as slow", n)
+	}
+}
+
+// TestSplit: queries come in pieces of any length, and each is answered once.
+func TestSplit(t *testing.T) {
+	_, addr := start(t, Limits{}, byHand(t))
+	var all []byte
+	for id := range 4 {
+		q := question("by.hand.", dns.TypeA)
+		q.Id = uint16(id)
+		all = append(all, frame(t, q)...)
+	}
+	conn := dial(t, loopback, addr)
+	for size := 1; size <= len(all); size++ {
+		for rest := all; len(rest) > 0; rest = rest[min(size, len(rest)):] {
+			if _, err := conn.Conn.Write(rest[:min(size, len(rest))]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for id := range 4 {
+			m, err := conn.ReadMsg()
+			if err != nil || m.Id != uint16(id) || len(m.Answer) != 1 {
+				t.Fatalf("pieces of %d bytes: reply %v (%v), want one with ID %d", size, m, err, id)
+			}
+		}
+	}
+}
+
+// TestManyAnswers: more replies than are gathered at once, of all sizes.
+func TestManyAnswers(t *testing.T) {
+	lines := []string{"192.0.2.9 by.hand"}
+	for i := range 3000 {
+		lines = append(lines, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()+" many.test")
+	}
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	conn := dial(t, loopback, addr)
+	const n = 400
+	var all []byte
+	for id := range n {
+		q := question("by.hand.", dns.TypeA)
+		if id%100 == 50 {
+			q = question("many.test.", dns.TypeA)
+		}
+		q.Id = uint16(id)
+		all = append(all, frame(t, q)...)
+	}
+	go func() { _, _ = conn.Conn.Write(all) }()
+	for id := range n {
+		want := 1
+		if id%100 == 50 {
+			want = 3000
+		}
+		m, err := conn.ReadMsg()
+		if err != nil || m.Id != uint16(id) || len(m.Answer) != want {
+			t.Fatalf("reply %d: %v, want ID %d with %d records", m.Id, err, id, want)
+		}
+	}
+}
+
+// TestSlowSender: a query has to come within its time, however many bytes come in
+// the meantime; others are answered.
+func TestSlowSender(t *testing.T) {
+	s, addr := start(t, Limits{Sending: 50 * time.Millisecond}, byHand(t))
+	conn := dial(t, loopback, addr)
+	if !served(conn) {
+		t.Fatal("not served")
+	}
+	slow := frame(t, question(strings.Repeat("a-name-that-takes-very-much-longer-than-the-time-there-is.", 4)+"by.hand.", dns.TypeA))
+	finished := make(chan bool)
+	go func() { finished <- ended(conn) }()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for cut := false; !cut; {
+		select {
+		case cut = <-finished:
+			if !cut {
+				t.Fatal("the whole query was waited for")
+			}
+		case <-tick.C:
+			if len(slow) > 0 {
+				_, _ = conn.Conn.Write(slow[:1])
+				slow = slow[1:]
+			}
+		}
+	}
+	eventually(t, "it to be counted", func() bool { return s.ConnsCut() == 1 })
+	if !served(dial(t, loopback, addr)) {
+		t.Error("another client is not served")
+	}
+}
+
+// TestIdle: a connection ends when it has been silent for its time, or has said
+// nothing that is a query.
+func TestIdle(t *testing.T) {
+	s, addr := start(t, Limits{Idle: 50 * time.Millisecond}, byHand(t))
+	for _, talk := range []func(*dns.Conn) bool{
+		func(*dns.Conn) bool { return true },
+		served,
+		func(conn *dns.Conn) bool {
+			go func() {
+				for err := error(nil); err == nil; {
+					_, err = conn.Conn.Write(make([]byte, 1000))
+				}
+			}()
+			return true
+		},
+	} {
+		conn := dial(t, loopback, addr)
+		if !talk(conn) {
+			t.Error("not served")
+		}
+		if !ended(conn) {
+			t.Error("the connection does not end")
+		}
+	}
+	eventually(t, "the places to come back", func() bool { return connections(s, addr) == 0 })
+	if n := s.ConnsCut(); n != 0 {
+		t.Errorf("%d connections counted as slow", n)
+	}
+}
+
+// TestHalfClose: who has said all that he has to say gets every answer, and then the
+// end.
+func TestHalfClose(t *testing.T) {
+	release, asked := make(chan struct{}), make(chan struct{}, 1)
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		asked <- struct{}{}
+		<-release
+		return addressed("192.0.2.1")(q)
+	})
+	_, addr := start(t, Limits{}, byHand(t, b.addr))
+	conn := dial(t, loopback, addr)
+	all := append(frame(t, question("slow.test.", dns.TypeA)), frame(t, question("by.hand.", dns.TypeA))...)
+	if _, err := conn.Conn.Write(all); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "by.hand." {
+		t.Fatalf("%v, %v; want the answer that waits for nobody", m, err)
+	}
+	<-asked
+	close(release)
+	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "slow.test." {
+		t.Fatalf("%v, %v; want the answer that waited", m, err)
+	}
+	if _, err := conn.Conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("%v, want the end", err)
+	}
+}
+
+// TestShutdownTCP: what is under way is answered, and nobody can put the end off:
+// not who is silent, nor who never stops asking.
+func TestShutdownTCP(t *testing.T) {
+	release, asked := make(chan struct{}), make(chan struct{}, 1)
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		asked <- struct{}{}
+		<-release
+		return addressed("192.0.2.1")(q)
+	})
+	s, addr := start(t, Limits{}, byHand(t, b.addr))
+	idle, busy, waiting := dial(t, loopback, addr), dial(t, loopback, addr), dial(t, loopback, addr)
+	if !served(idle) {
+		t.Fatal("not served")
+	}
+	q := frame(t, question("by.hand.", dns.TypeA))
+	go func() {
+		for err := error(nil); err == nil; {
+			_, err = busy.Conn.Write(q)
+		}
+	}()
+	go func() { _, _ = io.Copy(io.Discard, busy.Conn) }()
+	if err := waiting.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	done := make(chan error)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		done <- s.Shutdown(ctx)
+	}()
+	if !ended(idle) {
+		t.Error("a connection on which nothing happens does not end")
+	}
+	close(release)
+	if _, err := waiting.ReadMsg(); err != nil {
+		t.Errorf("the query that waited: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShutdownStuck: who doesn't read can't put the end off either.
+func TestShutdownStuck(t *testing.T) {
+	lines := make([]string, 200)
+	for i := range lines {
+		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
+	}
+	s, addr := start(t, Limits{Taking: time.Hour}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	conn := dial(t, loopback, addr)
+	q := frame(t, question("many.test.", dns.TypeA))
+	go func() {
+		for err := error(nil); err == nil; {
+			_, err = conn.Conn.Write(q)
+		}
+	}()
+	l := s.listeners[addr].tcp
+	eventually(t, "the client to be in the way", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.streams) == 0 {
+			return false
+		}
+		o := &l.streams[0].out
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.stuck
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Shutdown(ctx); err == nil {
+		t.Error("all replies were written to a client that reads none")
+	}
+	if n := s.ConnsCut(); n != 0 {
+		t.Errorf("%d connections counted as slow", n)
+	}
+}
+
+// TestSlowReader: a client that doesn't read is not read from, whatever it goes on
+// to send, and has lost nothing when it reads at last.
+func TestSlowReader(t *testing.T) {
+	lines := make([]string, 200)
+	for i := range lines {
+		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
+	}
+	_, addr := start(t, Limits{Taking: patience}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	conn := dial(t, loopback, addr)
+	tc := conn.Conn.(*net.TCPConn)
+	_ = tc.SetReadBuffer(1 << 16)
+	_ = tc.SetWriteBuffer(1 << 16)
+	q := frame(t, question("many.test.", dns.TypeA))
+	// The kernel's buffers, of queries on both sides and of replies, and the server's
+	// own hold some hundred KiB together.
+	const most = 4 << 20
+	sent := 0
+	_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)) // after which it is taken to be stuck
+	for sent < most {
+		n, err := conn.Conn.Write(q[sent%len(q):])
+		sent += n
+		if err != nil {
+			break
+		}
+	}
+	if sent >= most {
+		t.Fatalf("%d bytes of queries were read from a client that reads no replies", sent)
+	}
+	rest := make(chan struct{})
+	go func() {
+		defer close(rest)
+		_ = conn.SetWriteDeadline(time.Now().Add(patience))
+		_, _ = conn.Conn.Write(q[(sent+len(q)-1)%len(q)+1:])
+	}()
+	whole := 0
+	for i := range (sent + len(q) - 1) / len(q) {
+		reply, err := conn.ReadMsgHeader(nil)
+		if err != nil || whole > 0 && len(reply) != whole {
+			t.Fatalf("reply %d: %d bytes (%v), the one before has %d", i, len(reply), err, whole)
+		}
+		whole = len(reply)
+	}
+	<-rest
+	if err := tc.CloseWrite(); err != nil || !ended(conn) {
+		t.Errorf("more replies than queries (%v)", err)
+	}
+}
+
+// TestReaderCut: a client that does not take its replies in time loses its
+// connection, and what was held for it.
+func TestReaderCut(t *testing.T) {
+	lines := make([]string, 200)
+	for i := range lines {
+		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
+	}
+	s, addr := start(t, Limits{Taking: 50 * time.Millisecond}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	conn := dial(t, loopback, addr)
+	q := frame(t, question("many.test.", dns.TypeA))
+	go func() {
+		for err := error(nil); err == nil; {
+			_, err = conn.Conn.Write(q)
+		}
+	}()
+	eventually(t, "the connection to be cut", func() bool { return s.ConnsCut() == 1 && connections(s, addr) == 0 })
 }

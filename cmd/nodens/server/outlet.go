@@ -1,0 +1,193 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxOwed bounds the bytes of replies that all clients together may leave with the
+// server: those that find their client not reading while there are more of them
+// cost it its connection. It is 64 replies of 4 KiB, all that a client may have
+// waited for, for each of 64 clients that are slow for a moment. Twice as much
+// would be a fifth of what a node agent is usually given.
+const maxOwed = 16 << 20
+
+// outlet is the writing side of a connection. It is safe for concurrent use. One
+// goroutine writes at a time; what others put in the meantime it writes as well.
+type outlet struct {
+	c *stream
+
+	// waiting is the number of queries that wait. Only the reader adds.
+	waiting atomic.Int32
+
+	mu      sync.Mutex
+	changed sync.Cond // the writing, or a query's waiting, is over
+	queue   []byte    // replies that nobody has begun to write; counted in Server.owed
+	writing bool
+	stuck   bool // the client does not take what is being written
+	broken  bool // nothing can be written any more
+}
+
+// begin counts one more query that waits. If limit of them do, it is false, or with
+// block waits until one is done; it is also false if there is nobody to reply to.
+func (o *outlet) begin(limit int, block bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for block && !o.broken && int(o.waiting.Load()) >= limit {
+		o.changed.Wait()
+	}
+	if o.broken || int(o.waiting.Load()) >= limit {
+		return false
+	}
+	o.waiting.Add(1)
+	return true
+}
+
+// end takes back a begin.
+func (o *outlet) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting.Add(-1)
+	o.changed.Broadcast()
+}
+
+// settle waits until no query waits any more.
+func (o *outlet) settle() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.waiting.Load() > 0 {
+		o.changed.Wait()
+	}
+}
+
+// write writes frames to the connection, whose descriptor is fd, and returns when
+// the kernel has all of them; false if the connection is lost. The caller is the
+// connection's reader.
+func (o *outlet) write(fd int, frames []byte) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.writing && !o.broken {
+		o.changed.Wait()
+	}
+	if o.broken {
+		return false
+	}
+	o.writing = true
+	o.mu.Unlock()
+	var err error
+	if n := try(fd, frames); n < len(frames) {
+		o.c.s.owed.Add(int64(len(frames)))
+		err = o.push(frames[n:])
+		o.c.s.owed.Add(-int64(len(frames)))
+	}
+	o.mu.Lock()
+	o.drain(err)
+	return !o.broken
+}
+
+// put writes one reply, or leaves it to the goroutine that is writing. It waits for
+// the client only if it is the one that writes.
+func (o *outlet) put(msg []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.broken {
+		return
+	}
+	o.queue = appendFrame(o.queue, msg)
+	owed := o.c.s.owed.Add(int64(framing + len(msg)))
+	switch {
+	case !o.writing:
+		o.writing = true
+		o.drain(nil)
+	case o.stuck && owed > maxOwed:
+		o.breakOff(true)
+	}
+}
+
+// drain writes the queue until nothing is left in it, and ends the writing. err is
+// what came of the write before it. The caller holds o.mu, and has set writing.
+func (o *outlet) drain(err error) {
+	for err == nil && len(o.queue) > 0 {
+		batch := o.queue
+		o.queue = nil
+		o.mu.Unlock()
+		n := 0
+		_ = o.c.raw.Control(func(fd uintptr) { n = try(int(fd), batch) })
+		if n < len(batch) {
+			err = o.push(batch[n:])
+		}
+		o.c.s.owed.Add(-int64(len(batch)))
+		o.mu.Lock()
+	}
+	o.writing = false
+	if err != nil && !o.broken {
+		o.breakOff(errors.Is(err, os.ErrDeadlineExceeded))
+	}
+	o.changed.Broadcast()
+}
+
+// breakOff gives up a client that is too slow, or gone. The caller holds o.mu, and
+// has seen that it isn't broken.
+func (o *outlet) breakOff(slow bool) {
+	o.c.s.owed.Add(-int64(len(o.queue)))
+	o.broken, o.queue = true, nil
+	if slow && !o.c.leaving.Load() {
+		o.c.s.cut.Add(1)
+	}
+	o.c.l.tcp.expel(o.c)
+	o.changed.Broadcast()
+}
+
+// push writes what the kernel did not take at once, waiting for the client if the
+// server can afford it, and as long as it runs. frames are counted in Server.owed.
+func (o *outlet) push(frames []byte) error {
+	if o.c.s.owed.Load() > maxOwed {
+		return os.ErrDeadlineExceeded
+	}
+	o.stick(true)
+	defer o.stick(false)
+	if err := o.c.conn.SetWriteDeadline(time.Now().Add(o.c.s.limits.Taking)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(o.c.s.ctx, func() { _ = o.c.conn.SetWriteDeadline(past) })
+	defer stop()
+	_, err := o.c.conn.Write(frames)
+	return err
+}
+
+func (o *outlet) stick(stuck bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.stuck = stuck
+}
+
+// try writes as much of frames as the kernel takes at once, and gives its length.
+// After an error that is nothing.
+func try(fd int, frames []byte) int {
+	for {
+		switch n, errno := transfer(unix.SYS_WRITE, fd, frames); errno {
+		case unix.EINTR:
+		case 0:
+			return n
+		default:
+			return 0
+		}
+	}
+}
+
+// transfer is read(2) or write(2) on a descriptor that doesn't block; buf is not
+// empty. The scheduler isn't told: a call that waits for nobody needs no other
+// thread to take over its work, and looking for such a thread costs a query that
+// comes alone a tenth of its time.
+func transfer(call uintptr, fd int, buf []byte) (int, syscall.Errno) {
+	n, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
+	return int(n), errno
+}

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"bytes"
+	"io"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// exchanger sends n queries for by.hand. at once and reads n replies, again and
+// again, with nothing allocated on its own side.
+func exchanger(t testing.TB, addr netip.AddrPort, n int) func() {
+	t.Helper()
+	conn := dial(t, loopback, addr)
+	q := frame(t, question("by.hand.", dns.TypeA))
+	if _, err := conn.Conn.Write(q); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := conn.ReadMsgHeader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries := bytes.Repeat(q, n)
+	replies := make([]byte, n*(framing+len(reply)))
+	return func() {
+		if _, err := conn.Conn.Write(queries); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadFull(conn.Conn, replies); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestStreamAllocPin: a hit over TCP allocates nothing, alone or with others.
+func TestStreamAllocPin(t *testing.T) {
+	_, addr := start(t, Limits{}, byHand(t))
+	for _, n := range []int{1, 20, 500} {
+		exchange := exchanger(t, addr, n)
+		// What happens once, to the pools and to the deadline, is far below one in a
+		// run; a run is several queries.
+		if got := testing.AllocsPerRun(500, exchange); got >= 1 {
+			t.Errorf("%d queries at once take %v allocations", n, got)
+		}
+	}
+}
+
+// BenchmarkStream is the time of client and server together.
+func BenchmarkStream(b *testing.B) {
+	for _, n := range []int{1, 16} {
+		b.Run(itoa(n)+"at once", func(b *testing.B) {
+			_, addr := start(b, Limits{}, byHand(b))
+			exchange := exchanger(b, addr, n)
+			b.ReportAllocs()
+			for range b.N / n {
+				exchange()
+			}
+		})
+	}
+}
+
+// BenchmarkIdleStream tells how much memory connections hold on which nothing
+// happens, the kernel's not counted: of the server and of the client here, which
+// has but the socket.
+func BenchmarkIdleStream(b *testing.B) {
+	const conns = 5000
+	for b.Loop() {
+		_, addr := start(b, Limits{Conns: conns, ClientConns: conns}, byHand(b))
+		before := held()
+		for range conns {
+			if !served(dial(b, loopback, addr)) {
+				b.Fatal("not served")
+			}
+		}
+		b.ReportMetric(float64(held()-before)/conns, "B/conn")
+	}
+}
+
+// held is the memory of heap and stacks in use.
+func held() uint64 {
+	runtime.GC()
+	runtime.GC() // the first one leaves what pools had
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse + m.StackInuse
+}
