@@ -7,18 +7,30 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// dial opens a connection from an address of the loopback network.
-func dial(t testing.TB, from netip.Addr, to netip.AddrPort) *dns.Conn {
+// dial opens a connection from an address of the loopback network. buffers are the
+// sizes of the kernel's in both directions, if they are given.
+func dial(t testing.TB, from netip.Addr, to netip.AddrPort, buffers ...int) *dns.Conn {
 	t.Helper()
 	d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	d.Control = func(_, _ string, c syscall.RawConn) error {
+		return control(c, func(fd int) error {
+			for _, size := range buffers {
+				_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
+				_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)
+			}
+			return nil
+		})
+	}
 	c, err := d.Dial("tcp", to.String())
 	if err != nil {
 		t.Fatal(err)
@@ -512,10 +524,7 @@ func TestSlowReader(t *testing.T) {
 		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
 	}
 	_, addr := start(t, Limits{Taking: patience}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
-	conn := dial(t, loopback, addr)
-	tc := conn.Conn.(*net.TCPConn)
-	_ = tc.SetReadBuffer(1 << 16)
-	_ = tc.SetWriteBuffer(1 << 16)
+	conn := dial(t, loopback, addr, 64<<10)
 	q := frame(t, question("many.test.", dns.TypeA))
 	// The kernel's buffers, of queries on both sides and of replies, and the server's
 	// own hold some hundred KiB together.
@@ -547,7 +556,7 @@ func TestSlowReader(t *testing.T) {
 		whole = len(reply)
 	}
 	<-rest
-	if err := tc.CloseWrite(); err != nil || !ended(conn) {
+	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil || !ended(conn) {
 		t.Errorf("more replies than queries (%v)", err)
 	}
 }
