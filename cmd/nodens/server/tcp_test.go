@@ -49,6 +49,15 @@ func byHand(t testing.TB, to ...netip.AddrPort) *Zone {
 	return z
 }
 
+// many is a zone whose name many.test. has 200 addresses, which take 3 KiB.
+func many(t *testing.T) *Zone {
+	lines := make([]string, 200)
+	for i := range lines {
+		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
+	}
+	return &Zone{Name: wire.Root, Hosts: table(t, false, lines...)}
+}
+
 // served reports whether the connection answers a query that need not wait.
 func served(conn *dns.Conn) bool {
 	if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
@@ -482,11 +491,7 @@ func TestShutdownTCP(t *testing.T) {
 
 // TestShutdownStuck: who doesn't read can't put the end off either.
 func TestShutdownStuck(t *testing.T) {
-	lines := make([]string, 200)
-	for i := range lines {
-		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
-	}
-	s, addr := start(t, Limits{Taking: time.Hour}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	s, addr := start(t, Limits{Taking: time.Hour}, many(t))
 	conn := dial(t, loopback, addr)
 	q := frame(t, question("many.test.", dns.TypeA))
 	go func() {
@@ -519,11 +524,7 @@ func TestShutdownStuck(t *testing.T) {
 // TestSlowReader: a client that doesn't read is not read from, whatever it goes on
 // to send, and has lost nothing when it reads at last.
 func TestSlowReader(t *testing.T) {
-	lines := make([]string, 200)
-	for i := range lines {
-		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
-	}
-	_, addr := start(t, Limits{Taking: patience}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	_, addr := start(t, Limits{Taking: patience}, many(t))
 	conn := dial(t, loopback, addr, 64<<10)
 	q := frame(t, question("many.test.", dns.TypeA))
 	// The kernel's buffers, of queries on both sides and of replies, and the server's
@@ -564,11 +565,7 @@ func TestSlowReader(t *testing.T) {
 // TestReaderCut: a client that does not take its replies in time loses its
 // connection, and what was held for it.
 func TestReaderCut(t *testing.T) {
-	lines := make([]string, 200)
-	for i := range lines {
-		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
-	}
-	s, addr := start(t, Limits{Taking: 50 * time.Millisecond}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	s, addr := start(t, Limits{Taking: 50 * time.Millisecond}, many(t))
 	conn := dial(t, loopback, addr)
 	q := frame(t, question("many.test.", dns.TypeA))
 	go func() {
