@@ -154,7 +154,7 @@ func question(name string, qtype uint16) *dns.Msg {
 }
 
 // eventually waits for a condition.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for !holds() {

@@ -127,6 +127,37 @@ func TestPipelining(t *testing.T) {
 	}
 }
 
+// TestPipelinedLimit: a query that finds as many waiting as may is not read on from
+// before one of them is answered, but what was asked before it is answered first.
+func TestPipelinedLimit(t *testing.T) {
+	release := make(chan struct{})
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		<-release
+		return addressed("192.0.2.1")(q)
+	})
+	s, addr := start(t, Limits{Pipelined: 1}, byHand(t, b.addr))
+	conn := dial(t, loopback, addr)
+	var all []byte
+	for _, name := range []string{"slow.test.", "by.hand.", "slower.test.", "by.hand."} {
+		all = append(all, frame(t, question(name, dns.TypeA))...)
+	}
+	if _, err := conn.Conn.Write(all); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "by.hand." {
+		t.Fatalf("%v, %v; want the answer that waits for nobody", m, err)
+	}
+	if n := len(s.waiting); n != 1 {
+		t.Errorf("%d queries wait, want one", n)
+	}
+	close(release)
+	for range 3 {
+		if _, err := conn.ReadMsg(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestEviction: with all places taken, the connection that has been silent for
 // longest goes; one whose query waits does not.
 func TestEviction(t *testing.T) {
