@@ -182,6 +182,96 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
+// exception says why Parse may refuse a packet that objects read as a query with one
+// question and few enough records; nothing if it must take it.
+func exception(packet []byte, m *dns.Msg) string {
+	if m.Response || m.Opcode != dns.OpcodeQuery {
+		return "it is a response, or another opcode than QUERY"
+	}
+	name, end, err := dns.UnpackDomainName(packet, HeaderLen)
+	var flat [MaxName]byte
+	n, flatErr := dns.PackDomainName(name, flat[:], 0, nil, false)
+	if err != nil || flatErr != nil || n != end-HeaderLen {
+		return "its qname is compressed, though there is nothing to point at"
+	}
+	if end+4 > len(packet) {
+		return "it ends inside the question; objects make up what is missing"
+	}
+	// Objects take a message that ends behind a record for whole, whatever its
+	// header claims.
+	off, opts := end+4, 0
+	claimed := int(u16(packet[6:])) + int(u16(packet[8:])) + int(u16(packet[10:]))
+	for i := range claimed {
+		if off == len(packet) {
+			return "it has fewer records than it claims"
+		}
+		rr, next, err := dns.UnpackRR(packet, off)
+		if err != nil {
+			return "" // objects have read it, so this can't be
+		}
+		if o, ok := rr.(*dns.OPT); ok && i >= claimed-int(u16(packet[10:])) {
+			if opts++; opts > 1 {
+				return "it has two OPT records (RFC 6891, 6.1.1)"
+			}
+			if o.Hdr.Name != "." || packet[off] != 0 {
+				return "its OPT record is not at the root (RFC 6891, 6.1.2)"
+			}
+		}
+		off = next
+	}
+	return ""
+}
+
+// FuzzPathsParse: what objects read as a query is a query to Parse, and the same
+// one. The exceptions are those of the function exception; each is a packet that no
+// resolver sends.
+func FuzzPathsParse(f *testing.F) {
+	for _, v := range verdicts {
+		f.Add(unhex(f, v.packet))
+	}
+	for seed := range uint64(50) {
+		m := newMaker(seed)
+		f.Add(m.query(f, m.names[m.IntN(len(m.names))]).Packet)
+	}
+	for _, option := range []dns.EDNS0{
+		&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"},
+		&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}},
+		&dns.EDNS0_PADDING{Padding: make([]byte, 100)}, &dns.EDNS0_NSID{Code: dns.EDNS0NSID},
+	} {
+		f.Add(ask(f, "www.example.", dns.TypeA, func(m *dns.Msg) {
+			m.SetEdns0(1232, true)
+			m.IsEdns0().Option = []dns.EDNS0{option}
+			m.SetTsig("key.", dns.HmacSHA256, 300, 0)
+			// As many records as a query may have: IXFR brings an SOA, nobody an answer.
+			soa := &dns.SOA{Hdr: dns.RR_Header{Name: "example.", Rrtype: dns.TypeSOA, Class: dns.ClassINET}, Ns: ".", Mbox: "."}
+			m.Answer, m.Ns = []dns.RR{soa}, []dns.RR{soa}
+		}).Packet)
+	}
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		var m dns.Msg
+		if m.Unpack(packet) != nil || len(m.Question) != 1 || u16(packet[4:]) != 1 ||
+			u16(packet[6:]) > 1 || u16(packet[8:]) > 1 || u16(packet[10:]) > 2 {
+			return
+		}
+		reason := exception(packet, &m)
+		var q Query
+		verdict := q.Parse(packet)
+		if (verdict == Serve) != (reason == "") {
+			t.Fatalf("verdict %d of %x; a reason to refuse it: %q", verdict, packet, reason)
+		}
+		if reason != "" {
+			return
+		}
+		want, ok := fieldsOfMsg(&m)
+		if !ok {
+			t.Fatalf("the name %q can't be read", m.Question[0].Name)
+		}
+		if diff := cmp.Diff(want, fieldsOf(&q)); diff != "" {
+			t.Errorf("%x (-want +got):\n%s", packet, diff)
+		}
+	})
+}
+
 func TestAppendQuery(t *testing.T) {
 	name, err := ParseName("www.example")
 	if err != nil {
