@@ -223,7 +223,8 @@ func unpackName(dst []byte, msg []byte, off int) (n, end int) {
 			if jumps++; jumps > maxPointers || to >= off || to < HeaderLen {
 				return 0, -1
 			}
-			off = to
+			// A prior occurrence (RFC 1035, 4.1.4) ends before what points at it.
+			msg, off = msg[:off], to
 			continue
 		case c&0xC0 != 0:
 			return 0, -1

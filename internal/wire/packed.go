@@ -152,7 +152,7 @@ func pack(msg []byte, q *Query, ttls []uint16) Packed {
 // scanned is what one walk over a response finds.
 type scanned struct {
 	Response
-	ttls   []uint16
+	checker
 	opts   uint16 // OPT records found
 	end    int    // behind the last record that is kept
 	repack bool   // an OPT before other records, or a name the question could stand for
@@ -173,11 +173,11 @@ func scan(msg []byte, q *Query) (scanned, error) {
 	for section := range Section(3) {
 		for i := range u16(msg[6+2*int(section):]) {
 			rr, ok := readRecord(msg, off)
-			if !ok || !check(msg, section, rr) {
+			if !ok || !s.checker.record(msg, section, rr) {
 				return s, fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i+1, section)
 			}
 			off = rr.End
-			s.record(msg, q, section, rr)
+			s.note(msg, q, section, rr)
 		}
 	}
 	if s.Records == 0 {
@@ -189,8 +189,8 @@ func scan(msg []byte, q *Query) (scanned, error) {
 	return s, nil
 }
 
-// record notes one record of a walk.
-func (s *scanned) record(msg []byte, q *Query, section Section, rr Record) {
+// note takes down one record of a walk that has been checked.
+func (s *scanned) note(msg []byte, q *Query, section Section, rr Record) {
 	if rr.Type == TypeOPT {
 		s.opts++
 		if rr.TTL>>24 != 0 { // an extended rcode: nothing a client without EDNS could be told
@@ -202,7 +202,6 @@ func (s *scanned) record(msg []byte, q *Query, section Section, rr Record) {
 	s.repack = s.repack || s.opts > 0 || namesQuestion(msg, q, rr.Start)
 	s.end = rr.End
 	s.Records++
-	s.ttls = append(s.ttls, uint16(rr.ttlOffset()))
 	ttl := rr.TTL
 	if ttl>>31 != 0 { // RFC 2181, 8: with the highest bit set it is zero
 		ttl = 0
@@ -218,24 +217,6 @@ func (s *scanned) record(msg []byte, q *Query, section Section, rr Record) {
 		}
 	}
 }
-
-// check reports whether a record that is whole can be passed on.
-func check(msg []byte, section Section, rr Record) bool {
-	return checkRdata(msg, rr) && checkOwner(msg, rr) && checkPlace(section, rr)
-}
-
-func checkOwner(msg []byte, rr Record) bool {
-	if u16(msg[rr.Start:]) == questionPointer {
-		return true
-	}
-	var buf [MaxName]byte
-	n, _ := unpackName(buf[:], msg, rr.Start)
-	return n > 0
-}
-
-// checkPlace refuses an OPT record outside the additional section (RFC 6891,
-// 6.1.1): what stands where its TTL should is no TTL.
-func checkPlace(section Section, rr Record) bool { return rr.Type != TypeOPT || section == Additional }
 
 // namesQuestion reports whether the name at off is the qname written out.
 func namesQuestion(msg []byte, q *Query, off int) bool {

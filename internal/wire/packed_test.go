@@ -166,6 +166,7 @@ var hostile = map[string]struct {
 	"an owner that points forward":       {"0001 0000 0000", "c020 0001 0001 0000003c 0004 c0000201"},
 	"an owner that points into the head": {"0001 0000 0000", "c000 0001 0001 0000003c 0004 c0000201"},
 	"an owner that loops with labels":    {"0001 0000 0000", "0161 c013 0001 0001 0000003c 0004 c0000201"},
+	"an owner that runs into itself":     {"0002 0000 0000", "c00c ff00 0001 0000003c 0001 03 c01f ff00 0001 0000003c 0000"},
 	"an owner of a reserved label type":  {"0001 0000 0000", "8061 0001 0001 0000003c 0004 c0000201"},
 	"an owner that ends the message":     {"0001 0000 0000", "0361"},
 	"a pointer cut in half":              {"0001 0000 0000", "c0"},
@@ -181,6 +182,16 @@ var hostile = map[string]struct {
 	"an SOA without its numbers":         {"0000 0001 0000", "c00c 0006 0001 0000003c 0004 c00c c00c"},
 	"an MX of one byte":                  {"0001 0000 0000", "c00c 000f 0001 0000003c 0001 00"},
 	"an OPT among the answers":           {"0001 0000 0000", "00 0029 04d0 00000000 0000"},
+	"a TXT whose string is cut":          {"0001 0000 0000", "c00c 0010 0001 0000003c 0003 036161"},
+	"an RRSIG of one byte":               {"0001 0000 0000", "c00c 002e 0001 0000003c 0001 00"},
+	"an NSEC with a name in the header":  {"0001 0000 0000", "c00c 002f 0001 0000003c 0002 c000"},
+	"an HTTPS with a key cut short":      {"0001 0000 0000", "c00c 0041 0001 0000003c 0007 0001 00 0001 0003"},
+	"an NXT with half a bitmap":          {"0001 0000 0000", "c00c 001e 0001 0000003c 0003 c00c 00"},
+	"an owner in another's TTL":          {"0002 0000 0000", "c00c 0010 0001 00016100 0001 00 c01a 0001 0001 0000003c 0004 c0000201"},
+	"an owner that ends in a TTL":        {"0002 0000 0000", "c00c 0010 03c0 0c000000 0001 00 c018 0001 0001 0000003c 0004 c0000201"},
+	"an owner in another's address":      {"0002 0000 0000", "c00c 0001 0001 0000003c 0004 01610000 c01f 0001 0001 0000003c 0004 c0000201"},
+	"a CNAME to another's TTL":           {"0002 0000 0000", "c00c 0010 0001 01610000 0001 00 c00c 0005 0001 0000003c 0002 c019"},
+	"an NSEC with a name in a TTL":       {"0002 0000 0000", "c00c 0010 0001 01610000 0001 00 c00c 002f 0001 0000003c 0002 c019"},
 	"one record fewer than claimed":      {"0002 0000 0000", "c00c 0001 0001 0000003c 0004 c0000201"},
 }
 
@@ -213,6 +224,34 @@ func TestHostileResponses(t *testing.T) {
 		if _, err := ParseResponse(msg, q); !errors.Is(err, ErrResponse) {
 			t.Errorf("%s: error %v", name, err)
 		}
+	}
+}
+
+// TestPointerChain: pointers to pointers are followed as far as others follow them,
+// and no further.
+func TestPointerChain(t *testing.T) {
+	q := ask(t, "a.", dns.TypeA)
+	taken := 0
+	for n := range 2 * maxPointers {
+		data := []byte("\x01b\x00")
+		msg := unhex(t, "0000 8180 0001 0002 0000 0000 0161 00 0001 0001 c00c ff00 0001 0000003c")
+		last := len(msg) + 2
+		for range n {
+			data = append16(data, 0xC000|uint16(last))
+			last = len(msg) + 2 + len(data) - 2
+		}
+		msg = append(append16(msg, uint16(len(data))), data...)
+		msg = append(append16(msg, 0xC000|uint16(last)), unhex(t, "0001 0001 0000003c 0004 c0000201")...)
+		_, err := ParseResponse(msg, q)
+		if want := new(dns.Msg).Unpack(msg); (err == nil) != (want == nil) {
+			t.Errorf("%d pointers: %v, to another %v", n+1, err, want)
+		}
+		if err == nil {
+			taken++
+		}
+	}
+	if taken != maxPointers {
+		t.Errorf("%d pointers are followed", taken)
 	}
 }
 
@@ -270,9 +309,11 @@ func FuzzResponse(f *testing.F) {
 			t.Errorf("%d records, counted %d", n, resp.Records)
 		}
 		r.Shuffle()
-		if out := r.Finish(MinUDP); len(out) > MinUDP {
+		out := r.Finish(MinUDP)
+		if len(out) > MinUDP {
 			t.Errorf("%d bytes", len(out))
 		}
+		unpacked(t, out)
 		checkWalk(t, r.b, q)
 	})
 }

@@ -1,5 +1,11 @@
 package wire
 
+import (
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
 // Record is where one resource record stands in a message.
 type Record struct {
 	// Start is the offset of the owner name, Data that of the RDATA, End the
@@ -57,25 +63,139 @@ var rdataNames = map[uint16]struct{ head, names, tail int }{
 // rdataLen is the RDATA length of the types that have a fixed one.
 var rdataLen = map[uint16]int{TypeA: 4, TypeAAAA: 16}
 
-// checkRdata reports whether r's RDATA is what its type says, as far as a
-// client could trip over it: fixed sizes, and names that end, don't loop and
-// don't leave the RDATA.
-func checkRdata(msg []byte, r Record) bool {
+// checker checks the records of one message, from the first to the last, so that no
+// client trips over one. The zero value is ready.
+type checker struct {
+	ttls []uint16 // where the TTLs of the records up to now stand
+	// masked is a copy of the message for miekg/dns, nil until it is needed. What
+	// moves is overwritten up to the record ttls[unmasked].
+	masked   []byte
+	unmasked int
+}
+
+// record reports whether r, whose bounds are in msg, can be passed on.
+func (c *checker) record(msg []byte, section Section, r Record) bool {
+	if r.Type == TypeOPT { // goes no further than here
+		// Elsewhere (RFC 6891, 6.1.1) what stands where its TTL should is no TTL.
+		return section == Additional && c.owner(msg, r)
+	}
+	c.ttls = append(c.ttls, uint16(r.ttlOffset()))
+	return c.rdata(msg, r) && c.owner(msg, r)
+}
+
+func (c *checker) owner(msg []byte, r Record) bool {
+	if u16(msg[r.Start:]) == questionPointer {
+		return true
+	}
+	var buf [MaxName]byte
+	n, _ := unpackName(buf[:], msg, r.Start)
+	return n > 0 && c.steady(msg, r.Start)
+}
+
+// rdata reports whether the RDATA of r is what its type says: fixed sizes, and names
+// that end, don't loop and don't leave it. Types without a table here, nearly all of
+// them of DNSSEC and HTTPS, are read by miekg/dns; what it does not know is taken as
+// it is (RFC 3597, 3).
+func (c *checker) rdata(msg []byte, r Record) bool {
 	if n, ok := rdataLen[r.Type]; ok {
 		return r.End-r.Data == n
 	}
 	shape, ok := rdataNames[r.Type]
-	if !ok {
-		return true
+	switch {
+	case r.Type == TypeTXT:
+		return stringsFill(msg[r.Data:r.End])
+	case !ok:
+		return c.object(msg, r)
 	}
 	var buf [MaxName]byte
 	off := r.Data + shape.head
 	for range shape.names {
 		n, end := unpackName(buf[:], msg, off)
-		if n == 0 || end > r.End {
+		if n == 0 || end > r.End || !c.steady(msg, off) {
 			return false
 		}
 		off = end
 	}
-	return shape.tail < 0 || r.End-off == shape.tail
+	if shape.tail < 0 {
+		return c.object(msg, r)
+	}
+	return r.End-off == shape.tail
+}
+
+// stringsFill reports whether data is <character-string>s (RFC 1035, 3.3) to its
+// last byte.
+func stringsFill(data []byte) bool {
+	for len(data) > 0 {
+		n := 1 + int(data[0])
+		if n > len(data) {
+			return false
+		}
+		data = data[n:]
+	}
+	return true
+}
+
+// object reports whether miekg/dns can read r's RDATA, whatever stands in the parts
+// of the message that move.
+func (c *checker) object(msg []byte, r Record) bool {
+	if _, known := dns.TypeToRR[r.Type]; !known {
+		return true
+	}
+	if c.masked == nil {
+		c.masked = append([]byte(nil), msg...)
+		mask(c.masked[:HeaderLen]) // moves too: a name there would change with the ID
+	}
+	for ; c.unmasked < len(c.ttls); c.unmasked++ {
+		ttl, from, to := moving(msg, int(c.ttls[c.unmasked]))
+		mask(c.masked[ttl : ttl+4])
+		mask(c.masked[from:to])
+	}
+	head := dns.RR_Header{Rrtype: r.Type, Class: r.Class, Rdlength: uint16(r.End - r.Data)}
+	_, _, err := dns.UnpackRRWithHeader(head, c.masked[:r.End], r.Data)
+	return err == nil
+}
+
+// mask overwrites b with what no label begins with.
+func mask(b []byte) {
+	for i := range b {
+		b[i] = 0x80
+	}
+}
+
+// moving gives what changes between two replies of one record, whose TTL stands at
+// ttl: that, and the bytes from..to if they are an address that [Reply.Shuffle] moves.
+func moving(msg []byte, ttl int) (at, from, to int) {
+	from = ttl + 6
+	return ttl, from, from + rdataLen[u16(msg[ttl-4:])]
+}
+
+// steady reports whether the name at off, which unpackName has read, stays a name
+// when TTLs and addresses change: a pointer may lead anywhere, but no writer makes
+// it lead to those.
+func (c *checker) steady(msg []byte, off int) bool {
+	for {
+		// The record that off is in is the last whose TTL is before it, or the owner
+		// of the one behind that.
+		i, ok := slices.BinarySearch(c.ttls, uint16(off))
+		if ok {
+			return false
+		}
+		if i > 0 {
+			ttl, from, to := moving(msg, int(c.ttls[i-1]))
+			if off < ttl+4 || from <= off && off < to {
+				return false
+			}
+		}
+		switch n := int(msg[off]); {
+		case n == 0:
+			return true
+		case n&0xC0 == 0xC0:
+			if i < len(c.ttls) && int(c.ttls[i]) == off+1 {
+				return false // its second half moves
+			}
+			off = int(u16(msg[off:]) & 0x3FFF)
+		default:
+			off += 1 + n
+		}
+	}
 }

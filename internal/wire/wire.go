@@ -101,9 +101,10 @@ const (
 	// optLen is an OPT record without options: root owner, type, class, TTL
 	// and RDLENGTH.
 	optLen = 11
-	// maxPointers bounds the compression pointers followed in one name. 127
-	// labels are the most a name can have; more jumps than that is a loop.
-	maxPointers = 127
+	// maxPointers bounds the compression pointers followed in one name: as many
+	// as fit between the 127 labels that are the most a name can have. One more
+	// is followed by nobody else.
+	maxPointers = 126
 )
 
 // questionPointer is the compression pointer to the question's name, which
