@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// question is a well-formed query and what must come back.
+type question struct {
+	name  string
+	qtype uint16
+	rcode int
+	// answers are the data of the answer section, sorted.
+	answers []string
+	// cut says that the answer is longer than the query allows over UDP.
+	cut bool
+}
+
+// known are questions to each step of the path.
+var known = []question{
+	{name: byHand, qtype: dns.TypeA, answers: []string{"A 192.0.2.9"}},
+	{name: byHand, qtype: dns.TypeAAAA, answers: []string{"AAAA 2001:db8::9"}},
+	{name: clusterIP, qtype: dns.TypeA, answers: []string{"A 10.96.7.1"}},
+	{name: clusterIP, qtype: dns.TypeAAAA, answers: []string{"AAAA fd00::7:1"}},
+	{name: clusterIP, qtype: dns.TypeHTTPS},
+	{name: headless, qtype: dns.TypeA, answers: []string{"A 10.244.1.10", "A 10.244.2.10"}},
+	{name: port, qtype: dns.TypeSRV, answers: []string{"SRV 0 50 5432 db-0." + headless, "SRV 0 50 5432 db-1." + headless}},
+	{name: "nobody.shop.svc.cluster.local.", qtype: dns.TypeA, rcode: dns.RcodeNameError},
+	{name: aliasInside, qtype: dns.TypeA, answers: []string{"A 10.96.7.1", "CNAME " + clusterIP}},
+	{name: aliasOutside, qtype: dns.TypeA, answers: []string{"A " + addressOf("out."+good).String(), "CNAME out." + good}},
+	{name: reverse, qtype: dns.TypePTR, answers: []string{"PTR " + clusterIP}},
+	{name: "cached." + good, qtype: dns.TypeA, answers: []string{"A " + addressOf("cached."+good).String(), "CNAME target." + good}},
+	{name: "nobody." + good, qtype: dns.TypeA, rcode: dns.RcodeNameError},
+	{name: "big." + good, qtype: dns.TypeTXT, answers: bigAnswers(), cut: true},
+}
+
+func bigAnswers() (out []string) {
+	for i := range bigRecords {
+		out = append(out, fmt.Sprintf(`TXT "%03d %s"`, i, strings.Repeat("x", 200)))
+	}
+	return out
+}
+
+// fresh is a question for a name that nobody has asked for: n is another each time.
+func fresh(n uint64) question {
+	name := fmt.Sprintf("u%d.%s", n, good)
+	return question{name: name, qtype: dns.TypeA, answers: []string{"A " + addressOf(name).String()}}
+}
+
+// draw is a question of known, or a fresh one.
+func draw(r *rand.Rand, n uint64) question {
+	if i := r.IntN(len(known) + 2); i < len(known) {
+		return known[i]
+	}
+	return fresh(n)
+}
+
+// query is the question as a client sends it, in any case, with EDNS or without.
+func (q question) query(r *rand.Rand) *dns.Msg {
+	name := []byte(q.name)
+	for i, c := range name {
+		if r.IntN(2) == 0 && 'a' <= c && c <= 'z' {
+			name[i] = c - 'a' + 'A'
+		}
+	}
+	m := new(dns.Msg)
+	m.SetQuestion(string(name), q.qtype)
+	m.Id = uint16(r.Uint32())
+	if r.IntN(2) == 0 {
+		m.SetEdns0(1232, r.IntN(2) == 0)
+	}
+	return m
+}
+
+// check says what is wrong with an answer to query, nil if nothing is. Over TCP
+// nothing is cut.
+func (q question) check(query, got *dns.Msg, overTCP bool) error {
+	switch {
+	case !got.Response || got.Id != query.Id || got.Opcode != dns.OpcodeQuery:
+		return fmt.Errorf("%s: not an answer to the query: %+v", q.name, got.MsgHdr)
+	case len(got.Question) != 1 || got.Question[0] != query.Question[0]:
+		return fmt.Errorf("%s: the question came back as %v", q.name, got.Question)
+	case got.Rcode != q.rcode:
+		return fmt.Errorf("%s: rcode %s, want %s", q.name, dns.RcodeToString[got.Rcode], dns.RcodeToString[q.rcode])
+	case got.Truncated != (q.cut && !overTCP):
+		return fmt.Errorf("%s: TC is %v", q.name, got.Truncated)
+	case (got.IsEdns0() != nil) != (query.IsEdns0() != nil):
+		return fmt.Errorf("%s: OPT in the answer: %v", q.name, got.IsEdns0() != nil)
+	}
+	var answers []string
+	for _, rr := range got.Answer {
+		text := strings.TrimPrefix(rr.String(), rr.Header().String())
+		answers = append(answers, dns.TypeToString[rr.Header().Rrtype]+" "+strings.ToLower(text))
+	}
+	slices.Sort(answers)
+	if got.Truncated {
+		if len(answers) >= len(q.answers) {
+			return fmt.Errorf("%s: TC, and %d answers", q.name, len(answers))
+		}
+		return nil
+	}
+	if !slices.Equal(answers, q.answers) {
+		return fmt.Errorf("%s: answered %q, want %q", q.name, answers, q.answers)
+	}
+	return nil
+}
+
+// claim is what the answers to packets with one ID may be.
+type claim struct {
+	open  uint16 // packets that wait for one
+	limit uint16 // the most bytes
+}
+
+// allowed is the most bytes that the answer to packet may have: what its OPT record
+// claims, as this package reads it, but 512 at least (RFC 6891, 6.2.3).
+func allowed(packet []byte) uint16 {
+	limit := uint16(dns.MinMsgSize)
+	for _, r := range layoutOf(packet).records {
+		if at := r.data - 10; packet[at] == 0 && packet[at+1] == typeOPT {
+			limit = max(limit, uint16(packet[at+2])<<8|uint16(packet[at+3]))
+		}
+	}
+	return limit
+}
+
+// mute says whether packet must get no answer: it is a response, or shorter than a
+// header. An answer to it would make the agent a mirror.
+func mute(packet []byte) bool { return len(packet) < headerLen || packet[2]&0x80 != 0 }

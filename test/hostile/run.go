@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// plan is what a run does.
+type plan struct {
+	packets    int
+	seed       uint64
+	idle, slow int
+	dir        string // for the agent's files
+	progress   io.Writer
+}
+
+const (
+	// flooders is the number of sockets that broken packets come from: enough for
+	// the kernel to spread them over the agent's sockets.
+	flooders = 4
+	// framing is the number of clients with broken frames, asking that of the
+	// clients that ask for names with broken replies: a few at once are enough for
+	// them to meet in the agent.
+	framing = 2
+	asking  = 8
+	// warmUp is the share of the packets that come before the first look, one in so
+	// many, and leastWarmUp the fewest: by then the caches are full and each
+	// buffer has been used by the longest packet.
+	warmUp      = 10
+	leastWarmUp = 50_000
+)
+
+// growth is the memory that an agent may have more after the flood than after the
+// warm-up. Its garbage collector runs when the heap has doubled, so what it holds at
+// a moment differs by several MiB from run to run; one byte lost for each of ten
+// million packets is 10 MiB.
+const growth = 8 << 20
+
+// report is what a run has found.
+type report struct {
+	plan
+	ledger
+	start, warm, end state
+	upstream         *upstream
+	mutations        map[string]uint64
+	took             time.Duration
+}
+
+// run starts the agent and does what the plan says. The error is about the run; what
+// is wrong with the agent is in the report.
+func (p plan) run(ctx context.Context) (*report, error) {
+	r := &report{plan: p, mutations: map[string]uint64{}}
+	at, err := peer.Port()
+	if err != nil {
+		return nil, err
+	}
+	if r.upstream, err = startUpstream(p.seed, at); err != nil {
+		return nil, err
+	}
+	defer r.upstream.close()
+	a, err := startAgent(ctx, p.dir, r.upstream.addr)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Stop()
+	began := time.Now()
+	if r.start, err = a.look(ctx); err != nil {
+		return nil, err
+	}
+	warm := max(p.packets/warmUp, min(p.packets, leastWarmUp))
+	if r.warm, err = r.phase(ctx, a, 0, warm); err != nil {
+		return nil, err
+	}
+	if r.end, err = r.phase(ctx, a, 1, p.packets-warm); err != nil {
+		return nil, err
+	}
+	r.took = time.Since(began)
+	select {
+	case <-a.Done():
+		r.fault("the agent ended")
+	default:
+	}
+	r.judge()
+	return r, nil
+}
+
+// phase sends n broken packets with all that is to go on beside them, and gives the
+// agent's state when everything is over.
+func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (state, error) {
+	queries, err := corpus()
+	if err != nil {
+		return state{}, err
+	}
+	beside, stop := context.WithCancel(ctx)
+	defer stop()
+	var rest, flood sync.WaitGroup
+	mutatorOf := func(i int) *mutator { return newMutator(r.seed, number<<16|uint64(i), queries) }
+	rest.Go(func() { idlers(beside, a, &r.ledger, r.idle) })
+	rest.Go(func() { slowSenders(beside, a, &r.ledger, r.slow) })
+	for i := range framing {
+		rest.Go(func() { framers(beside, a, &r.ledger, mutatorOf(100+i)) })
+	}
+	for i := range asking {
+		rest.Go(func() { probes(beside, a, &r.ledger, mutatorOf(200+i)) })
+	}
+	var used sync.Mutex
+	for i := range flooders {
+		f, err := newFlooder(a, mutatorOf(i), &r.ledger)
+		if err != nil {
+			return state{}, err
+		}
+		flood.Go(func() {
+			share := n / flooders
+			if i == 0 {
+				share += n % flooders
+			}
+			f.flood(share)
+			used.Lock()
+			defer used.Unlock()
+			for i, n := range f.used {
+				r.mutations[mutations[i].name] += n
+			}
+		})
+	}
+	r.follow(beside, a)
+	flood.Wait()
+	stop()
+	rest.Wait()
+	return a.settle(ctx, r.start)
+}
+
+// follow says now and then how far the flood is.
+func (r *report) follow(ctx context.Context, a *agent) {
+	if r.progress == nil {
+		return
+	}
+	go func() {
+		for pause(ctx, 10*time.Second) {
+			if s, err := a.look(ctx); err == nil {
+				fmt.Fprintf(r.progress, "%d packets, %d well-formed, %d faults; the agent: %.1f MiB, %d files, %d goroutines, %d drops\n",
+					r.sent.Load(), r.asked.Load(), r.faulty(), mib(s.rss), s.files, s.goroutines, s.drops)
+			}
+		}
+	}()
+}
+
+func mib(b uint64) float64 { return float64(b) / (1 << 20) }
+
+// judge adds to the faults what the numbers say.
+func (r *report) judge() {
+	if n := r.end.counted["coredns_panics_total"]; n > 0 {
+		r.fault("%v queries panicked", n)
+	}
+	if r.end.rss > r.warm.rss+growth {
+		r.fault("the agent has %.1f MiB, after the warm-up it had %.1f", mib(r.end.rss), mib(r.warm.rss))
+	}
+	if n := r.upstream.strange.Load(); n > 0 {
+		r.fault("the upstream got %d queries that no forwarder should send", n)
+	}
+	if again, drops := r.again.Load(), r.end.drops; again > drops {
+		r.fault("%d well-formed queries were lost, but only %d packets dropped", again, drops)
+	}
+	// Each packet that reaches the agent is counted there, or answered with a bare
+	// header, or must have no answer.
+	sent := r.sent.Load() + r.asked.Load()
+	read := uint64(r.end.udp) + r.bare.Load() + r.muteSent.Load()
+	if read+r.end.drops < sent {
+		r.fault("%d packets were sent, %d read and %d dropped", sent, read, r.end.drops)
+	}
+	for _, m := range mutations {
+		if r.mutations[m.name] == 0 && r.packets > leastWarmUp {
+			r.fault("no packet was broken by %q", m.name)
+		}
+	}
+}
+
+// verdict is an error if anything is wrong.
+func (r *report) verdict() error {
+	if n := r.faulty(); n > 0 {
+		return fmt.Errorf("%d faults with seed %d:\n%s", n, r.seed, strings.Join(r.faults, "\n"))
+	}
+	return nil
+}
+
+// String is the report as text.
+func (r *report) String() string {
+	var b strings.Builder
+	line := func(what string, format string, args ...any) {
+		fmt.Fprintf(&b, "%-44s", what)
+		fmt.Fprintf(&b, format+"\n", args...)
+	}
+	sent := r.sent.Load() + r.asked.Load()
+	line("broken packets sent, seed "+fmt.Sprint(r.seed), "%d in %s", r.sent.Load(), r.took.Round(time.Second))
+	line("read by the agent", "%d of %d with the well-formed; %d dropped", sent-r.end.drops, sent, r.end.drops)
+	line("answered", "%d, %d of them with a header only", r.replies.Load(), r.bare.Load())
+	line("must have no answer, and had none", "%d", r.muteSent.Load())
+	line("well-formed queries over UDP, all answered", "%d, sent once more: %d", r.asked.Load(), r.again.Load())
+	line("well-formed queries over TCP, all answered", "%d, turned away: %d", r.askedTCP.Load(), r.refused.Load())
+	line("queries whose replies were broken", "%d, SERVFAIL: %d", r.probed.Load(), r.servfail.Load())
+	line("the upstream was asked", "%d, broke %d replies, sent no other to %d", r.upstream.asked.Load(), r.upstream.broken.Load(), r.upstream.silent.Load())
+	line("connections", "idle %d, a byte a second %d, broken frames %d", r.silent.Load(), r.slowly.Load(), r.frames.Load())
+	line("panics, shed, refused (the agent's counters)", "%v, %v, %v", r.end.counted["coredns_panics_total"],
+		r.end.counted["nodens_dns_shed_total"], r.end.counted["nodens_dns_connections_refused_total"])
+	for _, s := range []struct {
+		when string
+		state
+	}{{"start", r.start}, {"warm-up", r.warm}, {"flood", r.end}} {
+		line("after the "+s.when, "%.1f MiB, %d files, %d goroutines", mib(s.rss), s.files, s.goroutines)
+	}
+	return b.String()
+}

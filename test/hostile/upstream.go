@@ -1,0 +1,262 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// good is the zone whose names the upstream answers as it should.
+	good = "good.test."
+	// bad is the zone whose names it answers with broken replies.
+	bad = "bad.test."
+	// keep is the TTL of all it says, in seconds: longer than a run.
+	keep = 36000
+	// silences is the most queries a second that get no answer but a broken one:
+	// each holds a place of the agent's for seconds, and what is tested here is not
+	// what happens when the places run out.
+	silences = 50
+	// misbehaves is the share of queries for names of neither zone, one in so many,
+	// that get a broken reply. A flood of broken packets asks for many such names.
+	misbehaves = 8
+)
+
+// upstream is the server that the agent forwards to.
+type upstream struct {
+	addr netip.AddrPort
+	udp  *net.UDPConn
+	tcp  net.Listener
+	seed uint64
+
+	asked, broken, silent atomic.Uint64
+	strange               atomic.Uint64 // queries that no forwarder should send
+	second, spent         atomic.Int64  // of silences
+	conns                 atomic.Uint64 // numbers the connections' mutators
+
+	running sync.WaitGroup
+	mu      sync.Mutex
+	open    map[net.Conn]bool
+}
+
+// startUpstream starts the upstream on a port of its own; the caller calls close.
+func startUpstream(seed uint64, port uint16) (*upstream, error) {
+	u := &upstream{addr: netip.AddrPortFrom(loopback, port), seed: seed, open: map[net.Conn]bool{}}
+	var err error
+	if u.udp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(u.addr)); err != nil {
+		return nil, fmt.Errorf("starting the upstream: %w", err)
+	}
+	if u.tcp, err = net.Listen("tcp4", u.addr.String()); err != nil {
+		u.udp.Close()
+		return nil, fmt.Errorf("starting the upstream: %w", err)
+	}
+	// The kernel cuts it to its maximum. What is lost here the agent asks again.
+	_ = u.udp.SetReadBuffer(4 << 20)
+	u.running.Go(u.serveUDP)
+	u.running.Go(u.serveTCP)
+	return u, nil
+}
+
+func (u *upstream) close() {
+	u.udp.Close()
+	u.tcp.Close()
+	u.mu.Lock()
+	for c := range u.open {
+		c.Close()
+	}
+	u.mu.Unlock()
+	u.running.Wait()
+}
+
+func (u *upstream) serveUDP() {
+	m := newMutator(u.seed, 1<<32, nil)
+	buf := make([]byte, dns.MaxMsgSize)
+	for {
+		n, from, err := u.udp.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // an ICMP error: the agent gave up on an earlier one
+		}
+		u.answer(m, buf[:n], 0, func(reply []byte) { _, _ = u.udp.WriteToUDPAddrPort(reply, from) })
+	}
+}
+
+func (u *upstream) serveTCP() {
+	for {
+		c, err := u.tcp.Accept()
+		if err != nil {
+			return
+		}
+		u.mu.Lock()
+		u.open[c] = true
+		u.mu.Unlock()
+		u.running.Go(func() {
+			u.serveConn(c)
+			c.Close()
+			u.mu.Lock()
+			delete(u.open, c)
+			u.mu.Unlock()
+		})
+	}
+}
+
+func (u *upstream) serveConn(c net.Conn) {
+	m := newMutator(u.seed, 1<<33+u.conns.Add(1), nil)
+	for {
+		query, err := readFrame(c)
+		if err != nil {
+			return
+		}
+		broke := u.answer(m, query, dns.MaxMsgSize, func(reply []byte) { _, _ = c.Write(frame(reply)) })
+		if broke && m.IntN(4) == 0 {
+			_, _ = c.Write([]byte{0xFF, 0xFF, 1, 2, 3}) // the beginning of a frame
+			return
+		}
+	}
+}
+
+// answer sends what the script says about the query, in at most limit bytes, 0 for
+// what the query allows, and says whether it sent a broken reply. That comes before
+// the true one, so that what is not taken costs the agent no time; sometimes the true
+// one never comes.
+func (u *upstream) answer(m *mutator, query []byte, limit int, send func([]byte)) (broke bool) {
+	u.asked.Add(1)
+	q := new(dns.Msg)
+	if err := q.Unpack(query); err != nil || len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery || q.Response {
+		u.strange.Add(1)
+		return false
+	}
+	msg := script(q)
+	if opt := q.IsEdns0(); limit == 0 && opt != nil {
+		limit = int(opt.UDPSize())
+	}
+	msg.Truncate(max(limit, dns.MinMsgSize))
+	reply, err := msg.Pack()
+	if err != nil {
+		u.strange.Add(1)
+		return false
+	}
+	if !misbehaving(q.Question[0]) {
+		send(reply)
+		return false
+	}
+	u.broken.Add(1)
+	m.corpus = [][]byte{reply, query}
+	send(m.mutate(reply))
+	if m.IntN(16) == 0 && u.maySilence() {
+		u.silent.Add(1)
+		return true
+	}
+	send(reply)
+	return true
+}
+
+// misbehaving says whether the question gets a broken reply: the same for the same
+// name.
+func misbehaving(q dns.Question) bool {
+	name := strings.ToLower(q.Name)
+	if q.Name == "." || dns.IsSubDomain(good, name) {
+		return false
+	}
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, name)
+	return dns.IsSubDomain(bad, name) || h.Sum32()%misbehaves == 0
+}
+
+func (u *upstream) maySilence() bool {
+	if now := time.Now().Unix(); u.second.Swap(now) != now {
+		u.spent.Store(0)
+	}
+	return u.spent.Add(1) <= silences
+}
+
+// script is the true reply to q.
+func script(q *dns.Msg) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetReply(q)
+	m.RecursionAvailable = true
+	m.Compress = true
+	question := q.Question[0]
+	name := strings.ToLower(question.Name)
+	add := func(line string) {
+		rr, err := dns.NewRR(fmt.Sprintf("%s %d IN %s", question.Name, keep, line))
+		if err == nil {
+			m.Answer = append(m.Answer, rr)
+		}
+	}
+	missing := !dns.IsSubDomain(good, name) && !dns.IsSubDomain(bad, name) && name != "." || strings.HasPrefix(name, "nobody.")
+	switch {
+	case missing:
+		m.Rcode = dns.RcodeNameError
+	case question.Qtype == dns.TypeA && strings.HasPrefix(name, "c"):
+		add("CNAME target." + good)
+		m.Answer = append(m.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: "target." + good, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: keep}, A: addressOf(name),
+		})
+	case question.Qtype == dns.TypeA:
+		add("A " + addressOf(name).String())
+	case question.Qtype == dns.TypeTXT && strings.HasPrefix(name, "big."):
+		for i := range bigRecords {
+			add(fmt.Sprintf(`TXT "%03d %s"`, i, strings.Repeat("x", 200)))
+		}
+	case question.Qtype == dns.TypeSRV:
+		add("SRV 1 2 53 target." + good)
+	case question.Qtype == dns.TypeMX:
+		add("MX 10 target." + good)
+	case question.Qtype == dns.TypeHTTPS:
+		add("HTTPS 1 . alpn=h2")
+	case question.Qtype == dns.TypeTXT:
+		add(`TXT "some" "text"`)
+	}
+	if len(m.Answer) == 0 {
+		soa, _ := dns.NewRR(fmt.Sprintf("test. %d IN SOA ns.test. host.test. 1 2 3 4 %d", keep, keep))
+		m.Ns = []dns.RR{soa}
+	}
+	if q.IsEdns0() != nil { // without, the agent has been told that nobody here knows it
+		m.SetEdns0(1232, false)
+	}
+	return m
+}
+
+// bigRecords is the number of records of the answer that does not fit into any UDP
+// reply a client here allows for but 65,535 bytes.
+const bigRecords = 40
+
+// addressOf is the address of a name: another for another name, so that answers
+// which got mixed up show.
+func addressOf(name string) net.IP {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, strings.ToLower(name))
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], h.Sum32())
+	b[0] = 10
+	return net.IP(b[:])
+}
+
+// frame is msg with its length before it (RFC 1035, 4.2.2).
+func frame(msg []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg))), msg...)
+}
+
+// readFrame reads one message with its length.
+func readFrame(r io.Reader) ([]byte, error) {
+	var length [2]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, err
+	}
+	msg := make([]byte, binary.BigEndian.Uint16(length[:]))
+	_, err := io.ReadFull(r, msg)
+	return msg, err
+}
