@@ -186,10 +186,10 @@ func (f *flooder) ask() bool {
 	return false
 }
 
-// await reads until at most n broken packets wait for an answer, or none comes for a
-// while.
+// await reads until at most n broken packets wait for an answer, none comes for a
+// while, or enough is wrong.
 func (f *flooder) await(n int) {
-	for f.open > n {
+	for f.open > n && f.faulty() < maxFaults {
 		f.deadline()
 		size, err := f.conn.Read(f.in)
 		if err != nil {
