@@ -145,7 +145,7 @@ func startAgent(ctx context.Context, dir string, to netip.AddrPort) (*agent, err
 
 // state is what the agent holds and has counted.
 type state struct {
-	rss        uint64 // bytes
+	rss, peak  uint64 // bytes; peak is the most there ever was
 	files      int
 	goroutines int
 	// drops is the number of packets that found the buffers of the agent's UDP
@@ -168,17 +168,31 @@ func (a *agent) look(ctx context.Context) (state, error) {
 		return s, err
 	}
 	s.files = len(files)
-	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", a.Pid()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.Pid()))
 	if err != nil {
 		return s, err
 	}
-	var size, resident uint64
-	if _, err := fmt.Sscan(string(statm), &size, &resident); err != nil {
-		return s, fmt.Errorf("reading statm: %w", err)
+	if s.rss, s.peak = memory(string(status)); s.rss == 0 || s.peak == 0 {
+		return s, fmt.Errorf("no memory in the agent's status:\n%s", status)
 	}
-	s.rss = resident * uint64(os.Getpagesize())
 	s.drops, s.queued, err = sockets(a.addr)
 	return s, err
+}
+
+// memory reads the resident bytes and the most there were (proc(5), status).
+func memory(status string) (rss, peak uint64) {
+	for line := range strings.Lines(status) {
+		key, value, _ := strings.Cut(line, ":")
+		n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		switch {
+		case err != nil:
+		case key == "VmRSS":
+			rss = n << 10
+		case key == "VmHWM":
+			peak = n << 10
+		}
+	}
+	return rss, peak
 }
 
 // scrape sums up the metrics.

@@ -18,10 +18,11 @@ const (
 	// far fewer than fit into the smallest receive buffer there is (212,992 bytes
 	// hold some 270), with those of the other flooders.
 	window = 48
-	// ahead is the most broken packets of one flooder that wait for the upstreams'
-	// answers. All flooders together stay far below the 4,096 that the agent lets
-	// wait before it sheds.
-	ahead = 400
+	// ahead is the most broken packets of one flooder that wait for an answer from
+	// the upstream. Some fifty do because it is silent, for seconds. All flooders
+	// together stay far below the 4,096 that the agent lets wait before it sheds;
+	// with ten times as many its memory would follow the pace of the flood.
+	ahead = 150
 	// long is the size of a datagram that ends a window: a few of 64 KiB would fill
 	// a receive buffer.
 	long = 4096

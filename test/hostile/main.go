@@ -14,8 +14,8 @@
 //
 // A run has two phases, a warm-up and the flood. After each, everything that was
 // opened is closed, and the agent must come back to the files and goroutines it had
-// at the start; after the flood its memory must be what it was after the warm-up, and
-// it must be the same process without a panic.
+// at the start; the memory it has at its peak must be the same in both, but for a
+// few MiB, and it must be the same process without a panic.
 package main
 
 import (
