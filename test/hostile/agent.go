@@ -282,6 +282,9 @@ func (a *agent) settle(ctx context.Context, before state) (state, error) {
 func (a *agent) ask(ctx context.Context, network string, q *dns.Msg) (*dns.Msg, error) {
 	c := dns.Client{Net: network, Timeout: patience, UDPSize: dns.MaxMsgSize}
 	m, _, err := c.ExchangeContext(ctx, q, a.addr.String())
+	if m != nil && errors.Is(err, dns.ErrSecret) {
+		err = nil // the upstream's broken reply had a TSIG record; that can be read
+	}
 	return m, err
 }
 
