@@ -174,28 +174,32 @@ func moving(msg []byte, ttl int) (at, from, to int) {
 // it lead to those.
 func (c *checker) steady(msg []byte, off int) bool {
 	for {
-		// The record that off is in is the last whose TTL is before it, or the owner
-		// of the one behind that.
-		i, ok := slices.BinarySearch(c.ttls, uint16(off))
-		if ok {
+		n := int(msg[off])
+		pointer := n&0xC0 == 0xC0
+		switch {
+		case c.moves(msg, off) || pointer && c.moves(msg, off+1):
 			return false
-		}
-		if i > 0 {
-			ttl, from, to := moving(msg, int(c.ttls[i-1]))
-			if off < ttl+4 || from <= off && off < to {
-				return false
-			}
-		}
-		switch n := int(msg[off]); {
 		case n == 0:
 			return true
-		case n&0xC0 == 0xC0:
-			if i < len(c.ttls) && int(c.ttls[i]) == off+1 {
-				return false // its second half moves
-			}
+		case pointer:
 			off = int(u16(msg[off:]) & 0x3FFF)
 		default:
 			off += 1 + n
 		}
 	}
+}
+
+// moves reports whether the byte at off is of a TTL or of an address that may change.
+func (c *checker) moves(msg []byte, off int) bool {
+	// The byte is of the record whose TTL is the last before it, or of the next
+	// one's owner, type and class.
+	i, found := slices.BinarySearch(c.ttls, uint16(off))
+	if found {
+		return true
+	}
+	if i == 0 {
+		return false
+	}
+	ttl, from, to := moving(msg, int(c.ttls[i-1]))
+	return off < ttl+4 || from <= off && off < to
 }

@@ -214,30 +214,15 @@ func (b abuser) expect(c *net.TCPConn, bytes []byte) error {
 	}
 	_ = c.CloseWrite()
 	for {
-		msg, err := readFrame(c)
-		if err != nil {
-			b.cut.Add(1)
+		if _, err := readMessage(c); err != nil {
 			return err
-		}
-		if err := new(dns.Msg).Unpack(msg); err != nil {
-			return fmt.Errorf("an answer that can't be read: %w: %x", err, msg)
 		}
 	}
 }
 
 // pipeline sends broken frames that must all be answered, and a good one behind them.
 func (b abuser) pipeline(c *net.TCPConn, m *mutator) error {
-	var out []byte
-	n := 0
-	for range 16 {
-		packet := m.next()
-		if mute(packet) || len(packet) > long {
-			continue
-		}
-		binary.BigEndian.PutUint16(packet, uint16(n))
-		out = append(out, frame(packet)...)
-		n++
-	}
+	out, n := brokenFrames(m)
 	q := draw(m.Rand, b.fresh.Add(1))
 	query := q.query(m.Rand)
 	query.Id = firstGood
@@ -250,25 +235,53 @@ func (b abuser) pipeline(c *net.TCPConn, m *mutator) error {
 	}
 	answered := false
 	for i := range n + 1 {
-		msg, err := readFrame(c)
-		if err != nil {
+		got, err := readMessage(c)
+		switch {
+		case errors.Is(err, errUnreadable):
+			return err
+		case err != nil:
 			return b.missed(fmt.Sprintf("frame %d of %d", i+1, n+1), i, err)
+		case got.Id != firstGood:
+			continue
 		}
-		got := new(dns.Msg)
-		if err := got.Unpack(msg); err != nil {
-			return fmt.Errorf("an answer that can't be read: %w: %x", err, msg)
-		}
-		if got.Id == firstGood {
-			answered = true
-			if err := q.check(query, got, true); err != nil {
-				return err
-			}
+		answered = true
+		if err := q.check(query, got, true); err != nil {
+			return err
 		}
 	}
 	if !answered {
 		return fmt.Errorf("%s got no answer behind broken frames", q.name)
 	}
 	return nil
+}
+
+// brokenFrames are up to sixteen frames with IDs from 0 on, one behind the other.
+func brokenFrames(m *mutator) (out []byte, n int) {
+	for range 16 {
+		packet := m.next()
+		if mute(packet) || len(packet) > long {
+			continue
+		}
+		binary.BigEndian.PutUint16(packet, uint16(n))
+		out = append(out, frame(packet)...)
+		n++
+	}
+	return out, n
+}
+
+// errUnreadable is what a message that can't be read wraps.
+var errUnreadable = errors.New("an answer that can't be read")
+
+func readMessage(c *net.TCPConn) (*dns.Msg, error) {
+	msg, err := readFrame(c)
+	if err != nil {
+		return nil, err
+	}
+	got := new(dns.Msg)
+	if err := got.Unpack(msg); err != nil {
+		return nil, fmt.Errorf("%w: %w: %x", errUnreadable, err, msg)
+	}
+	return got, nil
 }
 
 // pieces sends a well-formed query in three writes, and may then say that no more
@@ -292,13 +305,12 @@ func (b abuser) pieces(c *net.TCPConn, m *mutator, end bool) error {
 	if end {
 		_ = c.CloseWrite()
 	}
-	msg, err := readFrame(c)
-	if err != nil {
+	got, err := readMessage(c)
+	switch {
+	case errors.Is(err, errUnreadable):
+		return err
+	case err != nil:
 		return b.missed(q.name, 0, err)
-	}
-	got := new(dns.Msg)
-	if err := got.Unpack(msg); err != nil {
-		return fmt.Errorf("an answer that can't be read: %w: %x", err, msg)
 	}
 	return q.check(query, got, true)
 }
@@ -324,55 +336,76 @@ type client struct {
 func (c client) ask(ctx context.Context, r *rand.Rand) error {
 	q := draw(r, c.fresh.Add(1))
 	query := q.query(r)
-	for range maxRefused {
+	for tries := 0; tries < maxRefused && ctx.Err() == nil; tries++ {
 		c.askedTCP.Add(1)
 		got, err := c.agent.ask(ctx, "tcp", query)
 		switch {
 		case err == nil:
 			return q.check(query, got, true)
-		case ctx.Err() != nil:
-			return nil
 		case !closed(err):
 			return fmt.Errorf("%s: %w", q.name, err)
-		}
-		c.refused.Add(1)
-		if !pause(ctx, refusedPause) {
-			return nil
+		case ctx.Err() == nil:
+			c.refused.Add(1)
+			pause(ctx, refusedPause)
 		}
 	}
 	return fmt.Errorf("%s: turned away %d times", q.name, maxRefused)
 }
 
+// types are asked of names whose replies the upstream breaks.
+var types = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeMX, dns.TypeTXT, dns.TypeHTTPS, dns.TypeNS, dns.TypeANY}
+
 // probes asks for names whose replies the upstream breaks, and after each for a good
 // one, until ctx ends. Whatever comes must be readable.
 func probes(ctx context.Context, a *agent, l *ledger, m *mutator) {
-	types := []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeMX, dns.TypeTXT, dns.TypeHTTPS, dns.TypeNS, dns.TypeANY}
-	for ctx.Err() == nil && l.faulty() < maxFaults {
-		n := l.fresh.Add(1)
-		q := question{name: fmt.Sprintf("p%d.%s", n, bad), qtype: types[m.IntN(len(types))]}
-		query := q.query(m.Rand)
-		got, err := a.ask(ctx, []string{"udp", "tcp"}[m.IntN(8)/7], query)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && closed(err):
-			l.refused.Add(1)
-		case err != nil:
-			l.fault("%s, whose replies are broken: %v", q.name, err)
-		case len(got.Question) != 1 || got.Question[0] != query.Question[0]:
-			l.fault("%s, whose replies are broken: answered %v", q.name, got)
-		case got.Rcode == dns.RcodeServerFailure:
-			l.servfail.Add(1)
+	c := client{l, a}
+	for l.faulty() < maxFaults {
+		bad, good := c.probe(ctx, m), c.askFresh(ctx, m)
+		if ctx.Err() != nil {
+			return // either may have been broken off
 		}
-		l.probed.Add(1)
-		after := fresh(l.fresh.Add(1))
-		query = after.query(m.Rand)
-		if got, err = a.ask(ctx, "udp", query); err == nil {
-			err = after.check(query, got, false)
+		if bad != nil {
+			l.fault("a name whose replies are broken: %v", bad)
 		}
-		if err != nil && ctx.Err() == nil {
-			l.fault("after a broken reply: %v", err)
+		if good != nil {
+			l.fault("after a broken reply: %v", good)
 		}
-		l.asked.Add(1)
 	}
+}
+
+func (c client) probe(ctx context.Context, m *mutator) error {
+	q := question{name: fmt.Sprintf("p%d.%s", c.fresh.Add(1), bad), qtype: types[m.IntN(len(types))]}
+	query := q.query(m.Rand)
+	network := "udp"
+	if m.IntN(8) == 0 {
+		network = "tcp"
+	}
+	got, err := c.agent.ask(ctx, network, query)
+	switch {
+	case network == "tcp" && err != nil && closed(err):
+		c.refused.Add(1)
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: %w", q.name, err)
+	case len(got.Question) != 1 || got.Question[0] != query.Question[0]:
+		return fmt.Errorf("%s: answered %v", q.name, got)
+	case got.Rcode == dns.RcodeServerFailure:
+		c.servfail.Add(1)
+	}
+	c.probed.Add(1)
+	if network == "udp" {
+		c.extra.Add(1)
+	}
+	return nil
+}
+
+func (c client) askFresh(ctx context.Context, m *mutator) error {
+	q := fresh(c.ledger.fresh.Add(1))
+	query := q.query(m.Rand)
+	got, err := c.agent.ask(ctx, "udp", query)
+	if err != nil {
+		return fmt.Errorf("%s: %w", q.name, err)
+	}
+	c.extra.Add(1)
+	return q.check(query, got, false)
 }

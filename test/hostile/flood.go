@@ -40,9 +40,10 @@ type ledger struct {
 	sent, muteSent   atomic.Uint64 // broken packets; those that must have no reply
 	replies, bare    atomic.Uint64 // to broken packets; those of a header only
 	asked, askedTCP  atomic.Uint64 // well-formed queries
+	extra            atomic.Uint64 // answered UDP queries of those that ask for names with broken replies
 	again            atomic.Uint64 // well-formed UDP queries sent once more
 	probed, servfail atomic.Uint64 // queries for names whose replies are broken; failed
-	frames, cut      atomic.Uint64 // broken frames sent; connections the agent closed on them
+	frames           atomic.Uint64 // connections with broken frames
 	silent, slowly   atomic.Uint64 // connections opened to say nothing, or little
 	refused          atomic.Uint64 // connections refused to well-behaved clients
 	fresh            atomic.Uint64 // numbers names

@@ -82,7 +82,7 @@ func (q question) check(query, got *dns.Msg, overTCP bool) error {
 	switch {
 	case !got.Response || got.Id != query.Id || got.Opcode != dns.OpcodeQuery:
 		return fmt.Errorf("%s: not an answer to the query: %+v", q.name, got.MsgHdr)
-	case len(got.Question) != 1 || got.Question[0] != query.Question[0]:
+	case !slices.Equal(got.Question, query.Question):
 		return fmt.Errorf("%s: the question came back as %v", q.name, got.Question)
 	case got.Rcode != q.rcode:
 		return fmt.Errorf("%s: rcode %s, want %s", q.name, dns.RcodeToString[got.Rcode], dns.RcodeToString[q.rcode])
@@ -91,6 +91,10 @@ func (q question) check(query, got *dns.Msg, overTCP bool) error {
 	case (got.IsEdns0() != nil) != (query.IsEdns0() != nil):
 		return fmt.Errorf("%s: OPT in the answer: %v", q.name, got.IsEdns0() != nil)
 	}
+	return q.checkAnswers(got)
+}
+
+func (q question) checkAnswers(got *dns.Msg) error {
 	var answers []string
 	for _, rr := range got.Answer {
 		text := strings.TrimPrefix(rr.String(), rr.Header().String())

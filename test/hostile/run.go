@@ -178,7 +178,7 @@ func (r *report) judge() {
 	}
 	// Each packet that reaches the agent is counted there, or answered with a bare
 	// header, or must have no answer.
-	sent := r.sent.Load() + r.asked.Load()
+	sent := r.sent.Load() + r.asked.Load() + r.extra.Load()
 	read := uint64(r.end.udp) + r.bare.Load() + r.muteSent.Load()
 	if read+r.end.drops < sent {
 		r.fault("%d packets were sent, %d read and %d dropped", sent, read, r.end.drops)
@@ -202,12 +202,13 @@ func (r *report) verdict() error {
 func (r *report) String() string {
 	var b strings.Builder
 	line := func(what string, format string, args ...any) {
-		fmt.Fprintf(&b, "%-44s", what)
+		fmt.Fprintf(&b, "%-46s", what)
 		fmt.Fprintf(&b, format+"\n", args...)
 	}
-	sent := r.sent.Load() + r.asked.Load()
+	sent := r.sent.Load() + r.asked.Load() + r.extra.Load()
 	line("broken packets sent, seed "+fmt.Sprint(r.seed), "%d in %s", r.sent.Load(), r.took.Round(time.Second))
 	line("read by the agent", "%d of %d with the well-formed; %d dropped", sent-r.end.drops, sent, r.end.drops)
+	line("counted there, bare replies and mute ones", "%d", uint64(r.end.udp)+r.bare.Load()+r.muteSent.Load())
 	line("answered", "%d, %d of them with a header only", r.replies.Load(), r.bare.Load())
 	line("must have no answer, and had none", "%d", r.muteSent.Load())
 	line("well-formed queries over UDP, all answered", "%d, sent once more: %d", r.asked.Load(), r.again.Load())

@@ -138,16 +138,7 @@ func (u *upstream) answer(m *mutator, query []byte, limit int, send func([]byte)
 		u.strange.Add(1)
 		return false
 	}
-	msg := script(q)
-	if opt := q.IsEdns0(); limit == 0 && opt != nil {
-		limit = int(opt.UDPSize())
-	}
-	msg.Truncate(max(limit, dns.MinMsgSize))
-	reply, err := msg.Pack()
-	if err != nil {
-		u.strange.Add(1)
-		return false
-	}
+	reply := scripted(q, limit)
 	if !misbehaving(q.Question[0]) {
 		send(reply)
 		return false
@@ -182,52 +173,78 @@ func (u *upstream) maySilence() bool {
 	return u.spent.Add(1) <= silences
 }
 
+// scripted is the true reply to q, packed.
+func scripted(q *dns.Msg, limit int) []byte {
+	m := script(q)
+	if opt := q.IsEdns0(); limit == 0 && opt != nil {
+		limit = int(opt.UDPSize())
+	}
+	m.Truncate(max(limit, dns.MinMsgSize))
+	reply, err := m.Pack()
+	if err != nil {
+		panic(err) // the names are those of a query that has been read
+	}
+	return reply
+}
+
+// data is what names have by type, if they exist.
+var data = map[uint16]string{
+	dns.TypeSRV: "SRV 1 2 53 target." + good, dns.TypeMX: "MX 10 target." + good, dns.TypeHTTPS: "HTTPS 1 . alpn=h2",
+	dns.TypeTXT: `TXT "some" "text"`,
+}
+
 // script is the true reply to q.
 func script(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
 	m.RecursionAvailable = true
 	m.Compress = true
-	question := q.Question[0]
-	name := strings.ToLower(question.Name)
-	add := func(line string) {
-		rr, err := dns.NewRR(fmt.Sprintf("%s %d IN %s", question.Name, keep, line))
-		if err == nil {
-			m.Answer = append(m.Answer, rr)
-		}
-	}
-	missing := !dns.IsSubDomain(good, name) && !dns.IsSubDomain(bad, name) && name != "." || strings.HasPrefix(name, "nobody.")
-	switch {
-	case missing:
+	if name := strings.ToLower(q.Question[0].Name); exists(name) {
+		m.Answer = answers(q, name)
+	} else {
 		m.Rcode = dns.RcodeNameError
-	case question.Qtype == dns.TypeA && strings.HasPrefix(name, "c"):
-		add("CNAME target." + good)
-		m.Answer = append(m.Answer, &dns.A{
-			Hdr: dns.RR_Header{Name: "target." + good, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: keep}, A: addressOf(name),
-		})
-	case question.Qtype == dns.TypeA:
-		add("A " + addressOf(name).String())
-	case question.Qtype == dns.TypeTXT && strings.HasPrefix(name, "big."):
-		for i := range bigRecords {
-			add(fmt.Sprintf(`TXT "%03d %s"`, i, strings.Repeat("x", 200)))
-		}
-	case question.Qtype == dns.TypeSRV:
-		add("SRV 1 2 53 target." + good)
-	case question.Qtype == dns.TypeMX:
-		add("MX 10 target." + good)
-	case question.Qtype == dns.TypeHTTPS:
-		add("HTTPS 1 . alpn=h2")
-	case question.Qtype == dns.TypeTXT:
-		add(`TXT "some" "text"`)
 	}
 	if len(m.Answer) == 0 {
-		soa, _ := dns.NewRR(fmt.Sprintf("test. %d IN SOA ns.test. host.test. 1 2 3 4 %d", keep, keep))
-		m.Ns = []dns.RR{soa}
+		m.Ns = []dns.RR{record(new(dns.Msg).SetQuestion("test.", dns.TypeSOA), fmt.Sprintf("SOA ns.test. host.test. 1 2 3 4 %d", keep))}
 	}
 	if q.IsEdns0() != nil { // without, the agent has been told that nobody here knows it
 		m.SetEdns0(1232, false)
 	}
 	return m
+}
+
+// answers are the records that answer q, whose name exists.
+func answers(q *dns.Msg, name string) (out []dns.RR) {
+	qtype := q.Question[0].Qtype
+	switch {
+	case qtype == dns.TypeTXT && strings.HasPrefix(name, "big."):
+		for i := range bigRecords {
+			out = append(out, record(q, fmt.Sprintf(`TXT "%03d %s"`, i, strings.Repeat("x", 200))))
+		}
+	case qtype == dns.TypeA && strings.HasPrefix(name, "c"):
+		target := new(dns.Msg).SetQuestion("target."+good, dns.TypeA)
+		out = []dns.RR{record(q, "CNAME target."+good), record(target, "A "+addressOf(name).String())}
+	case qtype == dns.TypeA:
+		out = []dns.RR{record(q, "A "+addressOf(name).String())}
+	case data[qtype] != "":
+		out = []dns.RR{record(q, data[qtype])}
+	}
+	return out
+}
+
+// exists says whether the upstream has the name.
+func exists(name string) bool {
+	return name == "." || (dns.IsSubDomain(good, name) || dns.IsSubDomain(bad, name)) && !strings.HasPrefix(name, "nobody.")
+}
+
+// record is a record at q's name.
+func record(q *dns.Msg, text string) dns.RR {
+	rr, err := dns.NewRR(fmt.Sprintf(". %d IN %s", keep, text))
+	if err != nil {
+		panic(err) // the texts are all in this file
+	}
+	rr.Header().Name = q.Question[0].Name
+	return rr
 }
 
 // bigRecords is the number of records of the answer that does not fit into any UDP
