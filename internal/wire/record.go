@@ -173,16 +173,16 @@ func moving(msg []byte, ttl int) (at, from, to int) {
 // when TTLs and addresses change: a pointer may lead anywhere, but no writer makes
 // it lead to those.
 func (c *checker) steady(msg []byte, off int) bool {
-	for {
+	for pointed := false; ; {
 		n := int(msg[off])
 		pointer := n&0xC0 == 0xC0
 		switch {
-		case c.moves(msg, off) || pointer && c.moves(msg, off+1):
+		case pointed && (c.moves(msg, off) || pointer && c.moves(msg, off+1)):
 			return false
 		case n == 0:
 			return true
 		case pointer:
-			off = int(u16(msg[off:]) & 0x3FFF)
+			off, pointed = int(u16(msg[off:])&0x3FFF), true
 		default:
 			off += 1 + n
 		}
@@ -191,14 +191,14 @@ func (c *checker) steady(msg []byte, off int) bool {
 
 // moves reports whether the byte at off is of a TTL or of an address that may change.
 func (c *checker) moves(msg []byte, off int) bool {
+	if len(c.ttls) == 0 || off < int(c.ttls[0]) {
+		return false // of the question or the first owner, where most pointers lead
+	}
 	// The byte is of the record whose TTL is the last before it, or of the next
 	// one's owner, type and class.
 	i, found := slices.BinarySearch(c.ttls, uint16(off))
 	if found {
 		return true
-	}
-	if i == 0 {
-		return false
 	}
 	ttl, from, to := moving(msg, int(c.ttls[i-1]))
 	return off < ttl+4 || from <= off && off < to
