@@ -1,17 +1,18 @@
 // Package server is where a packet comes in and its reply goes out.
 //
 // Each listening address has as many UDP sockets as there are cores, which share
-// the port, and one TCP listener. A reader takes a packet from its socket, reads
-// it in place, and walks the query path (path.go): what the node's own sources or
-// the cache can answer is written to the reader's one reply buffer and sent before
-// the next packet is read, with nothing allocated and nobody woken. Only what has
-// to wait for an upstream is copied and handed to a goroutine of its own, of which
-// there are at most [Limits.Waiting]; beyond that such queries are answered
-// SERVFAIL at once, and counted, while hits go on as before.
+// the port (steering.go says who gets what), and one TCP listener. A reader takes
+// the packets that wait on its socket, up to a batch, reads each in place, and walks
+// the query path (path.go): what the node's own sources or the cache can answer is
+// written to the reader's reply buffers and sent before it looks again, with nothing
+// allocated and nobody woken. Only what has to wait for an upstream is copied and
+// handed to a goroutine of the crew; [Limits.Waiting] bounds how many wait, and the
+// newest beyond that are answered SERVFAIL at once, and counted, while hits go on as
+// before.
 //
 // Who owns what: a reader's packet and reply buffers are its own and are used
-// again for the next packet; a waiting query owns a copy of both until its reply
-// is sent. Routes are immutable and are swapped whole.
+// again for the next batch; a waiting query owns a copy of both until its reply is
+// sent. Routes are immutable and are swapped whole.
 package server
 
 import (
