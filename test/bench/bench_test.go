@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,9 @@ func TestRound(t *testing.T) {
 			t.Errorf("%s: %d measurements at rest, want 1", s.name, len(r.rests[s.name]))
 		}
 		h, ok := r.holds[s.name]
-		if want := !s.bare && !programs[s.program].each; ok != want {
+		// A note tells of those that a busy machine makes too slow.
+		noted := slices.ContainsFunc(r.notes, func(n string) bool { return strings.Contains(n, "memory of "+s.name+" is not") })
+		if want := !s.bare && !programs[s.program].each && !noted; ok != want {
 			t.Errorf("%s: memory measured: %v, want %v", s.name, ok, want)
 		}
 		if ok && (h.idle == 0 || h.full < h.idle/2 || h.kept < 0.5) {

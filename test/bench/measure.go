@@ -226,13 +226,13 @@ func (b *bench) warm(ctx context.Context) error {
 				continue
 			}
 			if err := b.fill(ctx, r, w); err != nil {
-				return fmt.Errorf("warming up %s with %s: %w", r.name, w.name, err)
+				return fmt.Errorf("warming up %s with %s: %w", r.name, w.name, r.explain(err))
 			}
 			if w.tool != saturate && w.tool != stream {
 				continue
 			}
 			if _, err := b.loadOf(r, w, min(b.length, time.Second)).run(ctx, b.load); err != nil {
-				return fmt.Errorf("warming up %s with %s: %w", r.name, w.name, err)
+				return fmt.Errorf("warming up %s with %s: %w", r.name, w.name, r.explain(err))
 			}
 		}
 	}
@@ -249,7 +249,7 @@ func (b *bench) rounds(ctx context.Context) error {
 				}
 				s, err := b.sample(ctx, r, w)
 				if err != nil {
-					return fmt.Errorf("measuring %s with %s: %w", r.name, w.name, err)
+					return fmt.Errorf("measuring %s with %s: %w", r.name, w.name, r.explain(err))
 				}
 				at := cell{r.name, w.name}
 				b.report.samples[at] = append(b.report.samples[at], s)

@@ -41,6 +41,18 @@ func (r *running) any() process {
 // asked is the process that answers the workload.
 func (r *running) asked(w workload) process { return r.procs[w.questions.name] }
 
+// explain adds to an error that one of the processes has ended, and its last words.
+func (r *running) explain(err error) error {
+	for _, p := range r.procs {
+		select {
+		case <-p.Done():
+			return fmt.Errorf("%w; %s has ended (%v) and wrote:\n%s", err, r.name, p.Err(), p.Tail()) //nolint:errorlint // nil for exit code 0
+		default:
+		}
+	}
+	return err
+}
+
 func (r *running) stop() {
 	for _, p := range r.procs {
 		p.Stop() // again for a process of several workloads, which is no error
