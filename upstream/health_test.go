@@ -188,7 +188,8 @@ func TestProbe(t *testing.T) {
 			f := startFake(t, answers)
 			cfg := directive(f)
 			tt.option(cfg)
-			p := start(t, cfg)
+			p := New(cfg, Options{ProbeTimeout: time.Minute}) // the first one is to be answered
+			defer p.Close()
 			p.suspect(p.servers[0])
 			eventually(t, "the probe is over", func() bool {
 				return len(f.requests()) == 1 && !p.servers[0].probing.Load()
