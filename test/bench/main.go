@@ -79,13 +79,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *out == "" {
 		return nil
 	}
-	plots, err := r.draw(filepath.Dir(*out))
+	return r.write(*out)
+}
+
+// write writes the page to the file and its drawings beside it.
+func (r *report) write(file string) error {
+	plots, err := r.draw(filepath.Dir(file))
 	if err != nil {
-		return fmt.Errorf("drawing for -out %s: %w", *out, err)
+		return fmt.Errorf("drawing for -out %s: %w", file, err)
 	}
 	text, err := r.page(plots)
 	if err != nil {
-		return fmt.Errorf("writing -out %s: %w", *out, err)
+		return fmt.Errorf("writing -out %s: %w", file, err)
 	}
-	return os.WriteFile(*out, text, 0o644)
+	return os.WriteFile(file, text, 0o644)
 }

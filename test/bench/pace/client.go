@@ -143,31 +143,29 @@ func (c *client) ask(now time.Duration) {
 	if now-c.swept > patience/100 {
 		c.sweep(now)
 	}
-	if c.errno != 0 || c.asked() {
-		return
-	}
-	if c.Rate > 0 {
-		if now >= c.due && now < c.ends && c.send() {
-			c.due += c.every
-		}
-		c.skip(min(now, c.ends-1))
-		return
-	}
-	for i := 0; i < burst && c.under < c.Window && now < c.ends && !c.asked(); i++ {
-		if !c.send() {
-			return
+	switch {
+	case c.errno != 0 || c.asked():
+	case c.Rate > 0:
+		c.tick(now)
+	default:
+		for i := 0; i < burst && c.under < c.Window && now < c.ends && !c.asked(); i++ {
+			if !c.send() {
+				return
+			}
 		}
 	}
 }
 
-// skip leaves out what was due until then.
-func (c *client) skip(until time.Duration) {
-	if until < c.due {
-		return
+// tick sends the query of a Rate that is due, and leaves out what was due besides.
+func (c *client) tick(now time.Duration) {
+	if now >= c.due && now < c.ends && c.send() {
+		c.due += c.every
 	}
-	n := (until-c.due)/c.every + 1
-	c.Skipped += uint64(n)
-	c.due += n * c.every
+	if until := min(now, c.ends-1); until >= c.due {
+		late := until - c.due
+		c.Skipped += uint64(late/c.every) + 1
+		c.due = until + c.every - late%c.every
+	}
 }
 
 // send sends one query from the socket whose turn it is.

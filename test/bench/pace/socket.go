@@ -16,14 +16,6 @@ import (
 // address is an IPv4 address and port in the kernel's form.
 type address = unix.RawSockaddrInet4
 
-// addressOf converts an address, which must be IPv4.
-func addressOf(a netip.AddrPort) address {
-	raw := address{Family: unix.AF_INET, Addr: a.Addr().As4()}
-	port := (*[2]byte)(unsafe.Pointer(&raw.Port))
-	port[0], port[1] = byte(a.Port()>>8), byte(a.Port())
-	return raw
-}
-
 // open opens a UDP socket on loopback that does not block, connected to the
 // address if there is one; the caller closes it. Several megabytes of buffer keep
 // what arrives while the loop has lost its core; the kernel may grant less.
