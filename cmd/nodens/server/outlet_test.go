@@ -1,18 +1,22 @@
 package server
 
 import (
+	"bytes"
 	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // pair is a connection as the server holds it, without its reader, and the client's
 // end of it.
-func pair(t *testing.T, limits Limits) (*stream, *tcpListener, func() []byte) {
+func pair(t *testing.T, limits Limits) (*stream, *tcpListener, *dns.Conn) {
 	t.Helper()
 	s := New(slog.New(slog.DiscardHandler), limits)
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
@@ -21,7 +25,7 @@ func pair(t *testing.T, limits Limits) (*stream, *tcpListener, func() []byte) {
 		t.Fatal(err)
 	}
 	t.Cleanup(ln.close)
-	client := dial(t, loopback, addr)
+	client := dial(t, loopback, addr, 32<<10)
 	conn, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -34,13 +38,14 @@ func pair(t *testing.T, limits Limits) (*stream, *tcpListener, func() []byte) {
 	if _, ok := ln.admit(c); !ok {
 		t.Fatal("not admitted")
 	}
-	return c, ln, func() []byte {
-		msg, err := client.ReadMsgHeader(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return msg
-	}
+	return c, ln, client
+}
+
+// isStuck reports whether the client is seen not to read.
+func (o *outlet) isStuck() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stuck
 }
 
 // TestOwed: replies that come while their client takes none are held up to a bound,
@@ -48,19 +53,19 @@ func pair(t *testing.T, limits Limits) (*stream, *tcpListener, func() []byte) {
 func TestOwed(t *testing.T) {
 	c, ln, _ := pair(t, Limits{Taking: patience})
 	msg := make([]byte, 16<<10)
-	state := func() (stuck, broken bool) {
+	isBroken := func() bool {
 		c.out.mu.Lock()
 		defer c.out.mu.Unlock()
-		return c.out.stuck, c.out.broken
+		return c.out.broken
 	}
 	var first sync.WaitGroup
 	first.Go(func() {
-		for broken := false; !broken; _, broken = state() {
+		for !isBroken() {
 			c.out.put(msg)
 		}
 	})
-	eventually(t, "the kernel's buffers to be full", func() bool { stuck, _ := state(); return stuck })
-	for broken := false; !broken; _, broken = state() {
+	eventually(t, "the kernel's buffers to be full", c.out.isStuck)
+	for !isBroken() {
 		if held := c.s.owed.Load(); held > maxOwed {
 			t.Fatalf("%d bytes are held", held)
 		}
@@ -79,30 +84,58 @@ func TestOwed(t *testing.T) {
 	}
 }
 
-// TestPut: replies of many at once come whole, each once, whoever writes them.
+// TestPut: replies of many at once, and of the reader, come whole, each once, in
+// the order of who gave them, whoever writes them.
 func TestPut(t *testing.T) {
-	c, _, read := pair(t, Limits{Taking: patience})
+	c, _, client := pair(t, Limits{Taking: patience})
 	const writers, each = 16, 50
+	message := func(w, i int) []byte {
+		msg := bytes.Repeat([]byte{byte(w)}, 12+w*200)
+		msg[1] = byte(i)
+		return msg
+	}
 	for w := range writers {
+		give := func(i int) { c.out.put(message(w, i)) }
+		if w == writers-1 {
+			give = func(i int) {
+				_ = c.raw.Control(func(fd uintptr) { c.out.write(int(fd), appendFrame(nil, message(w, i))) })
+			}
+		}
 		go func() {
 			for i := range each {
-				msg := make([]byte, 12+w*100)
-				msg[0], msg[1] = byte(w), byte(i)
-				for k := range msg[2:] {
-					msg[2+k] = byte(w)
-				}
-				c.out.put(msg)
+				give(i)
 			}
 		}()
 	}
-	next := make(map[byte]byte)
+	// More than fits into the kernel, so that some of it is written in pieces.
+	eventually(t, "the kernel's buffers to be full", c.out.isStuck)
+	var next [writers]int
 	for range writers * each {
-		msg := read()
-		w := msg[0]
-		if msg[1] != next[w] || len(msg) != 12+int(w)*100 || msg[len(msg)-1] != w {
-			t.Fatalf("message %d of writer %d, %d bytes; want message %d of %d bytes", msg[1], w, len(msg), next[w], 12+int(w)*100)
+		msg, err := client.ReadMsgHeader(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := int(msg[0])
+		if w >= writers || !bytes.Equal(msg, message(w, next[w])) {
+			t.Fatalf("a message of %d bytes, %d, is not the next one of its writer", len(msg), msg[:2])
 		}
 		next[w]++
+	}
+}
+
+// TestLeaving: a connection that has to go isn't read from, though its client sends.
+func TestLeaving(t *testing.T) {
+	c, ln, client := pair(t, Limits{})
+	rt := NewRoutes([]*Zone{byHand(t)}, NewStats())
+	c.l.routes.Store(rt)
+	ln.expel(c)
+	if err := client.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.conn.SetReadDeadline(time.Time{}) // as if it had not waited when it was told
+	c.run()
+	if m, err := client.ReadMsg(); err == nil {
+		t.Errorf("a query is answered: %v", m)
 	}
 }
 

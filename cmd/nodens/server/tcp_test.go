@@ -167,7 +167,7 @@ func TestEviction(t *testing.T) {
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
-	s, addr := start(t, Limits{Conns: 2, ClientConns: 2}, byHand(t, b.addr))
+	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, Idle: time.Hour}, byHand(t, b.addr))
 	first, second := dial(t, loopback, addr), dial(t, loopback, addr)
 	if !served(second) || !served(first) { // so second is the more silent one
 		t.Fatal("a connection within the limit is not served")
@@ -214,7 +214,7 @@ func TestEviction(t *testing.T) {
 // else's.
 func TestClientLimit(t *testing.T) {
 	const own = 4
-	s, addr := start(t, Limits{Conns: 64, ClientConns: own}, byHand(t))
+	s, addr := start(t, Limits{Conns: 64, ClientConns: own, Idle: time.Hour}, byHand(t))
 	other := dial(t, netip.MustParseAddr("127.0.0.2"), addr)
 	if !served(other) {
 		t.Fatal("a connection within the limit is not served")
@@ -523,24 +523,22 @@ func TestShutdownTCP(t *testing.T) {
 // TestShutdownStuck: who doesn't read can't put the end off either.
 func TestShutdownStuck(t *testing.T) {
 	s, addr := start(t, Limits{Taking: time.Hour}, many(t))
-	conn := dial(t, loopback, addr)
+	conn := dial(t, loopback, addr, 32<<10)
 	q := frame(t, question("many.test.", dns.TypeA))
 	go func() {
 		for err := error(nil); err == nil; {
 			_, err = conn.Conn.Write(q)
 		}
 	}()
-	l := s.listeners[addr].tcp
+	eventually(t, "the connection", func() bool { return connections(s, addr) == 1 })
+	o := &s.listeners[addr].tcp.streams[0].out
+	looks := 0 // in a row that have seen it stuck: once may be for a moment
 	eventually(t, "the client to be in the way", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if len(l.streams) == 0 {
-			return false
+		looks++
+		if !o.isStuck() {
+			looks = 0
 		}
-		o := &l.streams[0].out
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		return o.stuck
+		return looks > 50
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
