@@ -55,6 +55,8 @@ run "unit tests" bash -c 'CGO_ENABLED=1 go test -race -count=1 -json -timeout 20
 # shellcheck disable=SC2086
 run "allocation pins, without the race detector" bash -c 'go test -count=1 -json -run Alloc -timeout 10m "$@" >"$0"' "$report/pins.json" $units
 # shellcheck disable=SC2086
+run "benchmarks, once each, so that they don't rot" bash -c 'go test -run "^$" -bench . -benchtime 1x -timeout 10m "$@" >"$0" || { cat "$0"; false; }' "$report/benchmarks" $units
+# shellcheck disable=SC2086
 run "suites against real peers" bash -c 'go test -count=1 -json -p 1 -timeout 40m "$@" >"$0"' "$report/suites.json" $suites
 for package in $units; do
 	for fuzzer in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
