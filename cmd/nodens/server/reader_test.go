@@ -70,6 +70,7 @@ func shutdown(t *testing.T, s *Server) {
 type client struct {
 	net.Conn
 	packet []byte
+	wait   time.Duration // for a reply, before it asks again
 	asked  atomic.Uint64
 	again  atomic.Uint64 // questions sent once more because nothing came
 }
@@ -81,21 +82,21 @@ func newClient(t *testing.T, addr netip.AddrPort) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	c := &client{Conn: conn}
+	c := &client{Conn: conn, wait: patience}
 	if c.packet, err = question("by.hand.", dns.TypeA).Pack(); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// ask asks once, and again if a reply takes as long as a resolver's patience.
+// ask asks once, and again if no reply comes.
 func (c *client) ask() error {
 	var buf [512]byte
 	for range 5 {
 		if _, err := c.Write(c.packet); err != nil {
 			return err
 		}
-		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(c.wait))
 		n, err := c.Read(buf[:])
 		if err == nil && n > len(c.packet) && buf[7] == 1 {
 			c.asked.Add(1)
@@ -309,6 +310,7 @@ func TestReaderHandOver(t *testing.T) {
 	eachWay(t, nil, func(t *testing.T, first *Server, addr netip.AddrPort, z *Zone) {
 		lossy := first.limits.Polled // it closes its socket without a last look
 		c := newClient(t, addr)
+		c.wait = time.Second
 		stop, failed := make(chan struct{}), make(chan error, 1)
 		go func() { failed <- c.until(stop) }()
 		turns := 20
