@@ -196,6 +196,7 @@ var breaks = []struct {
 		if _, err := c.Write(frame(packet)); err != nil {
 			return err
 		}
+		_ = c.CloseWrite()
 		if msg, err := readFrame(c); err == nil {
 			return fmt.Errorf("it got %x", msg)
 		}

@@ -42,6 +42,11 @@ const (
 // for each of ten million packets would be more.
 const growth = 16 << 20
 
+// lockout: at most one in so many of the connections that ask may be closed unheard.
+// In the moment when thousands of idle ones open, one whose query has not come yet
+// may be the one that is silent for longest.
+const lockout = 50
+
 // report is what a run has found.
 type report struct {
 	plan
@@ -160,6 +165,9 @@ func (r *report) follow(ctx context.Context, a *agent) {
 	}()
 }
 
+// evicted is the agent's counter of connections closed to make room for new ones.
+const evicted = "nodens_dns_connections_evicted_total"
+
 func mib(b uint64) float64 { return float64(b) / (1 << 20) }
 
 // judge adds to the faults what the numbers say.
@@ -182,6 +190,9 @@ func (r *report) judge() {
 	read := uint64(r.end.udp) + r.bare.Load() + r.muteSent.Load()
 	if read+r.end.drops < sent {
 		r.fault("%d packets were sent, %d read and %d dropped", sent, read, r.end.drops)
+	}
+	if n, of := r.refused.Load(), r.askedTCP.Load()+r.frames.Load(); n*lockout > of {
+		r.fault("of %d TCP connections of clients that behave %d were closed without an answer", of, n)
 	}
 	for _, m := range mutations {
 		if r.mutations[m.name] == 0 && r.packets > leastWarmUp {
@@ -216,8 +227,9 @@ func (r *report) String() string {
 	line("queries whose replies were broken", "%d, SERVFAIL: %d", r.probed.Load(), r.servfail.Load())
 	line("the upstream was asked", "%d, broke %d replies, sent no other to %d", r.upstream.asked.Load(), r.upstream.broken.Load(), r.upstream.silent.Load())
 	line("connections", "idle %d, a byte a second %d, broken frames %d", r.silent.Load(), r.slowly.Load(), r.frames.Load())
-	line("panics, shed, refused (the agent's counters)", "%v, %v, %v", r.end.counted["coredns_panics_total"],
-		r.end.counted["nodens_dns_shed_total"], r.end.counted["nodens_dns_connections_refused_total"])
+	line("the agent's counters: panics, shed", "%v, %v", r.end.counted["coredns_panics_total"], r.end.counted["nodens_dns_shed_total"])
+	line("  connections refused, evicted, cut", "%v, %v, %v", r.end.counted["nodens_dns_connections_refused_total"],
+		r.end.counted[evicted], r.end.counted["nodens_dns_connections_cut_total"])
 	for _, s := range []struct {
 		when string
 		state
