@@ -321,12 +321,6 @@ func allowedBytes() []*allowance {
 			reason: "a header that promises a question and brings none is a format error, not a failure of the server",
 			expect: noted("header alone", formerr),
 		},
-		{
-			reason: "what is no query ends a TCP connection; CoreDNS keeps it open and says nothing",
-			expect: func(c situation) (view, bool) {
-				return view{Outcome: "connection ends"}, c.tcp && c.Outcome == "silence"
-			},
-		},
 	}
 }
 

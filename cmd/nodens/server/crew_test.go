@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestCrew: a goroutine that rests gets the next query, no more rest than may, and
@@ -11,7 +12,7 @@ import (
 func TestCrew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		c := crew{next: make(chan *datagram), idle: make(chan struct{}, 2)}
+		c := newCrew(2)
 		if c.hand(new(datagram)) {
 			t.Fatal("a query is taken by nobody")
 		}
@@ -38,6 +39,29 @@ func TestCrew(t *testing.T) {
 		}
 		if c.hand(w) {
 			t.Error("a query is taken when all have left")
+		}
+	})
+}
+
+// TestCrewThins: those that have nothing to do leave, half of them at a time.
+func TestCrewThins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(8)
+		for range 8 {
+			c.all.Go(func() { c.rest(t.Context()) })
+		}
+		for _, want := range []int{8, 4, 2, 1, 0} {
+			synctest.Wait()
+			if n := len(c.idle); n != want {
+				t.Errorf("%d rest, want %d", n, want)
+			}
+			time.Sleep(thinning)
+		}
+		c.all.Go(func() { c.rest(t.Context()) })
+		time.Sleep(2 * thinning)
+		synctest.Wait()
+		if n := len(c.idle); n != 0 {
+			t.Errorf("%d that came later rest for ever", n)
 		}
 	})
 }

@@ -78,7 +78,7 @@ type Server struct {
 	listeners map[netip.AddrPort]*listener
 	waiting   chan struct{}
 	running   sync.WaitGroup // readers, connections and waiting queries
-	crew      crew           // what UDP queries wait in
+	crew      *crew          // what UDP queries wait in
 	stop      context.CancelFunc
 	ctx       context.Context
 
@@ -102,7 +102,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 		limits:    limits,
 		listeners: make(map[netip.AddrPort]*listener),
 		waiting:   make(chan struct{}, limits.Waiting),
-		crew:      crew{next: make(chan *datagram), idle: make(chan struct{}, idleCrew)},
+		crew:      newCrew(idleCrew),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
