@@ -26,6 +26,12 @@ const (
 	batchSize = 16
 )
 
+// few is how many queries may wait for a reader to make place for the next one. With
+// more, other threads are awake and look for work in every line, so that the reader
+// can go on to the hits. With half of it, a steady hundred misses a second would
+// find them asleep; with twice as much, hits wait in a flood.
+const few = 8
+
 // port is one of the UDP sockets that share an address. One reader takes from it;
 // replies to queries that had to wait are sent by anybody.
 type port interface {
@@ -91,9 +97,10 @@ func (s *Server) readUDP(l *listener, p port, lane int) {
 			waits = s.answerSlot(rt, p, &x, &b.slots[i]) || waits
 		}
 		p.give(b)
-		if waits {
-			// The goroutines made for those that wait stand in line for this
-			// goroutine's P, which it would take along into the kernel.
+		if waits && len(s.waiting) <= few {
+			// The goroutines of those that wait stand in line for this goroutine's
+			// P, which it would take along into the kernel. They would be stolen
+			// from there, but only after a while.
 			runtime.Gosched()
 		}
 	}
