@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/mmsg"
 )
 
 // The system calls of UDP are made without telling the scheduler, which is a
@@ -16,16 +18,10 @@ import (
 // saved.
 const batchSize = 16
 
-// message is struct mmsghdr of recvmmsg(2).
-type message struct {
-	unix.Msghdr
-	n uint32 // bytes received
-}
-
 // batch is room for what one call reads. It belongs to one goroutine at a time;
 // the kernel writes into it only during read.
 type batch struct {
-	messages [batchSize]message
+	messages [batchSize]mmsg.Message
 	vectors  [batchSize]unix.Iovec
 	// rooms take one byte more than datagramRoom, so that a datagram that was cut
 	// is told from one that just fits.
@@ -47,7 +43,7 @@ func newBatch() *batch {
 }
 
 // datagram is the i-th one read, valid until the next read.
-func (b *batch) datagram(i int) []byte { return b.rooms[i][:b.messages[i].n] }
+func (b *batch) datagram(i int) []byte { return b.rooms[i][:b.messages[i].Len] }
 
 // read takes what waits on fd, a non-blocking datagram socket, and gives the
 // number of datagrams. Fewer than batchSize means that nothing is left, and so
@@ -56,10 +52,10 @@ func (b *batch) datagram(i int) []byte { return b.rooms[i][:b.messages[i].n] }
 // are good.
 func (b *batch) read(fd uintptr) (n int, err error) {
 	if !b.plain {
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.messages)), batchSize, unix.MSG_DONTWAIT, 0, 0)
+		n, errno := mmsg.Receive(fd, b.messages[:], unix.MSG_DONTWAIT)
 		switch errno {
 		case 0:
-			return int(n), nil
+			return n, nil
 		case unix.EAGAIN:
 			return 0, nil
 		case unix.ENOSYS, unix.EPERM:
@@ -78,7 +74,7 @@ func (b *batch) readPlain(fd uintptr) (n int, err error) {
 		size, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(room)), uintptr(len(room)), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
-			b.messages[i].n = uint32(size)
+			b.messages[i].Len = uint32(size)
 		case unix.EAGAIN:
 			return i, nil
 		default:

@@ -272,26 +272,41 @@ func TestRepackGrows(t *testing.T) {
 	}
 }
 
-// FuzzResponse feeds any bytes as a reply. What is taken must keep its question and
-// its counts, and be a walkable message of the size asked for after a cut.
-func FuzzResponse(f *testing.F) {
+// addReplies gives f the counts, the records and the flags of replies to a. A: the
+// hostile ones, and as many more as there are seeds.
+func addReplies(f *testing.F, seeds uint64) {
 	for _, h := range hostile {
 		f.Add(unhex(f, h.counts), unhex(f, h.body), uint16(0x8180))
 	}
-	for seed := range uint64(30) {
+	for seed := range seeds {
 		m := newMaker(seed)
 		m.names[0] = "a."
 		b := packed(f, m.response(f, ask(f, "a.", dns.TypeA)))
 		f.Add(b[6:12], b[HeaderLen+3+4:], u16(b[2:]))
 	}
+}
+
+// replyTo is the reply to a. A with these flags, counts and records, its name in
+// upper case; false if they are none that a fuzzer should try.
+func replyTo(counts, body []byte, flags uint16) ([]byte, bool) {
+	if len(counts) != 6 || len(body) > 4096 {
+		return nil, false
+	}
+	msg := append16([]byte{0, 0}, flags)
+	msg = append(append(append(msg, 0, 1), counts...), 1, 'A', 0, 0, 1, 0, 1)
+	return append(msg, body...), true
+}
+
+// FuzzResponse feeds any bytes as a reply. What is taken must keep its question and
+// its counts, and be a walkable message of the size asked for after a cut.
+func FuzzResponse(f *testing.F) {
+	addReplies(f, 30)
 	q := ask(f, "a.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
-		if len(counts) != 6 || len(body) > 4096 {
+		msg, ok := replyTo(counts, body, flags)
+		if !ok {
 			return
 		}
-		msg := append16([]byte{0, 0}, flags)
-		msg = append(append(append(msg, 0, 1), counts...), 1, 'A', 0, 0, 1, 0, 1)
-		msg = append(msg, body...)
 		resp, err := ParseResponse(msg, q)
 		if err != nil {
 			if !errors.Is(err, ErrResponse) {

@@ -45,23 +45,13 @@ func throughObjects(t *testing.T, msg []byte, q *Query) (p Packed, written []byt
 // FuzzPathsFixpoint: what the path of objects writes, the path of bytes takes as it
 // is, and objects write the same from it again.
 func FuzzPathsFixpoint(f *testing.F) {
-	for _, h := range hostile {
-		f.Add(unhex(f, h.counts), unhex(f, h.body), uint16(0x8180))
-	}
-	for seed := range uint64(100) {
-		m := newMaker(seed)
-		m.names[0] = "a."
-		b := packed(f, m.response(f, ask(f, "a.", dns.TypeA)))
-		f.Add(b[6:12], b[HeaderLen+3+4:], u16(b[2:]))
-	}
+	addReplies(f, 100)
 	q := ask(f, "a.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
-		if len(counts) != 6 || len(body) > 4096 {
+		msg, ok := replyTo(counts, body, flags)
+		if !ok {
 			return
 		}
-		msg := append16([]byte{0, 0}, flags)
-		msg = append(append(append(msg, 0, 1), counts...), 1, 'A', 0, 0, 1, 0, 1)
-		msg = append(msg, body...)
 		once, written, ok := throughObjects(t, msg, q)
 		if !ok {
 			return

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/mmsg"
 )
 
 // silence is how long a blocking port waits in the kernel before it gives its
@@ -44,7 +45,7 @@ type blocking struct {
 
 	// in and out are what recvmmsg and sendmmsg work on: packets and replies of the
 	// same slots.
-	in, out       [batchSize]mmsghdr
+	in, out       [batchSize]mmsg.Message
 	inVec, outVec [batchSize]unix.Iovec
 	// plain is set where recvmmsg is refused, by an old seccomp profile for example:
 	// recvmsg and sendmsg stand in for it.
@@ -60,12 +61,6 @@ type blocking struct {
 	// mu keeps the descriptor from being closed under a send.
 	mu     sync.RWMutex
 	closed bool
-}
-
-// mmsghdr is struct mmsghdr of recvmmsg(2).
-type mmsghdr struct {
-	unix.Msghdr
-	length uint32
 }
 
 // openBlocking opens a blocking port on addr; plain makes it do without recvmmsg.
@@ -84,14 +79,8 @@ func openBlocking(addr netip.AddrPort, plain bool) (*blocking, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	p.plain = plain || p.refused(unix.SYS_RECVMMSG) || p.refused(unix.SYS_SENDMMSG)
+	p.plain = plain || mmsg.Refused(uintptr(fd))
 	return p, nil
-}
-
-// refused tries a system call with an array of nothing.
-func (p *blocking) refused(call uintptr) bool {
-	_, _, errno := syscall.RawSyscall6(call, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in)), 0, unix.MSG_DONTWAIT, 0, 0)
-	return errno == unix.ENOSYS || errno == unix.EPERM
 }
 
 // take is [port.take].
@@ -176,7 +165,7 @@ func (p *blocking) receive() syscall.Errno {
 	b.n = n
 	for i := range n {
 		d, h := &b.slots[i], &p.in[i]
-		d.n = int(h.length)
+		d.n = int(h.Len)
 		d.from.nameLen, d.from.oobLen = h.Namelen, uint32(h.Controllen)
 		d.from.client = clientOf(&d.from)
 	}
@@ -193,25 +182,19 @@ func (p *blocking) room(i int) {
 
 // read is recvmmsg, or what stands in for it.
 func (p *blocking) read() (int, syscall.Errno) {
-	flags := uintptr(unix.MSG_WAITFORONE)
+	flags := unix.MSG_WAITFORONE
 	if p.sparse || p.closing.Load() {
 		flags = unix.MSG_DONTWAIT
 	}
-	if p.plain {
-		r, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in[0])), flags&unix.MSG_DONTWAIT)
-		p.in[0].length = uint32(r)
-		return count(1, errno)
+	if !p.plain {
+		return mmsg.Receive(uintptr(p.fd), p.in[:], flags)
 	}
-	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in)), batchSize, flags, 0, 0)
-	return count(r, errno)
-}
-
-// count is what a system call that counts messages has counted: none on an error.
-func count(r uintptr, errno syscall.Errno) (int, syscall.Errno) {
+	r, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in[0])), uintptr(flags&unix.MSG_DONTWAIT))
 	if errno != 0 {
 		return 0, errno
 	}
-	return int(r), 0
+	p.in[0].Len = uint32(r)
+	return 1, 0
 }
 
 // clientOf reads the address the kernel wrote.
@@ -252,13 +235,15 @@ func (p *blocking) give(b *batch) {
 }
 
 // write is sendmmsg, or what stands in for it.
-func (p *blocking) write(out []mmsghdr) (int, syscall.Errno) {
-	if p.plain {
-		_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&out[0])), sendFlags)
-		return count(1, errno)
+func (p *blocking) write(out []mmsg.Message) (int, syscall.Errno) {
+	if !p.plain {
+		return mmsg.Send(uintptr(p.fd), out, sendFlags)
 	}
-	r, _, errno := syscall.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&out[0])), uintptr(len(out)), sendFlags, 0, 0)
-	return count(r, errno)
+	_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&out[0])), sendFlags)
+	if errno != 0 {
+		return 0, errno
+	}
+	return 1, 0
 }
 
 // sendFlags: a full send buffer loses the reply instead of stopping the reader.
