@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -158,6 +159,10 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 	}
 	defer a.removePidfile()
 	a.watchHealth(ctx)
+	// The first lists of a large cluster leave as much garbage as they leave objects;
+	// without this the process would keep it for the minutes until the next
+	// collection, and its pages for longer.
+	debug.FreeOSMemory()
 	a.serving.Store(true)
 	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
 	return a.loop(ctx, usr1)
