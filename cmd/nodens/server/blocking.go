@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -72,7 +73,7 @@ func openBlocking(addr netip.AddrPort, plain bool) (*blocking, error) {
 	tv := unix.NsecToTimeval(int64(silence))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
 		_ = unix.Close(fd)
-		return nil, err
+		return nil, fmt.Errorf("setting SO_RCVTIMEO: %w; -reader-wait=poller does without it", err)
 	}
 	p := &blocking{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), sparse: true}
 	if p.pause, err = newPause(); err != nil {
