@@ -27,7 +27,32 @@ type service struct {
 	ports  ports     // of the Service
 	target wire.Name // of an external service; "" if no alias can be made of it
 	slices []*slice  // by name; of every kind of service
+	// selects says that the Service has a selector, so that the slice controller
+	// makes its slices.
+	selects bool
+	// nearest is how far the Service wants its clients to be served from.
+	nearest nearest
+	// far4 and far6 cut v4 and v6 of a headless service by distance; see [places].
+	far4, far6 places
+	// external4 and external6 are the addresses that the Service is reached at from
+	// outside of the cluster, packed as RDATA.
+	external4, external6 string
+	ns                   *namespace
 }
+
+// nearest is what a Service's trafficDistribution asks for.
+type nearest uint8
+
+const (
+	anywhere nearest = iota
+	sameZone
+	sameNode
+)
+
+// places says where in a list of addresses that is ordered by distance the ones of
+// the same zone and the rest begin, as numbers of addresses: those before zone are
+// of the same node.
+type places struct{ zone, rest uint16 }
 
 // addrs is the packed RDATA of the addresses of qtype, and the size of each.
 func (s *service) addrs(qtype uint16) (packed string, size int) {
@@ -65,6 +90,15 @@ type slice struct {
 	// the label is the dashed address; nil if that is true of all.
 	hosts []string
 	ports ports
+	// near is one byte per address, a [distance] and flags; "" is far for all.
+	near string
+	// zones are the topology zones of the addresses, one per address, where zonal
+	// names are answered; nil if none is known.
+	zones []string
+	// version is the object's resourceVersion, 0 if it has none.
+	version uint64
+	// labelled says that the object has the label of headless services' slices.
+	labelled bool
 }
 
 // len is the number of endpoints.

@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -41,6 +42,12 @@ type Options struct {
 	ServerAddrs []netip.Addr
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Node is the name of the Node object that the agent runs on, and Zone its
+	// topology zone; "" is unknown.
+	Node, Zone string
+	// Wrap, if not nil, is put around the transport to the API server: to count what
+	// goes through it.
+	Wrap func(http.RoundTripper) http.RoundTripper
 	// Poll is how often manifests are looked at; 0 is 2 s: an editor's save is
 	// seen while its author switches windows, and stat of a folder costs nothing.
 	Poll time.Duration

@@ -2,6 +2,8 @@ package kubernetes
 
 import (
 	"bytes"
+	"context"
+	"net/netip"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -26,6 +28,10 @@ const (
 	Alias
 	// Refused: a zone transfer. The reply is a bare REFUSED.
 	Refused
+	// Elsewhere: the answer hangs on objects that a view of this scope does not
+	// hold, or not yet. Nothing is written. The cluster's own DNS has the answer;
+	// where there is none to ask, [Zone.Await] waits until the view has it.
+	Elsewhere
 )
 
 // versionTTL is the TTL of dns-version: the answer changes with the program, so
@@ -136,6 +142,25 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 		w.soa(wire.Authority)
 	}
 	return Answered, ""
+}
+
+// Await waits until the view holds what the answer to q, which was [Elsewhere],
+// hangs on; an error is that of ctx.
+func (z *Zone) Await(ctx context.Context, q *wire.Query) error { return nil }
+
+// Home is the namespace, as one label in wire form, of the pod of this node that
+// has the address. ok is false if there is none, or if it isn't certain which one:
+// then the client is to be taken as it comes. The result is not to be changed. It
+// is safe for concurrent use and allocates nothing.
+func (z *Zone) Home(client netip.Addr) (namespace []byte, ok bool) { return nil, false }
+
+// Origins are the zones of the directive, the longest first.
+func (z *Zone) Origins() []wire.Name {
+	names := make([]wire.Name, len(z.origins))
+	for i := range z.origins {
+		names[i] = z.origins[i].name
+	}
+	return names
 }
 
 // nameError answers for a name that does not exist.

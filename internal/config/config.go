@@ -69,8 +69,10 @@ type Block struct {
 	Errors      *Errors      `directive:"errors"`
 	Log         *Log         `directive:"log"`
 	Loadbalance *Loadbalance `directive:"loadbalance"`
+	Autopath    *Autopath    `directive:"autopath"`
 	Hosts       *Hosts       `directive:"hosts"`
 	Kubernetes  *Kubernetes  `directive:"kubernetes"`
+	K8sExternal *K8sExternal `directive:"k8s_external"`
 	Loop        *Loop        `directive:"loop"`
 	Cache       *Cache       `directive:"cache"`
 	Forward     *Forward     `directive:"forward"`

@@ -155,7 +155,7 @@ func TestFileFaults(t *testing.T) {
 		{"zone twice, an address shared", "a.test {\nbind 192.0.2.1 eth0\n}\na.test {\nbind 192.0.2.7\n}\n", `Corefile:4: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
 		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
 		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, servfail, success
-Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: bind, bufsize, cache, errors, forward, health, hosts, kubernetes, loadbalance, log, loop, prometheus, ready, reload
+Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: autopath, bind, bufsize, cache, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, log, loop, prometheus, ready, reload
 Corefile:6: forward: "x" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},

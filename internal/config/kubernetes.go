@@ -25,6 +25,7 @@ type Kubernetes struct {
 	Context            string
 	Manifests          []string // as written: files, folders or glob patterns
 	Namespaces         []string // empty is all
+	NamespaceLabels    string   // a selector; with it only namespaces that match have names
 	Labels             string
 	TTL                uint32 // seconds, 5 by default
 	Pods               PodMode
@@ -35,7 +36,47 @@ type Kubernetes struct {
 	QPS                float32       // apiserver_qps; 0 is client-go's own
 	Burst              int           // apiserver_burst; 0 is client-go's own
 	Fallthrough        *Fallthrough
+	Multicluster       []wire.Name // zones whose names are those of ServiceImports
+	Zonal              bool
+	// Scope says how much of the cluster is watched; ScopeIdle and ScopeMax are
+	// [ScopeNode]'s: how long a namespace that nobody asks for stays in view (1h by
+	// default), and how many may before the whole cluster is watched (32 by default).
+	Scope     Scope
+	ScopeIdle time.Duration
+	ScopeMax  int
+	// AllEndpoints is `endpoints all`: endpoints of services that have a cluster IP
+	// have names too.
+	AllEndpoints bool
+	Topology     Topology
+	// Save is a file that the view is saved to and started from; "" is none.
+	Save string
 }
+
+// Scope is the `scope` option.
+type Scope uint8
+
+// The scopes.
+const (
+	// ScopeNode watches what this node's pods ask for.
+	ScopeNode Scope = iota
+	// ScopeCluster watches all of the cluster.
+	ScopeCluster
+)
+
+// Topology is the `topology` option: what an answer of endpoints makes of where
+// they are.
+type Topology uint8
+
+// The topologies.
+const (
+	// TopologyHints gives only the nearest endpoints of services that ask for it,
+	// and those of all others in order. It is the default.
+	TopologyHints Topology = iota
+	// TopologyOrder gives all, those of this node first, then those of its zone.
+	TopologyOrder
+	// TopologyOff gives all in any order.
+	TopologyOff
+)
 
 // TLS names PEM files.
 type TLS struct {
@@ -45,14 +86,15 @@ type TLS struct {
 // PodMode is the `pods` option.
 type PodMode uint8
 
-// The pod modes. Verified is not in this version.
+// The pod modes.
 const (
 	PodsDisabled PodMode = iota
 	PodsInsecure
+	PodsVerified
 )
 
 func (k *Kubernetes) parse(p *parser, s statement) {
-	*k = Kubernetes{Zones: p.zonesOr(s.args()), TTL: 5, StartupTimeout: 5 * time.Second}
+	*k = Kubernetes{Zones: p.zonesOr(s.args()), TTL: 5, StartupTimeout: 5 * time.Second, ScopeIdle: time.Hour, ScopeMax: 32}
 	if len(k.Zones) > 0 && !slices.ContainsFunc(k.Zones, func(z wire.Name) bool { return !reverse(z) }) {
 		p.fault(s.name(), "all zones are reverse zones; name the cluster's own zone too, such as cluster.local")
 	}

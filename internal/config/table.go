@@ -111,9 +111,9 @@ func (p *parser) stranger(w word) {
 // works there gets a better answer than "unknown". Those of this package's table
 // are found before this list is looked at.
 var coreDNS = []string{
-	"acl", "any", "auto", "autopath", "azure", "cancel", "chaos", "clouddns", "debug", "dns64", "dnssec", "dnstap",
+	"acl", "any", "auto", "azure", "cancel", "chaos", "clouddns", "debug", "dns64", "dnssec", "dnstap",
 	"dynupdate", "erratic", "etcd", "file", "geoip", "grpc", "grpc_server", "header", "https", "https3",
-	"k8s_external", "local", "metadata", "minimal", "multisocket", "nomad", "nsid", "on", "pprof", "proxyproto",
+	"local", "metadata", "minimal", "multisocket", "nomad", "nsid", "on", "pprof", "proxyproto",
 	"quic", "rewrite", "root", "route53", "secondary", "shed", "sign", "siit", "template", "timeouts", "tls",
 	"trace", "transfer", "tsig", "view", "whoami",
 }

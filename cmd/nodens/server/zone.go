@@ -22,7 +22,12 @@ type Zone struct {
 	Name    wire.Name
 	Hosts   *hosts.Table
 	Cluster *kubernetes.Zone
-	Cache   *cache.Cache
+	// External are the names under which the cluster's Services are reached from
+	// outside.
+	External *kubernetes.External
+	// Search finishes the search paths of clients.
+	Search *Search
+	Cache  *cache.Cache
 	// Forward are the pools to forward to; the first that takes a name gets it.
 	Forward []*upstream.Pool
 	Loop    *Loop
