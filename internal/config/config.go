@@ -71,8 +71,8 @@ type Block struct {
 	Loadbalance *Loadbalance `directive:"loadbalance"`
 	Autopath    *Autopath    `directive:"autopath"`
 	Hosts       *Hosts       `directive:"hosts"`
-	Kubernetes  *Kubernetes  `directive:"kubernetes"`
 	K8sExternal *K8sExternal `directive:"k8s_external"`
+	Kubernetes  *Kubernetes  `directive:"kubernetes"`
 	Loop        *Loop        `directive:"loop"`
 	Cache       *Cache       `directive:"cache"`
 	Forward     *Forward     `directive:"forward"`

@@ -211,6 +211,7 @@ func TestClusterAddonCorefile(t *testing.T) {
 	}
 	want := &Kubernetes{
 		Zones: names(t, "cluster.local", "in-addr.arpa", "ip6.arpa"), Pods: PodsInsecure, TTL: 30, StartupTimeout: 5 * time.Second,
+		ScopeIdle: time.Hour, ScopeMax: 32,
 		Fallthrough: &Fallthrough{Zones: names(t, "in-addr.arpa", "ip6.arpa")},
 	}
 	b := c.Blocks[0]

@@ -43,7 +43,7 @@ func TestDirectives(t *testing.T) {
 		return h
 	}
 	kubernetes := func(edit func(*Kubernetes)) *Kubernetes {
-		k := &Kubernetes{Zones: zone, TTL: 5, StartupTimeout: 5 * time.Second}
+		k := &Kubernetes{Zones: zone, TTL: 5, StartupTimeout: 5 * time.Second, ScopeIdle: time.Hour, ScopeMax: 32}
 		edit(k)
 		return k
 	}
@@ -181,8 +181,8 @@ func TestDirectives(t *testing.T) {
 // parses, that an empty one is told from none, and that the table is known.
 func TestTable(t *testing.T) {
 	want := []string{
-		"bind", "bufsize", "reload", "health", "ready", "prometheus", "errors", "log", "loadbalance", "hosts",
-		"kubernetes", "loop", "cache", "forward",
+		"bind", "bufsize", "reload", "health", "ready", "prometheus", "errors", "log", "loadbalance", "autopath",
+		"hosts", "k8s_external", "kubernetes", "loop", "cache", "forward",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {
 		t.Errorf("directives (-want +got):\n%s", diff)

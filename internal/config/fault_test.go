@@ -10,7 +10,7 @@ import (
 
 // TestFaults reads a directive at line 3 of a block and looks at the whole error.
 func TestFaults(t *testing.T) {
-	all := "bind, bufsize, cache, errors, forward, health, hosts, kubernetes, loadbalance, log, loop, prometheus, ready, reload"
+	all := "autopath, bind, bufsize, cache, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, log, loop, prometheus, ready, reload"
 	forwardOptions := "except, expire, failfast_all_unhealthy_upstreams, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, policy, prefer_udp, read_timeout"
 	empty := write(t, t.TempDir(), "resolv.conf", "nameserver none\n")
 	folder := t.TempDir()
