@@ -1,6 +1,15 @@
 package config
 
-import "github.com/nodens-dns/nodens/internal/wire"
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
 
 // Autopath is `autopath [ZONES…] RESOLV-CONF|@kubernetes`: finish a client's search
 // path here.
@@ -11,11 +20,108 @@ type Autopath struct {
 	// Search what stands behind it.
 	Kubernetes bool
 	// Search are the search domains of the file, or of the machine's own resolv.conf
-	// with `@kubernetes`.
+	// with `@kubernetes`: in its order, each once and without the root. It is never
+	// empty without Kubernetes.
 	Search []wire.Name
 }
 
+const (
+	// maxSearch is the longest search path that Kubernetes gives a pod. Half of it
+	// cuts paths that pods have; with twice as many one query of a client could
+	// cost 64 here.
+	maxSearch = 32
+	// podSearch are the domains of the cluster that a pod's search path starts
+	// with: its namespace's, that of all services, and the cluster's.
+	podSearch     = 3
+	autopathUsage = "autopath [ZONES…] RESOLV-CONF|@kubernetes"
+)
+
 func (a *Autopath) parse(p *parser, s statement) {
-	a.Zones = p.zonesOr(nil)
-	a.Kubernetes = p.count(s, 1, -1, "autopath [ZONES…] RESOLV-CONF|@kubernetes")
+	p.body(s, nil)
+	if !p.count(s, 1, -1, autopathUsage) {
+		return
+	}
+	last := len(s.args()) - 1
+	a.Zones = p.zonesOr(s.args()[:last])
+	switch from := s.args()[last]; {
+	case from.text == "@kubernetes":
+		a.Kubernetes = true
+		a.host(p, from)
+	case strings.HasPrefix(from.text, "@"):
+		p.unknown(from, "source of the search path", []string{"@kubernetes"})
+	default:
+		a.file(p, from)
+	}
+}
+
+// file reads the search path off the file that w names.
+func (a *Autopath) file(p *parser, w word) {
+	text, err := readFile(w.text)
+	if errors.Is(err, os.ErrNotExist) {
+		p.fault(w, "%q is neither @kubernetes nor a file that exists; write: %s", w.text, autopathUsage)
+		return
+	}
+	if err != nil {
+		p.fault(w, "can't read %q: %v", w.text, err)
+		return
+	}
+	p.uses(w.text)
+	a.Search = searches(text)
+	if n := len(a.Search); n == 0 {
+		p.fault(w, "%s names no search domain; add a `search DOMAINS…` line to it", w.text)
+	} else if n > maxSearch {
+		p.fault(w, "%s names %d search domains; allowed: 1 to %d", w.text, n, maxSearch)
+	}
+}
+
+// host reads what the kubelet puts behind the cluster's own domains on a pod's search
+// path: the machine's domains, as many as there is place for. A machine without the
+// file has none.
+func (a *Autopath) host(p *parser, w word) {
+	path := p.opts.ResolvConf
+	text, err := readFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		p.fault(w, "can't read %q, whose search domains stand at the end of a pod's: %v", path, err)
+		return
+	}
+	p.uses(path)
+	a.Search = searches(text)
+	a.Search = a.Search[:min(len(a.Search), maxSearch-podSearch)]
+}
+
+// searches are the domains of text's last line of the keyword search or domain
+// (resolv.conf(5)), each once. What is no name is passed over, as the system's
+// resolver does; so is the root, since the name alone is what every search ends
+// with.
+func searches(text []byte) []wire.Name {
+	var list []wire.Name
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, maxFile+1)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		switch fields[0] {
+		case "search":
+			list = domains(fields[1:])
+		case "domain":
+			list = domains(fields[1:2])
+		}
+	}
+	return list
+}
+
+func domains(texts []string) []wire.Name {
+	var list []wire.Name
+	for _, text := range texts {
+		name, err := wire.ParseName(text)
+		if err == nil && name != wire.Root && !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
 }

@@ -37,10 +37,28 @@ func (p *parser) blocks(g group) []*Block {
 		p.block = &Block{Zones: zones[port], Port: port, File: g.keys[0].file, Line: g.keys[0].line}
 		p.firsts = make(map[string]word)
 		p.directives(g.directives)
+		p.cluster()
 		p.listening()
 		list = append(list, p.block)
 	}
 	return list
+}
+
+// cluster notes directives that answer from the block's view of the cluster where
+// there is none.
+func (p *parser) cluster() {
+	defer func() { p.name = "" }()
+	if p.block.Kubernetes != nil {
+		return
+	}
+	if a := p.block.Autopath; a != nil && a.Kubernetes {
+		p.name = "autopath"
+		p.fault(p.firsts[p.name], "@kubernetes takes the search path from the block's kubernetes directive, and the block has none; add it, or name a resolv.conf file")
+	}
+	if p.block.K8sExternal != nil {
+		p.name = "k8s_external"
+		p.fault(p.firsts[p.name], "the Services are those of the block's kubernetes directive, and the block has none; add it, such as `kubernetes cluster.local`")
+	}
 }
 
 // listening fills p.block's addresses in and refuses upstreams that are one of

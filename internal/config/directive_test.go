@@ -50,6 +50,7 @@ func TestDirectives(t *testing.T) {
 	manifests := t.TempDir()
 	write(t, manifests, "a.yaml", "")
 	resolv := write(t, t.TempDir(), "resolv.conf", "# none\nnameserver\nnameserver ns.example.org\nnameserver 2001:db8::1\nnameserver fe80::1%eth0\nnameserver 192.0.2.1 \n")
+	searched := write(t, t.TempDir(), "search.conf", "search a.test b.test\nnameserver 192.0.2.1\n")
 
 	for _, tt := range []struct {
 		name, directive, text string
@@ -131,6 +132,40 @@ func TestDirectives(t *testing.T) {
 		{"manifests", "kubernetes", "kubernetes {\nmanifests " + manifests + " " + manifests + "/*.yaml\npods insecure\n}", kubernetes(func(k *Kubernetes) {
 			k.Manifests, k.Pods = []string{manifests, manifests + "/*.yaml"}, PodsInsecure
 		})},
+
+		{"verified pods", "kubernetes", "kubernetes {\npods verified\nnamespace_labels team in (a, b)\n}", kubernetes(func(k *Kubernetes) {
+			k.Pods, k.NamespaceLabels = PodsVerified, "team in (a, b)"
+		})},
+		{"multicluster", "kubernetes", "kubernetes a.test b.test c.test {\nmulticluster B.test.\nmulticluster c.test b.test\nzonal\n}", kubernetes(func(k *Kubernetes) {
+			k.Zones, k.Multicluster, k.Zonal = names(t, "a.test", "b.test", "c.test"), names(t, "b.test", "c.test"), true
+		})},
+		{"multicluster in the block's zone", "kubernetes", "kubernetes {\nmulticluster example.org\n}", kubernetes(func(k *Kubernetes) {
+			k.Multicluster = zone
+		})},
+		{"scope node", "kubernetes", "kubernetes {\nscope node\nscope_idle 1m\nscope_max 1\ntopology off\n}", kubernetes(func(k *Kubernetes) {
+			k.ScopeIdle, k.ScopeMax, k.Topology = time.Minute, 1, TopologyOff
+		})},
+		{"scope cluster", "kubernetes", "kubernetes {\nscope cluster\nscope_idle 24h\nscope_max 1000\nendpoints all\ntopology order\n}", kubernetes(func(k *Kubernetes) {
+			k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology = ScopeCluster, 24*time.Hour, 1000, true, TopologyOrder
+		})},
+		{"scope without endpoints", "kubernetes", "kubernetes {\nscope node\nnoendpoints\ntopology hints\n}", kubernetes(func(k *Kubernetes) { k.NoEndpoints = true })},
+		{"save", "kubernetes", "kubernetes {\nsave " + manifests + "//view\n}", kubernetes(func(k *Kubernetes) { k.Save = manifests + "/view" })},
+		{"save over a file", "kubernetes", "kubernetes {\nsave " + resolv + "\n}", kubernetes(func(k *Kubernetes) { k.Save = resolv })},
+
+		{"the machine's search domains", "autopath", "kubernetes\nautopath @kubernetes", &Autopath{Zones: zone, Kubernetes: true, Search: zone}},
+		{"zones", "autopath", "kubernetes\nautopath a.test 10.0.0.0/8 @kubernetes", &Autopath{
+			Zones: names(t, "a.test", "10.in-addr.arpa"), Kubernetes: true, Search: zone,
+		}},
+		{"file", "autopath", "autopath " + searched, &Autopath{Zones: zone, Search: names(t, "a.test", "b.test")}},
+		{"file and zones", "autopath", "autopath b.test " + searched, &Autopath{Zones: names(t, "b.test"), Search: names(t, "a.test", "b.test")}},
+
+		{"default", "k8s_external", "kubernetes\nk8s_external", &K8sExternal{Zones: zone, Apex: "dns", TTL: 5}},
+		{"options", "k8s_external", "k8s_external a.test b.test {\napex NS-1\nttl 0\nheadless\nfallthrough b.test\n}\nkubernetes", &K8sExternal{
+			Zones: names(t, "a.test", "b.test"), Apex: "ns-1", Headless: true, Fallthrough: &Fallthrough{Zones: names(t, "b.test")},
+		}},
+		{"most", "k8s_external", "kubernetes\nk8s_external {\nttl 3600\nfallthrough\n}", &K8sExternal{
+			Zones: zone, Apex: "dns", TTL: 3600, Fallthrough: &Fallthrough{},
+		}},
 
 		{"default", "cache", "cache", cache(func(*Cache) {})},
 		{"ttl", "cache", "cache 20", cache(func(c *Cache) { c.Success.MaxTTL, c.Denial.MaxTTL = 20*time.Second, 20*time.Second })},

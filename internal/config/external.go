@@ -1,12 +1,17 @@
 package config
 
-import "github.com/nodens-dns/nodens/internal/wire"
+import (
+	"strings"
 
-// K8sExternal is `k8s_external [ZONES…] { … }`: the addresses under which Services
-// are reached from outside, below zones of their own.
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// K8sExternal is `k8s_external [ZONES…] { apex LABEL; ttl SECONDS; headless;
+// fallthrough [ZONES…] }`: the addresses under which Services are reached from
+// outside, below zones of their own.
 type K8sExternal struct {
 	Zones []wire.Name // the block's zones where none are given
-	// Apex is the label of the name servers' names, "dns" by default.
+	// Apex is the label of the name servers' names, in lower case; "dns" by default.
 	Apex string
 	TTL  uint32 // seconds, 5 by default
 	// Headless gives the endpoints of headless Services names too.
@@ -16,4 +21,24 @@ type K8sExternal struct {
 
 func (k *K8sExternal) parse(p *parser, s statement) {
 	*k = K8sExternal{Zones: p.zonesOr(s.args()), Apex: "dns", TTL: 5}
+	p.body(s, options{
+		"apex": {usage: "apex LABEL", least: 1, most: 1, set: func(args []word) { k.apex(p, args[0]) }},
+		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []word) {
+			n, _ := p.number(args[0], 0, 3600)
+			k.TTL = uint32(n)
+		}},
+		"headless":    flag("headless", &k.Headless),
+		"fallthrough": p.fallthroughs(&k.Fallthrough),
+	})
+}
+
+// apex reads a label of letters, digits, hyphens and underscores, so that a name made
+// with it needs no escapes.
+func (k *K8sExternal) apex(p *parser, w word) {
+	label := strings.ToLower(w.text)
+	if label == "" || len(label) > wire.MaxLabel || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+		p.fault(w, "%q is not one label of a domain name, such as dns", w.text)
+		return
+	}
+	k.Apex = label
 }

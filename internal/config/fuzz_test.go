@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // corpus are Corefiles that touch each directive and the lexer's corners.
@@ -16,6 +19,8 @@ func corpus(f *testing.F) {
 		"a, b,\nc {\nerrors\n}", "\ufeff. {\n}", "\"a b\" {\n\"errors\"\n}", ". {\nhosts {\n::1 a\n}\nlog . {combined} {\nclass all\n}\n}",
 		"{$A}:{%B%} {\n{$}\n}", ". {\ncache {\n{\n{\n{\n}\n", "::/0 10.0.0.0/9 {\nbind lo\n}", ".:53{", "tls://a {\nrewrite\n}",
 		". {\nkubernetes a.b 10.0.0.0/31 {\npods verified\nttl 5\nlabels a in (b)\n}\n}", ". {\nforward . ::1 fe80::1%x {\nhealth_check 1s domain\n}\n}",
+		". {\nautopath a.b @kubernetes\nk8s_external e.test {\napex a\nttl 0\nheadless\nfallthrough\n}\nkubernetes a.b c.d {\nmulticluster c.d\nnamespace_labels a=b\nzonal\n}\n}",
+		". {\nkubernetes {\nscope node\nscope_idle 5m\nscope_max 7\nendpoints all\ntopology order\nsave /x\n}\nautopath /x\nk8s_external\n}",
 		"__PILLAR__LOCAL__DNS__:53 {\n}\n__PILLAR__ \"__PILLAR__\n#\"", ".\nerrors\ncache", "0\n} 1", "(0)\n0", "(a) {", "(a) \n\"b\n0", "a {\nimport *?[\n}", ". {\nreload 2s 0\n}",
 	} {
 		f.Add(text)
@@ -34,6 +39,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if strings.Contains(text, "manifests") {
 			t.Skip("globs over the machine's own files")
+		}
+		if strings.Contains(text, "/dev/") || strings.Contains(text, "/proc/") {
+			t.Skip("files that don't end")
 		}
 		c, err := Parse(Source{Path: path, Text: []byte(text), Options: opts})
 		if err != nil {
@@ -60,8 +68,39 @@ func FuzzParse(f *testing.F) {
 					t.Fatalf("forward to %v", fw.To)
 				}
 			}
+			if b.Kubernetes != nil {
+				holdsView(t, b.Kubernetes)
+			}
+			holdsOnView(t, b)
 		}
 	})
+}
+
+// holdsView holds what is true of each `kubernetes`.
+func holdsView(t *testing.T, k *Kubernetes) {
+	t.Helper()
+	if slices.ContainsFunc(k.Multicluster, func(z wire.Name) bool { return !slices.Contains(k.Zones, z) || reverse(z) }) {
+		t.Fatalf("multicluster %v in the zones %v", k.Multicluster, k.Zones)
+	}
+	if k.ScopeMax < 1 || k.ScopeMax > maxScopeMax || k.ScopeIdle < minScopeIdle || k.ScopeIdle > maxScopeIdle {
+		t.Fatalf("scope of %d namespaces for %s", k.ScopeMax, k.ScopeIdle)
+	}
+	if k.NoEndpoints && (k.AllEndpoints || k.Zonal) || k.Save != "" && !filepath.IsAbs(k.Save) {
+		t.Fatalf("kubernetes %+v", k)
+	}
+}
+
+// holdsOnView holds what is true of the directives that answer from the view of b.
+func holdsOnView(t *testing.T, b *Block) {
+	t.Helper()
+	if a := b.Autopath; a != nil {
+		if a.Kubernetes && b.Kubernetes == nil || !a.Kubernetes && len(a.Search) == 0 || len(a.Search) > maxSearch || len(a.Zones) == 0 {
+			t.Fatalf("autopath %+v", a)
+		}
+	}
+	if e := b.K8sExternal; e != nil && (b.Kubernetes == nil || len(e.Zones) == 0 || e.Apex == "" || e.TTL > 3600) {
+		t.Fatalf("k8s_external %+v", e)
+	}
 }
 
 // FuzzRender holds that no line is moved, that text without placeholders stays as

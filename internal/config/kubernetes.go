@@ -52,32 +52,6 @@ type Kubernetes struct {
 	Save string
 }
 
-// Scope is the `scope` option.
-type Scope uint8
-
-// The scopes.
-const (
-	// ScopeNode watches what this node's pods ask for.
-	ScopeNode Scope = iota
-	// ScopeCluster watches all of the cluster.
-	ScopeCluster
-)
-
-// Topology is the `topology` option: what an answer of endpoints makes of where
-// they are.
-type Topology uint8
-
-// The topologies.
-const (
-	// TopologyHints gives only the nearest endpoints of services that ask for it,
-	// and those of all others in order. It is the default.
-	TopologyHints Topology = iota
-	// TopologyOrder gives all, those of this node first, then those of its zone.
-	TopologyOrder
-	// TopologyOff gives all in any order.
-	TopologyOff
-)
-
 // TLS names PEM files.
 type TLS struct {
 	Cert, Key, CA string
@@ -94,7 +68,10 @@ const (
 )
 
 func (k *Kubernetes) parse(p *parser, s statement) {
-	*k = Kubernetes{Zones: p.zonesOr(s.args()), TTL: 5, StartupTimeout: 5 * time.Second, ScopeIdle: time.Hour, ScopeMax: 32}
+	*k = Kubernetes{
+		Zones: p.zonesOr(s.args()), TTL: 5, StartupTimeout: 5 * time.Second,
+		ScopeIdle: defaultScopeIdle, ScopeMax: defaultScopeMax,
+	}
 	if len(k.Zones) > 0 && !slices.ContainsFunc(k.Zones, func(z wire.Name) bool { return !reverse(z) }) {
 		p.fault(s.name(), "all zones are reverse zones; name the cluster's own zone too, such as cluster.local")
 	}
@@ -111,6 +88,9 @@ func (k *Kubernetes) options(p *parser) options {
 		"namespaces": {usage: "namespaces NAMESPACES…", least: 1, most: -1, set: func(args []word) {
 			k.Namespaces = append(k.Namespaces, texts(args)...)
 		}},
+		"namespace_labels": {usage: "namespace_labels SELECTOR", least: 1, most: -1, set: func(args []word) {
+			k.NamespaceLabels = strings.Join(texts(args), " ")
+		}},
 		"labels": {usage: "labels SELECTOR", least: 1, most: -1, set: func(args []word) {
 			k.Labels = strings.Join(texts(args), " ")
 		}},
@@ -118,7 +98,11 @@ func (k *Kubernetes) options(p *parser) options {
 			n, _ := p.number(args[0], 0, 3600)
 			k.TTL = uint32(n)
 		}},
-		"pods":               {usage: "pods disabled|insecure", least: 1, most: 1, set: func(args []word) { k.pods(p, args[0]) }},
+		"pods": {usage: "pods disabled|insecure|verified", least: 1, most: 1, set: func(args []word) {
+			k.Pods, _ = choice(p, args[0], "value", map[string]PodMode{
+				"disabled": PodsDisabled, "insecure": PodsInsecure, "verified": PodsVerified,
+			})
+		}},
 		"endpoint_pod_names": flag("endpoint_pod_names", &k.EndpointPodNames),
 		"noendpoints":        flag("noendpoints", &k.NoEndpoints),
 		"ignore": {usage: "ignore empty_service", least: 1, most: 1, set: func(args []word) {
@@ -127,12 +111,12 @@ func (k *Kubernetes) options(p *parser) options {
 		"startup_timeout": {usage: "startup_timeout DURATION", least: 1, most: 1, set: func(args []word) {
 			k.StartupTimeout, _ = p.duration(args[0], 0, longest)
 		}},
-		"fallthrough":      p.fallthroughs(&k.Fallthrough),
-		"namespace_labels": later("list the namespaces with `namespaces`"),
-		"multicluster":     later("forward the multicluster zones to a CoreDNS"),
-		"zonal":            later("take the line out"),
+		"fallthrough":  p.fallthroughs(&k.Fallthrough),
+		"multicluster": {usage: "multicluster ZONES…", least: 1, most: -1, set: func(args []word) { k.multicluster(p, args) }},
+		"zonal":        flag("zonal", &k.Zonal),
 	}
 	k.access(p, table)
+	k.extent(p, table)
 	return table
 }
 
@@ -154,20 +138,37 @@ func (k *Kubernetes) access(p *parser, table options) {
 		n, _ := p.number(args[0], 0, 1<<31-1)
 		k.Burst = int(n)
 	}}
-	// A bound on requests in flight is met anyway: nodens has one list or watch for
-	// each of a few kinds.
+	// A bound on requests in flight has no use: there is one list or watch for each
+	// of a few kinds and for each namespace in use, and scope_max bounds those.
 	table["apiserver_max_inflight"] = option{usage: "apiserver_max_inflight NUMBER", least: 1, most: 1, set: func(args []word) {
 		p.number(args[0], 0, 1<<31-1)
 	}}
 }
 
-func (k *Kubernetes) pods(p *parser, w word) {
-	if w.text == "verified" {
-		f := p.fault(w, `CoreDNS has the value "verified", this version of nodens doesn't: use insecure, or forward the pods' zone to a CoreDNS`)
-		f.Allowed = []string{"disabled", "insecure"}
-		return
+// multicluster reads zones, each of which must be one of the directive's own.
+func (k *Kubernetes) multicluster(p *parser, words []word) {
+	own := slices.DeleteFunc(slices.Clone(k.Zones), reverse)
+	for _, w := range words {
+		for _, zone := range p.zones([]word{w}) {
+			if !slices.Contains(own, zone) {
+				f := p.fault(w, "%q is none of the zones that this directive answers; write it behind `kubernetes` too", w.text)
+				f.Allowed = shown(own)
+				break
+			}
+			if !slices.Contains(k.Multicluster, zone) {
+				k.Multicluster = append(k.Multicluster, zone)
+			}
+		}
 	}
-	k.Pods, _ = choice(p, w, "value", map[string]PodMode{"disabled": PodsDisabled, "insecure": PodsInsecure})
+}
+
+// shown are the zones as an error names them.
+func shown(zones []wire.Name) []string {
+	list := make([]string, len(zones))
+	for i, zone := range zones {
+		list[i] = zone.String()
+	}
+	return list
 }
 
 func (k *Kubernetes) endpoint(p *parser, w word) {
@@ -212,12 +213,24 @@ func (k *Kubernetes) manifests(p *parser, words []word) {
 	}
 }
 
+// conflicts are options that don't go together, and why.
+var conflicts = []struct{ name, with, why string }{
+	{"endpoint", "manifests", "manifests stand in for the API server"},
+	{"kubeconfig", "manifests", "manifests stand in for the API server"},
+	{"tls", "manifests", "manifests stand in for the API server"},
+	{"save", "manifests", "manifests are files that the view starts from already"},
+	{"namespace_labels", "namespaces", "list the namespaces, or select them by their labels"},
+	{"zonal", "noendpoints", "zonal names are made of endpoints; take one of the two out"},
+	{"endpoints", "noendpoints", "one asks for endpoints and the other for none; take one of the two out"},
+}
+
 // check looks at options that don't go together; given are those that were written.
 func (k *Kubernetes) check(p *parser, given map[string]word) {
-	manifests, ok := given["manifests"]
-	for _, name := range []string{"endpoint", "kubeconfig", "tls"} {
-		if w, both := given[name]; ok && both {
-			p.fault(w, "%q and %q (line %d) can't both be set: manifests stand in for the API server", name, "manifests", manifests.line)
+	for _, c := range conflicts {
+		w, ok := given[c.name]
+		with, both := given[c.with]
+		if ok && both {
+			p.fault(w, "%q and %q (line %d) can't both be set: %s", c.name, c.with, with.line, c.why)
 		}
 	}
 	// CoreDNS goes by the kubeconfig where both are there.
