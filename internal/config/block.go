@@ -127,6 +127,7 @@ func (p *parser) check(path string, blocks []*Block) {
 			}
 		}
 	}
+	p.saves(blocks)
 }
 
 // overlap reports whether b serves zone where first does already, and notes it. A block without bind

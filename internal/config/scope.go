@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
 )
 
@@ -100,4 +101,35 @@ func (k *Kubernetes) save(p *parser, w word) {
 		return
 	}
 	k.Save = filepath.Clean(w.text)
+}
+
+// saves notes views that would be saved over each other: after a restart one block
+// would start from what the other one watches.
+func (p *parser) saves(blocks []*Block) {
+	p.name, p.option = "kubernetes", "save"
+	defer func() { p.name, p.option = "", "" }()
+	firsts := make(map[string]*Block)
+	for _, b := range blocks {
+		if b.Kubernetes == nil || b.Kubernetes.Save == "" {
+			continue
+		}
+		path := b.Kubernetes.Save
+		first := firsts[path]
+		if first == nil {
+			firsts[path] = b
+			continue
+		}
+		if !reflect.DeepEqual(first.Kubernetes.watched(), b.Kubernetes.watched()) {
+			at := word{text: path, file: b.File, line: b.Line}
+			p.fault(at, "the block at %s:%d saves to %s too, and watches something else; name another file", first.File, first.Line, path)
+		}
+	}
+}
+
+// watched is k without what only answers depend on.
+func (k Kubernetes) watched() Kubernetes {
+	k.Zones, k.Multicluster, k.Namespaces, k.Fallthrough = nil, nil, nil, nil
+	k.TTL, k.Pods, k.Topology, k.StartupTimeout = 0, 0, 0, 0
+	k.IgnoreEmptyService, k.Zonal = false, false
+	return k
 }
