@@ -45,11 +45,18 @@ func describe(w io.Writer, b *config.Block) {
 	for _, a := range b.Listen {
 		fmt.Fprintf(w, "  listens on     udp and tcp %s\n", a)
 	}
+	if a := b.Autopath; a != nil {
+		fmt.Fprintf(w, "  autopath       %s along %s\n", names(a.Zones), searchPath(a))
+	}
 	if b.Hosts != nil {
 		fmt.Fprintf(w, "  hosts          %s and %d lines in the Corefile\n", b.Hosts.File, len(b.Hosts.Inline))
 	}
+	if e := b.K8sExternal; e != nil {
+		fmt.Fprintf(w, "  k8s_external   %s with name servers below %s\n", names(e.Zones), e.Apex)
+	}
 	if k := b.Kubernetes; k != nil {
 		fmt.Fprintf(w, "  kubernetes     %s from %s\n", names(k.Zones), clusterSource(k))
+		fmt.Fprintf(w, "  in view        %s\n", clusterScope(k))
 	}
 	if c := b.Cache; c != nil {
 		fmt.Fprintf(w, "  cache          %d answers up to %s, %d denials up to %s\n",
@@ -96,6 +103,30 @@ func clusterSource(k *config.Kubernetes) string {
 	default:
 		return "the API server of the pod's own cluster"
 	}
+}
+
+// clusterScope says whose endpoints are watched.
+func clusterScope(k *config.Kubernetes) string {
+	switch {
+	case k.NoEndpoints:
+		return "services and namespaces, no endpoints"
+	case len(k.Manifests) > 0:
+		return "all that is in the manifests"
+	case k.Scope == config.ScopeNode:
+		return fmt.Sprintf("all services; endpoints of the namespaces that this node uses, each for %s after its last use; of all from %d namespaces on",
+			k.ScopeIdle, k.ScopeMax+1)
+	case k.AllEndpoints:
+		return "all services and all endpoints"
+	default:
+		return "all services and the endpoints of headless ones"
+	}
+}
+
+func searchPath(a *config.Autopath) string {
+	if !a.Kubernetes {
+		return names(a.Search)
+	}
+	return strings.TrimSpace("the pod's own search path " + names(a.Search))
 }
 
 func indent(s string) string {

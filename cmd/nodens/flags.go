@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +31,8 @@ type options struct {
 	pidfile        string
 	reloadBySignal bool
 	dnsPort        uint16
+	nodeName       string // as given; see node
+	nodeZone       string // as given; see zone
 	readers        int
 	polled         bool
 	cacheSize      int // in bytes
@@ -92,12 +96,32 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.pidfile, "pidfile", "", "`file` to write the process id to")
 	fs.BoolVar(&o.reloadBySignal, "reloadwithsignal", false, "look for changed configuration every -syncinterval even without a reload directive; SIGUSR1 always reloads")
 	fs.Func("dns.port", "`port` of server blocks that name none (default 53)", portFlag(&o.dnsPort, 1))
+	fs.StringVar(&o.nodeName, "node-name", "", "`name` of the Node object of this machine (default $NODE_NAME, else the host name)")
+	fs.StringVar(&o.nodeZone, "node-zone", "", "topology `zone` of this machine (default $NODE_ZONE, else the label of its Node object)")
 	fs.Func("readers", "`number` of UDP sockets and threads of each address; 0 is one for each core (default 0)", o.setReaders)
 	fs.Func("reader-wait", "where the readers wait for packets: in the `kernel`, or by Go's poller (default kernel)", o.setReaderWait)
 	fs.Func("cache-size", "`bytes` that all caches together may take, such as 32Mi (default 32Mi)", o.setCacheSize)
 	fs.StringVar(&o.logFormat, "log-format", "text", "`text` or json")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
+
+// node is the name of the Node object that the agent runs on: -node-name, else
+// $NODE_NAME, else the host name as the kubelet takes it, trimmed and in lower case.
+// "" if there is none of these.
+func (o *options) node() string {
+	if name := cmp.Or(o.nodeName, os.Getenv("NODE_NAME")); name != "" {
+		return name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSpace(host))
+}
+
+// zone is the topology zone that the agent runs in: -node-zone, else $NODE_ZONE. ""
+// leaves it to the label of the Node object.
+func (o *options) zone() string { return cmp.Or(o.nodeZone, os.Getenv("NODE_ZONE")) }
 
 func (o *options) setLocalIPs(s string) error {
 	o.localIPs = nil

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// TestCheck holds what check says of the parts that answer from the cluster. The
+// block's other parts are those of every Corefile.
+func TestCheck(t *testing.T) {
+	folder := t.TempDir()
+	manifests, resolv := filepath.Join(folder, "cluster.yaml"), filepath.Join(folder, "resolv.conf")
+	write(t, manifests, "")
+	write(t, resolv, "search a.test b.test\n")
+	for _, tt := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"scope node", "kubernetes cluster.local {\nscope_idle 10m\nscope_max 5\n}", []string{
+			"  kubernetes     cluster.local. from the API server of the pod's own cluster",
+			"  in view        all services; endpoints of the namespaces that this node uses, each for 10m0s after its last use; of all from 6 namespaces on",
+		}},
+		{"scope cluster", "kubernetes cluster.local {\nscope cluster\n}", []string{
+			"  in view        all services and the endpoints of headless ones",
+		}},
+		{"all endpoints", "kubernetes cluster.local {\nscope cluster\nendpoints all\n}", []string{
+			"  in view        all services and all endpoints",
+		}},
+		{"no endpoints", "kubernetes cluster.local {\nnoendpoints\n}", []string{
+			"  in view        services and namespaces, no endpoints",
+		}},
+		{"manifests", "kubernetes cluster.local {\nmanifests " + manifests + "\n}", []string{
+			"  in view        all that is in the manifests",
+		}},
+		{"external names", "kubernetes cluster.local\nk8s_external example.org {\napex ns\n}", []string{
+			"  k8s_external   example.org. with name servers below ns",
+		}},
+		{"search path", "autopath cluster.local " + resolv, []string{
+			"  autopath       cluster.local. along a.test. b.test.",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			conf := filepath.Join(t.TempDir(), "Corefile")
+			write(t, conf, ".:5300 {\n"+tt.text+"\n}\n")
+			opts, err := parseFlags([]string{"-conf", conf}, io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := check(opts, &out); err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(out.String(), "\n")
+			for _, want := range tt.want {
+				if !slices.Contains(lines, want) {
+					t.Errorf("no line %q in:\n%s", want, &out)
+				}
+			}
+		})
+	}
+}
+
+func TestSearchPath(t *testing.T) {
+	domain, err := wire.ParseName("a.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, a := range map[string]*config.Autopath{
+		"the pod's own search path":         {Kubernetes: true},
+		"the pod's own search path a.test.": {Kubernetes: true, Search: []wire.Name{domain}},
+		"a.test.":                           {Search: []wire.Name{domain}},
+	} {
+		if got := searchPath(a); got != want {
+			t.Errorf("%+v: %q, want %q", a, got, want)
+		}
+	}
+}
