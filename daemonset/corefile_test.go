@@ -152,6 +152,9 @@ func TestClusterZone(t *testing.T) {
 	if d := cmp.Diff(reverse, k.Fallthrough.Zones); d != "" {
 		t.Errorf("zones that fall through (-want +got):\n%s", d)
 	}
+	if k.Scope != config.ScopeNode || k.NoEndpoints {
+		t.Errorf("scope %v, no endpoints %v: want the endpoints that the node uses", k.Scope, k.NoEndpoints)
+	}
 	if k.Endpoint != "" || k.Kubeconfig != "" || k.Manifests != nil {
 		t.Error("the API server is not that of the pod's service account")
 	}

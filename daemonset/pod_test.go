@@ -150,6 +150,19 @@ func TestResources(t *testing.T) {
 	}
 }
 
+// The agent watches the pods of the node that it runs on.
+func TestNodeName(t *testing.T) {
+	_, c := pod(t)
+	place := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" })
+	if place < 0 {
+		t.Fatal("NODE_NAME is not set")
+	}
+	want := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}
+	if d := cmp.Diff(want, c.Env[place].ValueFrom); d != "" {
+		t.Errorf("NODE_NAME (-want +got):\n%s", d)
+	}
+}
+
 func TestVolumes(t *testing.T) {
 	spec, c := pod(t)
 	objects := load(t)

@@ -1,6 +1,8 @@
 package daemonset
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,7 +26,8 @@ func TestRole(t *testing.T) {
 	objects := load(t)
 	role, _ := find[*rbacv1.ClusterRole](t, objects, "")
 	want := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"services", "namespaces", "pods"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
 		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
 	}
 	if d := cmp.Diff(want, role.Rules); d != "" {
@@ -47,6 +50,38 @@ func TestRole(t *testing.T) {
 	spec, _ := pod(t)
 	if spec.ServiceAccountName != account.Name {
 		t.Errorf("the pod's account is %q, want %q", spec.ServiceAccountName, account.Name)
+	}
+}
+
+// The rule for ServiceImports stands in comments: most clusters don't have them. It
+// must be right once the comments' marks are gone.
+func TestMulticlusterRule(t *testing.T) {
+	text, err := os.ReadFile("nodens.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "  # - apiGroups: [multicluster.x-k8s.io]\n")
+	if !ok {
+		t.Fatal("nodens.yaml has no rule for ServiceImports")
+	}
+	rule := "  - apiGroups: [multicluster.x-k8s.io]\n"
+	for line := range strings.Lines(rest) {
+		inner, commented := strings.CutPrefix(line, "  # ")
+		if !commented {
+			break
+		}
+		rule += "  " + inner
+	}
+	objects, err := decode([]byte("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: nodens\nrules:\n" + rule))
+	if err != nil {
+		t.Fatalf("%v in:\n%s", err, rule)
+	}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{"multicluster.x-k8s.io"}, Resources: []string{"serviceimports"}, Verbs: []string{"list", "watch"}},
+	}
+	role, _ := find[*rbacv1.ClusterRole](t, objects, "")
+	if d := cmp.Diff(want, role.Rules); d != "" {
+		t.Errorf("rules (-want +got):\n%s", d)
 	}
 }
 

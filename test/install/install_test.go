@@ -178,11 +178,17 @@ func granted(t *testing.T, c *kubernetes.Clientset) {
 	ctx, all := t.Context(), metav1.ListOptions{}
 	_, err := c.CoreV1().Namespaces().List(ctx, all)
 	allow(t, "list namespaces", err)
+	_, err = c.CoreV1().Pods("").List(ctx, all)
+	allow(t, "list pods", err)
 	_, err = c.DiscoveryV1().EndpointSlices("").List(ctx, all)
 	allow(t, "list endpoint slices", err)
+	if _, err = c.CoreV1().Nodes().Get(ctx, "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("get a node: %v, want not found", err)
+	}
 	for what, open := range map[string]func(context.Context, metav1.ListOptions) (watch.Interface, error){
 		"watch services":        c.CoreV1().Services("").Watch,
 		"watch namespaces":      c.CoreV1().Namespaces().Watch,
+		"watch pods":            c.CoreV1().Pods("").Watch,
 		"watch endpoint slices": c.DiscoveryV1().EndpointSlices("").Watch,
 	} {
 		w, err := open(ctx, all)
@@ -209,7 +215,11 @@ func refused(t *testing.T, c *kubernetes.Clientset) {
 		ask  func() error
 	}{
 		{"list secrets", func() error { _, err := core.Secrets("").List(ctx, all); return err }},
-		{"list pods", func() error { _, err := core.Pods("").List(ctx, all); return err }},
+		{"list nodes", func() error { _, err := core.Nodes().List(ctx, all); return err }},
+		{"get a pod", func() error {
+			_, err := core.Pods("kube-system").Get(ctx, "none", metav1.GetOptions{})
+			return err
+		}},
 		{"list config maps", func() error { _, err := core.ConfigMaps("").List(ctx, all); return err }},
 		{"get a service", func() error {
 			_, err := core.Services("kube-system").Get(ctx, "kube-dns-upstream", metav1.GetOptions{})
