@@ -2,6 +2,7 @@ package docs
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,26 +44,37 @@ func supported(t *testing.T) []support {
 
 // block makes a server block of a directive as the table writes it: the lines of its
 // block are parted by semicolons. Braces without spaces around them, such as those
-// of a log format, are no block.
+// of a log format, are no block. What the table says that a directive needs in its
+// block is added.
 func block(written string) string {
-	head, options, ok := strings.Cut(strings.TrimSuffix(written, " }"), " { ")
-	if !ok {
-		return ".:53 {\n" + written + "\n}\n"
+	text := written
+	if head, options, ok := strings.Cut(strings.TrimSuffix(written, " }"), " { "); ok {
+		text = head + " {\n" + strings.ReplaceAll(options, "; ", "\n") + "\n}"
 	}
-	return ".:53 {\n" + head + " {\n" + strings.ReplaceAll(options, "; ", "\n") + "\n}\n}\n"
+	if name, _, _ := strings.Cut(written, " "); name == "autopath" || name == "k8s_external" {
+		text += "\nkubernetes cluster.local"
+	}
+	return ".:53 {\n" + text + "\n}\n"
 }
 
 // scratch changes to a folder that has the files the documents' Corefiles name.
 func scratch(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("cluster.yaml", nil, 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{"cluster.yaml": "", "resolv.conf": "search example.org\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
+// parse reads a Corefile as an agent does that has the addresses of the documents'
+// examples.
 func parse(text string) error {
-	_, err := config.Parse(config.Source{Path: "Corefile", Text: []byte(text)})
+	_, err := config.Parse(config.Source{Path: "Corefile", Text: []byte(text), Options: config.Options{
+		LocalIPs:  []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})},
+		LookupEnv: func(name string) (string, bool) { return "10.96.0.11", name == "KUBE_DNS_SERVICE_HOST" },
+	}})
 	return err
 }
 
@@ -72,6 +84,8 @@ func TestBlock(t *testing.T) {
 		{"cache 30 { servfail 5s }", ".:53 {\ncache 30 {\nservfail 5s\n}\n}\n"},
 		{"hosts { ttl 60; no_reverse }", ".:53 {\nhosts {\nttl 60\nno_reverse\n}\n}\n"},
 		{"log . {combined}", ".:53 {\nlog . {combined}\n}\n"},
+		{"autopath @kubernetes", ".:53 {\nautopath @kubernetes\nkubernetes cluster.local\n}\n"},
+		{"k8s_external { headless }", ".:53 {\nk8s_external {\nheadless\n}\nkubernetes cluster.local\n}\n"},
 	}
 	for _, tt := range tests {
 		if got := block(tt.written); got != tt.want {
