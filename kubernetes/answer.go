@@ -17,9 +17,8 @@ type writer struct {
 }
 
 // write writes m's records of qtype, if it has any. target is the name outside of
-// the zone that an alias ends at. complete is false if the answer hangs on a name
-// that is not in view.
-func (w *writer) write(m *match, qtype uint16) (target wire.Name, complete bool) {
+// the zone that an alias ends at, end the node that the answer ends at.
+func (w *writer) write(m *match, qtype uint16) (target wire.Name, end node) {
 	switch {
 	case qtype != wire.TypeA && qtype != wire.TypeAAAA:
 		w.other(m, qtype)
@@ -28,7 +27,7 @@ func (w *writer) write(m *match, qtype uint16) (target wire.Name, complete bool)
 	default:
 		w.addresses(m, wire.AtQuestion, qtype)
 	}
-	return "", true
+	return "", m.node
 }
 
 // alias reports whether m is the name of an external service.
@@ -142,14 +141,14 @@ const maxChain = 11
 
 // chase writes the alias s and what it leads to inside of the zone. A chain that
 // ends in no address is no alias at all, as with CoreDNS: nothing is written.
-func (w *writer) chase(s *service, qtype uint16) (target wire.Name, complete bool) {
+func (w *writer) chase(s *service, qtype uint16) (target wire.Name, end node) {
 	owner := wire.AtQuestion
-	complete = true
+	end = named
 	var buf [wire.MaxName]byte // here, where it needs no place on the heap
 	for range maxChain {
 		owner = w.name(wire.Answer, wire.TypeCNAME, owner, s.target)
 		if !s.target.Under(w.origin.name) {
-			return s.target, true
+			return s.target, named
 		}
 		n := copy(buf[:], s.target)
 		m := w.zone.find(buf[:n], w.origin)
@@ -160,14 +159,14 @@ func (w *writer) chase(s *service, qtype uint16) (target wire.Name, complete boo
 		before := w.reply.Count(wire.Answer)
 		w.addresses(&m, owner, qtype)
 		if w.reply.Count(wire.Answer) > before {
-			return "", true
+			return "", named
 		}
-		complete = m.node != missing
+		end = m.node
 		break
 	}
 	w.reply.Reset()
 	w.reply.SetAuthoritative()
-	return "", complete
+	return "", end
 }
 
 // soa writes the zone's SOA. Its names point into the question.

@@ -129,6 +129,7 @@ func makeSlice(ns, service, name string, addrs ...string) *discoveryv1.EndpointS
 // emptyView is a view that nothing feeds.
 func emptyView() *View {
 	v := newView(Options{Now: testClock})
+	v.setLevel(levelAll)
 	for i := range v.listed {
 		v.listed[i].Store(true)
 	}
@@ -183,7 +184,7 @@ func fill(v *View, n int, ip bool, endpoints int, hostnames bool) {
 			clusterIP = clusterIP.Next()
 			svc = makeService(ns, name, clusterIP.String())
 		}
-		_ = sink{v, services}.Add(svc)
+		told{v, services}.put(svc)
 		if endpoints == 0 {
 			continue
 		}
@@ -197,6 +198,6 @@ func fill(v *View, n int, ip bool, endpoints int, hostnames bool) {
 			}
 			es.Endpoints = append(es.Endpoints, ep)
 		}
-		_ = sink{v, endpointSlices}.Add(es)
+		told{v, endpointSlices}.put(es)
 	}
 }

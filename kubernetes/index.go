@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // address is a key of the reverse indexes: IPv4 in its mapped form, so that one
@@ -64,31 +65,54 @@ func dropRef[T comparable](m map[address]ref[T], at address, x T) {
 	m[at] = r
 }
 
-// namespace says why a namespace exists: its object, or things in it. Names in
-// a namespace whose own object has not come yet are known all the same.
+// namespace is what the view knows of one namespace: its object, and things in it.
+// Names in a namespace whose own object has not come yet are known all the same.
+// Its plain fields belong to who holds the view's lock.
 type namespace struct {
+	label   string // in wire form
 	object  bool
-	members int
+	members int // services, slices and pods
+	sources int // of its slices
+	pods    int // of this node, and not ended
+	// headless counts the services whose answers are made of slices, bare those of
+	// them without a selector, untold the others of which no slice has the label of
+	// headless services' slices.
+	headless, bare, untold int
+	// whole says that all of its slices are in view.
+	whole bool
+	// used is the last epoch in which an answer was made of its slices, or would
+	// have been; gap says that one was for a service with a cluster IP, whose slices
+	// don't have the label either.
+	used atomic.Uint32
+	gap  atomic.Bool
 }
 
 // index is the zone's data. Its methods are called with the view's lock held for
 // writing; all they take and publish is immutable.
 type index struct {
-	services   map[string]*service  // by serviceKey
-	namespaces map[string]namespace // by label in wire form
-	slices     map[string]*slice    // by namespace/name
+	services   map[string]*service   // by serviceKey
+	namespaces map[string]*namespace // by label in wire form
+	slices     map[string]*slice     // by namespace/name
+	pods       map[string]*pod       // by namespace/name
 	// clusterIPs holds service keys, endpoints the slices an address is in.
 	clusterIPs map[address]ref[string]
 	endpoints  map[address]ref[*slice]
+	podIPs     map[address]ref[*pod]
+	level      level // how much of the slices is in view
+	sources    []*source
+	// unplaced counts the pods of this node that have no address yet.
+	unplaced int
 }
 
 func newIndex() index {
 	return index{
 		services:   map[string]*service{},
-		namespaces: map[string]namespace{},
+		namespaces: map[string]*namespace{},
 		slices:     map[string]*slice{},
+		pods:       map[string]*pod{},
 		clusterIPs: map[address]ref[string]{},
 		endpoints:  map[address]ref[*slice]{},
+		podIPs:     map[address]ref[*pod]{},
 	}
 }
 
@@ -102,11 +126,13 @@ func (x *index) putService(key string, s service) bool {
 			return false
 		}
 	}
+	ns := x.at(namespaceOf(key))
 	if old == nil || old.kind == orphan {
-		x.join(namespaceOf(key))
+		ns.members++
 	} else {
 		x.unlinkService(key, old)
 	}
+	s.ns = ns
 	if s.kind == clusterIP {
 		for ip := range s.each {
 			addRef(x.clusterIPs, addressOf(ip), key)
@@ -124,9 +150,27 @@ func (x *index) dropService(key string) bool {
 		return false
 	}
 	x.unlinkService(key, old)
-	x.leave(namespaceOf(key))
-	x.publish(key, &service{slices: old.slices})
+	x.publish(key, &service{slices: old.slices, ns: old.ns})
+	x.leave(old.ns)
 	return true
+}
+
+// count notes that n more services like s, which may be nil, are in ns.
+func (ns *namespace) count(s *service, n int) {
+	switch {
+	case s == nil || s.kind != headless:
+		return
+	case !s.selects:
+		ns.bare += n
+	case !s.told():
+		ns.untold += n
+	}
+	ns.headless += n
+}
+
+// told reports whether a slice of s has the label.
+func (s *service) told() bool {
+	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.labelled })
 }
 
 func (x *index) unlinkService(key string, s *service) {
@@ -152,14 +196,21 @@ func (s *service) each(yield func(string) bool) {
 	}
 }
 
-// putSlice adds s or sets it in place of the slice of its name.
+// putSlice adds s or sets it in place of the slice of its name. An older version
+// than the one that is there is left out: sources of slices that overlap are not
+// equally fast.
 func (x *index) putSlice(s *slice) bool {
 	old := x.slices[s.name]
-	if old != nil && old.same(s) {
-		return false
-	}
-	if old == nil {
-		x.join(namespaceOf(s.key))
+	if old != nil {
+		if old.version > s.version && s.version > 0 {
+			return false
+		}
+		if old.same(s) {
+			old.version = s.version // which no query reads
+			return false
+		}
+	} else {
+		x.at(namespaceOf(s.key)).members++
 	}
 	// The new endpoints come before the old ones go: an address in both keeps
 	// its place in the reverse index.
@@ -178,15 +229,17 @@ func (x *index) putSlice(s *slice) bool {
 	return true
 }
 
-func (x *index) dropSlice(name string) bool {
+// dropSlice takes the slice of that name out, if it is not of a later version than
+// the one it is gone since; 0 is any.
+func (x *index) dropSlice(name string, version uint64) bool {
 	old := x.slices[name]
-	if old == nil {
+	if old == nil || version > 0 && old.version >= version {
 		return false
 	}
 	delete(x.slices, name)
 	x.unlinkSlice(old)
-	x.leave(namespaceOf(old.key))
 	x.publishSlices(old.key, old, nil)
+	x.leave(x.namespaces[namespaceOf(old.key)])
 	return true
 }
 
@@ -219,10 +272,19 @@ func (x *index) publishSlices(key string, del, add *slice) {
 
 // publish completes s and makes it what queries for key find.
 func (x *index) publish(key string, s *service) {
+	old := x.services[key]
+	if old != nil {
+		old.ns.count(old, -1)
+	}
 	if s.kind == orphan && len(s.slices) == 0 {
 		delete(x.services, key)
 		return
 	}
+	if s.ns == nil {
+		s.ns = x.at(namespaceOf(key))
+	}
+	s.ns.count(s, 1)
+	s.held = x.holds(s)
 	if s.kind == headless {
 		s.v4, s.v6 = unite(s.slices, 4), unite(s.slices, 16)
 	}
@@ -252,46 +314,89 @@ func unite(list []*slice, size int) string {
 	return strings.Clone(b.String())
 }
 
+// putPod adds p or sets it in place of the pod of its name.
+func (x *index) putPod(p *pod) bool {
+	old := x.pods[p.name]
+	if old != nil && old.same(p) {
+		return false
+	}
+	ns := x.at(p.ns)
+	ns.members++
+	if p.here {
+		ns.pods++
+	}
+	x.dropPod(p.name)
+	x.pods[p.name] = p
+	if p.unplaced() {
+		x.unplaced++
+	}
+	for _, ip := range p.ips {
+		addRef(x.podIPs, addressOf(ip), p)
+	}
+	return true
+}
+
+func (x *index) dropPod(name string) bool {
+	old := x.pods[name]
+	if old == nil {
+		return false
+	}
+	delete(x.pods, name)
+	if old.unplaced() {
+		x.unplaced--
+	}
+	for _, ip := range old.ips {
+		dropRef(x.podIPs, addressOf(ip), old)
+	}
+	ns := x.namespaces[old.ns]
+	if old.here {
+		ns.pods--
+	}
+	x.leave(ns)
+	return true
+}
+
 func (x *index) putNamespace(key string) bool {
-	ns := x.namespaces[key]
+	ns := x.at(key)
 	if ns.object {
 		return false
 	}
-	visible := ns.members == 0
 	ns.object = true
-	x.namespaces[key] = ns
-	return visible
-}
-
-func (x *index) dropNamespace(key string) bool {
-	ns, ok := x.namespaces[key]
-	if !ok || !ns.object {
-		return false
-	}
-	ns.object = false
-	x.setNamespace(key, ns)
 	return ns.members == 0
 }
 
-func (x *index) join(key string) {
-	ns, ok := x.namespaces[key]
-	if !ok {
-		key = strings.Clone(key) // it is a part of a service's key, which may go first
-	}
-	ns.members++
-	x.namespaces[key] = ns
-}
-
-func (x *index) leave(key string) {
+func (x *index) dropNamespace(key string) bool {
 	ns := x.namespaces[key]
-	ns.members--
-	x.setNamespace(key, ns)
+	if ns == nil || !ns.object {
+		return false
+	}
+	ns.object = false
+	x.forget(ns)
+	return ns.members == 0
 }
 
-func (x *index) setNamespace(key string, ns namespace) {
-	if !ns.object && ns.members == 0 {
-		delete(x.namespaces, key)
-		return
+// at is the namespace of that label, a new one if there is none.
+func (x *index) at(label string) *namespace {
+	ns := x.namespaces[label]
+	if ns == nil {
+		label = strings.Clone(label) // it is a part of a service's key, which may go first
+		ns = &namespace{label: label}
+		x.namespaces[label] = ns
 	}
-	x.namespaces[key] = ns
+	return ns
+}
+
+func (x *index) leave(ns *namespace) {
+	ns.members--
+	x.forget(ns)
+}
+
+// exists reports whether there is something in ns, if not ns itself.
+func (ns *namespace) exists() bool { return ns != nil && (ns.object || ns.members > 0) }
+
+// forget takes ns out if nothing needs it.
+func (x *index) forget(ns *namespace) {
+	if !ns.exists() && ns.sources == 0 {
+		delete(x.namespaces, ns.label)
+	}
 }

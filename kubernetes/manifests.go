@@ -179,7 +179,7 @@ func folder(dir string) ([]string, error) {
 }
 
 // lists are the objects of some manifests, by resource.
-type lists [resources][]any
+type lists [resources][]runtime.Object
 
 // load puts the objects of all the texts into the view, or of none if one is bad.
 func (m *manifests) load(files []string, texts [][]byte) error {
@@ -189,14 +189,16 @@ func (m *manifests) load(files []string, texts [][]byte) error {
 			return fmt.Errorf("%s, %w", files[i], err)
 		}
 	}
-	for _, r := range []resource{namespaces, endpointSlices, services} {
+	for _, r := range []resource{namespaces, pods, endpointSlices, services} {
 		if r == endpointSlices && !m.endpoints {
 			continue
 		}
-		// An error is an object of the wrong type, which read never makes.
-		if err := (sink{view: m.view, resource: r}).Replace(all[r], ""); err != nil {
-			return err
+		s := sink{view: m.view, resource: r}
+		s.begin()
+		for _, obj := range all[r] {
+			s.put(obj, false)
 		}
+		s.complete(0)
 	}
 	m.view.log.Info("cluster zone: manifests are read", "files", len(files), "services", len(all[services]),
 		"endpointslices", len(all[endpointSlices]), "namespaces", len(all[namespaces]))
@@ -274,6 +276,8 @@ func (m *manifests) object(text []byte, kind string, all *lists) error {
 		obj = &corev1.Service{}
 	case "Namespace":
 		obj, r = &corev1.Namespace{}, namespaces
+	case "Pod":
+		obj, r = &corev1.Pod{}, pods
 	case "EndpointSlice":
 		obj, r = &discoveryv1.EndpointSlice{}, endpointSlices
 		gv = discoveryv1.SchemeGroupVersion
@@ -297,7 +301,7 @@ func (m *manifests) keep(obj runtime.Object, r resource, all *lists) error {
 		GetLabels() map[string]string
 	})
 	if !ok {
-		return errObject
+		return errors.New("it has no metadata")
 	}
 	if o.GetName() == "" {
 		return errors.New("it has no name")

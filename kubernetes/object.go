@@ -38,6 +38,7 @@ func fromService(svc *corev1.Service, f *faults) (key string, s service, ok bool
 	case svc.Spec.ClusterIP == corev1.ClusterIPNone,
 		len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
 		s.kind, s.ports = headless, ""
+		s.selects = len(svc.Spec.Selector) > 0
 		return key, s, true
 	}
 	s.kind = clusterIP

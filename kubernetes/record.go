@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -38,6 +39,8 @@ type service struct {
 	// outside of the cluster, packed as RDATA.
 	external4, external6 string
 	ns                   *namespace
+	// held says that slices are all that there are; see [index.holds].
+	held bool
 }
 
 // nearest is what a Service's trafficDistribution asks for.
@@ -75,6 +78,9 @@ func (s *service) ready() bool {
 // same reports whether DNS can't tell s from t, slices aside.
 func (s *service) same(t *service) bool {
 	if s.kind != t.kind || s.ports != t.ports || s.target != t.target {
+		return false
+	}
+	if s.selects != t.selects || s.nearest != t.nearest || s.external4 != t.external4 || s.external6 != t.external6 {
 		return false
 	}
 	return s.kind == headless || s.v4 == t.v4 && s.v6 == t.v6
@@ -140,7 +146,7 @@ func (s *slice) repeats() bool {
 }
 
 func (s *slice) same(t *slice) bool {
-	if s.key != t.key || s.addrs != t.addrs || s.ports != t.ports || len(s.hosts) != len(t.hosts) {
+	if s.key != t.key || s.addrs != t.addrs || s.ports != t.ports || s.labelled != t.labelled || len(s.hosts) != len(t.hosts) {
 		return false
 	}
 	for i := range s.hosts {
@@ -149,6 +155,26 @@ func (s *slice) same(t *slice) bool {
 		}
 	}
 	return true
+}
+
+// pod is what DNS knows of a pod: where it is and whether it may be taken at its
+// word. It is immutable.
+type pod struct {
+	name string // namespace/name of the object
+	ns   string // the namespace's label in wire form
+	ips  []string
+	// here says that the pod is on the agent's node, host that it has that node's
+	// own addresses, ending that it is about to lose those it has.
+	here, host, ending bool
+	// label is ns as queries need it.
+	label []byte
+}
+
+// unplaced reports whether p will have an address of its own that is not known yet.
+func (p *pod) unplaced() bool { return p.here && len(p.ips) == 0 && !p.host && !p.ending }
+
+func (p *pod) same(q *pod) bool {
+	return p.ns == q.ns && p.here == q.here && p.host == q.host && p.ending == q.ending && slices.Equal(p.ips, q.ips)
 }
 
 // Protocols a port can have, as they stand in [ports]. Zero is none of them.

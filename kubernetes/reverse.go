@@ -14,7 +14,14 @@ func (z *Zone) findReverse(name, rel []byte) match {
 	if !ok {
 		return findServer(rel)
 	}
-	if z.primary == nil || len(z.owners(a)) == 0 {
+	if z.primary == nil {
+		return match{}
+	}
+	list, known := z.owners(a)
+	switch {
+	case !known:
+		return match{node: elsewhere}
+	case len(list) == 0:
 		return match{}
 	}
 	return match{node: reverseIP, addr: a}
@@ -70,8 +77,9 @@ type owner struct {
 }
 
 // owners lists the names of an address: the service that has it as a cluster IP,
-// else every endpoint that has it.
-func (z *Zone) owners(a packedAddr) []owner {
+// else every endpoint that has it. known is false if there may be others, in slices
+// that are not in view.
+func (z *Zone) owners(a packedAddr) (list []owner, known bool) {
 	packed := string(a.bytes[:a.size])
 	at := addressOf(packed)
 	z.view.mu.RLock()
@@ -79,16 +87,21 @@ func (z *Zone) owners(a packedAddr) []owner {
 	x := &z.view.index
 	if r, ok := x.clusterIPs[at]; ok {
 		if key := z.least(r); key != "" {
-			return []owner{{key: key}}
+			return []owner{{key: key}}, true
 		}
 	}
-	r, ok := x.endpoints[at]
-	if !ok {
-		return nil
+	if r, ok := x.endpoints[at]; ok {
+		list = z.endpoints(r, packed)
 	}
-	var list []owner
+	return list, x.level == levelAll || x.level == levelWide && z.view.scope.cluster || len(list) > 0 && x.own(at)
+}
+
+// endpoints lists the names of an endpoint of the slices in r. The view's lock is
+// held.
+func (z *Zone) endpoints(r ref[*slice], packed string) (list []owner) {
+	x := &z.view.index
 	for s := range r.each {
-		if !x.services[s.key].hasEndpoints() || !z.exposes([]byte(namespaceOf(s.key))) {
+		if !x.services[s.key].hasEndpoints() || !z.exposesLocked(namespaceOf(s.key)) {
 			continue
 		}
 		for i := s.search(packed); i < s.len() && s.addr(i) == packed; i++ {
@@ -111,7 +124,7 @@ func (s *service) hasEndpoints() bool {
 // one address only for a moment, and the answer doesn't hang on who came first.
 func (z *Zone) least(r ref[string]) (key string) {
 	for k := range r.each {
-		if (key == "" || k < key) && z.exposes([]byte(namespaceOf(k))) {
+		if (key == "" || k < key) && z.exposesLocked(namespaceOf(k)) {
 			key = k
 		}
 	}
@@ -133,7 +146,8 @@ func (r ref[T]) each(yield func(T) bool) {
 // pointers writes the PTR records of m's address.
 func (w *writer) pointers(m *match) {
 	written := make(suffixes)
-	for _, o := range w.zone.owners(m.addr) {
+	list, _ := w.zone.owners(m.addr)
+	for _, o := range list {
 		w.pointer(o, written)
 	}
 }

@@ -1,27 +1,15 @@
 package kubernetes
 
 import (
-	"errors"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/runtime"
 )
-
-// indexed is the object's key as [View.gone] reads it back from the index, where
-// the names that queries see are in lower case.
-func (r resource) indexed(ns, name string) string {
-	if r == endpointSlices {
-		return objectKey(ns, name)
-	}
-	return strings.ToLower(objectKey(ns, name))
-}
-
-// errObject is an object of another type than its sink's: a bug in the caller.
-var errObject = errors.New("not an object of this sink")
 
 // resource is one of the kinds a view is made of.
 type resource uint8
@@ -30,124 +18,163 @@ const (
 	services resource = iota
 	endpointSlices
 	namespaces
+	pods
 	resources // how many there are
 )
 
 // plural is the resource's name in RBAC rules and in paths, group its API group.
-func (r resource) plural() string { return [...]string{"services", "endpointslices", "namespaces"}[r] }
-func (r resource) group() string  { return [...]string{"", "discovery.k8s.io", ""}[r] }
+func (r resource) plural() string {
+	return [...]string{"services", "endpointslices", "namespaces", "pods"}[r]
+}
+func (r resource) group() string { return [...]string{"", "discovery.k8s.io", "", ""}[r] }
 
-// sink is the end of one resource's watch: the store that a client-go Reflector
-// fills. It turns each object into records, puts them into the view's index, and
-// keeps nothing of the object. A Reflector calls its methods one at a time.
+// sink is where the objects of one watch go. It turns each into records, puts them
+// into the view's index, and keeps nothing of the object. Its methods are called one
+// at a time.
 type sink struct {
 	view     *View
 	resource resource
+	// source is where slices come from, nil for other resources and for manifests.
+	source *source
+	// everyPod says that the pods are not this node's alone.
+	everyPod bool
+	// seen are the objects of the list that is coming in, nil between lists.
+	seen map[string]struct{}
 }
 
-var _ cache.TransformingStore = sink{}
+// begin starts a list: what is put until complete is all there is.
+func (s *sink) begin() { s.seen = make(map[string]struct{}) }
 
-// Add implements the Reflector's store.
-func (s sink) Add(obj any) error { return s.put(obj, true) }
-
-// Update implements the Reflector's store. What the object was before is in the
-// index, so it is no different from Add.
-func (s sink) Update(obj any) error { return s.put(obj, true) }
-
-// Delete implements the Reflector's store.
-func (s sink) Delete(obj any) error {
-	o, ok := obj.(metav1.Object)
-	if !ok {
-		return errObject
+// complete ends a list of that version. What wasn't in it is gone, and goes last: at
+// no moment is a name that both the old and the new state have unknown.
+func (s *sink) complete(version uint64) {
+	since := version
+	if since > 0 {
+		since++ // what is of the list's own version is gone as well
 	}
-	s.drop(o.GetNamespace(), o.GetName())
-	return nil
-}
-
-// Resync implements the Reflector's store; there is nothing to repeat.
-func (s sink) Resync() error { return nil }
-
-// Replace makes list all there is of the resource. What stays or is new is put in
-// first and what is gone is taken out then: at no moment is a name that both the
-// old and the new state have unknown.
-func (s sink) Replace(list []any, _ string) error {
-	seen := make(map[string]struct{}, len(list))
-	for _, obj := range list {
-		o, ok := obj.(metav1.Object)
-		if !ok {
-			return errObject
-		}
-		seen[s.resource.indexed(o.GetNamespace(), o.GetName())] = struct{}{}
-		if err := s.put(obj, false); err != nil {
-			return err
-		}
+	for _, o := range s.gone() {
+		s.forget(o[0], o[1], since)
 	}
-	for _, o := range s.view.gone(s.resource, seen) {
-		s.drop(o[0], o[1])
+	s.view.keepFaults(s)
+	s.seen = nil
+	s.view.heard()
+	if s.source != nil {
+		s.source.complete(version)
+		return
 	}
-	s.view.keepFaults(s.resource, seen)
+	if s.everyPod && !s.view.allPods.Swap(true) {
+		s.view.scope.tell()
+	}
 	s.view.setListed(s.resource)
-	return nil
-}
-
-// Transformer makes the Reflector drop, as each object of a first list arrives,
-// what no record is made of. It holds that list whole until it is complete, and
-// the field managers are the largest part of most objects.
-func (s sink) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) {
-		if o, ok := obj.(metav1.Object); ok {
-			o.SetManagedFields(nil)
-			o.SetAnnotations(nil)
-			o.SetOwnerReferences(nil)
-		}
-		return obj, nil
-	}
 }
 
 // put records obj. live says that it comes from a watch and not from a list.
-func (s sink) put(obj any, live bool) error {
+func (s *sink) put(obj runtime.Object, live bool) {
+	meta, ok := obj.(metav1.Object)
+	if !ok {
+		return
+	}
+	ns, name := meta.GetNamespace(), meta.GetName()
+	if s.seen != nil {
+		s.seen[s.indexed(ns, name)] = struct{}{}
+	}
 	var f faults
 	switch o := obj.(type) {
 	case *corev1.Service:
-		key, rec, ok := fromService(o, &f)
-		if ok {
-			s.view.change(func(x *index) bool { return x.putService(key, rec) })
-		}
-		s.view.note(s.resource, o.Namespace, o.Name, f)
+		s.putService(o, &f)
 	case *discoveryv1.EndpointSlice:
-		rec := fromSlice(o, s.view.podNames, &f)
-		if rec == nil {
-			s.view.change(func(x *index) bool { return x.dropSlice(objectKey(o.Namespace, o.Name)) })
-		} else {
-			s.view.change(func(x *index) bool { return x.putSlice(rec) })
-			if live {
-				s.view.programmed(rec.key, o.Annotations[corev1.EndpointsLastChangeTriggerTime])
-			}
-		}
-		s.view.note(s.resource, o.Namespace, o.Name, f)
-	case *corev1.Namespace:
-		key, ok := namespaceKey(o.Name)
+		s.putSlice(o, live, &f)
+	case *corev1.Pod:
+		s.putPod(o, &f)
+	default: // a Namespace, whole or its metadata
+		key, ok := namespaceKey(name)
 		if ok {
 			s.view.change(func(x *index) bool { return x.putNamespace(key) })
 		} else {
 			f.add("the name can't be a DNS label")
 		}
-		s.view.note(s.resource, "", o.Name, f)
-	default:
-		return errObject
 	}
-	return nil
+	s.view.note(s.resource, ns, name, f)
 }
 
-// drop forgets the object of that name.
-func (s sink) drop(ns, name string) {
-	s.view.change(func(x *index) bool {
+func (s *sink) putService(o *corev1.Service, f *faults) {
+	key, rec, ok := fromService(o, f)
+	if !ok {
+		return
+	}
+	s.view.change(func(x *index) bool { return x.putService(key, rec) })
+	if rec.kind == headless {
+		s.view.stir() // its namespace may be in use
+	}
+}
+
+func (s *sink) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
+	rec := fromSlice(o, s.view.podNames, f)
+	version := uint64(0) // what a manifest says of it means nothing
+	if s.source != nil {
+		version = revisionOf(o)
+	}
+	if rec == nil {
+		s.forget(o.Namespace, o.Name, version)
+		return
+	}
+	rec.version = version
+	s.moved(version)
+	_, rec.labelled = o.Labels[corev1.IsHeadlessService]
+	s.change(func(x *index) bool {
+		if s.source != nil && x.ghost(rec, s.source) {
+			return false
+		}
+		return x.putSlice(rec)
+	})
+	if live {
+		s.view.programmed(rec.key, o.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	}
+}
+
+func (s *sink) putPod(o *corev1.Pod, f *faults) {
+	rec := fromPod(o, s.view.node, f)
+	if rec == nil {
+		s.change(func(x *index) bool { x.dropPod(objectKey(o.Namespace, o.Name)); return false })
+		return
+	}
+	s.change(func(x *index) bool { x.putPod(rec); return false })
+	s.view.stir()
+}
+
+// drop forgets obj; its resourceVersion is that of the deletion.
+func (s *sink) drop(obj runtime.Object) {
+	if o, ok := obj.(metav1.Object); ok {
+		s.moved(revisionOf(o))
+		s.forget(o.GetNamespace(), o.GetName(), revisionOf(o))
+	}
+}
+
+// moved notes that s has brought something of that version, and so everything that
+// it covers of before it.
+func (s *sink) moved(version uint64) {
+	if s.source == nil {
+		return
+	}
+	s.view.mu.Lock()
+	if s.source.whole {
+		s.source.at = max(s.source.at, version)
+	}
+	s.view.mu.Unlock()
+}
+
+// forget takes the object of that name out, which is gone since that version.
+func (s *sink) forget(ns, name string, version uint64) {
+	s.change(func(x *index) bool {
 		switch s.resource {
 		case services:
 			key, ok := serviceKey(name, ns)
 			return ok && x.dropService(key)
 		case endpointSlices:
-			return x.dropSlice(objectKey(ns, name))
+			return x.dropSlice(objectKey(ns, name), version)
+		case pods:
+			x.dropPod(objectKey(ns, name))
+			return false // pods' own names have no place in the serial's meaning
 		default:
 			key, ok := namespaceKey(name)
 			return ok && x.dropNamespace(key)
@@ -156,12 +183,81 @@ func (s sink) drop(ns, name string) {
 	s.view.note(s.resource, ns, name, nil)
 }
 
+// change is [View.change] as long as s is to be listened to.
+func (s *sink) change(f func(*index) bool) {
+	s.view.change(func(x *index) bool {
+		if s.source != nil && s.source.closed {
+			return false
+		}
+		return f(x)
+	})
+}
+
+// gone lists the objects, as namespace and name, that are in the index and, though s
+// covers them, were not in the list.
+func (s *sink) gone() (list [][2]string) {
+	check := func(ns, name string) {
+		if _, ok := s.seen[objectKey(ns, name)]; !ok {
+			list = append(list, [2]string{ns, name})
+		}
+	}
+	v := s.view
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	switch s.resource {
+	case services:
+		for key, svc := range v.index.services {
+			if svc.kind != orphan {
+				check(namespaceOf(key)[1:], key[1:1+key[0]])
+			}
+		}
+	case endpointSlices:
+		for key, sl := range v.index.slices {
+			if s.source.covers(sl) {
+				ns, name, _ := strings.Cut(key, "/")
+				check(ns, name)
+			}
+		}
+	case pods:
+		for key := range v.index.pods {
+			ns, name, _ := strings.Cut(key, "/")
+			check(ns, name)
+		}
+	default:
+		for key, ns := range v.index.namespaces {
+			if ns.object {
+				check("", key[1:])
+			}
+		}
+	}
+	return list
+}
+
+// indexed is the object's key as gone reads it back from the index, where the names
+// that queries see are in lower case.
+func (s *sink) indexed(ns, name string) string {
+	if s.resource == endpointSlices || s.resource == pods {
+		return objectKey(ns, name)
+	}
+	return strings.ToLower(objectKey(ns, name))
+}
+
 // objectKey names an object within its resource. Names have no slash.
 func objectKey(ns, name string) string { return ns + "/" + name }
 
 func namespaceKey(name string) (string, bool) {
 	b, ok := label(nil, name)
 	return string(b), ok
+}
+
+// revisionOf is o's resourceVersion: a number that grows with every change in the
+// cluster. 0 stands for one that is missing, or is no number.
+func revisionOf(o metav1.Object) uint64 {
+	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // programmed measures the delay from a change in the cluster, as the slice

@@ -15,7 +15,11 @@ type Stats struct {
 	Synced bool
 	// Services, Slices, Endpoints and Namespaces are what the index holds.
 	// Endpoints counts addresses, so one in two services is two.
-	Services, Slices, Endpoints, Namespaces int
+	Services, Slices, Endpoints, Namespaces, Pods int
+	// Level is how much of the cluster's slices is in view: node, wide or all.
+	// Sources are the namespaces whose slices are followed.
+	Level   string
+	Sources int
 	// Faulty is the number of objects in view that DNS can't show in full;
 	// Faults counts every time one came to be so.
 	Faulty int

@@ -60,7 +60,10 @@ type View struct {
 	now      func() time.Time
 	addrs    []netip.Addr
 	podNames bool
-	source   source
+	node     string
+	source   feed
+	scope    *scope
+	allPods  atomic.Bool   // all pods of the cluster are in view
 	retry    time.Duration // the first back-off from the API server
 
 	mu    sync.RWMutex
@@ -78,8 +81,8 @@ type View struct {
 	requests    requestCounter
 }
 
-// source feeds a view until ctx ends. It logs what goes wrong and goes on.
-type source interface {
+// feed fills a view until ctx ends. It logs what goes wrong and goes on.
+type feed interface {
 	run(ctx context.Context)
 }
 
@@ -96,13 +99,19 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: labels %q is not a label selector: %w", cfg.Labels, err)
 	}
-	if cfg.NoEndpoints {
-		v.listed[endpointSlices].Store(true)
+	v.node, v.scope = opts.Node, newScope(cfg)
+	if cfg.NoEndpoints || len(cfg.Manifests) > 0 {
+		v.index.level = levelAll
+		v.scope.level.Store(uint32(levelAll))
 	}
+	// Slices are waited for where all of them are to be there; whether pods are, the
+	// source says.
+	v.listed[endpointSlices].Store(cfg.NoEndpoints || len(cfg.Manifests) == 0 && !v.scope.cluster)
+	v.listed[pods].Store(true)
 	if len(cfg.Manifests) > 0 {
 		v.source, err = openManifests(v, cfg, selector, opts.Poll)
 	} else {
-		v.source, err = openWatches(v, cfg, selector)
+		v.source, err = openAPI(v, cfg, selector)
 	}
 	if err != nil {
 		return nil, err
@@ -118,6 +127,7 @@ func newView(opts Options) *View {
 		addrs:  ownAddrs(opts.ServerAddrs),
 		retry:  backoffFirst,
 		index:  newIndex(),
+		scope:  newScope(&config.Kubernetes{}),
 		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
@@ -164,7 +174,13 @@ func (v *View) Stats() Stats {
 	v.faultsMu.Unlock()
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	s.Slices, s.Namespaces = len(v.index.slices), len(v.index.namespaces)
+	s.Slices, s.Pods, s.Level = len(v.index.slices), len(v.index.pods), v.index.level.String()
+	for _, ns := range v.index.namespaces {
+		if ns.exists() {
+			s.Namespaces++
+		}
+		s.Sources += ns.sources
+	}
 	for _, svc := range v.index.services {
 		if svc.kind != orphan {
 			s.Services++
@@ -200,38 +216,8 @@ func (v *View) change(f func(*index) bool) {
 	}
 }
 
-// gone lists the objects of r, as namespace and name, that are in the index and
-// not in seen.
-func (v *View) gone(r resource, seen map[string]struct{}) [][2]string {
-	var list [][2]string
-	check := func(ns, name string) {
-		if _, ok := seen[objectKey(ns, name)]; !ok {
-			list = append(list, [2]string{ns, name})
-		}
-	}
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	switch r {
-	case services:
-		for key, s := range v.index.services {
-			if s.kind != orphan {
-				check(namespaceOf(key)[1:], key[1:1+key[0]])
-			}
-		}
-	case endpointSlices:
-		for key := range v.index.slices {
-			ns, name, _ := strings.Cut(key, "/")
-			check(ns, name)
-		}
-	default:
-		for key, ns := range v.index.namespaces {
-			if ns.object {
-				check("", key[1:])
-			}
-		}
-	}
-	return list
-}
+// heard notes that the source has said something.
+func (v *View) heard() { v.lastEvent.Store(v.now().UnixNano()) }
 
 // note keeps track of objects that DNS can't show in full. A fault is logged once
 // for as long as it stays the same.
@@ -259,17 +245,21 @@ func (v *View) note(r resource, ns, name string, f faults) {
 	}
 }
 
-// keepFaults forgets the faults of r's objects that are not in seen.
-func (v *View) keepFaults(r resource, seen map[string]struct{}) {
+// keepFaults forgets the faults of objects that a list of s should have shown, and
+// did not.
+func (v *View) keepFaults(s *sink) {
 	v.faultsMu.Lock()
 	defer v.faultsMu.Unlock()
 	for key := range v.faulty {
-		object, ok := strings.CutPrefix(key, r.plural()+"/")
+		object, ok := strings.CutPrefix(key, s.resource.plural()+"/")
 		if !ok {
 			continue
 		}
 		ns, name, _ := strings.Cut(object, "/")
-		if _, ok := seen[r.indexed(ns, name)]; !ok {
+		if s.source != nil && s.source.ns != nil && s.source.ns.label[1:] != ns {
+			continue
+		}
+		if _, ok := s.seen[s.indexed(ns, name)]; !ok {
 			delete(v.faulty, key)
 		}
 	}
@@ -283,10 +273,20 @@ func (v *View) service(key []byte) *service {
 	return s
 }
 
+// lists reports whether the object of that namespace (a label in wire form) is in
+// view.
+func (v *View) lists(label []byte) bool {
+	v.mu.RLock()
+	ns := v.index.namespaces[string(label)]
+	ok := ns != nil && ns.object
+	v.mu.RUnlock()
+	return ok
+}
+
 // namespace reports whether there is one of that label (in wire form).
 func (v *View) namespace(label []byte) bool {
 	v.mu.RLock()
-	_, ok := v.index.namespaces[string(label)]
+	ok := v.index.namespaces[string(label)].exists()
 	v.mu.RUnlock()
 	return ok
 }

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
+	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // Back-off between tries at an API server that doesn't answer, each lengthened at
@@ -41,59 +37,20 @@ const repeatLog = time.Minute
 // wakes; it finds its context done when it wakes by itself.
 const lastBreath = time.Second
 
-// watches are the three watches of a view.
-type watches []*follower
-
-func openWatches(v *View, cfg *config.Kubernetes, selector labels.Selector) (source, error) {
-	rc, err := restConfig(cfg)
-	if err != nil {
-		return nil, err
-	}
-	rc.Wrap(v.requests.wrap)
-	core, discovery, err := clients(rc)
-	if err != nil {
-		return nil, err
-	}
-	list := watches{
-		{view: v, client: core, resource: services, example: &corev1.Service{}, selector: selector},
-		{view: v, client: core, resource: namespaces, example: &corev1.Namespace{}, selector: labels.Everything()},
-	}
-	if !cfg.NoEndpoints {
-		list = append(list, &follower{
-			view: v, client: discovery, resource: endpointSlices, example: &discoveryv1.EndpointSlice{}, selector: selector,
-		})
-	}
-	return list, nil
-}
-
-func (w watches) run(ctx context.Context) {
-	var wg sync.WaitGroup
-	for _, f := range w {
-		wg.Go(func() { f.run(ctx) })
-	}
-	done := make(chan struct{})
-	go func() {
-		wg.Wait()
-		close(done)
-	}()
-	<-ctx.Done()
-	select {
-	case <-done:
-	case <-time.After(lastBreath):
-	}
-}
-
 // follower keeps one resource of a view up to date. It is the lister and watcher
 // that a client-go Reflector asks, and repeats, in place and until ctx ends, every
 // request that fails for a reason that may pass. So a server that comes back is
 // asked for the changes since the last one seen, and not for everything again; the
 // Reflector only sees the errors that it must act on.
 type follower struct {
-	view     *View
-	client   rest.Interface
-	resource resource
-	example  runtime.Object
-	selector labels.Selector
+	view      *View
+	client    rest.Interface
+	resource  resource
+	namespace string
+	labels    labels.Selector
+	fields    string
+	metadata  bool
+	target    *sink
 
 	trouble  string // the last error, "" if all is well
 	loggedAt time.Time
@@ -101,7 +58,7 @@ type follower struct {
 
 func (f *follower) run(ctx context.Context) {
 	first := f.view.retry
-	r := cache.NewReflectorWithOptions(f, f.example, sink{view: f.view, resource: f.resource},
+	r := cache.NewReflectorWithOptions(f, nil, &reflected{f.target},
 		cache.ReflectorOptions{
 			Name:    f.resource.plural(),
 			Backoff: &wait.Backoff{Duration: first, Cap: backoffMost, Steps: maxDoublings, Factor: 2, Jitter: 1},
@@ -154,10 +111,11 @@ func (f *follower) WatchWithContext(ctx context.Context, o metav1.ListOptions) (
 }
 
 func (f *follower) request(o *metav1.ListOptions) *rest.Request {
-	if !f.selector.Empty() {
-		o.LabelSelector = f.selector.String()
+	if f.labels != nil && !f.labels.Empty() {
+		o.LabelSelector = f.labels.String()
 	}
-	req := f.client.Get().Resource(f.resource.plural()).VersionedParams(o, metav1.ParameterCodec)
+	o.FieldSelector = f.fields
+	req := f.client.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource.plural()).VersionedParams(o, metav1.ParameterCodec)
 	if o.TimeoutSeconds != nil {
 		req = req.Timeout(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}
@@ -220,4 +178,20 @@ func (f *follower) recovered() {
 		f.trouble = ""
 		f.view.log.Info("cluster zone: the API server is followed again", "resource", f.resource.plural())
 	}
+}
+
+type reflected struct{ *sink }
+
+func (r *reflected) Add(obj any) error    { r.put(obj.(runtime.Object), true); return nil }
+func (r *reflected) Update(obj any) error { r.put(obj.(runtime.Object), true); return nil }
+func (r *reflected) Delete(obj any) error { r.drop(obj.(runtime.Object)); return nil }
+func (r *reflected) Resync() error        { return nil }
+func (r *reflected) Replace(list []any, version string) error {
+	r.begin()
+	for _, o := range list {
+		r.put(o.(runtime.Object), false)
+	}
+	n, _ := strconv.ParseUint(version, 10, 64)
+	r.complete(n)
+	return nil
 }

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"bytes"
 	"context"
-	"net/netip"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -49,9 +48,10 @@ type Zone struct {
 	origins     []origin // longest first
 	primary     *origin  // what PTR records point into; nil if all are reverse zones
 	ttl         uint32
-	pods        bool
+	pods        config.PodMode
 	ignoreEmpty bool
 	exposed     map[string]struct{} // namespaces' labels in wire form; nil is all
+	listed      bool                // only namespaces whose own objects are in view have names
 	fall        *config.Fallthrough
 }
 
@@ -73,8 +73,9 @@ const (
 // address has one.
 func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	z := &Zone{
-		view: v, ttl: cfg.TTL, pods: cfg.Pods == config.PodsInsecure,
+		view: v, ttl: cfg.TTL, pods: cfg.Pods,
 		ignoreEmpty: cfg.IgnoreEmptyService, fall: cfg.Fallthrough,
+		listed: cfg.NamespaceLabels != "",
 	}
 	for _, name := range cfg.Zones {
 		z.origins = append(z.origins, origin{
@@ -125,17 +126,23 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 		return Refused, ""
 	}
 	m := z.find(name, o)
-	if m.node == missing {
+	switch m.node {
+	case missing:
 		return z.nameError(name, o, r), ""
+	case elsewhere:
+		return Elsewhere, ""
 	}
 	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl}
 	r.SetAuthoritative()
-	target, complete := w.write(&m, q.Type)
-	if !complete && !z.view.Synced() {
+	target, end := w.write(&m, q.Type)
+	switch {
+	case end == elsewhere:
+		r.Reset()
+		return Elsewhere, ""
+	case end == missing && !z.view.Synced():
 		r.Reset()
 		return NotSynced, ""
-	}
-	if target != "" {
+	case target != "":
 		return Alias, target
 	}
 	if r.Count(wire.Answer) == 0 {
@@ -145,14 +152,40 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 }
 
 // Await waits until the view holds what the answer to q, which was [Elsewhere],
-// hangs on; an error is that of ctx.
-func (z *Zone) Await(ctx context.Context, q *wire.Query) error { return nil }
+// hangs on: it is for those who have no other server to ask. With a name that only
+// the whole cluster's objects can tell, such as an endpoint's reverse name, the view
+// follows the whole cluster for as long as such names are asked for. The error is
+// that of ctx.
+func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
+	for {
+		more := z.view.scope.more()
+		var r wire.Reply
+		r.Start(nil, q)
+		outcome, _ := z.Answer(q, &r)
+		if outcome != Elsewhere {
+			return nil
+		}
+		z.view.widen(z.find(q.Name(), z.origin(q.Name())))
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
 
-// Home is the namespace, as one label in wire form, of the pod of this node that
-// has the address. ok is false if there is none, or if it isn't certain which one:
-// then the client is to be taken as it comes. The result is not to be changed. It
-// is safe for concurrent use and allocates nothing.
-func (z *Zone) Home(client netip.Addr) (namespace []byte, ok bool) { return nil, false }
+// widen has the view follow what m, which is elsewhere, hangs on if that isn't the
+// slices of one namespace.
+func (v *View) widen(m match) {
+	switch {
+	case m.node != elsewhere || m.svc != nil:
+	case m.pod:
+		v.scope.othersOnce.Do(func() { close(v.scope.others) })
+	default:
+		v.scope.reverse.Store(v.scope.epoch.Load())
+		v.stir()
+	}
+}
 
 // Origins are the zones of the directive, the longest first.
 func (z *Zone) Origins() []wire.Name {
@@ -206,6 +239,7 @@ type node uint8
 
 const (
 	missing   node = iota
+	elsewhere      // what it hangs on is not in view
 	empty          // exists for the names below it (RFC 8020)
 	apex           // the zone
 	version        // dns-version
@@ -225,6 +259,7 @@ type match struct {
 	port portMatch
 	host hostMatch
 	addr packedAddr // podAddr, reverseIP
+	pod  bool       // what is elsewhere is a pod
 }
 
 // maxDepth is the most labels a name in the zone has: _port._proto.svc.ns.svc.
@@ -278,6 +313,25 @@ func findServer(rel []byte) match {
 // exposes reports whether names in the namespace (a label in wire form) may be
 // seen, existing or not.
 func (z *Zone) exposes(ns []byte) bool {
+	if z.listed && !z.view.lists(ns) {
+		return false
+	}
+	return z.chooses(ns)
+}
+
+// exposesLocked is exposes for who holds the view's lock.
+func (z *Zone) exposesLocked(ns string) bool {
+	if z.listed {
+		if at := z.view.index.namespaces[ns]; at == nil || !at.object {
+			return false
+		}
+	}
+	return z.chooses([]byte(ns))
+}
+
+// chooses reports whether the namespace is one of those that are listed by name, if
+// any are.
+func (z *Zone) chooses(ns []byte) bool {
 	if z.exposed == nil {
 		return true
 	}
@@ -300,7 +354,13 @@ func (z *Zone) findService(rel []byte, at []int) match {
 	}
 	m := match{node: named, key: rel[at[n-3]:at[n-1]]}
 	m.svc = z.view.service(m.key)
-	if m.svc == nil || !z.shows(m.svc) {
+	if m.svc == nil {
+		return match{}
+	}
+	if z.needsSlices(m.svc, n, rel) && !z.view.held(m.svc) {
+		return match{node: elsewhere, svc: m.svc}
+	}
+	if !z.shows(m.svc) {
 		return match{}
 	}
 	switch n {
@@ -310,6 +370,19 @@ func (z *Zone) findService(rel []byte, at []int) match {
 		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]])
 	}
 	return m
+}
+
+// needsSlices reports whether what s answers for a name of n labels hangs on its
+// slices. Below a service with a cluster IP that is only so for what may be an
+// endpoint's name, and those don't start with an underscore.
+func (z *Zone) needsSlices(s *service, n int, rel []byte) bool {
+	switch s.kind {
+	case headless:
+		return true
+	case clusterIP:
+		return z.ignoreEmpty || n == 4 && rel[1] != '_'
+	}
+	return false
 }
 
 func exists(ok bool) match {
@@ -396,7 +469,7 @@ func (z *Zone) findPod(rel []byte, at []int) match {
 		return match{node: empty}
 	}
 	ns := rel[at[n-2]:at[n-1]]
-	if n > 3 || !z.pods || !z.exposes(ns) || !z.view.namespace(ns) {
+	if n > 3 || z.pods == config.PodsDisabled || !z.exposes(ns) || !z.view.namespace(ns) {
 		return match{}
 	}
 	if n == 2 {
@@ -406,6 +479,12 @@ func (z *Zone) findPod(rel []byte, at []int) match {
 	var ok bool
 	if m.addr, ok = parseDashed(rel[1:at[1]]); !ok {
 		return match{}
+	}
+	if z.pods == config.PodsVerified && !z.view.hasPod(m.addr, ns) {
+		if z.view.allPods.Load() {
+			return match{}
+		}
+		return match{node: elsewhere, pod: true}
 	}
 	return m
 }

@@ -1,0 +1,50 @@
+package kubernetes
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// told is a view's source in tests: objects come as they are told, one by one or as
+// lists, without an API server.
+type told struct {
+	view     *View
+	resource resource
+}
+
+func (t told) sink() *sink { return &sink{view: t.view, resource: t.resource} }
+
+// put tells of an object that is new or changed.
+func (t told) put(obj metav1.Object) { t.sink().put(obj.(runtime.Object), true) }
+
+// drop tells that it is gone.
+func (t told) drop(obj metav1.Object) { t.sink().drop(obj.(runtime.Object)) }
+
+// list tells all there is.
+func (t told) list(objects ...metav1.Object) {
+	s := t.sink()
+	s.begin()
+	for _, o := range objects {
+		s.put(o.(runtime.Object), false)
+	}
+	s.complete(0)
+}
+
+// still is a source that has nothing more to say.
+type still struct{}
+
+func (still) run(ctx context.Context) { <-ctx.Done() }
+
+// makePod is a pod of the node n1.
+func makePod(ns, name string, ips ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	for _, ip := range ips {
+		if ip != "" {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+		}
+	}
+	return p
+}

@@ -1,0 +1,91 @@
+package kubernetes
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// fromPod turns a Pod into what DNS knows of it. node is the agent's own node. It is
+// nil if no DNS name can carry its namespace, or if the pod has ended: its addresses
+// are somebody else's by now. The result shares no memory with o.
+func fromPod(o *corev1.Pod, node string, f *faults) *pod {
+	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	ns, ok := namespaceKey(o.Namespace)
+	if !ok {
+		f.add("the namespace %q can't be a DNS label", o.Namespace)
+		return nil
+	}
+	p := &pod{
+		name: objectKey(o.Namespace, o.Name), ns: ns, label: []byte(ns),
+		here: node != "" && o.Spec.NodeName == node, host: o.Spec.HostNetwork, ending: o.DeletionTimestamp != nil,
+	}
+	for _, ip := range o.Status.PodIPs {
+		p.addIP(ip.IP, f)
+	}
+	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
+		p.addIP(o.Status.PodIP, f)
+	}
+	return p
+}
+
+func (p *pod) addIP(text string, f *faults) {
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		f.add("pod IP %q is no IP address", text)
+		return
+	}
+	p.ips = append(p.ips, packAddr(a.Unmap()))
+}
+
+// Home is the namespace, as one label in wire form, of the pod of this node that
+// has the address. ok is false if there is none, or if it isn't certain which one:
+// then the client is to be taken as it comes. The result is not to be changed. It
+// is safe for concurrent use and allocates nothing.
+//
+// A pod's address is given to the next pod as soon as the first one is gone, which
+// may be before the API server tells of either. The next one was seen before it was
+// started, without an address. So as long as a pod of this node has no address in
+// view, any client might be that pod; when it has got one that another pod claims
+// as well, neither is believed.
+func (z *Zone) Home(client netip.Addr) (namespace []byte, ok bool) {
+	v := z.view
+	at := address(client.As16())
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if v.index.unplaced > 0 {
+		return nil, false
+	}
+	r, ok := v.index.podIPs[at]
+	if !ok || r.more != nil || !r.first.here || r.first.host || r.first.ending || !z.exposesLocked(r.first.ns) {
+		return nil, false
+	}
+	return r.first.label, true
+}
+
+// hasPod reports whether a pod in the namespace ns (a label in wire form) has the
+// address.
+func (v *View) hasPod(a packedAddr, ns []byte) bool {
+	at := addressOf(string(a.bytes[:a.size]))
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.index.podIPs[at]
+	if !ok {
+		return false
+	}
+	for p := range r.each {
+		if string(p.label) == string(ns) {
+			return true
+		}
+	}
+	return false
+}
+
+// own reports whether the address is that of one pod of this node, and of no other,
+// and all slices of its namespace are in view.
+func (x *index) own(at address) bool {
+	r, ok := x.podIPs[at]
+	return ok && r.more == nil && r.first.here && !r.first.host && x.namespaces[r.first.ns].whole
+}

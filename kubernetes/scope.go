@@ -1,0 +1,157 @@
+package kubernetes
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// level says how much of the cluster's EndpointSlices is in view.
+type level uint32
+
+const (
+	// levelNode: those of the namespaces in use, a source for each.
+	levelNode level = iota
+	// levelWide: those with the label of headless services, and all those of the
+	// namespaces where these are not enough.
+	levelWide
+	// levelAll: all of them.
+	levelAll
+)
+
+func (l level) String() string { return [...]string{"node", "wide", "all"}[l] }
+
+// scope is what a view's keeper goes by: the settings, and what queries say of what
+// they need. Queries only write marks that cost them nothing when they are there
+// already.
+type scope struct {
+	cluster bool          // level wide from the start
+	all     bool          // level all in place of it
+	max     int           // namespaces in use before level wide
+	idle    time.Duration // until what nobody asks for is dropped
+	// level is the index's, for those who don't hold its lock.
+	level atomic.Uint32
+	// epoch counts the times that idleness is looked at, from 1.
+	epoch atomic.Uint32
+	// reverse is the last epoch in which a name hung on the slices of the whole
+	// cluster, and nobody else could be asked; 0 is never.
+	reverse atomic.Uint32
+	// others is closed when a name hung on the pods of the whole cluster, and nobody
+	// else could be asked.
+	others     chan struct{}
+	othersOnce sync.Once
+	// stirred wakes the keeper.
+	stirred chan struct{}
+
+	newsMu sync.Mutex
+	news   chan struct{} // closed when more has come into view
+}
+
+// idleEpochs is how many epochs make up scope_idle: what is not asked for is dropped
+// at most a sixteenth of it late. With half of it an hour could be 68 minutes, with
+// twice as many the keeper would look around twice as often for nothing.
+const idleEpochs = 16
+
+// The defaults of scope_max and scope_idle, for those who make a view without a
+// Corefile.
+const (
+	defaultScopeMax  = 32
+	defaultScopeIdle = time.Hour
+)
+
+func newScope(cfg *config.Kubernetes) *scope {
+	sc := &scope{
+		cluster: cfg.Scope == config.ScopeCluster, all: cfg.AllEndpoints, max: cfg.ScopeMax, idle: cfg.ScopeIdle,
+		stirred: make(chan struct{}, 1), others: make(chan struct{}), news: make(chan struct{}),
+	}
+	if sc.max <= 0 {
+		sc.max = defaultScopeMax
+	}
+	if sc.idle <= 0 {
+		sc.idle = defaultScopeIdle
+	}
+	sc.epoch.Store(1)
+	return sc
+}
+
+// recent reports whether the epoch is not longer ago than scope_idle.
+func (sc *scope) recent(epoch uint32) bool {
+	return epoch > 0 && sc.epoch.Load()-epoch <= idleEpochs
+}
+
+// stir makes the keeper look at what is to be followed. It does not block.
+func (v *View) stir() {
+	select {
+	case v.scope.stirred <- struct{}{}:
+	default:
+	}
+}
+
+// more is a channel that is closed when more has come into view.
+func (sc *scope) more() <-chan struct{} {
+	sc.newsMu.Lock()
+	defer sc.newsMu.Unlock()
+	return sc.news
+}
+
+// tell closes the channel of those who wait for more.
+func (sc *scope) tell() {
+	sc.newsMu.Lock()
+	defer sc.newsMu.Unlock()
+	close(sc.news)
+	sc.news = make(chan struct{})
+}
+
+// held reports whether all the slices that s's names are made of are in view, and
+// notes that they are in use. If they are not they soon will be.
+func (v *View) held(s *service) bool {
+	ns, sc := s.ns, v.scope
+	if epoch := sc.epoch.Load(); ns.used.Load() != epoch {
+		ns.used.Store(epoch)
+	}
+	if s.kind == clusterIP && !ns.gap.Load() {
+		ns.gap.Store(true)
+	}
+	if s.held {
+		return true
+	}
+	v.stir()
+	return false
+}
+
+// holds reports whether the index has all the slices that s's names are made of. The
+// slices with the label are not all there is for a service without a selector, whose
+// slices somebody makes by hand or mirrors from Endpoints, nor do they say anything
+// of a service that has none of them: then it is all of the namespace's, or Elsewhere.
+func (x *index) holds(s *service) bool {
+	switch {
+	case x.level == levelAll, s.ns.whole:
+		return true
+	}
+	return x.level == levelWide && s.kind == headless && s.selects && s.told()
+}
+
+// review publishes the services anew for which holds has another answer than before.
+func (x *index) review() {
+	for key, old := range x.services {
+		if old.kind != orphan && x.holds(old) != old.held {
+			s := *old
+			x.publish(key, &s)
+		}
+	}
+}
+
+// setLevel makes l what is in view.
+func (v *View) setLevel(l level) {
+	if level(v.scope.level.Load()) == l {
+		return
+	}
+	v.mu.Lock()
+	v.index.level = l
+	v.index.review()
+	v.mu.Unlock()
+	v.scope.level.Store(uint32(l))
+	v.scope.tell()
+}
