@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fieldselectors "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/rest"
 
 	"github.com/nodens-dns/nodens/internal/config"
 )
@@ -17,13 +20,18 @@ import (
 // apiServer fills a view from an API server: all Services, the Namespaces' metadata,
 // this node's pods, and the EndpointSlices that the keeper asks for.
 type apiServer struct {
-	view            *View
-	core, discovery rest.Interface
-	selector        labels.Selector // of services, slices and pods
-	namespaces      labels.Selector
-	slices          bool
-	verified        bool // names of pods are theirs only if they exist
+	view       *View
+	clients    *clients
+	selector   labels.Selector // of services, slices and pods
+	namespaces labels.Selector
+	slices     bool
+	verified   bool // names of pods are theirs only if they exist
 }
+
+// lastBreath is how long Run waits for the watches once it is told to stop. They
+// end at once but for a program that a kubeconfig names to get credentials, which
+// nothing stops; half would do, double would be felt when an agent stops.
+const lastBreath = time.Second
 
 func openAPI(v *View, cfg *config.Kubernetes, selector labels.Selector) (*apiServer, error) {
 	namespaces, err := labels.Parse(cfg.NamespaceLabels)
@@ -39,7 +47,7 @@ func openAPI(v *View, cfg *config.Kubernetes, selector labels.Selector) (*apiSer
 		view: v, selector: selector, namespaces: namespaces,
 		slices: !cfg.NoEndpoints, verified: cfg.Pods == config.PodsVerified,
 	}
-	if c.core, c.discovery, err = clients(rc); err != nil {
+	if c.clients, err = openClients(rc); err != nil {
 		return nil, err
 	}
 	v.listed[pods].Store(v.node == "" && !c.everyPod())
@@ -49,35 +57,51 @@ func openAPI(v *View, cfg *config.Kubernetes, selector labels.Selector) (*apiSer
 // run follows the API server until ctx ends.
 func (c *apiServer) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { c.follower(services, c.selector).run(ctx) })
-	wg.Go(func() {
-		f := c.follower(namespaces, c.namespaces)
-		f.metadata = true
-		f.run(ctx)
-	})
+	wg.Go(func() { c.follower(services, c.selector, &sink{}).run(ctx) })
+	wg.Go(func() { c.follower(namespaces, c.namespaces, &sink{}).run(ctx) })
 	wg.Go(func() { c.followPods(ctx) })
 	if c.slices {
 		k := keeper{view: c.view, follow: c.followSlices}
 		wg.Go(func() { k.run(ctx) })
 	}
-	wg.Wait()
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	<-ctx.Done()
+	select {
+	case <-done:
+	case <-time.After(lastBreath):
+	}
+	c.clients.close()
 }
 
-func (c *apiServer) follower(r resource, selector labels.Selector) *follower {
-	client := c.core
-	if r == endpointSlices {
-		client = c.discovery
+// follower makes a follower of r that fills s.
+func (c *apiServer) follower(r resource, selector labels.Selector, s *sink) *follower {
+	s.view, s.resource = c.view, r
+	f := &follower{
+		client: c.clients.core, resource: r, labels: selector, target: s, heard: c.view.heard,
+		log: c.view.log, retry: c.view.retry, spread: c.view.spread,
 	}
-	return &follower{
-		view: c.view, client: client, resource: r, labels: selector,
-		target: &sink{view: c.view, resource: r},
+	switch r {
+	case services:
+		f.example = func() runtime.Object { return &corev1.Service{} }
+	case endpointSlices:
+		f.client, f.spread = c.clients.discovery, 0 // somebody asks for it
+		f.example = func() runtime.Object { return &discoveryv1.EndpointSlice{} }
+	case pods:
+		f.example = func() runtime.Object { return &corev1.Pod{} }
+	default:
+		f.metadata = true
+		f.example = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
 	}
+	return f
 }
 
 // followSlices follows the slices of src.
 func (c *apiServer) followSlices(ctx context.Context, src *source) {
-	f := c.follower(endpointSlices, c.selector)
-	f.target.source = src
+	f := c.follower(endpointSlices, c.selector, &sink{source: src})
 	if src.ns != nil {
 		f.namespace = src.ns.label[1:]
 	}
@@ -96,10 +120,10 @@ func (c *apiServer) everyPod() bool { return c.verified && c.view.scope.cluster 
 // followPods follows this node's pods, and when somebody waits for the name of
 // another's, all pods. Pods that have ended have no address and no name.
 func (c *apiServer) followPods(ctx context.Context) {
-	running := fields.AndSelectors(
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodUnknown)),
+	running := fieldselectors.AndSelectors(
+		fieldselectors.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fieldselectors.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+		fieldselectors.OneTermNotEqualSelector("status.phase", string(corev1.PodUnknown)),
 	)
 	if !c.everyPod() {
 		here, stop := context.WithCancel(ctx)
@@ -112,14 +136,13 @@ func (c *apiServer) followPods(ctx context.Context) {
 			}
 		}()
 		if c.view.node != "" {
-			f := c.follower(pods, c.selector)
-			f.fields = fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", c.view.node), running).String()
+			f := c.follower(pods, c.selector, &sink{})
+			f.fields = fieldselectors.AndSelectors(fieldselectors.OneTermEqualSelector("spec.nodeName", c.view.node), running).String()
 			f.run(here)
 		}
 		<-here.Done()
 	}
-	f := c.follower(pods, c.selector)
+	f := c.follower(pods, c.selector, &sink{everyPod: true})
 	f.fields = running.String()
-	f.target.everyPod = true
 	f.run(ctx)
 }

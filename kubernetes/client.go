@@ -16,7 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// codecs knows the three types of this package and no more: the clientset's scheme
+// codecs knows the types of this package and no more: the clientset's scheme
 // registers every API group there is, which an agent on each node pays for in
 // memory.
 func codecs() (serializer.CodecFactory, error) {
@@ -27,6 +27,11 @@ func codecs() (serializer.CodecFactory, error) {
 			return serializer.CodecFactory{}, fmt.Errorf("kubernetes: registering API types: %w", err)
 		}
 	}
+	if err := metav1.AddMetaToScheme(s); err != nil {
+		return serializer.CodecFactory{}, fmt.Errorf("kubernetes: registering API types: %w", err)
+	}
+	s.AddKnownTypeWithName(multiclusterV1alpha1.WithKind("ServiceImport"), &serviceImport{})
+	metav1.AddToGroupVersion(s, multiclusterV1alpha1)
 	return serializer.NewCodecFactory(s), nil
 }
 
@@ -70,29 +75,45 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 	return c, nil
 }
 
-// clients gives the client of each API group a view watches.
-func clients(c *rest.Config) (core, discovery rest.Interface, err error) {
+// clients are a view's clients of the API groups, over one connection.
+type clients struct {
+	core, discovery, multicluster rest.Interface
+
+	conn *connection
+}
+
+// openClients prepares the clients. It opens no connection.
+func openClients(c *rest.Config) (*clients, error) {
 	codec, err := codecs()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	http, err := rest.HTTPClientFor(c)
+	set := &clients{}
+	if set.conn, err = connect(c); err != nil {
+		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
+	}
+	http, err := set.conn.client()
 	if err != nil {
-		return nil, nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
+		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
 	}
-	open := func(gv schema.GroupVersion, path string) (rest.Interface, error) {
+	for _, group := range []struct {
+		client *rest.Interface
+		gv     schema.GroupVersion
+		path   string
+	}{
+		{&set.core, corev1.SchemeGroupVersion, "/api"},
+		{&set.discovery, discoveryv1.SchemeGroupVersion, "/apis"},
+		{&set.multicluster, multiclusterV1alpha1, "/apis"},
+	} {
 		of := rest.CopyConfig(c)
-		of.GroupVersion, of.APIPath = &gv, path
+		of.GroupVersion, of.APIPath = &group.gv, group.path
 		of.NegotiatedSerializer = codec.WithoutConversion()
-		client, err := rest.RESTClientForConfigAndClient(of, http)
-		if err != nil {
-			return nil, fmt.Errorf("kubernetes: client for %s: %w", gv, err)
+		if *group.client, err = rest.RESTClientForConfigAndClient(of, http); err != nil {
+			return nil, fmt.Errorf("kubernetes: client for %s: %w", group.gv, err)
 		}
-		return client, nil
 	}
-	if core, err = open(corev1.SchemeGroupVersion, "/api"); err != nil {
-		return nil, nil, err
-	}
-	discovery, err = open(discoveryv1.SchemeGroupVersion, "/apis")
-	return core, discovery, err
+	return set, nil
 }
+
+// close lets the connection go, once its requests have ended.
+func (c *clients) close() { c.conn.close() }

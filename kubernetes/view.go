@@ -65,6 +65,7 @@ type View struct {
 	scope    *scope
 	allPods  atomic.Bool   // all pods of the cluster are in view
 	retry    time.Duration // the first back-off from the API server
+	spread   time.Duration // what the first requests are spread over
 
 	mu    sync.RWMutex
 	index index
@@ -126,6 +127,7 @@ func newView(opts Options) *View {
 		now:    opts.Now,
 		addrs:  ownAddrs(opts.ServerAddrs),
 		retry:  backoffFirst,
+		spread: startSpread,
 		index:  newIndex(),
 		scope:  newScope(&config.Kubernetes{}),
 		faulty: map[string]string{},

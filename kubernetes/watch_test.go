@@ -19,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // fakeServer is as much of an API server as a view's watches talk to: lists,
@@ -29,13 +31,21 @@ type fakeServer struct {
 	version  int
 	objects  map[string]map[string]metav1.Object // by plural and object key
 	watchers map[string]map[chan []byte]struct{}
+	history  map[string][]past
 	// fail, if set, answers a request itself by giving a status other than 0.
 	fail func(*http.Request) (status int, reason metav1.StatusReason)
 	seen []string // paths and queries of all requests
 }
 
+// past is an event that a watch from an older version gets first.
+type past struct {
+	version int
+	event   []byte
+}
+
 func newFakeServer(t *testing.T) *fakeServer {
 	f := &fakeServer{
+		history:  map[string][]past{},
 		objects:  map[string]map[string]metav1.Object{},
 		watchers: map[string]map[chan []byte]struct{}{},
 		version:  1,
@@ -83,13 +93,19 @@ func (f *fakeServer) serve(w http.ResponseWriter, req *http.Request) {
 			ch <- event("ADDED", o)
 		}
 		ch <- f.bookmark(plural)
+	} else if from, err := strconv.Atoi(query.Get("resourceVersion")); err == nil {
+		for _, p := range f.history[plural] {
+			if p.version > from {
+				ch <- p.event
+			}
+		}
 	}
 	f.watchers[plural][ch] = struct{}{}
 	f.mu.Unlock()
-	stream(w, req, ch)
+	copyEvents(w, req, ch)
 }
 
-func stream(w http.ResponseWriter, req *http.Request, ch chan []byte) {
+func copyEvents(w http.ResponseWriter, req *http.Request, ch chan []byte) {
 	flush := http.NewResponseController(w)
 	for {
 		_ = flush.Flush()
@@ -173,6 +189,7 @@ func (f *fakeServer) remove(o metav1.Object) {
 }
 
 func (f *fakeServer) tell(plural string, b []byte) {
+	f.history[plural] = append(f.history[plural], past{f.version, b})
 	for ch := range f.watchers[plural] {
 		ch <- b
 	}
@@ -251,12 +268,14 @@ func follow(t *testing.T, url string) (*View, *Zone, *buffer) {
 	t.Helper()
 	cfg := testConfig(t)
 	cfg.Endpoint = url
+	cfg.Scope, cfg.AllEndpoints = config.ScopeCluster, true
 	log := new(buffer)
 	v, err := Open(cfg, Options{Log: slog.New(slog.NewTextHandler(log, nil)), Now: testClock})
 	if err != nil {
 		t.Fatal(err)
 	}
 	v.retry = 5 * time.Millisecond
+	v.spread = 0
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { v.Run(ctx); close(done) }()
@@ -446,7 +465,7 @@ func TestWatchStartsLate(t *testing.T) {
 	v, z, _ := follow(t, f.URL)
 	await(t, "the first sync", v.Synced)
 	f.mu.Lock()
-	f.tell("services", []byte("{\"type\":\"MODIFIED\",\"object\":{\"kind\":\"Service\",\"apiVersion\":\"v1\",\"metadata\":[]}}\n"))
+	f.tell("services", []byte("{\"type\":\"MODIFIED\",\"object\":{\"kind\"]}\n"))
 	f.mu.Unlock()
 	await(t, "a new watch", func() bool { return f.requests("/services", "watch=true") > 3 })
 	if !resolves(t, z, x, "10.0.0.1") {

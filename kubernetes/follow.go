@@ -1,0 +1,437 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// Back-off between tries at an API server that doesn't answer, each lengthened at
+// random up to twofold so that the nodes of a cluster don't come back in step. It
+// starts under a second, because most gaps are a restart behind a load balancer,
+// and ends at half a minute: 5,000 nodes are then under 200 requests a second per
+// resource. A watch that has lasted for the most starts it anew.
+const (
+	backoffFirst = 800 * time.Millisecond
+	backoffMost  = 30 * time.Second
+)
+
+const (
+	// startSpread is what the first requests of a process are spread over, at
+	// random, so that a cluster that updates its agents, or gets its power back,
+	// doesn't ask for everything at one instant. Half would double the peak, double
+	// would be seen in how long a start takes.
+	startSpread = 500 * time.Millisecond
+	// watchSilence is how long a watch may deliver nothing. A healthy server sends a
+	// bookmark about once a minute. At half of it the second would only have to be
+	// late, on a server that is strained already, for all its nodes to come again;
+	// double is more than what the watch is asked to last.
+	watchSilence = 3 * time.Minute
+	// watchLasts is how long a watch is asked to last, at least; up to twice as long
+	// at random, as client-go has it: so watches spread over servers that
+	// come back. Half is twice the requests, double leaves them where they are for
+	// twenty minutes.
+	watchLasts = 5 * time.Minute
+	// endsEarly is how much before its time the end of a watch is still its time:
+	// the server's timer starts before ours, by a request's way. Ten times what it
+	// takes across a continent; more would hide servers that end watches.
+	endsEarly = 5 * time.Second
+)
+
+// metadataOnly asks for objects without spec and status.
+const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
+	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+var (
+	// errSilent ends a watch that neither ends nor delivers.
+	errSilent = errors.New("the server sends nothing, not even the bookmarks that it should once a minute")
+	// errEarly is a watch that the server ended before its time.
+	errEarly = errors.New("the server ends the watch early")
+	// errVersionless is a list or an event that nothing can be resumed from.
+	errVersionless = errors.New("the list has no resourceVersion")
+)
+
+// target is where a follower's objects go. Its methods are called one at a time,
+// and must not wait for another follower: all followers of a view share its
+// connection's window.
+type target interface {
+	// begin: a list starts. Objects put from now on are the list's until complete.
+	// A list that broke off is followed by another begin.
+	begin()
+	// put: the object is there in this version, and put's to keep. live: it comes
+	// from the watch, not from a list.
+	put(obj runtime.Object, live bool)
+	// drop: it is gone; obj is its last state, its resourceVersion that of the
+	// deletion.
+	drop(obj runtime.Object)
+	// complete: all of the list has been put; what wasn't is gone. version is the
+	// list's resourceVersion, 0 if that isn't a number.
+	complete(version uint64)
+}
+
+// follower keeps one set of objects up to date: it lists them, by a streamed list
+// where the server can, and then watches them. Each object goes to the target as
+// it arrives and is forgotten. Whatever breaks is resumed from the last version
+// seen, and listed again only if the server no longer knows that version. The
+// fields are set before run and then left alone.
+type follower struct {
+	client    rest.Interface
+	resource  resource
+	namespace string          // "" is all
+	labels    labels.Selector // nil or empty is all
+	fields    string          // a field selector, "" is all
+	metadata  bool            // ask for the objects' metadata only
+	example   func() runtime.Object
+	target    target
+	heard     func() // if not nil, called whenever the server says anything of the objects
+	log       *slog.Logger
+
+	retry   time.Duration // the first back-off; 0 is backoffFirst
+	spread  time.Duration // the first request waits for up to this; 0 is not at all
+	silence time.Duration // the longest silence of a watch; 0 is watchSilence
+
+	trouble trouble
+	version string // the last resourceVersion seen, "" if a list is due
+	// paged says that the server can't stream lists, pageOnce that it may not be
+	// able to.
+	paged, pageOnce bool
+}
+
+// run follows until ctx ends, and returns as soon as what it asked for is torn down.
+func (f *follower) run(ctx context.Context) {
+	f.trouble = trouble{log: f.log, resource: f.resource, namespace: f.namespace}
+	if f.retry == 0 {
+		f.retry = backoffFirst
+	}
+	if f.silence == 0 {
+		f.silence = watchSilence
+	}
+	if f.spread > 0 {
+		sleep(ctx, rand.N(f.spread))
+	}
+	for failed := 0; ctx.Err() == nil; {
+		start := time.Now()
+		verb, err := f.attempt(ctx)
+		if time.Since(start) > backoffMost {
+			failed = 0 // it worked for a while
+		}
+		if ctx.Err() != nil || f.settle(verb, err, failed > 0) {
+			continue
+		}
+		sleep(ctx, max(f.backoff(failed), asked(err)))
+		failed++
+	}
+}
+
+// attempt lists or watches once.
+func (f *follower) attempt(ctx context.Context) (verb string, err error) {
+	if f.version == "" && (f.paged || f.pageOnce) {
+		return "list", f.list(ctx)
+	}
+	return "watch", f.watch(ctx)
+}
+
+// settle takes in how a try ended, and reports whether the next may follow at once.
+// again says that the try before it failed too.
+func (f *follower) settle(verb string, err error, again bool) bool {
+	listing := f.version == ""
+	f.pageOnce = listing && f.pageOnce && err != nil
+	switch {
+	case err == nil:
+		return true
+	case listing && !f.paged && refused(err):
+		f.paged = true
+		return true
+	case listing && errors.Is(err, errSilent):
+		// A server from before streamed lists takes one for a watch, without end.
+		f.pageOnce = true
+	case expired(err), refused(err):
+		f.version = ""
+	}
+	// A connection breaks when a server restarts, which is no trouble if the next
+	// can be had; and what an expired version needs is a list.
+	if passes := errors.Is(err, errBroken) || errors.Is(err, errEarly) || expired(err); again || !passes {
+		f.trouble.report(verb, err)
+	}
+	return false
+}
+
+// asked is how long the server asks to be left alone.
+func asked(err error) time.Duration {
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return min(time.Duration(max(seconds, 0))*time.Second, backoffMost)
+}
+
+// backoff is how long to wait after so many failures before this one.
+func (f *follower) backoff(failed int) time.Duration {
+	if failed == 0 {
+		return rand.N(f.retry)
+	}
+	d := f.retry
+	for i := 1; i < failed && d < backoffMost; i++ {
+		d *= 2
+	}
+	d = min(d, backoffMost)
+	return d + rand.N(d)
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// refused reports whether the server doesn't take the request as it is.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
+		apierrors.IsNotAcceptable(err)
+}
+
+// expired reports whether the server can't go on from the version that it was
+// given: it is too old, or, on a server whose state was set back, too new.
+func expired(err error) bool {
+	return apierrors.IsGone(err) || apierrors.IsResourceExpired(err) ||
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+}
+
+// streamError is an error that came out of a request that was answered well.
+type streamError struct{ error }
+
+func (e streamError) Unwrap() error { return e.error }
+
+// request is a request for the follower's objects. It is not tried again inside of
+// client-go, which would wait without a word.
+func (f *follower) request(o *metav1.ListOptions) *rest.Request {
+	if f.labels != nil && !f.labels.Empty() {
+		o.LabelSelector = f.labels.String()
+	}
+	o.FieldSelector = f.fields
+	req := f.client.Get().Resource(f.resource.plural()).VersionedParams(o, metav1.ParameterCodec).MaxRetries(0)
+	if f.namespace != "" {
+		req.Namespace(f.namespace)
+	}
+	if f.metadata {
+		req.SetHeader("Accept", metadataOnly)
+	}
+	return req
+}
+
+// guard ends the context it gives with errSilent when it isn't told for as long as
+// f.silence that there was a sign of life. release must be called.
+func (f *follower) guard(ctx context.Context) (guarded context.Context, alive, release func()) {
+	guarded, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(f.silence, func() { cancel(errSilent) })
+	return guarded, func() { timer.Reset(f.silence) }, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
+// cause is err, or why ctx ended if that made it.
+func cause(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
+	}
+	return err
+}
+
+// list lists page by page.
+func (f *follower) list(ctx context.Context) error {
+	f.target.begin()
+	for p := (page{}); ; {
+		var err error
+		if p, err = f.page(ctx, p.token); err != nil {
+			return err
+		}
+		f.trouble.recovered(true)
+		if p.token != "" {
+			continue
+		}
+		if p.version == "" {
+			return errVersionless
+		}
+		f.complete(p.version)
+		return nil
+	}
+}
+
+// page asks for one page of a list.
+func (f *follower) page(ctx context.Context, token string) (page, error) {
+	guarded, _, release := f.guard(ctx)
+	defer release()
+	body, err := f.request(&metav1.ListOptions{Limit: pageLimit, Continue: token}).Stream(guarded)
+	if err != nil {
+		return page{}, cause(guarded, err)
+	}
+	defer body.Close()
+	p, err := f.form().readPage(body, func(obj runtime.Object) { f.put(obj, false) }, f.trouble.skip)
+	return p, cause(guarded, err)
+}
+
+func (f *follower) form() *form { return &form{example: f.example, metadata: f.metadata} }
+
+// complete notes that all of a list was put.
+func (f *follower) complete(version string) {
+	f.version = version
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		n = 0
+	}
+	f.target.complete(n)
+	f.say()
+}
+
+func (f *follower) say() {
+	if f.heard != nil {
+		f.heard()
+	}
+}
+
+// put hands an object on.
+func (f *follower) put(obj runtime.Object, live bool) {
+	if _, ok := obj.(*metav1.Status); ok {
+		f.trouble.skip(errors.New("it is a Status and no object"))
+		return
+	}
+	f.target.put(obj, live)
+}
+
+// watch watches from the last version on, or from a streamed list on if there is
+// none, until the stream ends. It is nil if that was its time.
+func (f *follower) watch(ctx context.Context) error {
+	lasts := watchLasts + rand.N(watchLasts)
+	seconds := int64(lasts / time.Second)
+	o := metav1.ListOptions{Watch: true, AllowWatchBookmarks: true, TimeoutSeconds: &seconds, ResourceVersion: f.version}
+	if f.version == "" {
+		whole := true
+		o.SendInitialEvents, o.ResourceVersionMatch = &whole, metav1.ResourceVersionMatchNotOlderThan
+	}
+	guarded, alive, release := f.guard(ctx)
+	defer release()
+	start := time.Now()
+	// A watch isn't held back by the client's rate, as nowhere in client-go.
+	body, err := f.request(&o).Throttle(nil).Stream(guarded)
+	if err != nil {
+		return cause(guarded, err)
+	}
+	defer body.Close()
+	f.trouble.recovered(false)
+	err = f.events(body, alive)
+	switch {
+	case !errors.Is(err, io.EOF):
+		return streamError{cause(guarded, err)}
+	case f.version == "" || time.Since(start) < lasts-endsEarly:
+		return streamError{errEarly}
+	}
+	return nil
+}
+
+// events reads the stream of a watch up to its end, io.EOF if that is a clean one.
+func (f *follower) events(body io.Reader, alive func()) error {
+	if f.version == "" {
+		f.target.begin()
+	}
+	s, err := openStream(body, f.form())
+	for err == nil {
+		var kind watch.EventType
+		var obj runtime.Object
+		kind, obj, err = s.next()
+		alive()
+		var lost unreadable
+		if errors.As(err, &lost) {
+			f.trouble.skip(err)
+			err = nil
+			continue
+		}
+		if err == nil {
+			err = f.event(kind, obj)
+		}
+	}
+	return err
+}
+
+// event takes in one event.
+func (f *follower) event(kind watch.EventType, obj runtime.Object) error {
+	if kind == watch.Error {
+		return fmt.Errorf("in the stream: %w", apierrors.FromObject(obj))
+	}
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		f.trouble.skip(fmt.Errorf("an event %q has a %T", kind, obj))
+		return nil
+	}
+	f.trouble.recovered(true)
+	f.say()
+	listing := f.version == ""
+	switch kind {
+	case watch.Added, watch.Modified:
+		f.target.put(obj, !listing)
+	case watch.Deleted:
+		f.target.drop(obj)
+	case watch.Bookmark:
+		if listing && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+			if o.GetResourceVersion() == "" {
+				return errVersionless
+			}
+			f.complete(o.GetResourceVersion())
+		}
+	default:
+		f.trouble.skip(fmt.Errorf("an event of the unknown type %q", kind))
+		return nil
+	}
+	// The objects of a list come in any order of their versions.
+	if v := o.GetResourceVersion(); !listing && v != "" {
+		f.version = v
+	}
+	return nil
+}
+
+// nodeWait is how long getNode may take: it is asked once, before the first list,
+// and a view without its zone works. Half would give up on a server under strain,
+// double would be seen in how long a start takes.
+const nodeWait = 2 * time.Second
+
+// zoneLabel is the label of a Node that names its topology zone.
+const zoneLabel = "topology.kubernetes.io/zone"
+
+// getNode asks core for the topology zone of the node of that name; "" without an
+// error is a node without one. It blocks for nodeWait at most.
+func getNode(ctx context.Context, core rest.Interface, name string) (zone string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, nodeWait)
+	defer cancel()
+	body, err := core.Get().Resource("nodes").Name(name).SetHeader("Accept", metadataOnly).MaxRetries(0).Stream(ctx)
+	if err != nil {
+		return "", fmt.Errorf("getting the node %s: %w", name, err)
+	}
+	defer body.Close()
+	data, err := io.ReadAll(io.LimitReader(body, maxFrame))
+	if err != nil {
+		return "", fmt.Errorf("getting the node %s: %w", name, err)
+	}
+	f := form{metadata: true, example: func() runtime.Object { return &metav1.PartialObjectMetadata{} }}
+	obj, err := f.read(data)
+	if err != nil {
+		return "", fmt.Errorf("getting the node %s: %w", name, err)
+	}
+	node, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return "", fmt.Errorf("getting the node %s: the answer is a %T", name, obj)
+	}
+	return node.Labels[zoneLabel], nil
+}

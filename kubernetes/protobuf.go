@@ -1,0 +1,80 @@
+package kubernetes
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// errProtobuf is a message that ends in the middle of a field or has a field of no
+// known wire type.
+var errProtobuf = errors.New("not a protobuf message")
+
+// fields walks over the fields of a protobuf message in place. Set rest to the
+// message, call next until it is false, and look at err then.
+type fields struct {
+	rest   []byte
+	number int    // of the field that next found
+	value  uint64 // of a varint, 0 for other types
+	data   []byte // of a length-delimited field, within the message; nil for other types
+	whole  []byte // the field with its tag
+	err    error
+}
+
+// The wire types of protobuf. Groups, 3 and 4, are of no message of Kubernetes.
+const (
+	varint    = 0
+	fixed64   = 1
+	delimited = 2
+	fixed32   = 5
+)
+
+// next moves on to the next field and reports whether there is one.
+func (f *fields) next() bool {
+	if len(f.rest) == 0 || f.err != nil {
+		return false
+	}
+	start := f.rest
+	tag, ok := f.uvarint()
+	f.number, f.value, f.data = int(tag>>3), 0, nil
+	switch {
+	case !ok || tag>>3 == 0 || tag>>3 > 1<<29-1:
+		ok = false
+	case tag&7 == varint:
+		f.value, ok = f.uvarint()
+	case tag&7 == fixed64:
+		_, ok = f.take(8)
+	case tag&7 == fixed32:
+		_, ok = f.take(4)
+	case tag&7 == delimited:
+		var n uint64
+		if n, ok = f.uvarint(); ok {
+			f.data, ok = f.take(n)
+		}
+	default:
+		ok = false
+	}
+	if !ok {
+		f.err = errProtobuf
+		return false
+	}
+	f.whole = start[:len(start)-len(f.rest)]
+	return true
+}
+
+func (f *fields) uvarint() (uint64, bool) {
+	v, n := binary.Uvarint(f.rest)
+	if n <= 0 {
+		return 0, false
+	}
+	f.rest = f.rest[n:]
+	return v, true
+}
+
+func (f *fields) take(n uint64) ([]byte, bool) {
+	if n > uint64(len(f.rest)) {
+		return nil, false
+	}
+	b := f.rest[:n:n]
+	f.rest = f.rest[n:]
+	return b, true
+}

@@ -1,0 +1,138 @@
+package kubernetes
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+)
+
+// What a connection to the API server may hold back and how its death is noticed.
+const (
+	// connWindow is how much a server may send ahead of the sinks on all streams
+	// of a connection together, streamWindow on one of them. Go's own are 1 GiB
+	// and 4 MiB: a first list would then lie in memory whole while the sinks are
+	// behind. Half of a stream's would be under what a server 20 ms away can send at
+	// 10 MB/s, twice the connection's would be a tenth of a small view.
+	connWindow   = 2 << 20
+	streamWindow = 512 << 10
+	// pingAfter of silence a ping is sent, and the connection is given up when
+	// nothing comes within pingWait. They are client-go's: half would ping each
+	// idle watch between two of its bookmarks twice, double would hide a dead server
+	// for a minute and a half.
+	pingAfter = 30 * time.Second
+	pingWait  = 15 * time.Second
+	// idleMost closes a connection without a request. A view always has a watch
+	// open, so that only one that was replaced is idle; half or double is as good.
+	idleMost = 90 * time.Second
+	// dialMost is for the TCP handshake and for the TLS handshake: three lost packets in
+	// a row still fit, and double would be no sooner than the back-off's end.
+	dialMost = 10 * time.Second
+)
+
+// connection is one view's own transport to its API server. client-go would share
+// one among all views of the same credentials, with windows that fit a controller
+// and not an agent on each node. It is made anew, with what the files of the
+// credentials hold by then, when the server's certificate can't be verified or the
+// server doesn't know the client any more. Safe for concurrent use.
+type connection struct {
+	config *rest.Config
+
+	mu      sync.Mutex
+	current *http.Transport
+}
+
+// connect prepares a connection; it opens none.
+func connect(c *rest.Config) (*connection, error) {
+	conn := &connection{config: c}
+	var err error
+	conn.current, err = conn.build()
+	return conn, err
+}
+
+func (c *connection) build() (*http.Transport, error) {
+	conf, err := c.config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	tlsConfig, err := transport.TLSConfigFor(conf)
+	if err != nil {
+		return nil, err
+	}
+	dial := (&net.Dialer{Timeout: dialMost}).DialContext
+	if conf.DialHolder != nil {
+		dial = conf.DialHolder.Dial
+	}
+	proxy := conf.Proxy
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment
+	}
+	return &http.Transport{
+		Proxy:               proxy,
+		DialContext:         dial,
+		TLSClientConfig:     tlsConfig,
+		TLSHandshakeTimeout: dialMost,
+		IdleConnTimeout:     idleMost,
+		DisableCompression:  conf.DisableCompression,
+		ForceAttemptHTTP2:   true,
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			SendPingTimeout:               pingAfter,
+			PingTimeout:                   pingWait,
+		},
+	}, nil
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	t := c.current
+	c.mu.Unlock()
+	resp, err := t.RoundTrip(req)
+	var unverified *tls.CertificateVerificationError
+	if errors.As(err, &unverified) || err == nil && resp.StatusCode == http.StatusUnauthorized {
+		c.renew(t)
+	}
+	return resp, err
+}
+
+// renew replaces old, if that has not happened already. What runs on old goes on.
+// Credentials that can't be read leave it as it is: the files may be half written.
+func (c *connection) renew(old *http.Transport) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != old {
+		return
+	}
+	if t, err := c.build(); err == nil {
+		c.current = t
+		old.CloseIdleConnections()
+	}
+}
+
+// close ends the connections that no request is on.
+func (c *connection) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current.CloseIdleConnections()
+}
+
+// client gives the HTTP client that logs in over c.
+func (c *connection) client() (*http.Client, error) {
+	conf, err := c.config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	rt, err := transport.HTTPWrappersForConfig(conf, c)
+	if err != nil {
+		return nil, fmt.Errorf("wrapping the transport: %w", err)
+	}
+	return &http.Client{Transport: rt}, nil
+}
