@@ -156,7 +156,7 @@ func (f *follower) settle(verb string, err error, again bool) bool {
 		return true
 	case listing && errors.Is(err, errSilent):
 		// A server from before streamed lists takes one for a watch, without end.
-		f.pageOnce = true
+		f.pageOnce = !f.pageOnce
 	case expired(err), refused(err):
 		f.version = ""
 	}

@@ -221,7 +221,7 @@ func (s *stream) frame() ([]byte, error) {
 	_, _ = s.in.Discard(len(head)) // it is in the buffer
 	if n > maxFrame {
 		if _, err := io.CopyN(io.Discard, s.in, int64(n)); err != nil {
-			return nil, fmt.Errorf("a frame of %d bytes, more than any object has: %w", n, err)
+			return nil, fmt.Errorf("a frame of %d bytes, more than any object has: %w", n, noEOF(err))
 		}
 		return nil, unreadable{fmt.Errorf("it has %d bytes, the most is %d", n, maxFrame)}
 	}
