@@ -263,6 +263,12 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
+// hasten makes the pauses of a view's followers short.
+func hasten(v *View) {
+	v.retry = 5 * time.Millisecond
+	v.spread = 0
+}
+
 // follow opens a view of the server at url and runs it until the test ends.
 func follow(t *testing.T, url string) (*View, *Zone, *buffer) {
 	t.Helper()
@@ -274,8 +280,7 @@ func follow(t *testing.T, url string) (*View, *Zone, *buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.retry = 5 * time.Millisecond
-	v.spread = 0
+	hasten(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { v.Run(ctx); close(done) }()

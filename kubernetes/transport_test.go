@@ -1,0 +1,168 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// secure makes f a server of HTTP/2 that counts its connections, and gives a
+// kubeconfig for it.
+func (f *fakeServer) secure(t *testing.T) (kubeconfig string, connections func() (open, all int)) {
+	t.Helper()
+	var mu sync.Mutex
+	open, all := map[net.Conn]bool{}, 0
+	s := httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
+	s.EnableHTTP2 = true
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Config.ConnState = func(c net.Conn, state http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch state {
+		case http.StateNew:
+			open[c] = true
+			all++
+		case http.StateClosed:
+			delete(open, c)
+		default:
+		}
+	}
+	s.StartTLS()
+	t.Cleanup(func() {
+		f.disconnect()
+		s.Close()
+	})
+	kubeconfig = filepath.Join(t.TempDir(), "config")
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	writeFile(t, ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	writeFile(t, kubeconfig, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority": %q}}],
+		"users": [{"name": "u", "user": {"token": "t"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, s.URL, ca))
+	return kubeconfig, func() (int, int) {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(open), all
+	}
+}
+
+func writeFile(t *testing.T, path string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runView opens a view by a kubeconfig and runs it until end is called.
+func runView(t *testing.T, kubeconfig string) (v *View, end func()) {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.Kubeconfig = kubeconfig
+	v, err := Open(cfg, Options{Now: testClock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hasten(v)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { v.Run(ctx); close(done) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	t.Cleanup(end)
+	return v, end
+}
+
+// Each view has one connection, for all its watches, and closes it at its end.
+func TestConnectionPerView(t *testing.T) {
+	f := newFakeServer(t)
+	kubeconfig, connections := f.secure(t)
+	one, endOne := runView(t, kubeconfig)
+	two, endTwo := runView(t, kubeconfig)
+	await(t, "both views", func() bool { return one.Synced() && two.Synced() })
+	// Watches that start at the same instant dial each; one connection is kept.
+	await(t, "two connections", func() bool { open, _ := connections(); return open == 2 })
+	endOne()
+	await(t, "one connection to close", func() bool { open, _ := connections(); return open == 1 })
+	endTwo()
+	await(t, "the other to close", func() bool { open, _ := connections(); return open == 0 })
+}
+
+// A client that the server no longer knows comes with a new connection, and with
+// what its files say by then.
+func TestConnectionRenewed(t *testing.T) {
+	f := newFakeServer(t)
+	kubeconfig, connections := f.secure(t)
+	v, _ := runView(t, kubeconfig)
+	await(t, "the view", v.Synced)
+	f.setFail(func(*http.Request) (int, metav1.StatusReason) {
+		if _, all := connections(); all < 2 {
+			return http.StatusUnauthorized, metav1.StatusReasonUnauthorized
+		}
+		return 0, ""
+	})
+	f.disconnect()
+	await(t, "another connection", func() bool { _, all := connections(); return all >= 2 })
+	f.put(makeService("default", "x", "10.0.0.1"))
+	await(t, "a new service", func() bool { return v.Stats().Services == 1 })
+}
+
+// A server whose certificate is of another authority is believed as soon as the
+// file names that.
+func TestConnectionNewAuthority(t *testing.T) {
+	f := newFakeServer(t)
+	kubeconfig, connections := f.secure(t)
+	cfg := testConfig(t)
+	cfg.Kubeconfig = kubeconfig
+	rc, err := restConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right, err := os.ReadFile(rc.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, rc.CAFile, otherAuthority(t))
+	v, _ := runView(t, kubeconfig)
+	await(t, "two refused connections", func() bool { _, all := connections(); return all >= 2 })
+	if v.Synced() {
+		t.Error("a server is believed that can't be verified")
+	}
+	writeFile(t, rc.CAFile, right)
+	await(t, "the view", v.Synced)
+}
+
+// otherAuthority is the certificate of an authority that nobody knows, in PEM.
+func otherAuthority(t *testing.T) []byte {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
