@@ -70,11 +70,13 @@ type target interface {
 	// begin: a list starts. Objects put from now on are the list's until complete.
 	// A list that broke off is followed by another begin.
 	begin()
-	// put: the object is there in this version, and put's to keep. live: it comes
-	// from the watch, not from a list.
+	// put: the object is there in this version. live: it comes from the watch, not
+	// from a list. obj, with the maps and slices in it, is valid until put returns;
+	// its strings may be kept. An EndpointSlice has only what DNS needs (see
+	// scratch).
 	put(obj runtime.Object, live bool)
 	// drop: it is gone; obj is its last state, its resourceVersion that of the
-	// deletion.
+	// deletion, valid as for put.
 	drop(obj runtime.Object)
 	// complete: all of the list has been put; what wasn't is gone. version is the
 	// list's resourceVersion, 0 if that isn't a number.
@@ -146,26 +148,42 @@ func (f *follower) attempt(ctx context.Context) (verb string, err error) {
 // settle takes in how a try ended, and reports whether the next may follow at once.
 // again says that the try before it failed too.
 func (f *follower) settle(verb string, err error, again bool) bool {
-	listing := f.version == ""
-	f.pageOnce = listing && f.pageOnce && err != nil
-	switch {
-	case err == nil:
+	if err == nil {
+		f.pageOnce = false
 		return true
-	case listing && !f.paged && refused(err):
-		f.paged = true
-		return true
-	case listing && errors.Is(err, errSilent):
-		// A server from before streamed lists takes one for a watch, without end.
-		f.pageOnce = !f.pageOnce
-	case expired(err), refused(err):
-		f.version = ""
 	}
-	// A connection breaks when a server restarts, which is no trouble if the next
-	// can be had; and what an expired version needs is a list.
-	if passes := errors.Is(err, errBroken) || errors.Is(err, errEarly) || expired(err); again || !passes {
+	if f.version != "" {
+		if expired(err) || refused(err) {
+			f.version = ""
+		}
+	} else if f.otherWay(err) {
+		return true
+	}
+	if again || !passes(err) {
 		f.trouble.report(verb, err)
 	}
 	return false
+}
+
+// otherWay decides, after a list that failed, how the next is asked for, and
+// reports whether that is known to be better.
+func (f *follower) otherWay(err error) bool {
+	if !f.paged && refused(err) {
+		f.paged = true
+		return true
+	}
+	if errors.Is(err, errSilent) {
+		// A server from before streamed lists takes one for a watch, without end.
+		f.pageOnce = !f.pageOnce
+	}
+	return false
+}
+
+// passes reports whether err is none that an operator must know of, if the next
+// try goes well: a connection breaks when a server restarts, and what an expired
+// version needs is a list.
+func passes(err error) bool {
+	return errors.Is(err, errBroken) || errors.Is(err, errEarly) || expired(err)
 }
 
 // asked is how long the server asks to be left alone.
@@ -259,15 +277,11 @@ func (f *follower) list(ctx context.Context) error {
 		if p, err = f.page(ctx, p.token); err != nil {
 			return err
 		}
-		f.trouble.recovered(true)
+		f.alive()
 		if p.token != "" {
 			continue
 		}
-		if p.version == "" {
-			return errVersionless
-		}
-		f.complete(p.version)
-		return nil
+		return f.complete(p.version)
 	}
 }
 
@@ -287,17 +301,22 @@ func (f *follower) page(ctx context.Context, token string) (page, error) {
 func (f *follower) form() *form { return &form{example: f.example, metadata: f.metadata} }
 
 // complete notes that all of a list was put.
-func (f *follower) complete(version string) {
+func (f *follower) complete(version string) error {
+	if version == "" {
+		return errVersionless
+	}
 	f.version = version
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
 		n = 0
 	}
 	f.target.complete(n)
-	f.say()
+	return nil
 }
 
-func (f *follower) say() {
+// alive notes that the server said something of the objects.
+func (f *follower) alive() {
+	f.trouble.recovered(true)
 	if f.heard != nil {
 		f.heard()
 	}
@@ -347,7 +366,9 @@ func (f *follower) events(body io.Reader, alive func()) error {
 	if f.version == "" {
 		f.target.begin()
 	}
-	s, err := openStream(body, f.form())
+	form := f.form()
+	defer form.end()
+	s, err := openStream(body, form)
 	for err == nil {
 		var kind watch.EventType
 		var obj runtime.Object
@@ -376,8 +397,7 @@ func (f *follower) event(kind watch.EventType, obj runtime.Object) error {
 		f.trouble.skip(fmt.Errorf("an event %q has a %T", kind, obj))
 		return nil
 	}
-	f.trouble.recovered(true)
-	f.say()
+	f.alive()
 	listing := f.version == ""
 	switch kind {
 	case watch.Added, watch.Modified:
@@ -385,11 +405,8 @@ func (f *follower) event(kind watch.EventType, obj runtime.Object) error {
 	case watch.Deleted:
 		f.target.drop(obj)
 	case watch.Bookmark:
-		if listing && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-			if o.GetResourceVersion() == "" {
-				return errVersionless
-			}
-			f.complete(o.GetResourceVersion())
+		if listing {
+			return f.bookmark(o)
 		}
 	default:
 		f.trouble.skip(fmt.Errorf("an event of the unknown type %q", kind))
@@ -400,6 +417,15 @@ func (f *follower) event(kind watch.EventType, obj runtime.Object) error {
 		f.version = v
 	}
 	return nil
+}
+
+// bookmark takes in one that comes before the list is complete: it may say that it
+// is.
+func (f *follower) bookmark(o metav1.Object) error {
+	if o.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
+		return nil
+	}
+	return f.complete(o.GetResourceVersion())
 }
 
 // nodeWait is how long getNode may take: it is asked once, before the first list,
@@ -425,6 +451,7 @@ func getNode(ctx context.Context, core rest.Interface, name string) (zone string
 		return "", fmt.Errorf("getting the node %s: %w", name, err)
 	}
 	f := form{metadata: true, example: func() runtime.Object { return &metav1.PartialObjectMetadata{} }}
+	f.begin()
 	obj, err := f.read(data)
 	if err != nil {
 		return "", fmt.Errorf("getting the node %s: %w", name, err)

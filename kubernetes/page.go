@@ -26,7 +26,8 @@ type page struct {
 }
 
 // readPage reads a part of a list and hands each of its objects to put, and each
-// that can't be read to skip. The objects are put's own.
+// that can't be read to skip. The objects are valid while put runs, their strings for
+// longer.
 func (f *form) readPage(body io.Reader, put func(runtime.Object), skip func(error)) (page, error) {
 	data, err := io.ReadAll(io.LimitReader(body, maxPage+1))
 	switch {
@@ -35,6 +36,8 @@ func (f *form) readPage(body io.Reader, put func(runtime.Object), skip func(erro
 	case len(data) > maxPage:
 		return page{}, fmt.Errorf("a page of a list has more than %d bytes", maxPage)
 	}
+	f.begin()
+	defer f.end()
 	keep := func(obj runtime.Object, err error) {
 		if err != nil {
 			skip(err)

@@ -16,7 +16,6 @@ type fields struct {
 	number int    // of the field that next found
 	value  uint64 // of a varint, 0 for other types
 	data   []byte // of a length-delimited field, within the message; nil for other types
-	whole  []byte // the field with its tag
 	err    error
 }
 
@@ -33,35 +32,39 @@ func (f *fields) next() bool {
 	if len(f.rest) == 0 || f.err != nil {
 		return false
 	}
-	start := f.rest
 	tag, ok := f.uvarint()
 	f.number, f.value, f.data = int(tag>>3), 0, nil
-	switch {
-	case !ok || tag>>3 == 0 || tag>>3 > 1<<29-1:
-		ok = false
-	case tag&7 == varint:
+	if !ok || tag>>3 == 0 || tag>>3 > 1<<29-1 || !f.content(tag&7) {
+		f.err = errProtobuf
+		return false
+	}
+	return true
+}
+
+// content reads what follows the tag of a field of that wire type.
+func (f *fields) content(wireType uint64) (ok bool) {
+	switch wireType {
+	case varint:
 		f.value, ok = f.uvarint()
-	case tag&7 == fixed64:
+	case fixed64:
 		_, ok = f.take(8)
-	case tag&7 == fixed32:
+	case fixed32:
 		_, ok = f.take(4)
-	case tag&7 == delimited:
+	case delimited:
 		var n uint64
 		if n, ok = f.uvarint(); ok {
 			f.data, ok = f.take(n)
 		}
-	default:
-		ok = false
 	}
-	if !ok {
-		f.err = errProtobuf
-		return false
-	}
-	f.whole = start[:len(start)-len(f.rest)]
-	return true
+	return ok
 }
 
 func (f *fields) uvarint() (uint64, bool) {
+	if len(f.rest) > 0 && f.rest[0] < 0x80 { // as most tags and lengths are
+		v := f.rest[0]
+		f.rest = f.rest[1:]
+		return uint64(v), true
+	}
 	v, n := binary.Uvarint(f.rest)
 	if n <= 0 {
 		return 0, false
@@ -77,4 +80,11 @@ func (f *fields) take(n uint64) ([]byte, bool) {
 	b := f.rest[:n:n]
 	f.rest = f.rest[n:]
 	return b, true
+}
+
+// fail ends the walk with err, unless that is nil.
+func (f *fields) fail(err error) {
+	if err != nil {
+		f.err = err
+	}
 }

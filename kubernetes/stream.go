@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,10 +23,6 @@ const (
 	// more than 3 MiB, and JSON is at most about twice as long as protobuf; double
 	// would be a quarter of a small view's memory.
 	maxFrame = 8 << 20
-	// keptFrame is the largest buffer that a stream keeps for the next event: all
-	// but the rarest slice of 100 endpoints fits. An agent may have forty streams,
-	// so that double would be MiBs; half would be made anew for every large slice.
-	keptFrame = 64 << 10
 	// readAhead is what a stream reads at once: a Service and its envelope. Double
 	// costs each idle stream as much again, half splits most reads.
 	readAhead = 4 << 10
@@ -37,12 +35,32 @@ var errBroken = errors.New("the connection broke")
 // follows can be.
 type unreadable struct{ error }
 
-// form is what objects of one kind look like. The zero value is none.
+// form is what objects of one kind look like, and what they are read with. Its
+// streams and lists may be read one after the other, not at once.
 type form struct {
 	example func() runtime.Object
 	// metadata says that the server was asked for the objects' metadata only. One
 	// that doesn't know how may send them whole, in JSON.
 	metadata bool
+	// idle are scratches, nil or of this type, that the garbage collector takes when
+	// nothing was read for a while. An agent may have forty streams, and most of them
+	// are silent most of the time.
+	idle sync.Pool
+	now  *scratch // in use
+}
+
+// begin gets hold of a scratch, end lets it go, and with it the objects read since.
+func (f *form) begin() {
+	if f.now, _ = f.idle.Get().(*scratch); f.now == nil {
+		f.now = new(scratch)
+	}
+}
+
+func (f *form) end() {
+	if f.now != nil {
+		f.idle.Put(f.now)
+		f.now = nil
+	}
 }
 
 // protobufObject is an object that reads itself from a protobuf message.
@@ -55,9 +73,10 @@ type protobufObject interface {
 // object's own message follows.
 const protobufMagic = "k8s\x00"
 
-// read makes an object of data, in protobuf or JSON. It shares no memory with
-// data. A metav1.Status is returned as it is; other kinds than the form's are
-// unreadable.
+// read makes an object of data, in protobuf or JSON, between begin and end. Its
+// strings share no memory with data and may be kept; the rest of it is valid up to
+// the next read. A metav1.Status is returned as it is; other kinds than the form's
+// are unreadable.
 func (f *form) read(data []byte) (runtime.Object, error) {
 	if message, ok := bytes.CutPrefix(data, []byte(protobufMagic)); ok {
 		kind, raw, err := envelope(message)
@@ -89,7 +108,7 @@ func (f *form) readProtobuf(kind string, message []byte) (runtime.Object, error)
 	if !ok {
 		return nil, unreadable{fmt.Errorf("a %s can't come as protobuf", kind)}
 	}
-	if err := p.Unmarshal(message); err != nil {
+	if obj, err = f.now.read(message, p); err != nil {
 		return nil, unreadable{err}
 	}
 	return obj, nil
@@ -135,7 +154,6 @@ type stream struct {
 	form *form
 	in   *bufio.Reader
 	json bool
-	buf  []byte
 }
 
 // openStream waits for the first byte of body, which says what form the events
@@ -151,12 +169,15 @@ func openStream(body io.Reader, f *form) (*stream, error) {
 	return s, nil
 }
 
-// next waits for the next event. The object is the caller's. The error is io.EOF at
-// the end of the stream, unreadable if only this event is lost, and final else.
+// next waits for the next event. The object is valid until the next call, its
+// strings for longer. The error is io.EOF at the end of the stream, unreadable if
+// only this event is lost, and final else.
 func (s *stream) next() (watch.EventType, runtime.Object, error) {
-	if cap(s.buf) > keptFrame {
-		s.buf = nil
+	s.form.end()
+	if _, err := s.in.Peek(1); err != nil {
+		return "", nil, broken(err)
 	}
+	s.form.begin()
 	read := s.frame
 	if s.json {
 		read = s.line
@@ -212,10 +233,7 @@ func watchEvent(frame []byte) (kind watch.EventType, object []byte, err error) {
 func (s *stream) frame() ([]byte, error) {
 	head, err := s.in.Peek(4)
 	if err != nil {
-		if len(head) == 0 {
-			return nil, broken(err)
-		}
-		return nil, broken(io.ErrUnexpectedEOF)
+		return nil, broken(noEOF(err))
 	}
 	n := binary.BigEndian.Uint32(head)
 	_, _ = s.in.Discard(len(head)) // it is in the buffer
@@ -225,38 +243,40 @@ func (s *stream) frame() ([]byte, error) {
 		}
 		return nil, unreadable{fmt.Errorf("it has %d bytes, the most is %d", n, maxFrame)}
 	}
-	if int(n) > cap(s.buf) {
-		s.buf = make([]byte, max(int(n), readAhead))
+	now := s.form.now
+	now.frame = now.frame[:0]
+	for left := int(n); left > 0; {
+		// The buffer grows with what has come, not with what is announced.
+		have := len(now.frame)
+		part := min(left, max(have, cap(now.frame)-have, readAhead))
+		now.frame = slices.Grow(now.frame, part)[:have+part]
+		if _, err := io.ReadFull(s.in, now.frame[have:]); err != nil {
+			return nil, broken(noEOF(err))
+		}
+		left -= part
 	}
-	data := s.buf[:n]
-	if _, err := io.ReadFull(s.in, data); err != nil {
-		return nil, broken(noEOF(err))
-	}
-	return data, nil
+	return now.frame, nil
 }
 
 // line reads one event up to its newline, which the API server writes behind each.
 // It is valid until the next.
 func (s *stream) line() ([]byte, error) {
-	s.buf = s.buf[:0]
+	now := s.form.now
+	now.frame = now.frame[:0]
 	for n := 0; ; {
 		part, err := s.in.ReadSlice('\n')
 		n += len(part)
 		if n <= maxFrame {
-			s.buf = append(s.buf, part...)
-		} else {
-			s.buf = nil
+			now.frame = append(now.frame, part...)
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-		case err != nil && n > 0:
-			return nil, broken(noEOF(err))
 		case err != nil:
-			return nil, broken(err)
+			return nil, broken(noEOF(err))
 		case n > maxFrame:
 			return nil, unreadable{fmt.Errorf("it has %d bytes, the most is %d", n, maxFrame)}
 		default:
-			return s.buf, nil
+			return now.frame, nil
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -243,30 +242,6 @@ func typed(o metav1.Object) string {
 		return "endpointslices"
 	}
 	panic(fmt.Sprintf("no resource for %T", o))
-}
-
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-// hasten makes the pauses of a view's followers short.
-func hasten(v *View) {
-	v.retry = 5 * time.Millisecond
-	v.spread = 0
 }
 
 // follow opens a view of the server at url and runs it until the test ends.
