@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"time"
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -51,6 +52,8 @@ const (
 	// alias: the reply holds a CNAME out of the cluster, whose target must be
 	// resolved, which may take a while.
 	alias
+	// await: the view of the cluster has to get what the answer hangs on.
+	await
 )
 
 // answer is the query path, up to where it would have to wait. It reads in the
@@ -58,13 +61,10 @@ const (
 //
 //  1. What isn't a question of the Internet class in EDNS version 0 is an error.
 //  2. The longest zone that the name is in says who answers; none is REFUSED.
-//  3. Names written down by hand (hosts) go first, then the cluster's own names,
-//     then what the cache holds.
-//  4. All else is asked of the zone's upstreams, by [Routes.complete].
+//  3. The zone's own sources come first (see [Zone.resolve]).
+//  4. All else takes waiting, and is for [Routes.complete].
 //
 // Each step either writes the whole reply or leaves it as it was.
-//
-//nolint:gocyclo // the order of resolution is worth seeing in one piece
 func (rt *Routes) answer(x *exchange) step {
 	q, r := &x.q, &x.r
 	x.zone = rt.dropped
@@ -83,13 +83,25 @@ func (rt *Routes) answer(x *exchange) step {
 	}
 	x.zone = z
 	q.UDPSize = min(q.UDPSize, z.maxSize())
-	switch {
-	case z.Loop.sees(q):
+	if z.Loop.sees(q) {
 		r.Fail(wire.ServFail)
 		return done
-	case z.Hosts != nil && z.Hosts.Answer(q, r):
+	}
+	return z.resolve(x)
+}
+
+// resolve asks what needs no waiting, one after the other: names written down by
+// hand (hosts), the names that the cluster's Services have outside of it, the
+// cluster's own names, and what the cache holds. What none of them has is for the
+// zone's upstreams.
+func (z *Zone) resolve(x *exchange) step {
+	q, r := &x.q, &x.r
+	if z.Hosts != nil && z.Hosts.Answer(q, r) {
 		x.source = fromHosts
 		return done
+	}
+	if at, ok := z.external(x); ok {
+		return at
 	}
 	if at, ok := z.cluster(x); ok {
 		return at
@@ -105,9 +117,32 @@ func (rt *Routes) answer(x *exchange) step {
 	return ask
 }
 
+// external is the step of the names that Services have outside of the cluster; ok is
+// false if it leaves the query to those behind it. No other server need know these
+// names, so what the view does not hold it has to get.
+func (z *Zone) external(x *exchange) (at step, ok bool) {
+	if z.External == nil {
+		return done, false
+	}
+	switch z.External.Answer(&x.q, &x.r) {
+	case kubernetes.Answered, kubernetes.Refused:
+		x.source = fromExternal
+		return done, true
+	case kubernetes.NotSynced:
+		x.r.Fail(wire.ServFail)
+		return done, true
+	case kubernetes.Elsewhere:
+		x.source, x.missing = fromExternal, z.External
+		return await, true
+	case kubernetes.NotMine, kubernetes.Alias:
+	}
+	return done, false
+}
+
 // cluster is the step of the cluster's own names; ok is false if it leaves the
-// query to those behind it: the upstreams may know what the view does not know,
-// or not yet.
+// query to those behind it. What the view does not hold, or not yet, the cluster's
+// own DNS knows; any other server would say that there is no such name, and the
+// cache would keep it.
 func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 	if z.Cluster == nil {
 		return done, false
@@ -115,14 +150,30 @@ func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 	outcome, target := z.Cluster.Answer(&x.q, &x.r)
 	switch outcome {
 	case kubernetes.Answered, kubernetes.Refused:
-		x.source = fromCluster
+		x.source, x.ordered = fromCluster, z.Ordered
 		return done, true
 	case kubernetes.Alias:
 		x.source, x.target = fromCluster, target
 		return alias, true
-	case kubernetes.NotMine, kubernetes.NotSynced:
+	case kubernetes.NotSynced:
+		if !z.asksCluster(&x.q) {
+			x.r.Fail(wire.ServFail)
+			return done, true
+		}
+	case kubernetes.Elsewhere:
+		if !z.asksCluster(&x.q) {
+			x.source, x.missing = fromCluster, z.Cluster
+			return await, true
+		}
+	case kubernetes.NotMine:
 	}
 	return done, false
+}
+
+// asksCluster reports whether q would be forwarded to the cluster's own DNS.
+func (z *Zone) asksCluster(q *wire.Query) bool {
+	p := z.upstreams(q)
+	return p != nil && z.ClusterDNS != nil && z.ClusterDNS(p)
 }
 
 // upstreams is the first pool that takes q's name, nil if there is none.
@@ -158,8 +209,8 @@ func (rt *Routes) match(q *wire.Query) *Zone {
 	return rt.zones[wire.Root]
 }
 
-// complete is the rest of the path, where it may wait: for the upstreams, and
-// for what an alias points to. The reply is complete when it returns, whatever
+// complete is the rest of the path, where it may wait: for the upstreams, for what
+// an alias points to, and for the view of the cluster. The reply is complete when it returns, whatever
 // it returns; the error is why it is a SERVFAIL or a REFUSED.
 func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 	switch at {
@@ -168,6 +219,8 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 		return x.zone.forward(ctx, x)
 	case alias:
 		return rt.chase(ctx, x)
+	case await:
+		return rt.await(ctx, x)
 	default:
 		return nil
 	}
@@ -223,4 +276,33 @@ func (rt *Routes) chase(ctx context.Context, x *exchange) error {
 		return err
 	}
 	return x.r.AppendAnswers(sub.r.Finish(wire.MaxMessage))
+}
+
+// viewTime is how long a query waits for the view of the cluster. What it waits for
+// is the list of one namespace, some tens of milliseconds; an API server under load
+// is expected to have given it within a second. With half of it a node's first
+// queries in a cluster that starts would fail; with twice as much the reply is late
+// for clients that ask again after five seconds, and can't tell why there was none.
+const viewTime = 2 * time.Second
+
+// errView is why a query failed that needs more of the cluster than is in view.
+var errView = errors.New("the view of the cluster did not get the objects that the answer hangs on")
+
+// await waits until the view has what the answer hangs on, and then answers anew.
+func (rt *Routes) await(ctx context.Context, x *exchange) error {
+	limited, cancel := context.WithTimeout(ctx, viewTime)
+	defer cancel()
+	if err := x.missing.Await(limited, &x.q); err != nil {
+		x.r.Fail(wire.ServFail)
+		return fmt.Errorf("%w: %w", errView, err)
+	}
+	came := x.start
+	x.start = clock.Now() // what the cache holds has grown older meanwhile
+	at := x.zone.resolve(x)
+	x.start = came
+	if at == await {
+		x.r.Fail(wire.ServFail)
+		return errView
+	}
+	return rt.complete(ctx, x, at)
 }

@@ -18,6 +18,7 @@ type source uint8
 const (
 	fromServer source = iota // the path itself: REFUSED, BADVERS, a SERVFAIL
 	fromHosts
+	fromExternal
 	fromCluster
 	fromCache
 	fromForward
@@ -26,7 +27,7 @@ const (
 
 // sourceNames are the plugin label's values: CoreDNS's names of what does the
 // same there.
-var sourceNames = [sources]string{"", "hosts", "kubernetes", "cache", "forward"}
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward"}
 
 // Stats counts the queries of one zone on one address. Counting takes no label
 // look-up and no atomic addition: each reader has counters of its own, under a

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -19,22 +20,29 @@ import (
 // of the path, nil where the server block does not have them. The steps may be
 // shared between zones; the counters are the zone's own.
 type Zone struct {
-	Name    wire.Name
-	Hosts   *hosts.Table
-	Cluster *kubernetes.Zone
+	Name  wire.Name
+	Hosts *hosts.Table
 	// External are the names under which the cluster's Services are reached from
 	// outside.
-	External *kubernetes.External
+	External External
+	Cluster  Cluster
 	// Search finishes the search paths of clients.
 	Search *Search
 	Cache  *cache.Cache
 	// Forward are the pools to forward to; the first that takes a name gets it.
 	Forward []*upstream.Pool
-	Loop    *Loop
+	// ClusterDNS reports whether p, one of Forward, leads to the cluster's own DNS,
+	// which knows what a view does not hold. It is called for every query that needs
+	// to know, by all readers at once. nil: none does.
+	ClusterDNS func(p *upstream.Pool) bool
+	Loop       *Loop
 	// Bufsize caps the payload size of EDNS clients, in bytes; 0 is no cap.
 	Bufsize uint16
 	// Shuffle puts the addresses of answers in random order.
 	Shuffle bool
+	// Ordered says that the answers of Cluster come in an order of their own, which
+	// Shuffle leaves as it is.
+	Ordered bool
 	// Errors logs failed queries, Log those it takes; nil logs none.
 	Errors *slog.Logger
 	Log    *QueryLog
@@ -43,6 +51,31 @@ type Zone struct {
 	Stats *Stats
 
 	failed limiter
+}
+
+// Cluster is what the path needs of [kubernetes.Zone], which says what each of its
+// methods does.
+type Cluster interface {
+	view
+	// Answer leaves the reply as it is with every outcome that isn't an answer.
+	Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name)
+	// Home is false for a client that is nobody's pod, or not for certain.
+	Home(client netip.Addr) (namespace []byte, ok bool)
+	// Origins are never none, and never change.
+	Origins() []wire.Name
+}
+
+// External is what the path needs of [kubernetes.External].
+type External interface {
+	view
+	// Answer leaves the reply as it is with every outcome that isn't an answer.
+	Answer(q *wire.Query, r *wire.Reply) kubernetes.Outcome
+}
+
+// view is what an answer hangs on that isn't there yet.
+type view interface {
+	// Await blocks until the answer to q can be made, or gives ctx's error.
+	Await(ctx context.Context, q *wire.Query) error
 }
 
 func (z *Zone) maxSize() uint16 {
@@ -57,7 +90,7 @@ func (z *Zone) caches(q *wire.Query) bool { return z.Cache != nil && z.Cache.Cov
 // finish does what is done to every complete reply before it leaves, counts it
 // and gives its bytes, at most limit.
 func (z *Zone) finish(x *exchange, limit int, err error) []byte {
-	if z.Shuffle && x.r.Rcode() == wire.NoError {
+	if z.Shuffle && !x.ordered && x.r.Rcode() == wire.NoError {
 		x.r.Shuffle()
 	}
 	msg := x.r.Finish(limit)
@@ -159,7 +192,10 @@ type exchange struct {
 	source source
 	target wire.Name      // of the alias that is to be chased
 	pool   *upstream.Pool // that is to be asked
-	hops   uint8          // aliases followed to get here
+	// missing is the view that has to get what the answer hangs on.
+	missing view
+	hops    uint8 // aliases followed to get here
+	ordered bool  // the answers' order is not to be changed
 }
 
 // detach makes w a copy of x that shares nothing with it, in w's own buffers for
