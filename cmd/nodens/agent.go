@@ -11,6 +11,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
@@ -67,13 +68,15 @@ func (o *options) corefile() (string, error) {
 // parts are the steps of one server block, nil where it does not have them. Zones
 // and addresses of the block share them.
 type parts struct {
-	block   *config.Block
-	hosts   *hosts.Table
-	view    *kubernetes.View
-	cluster *kubernetes.Zone
-	cache   *cache.Cache
-	pools   []*upstream.Pool
-	loops   map[wire.Name]*server.Loop
+	block    *config.Block
+	hosts    *hosts.Table
+	view     *kubernetes.View
+	cluster  *kubernetes.Zone
+	external *kubernetes.External
+	search   *server.Search
+	cache    *cache.Cache
+	pools    []*upstream.Pool // in the order of the block's forward directives
+	loops    map[wire.Name]*server.Loop
 }
 
 // generation is everything that was made from one Config.
@@ -131,6 +134,12 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 			return nil, err
 		}
 		p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
+		if b.K8sExternal != nil {
+			p.external = kubernetes.NewExternal(p.view, b.K8sExternal, b.Kubernetes)
+		}
+	}
+	if b.Autopath != nil {
+		p.search = server.NewSearch(b.Autopath, p.cluster)
 	}
 	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward)
 	if sameUpstreams {
@@ -187,7 +196,7 @@ func (a *assembly) view(g *generation, b *config.Block, old *generation) (*kuber
 	if err != nil {
 		return nil, err
 	}
-	key := watched(*b.Kubernetes, addrs)
+	key := watched(b, addrs)
 	if v := g.views[key]; v != nil {
 		return v, nil
 	}
@@ -195,7 +204,9 @@ func (a *assembly) view(g *generation, b *config.Block, old *generation) (*kuber
 		g.views[key] = old.views[key]
 		return old.views[key], nil
 	}
-	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs})
+	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
+		Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs, Node: nodeName(), Zone: os.Getenv("NODE_ZONE"),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -224,14 +235,30 @@ func reachable(listen []netip.AddrPort) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
+// nodeName is the name of the Node object that the agent runs on; "" is unknown. A
+// kubelet registers its node under the host's name unless it is told otherwise.
+func nodeName() string {
+	if name := os.Getenv("NODE_NAME"); name != "" {
+		return name
+	}
+	name, _ := os.Hostname() // without it, no pod is this node's
+	return strings.ToLower(name)
+}
+
 // watched says what a view depends on (see [kubernetes.Open]): blocks for which it
 // is the same share a view.
-func watched(k config.Kubernetes, addrs []netip.Addr) string {
+func watched(b *config.Block, addrs []netip.Addr) string {
+	k := *b.Kubernetes
 	var tls config.TLS
 	if k.TLS != nil {
 		tls = *k.TLS
 	}
-	return fmt.Sprintf("%q", []any{k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.Labels, k.NoEndpoints, k.EndpointPodNames, k.QPS, k.Burst, addrs})
+	searches := b.Autopath != nil && b.Autopath.Kubernetes
+	return fmt.Sprintf("%q", []any{
+		k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.QPS, k.Burst, k.Save, addrs,
+		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, k.Multicluster, k.Zonal,
+		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, searches,
+	})
 }
 
 // route makes the zones of every address.
@@ -265,8 +292,15 @@ func (a *assembly) counters(addr netip.AddrPort, zone string) *server.Stats {
 func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 	b := p.block
 	z := &server.Zone{
-		Name: name, Hosts: p.hosts, Cluster: p.cluster, Cache: p.cache, Forward: p.pools,
+		Name: name, Hosts: p.hosts, Search: p.search, Cache: p.cache, Forward: p.pools,
 		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
+	}
+	if p.cluster != nil {
+		z.Cluster, z.ClusterDNS = p.cluster, p.clusterDNS(name)
+		z.Ordered = b.Kubernetes.Topology != config.TopologyOff
+	}
+	if p.external != nil {
+		z.External = p.external
 	}
 	if b.Bufsize != nil {
 		z.Bufsize = b.Bufsize.Size
@@ -285,6 +319,31 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 		}
 	}
 	return z
+}
+
+// clusterDNS tells which of p's pools lead to the cluster's own DNS when they are
+// asked for names in zone: those that get names of the cluster only, and those that
+// have an address of a Service. The first is known from here on, the second may
+// change. A resolver that gets all names of the world is neither, unless it is one of
+// the cluster's.
+func (p *parts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
+	inside := func(name wire.Name) bool {
+		return slices.ContainsFunc(p.cluster.Origins(), func(o wire.Name) bool { return o != wire.Root && name.Under(o) })
+	}
+	type target struct {
+		named bool
+		to    []netip.AddrPort
+	}
+	targets := make(map[*upstream.Pool]target)
+	f := p.block.Forward
+	for _, u := range p.pools {
+		targets[u] = target{named: inside(zone) || inside(f.From), to: f.To}
+		f = f.Next
+	}
+	return func(u *upstream.Pool) bool {
+		t := targets[u]
+		return t.named || slices.ContainsFunc(t.to, func(a netip.AddrPort) bool { return p.view.IsClusterIP(a.Addr()) })
+	}
 }
 
 // find gives the parts of the block that b is in g: the one of the same zones and

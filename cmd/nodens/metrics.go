@@ -65,6 +65,8 @@ var (
 	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP connections closed to make room for new ones.")
 	cutConns        = counter("nodens_dns_connections_cut_total", "TCP connections closed because the client was too slow.")
 
+	autopathSuccess = counter("coredns_autopath_success_total", "Queries answered with what was found further down the client's search path.", "server")
+
 	cacheEntries   = gauge("coredns_cache_entries", "Entries in the cache.", "server", "type", "zones", "view")
 	cacheRequests  = counter("coredns_cache_requests_total", "Look-ups in the cache.", "server", "zones", "view")
 	cacheHits      = counter("coredns_cache_hits_total", "Look-ups that found an answer.", "server", "type", "zones", "view")
@@ -135,8 +137,15 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	}
 	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
 	for addr, rt := range g.routes {
+		var found uint64
+		searches := false
 		for z := range rt.Zones() {
 			s.zone(serverLabel(addr), z.Name.String(), z.Stats)
+			found += z.Stats.Found()
+			searches = searches || z.Search != nil
+		}
+		if searches {
+			s.put(autopathSuccess, float64(found), serverLabel(addr))
 		}
 		s.zone(serverLabel(addr), droppedZone, rt.Dropped())
 	}

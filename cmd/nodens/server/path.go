@@ -52,8 +52,10 @@ const (
 	// alias: the reply holds a CNAME out of the cluster, whose target must be
 	// resolved, which may take a while.
 	alias
-	// await: the view of the cluster has to get what the answer hangs on.
-	await
+	// lack: the view of the cluster has to get what the answer hangs on.
+	lack
+	// walk: one of the names on the client's search path takes waiting.
+	walk
 )
 
 // answer is the query path, up to where it would have to wait. It reads in the
@@ -62,7 +64,9 @@ const (
 //  1. What isn't a question of the Internet class in EDNS version 0 is an error.
 //  2. The longest zone that the name is in says who answers; none is REFUSED.
 //  3. The zone's own sources come first (see [Zone.resolve]).
-//  4. All else takes waiting, and is for [Routes.complete].
+//  4. A name that does not exist may be one of a client's that goes down its search
+//     path: what is at the end of that is its answer ([Routes.search]).
+//  5. All else takes waiting, and is for [Routes.complete].
 //
 // Each step either writes the whole reply or leaves it as it was.
 func (rt *Routes) answer(x *exchange) step {
@@ -87,7 +91,11 @@ func (rt *Routes) answer(x *exchange) step {
 		r.Fail(wire.ServFail)
 		return done
 	}
-	return z.resolve(x)
+	at := z.resolve(x)
+	if z.Search != nil && x.hops == 0 { // what an alias leads to is no client's search
+		at = rt.search(x, at)
+	}
+	return at
 }
 
 // resolve asks what needs no waiting, one after the other: names written down by
@@ -132,8 +140,8 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 		x.r.Fail(wire.ServFail)
 		return done, true
 	case kubernetes.Elsewhere:
-		x.source, x.missing = fromExternal, z.External
-		return await, true
+		x.missing = z.External
+		return lack, true
 	case kubernetes.NotMine, kubernetes.Alias:
 	}
 	return done, false
@@ -162,8 +170,8 @@ func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 		}
 	case kubernetes.Elsewhere:
 		if !z.asksCluster(&x.q) {
-			x.source, x.missing = fromCluster, z.Cluster
-			return await, true
+			x.missing = z.Cluster
+			return lack, true
 		}
 	case kubernetes.NotMine:
 	}
@@ -210,7 +218,8 @@ func (rt *Routes) match(q *wire.Query) *Zone {
 }
 
 // complete is the rest of the path, where it may wait: for the upstreams, for what
-// an alias points to, and for the view of the cluster. The reply is complete when it returns, whatever
+// an alias points to, for the view of the cluster, and for the names on a search
+// path. The reply is complete when it returns, whatever
 // it returns; the error is why it is a SERVFAIL or a REFUSED.
 func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 	switch at {
@@ -219,8 +228,10 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 		return x.zone.forward(ctx, x)
 	case alias:
 		return rt.chase(ctx, x)
-	case await:
+	case lack:
 		return rt.await(ctx, x)
+	case walk:
+		return rt.searchOn(ctx, x)
 	default:
 		return nil
 	}
@@ -300,7 +311,7 @@ func (rt *Routes) await(ctx context.Context, x *exchange) error {
 	x.start = clock.Now() // what the cache holds has grown older meanwhile
 	at := x.zone.resolve(x)
 	x.start = came
-	if at == await {
+	if at == lack {
 		x.r.Fail(wire.ServFail)
 		return errView
 	}

@@ -22,12 +22,13 @@ const (
 	fromCluster
 	fromCache
 	fromForward
+	fromSearch
 	sources
 )
 
 // sourceNames are the plugin label's values: CoreDNS's names of what does the
 // same there.
-var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward"}
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath"}
 
 // Stats counts the queries of one zone on one address. Counting takes no label
 // look-up and no atomic addition: each reader has counters of its own, under a
@@ -42,6 +43,7 @@ type counters struct {
 	requests  [transports][2][typeCount]uint64
 	responses [rcodeCount][sources]uint64
 	do        uint64
+	found     uint64
 	duration  stat.Tally // in nanoseconds
 	reqSize   [transports]stat.Tally
 	respSize  [transports]stat.Tally
@@ -96,6 +98,9 @@ func (s *Stats) count(x *exchange, size int) {
 	if x.q.DO {
 		c.do++
 	}
+	if x.found {
+		c.found++
+	}
 	c.duration.Observe(uint64(x.took))
 	c.reqSize[x.via].Observe(uint64(len(x.q.Packet)))
 	c.respSize[x.via].Observe(uint64(size))
@@ -122,6 +127,14 @@ func (s *Stats) Duration() stat.Snapshot {
 func (s *Stats) DO() uint64 {
 	var sum uint64
 	s.each(func(c *counters) { sum += c.do })
+	return sum
+}
+
+// Found is the number of queries whose answer was found further down the client's
+// search path.
+func (s *Stats) Found() uint64 {
+	var sum uint64
+	s.each(func(c *counters) { sum += c.found })
 	return sum
 }
 

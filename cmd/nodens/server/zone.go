@@ -196,6 +196,7 @@ type exchange struct {
 	missing view
 	hops    uint8 // aliases followed to get here
 	ordered bool  // the answers' order is not to be changed
+	found   bool  // the reply is to another name on the client's search path
 }
 
 // detach makes w a copy of x that shares nothing with it, in w's own buffers for
