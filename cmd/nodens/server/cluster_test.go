@@ -89,6 +89,13 @@ func (p *partial) Await(ctx context.Context, _ *wire.Query) error {
 	return awaited(ctx)
 }
 
+// waited is how often somebody has begun to wait.
+func (p *partial) waited() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.awaits
+}
+
 func (p *partial) Home(client netip.Addr) ([]byte, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

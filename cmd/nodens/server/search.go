@@ -210,11 +210,15 @@ func (x *exchange) adopt(other *exchange) {
 type walker struct {
 	exchange
 	name   [wire.MaxName]byte
-	packet []byte
-	out    []byte
+	packet [packetBuffer]byte
+	out    [replyBuffer]byte
 }
 
-var walkers = sync.Pool{New: func() any { return &walker{out: make([]byte, 0, replyBuffer)} }}
+// packetBuffer holds the longest query that a walker makes: header, the longest name,
+// its type and class, and an OPT record of 11 bytes.
+const packetBuffer = wire.HeaderLen + wire.MaxName + 4 + 11
+
+var walkers = sync.Pool{New: func() any { return new(walker) }}
 
 // turn makes w the exchange for the first base bytes of x's name, in the case in which
 // they were asked for, with domain behind them, at now; false if there is no such name.
@@ -224,11 +228,11 @@ func (w *walker) turn(x *exchange, base int, domain wire.Name, now time.Duration
 	}
 	n := copy(w.name[:], x.q.Packet[wire.HeaderLen:wire.HeaderLen+base])
 	n += copy(w.name[n:], domain)
-	w.packet = wire.AppendQuery(w.packet[:0], 0, w.name[:n], x.q.Type, &x.q, wire.MinUDP)
+	packet := wire.AppendQuery(w.packet[:0], 0, w.name[:n], x.q.Type, &x.q, wire.MinUDP)
 	w.start, w.via, w.hops, w.ordered = now, x.via, x.hops, false
-	if w.q.Parse(w.packet) != wire.Serve {
+	if w.q.Parse(packet) != wire.Serve {
 		return false
 	}
-	w.r.Start(w.out, &w.q)
+	w.r.Start(w.out[:0], &w.q)
 	return true
 }
