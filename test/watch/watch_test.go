@@ -200,14 +200,17 @@ func testAbsent(t *testing.T, binary string, api *apiserver.Server) {
 	api.Stop()
 	const elsewhereIP = "192.0.2.200"
 	alone := start(t, binary, api, "")
-	forwards := start(t, binary, api, "forward . "+elsewhere(t, elsewhereIP).String())
+	cluster := start(t, binary, api, "forward cluster.local "+elsewhere(t, elsewhereIP).String())
+	world := start(t, binary, api, "forward . "+elsewhere(t, elsewhereIP).String())
 	agents := []struct {
 		name   string
 		agent  *agent
 		before string
 	}{
 		{"without an upstream", alone, "SERVFAIL"},
-		{"with an upstream", forwards, "NOERROR " + elsewhereIP},
+		{"with the cluster's own DNS for an upstream", cluster, "NOERROR " + elsewhereIP},
+		// It would deny every name of the cluster, and is not asked.
+		{"with another upstream", world, "SERVFAIL"},
 	}
 	const stays, gone = "stays.default.svc.cluster.local.", "gone.default.svc.cluster.local."
 	for _, tt := range agents {
