@@ -169,16 +169,17 @@ func (w *writer) chase(s *service, qtype uint16) (target wire.Name, end node) {
 	return "", end
 }
 
-// soa writes the zone's SOA. Its names point into the question.
+// soa writes the zone's SOA. Its names point into the question. The buffer holds all
+// but those of an unusually long `apex`.
 func (w *writer) soa(section wire.Section) {
 	zone := w.reply.Suffix(len(w.origin.name))
 	pointer := 0xC000 | uint16(zone)
 	var buf [48]byte
-	b := append(buf[:0], "\x02ns\x03dns"...)
+	b := append(buf[:0], w.origin.server...)
 	b = binary.BigEndian.AppendUint16(b, pointer)
-	b = append(b, "\x0ahostmaster"...)
+	b = append(b, w.origin.mailbox...)
 	b = binary.BigEndian.AppendUint16(b, pointer)
-	for _, v := range [...]uint32{w.zone.view.serial.Load(), 7200, 1800, 86400, w.ttl} {
+	for _, v := range [...]uint32{w.origin.serial.Load(), 7200, 1800, 86400, w.ttl} {
 		b = binary.BigEndian.AppendUint32(b, v)
 	}
 	w.reply.Add(section, zone, wire.TypeSOA, min(w.ttl, soaTTL), b)

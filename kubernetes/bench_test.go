@@ -59,7 +59,7 @@ endpoints:
 }
 
 // answerer gives a function that answers one query into a buffer of its own.
-func answerer(t testing.TB, z *Zone, qname string, qtype uint16) func() (Outcome, int) {
+func answerer(t testing.TB, z answers, qname string, qtype uint16) func() (Outcome, int) {
 	packet := packQuery(t, qname, qtype)
 	q, r, buf := new(wire.Query), new(wire.Reply), make([]byte, 0, 4096)
 	return func() (Outcome, int) {

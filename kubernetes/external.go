@@ -1,23 +1,429 @@
 package kubernetes
 
 import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// External answers the names of one `k8s_external` directive from a view. It is
-// immutable and safe for concurrent use.
+// External answers the names of one `k8s_external` directive from a view: below
+// each of its zones, <service>.<namespace> is where the Service is reached from
+// outside of the cluster. It is immutable and safe for concurrent use.
 type External struct {
-	view *View
+	// zone has the directive's own zones, TTL and `fallthrough`, and shows the
+	// namespaces that the block's `kubernetes` directive does.
+	zone     *Zone
+	apex     string // the label that the name server's name is under, in wire form
+	headless bool
 }
 
+// defaultApex is where `apex` says nothing, or what no label can hold.
+const defaultApex = "\x03dns"
+
 // NewExternal gives the answers of cfg from v, which must be the view of the same
-// block's `kubernetes` directive k.
+// block's `kubernetes` directive k. PTR records point into the first of its zones
+// that is no reverse zone; if there is none, no address has one.
 func NewExternal(v *View, cfg *config.K8sExternal, k *config.Kubernetes) *External {
-	return &External{view: v}
+	shown := *k
+	shown.Zones, shown.TTL, shown.Fallthrough = cfg.Zones, cfg.TTL, cfg.Fallthrough
+	shown.Multicluster = nil
+	e := &External{zone: NewZone(v, &shown), apex: defaultApex, headless: cfg.Headless}
+	if apex, ok := namespaceKey(cfg.Apex); ok {
+		e.apex = apex
+	}
+	for i := range e.zone.origins {
+		o := &e.zone.origins[i]
+		o.svc, o.server, o.mailbox = o.name, "\x03ns1"+e.apex, "\x0ahostmaster"+e.apex
+	}
+	return e
 }
 
 // Answer writes the answer to q, which must be of class IN, into r, which must have
-// been started for q and hold nothing yet. It does not block. Its outcomes are
-// [NotMine], [Answered], [NotSynced], [Refused] and [Elsewhere].
-func (e *External) Answer(q *wire.Query, r *wire.Reply) Outcome { return NotMine }
+// been started for q and hold nothing yet. It does not block. Its outcomes are those
+// of [Zone.Answer]. With [Alias], the name is what a load balancer goes by that has
+// no address of its own; the server resolves it in its own way, wherever it is.
+func (e *External) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
+	name := q.Name()
+	o := e.zone.origin(name)
+	if o == nil {
+		return NotMine, ""
+	}
+	if q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
+		r.Fail(wire.Refused)
+		return Refused, ""
+	}
+	w := writer{zone: e.zone, origin: o, reply: r, ttl: e.zone.ttl}
+	m, held := e.find(name, o)
+	switch {
+	case !held:
+		return Elsewhere, ""
+	case m.node == missing && e.reserved(name, o):
+		w.deny()
+		return Answered, ""
+	case m.node == missing:
+		return e.zone.nameError(name, o, r), ""
+	}
+	r.SetAuthoritative()
+	if target := e.write(&w, &m, q.Type); target != "" {
+		return Alias, target
+	}
+	if r.Count(wire.Answer) == 0 {
+		w.soa(wire.Authority)
+	}
+	return Answered, ""
+}
+
+// reserved reports whether name is under the label of the name servers, where no
+// object has a name and nothing is passed on.
+func (e *External) reserved(name []byte, o *origin) bool {
+	return wire.Under(name, wire.Name(e.apex)+o.name)
+}
+
+// held reports whether the slices that the names of svc are made of are in view.
+func (e *External) held(svc *service) bool { return true }
+
+// outsideDepth is the most labels a name has in front of the zone:
+// _port._proto.service.namespace.
+const outsideDepth = 4
+
+// find looks name, which is in o, up. held is false if what it is hangs on slices
+// that are not in view.
+func (e *External) find(name []byte, o *origin) (m match, held bool) {
+	if a, ok := parseReverse(name); ok {
+		if e.zone.primary == nil || len(e.owners(a)) == 0 {
+			return match{}, true
+		}
+		return match{node: reverseIP, addr: a}, true
+	}
+	rel := name[:len(name)-len(o.name)]
+	var at [outsideDepth + 1]int // where each label starts; the last is the end of rel
+	n := 0
+	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
+		if n == outsideDepth {
+			return match{}, true
+		}
+		at[n] = off
+		n++
+	}
+	at[n] = len(rel)
+	switch {
+	case n == 0:
+		return match{node: apex}, true
+	case string(rel[at[n-1]:]) == e.apex:
+		return findApex(rel[:at[n-1]]), true
+	case o.reverse:
+		return match{}, true
+	}
+	return e.findService(rel, at[:n+1])
+}
+
+// findApex looks up a name by the labels in front of the name servers' one.
+func findApex(rel []byte) match {
+	switch string(rel) {
+	case "":
+		return match{node: empty}
+	case "\x03ns1":
+		return match{node: server}
+	}
+	return match{}
+}
+
+// findService looks up a name that is none of the zone's own. at holds where its
+// labels start, and its end. A Service has a name if it is reached from outside, or,
+// with `headless`, for its endpoints.
+func (e *External) findService(rel []byte, at []int) (m match, held bool) {
+	n := len(at) - 1
+	ns := rel[at[n-1]:]
+	if !e.zone.exposes(ns) || !e.zone.view.namespace(ns) {
+		return match{}, true
+	}
+	if n == 1 {
+		return match{node: empty}, true
+	}
+	m.key = rel[at[n-2]:]
+	m.svc = e.zone.view.service(m.key)
+	switch {
+	case m.svc == nil || m.svc.kind == orphan:
+		return match{}, true
+	case m.svc.outside():
+		return m.outward(rel, at), true
+	case !e.headless || !m.svc.hasEndpoints() || m.svc.kind != headless && n != 3:
+		return match{}, true
+	case !e.held(m.svc):
+		return match{}, false
+	}
+	return m.inward(rel, at), true
+}
+
+// outward is the node of a name of m's service, which is reached from outside. One
+// label in front of it, whatever it is, changes nothing: CoreDNS takes it for an
+// endpoint and gives the Service, so there may be clients that ask for their
+// endpoint and live on that.
+func (m match) outward(rel []byte, at []int) match {
+	m.node = outward
+	if len(at) != 5 {
+		return m
+	}
+	m.port = portMatch{proto: protocol(unscored(rel[at[1]+1 : at[2]])), name: unscored(rel[1:at[1]])}
+	if m.port.proto == 0 || len(m.port.name) == 0 || !m.svc.ports.has(m.port) {
+		return match{}
+	}
+	return m
+}
+
+// inward is the node of a name of m's service, whose endpoints have names.
+func (m match) inward(rel []byte, at []int) match {
+	switch len(at) {
+	case 5:
+		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]])
+	case 4:
+		if e := m.endpoint(rel[1:at[1]]); m.svc.kind == headless || e.node == member {
+			return e
+		}
+		return match{}
+	}
+	if m.svc.v4 == "" && m.svc.v6 == "" {
+		return match{}
+	}
+	m.node = named
+	return m
+}
+
+// write writes m's records of qtype, if it has any. target is what an alias leads to.
+func (e *External) write(w *writer, m *match, qtype uint16) (target wire.Name) {
+	switch m.node {
+	case outward:
+		return w.outward(m, qtype)
+	case server:
+		for _, a := range e.serverAddrs() {
+			if len(a) == addrSize(qtype) && (qtype == wire.TypeA || qtype == wire.TypeAAAA) {
+				w.addr(wire.Answer, wire.AtQuestion, a)
+			}
+		}
+	case reverseIP:
+		if qtype == wire.TypePTR {
+			written := make(suffixes)
+			for _, own := range e.owners(m.addr) {
+				w.pointer(own, written)
+			}
+		}
+	case apex:
+		e.writeApex(w, qtype)
+	default:
+		target, _ = w.write(m, qtype)
+	}
+	return target
+}
+
+// writeApex writes the zone's own records of qtype.
+func (e *External) writeApex(w *writer, qtype uint16) {
+	switch qtype {
+	case wire.TypeSOA:
+		w.soa(wire.Answer)
+	case wire.TypeNS:
+		at := w.name(wire.Answer, wire.TypeNS, wire.AtQuestion, wire.Name(w.origin.server)+w.origin.name)
+		for _, a := range e.serverAddrs() {
+			w.addr(wire.Additional, at, a)
+		}
+	}
+}
+
+// serverAddrs lists the addresses, packed, of the zones' name server: those at which
+// the Services that select the agent are reached from outside; where none does, the
+// agent's own.
+func (e *External) serverAddrs() (list []string) {
+	add := func(packed string, size int) {
+		for ; packed != ""; packed = packed[size:] {
+			if !slices.Contains(list, packed[:size]) { // one address for TCP and UDP is common
+				list = append(list, packed[:size])
+			}
+		}
+	}
+	selecting := e.zone.view.selecting()
+	for _, s := range selecting {
+		if e.headless && s.svc.kind == headless {
+			add(s.svc.v4, 4)
+			add(s.svc.v6, 16)
+			continue
+		}
+		add(s.svc.external4, 4)
+		add(s.svc.external6, 16)
+	}
+	if len(selecting) > 0 {
+		return list
+	}
+	for _, a := range e.zone.view.addrs {
+		list = append(list, packAddr(a))
+	}
+	return list
+}
+
+// owners lists the services that are reached at the address.
+func (e *External) owners(a packedAddr) (list []owner) {
+	v := e.zone.view
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.index.externals[addressOf(string(a.bytes[:a.size]))]
+	if !ok {
+		return nil
+	}
+	for key := range r.each {
+		if e.zone.exposes([]byte(namespaceOf(key))) {
+			list = append(list, owner{key: key})
+		}
+	}
+	return list
+}
+
+// outward writes the records of qtype of a service that is reached from outside: its
+// addresses, or an alias where there is only the name of its load balancer. An
+// owner of other records can be no alias (RFC 2181, 10.1), so addresses go first.
+func (w *writer) outward(m *match, qtype uint16) (target wire.Name) {
+	switch qtype {
+	case wire.TypeSRV:
+		if target = m.svc.balancer(); target != "" {
+			w.balanced(m, target)
+			return ""
+		}
+		w.srv(m)
+	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME:
+		if target = m.svc.balancer(); target != "" {
+			w.name(wire.Answer, wire.TypeCNAME, wire.AtQuestion, target)
+			if qtype == wire.TypeCNAME {
+				return ""
+			}
+			return target
+		}
+		list, size := m.svc.external4, 4
+		if qtype == wire.TypeAAAA {
+			list, size = m.svc.external6, 16
+		}
+		for ; list != "" && qtype != wire.TypeCNAME; list = list[size:] {
+			w.addr(wire.Answer, wire.AtQuestion, list[:size])
+		}
+	}
+	return ""
+}
+
+// balanced writes the SRV records of a service whose load balancer has only a name.
+// What that resolves to is for the client to ask: glue is a courtesy, and this one
+// would have to be waited for.
+func (w *writer) balanced(m *match, target wire.Name) {
+	var numbers []uint16 // 0 is none, and counts, as with [pair]
+	for p := m.svc.ports; p != ""; {
+		name, proto, number, rest := p.next()
+		p = rest
+		if m.port.matches(name, proto) {
+			numbers = append(numbers, number)
+		}
+	}
+	var buf [6 + wire.MaxName]byte
+	weight := uint16(100 / max(1, len(numbers)))
+	for i, number := range numbers {
+		if number == 0 || slices.Contains(numbers[:i], number) {
+			continue
+		}
+		b := binary.BigEndian.AppendUint16(buf[:0], 0) // priority
+		b = binary.BigEndian.AppendUint16(b, max(1, weight))
+		b = binary.BigEndian.AppendUint16(b, number)
+		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeSRV, w.ttl, append(b, target...))
+	}
+}
+
+// outerPairs lists the pairs of a service that is reached from outside.
+func (m *match) outerPairs() (list []pair) {
+	for p := m.svc.ports; p != ""; {
+		name, proto, number, rest := p.next()
+		p = rest
+		if !m.port.matches(name, proto) {
+			continue
+		}
+		for addr := range m.svc.eachOuter {
+			list = append(list, pair{addr: addr, number: number})
+		}
+	}
+	return list
+}
+
+// outside reports whether s is reached from outside of the cluster.
+func (s *service) outside() bool {
+	return s.external4 != "" || s.external6 != "" || s.balancer() != ""
+}
+
+// balancer is the name of the load balancer in front of s if it has no address.
+func (s *service) balancer() wire.Name {
+	if s.kind == external || s.external4 != "" || s.external6 != "" {
+		return ""
+	}
+	return s.target
+}
+
+// eachOuter goes over the addresses s is reached at from outside, packed.
+func (s *service) eachOuter(yield func(string) bool) {
+	for list := s.external4; list != ""; list = list[4:] {
+		if !yield(list[:4]) {
+			return
+		}
+	}
+	for list := s.external6; list != ""; list = list[16:] {
+		if !yield(list[:16]) {
+			return
+		}
+	}
+}
+
+// addOutside reads where svc is reached from outside of the cluster: its external
+// IPs, and what its load balancer goes by, which is an address or a name. Of several
+// names the first counts: a name has one alias.
+func (s *service) addOutside(svc *corev1.Service, f *faults) {
+	for _, ip := range svc.Spec.ExternalIPs {
+		s.addOuter(ip, "external IP", f)
+	}
+	for i := range svc.Status.LoadBalancer.Ingress {
+		in := &svc.Status.LoadBalancer.Ingress[i]
+		switch {
+		case in.IP != "":
+			s.addOuter(in.IP, "load balancer's IP", f)
+		case in.Hostname != "" && s.target == "":
+			s.target = aliasTarget(in.Hostname, f)
+		}
+	}
+}
+
+func (s *service) addOuter(ip, what string, f *faults) {
+	a, err := netip.ParseAddr(ip)
+	if err != nil || a.Zone() != "" {
+		f.add("%s %q is no IP address", what, ip)
+		return
+	}
+	packed := packAddr(a.Unmap())
+	for have := range s.eachOuter {
+		if have == packed {
+			return
+		}
+	}
+	if len(packed) == 4 {
+		s.external4 += packed
+	} else {
+		s.external6 += packed
+	}
+}
+
+// linkOutside notes that s, of that key, is reached at its external addresses.
+func (x *index) linkOutside(key string, s *service) {
+	for ip := range s.eachOuter {
+		addRef(x.externals, addressOf(ip), key)
+	}
+}
+
+// unlinkOutside is the inverse of linkOutside.
+func (x *index) unlinkOutside(key string, s *service) {
+	for ip := range s.eachOuter {
+		dropRef(x.externals, addressOf(ip), key)
+	}
+}

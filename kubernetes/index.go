@@ -102,6 +102,8 @@ type index struct {
 	sources    []*source
 	// unplaced counts the pods of this node that have no address yet.
 	unplaced int
+	// externals holds the keys of the services reached there from outside.
+	externals map[address]ref[string]
 }
 
 func newIndex() index {
@@ -113,6 +115,7 @@ func newIndex() index {
 		clusterIPs: map[address]ref[string]{},
 		endpoints:  map[address]ref[*slice]{},
 		podIPs:     map[address]ref[*pod]{},
+		externals:  map[address]ref[string]{},
 	}
 }
 
@@ -133,6 +136,7 @@ func (x *index) putService(key string, s service) bool {
 		x.unlinkService(key, old)
 	}
 	s.ns = ns
+	x.linkOutside(key, &s)
 	if s.kind == clusterIP {
 		for ip := range s.each {
 			addRef(x.clusterIPs, addressOf(ip), key)
@@ -174,6 +178,7 @@ func (s *service) told() bool {
 }
 
 func (x *index) unlinkService(key string, s *service) {
+	x.unlinkOutside(key, s)
 	if s.kind != clusterIP {
 		return
 	}

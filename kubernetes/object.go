@@ -30,14 +30,17 @@ func fromService(svc *corev1.Service, f *faults) (key string, s service, ok bool
 		p := &svc.Spec.Ports[i]
 		s.ports = addPort(s.ports, p.Name, string(p.Protocol), &p.Port, f)
 	}
+	s.addOutside(svc, f)
+	if !s.outside() && (svc.Spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc)) {
+		s.ports = "" // those of its endpoints count
+	}
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
-		s.kind, s.ports = external, ""
+		s.kind = external
 		s.target = aliasTarget(svc.Spec.ExternalName, f)
 		return key, s, true
-	case svc.Spec.ClusterIP == corev1.ClusterIPNone,
-		len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone:
-		s.kind, s.ports = headless, ""
+	case isHeadless(svc):
+		s.kind = headless
 		s.selects = len(svc.Spec.Selector) > 0
 		return key, s, true
 	}
@@ -50,6 +53,11 @@ func fromService(svc *corev1.Service, f *faults) (key string, s service, ok bool
 		s.addClusterIP(ip, f)
 	}
 	return key, s, true
+}
+
+func isHeadless(svc *corev1.Service) bool {
+	return svc.Spec.ClusterIP == corev1.ClusterIPNone ||
+		len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone
 }
 
 func (s *service) addClusterIP(ip string, f *faults) {

@@ -25,9 +25,11 @@ type service struct {
 	// v4 and v6 are the addresses of the bare name as packed RDATA, without
 	// duplicates: the cluster IPs, or the ready endpoints of a headless service.
 	v4, v6 string
-	ports  ports     // of the Service
-	target wire.Name // of an external service; "" if no alias can be made of it
-	slices []*slice  // by name; of every kind of service
+	ports  ports // of the Service
+	// target is what an external service is an alias of; "" if no alias can be made of
+	// it. Of other services it is the name of the load balancer, where that has one.
+	target wire.Name
+	slices []*slice // by name; of every kind of service
 	// selects says that the Service has a selector, so that the slice controller
 	// makes its slices.
 	selects bool

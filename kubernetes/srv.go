@@ -74,6 +74,8 @@ func (w *writer) targets(m *match, pairs []pair, weight uint16) map[string]int {
 // pairs lists what m's SRV records are made of.
 func (m *match) pairs() (list []pair) {
 	switch {
+	case m.node == outward:
+		return m.outerPairs()
 	case m.node != named && m.node != port && m.node != member:
 		return nil
 	case m.svc.kind == clusterIP && m.node != member:

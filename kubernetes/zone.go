@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -58,8 +59,12 @@ type Zone struct {
 // origin is one zone of a directive.
 type origin struct {
 	name    wire.Name
-	svc     wire.Name // "svc.<zone>"
+	svc     wire.Name // what services are under: "svc.<zone>"
 	reverse bool
+	// server and mailbox are the labels in front of the zone, in wire form, that are
+	// the SOA's name server and mailbox; serial is its serial.
+	server, mailbox string
+	serial          *atomic.Uint32
 }
 
 const (
@@ -81,6 +86,7 @@ func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 		z.origins = append(z.origins, origin{
 			name: name, svc: "\x03svc" + name,
 			reverse: name.Under(arpa4) || name.Under(arpa6),
+			server:  "\x02ns\x03dns", mailbox: "\x0ahostmaster", serial: &v.serial,
 		})
 	}
 	var primary wire.Name
@@ -205,10 +211,15 @@ func (z *Zone) nameError(name []byte, o *origin, r *wire.Reply) Outcome {
 		return NotSynced
 	}
 	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl}
-	r.SetAuthoritative()
-	r.SetRcode(wire.NXDomain)
-	w.soa(wire.Authority)
+	w.deny()
 	return Answered
+}
+
+// deny answers that the name does not exist.
+func (w *writer) deny() {
+	w.reply.SetAuthoritative()
+	w.reply.SetRcode(wire.NXDomain)
+	w.soa(wire.Authority)
 }
 
 // falls reports whether name errors for name go on to the next directive.
@@ -249,6 +260,7 @@ const (
 	member         // an endpoint of a service
 	podAddr        // a pod's address
 	reverseIP      // a reverse name
+	outward        // a service as it is reached from outside
 )
 
 // match is a node that was found, with what the answer is made from.
