@@ -219,8 +219,8 @@ func (v *View) selecting() []selected {
 func (w *writer) nameservers() {
 	list := w.zone.view.selecting()
 	base := w.origin
-	if base.reverse && w.zone.primary != nil {
-		base = w.zone.primary // services have no names in a reverse zone
+	if base.foreign() && w.zone.primary != nil {
+		base = w.zone.primary
 	}
 	var at []int
 	for _, s := range list {

@@ -148,16 +148,20 @@ func (e *External) findService(rel []byte, at []int) (m match, held bool) {
 	m.key = rel[at[n-2]:]
 	m.svc = e.zone.view.service(m.key)
 	switch {
-	case m.svc == nil || m.svc.kind == orphan:
-		return match{}, true
-	case m.svc.outside():
+	case m.svc != nil && m.svc.kind != orphan && m.svc.outside():
 		return m.outward(rel, at), true
-	case !e.headless || !m.svc.hasEndpoints() || m.svc.kind != headless && n != 3:
+	case !e.shows(m.svc, n):
 		return match{}, true
 	case !e.held(m.svc):
 		return match{}, false
 	}
 	return m.inward(rel, at), true
+}
+
+// shows reports whether the endpoints of svc, which may be nil, can give it a name of
+// n labels: a service that has a cluster IP is none of them itself.
+func (e *External) shows(svc *service, n int) bool {
+	return e.headless && svc.hasEndpoints() && (svc.kind == headless || n == 3)
 }
 
 // outward is the node of a name of m's service, which is reached from outside. One
@@ -200,17 +204,12 @@ func (e *External) write(w *writer, m *match, qtype uint16) (target wire.Name) {
 	case outward:
 		return w.outward(m, qtype)
 	case server:
-		for _, a := range e.serverAddrs() {
-			if len(a) == addrSize(qtype) && (qtype == wire.TypeA || qtype == wire.TypeAAAA) {
-				w.addr(wire.Answer, wire.AtQuestion, a)
-			}
+		if qtype == wire.TypeA || qtype == wire.TypeAAAA {
+			e.writeServer(w, qtype)
 		}
 	case reverseIP:
 		if qtype == wire.TypePTR {
-			written := make(suffixes)
-			for _, own := range e.owners(m.addr) {
-				w.pointer(own, written)
-			}
+			e.writePointers(w, m.addr)
 		}
 	case apex:
 		e.writeApex(w, qtype)
@@ -218,6 +217,21 @@ func (e *External) write(w *writer, m *match, qtype uint16) (target wire.Name) {
 		target, _ = w.write(m, qtype)
 	}
 	return target
+}
+
+func (e *External) writeServer(w *writer, qtype uint16) {
+	for _, a := range e.serverAddrs() {
+		if len(a) == addrSize(qtype) {
+			w.addr(wire.Answer, wire.AtQuestion, a)
+		}
+	}
+}
+
+func (e *External) writePointers(w *writer, a packedAddr) {
+	written := make(suffixes)
+	for _, own := range e.owners(a) {
+		w.pointer(own, written)
+	}
 }
 
 // writeApex writes the zone's own records of qtype.

@@ -7,6 +7,8 @@ type hostMatch struct {
 	label []byte
 	// addr is the address that label is the dashed form of; none if it isn't.
 	addr packedAddr
+	// cluster is that of an import's endpoint; see [slice].
+	cluster []byte
 }
 
 func hostOf(label []byte) hostMatch {
@@ -26,6 +28,9 @@ func hostOf(label []byte) hostMatch {
 // next is the first endpoint of s from i on that h selects, s.len() if none is.
 func (h *hostMatch) next(s *slice, i int) int {
 	n := s.len()
+	if s.cluster != string(h.cluster) {
+		return n
+	}
 	if s.hosts == nil { // all are dashed addresses, and each is there once
 		if int(h.addr.size) != s.size {
 			return n
@@ -44,6 +49,9 @@ func (h *hostMatch) next(s *slice, i int) int {
 
 // selects reports whether h selects endpoint i of s.
 func (h *hostMatch) selects(s *slice, i int) bool {
+	if s.cluster != string(h.cluster) {
+		return false
+	}
 	if host := s.host(i); host != "" {
 		return host == string(h.label)
 	}

@@ -90,10 +90,13 @@ func (s *service) same(t *service) bool {
 
 // slice is the ready part of one EndpointSlice. It is immutable.
 type slice struct {
-	name  string // namespace/name of the object
-	key   string // of the service it belongs to
-	size  int    // of an address: 4 or 16
-	addrs string // packed RDATA, ascending; an address with two hosts is there twice
+	name string // namespace/name of the object
+	key  string // of the service it belongs to
+	// cluster is the label, in wire form, of the cluster that the endpoints of an import
+	// are in; "" is none, or that it is no import's.
+	cluster string
+	size    int    // of an address: 4 or 16
+	addrs   string // packed RDATA, ascending; an address with two hosts is there twice
 	// hosts are the endpoints' labels in lower case, one per address, "" where
 	// the label is the dashed address; nil if that is true of all.
 	hosts []string
@@ -148,6 +151,9 @@ func (s *slice) repeats() bool {
 }
 
 func (s *slice) same(t *slice) bool {
+	if s.cluster != t.cluster {
+		return false
+	}
 	if s.key != t.key || s.addrs != t.addrs || s.ports != t.ports || s.labelled != t.labelled || len(s.hosts) != len(t.hosts) {
 		return false
 	}

@@ -12,7 +12,13 @@ type pair struct {
 	host   string // the label in front of the service's name; "" is the service
 	addr   string // packed
 	number uint16 // 0 is none: no record
+	// cluster is the label, in wire form, between host and the service's name, where
+	// the host is an import's.
+	cluster string
 }
+
+// front is what p's name has in front of the service's, to tell it from others.
+func (p *pair) front() string { return p.host + p.cluster }
 
 // srv writes m's SRV records (RFC 2782) and the addresses of their targets.
 func (w *writer) srv(m *match) {
@@ -25,8 +31,8 @@ func (w *writer) srv(m *match) {
 	type address struct{ host, addr string }
 	seen := make(map[address]struct{}, len(pairs))
 	for _, p := range pairs {
-		a := address{p.host, p.addr}
-		owner, ok := owners[p.host]
+		a := address{p.front(), p.addr}
+		owner, ok := owners[p.front()]
 		if _, dup := seen[a]; dup || !ok || p.number == 0 {
 			continue
 		}
@@ -47,12 +53,12 @@ func (w *writer) targets(m *match, pairs []pair, weight uint16) map[string]int {
 	key := string(m.key)
 	var buf [6 + wire.MaxName]byte
 	for _, p := range pairs {
-		t := target{p.host, p.number}
+		t := target{p.front(), p.number}
 		if _, dup := seen[t]; dup || p.number == 0 {
 			continue
 		}
 		seen[t] = struct{}{}
-		name := join(buf[6:6], p.host, key, w.origin.svc)
+		name := join(buf[6:6], p.host, p.cluster+key, w.origin.svc)
 		if name == nil {
 			continue
 		}
@@ -64,8 +70,8 @@ func (w *writer) targets(m *match, pairs []pair, weight uint16) map[string]int {
 		if w.reply.Count(wire.Answer) == before {
 			break // the message is full
 		}
-		if _, ok := owners[p.host]; !ok {
-			owners[p.host] = at + 6
+		if _, ok := owners[t.host]; !ok {
+			owners[t.host] = at + 6
 		}
 	}
 	return owners
@@ -113,7 +119,7 @@ func (m *match) endpointPairs(list []pair, s *slice, i int) []pair {
 		name, proto, number, rest := p.next()
 		p = rest
 		if m.port.matches(name, proto) {
-			list = append(list, pair{host: host, addr: s.addr(i), number: number})
+			list = append(list, pair{host: host, addr: s.addr(i), number: number, cluster: s.cluster})
 		}
 	}
 	return list

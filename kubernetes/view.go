@@ -67,12 +67,15 @@ type View struct {
 	retry    time.Duration // the first back-off from the API server
 	spread   time.Duration // what the first requests are spread over
 
-	mu    sync.RWMutex
-	index index
+	mu      sync.RWMutex
+	index   index
+	imports index // of ServiceImports and their slices
 
-	listed    [resources]atomic.Bool
-	serial    atomic.Uint32
-	lastEvent atomic.Int64 // unix nanoseconds
+	listed [resources]atomic.Bool
+	serial atomic.Uint32
+	// importSerial is the serial of the multicluster zones.
+	importSerial atomic.Uint32
+	lastEvent    atomic.Int64 // unix nanoseconds
 
 	faultsMu sync.Mutex
 	faulty   map[string]string // object → what is wrong with it
@@ -128,7 +131,7 @@ func newView(opts Options) *View {
 		addrs:  ownAddrs(opts.ServerAddrs),
 		retry:  backoffFirst,
 		spread: startSpread,
-		index:  newIndex(),
+		index:  newIndex(), imports: newIndex(),
 		scope:  newScope(&config.Kubernetes{}),
 		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
@@ -203,7 +206,11 @@ func (v *View) setListed(r resource) {
 }
 
 // touch moves the SOA serial: the unix time of the last change that DNS can see.
-func (v *View) touch() { v.serial.Store(uint32(v.now().Unix())) }
+func (v *View) touch() {
+	now := uint32(v.now().Unix())
+	v.serial.Store(now)
+	v.importSerial.Store(now)
+}
 
 // change runs f on the index under the lock, and moves the serial if f says that
 // the change can be seen.

@@ -47,7 +47,7 @@ const soaTTL = 300
 type Zone struct {
 	view        *View
 	origins     []origin // longest first
-	primary     *origin  // what PTR records point into; nil if all are reverse zones
+	primary     *origin  // what PTR records point into; nil if Services have names in none
 	ttl         uint32
 	pods        config.PodMode
 	ignoreEmpty bool
@@ -61,6 +61,7 @@ type origin struct {
 	name    wire.Name
 	svc     wire.Name // what services are under: "svc.<zone>"
 	reverse bool
+	imports bool // its names are those of ServiceImports
 	// server and mailbox are the labels in front of the zone, in wire form, that are
 	// the SOA's name server and mailbox; serial is its serial.
 	server, mailbox string
@@ -72,10 +73,28 @@ const (
 	arpa6 = "\x03ip6\x04arpa\x00"
 )
 
+// newOrigin is the zone name, whose names are those of ServiceImports if it is among
+// imports.
+func newOrigin(v *View, name wire.Name, imports []wire.Name) origin {
+	o := origin{
+		name: name, svc: "\x03svc" + name,
+		reverse: name.Under(arpa4) || name.Under(arpa6),
+		imports: slices.Contains(imports, name),
+		server:  "\x02ns\x03dns", mailbox: "\x0ahostmaster", serial: &v.serial,
+	}
+	if o.imports {
+		o.serial = &v.importSerial
+	}
+	return o
+}
+
+// foreign reports whether Services have no names in o.
+func (o *origin) foreign() bool { return o.reverse || o.imports }
+
 // NewZone gives the answers of cfg from v. Of cfg it takes the zones and what
-// shapes an answer: `namespaces`, `ttl`, `pods`, `ignore`, `fallthrough`. Where all
-// zones are reverse zones there is no name for a PTR record to hold, and no
-// address has one.
+// shapes an answer: `namespaces`, `multicluster`, `ttl`, `pods`, `ignore`,
+// `fallthrough`. Where Services have names in none of the zones there is no name for a
+// PTR record to hold, and no address has one.
 func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	z := &Zone{
 		view: v, ttl: cfg.TTL, pods: cfg.Pods,
@@ -83,15 +102,11 @@ func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 		listed: cfg.NamespaceLabels != "",
 	}
 	for _, name := range cfg.Zones {
-		z.origins = append(z.origins, origin{
-			name: name, svc: "\x03svc" + name,
-			reverse: name.Under(arpa4) || name.Under(arpa6),
-			server:  "\x02ns\x03dns", mailbox: "\x0ahostmaster", serial: &v.serial,
-		})
+		z.origins = append(z.origins, newOrigin(v, name, cfg.Multicluster))
 	}
 	var primary wire.Name
 	for _, o := range z.origins {
-		if !o.reverse {
+		if !o.foreign() {
 			primary = o.name
 			break
 		}
@@ -301,6 +316,9 @@ func (z *Zone) find(name []byte, o *origin) match {
 	at[n] = len(rel)
 	switch last := rel[at[n-1]:]; string(last) {
 	case "\x03svc":
+		if o.imports {
+			return z.findImport(rel, at[:n])
+		}
 		return z.findService(rel, at[:n])
 	case "\x03pod":
 		return z.findPod(rel, at[:n])

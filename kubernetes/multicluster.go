@@ -1,0 +1,188 @@
+package kubernetes
+
+import (
+	"bytes"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// A multicluster zone has the names of the Multi-Cluster Services API (KEP-1645),
+// made of ServiceImports and of the EndpointSlices that belong to them. They are in
+// an index of their own, since an import and a Service of one name are two things:
+//
+//	<service>.<namespace>.svc.<zone>                      the cluster set's IPs, or all endpoints
+//	_<port>._<proto>.<service>.<namespace>.svc.<zone>
+//	<hostname>.<cluster>.<service>.<namespace>.svc.<zone> an endpoint
+//
+// Their addresses have no reverse names.
+
+// The labels that say whose an import's slices are.
+const (
+	labelImport  = "multicluster.kubernetes.io/service-name"
+	labelCluster = "multicluster.kubernetes.io/source-cluster"
+)
+
+// fromImport turns a ServiceImport into what DNS knows of it. ok is false if no DNS
+// name can carry its name. The result shares no memory with o.
+func fromImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
+	if key, ok = serviceKey(o.Name, o.Namespace); !ok {
+		f.add("%q in namespace %q can't be two DNS labels", o.Name, o.Namespace)
+		return "", s, false
+	}
+	if o.Spec.Type == "Headless" {
+		s.kind = headless
+		return key, s, true
+	}
+	s.kind = clusterIP
+	for i := range o.Spec.Ports {
+		p := &o.Spec.Ports[i]
+		s.ports = addPort(s.ports, p.Name, p.Protocol, &p.Port, f)
+	}
+	for _, ip := range o.Spec.IPs {
+		s.addClusterIP(ip, f)
+	}
+	return key, s, true
+}
+
+// fromImportSlice is [fromSlice] for a slice of a ServiceImport. One whose cluster
+// can't be a label has its endpoints' names without it.
+func fromImportSlice(es *discoveryv1.EndpointSlice, podNames bool, f *faults) *slice {
+	own := *es // the slice as it would be, were it a Service's
+	own.Labels = map[string]string{discoveryv1.LabelServiceName: es.Labels[labelImport]}
+	s := fromSlice(&own, podNames, f)
+	id := es.Labels[labelCluster]
+	if s == nil || id == "" {
+		return s
+	}
+	if cluster, ok := namespaceKey(id); ok {
+		s.cluster = cluster
+	} else {
+		f.add("its cluster %q can't be a DNS label", id)
+	}
+	return s
+}
+
+// putImport adds o or sets it in place of the import of its name.
+func (v *View) putImport(o *serviceImport, f *faults) {
+	key, rec, ok := fromImport(o, f)
+	if ok {
+		v.changeImports(func(x *index) bool { return x.putService(key, rec) })
+	}
+}
+
+// dropImport forgets the import of that name.
+func (v *View) dropImport(ns, name string) {
+	key, ok := serviceKey(name, ns)
+	if ok {
+		v.changeImports(func(x *index) bool { return x.dropService(key) })
+	}
+}
+
+// putImportSlice adds es or sets it in place of the slice of its name. One that is no
+// import's is forgotten.
+func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
+	rec := fromImportSlice(es, v.podNames, f)
+	if rec == nil {
+		v.dropImportSlice(es.Namespace, es.Name)
+		return
+	}
+	v.changeImports(func(x *index) bool { return x.putSlice(rec) })
+}
+
+// dropImportSlice forgets the slice of that name.
+func (v *View) dropImportSlice(ns, name string) {
+	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
+}
+
+// changeImports is [View.change] for the imports, whose zones have a serial of their
+// own.
+func (v *View) changeImports(f func(*index) bool) {
+	v.mu.Lock()
+	visible := f(&v.imports)
+	v.mu.Unlock()
+	now := v.now()
+	v.lastEvent.Store(now.UnixNano())
+	if visible {
+		v.importSerial.Store(uint32(now.Unix()))
+	}
+}
+
+// imported is what there is under an import's key, nil if nothing.
+func (v *View) imported(key []byte) *service {
+	v.mu.RLock()
+	s := v.imports.services[string(key)]
+	v.mu.RUnlock()
+	return s
+}
+
+// importNamespace reports whether there is a namespace of that label (in wire form),
+// be it for the imports in it.
+func (v *View) importNamespace(label []byte) bool {
+	if v.namespace(label) {
+		return true
+	}
+	v.mu.RLock()
+	_, ok := v.imports.namespaces[string(label)]
+	v.mu.RUnlock()
+	return ok
+}
+
+// findImport looks up a name below svc in a multicluster zone; at holds where its
+// labels start.
+func (z *Zone) findImport(rel []byte, at []int) match {
+	n := len(at)
+	if n == 1 {
+		return match{node: empty}
+	}
+	ns := rel[at[n-2]:at[n-1]]
+	if !z.exposes(ns) {
+		return match{}
+	}
+	if n == 2 {
+		return exists(z.view.importNamespace(ns))
+	}
+	m := match{node: named, key: rel[at[n-3]:at[n-1]]}
+	m.svc = z.view.imported(m.key)
+	if m.svc == nil || !z.shows(m.svc) {
+		return match{}
+	}
+	switch n {
+	case 4:
+		return m.cluster(rel[:at[1]])
+	case 5:
+		return m.remote(rel[at[0]:at[1]], rel[at[1]:at[2]])
+	}
+	return m
+}
+
+// cluster is the node of one more label, in wire form, below an import: an endpoint
+// of no cluster, the protocol above its named ports, or the cluster above its
+// endpoints.
+func (m match) cluster(label []byte) match {
+	if e := m.endpoint(label[1:]); e.node != missing {
+		return e
+	}
+	for _, s := range m.svc.slices {
+		if s.cluster == string(label) && s.addrs != "" {
+			return match{node: empty}
+		}
+	}
+	return match{}
+}
+
+// remote is the node of two more labels, in wire form, below an import. Other than
+// in the cluster zone it takes an underscore to name a port: a hostname and a
+// cluster have none.
+func (m match) remote(host, cluster []byte) match {
+	if bytes.HasPrefix(host[1:], underscore) || bytes.HasPrefix(cluster[1:], underscore) {
+		return m.namedPort(host[1:], cluster[1:])
+	}
+	m.node, m.host = member, hostOf(host[1:])
+	m.host.cluster = cluster
+	if !m.svc.hasMember(&m.host) {
+		return match{}
+	}
+	return m
+}
+
+var underscore = []byte("_")
