@@ -74,6 +74,12 @@ metadata: {name: shared, namespace: default}
 spec: {type: LoadBalancer, clusterIP: 10.96.0.11, ports: [{name: sip, port: 5060, protocol: UDP}]}
 status: {loadBalancer: {ingress: [{ip: 192.0.2.3}]}}
 ---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: shared-1, namespace: default, labels: {kubernetes.io/service-name: shared}}
+addressType: IPv4
+endpoints: [{addresses: [10.1.0.1]}]
+---
 apiVersion: v1
 kind: Service
 metadata: {name: portless, namespace: default}
@@ -275,6 +281,11 @@ func TestExternalNameserver(t *testing.T) {
 		{"example.org", dns.TypeNS, "answered NOERROR | example.org. 5 IN NS ns1.dns.example.org. | extra ns1.dns.example.org. 5 IN A 192.0.2.1 " +
 			"| extra ns1.dns.example.org. 5 IN A 192.0.2.2 | extra ns1.dns.example.org. 5 IN A 192.0.2.3 | extra ns1.dns.example.org. 5 IN AAAA 2001:db8::1 |"},
 	})
+	e.zone.view.addrs = ownAddrs(addrs("10.1.0.9"))
+	checkAnswers(t, e, []answerCase{
+		{"ns1.dns.example.org", dns.TypeA, outNoData},
+		{"example.org", dns.TypeNS, "answered NOERROR | example.org. 5 IN NS ns1.dns.example.org. |"},
+	})
 	e.headless = true
 	e.zone.view.addrs = ownAddrs(addrs("10.1.1.2"))
 	checkAnswers(t, e, []answerCase{
@@ -370,6 +381,9 @@ func TestExternalOptions(t *testing.T) {
 			{"default.example.org", dns.TypeA, outNXDomain},
 			{"bare.example.org", dns.TypeA, outNoData},
 			{"5.2.0.192.in-addr.arpa", dns.TypePTR, outReverse},
+		}},
+		"multicluster": {func(_ *config.K8sExternal, k *config.Kubernetes) { k.Multicluster = names(t, "example.org") }, []answerCase{
+			{"5.2.0.192.in-addr.arpa", dns.TypePTR, "answered NOERROR | 5.2.0.192.in-addr.arpa. 5 IN PTR both.default.example.org. |"},
 		}},
 		"labels": {func(_ *config.K8sExternal, k *config.Kubernetes) { k.Labels = "app=none" }, []answerCase{
 			{"both.default.example.org", dns.TypeA, outNXDomain},

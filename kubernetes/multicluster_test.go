@@ -76,6 +76,8 @@ func testImports(t testing.TB, v *View) {
 		testImport("db", "Headless", nil),
 		testImport("idle", "Headless", nil),
 		testImport("bare", "Headless", nil),
+		testImport("plain", "Headless", nil),
+		testImport("twin", "Headless", nil),
 	} {
 		v.putImport(o, &f)
 	}
@@ -84,6 +86,11 @@ func testImports(t testing.TB, v *View) {
 		importSlice("db-east", "db", "East", 5432, "db-0=10.8.1.1", "db-1=10.8.1.2"),
 		importSlice("db-west", "db", "west", 5432, "db-0=10.9.1.1", "=10.9.1.3", "db-2=10.8.1.2"),
 		importSlice("db-west6", "db", "west", 5432, "db-0=fd00:9::1"),
+		importSlice("db-north", "db", "north", 5432),
+		importSlice("plain-east", "plain", "east", 0, "=10.8.3.1"),
+		importSlice("plain-west", "plain", "west", 0, "=10.9.3.1"),
+		importSlice("twin-east", "twin", "east", 0, "t=10.8.4.1"),
+		importSlice("twin-west", "twin", "west", 0, "t=10.8.4.1"),
 		importSlice("bare-1", "bare", "", 0, "lone=10.8.2.1"),
 		importSlice("bare-2", "bare", "tcp", 0, "db-0=10.8.2.2"),
 	} {
@@ -175,7 +182,13 @@ func TestMulticluster(t *testing.T) {
 				"| extra db-0.west.db.default.svc.clusterset.local. 30 IN A 10.9.1.1 | extra db-0.west.db.default.svc.clusterset.local. 30 IN AAAA fd00:9::1 " +
 				"| extra db-1.east.db.default.svc.clusterset.local. 30 IN A 10.8.1.2 | extra db-2.west.db.default.svc.clusterset.local. 30 IN A 10.8.1.2 |"},
 		{"_no._tcp.db.default.svc.clusterset.local", dns.TypeSRV, setNXDomain},
+		{"north.db.default.svc.clusterset.local", dns.TypeA, setNXDomain},
 		{"idle.default.svc.clusterset.local", dns.TypeA, setNXDomain},
+		{"10-8-3-1.east.plain.default.svc.clusterset.local", dns.TypeA, "answered NOERROR | 10-8-3-1.east.plain.default.svc.clusterset.local. 30 IN A 10.8.3.1 |"},
+		{"10-8-3-1.west.plain.default.svc.clusterset.local", dns.TypeA, setNXDomain},
+		// Clusters may use the same addresses.
+		{"twin.default.svc.clusterset.local", dns.TypeA, "answered NOERROR | twin.default.svc.clusterset.local. 30 IN A 10.8.4.1 |"},
+		{"t.west.twin.default.svc.clusterset.local", dns.TypeA, "answered NOERROR | t.west.twin.default.svc.clusterset.local. 30 IN A 10.8.4.1 |"},
 		// Of no cluster.
 		{"bare.default.svc.clusterset.local", dns.TypeA, "answered NOERROR | bare.default.svc.clusterset.local. 30 IN A 10.8.2.1 | bare.default.svc.clusterset.local. 30 IN A 10.8.2.2 |"},
 		{"lone.bare.default.svc.clusterset.local", dns.TypeA, "answered NOERROR | lone.bare.default.svc.clusterset.local. 30 IN A 10.8.2.1 |"},
