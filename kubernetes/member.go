@@ -7,8 +7,16 @@ type hostMatch struct {
 	label []byte
 	// addr is the address that label is the dashed form of; none if it isn't.
 	addr packedAddr
-	// cluster is that of an import's endpoint; see [slice].
-	cluster []byte
+	// cluster is the length of the label, in wire form, that stands behind label in the
+	// qname, where that is an import's cluster. Every query copies a hostMatch around,
+	// so it has no third slice.
+	cluster uint8
+}
+
+// in reports whether s is of the cluster that h selects.
+func (h *hostMatch) in(s *slice) bool {
+	n := len(h.label)
+	return s.cluster == string(h.label[n:n+int(h.cluster)])
 }
 
 func hostOf(label []byte) hostMatch {
@@ -28,7 +36,7 @@ func hostOf(label []byte) hostMatch {
 // next is the first endpoint of s from i on that h selects, s.len() if none is.
 func (h *hostMatch) next(s *slice, i int) int {
 	n := s.len()
-	if s.cluster != string(h.cluster) {
+	if !h.in(s) {
 		return n
 	}
 	if s.hosts == nil { // all are dashed addresses, and each is there once
@@ -47,11 +55,8 @@ func (h *hostMatch) next(s *slice, i int) int {
 	return i
 }
 
-// selects reports whether h selects endpoint i of s.
+// selects reports whether h, which is in s, selects endpoint i of it.
 func (h *hostMatch) selects(s *slice, i int) bool {
-	if s.cluster != string(h.cluster) {
-		return false
-	}
 	if host := s.host(i); host != "" {
 		return host == string(h.label)
 	}
@@ -70,7 +75,7 @@ func (s *service) hasMember(h *hostMatch) bool {
 
 // selects reports whether the slice s has an endpoint of m at the address addr.
 func (m *match) selects(s *slice, addr string) bool {
-	if s.size != len(addr) || !m.usable(s) {
+	if s.size != len(addr) || !m.usable(s) || m.node == member && !m.host.in(s) {
 		return false
 	}
 	for i := s.search(addr); i < s.len() && s.addr(i) == addr; i++ {

@@ -150,7 +150,7 @@ func (z *Zone) findImport(rel []byte, at []int) match {
 	case 4:
 		return m.cluster(rel[:at[1]])
 	case 5:
-		return m.remote(rel[at[0]:at[1]], rel[at[1]:at[2]])
+		return m.remote(rel[:at[1]], rel[at[1]:at[2]])
 	}
 	return m
 }
@@ -178,7 +178,7 @@ func (m match) remote(host, cluster []byte) match {
 		return m.namedPort(host[1:], cluster[1:])
 	}
 	m.node, m.host = member, hostOf(host[1:])
-	m.host.cluster = cluster
+	m.host.cluster = uint8(len(cluster)) // it stands behind host
 	if !m.svc.hasMember(&m.host) {
 		return match{}
 	}
