@@ -181,6 +181,9 @@ func TestMulticluster(t *testing.T) {
 				"| extra 10-9-1-3.west.db.default.svc.clusterset.local. 30 IN A 10.9.1.3 | extra db-0.east.db.default.svc.clusterset.local. 30 IN A 10.8.1.1 " +
 				"| extra db-0.west.db.default.svc.clusterset.local. 30 IN A 10.9.1.1 | extra db-0.west.db.default.svc.clusterset.local. 30 IN AAAA fd00:9::1 " +
 				"| extra db-1.east.db.default.svc.clusterset.local. 30 IN A 10.8.1.2 | extra db-2.west.db.default.svc.clusterset.local. 30 IN A 10.8.1.2 |"},
+		{"_pg._tcp.db.default.svc.clusterset.local", dns.TypeA, "answered NOERROR | _pg._tcp.db.default.svc.clusterset.local. 30 IN A 10.8.1.1 " +
+			"| _pg._tcp.db.default.svc.clusterset.local. 30 IN A 10.8.1.2 | _pg._tcp.db.default.svc.clusterset.local. 30 IN A 10.9.1.1 " +
+			"| _pg._tcp.db.default.svc.clusterset.local. 30 IN A 10.9.1.3 |"},
 		{"_no._tcp.db.default.svc.clusterset.local", dns.TypeSRV, setNXDomain},
 		{"north.db.default.svc.clusterset.local", dns.TypeA, setNXDomain},
 		{"idle.default.svc.clusterset.local", dns.TypeA, setNXDomain},
