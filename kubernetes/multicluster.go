@@ -91,7 +91,7 @@ func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
 
 // dropImportSlice forgets the slice of that name.
 func (v *View) dropImportSlice(ns, name string) {
-	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
+	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name), 0) })
 }
 
 // changeImports is [View.change] for the imports, whose zones have a serial of their
@@ -122,7 +122,7 @@ func (v *View) importNamespace(label []byte) bool {
 		return true
 	}
 	v.mu.RLock()
-	_, ok := v.imports.namespaces[string(label)]
+	ok := v.imports.namespaces[string(label)].exists()
 	v.mu.RUnlock()
 	return ok
 }
