@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+)
+
+// fixedLen is what a record with a compressed owner has before its RDATA: the
+// pointer, type, class, TTL and RDLENGTH. stride4 and stride6 are the lengths of
+// whole address records.
+const (
+	fixedLen = 2 + 2 + 2 + 4 + 2
+	stride4  = fixedLen + 4
+	stride6  = fixedLen + 16
+)
+
+// MaxAddrs is more addresses than any reply has room for: 64 KiB of the shortest
+// address records there are.
+const MaxAddrs = MaxMessage / stride4
+
+// AddAddrs is [Reply.Add] for each address in packed, the RDATA of one after the
+// other; rtype is A or AAAA and says how long each is. The bytes are the same, for a
+// fraction of the price: a service may have hundreds of addresses. The result is how
+// many of them found room. packed is not kept.
+func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed string) int {
+	if owner > maxPointed { // owners are written out there: rare, and large
+		return r.addEach(s, owner, rtype, ttl, packed)
+	}
+	stride := addrStride(rtype)
+	n := len(packed) / (stride - fixedLen)
+	if room := r.room(s, stride); n > room {
+		n, r.full = room, true
+	}
+	if n == 0 {
+		return 0
+	}
+	r.section = s
+	r.count[s] += uint16(n)
+	at := len(r.b)
+	r.b = slices.Grow(r.b, n*stride)[:at+n*stride]
+	head := uint64(0xC000|owner)<<48 | uint64(rtype)<<32 | uint64(ClassIN)<<16 | uint64(ttl>>16)
+	tail := ttl<<16 | uint32(stride-fixedLen)
+	if rtype == TypeA {
+		fill4(r.b[at:], head, tail, packed)
+	} else {
+		fill6(r.b[at:], head, tail, packed)
+	}
+	return n
+}
+
+// room is how many records of stride bytes Add would find room for in s. It asks for
+// as much as the longest owner takes.
+func (r *Reply) room(s Section, stride int) int {
+	left := MaxMessage - len(r.b) - (MaxName + stride - 2 + optLen)
+	if left < 0 || r.full || s < r.section {
+		return 0
+	}
+	return left/stride + 1
+}
+
+// fill4 fills b with records of the IPv4 addresses in packed, which begin with head
+// and tail. The lengths are constants so that each is three stores.
+func fill4(b []byte, head uint64, tail uint32, packed string) {
+	for len(b) >= stride4 && len(packed) >= 4 {
+		binary.BigEndian.PutUint64(b, head)
+		binary.BigEndian.PutUint32(b[8:], tail)
+		copy(b[fixedLen:stride4], packed[:4])
+		b, packed = b[stride4:], packed[4:]
+	}
+}
+
+// fill6 is fill4 for IPv6.
+func fill6(b []byte, head uint64, tail uint32, packed string) {
+	for len(b) >= stride6 && len(packed) >= 16 {
+		binary.BigEndian.PutUint64(b, head)
+		binary.BigEndian.PutUint32(b[8:], tail)
+		copy(b[fixedLen:stride6], packed[:16])
+		b, packed = b[stride6:], packed[16:]
+	}
+}
+
+// addEach is AddAddrs, record by record.
+func (r *Reply) addEach(s Section, owner int, rtype uint16, ttl uint32, packed string) (n int) {
+	size := addrStride(rtype) - fixedLen
+	var rdata [16]byte
+	for ; len(packed) >= size; packed = packed[size:] {
+		copy(rdata[:], packed)
+		before := r.count[s]
+		r.Add(s, owner, rtype, ttl, rdata[:size])
+		n += int(r.count[s] - before)
+	}
+	return n
+}
+
+// addrStride is the length of a whole record of rtype, which is A or AAAA, with a
+// compressed owner.
+func addrStride(rtype uint16) int {
+	if rtype == TypeA {
+		return stride4
+	}
+	return stride6
+}
+
+// ShuffleLast puts the RDATA of the last n records written in random order. They
+// must be addresses of one type, rtype, with one owner and one TTL; owners that are
+// written out keep their order. It is for answers whose order means something:
+// unlike [Reply.Shuffle] it leaves what stands before them alone.
+//
+// It is the shuffle of Fisher and Yates on one random number, stretched by a linear
+// congruential generator of 2^64 states: spreading clients needs no secret, and a
+// random number for each address would cost more than writing it.
+func (r *Reply) ShuffleLast(n int, rtype uint16) {
+	first := len(r.b) - n*addrStride(rtype)
+	if n < 2 || first < HeaderLen || u16(r.b[first:]) < 0xC000 {
+		return
+	}
+	b, x := r.b[first+fixedLen:], rand.Uint64()
+	if rtype == TypeA {
+		for i := uint64(n - 1); i > 0; i-- {
+			x = x*lcgFactor + lcgStep
+			j := (x >> 32) * (i + 1) >> 32 // the upper bits are the good ones
+			p, q := (*[4]byte)(b[i*stride4:]), (*[4]byte)(b[j*stride4:])
+			*p, *q = *q, *p
+		}
+		return
+	}
+	for i := uint64(n - 1); i > 0; i-- {
+		x = x*lcgFactor + lcgStep
+		j := (x >> 32) * (i + 1) >> 32
+		p, q := (*[16]byte)(b[i*stride6:]), (*[16]byte)(b[j*stride6:])
+		*p, *q = *q, *p
+	}
+}
+
+// The generator's constants give it its full period (step odd, factor ≡ 1 mod 4:
+// Hull and Dobell); the factor is a published one whose upper bits pass the spectral
+// test. Others of that kind would do as well.
+const (
+	lcgFactor = 6364136223846793005
+	lcgStep   = 1442695040888963407
+)

@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// Whatever stands in a reply, addresses that are added together are the bytes that
+// they are when added one by one.
+func TestAddAddrsIsAdd(t *testing.T) {
+	types := []uint16{TypeA, TypeAAAA}
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		q := ask(t, "a.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) })
+		var many, each Reply
+		many.Start(nil, q)
+		each.Start(nil, q)
+		for range 1 + rng.IntN(6) {
+			s, rtype, ttl := Section(rng.IntN(3)), types[rng.IntN(2)], rng.Uint32()
+			owner := []int{AtQuestion, many.Suffix(9), maxPointed, maxPointed + 1}[rng.IntN(4)]
+			if owner > AtQuestion+9 && len(many.b) < owner+12 {
+				big := make([]byte, maxPointed) // and a root name at every offset
+				many.Add(s, AtQuestion, 65280, 1, big)
+				each.Add(s, AtQuestion, 65280, 1, big)
+				continue
+			}
+			packed := make([]byte, (addrStride(rtype)-fixedLen)*[]int{0, 1, 2, 50, 1000, 4000}[rng.IntN(6)])
+			for i := range packed {
+				packed[i] = byte(rng.Uint32())
+			}
+			before := each.Count(s)
+			for p := packed; len(p) > 0; p = p[(addrStride(rtype) - fixedLen):] {
+				each.Add(s, owner, rtype, ttl, p[:(addrStride(rtype)-fixedLen)])
+			}
+			if n := many.AddAddrs(s, owner, rtype, ttl, string(packed)); n != each.Count(s)-before {
+				t.Fatalf("seed %d: %d records were written, want %d", seed, n, each.Count(s)-before)
+			}
+			if many.count != each.count || many.full != each.full || many.section != each.section || !bytes.Equal(many.b, each.b) {
+				t.Fatalf("seed %d: %d bytes, counts %v, full %v; want %d bytes, counts %v, full %v",
+					seed, len(many.b), many.count, many.full, len(each.b), each.count, each.full)
+			}
+		}
+	}
+}
+
+// Every order comes up, each as often as any other, and nothing else is touched.
+func TestShuffleLast(t *testing.T) {
+	const first, shuffled, rounds = 2, 4, 24_000
+	for _, rtype := range []uint16{TypeA, TypeAAAA} {
+		t.Run(dns.TypeToString[rtype], func(t *testing.T) {
+			q := ask(t, "a.example.", rtype)
+			packed := make([]byte, (first+shuffled)*(addrStride(rtype)-fixedLen))
+			for i := range packed {
+				packed[i] = byte(i)
+			}
+			var r Reply
+			r.Start(nil, q)
+			r.AddAddrs(Answer, AtQuestion, rtype, 30, string(packed))
+			ordered := written(t, &r)
+			seen := map[string]int{}
+			for range rounds {
+				r.Reset()
+				r.AddAddrs(Answer, AtQuestion, rtype, 30, string(packed))
+				r.ShuffleLast(shuffled, rtype)
+				m := unpacked(t, r.Finish(MaxMessage))
+				seen[fmt.Sprint(m.Answer[first:])]++
+				if m.Answer[0].String() != ordered[0] || m.Answer[1].String() != ordered[1] {
+					t.Fatalf("what was not to be shuffled is\n%s", m)
+				}
+			}
+			slices.Sort(ordered)
+			if diff := cmp.Diff(ordered, slices.Sorted(slices.Values(written(t, &r)))); diff != "" {
+				t.Errorf("the records are others (-want +got):\n%s", diff)
+			}
+			// 1,000 of each are to be expected, give or take 31: 300 is ten times that.
+			if len(seen) != 24 {
+				t.Errorf("%d orders of 24", len(seen))
+			}
+			for order, n := range seen {
+				if n < 700 || n > 1300 {
+					t.Errorf("%d times %s", n, order)
+				}
+			}
+		})
+	}
+}
+
+// Fewer than two have no order, and owners that are written out keep theirs.
+func TestShuffleLastLeaves(t *testing.T) {
+	var r Reply
+	r.Start(nil, ask(t, "a.", dns.TypeA))
+	r.ShuffleLast(0, TypeA)
+	r.Add(Answer, AtQuestion, 65280, 1, make([]byte, maxPointed))
+	at := r.Add(Answer, AtQuestion, TypeCNAME, 1, []byte("\x03far\x00"))
+	r.AddAddrs(Answer, at, TypeA, 1, "\x01\x02\x03\x04\x05\x06\x07\x08")
+	before := bytes.Clone(r.b)
+	for range 64 {
+		r.ShuffleLast(2, TypeA)
+	}
+	r.ShuffleLast(1<<20, TypeA)
+	if !bytes.Equal(before, r.b) {
+		t.Error("the records changed")
+	}
+}
+
+func written(t *testing.T, r *Reply) (list []string) {
+	t.Helper()
+	for _, rr := range unpacked(t, r.Finish(MaxMessage)).Answer {
+		list = append(list, rr.String())
+	}
+	return list
+}
+
+func BenchmarkAddAddrs(b *testing.B) {
+	for _, n := range []int{1, 10, 50} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			m := new(dns.Msg)
+			m.SetQuestion("a.example.", dns.TypeA)
+			packet, err := m.Pack()
+			if err != nil {
+				b.Fatal(err)
+			}
+			var q Query
+			q.Parse(packet)
+			packed := string(make([]byte, 4*n))
+			var r Reply
+			r.Start(make([]byte, 0, 4096), &q)
+			for b.Loop() {
+				r.Reset()
+				r.AddAddrs(Answer, AtQuestion, TypeA, 30, packed)
+				r.ShuffleLast(n, TypeA)
+			}
+		})
+	}
+}
