@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 
@@ -26,6 +27,9 @@ func (w *writer) write(m *match, qtype uint16) (target wire.Name, end node) {
 		return w.chase(m.svc, qtype)
 	default:
 		w.addresses(m, wire.AtQuestion, qtype)
+	}
+	if m.node == zonal && w.reply.Count(wire.Answer) == 0 {
+		return "", missing // of a zone without endpoints some may not be in view yet
 	}
 	return "", m.node
 }
@@ -79,7 +83,7 @@ func (w *writer) addresses(m *match, owner int, qtype uint16) {
 		w.packed(wire.Answer, owner, m.svc, qtype)
 	case named:
 		w.packed(wire.Answer, owner, m.svc, qtype)
-	case member:
+	case member, zonal:
 		w.members(m, owner, qtype)
 	case podAddr:
 		if int(m.addr.size) == addrSize(qtype) {
@@ -93,9 +97,29 @@ func (w *writer) addresses(m *match, owner int, qtype uint16) {
 // packed writes the addresses of a service's bare name.
 func (w *writer) packed(section wire.Section, owner int, s *service, qtype uint16) {
 	list, size := s.addrs(qtype)
-	for ; list != ""; list = list[size:] {
-		w.addr(section, owner, list[:size])
+	if s.kind != headless || !w.zone.ordered {
+		w.reply.AddAddrs(section, owner, qtype, w.ttl, list)
+		return
 	}
+	cut := s.far(size)
+	zone, rest := int(cut.zone)*size, int(cut.rest)*size
+	w.shuffled(section, owner, qtype, list[:zone])
+	w.shuffled(section, owner, qtype, list[zone:rest])
+	w.shuffled(section, owner, qtype, list[rest:])
+}
+
+// shuffled writes addresses of qtype in random order.
+func (w *writer) shuffled(section wire.Section, owner int, qtype uint16, list string) {
+	if list == "" {
+		return
+	}
+	at := 0
+	if size := addrSize(qtype); len(list) > wire.MaxAddrs*size {
+		at = rand.IntN(len(list)/size) * size // there is no room for all: others each time
+	}
+	n := w.reply.AddAddrs(section, owner, qtype, w.ttl, list[at:])
+	n += w.reply.AddAddrs(section, owner, qtype, w.ttl, list[:at])
+	w.reply.ShuffleLast(n, qtype)
 }
 
 // addr writes one address record.

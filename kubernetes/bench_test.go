@@ -26,6 +26,14 @@ var hot = []struct {
 	{"ClusterIP AAAA", "WEB.default.svc.cluster.local", dns.TypeAAAA, Answered, 1},
 	{"NODATA", "portless.default.svc.cluster.local", dns.TypeAAAA, Answered, 0},
 	{"headless 10", "ten.default.svc.cluster.local", dns.TypeA, Answered, 10},
+	{"headless 50", "fifty.default.svc.cluster.local", dns.TypeA, Answered, 50},
+	{"headless 50 in three places", "spread.default.svc.cluster.local", dns.TypeA, Answered, 50},
+	{"headless 50 IPv6", "six.default.svc.cluster.local", dns.TypeAAAA, Answered, 50},
+	{"zonal", "east.pin._zone.spread.default.svc.cluster.local", dns.TypeA, Answered, 30},
+	{"zonal all", "south.prefer._zone.spread.default.svc.cluster.local", dns.TypeA, Answered, 50},
+	{"zonal NXDOMAIN", "east.pin._zone.web.default.svc.cluster.local", dns.TypeA, Answered, 0},
+	{"endpoint of 50", "h49.spread.default.svc.cluster.local", dns.TypeA, Answered, 1},
+	{"port of 50", "_http._tcp.spread.default.svc.cluster.local", dns.TypeA, Answered, 50},
 	{"endpoint", "db-0.db.default.svc.cluster.local", dns.TypeA, Answered, 2},
 	{"dashed endpoint", "10-1-0-1.web.default.svc.cluster.local", dns.TypeA, Answered, 1},
 	{"port", "_pg._tcp.db.default.svc.cluster.local", dns.TypeA, Answered, 4},
@@ -41,21 +49,37 @@ var hot = []struct {
 }
 
 func hotZone(t testing.TB) *Zone {
-	var b strings.Builder
-	b.WriteString(cluster)
-	b.WriteString(`---
-{apiVersion: v1, kind: Service, metadata: {name: ten, namespace: default}, spec: {clusterIP: None}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: ten-1, namespace: default, labels: {kubernetes.io/service-name: ten}}
-addressType: IPv4
-endpoints:
-`)
-	for i := range 10 {
-		fmt.Fprintf(&b, "- {addresses: [10.2.0.%d]}\n", i+1)
+	cfg := testConfig(t)
+	cfg.Zonal = true
+	v := openPlaced(t, cfg, cluster)
+	for _, s := range []struct {
+		name, addrs string
+		n           int
+		spread      bool
+	}{
+		{"ten", "10.2.0.%d", 10, false},
+		{"fifty", "10.3.0.%d", 50, false},
+		{"spread", "10.4.0.%d", 50, true},
+		{"six", "fd00:5::%x", 50, false},
+	} {
+		_ = sink{v, services}.Add(makeService("default", s.name, "None"))
+		var addrs []string
+		for i := range s.n {
+			addrs = append(addrs, fmt.Sprintf(s.addrs, i+1))
+		}
+		es := makeSlice("default", s.name, s.name+"-1", addrs...)
+		if strings.Contains(s.addrs, ":") {
+			es.AddressType = discoveryv1.AddressTypeIPv6
+		}
+		for i := range es.Endpoints {
+			if ep := &es.Endpoints[i]; s.spread {
+				node, zone, host := "n"+fmt.Sprint(i%10), []string{"east", "west"}[i%10/4%2], "h"+fmt.Sprint(i)
+				ep.NodeName, ep.Zone, ep.Hostname = &node, &zone, &host
+			}
+		}
+		_ = sink{v, endpointSlices}.Add(es)
 	}
-	return NewZone(openText(t, testConfig(t), b.String()), testConfig(t))
+	return NewZone(v, cfg)
 }
 
 // answerer gives a function that answers one query into a buffer of its own.

@@ -433,8 +433,8 @@ func (f *follower) bookmark(o metav1.Object) error {
 // double would be seen in how long a start takes.
 const nodeWait = 2 * time.Second
 
-// zoneLabel is the label of a Node that names its topology zone.
-const zoneLabel = "topology.kubernetes.io/zone"
+// topologyZone is the label of a Node that names its topology zone.
+const topologyZone = "topology.kubernetes.io/zone"
 
 // getNode asks core for the topology zone of the node of that name; "" without an
 // error is a node without one. It blocks for nodeWait at most.
@@ -460,5 +460,5 @@ func getNode(ctx context.Context, core rest.Interface, name string) (zone string
 	if !ok {
 		return "", fmt.Errorf("getting the node %s: the answer is a %T", name, obj)
 	}
-	return node.Labels[zoneLabel], nil
+	return node.Labels[topologyZone], nil
 }

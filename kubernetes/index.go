@@ -104,6 +104,9 @@ type index struct {
 	unplaced int
 	// externals holds the keys of the services reached there from outside.
 	externals map[address]ref[string]
+	// narrow says that the bare names of headless services give only the nearest
+	// endpoints where the service or its slices ask for that.
+	narrow bool
 }
 
 func newIndex() index {
@@ -291,32 +294,10 @@ func (x *index) publish(key string, s *service) {
 	s.ns.count(s, 1)
 	s.held = x.holds(s)
 	if s.kind == headless {
-		s.v4, s.v6 = unite(s.slices, 4), unite(s.slices, 16)
+		s.v4, s.far4 = s.unite(4, x.narrow)
+		s.v6, s.far6 = s.unite(16, x.narrow)
 	}
 	x.services[key] = s
-}
-
-// unite is every address of the given size in list, each once.
-func unite(list []*slice, size int) string {
-	list = slices.DeleteFunc(slices.Clone(list), func(s *slice) bool { return s.size != size || s.addrs == "" })
-	if len(list) == 0 {
-		return ""
-	}
-	if len(list) == 1 && !list[0].repeats() {
-		return list[0].addrs // share its bytes
-	}
-	seen := make(map[string]struct{})
-	var b strings.Builder
-	for _, s := range list {
-		for i := range s.len() {
-			a := s.addr(i)
-			if _, dup := seen[a]; !dup {
-				seen[a] = struct{}{}
-				b.WriteString(a)
-			}
-		}
-	}
-	return strings.Clone(b.String())
 }
 
 // putPod adds p or sets it in place of the pod of its name.

@@ -73,17 +73,29 @@ func (s *service) hasMember(h *hostMatch) bool {
 	return false
 }
 
-// selects reports whether the slice s has an endpoint of m at the address addr.
-func (m *match) selects(s *slice, addr string) bool {
+// best is the place of the nearest endpoint of m that the slice s has at the address
+// addr; ok is false if it has none.
+func (m *match) best(s *slice, addr string) (at place, ok bool) {
 	if s.size != len(addr) || !m.usable(s) || m.node == member && !m.host.in(s) {
-		return false
+		return 0, false
 	}
 	for i := s.search(addr); i < s.len() && s.addr(i) == addr; i++ {
-		if m.node != member || m.host.selects(s, i) {
-			return true
+		if m.takes(s, i) {
+			at, ok = max(at, s.place(i)), true
 		}
 	}
-	return false
+	return at, ok
+}
+
+// takes reports whether endpoint i of s is m's.
+func (m *match) takes(s *slice, i int) bool {
+	switch m.node {
+	case member:
+		return m.host.selects(s, i)
+	case zonal:
+		return m.zone == nil || s.inZone(i, m.zone)
+	}
+	return true
 }
 
 // usable reports whether m's port, if it names one, is a port of s.
@@ -91,37 +103,55 @@ func (m *match) usable(s *slice) bool { return m.node != port || s.ports.has(m.p
 
 // step is the next endpoint of s from i on that is m's.
 func (m *match) step(s *slice, i int) int {
-	if m.node == member {
+	switch {
+	case m.node == member:
 		return m.host.next(s, i)
+	case m.node == zonal && m.zone != nil:
+		return s.nextIn(m.zone, i)
 	}
 	return i
 }
 
-// members writes the addresses of the endpoints that m selects, each once. Slices
-// are in order of address, so that looking for one in the slices before is cheap
-// where it is needed at all: with more than one slice.
+// members writes the addresses of the endpoints that m selects, each once: the
+// nearest first, if the zone's answers have an order, and at random within a distance.
 func (w *writer) members(m *match, owner int, qtype uint16) {
-	size := addrSize(qtype)
-	for n, s := range m.svc.slices {
-		if s.size != size || !m.usable(s) {
-			continue
-		}
-		last := ""
-		for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
-			addr := s.addr(i)
-			if addr == last || m.earlier(n, addr) {
+	for _, r := range [...]rank{nodeRank, zoneRank, elsewhere} {
+		before := w.reply.Count(wire.Answer)
+		for n, s := range m.svc.slices {
+			if s.size != addrSize(qtype) || !m.usable(s) || s.near == "" && r != elsewhere {
 				continue
 			}
-			last = addr
-			w.addr(wire.Answer, owner, addr)
+			w.ranked(m, n, owner, r)
+		}
+		if n := w.reply.Count(wire.Answer) - before; n > 1 && w.zone.ordered {
+			w.reply.ShuffleLast(n, qtype)
 		}
 	}
 }
 
-// earlier reports whether m's address addr is in one of its first n slices.
-func (m *match) earlier(n int, addr string) bool {
-	for _, s := range m.svc.slices[:n] {
-		if m.selects(s, addr) {
+// ranked writes the addresses of rank r in m's slice n that are in none before it.
+// Slices are in order of address, so that looking for one in the others is cheap
+// where it is needed at all: with more than one slice, or with places.
+func (w *writer) ranked(m *match, n, owner int, r rank) {
+	s, last := m.svc.slices[n], ""
+	for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
+		addr := s.addr(i)
+		if s.place(i).rank() != r || addr == last || m.known(n, addr, r) {
+			continue
+		}
+		last = addr
+		w.addr(wire.Answer, owner, addr)
+	}
+}
+
+// known reports whether m's address addr, which its slice n has with rank r, is
+// written with a nearer one, or by an earlier slice.
+func (m *match) known(n int, addr string, r rank) bool {
+	for i, s := range m.svc.slices {
+		if i >= n && (s.near == "" || r == nodeRank) {
+			continue // it can't be nearer there
+		}
+		if at, ok := m.best(s, addr); ok && (at.rank() > r || i < n && at.rank() == r) {
 			return true
 		}
 	}

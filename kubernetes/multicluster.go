@@ -46,10 +46,10 @@ func fromImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
 
 // fromImportSlice is [fromSlice] for a slice of a ServiceImport. One whose cluster
 // can't be a label has its endpoints' names without it.
-func fromImportSlice(es *discoveryv1.EndpointSlice, podNames bool, f *faults) *slice {
+func fromImportSlice(es *discoveryv1.EndpointSlice, pack packer, f *faults) *slice {
 	own := *es // the slice as it would be, were it a Service's
 	own.Labels = map[string]string{discoveryv1.LabelServiceName: es.Labels[labelImport]}
-	s := fromSlice(&own, podNames, f)
+	s := fromSlice(&own, pack, f)
 	id := es.Labels[labelCluster]
 	if s == nil || id == "" {
 		return s
@@ -81,7 +81,7 @@ func (v *View) dropImport(ns, name string) {
 // putImportSlice adds es or sets it in place of the slice of its name. One that is no
 // import's is forgotten.
 func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
-	rec := fromImportSlice(es, v.podNames, f)
+	rec := fromImportSlice(es, v.pack, f)
 	if rec == nil {
 		v.dropImportSlice(es.Namespace, es.Name)
 		return

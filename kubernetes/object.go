@@ -1,9 +1,10 @@
 package kubernetes
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
-	"sort"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ func fromService(svc *corev1.Service, f *faults) (key string, s service, ok bool
 		s.target = aliasTarget(svc.Spec.ExternalName, f)
 		return key, s, true
 	case isHeadless(svc):
-		s.kind = headless
+		s.kind, s.nearest = headless, nearestOf(svc)
 		s.selects = len(svc.Spec.Selector) > 0
 		return key, s, true
 	}
@@ -131,9 +132,8 @@ func aliasTarget(name string, f *faults) wire.Name {
 }
 
 // fromSlice turns the ready part of an EndpointSlice into its records. It is nil
-// if the slice belongs to no service. With podNames, endpoints without a hostname
-// go by the name of their pod. The result shares no memory with es.
-func fromSlice(es *discoveryv1.EndpointSlice, podNames bool, f *faults) *slice {
+// if the slice belongs to no service. The result shares no memory with es.
+func fromSlice(es *discoveryv1.EndpointSlice, pack packer, f *faults) *slice {
 	owner := es.Labels[discoveryv1.LabelServiceName]
 	if owner == "" || es.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
@@ -150,7 +150,7 @@ func fromSlice(es *discoveryv1.EndpointSlice, podNames bool, f *faults) *slice {
 	}
 	var list endpointList
 	for i := range es.Endpoints {
-		list.add(&es.Endpoints[i], s.size, podNames, f)
+		list.add(&es.Endpoints[i], s.size, pack, f)
 	}
 	list.pack(s)
 	return s
@@ -176,23 +176,31 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// endpoint is one address of a slice and its label.
-type endpoint struct{ addr, host string }
+// endpoint is one address of a slice, its label and where it is.
+type endpoint struct {
+	addr, host string
+	place      place
+	zone       topozone
+}
 
 type endpointList []endpoint
 
-func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, podNames bool, f *faults) {
+func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, pack packer, f *faults) {
 	if ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
 		return
 	}
-	host := hostLabel(ep, podNames, f)
+	e := endpoint{host: hostLabel(ep, pack.podNames, f), place: pack.placeOf(ep)}
+	if pack.zonal {
+		e.zone = zoneOf(ep, f)
+	}
 	for _, text := range ep.Addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" || a.BitLen() != 8*size || a.Is4In6() {
 			f.add("endpoint %q is no address of the slice's type", text)
 			continue
 		}
-		*l = append(*l, endpoint{addr: packAddr(a), host: host})
+		e.addr = packAddr(a)
+		*l = append(*l, e)
 	}
 }
 
@@ -210,32 +218,35 @@ func hostLabel(ep *discoveryv1.Endpoint, podNames bool, f *faults) string {
 	return ""
 }
 
-// pack puts the endpoints into s in order, each once.
+// pack puts the endpoints into s in order, each once: where one is listed twice, the
+// nearest counts.
 func (l endpointList) pack(s *slice) {
-	sort.Slice(l, func(i, j int) bool {
-		if l[i].addr != l[j].addr {
-			return l[i].addr < l[j].addr
-		}
-		return l[i].host < l[j].host
+	slices.SortStableFunc(l, func(a, b endpoint) int {
+		return cmp.Or(strings.Compare(a.addr, b.addr), strings.Compare(a.host, b.host),
+			cmp.Compare(b.place, a.place))
 	})
+	l = slices.CompactFunc(l, func(a, b endpoint) bool { return a.addr == b.addr && a.host == b.host })
 	var addrs strings.Builder
 	addrs.Grow(len(l) * s.size)
-	named := false
-	kept := l[:0]
-	for i, e := range l {
-		if i > 0 && len(kept) > 0 && e == kept[len(kept)-1] {
-			continue
-		}
-		kept = append(kept, e)
-		addrs.WriteString(e.addr)
-		named = named || e.host != ""
+	for i := range l {
+		addrs.WriteString(l[i].addr)
 	}
 	s.addrs = addrs.String()
-	if !named {
-		return
+	s.hosts = column(l, func(e *endpoint) string { return e.host })
+	s.near = string(column(l, func(e *endpoint) byte { return byte(e.place) }))
+	s.zones = column(l, func(e *endpoint) topozone { return e.zone })
+}
+
+// column is one value of each endpoint, nil if all of them are zero: most endpoints
+// have no more than an address.
+func column[T comparable](l endpointList, of func(*endpoint) T) (list []T) {
+	var zero T
+	if !slices.ContainsFunc(l, func(e endpoint) bool { return of(&e) != zero }) {
+		return nil
 	}
-	s.hosts = make([]string, len(kept))
-	for i, e := range kept {
-		s.hosts[i] = e.host
+	list = make([]T, len(l))
+	for i := range l {
+		list[i] = of(&l[i])
 	}
+	return list
 }

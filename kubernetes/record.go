@@ -101,11 +101,11 @@ type slice struct {
 	// the label is the dashed address; nil if that is true of all.
 	hosts []string
 	ports ports
-	// near is one byte per address, a [distance] and flags; "" is far for all.
+	// near is one byte per address, the [place] it has; "" is far for all.
 	near string
-	// zones are the topology zones of the addresses, one per address, where zonal
-	// names are answered; nil if none is known.
-	zones []string
+	// zones are the topology zones of the addresses as labels in wire form, one per
+	// address, where zonal names are answered; nil if none is known.
+	zones []topozone
 	// version is the object's resourceVersion, 0 if it has none.
 	version uint64
 	// labelled says that the object has the label of headless services' slices.
@@ -151,18 +151,8 @@ func (s *slice) repeats() bool {
 }
 
 func (s *slice) same(t *slice) bool {
-	if s.cluster != t.cluster {
-		return false
-	}
-	if s.key != t.key || s.addrs != t.addrs || s.ports != t.ports || s.labelled != t.labelled || len(s.hosts) != len(t.hosts) {
-		return false
-	}
-	for i := range s.hosts {
-		if s.hosts[i] != t.hosts[i] {
-			return false
-		}
-	}
-	return true
+	return s.key == t.key && s.cluster == t.cluster && s.addrs == t.addrs && s.ports == t.ports && s.near == t.near &&
+		s.labelled == t.labelled && slices.Equal(s.hosts, t.hosts) && slices.Equal(s.zones, t.zones)
 }
 
 // pod is what DNS knows of a pod: where it is and whether it may be taken at its

@@ -82,7 +82,7 @@ func (m *match) pairs() (list []pair) {
 	switch {
 	case m.node == outward:
 		return m.outerPairs()
-	case m.node != named && m.node != port && m.node != member:
+	case m.node != named && m.node != port && m.node != member && m.node != zonal:
 		return nil
 	case m.svc.kind == clusterIP && m.node != member:
 		return m.servicePairs()

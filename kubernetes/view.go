@@ -56,16 +56,16 @@ type Options struct {
 // View is the index of one cluster. It is safe for concurrent use; [View.Run]
 // fills it and is called once.
 type View struct {
-	log      *slog.Logger
-	now      func() time.Time
-	addrs    []netip.Addr
-	podNames bool
-	node     string
-	source   feed
-	scope    *scope
-	allPods  atomic.Bool   // all pods of the cluster are in view
-	retry    time.Duration // the first back-off from the API server
-	spread   time.Duration // what the first requests are spread over
+	log     *slog.Logger
+	now     func() time.Time
+	addrs   []netip.Addr
+	pack    packer
+	node    string
+	source  feed
+	scope   *scope
+	allPods atomic.Bool   // all pods of the cluster are in view
+	retry   time.Duration // the first back-off from the API server
+	spread  time.Duration // what the first requests are spread over
 
 	mu      sync.RWMutex
 	index   index
@@ -93,11 +93,12 @@ type feed interface {
 // Open prepares the view of cfg: where the API server is and how to log in, or a
 // first read of its manifests, which then is synced at once. It opens no
 // connection. Of cfg, the view takes the source, `labels`, `noendpoints`,
-// `endpoint_pod_names` and the client's rates; directives that agree on these may
+// `endpoint_pod_names`, `topology`, `zonal` and the client's rates; directives that agree on these may
 // share a view. Errors name the option at fault.
 func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	v := newView(opts)
-	v.podNames = cfg.EndpointPodNames
+	v.pack = newPacker(cfg, opts)
+	v.index.narrow = cfg.Topology == config.TopologyHints
 	v.touch()
 	selector, err := labels.Parse(cfg.Labels)
 	if err != nil {

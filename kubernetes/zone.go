@@ -54,6 +54,7 @@ type Zone struct {
 	exposed     map[string]struct{} // namespaces' labels in wire form; nil is all
 	listed      bool                // only namespaces whose own objects are in view have names
 	fall        *config.Fallthrough
+	ordered     bool // the nearest endpoints come first
 }
 
 // origin is one zone of a directive.
@@ -66,6 +67,7 @@ type origin struct {
 	// the SOA's name server and mailbox; serial is its serial.
 	server, mailbox string
 	serial          *atomic.Uint32
+	zonal           bool // names by topology zone
 }
 
 const (
@@ -93,16 +95,18 @@ func (o *origin) foreign() bool { return o.reverse || o.imports }
 
 // NewZone gives the answers of cfg from v. Of cfg it takes the zones and what
 // shapes an answer: `namespaces`, `multicluster`, `ttl`, `pods`, `ignore`,
-// `fallthrough`. Where Services have names in none of the zones there is no name for a
+// `fallthrough`, `zonal`, `topology`. Where Services have names in none of the zones there is no name for a
 // PTR record to hold, and no address has one.
 func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	z := &Zone{
 		view: v, ttl: cfg.TTL, pods: cfg.Pods,
 		ignoreEmpty: cfg.IgnoreEmptyService, fall: cfg.Fallthrough,
-		listed: cfg.NamespaceLabels != "",
+		listed: cfg.NamespaceLabels != "", ordered: cfg.Topology != config.TopologyOff,
 	}
 	for _, name := range cfg.Zones {
-		z.origins = append(z.origins, newOrigin(v, name, cfg.Multicluster))
+		o := newOrigin(v, name, cfg.Multicluster)
+		o.zonal = cfg.Zonal && !o.imports
+		z.origins = append(z.origins, o)
 	}
 	var primary wire.Name
 	for _, o := range z.origins {
@@ -273,6 +277,7 @@ const (
 	named          // a service
 	port           // _port._proto of a service
 	member         // an endpoint of a service
+	zonal          // the endpoints of a headless service in a topology zone
 	podAddr        // a pod's address
 	reverseIP      // a reverse name
 	outward        // a service as it is reached from outside
@@ -287,9 +292,11 @@ type match struct {
 	host hostMatch
 	addr packedAddr // podAddr, reverseIP
 	pod  bool       // what is elsewhere is a pod
+	zone []byte     // zonal: the topology zone, a part of the qname; nil is all
 }
 
-// maxDepth is the most labels a name in the zone has: _port._proto.svc.ns.svc.
+// maxDepth is the most labels a name in the zone has: _port._proto.svc.ns.svc. Only
+// names by topology zone have more, and of those that many say what they are.
 const maxDepth = 5
 
 // find looks name, which is in o, up.
@@ -302,7 +309,11 @@ func (z *Zone) find(name []byte, o *origin) match {
 			if o.reverse {
 				break
 			}
-			return match{}
+			if !o.zonal {
+				return match{}
+			}
+			copy(at[:], at[1:n])
+			n--
 		}
 		at[n] = off
 		n++
@@ -319,7 +330,7 @@ func (z *Zone) find(name []byte, o *origin) match {
 		if o.imports {
 			return z.findImport(rel, at[:n])
 		}
-		return z.findService(rel, at[:n])
+		return z.findBelow(rel, at[:n], o)
 	case "\x03pod":
 		return z.findPod(rel, at[:n])
 	default:
