@@ -48,7 +48,8 @@ var hot = []struct {
 	{"elsewhere", "www.example.com", dns.TypeA, NotMine, 0},
 }
 
-func hotZone(t testing.TB) *Zone {
+// hotZone is the zone they are asked of, and one with names by topology zone.
+func hotZone(t testing.TB) (z, zonal *Zone) {
 	cfg := testConfig(t)
 	cfg.Zonal = true
 	v := openPlaced(t, cfg, cluster)
@@ -79,7 +80,7 @@ func hotZone(t testing.TB) *Zone {
 		}
 		_ = sink{v, endpointSlices}.Add(es)
 	}
-	return NewZone(v, cfg)
+	return NewZone(v, testConfig(t)), NewZone(v, cfg)
 }
 
 // answerer gives a function that answers one query into a buffer of its own.
@@ -98,9 +99,13 @@ func answerer(t testing.TB, z answers, qname string, qtype uint16) func() (Outco
 // The path of every packet makes no garbage: an agent at its limit would spend a
 // part of the node on collecting it.
 func TestAnswerAllocatesNothing(t *testing.T) {
-	z := hotZone(t)
+	plain, zonal := hotZone(t)
 	for _, c := range hot {
 		t.Run(c.name, func(t *testing.T) {
+			z := plain
+			if strings.Contains(c.qname, "._zone.") {
+				z = zonal
+			}
 			answer := answerer(t, z, c.qname, c.qtype)
 			if outcome, n := answer(); outcome != c.want || n != c.answers {
 				t.Fatalf("outcome %d with %d answers, want %d with %d", outcome, n, c.want, c.answers)
@@ -113,9 +118,13 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkAnswer(b *testing.B) {
-	z := hotZone(b)
+	plain, zonal := hotZone(b)
 	for _, c := range hot {
 		b.Run(c.name, func(b *testing.B) {
+			z := plain
+			if strings.Contains(c.qname, "._zone.") {
+				z = zonal
+			}
 			answer := answerer(b, z, c.qname, c.qtype)
 			b.ReportAllocs()
 			for b.Loop() {

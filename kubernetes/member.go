@@ -93,7 +93,7 @@ func (m *match) takes(s *slice, i int) bool {
 	case member:
 		return m.host.selects(s, i)
 	case zonal:
-		return m.zone == nil || s.inZone(i, m.zone)
+		return s.inZone(i, m.zone)
 	}
 	return true
 }
@@ -103,10 +103,10 @@ func (m *match) usable(s *slice) bool { return m.node != port || s.ports.has(m.p
 
 // step is the next endpoint of s from i on that is m's.
 func (m *match) step(s *slice, i int) int {
-	switch {
-	case m.node == member:
+	switch m.node {
+	case member:
 		return m.host.next(s, i)
-	case m.node == zonal && m.zone != nil:
+	case zonal:
 		return s.nextIn(m.zone, i)
 	}
 	return i
@@ -115,13 +115,19 @@ func (m *match) step(s *slice, i int) int {
 // members writes the addresses of the endpoints that m selects, each once: the
 // nearest first, if the zone's answers have an order, and at random within a distance.
 func (w *writer) members(m *match, owner int, qtype uint16) {
-	for _, r := range [...]rank{nodeRank, zoneRank, elsewhere} {
+	size := addrSize(qtype)
+	if m.node == member {
+		if addr, n := m.lone(size); n < 2 {
+			w.reply.AddAddrs(wire.Answer, owner, qtype, w.ttl, addr)
+			return
+		}
+	}
+	for _, r := range [...]rank{nodeRank, zoneRank, farther} {
 		before := w.reply.Count(wire.Answer)
 		for n, s := range m.svc.slices {
-			if s.size != addrSize(qtype) || !m.usable(s) || s.near == "" && r != elsewhere {
-				continue
+			if s.size == size && m.usable(s) && (s.near != "" || r == farther) {
+				w.ranked(m, n, owner, r)
 			}
-			w.ranked(m, n, owner, r)
 		}
 		if n := w.reply.Count(wire.Answer) - before; n > 1 && w.zone.ordered {
 			w.reply.ShuffleLast(n, qtype)
@@ -129,29 +135,68 @@ func (w *writer) members(m *match, owner int, qtype uint16) {
 	}
 }
 
-// ranked writes the addresses of rank r in m's slice n that are in none before it.
-// Slices are in order of address, so that looking for one in the others is cheap
-// where it is needed at all: with more than one slice, or with places.
-func (w *writer) ranked(m *match, n, owner int, r rank) {
-	s, last := m.svc.slices[n], ""
-	for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
-		addr := s.addr(i)
-		if s.place(i).rank() != r || addr == last || m.known(n, addr, r) {
+// lone is the address of the endpoint that goes by m's name, and how many there are:
+// nearly always it is one, and going through them once is enough. Two is as far as it
+// counts.
+func (m *match) lone(size int) (addr string, n int) {
+	for _, s := range m.svc.slices {
+		if s.size != size {
 			continue
 		}
-		last = addr
-		w.addr(wire.Answer, owner, addr)
+		for i := m.host.next(s, 0); i < s.len(); i = m.host.next(s, i+1) {
+			if n++; n == 2 {
+				return "", 2
+			}
+			addr = s.addr(i)
+		}
+	}
+	return addr, n
+}
+
+// ranked writes the addresses of rank r in m's slice n that are not known yet.
+func (w *writer) ranked(m *match, n, owner int, r rank) {
+	s := m.svc.slices[n]
+	for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
+		if s.place(i).rank() == r && !m.known(n, i, r) {
+			w.addr(wire.Answer, owner, s.addr(i))
+		}
 	}
 }
 
-// known reports whether m's address addr, which its slice n has with rank r, is
-// written with a nearer one, or by an earlier slice.
-func (m *match) known(n int, addr string, r rank) bool {
-	for i, s := range m.svc.slices {
-		if i >= n && (s.near == "" || r == nodeRank) {
-			continue // it can't be nearer there
+// known reports whether the address of endpoint i, of rank r, in m's slice n is
+// written without it: there is a nearer one with that address, or one before it.
+// Slices are in order of address, so that looking for one in the others is cheap
+// where it is needed at all: with more than one slice.
+func (m *match) known(n, i int, r rank) bool {
+	s := m.svc.slices[n]
+	addr := s.addr(i)
+	for j, other := range m.svc.slices {
+		if j == n {
+			if s.hosts != nil && m.again(s, i, r) {
+				return true
+			}
+			continue
 		}
-		if at, ok := m.best(s, addr); ok && (at.rank() > r || i < n && at.rank() == r) {
+		if j > n && other.near == "" {
+			continue // nothing is nearer there
+		}
+		if at, ok := m.best(other, addr); ok && (at.rank() > r || j < n && at.rank() == r) {
+			return true
+		}
+	}
+	return false
+}
+
+// again is known within one slice: an address is there once for each of its hosts.
+func (m *match) again(s *slice, i int, r rank) bool {
+	addr := s.addr(i)
+	for j := i - 1; j >= 0 && s.addr(j) == addr; j-- {
+		if m.takes(s, j) && s.place(j).rank() >= r {
+			return true
+		}
+	}
+	for j := i + 1; j < s.len() && s.addr(j) == addr; j++ {
+		if m.takes(s, j) && s.place(j).rank() > r {
 			return true
 		}
 	}

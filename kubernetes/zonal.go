@@ -1,5 +1,7 @@
 package kubernetes
 
+import "unique"
+
 // The names of a headless service's endpoints by topology zone:
 //
 //	<zone>.pin._zone.<service>.<namespace>.svc.<cluster>     those in the zone
@@ -18,10 +20,10 @@ const (
 	preferLabel = "\x06prefer"
 )
 
-// findBelow looks up a name below svc; at holds where the last of its labels start,
-// [maxDepth] at most, and not from 0 if there are more.
-func (z *Zone) findBelow(rel []byte, at []int, o *origin) match {
-	if n := len(at); o.zonal && n > 3 && string(rel[at[n-4]:at[n-3]]) == zoneLabel {
+// findBelow is findService where there are names by topology zone; at holds where the
+// last [maxDepth] labels start, so that it begins above 0 if there are more.
+func (z *Zone) findBelow(rel []byte, at []int) match {
+	if n := len(at); n > 3 && string(rel[at[n-4]:at[n-3]]) == zoneLabel {
 		return z.findZonal(rel, at)
 	}
 	if at[0] > 0 {
@@ -50,37 +52,43 @@ func (z *Zone) findZonal(rel []byte, at []int) match {
 		return match{}
 	case len(zone) == 0:
 		return match{node: empty}
-	case !z.view.held(m.svc):
+	}
+	if !z.view.held(m.svc) {
 		return match{node: elsewhere, svc: m.svc}
-	case directive == pinLabel || m.svc.hasZone(zone):
-		m.zone = zone
+	}
+	var found bool
+	if m.zone, found = m.svc.zoneNamed(zone); !found && directive == pinLabel {
+		m.zone = nowhere
 	}
 	return m
 }
 
-// hasZone reports whether s has an endpoint in the zone.
-func (s *service) hasZone(zone []byte) bool {
+// nowhere is a zone that no endpoint is in.
+var nowhere = unique.Make("")
+
+// zoneNamed is the zone of that name if s has an endpoint there.
+func (s *service) zoneNamed(zone []byte) (z topozone, ok bool) {
+	var none topozone
 	for _, sl := range s.slices {
-		if sl.nextIn(zone, 0) < sl.len() {
-			return true
+		for _, z := range sl.zones {
+			if z != none && z.Value() == string(zone) {
+				return z, true
+			}
 		}
 	}
-	return false
+	return none, false
 }
 
-// nextIn is the first endpoint from i on that is in the zone, s.len() if none is.
-func (s *slice) nextIn(zone []byte, i int) int {
-	if s.zones == nil {
-		return s.len()
-	}
-	for i < s.len() && !s.inZone(i, zone) {
+// nextIn is the first endpoint from i on that is in the zone z, s.len() if none is.
+func (s *slice) nextIn(z topozone, i int) int {
+	for i < s.len() && !s.inZone(i, z) {
 		i++
 	}
 	return i
 }
 
-// inZone reports whether endpoint i is in the zone.
-func (s *slice) inZone(i int, zone []byte) bool {
-	var none topozone
-	return s.zones != nil && s.zones[i] != none && s.zones[i].Value() == string(zone)
+// inZone reports whether endpoint i is in the zone z; the zero zone is all of them.
+func (s *slice) inZone(i int, z topozone) bool {
+	var all topozone
+	return z == all || s.zones != nil && s.zones[i] == z
 }

@@ -292,7 +292,7 @@ type match struct {
 	host hostMatch
 	addr packedAddr // podAddr, reverseIP
 	pod  bool       // what is elsewhere is a pod
-	zone []byte     // zonal: the topology zone, a part of the qname; nil is all
+	zone topozone   // zonal; the zero value is all
 }
 
 // maxDepth is the most labels a name in the zone has: _port._proto.svc.ns.svc. Only
@@ -330,7 +330,10 @@ func (z *Zone) find(name []byte, o *origin) match {
 		if o.imports {
 			return z.findImport(rel, at[:n])
 		}
-		return z.findBelow(rel, at[:n], o)
+		if o.zonal {
+			return z.findBelow(rel, at[:n])
+		}
+		return z.findService(rel, at[:n])
 	case "\x03pod":
 		return z.findPod(rel, at[:n])
 	default:
