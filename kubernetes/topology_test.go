@@ -1,28 +1,571 @@
 package kubernetes
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// openPlaced is openText for the node n0 in the zone east.
+// here is where the agent of these tests is.
+var here = Options{
+	Now: testClock, ServerAddrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")},
+	Node: "n0", Zone: "east",
+}
+
+// openPlaced is openText for an agent that knows where it is.
 func openPlaced(t testing.TB, cfg *config.Kubernetes, yaml string) *View {
+	t.Helper()
+	return openWith(t, cfg, here, yaml)
+}
+
+func openWith(t testing.TB, cfg *config.Kubernetes, opts Options, yaml string) *View {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "objects.yaml")
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cfg.Manifests = []string{file}
-	v, err := Open(cfg, Options{
-		Now: testClock, ServerAddrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")},
-		Node: "n0", Zone: "east",
-	})
+	v, err := Open(cfg, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v
+}
+
+// at is an endpoint in few words: "10.0.0.1 n0 east host=h nodes=n0,n1 zones=east".
+// A dash stands for an unknown node or zone.
+func at(text string) discoveryv1.Endpoint {
+	words := strings.Fields(text)
+	ep := discoveryv1.Endpoint{Addresses: words[:1]}
+	if words[1] != "-" {
+		ep.NodeName = &words[1]
+	}
+	if words[2] != "-" {
+		ep.Zone = &words[2]
+	}
+	for _, w := range words[3:] {
+		what, list, _ := strings.Cut(w, "=")
+		if what == "host" {
+			ep.Hostname = &list
+			continue
+		}
+		if ep.Hints == nil {
+			ep.Hints = &discoveryv1.EndpointHints{}
+		}
+		for name := range strings.SplitSeq(list, ",") {
+			if what == "nodes" {
+				ep.Hints.ForNodes = append(ep.Hints.ForNodes, discoveryv1.ForNode{Name: name})
+			} else {
+				ep.Hints.ForZones = append(ep.Hints.ForZones, discoveryv1.ForZone{Name: name})
+			}
+		}
+	}
+	return ep
+}
+
+// headlessOf puts the headless service db, with a slice for each list of endpoints,
+// into v.
+func headlessOf(v *View, distribution string, lists ...[]discoveryv1.Endpoint) {
+	svc := makeService("default", "db", "None")
+	if distribution != "" {
+		svc.Spec.TrafficDistribution = &distribution
+	}
+	_ = sink{v, services}.Add(svc)
+	for i, list := range lists {
+		es := makeSlice("default", "db", fmt.Sprintf("db-%d", i))
+		es.Endpoints = list
+		if len(list) > 0 && strings.Contains(list[0].Addresses[0], ":") {
+			es.AddressType = discoveryv1.AddressTypeIPv6
+		}
+		_ = sink{v, endpointSlices}.Add(es)
+	}
+}
+
+// addresses are those that a query's answer holds, in order.
+func addresses(t testing.TB, z *Zone, name string, qtype uint16) (list []string) {
+	t.Helper()
+	m, _, _ := ask(t, z, name, qtype)
+	for _, rr := range m.Answer {
+		switch rr := rr.(type) {
+		case *dns.A:
+			list = append(list, rr.A.String())
+		case *dns.AAAA:
+			list = append(list, rr.AAAA.String())
+		}
+	}
+	return list
+}
+
+// sets are the answers to a query, sorted within each distance; sizes says how many
+// addresses each distance has.
+func sets(t *testing.T, z *Zone, name string, sizes ...int) string {
+	t.Helper()
+	list := addresses(t, z, name, dns.TypeA)
+	var b strings.Builder
+	for _, n := range sizes {
+		n = min(n, len(list))
+		slices.Sort(list[:n])
+		fmt.Fprint(&b, list[:n])
+		list = list[n:]
+	}
+	if len(list) > 0 {
+		fmt.Fprint(&b, " and ", list)
+	}
+	return b.String()
+}
+
+func TestTopology(t *testing.T) {
+	const bare = "db.default.svc.cluster.local"
+	spread := []string{"10.0.0.1 n9 west", "10.0.0.2 n1 east", "10.0.0.3 n0 east", "10.0.0.4 - -", "10.0.0.5 n1 east"}
+	with := func(hints ...string) (list []string) {
+		for i, s := range spread {
+			list = append(list, s+" "+hints[i])
+		}
+		return list
+	}
+	unknown := Options{Now: testClock}
+	tests := map[string]struct {
+		mode  config.Topology
+		opts  *Options // nil is here
+		wants string   // trafficDistribution
+		eps   []string
+		sizes []int
+		want  string
+	}{
+		"ordered by default": {eps: spread, sizes: []int{1, 2, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5][10.0.0.1 10.0.0.4]"},
+		"order":              {mode: config.TopologyOrder, eps: spread, sizes: []int{1, 2, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5][10.0.0.1 10.0.0.4]"},
+		"order narrows nothing": {
+			mode: config.TopologyOrder, wants: "PreferSameNode",
+			eps:   with("nodes=n0 zones=east", "nodes=n0 zones=east", "nodes=n0 zones=east", "nodes=n0 zones=east", "nodes=n0 zones=east"),
+			sizes: []int{1, 2, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5][10.0.0.1 10.0.0.4]",
+		},
+		"off": {
+			mode: config.TopologyOff, wants: "PreferSameNode", eps: with("nodes=n0", "nodes=n0", "nodes=n0", "nodes=n0", "nodes=n0"),
+			want: " and [10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5]",
+		},
+		"same zone":  {wants: "PreferSameZone", eps: spread, sizes: []int{1, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5]"},
+		"close":      {wants: "PreferClose", eps: spread, sizes: []int{1, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5]"},
+		"same node":  {wants: "PreferSameNode", eps: spread, sizes: []int{1}, want: "[10.0.0.3]"},
+		"new wishes": {wants: "PreferSunny", eps: spread, sizes: []int{1, 2, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5][10.0.0.1 10.0.0.4]"},
+		"same node, only the zone is there": {
+			wants: "PreferSameNode", eps: []string{"10.0.0.1 n9 west", "10.0.0.2 n1 east"}, sizes: []int{1}, want: "[10.0.0.2]",
+		},
+		"same node, all are far": {
+			wants: "PreferSameNode", eps: []string{"10.0.0.1 n9 west", "10.0.0.2 n8 north"}, sizes: []int{2}, want: "[10.0.0.1 10.0.0.2]",
+		},
+		"same zone, all are far": {
+			wants: "PreferSameZone", eps: []string{"10.0.0.1 n9 west", "10.0.0.2 n8 -"}, sizes: []int{2}, want: "[10.0.0.1 10.0.0.2]",
+		},
+		"an endpoint of this node without a zone is in its zone": {
+			wants: "PreferSameZone", eps: []string{"10.0.0.1 n9 west", "10.0.0.2 n0 -"}, sizes: []int{1}, want: "[10.0.0.2]",
+		},
+		"zone hints": {
+			eps: with("zones=east", "zones=west", "zones=west,east", "zones=west", "zones=west"), sizes: []int{1, 1}, want: "[10.0.0.3][10.0.0.1]",
+		},
+		"zone hints, one is missing": {
+			eps: append(with("zones=east", "zones=east", "zones=east", "zones=east", "zones=east"), "10.0.0.6 n1 east"), sizes: []int{1, 3, 2},
+			want: "[10.0.0.3][10.0.0.2 10.0.0.5 10.0.0.6][10.0.0.1 10.0.0.4]",
+		},
+		"zone hints, none is for here": {
+			eps: with("zones=west", "zones=west", "zones=west", "zones=west", "zones=west"), sizes: []int{1, 2, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5][10.0.0.1 10.0.0.4]",
+		},
+		"node hints go before zone hints": {
+			eps:   with("zones=east nodes=n0", "zones=east nodes=n1", "zones=east nodes=n1", "zones=east nodes=n1", "zones=east nodes=n1"),
+			sizes: []int{1}, want: "[10.0.0.1]",
+		},
+		"node hints for others, zone hints for here": {
+			eps:   with("zones=west nodes=n1", "zones=east nodes=n1", "zones=west nodes=n1", "zones=west nodes=n1", "zones=west nodes=n1"),
+			sizes: []int{1}, want: "[10.0.0.2]",
+		},
+		"what the service asks for goes before hints": {
+			wants: "PreferSameZone", eps: with("zones=east", "zones=west", "zones=west", "zones=west", "zones=west"),
+			sizes: []int{1, 2}, want: "[10.0.0.3][10.0.0.2 10.0.0.5]",
+		},
+		"unknown node and zone": {
+			opts: &unknown, wants: "PreferSameNode", eps: append(with("zones=east nodes=n0", "zones=east nodes=n0", "zones=east nodes=n0", "zones=east nodes=n0", "zones=east nodes=n0"), "10.0.0.6 - -"),
+			sizes: []int{6}, want: "[10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5 10.0.0.6]",
+		},
+		"unknown zone": {
+			opts: &Options{Now: testClock, Node: "n0"}, wants: "PreferSameZone", eps: with("zones=east", "zones=east", "zones=east", "zones=east", "zones=east"),
+			sizes: []int{1, 4}, want: "[10.0.0.3][10.0.0.1 10.0.0.2 10.0.0.4 10.0.0.5]",
+		},
+		"the nearest of duplicates": {
+			eps: []string{"10.0.0.1 n9 west host=a", "10.0.0.1 n0 east host=b", "10.0.0.2 n1 east"}, sizes: []int{1, 1}, want: "[10.0.0.1][10.0.0.2]",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t)
+			cfg.Topology = tt.mode
+			opts := here
+			if tt.opts != nil {
+				opts = *tt.opts
+			}
+			v := openWith(t, cfg, opts, "")
+			var list []discoveryv1.Endpoint
+			for _, s := range tt.eps {
+				list = append(list, at(s))
+			}
+			headlessOf(v, tt.wants, list)
+			z := NewZone(v, cfg)
+			if got := sets(t, z, bare, tt.sizes...); got != tt.want {
+				t.Errorf("one slice: got %s, want %s", got, tt.want)
+			}
+			if z.Ordered() != (tt.mode != config.TopologyOff) {
+				t.Errorf("Ordered is %v", z.Ordered())
+			}
+			// So it is with the same endpoints in three slices, where some are twice.
+			headlessOf(v, tt.wants, list[:1], list[1:], list[:2])
+			if got := sets(t, z, bare, tt.sizes...); got != tt.want {
+				t.Errorf("three slices: got %s, want %s", got, tt.want)
+			}
+			// All other names know all of them.
+			all := map[string]bool{}
+			for _, s := range tt.eps {
+				all[strings.Fields(s)[0]] = true
+			}
+			if got := addresses(t, z, "_http._tcp."+bare, dns.TypeA); len(got) != len(all) {
+				t.Errorf("the port has %v", got)
+			}
+			m, _, _ := ask(t, z, bare, dns.TypeSRV)
+			if len(m.Extra)-1 != len(tt.eps) && len(m.Extra)-1 != len(all) { // one is the OPT
+				t.Errorf("SRV has\n%s", m)
+			}
+			for addr := range all {
+				if m, _, _ := ask(t, z, arpa(addr), dns.TypePTR); len(m.Answer) == 0 {
+					t.Errorf("%s has no name", addr)
+				}
+			}
+		})
+	}
+}
+
+func arpa(addr string) string {
+	name, _ := dns.ReverseAddr(addr)
+	return name
+}
+
+// entry is an endpoint as the model of unite sees it.
+type entry struct {
+	addr  string
+	place place
+}
+
+// The addresses of the bare name are what a plain reading of the rules gives, for
+// random slices.
+func TestUniteIsWhatTheRulesSay(t *testing.T) {
+	shared := 0
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		s := &service{kind: headless, nearest: nearest(rng.IntN(3))}
+		narrow := rng.IntN(4) > 0
+		bits := []place{0, onNode | inZone, inZone, 0, onNode | inZone}[rng.IntN(5):]
+		hints := []place{nodeHints | forNode, zoneHints | forZone, nodeHints | zoneHints, nodeHints, zoneHints, 0}[rng.IntN(6):]
+		var list []entry
+		for i := range rng.IntN(4) {
+			var l endpointList
+			size := []int{4, 4, 16}[rng.IntN(3)]
+			for range rng.IntN(5) {
+				e := endpoint{addr: strings.Repeat("x", size-1) + string(byte('a'+rng.IntN(8)))}
+				e.place = bits[rng.IntN(len(bits))] | hints[rng.IntN(len(hints))]
+				if rng.IntN(3) == 0 {
+					e.host = "h" + fmt.Sprint(rng.IntN(2))
+				}
+				l = append(l, e)
+			}
+			sl := &slice{name: fmt.Sprint(i), size: size}
+			l.pack(sl)
+			s.slices = append(s.slices, sl)
+			for j := range sl.len() {
+				list = append(list, entry{sl.addr(j), sl.place(j)})
+			}
+		}
+		for _, size := range []int{4, 16} {
+			got, cut := s.unite(size, narrow)
+			want, places := model(s, list, size, narrow)
+			if diff := cmp.Diff(want, byRank(got, cut, size)); diff != "" {
+				t.Fatalf("seed %d, narrow %v, nearest %d, of %v (-want +got):\n%s", seed, narrow, s.nearest, list, diff)
+			}
+			if cut != places {
+				t.Fatalf("seed %d: cut at %v, want %v", seed, cut, places)
+			}
+			if len(s.slices) == 1 && got != "" && unsafe.StringData(got) == unsafe.StringData(s.slices[0].addrs) {
+				shared++
+			}
+		}
+	}
+	if shared < 100 {
+		t.Errorf("the bytes of the slice are shared only %d times", shared)
+	}
+}
+
+// byRank are the addresses in packed by rank, sorted within it.
+func byRank(packed string, cut places, size int) (out [3][]string) {
+	for i := range len(packed) / size {
+		r := elsewhere
+		switch {
+		case i < int(cut.zone):
+			r = nodeRank
+		case i < int(cut.rest):
+			r = zoneRank
+		}
+		out[r] = append(out[r], packed[i*size:(i+1)*size])
+	}
+	for _, l := range out {
+		slices.Sort(l)
+	}
+	return out
+}
+
+// model is unite, written to be read.
+func model(s *service, list []entry, size int, narrow bool) (out [3][]string, cut places) {
+	list = slices.DeleteFunc(slices.Clone(list), func(e entry) bool { return len(e.addr) != size })
+	some := func(p place) bool {
+		return slices.ContainsFunc(list, func(e entry) bool { return e.place&p != 0 })
+	}
+	every := func(p place) bool {
+		return !slices.ContainsFunc(list, func(e entry) bool { return e.place&p == 0 })
+	}
+	keep := place(0)
+	switch {
+	case !narrow:
+	case s.nearest == sameNode && some(onNode):
+		keep = onNode
+	case s.nearest == sameNode && some(inZone), s.nearest == sameZone && some(inZone):
+		keep = inZone
+	case s.nearest != anywhere:
+	case every(nodeHints) && some(forNode):
+		keep = forNode
+	case every(zoneHints) && some(forZone):
+		keep = forZone
+	}
+	best := map[string]rank{}
+	for _, e := range list {
+		if keep == 0 || e.place&keep != 0 {
+			best[e.addr] = max(best[e.addr], e.place.rank())
+		}
+	}
+	for _, addr := range slices.Sorted(maps.Keys(best)) {
+		out[best[addr]] = append(out[best[addr]], addr)
+	}
+	cut.zone = uint16(len(out[nodeRank]))
+	cut.rest = cut.zone + uint16(len(out[zoneRank]))
+	return out, cut
+}
+
+// Every answer is a permutation of the endpoints with the nearest first, and within
+// a distance each of them comes to stand everywhere: under the bare name, a port's, a
+// host's and a zone's.
+func TestOrderIsRandomWithinDistance(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Zonal = true
+	v := openPlaced(t, cfg, "")
+	var slice1, slice2, slice6 []discoveryv1.Endpoint
+	want := map[string]rank{}
+	for i := range 12 {
+		words, r := "n9 west", elsewhere
+		switch {
+		case i%4 == 1:
+			words, r = "n0 east", nodeRank
+		case i%4 == 2:
+			words, r = "n1 east", zoneRank
+		}
+		addr4, addr6 := fmt.Sprintf("10.0.0.%d", i+1), fmt.Sprintf("fd00::%x", i+1)
+		want[addr4], want[addr6] = r, r
+		slice1 = append(slice1, at(addr4+" "+words+" host=h"))
+		if i%3 == 0 { // a duplicate that seems to be far
+			slice2 = append(slice2, at(addr4+" n9 west host=h"))
+		}
+		slice6 = append(slice6, at(addr6+" "+words+" host=h"))
+	}
+	headlessOf(v, "", slice2, slice1, slice6)
+	z := NewZone(v, cfg)
+	const bare = "db.default.svc.cluster.local"
+	for name, n := range map[string]int{
+		bare: 12, "_http._tcp." + bare: 12, "h." + bare: 12,
+		"south.prefer._zone." + bare: 12, "east.pin._zone." + bare: 6,
+	} {
+		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+			t.Run(name+" "+dns.TypeToString[qtype], func(t *testing.T) { checkOrder(t, z, name, qtype, n, want) })
+		}
+	}
+}
+
+func checkOrder(t *testing.T, z *Zone, name string, qtype uint16, n int, ranks map[string]rank) {
+	t.Helper()
+	// One of the largest set of six misses one of its places by chance once in 10^30.
+	const rounds = 400
+	reached := map[string]map[int]bool{}
+	for range rounds {
+		list := addresses(t, z, name, qtype)
+		last := nodeRank
+		for i, addr := range list {
+			if r := ranks[addr]; r > last {
+				t.Fatalf("%s is behind farther ones: %v", addr, list)
+			}
+			last = ranks[addr]
+			if reached[addr] == nil {
+				reached[addr] = map[int]bool{}
+			}
+			reached[addr][i] = true
+		}
+		if slices.Sort(list); len(slices.Compact(list)) != n {
+			t.Fatalf("got %v, want %d different ones", list, n)
+		}
+	}
+	if len(reached) != n {
+		t.Errorf("%d addresses, want %d", len(reached), n)
+	}
+	size := map[rank]int{}
+	for addr := range reached {
+		size[ranks[addr]]++
+	}
+	for addr, places := range reached {
+		if len(places) != size[ranks[addr]] {
+			t.Errorf("%s comes to stand in %d places of %d", addr, len(places), size[ranks[addr]])
+		}
+	}
+}
+
+// With `topology off` nothing is put into an order, not even a random one.
+func TestTopologyOffKeepsOrder(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Topology = config.TopologyOff
+	v := openPlaced(t, cfg, "")
+	var list []discoveryv1.Endpoint
+	for i := range 9 {
+		list = append(list, at(fmt.Sprintf("10.0.0.%d n%d east host=h", i+1, 8-i)))
+	}
+	headlessOf(v, "", list)
+	z := NewZone(v, cfg)
+	for _, name := range []string{"", "_http._tcp.", "h."} {
+		first := addresses(t, z, name+"db.default.svc.cluster.local", dns.TypeA)
+		if len(first) != 9 || !slices.IsSorted(first) {
+			t.Errorf("%q has %v", name, first)
+		}
+		for range 50 {
+			if next := addresses(t, z, name+"db.default.svc.cluster.local", dns.TypeA); !slices.Equal(first, next) {
+				t.Fatalf("%q has %v, then %v", name, first, next)
+			}
+		}
+	}
+}
+
+// Of more endpoints than an answer has room for, all are given at some time.
+func TestMoreThanFit(t *testing.T) {
+	cfg := testConfig(t)
+	v := openPlaced(t, cfg, "")
+	const n = 9000
+	var list []discoveryv1.Endpoint
+	for i := range n {
+		list = append(list, at(fmt.Sprintf("10.0.%d.%d n9 west", i/250, i%250)))
+	}
+	headlessOf(v, "", list)
+	z := NewZone(v, cfg)
+	seen := map[string]bool{}
+	for range 200 { // each gives more than four of nine: the worst one misses is 0.6^200
+		got := addresses(t, z, "db.default.svc.cluster.local", dns.TypeA)
+		if len(got) < n*4/10 {
+			t.Fatalf("an answer of %d addresses", len(got))
+		}
+		for _, a := range got {
+			seen[a] = true
+		}
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d were seen", len(seen), n)
+	}
+}
+
+// What only the place of an endpoint changes, answers and the serial follow.
+func TestTopologyChanges(t *testing.T) {
+	const bare = "db.default.svc.cluster.local"
+	cfg := testConfig(t)
+	cfg.Zonal = true
+	v := openPlaced(t, cfg, "")
+	z := NewZone(v, cfg)
+	steps := []struct {
+		what, wants string
+		eps         []string
+		want        string
+		visible     bool
+	}{
+		{"the start", "", []string{"10.0.0.1 n9 west", "10.0.0.2 n9 west"}, "[][10.0.0.1 10.0.0.2]", true},
+		{"the same again", "", []string{"10.0.0.1 n9 west", "10.0.0.2 n9 west"}, "[][10.0.0.1 10.0.0.2]", false},
+		{"another far node", "", []string{"10.0.0.1 n8 west", "10.0.0.2 n9 west"}, "[][10.0.0.1 10.0.0.2]", false},
+		{"this node", "", []string{"10.0.0.1 n8 west", "10.0.0.2 n0 east"}, "[10.0.0.2][10.0.0.1]", true},
+		{"a wish", "PreferSameNode", []string{"10.0.0.1 n8 west", "10.0.0.2 n0 east"}, "[10.0.0.2][]", true},
+		{"no wish", "", []string{"10.0.0.1 n8 west", "10.0.0.2 n0 east"}, "[10.0.0.2][10.0.0.1]", true},
+		{"hints", "", []string{"10.0.0.1 n8 west zones=east", "10.0.0.2 n0 east zones=west"}, "[][10.0.0.1]", true},
+		{"only a zone", "", []string{"10.0.0.1 n8 north zones=east", "10.0.0.2 n0 east zones=west"}, "[][10.0.0.1]", true},
+	}
+	for i, s := range steps {
+		v.now = func() time.Time { return testClock().Add(time.Duration(i+1) * time.Second) }
+		before := v.serial.Load()
+		var list []discoveryv1.Endpoint
+		for _, e := range s.eps {
+			list = append(list, at(e))
+		}
+		headlessOf(v, s.wants, list)
+		head, _, _ := strings.Cut(s.want, "]")
+		if got := sets(t, z, bare, strings.Count(head, ".")/3, 2); got != s.want {
+			t.Errorf("%s: got %s, want %s", s.what, got, s.want)
+		}
+		if moved := v.serial.Load() != before; moved != s.visible {
+			t.Errorf("%s: the serial moved: %v", s.what, moved)
+		}
+	}
+}
+
+func TestNearestOf(t *testing.T) {
+	for text, want := range map[string]nearest{
+		"": anywhere, "PreferClose": sameZone, "PreferSameZone": sameZone, "PreferSameNode": sameNode, "other": anywhere,
+	} {
+		svc := &corev1.Service{}
+		if text != "" {
+			svc.Spec.TrafficDistribution = &text
+		}
+		if got := nearestOf(svc); got != want {
+			t.Errorf("%q asks for %d, want %d", text, got, want)
+		}
+	}
+}
+
+// A slice whose endpoints are all far costs no more than their addresses.
+func TestFarCostsNothing(t *testing.T) {
+	pack := newPacker(testConfig(t), here)
+	for name, pack := range map[string]packer{"far": pack, "nothing known": {}} {
+		es := makeSlice("default", "db", "db-1")
+		es.Endpoints = []discoveryv1.Endpoint{at("10.0.0.1 n9 west"), at("10.0.0.2 n8 west")}
+		var f faults
+		if s := fromSlice(es, pack, &f); s.near != "" || s.zones != nil || s.hosts != nil || len(f) > 0 {
+			t.Errorf("%s: near %q, zones %v, hosts %v, faults %v", name, s.near, s.zones, s.hosts, f)
+		}
+	}
+}
+
+// The count of addresses by distance has two bytes.
+func TestPlacesSaturate(t *testing.T) {
+	var p places
+	for _, r := range []rank{nodeRank, zoneRank, elsewhere} {
+		p.note(r, 40_000)
+	}
+	if p != (places{zone: 40_000, rest: 65_535}) {
+		t.Errorf("became %v", p)
+	}
 }
