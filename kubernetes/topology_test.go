@@ -204,6 +204,9 @@ func TestTopology(t *testing.T) {
 			opts: &Options{Now: testClock, Node: "n0"}, wants: "PreferSameZone", eps: with("zones=east", "zones=east", "zones=east", "zones=east", "zones=east"),
 			sizes: []int{1, 4}, want: "[10.0.0.3][10.0.0.1 10.0.0.2 10.0.0.4 10.0.0.5]",
 		},
+		"listed twice": {
+			eps: []string{"10.0.0.1 n9 west", "10.0.0.1 n0 east", "10.0.0.2 n1 east"}, sizes: []int{1, 1}, want: "[10.0.0.1][10.0.0.2]",
+		},
 		"the nearest of duplicates": {
 			eps: []string{"10.0.0.1 n9 west host=a", "10.0.0.1 n0 east host=b", "10.0.0.2 n1 east"}, sizes: []int{1, 1}, want: "[10.0.0.1][10.0.0.2]",
 		},
@@ -442,6 +445,64 @@ func checkOrder(t *testing.T, z *Zone, name string, qtype uint16, n int, ranks m
 	}
 }
 
+// The names below a service give the addresses that a plain reading of the rules
+// gives, for random slices: each once, by the nearest endpoint that the name selects.
+func TestMembersAreWhatTheRulesSay(t *testing.T) {
+	const bare = "db.default.svc.cluster.local"
+	hosts, zones, nodes := []string{"", " host=h", " host=g"}, []string{"east", "west", "-"}, []string{"n0", "n1"}
+	for seed := range uint64(1000) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		cfg := testConfig(t)
+		cfg.Zonal = true
+		v := emptyView()
+		v.pack = newPacker(cfg, here)
+		z := NewZone(v, cfg)
+		want := map[string]map[string]rank{"_http._tcp.": {}, "h.": {}, "east.pin._zone.": {}, "west.prefer._zone.": {}}
+		var lists [][]discoveryv1.Endpoint
+		all := map[string]rank{}
+		for range 1 + rng.IntN(3) {
+			var list []discoveryv1.Endpoint
+			listed := map[string]bool{} // an endpoint that is twice in one slice is the nearer one
+			for range rng.IntN(5) {
+				addr, host := fmt.Sprintf("10.0.0.%d", 1+rng.IntN(4)), hosts[rng.IntN(3)]
+				zone, node := zones[rng.IntN(3)], nodes[rng.IntN(2)]
+				if listed[addr+host] {
+					continue
+				}
+				listed[addr+host] = true
+				ep := at(addr + " " + node + " " + zone + host)
+				list = append(list, ep)
+				r := v.pack.placeOf(&ep).rank()
+				note := func(m map[string]rank) { m[addr] = max(m[addr], r) }
+				note(want["_http._tcp."])
+				if host == hosts[1] {
+					note(want["h."])
+				}
+				switch note(all); zone {
+				case "east":
+					note(want["east.pin._zone."])
+				case "west":
+					note(want["west.prefer._zone."])
+				}
+			}
+			lists = append(lists, list)
+		}
+		if len(want["west.prefer._zone."]) == 0 {
+			want["west.prefer._zone."] = all
+		}
+		headlessOf(v, "", lists...)
+		for name, ranks := range want {
+			list := addresses(t, z, name+bare, dns.TypeA)
+			if !slices.IsSortedFunc(list, func(a, b string) int { return int(ranks[b]) - int(ranks[a]) }) {
+				t.Errorf("seed %d: %s gives %v, of the ranks %v", seed, name, list, ranks)
+			}
+			if slices.Sort(list); !slices.Equal(list, slices.Sorted(maps.Keys(ranks))) {
+				t.Errorf("seed %d: %s gives %v, want %v", seed, name, list, ranks)
+			}
+		}
+	}
+}
+
 // With `topology off` nothing is put into an order, not even a random one.
 func TestTopologyOffKeepsOrder(t *testing.T) {
 	cfg := testConfig(t)
@@ -546,14 +607,27 @@ func TestNearestOf(t *testing.T) {
 	}
 }
 
-// A slice whose endpoints are all far costs no more than their addresses.
+// A slice whose endpoints are all alike to the agent costs no more than their
+// addresses.
 func TestFarCostsNothing(t *testing.T) {
-	pack := newPacker(testConfig(t), here)
-	for name, pack := range map[string]packer{"far": pack, "nothing known": {}} {
+	order, off := testConfig(t), testConfig(t)
+	order.Topology, off.Topology = config.TopologyOrder, config.TopologyOff
+	far := []discoveryv1.Endpoint{at("10.0.0.1 n9 west"), at("10.0.0.2 n8 west")}
+	hinted := []discoveryv1.Endpoint{at("10.0.0.1 n9 west zones=east nodes=n0"), at("10.0.0.2 n8 west zones=west nodes=n1")}
+	for name, tt := range map[string]struct {
+		pack packer
+		eps  []discoveryv1.Endpoint
+	}{
+		"far":                  {newPacker(testConfig(t), here), far},
+		"hints in mode order":  {newPacker(order, here), hinted},
+		"hints in mode off":    {newPacker(off, here), hinted},
+		"hints, nothing known": {newPacker(testConfig(t), Options{}), hinted},
+		"zero":                 {packer{}, hinted},
+	} {
 		es := makeSlice("default", "db", "db-1")
-		es.Endpoints = []discoveryv1.Endpoint{at("10.0.0.1 n9 west"), at("10.0.0.2 n8 west")}
+		es.Endpoints = tt.eps
 		var f faults
-		if s := fromSlice(es, pack, &f); s.near != "" || s.zones != nil || s.hosts != nil || len(f) > 0 {
+		if s := fromSlice(es, tt.pack, &f); s.near != "" || s.zones != nil || s.hosts != nil || len(f) > 0 {
 			t.Errorf("%s: near %q, zones %v, hosts %v, faults %v", name, s.near, s.zones, s.hosts, f)
 		}
 	}

@@ -84,6 +84,8 @@ func TestAnswerZonal(t *testing.T) {
 		{many + "pin._zone." + bare, dns.TypeA, nodata},
 		{many + "florp._zone." + bare, dns.TypeA, nxdomain},
 		{many + bare, dns.TypeA, nxdomain},
+		{"x._pg._tcp." + bare, dns.TypeA, nxdomain},
+		{"x.y.db-2." + bare, dns.TypeA, nxdomain},
 		{"pin._zone.pin._zone." + bare, dns.TypeA, nodata}, // a zone may be called so
 		// Other types are not there, and the name is.
 		{"east.pin._zone." + bare, dns.TypeTXT, nodata},
