@@ -63,7 +63,7 @@ func hotZone(t testing.TB) (z, zonal *Zone) {
 		{"spread", "10.4.0.%d", 50, true},
 		{"six", "fd00:5::%x", 50, false},
 	} {
-		_ = sink{v, services}.Add(makeService("default", s.name, "None"))
+		told{v, services}.put(makeService("default", s.name, "None"))
 		var addrs []string
 		for i := range s.n {
 			addrs = append(addrs, fmt.Sprintf(s.addrs, i+1))
@@ -78,7 +78,7 @@ func hotZone(t testing.TB) (z, zonal *Zone) {
 				ep.NodeName, ep.Zone, ep.Hostname = &node, &zone, &host
 			}
 		}
-		_ = sink{v, endpointSlices}.Add(es)
+		told{v, endpointSlices}.put(es)
 	}
 	return NewZone(v, testConfig(t)), NewZone(v, cfg)
 }

@@ -366,7 +366,7 @@ func TestFollowBackoff(t *testing.T) {
 func TestGetNode(t *testing.T) {
 	inDialects(t, func(t *testing.T, w dialect) {
 		node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
-		node.Labels = map[string]string{zoneLabel: "z1"}
+		node.Labels = map[string]string{topologyZone: "z1"}
 		s := newScript(t, w,
 			reply{body: w.object(node)},
 			reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},

@@ -22,8 +22,9 @@ func FuzzAnswer(f *testing.F) {
 			f.Add(packQuery(f, name, qtype))
 		}
 	}
+	_, hot := hotZone(f)
 	all := []answers{
-		hotZone(f), openMulticluster(f, nil),
+		hot, openMulticluster(f, nil),
 		openOutside(f, func(e *config.K8sExternal, _ *config.Kubernetes) { e.Headless = true }),
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {

@@ -85,14 +85,14 @@ func headlessOf(v *View, distribution string, lists ...[]discoveryv1.Endpoint) {
 	if distribution != "" {
 		svc.Spec.TrafficDistribution = &distribution
 	}
-	_ = sink{v, services}.Add(svc)
+	told{v, services}.put(svc)
 	for i, list := range lists {
 		es := makeSlice("default", "db", fmt.Sprintf("db-%d", i))
 		es.Endpoints = list
 		if len(list) > 0 && strings.Contains(list[0].Addresses[0], ":") {
 			es.AddressType = discoveryv1.AddressTypeIPv6
 		}
-		_ = sink{v, endpointSlices}.Add(es)
+		told{v, endpointSlices}.put(es)
 	}
 }
 
@@ -320,7 +320,7 @@ func TestUniteIsWhatTheRulesSay(t *testing.T) {
 // byRank are the addresses in packed by rank, sorted within it.
 func byRank(packed string, cut places, size int) (out [3][]string) {
 	for i := range len(packed) / size {
-		r := elsewhere
+		r := farther
 		switch {
 		case i < int(cut.zone):
 			r = nodeRank
@@ -381,7 +381,7 @@ func TestOrderIsRandomWithinDistance(t *testing.T) {
 	var slice1, slice2, slice6 []discoveryv1.Endpoint
 	want := map[string]rank{}
 	for i := range 12 {
-		words, r := "n9 west", elsewhere
+		words, r := "n9 west", farther
 		switch {
 		case i%4 == 1:
 			words, r = "n0 east", nodeRank
@@ -636,7 +636,7 @@ func TestFarCostsNothing(t *testing.T) {
 // The count of addresses by distance has two bytes.
 func TestPlacesSaturate(t *testing.T) {
 	var p places
-	for _, r := range []rank{nodeRank, zoneRank, elsewhere} {
+	for _, r := range []rank{nodeRank, zoneRank, farther} {
 		p.note(r, 40_000)
 	}
 	if p != (places{zone: 40_000, rest: 65_535}) {
