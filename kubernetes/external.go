@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"context"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -58,9 +59,9 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 		return Refused, ""
 	}
 	w := writer{zone: e.zone, origin: o, reply: r, ttl: e.zone.ttl}
-	m, held := e.find(name, o)
+	m := e.find(name, o)
 	switch {
-	case !held:
+	case m.node == elsewhere:
 		return Elsewhere, ""
 	case m.node == missing && e.reserved(name, o):
 		w.deny()
@@ -78,34 +79,48 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 	return Answered, ""
 }
 
+// Await waits until the view holds what the answer to q, which was [Elsewhere],
+// hangs on. The error is that of ctx.
+func (e *External) Await(ctx context.Context, q *wire.Query) error {
+	for {
+		more := e.zone.view.scope.more()
+		var r wire.Reply
+		r.Start(nil, q)
+		if outcome, _ := e.Answer(q, &r); outcome != Elsewhere {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // reserved reports whether name is under the label of the name servers, where no
 // object has a name and nothing is passed on.
 func (e *External) reserved(name []byte, o *origin) bool {
 	return wire.Under(name, wire.Name(e.apex)+o.name)
 }
 
-// held reports whether the slices that the names of svc are made of are in view.
-func (e *External) held(svc *service) bool { return true }
-
 // outsideDepth is the most labels a name has in front of the zone:
 // _port._proto.service.namespace.
 const outsideDepth = 4
 
-// find looks name, which is in o, up. held is false if what it is hangs on slices
-// that are not in view.
-func (e *External) find(name []byte, o *origin) (m match, held bool) {
+// find looks name, which is in o, up.
+func (e *External) find(name []byte, o *origin) match {
 	if a, ok := parseReverse(name); ok {
 		if e.zone.primary == nil || len(e.owners(a)) == 0 {
-			return match{}, true
+			return match{}
 		}
-		return match{node: reverseIP, addr: a}, true
+		return match{node: reverseIP, addr: a}
 	}
 	rel := name[:len(name)-len(o.name)]
 	var at [outsideDepth + 1]int // where each label starts; the last is the end of rel
 	n := 0
 	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
 		if n == outsideDepth {
-			return match{}, true
+			return match{}
 		}
 		at[n] = off
 		n++
@@ -113,11 +128,11 @@ func (e *External) find(name []byte, o *origin) (m match, held bool) {
 	at[n] = len(rel)
 	switch {
 	case n == 0:
-		return match{node: apex}, true
+		return match{node: apex}
 	case string(rel[at[n-1]:]) == e.apex:
-		return findApex(rel[:at[n-1]]), true
+		return findApex(rel[:at[n-1]])
 	case o.reverse:
-		return match{}, true
+		return match{}
 	}
 	return e.findService(rel, at[:n+1])
 }
@@ -136,32 +151,33 @@ func findApex(rel []byte) match {
 // findService looks up a name that is none of the zone's own. at holds where its
 // labels start, and its end. A Service has a name if it is reached from outside, or,
 // with `headless`, for its endpoints.
-func (e *External) findService(rel []byte, at []int) (m match, held bool) {
+func (e *External) findService(rel []byte, at []int) match {
 	n := len(at) - 1
 	ns := rel[at[n-1]:]
 	if !e.zone.exposes(ns) || !e.zone.view.namespace(ns) {
-		return match{}, true
+		return match{}
 	}
 	if n == 1 {
-		return match{node: empty}, true
+		return match{node: empty}
 	}
-	m.key = rel[at[n-2]:]
+	m := match{key: rel[at[n-2]:]}
 	m.svc = e.zone.view.service(m.key)
 	switch {
 	case m.svc != nil && m.svc.kind != orphan && m.svc.outside():
-		return m.outward(rel, at), true
-	case !e.shows(m.svc, n):
-		return match{}, true
-	case !e.held(m.svc):
-		return match{}, false
+		return m.outward(rel, at)
+	case !e.shows(m.svc, n, rel):
+		return match{}
+	case !e.zone.view.held(m.svc):
+		return match{node: elsewhere, svc: m.svc}
 	}
-	return m.inward(rel, at), true
+	return m.inward(rel, at)
 }
 
 // shows reports whether the endpoints of svc, which may be nil, can give it a name of
-// n labels: a service that has a cluster IP is none of them itself.
-func (e *External) shows(svc *service, n int) bool {
-	return e.headless && svc.hasEndpoints() && (svc.kind == headless || n == 3)
+// n labels: a service with a cluster IP has only theirs, which don't start with an
+// underscore.
+func (e *External) shows(svc *service, n int, rel []byte) bool {
+	return e.headless && svc.hasEndpoints() && (svc.kind == headless || n == 3 && rel[1] != '_')
 }
 
 // outward is the node of a name of m's service, which is reached from outside. One
@@ -287,7 +303,7 @@ func (e *External) owners(a packedAddr) (list []owner) {
 		return nil
 	}
 	for key := range r.each {
-		if e.zone.exposes([]byte(namespaceOf(key))) {
+		if e.zone.exposesLocked(namespaceOf(key)) {
 			list = append(list, owner{key: key})
 		}
 	}

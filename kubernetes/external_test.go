@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // Where External differs from CoreDNS's k8s_external, and why:
@@ -268,6 +271,10 @@ func TestExternalOptions(t *testing.T) {
 		"multicluster": {func(_ *config.K8sExternal, k *config.Kubernetes) { k.Multicluster = names(t, "example.org") }, []answerCase{
 			{"5.2.0.192.in-addr.arpa", dns.TypePTR, "answered NOERROR | 5.2.0.192.in-addr.arpa. 5 IN PTR both.default.example.org. |"},
 		}},
+		"namespace_labels": {func(_ *config.K8sExternal, k *config.Kubernetes) { k.NamespaceLabels = "team=x" }, []answerCase{
+			{"both.default.example.org", dns.TypeA, outNXDomain},
+			{"5.2.0.192.in-addr.arpa", dns.TypePTR, outReverse},
+		}},
 		"labels": {func(_ *config.K8sExternal, k *config.Kubernetes) { k.Labels = "app=none" }, []answerCase{
 			{"both.default.example.org", dns.TypeA, outNXDomain},
 		}},
@@ -398,4 +405,46 @@ func addrs(list ...string) (out []netip.Addr) {
 		out = append(out, netip.MustParseAddr(a))
 	}
 	return out
+}
+
+// Names that hang on slices that are not in view are somebody else's to answer, or
+// waited for.
+func TestExternalElsewhere(t *testing.T) {
+	e := openOutside(t, func(e *config.K8sExternal, _ *config.Kubernetes) { e.Headless = true })
+	v := e.zone.view
+	v.setLevel(levelNode)
+	checkAnswers(t, e, []answerCase{
+		{"db.default.example.org", dns.TypeA, "elsewhere NOERROR |"},
+		{"db-0.db.default.example.org", dns.TypeTXT, "elsewhere NOERROR |"},
+		{"_pg._tcp.db.default.example.org", dns.TypeSRV, "elsewhere NOERROR |"},
+		{"idle.default.example.org", dns.TypeA, "elsewhere NOERROR |"},
+		{"one.inside.default.example.org", dns.TypeA, "elsewhere NOERROR |"},
+		{"inside.default.example.org", dns.TypeA, outNXDomain},
+		{"_tcp.inside.default.example.org", dns.TypeA, outNXDomain},
+		{"both.default.example.org", dns.TypeA, "answered NOERROR | both.default.example.org. 5 IN A 192.0.2.5 |"},
+		{"shown-0.shown.default.example.org", dns.TypeA, "answered NOERROR | shown-0.shown.default.example.org. 5 IN A 192.0.2.6 |"},
+		{"nope.default.example.org", dns.TypeA, outNXDomain},
+		{"5.2.0.192.in-addr.arpa", dns.TypePTR, "answered NOERROR | 5.2.0.192.in-addr.arpa. 5 IN PTR both.default.example.org. |"},
+	})
+	var q wire.Query
+	q.Parse(packQuery(t, "db.default.example.org", dns.TypeA))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := e.Await(ended, &q); !errors.Is(err, context.Canceled) {
+		t.Errorf("what isn't in view is waited for until %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- e.Await(t.Context(), &q) }()
+	v.setLevel(levelAll)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	checkAnswers(t, e, []answerCase{
+		{"db.default.example.org", dns.TypeA, "answered NOERROR | db.default.example.org. 5 IN A 10.1.1.1 | db.default.example.org. 5 IN A 10.1.1.2 |"},
+		{"idle.default.example.org", dns.TypeA, outNXDomain},
+	})
+	// Without `headless` no name hangs on slices.
+	e.headless = false
+	v.setLevel(levelNode)
+	checkAnswers(t, e, []answerCase{{"db.default.example.org", dns.TypeA, outNXDomain}})
 }
