@@ -3,11 +3,13 @@ package kubernetes
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fieldselectors "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,6 +28,7 @@ type apiServer struct {
 	namespaces labels.Selector
 	slices     bool
 	verified   bool // names of pods are theirs only if they exist
+	imports    bool // of other clusters
 }
 
 // lastBreath is how long Run waits for the watches once it is told to stop. They
@@ -33,7 +36,7 @@ type apiServer struct {
 // nothing stops; half would do, double would be felt when an agent stops.
 const lastBreath = time.Second
 
-func openAPI(v *View, cfg *config.Kubernetes, selector labels.Selector) (*apiServer, error) {
+func openAPI(v *View, cfg *config.Kubernetes, selector labels.Selector, opts Options) (*apiServer, error) {
 	namespaces, err := labels.Parse(cfg.NamespaceLabels)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: namespace_labels %q is not a label selector: %w", cfg.NamespaceLabels, err)
@@ -43,14 +46,19 @@ func openAPI(v *View, cfg *config.Kubernetes, selector labels.Selector) (*apiSer
 		return nil, err
 	}
 	rc.Wrap(v.requests.wrap)
+	if opts.Wrap != nil {
+		rc.Wrap(opts.Wrap)
+	}
 	c := &apiServer{
 		view: v, selector: selector, namespaces: namespaces,
-		slices: !cfg.NoEndpoints, verified: cfg.Pods == config.PodsVerified,
+		slices: !cfg.NoEndpoints, verified: cfg.Pods == config.PodsVerified, imports: len(cfg.Multicluster) > 0,
 	}
 	if c.clients, err = openClients(rc); err != nil {
 		return nil, err
 	}
 	v.listed[pods].Store(v.node == "" && !c.everyPod())
+	v.listed[serviceImports].Store(!c.imports)
+	v.listed[importSlices].Store(!c.imports || !c.slices)
 	return c, nil
 }
 
@@ -61,8 +69,10 @@ func (c *apiServer) run(ctx context.Context) {
 	wg.Go(func() { c.follower(namespaces, c.namespaces, &sink{}).run(ctx) })
 	wg.Go(func() { c.followPods(ctx) })
 	if c.slices {
-		k := keeper{view: c.view, follow: c.followSlices}
-		wg.Go(func() { k.run(ctx) })
+		wg.Go(func() { c.runSlices(ctx) })
+	}
+	if c.imports {
+		wg.Go(func() { c.follower(serviceImports, c.selector, &sink{}).run(ctx) })
 	}
 	done := make(chan struct{})
 	go func() {
@@ -90,6 +100,10 @@ func (c *apiServer) follower(r resource, selector labels.Selector, s *sink) *fol
 	case endpointSlices:
 		f.client, f.spread = c.clients.discovery, 0 // somebody asks for it
 		f.example = func() runtime.Object { return &discoveryv1.EndpointSlice{} }
+	case serviceImports:
+		f.client, f.example = c.clients.multicluster, func() runtime.Object { return &serviceImport{} }
+	case importSlices:
+		f.client, f.example = c.clients.discovery, func() runtime.Object { return &discoveryv1.EndpointSlice{} }
 	case pods:
 		f.example = func() runtime.Object { return &corev1.Pod{} }
 	default:
@@ -97,6 +111,18 @@ func (c *apiServer) follower(r resource, selector labels.Selector, s *sink) *fol
 		f.example = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
 	}
 	return f
+}
+
+// runSlices follows slices, once it is known where the agent is.
+func (c *apiServer) runSlices(ctx context.Context) {
+	c.locate(ctx)
+	var wg sync.WaitGroup
+	if c.imports {
+		wg.Go(func() { c.followImportSlices(ctx) })
+	}
+	k := keeper{view: c.view, follow: c.followSlices}
+	k.run(ctx)
+	wg.Wait()
 }
 
 // followSlices follows the slices of src.
@@ -112,6 +138,38 @@ func (c *apiServer) followSlices(ctx context.Context, src *source) {
 		}
 	}
 	f.run(ctx)
+}
+
+// followImportSlices follows the slices of ServiceImports, which there are few of.
+func (c *apiServer) followImportSlices(ctx context.Context) {
+	f := c.follower(importSlices, c.selector, &sink{})
+	// The error is that of a malformed key or operator.
+	if has, err := labels.NewRequirement(labelImport, selection.Exists, nil); err == nil {
+		f.labels = c.selector.Add(*has)
+	}
+	f.run(ctx)
+}
+
+// locate finds out in which topology zone the node is, if nobody has said so. Without
+// it, all that is not on the node itself is equally far.
+func (c *apiServer) locate(ctx context.Context) {
+	v := c.view
+	if v.pack.zone != "" || v.node == "" || !v.pack.near {
+		return
+	}
+	for delay := v.retry; ctx.Err() == nil; delay = min(2*delay, backoffMost) {
+		zone, err := getNode(ctx, c.clients.core, v.node)
+		if err == nil {
+			v.pack.zone = zone
+			return
+		}
+		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+			v.log.Info("cluster zone: the topology zone of the node is not known; endpoints in it don't come first",
+				"error", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
+			return
+		}
+		sleep(ctx, delay+rand.N(delay)) // a server that can't say this can't list slices either
+	}
 }
 
 // everyPod reports whether all pods of the cluster are followed from the start.

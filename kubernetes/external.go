@@ -82,19 +82,7 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 // Await waits until the view holds what the answer to q, which was [Elsewhere],
 // hangs on. The error is that of ctx.
 func (e *External) Await(ctx context.Context, q *wire.Query) error {
-	for {
-		more := e.zone.view.scope.more()
-		var r wire.Reply
-		r.Start(nil, q)
-		if outcome, _ := e.Answer(q, &r); outcome != Elsewhere {
-			return nil
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return e.zone.view.await(ctx, q, e.Answer)
 }
 
 // reserved reports whether name is under the label of the name servers, where no

@@ -120,7 +120,7 @@ func (w *world) make(r resource) metav1.Object {
 // step changes the cluster and tells v by one event, or, after some it did not
 // tell, by a new list.
 func (w *world) step(v *View) {
-	r := resource(w.rng.IntN(int(resources)))
+	r := resource(w.rng.IntN(int(serviceImports)))
 	s := told{v, r}
 	if w.rng.IntN(8) == 0 { // a disconnect: changes that only the next list shows
 		for range 1 + w.rng.IntN(4) {

@@ -19,14 +19,18 @@ const (
 	endpointSlices
 	namespaces
 	pods
+	serviceImports
+	importSlices
 	resources // how many there are
 )
 
 // plural is the resource's name in RBAC rules and in paths, group its API group.
 func (r resource) plural() string {
-	return [...]string{"services", "endpointslices", "namespaces", "pods"}[r]
+	return [...]string{"services", "endpointslices", "namespaces", "pods", "serviceimports", "endpointslices"}[r]
 }
-func (r resource) group() string { return [...]string{"", "discovery.k8s.io", "", ""}[r] }
+func (r resource) group() string {
+	return [...]string{"", discoveryv1.GroupName, "", "", multiclusterV1alpha1.Group, discoveryv1.GroupName}[r]
+}
 
 // sink is where the objects of one watch go. It turns each into records, puts them
 // into the view's index, and keeps nothing of the object. Its methods are called one
@@ -83,7 +87,13 @@ func (s *sink) put(obj runtime.Object, live bool) {
 	case *corev1.Service:
 		s.putService(o, &f)
 	case *discoveryv1.EndpointSlice:
-		s.putSlice(o, live, &f)
+		if s.resource == importSlices {
+			s.view.putImportSlice(o, &f)
+		} else {
+			s.putSlice(o, live, &f)
+		}
+	case *serviceImport:
+		s.view.putImport(o, &f)
 	case *corev1.Pod:
 		s.putPod(o, &f)
 	default: // a Namespace, whole or its metadata
@@ -165,6 +175,15 @@ func (s *sink) moved(version uint64) {
 
 // forget takes the object of that name out, which is gone since that version.
 func (s *sink) forget(ns, name string, version uint64) {
+	defer s.view.note(s.resource, ns, name, nil)
+	switch s.resource {
+	case serviceImports:
+		s.view.dropImport(ns, name)
+		return
+	case importSlices:
+		s.view.dropImportSlice(ns, name)
+		return
+	}
 	s.change(func(x *index) bool {
 		switch s.resource {
 		case services:
@@ -180,7 +199,6 @@ func (s *sink) forget(ns, name string, version uint64) {
 			return ok && x.dropNamespace(key)
 		}
 	})
-	s.view.note(s.resource, ns, name, nil)
 }
 
 // change is [View.change] as long as s is to be listened to.
@@ -204,15 +222,19 @@ func (s *sink) gone() (list [][2]string) {
 	v := s.view
 	v.mu.RLock()
 	defer v.mu.RUnlock()
+	x := &v.index
+	if s.resource == serviceImports || s.resource == importSlices {
+		x = &v.imports
+	}
 	switch s.resource {
-	case services:
-		for key, svc := range v.index.services {
+	case services, serviceImports:
+		for key, svc := range x.services {
 			if svc.kind != orphan {
 				check(namespaceOf(key)[1:], key[1:1+key[0]])
 			}
 		}
-	case endpointSlices:
-		for key, sl := range v.index.slices {
+	case endpointSlices, importSlices:
+		for key, sl := range x.slices {
 			if s.source.covers(sl) {
 				ns, name, _ := strings.Cut(key, "/")
 				check(ns, name)
@@ -236,7 +258,8 @@ func (s *sink) gone() (list [][2]string) {
 // indexed is the object's key as gone reads it back from the index, where the names
 // that queries see are in lower case.
 func (s *sink) indexed(ns, name string) string {
-	if s.resource == endpointSlices || s.resource == pods {
+	switch s.resource {
+	case endpointSlices, importSlices, pods:
 		return objectKey(ns, name)
 	}
 	return strings.ToLower(objectKey(ns, name))

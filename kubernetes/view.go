@@ -112,11 +112,13 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	// Slices are waited for where all of them are to be there; whether pods are, the
 	// source says.
 	v.listed[endpointSlices].Store(cfg.NoEndpoints || len(cfg.Manifests) == 0 && !v.scope.cluster)
-	v.listed[pods].Store(true)
+	for _, r := range []resource{pods, serviceImports, importSlices} {
+		v.listed[r].Store(true)
+	}
 	if len(cfg.Manifests) > 0 {
 		v.source, err = openManifests(v, cfg, selector, opts.Poll)
 	} else {
-		v.source, err = openAPI(v, cfg, selector)
+		v.source, err = openAPI(v, cfg, selector, opts)
 	}
 	if err != nil {
 		return nil, err

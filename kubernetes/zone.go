@@ -182,15 +182,25 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 // follows the whole cluster for as long as such names are asked for. The error is
 // that of ctx.
 func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
+	return z.view.await(ctx, q, func(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
+		outcome, target := z.Answer(q, r)
+		if outcome == Elsewhere {
+			z.view.widen(z.find(q.Name(), z.origin(q.Name())))
+		}
+		return outcome, target
+	})
+}
+
+// await waits until answer gives something other than [Elsewhere] for q, or ctx
+// ends.
+func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query, *wire.Reply) (Outcome, wire.Name)) error {
 	for {
-		more := z.view.scope.more()
+		more := v.scope.more()
 		var r wire.Reply
 		r.Start(nil, q)
-		outcome, _ := z.Answer(q, &r)
-		if outcome != Elsewhere {
+		if outcome, _ := answer(q, &r); outcome != Elsewhere {
 			return nil
 		}
-		z.view.widen(z.find(q.Name(), z.origin(q.Name())))
 		select {
 		case <-more:
 		case <-ctx.Done():

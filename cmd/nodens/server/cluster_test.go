@@ -318,14 +318,14 @@ type outside struct {
 	awaited func() error
 }
 
-func (o *outside) Answer(q *wire.Query, r *wire.Reply) kubernetes.Outcome {
+func (o *outside) Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
 	if wire.Name(q.Name()).String() != o.name {
-		return kubernetes.NotMine
+		return kubernetes.NotMine, ""
 	}
 	if o.outcome == kubernetes.Answered {
 		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{203, 0, 113, 1})
 	}
-	return o.outcome
+	return o.outcome, ""
 }
 
 func (o *outside) Await(context.Context, *wire.Query) error { return o.awaited() }

@@ -132,7 +132,8 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 	if z.External == nil {
 		return done, false
 	}
-	switch z.External.Answer(&x.q, &x.r) {
+	outcome, target := z.External.Answer(&x.q, &x.r)
+	switch outcome {
 	case kubernetes.Answered, kubernetes.Refused:
 		x.source = fromExternal
 		return done, true
@@ -142,7 +143,10 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 	case kubernetes.Elsewhere:
 		x.missing = z.External
 		return lack, true
-	case kubernetes.NotMine, kubernetes.Alias:
+	case kubernetes.Alias:
+		x.source, x.target = fromExternal, target
+		return alias, true
+	case kubernetes.NotMine:
 	}
 	return done, false
 }

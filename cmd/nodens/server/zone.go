@@ -69,7 +69,7 @@ type Cluster interface {
 type External interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
-	Answer(q *wire.Query, r *wire.Reply) kubernetes.Outcome
+	Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name)
 }
 
 // view is what an answer hangs on that isn't there yet.
