@@ -125,7 +125,7 @@ func (rt *Routes) search(x *exchange, at step) step {
 	if at == alias || at == done && x.r.Rcode() != wire.NXDomain {
 		return at
 	}
-	p, base := x.zone.Search.find(&x.q, x.client.Addr())
+	p, base := x.zone.Search.find(&x.q, x.client.Addr().Unmap())
 	if p == nil {
 		return at
 	}
@@ -147,7 +147,7 @@ func (rt *Routes) searchOn(ctx context.Context, x *exchange) error {
 	if err := wait(x, x.zone.resolve(x)); err != nil || x.r.Rcode() != wire.NXDomain {
 		return err
 	}
-	p, base := x.zone.Search.find(&x.q, x.client.Addr())
+	p, base := x.zone.Search.find(&x.q, x.client.Addr().Unmap())
 	if p == nil {
 		return nil
 	}
