@@ -11,9 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -36,6 +39,11 @@ apiVersion: v1
 kind: Service
 metadata: {name: out, namespace: other}
 spec: {type: ExternalName, externalName: www.example.org}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: lost, namespace: other}
+spec: {type: ExternalName, externalName: intern.example.org}
 `
 
 // partial is a cluster out of a file of which the view may lack a part.
@@ -252,6 +260,47 @@ func TestAwaitBound(t *testing.T) {
 	}
 }
 
+// TestAwaitAge: what the cache holds is as old as it is after the wait.
+func TestAwaitAge(t *testing.T) {
+	const name = "web.shop.svc.cluster.local."
+	b := startBackend(t, addressed("192.0.2.1"))
+	p := newPartial(t, "cluster.local")
+	p.lacks(name, kubernetes.NotMine)
+	ago := func() time.Duration { return clock.Now() - 30*time.Second } // when all that is kept came
+	kept := cache.NewStore(1<<20, cache.Options{Clock: ago}).NewCache(&config.Cache{Success: config.CacheLimits{Entries: 10, MaxTTL: time.Hour}})
+	z := &Zone{Name: wire.Root, Cluster: p, Cache: kept, Forward: pool(t, b.addr)}
+	rt := NewRoutes([]*Zone{z}, NewStats())
+	came := clock.Now()
+	packet, err := question(name, dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply := func(before time.Duration) *dns.Msg {
+		x := exchange{start: came - before}
+		if x.q.Parse(packet) != wire.Serve {
+			t.Fatal("not a query")
+		}
+		x.r.Start(nil, &x.q)
+		if err := rt.complete(t.Context(), &x, rt.answer(&x)); err != nil {
+			t.Fatal(err)
+		}
+		if x.start != came-before {
+			t.Error("the query is not as old any more as it was")
+		}
+		m := new(dns.Msg)
+		if err := m.Unpack(x.r.Finish(wire.MaxMessage)); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	reply(0)
+	p.lacks(name, kubernetes.Elsewhere)
+	p.awaited = func(context.Context) error { p.lacks(name, kubernetes.NotMine); return nil }
+	if m := reply(30 * time.Second); len(m.Answer) != 1 || m.Answer[0].Header().Ttl > 31 || b.count(name) != 1 {
+		t.Errorf("half of 60 s has gone, there is left: %v", m)
+	}
+}
+
 // TestAwaitShutdown: a query that waits for the view is answered when the server ends,
 // or dropped when time is up.
 func TestAwaitShutdown(t *testing.T) {
@@ -375,14 +424,20 @@ func TestOrdered(t *testing.T) {
 		lines = append(lines, "10.0.0."+itoa(i+1)+" many.test")
 	}
 	ordered := &ordered{}
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, true, lines...), Cluster: ordered, Shuffle: true, Ordered: true},
+	search := NewSearch(&config.Autopath{Search: []wire.Name{zoneName(t, "first.test"), zoneName(t, "second.test")}}, nil)
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, true, lines...), Search: search, Cluster: ordered, Shuffle: true, Ordered: true},
 		&Zone{Name: zoneName(t, "shuffled.test"), Cluster: ordered, Shuffle: true})
 	orders := func(name string) int {
 		seen := make(map[string]bool)
 		for range 20 {
 			var order []string
 			for _, rr := range query(t, "udp", addr, question(name, dns.TypeA)).Answer {
-				order = append(order, rr.(*dns.A).A.String())
+				if a, ok := rr.(*dns.A); ok {
+					order = append(order, a.A.String())
+				}
+			}
+			if len(order) != 8 {
+				t.Fatalf("%s has %d addresses", name, len(order))
 			}
 			seen[strings.Join(order, " ")] = true
 		}
@@ -391,17 +446,22 @@ func TestOrdered(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		shuffled bool
-	}{{"many.test.", true}, {"cluster.test.", false}, {"shuffled.test.", true}} {
+	}{{"cluster.test.", false}, {"many.test.", true}, {"shuffled.test.", true}, {"x.first.test.", false}, {"many.test.", true}} {
 		if n := orders(c.name); (n > 1) != c.shuffled {
 			t.Errorf("%s comes in %d orders", c.name, n)
 		}
 	}
 }
 
-// ordered answers every question with eight addresses.
+// ordered answers every question with eight addresses, but for those below first.test,
+// where no names are.
 type ordered struct{ Cluster }
 
-func (*ordered) Answer(_ *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
+func (*ordered) Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
+	if wire.Under(q.Name(), "\x05first\x04test\x00") {
+		r.SetRcode(wire.NXDomain)
+		return kubernetes.Answered, ""
+	}
 	for i := range byte(8) {
 		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 0, 1, i})
 	}

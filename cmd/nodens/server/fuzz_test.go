@@ -39,8 +39,9 @@ func fuzzRoutes(f *testing.F) *Routes {
 	if err != nil {
 		f.Fatal(err)
 	}
+	search := NewSearch(&config.Autopath{Search: []wire.Name{zoneName(f, "shop.svc.cluster.local"), zoneName(f, "svc.cluster.local")}}, nil)
 	return NewRoutes([]*Zone{
-		{Name: wire.Root, Hosts: table(f, true, "192.0.2.9 by.hand", "2001:db8::9 by.hand"), Cluster: kubernetes.NewZone(view, cfg),
+		{Name: wire.Root, Search: search, Hosts: table(f, true, "192.0.2.9 by.hand", "2001:db8::9 by.hand"), Cluster: kubernetes.NewZone(view, cfg),
 			Cache: answers(), Stats: NewStats(), Shuffle: true},
 		{Name: zoneName(f, "none.test"), Bufsize: 512, Stats: NewStats()},
 	}, NewStats())
@@ -61,6 +62,8 @@ func FuzzServe(f *testing.F) {
 		{"out.shop.svc.cluster.local.", dns.TypeAAAA, 1232}, {"9.0.96.10.in-addr.arpa.", dns.TypePTR, 4096},
 		{"no.svc.cluster.local.", dns.TypeANY, 100}, {"by.hand.", dns.TypeA, 0}, {"x.none.test.", dns.TypeDS, 1232},
 		{"10-1-2-3.shop.pod.cluster.local.", dns.TypeA, 0}, {".", dns.TypeNS, 0},
+		{"By.Hand.shop.svc.cluster.local.", dns.TypeA, 1232}, {"web.shop.shop.svc.cluster.local.", dns.TypeMX, 0},
+		{"_http._tcp.web.shop.shop.svc.cluster.local.", dns.TypeSRV, 0}, {"out.shop.shop.svc.cluster.local.", dns.TypeA, 0},
 	} {
 		m := question(q.name, q.qtype)
 		if q.size > 0 {

@@ -23,6 +23,7 @@ var (
 	shopper  = netip.MustParseAddr("127.0.1.1")
 	neighbor = netip.MustParseAddr("127.0.1.2")
 	stranger = netip.MustParseAddr("127.0.1.3")
+	ghost    = netip.MustParseAddr("127.0.1.4") // of a namespace that is not in view
 )
 
 const (
@@ -105,6 +106,7 @@ func searching(t testing.TB, to netip.AddrPort, search ...string) (*Zone, *parti
 	p := newPartial(t, "cluster.local", "in-addr.arpa")
 	p.live(shopper, "shop")
 	p.live(neighbor, "other")
+	p.live(ghost, "ghost")
 	cfg := &config.Autopath{Kubernetes: true}
 	for _, s := range search {
 		cfg.Search = append(cfg.Search, zoneName(t, s))
@@ -184,6 +186,8 @@ func TestSearch(t *testing.T) {
 		{"a namespace that ends alike", shopper, "www.example.org.workshop.svc.cluster.local.", dns.TypeA, dns.RcodeNameError, nil, "cluster.local.", nil, 0},
 		{"a label that only looks like two", shopper, `a\004shop.svc.cluster.local.`, dns.TypeA, dns.RcodeNameError, nil, "cluster.local.", nil, 0},
 		{"the namespace itself", shopper, "shop.svc.cluster.local.", dns.TypeA, dns.RcodeSuccess, nil, "cluster.local.", nil, 0},
+		{"a namespace that is not in view", ghost, "ghost.svc.cluster.local.", dns.TypeA, dns.RcodeNameError, nil, "cluster.local.", nil, 0},
+		{"not a service's name", shopper, "www.example.org.shop.pod.cluster.local.", dns.TypeA, dns.RcodeNameError, nil, "cluster.local.", nil, 0},
 		{"below another zone", shopper, "shop.svc.example.org.", dns.TypeA, dns.RcodeSuccess, []string{"shop.svc.example.org. 60 A 192.0.2.5"}, "",
 			[]string{"shop.svc.example.org."}, 0},
 	} {
@@ -205,8 +209,8 @@ func TestSearch(t *testing.T) {
 					if len(m.Ns) > 0 {
 						owner = m.Ns[0].Header().Name
 					}
-					if owner != c.ns {
-						t.Errorf("the SOA is that of %q, want %q", owner, c.ns)
+					if owner != c.ns || len(m.Ns) > 1 {
+						t.Errorf("the SOA is that of %q, want %q; %d records", owner, c.ns, len(m.Ns))
 					}
 				}
 				for _, name := range c.asked {
@@ -221,11 +225,12 @@ func TestSearch(t *testing.T) {
 					t.Errorf("%d were found, want %d", n, 2*c.found)
 				}
 				var queries uint64
-				for _, n := range counts(t, z.Stats, 2) {
+				counted := counts(t, z.Stats, 2)
+				for _, n := range counted {
 					queries += n
 				}
-				if queries != 2 {
-					t.Errorf("two queries are counted as %d", queries)
+				if queries != 2 || counted["NOERROR autopath"] != 2*c.found {
+					t.Errorf("two queries are counted as %v", counted)
 				}
 			})
 		}
@@ -343,6 +348,61 @@ func TestSearchZones(t *testing.T) {
 	}
 }
 
+// TestNewSearch: what is on the paths.
+func TestNewSearch(t *testing.T) {
+	names := func(list ...string) (out []wire.Name) {
+		for _, s := range list {
+			out = append(out, zoneName(t, s))
+		}
+		return out
+	}
+	type path struct {
+		Zone, First wire.Name
+		Rest        []wire.Name
+	}
+	cluster := newPartial(t, "cluster.local", "a.cluster.local")
+	for _, c := range []struct {
+		name       string
+		kubernetes bool
+		search     []wire.Name
+		want       []path
+	}{
+		{"a file", false, names("a.test", "b.test", "c.test"), []path{{"\x01a\x04test\x00", "\x01a\x04test\x00", names("b.test", "c.test", ".")}}},
+		{"domains that come twice", false, names("a.test", "b.test", "a.test", ".", "b.test", "c.test"),
+			[]path{{"\x01a\x04test\x00", "\x01a\x04test\x00", names("b.test", ".", "c.test")}}},
+		{"no domains", false, nil, nil},
+		{"pods", true, names("cluster.local", "corp.test"), []path{
+			{zoneName(t, "a.cluster.local"), zoneName(t, "svc.a.cluster.local"), names("svc.a.cluster.local", "a.cluster.local", "cluster.local", "corp.test", ".")},
+			{zoneName(t, "cluster.local"), zoneName(t, "svc.cluster.local"), names("svc.cluster.local", "cluster.local", "corp.test", ".")},
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []path
+			for _, p := range NewSearch(&config.Autopath{Kubernetes: c.kubernetes, Search: c.search}, cluster).paths {
+				got = append(got, path{p.zone, p.first, p.rest})
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSearchAlias: what an alias of the cluster leads to is a whole name, and on
+// nobody's path.
+func TestSearchAlias(t *testing.T) {
+	b := startBackend(t, outer)
+	search := NewSearch(&config.Autopath{Search: []wire.Name{zoneName(t, "example.org"), zoneName(t, "corp.test")}}, nil)
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Search: search, Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)})
+	m := query(t, "udp", addr, question("lost.other.svc.cluster.local.", dns.TypeA))
+	if diff := cmp.Diff([]string{"lost.other.svc.cluster.local. 30 CNAME intern.example.org."}, texts(m.Answer)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if m := query(t, "udp", addr, question("intern.example.org.", dns.TypeA)); len(m.Answer) != 2 {
+		t.Errorf("the same name from a client: %v", m)
+	}
+}
+
 // TestSearchCut: an answer that is too long for the client has TC.
 func TestSearchCut(t *testing.T) {
 	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
@@ -405,77 +465,4 @@ func TestSearchShutdown(t *testing.T) {
 		t.Error("Shutdown says that nothing was dropped")
 	}
 	close(release)
-}
-
-// searcher is a server without sockets, with everything in its cache that
-// www.example.org takes on shopper's path.
-func searcher(t testing.TB) (serve func(name string) step) {
-	t.Helper()
-	b := &dns.Server{Net: "udp", Addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]).String(), Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		_ = w.WriteMsg(outer(q))
-	})}
-	started := make(chan struct{})
-	b.NotifyStartedFunc = func() { close(started) }
-	go func() { _ = b.ListenAndServe() }()
-	<-started
-	t.Cleanup(func() { _ = b.Shutdown() })
-	z, _ := searching(t, netip.MustParseAddrPort(b.Addr))
-	rt := NewRoutes([]*Zone{z}, NewStats())
-	s := New(slog.New(slog.DiscardHandler), Limits{})
-	x := &exchange{client: netip.AddrPortFrom(shopper, 4242)}
-	out := make([]byte, 0, replyBuffer)
-	packets := make(map[string][]byte)
-	return func(name string) step {
-		packet := packets[name]
-		if packet == nil {
-			m := question(name, dns.TypeA)
-			m.SetEdns0(1232, false)
-			var err error
-			if packet, err = m.Pack(); err != nil {
-				t.Fatal(err)
-			}
-			packets[name] = packet
-		}
-		x.q.Packet = packet
-		_, at := s.serve(rt, x, out, (*wire.Query).Limit)
-		if at != done {
-			s.wait(rt, x, at, wire.MinUDP)
-		}
-		return at
-	}
-}
-
-// TestSearchAllocPin: a path whose names are all known is gone down without anything
-// allocated.
-func TestSearchAllocPin(t *testing.T) {
-	serve := searcher(t)
-	for _, name := range []string{"www.example.org" + inShop, "db.other" + inShop, "no.such" + inShop, "empty.example.org" + inShop} {
-		serve(name) // fills the cache
-		if n := testing.AllocsPerRun(200, func() {
-			if serve(name) != done {
-				t.Fatal("not answered at once")
-			}
-		}); n != 0 {
-			t.Errorf("%s allocates %v times", name, n)
-		}
-	}
-}
-
-// BenchmarkSearch compares a name of the world that is asked for by itself with the
-// same at the end of a pod's path.
-func BenchmarkSearch(b *testing.B) {
-	serve := searcher(b)
-	for _, c := range []struct{ name, qname string }{
-		{"hit", "www.example.org."}, {"searched", "www.example.org" + inShop}, {"service", "web" + inShop}, {"neighbor", "db.other" + inShop},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			serve(c.qname)
-			b.ReportAllocs()
-			for b.Loop() {
-				if serve(c.qname) != done {
-					b.Fatal("not answered at once")
-				}
-			}
-		})
-	}
 }

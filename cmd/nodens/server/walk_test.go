@@ -1,0 +1,100 @@
+package server
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// searcher is a server without sockets, with everything in its cache that
+// www.example.org takes on shopper's path.
+func searcher(t testing.TB) (z *Zone, serve func(name string) step) {
+	t.Helper()
+	b := &dns.Server{Net: "udp", Addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]).String(), Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		_ = w.WriteMsg(outer(q))
+	})}
+	started := make(chan struct{})
+	b.NotifyStartedFunc = func() { close(started) }
+	go func() { _ = b.ListenAndServe() }()
+	<-started
+	t.Cleanup(func() { _ = b.Shutdown() })
+	z, _ = searching(t, netip.MustParseAddrPort(b.Addr))
+	rt := NewRoutes([]*Zone{z}, NewStats())
+	s := New(slog.New(slog.DiscardHandler), Limits{})
+	x := &exchange{client: netip.AddrPortFrom(shopper, 4242)}
+	out := make([]byte, 0, replyBuffer)
+	packets := make(map[string][]byte)
+	return z, func(name string) step {
+		packet := packets[name]
+		if packet == nil {
+			m := question(name, dns.TypeA)
+			m.SetEdns0(1232, false)
+			var err error
+			if packet, err = m.Pack(); err != nil {
+				t.Fatal(err)
+			}
+			packets[name] = packet
+		}
+		x.q.Packet = packet
+		_, at := s.serve(rt, x, out, (*wire.Query).Limit)
+		if at != done {
+			s.wait(rt, x, at, wire.MinUDP)
+		}
+		return at
+	}
+}
+
+// TestSearchCounts: only what was found on a path is counted, whatever the reader
+// answered before.
+func TestSearchCounts(t *testing.T) {
+	z, serve := searcher(t)
+	for range 3 {
+		serve("db.other" + inShop)
+		serve("web" + inShop)
+		serve("www.example.org.")
+		serve("no.such" + inShop)
+	}
+	if n := z.Stats.Found(); n != 3 {
+		t.Errorf("%d were found, want 3", n)
+	}
+}
+
+// TestSearchAllocPin: a path whose names are all known is gone down without anything
+// allocated.
+func TestSearchAllocPin(t *testing.T) {
+	_, serve := searcher(t)
+	for _, name := range []string{"www.example.org" + inShop, "db.other" + inShop, "no.such" + inShop, "empty.example.org" + inShop} {
+		serve(name) // fills the cache
+		if n := testing.AllocsPerRun(200, func() {
+			if serve(name) != done {
+				t.Fatal("not answered at once")
+			}
+		}); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}
+
+// BenchmarkSearch compares a name of the world that is asked for by itself with the
+// same at the end of a pod's path.
+func BenchmarkSearch(b *testing.B) {
+	_, serve := searcher(b)
+	for _, c := range []struct{ name, qname string }{
+		{"hit", "www.example.org."}, {"searched", "www.example.org" + inShop}, {"service", "web" + inShop}, {"neighbor", "db.other" + inShop},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			serve(c.qname)
+			b.ReportAllocs()
+			for b.Loop() {
+				if serve(c.qname) != done {
+					b.Fatal("not answered at once")
+				}
+			}
+		})
+	}
+}
