@@ -371,8 +371,12 @@ func (o *outside) Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire
 	if wire.Name(q.Name()).String() != o.name {
 		return kubernetes.NotMine, ""
 	}
-	if o.outcome == kubernetes.Answered {
+	switch o.outcome {
+	case kubernetes.Answered:
 		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{203, 0, 113, 1})
+	case kubernetes.Alias:
+		r.Add(wire.Answer, wire.AtQuestion, wire.TypeCNAME, 5, []byte("\x02lb\x04test\x00"))
+		return kubernetes.Alias, "\x02lb\x04test\x00"
 	}
 	return o.outcome, ""
 }
@@ -394,6 +398,7 @@ func TestExternal(t *testing.T) {
 		{"through to the cluster", "web.shop.svc.cluster.local.", kubernetes.NotMine, dns.RcodeSuccess, "10.96.0.9", "NOERROR kubernetes"},
 		{"through to the upstream", "web.shop.example.org.", kubernetes.NotMine, dns.RcodeSuccess, "192.0.2.1", "NOERROR forward"},
 		{"not synced", "web.shop.example.org.", kubernetes.NotSynced, dns.RcodeServerFailure, "", "SERVFAIL "},
+		{"a load balancer's name", "web.shop.example.org.", kubernetes.Alias, dns.RcodeSuccess, "192.0.2.1", "NOERROR k8s_external"},
 		{"awaited", "web.shop.example.org.", kubernetes.Elsewhere, dns.RcodeSuccess, "203.0.113.1", "NOERROR k8s_external"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -404,8 +409,10 @@ func TestExternal(t *testing.T) {
 			_, addr := start(t, Limits{}, z)
 			m := query(t, "udp", addr, question(c.qname, dns.TypeA))
 			got := ""
-			if len(m.Answer) == 1 {
-				got = m.Answer[0].(*dns.A).A.String()
+			for _, rr := range m.Answer {
+				if a, ok := rr.(*dns.A); ok {
+					got = a.A.String()
+				}
 			}
 			if m.Rcode != c.rcode || got != c.want {
 				t.Errorf("%s %q, want %s %q", dns.RcodeToString[m.Rcode], got, dns.RcodeToString[c.rcode], c.want)

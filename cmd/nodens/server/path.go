@@ -137,15 +137,15 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 	case kubernetes.Answered, kubernetes.Refused:
 		x.source = fromExternal
 		return done, true
+	case kubernetes.Alias:
+		x.source, x.target = fromExternal, target
+		return alias, true
 	case kubernetes.NotSynced:
 		x.r.Fail(wire.ServFail)
 		return done, true
 	case kubernetes.Elsewhere:
 		x.missing = z.External
 		return lack, true
-	case kubernetes.Alias:
-		x.source, x.target = fromExternal, target
-		return alias, true
 	case kubernetes.NotMine:
 	}
 	return done, false
