@@ -204,15 +204,10 @@ func (s *service) each(yield func(string) bool) {
 	}
 }
 
-// putSlice adds s or sets it in place of the slice of its name. An older version
-// than the one that is there is left out: sources of slices that overlap are not
-// equally fast.
+// putSlice adds s or sets it in place of the slice of its name.
 func (x *index) putSlice(s *slice) bool {
 	old := x.slices[s.name]
 	if old != nil {
-		if old.version > s.version && s.version > 0 {
-			return false
-		}
 		if old.same(s) {
 			old.version = s.version // which no query reads
 			return false
@@ -237,11 +232,9 @@ func (x *index) putSlice(s *slice) bool {
 	return true
 }
 
-// dropSlice takes the slice of that name out, if it is not of a later version than
-// the one it is gone since; 0 is any.
-func (x *index) dropSlice(name string, version uint64) bool {
+func (x *index) dropSlice(name string) bool {
 	old := x.slices[name]
-	if old == nil || version > 0 && old.version >= version {
+	if old == nil {
 		return false
 	}
 	delete(x.slices, name)

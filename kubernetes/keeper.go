@@ -14,7 +14,7 @@ type source struct {
 	labelled bool       // only those with the label of headless services
 	cancel   context.CancelFunc
 	// whole says that all it covers is in view, closed that what it still brings is
-	// not wanted, at is the version of the last thing it brought once it is whole;
+	// not wanted, at is the latest version it has brought something of;
 	// under the view's lock.
 	whole, closed bool
 	at            uint64
@@ -32,18 +32,28 @@ func (src *source) covers(sl *slice) bool {
 	return !src.labelled || sl.labelled
 }
 
-// ghost reports whether sl, which from brings, has gone by now: it isn't in view,
-// and another source that would have brought it is further on.
-func (x *index) ghost(sl *slice, from *source) bool {
-	if x.slices[sl.name] != nil {
-		return false
+// ahead reports whether another source than from has seen version, and is one that
+// ok.
+func (x *index) ahead(version uint64, from *source, ok func(*source) bool) bool {
+	return slices.ContainsFunc(x.sources, func(src *source) bool { return src != from && src.at >= version && ok(src) })
+}
+
+// late reports whether sl, which from brings, is no news, because another source is
+// further on: it has brought a later version, or, where it would have brought sl and
+// it isn't there, seen it go. Without another source whatever is brought is news,
+// also from a server whose versions were set back.
+func (x *index) late(sl *slice, from *source) bool {
+	old := x.slices[sl.name]
+	if old == nil {
+		return x.ahead(sl.version, from, func(src *source) bool { return src.whole && src.covers(sl) })
 	}
-	for _, src := range x.sources {
-		if src != from && src.at >= sl.version && src.covers(sl) {
-			return true
-		}
-	}
-	return false
+	return old.version > sl.version && x.ahead(old.version, from, func(*source) bool { return true })
+}
+
+// outlived is late for the news that the slice of that name is gone since version.
+func (x *index) outlived(name string, version uint64, from *source) bool {
+	old := x.slices[name]
+	return old != nil && old.version >= version && x.ahead(old.version, from, func(*source) bool { return true })
 }
 
 // complete notes that all that src covers is in view, as of that version.
@@ -76,6 +86,7 @@ type keeper struct {
 
 	wide, all *source            // of the cluster; nil if it isn't followed in this way
 	local     map[string]*source // by the namespace's label
+	settled   bool               // all that was planned was in view once
 	running   sync.WaitGroup
 }
 
@@ -110,10 +121,29 @@ func (k *keeper) settle(ctx context.Context) {
 	if !k.ready(p) {
 		return
 	}
+	if !k.settled {
+		k.settled = true
+		k.relieve()
+	}
 	k.close(p)
 	if k.view.scope.cluster {
 		k.view.setListed(endpointSlices)
 	}
+}
+
+// relieve ends what a saved view has stood in for: from now on what no source brings
+// is not known.
+func (k *keeper) relieve() {
+	k.view.scope.restored = levelNode
+	k.publish()
+	k.view.change(func(x *index) bool {
+		for label, ns := range x.namespaces {
+			ns.whole = ns.whole && k.local[label] != nil
+		}
+		x.review()
+		return false
+	})
+	k.drop()
 }
 
 // plan looks at what is in use. A level is left for a lower one only when half as
@@ -189,7 +219,7 @@ func (k *keeper) start(ctx context.Context, src *source) *source {
 
 // publish tells queries what is in view.
 func (k *keeper) publish() {
-	l := levelNode
+	l := k.view.scope.restored
 	k.view.mu.RLock()
 	switch {
 	case k.all != nil && k.all.whole:
@@ -247,11 +277,10 @@ func (k *keeper) close(p plan) {
 			}
 		}
 		x.review()
-		for name, sl := range x.slices {
-			if !k.covers(sl) {
-				x.dropSlice(name, 0)
-			}
-		}
+		return false
+	})
+	k.drop()
+	k.view.change(func(x *index) bool {
 		for _, src := range ended {
 			if src.ns != nil {
 				src.ns.sources--
@@ -263,6 +292,18 @@ func (k *keeper) close(p plan) {
 	for _, src := range ended {
 		src.cancel()
 	}
+}
+
+// drop forgets the slices that no source brings.
+func (k *keeper) drop() {
+	k.view.change(func(x *index) bool {
+		for name, sl := range x.slices {
+			if !k.covers(sl) {
+				x.dropSlice(name)
+			}
+		}
+		return false
+	})
 }
 
 // covers reports whether a source that is left brings sl.

@@ -91,7 +91,7 @@ func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
 
 // dropImportSlice forgets the slice of that name.
 func (v *View) dropImportSlice(ns, name string) {
-	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name), 0) })
+	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
 }
 
 // changeImports is [View.change] for the imports, whose zones have a serial of their
@@ -102,6 +102,7 @@ func (v *View) changeImports(f func(*index) bool) {
 	v.mu.Unlock()
 	now := v.now()
 	v.lastEvent.Store(now.UnixNano())
+	v.changes.Add(1)
 	if visible {
 		v.importSerial.Store(uint32(now.Unix()))
 	}

@@ -31,6 +31,8 @@ type scope struct {
 	all     bool          // level all in place of it
 	max     int           // namespaces in use before level wide
 	idle    time.Duration // until what nobody asks for is dropped
+	// restored is the level of a saved view, which holds until sources have taken over.
+	restored level
 	// level is the index's, for those who don't hold its lock.
 	level atomic.Uint32
 	// epoch counts the times that idleness is looked at, from 1.

@@ -132,7 +132,7 @@ func (s *sink) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
 	s.moved(version)
 	_, rec.labelled = o.Labels[corev1.IsHeadlessService]
 	s.change(func(x *index) bool {
-		if s.source != nil && x.ghost(rec, s.source) {
+		if s.source != nil && x.late(rec, s.source) {
 			return false
 		}
 		return x.putSlice(rec)
@@ -160,16 +160,13 @@ func (s *sink) drop(obj runtime.Object) {
 	}
 }
 
-// moved notes that s has brought something of that version, and so everything that
-// it covers of before it.
+// moved notes that s has brought something of that version.
 func (s *sink) moved(version uint64) {
 	if s.source == nil {
 		return
 	}
 	s.view.mu.Lock()
-	if s.source.whole {
-		s.source.at = max(s.source.at, version)
-	}
+	s.source.at = max(s.source.at, version)
 	s.view.mu.Unlock()
 }
 
@@ -190,7 +187,10 @@ func (s *sink) forget(ns, name string, version uint64) {
 			key, ok := serviceKey(name, ns)
 			return ok && x.dropService(key)
 		case endpointSlices:
-			return x.dropSlice(objectKey(ns, name), version)
+			if s.source != nil && x.outlived(objectKey(ns, name), version, s.source) {
+				return false
+			}
+			return x.dropSlice(objectKey(ns, name))
 		case pods:
 			x.dropPod(objectKey(ns, name))
 			return false // pods' own names have no place in the serial's meaning

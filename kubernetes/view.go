@@ -76,6 +76,9 @@ type View struct {
 	// importSerial is the serial of the multicluster zones.
 	importSerial atomic.Uint32
 	lastEvent    atomic.Int64 // unix nanoseconds
+	changes      atomic.Uint64
+	save         string // a file; "" is none
+	saveKey      string // what the view is of
 
 	faultsMu sync.Mutex
 	faulty   map[string]string // object → what is wrong with it
@@ -123,6 +126,12 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.saveKey = fmt.Sprintf("%q", []any{
+		cfg.Endpoint, cfg.Kubeconfig, cfg.Context, cfg.Labels, cfg.NamespaceLabels, cfg.NoEndpoints, cfg.Multicluster,
+	})
+	if v.save = cfg.Save; v.save != "" {
+		v.restore(v.save)
+	}
 	return v, nil
 }
 
@@ -152,7 +161,17 @@ func newView(opts Options) *View {
 
 // Run keeps the view up to date until ctx ends: a source that is away is tried
 // again for ever, and what was known stays known.
-func (v *View) Run(ctx context.Context) { v.source.run(ctx) }
+func (v *View) Run(ctx context.Context) {
+	if v.save == "" {
+		v.source.run(ctx)
+		return
+	}
+	var saving sync.WaitGroup
+	s := saver{view: v, path: v.save}
+	saving.Go(func() { s.run(ctx) })
+	v.source.run(ctx)
+	saving.Wait()
+}
 
 // Synced reports whether every resource has been listed once: only then is a
 // name that is not in view known not to exist.
@@ -223,6 +242,7 @@ func (v *View) change(f func(*index) bool) {
 	v.mu.Unlock()
 	now := v.now()
 	v.lastEvent.Store(now.UnixNano())
+	v.changes.Add(1)
 	if visible {
 		v.serial.Store(uint32(now.Unix()))
 	}

@@ -11,7 +11,6 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
@@ -205,7 +204,7 @@ func (a *assembly) view(g *generation, b *config.Block, old *generation) (*kuber
 		return old.views[key], nil
 	}
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
-		Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs, Node: nodeName(), Zone: os.Getenv("NODE_ZONE"),
+		Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs, Node: a.opts.node(), Zone: a.opts.zone(),
 	})
 	if err != nil {
 		return nil, err
@@ -235,16 +234,6 @@ func reachable(listen []netip.AddrPort) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// nodeName is the name of the Node object that the agent runs on; "" is unknown. A
-// kubelet registers its node under the host's name unless it is told otherwise.
-func nodeName() string {
-	if name := os.Getenv("NODE_NAME"); name != "" {
-		return name
-	}
-	name, _ := os.Hostname() // without it, no pod is this node's
-	return strings.ToLower(name)
-}
-
 // watched says what a view depends on (see [kubernetes.Open]): blocks for which it
 // is the same share a view.
 func watched(b *config.Block, addrs []netip.Addr) string {
@@ -253,11 +242,10 @@ func watched(b *config.Block, addrs []netip.Addr) string {
 	if k.TLS != nil {
 		tls = *k.TLS
 	}
-	searches := b.Autopath != nil && b.Autopath.Kubernetes
 	return fmt.Sprintf("%q", []any{
 		k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.QPS, k.Burst, k.Save, addrs,
 		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, k.Multicluster, k.Zonal,
-		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, searches,
+		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified,
 	})
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -122,10 +121,6 @@ func TestWatched(t *testing.T) {
 			t.Errorf("%s: views differ is %v", name, differs)
 		}
 	}
-	auto := &config.Block{Kubernetes: &config.Kubernetes{}, Autopath: &config.Autopath{Kubernetes: true}}
-	if watched(auto, addrs) == plain {
-		t.Error("a block with autopath shares the view of one without")
-	}
 	if watched(&config.Block{Kubernetes: &config.Kubernetes{Pods: config.PodsInsecure}}, addrs) != plain {
 		t.Error("pods insecure has a view of its own")
 	}
@@ -134,18 +129,3 @@ func TestWatched(t *testing.T) {
 	}
 }
 
-// TestNodeName: the environment says which node it is, else the host's name.
-func TestNodeName(t *testing.T) {
-	t.Setenv("NODE_NAME", "Node-7")
-	if name := nodeName(); name != "Node-7" {
-		t.Errorf("it is %q", name)
-	}
-	t.Setenv("NODE_NAME", "")
-	host, err := os.Hostname()
-	if err != nil {
-		t.Skip(err)
-	}
-	if name := nodeName(); name != strings.ToLower(host) {
-		t.Errorf("it is %q, the host %q", name, host)
-	}
-}

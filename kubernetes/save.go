@@ -1,0 +1,362 @@
+package kubernetes
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+	"unique"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// A saved view is a file of gob values: a head, then records in any order, then the
+// SHA-256 of all before. It is written beside its place and put there when it is
+// whole, so that there is the old one or the new one, whatever happens meanwhile.
+
+const (
+	// saveEvery is how often a view that has changed is saved. A start from the file
+	// is followed by the API server's own list within a second where there is an API
+	// server; where there is none, what the file lacks is what changed in the last
+	// minutes. Half would write a large cluster's 5 MB to the node's disk 600 times
+	// a day, double would lack ten minutes.
+	saveEvery = 5 * time.Minute
+	// maxSaved bounds the file that is read. A view of 10,000 services and 100,000
+	// endpoints is a tenth of it.
+	maxSaved = 128 << 20
+	// savedVersion is that of the format: files of others are left alone.
+	savedVersion = 1
+)
+
+// savedHead is what the records hang on besides the cluster.
+type savedHead struct {
+	Version int
+	// Made is what shaped them: options and the place of the node.
+	Made                 string
+	At                   time.Time
+	Serial, ImportSerial uint32
+	Level                level
+}
+
+// savedRecord is one of its fields.
+type savedRecord struct {
+	Namespace *savedNamespace
+	Service   *savedService
+	Slice     *savedSlice
+	Pod       *savedPod
+	// Import says that the service or slice is of the multicluster zones.
+	Import bool
+}
+
+type savedNamespace struct {
+	Label         string
+	Object, Whole bool
+}
+
+type savedService struct {
+	Key                  string
+	Kind                 kind
+	V4, V6               string
+	Ports                ports
+	Target               wire.Name
+	Selects              bool
+	Nearest              nearest
+	External4, External6 string
+}
+
+type savedSlice struct {
+	Name, Key, Cluster string
+	Size               int
+	Addrs              string
+	Hosts              []string
+	Ports              ports
+	Near               string
+	Zones              []string
+	Version            uint64
+	Labelled           bool
+}
+
+type savedPod struct {
+	Name, NS           string
+	IPs                []string
+	Here, Host, Ending bool
+}
+
+// made says what the records of v are shaped by.
+func (v *View) made() string { return fmt.Sprintf("%+v %q", v.pack, v.saveKey) }
+
+// saver keeps the file of a view.
+type saver struct {
+	view *View
+	path string
+	last uint64 // the view's changes when it was saved
+}
+
+// run saves the view now and then, and when ctx ends.
+func (s *saver) run(ctx context.Context) {
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.save()
+		case <-ctx.Done():
+			s.save()
+			return
+		}
+	}
+}
+
+// save saves the view if it is whole and has changed.
+func (s *saver) save() {
+	last := s.view.changes.Load()
+	if !s.view.Synced() || last == s.last {
+		return
+	}
+	if err := s.view.saveTo(s.path); err != nil {
+		s.view.log.Error("cluster zone: the view can't be saved; the file stays as it was",
+			"save", s.path, "error", err)
+		return
+	}
+	s.last = last
+}
+
+// saveTo writes v to path.
+func (v *View) saveTo(path string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("making a file beside it: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	err = v.write(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing it: %w", err)
+	}
+	return nil
+}
+
+// write writes v's saved form.
+func (v *View) write(to io.Writer) error {
+	head, records := v.records()
+	sum := sha256.New()
+	b := bufio.NewWriter(io.MultiWriter(to, sum))
+	enc := gob.NewEncoder(b)
+	if err := enc.Encode(head); err != nil {
+		return err
+	}
+	for _, r := range records {
+		if err := enc.Encode(r()); err != nil {
+			return err
+		}
+	}
+	if err := b.Flush(); err != nil {
+		return err
+	}
+	_, err := to.Write(sum.Sum(nil))
+	return err
+}
+
+// records lists what is to be saved. What they are made of does not change, so that
+// only the listing needs the lock.
+func (v *View) records() (savedHead, []func() savedRecord) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	head := savedHead{
+		Version: savedVersion, Made: v.made(), At: time.Unix(0, v.lastEvent.Load()),
+		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level,
+	}
+	var list []func() savedRecord
+	for _, ns := range v.index.namespaces {
+		rec := savedNamespace{Label: ns.label, Object: ns.object, Whole: ns.whole}
+		list = append(list, func() savedRecord { return savedRecord{Namespace: &rec} })
+	}
+	for _, p := range v.index.pods {
+		list = append(list, func() savedRecord { return savedRecord{Pod: p.saved()} })
+	}
+	for _, x := range []*index{&v.index, &v.imports} {
+		for key, s := range x.services {
+			if s.kind != orphan {
+				list = append(list, func() savedRecord { return savedRecord{Service: s.saved(key), Import: x == &v.imports} })
+			}
+		}
+		for _, s := range x.slices {
+			version := s.version // which changes
+			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(version), Import: x == &v.imports} })
+		}
+	}
+	return head, list
+}
+
+func (p *pod) saved() *savedPod {
+	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.here, Host: p.host, Ending: p.ending}
+}
+
+func (s *service) saved(key string) *savedService {
+	r := &savedService{
+		Key: key, Kind: s.kind, Ports: s.ports, Target: s.target, Selects: s.selects, Nearest: s.nearest,
+		External4: s.external4, External6: s.external6,
+	}
+	if s.kind == clusterIP {
+		r.V4, r.V6 = s.v4, s.v6
+	}
+	return r
+}
+
+func (s *slice) saved(version uint64) *savedSlice {
+	r := &savedSlice{
+		Name: s.name, Key: s.key, Cluster: s.cluster, Size: s.size, Addrs: s.addrs, Hosts: s.hosts, Ports: s.ports,
+		Near: s.near, Version: version, Labelled: s.labelled,
+	}
+	for _, z := range s.zones {
+		text := ""
+		if z != (topozone{}) {
+			text = z.Value()
+		}
+		r.Zones = append(r.Zones, text)
+	}
+	return r
+}
+
+// errForeign is a saved view that fits another configuration, node or version.
+var errForeign = errors.New("it was saved with other options, on another node or by another version")
+
+// restore starts v from the file at path, if there is one that fits: then it counts
+// as synced, and is as old as the file. Whatever is wrong with the file is logged,
+// and the view starts empty.
+func (v *View) restore(path string) {
+	data, err := readSaved(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var head savedHead
+	fresh := newView(Options{Now: v.now})
+	fresh.index.narrow = v.index.narrow
+	if err == nil {
+		head, err = fresh.load(data, v.made())
+	}
+	if err != nil {
+		v.log.Warn("cluster zone: the saved view can't be used; the start waits for the API server", "save", path, "error", err)
+		return
+	}
+	v.index, v.imports = fresh.index, fresh.imports
+	v.index.level = head.Level
+	v.index.review()
+	v.scope.level.Store(uint32(head.Level))
+	v.scope.restored = head.Level
+	v.serial.Store(head.Serial)
+	v.importSerial.Store(head.ImportSerial)
+	v.lastEvent.Store(head.At.UnixNano())
+	for r := range v.listed {
+		v.listed[r].Store(true)
+	}
+	v.log.Info("cluster zone: started from the saved view", "save", path, "services", len(v.index.services),
+		"endpointslices", len(v.index.slices), "age", v.now().Sub(head.At).Round(time.Second))
+}
+
+// readSaved reads the file without its checksum, which must be right.
+func readSaved(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSaved+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(data) > maxSaved:
+		return nil, fmt.Errorf("it is longer than %d bytes", maxSaved)
+	case len(data) < sha256.Size:
+		return nil, errors.New("it is cut off")
+	}
+	data, sum := data[:len(data)-sha256.Size], data[len(data)-sha256.Size:]
+	var h hash.Hash = sha256.New()
+	h.Write(data)
+	if !bytes.Equal(h.Sum(nil), sum) {
+		return nil, errors.New("its checksum is wrong")
+	}
+	return data, nil
+}
+
+// load fills v, which must be empty, from data.
+func (v *View) load(data []byte, made string) (head savedHead, err error) {
+	dec := gob.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&head); err != nil {
+		return head, fmt.Errorf("reading its head: %w", err)
+	}
+	if head.Version != savedVersion || head.Made != made {
+		return head, errForeign
+	}
+	for {
+		var r savedRecord
+		err := dec.Decode(&r)
+		if errors.Is(err, io.EOF) {
+			return head, nil
+		}
+		if err != nil {
+			return head, fmt.Errorf("reading a record: %w", err)
+		}
+		v.take(&r)
+	}
+}
+
+// take puts one record into the index. The file's checksum vouches for its form.
+func (v *View) take(r *savedRecord) {
+	x := &v.index
+	if r.Import {
+		x = &v.imports
+	}
+	switch {
+	case r.Namespace != nil:
+		ns := x.at(r.Namespace.Label)
+		ns.object, ns.whole = r.Namespace.Object, r.Namespace.Whole
+		if ns.whole {
+			ns.used.Store(v.scope.epoch.Load()) // and so followed again
+		}
+	case r.Service != nil:
+		s := r.Service
+		x.putService(s.Key, service{
+			kind: s.Kind, v4: s.V4, v6: s.V6, ports: s.Ports, target: s.Target, selects: s.Selects, nearest: s.Nearest,
+			external4: s.External4, external6: s.External6,
+		})
+	case r.Slice != nil:
+		s := r.Slice
+		sl := &slice{
+			name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
+			near: s.Near, version: s.Version, labelled: s.Labelled,
+		}
+		for _, text := range s.Zones {
+			var z topozone
+			if text != "" {
+				z = unique.Make(text)
+			}
+			sl.zones = append(sl.zones, z)
+		}
+		x.putSlice(sl)
+	case r.Pod != nil:
+		p := r.Pod
+		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, here: p.Here, host: p.Host, ending: p.Ending})
+	}
+}
