@@ -73,18 +73,18 @@ func (s *service) hasMember(h *hostMatch) bool {
 	return false
 }
 
-// best is the place of the nearest endpoint of m that the slice s has at the address
-// addr; ok is false if it has none.
-func (m *match) best(s *slice, addr string) (at place, ok bool) {
+// best is the rank of the nearest endpoint of m that the slice s has at the address
+// addr, 0 if it has none.
+func (m *match) best(s *slice, addr string) (r rank) {
 	if s.size != len(addr) || !m.usable(s) || m.node == member && !m.host.in(s) {
-		return 0, false
+		return 0
 	}
 	for i := s.search(addr); i < s.len() && s.addr(i) == addr; i++ {
 		if m.takes(s, i) {
-			at, ok = max(at, s.place(i)), true
+			r = max(r, s.place(i).rank())
 		}
 	}
-	return at, ok
+	return r
 }
 
 // takes reports whether endpoint i of s is m's.
@@ -125,11 +125,11 @@ func (w *writer) members(m *match, owner int, qtype uint16) {
 	for _, r := range [...]rank{nodeRank, zoneRank, farther} {
 		before := w.reply.Count(wire.Answer)
 		for n, s := range m.svc.slices {
-			if s.size == size && m.usable(s) && (s.near != "" || r == farther) {
+			if s.size == size && m.usable(s) {
 				w.ranked(m, n, owner, r)
 			}
 		}
-		if n := w.reply.Count(wire.Answer) - before; n > 1 && w.zone.ordered {
+		if n := w.reply.Count(wire.Answer) - before; w.zone.ordered {
 			w.reply.ShuffleLast(n, qtype)
 		}
 	}
@@ -156,6 +156,9 @@ func (m *match) lone(size int) (addr string, n int) {
 // ranked writes the addresses of rank r in m's slice n that are not known yet.
 func (w *writer) ranked(m *match, n, owner int, r rank) {
 	s := m.svc.slices[n]
+	if s.near == "" && r != farther {
+		return
+	}
 	for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
 		if s.place(i).rank() == r && !m.known(n, i, r) {
 			w.addr(wire.Answer, owner, s.addr(i))
@@ -169,18 +172,17 @@ func (w *writer) ranked(m *match, n, owner int, r rank) {
 // where it is needed at all: with more than one slice.
 func (m *match) known(n, i int, r rank) bool {
 	s := m.svc.slices[n]
+	if s.hosts != nil && m.again(s, i, r) {
+		return true
+	}
 	addr := s.addr(i)
-	for j, other := range m.svc.slices {
-		if j == n {
-			if s.hosts != nil && m.again(s, i, r) {
-				return true
-			}
-			continue
+	for _, other := range m.svc.slices[:n] {
+		if m.best(other, addr) >= r {
+			return true
 		}
-		if j > n && other.near == "" {
-			continue // nothing is nearer there
-		}
-		if at, ok := m.best(other, addr); ok && (at.rank() > r || j < n && at.rank() == r) {
+	}
+	for _, other := range m.svc.slices[n+1:] {
+		if other.near != "" && m.best(other, addr) > r { // else nothing is nearer there
 			return true
 		}
 	}

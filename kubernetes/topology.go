@@ -28,11 +28,12 @@ const (
 	zoneHints
 )
 
-// rank is one of the sets that an answer is ordered by.
+// rank is one of the sets that an answer is ordered by, the nearest last. Zero is of
+// what isn't there.
 type rank uint8
 
 const (
-	farther rank = iota
+	farther rank = 1 + iota
 	zoneRank
 	nodeRank
 )
@@ -165,41 +166,60 @@ func (s *service) wanted(all, some place) place {
 // distance begins. With narrow it is the nearest of them only, where the service asks
 // for that; any is better than none.
 func (s *service) unite(size int, narrow bool) (string, places) {
-	list := make([]*slice, 0, len(s.slices))
-	all, some, total := ^place(0), place(0), 0
-	for _, sl := range s.slices {
-		if sl.size == size && sl.addrs != "" {
-			a, o := sl.places()
-			all, some, total = all&a, some|o, total+sl.len()
-			list = append(list, sl)
-		}
-	}
-	if total == 0 {
+	u := s.union(size)
+	if u.total == 0 {
 		return "", places{}
 	}
-	want := place(0)
 	if narrow {
-		want = s.wanted(all, some)
+		u.want = s.wanted(u.all, u.some)
 	}
-	single := len(list) == 1 && !list[0].repeats()
-	if single && all&want == want && (all^some)&(onNode|inZone) == 0 {
+	single := len(u.list) == 1 && !u.list[0].repeats()
+	if single && u.alike() {
 		var cut places
-		cut.note(some.rank(), total)
-		return list[0].addrs, cut // share its bytes
+		cut.note(u.some.rank(), u.total)
+		return u.list[0].addrs, cut // share its bytes
 	}
-	u := union{size: size, want: want, out: make([]byte, 0, total*size)}
+	u.out = make([]byte, 0, u.total*size)
 	if !single {
-		u.seen = make(map[string]struct{}, total)
+		u.seen = make(map[string]struct{}, u.total)
 	}
 	var cut places
 	for _, r := range [...]rank{nodeRank, zoneRank, farther} {
 		before := len(u.out)
-		for _, sl := range list {
+		for _, sl := range u.list {
 			u.add(sl, r)
 		}
 		cut.note(r, (len(u.out)-before)/size)
 	}
 	return string(u.out), cut
+}
+
+// union collects addresses of one size, each once.
+type union struct {
+	size      int
+	list      []*slice // what they come from
+	total     int      // endpoints
+	all, some place    // what the places of all have in common, and what any has
+	want      place    // every address has these bits
+	out       []byte
+	seen      map[string]struct{} // nil if none can come twice
+}
+
+func (s *service) union(size int) union {
+	u := union{size: size, list: make([]*slice, 0, len(s.slices)), all: ^place(0)}
+	for _, sl := range s.slices {
+		if sl.size == size && sl.addrs != "" {
+			all, some := sl.places()
+			u.all, u.some, u.total = u.all&all, u.some|some, u.total+sl.len()
+			u.list = append(u.list, sl)
+		}
+	}
+	return u
+}
+
+// alike reports whether all are wanted and as far away as each other.
+func (u *union) alike() bool {
+	return u.all&u.want == u.want && (u.all^u.some)&(onNode|inZone) == 0
 }
 
 // note counts n addresses of the rank r. More than fit into two bytes are more than
@@ -212,14 +232,6 @@ func (p *places) note(r rank, n int) {
 	if r != farther {
 		p.rest = sum(p.rest)
 	}
-}
-
-// union collects addresses, each once.
-type union struct {
-	size int
-	want place // every address has these bits
-	out  []byte
-	seen map[string]struct{} // nil if none can come twice
 }
 
 // add appends the addresses of s that are of the rank r.

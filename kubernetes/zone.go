@@ -95,8 +95,8 @@ func (o *origin) foreign() bool { return o.reverse || o.imports }
 
 // NewZone gives the answers of cfg from v. Of cfg it takes the zones and what
 // shapes an answer: `namespaces`, `multicluster`, `ttl`, `pods`, `ignore`,
-// `fallthrough`, `zonal`, `topology`. Where Services have names in none of the zones there is no name for a
-// PTR record to hold, and no address has one.
+// `fallthrough`, `zonal`, `topology`. Where Services have names in none of the zones
+// there is no name for a PTR record to hold, and no address has one.
 func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	z := &Zone{
 		view: v, ttl: cfg.TTL, pods: cfg.Pods,
