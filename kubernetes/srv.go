@@ -79,11 +79,14 @@ func (w *writer) targets(m *match, pairs []pair, weight uint16) map[string]int {
 
 // pairs lists what m's SRV records are made of.
 func (m *match) pairs() (list []pair) {
-	switch {
-	case m.node == outward:
+	switch m.node {
+	case outward:
 		return m.outerPairs()
-	case m.node != named && m.node != port && m.node != member && m.node != zonal:
+	case named, port, member, zonal:
+	default:
 		return nil
+	}
+	switch {
 	case m.svc.kind == clusterIP && m.node != member:
 		return m.servicePairs()
 	case !m.svc.hasEndpoints():

@@ -46,18 +46,22 @@ func (z *Zone) findZonal(rel []byte, at []int) match {
 	if n == 4 {
 		return match{node: empty}
 	}
-	directive, zone := string(rel[at[0]:at[1]]), rel[:at[0]]
+	return m.directed(z.view, rel[at[0]:at[1]], rel[:at[0]])
+}
+
+// directed is the node of a zone, or of none yet, below a directive.
+func (m match) directed(v *View, directive, zone []byte) match {
+	pin := string(directive) == pinLabel
 	switch {
-	case directive != pinLabel && directive != preferLabel:
+	case !pin && string(directive) != preferLabel:
 		return match{}
 	case len(zone) == 0:
 		return match{node: empty}
-	}
-	if !z.view.held(m.svc) {
+	case !v.held(m.svc):
 		return match{node: elsewhere, svc: m.svc}
 	}
 	var found bool
-	if m.zone, found = m.svc.zoneNamed(zone); !found && directive == pinLabel {
+	if m.zone, found = m.svc.zoneNamed(zone); !found && pin {
 		m.zone = nowhere
 	}
 	return m

@@ -312,29 +312,25 @@ const maxDepth = 5
 // find looks name, which is in o, up.
 func (z *Zone) find(name []byte, o *origin) match {
 	rel := name[:len(name)-len(o.name)]
-	var at [maxDepth + 1]int // where each label starts; the last is the end of rel
+	switch {
+	case len(rel) == 0:
+		return match{node: apex}
+	case o.reverse:
+		return z.findReverse(name, rel)
+	}
+	var at [maxDepth]int // where the last labels start
 	n := 0
 	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
 		if n == maxDepth {
-			if o.reverse {
-				break
-			}
 			if !o.zonal {
 				return match{}
 			}
-			copy(at[:], at[1:n])
+			copy(at[:], at[1:])
 			n--
 		}
 		at[n] = off
 		n++
 	}
-	if n == 0 {
-		return match{node: apex}
-	}
-	if o.reverse {
-		return z.findReverse(name, rel)
-	}
-	at[n] = len(rel)
 	switch last := rel[at[n-1]:]; string(last) {
 	case "\x03svc":
 		if o.imports {
