@@ -128,4 +128,3 @@ func TestWatched(t *testing.T) {
 		t.Error("the agent's addresses make no difference")
 	}
 }
-

@@ -95,6 +95,9 @@ var (
 	viewSynced      = gauge("nodens_kubernetes_synced", "1 once the view of the cluster has had its first lists.")
 	viewFaults      = counter("nodens_kubernetes_faulty_objects_total", "Objects that DNS can't show in full.")
 	viewLastEvent   = gauge("nodens_kubernetes_last_event_timestamp_seconds", "When the API server last said anything.")
+	viewAge         = gauge("nodens_kubernetes_age_seconds", "How long ago the API server last said anything.")
+	viewSources     = gauge("nodens_kubernetes_slice_sources", "Namespaces whose EndpointSlices are followed.")
+	viewLevel       = gauge("nodens_kubernetes_slice_level", "1 at how much of the cluster's EndpointSlices is followed: node, wide or all.", "level")
 	setupErrors     = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network.", "errortype")
 	setupRepairs    = counter("nodens_netsetup_repairs_total", "Links, addresses and rules put back by a re-check.")
 	upstreamDown    = gauge("nodens_upstream_down", "1 while an upstream is out of service.", "to")
@@ -287,7 +290,7 @@ func (s scrape) views(g *generation) {
 	}
 	sum := viewSum{
 		durations: make(map[string]stat.Snapshot), requests: make(map[kubernetes.Requests]uint64),
-		objects: make(map[string]int), synced: 1, last: time.Now(),
+		objects: make(map[string]int), levels: map[string]float64{"node": 0, "wide": 0, "all": 0}, synced: 1, last: time.Now(),
 	}
 	for _, v := range g.views {
 		sum.add(v.Stats())
@@ -304,6 +307,11 @@ func (s scrape) views(g *generation) {
 	s.put(viewSynced, sum.synced)
 	s.put(viewFaults, float64(sum.faults))
 	s.put(viewLastEvent, float64(sum.last.Unix()))
+	s.put(viewAge, max(0, time.Since(sum.last).Seconds()))
+	s.put(viewSources, float64(sum.sources))
+	for level, is := range sum.levels {
+		s.put(viewLevel, is, level)
+	}
 }
 
 // viewSum adds up what views count.
@@ -312,7 +320,9 @@ type viewSum struct {
 	requests  map[kubernetes.Requests]uint64 // Count is 0 in the keys
 	objects   map[string]int
 	faults    uint64
-	synced    float64 // 1 if all are
+	sources   int
+	levels    map[string]float64 // 1 for those that a view is at
+	synced    float64            // 1 if all are
 	last      time.Time
 }
 
@@ -329,6 +339,9 @@ func (sum *viewSum) add(st kubernetes.Stats) {
 	sum.objects["endpointslice"] += st.Slices
 	sum.objects["endpoint"] += st.Endpoints
 	sum.objects["namespace"] += st.Namespaces
+	sum.objects["pod"] += st.Pods
+	sum.sources += st.Sources
+	sum.levels[st.Level] = 1
 	sum.faults += st.Faults
 	if !st.Synced {
 		sum.synced = 0
