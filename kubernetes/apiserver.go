@@ -120,9 +120,29 @@ func (c *apiServer) runSlices(ctx context.Context) {
 	if c.imports {
 		wg.Go(func() { c.followImportSlices(ctx) })
 	}
+	c.mayList(ctx)
 	k := keeper{view: c.view, follow: c.followSlices}
 	k.run(ctx)
 	wg.Wait()
+}
+
+// mayList asks for one slice until the API server gives it. An agent whose node asks
+// for no slices yet would find out that it must not read them when it is too late.
+func (c *apiServer) mayList(ctx context.Context) {
+	if c.view.scope.cluster {
+		return // it is going to ask for all
+	}
+	f := c.follower(endpointSlices, c.selector, &sink{})
+	f.trouble = trouble{log: f.log, resource: f.resource}
+	for delay := f.retry; ctx.Err() == nil; delay = min(2*delay, backoffMost) {
+		err := f.request(&metav1.ListOptions{Limit: 1}).Do(ctx).Error()
+		if err == nil {
+			f.trouble.recovered(true)
+			return
+		}
+		f.trouble.report("list", err)
+		sleep(ctx, delay+rand.N(delay))
+	}
 }
 
 // followSlices follows the slices of src.

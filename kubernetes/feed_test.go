@@ -1,11 +1,14 @@
 package kubernetes
 
 import (
-	"context"
+	"net/netip"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // told is a view's source in tests: objects come as they are told, one by one or as
@@ -33,10 +36,26 @@ func (t told) list(objects ...metav1.Object) {
 	s.complete(0)
 }
 
-// still is a source that has nothing more to say.
-type still struct{}
+// begin says which node the view is on.
+func (t told) begin(node string) { t.view.node = node }
 
-func (still) run(ctx context.Context) { <-ctx.Done() }
+func netipAddr(t testing.TB, text string) netip.Addr {
+	t.Helper()
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// parsed is a query for name.
+func parsed(t testing.TB, name string, qtype uint16) (q wire.Query) {
+	t.Helper()
+	if q.Parse(packQuery(t, name, qtype)) != wire.Serve {
+		t.Fatalf("no query for %s", name)
+	}
+	return q
+}
 
 // makePod is a pod of the node n1.
 func makePod(ns, name string, ips ...string) *corev1.Pod {

@@ -115,6 +115,8 @@ func (k *keeper) run(ctx context.Context) {
 
 // settle brings the sources in line with the plan.
 func (k *keeper) settle(ctx context.Context) {
+	// What is in use is only known when these are.
+	known := k.view.listed[services].Load() && k.view.listed[pods].Load()
 	p := k.view.plan()
 	k.open(ctx, p)
 	k.publish()
@@ -126,7 +128,7 @@ func (k *keeper) settle(ctx context.Context) {
 		k.relieve()
 	}
 	k.close(p)
-	if k.view.scope.cluster {
+	if known {
 		k.view.setListed(endpointSlices)
 	}
 }

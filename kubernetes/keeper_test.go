@@ -16,7 +16,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // slicesAt is an API server's EndpointSlices: every change has a version, and each
@@ -426,10 +425,7 @@ func TestScopeReverse(t *testing.T) {
 	check("1.0.1.10.in-addr.arpa", Answered)
 	check("2.0.1.10.in-addr.arpa", Elsewhere)
 	check("9.9.9.9.in-addr.arpa", Elsewhere)
-	var q wire.Query
-	if q.Parse(packQuery(t, "2.0.1.10.in-addr.arpa", dns.TypePTR)) != wire.Serve {
-		t.Fatal("no query")
-	}
+	q := parsed(t, "2.0.1.10.in-addr.arpa", dns.TypePTR)
 	waited := make(chan error)
 	go func() { waited <- l.zone.Await(l.ctx, &q) }()
 	for l.view.scope.reverse.Load() == 0 {
@@ -451,10 +447,7 @@ func TestScopeReverse(t *testing.T) {
 func TestAwaitEnds(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", true)
-	var q wire.Query
-	if q.Parse(packQuery(t, "db.a.svc.cluster.local", dns.TypeA)) != wire.Serve {
-		t.Fatal("no query")
-	}
+	q := parsed(t, "db.a.svc.cluster.local", dns.TypeA)
 	ctx, cancel := context.WithCancel(l.ctx)
 	cancel()
 	if err := l.zone.Await(ctx, &q); !errors.Is(err, context.Canceled) {

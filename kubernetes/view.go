@@ -112,9 +112,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 		v.index.level = levelAll
 		v.scope.level.Store(uint32(levelAll))
 	}
-	// Slices are waited for where all of them are to be there; whether pods are, the
-	// source says.
-	v.listed[endpointSlices].Store(cfg.NoEndpoints || len(cfg.Manifests) == 0 && !v.scope.cluster)
+	v.listed[endpointSlices].Store(cfg.NoEndpoints)
 	for _, r := range []resource{pods, serviceImports, importSlices} {
 		v.listed[r].Store(true)
 	}
@@ -225,6 +223,7 @@ func (v *View) setListed(r resource) {
 		return
 	}
 	v.log.Info("cluster zone: first list is complete", "resource", r.plural(), "synced", v.Synced())
+	v.stir()
 }
 
 // touch moves the SOA serial: the unix time of the last change that DNS can see.

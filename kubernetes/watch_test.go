@@ -132,7 +132,7 @@ func writeStatus(w http.ResponseWriter, status int, reason metav1.StatusReason) 
 }
 
 func kindOf(plural string) string {
-	return map[string]string{"services": "Service", "endpointslices": "EndpointSlice", "namespaces": "Namespace"}[plural]
+	return map[string]string{"services": "Service", "endpointslices": "EndpointSlice", "namespaces": "Namespace", "pods": "Pod"}[plural]
 }
 
 func versionOf(plural string) string {
@@ -234,6 +234,9 @@ func typed(o metav1.Object) string {
 	case *corev1.Service:
 		o.TypeMeta = metav1.TypeMeta{Kind: "Service", APIVersion: "v1"}
 		return "services"
+	case *corev1.Pod:
+		o.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+		return "pods"
 	case *corev1.Namespace:
 		o.TypeMeta = metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"}
 		return "namespaces"

@@ -1,0 +1,211 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// followScoped opens a view of the default scope, on node n1, and runs it until the
+// test ends.
+func followScoped(t *testing.T, url string, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.Endpoint = url
+	if change != nil {
+		change(cfg)
+	}
+	log := new(buffer)
+	v, err := Open(cfg, Options{Log: slog.New(slog.NewTextHandler(log, nil)), Now: testClock, Node: "n1", Zone: "z1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hasten(v)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { v.Run(ctx); close(done) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return v, NewZone(v, cfg), log
+}
+
+// Whichever resource the agent may not see, the view is not synced, and the log says
+// which rule is missing.
+func TestForbidden(t *testing.T) {
+	for plural, group := range map[string]string{
+		"services": "", "namespaces": "", "pods": "", "endpointslices": "discovery.k8s.io",
+	} {
+		t.Run(plural, func(t *testing.T) {
+			f := newFakeServer(t)
+			f.setFail(func(req *http.Request) (int, metav1.StatusReason) {
+				if strings.HasSuffix(req.URL.Path, "/"+plural) {
+					return http.StatusForbidden, metav1.StatusReasonForbidden
+				}
+				return 0, ""
+			})
+			v, _, log := followScoped(t, f.URL, nil)
+			rule := `apiGroups: [\"` + group + `\"], resources: [\"` + plural + `\"]`
+			await(t, "the rule in the log", func() bool { return strings.Contains(log.String(), rule) })
+			await(t, "three tries", func() bool { return f.requests("/"+plural) >= 3 })
+			if v.Synced() {
+				t.Error("the view says it is synced")
+			}
+			f.setFail(nil)
+			await(t, "the sync after the rule was added", v.Synced)
+		})
+	}
+}
+
+// At the default scope slices are asked for by namespace: those of the node's pods
+// before the view is synced, others when somebody asks.
+func TestFollowsByNamespace(t *testing.T) {
+	f := newFakeServer(t)
+	for _, ns := range []string{"a", "b", "c"} {
+		f.put(makeService(ns, "db", "None"))
+		f.put(makeSlice(ns, "db", "db-"+ns, "10.1.0.1"))
+	}
+	f.put(makePod("a", "p", "10.1.0.1"))
+	v, z, _ := followScoped(t, f.URL, nil)
+	await(t, "the sync", v.Synced)
+	if !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") {
+		t.Error("the namespace of the node's pod is not in view")
+	}
+	if _, outcome, _ := ask(t, z, "db.b.svc.cluster.local", dns.TypeA); outcome != Elsewhere {
+		t.Errorf("outcome %d, want %d", outcome, Elsewhere)
+	}
+	await(t, "the namespace that was asked for", func() bool { return resolves(t, z, "db.b.svc.cluster.local", "10.1.0.1") })
+	for path, want := range map[string]int{
+		"/namespaces/a/endpointslices": 1, "/namespaces/b/endpointslices": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
+	} {
+		if got := f.requests(path); got != want {
+			t.Errorf("%d requests for %s, want %d", got, path, want)
+		}
+	}
+	if n := f.requests("/pods", "spec.nodeName%3Dn1"); n != 1 {
+		t.Errorf("%d requests for the node's pods", n)
+	}
+	st := v.Stats()
+	if st.Level != "node" || st.Sources != 2 || st.Pods != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Names of other nodes' pods are the cluster DNS's, and become the view's own when
+// somebody has no cluster DNS and waits.
+func TestVerifiedPods(t *testing.T) {
+	f := newFakeServer(t)
+	f.put(makePod("a", "here", "10.1.0.1", "fd00::1"))
+	f.put(makeService("a", "web", "10.0.0.1"))
+	verified := func(c *config.Kubernetes) { c.Pods = config.PodsVerified }
+	v, z, _ := followScoped(t, f.URL, verified)
+	await(t, "the sync", v.Synced)
+	for name, want := range map[string]struct {
+		qtype   uint16
+		outcome Outcome
+	}{
+		"10-1-0-1.a.pod.cluster.local":    {dns.TypeA, Answered},
+		"fd00--1.a.pod.cluster.local":     {dns.TypeAAAA, Answered},
+		"10-1-0-2.a.pod.cluster.local":    {dns.TypeA, Elsewhere},
+		"10-1-0-1.none.pod.cluster.local": {dns.TypeA, Answered}, // such a namespace there is not
+	} {
+		if _, outcome, _ := ask(t, z, name, want.qtype); outcome != want.outcome {
+			t.Errorf("%s: outcome %d, want %d", name, outcome, want.outcome)
+		}
+	}
+	q := parsed(t, "10-1-0-2.a.pod.cluster.local", dns.TypeA)
+	if err := z.Await(t.Context(), &q); err != nil {
+		t.Fatal(err)
+	}
+	msg, outcome, _ := ask(t, z, "10-1-0-2.a.pod.cluster.local", dns.TypeA)
+	if outcome != Answered || msg.Rcode != dns.RcodeNameError {
+		t.Errorf("outcome %d, %v", outcome, msg)
+	}
+	if n := f.requests("/pods"); n != 2 {
+		t.Errorf("%d requests for pods, want those of the node and then all", n)
+	}
+}
+
+// A view that was saved is answered from at once, and what has changed while nobody
+// looked comes with the first lists.
+func TestFollowsFromSaved(t *testing.T) {
+	path := t.TempDir() + "/view"
+	save := func(c *config.Kubernetes) { c.Save = path }
+	f := newFakeServer(t)
+	f.put(makeService("a", "db", "None"))
+	f.put(makeService("a", "old", "10.0.0.9"))
+	f.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
+	f.put(makePod("a", "p", "10.1.0.1"))
+	t.Run("first", func(t *testing.T) {
+		v, z, _ := followScoped(t, f.URL, save)
+		await(t, "the sync", v.Synced)
+		await(t, "the slices", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") })
+	})
+	f.remove(makeService("a", "old", "10.0.0.9"))
+	f.put(makeSlice("a", "db", "db-1", "10.1.0.2"))
+	f.setFail(func(*http.Request) (int, metav1.StatusReason) { return http.StatusServiceUnavailable, "" })
+	v, z, log := followScoped(t, f.URL, save)
+	if !v.Synced() || !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") || !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") {
+		t.Fatalf("not started from the file: %s", log)
+	}
+	f.setFail(nil)
+	await(t, "what has changed", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.2") })
+	await(t, "what has gone", func() bool { return !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") })
+}
+
+// The race for a pod's address: whoever may have it by now, nobody is taken for the
+// pod that had it before.
+func TestHomeOfReusedAddress(t *testing.T) {
+	v := emptyView()
+	z := NewZone(v, testConfig(t))
+	at := netipAddr(t, "10.1.0.1")
+	home := func(want string) {
+		t.Helper()
+		ns, ok := z.Home(at)
+		if want == "" && ok || want != "" && (!ok || !bytes.Equal(ns, []byte("\x01"+want))) {
+			t.Errorf("home %q %v, want %q", ns, ok, want)
+		}
+	}
+	tell := told{v, pods}
+	tell.begin("n1")
+	home("")
+	tell.put(makePod("a", "first", "10.1.0.1"))
+	home("a")
+	// The next pod is put on the node. It may get the address as soon as the first one
+	// ends, which the view may not have heard of.
+	tell.put(makePod("b", "second"))
+	home("")
+	tell.put(makePod("b", "second", "10.1.0.2"))
+	home("a") // it has got another one
+	tell.put(makePod("c", "third"))
+	tell.put(makePod("c", "third", "10.1.0.1"))
+	home("") // two have it
+	ending := makePod("a", "first", "10.1.0.1")
+	ending.DeletionTimestamp = &metav1.Time{Time: testClock()}
+	tell.put(ending)
+	home("")
+	tell.drop(ending)
+	home("c")
+	done := makePod("c", "third", "10.1.0.1")
+	done.Status.Phase = "Succeeded"
+	tell.put(done)
+	home("")
+	host := makePod("d", "host", "10.1.0.1")
+	host.Spec.HostNetwork = true
+	tell.put(host)
+	home("") // that is the node's own address
+	other := makePod("e", "other", "10.1.0.3")
+	other.Spec.NodeName = "n2"
+	tell.put(other)
+	at = netipAddr(t, "10.1.0.3")
+	home("")
+}
