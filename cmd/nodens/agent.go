@@ -128,14 +128,8 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 	if p.hosts, err = a.hosts(b, was); err != nil {
 		return nil, err
 	}
-	if b.Kubernetes != nil {
-		if p.view, err = a.view(g, b, old); err != nil {
-			return nil, err
-		}
-		p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
-		if b.K8sExternal != nil {
-			p.external = kubernetes.NewExternal(p.view, b.K8sExternal, b.Kubernetes)
-		}
+	if err = a.cluster(g, p, old); err != nil {
+		return nil, err
 	}
 	if b.Autopath != nil {
 		p.search = server.NewSearch(b.Autopath, p.cluster)
@@ -154,6 +148,22 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 		p.cache = a.store.NewCache(b.Cache)
 	}
 	return p, p.makeLoops()
+}
+
+// cluster makes the steps that answer from a view.
+func (a *assembly) cluster(g *generation, p *parts, old *generation) (err error) {
+	b := p.block
+	if b.Kubernetes == nil {
+		return nil
+	}
+	if p.view, err = a.view(g, b, old); err != nil {
+		return err
+	}
+	p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
+	if b.K8sExternal != nil {
+		p.external = kubernetes.NewExternal(p.view, b.K8sExternal, b.Kubernetes)
+	}
+	return nil
 }
 
 func (a *assembly) pools(b *config.Block) (pools []*upstream.Pool) {

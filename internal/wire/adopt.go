@@ -106,12 +106,14 @@ func (m *mover) rdata(r Record) bool {
 		m.copy(r.Data, r.End)
 		return fixed || !known || r.Type == TypeTXT
 	}
-	off, ok := r.Data+shape.head, true
+	off := r.Data + shape.head
 	m.copy(r.Data, off)
 	for range shape.names {
-		if off, ok = m.name(off); !ok {
+		end, ok := m.name(off)
+		if !ok {
 			return false
 		}
+		off = end
 	}
 	m.copy(off, r.End)
 	return shape.tail >= 0
