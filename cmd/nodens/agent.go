@@ -295,7 +295,7 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 	}
 	if p.cluster != nil {
 		z.Cluster, z.ClusterDNS = p.cluster, p.clusterDNS(name)
-		z.Ordered = b.Kubernetes.Topology != config.TopologyOff
+		z.Ordered = p.cluster.Ordered()
 	}
 	if p.external != nil {
 		z.External = p.external
