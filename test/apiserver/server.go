@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"k8s.io/client-go/kubernetes"
@@ -187,6 +188,12 @@ func (s *Server) Close() {
 		s.etcd.Kill()
 	}
 }
+
+// Pids returns the ids of the API server's process and of etcd's, for meters.
+func (s *Server) Pids() (api, etcd int) { return s.api.Pid(), s.etcd.Pid() }
+
+// Addr returns the API server's address as host and port.
+func (s *Server) Addr() string { return strings.TrimPrefix(s.url, "https://") }
 
 // URL returns the API server's address, for a Corefile's endpoint.
 func (s *Server) URL() string { return s.url }

@@ -27,13 +27,12 @@ func (r *report) charts() []chart {
 			mark{others[3].name, "alone"}, mark{others[4].name, "beside 20,000 misses/s"}),
 		r.footprint(),
 	}
-	var drawn []chart
-	for _, c := range list {
-		if len(c.rows) > 0 {
-			drawn = append(drawn, c)
-		}
-	}
-	return drawn
+	return drawn(list)
+}
+
+// drawn are the charts with a row.
+func drawn(list []chart) []chart {
+	return slices.DeleteFunc(list, func(c chart) bool { return len(c.rows) == 0 })
 }
 
 // mark is a workload as a series of a chart.

@@ -20,6 +20,8 @@ type load struct {
 	length time.Duration
 	// tcp asks over connections that stay.
 	tcp bool
+	// edns asks with an OPT record, for answers over 512 bytes.
+	edns bool
 	// clients is the number of sockets or connections, and outstanding that of the
 	// queries under way, over all of them.
 	clients, outstanding int
@@ -47,6 +49,9 @@ func (l load) run(ctx context.Context, on cores) (outcome, error) {
 	}
 	if l.tcp {
 		args = append(args, "-m", "tcp")
+	}
+	if l.edns {
+		args = append(args, "-e")
 	}
 	if l.length > 0 {
 		args = append(args, "-l", strconv.FormatFloat(l.length.Seconds(), 'f', 3, 64))

@@ -47,9 +47,18 @@ func split() (server, load cores, err error) {
 }
 
 // settle pins every thread of this process to the cores, and with them what it
-// starts from now on. Threads that are made meanwhile inherit from one that may
-// not be pinned yet, so it looks again until none was.
+// starts from now on.
 func settle(on cores) error {
+	if err := pin("self", on); err != nil {
+		return fmt.Errorf("pinning the harness: %w", err)
+	}
+	return nil
+}
+
+// pin pins every thread of the process, whose id may be "self", to the cores.
+// Threads that are made meanwhile inherit from one that may not be pinned yet, so it
+// looks again until none was.
+func pin(pid string, on cores) error {
 	var set unix.CPUSet
 	for _, n := range on {
 		set.Set(n)
@@ -57,7 +66,7 @@ func settle(on cores) error {
 	done := map[string]bool{}
 	for fresh := true; fresh; {
 		fresh = false
-		tasks, err := filepath.Glob("/proc/self/task/*")
+		tasks, err := filepath.Glob("/proc/" + pid + "/task/*")
 		if err != nil {
 			return err
 		}
@@ -68,7 +77,7 @@ func settle(on cores) error {
 			}
 			done[t], fresh = true, true
 			if err := unix.SchedSetaffinity(tid, &set); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("pinning the harness to the load generator's cores: %w", err)
+				return fmt.Errorf("pinning process %s to the cores %s: %w", pid, on.list(), err)
 			}
 		}
 	}

@@ -16,6 +16,12 @@
 // disturbs each of them; servers are compared within a round, and the median of
 // the rounds' ratios is held against what is claimed.
 //
+// With -scale it makes a cluster of ten thousand Services in a real API server
+// instead, and measures what it costs an agent to follow it, and the API server to
+// be followed: memory, bytes, watches, the time from a change to the answer that
+// shows it (stay.go), and a hundred agents at once (crowd.go). That is a section of
+// its own, with claims of its own (promise.go), in the same report.
+//
 // A server more is a row in programs (program.go), one in servers (server.go) and
 // a file in conf; what is asked is a row in sets and how it is asked one in paced
 // or others (workload.go); what has to come out is a row of claims (claim.go).
@@ -49,14 +55,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	plan := plan{progress: stderr, names: entries}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	// Five rounds are the fewest whose median stands two disturbed ones.
-	fs.IntVar(&plan.rounds, "rounds", 5, "measure every server and workload `N` times")
+	fs.IntVar(&plan.rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale 3)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, of which twenty
 	// are slower than the p99; in one it would be ten, and in four the whole would
 	// take an hour.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
 	fs.BoolVar(&plan.cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
 	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
+	fs.BoolVar(&plan.scale.on, "scale", false, "measure the section about a large cluster, and that alone")
+	fs.IntVar(&plan.scale.services, "scale-services", large, "the `number` of Services of that cluster; everything else is in proportion")
+	fs.BoolVar(&plan.scale.scopes, "scale-scopes", true, "give nodens the option scope; without it both of its rows run with what is the default")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -68,10 +76,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	plan.length = time.Duration(*seconds * float64(time.Second))
-	if fs.NArg() > 0 || plan.rounds < 1 || plan.length < 100*time.Millisecond {
-		return errors.New("no arguments but flags, at least one round, at least 0.1 seconds; -help lists the flags")
+	if plan.rounds == 0 {
+		plan.rounds = plan.usual()
 	}
-	r, err := measure(ctx, plan)
+	if fs.NArg() > 0 || plan.rounds < 1 || plan.length < 100*time.Millisecond || plan.scale.services < fewest {
+		return fmt.Errorf("no arguments but flags, at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
+	}
+	r, err := plan.measure(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,13 +93,36 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return r.write(*out)
 }
 
-// write writes the page to the file and its drawings beside it.
+// usual is the number of rounds unless one is given. Five are the fewest whose
+// median stands two disturbed ones; of a large cluster, where a round takes minutes,
+// three have to do, which stand one.
+func (p plan) usual() int {
+	if p.scale.on {
+		return 3
+	}
+	return 5
+}
+
+// measure measures the servers, or what a large cluster costs them.
+func (p plan) measure(ctx context.Context) (*report, error) {
+	if p.scale.on {
+		return measureScale(ctx, p)
+	}
+	return measure(ctx, p)
+}
+
+// write writes the page to the file and its drawings beside it. What the other kind
+// of run has written there stays.
 func (r *report) write(file string) error {
 	plots, err := r.draw(filepath.Dir(file))
 	if err != nil {
 		return fmt.Errorf("drawing for -out %s: %w", file, err)
 	}
-	text, err := r.page(plots)
+	old, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("reading -out %s: %w", file, err)
+	}
+	text, err := r.renew(old, plots)
 	if err != nil {
 		return fmt.Errorf("writing -out %s: %w", file, err)
 	}

@@ -24,6 +24,8 @@ type plan struct {
 	length time.Duration
 	// names is how many names a cache is filled with to see what they take.
 	names int
+	// scale measures the section about a large cluster, and nothing else.
+	scale cluster
 	// cluster includes the questions that take an API server.
 	cluster bool
 	// only is the choice of workloads and servers; empty is all.
@@ -35,6 +37,7 @@ type plan struct {
 // bench is a run: what is up while it lasts.
 type bench struct {
 	plan
+	rows         []server // those to measure, unless they are left out
 	dir          string
 	server, load cores
 	settled      bool // this process is pinned to load
@@ -51,17 +54,24 @@ type bench struct {
 	report       *report
 }
 
-// measure does what the plan says. Nothing that it started runs when it returns.
-func measure(ctx context.Context, p plan) (*report, error) {
+// newBench makes a run of which nothing is up yet; the caller calls close.
+func newBench(p plan, rows []server) (*bench, error) {
 	dir, err := os.MkdirTemp("", "nodens-bench-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	b := &bench{
-		plan: p, dir: dir,
+	return &bench{
+		plan: p, rows: rows, dir: dir,
 		binaries: map[string]string{}, files: map[string]string{}, lengths: map[string]int{},
 		report: &report{plan: p, date: time.Now(), samples: map[cell][]sample{}, rests: map[string][]rest{}, holds: map[string]hold{}},
+	}, nil
+}
+
+// measure does what the plan says. Nothing that it started runs when it returns.
+func measure(ctx context.Context, p plan) (*report, error) {
+	b, err := newBench(p, servers)
+	if err != nil {
+		return nil, err
 	}
 	defer b.close()
 	for _, w := range workloads() {
@@ -95,7 +105,7 @@ func (b *bench) build(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, s := range servers {
+	for _, s := range b.rows {
 		if !b.only.server(s) {
 			continue
 		}
@@ -173,7 +183,13 @@ func (b *bench) surround(ctx context.Context) error {
 		}
 		b.kubeconfig = b.api.Kubeconfig(apiserver.Agent)
 	}
+	return b.write()
+}
+
+// write writes the questions of all sets.
+func (b *bench) write() error {
 	for _, q := range b.sets() {
+		var err error
 		if b.files[q.name], err = q.write(b.dir); err != nil {
 			return err
 		}
@@ -263,7 +279,8 @@ func (b *bench) rounds(ctx context.Context) error {
 	return nil
 }
 
-// close ends what is up, in the reverse order, and unpins this process.
+// close ends what is up, in the reverse order, unpins this process and removes the
+// files.
 func (b *bench) close() {
 	for _, r := range slices.Backward(b.running) {
 		r.stop()
@@ -281,4 +298,5 @@ func (b *bench) close() {
 		// The threads were allowed on these cores before.
 		_ = settle(slices.Concat(b.server, b.load))
 	}
+	os.RemoveAll(b.dir)
 }

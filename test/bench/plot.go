@@ -193,7 +193,11 @@ func (r *report) draw(dir string) ([]plotted, error) {
 		return nil, err
 	}
 	var list []plotted
-	for _, c := range r.charts() {
+	charts := r.charts
+	if r.scale != nil {
+		charts = r.scaleCharts
+	}
+	for _, c := range charts() {
 		if err := os.WriteFile(filepath.Join(at, c.file), c.svg(), 0o644); err != nil {
 			return nil, err
 		}

@@ -24,6 +24,8 @@ type report struct {
 	samples    map[cell][]sample
 	rests      map[string][]rest // by server
 	holds      map[string]hold   // by server
+	// scale is set in the report about a large cluster, which has no rests or holds.
+	scale *scaled
 }
 
 func (r *report) fact(name, value string) { r.facts = append(r.facts, fact{name, value}) }
@@ -90,12 +92,12 @@ func (r *report) tables() string {
 	for _, w := range r.workloads {
 		fmt.Fprintf(&b, "%s\n\n%s\n", w.name, r.prices(w))
 	}
-	for _, t := range []string{r.idle(), r.memory()} {
+	for _, t := range slices.Concat([]string{r.idle(), r.memory()}, r.scaleTables()) {
 		if t != "" {
 			b.WriteString(t + "\n")
 		}
 	}
-	b.WriteString(r.results(false))
+	b.WriteString(r.results(r.claims(), false))
 	for _, n := range r.notes {
 		b.WriteString("\n" + n + "\n")
 	}
@@ -131,7 +133,7 @@ func (r *report) page(plots []plotted) ([]byte, error) {
 		Names, Entries        int
 	}{
 		Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit, Command: r.plan.command(),
-		Notes: r.notes, Results: r.results(true), Idle: r.idle(), Memory: r.memory(), Plots: plots,
+		Notes: r.notes, Results: r.results(claims(), true), Idle: r.idle(), Memory: r.memory(), Plots: plots,
 		Clients: clients, Outstanding: outstanding, Names: nameCount, Entries: r.plan.names,
 	}
 	shown := strings.NewReplacer("@CLUSTER@", watching, "@CACHE@", "")
@@ -160,7 +162,14 @@ func (r *report) page(plots []plotted) ([]byte, error) {
 
 // command is the line that measures the same again.
 func (p plan) command() string {
-	text := fmt.Sprintf("go run ./test/bench -rounds %d -seconds %g", p.rounds, p.length.Seconds())
+	text := "go run ./test/bench"
+	if p.scale.on {
+		text += " -scale"
+	}
+	if p.scale.on && p.scale.services != large {
+		text += fmt.Sprintf(" -scale-services %d", p.scale.services)
+	}
+	text += fmt.Sprintf(" -rounds %d -seconds %g", p.rounds, p.length.Seconds())
 	if !p.cluster {
 		text += " -cluster=false"
 	}

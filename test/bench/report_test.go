@@ -113,7 +113,7 @@ func TestPage(t *testing.T) {
 		}
 		for _, want := range []string{
 			command, "1970-01-01", "\n- kernel: Linux 6.1\n", "\n" + r.notes[0] + "\n", "\n## cached A\n\nNames of the",
-			r.results(true), r.prices(r.workloads[0]),
+			r.results(claims(), true), r.prices(r.workloads[0]),
 		} {
 			if !strings.Contains(string(page), want) {
 				t.Errorf("cluster %v: the page lacks %q:\n%s", cluster, want, page)

@@ -16,10 +16,11 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// process is a server's process, which listens on the port.
+// process is a server's process, which listens on the port and, if its
+// configuration says so, tells on another one whether it is ready.
 type process struct {
 	*peer.Process
-	port port
+	port, ready port
 }
 
 // running is a server that has been started.
@@ -95,7 +96,11 @@ func (b *bench) spawn(s server, with settings) (process, error) {
 	if err != nil {
 		return process{}, err
 	}
-	with.port, with.metrics = port(at), port(metrics)
+	ready, err := peer.Port()
+	if err != nil {
+		return process{}, err
+	}
+	with.port, with.metrics, with.ready = port(at), port(metrics), port(ready)
 	with.dir = filepath.Join(b.dir, fmt.Sprintf("server-%d", at))
 	if err := os.Mkdir(with.dir, 0o755); err != nil {
 		return process{}, err
@@ -103,7 +108,7 @@ func (b *bench) spawn(s server, with settings) (process, error) {
 	p := programs[s.program]
 	with.conf = filepath.Join(with.dir, cmp.Or(p.file, "conf"))
 	with.upstream = b.loop.Addr()
-	with.kubeconfig = b.kubeconfig
+	with.kubeconfig, with.scope = b.kubeconfig, s.scope
 	if err := os.WriteFile(with.conf, []byte(with.fill(conf(s.conf))), 0o644); err != nil {
 		return process{}, err
 	}
@@ -113,11 +118,11 @@ func (b *bench) spawn(s server, with settings) (process, error) {
 	for _, a := range p.args {
 		args = append(args, with.fill(a))
 	}
-	proc, err := peer.Spawn(peer.Command{Name: s.program, Path: "taskset", Args: args, Dir: b.dir})
+	proc, err := peer.Spawn(peer.Command{Name: s.program, Path: "taskset", Args: args, Env: s.env, Dir: b.dir})
 	if err != nil {
 		return process{}, err
 	}
-	return process{Process: proc, port: with.port}, nil
+	return process{Process: proc, port: with.port, ready: with.ready}, nil
 }
 
 // await waits until the server answers the set's last question as it
@@ -132,7 +137,7 @@ func (b *bench) await(ctx context.Context, r *running, q questions) error {
 		h := header(answer)
 		// An echo has no records.
 		if h.rcode != q.rcode || (h.rcode == dns.RcodeSuccess && h.answers == 0 && !programs[r.program].each) {
-			return fmt.Errorf("%s has rcode %d and %d answers", q.question(nameCount-1), h.rcode, h.answers)
+			return fmt.Errorf("%s has rcode %d and %d answers", q.question(q.count()-1), h.rcode, h.answers)
 		}
 		if b.lengths[q.name] == 0 {
 			b.lengths[q.name] = len(answer)
@@ -143,7 +148,7 @@ func (b *bench) await(ctx context.Context, r *running, q questions) error {
 
 // ask asks the set's last question over UDP and returns the answer packed.
 func ask(at port, w questions) ([]byte, error) {
-	packed, err := query(w.question(nameCount-1), w.qtype)
+	packed, err := w.last()
 	if err != nil {
 		return nil, err
 	}

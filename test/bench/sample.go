@@ -100,7 +100,7 @@ func percentile(sorted []time.Duration, part float64) time.Duration {
 func (b *bench) loadOf(r *running, w workload, length time.Duration) load {
 	return load{
 		server: r.asked(w).port, file: b.files[w.questions.name], length: length,
-		tcp: w.tool == stream, clients: w.clients, outstanding: w.outstanding,
+		tcp: w.tool == stream, edns: w.edns, clients: w.clients, outstanding: w.outstanding,
 	}
 }
 

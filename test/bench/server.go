@@ -21,6 +21,10 @@ type server struct {
 	// bare rows differ from those before them in what they count about queries
 	// only, so they are asked at saturation only.
 	bare bool
+	// scope is an option of the kubernetes directive, and env what is added to the
+	// process's environment.
+	scope string
+	env   []string
 }
 
 // servers are the rows, in the order in which they are measured. Those before
@@ -75,10 +79,11 @@ const (
 
 // settings are the values of the placeholders.
 type settings struct {
-	port, metrics port
-	dir, conf     string
-	upstream      netip.AddrPort
-	kubeconfig    string // empty without a cluster
+	port, metrics, ready port
+	dir, conf            string
+	upstream             netip.AddrPort
+	kubeconfig           string // empty without a cluster
+	scope                string // an option of the kubernetes directive
 	// large asks for a cache of far more entries than a Corefile without a number
 	// gives.
 	large bool
@@ -98,6 +103,9 @@ func (s settings) fill(text string) string {
 	return strings.NewReplacer(
 		"@PORT@", s.port.String(),
 		"@METRICS@", s.metrics.String(),
+		"@READY@", s.ready.String(),
+		"@KUBECONFIG@", s.kubeconfig,
+		"@SCOPE@", s.scope,
 		"@CONF@", s.conf,
 		"@DIR@", s.dir,
 		"@UPSTREAM@", s.upstream.String(),

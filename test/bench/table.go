@@ -109,11 +109,19 @@ func (r *report) prices(w workload) string {
 	return table(rows)
 }
 
+// claims are what this report is to show.
+func (r *report) claims() []claim {
+	if r.scale != nil {
+		return promises()
+	}
+	return claims()
+}
+
 // results is the table of claims, without those that were not measured unless
 // all are asked for.
-func (r *report) results(all bool) string {
+func (r *report) results(claims []claim, all bool) string {
 	rows := [][]string{{"what", "at most", "median", "least–most", "of", ""}}
-	for _, c := range claims() {
+	for _, c := range claims {
 		res := c.judge(r)
 		if !res.measured && !all {
 			continue

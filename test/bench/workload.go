@@ -16,10 +16,14 @@ type questions struct {
 	name string
 	// what says what the servers do for them.
 	what string
-	// pattern makes a name of a number.
+	// pattern makes a name of a number, of which there are nameCount.
 	pattern string
-	qtype   uint16
-	rcode   int
+	// names are the names themselves, in place of a pattern.
+	names []string
+	// edns says that the questions have an OPT record.
+	edns  bool
+	qtype uint16
+	rcode int
 	// cluster says that the answer is in the API server's objects.
 	cluster bool
 }
@@ -54,12 +58,34 @@ var sets = []questions{
 const nameCount = 1000
 
 // question is the name with the number i.
-func (q questions) question(i int) string { return fmt.Sprintf(q.pattern, i) }
+func (q questions) question(i int) string {
+	if q.names != nil {
+		return q.names[i]
+	}
+	return fmt.Sprintf(q.pattern, i)
+}
+
+// count is how many names there are.
+func (q questions) count() int {
+	if q.names != nil {
+		return len(q.names)
+	}
+	return nameCount
+}
+
+// last is the last name as a message.
+func (q questions) last() ([]byte, error) {
+	m := new(dns.Msg).SetQuestion(q.question(q.count()-1), q.qtype)
+	if q.edns {
+		m.SetEdns0(dns.DefaultMsgSize, false)
+	}
+	return m.Pack()
+}
 
 // write writes all questions as a data file of dnsperf's and returns its path.
 func (q questions) write(dir string) (string, error) {
 	var text strings.Builder
-	for i := range nameCount {
+	for i := range q.count() {
 		fmt.Fprintf(&text, "%s %s\n", q.question(i), dns.TypeToString[q.qtype])
 	}
 	path := filepath.Join(dir, strings.ReplaceAll(q.name, " ", "-")+".txt")

@@ -9,10 +9,12 @@ import (
 )
 
 // Zones of the upstream. Names below Missing do not exist, answers for names below
-// Late come Delay after the question; all other names have one address.
+// Late come Delay after the question, names below Ten have ten addresses; all other
+// names have one.
 const (
 	Missing = "none.example."
 	Late    = "late.example."
+	Ten     = "ten.example."
 )
 
 // Delay is how long the upstream takes over a late name: what a resolver in the
@@ -26,6 +28,7 @@ const TTL = 3600
 var (
 	missingWire = []byte("\x04none\x07example\x00")
 	lateWire    = []byte("\x04late\x07example\x00")
+	tenWire     = []byte("\x03ten\x07example\x00")
 )
 
 // waiting is how many late answers may wait: at 20,000 queries a second and two
@@ -33,8 +36,8 @@ var (
 // may ask each several times.
 const waiting = 1 << 14
 
-// size is the length of the longest answer: a question takes 267 bytes at most, the
-// SOA record and the OPT record together less than 80.
+// size is the length of the longest answer: header and question take 271 bytes at
+// most, ten addresses 160, the SOA record and the OPT record together less than 80.
 const size = 512
 
 // reply is an answer that waits for its time.
@@ -109,6 +112,8 @@ func respond(out, query []byte) (msg []byte, late bool) {
 	rcode, answers, authority := byte(0), byte(0), byte(0)
 	address := !missing && binary.BigEndian.Uint16(query[end-4:]) == 1
 	switch {
+	case address && ends(name, tenWire):
+		answers = 10
 	case address:
 		answers = 1
 	case missing:
@@ -118,11 +123,12 @@ func respond(out, query []byte) (msg []byte, late bool) {
 	}
 	out = append(out, query[0], query[1], 0x80|query[2]&0x79, 0x80|rcode, 0, 1, 0, answers, 0, authority, 0, 0)
 	out = append(out, query[12:end]...)
-	if address {
+	for i := range answers {
 		out = append(out, 0xc0, 12, 0, 1, 0, 1)
 		out = binary.BigEndian.AppendUint32(out, TTL)
-		out = append(out, 0, 4, 192, 0, 2, 1)
-	} else {
+		out = append(out, 0, 4, 192, 0, 2, 1+i)
+	}
+	if answers == 0 {
 		out = appendSOA(out)
 	}
 	// A query with an OPT record gets one (RFC 6891, 6.1.1): the root's name, the

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/test/bench/tap"
+	"github.com/nodens-dns/nodens/test/bench/watches"
+	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// agent is one of a crowd.
+type agent interface {
+	Run(ctx context.Context)
+	Synced() bool
+}
+
+// kind is a kind of agents.
+type kind struct {
+	name string
+	// what is what they watch.
+	what string
+	// open makes one that reads the kubeconfig file and is of the node.
+	open func(kubeconfig string, node int) (agent, error)
+}
+
+// kinds are the rows of the table of crowds.
+func kinds() []kind {
+	view := func(scope config.Scope) func(string, int) (agent, error) {
+		return func(kubeconfig string, node int) (agent, error) {
+			cfg := &config.Kubernetes{Kubeconfig: kubeconfig, Scope: scope, ScopeIdle: time.Hour, ScopeMax: 32}
+			return kubernetes.Open(cfg, kubernetes.Options{Node: world.Node(node), Zone: world.Zone(node)})
+		}
+	}
+	return []kind{
+		{byNode, "all Services, slices of the namespaces in use, namespaces as metadata, this node's pods", view(config.ScopeNode)},
+		{byCluster, "all Services, headless slices by label, namespaces as metadata", view(config.ScopeCluster)},
+		{peerRow, "all Services, all slices, namespaces", func(kubeconfig string, _ int) (agent, error) { return watches.Open(kubeconfig) }},
+	}
+}
+
+// crowd is what agents of one kind cost, each of them.
+type crowd struct {
+	kind   string
+	agents int
+	// watches is how many one has, and conns how many connections.
+	watches, conns float64
+	// first is what one receives until it is synced, and news for a thousand
+	// changes, in KiB.
+	first, news float64
+	// cpu is the API server's time for a change and an agent, in microseconds, and
+	// memory what it has in use for one, in MiB.
+	cpu, memory spread
+}
+
+func (c crowd) String() string {
+	return fmt.Sprintf("%.0f watches, %.0f KiB first, %.0f KiB for 1,000 changes, %.1f µs for a change, %.2f MiB", c.watches, c.first, c.news, c.cpu.median, c.memory.median)
+}
+
+// The crowd's changes come at a rate at which a hundred agents of the dearest kind
+// keep up on one core of this process.
+const (
+	crowdRate = 50
+	// starting is how many agents are on their first list at once; a hundred would
+	// hold a hundred copies of it.
+	starting = 4
+)
+
+// theater is the cluster that crowds watch.
+type theater struct {
+	*bench
+	world *world.World
+	gauge gauge
+	dir   string
+	// before is how many watches the API server has of its own.
+	before float64
+}
+
+// crowds measures what many agents cost the API server, kind by kind. Between them
+// the same changes are made with no agent, which is what the rest is held against.
+func (b *bench) crowds(ctx context.Context) error {
+	if !b.only.named("agents") {
+		return nil
+	}
+	if b.api != nil {
+		b.api.Close()
+	}
+	api, w, err := b.populate(ctx, "of the crowds", b.report.scale.crowd)
+	if err != nil {
+		return err
+	}
+	b.api = api
+	client, err := api.Client()
+	if err != nil {
+		return err
+	}
+	t := &theater{bench: b, world: w, gauge: gauge{client}, dir: b.dir}
+	if t.before, err = steadyWatches.await(ctx, func() (float64, error) { return t.gauge.watches(ctx) }); err != nil {
+		return err
+	}
+	alone, err := t.alone(ctx)
+	if err != nil {
+		return err
+	}
+	for _, k := range kinds() {
+		if !b.only.server(server{name: k.name}) {
+			continue
+		}
+		c, costs, err := t.visit(ctx, k)
+		if err != nil {
+			return fmt.Errorf("measuring %d agents, %s: %w", w.Nodes, k.name, err)
+		}
+		next, err := t.alone(ctx)
+		if err != nil {
+			return err
+		}
+		c.cpu = perAgent(costs, (alone+next)/2, w.Nodes)
+		alone = next
+		b.report.scale.crowds = append(b.report.scale.crowds, c)
+		fmt.Fprintf(b.progress, "%d agents, %s: %s\n", c.agents, c.kind, c)
+	}
+	return nil
+}
+
+// perAgent is what is left of each cost without that of no agents, for each of n.
+func perAgent(costs []float64, alone float64, n int) spread {
+	each := make([]float64, len(costs))
+	for i, c := range costs {
+		each[i] = (c - alone) / float64(n)
+	}
+	return spreadOf(each)
+}
+
+// alone is the API server's time for a change while no agent watches, in
+// microseconds.
+func (t *theater) alone(ctx context.Context) (float64, error) {
+	if _, err := steadyWatches.await(ctx, func() (float64, error) { return t.gauge.watches(ctx) }); err != nil {
+		return 0, err
+	}
+	cost, err := t.shake(ctx, nil)
+	fmt.Fprintf(t.progress, "without agents: %.0f µs for a change\n", cost)
+	return cost, err
+}
+
+// shake makes changes and returns the API server's time for one, in microseconds.
+// It waits until the tap, if there is one, has nothing more to pass on.
+func (t *theater) shake(ctx context.Context, through *tap.Tap) (float64, error) {
+	api, _ := t.api.Pids()
+	n := t.scale.changes()
+	before, err := cpuClock(api)
+	if err != nil {
+		return 0, err
+	}
+	if err := t.world.Shake(ctx, n, crowdRate); err != nil {
+		return 0, err
+	}
+	if through != nil {
+		if _, err := quietly(ctx, through); err != nil {
+			return 0, err
+		}
+	} else if err := pause(ctx, silence.every*time.Duration(silence.looks)); err != nil {
+		return 0, err // as long as the wait with agents takes
+	}
+	after, err := cpuClock(api)
+	return float64((after - before).Nanoseconds()) / 1e3 / float64(n), err
+}
+
+// visit lets the agents of a kind in, measures them and sends them away. The costs
+// are the API server's for a change, in microseconds, a round each.
+func (t *theater) visit(ctx context.Context, k kind) (c crowd, costs []float64, err error) {
+	n := t.world.Nodes
+	c = crowd{kind: k.name, agents: n}
+	empty, err := t.gauge.live(ctx)
+	if err != nil {
+		return c, nil, err
+	}
+	file := filepath.Join(t.dir, "crowd.kubeconfig")
+	through, err := tapped(t.api, file)
+	if err != nil {
+		return c, nil, err
+	}
+	defer through.Close()
+	inside, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for first := 0; first < n; first += starting {
+		if err := t.admit(inside, &wg, k, file, first, min(first+starting, n)); err != nil {
+			return c, nil, err
+		}
+	}
+	count, err := quietly(ctx, through)
+	if err != nil {
+		return c, nil, err
+	}
+	c.first, c.conns = kibi(count.Received)/float64(n), float64(count.Conns)/float64(n)
+	open, err := steadyWatches.await(ctx, func() (float64, error) { return t.gauge.watches(ctx) })
+	if err != nil {
+		return c, nil, err
+	}
+	c.watches = (open - t.before) / float64(n)
+	full, err := t.gauge.live(ctx)
+	if err != nil {
+		return c, nil, err
+	}
+	c.memory = spreadOf([]float64{(full - empty) / (1 << 20) / float64(n)})
+	before := through.Read()
+	for range t.visits() {
+		cost, err := t.shake(ctx, through)
+		if err != nil {
+			return c, nil, err
+		}
+		costs = append(costs, cost)
+	}
+	news := through.Read().Sub(before)
+	c.news = kibi(news.Received) * 1000 / float64(n*len(costs)*t.scale.changes())
+	if news.Conns > 0 {
+		t.report.notes = append(t.report.notes, fmt.Sprintf("Of %d agents (%s), %d connections were opened anew while changes were made.", n, k.name, news.Conns))
+	}
+	return c, costs, nil
+}
+
+// visits is how often changes are made: every one takes 20 seconds.
+func (t *theater) visits() int { return min(t.plan.rounds, 2) }
+
+// admit starts the agents from first until end and waits until they are synced.
+func (t *theater) admit(ctx context.Context, wg *sync.WaitGroup, k kind, file string, first, end int) error {
+	var list []agent
+	for i := first; i < end; i++ {
+		own, err := ownConnection(file, t.dir, i)
+		if err != nil {
+			return err
+		}
+		a, err := k.open(own, i)
+		if err != nil {
+			return err
+		}
+		list = append(list, a)
+		wg.Go(func() { a.Run(ctx) })
+	}
+	return peer.Await(ctx, "agents to be synced", func(context.Context) error {
+		for i, a := range list {
+			if !a.Synced() {
+				return fmt.Errorf("agent %d of %s is not synced", first+i, k.name)
+			}
+		}
+		return nil
+	})
+}
+
+// ownConnection writes a copy of the kubeconfig file for the agent with the number
+// i, with a copy of the authority's certificate that has the number in front:
+// client-go lets clients with the same bytes there share a connection, and agents on
+// different nodes don't.
+func ownConnection(file, dir string, i int) (string, error) {
+	c, err := clientcmd.LoadFromFile(file)
+	if err != nil {
+		return "", err
+	}
+	for _, cluster := range c.Clusters {
+		ca, err := os.ReadFile(cluster.CertificateAuthority)
+		if err != nil {
+			return "", err
+		}
+		var b bytes.Buffer
+		fmt.Fprintf(&b, "agent %d\n%s", i, ca)
+		cluster.CertificateAuthority, cluster.CertificateAuthorityData = "", b.Bytes()
+	}
+	path := filepath.Join(dir, fmt.Sprintf("agent-%03d.kubeconfig", i))
+	return path, clientcmd.WriteToFile(*c, path)
+}
+
+// makeDir makes a folder for an API server's files.
+func makeDir(dir string) error { return os.MkdirAll(dir, 0o755) }

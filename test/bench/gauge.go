@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/bench/tap"
+)
+
+// gauge reads what an API server says about itself.
+type gauge struct{ client *kubernetes.Clientset }
+
+// scrape returns the API server's metrics.
+func (g gauge) scrape(ctx context.Context) ([]byte, error) {
+	return g.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+}
+
+// followed are the resources that the agents watch. The API server has watches of
+// its own on them, which are there before an agent comes.
+var followed = []string{"services", "endpointslices", "namespaces", "pods", "nodes"}
+
+// watches is how many watches of these resources are open.
+func (g gauge) watches(ctx context.Context) (float64, error) {
+	text, err := g.scrape(ctx)
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, resource := range followed {
+		n, err := metric(text, "apiserver_longrunning_requests", `verb="WATCH"`, fmt.Sprintf("resource=%q", resource))
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// looks is how often the live memory is looked at; the least counts, because what
+// serves the look itself, and requests that end meanwhile, only add to it.
+const looks = 4
+
+// live is how much memory the API server has in use, in bytes: what is left of its
+// heap by a collection, and its stacks.
+func (g gauge) live(ctx context.Context) (float64, error) {
+	var least float64
+	for n := range looks {
+		if err := g.client.RESTClient().Get().AbsPath("/debug/pprof/heap").Param("gc", "1").Do(ctx).Error(); err != nil {
+			return 0, err
+		}
+		text, err := g.scrape(ctx)
+		if err != nil {
+			return 0, err
+		}
+		heap, err := metric(text, "go_memstats_heap_alloc_bytes")
+		if err != nil {
+			return 0, err
+		}
+		stacks, err := metric(text, "go_memstats_stack_inuse_bytes")
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 || heap+stacks < least {
+			least = heap + stacks
+		}
+	}
+	return least, nil
+}
+
+var errMetric = errors.New("a line that is no metric")
+
+// metric is the sum of the metric's series that have all of the labels, in the text
+// format of Prometheus; 0 if there is none.
+func metric(text []byte, name string, labels ...string) (float64, error) {
+	sum := 0.0
+	for line := range bytes.Lines(text) {
+		rest, ok := bytes.CutPrefix(line, []byte(name))
+		if !ok || len(rest) == 0 || (rest[0] != '{' && rest[0] != ' ') || !containsAll(rest, labels) {
+			continue
+		}
+		// A label's value may have spaces; the number is the last word but for a
+		// timestamp, which the API server does not write.
+		f := bytes.Fields(rest)
+		v, err := strconv.ParseFloat(string(f[len(f)-1]), 64)
+		if len(f) < 1 || err != nil {
+			return 0, fmt.Errorf("%s: %w: %q", name, errMetric, line)
+		}
+		sum += v
+	}
+	return sum, nil
+}
+
+func containsAll(text []byte, parts []string) bool {
+	for _, p := range parts {
+		if !bytes.Contains(text, []byte(p)) {
+			return false
+		}
+	}
+	return true
+}
+
+// calm looks at a value again and again until it has not moved by more than the
+// part of it, in so many looks, and returns the last. After the limit it takes what
+// there is.
+type calm struct {
+	every, limit time.Duration
+	looks        int
+	part         float64
+}
+
+func (c calm) await(ctx context.Context, look func() (float64, error)) (float64, error) {
+	end := time.Now().Add(c.limit)
+	var least, most float64
+	for n := 0; ; n++ {
+		v, err := look()
+		if err != nil {
+			return 0, err
+		}
+		least, most = min(least, v), max(most, v)
+		if n == 0 || most-least > c.part*v {
+			n, least, most = 0, v, v
+		}
+		if n >= c.looks || time.Now().After(end) {
+			return v, nil
+		}
+		if err := pause(ctx, c.every); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// silence is when what goes through a tap has come to its end: nothing for a second.
+// Between two parts of a list there are milliseconds.
+var silence = calm{every: 100 * time.Millisecond, looks: 10, limit: time.Minute}
+
+// quietly waits for silence on the tap and returns its count.
+func quietly(ctx context.Context, t *tap.Tap) (tap.Count, error) {
+	_, err := silence.await(ctx, func() (float64, error) { return float64(t.Read().Bytes()), nil })
+	return t.Read(), err
+}
+
+// tapped opens a tap on the API server and writes a kubeconfig file of the agent's
+// that goes through it; the caller closes the tap.
+func tapped(api *apiserver.Server, file string) (*tap.Tap, error) {
+	c, err := clientcmd.LoadFromFile(api.Kubeconfig(apiserver.Agent))
+	if err != nil {
+		return nil, err
+	}
+	t, err := tap.Open(api.Addr())
+	if err != nil {
+		return nil, err
+	}
+	for _, cluster := range c.Clusters {
+		cluster.Server = "https://" + t.Addr().String()
+	}
+	if err := clientcmd.WriteToFile(*c, file); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// cluster is the part of a plan about a large cluster.
+type cluster struct {
+	on       bool
+	services int
+	// scopes gives nodens the option of its scope.
+	scopes bool
+}
+
+const (
+	// large is the number of Services that the promises are about.
+	large = 10000
+	// fewest are what makes two namespaces and a headless Service.
+	fewest = 40
+)
+
+// crowd is the cluster that the agents of a crowd watch, with two fifths of the
+// Services, and has a node for each.
+func (c cluster) crowd() world.Shape {
+	return world.Crowd(max(fewest, c.services*2/5), max(2, c.services/100))
+}
+
+// changes is how many slices change while the bytes are counted.
+func (c cluster) changes() int { return min(1000, max(100, c.services/2)) }
+
+// scaled is what was found out about a large cluster.
+type scaled struct {
+	shape, crowd world.Shape
+	objects      int
+	written      time.Duration
+	stays        map[string][]stay // by server
+	crowds       []crowd
+}
+
+// The rows of a large cluster.
+const (
+	byNode    = "nodens, scope node"
+	byCluster = "nodens, scope cluster"
+	peerRow   = "CoreDNS"
+)
+
+// servers are the servers that follow a large cluster, with the same Corefile
+// but for the scope.
+func (c cluster) servers() []server {
+	where := []string{"NODE_NAME=" + world.Node(0), "NODE_ZONE=" + world.Zone(0)}
+	rows := []server{
+		{name: byNode, program: "nodens", conf: "scale", scope: "scope node", env: where},
+		{name: byCluster, program: "nodens", conf: "scale", scope: "scope cluster", env: where},
+		{name: peerRow, program: "coredns", conf: "scale"},
+	}
+	for i := range rows {
+		if !c.scopes {
+			rows[i].scope = ""
+		}
+	}
+	return rows
+}
+
+// measureScale measures what a large cluster costs. Nothing that it started runs
+// when it returns.
+func measureScale(ctx context.Context, p plan) (*report, error) {
+	b, err := newBench(p, p.scale.servers())
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	b.cluster = true
+	b.report.scale = &scaled{
+		shape: world.Large(p.scale.services), crowd: p.scale.crowd(), stays: map[string][]stay{},
+	}
+	for _, step := range []func(context.Context) error{b.build, b.stays, b.crowds} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	b.report.judge()
+	b.report.fact("load average", b.report.loadBefore+" before, "+loadAverage()+" after")
+	return b.report, nil
+}
+
+// populate starts an API server in a folder of its own and writes the cluster; the
+// caller closes the server.
+func (b *bench) populate(ctx context.Context, name string, shape world.Shape) (*apiserver.Server, *world.World, error) {
+	dir := filepath.Join(b.dir, name)
+	if err := makeDir(dir); err != nil {
+		return nil, nil, err
+	}
+	api, err := apiserver.Open(ctx, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	fmt.Fprintf(b.progress, "writing a cluster of %d Services and %d endpoints\n", len(shape.Services()), shape.Endpoints())
+	start := time.Now()
+	client, err := world.Client(api.Config(apiserver.Admin))
+	if err != nil {
+		api.Close()
+		return nil, nil, err
+	}
+	w, err := world.Write(ctx, client, shape)
+	if err != nil {
+		api.Close()
+		return nil, nil, err
+	}
+	took := time.Since(start)
+	b.report.fact("the cluster "+name, fmt.Sprintf("%d objects, written in %.0f s", w.Objects(), took.Seconds()))
+	fmt.Fprintf(b.progress, "%d objects written in %.0f s\n", w.Objects(), took.Seconds())
+	return api, w, nil
+}
+
+// fifty is how many headless Services with fifty endpoints are asked for, at most:
+// all of those in the namespaces that a node uses.
+const fifty = 1000
+
+// scaleWorkloads are the questions about a large cluster, and those about the cache
+// that they are compared with, all at saturation.
+func scaleWorkloads(s world.Shape) []workload {
+	used := s.Uses(0)
+	within := func(svc world.Service) bool { return slices.Contains(used, svc.Namespace) }
+	hosts := func(wanted func(world.Service) bool, prefix string) []string {
+		var list []string
+		for _, svc := range s.Sample(nameCount, wanted) {
+			list = append(list, prefix+svc.Host())
+		}
+		return list
+	}
+	plain := func(svc world.Service) bool { return !svc.Headless }
+	ten := func(svc world.Service) bool { return svc.Headless && svc.Endpoints == 10 && within(svc) }
+	many := func(svc world.Service) bool { return svc.Headless && svc.Endpoints == s.Members && within(svc) }
+	var list []workload
+	for _, q := range []questions{
+		sets[0], sets[1],
+		{name: cachedTen, pattern: "name-%04d." + pace.Ten, qtype: dns.TypeA, rcode: dns.RcodeSuccess,
+			what: "Names of the upstream's with ten addresses, in the cache."},
+		{name: serviceA, names: hosts(plain, ""), qtype: dns.TypeA, rcode: dns.RcodeSuccess, cluster: true,
+			what: "Services with a cluster IP, of all namespaces."},
+		{name: headlessTen, names: hosts(ten, ""), qtype: dns.TypeA, rcode: dns.RcodeSuccess, cluster: true,
+			what: "Headless Services with ten endpoints, in the namespaces that the node uses."},
+		{name: headlessFifty, names: hosts(many, ""), qtype: dns.TypeA, rcode: dns.RcodeSuccess, cluster: true, edns: true,
+			what: "Headless Services with " + strconv.Itoa(s.Members) + " endpoints, in the namespaces that the node uses. The questions have EDNS, so that the answer fits."},
+		{name: clusterGone, names: hosts(plain, "no-"), qtype: dns.TypeA, rcode: dns.RcodeNameError, cluster: true,
+			what: "Services that do not exist, of all namespaces."},
+	} {
+		list = append(list, workload{q, paced[0], q.name + ", " + paced[0].name})
+	}
+	return list
+}
+
+// The sets of questions about a large cluster.
+const (
+	cachedTen     = "cached A of ten addresses"
+	serviceA      = "Service A, uncached"
+	headlessTen   = "headless A of ten endpoints"
+	headlessFifty = "headless A of fifty endpoints"
+	clusterGone   = "cluster NXDOMAIN, uncached"
+)
+
+// stays measures every server in turn, again and again, each in a process of its
+// own, while no other runs.
+func (b *bench) stays(ctx context.Context) error {
+	if !b.only.named("residents") {
+		return nil
+	}
+	shape := b.report.scale.shape
+	for _, w := range scaleWorkloads(shape) {
+		if b.only.workload(w) {
+			b.workloads = append(b.workloads, w)
+		}
+	}
+	var err error
+	if b.loop, b.stream, err = startUpstream(); err != nil {
+		return err
+	}
+	var w *world.World
+	if b.api, w, err = b.populate(ctx, "of one agent", shape); err != nil {
+		return err
+	}
+	if err := b.write(); err != nil {
+		return err
+	}
+	h, err := newHost(ctx, b, w)
+	if err != nil {
+		return err
+	}
+	for n := range b.plan.rounds {
+		for _, s := range b.report.servers {
+			st, err := h.stay(ctx, s)
+			if err != nil {
+				return fmt.Errorf("measuring %s in a large cluster: %w", s.name, err)
+			}
+			b.report.scale.stays[s.name] = append(b.report.scale.stays[s.name], st)
+			fmt.Fprintf(b.progress, "round %d of %d, %s: %s\n", n+1, b.plan.rounds, s.name, st)
+		}
+	}
+	return nil
+}
+
+// gather pins this process, the API server and etcd to the cores.
+func (b *bench) gather(on cores) error {
+	api, etcd := b.api.Pids()
+	for _, pid := range []string{"self", strconv.Itoa(api), strconv.Itoa(etcd)} {
+		if err := pin(pid, on); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ready waits until the process says that it is.
+func ready(ctx context.Context, p process) error {
+	return p.Await(ctx, "readiness", peer.Get(nil, fmt.Sprintf("http://127.0.0.1:%d/ready", p.ready), 200))
+}

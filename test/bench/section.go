@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"text/template"
+	"time"
+)
+
+// The lines around the section about a large cluster in the report: what is between
+// them is one kind of run's, all else the other's.
+const (
+	sectionBegin = "<!-- written by go run ./test/bench -scale -->\n"
+	sectionEnd   = "<!-- end of what it has written -->\n"
+)
+
+// cut returns what is before, in and after the section, with its lines; all of it is
+// before if there is no section.
+func cut(page []byte) (before, section, after []byte) {
+	begin := bytes.Index(page, []byte(sectionBegin))
+	if begin < 0 {
+		return page, nil, nil
+	}
+	end := bytes.Index(page[begin:], []byte(sectionEnd))
+	if end < 0 {
+		return page, nil, nil
+	}
+	end += begin + len(sectionEnd)
+	return page[:begin], page[begin:end], page[end:]
+}
+
+// renew returns the page with what this report is about written anew and everything
+// else as it is in the old one, which may be empty.
+func (r *report) renew(old []byte, plots []plotted) ([]byte, error) {
+	before, section, after := cut(old)
+	if r.scale == nil {
+		page, err := r.page(plots)
+		if err == nil && section != nil {
+			page = bytes.Join([][]byte{page, section}, []byte("\n"))
+		}
+		return page, err
+	}
+	text, err := r.section(plots)
+	if err != nil {
+		return nil, err
+	}
+	if section == nil && len(before) > 0 {
+		before = append(bytes.TrimRight(before, "\n"), "\n\n"...)
+	}
+	return bytes.Join([][]byte{before, text, after}, nil), nil
+}
+
+//go:embed section.md.tmpl
+var sectionText string
+
+// section is the report about a large cluster as a section of the page.
+func (r *report) section(plots []plotted) ([]byte, error) {
+	t, err := template.New("section").Parse(sectionText)
+	if err != nil {
+		return nil, err
+	}
+	type kindRow struct{ Name, What string }
+	type tableRow struct{ Name, What, Table string }
+	s := r.scale
+	data := struct {
+		Begin, End, Date, Commit, Command string
+		Notes                             []string
+		Facts                             []kindRow
+		Plots                             []plotted
+		Results, Following, Showing       string
+		Crowd, Fleet                      string
+		Kinds                             []kindRow
+		Questions                         []tableRow
+		Shape, Crowds                     any
+		Total, Endpoints                  int
+		Changes, Rate, CrowdRate          int
+		Nodes, FleetRate                  int
+		Conf                              string
+		CrowdTotal, CrowdEndpoints        int
+	}{
+		Begin: sectionBegin, End: sectionEnd, Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit, Command: r.plan.command(),
+		Notes: r.notes, Plots: plots, Results: r.results(promises(), true),
+		Following: r.stayTable(following), Showing: r.stayTable(showing), Crowd: r.crowdTable(), Fleet: r.fleetTable(),
+		Shape: s.shape, Crowds: s.crowd, Total: len(s.shape.Services()), Endpoints: s.shape.Endpoints(),
+		Changes: r.plan.scale.changes(), Rate: changeRate, CrowdRate: crowdRate, Nodes: fleet, FleetRate: fleetRate,
+		Conf: conf("scale"), CrowdTotal: len(s.crowd.Services()), CrowdEndpoints: s.crowd.Endpoints(),
+	}
+	for _, f := range r.facts {
+		data.Facts = append(data.Facts, kindRow{f.name, f.value})
+	}
+	for _, k := range kinds() {
+		data.Kinds = append(data.Kinds, kindRow{k.name, k.what})
+	}
+	for _, w := range r.workloads {
+		data.Questions = append(data.Questions, tableRow{w.questions.name, w.questions.what, r.prices(w)})
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, data); err != nil {
+		return nil, fmt.Errorf("writing the section: %w", err)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,150 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/miekg/dns"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Change is a change that has been made and how DNS shows it.
+type Change struct {
+	// Name and Qtype are what to ask, Want what the answer has to have: an address,
+	// or the port of an SRV record.
+	Name  string
+	Qtype uint16
+	Want  string
+	// Sent is when the API server was asked for it, Made when it had made it.
+	Sent, Made time.Time
+}
+
+// Shown says whether the answer shows the change.
+func (c Change) Shown(m *dns.Msg) bool {
+	for _, rr := range m.Answer {
+		switch r := rr.(type) {
+		case *dns.A:
+			if r.A.String() == c.Want {
+				return true
+			}
+		case *dns.SRV:
+			if strconv.Itoa(int(r.Port)) == c.Want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var byController = metav1.UpdateOptions{FieldManager: "kube-controller-manager"}
+
+// Shake changes n slices, each picked at random from all of the cluster's: one
+// endpoint's address becomes another, as when a pod is replaced. The rate is in
+// changes a second; 0 is as fast as it goes. It blocks until all are made.
+func (w *World) Shake(ctx context.Context, n, rate int) error {
+	start := time.Now()
+	return each(ctx, n, writers, func(ctx context.Context, i int) error {
+		if rate > 0 {
+			if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
+				return err
+			}
+		}
+		e := w.entries[rand.IntN(len(w.entries))]
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		_, err := w.move(ctx, e)
+		return err
+	})
+}
+
+// until returns at the time, or earlier if the context ends.
+func until(ctx context.Context, at time.Time) error {
+	t := time.NewTimer(time.Until(at))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// Pace makes n changes that DNS shows, at the rate in changes a second, each to a
+// Service picked at random from those that are wanted: a headless one gets a new
+// address for one of its endpoints, another one a new port. After each it calls
+// shown, before the same Service may change again; at most underWay of these calls
+// run at once, and changes that find no place come later. It blocks until all have
+// returned, and gives up at the first error.
+func (w *World) Pace(ctx context.Context, n, rate, underWay int, wanted []Service, shown func(Change) error) error {
+	start := time.Now()
+	return each(ctx, n, underWay, func(ctx context.Context, i int) error {
+		if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
+			return err
+		}
+		e := w.take(wanted)
+		defer e.mu.Unlock()
+		c, err := w.visible(ctx, e)
+		if err != nil {
+			return err
+		}
+		return shown(c)
+	})
+}
+
+// take locks one of the wanted, which is not being changed if there is such a one.
+func (w *World) take(wanted []Service) *entry {
+	for range wanted {
+		if e := w.entries[wanted[rand.IntN(len(wanted))].Number]; e.mu.TryLock() {
+			return e
+		}
+	}
+	e := w.entries[wanted[0].Number]
+	e.mu.Lock()
+	return e
+}
+
+func (w *World) visible(ctx context.Context, e *entry) (Change, error) {
+	if e.Headless {
+		return w.move(ctx, e)
+	}
+	return w.renumber(ctx, e)
+}
+
+// move gives one of the slice's endpoints a new address.
+func (w *World) move(ctx context.Context, e *entry) (Change, error) {
+	i := rand.IntN(len(e.slice.Endpoints))
+	c := Change{Name: e.Member(i), Qtype: dns.TypeA, Want: Address(int(w.fresh.Add(1)))}
+	client := w.client.DiscoveryV1().EndpointSlices(e.Namespace)
+	next := e.slice.DeepCopy()
+	next.Endpoints[i].Addresses = []string{c.Want}
+	c.Sent = time.Now()
+	made, err := client.Update(ctx, next, byController)
+	c.Made = time.Now()
+	if err != nil {
+		return c, fmt.Errorf("changing the slice %s/%s: %w", next.Namespace, next.Name, err)
+	}
+	made.ManagedFields = nil
+	e.slice = made
+	return c, nil
+}
+
+// renumber gives the Service another port.
+func (w *World) renumber(ctx context.Context, e *entry) (Change, error) {
+	port := e.svc.Spec.Ports[0].Port%30000 + 1
+	c := Change{Name: "_http._tcp." + e.Host(), Qtype: dns.TypeSRV, Want: strconv.Itoa(int(port))}
+	client := w.client.CoreV1().Services(e.Namespace)
+	next := e.svc.DeepCopy()
+	next.Spec.Ports[0].Port = port
+	c.Sent = time.Now()
+	made, err := client.Update(ctx, next, byController)
+	c.Made = time.Now()
+	if err != nil {
+		return c, fmt.Errorf("changing the Service %s/%s: %w", e.Namespace, e.Name, err)
+	}
+	made.ManagedFields = nil
+	e.svc = made
+	return c, nil
+}
