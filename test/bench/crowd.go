@@ -199,16 +199,16 @@ func (t *theater) visit(ctx context.Context, k kind) (c crowd, costs []float64, 
 			return c, nil, err
 		}
 	}
-	count, err := quietly(ctx, through)
-	if err != nil {
-		return c, nil, err
-	}
-	c.first, c.conns = kibi(count.Received)/float64(n), float64(count.Conns)/float64(n)
 	open, err := steadyWatches.await(ctx, func() (float64, error) { return t.gauge.watches(ctx) })
 	if err != nil {
 		return c, nil, err
 	}
 	c.watches = (open - t.before) / float64(n)
+	count, err := quietly(ctx, through)
+	if err != nil {
+		return c, nil, err
+	}
+	c.first, c.conns = kibi(count.Received)/float64(n), float64(count.Conns)/float64(n)
 	full, err := t.gauge.live(ctx)
 	if err != nil {
 		return c, nil, err

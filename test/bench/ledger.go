@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 )
 
 // entryOf is a column of the table of stays.
@@ -204,15 +203,4 @@ func turned(c chart) chart {
 		t.rows = nil
 	}
 	return t
-}
-
-// described are the sets of questions with what they are.
-func (r *report) described() []questions {
-	var list []questions
-	for _, w := range r.workloads {
-		if !slices.ContainsFunc(list, func(q questions) bool { return q.name == w.questions.name }) {
-			list = append(list, w.questions)
-		}
-	}
-	return list
 }

@@ -38,13 +38,11 @@ func (c cluster) crowd() world.Shape {
 }
 
 // changes is how many slices change while the bytes are counted.
-func (c cluster) changes() int { return min(1000, max(100, c.services/2)) }
+func (c cluster) changes() int { return min(1000, max(50, c.services/2)) }
 
 // scaled is what was found out about a large cluster.
 type scaled struct {
 	shape, crowd world.Shape
-	objects      int
-	written      time.Duration
 	stays        map[string][]stay // by server
 	crowds       []crowd
 }
@@ -206,6 +204,9 @@ func (b *bench) stays(ctx context.Context) error {
 			}
 			b.report.scale.stays[s.name] = append(b.report.scale.stays[s.name], st)
 			fmt.Fprintf(b.progress, "round %d of %d, %s: %s\n", n+1, b.plan.rounds, s.name, st)
+			if st.rate < enough*changeRate {
+				b.report.notes = append(b.report.notes, fmt.Sprintf("In round %d only %.0f objects a second changed for %s: the delays are those of that rate.", n+1, st.rate, s.name))
+			}
 		}
 	}
 	return nil
@@ -221,6 +222,9 @@ func (b *bench) gather(on cores) error {
 	}
 	return nil
 }
+
+// enough is the part of the rate of changes below which the report says so.
+const enough = 0.9
 
 // ready waits until the process says that it is.
 func ready(ctx context.Context, p process) error {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/nodens-dns/nodens/test/bench/tap"
 	"github.com/nodens-dns/nodens/test/bench/world"
 )
@@ -84,9 +86,9 @@ func newHost(ctx context.Context, b *bench, w *world.World) (*host, error) {
 }
 
 var (
-	// steadyWatches is when no watch comes or goes for two seconds: an agent opens
-	// its last ones within one.
-	steadyWatches = calm{every: 250 * time.Millisecond, looks: 8, limit: time.Minute}
+	// steadyWatches is when no watch comes or goes for three seconds: an agent opens
+	// its last ones within two.
+	steadyWatches = calm{every: 250 * time.Millisecond, looks: 12, limit: time.Minute}
 	// steadyMemory is when a process's memory stays within a hundredth for three
 	// seconds: what a start leaves behind is given back by then, or stays.
 	steadyMemory = calm{every: 250 * time.Millisecond, looks: 12, part: 0.01, limit: 30 * time.Second}
@@ -107,7 +109,7 @@ func (h *host) stay(ctx context.Context, s server) (st stay, err error) {
 		return st, err
 	}
 	defer r.stop()
-	if err := ready(ctx, r.any()); err != nil {
+	if err := h.synced(ctx, r.any()); err != nil {
 		return st, err
 	}
 	st.sync = time.Since(start)
@@ -119,17 +121,43 @@ func (h *host) stay(ctx context.Context, s server) (st stay, err error) {
 	return st, nil
 }
 
-// settled measures what there is after the first list.
-func (h *host) settled(ctx context.Context, r *running, t *tap.Tap, st *stay) error {
-	var err error
-	if st.first, err = quietly(ctx, t); err != nil {
+// synced waits until the process says that it is ready, and answers for a headless
+// Service of every namespace that the node uses.
+func (h *host) synced(ctx context.Context, p process) error {
+	if err := ready(ctx, p); err != nil {
 		return err
 	}
+	seen := map[string]bool{}
+	for _, s := range h.used {
+		if !s.Headless || seen[s.Namespace] {
+			continue
+		}
+		seen[s.Namespace] = true
+		q := questions{names: []string{s.Member(0)}, qtype: dns.TypeA}
+		err := p.Await(ctx, "an answer for "+s.Host(), func(context.Context) error {
+			answer, err := ask(p.port, q)
+			if err == nil && header(answer).answers == 0 {
+				err = fmt.Errorf("rcode %d and no answer", header(answer).rcode)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settled measures what there is after the first list.
+func (h *host) settled(ctx context.Context, r *running, t *tap.Tap, st *stay) error {
 	open, err := steadyWatches.await(ctx, func() (float64, error) { return h.gauge.watches(ctx) })
 	if err != nil {
 		return err
 	}
 	st.watches = open - h.before
+	if st.first, err = quietly(ctx, t); err != nil {
+		return err
+	}
 	var now reading
 	_, err = steadyMemory.await(ctx, func() (float64, error) {
 		now, err = read(r.any().Pid())

@@ -214,4 +214,7 @@ func table(rows [][]string) string {
 	return b.String()
 }
 
-func isNumber(text string) bool { return text != "" && text[0] >= '0' && text[0] <= '9' }
+func isNumber(text string) bool {
+	text = strings.TrimPrefix(text, "-")
+	return text != "" && text[0] >= '0' && text[0] <= '9'
+}

@@ -41,18 +41,24 @@ func (c Change) Shown(m *dns.Msg) bool {
 
 var byController = metav1.UpdateOptions{FieldManager: "kube-controller-manager"}
 
-// Shake changes n slices, each picked at random from all of the cluster's: one
-// endpoint's address becomes another, as when a pod is replaced. The rate is in
-// changes a second; 0 is as fast as it goes. It blocks until all are made.
+// Shake changes n slices, each picked at random from all of the cluster's but the
+// same ones every time, so that one call can be held against another: one endpoint's
+// address becomes another, as when a pod is replaced. The rate is in changes a second;
+// 0 is as fast as it goes. It blocks until all are made.
 func (w *World) Shake(ctx context.Context, n, rate int) error {
 	start := time.Now()
+	picked := rand.New(rand.NewPCG(3, 4)) // any seed will do, if it is always the same
+	picks := make([]*entry, n)
+	for i := range picks {
+		picks[i] = w.entries[picked.IntN(len(w.entries))]
+	}
 	return each(ctx, n, writers, func(ctx context.Context, i int) error {
 		if rate > 0 {
 			if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
 				return err
 			}
 		}
-		e := w.entries[rand.IntN(len(w.entries))]
+		e := picks[i]
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		_, err := w.move(ctx, e)
