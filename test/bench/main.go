@@ -64,7 +64,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
 	fs.BoolVar(&plan.scale.on, "scale", false, "measure the section about a large cluster, and that alone")
 	fs.IntVar(&plan.scale.services, "scale-services", large, "the `number` of Services of that cluster; everything else is in proportion")
-	fs.BoolVar(&plan.scale.scopes, "scale-scopes", true, "give nodens the option scope; without it both of its rows run with what is the default")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil

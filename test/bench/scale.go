@@ -20,8 +20,6 @@ import (
 type cluster struct {
 	on       bool
 	services int
-	// scopes gives nodens the option of its scope.
-	scopes bool
 }
 
 const (
@@ -54,27 +52,21 @@ const (
 	peerRow   = "CoreDNS"
 )
 
-// servers are the servers that follow a large cluster, with the same Corefile
+// scaleServers are the servers that follow a large cluster, with the same Corefile
 // but for the scope.
-func (c cluster) servers() []server {
+func scaleServers() []server {
 	where := []string{"NODE_NAME=" + world.Node(0), "NODE_ZONE=" + world.Zone(0)}
-	rows := []server{
+	return []server{
 		{name: byNode, program: "nodens", conf: "scale", scope: "scope node", env: where},
 		{name: byCluster, program: "nodens", conf: "scale", scope: "scope cluster", env: where},
 		{name: peerRow, program: "coredns", conf: "scale"},
 	}
-	for i := range rows {
-		if !c.scopes {
-			rows[i].scope = ""
-		}
-	}
-	return rows
 }
 
 // measureScale measures what a large cluster costs. Nothing that it started runs
 // when it returns.
 func measureScale(ctx context.Context, p plan) (*report, error) {
-	b, err := newBench(p, p.scale.servers())
+	b, err := newBench(p, scaleServers())
 	if err != nil {
 		return nil, err
 	}
