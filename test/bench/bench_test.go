@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -112,5 +114,90 @@ func checkSample(t *testing.T, server string, w workload, s sample) {
 	}
 	if (w.tool == flood) != (s.beside.sent > 0) {
 		t.Errorf("%s: a flood of %d", name, s.beside.sent)
+	}
+}
+
+// TestScale runs the section about a large cluster in a small one, with one scope of
+// nodens' and CoreDNS. As in TestRound, only that things were measured is looked at,
+// and what holds however fast the machine is.
+func TestScale(t *testing.T) {
+	peer.Build(t, "coredns") // skips under -short
+	if _, err := exec.LookPath("dnsperf"); err != nil {
+		t.Skip(errNoLoad)
+	}
+	if _, _, err := split(); errors.Is(err, errCores) {
+		t.Skip(err)
+	}
+	only, err := choose("residents|agents|cached A,|headless A/scope node|CoreDNS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := plan{
+		rounds: 1, length: 200 * time.Millisecond, only: only, progress: t.Output(),
+		scale: cluster{on: true, services: 100},
+	}.measure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.servers) != 2 || len(r.workloads) != 3 || len(r.scale.crowds) != 2 {
+		t.Fatalf("%d servers, %d workloads and %d crowds, want 2, 3 and 2", len(r.servers), len(r.workloads), len(r.scale.crowds))
+	}
+	for i, s := range r.servers {
+		if len(r.scale.stays[s.name]) != 1 {
+			t.Fatalf("%s: %d stays, want 1", s.name, len(r.scale.stays[s.name]))
+		}
+		checkStay(t, s, r.scale.stays[s.name][0])
+		for _, w := range r.workloads {
+			samples := r.samples[cell{s.name, w.name}]
+			if len(samples) != 1 {
+				t.Fatalf("%s, %s: %d samples, want 1", w.name, s.name, len(samples))
+			}
+			checkSample(t, s.name, w, samples[0])
+		}
+		c := r.scale.crowds[i]
+		if c.kind != s.name || c.agents != 2 || c.first <= 0 || c.news <= 0 || c.conns != 1 {
+			t.Errorf("the crowd of %s: %+v", s.name, c)
+		}
+		checkWatches(t, s, c.watches)
+	}
+	file := filepath.Join(t.TempDir(), "page.md")
+	if err := r.write(file); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{sectionBegin, "\n## A cluster of 101 Services\n", r.stayTable(following), r.stayTable(showing), r.crowdTable(), r.fleetTable(), folder + "/scale-memory.svg", sectionEnd} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
+
+// checkStay checks what holds on every machine.
+func checkStay(t *testing.T, s server, st stay) {
+	t.Helper()
+	if st.rss == 0 || st.peak < st.rss || st.sync <= 0 || st.first.Conns == 0 {
+		t.Errorf("%s: nothing measured: %+v", s.name, st)
+	}
+	// A hundred Services are more than a connection's set-up, and fewer than this.
+	if n := st.first.Received; n < 20<<10 || n > 10<<20 {
+		t.Errorf("%s: %d bytes for the first sync", s.name, n)
+	}
+	if st.changes == 0 || st.changed.Received == 0 || st.changed.Conns != 0 {
+		t.Errorf("%s: %d changes gave %+v", s.name, st.changes, st.changed)
+	}
+	if len(st.delays) != 120 || len(st.whole) != len(st.delays) || !slices.IsSorted(st.delays) || !slices.IsSorted(st.whole) || st.unseen != 0 {
+		t.Errorf("%s: %d delays, %d of changes that were not seen; want 120 and none", s.name, len(st.delays), st.unseen)
+	}
+	checkWatches(t, s, st.watches)
+}
+
+// checkWatches holds CoreDNS to its three and nodens to at least one of each kind.
+func checkWatches(t *testing.T, s server, n float64) {
+	t.Helper()
+	if n < 3 || s.program == "coredns" && n != 3 {
+		t.Errorf("%s has %v watches", s.name, n)
 	}
 }

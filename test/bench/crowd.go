@@ -53,7 +53,7 @@ func kinds() []kind {
 type crowd struct {
 	kind   string
 	agents int
-	// watches is how many one has, and conns how many connections.
+	// watches is how many one has open, and conns how many connections.
 	watches, conns float64
 	// first is what one receives until it is synced, and news for a thousand
 	// changes, in KiB.
@@ -64,7 +64,7 @@ type crowd struct {
 }
 
 func (c crowd) String() string {
-	return fmt.Sprintf("%.0f watches, %.0f KiB first, %.0f KiB for 1,000 changes, %.1f µs for a change, %.2f MiB", c.watches, c.first, c.news, c.cpu.median, c.memory.median)
+	return fmt.Sprintf("%.0f watches over %.1f connections, %.0f KiB first, %.0f KiB for 1,000 changes, %.1f µs for a change, %.2f MiB", c.watches, c.conns, c.first, c.news, c.cpu.median, c.memory.median)
 }
 
 // The crowd's changes come at a rate at which a hundred agents of the dearest kind
@@ -208,7 +208,7 @@ func (t *theater) visit(ctx context.Context, k kind) (c crowd, costs []float64, 
 	if err != nil {
 		return c, nil, err
 	}
-	c.first, c.conns = kibi(count.Received)/float64(n), float64(count.Conns)/float64(n)
+	c.first, c.conns = kibi(count.Received)/float64(n), float64(through.Open())/float64(n)
 	full, err := t.gauge.live(ctx)
 	if err != nil {
 		return c, nil, err

@@ -128,7 +128,7 @@ func (c calm) await(ctx context.Context, look func() (float64, error)) (float64,
 		if n == 0 || most-least > c.part*v {
 			n, least, most = 0, v, v
 		}
-		if n >= c.looks || time.Now().After(end) {
+		if n >= c.looks || !time.Now().Before(end) {
 			return v, nil
 		}
 		if err := pause(ctx, c.every); err != nil {

@@ -86,9 +86,9 @@ func newHost(ctx context.Context, b *bench, w *world.World) (*host, error) {
 }
 
 var (
-	// steadyWatches is when no watch comes or goes for three seconds: an agent opens
-	// its last ones within two.
-	steadyWatches = calm{every: 250 * time.Millisecond, looks: 12, limit: time.Minute}
+	// steadyWatches is when no watch comes or goes for two seconds: an agent opens its
+	// last ones within one.
+	steadyWatches = calm{every: 250 * time.Millisecond, looks: 8, limit: time.Minute}
 	// steadyMemory is when a process's memory stays within a hundredth for three
 	// seconds: what a start leaves behind is given back by then, or stays.
 	steadyMemory = calm{every: 250 * time.Millisecond, looks: 12, part: 0.01, limit: 30 * time.Second}

@@ -34,6 +34,8 @@ func TestRespond(t *testing.T) {
 		{"00000001." + Late, dns.TypeA, dns.RcodeSuccess, 1, true},
 		{"00000001.LATE.Example.", dns.TypeA, dns.RcodeSuccess, 1, true},
 		{"toolate.example.", dns.TypeA, dns.RcodeSuccess, 1, false},
+		{"web." + Ten, dns.TypeA, dns.RcodeSuccess, 10, false},
+		{"web." + Ten, dns.TypeAAAA, dns.RcodeSuccess, 0, false},
 		{"late.example.org.", dns.TypeA, dns.RcodeSuccess, 1, false},
 		{"a.b." + Missing, dns.TypeA, dns.RcodeNameError, 0, false},
 		{Missing, dns.TypeTXT, dns.RcodeNameError, 0, false},
@@ -52,7 +54,7 @@ func TestRespond(t *testing.T) {
 			if m.Id != q.Id || !m.Response || !m.RecursionDesired || m.Question[0] != q.Question[0] {
 				t.Errorf("%s: no answer to the question:\n%v", test.name, m)
 			}
-			if m.Rcode != test.rcode || len(m.Answer) != test.answers || len(m.Ns) != 1-test.answers || late != test.late {
+			if m.Rcode != test.rcode || len(m.Answer) != test.answers || len(m.Ns) != max(0, 1-test.answers) || late != test.late {
 				t.Errorf("%s: late %v, want %v, and\n%v", test.name, late, test.late, m)
 			}
 			if (m.IsEdns0() != nil) != edns {
@@ -73,6 +75,7 @@ func FuzzRespond(f *testing.F) {
 	f.Add(ask(f, "name.example.", dns.TypeA))
 	f.Add(ask(f, "x."+Missing, dns.TypeA))
 	f.Add(pack(f, new(dns.Msg).SetQuestion(Late, dns.TypeA).SetEdns0(1232, false)))
+	f.Add(ask(f, "x."+Ten, dns.TypeA))
 	f.Add([]byte("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
 	f.Fuzz(func(t *testing.T, query []byte) {
 		msg, _ := respond(nil, query)

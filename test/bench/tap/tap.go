@@ -21,6 +21,8 @@ type Tap struct {
 	mu    sync.Mutex
 	open  map[net.Conn]struct{} // nil once closed
 	group sync.WaitGroup
+	// clients is how many connections of clients are open.
+	clients int
 }
 
 // Count is what has gone through a tap.
@@ -59,6 +61,13 @@ func (t *Tap) Read() Count {
 	return Count{t.count.received.Load(), t.count.sent.Load(), t.count.conns.Load()}
 }
 
+// Open is how many connections there are now.
+func (t *Tap) Open() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.clients
+}
+
 // Close ends the proxy and all its connections, and returns when they are gone.
 func (t *Tap) Close() {
 	t.listener.Close()
@@ -90,6 +99,12 @@ func (t *Tap) drop(c net.Conn) {
 	t.mu.Unlock()
 }
 
+func (t *Tap) tally(n int) {
+	t.mu.Lock()
+	t.clients += n
+	t.mu.Unlock()
+}
+
 func (t *Tap) accept() {
 	for {
 		c, err := t.listener.Accept()
@@ -106,6 +121,8 @@ func (t *Tap) accept() {
 
 // serve passes a client's bytes on until both sides have nothing more to say.
 func (t *Tap) serve(client net.Conn) {
+	t.tally(1)
+	defer t.tally(-1)
 	defer t.drop(client)
 	server, err := net.Dial("tcp", t.server)
 	if err != nil || !t.keep(server) {

@@ -44,6 +44,8 @@ type entry struct {
 	mu    sync.Mutex
 	svc   *corev1.Service
 	slice *discoveryv1.EndpointSlice
+	// sizes are those that both had when they were made, in protobuf, in bytes.
+	sizes [2]int
 }
 
 // Client is a client of an API server that speaks protobuf, as controllers do.
@@ -82,6 +84,24 @@ func Write(ctx context.Context, client kubernetes.Interface, s Shape) (*World, e
 
 // Objects is how many objects were written.
 func (w *World) Objects() int { return w.objects }
+
+// Sizes are the mean sizes of the objects, in bytes of protobuf, with the field
+// managers that the API server adds: of a Service, of the slice of one with a cluster
+// IP, and of a headless one's.
+func (w *World) Sizes() (service, plain, headless int) {
+	var n [2]int
+	for _, e := range w.entries {
+		service += e.sizes[0]
+		if e.Headless {
+			headless += e.sizes[1]
+			n[1]++
+		} else {
+			plain += e.sizes[1]
+			n[0]++
+		}
+	}
+	return service / max(1, len(w.entries)), plain / max(1, n[0]), headless / max(1, n[1])
+}
 
 // each calls do for the numbers below n, so many at once, until one fails.
 func each(ctx context.Context, n, atOnce int, do func(context.Context, int) error) error {
@@ -133,6 +153,7 @@ func (w *World) writeService(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	e.sizes = [2]int{e.svc.Size(), e.slice.Size()}
 	// An update without them leaves them as they are.
 	e.svc.ManagedFields, e.slice.ManagedFields = nil, nil
 	return nil
