@@ -92,20 +92,8 @@ func (b *bench) crowds(ctx context.Context) error {
 	if !b.only.named("agents") {
 		return nil
 	}
-	if b.api != nil {
-		b.api.Close()
-	}
-	api, w, err := b.populate(ctx, "of the crowds", b.report.scale.crowd)
+	t, err := b.openTheater(ctx)
 	if err != nil {
-		return err
-	}
-	b.api = api
-	client, err := api.Client()
-	if err != nil {
-		return err
-	}
-	t := &theater{bench: b, world: w, gauge: gauge{client}, dir: b.dir}
-	if t.before, err = steadyWatches.await(ctx, func() (float64, error) { return t.gauge.watches(ctx) }); err != nil {
 		return err
 	}
 	alone, err := t.alone(ctx)
@@ -118,18 +106,38 @@ func (b *bench) crowds(ctx context.Context) error {
 		}
 		c, costs, err := t.visit(ctx, k)
 		if err != nil {
-			return fmt.Errorf("measuring %d agents, %s: %w", w.Nodes, k.name, err)
+			return fmt.Errorf("measuring %d agents, %s: %w", t.world.Nodes, k.name, err)
 		}
 		next, err := t.alone(ctx)
 		if err != nil {
 			return err
 		}
-		c.cpu = perAgent(costs, (alone+next)/2, w.Nodes)
+		c.cpu = perAgent(costs, (alone+next)/2, c.agents)
 		alone = next
 		b.report.scale.crowds = append(b.report.scale.crowds, c)
 		fmt.Fprintf(b.progress, "%d agents, %s: %s\n", c.agents, c.kind, c)
 	}
 	return nil
+}
+
+// openTheater puts the crowds' cluster in place of the one that there may be.
+func (b *bench) openTheater(ctx context.Context) (*theater, error) {
+	if b.api != nil {
+		b.api.Close()
+		b.api = nil
+	}
+	api, w, err := b.populate(ctx, "of the crowds", b.report.scale.crowd)
+	if err != nil {
+		return nil, err
+	}
+	b.api = api
+	client, err := api.Client()
+	if err != nil {
+		return nil, err
+	}
+	t := &theater{bench: b, world: w, gauge: gauge{client}, dir: b.dir}
+	t.before, err = t.gauge.settled(ctx)
+	return t, err
 }
 
 // perAgent is what is left of each cost without that of no agents, for each of n.
@@ -144,7 +152,7 @@ func perAgent(costs []float64, alone float64, n int) spread {
 // alone is the API server's time for a change while no agent watches, in
 // microseconds.
 func (t *theater) alone(ctx context.Context) (float64, error) {
-	if _, err := steadyWatches.await(ctx, func() (float64, error) { return t.gauge.watches(ctx) }); err != nil {
+	if _, err := t.gauge.settled(ctx); err != nil {
 		return 0, err
 	}
 	cost, err := t.shake(ctx, nil)
@@ -178,8 +186,7 @@ func (t *theater) shake(ctx context.Context, through *tap.Tap) (float64, error) 
 // visit lets the agents of a kind in, measures them and sends them away. The costs
 // are the API server's for a change, in microseconds, a round each.
 func (t *theater) visit(ctx context.Context, k kind) (c crowd, costs []float64, err error) {
-	n := t.world.Nodes
-	c = crowd{kind: k.name, agents: n}
+	c = crowd{kind: k.name, agents: t.world.Nodes}
 	empty, err := t.gauge.live(ctx)
 	if err != nil {
 		return c, nil, err
@@ -194,40 +201,56 @@ func (t *theater) visit(ctx context.Context, k kind) (c crowd, costs []float64, 
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	for first := 0; first < n; first += starting {
-		if err := t.admit(inside, &wg, k, file, first, min(first+starting, n)); err != nil {
+	for first := 0; first < c.agents; first += starting {
+		if err := t.admit(inside, &wg, k, file, first, min(first+starting, c.agents)); err != nil {
 			return c, nil, err
 		}
 	}
-	open, err := steadyWatches.await(ctx, func() (float64, error) { return t.gauge.watches(ctx) })
-	if err != nil {
+	if err := t.look(ctx, through, empty, &c); err != nil {
 		return c, nil, err
 	}
-	c.watches = (open - t.before) / float64(n)
+	costs, err = t.stir(ctx, through, &c)
+	return c, costs, err
+}
+
+// look measures what there is once all agents are in; empty is the API server's live
+// memory before.
+func (t *theater) look(ctx context.Context, through *tap.Tap, empty float64, c *crowd) error {
+	n := float64(c.agents)
+	open, err := t.gauge.settled(ctx)
+	if err != nil {
+		return err
+	}
 	count, err := quietly(ctx, through)
 	if err != nil {
-		return c, nil, err
+		return err
 	}
-	c.first, c.conns = kibi(count.Received)/float64(n), float64(through.Open())/float64(n)
 	full, err := t.gauge.live(ctx)
 	if err != nil {
-		return c, nil, err
+		return err
 	}
-	c.memory = spreadOf([]float64{(full - empty) / (1 << 20) / float64(n)})
+	c.watches, c.first = (open-t.before)/n, kibi(count.Received)/n
+	c.conns = float64(through.Open()) / n
+	c.memory = spreadOf([]float64{(full - empty) / (1 << 20) / n})
+	return nil
+}
+
+// stir makes changes while the agents watch.
+func (t *theater) stir(ctx context.Context, through *tap.Tap, c *crowd) (costs []float64, err error) {
 	before := through.Read()
 	for range t.visits() {
 		cost, err := t.shake(ctx, through)
 		if err != nil {
-			return c, nil, err
+			return nil, err
 		}
 		costs = append(costs, cost)
 	}
 	news := through.Read().Sub(before)
-	c.news = kibi(news.Received) * 1000 / float64(n*len(costs)*t.scale.changes())
+	c.news = kibi(news.Received) * 1000 / float64(c.agents*len(costs)*t.scale.changes())
 	if news.Conns > 0 {
-		t.report.notes = append(t.report.notes, fmt.Sprintf("Of %d agents (%s), %d connections were opened anew while changes were made.", n, k.name, news.Conns))
+		t.report.notes = append(t.report.notes, fmt.Sprintf("Of %d agents (%s), %d connections were opened anew while changes were made.", c.agents, c.kind, news.Conns))
 	}
-	return c, costs, nil
+	return costs, nil
 }
 
 // visits is how often changes are made: every one takes 20 seconds.
@@ -279,6 +302,3 @@ func ownConnection(file, dir string, i int) (string, error) {
 	path := filepath.Join(dir, fmt.Sprintf("agent-%03d.kubeconfig", i))
 	return path, clientcmd.WriteToFile(*c, path)
 }
-
-// makeDir makes a folder for an API server's files.
-func makeDir(dir string) error { return os.MkdirAll(dir, 0o755) }

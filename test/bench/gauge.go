@@ -44,6 +44,15 @@ func (g gauge) watches(ctx context.Context) (float64, error) {
 	return sum, nil
 }
 
+// steadyWatches is when no watch comes or goes for two seconds: an agent opens its
+// last ones within one.
+var steadyWatches = calm{every: 250 * time.Millisecond, looks: 8, limit: time.Minute}
+
+// settled is how many watches are open once none comes or goes.
+func (g gauge) settled(ctx context.Context) (float64, error) {
+	return steadyWatches.await(ctx, func() (float64, error) { return g.watches(ctx) })
+}
+
 // looks is how often the live memory is looked at; the least counts, because what
 // serves the look itself, and requests that end meanwhile, only add to it.
 const looks = 4

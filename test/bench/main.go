@@ -52,6 +52,26 @@ func main() {
 
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	plan, out, err := flags(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r, err := plan.measure(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(stdout, r.tables())
+	if out == "" {
+		return nil
+	}
+	return r.write(out)
+}
+
+// flags reads the plan, and the file to write the report to; "" is none.
+func flags(args []string, stderr io.Writer) (plan, string, error) {
 	plan := plan{progress: stderr, names: entries}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -65,31 +85,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs.BoolVar(&plan.scale.on, "scale", false, "measure the section about a large cluster, and that alone")
 	fs.IntVar(&plan.scale.services, "scale-services", large, "the `number` of Services of that cluster; everything else is in proportion")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return nil
-	} else if err != nil {
-		return err
+	err := fs.Parse(args)
+	if err != nil {
+		return plan, "", err
 	}
-	var err error
 	if plan.only, err = choose(*only); err != nil {
-		return err
+		return plan, "", err
 	}
 	plan.length = time.Duration(*seconds * float64(time.Second))
 	if plan.rounds == 0 {
 		plan.rounds = plan.usual()
 	}
 	if fs.NArg() > 0 || plan.rounds < 1 || plan.length < 100*time.Millisecond || plan.scale.services < fewest {
-		return fmt.Errorf("no arguments but flags, at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
+		return plan, "", fmt.Errorf("no arguments but flags, at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
 	}
-	r, err := plan.measure(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Fprint(stdout, r.tables())
-	if *out == "" {
-		return nil
-	}
-	return r.write(*out)
+	return plan, *out, nil
 }
 
 // usual is the number of rounds unless one is given. Five are the fewest whose

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -89,7 +90,7 @@ func measureScale(ctx context.Context, p plan) (*report, error) {
 // caller closes the server.
 func (b *bench) populate(ctx context.Context, name string, shape world.Shape) (*apiserver.Server, *world.World, error) {
 	dir := filepath.Join(b.dir, name)
-	if err := makeDir(dir); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
 	api, err := apiserver.Open(ctx, dir)
@@ -115,10 +116,6 @@ func (b *bench) populate(ctx context.Context, name string, shape world.Shape) (*
 	fmt.Fprintf(b.progress, "%d objects written in %.0f s\n", w.Objects(), took.Seconds())
 	return api, w, nil
 }
-
-// fifty is how many headless Services with fifty endpoints are asked for, at most:
-// all of those in the namespaces that a node uses.
-const fifty = 1000
 
 // scaleWorkloads are the questions about a large cluster, and those about the cache
 // that they are compared with, all at saturation.
@@ -169,24 +166,7 @@ func (b *bench) stays(ctx context.Context) error {
 	if !b.only.named("residents") {
 		return nil
 	}
-	shape := b.report.scale.shape
-	for _, w := range scaleWorkloads(shape) {
-		if b.only.workload(w) {
-			b.workloads = append(b.workloads, w)
-		}
-	}
-	var err error
-	if b.loop, b.stream, err = startUpstream(); err != nil {
-		return err
-	}
-	var w *world.World
-	if b.api, w, err = b.populate(ctx, "of one agent", shape); err != nil {
-		return err
-	}
-	if err := b.write(); err != nil {
-		return err
-	}
-	h, err := newHost(ctx, b, w)
+	h, err := b.openHost(ctx)
 	if err != nil {
 		return err
 	}
@@ -204,6 +184,28 @@ func (b *bench) stays(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// openHost starts what a stay takes.
+func (b *bench) openHost(ctx context.Context) (*host, error) {
+	shape := b.report.scale.shape
+	for _, w := range scaleWorkloads(shape) {
+		if b.only.workload(w) {
+			b.workloads = append(b.workloads, w)
+		}
+	}
+	var err error
+	if b.loop, b.stream, err = startUpstream(); err != nil {
+		return nil, err
+	}
+	var w *world.World
+	if b.api, w, err = b.populate(ctx, "of one agent", shape); err != nil {
+		return nil, err
+	}
+	if err := b.write(); err != nil {
+		return nil, err
+	}
+	return newHost(ctx, b, w)
 }
 
 // gather pins this process, the API server and etcd to the cores.

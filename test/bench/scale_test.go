@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -341,5 +342,35 @@ func TestOwnConnection(t *testing.T) {
 			t.Errorf("agent %d has the authority %q", i, text)
 		}
 		seen[text] = true
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for _, test := range []struct {
+		args     []string
+		rounds   int
+		services int
+		command  string
+		fails    string
+	}{
+		{nil, 5, large, "go run ./test/bench -rounds 5 -seconds 2 -out BENCHMARKS.md", ""},
+		{[]string{"-scale"}, 3, large, "go run ./test/bench -scale -rounds 3 -seconds 2 -out BENCHMARKS.md", ""},
+		{[]string{"-scale", "-rounds=1", "-scale-services=200", "-only=agents"}, 1, 200,
+			"go run ./test/bench -scale -scale-services 200 -rounds 1 -seconds 2 -only 'agents' -out BENCHMARKS.md", ""},
+		{args: []string{"-scale-services=39"}, fails: "at least 40 Services"},
+		{args: []string{"-rounds=-1"}, fails: "at least one round"},
+		{args: []string{"-only=("}, fails: "-only"},
+		{args: []string{"more"}, fails: "no arguments"},
+	} {
+		p, _, err := flags(test.args, io.Discard)
+		if test.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), test.fails) {
+				t.Errorf("%q: %v, want an error with %q", test.args, err, test.fails)
+			}
+			continue
+		}
+		if err != nil || p.rounds != test.rounds || p.scale.services != test.services || p.command() != test.command {
+			t.Errorf("%q: %d rounds, %d Services, %v, %s", test.args, p.rounds, p.scale.services, err, p.command())
+		}
 	}
 }

@@ -81,18 +81,13 @@ func newHost(ctx context.Context, b *bench, w *world.World) (*host, error) {
 			h.used = append(h.used, s)
 		}
 	}
-	h.before, err = steadyWatches.await(ctx, func() (float64, error) { return h.gauge.watches(ctx) })
+	h.before, err = h.gauge.settled(ctx)
 	return h, err
 }
 
-var (
-	// steadyWatches is when no watch comes or goes for two seconds: an agent opens its
-	// last ones within one.
-	steadyWatches = calm{every: 250 * time.Millisecond, looks: 8, limit: time.Minute}
-	// steadyMemory is when a process's memory stays within a hundredth for three
-	// seconds: what a start leaves behind is given back by then, or stays.
-	steadyMemory = calm{every: 250 * time.Millisecond, looks: 12, part: 0.01, limit: 30 * time.Second}
-)
+// steadyMemory is when a process's memory stays within a hundredth for three
+// seconds: what a start leaves behind is given back by then, or stays.
+var steadyMemory = calm{every: 250 * time.Millisecond, looks: 12, part: 0.01, limit: 30 * time.Second}
 
 // stay starts the server, measures it and ends it.
 func (h *host) stay(ctx context.Context, s server) (st stay, err error) {
@@ -150,7 +145,7 @@ func (h *host) synced(ctx context.Context, p process) error {
 
 // settled measures what there is after the first list.
 func (h *host) settled(ctx context.Context, r *running, t *tap.Tap, st *stay) error {
-	open, err := steadyWatches.await(ctx, func() (float64, error) { return h.gauge.watches(ctx) })
+	open, err := h.gauge.settled(ctx)
 	if err != nil {
 		return err
 	}

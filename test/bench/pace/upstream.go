@@ -108,17 +108,9 @@ func respond(out, query []byte) (msg []byte, late bool) {
 		return nil, false
 	}
 	name := query[12 : end-4]
-	missing := ends(name, missingWire)
-	rcode, answers, authority := byte(0), byte(0), byte(0)
-	address := !missing && binary.BigEndian.Uint16(query[end-4:]) == 1
-	switch {
-	case address && ends(name, tenWire):
-		answers = 10
-	case address:
-		answers = 1
-	case missing:
-		rcode, authority = 3, 1
-	default:
+	rcode, answers := content(name, binary.BigEndian.Uint16(query[end-4:]))
+	authority := byte(0)
+	if answers == 0 {
 		authority = 1
 	}
 	out = append(out, query[0], query[1], 0x80|query[2]&0x79, 0x80|rcode, 0, 1, 0, answers, 0, authority, 0, 0)
@@ -138,6 +130,20 @@ func respond(out, query []byte) (msg []byte, late bool) {
 		out = append(out, 0, 0, 41, 1232>>8, 1232&0xff, 0, 0, 0, 0, 0, 0)
 	}
 	return out, ends(name, lateWire)
+}
+
+// content is what there is about a name: its rcode and the number of addresses.
+func content(name []byte, qtype uint16) (rcode, answers byte) {
+	switch address := qtype == 1; {
+	case ends(name, missingWire):
+		return 3, 0
+	case address && ends(name, tenWire):
+		return 0, 10
+	case address:
+		return 0, 1
+	default:
+		return 0, 0
+	}
 }
 
 // appendSOA appends the SOA record of example.

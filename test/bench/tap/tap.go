@@ -4,6 +4,7 @@
 package tap
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -153,7 +154,7 @@ func pass(to, from net.Conn, count *atomic.Uint64) {
 				return
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			if c, ok := to.(*net.TCPConn); ok {
 				_ = c.CloseWrite()
 			}
