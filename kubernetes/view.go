@@ -1,19 +1,20 @@
 // Package kubernetes is the cluster zone: the names of Services, endpoints and
 // pods, answered from an index that follows the API server.
 //
-// A [View] is one cluster as DNS sees it. Three watches (Services, EndpointSlices,
-// Namespaces), or manifest files, feed sinks; a sink turns each object into its
-// records and lets the object go. The index has one immutable service value per
-// name, found by the wire bytes of its two labels, so that a query takes them
-// straight out of its qname: one map look-up under a read lock, and no lock while
-// the answer is written. Events come in any order: slices that arrive before their
-// Service wait in an orphan value under the same key, and every event publishes a
-// new value made from the whole of what is known.
+// A [View] is one cluster as DNS sees it from one node. Followers, or manifest files,
+// feed sinks; a sink turns each object into its records and lets the object go. The
+// index has one immutable service value per name, found by the wire bytes of its two
+// labels, so that a query takes them straight out of its qname: one map look-up under
+// a read lock, and no lock while the answer is written. Events come in any order:
+// slices that arrive before their Service wait in an orphan value under the same key,
+// and every event publishes a new value made from the whole of what is known. A
+// keeper decides whose slices are followed at all.
 //
-// A [Zone] answers the names of one `kubernetes` directive from a view. It splits
-// the qname into labels, finds the node of the DNS tree they name, and writes that
-// node's records, or the SOA of a negative answer, into the server's reply. It says
-// in its [Outcome] whether the server is done.
+// A [Zone] answers the names of one `kubernetes` directive from a view, and an
+// [External] those of a `k8s_external` directive. They split the qname into labels,
+// find the node of the DNS tree they name, and write that node's records, or the SOA
+// of a negative answer, into the server's reply. They say in an [Outcome] whether the
+// server is done.
 package kubernetes
 
 import (
