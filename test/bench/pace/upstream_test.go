@@ -2,6 +2,7 @@ package pace
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -59,6 +60,9 @@ func TestRespond(t *testing.T) {
 			}
 			if (m.IsEdns0() != nil) != edns {
 				t.Errorf("%s: OPT in the question: %v, in the answer: %v", test.name, edns, m.IsEdns0())
+			}
+			if unique := dns.Dedup(slices.Clone(m.Answer), nil); len(unique) != len(m.Answer) {
+				t.Errorf("%s: an address comes twice:\n%v", test.name, m)
 			}
 			for _, rr := range append(m.Answer, m.Ns...) {
 				if rr.Header().Ttl != TTL {
