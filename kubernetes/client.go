@@ -115,5 +115,5 @@ func openClients(c *rest.Config) (*clients, error) {
 	return set, nil
 }
 
-// close lets the connection go, once its requests have ended.
+// close ends the connection and what goes on over it.
 func (c *clients) close() { c.conn.close() }

@@ -109,7 +109,7 @@ func TestFollowExpires(t *testing.T) {
 		other.Code, other.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
 		s := newScript(t, w,
 			reply{body: w.end("7")},
-			reply{status: http.StatusGone, reason: metav1.StatusReasonExpired},
+			reply{status: http.StatusGone, reason: metav1.StatusReasonGone},
 			reply{body: w.end("8")},
 			reply{body: w.event(watch.Error, w.object(expiredStatus()))},
 			reply{body: w.end("9")},
@@ -126,6 +126,35 @@ func TestFollowExpires(t *testing.T) {
 		})
 		if got := log.String(); !strings.Contains(got, "in the stream: ") || !strings.Contains(got, "verb=watch") {
 			t.Errorf("the log is\n%s", got)
+		}
+	})
+}
+
+// Errors that come out of streams are one trouble, which opening the next stream
+// doesn't end, and neither is it nothing when every stream ends early.
+func TestFollowTroubleInStreams(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		failure := expiredStatus()
+		failure.Code, failure.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+		fails := reply{body: w.event(watch.Error, w.object(failure))}
+		for _, c := range []struct {
+			name, says string
+			replies    []reply
+		}{
+			{"errors", "too old", []reply{fails, fails, fails}},
+			{"early ends", errEarly.Error(), []reply{{body: []byte{}}, {body: []byte{}}, {body: []byte{}}}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				replies := slices.Concat([]reply{{body: w.end("7")}}, c.replies, []reply{{body: w.say(watch.Added, "a", "8"), open: true}})
+				s := newScript(t, w, replies...)
+				f, rec, log := s.follower(t)
+				f.start(t)
+				rec.expect(t, "begin", "complete 7", "put a@8 live")
+				got := log.String()
+				if strings.Count(got, "can't be followed") != 1 || strings.Count(got, "followed again") != 1 || !strings.Contains(got, c.says) {
+					t.Errorf("the log is\n%s", got)
+				}
+			})
 		}
 	})
 }

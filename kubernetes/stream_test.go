@@ -222,13 +222,22 @@ func TestScratchForgets(t *testing.T) {
 	if n := len(s.words); n > maxWords {
 		t.Errorf("%d words are kept, the most is %d", n, maxWords)
 	}
-	for _, want := range []*discoveryv1.EndpointSlice{realSlice(50), {}} {
+	for _, want := range []*discoveryv1.EndpointSlice{realSlice(50), realSlice(50), {}} {
 		message, err := want.Marshal()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, err := s.read(message, want.DeepCopy()); err != nil || !cmp.Equal(needed(want), got, sameParts) {
 			t.Errorf("error %v, %s", err, cmp.Diff(needed(want), got, sameParts))
+		}
+		n := len(want.Endpoints)
+		for part, have := range map[string]int{
+			"addresses": len(s.addrs), "targets": len(s.refs), "hints": len(s.hints), "zones": len(s.zones),
+			"texts": (len(s.texts) - len(want.Ports)) / 2, "ports": len(s.ports) * n, "protocols": len(s.protos) * n,
+		} {
+			if have != n {
+				t.Errorf("after a slice of %d endpoints there are %d %s", n, have, part)
+			}
 		}
 	}
 }

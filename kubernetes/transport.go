@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -46,11 +47,12 @@ type connection struct {
 
 	mu      sync.Mutex
 	current *http.Transport
+	open    map[net.Conn]struct{} // nil once it is closed
 }
 
 // connect prepares a connection; it opens none.
 func connect(c *rest.Config) (*connection, error) {
-	conn := &connection{config: c}
+	conn := &connection{config: c, open: map[net.Conn]struct{}{}}
 	var err error
 	conn.current, err = conn.build()
 	return conn, err
@@ -75,7 +77,7 @@ func (c *connection) build() (*http.Transport, error) {
 	}
 	return &http.Transport{
 		Proxy:               proxy,
-		DialContext:         dial,
+		DialContext:         c.keep(dial),
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: dialMost,
 		IdleConnTimeout:     idleMost,
@@ -103,7 +105,8 @@ func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// renew replaces old, if that has not happened already. What runs on old goes on.
+// renew replaces old, if that has not happened already. What runs on old goes on,
+// and its connections close when they have been idle for long.
 // Credentials that can't be read leave it as it is: the files may be half written.
 func (c *connection) renew(old *http.Transport) {
 	c.mu.Lock()
@@ -113,15 +116,53 @@ func (c *connection) renew(old *http.Transport) {
 	}
 	if t, err := c.build(); err == nil {
 		c.current = t
-		old.CloseIdleConnections()
 	}
 }
 
-// close ends the connections that no request is on.
+// dialer opens one connection.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// keep makes dial note what it opens, so that close can end it.
+func (c *connection) keep(dial dialer) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		raw, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		kept := &keptConn{Conn: raw, of: c}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.open == nil {
+			return nil, errors.Join(net.ErrClosed, raw.Close())
+		}
+		c.open[kept] = struct{}{}
+		return kept, nil
+	}
+}
+
+// keptConn is forgotten when it closes.
+type keptConn struct {
+	net.Conn
+	of *connection
+}
+
+func (k *keptConn) Close() error {
+	k.of.mu.Lock()
+	delete(k.of.open, k)
+	k.of.mu.Unlock()
+	return k.Conn.Close()
+}
+
+// close ends all there is of c, with whatever goes on over it. No request
+// can be made after it.
 func (c *connection) close() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.current.CloseIdleConnections()
+	open := c.open
+	c.open = nil
+	c.mu.Unlock()
+	for conn := range open {
+		_ = conn.Close() // nobody waits for what it had to say
+	}
 }
 
 // client gives the HTTP client that logs in over c.

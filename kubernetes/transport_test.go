@@ -112,14 +112,16 @@ func TestConnectionRenewed(t *testing.T) {
 	kubeconfig, connections := f.secure(t)
 	v, _ := runView(t, kubeconfig)
 	await(t, "the view", v.Synced)
+	await(t, "a single connection", func() bool { open, _ := connections(); return open == 1 })
+	_, before := connections()
 	f.setFail(func(*http.Request) (int, metav1.StatusReason) {
-		if _, all := connections(); all < 2 {
+		if _, all := connections(); all <= before {
 			return http.StatusUnauthorized, metav1.StatusReasonUnauthorized
 		}
 		return 0, ""
 	})
 	f.disconnect()
-	await(t, "another connection", func() bool { _, all := connections(); return all >= 2 })
+	await(t, "another connection", func() bool { _, all := connections(); return all > before })
 	f.put(makeService("default", "x", "10.0.0.1"))
 	await(t, "a new service", func() bool { return v.Stats().Services == 1 })
 }
