@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -169,21 +170,27 @@ func (l *lab) settle() {
 // await waits until the API server knows all the sources that the keeper has, and
 // no others.
 func (l *lab) await() {
-	for {
-		n := len(l.keep.local)
-		for _, src := range []*source{l.keep.wide, l.keep.all} {
-			if src != nil {
-				n++
-			}
+	kept := slices.Collect(maps.Values(l.keep.local))
+	for _, src := range []*source{l.keep.wide, l.keep.all} {
+		if src != nil {
+			kept = append(kept, src)
 		}
-		l.api.mu.Lock()
-		open := len(l.api.open)
-		l.api.mu.Unlock()
-		if open == n {
-			return
-		}
+	}
+	for !l.api.reads(kept) {
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// reads reports whether the open streams are those of kept.
+func (a *slicesAt) reads(kept []*source) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, src := range kept {
+		if !slices.ContainsFunc(a.open, func(s *reading) bool { return s.source == src }) {
+			return false
+		}
+	}
+	return len(a.open) == len(kept)
 }
 
 // idle passes the time of scope_idle.
