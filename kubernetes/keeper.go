@@ -84,17 +84,17 @@ type keeper struct {
 	// follow runs a follower for src until ctx ends.
 	follow func(ctx context.Context, src *source)
 
-	wide, all *source            // of the cluster; nil if it isn't followed in this way
-	local     map[string]*source // by the namespace's label
-	settled   bool               // all that was planned was in view once
-	running   sync.WaitGroup
+	// sources are those there are: by the namespace's label in wire form, or as
+	// wideSource and allSource, which no such label is.
+	sources map[string]*source
+	settled bool // all that was planned was in view once
+	running sync.WaitGroup
 }
 
-// plan is what is to be followed.
-type plan struct {
-	level level
-	local []string // labels of namespaces
-}
+const (
+	wideSource = "wide" // the cluster's slices with the label
+	allSource  = "all"  // all of the cluster's
+)
 
 // settlePace is how often the keeper looks around at most. Clients that ask for what
 // can't be had, because the API server is away, wake it with every query. Twice as
@@ -104,7 +104,6 @@ const settlePace = 5 * time.Millisecond
 
 // run keeps the sources until ctx ends.
 func (k *keeper) run(ctx context.Context) {
-	k.local = make(map[string]*source)
 	tick := time.NewTicker(max(k.view.scope.idle/idleEpochs, time.Millisecond))
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -121,23 +120,112 @@ func (k *keeper) run(ctx context.Context) {
 	k.running.Wait()
 }
 
-// settle brings the sources in line with the plan.
+// settle brings the sources in line with what is in use.
 func (k *keeper) settle(ctx context.Context) {
-	// What is in use is only known when these are.
+	// That is only known when these are.
 	known := k.view.listed[services].Load() && k.view.listed[pods].Load()
-	p := k.view.plan()
-	k.open(ctx, p)
+	plan := k.view.plan()
+	k.open(ctx, plan)
 	k.publish()
-	if !k.ready(p) {
+	if !k.whole(plan) {
 		return
 	}
 	if !k.settled {
 		k.settled = true
 		k.relieve()
 	}
-	k.close(p)
+	k.close(plan)
 	if known {
 		k.view.setListed(endpointSlices)
+	}
+}
+
+// plan lists the sources that what is in use asks for. A level is left for a lower
+// one only when half as much is in use as brought it about, so that nothing goes to
+// and fro.
+func (v *View) plan() []string {
+	sc := v.scope
+	used, gaps, at := v.census()
+	most := func(l level) int {
+		if at >= l {
+			return sc.max / 2
+		}
+		return sc.max
+	}
+	wide := sc.cluster || len(used) > most(levelWide)
+	switch {
+	case sc.cluster && sc.all, sc.recent(sc.reverse.Load()), wide && len(gaps) > most(levelAll):
+		return []string{allSource}
+	case wide:
+		return append(gaps, wideSource)
+	}
+	return used
+}
+
+// census lists the namespaces in use, and those whose slices with the label are not
+// enough for what is asked of them, as labels in wire form.
+func (v *View) census() (used, gaps []string, at level) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for label, ns := range v.index.namespaces {
+		recent := ns.exists() && v.scope.recent(ns.used.Load())
+		if !recent {
+			ns.gap.Store(false)
+		}
+		if recent || ns.pods > 0 && ns.headless > 0 {
+			used = append(used, label)
+		}
+		if ns.bare > 0 || recent && ns.lacking() {
+			gaps = append(gaps, label)
+		}
+	}
+	return used, gaps, v.index.level
+}
+
+// lacking reports whether the slices with the label are not all that is asked for.
+func (ns *namespace) lacking() bool { return ns.untold > 0 || ns.gap.Load() }
+
+// open starts what is missing of plan.
+func (k *keeper) open(ctx context.Context, plan []string) {
+	for _, key := range plan {
+		if k.sources[key] != nil {
+			continue
+		}
+		if k.sources == nil {
+			k.sources = make(map[string]*source)
+		}
+		src := &source{view: k.view, labelled: key == wideSource}
+		var follow context.Context
+		follow, src.cancel = context.WithCancel(ctx)
+		k.view.mu.Lock()
+		k.view.index.sources = append(k.view.index.sources, src)
+		if key != wideSource && key != allSource {
+			src.ns = k.view.index.at(key)
+			src.ns.sources++
+			src.whole = src.ns.whole // since a saved view
+		}
+		k.view.mu.Unlock()
+		k.sources[key] = src
+		k.running.Go(func() { k.follow(follow, src) })
+	}
+}
+
+// whole reports whether all that plan covers is in view.
+func (k *keeper) whole(plan []string) bool {
+	k.view.mu.RLock()
+	defer k.view.mu.RUnlock()
+	return !slices.ContainsFunc(plan, func(key string) bool { return !k.sources[key].whole })
+}
+
+// publish tells queries what is in view.
+func (k *keeper) publish() {
+	switch {
+	case k.sources[allSource] != nil && k.whole([]string{allSource}):
+		k.view.setLevel(levelAll)
+	case k.sources[wideSource] != nil && k.whole([]string{wideSource}):
+		k.view.setLevel(levelWide)
+	default:
+		k.view.setLevel(k.view.scope.restored)
 	}
 }
 
@@ -148,7 +236,7 @@ func (k *keeper) relieve() {
 	k.publish()
 	k.view.change(func(x *index) bool {
 		for label, ns := range x.namespaces {
-			ns.whole = ns.whole && k.local[label] != nil
+			ns.whole = ns.whole && k.sources[label] != nil
 		}
 		x.review()
 		return false
@@ -156,122 +244,13 @@ func (k *keeper) relieve() {
 	k.drop()
 }
 
-// plan looks at what is in use. A level is left for a lower one only when half as
-// much is in use as brought it about, so that nothing goes to and fro.
-func (v *View) plan() plan {
-	sc := v.scope
-	var used, gaps []string
-	v.mu.RLock()
-	at := v.index.level
-	for label, ns := range v.index.namespaces {
-		if !ns.exists() {
-			continue
-		}
-		recent := sc.recent(ns.used.Load())
-		if recent || ns.pods > 0 && ns.headless > 0 {
-			used = append(used, label)
-		}
-		if !recent {
-			ns.gap.Store(false)
-		}
-		if ns.bare > 0 || recent && (ns.untold > 0 || ns.gap.Load()) {
-			gaps = append(gaps, label)
-		}
-	}
-	v.mu.RUnlock()
-	most := func(l level) int {
-		if at >= l {
-			return sc.max / 2
-		}
-		return sc.max
-	}
-	wide := sc.cluster || len(used) > most(levelWide)
-	switch {
-	case sc.cluster && sc.all, sc.recent(sc.reverse.Load()), wide && len(gaps) > most(levelAll):
-		return plan{level: levelAll}
-	case wide:
-		return plan{level: levelWide, local: gaps}
-	}
-	return plan{level: levelNode, local: used}
-}
-
-// open starts what is missing.
-func (k *keeper) open(ctx context.Context, p plan) {
-	switch {
-	case p.level == levelAll && k.all == nil:
-		k.all = k.start(ctx, &source{})
-	case p.level == levelWide && k.wide == nil:
-		k.wide = k.start(ctx, &source{labelled: true})
-	}
-	for _, label := range p.local {
-		if k.local[label] != nil {
-			continue
-		}
-		src := &source{}
-		k.view.mu.Lock()
-		src.ns = k.view.index.at(label)
-		src.ns.sources++
-		src.whole = src.ns.whole // since a saved view
-		k.view.mu.Unlock()
-		k.local[label] = k.start(ctx, src)
-	}
-}
-
-func (k *keeper) start(ctx context.Context, src *source) *source {
-	ctx, src.cancel = context.WithCancel(ctx)
-	src.view = k.view
-	k.view.mu.Lock()
-	k.view.index.sources = append(k.view.index.sources, src)
-	k.view.mu.Unlock()
-	k.running.Go(func() { k.follow(ctx, src) })
-	return src
-}
-
-// publish tells queries what is in view.
-func (k *keeper) publish() {
-	l := k.view.scope.restored
-	k.view.mu.RLock()
-	switch {
-	case k.all != nil && k.all.whole:
-		l = levelAll
-	case k.wide != nil && k.wide.whole:
-		l = levelWide
-	}
-	k.view.mu.RUnlock()
-	k.view.setLevel(l)
-}
-
-// ready reports whether all of p is in view.
-func (k *keeper) ready(p plan) bool {
-	k.view.mu.RLock()
-	defer k.view.mu.RUnlock()
-	for _, label := range p.local {
-		if !k.local[label].whole {
-			return false
-		}
-	}
-	switch p.level {
-	case levelAll:
-		return k.all.whole
-	case levelWide:
-		return k.wide.whole
-	}
-	return true
-}
-
-// close ends the sources that p does without, and drops what only they covered.
-func (k *keeper) close(p plan) {
+// close ends the sources that plan does without, and drops what only they covered.
+func (k *keeper) close(plan []string) {
 	var ended []*source
-	if k.all != nil && p.level != levelAll {
-		ended, k.all = append(ended, k.all), nil
-	}
-	if k.wide != nil && p.level != levelWide {
-		ended, k.wide = append(ended, k.wide), nil
-	}
-	for label, src := range k.local {
-		if !slices.Contains(p.local, label) {
+	for key, src := range k.sources {
+		if !slices.Contains(plan, key) {
 			ended = append(ended, src)
-			delete(k.local, label)
+			delete(k.sources, key)
 		}
 	}
 	if len(ended) == 0 {
@@ -280,27 +259,25 @@ func (k *keeper) close(p plan) {
 	k.publish()
 	k.view.change(func(x *index) bool {
 		for _, src := range ended {
-			src.closed = true
-			x.sources = slices.DeleteFunc(x.sources, func(have *source) bool { return have == src })
-			if src.ns != nil {
-				src.ns.whole = false
-			}
+			x.closeSource(src)
 		}
 		x.review()
 		return false
 	})
 	k.drop()
-	k.view.change(func(x *index) bool {
-		for _, src := range ended {
-			if src.ns != nil {
-				src.ns.sources--
-				x.forget(src.ns)
-			}
-		}
-		return false
-	})
 	for _, src := range ended {
 		src.cancel()
+	}
+}
+
+// closeSource makes src one that nobody listens to.
+func (x *index) closeSource(src *source) {
+	src.closed = true
+	x.sources = slices.DeleteFunc(x.sources, func(have *source) bool { return have == src })
+	if src.ns != nil {
+		src.ns.whole = false
+		src.ns.sources--
+		x.forget(src.ns)
 	}
 }
 
@@ -316,7 +293,8 @@ func (k *keeper) drop() {
 	})
 }
 
-// covers reports whether a source that is left brings sl.
+// covers reports whether there is a source that brings sl.
 func (k *keeper) covers(sl *slice) bool {
-	return k.all != nil || k.wide != nil && k.wide.covers(sl) || k.local[namespaceOf(sl.key)] != nil
+	wide := k.sources[wideSource]
+	return k.sources[allSource] != nil || wide != nil && wide.covers(sl) || k.sources[namespaceOf(sl.key)] != nil
 }

@@ -149,7 +149,7 @@ func newLab(t *testing.T, change func(*config.Kubernetes)) *lab {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &lab{T: t, view: v, zone: NewZone(v, cfg), api: &slicesAt{}, ctx: ctx}
-	l.keep = &keeper{view: v, follow: l.api.follow, local: map[string]*source{}}
+	l.keep = &keeper{view: v, follow: l.api.follow}
 	t.Cleanup(func() {
 		cancel()
 		l.keep.running.Wait()
@@ -170,12 +170,7 @@ func (l *lab) settle() {
 // await waits until the API server knows all the sources that the keeper has, and
 // no others.
 func (l *lab) await() {
-	kept := slices.Collect(maps.Values(l.keep.local))
-	for _, src := range []*source{l.keep.wide, l.keep.all} {
-		if src != nil {
-			kept = append(kept, src)
-		}
-	}
+	kept := slices.Collect(maps.Values(l.keep.sources))
 	for !l.api.reads(kept) {
 		time.Sleep(time.Millisecond)
 	}
@@ -244,19 +239,17 @@ func (l *lab) want(name, addrs string) {
 
 // sources are what is followed now.
 func (l *lab) sources() string {
-	var list []string
-	if l.keep.all != nil {
-		list = append(list, "all")
+	var cluster, local []string
+	for key := range l.keep.sources {
+		if key == wideSource || key == allSource {
+			cluster = append(cluster, key)
+		} else {
+			local = append(local, key[1:])
+		}
 	}
-	if l.keep.wide != nil {
-		list = append(list, "wide")
-	}
-	var local []string
-	for label := range l.keep.local {
-		local = append(local, label[1:])
-	}
+	slices.Sort(cluster)
 	slices.Sort(local)
-	return strings.Join(append(list, local...), " ")
+	return strings.Join(append(cluster, local...), " ")
 }
 
 func (l *lab) wantSources(want string) {

@@ -8,7 +8,6 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -292,7 +291,7 @@ func readSaved(path string) ([]byte, error) {
 		return nil, errors.New("it is cut off")
 	}
 	data, sum := data[:len(data)-sha256.Size], data[len(data)-sha256.Size:]
-	var h hash.Hash = sha256.New()
+	h := sha256.New()
 	h.Write(data)
 	if !bytes.Equal(h.Sum(nil), sum) {
 		return nil, errors.New("its checksum is wrong")

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -213,43 +214,61 @@ func (s *sink) change(f func(*index) bool) {
 
 // gone lists the objects, as namespace and name, that are in the index and, though s
 // covers them, were not in the list.
-func (s *sink) gone() (list [][2]string) {
-	check := func(ns, name string) {
-		if _, ok := s.seen[objectKey(ns, name)]; !ok {
+func (s *sink) gone() [][2]string {
+	s.view.mu.RLock()
+	defer s.view.mu.RUnlock()
+	var list [][2]string
+	switch s.resource {
+	case services:
+		list = s.view.index.serviceNames()
+	case serviceImports:
+		list = s.view.imports.serviceNames()
+	case endpointSlices:
+		list = s.view.index.sliceNames(s.source)
+	case importSlices:
+		list = s.view.imports.sliceNames(nil)
+	case pods:
+		list = s.view.index.podNames()
+	default:
+		list = s.view.index.namespaceNames()
+	}
+	return slices.DeleteFunc(list, func(o [2]string) bool {
+		_, ok := s.seen[objectKey(o[0], o[1])]
+		return ok
+	})
+}
+
+func (x *index) serviceNames() (list [][2]string) {
+	for key, svc := range x.services {
+		if svc.kind != orphan {
+			list = append(list, [2]string{namespaceOf(key)[1:], key[1 : 1+key[0]]})
+		}
+	}
+	return list
+}
+
+func (x *index) sliceNames(src *source) (list [][2]string) {
+	for key, sl := range x.slices {
+		if src.covers(sl) {
+			ns, name, _ := strings.Cut(key, "/")
 			list = append(list, [2]string{ns, name})
 		}
 	}
-	v := s.view
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	x := &v.index
-	if s.resource == serviceImports || s.resource == importSlices {
-		x = &v.imports
+	return list
+}
+
+func (x *index) podNames() (list [][2]string) {
+	for key := range x.pods {
+		ns, name, _ := strings.Cut(key, "/")
+		list = append(list, [2]string{ns, name})
 	}
-	switch s.resource {
-	case services, serviceImports:
-		for key, svc := range x.services {
-			if svc.kind != orphan {
-				check(namespaceOf(key)[1:], key[1:1+key[0]])
-			}
-		}
-	case endpointSlices, importSlices:
-		for key, sl := range x.slices {
-			if s.source.covers(sl) {
-				ns, name, _ := strings.Cut(key, "/")
-				check(ns, name)
-			}
-		}
-	case pods:
-		for key := range v.index.pods {
-			ns, name, _ := strings.Cut(key, "/")
-			check(ns, name)
-		}
-	default:
-		for key, ns := range v.index.namespaces {
-			if ns.object {
-				check("", key[1:])
-			}
+	return list
+}
+
+func (x *index) namespaceNames() (list [][2]string) {
+	for label, ns := range x.namespaces {
+		if ns.object {
+			list = append(list, [2]string{"", label[1:]})
 		}
 	}
 	return list

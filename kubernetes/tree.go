@@ -250,23 +250,29 @@ func (z *Zone) findPod(rel []byte, at []int) match {
 	if n == 1 {
 		return match{node: empty}
 	}
+	if n > 3 {
+		return match{}
+	}
 	ns := rel[at[n-2]:at[n-1]]
-	if n > 3 || z.pods == config.PodsDisabled || !z.exposes(ns) || !z.view.namespace(ns) {
+	if z.pods == config.PodsDisabled || !z.exposes(ns) || !z.view.namespace(ns) {
 		return match{}
 	}
 	if n == 2 {
 		return match{node: empty}
 	}
-	m := match{node: podAddr}
-	var ok bool
-	if m.addr, ok = parseDashed(rel[1:at[1]]); !ok {
+	return z.findAddr(rel[1:at[1]], ns)
+}
+
+// findAddr looks up the name of a pod's address in the namespace ns.
+func (z *Zone) findAddr(label, ns []byte) match {
+	addr, ok := parseDashed(label)
+	switch {
+	case !ok:
+		return match{}
+	case z.pods == config.PodsInsecure || z.view.hasPod(addr, ns):
+		return match{node: podAddr, addr: addr}
+	case z.view.allPods.Load():
 		return match{}
 	}
-	if z.pods == config.PodsVerified && !z.view.hasPod(m.addr, ns) {
-		if z.view.allPods.Load() {
-			return match{}
-		}
-		return match{node: elsewhere, pod: true}
-	}
-	return m
+	return match{node: elsewhere, pod: true}
 }

@@ -159,20 +159,29 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl}
 	r.SetAuthoritative()
 	target, end := w.write(&m, q.Type)
-	switch {
-	case end == elsewhere:
+	if outcome := z.lacks(end); outcome != Answered {
 		r.Reset()
-		return Elsewhere, ""
-	case end == missing && !z.view.Synced():
-		r.Reset()
-		return NotSynced, ""
-	case target != "":
+		return outcome, ""
+	}
+	if target != "" {
 		return Alias, target
 	}
 	if r.Count(wire.Answer) == 0 {
 		w.soa(wire.Authority)
 	}
 	return Answered, ""
+}
+
+// lacks is what keeps an answer that ends at the node end from being one; [Answered]
+// is nothing.
+func (z *Zone) lacks(end node) Outcome {
+	switch {
+	case end == elsewhere:
+		return Elsewhere
+	case end == missing && !z.view.Synced():
+		return NotSynced
+	}
+	return Answered
 }
 
 // Await waits until the view holds what the answer to q, which was [Elsewhere],
