@@ -149,7 +149,7 @@ func (e *External) findService(rel []byte, at []int) match {
 		return match{node: empty}
 	}
 	m := match{key: rel[at[n-2]:]}
-	m.svc = e.zone.view.service(m.key)
+	m.svc = e.zone.view.service(m.key, false)
 	switch {
 	case m.svc != nil && m.svc.kind != orphan && m.svc.outside():
 		return m.outward(rel, at)

@@ -108,46 +108,9 @@ func (v *View) changeImports(f func(*index) bool) {
 	}
 }
 
-// imported is what there is under an import's key, nil if nothing.
-func (v *View) imported(key []byte) *service {
-	v.mu.RLock()
-	s := v.imports.services[string(key)]
-	v.mu.RUnlock()
-	return s
-}
-
-// importNamespace reports whether there is a namespace of that label (in wire form),
-// be it for the imports in it.
-func (v *View) importNamespace(label []byte) bool {
-	if v.namespace(label) {
-		return true
-	}
-	v.mu.RLock()
-	ok := v.imports.namespaces[string(label)].exists()
-	v.mu.RUnlock()
-	return ok
-}
-
-// findImport looks up a name below svc in a multicluster zone; at holds where its
-// labels start.
-func (z *Zone) findImport(rel []byte, at []int) match {
-	n := len(at)
-	if n == 1 {
-		return match{node: empty}
-	}
-	ns := rel[at[n-2]:at[n-1]]
-	if !z.exposes(ns) {
-		return match{}
-	}
-	if n == 2 {
-		return exists(z.view.importNamespace(ns))
-	}
-	m := match{node: named, key: rel[at[n-3]:at[n-1]]}
-	m.svc = z.view.imported(m.key)
-	if m.svc == nil || !z.shows(m.svc) {
-		return match{}
-	}
-	switch n {
+// belowImport is the node of the labels, if any, in front of an import.
+func (m match) belowImport(rel []byte, at []int) match {
+	switch len(at) {
 	case 4:
 		return m.cluster(rel[:at[1]])
 	case 5:

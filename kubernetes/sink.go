@@ -312,7 +312,7 @@ func (v *View) programmed(key, trigger string) {
 	if err != nil {
 		return
 	}
-	s := v.service([]byte(key))
+	s := v.service([]byte(key), false)
 	if !s.hasEndpoints() {
 		return
 	}

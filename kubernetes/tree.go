@@ -65,13 +65,10 @@ func (z *Zone) find(name []byte, o *origin) match {
 	}
 	switch last := rel[at[n-1]:]; string(last) {
 	case "\x03svc":
-		if o.imports {
-			return z.findImport(rel, at[:n])
-		}
 		if o.zonal {
-			return z.findBelow(rel, at[:n])
+			return z.findBelow(rel, at[:n], o)
 		}
-		return z.findService(rel, at[:n])
+		return z.findService(rel, at[:n], o)
 	case "\x03pod":
 		return z.findPod(rel, at[:n])
 	default:
@@ -121,8 +118,9 @@ func (z *Zone) chooses(ns []byte) bool {
 	return ok
 }
 
-// findService looks up a name below svc; at holds where its labels start.
-func (z *Zone) findService(rel []byte, at []int) match {
+// findService looks up a name below svc, that of a Service or, where o has those, of a
+// ServiceImport; at holds where its labels start.
+func (z *Zone) findService(rel []byte, at []int, o *origin) match {
 	n := len(at)
 	if n == 1 {
 		return match{node: empty}
@@ -132,20 +130,32 @@ func (z *Zone) findService(rel []byte, at []int) match {
 		return match{}
 	}
 	if n == 2 {
-		return exists(z.view.namespace(ns))
+		return exists(o.hasNamespace(z.view, ns))
 	}
 	m := match{node: named, key: rel[at[n-3]:at[n-1]]}
-	m.svc = z.view.service(m.key)
-	if m.svc == nil {
+	m.svc = z.view.service(m.key, o.imports)
+	switch {
+	case m.svc == nil:
 		return match{}
-	}
-	if z.needsSlices(m.svc, n, rel) && !z.view.held(m.svc) {
+	case z.needsSlices(m.svc, n, rel) && !z.view.held(m.svc):
 		return match{node: elsewhere, svc: m.svc}
-	}
-	if !z.shows(m.svc) {
+	case !z.shows(m.svc):
 		return match{}
+	case o.imports:
+		return m.belowImport(rel, at)
 	}
-	switch n {
+	return m.belowService(rel, at)
+}
+
+// hasNamespace reports whether names in that namespace (a label in wire form) may be
+// in o.
+func (o *origin) hasNamespace(v *View, ns []byte) bool {
+	return v.namespace(ns) || o.imports && v.importsInto(ns)
+}
+
+// belowService is the node of the labels, if any, in front of a service.
+func (m match) belowService(rel []byte, at []int) match {
+	switch len(at) {
 	case 4:
 		return m.endpoint(rel[1:at[1]])
 	case 5:

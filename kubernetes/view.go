@@ -149,6 +149,7 @@ func newView(opts Options) *View {
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
 		},
 	}
+	v.imports.level = levelAll // their slices are few and all followed
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
 	}
@@ -297,12 +298,24 @@ func (v *View) keepFaults(s *sink) {
 	}
 }
 
-// service is what the index has under a service's key, nil if nothing.
-func (v *View) service(key []byte) *service {
+// importsInto reports whether there is a ServiceImport, or a slice of one, in the
+// namespace of that label (in wire form).
+func (v *View) importsInto(label []byte) bool {
 	v.mu.RLock()
-	s := v.index.services[string(key)]
+	ok := v.imports.namespaces[string(label)].exists()
 	v.mu.RUnlock()
-	return s
+	return ok
+}
+
+// service is what the index, or that of ServiceImports, has under a service's key, nil
+// if nothing.
+func (v *View) service(key []byte, imports bool) *service {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if imports {
+		return v.imports.services[string(key)]
+	}
+	return v.index.services[string(key)]
 }
 
 // lists reports whether the object of that namespace (a label in wire form) is in

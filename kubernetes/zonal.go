@@ -22,14 +22,14 @@ const (
 
 // findBelow is findService where there are names by topology zone; at holds where the
 // last [maxDepth] labels start, so that it begins above 0 if there are more.
-func (z *Zone) findBelow(rel []byte, at []int) match {
+func (z *Zone) findBelow(rel []byte, at []int, o *origin) match {
 	if n := len(at); n > 3 && string(rel[at[n-4]:at[n-3]]) == zoneLabel {
 		return z.findZonal(rel, at)
 	}
 	if at[0] > 0 {
 		return match{}
 	}
-	return z.findService(rel, at)
+	return z.findService(rel, at, o)
 }
 
 // findZonal looks up a name at or below a service's _zone.
@@ -39,7 +39,7 @@ func (z *Zone) findZonal(rel []byte, at []int) match {
 		return match{}
 	}
 	m := match{node: zonal, key: rel[at[n-3]:at[n-1]]}
-	m.svc = z.view.service(m.key)
+	m.svc = z.view.service(m.key, false)
 	if m.svc == nil || m.svc.kind != headless {
 		return match{} // what has one address for all zones has no address by zone
 	}
