@@ -39,8 +39,9 @@ const (
 // savedHead is what the records hang on besides the cluster.
 type savedHead struct {
 	Version int
-	// Made is what shaped them: options and the place of the node.
-	Made                 string
+	// Made is what shaped them: the options, and the node. Zone is where that is, if
+	// the API server has said it.
+	Made, Zone           string
 	At                   time.Time
 	Serial, ImportSerial uint32
 	Level                level
@@ -89,9 +90,6 @@ type savedPod struct {
 	IPs                []string
 	Here, Host, Ending bool
 }
-
-// made says what the records of v are shaped by.
-func (v *View) made() string { return fmt.Sprintf("%+v %q", v.pack, v.saveKey) }
 
 // saver keeps the file of a view.
 type saver struct {
@@ -183,7 +181,7 @@ func (v *View) records() (savedHead, []func() savedRecord) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	head := savedHead{
-		Version: savedVersion, Made: v.made(), At: time.Unix(0, v.lastEvent.Load()),
+		Version: savedVersion, Made: v.made, Zone: v.pack.zone, At: time.Unix(0, v.lastEvent.Load()),
 		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level,
 	}
 	var list []func() savedRecord
@@ -253,11 +251,14 @@ func (v *View) restore(path string) {
 	fresh := newView(Options{Now: v.now})
 	fresh.index.narrow = v.index.narrow
 	if err == nil {
-		head, err = fresh.load(data, v.made())
+		head, err = fresh.load(data, v.made)
 	}
 	if err != nil {
 		v.log.Warn("cluster zone: the saved view can't be used; the start waits for the API server", "save", path, "error", err)
 		return
+	}
+	if v.pack.zone == "" {
+		v.pack.zone = head.Zone
 	}
 	v.index, v.imports = fresh.index, fresh.imports
 	v.index.level = head.Level

@@ -113,6 +113,21 @@ func TestSavedViewServes(t *testing.T) {
 	}
 }
 
+// The zone that the API server has told stays known.
+func TestSavedZone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "view")
+	v, _ := openSaved(t, savedConfig(t, path))
+	v.pack.zone = "z1"
+	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	if err := v.saveTo(path); err != nil {
+		t.Fatal(err)
+	}
+	back, log := openSaved(t, savedConfig(t, path))
+	if back.pack.zone != "z1" || !back.Synced() {
+		t.Errorf("zone %q, log %s", back.pack.zone, log)
+	}
+}
+
 // A file that can't be used leaves the view empty and not synced, and says why.
 func TestSavedViewRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")

@@ -79,7 +79,7 @@ type View struct {
 	lastEvent    atomic.Int64 // unix nanoseconds
 	changes      atomic.Uint64
 	save         string // a file; "" is none
-	saveKey      string // what the view is of
+	made         string // what shapes the records, for those that are saved
 
 	faultsMu sync.Mutex
 	faulty   map[string]string // object → what is wrong with it
@@ -125,7 +125,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.saveKey = fmt.Sprintf("%q", []any{
+	v.made = fmt.Sprintf("%+v %q", v.pack, []any{
 		cfg.Endpoint, cfg.Kubeconfig, cfg.Context, cfg.Labels, cfg.NamespaceLabels, cfg.NoEndpoints, cfg.Multicluster,
 	})
 	if v.save = cfg.Save; v.save != "" {
