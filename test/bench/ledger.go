@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 )
 
 // entryOf is a column of the table of stays.
@@ -159,7 +160,8 @@ func (r *report) scaleCharts() []chart {
 	}
 	var asked []mark
 	for _, w := range r.workloads {
-		asked = append(asked, mark{w.name, w.questions.name})
+		label, _, _ := strings.Cut(w.questions.name, ",")
+		asked = append(asked, mark{w.name, label})
 	}
 	queries := r.marks(chart{file: "scale-queries.svg", title: "CPU per query in a large cluster, at saturation", unit: "µs"}, sample.price, asked...)
 	return drawn([]chart{

@@ -153,10 +153,10 @@ func scaleWorkloads(s world.Shape) []workload {
 
 // The sets of questions about a large cluster.
 const (
-	cachedTen     = "cached A of ten addresses"
+	cachedTen     = "cached A of 10"
 	serviceA      = "Service A, uncached"
-	headlessTen   = "headless A of ten endpoints"
-	headlessFifty = "headless A of fifty endpoints"
+	headlessTen   = "headless A of 10"
+	headlessFifty = "headless A of 50"
 	clusterGone   = "cluster NXDOMAIN, uncached"
 )
 

@@ -190,16 +190,16 @@ func TestPromises(t *testing.T) {
 		median float64
 		met    bool
 	}{
-		"memory after sync, scope node":                                       {15, true},
-		"memory after sync, scope node, CoreDNS's = 1":                        {1. / 3, false},
-		"memory after sync, scope cluster":                                    {30, true},
-		"most memory during the first list, after it = 1":                     {2, false},
-		"bytes received for the first sync, scope node, CoreDNS's = 1":        {1. / 3, true},
-		"bytes received for 1,000 slice changes, scope node, CoreDNS's = 1":   {1. / 3, false},
-		"p99 from a change to the answer, 200 changes a second":               {30, true},
-		"CPU per " + serviceA + ", that per cached A = 1":                     {2, false},
-		"CPU per " + headlessTen + ", that per cached A of ten addresses = 1": {2, false},
-		"CPU per cluster NXDOMAIN, uncached, that per cached NXDOMAIN = 1":    {2, false},
+		"memory after sync, scope node":                                     {15, true},
+		"memory after sync, scope node, CoreDNS's = 1":                      {1. / 3, false},
+		"memory after sync, scope cluster":                                  {30, true},
+		"most memory during the first list, after it = 1":                   {2, false},
+		"bytes received for the first sync, scope node, CoreDNS's = 1":      {1. / 3, true},
+		"bytes received for 1,000 slice changes, scope node, CoreDNS's = 1": {1. / 3, false},
+		"p99 from a change to the answer, 200 changes a second":             {30, true},
+		"CPU per " + serviceA + ", that per cached A = 1":                   {2, false},
+		"CPU per " + headlessTen + ", that per cached A of 10 = 1":          {2, false},
+		"CPU per cluster NXDOMAIN, uncached, that per cached NXDOMAIN = 1":  {2, false},
 	} {
 		res, ok := got[what]
 		if !ok || math.Abs(res.spread.median-want.median) > 1e-9 || res.met() != want.met {
@@ -301,6 +301,18 @@ func TestScaleCharts(t *testing.T) {
 		rows := len(c.rows)
 		if c.file == "scale-queries.svg" {
 			rows = len(c.series)
+		}
+		legend := 0
+		for _, name := range c.series {
+			legend += 34 + 7*len(name) // as in chart.legend
+		}
+		if legend > wide-left {
+			t.Errorf("the legend of %s runs out of it: %q", c.file, c.series)
+		}
+		for _, row := range c.rows {
+			if 7*len(row.label) > left-8 {
+				t.Errorf("%s has no room for the label %q", c.file, row.label)
+			}
 		}
 		if rows != 3 || len(shapes(t, c.svg())) < 3 {
 			t.Errorf("%s has %d rows", c.file, rows)
