@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -373,9 +374,20 @@ func (g *generation) synced() error {
 // within the tens of milliseconds a sync takes.
 const syncPoll = 10 * time.Millisecond
 
+// listPercent is how much garbage there may be, in percent of what is kept, while first
+// lists come in: of an object little is kept, and what a process has once taken counts
+// against its limit. With half of it a start would take half as much CPU again; at the
+// usual 100 % a first list takes a third more memory than what is left of it.
+const listPercent = 25
+
 // awaitSync waits until the views are synced, but no longer than the directives'
-// startup_timeout.
+// startup_timeout. Meanwhile garbage is collected early.
 func (g *generation) awaitSync(ctx context.Context) {
+	if g.synced() == nil {
+		return
+	}
+	usual := debug.SetGCPercent(listPercent)
+	defer func() { debug.SetGCPercent(usual) }()
 	var limit time.Duration
 	for _, p := range g.parts {
 		if p.block.Kubernetes != nil {
