@@ -118,6 +118,10 @@ func (m *match) servicePairs() (list []pair) {
 // endpointPairs appends the pairs of endpoint i of s.
 func (m *match) endpointPairs(list []pair, s *slice, i int) []pair {
 	host := s.hostOf(i)
+	if s.ports == "" && m.port.any() {
+		// It gives no record, but has its part in the weight, as one without a number.
+		return append(list, pair{host: host, addr: s.addr(i), cluster: s.cluster})
+	}
 	for p := s.ports; p != ""; {
 		name, proto, number, rest := p.next()
 		p = rest

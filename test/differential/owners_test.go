@@ -20,8 +20,8 @@ const zone = "cluster.local."
 func (w *world) owners() []string {
 	set := map[string]bool{}
 	for _, ns := range w.namespaces {
-		set[ns+".svc."+zone] = true
-		set[ns+".pod."+zone] = true
+		set[ns.Name+".svc."+zone] = true
+		set[ns.Name+".pod."+zone] = true
 	}
 	for _, s := range w.services {
 		base := s.Name + "." + s.Namespace + ".svc." + zone
@@ -50,22 +50,6 @@ func (w *world) owners() []string {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return names
-}
-
-// below gives the names of the worlds' ports by the name one label shorter.
-func below(worlds ...*world) map[string][]string {
-	names := map[string][]string{}
-	for _, w := range worlds {
-		for _, s := range w.services {
-			for _, p := range s.Spec.Ports {
-				name := portName(p) + "." + s.Name + "." + s.Namespace + ".svc." + zone
-				if p.Name != "" {
-					names[parent(name)] = append(names[parent(name)], name)
-				}
-			}
-		}
-	}
 	return names
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -39,6 +40,8 @@ type query struct {
 	wire []byte
 	// note is put in front of the query in messages.
 	note string
+	// from is the address that the query comes from, any where it is empty.
+	from string
 	// dropped says that a server may leave the query unanswered.
 	dropped bool
 }
@@ -65,6 +68,7 @@ func (q query) String() string {
 		{q.cd, "+cd "},
 		{q.ad, "+ad "},
 		{q.norec, "+norec "},
+		{q.from != "", "-b " + q.from + " "},
 		{q.class != 0, "-c " + dns.Class(q.class).String() + " "},
 	} {
 		if w.on {
@@ -108,12 +112,11 @@ func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 	if q.tcp {
 		network = "tcp"
 	}
-	conn, err := dns.DialTimeout(network, server.String(), longWait)
+	conn, err := q.dial(network, server)
 	if err != nil {
 		return view{}, 0, fmt.Errorf("asking %s: %w", q, err)
 	}
 	defer conn.Close()
-	conn.UDPSize = dns.MaxMsgSize
 	wait := longWait
 	if q.dropped {
 		wait = shortWait
@@ -131,6 +134,23 @@ func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 		return view{Outcome: "connection ends"}, 0, nil
 	}
 	return see(buf[:n], id), n, nil
+}
+
+// dial connects to the server from the query's address.
+func (q query) dial(network string, server netip.AddrPort) (*dns.Conn, error) {
+	d := net.Dialer{Timeout: longWait}
+	if q.from != "" {
+		from := net.ParseIP(q.from)
+		d.LocalAddr = &net.UDPAddr{IP: from}
+		if network == "tcp" {
+			d.LocalAddr = &net.TCPAddr{IP: from}
+		}
+	}
+	conn, err := d.Dial(network, server.String())
+	if err != nil {
+		return nil, err
+	}
+	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, nil
 }
 
 // room is how long a reply to the query may be.

@@ -9,43 +9,69 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/miekg/dns"
 )
 
-// The sizes of the random part: large enough for every combination of two
-// properties to come up, small enough to be written in two seconds.
+// The sizes of a random world: large enough for most combinations of two
+// properties to come up, small enough to be written in a second.
 const (
-	randomServices = 150
-	randomQueries  = 2000
+	randomServices = 80
+	randomPods     = 30
+	randomImports  = 12
 )
 
-// generator makes a random world and random queries for it. The words that
-// names are made of are few, so that names meet in unexpected places.
+// generator makes a random world, changes it round by round, and makes random
+// queries for it. The words that names are made of are few, so that names meet
+// in unexpected places. The same seed makes the same worlds and queries.
 type generator struct {
 	*rand.Rand
 	world
-	used map[netip.Addr]bool
+	// used are the cluster addresses that are taken, freed those that were.
+	used  map[netip.Addr]bool
+	freed []netip.Addr
+	// named counts the names that are made unique by a number.
+	named int
+	// homes are the pods that clients ask from, by address.
+	homes map[string]*corev1.Pod
+	// past are the names that objects of earlier rounds could own.
+	past []string
 }
 
+// node is the name of the node that the agent is told it runs on.
+const node = "node-1"
+
+// chosen is a label that some objects have and a selector asks for.
+const chosen = "chosen"
+
 var (
-	randomNamespaces = []string{"r-a", "r-b", "r-svc", "a", "tcp"}
+	randomNamespaces = []string{"r-a", "r-b", "r-svc", "a", "tcp", "r-new"}
 	randomLabels     = []string{"a", "b", "a-b", "svc", "pod", "tcp", "http", "10-240-0-1", "dns-version", "ns", "dns", "cluster", "local", "fd00-240--1"}
 	randomPorts      = []string{"", "a", "b", "http", "tcp", "10-240-0-1", "svc"}
 	randomProtocols  = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
 	randomTargets    = []string{"host.ext.test", "alias2.ext.test", "missing.ext.test", "six.ext.test", "192.0.2.1", "a.r-a.svc.cluster.local", "b.r-b.svc.cluster.local", "gone.r-a.svc.cluster.local"}
+	randomNodes      = []string{node, "node-2", ""}
+	randomZones      = []string{"", "z1", "Z2", "eu-1.a", "a"}
+	randomPodNames   = []string{"web-0", "web-1", "a", "10-240-0-1", strings.Repeat("x", 63), strings.Repeat("y", 64)}
+	randomSix        = []string{"fd00:240::", "fd00:240::1", "fd00:240:0:1::", "fd00:240::a:b", "fd00:240:1:2:3:4:5:6"}
+	randomExternals  = []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4", "198.51.100.5", "2001:db8:e::1", "2001:db8:e::2", "2001:db8:e::a:0"}
 )
 
+// newGenerator makes the first world of the seed.
 func newGenerator(seed uint64) *generator {
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), used: map[netip.Addr]bool{}}
-	g.namespaces = randomNamespaces
-	taken := map[string]bool{}
-	for i := range randomServices {
-		ns, name := g.of(randomNamespaces), g.of(randomLabels)
-		// A Service's name has to start with a letter.
-		if name[0] < 'a' || taken[ns+"/"+name] {
-			name = fmt.Sprintf("s%d-%s", i, name)
-		}
-		taken[ns+"/"+name] = true
-		g.add(ns, name)
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), used: map[netip.Addr]bool{}, homes: map[string]*corev1.Pod{}}
+	for _, name := range randomNamespaces[:len(randomNamespaces)-1] {
+		g.addNamespace(name)
+	}
+	for range randomServices {
+		g.addService(g.somewhere(), g.of(randomLabels))
+	}
+	for range randomPods {
+		g.addPod(g.somewhere())
+	}
+	for range randomImports {
+		g.addImport(g.somewhere())
 	}
 	return g
 }
@@ -55,24 +81,113 @@ func (g *generator) of(words []string) string { return words[g.IntN(len(words))]
 // chance is true n times out of a hundred.
 func (g *generator) chance(n int) bool { return g.IntN(100) < n }
 
-// add adds a service of a random kind with random slices.
-func (g *generator) add(ns, name string) {
+// somewhere is one of the namespaces that are there.
+func (g *generator) somewhere() string { return g.namespaces[g.IntN(len(g.namespaces))].Name }
+
+// unique makes the name one that nothing in the list has. It starts with a
+// letter, as a Service's name has to.
+func unique[T metav1.Object](g *generator, list []T, ns, name string) string {
+	taken := func(o T) bool { return o.GetNamespace() == ns && o.GetName() == name }
+	if name[0] < 'a' || slices.ContainsFunc(list, taken) {
+		g.named++
+		return fmt.Sprintf("s%d-%s", g.named, name)
+	}
+	return name
+}
+
+// marked are the labels of an object, with or without the one that selectors
+// ask for.
+func (g *generator) marked() map[string]string {
+	if g.chance(60) {
+		return map[string]string{chosen: "yes"}
+	}
+	return map[string]string{}
+}
+
+func (g *generator) addNamespace(name string) *corev1.Namespace {
+	g.namespace(name)
+	ns := g.namespaces[len(g.namespaces)-1]
+	ns.Labels = g.marked()
+	return ns
+}
+
+// addService adds a service of a random kind with random slices.
+func (g *generator) addService(ns, name string) (*corev1.Service, []*discoveryv1.EndpointSlice) {
+	name = unique(g, g.services, ns, name)
 	ports := g.servicePorts()
-	switch kind := g.IntN(10); {
-	case kind < 1:
-		g.external(ns, name, g.of(randomTargets))
-		return
-	case kind < 4:
-		if len(ports) == 0 {
-			ports = []corev1.ServicePort{port("", 80, corev1.ProtocolTCP)}
-		}
-		g.service(ns, name, g.clusterIPs(), ports...)
-	default:
-		g.service(ns, name, none, ports...)
+	s := g.addKind(ns, name, ports)
+	s.Labels = g.marked()
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return s, nil
 	}
+	if g.chance(60) {
+		s.Spec.Selector = map[string]string{"app": name}
+	}
+	s.Spec.PublishNotReadyAddresses = g.chance(10)
+	if g.chance(20) {
+		s.Spec.ExternalIPs = g.externals()
+	}
+	// The controller labels its slices of a headless service; those made by
+	// hand may have the label or not.
+	labelled := func() bool { return g.chance(50) }
+	if s.Spec.Selector != nil {
+		always := g.chance(85)
+		labelled = func() bool { return always }
+	}
+	var made []*discoveryv1.EndpointSlice
 	for i := range g.IntN(4) {
-		g.addSlice(ns, name, fmt.Sprint(i), ports)
+		made = append(made, g.addSlice(ns, name, fmt.Sprint(i), ports, labelled(), servicePool))
 	}
+	return s, made
+}
+
+// addKind adds the service without what all kinds may have.
+func (g *generator) addKind(ns, name string, ports []corev1.ServicePort) *corev1.Service {
+	kind := g.IntN(20)
+	if kind < 2 {
+		return g.external(ns, name, g.of(randomTargets))
+	}
+	if kind >= 9 {
+		return g.service(ns, name, none, ports...)
+	}
+	if len(ports) == 0 {
+		ports = []corev1.ServicePort{port("", 80, corev1.ProtocolTCP)}
+	}
+	s := g.service(ns, name, g.clusterIPs(), ports...)
+	switch kind {
+	case 6:
+		s.Spec.Type = corev1.ServiceTypeNodePort
+	case 7, 8:
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		s.Status.LoadBalancer.Ingress = g.ingress()
+	}
+	return s
+}
+
+// externals are up to three addresses, which other services may have too.
+func (g *generator) externals() []string {
+	var out []string
+	for range 1 + g.IntN(3) {
+		if ip := g.of(randomExternals); !slices.Contains(out, ip) {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// ingress is what a load balancer's controller writes: addresses, or a name.
+func (g *generator) ingress() []corev1.LoadBalancerIngress {
+	switch n := g.IntN(10); {
+	case n < 2:
+		return nil
+	case n < 3:
+		return []corev1.LoadBalancerIngress{{Hostname: g.of([]string{"host.ext.test", "missing.ext.test"})}}
+	}
+	var out []corev1.LoadBalancerIngress
+	for _, ip := range g.externals() {
+		out = append(out, corev1.LoadBalancerIngress{IP: ip})
+	}
+	return out
 }
 
 // servicePorts are up to three ports, which have to have names if there are
@@ -101,8 +216,14 @@ func (g *generator) clusterIPs() []string {
 	return [][]string{{four}, {six}, {four, six}, {six, four}}[g.IntN(4)]
 }
 
+// fresh is a free address, one that another service had before if there is
+// one of the family.
 func (g *generator) fresh(pick func() netip.Addr) string {
 	addr := pick()
+	if i := slices.IndexFunc(g.freed, func(old netip.Addr) bool { return old.Is4() == addr.Is4() }); i >= 0 && g.chance(60) {
+		addr = g.freed[i]
+		g.freed = slices.Delete(g.freed, i, i+1)
+	}
 	for g.used[addr] {
 		addr = pick()
 	}
@@ -112,37 +233,90 @@ func (g *generator) fresh(pick func() netip.Addr) string {
 
 // addSlice adds a slice of either family. Addresses come from a small range,
 // so that some are in several slices and services.
-func (g *generator) addSlice(ns, svc, suffix string, of []corev1.ServicePort) {
+func (g *generator) addSlice(ns, svc, suffix string, of []corev1.ServicePort, labelled bool, p pool) *discoveryv1.EndpointSlice {
 	six := g.chance(30)
+	s := g.slice(ns, svc, suffix, g.slicePorts(of), g.endpoints(p, six)...)
+	s.Name = unique(g, g.slices[:len(g.slices)-1], ns, s.Name)
+	s.AddressType = discoveryv1.AddressTypeIPv4
+	if six {
+		s.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	if !labelled {
+		delete(s.Labels, corev1.IsHeadlessService)
+	}
+	for k, v := range g.marked() {
+		s.Labels[k] = v
+	}
+	return s
+}
+
+// endpoints are up to four of one family, no address twice.
+func (g *generator) endpoints(p pool, six bool) []discoveryv1.Endpoint {
 	var eps []discoveryv1.Endpoint
 	seen := map[string]bool{}
 	for range g.IntN(5) {
-		addr := fmt.Sprintf("10.240.0.%d", g.IntN(40))
-		if six {
-			addr = []string{"fd00:240::", "fd00:240::1", "fd00:240:0:1::", "fd00:240::a:b", "fd00:240:1:2:3:4:5:6"}[g.IntN(5)]
-		}
+		addr := g.member(p, six)
 		if seen[addr] {
 			continue
 		}
 		seen[addr] = true
 		eps = append(eps, g.endpoint(addr))
 	}
-	s := g.slice(ns, svc, suffix, ports(g.subset(of)...), eps...)
-	if six {
-		s.AddressType = discoveryv1.AddressTypeIPv6
-	}
-	if g.chance(10) {
-		s.Labels = map[string]string{discoveryv1.LabelServiceName: svc}
-	}
+	return eps
 }
 
-// subset leaves out a port now and then, as a slice does whose pods don't
-// all have a named port.
-func (g *generator) subset(of []corev1.ServicePort) []corev1.ServicePort {
-	if len(of) > 1 && g.chance(20) {
-		return of[:len(of)-1]
+// pool is a range of addresses of endpoints and pods.
+type pool string
+
+// The pools. Slices of other clusters' services have one of their own, because
+// CoreDNS leaves queries for those without an answer.
+const (
+	servicePool pool = "240"
+	importPool  pool = "241"
+)
+
+// poolOf is where the slice's addresses come from.
+func poolOf(s *discoveryv1.EndpointSlice) pool {
+	if s.Labels[serviceName] == "" {
+		return importPool
 	}
-	return of
+	return servicePool
+}
+
+// has says that the name is the reverse of one of the pool's addresses.
+func (p pool) has(name string) bool {
+	return dns.IsSubDomain(string(p)+".10.in-addr.arpa.", name) || dns.IsSubDomain(string(p[2])+"."+string(p[1])+"."+string(p[0])+".0.0.0.d.f.ip6.arpa.", name)
+}
+
+// member is an address of an endpoint or a pod.
+func (g *generator) member(p pool, six bool) string {
+	if six {
+		return strings.Replace(g.of(randomSix), "240", string(p), 1)
+	}
+	return fmt.Sprintf("10.%s.0.%d", p, g.IntN(40))
+}
+
+// slicePorts are a service's ports as a slice has them: one may be missing, as
+// where the pods don't all have a named port, have another number or protocol
+// than the service's, or leave out what may be left out.
+func (g *generator) slicePorts(of []corev1.ServicePort) []discoveryv1.EndpointPort {
+	if len(of) > 1 && g.chance(20) {
+		of = of[:len(of)-1]
+	}
+	out := ports(of...)
+	for i := range out {
+		switch g.IntN(12) {
+		case 0:
+			out[i].Protocol = &randomProtocols[g.IntN(3)]
+		case 1:
+			out[i].Port = ptr(int32(1 + g.IntN(65535)))
+		case 2:
+			out[i].Port = nil
+		case 3:
+			out[i].Protocol = nil
+		}
+	}
+	return out
 }
 
 func (g *generator) endpoint(addr string) discoveryv1.Endpoint {
@@ -150,69 +324,30 @@ func (g *generator) endpoint(addr string) discoveryv1.Endpoint {
 	switch n := g.IntN(10); {
 	case n < 2:
 		e.Conditions.Ready = ptr(false)
-		e.Conditions.Serving = ptr(g.chance(50))
-		e.Conditions.Terminating = ptr(g.chance(50))
-	case n < 3:
-		e.Conditions.Ready = nil
+		e.Conditions.Serving = g.maybe()
+		e.Conditions.Terminating = g.maybe()
+	case n < 4:
+		e.Conditions = discoveryv1.EndpointConditions{Serving: g.maybe(), Terminating: g.maybe()}
+	case n < 5:
+		// As publishNotReadyAddresses makes it.
+		e.Conditions.Serving, e.Conditions.Terminating = ptr(false), ptr(true)
 	}
 	if g.chance(50) {
 		e.Hostname = ptr(g.of(randomLabels))
 	}
+	if g.chance(50) {
+		e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "r-a", Name: g.of(randomPodNames)}
+	}
+	if name := g.of(randomNodes); name != "" {
+		e.NodeName = &name
+	}
+	if name := g.of(randomZones); name != "" {
+		e.Zone = &name
+	}
 	return e
 }
 
-// queries are random questions about the world: a name that its objects could
-// own, or one put together from the same words, sometimes changed a little.
-func (g *generator) queries() []query {
-	owners := g.owners()
-	out := make([]query, randomQueries)
-	for i := range out {
-		name := g.of(owners)
-		if g.chance(30) {
-			name = g.invent()
-		}
-		if g.chance(25) {
-			name = g.change(name)
-		}
-		q := query{name: name, kind: kinds[g.IntN(len(kinds))], tcp: g.chance(5), norec: g.chance(5), cd: g.chance(5), ad: g.chance(5)}
-		if g.chance(60) {
-			q.kind = kinds[g.IntN(4)]
-		}
-		if g.chance(30) {
-			q.size = ednsSize
-			q.do = g.chance(50)
-		}
-		out[i] = q
-	}
-	return out
-}
-
-// invent puts a name together.
-func (g *generator) invent() string {
-	labels := []string{g.of([]string{"svc", "svc", "svc", "pod"}), strings.TrimSuffix(zone, ".")}
-	labels = append([]string{g.of(randomNamespaces)}, labels...)
-	for range g.IntN(4) {
-		labels = append([]string{g.of(randomLabels)}, labels...)
-	}
-	if g.chance(30) && len(labels) == 4 {
-		labels = append([]string{"_" + g.of(randomPorts), g.of([]string{"_tcp", "_udp", "_sctp", "_TCP", "tcp"})}, labels...)
-	}
-	return strings.Join(slices.DeleteFunc(labels, func(l string) bool { return l == "" }), ".") + "."
-}
-
-// change drops, adds or upper-cases a label.
-func (g *generator) change(name string) string {
-	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
-	i := g.IntN(len(labels))
-	switch g.IntN(4) {
-	case 0:
-		labels = slices.Delete(labels, i, i+1)
-	case 1:
-		labels = slices.Insert(labels, i, g.of(randomLabels))
-	case 2:
-		labels[i] = "_" + labels[i]
-	default:
-		labels[i] = strings.ToUpper(labels[i])
-	}
-	return strings.Join(labels, ".") + "."
+// maybe is true, false or unknown.
+func (g *generator) maybe() *bool {
+	return []*bool{nil, ptr(true), ptr(false)}[g.IntN(3)]
 }

@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -122,28 +124,64 @@ ip6.arpa:PORT {
 
 // site is what all servers of a run share.
 type site struct {
-	kubeconfig string
-	upstream   netip.AddrPort
+	store
+	table    []*allowance
+	api      *apiserver.Server
+	upstream netip.AddrPort
 	// clusterDNS is the CoreDNS that node-local servers forward to.
 	clusterDNS netip.AddrPort
 	// binaries are the paths of the programs by name.
 	binaries map[string]string
+	// always is the fixed world, others are its names and the odd ones.
+	always *world
+	others []string
+	// mark numbers the marks.
+	mark int
 }
 
-// serve starts the program with the Corefile, waits until it is ready, and
+// newSite starts what the servers need.
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{table: allowed(), upstream: startUpstream(t), binaries: map[string]string{}}
+	for _, name := range []string{"coredns", subject()} {
+		s.binaries[name] = peer.Build(t, name)
+	}
+	s.api = apiserver.Start(t)
+	client, err := s.api.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.store = store{client}
+	if err := s.define(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// run starts a comparison.
+func (s *site) run(t *testing.T, caches bool) *run {
+	return &run{
+		t: t, table: s.table, caches: caches, started: time.Now(),
+		zones:     []string{zone, "in-addr.arpa.", "ip6.arpa."},
+		different: map[string]*group{}, known: map[string]view{},
+	}
+}
+
+// serve starts the program with the Corefile, which reads the API server as the
+// user, waits until it is ready, and
 // stops it when the test ends.
-func (s *site) serve(t *testing.T, program string, c corefile) netip.AddrPort {
+func (s *site) serve(t *testing.T, program, text string, user apiserver.User) netip.AddrPort {
 	t.Helper()
 	ports := peer.Ports(t, 4)
-	text := strings.NewReplacer(
+	text = strings.NewReplacer(
 		"PORT", fmt.Sprint(ports[0]),
 		"HEALTH", fmt.Sprint(ports[1]),
 		"READY", fmt.Sprint(ports[2]),
 		"METRICS", fmt.Sprint(ports[3]),
-		"KUBECONFIG", s.kubeconfig,
+		"KUBECONFIG", s.api.Kubeconfig(user),
 		"UPSTREAM", s.upstream.String(),
 		"CLUSTERDNS", s.clusterDNS.String(),
-	).Replace(c.text)
+	).Replace(text)
 	file := filepath.Join(t.TempDir(), "Corefile")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -152,7 +190,7 @@ func (s *site) serve(t *testing.T, program string, c corefile) netip.AddrPort {
 	if program == "nodens" {
 		args = append(args, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=")
 	}
-	p := peer.Start(t, peer.Command{Name: program, Path: s.binaries[program], Args: args})
+	p := peer.Start(t, peer.Command{Name: program, Path: s.binaries[program], Args: args, Env: []string{"NODE_NAME=" + node}})
 	addr := netip.AddrPortFrom(loopback, ports[0])
 	p.Must(t, program+" to be ready", peer.Get(nil, fmt.Sprintf("http://127.0.0.1:%d/ready", ports[2]), http.StatusOK))
 	p.Must(t, program+" to answer", peer.Answers(addr))

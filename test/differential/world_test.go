@@ -1,67 +1,27 @@
 package differential
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 )
 
 // world is a set of objects.
 type world struct {
-	namespaces []string
+	namespaces []*corev1.Namespace
 	services   []*corev1.Service
 	slices     []*discoveryv1.EndpointSlice
+	pods       []*corev1.Pod
+	imports    []*serviceImport
 }
 
-// writers is how many requests are under way at once: enough to keep the API
-// server busy on two cores.
-const writers = 8
-
-// write creates the world's objects, the namespaces first.
-func (w *world) write(ctx context.Context, client kubernetes.Interface) error {
-	err := each(w.namespaces, func(name string) error {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		_, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
-		return err
-	})
-	if err != nil {
-		return err
+// namespace adds namespaces.
+func (w *world) namespace(names ...string) {
+	for _, name := range names {
+		w.namespaces = append(w.namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	err = each(w.services, func(s *corev1.Service) error {
-		_, err := client.CoreV1().Services(s.Namespace).Create(ctx, s, metav1.CreateOptions{})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return each(w.slices, func(s *discoveryv1.EndpointSlice) error {
-		_, err := client.DiscoveryV1().EndpointSlices(s.Namespace).Create(ctx, s, metav1.CreateOptions{})
-		return err
-	})
-}
-
-// each calls do for all items, several at a time, and joins the errors.
-func each[T any](items []T, do func(T) error) error {
-	var (
-		wg   sync.WaitGroup
-		errs = make([]error, len(items))
-		gate = make(chan struct{}, writers)
-	)
-	for i, item := range items {
-		gate <- struct{}{}
-		wg.Go(func() {
-			errs[i] = do(item)
-			<-gate
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 // service adds a service and returns it for more to be set. "None" as the
@@ -89,12 +49,14 @@ func (w *world) service(ns, name string, ips []string, ports ...corev1.ServicePo
 	return s
 }
 
-// external adds an ExternalName service.
-func (w *world) external(ns, name, target string) {
-	w.services = append(w.services, &corev1.Service{
+// external adds an ExternalName service and returns it.
+func (w *world) external(ns, name, target string) *corev1.Service {
+	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: target},
-	})
+	}
+	w.services = append(w.services, s)
+	return s
 }
 
 // slice adds a slice of the service as the EndpointSlice controller would
@@ -172,7 +134,8 @@ var none = []string{corev1.ClusterIPNone}
 // fixedWorld is one of each kind of object, and the combinations that have
 // been got wrong by someone.
 func fixedWorld() *world {
-	w := &world{namespaces: []string{"plain", "headless", "external", "empty", "odd"}}
+	w := &world{}
+	w.namespace("plain", "headless", "external", "empty", "odd")
 	w.clusterIPs()
 	w.headless()
 	w.twins()
@@ -331,7 +294,7 @@ func (w *world) externals() {
 func (w *world) odd() {
 	const ns = "odd"
 	http := port("http", 80, corev1.ProtocolTCP)
-	w.namespaces = append(w.namespaces, "svc", "pod")
+	w.namespace("svc", "pod")
 	w.service(ns, "svc", []string{"10.96.2.1"}, http)
 	w.service(ns, "pod", []string{"10.96.2.2"}, http)
 	w.service("svc", "svc", []string{"10.96.2.3"}, http)
@@ -339,6 +302,10 @@ func (w *world) odd() {
 	w.slice("pod", "pod", "a", ports(http), named("pod", "10.244.19.1"), ready("10.244.19.2"))
 	w.service(ns, "tcp", none, port("tcp", 80, corev1.ProtocolTCP), port("udp", 80, corev1.ProtocolUDP))
 	w.slice(ns, "tcp", "a", ports(port("tcp", 80, corev1.ProtocolTCP), port("udp", 80, corev1.ProtocolUDP)), named("tcp", "10.244.20.1"), named("udp", "10.244.20.2"), named("10-244-20-4", "10.244.20.3"), ready("10.244.20.4"))
+	pod := ready("10.244.21.1")
+	pod.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: "p.q"}
+	w.service(ns, "dotted", none, http)
+	w.slice(ns, "dotted", "a", ports(http), pod)
 	w.service(ns, "dns-version", []string{"10.96.2.4"}, http)
 	w.service(ns, "a23456789-123456789-123456789-123456789-123456789-123456789-123", []string{"10.96.2.5"}, http)
 }

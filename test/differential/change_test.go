@@ -1,0 +1,257 @@
+package differential
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// changes is how many objects a round changes: a third of the world, so that
+// after three rounds few are as they were made.
+const changes = 50
+
+// round changes the world and says how.
+func (g *generator) round(d dialect) *change {
+	g.past = append(g.past, g.owners()...)
+	g.past = append(g.past, d.owners(&g.world)...)
+	c := &change{}
+	if g.chance(70) {
+		g.spaces(c)
+	}
+	for range changes {
+		switch n := g.IntN(20); {
+		case n < 8:
+			g.changeService(c)
+		case n < 14:
+			g.changeSlice(c)
+		case n < 18:
+			g.changePod(c)
+		default:
+			g.changeImport(c)
+		}
+	}
+	return c
+}
+
+// touched says that the round has done something to the object already: one
+// thing for each is enough, and two could go against each other.
+func (c *change) touched(o metav1.Object) bool {
+	if p, ok := o.(*corev1.Pod); ok && slices.Contains(c.leaving, p) {
+		return true
+	}
+	return slices.Contains(c.gone, o) || slices.Contains(c.made, o) || slices.Contains(c.updated, o)
+}
+
+// untouched returns an object that has not been touched, or false.
+func untouched[T metav1.Object](g *generator, c *change, list []T) (o T, ok bool) {
+	if len(list) == 0 {
+		return o, false
+	}
+	o = list[g.IntN(len(list))]
+	return o, !c.touched(o)
+}
+
+// except removes the object from the list.
+func except[T comparable](list []T, o T) []T {
+	return slices.DeleteFunc(list, func(x T) bool { return x == o })
+}
+
+// spaces deletes a namespace with all that is in it, and makes one, the same
+// or another. Labels of the others change.
+func (g *generator) spaces(c *change) {
+	old := g.namespaces[g.IntN(len(g.namespaces))]
+	all := g.world.objects()
+	for _, o := range all {
+		if o.GetNamespace() == old.Name || o == metav1.Object(old) {
+			g.drop(c, o)
+		}
+	}
+	name := old.Name
+	for g.chance(60) || slices.ContainsFunc(g.namespaces, func(n *corev1.Namespace) bool { return n.Name == name }) {
+		name = g.of(randomNamespaces)
+	}
+	c.made = append(c.made, g.addNamespace(name))
+	for range 5 {
+		g.makeService(c, name, g.of(randomLabels))
+	}
+	if ns, ok := untouched(g, c, g.namespaces); ok {
+		ns.Labels = g.marked()
+		c.updated = append(c.updated, ns)
+	}
+}
+
+// drop deletes the object.
+func (g *generator) drop(c *change, o metav1.Object) {
+	c.gone = append(c.gone, o)
+	switch o := o.(type) {
+	case *corev1.Namespace:
+		g.namespaces = except(g.namespaces, o)
+	case *corev1.Service:
+		g.services = except(g.services, o)
+		g.free(o)
+	case *discoveryv1.EndpointSlice:
+		g.slices = except(g.slices, o)
+	case *corev1.Pod:
+		g.pods = except(g.pods, o)
+		g.vacate(o)
+	case *serviceImport:
+		g.imports = except(g.imports, o)
+	}
+}
+
+// free gives the service's addresses back.
+func (g *generator) free(s *corev1.Service) {
+	for _, ip := range s.Spec.ClusterIPs {
+		if ip == corev1.ClusterIPNone {
+			continue
+		}
+		addr := netip.MustParseAddr(ip)
+		delete(g.used, addr)
+		g.freed = append(g.freed, addr)
+	}
+}
+
+// makeService makes a service with slices.
+func (g *generator) makeService(c *change, ns, name string) {
+	s, made := g.addService(ns, name)
+	c.made = append(c.made, s)
+	for _, slice := range made {
+		c.made = append(c.made, slice)
+	}
+}
+
+// changeService deletes a service, with or without its slices, makes it anew
+// as another one, or changes what it says.
+func (g *generator) changeService(c *change) {
+	s, ok := untouched(g, c, g.services)
+	if !ok {
+		return
+	}
+	switch n := g.IntN(10); {
+	case n < 3:
+		g.drop(c, s)
+		g.makeService(c, g.somewhere(), g.of(randomLabels))
+	case n < 6:
+		g.drop(c, s)
+		g.makeService(c, s.Namespace, s.Name)
+	default:
+		if g.amend(s) {
+			c.updated = append(c.updated, s)
+		}
+	}
+}
+
+// amend changes the service in place, if it can be.
+func (g *generator) amend(s *corev1.Service) bool {
+	switch {
+	case s.Spec.Type == corev1.ServiceTypeExternalName && g.chance(50):
+		s.Spec.ExternalName = g.of(randomTargets)
+	case s.Spec.Type == corev1.ServiceTypeExternalName:
+		ips := g.clusterIPs()
+		var w world
+		s.Spec = w.service(s.Namespace, s.Name, ips, port("http", 80, corev1.ProtocolTCP)).Spec
+		s.Spec.Type = corev1.ServiceTypeClusterIP
+	case s.Spec.Type == "" && s.Spec.ClusterIP != corev1.ClusterIPNone && g.chance(20):
+		// Its addresses are free only when the round is over.
+		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: g.of(randomTargets)}
+	case g.chance(30):
+		s.Labels = g.marked()
+	case g.chance(40):
+		s.Spec.ExternalIPs = g.externals()
+	default:
+		of := g.servicePorts()
+		if len(of) == 0 && s.Spec.ClusterIP != corev1.ClusterIPNone {
+			return false
+		}
+		s.Spec.Ports = of
+	}
+	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		s.Status.LoadBalancer.Ingress = g.ingress()
+	}
+	return true
+}
+
+// changeSlice deletes a slice, adds one, gives one to another service, or
+// changes its endpoints.
+func (g *generator) changeSlice(c *change) {
+	s, ok := untouched(g, c, g.slices)
+	if !ok {
+		return
+	}
+	of := g.servicePorts()
+	switch g.IntN(6) {
+	case 0:
+		g.drop(c, s)
+		return
+	case 1:
+		g.named++
+		label := g.of(randomLabels)
+		if poolOf(s) == importPool {
+			return
+		}
+		_, labelled := s.Labels[corev1.IsHeadlessService]
+		c.made = append(c.made, g.addSlice(s.Namespace, label, fmt.Sprintf("n%d", g.named), of, labelled, servicePool))
+		return
+	case 2:
+		if s.Labels[serviceName] == "" {
+			return
+		}
+		s.Labels[serviceName] = g.of(randomLabels)
+	case 3:
+		s.Ports = g.slicePorts(of)
+	default:
+		s.Endpoints = g.endpoints(poolOf(s), s.AddressType == discoveryv1.AddressTypeIPv6)
+	}
+	c.updated = append(c.updated, s)
+}
+
+// changePod deletes a pod, at once or in two steps, adds one, or gives one
+// another status.
+func (g *generator) changePod(c *change) {
+	p, ok := untouched(g, c, g.pods)
+	switch n := g.IntN(10); {
+	case n < 4 || !ok:
+		c.made = append(c.made, g.addPod(g.somewhere()))
+	case n < 6:
+		g.drop(c, p)
+	case p.DeletionTimestamp != nil:
+	case n < 8 && p.Status.Phase == corev1.PodRunning:
+		p.DeletionTimestamp = ptr(metav1.Now())
+		c.leaving = append(c.leaving, p)
+	case p.Status.Phase == corev1.PodRunning:
+		g.animate(p)
+		c.updated = append(c.updated, p)
+	}
+}
+
+// vacate lets another pod have the addresses of clients that were this one's.
+func (g *generator) vacate(p *corev1.Pod) {
+	for _, ip := range p.Status.PodIPs {
+		if g.homes[ip.IP] == p {
+			delete(g.homes, ip.IP)
+		}
+	}
+}
+
+// changeImport deletes an import, adds one, or changes what it says.
+func (g *generator) changeImport(c *change) {
+	o, ok := untouched(g, c, g.imports)
+	switch n := g.IntN(4); {
+	case n == 0 || !ok:
+		slices := len(g.slices)
+		g.addImport(g.somewhere())
+		c.made = append(c.made, g.imports[len(g.imports)-1])
+		for _, s := range g.slices[slices:] {
+			c.made = append(c.made, s)
+		}
+	case n == 1:
+		g.drop(c, o)
+	default:
+		g.specify(o, g.servicePorts())
+		c.updated = append(c.updated, o)
+	}
+}

@@ -1,0 +1,245 @@
+package differential
+
+import (
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/miekg/dns"
+)
+
+// The zones that some Corefiles have beside the cluster's.
+const (
+	externalZone = "out.test."
+	importZone   = "clusterset.local."
+)
+
+// externalTTL is the TTL of names outside of the cluster.
+const externalTTL = 7
+
+// dialect says which names a Corefile has beside those that all have.
+type dialect struct {
+	zonal, external, imports bool
+	// searches says that clients send the names of their search path.
+	searches bool
+}
+
+// owners are the names that the world's objects could own in the dialect.
+func (d dialect) owners(w *world) []string {
+	var names []string
+	if d.zonal {
+		names = append(names, zonalNames(w)...)
+	}
+	if d.external {
+		names = append(names, externalNames(w)...)
+	}
+	if d.imports {
+		names = append(names, importNames(w)...)
+	}
+	for _, p := range w.pods {
+		for _, ip := range p.Status.PodIPs {
+			names = append(names, dashed(ip.IP)+"."+p.Namespace+".pod."+zone, reverse(ip.IP))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// zonalNames are those of the zones that endpoints are in.
+func zonalNames(w *world) []string {
+	var names []string
+	for _, s := range w.slices {
+		base := s.Labels[serviceName] + "." + s.Namespace + ".svc." + zone
+		for _, e := range s.Endpoints {
+			if e.Zone == nil {
+				continue
+			}
+			for _, directive := range []string{"pin", "prefer"} {
+				names = append(names, *e.Zone+"."+directive+"._zone."+base)
+			}
+		}
+	}
+	for _, s := range w.services {
+		base := "_zone." + s.Name + "." + s.Namespace + ".svc." + zone
+		names = append(names, "z1.pin."+base, "nowhere.prefer."+base, "pin."+base, base, "z1.Pin."+base, "a.z1.pin."+base)
+	}
+	return names
+}
+
+// externalNames are those under which services are reached from outside.
+func externalNames(w *world) []string {
+	names := []string{externalZone, "dns." + externalZone, "ns1.dns." + externalZone, "ns2.dns." + externalZone, "a.ns1.dns." + externalZone}
+	for _, ns := range w.namespaces {
+		names = append(names, ns.Name+"."+externalZone)
+	}
+	for _, s := range w.services {
+		base := s.Name + "." + s.Namespace + "." + externalZone
+		names = append(names, base, "x."+base)
+		for _, p := range s.Spec.Ports {
+			names = append(names, portName(p)+"."+base)
+		}
+		for _, ip := range s.Spec.ExternalIPs {
+			names = append(names, reverse(ip))
+		}
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			if in.IP != "" {
+				names = append(names, reverse(in.IP))
+			}
+		}
+	}
+	for _, s := range w.slices {
+		base := s.Labels[serviceName] + "." + s.Namespace + "." + externalZone
+		names = append(names, endpointNames(s, base)...)
+	}
+	return names
+}
+
+// importNames are those of services of other clusters.
+func importNames(w *world) []string {
+	var names []string
+	for _, ns := range w.namespaces {
+		names = append(names, ns.Name+".svc."+importZone)
+	}
+	for _, o := range w.imports {
+		base := o.Name + "." + o.Namespace + ".svc." + importZone
+		names = append(names, base, "_a."+base, "_a._tcp."+base)
+		for _, p := range o.Spec.Ports {
+			names = append(names, "_"+p.Name+"._"+strings.ToLower(string(p.Protocol))+"."+base)
+		}
+		for _, ip := range o.Spec.IPs {
+			names = append(names, reverse(ip))
+		}
+	}
+	for _, s := range w.slices {
+		service := s.Labels[importName] + "." + s.Namespace + ".svc." + importZone
+		names = append(names, s.Labels[importCluster]+"."+service)
+		names = append(names, endpointNames(s, s.Labels[importCluster]+"."+service)...)
+		names = append(names, endpointNames(s, service)...)
+	}
+	return append(names, importZone, "svc."+importZone, "dns-version."+importZone, "ns.dns."+importZone)
+}
+
+// endpointNames are those of the slice's endpoints, by all rules.
+func endpointNames(s *discoveryv1.EndpointSlice, base string) []string {
+	var names []string
+	for _, e := range s.Endpoints {
+		names = append(names, dashed(e.Addresses[0])+"."+base)
+		if e.Hostname != nil {
+			names = append(names, *e.Hostname+"."+base)
+		}
+		if e.TargetRef != nil && len(e.TargetRef.Name) < 64 {
+			names = append(names, e.TargetRef.Name+"."+base)
+		}
+	}
+	return names
+}
+
+// queries are n random questions about the world and about the other names: a
+// name that an object could own or did own, or one put together from the same
+// words, sometimes changed a little.
+func (g *generator) queries(d dialect, n int, others []string) []query {
+	owners := append(g.owners(), d.owners(&g.world)...)
+	out := make([]query, n)
+	for i := range out {
+		q := g.way()
+		switch n := g.IntN(100); {
+		case n < 25:
+			q.name = g.invent(d)
+		case n < 35:
+			q.name = g.of(others)
+		case n < 45 && len(g.past) > 0:
+			q.name = g.of(g.past)
+		default:
+			q.name = g.of(owners)
+		}
+		if g.chance(20) {
+			q.name = g.change(q.name)
+		}
+		if d.searches {
+			g.search(&q)
+		}
+		// A change may leave an empty label or make one too long.
+		if _, ok := dns.IsDomainName(q.name); !ok || strings.Contains(q.name, "..") || q.name[0] == '.' && q.name != "." {
+			q.name = zone
+		}
+		q.dropped = unanswered(q)
+		out[i] = q
+	}
+	return out
+}
+
+// unanswered says that CoreDNS may have no answer to the query.
+func unanswered(q query) bool { return q.kind == dns.TypePTR && importPool.has(q.name) }
+
+// way is a query without its name.
+func (g *generator) way() query {
+	q := query{kind: kinds[g.IntN(len(kinds))], tcp: g.chance(5), norec: g.chance(5), cd: g.chance(5), ad: g.chance(5)}
+	if g.chance(60) {
+		q.kind = kinds[g.IntN(4)]
+	}
+	if g.chance(30) {
+		q.size = ednsSize
+		q.do = g.chance(50)
+	}
+	return q
+}
+
+// invent puts a name together.
+func (g *generator) invent(d dialect) string {
+	labels := []string{g.of([]string{"svc", "svc", "svc", "pod"}), strings.TrimSuffix(zone, ".")}
+	switch {
+	case d.imports && g.chance(40):
+		labels[1] = strings.TrimSuffix(importZone, ".")
+	case d.external && g.chance(40):
+		labels = []string{strings.TrimSuffix(externalZone, ".")}
+	}
+	labels = append([]string{g.of(randomNamespaces)}, labels...)
+	short := len(labels)
+	for range g.IntN(4) {
+		labels = append([]string{g.of(randomLabels)}, labels...)
+	}
+	if g.chance(30) && len(labels) == short+1 {
+		labels = append([]string{"_" + g.of(randomPorts), g.of([]string{"_tcp", "_udp", "_sctp", "_TCP", "tcp"})}, labels...)
+	}
+	return strings.Join(slices.DeleteFunc(labels, func(l string) bool { return l == "" }), ".") + "."
+}
+
+// change drops, adds or upper-cases a label.
+func (g *generator) change(name string) string {
+	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
+	i := g.IntN(len(labels))
+	switch g.IntN(4) {
+	case 0:
+		labels = slices.Delete(labels, i, i+1)
+	case 1:
+		labels = slices.Insert(labels, i, g.of(randomLabels))
+	case 2:
+		labels[i] = "_" + labels[i]
+	default:
+		labels[i] = strings.ToUpper(labels[i])
+	}
+	return strings.Join(labels, ".") + "."
+}
+
+// search makes the query one that a client sends on its search path: from a
+// pod or a stranger, for a name that is short of some of its labels, below the
+// domain of a namespace, mostly the pod's own.
+func (g *generator) search(q *query) {
+	from := g.of(append([]string{stranger}, clients...))
+	q.from = from
+	if g.chance(30) || importPool.has(q.name) {
+		return
+	}
+	ns := g.somewhere()
+	if p := g.homes[from]; p != nil && g.chance(80) {
+		ns = p.Namespace
+	}
+	name := g.of([]string{"host.ext.test.", "missing.ext.test.", "alias2.ext.test.", "neg.test.", "servfail.ext.test.", q.name})
+	for _, suffix := range []string{ns + ".svc." + zone, "svc." + zone, zone} {
+		if g.chance(60) {
+			name = strings.TrimSuffix(name, suffix)
+		}
+	}
+	q.name = name + ns + ".svc." + zone
+}

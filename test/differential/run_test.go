@@ -1,0 +1,210 @@
+package differential
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/miekg/dns"
+)
+
+// agent is a server that is compared with CoreDNS.
+type agent struct {
+	name string
+	addr netip.AddrPort
+	// behind says that it forwards what CoreDNS answers itself. It asks in
+	// lower case, and gives the query's letters to the query's name.
+	behind bool
+}
+
+// run compares the servers of one Corefile with CoreDNS.
+type run struct {
+	t       *testing.T
+	table   []*allowance
+	caches  bool
+	started time.Time
+	coredns netip.AddrPort
+	agents  []agent
+
+	// These are situation's.
+	facts              facts
+	zones              []string
+	verified, podNames bool
+
+	excusing sync.Mutex // holds the table and known
+	// known are the answers that excuses have asked for.
+	known map[string]view
+
+	mu        sync.Mutex // holds what follows
+	id        uint16
+	asked     int
+	different map[string]*group
+}
+
+// group is differences that look the same in outline.
+type group struct {
+	outline string
+	count   int
+	first   string
+}
+
+// compare asks all servers each of the queries. Where there are caches one
+// query is under way at a time, so that they fill in the same order; only
+// those that may stay without an answer are asked side by side.
+func (r *run) compare(qs []query) {
+	// The world may have changed since the last time.
+	r.known = map[string]view{}
+	var aside []query
+	for _, q := range qs {
+		if q.dropped || !r.caches {
+			aside = append(aside, q)
+			continue
+		}
+		if err := r.one(q); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if err := each(aside, r.one); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// one asks all servers one query, and again where the second answer comes
+// from a cache.
+func (r *run) one(q query) error {
+	rounds := []string{"first", "second"}
+	if !r.caches {
+		rounds = rounds[:1]
+	}
+	for _, round := range rounds {
+		want, _, err := ask(r.coredns, q, r.next())
+		if err != nil {
+			return err
+		}
+		for _, a := range r.agents {
+
+			got, size, err := ask(a.addr, q, r.next())
+			if err != nil {
+				return err
+			}
+			if size > q.room() {
+				r.t.Errorf("%s: %s is %d bytes long", a.name, q, size)
+			}
+			r.judge(a, round+" answer to "+q.String(), q, want, got)
+		}
+	}
+	return nil
+}
+
+func (r *run) next() uint16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.id++
+	return r.id
+}
+
+// judge compares two answers and keeps what differs.
+func (r *run) judge(a agent, what string, q query, want, got view) {
+	if r.caches {
+		want, got = want.fold(q.name, true), got.fold(q.name, false)
+	}
+	same := r.same(want, got) || r.excused(a, q, want, got)
+	if !same && a.behind {
+		want, got = want.fold(q.name, true), got.fold(q.name, false)
+		same = r.same(want, got) || r.excused(a, q, want, got)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	if same {
+		return
+	}
+	outline := fmt.Sprintf("%s: CoreDNS %s, %s %s", dns.Type(q.kind), want.outline(), a.name, got.outline())
+	g := r.different[outline]
+	if g == nil {
+		g = &group{outline: outline, first: fmt.Sprintf("%s\nCoreDNS:\n%v%s:\n%v", what, want, a.name, got)}
+		r.different[outline] = g
+	}
+	g.count++
+}
+
+// excused looks the difference up in the table of those that are meant.
+func (r *run) excused(a agent, q query, want, got view) bool {
+	r.excusing.Lock()
+	defer r.excusing.Unlock()
+	c := r.situation(q, want)
+	if excuse(r.table, c, got, r.same) {
+		return true
+	}
+	if !a.behind {
+		return false
+	}
+	// The names on a search path may be forwarded too.
+	c.settle = r.recall
+	return excuse(r.table, c, got, r.same)
+}
+
+// situation is the query with CoreDNS's answer, folded where the run's are.
+func (r *run) situation(q query, want view) situation {
+	return situation{
+		query: q, view: want.clone(), facts: r.facts, zones: r.zones, verified: r.verified, podNames: r.podNames, caches: r.caches, ask: r.recall,
+		settle: func(q query) view {
+			v, _ := expected(allowedPlain(), r.situation(q, r.recall(q)), r.same)
+			return v
+		},
+	}
+}
+
+// recall is CoreDNS's answer to a query that excuses ask.
+func (r *run) recall(q query) view {
+	if v, ok := r.known[q.String()]; ok {
+		return v
+	}
+	silent := q
+	silent.dropped = q.dropped || unanswered(q)
+	v, _, err := ask(r.coredns, silent, r.next())
+	if err != nil {
+		r.t.Error(err)
+	}
+	if r.caches {
+		v = v.fold(q.name, true)
+	}
+	r.known[q.String()] = v
+	return v
+}
+
+func (r *run) same(want, got view) bool {
+	return gocmp.Equal(r.aged(want, got), got)
+}
+
+// aged lets TTLs differ by the time that a cache may have held a record, and
+// a second for the rounding, where the Corefile has caches.
+func (r *run) aged(want, got view) view {
+	if !r.caches {
+		return want
+	}
+	return want.age(got, uint32(time.Since(r.started)/time.Second)+1)
+}
+
+// report prints the differences, the most frequent ones first.
+func (r *run) report() {
+	groups := slices.SortedFunc(maps.Values(r.different), func(a, b *group) int {
+		return cmp.Or(b.count-a.count, strings.Compare(a.outline, b.outline))
+	})
+	all := 0
+	for i, g := range groups {
+		all += g.count
+		if i < most {
+			r.t.Errorf("%d times %s\nfor example %s", g.count, g.outline, g.first)
+		}
+	}
+	r.t.Logf("%d answers compared, %d differ in %d ways", r.asked, all, len(groups))
+}
