@@ -78,12 +78,21 @@ func (s *site) fixed(t *testing.T, n uint64) {
 // fixedRandom is how many random queries the fixed Corefiles get.
 const fixedRandom = 1000
 
-// seed returns the seed of the random part, which NODENS_SEED sets, and logs
-// it.
+// usualSeed is that of an ordinary run. A seed that nobody has tried finds what
+// nobody has decided upon, now and then, and that should not keep an unrelated
+// change from landing.
+const usualSeed = 15
+
+// seed returns the seed of the random part and logs it. NODENS_SEED sets it; the
+// word "random" is a new one for every run, to look for differences.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	n := rand.Uint64()
-	if s := os.Getenv("NODENS_SEED"); s != "" {
+	n := uint64(usualSeed)
+	switch s := os.Getenv("NODENS_SEED"); s {
+	case "":
+	case "random":
+		n = rand.Uint64()
+	default:
 		var err error
 		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
 			t.Fatalf("NODENS_SEED is not a number: %v", err)

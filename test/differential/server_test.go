@@ -2,7 +2,6 @@ package differential
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -208,16 +207,5 @@ func rcode(server netip.AddrPort, name string, code int) peer.Probe {
 			return fmt.Errorf("%s is answered with %s %s", name, v.Outcome, v.Rcode)
 		}
 		return nil
-	}
-}
-
-// all holds when every one of the probes does.
-func all(probes ...peer.Probe) peer.Probe {
-	return func(ctx context.Context) error {
-		var errs []error
-		for _, p := range probes {
-			errs = append(errs, p(ctx))
-		}
-		return errors.Join(errs...)
 	}
 }
