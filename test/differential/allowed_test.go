@@ -232,6 +232,16 @@ func allowedNames() []*allowance {
 			},
 		},
 		{
+			reason: "svc and pod are names of the cluster's zone; CoreDNS has them in the reverse zones too",
+			expect: func(c situation) (view, bool) {
+				l := c.labels()
+				if c.inCluster() || c.outside() || len(l) != 1 || l[0] != "svc" && l[0] != "pod" {
+					return view{}, false
+				}
+				return c.negative("NXDOMAIN"), true
+			},
+		},
+		{
 			reason: "dns-version and ns.dns exist for each type, and so do the names above ns.dns, above a service's port, above zonal names and above the endpoints of another cluster (RFC 8020); CoreDNS denies them",
 			expect: func(c situation) (view, bool) {
 				if !(c.Rcode == "NXDOMAIN" && (c.inCluster() || c.outside()) && c.emptyNonTerminal()) {

@@ -76,7 +76,7 @@ func allowedOutside() []*allowance {
 			reason: "an endpoint has one name, and none with an underscore in front of it",
 			expect: func(c situation) (view, bool) {
 				s, front := c.service()
-				if s == nil || front != 1 || c.name[0] != '_' || reached(s) || c.Rcode != "NOERROR" {
+				if s == nil || front != 1 || c.name[0] != '_' || reached(s) || c.Rcode != "NOERROR" || c.emptyNonTerminal() {
 					return view{}, false
 				}
 				return c.negative("NXDOMAIN"), true
