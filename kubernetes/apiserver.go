@@ -24,7 +24,7 @@ import (
 type apiServer struct {
 	view       *View
 	clients    *clients
-	selector   labels.Selector // of services, slices and pods
+	selector   labels.Selector // of services and slices
 	namespaces labels.Selector
 	slices     bool
 	verified   bool // names of pods are theirs only if they exist
@@ -214,13 +214,13 @@ func (c *apiServer) followPods(ctx context.Context) {
 			}
 		}()
 		if c.view.node != "" {
-			f := c.follower(pods, c.selector, &sink{})
+			f := c.follower(pods, nil, &sink{})
 			f.fields = fieldselectors.AndSelectors(fieldselectors.OneTermEqualSelector("spec.nodeName", c.view.node), running).String()
 			f.run(here)
 		}
 		<-here.Done()
 	}
-	f := c.follower(pods, c.selector, &sink{everyPod: true})
+	f := c.follower(pods, nil, &sink{everyPod: true})
 	f.fields = running.String()
 	f.run(ctx)
 }

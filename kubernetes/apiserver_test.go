@@ -106,7 +106,7 @@ func TestVerifiedPods(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makePod("a", "here", "10.1.0.1", "fd00::1"))
 	f.put(makeService("a", "web", "10.0.0.1"))
-	verified := func(c *config.Kubernetes) { c.Pods = config.PodsVerified }
+	verified := func(c *config.Kubernetes) { c.Pods, c.Labels = config.PodsVerified, "!hidden" }
 	v, z, _ := followScoped(t, f.URL, verified)
 	await(t, "the sync", v.Synced)
 	for name, want := range map[string]struct {
@@ -129,6 +129,15 @@ func TestVerifiedPods(t *testing.T) {
 	msg, outcome, _ := ask(t, z, "10-1-0-2.a.pod.cluster.local", dns.TypeA)
 	if outcome != Answered || msg.Rcode != dns.RcodeNameError {
 		t.Errorf("outcome %d, %v", outcome, msg)
+	}
+	hidden := makePod("a", "hidden", "10.1.0.3")
+	hidden.Labels = map[string]string{"hidden": "yes"}
+	f.put(hidden)
+	shown := makePod("a", "shown", "10.1.0.4")
+	f.put(shown)
+	await(t, "a new pod's name", func() bool { return resolves(t, z, "10-1-0-4.a.pod.cluster.local", "10.1.0.4") })
+	if resolves(t, z, "10-1-0-3.a.pod.cluster.local", "10.1.0.3") {
+		t.Error("a pod that labels leaves out has a name")
 	}
 	if n := f.requests("/pods"); n != 2 {
 		t.Errorf("%d requests for pods, want those of the node and then all", n)

@@ -307,7 +307,7 @@ func (m *manifests) keep(obj runtime.Object, r resource, all *lists) error {
 		return errors.New("it has no name")
 	}
 	if r != namespaces {
-		if !m.selector.Matches(labels.Set(o.GetLabels())) {
+		if r != pods && !m.selector.Matches(labels.Set(o.GetLabels())) {
 			return nil
 		}
 		if o.GetNamespace() == "" {

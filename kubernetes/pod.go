@@ -4,12 +4,13 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
-// fromPod turns a Pod into what DNS knows of it. node is the agent's own node. It is
-// nil if no DNS name can carry its namespace, or if the pod has ended: its addresses
+// fromPod turns a Pod into what DNS knows of it. node is the agent's own node, shown
+// selects the pods that may have names. It is nil if no DNS name can carry its namespace, or if the pod has ended: its addresses
 // are somebody else's by now. The result shares no memory with o.
-func fromPod(o *corev1.Pod, node string, f *faults) *pod {
+func fromPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *pod {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil
 	}
@@ -20,7 +21,8 @@ func fromPod(o *corev1.Pod, node string, f *faults) *pod {
 	}
 	p := &pod{
 		name: objectKey(o.Namespace, o.Name), ns: ns, label: []byte(ns),
-		here: node != "" && o.Spec.NodeName == node, host: o.Spec.HostNetwork, ending: o.DeletionTimestamp != nil,
+		shown: shown == nil || shown.Matches(labels.Set(o.Labels)),
+		here:  node != "" && o.Spec.NodeName == node, host: o.Spec.HostNetwork, ending: o.DeletionTimestamp != nil,
 	}
 	for _, ip := range o.Status.PodIPs {
 		p.addIP(ip.IP, f)
@@ -65,8 +67,8 @@ func (z *Zone) Home(client netip.Addr) (namespace []byte, ok bool) {
 	return r.first.label, true
 }
 
-// hasPod reports whether a pod in the namespace ns (a label in wire form) has the
-// address.
+// hasPod reports whether a pod in the namespace ns (a label in wire form) that may have
+// a name has the address.
 func (v *View) hasPod(a packedAddr, ns []byte) bool {
 	at := addressOf(string(a.bytes[:a.size]))
 	v.mu.RLock()
@@ -76,7 +78,7 @@ func (v *View) hasPod(a packedAddr, ns []byte) bool {
 		return false
 	}
 	for p := range r.each {
-		if string(p.label) == string(ns) {
+		if p.shown && string(p.label) == string(ns) {
 			return true
 		}
 	}

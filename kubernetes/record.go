@@ -164,6 +164,9 @@ type pod struct {
 	// here says that the pod is on the agent's node, host that it has that node's
 	// own addresses, ending that it is about to lose those it has.
 	here, host, ending bool
+	// shown says that it may have a name (`labels`). Pods that may not can have been
+	// given another's address all the same.
+	shown bool
 	// label is ns as queries need it.
 	label []byte
 }
@@ -172,7 +175,7 @@ type pod struct {
 func (p *pod) unplaced() bool { return p.here && len(p.ips) == 0 && !p.host && !p.ending }
 
 func (p *pod) same(q *pod) bool {
-	return p.ns == q.ns && p.here == q.here && p.host == q.host && p.ending == q.ending && slices.Equal(p.ips, q.ips)
+	return p.ns == q.ns && p.here == q.here && p.host == q.host && p.ending == q.ending && p.shown == q.shown && slices.Equal(p.ips, q.ips)
 }
 
 // Protocols a port can have, as they stand in [ports]. Zero is none of them.

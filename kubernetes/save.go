@@ -89,6 +89,7 @@ type savedPod struct {
 	Name, NS           string
 	IPs                []string
 	Here, Host, Ending bool
+	Shown              bool
 }
 
 // saver keeps the file of a view.
@@ -207,7 +208,7 @@ func (v *View) records() (savedHead, []func() savedRecord) {
 }
 
 func (p *pod) saved() *savedPod {
-	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.here, Host: p.host, Ending: p.ending}
+	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.here, Host: p.host, Ending: p.ending, Shown: p.shown}
 }
 
 func (s *service) saved(key string) *savedService {
@@ -357,6 +358,6 @@ func (v *View) take(r *savedRecord) {
 		x.putSlice(sl)
 	case r.Pod != nil:
 		p := r.Pod
-		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, here: p.Here, host: p.Host, ending: p.Ending})
+		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, here: p.Here, host: p.Host, ending: p.Ending, shown: p.Shown})
 	}
 }

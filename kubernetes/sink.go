@@ -144,7 +144,7 @@ func (s *sink) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
 }
 
 func (s *sink) putPod(o *corev1.Pod, f *faults) {
-	rec := fromPod(o, s.view.node, f)
+	rec := fromPod(o, s.view.node, s.view.shown, f)
 	if rec == nil {
 		s.change(func(x *index) bool { x.dropPod(objectKey(o.Namespace, o.Name)); return false })
 		return

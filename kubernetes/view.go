@@ -62,6 +62,7 @@ type View struct {
 	addrs   []netip.Addr
 	pack    packer
 	node    string
+	shown   labels.Selector // of pods that have names; nil is all
 	source  feed
 	scope   *scope
 	allPods atomic.Bool   // all pods of the cluster are in view
@@ -117,6 +118,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	for _, r := range []resource{pods, serviceImports, importSlices} {
 		v.listed[r].Store(true)
 	}
+	v.shown = selector
 	if len(cfg.Manifests) > 0 {
 		v.source, err = openManifests(v, cfg, selector, opts.Poll)
 	} else {

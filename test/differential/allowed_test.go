@@ -17,6 +17,9 @@ type allowance struct {
 	// from CoreDNS's, which it leaves as it is. It returns false for a query
 	// that the entry is not about.
 	expect func(c situation) (view, bool)
+	// seldom says that random worlds come across it now and then only, so that a
+	// run may do without it.
+	seldom bool
 	// used counts the differences that needed the entry.
 	used int
 }
@@ -233,6 +236,7 @@ func allowedNames() []*allowance {
 		},
 		{
 			reason: "svc and pod are names of the cluster's zone; CoreDNS has them in the reverse zones too",
+			seldom: true,
 			expect: func(c situation) (view, bool) {
 				l := c.labels()
 				if c.inCluster() || c.outside() || len(l) != 1 || l[0] != "svc" && l[0] != "pod" {
@@ -577,7 +581,7 @@ func excuse(table []*allowance, c situation, agent view, same func(a, b view) bo
 func reportUnused(t *testing.T, table []*allowance) {
 	for _, a := range table {
 		t.Logf("%d differences: %s", a.used, a.reason)
-		if a.used == 0 {
+		if a.used == 0 && !a.seldom {
 			t.Errorf("no difference needs this entry any more: %s", a.reason)
 		}
 	}
