@@ -19,6 +19,13 @@ func (g *generator) round(d dialect) *change {
 	g.past = append(g.past, g.owners()...)
 	g.past = append(g.past, d.owners(&g.world)...)
 	c := &change{}
+	// A client's pod is asked to go in every round.
+	for _, from := range clients {
+		if p := g.homes[from]; p != nil && p.DeletionTimestamp == nil {
+			g.dismiss(c, p)
+			break
+		}
+	}
 	if g.chance(70) {
 		g.spaces(c)
 	}
@@ -67,6 +74,7 @@ func (g *generator) spaces(c *change) {
 	all := g.world.objects()
 	for _, o := range all {
 		if o.GetNamespace() == old.Name || o == metav1.Object(old) {
+			c.leaving = except(c.leaving, podOf(o))
 			g.drop(c, o)
 		}
 	}
@@ -82,6 +90,12 @@ func (g *generator) spaces(c *change) {
 		ns.Labels = g.marked()
 		c.updated = append(c.updated, ns)
 	}
+}
+
+// podOf is the object if it is a pod.
+func podOf(o metav1.Object) *corev1.Pod {
+	p, _ := o.(*corev1.Pod)
+	return p
 }
 
 // drop deletes the object.
@@ -220,12 +234,17 @@ func (g *generator) changePod(c *change) {
 		g.drop(c, p)
 	case p.DeletionTimestamp != nil:
 	case n < 8 && p.Status.Phase == corev1.PodRunning:
-		p.DeletionTimestamp = ptr(metav1.Now())
-		c.leaving = append(c.leaving, p)
+		g.dismiss(c, p)
 	case p.Status.Phase == corev1.PodRunning:
 		g.animate(p)
 		c.updated = append(c.updated, p)
 	}
+}
+
+// dismiss asks the pod to go. It stays for now, and keeps its addresses.
+func (g *generator) dismiss(c *change, p *corev1.Pod) {
+	p.DeletionTimestamp = ptr(metav1.Now())
+	c.leaving = append(c.leaving, p)
 }
 
 // vacate lets another pod have the addresses of clients that were this one's.

@@ -172,6 +172,39 @@ func (g *generator) queries(d dialect, n int, others []string) []query {
 // unanswered says that CoreDNS may have no answer to the query.
 func unanswered(q query) bool { return q.kind == dns.TypePTR && importPool.has(q.name) }
 
+// certain are queries that are asked in each round, whatever the seed: those
+// that show a difference that is meant and that few random ones would.
+func (g *generator) certain(d dialect) []query {
+	var names []string
+	if d.external {
+		for _, name := range []string{"edge-named.plain", "edge-both.plain", "edge-twice.plain", "end.edge-alias.plain", "_set-0.set.headless"} {
+			names = append(names, name+"."+externalZone)
+		}
+	}
+	if d.imports {
+		names = append(names, "portless.plain.svc."+importZone)
+	}
+	var qs []query
+	for _, name := range names {
+		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeSRV} {
+			qs = append(qs, query{name: name, kind: kind})
+		}
+	}
+	for _, from := range clients {
+		p := g.homes[from]
+		if !d.searches || p == nil {
+			continue
+		}
+		domain := p.Namespace + ".svc." + zone
+		for _, kind := range []uint16{dns.TypeA, dns.TypeHTTPS, dns.TypeMX} {
+			for _, name := range []string{"", "host.ext.test.", "servfail.ext.test.", "missing.ext.test."} {
+				qs = append(qs, query{name: name + domain, kind: kind, from: from})
+			}
+		}
+	}
+	return qs
+}
+
 // way is a query without its name.
 func (g *generator) way() query {
 	q := query{kind: kinds[g.IntN(len(kinds))], tcp: g.chance(5), norec: g.chance(5), cd: g.chance(5), ad: g.chance(5)}

@@ -80,7 +80,7 @@ func oddNames() []string {
 	return append(names,
 		"ONE.PLAIN.SVC.CLUSTER.LOCAL.", "one.plain.svc.Cluster.Local.", "Cluster.LOCAL.",
 		"local.", "xcluster.local.", "cluster.local.ext.test.", "one.plain.svc.cluster.local.ext.test.", "one.plain.svc.", "one.", ".",
-		"in-addr.arpa.", "ip6.arpa.", "10.in-addr.arpa.", "96.10.in-addr.arpa.", "1.1.96.10.IN-ADDR.ARPA.", "1.1.1.96.10.in-addr.arpa.",
+		"in-addr.arpa.", "ip6.arpa.", "svc.in-addr.arpa.", "pod.ip6.arpa.", "x.svc.ip6.arpa.", "10.in-addr.arpa.", "96.10.in-addr.arpa.", "1.1.96.10.IN-ADDR.ARPA.", "1.1.1.96.10.in-addr.arpa.",
 		"x.1.1.96.10.in-addr.arpa.", "01.1.96.10.in-addr.arpa.", "256.1.96.10.in-addr.arpa.", "0/25.1.96.10.in-addr.arpa.", "250.9.96.10.in-addr.arpa.",
 		"1.2.0.192.in-addr.arpa.", "2.2.0.192.in-addr.arpa.", "arpa.", "0.0.d.f.ip6.arpa.",
 		"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa.",

@@ -80,11 +80,7 @@ func newMarks(n int, namespaces []string) *world {
 	both(own, "mark", none)
 	s := w.slice(own, "import", "a", []discoveryv1.EndpointPort{ports(http)[0]}, ready("10.244.255.1"))
 	s.Labels = map[string]string{importName: "import", importCluster: "east"}
-	w.imports = append(w.imports, &serviceImport{
-		TypeMeta:   metav1.TypeMeta{APIVersion: importGroup + "/" + importVersion, Kind: "ServiceImport"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "import"},
-		Spec:       importSpec{Type: "Headless"},
-	})
+	w.imports = append(w.imports, newImport(own, "import", importSpec{Type: "Headless"}))
 	w.pods = append(w.pods, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "pod"},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "c"}}},

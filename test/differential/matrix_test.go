@@ -203,7 +203,7 @@ func (s *site) mixed(t *testing.T, c mixed, n uint64) {
 		}
 		s.synced(t, m, servers...)
 		r.facts = learn(s.always, &g.world)
-		r.compare(g.queries(c.dialect, randomQueries, s.others))
+		r.compare(append(g.certain(c.dialect), g.queries(c.dialect, randomQueries, s.others)...))
 	}
 	r.report()
 }

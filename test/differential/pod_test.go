@@ -65,10 +65,7 @@ func (g *generator) animate(p *corev1.Pod) {
 
 // addImport adds a service of other clusters and its slices.
 func (g *generator) addImport(ns string) {
-	o := &serviceImport{
-		TypeMeta:   metav1.TypeMeta{APIVersion: importGroup + "/" + importVersion, Kind: "ServiceImport"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: unique(g, g.imports, ns, g.of(randomLabels))},
-	}
+	o := newImport(ns, unique(g, g.imports, ns, g.of(randomLabels)), importSpec{})
 	of := g.servicePorts()
 	g.specify(o, of)
 	g.imports = append(g.imports, o)

@@ -255,6 +255,14 @@ type importPort struct {
 	Port     int32           `json:"port"`
 }
 
+func newImport(ns, name string, spec importSpec) *serviceImport {
+	return &serviceImport{
+		TypeMeta:   metav1.TypeMeta{APIVersion: importGroup + "/" + importVersion, Kind: "ServiceImport"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec:       spec,
+	}
+}
+
 // The API of ServiceImports.
 const (
 	importGroup   = "multicluster.x-k8s.io"

@@ -141,7 +141,31 @@ func fixedWorld() *world {
 	w.twins()
 	w.externals()
 	w.odd()
+	w.edges()
 	return w
+}
+
+// edges are services that are reached from outside in several ways, one that
+// has endpoints and is an alias, and one of other clusters without ports.
+func (w *world) edges() {
+	const ns = "plain"
+	http := port("http", 80, corev1.ProtocolTCP)
+	name := corev1.LoadBalancerIngress{Hostname: "host.ext.test"}
+	for i, tt := range []struct {
+		name      string
+		externals []string
+		ingress   []corev1.LoadBalancerIngress
+	}{
+		{"edge-named", nil, []corev1.LoadBalancerIngress{name}},
+		{"edge-both", []string{"198.51.100.20"}, []corev1.LoadBalancerIngress{name}},
+		{"edge-twice", []string{"198.51.100.21"}, []corev1.LoadBalancerIngress{{IP: "198.51.100.21"}}},
+	} {
+		s := w.service(ns, tt.name, []string{fmt.Sprintf("10.96.2.%d", 20+i)}, http)
+		s.Spec.Type, s.Spec.ExternalIPs, s.Status.LoadBalancer.Ingress = corev1.ServiceTypeLoadBalancer, tt.externals, tt.ingress
+	}
+	w.external(ns, "edge-alias", "host.ext.test")
+	w.slice(ns, "edge-alias", "a", ports(http), named("end", "10.244.22.1"))
+	w.imports = append(w.imports, newImport(ns, "portless", importSpec{Type: "ClusterSetIP", IPs: []string{"10.97.1.1", "fd00:10:97:1::1"}}))
 }
 
 func (w *world) clusterIPs() {
