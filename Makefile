@@ -19,8 +19,9 @@ lint:
 	@bash test/lint.sh
 
 # The numbers and drawings of BENCHMARKS.md, measured on this machine, which takes
-# some 25 minutes. For a few of them: go run ./test/bench -help
+# some 40 minutes. For a few of them: go run ./test/bench -help
 bench:
 	@sh test/install.sh dnsperf gcc
 	@sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "BENCHMARKS.md goes without them" >&2
 	go run ./test/bench -out BENCHMARKS.md
+	go run ./test/bench -scale -out BENCHMARKS.md
