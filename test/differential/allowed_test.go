@@ -3,9 +3,7 @@ package differential
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/miekg/dns"
 )
@@ -17,9 +15,6 @@ type allowance struct {
 	// from CoreDNS's, which it leaves as it is. It returns false for a query
 	// that the entry is not about.
 	expect func(c situation) (view, bool)
-	// seldom says that random worlds come across it now and then only, so that a
-	// run may do without it.
-	seldom bool
 	// used counts the differences that needed the entry.
 	used int
 }
@@ -236,7 +231,6 @@ func allowedNames() []*allowance {
 		},
 		{
 			reason: "svc and pod are names of the cluster's zone; CoreDNS has them in the reverse zones too",
-			seldom: true,
 			expect: func(c situation) (view, bool) {
 				l := c.labels()
 				if c.inCluster() || c.outside() || len(l) != 1 || l[0] != "svc" && l[0] != "pod" {
@@ -395,194 +389,4 @@ func (c situation) emptyNonTerminal() bool {
 		}
 	}
 	return false
-}
-
-// allowedMessages are about how answers are written.
-func allowedMessages() []*allowance {
-	return []*allowance{
-		{
-			reason: "only class IN is served; CoreDNS answers in any class with records of class IN",
-			expect: func(c situation) (view, bool) { return c.bare("REFUSED"), c.class != 0 },
-		},
-		{
-			reason: "the OPT of BADVERS carries the server's size like any other (RFC 6891, 6.1.3)",
-			expect: func(c situation) (view, bool) {
-				v := c.view
-				v.EDNS = strings.Replace(v.EDNS, "size 0", "size 1232", 1)
-				return v, v.Rcode == "BADVERS"
-			},
-		},
-		{
-			reason: "the target of an SRV record is the service's own name, in lower case; CoreDNS takes the zone's letters from the query",
-			expect: func(c situation) (view, bool) {
-				v := c.view.clone()
-				for i, r := range v.Answer {
-					v.Answer[i].Data = strings.ToLower(r.Data)
-				}
-				for i, r := range v.Additional {
-					v.Additional[i].Owner = strings.ToLower(r.Owner)
-				}
-				return v, c.kind == dns.TypeSRV && c.inCluster()
-			},
-		},
-		{
-			reason: "AD is for clients that ask for it with AD or DO (RFC 6840, 5.7)",
-			expect: func(c situation) (view, bool) {
-				v := c.view
-				v.Flags = without(v.Flags, "ad")
-				return v, !c.query.ad && !c.query.do
-			},
-		},
-		{
-			reason: "options go from hop to hop (RFC 6891, 6.1.1): the upstream's are not the agent's",
-			expect: func(c situation) (view, bool) {
-				v := c.view
-				v.EDNS, _, _ = strings.Cut(v.EDNS, ", option")
-				return v, true
-			},
-		},
-	}
-}
-
-// allowedBytes are about queries that are given as bytes.
-func allowedBytes() []*allowance {
-	// noted is for the queries with the note.
-	noted := func(note string, expect func(c situation) view) func(situation) (view, bool) {
-		return func(c situation) (view, bool) {
-			if c.note != note {
-				return view{}, false
-			}
-			return expect(c), true
-		}
-	}
-	formerr := func(c situation) view {
-		v := c.bare("FORMERR")
-		v.Question, v.EDNS = nil, ""
-		return v
-	}
-	return []*allowance{
-		{
-			reason: "NOTIFY is for name servers with zones of their own; CoreDNS answers it like a query",
-			expect: noted("opcode notify", func(c situation) view {
-				v := c.bare("NOTIMP")
-				v.Flags, v.Question = "qr rd", nil
-				return v
-			}),
-		},
-		{
-			reason: "two OPT records are a format error (RFC 6891, 6.1.1)",
-			expect: noted("two OPT", formerr),
-		},
-		{
-			reason: "a question without its class is a format error; CoreDNS takes it for class 0 and answers",
-			expect: noted("cut off after the type", formerr),
-		},
-		{
-			reason: "a header that promises a question and brings none is a format error, not a failure of the server",
-			expect: noted("header alone", formerr),
-		},
-	}
-}
-
-// allowedTTLs are about how long an answer holds.
-func allowedTTLs() []*allowance {
-	return []*allowance{
-		{
-			reason: "an answer that is not held has the TTLs of one that is; CoreDNS gives it the floor of its cache, five seconds",
-			expect: func(c situation) (view, bool) {
-				if !c.caches || !c.unheld() {
-					return view{}, false
-				}
-				v := c.view.clone()
-				for _, section := range [][]record{v.Answer, v.Authority} {
-					for i := range section {
-						if section[i].TTL != 5 {
-							return view{}, false
-						}
-						section[i].TTL = 30
-					}
-				}
-				return v, true
-			},
-		},
-		{
-			reason: "the cluster's own records don't come from the cache, so its cap doesn't lower their TTLs",
-			expect: func(c situation) (view, bool) {
-				v := c.view.clone()
-				for i, r := range v.Answer {
-					switch {
-					case dns.IsSubDomain("dns-version."+zone, r.Owner):
-						v.Answer[i].TTL = 28800
-					case dns.IsSubDomain(zone, r.Owner):
-						v.Answer[i].TTL = 30
-					}
-				}
-				return v, c.caches && c.inCluster()
-			},
-		},
-		{
-			reason: "a negative answer holds for the least of its SOA's TTL and MINIMUM (RFC 2308, 5)",
-			expect: func(c situation) (view, bool) {
-				if !c.caches || len(c.Answer) > 0 || len(c.Authority) != 1 || c.Authority[0].Type != "SOA" {
-					return view{}, false
-				}
-				v := c.view.clone()
-				f := strings.Fields(v.Authority[0].Data)
-				minimum, err := strconv.ParseUint(f[len(f)-1], 10, 32)
-				if err == nil {
-					v.Authority[0].TTL = min(v.Authority[0].TTL, uint32(minimum))
-				}
-				return v, err == nil
-			},
-		},
-	}
-}
-
-// unheld says that it is an answer that CoreDNS's cache doesn't take: a zone
-// transfer's, or a CNAME whose target is not there.
-func (c situation) unheld() bool {
-	if c.kind == dns.TypeAXFR || c.kind == dns.TypeIXFR {
-		return true
-	}
-	dangling := c.Rcode == "NXDOMAIN" || c.inCluster()
-	return dangling && len(c.Answer) > 0 && !slices.ContainsFunc(c.Answer, func(r record) bool { return r.Type != "CNAME" })
-}
-
-// expected is the view that the agent must give by the allowances, and those
-// that changed something on the way there.
-func expected(table []*allowance, c situation, same func(a, b view) bool) (view, []*allowance) {
-	var needed []*allowance
-	for _, a := range table {
-		given := c
-		given.view = c.view.clone()
-		v, ok := a.expect(given)
-		if ok && !same(v, c.view) {
-			c.view = v
-			needed = append(needed, a)
-		}
-	}
-	return c.view, needed
-}
-
-// excuse says whether the allowances make CoreDNS's view into the agent's,
-// and marks those that were needed.
-func excuse(table []*allowance, c situation, agent view, same func(a, b view) bool) bool {
-	want, needed := expected(table, c, same)
-	if !same(want, agent) {
-		return false
-	}
-	for _, a := range needed {
-		a.used++
-	}
-	return true
-}
-
-// reportUnused fails the test for each entry that no query needed.
-func reportUnused(t *testing.T, table []*allowance) {
-	for _, a := range table {
-		t.Logf("%d differences: %s", a.used, a.reason)
-		if a.used == 0 && !a.seldom {
-			t.Errorf("no difference needs this entry any more: %s", a.reason)
-		}
-	}
 }

@@ -11,6 +11,13 @@
 // choice. With caches, a TTL may have gone down by the time since the start,
 // and letters count in the query's own name only.
 //
+// The fixed part asks about a world that is one of each kind of object, under
+// Corefiles as they are installed. The random part makes a world from a seed for
+// each of a list of Corefiles that have the options of the cluster zone, changes
+// it round by round, and asks after each, when all servers have seen a last
+// object of every kind. There the agent runs three times: with a view of its
+// node's scope, the same before a cluster DNS, and with a view of everything.
+//
 // Where the agent is meant to answer otherwise, an entry of the table allowed
 // says why and rewrites CoreDNS's view into the one the agent must give. An
 // entry that no question needs fails the test, so the table cannot rot.

@@ -146,11 +146,14 @@ func (c mixed) text(v variant) string {
 }
 
 // regressions are seeds that have found a fault, with the Corefile that they
-// found it in.
+// found it in. A change of the generator gives a seed another world, so what
+// was found also belongs in the fixed world.
 var regressions = []struct {
 	corefile string
 	seed     uint64
-}{}
+}{
+	{"zonal", 2}, // weights of SRV records next to endpoints without ports
+}
 
 // random compares each Corefile of the matrix over a world of the seed, and
 // over those of the seeds that have found something.

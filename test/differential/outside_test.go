@@ -138,7 +138,6 @@ func allowedBalancers() []*allowance {
 	return []*allowance{
 		{
 			reason: "a name that has addresses is no alias too (RFC 2181, 10.1)",
-			seldom: true,
 			expect: func(c situation) (view, bool) {
 				s, _ := c.service()
 				if !balancer(s) || len(s.Spec.ExternalIPs) == 0 || len(c.Answer) == 0 {
@@ -169,7 +168,6 @@ func allowedBalancers() []*allowance {
 		},
 		{
 			reason: "the addresses of a load balancer's name are its own servers' to give",
-			seldom: true,
 			expect: func(c situation) (view, bool) {
 				s, _ := c.service()
 				if c.kind != dns.TypeSRV || !balancer(s) {
@@ -182,7 +180,6 @@ func allowedBalancers() []*allowance {
 		},
 		{
 			reason: "an address counts once in the weights of SRV records, however often the service names it",
-			seldom: true,
 			expect: func(c situation) (view, bool) {
 				s, _ := c.service()
 				if c.kind != dns.TypeSRV || s == nil || !reached(s) {

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -97,7 +99,7 @@ func (s store) apply(ctx context.Context, c *change) error {
 		step(gone, s.remove),
 		step(goneSpaces, s.remove),
 		step(madeSpaces, s.create),
-		step(made, s.create),
+		step(made, s.insist),
 		step(c.updated, s.update),
 		func() error { return each(c.leaving, func(p *corev1.Pod) error { return s.dismiss(ctx, p) }) },
 	} {
@@ -125,6 +127,19 @@ func about(o metav1.Object, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%T %s/%s: %w", o, o.GetNamespace(), o.GetName(), err)
+}
+
+// insist creates the object, again and again while the API server takes its
+// namespace for the one of the name that was deleted.
+func (s store) insist(ctx context.Context, o metav1.Object) error {
+	var last error
+	err := peer.Await(ctx, "the new namespace", func(ctx context.Context) error {
+		if last = s.create(ctx, o); apierrors.HasStatusCause(last, corev1.NamespaceTerminatingCause) {
+			return last
+		}
+		return nil
+	})
+	return cmp.Or(err, last)
 }
 
 // create creates the object, and its status where it has one.

@@ -262,6 +262,11 @@ func (w *world) twins() {
 	w.slice(ns, "split", "a", ports(http), ready("10.244.15.1"))
 	w.slice(ns, "split", "b", ports(alt), ready("10.244.15.2"), named("both", "10.244.15.1"))
 
+	// Endpoints without ports, which count in the weights of the others' records.
+	w.service(ns, "part", none, http)
+	w.slice(ns, "part", "a", ports(http), ready("10.244.23.1"), named("part", "10.244.23.2"))
+	w.slice(ns, "part", "b", nil, ready("10.244.23.3"))
+
 	// One pod in two services, and a pod on the node's address with a
 	// ClusterIP's backend.
 	w.service(ns, "shared-a", none, http)
