@@ -41,7 +41,35 @@ func (g *generator) round(d dialect) *change {
 			g.changeImport(c)
 		}
 	}
+	g.news = c.owners(d)
 	return c
+}
+
+// owners are the names that the objects of the change could own, and those of
+// the services that its slices are of.
+func (c *change) owners(d dialect) []string {
+	w := &world{}
+	for _, o := range slices.Concat(c.gone, c.made, c.updated) {
+		switch o := o.(type) {
+		case *corev1.Namespace:
+			w.namespaces = append(w.namespaces, o)
+		case *corev1.Service:
+			w.services = append(w.services, o)
+		case *discoveryv1.EndpointSlice:
+			w.slices = append(w.slices, o)
+		case *corev1.Pod:
+			w.pods = append(w.pods, o)
+		case *serviceImport:
+			w.imports = append(w.imports, o)
+		}
+	}
+	names := append(w.owners(), d.owners(w)...)
+	for _, s := range w.slices {
+		for _, zone := range []string{"svc." + zone, externalZone} {
+			names = append(names, s.Labels[serviceName]+"."+s.Namespace+"."+zone)
+		}
+	}
+	return names
 }
 
 // touched says that the round has done something to the object already: one

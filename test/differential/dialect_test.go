@@ -136,37 +136,50 @@ func endpointNames(s *discoveryv1.EndpointSlice, base string) []string {
 }
 
 // queries are n random questions about the world and about the other names: a
-// name that an object could own or did own, or one put together from the same
-// words, sometimes changed a little.
+// name that an object could own or did own, mostly one that the last round had
+// to do with, or one put together from the same words, sometimes changed a
+// little.
 func (g *generator) queries(d dialect, n int, others []string) []query {
 	owners := append(g.owners(), d.owners(&g.world)...)
 	out := make([]query, n)
 	for i := range out {
 		q := g.way()
-		switch n := g.IntN(100); {
-		case n < 25:
-			q.name = g.invent(d)
-		case n < 35:
-			q.name = g.of(others)
-		case n < 45 && len(g.past) > 0:
-			q.name = g.of(g.past)
-		default:
-			q.name = g.of(owners)
-		}
-		if g.chance(20) {
-			q.name = g.change(q.name)
-		}
-		if d.searches {
-			g.search(&q)
-		}
-		// A change may leave an empty label or make one too long.
-		if _, ok := dns.IsDomainName(q.name); !ok || strings.Contains(q.name, "..") || q.name[0] == '.' && q.name != "." {
-			q.name = zone
+		for !fits(q.name) {
+			q.name = g.name(d, owners, others)
+			if d.searches {
+				g.search(&q)
+			}
 		}
 		q.dropped = unanswered(q)
 		out[i] = q
 	}
 	return out
+}
+
+// name is one of the names, or one that is like them.
+func (g *generator) name(d dialect, owners, others []string) string {
+	name := g.of(owners)
+	switch n := g.IntN(100); {
+	case n < 20:
+		name = g.invent(d)
+	case n < 30:
+		name = g.of(others)
+	case n < 45 && len(g.past) > 0:
+		name = g.of(g.past)
+	case n < 75 && len(g.news) > 0:
+		name = g.of(g.news)
+	}
+	if g.chance(20) {
+		name = g.change(name)
+	}
+	return name
+}
+
+// fits says that it is a name: a change may leave an empty label or make one
+// too long, as a slice's lack of a service does.
+func fits(name string) bool {
+	_, ok := dns.IsDomainName(name)
+	return ok && !strings.Contains(name, "..") && (name == "." || !strings.HasPrefix(name, ".")) && name != ""
 }
 
 // unanswered says that CoreDNS may have no answer to the query.

@@ -35,8 +35,9 @@ type generator struct {
 	named int
 	// homes are the pods that clients ask from, by address.
 	homes map[string]*corev1.Pod
-	// past are the names that objects of earlier rounds could own.
-	past []string
+	// past are the names that objects of earlier rounds could own, news those
+	// of the objects that the last round made, changed or deleted.
+	past, news []string
 }
 
 // node is the name of the node that the agent is told it runs on.
