@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -18,25 +17,7 @@ import (
 // test ends.
 func followScoped(t *testing.T, url string, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
 	t.Helper()
-	cfg := testConfig(t)
-	cfg.Endpoint = url
-	if change != nil {
-		change(cfg)
-	}
-	log := new(buffer)
-	v, err := Open(cfg, Options{Log: slog.New(slog.NewTextHandler(log, nil)), Now: testClock, Node: "n1", Zone: "z1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hasten(v)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { v.Run(ctx); close(done) }()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
-	return v, NewZone(v, cfg), log
+	return followAs(t, url, Options{Node: "n1", Zone: "z1"}, change)
 }
 
 // Whichever resource the agent may not see, the view is not synced, and the log says
@@ -169,6 +150,20 @@ func TestFollowsFromSaved(t *testing.T) {
 	f.setFail(nil)
 	await(t, "what has changed", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.2") })
 	await(t, "what has gone", func() bool { return !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") })
+}
+
+// What is wrong with a slice that can't be shown at all is said once, however often
+// the slice comes.
+func TestHopelessSliceIsLoggedOnce(t *testing.T) {
+	v := emptyView()
+	log := new(buffer)
+	v.log = slog.New(slog.NewTextHandler(log, nil))
+	for range 3 {
+		told{v, endpointSlices}.put(makeSlice("a", "no.label", "x-1", "10.1.0.1"))
+	}
+	if n := strings.Count(log.String(), "can't be shown"); n != 1 || v.Stats().Faults != 1 {
+		t.Errorf("%d lines and %d faults, want one of each:\n%s", n, v.Stats().Faults, log)
+	}
 }
 
 // The race for a pod's address: whoever may have it by now, nobody is taken for the

@@ -94,20 +94,6 @@ func (v *View) dropImportSlice(ns, name string) {
 	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
 }
 
-// changeImports is [View.change] for the imports, whose zones have a serial of their
-// own.
-func (v *View) changeImports(f func(*index) bool) {
-	v.mu.Lock()
-	visible := f(&v.imports)
-	v.mu.Unlock()
-	now := v.now()
-	v.lastEvent.Store(now.UnixNano())
-	v.changes.Add(1)
-	if visible {
-		v.importSerial.Store(uint32(now.Unix()))
-	}
-}
-
 // belowImport is the node of the labels, if any, in front of an import.
 func (m match) belowImport(rel []byte, at []int) match {
 	switch len(at) {

@@ -8,8 +8,9 @@ import (
 )
 
 // fromPod turns a Pod into what DNS knows of it. node is the agent's own node, shown
-// selects the pods that may have names. It is nil if no DNS name can carry its namespace, or if the pod has ended: its addresses
-// are somebody else's by now. The result shares no memory with o.
+// selects the pods that may have names. It is nil if no DNS name can carry its
+// namespace, or if the pod has ended: its addresses are somebody else's by now. The
+// result shares no memory with o.
 func fromPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *pod {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil

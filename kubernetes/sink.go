@@ -126,7 +126,7 @@ func (s *sink) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
 		version = revisionOf(o)
 	}
 	if rec == nil {
-		s.forget(o.Namespace, o.Name, version)
+		s.remove(o.Namespace, o.Name, version) // what is wrong with it is still to be noted
 		return
 	}
 	rec.version = version
@@ -171,9 +171,15 @@ func (s *sink) moved(version uint64) {
 	s.view.mu.Unlock()
 }
 
-// forget takes the object of that name out, which is gone since that version.
+// forget takes the object of that name out, which is gone since that version, and
+// what was wrong with it.
 func (s *sink) forget(ns, name string, version uint64) {
-	defer s.view.note(s.resource, ns, name, nil)
+	s.remove(ns, name, version)
+	s.view.note(s.resource, ns, name, nil)
+}
+
+// remove takes the records of the object of that name out of the index.
+func (s *sink) remove(ns, name string, version uint64) {
 	switch s.resource {
 	case serviceImports:
 		s.view.dropImport(ns, name)

@@ -239,15 +239,21 @@ func (v *View) touch() {
 
 // change runs f on the index under the lock, and moves the serial if f says that
 // the change can be seen.
-func (v *View) change(f func(*index) bool) {
+func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) }
+
+// changeImports is change for the ServiceImports, whose zones have a serial of their
+// own.
+func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
+
+func (v *View) changeIn(x *index, serial *atomic.Uint32, f func(*index) bool) {
 	v.mu.Lock()
-	visible := f(&v.index)
+	visible := f(x)
 	v.mu.Unlock()
 	now := v.now()
 	v.lastEvent.Store(now.UnixNano())
 	v.changes.Add(1)
 	if visible {
-		v.serial.Store(uint32(now.Unix()))
+		serial.Store(uint32(now.Unix()))
 	}
 }
 

@@ -247,14 +247,24 @@ func typed(o metav1.Object) string {
 	panic(fmt.Sprintf("no resource for %T", o))
 }
 
-// follow opens a view of the server at url and runs it until the test ends.
+// follow opens a view of all that the server at url has and runs it until the test
+// ends.
 func follow(t *testing.T, url string) (*View, *Zone, *buffer) {
+	t.Helper()
+	return followAs(t, url, Options{}, func(c *config.Kubernetes) { c.Scope, c.AllEndpoints = config.ScopeCluster, true })
+}
+
+// followAs opens a view of the server at url and runs it until the test ends.
+func followAs(t *testing.T, url string, opts Options, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
 	t.Helper()
 	cfg := testConfig(t)
 	cfg.Endpoint = url
-	cfg.Scope, cfg.AllEndpoints = config.ScopeCluster, true
+	if change != nil {
+		change(cfg)
+	}
 	log := new(buffer)
-	v, err := Open(cfg, Options{Log: slog.New(slog.NewTextHandler(log, nil)), Now: testClock})
+	opts.Log, opts.Now = slog.New(slog.NewTextHandler(log, nil)), testClock
+	v, err := Open(cfg, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
