@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -18,7 +19,7 @@ func BenchmarkExchange(b *testing.B) {
 	for _, over := range []string{"udp", "tcp"} {
 		b.Run(over, func(b *testing.B) {
 			cfg := directive()
-			cfg.To = []netip.AddrPort{mirror(b)}
+			cfg.To = []config.Target{{Addr: mirror(b)}}
 			p := start(b, cfg)
 			q := question(b, "www.example.org.")
 			b.ReportAllocs()
@@ -33,7 +34,7 @@ func BenchmarkExchange(b *testing.B) {
 
 func BenchmarkExchangeParallel(b *testing.B) {
 	cfg := directive()
-	cfg.To = []netip.AddrPort{mirror(b)}
+	cfg.To = []config.Target{{Addr: mirror(b)}}
 	p := start(b, cfg)
 	b.ReportAllocs()
 	b.SetParallelism(16)
@@ -52,7 +53,7 @@ func BenchmarkExchangeParallel(b *testing.B) {
 // is wire's, and nothing of its own but a socket now and then.
 func TestOwnAllocations(t *testing.T) {
 	cfg := directive()
-	cfg.To = []netip.AddrPort{mirror(t)}
+	cfg.To = []config.Target{{Addr: mirror(t)}}
 	p := start(t, cfg)
 	c := fixedCall(t) // one for all: under the race detector a sync.Pool forgets
 	reply := address(append([]byte(nil), c.message()...))

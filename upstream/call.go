@@ -48,12 +48,14 @@ type call struct {
 	// strays counts the messages that were not the reply to frame.
 	strays uint64
 
-	// A flight over UDP ends at until at the latest. done is sent to when it has;
-	// then err says why, or reply holds the got bytes of the datagram.
-	until time.Time
-	done  chan struct{}
-	err   error
-	got   int
+	// A flight ends at until at the latest. The call is sent to landed when it has;
+	// then err says why, or reply holds the got bytes of the reply.
+	until  time.Time
+	landed chan *call
+	stop   func()
+	port   *port // whose reader waits for the reply; its udp's lock guards it
+	err    error
+	got    int
 	// write sends the query from a socket. It is made once, since a function that
 	// is made to be called by an interface is allocated; failed is its result.
 	write  func(fd uintptr) bool
@@ -65,9 +67,9 @@ type call struct {
 
 func newCall() *call {
 	c := &call{
-		frame: make([]byte, 0, 2+headerLen+wire.MaxName+4+optLen),
-		reply: make([]byte, replyRoom),
-		done:  make(chan struct{}, 1),
+		frame:  make([]byte, 0, 2+headerLen+wire.MaxName+4+optLen),
+		reply:  make([]byte, replyRoom),
+		landed: make(chan *call, 1),
 	}
 	c.write = func(fd uintptr) bool {
 		c.failed = send(fd, c.message())
@@ -126,6 +128,13 @@ func (c *call) sentID() uint16 { return binary.BigEndian.Uint16(c.frame[2:]) }
 
 // redraw gives the query another ID.
 func (c *call) redraw() { binary.BigEndian.PutUint16(c.frame[2:], c.id()) }
+
+// land ends c's flight, with err or the reply it holds. It never blocks: landed has
+// room for every call of an exchange, and a flight ends once.
+func (c *call) land(err error) {
+	c.err = err
+	c.landed <- c
+}
 
 // sendFrom sends the query from a connected socket. It does not block.
 func (c *call) sendFrom(socket syscall.RawConn) error {

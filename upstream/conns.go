@@ -63,7 +63,26 @@ func newConns(p protocol, bounds pooling) *conns {
 	}
 }
 
-// exchange is [transport.exchange]. A server may close a connection while it is
+// start is [transport.start].
+func (t *conns) start(c *call) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c.stop = cancel
+	go func() {
+		defer cancel()
+		msg, err := t.exchange(ctx, c, c.until)
+		c.got = len(msg)
+		copy(c.reply, msg)
+		c.land(err)
+	}()
+}
+
+// withdraw is [transport.withdraw].
+func (t *conns) withdraw(c *call) bool {
+	c.stop()
+	return false
+}
+
+// exchange is the whole flight of c. A server may close a connection while it is
 // idle, which shows only when it is used: such a failure says nothing about the
 // server, so the query is sent once more, on a connection made for it.
 func (t *conns) exchange(ctx context.Context, c *call, until time.Time) ([]byte, error) {

@@ -201,7 +201,7 @@ func (l *lateCancel) talk(_ net.Conn, c *call) ([]byte, bool, error) {
 func TestReplyWithCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	via := newConns(&lateCancel{cancel: cancel, touched: make(chan struct{})}, pooling{busy: 1, spare: 1, expire: time.Hour})
-	if _, err := via.exchange(ctx, fixedCall(t), time.Now().Add(time.Hour)); err != nil {
+	if _, err := fly(ctx, via, fixedCall(t), time.Now().Add(time.Hour)); err != nil {
 		t.Fatalf("a reply that was there: %v", err)
 	}
 	if len(via.idle) != 0 || len(via.live) != 0 {
@@ -216,7 +216,7 @@ func TestDialBehindClose(t *testing.T) {
 	for _, via := range []transport{newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64)), newTCP(f.addr, pooling{busy: 1}, p.stop)} {
 		via.close()
 		c := fixedCall(t)
-		if _, err := via.exchange(t.Context(), c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
+		if _, err := fly(t.Context(), via, c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
 			t.Errorf("%T after close: %v, want ErrClosed", via, err)
 		}
 		if sockets(via) != 0 {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -366,7 +365,7 @@ func TestRefusedPort(t *testing.T) {
 	c.Close()
 	for _, overTCP := range []bool{false, true} {
 		cfg := directive()
-		cfg.To = []netip.AddrPort{closed}
+		cfg.To = []config.Target{{Addr: closed}}
 		_, err := start(t, cfg).Exchange(t.Context(), question(t, "example.org."), overTCP)
 		if !errors.Is(err, ErrFailed) {
 			t.Errorf("a closed port (TCP %t) is %v, want ErrFailed", overTCP, err)

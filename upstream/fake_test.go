@@ -248,7 +248,7 @@ func directive(to ...*fake) *config.Forward {
 		HealthDomain:   wire.Root,
 	}
 	for _, f := range to {
-		cfg.To = append(cfg.To, f.addr)
+		cfg.To = append(cfg.To, config.Target{Addr: f.addr})
 	}
 	return cfg
 }

@@ -108,12 +108,12 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(make([]byte, datagramRoom+1))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		c := fixedCall(t)
-		var p port
+		p := port{all: new(int)}
 		p.put(c)
 		if !p.deliver(datagram[:min(len(datagram), datagramRoom+1)]) {
 			return
 		}
-		<-c.done
+		<-c.landed
 		msg := c.reply[:c.got]
 		if !wire.Matches(msg, c.message()) {
 			t.Fatalf("%x does not answer the query", msg)

@@ -66,6 +66,6 @@ func (p *Pool) probeOnce(s *server, c *call) error {
 		s.strays.Add(c.strays)
 		c.strays = 0
 	}()
-	_, err := s.probes.exchange(p.stop, c, time.Now().Add(p.opts.ProbeTimeout))
+	_, err := fly(p.stop, s.probes, c, time.Now().Add(p.opts.ProbeTimeout))
 	return err
 }

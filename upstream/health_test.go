@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -232,11 +231,8 @@ func TestProbeTakesAnyReply(t *testing.T) {
 // deaf is a transport on which nothing ever comes back.
 type deaf struct{ asked atomic.Int32 }
 
-func (d *deaf) exchange(ctx context.Context, _ *call, _ time.Time) ([]byte, error) {
-	d.asked.Add(1)
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
+func (d *deaf) start(*call)                  { d.asked.Add(1) }
+func (d *deaf) withdraw(*call) bool          { return true }
 func (d *deaf) sweep(time.Time)              {}
 func (d *deaf) close()                       {}
 func (d *deaf) reuse() (hits, misses uint64) { return 0, 0 }

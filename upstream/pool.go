@@ -52,6 +52,9 @@ var (
 	ErrTooMany = errors.New("more than max_concurrent queries")
 	// ErrClosed: the Pool is closed.
 	ErrClosed = errors.New("the upstream pool is closed")
+
+	// errBusy is the error of a flight for which its transport has no place.
+	errBusy = errors.New("too many queries are in flight to this server")
 )
 
 const (
@@ -113,7 +116,7 @@ func New(cfg *config.Forward, opts Options) *Pool {
 	p.calls.New = func() any { return newCall() }
 	p.stop, p.cancel = context.WithCancel(context.Background())
 	for _, to := range cfg.To {
-		p.servers = append(p.servers, newServer(to, cfg, p.stop))
+		p.servers = append(p.servers, newServer(to.Addr, cfg, p.stop))
 	}
 	if cfg.Expire > 0 && len(p.servers) > 0 {
 		p.tasks.Go(p.sweep)

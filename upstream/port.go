@@ -30,6 +30,7 @@ type port struct {
 	ids    [maxUses]uint16
 	calls  [maxUses]*call
 	flying int
+	all    *int // the queries in flight on all ports of the udp
 }
 
 // find gives the index of the call with this ID, -1 if there is none.
@@ -48,13 +49,17 @@ func (p *port) put(c *call) {
 		c.redraw()
 	}
 	p.ids[p.flying], p.calls[p.flying] = c.sentID(), c
+	c.port = p
 	p.flying++
+	*p.all++
 	p.uses++
 }
 
 // remove takes the i-th call out; the last one takes its place.
 func (p *port) remove(i int) {
+	p.calls[i].port = nil
 	p.flying--
+	*p.all--
 	last := p.flying
 	p.ids[i], p.calls[i] = p.ids[last], p.calls[last]
 	p.calls[last] = nil
@@ -64,8 +69,7 @@ func (p *port) remove(i int) {
 func (p *port) end(i int, err error) {
 	c := p.calls[i]
 	p.remove(i)
-	c.err = err
-	c.done <- struct{}{} // never blocks: it has room for one, and a flight ends once
+	c.land(err)
 }
 
 // deliver ends the flight of the call that msg, a datagram, is the reply to; false

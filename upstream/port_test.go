@@ -16,7 +16,7 @@ import (
 // landed reports whether c's flight has ended, and how.
 func landed(c *call) (over bool, err error) {
 	select {
-	case <-c.done:
+	case <-c.landed:
 		return true, c.err
 	default:
 		return false, nil
@@ -31,7 +31,7 @@ func TestPortAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
 	broken := errors.New("broken")
-	var p port
+	p := port{all: new(int)}
 	var air []*call
 	drop := func(i int) *call {
 		c := air[i]
@@ -183,7 +183,7 @@ func TestBatch(t *testing.T) {
 func TestProbeReply(t *testing.T) {
 	c := fixedCall(t)
 	c.probe = true
-	var p port
+	p := port{all: new(int)}
 	p.put(c)
 	reply := make([]byte, headerLen)
 	copy(reply, c.message()[:2])

@@ -12,15 +12,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// transport carries queries to one server: the seam for each protocol.
+// transport carries queries to one server: the seam for each protocol. Its methods
+// are safe for concurrent use, with different calls.
 type transport interface {
-	// exchange sends c's query and gives the first reply that c accepts, which
-	// stands in c.reply. It blocks until until, ctx or close, and is safe for
-	// concurrent use with different calls.
-	exchange(ctx context.Context, c *call, until time.Time) ([]byte, error)
+	// start sends the query in c.frame, whose ID it may change, and begins c's
+	// flight. It does not wait for the network. The flight ends once, with
+	// [call.land], from start itself or from another goroutine: with the first
+	// reply that c accepts, of which c.reply holds c.got bytes; with
+	// os.ErrDeadlineExceeded at c.until; or with any other error when the server
+	// can't be asked, ErrClosed after close, errBusy if too many are in flight.
+	// Until then c belongs to the transport.
+	start(c *call)
+	// withdraw ends c's flight without a result and gives c back at once; false if
+	// it has ended, so that c is in c.landed or about to be.
+	withdraw(c *call) bool
 	// sweep closes the connections idle for too long at now.
 	sweep(now time.Time)
-	// close ends the exchanges on their way and closes every connection.
+	// close ends the flights on their way and closes every connection.
 	close()
 	// reuse is how often a connection was there already, and how often not.
 	reuse() (hits, misses uint64)
@@ -114,7 +122,7 @@ func (s *server) round(ctx context.Context, c *call, via transport, now time.Tim
 	if c.deadline.Before(until) {
 		until = c.deadline
 	}
-	msg, err := via.exchange(ctx, c, until)
+	msg, err := fly(ctx, via, c, until)
 	switch {
 	case err == nil:
 		return msg, nil
@@ -124,4 +132,22 @@ func (s *server) round(ctx context.Context, c *call, via transport, now time.Tim
 		return nil, ErrTimeout
 	}
 	return nil, fmt.Errorf("%w: %w", ErrFailed, err)
+}
+
+// fly is one whole flight of c: it blocks until the reply, until, or the end of ctx.
+func fly(ctx context.Context, via transport, c *call, until time.Time) ([]byte, error) {
+	c.until = until
+	via.start(c)
+	select {
+	case <-c.landed:
+	case <-ctx.Done():
+		if via.withdraw(c) {
+			return nil, ctx.Err()
+		}
+		<-c.landed
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.reply[:c.got], nil
 }

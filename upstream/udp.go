@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"slices"
@@ -33,7 +32,7 @@ const (
 
 // ports is the bounds on the sockets of a [udp].
 type ports struct {
-	// busy is the most queries in flight; who has another one waits.
+	// busy is the most queries in flight; one more fails at once.
 	busy int
 	// open is the most ports that take new queries; with 0 each query has a port
 	// of its own.
@@ -64,7 +63,6 @@ type ports struct {
 type udp struct {
 	to *net.UDPAddr
 	ports
-	slots   slots // one value per query in flight
 	batches sync.Pool
 	readers sync.WaitGroup
 	strays  *atomic.Uint64
@@ -72,6 +70,7 @@ type udp struct {
 	mu     sync.Mutex
 	open   []*port            // those that take new queries
 	live   map[*port]struct{} // those that have a socket
+	flying int                // queries in flight
 	closed bool
 
 	hits, misses atomic.Uint64
@@ -85,53 +84,51 @@ func newUDP(to netip.AddrPort, bounds ports, strays *atomic.Uint64) *udp {
 	return &udp{
 		to:      net.UDPAddrFromAddrPort(to),
 		ports:   bounds,
-		slots:   make(slots, bounds.busy),
 		batches: sync.Pool{New: func() any { return newBatch() }},
 		strays:  strays,
 		live:    make(map[*port]struct{}),
 	}
 }
 
-// exchange is [transport.exchange]. It may give the query in c another ID.
-func (t *udp) exchange(ctx context.Context, c *call, until time.Time) ([]byte, error) {
-	if err := t.slots.take(ctx, until); err != nil {
-		return nil, err
+// start is [transport.start].
+func (t *udp) start(c *call) {
+	p, err := t.board(c)
+	if p == nil && err == nil {
+		p, err = t.dial(c)
 	}
-	defer t.slots.leave()
-	c.until = until
-	p := t.board(c)
-	if p == nil {
-		var err error
-		if p, err = t.dial(c); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		c.land(err)
+		return
 	}
 	if err := c.sendFrom(p.raw); err != nil {
 		t.broken(p, err) // c among all others
 	}
-	return t.wait(ctx, p, c)
 }
 
-// board puts c on an open port, or gives nil if it needs a new one.
-func (t *udp) board(c *call) *port {
+// board puts c on an open port, or gives nil if it needs a new one. The error is that
+// too many are in flight.
+func (t *udp) board(c *call) (*port, error) {
 	draw := int(c.id())
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.flying >= t.busy {
+		return nil, errBusy
+	}
 	n := len(t.open)
 	if n == 0 {
-		return nil
+		return nil, nil
 	}
 	p := t.open[draw%n]
 	if p.flying > 0 && n < t.ports.open {
-		return nil
+		return nil, nil
 	}
 	if time.Since(p.since) >= t.expire {
 		t.retire(p)
-		return nil
+		return nil, nil
 	}
 	t.hits.Add(1)
 	t.put(p, c)
-	return p
+	return p, nil
 }
 
 // dial opens a port for c. The kernel draws its number from a generator of its
@@ -143,7 +140,7 @@ func (t *udp) dial(c *call) (*port, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &port{conn: conn, since: time.Now()}
+	p := &port{conn: conn, since: time.Now(), all: &t.flying}
 	if p.raw, err = conn.SyscallConn(); err != nil {
 		p.conn.Close()
 		return nil, err
@@ -193,31 +190,15 @@ func (t *udp) broken(p *port, err error) {
 	t.retire(p)
 }
 
-// wait is the flight of c on p: until it ends, or ctx does.
-func (t *udp) wait(ctx context.Context, p *port, c *call) ([]byte, error) {
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		if t.withdraw(p, c) {
-			return nil, ctx.Err()
-		}
-		<-c.done
-	}
-	if c.err != nil {
-		return nil, c.err
-	}
-	return c.reply[:c.got], nil
-}
-
-// withdraw takes c off p; false if its flight has ended.
-func (t *udp) withdraw(p *port, c *call) bool {
+// withdraw is [transport.withdraw].
+func (t *udp) withdraw(c *call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := slices.Index(p.calls[:p.flying], c)
-	if i < 0 {
+	p := c.port
+	if p == nil {
 		return false
 	}
-	p.remove(i)
+	p.remove(slices.Index(p.calls[:p.flying], c))
 	if p.over() {
 		p.wake(longAgo)
 	}

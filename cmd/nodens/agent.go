@@ -331,7 +331,7 @@ func (p *parts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 	}
 	type target struct {
 		named bool
-		to    []netip.AddrPort
+		to    []config.Target
 	}
 	targets := make(map[*upstream.Pool]target)
 	f := p.block.Forward
@@ -341,7 +341,7 @@ func (p *parts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 	}
 	return func(u *upstream.Pool) bool {
 		t := targets[u]
-		return t.named || slices.ContainsFunc(t.to, func(a netip.AddrPort) bool { return p.view.IsClusterIP(a.Addr()) })
+		return t.named || slices.ContainsFunc(t.to, func(a config.Target) bool { return p.view.IsClusterIP(a.Addr.Addr()) })
 	}
 }
 

@@ -21,6 +21,11 @@ var equal = cmp.Options{
 func addrs(list ...string) (a []netip.Addr) { return each(list, netip.MustParseAddr) }
 func ports(list ...string) []netip.AddrPort { return each(list, netip.MustParseAddrPort) }
 
+// targets are upstreams by their addresses.
+func targets(list ...string) []Target {
+	return each(list, func(s string) Target { return Target{Addr: netip.MustParseAddrPort(s)} })
+}
+
 func each[T any](list []string, f func(string) T) []T {
 	out := make([]T, len(list))
 	for i, s := range list {
@@ -159,7 +164,7 @@ func TestNodeLocalCorefile(t *testing.T) {
 			Servfail: 5 * time.Second,
 		},
 		Forward: &Forward{
-			From: wire.Root, To: ports("10.96.0.11:53"), ForceTCP: true, MaxFails: 2, Expire: 10 * time.Second,
+			From: wire.Root, To: targets("10.96.0.11:53"), ForceTCP: true, MaxFails: 2, Expire: 10 * time.Second,
 			ReadTimeout: 2 * time.Second, HealthInterval: 500 * time.Millisecond, HealthDomain: wire.Root,
 		},
 	}
@@ -167,7 +172,7 @@ func TestNodeLocalCorefile(t *testing.T) {
 		t.Errorf("block of cluster.local (-want +got):\n%s", diff)
 	}
 	last := c.Blocks[3]
-	if diff := cmp.Diff(ports("192.0.2.1:53", "[fe80::1%eth0]:53"), last.Forward.To, equal); diff != "" {
+	if diff := cmp.Diff(targets("192.0.2.1:53", "[fe80::1%eth0]:53"), last.Forward.To, equal); diff != "" {
 		t.Errorf("upstreams of the root (-want +got):\n%s", diff)
 	}
 	if len(last.Forward.Files) != 1 || filepath.Base(last.Forward.Files[0]) != "resolv.conf" {

@@ -33,7 +33,7 @@ func TestDirectives(t *testing.T) {
 	}
 	forward := func(edit func(*Forward)) *Forward {
 		f := defaultForward()
-		f.To = ports("192.0.2.1:53")
+		f.To = targets("192.0.2.1:53")
 		edit(&f)
 		return &f
 	}
@@ -182,10 +182,10 @@ func TestDirectives(t *testing.T) {
 		{"default", "forward", "forward . 192.0.2.1", forward(func(*Forward) {})},
 		{"upstreams", "forward", "forward a.test 192.0.2.1:54 dns://192.0.2.2 dns://[::1]:5 2001:db8::1 [2001:db8::2] fe80::1%eth0 192.0.2.1:54", forward(func(f *Forward) {
 			f.From = names(t, "a.test")[0]
-			f.To = ports("192.0.2.1:54", "192.0.2.2:53", "[::1]:5", "[2001:db8::1]:53", "[2001:db8::2]:53", "[fe80::1%eth0]:53")
+			f.To = targets("192.0.2.1:54", "192.0.2.2:53", "[::1]:5", "[2001:db8::1]:53", "[2001:db8::2]:53", "[fe80::1%eth0]:53")
 		})},
 		{"resolv.conf", "forward", "forward . 192.0.2.9 " + resolv, forward(func(f *Forward) {
-			f.To, f.Files = ports("192.0.2.9:53", "[2001:db8::1]:53", "[fe80::1%eth0]:53", "192.0.2.1:53"), []string{resolv}
+			f.To, f.Files = targets("192.0.2.9:53", "[2001:db8::1]:53", "[fe80::1%eth0]:53", "192.0.2.1:53"), []string{resolv}
 		})},
 		{"reverse zone", "forward", "forward 10.0.0.0/8 192.0.2.1", forward(func(f *Forward) { f.From = names(t, "10.in-addr.arpa")[0] })},
 		{"options", "forward", "forward . 192.0.2.1 {\nexcept a.test\nexcept b.test 10.0.0.0/8\nforce_tcp\nprefer_udp\npolicy sequential\nmax_fails 0\nexpire 20s\nread_timeout 1s\nmax_concurrent 9\nfailfast_all_unhealthy_upstreams\n}", forward(func(f *Forward) {
@@ -199,10 +199,10 @@ func TestDirectives(t *testing.T) {
 		{"twice", "forward", "forward a.test 192.0.2.1\nforward . 192.0.2.1", forward(func(f *Forward) {
 			f.From = names(t, "a.test")[0]
 			next := defaultForward()
-			next.To = ports("192.0.2.1:53")
+			next.To = targets("192.0.2.1:53")
 			f.Next = &next
 		})},
-		{"an own address, other port", "forward", "forward . 169.254.20.10:54", forward(func(f *Forward) { f.To = ports("169.254.20.10:54") })},
+		{"an own address, other port", "forward", "forward . 169.254.20.10:54", forward(func(f *Forward) { f.To = targets("169.254.20.10:54") })},
 	} {
 		t.Run(tt.directive+"/"+tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, one(t, tt.directive, tt.text), equal); diff != "" {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"math"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -24,9 +23,9 @@ const (
 type Forward struct {
 	From   wire.Name
 	Except []wire.Name
-	// To are the upstreams as IP:port; resolv.conf files are read when the Config
-	// is made. Files are those files, so that a reload can look at them again.
-	To                   []netip.AddrPort
+	// To are the upstreams; resolv.conf files are read when the Config is made.
+	// Files are those files, so that a reload can look at them again.
+	To                   []Target
 	Files                []string
 	ForceTCP, PreferUDP  bool
 	Policy               Policy
@@ -184,7 +183,7 @@ func (f *Forward) join(p *parser, s statement, next directive) {
 }
 
 // add appends an upstream once.
-func (f *Forward) add(to netip.AddrPort) {
+func (f *Forward) add(to Target) {
 	if !slices.Contains(f.To, to) {
 		f.To = append(f.To, to)
 	}

@@ -24,7 +24,7 @@ func TestKubeDNS(t *testing.T) {
 	if len(c.Blocks) != 6 {
 		t.Fatalf("%d blocks, want 6", len(c.Blocks))
 	}
-	if diff := cmp.Diff(ports("192.0.2.5:53", "[2001:db8::5]:54"), c.Blocks[3].Forward.To, equal); diff != "" {
+	if diff := cmp.Diff(targets("192.0.2.5:53", "[2001:db8::5]:54"), c.Blocks[3].Forward.To, equal); diff != "" {
 		t.Errorf("upstreams of the root (-want +got):\n%s", diff)
 	}
 	limits := CacheLimits{Entries: 9984, MaxTTL: 30 * time.Second, MinTTL: 5 * time.Second}
@@ -35,7 +35,7 @@ func TestKubeDNS(t *testing.T) {
 		Errors: &Errors{},
 		Cache:  &Cache{Zones: zone, Success: limits, Denial: limits, Servfail: 5 * time.Second},
 		Forward: &Forward{
-			From: wire.Root, To: ports("192.0.2.3:53", "192.0.2.4:54"), MaxFails: 2, Expire: 10 * time.Second,
+			From: wire.Root, To: targets("192.0.2.3:53", "192.0.2.4:54"), MaxFails: 2, Expire: 10 * time.Second,
 			ReadTimeout: 2 * time.Second, HealthInterval: 500 * time.Millisecond, HealthDomain: wire.Root,
 		},
 	}

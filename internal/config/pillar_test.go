@@ -91,7 +91,7 @@ func TestPillarsOfOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b := c.Blocks[0]; b.Forward.To[0] != ports("10.96.0.11:53")[0] || b.Prometheus.Addr != "127.0.0.1:1" {
+	if b := c.Blocks[0]; b.Forward.To[0] != targets("10.96.0.11:53")[0] || b.Prometheus.Addr != "127.0.0.1:1" {
 		t.Errorf("forward %v, prometheus %v", b.Forward.To, b.Prometheus)
 	}
 	opts.LookupEnv = func(string) (string, bool) { return "", false }

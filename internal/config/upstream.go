@@ -21,7 +21,7 @@ func (f *Forward) upstreams(p *parser, words []word) {
 		case path != "":
 			f.file(p, w, path)
 		default:
-			f.add(to)
+			f.add(Target{Addr: to})
 		}
 	}
 	if n := len(f.To); n > maxUpstreams {
@@ -49,7 +49,7 @@ func (f *Forward) file(p *parser, w word, path string) {
 		f.Files = append(f.Files, path)
 	}
 	for _, server := range servers {
-		f.add(server)
+		f.add(Target{Addr: server})
 	}
 }
 

@@ -89,8 +89,12 @@ func zoneName(t testing.TB, s string) wire.Name {
 
 func pool(t testing.TB, to ...netip.AddrPort) []*upstream.Pool {
 	t.Helper()
+	var targets []config.Target
+	for _, addr := range to {
+		targets = append(targets, config.Target{Addr: addr})
+	}
 	p := upstream.New(&config.Forward{
-		From: wire.Root, To: to, MaxFails: 2, Expire: 10 * time.Second,
+		From: wire.Root, To: targets, MaxFails: 2, Expire: 10 * time.Second,
 		ReadTimeout: 2 * time.Second, HealthInterval: time.Second, HealthDomain: wire.Root,
 	}, upstream.Options{})
 	t.Cleanup(func() { _ = p.Close() })

@@ -1,0 +1,66 @@
+package config
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+	"strconv"
+)
+
+// Transport is how DNS messages are carried, to an upstream or from a client.
+type Transport uint8
+
+// The transports, with their usual ports.
+const (
+	PlainDNS     Transport = iota // UDP and TCP, 53
+	DNSOverTLS                    // RFC 7858, 853
+	DNSOverHTTPS                  // RFC 8484, 443
+)
+
+// String is the transport's scheme in a Corefile.
+func (t Transport) String() string {
+	switch t {
+	case DNSOverTLS:
+		return "tls"
+	case DNSOverHTTPS:
+		return "https"
+	default:
+		return "dns"
+	}
+}
+
+// Target is one TO of `forward`: a server by its address, a server by its name, or
+// the endpoints of a Service. It is comparable.
+type Target struct {
+	Transport Transport
+	// Addr is the server's address; not valid where Host or Service is set.
+	Addr netip.AddrPort
+	// Host is the server's name, whose addresses are looked up, and Port its port.
+	Host string
+	Port uint16
+	// Path is the path of the URL of an upstream over HTTPS.
+	Path string
+	// Service is NAMESPACE/NAME of the Service whose endpoints are the servers; Port
+	// is then the port of the endpoints, 0 for that named dns or 53.
+	Service string
+	// ServerName is the name that this server's certificate must be for, where the
+	// target itself gives one; "" leaves it to `tls_servername`, and else to Host.
+	ServerName string
+}
+
+// String is t as a Corefile has it, with its port.
+func (t Target) String() string {
+	var where string
+	switch {
+	case t.Service != "":
+		where = "k8s:" + t.Service
+	case t.Host != "":
+		where = net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port)))
+	default:
+		where = t.Addr.String()
+	}
+	if t.Transport == PlainDNS {
+		return where
+	}
+	return t.Transport.String() + "://" + where + cmp.Or(t.Path, "")
+}
