@@ -51,6 +51,8 @@ type Block struct {
 	// Zones are the zones of the block's keys, without duplicates. CIDR keys are
 	// expanded to their reverse zones.
 	Zones []wire.Name
+	// Transport is how clients reach the block.
+	Transport Transport
 	// Port is the port of the block's keys; 53, or -dns.port, where they name none.
 	Port uint16
 	// File and Line are where the block starts.
@@ -60,22 +62,37 @@ type Block struct {
 	// bind, else the local IPs, else "[::]" for all addresses of both families.
 	Listen []netip.AddrPort
 
-	Bind        *Bind        `directive:"bind"`
-	Bufsize     *Bufsize     `directive:"bufsize"`
+	TLS         *TLSServer   `directive:"tls"`
+	Timeouts    *Timeouts    `directive:"timeouts"`
 	Reload      *Reload      `directive:"reload"`
-	Health      *Health      `directive:"health"`
+	NSID        *NSID        `directive:"nsid"`
+	Bufsize     *Bufsize     `directive:"bufsize"`
+	Bind        *Bind        `directive:"bind"`
+	Debug       *Debug       `directive:"debug"`
 	Ready       *Ready       `directive:"ready"`
+	Health      *Health      `directive:"health"`
+	Pprof       *Pprof       `directive:"pprof"`
 	Prometheus  *Prometheus  `directive:"prometheus"`
 	Errors      *Errors      `directive:"errors"`
 	Log         *Log         `directive:"log"`
+	Dnstap      *Dnstap      `directive:"dnstap"`
+	View        *View        `directive:"view"`
+	ACL         *ACL         `directive:"acl"`
+	Any         *Any         `directive:"any"`
+	Local       *Local       `directive:"local"`
+	DNS64       *DNS64       `directive:"dns64"`
 	Loadbalance *Loadbalance `directive:"loadbalance"`
+	Minimal     *Minimal     `directive:"minimal"`
+	Rewrite     *Rewrite     `directive:"rewrite"`
 	Autopath    *Autopath    `directive:"autopath"`
+	Template    *Template    `directive:"template"`
 	Hosts       *Hosts       `directive:"hosts"`
 	K8sExternal *K8sExternal `directive:"k8s_external"`
 	Kubernetes  *Kubernetes  `directive:"kubernetes"`
 	Loop        *Loop        `directive:"loop"`
 	Cache       *Cache       `directive:"cache"`
 	Forward     *Forward     `directive:"forward"`
+	Whoami      *Whoami      `directive:"whoami"`
 }
 
 // Options are what a Corefile's meaning depends on besides its text. The zero

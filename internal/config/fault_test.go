@@ -10,7 +10,7 @@ import (
 
 // TestFaults reads a directive at line 3 of a block and looks at the whole error.
 func TestFaults(t *testing.T) {
-	all := "autopath, bind, bufsize, cache, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, log, loop, prometheus, ready, reload"
+	all := "acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, view, whoami"
 	forwardOptions := "except, expire, failfast_all_unhealthy_upstreams, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, policy, prefer_udp, read_timeout"
 	empty := write(t, t.TempDir(), "resolv.conf", "nameserver none\n")
 	folder := t.TempDir()
@@ -23,8 +23,8 @@ func TestFaults(t *testing.T) {
 		{"relod", `3: unknown directive "relod" (did you mean "reload"?); allowed: ` + all},
 		{"forwrad . 192.0.2.1", `3: unknown directive "forwrad" (did you mean "forward"?); allowed: ` + all},
 		{"xyzzy", `3: unknown directive "xyzzy"; allowed: ` + all},
-		{"rewrite name a b", `3: CoreDNS has the directive "rewrite", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
-		{"template IN A {\nanswer x\n}", `3: CoreDNS has the directive "template", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
+		{"transfer x y", `3: CoreDNS has the directive "transfer", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
+		{"etcd a {\nb c\n}", `3: CoreDNS has the directive "etcd", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
 
 		{"bind", `3: bind: an argument is missing after "bind"; write: bind ADDRESS|INTERFACE…`},
 		{"bind nosuch", `3: bind: "nosuch" is neither an IP address nor an interface of this machine: file does not exist`},
@@ -199,7 +199,7 @@ func TestFileFaults(t *testing.T) {
 		{"saved over each other", "a.test {\nkubernetes {\nsave /view\n}\n}\nb.test c.test:54 {\nkubernetes {\nsave //view\nlabels a=b\n}\n}\n", `Corefile:6: kubernetes save: the block at Corefile:1 saves to /view too, and watches something else; name another file`},
 		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
 		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, servfail, success
-Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: autopath, bind, bufsize, cache, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, log, loop, prometheus, ready, reload
+Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, view, whoami
 Corefile:6: forward: "x" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},

@@ -56,6 +56,11 @@ const (
 	lack
 	// walk: one of the names on the client's search path takes waiting.
 	walk
+	// turn: what answers the query in its other form takes waiting.
+	turn
+	// mapped: the addresses of the other family, which the answer is made from, take
+	// waiting.
+	mapped
 )
 
 // answer is the query path, up to where it would have to wait. It reads in the
@@ -63,10 +68,14 @@ const (
 //
 //  1. What isn't a question of the Internet class in EDNS version 0 is an error.
 //  2. The longest zone that the name is in says who answers; none is REFUSED.
-//  3. The zone's own sources come first (see [Zone.resolve]).
-//  4. A name that does not exist may be one of a client's that goes down its search
+//  3. The zone may turn the client or the question away, or have an answer that hangs
+//     on neither ([Zone.guard]).
+//  4. The query may be asked in another form than the client's ([Routes.rewritten]).
+//  5. The zone's own sources come first (see [Zone.resolve]).
+//  6. A name that does not exist may be one of a client's that goes down its search
 //     path: what is at the end of that is its answer ([Routes.search]).
-//  5. All else takes waiting, and is for [Routes.complete].
+//  7. A name without IPv6 addresses may get some made of its IPv4 ones ([Routes.dns64]).
+//  8. All else takes waiting, and is for [Routes.complete].
 //
 // Each step either writes the whole reply or leaves it as it was.
 func (rt *Routes) answer(x *exchange) step {
@@ -91,8 +100,16 @@ func (rt *Routes) answer(x *exchange) step {
 		r.Fail(wire.ServFail)
 		return done
 	}
-	at := z.resolve(x)
-	if z.Search != nil && x.hops == 0 { // what an alias leads to is no client's search
+	if at, ok := z.guard(x); ok {
+		return at
+	}
+	return rt.dns64(x, rt.rewritten(x))
+}
+
+// find asks the zone's own sources, and those of the names on the client's search path.
+func (rt *Routes) find(x *exchange) step {
+	at := x.zone.resolve(x)
+	if x.zone.Search != nil && x.hops == 0 { // what an alias leads to is no client's search
 		at = rt.search(x, at)
 	}
 	return at
@@ -104,6 +121,9 @@ func (rt *Routes) answer(x *exchange) step {
 // zone's upstreams.
 func (z *Zone) resolve(x *exchange) step {
 	q, r := &x.q, &x.r
+	if at, ok := z.template(x); ok {
+		return at
+	}
 	if z.Hosts != nil && z.Hosts.Answer(q, r) {
 		x.source = fromHosts
 		return done
@@ -236,6 +256,10 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 		return rt.await(ctx, x)
 	case walk:
 		return rt.searchOn(ctx, x)
+	case turn:
+		return rt.rewrittenOn(ctx, x)
+	case mapped:
+		return rt.dns64On(ctx, x)
 	default:
 		return nil
 	}

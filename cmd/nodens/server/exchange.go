@@ -1,0 +1,54 @@
+package server
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// exchange is one query on its way and the reply made for it. It is reused for
+// query after query.
+type exchange struct {
+	q      wire.Query
+	r      wire.Reply
+	zone   *Zone
+	client netip.AddrPort
+	start  time.Duration // when it was read, by package clock
+	took   time.Duration // until the reply was whole
+	lane   int           // says which of the counters it uses; any number will do
+	via    transport
+	source source
+	target wire.Name      // of the alias that is to be chased
+	pool   *upstream.Pool // that is to be asked
+	// missing is the view that has to get what the answer hangs on.
+	missing view
+	hops    uint8 // aliases followed to get here
+	ordered bool  // the answers' order is not to be changed
+	found   bool  // the reply is to another name on the client's search path
+}
+
+// detach makes w a copy of x that shares nothing with it, in w's own buffers for
+// packet and reply.
+func (x *exchange) detach(w *exchange, packet, reply []byte) {
+	*w = *x
+	w.q.Packet = append(packet[:0], x.q.Packet...)
+	w.r.Detach(reply, &w.q)
+}
+
+// transport is how a query came.
+type transport uint8
+
+const (
+	udp transport = iota
+	tcp
+	transports = 2
+)
+
+func (t transport) String() string {
+	if t == tcp {
+		return "tcp"
+	}
+	return "udp"
+}

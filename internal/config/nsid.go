@@ -1,0 +1,6 @@
+package config
+
+// NSID is `nsid [DATA]`.
+type NSID struct{}
+
+func (x *NSID) parse(p *parser, s statement) { p.stranger(s.name()) }
