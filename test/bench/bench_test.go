@@ -168,7 +168,7 @@ func TestScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{sectionBegin, "\n## A cluster of 101 Services\n", r.stayTable(following), r.stayTable(showing), r.crowdTable(), r.fleetTable(), folder + "/scale-memory.svg", sectionEnd} {
+	for _, want := range []string{scalePart.begin(), "\n## A cluster of 101 Services\n", r.stayTable(following), r.stayTable(showing), r.crowdTable(), r.fleetTable(), folder + "/scale-memory.svg", scalePart.end()} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

@@ -22,6 +22,10 @@
 // shows it (stay.go), and a hundred agents at once (crowd.go). That is a section of
 // its own, with claims of its own (promise.go), in the same report.
 //
+// With -outage it lets upstreams fail, and measures what clients see of it
+// (outage.go, ordeal.go); that too is a section of its own, with claims of its own
+// (duty.go).
+//
 // A server more is a row in programs (program.go), one in servers (server.go) and
 // a file in conf; what is asked is a row in sets and how it is asked one in paced
 // or others (workload.go); what has to come out is a row of claims (claim.go).
@@ -75,7 +79,7 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	plan := plan{progress: stderr, names: entries}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&plan.rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale 3)")
+	fs.IntVar(&plan.rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale or -outage 3)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, of which twenty
 	// are slower than the p99; in one it would be ten, and in four the whole would
 	// take an hour.
@@ -84,6 +88,8 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
 	fs.BoolVar(&plan.scale.on, "scale", false, "measure the section about a large cluster, and that alone")
 	fs.IntVar(&plan.scale.services, "scale-services", large, "the `number` of Services of that cluster; everything else is in proportion")
+	fs.BoolVar(&plan.failing.on, "outage", false, "measure the section about upstreams that fail, and that alone")
+	fs.DurationVar(&plan.failing.silence, "outage-silence", usualSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
 	err := fs.Parse(args)
 	if err != nil {
@@ -96,6 +102,9 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	if plan.rounds == 0 {
 		plan.rounds = plan.usual()
 	}
+	if plan.scale.on && plan.failing.on {
+		return plan, "", errors.New("-scale and -outage are sections of their own: measure one after the other")
+	}
 	if fs.NArg() > 0 || plan.rounds < 1 || plan.length < 100*time.Millisecond || plan.scale.services < fewest {
 		return plan, "", fmt.Errorf("no arguments but flags, at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
 	}
@@ -103,19 +112,23 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 }
 
 // usual is the number of rounds unless one is given. Five are the fewest whose
-// median stands two disturbed ones; of a large cluster, where a round takes minutes,
+// median stands two disturbed ones; of what takes minutes a round,
 // three have to do, which stand one.
 func (p plan) usual() int {
-	if p.scale.on {
+	if p.scale.on || p.failing.on {
 		return 3
 	}
 	return 5
 }
 
-// measure measures the servers, or what a large cluster costs them.
+// measure measures the servers, or what a large cluster costs them, or what they do when
+// upstreams fail.
 func (p plan) measure(ctx context.Context) (*report, error) {
 	if p.scale.on {
 		return measureScale(ctx, p)
+	}
+	if p.failing.on {
+		return measureOutages(ctx, p)
 	}
 	return measure(ctx, p)
 }

@@ -26,6 +26,8 @@ type plan struct {
 	names int
 	// scale measures the section about a large cluster, and nothing else.
 	scale cluster
+	// failing measures the section about upstreams that fail, and nothing else.
+	failing failing
 	// cluster includes the questions that take an API server.
 	cluster bool
 	// only is the choice of workloads and servers; empty is all.

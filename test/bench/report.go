@@ -26,6 +26,8 @@ type report struct {
 	holds      map[string]hold   // by server
 	// scale is set in the report about a large cluster, which has no rests or holds.
 	scale *scaled
+	// trials is set in the report about upstreams that fail, which has nothing else.
+	trials map[cell][]trial
 }
 
 func (r *report) fact(name, value string) { r.facts = append(r.facts, fact{name, value}) }
@@ -92,7 +94,7 @@ func (r *report) tables() string {
 	for _, w := range r.workloads {
 		fmt.Fprintf(&b, "%s\n\n%s\n", w.name, r.prices(w))
 	}
-	for _, t := range slices.Concat([]string{r.idle(), r.memory()}, r.scaleTables()) {
+	for _, t := range slices.Concat([]string{r.idle(), r.memory()}, r.scaleTables(), r.outageTables()) {
 		if t != "" {
 			b.WriteString(t + "\n")
 		}
@@ -165,6 +167,12 @@ func (p plan) command() string {
 	text := "go run ./test/bench"
 	if p.scale.on {
 		text += " -scale"
+	}
+	if p.failing.on {
+		text += " -outage"
+	}
+	if p.failing.on && p.failing.silence != usualSilence {
+		text += fmt.Sprintf(" -outage-silence %s", p.failing.silence)
 	}
 	if p.scale.on && p.scale.services != large {
 		text += fmt.Sprintf(" -scale-services %d", p.scale.services)

@@ -20,7 +20,8 @@ import (
 // configuration says so, tells on another one whether it is ready.
 type process struct {
 	*peer.Process
-	port, ready port
+	port, ready, metrics port
+	conf                 string // the path of its configuration
 }
 
 // running is a server that has been started.
@@ -122,7 +123,7 @@ func (b *bench) spawn(s server, with settings) (process, error) {
 	if err != nil {
 		return process{}, err
 	}
-	return process{Process: proc, port: with.port, ready: with.ready}, nil
+	return process{Process: proc, port: with.port, ready: with.ready, metrics: with.metrics, conf: with.conf}, nil
 }
 
 // await waits until the server answers the set's last question as it

@@ -109,7 +109,7 @@ func TestSection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, section, after := cut(both)
+	before, section, after := scalePart.cut(both)
 	if len(after) != 0 || !bytes.Equal(bytes.TrimRight(before, "\n"), bytes.TrimRight(page, "\n")) {
 		t.Errorf("the page is not what it was:\n%s", cmp.Diff(string(page), string(before)))
 	}
@@ -133,7 +133,7 @@ func TestSection(t *testing.T) {
 	if !bytes.Contains(next, []byte("1970-01-03")) || !bytes.HasSuffix(next, []byte("\n## Behind it\n")) || !bytes.HasPrefix(next, before) {
 		t.Errorf("a new section in the middle gives\n%s", next)
 	}
-	if _, section, _ := cut([]byte(sectionBegin + "without an end")); section != nil {
+	if _, section, _ := cut([]byte(scalePart.begin() + "without an end")); section != nil {
 		t.Errorf("a section without an end is %q", section)
 	}
 }

@@ -8,47 +8,61 @@ import (
 	"time"
 )
 
-// The lines around the section about a large cluster in the report: what is between
-// them is one kind of run's, all else the other's.
-const (
-	sectionBegin = "<!-- written by go run ./test/bench -scale -->\n"
-	sectionEnd   = "<!-- end of what it has written -->\n"
+// part is a section of the report that a kind of run of its own writes: what is between
+// its lines is that run's, all else the others'.
+type part struct{ flag string }
+
+// The parts.
+var (
+	scalePart  = part{"-scale"}
+	outagePart = part{"-outage"}
 )
 
-// cut returns what is before, in and after the section, with its lines; all of it is
-// before if there is no section.
-func cut(page []byte) (before, section, after []byte) {
-	begin := bytes.Index(page, []byte(sectionBegin))
+func (p part) begin() string { return "<!-- written by go run ./test/bench " + p.flag + " -->\n" }
+func (p part) end() string   { return "<!-- end of what " + p.flag + " has written -->\n" }
+
+// cut returns what is before, in and after the part, with its lines; all of it is
+// before if there is no such part.
+func (p part) cut(page []byte) (before, section, after []byte) {
+	begin := bytes.Index(page, []byte(p.begin()))
 	if begin < 0 {
 		return page, nil, nil
 	}
-	end := bytes.Index(page[begin:], []byte(sectionEnd))
+	end := bytes.Index(page[begin:], []byte(p.end()))
 	if end < 0 {
 		return page, nil, nil
 	}
-	end += begin + len(sectionEnd)
+	end += begin + len(p.end())
 	return page[:begin], page[begin:end], page[end:]
 }
 
 // renew returns the page with what this report is about written anew and everything
 // else as it is in the old one, which may be empty.
 func (r *report) renew(old []byte, plots []plotted) ([]byte, error) {
-	before, section, after := cut(old)
-	if r.scale == nil {
-		page, err := r.page(plots)
-		if err == nil && section != nil {
+	switch {
+	case r.scale != nil:
+		text, err := r.section(plots)
+		return scalePart.put(old, text), err
+	case r.trials != nil:
+		text, err := r.outageSection()
+		return outagePart.put(old, text), err
+	}
+	page, err := r.page(plots)
+	for _, p := range []part{scalePart, outagePart} {
+		if _, section, _ := p.cut(old); section != nil {
 			page = bytes.Join([][]byte{page, section}, []byte("\n"))
 		}
-		return page, err
 	}
-	text, err := r.section(plots)
-	if err != nil {
-		return nil, err
-	}
+	return page, err
+}
+
+// put returns the page with the part's text in its place, or at the end.
+func (p part) put(page, text []byte) []byte {
+	before, section, after := p.cut(page)
 	if section == nil && len(before) > 0 {
 		before = append(bytes.TrimRight(before, "\n"), "\n\n"...)
 	}
-	return bytes.Join([][]byte{before, text, after}, nil), nil
+	return bytes.Join([][]byte{before, text, after}, nil)
 }
 
 //go:embed section.md.tmpl
@@ -79,7 +93,7 @@ func (r *report) section(plots []plotted) ([]byte, error) {
 		Conf                              string
 		CrowdTotal, CrowdEndpoints        int
 	}{
-		Begin: sectionBegin, End: sectionEnd, Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit, Command: r.plan.command(),
+		Begin: scalePart.begin(), End: scalePart.end(), Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit, Command: r.plan.command(),
 		Notes: r.notes, Plots: plots, Results: r.results(promises(), true),
 		Following: r.stayTable(following), Showing: r.stayTable(showing), Crowd: r.crowdTable(), Fleet: r.fleetTable(),
 		Shape: s.shape, Crowds: s.crowd, Total: len(s.shape.Services()), Endpoints: s.shape.Endpoints(),

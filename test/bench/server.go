@@ -89,11 +89,16 @@ type settings struct {
 	large bool
 	// length and rcode are those of the answers of the one set of questions.
 	length, rcode int
+	// to are the upstreams in an outage, over TLS where ca is the file of their
+	// certificate; stale is CoreDNS's option to serve what has expired, or empty.
+	to        []netip.AddrPort
+	ca, stale string
 }
 
 // fill returns the text with the values in place of the placeholders.
 func (s settings) fill(text string) string {
 	cluster, cache := "", ""
+	text = s.endure(text)
 	if s.kubeconfig != "" {
 		cluster = strings.ReplaceAll(watching, "@KUBECONFIG@", s.kubeconfig)
 	}

@@ -114,6 +114,9 @@ func (r *report) claims() []claim {
 	if r.scale != nil {
 		return promises()
 	}
+	if r.trials != nil {
+		return duties()
+	}
 	return claims()
 }
 

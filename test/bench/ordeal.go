@@ -1,0 +1,343 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/outage"
+	"github.com/nodens-dns/nodens/test/bench/pace"
+)
+
+// ordeal is a kind of outage.
+type ordeal struct {
+	name, what string
+	// soon and after name the two parts of the time; empty is no column.
+	soon, after string
+	// fails is a program that can't be asked to go through it.
+	fails string
+	run   func(ctx context.Context, b *bench, s server) (trial, error)
+}
+
+// The ordeals' names.
+const (
+	oneDead   = "one of two upstreams is dead"
+	oneFrozen = "one of two upstreams freezes"
+	allSilent = "all upstreams fall silent"
+	atOnce    = "a thousand miss one name"
+	overTLS   = "misses over TLS"
+	reloading = "reloads under load"
+)
+
+// ordeals are all kinds of outage.
+var ordeals = []ordeal{
+	{name: oneDead, soon: "first 5 s", after: "after", run: dead, what: fmt.Sprintf("Two upstreams answer after %s, but one has been silent from before the server's start, its socket open. "+
+		"%d names a second that nobody has asked for.", pace.Delay, uniqueRate)},
+	{name: oneFrozen, soon: "first 5 s", after: "after", run: frozen, what: fmt.Sprintf("The same, but both answer for %s before one falls silent, its socket open. The times run from then.", healthy)},
+	{name: allSilent, soon: "first of a name", after: "after", run: silent, what: fmt.Sprintf("%d names are in the cache and have expired when all upstreams fall silent. They are asked for "+
+		"in turn, %d a second.", workingSet, workingRate)},
+	{name: atOnce, soon: "all", run: once, what: fmt.Sprintf("%d clients ask for a name that the upstream takes %s to answer.", together, slow)},
+	{name: overTLS, soon: "all", run: secured, what: fmt.Sprintf("%d names a second that nobody has asked for, over TLS to one upstream that answers after %s.", securedRate, pace.Delay)},
+	{name: reloading, run: reloads, fails: "unbound", what: fmt.Sprintf("%d questions a second for cached names, while the Corefile changes and is read anew (SIGUSR1) every %s.", reloadRate, reloadEvery)},
+}
+
+const (
+	// uniqueRate is the misses of a busy node.
+	uniqueRate = 500
+	// healthy is how long both upstreams answer before one freezes: long enough for a
+	// server to know how quick they are.
+	healthy = 3 * time.Second
+	// opening is the first part of an outage, and as long again the second.
+	opening = 5 * time.Second
+
+	// workingSet is the names that are in use, workingRate how many are asked for a
+	// second: each every two seconds.
+	workingSet, workingRate = 200, 100
+	// shortTTL is that of the names, in seconds: the least that the servers keep.
+	shortTTL = 5
+
+	// together is how many ask for one name; they come within a quarter of a second,
+	// since a socket's buffer does not hold as many, and slow is the time until the
+	// answer.
+	together, gathering = 1000, 4000
+	slow                = time.Second
+
+	securedRate = 5000
+	reloadRate  = 20000
+	reloadEvery = 250 * time.Millisecond
+)
+
+// unique is the name of the i-th question, a new one for each.
+func unique(i int) string { return fmt.Sprintf("u%06d.miss.example.", i) }
+
+// dead is a run with one upstream silent from the start.
+func dead(ctx context.Context, b *bench, s server) (trial, error) {
+	list, closeAll, err := upstreams(2, outage.Options{Delay: pace.Delay, TTL: pace.TTL})
+	if err != nil {
+		return trial{}, err
+	}
+	defer closeAll()
+	list[0].Silence()
+	return b.miss(ctx, s, list, 0, nil)
+}
+
+// frozen is a run in which one upstream falls silent.
+func frozen(ctx context.Context, b *bench, s server) (trial, error) {
+	list, closeAll, err := upstreams(2, outage.Options{Delay: pace.Delay, TTL: pace.TTL})
+	if err != nil {
+		return trial{}, err
+	}
+	defer closeAll()
+	return b.miss(ctx, s, list, healthy, list[0].Silence)
+}
+
+// miss asks for unique names; freeze is called after a while. The first questions of all,
+// before freeze, don't count.
+func (b *bench) miss(ctx context.Context, s server, list []*outage.Upstream, after time.Duration, freeze func()) (t trial, err error) {
+	p, err := b.through(ctx, s, settings{}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	at := int(after.Seconds() * uniqueRate)
+	part := b.scaled(opening)
+	job := outage.Job{Server: local(p.port), Rate: uniqueRate, Count: at + int(2*part.Seconds()*uniqueRate), Name: unique}
+	if freeze != nil {
+		job.Each = func(i int) {
+			if i == at {
+				freeze()
+			}
+		}
+	}
+	fates, err := job.Ask(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.add(fates[at:], func(_ int, f outage.Fate) bool { return f.Asked-after < part })
+	t.count(list)
+	return t, nil
+}
+
+// add takes down what became of questions; early says of which part one is.
+func (t *trial) add(fates []outage.Fate, early func(i int, f outage.Fate) bool) {
+	for i, f := range fates {
+		t.asked++
+		if f.Failed {
+			t.failed++
+		}
+		if early(i, f) {
+			t.early = append(t.early, f.Took)
+		} else {
+			t.late = append(t.late, f.Took)
+		}
+	}
+	slices.Sort(t.early)
+	slices.Sort(t.late)
+}
+
+func (t *trial) count(list []*outage.Upstream) {
+	for _, u := range list {
+		t.upstream += u.Asked()
+		t.conns += u.MostConns()
+	}
+}
+
+// scaled is the length of a part of an outage: shorter where the whole is made short.
+func (b *bench) scaled(d time.Duration) time.Duration { return min(d, b.failing.silence) }
+
+// silent is a run with all upstreams silent and a working set that has expired.
+func silent(ctx context.Context, b *bench, s server) (t trial, err error) {
+	list, closeAll, err := upstreams(2, outage.Options{Delay: pace.Delay, TTL: shortTTL})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	stale := "serve_stale 1h"
+	if s.program == "coredns" {
+		stale += " immediate"
+	}
+	p, err := b.through(ctx, s, settings{stale: stale}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	name := func(i int) string { return unique(i % workingSet) }
+	if _, err := (outage.Job{Server: local(p.port), Rate: workingSet, Count: workingSet, Name: name}).Ask(ctx); err != nil {
+		return t, err
+	}
+	if err := wait(ctx, (shortTTL+1)*time.Second); err != nil {
+		return t, err
+	}
+	for _, u := range list {
+		u.Silence()
+	}
+	fates, err := outage.Job{
+		Server: local(p.port), Rate: workingRate, Name: name,
+		Count: max(2*workingSet, int(b.failing.silence.Seconds()*workingRate)),
+	}.Ask(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.add(fates, func(i int, _ outage.Fate) bool { return i < workingSet })
+	t.count(list)
+	return t, nil
+}
+
+// wait lets time pass.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// once is a run in which all ask for the same name.
+func once(ctx context.Context, b *bench, s server) (t trial, err error) {
+	list, closeAll, err := upstreams(1, outage.Options{Delay: slow, TTL: pace.TTL})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	p, err := b.through(ctx, s, settings{}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	fates, err := outage.Job{Server: local(p.port), Rate: gathering, Count: together, Name: func(int) string { return unique(0) }}.Ask(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.add(fates, func(int, outage.Fate) bool { return true })
+	t.count(list)
+	return t, nil
+}
+
+// secured is a run of misses over TLS.
+func secured(ctx context.Context, b *bench, s server) (t trial, err error) {
+	config, pem, err := outage.Certificate()
+	if err != nil {
+		return t, err
+	}
+	ca, err := b.authority(pem)
+	if err != nil {
+		return t, err
+	}
+	list, closeAll, err := upstreams(1, outage.Options{Delay: pace.Delay, TTL: pace.TTL, TLS: config})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	p, err := b.through(ctx, s, settings{ca: ca}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	// Connections are made, and buffers have grown.
+	if _, err := (outage.Job{Server: local(p.port), Rate: securedRate / 10, Count: securedRate / 10, Name: func(i int) string { return "warm-" + unique(i) }}).Ask(ctx); err != nil {
+		return t, err
+	}
+	before, err := read(p.Pid())
+	if err != nil {
+		return t, err
+	}
+	fates, err := outage.Job{Server: local(p.port), Rate: securedRate, Count: int(b.scaled(opening).Seconds() * securedRate), Name: unique}.Ask(ctx)
+	if err != nil {
+		return t, err
+	}
+	after, err := read(p.Pid())
+	if err != nil {
+		return t, err
+	}
+	t.cpu = after.cpu - before.cpu
+	t.add(fates, func(int, outage.Fate) bool { return true })
+	t.count(list)
+	return t, nil
+}
+
+// reloads is a run during which the configuration changes.
+func reloads(ctx context.Context, b *bench, s server) (t trial, err error) {
+	list, closeAll, err := upstreams(1, outage.Options{TTL: pace.TTL})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	p, err := b.through(ctx, s, settings{}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	var questions [][]byte
+	for i := range workingSet {
+		packed, err := new(dns.Msg).SetQuestion(unique(i), dns.TypeA).Pack()
+		if err != nil {
+			return t, err
+		}
+		questions = append(questions, packed)
+	}
+	if _, err := (outage.Job{Server: local(p.port), Rate: workingSet, Count: workingSet, Name: unique}).Ask(ctx); err != nil {
+		return t, err
+	}
+	first, err := hashOf(ctx, p)
+	if err != nil {
+		return t, err
+	}
+	changing, stop := context.WithCancel(ctx)
+	changed := make(chan error, 1)
+	go func() { changed <- alter(changing, p) }()
+	results, err := b.loop.Run(ctx, pace.Job{
+		Server: local(p.port), Length: b.scaled(opening),
+		Streams: []pace.Stream{{Questions: questions, Rate: reloadRate, Sockets: 8}},
+	})
+	stop()
+	if err := <-changed; err != nil {
+		return t, err
+	}
+	if err != nil {
+		return t, err
+	}
+	if err := b.tookOn(ctx, p, first); err != nil {
+		return t, err
+	}
+	r := results[0]
+	slices.Sort(r.Latencies)
+	t.asked, t.failed, t.early = int(r.Sent), int(r.Sent-r.Rcodes[dns.RcodeSuccess]), r.Latencies
+	t.count(list)
+	return t, nil
+}
+
+// alter changes the process's Corefile and asks it to read it, again and again.
+func alter(ctx context.Context, p process) error {
+	text, err := os.ReadFile(p.conf)
+	if err != nil {
+		return err
+	}
+	for n := 1; wait(ctx, reloadEvery) == nil; n++ {
+		// The comment changes the hash, the block what is served.
+		more := fmt.Sprintf("# %d\nadded-%d.example:%d {\n    bind 127.0.0.1\n    forward . 127.0.0.1:1\n}\n", n, n, p.port)
+		if err := os.WriteFile(p.conf, append(slices.Clone(text), more...), 0o644); err != nil {
+			return err
+		}
+		if err := p.Signal(syscall.SIGUSR1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tookOn waits until the process serves another configuration than the first.
+func (b *bench) tookOn(ctx context.Context, p process, first string) error {
+	return p.Await(ctx, "a new configuration", func(ctx context.Context) error {
+		now, err := hashOf(ctx, p)
+		if err == nil && now == first {
+			err = fmt.Errorf("still %s", first)
+		}
+		return err
+	})
+}
