@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,6 +88,11 @@ type Options struct {
 	Deadline time.Duration
 	// ProbeTimeout is how long a probe waits, DefaultProbeTimeout where 0.
 	ProbeTimeout time.Duration
+	// Endpoints gives the addresses of a Service's ready endpoints that answer DNS,
+	// nearest first, and a channel that is closed when they have changed; port 0 is
+	// the one named dns, or 53. service is NAMESPACE/NAME. nil where there is no view
+	// of the cluster.
+	Endpoints func(service string, port uint16) (addrs []netip.AddrPort, changed <-chan struct{})
 }
 
 // Pool is the servers of one forward directive. It is safe for concurrent use.

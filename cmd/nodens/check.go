@@ -28,6 +28,9 @@ func check(opts *options, w io.Writer) error {
 		plan = p.String()
 	}
 	fmt.Fprintf(w, "%s: %d server blocks, sha512 %.16s…\n", cfg.Path, len(cfg.Blocks), cfg.Hash)
+	for _, text := range cfg.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", text)
+	}
 	for _, b := range cfg.Blocks {
 		fmt.Fprintln(w)
 		describe(w, b)

@@ -287,6 +287,9 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	a.current.Store(g)
+	for _, text := range cfg.Warnings {
+		a.log.Warn("configuration: " + text)
+	}
 	if old != nil {
 		a.retire(old, g)
 	}

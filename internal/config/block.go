@@ -78,7 +78,7 @@ func (p *parser) listening() {
 	defer func() { p.name = "" }()
 	for f := b.Forward; f != nil; f = f.Next {
 		for _, to := range f.To {
-			if !listensOn(b.Listen, to.Addr) {
+			if !to.Addr.IsValid() || !listensOn(b.Listen, to.Addr) {
 				continue
 			}
 			from := ""

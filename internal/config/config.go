@@ -38,6 +38,8 @@ type Config struct {
 	// Files are all the files it was made from, Path first: imports, resolv.conf
 	// files and the kube-dns ConfigMap's. A change in one is a reason to read anew.
 	Files []string
+	// Warnings are what is odd and no fault, each in the form of a [Fault]'s error.
+	Warnings []string
 	// Blocks are the server blocks, in the file's order, and behind them one for
 	// each stub domain of the kube-dns ConfigMap. A block whose keys name several
 	// ports is one Block for each port.
@@ -218,7 +220,7 @@ func Parse(src Source) (*Config, error) {
 	}
 	c.Blocks = append(c.Blocks, p.stubs(legacy.stubs)...)
 	p.check(src.Path, c.Blocks)
-	c.Files = p.files
+	c.Files, c.Warnings = p.files, p.warnings
 	if err := join(src.Path, p.faults); err != nil {
 		return nil, err
 	}

@@ -195,7 +195,7 @@ func TestDirectives(t *testing.T) {
 		{"health check", "forward", "forward . 192.0.2.1 {\nhealth_check 1s no_rec domain h.test\n}", forward(func(f *Forward) {
 			f.HealthInterval, f.HealthNoRec, f.HealthDomain = time.Second, true, names(t, "h.test")[0]
 		})},
-		{"met anyway", "forward", "forward . 192.0.2.1 {\nmax_age 10s\nmax_idle_conns 4\nmax_connect_attempts 2\npolicy round_robin\n}", forward(func(f *Forward) { f.Policy = PolicyRoundRobin })},
+		{"policy", "forward", "forward . 192.0.2.1 {\npolicy round_robin\n}", forward(func(f *Forward) { f.Policy = PolicyRoundRobin })},
 		{"twice", "forward", "forward a.test 192.0.2.1\nforward . 192.0.2.1", forward(func(f *Forward) {
 			f.From = names(t, "a.test")[0]
 			next := defaultForward()

@@ -11,7 +11,7 @@ import (
 // TestFaults reads a directive at line 3 of a block and looks at the whole error.
 func TestFaults(t *testing.T) {
 	all := "acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, view, whoami"
-	forwardOptions := "except, expire, failfast_all_unhealthy_upstreams, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, policy, prefer_udp, read_timeout"
+	forwardOptions := "doh_method, except, expire, failfast_all_unhealthy_upstreams, failover, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, next, next_on_nodata, policy, prefer_udp, read_timeout, resolver, source_address, tls, tls_servername"
 	empty := write(t, t.TempDir(), "resolv.conf", "nameserver none\n")
 	folder := t.TempDir()
 	var many []string
@@ -144,24 +144,21 @@ func TestFaults(t *testing.T) {
 		{"cache {\nserve_stale\n}", `4: cache: CoreDNS has the option "serve_stale", this version of nodens doesn't: an expired answer is not used; take the line out; allowed: denial, servfail, success`},
 		{"cache\ncache", `4: cache: "cache" stands twice in a block, first at Corefile:3; keep one`},
 
-		{"forward .", `3: forward: an argument is missing after "forward"; write: forward FROM TO… (TO: an IP address with or without a port, or a resolv.conf file)`},
+		{"forward .", `3: forward: an argument is missing after "forward"; write: forward FROM TO… (TO: an IP address or a name, with or without a port, tls:// or https:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)`},
 		{"forward 10.0.0.0/9 192.0.2.1", `3: forward: "10.0.0.0/9" is 128 reverse zones; write a forward for each, or a CIDR that ends at a label`},
-		{"forward . dns.test", `3: forward: "dns.test" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT`},
+		{"forward . dns..test", `3: forward: "dns..test" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT`},
 		{"forward . " + folder + "/none", `3: forward: "` + folder + `/none" is neither an IP address nor a file that exists; write an IP address, or the path of a resolv.conf file`},
 		{"forward . " + folder, `3: forward: can't read "` + folder + `": ` + folder + ` is a folder`},
 		{"forward . " + empty, "3: forward: " + empty + " names no name server; add a `nameserver ADDRESS` line to it, or write the upstream's IP address here"},
-		{"forward . tls://192.0.2.1", `3: forward: "tls://192.0.2.1": CoreDNS has tls://, this version of nodens asks upstreams over plain UDP and TCP only; write IP or IP:PORT`},
-		{"forward . https://192.0.2.1", `3: forward: "https://192.0.2.1": CoreDNS has https://, this version of nodens asks upstreams over plain UDP and TCP only; write IP or IP:PORT`},
-		{"forward . udp://192.0.2.1", `3: forward: "udp://192.0.2.1" has an unknown scheme "udp"; allowed: dns`},
+		{"forward . udp://192.0.2.1", `3: forward: "udp://192.0.2.1" has an unknown scheme "udp"; allowed: dns, https, tls`},
 		{"forward . 192.0.2.1:0", `3: forward: "192.0.2.1:0" has port 0; allowed: 1 to 65535`},
 		{`forward . ""`, `3: forward: "" is empty: is an environment variable unset?`},
 		{"forward . " + strings.Join(many, " "), `3: forward: there are 16 upstreams; allowed: 1 to 15`},
 		{"forward . 169.254.20.10", `3: forward: the upstream 169.254.20.10:53 is an address that this block listens on, so queries would go in a circle; name another upstream`},
 		{"bind 0.0.0.0\nforward . 127.0.0.1", `4: forward: the upstream 127.0.0.1:53 is an address that this block listens on, so queries would go in a circle; name another upstream`},
 		{"forward . 192.0.2.1 {\nforce_tpc\n}", `4: forward: unknown option "force_tpc" (did you mean "force_tcp"?); allowed: ` + forwardOptions},
-		{"forward . 192.0.2.1 {\ntls\n}", `4: forward: CoreDNS has the option "tls", this version of nodens doesn't: upstreams are asked over plain UDP and TCP; forward to a CoreDNS that has the tls; allowed: ` + forwardOptions},
 		{"forward . 192.0.2.1 {\nforce_tcp yes\n}", `4: forward: "yes" is one argument too many after "force_tcp"; write: force_tcp`},
-		{"forward . 192.0.2.1 {\npolicy rondom\n}", `4: forward policy: unknown policy "rondom" (did you mean "random"?); allowed: random, round_robin, sequential`},
+		{"forward . 192.0.2.1 {\npolicy rondom\n}", `4: forward policy: unknown policy "rondom" (did you mean "random"?); allowed: fastest, random, round_robin, sequential`},
 		{"forward . 192.0.2.1 {\nmax_fails -1\n}", `4: forward max_fails: -1 is out of range; allowed: 0 to 2147483647`},
 		{"forward . 192.0.2.1 {\nread_timeout 0s\n}", `4: forward read_timeout: 0s is out of range; allowed: 1ns to 2562047h47m16.854775807s`},
 		{"forward . 192.0.2.1 {\nmax_age 9s\n}", `4: forward: max_age 9s is less than expire 10s; make it at least that`},
@@ -198,9 +195,9 @@ func TestFileFaults(t *testing.T) {
 		{"zone twice, an address shared", "a.test {\nbind 192.0.2.1 eth0\n}\na.test {\nbind 192.0.2.7\n}\n", `Corefile:4: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
 		{"saved over each other", "a.test {\nkubernetes {\nsave /view\n}\n}\nb.test c.test:54 {\nkubernetes {\nsave //view\nlabels a=b\n}\n}\n", `Corefile:6: kubernetes save: the block at Corefile:1 saves to /view too, and watches something else; name another file`},
 		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
-		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, servfail, success
+		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x! {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, servfail, success
 Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, view, whoami
-Corefile:6: forward: "x" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT
+Corefile:6: forward: "x!" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},
 		{"many forwards", ". {\n" + strings.Repeat("forward . 192.0.2.1\n", maxForwards+1) + "}\n", `Corefile:102: forward: a block has more than 100 forwards; write a server block for each zone`},

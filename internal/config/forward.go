@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -11,9 +12,10 @@ import (
 // Policy is how `forward` chooses among its upstreams.
 type Policy uint8
 
-// The policies; Random is what is used where none is given.
+// The policies; Fastest is what is used where none is given.
 const (
-	PolicyRandom Policy = iota
+	PolicyFastest Policy = iota
+	PolicyRandom
 	PolicyRoundRobin
 	PolicySequential
 )
@@ -37,8 +39,41 @@ type Forward struct {
 	HealthDomain         wire.Name // the root
 	MaxConcurrent        int       // 0: no limit but the server's own
 	FailfastAllUnhealthy bool
+	// TLS is what upstreams over TLS or HTTPS are asked with and trusted by; nil is
+	// no certificate of ours and the system's roots.
+	TLS *TLSClient
+	// ServerName is the name that the certificates must be for where the target says
+	// none; "" is its Host or its address.
+	ServerName string
+	// MaxAge is how long a connection takes queries after it was made; 0: for ever.
+	MaxAge time.Duration
+	// MaxIdle is how many idle connections are kept for each upstream; 0: as many as
+	// there are.
+	MaxIdle int
+	// DoHMethod is how upstreams over HTTPS are asked: "GET", or "POST" and "".
+	DoHMethod string
+	// SourceAddress is the address queries go out from; not valid: the system's choice.
+	SourceAddress netip.Addr
+	// MaxConnectAttempts is how many failed attempts a query may cost; 0 is two for
+	// each upstream, -1 no limit but the deadline.
+	MaxConnectAttempts int
+	// Failover are the rcodes for which the next upstream is asked.
+	Failover []wire.Rcode
+	// NextOn are the rcodes for which the block's next forward is asked, NextOnNodata
+	// says that it is for an empty answer, too.
+	NextOn       []wire.Rcode
+	NextOnNodata bool
+	// Resolver are the servers that names of upstreams are looked up at; nil: those
+	// of the system's resolv.conf.
+	Resolver []netip.AddrPort
 	// Next is the next forward of the same block, nil for the last.
 	Next *Forward
+}
+
+// TLSClient is `tls [CERT KEY] [CA]`: files in PEM. "" is none of ours, and the
+// system's roots.
+type TLSClient struct {
+	Cert, Key, CA string
 }
 
 const (
@@ -48,7 +83,7 @@ const (
 	// maxForwards bounds a block's chain, which is walked for each query; zones are
 	// looked up faster.
 	maxForwards  = 100
-	forwardUsage = "forward FROM TO… (TO: an IP address with or without a port, or a resolv.conf file)"
+	forwardUsage = "forward FROM TO… (TO: an IP address or a name, with or without a port, tls:// or https:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)"
 )
 
 // defaultForward is `forward .` without more.
@@ -69,52 +104,44 @@ func (f *Forward) parse(p *parser, s statement) {
 		f.from(p, s.args()[0])
 		f.upstreams(p, s.args()[1:])
 	}
-	var maxAge time.Duration
-	var maxAgeAt word
-	table := f.options(p)
-	// Connections are closed when they have been idle for expire, and none is kept
-	// past its use for longer, so an older one than max_age ≥ expire is as good as any.
-	table["max_age"] = option{usage: "max_age DURATION", least: 1, most: 1, set: func(args []word) {
-		maxAgeAt = args[0]
-		maxAge, _ = p.duration(args[0], 0, longest)
-	}}
-	p.body(s, table)
-	if maxAge > 0 && maxAge < f.Expire {
-		p.fault(maxAgeAt, "max_age %s is less than expire %s; make it at least that", maxAge, f.Expire)
+	at := make(map[string]word)
+	p.body(s, f.options(p, at))
+	if f.MaxAge > 0 && f.MaxAge < f.Expire {
+		p.fault(at["max_age"], "max_age %s is less than expire %s; make it at least that", f.MaxAge, f.Expire)
 	}
+	f.named(p, at)
 }
 
-func (f *Forward) options(p *parser) options {
+// options are those of forward. Where a word is looked at once more when all is
+// read, it is left in at.
+func (f *Forward) options(p *parser, at map[string]word) options {
 	table := options{
 		"force_tcp":  flag("force_tcp", &f.ForceTCP),
 		"prefer_udp": flag("prefer_udp", &f.PreferUDP),
-		"policy": {usage: "policy random|round_robin|sequential", least: 1, most: 1, set: func(args []word) {
+		"policy": {usage: "policy fastest|random|round_robin|sequential", least: 1, most: 1, set: func(args []word) {
 			f.Policy, _ = choice(p, args[0], "policy", map[string]Policy{
-				"random": PolicyRandom, "round_robin": PolicyRoundRobin, "sequential": PolicySequential,
+				"fastest": PolicyFastest, "random": PolicyRandom, "round_robin": PolicyRoundRobin, "sequential": PolicySequential,
 			})
 		}},
 		"except":                           {usage: "except ZONES…", least: 1, most: -1, set: func(args []word) { f.Except = append(f.Except, p.zones(args)...) }},
 		"failfast_all_unhealthy_upstreams": flag("failfast_all_unhealthy_upstreams", &f.FailfastAllUnhealthy),
 		"health_check":                     {usage: healthUsage, least: 1, most: 4, set: func(args []word) { f.health(p, args) }},
 
-		"tls":            later("upstreams are asked over plain UDP and TCP; forward to a CoreDNS that has the tls"),
-		"tls_servername": later("upstreams are asked over plain UDP and TCP; forward to a CoreDNS that has the tls"),
-		"doh_method":     later("upstreams are asked over plain UDP and TCP"),
-		"resolver":       later("write the upstreams' IP addresses"),
-		"source_address": later("the system chooses the source address; take the line out"),
-		"next":           later("the first answer counts; take the line out"),
-		"next_on_nodata": later("the first answer counts; take the line out"),
-		"failover":       later("the first answer counts; take the line out"),
+		"failover":       {usage: "failover RCODE…", least: 1, most: -1, set: func(args []word) { f.Failover = append(f.Failover, failures(p, args)...) }},
+		"next":           {usage: "next RCODE…", least: 1, most: -1, set: func(args []word) { f.NextOn = append(f.NextOn, rcodes(p, args)...) }},
+		"next_on_nodata": flag("next_on_nodata", &f.NextOnNodata),
 	}
-	f.limits(p, table)
+	f.limits(p, table, at)
+	f.carriage(p, table, at)
 	return table
 }
 
 // limits adds the options that are durations or numbers.
-func (f *Forward) limits(p *parser, table options) {
+func (f *Forward) limits(p *parser, table options, at map[string]word) {
 	duration := func(name string, least time.Duration, dst *time.Duration) {
 		table[name] = option{usage: name + " DURATION", least: 1, most: 1, set: func(args []word) {
 			*dst, _ = p.duration(args[0], least, longest)
+			at[name] = args[0]
 		}}
 	}
 	number := func(name string, dst *int) {
@@ -124,14 +151,17 @@ func (f *Forward) limits(p *parser, table options) {
 		}}
 	}
 	duration("expire", 0, &f.Expire)
+	duration("max_age", 0, &f.MaxAge)
 	duration("read_timeout", time.Nanosecond, &f.ReadTimeout)
 	number("max_fails", &f.MaxFails)
 	number("max_concurrent", &f.MaxConcurrent)
-	// Idle connections are few and short-lived, and the whole deadline of a query
-	// bounds its attempts, so the bounds that CoreDNS sets here are met anyway.
-	var unused int
-	number("max_idle_conns", &unused)
-	number("max_connect_attempts", &unused)
+	number("max_idle_conns", &f.MaxIdle)
+	table["max_connect_attempts"] = option{usage: "max_connect_attempts NUMBER", least: 1, most: 1, set: func(args []word) {
+		n, _ := p.number(args[0], 0, math.MaxInt32)
+		if f.MaxConnectAttempts = int(n); n == 0 {
+			f.MaxConnectAttempts = -1
+		}
+	}}
 }
 
 const healthUsage = "health_check DURATION [no_rec] [domain NAME]"

@@ -75,11 +75,11 @@ func TestKubeDNSFaults(t *testing.T) {
 		{"no server", "stubDomains", `{"a.test": []}`, `:1: the stub domain "a.test" has no server; list at least one IP address`},
 		{"no domain", "stubDomains", `{"a..test": ["192.0.2.1"]}`, `:1: the stub domain "a..test" is not a domain name`},
 		{"port", "stubDomains", `{"a.test:54": ["192.0.2.1"]}`, `:1: the stub domain "a.test:54" is not a domain name`},
-		{"no server's address", "stubDomains", "\n" + `{"a.test": ["ns.test"]}`, `:2: "ns.test" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT`},
+		{"no server's address", "stubDomains", "\n" + `{"a.test": ["ns..test"]}`, `:2: "ns..test" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT`},
 		{"circle", "stubDomains", `{"a.test": ["169.254.20.10"]}`, `:1: forward: the upstream 169.254.20.10:53 is an address that this block listens on, so queries would go in a circle; name another upstream`},
 		{"in the Corefile too", "stubDomains", `{"in-addr.arpa": ["192.0.2.1"]}`, `:1: the zone in-addr.arpa. on port 53 is served already by the block at base:17; make one block of them, or bind them to different addresses`},
 		{"broken", "upstreamNameservers", `{}`, `:1: upstreamNameservers of the kube-dns ConfigMap is not JSON of the form ["IP", …]: json: cannot unmarshal object into Go value of type []string`},
-		{"name", "upstreamNameservers", `["ns.test"]`, `: "ns.test" is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT`},
+		{"name", "upstreamNameservers", `["ns..test"]`, `: "ns..test" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT`},
 		{"more than a word", "upstreamNameservers", `["192.0.2.1 {\nerrors\n}"]`, `: "192.0.2.1 {\nerrors\n}" is not an IP address`},
 	} {
 		t.Run(tt.file+"/"+tt.name, func(t *testing.T) {

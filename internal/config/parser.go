@@ -22,6 +22,8 @@ type parser struct {
 	option string
 	files  []string
 	faults []*Fault
+	// warnings are what is odd and no fault.
+	warnings []string
 	// firsts are the directives the block has already had.
 	firsts map[string]word
 }
@@ -47,6 +49,14 @@ func (p *parser) fault(w word, format string, args ...any) *Fault {
 	f := &Fault{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Word: w.text, Text: fmt.Sprintf(format, args...)}
 	p.faults = append(p.faults, f)
 	return f
+}
+
+// warn notes what is odd about w and yet can be done.
+func (p *parser) warn(w word, format string, args ...any) {
+	f := &Fault{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Text: fmt.Sprintf(format, args...)}
+	if text := f.Error(); len(p.warnings) < maxFaults && !slices.Contains(p.warnings, text) {
+		p.warnings = append(p.warnings, text)
+	}
 }
 
 // unknown notes that w is none of allowed; what is the kind of word it should be.

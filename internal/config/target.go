@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"net"
 	"net/netip"
 	"strconv"
@@ -48,12 +47,15 @@ type Target struct {
 	ServerName string
 }
 
-// String is t as a Corefile has it, with its port.
+// String is t as a Corefile has it, with its port and without its ServerName.
 func (t Target) String() string {
 	var where string
 	switch {
 	case t.Service != "":
 		where = "k8s:" + t.Service
+		if t.Port != 0 {
+			where += ":" + strconv.Itoa(int(t.Port))
+		}
 	case t.Host != "":
 		where = net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port)))
 	default:
@@ -62,5 +64,5 @@ func (t Target) String() string {
 	if t.Transport == PlainDNS {
 		return where
 	}
-	return t.Transport.String() + "://" + where + cmp.Or(t.Path, "")
+	return t.Transport.String() + "://" + where + t.Path
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,7 +22,7 @@ func (f *Forward) upstreams(p *parser, words []word) {
 		case path != "":
 			f.file(p, w, path)
 		default:
-			f.add(Target{Addr: to})
+			f.add(to)
 		}
 	}
 	if n := len(f.To); n > maxUpstreams {
@@ -47,6 +48,10 @@ func (f *Forward) file(p *parser, w word, path string) {
 	}
 	if !slices.Contains(f.Files, path) {
 		f.Files = append(f.Files, path)
+	}
+	if n := len(servers); n > maxUpstreams {
+		p.warn(w, "%s names %d name servers; the first %d are used", path, n, maxUpstreams)
+		servers = servers[:maxUpstreams]
 	}
 	for _, server := range servers {
 		f.add(Target{Addr: server})
@@ -82,46 +87,177 @@ func nameservers(text []byte) []netip.AddrPort {
 	return list
 }
 
-// parseUpstream reads one TO: an address, or the path of a file.
-func parseUpstream(text string) (to netip.AddrPort, path string, err error) {
-	rest, err := cutScheme(text)
+// parseUpstream reads one TO: a target, or the path of a file.
+func parseUpstream(text string) (to Target, path string, err error) {
+	if service, ok := strings.CutPrefix(text, "k8s:"); ok {
+		to, err = parseService(service)
+		return to, "", err
+	}
+	transport, rest, err := cutScheme(text)
 	if err != nil {
 		return to, "", err
 	}
 	if rest == "" {
 		return to, "", fmt.Errorf("%q is empty: is an environment variable unset?", text)
 	}
+	if transport != PlainDNS {
+		to, err = parseSecure(transport, rest)
+		return to, "", err
+	}
 	if strings.Contains(rest, "/") {
 		return to, rest, nil
 	}
-	if addr, err := netip.ParseAddr(unbracket(rest)); err == nil {
-		return netip.AddrPortFrom(addr.Unmap(), 53), "", nil
-	}
-	if to, err := netip.ParseAddrPort(rest); err == nil {
-		if to.Port() == 0 {
-			return to, "", fmt.Errorf("%q has port 0; allowed: 1 to 65535", text)
-		}
-		return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), "", nil
+	if to.Addr, err = address(rest, plainPort); err != nil || to.Addr.IsValid() {
+		return to, "", err
 	}
 	if _, err := os.Stat(rest); err == nil {
 		return to, rest, nil
 	}
-	return to, "", fmt.Errorf("%q is neither an IP address nor a file that exists; names of servers are not looked up, write IP or IP:PORT", text)
+	to.Host, to.Port, err = parseHost(rest, plainPort)
+	return to, "", err
 }
 
-// cutScheme takes "dns://" off and refuses other transports.
-func cutScheme(text string) (string, error) {
+// The usual ports of the transports: RFC 1035, 4.2; RFC 7858, 3.1; RFC 8484, 8.1.
+const (
+	plainPort = 53
+	tlsPort   = 853
+	httpsPort = 443
+)
+
+// parseSecure reads HOST[%SERVERNAME][:PORT][/PATH], the path for HTTPS only.
+func parseSecure(transport Transport, text string) (to Target, err error) {
+	to.Transport = transport
+	port := uint16(tlsPort)
+	host := text
+	if transport == DNSOverHTTPS {
+		port = httpsPort
+		var slash bool
+		if host, to.Path, slash = strings.Cut(text, "/"); slash && to.Path != "" {
+			to.Path = "/" + to.Path
+		}
+	}
+	host, to.ServerName = cutServerName(host)
+	if to.ServerName != "" && !hostname(to.ServerName) {
+		return to, fmt.Errorf("%q is not a host name that a certificate could be for", to.ServerName)
+	}
+	if to.Addr, err = address(host, port); err != nil || to.Addr.IsValid() {
+		return to, err
+	}
+	to.Host, to.Port, err = parseHost(host, port)
+	return to, err
+}
+
+// cutServerName takes the name behind the last percent sign out of "IP%NAME:PORT" or
+// "[IP%NAME]:PORT".
+func cutServerName(text string) (rest, name string) {
+	at := strings.LastIndexByte(text, '%')
+	if at < 0 {
+		return text, ""
+	}
+	rest, name = text[:at], text[at+1:]
+	if i := strings.IndexAny(name, "]:"); i >= 0 {
+		rest, name = rest+name[i:], name[:i]
+	}
+	return rest, name
+}
+
+// parseService reads NAMESPACE/NAME[:PORT].
+func parseService(text string) (to Target, err error) {
+	service, port, ported := strings.Cut(text, ":")
+	namespace, name, ok := strings.Cut(service, "/")
+	if !ok || !label(namespace) || !label(name) {
+		return to, fmt.Errorf("%q is not a Service; write k8s:NAMESPACE/NAME or k8s:NAMESPACE/NAME:PORT", "k8s:"+text)
+	}
+	to.Service = service
+	if ported {
+		to.Port, err = parsePort(port)
+	}
+	return to, err
+}
+
+// address reads IP or IP:PORT, with port where there is none. What is no address at
+// all is not valid and no error.
+func address(text string, port uint16) (netip.AddrPort, error) {
+	if addr, err := netip.ParseAddr(unbracket(text)); err == nil {
+		return netip.AddrPortFrom(addr.Unmap(), port), nil
+	}
+	to, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return netip.AddrPort{}, nil
+	}
+	if to.Port() == 0 {
+		return netip.AddrPort{}, fmt.Errorf("%q has port 0; allowed: 1 to 65535", text)
+	}
+	return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), nil
+}
+
+// parseHost reads NAME or NAME:PORT, with port where there is none.
+func parseHost(text string, port uint16) (string, uint16, error) {
+	host, digits, ported := strings.Cut(text, ":")
+	if ported {
+		var err error
+		if port, err = parsePort(digits); err != nil {
+			return "", 0, err
+		}
+	}
+	if !hostname(host) {
+		return "", 0, fmt.Errorf("%q is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT", text)
+	}
+	return strings.ToLower(strings.TrimSuffix(host, ".")), port, nil
+}
+
+func parsePort(text string) (uint16, error) {
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return 0, fmt.Errorf("%q is not a port; allowed: 1 to 65535", text)
+	}
+	return uint16(port), nil
+}
+
+// hostname reports whether s can be the name of a host: labels of letters, digits,
+// hyphens and underscores, the last of which is no number, as in addresses that are
+// mistyped (RFC 1123, 2.1).
+func hostname(s string) bool {
+	s = strings.TrimSuffix(s, ".")
+	if len(s) > 253 {
+		return false
+	}
+	last := ""
+	for l := range strings.SplitSeq(s, ".") {
+		if !label(strings.ReplaceAll(strings.ToLower(l), "_", "x")) {
+			return false
+		}
+		last = l
+	}
+	return strings.Trim(last, "0123456789") != ""
+}
+
+// label reports whether s is a label of lower-case letters, digits and hyphens
+// inside (RFC 1123, 2.1).
+func label(s string) bool {
+	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+// cutScheme takes the scheme off; none is "dns".
+func cutScheme(text string) (Transport, string, error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
-		return text, nil
+		return PlainDNS, text, nil
 	}
 	switch scheme {
 	case "dns":
-		return rest, nil
-	case "tls", "https", "quic", "grpc":
-		return "", fmt.Errorf("%q: CoreDNS has %s://, this version of nodens asks upstreams over plain UDP and TCP only; write IP or IP:PORT", text, scheme)
+		return PlainDNS, rest, nil
+	case "tls":
+		return DNSOverTLS, rest, nil
+	case "https":
+		return DNSOverHTTPS, rest, nil
+	case "quic":
+		return 0, "", fmt.Errorf("%q: CoreDNS has quic://, this version of nodens doesn't; write tls:// or https://", text)
 	}
-	return "", fmt.Errorf("%q has an unknown scheme %q; allowed: dns", text, scheme)
+	return 0, "", fmt.Errorf("%q has an unknown scheme %q; allowed: dns, https, tls", text, scheme)
 }
 
 // unbracket takes the brackets off "[::1]".

@@ -1,0 +1,133 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+const tlsUsage = "tls [CERT KEY] [CA]"
+
+// carriage adds forward's options about how upstreams are reached.
+func (f *Forward) carriage(p *parser, table options, at map[string]word) {
+	table["tls"] = option{usage: tlsUsage, most: 3, set: func(args []word) { f.TLS = tlsClient(p, args) }}
+	table["tls_servername"] = option{usage: "tls_servername NAME", least: 1, most: 1, set: func(args []word) {
+		f.ServerName, at["tls_servername"] = args[0].text, args[0]
+		if !hostname(f.ServerName) {
+			p.fault(args[0], "%q is not a host name", f.ServerName)
+		}
+	}}
+	table["doh_method"] = option{usage: "doh_method POST|GET", least: 1, most: 1, set: func(args []word) {
+		f.DoHMethod, _ = choice(p, args[0], "method", map[string]string{"POST": "POST", "GET": "GET"})
+	}}
+	table["source_address"] = option{usage: "source_address IP", least: 1, most: 1, set: func(args []word) {
+		addr, err := netip.ParseAddr(args[0].text)
+		if err != nil {
+			p.fault(args[0], "%q is not an IP address", args[0].text)
+		}
+		f.SourceAddress, at["source_address"] = addr.Unmap(), args[0]
+	}}
+	table["resolver"] = option{usage: "resolver IP…", least: 1, most: -1, set: func(args []word) {
+		f.Resolver, at["resolver"] = resolvers(p, args), args[0]
+	}}
+}
+
+// maxResolvers bounds the servers that names of upstreams are looked up at: one that
+// is silent costs seconds, and with more than that nobody waits for the last.
+const maxResolvers = 15
+
+// resolvers reads addresses with or without a port.
+func resolvers(p *parser, args []word) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, w := range args {
+		at, err := address(w.text, 53)
+		switch {
+		case err != nil:
+			p.fault(w, "%v", err)
+		case !at.IsValid():
+			p.fault(w, "%q is not an IP address; write IP or IP:PORT", w.text)
+		case !slices.Contains(list, at):
+			list = append(list, at)
+		}
+	}
+	if len(list) > maxResolvers {
+		p.fault(args[0], "there are %d resolvers; allowed: 1 to %d", len(list), maxResolvers)
+	}
+	return list
+}
+
+// tlsClient reads the files that args name, so that a broken one is found now.
+func tlsClient(p *parser, args []word) *TLSClient {
+	c := &TLSClient{}
+	switch len(args) {
+	case 1:
+		c.CA = args[0].text
+	case 2:
+		c.Cert, c.Key = args[0].text, args[1].text
+	case 3:
+		c.Cert, c.Key, c.CA = args[0].text, args[1].text, args[2].text
+	}
+	texts := make([][]byte, len(args))
+	for i, w := range args {
+		text, err := readFile(w.text)
+		if err != nil {
+			p.fault(w, "can't read %q: %v; write: %s", w.text, err, tlsUsage)
+			return c
+		}
+		p.uses(w.text)
+		texts[i] = text
+	}
+	if len(args) >= 2 {
+		if _, err := tls.X509KeyPair(texts[0], texts[1]); err != nil {
+			p.fault(args[0], "%q and %q are not a certificate and its key in PEM: %v", args[0].text, args[1].text, err)
+		}
+	}
+	if n := len(args); n%2 == 1 && !x509.NewCertPool().AppendCertsFromPEM(texts[n-1]) {
+		p.fault(args[n-1], "%q holds no certificate in PEM; name the file of the authority that signs the upstreams' certificates", args[n-1].text)
+	}
+	return c
+}
+
+// rcodes reads names of rcodes, in any case.
+func rcodes(p *parser, args []word) []wire.Rcode {
+	const last = 23 // BADCOOKIE (IANA, DNS RCODEs); what is above is for private use
+	table := make(map[string]wire.Rcode)
+	for c := range wire.Rcode(last + 1) {
+		table[c.String()] = c
+	}
+	var list []wire.Rcode
+	for _, w := range args {
+		w.text = strings.ToUpper(w.text)
+		if c, ok := choice(p, w, "rcode", table); ok && !slices.Contains(list, c) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// failures reads rcodes other than NOERROR.
+func failures(p *parser, args []word) []wire.Rcode {
+	for _, w := range args {
+		if strings.EqualFold(w.text, wire.NoError.String()) {
+			p.fault(w, "NOERROR is no failure; next_on_nodata is the option about empty answers")
+		}
+	}
+	return rcodes(p, args)
+}
+
+// named looks at what the options say about the upstreams when both are known.
+func (f *Forward) named(p *parser, at map[string]word) {
+	for _, to := range f.To {
+		if to.ServerName != "" && f.ServerName != "" {
+			p.fault(at["tls_servername"], "the upstream %s names its certificate %s itself; take out one of the two", to, to.ServerName)
+		}
+		addr := to.Addr.Addr()
+		if f.SourceAddress.IsValid() && addr.IsValid() && addr.Is4() != f.SourceAddress.Is4() {
+			p.fault(at["source_address"], "the upstream %s is of the other address family than %s; write a forward for each family", to, f.SourceAddress)
+		}
+	}
+}
