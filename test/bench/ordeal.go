@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -65,7 +66,7 @@ const (
 	// since a socket's buffer does not hold as many, and slow is the time until the
 	// answer.
 	together, gathering = 1000, 4000
-	slow                = time.Second
+	slow                = 300 * time.Millisecond
 
 	securedRate = 5000
 	reloadRate  = 20000
@@ -284,25 +285,19 @@ func reloads(ctx context.Context, b *bench, s server) (t trial, err error) {
 	if _, err := (outage.Job{Server: local(p.port), Rate: workingSet, Count: workingSet, Name: unique}).Ask(ctx); err != nil {
 		return t, err
 	}
-	first, err := hashOf(ctx, p)
-	if err != nil {
-		return t, err
-	}
 	changing, stop := context.WithCancel(ctx)
-	changed := make(chan error, 1)
+	changed := make(chan alteration, 1)
 	go func() { changed <- alter(changing, p) }()
 	results, err := b.loop.Run(ctx, pace.Job{
 		Server: local(p.port), Length: b.scaled(opening),
 		Streams: []pace.Stream{{Questions: questions, Rate: reloadRate, Sockets: 8}},
 	})
 	stop()
-	if err := <-changed; err != nil {
+	last := <-changed
+	if err := errors.Join(err, last.err); err != nil {
 		return t, err
 	}
-	if err != nil {
-		return t, err
-	}
-	if err := b.tookOn(ctx, p, first); err != nil {
+	if err := last.tookOn(ctx, p); err != nil {
 		return t, err
 	}
 	r := results[0]
@@ -312,31 +307,42 @@ func reloads(ctx context.Context, b *bench, s server) (t trial, err error) {
 	return t, nil
 }
 
-// alter changes the process's Corefile and asks it to read it, again and again.
-func alter(ctx context.Context, p process) error {
-	text, err := os.ReadFile(p.conf)
-	if err != nil {
-		return err
-	}
-	for n := 1; wait(ctx, reloadEvery) == nil; n++ {
-		// The comment changes the hash, the block what is served.
-		more := fmt.Sprintf("# %d\nadded-%d.example:%d {\n    bind 127.0.0.1\n    forward . 127.0.0.1:1\n}\n", n, n, p.port)
-		if err := os.WriteFile(p.conf, append(slices.Clone(text), more...), 0o644); err != nil {
-			return err
-		}
-		if err := p.Signal(syscall.SIGUSR1); err != nil {
-			return err
-		}
-	}
-	return nil
+// alteration is the last change of a Corefile: the name that it adds.
+type alteration struct {
+	name string
+	err  error
 }
 
-// tookOn waits until the process serves another configuration than the first.
-func (b *bench) tookOn(ctx context.Context, p process, first string) error {
-	return p.Await(ctx, "a new configuration", func(ctx context.Context) error {
-		now, err := hashOf(ctx, p)
-		if err == nil && now == first {
-			err = fmt.Errorf("still %s", first)
+// alter changes the process's Corefile and asks it to read it, again and again until
+// ctx ends.
+func alter(ctx context.Context, p process) (last alteration) {
+	text, err := os.ReadFile(p.conf)
+	if err != nil {
+		return alteration{err: err}
+	}
+	for n := 1; wait(ctx, reloadEvery) == nil; n++ {
+		last.name = fmt.Sprintf("www.added-%d.example.", n)
+		more := fmt.Sprintf("added-%d.example:%d {\n    bind 127.0.0.1\n    hosts {\n        192.0.2.7 %s\n    }\n}\n", n, p.port, last.name)
+		if last.err = os.WriteFile(p.conf, append(slices.Clone(text), more...), 0o644); last.err != nil {
+			return last
+		}
+		if last.err = p.Signal(syscall.SIGUSR1); last.err != nil {
+			return last
+		}
+	}
+	if last.name == "" {
+		last.err = errors.New("the time is too short for a change")
+	}
+	return last
+}
+
+// tookOn waits until the process answers for the name that was added last.
+func (a alteration) tookOn(ctx context.Context, p process) error {
+	q := questions{names: []string{a.name}, qtype: dns.TypeA}
+	return p.Await(ctx, "an answer for "+a.name, func(context.Context) error {
+		answer, err := ask(p.port, q)
+		if err == nil && header(answer).answers == 0 {
+			err = fmt.Errorf("rcode %d and no answer", header(answer).rcode)
 		}
 		return err
 	})

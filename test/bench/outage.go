@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -211,31 +209,4 @@ func (s settings) endure(text string) string {
 		between = "\n"
 	}
 	return strings.NewReplacer("@TO@", strings.Join(to, between), "@STALE@", strings.Join(stale, "\n"), "@TLS@", strings.Join(secure, "\n")).Replace(text)
-}
-
-// hashOf is the configuration that the process says is in force.
-func hashOf(ctx context.Context, p process) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", p.metrics), nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return "", err
-	}
-	var all string
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "coredns_reload_version_info{") {
-			all += line
-		}
-	}
-	if all == "" {
-		err = fmt.Errorf("%d bytes of metrics do not name the configuration", len(text))
-	}
-	return all, err
 }

@@ -133,7 +133,7 @@ func TestSection(t *testing.T) {
 	if !bytes.Contains(next, []byte("1970-01-03")) || !bytes.HasSuffix(next, []byte("\n## Behind it\n")) || !bytes.HasPrefix(next, before) {
 		t.Errorf("a new section in the middle gives\n%s", next)
 	}
-	if _, section, _ := cut([]byte(scalePart.begin() + "without an end")); section != nil {
+	if _, section, _ := scalePart.cut([]byte(scalePart.begin() + "without an end")); section != nil {
 		t.Errorf("a section without an end is %q", section)
 	}
 }
