@@ -141,10 +141,8 @@ type site struct {
 // newSite starts what the servers need.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{table: allowed(), upstream: startUpstream(t), binaries: map[string]string{}}
-	for _, name := range []string{"coredns", subject()} {
-		s.binaries[name] = peer.Build(t, name)
-	}
+	s := newHamlet(t)
+	s.table = allowed()
 	s.api = apiserver.Start(t)
 	client, err := s.api.Client()
 	if err != nil {
@@ -153,6 +151,16 @@ func newSite(t *testing.T) *site {
 	s.store = store{client}
 	if err := s.define(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	return s
+}
+
+// newHamlet is a site without a cluster.
+func newHamlet(t *testing.T) *site {
+	t.Helper()
+	s := &site{upstream: startUpstream(t), binaries: map[string]string{}}
+	for _, name := range []string{"coredns", subject()} {
+		s.binaries[name] = peer.Build(t, name)
 	}
 	return s
 }
@@ -172,12 +180,14 @@ func (s *site) run(t *testing.T, caches bool) *run {
 func (s *site) serve(t *testing.T, program, text string, user apiserver.User) netip.AddrPort {
 	t.Helper()
 	ports := peer.Ports(t, 4)
+	if s.api != nil {
+		text = strings.ReplaceAll(text, "KUBECONFIG", s.api.Kubeconfig(user))
+	}
 	text = strings.NewReplacer(
 		"PORT", fmt.Sprint(ports[0]),
 		"HEALTH", fmt.Sprint(ports[1]),
 		"READY", fmt.Sprint(ports[2]),
 		"METRICS", fmt.Sprint(ports[3]),
-		"KUBECONFIG", s.api.Kubeconfig(user),
 		"UPSTREAM", s.upstream.String(),
 		"CLUSTERDNS", s.clusterDNS.String(),
 	).Replace(text)

@@ -1,0 +1,135 @@
+package differential
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+)
+
+// rulebook is a server block's directives that need no cluster, in front of the
+// upstream.
+type rulebook struct {
+	name string
+	// text is the directives; forward is added unless text has one.
+	text string
+	// names are asked for besides those of every rulebook.
+	names []string
+	// caches says that answers are held.
+	caches bool
+}
+
+// rulebooks are those that are compared.
+var rulebooks = []rulebook{
+	{name: "rewrite exact", text: "rewrite name exact new.ext.test host.ext.test\nrewrite name old.ext.test. alias2.ext.test.", names: []string{"new.ext.test.", "NEW.ext.test.", "old.ext.test.", "x.new.ext.test."}},
+	{name: "rewrite prefix", text: "rewrite name prefix my- mail", names: []string{"my-.ext.test.", "my-2.ext.test.", "MY-.ext.test."}},
+	{name: "rewrite suffix", text: "rewrite name suffix .schmoogle.test. .ext.test.", names: []string{"host.schmoogle.test.", "alias.schmoogle.test.", "gone.schmoogle.test.", "Host.Schmoogle.Test.", "schmoogle.test."}},
+	{name: "rewrite suffix, answers too", text: "rewrite name suffix .schmoogle.test. .ext.test. answer auto", names: []string{"host.schmoogle.test.", "alias.schmoogle.test.", "alias2.schmoogle.test.", "_dns._udp.schmoogle.test.", "gone.schmoogle.test."}},
+	{name: "rewrite substring", text: "rewrite name substring oogle os", names: []string{"hoogle.ext.test.", "hoogleoogle.ext.test."}},
+	{name: "rewrite regex", text: `rewrite name regex (.*)\.in-(.*)\.test {1}.{2}.test`, names: []string{"host.in-ext.test.", "alias2.in-ext.test.", "gone.in-ext.test.", "in-ext.test."}},
+	{name: "rewrite regex, answers by name", text: "rewrite stop {\nname regex (.*)\\.pub\\.test {1}.ext.test\nanswer name (.*)\\.ext\\.test {1}.pub.test\n}", names: []string{"host.pub.test.", "alias.pub.test.", "alias2.pub.test.", "_dns._udp.pub.test.", "gone.pub.test."}},
+	{name: "rewrite regex, answers by value", text: "rewrite stop {\nname regex (.*)\\.pub\\.test {1}.ext.test\nanswer name (.*)\\.ext\\.test {1}.pub.test\nanswer value (.*)\\.ext\\.test {1}.pub.test\n}", names: []string{"host.pub.test.", "alias.pub.test.", "alias2.pub.test.", "_dns._udp.pub.test.", "gone.pub.test."}},
+	{name: "rewrite continue", text: "rewrite continue name suffix .a.test .b.test\nrewrite continue name suffix .b.test .ext.test\nrewrite stop name exact host.ext.test four.ext.test", names: []string{"host.a.test.", "host.b.test.", "six.a.test.", "gone.a.test."}},
+	{name: "rewrite stop", text: "rewrite stop name suffix .a.test .b.test\nrewrite name suffix .b.test .ext.test", names: []string{"host.a.test.", "host.b.test."}},
+	{name: "rewrite type", text: "rewrite type ANY HINFO\nrewrite type AAAA A"},
+	{name: "rewrite ttl", text: "rewrite ttl exact host.ext.test. 7\nrewrite ttl suffix .any.test 100-200\nrewrite ttl regex long.* -60\nrewrite ttl prefix four 30-", names: []string{"x.any.test.", "long.ext.test."}},
+	{name: "rewrite name and cache", text: "cache 30\nrewrite name suffix .schmoogle.test. .ext.test. answer auto", caches: true, names: []string{"host.schmoogle.test.", "alias.schmoogle.test.", "gone.schmoogle.test."}},
+
+	{name: "template A", text: "template IN A t.test {\nmatch \"^ip-(?P<a>[0-9]*)-(?P<b>[0-9]*)[.]t[.]test[.]$\"\nanswer \"{{ .Name }} 60 IN A 10.0.{{ .Group.a }}.{{ .Group.b }}\"\nfallthrough\n}", names: []string{"ip-1-2.t.test.", "IP-1-2.t.test.", "ip-1.t.test.", "t.test.", "ip-999-1.t.test."}},
+	{name: "template NXDOMAIN", text: "template ANY ANY gone.test {\nrcode NXDOMAIN\nauthority \"gone.test. 60 IN SOA ns.gone.test. host.gone.test. (1 60 60 60 60)\"\n}", names: []string{"gone.test.", "x.gone.test.", "X.Gone.Test."}},
+	{name: "template several", text: "template IN A {\nmatch ^one[.]\nanswer \"{{ .Name }} 5 IN A 192.0.2.101\"\nfallthrough\n}\ntemplate IN A {\nmatch ^two[.]\nanswer \"{{ .Name }} 5 IN A 192.0.2.102\"\nadditional \"x.test. 5 IN A 192.0.2.9\"\nfallthrough\n}\ntemplate IN MX mx.test {\nanswer \"{{ .Zone }} 5 IN MX 10 mail.{{ .Zone }}\"\nanswer \"{{ .Name }} 5 IN MX 20 {{ .Type }}.{{ .Class }}.test.\"\n}", names: []string{"one.x.", "two.x.", "three.x.", "mx.test.", "a.mx.test."}},
+	{name: "template CNAME", text: "template IN A c.test {\nmatch ^(?P<n>.*)[.]c[.]test[.]$\nanswer \"{{ .Name }} 60 IN CNAME {{ .Group.n }}.ext.test.\"\n}", names: []string{"host.c.test.", "gone.c.test.", "alias.c.test."}},
+	{name: "template rcodes", text: "template IN A r.test {\nmatch ^refused\nrcode REFUSED\nfallthrough\n}\ntemplate IN A r.test {\nrcode NOERROR\n}", names: []string{"refused.r.test.", "other.r.test."}},
+	{name: "template empty", text: "template IN AAAA ."},
+
+	{name: "acl block", text: "acl {\nblock type A net 127.0.1.0/24\nblock type TXT\n}"},
+	{name: "acl filter", text: "acl ext.test {\nallow type A net 127.0.1.1\nfilter type A AAAA net 127.0.1.0/24\nfilter type MX\n}", names: []string{"x.any.test."}},
+	{name: "acl allow", text: "acl {\nallow net 127.0.1.1 127.0.1.2/31\nblock\n}"},
+	{name: "any", text: "any"},
+	{name: "any and cache", text: "any\ncache 30", caches: true},
+	{name: "local", text: "local", names: []string{"localhost.", "x.localhost.", "localhost.ext.test.", "127.in-addr.arpa.", "0.in-addr.arpa.", "255.in-addr.arpa.", "1.0.0.127.in-addr.arpa.", "2.0.0.127.in-addr.arpa.", "localhost.localdomain.", "LocalHost."}},
+	{name: "minimal", text: "minimal"},
+	{name: "minimal and cache", text: "minimal\ncache 30", caches: true},
+	{name: "nsid", text: "nsid some text"},
+	{name: "whoami", text: "whoami\nforward sub.test UPSTREAM", names: []string{"x.sub.test."}},
+
+	{name: "dns64", text: "dns64"},
+	{name: "dns64 prefix", text: "dns64 2001:db8:64::/96"},
+	{name: "dns64 all", text: "dns64 {\nprefix 64:ff9b::/96\ntranslate_all\nallow_ipv4\n}"},
+	{name: "dns64 v4", text: "dns64 {\nallow_ipv4\n}"},
+	{name: "dns64 and cache", text: "cache 30\ndns64 {\nallow_ipv4\n}", caches: true},
+	{name: "dns64 and rewrite", text: "rewrite name suffix .a.test .ext.test answer auto\ndns64 {\nallow_ipv4\n}", names: []string{"host.a.test.", "four.a.test.", "six.a.test."}},
+
+	{name: "cache disabled", text: "cache 30 {\ndisable success\n}", caches: true},
+	{name: "cache denial disabled", text: "cache 30 {\ndisable denial ext.test\n}", caches: true},
+	{name: "cache keeps TTLs", text: "cache 3600 {\nkeepttl\n}", caches: true},
+	{name: "cache stale", text: "cache 30 {\nserve_stale 1h\nprefetch 2 1m 50%\nservfail 2s\n}", caches: true},
+
+	{name: "forward next", text: "forward . UPSTREAM UPSTREAM2 {\npolicy sequential\nnext NXDOMAIN SERVFAIL\n}\nforward . UPSTREAM2", names: []string{"only.second.test.", "servfail.ext.test."}},
+	{name: "hosts and rewrite", text: "hosts {\n192.0.2.200 in.hosts.test\n2001:db8::200 in.hosts.test\nfallthrough\n}\nrewrite name suffix .a.test .hosts.test answer auto", names: []string{"in.a.test.", "in.hosts.test.", "gone.a.test.", "gone.hosts.test."}},
+	{name: "all together", text: "local\nany\nminimal\ncache 30\ndns64 {\nallow_ipv4\n}\nrewrite name suffix .a.test .ext.test answer auto\ntemplate IN A t.test {\nanswer \"{{ .Name }} 60 IN A 10.0.0.1\"\n}\nnsid here", caches: true, names: []string{"host.a.test.", "x.t.test.", "localhost."}},
+}
+
+// corefile is the whole Corefile of the rulebook.
+func (b rulebook) corefile() string {
+	text := b.text
+	if !strings.Contains(text, "forward ") {
+		text += "\nforward . UPSTREAM"
+	}
+	return ".:PORT {\nbind 127.0.0.1\nerrors\nready 127.0.0.1:READY\n" + strings.ReplaceAll(text, "UPSTREAM2", "UPSTREAM") + "\n}\n"
+}
+
+// asked are the names that every rulebook is asked for.
+var asked = []string{
+	"host.ext.test.", "HOST.ext.test.", "four.ext.test.", "six.ext.test.", "alias.ext.test.", "alias2.ext.test.", "dangling.ext.test.", "mixed.ext.test.",
+	"missing.ext.test.", "x.neg.test.", "_dns._udp.ext.test.", "servfail.ext.test.", "refused.ext.test.", "ext.test.", "1.2.0.192.in-addr.arpa.", ".",
+}
+
+// queries are the questions about the rulebook, in an order of their own.
+func (b rulebook) queries() []query {
+	var list []query
+	for _, name := range slices.Concat(asked, b.names) {
+		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeNS, dns.TypeSOA, dns.TypeANY, dns.TypeHINFO} {
+			list = append(list, query{name: name, kind: kind})
+		}
+		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
+			list = append(list,
+				query{name: name, kind: kind, size: ednsSize},
+				query{name: name, kind: kind, size: ednsSize, do: true},
+				query{name: name, kind: kind, cd: true},
+				query{name: name, kind: kind, tcp: true},
+				query{name: name, kind: kind, size: ednsSize, options: []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}},
+				query{name: name, kind: kind, from: "127.0.1.1"},
+				query{name: name, kind: kind, from: "127.0.1.9", tcp: true})
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list
+}
+
+// TestDirectives compares the directives that need no cluster.
+func TestDirectives(t *testing.T) {
+	if testing.Short() {
+		t.Skip("building CoreDNS takes minutes: skipped under -short")
+	}
+	s := newHamlet(t)
+	s.table = append(allowedMessages(), allowedTTLs()...)
+	for _, b := range rulebooks {
+		t.Run(b.name, func(t *testing.T) {
+			r := s.run(t, b.caches)
+			r.coredns = s.serve(t, "coredns", b.corefile(), apiserver.Admin)
+			r.agents = []agent{{name: subject(), addr: s.serve(t, subject(), b.corefile(), apiserver.Admin)}}
+			r.compare(b.queries())
+			r.report()
+		})
+	}
+}
+
+// String is the rulebook for messages.
+func (b rulebook) String() string { return fmt.Sprintf("%s: %s", b.name, b.text) }
