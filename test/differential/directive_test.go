@@ -1,7 +1,6 @@
 package differential
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -56,7 +55,6 @@ var rulebooks = []rulebook{
 	{name: "minimal", text: "minimal"},
 	{name: "minimal and cache", text: "minimal\ncache 30", caches: true},
 	{name: "nsid", text: "nsid some text"},
-	{name: "whoami", text: "whoami\nforward sub.test UPSTREAM", names: []string{"x.sub.test."}},
 
 	{name: "dns64", text: "dns64"},
 	{name: "dns64 prefix", text: "dns64 2001:db8:64::/96"},
@@ -130,6 +128,3 @@ func TestDirectives(t *testing.T) {
 		})
 	}
 }
-
-// String is the rulebook for messages.
-func (b rulebook) String() string { return fmt.Sprintf("%s: %s", b.name, b.text) }
