@@ -1,6 +1,150 @@
 package config
 
-// ACL is `acl [ZONES…] { ACTION [type QTYPES…] [net SOURCES…] }`.
-type ACL struct{}
+import (
+	"net/netip"
+	"strings"
 
-func (x *ACL) parse(p *parser, s statement) { p.stranger(s.name()) }
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// ACL is `acl [ZONES…] { ACTION [type QTYPES…] [net SOURCES…] }`. It may stand more than
+// once; the rules are gone through in the order of the file.
+type ACL struct {
+	Rules []ACLRule // never empty
+}
+
+// ACLRule is one acl. Its first policy that a query matches decides; where none does,
+// the next rule is asked.
+type ACLRule struct {
+	Zones    []wire.Name // the block's zones where none are given
+	Policies []ACLPolicy
+}
+
+// ACLPolicy is one line of a rule.
+type ACLPolicy struct {
+	Action ACLAction
+	Types  []uint16       // nil is all
+	Nets   []netip.Prefix // nil is all; none is an IPv4 prefix in IPv6 form
+}
+
+// ACLAction is what becomes of a query.
+type ACLAction uint8
+
+// The actions, in the order of their names.
+const (
+	ACLAllow  ACLAction = iota
+	ACLBlock            // REFUSED
+	ACLDrop             // no reply
+	ACLFilter           // no records
+)
+
+var aclActions = map[string]ACLAction{"allow": ACLAllow, "block": ACLBlock, "drop": ACLDrop, "filter": ACLFilter}
+
+func (a *ACL) parse(p *parser, s statement) {
+	rule := ACLRule{Zones: p.zonesOr(s.args())}
+	for _, line := range s.body {
+		name := line.name()
+		action, ok := aclActions[strings.ToLower(name.text)]
+		switch {
+		case !ok:
+			choice(p, name, "action", aclActions)
+		case line.body != nil:
+			p.fault(name, "%q takes no block in braces; write: %s [type QTYPES…] [net SOURCES…]", name.text, name.text)
+		default:
+			p.option = strings.ToLower(name.text)
+			rule.Policies = append(rule.Policies, p.policy(action, line.args()))
+			p.option = ""
+		}
+	}
+	a.Rules = []ACLRule{rule}
+}
+
+func (a *ACL) join(_ *parser, _ statement, next directive) {
+	a.Rules = append(a.Rules, next.(*ACL).Rules...)
+}
+
+// policy reads what a line has behind its action: sections that begin with `type` or
+// `net`, in any order.
+func (p *parser) policy(action ACLAction, args []word) ACLPolicy {
+	line := ACLPolicy{Action: action}
+	for len(args) > 0 {
+		head := args[0]
+		n := 1
+		for n < len(args) && !section(args[n]) {
+			n++
+		}
+		values := args[1:n]
+		args = args[n:]
+		switch {
+		case !section(head):
+			p.unknown(head, "word", []string{"net", "type"})
+		case len(values) == 0:
+			p.fault(head, "nothing stands behind %q; name some, or * for all", head.text)
+		case strings.EqualFold(head.text, "type"):
+			line.Types = p.qtypes(line.Types, values)
+		default:
+			line.Nets = p.nets(line.Nets, values)
+		}
+	}
+	return line
+}
+
+func section(w word) bool {
+	return strings.EqualFold(w.text, "type") || strings.EqualFold(w.text, "net")
+}
+
+// everything is the word for all types and all nets.
+const everything = "*"
+
+// qtypes adds the types that words name to list; nil if all are named.
+func (p *parser) qtypes(list []uint16, words []word) []uint16 {
+	for _, w := range words {
+		if w.text == everything {
+			return nil
+		}
+		qtype, ok := dns.StringToType[strings.ToUpper(w.text)]
+		if !ok {
+			p.fault(w, "%q is not a type of records such as A, AAAA or TXT", w.text)
+			continue
+		}
+		list = append(list, qtype)
+	}
+	return list
+}
+
+// nets adds the addresses and nets that words name to list; nil if all are named.
+func (p *parser) nets(list []netip.Prefix, words []word) []netip.Prefix {
+	for _, w := range words {
+		if w.text == everything {
+			return nil
+		}
+		prefix, ok := parseNet(w.text)
+		if !ok {
+			p.fault(w, "%q is not an address or a CIDR such as 10.0.0.0/8", w.text)
+			continue
+		}
+		list = append(list, prefix)
+	}
+	return list
+}
+
+// parseNet reads an address or a CIDR, whose host bits don't matter.
+func parseNet(text string) (netip.Prefix, bool) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		addr = addr.WithZone("").Unmap()
+		return netip.PrefixFrom(addr, addr.BitLen()), true
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	if addr := prefix.Addr(); addr.Is4In6() {
+		if prefix.Bits() < 96 {
+			return netip.Prefix{}, false
+		}
+		prefix = netip.PrefixFrom(addr.Unmap(), prefix.Bits()-96)
+	}
+	return prefix.Masked(), true
+}

@@ -1,6 +1,9 @@
 package config
 
-// Any is `any`.
+// Any is `any`: ANY is answered with a HINFO record that says so (RFC 8482).
 type Any struct{}
 
-func (x *Any) parse(p *parser, s statement) { p.stranger(s.name()) }
+func (a *Any) parse(p *parser, s statement) {
+	p.count(s, 0, 0, "any")
+	p.body(s, nil)
+}

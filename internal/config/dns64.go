@@ -1,6 +1,45 @@
 package config
 
-// DNS64 is `dns64 [PREFIX] { … }`.
-type DNS64 struct{}
+import (
+	"net/netip"
 
-func (x *DNS64) parse(p *parser, s statement) { p.stranger(s.name()) }
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// DNS64 is `dns64 [PREFIX] { prefix PREFIX; translate_all; allow_ipv4 }`: names without
+// IPv6 addresses get some made of their IPv4 ones (RFC 6147).
+type DNS64 struct {
+	Prefix netip.Prefix // 64:ff9b::/96 by default; its length is one that RFC 6052 allows
+	// TranslateAll does so for names that have IPv6 addresses, too.
+	TranslateAll bool
+	// AllowIPv4 does so for clients that come over IPv4, too.
+	AllowIPv4 bool
+}
+
+// wellKnown is the prefix that everybody may use (RFC 6052, 2.1).
+var wellKnown = netip.PrefixFrom(netip.AddrFrom16([16]byte{0, 0x64, 0xff, 0x9b}), 96)
+
+func (d *DNS64) parse(p *parser, s statement) {
+	d.Prefix = wellKnown
+	if p.count(s, 0, 1, "dns64 [PREFIX]") && len(s.args()) > 0 {
+		d.prefix(p, s.args()[0])
+	}
+	p.body(s, options{
+		"prefix":        {usage: "prefix PREFIX", least: 1, most: 1, set: func(args []word) { d.prefix(p, args[0]) }},
+		"translate_all": flag("translate_all", &d.TranslateAll),
+		"allow_ipv4":    flag("allow_ipv4", &d.AllowIPv4),
+	})
+}
+
+func (d *DNS64) prefix(p *parser, w word) {
+	prefix, err := netip.ParsePrefix(w.text)
+	if err != nil || !prefix.Addr().Is6() || prefix.Addr().Is4In6() {
+		p.fault(w, "%q is not an IPv6 prefix such as 64:ff9b::/96", w.text)
+		return
+	}
+	if _, ok := wire.NewPrefix64(prefix); !ok {
+		p.fault(w, "%q has a length that IPv4 addresses can't be put behind; allowed: 32, 40, 48, 56, 64, 96", w.text)
+		return
+	}
+	d.Prefix = prefix.Masked()
+}

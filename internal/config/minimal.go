@@ -1,6 +1,9 @@
 package config
 
-// Minimal is `minimal`.
+// Minimal is `minimal`: what has answers has nothing else.
 type Minimal struct{}
 
-func (x *Minimal) parse(p *parser, s statement) { p.stranger(s.name()) }
+func (m *Minimal) parse(p *parser, s statement) {
+	p.count(s, 0, 0, "minimal")
+	p.body(s, nil)
+}

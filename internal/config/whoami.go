@@ -1,6 +1,10 @@
 package config
 
-// Whoami is `whoami`.
+// Whoami is `whoami`: queries that nothing else takes are answered with the client's
+// address and port.
 type Whoami struct{}
 
-func (x *Whoami) parse(p *parser, s statement) { p.stranger(s.name()) }
+func (w *Whoami) parse(p *parser, s statement) {
+	p.count(s, 0, 0, "whoami")
+	p.body(s, nil)
+}

@@ -27,10 +27,11 @@ type Query struct {
 	Type  uint16
 	Class uint16
 
-	// EDNS says whether the query has an OPT record; the four fields below
-	// mean nothing without it.
+	// EDNS says whether the query has an OPT record; the fields below mean
+	// nothing without it.
 	EDNS    bool
 	DO      bool
+	NSID    bool // the client asks which server answers (RFC 5001, 2.1)
 	Version uint8
 	// UDPSize is the payload size the client claims, as it stands in the OPT
 	// record: it may be below [MinUDP]. See [Query.Limit].
@@ -48,7 +49,7 @@ type Query struct {
 func (q *Query) Parse(packet []byte) Verdict {
 	q.Packet = packet
 	q.nameLen, q.labels = 0, 0
-	q.EDNS, q.DO, q.Version, q.UDPSize = false, false, 0, 0
+	q.EDNS, q.DO, q.NSID, q.Version, q.UDPSize = false, false, false, 0, 0
 	if len(packet) < HeaderLen {
 		return Drop
 	}
@@ -119,6 +120,9 @@ func (q *Query) parseRecords(packet []byte, off int) Verdict {
 		q.UDPSize = rr.Class
 		q.Version = byte(rr.TTL >> 16)
 		q.DO = rr.TTL&(1<<15) != 0
+		if rr.End > rr.Data {
+			q.readOptions(packet[rr.Data:rr.End])
+		}
 	}
 	return Serve
 }

@@ -30,6 +30,10 @@ type Reply struct {
 	section Section
 	count   [3]uint16
 	full    bool
+
+	explained bool // ede says something
+	ede       EDE
+	nsid      string
 }
 
 // Start begins the reply to q in buf, whose contents are overwritten from its
@@ -39,13 +43,14 @@ func (r *Reply) Start(buf []byte, q *Query) {
 	r.q = q
 	r.b = append(buf[:0], make([]byte, HeaderLen)...)
 	r.b = append(r.b, q.Packet[HeaderLen:q.questionEnd()]...)
+	r.nsid = ""
 	r.Reset()
 }
 
 // Reset drops every record and flag, so that another step can answer.
 func (r *Reply) Reset() {
 	r.b = r.b[:r.q.questionEnd()]
-	r.flags, r.rcode, r.section, r.full = 0, NoError, Answer, false
+	r.flags, r.rcode, r.section, r.full, r.explained = 0, NoError, Answer, false, false
 	r.count = [3]uint16{}
 }
 
@@ -138,7 +143,7 @@ func (r *Reply) Finish(limit int) []byte {
 	}
 	room := limit
 	if r.q.EDNS {
-		room -= optLen
+		room -= optLen + r.optionsLen()
 	}
 	if len(r.b) > room {
 		r.truncate(room)
@@ -169,7 +174,9 @@ func (r *Reply) appendOPT() {
 	r.b = append(r.b, 0)
 	r.b = append16(r.b, TypeOPT)
 	r.b = append16(r.b, r.q.UDPSize)
-	r.b = append(r.b, byte(r.rcode>>4), 0, do, 0, 0, 0)
+	r.b = append(r.b, byte(r.rcode>>4), 0, do, 0)
+	r.b = append16(r.b, uint16(r.optionsLen()))
+	r.appendOptions()
 }
 
 // truncate keeps the records that fit into room bytes, in order, and drops the

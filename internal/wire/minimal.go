@@ -1,0 +1,61 @@
+package wire
+
+// First is the TTL of the first record of type rtype in s; false if there is none.
+func (r *Reply) First(s Section, rtype uint16) (ttl uint32, ok bool) {
+	off := r.q.questionEnd()
+	for at := range s + 1 {
+		for range r.count[at] {
+			rr, whole := readRecord(r.b, off)
+			if !whole {
+				return 0, false
+			}
+			if at == s && rr.Type == rtype {
+				return rr.TTL, true
+			}
+			off = rr.End
+		}
+	}
+	return 0, false
+}
+
+// Minimize leaves nothing but the answers of a reply that answers: not of an error, of
+// one that says that there is nothing, or of one that refers to other servers, which
+// are what their authority section says.
+func (r *Reply) Minimize() {
+	if r.rcode != NoError || r.count[Authority]+r.count[Additional] == 0 {
+		return
+	}
+	if r.count[Answer] == 0 {
+		_, denies := r.First(Authority, TypeSOA)
+		_, refers := r.First(Authority, TypeNS)
+		if denies || refers {
+			return
+		}
+	}
+	off := r.q.questionEnd()
+	for range r.count[Answer] {
+		rr, ok := readRecord(r.b, off)
+		if !ok {
+			return
+		}
+		off = rr.End
+	}
+	r.b = r.b[:off]
+	r.section = Answer
+	r.count[Authority], r.count[Additional] = 0, 0
+}
+
+// AddBelow is [Reply.Add] for an owner that is label and then the qname. It adds nothing
+// where that is no name, since it is too long.
+func (r *Reply) AddBelow(s Section, label string, rtype uint16, ttl uint32, rdata []byte) {
+	if r.q.nameLen+1+len(label) > MaxName {
+		return
+	}
+	at, before := len(r.b), r.count[s]
+	r.b = append(r.b, byte(len(label)))
+	r.b = append(r.b, label...)
+	r.Add(s, AtQuestion, rtype, ttl, rdata)
+	if r.count[s] == before {
+		r.b = r.b[:at]
+	}
+}
