@@ -69,6 +69,7 @@ func (o *options) corefile() (string, error) {
 // and addresses of the block share them.
 type parts struct {
 	block    *config.Block
+	guards   guards
 	hosts    *hosts.Table
 	view     *kubernetes.View
 	cluster  *kubernetes.Zone
@@ -123,7 +124,7 @@ func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, e
 // parts makes the steps of b. With an error, what is there already is given too,
 // to be closed.
 func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*parts, error) {
-	p := &parts{block: b, loops: make(map[wire.Name]*server.Loop)}
+	p := &parts{block: b, guards: newGuards(b), loops: make(map[wire.Name]*server.Loop)}
 	was := old.find(b)
 	var err error
 	if p.hosts, err = a.hosts(b, was); err != nil {
@@ -294,6 +295,7 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 		Name: name, Hosts: p.hosts, Search: p.search, Cache: p.cache, Forward: p.pools,
 		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
 	}
+	p.guard(z)
 	if p.cluster != nil {
 		z.Cluster, z.ClusterDNS = p.cluster, p.clusterDNS(name)
 		z.Ordered = p.cluster.Ordered()

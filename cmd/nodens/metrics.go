@@ -139,11 +139,13 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
+	guards := newGuarded()
 	for addr, rt := range g.routes {
 		var found uint64
 		searches := false
 		for z := range rt.Zones() {
 			s.zone(serverLabel(addr), z.Name.String(), z.Stats)
+			guards.add(serverLabel(addr), noView, z)
 			found += z.Stats.Found()
 			searches = searches || z.Search != nil
 		}
@@ -152,6 +154,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		}
 		s.zone(serverLabel(addr), droppedZone, rt.Dropped())
 	}
+	guards.put(s)
 	s.parts(g)
 	s.views(g)
 }

@@ -27,6 +27,8 @@ type exchange struct {
 	hops    uint8 // aliases followed to get here
 	ordered bool  // the answers' order is not to be changed
 	found   bool  // the reply is to another name on the client's search path
+	marks   marks
+	rule    wire.Name // whose verdict is in marks; "" if no rule speaks of the query
 }
 
 // detach makes w a copy of x that shares nothing with it, in w's own buffers for

@@ -1,6 +1,64 @@
 package server
 
-// guard is what the zone does with a query whatever its sources know: turn the client
-// away (acl), or answer what needs no source (any, local). ok is false if it leaves the
-// query to those behind it.
-func (z *Zone) guard(*exchange) (at step, ok bool) { return done, false }
+import "github.com/nodens-dns/nodens/internal/wire"
+
+// marks are what is to be remembered of a query besides its reply. At most one of the
+// verdicts is set.
+type marks uint8
+
+const (
+	allowed   marks = 1 << iota // by an ACL
+	blocked                     // the reply is REFUSED
+	filtered                    // the reply holds nothing
+	dropped                     // there is no reply
+	localhost                   // asked for a name of the machine itself, other than localhost
+)
+
+const verdicts = allowed | blocked | filtered | dropped
+
+// guard is what the zone does with a query whatever its sources know: answer what needs
+// none. ok is false if it leaves the query to those behind it.
+func (z *Zone) guard(x *exchange) (at step, ok bool) {
+	if z.Local != nil && z.Local.answer(x) {
+		return done, true
+	}
+	if z.Any && x.q.Type == wire.TypeANY {
+		x.r.Add(wire.Answer, wire.AtQuestion, wire.TypeHINFO, anyTTL, []byte(anyData))
+		x.source = fromAny
+		return done, true
+	}
+	return done, false
+}
+
+// The answer to ANY (RFC 8482, 4.2), as CoreDNS gives it.
+const (
+	anyTTL  = 8482
+	anyData = "\x0dANY obsoleted\x0cSee RFC 8482"
+)
+
+// whoami is the last step, of what nobody is there to be asked for: it answers with the
+// client's own address and port, if the zone has that, or else SERVFAIL.
+func (z *Zone) whoami(x *exchange) {
+	if !z.Whoami {
+		x.r.Fail(wire.ServFail)
+		return
+	}
+	x.r.SetAuthoritative()
+	x.source = fromWhoami
+	client := x.client.Addr().Unmap()
+	switch {
+	case client.Is4():
+		a := client.As4()
+		x.r.Add(wire.Additional, wire.AtQuestion, wire.TypeA, 0, a[:])
+	case client.Is6():
+		a := client.As16()
+		x.r.Add(wire.Additional, wire.AtQuestion, wire.TypeAAAA, 0, a[:])
+	}
+	label := "_tcp" // whatever is on top of it
+	if x.via == udp {
+		label = "_udp"
+	}
+	port := x.client.Port()
+	srv := [7]byte{4: byte(port >> 8), 5: byte(port)} // priority, weight, port, the root
+	x.r.AddBelow(wire.Additional, label, wire.TypeSRV, 0, srv[:])
+}

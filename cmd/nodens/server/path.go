@@ -68,8 +68,7 @@ const (
 //
 //  1. What isn't a question of the Internet class in EDNS version 0 is an error.
 //  2. The longest zone that the name is in says who answers; none is REFUSED.
-//  3. The zone may turn the client or the question away, or have an answer that hangs
-//     on neither ([Zone.guard]).
+//  3. The zone may have an answer that needs no source ([Zone.guard]).
 //  4. The query may be asked in another form than the client's ([Routes.rewritten]).
 //  5. The zone's own sources come first (see [Zone.resolve]).
 //  6. A name that does not exist may be one of a client's that goes down its search
@@ -115,12 +114,16 @@ func (rt *Routes) find(x *exchange) step {
 	return at
 }
 
-// resolve asks what needs no waiting, one after the other: names written down by
+// resolve asks what needs no waiting, one after the other, if the client may ask at
+// all (acl): names written down by
 // hand (hosts), the names that the cluster's Services have outside of it, the
 // cluster's own names, and what the cache holds. What none of them has is for the
 // zone's upstreams.
 func (z *Zone) resolve(x *exchange) step {
 	q, r := &x.q, &x.r
+	if z.denied(x) {
+		return done
+	}
 	if at, ok := z.template(x); ok {
 		return at
 	}
@@ -138,11 +141,11 @@ func (z *Zone) resolve(x *exchange) step {
 		x.source = fromCache
 		return done
 	}
-	if x.pool = z.upstreams(q); x.pool == nil {
-		r.Fail(wire.ServFail)
-		return done
+	if x.pool = z.upstreams(q); x.pool != nil {
+		return ask
 	}
-	return ask
+	z.whoami(x)
+	return done
 }
 
 // external is the step of the names that Services have outside of the cluster; ok is
@@ -306,7 +309,7 @@ func (rt *Routes) chase(ctx context.Context, x *exchange) error {
 	if x.hops >= maxHops {
 		return errHops
 	}
-	sub := exchange{start: clock.Now(), via: x.via, hops: x.hops + 1}
+	sub := exchange{start: clock.Now(), via: x.via, client: x.client, hops: x.hops + 1}
 	if sub.q.Parse(wire.AppendQuery(nil, 0, []byte(x.target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
 		return nil
 	}

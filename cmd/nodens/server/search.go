@@ -185,8 +185,7 @@ func (rt *Routes) walk(x *exchange, p *searchPath, base int, wait func(*exchange
 			break
 		}
 	}
-	w.zone, w.pool, w.missing = nil, nil, nil // may be gone before the next walk
-	walkers.Put(w)
+	w.release()
 	return waits, err
 }
 
@@ -203,6 +202,7 @@ func (x *exchange) adopt(other *exchange) {
 		x.r.Fail(wire.NXDomain)
 	}
 	x.source, x.ordered = fromSearch, other.ordered
+	x.marks |= other.marks & dropped
 }
 
 // walker is what asking for the names on a path takes: an exchange of its own, whose
@@ -218,6 +218,12 @@ type walker struct {
 // its type and class, and an OPT record of 11 bytes.
 const packetBuffer = wire.HeaderLen + wire.MaxName + 4 + 11
 
+// release gives w back.
+func (w *walker) release() {
+	w.zone, w.pool, w.missing = nil, nil, nil // may be gone before the next time
+	walkers.Put(w)
+}
+
 var walkers = sync.Pool{New: func() any { return new(walker) }}
 
 // turn makes w the exchange for the first base bytes of x's name, in the case in which
@@ -228,8 +234,14 @@ func (w *walker) turn(x *exchange, base int, domain wire.Name, now time.Duration
 	}
 	n := copy(w.name[:], x.q.Packet[wire.HeaderLen:wire.HeaderLen+base])
 	n += copy(w.name[n:], domain)
-	packet := wire.AppendQuery(w.packet[:0], 0, w.name[:n], x.q.Type, &x.q, wire.MinUDP)
-	w.start, w.via, w.hops, w.ordered = now, x.via, x.hops, false
+	return w.begin(x, w.name[:n], x.q.Type, now)
+}
+
+// begin makes w the exchange for name and qtype, else as x's, at now; false if that is
+// no query.
+func (w *walker) begin(x *exchange, name []byte, qtype uint16, now time.Duration) bool {
+	packet := wire.AppendQuery(w.packet[:0], 0, name, qtype, &x.q, wire.MinUDP)
+	w.start, w.via, w.client, w.hops, w.ordered, w.marks = now, x.via, x.client, x.hops, false, 0
 	if w.q.Parse(packet) != wire.Serve {
 		return false
 	}

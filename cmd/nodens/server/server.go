@@ -254,7 +254,7 @@ func (s *Server) serve(rt *Routes, x *exchange, buf []byte, limit func(*wire.Que
 		}
 	}()
 	x.took = 0
-	x.source, x.hops, x.ordered, x.found = fromServer, 0, false, false
+	x.source, x.hops, x.ordered, x.found, x.marks = fromServer, 0, false, false, 0
 	switch x.q.Parse(x.q.Packet) {
 	case wire.Drop:
 		return nil, done

@@ -23,12 +23,17 @@ const (
 	fromCache
 	fromForward
 	fromSearch
+	fromLocal
+	fromAny
+	fromACL
+	fromDNS64
+	fromWhoami
 	sources
 )
 
 // sourceNames are the plugin label's values: CoreDNS's names of what does the
 // same there.
-var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath"}
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami"}
 
 // Stats counts the queries of one zone on one address. Counting takes no label
 // look-up and no atomic addition: each reader has counters of its own, under a
@@ -44,14 +49,16 @@ type counters struct {
 	responses [rcodeCount][sources]uint64
 	do        uint64
 	found     uint64
-	duration  stat.Tally // in nanoseconds
+	localhost uint64
+	verdicts  map[verdictKey]uint64 // nil until there is one
+	duration  stat.Tally            // in nanoseconds
 	reqSize   [transports]stat.Tally
 	respSize  [transports]stat.Tally
 
 	_ [64]byte // keeps the next lane's lock out of this one's cache line
 }
 
-// maxLanes bounds what the counters of a zone take, about 3 KiB a lane. Beyond it
+// maxLanes bounds what the counters of a zone take, about 4 KiB a lane. Beyond it
 // readers share lanes, which costs them a few nanoseconds when they meet.
 const maxLanes = 16
 
@@ -100,6 +107,9 @@ func (s *Stats) count(x *exchange, size int) {
 	}
 	if x.found {
 		c.found++
+	}
+	if x.marks != 0 {
+		c.mark(x)
 	}
 	c.duration.Observe(uint64(x.took))
 	c.reqSize[x.via].Observe(uint64(len(x.q.Packet)))

@@ -217,6 +217,7 @@ func (c *stream) query(fd int, d *desk) bool {
 	if at != done {
 		return c.postpone(fd, d, rt, at)
 	}
+	d.got = d.got || d.x.marks&dropped != 0
 	d.add(msg)
 	return true
 }

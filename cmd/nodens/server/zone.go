@@ -18,7 +18,14 @@ import (
 // of the path, nil where the server block does not have them. The steps may be
 // shared between zones; the counters are the zone's own.
 type Zone struct {
-	Name  wire.Name
+	Name wire.Name
+	// Local answers for the machine's own names, Any answers ANY.
+	Local *Local
+	Any   bool
+	// ACL says which clients may ask what. nil: all anything.
+	ACL *ACL
+	// DNS64 makes IPv6 addresses of IPv4 ones.
+	DNS64 *DNS64
 	Hosts *hosts.Table
 	// External are the names under which the cluster's Services are reached from
 	// outside.
@@ -33,7 +40,9 @@ type Zone struct {
 	// which knows what a view does not hold. It is called for every query that needs
 	// to know, by all readers at once. nil: none does.
 	ClusterDNS func(p *upstream.Pool) bool
-	Loop       *Loop
+	// Whoami answers what no pool takes with the client's address.
+	Whoami bool
+	Loop   *Loop
 	// Bufsize caps the payload size of EDNS clients, in bytes; 0 is no cap.
 	Bufsize uint16
 	// Shuffle puts the addresses of answers in random order.
@@ -41,6 +50,10 @@ type Zone struct {
 	// Ordered says that the answers of Cluster come in an order of their own, which
 	// Shuffle leaves as it is.
 	Ordered bool
+	// Minimal leaves nothing but the answers of replies that have some.
+	Minimal bool
+	// NSID is what clients are told that ask which server answers; "" is nothing.
+	NSID string
 	// Errors logs failed queries, Log those it takes; nil logs none.
 	Errors *slog.Logger
 	Log    *QueryLog
@@ -86,12 +99,21 @@ func (z *Zone) maxSize() uint16 {
 func (z *Zone) caches(q *wire.Query) bool { return z.Cache != nil && z.Cache.Covers(q.Name()) }
 
 // finish does what is done to every complete reply before it leaves, counts it
-// and gives its bytes, at most limit.
+// and gives its bytes, at most limit; nil if nothing is to be sent.
 func (z *Zone) finish(x *exchange, limit int, err error) []byte {
+	if z.Minimal {
+		x.r.Minimize()
+	}
+	if z.NSID != "" && x.q.NSID {
+		x.r.SetNSID(z.NSID)
+	}
 	if z.Shuffle && !x.ordered && x.r.Rcode() == wire.NoError {
 		x.r.Shuffle()
 	}
 	msg := x.r.Finish(limit)
+	if x.marks&dropped != 0 {
+		msg = nil
+	}
 	x.took = clock.Now() - x.start
 	z.Stats.count(x, len(msg))
 	if err != nil && z.Errors != nil {

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// guards are the steps of a server block that need no other part.
+type guards struct {
+	acl   *server.ACL
+	local *server.Local
+	dns64 *server.DNS64
+}
+
+func newGuards(b *config.Block) (g guards) {
+	if b.ACL != nil {
+		g.acl = server.NewACL(b.ACL)
+	}
+	if b.Local != nil {
+		g.local = server.NewLocal(b.Local)
+	}
+	if b.DNS64 != nil {
+		g.dns64 = server.NewDNS64(b.DNS64)
+	}
+	return g
+}
+
+// guard puts p's guards into z.
+func (p *parts) guard(z *server.Zone) {
+	b := p.block
+	z.ACL, z.Local, z.DNS64 = p.guards.acl, p.guards.local, p.guards.dns64
+	z.Any, z.Minimal, z.Whoami = b.Any != nil, b.Minimal != nil, b.Whoami != nil
+	if b.NSID != nil {
+		z.NSID = b.NSID.ID
+	}
+}
+
+// The metrics of the guards. Those of an ACL are there for zones that have one.
+var (
+	aclAllowed  = counter("coredns_acl_allowed_requests_total", "Queries that the ACL let pass.", "server", "view")
+	aclBlocked  = counter("coredns_acl_blocked_requests_total", "Queries that the ACL answered REFUSED.", "server", "zone", "view")
+	aclFiltered = counter("coredns_acl_filtered_requests_total", "Queries that the ACL answered without records.", "server", "zone", "view")
+	aclDropped  = counter("coredns_acl_dropped_requests_total", "Queries that the ACL left without a reply.", "server", "zone", "view")
+	localNames  = counter("coredns_local_localhost_requests_total", "Queries for names below localhost, or that begin so.")
+	dns64Mapped = counter("coredns_dns64_requests_translated_total", "AAAA queries answered with IPv4 addresses.", "server")
+)
+
+// guarded adds up what the zones of one scrape count, where labels can't tell them
+// apart.
+type guarded struct {
+	localhosts uint64
+	local      bool
+	mapped     map[string]uint64            // by server
+	allowed    map[aclKey]uint64            // zone is ""
+	denied     map[family]map[aclKey]uint64 // by metric
+}
+
+// aclKey is the labels of a verdict.
+type aclKey struct{ server, zone, view string }
+
+func newGuarded() *guarded {
+	return &guarded{mapped: make(map[string]uint64), allowed: make(map[aclKey]uint64), denied: make(map[family]map[aclKey]uint64)}
+}
+
+func (g *guarded) add(srv, view string, z *server.Zone) {
+	if z.Local != nil {
+		g.local = true
+		g.localhosts += z.Stats.Localhosts()
+	}
+	if z.DNS64 != nil {
+		g.mapped[srv] += z.Stats.Mapped()
+	}
+	if z.ACL == nil {
+		return
+	}
+	v := z.Stats.Verdicts()
+	g.allowed[aclKey{server: srv, view: view}] += v.Allowed
+	for f, of := range map[family]map[wire.Name]uint64{aclBlocked: v.Blocked, aclFiltered: v.Filtered, aclDropped: v.Dropped} {
+		if g.denied[f] == nil {
+			g.denied[f] = make(map[aclKey]uint64)
+		}
+		for zone, n := range of {
+			g.denied[f][aclKey{srv, zone.String(), view}] += n
+		}
+	}
+}
+
+func (g *guarded) put(s scrape) {
+	if g.local {
+		s.put(localNames, float64(g.localhosts))
+	}
+	for srv, n := range g.mapped {
+		s.put(dns64Mapped, float64(n), srv)
+	}
+	for k, n := range g.allowed {
+		s.put(aclAllowed, float64(n), k.server, k.view)
+	}
+	for f, of := range g.denied {
+		for k, n := range of {
+			s.put(f, float64(n), k.server, k.zone, k.view)
+		}
+	}
+}
