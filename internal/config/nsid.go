@@ -21,12 +21,12 @@ func (n *NSID) parse(p *parser, s statement) {
 	case len(s.args()) > 0 && n.ID == "":
 		p.fault(s.args()[0], "the identifier is empty; is an environment variable unset?")
 	case n.ID == "":
-		n.ID = hostname()
+		n.ID = ownName()
 	}
 }
 
-// hostname is the host's name, as far as it is known and fits.
-func hostname() string {
+// ownName is the host's name, as far as it is known and fits.
+func ownName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
 		return "localhost"
