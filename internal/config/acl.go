@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -69,6 +70,7 @@ func (a *ACL) join(_ *parser, _ statement, next directive) {
 // `net`, in any order.
 func (p *parser) policy(action ACLAction, args []word) ACLPolicy {
 	line := ACLPolicy{Action: action}
+	var allTypes, allNets bool
 	for len(args) > 0 {
 		head := args[0]
 		n := 1
@@ -83,10 +85,16 @@ func (p *parser) policy(action ACLAction, args []word) ACLPolicy {
 		case len(values) == 0:
 			p.fault(head, "nothing stands behind %q; name some, or * for all", head.text)
 		case strings.EqualFold(head.text, "type"):
-			line.Types = p.qtypes(line.Types, values)
+			line.Types, allTypes = p.qtypes(line.Types, values), allTypes || everything(values)
 		default:
-			line.Nets = p.nets(line.Nets, values)
+			line.Nets, allNets = p.nets(line.Nets, values), allNets || everything(values)
 		}
+	}
+	if allTypes {
+		line.Types = nil
+	}
+	if allNets {
+		line.Nets = nil
 	}
 	return line
 }
@@ -95,14 +103,18 @@ func section(w word) bool {
 	return strings.EqualFold(w.text, "type") || strings.EqualFold(w.text, "net")
 }
 
-// everything is the word for all types and all nets.
-const everything = "*"
+// wildcard is the word for all types and all nets.
+const wildcard = "*"
 
-// qtypes adds the types that words name to list; nil if all are named.
+func everything(words []word) bool {
+	return slices.ContainsFunc(words, func(w word) bool { return w.text == wildcard })
+}
+
+// qtypes adds the types that words name to list.
 func (p *parser) qtypes(list []uint16, words []word) []uint16 {
 	for _, w := range words {
-		if w.text == everything {
-			return nil
+		if w.text == wildcard {
+			continue
 		}
 		qtype, ok := dns.StringToType[strings.ToUpper(w.text)]
 		if !ok {
@@ -114,11 +126,11 @@ func (p *parser) qtypes(list []uint16, words []word) []uint16 {
 	return list
 }
 
-// nets adds the addresses and nets that words name to list; nil if all are named.
+// nets adds the addresses and nets that words name to list.
 func (p *parser) nets(list []netip.Prefix, words []word) []netip.Prefix {
 	for _, w := range words {
-		if w.text == everything {
-			return nil
+		if w.text == wildcard {
+			continue
 		}
 		prefix, ok := parseNet(w.text)
 		if !ok {

@@ -56,6 +56,7 @@ func (r *Reply) Map64(a *Reply, p *Prefix64, most uint32) error {
 		}
 	}
 	r.flags, r.rcode, r.full = a.flags&^(flagAA|flagAD), a.rcode, r.full || a.full
+	r.CopyEDE(a)
 	r.section = Additional
 	return nil
 }

@@ -51,6 +51,9 @@ func (r *Reply) SetNSID(id string) { r.nsid = id }
 // what it is.
 func (r *Reply) SetEDE(code EDE) { r.ede, r.explained = code, true }
 
+// CopyEDE has the reply say what other does of why it is what it is.
+func (r *Reply) CopyEDE(other *Reply) { r.ede, r.explained = other.ede, other.explained }
+
 // optionsLen is what the options of the OPT record take.
 func (r *Reply) optionsLen() (n int) {
 	if r.explained {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,7 +14,7 @@ type fields struct {
 	Name              string
 	Labels, Limit     int
 	RD, CD, AD        bool
-	EDNS, DO          bool
+	EDNS, DO, NSID    bool
 	Version           uint8
 	UDPSize           uint16
 	Question, Opcodes int
@@ -22,7 +23,7 @@ type fields struct {
 func fieldsOf(q *Query) fields {
 	return fields{
 		ID: q.ID, Type: q.Type, Class: q.Class, Name: Name(q.Name()).String(), Labels: q.Labels(), Limit: q.Limit(),
-		RD: q.RD(), CD: q.CD(), AD: q.AD(), EDNS: q.EDNS, DO: q.DO, Version: q.Version, UDPSize: q.UDPSize,
+		RD: q.RD(), CD: q.CD(), AD: q.AD(), EDNS: q.EDNS, DO: q.DO, NSID: q.NSID, Version: q.Version, UDPSize: q.UDPSize,
 		Question: q.questionEnd() - HeaderLen, Opcodes: q.Opcode(),
 	}
 }
@@ -43,6 +44,7 @@ func fieldsOfMsg(m *dns.Msg) (f fields, ok bool) {
 	if opt := m.IsEdns0(); opt != nil {
 		f.EDNS, f.DO, f.Version, f.UDPSize = true, opt.Do(), opt.Version(), opt.UDPSize()
 		f.Limit = max(f.Limit, int(opt.UDPSize()))
+		f.NSID = slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() == dns.EDNS0NSID })
 	}
 	return f, true
 }
@@ -54,6 +56,7 @@ func TestParse(t *testing.T) {
 		"CD and AD":      func(m *dns.Msg) { m.CheckingDisabled, m.AuthenticatedData = true, true },
 		"EDNS":           func(m *dns.Msg) { m.SetEdns0(1232, false) },
 		"DO":             func(m *dns.Msg) { m.SetEdns0(4096, true) },
+		"NSID":           func(m *dns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().Option = []dns.EDNS0{cookie, nsid} },
 		"a small size":   func(m *dns.Msg) { m.SetEdns0(100, false) },
 		"another class":  func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
 		"the root":       func(m *dns.Msg) { m.Question[0].Name = "." },

@@ -196,7 +196,9 @@ func (x *exchange) adopt(other *exchange) {
 	switch rcode := other.r.Rcode(); {
 	case rcode != wire.NoError:
 		x.r.Fail(rcode)
+		x.r.CopyEDE(&other.r)
 	case x.r.Adopt(&other.r):
+		x.r.CopyEDE(&other.r)
 		x.found = true
 	default:
 		x.r.Fail(wire.NXDomain)

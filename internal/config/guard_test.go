@@ -1,0 +1,103 @@
+package config
+
+import (
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+func samePrefix() cmp.Option {
+	return cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+}
+
+func nets(list ...string) []netip.Prefix { return each(list, netip.MustParsePrefix) }
+
+// TestGuards reads the directives that need no other part.
+func TestGuards(t *testing.T) {
+	zone := names(t, "example.org")
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	acl := func(list ...ACLPolicy) *ACL { return &ACL{Rules: []ACLRule{{Zones: zone, Policies: list}}} }
+	for _, tt := range []struct {
+		name, directive, text string
+		want                  any
+	}{
+		{"empty", "acl", "acl", acl()},
+		{"bare action", "acl", "acl {\nblock\n}", acl(ACLPolicy{Action: ACLBlock})},
+		{"all of it", "acl", "acl {\nallow type A aaaa TXT net 10.0.0.1/8 ::1\nfilter net 192.0.2.1 type *\ndrop type HTTPS\nBlock NET *\n}", acl(
+			ACLPolicy{Action: ACLAllow, Types: []uint16{wire.TypeA, wire.TypeAAAA, wire.TypeTXT}, Nets: nets("10.0.0.0/8", "::1/128")},
+			ACLPolicy{Action: ACLFilter, Nets: nets("192.0.2.1/32")},
+			ACLPolicy{Action: ACLDrop, Types: []uint16{65}},
+			ACLPolicy{Action: ACLBlock},
+		)},
+		{"everything among others", "acl", "acl {\nallow net 10.0.0.0/8 * type A *\nallow type * net * type A net ::/0\n}", acl(ACLPolicy{}, ACLPolicy{})},
+		{"IPv4 in IPv6", "acl", "acl {\nallow net ::ffff:10.1.2.3 ::ffff:10.0.0.0/104 fe80::1%eth0\n}", acl(
+			ACLPolicy{Nets: nets("10.1.2.3/32", "10.0.0.0/8", "fe80::1/128")})},
+		{"twice", "acl", "acl a.test 192.0.2.0/24 {\nallow\n}\nacl {\nblock\n}", &ACL{Rules: []ACLRule{
+			{Zones: names(t, "a.test", "2.0.192.in-addr.arpa"), Policies: []ACLPolicy{{}}},
+			{Zones: zone, Policies: []ACLPolicy{{Action: ACLBlock}}},
+		}}},
+
+		{"default", "any", "any", &Any{}},
+		{"default", "minimal", "minimal", &Minimal{}},
+		{"default", "whoami", "whoami", &Whoami{}},
+		{"default", "local", "local", &Local{Prefix: true}},
+		{"on", "local", "local {\nlocalhost_prefix on\n}", &Local{Prefix: true}},
+		{"off", "local", "local {\nlocalhost_prefix off\n}", &Local{}},
+		{"default", "nsid", "nsid", &NSID{ID: host}},
+		{"words", "nsid", "nsid Use The Force", &NSID{ID: "Use The Force"}},
+
+		{"default", "dns64", "dns64", &DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96")}},
+		{"prefix", "dns64", "dns64 2001:db8:1:2:3::/64", &DNS64{Prefix: netip.MustParsePrefix("2001:db8:1:2::/64")}},
+		{"options", "dns64", "dns64 {\nprefix 64:1337::/96\ntranslate_all\nallow_ipv4\n}", &DNS64{Prefix: netip.MustParsePrefix("64:1337::/96"), TranslateAll: true, AllowIPv4: true}},
+		{"prefix and options", "dns64", "dns64 64:1337::/96 {\ntranslate_all\n}", &DNS64{Prefix: netip.MustParsePrefix("64:1337::/96"), TranslateAll: true}},
+	} {
+		t.Run(tt.directive+" "+tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, one(t, tt.directive, tt.text), samePrefix()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestGuardFaults reads a directive at line 3 of a block.
+func TestGuardFaults(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"acl a..b", `3: acl: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
+		{"acl {\nblok\n}", `4: acl: unknown action "blok" (did you mean "block"?); allowed: allow, block, drop, filter`},
+		{"acl {\nblock {\ntype A\n}\n}", `4: acl: "block" takes no block in braces; write: block [type QTYPES…] [net SOURCES…]`},
+		{"acl {\nblock A\n}", `4: acl block: unknown word "A"; allowed: net, type`},
+		{"acl {\nblock nets 10.0.0.0/8\n}", `4: acl block: unknown word "nets" (did you mean "net"?); allowed: net, type`},
+		{"acl {\nblock type net 10.0.0.0/8\n}", `4: acl block: nothing stands behind "type"; name some, or * for all`},
+		{"acl {\nblock type AAAAA\n}", `4: acl block: "AAAAA" is not a type of records such as A, AAAA or TXT`},
+		{"acl {\nallow net 10.0.0.0/33\n}", `4: acl allow: "10.0.0.0/33" is not an address or a CIDR such as 10.0.0.0/8`},
+		{"acl {\nallow net eth0\n}", `4: acl allow: "eth0" is not an address or a CIDR such as 10.0.0.0/8`},
+		{"acl {\nallow net ::ffff:0:0/95\n}", `4: acl allow: "::ffff:0:0/95" is not an address or a CIDR such as 10.0.0.0/8`},
+		{"any x", `3: any: "x" is one argument too many after "any"; write: any`},
+		{"any {\nx\n}", `4: any: unknown option "x": any takes no options`},
+		{"minimal x", `3: minimal: "x" is one argument too many after "minimal"; write: minimal`},
+		{"whoami x", `3: whoami: "x" is one argument too many after "whoami"; write: whoami`},
+		{"local x", `3: local: "x" is one argument too many after "local"; write: local`},
+		{"local {\nlocalhost_prefix maybe\n}", `4: local localhost_prefix: unknown value "maybe"; allowed: off, on`},
+		{"local {\nlocalhost_prefx on\n}", `4: local: unknown option "localhost_prefx" (did you mean "localhost_prefix"?); allowed: localhost_prefix`},
+		{"nsid " + strings.Repeat("x", wire.MaxNSID+1), `3: nsid: the identifier has 201 bytes, which is too much to send along with each reply; allowed: 200`},
+		{`nsid ""`, `3: nsid: the identifier is empty; is an environment variable unset?`},
+		{"dns64 64:ff9b::/96 x", `3: dns64: "x" is one argument too many after "dns64"; write: dns64 [PREFIX]`},
+		{"dns64 64:ff9b::/95", `3: dns64: "64:ff9b::/95" has a length that IPv4 addresses can't be put behind; allowed: 32, 40, 48, 56, 64, 96`},
+		{"dns64 64:ff9b::", `3: dns64: "64:ff9b::" is not an IPv6 prefix such as 64:ff9b::/96`},
+		{"dns64 {\nprefix 10.0.0.0/32\n}", `4: dns64 prefix: "10.0.0.0/32" is not an IPv6 prefix such as 64:ff9b::/96`},
+		{"dns64 {\ntranslate\n}", `4: dns64: unknown option "translate"; allowed: allow_ipv4, prefix, translate_all`},
+	} {
+		_, err := parse(t, "# none\nexample.org {\n"+tt.text+"\n}\n")
+		if want := "Corefile:" + tt.want; err == nil || err.Error() != want {
+			t.Errorf("%s\nerror %v\nwant  %s", tt.text, err, want)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// whole makes a reply that passes a response with records on, those of each section
+// behind one another, "--" between them. rcode is its first word.
+func whole(t testing.TB, q *Query, text string) *Reply {
+	t.Helper()
+	rcode, text, _ := strings.Cut(text, " ")
+	var m dns.Msg
+	m.SetReply(unpacked(t, q.Packet))
+	m.Rcode, m.Compress = dns.StringToRcode[rcode], true
+	sections := []*[]dns.RR{&m.Answer, &m.Ns, &m.Extra}
+	for i, part := range strings.Split(text, "--") {
+		for line := range strings.SplitSeq(part, ";") {
+			if line = strings.TrimSpace(line); line == "" {
+				continue
+			}
+			rr, err := dns.NewRR(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*sections[i] = append(*sections[i], rr)
+		}
+	}
+	resp, err := ParseResponse(packed(t, &m), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Reply
+	r.Start(nil, q)
+	r.Pass(resp.Packed)
+	return &r
+}
+
+// sectionsOf is m in the form that whole reads, without the OPT record.
+func sectionsOf(m *dns.Msg) string {
+	parts := make([]string, 3)
+	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		var list []string
+		for _, rr := range section {
+			if rr.Header().Rrtype != dns.TypeOPT {
+				list = append(list, strings.Join(strings.Fields(rr.String()), " "))
+			}
+		}
+		parts[i] = strings.Join(list, "; ")
+	}
+	return tidy(dns.RcodeToString[m.Rcode] + " " + strings.Join(parts, " -- "))
+}
+
+// tidy is text in the form that sectionsOf gives.
+func tidy(text string) string {
+	return strings.Join(strings.Fields(strings.TrimRight(text, " -")), " ")
+}
+
+// long is a name of labels of those lengths.
+func long(lengths ...int) string {
+	var b strings.Builder
+	for _, n := range lengths {
+		b.WriteString(strings.Repeat("a", n) + ".")
+	}
+	return b.String()
+}
+
+const (
+	webA   = "www.example. 60 IN A 192.0.2.1"
+	webNS  = "example. 60 IN NS ns.example."
+	webSOA = "example. 60 IN SOA ns.example. host.example. 1 2 3 4 5"
+	webNSA = "ns.example. 60 IN A 192.0.2.2"
+)
+
+func TestMinimize(t *testing.T) {
+	for _, tt := range []struct{ name, from, want string }{
+		{"an answer", "NOERROR " + webA + " -- " + webNS + " -- " + webNSA, "NOERROR " + webA},
+		{"an answer and less", "NOERROR " + webA + " -- -- " + webNSA, "NOERROR " + webA},
+		{"an alias without its end", "NOERROR www.example. 60 IN CNAME x.test. -- " + webSOA, "NOERROR www.example. 60 IN CNAME x.test."},
+		{"nothing to drop", "NOERROR " + webA, "NOERROR " + webA},
+		{"no such type", "NOERROR -- " + webSOA, "NOERROR -- " + webSOA},
+		{"no such name", "NXDOMAIN -- " + webSOA + " -- " + webNSA, "NXDOMAIN -- " + webSOA + " -- " + webNSA},
+		{"an alias to no such name", "NXDOMAIN www.example. 60 IN CNAME x.test. -- " + webSOA, "NXDOMAIN www.example. 60 IN CNAME x.test. -- " + webSOA},
+		{"a referral", "NOERROR -- " + webNS + " -- " + webNSA, "NOERROR -- " + webNS + " -- " + webNSA},
+		{"only what is beside it", "NOERROR -- -- " + webNSA, "NOERROR"},
+		{"an error", "SERVFAIL -- " + webNS, "SERVFAIL -- " + webNS},
+	} {
+		q := ask(t, "www.example.", dns.TypeA)
+		r := whole(t, q, tt.from)
+		r.Minimize()
+		if diff := cmp.Diff(tt.want, sectionsOf(unpacked(t, r.Finish(MinUDP)))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestFirst(t *testing.T) {
+	r := whole(t, ask(t, "www.example.", dns.TypeA), "NOERROR "+webA+" -- "+webNS+"; "+strings.Replace(webSOA, "60", "7", 1)+" -- "+webNSA)
+	for _, tt := range []struct {
+		s     Section
+		rtype uint16
+		ttl   uint32
+		ok    bool
+	}{
+		{Answer, TypeA, 60, true}, {Answer, TypeSOA, 0, false}, {Authority, TypeSOA, 7, true}, {Authority, TypeA, 0, false}, {Additional, TypeA, 60, true}, {Additional, TypeNS, 0, false},
+	} {
+		if ttl, ok := r.First(tt.s, tt.rtype); ttl != tt.ttl || ok != tt.ok {
+			t.Errorf("type %d in section %d: %d %v", tt.rtype, tt.s, ttl, ok)
+		}
+	}
+}
+
+func TestAddBelow(t *testing.T) {
+	for _, tt := range []struct{ name, want string }{
+		{"www.example.", "_udp.www.example. 9 IN SRV 0 0 53 ."},
+		{".", "_udp. 9 IN SRV 0 0 53 ."},
+		{long(63, 63, 63, 56), "_udp." + long(63, 63, 63, 56) + " 9 IN SRV 0 0 53 ."},
+		{long(63, 63, 63, 57), ""},
+	} {
+		var r Reply
+		r.Start(nil, ask(t, tt.name, dns.TypeA))
+		r.AddBelow(Additional, "_udp", TypeSRV, 9, []byte{0, 0, 0, 0, 0, 53, 0})
+		want := tidy("NOERROR -- -- " + tt.want)
+		if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != want {
+			t.Errorf("%s: %s, want %s", tt.name, got, want)
+		}
+	}
+	var r Reply
+	r.Start(nil, ask(t, "www.example.", dns.TypeA))
+	r.Add(Additional, AtQuestion, TypeA, 1, []byte{1, 2, 3, 4})
+	r.AddBelow(Answer, "_udp", TypeSRV, 9, nil) // a section that is over
+	if m := unpacked(t, r.Finish(MinUDP)); !m.Truncated || len(m.Answer) != 0 || len(m.Extra) != 1 {
+		t.Errorf("became\n%s", m)
+	}
+}

@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+var (
+	nsid   = &dns.EDNS0_NSID{Code: dns.EDNS0NSID}
+	cookie = &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}
+)
+
+// TestOptions: the options are in the OPT record, if there is one, and are gone with
+// what they explain.
+func TestOptions(t *testing.T) {
+	edns := func(m *dns.Msg) { m.SetEdns0(1232, true) }
+	blocked := func(r *Reply) { r.SetEDE(EDEBlocked) }
+	named := func(r *Reply) { r.SetNSID("a server") }
+	for name, tt := range map[string]struct {
+		shape func(*dns.Msg)
+		do    []func(*Reply)
+		want  []string
+	}{
+		"none":            {edns, nil, []string{}},
+		"extended error":  {edns, []func(*Reply){blocked}, []string{"15 15"}},
+		"the one is 0":    {edns, []func(*Reply){func(r *Reply) { r.SetEDE(0) }}, []string{"15 0"}},
+		"name":            {edns, []func(*Reply){named}, []string{"3 a server"}},
+		"both":            {edns, []func(*Reply){named, blocked}, []string{"15 15", "3 a server"}},
+		"name taken back": {edns, []func(*Reply){named, func(r *Reply) { r.SetNSID("") }}, []string{}},
+		"reset":           {edns, []func(*Reply){named, blocked, (*Reply).Reset}, []string{"3 a server"}},
+		"failed":          {edns, []func(*Reply){blocked, func(r *Reply) { r.Fail(ServFail) }}, []string{}},
+		"without EDNS":    {func(*dns.Msg) {}, []func(*Reply){named, blocked}, nil},
+	} {
+		q := ask(t, "www.example.", dns.TypeA, tt.shape)
+		var r Reply
+		for range 2 { // nothing is left from one query to the next
+			r.Start(nil, q)
+			for _, f := range tt.do {
+				f(&r)
+			}
+			if diff := cmp.Diff(tt.want, optionsOf(unpacked(t, r.Finish(MinUDP)))); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
+		}
+		r.Start(nil, q)
+		if got := optionsOf(unpacked(t, r.Finish(MinUDP))); len(got) > 0 {
+			t.Errorf("%s: the next reply has %v", name, got)
+		}
+	}
+}
+
+// optionsOf are the options of m's OPT record, nil if it has none.
+func optionsOf(m *dns.Msg) []string {
+	opt := m.IsEdns0()
+	if opt == nil {
+		return nil
+	}
+	list := []string{}
+	for _, o := range opt.Option {
+		switch o := o.(type) {
+		case *dns.EDNS0_NSID:
+			id, _ := hex.DecodeString(o.Nsid)
+			list = append(list, "3 "+string(id))
+		case *dns.EDNS0_EDE:
+			list = append(list, fmt.Sprintf("15 %d", o.InfoCode))
+		}
+	}
+	return list
+}
+
+// TestOptionsFit: the largest options fit behind the largest question into the smallest
+// reply, and a cut reply keeps them.
+func TestOptionsFit(t *testing.T) {
+	q := ask(t, long(63, 63, 63, 61), dns.TypeA, func(m *dns.Msg) { m.SetEdns0(512, true) })
+	var r Reply
+	r.Start(nil, q)
+	for range 100 {
+		r.Add(Answer, AtQuestion, TypeA, 1, []byte{1, 2, 3, 4})
+	}
+	r.SetEDE(EDEFiltered)
+	r.SetNSID(strings.Repeat("x", MaxNSID))
+	msg := r.Finish(MinUDP)
+	m := unpacked(t, msg)
+	if len(msg) > MinUDP || !m.Truncated || len(optionsOf(m)) != 2 {
+		t.Errorf("%d bytes:\n%s", len(msg), m)
+	}
+}
