@@ -72,13 +72,9 @@ func (p *parser) policy(action ACLAction, args []word) ACLPolicy {
 	line := ACLPolicy{Action: action}
 	var allTypes, allNets bool
 	for len(args) > 0 {
-		head := args[0]
-		n := 1
-		for n < len(args) && !section(args[n]) {
-			n++
-		}
-		values := args[1:n]
-		args = args[n:]
+		var head word
+		var values []word
+		head, values, args = cutSection(args)
 		switch {
 		case !section(head):
 			p.unknown(head, "word", []string{"net", "type"})
@@ -97,6 +93,16 @@ func (p *parser) policy(action ACLAction, args []word) ACLPolicy {
 		line.Nets = nil
 	}
 	return line
+}
+
+// cutSection splits args before its second section: into the word that the first begins
+// with, those behind it, and the rest.
+func cutSection(args []word) (head word, values, rest []word) {
+	n := 1
+	for n < len(args) && !section(args[n]) {
+		n++
+	}
+	return args[0], args[1:n], args[n:]
 }
 
 func section(w word) bool {

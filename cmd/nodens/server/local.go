@@ -51,12 +51,7 @@ func (l *Local) answer(x *exchange) bool {
 		}
 		return true
 	}
-	zone := wire.Name("")
-	for _, z := range localZones {
-		if len(name) >= len(z) && string(name[len(name)-len(z):]) == string(z) && wire.Under(name, z) {
-			zone = z
-		}
-	}
+	zone := localZone(name)
 	if zone == "" {
 		return false
 	}
@@ -83,6 +78,17 @@ func (l *Local) special(name []byte) bool {
 		return false
 	}
 	return l.prefix && bytes.HasPrefix(name, []byte(host[:len(host)-1])) || wire.Under(name, localZones[0])
+}
+
+// localZone is the zone that name is in, "" if it is in none. Nearly all names end in
+// other bytes than the zones do.
+func localZone(name []byte) wire.Name {
+	for _, z := range localZones {
+		if len(name) >= len(z) && string(name[len(name)-len(z):]) == string(z) && wire.Under(name, z) {
+			return z
+		}
+	}
+	return ""
 }
 
 // answerApex answers for zone's own name.

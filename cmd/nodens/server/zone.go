@@ -98,9 +98,8 @@ func (z *Zone) maxSize() uint16 {
 
 func (z *Zone) caches(q *wire.Query) bool { return z.Cache != nil && z.Cache.Covers(q.Name()) }
 
-// finish does what is done to every complete reply before it leaves, counts it
-// and gives its bytes, at most limit; nil if nothing is to be sent.
-func (z *Zone) finish(x *exchange, limit int, err error) []byte {
+// shape does what the zone does to every reply before it is written.
+func (z *Zone) shape(x *exchange) {
 	if z.Minimal {
 		x.r.Minimize()
 	}
@@ -110,6 +109,12 @@ func (z *Zone) finish(x *exchange, limit int, err error) []byte {
 	if z.Shuffle && !x.ordered && x.r.Rcode() == wire.NoError {
 		x.r.Shuffle()
 	}
+}
+
+// finish does what is done to every complete reply before it leaves, counts it
+// and gives its bytes, at most limit; nil if nothing is to be sent.
+func (z *Zone) finish(x *exchange, limit int, err error) []byte {
+	z.shape(x)
 	msg := x.r.Finish(limit)
 	if x.marks&dropped != 0 {
 		msg = nil
