@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -21,7 +20,7 @@ func TestAllocations(t *testing.T) {
 	r.Start(buf, hit)
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, hit)
-		if !c.Answer(hit, &r, 0) {
+		if c.Answer(hit, &r, 0) == Miss {
 			t.Error("a miss")
 		}
 		r.Finish(hit.Limit())
@@ -30,7 +29,7 @@ func TestAllocations(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, miss)
-		if c.Answer(miss, &r, 0) {
+		if c.Answer(miss, &r, 0) != Miss {
 			t.Error("a hit")
 		}
 	}); n != 0 {
@@ -41,14 +40,14 @@ func TestAllocations(t *testing.T) {
 	c = newCache(small, Options{})
 	i, ctx := 0, t.Context()
 	queries := [2]*wire.Query{hit, miss}
-	asks := [2]func(context.Context) (wire.Response, error){
+	asks := [2]Ask{
 		give(response(t, hit, message{answer: []string{addr}})),
 		give(response(t, miss, message{answer: []string{notThere + " 300 IN A 192.0.2.1"}})),
 	}
 	if n := testing.AllocsPerRun(1000, func() { // each pushes out the other
 		i ^= 1
 		r.Start(buf, queries[i])
-		if c.Answer(queries[i], &r, 0) || c.Fetch(ctx, queries[i], &r, asks[i]) != nil {
+		if c.Answer(queries[i], &r, 0) != Miss || c.Fetch(ctx, queries[i], &r, asks[i]) != nil {
 			t.Fatal("a hit, or an error")
 		}
 	}); n != 0 {
@@ -84,7 +83,7 @@ func BenchmarkHit(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		q.Parse(packets[i%benchNames])
 		r.Start(buf, &q)
-		if !c.Answer(&q, &r, 0) {
+		if c.Answer(&q, &r, 0) == Miss {
 			b.Fatal("a miss")
 		}
 		r.Finish(q.Limit())
@@ -104,7 +103,7 @@ func BenchmarkLook(b *testing.B) {
 		k := c.key(&queries[i%benchNames])
 		s := k.part.shard
 		s.mu.Lock()
-		if s.look(&k, 0) == nil {
+		if _, found := c.seek(&k, 0); found == Miss {
 			b.Fatal("a miss")
 		}
 		s.mu.Unlock()
@@ -120,7 +119,7 @@ func BenchmarkAnswer(b *testing.B) {
 	r.Start(make([]byte, 0, 4096), &q)
 	b.ReportAllocs()
 	for b.Loop() {
-		if !c.Answer(&q, &r, 0) {
+		if c.Answer(&q, &r, 0) == Miss {
 			b.Fatal("a miss")
 		}
 	}
@@ -136,7 +135,7 @@ func BenchmarkHitParallel(b *testing.B) {
 		for i := 0; pb.Next(); i++ {
 			q.Parse(packets[i%benchNames])
 			r.Start(buf, &q)
-			if !c.Answer(&q, &r, 0) {
+			if c.Answer(&q, &r, 0) == Miss {
 				b.Error("a miss")
 				return
 			}

@@ -14,17 +14,22 @@
 // An entry is a [wire.Packed] reply with its end and its life; a hit copies its bytes
 // out and sets every TTL to what is left. There is one entry for a key, of one kind:
 // what comes last replaces what was there, but a failure never replaces a usable
-// answer that still lives.
+// answer that still lives, or that may be given although it has expired.
 //
 // A miss becomes a flight in the same shard: the first client asks, those that
 // come while it does wait for the same result. The shard is looked at again before
 // a flight starts, because this can happen: A and B both miss; A asks, stores and
 // lands; only now B comes for its flight, finds none, and would ask once more.
+//
+// Where an expired answer is at hand (stale.go) the flight is another goroutine's, so
+// that it can go on when the clients that wait for it wait no longer. A name that does
+// not exist answers for those below it (cut.go).
 package cache
 
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -43,13 +48,35 @@ var ErrQuestion = errors.New("the reply is to another question")
 // errUnfinished is what clients that wait get when the ask they wait for panics.
 var errUnfinished = errors.New("the query that was waited for did not end")
 
+// Found is what [Cache.Answer] came to.
+type Found uint8
+
+const (
+	// Miss: there is nothing to answer with.
+	Miss Found = iota
+	// Hit: the reply is complete.
+	Hit
+	// Refresh: it is, and the name is to be asked for again by [Cache.Refresh], which
+	// nobody else is told to do for a while.
+	Refresh
+)
+
+// Ask gets the reply to q, which it must not keep. It may be called on another
+// goroutine than Fetch and Refresh were, after they have returned.
+type Ask func(ctx context.Context, q *wire.Query) (wire.Response, error)
+
 // Cache is what one `cache` directive keeps. [Store.NewCache] makes it. It is safe
 // for concurrent use.
 type Cache struct {
-	cfg   config.Cache
-	store *Store
-	id    uint64
-	parts []part // a power of two
+	cfg    config.Cache
+	bounds []wire.Name
+	store  *Store
+	id     uint64
+	parts  []part // a power of two
+
+	deniers   atomic.Int64 // entries with cutBit
+	failures  atomic.Int32 // names that failed since one did not
+	recovered atomic.Int64 // when the last outage ended, on the store's clock; 0 is never
 }
 
 // Close removes the cache's entries from its store. What is called later finds and
@@ -72,23 +99,61 @@ func (c *Cache) Covers(name []byte) bool {
 }
 
 // Answer makes r the kept reply to q, with the TTL that is left at now, a moment of
-// the store's clock, and reports whether there is one; without one r is untouched.
-// It allocates nothing but what r's buffer needs to grow.
-func (c *Cache) Answer(q *wire.Query, r *wire.Reply, now time.Duration) bool {
+// the store's clock, and says whether there is one; at a miss r is untouched. It never
+// waits, and allocates nothing but what r's buffer needs to grow.
+func (c *Cache) Answer(q *wire.Query, r *wire.Reply, now time.Duration) Found {
 	k := c.key(q)
 	s := k.part.shard
 	s.mu.Lock()
-	e := s.look(&k, now)
-	if e == nil {
+	e, found := c.seek(&k, now)
+	if found == Miss {
 		k.part.misses++
 		s.mu.Unlock()
-		return false
+		if c.deniers.Load() > 0 && c.cut(&k, r, now) {
+			return Hit
+		}
+		return Miss
 	}
 	k.part.lists[e.owner&kindBit].hits++
-	packed, ttl := e.packed, e.left(now)
+	packed, ttl := e.packed, c.ttl(e, now)
 	s.mu.Unlock()
 	r.Copy(packed, ttl)
-	return true
+	return found
+}
+
+// seek finds what q can be answered with at once, and makes it the entry used last; the
+// shard is locked.
+func (c *Cache) seek(k *key, now time.Duration) (e *slot, found Found) {
+	s := k.part.shard
+	i := s.find(k)
+	if i == none {
+		return nil, Miss
+	}
+	e, found = s.at(i), Hit
+	if !e.alive(now) {
+		if found = c.atOnce(e, now); found == Miss {
+			return nil, Miss
+		}
+		k.part.stale++
+	} else if c.cfg.Prefetch.Amount > 0 {
+		if e.beat(now, c.cfg.Prefetch.Within); e.due(&c.cfg.Prefetch, now) {
+			e.used |= claimed
+			found = Refresh
+		}
+	}
+	s.touch(i, e, now)
+	return e, found
+}
+
+// ttl is what the records of e have at now.
+func (c *Cache) ttl(e *slot, now time.Duration) uint32 {
+	switch {
+	case !e.alive(now):
+		return seconds(c.cfg.Stale.TTL)
+	case c.cfg.KeepTTL && e.owner&failedBit == 0:
+		return e.life
+	}
+	return e.left(now)
 }
 
 // Fetch makes r the reply to q that ask gets, and keeps it if it may be kept.
@@ -100,26 +165,68 @@ func (c *Cache) Answer(q *wire.Query, r *wire.Reply, now time.Duration) bool {
 // SERVFAIL (RFC 9520) unless it wraps [ErrLocal] or ctx was cancelled. q must not
 // change until Fetch returns.
 //
+// Where there is an expired answer that may be given, it is what r becomes if ask
+// fails, or takes longer than the directive's patience; there is no error then. ask may
+// then run on a goroutine of [Options.Go], and go on when Fetch has returned.
+//
 // A client that waits and whose ctx ends stops waiting, with ctx's error. The end of
 // the first one's ctx ends the ask for all: clients whose lives differ should come
-// with a context that outlives them. If ask panics the panic goes on in the first
-// client's goroutine, and those that wait get an error; nothing is kept.
-func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask func(context.Context) (wire.Response, error)) error {
+// with a context that outlives them. If ask panics the panic goes on in the goroutine
+// it runs on, and those that wait get an error; nothing is kept.
+func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask Ask) error {
 	k := c.key(q)
 	s, now := k.part.shard, c.store.clock()
 	s.mu.Lock()
-	if e := s.look(&k, now); e != nil {
-		packed, ttl := e.packed, e.left(now)
-		s.mu.Unlock()
-		r.Copy(packed, ttl)
-		return nil
+	if i := s.find(&k); i != none {
+		e := s.at(i)
+		if e.alive(now) {
+			s.touch(i, e, now)
+			packed, ttl := e.packed, c.ttl(e, now)
+			s.mu.Unlock()
+			r.Copy(packed, ttl)
+			return nil
+		}
+		if c.usable(e, now) {
+			return c.fetchOver(ctx, &k, e, r, ask)
+		}
 	}
 	f, done := s.board(&k)
 	s.mu.Unlock()
 	if done != nil {
-		return f.wait(ctx, done, r)
+		return c.wait(ctx, seat{f: f, done: done}, r)
 	}
-	return c.lead(ctx, f, r, ask)
+	return c.lead(ctx, f, ask, seat{}, r)
+}
+
+// Refresh has q asked for behind the back of its client, after a [Refresh], and keeps
+// the reply if it may be kept. It does not wait, and q may change when it has returned.
+// Without a place on [Options.Go] nothing is asked.
+func (c *Cache) Refresh(q *wire.Query, ask Ask) {
+	w := newErrand(q)
+	if !c.store.run(func(ctx context.Context) { c.refresh(ctx, w, ask) }) {
+		k := c.key(&w.q)
+		s := k.part.shard
+		s.mu.Lock()
+		c.unclaim(&k, c.store.clock())
+		s.mu.Unlock()
+		errands.Put(w)
+	}
+}
+
+func (c *Cache) refresh(ctx context.Context, w *errand, ask Ask) {
+	k := c.key(&w.q)
+	s := k.part.shard
+	s.mu.Lock()
+	f, done := s.board(&k)
+	if done == nil {
+		f.warm = true
+		k.part.prefetches++
+	}
+	s.mu.Unlock()
+	if done == nil { // else somebody asks already
+		_ = c.lead(ctx, f, ask, seat{}, nil)
+	}
+	errands.Put(w)
 }
 
 // Kinds is one number for each kind of entry.
@@ -137,6 +244,9 @@ type Stats struct {
 	Evictions Kinds
 	// Drops are the replies that were to another question.
 	Drops uint64
+	// Stale are the expired answers given, Prefetches the names asked for behind the
+	// back of a client, Cuts the hits by the denial of a name above.
+	Stale, Prefetches, Cuts uint64
 	// Entries are those held, the expired that nothing has replaced included.
 	Entries Kinds
 }
@@ -154,7 +264,9 @@ func (c *Cache) Stats() Stats {
 // key is what q's reply is found by: one hash, whose highest bits choose the shard
 // and whose lowest the bucket.
 func (c *Cache) key(q *wire.Query) key {
-	h := c.store.hash(q, c.id)
-	p := &c.parts[int(h>>56)&(len(c.parts)-1)]
+	h := c.store.hash(q.Name(), q.Type, tags(q), c.id)
+	p := c.part(h)
 	return key{part: p, q: q, hash: uint32(h), owner: p.owner | tags(q)}
 }
+
+func (c *Cache) part(hash uint64) *part { return &c.parts[int(hash>>56)&(len(c.parts)-1)] }

@@ -119,13 +119,13 @@ func response(t testing.TB, q *wire.Query, m message) wire.Response {
 }
 
 // give is an ask that gives resp.
-func give(resp wire.Response) func(context.Context) (wire.Response, error) {
-	return func(context.Context) (wire.Response, error) { return resp, nil }
+func give(resp wire.Response) Ask {
+	return func(context.Context, *wire.Query) (wire.Response, error) { return resp, nil }
 }
 
 // never is an ask that must not be called.
-func never(t testing.TB) func(context.Context) (wire.Response, error) {
-	return func(context.Context) (wire.Response, error) {
+func never(t testing.TB) Ask {
+	return func(context.Context, *wire.Query) (wire.Response, error) {
 		t.Error("asked, though the answer was there")
 		return wire.Response{}, errors.New("not to be asked")
 	}
@@ -177,7 +177,7 @@ func fetch(t testing.TB, c *Cache, q *wire.Query, m message) *dns.Msg {
 func answer(t testing.TB, c *Cache, q *wire.Query) *dns.Msg {
 	t.Helper()
 	r := reply(q)
-	if !c.Answer(q, r, c.store.clock()) {
+	if c.Answer(q, r, c.store.clock()) == Miss {
 		return nil
 	}
 	return sent(t, r)
@@ -289,7 +289,7 @@ func TestReplacement(t *testing.T) {
 			// Fetch asks only for what isn't there, so the second comes from a
 			// flight that started before the first landed.
 			r := reply(q)
-			if err := c.Fetch(t.Context(), q, r, func(context.Context) (wire.Response, error) {
+			if err := c.Fetch(t.Context(), q, r, func(context.Context, *wire.Query) (wire.Response, error) {
 				k := c.key(q)
 				k.part.shard.mu.Lock()
 				put(c, &k, response(t, q, tt.first))

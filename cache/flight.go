@@ -23,9 +23,28 @@ type flight struct {
 	next *flight       // in the chain, or of the spare ones
 	done chan struct{} // closed when it has landed; nil as long as nobody waits
 
+	warm    bool // it is for the sake of the entry in the cache, see entry
+	late    bool // somebody has waited for longer than the patience
+	flushed bool // what it is about to bring was removed before it came
+
+	result
+}
+
+// result is what an ask came to.
+type result struct {
 	packed wire.Packed
 	ttl    uint32
 	err    error
+	// failed says that an expired answer is better, positive that it answers the question.
+	failed, positive bool
+}
+
+// seat is what somebody has who waits for a flight, or leads it: done is closed when it
+// has landed; old is the expired answer at hand, zero for none.
+type seat struct {
+	f    *flight
+	done <-chan struct{}
+	old  aged
 }
 
 // flightsOf is the chain that k's flight is in; s is locked.
@@ -61,7 +80,7 @@ func (s *shard) board(k *key) (f *flight, done <-chan struct{}) {
 // referral for example: not what a client that wants recursion waits for.
 func (f *flight) takes(k *key) bool {
 	a, b := f.q, k.q
-	return f.hash == k.hash && f.part == k.part && f.owner == k.owner && a.RD() == b.RD() &&
+	return !f.flushed && f.hash == k.hash && f.part == k.part && f.owner == k.owner && a.RD() == b.RD() &&
 		a.Type == b.Type && a.Class == b.Class && bytes.Equal(a.Name(), b.Name())
 }
 
@@ -69,8 +88,11 @@ func (f *flight) takes(k *key) bool {
 // entry, or start another flight. Nobody but those who wait may use f afterwards.
 func (s *shard) land(f *flight, e entry) {
 	s.mu.Lock()
-	if e.life > 0 {
-		s.put(&f.key, e)
+	if !f.flushed {
+		if e.life > 0 && !s.put(&f.key, e) {
+			e.heard, e.failed = false, true
+		}
+		f.part.cache.note(f, &e)
 	}
 	at := s.flightsOf(&f.key)
 	for *at != f {
@@ -91,31 +113,37 @@ func (s *shard) land(f *flight, e entry) {
 	}
 }
 
-// wait is what all clients but the first do.
-func (f *flight) wait(ctx context.Context, done <-chan struct{}, r *wire.Reply) error {
+// wait is what all clients but the first do, and the first where its flight is another
+// goroutine's.
+func (c *Cache) wait(ctx context.Context, at seat, r *wire.Reply) error {
 	select {
-	case <-done:
-		return f.fill(r)
+	case <-at.done:
+		return c.deliver(at.f, at.old, r)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (f *flight) fill(r *wire.Reply) error {
-	if f.err == nil {
+// deliver makes r what f has brought, or else the expired answer.
+func (c *Cache) deliver(f *flight, old aged, r *wire.Reply) error {
+	switch {
+	case !old.packed.IsZero() && c.worse(&f.result, old):
+		c.give(f.part, old, r)
+		return nil
+	case f.err == nil:
 		r.Copy(f.packed, f.ttl)
 	}
 	return f.err
 }
 
-// lead asks for everybody on board.
-func (c *Cache) lead(ctx context.Context, f *flight, r *wire.Reply, ask func(context.Context) (wire.Response, error)) (err error) {
+// lead asks for everybody on board, and makes r the result; a nil r is left.
+func (c *Cache) lead(ctx context.Context, f *flight, ask Ask, at seat, r *wire.Reply) (err error) {
 	s := f.part.shard
-	f.err = errUnfinished // stands if the ask panics
+	f.err, f.failed = errUnfinished, true // stands if the ask panics
 	var e entry
 	defer func() { s.land(f, e) }()
 
-	resp, err := ask(ctx)
+	resp, err := ask(ctx, f.q)
 	switch {
 	case err == nil:
 		e = c.settle(f, &resp)
@@ -126,7 +154,10 @@ func (c *Cache) lead(ctx context.Context, f *flight, r *wire.Reply, ask func(con
 		e = c.settle(f, &resp)
 		f.err = err
 	}
-	return f.fill(r)
+	if r == nil {
+		return nil
+	}
+	return c.deliver(f, at.old, r)
 }
 
 // settle makes resp the flight's result and gives what is to be kept of it.
@@ -137,12 +168,17 @@ func (c *Cache) settle(f *flight, resp *wire.Response) (e entry) {
 		f.part.drops++
 		s.mu.Unlock()
 		f.err = ErrQuestion
-		return entry{}
+		return entry{failed: true}
 	}
 	v := c.judge(f.q, resp)
-	f.packed, f.ttl, f.err = resp.Packed, seconds(v.life), nil
-	if !v.keep {
-		return entry{}
+	f.result = result{
+		packed: resp.Packed, ttl: seconds(v.life), positive: resp.Answered,
+		failed: resp.Truncated || resp.Rcode != wire.NoError && resp.Rcode != wire.NXDomain,
 	}
-	return entry{packed: resp.Packed, kind: v.kind, stored: c.store.clock(), life: v.life}
+	e = entry{heard: !f.failed, failed: f.failed}
+	if v.keep {
+		e.packed, e.kind, e.stored, e.life = resp.Packed, v.kind, c.store.clock(), v.life
+		e.cut, e.warm = c.cfg.NXDomainCut && cuts(f.q, resp), f.warm
+	}
+	return e
 }

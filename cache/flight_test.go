@@ -26,7 +26,7 @@ type ask struct {
 	err   error
 }
 
-func (a *ask) run(ctx context.Context) (wire.Response, error) {
+func (a *ask) run(ctx context.Context, _ *wire.Query) (wire.Response, error) {
 	a.calls.Add(1)
 	select {
 	case <-a.gate:
@@ -157,7 +157,7 @@ func TestFailure(t *testing.T) {
 			q := question(t, "www.example.", dns.TypeA)
 			r := reply(q)
 			r.SetRcode(wire.NotImp)
-			err := c.Fetch(t.Context(), q, r, func(context.Context) (wire.Response, error) { return wire.Response{}, tt.err })
+			err := c.Fetch(t.Context(), q, r, func(context.Context, *wire.Query) (wire.Response, error) { return wire.Response{}, tt.err })
 			if !errors.Is(err, tt.err) {
 				t.Fatalf("error %v, want %v", err, tt.err)
 			}
@@ -214,7 +214,7 @@ func TestPanic(t *testing.T) {
 				go func() {
 					defer func() { recovered = recover() }()
 					q := question(t, "www.example.", dns.TypeA)
-					err := c.Fetch(t.Context(), q, reply(q), func(context.Context) (wire.Response, error) {
+					err := c.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
 						<-gate
 						end()
 						return wire.Response{}, nil
@@ -320,7 +320,7 @@ func TestAskSeesValues(t *testing.T) {
 	c := newCache(nil, Options{Clock: newHand().now})
 	q := question(t, "www.example.", dns.TypeA)
 	var seen any
-	_ = c.Fetch(context.WithValue(t.Context(), ctxKey{}, "v"), q, reply(q), func(ctx context.Context) (wire.Response, error) {
+	_ = c.Fetch(context.WithValue(t.Context(), ctxKey{}, "v"), q, reply(q), func(ctx context.Context, _ *wire.Query) (wire.Response, error) {
 		seen = ctx.Value(ctxKey{})
 		return wire.Response{}, errUpstream
 	})
@@ -354,7 +354,7 @@ func TestConcurrent(t *testing.T) {
 				n := (w*37 + i*11) % names
 				q := queries[n]
 				r := reply(q)
-				if !c.Answer(q, r, c.store.clock()) {
+				if c.Answer(q, r, c.store.clock()) == Miss {
 					if err := c.Fetch(t.Context(), q, r, give(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}

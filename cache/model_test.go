@@ -322,7 +322,7 @@ func (h *history) ask() {
 	k, q := h.some()
 	want := h.model.look(k, h.clock.now())
 	r := reply(q)
-	if got := k.cache.Answer(q, r, h.clock.now()); got != (want != nil) {
+	if got := k.cache.Answer(q, r, h.clock.now()) != Miss; got != (want != nil) {
 		h.t.Fatalf("%d, type %d: a hit is %v, want %v", k.name, k.qtype, got, want != nil)
 	}
 	resp := response(h.t, q, h.says(k))
@@ -419,7 +419,7 @@ func TestTogether(t *testing.T) {
 				n := (w*7 + i*11) % names
 				q := *queries[n]
 				r := reply(&q)
-				if !c.Answer(&q, r, store.clock()) {
+				if c.Answer(&q, r, store.clock()) == Miss {
 					if err := c.Fetch(context.Background(), &q, r, give(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}

@@ -29,16 +29,31 @@ type verdict struct {
 //     comes with; without an SOA it is not kept;
 //   - a SERVFAIL lives as long as `servfail` says (RFC 9520);
 //   - no other rcode is kept, nor what is cut short, nor zone transfers, nor the
-//     answer to a query without RD, which may lack what the next client wants.
+//     answer to a query without RD, which may lack what the next client wants, nor
+//     what `disable` names.
 //
 // The life is clamped by `success` or `denial` even where nothing is kept: every
 // client sees TTLs by the same rule.
 func (c *Cache) judge(q *wire.Query, resp *wire.Response) verdict {
 	v := c.judgeRcode(resp)
-	if resp.Truncated || !q.RD() || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR || v.life <= 0 {
+	if resp.Truncated || !q.RD() || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR || v.life <= 0 || c.disabled(v.kind, q) {
 		v.keep = false
 	}
 	return v
+}
+
+// disabled reports whether replies of kind k to q are not kept.
+func (c *Cache) disabled(k kind, q *wire.Query) bool {
+	limits := &c.cfg.Success
+	if k == denial {
+		limits = &c.cfg.Denial
+	}
+	for _, zone := range limits.Disabled {
+		if wire.Under(q.Name(), zone) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *Cache) judgeRcode(resp *wire.Response) verdict {

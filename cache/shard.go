@@ -17,15 +17,18 @@ type list struct {
 }
 
 // part is what a cache has in one shard. The shard's lock guards all but shard and
-// owner.
+// owner. It has whole lines of the CPU's caches: another lock guards the next part.
 type part struct {
-	shard  *shard
-	owner  uint32 // of its slots, without the lowest bits; good until closed
-	closed bool
-	lists  [kinds]list
-	misses uint64
-	drops  uint64
-	_      [32]byte // keeps the next part, which another lock guards, off this one's lines
+	shard      *shard
+	cache      *Cache
+	owner      uint32 // of its slots, without the lowest bits; good until closed
+	closed     bool
+	lists      [kinds]list
+	misses     uint64
+	drops      uint64
+	stale      uint64 // expired answers given
+	prefetches uint64
+	cuts       uint64 // names answered by the denial of one above
 }
 
 // key is what an entry or a flight is found by. It is good as long as q.
@@ -41,8 +44,8 @@ type key struct {
 type shard struct {
 	mu sync.Mutex
 	slab
-	table   []ref // heads of chains; its length is a power of two
-	uses    uint64
+	table   []ref   // heads of chains; its length is a power of two
+	uses    uint64  // the tick of the last use, see hitBits
 	parts   []*part // nil where one has left
 	flights [flightBuckets]*flight
 	spare   *flight // flights to be used again
@@ -70,7 +73,7 @@ func (s *shard) find(k *key) ref {
 	i := *s.bucket(k.hash)
 	for i != none {
 		e := s.at(i)
-		if e.hash == k.hash && e.owner&^kindBit == k.owner && e.packed.For(k.q) {
+		if e.hash == k.hash && e.owner&^stateBits == k.owner && e.packed.For(k.q) {
 			break
 		}
 		i = e.chain
@@ -80,35 +83,39 @@ func (s *shard) find(k *key) ref {
 
 func (s *shard) bucket(hash uint32) *ref { return &s.table[int(hash)&(len(s.table)-1)] }
 
-// look finds the living entry of k, and makes it the one used last; s is locked.
-func (s *shard) look(k *key, now time.Duration) *slot {
-	i := s.find(k)
-	if i == none {
-		return nil
-	}
-	e := s.at(i)
-	if !e.alive(now) {
-		return nil
-	}
+// touch makes e, which is i, the one used last; s is locked.
+func (s *shard) touch(i ref, e *slot, now time.Duration) {
 	if l := s.list(e); l.newest != i {
 		s.unlink(l, e)
 		s.push(l, i, e)
 	}
-	s.uses++
-	e.used = s.uses
-	return e
+	e.used = s.tick(now)<<hitBits | e.used&hitMask
 }
 
-// put keeps n under k, in place of what is there; s is locked. A SERVFAIL is
-// dropped if something better lives there.
-func (s *shard) put(k *key, n entry) {
-	l := &k.part.lists[n.kind]
-	if k.part.closed || l.limit == 0 {
-		return
+// tick is the next moment of use; s is locked. More uses than ticks make the count go
+// ahead of the clock, which does no harm.
+func (s *shard) tick(now time.Duration) uint64 {
+	s.uses = max(s.uses+1, uint64(now)>>tickBits)
+	return s.uses
+}
+
+// put keeps n under k, in place of what is there; s is locked. A SERVFAIL, or
+// whatever else is no better, is dropped if an answer is there that may still be given:
+// kept is false only then.
+func (s *shard) put(k *key, n entry) (kept bool) {
+	p := k.part
+	l := &p.lists[n.kind]
+	if p.closed || l.limit == 0 {
+		return true
 	}
+	used := s.tick(n.stored) << hitBits
 	if i := s.find(k); i != none {
-		if old := s.at(i); n.packed.Rcode() == wire.ServFail && old.packed.Rcode() != wire.ServFail && old.alive(n.stored) {
-			return
+		old := s.at(i)
+		if p.cache.holds(old, &n) {
+			return false
+		}
+		if n.warm {
+			used |= uint64(p.cache.cfg.Prefetch.Amount) // claimed stood for at least as many
 		}
 		s.remove(i)
 	}
@@ -116,17 +123,22 @@ func (s *shard) put(k *key, n entry) {
 		l.evictions++
 		s.remove(l.oldest)
 	}
+	owner := k.owner | uint32(n.kind)
+	if n.cut {
+		owner |= cutBit
+		p.cache.deniers.Add(1)
+	}
 	i, b := s.grow(), s.bucket(k.hash)
-	s.uses++
 	e := s.at(i)
 	*e = slot{
-		packed: n.packed, expires: n.stored + n.life, life: seconds(n.life), used: s.uses,
-		hash: k.hash, owner: k.owner | uint32(n.kind), chain: *b,
+		packed: n.packed, expires: n.stored + n.life, life: seconds(n.life), used: used,
+		hash: k.hash, owner: owner, chain: *b,
 	}
 	*b = i
 	l.len++
 	s.push(l, i, e)
 	s.weigh(e.cost())
+	return true
 }
 
 // evict removes the entry that is unused for longest, of any cache, and reports
@@ -163,6 +175,9 @@ func (s *shard) remove(i ref) {
 	l.len--
 	*s.link(e.hash, i) = e.chain
 	s.weigh(-e.cost())
+	if e.owner&cutBit != 0 {
+		s.parts[e.owner>>ownerShift].cache.deniers.Add(-1)
+	}
 	if last := s.last; last != i {
 		m := s.at(last)
 		*s.link(m.hash, last) = i
@@ -287,6 +302,9 @@ func (p *part) addTo(t *Stats) {
 	t.Hits.Denial += b.hits
 	t.Misses += p.misses
 	t.Drops += p.drops
+	t.Stale += p.stale
+	t.Prefetches += p.prefetches
+	t.Cuts += p.cuts
 	t.Evictions.Success += a.evictions
 	t.Evictions.Denial += b.evictions
 	t.Entries.Success += uint64(a.len)

@@ -3,6 +3,7 @@ package cache
 import (
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -18,10 +19,18 @@ const (
 
 // The lowest bits of [slot.owner]; above them stands the number of the part.
 const (
-	kindBit    = 1
-	doBit      = 2
-	cdBit      = 4
-	ownerShift = 3
+	kindBit = 1
+	doBit   = 2
+	cdBit   = 4
+	// failedBit says of an expired entry that asking anew has failed, or is under way:
+	// its life is then the second from which on the next may ask.
+	failedBit = 8
+	// cutBit says that the name does not exist, whatever the type, nor any below it.
+	cutBit     = 16
+	ownerShift = 5
+
+	// stateBits are those that are not of the key.
+	stateBits = kindBit | failedBit | cutBit
 )
 
 // tags are the bits of q that stand in a slot's owner and not in the question.
@@ -41,6 +50,12 @@ type entry struct {
 	kind   kind
 	stored time.Duration // on the store's clock
 	life   time.Duration
+	cut    bool // see cutBit
+	warm   bool // it was fetched for the sake of the one in its place, whose hits count on
+	// heard says that a server knew what to say, failed that none did, or none was heard:
+	// nothing that could take the place of an expired answer. An ask that ended for a
+	// reason of our own is neither.
+	heard, failed bool
 }
 
 // ref is a slot's number within its shard; none is no slot.
@@ -53,10 +68,10 @@ const none ref = 0
 type slot struct {
 	packed  wire.Packed
 	expires time.Duration // on the store's clock
-	used    uint64        // the shard's count of uses when this was the last
+	used    uint64        // when, above hitBits for the hits
 	hash    uint32        // the low half
-	life    uint32        // in seconds
-	owner   uint32        // the part's number, the DO and CD bits, the kind
+	life    uint32        // in seconds; see failedBit
+	owner   uint32        // the part's number and the bits above
 	chain   ref           // the next of the bucket
 	newer   ref           // the neighbours in the list
 	older   ref
@@ -68,12 +83,45 @@ const slotBytes = 64
 // cost is what the entry takes.
 func (e *slot) cost() int64 { return slotBytes + int64(e.packed.Size()) }
 
+// The moment of the last use stands in used above the hits, in ticks of 1,024 ns: no
+// two in a shard are the same, so that they are the order of use, too. 48 bits are
+// nine years. Only caches with prefetch count hits.
+const (
+	hitBits  = 16
+	tickBits = 10
+	hitMask  = 1<<hitBits - 1
+	// claimed in place of the hits says that somebody is sent to fetch the name again.
+	claimed = hitMask
+)
+
 func (e *slot) alive(now time.Duration) bool { return now < e.expires }
 
 // left is the TTL at now. A second that has begun counts, so that what lives has a
 // TTL of at least one. now may have been read before the entry came, hence the
 // bound.
 func (e *slot) left(now time.Duration) uint32 { return min(seconds(e.expires-now), e.life) }
+
+// beat counts a hit at now, before the entry is touched, as CoreDNS does: those within
+// gap of each other. A name that is being fetched again stays at claimed.
+func (e *slot) beat(now, gap time.Duration) {
+	hits := e.used & hitMask
+	switch {
+	case hits == claimed:
+		return
+	case now-time.Duration(e.used>>hitBits<<tickBits) > gap:
+		hits = 1
+	case hits < claimed-1:
+		hits++
+	}
+	e.used = e.used&^hitMask | hits
+}
+
+// due reports whether the entry is to be fetched again before its end.
+func (e *slot) due(f *config.Prefetch, now time.Duration) bool {
+	hits := e.used & hitMask
+	return hits != claimed && hits >= uint64(f.Amount) &&
+		uint64(e.left(now)) <= (uint64(e.life)*uint64(f.Percent)+99)/100
+}
 
 // seconds is d in seconds, rounded up.
 func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }

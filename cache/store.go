@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"hash/maphash"
 	"math/bits"
 	"sync/atomic"
@@ -38,16 +39,21 @@ const (
 	minBuckets = 8
 )
 
-// Options are what tests change. The zero value is the real thing.
+// Options are what a Store needs of its surroundings. The zero value is ready.
 type Options struct {
 	// Clock tells the time; nil is [clock.Now]. Only differences count.
 	Clock func() time.Duration
+	// Go runs f on a goroutine of its own, with a context that outlives the queries, and
+	// is false, without running it, where there is no place for one more. What panics in
+	// f is its to recover from. nil is as many as come, with no end to the context.
+	Go func(f func(ctx context.Context)) bool
 }
 
 // Store is the memory of all caches of a process. [NewStore] makes it. It is safe
 // for concurrent use.
 type Store struct {
 	clock  func() time.Duration
+	run    func(func(context.Context)) bool
 	seed   maphash.Seed
 	salts  [2]uint64
 	shards []shard
@@ -67,9 +73,15 @@ type Store struct {
 // budget bytes. What the garbage collector leaves lying until its next round comes
 // on top, and at most two segments of slots in each shard.
 func NewStore(budget int, opts Options) *Store {
-	s := &Store{clock: opts.Clock, seed: maphash.MakeSeed(), budget: int64(max(budget, 0))}
+	s := &Store{clock: opts.Clock, run: opts.Go, seed: maphash.MakeSeed(), budget: int64(max(budget, 0))}
 	if s.clock == nil {
 		s.clock = clock.Now
+	}
+	if s.run == nil {
+		s.run = func(f func(context.Context)) bool {
+			go f(context.Background())
+			return true
+		}
 	}
 	for i := range s.salts {
 		s.salts[i] = maphash.Comparable(s.seed, i)
@@ -90,13 +102,16 @@ func powerOfTwo(n, most int) int {
 }
 
 // NewCache makes an empty cache as cfg says, whose entries live in s. cfg is copied.
-// A kind with no entries in cfg keeps nothing. Whoever makes a cache closes it.
-func (s *Store) NewCache(cfg *config.Cache) *Cache {
+// A kind with no entries in cfg keeps nothing. Whoever makes a cache closes it. bounds
+// are the names at which other servers are asked than above them: no denial of a name
+// above one of them answers for those below it.
+func (s *Store) NewCache(cfg *config.Cache, bounds ...wire.Name) *Cache {
 	id := s.caches.Add(1)
 	n := parts(cfg.Success.Entries, cfg.Denial.Entries, len(s.shards))
-	c := &Cache{cfg: *cfg, store: s, id: id, parts: make([]part, n)}
+	c := &Cache{cfg: *cfg, bounds: bounds, store: s, id: id, parts: make([]part, n)}
 	for i := range c.parts {
 		p := &c.parts[i]
+		p.cache = c
 		p.lists[success].limit = share(cfg.Success.Entries, n, i)
 		p.lists[denial].limit = share(cfg.Denial.Entries, n, i)
 		// Small caches begin at different shards.
@@ -128,13 +143,13 @@ func (s *Store) Bytes() int { return int(s.bytes.Load()) }
 // Budget is the most [Store.Bytes] may be.
 func (s *Store) Budget() int { return int(s.budget) }
 
-// hash is that of q's question in the cache id. The seed and the salts are random,
+// hash is that of a question in the cache id. The seed and the salts are random,
 // so that nobody outside can choose names that all fall into one shard or bucket:
 // the name's hash, which nobody knows, is multiplied with all else that tells keys
 // apart, of which nobody knows the salted value.
-func (s *Store) hash(q *wire.Query, id uint64) uint64 {
-	rest := id<<18 | uint64(q.Type)<<2 | uint64(tags(q)>>1) // the class is nearly always IN
-	hi, lo := bits.Mul64(maphash.Bytes(s.seed, q.Name())^s.salts[0], rest^s.salts[1])
+func (s *Store) hash(name []byte, qtype uint16, tags uint32, id uint64) uint64 {
+	rest := id<<18 | uint64(qtype)<<2 | uint64(tags>>1) // the class is nearly always IN
+	hi, lo := bits.Mul64(maphash.Bytes(s.seed, name)^s.salts[0], rest^s.salts[1])
 	return hi ^ lo
 }
 

@@ -260,7 +260,7 @@ func TestClose(t *testing.T) {
 	}
 	k := c.key(q)
 	resp := response(t, q, message{answer: []string{addr}})
-	err := c.Fetch(t.Context(), q, reply(q), func(context.Context) (wire.Response, error) {
+	err := c.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
 		c.Close()
 		return resp, nil
 	})
@@ -303,7 +303,7 @@ func TestEarlierClock(t *testing.T) {
 	clock.advance(10 * time.Millisecond)
 	fetch(t, c, q, message{answer: []string{addr}})
 	r := reply(q)
-	if !c.Answer(q, r, before) {
+	if c.Answer(q, r, before) == Miss {
 		t.Fatal("a miss")
 	}
 	if diff := cmp.Diff([]uint32{300}, ttls(sent(t, r))); diff != "" {

@@ -144,10 +144,10 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 	}
 	switch {
 	case b.Cache == nil:
-	case sameUpstreams && reflect.DeepEqual(was.block.Cache, b.Cache):
+	case sameUpstreams && reflect.DeepEqual(was.block.Cache, b.Cache) && slices.Equal(was.block.Bounds(), b.Bounds()):
 		p.cache = was.cache
 	default: // what was asked of other upstreams is not what these would answer
-		p.cache = a.store.NewCache(b.Cache)
+		p.cache = a.store.NewCache(b.Cache, b.Bounds()...)
 	}
 	return p, p.makeLoops()
 }

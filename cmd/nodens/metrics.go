@@ -77,6 +77,7 @@ var (
 	cacheBytes     = gauge("nodens_cache_bytes", "What the entries of all caches and their tables take.")
 	cacheBudget    = gauge("nodens_cache_budget_bytes", "The most they may take.")
 	cacheStale     = counter("coredns_cache_served_stale_total", "Expired entries served.", "server", "zones", "view")
+	cacheCuts      = counter("nodens_cache_nxdomain_cut_total", "Names denied because one above them does not exist.", "server", "zones", "view")
 
 	proxyDuration   = proxy("request_duration_seconds", "Time of exchanges with upstreams.", "to", "rcode")
 	proxyHealth     = proxy("healthcheck_failures_total", "Failed health probes.", "to")
@@ -238,8 +239,9 @@ func (s scrape) cache(srv, zones string, st cache.Stats) {
 	s.put(cacheRequests, float64(st.Requests), srv, zones, noView)
 	s.put(cacheMisses, float64(st.Misses), srv, zones, noView)
 	s.put(cacheDrops, float64(st.Drops), srv, zones, noView)
-	s.put(cachePrefetch, 0, srv, zones, noView)
-	s.put(cacheStale, 0, srv, zones, noView)
+	s.put(cachePrefetch, float64(st.Prefetches), srv, zones, noView)
+	s.put(cacheStale, float64(st.Stale), srv, zones, noView)
+	s.put(cacheCuts, float64(st.Cuts), srv, zones, noView)
 	for _, k := range []struct {
 		kind                     string
 		entries, hits, evictions uint64

@@ -85,14 +85,15 @@ func newLogger(format string, w io.Writer) (*slog.Logger, error) {
 }
 
 func newAgent(opts *options, log *slog.Logger) (*agent, error) {
+	srv := server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled})
 	a := &agent{
 		opts:   opts,
 		log:    log,
-		server: server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled}),
+		server: srv,
 		http:   &endpoints{log: log, servers: make(map[string]*endpoint)},
 		assembly: assembly{
 			opts: opts, log: log, stats: make(map[statsKey]*server.Stats),
-			store: cache.NewStore(opts.cacheSize, cache.Options{}),
+			store: cache.NewStore(opts.cacheSize, cache.Options{Go: srv.Go}),
 		},
 		pulse:   &pulse{took: stat.NewHistogram(stat.Seconds)},
 		cancels: make(map[any]context.CancelFunc),

@@ -7,18 +7,64 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Cache is `cache [TTL] [ZONES…] { success CAP [TTL] [MINTTL]; denial CAP [TTL] [MINTTL]; servfail D }`.
+// Cache is `cache [TTL] [ZONES…] { … }`. It is comparable with reflect.DeepEqual: a
+// reload keeps what is cached where nothing of it has changed.
 type Cache struct {
 	Zones    []wire.Name   // the block's zones where none are given
 	Success  CacheLimits   // 9984 entries, 3600s, 5s
 	Denial   CacheLimits   // 9984 entries, 1800s, 5s
 	Servfail time.Duration // 5s; 0 keeps none
+	Prefetch Prefetch
+	Stale    Stale
+	// KeepTTL gives an answer's first TTL for as long as it is kept.
+	KeepTTL bool
+	// NXDomainCut answers names below one that does not exist without asking (RFC 8020).
+	NXDomainCut bool
+}
+
+// Prefetch is `prefetch AMOUNT [DURATION [PERCENT%]]`.
+type Prefetch struct {
+	Amount  int           // hits that make a name worth it; 0 is off
+	Within  time.Duration // no two of them further apart; 1m
+	Percent int           // of its life that is left when it is fetched again; 10
+}
+
+// StaleMode is when an expired answer is given.
+type StaleMode uint8
+
+// The modes.
+const (
+	// StaleFallback asks first, and gives the expired answer where that fails or takes
+	// long (RFC 8767, 5). It is the default.
+	StaleFallback StaleMode = iota
+	// StaleImmediate gives the expired answer and asks behind the client's back.
+	StaleImmediate
+	// StaleVerify asks first every time.
+	StaleVerify
+)
+
+// Stale is `serve_stale` and `serve_stale_policy`.
+type Stale struct {
+	// For is how long after its end an answer may be given; 0 is not at all.
+	For  time.Duration
+	Mode StaleMode
+	// Patience is how long a client waits before it gets the expired answer, 0 until the
+	// ask has ended; it means nothing with StaleImmediate.
+	Patience time.Duration
+	// TTL is that of expired answers, in whole seconds.
+	TTL time.Duration
+	// Recheck is how long a name is not asked for again after it failed.
+	Recheck time.Duration
+	// PreferPositive keeps an answer as long as it may be given, whatever comes that is
+	// none.
+	PreferPositive bool
 }
 
 // CacheLimits bounds one kind of entry.
 type CacheLimits struct {
 	Entries        int
 	MaxTTL, MinTTL time.Duration // MinTTL is at most MaxTTL
+	Disabled       []wire.Name   // zones of which nothing is kept
 }
 
 const (
@@ -42,18 +88,21 @@ func (c *Cache) parse(p *parser, s statement) {
 		}
 	}
 	c.Zones = p.zonesOr(args)
-	p.body(s, options{
+	table := options{
 		"success": c.limits(p, "success", &c.Success),
 		"denial":  c.limits(p, "denial", &c.Denial),
 		"servfail": {usage: "servfail DURATION", least: 1, most: 1, set: func(args []word) {
 			c.Servfail, _ = p.duration(args[0], 0, maxServfail)
 		}},
-		"prefetch":           later("names are asked for when a client does; take the line out"),
-		"serve_stale":        later("an expired answer is not used; take the line out"),
-		"serve_stale_policy": later("an expired answer is not used; take the line out"),
-		"disable":            later("put the zones that are not to be cached in a block without cache"),
-		"keepttl":            later("TTLs are counted down; take the line out"),
-	})
+		"disable": {usage: "disable success|denial [ZONES…]", least: 1, most: -1, set: func(args []word) { c.disable(p, args) }},
+		"keepttl": flag("keepttl", &c.KeepTTL),
+		"nxdomain_cut": {usage: "nxdomain_cut on|off", least: 1, most: 1, set: func(args []word) {
+			c.NXDomainCut, _ = choice(p, args[0], "value", map[string]bool{"on": true, "off": false})
+		}},
+		"prefetch": {usage: prefetchUsage, least: 1, most: 3, set: func(args []word) { c.Prefetch.parse(p, args) }},
+	}
+	c.Stale.options(p, s, table)
+	p.body(s, table)
 	for _, limits := range []*CacheLimits{&c.Success, &c.Denial} {
 		limits.MinTTL = min(limits.MinTTL, limits.MaxTTL) // the upper bound wins
 	}
@@ -62,9 +111,10 @@ func (c *Cache) parse(p *parser, s statement) {
 // defaultCache is `cache` without more.
 func defaultCache() Cache {
 	return Cache{
-		Success:  CacheLimits{Entries: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
-		Denial:   CacheLimits{Entries: 9984, MaxTTL: 30 * time.Minute, MinTTL: 5 * time.Second},
-		Servfail: 5 * time.Second,
+		Success:     CacheLimits{Entries: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
+		Denial:      CacheLimits{Entries: 9984, MaxTTL: 30 * time.Minute, MinTTL: 5 * time.Second},
+		Servfail:    5 * time.Second,
+		NXDomainCut: true,
 	}
 }
 
@@ -80,6 +130,18 @@ func (c *Cache) limits(p *parser, name string, dst *CacheLimits) option {
 			dst.MinTTL = c.seconds(p, args[2], 0)
 		}
 	}}
+}
+
+// disable is the option of that name. Written twice for one kind, the last one counts,
+// as in CoreDNS.
+func (c *Cache) disable(p *parser, args []word) {
+	limits, ok := choice(p, args[0], "kind", map[string]*CacheLimits{"success": &c.Success, "denial": &c.Denial})
+	if !ok {
+		return
+	}
+	if limits.Disabled = p.zones(args[1:]); len(args) == 1 {
+		limits.Disabled = []wire.Name{wire.Root}
+	}
 }
 
 func (c *Cache) seconds(p *parser, w word, least int64) time.Duration {

@@ -138,10 +138,8 @@ func TestFaults(t *testing.T) {
 		{"cache {\nsuccess 0\n}", `4: cache success: 0 is out of range; allowed: 1 to 10000000`},
 		{"cache {\ndenial 5 0\n}", `4: cache denial: 0 is out of range; allowed: 1 to 2147483647`},
 		{"cache {\ndenial 5 5 -1\n}", `4: cache denial: -1 is out of range; allowed: 0 to 2147483647`},
-		{"cache {\ndenal 5\n}", `4: cache: unknown option "denal" (did you mean "denial"?); allowed: denial, servfail, success`},
+		{"cache {\ndenal 5\n}", `4: cache: unknown option "denal" (did you mean "denial"?); allowed: denial, disable, keepttl, nxdomain_cut, prefetch, serve_stale, serve_stale_policy, servfail, success`},
 		{"cache {\nservfail 6m\n}", `4: cache servfail: 6m is out of range; allowed: 0s to 5m0s`},
-		{"cache {\nprefetch 10\n}", `4: cache: CoreDNS has the option "prefetch", this version of nodens doesn't: names are asked for when a client does; take the line out; allowed: denial, servfail, success`},
-		{"cache {\nserve_stale\n}", `4: cache: CoreDNS has the option "serve_stale", this version of nodens doesn't: an expired answer is not used; take the line out; allowed: denial, servfail, success`},
 		{"cache\ncache", `4: cache: "cache" stands twice in a block, first at Corefile:3; keep one`},
 
 		{"forward .", `3: forward: an argument is missing after "forward"; write: forward FROM TO… (TO: an IP address or a name, with or without a port, tls:// or https:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)`},
@@ -195,7 +193,7 @@ func TestFileFaults(t *testing.T) {
 		{"zone twice, an address shared", "a.test {\nbind 192.0.2.1 eth0\n}\na.test {\nbind 192.0.2.7\n}\n", `Corefile:4: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
 		{"saved over each other", "a.test {\nkubernetes {\nsave /view\n}\n}\nb.test c.test:54 {\nkubernetes {\nsave //view\nlabels a=b\n}\n}\n", `Corefile:6: kubernetes save: the block at Corefile:1 saves to /view too, and watches something else; name another file`},
 		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
-		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x! {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, servfail, success
+		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x! {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, disable, keepttl, nxdomain_cut, prefetch, serve_stale, serve_stale_policy, servfail, success
 Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, view, whoami
 Corefile:6: forward: "x!" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -137,7 +136,7 @@ func (z *Zone) resolve(x *exchange) step {
 	if at, ok := z.cluster(x); ok {
 		return at
 	}
-	if z.caches(q) && z.Cache.Answer(q, r, x.start) {
+	if z.caches(q) && z.cached(x) {
 		x.source = fromCache
 		return done
 	}
@@ -270,19 +269,12 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 
 // forward gets the answer from the zone's upstreams, by way of its cache.
 func (z *Zone) forward(ctx context.Context, x *exchange) error {
-	exchange := func(ctx context.Context) (wire.Response, error) {
-		resp, err := x.pool.Exchange(ctx, &x.q, x.via == tcp)
-		if errors.Is(err, upstream.ErrTooMany) || errors.Is(err, upstream.ErrClosed) {
-			err = fmt.Errorf("%w: %w", cache.ErrLocal, err) // no reason to fail the next client
-		}
-		return resp, err
-	}
 	var err error
 	if z.caches(&x.q) {
-		err = z.Cache.Fetch(ctx, &x.q, &x.r, exchange)
+		err = z.Cache.Fetch(ctx, &x.q, &x.r, asker(x.pool, x.via))
 	} else {
 		var resp wire.Response
-		if resp, err = exchange(ctx); err == nil {
+		if resp, err = asker(x.pool, x.via)(ctx, &x.q); err == nil {
 			x.r.Pass(resp.Packed)
 		}
 	}
