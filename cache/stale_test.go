@@ -1,0 +1,494 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// The modes as they are without further words.
+var (
+	fallback  = config.Stale{For: time.Hour, Patience: 1800 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second}
+	immediate = config.Stale{For: time.Hour, Mode: config.StaleImmediate, TTL: 30 * time.Second, Recheck: 30 * time.Second}
+	verify    = config.Stale{For: time.Hour, Mode: config.StaleVerify, TTL: 30 * time.Second}
+)
+
+// staleCache is a cache on the clock of a bubble, with www.example. in it, whose TTL of
+// 300 seconds is over.
+func staleCache(t *testing.T, st config.Stale, opts Options) *Cache {
+	t.Helper()
+	start := time.Now()
+	opts.Clock = func() time.Duration { return time.Hour + time.Since(start) }
+	cfg := defaults()
+	cfg.Stale = st
+	c := newCache(cfg, opts)
+	fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
+	time.Sleep(300 * time.Second)
+	return c
+}
+
+// got is what one client got: the address, "" for none, its TTL and the time it took.
+type got struct {
+	Addr  string
+	TTL   uint32
+	Rcode int
+	Took  time.Duration
+	Err   error
+}
+
+func read(t testing.TB, r *wire.Reply) got {
+	t.Helper()
+	m := sent(t, r)
+	g := got{Rcode: m.Rcode}
+	for _, ttl := range ttls(m) {
+		g.TTL = ttl
+	}
+	if len(m.Answer) > 0 {
+		g.Addr = m.Answer[0].(*dns.A).A.String()
+	}
+	return g
+}
+
+// resolve is what the server does with a query: Answer, Refresh if it says so, and Fetch
+// at a miss.
+func resolve(t testing.TB, c *Cache, q *wire.Query, ask Ask) got {
+	t.Helper()
+	start, r := time.Now(), reply(q)
+	switch c.Answer(q, r, c.store.clock()) {
+	case Miss:
+		if err := c.Fetch(t.Context(), q, r, ask); err != nil {
+			return got{Err: err, Took: time.Since(start)}
+		}
+	case Refresh:
+		c.Refresh(q, ask)
+	case Hit:
+	}
+	g := read(t, r)
+	g.Took = time.Since(start)
+	return g
+}
+
+// upstream answers after a while with what m says, or with err.
+type upstream struct {
+	t     testing.TB
+	m     message
+	err   error
+	after time.Duration
+	asked []time.Time
+	mu    sync.Mutex
+}
+
+func (u *upstream) ask(_ context.Context, q *wire.Query) (wire.Response, error) {
+	u.mu.Lock()
+	u.asked = append(u.asked, time.Now())
+	m, err, after := u.m, u.err, u.after
+	u.mu.Unlock()
+	time.Sleep(after)
+	if err != nil {
+		return wire.Response{}, err
+	}
+	return response(u.t, q, m), nil
+}
+
+func (u *upstream) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.asked)
+}
+
+func (u *upstream) become(v upstream) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.m, u.err, u.after = v.m, v.err, v.after
+}
+
+const (
+	old   = "192.0.2.1"
+	newer = "192.0.2.2"
+)
+
+var (
+	fresh = message{answer: []string{"www.example. 60 IN A " + newer}}
+	gone  = message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+)
+
+// TestStale is the list of what a client gets whose answer has expired, and of what the
+// next one gets who comes when the ask has ended.
+func TestStale(t *testing.T) {
+	const patience = 1800 * time.Millisecond
+	given := got{Addr: old, TTL: 30}
+	late := given
+	late.Took = patience
+	changed := func(st config.Stale, f func(*config.Stale)) config.Stale {
+		f(&st)
+		return st
+	}
+	tests := map[string]struct {
+		stale       config.Stale
+		up          upstream
+		first, next got
+		asks        int // after both
+	}{
+		"an answer in time": {fallback, upstream{m: fresh, after: time.Second},
+			got{Addr: newer, TTL: 60, Took: time.Second}, got{Addr: newer, TTL: 60}, 1},
+		"an answer too late": {fallback, upstream{m: fresh, after: 2 * time.Second},
+			late, got{Addr: newer, TTL: 60}, 1},
+		"silence":  {fallback, upstream{err: errUpstream, after: 5 * time.Second}, late, given, 1},
+		"an error": {fallback, upstream{err: errUpstream}, given, given, 1},
+		"an error after a while": {fallback, upstream{err: errUpstream, after: time.Second},
+			got{Addr: old, TTL: 30, Took: time.Second}, given, 1},
+		"SERVFAIL":            {fallback, upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
+		"REFUSED":             {fallback, upstream{m: message{rcode: dns.RcodeRefused}}, given, given, 1},
+		"a reply that is cut": {fallback, upstream{m: message{tc: true, answer: fresh.answer}}, given, given, 1},
+		"to another question": {fallback, upstream{m: message{answer: []string{addr}}, err: ErrQuestion}, given, given, 1},
+		"a local error":       {fallback, upstream{err: ErrLocal}, given, given, 2},
+		"NXDOMAIN":            {fallback, upstream{m: gone}, got{Rcode: 3, TTL: 60}, got{Rcode: 3, TTL: 60}, 1},
+		"NODATA":              {fallback, upstream{m: message{authority: soaOf(60, 60)}}, got{TTL: 60}, got{TTL: 60}, 1},
+		"NXDOMAIN without SOA": {fallback, upstream{m: message{rcode: dns.RcodeNameError}},
+			got{Rcode: 3}, got{Rcode: 3}, 2},
+		"too old": {changed(fallback, func(s *config.Stale) { s.For = 0 }), upstream{err: errUpstream},
+			got{Err: errUpstream}, got{Rcode: 2}, 1},
+		"a TTL of its own": {changed(fallback, func(s *config.Stale) { s.TTL = 7 * time.Second }), upstream{err: errUpstream},
+			got{Addr: old, TTL: 7}, got{Addr: old, TTL: 7}, 1},
+
+		"immediate, an answer":  {immediate, upstream{m: fresh}, given, got{Addr: newer, TTL: 60}, 1},
+		"immediate, NXDOMAIN":   {immediate, upstream{m: gone}, given, got{Rcode: 3, TTL: 60}, 1},
+		"immediate, an error":   {immediate, upstream{err: errUpstream}, given, given, 1},
+		"immediate, SERVFAIL":   {immediate, upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
+		"immediate, no recheck": {changed(immediate, func(s *config.Stale) { s.Recheck = 0 }), upstream{err: errUpstream}, given, given, 2},
+
+		"verify, an answer": {verify, upstream{m: fresh, after: 3 * time.Second},
+			got{Addr: newer, TTL: 60, Took: 3 * time.Second}, got{Addr: newer, TTL: 60}, 1},
+		"verify, an error": {verify, upstream{err: errUpstream, after: 3 * time.Second},
+			got{Addr: old, TTL: 30, Took: 3 * time.Second}, got{Addr: old, TTL: 30, Took: 3 * time.Second}, 2},
+		"verify for a while": {changed(verify, func(s *config.Stale) { s.Patience = time.Second }), upstream{err: errUpstream, after: 3 * time.Second},
+			got{Addr: old, TTL: 30, Took: time.Second}, got{Addr: old, TTL: 30, Took: time.Second}, 2},
+		"verify, with a recheck": {changed(verify, func(s *config.Stale) { s.Recheck = 30 * time.Second }), upstream{err: errUpstream},
+			given, given, 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := staleCache(t, tt.stale, Options{})
+				tt.up.t = t
+				u := &tt.up
+				q := question(t, "www.example.", dns.TypeA)
+				first := resolve(t, c, q, u.ask)
+				for i := range q.Packet { // its buffer is used again
+					q.Packet[i] = 0xFF
+				}
+				time.Sleep(tt.up.after - first.Took) // until the ask has ended
+				synctest.Wait()
+				next := resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
+				if diff := cmp.Diff(tt.first, first, cmp.Comparer(errors.Is)); diff != "" {
+					t.Errorf("the first client (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(tt.next, next, cmp.Comparer(errors.Is)); diff != "" {
+					t.Errorf("the next client (-want +got):\n%s", diff)
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if n := u.count(); n != tt.asks {
+					t.Errorf("%d asks, want %d", n, tt.asks)
+				}
+				landed(t, c)
+				c.store.check(t)
+			})
+		})
+	}
+}
+
+// TestStaleCount: what is given after its end is counted, and nothing else.
+func TestStaleCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := staleCache(t, fallback, Options{})
+		u := &upstream{t: t, err: errUpstream}
+		for range 5 {
+			resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
+		}
+		u.become(upstream{m: fresh})
+		time.Sleep(30 * time.Second)
+		resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask) // and asks
+		synctest.Wait()
+		resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
+		want := Stats{Requests: 7, Hits: Kinds{Success: 6}, Misses: 1, Stale: 6, Prefetches: 1, Entries: Kinds{Success: 1}}
+		if diff := cmp.Diff(want, c.Stats()); diff != "" {
+			t.Errorf("stats (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestStaleWorkingSet has all upstreams silent for a minute: every name is answered, each
+// first one within the client timer, all after it at once; and when an upstream is back
+// nobody is told old things for long.
+func TestStaleWorkingSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const names = 50
+		c := staleCache(t, fallback, Options{})
+		var queries [names]*wire.Query
+		for i := range queries {
+			queries[i] = question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)
+			fetch(t, c, queries[i], message{answer: []string{fmt.Sprintf("n%d.example. %d IN A %s", i, 5+i, old)}})
+		}
+		u := &upstream{t: t, err: errUpstream, after: 5 * time.Second}
+		ask := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
+			u.mu.Lock()
+			u.m = message{answer: []string{nameOf(t, q) + " 300 IN A " + newer}}
+			u.mu.Unlock()
+			return u.ask(ctx, q)
+		}
+		waited := make([]int, names)
+		hurry := 0
+		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(100 * time.Millisecond) {
+			for i, q := range queries {
+				g := resolve(t, c, q, ask)
+				if g.Addr != old || g.Err != nil || g.Took > fallback.Patience {
+					t.Fatalf("name %d after %v: %+v", i, time.Since(start), g)
+				}
+				if g.Took > 0 {
+					waited[i]++
+				}
+				if g.Took == hurried {
+					hurry++
+				}
+			}
+		}
+		for i, n := range waited {
+			if n > 1 {
+				t.Errorf("name %d was waited for %d times", i, n)
+			}
+		}
+		if hurry < names/2 {
+			t.Errorf("%d clients waited for a moment only, of %d that waited", hurry, names)
+		}
+		u.become(upstream{after: 2 * time.Millisecond})
+		time.Sleep(31 * time.Second) // a name that has rested is the first to be asked for
+		resolve(t, c, queries[0], ask)
+		time.Sleep(time.Second)
+		for _, q := range queries {
+			resolve(t, c, q, ask)
+		}
+		time.Sleep(time.Second)
+		for i, q := range queries {
+			if g := resolve(t, c, q, ask); g.Addr != newer || g.Took > 0 {
+				t.Errorf("name %d is still %+v", i, g)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		landed(t, c)
+		c.store.check(t)
+	})
+}
+
+func nameOf(t testing.TB, q *wire.Query) string {
+	t.Helper()
+	var m dns.Msg
+	if err := m.Unpack(q.Packet); err != nil {
+		t.Error(err)
+		return ""
+	}
+	return m.Question[0].Name
+}
+
+// TestRecovery: what failed in an outage is asked for as soon as an upstream has answered
+// for any name, though it would rest for longer.
+func TestRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := staleCache(t, fallback, Options{})
+		for i := range outage {
+			name := fmt.Sprintf("n%d.example.", i)
+			fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 5 IN A " + old}})
+		}
+		time.Sleep(10 * time.Second)
+		broken := &upstream{t: t, err: errUpstream}
+		fail := func(n int) {
+			for i := range n {
+				resolve(t, c, question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA), broken.ask)
+			}
+		}
+		q := question(t, "n0.example.", dns.TypeA)
+		other := func() {
+			time.Sleep(2 * time.Second)
+			fetch(t, c, question(t, fmt.Sprintf("other%d.example.", c.store.clock()), dns.TypeA), message{})
+			time.Sleep(2 * time.Second)
+		}
+		fail(outage - 1)
+		other()
+		if n := broken.count(); c.Answer(q, reply(q), c.store.clock()) != Hit || n != outage-1 {
+			t.Errorf("names that are broken by themselves are not left alone, after %d asks", n)
+		}
+		time.Sleep(30 * time.Second)
+		fail(outage - 1) // behind the clients' backs
+		synctest.Wait()
+		resolve(t, c, question(t, "n3.example.", dns.TypeA), broken.ask)
+		if c.Answer(q, reply(q), c.store.clock()) != Hit {
+			t.Error("asked again while nothing has changed")
+		}
+		other()
+		if c.Answer(q, reply(q), c.store.clock()) != Refresh {
+			t.Error("the outage is over, and the name rests")
+		}
+		if c.Answer(q, reply(q), c.store.clock()) != Hit {
+			t.Error("a second client is told to ask")
+		}
+	})
+}
+
+// TestStaleCrowd: a thousand clients of one expired name are one ask.
+func TestStaleCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients = 1000
+		c := staleCache(t, fallback, Options{})
+		u := &upstream{t: t, err: errUpstream, after: 5 * time.Second}
+		var wg sync.WaitGroup
+		for range clients {
+			wg.Go(func() {
+				g := resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
+				if g != (got{Addr: old, TTL: 30, Took: fallback.Patience}) {
+					t.Errorf("a client got %+v", g)
+				}
+			})
+		}
+		wg.Wait()
+		if u.count() != 1 || c.failures.Load() != 1 {
+			t.Errorf("%d asks, %d failures", u.count(), c.failures.Load())
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := c.failures.Load(); n != 1 {
+			t.Errorf("one name counts as %d failures", n)
+		}
+		landed(t, c)
+	})
+}
+
+// TestNoPlace: where nothing can be asked for behind a client, it gets the expired answer.
+func TestNoPlace(t *testing.T) {
+	for name, st := range map[string]config.Stale{"fallback": fallback, "immediate": immediate} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := staleCache(t, st, Options{Go: func(func(context.Context)) bool { return false }})
+				q := question(t, "www.example.", dns.TypeA)
+				for range 3 {
+					if g := resolve(t, c, q, never(t)); g != (got{Addr: old, TTL: 30}) {
+						t.Errorf("%+v", g)
+					}
+				}
+				landed(t, c)
+				if st := c.Stats(); st.Stale != 3 || st.Prefetches != 0 {
+					t.Errorf("stats %+v", st)
+				}
+			})
+		})
+	}
+}
+
+// TestStalePanic lets an ask behind a client's back not return: the clients get what
+// there is, and the next is not refused.
+func TestStalePanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		panics := 0
+		c := staleCache(t, fallback, Options{Go: func(f func(context.Context)) bool {
+			go func() {
+				defer func() {
+					if recover() != nil {
+						panics++
+					}
+				}()
+				f(t.Context())
+			}()
+			return true
+		}})
+		q := question(t, "www.example.", dns.TypeA)
+		g := resolve(t, c, q, func(context.Context, *wire.Query) (wire.Response, error) { panic("boom") })
+		if g != (got{Addr: old, TTL: 30}) {
+			t.Errorf("the client gets %+v", g)
+		}
+		synctest.Wait()
+		landed(t, c)
+		u := &upstream{t: t, m: fresh}
+		if g := resolve(t, c, q, u.ask); g.Addr != newer || panics != 1 {
+			t.Errorf("then %+v, after %d panics", g, panics)
+		}
+	})
+}
+
+// TestStaleKinds gives expired denials as well, but no failures.
+func TestStaleKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := staleCache(t, fallback, Options{})
+		q, bad := question(t, "x.example.", dns.TypeA), question(t, "bad.example.", dns.TypeA)
+		fetch(t, c, q, gone)
+		fetch(t, c, bad, message{rcode: dns.RcodeServerFailure})
+		time.Sleep(time.Minute)
+		u := &upstream{t: t, err: errUpstream}
+		if g := resolve(t, c, q, u.ask); g != (got{Rcode: dns.RcodeNameError, TTL: 30}) {
+			t.Errorf("a denial became %+v", g)
+		}
+		if g := resolve(t, c, bad, u.ask); !errors.Is(g.Err, errUpstream) {
+			t.Errorf("a failure became %+v", g)
+		}
+	})
+}
+
+// TestStaleEnd: an answer may be given for an hour after its end, and not a moment longer.
+func TestStaleEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := staleCache(t, immediate, Options{})
+		q := question(t, "www.example.", dns.TypeA)
+		u := &upstream{t: t, err: errUpstream}
+		time.Sleep(time.Hour - 1)
+		if g := resolve(t, c, q, u.ask); g.Addr != old {
+			t.Errorf("within the hour: %+v", g)
+		}
+		time.Sleep(1)
+		if g := resolve(t, c, q, u.ask); !errors.Is(g.Err, errUpstream) {
+			t.Errorf("after the hour: %+v", g)
+		}
+		if g := resolve(t, c, q, u.ask); g.Rcode != dns.RcodeServerFailure {
+			t.Errorf("the failure is not kept: %+v", g)
+		}
+	})
+}
+
+// TestPreferPositive keeps an answer whatever comes that is none.
+func TestPreferPositive(t *testing.T) {
+	empty := message{}
+	referral := message{authority: []string{"example. 900 IN NS ns.example."}}
+	for name, m := range map[string]message{"NXDOMAIN": gone, "nothing": empty, "a referral": referral} {
+		for mode, st := range map[string]config.Stale{"fallback": fallback, "immediate": immediate, "verify": verify} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					st.PreferPositive = true
+					c := staleCache(t, st, Options{})
+					q := question(t, "www.example.", dns.TypeA)
+					u := &upstream{t: t, m: m}
+					for range 3 {
+						if g := resolve(t, c, q, u.ask); g != (got{Addr: old, TTL: 30}) {
+							t.Errorf("%+v", g)
+						}
+						synctest.Wait()
+					}
+					u.become(upstream{m: fresh})
+					time.Sleep(time.Minute)
+					resolve(t, c, q, u.ask)
+					synctest.Wait()
+					if g := resolve(t, c, q, u.ask); g.Addr != newer {
+						t.Errorf("an answer came, and the client gets %+v", g)
+					}
+				})
+			})
+		}
+	}
+}
