@@ -1,0 +1,276 @@
+package cache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+func cutCache(opts Options, bounds ...wire.Name) *Cache {
+	cfg := defaults()
+	cfg.NXDomainCut = true
+	return NewStore(budget, opts).NewCache(cfg, bounds...)
+}
+
+func wireName(t testing.TB, s string) wire.Name {
+	t.Helper()
+	n, err := wire.ParseName(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestCut is the list of what a name that does not exist says about others.
+func TestCut(t *testing.T) {
+	denial := message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+	aliased := denial
+	aliased.answer = []string{"x.example. 60 IN CNAME y.example."}
+	outside := message{rcode: dns.RcodeNameError, authority: []string{"other. 60 IN SOA ns.other. admin.other. 1 7200 1800 86400 60"}}
+	beside := message{rcode: dns.RcodeNameError, authority: []string{"a.x.example. 60 IN SOA ns.other. admin.other. 1 7200 1800 86400 60"}}
+	tests := map[string]struct {
+		of     string // what is denied; x.example.
+		otype  uint16
+		oshape func(*dns.Msg)
+		m      message
+		bounds []string
+		name   string
+		qtype  uint16
+		shape  func(*dns.Msg)
+		want   bool
+	}{
+		"a name below":              {m: denial, name: "a.x.example.", want: true},
+		"of another type":           {m: denial, name: "a.x.example.", qtype: dns.TypeSRV, want: true},
+		"the name itself, AAAA":     {m: denial, name: "x.example.", qtype: dns.TypeAAAA, want: true},
+		"in another case":           {m: denial, name: "a.X.eXample.", want: true},
+		"three labels below":        {m: denial, name: "_b._a.c.x.example.", qtype: dns.TypeSRV, want: true},
+		"four labels below":         {m: denial, name: "d.c.b.a.x.example.", want: true},
+		"five labels below":         {m: denial, name: "e.d.c.b.a.x.example.", want: false},
+		"a name that ends like it":  {m: denial, name: "ax.example."},
+		"a name beside":             {m: denial, name: "y.example."},
+		"the name above":            {m: denial, name: "example."},
+		"a client that asks for DO": {m: denial, name: "a.x.example.", shape: do},
+		"one that checks":           {m: denial, name: "a.x.example.", shape: cd},
+		"another class":             {m: denial, name: "a.x.example.", shape: chaos},
+		"with EDNS":                 {m: denial, name: "a.x.example.", shape: edns, want: true},
+		"denied for AAAA":           {m: denial, otype: dns.TypeAAAA, name: "a.x.example."},
+		"denied for DO":             {m: denial, oshape: do, name: "a.x.example."},
+		"denied below an underscore": {of: "_tcp.x.example.", m: denial, name: "_http._tcp.x.example.",
+			qtype: dns.TypeSRV},
+		"behind an alias":        {m: aliased, name: "a.x.example."},
+		"no such record":         {m: message{authority: soaOf(60, 60)}, name: "a.x.example."},
+		"no SOA":                 {m: message{rcode: dns.RcodeNameError}, name: "a.x.example."},
+		"an SOA of elsewhere":    {m: outside, name: "a.x.example."},
+		"an SOA from below":      {m: beside, name: "a.x.example."},
+		"the root":               {of: ".", m: message{rcode: dns.RcodeNameError, authority: []string{". 60 IN SOA a. b. 1 2 3 4 60"}}, name: "a.x.example."},
+		"the whole world's SOA":  {m: message{rcode: dns.RcodeNameError, authority: []string{". 60 IN SOA a. b. 1 2 3 4 60"}}, name: "a.x.example.", want: true},
+		"a bound above":          {m: denial, bounds: []string{"example."}, name: "a.x.example.", want: true},
+		"a bound at the name":    {m: denial, bounds: []string{".", "x.example."}, name: "a.x.example.", want: true},
+		"a bound below":          {m: denial, bounds: []string{"example.", "a.x.example."}, name: "a.x.example."},
+		"a bound further below":  {m: denial, bounds: []string{"b.a.x.example."}, name: "a.x.example.", want: true},
+		"a bound in between":     {m: denial, bounds: []string{"a.x.example.", "."}, name: "c.b.a.x.example."},
+		"a bound somewhere else": {m: denial, bounds: []string{"b.x.example."}, name: "a.x.example.", want: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var bounds []wire.Name
+			for _, b := range tt.bounds {
+				bounds = append(bounds, wireName(t, b))
+			}
+			clock := newHand()
+			c := cutCache(Options{Clock: clock.now}, bounds...)
+			of, shape, oshape := tt.of, tt.shape, tt.oshape
+			if of == "" {
+				of = "x.example."
+			}
+			if shape == nil {
+				shape = func(*dns.Msg) {}
+			}
+			if oshape == nil {
+				oshape = func(*dns.Msg) {}
+			}
+			fetch(t, c, question(t, of, max(tt.otype, dns.TypeA), oshape), tt.m)
+			q := question(t, tt.name, max(tt.qtype, dns.TypeA), shape)
+			clock.advance(10 * time.Second)
+			m := answer(t, c, q)
+			if (m != nil) != tt.want {
+				t.Fatalf("answered %v", m)
+			}
+			st := c.Stats()
+			if !tt.want {
+				if st.Cuts != 0 || st.Misses != 1 {
+					t.Errorf("stats %+v", st)
+				}
+				return
+			}
+			var req dns.Msg
+			if err := req.Unpack(q.Packet); err != nil {
+				t.Fatal(err)
+			}
+			if m.Rcode != dns.RcodeNameError || m.Question[0] != req.Question[0] || len(m.Ns) != 1 || !m.RecursionAvailable {
+				t.Errorf("answered\n%s", m)
+			}
+			if diff := cmp.Diff([]uint32{50}, ttls(m)); diff != "" {
+				t.Errorf("TTLs (-want +got):\n%s", diff)
+			}
+			want := records(t, tt.m.authority)[0]
+			want.Header().Ttl = 50
+			if got := m.Ns[0]; strings.ToLower(got.String()) != strings.ToLower(want.String()) {
+				t.Errorf("SOA\n%s, want\n%s", got, want)
+			}
+			if st.Cuts != 1 || st.Misses != 0 || st.Hits != (Kinds{Denial: 1}) || st.Requests != 1 {
+				t.Errorf("stats %+v", st)
+			}
+			clock.advance(50 * time.Second)
+			if answer(t, c, q) != nil {
+				t.Error("denied by what has expired")
+			}
+		})
+	}
+}
+
+// TestCutOff: without the option, and in another cache, nothing is denied.
+func TestCutOff(t *testing.T) {
+	store := NewStore(budget, Options{Clock: newHand().now})
+	cfg := defaults()
+	off := store.NewCache(cfg)
+	cfg.NXDomainCut = true
+	on, other := store.NewCache(cfg), store.NewCache(cfg)
+	x, below := question(t, "x.example.", dns.TypeA), question(t, "a.x.example.", dns.TypeA)
+	for _, c := range []*Cache{off, on} {
+		fetch(t, c, x, gone)
+	}
+	fetch(t, other, question(t, "z.example.", dns.TypeA), gone)
+	if answer(t, off, below) != nil || answer(t, other, below) != nil {
+		t.Error("denied without the option, or by what another cache keeps")
+	}
+	if answer(t, on, below) == nil {
+		t.Error("not denied")
+	}
+	on.Close()
+	if answer(t, on, below) != nil {
+		t.Error("denied by a closed cache")
+	}
+	if on.deniers.Load() != 0 || off.deniers.Load() != 0 || other.deniers.Load() != 1 {
+		t.Errorf("deniers %d, %d, %d", on.deniers.Load(), off.deniers.Load(), other.deniers.Load())
+	}
+}
+
+// TestCutOver: what is known of a name goes before what is known of one above it.
+func TestCutOver(t *testing.T) {
+	c := cutCache(Options{Clock: newHand().now})
+	below := question(t, "a.x.example.", dns.TypeA)
+	fetch(t, c, below, message{answer: []string{"a.x.example. 300 IN A 192.0.2.1"}})
+	fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
+	if m := answer(t, c, below); m == nil || len(m.Answer) != 1 {
+		t.Errorf("answered %v", m)
+	}
+	// An answer in place of the denial ends it.
+	k := c.key(question(t, "x.example.", dns.TypeA))
+	k.part.shard.mu.Lock()
+	put(c, &k, response(t, k.q, message{answer: []string{"x.example. 300 IN A 192.0.2.1"}}))
+	k.part.shard.mu.Unlock()
+	if m := answer(t, c, question(t, "b.x.example.", dns.TypeA)); m != nil {
+		t.Errorf("denied by a name that exists: %v", m)
+	}
+}
+
+// TestCutModel asks for random names below random denials and compares with the rule,
+// said in another way.
+func TestCutModel(t *testing.T) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		some := func() string {
+			name := "example."
+			for range rng.IntN(7) {
+				name = string(rune('a'+rng.IntN(3))) + "." + name
+			}
+			return name
+		}
+		bound := some()
+		c := cutCache(Options{Clock: newHand().now}, wire.Root, wireName(t, bound))
+		denied := make(map[string]bool)
+		for range 200 {
+			name := some()
+			q := question(t, name, []uint16{dns.TypeA, dns.TypeAAAA}[rng.IntN(2)])
+			want := false
+			at := name
+			if q.Type == dns.TypeA {
+				want = denied[name]
+				at = above(name)
+			}
+			for range maxCuts {
+				parted := dns.IsSubDomain(bound, name) && !dns.IsSubDomain(bound, at)
+				want = want || denied[at] && !parted
+				at = above(at)
+			}
+			m := answer(t, c, q)
+			if got := m != nil && m.Rcode == dns.RcodeNameError; got != want {
+				t.Fatalf("seed %d, %s, bound %s: denied %v, want %v", seed, name, bound, got, want)
+			}
+			if m == nil && rng.IntN(20) == 0 && name != "example." {
+				q := question(t, name, dns.TypeA)
+				fetch(t, c, q, gone)
+				denied[name] = true
+			}
+		}
+	}
+}
+
+func above(name string) string {
+	labels := dns.SplitDomainName(name)
+	if len(labels) == 0 {
+		return "."
+	}
+	return dns.Fqdn(strings.Join(labels[1:], "."))
+}
+
+// TestCutAllocs pins what a name costs that is denied by one above it, and one that is
+// looked for in vain.
+func TestCutAllocs(t *testing.T) {
+	c := cutCache(Options{Clock: newHand().now})
+	fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
+	buf := make([]byte, 0, 4096)
+	var r wire.Reply
+	for name, want := range map[string]Found{"c.b.a.x.example.": Hit, "c.b.a.y.example.": Miss} {
+		q := question(t, name, dns.TypeAAAA)
+		if n := testing.AllocsPerRun(1000, func() {
+			r.Start(buf, q)
+			if c.Answer(q, &r, c.store.clock()) != want {
+				t.Error(name)
+			}
+			r.Finish(q.Limit())
+		}); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}
+
+// BenchmarkMiss is a miss of a name of six labels, where names are denied and where none
+// is.
+func BenchmarkMiss(b *testing.B) {
+	for _, denied := range []int{0, 1} {
+		b.Run(fmt.Sprintf("%d denied", denied), func(b *testing.B) {
+			c := cutCache(Options{})
+			for range denied {
+				fetch(b, c, question(b, "x.example.", dns.TypeA), gone)
+			}
+			q := question(b, "www.google.com.default.svc.cluster.local.", dns.TypeAAAA)
+			var r wire.Reply
+			r.Start(make([]byte, 0, 4096), q)
+			b.ReportAllocs()
+			for b.Loop() {
+				if c.Answer(q, &r, 0) != Miss {
+					b.Fatal("a hit")
+				}
+			}
+		})
+	}
+}
