@@ -162,7 +162,11 @@ func TestFlushStale(t *testing.T) {
 // TestFlushTogether flushes while clients of many caches come and go, for the race
 // detector and the invariants.
 func TestFlushTogether(t *testing.T) {
-	store := NewStore(1<<20, Options{})
+	var wg, behind sync.WaitGroup
+	store := NewStore(1<<20, Options{Go: func(f func(context.Context)) bool {
+		behind.Go(func() { f(context.Background()) })
+		return true
+	}})
 	cfg := defaults()
 	cfg.Stale, cfg.Prefetch.Amount, cfg.Prefetch.Percent, cfg.NXDomainCut = immediate, 1, 90, true
 	cfg.Success.MinTTL, cfg.Denial.MinTTL = 0, 0
@@ -177,7 +181,6 @@ func TestFlushTogether(t *testing.T) {
 		}
 	}
 	shared := store.NewCache(cfg)
-	var wg sync.WaitGroup
 	var done atomic.Bool
 	for w := range 3 {
 		wg.Go(func() {
@@ -221,6 +224,7 @@ func TestFlushTogether(t *testing.T) {
 	wg.Wait()
 	done.Store(true)
 	flusher.Wait()
+	behind.Wait()
 	store.check(t)
 	shared.Close()
 	if diff := cmp.Diff(Kinds{}, shared.Stats().Entries); diff != "" {

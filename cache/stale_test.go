@@ -242,10 +242,10 @@ func TestStaleWorkingSet(t *testing.T) {
 		}
 		u := &upstream{t: t, err: errUpstream, after: 5 * time.Second}
 		ask := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
-			u.mu.Lock()
-			u.m = message{answer: []string{nameOf(t, q) + " 300 IN A " + newer}}
-			u.mu.Unlock()
-			return u.ask(ctx, q)
+			if _, err := u.ask(ctx, q); err != nil {
+				return wire.Response{}, err
+			}
+			return response(t, q, message{answer: []string{nameOf(t, q) + " 300 IN A " + newer}}), nil
 		}
 		waited := make([]int, names)
 		hurry := 0

@@ -31,7 +31,7 @@ func (r *Reply) Deny(p Packed, ttl uint32) bool {
 		if !ok {
 			return false
 		}
-		if off = rr.End; rr.Type == TypeSOA {
+		if off = rr.End; rr.Type == TypeSOA && rr.Class == ClassIN {
 			return r.denyBy(msg, rr, denied, ttl) && r.denied(flags)
 		}
 	}
