@@ -28,8 +28,8 @@ const (
 	// what a server gets that is down; twice as much is a minute in which it may be up
 	// again.
 	staleRecheck = 30 * time.Second
-	// maxPatience is more than any ask takes, so that a larger number means the same.
-	maxPatience = time.Minute
+	// maxPatience is far more than any ask takes, so that a larger number means the same.
+	maxPatience = time.Hour
 	// maxRecheck is the longest a failure may be remembered (RFC 8767, 5).
 	maxRecheck = 5 * time.Minute
 
@@ -73,7 +73,7 @@ func (f *Prefetch) percent(p *parser, w word) {
 func (st *Stale) options(p *parser, s statement, table options) {
 	table["serve_stale"] = option{usage: staleUsage, most: 5, set: func(args []word) { st.parse(p, args) }}
 	table["serve_stale_policy"] = option{usage: policyUsage, least: 1, most: 1, set: func(args []word) {
-		st.PreferPositive, _ = choice(p, args[0], "policy", map[string]bool{"prefer_positive": true})
+		st.PreferPositive, _ = choice(p, lowered(args[0]), "policy", map[string]bool{"prefer_positive": true})
 		for _, line := range s.body {
 			if line.name().text == "serve_stale" {
 				return
@@ -94,9 +94,7 @@ func (st *Stale) parse(p *parser, args []word) {
 	if len(args) < 2 {
 		return
 	}
-	lower := args[1]
-	lower.text = strings.ToLower(lower.text)
-	mode, ok := choice(p, lower, "mode", map[string]StaleMode{"immediate": StaleImmediate, "verify": StaleVerify})
+	mode, ok := choice(p, lowered(args[1]), "mode", map[string]StaleMode{"immediate": StaleImmediate, "verify": StaleVerify})
 	if !ok {
 		return
 	}
@@ -109,6 +107,12 @@ func (st *Stale) parse(p *parser, args []word) {
 		}
 	}
 	st.rest(p, args)
+}
+
+// lowered is w in lower case, for words that CoreDNS takes in any.
+func lowered(w word) word {
+	w.text = strings.ToLower(w.text)
+	return w
 }
 
 // rest reads what both modes have in the end.
