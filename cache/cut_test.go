@@ -122,7 +122,7 @@ func TestCut(t *testing.T) {
 			}
 			want := records(t, tt.m.authority)[0]
 			want.Header().Ttl = 50
-			if got := m.Ns[0]; strings.ToLower(got.String()) != strings.ToLower(want.String()) {
+			if got := m.Ns[0]; !strings.EqualFold(got.String(), want.String()) {
 				t.Errorf("SOA\n%s, want\n%s", got, want)
 			}
 			if st.Cuts != 1 || st.Misses != 0 || st.Hits != (Kinds{Denial: 1}) || st.Requests != 1 {

@@ -1,56 +1,337 @@
 package cache
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// FuzzHistory reads its input as a history of fetches, answers and passing time, and
-// compares the cache with the simplest one there is: a map from name to the reply
-// kept and the moment it ends. No history is long enough to push anything out.
+// told is what an upstream says, in the order of a history's codes.
+type told uint8
+
+const (
+	answering told = iota // with an address
+	denying               // NXDOMAIN
+	lacking               // no such record
+	empty                 // NOERROR and nothing else
+	failing               // SERVFAIL
+	refusing              // REFUSED
+	cutting               // TC
+	unheard               // an error
+	local                 // an error that is nobody's
+	tellings
+)
+
+// message is what t is on the wire, about name, with a TTL.
+func (t told) message(name string, ttl int) message {
+	switch t {
+	case answering:
+		return message{answer: []string{fmt.Sprintf("%s %d IN A 192.0.2.1", name, ttl)}}
+	case denying:
+		return message{rcode: dns.RcodeNameError, authority: []string{fmt.Sprintf("test. %d IN SOA a. b. 1 2 3 4 %d", ttl, ttl)}}
+	case lacking:
+		return message{authority: []string{fmt.Sprintf("test. %d IN SOA a. b. 1 2 3 4 %d", ttl, ttl)}}
+	case failing:
+		return message{rcode: dns.RcodeServerFailure}
+	case refusing:
+		return message{rcode: dns.RcodeRefused}
+	case cutting:
+		return message{tc: true, answer: []string{fmt.Sprintf("%s %d IN A 192.0.2.1", name, ttl)}}
+	}
+	return message{}
+}
+
+func (t told) rcode() int {
+	switch t {
+	case denying:
+		return dns.RcodeNameError
+	case refusing:
+		return dns.RcodeRefused
+	case failing, unheard:
+		return dns.RcodeServerFailure
+	}
+	return dns.RcodeSuccess
+}
+
+// bad reports whether something old is better.
+func (t told) bad() bool { return t >= failing }
+
+// page is what a ledger knows of one name.
+type page struct {
+	what  told
+	ends  time.Duration
+	life  int
+	rests bool
+	until time.Duration // no client is to ask before, if rests
+	hits  counter
+	taken bool // somebody is to fetch it again
+}
+
+// ledger is the simplest cache there is: it has room for all, and nobody in it ever waits.
+type ledger struct {
+	cfg       *config.Cache
+	pages     map[string]*page
+	failures  int
+	recovered time.Duration
+}
+
+func (l *ledger) usable(p *page, now time.Duration) bool {
+	return now < p.ends+l.cfg.Stale.For && p.what != failing
+}
+
+func (l *ledger) claim() time.Duration { return max(claim, l.cfg.Stale.Recheck) }
+
+// answer says what the cache does with a query for name, and with which TTL.
+func (l *ledger) answer(name string, now time.Duration) (found Found, what told, ttl int) {
+	p := l.pages[name]
+	switch {
+	case p == nil:
+	case now < p.ends:
+		found, ttl = Hit, int((p.ends-now)/time.Second)
+		if f := l.cfg.Prefetch; f.Amount > 0 && !p.taken {
+			if p.hits.beat(now, f.Within) >= f.Amount && ttl <= (p.life*f.Percent+99)/100 {
+				found, p.taken = Refresh, true
+			}
+		}
+		if p.hits.last = now; l.cfg.KeepTTL {
+			ttl = p.life
+		}
+		return found, p.what, ttl
+	case l.usable(p, now):
+		old := l.recovered != 0 && l.recovered >= p.until-l.claim()
+		rests := p.rests && now < p.until && !old
+		mode := l.cfg.Stale.Mode
+		if rests || mode == config.StaleImmediate || mode == config.StaleFallback && p.rests {
+			found, p.hits.last = Hit, now
+			if !rests {
+				found, p.rests, p.until = Refresh, true, now+l.claim()
+			}
+			return found, p.what, int(l.cfg.Stale.TTL / time.Second)
+		}
+	}
+	parent := name[2:] // of a name of two labels that is the TLD, which nobody asks for
+	if p := l.pages[parent]; l.cfg.NXDomainCut && p != nil && p.what == denying && now < p.ends {
+		p.hits.last = now
+		found, what, ttl = Hit, denying, int((p.ends-now)/time.Second)
+		if l.cfg.KeepTTL {
+			ttl = p.life
+		}
+	}
+	return found, what, ttl
+}
+
+// keeps is for how long what is said of name is kept; 0 is not at all.
+func (l *ledger) keeps(name string, what told, ttl int) int {
+	disabled := func(limits config.CacheLimits) bool {
+		return len(limits.Disabled) > 0 && dns.IsSubDomain("b.test.", name)
+	}
+	switch {
+	case what == empty && !disabled(l.cfg.Success):
+		return 5
+	case what == answering && !disabled(l.cfg.Success), (what == denying || what == lacking) && !disabled(l.cfg.Denial):
+		return ttl
+	case (what == failing || what == unheard) && !disabled(l.cfg.Denial):
+		return int(l.cfg.Servfail / time.Second)
+	}
+	return 0
+}
+
+// fetched takes down what came when name was asked for.
+func (l *ledger) fetched(name string, what told, ttl int, now time.Duration, warm bool) {
+	p := l.pages[name]
+	alive := p != nil && now < p.ends
+	life := l.keeps(name, what, ttl)
+	if what == local {
+		if alive {
+			p.taken = false
+		}
+		return
+	}
+	bad := what.bad()
+	holds := p != nil && (alive && p.what != failing || l.usable(p, now))
+	if life > 0 && holds && (bad || l.cfg.Stale.PreferPositive && p.what == answering && what != answering) {
+		life, bad = 0, true
+	}
+	if life > 0 {
+		n := &page{what: what, ends: now + time.Duration(life)*time.Second, life: life, hits: counter{last: now}}
+		if what == unheard {
+			n.what = failing
+		}
+		if p != nil && warm {
+			n.hits.hits = l.cfg.Prefetch.Amount
+		}
+		l.pages[name], p, alive = n, n, true
+	}
+	switch {
+	case !bad:
+		if l.failures >= outage {
+			l.recovered = now
+		}
+		l.failures = 0
+	case p != nil && alive:
+		if p.taken {
+			p.taken, p.hits.hits = false, l.cfg.Prefetch.Amount
+		}
+	case p != nil && l.usable(p, now):
+		p.rests, p.until = true, now+l.cfg.Stale.Recheck
+		l.failures++
+	}
+}
+
+// configure reads a directive out of three bytes.
+func configure(a, b, c byte) *config.Cache {
+	cfg := defaults()
+	cfg.Success.MinTTL, cfg.Denial.MinTTL = 0, 0
+	if a&1 != 0 {
+		cfg.Stale = []config.Stale{fallback, immediate, verify, fallback}[a>>1&3]
+		cfg.Stale.For = time.Minute
+		cfg.Stale.Recheck = time.Duration(a>>3&3) * 7 * time.Second
+		cfg.Stale.PreferPositive = a&0x20 != 0
+	}
+	cfg.KeepTTL, cfg.NXDomainCut = b&1 != 0, b&2 != 0
+	if b&4 != 0 {
+		cfg.Denial.Disabled = []wire.Name{"\x01b\x04test\x00"}
+	}
+	if b&8 != 0 {
+		cfg.Success.Disabled = []wire.Name{"\x01b\x04test\x00"}
+	}
+	cfg.Prefetch = config.Prefetch{Amount: int(c & 3), Within: time.Duration(1+c>>2&7) * time.Second, Percent: 10 + int(c>>5)*10}
+	return cfg
+}
+
+// FuzzHistory reads its input as a directive and a history of queries, flushes and
+// passing time, and compares the cache with a ledger. No history is long enough to push
+// anything out.
 func FuzzHistory(f *testing.F) {
-	f.Add([]byte{0, 1, 8, 9, 16, 1, 24, 0x81})
-	f.Add([]byte{3, 4, 0x90, 3, 0xA0, 4, 5, 5})
+	f.Add([]byte{0, 0, 0, 0, 1, 8, 9, 16, 1, 24, 0x81})
+	f.Add([]byte{1, 2, 3, 3, 4, 0x90, 3, 0xA0, 4, 5, 5})
+	for mode := range byte(64) {
+		// One name lives, expires, fails in all ways, is denied and flushed.
+		f.Add([]byte{mode, mode, 0xA2, 0, 0, 0x85, 0, 0, 0x88, 0x20, 0x28, 0x30, 0x8A, 0x38, 0x40, 0, 0x9E, 0x20, 0x20, 8, 12, 0x87, 8, 0x7F, 0, 12, 0x84, 0x10, 0xBC, 0x18, 0x20, 0x20})
+	}
 	f.Fuzz(func(t *testing.T, history []byte) {
-		type kept struct {
-			rcode int
-			ends  time.Duration
+		if len(history) < 3 {
+			return
 		}
 		clock := newHand()
-		c := newCache(nil, Options{Clock: clock.now})
-		model := make(map[string]kept)
-		for _, b := range history[:min(len(history), 200)] {
-			if b&0x80 != 0 { // time passes, 0 to 127 s
+		inline := func(f func(context.Context)) bool {
+			f(context.Background())
+			return true
+		}
+		cfg := configure(history[0], history[1], history[2])
+		c := newCache(cfg, Options{Clock: clock.now, Go: inline})
+		h := &comparison{t: t, c: c, clock: clock, ledger: &ledger{cfg: cfg, pages: make(map[string]*page)}}
+		for i, b := range history[3:min(len(history), 200)] {
+			switch {
+			case b&0x80 != 0: // time passes, 0 to 127 s
 				clock.advance(time.Duration(b&0x7F) * time.Second)
-				continue
+			case told(b>>3) < tellings:
+				h.query(names[b&7], told(b>>3), 5+i%8)
+			default:
+				h.flush(names[b&7], b&8 != 0)
 			}
-			name := fmt.Sprintf("n%d.test.", b&7)
-			q := question(t, name, dns.TypeA)
-			have, alive := model[name]
-			alive = alive && clock.now() < have.ends
-			got := answer(t, c, q)
-			if (got != nil) != alive {
-				t.Fatalf("%s: a hit is %v, want %v", name, got != nil, alive)
-			}
-			if alive {
-				left := uint32((have.ends - clock.now()) / time.Second)
-				for _, ttl := range ttls(got) {
-					if got.Rcode != have.rcode || ttl != left {
-						t.Fatalf("%s: %s for %d s, want %s for %d", name, dns.RcodeToString[got.Rcode], ttl, dns.RcodeToString[have.rcode], left)
-					}
-				}
-				continue
-			}
-			life := time.Duration(5+b>>3) * time.Second // 5 to 20 s: never below the floor
-			m := message{rcode: dns.RcodeSuccess, answer: []string{fmt.Sprintf("%s %d IN A 192.0.2.1", name, int(life/time.Second))}}
-			if b&8 != 0 {
-				m = message{rcode: dns.RcodeNameError, authority: soaOf(int(life/time.Second), 3600)}
-			}
-			fetch(t, c, q, m)
-			model[name] = kept{rcode: m.rcode, ends: clock.now() + life}
+			c.store.check(t)
 		}
 	})
+}
+
+// names are four, and one below each.
+var names = [8]string{"a.test.", "b.test.", "c.test.", "d.test.", "x.a.test.", "x.b.test.", "x.c.test.", "x.d.test."}
+
+// comparison is a cache and its ledger.
+type comparison struct {
+	t      *testing.T
+	c      *Cache
+	clock  *hand
+	ledger *ledger
+}
+
+func (h *comparison) flush(name string, subtree bool) {
+	want := 0
+	for n := range h.ledger.pages {
+		if n == name || subtree && dns.IsSubDomain(name, n) {
+			delete(h.ledger.pages, n)
+			want++
+		}
+	}
+	if n := h.c.Flush([]byte(wireName(h.t, name)), subtree); n != want {
+		h.t.Fatalf("flushing %s: %d, want %d", name, n, want)
+	}
+}
+
+// query asks both for name, of which an upstream says what, if it is asked.
+func (h *comparison) query(name string, what told, ttl int) {
+	now := h.clock.now()
+	q := question(h.t, name, dns.TypeA)
+	asks := 0
+	ask := func(context.Context, *wire.Query) (wire.Response, error) {
+		asks++
+		switch what {
+		case unheard:
+			return wire.Response{}, errUpstream
+		case local:
+			return wire.Response{}, ErrLocal
+		}
+		return response(h.t, q, what.message(name, ttl)), nil
+	}
+	found, has, left := h.ledger.answer(name, now)
+	r := reply(q)
+	if got := h.c.Answer(q, r, now); got != found {
+		h.t.Fatalf("%s: found %d, want %d", name, got, found)
+	}
+	switch found {
+	case Hit:
+		h.compare(name, r, has, left)
+		return
+	case Refresh:
+		h.compare(name, r, has, left)
+		h.c.Refresh(q, ask)
+		h.ledger.fetched(name, what, ttl, now, true)
+	case Miss:
+		h.fetch(name, r, ask, what, ttl)
+	}
+	if asks != 1 {
+		h.t.Fatalf("%s: %d asks", name, asks)
+	}
+}
+
+// fetch is a query that both miss.
+func (h *comparison) fetch(name string, r *wire.Reply, ask Ask, what told, ttl int) {
+	l, now := h.ledger, h.clock.now()
+	q := question(h.t, name, dns.TypeA)
+	r.Start(nil, q)
+	err := h.c.Fetch(h.t.Context(), q, r, ask)
+	p := l.pages[name]
+	if p != nil && l.usable(p, now) && (what.bad() || l.cfg.Stale.PreferPositive && p.what == answering && what != answering) {
+		if err != nil {
+			h.t.Fatalf("%s: error %v, and there is an answer", name, err)
+		}
+		h.compare(name, r, p.what, int(l.cfg.Stale.TTL/time.Second))
+	} else if failed := what == unheard || what == local; failed != (err != nil) {
+		h.t.Fatalf("%s: error %v", name, err)
+	} else if !failed {
+		h.compare(name, r, what, ttl)
+	} else if !errors.Is(err, errUpstream) && !errors.Is(err, ErrLocal) {
+		h.t.Fatalf("%s: error %v", name, err)
+	}
+	l.fetched(name, what, ttl, now, false)
+}
+
+func (h *comparison) compare(name string, r *wire.Reply, what told, ttl int) {
+	m := sent(h.t, r)
+	if m.Rcode != what.rcode() || (len(m.Answer) > 0) != (what == answering || what == cutting) {
+		h.t.Fatalf("%s: got\n%s\nwant what %d says", name, m, what)
+	}
+	for _, n := range ttls(m) {
+		if int(n) != ttl {
+			h.t.Fatalf("%s: TTL %d, want %d", name, n, ttl)
+		}
+	}
 }

@@ -115,26 +115,23 @@ func (c *Cache) fetchOver(ctx context.Context, k *key, e *slot, r *wire.Reply, a
 		return nil
 	}
 	f, done := s.board(k)
-	leads := done == nil
-	if leads && st.Patience == 0 {
+	switch {
+	case done != nil:
+		s.mu.Unlock()
+		if st.Mode == config.StaleVerify && (st.Patience > 0 || st.Recheck > 0) { // one verifies
+			c.give(k.part, old, r)
+			return nil
+		}
+		return c.sit(ctx, k, seat{f: f, done: done, old: old}, r)
+	case st.Patience == 0:
 		s.mu.Unlock()
 		return c.lead(ctx, f, ask, seat{old: old}, r)
 	}
-	if !leads && st.Mode == config.StaleVerify && (st.Patience > 0 || st.Recheck > 0) {
-		s.mu.Unlock()
-		c.give(k.part, old, r)
-		return nil
-	}
-	var w *errand
-	if leads { // the flight outlives k's query
-		w = newErrand(k.q)
-		f.q, f.done = &w.q, make(chan struct{})
-		done = f.done
-	}
+	w := newErrand(k.q) // the flight outlives k's query
+	f.q, f.done = &w.q, make(chan struct{})
+	done = f.done
 	s.mu.Unlock()
-	if leads {
-		c.send(f, w, ask)
-	}
+	c.send(f, w, ask)
 	return c.sit(ctx, k, seat{f: f, done: done, old: old}, r)
 }
 

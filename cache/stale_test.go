@@ -106,7 +106,7 @@ func (u *upstream) count() int {
 	return len(u.asked)
 }
 
-func (u *upstream) become(v upstream) {
+func (u *upstream) become(v *upstream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.m, u.err, u.after = v.m, v.err, v.after
@@ -135,45 +135,45 @@ func TestStale(t *testing.T) {
 	}
 	tests := map[string]struct {
 		stale       config.Stale
-		up          upstream
+		up          *upstream
 		first, next got
 		asks        int // after both
 	}{
-		"an answer in time": {fallback, upstream{m: fresh, after: time.Second},
+		"an answer in time": {fallback, &upstream{m: fresh, after: time.Second},
 			got{Addr: newer, TTL: 60, Took: time.Second}, got{Addr: newer, TTL: 60}, 1},
-		"an answer too late": {fallback, upstream{m: fresh, after: 2 * time.Second},
+		"an answer too late": {fallback, &upstream{m: fresh, after: 2 * time.Second},
 			late, got{Addr: newer, TTL: 60}, 1},
-		"silence":  {fallback, upstream{err: errUpstream, after: 5 * time.Second}, late, given, 1},
-		"an error": {fallback, upstream{err: errUpstream}, given, given, 1},
-		"an error after a while": {fallback, upstream{err: errUpstream, after: time.Second},
+		"silence":  {fallback, &upstream{err: errUpstream, after: 5 * time.Second}, late, given, 1},
+		"an error": {fallback, &upstream{err: errUpstream}, given, given, 1},
+		"an error after a while": {fallback, &upstream{err: errUpstream, after: time.Second},
 			got{Addr: old, TTL: 30, Took: time.Second}, given, 1},
-		"SERVFAIL":            {fallback, upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
-		"REFUSED":             {fallback, upstream{m: message{rcode: dns.RcodeRefused}}, given, given, 1},
-		"a reply that is cut": {fallback, upstream{m: message{tc: true, answer: fresh.answer}}, given, given, 1},
-		"to another question": {fallback, upstream{m: message{answer: []string{addr}}, err: ErrQuestion}, given, given, 1},
-		"a local error":       {fallback, upstream{err: ErrLocal}, given, given, 2},
-		"NXDOMAIN":            {fallback, upstream{m: gone}, got{Rcode: 3, TTL: 60}, got{Rcode: 3, TTL: 60}, 1},
-		"NODATA":              {fallback, upstream{m: message{authority: soaOf(60, 60)}}, got{TTL: 60}, got{TTL: 60}, 1},
-		"NXDOMAIN without SOA": {fallback, upstream{m: message{rcode: dns.RcodeNameError}},
+		"SERVFAIL":            {fallback, &upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
+		"REFUSED":             {fallback, &upstream{m: message{rcode: dns.RcodeRefused}}, given, given, 1},
+		"a reply that is cut": {fallback, &upstream{m: message{tc: true, answer: fresh.answer}}, given, given, 1},
+		"to another question": {fallback, &upstream{m: message{answer: []string{addr}}, err: ErrQuestion}, given, given, 1},
+		"a local error":       {fallback, &upstream{err: ErrLocal}, given, given, 2},
+		"NXDOMAIN":            {fallback, &upstream{m: gone}, got{Rcode: 3, TTL: 60}, got{Rcode: 3, TTL: 60}, 1},
+		"NODATA":              {fallback, &upstream{m: message{authority: soaOf(60, 60)}}, got{TTL: 60}, got{TTL: 60}, 1},
+		"NXDOMAIN without SOA": {fallback, &upstream{m: message{rcode: dns.RcodeNameError}},
 			got{Rcode: 3}, got{Rcode: 3}, 2},
-		"too old": {changed(fallback, func(s *config.Stale) { s.For = 0 }), upstream{err: errUpstream},
+		"too old": {changed(fallback, func(s *config.Stale) { s.For = 0 }), &upstream{err: errUpstream},
 			got{Err: errUpstream}, got{Rcode: 2}, 1},
-		"a TTL of its own": {changed(fallback, func(s *config.Stale) { s.TTL = 7 * time.Second }), upstream{err: errUpstream},
+		"a TTL of its own": {changed(fallback, func(s *config.Stale) { s.TTL = 7 * time.Second }), &upstream{err: errUpstream},
 			got{Addr: old, TTL: 7}, got{Addr: old, TTL: 7}, 1},
 
-		"immediate, an answer":  {immediate, upstream{m: fresh}, given, got{Addr: newer, TTL: 60}, 1},
-		"immediate, NXDOMAIN":   {immediate, upstream{m: gone}, given, got{Rcode: 3, TTL: 60}, 1},
-		"immediate, an error":   {immediate, upstream{err: errUpstream}, given, given, 1},
-		"immediate, SERVFAIL":   {immediate, upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
-		"immediate, no recheck": {changed(immediate, func(s *config.Stale) { s.Recheck = 0 }), upstream{err: errUpstream}, given, given, 2},
+		"immediate, an answer":  {immediate, &upstream{m: fresh}, given, got{Addr: newer, TTL: 60}, 1},
+		"immediate, NXDOMAIN":   {immediate, &upstream{m: gone}, given, got{Rcode: 3, TTL: 60}, 1},
+		"immediate, an error":   {immediate, &upstream{err: errUpstream}, given, given, 1},
+		"immediate, SERVFAIL":   {immediate, &upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
+		"immediate, no recheck": {changed(immediate, func(s *config.Stale) { s.Recheck = 0 }), &upstream{err: errUpstream}, given, given, 2},
 
-		"verify, an answer": {verify, upstream{m: fresh, after: 3 * time.Second},
+		"verify, an answer": {verify, &upstream{m: fresh, after: 3 * time.Second},
 			got{Addr: newer, TTL: 60, Took: 3 * time.Second}, got{Addr: newer, TTL: 60}, 1},
-		"verify, an error": {verify, upstream{err: errUpstream, after: 3 * time.Second},
+		"verify, an error": {verify, &upstream{err: errUpstream, after: 3 * time.Second},
 			got{Addr: old, TTL: 30, Took: 3 * time.Second}, got{Addr: old, TTL: 30, Took: 3 * time.Second}, 2},
-		"verify for a while": {changed(verify, func(s *config.Stale) { s.Patience = time.Second }), upstream{err: errUpstream, after: 3 * time.Second},
+		"verify for a while": {changed(verify, func(s *config.Stale) { s.Patience = time.Second }), &upstream{err: errUpstream, after: 3 * time.Second},
 			got{Addr: old, TTL: 30, Took: time.Second}, got{Addr: old, TTL: 30, Took: time.Second}, 2},
-		"verify, with a recheck": {changed(verify, func(s *config.Stale) { s.Recheck = 30 * time.Second }), upstream{err: errUpstream},
+		"verify, with a recheck": {changed(verify, func(s *config.Stale) { s.Recheck = 30 * time.Second }), &upstream{err: errUpstream},
 			given, given, 1},
 	}
 	for name, tt := range tests {
@@ -181,7 +181,7 @@ func TestStale(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := staleCache(t, tt.stale, Options{})
 				tt.up.t = t
-				u := &tt.up
+				u := tt.up
 				q := question(t, "www.example.", dns.TypeA)
 				first := resolve(t, c, q, u.ask)
 				for i := range q.Packet { // its buffer is used again
@@ -216,7 +216,7 @@ func TestStaleCount(t *testing.T) {
 		for range 5 {
 			resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
 		}
-		u.become(upstream{m: fresh})
+		u.become(&upstream{m: fresh})
 		time.Sleep(30 * time.Second)
 		resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask) // and asks
 		synctest.Wait()
@@ -271,7 +271,7 @@ func TestStaleWorkingSet(t *testing.T) {
 		if hurry < names/2 {
 			t.Errorf("%d clients waited for a moment only, of %d that waited", hurry, names)
 		}
-		u.become(upstream{after: 2 * time.Millisecond})
+		u.become(&upstream{after: 2 * time.Millisecond})
 		time.Sleep(31 * time.Second) // a name that has rested is the first to be asked for
 		resolve(t, c, queries[0], ask)
 		time.Sleep(time.Second)
@@ -373,6 +373,43 @@ func TestStaleCrowd(t *testing.T) {
 	})
 }
 
+// TestVerifyTogether: with a time-out or a recheck one client verifies, and the others
+// don't wait; without, all do.
+func TestVerifyTogether(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*config.Stale)
+		took time.Duration
+	}{
+		"as it is": {func(*config.Stale) {}, time.Second},
+		"time-out": {func(s *config.Stale) { s.Patience = 2 * time.Second }, 0},
+		"recheck":  {func(s *config.Stale) { s.Recheck = time.Second }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := verify
+				tt.edit(&st)
+				c := staleCache(t, st, Options{})
+				u := &upstream{t: t, m: fresh, after: time.Second}
+				first := make(chan got)
+				go func() { first <- resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask) }()
+				synctest.Wait()
+				want := got{Addr: newer, TTL: 60, Took: time.Second}
+				second := resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
+				if g := <-first; g != want {
+					t.Errorf("the first client got %+v", g)
+				}
+				if tt.took == 0 {
+					want = got{Addr: old, TTL: 30}
+				}
+				if second != want || u.count() != 1 {
+					t.Errorf("the second client got %+v, after %d asks", second, u.count())
+				}
+				landed(t, c)
+			})
+		})
+	}
+}
+
 // TestNoPlace: where nothing can be asked for behind a client, it gets the expired answer.
 func TestNoPlace(t *testing.T) {
 	for name, st := range map[string]config.Stale{"fallback": fallback, "immediate": immediate} {
@@ -452,7 +489,7 @@ func TestStaleEnd(t *testing.T) {
 		if g := resolve(t, c, q, u.ask); g.Addr != old {
 			t.Errorf("within the hour: %+v", g)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if g := resolve(t, c, q, u.ask); !errors.Is(g.Err, errUpstream) {
 			t.Errorf("after the hour: %+v", g)
 		}
@@ -480,7 +517,7 @@ func TestPreferPositive(t *testing.T) {
 						}
 						synctest.Wait()
 					}
-					u.become(upstream{m: fresh})
+					u.become(&upstream{m: fresh})
 					time.Sleep(time.Minute)
 					resolve(t, c, q, u.ask)
 					synctest.Wait()
