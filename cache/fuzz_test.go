@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -216,30 +217,63 @@ func FuzzHistory(f *testing.F) {
 		// One name lives, expires, fails in all ways, is denied and flushed.
 		f.Add([]byte{mode, mode, 0xA2, 0, 0, 0x85, 0, 0, 0x88, 0x20, 0x28, 0x30, 0x8A, 0x38, 0x40, 0, 0x9E, 0x20, 0x20, 8, 12, 0x87, 8, 0x7F, 0, 12, 0x84, 0x10, 0xBC, 0x18, 0x20, 0x20})
 	}
-	f.Fuzz(func(t *testing.T, history []byte) {
-		if len(history) < 3 {
-			return
+	f.Fuzz(live)
+}
+
+// TestHistory lives through random histories, some that are always the same and some that
+// never are.
+func TestHistory(t *testing.T) {
+	for i := range uint64(400) {
+		seed := i
+		if i%2 == 1 {
+			seed = rand.Uint64()
 		}
-		clock := newHand()
-		inline := func(f func(context.Context)) bool {
-			f(context.Background())
-			return true
-		}
-		cfg := configure(history[0], history[1], history[2])
-		c := newCache(cfg, Options{Clock: clock.now, Go: inline})
-		h := &comparison{t: t, c: c, clock: clock, ledger: &ledger{cfg: cfg, pages: make(map[string]*page)}}
-		for i, b := range history[3:min(len(history), 200)] {
-			switch {
-			case b&0x80 != 0: // time passes, 0 to 127 s
-				clock.advance(time.Duration(b&0x7F) * time.Second)
-			case told(b>>3) < tellings:
-				h.query(names[b&7], told(b>>3), 5+i%8)
-			default:
-				h.flush(names[b&7], b&8 != 0)
+		rng := rand.New(rand.NewPCG(seed, 3))
+		history := make([]byte, 200)
+		for j := range history {
+			history[j] = byte(rng.Uint32())
+			if j > 3 && rng.IntN(3) > 0 { // the same name again
+				history[j] = history[j]&0x78 | history[j-1]&7
 			}
-			c.store.check(t)
+			if history[j]&0x80 != 0 { // a little later
+				history[j] = 0x80 | byte(1+rng.IntN(1+rng.IntN(70)))
+			}
 		}
-	})
+		live(t, history)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// historyRoom is enough for all names, and little enough for a look at all of it after
+// each step.
+const historyRoom = 64 << 10
+
+// live goes through one history.
+func live(t *testing.T, history []byte) {
+	if len(history) < 3 {
+		return
+	}
+	clock := newHand()
+	inline := func(f func(context.Context)) bool {
+		f(context.Background())
+		return true
+	}
+	cfg := configure(history[0], history[1], history[2])
+	c := NewStore(historyRoom, Options{Clock: clock.now, Go: inline}).NewCache(cfg)
+	h := &comparison{t: t, c: c, clock: clock, ledger: &ledger{cfg: cfg, pages: make(map[string]*page)}}
+	for i, b := range history[3:min(len(history), 200)] {
+		switch {
+		case b&0x80 != 0: // time passes, 0 to 127 s
+			clock.advance(time.Duration(b&0x7F) * time.Second)
+		case told(b>>3) < tellings:
+			h.query(names[b&7], told(b>>3), 5+i%8)
+		default:
+			h.flush(names[b&7], b&8 != 0)
+		}
+		c.store.check(t)
+	}
 }
 
 // names are four, and one below each.
