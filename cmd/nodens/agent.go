@@ -92,6 +92,7 @@ type generation struct {
 type statsKey struct {
 	addr netip.AddrPort
 	zone string // as labelled
+	view string
 }
 
 // assembly makes generations.
@@ -268,21 +269,22 @@ func (a *assembly) route(g *generation) {
 		for _, addr := range p.block.Listen {
 			for _, name := range p.block.Zones {
 				z := p.zone(name, a.log)
-				z.Stats = a.counters(addr, name.String())
+				z.View = newView(p.block, addr)
+				z.Stats = a.counters(addr, name.String(), p.block.ViewName())
 				zones[addr] = append(zones[addr], z)
 			}
 		}
 	}
 	for addr, list := range zones {
-		g.routes[addr] = server.NewRoutes(list, a.counters(addr, droppedZone))
+		g.routes[addr] = server.NewRoutes(list, a.counters(addr, droppedZone, noView))
 	}
 }
 
 // droppedZone is CoreDNS's zone label for what no zone takes.
 const droppedZone = "dropped"
 
-func (a *assembly) counters(addr netip.AddrPort, zone string) *server.Stats {
-	k := statsKey{addr, zone}
+func (a *assembly) counters(addr netip.AddrPort, zone, view string) *server.Stats {
+	k := statsKey{addr, zone, view}
 	if a.stats[k] == nil {
 		a.stats[k] = server.NewStats()
 	}
@@ -347,14 +349,14 @@ func (p *parts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 	}
 }
 
-// find gives the parts of the block that b is in g: the one of the same zones and
-// port. A nil generation has none.
+// find gives the parts of the block that b is in g: the one of the same zones,
+// port and view. A nil generation has none.
 func (g *generation) find(b *config.Block) *parts {
 	if g == nil {
 		return nil
 	}
 	for _, p := range g.parts {
-		if p.block.Port == b.Port && slices.Equal(p.block.Zones, b.Zones) {
+		if p.block.Port == b.Port && p.block.ViewName() == b.ViewName() && slices.Equal(p.block.Zones, b.Zones) {
 			return p
 		}
 	}

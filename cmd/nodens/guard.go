@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/netip"
+
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -34,6 +36,14 @@ func (p *parts) guard(z *server.Zone) {
 	if b.NSID != nil {
 		z.NSID = b.NSID.ID
 	}
+}
+
+// newView makes the view of b on addr, nil if it has none.
+func newView(b *config.Block, addr netip.AddrPort) *server.View {
+	if b.View == nil {
+		return nil
+	}
+	return server.NewView(b.View, addr)
 }
 
 // The metrics of the guards. Those of an ACL are there for zones that have one.

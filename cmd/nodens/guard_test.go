@@ -64,3 +64,39 @@ func TestGuards(t *testing.T) {
 		t.Log(text)
 	}
 }
+
+// TestViews: blocks of one zone with views of their own are told apart, in answers, in
+// metrics, and when a changed Corefile is taken on.
+func TestViews(t *testing.T) {
+	p := peer.Ports(t, 2)
+	dnsPort, web := p[0], p[1]
+	block := func(view, addr string) string {
+		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n cache\n %s\n hosts {\n %s www.test\n fallthrough\n }\n whoami\n}\n", dnsPort, web, view, addr)
+	}
+	one := "view one {\n expr incidr(client_ip(), '127.0.0.0/8') && name() == 'www.test.'\n }"
+	r := startAgent(t, block(one, "192.0.2.1")+block("view two {\n expr name() == 'x.test.'\n }", "192.0.2.2")+block("", "192.0.2.3")+fmt.Sprintf("other.test:%d {\n bind 127.0.0.1\n reload 2s 0s\n}\n", dnsPort))
+	if got := ask(t, dnsPort, "www.test."); got != "192.0.2.1" {
+		t.Errorf("www.test. is %s", got)
+	}
+	ask(t, dnsPort, "x.test.")
+	ask(t, dnsPort, "y.test.")
+	_, text := get(t, web, "/metrics")
+	srv := fmt.Sprintf(`server="dns://127.0.0.1:%d"`, dnsPort)
+	for _, want := range []string{
+		`coredns_dns_responses_total{plugin="hosts",rcode="NOERROR",` + srv + `,view="one",zone="."} 1`,
+		`coredns_dns_responses_total{plugin="whoami",rcode="NOERROR",` + srv + `,view="two",zone="."} 1`,
+		`coredns_dns_responses_total{plugin="whoami",rcode="NOERROR",` + srv + `,view="",zone="."} 1`,
+		`coredns_cache_requests_total{` + srv + `,view="two",zones="."} 1`,
+		`coredns_plugin_enabled{name="view",` + srv + `,view="one",zone="."} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics have no %s", want)
+		}
+	}
+	write(t, r.conf, block(one, "192.0.2.4")+block("", "192.0.2.3")+fmt.Sprintf("other.test:%d {\n bind 127.0.0.1\n reload 2s 0s\n}\n", dnsPort))
+	r.until("the changed view to be served", func() bool { return ask(t, dnsPort, "www.test.") == "192.0.2.4" })
+	_, text = get(t, web, "/metrics")
+	if strings.Contains(text, `view="two"`) || !strings.Contains(text, srv+`,view="one"`) {
+		t.Errorf("the metrics after it:\n%s", text)
+	}
+}

@@ -105,7 +105,7 @@ var (
 	upstreamStrays  = counter("nodens_upstream_strays_total", "Messages dropped because their ID or question was another.", "to")
 )
 
-// view label: there are no views.
+// noView is the view label of what is in no view.
 const noView = ""
 
 // Describe says nothing: which metrics there are depends on the Corefile, and a
@@ -145,15 +145,15 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		var found uint64
 		searches := false
 		for z := range rt.Zones() {
-			s.zone(serverLabel(addr), z.Name.String(), z.Stats)
-			guards.add(serverLabel(addr), noView, z)
+			s.zone(serverLabel(addr), z.Name.String(), z.View.Name(), z.Stats)
+			guards.add(serverLabel(addr), z.View.Name(), z)
 			found += z.Stats.Found()
 			searches = searches || z.Search != nil
 		}
 		if searches {
 			s.put(autopathSuccess, float64(found), serverLabel(addr))
 		}
-		s.zone(serverLabel(addr), droppedZone, rt.Dropped())
+		s.zone(serverLabel(addr), droppedZone, noView, rt.Dropped())
 	}
 	guards.put(s)
 	s.parts(g)
@@ -179,19 +179,19 @@ func (s scrape) histogram(f family, h stat.Snapshot, labels ...string) {
 	s <- prometheus.MustNewConstHistogram(f.desc, h.Count, h.Sum, h.Buckets, labels...)
 }
 
-func (s scrape) zone(srv, zone string, st *server.Stats) {
+func (s scrape) zone(srv, zone, view string, st *server.Stats) {
 	st.EachRequest(func(proto, fam, qtype string, n uint64) {
-		s.put(requests, float64(n), srv, zone, noView, proto, fam, qtype)
+		s.put(requests, float64(n), srv, zone, view, proto, fam, qtype)
 	})
 	st.EachResponse(func(rcode, plugin string, n uint64) {
-		s.put(responses, float64(n), srv, zone, noView, rcode, plugin)
+		s.put(responses, float64(n), srv, zone, view, rcode, plugin)
 	})
 	st.EachSize(func(proto string, req, resp stat.Snapshot) {
-		s.histogram(requestSize, req, srv, zone, noView, proto)
-		s.histogram(responseSize, resp, srv, zone, noView, proto)
+		s.histogram(requestSize, req, srv, zone, view, proto)
+		s.histogram(responseSize, resp, srv, zone, view, proto)
 	})
-	s.histogram(requestDuration, st.Duration(), srv, zone, noView)
-	s.put(doRequests, float64(st.DO()), srv, zone, noView)
+	s.histogram(requestDuration, st.Duration(), srv, zone, view)
+	s.put(doRequests, float64(st.DO()), srv, zone, view)
 }
 
 // parts puts the metrics of the steps. A cache or a pool that several addresses
@@ -206,11 +206,11 @@ func (s scrape) parts(g *generation) {
 		for i, z := range p.block.Zones {
 			zones[i] = z.String()
 			for _, name := range p.block.Directives() {
-				s.put(pluginEnabled, 1, srv, zones[i], noView, name)
+				s.put(pluginEnabled, 1, srv, zones[i], p.block.ViewName(), name)
 			}
 		}
 		if p.cache != nil {
-			s.cache(srv, strings.Join(zones, ","), p.cache.Stats())
+			s.cache(srv, strings.Join(zones, ","), p.block.ViewName(), p.cache.Stats())
 		}
 		if p.hosts != nil {
 			hasHosts = true
@@ -235,13 +235,13 @@ func (s scrape) parts(g *generation) {
 	}
 }
 
-func (s scrape) cache(srv, zones string, st cache.Stats) {
-	s.put(cacheRequests, float64(st.Requests), srv, zones, noView)
-	s.put(cacheMisses, float64(st.Misses), srv, zones, noView)
-	s.put(cacheDrops, float64(st.Drops), srv, zones, noView)
-	s.put(cachePrefetch, float64(st.Prefetches), srv, zones, noView)
-	s.put(cacheStale, float64(st.Stale), srv, zones, noView)
-	s.put(cacheCuts, float64(st.Cuts), srv, zones, noView)
+func (s scrape) cache(srv, zones, view string, st cache.Stats) {
+	s.put(cacheRequests, float64(st.Requests), srv, zones, view)
+	s.put(cacheMisses, float64(st.Misses), srv, zones, view)
+	s.put(cacheDrops, float64(st.Drops), srv, zones, view)
+	s.put(cachePrefetch, float64(st.Prefetches), srv, zones, view)
+	s.put(cacheStale, float64(st.Stale), srv, zones, view)
+	s.put(cacheCuts, float64(st.Cuts), srv, zones, view)
 	for _, k := range []struct {
 		kind                     string
 		entries, hits, evictions uint64
@@ -249,9 +249,9 @@ func (s scrape) cache(srv, zones string, st cache.Stats) {
 		{"success", st.Entries.Success, st.Hits.Success, st.Evictions.Success},
 		{"denial", st.Entries.Denial, st.Hits.Denial, st.Evictions.Denial},
 	} {
-		s.put(cacheEntries, float64(k.entries), srv, k.kind, zones, noView)
-		s.put(cacheHits, float64(k.hits), srv, k.kind, zones, noView)
-		s.put(cacheEvictions, float64(k.evictions), srv, k.kind, zones, noView)
+		s.put(cacheEntries, float64(k.entries), srv, k.kind, zones, view)
+		s.put(cacheHits, float64(k.hits), srv, k.kind, zones, view)
+		s.put(cacheEvictions, float64(k.evictions), srv, k.kind, zones, view)
 	}
 }
 

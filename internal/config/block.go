@@ -117,11 +117,12 @@ func (p *parser) check(path string, blocks []*Block) {
 	type claim struct {
 		zone wire.Name
 		port uint16
+		view string
 	}
 	claims := make(map[claim][]*Block)
 	for _, b := range blocks {
 		for _, zone := range b.Zones {
-			c := claim{zone, b.Port}
+			c := claim{zone, b.Port, b.ViewName()}
 			if !slices.ContainsFunc(claims[c], func(first *Block) bool { return p.overlap(first, b, zone) }) {
 				claims[c] = append(claims[c], b)
 			}
@@ -130,8 +131,8 @@ func (p *parser) check(path string, blocks []*Block) {
 	p.saves(blocks)
 }
 
-// overlap reports whether b serves zone where first does already, and notes it. A block without bind
-// listens everywhere, as CoreDNS counts it.
+// overlap reports whether b serves zone where first, whose view has the same name, does
+// already, and notes it. A block without bind listens everywhere, as CoreDNS counts it.
 func (p *parser) overlap(first, b *Block, zone wire.Name) bool {
 	if first.Bind != nil && b.Bind != nil {
 		shared := slices.ContainsFunc(b.Bind.Addrs, func(a netip.Addr) bool { return slices.Contains(first.Bind.Addrs, a) })
@@ -140,6 +141,10 @@ func (p *parser) overlap(first, b *Block, zone wire.Name) bool {
 		}
 	}
 	at := word{text: zone.String(), file: b.File, line: b.Line}
+	if b.View != nil {
+		p.fault(at, "the zone %s on port %d has a view %q already, in the block at %s:%d; give this one another name", zone, b.Port, b.View.Name, first.File, first.Line)
+		return true
+	}
 	p.fault(at, "the zone %s on port %d is served already by the block at %s:%d; make one block of them, or bind them to different addresses",
 		zone, b.Port, first.File, first.Line)
 	return true

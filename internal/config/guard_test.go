@@ -93,11 +93,62 @@ func TestGuardFaults(t *testing.T) {
 		{"dns64 64:ff9b::/95", `3: dns64: "64:ff9b::/95" has a length that IPv4 addresses can't be put behind; allowed: 32, 40, 48, 56, 64, 96`},
 		{"dns64 64:ff9b::", `3: dns64: "64:ff9b::" is not an IPv6 prefix such as 64:ff9b::/96`},
 		{"dns64 {\nprefix 10.0.0.0/32\n}", `4: dns64 prefix: "10.0.0.0/32" is not an IPv6 prefix such as 64:ff9b::/96`},
+		{"view", `3: view: an argument is missing after "view"; write: view NAME`},
+		{"view a b", `3: view: "b" is one argument too many after "view"; write: view NAME`},
+		{`view ""`, `3: view: the name is empty; is an environment variable unset?`},
+		{"view a\nview b", `4: view: "view" stands twice in a block, first at Corefile:3; keep one`},
+		{"view a {\nexpr\n}", `4: view: an argument is missing after "expr"; write: expr EXPRESSION`},
+		{"view a {\nwhen x\n}", `4: view: unknown option "when"; allowed: expr`},
+		{"view a {\nexpr name() ==\n}", `4: view expr: "name() ==" is no expression that is true or false: unexpected token EOF (1:9)`},
+		{"view a {\nexpr name()\n}", `4: view expr: "name()" is no expression that is true or false: expected bool, but got string`},
+		{"view a {\n" + strings.Repeat("expr do()\n", 33) + "}", `36: view expr: the view has more than 32 expressions; join some by &&`},
 		{"dns64 {\ntranslate\n}", `4: dns64: unknown option "translate"; allowed: allow_ipv4, prefix, translate_all`},
 	} {
 		_, err := parse(t, "# none\nexample.org {\n"+tt.text+"\n}\n")
 		if want := "Corefile:" + tt.want; err == nil || err.Error() != want {
 			t.Errorf("%s\nerror %v\nwant  %s", tt.text, err, want)
+		}
+	}
+}
+
+// TestViews: blocks of one zone differ in their views, and may be in any order.
+func TestViews(t *testing.T) {
+	c := mustParse(t, `a.test {
+	view one {
+		expr incidr(client_ip(), '10.0.0.0/8') # and
+		expr type() in ['A', 'AAAA']
+	}
+}
+a.test b.test {
+	view two
+}
+a.test b.test {
+	errors
+}
+`)
+	var got []string
+	for _, b := range c.Blocks {
+		text := b.ViewName()
+		if b.View != nil {
+			for _, e := range b.View.When {
+				text += "; " + e.String()
+			}
+		}
+		got = append(got, text)
+	}
+	want := []string{"one; incidr(client_ip(), '10.0.0.0/8'); type() in ['A', 'AAAA']", "two", ""}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for text, want := range map[string]string{
+		"a.test {\nview a\n}\na.test b.test {\nview a\n}\n":                          `Corefile:4: the zone a.test. on port 53 has a view "a" already, in the block at Corefile:1; give this one another name`,
+		"a.test {\nview a\n}\na.test {\n}\na.test {\n}\n":                            `Corefile:6: the zone a.test. on port 53 is served already by the block at Corefile:4; make one block of them, or bind them to different addresses`,
+		"a.test {\nview a\n}\na.test:54 {\nview a\n}\n":                              "",
+		"a.test {\nbind 192.0.2.1\nview a\n}\na.test {\nbind 192.0.2.2\nview a\n}\n": "",
+	} {
+		_, err := parse(t, text)
+		if err == nil && want != "" || err != nil && err.Error() != want {
+			t.Errorf("%s\nerror %v\nwant  %s", text, err, want)
 		}
 	}
 }

@@ -1,6 +1,49 @@
 package config
 
-// View is `view NAME { expr EXPRESSION }`.
-type View struct{}
+import (
+	"strings"
 
-func (x *View) parse(p *parser, s statement) { p.stranger(s.name()) }
+	"github.com/nodens-dns/nodens/internal/expression"
+)
+
+// View is `view NAME { expr EXPRESSION }`: the block takes only queries of which all
+// expressions are true. What it does not take goes on to the next block of the same
+// zone.
+type View struct {
+	Name string
+	When []*expression.Expression // empty takes all
+}
+
+// maxExpressions bounds how many expressions a view may have, since each is evaluated
+// for each query: more than a hand writes.
+const maxExpressions = 32
+
+func (v *View) parse(p *parser, s statement) {
+	if p.count(s, 1, 1, "view NAME") {
+		if v.Name = s.args()[0].text; v.Name == "" {
+			p.fault(s.args()[0], "the name is empty; is an environment variable unset?")
+		}
+	}
+	p.body(s, options{
+		"expr": {usage: "expr EXPRESSION", least: 1, most: -1, set: func(args []word) {
+			text := strings.Join(texts(args), " ")
+			e, err := expression.Parse(text)
+			switch {
+			case err != nil:
+				p.fault(word{text: text, file: args[0].file, line: args[0].line}, "%q is no expression that is true or false: %v", text, err)
+			case len(v.When) == maxExpressions:
+				p.fault(args[0], "the view has more than %d expressions; join some by &&", maxExpressions)
+			default:
+				v.When = append(v.When, e)
+			}
+		}},
+	})
+}
+
+// ViewName is the name of b's view, "" if it has none.
+func (b *Block) ViewName() string {
+	if b.View == nil {
+		return ""
+	}
+	return b.View.Name
+}

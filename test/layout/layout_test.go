@@ -67,6 +67,7 @@ func TestImports(t *testing.T) {
 		{"github.com/coreos/go-iptables", "netsetup", "rules are that package's business"},
 		{"github.com/prometheus/", "cmd/nodens", "parts count in plain numbers; exposing them is the command's business"},
 		{"github.com/coredns/", "internal/config", "the Corefile's syntax is that package's business"},
+		{"github.com/expr-lang/", "internal/expression", "the language of conditions is that package's business"},
 	}
 	siblings := []string{"cache", "upstream", "netsetup", "kubernetes"}
 	for _, p := range packages(t) {

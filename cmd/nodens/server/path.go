@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -17,25 +17,28 @@ import (
 // Routes is what one listening address serves: its zones. It is not changed
 // once it is served; a reload makes a new one.
 type Routes struct {
-	zones map[wire.Name]*Zone
+	zones map[wire.Name]*Zone // the first of each name
+	all   []*Zone
 	depth int // labels of the longest zone
 	// dropped is where queries that no zone takes are counted.
 	dropped *Zone
 }
 
-// NewRoutes makes the routes of zones, whose names must differ. Queries that no
-// zone takes are counted in dropped.
+// NewRoutes makes the routes of zones, which are of no other routes. Of zones of one
+// name the first takes a query whose view takes it. Queries that no zone takes are
+// counted in dropped.
 func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
-	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), dropped: &Zone{Stats: dropped}}
-	for _, z := range zones {
+	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), all: zones, dropped: &Zone{Stats: dropped}}
+	for _, z := range slices.Backward(zones) {
+		z.next = rt.zones[z.Name]
 		rt.zones[z.Name] = z
 		rt.depth = max(rt.depth, z.Name.Labels())
 	}
 	return rt
 }
 
-// Zones gives every zone, in no order.
-func (rt *Routes) Zones() iter.Seq[*Zone] { return maps.Values(rt.zones) }
+// Zones gives every zone, in the order in which they were given.
+func (rt *Routes) Zones() iter.Seq[*Zone] { return slices.Values(rt.all) }
 
 // Dropped are the counters of queries that no zone takes.
 func (rt *Routes) Dropped() *Stats { return rt.dropped.Stats }
@@ -66,7 +69,8 @@ const (
 // order of resolution:
 //
 //  1. What isn't a question of the Internet class in EDNS version 0 is an error.
-//  2. The longest zone that the name is in says who answers; none is REFUSED.
+//  2. The longest zone that the name is in, and whose view the query is in, says who
+//     answers; none is REFUSED.
 //  3. The zone may have an answer that needs no source ([Zone.guard]).
 //  4. The query may be asked in another form than the client's ([Routes.rewritten]).
 //  5. The zone's own sources come first (see [Zone.resolve]).
@@ -87,7 +91,7 @@ func (rt *Routes) answer(x *exchange) step {
 		r.Fail(wire.BadVers)
 		return done
 	}
-	z := rt.match(q)
+	z := rt.match(x)
 	if z == nil {
 		r.Fail(wire.Refused)
 		return done
@@ -220,17 +224,27 @@ func (z *Zone) upstreams(q *wire.Query) *upstream.Pool {
 	return nil
 }
 
-// match finds the longest zone the qname is in. A DS record lives in the zone
+// zone is the zone called name that takes x, nil if there is none.
+func (rt *Routes) zone(name []byte, x *exchange) *Zone {
+	z := rt.zones[wire.Name(name)]
+	if z != nil && z.View != nil {
+		return z.viewed(x)
+	}
+	return z
+}
+
+// match finds the longest zone the qname is in, of those whose view takes x. A DS record lives in the zone
 // above the name it is about (RFC 4035, 3.1.4.1), so for it the shortest zone
 // wins, but never the root in place of one that matches.
-func (rt *Routes) match(q *wire.Query) *Zone {
+func (rt *Routes) match(x *exchange) *Zone {
 	var found *Zone
+	q := &x.q
 	name := q.Name()
 	for range q.Labels() - rt.depth {
 		name = name[1+name[0]:] // longer than any zone
 	}
 	for ; len(name) > 1; name = name[1+name[0]:] {
-		if z := rt.zones[wire.Name(name)]; z != nil {
+		if z := rt.zone(name, x); z != nil {
 			if q.Type != wire.TypeDS {
 				return z
 			}
@@ -240,7 +254,7 @@ func (rt *Routes) match(q *wire.Query) *Zone {
 	if found != nil {
 		return found
 	}
-	return rt.zones[wire.Root]
+	return rt.zone(name, x)
 }
 
 // complete is the rest of the path, where it may wait: for the upstreams, for what
@@ -302,7 +316,7 @@ func (rt *Routes) chase(ctx context.Context, x *exchange) error {
 		return errHops
 	}
 	sub := exchange{start: clock.Now(), via: x.via, client: x.client, hops: x.hops + 1}
-	if sub.q.Parse(wire.AppendQuery(nil, 0, []byte(x.target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
+	if sub.q.Parse(wire.AppendQuery(nil, x.q.ID, []byte(x.target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
 		return nil
 	}
 	sub.r.Start(nil, &sub.q)

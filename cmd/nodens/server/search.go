@@ -171,7 +171,7 @@ func (rt *Routes) walk(x *exchange, p *searchPath, base int, wait func(*exchange
 		if !w.turn(x, base, domain, now) {
 			continue
 		}
-		if w.zone = rt.match(&w.q); w.zone == nil {
+		if w.zone = rt.match(&w.exchange); w.zone == nil {
 			w.zone = x.zone
 		}
 		if at := w.zone.resolve(&w.exchange); at != done {
@@ -242,7 +242,7 @@ func (w *walker) turn(x *exchange, base int, domain wire.Name, now time.Duration
 // begin makes w the exchange for name and qtype, else as x's, at now; false if that is
 // no query.
 func (w *walker) begin(x *exchange, name []byte, qtype uint16, now time.Duration) bool {
-	packet := wire.AppendQuery(w.packet[:0], 0, name, qtype, &x.q, wire.MinUDP)
+	packet := wire.AppendQuery(w.packet[:0], x.q.ID, name, qtype, &x.q, wire.MinUDP)
 	w.start, w.via, w.client, w.hops, w.ordered, w.marks = now, x.via, x.client, x.hops, false, 0
 	if w.q.Parse(packet) != wire.Serve {
 		return false

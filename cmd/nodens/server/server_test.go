@@ -233,15 +233,15 @@ func TestDS(t *testing.T) {
 		{"org.", dns.TypeDS, "."},
 		{".", dns.TypeNS, "."},
 	} {
-		var q wire.Query
+		var x exchange
 		packet, err := question(c.qname, c.qtype).Pack()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if q.Parse(packet) != wire.Serve {
+		if x.q.Parse(packet) != wire.Serve {
 			t.Fatalf("%s is not taken", c.qname)
 		}
-		if got := rt.match(&q).Name.String(); got != c.want {
+		if got := rt.match(&x).Name.String(); got != c.want {
 			t.Errorf("%s %s goes to %s, want %s", c.qname, dns.TypeToString[c.qtype], got, c.want)
 		}
 	}

@@ -19,6 +19,8 @@ import (
 // shared between zones; the counters are the zone's own.
 type Zone struct {
 	Name wire.Name
+	// View says which queries the zone takes. nil: all.
+	View *View
 	// Local answers for the machine's own names, Any answers ANY.
 	Local *Local
 	Any   bool
@@ -62,6 +64,9 @@ type Zone struct {
 	Stats *Stats
 
 	failed limiter
+	// next is the zone of the same name that gets what the view does not take, nil if
+	// there is none.
+	next *Zone
 }
 
 // Cluster is what the path needs of [kubernetes.Zone], which says what each of its

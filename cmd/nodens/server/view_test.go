@@ -1,0 +1,123 @@
+package server
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+)
+
+func viewOf(t testing.TB, name string, expressions ...string) *View {
+	t.Helper()
+	text := ". {\nview " + name + " {\n"
+	for _, e := range expressions {
+		text += "expr " + e + "\n"
+	}
+	c, err := config.Parse(config.Source{Text: []byte(text + "}\n}\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewView(c.Blocks[0].View, netip.MustParseAddrPort("192.0.2.53:53"))
+}
+
+// split is three blocks for one zone and one for the zone above.
+func split(t testing.TB) *counterDesk {
+	zone := zoneName(t, "a.test.")
+	return newDesk(t,
+		&Zone{Name: zone, View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8')", "type() in ['A', 'AAAA', 'DS']"), Hosts: table(t, false, "192.0.2.1 www.a.test")},
+		&Zone{Name: zone, View: viewOf(t, "large", "proto() == 'tcp' || do() && bufsize() == 1232"), Hosts: table(t, false, "192.0.2.2 www.a.test")},
+		&Zone{Name: zone, View: viewOf(t, "self", "server_ip() + ':' + server_port() == client_ip() + ':' + port()"), Hosts: table(t, false, "192.0.2.3 www.a.test")},
+		&Zone{Name: wire.Root, View: viewOf(t, "named", "name() startsWith 'www.' and size() > 20 and class() == 'IN' and opcode() == 0"), Hosts: table(t, false, "192.0.2.4 www.a.test")},
+	)
+}
+
+func TestView(t *testing.T) {
+	for _, tt := range []struct {
+		client string
+		via    transport
+		query  string
+		want   string
+	}{
+		{"10.0.0.1:53", udp, "www.a.test. A", "NOERROR aa | www.a.test. 3600 A 192.0.2.1"},
+		{"[::ffff:10.0.0.1]:53", tcp, "WWW.a.test. A", "NOERROR aa | WWW.a.test. 3600 A 192.0.2.1"},
+		{"192.0.2.9:53", tcp, "www.a.test. A", "NOERROR aa | www.a.test. 3600 A 192.0.2.2"},
+		{"192.0.2.9:53", udp, "www.a.test. A do", "NOERROR aa | www.a.test. 3600 A 192.0.2.2"},
+		{"192.0.2.53:53", udp, "www.a.test. A edns", "NOERROR aa | www.a.test. 3600 A 192.0.2.3"},
+		{"192.0.2.53:54", udp, "www.a.test. A edns", "NOERROR aa | www.a.test. 3600 A 192.0.2.4"},
+		{"10.0.0.1:53", udp, "www.a.test. MX", "NOERROR aa"},
+		{"10.0.0.1:53", udp, "x.a.test. MX", "REFUSED"},
+		{"10.0.0.1:53", udp, "www. A", "SERVFAIL"},
+		{"10.0.0.1:53", udp, ". A", "REFUSED"},
+		{"10.0.0.1:53", udp, "www.a.test. DS", "NOERROR aa"},
+	} {
+		if got := told(split(t).from(tt.client, tt.via).ask(asked(tt.query))); got != tt.want {
+			t.Errorf("%s from %s by %s is %s, want %s", tt.query, tt.client, tt.via, got, tt.want)
+		}
+	}
+}
+
+// TestViewOrder: a zone without a view takes what comes to it, and hides those behind.
+func TestViewOrder(t *testing.T) {
+	pods := func() *Zone {
+		return &Zone{Name: wire.Root, View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8')"), Hosts: table(t, false, "192.0.2.1 www.a.test")}
+	}
+	all := func() *Zone { return &Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.2 www.a.test")} }
+	for name, tt := range map[string]struct {
+		zones []*Zone
+		want  string
+	}{
+		"in front": {[]*Zone{pods(), all()}, "NOERROR aa | www.a.test. 3600 A 192.0.2.1"},
+		"behind":   {[]*Zone{all(), pods()}, "NOERROR aa | www.a.test. 3600 A 192.0.2.2"},
+	} {
+		d := newDesk(t, tt.zones...).from("10.0.0.1:53", udp)
+		if got := told(d.ask(asked("www.a.test. A"))); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+		n := 0
+		for z := range d.rt.Zones() {
+			n++
+			z.Stats.EachResponse(func(string, string, uint64) {
+				if z.Hosts != d.x.zone.Hosts {
+					t.Errorf("%s: the reply is counted for another zone", name)
+				}
+			})
+		}
+		if n != 2 {
+			t.Errorf("%s: %d zones", name, n)
+		}
+	}
+}
+
+// TestViewWithin: what a query leads to is in its client's view, too.
+func TestViewWithin(t *testing.T) {
+	b := startBackend(t, addressed("192.0.2.77"))
+	d := newDesk(t,
+		&Zone{Name: zoneName(t, "lb.test."), View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8') && proto() == 'tcp' && id() == 4242"), Hosts: table(t, false, "192.0.2.1 lb.test")},
+		&Zone{Name: zoneName(t, "lb.test."), Forward: pool(t, b.addr)},
+		&Zone{Name: wire.Root, External: &outside{name: "out.test.", outcome: kubernetes.Alias}},
+	)
+	for client, want := range map[string]string{"10.0.0.1:53": "192.0.2.1", "192.0.2.9:53": "192.0.2.77"} {
+		m := question("out.test.", dns.TypeA)
+		m.Id = 4242
+		r := d.from(client, tcp).ask(m)
+		if len(r.Answer) != 2 || r.Answer[1].(*dns.A).A.String() != want {
+			t.Errorf("%s gets %v, want %s", client, r.Answer, want)
+		}
+	}
+}
+
+func BenchmarkView(b *testing.B) {
+	d := split(b).from("10.0.0.1:53", udp)
+	packet, err := asked("www.a.test. A").Pack()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		d.serve(packet)
+	}
+}
