@@ -48,6 +48,7 @@ func describe(w io.Writer, b *config.Block) {
 	for _, a := range b.Listen {
 		fmt.Fprintf(w, "  listens on     udp and tcp %s\n", a)
 	}
+	describeGuards(w, b)
 	if a := b.Autopath; a != nil {
 		fmt.Fprintf(w, "  autopath       %s along %s\n", names(a.Zones), searchPath(a))
 	}
@@ -65,13 +66,22 @@ func describe(w io.Writer, b *config.Block) {
 		fmt.Fprintf(w, "  cache          %d answers up to %s, %d denials up to %s\n",
 			c.Success.Entries, c.Success.MaxTTL, c.Denial.Entries, c.Denial.MaxTTL)
 	}
-	if b.Forward == nil {
+	describeRest(w, b)
+	describeEndpoints(w, b)
+}
+
+// describeRest says what happens to what nothing before has.
+func describeRest(w io.Writer, b *config.Block) {
+	switch {
+	case b.Forward != nil:
+	case b.Whoami != nil:
+		fmt.Fprintln(w, "  whoami         what is not answered above is, with the client's own address")
+	default:
 		fmt.Fprintln(w, "  forward        nothing; what is not answered above is SERVFAIL")
 	}
 	for f := b.Forward; f != nil; f = f.Next {
 		fmt.Fprintf(w, "  forward        %s to %s\n", f.From, names(f.To))
 	}
-	describeEndpoints(w, b)
 }
 
 // describeEndpoints says which HTTP addresses b has.

@@ -42,6 +42,13 @@ func TestCheck(t *testing.T) {
 		{"external names", "kubernetes cluster.local\nk8s_external example.org {\napex ns\n}", []string{
 			"  k8s_external   example.org. with name servers below ns",
 		}},
+		{"guards", "acl example.org {\nallow net 10.0.0.0/8\nblock\n}\ndns64\nwhoami\nview pods {\nexpr do()\nexpr id() > 7\n}", []string{
+			"  view           pods takes a query if do(), and id() > 7",
+			"  acl            example.org. by 2 policies",
+			"  dns64          IPv4 addresses behind 64:ff9b::/96",
+			"  whoami         what is not answered above is, with the client's own address",
+		}},
+		{"a view of all", "view pods", []string{"  view           pods takes a query if it comes"}},
 		{"search path", "autopath cluster.local " + resolv, []string{
 			"  autopath       cluster.local. along a.test. b.test.",
 		}},

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"net/netip"
+	"strings"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/config"
@@ -44,6 +47,32 @@ func newView(b *config.Block, addr netip.AddrPort) *server.View {
 		return nil
 	}
 	return server.NewView(b.View, addr)
+}
+
+// describeGuards says what b's guards do, for `nodens check`.
+func describeGuards(w io.Writer, b *config.Block) {
+	if v := b.View; v != nil {
+		fmt.Fprintf(w, "  view           %s takes a query if %s\n", v.Name, conditions(v))
+	}
+	if a := b.ACL; a != nil {
+		for _, r := range a.Rules {
+			fmt.Fprintf(w, "  acl            %s by %d policies\n", names(r.Zones), len(r.Policies))
+		}
+	}
+	if d := b.DNS64; d != nil {
+		fmt.Fprintf(w, "  dns64          IPv4 addresses behind %s\n", d.Prefix)
+	}
+}
+
+func conditions(v *config.View) string {
+	list := make([]string, len(v.When))
+	for i, e := range v.When {
+		list[i] = e.String()
+	}
+	if len(list) == 0 {
+		return "it comes"
+	}
+	return strings.Join(list, ", and ")
 }
 
 // The metrics of the guards. Those of an ACL are there for zones that have one.
