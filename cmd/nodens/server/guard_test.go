@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -44,11 +45,15 @@ func (d *counterDesk) from(client string, via transport) *counterDesk {
 // serve answers packet; nil is no reply.
 func (d *counterDesk) serve(packet []byte) []byte {
 	d.x.q.Packet = packet
-	msg, at := d.s.serve(d.rt, &d.x, d.out, func(*wire.Query) int { return wire.MaxMessage })
+	limit := tcpLimit
+	if d.x.via == udp {
+		limit = (*wire.Query).Limit
+	}
+	msg, at := d.s.serve(d.rt, &d.x, d.out, limit)
 	if at != done {
 		w := new(exchange)
 		d.x.detach(w, nil, nil)
-		msg = d.s.wait(d.rt, w, at, wire.MaxMessage)
+		msg = d.s.wait(d.rt, w, at, limit(&w.q))
 	}
 	return msg
 }
@@ -249,4 +254,69 @@ func repliesBy(z *Zone) map[string]uint64 {
 	got := make(map[string]uint64)
 	z.Stats.EachResponse(func(rcode, plugin string, n uint64) { got[rcode+" "+plugin] += n })
 	return got
+}
+
+// guardedZones have every step that needs nobody else, and a name for each of the shapes
+// of addresses.
+func guardedZones(f *testing.F, dns64 bool) *counterDesk {
+	z := func(name string, v *View) *Zone {
+		made := &Zone{
+			Name: zoneName(f, name), View: v, ACL: aclOf(f, "acl blocked.test {\nblock type A\nfilter type MX\ndrop type SRV net 10.0.0.0/8\n}"),
+			Local: NewLocal(&config.Local{Prefix: true}), Any: true, Whoami: true, Minimal: v != nil, NSID: "a server", Shuffle: true,
+			Hosts: table(f, true, "192.0.2.9 by.hand v4.test", "2001:db8::9 by.hand", "192.0.2.8 by.hand blocked.test"),
+		}
+		if dns64 {
+			made.DNS64 = mapping(f, func(c *config.DNS64) { c.AllowIPv4 = v != nil })
+		}
+		return made
+	}
+	return newDesk(f, z(".", viewOf(f, "one", "id() % 2 == 0 || do()")), z(".", nil), z("blocked.test.", viewOf(f, "two", "type() != 'TXT'")))
+}
+
+// FuzzGuards: whatever comes in, what goes out is a reply to it that others can read,
+// within the client's size, and dns64 changes only replies to AAAA queries.
+func FuzzGuards(f *testing.F) {
+	with, without := guardedZones(f, true), guardedZones(f, false)
+	for _, query := range []string{
+		"by.hand. A edns nsid", "by.hand. AAAA", "v4.test. AAAA do nsid", "v4.test. AAAA cd do", "blocked.test. A edns", "blocked.test. MX nsid", "x.blocked.test. SRV", "blocked.test. TXT",
+		"x.blocked.test. AAAA edns", "localhost. A", "a.localhost. MX do", "1.0.0.127.in-addr.arpa. PTR", "x. ANY nsid", "who.am.i. A", ". NS",
+	} {
+		packet, err := asked(query).Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(packet, false)
+		f.Add(packet, true)
+	}
+	f.Fuzz(func(t *testing.T, packet []byte, six bool) {
+		client := "10.0.0.1:53"
+		if six {
+			client = "[2001:db8::1]:53"
+		}
+		got := bytes.Clone(with.from(client, udp).serve(bytes.Clone(packet)))
+		plain := bytes.Clone(without.from(client, udp).serve(bytes.Clone(packet)))
+		if n := with.s.Panics() + without.s.Panics(); n != 0 {
+			t.Fatalf("%d queries panicked", n)
+		}
+		var q wire.Query
+		if q.Parse(packet) != wire.Serve || got == nil {
+			return
+		}
+		var m dns.Msg
+		if err := m.Unpack(got); err != nil {
+			t.Fatalf("can't be read: %v\n%x", err, got)
+		}
+		if m.Id != q.ID || !m.Response || len(m.Question) != 1 || m.Question[0].Qtype != q.Type {
+			t.Errorf("is no reply to the query:\n%s", &m)
+		}
+		if len(got) > q.Limit() {
+			t.Errorf("%d bytes for a client that takes %d", len(got), q.Limit())
+		}
+		if opt := m.IsEdns0(); (opt != nil) != q.EDNS {
+			t.Errorf("OPT in the query: %v, in the reply:\n%s", q.EDNS, &m)
+		}
+		if q.Type != wire.TypeAAAA && m.IsEdns0() == nil && len(got) != len(plain) {
+			t.Errorf("dns64 made of\n%x\n%x", plain, got)
+		}
+	})
 }
