@@ -52,8 +52,9 @@ type call struct {
 	// then err says why, or reply holds the got bytes of the reply.
 	until  time.Time
 	landed chan *call
-	stop   func()
 	port   *port // whose reader waits for the reply; its udp's lock guards it
+	link   *link // the same over TCP, with the lock of its stream
+	resent int   // how often link broke and was another
 	err    error
 	got    int
 	// write sends the query from a socket. It is made once, since a function that

@@ -54,10 +54,10 @@ type server struct {
 func newServer(to netip.AddrPort, cfg *config.Forward, stop context.Context) *server {
 	s := &server{to: to, name: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations()}
 	s.udp = newUDP(to, ports{busy: maxBusyUDP, open: maxPorts, expire: cfg.Expire}, &s.strays)
-	s.tcp = newTCP(to, pooling{busy: maxBusyTCP, spare: maxIdleTCP, expire: cfg.Expire}, stop)
+	s.tcp = newStream(to, streamOptions{expire: cfg.Expire, strays: &s.strays})
 	s.probes = newUDP(to, ports{busy: 1}, &s.strays)
 	if cfg.ForceTCP { // UDP may be blocked: that would be why it is set
-		s.probes = newTCP(to, pooling{busy: 1}, stop)
+		s.probes = newStream(to, streamOptions{strays: &s.strays})
 	}
 	return s
 }

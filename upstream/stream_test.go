@@ -60,8 +60,9 @@ func TestStaleConnection(t *testing.T) {
 				}
 			}
 			got := p.Stats().Servers[0]
-			if got.TCP.Hits != 1 || got.TCP.Misses != 2 {
-				t.Errorf("connections %+v, want one hit, which was stale, and two misses", got.TCP)
+			// Whether the Pool has seen the end when it asks again is a matter of luck.
+			if got.TCP.Misses != 2 || got.TCP.Hits > 1 {
+				t.Errorf("connections %+v, want two misses, and at most one hit, which was stale", got.TCP)
 			}
 			for _, r := range f.requests() {
 				if r.Question[0].Name == "." {
@@ -70,21 +71,6 @@ func TestStaleConnection(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestRestBehindReply(t *testing.T) {
-	f := startFake(t, func(r request) {
-		b := r.pack(r.answer(1))
-		frame := append([]byte{byte(len(b) >> 8), byte(len(b))}, b...)
-		r.conn.Write(append(frame, frame...)) // the same reply twice
-	})
-	cfg := directive(f)
-	cfg.Expire = time.Hour
-	p := start(t, cfg)
-	if _, err := p.Exchange(t.Context(), question(t, "example.org."), true); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the connection is closed", func() bool { return f.open() == 0 })
 }
 
 func TestExpire(t *testing.T) {
@@ -127,7 +113,7 @@ func live(p *Pool) int {
 // sockets counts the connections via holds.
 func sockets(via transport) int {
 	switch t := via.(type) {
-	case *conns:
+	case *stream:
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return len(t.live)
@@ -139,81 +125,10 @@ func sockets(via transport) int {
 	return 0
 }
 
-func TestBounds(t *testing.T) {
-	release := make(chan struct{})
-	f := startFake(t, func(r request) {
-		<-release
-		answers(r)
-	})
-	p := start(t, directive(f))
-	s := p.servers[0]
-	s.tcp = newTCP(f.addr, pooling{busy: 3, spare: 1, expire: time.Minute}, p.stop)
-	var wg sync.WaitGroup
-	for range 12 {
-		q := question(t, "example.org.")
-		wg.Go(func() {
-			if _, err := p.Exchange(context.Background(), q, true); err != nil {
-				t.Errorf("an exchange that had to wait failed: %v", err)
-			}
-		})
-	}
-	eventually(t, "three queries under way and nine that wait", func() bool {
-		p.gate.mu.Lock()
-		defer p.gate.mu.Unlock()
-		return p.gate.n == 12 && len(f.requests()) == 3
-	})
-	if n := live(p); n != 3 {
-		t.Errorf("%d connections at the same time, want 3", n)
-	}
-	close(release)
-	wg.Wait()
-	if n := len(f.requests()); n != 12 {
-		t.Errorf("%d queries were sent, want 12", n)
-	}
-	if n := live(p); n != 1 {
-		t.Errorf("%d connections are kept, want 1", n)
-	}
-}
-
-// lateCancel is a protocol whose replies come at the moment the caller gives up.
-type lateCancel struct {
-	net.Conn
-	cancel  context.CancelFunc
-	touched chan struct{}
-}
-
-func (l *lateCancel) dial(context.Context, time.Time) (net.Conn, error) { return l, nil }
-func (l *lateCancel) Close() error                                      { return nil }
-func (l *lateCancel) SetDeadline(at time.Time) error {
-	if at.Before(time.Now()) {
-		close(l.touched)
-	}
-	return nil
-}
-func (l *lateCancel) talk(_ net.Conn, c *call) ([]byte, bool, error) {
-	l.cancel()
-	<-l.touched
-	return c.message(), true, nil
-}
-
-// TestReplyWithCancel: the next user of a connection must not find the deadline
-// that a cancelled ctx has set.
-func TestReplyWithCancel(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	via := newConns(&lateCancel{cancel: cancel, touched: make(chan struct{})}, pooling{busy: 1, spare: 1, expire: time.Hour})
-	if _, err := fly(ctx, via, fixedCall(t), time.Now().Add(time.Hour)); err != nil {
-		t.Fatalf("a reply that was there: %v", err)
-	}
-	if len(via.idle) != 0 || len(via.live) != 0 {
-		t.Error("a connection whose deadline is in the past is kept")
-	}
-}
-
-// TestDialBehindClose: a connection that is ready only after close is not kept.
-func TestDialBehindClose(t *testing.T) {
+// TestStartBehindClose: no connection is made after close.
+func TestStartBehindClose(t *testing.T) {
 	f := startFake(t, answers)
-	p := start(t, directive(f))
-	for _, via := range []transport{newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64)), newTCP(f.addr, pooling{busy: 1}, p.stop)} {
+	for _, via := range []transport{newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64)), newStream(f.addr, streamOptions{})} {
 		via.close()
 		c := fixedCall(t)
 		if _, err := fly(t.Context(), via, c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
@@ -223,7 +138,7 @@ func TestDialBehindClose(t *testing.T) {
 			t.Errorf("%T after close holds a connection", via)
 		}
 	}
-	eventually(t, "the TCP connection is closed", func() bool { return f.open() == 0 })
+	eventually(t, "no TCP connection is open", func() bool { return f.open() == 0 })
 }
 
 func TestLargeBufferIsNotKept(t *testing.T) {
