@@ -52,9 +52,10 @@ type call struct {
 	// then err says why, or reply holds the got bytes of the reply.
 	until  time.Time
 	landed chan *call
-	port   *port // whose reader waits for the reply; its udp's lock guards it
-	link   *link // the same over TCP, with the lock of its stream
-	resent int   // how often link broke and was another
+	port   *port      // whose reader waits for the reply; its udp's lock guards it
+	link   *link      // the same over TCP, with the lock of its stream
+	resent int        // how often link broke and was another
+	flight *dohFlight // the same over HTTPS, with the lock of its doh
 	err    error
 	got    int
 	// write sends the query from a socket. It is made once, since a function that
