@@ -55,19 +55,21 @@ func TestOwnAllocations(t *testing.T) {
 	cfg := directive()
 	cfg.To = []config.Target{{Addr: mirror(t)}}
 	p := start(t, cfg)
-	c := fixedCall(t) // one for all: under the race detector a sync.Pool forgets
+	c := fixedCall(t)
 	reply := address(append([]byte(nil), c.message()...))
 	packed := testing.AllocsPerRun(100, func() {
 		if _, err := wire.ParseResponse(reply, c.query); err != nil {
 			t.Fatal(err)
 		}
 	})
+	r := newRace(p) // one for all: under the race detector a sync.Pool forgets
 	for _, overTCP := range []bool{false, true} {
-		c.tcp, c.deadline = overTCP, time.Now().Add(time.Hour)
 		all := testing.AllocsPerRun(200, func() {
-			if _, err := p.try(context.Background(), c); err != nil {
+			r.query, r.servers, r.tcp, r.deadline = c.query, p.servers(), overTCP, time.Now().Add(time.Hour)
+			if _, err := r.run(context.Background()); err != nil {
 				t.Fatal(err)
 			}
+			r.reset()
 		})
 		if all > packed {
 			t.Errorf("an exchange (TCP %t) allocates %v times, the answer alone %v", overTCP, all, packed)

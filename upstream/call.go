@@ -31,15 +31,14 @@ const (
 	idBatch = 64
 )
 
-// call is the state and the buffers of one Exchange or probe. It belongs to one
-// goroutine at a time and is reused.
+// call is a query to one server: one that a [race] asks, a scout or a probe. It
+// belongs to one goroutine at a time and is reused.
 type call struct {
-	query    *wire.Query
-	payload  uint16
-	tcp      bool
-	probe    bool // any reply with the right ID will do
-	deadline time.Time
-	order    []int
+	query   *wire.Query
+	payload uint16
+	tcp     bool
+	probe   bool // any reply with the right ID will do
+	leg     leg  // its race's
 
 	// frame is the length prefix of TCP (RFC 1035, 4.2.2) and the query behind it.
 	frame []byte
@@ -83,6 +82,7 @@ func newCall() *call {
 // reset lets go of the query and of a buffer too large to keep.
 func (c *call) reset() {
 	c.query = nil
+	c.leg = leg{}
 	if len(c.reply) > keepRoom {
 		c.reply = make([]byte, replyRoom)
 	}

@@ -33,12 +33,13 @@ func (p *Pool) probe(s *server) {
 			return
 		}
 		if err == nil {
-			if was := s.fails.Swap(0); was > uint32(p.cfg.MaxFails) {
-				p.opts.Logger.Info("upstream answers again", "to", s.name)
-			}
+			p.alive(s)
 			return
 		}
 		s.failures.Add(1)
+		if s.doubt() {
+			s.doubts.Add(1)
+		}
 		if s.fails.Add(1) == uint32(p.cfg.MaxFails)+1 {
 			p.opts.Logger.Warn("upstream is down", "to", s.name, "failed_probes", p.cfg.MaxFails+1, "error", err)
 		}
@@ -48,6 +49,15 @@ func (p *Pool) probe(s *server) {
 			return
 		}
 	}
+}
+
+// alive notes the reply to a probe of s.
+func (p *Pool) alive(s *server) {
+	s.pardon(p.stamp(time.Now()))
+	if was := s.fails.Swap(0); was > uint32(p.cfg.MaxFails) {
+		p.opts.Logger.Info("upstream answers again", "to", s.name)
+	}
+	p.scoutsAt.Store(0)
 }
 
 // probeOnce sends one probe: the name servers of the root or of the configured

@@ -97,8 +97,8 @@ func TestAllDeadThenRecover(t *testing.T) {
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrTimeout) {
 		t.Errorf("with both down: %v, want ErrTimeout", err)
 	}
-	if n := asked(a) + asked(b) - before; n != 1 {
-		t.Errorf("with both down %d servers were tried, want one at random", n)
+	if n := asked(a) + asked(b) - before; n < 1 || n > 2 {
+		t.Errorf("with both down %d servers were tried, want one at random and perhaps the other when that is late", n)
 	}
 	if n := p.Stats().HealthcheckBroken - broken; n != 1 {
 		t.Errorf("healthcheck_broken went up by %d, want 1", n)
@@ -160,7 +160,7 @@ func TestMaxFailsZero(t *testing.T) {
 	for range 5 {
 		p.Exchange(t.Context(), question(t, "example.org."), false)
 	}
-	if p.servers[0].probing.Load() || p.servers[0].failures.Load() != 0 || isDown(p, 0)() {
+	if p.servers()[0].probing.Load() || p.servers()[0].failures.Load() != 0 || isDown(p, 0)() {
 		t.Error("max_fails 0 probed, or took the server out of service")
 	}
 	if n := asked(f); n != len(f.requests()) {
@@ -189,9 +189,9 @@ func TestProbe(t *testing.T) {
 			tt.option(cfg)
 			p := New(cfg, Options{ProbeTimeout: time.Minute}) // the first one is to be answered
 			defer p.Close()
-			p.suspect(p.servers[0])
+			p.suspect(p.servers()[0])
 			eventually(t, "the probe is over", func() bool {
-				return len(f.requests()) == 1 && !p.servers[0].probing.Load()
+				return len(f.requests()) == 1 && !p.servers()[0].probing.Load()
 			})
 			got := f.requests()[0]
 			if got.Question[0] != tt.want || got.RecursionDesired != tt.rd || got.over != tt.over || got.IsEdns0() != nil {
@@ -221,8 +221,8 @@ func TestProbeTakesAnyReply(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFake(t, tt.script)
 			p := start(t, directive(f))
-			p.servers[0].fails.Store(7)
-			p.suspect(p.servers[0])
+			p.servers()[0].fails.Store(7)
+			p.suspect(p.servers()[0])
 			eventually(t, "the server is back", func() bool { return !isDown(p, 0)() })
 		})
 	}
@@ -241,9 +241,9 @@ func (d *deaf) reuse() (hits, misses uint64) { return 0, 0 }
 func TestOneProbeAtATime(t *testing.T) {
 	p := New(directive(startFake(t, silence)), Options{})
 	var d deaf
-	p.servers[0].probes = &d
+	p.servers()[0].probes = &d
 	for range 10 {
-		p.suspect(p.servers[0])
+		p.suspect(p.servers()[0])
 	}
 	p.Close() // every probe that was started has asked once when this is over
 	if n := d.asked.Load(); n != 1 {
@@ -259,7 +259,7 @@ func TestProbeIgnoresOthersID(t *testing.T) {
 		r.reply(m)
 	})
 	p := start(t, directive(f))
-	p.suspect(p.servers[0])
+	p.suspect(p.servers()[0])
 	eventually(t, "a probe has failed", func() bool { return p.Stats().Servers[0].HealthcheckFailures > 0 })
 	eventually(t, "the reply with another ID is counted", func() bool { return p.Stats().Servers[0].Strays > 0 })
 }

@@ -15,7 +15,10 @@ type order struct {
 
 // fill appends the indices 0 to n-1 to dst in the order in which the servers are
 // to be asked. random is a fair shuffle; round_robin starts one further each
-// time and goes on with the rest as configured; sequential is as configured.
+// time and goes on with the rest as configured; sequential is as configured. For
+// fastest it is a fair shuffle too: the race puts the better of the first two first
+// (the power of two choices: those who ask at the same time don't all take the one
+// that was the fastest a moment ago).
 func (o *order) fill(dst []int, n int) []int {
 	for i := range n {
 		dst = append(dst, i)
@@ -24,7 +27,7 @@ func (o *order) fill(dst []int, n int) []int {
 		return dst
 	}
 	switch o.policy {
-	case config.PolicyRandom:
+	case config.PolicyFastest, config.PolicyRandom:
 		// No secret: who is asked shows on the network anyway.
 		rand.Shuffle(n, func(i, j int) { dst[i], dst[j] = dst[j], dst[i] })
 	case config.PolicyRoundRobin:

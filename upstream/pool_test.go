@@ -217,7 +217,7 @@ func TestClose(t *testing.T) {
 		cfg.Policy = config.PolicyRoundRobin
 		cfg.ReadTimeout = time.Hour // what ends these exchanges is Close alone
 		p := New(cfg, Options{Deadline: time.Hour, ProbeTimeout: time.Hour})
-		for _, s := range p.servers {
+		for _, s := range p.servers() {
 			p.suspect(s) // probes that nobody answers
 		}
 		var wg sync.WaitGroup

@@ -1,8 +1,8 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -36,66 +36,108 @@ type transport interface {
 
 // server is one upstream.
 type server struct {
+	target      config.Target // where it comes from
 	to          netip.AddrPort
 	name        string // to, as text
 	readTimeout time.Duration
-	udp, tcp    transport
+	// udp and tcp are the same where the target has one transport only.
+	udp, tcp transport
 	// probes has sockets of its own: a probe must not wait behind the queries
 	// that a silent server holds up.
 	probes transport
+
+	trust
+	overUDP, overTCP rtt
+	// flying is how many queries it owes an answer, probes not counted.
+	flying atomic.Int32
+	// scouting is true while a scout is under way, which are begun at scouted.
+	scouting atomic.Bool
+	scouted  atomic.Int64
 
 	fails     atomic.Uint32 // failed probes since the last reply to one
 	probing   atomic.Bool
 	failures  atomic.Uint64 // failed probes ever
 	strays    atomic.Uint64
+	broken    atomic.Uint64 // connections
+	hedges    atomic.Uint64 // queries it got because another server was late
+	wins      atomic.Uint64 // those of them that it answered first
+	doubts    atomic.Uint64
 	durations durations
 }
 
-func newServer(to netip.AddrPort, cfg *config.Forward, stop context.Context) *server {
-	s := &server{to: to, name: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations()}
-	s.udp = newUDP(to, ports{busy: maxBusyUDP, open: maxPorts, expire: cfg.Expire}, &s.strays)
-	s.tcp = newStream(to, streamOptions{expire: cfg.Expire, strays: &s.strays})
-	s.probes = newUDP(to, ports{busy: 1}, &s.strays)
-	if cfg.ForceTCP { // UDP may be blocked: that would be why it is set
-		s.probes = newStream(to, streamOptions{strays: &s.strays})
+// newServer opens no connection yet. Where what cfg says about TLS can't be done,
+// every query to the server fails with the reason.
+func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward) *server {
+	s := &server{target: target, to: to, name: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations()}
+	opts := streamOptions{
+		source: cfg.SourceAddress, expire: cfg.Expire, maxAge: cfg.MaxAge, maxIdle: cfg.MaxIdle,
+		strays: &s.strays, broken: &s.broken,
 	}
+	probe := streamOptions{source: cfg.SourceAddress, strays: &s.strays}
+	if target.Transport == config.PlainDNS {
+		s.plain(cfg, opts, probe)
+		return s
+	}
+	secure, err := tlsConfig(cfg.TLS, cmp.Or(target.ServerName, cfg.ServerName, target.Host))
+	if err != nil {
+		s.udp = unusable{err}
+		s.tcp, s.probes = s.udp, s.udp
+		return s
+	}
+	opts.tls, probe.tls = secure, secure
+	if target.Transport == config.DNSOverHTTPS {
+		s.tcp = newDoH(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
+		s.probes = newDoH(target, to, dohOptions{streamOptions: probe, method: cfg.DoHMethod})
+	} else {
+		s.tcp, s.probes = newStream(to, opts), newStream(to, probe)
+	}
+	s.udp = s.tcp
 	return s
 }
 
-func (s *server) close() {
-	s.udp.close()
-	s.tcp.close()
-	s.probes.close()
+// plain makes the transports of DNS without encryption.
+func (s *server) plain(cfg *config.Forward, opts, probe streamOptions) {
+	s.udp = newUDP(s.to, ports{busy: maxBusyUDP, open: maxPorts, expire: cfg.Expire, source: cfg.SourceAddress}, &s.strays)
+	s.tcp = newStream(s.to, opts)
+	if cfg.ForceTCP { // UDP may be blocked: that would be why it is set
+		s.probes = newStream(s.to, probe)
+		return
+	}
+	s.probes = newUDP(s.to, ports{busy: 1, source: cfg.SourceAddress}, &s.strays)
 }
 
-// ask asks s for c's query over the protocol c says.
-func (s *server) ask(ctx context.Context, c *call, now time.Time) (wire.Response, error) {
-	defer func() {
-		s.strays.Add(c.strays)
-		c.strays = 0
-	}()
-	via := s.udp
-	if c.tcp {
-		via = s.tcp
+// route is how s is asked, and the times that are measured on the way.
+func (s *server) route(tcp bool) (transport, *rtt) {
+	if tcp || s.udp == s.tcp {
+		return s.tcp, &s.overTCP
 	}
-	msg, err := s.fetch(ctx, c, via, now)
-	if err != nil {
-		return wire.Response{}, err
-	}
-	if c.tcp || !cut(msg) {
-		return parse(msg, c)
-	}
-	// Half an answer can't be cached. The client gets it only if TCP fails, and
-	// may have more luck there itself. What is cut inside a record is no answer.
-	short, shortErr := parse(msg, c)
-	if msg, err = s.fetch(ctx, c, s.tcp, time.Now()); err != nil {
-		if shortErr == nil && ctx.Err() == nil {
-			return short, nil
-		}
-		return wire.Response{}, err
-	}
-	return parse(msg, c)
+	return s.udp, &s.overUDP
 }
+
+// sweep closes what is idle for too long.
+func (s *server) sweep(now time.Time) {
+	s.tcp.sweep(now)
+	if s.udp != s.tcp {
+		s.udp.sweep(now)
+	}
+}
+
+func (s *server) close() {
+	s.tcp.close()
+	s.probes.close()
+	if s.udp != s.tcp {
+		s.udp.close()
+	}
+}
+
+// unusable is a transport that can't be.
+type unusable struct{ err error }
+
+func (t unusable) start(c *call)                { c.land(t.err) }
+func (t unusable) withdraw(*call) bool          { return false }
+func (t unusable) sweep(time.Time)              {}
+func (t unusable) close()                       {}
+func (t unusable) reuse() (hits, misses uint64) { return 0, 0 }
 
 func parse(msg []byte, c *call) (wire.Response, error) {
 	r, err := wire.ParseResponse(msg, c.query)
@@ -103,35 +145,6 @@ func parse(msg []byte, c *call) (wire.Response, error) {
 		return wire.Response{}, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	return r, nil
-}
-
-// fetch sends the query over one transport, a second time without EDNS if the
-// server can't read that. Every round has the read timeout, within the deadline.
-func (s *server) fetch(ctx context.Context, c *call, via transport, now time.Time) ([]byte, error) {
-	c.build(true)
-	msg, err := s.round(ctx, c, via, now)
-	if err != nil || !lacksEDNS(msg) {
-		return msg, err
-	}
-	c.build(false)
-	return s.round(ctx, c, via, time.Now())
-}
-
-func (s *server) round(ctx context.Context, c *call, via transport, now time.Time) ([]byte, error) {
-	until := now.Add(s.readTimeout)
-	if c.deadline.Before(until) {
-		until = c.deadline
-	}
-	msg, err := fly(ctx, via, c, until)
-	switch {
-	case err == nil:
-		return msg, nil
-	case errors.Is(err, ErrClosed):
-		return nil, err
-	case timedOut(err):
-		return nil, ErrTimeout
-	}
-	return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 }
 
 // fly is one whole flight of c: it blocks until the reply, until, or the end of ctx.

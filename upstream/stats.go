@@ -8,7 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Stats is a snapshot of a Pool's counters. All only grow, but Down. Counters
+// Stats is a snapshot of a Pool's counters. All only grow, but
+// Down, Doubted and RTT. Counters
 // read while queries are under way need not add up to the last one.
 type Stats struct {
 	Servers []Server
@@ -22,6 +23,17 @@ type Stats struct {
 type Server struct {
 	To   netip.AddrPort
 	Down bool
+	// Doubted says that the traffic speaks against it: others are asked first.
+	Doubted bool
+	// RTT is the smoothed time of its replies, 0 where none has come: over UDP, or
+	// over what else it is asked.
+	RTT time.Duration
+	// Hedges are the queries it got because another server was late, HedgeWins those
+	// of them that it answered first, Doubts how often it became doubted.
+	Hedges, HedgeWins, Doubts uint64
+	// Broken are the connections that could not be made, or broke with queries in
+	// flight.
+	Broken uint64
 	// Durations is how long the exchanges took, in seconds, by the rcode they
 	// ended with; only those that were seen.
 	Durations           map[wire.Rcode]stat.Snapshot
@@ -40,19 +52,35 @@ type Reuse struct {
 // Stats takes a snapshot. The caller owns it.
 func (p *Pool) Stats() Stats {
 	out := Stats{HealthcheckBroken: p.broken.Load(), MaxConcurrentRejects: p.rejected.Load()}
-	for _, s := range p.servers {
+	for _, s := range p.servers() {
 		v := Server{
 			To:                  s.to,
 			Down:                p.down(s),
 			Durations:           s.durations.snapshot(),
 			HealthcheckFailures: s.failures.Load(),
 			Strays:              s.strays.Load(),
+			Doubted:             s.doubted.Load(),
+			RTT:                 s.smoothed(),
+			Hedges:              s.hedges.Load(),
+			HedgeWins:           s.wins.Load(),
+			Doubts:              s.doubts.Load(),
+			Broken:              s.broken.Load(),
 		}
-		v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
+		if s.udp != s.tcp {
+			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
+		}
 		v.TCP.Hits, v.TCP.Misses = s.tcp.reuse()
 		out.Servers = append(out.Servers, v)
 	}
 	return out
+}
+
+// smoothed is [Server.RTT].
+func (s *server) smoothed() time.Duration {
+	if t := s.overUDP.smooth.Load(); t > 0 {
+		return time.Duration(t)
+	}
+	return time.Duration(s.overTCP.smooth.Load())
 }
 
 // durations is a histogram for each rcode of the header's four bits; extended

@@ -102,7 +102,7 @@ func TestExpireZeroKeepsNothing(t *testing.T) {
 // live counts the connections p holds.
 func live(p *Pool) int {
 	n := 0
-	for _, s := range p.servers {
+	for _, s := range p.servers() {
 		for _, via := range []transport{s.udp, s.tcp, s.probes} {
 			n += sockets(via)
 		}
@@ -155,7 +155,7 @@ func TestNoFreeConnection(t *testing.T) {
 	f := startFake(t, func(r request) { arrived <- r })
 	cfg := directive(f)
 	p := start(t, cfg)
-	p.servers[0].udp = newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64))
+	p.servers()[0].udp = newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	q := question(t, "example.org.")

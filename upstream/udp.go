@@ -39,6 +39,8 @@ type ports struct {
 	open int
 	// expire is how long a port takes new queries; 0 is as 0 for open.
 	expire time.Duration
+	// source is the address queries go out from; not valid is the system's choice.
+	source netip.Addr
 }
 
 // udp is a transport that has many queries in flight on each of a few connected
@@ -61,7 +63,7 @@ type ports struct {
 // at a time on each, and after maxStrays wrong guesses; and which query goes
 // there is drawn.
 type udp struct {
-	to *net.UDPAddr
+	from, to *net.UDPAddr // from may be nil
 	ports
 	batches sync.Pool
 	readers sync.WaitGroup
@@ -81,7 +83,12 @@ func newUDP(to netip.AddrPort, bounds ports, strays *atomic.Uint64) *udp {
 	if bounds.expire <= 0 {
 		bounds.open = 0
 	}
+	var from *net.UDPAddr
+	if bounds.source.IsValid() {
+		from = net.UDPAddrFromAddrPort(netip.AddrPortFrom(bounds.source, 0))
+	}
 	return &udp{
+		from:    from,
 		to:      net.UDPAddrFromAddrPort(to),
 		ports:   bounds,
 		batches: sync.Pool{New: func() any { return newBatch() }},
@@ -136,7 +143,7 @@ func (t *udp) board(c *call) (*port, error) {
 // which several that dial at the same time may compete for.
 func (t *udp) dial(c *call) (*port, error) {
 	t.misses.Add(1)
-	conn, err := net.DialUDP("udp", nil, t.to)
+	conn, err := net.DialUDP("udp", t.from, t.to)
 	if err != nil {
 		return nil, err
 	}

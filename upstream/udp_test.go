@@ -28,7 +28,7 @@ func lone(t *testing.T, f *fake, bounds ports) (*Pool, *udp) {
 	cfg := directive(f)
 	cfg.MaxFails, cfg.ReadTimeout = 0, time.Hour // no probes; nothing fails but for a reason
 	p := start(t, cfg)
-	s := p.servers[0]
+	s := p.servers()[0]
 	via := newUDP(f.addr, bounds, &s.strays)
 	s.udp = via
 	return p, via
@@ -344,7 +344,7 @@ func besiege(t *testing.T, plain bool) {
 	cfg.Policy = config.PolicyRoundRobin
 	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond
 	p := start(t, cfg)
-	for _, s := range p.servers {
+	for _, s := range p.servers() {
 		via := newUDP(s.to, ports{busy: 40, open: 4, expire: 20 * time.Millisecond}, &s.strays)
 		via.batches.New = func() any {
 			b := newBatch()
@@ -368,7 +368,7 @@ func besiege(t *testing.T, plain bool) {
 	if answered.Load() == 0 {
 		t.Error("no exchange was answered")
 	}
-	for _, s := range p.servers {
+	for _, s := range p.servers() {
 		if n := s.udp.(*udp).inFlight(); n != 0 {
 			t.Errorf("%d queries are in flight to %s after all have ended", n, s.name)
 		}

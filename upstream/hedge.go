@@ -1,0 +1,104 @@
+package upstream
+
+import "time"
+
+// arm sets the timer to when a leg, or what is held, has to be looked after.
+func (r *race) arm() {
+	next := r.heldUntil
+	for _, c := range r.legs[:r.flying] {
+		if at := c.leg.alarm; next.IsZero() || !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	switch {
+	case next.Equal(r.alarm):
+	case next.IsZero():
+		r.timer.Stop()
+	default:
+		r.timer.Reset(time.Until(next))
+	}
+	r.alarm = next
+}
+
+// ring looks after the legs that are due. It reports whether what is held has been
+// held for long enough.
+func (r *race) ring(now time.Time) bool {
+	if !r.heldUntil.IsZero() && !now.Before(r.heldUntil) {
+		return true
+	}
+	for _, c := range r.legs[:r.flying] { // those asked meanwhile are not due
+		if at := c.leg.alarm; !at.IsZero() && !now.Before(at) {
+			r.overdue(c, now)
+		}
+	}
+	return false
+}
+
+// overdue looks after c, which has not landed at its alarm. Another server is asked as
+// soon as that is allowed; the looks until then grow rarer, since with all servers
+// frozen there are many that look.
+func (r *race) overdue(c *call, now time.Time) {
+	l := &c.leg
+	s := l.server
+	switch l.watch {
+	case watchTail:
+		if !s.doubted.Load() { // what a frozen server does says nothing about its times
+			l.late = true
+			l.rtt.beyond()
+		}
+		l.watch, l.alarm = watchLate, l.begun.Add(max(l.waits.late, l.waits.hedge+time.Millisecond))
+	case watchLate:
+		if !l.missed {
+			l.missed = true
+			r.pool.miss(s)
+		}
+		l.watch, l.gap = watchOn, l.waits.hedge
+		l.alarm = now.Add(l.gap)
+	case watchOn:
+		l.gap *= 2
+		l.alarm = now.Add(l.gap)
+	}
+	if !l.relieved {
+		l.relieved = r.relieve(c, now)
+	}
+	if l.relieved && l.watch == watchOn {
+		l.alarm = time.Time{}
+	}
+}
+
+// relieve asks another server in place of c's, if that is allowed, and reports whether
+// it has. To leave a server that is doubted for one that isn't is no extra query: it
+// would be asked there if it came now. Everything else is within the budget.
+func (r *race) relieve(c *call, now time.Time) bool {
+	if r.flying == maxLegs || !now.Before(r.deadline) {
+		return false
+	}
+	l := &c.leg
+	at := r.at
+	s := r.pick(true)
+	free := s != nil && l.server.doubted.Load()
+	if s == nil {
+		s = r.pick(false)
+	}
+	if s == nil && r.lost(c, now) {
+		s = l.server
+	}
+	if s == nil || !free && !r.pool.budget.spend() {
+		r.at = at
+		return false
+	}
+	s.hedges.Add(1)
+	r.ask(s, now, true)
+	return true
+}
+
+// lost reports whether c's query, or its answer, was probably lost, and asking the same
+// server over another port may help.
+func (r *race) lost(c *call, now time.Time) bool {
+	l := &c.leg
+	if c.tcp || l.server.udp == l.server.tcp {
+		return false // TCP sends again itself
+	}
+	tail, _ := l.rtt.percentile()
+	return now.Sub(l.begun) >= max(resendTails*tail, resendFloor)
+}

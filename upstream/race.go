@@ -1,0 +1,455 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// maxLegs is how many servers one query may be outstanding at. With three of them
+// frozen the fourth one answers; half of it would let two that fail together be
+// felt, and each leg costs a buffer and an upstream a query.
+const maxLegs = 4
+
+// race is one Exchange: the query is asked of one server and, when that one is late or
+// fails, of further ones, and the first good reply is the answer. It runs on the
+// goroutine of the Exchange, belongs to it alone, and is reused.
+type race struct {
+	pool     *Pool
+	query    *wire.Query
+	tcp      bool // by which the servers are asked
+	deadline time.Time
+
+	servers []*server // all there were when it began
+	order   []int     // in which they are asked; none that was down then
+	at      int       // where in order to go on
+	// left is how many more may fail until no other is asked.
+	left int
+	// desperate says that all servers are down.
+	desperate bool
+
+	// legs are the calls of the race; the first flying are with their servers, or in
+	// landed. The others are for later.
+	legs   [maxLegs]*call
+	flying int
+	landed chan *call
+
+	timer *time.Timer
+	alarm time.Time // when timer goes off; zero: it doesn't
+
+	// held is a reply that is given if no better one comes, until heldUntil; zero is as
+	// long as something is in flight.
+	held      wire.Response
+	holds     bool
+	heldUntil time.Time
+	failovers int   // replies with an rcode of `failover`
+	err       error // of the last leg that failed
+}
+
+// leg is what a race knows about one of its calls.
+type leg struct {
+	server *server
+	via    transport
+	rtt    *rtt
+	asked  time.Time // when the server was
+	begun  time.Time // when the flight was, which may be a later one
+	plain  bool      // without EDNS
+	short  wire.Response
+	cut    bool // short is what came over UDP
+
+	watch    watch
+	alarm    time.Time     // when to look after it next; zero: never
+	gap      time.Duration // between the looks of watchOn
+	waits    waits
+	hedge    bool // it was asked because another one was late
+	late     bool // it has taken longer than the 95th percentile
+	missed   bool // it was counted as missed
+	relieved bool // another server was asked because of it
+}
+
+// watch is what the next look after a leg is for.
+type watch uint8
+
+const (
+	watchTail watch = iota // the 95th percentile is over
+	watchLate              // it is long overdue
+	watchOn                // whether another server can be asked by now
+)
+
+func newRace(p *Pool) *race {
+	r := &race{pool: p, landed: make(chan *call, maxLegs), timer: time.NewTimer(time.Hour)}
+	r.timer.Stop()
+	return r
+}
+
+// reset ends what is in flight, and lets go of the query.
+func (r *race) reset() {
+	r.timer.Stop()
+	r.alarm = time.Time{}
+	r.withdraw()
+	for _, c := range r.legs {
+		if c != nil {
+			c.reset()
+		}
+	}
+	*r = race{pool: r.pool, order: r.order[:0], legs: r.legs, landed: r.landed, timer: r.timer}
+}
+
+// withdraw ends what is in flight.
+func (r *race) withdraw() {
+	landing := 0
+	for _, c := range r.legs[:r.flying] {
+		if !c.leg.via.withdraw(c) {
+			landing++
+		}
+	}
+	for range landing {
+		<-r.landed
+	}
+	for _, c := range r.legs[:r.flying] {
+		c.leg.server.flying.Add(-1)
+		c.leg.server.strays.Add(c.strays)
+		c.strays = 0
+	}
+	r.flying = 0
+}
+
+// run asks until there is an answer, or no sense in going on.
+func (r *race) run(ctx context.Context) (wire.Response, error) {
+	now := time.Now()
+	r.left = r.pool.attempts(len(r.servers))
+	r.line(now)
+	if !r.next(now) {
+		return wire.Response{}, ErrNoUpstream
+	}
+	r.pool.scouts(r, now)
+	for r.flying > 0 {
+		r.arm()
+		select {
+		case c := <-r.landed:
+			now = time.Now()
+			if answer, ok := r.take(c, now); ok {
+				return answer, nil
+			}
+			if r.pool.stop.Err() != nil {
+				return wire.Response{}, ErrClosed
+			}
+		case <-r.timer.C:
+			r.alarm, now = time.Time{}, time.Now()
+			if r.ring(now) {
+				return r.held, nil
+			}
+		case <-ctx.Done():
+			return wire.Response{}, fmt.Errorf("asking %s: %w", r.legs[0].leg.server.name, ctx.Err())
+		}
+	}
+	if r.holds {
+		return r.held, nil
+	}
+	return wire.Response{}, r.err
+}
+
+// line puts the servers into the order in which they are asked: that of the policy,
+// but those that are doubted after the others, and none that is down. With all down
+// it is random, since then the probes rather than every server may be at fault.
+func (r *race) line(now time.Time) {
+	p := r.pool
+	all := p.order.fill(r.order[:0], len(r.servers))
+	up, doubted := 0, 0
+	for _, i := range all {
+		if s := r.servers[i]; !p.down(s) {
+			all[up] = i // never ahead of what is read
+			up++
+			if s.doubted.Load() {
+				doubted++
+			}
+		}
+	}
+	r.order = all[:up]
+	if up == 0 && len(r.servers) > 0 {
+		r.giveUp()
+		return
+	}
+	if doubted > 0 && doubted < up {
+		slices.SortStableFunc(r.order, func(a, b int) int { return r.rank(a) - r.rank(b) })
+	}
+	if p.order.policy == config.PolicyFastest && up-doubted > 1 {
+		if r.score(r.order[1]) < r.score(r.order[0]) {
+			r.order[0], r.order[1] = r.order[1], r.order[0]
+		}
+	}
+}
+
+// giveUp is for when all servers are down: one of them is asked and, if it is late,
+// another one, unless `failfast_all_unhealthy_upstreams` is set.
+func (r *race) giveUp() {
+	r.pool.broken.Add(1)
+	r.desperate, r.order, r.left = true, r.order[:0], 1
+	if r.pool.cfg.FailfastAllUnhealthy {
+		return
+	}
+	for i := range r.servers {
+		r.order = append(r.order, i)
+	}
+	rand.Shuffle(len(r.order), func(i, j int) { r.order[i], r.order[j] = r.order[j], r.order[i] })
+	r.at = 0
+}
+
+// rank is 1 for a server that is doubted.
+func (r *race) rank(i int) int {
+	if r.servers[i].doubted.Load() {
+		return 1
+	}
+	return 0
+}
+
+// unmeasured is the time of a server that nothing is known about, in nanoseconds: it
+// is asked once all others are slower than any reply should be. Scouts measure it
+// meanwhile.
+const unmeasured = int64(time.Second)
+
+// score is the time that the query is expected to take at a server: its smoothed one,
+// for each query that it owes an answer. Where two are as fast that spreads the
+// load, and one that has stopped to answer is left alone at once.
+func (r *race) score(i int) int64 {
+	s := r.servers[i]
+	_, times := s.route(r.tcp)
+	smooth := times.smooth.Load()
+	if smooth == 0 {
+		smooth = unmeasured
+	}
+	return smooth * int64(s.flying.Load()+1)
+}
+
+// next asks the next server; false if there is none, or no time left.
+func (r *race) next(now time.Time) bool {
+	s := r.pick(false)
+	if s == nil || !now.Before(r.deadline) {
+		return false
+	}
+	r.ask(s, now, false)
+	return true
+}
+
+// pick gives the next server that is not down and has not got the query now; nil if
+// there is none. With trusted it is none that is doubted.
+func (r *race) pick(trusted bool) *server {
+	for i := range r.order {
+		k := (r.at + i) % len(r.order)
+		s := r.servers[r.order[k]]
+		if r.has(s) || trusted && s.doubted.Load() || !r.desperate && r.pool.down(s) {
+			continue
+		}
+		r.at = k + 1
+		return s
+	}
+	if r.flying == 0 && len(r.order) > 0 && !r.desperate { // all have gone down by now
+		r.giveUp()
+		if len(r.order) > 0 {
+			r.at = 1
+			return r.servers[r.order[0]]
+		}
+	}
+	return nil
+}
+
+// has reports whether the query is outstanding at s.
+func (r *race) has(s *server) bool {
+	for _, c := range r.legs[:r.flying] {
+		if c.leg.server == s {
+			return true
+		}
+	}
+	return false
+}
+
+// ask sends the query to s. There must be a leg for it.
+func (r *race) ask(s *server, now time.Time, hedge bool) {
+	c := r.legs[r.flying]
+	if c == nil {
+		c = newCall()
+		c.landed = r.landed
+		r.legs[r.flying] = c
+	}
+	r.flying++
+	s.flying.Add(1)
+	c.query, c.payload, c.tcp = r.query, uint16(r.pool.opts.Payload), r.tcp
+	c.leg = leg{server: s, asked: now, hedge: hedge}
+	r.fly(c, now)
+}
+
+// fly begins a flight of c, which is the first at its server or one that another reply
+// calls for.
+func (r *race) fly(c *call, now time.Time) {
+	l := &c.leg
+	s := l.server
+	l.via, l.rtt = s.route(c.tcp)
+	l.begun, l.late = now, false
+	l.waits = r.waits(s, l.rtt)
+	l.watch, l.alarm = watchTail, now.Add(l.waits.hedge)
+	c.until = now.Add(s.readTimeout)
+	if r.deadline.Before(c.until) {
+		c.until = r.deadline
+	}
+	c.build(!l.plain)
+	l.via.start(c)
+}
+
+// waits is how long s is waited for. A server that was not measured yet is expected to
+// be as fast as the slowest of the others.
+func (r *race) waits(s *server, times *rtt) waits {
+	tail, known := times.percentile()
+	if !known {
+		for _, other := range r.servers {
+			_, times := other.route(r.tcp)
+			if t, ok := times.percentile(); ok {
+				tail, known = max(tail, t), true
+			}
+		}
+	}
+	return waitsFor(tail, known, s.readTimeout)
+}
+
+// take is what is done about the flight that c has ended. It gives the answer if there
+// is one by that.
+func (r *race) take(c *call, now time.Time) (wire.Response, bool) {
+	l := &c.leg
+	r.lands(c)
+	if c.err != nil {
+		r.failed(c, c.err, now)
+		return wire.Response{}, false
+	}
+	msg := c.reply[:c.got]
+	l.rtt.observe(now.Sub(l.begun), l.late, r.pool.stamp(now))
+	l.server.answers(wire.Rcode(msg[3]&rcodeBits), r.pool.stamp(now))
+	if !l.plain && lacksEDNS(msg) {
+		l.plain = true
+		r.again(c, now)
+		return wire.Response{}, false
+	}
+	answer, err := parse(msg, c)
+	if !c.tcp && cut(msg) && l.server.udp != l.server.tcp {
+		// Half an answer can't be cached. The client gets it only if TCP fails, and
+		// may have more luck there itself. What is cut inside a record is no answer.
+		l.short, l.cut = answer, err == nil
+		c.tcp, l.plain = true, false
+		r.again(c, now)
+		return wire.Response{}, false
+	}
+	if err != nil {
+		r.failed(c, err, now)
+		return wire.Response{}, false
+	}
+	return answer, r.judge(c, answer, now)
+}
+
+// lands takes c out of those in flight.
+func (r *race) lands(c *call) {
+	i := slices.Index(r.legs[:r.flying], c)
+	r.flying--
+	r.legs[i], r.legs[r.flying] = r.legs[r.flying], c
+	c.leg.server.flying.Add(-1)
+	c.leg.server.strays.Add(c.strays)
+	c.strays = 0
+}
+
+// again begins another flight of c, which has just landed.
+func (r *race) again(c *call, now time.Time) {
+	r.flying++ // c is the first behind those in flight
+	c.leg.server.flying.Add(1)
+	r.fly(c, now)
+}
+
+// judge reports whether answer, from c's server, is the one to give. A server's error
+// is not, while another server has the query.
+func (r *race) judge(c *call, answer wire.Response, now time.Time) bool {
+	l := &c.leg
+	l.server.durations.observe(answer.Rcode, now.Sub(l.asked))
+	if slices.Contains(r.pool.cfg.Failover, answer.Rcode) {
+		r.failovers++
+		r.hold(answer, time.Time{})
+		if r.failovers < len(r.servers) && (r.flying > 0 || r.next(now)) {
+			return false
+		}
+	} else if r.flying > 0 && (answer.Rcode == wire.ServFail || answer.Rcode == wire.Refused) {
+		r.hold(answer, now.Add(l.waits.late))
+		return false
+	}
+	r.win(c, now)
+	return true
+}
+
+// hold keeps answer for want of a better one.
+func (r *race) hold(answer wire.Response, until time.Time) {
+	r.held, r.holds, r.heldUntil = answer, true, until
+}
+
+// win notes that c's server was first.
+func (r *race) win(c *call, now time.Time) {
+	if c.leg.hedge {
+		c.leg.server.wins.Add(1)
+	}
+	for _, other := range r.legs[:r.flying] {
+		if l := &other.leg; !l.asked.After(c.leg.asked) {
+			r.beaten(l, now)
+		}
+	}
+}
+
+// beaten notes that l's server was asked first and would have been second.
+func (r *race) beaten(l *leg, now time.Time) {
+	s, p := l.server, r.pool
+	l.rtt.atLeast(now.Sub(l.begun))
+	if !l.missed {
+		l.missed = true
+		p.miss(s)
+	}
+	if s.heard.Load() < p.stamp(l.begun) {
+		p.suspect(s) // nothing came from it meanwhile; the probe says whether it lives
+	}
+}
+
+// failed is the end of c without a reply.
+func (r *race) failed(c *call, err error, now time.Time) {
+	l := &c.leg
+	s, p := l.server, r.pool
+	if l.cut { // TCP has failed
+		r.hold(l.short, time.Time{})
+	}
+	if p.stop.Err() != nil {
+		return
+	}
+	r.err = fmt.Errorf("asking %s: %w", s.name, cause(err))
+	switch {
+	case errors.Is(err, errBusy), errors.Is(err, ErrClosed): // ours, or gone from the set
+	case errors.Is(err, syscall.ECONNREFUSED):
+		p.doubt(s)
+		p.suspect(s)
+	default:
+		if !l.missed {
+			p.miss(s)
+		}
+		p.suspect(s)
+	}
+	if r.left--; r.left > 0 && r.flying == 0 && !r.holds {
+		r.next(now)
+	}
+}
+
+// cause is err as the callers of the pool know it.
+func cause(err error) error {
+	switch {
+	case errors.Is(err, ErrFailed), errors.Is(err, ErrClosed):
+		return err
+	case timedOut(err):
+		return ErrTimeout
+	}
+	return fmt.Errorf("%w: %w", ErrFailed, err)
+}

@@ -1,0 +1,86 @@
+package upstream
+
+import (
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// staleAfter is how long the time of a server counts that nobody asks, to `fastest`.
+// Half would ask more often than routes change, with double a server that has become
+// fast again idles twice as long.
+const staleAfter = 10 * time.Second
+
+// scouts sends a copy of r's query to servers that the clients' queries don't go to,
+// to see whether they should again: one that is doubted, at the health interval, and,
+// for `fastest`, one that was not measured for a while, within the budget. No client
+// waits for a scout. r has been asked already.
+func (p *Pool) scouts(r *race, now time.Time) {
+	at := p.stamp(now)
+	due := p.scoutsAt.Load()
+	if at < due || len(r.servers) < 2 || !p.scoutsAt.CompareAndSwap(due, at+int64(max(p.cfg.HealthInterval, time.Millisecond))) {
+		return
+	}
+	var stale *server
+	for _, s := range r.servers {
+		if p.down(s) || s.scouting.Load() || r.has(s) {
+			continue
+		}
+		_, times := s.route(r.tcp)
+		last := max(times.last.Load(), s.scouted.Load())
+		switch {
+		case s.doubted.Load():
+			p.scout(s, r, at)
+		case p.order.policy == config.PolicyFastest && (last == 0 || at-last >= int64(staleAfter)):
+			if stale == nil || last < stale.scouted.Load() {
+				stale = s
+			}
+		}
+	}
+	if stale != nil && p.budget.spend() {
+		p.scout(stale, r, at)
+	}
+}
+
+// scout sends a copy of r's query to s.
+func (p *Pool) scout(s *server, r *race, at int64) {
+	if !s.scouting.CompareAndSwap(false, true) {
+		return
+	}
+	s.scouted.Store(at)
+	c := newCall()
+	c.query, c.payload, c.tcp = r.query, uint16(p.opts.Payload), r.tcp
+	c.build(true)
+	c.query = nil // it is the race's
+	p.tasks.Go(func() {
+		defer s.scouting.Store(false)
+		p.reconnoitre(s, c)
+	})
+}
+
+// reconnoitre waits for what comes of the scout c.
+func (p *Pool) reconnoitre(s *server, c *call) {
+	via, times := s.route(c.tcp)
+	begun := time.Now()
+	s.flying.Add(1)
+	msg, err := fly(p.stop, via, c, begun.Add(s.readTimeout))
+	s.flying.Add(-1)
+	s.strays.Add(c.strays)
+	now := time.Now()
+	switch {
+	case err == nil:
+		rcode := wire.Rcode(msg[3] & rcodeBits)
+		s.answers(rcode, p.stamp(now))
+		times.observe(now.Sub(begun), false, p.stamp(now))
+		s.durations.observe(rcode, now.Sub(begun))
+	case p.stop.Err() != nil || errors.Is(err, errBusy) || errors.Is(err, ErrClosed):
+	case errors.Is(err, syscall.ECONNREFUSED):
+		p.doubt(s)
+	default:
+		p.miss(s)
+		p.suspect(s)
+	}
+}
