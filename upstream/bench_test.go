@@ -125,8 +125,13 @@ func mirrorConn(c net.Conn) {
 	}
 }
 
-// address makes the reply to query, which ends in an OPT record, in place.
+// address makes the reply to query, which ends in an OPT record, in place. A probe has
+// none, and comes back as it is.
 func address(query []byte) []byte {
+	if query[11] == 0 {
+		query[2] |= qrBit
+		return query
+	}
 	out := query[:len(query)-optLen]
 	out[2] |= qrBit
 	out[7], out[11] = 1, 0 // ANCOUNT, ARCOUNT

@@ -21,10 +21,21 @@ func (r *race) arm() {
 }
 
 // ring looks after the legs that are due. It reports whether what is held has been
-// held for long enough.
+// held for long enough. When the timer itself went off late, this process did not get
+// the processor, and replies may be there that nobody has read: they have the time
+// that their readers need.
 func (r *race) ring(now time.Time) bool {
+	due := r.alarm
+	r.alarm = time.Time{}
 	if !r.heldUntil.IsZero() && !now.Before(r.heldUntil) {
 		return true
+	}
+	if !r.stalled && now.Sub(due) > hedgeFloor {
+		r.stalled = true
+		for _, c := range r.legs[:r.flying] {
+			c.leg.alarm = now.Add(hedgeFloor)
+		}
+		return false
 	}
 	for _, c := range r.legs[:r.flying] { // those asked meanwhile are not due
 		if at := c.leg.alarm; !at.IsZero() && !now.Before(at) {

@@ -43,6 +43,8 @@ type race struct {
 
 	timer *time.Timer
 	alarm time.Time // when timer goes off; zero: it doesn't
+	// stalled says that it once went off late.
+	stalled bool
 
 	// held is a reply that is given if no better one comes, until heldUntil; zero is as
 	// long as something is in flight.
@@ -138,22 +140,30 @@ func (r *race) run(ctx context.Context) (wire.Response, error) {
 			if answer, ok := r.take(c, now); ok {
 				return answer, nil
 			}
-			if r.pool.stop.Err() != nil {
+			if r.err != nil && r.pool.stop.Err() != nil {
 				return wire.Response{}, ErrClosed
 			}
+			if r.err != nil && ctx.Err() != nil {
+				return wire.Response{}, gone(ctx, c)
+			}
 		case <-r.timer.C:
-			r.alarm, now = time.Time{}, time.Now()
+			now = time.Now()
 			if r.ring(now) {
 				return r.held, nil
 			}
 		case <-ctx.Done():
-			return wire.Response{}, fmt.Errorf("asking %s: %w", r.legs[0].leg.server.name, ctx.Err())
+			return wire.Response{}, gone(ctx, r.legs[0])
 		}
 	}
 	if r.holds {
 		return r.held, nil
 	}
 	return wire.Response{}, r.err
+}
+
+// gone is the error of a race whose Exchange is not waited for any more.
+func gone(ctx context.Context, c *call) error {
+	return fmt.Errorf("asking %s: %w", c.leg.server.name, ctx.Err())
 }
 
 // line puts the servers into the order in which they are asked: that of the policy,
@@ -423,11 +433,10 @@ func (r *race) failed(c *call, err error, now time.Time) {
 	if l.cut { // TCP has failed
 		r.hold(l.short, time.Time{})
 	}
-	if p.stop.Err() != nil {
-		return
-	}
 	r.err = fmt.Errorf("asking %s: %w", s.name, cause(err))
 	switch {
+	case p.stop.Err() != nil:
+		return
 	case errors.Is(err, errBusy), errors.Is(err, ErrClosed): // ours, or gone from the set
 	case errors.Is(err, syscall.ECONNREFUSED):
 		p.doubt(s)

@@ -141,6 +141,9 @@ func (p *Pool) miss(s *server) {
 // doubt lets the other servers be asked before s until s is heard of, and probes s
 // meanwhile.
 func (p *Pool) doubt(s *server) {
+	if len(p.servers()) < 2 {
+		return // there is nobody to ask instead
+	}
 	if s.doubt() {
 		s.doubts.Add(1)
 		p.opts.Logger.Info("upstream is doubted: others are asked first", "to", s.name)
