@@ -2,22 +2,21 @@ package upstream
 
 import "time"
 
-// arm sets the timer to when a leg, or what is held, has to be looked after.
-func (r *race) arm() {
+// arm sees to it that the bell rings when a leg, or what is held, has to be looked
+// after.
+func (r *race) arm(now time.Time) {
 	next := r.heldUntil
 	for _, c := range r.legs[:r.flying] {
 		if at := c.leg.alarm; next.IsZero() || !at.IsZero() && at.Before(next) {
 			next = at
 		}
 	}
-	switch {
-	case next.Equal(r.alarm):
-	case next.IsZero():
-		r.timer.Stop()
-	default:
-		r.timer.Reset(time.Until(next))
-	}
 	r.alarm = next
+	if next.IsZero() || now.Before(r.rings) && !next.Before(r.rings) {
+		return // it rings before, and this is called again then
+	}
+	r.rings = next
+	r.timer.Reset(next.Sub(now))
 }
 
 // ring looks after the legs that are due. It reports whether what is held has been
@@ -25,12 +24,13 @@ func (r *race) arm() {
 // the processor, and replies may be there that nobody has read: they have the time
 // that their readers need.
 func (r *race) ring(now time.Time) bool {
-	due := r.alarm
-	r.alarm = time.Time{}
+	if r.alarm.IsZero() || now.Before(r.alarm) {
+		return false
+	}
 	if !r.heldUntil.IsZero() && !now.Before(r.heldUntil) {
 		return true
 	}
-	if !r.stalled && now.Sub(due) > hedgeFloor {
+	if !r.stalled && now.Sub(r.alarm) > hedgeFloor {
 		r.stalled = true
 		for _, c := range r.legs[:r.flying] {
 			c.leg.alarm = now.Add(hedgeFloor)

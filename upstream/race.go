@@ -41,8 +41,13 @@ type race struct {
 	flying int
 	landed chan *call
 
+	// bell rings when a leg may have to be looked after: at rings, of which timer takes
+	// care, and now and then for nothing. It is not stopped when the race is over: an
+	// armed timer costs the next one nothing, while setting one wakes up a thread.
+	bell  chan struct{}
 	timer *time.Timer
-	alarm time.Time // when timer goes off; zero: it doesn't
+	rings time.Time
+	alarm time.Time // when it has to; zero: never
 	// stalled says that it once went off late.
 	stalled bool
 
@@ -86,22 +91,27 @@ const (
 )
 
 func newRace(p *Pool) *race {
-	r := &race{pool: p, landed: make(chan *call, maxLegs), timer: time.NewTimer(time.Hour)}
+	bell := make(chan struct{}, 1)
+	ring := func() {
+		select {
+		case bell <- struct{}{}:
+		default:
+		}
+	}
+	r := &race{pool: p, landed: make(chan *call, maxLegs), bell: bell, timer: time.AfterFunc(time.Hour, ring)}
 	r.timer.Stop()
 	return r
 }
 
 // reset ends what is in flight, and lets go of the query.
 func (r *race) reset() {
-	r.timer.Stop()
-	r.alarm = time.Time{}
 	r.withdraw()
 	for _, c := range r.legs {
 		if c != nil {
 			c.reset()
 		}
 	}
-	*r = race{pool: r.pool, order: r.order[:0], legs: r.legs, landed: r.landed, timer: r.timer}
+	*r = race{pool: r.pool, order: r.order[:0], legs: r.legs, landed: r.landed, bell: r.bell, timer: r.timer, rings: r.rings}
 }
 
 // withdraw ends what is in flight.
@@ -133,7 +143,7 @@ func (r *race) run(ctx context.Context) (wire.Response, error) {
 	}
 	r.pool.scouts(r, now)
 	for r.flying > 0 {
-		r.arm()
+		r.arm(now)
 		select {
 		case c := <-r.landed:
 			now = time.Now()
@@ -146,7 +156,7 @@ func (r *race) run(ctx context.Context) (wire.Response, error) {
 			if r.err != nil && ctx.Err() != nil {
 				return wire.Response{}, gone(ctx, c)
 			}
-		case <-r.timer.C:
+		case <-r.bell:
 			now = time.Now()
 			if r.ring(now) {
 				return r.held, nil
