@@ -46,36 +46,48 @@ func (r *race) ring(now time.Time) bool {
 }
 
 // overdue looks after c, which has not landed at its alarm. Another server is asked as
-// soon as that is allowed; the looks until then grow rarer, since with all servers
+// soon as that is allowed. The looks until then grow rarer, since with all servers
 // frozen there are many that look.
 func (r *race) overdue(c *call, now time.Time) {
 	l := &c.leg
 	s := l.server
-	switch l.watch {
-	case watchTail:
+	if l.gap == 0 { // the first look
+		l.gap = l.waits.hedge
 		if !s.doubted.Load() { // what a frozen server does says nothing about its times
 			l.late = true
 			l.rtt.beyond()
 		}
-		l.watch, l.alarm = watchLate, l.begun.Add(max(l.waits.late, l.waits.hedge+time.Millisecond))
-	case watchLate:
-		if !l.missed {
-			l.missed = true
-			r.pool.miss(s)
-		}
-		l.watch, l.gap = watchOn, l.waits.hedge
-		l.alarm = now.Add(l.gap)
-	case watchOn:
-		l.gap *= 2
-		l.alarm = now.Add(l.gap)
+	} else {
+		l.gap = min(2*l.gap, max(maxGap, l.waits.hedge))
+	}
+	if late := l.begun.Add(l.waits.late); !l.missed && !now.Before(late) {
+		l.missed = true
+		r.pool.miss(s)
 	}
 	if !l.relieved {
 		l.relieved = r.relieve(c, now)
 	}
-	if l.relieved && l.watch == watchOn {
-		l.alarm = time.Time{}
+	l.alarm = l.look(now)
+}
+
+// look is when to look after l again, after now; zero is never.
+func (l *leg) look(now time.Time) time.Time {
+	late := l.begun.Add(l.waits.late)
+	switch next := now.Add(l.gap); {
+	case !l.missed && (l.relieved || late.Before(next)):
+		return late
+	case l.relieved:
+		return time.Time{}
+	default:
+		return next
 	}
 }
+
+// maxGap is how rarely a query is looked after for which no other server can be asked.
+// With all servers silent there are a thousand of them and more: half of it costs
+// some hundredths of a core, double is how long a query waits at worst that could be
+// asked elsewhere by now.
+const maxGap = 100 * time.Millisecond
 
 // relieve asks another server in place of c's, if that is allowed, and reports whether
 // it has. To leave a server that is doubted for one that isn't is no extra query: it

@@ -71,24 +71,14 @@ type leg struct {
 	short  wire.Response
 	cut    bool // short is what came over UDP
 
-	watch    watch
 	alarm    time.Time     // when to look after it next; zero: never
-	gap      time.Duration // between the looks of watchOn
+	gap      time.Duration // between the last looks; 0 before the first
 	waits    waits
 	hedge    bool // it was asked because another one was late
 	late     bool // it has taken longer than the 95th percentile
 	missed   bool // it was counted as missed
 	relieved bool // another server was asked because of it
 }
-
-// watch is what the next look after a leg is for.
-type watch uint8
-
-const (
-	watchTail watch = iota // the 95th percentile is over
-	watchLate              // it is long overdue
-	watchOn                // whether another server can be asked by now
-)
 
 func newRace(p *Pool) *race {
 	bell := make(chan struct{}, 1)
@@ -311,9 +301,9 @@ func (r *race) fly(c *call, now time.Time) {
 	l := &c.leg
 	s := l.server
 	l.via, l.rtt = s.route(c.tcp)
-	l.begun, l.late = now, false
+	l.begun, l.late, l.gap = now, false, 0
 	l.waits = r.waits(s, l.rtt)
-	l.watch, l.alarm = watchTail, now.Add(l.waits.hedge)
+	l.alarm = now.Add(l.waits.hedge)
 	c.until = now.Add(s.readTimeout)
 	if r.deadline.Before(c.until) {
 		c.until = r.deadline
