@@ -45,6 +45,8 @@ func (p *Pool) probe(s *server) {
 		}
 		select {
 		case <-t.C:
+		case <-s.gone:
+			return
 		case <-p.stop.Done():
 			return
 		}

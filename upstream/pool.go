@@ -33,6 +33,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,6 +81,10 @@ const (
 	// time helps when one packet was lost on the way to the only server; a third
 	// one does not fit into the deadline.
 	turns = 2
+	// firstServers is how long a query waits for the pool to know a server at all: half
+	// of it fails queries while a resolver is asked a second time, after double stub
+	// resolvers have given up.
+	firstServers = 2 * time.Second
 	// maxAttempts is what `max_connect_attempts 0`, which sets no limit, is taken for:
 	// a server that refuses at once must not be asked all the time until the deadline.
 	// Half is met by 15 servers in their second turn, double by nobody in time.
@@ -101,15 +106,20 @@ type Options struct {
 	// the one named dns, or 53. service is NAMESPACE/NAME. nil where there is no view
 	// of the cluster.
 	Endpoints func(service string, port uint16) (addrs []netip.AddrPort, changed <-chan struct{})
+	// Own reports whether queries to an address come back to the agent, so that none
+	// are sent there, whatever a name turns out to be. nil knows of none.
+	Own func(to netip.AddrPort) bool
 }
 
 // Pool is the servers of one forward directive. It is safe for concurrent use.
 // It holds sockets and goroutines until [Pool.Close].
 type Pool struct {
-	cfg    *config.Forward
-	opts   Options
-	born   time.Time
-	set    atomic.Pointer[[]*server]
+	cfg  *config.Forward
+	opts Options
+	born time.Time
+	set  atomic.Pointer[[]*server]
+	members
+	next   *Pool // see Chain
 	order  order
 	gate   gate
 	races  sync.Pool
@@ -133,15 +143,20 @@ func New(cfg *config.Forward, opts Options) *Pool {
 	p.gate = gate{limit: cfg.MaxConcurrent, idle: make(chan struct{})}
 	p.races.New = func() any { return newRace(p) }
 	p.stop, p.cancel = context.WithCancel(context.Background())
-	var list []*server
-	for _, to := range cfg.To {
-		list = append(list, newServer(to, to.Addr, cfg))
-	}
-	p.set.Store(&list)
+	p.join(cfg.To)
 	if cfg.Expire > 0 && len(cfg.To) > 0 {
 		p.tasks.Go(p.sweep)
 	}
 	return p
+}
+
+// Chain makes each pool the one that `next` and `next_on_nodata` of the pool before it
+// lead to, and gives pools back. It is called before the first Exchange.
+func Chain(pools []*Pool) []*Pool {
+	for i := 1; i < len(pools); i++ {
+		pools[i-1].next = pools[i]
+	}
+	return pools
 }
 
 func (o *Options) fill() {
@@ -185,6 +200,30 @@ func (p *Pool) Covers(name []byte) bool {
 // refers to neither q nor anything of the Pool. Errors are those of this package
 // or, wrapped, that of ctx.
 func (p *Pool) Exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.Response, error) {
+	if p.next == nil || !p.cfg.NextOnNodata && len(p.cfg.NextOn) == 0 {
+		return p.exchange(ctx, q, overTCP)
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.opts.Deadline) // one for the whole chain
+	defer cancel()
+	answer, err := p.exchange(ctx, q, overTCP)
+	if err != nil || !p.passes(answer) {
+		return answer, err
+	}
+	for next := p.next; next != nil; next = next.next {
+		if next.Covers(q.Name()) {
+			return next.Exchange(ctx, q, overTCP)
+		}
+	}
+	return answer, nil
+}
+
+// passes reports whether the query goes to the next forward because of answer.
+func (p *Pool) passes(answer wire.Response) bool {
+	return p.cfg.NextOnNodata && answer.Rcode == wire.NoError && answer.Answers == 0 || slices.Contains(p.cfg.NextOn, answer.Rcode)
+}
+
+// exchange is Exchange with the servers of p alone.
+func (p *Pool) exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.Response, error) {
 	if err := p.gate.enter(); err != nil {
 		if errors.Is(err, ErrTooMany) {
 			p.rejected.Add(1)
@@ -204,7 +243,24 @@ func (p *Pool) Exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.
 	if d, ok := ctx.Deadline(); ok && d.Before(r.deadline) {
 		r.deadline = d
 	}
+	if len(r.servers) == 0 && p.members.ready != nil {
+		p.awaitServers(ctx, r)
+	}
 	return r.run(ctx)
+}
+
+// awaitServers waits until names or Services have led to the first server, for a while:
+// an agent that has just started finds out within milliseconds, mostly.
+func (p *Pool) awaitServers(ctx context.Context, r *race) {
+	t := time.NewTimer(min(p.opts.Deadline, firstServers))
+	defer t.Stop()
+	select {
+	case <-p.members.ready:
+		r.servers = p.servers()
+	case <-t.C:
+	case <-ctx.Done():
+	case <-p.stop.Done():
+	}
 }
 
 // servers are those there are now. The list is not changed any more.
@@ -246,7 +302,10 @@ func (p *Pool) sweep() {
 func (p *Pool) Close() error {
 	idle := p.gate.close()
 	p.cancel()
-	for _, s := range p.servers() {
+	p.members.mu.Lock() // who changes the set is through, or sees that it is too late
+	last := p.servers()
+	p.members.mu.Unlock()
+	for _, s := range last {
 		s.close()
 	}
 	<-idle

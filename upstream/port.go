@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -31,6 +32,9 @@ type port struct {
 	calls  [maxUses]*call
 	flying int
 	all    *int // the queries in flight on all ports of the udp
+	// late are the IDs of queries nobody waits for any more, whose replies may come
+	// still; nil for most ports. There are maxUses at most.
+	late []uint16
 }
 
 // find gives the index of the call with this ID, -1 if there is none.
@@ -65,6 +69,28 @@ func (p *port) remove(i int) {
 	p.calls[last] = nil
 }
 
+// abandon takes the i-th call out, whose reply may come still.
+func (p *port) abandon(i int) *call {
+	c := p.calls[i]
+	p.late = append(p.late, p.ids[i])
+	p.remove(i)
+	return c
+}
+
+// belated reports whether msg is the reply to a query that nobody waits for any more:
+// no forger, only a server that was slow.
+func (p *port) belated(msg []byte) bool {
+	if len(msg) < headerLen || msg[2]&qrBit == 0 {
+		return false
+	}
+	i := slices.Index(p.late, binary.BigEndian.Uint16(msg))
+	if i < 0 {
+		return false
+	}
+	p.late = slices.Delete(p.late, i, i+1)
+	return true
+}
+
 // end is the end of the i-th call's flight: with err, or with the reply it holds.
 func (p *port) end(i int, err error) {
 	c := p.calls[i]
@@ -93,7 +119,7 @@ func (p *port) expire(now time.Time) (next time.Time) {
 	for i := p.flying - 1; i >= 0; i-- { // downwards: what takes i's place was seen
 		switch until := p.calls[i].until; {
 		case !until.After(now):
-			p.end(i, os.ErrDeadlineExceeded)
+			p.abandon(i).land(os.ErrDeadlineExceeded)
 		case next.IsZero() || until.Before(next):
 			next = until
 		}

@@ -338,7 +338,7 @@ func (r *race) take(c *call, now time.Time) (wire.Response, bool) {
 	}
 	msg := c.reply[:c.got]
 	l.rtt.observe(now.Sub(l.begun), l.late, r.pool.stamp(now))
-	l.server.answers(wire.Rcode(msg[3]&rcodeBits), r.pool.stamp(now))
+	r.pool.answers(l.server, wire.Rcode(msg[3]&rcodeBits), now)
 	if !l.plain && lacksEDNS(msg) {
 		l.plain = true
 		r.again(c, now)
@@ -438,7 +438,7 @@ func (r *race) failed(c *call, err error, now time.Time) {
 	case p.stop.Err() != nil:
 		return
 	case errors.Is(err, errBusy), errors.Is(err, ErrClosed): // ours, or gone from the set
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case unreachable(err):
 		p.doubt(s)
 		p.suspect(s)
 	default:
@@ -450,6 +450,12 @@ func (r *race) failed(c *call, err error, now time.Time) {
 	if r.left--; r.left > 0 && r.flying == 0 && !r.holds {
 		r.next(now)
 	}
+}
+
+// unreachable reports whether err says that there is no server, or no way to it: one
+// such error is enough to doubt it.
+func unreachable(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
 // cause is err as the callers of the pool know it.

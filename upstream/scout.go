@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"errors"
-	"syscall"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -73,11 +72,11 @@ func (p *Pool) reconnoitre(s *server, c *call) {
 	switch {
 	case err == nil:
 		rcode := wire.Rcode(msg[3] & rcodeBits)
-		s.answers(rcode, p.stamp(now))
+		p.answers(s, rcode, now)
 		times.observe(now.Sub(begun), false, p.stamp(now))
 		s.durations.observe(rcode, now.Sub(begun))
 	case p.stop.Err() != nil || errors.Is(err, errBusy) || errors.Is(err, ErrClosed):
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case unreachable(err):
 		p.doubt(s)
 	default:
 		p.miss(s)

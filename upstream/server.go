@@ -45,6 +45,8 @@ type server struct {
 	// probes has sockets of its own: a probe must not wait behind the queries
 	// that a silent server holds up.
 	probes transport
+	// gone is closed when it has left the set.
+	gone chan struct{}
 
 	trust
 	overUDP, overTCP rtt
@@ -68,7 +70,7 @@ type server struct {
 // newServer opens no connection yet. Where what cfg says about TLS can't be done,
 // every query to the server fails with the reason.
 func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward) *server {
-	s := &server{target: target, to: to, name: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations()}
+	s := &server{target: target, to: to, name: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations(), gone: make(chan struct{})}
 	opts := streamOptions{
 		source: cfg.SourceAddress, expire: cfg.Expire, maxAge: cfg.MaxAge, maxIdle: cfg.MaxIdle,
 		strays: &s.strays, broken: &s.broken,

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -38,13 +39,13 @@ type trust struct {
 }
 
 // answers notes a reply of this rcode that came at now. It ends doubts, unless it is
-// one more of the errors that they are about.
-func (t *trust) answers(rcode wire.Rcode, now int64) {
+// one more error where they are too many: then it reports that.
+func (t *trust) answers(rcode wire.Rcode, now int64) (failing bool) {
 	t.heard.Store(now)
 	clearIf(&t.misses)
 	if rcode == wire.ServFail || rcode == wire.Refused {
 		if t.errors.Add(1) >= errorsToDoubt {
-			return
+			return true
 		}
 	} else {
 		clearIf(&t.errors)
@@ -56,6 +57,7 @@ func (t *trust) answers(rcode wire.Rcode, now int64) {
 		t.pardoned.Store(false)
 		t.fooled.Store(false)
 	}
+	return false
 }
 
 // clearIf writes only where there is something: what all replies write to is passed
@@ -129,6 +131,17 @@ func (b *budget) spend() bool {
 		}
 	}
 	return false
+}
+
+// answers is [trust.answers] of s. To the other policies a server's errors are answers.
+func (p *Pool) answers(s *server, rcode wire.Rcode, now time.Time) {
+	if p.order.policy != config.PolicyFastest {
+		rcode = wire.NoError
+	}
+	if s.answers(rcode, p.stamp(now)) && s.doubt() {
+		s.doubts.Add(1)
+		p.opts.Logger.Info("upstream fails one name after the other: others are asked first", "to", s.name)
+	}
 }
 
 // miss is [trust.miss] of s, with what follows from it.

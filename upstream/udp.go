@@ -205,7 +205,7 @@ func (t *udp) withdraw(c *call) bool {
 	if p == nil {
 		return false
 	}
-	p.remove(slices.Index(p.calls[:p.flying], c))
+	p.abandon(slices.Index(p.calls[:p.flying], c))
 	if p.over() {
 		p.wake(longAgo)
 	}
@@ -250,7 +250,7 @@ func (t *udp) deliver(p *port, b *batch, n int) (over bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range n {
-		if p.deliver(b.datagram(i)) {
+		if p.deliver(b.datagram(i)) || p.belated(b.datagram(i)) {
 			continue
 		}
 		t.strays.Add(1)

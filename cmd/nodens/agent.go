@@ -171,9 +171,9 @@ func (a *assembly) cluster(g *generation, p *parts, old *generation) (err error)
 
 func (a *assembly) pools(b *config.Block) (pools []*upstream.Pool) {
 	for f := b.Forward; f != nil; f = f.Next {
-		pools = append(pools, upstream.New(f, upstream.Options{Logger: a.log.With("part", "upstream")}))
+		pools = append(pools, upstream.New(f, upstream.Options{Logger: a.log.With("part", "upstream"), Own: b.ListensAt}))
 	}
-	return pools
+	return upstream.Chain(pools)
 }
 
 func (p *parts) makeLoops() (err error) {
@@ -345,7 +345,7 @@ func (p *parts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 	}
 	return func(u *upstream.Pool) bool {
 		t := targets[u]
-		return t.named || slices.ContainsFunc(t.to, func(a config.Target) bool { return p.view.IsClusterIP(a.Addr.Addr()) })
+		return t.named || slices.ContainsFunc(t.to, func(a config.Target) bool { return a.Service != "" || p.view.IsClusterIP(a.Addr.Addr()) })
 	}
 }
 

@@ -102,6 +102,12 @@ var (
 	setupErrors     = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network.", "errortype")
 	setupRepairs    = counter("nodens_netsetup_repairs_total", "Links, addresses and rules put back by a re-check.")
 	upstreamDown    = gauge("nodens_upstream_down", "1 while an upstream is out of service.", "to")
+	upstreamDoubted = gauge("nodens_upstream_doubted", "1 while others are asked before an upstream that lets queries pass.", "to")
+	upstreamDoubts  = counter("nodens_upstream_doubts_total", "How often an upstream became doubted.", "to")
+	upstreamRTT     = gauge("nodens_upstream_rtt_seconds", "Smoothed time that an upstream takes to reply.", "to")
+	upstreamHedges  = counter("nodens_upstream_hedges_total", "Queries that an upstream got because another one, or its own reply, was late.", "to")
+	upstreamWins    = counter("nodens_upstream_hedge_wins_total", "Those of nodens_upstream_hedges_total that it answered first.", "to")
+	upstreamBroken  = counter("nodens_upstream_broken_connections_total", "Connections to an upstream that could not be made or broke with queries in flight.", "to")
 	upstreamStrays  = counter("nodens_upstream_strays_total", "Messages dropped because their ID or question was another.", "to")
 )
 
@@ -261,6 +267,10 @@ func merge(a, b upstream.Server) upstream.Server {
 	b.Down = a.Down || b.Down
 	b.HealthcheckFailures += a.HealthcheckFailures
 	b.Strays += a.Strays
+	b.Doubted = a.Doubted || b.Doubted
+	b.RTT = max(a.RTT, b.RTT)
+	b.Doubts, b.Broken = b.Doubts+a.Doubts, b.Broken+a.Broken
+	b.Hedges, b.HedgeWins = b.Hedges+a.Hedges, b.HedgeWins+a.HedgeWins
 	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
 	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
 	for rcode, h := range a.Durations {
@@ -280,11 +290,21 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(proxyConnMisses, float64(to.UDP.Misses), label, "udp")
 	s.put(proxyConnMisses, float64(to.TCP.Misses), label, "tcp")
 	s.put(upstreamStrays, float64(to.Strays), label)
-	down := 0.0
-	if to.Down {
-		down = 1
+	s.put(upstreamDown, truth(to.Down), label)
+	s.put(upstreamDoubted, truth(to.Doubted), label)
+	s.put(upstreamDoubts, float64(to.Doubts), label)
+	s.put(upstreamRTT, to.RTT.Seconds(), label)
+	s.put(upstreamHedges, float64(to.Hedges), label)
+	s.put(upstreamWins, float64(to.HedgeWins), label)
+	s.put(upstreamBroken, float64(to.Broken), label)
+}
+
+// truth is 1 for true.
+func truth(b bool) float64 {
+	if b {
+		return 1
 	}
-	s.put(upstreamDown, down, label)
+	return 0
 }
 
 // views puts the sums over all views, which the labels can't tell apart; there is

@@ -92,6 +92,9 @@ func (p *parser) listening() {
 	}
 }
 
+// ListensAt reports whether a packet to the address to certainly comes in at b.
+func (b *Block) ListensAt(to netip.AddrPort) bool { return listensOn(b.Listen, to) }
+
 // listensOn reports whether a packet to the address to certainly comes in at one
 // of listen. Of a block that listens on all addresses only the loopback ones and
 // the wildcard itself are known to be its own.

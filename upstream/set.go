@@ -1,0 +1,151 @@
+package upstream
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+const (
+	// maxAddrs bounds the servers of one target that is a name or a Service: as many
+	// as `forward` takes. More hide from the policies which of them works.
+	maxAddrs = 15
+	// lingering is how long a server that has left the set keeps its connections,
+	// beyond the deadline of the exchanges that know it still.
+	lingering = time.Second
+)
+
+// member is a target and the addresses it has now.
+type member struct {
+	target config.Target
+	addrs  []netip.AddrPort
+}
+
+// fixed reports whether the addresses never change.
+func (m member) fixed() bool { return m.target.Addr.IsValid() }
+
+// members are where the servers of a Pool come from, in the order of the directive.
+type members struct {
+	mu   sync.Mutex
+	list []member
+	// ready is closed once there is a server; nil where none has to be waited for.
+	ready chan struct{}
+}
+
+// join begins with the targets: those that are addresses are servers at once, the
+// others are followed.
+func (p *Pool) join(targets []config.Target) {
+	p.set.Store(new([]*server))
+	for _, t := range targets {
+		m := member{target: t}
+		if m.fixed() {
+			m.addrs = []netip.AddrPort{t.Addr}
+		}
+		p.members.list = append(p.members.list, m)
+	}
+	if !slices.ContainsFunc(p.members.list, member.fixed) && len(targets) > 0 {
+		p.members.ready = make(chan struct{})
+	}
+	p.members.mu.Lock()
+	p.gather()
+	p.members.mu.Unlock()
+	for i, t := range targets {
+		switch {
+		case t.Service != "":
+			p.tasks.Go(func() { p.followService(i, t) })
+		case t.Host != "":
+			p.tasks.Go(func() { p.followName(i, t) })
+		}
+	}
+}
+
+// assign gives the i-th target its addresses. Servers that stay keep their
+// connections and what is known about them; those that have gone are closed when
+// nobody can have a query there any more.
+func (p *Pool) assign(i int, addrs []netip.AddrPort) {
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool {
+		own := p.opts.Own != nil && p.opts.Own(a)
+		if own {
+			p.opts.Logger.Warn("an address of an upstream is the agent's own and is left out", "upstream", p.members.list[i].target.String(), "address", a.String())
+		}
+		return own
+	})
+	addrs = addrs[:min(len(addrs), maxAddrs)]
+	p.members.mu.Lock()
+	defer p.members.mu.Unlock()
+	if p.stop.Err() != nil || len(addrs) == 0 || slices.Equal(addrs, p.members.list[i].addrs) {
+		return // the old ones may work still, none certainly don't
+	}
+	p.members.list[i].addrs = addrs
+	p.opts.Logger.Info("upstream has other addresses", "upstream", p.members.list[i].target.String(), "addresses", len(addrs))
+	for _, s := range p.gather() {
+		p.tasks.Go(func() { p.leave(s) })
+	}
+}
+
+// gather makes the set of what the members are now, and gives the servers that have
+// gone. The members are locked.
+func (p *Pool) gather() (gone []*server) {
+	before := p.servers()
+	var list []*server
+	at := func(in []*server, to netip.AddrPort, t config.Target) int {
+		return slices.IndexFunc(in, func(s *server) bool {
+			return s.to == to && s.target.Transport == t.Transport && s.target.ServerName == t.ServerName && s.target.Host == t.Host && s.target.Path == t.Path
+		})
+	}
+	for _, m := range p.members.list {
+		for _, to := range m.addrs {
+			if !m.fixed() && at(list, to, m.target) >= 0 {
+				continue
+			}
+			if i := at(before, to, m.target); i >= 0 && !slices.Contains(list, before[i]) {
+				list = append(list, before[i])
+			} else {
+				list = append(list, newServer(m.target, to, p.cfg))
+			}
+		}
+	}
+	for _, s := range before {
+		if !slices.Contains(list, s) {
+			gone = append(gone, s)
+		}
+	}
+	p.set.Store(&list)
+	if p.members.ready != nil && len(list) > 0 && len(before) == 0 {
+		close(p.members.ready)
+	}
+	return gone
+}
+
+// leave closes s, which is in the set no more, when the exchanges that began before
+// are over.
+func (p *Pool) leave(s *server) {
+	close(s.gone)
+	t := time.NewTimer(p.opts.Deadline + lingering)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.stop.Done():
+	}
+	s.close()
+}
+
+// followService keeps the addresses of the i-th target, a Service.
+func (p *Pool) followService(i int, t config.Target) {
+	if p.opts.Endpoints == nil {
+		p.opts.Logger.Error("upstream has no servers: no server block has a view of the cluster", "upstream", t.String())
+		return
+	}
+	for {
+		addrs, changed := p.opts.Endpoints(t.Service, t.Port)
+		p.assign(i, addrs)
+		select {
+		case <-changed:
+		case <-p.stop.Done():
+			return
+		}
+	}
+}
