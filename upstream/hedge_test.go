@@ -1,0 +1,306 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+var policies = map[string]config.Policy{
+	"fastest": config.PolicyFastest, "random": config.PolicyRandom, "round_robin": config.PolicyRoundRobin, "sequential": config.PolicySequential,
+}
+
+// patient is a directive whose queries end with replies and not with time.
+func patient(to ...*fake) *config.Forward {
+	cfg := directive(to...)
+	cfg.ReadTimeout = 20 * time.Second
+	cfg.HealthInterval = time.Hour
+	return cfg
+}
+
+// exchange asks for the i-th name.
+func exchange(t *testing.T, p *Pool, i int) wire.Response {
+	t.Helper()
+	r, err := p.Exchange(t.Context(), question(t, fmt.Sprintf("n%d.test.", i)), false)
+	if err != nil {
+		t.Errorf("query %d: %v", i, err)
+	}
+	return r
+}
+
+// TestFrozen freezes one of two servers among queries. None of them may fail, and few
+// may be asked of the one that is frozen: those in a row that show it, those that the
+// budget allows when the other one is late, and scouts.
+func TestFrozen(t *testing.T) {
+	const before, after = 50, 400
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			a, b := startFake(t, answers), startFake(t, answers)
+			cfg := patient(a, b)
+			cfg.Policy = policy
+			p := start(t, cfg)
+			for i := range before {
+				exchange(t, p, i)
+			}
+			frozen := a
+			if policy == config.PolicyFastest && asked(b) > asked(a) {
+				frozen = b
+			}
+			known := asked(frozen)
+			frozen.become(silence)
+			for i := range after {
+				exchange(t, p, before+i)
+			}
+			if n, most := asked(frozen)-known, missesToDoubt+1+burst+(before+after)/perQuery; n > most {
+				t.Errorf("%d of %d queries were asked of the server that is frozen, want %d at most", n, after, most)
+			}
+			if n := flyingUDP(p); n != 0 {
+				t.Errorf("%d queries are in flight after all have ended", n)
+			}
+			for _, s := range p.servers() {
+				eventually(t, "no scout is under way", func() bool { return !s.scouting.Load() || s.to == frozen.addr })
+			}
+		})
+	}
+}
+
+// flyingUDP counts what is in flight over UDP, scouts not counted.
+func flyingUDP(p *Pool) (n int) {
+	for _, s := range p.servers() {
+		n += s.udp.(*udp).inFlight()
+		if s.scouting.Load() {
+			n--
+		}
+	}
+	return n
+}
+
+// TestDeadFromTheStart is the same without anything known before, with many queries at
+// once, and in both ways of being dead.
+func TestDeadFromTheStart(t *testing.T) {
+	for name, policy := range policies {
+		for _, way := range []string{"silent", "refused"} {
+			t.Run(name+"/"+way, func(t *testing.T) {
+				dead, alive := startFake(t, silence), startFake(t, answers)
+				if way == "refused" {
+					dead.udp.Close()
+				}
+				cfg := patient(dead, alive)
+				cfg.Policy = policy
+				p := start(t, cfg)
+				var wg sync.WaitGroup
+				for i := range 8 {
+					wg.Go(func() {
+						for j := range 50 {
+							exchange(t, p, 50*i+j)
+						}
+					})
+				}
+				wg.Wait()
+				if n, most := asked(dead), 8+missesToDoubt+1+burst+400/perQuery; n > most {
+					t.Errorf("%d of 400 queries were asked of the server that is dead, want %d at most", n, most)
+				}
+			})
+		}
+	}
+}
+
+// TestComesBack holds that a doubted server is tried by scouts alone, without probes,
+// and that it gets the queries again when it answers one.
+func TestComesBack(t *testing.T) {
+	a, b := startFake(t, silence), startFake(t, answers)
+	cfg := patient(a, b)
+	cfg.MaxFails, cfg.ReadTimeout, cfg.HealthInterval = 0, time.Second, time.Millisecond
+	p := start(t, cfg)
+	n := 0
+	again := func() {
+		n++
+		exchange(t, p, n)
+	}
+	eventually(t, "it is doubted", func() bool { again(); return p.Stats().Servers[0].Doubted })
+	a.become(answers)
+	eventually(t, "it is trusted", func() bool { again(); return !p.Stats().Servers[0].Doubted })
+	eventually(t, "it is asked first", func() bool {
+		before := asked(b)
+		again()
+		return asked(b) == before
+	})
+	if len(a.requests()) != asked(a) {
+		t.Error("it was probed with max_fails 0")
+	}
+	if p.Stats().Servers[0].Doubts == 0 {
+		t.Error("no doubt is counted")
+	}
+}
+
+// TestBackForProbesOnly: a server that answers nothing but probes gets no query but
+// those that show it.
+func TestBackForProbesOnly(t *testing.T) {
+	a := startFake(t, func(r request) {
+		if r.Question[0].Name == "." {
+			answers(r)
+		}
+	})
+	b := startFake(t, answers)
+	cfg := patient(a, b)
+	cfg.HealthInterval = time.Millisecond
+	p := start(t, cfg)
+	fooled := func() bool { return p.servers()[0].fooled.Load() && p.servers()[0].doubted.Load() }
+	n := 0
+	eventually(t, "probes are seen through", func() bool { n++; exchange(t, p, n); return fooled() })
+	before := asked(a)
+	for i := range 100 {
+		exchange(t, p, n+i)
+	}
+	if n, most := asked(a)-before, 1+burst+(n+100)/perQuery; n > most {
+		t.Errorf("it was asked %d of 100 queries, want %d at most", n, most)
+	}
+}
+
+// TestFirstAnswerWins: the answer is that of the server that was asked second, and the
+// first one's, which comes later, is no stray.
+func TestFirstAnswerWins(t *testing.T) {
+	release := make(chan struct{})
+	var late sync.WaitGroup
+	late.Add(1)
+	var first atomic.Bool
+	a := startFake(t, func(r request) {
+		if r.Question[0].Name == "." || !first.CompareAndSwap(false, true) {
+			answers(r)
+			return
+		}
+		go func() {
+			defer late.Done()
+			<-release
+			r.reply(r.answer(1))
+		}()
+	})
+	b := startFake(t, func(r request) { r.reply(r.answer(2)) })
+	p := start(t, patient(a, b))
+	if got := exchange(t, p, 0); got.Answers != 2 {
+		t.Errorf("the answer has %d records, want those of the second server", got.Answers)
+	}
+	close(release)
+	late.Wait()
+	exchange(t, p, 1) // what waits on the socket was read by then
+	st := p.Stats().Servers
+	if st[0].Strays != 0 || st[1].Hedges != 1 || st[1].HedgeWins != 1 || st[0].Hedges != 0 {
+		t.Errorf("strays %d, hedges %d and %d, wins %d; want 0, 0 and 1, 1", st[0].Strays, st[0].Hedges, st[1].Hedges, st[1].HedgeWins)
+	}
+}
+
+// TestErrorIsHeldBack: the second server's SERVFAIL is not the answer while the first
+// one may have a better one; if none comes, it is.
+func TestErrorIsHeldBack(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		arrived, said := make(chan request, 4), make(chan struct{}, 4)
+		a := startFake(t, func(r request) {
+			if r.Question[0].Name != "." {
+				arrived <- r
+			}
+		})
+		b := startFake(t, func(r request) {
+			r.reply(r.rcode(dns.RcodeServerFailure))
+			said <- struct{}{}
+		})
+		p := start(t, patient(a, b))
+		// The second server's error is held for as long as it is waited for.
+		for range enough {
+			p.servers()[0].overUDP.observe(2*time.Second, false, 1)
+			p.servers()[1].overUDP.observe(2*time.Second, false, 1)
+		}
+		p.servers()[0].overUDP.tail.Store(int64(time.Millisecond))
+		if silent {
+			p.servers()[1].overUDP.tail.Store(int64(time.Millisecond))
+		}
+		go func() {
+			r := <-arrived
+			<-said
+			if !silent {
+				eventually(t, "the error has been read", func() bool { return p.servers()[1].heard.Load() > 0 })
+				answers(r)
+			}
+		}()
+		got := exchange(t, p, 0)
+		if want := map[bool]wire.Rcode{false: wire.NoError, true: wire.ServFail}[silent]; got.Rcode != want {
+			t.Errorf("the first one silent: %t; the answer is %s, want %s", silent, got.Rcode, want)
+		}
+	}
+}
+
+// TestLostPacket: the only server is asked a second time, out of another port, long
+// before the read timeout.
+func TestLostPacket(t *testing.T) {
+	f := startFake(t, func(r request) {
+		if r.nth > 1 {
+			answers(r)
+		}
+	})
+	p := start(t, patient(f))
+	exchange(t, p, 0)
+	got := f.requests()
+	if len(got) != 2 || got[0].from == got[1].from || got[0].Id == got[1].Id {
+		t.Errorf("%d queries were sent; want two, with another ID and out of another port", len(got))
+	}
+	if s := p.Stats().Servers[0]; s.Doubted || s.Hedges != 1 {
+		t.Errorf("doubted: %t, hedges: %d", s.Doubted, s.Hedges)
+	}
+}
+
+// TestAllSilent: with nobody to turn to, extra queries stay within the budget.
+func TestAllSilent(t *testing.T) {
+	a, b := startFake(t, silence), startFake(t, silence)
+	cfg := patient(a, b)
+	cfg.MaxFails, cfg.ReadTimeout = 0, 300*time.Millisecond
+	p := start(t, cfg)
+	const n = 200
+	for _, s := range p.servers() { // as after the first of them
+		s.doubted.Store(true)
+	}
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			q := question(t, fmt.Sprintf("n%d.test.", i))
+			if _, err := p.Exchange(t.Context(), q, false); !errors.Is(err, ErrTimeout) {
+				t.Errorf("query %d: %v, want ErrTimeout", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	hedges := 0
+	for _, s := range p.Stats().Servers {
+		hedges += int(s.Hedges)
+	}
+	if most := burst + n/perQuery; hedges > most {
+		t.Errorf("%d extra queries for %d, want %d at most", hedges, n, most)
+	}
+}
+
+// TestBusyIsNoFault: a server to which too many queries are on their way is asked no
+// more, and nothing is held against it.
+func TestBusyIsNoFault(t *testing.T) {
+	arrived := make(chan request, 8)
+	f := startFake(t, func(r request) { arrived <- r })
+	p := start(t, patient(f))
+	p.servers()[0].udp.close()
+	p.servers()[0].udp = newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64))
+	var wg sync.WaitGroup
+	wg.Go(func() { exchange(t, p, 0) })
+	r := <-arrived
+	if _, err := p.Exchange(t.Context(), question(t, "b.test."), false); !errors.Is(err, ErrFailed) || !errors.Is(err, errBusy) {
+		t.Errorf("the second query: %v, want errBusy", err)
+	}
+	answers(r)
+	wg.Wait()
+	if s := p.servers()[0]; s.misses.Load() != 0 || s.probing.Load() || s.failures.Load() != 0 {
+		t.Errorf("%d misses, probing: %t, %d failed probes", s.misses.Load(), s.probing.Load(), s.failures.Load())
+	}
+}
