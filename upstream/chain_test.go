@@ -1,0 +1,169 @@
+package upstream
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// says is a script that answers every query with rcode.
+func says(rcode int) script { return func(r request) { r.reply(r.rcode(rcode)) } }
+
+// askAll sends one query and gives its rcode and how often each fake was asked.
+func askAll(t *testing.T, p *Pool, fakes ...*fake) (rcode wire.Rcode, times []int) {
+	t.Helper()
+	answer := exchange(t, p, 0)
+	for _, f := range fakes {
+		times = append(times, asked(f))
+	}
+	return answer.Rcode, times
+}
+
+func TestFailover(t *testing.T) {
+	servfail, refused, good := says(dns.RcodeServerFailure), says(dns.RcodeRefused), script(answers)
+	for _, tt := range []struct {
+		name    string
+		on      []wire.Rcode
+		scripts []script
+		want    wire.Rcode
+		times   []int
+	}{
+		{"none is asked for", nil, []script{servfail, good}, wire.ServFail, []int{1, 0}},
+		{"to the next", []wire.Rcode{wire.ServFail}, []script{servfail, good}, wire.NoError, []int{1, 1}},
+		{"not for another rcode", []wire.Rcode{wire.ServFail}, []script{refused, good}, wire.Refused, []int{1, 0}},
+		{"over two", []wire.Rcode{wire.ServFail, wire.Refused}, []script{servfail, refused, good}, wire.NoError, []int{1, 1, 1}},
+		{"all fail: the last one's answer, and each was asked once", []wire.Rcode{wire.ServFail, wire.Refused}, []script{servfail, refused}, wire.Refused, []int{1, 1}},
+		{"the only one", []wire.Rcode{wire.ServFail}, []script{servfail}, wire.ServFail, []int{1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var fakes []*fake
+			for _, s := range tt.scripts {
+				fakes = append(fakes, startFake(t, s))
+			}
+			cfg := patient(fakes...)
+			cfg.Failover = tt.on
+			rcode, times := askAll(t, start(t, cfg), fakes...)
+			if rcode != tt.want || !equalInts(times, tt.times) {
+				t.Errorf("the answer is %s after %v queries, want %s after %v", rcode, times, tt.want, tt.times)
+			}
+		})
+	}
+}
+
+func equalInts(a, b []int) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func TestNext(t *testing.T) {
+	nodata := func(r request) { r.reply(r.answer(0)) }
+	other := wire.Name("\x05other\x00")
+	for _, tt := range []struct {
+		name  string
+		first script
+		on    []wire.Rcode
+		empty bool
+		from  wire.Name // of the second forward; the third takes all
+		want  wire.Rcode
+		times []int
+	}{
+		{"an answer", answers, []wire.Rcode{wire.NXDomain}, true, wire.Root, wire.NoError, []int{1, 0, 0}},
+		{"no option", says(dns.RcodeNameError), nil, false, wire.Root, wire.NXDomain, []int{1, 0, 0}},
+		{"its rcode", says(dns.RcodeNameError), []wire.Rcode{wire.NXDomain}, false, wire.Root, wire.Refused, []int{1, 1, 0}},
+		{"another rcode", says(dns.RcodeNameError), []wire.Rcode{wire.ServFail}, true, wire.Root, wire.NXDomain, []int{1, 0, 0}},
+		{"no data", nodata, nil, true, wire.Root, wire.Refused, []int{1, 1, 0}},
+		{"no data and only rcodes", nodata, []wire.Rcode{wire.NXDomain}, false, wire.Root, wire.NoError, []int{1, 0, 0}},
+		{"over one that doesn't take the name", says(dns.RcodeNameError), []wire.Rcode{wire.NXDomain}, false, other, wire.NotImp, []int{1, 0, 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			fakes := []*fake{startFake(t, tt.first), startFake(t, says(dns.RcodeRefused)), startFake(t, func(r request) {
+				r.reply(r.rcode(dns.RcodeNotImplemented).SetEdns0(1232, false))
+			})}
+			var pools []*Pool
+			for i, f := range fakes {
+				cfg := patient(f)
+				if i == 0 {
+					cfg.NextOn, cfg.NextOnNodata = tt.on, tt.empty
+				}
+				if i == 1 {
+					cfg.From = tt.from
+				}
+				pools = append(pools, start(t, cfg))
+			}
+			rcode, times := askAll(t, Chain(pools)[0], fakes...)
+			if rcode != tt.want || !equalInts(times, tt.times) {
+				t.Errorf("the answer is %s after %v queries, want %s after %v", rcode, times, tt.want, tt.times)
+			}
+		})
+	}
+	f := startFake(t, says(dns.RcodeNameError))
+	cfg := patient(f)
+	cfg.NextOn = []wire.Rcode{wire.NXDomain}
+	if rcode, _ := askAll(t, Chain([]*Pool{start(t, cfg)})[0], f); rcode != wire.NXDomain {
+		t.Errorf("without a next forward the answer is %s", rcode)
+	}
+}
+
+func TestMaxConnectAttempts(t *testing.T) {
+	for _, tt := range []struct{ set, want int }{{0, 4}, {1, 1}, {3, 3}, {-1, maxAttempts}} {
+		a, b := startFake(t, nil), startFake(t, nil)
+		garbage := func(r request) { // the right question, then garbage
+			m := r.pack(r.answer(1))
+			r.send(m[:len(m)-3])
+		}
+		a.become(garbage)
+		b.become(garbage)
+		cfg := patient(a, b)
+		cfg.MaxConnectAttempts, cfg.MaxFails = tt.set, 0
+		p := start(t, cfg)
+		_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
+		if n := asked(a) + asked(b); !errors.Is(err, ErrFailed) || n != tt.want {
+			t.Errorf("max_connect_attempts %d: %d attempts, error %v; want %d", tt.set, n, err, tt.want)
+		}
+	}
+}
+
+func TestSourceAddress(t *testing.T) {
+	f := startFake(t, answers)
+	cfg := patient(f)
+	cfg.SourceAddress = netip.MustParseAddr("127.0.0.9")
+	p := start(t, cfg)
+	for _, overTCP := range []bool{false, true} {
+		if _, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.suspect(p.servers()[0])
+	eventually(t, "a probe has come", func() bool { return len(f.requests()) == 3 })
+	for _, r := range f.requests() {
+		if r.from.Addr() != cfg.SourceAddress {
+			t.Errorf("a query over %s came from %s", r.over, r.from)
+		}
+	}
+}
+
+// TestUnusable: an upstream whose TLS can't be set up fails with the reason, and keeps
+// no other from answering.
+func TestUnusable(t *testing.T) {
+	f := startFake(t, answers)
+	cfg := patient()
+	cfg.TLS = &config.TLSClient{CA: t.TempDir() + "/gone.pem"}
+	cfg.To = []config.Target{{Transport: config.DNSOverTLS, Addr: f.addr}}
+	p := start(t, cfg)
+	_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
+	if !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "gone.pem") || !strings.Contains(err.Error(), f.addr.String()) {
+		t.Errorf("error %v", err)
+	}
+	cfg.To = append(cfg.To, config.Target{Addr: f.addr})
+	exchange(t, start(t, cfg), 0)
+}
