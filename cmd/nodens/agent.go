@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -75,6 +76,7 @@ type parts struct {
 	cluster  *kubernetes.Zone
 	external *kubernetes.External
 	search   *server.Search
+	rewrite  *rewrite.Rules
 	cache    *cache.Cache
 	pools    []*upstream.Pool // in the order of the block's forward directives
 	loops    map[wire.Name]*server.Loop
@@ -136,6 +138,9 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 	}
 	if b.Autopath != nil {
 		p.search = server.NewSearch(b.Autopath, p.cluster)
+	}
+	if b.Rewrite != nil {
+		p.rewrite = rewrite.New(b.Rewrite)
 	}
 	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward)
 	if sameUpstreams {
@@ -305,6 +310,7 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 	if p.external != nil {
 		z.External = p.external
 	}
+	z.Rewrite = p.rewrite
 	if b.Bufsize != nil {
 		z.Bufsize = b.Bufsize.Size
 	}

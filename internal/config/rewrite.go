@@ -1,6 +1,473 @@
 package config
 
-// Rewrite is `rewrite [continue|stop] FIELD …`.
-type Rewrite struct{}
+import (
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
-func (x *Rewrite) parse(p *parser, s statement) { p.stranger(s.name()) }
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Rewrite is `rewrite [continue|stop] FIELD …`, all those of a block in their order.
+type Rewrite struct {
+	Rules []RewriteRule // never empty
+}
+
+// RewriteField is what a rule changes.
+type RewriteField uint8
+
+// The fields. RewriteNothing takes every query and changes none: what it would take out
+// of a query never leaves the agent.
+const (
+	RewriteNothing RewriteField = iota
+	RewriteName
+	RewriteType
+	RewriteClass
+	RewriteTTL
+	RewriteRcode
+	RewriteCNAME
+)
+
+// RewriteRule is one rule.
+type RewriteRule struct {
+	Field RewriteField
+	// Continue goes on with the next rule where this one has taken the query.
+	Continue bool
+	// Match says which queries the rule takes, by their name; for RewriteCNAME which
+	// targets. It means nothing for types and classes.
+	Match NameMatch
+	// To is what the name, or the target, becomes, in presentation form: all of it, or
+	// what takes the place of what matched, with {0}, {1} … for the groups of a pattern.
+	To string
+	// Auto says that names in the reply are turned back.
+	Auto bool
+	// Answers are what is made of names in the reply besides, in their order.
+	Answers []RewriteAnswer
+	// FromCode and ToCode are types, classes or rcodes.
+	FromCode, ToCode uint16
+	// MinTTL and MaxTTL are in seconds.
+	MinTTL, MaxTTL uint32
+}
+
+// RewriteAnswer is `answer name|value FROM TO`.
+type RewriteAnswer struct {
+	// Value says that it is for names in the records' data, not for their owners.
+	Value   bool
+	Pattern *regexp.Regexp
+	To      string
+}
+
+// MatchKind is how a name is held against a text.
+type MatchKind uint8
+
+// The kinds; exact is what is used where none is given.
+const (
+	MatchExact MatchKind = iota
+	MatchPrefix
+	MatchSuffix
+	MatchSubstring
+	MatchRegex
+)
+
+// matchKinds are the kinds by name.
+var matchKinds = map[string]MatchKind{
+	"exact": MatchExact, "prefix": MatchPrefix, "suffix": MatchSuffix, "substring": MatchSubstring, "regex": MatchRegex,
+}
+
+// NameMatch takes some names, in presentation form with the last dot.
+type NameMatch struct {
+	Kind MatchKind
+	// Text is what is looked for, in lower case; "" for a pattern.
+	Text string
+	// Pattern is nil for all kinds but MatchRegex.
+	Pattern *regexp.Regexp
+}
+
+const (
+	// maxRules bounds a block's rules, each of which is held against every query. Half
+	// is what generated files have come to; with twice as many a query costs 0.1 ms.
+	maxRules = 1000
+	// maxPattern bounds a pattern, in bytes, as CoreDNS does. A longer one takes more
+	// memory compiled than the agent has to spare.
+	maxPattern   = 10000
+	rewriteUsage = "rewrite [continue|stop] name|type|class|ttl|rcode|cname [exact|prefix|suffix|substring|regex] FROM TO"
+)
+
+// reading is what the fields' methods read from: the rule's words behind the field, and
+// its place for what is missing.
+type reading struct {
+	p    *parser
+	at   word
+	args []word
+	rule *RewriteRule
+}
+
+func (x *Rewrite) parse(p *parser, s statement) {
+	words := s.args()
+	switch {
+	case len(words) >= 2 && s.body != nil:
+		p.fault(s.name(), "a rule that is whole takes no block in braces; write each rule as a rewrite of its own")
+		return
+	case len(words) < 2:
+		words = slices.Clone(words)
+		for _, line := range s.body {
+			if line.body != nil {
+				p.fault(line.name(), "%q takes no block in braces; write: %s", line.name().text, rewriteUsage)
+				return
+			}
+			words = append(words, line.words...)
+		}
+	}
+	r := reading{p: p, at: s.name(), args: words, rule: &RewriteRule{}}
+	r.read()
+	x.Rules = []RewriteRule{*r.rule}
+}
+
+// join appends a further rule.
+func (x *Rewrite) join(p *parser, s statement, next directive) {
+	x.Rules = append(x.Rules, next.(*Rewrite).Rules...)
+	if len(x.Rules) == maxRules+1 {
+		p.fault(s.name(), "a block has more than %d rewrites; make one regex of those that are alike, or a server block for each zone", maxRules)
+	}
+}
+
+// rewriteFields are the fields by name.
+var rewriteFields = map[string]func(*reading){
+	"name":  (*reading).names,
+	"type":  (*reading).types,
+	"class": (*reading).classes,
+	"ttl":   (*reading).ttl,
+	"rcode": (*reading).rcodes,
+	"cname": (*reading).cname,
+	"edns0": (*reading).edns0,
+}
+
+// read reads the whole rule.
+func (r *reading) read() {
+	if len(r.args) > 0 {
+		switch strings.ToLower(r.args[0].text) {
+		case "continue":
+			r.rule.Continue = true
+			r.args = r.args[1:]
+		case "stop":
+			r.args = r.args[1:]
+		}
+	}
+	if len(r.args) == 0 {
+		r.p.fault(r.at, "the field to rewrite is missing; write: %s", rewriteUsage)
+		return
+	}
+	field := r.args[0]
+	r.at, r.args = field, r.args[1:]
+	name := strings.ToLower(field.text)
+	if name == "answer" {
+		r.p.fault(field, "an answer is rewritten behind a name; write: rewrite name [TYPE] FROM TO answer …")
+		return
+	}
+	read, ok := rewriteFields[name]
+	if !ok {
+		r.p.unknown(field, "field", slices.Collect(maps.Keys(rewriteFields)))
+		return
+	}
+	r.p.option = name
+	read(r)
+	r.p.option = ""
+}
+
+// has reports whether the rule has from least to most words behind its field, and notes
+// it if not.
+func (r *reading) has(least, most int, usage string) bool {
+	switch n := len(r.args); {
+	case n < least:
+		r.p.fault(r.at, "an argument is missing; write: %s", usage)
+	case n > most:
+		r.p.fault(r.args[most], "%q is one argument too many; write: %s", r.args[most].text, usage)
+	default:
+		return true
+	}
+	return false
+}
+
+// match reads the kind, where there is one before the values words at the end, and what
+// is looked for.
+func (r *reading) match(values int) bool {
+	kind := MatchExact
+	if len(r.args) > values+1 {
+		name := word{text: strings.ToLower(r.args[0].text), file: r.args[0].file, line: r.args[0].line}
+		var ok bool
+		if kind, ok = choice(r.p, name, "type of match", matchKinds); !ok {
+			return false
+		}
+		r.args = r.args[1:]
+	}
+	from := r.args[0]
+	r.args = r.args[1:]
+	r.rule.Match.Kind = kind
+	if kind == MatchRegex {
+		r.rule.Match.Pattern = r.p.pattern(from)
+		return r.rule.Match.Pattern != nil
+	}
+	r.rule.Match.Text = normal(from.text)
+	return r.name(kind, from)
+}
+
+// name notes w if a rule of this kind needs it to be a name and it is none.
+func (r *reading) name(kind MatchKind, w word) bool {
+	if kind != MatchExact {
+		return true
+	}
+	_, err := wire.ParseName(w.text)
+	if err != nil {
+		r.p.fault(w, "%v", err)
+	}
+	return err == nil
+}
+
+// normal is a name, or a part of one, in lower case and with the last dot.
+func normal(text string) string { return strings.ToLower(dns.Fqdn(text)) }
+
+// pattern reads a regular expression; nil, and a fault, if it is none.
+func (p *parser) pattern(w word) *regexp.Regexp {
+	if len(w.text) > maxPattern {
+		p.fault(word{file: w.file, line: w.line}, "the pattern has %d bytes; allowed: up to %d", len(w.text), maxPattern)
+		return nil
+	}
+	re, err := regexp.Compile(w.text)
+	if err != nil {
+		p.fault(w, "%q is no regular expression of Go's (RE2): %v", w.text, err)
+	}
+	return re
+}
+
+// groupRef is a reference to a group of a pattern.
+var groupRef = regexp.MustCompile(`\{[0-9]+\}`)
+
+// replaces reads what the pattern is replaced with; nil is no pattern.
+func (r *reading) replaces(w word, from *regexp.Regexp) (to string) {
+	if from == nil {
+		return normal(w.text)
+	}
+	for _, ref := range groupRef.FindAllString(w.text, -1) {
+		n, err := strconv.Atoi(ref[1 : len(ref)-1])
+		if err != nil || n > from.NumSubexp() {
+			r.p.fault(w, "%s names a group that the pattern %q, which has %d, doesn't have", ref, from, from.NumSubexp())
+		}
+	}
+	return normal(w.text)
+}
+
+const nameUsage = "rewrite [continue|stop] name [exact|prefix|suffix|substring|regex] FROM TO [answer auto|answer name FROM TO|answer value FROM TO]"
+
+// names reads `name [TYPE] FROM TO [answer …]`.
+func (r *reading) names() {
+	if !r.has(2, math.MaxInt, nameUsage) {
+		return
+	}
+	r.rule.Field = RewriteName
+	rest := r.args[min(3, len(r.args)):]
+	r.args = r.args[:len(r.args)-len(rest)]
+	if !r.match(1) {
+		return
+	}
+	to := r.args[0]
+	r.rule.To = r.replaces(to, r.rule.Match.Pattern)
+	r.name(r.rule.Match.Kind, to)
+	r.rule.Auto = r.rule.Match.Kind == MatchExact
+	r.args = rest
+	r.answers()
+}
+
+// answers reads what is behind a name rule: `answer auto|name FROM TO|value FROM TO`,
+// with answer only needed before the first.
+func (r *reading) answers() {
+	auto, named := false, false
+	for first := true; len(r.args) > 0; first = false {
+		switch w := r.args[0]; {
+		case w.text == "answer":
+			r.args = r.args[1:]
+		case w.text == "metadata" && first:
+			r.p.fault(w, "CoreDNS puts metadata into names, this version of nodens doesn't: take the rule out, or forward the names that need it to a CoreDNS")
+			return
+		case first:
+			r.p.fault(w, "%q stands where only answer may; write: %s", w.text, nameUsage)
+			return
+		}
+		if len(r.args) == 0 {
+			r.p.fault(r.at, "auto, name or value is missing behind answer; write: %s", nameUsage)
+			return
+		}
+		kind := r.args[0]
+		r.args = r.args[1:]
+		switch kind.text {
+		case "auto":
+			auto = true
+		case "name", "value":
+			named = named || kind.text == "name"
+			if !r.answer(kind) {
+				return
+			}
+		default:
+			r.p.unknown(kind, "answer", []string{"auto", "name", "value"})
+			return
+		}
+	}
+	if auto && named {
+		r.p.fault(r.at, "answer auto and answer name say the same thing twice; keep one")
+	}
+	r.rule.Auto = r.rule.Auto || auto
+}
+
+// answer reads FROM TO behind kind.
+func (r *reading) answer(kind word) bool {
+	if len(r.args) < 2 {
+		r.p.fault(kind, "an argument is missing behind %q; write: answer %s FROM TO", kind.text, kind.text)
+		return false
+	}
+	from := r.p.pattern(r.args[0])
+	if from == nil {
+		return false
+	}
+	r.rule.Answers = append(r.rule.Answers, RewriteAnswer{
+		Value: kind.text == "value", Pattern: from, To: r.replaces(r.args[1], from),
+	})
+	r.args = r.args[2:]
+	return true
+}
+
+// types reads `type FROM TO`.
+func (r *reading) types() {
+	if r.has(2, 2, "rewrite [continue|stop] type FROM TO") {
+		r.rule.Field = RewriteType
+		r.rule.FromCode = r.code(r.args[0], "type", dns.StringToType)
+		r.rule.ToCode = r.code(r.args[1], "type", dns.StringToType)
+	}
+}
+
+// classes reads `class FROM TO`.
+func (r *reading) classes() {
+	if !r.has(2, 2, "rewrite [continue|stop] class FROM TO") {
+		return
+	}
+	r.rule.Field = RewriteClass
+	r.rule.FromCode = r.code(r.args[0], "class", dns.StringToClass)
+	r.rule.ToCode = r.code(r.args[1], "class", dns.StringToClass)
+	if r.rule.ToCode != wire.ClassIN {
+		r.p.fault(r.args[1], "only the class IN is served, a query of the class %s is REFUSED; write: rewrite class %s IN", r.args[1].text, r.args[0].text)
+	}
+}
+
+// code reads a type or a class by its name.
+func (r *reading) code(w word, what string, table map[string]uint16) uint16 {
+	v, ok := table[strings.ToUpper(w.text)]
+	if !ok || v == 0 {
+		r.p.fault(w, "%q is no %s of DNS such as %s", w.text, what, map[string]string{"type": "A, AAAA or HINFO", "class": "IN or CH"}[what])
+	}
+	return v
+}
+
+// ttl reads `ttl [TYPE] FROM SECONDS|MIN-MAX`.
+func (r *reading) ttl() {
+	const usage = "rewrite [continue|stop] ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX|MIN-|-MAX"
+	if !r.has(2, 3, usage) || !r.match(1) {
+		return
+	}
+	r.rule.Field = RewriteTTL
+	w := r.args[0]
+	low, high, ranged := strings.Cut(w.text, "-")
+	if !ranged {
+		high = low
+	}
+	if low == "" && high != "" {
+		low = "0"
+	}
+	if high == "" && low != "" {
+		high = strconv.Itoa(math.MaxInt32)
+	}
+	least, err1 := strconv.ParseUint(low, 10, 32)
+	most, err2 := strconv.ParseUint(high, 10, 32)
+	if err1 != nil || err2 != nil || least > most {
+		r.p.fault(w, "%q is no TTL in seconds such as 30, 30-300, 30- or -300", w.text)
+	}
+	r.rule.MinTTL, r.rule.MaxTTL = uint32(least), uint32(most)
+}
+
+// rcodes reads `rcode [TYPE] NAME FROM TO`.
+func (r *reading) rcodes() {
+	if !r.has(3, 4, "rewrite [continue|stop] rcode [exact|prefix|suffix|substring|regex] NAME FROM TO") || !r.match(2) {
+		return
+	}
+	r.rule.Field = RewriteRcode
+	r.rule.FromCode, r.rule.ToCode = r.p.rcode(r.args[0]), r.p.rcode(r.args[1])
+}
+
+// maxRcode is the last rcode with a name (BADCOOKIE).
+const maxRcode = 23
+
+// rcode reads an rcode by its name or its number.
+func (p *parser) rcode(w word) uint16 {
+	if n, err := strconv.ParseUint(w.text, 10, 16); err == nil && n <= maxRcode {
+		return uint16(n)
+	}
+	n, ok := dns.StringToRcode[strings.ToUpper(w.text)]
+	if !ok {
+		p.fault(w, "%q is no rcode such as NOERROR, SERVFAIL, NXDOMAIN or REFUSED, or its number, 0 to %d", w.text, maxRcode)
+	}
+	return uint16(n)
+}
+
+// cname reads `cname [TYPE] FROM TO`.
+func (r *reading) cname() {
+	if !r.has(2, 3, "rewrite [continue|stop] cname [exact|prefix|suffix|substring|regex] FROM TO") {
+		return
+	}
+	from := r.args[len(r.args)-2]
+	if !r.match(1) {
+		return
+	}
+	r.rule.Field = RewriteCNAME
+	r.rule.To = strings.ToLower(r.args[0].text)
+	switch m := &r.rule.Match; m.Kind {
+	case MatchExact:
+		r.rule.To = normal(r.args[0].text)
+		r.name(MatchExact, r.args[0])
+	case MatchRegex: // targets come in any case
+		r.replaces(r.args[0], m.Pattern)
+		if re, err := regexp.Compile("(?i)" + from.text); err == nil {
+			m.Pattern = re
+		}
+	default:
+		m.Text = strings.ToLower(from.text)
+	}
+}
+
+// edns0 reads `edns0 local|nsid|subnet set|replace|append|unset …`. Options of clients go
+// no further than here, so that to unset one is done already.
+func (r *reading) edns0() {
+	const usage = "rewrite [continue|stop] edns0 local|nsid|subnet unset [CODE]"
+	if !r.has(2, math.MaxInt, usage) {
+		return
+	}
+	kind, action := strings.ToLower(r.args[0].text), strings.ToLower(r.args[1].text)
+	if action != "unset" {
+		r.p.fault(r.args[1], "CoreDNS adds EDNS options to queries, this version of nodens doesn't: it sends none of its own and passes none on; take the rule out, or forward the names that need it to a CoreDNS")
+		return
+	}
+	want := map[string]int{"local": 3, "nsid": 2, "subnet": 2}[kind]
+	if want == 0 {
+		r.p.unknown(r.args[0], "option", []string{"local", "nsid", "subnet"})
+		return
+	}
+	if !r.has(want, want, usage) {
+		return
+	}
+	if want == 3 {
+		if _, err := strconv.ParseUint(r.args[2].text, 0, 16); err != nil {
+			r.p.fault(r.args[2], "%q is no code of an EDNS option such as 0xffee", r.args[2].text)
+		}
+	}
+}

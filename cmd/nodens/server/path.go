@@ -20,6 +20,8 @@ type Routes struct {
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone
 	depth int // labels of the longest zone
+	// classes says that a zone has rules for queries of other classes than IN.
+	classes bool
 	// dropped is where queries that no zone takes are counted.
 	dropped *Zone
 }
@@ -33,6 +35,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		z.next = rt.zones[z.Name]
 		rt.zones[z.Name] = z
 		rt.depth = max(rt.depth, z.Name.Labels())
+		rt.classes = rt.classes || z.Rewrite.Classes()
 	}
 	return rt
 }
@@ -83,7 +86,7 @@ const (
 func (rt *Routes) answer(x *exchange) step {
 	q, r := &x.q, &x.r
 	x.zone = rt.dropped
-	if q.Class != wire.ClassIN {
+	if q.Class != wire.ClassIN && !rt.classes {
 		r.Fail(wire.Refused)
 		return done
 	}
@@ -101,6 +104,9 @@ func (rt *Routes) answer(x *exchange) step {
 	if z.Loop.sees(q) {
 		r.Fail(wire.ServFail)
 		return done
+	}
+	if q.Class != wire.ClassIN {
+		return rt.foreign(x)
 	}
 	if at, ok := z.guard(x); ok {
 		return at

@@ -1,9 +1,146 @@
 package server
 
-import "context"
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
 
-// rewritten asks x's question, or what the zone's rules make of it.
-func (rt *Routes) rewritten(x *exchange) step { return rt.find(x) }
+	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
 
-// rewrittenOn is rewritten where it may wait.
-func (rt *Routes) rewrittenOn(context.Context, *exchange) error { return nil }
+// turned is what asking a query in another form takes: an exchange of its own, in buffers
+// that are used again for the next one.
+type turned struct {
+	exchange
+	change rewrite.Change
+	packet [packetBuffer]byte
+	out    [replyBuffer]byte
+	target [wire.MaxName]byte
+}
+
+var turns = sync.Pool{New: func() any { return new(turned) }}
+
+// rewritten asks x's question, or what the zone's rules make of it, and makes the reply
+// to that x's. It never waits.
+func (rt *Routes) rewritten(x *exchange) step {
+	if x.zone.Rewrite == nil {
+		return rt.find(x)
+	}
+	at, err := rt.rewrite(x, x.start, nil)
+	if err != nil { // is for the log, which is written where queries wait
+		return turn
+	}
+	return at
+}
+
+// foreign is all there is to a query of another class than IN: the rules may turn it into
+// one of IN, or it is REFUSED.
+func (rt *Routes) foreign(x *exchange) step {
+	if x.zone.Rewrite == nil {
+		x.r.Fail(wire.Refused)
+		return done
+	}
+	return rt.rewritten(x)
+}
+
+// rewrittenOn is rewritten where it may wait. It begins anew.
+func (rt *Routes) rewrittenOn(ctx context.Context, x *exchange) error {
+	_, err := rt.rewrite(x, clock.Now(), func(x *exchange, at step) error { return rt.complete(ctx, x, at) })
+	return err
+}
+
+// rewrite puts x through its zone's rules at now. wait completes what takes waiting;
+// without it, that is all that comes of it: [turn], or where no rule takes x, the step
+// that x has come to itself. The error is why the reply is a SERVFAIL.
+func (rt *Routes) rewrite(x *exchange, now time.Duration, wait func(*exchange, step) error) (step, error) {
+	t := turns.Get().(*turned)
+	taken, err := t.change.Take(x.zone.Rewrite, &x.q)
+	at := done
+	switch {
+	case err != nil:
+		x.r.Fail(wire.ServFail)
+	case taken && t.change.Class == wire.ClassIN:
+		t.begin(x, now)
+		at, err = rt.turned(x, t, wait)
+	case x.q.Class != wire.ClassIN:
+		x.r.Fail(wire.Refused)
+	default:
+		at = rt.find(x)
+	}
+	t.zone, t.pool, t.missing = nil, nil, nil // may be gone before the next query
+	turns.Put(t)
+	return at, err
+}
+
+// begin makes t the exchange for what the rules have made of x's question.
+func (t *turned) begin(x *exchange, now time.Duration) {
+	t.exchange = exchange{zone: x.zone, client: x.client, start: now, lane: x.lane, via: x.via, hops: x.hops}
+	t.q.Parse(wire.AppendQuery(t.packet[:0], 0, t.change.Name(), t.change.Type, &x.q, wire.MinUDP))
+	t.r.Start(t.out[:0], &t.q)
+}
+
+// turned asks what t has become, and turns the reply into x's.
+func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) error) (at step, err error) {
+	if at = rt.find(&t.exchange); at != done {
+		if wait == nil {
+			return turn, nil
+		}
+		err = wait(&t.exchange, at)
+	}
+	other, waits := rt.splice(t, wait)
+	if waits {
+		return turn, nil
+	}
+	x.source, x.ordered, x.found = t.source, t.ordered, t.found
+	if !x.r.Rewrite(&t.r, &t.change, other) {
+		x.r.Fail(wire.ServFail)
+		return done, rewrite.ErrName
+	}
+	rcode := t.change.Rcode(t.r.Rcode())
+	if rcode > maxPlain && !x.q.EDNS {
+		rcode = wire.ServFail
+	}
+	x.r.SetRcode(rcode)
+	return done, err
+}
+
+// maxPlain is the last rcode that a client without EDNS can be told (RFC 6891, 6.1.3).
+const maxPlain = 15
+
+// splice resolves what an alias in t's reply leads to by the rules, if any takes it.
+// waits says that this takes waiting, without wait.
+func (rt *Routes) splice(t *turned, wait func(*exchange, step) error) (s *wire.Splice, waits bool) {
+	if t.hops >= maxHops || !t.change.Aliases() {
+		return nil, false
+	}
+	for i, target := t.r.Alias(0, t.target[:]); i >= 0; i, target = t.r.Alias(i+1, t.target[:]) {
+		to, ok := t.change.Target(target)
+		if !ok {
+			continue
+		}
+		s = &wire.Splice{At: i, Target: slices.Clone(to)}
+		s.Answers, waits = rt.lookup(&t.exchange, s.Target, wait)
+		return s, waits
+	}
+	return nil, false
+}
+
+// lookup asks for name and x's type through the whole path, as x's client, and gives the
+// reply as a whole message. What does not resolve is a reply without answers.
+func (rt *Routes) lookup(x *exchange, name []byte, wait func(*exchange, step) error) (msg []byte, waits bool) {
+	sub := exchange{client: x.client, start: x.start, lane: x.lane, via: x.via, hops: x.hops + 1}
+	sub.q.Parse(wire.AppendQuery(nil, 0, name, x.q.Type, &x.q, wire.MinUDP))
+	sub.r.Start(nil, &sub.q)
+	if at := rt.answer(&sub); at != done {
+		if wait == nil {
+			return nil, true
+		}
+		if wait(&sub, at) != nil {
+			sub.r.Fail(wire.ServFail)
+		}
+	}
+	return sub.r.Finish(wire.MaxMessage), false
+}

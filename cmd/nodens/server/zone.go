@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -28,7 +29,9 @@ type Zone struct {
 	ACL *ACL
 	// DNS64 makes IPv6 addresses of IPv4 ones.
 	DNS64 *DNS64
-	Hosts *hosts.Table
+	// Rewrite are the rules by which queries are asked in another form.
+	Rewrite *rewrite.Rules
+	Hosts   *hosts.Table
 	// External are the names under which the cluster's Services are reached from
 	// outside.
 	External External

@@ -1,0 +1,324 @@
+package wire
+
+import (
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// TypeDNAME and TypeNAPTR have names in their RDATA that an [Editor] is asked about.
+const (
+	TypeNAPTR uint16 = 35
+	TypeDNAME uint16 = 39
+)
+
+// Editor says what becomes of the records of a reply. Names are in wire form and in the
+// case they came in; the result is used before the next call, and may be what was given.
+// A nil name says that the record can't be written.
+type Editor interface {
+	// Owner is asked for each record's owner.
+	Owner(name []byte) []byte
+	// Value is asked for the names that the RDATA of CNAME, DNAME, MX, NAPTR, NS, PTR
+	// and SRV records hold, and for the first of a SOA's.
+	Value(name []byte) []byte
+	// TTL is asked for each record's TTL.
+	TTL(ttl uint32) uint32
+}
+
+// Splice is other answers in place of those behind an alias.
+type Splice struct {
+	// At is which of the answers is the alias, a CNAME; only aliases are kept before it.
+	At int
+	// Target is what it leads to instead, in wire form.
+	Target []byte
+	// Answers is a whole message from [Reply.Finish], whose answers come behind it.
+	Answers []byte
+}
+
+// Rewrite makes r, whatever it holds, what e makes of the records of other, a reply to
+// another question: behind r's own question, with other's rcode and flags but AD, since
+// nobody has validated the names. s, if not nil, says what takes the place of some
+// answers. other stays as it is.
+//
+// It is false, and r empty, where e says that a record can't be written. What is longer
+// than a message is cut, with TC set.
+func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
+	r.Reset()
+	w := rewriter{from: other.b, to: r, e: e}
+	w.known[0].at, w.known[0].n = HeaderLen, r.q.nameLen
+	off := other.q.questionEnd()
+	for section := range Section(3) {
+		for i := range int(other.count[section]) {
+			rr, ok := readRecord(other.b, off)
+			if !ok {
+				r.Reset()
+				return false
+			}
+			off = rr.End
+			if section == Answer && s != nil && !s.keeps(i, rr.Type) {
+				continue
+			}
+			w.target = nil
+			if section == Answer && s != nil && i == s.At {
+				w.target = s.Target
+			}
+			if !w.record(section, rr) {
+				r.Reset()
+				return false
+			}
+		}
+		if section == Answer && s != nil && r.AppendAnswers(s.Answers) != nil {
+			r.Reset()
+			return false
+		}
+	}
+	r.flags, r.rcode = other.flags&^flagAD, other.rcode
+	r.full = r.full || other.full
+	return true
+}
+
+// keeps reports whether the answer at i, of type t, stays.
+func (s *Splice) keeps(i int, t uint16) bool {
+	return i == s.At || i < s.At && t == TypeCNAME
+}
+
+// maxKnown bounds the names that later owners may point to: the question's and the last
+// few written. A reply has few different owners, next to one another; with twice as many
+// each record of a long one would be held against all.
+const maxKnown = 4
+
+// rewriter writes the records of one message into another.
+type rewriter struct {
+	from []byte
+	to   *Reply
+	e    Editor
+	// target, if not nil, is what the next record, an alias, leads to.
+	target []byte
+	// known are names written out in to: the question's first.
+	known [maxKnown]struct{ at, n int }
+	last  int // which was noted last
+	name  [MaxName]byte
+}
+
+// record writes rr, as the editor has it.
+func (w *rewriter) record(section Section, rr Record) bool {
+	r := w.to
+	n, _ := expandName(w.name[:], w.from, rr.Start)
+	if n == 0 {
+		return false
+	}
+	owner := w.e.Owner(w.name[:n])
+	begin := len(r.b)
+	if r.full || owner == nil || !w.owner(owner) {
+		return r.full
+	}
+	r.b = append16(r.b, rr.Type)
+	r.b = append16(r.b, rr.Class)
+	r.b = append32(r.b, w.e.TTL(rr.TTL))
+	r.b = append16(r.b, 0)
+	data := len(r.b)
+	if !w.rdata(rr) {
+		return false
+	}
+	if len(r.b)+optLen > MaxMessage || len(r.b)-data > MaxMessage {
+		r.b, r.full = r.b[:begin], true
+		return true
+	}
+	put16(r.b[data-2:], uint16(len(r.b)-data))
+	r.section = section
+	r.count[section]++
+	return true
+}
+
+// owner writes name as an owner: a pointer where it stands in the message already.
+func (w *rewriter) owner(name []byte) bool {
+	r := w.to
+	for _, k := range w.known {
+		// The question's stands for all that end it, in the case of the client.
+		if k.at == HeaderLen {
+			if q := r.q.Name(); len(name) > 1 && ends(q, name) {
+				r.b = append16(r.b, 0xC000|uint16(HeaderLen+len(q)-len(name)))
+				return true
+			}
+		} else if k.n == len(name) && string(r.b[k.at:k.at+k.n]) == string(name) {
+			r.b = append16(r.b, 0xC000|uint16(k.at))
+			return true
+		}
+	}
+	w.write(name)
+	return true
+}
+
+// write writes name out, and notes where.
+func (w *rewriter) write(name []byte) {
+	if at := len(w.to.b); at <= maxPointed && len(name) > 1 {
+		w.last = w.last%(maxKnown-1) + 1 // the question's stays
+		w.known[w.last].at, w.known[w.last].n = at, len(name)
+	}
+	w.to.b = append(w.to.b, name...)
+}
+
+// ends reports whether name, in any case, is q or what q ends with, from a label on.
+func ends(q, name []byte) bool {
+	for len(q) > len(name) {
+		q = q[1+int(q[0]):]
+	}
+	return EqualNames(q, name)
+}
+
+// EqualNames compares two names in wire form but for their case (RFC 4343).
+func EqualNames(a, b []byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i, c := range a {
+		if lower[c] != lower[b[i]] {
+			return false
+		}
+	}
+	return true
+}
+
+// rdata writes rr's, its names uncompressed but where the editor is asked about them.
+func (w *rewriter) rdata(rr Record) bool {
+	shape, named := rdataNames[rr.Type]
+	if !named {
+		return w.opaque(rr)
+	}
+	off := rr.Data + shape.head
+	w.to.b = append(w.to.b, w.from[rr.Data:off]...)
+	for i := range shape.names {
+		n, end := expandName(w.name[:], w.from, off)
+		if n == 0 {
+			return false
+		}
+		name := w.name[:n]
+		if i == 0 && asked(rr.Type) {
+			name = w.value(name)
+		}
+		if name == nil {
+			return false
+		}
+		w.write(name)
+		off = end
+	}
+	w.to.b = append(w.to.b, w.from[off:rr.End]...)
+	return true
+}
+
+// value is what the editor makes of a name in RDATA.
+func (w *rewriter) value(name []byte) []byte {
+	if w.target != nil {
+		return w.target
+	}
+	return w.e.Value(name)
+}
+
+// asked reports whether an editor is asked about the first name of RDATA of type t.
+func asked(t uint16) bool {
+	switch t {
+	case TypeCNAME, TypeDNAME, TypeMX, TypeNAPTR, TypeNS, TypePTR, TypeSRV, TypeSOA:
+		return true
+	}
+	return false
+}
+
+// opaque writes RDATA that has no names, or none that this package has a table for:
+// those are written out by miekg/dns, since pointers in them would lead nowhere.
+func (w *rewriter) opaque(rr Record) bool {
+	_, fixed := rdataLen[rr.Type]
+	_, object := dns.TypeToRR[rr.Type]
+	if fixed || !object || rr.Type == TypeTXT {
+		w.to.b = append(w.to.b, w.from[rr.Data:rr.End]...)
+		return true
+	}
+	head := dns.RR_Header{Rrtype: rr.Type, Class: rr.Class, Rdlength: uint16(rr.End - rr.Data), Name: "."}
+	obj, _, err := dns.UnpackRRWithHeader(head, w.from[:rr.End], rr.Data)
+	if err != nil {
+		return false
+	}
+	buf := make([]byte, MaxMessage)
+	end, err := dns.PackRR(obj, buf, 0, nil, false)
+	if err != nil {
+		return false
+	}
+	data := buf[1+10 : end] // behind the root as owner
+	if rr.Type == TypeNAPTR {
+		return w.replacement(data)
+	}
+	w.to.b = append(w.to.b, data...)
+	return true
+}
+
+// replacement writes the RDATA of a NAPTR record (RFC 3403, 4.1), data, whose name is
+// behind two numbers and three strings.
+func (w *rewriter) replacement(data []byte) bool {
+	off := 4
+	for range 3 {
+		if off >= len(data) {
+			return false
+		}
+		off += 1 + int(data[off])
+	}
+	n, _ := expandName(w.name[:], data, off)
+	if n == 0 {
+		return false
+	}
+	name := w.e.Value(w.name[:n])
+	if name == nil {
+		return false
+	}
+	w.to.b = append(w.to.b, data[:off]...)
+	w.to.b = append(w.to.b, name...)
+	return true
+}
+
+// expandName copies the name at off, decompressed and in its own case, to dst. It gives
+// the bytes of dst used and the offset behind the name in msg; n is 0 if the name is
+// broken.
+func expandName(dst, msg []byte, off int) (n, end int) {
+	end = -1
+	for jumps := 0; off < len(msg); {
+		c := int(msg[off])
+		switch {
+		case c&0xC0 == 0xC0:
+			if off+2 > len(msg) || jumps == maxPointers {
+				return 0, -1
+			}
+			if end < 0 {
+				end = off + 2
+			}
+			jumps++
+			off = int(u16(msg[off:]) & 0x3FFF)
+		case c&0xC0 != 0 || off+1+c > len(msg) || n+1+c > len(dst):
+			return 0, -1
+		default:
+			n += copy(dst[n:], msg[off:off+1+c])
+			off += 1 + c
+			if c == 0 {
+				return n, max(end, off)
+			}
+		}
+	}
+	return 0, -1
+}
+
+// Alias gives the target, in wire form and its own case, of the first alias among r's
+// answers from the one at number from on, and its number; -1 if there is none. The
+// target is in buf, which holds a whole name.
+func (r *Reply) Alias(from int, buf []byte) (at int, target []byte) {
+	off := r.q.questionEnd()
+	for i := range int(r.count[Answer]) {
+		rr, ok := readRecord(r.b, off)
+		if !ok {
+			break
+		}
+		off = rr.End
+		if rr.Type != TypeCNAME || i < from {
+			continue
+		}
+		n, _ := expandName(buf, r.b, rr.Data)
+		return i, slices.Clip(buf[:n])
+	}
+	return -1, nil
+}
