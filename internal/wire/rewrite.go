@@ -31,8 +31,8 @@ type Splice struct {
 	At int
 	// Target is what it leads to instead, in wire form.
 	Target []byte
-	// Answers is a whole message from [Reply.Finish], whose answers come behind it.
-	Answers []byte
+	// Answers has the answers that come behind it.
+	Answers *Reply
 }
 
 // Rewrite makes r, whatever it holds, what e makes of the records of other, a reply to
@@ -67,7 +67,7 @@ func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 				return false
 			}
 		}
-		if section == Answer && s != nil && r.AppendAnswers(s.Answers) != nil {
+		if section == Answer && s != nil && !w.answers(s.Answers) {
 			r.Reset()
 			return false
 		}
@@ -76,6 +76,30 @@ func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.full = r.full || other.full
 	return true
 }
+
+// answers writes those of other as they are.
+func (w *rewriter) answers(other *Reply) bool {
+	from, e := w.from, w.e
+	w.from, w.e, w.target = other.b, asItIs{}, nil
+	off := other.q.questionEnd()
+	for range int(other.count[Answer]) {
+		rr, ok := readRecord(other.b, off)
+		if !ok || !w.record(Answer, rr) {
+			return false
+		}
+		off = rr.End
+	}
+	w.from, w.e = from, e
+	w.to.full = w.to.full || other.full
+	return true
+}
+
+// asItIs is an [Editor] that changes nothing.
+type asItIs struct{}
+
+func (asItIs) Owner(name []byte) []byte { return name }
+func (asItIs) Value(name []byte) []byte { return name }
+func (asItIs) TTL(ttl uint32) uint32    { return ttl }
 
 // keeps reports whether the answer at i, of type t, stays.
 func (s *Splice) keeps(i int, t uint16) bool {
@@ -109,9 +133,10 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	}
 	owner := w.e.Owner(w.name[:n])
 	begin := len(r.b)
-	if r.full || owner == nil || !w.owner(owner) {
+	if r.full || owner == nil {
 		return r.full
 	}
+	w.point(owner)
 	r.b = append16(r.b, rr.Type)
 	r.b = append16(r.b, rr.Class)
 	r.b = append32(r.b, w.e.TTL(rr.TTL))
@@ -130,23 +155,22 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	return true
 }
 
-// owner writes name as an owner: a pointer where it stands in the message already.
-func (w *rewriter) owner(name []byte) bool {
+// point writes name, as a pointer where it stands in the message already.
+func (w *rewriter) point(name []byte) {
 	r := w.to
 	for _, k := range w.known {
 		// The question's stands for all that end it, in the case of the client.
 		if k.at == HeaderLen {
 			if q := r.q.Name(); len(name) > 1 && ends(q, name) {
 				r.b = append16(r.b, 0xC000|uint16(HeaderLen+len(q)-len(name)))
-				return true
+				return
 			}
 		} else if k.n == len(name) && string(r.b[k.at:k.at+k.n]) == string(name) {
 			r.b = append16(r.b, 0xC000|uint16(k.at))
-			return true
+			return
 		}
 	}
 	w.write(name)
-	return true
 }
 
 // write writes name out, and notes where.
@@ -179,7 +203,7 @@ func EqualNames(a, b []byte) bool {
 	return true
 }
 
-// rdata writes rr's, its names uncompressed but where the editor is asked about them.
+// rdata writes rr's.
 func (w *rewriter) rdata(rr Record) bool {
 	shape, named := rdataNames[rr.Type]
 	if !named {
@@ -199,7 +223,11 @@ func (w *rewriter) rdata(rr Record) bool {
 		if name == nil {
 			return false
 		}
-		w.write(name)
+		if compressed(rr.Type) {
+			w.point(name)
+		} else {
+			w.write(name)
+		}
 		off = end
 	}
 	w.to.b = append(w.to.b, w.from[off:rr.End]...)
@@ -218,6 +246,16 @@ func (w *rewriter) value(name []byte) []byte {
 func asked(t uint16) bool {
 	switch t {
 	case TypeCNAME, TypeDNAME, TypeMX, TypeNAPTR, TypeNS, TypePTR, TypeSRV, TypeSOA:
+		return true
+	}
+	return false
+}
+
+// compressed reports whether everybody reads pointers in RDATA of type t, as those do
+// that RFC 1035 defines (RFC 3597, 4).
+func compressed(t uint16) bool {
+	switch t {
+	case TypeCNAME, TypeMX, TypeNS, TypePTR, TypeSOA:
 		return true
 	}
 	return false

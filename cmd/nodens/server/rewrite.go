@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -113,34 +112,34 @@ const maxPlain = 15
 // splice resolves what an alias in t's reply leads to by the rules, if any takes it.
 // waits says that this takes waiting, without wait.
 func (rt *Routes) splice(t *turned, wait func(*exchange, step) error) (s *wire.Splice, waits bool) {
-	if t.hops >= maxHops || !t.change.Aliases() {
+	if t.hops > maxHops || !t.change.Aliases() {
 		return nil, false
 	}
 	for i, target := t.r.Alias(0, t.target[:]); i >= 0; i, target = t.r.Alias(i+1, t.target[:]) {
-		to, ok := t.change.Target(target)
+		name, leads, ok := t.change.Target(target)
 		if !ok {
 			continue
 		}
-		s = &wire.Splice{At: i, Target: slices.Clone(to)}
-		s.Answers, waits = rt.lookup(&t.exchange, s.Target, wait)
+		s = &wire.Splice{At: i, Target: leads}
+		s.Answers, waits = rt.lookup(&t.exchange, name, wait)
 		return s, waits
 	}
 	return nil, false
 }
 
 // lookup asks for name and x's type through the whole path, as x's client, and gives the
-// reply as a whole message. What does not resolve is a reply without answers.
-func (rt *Routes) lookup(x *exchange, name []byte, wait func(*exchange, step) error) (msg []byte, waits bool) {
-	sub := exchange{client: x.client, start: x.start, lane: x.lane, via: x.via, hops: x.hops + 1}
+// reply. What does not resolve is a reply without answers.
+func (rt *Routes) lookup(x *exchange, name []byte, wait func(*exchange, step) error) (r *wire.Reply, waits bool) {
+	sub := &exchange{client: x.client, start: x.start, lane: x.lane, via: x.via, hops: x.hops + 1}
 	sub.q.Parse(wire.AppendQuery(nil, 0, name, x.q.Type, &x.q, wire.MinUDP))
 	sub.r.Start(nil, &sub.q)
-	if at := rt.answer(&sub); at != done {
+	if at := rt.answer(sub); at != done {
 		if wait == nil {
 			return nil, true
 		}
-		if wait(&sub, at) != nil {
+		if wait(sub, at) != nil {
 			sub.r.Fail(wire.ServFail)
 		}
 	}
-	return sub.r.Finish(wire.MaxMessage), false
+	return &sub.r, false
 }

@@ -1,6 +1,9 @@
 package rewrite
 
 import (
+	"bytes"
+	"slices"
+
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -113,18 +116,23 @@ func (c *Change) Value(name []byte) []byte { return c.edit(name, true) }
 // edit puts a name of the reply through the edits; nil is a name that is none.
 func (c *Change) edit(name []byte, value bool) []byte {
 	for i := len(c.edits) - 1; i >= 0 && name != nil; i-- {
-		e := &c.edits[i]
-		if e.Field != config.RewriteName {
-			continue
+		name = c.one(&c.edits[i], name, value)
+	}
+	return name
+}
+
+// one puts a name of the reply through one edit.
+func (c *Change) one(e *edit, name []byte, value bool) []byte {
+	if e.Field != config.RewriteName {
+		return name
+	}
+	for i := len(e.answers) - 1; i >= 0 && name != nil; i-- {
+		if a := &e.answers[i]; a.value == value {
+			name = c.match(a, name)
 		}
-		for j := len(e.answers) - 1; j >= 0 && name != nil; j-- {
-			if a := &e.answers[j]; a.value == value {
-				name = c.match(a, name)
-			}
-		}
-		if e.Auto && name != nil {
-			name = c.back(e, name)
-		}
+	}
+	if e.Auto && name != nil {
+		name = c.back(e, name)
 	}
 	return name
 }
@@ -147,14 +155,20 @@ func (c *Change) match(a *answer, name []byte) []byte {
 	return c.made()
 }
 
-// made is the name in c.other, nil if it is none.
+// made is the name in c.other, nil if it is none. A second dot at its end is passed over:
+// what replaces a name ends with one, and so may the group of a pattern before it.
 func (c *Change) made() []byte {
 	b := c.buffer()
 	var ok bool
-	if *b, ok = wire.AppendName(*b, c.other); !ok {
-		return nil
+	if *b, ok = wire.AppendName(*b, c.other); ok {
+		return *b
 	}
-	return *b
+	if text, double := bytes.CutSuffix(c.other, []byte("..")); double {
+		if *b, ok = wire.AppendName(*b, text); ok {
+			return *b
+		}
+	}
+	return nil
 }
 
 // back turns name back to what it was before e's rule, where that made it: the name
@@ -215,22 +229,24 @@ func (c *Change) Aliases() bool {
 	return false
 }
 
-// Target gives the name to ask in place of target, what an alias of the reply leads to,
-// in wire form; ok is false where no rule takes it. The result is c's own until the next
-// call of a method of its.
-func (c *Change) Target(target []byte) (_ []byte, ok bool) {
-	for i := len(c.edits) - 1; i >= 0; i-- {
+// Target says what becomes of an alias of the reply, given what it leads to in wire form:
+// the name to ask instead, and what it leads to then, which rules may have turned back.
+// ok is false where no rule takes it. Both are made for the caller.
+func (c *Change) Target(target []byte) (ask, leads []byte, ok bool) {
+	name := target
+	for i := len(c.edits) - 1; i >= 0 && name != nil; i-- {
 		e := &c.edits[i]
 		if e.Field != config.RewriteCNAME {
+			name = c.one(e, name, true)
 			continue
 		}
-		c.text = lowered(wire.AppendText(c.text[:0], target))
+		c.text = lowered(wire.AppendText(c.text[:0], name))
 		if !e.takes(c.text) {
 			continue
 		}
 		c.other = e.replace(c.other[:0], c.text)
-		name := c.made()
-		return name, name != nil
+		name = c.made()
+		ask, ok = slices.Clone(name), true
 	}
-	return nil, false
+	return ask, slices.Clone(name), ok && name != nil
 }
