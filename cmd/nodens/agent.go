@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/cmd/nodens/server/template"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -77,6 +78,7 @@ type parts struct {
 	external *kubernetes.External
 	search   *server.Search
 	rewrite  *rewrite.Rules
+	template *template.Templates
 	cache    *cache.Cache
 	pools    []*upstream.Pool // in the order of the block's forward directives
 	loops    map[wire.Name]*server.Loop
@@ -141,6 +143,9 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 	}
 	if b.Rewrite != nil {
 		p.rewrite = rewrite.New(b.Rewrite)
+	}
+	if b.Template != nil {
+		p.template = template.New(b.Template)
 	}
 	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward)
 	if sameUpstreams {
@@ -310,7 +315,7 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 	if p.external != nil {
 		z.External = p.external
 	}
-	z.Rewrite = p.rewrite
+	z.Rewrite, z.Template = p.rewrite, p.template
 	if b.Bufsize != nil {
 		z.Bufsize = b.Bufsize.Size
 	}

@@ -1,6 +1,150 @@
 package config
 
-// Template is `template CLASS TYPE [ZONES…] { … }`.
-type Template struct{}
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
 
-func (x *Template) parse(p *parser, s statement) { p.stranger(s.name()) }
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Template is `template CLASS TYPE [ZONES…] { … }`. A block may have several: the first
+// that is for the query and has a pattern for its name answers.
+type Template struct {
+	// Type is the type it answers for, [wire.TypeANY] for all.
+	Type  uint16
+	Zones []wire.Name // the block's zones where none are given
+	// Match are patterns for the qname, in presentation form and lower case with the last
+	// dot, in their order; empty takes all.
+	Match []*regexp.Regexp
+	// Answer, Additional and Authority make one record each.
+	Answer, Additional, Authority []*template.Template
+	Rcode                         wire.Rcode
+	// EDE is the extended error that goes with it, nil for none.
+	EDE         *ExtendedError
+	Fallthrough *Fallthrough
+	// Next is the next template of the same block, nil for the last.
+	Next *Template
+}
+
+// ExtendedError is `ederror CODE [TEXT]` (RFC 8914).
+type ExtendedError struct {
+	Code uint16
+	Text string
+}
+
+const (
+	// maxTemplates bounds a block's chain, all of which are held against a query. Half
+	// is what files made by programs have; for more, zones are looked up faster.
+	maxTemplates = 1000
+	// maxMade bounds the records of one template in a section. Twice as many are near
+	// what a whole message holds.
+	maxMade       = 1000
+	templateUsage = "template CLASS TYPE [ZONES…] { … }"
+)
+
+func (t *Template) parse(p *parser, s statement) {
+	if !p.count(s, 2, -1, templateUsage) {
+		return
+	}
+	t.class(p, s.args()[0])
+	kind := s.args()[1]
+	var ok bool
+	if t.Type, ok = dns.StringToType[strings.ToUpper(kind.text)]; !ok || t.Type == 0 {
+		p.fault(kind, "%q is no type of DNS such as A, AAAA or MX, or ANY for all; write: %s", kind.text, templateUsage)
+	}
+	t.Zones = p.zonesOr(s.args()[2:])
+	p.body(s, t.options(p))
+}
+
+// class reads CLASS. Queries of other classes than IN don't get as far as here.
+func (t *Template) class(p *parser, w word) {
+	switch class, ok := dns.StringToClass[strings.ToUpper(w.text)]; {
+	case !ok:
+		p.fault(w, "%q is no class of DNS; write IN, or ANY for all; %s", w.text, templateUsage)
+	case class != dns.ClassINET && class != dns.ClassANY:
+		p.fault(w, "only the class IN is served, a query of the class %s is REFUSED; write IN", w.text)
+	}
+}
+
+func (t *Template) options(p *parser) options {
+	const advice = "write what it says with match and groups, or forward the names that need it to a CoreDNS"
+	return options{
+		"match": {usage: "match REGEX…", least: 1, most: -1, set: func(args []word) {
+			for _, w := range args {
+				if re := p.pattern(w); re != nil {
+					t.Match = append(t.Match, re)
+				}
+			}
+		}},
+		"answer":     p.made("answer", &t.Answer),
+		"additional": p.made("additional", &t.Additional),
+		"authority":  p.made("authority", &t.Authority),
+		"rcode": {usage: "rcode CODE", least: 1, most: 1, set: func(args []word) {
+			t.Rcode = wire.Rcode(p.rcode(args[0]))
+		}},
+		"ederror":     {usage: "ederror CODE [TEXT]", least: 1, most: 2, set: func(args []word) { t.EDE = p.extended(args) }},
+		"fallthrough": p.fallthroughs(&t.Fallthrough),
+		// CoreDNS passes it over: targets of aliases are always resolved by the server itself.
+		"upstream": {usage: "upstream", most: -1, set: func([]word) {}},
+		"var":      later(advice),
+		"expr":     later(advice),
+	}
+}
+
+// made is an option whose arguments are templates of one record each.
+func (p *parser) made(name string, dst *[]*template.Template) option {
+	return option{usage: name + " RECORD…", least: 1, most: -1, set: func(args []word) {
+		for _, w := range args {
+			made, err := template.New(name).Funcs(template.FuncMap{"parseInt": strconv.ParseUint}).Parse(w.text)
+			if err != nil {
+				p.fault(w, "%q is no template of Go's text/template: %v", w.text, err)
+				continue
+			}
+			*dst = append(*dst, made)
+		}
+		if len(*dst) > maxMade {
+			*dst = (*dst)[:maxMade]
+			p.fault(args[0], "a template has more than %d records in a section; a reply holds no more", maxMade)
+		}
+	}}
+}
+
+// extended reads an extended error.
+func (p *parser) extended(args []word) *ExtendedError {
+	n, _ := p.number(args[0], 0, 65535)
+	e := &ExtendedError{Code: uint16(n)}
+	if len(args) > 1 {
+		e.Text = args[1].text
+		if len(e.Text) > wire.MaxEDEText {
+			p.fault(args[1], "the text has %d bytes; allowed: up to %d", len(e.Text), wire.MaxEDEText)
+		}
+	}
+	return e
+}
+
+// join appends a further template to the chain.
+func (t *Template) join(p *parser, s statement, next directive) {
+	last, n := t, 2
+	for ; last.Next != nil; n++ {
+		last = last.Next
+	}
+	if n > maxTemplates {
+		p.fault(s.name(), "a block has more than %d templates; write a server block for each zone", maxTemplates)
+		return
+	}
+	last.Next = next.(*Template)
+}
+
+// Each gives the templates of a block in their order; none for nil.
+func (t *Template) Each() []*Template {
+	var list []*Template
+	for ; t != nil; t = t.Next {
+		list = append(list, t)
+	}
+	return slices.Clip(list)
+}

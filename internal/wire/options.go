@@ -20,6 +20,11 @@ const (
 // thirty more would not. The longest host name has 64.
 const MaxNSID = 200
 
+// MaxEDEText is the most bytes of text an extended error may have: half cuts a sentence,
+// double leaves no place for records in the 512 bytes that every client takes. Where it does
+// not fit it is left out.
+const MaxEDEText = 100
+
 // optionHead is an option's code and length; edeLen is a whole extended error without
 // text.
 const (
@@ -49,15 +54,20 @@ func (r *Reply) SetNSID(id string) { r.nsid = id }
 
 // SetEDE has the reply say in an option of its OPT record, if it has one, why it is
 // what it is.
-func (r *Reply) SetEDE(code EDE) { r.ede, r.explained = code, true }
+func (r *Reply) SetEDE(code EDE) { r.SetEDEText(code, "") }
+
+// SetEDEText is [Reply.SetEDE] with a text for people, of [MaxEDEText] bytes at most.
+func (r *Reply) SetEDEText(code EDE, text string) { r.ede, r.explained, r.edeText = code, true, text }
 
 // CopyEDE has the reply say what other does of why it is what it is.
-func (r *Reply) CopyEDE(other *Reply) { r.ede, r.explained = other.ede, other.explained }
+func (r *Reply) CopyEDE(other *Reply) {
+	r.ede, r.explained, r.edeText = other.ede, other.explained, other.edeText
+}
 
 // optionsLen is what the options of the OPT record take.
 func (r *Reply) optionsLen() (n int) {
 	if r.explained {
-		n = edeLen
+		n = edeLen + len(r.edeText)
 	}
 	if r.nsid != "" {
 		n += optionHead + len(r.nsid)
@@ -69,8 +79,9 @@ func (r *Reply) optionsLen() (n int) {
 func (r *Reply) appendOptions() {
 	if r.explained {
 		r.b = append16(r.b, optionEDE)
-		r.b = append16(r.b, edeLen-optionHead)
+		r.b = append16(r.b, uint16(edeLen-optionHead+len(r.edeText)))
 		r.b = append16(r.b, uint16(r.ede))
+		r.b = append(r.b, r.edeText...)
 	}
 	if r.nsid != "" {
 		r.b = append16(r.b, optionNSID)

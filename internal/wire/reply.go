@@ -33,6 +33,7 @@ type Reply struct {
 
 	explained bool // ede says something
 	ede       EDE
+	edeText   string
 	nsid      string
 }
 
@@ -143,6 +144,9 @@ func (r *Reply) Finish(limit int) []byte {
 	}
 	room := limit
 	if r.q.EDNS {
+		if r.edeText != "" && r.q.questionEnd()+optLen+r.optionsLen() > limit {
+			r.edeText = ""
+		}
 		room -= optLen + r.optionsLen()
 	}
 	if len(r.b) > room {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/miekg/dns"
@@ -36,7 +37,7 @@ type Splice struct {
 }
 
 // Rewrite makes r, whatever it holds, what e makes of the records of other, a reply to
-// another question: behind r's own question, with other's rcode and flags but AD, since
+// another question: behind r's own question, with other's rcode, extended error and flags but AD, since
 // nobody has validated the names. s, if not nil, says what takes the place of some
 // answers. other stays as it is.
 //
@@ -73,6 +74,7 @@ func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 		}
 	}
 	r.flags, r.rcode = other.flags&^flagAD, other.rcode
+	r.CopyEDE(other)
 	r.full = r.full || other.full
 	return true
 }
@@ -92,6 +94,31 @@ func (w *rewriter) answers(other *Reply) bool {
 	w.from, w.e = from, e
 	w.to.full = w.to.full || other.full
 	return true
+}
+
+// AddRecord writes rr, of any type, owner and class, in s; the rest is as in [Reply.Add].
+// An error is a record that has no wire form. It wraps [ErrResponse].
+func (r *Reply) AddRecord(s Section, rr dns.RR) error {
+	buf := make([]byte, dns.Len(rr)+1) // which says no less than it takes uncompressed
+	end, err := dns.PackRR(rr, buf, 0, nil, false)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrResponse, err)
+	}
+	w := rewriter{from: buf[:end], to: r, e: asItIs{}, plain: true}
+	w.known[0].at, w.known[0].n = HeaderLen, r.q.nameLen
+	rec, ok := readRecord(w.from, 0)
+	if r.full = r.full || s < r.section; !ok || !w.record(s, rec) {
+		return fmt.Errorf("%w: %s", ErrResponse, rr)
+	}
+	return nil
+}
+
+// AddAnswers writes the answers of other, to whatever question, behind r's own. It is
+// false if one of them can't be read.
+func (r *Reply) AddAnswers(other *Reply) bool {
+	w := rewriter{to: r}
+	w.known[0].at, w.known[0].n = HeaderLen, r.q.nameLen
+	return w.answers(other)
 }
 
 // asItIs is an [Editor] that changes nothing.
@@ -122,6 +149,7 @@ type rewriter struct {
 	known [maxKnown]struct{ at, n int }
 	last  int // which was noted last
 	name  [MaxName]byte
+	plain bool // no name in from is compressed, and nobody is asked about those in RDATA
 }
 
 // record writes rr, as the editor has it.
@@ -266,7 +294,7 @@ func compressed(t uint16) bool {
 func (w *rewriter) opaque(rr Record) bool {
 	_, fixed := rdataLen[rr.Type]
 	_, object := dns.TypeToRR[rr.Type]
-	if fixed || !object || rr.Type == TypeTXT {
+	if fixed || !object || rr.Type == TypeTXT || w.plain {
 		w.to.b = append(w.to.b, w.from[rr.Data:rr.End]...)
 		return true
 	}

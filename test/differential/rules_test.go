@@ -139,23 +139,23 @@ func (g ruler) rules() string {
 	return b.String()
 }
 
-// known are names that there is something about.
-var known = []string{
+// knownNames are names that there is something about.
+var knownNames = []string{
 	"host.ext.test", "four.ext.test", "six.ext.test", "alias.ext.test", "alias2.ext.test", "dangling.ext.test", "ext.test",
 	"_dns._udp.ext.test", "missing.ext.test", "servfail.ext.test", "local.ext.test", "a.b.ext.test", "x.any.test", "mail.ext.test", "neg.test",
 	"refused.ext.test", "toservfail.ext.test", "ad.ext.test", "zero.ext.test", "mixed.ext.test",
 }
 
-// asked are names that there is nothing about, and that rules are made for.
-var asked = []string{
+// unknownNames are names that there is nothing about, and that rules are made for.
+var unknownNames = []string{
 	"www.shop.test", "host.shop.test", "four.shop.test", "local-x.test", "alias.other.test", "host-ext.test", "shop.test", "mail.shop.test", "a.b.shop.test",
 }
 
 func (g ruler) name() string {
 	if g.IntN(2) == 0 {
-		return g.one(known...)
+		return g.one(knownNames...)
 	}
-	return g.one(asked...)
+	return g.one(unknownNames...)
 }
 
 func (g ruler) dot(s string) string { return s + g.one("", ".") }
@@ -189,9 +189,9 @@ func (g ruler) match() string {
 // names are the kinds of name rules, with what may stand behind them.
 func (g ruler) names() string {
 	rule := g.one(
-		g.dot(g.one(asked...))+" "+g.dot(g.one(known...)),
-		"exact "+g.dot(g.one(asked...))+" "+g.dot(g.one(known...)),
-		"exact "+g.dot(g.one(asked...))+" "+g.dot(g.one(known...)),
+		g.dot(g.one(unknownNames...))+" "+g.dot(g.one(knownNames...)),
+		"exact "+g.dot(g.one(unknownNames...))+" "+g.dot(g.one(knownNames...)),
+		"exact "+g.dot(g.one(unknownNames...))+" "+g.dot(g.one(knownNames...)),
 		"suffix .shop.test .ext.test", "suffix .shop.test. .ext.test.", "suffix shop.test ext.test.", "suffix .other.test .ext.test",
 		"prefix www host", "prefix local-x. local.ext.", "prefix mail. host.", "prefix a.b. four.",
 		"substring shop ext", "substring shop. ext.", "substring .b. .", "substring t. u.",
@@ -224,7 +224,7 @@ func (g ruler) names() string {
 
 // query asks for something that a rule may take.
 func (g ruler) query() query {
-	name := g.one(append(slices.Clone(asked), known...)...)
+	name := g.one(append(slices.Clone(unknownNames), knownNames...)...)
 	if g.IntN(5) == 0 {
 		name = strings.ToUpper(name[:1]) + name[1:]
 	}

@@ -63,6 +63,8 @@ const (
 	walk
 	// turn: what answers the query in its other form takes waiting.
 	turn
+	// made: what the answer that is made of the query leads to takes waiting.
+	made
 	// mapped: the addresses of the other family, which the answer is made from, take
 	// waiting.
 	mapped
@@ -280,6 +282,8 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 		return rt.searchOn(ctx, x)
 	case turn:
 		return rt.rewrittenOn(ctx, x)
+	case made:
+		return rt.templateOn(ctx, x)
 	case mapped:
 		return rt.dns64On(ctx, x)
 	default:

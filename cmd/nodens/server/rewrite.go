@@ -94,6 +94,7 @@ func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) erro
 		return turn, nil
 	}
 	x.source, x.ordered, x.found = t.source, t.ordered, t.found
+	x.marks, x.rule = x.marks|t.marks, t.rule
 	if !x.r.Rewrite(&t.r, &t.change, other) {
 		x.r.Fail(wire.ServFail)
 		return done, rewrite.ErrName

@@ -28,12 +28,13 @@ const (
 	fromACL
 	fromDNS64
 	fromWhoami
+	fromTemplate
 	sources
 )
 
 // sourceNames are the plugin label's values: CoreDNS's names of what does the
 // same there.
-var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami"}
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template"}
 
 // Stats counts the queries of one zone on one address. Counting takes no label
 // look-up and no atomic addition: each reader has counters of its own, under a

@@ -1,5 +1,39 @@
 package server
 
-// template is the step of answers that are made of a pattern; ok is false if it leaves
+import (
+	"context"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/server/template"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// template is the step of answers that are made of the query; ok is false if it leaves
 // the query to those behind it.
-func (z *Zone) template(*exchange) (at step, ok bool) { return done, false }
+func (z *Zone) template(x *exchange) (at step, ok bool) {
+	if z.Template == nil {
+		return done, false
+	}
+	outcome, err := z.Template.Answer(&x.q, x.client.Addr(), &x.r, nil)
+	switch {
+	case outcome == template.Waits, err != nil: // which is logged where queries wait
+		return made, true
+	case outcome == template.Answered:
+		x.source = fromTemplate
+		return done, true
+	default:
+		return done, false
+	}
+}
+
+// templateOn is template where it may wait: for what the aliases that are made lead to.
+func (rt *Routes) templateOn(ctx context.Context, x *exchange) error {
+	x.source = fromTemplate
+	_, err := x.zone.Template.Answer(&x.q, x.client.Addr(), &x.r, func(name []byte) (*wire.Reply, error) {
+		if x.hops >= maxHops {
+			return nil, errHops
+		}
+		r, _ := rt.lookup(x, name, func(x *exchange, at step) error { return rt.complete(ctx, x, at) })
+		return r, nil
+	})
+	return err
+}

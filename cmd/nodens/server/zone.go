@@ -9,6 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/cmd/nodens/server/template"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -31,7 +32,9 @@ type Zone struct {
 	DNS64 *DNS64
 	// Rewrite are the rules by which queries are asked in another form.
 	Rewrite *rewrite.Rules
-	Hosts   *hosts.Table
+	// Template answers with records made of the query.
+	Template *template.Templates
+	Hosts    *hosts.Table
 	// External are the names under which the cluster's Services are reached from
 	// outside.
 	External External
