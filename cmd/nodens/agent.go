@@ -112,8 +112,9 @@ type assembly struct {
 // synced. On an error whatever is new is closed again.
 func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, error) {
 	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), routes: make(map[netip.AddrPort]*server.Routes)}
+	heirs := old.heirs(cfg.Blocks)
 	for _, b := range cfg.Blocks {
-		p, err := a.parts(g, b, old)
+		p, err := a.parts(g, b, old, heirs[b])
 		if p != nil {
 			g.parts = append(g.parts, p)
 		}
@@ -126,11 +127,10 @@ func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, e
 	return g, nil
 }
 
-// parts makes the steps of b. With an error, what is there already is given too,
+// parts makes the steps of b, which inherits those of was (nil: none). With an error, what is there already is given too,
 // to be closed.
-func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*parts, error) {
+func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *parts) (*parts, error) {
 	p := &parts{block: b, guards: newGuards(b), loops: make(map[wire.Name]*server.Loop)}
-	was := old.find(b)
 	var err error
 	if p.hosts, err = a.hosts(b, was); err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation) (*part
 	}
 	switch {
 	case b.Cache == nil:
-	case sameUpstreams && reflect.DeepEqual(was.block.Cache, b.Cache) && slices.Equal(was.block.Bounds(), b.Bounds()):
+	case sameUpstreams && sameCache(was.block, b):
 		p.cache = was.cache
 	default: // what was asked of other upstreams is not what these would answer
 		p.cache = a.store.NewCache(b.Cache, b.Bounds()...)
@@ -360,20 +360,6 @@ func (p *parts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 	}
 }
 
-// find gives the parts of the block that b is in g: the one of the same zones,
-// port and view. A nil generation has none.
-func (g *generation) find(b *config.Block) *parts {
-	if g == nil {
-		return nil
-	}
-	for _, p := range g.parts {
-		if p.block.Port == b.Port && p.block.ViewName() == b.ViewName() && slices.Equal(p.block.Zones, b.Zones) {
-			return p
-		}
-	}
-	return nil
-}
-
 // synced is nil once every view has had its first list, else it says what is
 // missing.
 func (g *generation) synced() error {
@@ -452,16 +438,34 @@ func (g *generation) has(part any) bool {
 	})
 }
 
-// closeUnless closes the pools and caches of g that keep does not have.
+// closeUnless closes the caches and pools of g that keep does not have.
 func (g *generation) closeUnless(keep *generation) {
+	g.closeCachesUnless(keep)
+	closeAll(g.poolsUnless(keep))
+}
+
+func (g *generation) closeCachesUnless(keep *generation) {
 	for _, p := range g.parts {
 		if p.cache != nil && !keep.has(p.cache) {
 			p.cache.Close()
 		}
+	}
+}
+
+// poolsUnless lists the pools of g that keep does not have.
+func (g *generation) poolsUnless(keep *generation) (list []*upstream.Pool) {
+	for _, p := range g.parts {
 		for _, u := range p.pools {
 			if !keep.has(u) {
-				_ = u.Close()
+				list = append(list, u)
 			}
 		}
+	}
+	return list
+}
+
+func closeAll(pools []*upstream.Pool) {
+	for _, u := range pools {
+		_ = u.Close()
 	}
 }

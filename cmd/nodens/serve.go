@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -23,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 const (
@@ -50,10 +49,14 @@ type agent struct {
 	// reloadFailed counts all reloads that failed, configMapFailed those for what
 	// the kube-dns ConfigMap says.
 	reloadFailed, configMapFailed atomic.Uint64
+	watch                         watch
 	background                    sync.WaitGroup
 	// cancels stop the parts that run; only run's goroutine uses it.
 	cancels map[any]context.CancelFunc
 	fatal   chan error
+
+	lingering chan struct{} // one value for each generation whose pools linger
+	drained   chan struct{} // closed when no query is on its way any more
 }
 
 // serve runs the agent until ctx ends.
@@ -98,6 +101,9 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 		pulse:   &pulse{took: stat.NewHistogram(stat.Seconds)},
 		cancels: make(map[any]context.CancelFunc),
 		fatal:   make(chan error, 1),
+
+		lingering: make(chan struct{}, maxLingering),
+		drained:   make(chan struct{}),
 	}
 	if opts.setsUpNetwork() {
 		var err error
@@ -220,51 +226,6 @@ func (a *agent) loop(ctx context.Context, usr1 <-chan os.Signal) error {
 // never is an interval that does not come.
 const never = 1<<63 - 1
 
-// reloadInterval is when the configuration is looked at next: as the first reload
-// directive says, with its jitter, so that the agents of a cluster don't all read
-// at once.
-func (a *agent) reloadInterval() time.Duration {
-	for _, p := range a.current.Load().parts {
-		if r := p.block.Reload; r != nil && r.Interval > 0 {
-			return r.Interval + time.Duration(rand.Int64N(int64(r.Jitter)+1))
-		}
-	}
-	if a.opts.reloadBySignal {
-		return a.opts.syncInterval
-	}
-	return never
-}
-
-// reload reads the configuration again and takes it on if it differs from what
-// runs. A broken one changes nothing but a counter and the log.
-func (a *agent) reload(ctx context.Context, asked bool) {
-	cfg, err := a.opts.loadConfig()
-	if err == nil {
-		if cfg.Hash == a.current.Load().cfg.Hash {
-			if asked {
-				a.log.Info("reload: the configuration is unchanged", "hash", cfg.Hash)
-			}
-			return
-		}
-		err = a.apply(ctx, cfg)
-	}
-	if err != nil {
-		a.reloadFailed.Add(1)
-		a.countConfigMap(err)
-		a.log.Error("reload: the old configuration stays", "err", err)
-		return
-	}
-	a.log.Info("reload: the new configuration is in force", "hash", cfg.Hash)
-}
-
-// countConfigMap counts err if it is about the mounted kube-dns ConfigMap.
-func (a *agent) countConfigMap(err error) {
-	var fault *config.Fault
-	if errors.As(err, &fault) && a.opts.kubeDNSDir != "" && filepath.Dir(fault.File) == filepath.Clean(a.opts.kubeDNSDir) {
-		a.configMapFailed.Add(1)
-	}
-}
-
 // apply makes cfg what is served. On an error what was served before still is.
 func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	old := a.current.Load()
@@ -282,6 +243,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	g.awaitSync(ctx)
 	if err := a.server.Listen(g.routes); err != nil {
 		a.retire(g, old)
+		closeAll(g.poolsUnless(old))
 		if old != nil {
 			return errors.Join(err, a.http.listen(a.handlers(old)))
 		}
@@ -292,7 +254,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		a.log.Warn("configuration: " + text)
 	}
 	if old != nil {
-		a.retire(old, g)
+		a.succeed(ctx, old, g)
 	}
 	a.probeLoops(ctx, g)
 	return nil
@@ -314,7 +276,7 @@ func (a *agent) fail(err error) {
 	}
 }
 
-// retire ends the parts of g that keep (nil: none) does not have.
+// retire ends the parts of g that keep (nil: none) does not have, but for the pools.
 func (a *agent) retire(g, keep *generation) {
 	for part, cancel := range a.cancels {
 		if g.has(part) && !keep.has(part) {
@@ -322,7 +284,44 @@ func (a *agent) retire(g, keep *generation) {
 			delete(a.cancels, part)
 		}
 	}
-	g.closeUnless(keep)
+	g.closeCachesUnless(keep)
+}
+
+const (
+	// lingering is how long the pools of a generation stay open after another has
+	// come in its place: whatever was on its way then has had its answer, or the
+	// whole deadline of an exchange and the time to be handed over. With half of it
+	// a reload would fail queries; more than all of it has nobody to wait for.
+	lingering = upstream.DefaultDeadline + time.Second
+	// maxLingering bounds the generations whose pools do. At the shortest interval
+	// of `reload` there are three; it takes a signal every 200 ms to meet it, and
+	// the next reload then waits.
+	maxLingering = 32
+)
+
+// succeed retires old, in whose place g has come. Queries that were on their way
+// through old's pools find them open until they are done.
+func (a *agent) succeed(ctx context.Context, old, g *generation) {
+	pools := old.poolsUnless(g)
+	a.retire(old, g)
+	if len(pools) == 0 {
+		return
+	}
+	select {
+	case a.lingering <- struct{}{}:
+	case <-ctx.Done(): // and no further reload will come
+	}
+	a.background.Go(func() {
+		select {
+		case <-time.After(lingering):
+		case <-a.drained:
+		}
+		closeAll(pools)
+		select {
+		case <-a.lingering:
+		default:
+		}
+	})
 }
 
 // probeLoops looks, in the background, whether a zone's upstreams lead back here,
@@ -437,6 +436,7 @@ func (a *agent) shutdown() error {
 		cancel()
 		delete(a.cancels, part)
 	}
+	close(a.drained)
 	if g := a.current.Load(); g != nil {
 		g.closeUnless(nil)
 	}

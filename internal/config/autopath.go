@@ -65,7 +65,7 @@ func (a *Autopath) file(p *parser, w word) {
 		p.fault(w, "can't read %q: %v", w.text, err)
 		return
 	}
-	p.uses(w.text)
+	p.reads(w.text, text)
 	a.Search = searches(text)
 	if n := len(a.Search); n == 0 {
 		p.fault(w, "%s names no search domain; add a `search DOMAINS…` line to it", w.text)
@@ -87,7 +87,7 @@ func (a *Autopath) host(p *parser, w word) {
 		p.fault(w, "can't read %q, whose search domains stand at the end of a pod's: %v", path, err)
 		return
 	}
-	p.uses(path)
+	p.reads(path, text)
 	a.Search = searches(text)
 	a.Search = a.Search[:min(len(a.Search), maxSearch-podSearch)]
 }

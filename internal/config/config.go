@@ -35,6 +35,9 @@ type Config struct {
 	// text: coredns_reload_version_info's value.
 	Path string
 	Hash string
+	// Digest is that of all that was read, the files of name servers and search
+	// domains included: it differs where a reload may have something to do.
+	Digest string
 	// Files are all the files it was made from, Path first: imports, resolv.conf
 	// files and the kube-dns ConfigMap's. A change in one is a reason to read anew.
 	Files []string
@@ -220,7 +223,7 @@ func Parse(src Source) (*Config, error) {
 	}
 	c.Blocks = append(c.Blocks, p.stubs(legacy.stubs)...)
 	p.check(src.Path, c.Blocks)
-	c.Files, c.Warnings = p.files, p.warnings
+	c.Files, c.Warnings, c.Digest = p.files, p.warnings, hash(im.files, legacy.files, p.texts)
 	if err := join(src.Path, p.faults); err != nil {
 		return nil, err
 	}
@@ -232,6 +235,12 @@ func (p *parser) uses(path string) {
 	if !slices.Contains(p.files, path) {
 		p.files = append(p.files, path)
 	}
+}
+
+// reads notes a file that the Config is made from, and what it held.
+func (p *parser) reads(path string, text []byte) {
+	p.uses(path)
+	p.texts = append(p.texts, file{path: path, text: text})
 }
 
 // hash is the SHA-512 of all files' names and texts.

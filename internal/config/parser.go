@@ -21,6 +21,7 @@ type parser struct {
 	name   string
 	option string
 	files  []string
+	texts  []file // of the files that are no part of the Corefile's own text
 	faults []*Fault
 	// warnings are what is odd and no fault.
 	warnings []string

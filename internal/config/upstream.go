@@ -41,7 +41,7 @@ func (f *Forward) file(p *parser, w word, path string) {
 		p.fault(w, "can't read %q: %v", w.text, err)
 		return
 	}
-	p.uses(path)
+	p.reads(path, text)
 	servers := nameservers(text)
 	if len(servers) == 0 {
 		p.fault(w, "%s names no name server; add a `nameserver ADDRESS` line to it, or write the upstream's IP address here", path)

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// heirs finds for each of blocks the parts that it takes over from g: those of a block
+// of the same zones, in whatever order, wherever in the file. Where there are several,
+// for other ports, addresses or clients, the one most like it; nobody inherits twice.
+// A nil generation has none.
+func (g *generation) heirs(blocks []*config.Block) map[*config.Block]*parts {
+	found := make(map[*config.Block]*parts)
+	if g == nil {
+		return found
+	}
+	taken := make(map[*parts]bool)
+	for alike := likeness(same); alike >= namesake; alike-- {
+		for _, b := range blocks {
+			if found[b] != nil {
+				continue
+			}
+			for _, p := range g.parts {
+				if !taken[p] && compare(p.block, b) >= alike {
+					found[b], taken[p] = p, true
+					break
+				}
+			}
+		}
+	}
+	return found
+}
+
+// likeness is how like each other two blocks are.
+type likeness uint8
+
+const (
+	stranger  likeness = iota // of other zones
+	namesake                  // of the same zones
+	colleague                 // and with the same upstreams
+	neighbour                 // and on the same addresses
+	same                      // and for the same clients
+)
+
+func compare(a, b *config.Block) likeness {
+	switch {
+	case !slices.Equal(sorted(a.Zones), sorted(b.Zones)):
+		return stranger
+	case !reflect.DeepEqual(a.Forward, b.Forward):
+		return namesake
+	case !slices.Equal(a.Listen, b.Listen):
+		return colleague
+	case a.ViewName() != b.ViewName():
+		return neighbour
+	}
+	return same
+}
+
+// sameCache reports whether a cache made for a is what b asks for.
+func sameCache(a, b *config.Block) bool {
+	if a.Cache == nil || b.Cache == nil {
+		return a.Cache == b.Cache
+	}
+	x, y := *a.Cache, *b.Cache
+	x.Zones, y.Zones = sorted(x.Zones), sorted(y.Zones)
+	return reflect.DeepEqual(x, y) && slices.Equal(sorted(a.Bounds()), sorted(b.Bounds()))
+}
+
+func sorted(zones []wire.Name) []wire.Name {
+	zones = slices.Clone(zones)
+	slices.Sort(zones)
+	return zones
+}
