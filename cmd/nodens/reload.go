@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -103,9 +105,15 @@ func fingerprint(cfg *config.Config, err error) string {
 	return cfg.Digest
 }
 
-// lacks reports whether one of files is not among have.
+// lacks reports whether one of files, which have does without, is not there any more.
 func lacks(have, files []string) bool {
-	return slices.ContainsFunc(files, func(f string) bool { return !slices.Contains(have, f) })
+	return slices.ContainsFunc(files, func(f string) bool {
+		if slices.Contains(have, f) {
+			return false
+		}
+		_, err := os.Stat(f)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 func (a *agent) accept() {
