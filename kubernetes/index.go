@@ -107,6 +107,8 @@ type index struct {
 	// narrow says that the bare names of headless services give only the nearest
 	// endpoints where the service or its slices ask for that.
 	narrow bool
+	// awaited holds, by service key, what is closed when the service changes.
+	awaited map[string]chan struct{}
 }
 
 func newIndex() index {
@@ -119,6 +121,7 @@ func newIndex() index {
 		endpoints:  map[address]ref[*slice]{},
 		podIPs:     map[address]ref[*pod]{},
 		externals:  map[address]ref[string]{},
+		awaited:    map[string]chan struct{}{},
 	}
 }
 
@@ -273,6 +276,7 @@ func (x *index) publishSlices(key string, del, add *slice) {
 
 // publish completes s and makes it what queries for key find.
 func (x *index) publish(key string, s *service) {
+	defer x.news(key)
 	old := x.services[key]
 	if old != nil {
 		old.ns.count(old, -1)

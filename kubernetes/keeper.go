@@ -112,6 +112,7 @@ func (k *keeper) run(ctx context.Context) {
 		select {
 		case <-tick.C:
 			k.view.scope.epoch.Add(1)
+			k.view.recall()
 		case <-k.view.scope.stirred:
 			sleep(ctx, settlePace-time.Since(looked))
 		case <-ctx.Done():

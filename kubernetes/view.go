@@ -20,6 +20,7 @@ package kubernetes
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -68,6 +69,7 @@ type View struct {
 	allPods atomic.Bool   // all pods of the cluster are in view
 	retry   time.Duration // the first back-off from the API server
 	spread  time.Duration // what the first requests are spread over
+	seed    maphash.Seed  // of the order among endpoints equally near
 
 	mu      sync.RWMutex
 	index   index
@@ -144,6 +146,7 @@ func newView(opts Options) *View {
 		addrs:  ownAddrs(opts.ServerAddrs),
 		retry:  backoffFirst,
 		spread: startSpread,
+		seed:   maphash.MakeSeed(),
 		index:  newIndex(), imports: newIndex(),
 		scope:  newScope(&config.Kubernetes{}),
 		faulty: map[string]string{},

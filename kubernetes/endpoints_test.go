@@ -1,0 +1,165 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// dnsSlice puts a slice of kube-system/dns with the ports "NAME NUMBER …".
+func dnsSlice(v *View, name, ports string, endpoints ...string) {
+	es := makeSlice("kube-system", "dns", name)
+	es.Ports = nil
+	words := strings.Fields(ports)
+	for i := 0; i < len(words); i += 2 {
+		var number int32
+		fmt.Sscan(words[i+1], &number)
+		proto := corev1.ProtocolUDP
+		es.Ports = append(es.Ports, discoveryv1.EndpointPort{Name: &words[i], Port: &number, Protocol: &proto})
+	}
+	for _, e := range endpoints {
+		es.Endpoints = append(es.Endpoints, at(e))
+	}
+	told{v, endpointSlices}.put(es)
+}
+
+func listOf(addrs []netip.AddrPort) string { return strings.Trim(fmt.Sprint(addrs), "[]") }
+
+// TestEndpointsPorts: which port of a Service is asked for DNS.
+func TestEndpointsPorts(t *testing.T) {
+	for _, c := range []struct {
+		name, ports string
+		given       uint16
+		want        string
+	}{
+		{"named", "metrics 9153 dns 8053 dns-tcp 8053", 0, "10.0.0.1:8053"},
+		{"53", "metrics 9153 whatever 53", 0, "10.0.0.1:53"},
+		{"named before 53", "other 53 dns 5353", 0, "10.0.0.1:5353"},
+		{"given", "dns 5353", 1053, "10.0.0.1:1053"},
+		{"no ports", "", 0, "10.0.0.1:53"},
+		{"none of DNS", "metrics 9153", 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := openPlaced(t, testConfig(t), "")
+			told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+			dnsSlice(v, "dns-1", c.ports, "10.0.0.1 n9 west")
+			if got, _ := v.Endpoints("kube-system/dns", c.given); listOf(got) != c.want {
+				t.Errorf("endpoints %s, want %s", listOf(got), c.want)
+			}
+		})
+	}
+}
+
+// TestEndpointsOrder: the nearest come first, each once, and there is a bound.
+func TestEndpointsOrder(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Topology = config.TopologyOrder
+	v := openPlaced(t, cfg, "")
+	told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	dnsSlice(v, "dns-1", "dns 53", "10.0.0.1 n9 west", "10.0.0.2 n1 east", "10.0.0.3 n0 east")
+	dnsSlice(v, "dns-2", "dns 53", "10.0.0.2 n1 east", "10.0.0.4 n2 east")
+	got, _ := v.Endpoints("kube-system/dns", 0)
+	if len(got) != 4 {
+		t.Fatalf("endpoints %v", got)
+	}
+	slices.SortFunc(got[1:3], netip.AddrPort.Compare)
+	if want := "10.0.0.3:53 10.0.0.2:53 10.0.0.4:53 10.0.0.1:53"; listOf(got) != want {
+		t.Errorf("endpoints %s, want %s", listOf(got), want)
+	}
+	var far []string
+	for i := range 40 {
+		far = append(far, fmt.Sprintf("10.0.1.%d n9 west", i))
+	}
+	dnsSlice(v, "dns-3", "dns 53", far...)
+	got, _ = v.Endpoints("kube-system/dns", 0)
+	again, _ := v.Endpoints("kube-system/dns", 0)
+	if len(got) != maxEndpoints || got[0].Addr().String() != "10.0.0.3" || !slices.Equal(got, again) {
+		t.Errorf("endpoints of a large service %v, and then %v", got, again)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestEndpointsChange: the channel is closed when the Service or its endpoints change,
+// and not by another's.
+func TestEndpointsChange(t *testing.T) {
+	v := openPlaced(t, testConfig(t), "")
+	wants := func(what, want string, before <-chan struct{}) <-chan struct{} {
+		t.Helper()
+		if before != nil && !closed(before) {
+			t.Errorf("%s: the channel is open", what)
+		}
+		got, changed := v.Endpoints("kube-system/dns", 0)
+		if listOf(got) != want || closed(changed) {
+			t.Errorf("%s: endpoints %s, want %s", what, listOf(got), want)
+		}
+		return changed
+	}
+	c := wants("before all", "", nil)
+	told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	c = wants("the service", "", c)
+	dnsSlice(v, "dns-1", "dns 53", "10.0.0.1 n9 west")
+	c = wants("a slice", "10.0.0.1:53", c)
+	told{v, services}.put(makeService("kube-system", "other", "10.96.0.11"))
+	if closed(c) {
+		t.Error("another service closes the channel")
+	}
+	if _, twin := v.Endpoints("kube-system/dns", 0); twin != c {
+		t.Error("two who ask wait for different things")
+	}
+	told{v, endpointSlices}.drop(makeSlice("kube-system", "dns", "dns-1"))
+	c = wants("no slice", "", c)
+	told{v, services}.drop(makeService("kube-system", "dns", "10.96.0.10"))
+	wants("no service", "", c)
+	for _, bad := range []string{"", "dns", "/", "a/", "kube-system/dns.", strings.Repeat("x", 64) + "/dns"} {
+		if addrs, changed := v.Endpoints(bad, 0); addrs != nil || changed != nil {
+			t.Errorf("%q: %v %v", bad, addrs, changed)
+		}
+	}
+}
+
+// TestEndpointsHold: endpoints come into view when somebody asks for them, stay while
+// somebody does, and go when nobody does.
+func TestEndpointsHold(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	told{l.view, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	l.slice("kube-system", "dns", false, "10.1.0.1")
+	l.settle()
+	l.wantSources("")
+	_, changed := l.view.Endpoints("kube-system/dns", 1053)
+	l.settle()
+	l.wantSources("kube-system")
+	if !closed(changed) {
+		t.Fatal("the endpoints are in view, and nobody is told")
+	}
+	for range 3 * idleEpochs {
+		got, changed := l.view.Endpoints("kube-system/dns", 1053)
+		if listOf(got) != "10.1.0.1:1053" {
+			t.Fatalf("endpoints %v", got)
+		}
+		l.view.scope.epoch.Add(1)
+		l.view.recall()
+		if !closed(changed) {
+			t.Fatal("nobody is made to ask again")
+		}
+		l.settle()
+	}
+	l.wantSources("kube-system")
+	l.idle()
+	l.settle()
+	l.wantSources("")
+}
