@@ -80,6 +80,7 @@ type parts struct {
 	rewrite  *rewrite.Rules
 	template *template.Templates
 	cache    *cache.Cache
+	around   *kubernetes.View // that has the endpoints of upstreams that are Services
 	pools    []*upstream.Pool // in the order of the block's forward directives
 	loops    map[wire.Name]*server.Loop
 }
@@ -112,6 +113,9 @@ type assembly struct {
 // synced. On an error whatever is new is closed again.
 func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, error) {
 	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), routes: make(map[netip.AddrPort]*server.Routes)}
+	if err := a.look(g, old); err != nil {
+		return nil, err
+	}
 	heirs := old.heirs(cfg.Blocks)
 	for _, b := range cfg.Blocks {
 		p, err := a.parts(g, b, old, heirs[b])
@@ -147,11 +151,14 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *p
 	if b.Template != nil {
 		p.template = template.New(b.Template)
 	}
-	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward)
+	if p.around, err = a.neighbourhood(g, b, old); err != nil {
+		return nil, err
+	}
+	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward) && was.around == p.around
 	if sameUpstreams {
 		p.pools = was.pools
 	} else {
-		p.pools = a.pools(b)
+		p.pools = a.pools(b, p.around)
 	}
 	switch {
 	case b.Cache == nil:
@@ -179,9 +186,15 @@ func (a *assembly) cluster(g *generation, p *parts, old *generation) (err error)
 	return nil
 }
 
-func (a *assembly) pools(b *config.Block) (pools []*upstream.Pool) {
+// pools makes those of b's forward directives; around (nil: none of them is a
+// Service) has the endpoints of its upstreams.
+func (a *assembly) pools(b *config.Block, around *kubernetes.View) (pools []*upstream.Pool) {
+	opts := upstream.Options{Logger: a.log.With("part", "upstream"), Own: b.ListensAt}
+	if around != nil {
+		opts.Endpoints = around.Endpoints
+	}
 	for f := b.Forward; f != nil; f = f.Next {
-		pools = append(pools, upstream.New(f, upstream.Options{Logger: a.log.With("part", "upstream"), Own: b.ListensAt}))
+		pools = append(pools, upstream.New(f, opts))
 	}
 	return upstream.Chain(pools)
 }

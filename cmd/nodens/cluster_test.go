@@ -52,6 +52,7 @@ func TestClusterDNS(t *testing.T) {
 		{"a cluster that is the world", ".", ".", "example.org", "192.0.2.1", ""},
 		{"an address of a service", ".", "cluster.local", ".", "10.96.0.10", "."},
 		{"its other family", ".", "cluster.local", ".", "192.0.2.1 [fd00::a]:53", "."},
+		{"a service itself", ".", "cluster.local", ".", "k8s:kube-system/kube-dns", "."},
 		{"no address of a service", ".", "cluster.local", ".", "10.96.0.11 fd00::b", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

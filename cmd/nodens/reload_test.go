@@ -323,3 +323,30 @@ func slowUpstream(t *testing.T) string {
 	}
 	return conn.LocalAddr().String()
 }
+
+// TestHeirsOfServices: upstreams that are Services come from the block's own view, or
+// from that of another block, wherever it stands; another view is another source.
+func TestHeirsOfServices(t *testing.T) {
+	p := peer.Ports(t, 1)
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		write(t, filepath.Join(dir, name+".yaml"), "")
+	}
+	corefile := func(manifest, more string) string {
+		return fmt.Sprintf("test:%d {\n bind 127.0.0.1\n forward . k8s:kube-system/kube-dns\n}\ncluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n  manifests %s\n }\n %s\n}\n",
+			p[0], p[0], filepath.Join(dir, manifest), more)
+	}
+	l := lookedAt(t, corefile("a.yaml", ""))
+	first := l.current.Load().parts
+	if first[0].around == nil || first[0].around != first[1].view {
+		t.Fatal("the endpoints are of another view than the Corefile has")
+	}
+	write(t, l.conf, corefile("a.yaml", "loadbalance"))
+	if !l.look() || l.current.Load().parts[0].pools[0] != first[0].pools[0] {
+		t.Errorf("the same view makes other pools:\n%s", l.log)
+	}
+	write(t, l.conf, corefile("b.yaml", "loadbalance"))
+	if !l.look() || l.current.Load().parts[0].pools[0] == first[0].pools[0] {
+		t.Errorf("the pool goes on with a view that has ended:\n%s", l.log)
+	}
+}

@@ -132,6 +132,7 @@ func (p *parser) check(path string, blocks []*Block) {
 		}
 	}
 	p.saves(blocks)
+	p.services(blocks)
 }
 
 // overlap reports whether b serves zone where first, whose view has the same name, does

@@ -68,7 +68,7 @@ func TestTargets(t *testing.T) {
 		{"k8s:kube-system/kube-dns:5353", Target{Service: "kube-system/kube-dns", Port: 5353}, "k8s:kube-system/kube-dns:5353"},
 	} {
 		t.Run(tt.text, func(t *testing.T) {
-			f := one(t, "forward", "forward . "+tt.text).(*Forward)
+			f := one(t, "forward", "forward . "+tt.text+"\nkubernetes cluster.local").(*Forward) // whose endpoints a Service has
 			if diff := cmp.Diff([]Target{tt.want}, f.To, equal); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
