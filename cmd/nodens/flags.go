@@ -35,7 +35,8 @@ type options struct {
 	nodeZone       string // as given; see zone
 	readers        int
 	polled         bool
-	cacheSize      int // in bytes
+	cacheSize      int    // in bytes
+	adminSocket    string // "": none
 	logFormat      string
 	version        bool
 
@@ -48,7 +49,7 @@ const usage = `nodens is a node-local DNS agent for Kubernetes.
   nodens [FLAGS]         run the agent
   nodens check [FLAGS]   say what the agent would do with -conf, and touch nothing
   nodens sample          run without root or cluster on 127.0.0.1:5353, with sample names
-
+` + flushUsage + `
 `
 
 // parseFlags reads args. Errors name the flag and say what it takes; they are
@@ -101,6 +102,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.Func("readers", "`number` of UDP sockets and threads of each address; 0 is one for each core (default 0)", o.setReaders)
 	fs.Func("reader-wait", "where the readers wait for packets: in the `kernel`, or by Go's poller (default kernel)", o.setReaderWait)
 	fs.Func("cache-size", "`bytes` that all caches together may take, such as 32Mi (default 32Mi)", o.setCacheSize)
+	fs.StringVar(&o.adminSocket, "admin-socket", "", "`path` of a socket to flush the cache through; empty for none")
 	fs.StringVar(&o.logFormat, "log-format", "text", "`text` or json")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }

@@ -27,6 +27,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
 		command, args = args[0], args[1:]
 	}
+	if command == "flush" {
+		return runFlush(args, stdout, stderr)
+	}
 	opts, err := parseFlags(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -57,7 +60,7 @@ func execute(command string, opts *options, stdout, stderr io.Writer) error {
 	case "sample":
 		return sample(ctx, opts, stdout, stderr)
 	default:
-		return fmt.Errorf("unknown command %q; the commands are check and sample, and none to run the agent", command)
+		return fmt.Errorf("unknown command %q; the commands are check, flush and sample, and none to run the agent", command)
 	}
 }
 

@@ -165,6 +165,11 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	defer a.removePidfile()
+	socket, err := a.openAdmin(a.opts.adminSocket)
+	if err != nil {
+		return err
+	}
+	defer socket.close()
 	a.watchHealth(ctx)
 	// The first lists of a large cluster leave as much garbage as they leave objects;
 	// without this the process would keep it for the minutes until the next
