@@ -294,6 +294,7 @@ func (a *assembly) route(g *generation) {
 				z := p.zone(name, a.log)
 				z.View = newView(p.block, addr)
 				z.Stats = a.counters(addr, name.String(), p.block.ViewName())
+				z.Log = a.queryLog(p.block, name.String(), addr.Addr())
 				zones[addr] = append(zones[addr], z)
 			}
 		}
@@ -334,16 +335,6 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 	}
 	if b.Errors != nil {
 		z.Errors = log.With("zone", name.String())
-	}
-	if b.Log != nil {
-		all := len(b.Log.Classes) == 0 || slices.Contains(b.Log.Classes, "all")
-		z.Log = &server.QueryLog{
-			Logger:  log.With("zone", name.String()),
-			Names:   b.Log.Names,
-			Success: all || slices.Contains(b.Log.Classes, "success"),
-			Denial:  all || slices.Contains(b.Log.Classes, "denial"),
-			Error:   all || slices.Contains(b.Log.Classes, "error"),
-		}
 	}
 	return z
 }

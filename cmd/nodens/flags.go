@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
 	"os"
 	"strconv"
@@ -38,6 +39,7 @@ type options struct {
 	cacheSize      int    // in bytes
 	adminSocket    string // "": none
 	logFormat      string
+	level          *slog.LevelVar // of the log
 	version        bool
 
 	// given are the flags that were set.
@@ -55,7 +57,7 @@ const usage = `nodens is a node-local DNS agent for Kubernetes.
 // parseFlags reads args. Errors name the flag and say what it takes; they are
 // not printed yet.
 func parseFlags(args []string, stderr io.Writer) (*options, error) {
-	o := &options{given: make(map[string]bool)}
+	o := &options{given: make(map[string]bool), level: new(slog.LevelVar)}
 	fs := flag.NewFlagSet("nodens", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	var usageText strings.Builder
@@ -103,7 +105,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.Func("reader-wait", "where the readers wait for packets: in the `kernel`, or by Go's poller (default kernel)", o.setReaderWait)
 	fs.Func("cache-size", "`bytes` that all caches together may take, such as 32Mi (default 32Mi)", o.setCacheSize)
 	fs.StringVar(&o.adminSocket, "admin-socket", "", "`path` of a socket to flush the cache through; empty for none")
-	fs.StringVar(&o.logFormat, "log-format", "text", "`text` or json")
+	fs.StringVar(&o.logFormat, "log-format", "text", "`text`, json, or the lines that coredns writes")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
 

@@ -61,7 +61,7 @@ type agent struct {
 
 // serve runs the agent until ctx ends.
 func serve(ctx context.Context, opts *options, stderr io.Writer) error {
-	log, err := newLogger(opts.logFormat, stderr)
+	log, err := newLogger(opts.logFormat, stderr, opts.level)
 	if err != nil {
 		return err
 	}
@@ -74,17 +74,6 @@ func serve(ctx context.Context, opts *options, stderr io.Writer) error {
 		return err
 	}
 	return a.run(ctx, cfg)
-}
-
-func newLogger(format string, w io.Writer) (*slog.Logger, error) {
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, nil)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, nil)), nil
-	default:
-		return nil, fmt.Errorf("-log-format %q is not known; give text or json", format)
-	}
 }
 
 func newAgent(opts *options, log *slog.Logger) (*agent, error) {

@@ -87,11 +87,11 @@ func TestDirectives(t *testing.T) {
 
 		{"default", "log", "log", &Log{}},
 		{"names", "log", "log example.org Sub.Example.ORG", &Log{Names: names(t, "example.org", "sub.example.org")}},
-		{"the root is all", "log", "log . {combined}", &Log{}},
+		{"the root is all", "log", "log . {combined}", &Log{Format: CommonLogFormat + ` "{>opcode}"`}},
 		{"classes", "log", "log {\nclass error denial\n}", &Log{Classes: []string{"denial", "error"}}},
 		{"all classes", "log", "log {\nclass error all\n}", &Log{}},
-		{"twice", "log", "log a.test\nlog b.test {common}", &Log{Names: names(t, "a.test", "b.test")}},
-		{"twice, once all", "log", "log a.test\nlog", &Log{}},
+		{"twice", "log", "log a.test\nlog b.test {common}", &Log{Names: names(t, "a.test"), Next: &Log{Names: names(t, "b.test"), Format: CommonLogFormat}}},
+		{"twice, once all", "log", "log a.test\nlog", &Log{Names: names(t, "a.test"), Next: &Log{}}},
 
 		{"default", "loadbalance", "loadbalance", &Loadbalance{}},
 		{"round_robin", "loadbalance", "loadbalance round_robin", &Loadbalance{}},

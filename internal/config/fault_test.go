@@ -62,8 +62,6 @@ func TestFaults(t *testing.T) {
 
 		{"log a..b", `3: log: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
 		{"log {\nclass succes\n}", `4: log class: unknown class "succes" (did you mean "success"?); allowed: all, denial, error, success`},
-		{`log . "{remote} {name}"`, `3: log: the log's format can't be set in this version of nodens: each query is logged as fields; take "{remote} {name}" out; allowed: {combined}, {common}`},
-		{"log a.test\nlog b.test {\nclass error\n}", `4: log: this version of nodens has one set of classes for a block; give both logs the same classes`},
 
 		{"loadbalance weighted f", `3: loadbalance: CoreDNS has the policy "weighted", this version of nodens doesn't: use round_robin; allowed: round_robin`},
 		{"loadbalance robin", `3: loadbalance: unknown policy "robin"; allowed: round_robin`},

@@ -7,22 +7,37 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Log is `log [NAMES…] [FORMAT] { class … }`. It may stand more than once with the
-// same classes; the names add up.
+// Log is `log [NAMES…] [FORMAT] { class … }`. A block may have several: the first whose
+// Names hold the qname takes the query, whatever its classes are.
 type Log struct {
 	// Names are the zones logged; empty means all.
 	Names []wire.Name
 	// Classes are "success", "denial", "error", in this order; empty means all.
 	Classes []string
+	// Format is the line to write, with placeholders such as {name}; "" is none
+	// given. {common} and {combined} are what they stand for.
+	Format string
+	// Next is the next log of the same block, nil for the last.
+	Next *Log
 }
+
+// CommonLogFormat is the line of the common log format, with CoreDNS's placeholders.
+const CommonLogFormat = `{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}`
+
+// namedFormats are the formats that others may be made of.
+var namedFormats = strings.NewReplacer("{common}", CommonLogFormat, "{combined}", CommonLogFormat+` "{>opcode}"`)
 
 // classes are the values of `class`.
 var classes = []string{"success", "denial", "error"}
 
+// maxLogs bounds a block's chain, which is walked for each query; the names of one
+// line may be many.
+const maxLogs = 100
+
 func (l *Log) parse(p *parser, s statement) {
 	args := s.args()
 	if n := len(args); n > 0 && strings.Contains(args[n-1].text, "{") {
-		l.format(p, args[n-1])
+		l.Format = namedFormats.Replace(args[n-1].text)
 		args = args[:n-1]
 	}
 	l.Names = p.zones(args)
@@ -52,25 +67,15 @@ func (l *Log) class(p *parser, w word, given map[string]bool) {
 	given[w.text] = true
 }
 
-// format refuses formats of the user's own. The log is structured and has the
-// fields of CoreDNS's two named formats, so those are taken as they are.
-func (l *Log) format(p *parser, w word) {
-	if w.text != "{common}" && w.text != "{combined}" {
-		f := p.fault(w, "the log's format can't be set in this version of nodens: each query is logged as fields; take %q out", w.text)
-		f.Allowed = []string{"{combined}", "{common}"}
-	}
-}
-
-// join adds the names of a further log.
+// join appends a further log to the chain.
 func (l *Log) join(p *parser, s statement, next directive) {
-	n := next.(*Log)
-	if !slices.Equal(l.Classes, n.Classes) {
-		p.fault(s.name(), "this version of nodens has one set of classes for a block; give both logs the same classes")
+	last, n := l, 2
+	for ; last.Next != nil; n++ {
+		last = last.Next
+	}
+	if n > maxLogs {
+		p.fault(s.name(), "a block has more than %d logs; put names of the same classes and format on one line", maxLogs)
 		return
 	}
-	if len(l.Names) == 0 || len(n.Names) == 0 {
-		l.Names = nil
-		return
-	}
-	l.Names = append(l.Names, n.Names...)
+	last.Next = next.(*Log)
 }

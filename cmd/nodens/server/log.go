@@ -1,7 +1,9 @@
 package server
 
 import (
+	"context"
 	"log/slog"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -43,40 +45,133 @@ func (l *limiter) allow(now time.Duration, perSecond int64) (ok bool, missed int
 // QueryLog is where a zone's queries are logged.
 type QueryLog struct {
 	Logger *slog.Logger
-	// Names are the names whose queries, and those below them, are logged;
-	// empty is all.
+	// Rules say which; the first that has the name decides.
+	Rules []LogRule
+	// Plain says that the line is all there is; else the fields come with it.
+	Plain bool
+	// Local is the address that the zone is asked at; not valid or unspecified where
+	// that is one of several.
+	Local netip.Addr
+}
+
+// LogRule says what is logged of some names.
+type LogRule struct {
+	// Names are those it is about, and all below them; empty is all.
 	Names []wire.Name
 	// Success, Denial and Error say which classes of replies are logged.
 	Success, Denial, Error bool
+	// Format is the line; nil is none but the fields.
+	Format *Format
 }
 
-// takes reports whether a query with this outcome is logged. A nil QueryLog
-// takes none.
-func (l *QueryLog) takes(q *wire.Query, rcode wire.Rcode, answers int) bool {
+// rule is the one that has x logged; nil is none. A nil QueryLog has none.
+func (l *QueryLog) rule(x *exchange) *LogRule {
 	if l == nil {
-		return false
+		return nil
 	}
-	wanted := l.Error
-	switch {
-	case rcode == wire.NoError && answers > 0:
-		wanted = l.Success
-	case rcode == wire.NoError, rcode == wire.NXDomain:
-		wanted = l.Denial
+	for i := range l.Rules {
+		r := &l.Rules[i]
+		if !r.names(x.q.Name()) {
+			continue
+		}
+		if r.wants(x.kind().class()) {
+			return r
+		}
+		return nil
 	}
-	if !wanted {
-		return false
-	}
-	for _, n := range l.Names {
-		if wire.Under(q.Name(), n) {
+	return nil
+}
+
+func (r *LogRule) names(qname []byte) bool {
+	for _, n := range r.Names {
+		if wire.Under(qname, n) {
 			return true
 		}
 	}
-	return len(l.Names) == 0
+	return len(r.Names) == 0
 }
 
-// write logs one query with the fields of CoreDNS's common log format.
-func (l *QueryLog) write(x *exchange, size int) {
-	l.Logger.Info("query", "client", x.client, "id", x.q.ID, "qname", wire.Name(x.q.Name()).String(),
-		"qtype", wire.TypeName(x.q.Type), "proto", x.via.String(), "size", len(x.q.Packet), "do", x.q.DO,
-		"bufsize", x.q.Limit(), "rcode", x.r.Rcode().String(), "rsize", size, "duration", x.took)
+func (r *LogRule) wants(c class) bool {
+	switch c {
+	case success:
+		return r.Success
+	case denial:
+		return r.Denial
+	default:
+		return r.Error
+	}
+}
+
+// kind is what a reply comes to, as CoreDNS sorts them.
+type kind uint8
+
+const (
+	isAnswer kind = iota
+	isNoData
+	isNoName
+	isFailure
+	isOther
+)
+
+func (k kind) String() string {
+	return [...]string{"NOERROR", "NODATA", "NXDOMAIN", "SERVERERROR", "OTHERERROR"}[k]
+}
+
+// kind is that of x's reply. An answer without records and without a SOA is not said
+// to have none, so that it is one like others; an alias to a name that does not exist
+// is neither.
+func (x *exchange) kind() kind {
+	answers := x.r.Count(wire.Answer) > 0
+	switch rcode := x.r.Rcode(); {
+	case rcode == wire.NoError && !answers && x.r.Count(wire.Authority) > 0:
+		return isNoData
+	case rcode == wire.NoError:
+		return isAnswer
+	case rcode == wire.NXDomain && !answers:
+		return isNoName
+	case rcode == wire.ServFail, rcode == wire.NotImp:
+		return isFailure
+	}
+	return isOther
+}
+
+// class is one of the values of the log directive's option.
+type class uint8
+
+const (
+	success class = iota
+	denial
+	failure
+)
+
+func (c class) String() string { return [...]string{"success", "denial", "error"}[c] }
+
+func (k kind) class() class {
+	switch k {
+	case isAnswer:
+		return success
+	case isNoData, isNoName:
+		return denial
+	default:
+		return failure
+	}
+}
+
+// write logs one query with its reply: the line of the rule's format, and the fields
+// of CoreDNS's structured log.
+func (l *QueryLog) write(r *LogRule, x *exchange, msg []byte) {
+	line := "query"
+	if r.Format != nil {
+		line = string(r.Format.line(nil, x, msg, l.Local))
+	}
+	if l.Plain {
+		l.Logger.Info(line)
+		return
+	}
+	l.Logger.LogAttrs(context.Background(), slog.LevelInfo, line,
+		slog.String("client_ip", x.client.Addr().Unmap().String()), slog.Int("client_port", int(x.client.Port())),
+		slog.String("qname", wire.Name(x.q.Name()).String()), slog.String("qtype", wire.TypeName(x.q.Type)), slog.String("qclass", "IN"),
+		slog.String("protocol", x.via.String()), slog.Int("id", int(x.q.ID)), slog.Int("opcode", 0),
+		slog.Int("request_size", len(x.q.Packet)), slog.Bool("dnssec_ok", x.q.DO), slog.Int("bufsize", x.bufsize()),
+		slog.String("rcode", x.r.Rcode().String()), slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", x.took.Seconds()))
 }

@@ -225,7 +225,7 @@ func grow(n int) int {
 // TestReaderStack: a reader's stack grows, is moved and shrinks, and what the kernel
 // writes to is not on it.
 func TestReaderStack(t *testing.T) {
-	log := &QueryLog{Logger: slog.New(deep{}), Success: true}
+	log := &QueryLog{Logger: slog.New(deep{}), Rules: []LogRule{{Success: true}}}
 	eachWay(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
 		under(t, addr, func(answered func() uint64) {
 			for range 10 {

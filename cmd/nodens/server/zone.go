@@ -135,8 +135,8 @@ func (z *Zone) finish(x *exchange, limit int, err error) []byte {
 	if err != nil && z.Errors != nil {
 		z.logFailure(x, err)
 	}
-	if z.Log.takes(&x.q, x.r.Rcode(), x.r.Count(wire.Answer)) {
-		z.Log.write(x, len(msg))
+	if rule := z.Log.rule(x); rule != nil {
+		z.Log.write(rule, x, msg)
 	}
 	return msg
 }
