@@ -72,6 +72,7 @@ func (o *options) corefile() (string, error) {
 type parts struct {
 	block    *config.Block
 	guards   guards
+	errors   *server.ErrorLog
 	hosts    *hosts.Table
 	view     *kubernetes.View
 	cluster  *kubernetes.Zone
@@ -134,7 +135,7 @@ func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, e
 // parts makes the steps of b, which inherits those of was (nil: none). With an error, what is there already is given too,
 // to be closed.
 func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *parts) (*parts, error) {
-	p := &parts{block: b, guards: newGuards(b), loops: make(map[wire.Name]*server.Loop)}
+	p := &parts{block: b, guards: newGuards(b), errors: a.errorLog(b), loops: make(map[wire.Name]*server.Loop)}
 	var err error
 	if p.hosts, err = a.hosts(b, was); err != nil {
 		return nil, err
@@ -291,7 +292,7 @@ func (a *assembly) route(g *generation) {
 	for _, p := range g.parts {
 		for _, addr := range p.block.Listen {
 			for _, name := range p.block.Zones {
-				z := p.zone(name, a.log)
+				z := p.zone(name)
 				z.View = newView(p.block, addr)
 				z.Stats = a.counters(addr, name.String(), p.block.ViewName())
 				z.Log = a.queryLog(p.block, name.String(), addr.Addr())
@@ -315,7 +316,7 @@ func (a *assembly) counters(addr netip.AddrPort, zone, view string) *server.Stat
 	return a.stats[k]
 }
 
-func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
+func (p *parts) zone(name wire.Name) *server.Zone {
 	b := p.block
 	z := &server.Zone{
 		Name: name, Hosts: p.hosts, Search: p.search, Cache: p.cache, Forward: p.pools,
@@ -333,9 +334,7 @@ func (p *parts) zone(name wire.Name, log *slog.Logger) *server.Zone {
 	if b.Bufsize != nil {
 		z.Bufsize = b.Bufsize.Size
 	}
-	if b.Errors != nil {
-		z.Errors = log.With("zone", name.String())
-	}
+	z.Errors = p.errors
 	return z
 }
 
@@ -442,16 +441,22 @@ func (g *generation) has(part any) bool {
 	})
 }
 
-// closeUnless closes the caches and pools of g that keep does not have.
+// closeUnless ends all of g that keep does not have.
 func (g *generation) closeUnless(keep *generation) {
-	g.closeCachesUnless(keep)
+	g.endUnless(keep)
 	closeAll(g.poolsUnless(keep))
 }
 
-func (g *generation) closeCachesUnless(keep *generation) {
+// endUnless is closeUnless for all but the pools.
+func (g *generation) endUnless(keep *generation) {
 	for _, p := range g.parts {
 		if p.cache != nil && !keep.has(p.cache) {
 			p.cache.Close()
+		}
+		if p.errors != nil {
+			for _, pattern := range p.errors.Patterns {
+				pattern.Stop()
+			}
 		}
 	}
 }

@@ -125,3 +125,25 @@ func (a *assembly) queryLog(b *config.Block, zone string, addr netip.Addr) *serv
 	}
 	return log
 }
+
+// errorLog is the log of failed queries that b asks for; nil if it asks for none.
+func (a *assembly) errorLog(b *config.Block) *server.ErrorLog {
+	if b.Errors == nil {
+		return nil
+	}
+	log := &server.ErrorLog{Plain: a.opts.logFormat == formatCoreDNS, Logger: a.log.With("plugin", "errors")}
+	if log.Plain {
+		log.Logger = a.log // nothing but the line
+	}
+	for _, c := range b.Errors.Consolidate {
+		log.Patterns = append(log.Patterns, &server.Pattern{
+			Logger: a.log, Level: levels[c.Level], Period: c.Period, Match: c.Pattern, ShowFirst: c.ShowFirst,
+		})
+	}
+	return log
+}
+
+// levels are those of the Corefile.
+var levels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "error": slog.LevelError,
+}

@@ -244,6 +244,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	a.current.Store(g)
+	a.tune(cfg)
 	for _, text := range cfg.Warnings {
 		a.log.Warn("configuration: " + text)
 	}
@@ -278,7 +279,7 @@ func (a *agent) retire(g, keep *generation) {
 			delete(a.cancels, part)
 		}
 	}
-	g.closeCachesUnless(keep)
+	g.endUnless(keep)
 }
 
 const (
@@ -372,6 +373,9 @@ func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
 		}
 		if b.Prometheus != nil {
 			add(b.Prometheus.Addr, "/metrics", metrics)
+		}
+		if b.Pprof != nil {
+			addProfiles(func(path string, h http.Handler) { add(b.Pprof.Addr, path, h) })
 		}
 	}
 	return want

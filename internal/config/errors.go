@@ -1,9 +1,38 @@
 package config
 
-// Errors is `errors [stdout] { stacktrace }`.
-type Errors struct{}
+import (
+	"regexp"
+	"time"
+)
 
-func (*Errors) parse(p *parser, s statement) {
+// Errors is `errors [stdout] { stacktrace; consolidate DURATION REGEXP [LEVEL] [show_first] }`.
+type Errors struct {
+	// Consolidate are the errors that are logged together; the first that matches
+	// takes an error.
+	Consolidate []Consolidation
+}
+
+// Consolidation is one `consolidate`.
+type Consolidation struct {
+	Period  time.Duration
+	Pattern *regexp.Regexp
+	// Level is "error" (also where none is given), "warning", "info" or "debug".
+	Level string
+	// ShowFirst says that the first error of a period is logged by itself.
+	ShowFirst bool
+}
+
+const (
+	// maxErrorPattern is CoreDNS's bound of a regular expression, in bytes.
+	maxErrorPattern = 10000
+	// maxErrorPatterns bounds what one error is held against. More than a few dozen are
+	// a list of names, which is better one expression.
+	maxErrorPatterns = 100
+
+	consolidateUsage = "consolidate DURATION REGEXP [error|warning|info|debug] [show_first]"
+)
+
+func (e *Errors) parse(p *parser, s statement) {
 	// The log has one place to go, so the one file CoreDNS takes is accepted.
 	if p.count(s, 0, 1, "errors [stdout]") && len(s.args()) == 1 {
 		choice(p, s.args()[0], "log file", map[string]bool{"stdout": true})
@@ -11,6 +40,37 @@ func (*Errors) parse(p *parser, s statement) {
 	p.body(s, options{
 		// The log of a panic always has its stack.
 		"stacktrace":  {usage: "stacktrace", set: func([]word) {}},
-		"consolidate": later("each error is logged by itself; take the line out"),
+		"consolidate": {usage: consolidateUsage, least: 2, most: 4, set: func(args []word) { e.consolidate(p, args) }},
 	})
+}
+
+func (e *Errors) consolidate(p *parser, args []word) {
+	c := Consolidation{Level: "error"}
+	c.Period, _ = p.duration(args[0], time.Millisecond, longest)
+	var err error
+	if n := len(args[1].text); n > maxErrorPattern {
+		p.fault(args[1], "the regular expression has %d bytes; allowed: up to %d", n, maxErrorPattern)
+		return
+	}
+	if c.Pattern, err = regexp.Compile(args[1].text); err != nil {
+		p.fault(args[1], "%v", err)
+	}
+	levels := map[string]bool{"error": true, "warning": true, "info": true, "debug": true}
+	for i, w := range args[2:] {
+		switch {
+		case w.text == "show_first":
+			c.ShowFirst = true
+		case levels[w.text] && i == 0:
+			c.Level = w.text
+		case levels[w.text]:
+			p.fault(w, "the level stands once, and before show_first; write: %s", consolidateUsage)
+		default:
+			p.unknown(w, "option", []string{"error", "warning", "info", "debug", "show_first"})
+		}
+	}
+	if len(e.Consolidate) == maxErrorPatterns {
+		p.fault(args[0], "there are more than %d patterns; make one regular expression of several", maxErrorPatterns)
+		return
+	}
+	e.Consolidate = append(e.Consolidate, c)
 }

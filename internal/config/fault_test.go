@@ -58,7 +58,6 @@ func TestFaults(t *testing.T) {
 		{"prometheus {\nruntime_metrics\n}", `4: prometheus: CoreDNS has the option "runtime_metrics", this version of nodens doesn't: the Go runtime's usual metrics are always there; take the line out`},
 
 		{"errors stderr", `3: errors: unknown log file "stderr"; allowed: stdout`},
-		{"errors {\nconsolidate 5m x\n}", `4: errors: CoreDNS has the option "consolidate", this version of nodens doesn't: each error is logged by itself; take the line out; allowed: stacktrace`},
 
 		{"log a..b", `3: log: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
 		{"log {\nclass succes\n}", `4: log class: unknown class "succes" (did you mean "success"?); allowed: all, denial, error, success`},

@@ -1,6 +1,27 @@
 package config
 
-// Pprof is `pprof [ADDRESS]`.
-type Pprof struct{}
+import "math"
 
-func (x *Pprof) parse(p *parser, s statement) { p.stranger(s.name()) }
+// Pprof is `pprof [ADDRESS] { block [RATE] }`: profiles over HTTP.
+type Pprof struct {
+	Addr string // "localhost:6053" by default
+	// BlockRate is one of how many nanoseconds of waiting are in the profile of it; 0
+	// is none.
+	BlockRate int
+}
+
+func (x *Pprof) parse(p *parser, s statement) {
+	*x = Pprof{Addr: "localhost:6053"}
+	if p.count(s, 0, 1, "pprof [ADDRESS]") && len(s.args()) == 1 {
+		x.Addr, _ = p.listen(s.args()[0])
+	}
+	p.body(s, options{
+		"block": {usage: "block [RATE]", most: 1, set: func(args []word) {
+			x.BlockRate = 1
+			if len(args) > 0 {
+				n, _ := p.number(args[0], 0, math.MaxInt32)
+				x.BlockRate = int(n)
+			}
+		}},
+	})
+}

@@ -190,7 +190,7 @@ func TestElsewhere(t *testing.T) {
 				}
 				var log bytes.Buffer
 				z := &Zone{Name: wire.Root, Cluster: p, ClusterDNS: c.dns, Cache: answers(), Forward: pool(t, b.addr),
-					Errors: slog.New(slog.NewTextHandler(&log, nil))}
+					Errors: &ErrorLog{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
 				s, addr := start(t, Limits{}, z)
 				m := query(t, network, addr, question(name, dns.TypeA))
 				got := ""

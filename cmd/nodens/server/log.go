@@ -14,15 +14,6 @@ import (
 // show what is wrong, and the log of a busy node stays readable.
 const failuresPerSecond = 10
 
-func (z *Zone) logFailure(x *exchange, err error) {
-	ok, missed := z.failed.allow(x.start, failuresPerSecond)
-	if !ok {
-		return
-	}
-	z.Errors.Error("query failed", "qname", wire.Name(x.q.Name()).String(), "qtype", wire.TypeName(x.q.Type),
-		"client", x.client, "err", err, "unlogged", missed)
-}
-
 // limiter lets a number of events through each second. It is safe for concurrent
 // use; at the turn of a second it may let a few more through.
 type limiter struct {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"log/slog"
 	"math"
 	"net/netip"
 
@@ -63,7 +62,7 @@ type Zone struct {
 	// NSID is what clients are told that ask which server answers; "" is nothing.
 	NSID string
 	// Errors logs failed queries, Log those it takes; nil logs none.
-	Errors *slog.Logger
+	Errors *ErrorLog
 	Log    *QueryLog
 	// Stats are the zone's counters; they outlive the Zone, so that a reload
 	// does not start them from zero. Not nil.
@@ -133,7 +132,7 @@ func (z *Zone) finish(x *exchange, limit int, err error) []byte {
 	x.took = clock.Now() - x.start
 	z.Stats.count(x, len(msg))
 	if err != nil && z.Errors != nil {
-		z.logFailure(x, err)
+		z.Errors.failed(x, err, &z.failed)
 	}
 	if rule := z.Log.rule(x); rule != nil {
 		z.Log.write(rule, x, msg)
