@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/cmd/nodens/server/dnstap"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/template"
@@ -90,7 +91,8 @@ type parts struct {
 type generation struct {
 	cfg    *config.Config
 	parts  []*parts
-	views  map[string]*kubernetes.View // by what they watch
+	views  map[string]*kubernetes.View   // by what they watch
+	taps   map[config.Dnstap]*dnstap.Tap // by their directives, Next aside
 	routes map[netip.AddrPort]*server.Routes
 }
 
@@ -113,7 +115,7 @@ type assembly struct {
 // has in the same form is taken over as it is: a cache stays warm and a view
 // synced. On an error whatever is new is closed again.
 func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, error) {
-	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), routes: make(map[netip.AddrPort]*server.Routes)}
+	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), taps: make(map[config.Dnstap]*dnstap.Tap), routes: make(map[netip.AddrPort]*server.Routes)}
 	if err := a.look(g, old); err != nil {
 		return nil, err
 	}
@@ -128,6 +130,7 @@ func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, e
 			return nil, err
 		}
 	}
+	a.tap(g, old)
 	a.route(g)
 	return g, nil
 }
@@ -295,6 +298,7 @@ func (a *assembly) route(g *generation) {
 				z := p.zone(name)
 				z.View = newView(p.block, addr)
 				z.Stats = a.counters(addr, name.String(), p.block.ViewName())
+				z.Taps = a.taps(g, p.block)
 				z.Log = a.queryLog(p.block, name.String(), addr.Addr())
 				zones[addr] = append(zones[addr], z)
 			}
@@ -419,6 +423,11 @@ func (g *generation) start(old *generation, launch func(part any, run func(conte
 			launch(v, v.Run)
 		}
 	}
+	for _, t := range g.taps {
+		if !old.has(t) {
+			launch(t, t.Run)
+		}
+	}
 	for _, p := range g.parts {
 		if p.hosts != nil && !old.has(p.hosts) {
 			launch(p.hosts, p.hosts.Run)
@@ -433,6 +442,11 @@ func (g *generation) has(part any) bool {
 	}
 	for _, v := range g.views {
 		if part == any(v) {
+			return true
+		}
+	}
+	for _, t := range g.taps {
+		if part == any(t) {
 			return true
 		}
 	}

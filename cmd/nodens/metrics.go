@@ -102,6 +102,7 @@ var (
 	viewLevel       = gauge("nodens_kubernetes_slice_level", "1 at how much of the cluster's EndpointSlices is followed: node, wide or all.", "level")
 	setupErrors     = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network.", "errortype")
 	setupRepairs    = counter("nodens_netsetup_repairs_total", "Links, addresses and rules put back by a re-check.")
+	tapDropped      = counter("nodens_dnstap_dropped_total", "Messages that a dnstap collector did not get.", "endpoint")
 	upstreamDown    = gauge("nodens_upstream_down", "1 while an upstream is out of service.", "to")
 	upstreamDoubted = gauge("nodens_upstream_doubted", "1 while others are asked before an upstream that lets queries pass.", "to")
 	upstreamDoubts  = counter("nodens_upstream_doubts_total", "How often an upstream became doubted.", "to")
@@ -164,6 +165,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		s.zone(serverLabel(addr), droppedZone, noView, rt.Dropped())
 	}
 	guards.put(s)
+	s.taps(g)
 	s.parts(g)
 	s.views(g)
 }

@@ -64,6 +64,8 @@ type Zone struct {
 	// Errors logs failed queries, Log those it takes; nil logs none.
 	Errors *ErrorLog
 	Log    *QueryLog
+	// Taps are told of all queries and replies.
+	Taps []Tap
 	// Stats are the zone's counters; they outlive the Zone, so that a reload
 	// does not start them from zero. Not nil.
 	Stats *Stats
@@ -136,6 +138,9 @@ func (z *Zone) finish(x *exchange, limit int, err error) []byte {
 	}
 	if rule := z.Log.rule(x); rule != nil {
 		z.Log.write(rule, x, msg)
+	}
+	if z.Taps != nil {
+		z.tell(x, msg)
 	}
 	return msg
 }
