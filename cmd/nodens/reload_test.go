@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -36,7 +35,11 @@ func lookedAt(t *testing.T, corefile string, args ...string) *looked {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.agent, err = newAgent(opts, slog.New(slog.NewTextHandler(l.log, nil))); err != nil {
+	logger, err := newLogger(opts.logFormat, l.log, opts.level)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.agent, err = newAgent(opts, logger); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := opts.loadConfig()
