@@ -141,12 +141,7 @@ func (a *agent) flushCache(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	store, ok := any(a.assembly.store).(interface{ Flush([]byte, bool) int })
-	if !ok {
-		http.Error(w, "not yet", http.StatusNotImplemented)
-		return
-	}
-	n := store.Flush([]byte(name), subtree)
+	n := a.assembly.store.Flush([]byte(name), subtree)
 	a.log.Info("the cache was flushed", "name", name.String(), "subtree", subtree, "entries", n)
 	reply(w, flushed{n})
 }

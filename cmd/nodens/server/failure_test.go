@@ -33,7 +33,7 @@ func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []
 		{Logger: to, Level: slog.LevelWarn, Period: time.Minute, Match: regexp.MustCompile(".* i/o timeout$"), ShowFirst: first},
 		{Logger: to, Level: slog.LevelDebug, Period: time.Hour, Match: regexp.MustCompile("a|b")},
 	}}
-	x, _ := asked(t, func(*dns.Msg) {}, func(r *wire.Reply) { r.Fail(wire.ServFail) })
+	x, _ := askedOf(t, func(*dns.Msg) {}, func(r *wire.Reply) { r.Fail(wire.ServFail) })
 	x.zone = &Zone{Name: wire.Root}
 	fail = func(err error) { log.failed(x, err, &x.zone.failed) }
 	lines = func() []string {

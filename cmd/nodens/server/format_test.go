@@ -14,9 +14,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// asked is an exchange that has come to its end: a query, and the reply that edit
+// askedOf is an exchange that has come to its end: a query, and the reply that edit
 // makes of an empty one.
-func asked(t *testing.T, edit func(q *dns.Msg), reply func(r *wire.Reply)) (*exchange, []byte) {
+func askedOf(t *testing.T, edit func(q *dns.Msg), reply func(r *wire.Reply)) (*exchange, []byte) {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion("WWW.example.org.", dns.TypeA)
 	m.Id = 4711
@@ -47,17 +47,17 @@ func soa(r *wire.Reply) {
 func TestFormat(t *testing.T) {
 	const all = "{remote} {port} {local} {name} {type} {class} {proto} {size} {>id} {>opcode} {>do} {>bufsize} {rcode} {>rflags} {rsize} {duration}"
 	plain := func(*dns.Msg) {}
-	x, msg := asked(t, plain, func(r *wire.Reply) {
+	x, msg := askedOf(t, plain, func(r *wire.Reply) {
 		address(r)
 		r.SetAuthoritative()
 	})
-	other, otherMsg := asked(t, func(q *dns.Msg) {
+	other, otherMsg := askedOf(t, func(q *dns.Msg) {
 		q.RecursionDesired, q.CheckingDisabled = false, true
 		q.Question[0].Qtype = 65280
 		q.SetEdns0(4000, true)
 	}, func(r *wire.Reply) { r.Fail(wire.NXDomain) })
 	other.via, other.client = tcp, netip.MustParseAddrPort("[2001:db8::7]:53")
-	mapped, mappedMsg := asked(t, func(q *dns.Msg) { q.SetEdns0(100, false) }, func(r *wire.Reply) { r.Fail(3000) })
+	mapped, mappedMsg := askedOf(t, func(q *dns.Msg) { q.SetEdns0(100, false) }, func(r *wire.Reply) { r.Fail(3000) })
 	mapped.client = netip.MustParseAddrPort("[::ffff:192.0.2.7]:1")
 	local := netip.MustParseAddr("169.254.20.10")
 	for _, c := range []struct {
@@ -118,7 +118,7 @@ func TestKinds(t *testing.T) {
 		{"failed", func(r *wire.Reply) { r.Fail(wire.ServFail) }, failure, "SERVERERROR"},
 		{"refused", func(r *wire.Reply) { r.Fail(wire.Refused) }, failure, "OTHERERROR"},
 	} {
-		x, _ := asked(t, func(*dns.Msg) {}, c.reply)
+		x, _ := askedOf(t, func(*dns.Msg) {}, c.reply)
 		if k := x.kind(); k.class() != c.class || k.String() != c.kind {
 			t.Errorf("%s is %s, %s; want %s, %s", c.name, k.class(), k, c.class, c.kind)
 		}
@@ -140,7 +140,7 @@ func TestQueryLog(t *testing.T) {
 	}}
 	send := func(name string, reply func(*wire.Reply)) string {
 		out.Reset()
-		x, msg := asked(t, func(q *dns.Msg) { q.Question[0].Name = name }, reply)
+		x, msg := askedOf(t, func(q *dns.Msg) { q.Question[0].Name = name }, reply)
 		if r := log.rule(x); r != nil {
 			log.write(r, x, msg)
 		}
