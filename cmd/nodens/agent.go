@@ -82,6 +82,7 @@ type parts struct {
 	rewrite  *rewrite.Rules
 	template *template.Templates
 	cache    *cache.Cache
+	secrets  string           // tells apart what the certificates of upstreams were
 	around   *kubernetes.View // that has the endpoints of upstreams that are Services
 	pools    []*upstream.Pool // in the order of the block's forward directives
 	loops    map[wire.Name]*server.Loop
@@ -135,10 +136,10 @@ func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, e
 	return g, nil
 }
 
-// parts makes the steps of b, which inherits those of was (nil: none). With an error, what is there already is given too,
-// to be closed.
+// parts makes the steps of b, which inherits those of was (nil: none). With an error,
+// what is there already is given too, to be closed.
 func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *parts) (*parts, error) {
-	p := &parts{block: b, guards: newGuards(b), errors: a.errorLog(b), loops: make(map[wire.Name]*server.Loop)}
+	p := &parts{block: b, guards: newGuards(b), errors: a.errorLog(b), secrets: secrets(g.cfg, b), loops: make(map[wire.Name]*server.Loop)}
 	var err error
 	if p.hosts, err = a.hosts(b, was); err != nil {
 		return nil, err
@@ -158,7 +159,15 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *p
 	if p.around, err = a.neighbourhood(g, b, old); err != nil {
 		return nil, err
 	}
-	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward) && was.around == p.around
+	a.outside(p, was)
+	return p, p.makeLoops()
+}
+
+// outside makes the pools and the cache of p, or takes those of was (nil: none) over.
+func (a *assembly) outside(p, was *parts) {
+	b := p.block
+	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward) &&
+		was.around == p.around && was.secrets == p.secrets
 	if sameUpstreams {
 		p.pools = was.pools
 	} else {
@@ -171,7 +180,6 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *p
 	default: // what was asked of other upstreams is not what these would answer
 		p.cache = a.store.NewCache(b.Cache, b.Bounds()...)
 	}
-	return p, p.makeLoops()
 }
 
 // cluster makes the steps that answer from a view.

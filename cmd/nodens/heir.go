@@ -18,7 +18,7 @@ func (g *generation) heirs(blocks []*config.Block) map[*config.Block]*parts {
 		return found
 	}
 	taken := make(map[*parts]bool)
-	for alike := likeness(same); alike >= namesake; alike-- {
+	for alike := same; alike >= namesake; alike-- {
 		for _, b := range blocks {
 			if found[b] != nil {
 				continue
@@ -73,4 +73,20 @@ func sorted(zones []wire.Name) []wire.Name {
 	zones = slices.Clone(zones)
 	slices.Sort(zones)
 	return zones
+}
+
+// secrets tells apart what was in the certificates that b's upstreams are asked with
+// and trusted by, when cfg was read: who has them in use reads them once.
+func secrets(cfg *config.Config, b *config.Block) string {
+	var out []byte
+	for f := b.Forward; f != nil; f = f.Next {
+		if f.TLS == nil {
+			continue
+		}
+		for _, path := range []string{f.TLS.Cert, f.TLS.Key, f.TLS.CA} {
+			sum := cfg.Sums[path]
+			out = append(out, sum[:]...)
+		}
+	}
+	return string(out)
 }

@@ -2,8 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -351,5 +357,59 @@ func TestHeirsOfServices(t *testing.T) {
 	write(t, l.conf, corefile("b.yaml", "loadbalance"))
 	if !l.look() || l.current.Load().parts[0].pools[0] == first[0].pools[0] {
 		t.Errorf("the pool goes on with a view that has ended:\n%s", l.log)
+	}
+}
+
+// authority is a certificate in PEM, another each time.
+func authority(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, shape, shape, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// TestReloadCertificates: upstreams are asked with the certificates that are there, and
+// a file that is no certificate leaves the old ones.
+func TestReloadCertificates(t *testing.T) {
+	p := peer.Ports(t, 1)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	write(t, ca, authority(t))
+	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . tls://192.0.2.1 {\n  tls %s\n }\n}\n", p[0], ca))
+	first := l.current.Load().parts[0].pools[0]
+	write(t, ca, "none")
+	if l.look() || l.reloadFailed.Load() != 1 {
+		t.Errorf("a file that is no certificate was taken on:\n%s", l.log)
+	}
+	write(t, ca, authority(t))
+	if !l.look() || l.current.Load().parts[0].pools[0] == first {
+		t.Errorf("the pool goes on with the old certificate:\n%s", l.log)
+	}
+}
+
+// TestReloadLoop: a resolv.conf that comes to name the agent itself is refused, and the
+// reason says both.
+func TestReloadLoop(t *testing.T) {
+	resolv := filepath.Join(t.TempDir(), "resolv.conf")
+	write(t, resolv, "nameserver 192.0.2.1\n")
+	port := peer.Ports(t, 1)[0]
+	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . %s\n}\n", port, resolv))
+	before := l.current.Load()
+	write(t, resolv, "nameserver 127.0.0.1\n")
+	if !l.look() {
+		t.Errorf("another port of the same address is another server:\n%s", l.log)
+	}
+	write(t, l.conf, fmt.Sprintf(".:53 {\n bind 127.0.0.1\n forward . %s\n}\n", resolv))
+	if l.look() || l.reloadFailed.Load() != 1 || l.current.Load() == before {
+		t.Error("the agent forwards to itself")
+	}
+	if text := l.log.String(); !strings.Contains(text, "Corefile:3: forward: the upstream 127.0.0.1:53 is an address that this block listens on") || !strings.Contains(text, resolv) {
+		t.Errorf("the log does not say why:\n%s", text)
 	}
 }

@@ -78,7 +78,7 @@ func tlsClient(p *parser, args []word) *TLSClient {
 			p.fault(w, "can't read %q: %v; write: %s", w.text, err, tlsUsage)
 			return c
 		}
-		p.uses(w.text)
+		p.reads(w.text, text)
 		texts[i] = text
 	}
 	if len(args) >= 2 {

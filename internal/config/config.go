@@ -18,6 +18,7 @@ package config
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
 	"net"
@@ -38,6 +39,9 @@ type Config struct {
 	// Digest is that of all that was read, the files of name servers and search
 	// domains included: it differs where a reload may have something to do.
 	Digest string
+	// Sums tell apart what the files that are no part of the Corefile's text have held,
+	// by path: those of name servers and search domains, and certificates.
+	Sums map[string][sha256.Size]byte
 	// Files are all the files it was made from, Path first: imports, resolv.conf
 	// files and the kube-dns ConfigMap's. A change in one is a reason to read anew.
 	Files []string
@@ -224,6 +228,10 @@ func Parse(src Source) (*Config, error) {
 	c.Blocks = append(c.Blocks, p.stubs(legacy.stubs)...)
 	p.check(src.Path, c.Blocks)
 	c.Files, c.Warnings, c.Digest = p.files, p.warnings, hash(im.files, legacy.files, p.texts)
+	c.Sums = make(map[string][sha256.Size]byte)
+	for _, f := range p.texts {
+		c.Sums[f.path] = sha256.Sum256(f.text)
+	}
 	if err := join(src.Path, p.faults); err != nil {
 		return nil, err
 	}

@@ -168,7 +168,7 @@ func (t *Tap) session(ctx context.Context) (worked bool, err error) {
 	}
 	_ = conn.SetDeadline(time.Now().Add(endTime))
 	if err := end(conn); err == nil {
-		<-gone // it has taken all
+		<-gone //nolint:errcheck // whatever it is, the collector has taken all
 	}
 	return true, nil
 }
