@@ -163,25 +163,6 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *p
 	return p, p.makeLoops()
 }
 
-// outside makes the pools and the cache of p, or takes those of was (nil: none) over.
-func (a *assembly) outside(p, was *parts) {
-	b := p.block
-	sameUpstreams := was != nil && reflect.DeepEqual(was.block.Forward, b.Forward) &&
-		was.around == p.around && was.secrets == p.secrets
-	if sameUpstreams {
-		p.pools = was.pools
-	} else {
-		p.pools = a.pools(b, p.around)
-	}
-	switch {
-	case b.Cache == nil:
-	case sameUpstreams && sameCache(was.block, b):
-		p.cache = was.cache
-	default: // what was asked of other upstreams is not what these would answer
-		p.cache = a.store.NewCache(b.Cache, b.Bounds()...)
-	}
-}
-
 // cluster makes the steps that answer from a view.
 func (a *assembly) cluster(g *generation, p *parts, old *generation) (err error) {
 	b := p.block
@@ -196,19 +177,6 @@ func (a *assembly) cluster(g *generation, p *parts, old *generation) (err error)
 		p.external = kubernetes.NewExternal(p.view, b.K8sExternal, b.Kubernetes)
 	}
 	return nil
-}
-
-// pools makes those of b's forward directives; around (nil: none of them is a
-// Service) has the endpoints of its upstreams.
-func (a *assembly) pools(b *config.Block, around *kubernetes.View) (pools []*upstream.Pool) {
-	opts := upstream.Options{Logger: a.log.With("part", "upstream"), Own: b.ListensAt}
-	if around != nil {
-		opts.Endpoints = around.Endpoints
-	}
-	for f := b.Forward; f != nil; f = f.Next {
-		pools = append(pools, upstream.New(f, opts))
-	}
-	return upstream.Chain(pools)
 }
 
 func (p *parts) makeLoops() (err error) {
@@ -461,42 +429,4 @@ func (g *generation) has(part any) bool {
 	return slices.ContainsFunc(g.parts, func(p *parts) bool {
 		return part == any(p.hosts) || part == any(p.cache) || slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
-}
-
-// closeUnless ends all of g that keep does not have.
-func (g *generation) closeUnless(keep *generation) {
-	g.endUnless(keep)
-	closeAll(g.poolsUnless(keep))
-}
-
-// endUnless is closeUnless for all but the pools.
-func (g *generation) endUnless(keep *generation) {
-	for _, p := range g.parts {
-		if p.cache != nil && !keep.has(p.cache) {
-			p.cache.Close()
-		}
-		if p.errors != nil {
-			for _, pattern := range p.errors.Patterns {
-				pattern.Stop()
-			}
-		}
-	}
-}
-
-// poolsUnless lists the pools of g that keep does not have.
-func (g *generation) poolsUnless(keep *generation) (list []*upstream.Pool) {
-	for _, p := range g.parts {
-		for _, u := range p.pools {
-			if !keep.has(u) {
-				list = append(list, u)
-			}
-		}
-	}
-	return list
-}
-
-func closeAll(pools []*upstream.Pool) {
-	for _, u := range pools {
-		_ = u.Close()
-	}
 }

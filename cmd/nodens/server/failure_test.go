@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,10 +19,30 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
+// shared is a buffer that timers write to.
+type shared struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *shared) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(b)
+}
+
+// take gives what was written since it was last called.
+func (s *shared) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.buf.Reset()
+	return s.buf.String()
+}
+
 // failing is an ErrorLog whose lines a test reads, with two patterns.
 func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []string, log *ErrorLog) {
 	t.Helper()
-	var out bytes.Buffer
+	var out shared
 	strip := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey || a.Key == "client" {
 			return slog.Attr{}
@@ -37,8 +58,7 @@ func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []
 	x.zone = &Zone{Name: wire.Root}
 	fail = func(err error) { log.failed(x, err, &x.zone.failed) }
 	lines = func() []string {
-		defer out.Reset()
-		return strings.Split(strings.TrimSpace(out.String()), "\n")
+		return strings.Split(strings.TrimSpace(out.take()), "\n")
 	}
 	return fail, lines, log
 }
