@@ -68,10 +68,11 @@ type doh struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
+	conns roster
+
 	mu     sync.Mutex
 	client *http.Transport
 	since  time.Time // when client was made
-	conns  map[*tracked]struct{}
 	flying int
 	closed bool
 
@@ -114,7 +115,7 @@ func newDoH(target config.Target, addr netip.AddrPort, opts dohOptions) transpor
 			"Idempotency-Key": nil,
 		},
 		dohOptions: opts,
-		conns:      make(map[*tracked]struct{}),
+		conns:      roster{all: make(map[*tracked]struct{})},
 	}
 	if t.method == http.MethodPost {
 		t.header["Content-Type"] = []string{messageType}
@@ -282,17 +283,50 @@ func readMessage(resp *http.Response) ([]byte, error) {
 	return msg.Bytes(), nil
 }
 
-// tracked is a connection that close can close.
+// roster is the connections that the library holds, so that close can end them. Its
+// lock is taken last: the library closes connections while a doh is locked.
+type roster struct {
+	mu     sync.Mutex
+	all    map[*tracked]struct{}
+	closed bool
+}
+
+// add gives conn as one that leaves the roster when it is closed. It is closed at once
+// if the roster is.
+func (r *roster) add(conn net.Conn) (net.Conn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		conn.Close()
+		return nil, ErrClosed
+	}
+	c := &tracked{conn, r}
+	r.all[c] = struct{}{}
+	return c, nil
+}
+
+// close closes all connections there are, and all that are added later.
+func (r *roster) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for c := range r.all {
+		c.Conn.Close()
+	}
+	clear(r.all)
+}
+
+// tracked is a connection of a roster.
 type tracked struct {
 	net.Conn
-	owner *doh
+	roster *roster
 }
 
 // Close is [net.Conn.Close].
 func (c *tracked) Close() error {
-	c.owner.mu.Lock()
-	delete(c.owner.conns, c)
-	c.owner.mu.Unlock()
+	c.roster.mu.Lock()
+	delete(c.roster.all, c)
+	c.roster.mu.Unlock()
 	return c.Conn.Close()
 }
 
@@ -310,15 +344,7 @@ func (t *doh) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &tracked{conn, t}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		conn.Close()
-		return nil, ErrClosed
-	}
-	t.conns[c] = struct{}{}
-	return c, nil
+	return t.conns.add(conn)
 }
 
 // withdraw is [transport.withdraw].
@@ -348,12 +374,8 @@ func (t *doh) close() {
 	t.mu.Lock()
 	t.closed = true
 	t.cancel()
-	conns := t.conns
-	t.conns = make(map[*tracked]struct{})
 	t.mu.Unlock()
-	for c := range conns {
-		c.Conn.Close()
-	}
+	t.conns.close()
 	t.tasks.Wait()
 	t.client.CloseIdleConnections()
 }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
@@ -19,6 +20,7 @@ import (
 // fake is a DNS server with a script, on one loopback port for UDP and TCP.
 type fake struct {
 	t      *testing.T
+	tls    *tls.Config // what TCP is behind; nil is nothing
 	addr   netip.AddrPort
 	script atomic.Pointer[script]
 	tcp    *net.TCPListener
@@ -47,13 +49,19 @@ type script func(r request)
 func startFake(t *testing.T, s script) *fake {
 	t.Helper()
 	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f.run(s)
+	return f
+}
+
+// run is the start of a fake whose settings are made.
+func (f *fake) run(s script) {
+	f.t.Helper()
 	f.script.Store(&s)
-	f.udp, f.tcp = listen(t)
+	f.udp, f.tcp = listen(f.t)
 	f.addr = f.udp.LocalAddr().(*net.UDPAddr).AddrPort()
 	f.done.Go(f.serveUDP)
 	f.done.Go(f.serveTCP)
-	t.Cleanup(f.stop)
-	return f
+	f.t.Cleanup(f.stop)
 }
 
 // listen takes a loopback port that is free for both protocols.
@@ -111,6 +119,9 @@ func (f *fake) serveTCP() {
 		c, err := f.tcp.Accept()
 		if err != nil {
 			return
+		}
+		if f.tls != nil {
+			c = tls.Server(c, f.tls)
 		}
 		f.mu.Lock()
 		f.conns[c] = true

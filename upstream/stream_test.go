@@ -2,8 +2,15 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
+	"net/netip"
+	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -139,6 +146,544 @@ func TestStartBehindClose(t *testing.T) {
 		}
 	}
 	eventually(t, "no TCP connection is open", func() bool { return f.open() == 0 })
+}
+
+// solo makes the TCP transport to f of a Pool that asks over TCP only.
+func solo(t *testing.T, f *fake, opts streamOptions) (*Pool, *stream) {
+	t.Helper()
+	cfg := directive(f)
+	cfg.MaxFails, cfg.ReadTimeout, cfg.ForceTCP = 0, time.Hour, true // nothing fails but for a reason
+	p := start(t, cfg)
+	s := p.servers[0]
+	s.tcp.close()
+	opts.strays = &s.strays
+	via := newStream(f.addr, opts).(*stream)
+	s.tcp = via
+	return p, via
+}
+
+// inFlight counts the calls on t's connections.
+func (t *stream) inFlight() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for l := range t.live {
+		n += l.flying
+	}
+	if n != t.flying {
+		return -1
+	}
+	return n
+}
+
+// many has an exchange for each name at once and gives the channel of their results.
+func many(t *testing.T, p *Pool, ctx context.Context, names ...string) chan error {
+	t.Helper()
+	results := make(chan error, len(names))
+	for _, name := range names {
+		q := question(t, name)
+		go func() {
+			r, err := p.Exchange(ctx, q, true)
+			if err == nil && r.Answers != 1 {
+				err = fmt.Errorf("%s: %d answers", name, r.Answers)
+			}
+			results <- err
+		}()
+	}
+	return results
+}
+
+func names(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("n%d.test.", i))
+	}
+	return all
+}
+
+// TestAnyOrder: answers come in another order than the queries went, all over one
+// connection.
+func TestAnyOrder(t *testing.T) {
+	const n = 100
+	var held []request
+	f := startFake(t, func(r request) {
+		if held = append(held, r); len(held) == n {
+			for i := range held {
+				held[n-1-i].reply(held[n-1-i].answer(1))
+			}
+		}
+	})
+	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	results := many(t, p, t.Context(), names(n)...)
+	for range n {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if hits, misses := via.reuse(); hits != n-1 || misses != 1 {
+		t.Errorf("%d queries found a connection and %d not, want all but the first to", hits, misses)
+	}
+	if n := p.Stats().Servers[0].Strays; n != 0 {
+		t.Errorf("%d strays are counted", n)
+	}
+}
+
+// TestBreakInFlight: what is in flight on a connection that breaks is asked again on
+// another one, and nobody notices.
+func TestBreakInFlight(t *testing.T) {
+	const n = 50
+	ends := map[string]func(request){
+		"closed": func(r request) { r.conn.Close() },
+		"reset":  func(r request) { r.conn.(*net.TCPConn).SetLinger(0); r.conn.Close() },
+		"inside a message": func(r request) {
+			r.conn.Write([]byte{1, 0, 7, 7})
+			r.conn.Close()
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			held := 0
+			f := startFake(t, func(r request) {
+				if r.nth == 1 || r.nth > 1+n {
+					answers(r)
+				} else if held++; held == n {
+					end(r)
+				}
+			})
+			var broken atomic.Uint64
+			p, via := solo(t, f, streamOptions{expire: time.Hour, broken: &broken})
+			if err := <-many(t, p, t.Context(), "first.test."); err != nil {
+				t.Fatal(err)
+			}
+			results := many(t, p, t.Context(), names(n)...)
+			for range n {
+				if err := <-results; err != nil {
+					t.Error(err)
+				}
+			}
+			if got := len(f.requests()); got != 1+2*n {
+				t.Errorf("%d queries were sent, want each of %d twice", got, n)
+			}
+			if _, misses := via.reuse(); misses != 2 || broken.Load() != 1 {
+				t.Errorf("%d connections were made and %d broke, want 2 and 1", misses, broken.Load())
+			}
+		})
+	}
+}
+
+// TestResendsEnd: a query that ends every connection it is sent on ends itself.
+func TestResendsEnd(t *testing.T) {
+	f := startFake(t, func(r request) {
+		if r.Question[0].Name == "deadly.test." {
+			r.conn.Close()
+			return
+		}
+		answers(r)
+	})
+	_, via := solo(t, f, streamOptions{expire: time.Hour})
+	defer via.close()
+	for i := range 5 {
+		// Each connection has answered something before: its end does not say that the
+		// server is at fault.
+		via.mu.Lock()
+		for l := range via.live {
+			l.answered = true
+		}
+		via.mu.Unlock()
+		c := newCall()
+		c.query, c.payload = question(t, "deadly.test."), DefaultPayload
+		c.build(true)
+		_, err := fly(t.Context(), via, c, time.Now().Add(time.Hour))
+		if err == nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("flight %d: %v; want that the server closed the connection", i, err)
+		}
+		if c.resent > maxResends {
+			t.Errorf("the query was sent %d times again", c.resent)
+		}
+	}
+	if n := via.inFlight(); n != 0 {
+		t.Errorf("%d queries are in flight", n)
+	}
+}
+
+// TestLinksUnderLoad: more connections are opened while all are crowded, up to the
+// bound, and no more queries are in flight than all of them have place for.
+func TestLinksUnderLoad(t *testing.T) {
+	f := startFake(t, silence)
+	_, via := solo(t, f, streamOptions{expire: time.Hour})
+	defer via.close()
+	var calls []*call
+	begin := func() *call {
+		c := fixedCall(t)
+		c.until = time.Now().Add(time.Hour)
+		via.start(c)
+		calls = append(calls, c)
+		return c
+	}
+	// settle waits for the connections in the making, and takes the server's silence
+	// for no matter.
+	settle := func() {
+		eventually(t, "all connections are there", func() bool {
+			via.mu.Lock()
+			defer via.mu.Unlock()
+			there := true
+			for l := range via.live {
+				l.owed = time.Time{}
+				there = there && l.conn != nil
+			}
+			return there
+		})
+	}
+	crowded := func(links int) {
+		t.Helper()
+		eventually(t, "the server has all queries", func() bool { return len(f.requests()) == len(calls) })
+		if n := sockets(via); n != links || f.open() != links {
+			t.Errorf("%d queries are in flight on %d connections, want %d", len(calls), n, links)
+		}
+	}
+	for links := 1; links <= maxLinks; links++ {
+		for range crowd {
+			settle()
+			begin()
+		}
+		crowded(links)
+	}
+	for range maxBusyStream - len(calls) {
+		settle()
+		begin()
+	}
+	crowded(maxLinks)
+	if over, err := landed(begin()); !over || !errors.Is(err, errBusy) {
+		t.Errorf("one more than may be in flight: landed %t, with %v; want errBusy", over, err)
+	}
+	via.mu.Lock()
+	for l := range via.live {
+		if len(l.ids) > maxFlying {
+			t.Errorf("%d IDs are taken on one connection", len(l.ids))
+		}
+	}
+	via.mu.Unlock()
+	for _, c := range calls[:len(calls)-1] {
+		if !via.withdraw(c) {
+			t.Fatal("a call in flight can't be withdrawn")
+		}
+	}
+	eventually(t, "connections full of queries that nobody waits for are closed", func() bool { return f.open() == 0 })
+}
+
+// age makes via's connections owe a reply for so long, and gives them.
+func age(via *stream, by time.Duration) (all []*link) {
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	for l := range via.live {
+		if !l.owed.IsZero() {
+			l.owed = time.Now().Add(-by)
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// TestSilentConnection: a connection that owes a reply for too long gets no queries
+// while there is another; when it speaks again it does; when it does not, it is closed.
+func TestSilentConnection(t *testing.T) {
+	f := startFake(t, holding)
+	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	held := many(t, p, t.Context(), "a.hold.test.")
+	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
+	age(via, doubt)
+	if err := <-many(t, p, t.Context(), "next.test."); err != nil {
+		t.Fatal(err)
+	}
+	all := f.requests()
+	if all[1].from == all[0].from {
+		t.Error("the query went to the connection that is silent")
+	}
+	answers(all[0])
+	if err := <-held; err != nil {
+		t.Errorf("an answer after a long time: %v", err)
+	}
+	if err := <-many(t, p, t.Context(), "last.test."); err != nil {
+		t.Fatal(err)
+	}
+	if all = f.requests(); all[2].from != all[0].from {
+		t.Error("the connection that speaks again is not used")
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	held = many(t, p, ctx, "b.hold.test.")
+	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 4 })
+	cancel()
+	if err := <-held; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	age(via, patience)
+	if err := <-many(t, p, t.Context(), "after.test."); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the connection that stays silent is closed", func() bool { return f.open() == 1 })
+	all = f.requests()
+	if all[4].from != all[1].from {
+		t.Error("the query did not go to the connection that was there")
+	}
+}
+
+// TestTimeoutRetires: a connection on which a query's time ends, without a word for as
+// long as one has patience, is given up.
+func TestTimeoutRetires(t *testing.T) {
+	f := startFake(t, silence)
+	_, via := solo(t, f, streamOptions{expire: time.Hour})
+	c := fixedCall(t)
+	c.until = time.Now().Add(time.Hour)
+	via.start(c)
+	l := age(via, patience)[0]
+	via.mu.Lock()
+	c.until = time.Now()
+	via.mu.Unlock()
+	via.ring(l)
+	if over, err := landed(c); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("landed %t, with %v", over, err)
+	}
+	if n := sockets(via); n != 0 {
+		t.Errorf("%d connections are kept", n)
+	}
+}
+
+// TestStuckConnections: with every place taken by connections that drain, the oldest is
+// broken for a new one, and what was in flight there is asked again.
+func TestStuckConnections(t *testing.T) {
+	f := startFake(t, holding)
+	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	var held []chan error
+	for i := range maxLinks {
+		if err := <-many(t, p, t.Context(), "first.test."); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, many(t, p, t.Context(), fmt.Sprintf("n%d.hold.test.", i)))
+		eventually(t, "one more is in flight", func() bool { return via.inFlight() == i+1 })
+		via.mu.Lock()
+		via.retire(via.open[0], time.Now())
+		via.mu.Unlock()
+	}
+	if n := sockets(via); n != maxLinks {
+		t.Fatalf("%d connections drain, want %d", n, maxLinks)
+	}
+	f.become(answers)
+	if err := <-many(t, p, t.Context(), "next.test."); err != nil {
+		t.Error(err)
+	}
+	if err := <-held[0]; err != nil {
+		t.Errorf("what was in flight on the oldest: %v", err)
+	}
+	if n := sockets(via); n != maxLinks {
+		t.Errorf("%d connections are open, want %d", n, maxLinks)
+	}
+}
+
+// TestLateReply: a reply that comes when nobody waits is dropped, and is no stray.
+func TestLateReply(t *testing.T) {
+	f := startFake(t, holding)
+	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	held := many(t, p, ctx, "a.hold.test.")
+	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
+	cancel()
+	if err := <-held; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	answers(f.requests()[0])
+	if err := <-many(t, p, t.Context(), "next.test."); err != nil { // behind it on the connection
+		t.Fatal(err)
+	}
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	if l := via.open[0]; len(l.ids) != 0 || l.lost != 0 {
+		t.Errorf("%d IDs are taken, %d lost; want none", len(l.ids), l.lost)
+	}
+	if n := p.servers[0].strays.Load(); n != 0 {
+		t.Errorf("%d strays are counted", n)
+	}
+}
+
+// TestLostQueries: a connection on which too many queries are never answered is given
+// up for a new one.
+func TestLostQueries(t *testing.T) {
+	f := startFake(t, silence)
+	_, via := solo(t, f, streamOptions{expire: time.Hour})
+	for range maxLost {
+		c := fixedCall(t)
+		c.until = time.Now().Add(time.Hour)
+		via.start(c)
+		eventually(t, "the connection is there", func() bool {
+			via.mu.Lock()
+			defer via.mu.Unlock()
+			return c.link.conn != nil // what is withdrawn before is never sent
+		})
+		age(via, 0)
+		via.withdraw(c)
+	}
+	if n := sockets(via); n != 0 {
+		t.Errorf("%d connections are kept", n)
+	}
+}
+
+// TestStrayFlood: a connection that brings too much that nobody asked for is given up.
+func TestStrayFlood(t *testing.T) {
+	f := startFake(t, func(r request) {
+		if r.nth == 1 {
+			for range maxStrays {
+				wrong := r.answer(2)
+				wrong.Id++
+				r.reply(wrong)
+			}
+		}
+		answers(r)
+	})
+	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	for range 2 {
+		if err := <-many(t, p, t.Context(), "n1.test."); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, misses := via.reuse(); misses != 2 {
+		t.Errorf("%d connections were made, want a second one", misses)
+	}
+	if n := p.Stats().Servers[0].Strays; n != maxStrays {
+		t.Errorf("%d strays are counted, want %d", n, maxStrays)
+	}
+}
+
+// TestMaxAge: a connection older than max_age takes no query, and is closed.
+func TestMaxAge(t *testing.T) {
+	f := startFake(t, answers)
+	p, via := solo(t, f, streamOptions{expire: time.Hour, maxAge: 2 * time.Hour})
+	for i := range 3 {
+		if err := <-many(t, p, t.Context(), "n1.test."); err != nil {
+			t.Fatal(err)
+		}
+		if _, misses := via.reuse(); misses != uint64(i+1) {
+			t.Errorf("%d connections were made, want %d", misses, i+1)
+		}
+		via.mu.Lock()
+		via.open[0].since = time.Now().Add(-2 * time.Hour)
+		via.mu.Unlock()
+	}
+	via.sweep(time.Now())
+	eventually(t, "the old connection is closed", func() bool { return f.open() == 0 })
+}
+
+// TestMaxIdle: no more idle connections are kept than max_idle_conns.
+func TestMaxIdle(t *testing.T) {
+	for keep, want := range []int{2, 1, 2} { // 0 is no bound
+		f := startFake(t, holding)
+		p, via := solo(t, f, streamOptions{expire: time.Hour, maxIdle: keep})
+		held := many(t, p, t.Context(), "a.hold.test.")
+		eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
+		age(via, doubt)
+		if err := <-many(t, p, t.Context(), "next.test."); err != nil {
+			t.Fatal(err)
+		}
+		answers(f.requests()[0])
+		if err := <-held; err != nil {
+			t.Fatal(err)
+		}
+		if n := sockets(via); n != want {
+			t.Errorf("max_idle_conns %d: %d connections are kept, want %d", keep, n, want)
+		}
+	}
+}
+
+// TestSourceAddress: connections come from the address that is set.
+func TestSourceAddress(t *testing.T) {
+	f := startFake(t, answers)
+	source := netip.MustParseAddr("127.0.0.9")
+	p, _ := solo(t, f, streamOptions{source: source})
+	if err := <-many(t, p, t.Context(), "n1.test."); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.requests()[0].from.Addr(); got != source {
+		t.Errorf("the query came from %s, want %s", got, source)
+	}
+}
+
+// hostileStream is hostile, and breaks connections, too.
+func (h *hostile) stream(r request) {
+	h.mu.Lock()
+	end := h.random.IntN(40)
+	h.mu.Unlock()
+	switch end {
+	case 0:
+		r.conn.Close()
+	case 1:
+		r.conn.Write([]byte{0, 40, 1, 2, 3})
+		r.conn.Close()
+	case 2:
+		r.send(nil)
+		h.script(r)
+	default:
+		h.script(r)
+	}
+}
+
+// TestHostileStream is TestHostile over connections that break, to a server that has
+// a script, one that is silent and one where nobody is.
+func TestHostileStream(t *testing.T) {
+	a := newAuthority(t)
+	for name, cfg := range map[string]*tls.Config{"TCP": nil, "TLS": a.server("dns.test")} {
+		t.Run(name, func(t *testing.T) {
+			goroutines, before := runtime.NumGoroutine(), openSockets(t)
+			t.Run("exchanges", func(t *testing.T) { besiegeStream(t, a, cfg) })
+			eventually(t, "goroutines and sockets are gone", func() bool {
+				return runtime.NumGoroutine() <= goroutines && openSockets(t) <= before
+			})
+		})
+	}
+}
+
+func besiegeStream(t *testing.T, a *authority, server *tls.Config) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	h := &hostile{random: rand.New(rand.NewPCG(seed, 0))}
+	bad, dead, gone := startFakeTLS(t, server, h.stream), startFakeTLS(t, server, silence), startFake(t, silence)
+	gone.tcp.Close()
+	cfg := directive(bad, dead, bad, gone)
+	cfg.Policy, cfg.ForceTCP = config.PolicyRoundRobin, true
+	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond
+	p := start(t, cfg)
+	for _, s := range p.servers {
+		s.tcp.close()
+		opts := streamOptions{strays: &s.strays, expire: 20 * time.Millisecond, maxAge: 60 * time.Millisecond, maxIdle: 1}
+		if server != nil {
+			opts.tls = a.client("dns.test")
+		}
+		s.tcp = newStream(s.to, opts)
+	}
+	var answered, next atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for n := next.Add(1); n <= hostileNames; n = next.Add(1) {
+				if exchangeHostile(t, p, fmt.Sprintf("n%d.test.", n)) {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if answered.Load() == 0 {
+		t.Error("no exchange was answered")
+	}
+	for _, s := range p.servers {
+		if n := s.tcp.(*stream).inFlight(); n != 0 {
+			t.Errorf("%d queries are in flight to %s after all have ended", n, s.name)
+		}
+	}
+	if p.Stats().Servers[0].Strays == 0 {
+		t.Error("no stray is counted")
+	}
+	p.Close()
+	if n := live(p); n != 0 {
+		t.Errorf("%d sockets are held by a closed pool", n)
+	}
 }
 
 func TestLargeBufferIsNotKept(t *testing.T) {

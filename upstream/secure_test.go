@@ -1,0 +1,321 @@
+package upstream
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// authority signs certificates for tests.
+type authority struct {
+	t     testing.TB
+	cert  *x509.Certificate
+	key   *ecdsa.PrivateKey
+	roots *x509.CertPool
+	file  string // its certificate in PEM
+}
+
+func newAuthority(t testing.TB) *authority {
+	t.Helper()
+	a := &authority{t: t, roots: x509.NewCertPool()}
+	a.key = newKey(t)
+	a.cert = a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "tests"}, IsCA: true, BasicConstraintsValid: true}, a.key)
+	a.roots.AddCert(a.cert)
+	a.file = writePEM(t, "CERTIFICATE", a.cert.Raw)
+	return a
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func writePEM(t testing.TB, kind string, der []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file.pem")
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// sign signs c, whose times are around now unless it has some.
+func (a *authority) sign(c *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
+	a.t.Helper()
+	c.SerialNumber = big.NewInt(time.Now().UnixNano())
+	if c.NotAfter.IsZero() {
+		c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	}
+	parent := a.cert
+	if parent == nil {
+		parent = c
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	out, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return out
+}
+
+// server is the settings of a server for these names and addresses.
+func (a *authority) server(names ...string) *tls.Config {
+	a.t.Helper()
+	c := &x509.Certificate{Subject: pkix.Name{CommonName: "server"}}
+	for _, n := range names {
+		if ip := net.ParseIP(n); ip != nil {
+			c.IPAddresses = append(c.IPAddresses, ip)
+		} else {
+			c.DNSNames = append(c.DNSNames, n)
+		}
+	}
+	return a.serverWith(c)
+}
+
+func (a *authority) serverWith(c *x509.Certificate) *tls.Config {
+	a.t.Helper()
+	key := newKey(a.t)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{a.sign(c, key).Raw}, PrivateKey: key}}}
+}
+
+// client is the settings of a client that trusts a.
+func (a *authority) client(serverName string) *tls.Config {
+	a.t.Helper()
+	cfg, err := tlsConfig(&config.TLSClient{CA: a.file}, serverName)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return cfg
+}
+
+// startFakeTLS runs s behind TLS.
+func startFakeTLS(t *testing.T, cfg *tls.Config, s script) *fake {
+	t.Helper()
+	f := &fake{t: t, conns: map[net.Conn]bool{}, tls: cfg}
+	f.run(s)
+	return f
+}
+
+// via makes one Exchange's worth of flight over to, with the query of fixedCall.
+func flyOnce(t *testing.T, via transport) error {
+	t.Helper()
+	_, err := fly(t.Context(), via, fixedCall(t), time.Now().Add(20*time.Second))
+	return err
+}
+
+// TestTLS: what the certificate of a server and the settings say decides whether it
+// is asked.
+func TestTLS(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
+	past := &x509.Certificate{DNSNames: []string{"dns.test"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
+	old := a.server("dns.test")
+	old.MaxVersion = tls.VersionTLS11
+	old.MinVersion = tls.VersionTLS10
+	tests := []struct {
+		name   string
+		server *tls.Config
+		client *tls.Config
+		want   string // part of the error; "" for none
+	}{
+		{"the name", a.server("dns.test"), a.client("dns.test"), ""},
+		{"the address, without a name", a.server("127.0.0.1"), a.client(""), ""},
+		{"another name", a.server("other.test"), a.client("dns.test"), "valid for other.test, not dns.test"},
+		{"another address", a.server("127.0.0.2"), a.client(""), "127.0.0.1"},
+		{"expired", a.serverWith(past), a.client("dns.test"), "certificate has expired"},
+		{"another authority", other.server("dns.test"), a.client("dns.test"), "unknown authority"},
+		{"a TLS too old", old, a.client("dns.test"), "protocol version"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := startFakeTLS(t, tt.server, answers)
+			var broken atomic.Uint64
+			via := newStream(f.addr, streamOptions{tls: tt.client, expire: time.Hour, broken: &broken})
+			defer via.close()
+			err := flyOnce(t, via)
+			if tt.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "TLS handshake") {
+				t.Errorf("the error is %v; want one of the TLS handshake, about %q", err, tt.want)
+			}
+			if broken.Load() != 1 {
+				t.Errorf("%d connections are counted as broken, want 1", broken.Load())
+			}
+			if len(f.requests()) != 0 || sockets(via) != 0 {
+				t.Error("a query went out, or the connection is kept")
+			}
+		})
+	}
+}
+
+// TestResumption: the second connection to a server resumes the session of the first.
+func TestResumption(t *testing.T) {
+	a := newAuthority(t)
+	var resumed []bool
+	cfg := a.server("dns.test")
+	cfg.VerifyConnection = func(s tls.ConnectionState) error {
+		resumed = append(resumed, s.DidResume)
+		return nil
+	}
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		resumed = nil
+		cfg := cfg.Clone()
+		cfg.MaxVersion = version
+		f := startFakeTLS(t, cfg, answers)
+		via := newStream(f.addr, streamOptions{tls: a.client("dns.test")}) // no connection is kept
+		for range 2 {
+			if err := flyOnce(t, via); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the connection is closed", func() bool { return f.open() == 0 && sockets(via) == 0 })
+		}
+		via.close()
+		if len(resumed) != 2 || resumed[0] || !resumed[1] {
+			t.Errorf("%s: resumed %v, want only the second", tls.VersionName(version), resumed)
+		}
+	}
+}
+
+// TestClientCertificate: a server that wants to know who asks gets the certificate.
+func TestClientCertificate(t *testing.T) {
+	a := newAuthority(t)
+	key := newKey(t)
+	cert := a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "node"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, key)
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := &config.TLSClient{Cert: writePEM(t, "CERTIFICATE", cert.Raw), Key: writePEM(t, "EC PRIVATE KEY", der), CA: a.file}
+	known, err := tlsConfig(files, "dns.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := a.server("dns.test")
+	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, a.roots
+	f := startFakeTLS(t, cfg, answers)
+	via := newStream(f.addr, streamOptions{tls: known, expire: time.Hour})
+	defer via.close()
+	if err := flyOnce(t, via); err != nil {
+		t.Error(err)
+	}
+	unknown := newStream(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
+	defer unknown.close()
+	if err := flyOnce(t, unknown); err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("without a certificate: %v; want that one is required", err)
+	}
+}
+
+// TestTLSFiles: files that are missing or broken are errors that name them.
+func TestTLSFiles(t *testing.T) {
+	a := newAuthority(t)
+	empty := writePEM(t, "NOTHING", nil)
+	for name, cfg := range map[string]*config.TLSClient{
+		"a CA that is missing":           {CA: "/nonexistent/ca.pem"},
+		"a CA without a certificate":     {CA: empty},
+		"a key that is missing":          {Cert: a.file, Key: "/nonexistent/key.pem"},
+		"a certificate that is no match": {Cert: a.file, Key: empty},
+	} {
+		_, err := tlsConfig(cfg, "")
+		if err == nil || !strings.HasPrefix(err.Error(), "tls: ") || !strings.Contains(err.Error(), ".pem") {
+			t.Errorf("%s: %v; want an error that names the setting and the file", name, err)
+		}
+		if strings.Contains(name, "missing") && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v hides the cause", name, err)
+		}
+	}
+	if cfg, err := tlsConfig(nil, "dns.test"); err != nil || cfg.RootCAs != nil || cfg.ServerName != "dns.test" {
+		t.Errorf("nothing given: %v, %v; want the system's roots", cfg, err)
+	}
+}
+
+// TestSlowHandshake: queries wait for a connection in the making; those that nobody
+// waits for any more are not sent.
+func TestSlowHandshake(t *testing.T) {
+	a := newAuthority(t)
+	reached, release := make(chan struct{}, maxLinks), make(chan struct{})
+	cfg := a.server("dns.test")
+	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		reached <- struct{}{}
+		<-release
+		return nil, nil
+	}
+	f := startFakeTLS(t, cfg, answers)
+	via := newStream(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour}).(*stream)
+	defer via.close()
+	var calls []*call
+	for range 20 {
+		c := fixedCall(t) // all have the same ID
+		c.until = time.Now().Add(time.Hour)
+		via.start(c)
+		calls = append(calls, c)
+	}
+	<-reached
+	for _, c := range calls[:10] {
+		if !via.withdraw(c) {
+			t.Error("a call that waits can't be withdrawn")
+		}
+	}
+	close(release)
+	for _, c := range calls[10:] {
+		if <-c.landed; c.err != nil {
+			t.Errorf("a call that waited: %v", c.err)
+		}
+	}
+	if n := len(f.requests()); n != 10 {
+		t.Errorf("%d queries were sent, want the ten that were waited for", n)
+	}
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	for l := range via.live {
+		if len(l.ids) != 0 || l.lost != 0 {
+			t.Errorf("%d IDs are taken, %d of them lost, after all is over", len(l.ids), l.lost)
+		}
+	}
+}
+
+// TestCloseWhileConnecting: close ends a handshake that hangs, and the queries that
+// wait for it.
+func TestCloseWhileConnecting(t *testing.T) {
+	a := newAuthority(t)
+	f := startFake(t, silence) // reads the handshake as a message that never ends
+	via := newStream(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
+	result := make(chan error, 1)
+	c := fixedCall(t)
+	go func() {
+		_, err := fly(context.Background(), via, c, time.Now().Add(time.Hour))
+		result <- err
+	}()
+	eventually(t, "the connection is open", func() bool { return f.open() == 1 })
+	via.close()
+	if err := <-result; !errors.Is(err, ErrClosed) {
+		t.Errorf("a query that waited for the handshake: %v, want ErrClosed", err)
+	}
+	eventually(t, "the connection is closed", func() bool { return f.open() == 0 })
+}
