@@ -27,10 +27,10 @@ import (
 )
 
 const (
-	// maxBusyDoH bounds the queries in flight per server; each has a goroutine of
-	// its own and, over HTTP/2, a stream. Servers allow 100 to 250 streams: half
-	// of this would not queue what is asked while one answer is slow, double waits
-	// longer than anybody has time.
+	// maxBusyDoH bounds the queries in flight per server, those included that wait
+	// for a place on a connection; each has a goroutine. Servers allow 100 to 250
+	// at once on one connection: half of this is too few for maxLinks of those,
+	// double would wait longer than anybody has time.
 	maxBusyDoH = 1024
 	// messageType is the media type of DNS messages (RFC 8484, 6).
 	messageType = "application/dns-message"
@@ -52,9 +52,13 @@ type dohOptions struct {
 	method string
 }
 
-// doh is a transport over HTTPS (RFC 8484), HTTP/2 where the server has it, which is
-// one connection for all queries. Proxies that the environment names are not used:
-// they are for what people read, and may need this agent to be found.
+// doh is a transport over HTTPS (RFC 8484): a few connections, with HTTP/2 as many
+// queries on each as the server allows, with HTTP/1.1 one. What finds no place waits
+// for one. Proxies that the environment names are not used: they are for what people
+// read, and may need this agent to be found.
+//
+// Connections are chosen here and not by [http.Transport], which opens one for each
+// query that waits, or, told not to, lets queries wait for ever.
 //
 // Every flight has a goroutine of its own and buffers of its own, so that a call is
 // given back at once when it is withdrawn. An HTTP request ends with its context.
@@ -63,21 +67,21 @@ type doh struct {
 	url    url.URL
 	host   string
 	header http.Header // of all requests; not changed
+	client *http.Transport
 	dohOptions
-	ctx    context.Context // ends everything
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup
-
-	conns roster
+	ctx     context.Context // ends everything
+	cancel  context.CancelFunc
+	tasks   sync.WaitGroup
+	waiting waiting
 
 	mu     sync.Mutex
-	client *http.Transport
-	since  time.Time // when client was made
+	open   []*webLink            // those that take queries
+	live   map[*webLink]struct{} // those that are connected
+	making bool                  // a connection is being made
 	flying int
 	closed bool
 
-	answered       atomic.Bool // a reply has come
-	asked, dialled atomic.Uint64
+	hits, misses atomic.Uint64
 }
 
 // dohFlight is the flight of one call, which is nil once it is withdrawn; the lock
@@ -111,45 +115,27 @@ func newDoH(target config.Target, addr netip.AddrPort, opts dohOptions) transpor
 		header: http.Header{
 			"Accept":     {messageType},
 			"User-Agent": {""}, // none: it would tell who asks (RFC 8484, 8.2)
-			// Nothing is sent for it, but the library may ask again where a connection breaks.
-			"Idempotency-Key": nil,
 		},
 		dohOptions: opts,
-		conns:      roster{all: make(map[*tracked]struct{})},
+		live:       make(map[*webLink]struct{}),
 	}
 	if t.method == http.MethodPost {
 		t.header["Content-Type"] = []string{messageType}
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	t.renew(time.Now())
-	return t
-}
-
-// renew makes the client for queries from now on; t is locked. Connections of the
-// one before end with what is in flight, or by time.
-func (t *doh) renew(now time.Time) {
-	old := t.client
-	t.since = now
 	t.client = &http.Transport{
 		DialContext:            t.dial,
-		TLSClientConfig:        t.tls.Clone(),
-		TLSHandshakeTimeout:    connectTime,
+		TLSClientConfig:        opts.tls,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,
-		MaxConnsPerHost:        maxLinks,
-		MaxIdleConnsPerHost:    cmp.Or(t.maxIdle, maxLinks),
-		IdleConnTimeout:        t.expire,
 		MaxResponseHeaderBytes: maxHeaders,
 		HTTP2: &http.HTTP2Config{
-			StrictMaxConcurrentRequests: true,
-			SendPingTimeout:             pingAfter,
-			PingTimeout:                 pingAfter,
-			WriteByteTimeout:            connectTime,
+			SendPingTimeout:  pingAfter,
+			PingTimeout:      pingAfter,
+			WriteByteTimeout: connectTime,
 		},
 	}
-	if old != nil {
-		old.CloseIdleConnections()
-	}
+	return t
 }
 
 // start is [transport.start].
@@ -170,17 +156,12 @@ func (t *doh) begin(f *dohFlight) error {
 	case t.flying >= maxBusyDoH:
 		return errBusy
 	}
-	if now := time.Now(); t.maxAge > 0 && now.Sub(t.since) >= t.maxAge {
-		t.renew(now)
-	}
-	client := t.client
 	ctx, cancel := context.WithDeadline(t.ctx, f.until)
 	f.cancel, f.call.flight = cancel, f
 	t.flying++
-	t.asked.Add(1)
 	t.tasks.Go(func() {
 		defer cancel()
-		msg, err := t.fetch(ctx, client, f.query)
+		msg, err := t.fetch(ctx, f.query)
 		t.end(f, msg, err)
 	})
 	return nil
@@ -191,9 +172,6 @@ func (t *doh) end(f *dohFlight, msg []byte, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.flying--
-	if t.flying == 0 && t.expire <= 0 {
-		t.client.CloseIdleConnections()
-	}
 	c := f.call
 	if c == nil {
 		return
@@ -220,32 +198,28 @@ var (
 	errLong  = errors.New("the reply is longer than a DNS message")
 )
 
-// fetch asks, once more if a connection breaks that was good before.
-func (t *doh) fetch(ctx context.Context, client *http.Transport, query []byte) ([]byte, error) {
-	for again := t.answered.Load(); ; again = false {
-		resp, err := client.RoundTrip(t.request(ctx, query))
+// fetch asks, and again where a connection breaks that was good before, or the server
+// refuses one query more on it.
+func (t *doh) fetch(ctx context.Context, query []byte) ([]byte, error) {
+	for resent := 0; ; resent++ {
+		l, err := t.board(ctx)
 		if err != nil {
-			if ctx.Err() == nil {
-				t.broken.Add(1)
-			}
-			if !again || ctx.Err() != nil || refuses(err) {
-				return nil, err
-			}
-			continue
+			return nil, err
 		}
-		msg, err := readMessage(resp)
+		resp, err := l.conn.RoundTrip(t.request(ctx, query))
+		var msg []byte
+		again := err != nil && ctx.Err() == nil && l.answered.Load() && resent < maxResends
 		if err == nil {
-			t.answered.Store(true)
+			if l.answered.CompareAndSwap(false, true) {
+				t.waiting.wake(l.conn.Available(), nil)
+			}
+			msg, err = readMessage(resp)
 		}
-		return msg, err
+		t.leave(l, resp != nil)
+		if !again {
+			return msg, err
+		}
 	}
-}
-
-// refuses reports whether err says that no connection can be made.
-func refuses(err error) bool {
-	var dial *net.OpError
-	var untrusted *tls.CertificateVerificationError
-	return errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &untrusted)
 }
 
 // request makes the request for query.
@@ -283,70 +257,6 @@ func readMessage(resp *http.Response) ([]byte, error) {
 	return msg.Bytes(), nil
 }
 
-// roster is the connections that the library holds, so that close can end them. Its
-// lock is taken last: the library closes connections while a doh is locked.
-type roster struct {
-	mu     sync.Mutex
-	all    map[*tracked]struct{}
-	closed bool
-}
-
-// add gives conn as one that leaves the roster when it is closed. It is closed at once
-// if the roster is.
-func (r *roster) add(conn net.Conn) (net.Conn, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		conn.Close()
-		return nil, ErrClosed
-	}
-	c := &tracked{conn, r}
-	r.all[c] = struct{}{}
-	return c, nil
-}
-
-// close closes all connections there are, and all that are added later.
-func (r *roster) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	for c := range r.all {
-		c.Conn.Close()
-	}
-	clear(r.all)
-}
-
-// tracked is a connection of a roster.
-type tracked struct {
-	net.Conn
-	roster *roster
-}
-
-// Close is [net.Conn.Close].
-func (c *tracked) Close() error {
-	c.roster.mu.Lock()
-	delete(c.roster.all, c)
-	c.roster.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// dial connects to the server, whatever the URL says.
-func (t *doh) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
-	defer context.AfterFunc(t.ctx, cancel)()
-	t.dialled.Add(1)
-	d := net.Dialer{KeepAlive: -1}
-	if t.source.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.source, 0))
-	}
-	conn, err := d.DialContext(ctx, "tcp", t.addr)
-	if err != nil {
-		return nil, err
-	}
-	return t.conns.add(conn)
-}
-
 // withdraw is [transport.withdraw].
 func (t *doh) withdraw(c *call) bool {
 	t.mu.Lock()
@@ -360,28 +270,23 @@ func (t *doh) withdraw(c *call) bool {
 	return true
 }
 
-// sweep is [transport.sweep]. Idle connections the library closes itself.
-func (t *doh) sweep(now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.maxAge > 0 && now.Sub(t.since) >= t.maxAge && !t.closed {
-		t.renew(now)
-	}
-}
-
 // close is [transport.close].
 func (t *doh) close() {
 	t.mu.Lock()
 	t.closed = true
 	t.cancel()
+	var all []*webLink
+	for l := range t.live {
+		all = append(all, l)
+	}
+	clear(t.live)
+	t.open = nil
 	t.mu.Unlock()
-	t.conns.close()
+	for _, l := range all {
+		l.conn.Close()
+	}
 	t.tasks.Wait()
-	t.client.CloseIdleConnections()
 }
 
-// reuse is [transport.reuse]. More connections than queries are made at a cold start.
-func (t *doh) reuse() (hits, misses uint64) {
-	misses = t.dialled.Load()
-	return t.asked.Load() - min(misses, t.asked.Load()), misses
-}
+// reuse is [transport.reuse].
+func (t *doh) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }

@@ -1,0 +1,373 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// web is an HTTPS server whose certificate is for dns.test.
+type web struct {
+	*httptest.Server
+	authority *authority
+	conns     atomic.Int64 // that are open
+	made      atomic.Int64
+}
+
+// startWeb runs handle until the test ends.
+func startWeb(t *testing.T, a *authority, set func(*httptest.Server), handle http.HandlerFunc) *web {
+	t.Helper()
+	w := &web{Server: httptest.NewUnstartedServer(handle), authority: a}
+	w.EnableHTTP2 = true
+	w.TLS = a.server("dns.test")
+	w.Config.ErrorLog = log.New(io.Discard, "", 0)
+	w.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			w.conns.Add(1)
+			w.made.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			w.conns.Add(-1)
+		}
+	}
+	if set != nil {
+		set(w.Server)
+	}
+	w.StartTLS()
+	t.Cleanup(w.Close)
+	return w
+}
+
+func (w *web) addr() netip.AddrPort { return w.Listener.Addr().(*net.TCPAddr).AddrPort() }
+
+// client makes a transport to w.
+func (w *web) client(t *testing.T, opts dohOptions) *doh {
+	t.Helper()
+	if opts.tls == nil {
+		opts.tls = w.authority.client("")
+	}
+	d := newDoH(config.Target{Transport: config.DNSOverHTTPS, Host: "dns.test"}, w.addr(), opts).(*doh)
+	t.Cleanup(d.close)
+	return d
+}
+
+// body is the DNS message in r.
+func body(r *http.Request) []byte {
+	b, _ := io.ReadAll(r.Body)
+	if r.Method == http.MethodGet {
+		b, _ = base64.RawURLEncoding.DecodeString(r.URL.Query().Get("dns"))
+	}
+	return b
+}
+
+// serves answers like mirror.
+func serves(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", messageType)
+	w.Write(address(body(r)))
+}
+
+// TestDoHRequest: what a server gets, by either method.
+func TestDoHRequest(t *testing.T) {
+	type request struct {
+		Proto, Method, Host, URI, Type, Accept, Agent, Key string
+		ID                                                 []byte
+	}
+	a := newAuthority(t)
+	message := fixedCall(t).message()
+	message[0], message[1] = 0, 0
+	get := "/dns-query?dns=" + base64.RawURLEncoding.EncodeToString(message)
+	for _, tt := range []struct {
+		name   string
+		target config.Target
+		method string
+		want   request
+	}{
+		{"POST", config.Target{Host: "dns.test"}, "", request{Method: "POST", Host: "dns.test", URI: "/dns-query", Type: messageType}},
+		{"GET", config.Target{Host: "dns.test"}, "GET", request{Method: "GET", Host: "dns.test", URI: get}},
+		{"another path", config.Target{Host: "dns.test", Path: "/q/x"}, "POST", request{Method: "POST", Host: "dns.test", URI: "/q/x", Type: messageType}},
+		{"an address and a name", config.Target{}, "", request{Method: "POST", Host: "dns.test", URI: "/dns-query", Type: messageType}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got request
+			w := startWeb(t, a, nil, func(w http.ResponseWriter, r *http.Request) {
+				h := r.Header
+				host, _, _ := net.SplitHostPort(r.Host)
+				b := body(r)
+				got = request{r.Proto, r.Method, host, r.RequestURI, h.Get("Content-Type"), h.Get("Accept"), h.Get("User-Agent"), h.Get("Idempotency-Key"), b[:2]}
+				w.Header().Set("Content-Type", messageType)
+				w.Write(address(b))
+			})
+			opts := dohOptions{method: tt.method, streamOptions: streamOptions{expire: time.Hour, tls: a.client("")}}
+			if tt.target.Host == "" {
+				opts.tls = a.client("dns.test")
+			}
+			d := newDoH(tt.target, w.addr(), opts)
+			defer d.close()
+			c := fixedCall(t)
+			msg, err := fly(t.Context(), d, c, time.Now().Add(20*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := parse(msg, c); err != nil || r.Answers != 1 {
+				t.Errorf("%d answers, %v; want 1", r.Answers, err)
+			}
+			tt.want.Proto, tt.want.Accept, tt.want.ID = "HTTP/2.0", messageType, []byte{0, 0}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("wrong request (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestDoHErrors: what is no answer is an error that says why.
+func TestDoHErrors(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
+	typed := func(f func(w http.ResponseWriter, r *http.Request)) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", messageType)
+			f(w, r)
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		handle http.HandlerFunc
+		client *tls.Config
+		want   string
+	}{
+		{"status", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusForbidden) }, nil, "HTTP status 403"},
+		{"a page", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<html>") }, nil, `media type "text/html`},
+		{"a redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusFound) }, nil, "HTTP status 302"},
+		{"no type", func(w http.ResponseWriter, r *http.Request) {
+			w.Header()["Content-Type"] = nil
+			w.Write(address(body(r)))
+		}, nil, `media type ""`},
+		{"too long", typed(func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, wire.MaxMessage+1)) }), nil, errLong.Error()},
+		{"empty", typed(func(http.ResponseWriter, *http.Request) {}), nil, errOther.Error()},
+		{"another's answer", typed(func(w http.ResponseWriter, r *http.Request) {
+			b := address(body(r))
+			b[headerLen+1] ^= 1
+			w.Write(b)
+		}), nil, errOther.Error()},
+		{"another's ID", typed(func(w http.ResponseWriter, r *http.Request) {
+			b := address(body(r))
+			b[0] = 7
+			w.Write(b)
+		}), nil, errOther.Error()},
+		{"cut off", typed(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			w.Write(make([]byte, 50))
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}), nil, "INTERNAL_ERROR"},
+		{"headers without end", func(w http.ResponseWriter, r *http.Request) {
+			for i := range 100 {
+				w.Header().Set(fmt.Sprintf("x-%d", i), strings.Repeat("x", 1000))
+			}
+		}, nil, ""},
+		{"another name", serves, a.client("other.test"), "valid for dns.test, not other.test"},
+		{"another authority", serves, other.client(""), "unknown authority"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := startWeb(t, a, nil, tt.handle)
+			d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: tt.client}})
+			err := flyOnce(t, d)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || timedOut(err) {
+				t.Errorf("the error is %v, want one about %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestDoHEnds: a flight ends with its time, when it is withdrawn, and with close; no
+// more of them are begun than the bound.
+func TestDoHEnds(t *testing.T) {
+	over := make(chan struct{}, 4)
+	w := startWeb(t, newAuthority(t), nil, func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+		over <- struct{}{}
+	})
+	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	if _, err := fly(t.Context(), d, fixedCall(t), time.Now().Add(200*time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after its time: %v", err)
+	}
+	c := fixedCall(t)
+	c.until = time.Now().Add(time.Hour)
+	d.start(c)
+	if !d.withdraw(c) || d.withdraw(c) {
+		t.Error("a call in flight is withdrawn not at all or twice")
+	}
+	if over, _ := landed(c); over {
+		t.Error("a withdrawn call has landed")
+	}
+	d.mu.Lock()
+	before := d.flying
+	d.flying = maxBusyDoH
+	d.mu.Unlock()
+	if err := flyOnce(t, d); !errors.Is(err, errBusy) {
+		t.Errorf("one more than may be in flight: %v, want errBusy", err)
+	}
+	d.mu.Lock()
+	d.flying -= maxBusyDoH - before
+	d.mu.Unlock()
+	c = fixedCall(t)
+	c.until = time.Now().Add(time.Hour)
+	d.start(c)
+	d.close()
+	if <-c.landed; !errors.Is(c.err, ErrClosed) {
+		t.Errorf("in flight when the transport closed: %v, want ErrClosed", c.err)
+	}
+	if err := flyOnce(t, d); !errors.Is(err, ErrClosed) {
+		t.Errorf("after close: %v, want ErrClosed", err)
+	}
+	eventually(t, "the connections are closed", func() bool { return w.conns.Load() == 0 })
+}
+
+// TestDoHBreak: queries on a connection that breaks are asked again.
+func TestDoHBreak(t *testing.T) {
+	const n = 20
+	var arrived atomic.Int64
+	var w *web
+	w = startWeb(t, newAuthority(t), nil, func(rw http.ResponseWriter, r *http.Request) {
+		switch i := arrived.Add(1); {
+		case i <= 1, i > 1+n:
+			serves(rw, r)
+			return
+		case i == 1+n:
+			w.CloseClientConnections()
+		}
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	})
+	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	if err := flyOnce(t, d); err != nil {
+		t.Fatal(err)
+	}
+	var calls []*call
+	for range n {
+		c := fixedCall(t)
+		c.until = time.Now().Add(time.Hour)
+		d.start(c)
+		calls = append(calls, c)
+	}
+	for _, c := range calls {
+		if <-c.landed; c.err != nil {
+			t.Error(c.err)
+		}
+	}
+	if got := d.broken.Load(); got != 1 {
+		t.Errorf("%d broken connections are counted, want 1", got)
+	}
+}
+
+// TestDoHLifetimes: connections end with expire, max_age and the last query where
+// nothing is to be kept.
+func TestDoHLifetimes(t *testing.T) {
+	w := startWeb(t, newAuthority(t), nil, serves)
+	for name, opts := range map[string]streamOptions{
+		"expire":       {expire: time.Millisecond},
+		"nothing kept": {},
+	} {
+		d := w.client(t, dohOptions{streamOptions: opts})
+		if err := flyOnce(t, d); err != nil {
+			t.Fatal(err)
+		}
+		d.sweep(time.Now().Add(time.Second))
+		eventually(t, name+": the connection is closed", func() bool { return w.conns.Load() == 0 })
+	}
+	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
+	for i := range 3 {
+		if err := flyOnce(t, d); err != nil {
+			t.Fatal(err)
+		}
+		if _, misses := d.reuse(); misses != uint64(i+1) {
+			t.Errorf("%d connections were made, want %d", misses, i+1)
+		}
+		if i < 2 {
+			d.mu.Lock()
+			d.open[0].since = time.Now().Add(-2 * time.Hour)
+			d.mu.Unlock()
+		}
+	}
+	d.sweep(time.Now().Add(3 * time.Hour))
+	eventually(t, "max_age: the connections are closed", func() bool { return w.conns.Load() == 0 })
+}
+
+// TestDoHUnderLoad has more queries at once than the server has streams, some of which
+// nobody waits for: each gets its own answer, over few connections, and nothing is
+// left behind.
+func TestDoHUnderLoad(t *testing.T) {
+	a := newAuthority(t)
+	for name, two := range map[string]bool{"HTTP/2": true, "HTTP/1.1": false} {
+		t.Run(name, func(t *testing.T) {
+			goroutines, before := runtime.NumGoroutine(), openSockets(t)
+			t.Run("queries", func(t *testing.T) { crowdDoH(t, a, two) })
+			eventually(t, "goroutines and sockets are gone", func() bool {
+				return runtime.NumGoroutine() <= goroutines && openSockets(t) <= before
+			})
+		})
+	}
+}
+
+func crowdDoH(t *testing.T, a *authority, two bool) {
+	w := startWeb(t, a, func(s *httptest.Server) {
+		s.EnableHTTP2 = two
+		s.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 10}
+	}, func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+		serves(w, r)
+	})
+	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	var wg sync.WaitGroup
+	for i := range 60 {
+		wg.Go(func() {
+			c := newCall()
+			for j := range 10 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if rand.IntN(10) == 0 {
+					go cancel()
+				}
+				c.query, c.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
+				c.build(true)
+				msg, err := fly(ctx, d, c, time.Now().Add(20*time.Second))
+				if err != nil && !errors.Is(err, context.Canceled) {
+					t.Errorf("query %d of %d: %v", j, i, err)
+				}
+				if err == nil && !wire.Matches(msg, c.message()) {
+					t.Errorf("query %d of %d has another's answer", j, i)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if n := w.conns.Load(); n > maxLinks {
+		t.Errorf("%d connections are open, want %d at most", n, maxLinks)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.flying > 60 {
+		t.Errorf("%d are in flight", d.flying)
+	}
+}
