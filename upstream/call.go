@@ -155,15 +155,6 @@ func (c *call) keep(msg []byte) {
 	}
 }
 
-// accepts reports whether msg is the reply waited for, and counts it if not.
-func (c *call) accepts(msg []byte) bool {
-	ok := c.answeredBy(msg)
-	if !ok {
-		c.strays++
-	}
-	return ok
-}
-
 // answeredBy reports whether msg is the reply waited for.
 func (c *call) answeredBy(msg []byte) bool {
 	if c.probe { // a server that answers anything at all is alive

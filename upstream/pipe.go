@@ -111,7 +111,7 @@ func (p *pipe) catchUp() {
 			return
 		}
 		if _, err := p.TCPConn.Write(b); err != nil {
-			p.Close() // whoever reads has the error
+			_ = p.Close() // whoever reads has the error
 			return
 		}
 	}

@@ -72,7 +72,7 @@ func shake(ctx context.Context, p *pipe, cfg *tls.Config) (net.Conn, error) {
 	p.buffered()
 	conn := tls.Client(p, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		p.Close()
+		_ = p.Close()
 		return nil, fmt.Errorf("the TLS handshake as a client of %s: %w", cfg.ServerName, err)
 	}
 	return conn, nil

@@ -156,17 +156,16 @@ func (t *stream) board(c *call, now time.Time) (*link, error) {
 		t.evict(now)
 		l = t.choose(now) // what was in flight there may have opened one
 	}
-	switch more := len(t.live) < maxLinks && t.wants(l, now); {
-	case l == nil && !more:
-		return nil, errBusy
-	case more:
-		fresh := t.dial(now)
-		if l == nil || l.rank(now) > fresh.rank(now) {
+	if len(t.live) < maxLinks && t.wants(l, now) {
+		t.misses.Add(1)
+		if fresh := t.dial(now); l == nil || l.rank(now) == doubted {
 			l = fresh
 		}
-		t.misses.Add(1)
-	default:
+	} else if l != nil {
 		t.hits.Add(1)
+	}
+	if l == nil {
+		return nil, errBusy
 	}
 	t.flying++
 	l.put(c, now)
@@ -386,20 +385,15 @@ func (t *stream) lose(l *link, err error, now time.Time) {
 	if l.flying > 0 || l.conn == nil {
 		t.broken.Add(1)
 	}
-	again := l.answered || t.usable(now)
+	again := !t.closed && (l.answered || t.usable(now))
 	for _, c := range l.leave() {
 		t.flying--
-		if t.closed {
+		switch {
+		case t.closed:
 			c.land(ErrClosed)
-			continue
+		case !again || !t.resend(c, now):
+			c.land(err)
 		}
-		if again && c.resent < maxResends && c.until.After(now) {
-			c.resent++
-			if t.resend(c, now) {
-				continue
-			}
-		}
-		c.land(err)
 	}
 }
 
@@ -408,8 +402,13 @@ func (t *stream) usable(now time.Time) bool {
 	return slices.ContainsFunc(t.open, func(l *link) bool { return l.rank(now) == ready })
 }
 
-// resend puts c on another connection; t is locked.
+// resend puts c on another connection; false if it has been on too many, or its time
+// is over. t is locked.
 func (t *stream) resend(c *call, now time.Time) bool {
+	if c.resent == maxResends || !c.until.After(now) {
+		return false
+	}
+	c.resent++
 	l, err := t.board(c, now)
 	if err != nil {
 		return false

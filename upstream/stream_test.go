@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
 	"runtime"
 	"sync"
@@ -151,10 +150,10 @@ func TestStartBehindClose(t *testing.T) {
 // solo makes the TCP transport to f of a Pool that asks over TCP only.
 func solo(t *testing.T, f *fake, opts streamOptions) (*Pool, *stream) {
 	t.Helper()
-	cfg := directive(f)
+	cfg := patient(f)
 	cfg.MaxFails, cfg.ReadTimeout, cfg.ForceTCP = 0, time.Hour, true // nothing fails but for a reason
 	p := start(t, cfg)
-	s := p.servers[0]
+	s := p.servers()[0]
 	s.tcp.close()
 	opts.strays = &s.strays
 	via := newStream(f.addr, opts).(*stream)
@@ -499,7 +498,7 @@ func TestLateReply(t *testing.T) {
 	if l := via.open[0]; len(l.ids) != 0 || l.lost != 0 {
 		t.Errorf("%d IDs are taken, %d lost; want none", len(l.ids), l.lost)
 	}
-	if n := p.servers[0].strays.Load(); n != 0 {
+	if n := p.servers()[0].strays.Load(); n != 0 {
 		t.Errorf("%d strays are counted", n)
 	}
 }
@@ -592,19 +591,6 @@ func TestMaxIdle(t *testing.T) {
 	}
 }
 
-// TestSourceAddress: connections come from the address that is set.
-func TestSourceAddress(t *testing.T) {
-	f := startFake(t, answers)
-	source := netip.MustParseAddr("127.0.0.9")
-	p, _ := solo(t, f, streamOptions{source: source})
-	if err := <-many(t, p, t.Context(), "n1.test."); err != nil {
-		t.Fatal(err)
-	}
-	if got := f.requests()[0].from.Addr(); got != source {
-		t.Errorf("the query came from %s, want %s", got, source)
-	}
-}
-
 // hostileStream is hostile, and breaks connections, too.
 func (h *hostile) stream(r request) {
 	h.mu.Lock()
@@ -649,7 +635,7 @@ func besiegeStream(t *testing.T, a *authority, server *tls.Config) {
 	cfg.Policy, cfg.ForceTCP = config.PolicyRoundRobin, true
 	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond
 	p := start(t, cfg)
-	for _, s := range p.servers {
+	for _, s := range p.servers() {
 		s.tcp.close()
 		opts := streamOptions{strays: &s.strays, expire: 20 * time.Millisecond, maxAge: 60 * time.Millisecond, maxIdle: 1}
 		if server != nil {
@@ -672,7 +658,7 @@ func besiegeStream(t *testing.T, a *authority, server *tls.Config) {
 	if answered.Load() == 0 {
 		t.Error("no exchange was answered")
 	}
-	for _, s := range p.servers {
+	for _, s := range p.servers() {
 		if n := s.tcp.(*stream).inFlight(); n != 0 {
 			t.Errorf("%d queries are in flight to %s after all have ended", n, s.name)
 		}

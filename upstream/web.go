@@ -59,24 +59,14 @@ func (t *doh) choose(first bool) (*webLink, error) {
 	}
 	now := time.Now()
 	t.clear(now)
-	var stale *webLink
-	young := t.making
-	for _, l := range t.open {
-		switch {
-		case !l.owed.IsZero() && now.Sub(l.owed) >= doubt:
-			stale = l
-		case l.flying >= maxEarly && !l.answered.Load():
-			young = true
-		case t.take(l, now, first):
-			return l, nil
-		default:
-			young = young || !l.answered.Load()
+	l, more := t.best(now)
+	switch {
+	case l != nil:
+		if first {
+			t.hits.Add(1)
 		}
-	}
-	if stale != nil && len(t.live) == maxLinks && t.take(stale, now, first) {
-		return stale, nil
-	}
-	if !young && len(t.live) < maxLinks {
+		return l, nil
+	case more && !t.making && len(t.live) < maxLinks:
 		t.making = true
 		t.misses.Add(1)
 		t.tasks.Go(t.connect)
@@ -84,13 +74,41 @@ func (t *doh) choose(first bool) (*webLink, error) {
 	return nil, nil
 }
 
+// best takes a place on a connection, on one that is silent only where no other can be
+// made. Without a place, more says that another connection is of use: not while there
+// is one of which nobody knows what it will take. t is locked.
+func (t *doh) best(now time.Time) (l *webLink, more bool) {
+	var silent *webLink
+	more = true
+	for _, l := range t.open {
+		known := l.answered.Load()
+		switch {
+		case l.silent(now) >= doubt:
+			silent = l
+		case (known || l.flying < maxEarly) && t.take(l, now):
+			return l, false
+		default:
+			more = more && known
+		}
+	}
+	if silent != nil && len(t.live) == maxLinks && t.take(silent, now) {
+		return silent, false
+	}
+	return nil, more
+}
+
+// silent is for how long a reply is owed.
+func (l *webLink) silent(now time.Time) time.Duration {
+	if l.owed.IsZero() {
+		return 0
+	}
+	return now.Sub(l.owed)
+}
+
 // take takes a place on l if there is one; t is locked.
-func (t *doh) take(l *webLink, now time.Time, first bool) bool {
+func (t *doh) take(l *webLink, now time.Time) bool {
 	if l.conn.Reserve() != nil {
 		return false
-	}
-	if first {
-		t.hits.Add(1)
 	}
 	if l.owed.IsZero() {
 		l.owed = now
@@ -121,7 +139,7 @@ func (t *doh) retire(l *webLink) {
 	}
 	if l.flying == 0 || l.conn.Err() != nil {
 		delete(t.live, l)
-		l.conn.Close() // does not wait
+		_ = l.conn.Close() // does not wait
 	}
 }
 
@@ -173,7 +191,7 @@ func (t *doh) connect() {
 		return
 	}
 	if !t.connected(conn) {
-		conn.Close()
+		_ = conn.Close()
 		t.waiting.wake(-1, nil)
 		return
 	}
