@@ -283,7 +283,7 @@ func (t *doh) close() {
 	t.open = nil
 	t.mu.Unlock()
 	for _, l := range all {
-		l.conn.Close()
+		_ = l.conn.Close()
 	}
 	t.tasks.Wait()
 }

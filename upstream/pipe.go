@@ -45,7 +45,7 @@ type pipe struct {
 func newPipe(conn *net.TCPConn, spawn func(func())) (*pipe, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, err
 	}
 	p := &pipe{TCPConn: conn, raw: raw, spawn: spawn}

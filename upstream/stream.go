@@ -151,25 +151,31 @@ func (t *stream) board(c *call, now time.Time) (*link, error) {
 	case t.flying >= maxBusyStream:
 		return nil, errBusy
 	}
-	l := t.choose(now)
-	if l == nil && len(t.live) >= maxLinks {
-		t.evict(now)
-		l = t.choose(now) // what was in flight there may have opened one
-	}
-	if len(t.live) < maxLinks && t.wants(l, now) {
-		t.misses.Add(1)
-		if fresh := t.dial(now); l == nil || l.rank(now) == doubted {
-			l = fresh
-		}
-	} else if l != nil {
-		t.hits.Add(1)
-	}
+	l := t.find(now)
 	if l == nil {
 		return nil, errBusy
 	}
 	t.flying++
 	l.put(c, now)
 	return l, nil
+}
+
+// find gives the connection for the next query, and begins one where that is of use;
+// nil if there is no place. t is locked.
+func (t *stream) find(now time.Time) *link {
+	l := t.choose(now)
+	if l == nil && t.evict(now) {
+		l = t.choose(now) // what was in flight there may have opened one
+	}
+	if len(t.live) < maxLinks && t.wants(l, now) {
+		t.misses.Add(1)
+		if fresh := t.dial(now); l == nil || l.rank(now) == doubted {
+			return fresh
+		}
+	} else if l != nil {
+		t.hits.Add(1)
+	}
+	return l
 }
 
 // choose gives the connection for the next query, nil for none; t is locked. It is
@@ -214,8 +220,12 @@ func (t *stream) old(l *link, now time.Time) bool {
 		l.silent(now) >= patience
 }
 
-// evict breaks the oldest connection that drains; t is locked.
-func (t *stream) evict(now time.Time) {
+// evict breaks the oldest connection that drains, if all places are taken, and reports
+// whether one has become free; t is locked.
+func (t *stream) evict(now time.Time) bool {
+	if len(t.live) < maxLinks {
+		return false
+	}
 	var oldest *link
 	for l := range t.live {
 		if l.retired && (oldest == nil || l.since.Before(oldest.since)) {
@@ -225,6 +235,7 @@ func (t *stream) evict(now time.Time) {
 	if oldest != nil {
 		t.lose(oldest, errStuck, now)
 	}
+	return oldest != nil
 }
 
 // errStuck is the end of a connection that owes replies for too long.
@@ -385,13 +396,13 @@ func (t *stream) lose(l *link, err error, now time.Time) {
 	if l.flying > 0 || l.conn == nil {
 		t.broken.Add(1)
 	}
-	again := !t.closed && (l.answered || t.usable(now))
+	again := l.answered || t.usable(now)
 	for _, c := range l.leave() {
 		t.flying--
-		switch {
-		case t.closed:
-			c.land(ErrClosed)
-		case !again || !t.resend(c, now):
+		if !again || !t.resend(c, now) {
+			if t.closed {
+				err = ErrClosed
+			}
 			c.land(err)
 		}
 	}
@@ -405,7 +416,7 @@ func (t *stream) usable(now time.Time) bool {
 // resend puts c on another connection; false if it has been on too many, or its time
 // is over. t is locked.
 func (t *stream) resend(c *call, now time.Time) bool {
-	if c.resent == maxResends || !c.until.After(now) {
+	if t.closed || c.resent == maxResends || !c.until.After(now) {
 		return false
 	}
 	c.resent++
