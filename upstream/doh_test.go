@@ -371,3 +371,48 @@ func crowdDoH(t *testing.T, a *authority, two bool) {
 		t.Errorf("%d are in flight", d.flying)
 	}
 }
+
+// TestDoHSilent: a connection that owes a reply for too long gets no queries while there
+// can be another, and does again when it speaks.
+func TestDoHSilent(t *testing.T) {
+	hold := make(chan struct{})
+	var arrived atomic.Int64
+	w := startWeb(t, newAuthority(t), nil, func(w http.ResponseWriter, r *http.Request) {
+		if arrived.Add(1) == 1 {
+			<-hold
+		}
+		serves(w, r)
+	})
+	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	c := fixedCall(t)
+	c.until = time.Now().Add(time.Hour)
+	d.start(c)
+	eventually(t, "the query is in flight", func() bool {
+		if arrived.Load() == 0 {
+			return false
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if len(d.open) == 0 || d.open[0].flying == 0 {
+			return false
+		}
+		d.open[0].owed = time.Now().Add(-doubt)
+		return true
+	})
+	if err := flyOnce(t, d); err != nil {
+		t.Fatal(err)
+	}
+	close(hold)
+	if <-c.landed; c.err != nil {
+		t.Errorf("an answer after a long time: %v", c.err)
+	}
+	if err := flyOnce(t, d); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.made.Load(); n != 2 {
+		t.Errorf("%d connections were made, want 2", n)
+	}
+	if _, misses := d.reuse(); misses != 2 {
+		t.Errorf("%d connections are counted, want 2", misses)
+	}
+}
