@@ -87,6 +87,19 @@ func TestFlush(t *testing.T) {
 	}
 }
 
+// TestFlushShrunk goes on where there are no slots any more.
+func TestFlushShrunk(t *testing.T) {
+	c := newCache(nil, Options{})
+	q := question(t, "www.example.", dns.TypeA)
+	fetch(t, c, q, message{answer: []string{addr}})
+	s := c.key(q).part.shard
+	next, n := s.flushSome(s.last+2*flushing, func(*part, []byte) bool { return true })
+	if next != none || n != 1 || answer(t, c, q) != nil {
+		t.Errorf("%d went, and it goes on at %d", n, next)
+	}
+	c.store.check(t)
+}
+
 // TestFlushFlight: what is being asked for reaches those who wait, but is not kept, and
 // those who come later don't wait for it.
 func TestFlushFlight(t *testing.T) {

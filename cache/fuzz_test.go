@@ -236,7 +236,7 @@ func TestHistory(t *testing.T) {
 				history[j] = history[j]&0x78 | history[j-1]&7
 			}
 			if history[j]&0x80 != 0 { // a little later
-				history[j] = 0x80 | byte(1+rng.IntN(1+rng.IntN(70)))
+				history[j] = 0x80 | byte(1+rng.IntN(1+rng.IntN(1+rng.IntN(70))))
 			}
 		}
 		live(t, history)
