@@ -76,6 +76,7 @@ type Cache struct {
 
 	deniers   atomic.Int64 // entries with cutBit
 	failures  atomic.Int32 // names that failed since one did not
+	probe     atomic.Int64 // when somebody may ask next in an outage, on the store's clock
 	recovered atomic.Int64 // when the last outage ended, on the store's clock; 0 is never
 }
 

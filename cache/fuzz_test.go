@@ -80,6 +80,7 @@ type ledger struct {
 	cfg       *config.Cache
 	pages     map[string]*page
 	failures  int
+	probe     time.Duration
 	recovered time.Duration
 }
 
@@ -108,6 +109,11 @@ func (l *ledger) answer(name string, now time.Duration) (found Found, what told,
 	case l.usable(p, now):
 		old := l.recovered != 0 && l.recovered >= p.until-l.claim()
 		rests := p.rests && now < p.until && !old
+		if rests && l.failures >= outage && now >= l.probe {
+			rests, l.probe, p.rests = false, now+probing, true
+			found, p.hits.last, p.until = Refresh, now, now+l.claim()
+			return found, p.what, int(l.cfg.Stale.TTL / time.Second)
+		}
 		mode := l.cfg.Stale.Mode
 		if rests || mode == config.StaleImmediate || mode == config.StaleFallback && p.rests {
 			found, p.hits.last = Hit, now

@@ -18,6 +18,10 @@ const (
 	// hurried is the patience in an outage. An upstream that is well answers nearly always
 	// in half of that; twice as much is what clients feel with each name.
 	hurried = 100 * time.Millisecond
+	// probing is how far apart asks are in an outage, whatever the name. Half of it would
+	// find the end of an outage half a second earlier, and send twice as much to servers
+	// that may be down for having too much to do.
+	probing = time.Second
 	// claim is how long nobody else is told to fetch a name again, if who was told does
 	// not: longer than an ask takes, which is five seconds. With half of it a second one
 	// would start while the first is waiting; twice as much is lost time.
@@ -67,7 +71,9 @@ func (c *Cache) atOnce(e *slot, now time.Duration) Found {
 	}
 	switch mode := c.cfg.Stale.Mode; {
 	case c.resting(e, now):
-		return Hit
+		if !c.probes(now) {
+			return Hit
+		}
 	case mode == config.StaleVerify, mode == config.StaleFallback && e.owner&failedBit == 0:
 		return Miss
 	}
@@ -90,6 +96,16 @@ func (c *Cache) resting(e *slot, now time.Duration) bool {
 	}
 	at := time.Duration(c.recovered.Load())
 	return at == 0 || at < until-c.claim()
+}
+
+// probes reports whether somebody is to ask in an outage at now although the name rests:
+// as soon as one ask comes to something, all that failed is asked for again.
+func (c *Cache) probes(now time.Duration) bool {
+	if c.failures.Load() < outage {
+		return false
+	}
+	due := c.probe.Load()
+	return int64(now) >= due && c.probe.CompareAndSwap(due, int64(now+probing))
 }
 
 // claim is how long a name is left alone that somebody was told to ask for: at least as
