@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -23,9 +24,10 @@ type flight struct {
 	next *flight       // in the chain, or of the spare ones
 	done chan struct{} // closed when it has landed; nil as long as nobody waits
 
-	warm    bool // it is for the sake of the entry in the cache, see entry
-	late    bool // somebody has waited for longer than the patience
-	flushed bool // what it is about to bring was removed before it came
+	began   time.Duration // the ask, on the store's clock; 0 where nothing expired is ever given
+	warm    bool          // it is for the sake of the entry in the cache, see entry
+	late    bool          // somebody has waited for longer than the patience
+	flushed bool          // what it is about to bring was removed before it came
 
 	result
 }
@@ -140,6 +142,9 @@ func (c *Cache) deliver(f *flight, old aged, r *wire.Reply) error {
 func (c *Cache) lead(ctx context.Context, f *flight, ask Ask, at seat, r *wire.Reply) (err error) {
 	s := f.part.shard
 	f.err, f.failed = errUnfinished, true // stands if the ask panics
+	if c.cfg.Stale.For > 0 {
+		f.began = c.store.clock()
+	}
 	var e entry
 	defer func() { s.land(f, e) }()
 

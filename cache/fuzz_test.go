@@ -209,7 +209,9 @@ func configure(a, b, c byte) *config.Cache {
 	if b&8 != 0 {
 		cfg.Success.Disabled = []wire.Name{"\x01b\x04test\x00"}
 	}
-	cfg.Prefetch = config.Prefetch{Amount: int(c & 3), Within: time.Duration(1+c>>2&7) * time.Second, Percent: 10 + int(c>>5)*10}
+	// Half a second more: at whole ones, ticks may fall on either side.
+	within := time.Duration(1+c>>2&7)*time.Second + time.Second/2
+	cfg.Prefetch = config.Prefetch{Amount: int(c & 3), Within: within, Percent: 10 + int(c>>5)*10}
 	return cfg
 }
 

@@ -176,7 +176,7 @@ func (c *Cache) sit(ctx context.Context, k *key, at seat, r *wire.Reply) error {
 	case <-timer.C:
 		s := k.part.shard
 		s.mu.Lock()
-		if c.fail(k) && !at.f.late {
+		if c.fail(k, c.cfg.Stale.Recheck) && !at.f.late {
 			at.f.late = true
 			c.failures.Add(1)
 		}
@@ -201,8 +201,10 @@ func (c *Cache) patience() time.Duration {
 // note takes down how f has ended. The shard is locked.
 func (c *Cache) note(f *flight, e *entry) {
 	switch {
+	case e.failed && f.began < time.Duration(c.recovered.Load()): // it is of an outage that is over
+		c.fail(&f.key, 0)
 	case e.failed:
-		if c.fail(&f.key) && !f.late {
+		if c.fail(&f.key, c.cfg.Stale.Recheck) && !f.late {
 			c.failures.Add(1)
 		}
 	case !e.heard:
@@ -212,15 +214,15 @@ func (c *Cache) note(f *flight, e *entry) {
 	}
 }
 
-// fail takes down that asking for k's name has failed, and reports whether an expired
-// answer is there to be given meanwhile. The shard is locked.
-func (c *Cache) fail(k *key) bool {
+// fail takes down that asking for k's name has failed, so that it rests for a while, and
+// reports whether an expired answer is there to be given meanwhile. The shard is locked.
+func (c *Cache) fail(k *key, while time.Duration) bool {
 	now := c.store.clock()
 	e := c.unclaim(k, now)
 	if e == nil || e.alive(now) || !c.usable(e, now) {
 		return false
 	}
-	e.rest(now + c.cfg.Stale.Recheck)
+	e.rest(now + while)
 	return true
 }
 
