@@ -291,8 +291,25 @@ func (h *history) step() {
 		}
 	case 2, 3, 4:
 		h.put()
+	case 5:
+		h.flush()
 	default:
 		h.ask()
+	}
+}
+
+// flush removes one name from one cache.
+func (h *history) flush() {
+	k, q := h.some()
+	want := 0
+	for o := range h.model.entries {
+		if o.cache == k.cache && o.name == k.name {
+			delete(h.model.entries, o)
+			want++
+		}
+	}
+	if n := k.cache.Flush(q.Name(), false); n != want {
+		h.t.Errorf("%d entries went, want %d", n, want)
 	}
 }
 
