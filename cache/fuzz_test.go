@@ -110,7 +110,7 @@ func (l *ledger) answer(name string, now time.Duration) (found Found, what told,
 		old := l.recovered != 0 && l.recovered >= p.until-l.claim()
 		rests := p.rests && now < p.until && !old
 		if rests && l.failures >= outage && now >= l.probe {
-			rests, l.probe, p.rests = false, now+probing, true
+			l.probe, p.rests = now+probing, true
 			found, p.hits.last, p.until = Refresh, now, now+l.claim()
 			return found, p.what, int(l.cfg.Stale.TTL / time.Second)
 		}

@@ -1,0 +1,138 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// TestStaleWorkingSet has all upstreams silent for a minute: every name is answered, each
+// first one within the client timer, all after it at once; and when an upstream is back
+// nobody is told old things for long.
+func TestStaleWorkingSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const names = 50
+		c := staleCache(t, fallback, Options{})
+		var queries [names]*wire.Query
+		for i := range queries {
+			queries[i] = question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)
+			fetch(t, c, queries[i], message{answer: []string{fmt.Sprintf("n%d.example. %d IN A %s", i, 5+i, old)}})
+		}
+		u := &upstream{t: t, err: errUpstream, after: 5 * time.Second}
+		ask := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
+			if _, err := u.ask(ctx, q); err != nil {
+				return wire.Response{}, err
+			}
+			return response(t, q, message{answer: []string{nameOf(t, q) + " 300 IN A " + newer}}), nil
+		}
+		waited := make([]int, names)
+		hurry := 0
+		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(100 * time.Millisecond) {
+			for i, q := range queries {
+				g := resolve(t, c, q, ask)
+				if g.Addr != old || g.Err != nil || g.Took > fallback.Patience {
+					t.Fatalf("name %d after %v: %+v", i, time.Since(start), g)
+				}
+				if g.Took > 0 {
+					waited[i]++
+				}
+				if g.Took == hurried {
+					hurry++
+				}
+			}
+		}
+		for i, n := range waited {
+			if n > 1 {
+				t.Errorf("name %d was waited for %d times", i, n)
+			}
+		}
+		if hurry < names/2 {
+			t.Errorf("%d clients waited for a moment only, of %d that waited", hurry, names)
+		}
+		u.become(&upstream{after: 2 * time.Millisecond})
+		for range 70 { // the last asks that fail take five seconds
+			for _, q := range queries {
+				resolve(t, c, q, ask)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		for i, q := range queries {
+			if g := resolve(t, c, q, ask); g.Addr != newer || g.Took > 0 {
+				t.Errorf("name %d is still %+v", i, g)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		landed(t, c)
+		c.store.check(t)
+	})
+}
+
+func nameOf(t testing.TB, q *wire.Query) string {
+	t.Helper()
+	var m dns.Msg
+	if err := m.Unpack(q.Packet); err != nil {
+		t.Error(err)
+		return ""
+	}
+	return m.Question[0].Name
+}
+
+// TestRecovery: what failed in an outage is asked for as soon as an upstream has answered
+// for any name, though it would rest for longer.
+func TestRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := staleCache(t, fallback, Options{})
+		for i := range outage {
+			name := fmt.Sprintf("n%d.example.", i)
+			fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 5 IN A " + old}})
+		}
+		time.Sleep(10 * time.Second)
+		broken := &upstream{t: t, err: errUpstream}
+		fail := func(n int) {
+			for i := range n {
+				resolve(t, c, question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA), broken.ask)
+			}
+		}
+		q := question(t, "n0.example.", dns.TypeA)
+		other := func() {
+			time.Sleep(2 * time.Second)
+			fetch(t, c, question(t, fmt.Sprintf("other%d.example.", c.store.clock()), dns.TypeA), message{})
+			time.Sleep(2 * time.Second)
+		}
+		fail(outage - 1)
+		other()
+		if n := broken.count(); c.Answer(q, reply(q), c.store.clock()) != Hit || n != outage-1 {
+			t.Errorf("names that are broken by themselves are not left alone, after %d asks", n)
+		}
+		time.Sleep(30 * time.Second)
+		fail(outage - 1) // behind the clients' backs
+		synctest.Wait()
+		resolve(t, c, question(t, "n3.example.", dns.TypeA), broken.ask)
+		for range 3 { // seconds, in each of which one asks
+			told := 0
+			for i := range 20 {
+				if c.Answer(question(t, fmt.Sprintf("n%d.example.", i%outage), dns.TypeA), reply(q), c.store.clock()) == Refresh {
+					told++
+				}
+				time.Sleep(probing / 20)
+			}
+			if told != 1 {
+				t.Errorf("%d are told to ask in a second of an outage", told)
+			}
+		}
+		other()
+		if c.Answer(q, reply(q), c.store.clock()) != Refresh {
+			t.Error("the outage is over, and the name rests")
+		}
+		if c.Answer(q, reply(q), c.store.clock()) != Hit {
+			t.Error("a second client is told to ask")
+		}
+	})
+}
