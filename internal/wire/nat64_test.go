@@ -66,6 +66,7 @@ func TestMap64(t *testing.T) {
 		{"an alias behind", "NOERROR x.test. 60 IN A 192.0.2.1; www.example. 60 IN CNAME x.test.", "NOERROR x.test. 30 IN AAAA 64:ff9b::c000:201; www.example. 60 IN CNAME x.test."},
 		{"something between", "NOERROR " + webA + `; www.example. 9 IN TXT "x"; ` + webA, "NOERROR " + mapped + `; www.example. 9 IN TXT "x"; ` + mapped},
 		{"more than answers", "NOERROR " + webA + " -- " + webNS + " -- " + webNSA, "NOERROR " + mapped + " -- " + webNS + " -- " + webNSA},
+		{"an address beside it", "NOERROR " + webA + " -- -- www.example. 9 IN A 192.0.2.7", "NOERROR " + mapped + " -- -- www.example. 9 IN A 192.0.2.7"},
 		{"nothing there", "NOERROR -- " + webSOA, "NOERROR -- " + webSOA},
 		{"no such name", "NXDOMAIN www.example. 60 IN CNAME x.test. -- " + webSOA, "NXDOMAIN www.example. 60 IN CNAME x.test. -- " + webSOA},
 		{"an error", "SERVFAIL", "SERVFAIL"},
@@ -102,6 +103,30 @@ func TestMap64Limit(t *testing.T) {
 	}
 	if m := unpacked(t, r.Finish(MaxMessage)); !m.Truncated || len(m.Answer) < 2300 {
 		t.Errorf("%d answers, cut %v", len(m.Answer), m.Truncated)
+	}
+}
+
+// TestMap64Owners: owners that point to one another lead to the same name when what is
+// between them has grown.
+func TestMap64Owners(t *testing.T) {
+	q := ask(t, "www.example.", dns.TypeA)
+	var a, r Reply
+	a.Start(nil, q)
+	owner := AtQuestion
+	for i := range byte(4) {
+		at := len(a.b)
+		a.Add(Answer, owner, TypeA, 9, []byte{192, 0, 2, i})
+		owner = at
+	}
+	r.Start(nil, asAAAA(t, q))
+	if err := r.Map64(&a, wellKnown(t), 30); err != nil {
+		t.Fatal(err)
+	}
+	m := unpacked(t, r.Finish(MinUDP))
+	for _, rr := range m.Answer {
+		if rr.Header().Name != "www.example." || len(m.Answer) != 4 {
+			t.Fatalf("became\n%s", m)
+		}
 	}
 }
 

@@ -73,6 +73,25 @@ func optionsOf(m *dns.Msg) []string {
 	return list
 }
 
+// TestBrokenOptions: what is no option is passed over.
+func TestBrokenOptions(t *testing.T) {
+	for options, want := range map[string]bool{
+		"": false, "0003": false, "00030000": true, "0003000161": true, "00030002 61": false, "0003ffff": false,
+		"000a0002 6162 00030000": true, "000a0003 6162 00030000": false, "00030000 ffffff": true, "00030000 ffffffff": true, "0300 0000": false,
+	} {
+		data := unhex(t, options)
+		packet := unhex(t, "0001 0100 0001 0000 0000 0001 00 0001 0001 00 0029 04d0 00000000")
+		packet = append(append16(packet, uint16(len(data))), data...)
+		var q Query
+		if v := q.Parse(packet); v != Serve || q.NSID != want {
+			t.Errorf("%s: verdict %d, asked for %v", options, v, q.NSID)
+		}
+		if q.Parse(ask(t, "a.", dns.TypeA).Packet); q.NSID {
+			t.Errorf("%s: the next query asks, too", options)
+		}
+	}
+}
+
 // TestOptionsFit: the largest options fit behind the largest question into the smallest
 // reply, and a cut reply keeps them.
 func TestOptionsFit(t *testing.T) {

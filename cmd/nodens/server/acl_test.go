@@ -57,7 +57,7 @@ func TestACL(t *testing.T) {
 
 // TestACLCounts: verdicts are counted by the zone of their rule, once for each query.
 func TestACLCounts(t *testing.T) {
-	z := &Zone{Name: wire.Root, Whoami: true, ACL: aclOf(t, `acl a.test b.test b.a.test {
+	z := &Zone{Name: wire.Root, Whoami: true, ACL: aclOf(t, `acl b.a.test a.test b.test {
 		block type A
 		filter type MX
 	}
@@ -99,6 +99,24 @@ func TestACLDetours(t *testing.T) {
 	}
 	if n := b.count("www.example.org."); n != 0 {
 		t.Errorf("the upstream was asked %d times", n)
+	}
+}
+
+// TestACLOfOthers: what one zone does is nothing to the next query, of another zone.
+func TestACLOfOthers(t *testing.T) {
+	hosts := table(t, true, "192.0.2.9 by.hand")
+	local := &Zone{Name: wire.Root, Local: NewLocal(&config.Local{Prefix: true}), Hosts: hosts}
+	d := newDesk(t, &Zone{Name: zoneName(t, "a.test."), ACL: aclOf(t, "acl {\ndrop\n}")}, local).from("192.0.2.1:53", udp)
+	for _, tt := range []struct{ query, want string }{
+		{"x.a.test. A", "nothing"}, {"by.hand. A", "NOERROR aa | by.hand. 3600 A 192.0.2.9"},
+		{"a.localhost. A", "NOERROR | a.localhost. 604800 A 127.0.0.1"}, {"by.hand. A edns nsid", "NOERROR aa | by.hand. 3600 A 192.0.2.9"},
+	} {
+		if got := told(d.ask(asked(tt.query))); got != tt.want {
+			t.Errorf("%s is %s, want %s", tt.query, got, tt.want)
+		}
+	}
+	if n := local.Stats.Localhosts(); n != 1 {
+		t.Errorf("%d names below localhost are counted", n)
 	}
 }
 

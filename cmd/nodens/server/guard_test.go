@@ -145,6 +145,7 @@ func TestLocal(t *testing.T) {
 		{"2.0.0.127.in-addr.arpa. PTR", "NXDOMAIN |  | " + soa("127.in-addr.arpa.")},
 		{"x.0.In-Addr.arpa. A", "NXDOMAIN |  | " + soa("0.In-Addr.arpa.")},
 		{"xlocalhost. A", "SERVFAIL"},
+		{`a\003127.in-addr.arpa. PTR`, "SERVFAIL"}, // ends in the same bytes
 		{"a.localhosts. A", "SERVFAIL"},
 		{"localhostx.example.org. A", "SERVFAIL"},
 		{"1.in-addr.arpa. PTR", "SERVFAIL"},

@@ -18,14 +18,10 @@ func (c *counters) mark(x *exchange) {
 	if verdict == 0 {
 		return
 	}
-	k := verdictKey{x.rule, verdict}
-	if verdict == allowed {
-		k.zone = "" // as CoreDNS counts them
-	}
 	if c.verdicts == nil {
 		c.verdicts = make(map[verdictKey]uint64)
 	}
-	c.verdicts[k]++
+	c.verdicts[verdictKey{x.rule, verdict}]++
 }
 
 // Localhosts is the number of queries for names below localhost, or that begin so.
@@ -47,7 +43,7 @@ func (s *Stats) Mapped() uint64 {
 }
 
 // Verdicts are the numbers of queries that an ACL came to one verdict on, by the zone
-// of its rule.
+// of its rule. CoreDNS does not tell zones apart in what is allowed.
 type Verdicts struct {
 	Allowed                    uint64
 	Blocked, Filtered, Dropped map[wire.Name]uint64 // nil if there are none
