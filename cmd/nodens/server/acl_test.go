@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -99,6 +100,35 @@ func TestACLDetours(t *testing.T) {
 	}
 	if n := b.count("www.example.org."); n != 0 {
 		t.Errorf("the upstream was asked %d times", n)
+	}
+}
+
+// TestACLRewritten: it is the name behind the rules that counts, and the one that dns64
+// asks for is behind them as well.
+func TestACLRewritten(t *testing.T) {
+	c, err := config.Parse(config.Source{Text: []byte(". {\nrewrite name exact door.test room.test\n}\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBackend(t, addressed("192.0.2.9"))
+	for _, tt := range []struct{ rules, query, want string }{
+		{"block", "door.test. A edns", "REFUSED +15:15 (Blocked): ()"},
+		{"filter", "door.test. A edns", "NOERROR +15:17 (Filtered): ()"},
+		{"drop", "door.test. A edns", "nothing"},
+		{"drop", "other.test. A", "NOERROR | other.test. 60 A 192.0.2.9"},
+		{"block type A", "door.test. AAAA edns", "REFUSED +15:15 (Blocked): ()"},
+		{"allow", "door.test. AAAA", "NOERROR | door.test. 60 AAAA 64:ff9b::c000:209"},
+	} {
+		z := &Zone{
+			Name: wire.Root, Rewrite: rewrite.New(c.Blocks[0].Rewrite), ACL: aclOf(t, "acl room.test {\n"+tt.rules+"\n}"),
+			DNS64: mapping(t, func(*config.DNS64) {}), Forward: pool(t, b.addr), Cache: answers(),
+		}
+		d := newDesk(t, z).from("[2001:db8::1]:53", udp)
+		for range 2 {
+			if got := told(d.ask(asked(tt.query))); got != tt.want {
+				t.Errorf("%s: %s is %s, want %s", tt.rules, tt.query, got, tt.want)
+			}
+		}
 	}
 }
 

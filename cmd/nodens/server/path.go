@@ -103,7 +103,7 @@ func (rt *Routes) answer(x *exchange) step {
 	}
 	x.zone = z
 	q.UDPSize = min(q.UDPSize, z.maxSize())
-	if z.Loop.sees(q) {
+	if rt.looped(z, q) {
 		r.Fail(wire.ServFail)
 		return done
 	}
@@ -241,9 +241,9 @@ func (rt *Routes) zone(name []byte, x *exchange) *Zone {
 	return z
 }
 
-// match finds the longest zone the qname is in, of those whose view takes x. A DS record lives in the zone
-// above the name it is about (RFC 4035, 3.1.4.1), so for it the shortest zone
-// wins, but never the root in place of one that matches.
+// match finds the longest zone the qname is in, of those whose view takes x. A DS
+// record lives in the zone above the name it is about (RFC 4035, 3.1.4.1), so for it
+// the shortest zone wins, but never the root in place of one that matches.
 func (rt *Routes) match(x *exchange) *Zone {
 	var found *Zone
 	q := &x.q

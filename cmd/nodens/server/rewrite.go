@@ -99,6 +99,7 @@ func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) erro
 		x.r.Fail(wire.ServFail)
 		return done, rewrite.ErrName
 	}
+	x.r.CopyEDE(&t.r)
 	rcode := t.change.Rcode(t.r.Rcode())
 	if rcode > maxPlain && !x.q.EDNS {
 		rcode = wire.ServFail

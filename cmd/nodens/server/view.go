@@ -51,6 +51,20 @@ func (z *Zone) viewed(x *exchange) *Zone {
 	return nil
 }
 
+// looped reports whether q, which z takes, is the probe of z or of another view of the
+// same name, on its way back.
+func (rt *Routes) looped(z *Zone, q *wire.Query) bool {
+	if q.Type != wire.TypeHINFO {
+		return false
+	}
+	for z = rt.zones[z.Name]; z != nil; z = z.next {
+		if z.Loop.sees(q) {
+			return true
+		}
+	}
+	return false
+}
+
 // facts are what expressions ask of an exchange. Their strings are made when they are
 // asked for: only zones with views pay for them.
 type facts struct {

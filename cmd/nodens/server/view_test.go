@@ -1,6 +1,9 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net/netip"
 	"testing"
 
@@ -9,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 func viewOf(t testing.TB, name string, expressions ...string) *View {
@@ -107,6 +111,27 @@ func TestViewWithin(t *testing.T) {
 		if len(r.Answer) != 2 || r.Answer[1].(*dns.A).A.String() != want {
 			t.Errorf("%s gets %v, want %s", client, r.Answer, want)
 		}
+	}
+}
+
+// TestViewLoop: a probe that comes back is known whichever view takes it.
+func TestViewLoop(t *testing.T) {
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	l, err := NewLoop(wire.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := &Zone{Name: wire.Root, View: viewOf(t, "none", "client_ip() == '192.0.2.1'"), Stats: NewStats(), Loop: l, Forward: pool(t, addr)}
+	s := New(slog.New(slog.DiscardHandler), Limits{})
+	rt := NewRoutes([]*Zone{{Name: wire.Root, View: viewOf(t, "all"), Stats: NewStats()}, z}, NewStats())
+	if err := s.Listen(map[netip.AddrPort]*Routes{addr: rt}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Shutdown(context.Background()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := z.Probe(ctx); !errors.Is(err, ErrLoop) {
+		t.Errorf("the probe: %v", err)
 	}
 }
 
