@@ -46,7 +46,6 @@ type Splice struct {
 func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.Reset()
 	w := rewriter{from: other.b, to: r, e: e}
-	w.known[0].at, w.known[0].n = HeaderLen, r.q.nameLen
 	off := other.q.questionEnd()
 	for section := range Section(3) {
 		for i := range int(other.count[section]) {
@@ -105,7 +104,6 @@ func (r *Reply) AddRecord(s Section, rr dns.RR) error {
 		return fmt.Errorf("%w: %w", ErrResponse, err)
 	}
 	w := rewriter{from: buf[:end], to: r, e: asItIs{}, plain: true}
-	w.known[0].at, w.known[0].n = HeaderLen, r.q.nameLen
 	rec, ok := readRecord(w.from, 0)
 	if r.full = r.full || s < r.section; !ok || !w.record(s, rec) {
 		return fmt.Errorf("%w: %s", ErrResponse, rr)
@@ -117,7 +115,6 @@ func (r *Reply) AddRecord(s Section, rr dns.RR) error {
 // false if one of them can't be read.
 func (r *Reply) AddAnswers(other *Reply) bool {
 	w := rewriter{to: r}
-	w.known[0].at, w.known[0].n = HeaderLen, r.q.nameLen
 	return w.answers(other)
 }
 
@@ -133,9 +130,9 @@ func (s *Splice) keeps(i int, t uint16) bool {
 	return i == s.At || i < s.At && t == TypeCNAME
 }
 
-// maxKnown bounds the names that later owners may point to: the question's and the last
-// few written. A reply has few different owners, next to one another; with twice as many
-// each record of a long one would be held against all.
+// maxKnown bounds the names that later ones may point to, besides the question's. A reply
+// has few different owners, next to one another; with twice as many each record of a long
+// one would be held against all.
 const maxKnown = 4
 
 // rewriter writes the records of one message into another.
@@ -145,7 +142,7 @@ type rewriter struct {
 	e    Editor
 	// target, if not nil, is what the next record, an alias, leads to.
 	target []byte
-	// known are names written out in to: the question's first.
+	// known are the names written out last.
 	known [maxKnown]struct{ at, n int }
 	last  int // which was noted last
 	name  [MaxName]byte
@@ -164,7 +161,7 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	if r.full || owner == nil {
 		return r.full
 	}
-	w.point(owner)
+	w.point(owner, true)
 	r.b = append16(r.b, rr.Type)
 	r.b = append16(r.b, rr.Class)
 	r.b = append32(r.b, w.e.TTL(rr.TTL))
@@ -183,17 +180,21 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	return true
 }
 
-// point writes name, as a pointer where it stands in the message already.
-func (w *rewriter) point(name []byte) {
+// point writes name, as a pointer where it stands in the message already. An owner that is
+// the question's name is that in any case, so that it comes in the client's; all other names
+// keep their own.
+func (w *rewriter) point(name []byte, owner bool) {
 	r := w.to
+	if owner && EqualNames(r.q.Name(), name) {
+		r.b = append16(r.b, questionPointer)
+		return
+	}
+	if asked := r.b[HeaderLen : HeaderLen+r.q.nameLen]; len(name) > 1 && ends(asked, name) {
+		r.b = append16(r.b, 0xC000|uint16(HeaderLen+len(asked)-len(name)))
+		return
+	}
 	for _, k := range w.known {
-		// The question's stands for all that end it, in the case of the client.
-		if k.at == HeaderLen {
-			if q := r.q.Name(); len(name) > 1 && ends(q, name) {
-				r.b = append16(r.b, 0xC000|uint16(HeaderLen+len(q)-len(name)))
-				return
-			}
-		} else if k.n == len(name) && string(r.b[k.at:k.at+k.n]) == string(name) {
+		if k.n == len(name) && string(r.b[k.at:k.at+k.n]) == string(name) {
 			r.b = append16(r.b, 0xC000|uint16(k.at))
 			return
 		}
@@ -204,18 +205,18 @@ func (w *rewriter) point(name []byte) {
 // write writes name out, and notes where.
 func (w *rewriter) write(name []byte) {
 	if at := len(w.to.b); at <= maxPointed && len(name) > 1 {
-		w.last = w.last%(maxKnown-1) + 1 // the question's stays
+		w.last = (w.last + 1) % maxKnown
 		w.known[w.last].at, w.known[w.last].n = at, len(name)
 	}
 	w.to.b = append(w.to.b, name...)
 }
 
-// ends reports whether name, in any case, is q or what q ends with, from a label on.
+// ends reports whether name is q or what q ends with, from a label on.
 func ends(q, name []byte) bool {
 	for len(q) > len(name) {
 		q = q[1+int(q[0]):]
 	}
-	return EqualNames(q, name)
+	return string(q) == string(name)
 }
 
 // EqualNames compares two names in wire form but for their case (RFC 4343).
@@ -252,7 +253,7 @@ func (w *rewriter) rdata(rr Record) bool {
 			return false
 		}
 		if compressed(rr.Type) {
-			w.point(name)
+			w.point(name, false)
 		} else {
 			w.write(name)
 		}

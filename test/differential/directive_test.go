@@ -88,6 +88,9 @@ func (b rulebook) allowed() []*allowance {
 	if strings.Contains(b.text, "acl") {
 		list = append(list, allowedLists()...)
 	}
+	if strings.Contains(b.text, "rewrite") || strings.Contains(b.text, "template") {
+		list = append(list, allowedRules()...)
+	}
 	if strings.Contains(b.text, "dns64") {
 		list = append(list, allowedMapping()...)
 	}

@@ -107,6 +107,56 @@ func meantByRules(v view, q query) view {
 	return v
 }
 
+// allowedRules are about rewrite and template.
+func allowedRules() []*allowance {
+	return []*allowance{
+		{
+			reason: "the question of a reply is the client's; CoreDNS forgets that where no rule that it has gone past changes the reply",
+			expect: func(c situation) (view, bool) {
+				v := c.view
+				v.Question = []string{fmt.Sprintf("%s IN %s", c.name, dns.Type(c.kind))}
+				return v, c.Outcome == "answer" && c.class == 0
+			},
+		},
+		{
+			reason: "a record about the name that was asked for has its letters, as of any other source",
+			expect: func(c situation) (view, bool) {
+				v := c.view.clone()
+				for i, r := range v.Answer {
+					if strings.EqualFold(r.Owner, c.name) {
+						v.Answer[i].Owner = c.name
+					}
+				}
+				return v, true
+			},
+		},
+		{
+			reason: "addresses made for dns64 have the name that was asked for; CoreDNS gives them the one that rules have made of it",
+			expect: func(c situation) (view, bool) {
+				v := c.view.clone()
+				for i, r := range v.Answer {
+					if r.Type == "AAAA" && strings.HasSuffix(c.name, ".a.test.") && r.Owner == strings.Replace(c.name, ".a.", ".ext.", 1) {
+						v.Answer[i].Owner = c.name
+					}
+				}
+				return v, !strings.Contains(c.Flags, " ra")
+			},
+		},
+		{
+			reason: "what a template makes does not come from the cache, so its cap doesn't lower the TTLs",
+			expect: func(c situation) (view, bool) {
+				v := c.view.clone()
+				for i, r := range v.Answer {
+					if c.caches && r.TTL <= 30 && strings.HasSuffix(r.Owner, ".t.test.") {
+						v.Answer[i].TTL = 60
+					}
+				}
+				return v, true
+			},
+		},
+	}
+}
+
 // serveRules starts a program with a Corefile and waits until the server at addr answers.
 func serveRules(t *testing.T, program, text string, addr netip.AddrPort) {
 	t.Helper()
