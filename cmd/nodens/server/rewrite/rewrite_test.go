@@ -1,0 +1,332 @@
+package rewrite
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// parse makes the rules of lines, each a rewrite of its own.
+func parse(t testing.TB, lines ...string) *Rules {
+	t.Helper()
+	c, err := config.Parse(config.Source{Text: []byte(". {\nrewrite " + strings.Join(lines, "\nrewrite ") + "\n}\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(c.Blocks[0].Rewrite)
+}
+
+// query is one for name, given as it is on the wire or in presentation form.
+func query(t testing.TB, name string, qtype uint16) *wire.Query {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(name, qtype)
+	packet, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := new(wire.Query)
+	if q.Parse(packet) != wire.Serve {
+		t.Fatalf("%s is no query", name)
+	}
+	return q
+}
+
+// named is name in wire form.
+func named(t testing.TB, name string) []byte {
+	t.Helper()
+	b, ok := wire.AppendName(nil, []byte(name))
+	if !ok {
+		t.Fatalf("%q is no name", name)
+	}
+	return b
+}
+
+// text is name in presentation form; "-" is none.
+func text(name []byte) string {
+	if name == nil {
+		return "-"
+	}
+	return string(wire.AppendText(nil, name))
+}
+
+// TestTake: what is asked in place of a name. "" is that no rule takes it, "-" that there
+// is no such name.
+func TestTake(t *testing.T) {
+	for _, tt := range []struct {
+		rules string // by ;
+		names map[string]string
+	}{
+		{"name a.test b.test", map[string]string{"a.test.": "b.test.", "A.Test.": "b.test.", "x.a.test.": "", "aa.test.": ""}},
+		{"name exact a.test. B.test.", map[string]string{"a.test.": "b.test."}},
+		{"name a.test .", map[string]string{"a.test.": "."}},
+		{"name prefix www. web.", map[string]string{"www.a.test.": "web.a.test.", "xwww.a.test.": "", "www.": "web."}},
+		{"name prefix www web", map[string]string{"www.a.test.": "web.a.test.", "www2.a.test.": ""}},
+		{"name suffix .a.test .b.test.", map[string]string{"x.a.test.": "x.b.test.", "a.test.": "", "x.y.A.test.": "x.y.b.test."}},
+		{"name suffix a.test b.test", map[string]string{"xa.test.": "xb.test.", "a.test.": "b.test."}},
+		{"name substring t. u.", map[string]string{"t.test.": "u.tesu.", "none.": ""}},
+		{"name substring .b. .", map[string]string{"a.b.c.": "a.c.", "a.b.": "a."}},
+		{`name regex (.*)-(.*)\.test\. {2}.{1}.b.{0}`, map[string]string{"x-y.test.": "-", "x.test.": ""}},
+		{`name regex ^(a)|b$ {1}.test`, map[string]string{"a.": "a.test.", "b.": ""}},
+		{`name regex (a)?b\. x{1}y.test`, map[string]string{"b.": "xy.test.", "ab.": "xay.test."}},
+		{`name regex (.*) {1}`, map[string]string{"a.": "-"}},
+		{`name regex (.*)\. {1}.{1}x`, map[string]string{"a.": "a.ax."}},
+		{`name regex ^\{1\}(.)\. {1}.{0}x`, map[string]string{"{1}a.": "a.{1}a.x."}},
+		{`name regex ^a\\\.b\. c.test`, map[string]string{`a\.b.`: "c.test."}},
+		{"continue name suffix .a .b;name suffix .b .c", map[string]string{"x.a.": "x.c.", "x.b.": "x.c."}},
+		{"stop name suffix .a .b;name suffix .b .c", map[string]string{"x.a.": "x.b."}},
+		{"name suffix .a .b;name suffix .a .c", map[string]string{"x.a.": "x.b."}},
+		{"continue ttl suffix .a 5;name suffix .a .b", map[string]string{"x.a.": "x.b."}},
+		{"ttl suffix .a 5;name suffix .a .b", map[string]string{"x.a.": "x.a."}},
+		{"edns0 subnet unset;name suffix .a .b", map[string]string{"x.a.": "x.a."}},
+		{"continue edns0 local unset 0xffee;name suffix .a .b", map[string]string{"x.a.": "x.b."}},
+	} {
+		rules := parse(t, strings.Split(tt.rules, ";")...)
+		for name, want := range tt.names {
+			var c Change
+			taken, err := c.Take(rules, query(t, name, dns.TypeA))
+			got := ""
+			switch {
+			case err != nil:
+				got = "-"
+			case taken:
+				got = text(c.Name())
+			}
+			if got != want {
+				t.Errorf("%s: %q is asked as %q, want %q", tt.rules, name, got, want)
+			}
+		}
+	}
+}
+
+// TestTypes: types, classes and rcodes.
+func TestTypes(t *testing.T) {
+	var c Change
+	if _, err := c.Take(parse(t, "continue type ANY HINFO", "type HINFO TXT"), query(t, "a.", dns.TypeANY)); err != nil || c.Type != dns.TypeTXT {
+		t.Errorf("asked for type %d, %v", c.Type, err)
+	}
+	q := query(t, "a.", dns.TypeA)
+	q.Class = dns.ClassCHAOS
+	rules := parse(t, "class CH IN", "type A AAAA")
+	if _, err := c.Take(rules, q); err != nil || c.Class != wire.ClassIN || c.Type != dns.TypeA || !rules.Classes() {
+		t.Errorf("asked for class %d, type %d, %v", c.Class, c.Type, err)
+	}
+	if parse(t, "type A AAAA").Classes() || (*Rules)(nil).Classes() {
+		t.Error("rules for classes where there are none")
+	}
+	for rules, want := range map[string]wire.Rcode{
+		"rcode a.test SERVFAIL NOERROR":                                   wire.NoError,
+		"rcode suffix .test 2 3":                                          wire.NXDomain,
+		"rcode regex . SERVFAIL REFUSED":                                  wire.Refused,
+		"rcode b.test SERVFAIL NOERROR":                                   wire.ServFail,
+		"rcode a.test NXDOMAIN NOERROR":                                   wire.ServFail,
+		"continue rcode a.test NXDOMAIN REFUSED;rcode a.test 2 3":         wire.Refused,
+		"continue rcode a.test SERVFAIL NXDOMAIN;rcode a.test 3 REFUSED":  wire.NXDomain, // the last rule is the first
+		"continue rcode prefix a SERVFAIL NXDOMAIN;name a.test b.test":    wire.NXDomain,
+		"continue name a.test b.test;rcode exact b.test SERVFAIL BADSIG":  16,
+		"continue name a.test b.test;rcode exact a.test SERVFAIL NOERROR": wire.ServFail,
+	} {
+		var c Change
+		if _, err := c.Take(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Rcode(wire.ServFail); got != want {
+			t.Errorf("%s: SERVFAIL becomes %s, want %s", rules, got, want)
+		}
+	}
+}
+
+// TestTTL: a range holds, and the last rule's first.
+func TestTTL(t *testing.T) {
+	for rules, want := range map[string][3]uint32{ // of 5, 50 and 500
+		"ttl a.test 30":                             {30, 30, 30},
+		"ttl a.test 30-60":                          {30, 50, 60},
+		"ttl a.test -60":                            {5, 50, 60},
+		"ttl a.test 30-":                            {30, 50, 500},
+		"ttl a.test 0":                              {0, 0, 0},
+		"ttl b.test 30":                             {5, 50, 500},
+		"ttl substring a. 7":                        {7, 7, 7},
+		"continue ttl a.test 40-;ttl a.test -20":    {40, 40, 40},
+		"continue ttl a.test -20;ttl a.test 40-":    {20, 20, 20},
+		"stop ttl a.test -20;ttl a.test 40-":        {5, 20, 20},
+		"continue name a.test b.test;ttl b.test 30": {30, 30, 30},
+	} {
+		var c Change
+		if _, err := c.Take(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		if got := [3]uint32{c.TTL(5), c.TTL(50), c.TTL(500)}; got != want {
+			t.Errorf("%s: TTLs become %v, want %v", rules, got, want)
+		}
+	}
+}
+
+// TestEdit: what names in the reply to a name become, as owners and in data.
+func TestEdit(t *testing.T) {
+	for _, tt := range []struct {
+		rules, qname string
+		names        map[string][2]string
+	}{
+		{"name a.test b.test", "A.test.", map[string][2]string{
+			"b.test.": {"a.test.", "a.test."}, "B.Test.": {"a.test.", "a.test."}, "X.b.test.": {"X.a.test.", "X.a.test."},
+			"xb.test.": {"xb.test.", "xb.test."}, `x\.b.test.`: {`x\.b.test.`, `x\.b.test.`}, "test.": {"test.", "test."},
+		}},
+		{"name prefix www. web.", "www.a.", map[string][2]string{"web.a.": {"web.a.", "web.a."}}},
+		{"name prefix www. web. answer auto", "www.a.", map[string][2]string{"web.a.": {"www.a.", "www.a."}, "web.b.": {"web.b.", "web.b."}}},
+		{"name suffix .a.test .b.test", "x.a.test.", map[string][2]string{"x.b.test.": {"x.b.test.", "x.b.test."}}},
+		{"name suffix .a.test .b.test answer auto", "x.a.test.", map[string][2]string{
+			"x.b.test.": {"x.a.test.", "x.a.test."}, "Y.B.test.": {"Y.a.test.", "Y.a.test."}, "b.test.": {"b.test.", "b.test."},
+		}},
+		{`name regex (.*)\.a\. {1}.b answer auto`, "x.a.", map[string][2]string{"x.b.": {"x.a.", "x.a."}, "y.b.": {"y.b.", "y.b."}, "y.x.b.": {"y.x.a.", "y.x.a."}}},
+		{`name regex (.*)\.a\. {1}.b answer name (.*)\.b\. {1}.c`, "x.a.", map[string][2]string{"y.b.": {"y.c.", "y.b."}, "Y.b.": {"Y.c.", "Y.b."}}},
+		{`name regex (.*)\.a\. {1}.b answer value (.*)\.b\. {1}.c`, "x.a.", map[string][2]string{"y.b.": {"y.b.", "y.c."}}},
+		{`name regex (.*)\.a\. {1}.b answer auto value (.*)\.b\. {1}.c`, "x.a.", map[string][2]string{"x.b.": {"x.a.", "x.c."}}},
+		{`name regex (.*)\.a\. {1}.b answer name (.*)\.b\. {1}.c name (.*)\.c\. {1}.d`, "x.a.", map[string][2]string{"x.b.": {"x.c.", "x.b."}, "x.c.": {"x.d.", "x.c."}}},
+		{`name regex (.*)\.a\. {1}.b answer name (.*)b(.*) {1}c{2}`, "x.a.", map[string][2]string{"x.b.": {"x.c.", "x.b."}}}, // two dots
+		{`name regex (.*)\.a\. {1}.b answer name (.*)b\. {1}..c`, "x.a.", map[string][2]string{"x.b.": {"-", "x.b."}}},
+		{"continue name suffix .a .b answer auto;name suffix .b .c answer auto", "x.a.", map[string][2]string{"x.c.": {"x.a.", "x.a."}, "x.b.": {"x.a.", "x.a."}}},
+		{"continue name x.a x.b;continue name x.b x.c", "x.a.", map[string][2]string{"x.c.": {"x.a.", "x.a."}}},
+		{"name x.a .", "x.a.", map[string][2]string{".": {"x.a.", "x.a."}, "y.": {"y.x.a.", "y.x.a."}}},
+	} {
+		rules := parse(t, strings.Split(tt.rules, ";")...)
+		for name, want := range tt.names {
+			var c Change
+			if taken, err := c.Take(rules, query(t, tt.qname, dns.TypeA)); err != nil || !taken {
+				t.Fatalf("%s: taken %t, %v", tt.rules, taken, err)
+			}
+			if got := [2]string{text(c.Owner(named(t, name))), text(c.Value(named(t, name)))}; got != want {
+				t.Errorf("%s: %q becomes %q, want %q", tt.rules, name, got, want)
+			}
+		}
+	}
+}
+
+// TestTarget: what is asked in place of an alias's target, and what the alias leads to.
+func TestTarget(t *testing.T) {
+	for _, tt := range []struct{ rules, target, ask, leads string }{
+		{"cname a.test b.test", "a.test.", "b.test.", "b.test."},
+		{"cname a.test b.test", "A.Test.", "b.test.", "b.test."},
+		{"cname a.test b.test", "x.a.test.", "", ""},
+		{"cname prefix a. b.", "a.test.", "b.test.", "b.test."},
+		{"cname suffix .test. .org.", "a.test.", "a.org.", "a.org."},
+		{"cname substring es os", "a.test.", "a.tost.", "a.tost."},
+		{`cname regex (.*)\.TEST\. {1}.org.`, "a.Test.", "a.org.", "a.org."},
+		{"continue cname a.test b.test;cname b.test c.test", "b.test.", "c.test.", "c.test."},
+		{"continue cname a.test b.test;cname c.test a.test", "c.test.", "b.test.", "b.test."},
+		{"continue name prefix q. r. answer value (.*)c(.*)\\. {1}d{2};cname a.test c.test", "a.test.", "c.test.", "d.test."},
+		{"continue cname a.test c.test;name prefix q. r. answer value (.*)b(.*)\\. {1}a{2}", "b.test.", "c.test.", "c.test."},
+		{"cname regex ^(.*)\\.$ {1}..{1}", "a.test.", "", ""},
+	} {
+		var c Change
+		if _, err := c.Take(parse(t, strings.Split(tt.rules, ";")...), query(t, "q.test.", dns.TypeA)); err != nil || !c.Aliases() {
+			t.Fatalf("%s: %v", tt.rules, err)
+		}
+		ask, leads, ok := c.Target(named(t, tt.target))
+		got := [2]string{}
+		if ok {
+			got = [2]string{text(ask), text(leads)}
+		}
+		if got != [2]string{tt.ask, tt.leads} {
+			t.Errorf("%s: %q becomes %q, want %q and %q", tt.rules, tt.target, got, tt.ask, tt.leads)
+		}
+	}
+}
+
+// TestTakeFree: a query that no rule takes allocates nothing, and neither does one that
+// gets another name by an exact rule, nor its reply.
+func TestTakeFree(t *testing.T) {
+	rules := parse(t, "name a.test b.test", "name suffix .a.test .b.test answer auto", "name substring x. y.", `name regex ^(a.*)\.c\.test\.$ {1}.b.test`, "type MX A")
+	var c Change
+	owner := named(t, "b.test.")
+	for name, q := range map[string]*wire.Query{"taken": query(t, "a.test.", dns.TypeA), "not taken": query(t, "www.example.org.", dns.TypeA)} {
+		do := func() {
+			if taken, _ := c.Take(rules, q); taken {
+				c.Owner(owner)
+			}
+		}
+		do()
+		if n := testing.AllocsPerRun(100, do); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+// FuzzChange: whatever names come, the result is a name, and none is longer than one may
+// be.
+func FuzzChange(f *testing.F) {
+	long := strings.Repeat(strings.Repeat("a", 63)+".", 3)
+	f.Add([]byte("\x01a\x04test\x00"), []byte("\x01b\x04test\x00"))
+	f.Add(named(f, long+strings.Repeat("b", 61)+"."), named(f, long+strings.Repeat("c", 61)+"."))
+	f.Add(named(f, strings.Repeat("a.", 127)), named(f, strings.Repeat("a.", 127)))
+	f.Add(named(f, strings.Repeat(`\000.`, 127)), []byte{0})
+	rules := []*Rules{
+		parse(f, "continue name substring a. aa.aa.", "continue name substring a. aa.aa.", `name regex (.*)\.$ {1}.{1}.{1} answer auto`),
+		parse(f, `name regex (.*) {1}{0}{1}x answer name (.*) {1}{1}.{1} value (.*)\. {1}.{1}`),
+		parse(f, "continue name suffix . .bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb answer auto", "continue name prefix a. bbb. answer auto", "cname substring . .aaaaaaaaaaaaaaaa."),
+		parse(f, `continue name regex ^(.) \{1} answer auto`, `name regex ^(.*)\.$ {1}\065.{1} answer auto answer value ^(..) {1}\`),
+	}
+	f.Fuzz(func(t *testing.T, qname, name []byte) {
+		packet := append([]byte{0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, qname...)
+		var q wire.Query
+		if q.Parse(append(packet, 0, 1, 0, 1)) != wire.Serve || len(q.Name()) != len(qname) {
+			return
+		}
+		var other wire.Query
+		packet = append([]byte{0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, name...)
+		if other.Parse(append(packet, 0, 1, 0, 1)) != wire.Serve || len(other.Name()) != len(name) {
+			return
+		}
+		for _, r := range rules {
+			var c Change
+			taken, err := c.Take(r, &q)
+			if err != nil || !taken {
+				continue
+			}
+			proper(t, c.Name())
+			proper(t, c.Owner(name))
+			proper(t, c.Value(name))
+			if ask, leads, ok := c.Target(name); ok {
+				proper(t, ask)
+				proper(t, leads)
+			}
+		}
+	})
+}
+
+// proper fails the test unless name is nil or a whole name.
+func proper(t *testing.T, name []byte) {
+	t.Helper()
+	if name == nil {
+		return
+	}
+	if len(name) > wire.MaxName {
+		t.Fatalf("a name of %d bytes", len(name))
+	}
+	off := 0
+	for off < len(name) && name[off] != 0 && name[off] <= wire.MaxLabel {
+		off += 1 + int(name[off])
+	}
+	if off != len(name)-1 || name[off] != 0 {
+		t.Fatalf("%q is no name", name)
+	}
+}
+
+// BenchmarkTake is what the rules cost a query that they take.
+func BenchmarkTake(b *testing.B) {
+	for name, rule := range map[string]string{"exact": "name www.a.test b.test", "suffix": "name suffix .a.test .b.test answer auto", "regex": `name regex (.*)\.a\.test {1}.b.test answer auto`, "none": "name x.test y.test"} {
+		b.Run(name, func(b *testing.B) {
+			rules, q := parse(b, rule), query(b, "www.a.test.", dns.TypeA)
+			var c Change
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.Take(rules, q); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
