@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -77,7 +78,7 @@ func (rt *Routes) rewrite(x *exchange, now time.Duration, wait func(*exchange, s
 // begin makes t the exchange for what the rules have made of x's question.
 func (t *turned) begin(x *exchange, now time.Duration) {
 	t.exchange = exchange{zone: x.zone, client: x.client, start: now, lane: x.lane, via: x.via, hops: x.hops}
-	t.q.Parse(wire.AppendQuery(t.packet[:0], 0, t.change.Name(), t.change.Type, &x.q, wire.MinUDP))
+	t.q.Parse(wire.AppendQuery(t.packet[:0], x.q.ID, t.change.Name(), t.change.Type, &x.q, wire.MinUDP))
 	t.r.Start(t.out[:0], &t.q)
 }
 
@@ -89,10 +90,11 @@ func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) erro
 		}
 		err = wait(&t.exchange, at)
 	}
-	other, waits := rt.splice(t, wait)
+	other, waits, failed := rt.splice(t, wait)
 	if waits {
 		return turn, nil
 	}
+	err = cmp.Or(err, failed)
 	x.source, x.ordered, x.found = t.source, t.ordered, t.found
 	x.marks, x.rule = x.marks|t.marks, t.rule
 	if !x.r.Rewrite(&t.r, &t.change, other) {
@@ -112,10 +114,10 @@ func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) erro
 const maxPlain = 15
 
 // splice resolves what an alias in t's reply leads to by the rules, if any takes it.
-// waits says that this takes waiting, without wait.
-func (rt *Routes) splice(t *turned, wait func(*exchange, step) error) (s *wire.Splice, waits bool) {
+// waits says that this takes waiting, without wait; the error is why it does not resolve.
+func (rt *Routes) splice(t *turned, wait func(*exchange, step) error) (s *wire.Splice, waits bool, err error) {
 	if t.hops > maxHops || !t.change.Aliases() {
-		return nil, false
+		return nil, false, nil
 	}
 	for i, target := t.r.Alias(0, t.target[:]); i >= 0; i, target = t.r.Alias(i+1, t.target[:]) {
 		name, leads, ok := t.change.Target(target)
@@ -123,25 +125,24 @@ func (rt *Routes) splice(t *turned, wait func(*exchange, step) error) (s *wire.S
 			continue
 		}
 		s = &wire.Splice{At: i, Target: leads}
-		s.Answers, waits = rt.lookup(&t.exchange, name, wait)
-		return s, waits
+		s.Answers, waits, err = rt.lookup(&t.exchange, name, t.hops+1, wait)
+		return s, waits, err
 	}
-	return nil, false
+	return nil, false, nil
 }
 
-// lookup asks for name and x's type through the whole path, as x's client, and gives the
-// reply. What does not resolve is a reply without answers.
-func (rt *Routes) lookup(x *exchange, name []byte, wait func(*exchange, step) error) (r *wire.Reply, waits bool) {
-	sub := &exchange{client: x.client, start: x.start, lane: x.lane, via: x.via, hops: x.hops + 1}
-	sub.q.Parse(wire.AppendQuery(nil, 0, name, x.q.Type, &x.q, wire.MinUDP))
+// lookup asks for name and x's type through the whole path, as x's client, hops aliases
+// away from what it asked for, and gives the reply. waits says that this takes waiting,
+// without wait. What does not resolve is a reply without answers, and the error says why.
+func (rt *Routes) lookup(x *exchange, name []byte, hops uint8, wait func(*exchange, step) error) (r *wire.Reply, waits bool, err error) {
+	sub := &exchange{client: x.client, start: x.start, lane: x.lane, via: x.via, hops: hops}
+	sub.q.Parse(wire.AppendQuery(nil, x.q.ID, name, x.q.Type, &x.q, wire.MinUDP))
 	sub.r.Start(nil, &sub.q)
 	if at := rt.answer(sub); at != done {
 		if wait == nil {
-			return nil, true
+			return nil, true, nil
 		}
-		if wait(sub, at) != nil {
-			sub.r.Fail(wire.ServFail)
-		}
+		err = wait(sub, at)
 	}
-	return &sub.r, false
+	return &sub.r, false, err
 }

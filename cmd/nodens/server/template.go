@@ -26,14 +26,18 @@ func (z *Zone) template(x *exchange) (at step, ok bool) {
 }
 
 // templateOn is template where it may wait: for what the aliases that are made lead to.
+// Each counts as one hop more than the one before it, so that templates that lead to
+// themselves by several aliases are made some hundred times, and not more with each.
 func (rt *Routes) templateOn(ctx context.Context, x *exchange) error {
 	x.source = fromTemplate
+	hops := x.hops
 	_, err := x.zone.Template.Answer(&x.q, x.client.Addr(), &x.r, func(name []byte) (*wire.Reply, error) {
-		if x.hops >= maxHops {
+		if hops >= maxHops {
 			return nil, errHops
 		}
-		r, _ := rt.lookup(x, name, func(x *exchange, at step) error { return rt.complete(ctx, x, at) })
-		return r, nil
+		hops++
+		r, _, err := rt.lookup(x, name, hops, func(x *exchange, at step) error { return rt.complete(ctx, x, at) })
+		return r, err
 	})
 	return err
 }

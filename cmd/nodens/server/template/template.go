@@ -281,7 +281,9 @@ func (m *maker) answer(q *wire.Query, t *gotemplate.Template) (waits bool, err e
 		return false, nil
 	}
 	other, err := m.lookup(target)
-	m.failed = errors.Join(m.failed, err)
+	if m.failed == nil { // one tells it all
+		m.failed = err
+	}
 	if other != nil && !m.r.AddAnswers(other) {
 		return false, errNone
 	}
