@@ -287,39 +287,38 @@ func (r *reading) names() {
 func (r *reading) answers() {
 	auto, named := false, false
 	for first := true; len(r.args) > 0; first = false {
-		switch w := r.args[0]; {
-		case w.text == "answer":
-			r.args = r.args[1:]
-		case w.text == "metadata" && first:
-			r.p.fault(w, "CoreDNS puts metadata into names, this version of nodens doesn't: take the rule out, or forward the names that need it to a CoreDNS")
-			return
-		case first:
-			r.p.fault(w, "%q stands where only answer may; write: %s", w.text, nameUsage)
+		kind, ok := r.kind(first)
+		if !ok || kind.text != "auto" && !r.answer(kind) {
 			return
 		}
-		if len(r.args) == 0 {
-			r.p.fault(r.at, "auto, name or value is missing behind answer; write: %s", nameUsage)
-			return
-		}
-		kind := r.args[0]
-		r.args = r.args[1:]
-		switch kind.text {
-		case "auto":
-			auto = true
-		case "name", "value":
-			named = named || kind.text == "name"
-			if !r.answer(kind) {
-				return
-			}
-		default:
-			r.p.unknown(kind, "answer", []string{"auto", "name", "value"})
-			return
-		}
+		auto = auto || kind.text == "auto"
+		named = named || kind.text == "name"
 	}
 	if auto && named {
 		r.p.fault(r.at, "answer auto and answer name say the same thing twice; keep one")
 	}
 	r.rule.Auto = r.rule.Auto || auto
+}
+
+// kind reads `[answer] auto|name|value`, where first must have the answer.
+func (r *reading) kind(first bool) (kind word, ok bool) {
+	switch w := r.args[0]; {
+	case w.text == "answer":
+		r.args = r.args[1:]
+	case first && w.text == "metadata":
+		r.p.fault(w, "CoreDNS puts metadata into names, this version of nodens doesn't: take the rule out, or forward the names that need it to a CoreDNS")
+		return w, false
+	case first:
+		r.p.fault(w, "%q stands where only answer may; write: %s", w.text, nameUsage)
+		return w, false
+	}
+	if len(r.args) == 0 {
+		r.p.fault(r.at, "auto, name or value is missing behind answer; write: %s", nameUsage)
+		return kind, false
+	}
+	kind, r.args = r.args[0], r.args[1:]
+	_, ok = choice(r.p, kind, "answer", map[string]bool{"auto": true, "name": true, "value": true})
+	return kind, ok
 }
 
 // answer reads FROM TO behind kind.
@@ -377,23 +376,26 @@ func (r *reading) ttl() {
 		return
 	}
 	r.rule.Field = RewriteTTL
-	w := r.args[0]
+	r.rule.MinTTL, r.rule.MaxTTL = r.p.ttls(r.args[0])
+}
+
+// ttls reads SECONDS or a range, which may be open at one end.
+func (p *parser) ttls(w word) (least, most uint32) {
 	low, high, ranged := strings.Cut(w.text, "-")
-	if !ranged {
+	switch {
+	case !ranged:
 		high = low
-	}
-	if low == "" && high != "" {
+	case low == "" && high != "":
 		low = "0"
-	}
-	if high == "" && low != "" {
+	case high == "" && low != "":
 		high = strconv.Itoa(math.MaxInt32)
 	}
-	least, err1 := strconv.ParseUint(low, 10, 32)
-	most, err2 := strconv.ParseUint(high, 10, 32)
-	if err1 != nil || err2 != nil || least > most {
-		r.p.fault(w, "%q is no TTL in seconds such as 30, 30-300, 30- or -300", w.text)
+	a, err1 := strconv.ParseUint(low, 10, 32)
+	b, err2 := strconv.ParseUint(high, 10, 32)
+	if err1 != nil || err2 != nil || a > b {
+		p.fault(w, "%q is no TTL in seconds such as 30, 30-300, 30- or -300", w.text)
 	}
-	r.rule.MinTTL, r.rule.MaxTTL = uint32(least), uint32(most)
+	return uint32(a), uint32(b)
 }
 
 // rcodes reads `rcode [TYPE] NAME FROM TO`.

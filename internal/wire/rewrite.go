@@ -45,37 +45,47 @@ type Splice struct {
 // than a message is cut, with TC set.
 func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.Reset()
-	w := rewriter{from: other.b, to: r, e: e}
-	off := other.q.questionEnd()
-	for section := range Section(3) {
-		for i := range int(other.count[section]) {
-			rr, ok := readRecord(other.b, off)
-			if !ok {
-				r.Reset()
-				return false
-			}
-			off = rr.End
-			if section == Answer && s != nil && !s.keeps(i, rr.Type) {
-				continue
-			}
-			w.target = nil
-			if section == Answer && s != nil && i == s.At {
-				w.target = s.Target
-			}
-			if !w.record(section, rr) {
-				r.Reset()
-				return false
-			}
-		}
-		if section == Answer && s != nil && !w.answers(s.Answers) {
-			r.Reset()
-			return false
-		}
+	w := rewriter{from: other.b, to: r, e: e, splice: s}
+	if !w.sections(other) {
+		r.Reset()
+		return false
 	}
 	r.flags, r.rcode = other.flags&^flagAD, other.rcode
 	r.CopyEDE(other)
 	r.full = r.full || other.full
 	return true
+}
+
+// sections writes all records of other.
+func (w *rewriter) sections(other *Reply) bool {
+	off := other.q.questionEnd()
+	for section := range Section(3) {
+		for i := range int(other.count[section]) {
+			rr, ok := readRecord(other.b, off)
+			if !ok || !w.either(section, i, rr) {
+				return false
+			}
+			off = rr.End
+		}
+		if section == Answer && w.splice != nil && !w.answers(w.splice.Answers) {
+			return false
+		}
+	}
+	return true
+}
+
+// either writes rr, the record number i of its section, or leaves it out by the splice.
+func (w *rewriter) either(section Section, i int, rr Record) bool {
+	w.target = nil
+	if s := w.splice; s != nil && section == Answer {
+		if !s.keeps(i, rr.Type) {
+			return true
+		}
+		if i == s.At {
+			w.target = s.Target
+		}
+	}
+	return w.record(section, rr)
 }
 
 // answers writes those of other as they are.
@@ -137,9 +147,10 @@ const maxKnown = 4
 
 // rewriter writes the records of one message into another.
 type rewriter struct {
-	from []byte
-	to   *Reply
-	e    Editor
+	from   []byte
+	to     *Reply
+	e      Editor
+	splice *Splice // nil: none
 	// target, if not nil, is what the next record, an alias, leads to.
 	target []byte
 	// known are the names written out last.

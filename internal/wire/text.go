@@ -41,37 +41,41 @@ func AppendName(b, text []byte) (_ []byte, ok bool) {
 	if len(text) == 1 && text[0] == '.' {
 		return append(b, 0), true
 	}
-	begin, label := len(b), len(b)
-	b = append(b, 0)
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c == '.' {
-			if !closes(b, label) {
-				return b[:begin], false
-			}
-			label = len(b)
-			b = append(b, 0)
-			continue
-		}
-		if c == '\\' {
-			var n int
-			if c, n = unescape(string(text[i+1 : min(i+4, len(text))])); n == 0 {
-				return b[:begin], false
-			}
-			i += n
-		}
-		b = append(b, c)
-	}
-	if len(b)-label > 1 {
-		if !closes(b, label) {
+	begin := len(b)
+	for len(text) > 0 {
+		label := len(b)
+		var n int
+		if b, n = appendLabel(append(b, 0), text); n == 0 || !closes(b, label) {
 			return b[:begin], false
 		}
-		b = append(b, 0)
+		text = text[n:]
 	}
+	b = append(b, 0)
 	if n := len(b) - begin; n < 2 || n > MaxName {
 		return b[:begin], false
 	}
 	return b, true
+}
+
+// appendLabel appends the first label of text, which is not empty, to b. n is the bytes
+// read, the dot behind it among them; 0 if an escape is broken.
+func appendLabel(b, text []byte) (_ []byte, n int) {
+	for n < len(text) {
+		c := text[n]
+		n++
+		if c == '.' {
+			break
+		}
+		if c == '\\' {
+			var read int
+			if c, read = unescape(string(text[n:min(n+3, len(text))])); read == 0 {
+				return b, 0
+			}
+			n += read
+		}
+		b = append(b, c)
+	}
+	return b, n
 }
 
 // closes writes the length of the label at its start, and reports whether it can be one.

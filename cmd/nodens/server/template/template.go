@@ -276,20 +276,26 @@ func (m *maker) answer(q *wire.Query, t *gotemplate.Template) (waits bool, err e
 	if m.lookup == nil {
 		return true, nil
 	}
-	target, ok := wire.AppendName(nil, []byte(strings.ToLower(alias.Target)))
-	if !ok {
-		return false, nil
-	}
-	other, err := m.lookup(target)
-	if m.failed == nil { // one tells it all
-		m.failed = err
-	}
-	if other != nil && !m.r.AddAnswers(other) {
-		return false, errNone
-	}
+	m.follow(alias.Target)
 	return false, nil
 }
 
+// follow adds what target resolves to; why it does not is in failed then.
+func (m *maker) follow(target string) {
+	name, ok := wire.AppendName(nil, []byte(strings.ToLower(target)))
+	if !ok {
+		return
+	}
+	other, err := m.lookup(name)
+	if other != nil && !m.r.AddAnswers(other) {
+		err = wire.ErrResponse
+	}
+	if m.failed == nil { // one tells it all
+		m.failed = err
+	}
+}
+
+// section makes the records of s.
 func (m *maker) section(s wire.Section, list []*gotemplate.Template) error {
 	for _, t := range list {
 		rr, err := m.record(t)

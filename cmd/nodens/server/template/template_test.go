@@ -25,7 +25,7 @@ func parse(t testing.TB, text string) *Templates {
 var client = netip.MustParseAddr("::ffff:192.0.2.7")
 
 // ask puts one query through t.
-func ask(t testing.TB, list *Templates, name string, qtype uint16, lookup Lookup) (Outcome, error, *dns.Msg) {
+func ask(t testing.TB, list *Templates, name string, qtype uint16, lookup Lookup) (Outcome, *dns.Msg, error) {
 	t.Helper()
 	m := new(dns.Msg)
 	m.SetQuestion(name, qtype)
@@ -45,7 +45,7 @@ func ask(t testing.TB, list *Templates, name string, qtype uint16, lookup Lookup
 	if err := got.Unpack(r.Finish(wire.MaxMessage)); err != nil {
 		t.Fatal(err)
 	}
-	return outcome, err, got
+	return outcome, got, err
 }
 
 // short is a reply in one line: rcode, records by section, extended error.
@@ -99,7 +99,7 @@ func TestAnswer(t *testing.T) {
 		},
 		{"nothing made", "template IN A {\nanswer \"\"\n}", "x.", dns.TypeA, "SERVFAIL | | |"},
 		{"too much", "template IN TXT {\nanswer \"{{ range $i, $e := .Match }}{{ printf `%070000d` $i }}{{ end }}\"\n}", "x.", dns.TypeTXT, "SERVFAIL | | |"},
-		{"no such field", "template IN A {\nanswer \"{{ .Nmae }}\"\n}", "x.", dns.TypeA, "SERVFAIL | | |"},
+		{"no such field", "template IN A {\nanswer \"{{ .Naem }}\"\n}", "x.", dns.TypeA, "SERVFAIL | | |"},
 		{"odd names", `template IN A {
 match "^(.*)[.]$"
 answer "{{ .Name }} 1 IN A 192.0.2.1"
@@ -107,7 +107,7 @@ answer "{{ .Name }} 1 IN A 192.0.2.1"
 		{"an alias", "template IN ANY {\nanswer \"{{ .Name }} 1 IN CNAME y.\"\n}", "x.", dns.TypeMX, "NOERROR | x. 1 IN CNAME y.; | |"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			outcome, err, m := ask(t, parse(t, strings.Replace(tt.text, "%s", "", 1)), tt.qname, tt.qtype, nil)
+			outcome, m, err := ask(t, parse(t, strings.Replace(tt.text, "%s", "", 1)), tt.qname, tt.qtype, nil)
 			if tt.want == "" {
 				if outcome != NotMine || err != nil || short(m) != "NOERROR | | |" || m.Authoritative {
 					t.Fatalf("outcome %d, %v\n%s", outcome, err, m)
@@ -127,11 +127,11 @@ answer "{{ .Name }} 1 IN A 192.0.2.1"
 // TestAlias: what an alias leads to is looked up for addresses, and stands behind it.
 func TestAlias(t *testing.T) {
 	list := parse(t, "template IN ANY {\nanswer \"{{ .Name }} 1 IN CNAME Y.test.\" \"{{ .Name }} 1 IN A 192.0.2.9\"\nauthority \". 1 IN NS n.\"\n}")
-	if outcome, err, m := ask(t, list, "x.", dns.TypeA, nil); outcome != Waits || err != nil || len(m.Answer) != 0 {
+	if outcome, m, err := ask(t, list, "x.", dns.TypeA, nil); outcome != Waits || err != nil || len(m.Answer) != 0 {
 		t.Fatalf("outcome %d, %v\n%s", outcome, err, m)
 	}
 	var asked []string
-	outcome, err, m := ask(t, list, "x.", dns.TypeA, func(name []byte) (*wire.Reply, error) {
+	outcome, m, err := ask(t, list, "x.", dns.TypeA, func(name []byte) (*wire.Reply, error) {
 		asked = append(asked, string(name))
 		var q wire.Query
 		q.Parse(wire.AppendQuery(nil, 0, name, dns.TypeA, nil, wire.MinUDP))
@@ -148,7 +148,7 @@ func TestAlias(t *testing.T) {
 		t.Errorf("asked for (-want +got):\n%s", diff)
 	}
 	broken := errors.New("broken")
-	_, err, m = ask(t, list, "x.", dns.TypeAAAA, func([]byte) (*wire.Reply, error) { return nil, broken })
+	_, m, err = ask(t, list, "x.", dns.TypeAAAA, func([]byte) (*wire.Reply, error) { return nil, broken })
 	if !errors.Is(err, broken) || short(m) != "NOERROR | x. 1 IN CNAME Y.test.; x. 1 IN A 192.0.2.9; | . 1 IN NS n.; |" {
 		t.Errorf("%v\n%s", err, m)
 	}
