@@ -157,7 +157,7 @@ func TestRulesCounted(t *testing.T) {
 	z := ruled(t, "rewrite name suffix .a.test .example.org\nrewrite name suffix .h.test .hand\nrewrite name regex ^(bad)\\. {1}..\ntemplate IN A t.test {\nanswer \"{{ .Name }} A 192.0.2.8\"\n}\ntemplate IN A f.test {\nanswer x\n}", b.addr)
 	var log bytes.Buffer
 	var mu sync.Mutex
-	z.Errors = slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu}, nil))
+	z.Errors = &ErrorLog{Logger: slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu}, nil))}
 	_, addr := start(t, Limits{}, z)
 	for range 2 {
 		for _, name := range []string{"www.a.test.", "by.h.test.", "bad.", "x.t.test.", "x.f.test."} {
