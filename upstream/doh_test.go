@@ -202,34 +202,42 @@ func TestDoHErrors(t *testing.T) {
 // TestDoHEnds: a flight ends with its time, when it is withdrawn, and with close; no
 // more of them are begun than the bound.
 func TestDoHEnds(t *testing.T) {
-	over := make(chan struct{}, 4)
+	ended := make(chan struct{}, 4)
+	var began atomic.Int64
 	w := startWeb(t, newAuthority(t), nil, func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
+		began.Add(1)
 		<-r.Context().Done()
-		over <- struct{}{}
+		ended <- struct{}{}
 	})
 	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
-	if _, err := fly(t.Context(), d, fixedCall(t), time.Now().Add(200*time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("after its time: %v", err)
-	}
 	c := fixedCall(t)
+	c.until = time.Now().Add(5 * time.Millisecond)
+	d.start(c)
+	if <-c.landed; !errors.Is(c.err, os.ErrDeadlineExceeded) {
+		t.Errorf("after its time: %v", c.err)
+	}
+	before := int(began.Load()) // the time may have been too short to connect
+	c = fixedCall(t)
 	c.until = time.Now().Add(time.Hour)
 	d.start(c)
+	eventually(t, "the server has the query", func() bool { return int(began.Load()) > before })
 	if !d.withdraw(c) || d.withdraw(c) {
 		t.Error("a call in flight is withdrawn not at all or twice")
 	}
 	if over, _ := landed(c); over {
 		t.Error("a withdrawn call has landed")
 	}
+	eventually(t, "the server is told that nobody waits", func() bool { return len(ended) > before })
 	d.mu.Lock()
-	before := d.flying
+	flying := d.flying
 	d.flying = maxBusyDoH
 	d.mu.Unlock()
 	if err := flyOnce(t, d); !errors.Is(err, errBusy) {
 		t.Errorf("one more than may be in flight: %v, want errBusy", err)
 	}
 	d.mu.Lock()
-	d.flying -= maxBusyDoH - before
+	d.flying -= maxBusyDoH - flying
 	d.mu.Unlock()
 	c = fixedCall(t)
 	c.until = time.Now().Add(time.Hour)
@@ -293,7 +301,9 @@ func TestDoHLifetimes(t *testing.T) {
 		if err := flyOnce(t, d); err != nil {
 			t.Fatal(err)
 		}
-		d.sweep(time.Now().Add(time.Second))
+		if opts.expire > 0 {
+			d.sweep(time.Now().Add(time.Second))
+		}
 		eventually(t, name+": the connection is closed", func() bool { return w.conns.Load() == 0 })
 	}
 	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, maxAge: 2 * time.Hour}})

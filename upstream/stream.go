@@ -24,11 +24,10 @@ const (
 	// one write; with double, one lost segment holds up twice as many.
 	crowd = 128
 	// maxFlying is the IDs one connection has in use, of 65,536: an ID drawn at
-	// random is free at the first try nearly always. Four times this is
-	// maxBusyStream, double what UDP has, since they cost no sockets.
+	// random is free at the first try nearly always. With maxLinks it bounds the
+	// queries in flight per server, at double what UDP has, since they cost no
+	// sockets; one more fails at once.
 	maxFlying = 1024
-	// maxBusyStream bounds the queries in flight per server; one more fails at once.
-	maxBusyStream = maxLinks * maxFlying
 	// maxLost is how many queries that nobody waits for any more may hold an ID of
 	// a connection; then it takes no more. Half would retire the connection to a
 	// server that drops what it can't resolve after every burst of those, double
@@ -109,7 +108,6 @@ type stream struct {
 	mu     sync.Mutex
 	open   []*link            // those that take queries, the oldest first
 	live   map[*link]struct{} // those that have a connection, or will
-	flying int                // queries in flight, on all of them
 	closed bool
 	// refused says that no connection could be made the last time it was tried.
 	refused bool
@@ -145,17 +143,13 @@ func (t *stream) start(c *call) {
 
 // board puts c on a connection, which may still be in the making; t is locked.
 func (t *stream) board(c *call, now time.Time) (*link, error) {
-	switch {
-	case t.closed:
+	if t.closed {
 		return nil, ErrClosed
-	case t.flying >= maxBusyStream:
-		return nil, errBusy
 	}
 	l := t.find(now)
 	if l == nil {
 		return nil, errBusy
 	}
-	t.flying++
 	l.put(c, now)
 	return l, nil
 }
@@ -338,10 +332,8 @@ func (t *stream) deliver(l *link, f *frames) {
 	t.landed(l, before-l.flying, now)
 }
 
-// landed takes n calls that have left l off the books, and ends l if it is of no use
-// any more; t is locked.
+// landed ends l if it is of no use any more after n calls have left it; t is locked.
 func (t *stream) landed(l *link, n int, now time.Time) {
-	t.flying -= n
 	if l.dead {
 		return
 	}
@@ -398,7 +390,6 @@ func (t *stream) lose(l *link, err error, now time.Time) {
 	}
 	again := l.answered || t.usable(now)
 	for _, c := range l.leave() {
-		t.flying--
 		if !again || !t.resend(c, now) {
 			if t.closed {
 				err = ErrClosed
