@@ -45,7 +45,7 @@ func TestFrozen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := startFake(t, answers), startFake(t, answers)
 			cfg := patient(a, b)
-			cfg.Policy = policy
+			cfg.Policy, cfg.MaxFails = policy, 0 // the queries alone show it
 			p := start(t, cfg)
 			for i := range before {
 				exchange(t, p, i)
@@ -94,7 +94,7 @@ func TestDeadFromTheStart(t *testing.T) {
 					dead.udp.Close()
 				}
 				cfg := patient(dead, alive)
-				cfg.Policy = policy
+				cfg.Policy, cfg.MaxFails = policy, 0 // the queries alone show it
 				p := start(t, cfg)
 				var wg sync.WaitGroup
 				for i := range 8 {
@@ -252,6 +252,40 @@ func TestLostPacket(t *testing.T) {
 	}
 	if s := p.Stats().Servers[0]; s.Doubted || s.Hedges != 1 {
 		t.Errorf("doubted: %t, hedges: %d", s.Doubted, s.Hedges)
+	}
+}
+
+// TestRelief holds when a second server is asked: in place of one that is doubted always,
+// if it is not doubted itself; else as long as the budget lasts.
+func TestRelief(t *testing.T) {
+	for _, tt := range []struct{ doubted, other, funds, want, spent bool }{
+		{false, false, true, true, true},
+		{false, false, false, false, false},
+		{true, false, true, true, false},
+		{true, false, false, true, false},
+		{true, true, true, true, true},
+		{true, true, false, false, false},
+		{false, true, true, true, true},
+		{false, true, false, false, false},
+	} {
+		a, b := startFake(t, silence), startFake(t, silence)
+		p := start(t, patient(a, b))
+		p.servers()[0].doubted.Store(tt.doubted)
+		p.servers()[1].doubted.Store(tt.other)
+		p.budget.parts.Store(0)
+		if tt.funds {
+			p.budget.parts.Store(perQuery)
+		}
+		r := newRace(p)
+		now := time.Now()
+		r.query, r.servers, r.deadline, r.order = question(t, "a.test."), p.servers(), now.Add(time.Hour), []int{0, 1}
+		r.next(now)
+		got := r.relieve(r.legs[0], now)
+		spent := tt.funds && p.budget.parts.Load() == 0
+		if got != tt.want || spent != tt.spent || r.flying != 1+int(p.Stats().Servers[1].Hedges) {
+			t.Errorf("%+v: asked another one: %t, spent: %t, in flight: %d", tt, got, spent, r.flying)
+		}
+		r.reset()
 	}
 }
 
