@@ -44,8 +44,6 @@ type call struct {
 	frame []byte
 	// reply is where replies are read into or copied to.
 	reply []byte
-	// strays counts the messages that were not the reply to frame.
-	strays uint64
 
 	// A flight ends at until at the latest. The call is sent to landed when it has;
 	// then err says why, or reply holds the got bytes of the reply.

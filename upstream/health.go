@@ -74,10 +74,6 @@ func (p *Pool) probeOnce(s *server, c *call) error {
 		b[2+2] &^= rdBit
 	}
 	c.seal(stripOPT(b))
-	defer func() {
-		s.strays.Add(c.strays)
-		c.strays = 0
-	}()
 	_, err := fly(p.stop, s.probes, c, time.Now().Add(p.opts.ProbeTimeout))
 	return err
 }

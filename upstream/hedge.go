@@ -30,20 +30,22 @@ func (r *race) ring(now time.Time) bool {
 	if !r.heldUntil.IsZero() && !now.Before(r.heldUntil) {
 		return true
 	}
-	if !r.stalled && now.Sub(r.alarm) > hedgeFloor {
-		r.stalled = true
-		for _, c := range r.legs[:r.flying] {
-			c.leg.alarm = now.Add(hedgeFloor)
-		}
-		return false
-	}
+	late := !r.stalled && now.Sub(r.alarm) > hedgeFloor
+	r.stalled = r.stalled || late
 	for _, c := range r.legs[:r.flying] { // those asked meanwhile are not due
-		if at := c.leg.alarm; !at.IsZero() && !now.Before(at) {
+		switch {
+		case !c.leg.due(now):
+		case late:
+			c.leg.alarm = now.Add(hedgeFloor)
+		default:
 			r.overdue(c, now)
 		}
 	}
 	return false
 }
+
+// due reports whether l has to be looked after at now.
+func (l *leg) due(now time.Time) bool { return !l.alarm.IsZero() && !now.Before(l.alarm) }
 
 // overdue looks after c, which has not landed at its alarm. Another server is asked as
 // soon as that is allowed. The looks until then grow rarer, since with all servers

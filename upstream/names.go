@@ -70,7 +70,7 @@ func (p *Pool) lookUp(host string, port uint16) (addrs []netip.AddrPort, fresh t
 		From: wire.Root, To: resolvers, Policy: config.PolicySequential, ReadTimeout: p.cfg.ReadTimeout, Expire: minFresh,
 		SourceAddress: p.cfg.SourceAddress,
 	}, Options{Deadline: p.opts.Deadline})
-	defer names.Close()
+	defer func() { _ = names.Close() }() // never fails
 	fresh = maxFresh
 	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
 		list, ttl, failed := names.addresses(p, host, qtype)
@@ -139,16 +139,20 @@ func (p *Pool) addresses(whose *Pool, host string, qtype uint16) (list []netip.A
 		return nil, 0, err
 	}
 	for _, rr := range m.Answer {
-		var a netip.Addr
-		switch rr := rr.(type) {
-		case *dns.A:
-			a, _ = netip.AddrFromSlice(rr.A.To4())
-		case *dns.AAAA:
-			a, _ = netip.AddrFromSlice(rr.AAAA.To16())
-		}
-		if a.IsValid() && !slices.Contains(list, a) {
+		if a := addressIn(rr); a.IsValid() && !slices.Contains(list, a) {
 			list = append(list, a)
 		}
 	}
 	return list, time.Duration(answer.MinTTL) * time.Second, nil
+}
+
+// addressIn is the address that rr is about; not valid if it is about none.
+func addressIn(rr dns.RR) (a netip.Addr) {
+	switch rr := rr.(type) {
+	case *dns.A:
+		a, _ = netip.AddrFromSlice(rr.A.To4())
+	case *dns.AAAA:
+		a, _ = netip.AddrFromSlice(rr.AAAA.To16())
+	}
+	return a
 }

@@ -117,8 +117,6 @@ func (r *race) withdraw() {
 	}
 	for _, c := range r.legs[:r.flying] {
 		c.leg.server.flying.Add(-1)
-		c.leg.server.strays.Add(c.strays)
-		c.strays = 0
 	}
 	r.flying = 0
 }
@@ -127,7 +125,7 @@ func (r *race) withdraw() {
 func (r *race) run(ctx context.Context) (wire.Response, error) {
 	now := time.Now()
 	r.left = r.pool.attempts(len(r.servers))
-	r.line(now)
+	r.line()
 	if !r.next(now) {
 		return wire.Response{}, ErrNoUpstream
 	}
@@ -137,14 +135,12 @@ func (r *race) run(ctx context.Context) (wire.Response, error) {
 		select {
 		case c := <-r.landed:
 			now = time.Now()
-			if answer, ok := r.take(c, now); ok {
+			answer, ok := r.take(c, now)
+			if ok {
 				return answer, nil
 			}
-			if r.err != nil && r.pool.stop.Err() != nil {
-				return wire.Response{}, ErrClosed
-			}
-			if r.err != nil && ctx.Err() != nil {
-				return wire.Response{}, gone(ctx, c)
+			if over := r.over(ctx, c); over != nil {
+				return wire.Response{}, over
 			}
 		case <-r.bell:
 			now = time.Now()
@@ -161,6 +157,20 @@ func (r *race) run(ctx context.Context) (wire.Response, error) {
 	return wire.Response{}, r.err
 }
 
+// over is why there is no sense in going on after c, which brought no answer; nil if
+// there is.
+func (r *race) over(ctx context.Context, c *call) error {
+	switch {
+	case r.err == nil:
+		return nil
+	case r.pool.stop.Err() != nil:
+		return ErrClosed
+	case ctx.Err() != nil:
+		return gone(ctx, c)
+	}
+	return nil
+}
+
 // gone is the error of a race whose Exchange is not waited for any more.
 func gone(ctx context.Context, c *call) error {
 	return fmt.Errorf("asking %s: %w", c.leg.server.name, ctx.Err())
@@ -169,32 +179,30 @@ func gone(ctx context.Context, c *call) error {
 // line puts the servers into the order in which they are asked: that of the policy,
 // but those that are doubted after the others, and none that is down. With all down
 // it is random, since then the probes rather than every server may be at fault.
-func (r *race) line(now time.Time) {
+func (r *race) line() {
 	p := r.pool
 	all := p.order.fill(r.order[:0], len(r.servers))
-	up, doubted := 0, 0
-	for _, i := range all {
-		if s := r.servers[i]; !p.down(s) {
-			all[up] = i // never ahead of what is read
-			up++
-			if s.doubted.Load() {
-				doubted++
-			}
-		}
-	}
-	r.order = all[:up]
-	if up == 0 && len(r.servers) > 0 {
+	r.order = slices.DeleteFunc(all, func(i int) bool { return p.down(r.servers[i]) })
+	if len(r.order) == 0 && len(all) > 0 {
 		r.giveUp()
 		return
 	}
-	if doubted > 0 && doubted < up {
+	trusted := r.sort()
+	if p.order.policy == config.PolicyFastest && trusted > 1 && r.score(r.order[1]) < r.score(r.order[0]) {
+		r.order[0], r.order[1] = r.order[1], r.order[0]
+	}
+}
+
+// sort puts the servers that are doubted behind the others, and gives how many those
+// are.
+func (r *race) sort() (trusted int) {
+	for _, i := range r.order {
+		trusted += 1 - r.rank(i)
+	}
+	if trusted > 0 && trusted < len(r.order) {
 		slices.SortStableFunc(r.order, func(a, b int) int { return r.rank(a) - r.rank(b) })
 	}
-	if p.order.policy == config.PolicyFastest && up-doubted > 1 {
-		if r.score(r.order[1]) < r.score(r.order[0]) {
-			r.order[0], r.order[1] = r.order[1], r.order[0]
-		}
-	}
+	return trusted
 }
 
 // giveUp is for when all servers are down: one of them is asked and, if it is late,
@@ -253,21 +261,25 @@ func (r *race) next(now time.Time) bool {
 func (r *race) pick(trusted bool) *server {
 	for i := range r.order {
 		k := (r.at + i) % len(r.order)
-		s := r.servers[r.order[k]]
-		if r.has(s) || trusted && s.doubted.Load() || !r.desperate && r.pool.down(s) {
-			continue
-		}
-		r.at = k + 1
-		return s
-	}
-	if r.flying == 0 && len(r.order) > 0 && !r.desperate { // all have gone down by now
-		r.giveUp()
-		if len(r.order) > 0 {
-			r.at = 1
-			return r.servers[r.order[0]]
+		if s := r.servers[r.order[k]]; r.fit(s, trusted) {
+			r.at = k + 1
+			return s
 		}
 	}
-	return nil
+	if r.flying > 0 || r.desperate || len(r.order) == 0 {
+		return nil
+	}
+	r.giveUp() // all have gone down by now
+	if len(r.order) == 0 {
+		return nil
+	}
+	r.at = 1
+	return r.servers[r.order[0]]
+}
+
+// fit reports whether s can be asked now, and, if it has to be trusted, is.
+func (r *race) fit(s *server, trusted bool) bool {
+	return !r.has(s) && !(trusted && s.doubted.Load()) && (r.desperate || !r.pool.down(s))
 }
 
 // has reports whether the query is outstanding at s.
@@ -366,8 +378,6 @@ func (r *race) lands(c *call) {
 	r.flying--
 	r.legs[i], r.legs[r.flying] = r.legs[r.flying], c
 	c.leg.server.flying.Add(-1)
-	c.leg.server.strays.Add(c.strays)
-	c.strays = 0
 }
 
 // again begins another flight of c, which has just landed.

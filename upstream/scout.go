@@ -23,25 +23,35 @@ func (p *Pool) scouts(r *race, now time.Time) {
 	if at < due || len(r.servers) < 2 || !p.scoutsAt.CompareAndSwap(due, at+int64(max(p.cfg.HealthInterval, time.Millisecond))) {
 		return
 	}
-	var stale *server
 	for _, s := range r.servers {
-		if p.down(s) || s.scouting.Load() || r.has(s) {
-			continue
+		if s.doubted.Load() && p.scoutable(s, r) {
+			p.scout(s, r, at)
 		}
+	}
+	if p.order.policy != config.PolicyFastest {
+		return
+	}
+	if s := p.stalest(r, at); s != nil && p.budget.spend() {
+		p.scout(s, r, at)
+	}
+}
+
+// scoutable reports whether a scout to s would tell more than is under way anyway.
+func (p *Pool) scoutable(s *server, r *race) bool {
+	return !p.down(s) && !s.scouting.Load() && !r.has(s)
+}
+
+// stalest is the server that was measured the longest time ago; nil if that is not long.
+func (p *Pool) stalest(r *race, at int64) (stalest *server) {
+	oldest := at - int64(staleAfter)
+	for _, s := range r.servers {
 		_, times := s.route(r.tcp)
 		last := max(times.last.Load(), s.scouted.Load())
-		switch {
-		case s.doubted.Load():
-			p.scout(s, r, at)
-		case p.order.policy == config.PolicyFastest && (last == 0 || at-last >= int64(staleAfter)):
-			if stale == nil || last < stale.scouted.Load() {
-				stale = s
-			}
+		if (last == 0 || last <= oldest) && !s.doubted.Load() && p.scoutable(s, r) {
+			stalest, oldest = s, last
 		}
 	}
-	if stale != nil && p.budget.spend() {
-		p.scout(stale, r, at)
-	}
+	return stalest
 }
 
 // scout sends a copy of r's query to s.
@@ -67,7 +77,6 @@ func (p *Pool) reconnoitre(s *server, c *call) {
 	s.flying.Add(1)
 	msg, err := fly(p.stop, via, c, begun.Add(s.readTimeout))
 	s.flying.Add(-1)
-	s.strays.Add(c.strays)
 	now := time.Now()
 	switch {
 	case err == nil:

@@ -91,33 +91,36 @@ func (p *Pool) assign(i int, addrs []netip.AddrPort) {
 func (p *Pool) gather() (gone []*server) {
 	before := p.servers()
 	var list []*server
-	at := func(in []*server, to netip.AddrPort, t config.Target) int {
-		return slices.IndexFunc(in, func(s *server) bool {
-			return s.to == to && s.target.Transport == t.Transport && s.target.ServerName == t.ServerName && s.target.Host == t.Host && s.target.Path == t.Path
-		})
-	}
 	for _, m := range p.members.list {
 		for _, to := range m.addrs {
-			if !m.fixed() && at(list, to, m.target) >= 0 {
+			if !m.fixed() && find(list, to, m.target) != nil {
 				continue
 			}
-			if i := at(before, to, m.target); i >= 0 && !slices.Contains(list, before[i]) {
-				list = append(list, before[i])
-			} else {
-				list = append(list, newServer(m.target, to, p.cfg))
+			s := find(before, to, m.target)
+			if s == nil || slices.Contains(list, s) {
+				s = newServer(m.target, to, p.cfg)
 			}
-		}
-	}
-	for _, s := range before {
-		if !slices.Contains(list, s) {
-			gone = append(gone, s)
+			list = append(list, s)
 		}
 	}
 	p.set.Store(&list)
 	if p.members.ready != nil && len(list) > 0 && len(before) == 0 {
 		close(p.members.ready)
 	}
-	return gone
+	return slices.DeleteFunc(slices.Clone(before), func(s *server) bool { return slices.Contains(list, s) })
+}
+
+// find gives the server of in that is the same as one for t at to; nil if there is none.
+func find(in []*server, to netip.AddrPort, t config.Target) *server {
+	same := func(s *server) bool {
+		u := s.target
+		u.Addr, u.Service, u.Port = t.Addr, t.Service, t.Port // which have become to
+		return s.to == to && u == t
+	}
+	if i := slices.IndexFunc(in, same); i >= 0 {
+		return in[i]
+	}
+	return nil
 }
 
 // leave closes s, which is in the set no more, when the exchanges that began before

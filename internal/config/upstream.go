@@ -182,10 +182,10 @@ func address(text string, port uint16) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(addr.Unmap(), port), nil
 	}
 	to, err := netip.ParseAddrPort(text)
-	if err != nil {
-		return netip.AddrPort{}, nil
-	}
-	if to.Port() == 0 {
+	switch {
+	case err != nil: // the name of a server, or a file
+		return netip.AddrPort{}, nil //nolint:nilerr // no address is no fault here
+	case to.Port() == 0:
 		return netip.AddrPort{}, fmt.Errorf("%q has port 0; allowed: 1 to 65535", text)
 	}
 	return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), nil
