@@ -1,0 +1,96 @@
+package upstream
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// TestSecureTargets asks over TLS and HTTPS what the Corefile says, and by which name.
+func TestSecureTargets(t *testing.T) {
+	a := newAuthority(t)
+	dot := startFakeTLS(t, a.server("dns.test"), answers)
+	numbered := startFakeTLS(t, a.server("127.0.0.1"), answers)
+	doh := startWeb(t, a, nil, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/dns-query" && r.URL.Path != "/q" {
+			http.NotFound(w, r)
+			return
+		}
+		serves(w, r)
+	})
+	for _, tt := range []struct {
+		name   string
+		target config.Target
+		server string // tls_servername
+		want   string // of the error
+	}{
+		{"a name in the target", config.Target{Transport: config.DNSOverTLS, Addr: dot.addr, ServerName: "dns.test"}, "", ""},
+		{"tls_servername", config.Target{Transport: config.DNSOverTLS, Addr: dot.addr}, "dns.test", ""},
+		{"the address", config.Target{Transport: config.DNSOverTLS, Addr: numbered.addr}, "", ""},
+		{"no name", config.Target{Transport: config.DNSOverTLS, Addr: dot.addr}, "", "127.0.0.1"},
+		{"another name", config.Target{Transport: config.DNSOverTLS, Addr: dot.addr, ServerName: "other.test"}, "", "other.test"},
+		{"HTTPS", config.Target{Transport: config.DNSOverHTTPS, Addr: doh.addr()}, "dns.test", ""},
+		{"HTTPS with a path", config.Target{Transport: config.DNSOverHTTPS, Addr: doh.addr(), Path: "/q", ServerName: "dns.test"}, "", ""},
+		{"HTTPS with another path", config.Target{Transport: config.DNSOverHTTPS, Addr: doh.addr(), Path: "/x"}, "dns.test", "404"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := patient()
+			cfg.TLS, cfg.ServerName, cfg.To = &config.TLSClient{CA: a.file}, tt.server, []config.Target{tt.target}
+			p := start(t, cfg)
+			for _, overTCP := range []bool{false, true} {
+				answer, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP)
+				switch {
+				case tt.want == "" && (err != nil || answer.Answers != 1):
+					t.Errorf("%d answers, error %v", answer.Answers, err)
+				case tt.want != "" && (!errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), tt.want)):
+					t.Errorf("error %v, want one that says %s", err, tt.want)
+				}
+			}
+			if tt.want != "" {
+				return
+			}
+			s := p.servers()[0]
+			s.fails.Store(9)
+			p.suspect(s)
+			eventually(t, "a probe is answered", func() bool { return s.fails.Load() == 0 })
+			if st := p.Stats().Servers[0]; st.TCP.Misses == 0 || st.UDP != (Reuse{}) || st.RTT == 0 {
+				t.Errorf("connections %+v and %+v, RTT %v", st.TCP, st.UDP, st.RTT)
+			}
+		})
+	}
+}
+
+// TestFrozenTLS: a server that freezes behind TLS is left as one over UDP is.
+func TestFrozenTLS(t *testing.T) {
+	a := newAuthority(t)
+	x, y := startFakeTLS(t, a.server("127.0.0.1"), answers), startFakeTLS(t, a.server("127.0.0.1"), answers)
+	cfg := patient()
+	cfg.TLS, cfg.MaxFails = &config.TLSClient{CA: a.file}, 0
+	for _, f := range []*fake{x, y} {
+		cfg.To = append(cfg.To, config.Target{Transport: config.DNSOverTLS, Addr: f.addr})
+	}
+	p := start(t, cfg)
+	for i := range 20 {
+		exchange(t, p, i)
+	}
+	before := asked(x)
+	x.become(silence)
+	for i := range 200 {
+		exchange(t, p, 20+i)
+	}
+	// Connections that are silent are given up, and what is in flight there is sent
+	// again on others: each query may be seen maxResends times more.
+	if n, most := asked(x)-before, (1+maxResends)*(missesToDoubt+1+burst+220/perQuery); n > most {
+		t.Errorf("%d of 200 queries were asked of the server that is frozen, want %d at most", n, most)
+	}
+	eventually(t, "it answers a scout, and is trusted", func() bool {
+		x.become(answers)
+		p.scoutsAt.Store(0)
+		exchange(t, p, int(time.Now().UnixNano()))
+		return !p.Stats().Servers[0].Doubted
+	})
+}
