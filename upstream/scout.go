@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -13,6 +14,9 @@ import (
 // fast again idles twice as long.
 const staleAfter = 10 * time.Second
 
+// scoutInterval is what is meant by a health interval of 0: CoreDNS's default.
+const scoutInterval = 500 * time.Millisecond
+
 // scouts sends a copy of r's query to servers that the clients' queries don't go to,
 // to see whether they should again: one that is doubted, at the health interval, and,
 // for `fastest`, one that was not measured for a while, within the budget. No client
@@ -20,7 +24,7 @@ const staleAfter = 10 * time.Second
 func (p *Pool) scouts(r *race, now time.Time) {
 	at := p.stamp(now)
 	due := p.scoutsAt.Load()
-	if at < due || len(r.servers) < 2 || !p.scoutsAt.CompareAndSwap(due, at+int64(max(p.cfg.HealthInterval, time.Millisecond))) {
+	if at < due || len(r.servers) < 2 || !p.scoutsAt.CompareAndSwap(due, at+int64(cmp.Or(p.cfg.HealthInterval, scoutInterval))) {
 		return
 	}
 	for _, s := range r.servers {

@@ -66,13 +66,7 @@ func (p *Pool) join(targets []config.Target) {
 // connections and what is known about them; those that have gone are closed when
 // nobody can have a query there any more.
 func (p *Pool) assign(i int, addrs []netip.AddrPort) {
-	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool {
-		own := p.opts.Own != nil && p.opts.Own(a)
-		if own {
-			p.opts.Logger.Warn("an address of an upstream is the agent's own and is left out", "upstream", p.members.list[i].target.String(), "address", a.String())
-		}
-		return own
-	})
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool { return p.unfit(i, a) })
 	addrs = addrs[:min(len(addrs), maxAddrs)]
 	p.members.mu.Lock()
 	defer p.members.mu.Unlock()
@@ -84,6 +78,19 @@ func (p *Pool) assign(i int, addrs []netip.AddrPort) {
 	for _, s := range p.gather() {
 		p.tasks.Go(func() { p.leave(s) })
 	}
+}
+
+// unfit reports whether the i-th target can't be asked at a: it is the agent itself, or
+// of another family than the source address.
+func (p *Pool) unfit(i int, a netip.AddrPort) bool {
+	if source := p.cfg.SourceAddress; source.IsValid() && source.Is4() != a.Addr().Is4() {
+		return true
+	}
+	if p.opts.Own == nil || !p.opts.Own(a) {
+		return false
+	}
+	p.opts.Logger.Warn("an address of an upstream is the agent's own and is left out", "upstream", p.members.list[i].target.String(), "address", a.String())
+	return true
 }
 
 // gather makes the set of what the members are now, and gives the servers that have

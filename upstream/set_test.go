@@ -140,6 +140,19 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
+// TestOtherFamily: from an IPv4 address no IPv6 server is asked.
+func TestOtherFamily(t *testing.T) {
+	f := startFake(t, answers)
+	cfg := patient()
+	cfg.To, cfg.SourceAddress = []config.Target{{Service: "kube-system/kube-dns"}}, netip.MustParseAddr("127.0.0.9")
+	p := New(cfg, Options{Endpoints: newService(netip.MustParseAddrPort("[2001:db8::1]:53"), f.addr).endpoints})
+	defer p.Close()
+	exchange(t, p, 0)
+	if got := serving(p); len(got) != 1 || got[0] != f.addr {
+		t.Errorf("servers %v, want %v alone", got, f.addr)
+	}
+}
+
 // addressOf answers like a resolver that knows upstream.test as 127.0.0.1.
 func loopback(ttl uint32) script {
 	return func(r request) {
