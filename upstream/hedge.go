@@ -95,7 +95,7 @@ const maxGap = 100 * time.Millisecond
 // it has. To leave a server that is doubted for one that isn't is no extra query: it
 // would be asked there if it came now. Everything else is within the budget.
 func (r *race) relieve(c *call, now time.Time) bool {
-	if r.flying == maxLegs || !now.Before(r.deadline) {
+	if r.flying == maxLegs || r.left <= 0 || r.spare <= 0 || !now.Before(r.deadline) {
 		return false
 	}
 	l := &c.leg
@@ -112,6 +112,7 @@ func (r *race) relieve(c *call, now time.Time) bool {
 		r.at = at
 		return false
 	}
+	r.spare--
 	s.hedges.Add(1)
 	r.ask(s, now, true)
 	return true

@@ -46,7 +46,7 @@ func TestFrozen(t *testing.T) {
 			a, b := startFake(t, answers), startFake(t, answers)
 			cfg := patient(a, b)
 			cfg.Policy, cfg.MaxFails = policy, 0 // the queries alone show it
-			p := start(t, cfg)
+			p := lively(t, cfg)
 			for i := range before {
 				exchange(t, p, i)
 			}
@@ -95,7 +95,7 @@ func TestDeadFromTheStart(t *testing.T) {
 				}
 				cfg := patient(dead, alive)
 				cfg.Policy, cfg.MaxFails = policy, 0 // the queries alone show it
-				p := start(t, cfg)
+				p := lively(t, cfg)
 				var wg sync.WaitGroup
 				for i := range 8 {
 					wg.Go(func() {
@@ -119,7 +119,7 @@ func TestComesBack(t *testing.T) {
 	a, b := startFake(t, silence), startFake(t, answers)
 	cfg := patient(a, b)
 	cfg.MaxFails, cfg.ReadTimeout, cfg.HealthInterval = 0, time.Second, time.Millisecond
-	p := start(t, cfg)
+	p := lively(t, cfg)
 	n := 0
 	again := func() {
 		n++
@@ -152,7 +152,7 @@ func TestBackForProbesOnly(t *testing.T) {
 	b := startFake(t, answers)
 	cfg := patient(a, b)
 	cfg.HealthInterval = time.Millisecond
-	p := start(t, cfg)
+	p := lively(t, cfg)
 	fooled := func() bool { return p.servers()[0].fooled.Load() && p.servers()[0].doubted.Load() }
 	n := 0
 	eventually(t, "probes are seen through", func() bool { n++; exchange(t, p, n); return fooled() })
@@ -184,7 +184,7 @@ func TestFirstAnswerWins(t *testing.T) {
 		}()
 	})
 	b := startFake(t, func(r request) { r.reply(r.answer(2)) })
-	p := start(t, patient(a, b))
+	p := lively(t, patient(a, b))
 	if got := exchange(t, p, 0); got.Answers != 2 {
 		t.Errorf("the answer has %d records, want those of the second server", got.Answers)
 	}
@@ -211,7 +211,7 @@ func TestErrorIsHeldBack(t *testing.T) {
 			r.reply(r.rcode(dns.RcodeServerFailure))
 			said <- struct{}{}
 		})
-		p := start(t, patient(a, b))
+		p := lively(t, patient(a, b))
 		// The second server's error is held for as long as it is waited for.
 		for range enough {
 			p.servers()[0].overUDP.observe(2*time.Second, false, 1)
@@ -244,7 +244,7 @@ func TestLostPacket(t *testing.T) {
 			answers(r)
 		}
 	})
-	p := start(t, patient(f))
+	p := lively(t, patient(f))
 	exchange(t, p, 0)
 	got := f.requests()
 	if len(got) != 2 || got[0].from == got[1].from || got[0].Id == got[1].Id {
@@ -269,7 +269,7 @@ func TestRelief(t *testing.T) {
 		{false, true, false, false, false},
 	} {
 		a, b := startFake(t, silence), startFake(t, silence)
-		p := start(t, patient(a, b))
+		p := lively(t, patient(a, b))
 		p.servers()[0].doubted.Store(tt.doubted)
 		p.servers()[1].doubted.Store(tt.other)
 		p.budget.parts.Store(0)
@@ -278,6 +278,7 @@ func TestRelief(t *testing.T) {
 		}
 		r := newRace(p)
 		now := time.Now()
+		r.left, r.spare = 4, 3
 		r.query, r.servers, r.deadline, r.order = question(t, "a.test."), p.servers(), now.Add(time.Hour), []int{0, 1}
 		r.next(now)
 		got := r.relieve(r.legs[0], now)
@@ -294,7 +295,7 @@ func TestAllSilent(t *testing.T) {
 	a, b := startFake(t, silence), startFake(t, silence)
 	cfg := patient(a, b)
 	cfg.MaxFails, cfg.ReadTimeout = 0, 300*time.Millisecond
-	p := start(t, cfg)
+	p := lively(t, cfg)
 	const n = 200
 	for _, s := range p.servers() { // as after the first of them
 		s.doubted.Store(true)

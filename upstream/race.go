@@ -32,6 +32,8 @@ type race struct {
 	at      int       // where in order to go on
 	// left is how many more may fail until no other is asked.
 	left int
+	// spare is how many more may be asked because others are late.
+	spare int
 	// desperate says that all servers are down.
 	desperate bool
 
@@ -124,7 +126,7 @@ func (r *race) withdraw() {
 // run asks until there is an answer, or no sense in going on.
 func (r *race) run(ctx context.Context) (wire.Response, error) {
 	now := time.Now()
-	r.left = r.pool.attempts(len(r.servers))
+	r.left, r.spare = r.pool.attempts(len(r.servers)), maxLegs-1
 	r.line()
 	if !r.next(now) {
 		return wire.Response{}, ErrNoUpstream
@@ -209,7 +211,7 @@ func (r *race) sort() (trusted int) {
 // another one, unless `failfast_all_unhealthy_upstreams` is set.
 func (r *race) giveUp() {
 	r.pool.broken.Add(1)
-	r.desperate, r.order, r.left = true, r.order[:0], 1
+	r.desperate, r.order, r.left, r.spare = true, r.order[:0], 1, 1
 	if r.pool.cfg.FailfastAllUnhealthy {
 		return
 	}

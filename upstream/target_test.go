@@ -73,7 +73,7 @@ func TestFrozenTLS(t *testing.T) {
 	for _, f := range []*fake{x, y} {
 		cfg.To = append(cfg.To, config.Target{Transport: config.DNSOverTLS, Addr: f.addr})
 	}
-	p := start(t, cfg)
+	p := lively(t, cfg)
 	for i := range 20 {
 		exchange(t, p, i)
 	}

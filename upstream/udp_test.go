@@ -343,7 +343,7 @@ func besiege(t *testing.T, plain bool) {
 	cfg := directive(bad, dead, bad, gone)
 	cfg.Policy = config.PolicyRoundRobin
 	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond
-	p := start(t, cfg)
+	p := lively(t, cfg)
 	for _, s := range p.servers() {
 		via := newUDP(s.to, ports{busy: 40, open: 4, expire: 20 * time.Millisecond}, &s.strays)
 		via.batches.New = func() any {
