@@ -40,7 +40,9 @@ func TestSecureTargets(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := patient()
 			cfg.TLS, cfg.ServerName, cfg.To = &config.TLSClient{CA: a.file}, tt.server, []config.Target{tt.target}
-			p := start(t, cfg)
+			p := New(cfg, Options{Deadline: 30 * time.Second, ProbeTimeout: 20 * time.Second})
+			t.Cleanup(func() { p.Close() })
+			p.budget.parts.Store(-1 << 40)
 			for _, overTCP := range []bool{false, true} {
 				answer, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP)
 				switch {
