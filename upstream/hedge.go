@@ -98,16 +98,8 @@ func (r *race) relieve(c *call, now time.Time) bool {
 	if r.flying == maxLegs || r.left <= 0 || r.spare <= 0 || !now.Before(r.deadline) {
 		return false
 	}
-	l := &c.leg
 	at := r.at
-	s := r.pick(true)
-	free := s != nil && l.server.doubted.Load()
-	if s == nil {
-		s = r.pick(false)
-	}
-	if s == nil && r.lost(c, now) {
-		s = l.server
-	}
+	s, free := r.second(c, now)
 	if s == nil || !free && !r.pool.budget.spend() {
 		r.at = at
 		return false
@@ -116,6 +108,18 @@ func (r *race) relieve(c *call, now time.Time) bool {
 	s.hedges.Add(1)
 	r.ask(s, now, true)
 	return true
+}
+
+// second is the server to ask because c is late, nil for none, and whether that is no
+// extra query.
+func (r *race) second(c *call, now time.Time) (s *server, free bool) {
+	if s = r.pick(true); s != nil {
+		return s, c.leg.server.doubted.Load()
+	}
+	if s = r.pick(false); s == nil && r.lost(c, now) {
+		s = c.leg.server
+	}
+	return s, false
 }
 
 // lost reports whether c's query, or its answer, was probably lost, and asking the same
