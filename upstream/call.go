@@ -49,12 +49,15 @@ type call struct {
 	// then err says why, or reply holds the got bytes of the reply.
 	until  time.Time
 	landed chan *call
-	port   *port      // whose reader waits for the reply; its udp's lock guards it
-	link   *link      // the same over TCP, with the lock of its stream
-	resent int        // how often link broke and was another
-	flight *dohFlight // the same over HTTPS, with the lock of its doh
-	err    error
-	got    int
+	port   *port // whose reader waits for the reply; its udp's lock guards it
+	link   *link // the same over TCP, with the lock of its stream
+	resent int   // how often link broke and was another
+	// turn is which of the queries on link it was, and boarded when it came there.
+	turn    uint32
+	boarded time.Time
+	flight  *dohFlight // the same over HTTPS, with the lock of its doh
+	err     error
+	got     int
 	// write sends the query from a socket. It is made once, since a function that
 	// is made to be called by an interface is allocated; failed is its result.
 	write  func(fd uintptr) bool

@@ -45,8 +45,9 @@ type link struct {
 
 	// ids are the IDs in use. Those of calls that nobody waits for any more have nil.
 	ids    map[uint16]*call
-	flying int // the calls in ids
-	lost   int // the nils
+	flying int    // the calls in ids
+	lost   int    // the nils
+	turns  uint32 // the queries there have been
 
 	// out is the queries to be written, framed. writing says that somebody has claimed
 	// that; spare is the buffer he leaves behind.
@@ -59,13 +60,17 @@ func newLink(now time.Time) *link {
 }
 
 // The ranks of links, the best first.
+type rank uint8
+
 const (
-	ready   = iota // connected
-	making         // not connected yet
-	doubted        // a reply is owed for too long
+	ready   rank = iota // connected
+	making              // not connected yet
+	held                // a slow name seems to hold up what is behind it, see [stream.held]
+	doubted             // a reply is owed for too long
 )
 
-func (l *link) rank(now time.Time) int {
+// rank is that of l as it shows by itself.
+func (l *link) rank(now time.Time) rank {
 	switch {
 	case l.silent(now) >= doubt:
 		return doubted
@@ -93,16 +98,22 @@ func (l *link) put(c *call, now time.Time) {
 	}
 	l.ids[c.sentID()] = c
 	l.flying++
-	c.link = l
+	l.turns++
+	c.link, c.turn, c.boarded = l, l.turns, now
 	if l.owed.IsZero() {
 		l.owed = now
 	}
-	if l.alarm.IsZero() || c.until.Before(l.alarm) {
-		l.alarm = c.until
-		l.timer.Reset(c.until.Sub(now))
-	}
+	l.wake(c.until, now)
 	if l.conn != nil {
 		l.out = append(l.out, c.frame...)
+	}
+}
+
+// wake makes the timer ring at at the latest.
+func (l *link) wake(at, now time.Time) {
+	if l.alarm.IsZero() || at.Before(l.alarm) {
+		l.alarm = at
+		l.timer.Reset(at.Sub(now))
 	}
 }
 
@@ -153,34 +164,33 @@ func (l *link) leave() []*call {
 	return calls
 }
 
-// deliver ends the flight of the call that msg is the reply to, or drops a reply
-// that comes too late; false if msg is neither. msg is copied.
-func (l *link) deliver(msg []byte, now time.Time) bool {
+// deliver takes out the call that msg is the reply to, which is to land with the copy of
+// msg in it, or drops a reply that comes too late; false if msg is neither.
+func (l *link) deliver(msg []byte, now time.Time) (c *call, ok bool) {
 	if len(msg) < headerLen {
-		return false
+		return nil, false
 	}
 	id := binary.BigEndian.Uint16(msg)
 	c, known := l.ids[id]
 	switch {
 	case !known, msg[2]&qrBit == 0:
-		return false
+		return nil, false
 	case c == nil:
 		delete(l.ids, id)
 		l.lost--
 	case !c.answeredBy(msg):
-		return false
+		return nil, false
 	default:
 		c.room(len(msg))
 		c.got = copy(c.reply, msg)
 		l.remove(c)
-		c.land(nil)
 	}
 	l.answered = true
 	l.owed = time.Time{}
 	if len(l.ids) > 0 {
 		l.owed = now
 	}
-	return true
+	return c, true
 }
 
 // expire ends the flights whose time is over at now, and gives their number.

@@ -55,17 +55,17 @@ func TestLinkAgainstModel(t *testing.T) {
 			c := drop(random.IntN(len(air)))
 			msg := reply(c)
 			msg[headerLen+1] ^= 1
-			if l.deliver(msg, now) {
+			if arrive(l, msg, now) {
 				t.Fatalf("step %d: a reply to another question is taken", step)
 			}
 			msg[headerLen+1] ^= 1
-			if !l.deliver(msg, now) {
+			if !arrive(l, msg, now) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
 			if over, err := landed(c); err != nil || !over || !bytes.Equal(c.reply[:c.got], msg) {
 				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.got])
 			}
-			if l.deliver(msg, now) {
+			if arrive(l, msg, now) {
 				t.Fatalf("step %d: the reply is taken twice", step)
 			}
 		case op < 85 && len(air) > 0:
@@ -74,10 +74,10 @@ func TestLinkAgainstModel(t *testing.T) {
 			l.abandon(c)
 		case op < 95 && len(late) > 0:
 			i := random.IntN(len(late))
-			if !l.deliver(late[i], now) {
+			if !arrive(l, late[i], now) {
 				t.Fatalf("step %d: a reply that comes late is a stray", step)
 			}
-			if l.deliver(late[i], now) {
+			if arrive(l, late[i], now) {
 				t.Fatalf("step %d: a reply that comes late is taken twice", step)
 			}
 			late = append(late[:i], late[i+1:]...)
@@ -242,4 +242,13 @@ func TestPipe(t *testing.T) {
 	for _, end := range over {
 		<-end
 	}
+}
+
+// arrive takes msg as the reader of l does, and reports whether it was no stray.
+func arrive(l *link, msg []byte, now time.Time) bool {
+	c, ok := l.deliver(msg, now)
+	if c != nil {
+		c.land(nil)
+	}
+	return ok
 }

@@ -96,6 +96,12 @@ func (o *streamOptions) fill() {
 // may be asked twice. But a connection that never brought a reply says something
 // about the server; then the queries fail, and the pool goes on to the next one.
 //
+// Many servers, CoreDNS among them, read the next query of a connection when they have
+// answered the last, so that one slow name holds up all behind it. Until a server has
+// answered out of turn once, a connection that is silent for longer than usual with
+// replies owed is taken for held up: queries go elsewhere, over more connections than
+// otherwise if need be ([stream.held]).
+//
 // An ID is not used again on a connection before its reply has come, whether or not
 // somebody waits for it still: a late reply is never taken for another query's.
 type stream struct {
@@ -111,6 +117,12 @@ type stream struct {
 	closed bool
 	// refused says that no connection could be made the last time it was tried.
 	refused bool
+	// anyTurn says that the server has answered a query before one that was sent ahead
+	// of it.
+	anyTurn bool
+	// usual is the time of every second reply, or its estimate; 0 before the first.
+	usual time.Duration
+	heard time.Time // when the last reply came
 
 	hits, misses atomic.Uint64
 }
@@ -151,6 +163,7 @@ func (t *stream) board(c *call, now time.Time) (*link, error) {
 		return nil, errBusy
 	}
 	l.put(c, now)
+	t.watch(l, now)
 	return l, nil
 }
 
@@ -161,9 +174,13 @@ func (t *stream) find(now time.Time) *link {
 	if l == nil && t.evict(now) {
 		l = t.choose(now) // what was in flight there may have opened one
 	}
-	if len(t.live) < maxLinks && t.wants(l, now) {
+	places := maxLinks
+	if l != nil && t.rank(l, now) >= held && !t.anyTurn && now.Sub(t.heard) < doubt {
+		places = maxHeld
+	}
+	if len(t.live) < places && t.wants(l, now) {
 		t.misses.Add(1)
-		if fresh := t.dial(now); l == nil || l.rank(now) == doubted {
+		if fresh := t.dial(now); l == nil || t.rank(l, now) >= held {
 			return fresh
 		}
 	} else if l != nil {
@@ -184,8 +201,8 @@ func (t *stream) choose(now time.Time) (best *link) {
 		if len(l.ids) >= maxFlying {
 			continue
 		}
-		if best == nil || l.rank(now) < best.rank(now) ||
-			l.rank(now) == best.rank(now) && best.flying >= crowd && l.flying < best.flying {
+		if best == nil || t.rank(l, now) < t.rank(best, now) ||
+			t.rank(l, now) == t.rank(best, now) && best.flying >= t.crowded() && l.flying < best.flying {
 			best = l
 		}
 	}
@@ -198,11 +215,11 @@ func (t *stream) wants(best *link, now time.Time) bool {
 	if best == nil {
 		return true
 	}
-	switch best.rank(now) {
-	case doubted:
+	switch t.rank(best, now) {
+	case doubted, held:
 		return !t.refused
 	case ready:
-		return best.flying >= crowd && !t.refused && !slices.ContainsFunc(t.open, func(l *link) bool { return l.conn == nil })
+		return best.flying >= t.crowded() && !t.refused && !slices.ContainsFunc(t.open, func(l *link) bool { return l.conn == nil })
 	}
 	return false
 }
@@ -321,7 +338,7 @@ func (t *stream) read(l *link) {
 func (t *stream) deliver(l *link, f *frames) {
 	before, now := l.flying, time.Now()
 	for msg, ok := f.next(); ok; msg, ok = f.next() {
-		if l.deliver(msg, now) {
+		if t.deliverTo(l, msg, now) {
 			continue
 		}
 		t.strays.Add(1)
@@ -429,7 +446,9 @@ func (t *stream) ring(l *link) {
 		return
 	}
 	now := time.Now()
-	t.landed(l, l.expire(now), now)
+	n := l.expire(now)
+	t.relieve(l, now)
+	t.landed(l, n, now)
 }
 
 // withdraw is [transport.withdraw].

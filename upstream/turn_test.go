@@ -1,0 +1,157 @@
+package upstream
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// named is a call for a name, to be started.
+func named(t *testing.T, name string) *call {
+	t.Helper()
+	c := fixedCall(t)
+	c.query = question(t, name)
+	c.until = time.Now().Add(time.Hour)
+	c.build(true)
+	return c
+}
+
+// through has a name answered by way of via.
+func through(t *testing.T, via transport, name string) {
+	t.Helper()
+	if _, err := fly(t.Context(), via, named(t, name), time.Now().Add(time.Minute)); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// slow reports whether r is for a name that takes its time.
+func slow(r request) bool { return strings.HasPrefix(r.Question[0].Name, "slow") }
+
+// TestHeldUp: a server that answers one query of a connection after the other has slow
+// names hold up nobody: not the first one, nor as many as there are usually connections,
+// nor more.
+func TestHeldUp(t *testing.T) {
+	release := make(chan struct{})
+	f := startFake(t, func(r request) {
+		if slow(r) {
+			<-release
+		}
+		answers(r)
+	})
+	freed := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(freed) // before the server's end
+	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	t.Cleanup(via.close)
+	t.Cleanup(freed)
+	through(t, via, "usual.test.")
+	var waiting []*call
+	for len(waiting) < maxLinks+3 {
+		c := named(t, "slow.test.")
+		waiting = append(waiting, c)
+		via.start(c)
+		eventually(t, "it is seen to be held up", func() bool {
+			via.mu.Lock()
+			defer via.mu.Unlock()
+			return c.link != nil && via.rank(c.link, time.Now()) >= held
+		})
+		for range 5 {
+			through(t, via, "quick.test.")
+		}
+	}
+	if n := sockets(via); n <= maxLinks || n > maxHeld {
+		t.Errorf("%d connections are open, want more than %d and at most %d", n, maxLinks, maxHeld)
+	}
+	freed()
+	for _, c := range waiting {
+		<-c.landed
+		if c.err != nil {
+			t.Errorf("a slow name: %v", c.err)
+		}
+	}
+}
+
+// TestBehind: what was put on a connection behind a slow name is taken elsewhere.
+func TestBehind(t *testing.T) {
+	release := make(chan struct{})
+	f := startFake(t, func(r request) {
+		if slow(r) {
+			<-release
+		}
+		answers(r)
+	})
+	freed := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(freed)
+	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	t.Cleanup(via.close)
+	t.Cleanup(freed)
+	through(t, via, "usual.test.")
+	calls := []*call{named(t, "slow.test.")}
+	for range 10 {
+		calls = append(calls, named(t, "quick.test."))
+	}
+	for _, c := range calls {
+		via.start(c)
+	}
+	for _, c := range calls[1:] {
+		<-c.landed
+		if c.err != nil {
+			t.Errorf("behind a slow name: %v", c.err)
+		}
+	}
+	select {
+	case <-calls[0].landed:
+		t.Error("the slow name has ended")
+	default:
+	}
+	freed()
+	<-calls[0].landed
+	if err := calls[0].err; err != nil {
+		t.Errorf("the slow name: %v", err)
+	}
+	if n := via.strays.Load(); n != 0 {
+		t.Errorf("%d replies are strays, want those that come late to be dropped quietly", n)
+	}
+}
+
+// TestAnyTurn: a server that answers out of turn keeps to one connection, however long a
+// slow name takes.
+func TestAnyTurn(t *testing.T) {
+	f := startFake(t, func(r request) {
+		if !slow(r) {
+			answers(r)
+		}
+	})
+	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	t.Cleanup(via.close)
+	through(t, via, "usual.test.")
+	known := func() bool {
+		via.mu.Lock()
+		defer via.mu.Unlock()
+		return via.anyTurn
+	}
+	both := []*call{named(t, "slow.test."), named(t, "quick.test.")}
+	if known() {
+		t.Error("one reply is out of turn")
+	}
+	for _, c := range both {
+		via.start(c)
+	}
+	<-both[1].landed
+	if !known() {
+		t.Fatal("a reply out of turn is not seen")
+	}
+	before := sockets(via)
+	eventually(t, "the connection to be silent", func() bool {
+		via.mu.Lock()
+		defer via.mu.Unlock()
+		return both[0].link.silent(time.Now()) >= heldFloor
+	})
+	through(t, via, "quick.test.")
+	if n := sockets(via); n != before {
+		t.Errorf("%d connections are open, want %d as before", n, before)
+	}
+	if !via.withdraw(both[0]) {
+		t.Error("the slow name has ended")
+	}
+}
