@@ -229,15 +229,20 @@ func TestDoHEnds(t *testing.T) {
 		t.Error("a withdrawn call has landed")
 	}
 	eventually(t, "the server is told that nobody waits", func() bool { return len(ended) > before })
-	d.mu.Lock()
-	flying := d.flying
-	d.flying = maxBusyDoH
-	d.mu.Unlock()
+	eventually(t, "both have ended", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.flying > 0 {
+			return false
+		}
+		d.flying = maxBusyDoH
+		return true
+	})
 	if err := flyOnce(t, d); !errors.Is(err, errBusy) {
 		t.Errorf("one more than may be in flight: %v, want errBusy", err)
 	}
 	d.mu.Lock()
-	d.flying -= maxBusyDoH - flying
+	d.flying = 0
 	d.mu.Unlock()
 	c = fixedCall(t)
 	c.until = time.Now().Add(time.Hour)
