@@ -1,0 +1,57 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// TestAge: the least TTL of all sections counts, and the OPT record's is none.
+func TestAge(t *testing.T) {
+	rr := func(text string) dns.RR {
+		r, err := dns.NewRR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	a, b, soa := rr("x.test. 60 IN A 192.0.2.1"), rr("x.test. 7 IN A 192.0.2.2"), rr("test. 30 IN SOA a. b. 1 2 3 4 5")
+	for _, tt := range []struct {
+		name              string
+		answer, ns, extra []dns.RR
+		want              uint32
+		ok                bool
+	}{
+		{"none", nil, nil, nil, 0, false},
+		{"one", []dns.RR{a}, nil, nil, 60, true},
+		{"the second", []dns.RR{a, b}, nil, nil, 7, true},
+		{"authority", []dns.RR{a}, []dns.RR{soa}, nil, 30, true},
+		{"additional", []dns.RR{a}, nil, []dns.RR{b}, 7, true},
+		{"nothing", []dns.RR{rr("x.test. 0 IN A 192.0.2.1")}, nil, nil, 0, true},
+	} {
+		for _, opt := range []bool{false, true} {
+			t.Run(tt.name, func(t *testing.T) {
+				m := new(dns.Msg).SetQuestion("x.test.", dns.TypeA)
+				m.Answer, m.Ns, m.Extra = tt.answer, tt.ns, tt.extra
+				m.Compress = opt
+				if opt {
+					m.SetEdns0(1232, false) // whose TTL is 0
+				}
+				msg, err := m.Pack()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, ok := Age(msg); got != tt.want || ok != tt.ok {
+					t.Errorf("%d, %t; want %d, %t", got, ok, tt.want, tt.ok)
+				}
+				for n := range msg { // cut anywhere, it is no message
+					if len(m.Answer) > 0 || n < HeaderLen {
+						if _, ok := Age(msg[:n]); ok {
+							t.Errorf("cut at %d of %d it has a TTL", n, len(msg))
+						}
+					}
+				}
+			})
+		}
+	}
+}
