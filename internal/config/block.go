@@ -8,40 +8,58 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// blocks reads one server block: a Block for each port its keys name.
+// door is where the queries for a block come in: as CoreDNS groups them, before
+// addresses.
+type door struct {
+	transport Transport
+	port      uint16
+}
+
+// blocks reads one server block: a Block for each transport and port its keys name.
 func (p *parser) blocks(g group) []*Block {
-	zones := make(map[uint16][]wire.Name)
-	var ports []uint16
+	zones := make(map[door][]wire.Name)
+	var doors []door
 	for _, w := range g.keys {
 		for text := range strings.SplitSeq(w.text, ",") {
 			key, err := parseKey(text)
 			if err != nil {
 				p.fault(word{text: text, file: w.file, line: w.line}, "%v", err)
 			}
-			port := p.opts.Port
+			d := door{key.transport, key.transport.usualPort(p.opts.Port)}
 			if key.ported {
-				port = key.port
+				d.port = key.port
 			}
-			if !slices.Contains(ports, port) {
-				ports = append(ports, port)
+			if !slices.Contains(doors, d) {
+				doors = append(doors, d)
 			}
 			for _, zone := range key.zones {
-				if !slices.Contains(zones[port], zone) {
-					zones[port] = append(zones[port], zone)
+				if !slices.Contains(zones[d], zone) {
+					zones[d] = append(zones[d], zone)
 				}
 			}
 		}
 	}
-	list := make([]*Block, 0, len(ports))
-	for _, port := range ports {
-		p.block = &Block{Zones: zones[port], Port: port, File: g.keys[0].file, Line: g.keys[0].line}
+	list := make([]*Block, 0, len(doors))
+	for _, d := range doors {
+		p.block = &Block{Zones: zones[d], Transport: d.transport, Port: d.port, File: g.keys[0].file, Line: g.keys[0].line}
 		p.firsts = make(map[string]word)
 		p.directives(g.directives)
 		p.cluster()
 		p.listening()
+		p.encrypted()
 		list = append(list, p.block)
 	}
 	return list
+}
+
+// encrypted notes a block that has no certificate for its transport.
+func (p *parser) encrypted() {
+	b := p.block
+	if b.Transport == PlainDNS || b.TLS != nil {
+		return
+	}
+	at := word{text: b.Transport.String() + "://", file: b.File, line: b.Line}
+	p.fault(at, "%s needs a certificate, else nothing would be encrypted; add `%s` to the block, or write its zones without %s", at.text, certificateUsage, at.text)
 }
 
 // cluster notes directives that answer from the block's view of the cluster where
@@ -119,20 +137,48 @@ func (p *parser) check(path string, blocks []*Block) {
 	}
 	type claim struct {
 		zone wire.Name
-		port uint16
+		door door
 		view string
 	}
 	claims := make(map[claim][]*Block)
 	for _, b := range blocks {
 		for _, zone := range b.Zones {
-			c := claim{zone, b.Port, b.ViewName()}
+			c := claim{zone, door{b.Transport, b.Port}, b.ViewName()}
 			if !slices.ContainsFunc(claims[c], func(first *Block) bool { return p.overlap(first, b, zone) }) {
 				claims[c] = append(claims[c], b)
 			}
 		}
 	}
+	p.shared(blocks)
 	p.saves(blocks)
 	p.services(blocks)
+}
+
+// shared notes blocks that can't share the address they listen on: it is one socket,
+// of one transport and with one certificate.
+func (p *parser) shared(blocks []*Block) {
+	firsts := make(map[netip.AddrPort]*Block)
+	for _, b := range blocks {
+		for _, addr := range b.Listen {
+			first := firsts[addr]
+			if first == nil {
+				firsts[addr] = b
+				continue
+			}
+			at := word{text: addr.String(), file: b.File, line: b.Line}
+			switch {
+			case first.Transport != b.Transport:
+				p.fault(at, "the block at %s:%d serves %s:// on %s already, so that this one can't serve %s:// there; give one of them another port",
+					first.File, first.Line, first.Transport, addr, b.Transport)
+			case b.Transport != PlainDNS && first.TLS != nil && b.TLS != nil && *first.TLS != *b.TLS:
+				p.fault(at, "the block at %s:%d listens on %s with another certificate or client_auth; there can be one: write the same `tls` in both, or bind them to different addresses",
+					first.File, first.Line, addr)
+			default:
+				continue
+			}
+			break // its other addresses are at fault in the same way
+		}
+	}
 }
 
 // overlap reports whether b serves zone where first, whose view has the same name, does

@@ -1,6 +1,78 @@
 package config
 
-// Timeouts is `timeouts { read D; write D; idle D }`.
-type Timeouts struct{}
+import (
+	"strconv"
+	"time"
+)
 
-func (x *Timeouts) parse(p *parser, s statement) { p.stranger(s.name()) }
+// Timeouts is `timeouts { read D; write D; idle D; maxtcpqueries N }`: how long
+// clients may take over TCP, TLS and HTTPS. Zero fields are the server's own.
+type Timeouts struct {
+	Read, Write, Idle time.Duration
+	// MaxTCPQueries is how many queries a connection over TCP or TLS may carry, -1
+	// for any number.
+	MaxTCPQueries int
+}
+
+const (
+	// leastTimeout and mostTimeout are CoreDNS's bounds: with less, a lost segment
+	// ends the connection; a day is longer than any connection lives.
+	leastTimeout = time.Second
+	mostTimeout  = 24 * time.Hour
+)
+
+func (x *Timeouts) parse(p *parser, s statement) {
+	if !p.count(s, 0, 0, "timeouts { read|write|idle DURATION }") {
+		return
+	}
+	if len(s.body) == 0 {
+		p.fault(s.name(), "no timeout is set; add a line such as `read 5s`, or take the directive out")
+		return
+	}
+	p.body(s, options{
+		"read":  x.option(p, "read", &x.Read),
+		"write": x.option(p, "write", &x.Write),
+		"idle":  x.option(p, "idle", &x.Idle),
+		"maxtcpqueries": {usage: "maxtcpqueries NUMBER", least: 1, most: 1, set: func(args []word) {
+			if n, ok := p.number(args[0], -1, 1<<31-1); ok && n == 0 {
+				p.fault(args[0], "0 queries make no connection; allowed: -1 for any number, or 1 and more")
+			} else {
+				x.MaxTCPQueries = int(n)
+			}
+		}},
+	})
+}
+
+// option is the option that sets dst. A number without a unit is seconds.
+func (x *Timeouts) option(p *parser, name string, dst *time.Duration) option {
+	return option{usage: name + " DURATION", least: 1, most: 1, set: func(args []word) {
+		w := args[0]
+		if _, err := strconv.Atoi(w.text); err == nil {
+			w.text += "s"
+		}
+		*dst, _ = p.duration(w, leastTimeout, mostTimeout)
+	}}
+}
+
+// Over is x with what next sets in its place. Both may be nil, which sets nothing.
+func (x *Timeouts) Over(next *Timeouts) Timeouts {
+	var sum Timeouts
+	for _, t := range []*Timeouts{x, next} {
+		if t == nil {
+			continue
+		}
+		if t.Read != 0 {
+			sum.Read = t.Read
+		}
+		if t.Write != 0 {
+			sum.Write = t.Write
+		}
+		if t.Idle != 0 {
+			sum.Idle = t.Idle
+		}
+		if t.MaxTCPQueries != 0 {
+			sum.MaxTCPQueries = t.MaxTCPQueries
+		}
+	}
+	return sum
+}

@@ -1,6 +1,97 @@
 package config
 
-// TLSServer is `tls CERT KEY [CA]`.
-type TLSServer struct{}
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+)
 
-func (x *TLSServer) parse(p *parser, s statement) { p.stranger(s.name()) }
+// TLSServer is `tls CERT KEY [CA] { client_auth KIND }`: what the block's tls:// and
+// https:// keys show their clients, and ask of them. It is comparable.
+type TLSServer struct {
+	// Cert, Key and CA are the paths of PEM files: the certificate with those between
+	// it and a root, its key, and the roots that clients' certificates are held
+	// against. An empty CA is the system's roots.
+	Cert, Key, CA string
+	ClientAuth    tls.ClientAuthType // none is asked for by default
+}
+
+// clientAuths are the words of `client_auth`.
+func clientAuths() map[string]tls.ClientAuthType {
+	return map[string]tls.ClientAuthType{
+		"nocert": tls.NoClientCert, "request": tls.RequestClientCert, "require": tls.RequireAnyClientCert,
+		"verify_if_given": tls.VerifyClientCertIfGiven, "require_and_verify": tls.RequireAndVerifyClientCert,
+	}
+}
+
+const certificateUsage = "tls CERT KEY [CA]"
+
+func (x *TLSServer) parse(p *parser, s statement) {
+	if len(s.args()) == 0 {
+		p.fault(s.name(), "this version of nodens asks nobody for certificates, so that there must be files; write: %s", certificateUsage)
+		return
+	}
+	if !p.count(s, 2, 3, certificateUsage) {
+		return
+	}
+	args := s.args()
+	x.Cert, x.Key = args[0].text, args[1].text
+	if len(args) == 3 {
+		x.CA = args[2].text
+	}
+	p.body(s, options{
+		"client_auth": {usage: "client_auth KIND", least: 1, most: 1, set: func(args []word) {
+			x.ClientAuth, _ = choice(p, args[0], "kind", clientAuths())
+		}},
+		"keylog": later("it writes no keys to a file, with which all could be read; take the line out"),
+	})
+	if _, _, err := x.Load(); err != nil {
+		at := args[0]
+		var f *fileError
+		if errors.As(err, &f) {
+			at = args[f.arg]
+		}
+		p.fault(at, "%v", err)
+	}
+}
+
+// fileError is what is wrong with the file of the directive's argument arg.
+type fileError struct {
+	arg  int
+	text string
+}
+
+func (e *fileError) Error() string { return e.text }
+
+// Load reads the files: the certificate with its key and, where a CA is named, its
+// roots. Its errors name the file and say what to do.
+func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err error) {
+	var pem [3][]byte
+	for i, path := range []string{x.Cert, x.Key, x.CA} {
+		if path == "" {
+			continue
+		}
+		if pem[i], err = readFile(path); err != nil {
+			return cert, nil, &fileError{i, unreadable(path, err)}
+		}
+	}
+	if cert, err = tls.X509KeyPair(pem[0], pem[1]); err != nil {
+		return cert, nil, &fileError{0, fmt.Sprintf("the certificate %s and the key %s can't be used: %v; give the PEM files of one pair", x.Cert, x.Key, err)}
+	}
+	if x.CA != "" {
+		roots = x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem[2]) {
+			return cert, nil, &fileError{2, fmt.Sprintf("no certificate is in %s; give a PEM file with the roots that clients' certificates are held against", x.CA)}
+		}
+	}
+	return cert, roots, nil
+}
+
+func unreadable(path string, err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Sprintf("there is no file %s; mount the Secret that it is in, or name another one", path)
+	}
+	return fmt.Sprintf("can't read %s: %v", path, err)
+}

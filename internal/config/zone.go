@@ -11,18 +11,22 @@ import (
 
 // key is what a server block's key means.
 type key struct {
-	zones []wire.Name
-	port  uint16
+	transport Transport
+	zones     []wire.Name
+	port      uint16
 	// ported is whether the key names a port.
 	ported bool
 }
 
-// parseKey reads a key as CoreDNS does: [dns://]ZONE[:PORT], where ZONE is a name
-// or a CIDR that stands for its reverse zones. Its errors lack the place.
+// parseKey reads a key as CoreDNS does: [dns://|tls://|https://]ZONE[:PORT], where
+// ZONE is a name or a CIDR that stands for its reverse zones. Its errors lack the
+// place.
 func parseKey(text string) (key, error) {
 	rest := text
+	var via Transport
 	if scheme, after, ok := strings.Cut(text, "://"); ok {
-		if err := checkScheme(scheme, text); err != nil {
+		var err error
+		if via, err = parseScheme(scheme, text); err != nil {
 			return key{}, err
 		}
 		rest = after
@@ -34,7 +38,7 @@ func parseKey(text string) (key, error) {
 		return key{}, fmt.Errorf("%q is not a zone; is there a brace too many or too few above it?", text)
 	}
 	zone, port, ported := cutPort(rest)
-	k := key{ported: ported}
+	k := key{transport: via, ported: ported}
 	if ported {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil {
@@ -47,15 +51,31 @@ func parseKey(text string) (key, error) {
 	return k, err
 }
 
-// checkScheme refuses all transports but plain DNS.
-func checkScheme(scheme, text string) error {
-	switch scheme {
-	case "dns":
-		return nil
-	case "tls", "https", "https3", "grpc", "quic":
-		return fmt.Errorf("%q: CoreDNS has %s://, this version of nodens serves plain DNS only; write the zone without it", text, scheme)
+// parseScheme reads what stands before "://".
+func parseScheme(scheme, text string) (Transport, error) {
+	for _, t := range []Transport{PlainDNS, DNSOverTLS, DNSOverHTTPS} {
+		if scheme == t.String() {
+			return t, nil
+		}
 	}
-	return fmt.Errorf("%q has an unknown scheme %q; allowed: dns", text, scheme)
+	const allowed = "allowed: dns, https, tls"
+	switch scheme {
+	case "https3", "grpc", "quic":
+		return 0, fmt.Errorf("%q: CoreDNS has %s://, this version of nodens doesn't; clients that speak it would need a CoreDNS; %s", text, scheme, allowed)
+	}
+	return 0, fmt.Errorf("%q has an unknown scheme %q; %s", text, scheme, allowed)
+}
+
+// usualPort is the port of keys that name none; plain is that of plain DNS.
+func (t Transport) usualPort(plain uint16) uint16 {
+	switch t {
+	case DNSOverTLS:
+		return 853
+	case DNSOverHTTPS:
+		return 443
+	default:
+		return plain
+	}
 }
 
 // cutPort cuts :PORT off. What is behind the last colon is a port if it is all

@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // support is a line of README.md's support table.
@@ -66,6 +68,9 @@ func scratch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	a := peer.NewAuthority(t)
+	a.Issue(t, ".", "dns.example.org", time.Now().Add(time.Hour)) // cert.pem and key.pem
+	a.Root(t, ".")                                                // ca.pem
 }
 
 // parse reads a Corefile as an agent does that has the addresses of the documents'
