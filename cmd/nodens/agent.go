@@ -94,11 +94,13 @@ type generation struct {
 	parts  []*parts
 	views  map[string]*kubernetes.View   // by what they watch
 	taps   map[config.Dnstap]*dnstap.Tap // by their directives, Next aside
+	certs  map[config.TLSServer]*server.Certificate
 	routes map[netip.AddrPort]*server.Routes
 }
 
 // statsKey says whose counters they are: they outlive generations.
 type statsKey struct {
+	via  config.Transport
 	addr netip.AddrPort
 	zone string // as labelled
 	view string
@@ -130,6 +132,10 @@ func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, e
 			g.closeUnless(old)
 			return nil, err
 		}
+	}
+	if err := a.certify(g, old); err != nil {
+		g.closeUnless(old)
+		return nil, err
 	}
 	a.tap(g, old)
 	a.route(g)
@@ -265,31 +271,36 @@ func watched(b *config.Block, addrs []netip.Addr) string {
 	})
 }
 
-// route makes the zones of every address.
+// route makes the zones of every address, and says how clients come in there.
 func (a *assembly) route(g *generation) {
 	zones := make(map[netip.AddrPort][]*server.Zone)
+	doors := make(map[netip.AddrPort]server.Door)
 	for _, p := range g.parts {
-		for _, addr := range p.block.Listen {
-			for _, name := range p.block.Zones {
+		b := p.block
+		for _, addr := range b.Listen {
+			doors[addr] = g.door(doors[addr], b)
+			for _, name := range b.Zones {
 				z := p.zone(name)
-				z.View = newView(p.block, addr)
-				z.Stats = a.counters(addr, name.String(), p.block.ViewName())
-				z.Taps = a.taps(g, p.block)
-				z.Log = a.queryLog(p.block, name.String(), addr.Addr())
+				z.View = newView(b, addr)
+				z.Stats = a.counters(b.Transport, addr, name.String(), b.ViewName())
+				z.Taps = a.taps(g, b)
+				z.Log = a.queryLog(b, name.String(), addr.Addr())
 				zones[addr] = append(zones[addr], z)
 			}
 		}
 	}
 	for addr, list := range zones {
-		g.routes[addr] = server.NewRoutes(list, a.counters(addr, droppedZone, noView))
+		rt := server.NewRoutes(list, a.counters(doors[addr].Transport, addr, droppedZone, noView))
+		rt.Door = doors[addr]
+		g.routes[addr] = rt
 	}
 }
 
 // droppedZone is CoreDNS's zone label for what no zone takes.
 const droppedZone = "dropped"
 
-func (a *assembly) counters(addr netip.AddrPort, zone, view string) *server.Stats {
-	k := statsKey{addr, zone, view}
+func (a *assembly) counters(via config.Transport, addr netip.AddrPort, zone, view string) *server.Stats {
+	k := statsKey{via, addr, zone, view}
 	if a.stats[k] == nil {
 		a.stats[k] = server.NewStats()
 	}

@@ -45,9 +45,7 @@ func describe(w io.Writer, b *config.Block) {
 	for _, z := range b.Zones {
 		fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
 	}
-	for _, a := range b.Listen {
-		fmt.Fprintf(w, "  listens on     udp and tcp %s\n", a)
-	}
+	describeDoor(w, b)
 	describeGuards(w, b)
 	if a := b.Autopath; a != nil {
 		fmt.Fprintf(w, "  autopath       %s along %s\n", names(a.Zones), searchPath(a))
@@ -81,6 +79,20 @@ func describeRest(w io.Writer, b *config.Block) {
 	}
 	for f := b.Forward; f != nil; f = f.Next {
 		fmt.Fprintf(w, "  forward        %s to %s\n", f.From, names(f.To))
+	}
+}
+
+// describeDoor says how clients come to b.
+func describeDoor(w io.Writer, b *config.Block) {
+	via := "udp and tcp"
+	if b.Transport != config.PlainDNS {
+		via = b.Transport.String()
+	}
+	for _, a := range b.Listen {
+		fmt.Fprintf(w, "  listens on     %s %s\n", via, a)
+	}
+	if b.Transport != config.PlainDNS {
+		fmt.Fprintf(w, "  certificate    %s\n", b.TLS.Cert)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
@@ -64,6 +65,11 @@ var (
 	refusedConns    = counter("nodens_dns_connections_refused_total", "TCP connections closed because too many were open, all with queries waiting.")
 	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP connections closed to make room for new ones.")
 	cutConns        = counter("nodens_dns_connections_cut_total", "TCP connections closed because the client was too slow.")
+
+	httpsResponses   = counter("coredns_dns_https_responses_total", "Replies over HTTPS, by their status.", "server", "status")
+	handshakesFailed = counter("nodens_tls_handshakes_failed_total", "TLS handshakes that came to nothing.")
+	certificateEnd   = gauge("nodens_tls_certificate_expiry_timestamp_seconds", "When the certificate in force ends.", "file")
+	tlsReloadFailed  = counter("nodens_tls_reload_failed_total", "Changes of a certificate's files that could not be used.", "file")
 
 	autopathSuccess = counter("coredns_autopath_success_total", "Queries answered with what was found further down the client's search path.", "server")
 
@@ -130,6 +136,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(refusedConns, float64(a.server.ConnsRefused()))
 	s.put(evictedConns, float64(a.server.ConnsEvicted()))
 	s.put(cutConns, float64(a.server.ConnsCut()))
+	s.put(handshakesFailed, float64(a.server.HandshakesFailed()))
 	s.put(reloadFailed, float64(a.reloadFailed.Load()))
 	s.put(configRefused, truth(a.watch.refused.Load()))
 	s.histogram(healthDuration, a.pulse.took.Read())
@@ -151,31 +158,49 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
 	guards := newGuarded()
 	for addr, rt := range g.routes {
+		srv := serverLabel(rt.Door.Transport, addr)
 		var found uint64
 		searches := false
 		for z := range rt.Zones() {
-			s.zone(serverLabel(addr), z.Name.String(), z.View.Name(), z.Stats)
-			guards.add(serverLabel(addr), z.View.Name(), z)
+			s.zone(srv, z.Name.String(), z.View.Name(), z.Stats)
+			guards.add(srv, z.View.Name(), z)
 			found += z.Stats.Found()
 			searches = searches || z.Search != nil
 		}
 		if searches {
-			s.put(autopathSuccess, float64(found), serverLabel(addr))
+			s.put(autopathSuccess, float64(found), srv)
 		}
-		s.zone(serverLabel(addr), droppedZone, noView, rt.Dropped())
+		s.zone(srv, droppedZone, noView, rt.Dropped())
+		rt.Dropped().EachStatus(func(status int, n uint64) {
+			s.put(httpsResponses, float64(n), srv, strconv.Itoa(status))
+		})
 	}
 	guards.put(s)
 	s.taps(g)
+	s.certificates(g)
 	s.parts(g)
 	s.views(g)
 }
 
-// serverLabel is CoreDNS's value of the server label.
-func serverLabel(addr netip.AddrPort) string {
-	if addr.Addr().IsUnspecified() {
-		return "dns://:" + strconv.Itoa(int(addr.Port()))
+func (s scrape) certificates(g *generation) {
+	failed := make(map[string]uint64) // several may be of one file, with other clients
+	for _, c := range g.certs {
+		if _, ok := failed[c.File()]; !ok {
+			s.put(certificateEnd, float64(c.Expiry().Unix()), c.File())
+		}
+		failed[c.File()] += c.ReloadFailed()
 	}
-	return "dns://" + addr.String()
+	for file, n := range failed {
+		s.put(tlsReloadFailed, float64(n), file)
+	}
+}
+
+// serverLabel is CoreDNS's value of the server label.
+func serverLabel(via config.Transport, addr netip.AddrPort) string {
+	if addr.Addr().IsUnspecified() {
+		return via.String() + "://:" + strconv.Itoa(int(addr.Port()))
+	}
+	return via.String() + "://" + addr.String()
 }
 
 // scrape is where the metrics of one scrape go.
@@ -211,7 +236,7 @@ func (s scrape) parts(g *generation) {
 	hasHosts := false
 	servers := make(map[netip.AddrPort]upstream.Server)
 	for _, p := range g.parts {
-		srv := serverLabel(p.block.Listen[0])
+		srv := serverLabel(p.block.Transport, p.block.Listen[0])
 		zones := make([]string, len(p.block.Zones))
 		for i, z := range p.block.Zones {
 			zones[i] = z.String()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -23,10 +22,7 @@ const maxOwed = 16 << 20
 // outlet is the writing side of a connection. It is safe for concurrent use. One
 // goroutine writes at a time; what others put in the meantime it writes as well.
 type outlet struct {
-	c *stream
-
-	// waiting is the number of queries that wait. Only the reader adds.
-	waiting atomic.Int32
+	c *stream // whose queries that wait only its reader adds to
 
 	mu      sync.Mutex
 	changed sync.Cond // the writing, or a query's waiting, is over
@@ -41,13 +37,13 @@ type outlet struct {
 func (o *outlet) begin(limit int, block bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for block && !o.broken && int(o.waiting.Load()) >= limit {
+	for block && !o.broken && int(o.c.waiting.Load()) >= limit {
 		o.changed.Wait()
 	}
-	if o.broken || int(o.waiting.Load()) >= limit {
+	if o.broken || int(o.c.waiting.Load()) >= limit {
 		return false
 	}
-	o.waiting.Add(1)
+	o.c.waiting.Add(1)
 	return true
 }
 
@@ -55,7 +51,7 @@ func (o *outlet) begin(limit int, block bool) bool {
 func (o *outlet) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.waiting.Add(-1)
+	o.c.waiting.Add(-1)
 	o.changed.Broadcast()
 }
 
@@ -63,7 +59,7 @@ func (o *outlet) end() {
 func (o *outlet) settle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.waiting.Load() > 0 {
+	for o.c.waiting.Load() > 0 {
 		o.changed.Wait()
 	}
 }
@@ -82,15 +78,41 @@ func (o *outlet) write(fd int, frames []byte) bool {
 	}
 	o.writing = true
 	o.mu.Unlock()
-	var err error
-	if n := try(fd, frames); n < len(frames) {
-		o.c.s.owed.Add(int64(len(frames)))
-		err = o.push(frames[n:])
-		o.c.s.owed.Add(-int64(len(frames)))
-	}
+	err := o.pass(fd, frames)
 	o.mu.Lock()
 	o.drain(err)
 	return !o.broken
+}
+
+// pass writes frames of the reader's.
+func (o *outlet) pass(fd int, frames []byte) (err error) {
+	owed := &o.c.s.owed
+	if o.c.tls != nil {
+		owed.Add(int64(len(frames)))
+		defer owed.Add(-int64(len(frames)))
+		_, err = o.c.tls.Write(frames)
+		return err
+	}
+	if n := try(fd, frames); n < len(frames) {
+		owed.Add(int64(len(frames)))
+		defer owed.Add(-int64(len(frames)))
+		err = o.push(frames[n:])
+	}
+	return err
+}
+
+// passQueued writes a batch of the queue, which is counted already.
+func (o *outlet) passQueued(batch []byte) (err error) {
+	if o.c.tls != nil {
+		_, err = o.c.tls.Write(batch)
+		return err
+	}
+	n := 0
+	_ = o.c.raw.Control(func(fd uintptr) { n = try(int(fd), batch) })
+	if n < len(batch) {
+		err = o.push(batch[n:])
+	}
+	return err
 }
 
 // put writes one reply, or leaves it to the goroutine that is writing. It waits for
@@ -119,11 +141,7 @@ func (o *outlet) drain(err error) {
 		batch := o.queue
 		o.queue = nil
 		o.mu.Unlock()
-		n := 0
-		_ = o.c.raw.Control(func(fd uintptr) { n = try(int(fd), batch) })
-		if n < len(batch) {
-			err = o.push(batch[n:])
-		}
+		err = o.passQueued(batch)
 		o.c.s.owed.Add(-int64(len(batch)))
 		o.mu.Lock()
 	}
@@ -142,7 +160,7 @@ func (o *outlet) breakOff(slow bool) {
 	if slow && !o.c.leaving.Load() {
 		o.c.s.cut.Add(1)
 	}
-	o.c.l.tcp.expel(o.c)
+	o.c.l.tcp.expel(&o.c.guest)
 	o.changed.Broadcast()
 }
 
@@ -154,7 +172,7 @@ func (o *outlet) push(frames []byte) error {
 	}
 	o.stick(true)
 	defer o.stick(false)
-	if err := o.c.conn.SetWriteDeadline(time.Now().Add(o.c.s.limits.Taking)); err != nil {
+	if err := o.c.conn.SetWriteDeadline(time.Now().Add(o.c.s.times(o.c.l).taking)); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(o.c.s.ctx, func() { _ = o.c.conn.SetWriteDeadline(past) })

@@ -35,7 +35,7 @@ func pair(t *testing.T, limits Limits) (*stream, *tcpListener, *dns.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := ln.admit(c); !ok {
+	if _, ok := ln.admit(&c.guest); !ok {
 		t.Fatal("not admitted")
 	}
 	return c, ln, client
@@ -79,7 +79,7 @@ func TestOwed(t *testing.T) {
 	if n := c.s.ConnsCut(); n != 1 {
 		t.Errorf("%d connections cut, want one", n)
 	}
-	if ln.await(c, patience) {
+	if ln.await(&c.guest, patience) {
 		t.Error("its reader may wait for more")
 	}
 }
@@ -128,7 +128,7 @@ func TestLeaving(t *testing.T) {
 	c, ln, client := pair(t, Limits{})
 	rt := NewRoutes([]*Zone{byHand(t)}, NewStats())
 	c.l.routes.Store(rt)
-	ln.expel(c)
+	ln.expel(&c.guest)
 	if err := client.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestBegin(t *testing.T) {
 	o.end()
 	o.end()
 	o.settle()
-	if n := o.waiting.Load(); n != 0 {
+	if n := c.waiting.Load(); n != 0 {
 		t.Errorf("%d wait after the end", n)
 	}
 }

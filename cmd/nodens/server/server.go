@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -84,6 +85,7 @@ type Server struct {
 
 	panics, shed          atomic.Uint64
 	refused, evicted, cut atomic.Uint64
+	unshaken              atomic.Uint64
 	owed                  atomic.Int64 // bytes of replies over TCP that clients don't take
 }
 
@@ -119,32 +121,24 @@ func orDefault[T int | time.Duration](v, def T) T {
 type listener struct {
 	addr   netip.AddrPort
 	routes atomic.Pointer[Routes]
-	udp    []port
+	udp    []port // none but for plain DNS
 	tcp    *tcpListener
+	hall   *hall // of DNS over HTTPS, else nil
 }
 
 // Listen makes the server listen on exactly the addresses of routes, each with
 // its routes. New addresses are bound before anything else happens: on an error
 // nothing has changed and no new socket is held. Addresses that stay keep their
-// sockets and get the new routes between two queries; the rest are closed.
+// sockets and get the new routes between two queries; the rest are closed, as are
+// those of addresses where another transport takes their place.
 func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
-	fresh := make(map[netip.AddrPort]*listener)
-	for addr := range routes {
-		if s.listeners[addr] != nil {
-			continue
-		}
-		l, err := s.bind(addr)
-		if err != nil {
-			for _, l := range fresh {
-				l.close()
-			}
-			return err
-		}
-		fresh[addr] = l
+	fresh, err := s.bindNew(routes)
+	if err != nil {
+		return err
 	}
 	for addr, l := range s.listeners {
-		if routes[addr] == nil {
-			l.close()
+		if routes[addr] == nil || fresh[addr] != nil {
+			s.leave(l)
 			delete(s.listeners, addr)
 		}
 	}
@@ -154,23 +148,47 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 		}
 	}
 	for addr, l := range fresh {
-		l.routes.Store(routes[addr])
 		s.listeners[addr] = l
 		s.start(l)
 	}
 	return nil
 }
 
+// bindNew opens the sockets of all addresses that have none that fit, or none at all.
+func (s *Server) bindNew(routes map[netip.AddrPort]*Routes) (map[netip.AddrPort]*listener, error) {
+	fresh := make(map[netip.AddrPort]*listener)
+	for addr, rt := range routes {
+		if l := s.listeners[addr]; l != nil && l.fits(rt.Door) {
+			continue
+		}
+		l, err := s.bind(addr, rt)
+		if err != nil {
+			for _, l := range fresh {
+				l.close()
+			}
+			return nil, err
+		}
+		fresh[addr] = l
+	}
+	return fresh, nil
+}
+
 // bind opens every socket of addr, or none.
-func (s *Server) bind(addr netip.AddrPort) (*listener, error) {
+func (s *Server) bind(addr netip.AddrPort, rt *Routes) (*listener, error) {
 	l := &listener{addr: addr}
+	l.routes.Store(rt)
 	var err error
-	if l.udp, err = openPorts(addr, s.limits); err != nil {
-		return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
+	if rt.Door.Transport == config.PlainDNS {
+		if l.udp, err = openPorts(addr, s.limits); err != nil {
+			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
+		}
 	}
 	if l.tcp, err = listenTCP(addr, s.limits); err != nil {
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
+	}
+	if rt.Door.Transport == config.DNSOverHTTPS {
+		l.hall = s.newHall(l)
 	}
 	return l, nil
 }
@@ -194,8 +212,20 @@ func (s *Server) start(l *listener) {
 		}
 	})
 	s.running.Go(func() { s.acceptTCP(l) })
+	if l.hall != nil {
+		s.running.Go(l.hall.run)
+	}
 }
 
+// leave closes a listener that was started. Queries under way go on.
+func (s *Server) leave(l *listener) {
+	l.close()
+	if l.hall != nil {
+		s.running.Go(l.hall.leave)
+	}
+}
+
+// close stops listening and reading.
 func (l *listener) close() {
 	shutAll(l.udp)
 	if l.tcp != nil {
@@ -207,7 +237,7 @@ func (l *listener) close() {
 // drops them, with an error. No socket is held when it returns.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for addr, l := range s.listeners {
-		l.close()
+		s.leave(l)
 		delete(s.listeners, addr)
 	}
 	finished := make(chan struct{})
@@ -243,6 +273,10 @@ func (s *Server) ConnsEvicted() uint64 { return s.evicted.Load() }
 // ConnsCut counts TCP connections closed because the client took too long to send
 // a query or to take its replies.
 func (s *Server) ConnsCut() uint64 { return s.cut.Load() }
+
+// HandshakesFailed counts TLS handshakes that clients broke off, took too long for, or
+// came to no terms in.
+func (s *Server) HandshakesFailed() uint64 { return s.unshaken.Load() }
 
 // serve walks the path as far as it goes without waiting. msg is what to send, nil
 // for nothing; at other than done means that wait must be called with a copy of

@@ -1,19 +1,19 @@
 package server
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -38,22 +38,14 @@ const (
 // One that sends half a query keeps what it has sent; one that doesn't read its
 // replies is not read from.
 type stream struct {
-	s    *Server
-	l    *listener
-	conn *net.TCPConn
-	raw  syscall.RawConn
-	out  outlet
-
-	client netip.AddrPort
-	lane   int
-	// heard is when the last query came, or else the connection, by package clock.
-	heard atomic.Int64
-	// leaving is set, under the listener's lock, when the connection has to go
-	// although its client may still send.
-	leaving atomic.Bool
-	// place is where the connection stands in its listener's list, -1 once it is
-	// gone from there. The listener's lock is for this, too.
-	place int
+	guest
+	s   *Server
+	l   *listener
+	raw syscall.RawConn
+	out outlet
+	// tls is the connection under TLS, and below what is below of that; nil without.
+	tls   *tls.Conn
+	below *envelope
 
 	// The rest belongs to the reader.
 
@@ -65,6 +57,7 @@ type stream struct {
 	// set it is that of a query of which a part has come.
 	until   time.Duration
 	partial bool
+	asked   int // queries that came
 }
 
 func (s *Server) newStream(l *listener, conn *net.TCPConn, lane int) (*stream, error) {
@@ -72,12 +65,9 @@ func (s *Server) newStream(l *listener, conn *net.TCPConn, lane int) (*stream, e
 	if err != nil {
 		return nil, err
 	}
-	c := &stream{s: s, l: l, conn: conn, raw: raw, lane: lane}
+	c := &stream{s: s, l: l, raw: raw}
+	c.init(conn, lane)
 	c.out.c, c.out.changed.L = c, &c.out.mu
-	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		c.client = netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port))
-	}
-	c.heard.Store(int64(clock.Now()))
 	return c, nil
 }
 
@@ -99,8 +89,14 @@ var (
 
 // run answers the connection's queries until it ends, and then those that wait.
 func (c *stream) run() {
-	defer c.l.tcp.drop(c)
-	defer c.out.settle()
+	defer func() {
+		c.out.settle()
+		_ = c.Close()
+		c.l.tcp.forget(&c.guest)
+	}()
+	if rt := c.l.routes.Load(); rt.Door.Transport == config.DNSOverTLS && !c.seal() {
+		return
+	}
 	// All reading is done inside of this one call. It waits for bytes whenever turn
 	// returns false, without forgetting those that came in the meantime.
 	err := c.raw.Read(c.turn)
@@ -135,7 +131,7 @@ func (c *stream) turn(fd uintptr) bool {
 // of what the client sends if it came together with the last query.
 func (c *stream) read(fd int, d *desk) bool {
 	for !c.leaving.Load() {
-		n, errno := transfer(unix.SYS_READ, fd, c.in[c.had:])
+		n, errno := c.receive(fd, c.in[c.had:])
 		switch {
 		case errno == unix.EINTR:
 			continue
@@ -151,17 +147,26 @@ func (c *stream) read(fd int, d *desk) bool {
 	return false
 }
 
+// receive is read(2), of what is in the envelope if there is one.
+func (c *stream) receive(fd int, buf []byte) (int, syscall.Errno) {
+	if c.tls != nil {
+		return c.unseal(fd, buf)
+	}
+	return transfer(unix.SYS_READ, fd, buf)
+}
+
 // overdue reports whether the last query is so long ago that the connection has to
 // end. The deadline for reading doesn't say so while there is always something to
 // read.
 func (c *stream) overdue(now time.Duration) bool {
-	return now > time.Duration(c.heard.Load())+c.s.limits.Idle*11/10
+	return now > time.Duration(c.heard.Load())+c.s.times(c.l).idle*11/10
 }
 
 // answer answers the queries in data, which is the beginning of c.in, and keeps
 // what is left of it. It is false if the connection has to end.
 func (c *stream) answer(fd int, d *desk, data []byte) bool {
 	d.x.start = clock.Now()
+	most := c.s.times(c.l).queries
 	for {
 		packet, rest, ok := cutFrame(data)
 		if !ok {
@@ -169,6 +174,10 @@ func (c *stream) answer(fd int, d *desk, data []byte) bool {
 		}
 		d.x.q.Packet = packet
 		if !c.query(fd, d) {
+			return false
+		}
+		if c.asked++; c.asked == most {
+			c.flush(fd, d)
 			return false
 		}
 		data = rest
@@ -283,16 +292,16 @@ func (c *stream) postpone(fd int, d *desk, rt *Routes, at step) bool {
 // is set a tenth late, so that it is moved only when a tenth of the time has gone:
 // once a second, not with each query.
 func (c *stream) rearm(got bool) bool {
-	idle, heard := c.s.limits.Idle, time.Duration(c.heard.Load())
+	times, heard := c.s.times(c.l), time.Duration(c.heard.Load())
 	switch {
 	case c.had > 0 && (got || !c.partial):
-		c.partial, c.until = true, clock.Now()+c.s.limits.Sending
+		c.partial, c.until = true, clock.Now()+times.sending
 	case c.had > 0:
 		return true
-	case c.partial || heard+idle > c.until:
-		c.partial, c.until = false, heard+idle*11/10
+	case c.partial || heard+times.idle > c.until:
+		c.partial, c.until = false, heard+times.idle*11/10
 	default:
 		return true
 	}
-	return c.l.tcp.await(c, c.until)
+	return c.l.tcp.await(&c.guest, c.until)
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,52 @@ import (
 // thousand connections should not be able to take.
 const streamBuffer = 64 << 10
 
+// guest is a connection as its listener knows it.
+type guest struct {
+	conn   *net.TCPConn
+	client netip.AddrPort
+	lane   int
+	// sudden says that the connection is in other hands, and is closed when it has to
+	// go. Those who have it see to its end when the listener is closed. The listener's
+	// lock is for this, too.
+	sudden bool
+	// heard is when the last query came, or else the connection, by package clock.
+	heard atomic.Int64
+	// waiting is the number of queries that wait.
+	waiting atomic.Int32
+	// leaving is set, under the listener's lock, when the connection has to go
+	// although its client may still send.
+	leaving atomic.Bool
+	// place is where the connection stands in its listener's list, -1 once it is
+	// gone from there. The listener's lock is for this, too.
+	place int
+}
+
+func (g *guest) init(conn *net.TCPConn, lane int) {
+	g.conn, g.lane = conn, lane
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		g.client = netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port))
+	}
+	g.heard.Store(int64(clock.Now()))
+}
+
+func (g *guest) self() *guest { return g }
+
+// visitor is a connection as it is served.
+type visitor interface {
+	self() *guest
+	// run serves the connection, and returns when it is closed or in other hands.
+	run()
+}
+
+// receive makes a visitor of a connection to l.
+func (s *Server) receive(l *listener, conn *net.TCPConn, lane int) (visitor, error) {
+	if l.hall != nil {
+		return l.hall.newVisit(conn, lane), nil
+	}
+	return s.newStream(l, conn, lane)
+}
+
 // tcpListener is a listening socket and its connections.
 type tcpListener struct {
 	net.Listener
@@ -31,7 +78,7 @@ type tcpListener struct {
 
 	mu      sync.Mutex
 	closed  bool
-	streams []*stream
+	guests  []*guest
 	clients map[netip.Addr]int // connections of each client that has any
 }
 
@@ -60,29 +107,61 @@ func (t *tcpListener) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for _, c := range t.streams {
+	for _, c := range t.guests {
 		c.leaving.Store(true)
-		_ = c.conn.SetReadDeadline(past)
+		if !c.sudden {
+			_ = c.conn.SetReadDeadline(past)
+		}
 	}
 }
 
-// expel makes c end soon, whatever it is at. It does not close the connection: that
-// would wait until its reader has left it.
-func (t *tcpListener) expel(c *stream) {
+// expel makes c end soon, whatever it is at. It does not close the connection of a
+// stream: that would wait until its reader has left it.
+func (t *tcpListener) expel(c *guest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dismiss(c)
 }
 
 // dismiss is expel for who holds t.mu.
-func (t *tcpListener) dismiss(c *stream) {
+func (t *tcpListener) dismiss(c *guest) {
 	c.leaving.Store(true)
+	if c.sudden {
+		_ = c.conn.Close()
+		return
+	}
 	_ = c.conn.SetDeadline(past)
+}
+
+// grant gives c until then for all that it reads and writes; false if it has to go.
+func (t *tcpListener) grant(c *guest, until time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !c.leaving.Load() && c.conn.SetDeadline(until) == nil
+}
+
+// release leaves c to others; false if it has to go.
+func (t *tcpListener) release(c *guest) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.sudden = true
+	return !c.leaving.Load()
+}
+
+// clear closes the connections in other hands on which nothing waits.
+func (t *tcpListener) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.guests {
+		if c.sudden && c.waiting.Load() == 0 {
+			t.dismiss(c)
+		}
+	}
 }
 
 // await sets the time, by package clock, until which c may keep its reader
 // waiting; false if c has to go, whose own deadline must stand.
-func (t *tcpListener) await(c *stream, until time.Duration) bool {
+func (t *tcpListener) await(c *guest, until time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !c.leaving.Load() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
@@ -93,7 +172,7 @@ func (t *tcpListener) await(c *stream, until time.Duration) bool {
 // way but its own; else, where all places are taken, the connection goes that has
 // been silent for longest (RFC 7766, 6.2.3). ok is false if all of those have
 // queries that wait, or if t is closed.
-func (t *tcpListener) admit(c *stream) (evicted, ok bool) {
+func (t *tcpListener) admit(c *guest) (evicted, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -101,8 +180,8 @@ func (t *tcpListener) admit(c *stream) (evicted, ok bool) {
 	}
 	host := c.client.Addr()
 	own := t.clients[host] >= t.perClient
-	if own || len(t.streams) >= t.conns {
-		victim := t.longestSilent(func(o *stream) bool { return !own || o.client.Addr() == host })
+	if own || len(t.guests) >= t.conns {
+		victim := t.longestSilent(func(o *guest) bool { return !own || o.client.Addr() == host })
 		if victim == nil {
 			return false, false
 		}
@@ -110,8 +189,8 @@ func (t *tcpListener) admit(c *stream) (evicted, ok bool) {
 		t.dismiss(victim)
 		evicted = true
 	}
-	c.place = len(t.streams)
-	t.streams = append(t.streams, c)
+	c.place = len(t.guests)
+	t.guests = append(t.guests, c)
 	t.clients[host]++
 	return evicted, true
 }
@@ -120,12 +199,12 @@ func (t *tcpListener) admit(c *stream) (evicted, ok bool) {
 // the longest ago; nil if all have queries that wait. It looks at each: places run
 // out only where something is wrong, and a thousand looks take less time than the
 // kernel takes to open the connection they are for.
-func (t *tcpListener) longestSilent(may func(*stream) bool) *stream {
-	var found *stream
+func (t *tcpListener) longestSilent(may func(*guest) bool) *guest {
+	var found *guest
 	var since int64
-	for _, c := range t.streams {
+	for _, c := range t.guests {
 		at := c.heard.Load()
-		if (found == nil || at < since) && c.out.waiting.Load() == 0 && may(c) {
+		if (found == nil || at < since) && c.waiting.Load() == 0 && may(c) {
 			found, since = c, at
 		}
 	}
@@ -134,15 +213,15 @@ func (t *tcpListener) longestSilent(may func(*stream) bool) *stream {
 
 // remove forgets c, whose place is free from now on. It may have gone already. The
 // caller holds t.mu.
-func (t *tcpListener) remove(c *stream) {
+func (t *tcpListener) remove(c *guest) {
 	if c.place < 0 {
 		return
 	}
-	last := len(t.streams) - 1
-	t.streams[c.place] = t.streams[last]
-	t.streams[c.place].place = c.place
-	t.streams[last] = nil
-	t.streams = t.streams[:last]
+	last := len(t.guests) - 1
+	t.guests[c.place] = t.guests[last]
+	t.guests[c.place].place = c.place
+	t.guests[last] = nil
+	t.guests = t.guests[:last]
 	c.place = -1
 	host := c.client.Addr()
 	if t.clients[host]--; t.clients[host] == 0 {
@@ -150,9 +229,8 @@ func (t *tcpListener) remove(c *stream) {
 	}
 }
 
-// drop closes c and forgets it.
-func (t *tcpListener) drop(c *stream) {
-	_ = c.conn.Close()
+// forget takes c, which is closed, off the list.
+func (t *tcpListener) forget(c *guest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(c)
@@ -172,12 +250,12 @@ func (s *Server) acceptTCP(l *listener) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		c, err := s.newStream(l, conn.(*net.TCPConn), lane)
+		v, err := s.receive(l, conn.(*net.TCPConn), lane)
 		if err != nil {
 			_ = conn.Close() // it is broken already
 			continue
 		}
-		evicted, ok := l.tcp.admit(c)
+		evicted, ok := l.tcp.admit(v.self())
 		if !ok {
 			s.refused.Add(1)
 			_ = conn.Close()
@@ -186,6 +264,6 @@ func (s *Server) acceptTCP(l *listener) {
 		if evicted {
 			s.evicted.Add(1)
 		}
-		s.running.Go(c.run)
+		s.running.Go(v.run)
 	}
 }

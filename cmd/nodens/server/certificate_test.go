@@ -1,0 +1,216 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// issue writes a certificate to folder.
+func issue(t testing.TB, a *peer.Authority, folder, name string, until time.Time) config.TLSServer {
+	t.Helper()
+	cert, key := a.Issue(t, folder, name, until)
+	return config.TLSServer{Cert: cert, Key: key}
+}
+
+func certify(t testing.TB, files config.TLSServer) *Certificate {
+	t.Helper()
+	c, err := NewCertificate(files, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.every = 0
+	return c
+}
+
+// doored serves zones on a loopback address behind a door, with a new certificate
+// unless it has one, until the test ends. The roots are those of the certificate.
+func doored(t testing.TB, limits Limits, door Door, zones ...*Zone) (*Server, netip.AddrPort, *x509.CertPool) {
+	t.Helper()
+	var roots *x509.CertPool
+	if door.Certificate == nil {
+		a := peer.NewAuthority(t)
+		door.Certificate, roots = certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour))), a.Pool
+	}
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	s := New(slog.New(slog.DiscardHandler), limits)
+	if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, zones...)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
+		}
+	})
+	return s, addr, roots
+}
+
+func through(door Door, zones ...*Zone) *Routes {
+	for _, z := range zones {
+		if z.Stats == nil {
+			z.Stats = NewStats()
+		}
+	}
+	rt := NewRoutes(zones, NewStats())
+	rt.Door = door
+	return rt
+}
+
+// shown is the name of the certificate that a client is shown now.
+func shown(c *Certificate) string {
+	return c.settings(config.DNSOverTLS).Certificates[0].Leaf.Subject.CommonName
+}
+
+// TestCertificate: what is in the files is in force, unless it can't be used.
+func TestCertificate(t *testing.T) {
+	a, folder := peer.NewAuthority(t), t.TempDir()
+	until := time.Now().Add(time.Hour).Truncate(time.Second)
+	files := issue(t, a, folder, "first", until)
+	c := certify(t, files)
+	is := func(name string, failed uint64) {
+		t.Helper()
+		for range 3 { // what failed once is not tried again
+			if got := shown(c); got != name {
+				t.Errorf("%q is shown, want %q", got, name)
+			}
+		}
+		if n := c.ReloadFailed(); n != failed {
+			t.Errorf("%d changes failed, want %d", n, failed)
+		}
+	}
+	is("first", 0)
+	if !c.Expiry().Equal(until) {
+		t.Errorf("ends at %s, want %s", c.Expiry(), until)
+	}
+	issue(t, a, folder, "second", until.Add(time.Hour))
+	is("second", 0)
+	if !c.Expiry().Equal(until.Add(time.Hour)) {
+		t.Errorf("ends at %s, want an hour later than %s", c.Expiry(), until)
+	}
+	peer.Replace(t, files.Cert, []byte("no certificate"))
+	is("second", 1)
+	if err := os.Remove(files.Key); err != nil {
+		t.Fatal(err)
+	}
+	is("second", 2)
+	other := t.TempDir()
+	issue(t, a, other, "third", until)
+	for i, name := range []string{"cert.pem", "key.pem"} {
+		text, err := os.ReadFile(filepath.Join(other, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer.Replace(t, filepath.Join(folder, name), text)
+		is([]string{"second", "third"}[i], 3) // a certificate with no key, and then its own
+	}
+	issue(t, a, folder, "old", time.Now().Add(-time.Minute))
+	is("old", 3) // clients say whether they take it
+}
+
+// TestCertificateOnce: files are looked at once in a while, not for each connection.
+func TestCertificateOnce(t *testing.T) {
+	a, folder := peer.NewAuthority(t), t.TempDir()
+	c := certify(t, issue(t, a, folder, "first", time.Now().Add(time.Hour)))
+	c.every = time.Hour
+	issue(t, a, folder, "second", time.Now().Add(time.Hour))
+	if got := shown(c); got != "first" {
+		t.Errorf("%q is shown before its time", got)
+	}
+	c.looked.Store(c.looked.Load() - int64(time.Hour))
+	if got := shown(c); got != "second" {
+		t.Errorf("%q is shown when it is time to look", got)
+	}
+}
+
+// TestCertificateMounted: a mounted Secret is changed by one symbolic link.
+func TestCertificateMounted(t *testing.T) {
+	a, folder := peer.NewAuthority(t), t.TempDir()
+	for _, name := range []string{"one", "two"} {
+		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		issue(t, a, filepath.Join(folder, name), name, time.Now().Add(time.Hour))
+	}
+	link := filepath.Join(folder, "data")
+	if err := os.Symlink("one", link); err != nil {
+		t.Fatal(err)
+	}
+	c := certify(t, config.TLSServer{Cert: filepath.Join(link, "cert.pem"), Key: filepath.Join(link, "key.pem")})
+	if got := shown(c); got != "one" {
+		t.Errorf("%q is shown", got)
+	}
+	if err := os.Symlink("two", link+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(link+".new", link); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(c); got != "two" {
+		t.Errorf("%q is shown after the change", got)
+	}
+}
+
+// TestCertificateMissing: an error at the start names the file.
+func TestCertificateMissing(t *testing.T) {
+	folder := t.TempDir()
+	_, err := NewCertificate(config.TLSServer{Cert: folder + "/none", Key: folder + "/none"}, slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), folder+"/none") {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+// TestClientAuth: clients are asked for their own certificates where the door says so.
+func TestClientAuth(t *testing.T) {
+	a, folder := peer.NewAuthority(t), t.TempDir()
+	files := issue(t, a, folder, "a server", time.Now().Add(time.Hour))
+	files.CA = a.Root(t, folder)
+	stranger := peer.NewAuthority(t).Client(t)
+	for _, tt := range []struct {
+		name             string
+		auth             tls.ClientAuthType
+		none, own, other bool // who comes in: without a certificate, with one, with a stranger's
+	}{
+		{"none", tls.NoClientCert, true, true, true},
+		{"request", tls.RequestClientCert, true, true, true},
+		{"require", tls.RequireAnyClientCert, false, true, true},
+		{"if given", tls.VerifyClientCertIfGiven, true, true, false},
+		{"verify", tls.RequireAndVerifyClientCert, false, true, false},
+	} {
+		for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+			t.Run(tt.name+" "+via.String(), func(t *testing.T) {
+				files.ClientAuth = tt.auth
+				s, addr, _ := doored(t, Limits{}, Door{Transport: via, Certificate: certify(t, files)}, byHand(t))
+				failed := uint64(0)
+				for _, c := range []struct {
+					name string
+					cert []tls.Certificate
+					want bool
+				}{{"none", nil, tt.none}, {"own", []tls.Certificate{a.Client(t)}, tt.own}, {"stranger's", []tls.Certificate{stranger}, tt.other}} {
+					err := visitAs(t, via, addr, &tls.Config{RootCAs: a.Pool, Certificates: c.cert})
+					if (err == nil) != c.want {
+						t.Errorf("%s: error %v, comes in: want %t", c.name, err, c.want)
+					}
+					if !c.want {
+						failed++
+						eventually(t, "the handshake to be counted", func() bool { return s.HandshakesFailed() == failed })
+					}
+				}
+				if n := s.HandshakesFailed(); n != failed {
+					t.Errorf("%d handshakes failed, want %d", n, failed)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// TestDoTShutdown: queries that wait are answered when the server stops, connections
+// on which nothing happens and those that make no handshake end at once, and nothing is left.
+func TestDoTShutdown(t *testing.T) {
+	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+		t.Run(via.String(), func(t *testing.T) {
+			release, waits := make(chan struct{}), make(chan struct{}, 100)
+			b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+				waits <- struct{}{}
+				<-release
+				return addressed("192.0.2.1")(q)
+			})
+			s, addr, roots := doored(t, Limits{Idle: time.Hour, Sending: time.Hour}, Door{Transport: via}, byHand(t, b.addr))
+			silent, idle := dial(t, loopback, addr), overTLS(t, addr, roots)
+			answered := make(chan error, 1)
+			go func() { answered <- visitFor(t, "slow.test.", via, addr, &tls.Config{RootCAs: roots}) }()
+			<-waits
+			stopped := make(chan error)
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				stopped <- s.Shutdown(ctx)
+			}()
+			if !ended(silent) || !ended(idle) {
+				t.Error("a connection on which nothing happens does not end")
+			}
+			close(release)
+			if err := <-answered; err != nil {
+				t.Errorf("the query that waited: %v", err)
+			}
+			if err := <-stopped; err != nil {
+				t.Error(err)
+			}
+			eventually(t, "goroutines to end", func() bool {
+				return !stands("server.(*hall)", "server.(*stream)", "server.(*visit)", "net/http.(*conn)")
+			})
+		})
+	}
+}
+
+// TestDoTShutdownStuck: a query whose upstream never answers is dropped at the end.
+func TestDoTShutdownStuck(t *testing.T) {
+	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+		t.Run(via.String(), func(t *testing.T) {
+			waits := make(chan struct{}, 16)
+			b := startBackend(t, func(*dns.Msg) *dns.Msg { waits <- struct{}{}; return nil })
+			s, addr, roots := doored(t, Limits{}, Door{Transport: via}, byHand(t, b.addr))
+			answered := make(chan error, 1)
+			go func() { answered <- visitFor(t, "never.test.", via, addr, &tls.Config{RootCAs: roots}) }()
+			<-waits
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if err := s.Shutdown(ctx); err == nil {
+				t.Error("nothing was dropped")
+			}
+			<-answered
+			eventually(t, "goroutines to end", func() bool {
+				return !stands("server.(*hall)", "server.(*stream)", "server.(*visit)", "net/http.(*conn)")
+			})
+		})
+	}
+}
+
+// visitFor asks for name once, over a connection of its own; a SERVFAIL is an error.
+func visitFor(t testing.TB, name string, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {
+	var m *dns.Msg
+	var err error
+	if via == config.DNSOverHTTPS {
+		client := newHTTPS(cfg, true)
+		defer client.CloseIdleConnections()
+		m, _, err = client.ask(addr, question(name, dns.TypeA))
+	} else {
+		c := dns.Client{Net: "tcp-tls", TLSConfig: cfg, Timeout: patience}
+		m, _, err = c.Exchange(question(name, dns.TypeA), addr.String())
+	}
+	if err == nil && m.Rcode != dns.RcodeSuccess {
+		err = errors.New(dns.RcodeToString[m.Rcode])
+	}
+	return err
+}
+
+// stands reports whether a goroutine is in one of the functions.
+func stands(functions ...string) bool {
+	buf := make([]byte, 1<<20)
+	stacks := string(buf[:runtime.Stack(buf, true)])
+	for _, f := range functions {
+		if strings.Contains(stacks, f) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestDoTReload: certificates and routes that change under load cost no query.
+func TestDoTReload(t *testing.T) {
+	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+		t.Run(via.String(), func(t *testing.T) {
+			a, folder := peer.NewAuthority(t), t.TempDir()
+			issue(t, a, folder, "0", time.Now().Add(time.Hour))
+			cert := certify(t, issue(t, a, folder, "0", time.Now().Add(time.Hour)))
+			door := Door{Transport: via, Certificate: cert}
+			s, addr, _ := doored(t, Limits{ClientConns: 500}, door, byHand(t))
+			cfg := &tls.Config{RootCAs: a.Pool}
+			var done atomic.Bool
+			var rounds atomic.Int64
+			var clients sync.WaitGroup
+			for range 2 { // on one connection, and on one after the other
+				clients.Go(func() {
+					stays := newVisitor(via, addr, cfg)
+					defer stays.close()
+					for !done.Load() {
+						if err := stays.ask(); err != nil {
+							t.Errorf("on one connection: %v", err)
+							return
+						}
+						rounds.Add(1)
+					}
+				})
+				clients.Go(func() {
+					for !done.Load() {
+						if err := visitAs(t, via, addr, cfg); err != nil {
+							t.Errorf("on a new connection: %v", err)
+							return
+						}
+						rounds.Add(1)
+					}
+				})
+			}
+			for i := range 10 {
+				name := itoa(i + 1)
+				issue(t, a, folder, name, time.Now().Add(time.Hour))
+				if i == 5 {
+					peer.Replace(t, folder+"/cert.pem", []byte("broken"))
+					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailed() > 0 })
+				}
+				if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
+					t.Error(err)
+				}
+				before := rounds.Load()
+				eventually(t, "some queries", func() bool { return rounds.Load() > before+20 || t.Failed() })
+			}
+			done.Store(true)
+			clients.Wait()
+			if got := shown(cert); got != "10" {
+				t.Errorf("%q is shown at the end", got)
+			}
+			if cert.ReloadFailed() == 0 {
+				t.Error("no change failed")
+			}
+		})
+	}
+}
+
+// caller is a client that keeps its connection.
+type caller struct {
+	ask   func() error
+	close func()
+}
+
+func newVisitor(via config.Transport, addr netip.AddrPort, cfg *tls.Config) caller {
+	if via == config.DNSOverHTTPS {
+		client := newHTTPS(cfg, true)
+		return caller{func() error {
+			m, _, err := client.ask(addr, question("by.hand.", dns.TypeA))
+			if err == nil && len(m.Answer) != 1 {
+				err = errors.New("no answer")
+			}
+			return err
+		}, client.CloseIdleConnections}
+	}
+	conn, err := dialTLS(addr, cfg)
+	if err != nil {
+		return caller{func() error { return err }, func() {}}
+	}
+	return caller{func() error { return askOn(conn) }, func() { _ = conn.Close() }}
+}
+
+// TestDoor: an address may change its transport; an address that stays keeps what it
+// can.
+func TestDoor(t *testing.T) {
+	a := peer.NewAuthority(t)
+	cert := certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour)))
+	plain := Door{}
+	s, addr, _ := doored(t, Limits{}, Door{Transport: config.DNSOverTLS, Certificate: cert}, byHand(t))
+	cfg := &tls.Config{RootCAs: a.Pool}
+	works := func(via config.Transport) error {
+		if via != config.PlainDNS {
+			return visitAs(t, via, addr, cfg)
+		}
+		for _, network := range []string{"udp", "tcp"} {
+			if m := query(t, network, addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
+				return fmt.Errorf("over %s: %v", network, m)
+			}
+		}
+		return nil
+	}
+	for i, door := range []Door{
+		plain,
+		{Transport: config.DNSOverHTTPS, Certificate: cert},
+		{Transport: config.DNSOverHTTPS, Certificate: cert, Timeouts: config.Timeouts{Idle: time.Minute}},
+		{Transport: config.DNSOverTLS, Certificate: cert},
+		{Transport: config.DNSOverTLS, Certificate: cert, Timeouts: config.Timeouts{Idle: time.Minute}},
+		plain,
+	} {
+		before := s.listeners[addr]
+		if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
+			t.Fatal(err)
+		}
+		if kept := s.listeners[addr] == before; kept != (i == 4) {
+			t.Errorf("%d: the sockets stay: %t", i, kept)
+		}
+		if err := works(door.Transport); err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
