@@ -62,7 +62,8 @@ type Block struct {
 	Zones []wire.Name
 	// Transport is how clients reach the block.
 	Transport Transport
-	// Port is the port of the block's keys; 53, or -dns.port, where they name none.
+	// Port is the port of the block's keys. Where they name none it is the transport's
+	// usual one, for plain DNS that of -dns.port.
 	Port uint16
 	// File and Line are where the block starts.
 	File string

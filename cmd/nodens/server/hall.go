@@ -100,8 +100,8 @@ func (h *hall) leave() {
 	<-h.idle
 }
 
-// begin counts a request, nil if there is no room for it; the caller has to call what it gives when the
-// request is over.
+// begin counts a request, and gives what the caller has to call when it is over; nil if
+// there is no room for it.
 func (h *hall) begin(v *visit) (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,6 +10,9 @@
 // newest beyond that are answered SERVFAIL at once, and counted, while hits go on as
 // before.
 //
+// Where an address's [Door] says so, clients come over TLS (dot.go) or HTTPS (hall.go)
+// instead: to the same TCP listener, under the same limits, without UDP.
+//
 // Who owns what: a reader's packet and reply buffers are its own and are used
 // again for the next batch; a waiting query owns a copy of both until its reply is
 // sent. Routes are immutable and are swapped whole.
