@@ -306,7 +306,7 @@ func compressed(t uint16) bool {
 func (w *rewriter) opaque(rr Record) bool {
 	_, fixed := rdataLen[rr.Type]
 	_, object := dns.TypeToRR[rr.Type]
-	if fixed || !object || rr.Type == TypeTXT || w.plain {
+	if fixed || !object || rr.Type == TypeTXT || w.plain || rr.Data == rr.End {
 		w.to.b = append(w.to.b, w.from[rr.Data:rr.End]...)
 		return true
 	}
