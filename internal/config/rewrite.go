@@ -89,8 +89,9 @@ type NameMatch struct {
 }
 
 const (
-	// maxRules bounds a block's rules, each of which is held against every query. Half
-	// is what generated files have come to; with twice as many a query costs 0.1 ms.
+	// maxRules bounds a block's rules, each of which is held against every query: half may
+	// be too few for a file that a program writes, and twice as many patterns cost every
+	// query more than a millisecond.
 	maxRules = 1000
 	// maxPattern bounds a pattern, in bytes, as CoreDNS does. A longer one takes more
 	// memory compiled than the agent has to spare.

@@ -18,7 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// The rules part needs no cluster: it compares what rewrite and template make of
+// The rules part needs no cluster: it compares what rewrite makes of
 // queries, under random rules of each form and questions that they take. A server has
 // all Corefiles of a run as blocks with a port each.
 const (
