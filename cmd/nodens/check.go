@@ -107,6 +107,12 @@ func describeEndpoints(w io.Writer, b *config.Block) {
 	if b.Prometheus != nil {
 		fmt.Fprintf(w, "  prometheus     http %s/metrics\n", b.Prometheus.Addr)
 	}
+	if b.Pprof != nil {
+		fmt.Fprintf(w, "  pprof          http %s%s\n", b.Pprof.Addr, profiles)
+	}
+	for d := range b.Dnstap.All {
+		fmt.Fprintf(w, "  dnstap         to %s://%s\n", d.Network, d.Address)
+	}
 }
 
 func names[T fmt.Stringer](list []T) string {

@@ -48,6 +48,11 @@ func TestCheck(t *testing.T) {
 			"  dns64          IPv4 addresses behind 64:ff9b::/96",
 			"  whoami         what is not answered above is, with the client's own address",
 		}},
+		{"what it tells", "pprof\ndnstap /run/s full\ndnstap tcp://192.0.2.9:6000", []string{
+			"  pprof          http localhost:6053/debug/pprof/",
+			"  dnstap         to unix:///run/s",
+			"  dnstap         to tcp://192.0.2.9:6000",
+		}},
 		{"a view of all", "view pods", []string{"  view           pods takes a query if it comes"}},
 		{"search path", "autopath cluster.local " + resolv, []string{
 			"  autopath       cluster.local. along a.test. b.test.",
