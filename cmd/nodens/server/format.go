@@ -142,18 +142,23 @@ func (x *exchange) queryField(b []byte, at field) []byte { //nolint:gocyclo // a
 	return append(b, nothing...)
 }
 
-// replyField appends what the reply says.
+// replyField appends what the reply says. A query that gets none has taken its time all
+// the same.
 func (x *exchange) replyField(b []byte, at field, msg []byte) []byte {
-	if msg == nil {
+	silent := msg == nil
+	switch {
+	case silent && x.marks&dropped == 0:
+		return append(b, nothing...)
+	case at == fieldRsize:
+		return strconv.AppendInt(b, int64(len(msg)), 10)
+	case at == fieldDuration:
+		return append(strconv.AppendFloat(b, x.took.Seconds(), 'f', -1, 64), 's')
+	case silent && at != fieldLogClass && at != fieldLogType:
 		return append(b, nothing...)
 	}
 	switch at {
 	case fieldRcode:
 		return append(b, x.r.Rcode().String()...)
-	case fieldRsize:
-		return strconv.AppendInt(b, int64(len(msg)), 10)
-	case fieldDuration:
-		return append(strconv.AppendFloat(b, x.took.Seconds(), 'f', -1, 64), 's')
 	case fieldFlags:
 		return appendFlags(b, msg)
 	case fieldLogClass:

@@ -59,6 +59,8 @@ func TestFormat(t *testing.T) {
 	other.via, other.client = tcp, netip.MustParseAddrPort("[2001:db8::7]:53")
 	mapped, mappedMsg := askedOf(t, func(q *dns.Msg) { q.SetEdns0(100, false) }, func(r *wire.Reply) { r.Fail(3000) })
 	mapped.client = netip.MustParseAddrPort("[::ffff:192.0.2.7]:1")
+	silent, _ := askedOf(t, plain, address)
+	silent.marks |= dropped
 	local := netip.MustParseAddr("169.254.20.10")
 	for _, c := range []struct {
 		name, format, want string
@@ -70,6 +72,7 @@ func TestFormat(t *testing.T) {
 		{"all over TCP and IPv6", all, "[2001:db8::7] 53 [::1] www.example.org. TYPE65280 IN tcp 44 4711 0 true 65535 NXDOMAIN qr,cd 44 0.0015s", other, otherMsg, netip.IPv6Loopback()},
 		{"small buffer, mapped client, unknown rcode, unknown address", "{remote} {>bufsize} {rcode} {local}", "192.0.2.7 512 3000 -", mapped, mappedMsg, netip.IPv6Unspecified()},
 		{"no reply yet", all, "192.0.2.7 4242 - www.example.org. A IN udp 33 4711 0 false 512 - - - -", x, nil, netip.Addr{}},
+		{"no reply at all", "{rcode} {>rflags} {rsize} {duration} {/log/class}", "- - 0 0.0015s error", silent, nil, local},
 		{"metadata", "{/log/class} {/log/type} {/forward/upstream}", "success NOERROR -", x, msg, local},
 		{"no placeholders", "{} {x} { {name} } }{ {type", "{} {x} { www.example.org. } }{ {type", x, msg, local},
 		{"closed before it is opened", "a } {type}", "a } A", x, msg, local},

@@ -114,6 +114,8 @@ func (k kind) String() string {
 func (x *exchange) kind() kind {
 	answers := x.r.Count(wire.Answer) > 0
 	switch rcode := x.r.Rcode(); {
+	case x.marks&dropped != 0:
+		return isOther
 	case rcode == wire.NoError && !answers && x.r.Count(wire.Authority) > 0:
 		return isNoData
 	case rcode == wire.NoError:
@@ -159,10 +161,14 @@ func (l *QueryLog) write(r *LogRule, x *exchange, msg []byte) {
 		l.Logger.Info(line)
 		return
 	}
+	rcode := slog.Any("rcode", nil)
+	if msg != nil {
+		rcode = slog.String("rcode", x.r.Rcode().String())
+	}
 	l.Logger.LogAttrs(context.Background(), slog.LevelInfo, line,
 		slog.String("client_ip", x.client.Addr().Unmap().String()), slog.Int("client_port", int(x.client.Port())),
 		slog.String("qname", wire.Name(x.q.Name()).String()), slog.String("qtype", wire.TypeName(x.q.Type)), slog.String("qclass", "IN"),
 		slog.String("protocol", x.via.String()), slog.Int("id", int(x.q.ID)), slog.Int("opcode", 0),
 		slog.Int("request_size", len(x.q.Packet)), slog.Bool("dnssec_ok", x.q.DO), slog.Int("bufsize", x.bufsize()),
-		slog.String("rcode", x.r.Rcode().String()), slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", x.took.Seconds()))
+		rcode, slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", x.took.Seconds()))
 }

@@ -16,7 +16,7 @@ type Tap struct {
 	Extra *Format
 }
 
-// tell tells t's collector of x and its reply. It does not block.
+// tell tells t's collector of x and its reply, nil if there is none. It does not block.
 func (t *Tap) tell(x *exchange, msg []byte, now time.Time) {
 	m := dnstap.Message{Type: dnstap.ClientQuery, Protocol: dnstap.TCP, Client: x.client, Query: now.Add(-x.took)}
 	if x.via == udp {
@@ -29,6 +29,9 @@ func (t *Tap) tell(x *exchange, msg []byte, now time.Time) {
 		m.Packet = x.q.Packet
 	}
 	t.To.Send(&m)
+	if msg == nil {
+		return
+	}
 	m.Type, m.Response = dnstap.ClientResponse, now
 	if t.Full {
 		m.Packet = msg
