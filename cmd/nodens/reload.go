@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -54,13 +55,16 @@ func (a *agent) reloadInterval() time.Duration {
 func (a *agent) reload(ctx context.Context, asked bool) {
 	cfg, err := a.opts.loadConfig()
 	if !asked && !a.stands(ctx, cfg, err) {
+		a.log.Debug("reload: what has changed is left to the next look")
 		return
 	}
 	if err == nil && cfg.Digest == a.current.Load().cfg.Digest {
 		a.accept()
+		level := slog.LevelDebug
 		if asked {
-			a.log.Info("reload: the configuration is unchanged", "hash", cfg.Hash)
+			level = slog.LevelInfo
 		}
+		a.log.Log(ctx, level, "reload: the configuration is unchanged", "hash", cfg.Hash)
 		return
 	}
 	if err == nil {
