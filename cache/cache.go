@@ -103,6 +103,9 @@ func (c *Cache) Covers(name []byte) bool {
 // the store's clock, and says whether there is one; at a miss r is untouched. It never
 // waits, and allocates nothing but what r's buffer needs to grow.
 func (c *Cache) Answer(q *wire.Query, r *wire.Reply, now time.Duration) Found {
+	if c.store.moved {
+		now = c.store.clock()
+	}
 	k := c.key(q)
 	s := k.part.shard
 	s.mu.Lock()

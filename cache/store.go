@@ -41,7 +41,8 @@ const (
 
 // Options are what a Store needs of its surroundings. The zero value is ready.
 type Options struct {
-	// Clock tells the time; nil is [clock.Now]. Only differences count.
+	// Clock tells the time, also in place of the moments that Answer is given; nil is
+	// [clock.Now]. Only differences count.
 	Clock func() time.Duration
 	// Go runs f on a goroutine of its own, with a context that outlives the queries, and
 	// is false, without running it, where there is no place for one more. What panics in
@@ -53,6 +54,7 @@ type Options struct {
 // for concurrent use.
 type Store struct {
 	clock  func() time.Duration
+	moved  bool // clock is not the path's
 	run    func(func(context.Context)) bool
 	seed   maphash.Seed
 	salts  [2]uint64
@@ -73,7 +75,9 @@ type Store struct {
 // budget bytes. What the garbage collector leaves lying until its next round comes
 // on top, and at most two segments of slots in each shard.
 func NewStore(budget int, opts Options) *Store {
-	s := &Store{clock: opts.Clock, run: opts.Go, seed: maphash.MakeSeed(), budget: int64(max(budget, 0))}
+	s := &Store{
+		clock: opts.Clock, moved: opts.Clock != nil, run: opts.Go, seed: maphash.MakeSeed(), budget: int64(max(budget, 0)),
+	}
 	if s.clock == nil {
 		s.clock = clock.Now
 	}

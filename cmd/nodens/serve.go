@@ -42,6 +42,7 @@ type agent struct {
 	assembly assembly
 	net      *netsetup.Setup // nil: the node's network is left alone
 	pulse    *pulse
+	usr1     chan os.Signal // asks for a reload
 
 	current  atomic.Pointer[generation]
 	stopping atomic.Bool
@@ -88,6 +89,7 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 			store: cache.NewStore(opts.cacheSize, cache.Options{Go: srv.Go}),
 		},
 		pulse:   &pulse{took: stat.NewHistogram(stat.Seconds)},
+		usr1:    make(chan os.Signal, 1),
 		cancels: make(map[any]context.CancelFunc),
 		fatal:   make(chan error, 1),
 
@@ -127,9 +129,8 @@ func (o *options) network(log *slog.Logger) netsetup.Config {
 // to take it: addresses, sockets, and only then the rules that keep packets away
 // from the cluster DNS.
 func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
-	usr1 := make(chan os.Signal, 1) // from the first moment on: unhandled, it would end the process
-	signal.Notify(usr1, syscall.SIGUSR1)
-	defer signal.Stop(usr1)
+	signal.Notify(a.usr1, syscall.SIGUSR1) // from the first moment on: unhandled, it would end the process
+	defer signal.Stop(a.usr1)
 	defer a.background.Wait()
 	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
@@ -166,7 +167,7 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 	debug.FreeOSMemory()
 	a.serving.Store(true)
 	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
-	return a.loop(ctx, usr1)
+	return a.loop(ctx)
 }
 
 // setRules makes the rules and starts the re-checks. Somebody else holding iptables'
@@ -198,7 +199,7 @@ func (a *agent) watchHealth(ctx context.Context) {
 }
 
 // loop waits for the end, and reloads until then.
-func (a *agent) loop(ctx context.Context, usr1 <-chan os.Signal) error {
+func (a *agent) loop(ctx context.Context) error {
 	timer := time.NewTimer(a.reloadInterval())
 	defer timer.Stop()
 	for {
@@ -208,7 +209,7 @@ func (a *agent) loop(ctx context.Context, usr1 <-chan os.Signal) error {
 			return nil
 		case err := <-a.fatal:
 			return err
-		case <-usr1:
+		case <-a.usr1:
 			a.reload(ctx, true)
 		case <-timer.C:
 			a.reload(ctx, false)
