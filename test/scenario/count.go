@@ -1,0 +1,162 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// expectUpstream waits until an upstream has got so many queries.
+type expectUpstream struct {
+	name  string
+	qname string // "*" is any
+	qtype uint16 // 0 is any
+	over  string // "" is any
+	count span
+}
+
+func (p *parser) expectUpstream(w *words) {
+	e := &expectUpstream{name: p.use(w), qname: "*", count: span{-1, -1}}
+	if w.more() && w.list[0] != "over" && w.list[0] != "count" && !w.accept("*") {
+		e.qname = strings.ToLower(w.name("name"))
+	}
+	if w.more() && w.list[0] != "over" && w.list[0] != "count" && !w.accept("*") {
+		e.qtype = w.qtype()
+	}
+	w.options(map[string]func(){
+		"over":  func() { e.over = w.over() },
+		"count": func() { e.count = w.span("count") },
+	})
+	if e.count.least < 0 {
+		w.fail("the count is missing")
+	}
+	p.add(e)
+}
+
+func (e *expectUpstream) play(ctx context.Context, st *stage) error {
+	s := st.servers[e.name]
+	return st.until(ctx, func() error {
+		n := s.count(func(q seen) bool {
+			return (e.qname == "*" || e.qname == q.name) && (e.qtype == 0 || e.qtype == q.qtype) && (e.over == "" || e.over == q.over)
+		})
+		if e.count.has(n) {
+			return nil
+		}
+		return fmt.Errorf("upstream %s got %d queries of that kind, want %s; it got: %s", e.name, n, e.count, s.list())
+	})
+}
+
+// maxListed is how many queries an error lists.
+const maxListed = 20
+
+func (s *server) list() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b strings.Builder
+	for _, q := range s.seen[:min(len(s.seen), maxListed)] {
+		fmt.Fprintf(&b, "%s %s over %s; ", q.name, dns.Type(q.qtype), q.over)
+	}
+	return b.String() + strconv.Itoa(len(s.seen)) + " in all"
+}
+
+// expectConnections waits until an upstream has so many connections.
+type expectConnections struct {
+	name  string
+	count span
+}
+
+func (p *parser) expectConnections(w *words) {
+	e := &expectConnections{name: p.use(w)}
+	if !w.accept("count") {
+		w.fail("the count is missing")
+	}
+	e.count = w.span("count")
+	p.add(e)
+}
+
+func (e *expectConnections) play(ctx context.Context, st *stage) error {
+	return st.until(ctx, func() error {
+		if n := st.servers[e.name].connected(); !e.count.has(n) {
+			return fmt.Errorf("upstream %s has %d connections, want %s", e.name, n, e.count)
+		}
+		return nil
+	})
+}
+
+// expectMetric waits until the sum of a metric's samples that have the labels is as it
+// should be.
+type expectMetric struct {
+	name   string
+	labels []string // as `name="value"`
+	count  span
+}
+
+func (p *parser) expectMetric(w *words) {
+	e := new(expectMetric)
+	name, labels, labelled := strings.Cut(w.next("a metric"), "{")
+	e.name = name
+	if labelled {
+		labels, closed := strings.CutSuffix(labels, "}")
+		for l := range strings.SplitSeq(labels, ",") {
+			if !strings.Contains(l, `="`) || !strings.HasSuffix(l, `"`) || !closed {
+				w.fail("%q is no label", l)
+			}
+			e.labels = append(e.labels, l)
+		}
+	}
+	e.count = w.span("number")
+	p.add(e)
+}
+
+func (e *expectMetric) play(ctx context.Context, st *stage) error {
+	labels := make([]string, len(e.labels))
+	for i, l := range e.labels {
+		var err error
+		if labels[i], err = st.replace(l); err != nil {
+			return err
+		}
+	}
+	return st.until(ctx, func() error {
+		text, err := st.agent.Metrics()
+		if err != nil {
+			return fmt.Errorf("reading the metrics: %w", err)
+		}
+		sum, samples := total(text, e.name, labels)
+		if sum != float64(int(sum)) || !e.count.has(int(sum)) {
+			return fmt.Errorf("%s with %v is %v in sum, want %s; its samples are:\n%s", e.name, labels, sum, e.count, strings.Join(samples, "\n"))
+		}
+		return nil
+	})
+}
+
+// total adds up the samples of the metric that have the labels, in text as Prometheus
+// reads it; samples are all of the metric's.
+func total(text, name string, labels []string) (sum float64, samples []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest == "" || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		samples = append(samples, line)
+		at := strings.LastIndexByte(rest, ' ')
+		v, err := strconv.ParseFloat(rest[at+1:], 64)
+		if err == nil && holdsAll(rest[:at], labels) {
+			sum += v
+		}
+	}
+	return sum, samples
+}
+
+// holdsAll reports whether set, "{a="b",c="d"}" or "", has the labels.
+func holdsAll(set string, labels []string) bool {
+	set = "," + strings.Trim(set, "{}") + ","
+	for _, l := range labels {
+		if !strings.Contains(set, ","+l+",") {
+			return false
+		}
+	}
+	return true
+}
