@@ -30,7 +30,7 @@ const (
 	// much would make the suite slower.
 	stillness = 400 * time.Millisecond
 	// look is the time between two looks at a condition.
-	look = 5 * time.Millisecond
+	look = 10 * time.Millisecond
 )
 
 // quiet is a log that nobody reads.

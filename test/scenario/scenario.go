@@ -2,9 +2,9 @@ package scenario
 
 import (
 	"fmt"
+	"math"
+	"strings"
 	"time"
-
-	"github.com/miekg/dns"
 )
 
 // Scenario is one file. It is not changed once it is parsed, and may be played any
@@ -105,19 +105,16 @@ type pattern struct {
 }
 
 func (p pattern) String() string {
-	rr, err := dns.NewRR(p.rest)
-	if err != nil || rr == nil {
-		return p.rest
-	}
 	ttl := fmt.Sprint(p.least)
 	switch {
-	case p.least == 0 && p.most == ^uint32(0):
+	case p.least == 0 && p.most == math.MaxUint32:
 		ttl = "*"
 	case p.least != p.most:
 		ttl = fmt.Sprintf("%d..%d", p.least, p.most)
 	}
-	h := rr.Header()
-	return fmt.Sprintf("%s %s %s %s", h.Name, ttl, dns.Type(h.Rrtype), rr.String()[len(h.String()):])
+	words := strings.Fields(p.rest)
+	words[1] = ttl
+	return strings.Join(words, " ")
 }
 
 // span is the numbers from least to most.
