@@ -36,8 +36,7 @@ const (
 // quiet is a log that nobody reads.
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// ask sends m to the agent as q says, and gives the reply, checked for what every
-// reply must have: the ID and the very question.
+// ask sends m to the agent as q says, and gives the reply.
 func (st *stage) ask(ctx context.Context, q *query, m *dns.Msg) reply {
 	packet, err := m.Pack()
 	if err != nil {
@@ -52,17 +51,28 @@ func (st *stage) ask(ctx context.Context, q *query, m *dns.Msg) reply {
 	if err != nil {
 		return reply{err: err}
 	}
+	return read(packet, raw)
+}
+
+// read makes a reply of raw. It checks what every one must have: the ID and the very
+// question of the packet, case and all, and as many records as it says.
+func read(packet, raw []byte) reply {
 	r := reply{msg: new(dns.Msg), bytes: len(raw)}
 	if err := r.msg.Unpack(raw); err != nil {
 		return reply{err: fmt.Errorf("the reply is no message: %w: %x", err, raw)}
 	}
-	end := 12 // of the question, which is the same bytes, case and all
+	for i, section := range [][]dns.RR{r.msg.Answer, r.msg.Ns, r.msg.Extra} {
+		if n := int(binary.BigEndian.Uint16(raw[6+2*i:])); n != len(section) {
+			return reply{err: fmt.Errorf("the reply says that %d records are in %s, and has %d: %x", n, sectionNames[i], len(section), raw)}
+		}
+	}
+	end := 12
 	for packet[end] != 0 {
 		end += 1 + int(packet[end])
 	}
 	end += 5
 	if len(raw) < end || !bytes.Equal(raw[:2], packet[:2]) || !bytes.Equal(raw[12:end], packet[12:end]) || !r.msg.Response {
-		return reply{err: fmt.Errorf("the reply has another ID or question than was asked (%v):\n%s", m.Question, r.msg)}
+		return reply{err: fmt.Errorf("the reply has another ID or question than was asked:\n%s", r.msg)}
 	}
 	return r
 }

@@ -143,30 +143,28 @@ func (e *expect) checkHeader(r reply) error {
 
 func (e *expect) checkEDNS(r reply) error {
 	opt := r.msg.IsEdns0()
-	if e.edns == 1 && opt == nil || e.edns == -1 && opt != nil {
+	switch {
+	case against(e.edns, opt != nil):
 		return errors.New("the OPT record is there or not against what is wanted")
-	}
-	if opt == nil {
-		if e.do == 1 || e.nsid != "" || e.ede >= 0 {
-			return errors.New("there is no OPT record")
-		}
-		return nil
-	}
-	if e.do == 1 && !opt.Do() || e.do == -1 && opt.Do() {
+	case against(e.do, opt != nil && opt.Do()):
 		return errors.New("the DO bit is the other way")
-	}
-	for _, want := range []struct {
-		wanted bool
-		code   uint16
-		text   string
-	}{{e.nsid != "", dns.EDNS0NSID, fmt.Sprintf("%x", e.nsid)}, {e.ede >= 0, dns.EDNS0EDE, strconv.Itoa(e.ede)}} {
-		if want.wanted && !slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool {
-			return o.Option() == want.code && strings.HasPrefix(o.String(), want.text)
-		}) {
-			return fmt.Errorf("there is no EDNS option %d of %s", want.code, want.text)
-		}
+	case e.nsid != "" && !option(opt, dns.EDNS0NSID, fmt.Sprintf("%x", e.nsid)):
+		return fmt.Errorf("the NSID is not %x", e.nsid)
+	case e.ede >= 0 && !option(opt, dns.EDNS0EDE, strconv.Itoa(e.ede)):
+		return fmt.Errorf("there is no extended error %d", e.ede)
 	}
 	return nil
+}
+
+// against reports whether is contradicts want: 1 for yes, -1 for no, 0 for no matter.
+func against(want int, is bool) bool { return want == 1 && !is || want == -1 && is }
+
+// option reports whether opt, which may be nil, has an option of the code whose text
+// begins so.
+func option(opt *dns.OPT, code uint16, text string) bool {
+	return opt != nil && slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool {
+		return o.Option() == code && strings.HasPrefix(o.String(), text)
+	})
 }
 
 func (e *expect) checkRecords(r reply) error {

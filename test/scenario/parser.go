@@ -151,20 +151,22 @@ func (p *parser) whole() {
 	case len(p.sc.Steps) == 0 && p.sc.Refused == "":
 		p.fault(p.at, "nothing happens; write steps such as QUERY and EXPECT, or REFUSED")
 	}
-	queries := make(map[string]bool)
-	for _, s := range p.sc.Steps {
-		if q, ok := s.step.(*query); ok && q.label != "" {
-			queries[q.label] = true
-		}
-	}
 	for _, u := range p.uses {
 		switch {
-		case u.query && !queries[u.name]:
+		case u.query && !p.labelled(u.name):
 			p.fault(u.line, "no QUERY is made as %s", u.name)
 		case !u.query && p.upstream(u.name) == nil:
 			p.fault(u.line, "there is no UPSTREAM %s", u.name)
 		}
 	}
+}
+
+// labelled reports whether a query is made under the label.
+func (p *parser) labelled(label string) bool {
+	return slices.ContainsFunc(p.sc.Steps, func(s numbered) bool {
+		q, ok := s.step.(*query)
+		return ok && q.label == label
+	})
 }
 
 func (p *parser) upstream(name string) *Upstream {

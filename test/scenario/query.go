@@ -21,7 +21,6 @@ type query struct {
 	size   uint16
 	do     bool
 	nsid   bool
-	id     string
 	from   netip.Addr // not valid: any
 	times  int
 	label  string // "" waits for the replies at once

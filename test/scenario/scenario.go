@@ -88,14 +88,7 @@ type action struct {
 	raw      []byte      // sent in place of all of this, with the query's ID
 }
 
-// The sections of a message, as indexes.
-const (
-	answer = iota
-	authority
-	additional
-)
-
-// sectionNames are the keywords of records.
+// sectionNames are the keywords of records, in the order of a message's sections.
 var sectionNames = [3]string{"ANSWER", "AUTHORITY", "ADDITIONAL"}
 
 // pattern is a record that a reply must have.
