@@ -21,7 +21,7 @@ import (
 )
 
 // lacks are the features that scenarios may need and that are not there yet.
-var lacks = []string{"reload"}
+var lacks = []string{"cache", "doh", "dot", "pool", "reload"}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
 // its own.

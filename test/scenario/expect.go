@@ -94,13 +94,23 @@ func (e *expect) play(ctx context.Context, st *stage) error {
 	if a == nil {
 		return errors.New("nothing was asked yet")
 	}
+	err := e.compare(a)
+	if err == nil || !a.query.again {
+		return err
+	}
+	return st.until(ctx, func() error { return e.compare(st.asks(ctx, a.query)) })
+}
+
+// compare waits for the replies and gives what is wrong with the first that is not as
+// expected.
+func (e *expect) compare(a *asked) error {
 	a.done.Wait()
 	for i, r := range a.replies {
 		if err := e.check(r); err != nil {
 			return fmt.Errorf("reply %d of %d to %s %s: %w", i+1, len(a.replies), a.query.name, dns.Type(a.query.qtype), err)
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 // check compares one reply.

@@ -187,14 +187,13 @@ func (p *parser) add(s step) {
 // keywords is the table of what may begin a line.
 func (p *parser) keywords() map[string]keyword {
 	table := map[string]keyword{
-		"TITLE":        {"what the scenario shows", func(w *words) { p.sc.Title = p.rest(w, "a title") }},
-		"NEEDS":        {"FEATURE…", func(w *words) { p.sc.Needs = append(p.sc.Needs, w.list...); w.list = nil }},
-		"REFUSED":      {"TEXT of the error with which the agent does not start", func(w *words) { p.sc.Refused = p.rest(w, "a text") }},
-		"CLIENT-TIMER": {"DURATION", func(w *words) { p.sc.ClientTimer = w.duration("timer", maxDuration) }},
-		"COREFILE":     {"and its lines, and END", func(w *words) { w.end(); p.sc.Corefile = p.body(w) }},
-		"FILE":         {"NAME and its lines, and END", p.file},
-		"UPSTREAM":     {"NAME [port N] [tls|https] [expired|unknown|for NAME]", p.server},
-		"ON":           {"NAME|*|*.NAME TYPE|* [over TRANSPORT] [times N] [with edns|do|cd|rd|nsid] [without …]", p.on},
+		"TITLE":    {"what the scenario shows", func(w *words) { p.sc.Title = p.rest(w, "a title") }},
+		"NEEDS":    {"FEATURE…", func(w *words) { p.sc.Needs = append(p.sc.Needs, w.list...); w.list = nil }},
+		"REFUSED":  {"TEXT of the error with which the agent does not start", func(w *words) { p.sc.Refused = p.rest(w, "a text") }},
+		"COREFILE": {"and its lines, and END", func(w *words) { w.end(); p.sc.Corefile = p.body(w) }},
+		"FILE":     {"NAME and its lines, and END", p.file},
+		"UPSTREAM": {"NAME [port N] [tls|https] [expired|unknown|for NAME]", p.server},
+		"ON":       {"NAME|*|*.NAME TYPE|* [over TRANSPORT] [times N] [with edns|do|cd|rd|nsid] [without …]", p.on},
 	}
 	for i, name := range sectionNames {
 		table[name] = keyword{"OWNER TTL TYPE RDATA", func(w *words) { p.record(w, i) }}

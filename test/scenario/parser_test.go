@@ -61,7 +61,6 @@ func TestFaults(t *testing.T) {
 func TestParse(t *testing.T) {
 	text := `TITLE all
 NEEDS one two
-CLIENT-TIMER 100ms
 ` + strings.TrimPrefix(head, "TITLE t\n") + `FILE x
 line
 END
@@ -91,7 +90,7 @@ ON * *
     RAW 8180
 UPSTREAM dot tls expired
 UPSTREAM doh https unknown for other.test
-QUERY a A over tcp do cd ad aa -rd edns 512 nsid class CH from 127.0.0.1 times 3 spread as x
+QUERY a A over tcp do cd ad aa -rd edns 512 nsid class CH from 127.0.0.1 times 3 spread again as x
 EXPECT NOERROR aa -tc any answers 1..2 bytes ..9 edns do nsid me ede 3 of x
 `
 	text = strings.Replace(text, "bytes ..9", "bytes 0..9", 1) + `    ANSWER a 1..2 A 192.0.2.1
@@ -127,7 +126,7 @@ EXPECT-LOG some words
 	}
 	u := sc.Upstreams[0]
 	got := fmt.Sprintf("%v %d %d %d %+v", sc.Needs, len(sc.Files), len(sc.Upstreams), len(sc.Steps), *u.rules[0])
-	want := "[one two] 1 3 16 {line:12 name:www.example.org. qtype:1 over:udp with:[edns] without:[do] times:2 " +
+	want := "[one two] 1 3 16 {line:11 name:www.example.org. qtype:1 over:udp with:[edns] without:[do] times:2 " +
 		"action:{delay:1000000 silent:false held:false reset:false closes:false sent:0 strays:[id question] rcode:3 set:[aa tc] unset:[ra] " +
 		"sections:[[@ 1 A 192.0.2.$n] [. 1 NS a.] [a. 1 A 192.0.2.1]] many:2 chain:3 cut:1 extra:1 bare:true noEDNS:true ede:22 raw:[]}}"
 	if got != want {

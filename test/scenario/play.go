@@ -21,8 +21,6 @@ type Setup struct {
 	Listen   netip.AddrPort
 	// Dir is a folder for the Corefile; what the scenario wrote is there too.
 	Dir string
-	// ClientTimer is [Scenario.ClientTimer].
-	ClientTimer time.Duration
 }
 
 // Agent is what a scenario plays against. Play calls its methods from one goroutine.
@@ -105,7 +103,7 @@ func Play(ctx context.Context, sc *Scenario, dir string, start Start) (err error
 	if err != nil {
 		return err
 	}
-	agent, err := start(ctx, Setup{Corefile: corefile, Listen: st.listen, Dir: dir, ClientTimer: sc.ClientTimer})
+	agent, err := start(ctx, Setup{Corefile: corefile, Listen: st.listen, Dir: dir})
 	if err == nil {
 		st.agent = agent
 	}

@@ -133,6 +133,9 @@ END
 RELOAD refused is bad
 bad
 END
+QUERY d.test A again
+EXPECT NOERROR
+    ANSWER d.test 300 A 192.0.2.12
 STOP up
 REVIVE up
 QUERY c.test A

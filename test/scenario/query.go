@@ -25,9 +25,10 @@ type query struct {
 	times  int
 	label  string // "" waits for the replies at once
 	spread bool   // each asks for a name of its own: N before the name
+	again  bool   // asked anew until the replies are as expected
 }
 
-const queryUsage = "NAME TYPE [over udp|tcp|tls|https] [do] [cd] [ad] [-rd] [edns SIZE] [nsid] [class C] [from IP] [times N [spread]] [as LABEL]"
+const queryUsage = "NAME TYPE [over udp|tcp|tls|https] [do] [cd] [ad] [-rd] [edns SIZE] [nsid] [class C] [from IP] [times N [spread]] [again] [as LABEL]"
 
 // clientPayload is the UDP size of clients with EDNS that give none.
 const clientPayload = 1232
@@ -55,6 +56,7 @@ func (p *parser) query(w *words) {
 		"from":   func() { q.from = w.addr() },
 		"times":  func() { q.times = w.number("number", 1, maxTimes) },
 		"spread": func() { q.spread = true },
+		"again":  func() { q.again = true },
 		"as":     func() { q.label = w.next("a label") },
 	})
 	p.add(q)
@@ -96,11 +98,17 @@ type reply struct {
 	err   error // errSilence if nothing came
 }
 
-func (q *query) play(ctx context.Context, st *stage) error {
+// asks begins to ask.
+func (st *stage) asks(ctx context.Context, q *query) *asked {
 	a := &asked{query: q, replies: make([]reply, q.times)}
 	for i := range a.replies {
 		a.done.Go(func() { a.replies[i] = st.ask(ctx, q, q.message(i)) })
 	}
+	return a
+}
+
+func (q *query) play(ctx context.Context, st *stage) error {
+	a := st.asks(ctx, q)
 	st.last = a
 	if q.label != "" {
 		st.asked[q.label] = a

@@ -16,14 +16,11 @@ type Scenario struct {
 	Needs []string
 	// Corefile is what the agent starts with, and Refused what the error holds if
 	// the agent must not start with it; "" if it must.
-	Corefile text
-	Refused  string
-	// ClientTimer is how long the cache lets a client wait for fresh data before
-	// it serves stale data; 0 is the agent's own.
-	ClientTimer time.Duration
-	Upstreams   []*Upstream
-	Files       []document
-	Steps       []numbered
+	Corefile  text
+	Refused   string
+	Upstreams []*Upstream
+	Files     []document
+	Steps     []numbered
 }
 
 // text is a block of lines and where its first one stands.
