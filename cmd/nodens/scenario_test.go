@@ -17,11 +17,12 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/test/scenario"
 )
 
 // lacks are the features that scenarios may need and that are not there yet.
-var lacks = []string{"cache", "doh", "dot", "pool", "reload"}
+var lacks = []string{"doh", "dot", "pool", "reload"}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
 // its own.
@@ -93,6 +94,7 @@ func newActor(ctx context.Context, s scenario.Setup) (*actor, error) {
 		return nil, err
 	}
 	a.agent.assembly.store = cache.NewStore(opts.cacheSize, cache.Options{
+		Go:    a.agent.server.Go,
 		Clock: func() time.Duration { return time.Duration(a.now.Load()) },
 	})
 	ctx, a.stop = context.WithCancel(ctx)
@@ -149,7 +151,13 @@ func (a *actor) Reload(ctx context.Context, corefile string) error {
 	return err
 }
 
-func (a *actor) Flush(string, bool) (int, error) { return 0, errors.New("there is no flush yet") }
+func (a *actor) Flush(name string, subtree bool) (int, error) {
+	n, err := wire.ParseName(name)
+	if err != nil {
+		return 0, err
+	}
+	return a.agent.assembly.store.Flush([]byte(n), subtree), nil
+}
 
 func (a *actor) Metrics() (string, error) {
 	w := httptest.NewRecorder()
