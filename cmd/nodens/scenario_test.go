@@ -22,7 +22,7 @@ import (
 )
 
 // lacks are the features that scenarios may need and that are not there yet.
-var lacks = []string{"doh", "dot", "pool", "reload"}
+var lacks = []string{"doh", "dot", "k8s", "pool", "reload", "rewrite", "secure", "template"}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
 // its own.
