@@ -21,8 +21,8 @@ import (
 	"github.com/nodens-dns/nodens/test/scenario"
 )
 
-// lacks are the features that scenarios may need and that are not there yet.
-var lacks = []string{"doh", "dot", "k8s", "pool", "reload", "rewrite", "secure", "template"}
+// absent are the features that scenarios may need and that are not there yet.
+var absent = []string{"doh", "dot", "k8s", "pool", "reload", "rewrite", "secure", "template"}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
 // its own.
@@ -38,7 +38,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if i := slices.IndexFunc(sc.Needs, func(f string) bool { return slices.Contains(lacks, f) }); i >= 0 {
+			if i := slices.IndexFunc(sc.Needs, func(f string) bool { return slices.Contains(absent, f) }); i >= 0 {
 				t.Skipf("needs %s", sc.Needs[i])
 			}
 			var a *actor
