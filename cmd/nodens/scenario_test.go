@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -86,11 +87,7 @@ func newActor(ctx context.Context, s scenario.Setup) (*actor, error) {
 	if err != nil {
 		return nil, err
 	}
-	logger, err := newLogger(opts.logFormat, a.log)
-	if err != nil {
-		return nil, err
-	}
-	if a.agent, err = newAgent(opts, logger); err != nil {
+	if a.agent, err = newAgent(opts, slog.New(slog.NewTextHandler(a.log, nil))); err != nil {
 		return nil, err
 	}
 	a.agent.assembly.store = cache.NewStore(opts.cacheSize, cache.Options{
