@@ -23,7 +23,7 @@ import (
 )
 
 // absent are the features that scenarios may need and that are not there yet.
-var absent = []string{"doh", "dot", "k8s", "pool", "reload", "rewrite", "secure", "template"}
+var absent = []string{"doh", "dot", "k8s", "log", "pool", "reload", "rewrite", "secure", "template"}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
 // its own.
