@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -26,37 +28,70 @@ import (
 var absent = []string{"doh", "dot", "k8s", "log", "pool", "reload", "rewrite", "secure", "template"}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
-// its own.
+// its own. When all have ended nothing of them is left: no goroutine, no open file.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("../../test/scenario/testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)
 	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			t.Parallel()
-			sc, err := scenario.Load(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if i := slices.IndexFunc(sc.Needs, func(f string) bool { return slices.Contains(absent, f) }); i >= 0 {
-				t.Skipf("needs %s", sc.Needs[i])
-			}
-			var a *actor
-			start := func(ctx context.Context, s scenario.Setup) (scenario.Agent, error) {
-				var err error
-				if a, err = newActor(ctx, s); err != nil {
-					return nil, err
-				}
-				return a, nil
-			}
-			if err := scenario.Play(t.Context(), sc, t.TempDir(), start); err != nil {
-				t.Errorf("%s: %v", sc.Title, err)
-				if a != nil {
-					t.Logf("the agent's log:\n%s", a.Log())
-				}
-			}
-		})
+	usr1 := make(chan os.Signal, 1)
+	signal.Notify(usr1, syscall.SIGUSR1) // package signal keeps a goroutine from its first use on
+	signal.Stop(usr1)
+	goroutines, open := runtime.NumGoroutine(), openFiles(t)
+	t.Run("files", func(t *testing.T) {
+		for _, file := range files {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+				t.Parallel()
+				play(t, file)
+			})
+		}
+	})
+	for range int(patience / leakPause) {
+		if runtime.NumGoroutine() <= goroutines && openFiles(t) <= open {
+			return
+		}
+		time.Sleep(leakPause)
+	}
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	t.Errorf("of %d goroutines there are %d, of %d open files %d:\n%s", goroutines, runtime.NumGoroutine(), open, openFiles(t), stacks)
+}
+
+// leakPause is between two looks at what is left.
+const leakPause = 20 * time.Millisecond
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// play plays one file.
+func play(t *testing.T, file string) {
+	t.Helper()
+	sc, err := scenario.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(sc.Needs, func(f string) bool { return slices.Contains(absent, f) }); i >= 0 {
+		t.Skipf("needs %s", sc.Needs[i])
+	}
+	var a *actor
+	start := func(ctx context.Context, s scenario.Setup) (scenario.Agent, error) {
+		var err error
+		if a, err = newActor(ctx, s); err != nil {
+			return nil, err
+		}
+		return a, nil
+	}
+	if err := scenario.Play(t.Context(), sc, t.TempDir(), start); err != nil {
+		t.Errorf("%s: %v", sc.Title, err)
+		if a != nil {
+			t.Logf("the agent's log:\n%s", a.Log())
+		}
 	}
 }
 
