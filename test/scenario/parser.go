@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -293,7 +294,9 @@ func (p *parser) record(w *words, section int) {
 	switch {
 	case p.rule != nil:
 		line := strings.Join([]string{owner, ttl, rest}, " ")
-		if _, err := makeRecord(line, "example.", 1); err != nil {
+		// Whatever the placeholders stand for is an address or a part of one.
+		sample := placeholder.ReplaceAllString(numbers(line, 1), "192.0.2.1")
+		if _, err := makeRecord(sample, "example."); err != nil {
 			w.fail("%v", err)
 		}
 		p.rule.sections[section] = append(p.rule.sections[section], line)
@@ -304,10 +307,17 @@ func (p *parser) record(w *words, section int) {
 	}
 }
 
-// makeRecord makes a record as written: an owner or a name that is "@" is qname, and
-// $n is n.
-func makeRecord(line, qname string, n int) (dns.RR, error) {
-	list := strings.Fields(strings.ReplaceAll(line, "$n", fmt.Sprint(n)))
+// numberHere is where the number of a query stands in a record.
+var numberHere = regexp.MustCompile(`\$n\b`)
+
+// numbers puts n in its place.
+func numbers(line string, n int) string {
+	return numberHere.ReplaceAllLiteralString(line, fmt.Sprint(n))
+}
+
+// makeRecord makes a record as written: an owner or a name that is "@" is qname.
+func makeRecord(line, qname string) (dns.RR, error) {
+	list := strings.Fields(line)
 	for i, word := range list {
 		if word == "@" {
 			list[i] = qname

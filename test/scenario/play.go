@@ -157,11 +157,16 @@ func (st *stage) prepare(ctx context.Context, addrs []netip.Addr) (err error) {
 		return err
 	}
 	for i, u := range st.scenario.Upstreams {
-		s, err := startServer(ctx, u, addrs[i+1], st.issuer)
+		s, err := st.newServer(ctx, u, addrs[i+1])
+		if s != nil {
+			st.servers[u.Name] = s
+		}
 		if err != nil {
 			return err
 		}
-		st.servers[u.Name] = s
+	}
+	for _, s := range st.servers {
+		s.serve()
 	}
 	for _, d := range st.scenario.Files {
 		if err := st.write(d); err != nil {
@@ -202,7 +207,7 @@ func (st *stage) write(d document) error {
 var placeholder = regexp.MustCompile(`\$[a-z][a-z0-9]*(\.ip\b|\.port\b)?`)
 
 // reserved are the placeholders that are no upstream.
-var reserved = []string{"dir", "ca", "cert", "key", "listen", "tls", "https"}
+var reserved = []string{"dir", "ca", "cert", "key", "listen", "tls", "https", "n"}
 
 // fill puts in what the placeholders in a block of lines stand for.
 func (st *stage) fill(t text) (string, error) {

@@ -82,7 +82,7 @@ func starter(wrong func([]byte)) Start {
 	}
 }
 
-// stagehand is a file with one upstream, in 10 lines; the steps follow.
+// stagehand is a file with one upstream, in 12 lines; the steps follow.
 const stagehand = `TITLE t
 COREFILE
 $up
@@ -90,6 +90,8 @@ END
 UPSTREAM up
 ON nothing.test *
     SILENT
+ON addr.test *
+    ANSWER @ 300 TXT $up.ip $up.port $n
 ON * *
     ANSWER @ 300 A 192.0.2.$n
 
@@ -136,6 +138,8 @@ END
 QUERY d.test A again
 EXPECT NOERROR
     ANSWER d.test 300 A 192.0.2.12
+QUERY addr.test TXT
+EXPECT NOERROR answers 1
 STOP up
 REVIVE up
 QUERY c.test A
@@ -158,7 +162,7 @@ func TestPlayFails(t *testing.T) {
 		wrong       func([]byte)
 		want        string
 	}{
-		{"rcode", "QUERY a.test A\nEXPECT NXDOMAIN any\n", nil, "f.txt:12: reply 1 of 1 to a.test. A: the rcode is NOERROR, want NXDOMAIN"},
+		{"rcode", "QUERY a.test A\nEXPECT NXDOMAIN any\n", nil, "f.txt:14: reply 1 of 1 to a.test. A: the rcode is NOERROR, want NXDOMAIN"},
 		{"flag", "QUERY a.test A\nEXPECT NOERROR aa any\n", nil, "aa is not set"},
 		{"no flag", "QUERY a.test A\nEXPECT NOERROR -ra any\n", nil, "ra is set"},
 		{"one record too many", "QUERY a.test A\nEXPECT NOERROR\n", nil, "ANSWER: there is a.test. 300 IN A 192.0.2.1, which is not wanted"},
@@ -173,13 +177,13 @@ func TestPlayFails(t *testing.T) {
 		{"a reply", "QUERY a.test A\nEXPECT nothing\n", nil, "there is one, want none"},
 		{"another ID", "QUERY a.test A\nEXPECT NOERROR any\n", wrongID, "the reply has another ID or question"},
 		{"another case", "QUERY a.test A\nEXPECT NOERROR any\n", wrongCase, "the reply has another ID or question"},
-		{"no message", "QUERY a.test A\nEXPECT NOERROR any\n", func(b []byte) { b[len(b)-5] = 99 }, "f.txt:12: reply 1 of 1 to a.test. A: the reply is no message"},
+		{"no message", "QUERY a.test A\nEXPECT NOERROR any\n", func(b []byte) { b[len(b)-5] = 99 }, "f.txt:14: reply 1 of 1 to a.test. A: the reply is no message"},
 		{"counts", "QUERY a.test A\nEXPECT NOERROR any\n", func(b []byte) { b[7] = 9 }, "the reply says that 9 records are in ANSWER, and has 1"},
-		{"a reload that is taken", "RELOAD refused x\ngood\nEND\n", nil, `f.txt:11: the Corefile is taken, want it refused with "x"`},
-		{"a reload that is refused", "RELOAD\nbad\nEND\n", nil, "f.txt:11: the Corefile is refused: the file is bad"},
+		{"a reload that is taken", "RELOAD refused x\ngood\nEND\n", nil, `f.txt:13: the Corefile is taken, want it refused with "x"`},
+		{"a reload that is refused", "RELOAD\nbad\nEND\n", nil, "f.txt:13: the Corefile is refused: the file is bad"},
 		{"a reload that is refused for something else", "RELOAD refused x\nbad\nEND\n", nil, `want "x" in it`},
-		{"flush", "FLUSH a.test count 1\n", nil, "f.txt:11: 7 entries are flushed, want 1"},
-		{"placeholder", "EXPECT-LOG $upp\n", nil, "f.txt:11: $upp stands for nothing; write the $NAME of an upstream"},
+		{"flush", "FLUSH a.test count 1\n", nil, "f.txt:13: 7 entries are flushed, want 1"},
+		{"placeholder", "EXPECT-LOG $upp\n", nil, "f.txt:13: $upp stands for nothing; write the $NAME of an upstream"},
 		{"a start that is taken", "REFUSED x\n", nil, `f.txt:3: the Corefile is taken, want it refused with "x"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -208,7 +212,7 @@ func TestWaits(t *testing.T) {
 				return a, err
 			}
 			err = Play(ctx, sc, t.TempDir(), start)
-			if err == nil || !strings.HasPrefix(err.Error(), "f.txt:11: ") {
+			if err == nil || !strings.HasPrefix(err.Error(), "f.txt:13: ") {
 				t.Errorf("the error is %v", err)
 			}
 		})

@@ -45,8 +45,9 @@ func condition(q *dns.Msg, c string) bool {
 	return false
 }
 
-// message makes the answer to q, the nth that its server gets.
-func (a *action) message(q *dns.Msg, n int) ([]byte, error) {
+// message makes the answer to q, the nth that its server gets; fill puts in what the
+// placeholders in records stand for.
+func (a *action) message(q *dns.Msg, n int, fill func(string) (string, error)) ([]byte, error) {
 	if a.raw != nil {
 		return append([]byte{byte(q.Id >> 8), byte(q.Id)}, a.raw...), nil
 	}
@@ -62,7 +63,7 @@ func (a *action) message(q *dns.Msg, n int) ([]byte, error) {
 		m.Question = nil
 		return m.Pack()
 	}
-	if err := a.fill(m, n); err != nil {
+	if err := a.records(m, n, fill); err != nil {
 		return nil, err
 	}
 	a.edns(m, q)
@@ -73,12 +74,16 @@ func (a *action) message(q *dns.Msg, n int) ([]byte, error) {
 	return append(b[:max(0, len(b)-a.cut)], make([]byte, a.extra)...), nil
 }
 
-// fill puts the records into m.
-func (a *action) fill(m *dns.Msg, n int) error {
+// records puts the records into m.
+func (a *action) records(m *dns.Msg, n int, fill func(string) (string, error)) error {
 	qname := m.Question[0].Name
 	for i, section := range []*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for _, line := range a.sections[i] {
-			rr, err := makeRecord(line, qname, n)
+			line, err := fill(numbers(line, n))
+			if err != nil {
+				return err
+			}
+			rr, err := makeRecord(line, qname)
 			if err != nil {
 				return err
 			}
@@ -148,7 +153,7 @@ func stray(kind string, q *dns.Msg) ([]byte, error) {
 	case "query":
 		m.Response = false
 	}
-	rr, err := makeRecord("@ 300 A "+poison, question.Name, 0)
+	rr, err := makeRecord("@ 300 A "+poison, question.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -76,9 +76,13 @@ func (s *server) revive() error {
 	s.mu.Lock()
 	shut := s.sockets == nil
 	s.mu.Unlock()
-	if shut {
-		return s.open()
+	if !shut {
+		return nil
 	}
+	if err := s.listen(); err != nil {
+		return err
+	}
+	s.serve()
 	return nil
 }
 

@@ -23,8 +23,12 @@ type server struct {
 	script *Upstream
 	addr   netip.AddrPort
 	tls    *tls.Config // nil for plain DNS
-	ctx    context.Context
-	tasks  sync.WaitGroup
+	// fill puts addresses in the place of placeholders.
+	fill  func(string) (string, error)
+	ctx   context.Context
+	tasks sync.WaitGroup
+	tcp   net.Listener
+	udp   *net.UDPConn // nil but for plain DNS
 
 	mu      sync.Mutex
 	silent  bool
@@ -44,14 +48,15 @@ type seen struct {
 	over  string
 }
 
-// startServer runs u at an address of ip until ctx ends and stop is called.
-func startServer(ctx context.Context, u *Upstream, ip netip.Addr, ca *issuer) (*server, error) {
+// newServer makes the server of u and has it listen at an address of ip; serve begins to
+// answer, until ctx ends, and stop ends it.
+func (st *stage) newServer(ctx context.Context, u *Upstream, ip netip.Addr) (*server, error) {
 	s := &server{
-		script: u, addr: netip.AddrPortFrom(ip, u.port), ctx: ctx,
+		script: u, addr: netip.AddrPortFrom(ip, u.port), ctx: ctx, fill: st.replace,
 		release: make(chan struct{}), hits: make(map[*rule]int), conns: make(map[net.Conn]bool),
 	}
 	if u.tls || u.https {
-		cert, err := ca.issue(u.cert, ip)
+		cert, err := st.issuer.issue(u.cert, ip)
 		if err != nil {
 			return nil, err
 		}
@@ -60,11 +65,11 @@ func startServer(ctx context.Context, u *Upstream, ip netip.Addr, ca *issuer) (*
 			s.tls.NextProtos = []string{"h2", "http/1.1"}
 		}
 	}
-	return s, s.open()
+	return s, s.listen()
 }
 
-// open makes the sockets. The port stays the one of the first time.
-func (s *server) open() error {
+// listen makes the sockets. The port stays the one of the first time.
+func (s *server) listen() error {
 	ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(s.addr))
 	if err != nil {
 		return fmt.Errorf("upstream %s: %w", s.script.Name, err)
@@ -79,18 +84,27 @@ func (s *server) open() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sockets = []io.Closer{ln}
+	s.tcp, s.udp, s.sockets = ln, udp, []io.Closer{ln}
+	if udp != nil {
+		s.sockets = append(s.sockets, udp)
+	}
+	return nil
+}
+
+// serve begins to answer at the sockets.
+func (s *server) serve() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ln, udp := s.tcp, s.udp
 	switch {
 	case s.script.https:
 		s.serveHTTPS(ln)
 	case s.tls != nil:
 		s.tasks.Go(func() { s.accept(tls.NewListener(ln, s.tls), "tls") })
 	default:
-		s.sockets = append(s.sockets, udp)
 		s.tasks.Go(func() { s.readUDP(udp) })
 		s.tasks.Go(func() { s.accept(ln, "tcp") })
 	}
-	return nil
 }
 
 // shut closes the sockets and all connections.
@@ -226,7 +240,7 @@ func (s *server) act(r *rule, q *dns.Msg, n int, w way, release <-chan struct{})
 	if r.silent {
 		return nil
 	}
-	msg, err := r.message(q, n)
+	msg, err := r.message(q, n, s.fill)
 	switch {
 	case err != nil:
 		return err
