@@ -111,10 +111,10 @@ func newActor(ctx context.Context, s scenario.Setup) (*actor, error) {
 	if err := os.WriteFile(a.conf, []byte(s.Corefile), 0o600); err != nil {
 		return nil, err
 	}
-	opts, err := parseFlags([]string{
+	opts, err := parseFlags(append([]string{
 		"-conf", a.conf, "-metrics-listen-address=", "-localip", s.Listen.Addr().String(), "-dns.port", fmt.Sprint(s.Listen.Port()),
 		"-setupinterface=false", "-setupiptables=false", "-kubednscm=",
-	}, io.Discard)
+	}, s.Flags...), io.Discard)
 	if err != nil {
 		return nil, err
 	}

@@ -190,6 +190,7 @@ func (p *parser) keywords() map[string]keyword {
 	table := map[string]keyword{
 		"TITLE":    {"what the scenario shows", func(w *words) { p.sc.Title = p.rest(w, "a title") }},
 		"NEEDS":    {"FEATURE…", func(w *words) { p.sc.Needs = append(p.sc.Needs, w.list...); w.list = nil }},
+		"ARGS":     {"-NAME=VALUE…", func(w *words) { p.sc.Flags = append(p.sc.Flags, w.list...); w.list = nil }},
 		"REFUSED":  {"TEXT of the error with which the agent does not start", func(w *words) { p.sc.Refused = p.rest(w, "a text") }},
 		"COREFILE": {"and its lines, and END", func(w *words) { w.end(); p.sc.Corefile = p.body(w) }},
 		"FILE":     {"NAME and its lines, and END", p.file},

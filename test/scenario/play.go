@@ -19,6 +19,8 @@ type Setup struct {
 	// Listen.
 	Corefile string
 	Listen   netip.AddrPort
+	// Flags are for the agent's command line.
+	Flags []string
 	// Dir is a folder for the Corefile; what the scenario wrote is there too.
 	Dir string
 }
@@ -103,7 +105,13 @@ func Play(ctx context.Context, sc *Scenario, dir string, start Start) (err error
 	if err != nil {
 		return err
 	}
-	agent, err := start(ctx, Setup{Corefile: corefile, Listen: st.listen, Dir: dir})
+	flags := make([]string, len(sc.Flags))
+	for i, f := range sc.Flags {
+		if flags[i], err = st.replace(f); err != nil {
+			return fmt.Errorf("%s: ARGS: %w", sc.File, err)
+		}
+	}
+	agent, err := start(ctx, Setup{Corefile: corefile, Listen: st.listen, Flags: flags, Dir: dir})
 	if err == nil {
 		st.agent = agent
 	}

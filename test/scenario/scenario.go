@@ -16,8 +16,10 @@ type Scenario struct {
 	Needs []string
 	// Corefile is what the agent starts with, and Refused what the error holds if
 	// the agent must not start with it; "" if it must.
-	Corefile  text
-	Refused   string
+	Corefile text
+	Refused  string
+	// Flags are the agent's, besides those that its runner gives it.
+	Flags     []string
 	Upstreams []*Upstream
 	Files     []document
 	Steps     []numbered
