@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,12 +21,11 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/test/scenario"
 )
 
 // absent are the features that scenarios may need and that are not there yet.
-var absent = []string{"k8s", "log", "reload", "secure"}
+var absent = []string{"secure"}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
 // its own. When all have ended nothing of them is left: no goroutine, no open file.
@@ -114,6 +114,7 @@ func newActor(ctx context.Context, s scenario.Setup) (*actor, error) {
 	opts, err := parseFlags(append([]string{
 		"-conf", a.conf, "-metrics-listen-address=", "-localip", s.Listen.Addr().String(), "-dns.port", fmt.Sprint(s.Listen.Port()),
 		"-setupinterface=false", "-setupiptables=false", "-kubednscm=",
+		"-admin-socket", filepath.Join(s.Dir, "admin.sock"),
 	}, s.Flags...), io.Discard)
 	if err != nil {
 		return nil, err
@@ -183,12 +184,15 @@ func (a *actor) Reload(ctx context.Context, corefile string) error {
 	return err
 }
 
-func (a *actor) Flush(name string, subtree bool) (int, error) {
-	n, err := wire.ParseName(name)
-	if err != nil {
-		return 0, err
+// Flush goes the way of `nodens flush`.
+func (a *actor) Flush(name string, subtree bool) (n int, err error) {
+	var stdout, stderr bytes.Buffer
+	args := []string{"flush", "-socket", a.agent.opts.adminSocket, fmt.Sprintf("-subtree=%v", subtree), name}
+	if code := run(args, &stdout, &stderr); code != 0 {
+		return 0, fmt.Errorf("exit code %d: %s", code, &stderr)
 	}
-	return a.agent.assembly.store.Flush([]byte(n), subtree), nil
+	_, err = fmt.Sscanf(stdout.String(), "%d entries removed", &n)
+	return n, err
 }
 
 func (a *actor) Metrics() (string, error) {
