@@ -113,6 +113,7 @@ EXPECT-UPSTREAM up * A over tcp count 0
 EXPECT-CONNECTIONS up count ..
 EXPECT-METRIC m{a="b",c="d"} 3
 EXPECT-LOG some words
+EXPECT-NO-LOG others
 `
 	text = strings.Replace(text, "count ..\n", "count 0..\n", 1)
 	sc, err := Parse("f.txt", []byte(text))
@@ -127,7 +128,7 @@ EXPECT-LOG some words
 	}
 	u := sc.Upstreams[0]
 	got := fmt.Sprintf("%v %d %d %d %+v", sc.Needs, len(sc.Files), len(sc.Upstreams), len(sc.Steps), *u.rules[0])
-	want := "[one two] 1 3 16 {line:12 name:www.example.org. qtype:1 over:udp with:[edns] without:[do] times:2 " +
+	want := "[one two] 1 3 17 {line:12 name:www.example.org. qtype:1 over:udp with:[edns] without:[do] times:2 " +
 		"action:{delay:1000000 silent:false held:false reset:false closes:false sent:0 strays:[id question] rcode:3 set:[aa tc] unset:[ra] " +
 		"sections:[[@ 1 A 192.0.2.$n] [. 1 NS a.] [a. 1 A 192.0.2.1]] many:2 chain:3 cut:1 extra:1 bare:true noEDNS:true ede:22 raw:[]}}"
 	if got != want {

@@ -128,6 +128,7 @@ EXPECT-METRIC bare 0..1
 ADVANCE 30s
 EXPECT-METRIC clock 30
 EXPECT-LOG is well
+EXPECT-NO-LOG is ill
 FLUSH a.test count 7
 RELOAD
 good
@@ -179,6 +180,7 @@ func TestPlayFails(t *testing.T) {
 		{"another case", "QUERY a.test A\nEXPECT NOERROR any\n", wrongCase, "the reply has another ID or question"},
 		{"no message", "QUERY a.test A\nEXPECT NOERROR any\n", func(b []byte) { b[len(b)-5] = 99 }, "f.txt:14: reply 1 of 1 to a.test. A: the reply is no message"},
 		{"counts", "QUERY a.test A\nEXPECT NOERROR any\n", func(b []byte) { b[7] = 9 }, "the reply says that 9 records are in ANSWER, and has 1"},
+		{"a line that should not be in the log", "EXPECT-NO-LOG is well\n", nil, `the log says "is well"`},
 		{"a reload that is taken", "RELOAD refused x\ngood\nEND\n", nil, `f.txt:13: the Corefile is taken, want it refused with "x"`},
 		{"a reload that is refused", "RELOAD\nbad\nEND\n", nil, "f.txt:13: the Corefile is refused: the file is bad"},
 		{"a reload that is refused for something else", "RELOAD refused x\nbad\nEND\n", nil, `want "x" in it`},

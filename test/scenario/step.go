@@ -31,6 +31,7 @@ func (p *parser) steps(table map[string]keyword) {
 	table["EXPECT-CONNECTIONS"] = keyword{"NAME count N|N..M|N..", p.expectConnections}
 	table["EXPECT-METRIC"] = keyword{`NAME[{LABEL="VALUE",…}] N|N..M|N..`, p.expectMetric}
 	table["EXPECT-LOG"] = keyword{"TEXT", func(w *words) { p.add(&expectLog{p.rest(w, "a text")}) }}
+	table["EXPECT-NO-LOG"] = keyword{"TEXT", func(w *words) { p.add(&expectNoLog{p.rest(w, "a text")}) }}
 	for name, do := range map[string]func(*server) error{
 		"SILENCE": func(s *server) error { s.setSilent(true); return nil },
 		"REVIVE":  (*server).revive,
@@ -178,4 +179,18 @@ func (e *expectLog) play(ctx context.Context, st *stage) error {
 		}
 		return nil
 	})
+}
+
+// expectNoLog holds that the agent's log does not say something, now.
+type expectNoLog struct{ text string }
+
+func (e *expectNoLog) play(_ context.Context, st *stage) error {
+	text, err := st.replace(e.text)
+	if err != nil {
+		return err
+	}
+	if log := st.agent.Log(); strings.Contains(log, text) {
+		return fmt.Errorf("the log says %q:\n%s", text, log)
+	}
+	return nil
 }
