@@ -75,16 +75,6 @@ func conditions(v *config.View) string {
 	return strings.Join(list, ", and ")
 }
 
-// The metrics of the guards. Those of an ACL are there for zones that have one.
-var (
-	aclAllowed  = counter("coredns_acl_allowed_requests_total", "Queries that the ACL let pass.", "server", "view")
-	aclBlocked  = counter("coredns_acl_blocked_requests_total", "Queries that the ACL answered REFUSED.", "server", "zone", "view")
-	aclFiltered = counter("coredns_acl_filtered_requests_total", "Queries that the ACL answered without records.", "server", "zone", "view")
-	aclDropped  = counter("coredns_acl_dropped_requests_total", "Queries that the ACL left without a reply.", "server", "zone", "view")
-	localNames  = counter("coredns_local_localhost_requests_total", "Queries for names below localhost, or that begin so.")
-	dns64Mapped = counter("coredns_dns64_requests_translated_total", "AAAA queries answered with IPv4 addresses.", "server")
-)
-
 // guarded adds up what the zones of one scrape count, where labels can't tell them
 // apart.
 type guarded struct {

@@ -71,6 +71,13 @@ var (
 	certificateEnd   = gauge("nodens_tls_certificate_expiry_timestamp_seconds", "When the certificate in force ends.", "file")
 	tlsReloadFailed  = counter("nodens_tls_reload_failed_total", "Changes of a certificate's files that could not be used.", "file")
 
+	aclAllowed  = counter("coredns_acl_allowed_requests_total", "Queries that the ACL let pass.", "server", "view")
+	aclBlocked  = counter("coredns_acl_blocked_requests_total", "Queries that the ACL answered REFUSED.", "server", "zone", "view")
+	aclFiltered = counter("coredns_acl_filtered_requests_total", "Queries that the ACL answered without records.", "server", "zone", "view")
+	aclDropped  = counter("coredns_acl_dropped_requests_total", "Queries that the ACL left without a reply.", "server", "zone", "view")
+	localNames  = counter("coredns_local_localhost_requests_total", "Queries for names below localhost, or that begin so.")
+	dns64Mapped = counter("coredns_dns64_requests_translated_total", "AAAA queries answered with IPv4 addresses.", "server")
+
 	autopathSuccess = counter("coredns_autopath_success_total", "Queries answered with what was found further down the client's search path.", "server")
 
 	cacheEntries   = gauge("coredns_cache_entries", "Entries in the cache.", "server", "type", "zones", "view")

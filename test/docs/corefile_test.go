@@ -152,6 +152,9 @@ func TestOptionsComplete(t *testing.T) {
 				t.Fatal("no line of the table is of it")
 			}
 			head, _, _ := strings.Cut(lines[at].written, " { ")
+			if directive == "rewrite" { // its block has rules, and no options
+				return
+			}
 			var got []string
 			for _, s := range lines {
 				if s.directive == directive && s.level != missing {

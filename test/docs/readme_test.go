@@ -116,7 +116,7 @@ func TestFlags(t *testing.T) {
 
 // family is a metric as the program's table has it. Those about the upstreams share
 // a prefix there.
-var family = regexp.MustCompile(`\b(counter|gauge|proxy)\("([a-z_]+)"`)
+var family = regexp.MustCompile(`\b(counter|gauge|proxy)\("([a-z0-9_]+)"`)
 
 func TestMetrics(t *testing.T) {
 	source, _ := document(t, "cmd/nodens/metrics.go")
