@@ -38,11 +38,12 @@ type ExtendedError struct {
 }
 
 const (
-	// maxTemplates bounds a block's chain, all of which are held against a query. Half
-	// is what files made by programs have; for more, zones are looked up faster.
+	// maxTemplates bounds a block's chain, which is gone through for every query: half may
+	// be too few for a file that a program writes, and twice as many patterns cost a query
+	// more than a millisecond.
 	maxTemplates = 1000
-	// maxMade bounds the records of one template in a section. Twice as many are near
-	// what a whole message holds.
+	// maxMade bounds the records of one template in a section: half is less than a reply
+	// may hold, twice as many don't fit into one.
 	maxMade       = 1000
 	templateUsage = "template CLASS TYPE [ZONES…] { … }"
 )
