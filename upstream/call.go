@@ -54,6 +54,7 @@ type call struct {
 	resent int   // how often link broke and was another
 	// turn is which of the queries on link it was, and boarded when it came there.
 	turn    uint32
+	from    *link // where it was held up before, if it was
 	boarded time.Time
 	flight  *dohFlight // the same over HTTPS, with the lock of its doh
 	err     error

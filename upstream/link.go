@@ -32,7 +32,7 @@ type link struct {
 
 	since time.Time // when it was begun
 	// idle is since when nothing is in flight; it means nothing while there is, and
-	// is zero before the first flight has ended.
+	// is zero before it is connected.
 	idle time.Time
 	// owed is since when a reply is owed and none has come; zero if none is.
 	owed time.Time
@@ -48,6 +48,8 @@ type link struct {
 	flying int    // the calls in ids
 	lost   int    // the nils
 	turns  uint32 // the queries there have been
+	// sampled says that a query was taken elsewhere since the last reply.
+	sampled bool
 
 	// out is the queries to be written, framed. writing says that somebody has claimed
 	// that; spare is the buffer he leaves behind.
@@ -129,9 +131,10 @@ func (l *link) connected(conn net.Conn) {
 		}
 		l.out = append(l.out, c.frame...)
 	}
-	l.owed = time.Time{}
+	now := time.Now()
+	l.owed, l.idle = time.Time{}, now // as far as it is idle
 	if l.flying > 0 {
-		l.owed = time.Now()
+		l.owed = now
 	}
 }
 

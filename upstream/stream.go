@@ -140,7 +140,7 @@ func newStream(to netip.AddrPort, opts streamOptions) transport {
 
 // start is [transport.start].
 func (t *stream) start(c *call) {
-	c.resent = 0
+	c.resent, c.from = 0, nil
 	now := time.Now()
 	t.mu.Lock()
 	l, err := t.board(c, now)

@@ -55,45 +55,50 @@ func (t *stream) watch(l *link, now time.Time) {
 	}
 }
 
-// relieve takes what is held up behind a slow name on l elsewhere, if there is a place;
-// t is locked. The queries are asked once more there, and what comes of the first time
-// is dropped.
+// relieve takes one of the queries that are held up behind a slow name on l elsewhere, if
+// there is a place; t is locked. When that has been answered the others follow it
+// ([stream.learn]): a server that is slow with all of them is asked for no more.
 func (t *stream) relieve(l *link, now time.Time) {
-	if l.conn == nil || !t.held(l, now) {
+	switch {
+	case l.conn == nil || !t.held(l, now):
 		t.watch(l, now)
-		return
-	}
-	for _, c := range l.behind() {
-		if c.resent == maxResends {
-			continue
-		}
-		other := t.find(now)
-		if other == nil || other == l || t.rank(other, now) >= held {
-			return
-		}
-		l.abandon(c)
-		c.resent++
-		other.put(c, now)
-		t.watch(other, now)
-		if other.claim() {
-			t.tasks.Go(func() { t.write(other) })
+	case !l.sampled:
+		if list := l.behind(); len(list) > 0 && t.move(list[0], now) {
+			list[0].from, l.sampled = l, true
 		}
 	}
 }
 
-// behind gives the calls that were put on l after another one that is still in flight.
-func (l *link) behind() (list []*call) {
-	var first *call
-	for _, c := range l.ids {
-		if c == nil {
-			continue
-		}
-		if first == nil || int32(c.turn-first.turn) < 0 {
-			first = c
-		}
-		list = append(list, c)
+// move asks c's query once more on another connection, if there is a place; t is locked.
+// What comes of the first time is dropped.
+func (t *stream) move(c *call, now time.Time) bool {
+	if c.resent == maxResends {
+		return false
 	}
-	return slices.DeleteFunc(list, func(c *call) bool { return c == first })
+	l := t.find(now)
+	if l == nil || l == c.link || t.rank(l, now) >= held {
+		return false
+	}
+	c.link.abandon(c)
+	c.resent++
+	l.put(c, now)
+	t.watch(l, now)
+	if l.claim() {
+		t.tasks.Go(func() { t.write(l) })
+	}
+	return true
+}
+
+// behind gives the calls that were put on l after another one that is still in flight, in
+// the order in which they were.
+func (l *link) behind() (list []*call) {
+	for _, c := range l.ids {
+		if c != nil {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b *call) int { return int(int32(a.turn - b.turn)) })
+	return list[min(1, len(list)):]
 }
 
 // crowded is how many queries in flight are too many; t is locked.
@@ -104,14 +109,20 @@ func (t *stream) crowded() int {
 	return queue
 }
 
-// learn takes down that the reply to the query that was the turn-th on l has come, after
-// took; t is locked.
-func (t *stream) learn(l *link, turn uint32, took time.Duration, now time.Time) {
-	t.heard = now
-	if l.flying > int(l.turns-turn) { // more than there were after it
+// learn takes down that the reply to c has come on l; t is locked.
+func (t *stream) learn(l *link, c *call, now time.Time) {
+	t.heard, l.sampled = now, false
+	if l.flying > int(l.turns-c.turn) { // more than there were after it
 		t.anyTurn = true
 	}
-	switch {
+	if from := c.from; from != nil && from.sampled && !from.dead && t.held(from, now) {
+		for _, c := range from.behind() {
+			if !t.move(c, now) {
+				break
+			}
+		}
+	}
+	switch took := now.Sub(c.boarded); {
 	case t.usual == 0:
 		t.usual = max(took, time.Microsecond)
 	case took > t.usual:
@@ -125,7 +136,7 @@ func (t *stream) learn(l *link, turn uint32, took time.Duration, now time.Time) 
 func (t *stream) deliverTo(l *link, msg []byte, now time.Time) bool {
 	c, ok := l.deliver(msg, now)
 	if c != nil {
-		t.learn(l, c.turn, now.Sub(c.boarded), now)
+		t.learn(l, c, now)
 		c.land(nil)
 	}
 	return ok

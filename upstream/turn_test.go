@@ -155,3 +155,27 @@ func TestAnyTurn(t *testing.T) {
 		t.Error("the slow name has ended")
 	}
 }
+
+// TestUnused: a connection that was opened for a crowd, and that nobody needed in the end,
+// goes when it has been idle for long enough, as all others do.
+func TestUnused(t *testing.T) {
+	f := startFake(t, answers)
+	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	t.Cleanup(via.close)
+	via.mu.Lock()
+	via.dial(time.Now())
+	via.mu.Unlock()
+	eventually(t, "it is connected", func() bool {
+		via.mu.Lock()
+		defer via.mu.Unlock()
+		return via.open[0].conn != nil
+	})
+	via.sweep(time.Now())
+	if sockets(via) != 1 {
+		t.Error("it is gone before its time")
+	}
+	via.sweep(time.Now().Add(2 * time.Hour))
+	if sockets(via) != 0 {
+		t.Error("it is still there")
+	}
+}
