@@ -28,12 +28,14 @@ type server struct {
 	ctx   context.Context
 	tasks sync.WaitGroup
 	tcp   net.Listener
-	udp   *net.UDPConn // nil but for plain DNS
+	// release is closed when nothing is held any more.
+	release  chan struct{}
+	released sync.Once
+	udp      *net.UDPConn // nil but for plain DNS
 
 	mu      sync.Mutex
 	silent  bool
-	ended   bool          // nothing may be started any more
-	release chan struct{} // closed to let go what is held
+	ended   bool // nothing may be started any more
 	seen    []seen
 	hits    map[*rule]int
 	fault   error // what should not have come
@@ -146,13 +148,8 @@ func (s *server) stop() {
 	s.tasks.Wait()
 }
 
-// letGo releases what is held.
-func (s *server) letGo() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.release)
-	s.release = make(chan struct{})
-}
+// letGo releases what is held; nothing is held from here on.
+func (s *server) letGo() { s.released.Do(func() { close(s.release) }) }
 
 func (s *server) setSilent(silent bool) {
 	s.mu.Lock()
@@ -199,14 +196,14 @@ func (s *server) take(packet []byte, w way) {
 	}
 	s.mu.Lock()
 	s.seen = append(s.seen, seen{strings.ToLower(q.Question[0].Name), q.Question[0].Qtype, w.over})
-	n, silent, release := len(s.seen), s.silent, s.release
+	n, silent := len(s.seen), s.silent
 	r := s.choose(q, w.over)
 	s.mu.Unlock()
 	if silent || r == nil {
 		return
 	}
 	s.launch(func() {
-		if err := s.act(r, q, n, w, release); err != nil && s.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+		if err := s.act(r, q, n, w); err != nil && s.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 			s.mu.Lock()
 			s.fault = fmt.Errorf("upstream %s, line %d: %w", s.script.Name, r.line, err)
 			s.mu.Unlock()
@@ -226,8 +223,8 @@ func (s *server) choose(q *dns.Msg, over string) *rule {
 }
 
 // act does what r says about q.
-func (s *server) act(r *rule, q *dns.Msg, n int, w way, release <-chan struct{}) error {
-	if !s.pause(r, release) {
+func (s *server) act(r *rule, q *dns.Msg, n int, w way) error {
+	if !s.pause(r) {
 		return nil
 	}
 	for _, kind := range r.strays {
@@ -255,10 +252,10 @@ func (s *server) act(r *rule, q *dns.Msg, n int, w way, release <-chan struct{})
 }
 
 // pause waits as r says; false if the scenario ends.
-func (s *server) pause(r *rule, release <-chan struct{}) bool {
+func (s *server) pause(r *rule) bool {
 	if r.held {
 		select {
-		case <-release:
+		case <-s.release:
 		case <-s.ctx.Done():
 			return false
 		}
