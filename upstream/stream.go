@@ -174,11 +174,7 @@ func (t *stream) find(now time.Time) *link {
 	if l == nil && t.evict(now) {
 		l = t.choose(now) // what was in flight there may have opened one
 	}
-	places := maxLinks
-	if l != nil && t.rank(l, now) >= held && !t.anyTurn && now.Sub(t.heard) < doubt {
-		places = maxHeld
-	}
-	if len(t.live) < places && t.wants(l, now) {
+	if len(t.live) < t.places(l, now) && t.wants(l, now) {
 		t.misses.Add(1)
 		if fresh := t.dial(now); l == nil || t.rank(l, now) >= held {
 			return fresh

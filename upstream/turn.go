@@ -14,6 +14,15 @@ func (t *stream) rank(l *link, now time.Time) rank {
 	return r
 }
 
+// places is how many connections there may be where best is the best of them, nil for
+// none; t is locked. A server from which nothing comes gets no more than usual.
+func (t *stream) places(best *link, now time.Time) int {
+	if best != nil && t.rank(best, now) >= held && !t.anyTurn && now.Sub(t.heard) < doubt {
+		return maxHeld
+	}
+	return maxLinks
+}
+
 const (
 	// maxHeld is the connections to a server that answers one query after the other
 	// (see [stream.held]) while all others wait for slow names there. Half of it would

@@ -173,40 +173,39 @@ func (b *bench) authority(pem []byte) (string, error) {
 	return path, os.WriteFile(path, pem, 0o644)
 }
 
-// endure fills the placeholders of an outage's configuration in.
+// endure fills the placeholders of an outage's configuration in: unbound's, or a Corefile.
 func (s settings) endure(text string) string {
-	var to, stale, secure []string
-	unbound := strings.Contains(text, "forward-zone:")
+	if strings.Contains(text, "forward-zone:") {
+		return s.endureUnbound(text)
+	}
+	var to []string
+	stale, secure := s.stale, ""
 	for _, u := range s.to {
-		switch {
-		case unbound && s.ca != "":
-			to = append(to, fmt.Sprintf("    forward-addr: %s@%d#%s", u.Addr(), u.Port(), outage.Host))
-		case unbound:
-			to = append(to, fmt.Sprintf("    forward-addr: %s@%d", u.Addr(), u.Port()))
-		case s.ca != "":
+		if s.ca != "" {
 			to = append(to, "tls://"+u.String())
-		default:
+		} else {
 			to = append(to, u.String())
 		}
 	}
-	switch {
-	case s.ca == "":
-	case unbound:
-		secure = []string{"    tls-cert-bundle: " + s.ca}
+	if s.ca != "" {
+		secure = "tls " + s.ca + "\n        tls_servername " + outage.Host
+	}
+	return strings.NewReplacer("@TO@", strings.Join(to, " "), "@STALE@", "        "+stale, "@TLS@", "        "+secure).Replace(text)
+}
+
+func (s settings) endureUnbound(text string) string {
+	var to []string
+	stale, secure, name := "", "", ""
+	if s.ca != "" {
+		name = "#" + outage.Host
+		secure = "    tls-cert-bundle: " + s.ca
 		to = append(to, "    forward-tls-upstream: yes")
-	default:
-		secure = []string{"        tls " + s.ca, "        tls_servername " + outage.Host}
 	}
-	switch {
-	case s.stale == "":
-	case unbound:
-		stale = []string{"    serve-expired: yes", "    serve-expired-ttl: 3600", "    serve-expired-client-timeout: 1800"}
-	default:
-		stale = []string{"        " + s.stale}
+	for _, u := range s.to {
+		to = append(to, fmt.Sprintf("    forward-addr: %s@%d%s", u.Addr(), u.Port(), name))
 	}
-	between := " "
-	if unbound {
-		between = "\n"
+	if s.stale != "" {
+		stale = "    serve-expired: yes\n    serve-expired-ttl: 3600\n    serve-expired-client-timeout: 1800"
 	}
-	return strings.NewReplacer("@TO@", strings.Join(to, between), "@STALE@", strings.Join(stale, "\n"), "@TLS@", strings.Join(secure, "\n")).Replace(text)
+	return strings.NewReplacer("@TO@", strings.Join(to, "\n"), "@STALE@", stale, "@TLS@", secure).Replace(text)
 }
