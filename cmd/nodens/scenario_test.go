@@ -25,7 +25,7 @@ import (
 )
 
 // absent are the features that scenarios may need and that are not there yet.
-var absent = []string{"secure"}
+var absent = []string{}
 
 // TestScenarios plays the files of test/scenario/testdata, each against an agent of
 // its own. When all have ended nothing of them is left: no goroutine, no open file.
