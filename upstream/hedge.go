@@ -93,7 +93,8 @@ const maxGap = 100 * time.Millisecond
 
 // relieve asks another server in place of c's, if that is allowed, and reports whether
 // it has. To leave a server that is doubted for one that isn't is no extra query: it
-// would be asked there if it came now. Everything else is within the budget.
+// would be asked there if it came now. Everything else is within the budget, but for
+// queries that have waited for too long.
 func (r *race) relieve(c *call, now time.Time) bool {
 	if r.flying == maxLegs || r.left <= 0 || r.spare <= 0 || !now.Before(r.deadline) {
 		return false
@@ -110,16 +111,24 @@ func (r *race) relieve(c *call, now time.Time) bool {
 	return true
 }
 
-// second is the server to ask because c is late, nil for none, and whether that is no
-// extra query.
+// rescue is how long a query waits before another server is asked whatever the budget
+// says: it is what a time-out would come to, earlier. A budget that is spent would leave
+// a lone query with a frozen server until its end. With half of it, names that their
+// servers take a second over would be asked twice when all of them are slow; a client
+// feels each second more.
+const rescue = time.Second
+
+// second is the server to ask because c is late, nil for none, and whether the budget
+// has no say in that.
 func (r *race) second(c *call, now time.Time) (s *server, free bool) {
+	desperate := now.Sub(c.leg.asked) >= rescue
 	if s = r.pick(true); s != nil {
-		return s, c.leg.server.doubted.Load()
+		return s, desperate || c.leg.server.doubted.Load()
 	}
 	if s = r.pick(false); s == nil && r.lost(c, now) {
-		s = c.leg.server
+		return c.leg.server, false
 	}
-	return s, false
+	return s, desperate
 }
 
 // lost reports whether c's query, or its answer, was probably lost, and asking the same

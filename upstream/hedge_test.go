@@ -339,3 +339,15 @@ func TestBusyIsNoFault(t *testing.T) {
 		t.Errorf("%d misses, probing: %t, %d failed probes", s.misses.Load(), s.probing.Load(), s.failures.Load())
 	}
 }
+
+// TestRescue: a query that a frozen server has had for long is asked elsewhere even if
+// the budget is spent.
+func TestRescue(t *testing.T) {
+	cfg := directive(startFake(t, silence), startFake(t, answers))
+	cfg.Policy, cfg.ReadTimeout, cfg.MaxFails = config.PolicySequential, time.Hour, 0
+	p := lively(t, cfg)
+	p.budget.parts.Store(-1 << 40)
+	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
+		t.Errorf("with another server at hand: %v", err)
+	}
+}

@@ -2,16 +2,11 @@ package upstream
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -21,65 +16,33 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	issuing "github.com/nodens-dns/nodens/test/authority"
 )
 
 // authority signs certificates for tests.
 type authority struct {
-	t     testing.TB
-	cert  *x509.Certificate
-	key   *ecdsa.PrivateKey
-	roots *x509.CertPool
-	file  string // its certificate in PEM
+	*issuing.Authority
+	t    testing.TB
+	file string // its certificate in PEM
 }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	a := &authority{t: t, roots: x509.NewCertPool()}
-	a.key = newKey(t)
-	a.cert = a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "tests"}, IsCA: true, BasicConstraintsValid: true}, a.key)
-	a.roots.AddCert(a.cert)
-	a.file = writePEM(t, "CERTIFICATE", a.cert.Raw)
-	return a
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := issuing.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key
+	return &authority{Authority: a, t: t, file: written(t, a.PEM())}
 }
 
-func writePEM(t testing.TB, kind string, der []byte) string {
+// written writes text to a file of its own and gives its path.
+func written(t testing.TB, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file.pem")
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// sign signs c, whose times are around now unless it has some.
-func (a *authority) sign(c *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
-	a.t.Helper()
-	c.SerialNumber = big.NewInt(time.Now().UnixNano())
-	if c.NotAfter.IsZero() {
-		c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	}
-	parent := a.cert
-	if parent == nil {
-		parent = c
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	out, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return out
 }
 
 // server is the settings of a server for these names and addresses.
@@ -98,8 +61,11 @@ func (a *authority) server(names ...string) *tls.Config {
 
 func (a *authority) serverWith(c *x509.Certificate) *tls.Config {
 	a.t.Helper()
-	key := newKey(a.t)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{a.sign(c, key).Raw}, PrivateKey: key}}}
+	cert, err := a.Issue(c)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{cert}}
 }
 
 // client is the settings of a client that trusts a.
@@ -206,19 +172,21 @@ func TestResumption(t *testing.T) {
 // TestClientCertificate: a server that wants to know who asks gets the certificate.
 func TestClientCertificate(t *testing.T) {
 	a := newAuthority(t)
-	key := newKey(t)
-	cert := a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "node"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, key)
-	der, err := x509.MarshalECPrivateKey(key)
+	own, err := a.Issue(&x509.Certificate{Subject: pkix.Name{CommonName: "node"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := &config.TLSClient{Cert: writePEM(t, "CERTIFICATE", cert.Raw), Key: writePEM(t, "EC PRIVATE KEY", der), CA: a.file}
+	cert, key, err := issuing.PEM(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := &config.TLSClient{Cert: written(t, cert), Key: written(t, key), CA: a.file}
 	known, err := tlsConfig(files, "dns.test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := a.server("dns.test")
-	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, a.roots
+	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, a.Pool()
 	f := startFakeTLS(t, cfg, answers)
 	via := newStream(f.addr, streamOptions{tls: known, expire: time.Hour})
 	defer via.close()
@@ -235,7 +203,7 @@ func TestClientCertificate(t *testing.T) {
 // TestTLSFiles: files that are missing or broken are errors that name them.
 func TestTLSFiles(t *testing.T) {
 	a := newAuthority(t)
-	empty := writePEM(t, "NOTHING", nil)
+	empty := written(t, nil)
 	for name, cfg := range map[string]*config.TLSClient{
 		"a CA that is missing":           {CA: "/nonexistent/ca.pem"},
 		"a CA without a certificate":     {CA: empty},

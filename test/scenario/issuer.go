@@ -1,20 +1,17 @@
 package scenario
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/nodens-dns/nodens/test/authority"
 )
 
 // certificate says what is wrong with the one that a server shows.
@@ -28,51 +25,18 @@ type certificate struct {
 const serverName = "dns.test"
 
 // issuer signs the certificates of one scenario.
-type issuer struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type issuer struct{ *authority.Authority }
 
 func newIssuer() (*issuer, error) {
-	a := new(issuer)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "scenario"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(48 * time.Hour),
-	}
-	der, key, err := sign(template, nil)
-	if err != nil {
-		return nil, err
-	}
-	a.key = key
-	a.cert, err = x509.ParseCertificate(der)
-	return a, err
-}
-
-// sign makes a key and a certificate for it, signed by ca, nil for by itself.
-func sign(template *x509.Certificate, ca *issuer) (der []byte, key *ecdsa.PrivateKey, err error) {
-	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		return nil, nil, fmt.Errorf("making a key: %w", err)
-	}
-	parent, signer := template, key
-	if ca != nil {
-		parent, signer = ca.cert, ca.key
-	}
-	if der, err = x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer); err != nil {
-		return nil, nil, fmt.Errorf("signing a certificate: %w", err)
-	}
-	return der, key, nil
+	a, err := authority.New()
+	return &issuer{a}, err
 }
 
 // issue makes the certificate of the server at addr.
 func (a *issuer) issue(c certificate, addr netip.Addr) (tls.Certificate, error) {
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: serverName}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		NotBefore:   now.Add(-24 * time.Hour), NotAfter: now.Add(24 * time.Hour),
-	}
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: serverName}}
 	if c.expired {
-		template.NotAfter = now.Add(-time.Hour)
+		template.NotAfter = time.Now().Add(-time.Hour)
 	}
 	if c.name == "" {
 		template.DNSNames, template.IPAddresses = []string{serverName}, []net.IP{addr.AsSlice()}
@@ -85,18 +49,7 @@ func (a *issuer) issue(c certificate, addr netip.Addr) (tls.Certificate, error) 
 			return tls.Certificate{}, err
 		}
 	}
-	der, key, err := sign(template, a)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
-}
-
-// pool trusts what a signs.
-func (a *issuer) pool() *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AddCert(a.cert)
-	return p
+	return a.Issue(template)
 }
 
 // The files with which an agent proves who it is, and knows its servers.
@@ -112,16 +65,12 @@ func (a *issuer) write(dir string, addr netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	cert, key, err := authority.PEM(own)
 	if err != nil {
-		return fmt.Errorf("writing a key: %w", err)
+		return err
 	}
-	for name, block := range map[string]*pem.Block{
-		caFile:   {Type: "CERTIFICATE", Bytes: a.cert.Raw},
-		certFile: {Type: "CERTIFICATE", Bytes: own.Certificate[0]},
-		keyFile:  {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+	for name, text := range map[string][]byte{caFile: a.PEM(), certFile: cert, keyFile: key} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			return fmt.Errorf("writing %s: %w", name, err)
 		}
 	}

@@ -128,11 +128,11 @@ func (rt *Routes) find(x *exchange) step {
 	return at
 }
 
-// resolve asks what needs no waiting, one after the other, if the client may ask at
-// all (acl): names written down by
-// hand (hosts), the names that the cluster's Services have outside of it, the
-// cluster's own names, and what the cache holds. What none of them has is for the
-// zone's upstreams.
+// resolve asks what needs no waiting, one after the other, if the client may ask at all
+// (acl): answers made of a pattern (template), names written down by hand (hosts), the
+// names that the cluster's Services have outside of it, the cluster's own names, and what
+// the cache holds. What none of them has is for the zone's upstreams, or where it has none
+// says who asked (whoami).
 func (z *Zone) resolve(x *exchange) step {
 	q, r := &x.q, &x.r
 	if z.denied(x) {

@@ -1,40 +1,26 @@
 package outage
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
-	"time"
+
+	"github.com/nodens-dns/nodens/test/authority"
 )
 
 // Host is the name that a certificate is for, besides 127.0.0.1.
 const Host = "upstream.test"
 
-// Certificate makes a certificate that signs itself, for Host and 127.0.0.1 and the next
-// day, and gives it as PEM as well.
+// Certificate makes a certificate for Host and 127.0.0.1, and gives that of who has
+// signed it as PEM.
 func Certificate() (*tls.Config, []byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := authority.New()
 	if err != nil {
 		return nil, nil, err
 	}
-	now := time.Now()
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: Host},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
-		DNSNames: []string{Host}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	c, err := a.Issue(&x509.Certificate{DNSNames: []string{Host}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	if err != nil {
 		return nil, nil, err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
-	return config, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{c}}, a.PEM(), nil
 }
