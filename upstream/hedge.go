@@ -111,8 +111,8 @@ func (r *race) relieve(c *call, now time.Time) bool {
 	return true
 }
 
-// rescue is how long a query waits before another server is asked whatever the budget
-// says: it is what a time-out would come to, earlier. A budget that is spent would leave
+// rescue is how long a query waits before another server is asked, or the only one again,
+// whatever the budget says: it is what a time-out would come to, earlier. A budget that is spent would leave
 // a lone query with a frozen server until its end. With half of it, names that their
 // servers take a second over would be asked twice when all of them are slow; a client
 // feels each second more.
@@ -126,7 +126,7 @@ func (r *race) second(c *call, now time.Time) (s *server, free bool) {
 		return s, desperate || c.leg.server.doubted.Load()
 	}
 	if s = r.pick(false); s == nil && r.lost(c, now) {
-		return c.leg.server, false
+		return c.leg.server, desperate
 	}
 	return s, desperate
 }
