@@ -25,3 +25,4 @@ bench:
 	@sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "BENCHMARKS.md goes without them" >&2
 	go run ./test/bench -out BENCHMARKS.md
 	go run ./test/bench -scale -out BENCHMARKS.md
+	go run ./test/bench -outage -out BENCHMARKS.md

@@ -138,6 +138,9 @@ func (r *race) lost(c *call, now time.Time) bool {
 	if c.tcp || l.server.udp == l.server.tcp {
 		return false // TCP sends again itself
 	}
-	tail, _ := l.rtt.percentile()
-	return now.Sub(l.begun) >= max(resendTails*tail, resendFloor)
+	after := resendUnknown
+	if tail, known := l.rtt.percentile(); known {
+		after = max(resendTails*tail, resendFloor)
+	}
+	return now.Sub(l.begun) >= after
 }

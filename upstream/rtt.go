@@ -42,6 +42,10 @@ const (
 	// outstanding still is lost. Half is the time of many names, double lets a
 	// client with a timeout of one second see the loss.
 	resendFloor = 200 * time.Millisecond
+	// resendUnknown is that time where too little is measured: that of a TCP connection's
+	// first segment, for the same reason (RFC 6298, 2.1). Half is the time of many names
+	// that nobody has asked for; double is longer than clients wait that are in a hurry.
+	resendUnknown = time.Second
 	// resendTails is the same in 95th percentiles.
 	resendTails = 3
 )

@@ -205,6 +205,7 @@ func TestAnyOrder(t *testing.T) {
 		}
 	})
 	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	via.anyTurn = true // as it is once the server has shown it
 	results := many(t, p, t.Context(), names(n)...)
 	for range n {
 		if err := <-results; err != nil {
