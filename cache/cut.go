@@ -20,18 +20,24 @@ const maxCuts = 4
 // for a name that has an A record (RFC 4074, 4.2); to a question for A none does. And
 // none for a name that begins with an underscore: there are servers, CoreDNS is one, that
 // don't know such a name, the middle of the names of SRV records, and those below it.
-// Clients that want proof (DO), or check for themselves (CD), get their own answers.
+// Reverse names and top-level domains don't count: they are put together of parts that
+// different servers know, of which some deny what lies between. Clients that want proof
+// (DO), or check for themselves (CD), get their own answers.
 func cuts(q *wire.Query, resp *wire.Response) bool {
 	name := q.Name()
 	return resp.Rcode == wire.NXDomain && resp.Answers == 0 && resp.SOA && q.Type == wire.TypeA &&
-		q.Class == wire.ClassIN && tags(q) == 0 && len(name) > 1 && name[1] != '_'
+		q.Class == wire.ClassIN && tags(q) == 0 && len(name) > 1 && name[1] != '_' &&
+		len(parent(name)) > 1 && !wire.Under(name, arpa)
 }
+
+// arpa is the domain that all reverse names are in.
+const arpa wire.Name = "\x04arpa\x00"
 
 // cut makes r the denial of k's name by that of a name at or above it, which no bound
 // may part from it, and reports whether there is one. It is called after a miss.
 func (c *Cache) cut(k *key, r *wire.Reply, now time.Duration) bool {
 	q := k.q
-	if q.Class != wire.ClassIN || tags(q) != 0 {
+	if q.Class != wire.ClassIN || tags(q) != 0 || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
 		return false
 	}
 	name, floor := q.Name(), c.floor(q.Name())

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +19,10 @@ type Cache struct {
 	Stale    Stale
 	// KeepTTL gives an answer's first TTL for as long as it is kept.
 	KeepTTL bool
-	// NXDomainCut answers names below one that does not exist without asking (RFC 8020).
+	// NXDomainCut answers names below one that does not exist without asking (RFC 8020). It
+	// is on where the block is for all names: those of a part of the name space are mostly
+	// asked of servers of one's own, CoreDNS among them, which deny names that others are
+	// below of.
 	NXDomainCut bool
 }
 
@@ -79,6 +83,7 @@ const (
 
 func (c *Cache) parse(p *parser, s statement) {
 	*c = defaultCache()
+	c.NXDomainCut = slices.Contains(p.block.Zones, wire.Root)
 	args := s.args()
 	if len(args) > 0 {
 		if _, err := strconv.Atoi(args[0].text); err == nil {
@@ -111,10 +116,9 @@ func (c *Cache) parse(p *parser, s statement) {
 // defaultCache is `cache` without more.
 func defaultCache() Cache {
 	return Cache{
-		Success:     CacheLimits{Entries: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
-		Denial:      CacheLimits{Entries: 9984, MaxTTL: 30 * time.Minute, MinTTL: 5 * time.Second},
-		Servfail:    5 * time.Second,
-		NXDomainCut: true,
+		Success:  CacheLimits{Entries: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
+		Denial:   CacheLimits{Entries: 9984, MaxTTL: 30 * time.Minute, MinTTL: 5 * time.Second},
+		Servfail: 5 * time.Second,
 	}
 }
 

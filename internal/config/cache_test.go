@@ -40,8 +40,8 @@ func TestCacheOptions(t *testing.T) {
 		{"serve_stale\nserve_stale_policy prefer_positive", stale(func(s *Stale) { s.PreferPositive = true })},
 		{"serve_stale_policy Prefer_positive\nserve_stale 3h", stale(func(s *Stale) { s.For, s.PreferPositive = 3*time.Hour, true })},
 		{"keepttl", func(c *Cache) { c.KeepTTL = true }},
-		{"nxdomain_cut off", func(c *Cache) { c.NXDomainCut = false }},
-		{"nxdomain_cut on", func(*Cache) {}},
+		{"nxdomain_cut off", func(*Cache) {}},
+		{"nxdomain_cut on", func(c *Cache) { c.NXDomainCut = true }},
 		{"disable success", func(c *Cache) { c.Success.Disabled = all }},
 		{"disable denial", func(c *Cache) { c.Denial.Disabled = all }},
 		{"disable denial A.test b.test\ndisable success", func(c *Cache) { c.Denial.Disabled, c.Success.Disabled = names(t, "a.test", "b.test"), all }},
@@ -111,5 +111,22 @@ except x.test y.test
 	want := names(t, "example.org", "a.test", "corp.test", ".", "x.test", "y.test", "cluster.local", "b.test", "b.test", "ext.test")
 	if diff := cmp.Diff(want, b.Bounds()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestCutDefault: names below one that does not exist are denied where the block is for
+// all names, unless the option says otherwise.
+func TestCutDefault(t *testing.T) {
+	for text, want := range map[string]bool{
+		". {\ncache\n}": true, "a.test . {\ncache a.test\n}": true, "a.test {\ncache\n}": false,
+		". {\ncache {\nnxdomain_cut off\n}\n}": false, "a.test {\ncache {\nnxdomain_cut on\n}\n}": true,
+	} {
+		c, err := parse(t, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Blocks[0].Cache.NXDomainCut; got != want {
+			t.Errorf("%q: %t, want %t", text, got, want)
+		}
 	}
 }

@@ -161,7 +161,7 @@ func TestNodeLocalCorefile(t *testing.T) {
 			Zones:    zone,
 			Success:  CacheLimits{Entries: 9984, MaxTTL: 30 * time.Second, MinTTL: 5 * time.Second},
 			Denial:   CacheLimits{Entries: 9984, MaxTTL: 5 * time.Second, MinTTL: 5 * time.Second},
-			Servfail: 5 * time.Second, NXDomainCut: true,
+			Servfail: 5 * time.Second,
 		},
 		Forward: &Forward{
 			From: wire.Root, To: targets("10.96.0.11:53"), ForceTCP: true, MaxFails: 2, Expire: 10 * time.Second,

@@ -33,7 +33,7 @@ func TestKubeDNS(t *testing.T) {
 		Zones: zone, Port: 53, File: stubs, Line: 2, Listen: ports("169.254.20.10:53", "10.96.0.10:53"),
 		Bind:   &Bind{Addrs: addrs("169.254.20.10", "10.96.0.10")},
 		Errors: &Errors{},
-		Cache:  &Cache{Zones: zone, Success: limits, Denial: limits, Servfail: 5 * time.Second, NXDomainCut: true},
+		Cache:  &Cache{Zones: zone, Success: limits, Denial: limits, Servfail: 5 * time.Second},
 		Forward: &Forward{
 			From: wire.Root, To: targets("192.0.2.3:53", "192.0.2.4:54"), MaxFails: 2, Expire: 10 * time.Second,
 			ReadTimeout: 2 * time.Second, HealthInterval: 500 * time.Millisecond, HealthDomain: wire.Root,

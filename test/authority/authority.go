@@ -1,4 +1,8 @@
 // Package authority issues certificates to tests and benchmarks.
+//
+// An [Authority] makes a key for each certificate and signs what it is told to: names,
+// addresses, times and usages are the caller's, so that there can be certificates with
+// something wrong about them. What is made stays in memory until somebody writes it.
 package authority
 
 import (
