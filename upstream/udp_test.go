@@ -353,21 +353,7 @@ func besiege(t *testing.T, plain bool) {
 		}
 		s.udp = via
 	}
-	var answered, next atomic.Int64
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			for n := next.Add(1); n <= hostileNames; n = next.Add(1) {
-				if exchangeHostile(t, p, fmt.Sprintf("n%d.test.", n)) {
-					answered.Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if answered.Load() == 0 {
-		t.Error("no exchange was answered")
-	}
+	askHostile(t, p)
 	for _, s := range p.servers() {
 		if n := s.udp.(*udp).inFlight(); n != 0 {
 			t.Errorf("%d queries are in flight to %s after all have ended", n, s.name)
@@ -433,4 +419,24 @@ func openSockets(t *testing.T) int {
 		}
 	}
 	return n
+}
+
+// askHostile asks p for all names at once, of which some must be answered.
+func askHostile(t *testing.T, p *Pool) {
+	t.Helper()
+	var answered, next atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for n := next.Add(1); n <= hostileNames; n = next.Add(1) {
+				if exchangeHostile(t, p, fmt.Sprintf("n%d.test.", n)) {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if answered.Load() == 0 {
+		t.Error("no exchange was answered")
+	}
 }

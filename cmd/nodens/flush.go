@@ -93,12 +93,8 @@ func flush(ctx context.Context, f *flushFlags, stdout io.Writer) error {
 // runFlush is `nodens flush`, with its exit codes: those of [run].
 func runFlush(args []string, stdout, stderr io.Writer) int {
 	f, err := parseFlush(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintln(stderr, "nodens:", err)
-		return 2
+	if err != nil {
+		return unread(err, stderr)
 	}
 	if err := flush(context.Background(), f, stdout); err != nil {
 		fmt.Fprintln(stderr, "nodens:", err)

@@ -32,11 +32,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	opts, err := parseFlags(args, stderr)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
 	case err != nil:
-		fmt.Fprintln(stderr, "nodens:", err)
-		return 2
+		return unread(err, stderr)
 	case opts.version:
 		fmt.Fprintln(stdout, versionLine())
 		return 0
@@ -46,6 +43,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// unread is the exit code for arguments that can't be read because of err: that of help
+// that was asked for is no failure.
+func unread(err error, stderr io.Writer) int {
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	fmt.Fprintln(stderr, "nodens:", err)
+	return 2
 }
 
 // execute runs one command until it is done or a signal asks it to stop.

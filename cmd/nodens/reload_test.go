@@ -2,14 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -21,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/authority"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -360,19 +355,14 @@ func TestHeirsOfServices(t *testing.T) {
 	}
 }
 
-// authority is a certificate in PEM, another each time.
-func authority(t *testing.T) string {
+// root is an authority's certificate in PEM, another each time.
+func root(t *testing.T) string {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := authority.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	shape := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, shape, shape, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return string(a.PEM())
 }
 
 // TestReloadCertificates: upstreams are asked with the certificates that are there, and
@@ -380,14 +370,14 @@ func authority(t *testing.T) string {
 func TestReloadCertificates(t *testing.T) {
 	p := peer.Ports(t, 1)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	write(t, ca, authority(t))
+	write(t, ca, root(t))
 	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . tls://192.0.2.1 {\n  tls %s\n }\n}\n", p[0], ca))
 	first := l.current.Load().parts[0].pools[0]
 	write(t, ca, "none")
 	if l.look() || l.reloadFailed.Load() != 1 {
 		t.Errorf("a file that is no certificate was taken on:\n%s", l.log)
 	}
-	write(t, ca, authority(t))
+	write(t, ca, root(t))
 	if !l.look() || l.current.Load().parts[0].pools[0] == first {
 		t.Errorf("the pool goes on with the old certificate:\n%s", l.log)
 	}

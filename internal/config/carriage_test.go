@@ -1,13 +1,8 @@
 package config
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net/netip"
 	"os"
 	"strings"
@@ -17,28 +12,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/authority"
 )
 
 // pair writes a certificate and its key.
 func pair(t *testing.T, folder string) (cert, key string) {
 	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := authority.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	shape := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, shape, shape, &secret.PublicKey, secret)
+	made, err := a.Issue(new(x509.Certificate))
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := x509.MarshalPKCS8PrivateKey(secret)
+	certPEM, keyPEM, err := authority.PEM(made)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := func(kind string, der []byte) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
-	}
-	return write(t, folder, "cert.pem", text("CERTIFICATE", der)), write(t, folder, "key.pem", text("PRIVATE KEY", raw))
+	return write(t, folder, "cert.pem", string(certPEM)), write(t, folder, "key.pem", string(keyPEM))
 }
 
 func TestTargets(t *testing.T) {
