@@ -23,6 +23,8 @@ var (
 	ErrNoIPv6 = errors.New("IPv6 is disabled")
 	// ErrNoTool: the iptables or ip6tables program is not installed.
 	ErrNoTool = errors.New("program not found")
+	// ErrNoSocket: the kernel can't match packets by their socket.
+	ErrNoSocket = errors.New("the kernel cannot match packets by socket")
 	// ErrLocked: another program works on the rules at this moment.
 	ErrLocked = errors.New("another program holds the xtables lock")
 )

@@ -24,6 +24,17 @@ const (
 	nameLimit = 15
 )
 
+// Netfilter is a way to have rules in the kernel (-netfilter).
+type Netfilter string
+
+// The ways. Auto is the one that the node's kube-proxy uses.
+const (
+	NetfilterAuto     Netfilter = "auto"
+	NetfilterIptables Netfilter = "iptables"
+	NetfilterNftables Netfilter = "nftables"
+	NetfilterNone     Netfilter = "none"
+)
+
 // Config says what to set up. The zero value sets up nothing.
 type Config struct {
 	// Addresses are the local addresses (-localip), IPv4, IPv6 or both. Nil is
@@ -55,6 +66,9 @@ type Config struct {
 	// SkipTeardown makes Teardown leave everything in place (-skipteardown), so
 	// that the next agent on the node starts without a gap.
 	SkipTeardown bool
+
+	// Netfilter says how rules are made. The zero value is NetfilterAuto.
+	Netfilter Netfilter
 
 	// Logger receives what is done and what fails between start and teardown.
 	// Nil means silence.

