@@ -69,7 +69,7 @@ func TestImports(t *testing.T) {
 		{"github.com/coredns/", "internal/config", "the Corefile's syntax is that package's business"},
 		{"github.com/expr-lang/", "internal/expression", "the language of conditions is that package's business"},
 	}
-	siblings := []string{"cache", "upstream", "netsetup", "kubernetes"}
+	siblings := []string{"cache", "upstream", "netsetup", "kubernetes", "handover"}
 	for _, p := range packages(t) {
 		at := p.where()
 		if below(at, "test", "daemonset") {
@@ -99,7 +99,7 @@ func TestImports(t *testing.T) {
 
 // TestFolders: the top level is what ARCHITECTURE.md draws.
 func TestFolders(t *testing.T) {
-	want := []string{"cache", "cmd", "daemonset", "internal", "kubernetes", "netsetup", "test", "upstream"}
+	want := []string{"cache", "cmd", "daemonset", "handover", "internal", "kubernetes", "netsetup", "test", "upstream"}
 	var got []string
 	for _, p := range packages(t) {
 		top, _, _ := strings.Cut(p.where(), "/")
