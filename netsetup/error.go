@@ -14,7 +14,7 @@ type ErrorType string
 // The kinds of failure. The fifth value of the label, configmap, is not of this
 // package.
 const (
-	// Iptables: a rule could not be looked up, inserted or removed.
+	// Iptables: rules, of whatever kind, could not be looked up, made or removed.
 	Iptables ErrorType = "iptables"
 	// IptablesLock: the same, as another program held the xtables lock. It goes
 	// away by itself and Run repairs it, so a caller may go on after it.
@@ -53,7 +53,25 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Stats are totals since New. They only grow.
+// several are errors that have nothing to do with each other; each counts.
+type several []error
+
+// join is errs without those that are nil, or nil if there are no others.
+func join(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) == 0 {
+		return nil
+	}
+	return several(errs)
+}
+
+// Error returns all, one a line.
+func (s several) Error() string { return errors.Join(s...).Error() }
+
+// Unwrap returns all.
+func (s several) Unwrap() []error { return s }
+
+// Stats are totals since New, which only grow, and what is true now.
 type Stats struct {
 	// Errors has every ErrorType as a key. The map is the caller's.
 	Errors map[ErrorType]uint64
@@ -62,12 +80,26 @@ type Stats struct {
 	// Repairs counts links, addresses and rules that a re-check had to put back,
 	// and duplicates that it removed.
 	Repairs uint64
+
+	// Filter is what makes the rules: "iptables (nft)", "iptables (legacy)" or
+	// "nftables". "" until it is known, and without rules.
+	Filter string
+	// FailOpen: the rules hold only while somebody listens, so that a dead agent's
+	// packets find another way. False where the kernel can't match by socket, and while
+	// rules are missing.
+	FailOpen bool
+	// Diversion is how many servers that way leads to, as far as it is known.
+	Diversion int
 }
 
 type counters struct {
 	errors  [4]atomic.Uint64 // in the order of ErrorTypes
 	checks  atomic.Uint64
 	repairs atomic.Uint64
+
+	filter    atomic.Pointer[string]
+	failOpen  atomic.Bool
+	diversion atomic.Int64
 }
 
 func (c *counters) fail(t ErrorType) {
@@ -79,6 +111,12 @@ func (c *counters) stats() Stats {
 		Errors:  make(map[ErrorType]uint64, len(c.errors)),
 		Checks:  c.checks.Load(),
 		Repairs: c.repairs.Load(),
+
+		FailOpen:  c.failOpen.Load(),
+		Diversion: int(c.diversion.Load()),
+	}
+	if name := c.filter.Load(); name != nil {
+		s.Filter = *name
 	}
 	for i, t := range ErrorTypes() {
 		s.Errors[t] = c.errors[i].Load()
@@ -101,6 +139,10 @@ func (s *Setup) linkFailure(t ErrorType, op string, err error) *Error {
 	return &Error{Type: t, Op: op, Hint: hint, Err: err}
 }
 
+// toolHint is what to do where no program makes rules.
+const toolHint = "install the iptables package, or nftables, and see -netfilter; " +
+	"or use -setupiptables=false to go without rules"
+
 // ruleFailure counts and describes a failure with rules.
 func (s *Setup) ruleFailure(op string, err error) *Error {
 	t := Iptables
@@ -113,7 +155,7 @@ func (s *Setup) ruleFailure(op string, err error) *Error {
 		hint = "needs root or the capability NET_ADMIN, and the host's /run/xtables.lock writable; " +
 			"or use -setupiptables=false"
 	case errors.Is(err, ErrNoTool):
-		hint = "install the iptables package, or use -setupiptables=false"
+		hint = toolHint
 	}
 	s.counters.fail(t)
 	return &Error{Type: t, Op: op, Hint: hint, Err: err}

@@ -1,8 +1,11 @@
 package netsetup
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,8 +16,8 @@ import (
 // and an address needs its link. Tests play the stranger on the node by calling
 // its methods themselves; unlike a Node it may be called from several goroutines.
 type Fake struct {
-	// Fail is asked before every call and may fail it; call is the method's name
-	// and its argument. Nil fails nothing. It is called without the lock and may
+	// Fail is asked before every call and may fail it; call is the name of the method,
+	// or of the program of iptables, and its arguments. Nil fails nothing. It is called without the lock and may
 	// block, or call other methods.
 	Fail func(call string) error
 
@@ -24,12 +27,19 @@ type Fake struct {
 	mu    sync.Mutex
 	links []Link
 	addrs []Addr
-	rules []Rule // of all chains; those of one chain in its order
+	// owners counts those who keep queries of the machine itself untracked.
+	owners int
+	tables model
+	losses chan struct{}
 }
 
 // NewFake returns a node with lo, which is up, and nothing else.
 func NewFake() *Fake {
-	return &Fake{links: []Link{{Name: loopback, Kind: "device", Up: true}}}
+	return &Fake{
+		links:  []Link{{Name: loopback, Kind: "device", Up: true}},
+		tables: newModel(),
+		losses: make(chan struct{}),
+	}
 }
 
 // PutLink adds a link of any kind, or replaces the one of that name.
@@ -39,7 +49,7 @@ func (f *Fake) PutLink(l Link) {
 	f.links = append(slices.DeleteFunc(f.links, func(x Link) bool { return x.Name == l.Name }), l)
 }
 
-// Dump prints everything on the node, sorted except for the rules of a chain.
+// Dump prints everything on the node, sorted except for the rules of a chain, as iptables prints them.
 // Two nodes with equal dumps are alike.
 func (f *Fake) Dump() string {
 	f.mu.Lock()
@@ -52,14 +62,10 @@ func (f *Fake) Dump() string {
 		lines = append(lines, fmt.Sprintf("addr %v on %s", a.Prefix, a.Link))
 	}
 	slices.Sort(lines)
-	rules := slices.Clone(f.rules)
-	slices.SortStableFunc(rules, func(a, b Rule) int {
-		return strings.Compare(a.Family.String()+a.Table+a.Chain, b.Family.String()+b.Table+b.Chain)
-	})
-	for _, r := range rules {
-		lines = append(lines, r.String())
+	if f.owners > 0 {
+		lines = append(lines, fmt.Sprintf("owners %d", f.owners))
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(append(lines, f.tables.dump()...), "\n")
 }
 
 // enter asks Fail and takes the lock. With an error the lock is not held.
@@ -178,55 +184,62 @@ func (f *Fake) DeleteAddr(a Addr) error {
 	return nil
 }
 
-func (r Rule) equal(o Rule) bool {
-	return r.Family == o.Family && r.Table == o.Table && r.Chain == o.Chain && slices.Equal(r.Spec, o.Spec)
+// choose implements Node: iptables, run by the model.
+func (f *Fake) choose(_ context.Context, _ Netfilter, locals []netip.Addr) (choice, error) {
+	return choice{filter: &iptables{
+		flavour:  "model",
+		programs: [2]string{"iptables", "ip6tables"},
+		locals:   locals,
+		run:      f.run,
+		loaded:   func(Family, string) bool { return true },
+	}}, nil
 }
 
-// HasRule implements Node.
-func (f *Fake) HasRule(r Rule) (bool, error) {
-	if err := f.enter("HasRule", r); err != nil {
-		return false, err
-	}
-	defer f.mu.Unlock()
-	return slices.ContainsFunc(f.rules, r.equal), nil
-}
-
-// InsertRule implements Node.
-func (f *Fake) InsertRule(r Rule) error {
-	if err := f.enter("InsertRule", r); err != nil {
-		return err
-	}
-	defer f.mu.Unlock()
-	f.rules = slices.Insert(f.rules, 0, r)
-	return nil
-}
-
-// DeleteRule implements Node.
-func (f *Fake) DeleteRule(r Rule) (bool, error) {
-	if err := f.enter("DeleteRule", r); err != nil {
-		return false, err
-	}
-	defer f.mu.Unlock()
-	i := slices.IndexFunc(f.rules, r.equal)
-	if i < 0 {
-		return false, nil
-	}
-	f.rules = slices.Delete(f.rules, i, i+1)
-	return true, nil
-}
-
-// ListRules implements Node.
-func (f *Fake) ListRules(family Family, table, chain string) ([]string, error) {
-	if err := f.enter("ListRules", family.String()+" "+table+" "+chain); err != nil {
+// own implements Node.
+func (f *Fake) own(locals []netip.Addr, dns uint16) (io.Closer, error) {
+	if err := f.enter("own", locals); err != nil {
 		return nil, err
 	}
 	defer f.mu.Unlock()
-	lines := []string{"-P " + chain + " ACCEPT"}
-	for _, r := range f.rules {
-		if r.Family == family && r.Table == table && r.Chain == chain {
-			_, spec, _ := strings.Cut(r.String(), " -I "+chain+" 1 ")
-			lines = append(lines, "-A "+chain+" "+spec)
-		}
+	f.owners++
+	return owner{f}, nil
+}
+
+type owner struct{ f *Fake }
+
+// Close implements io.Closer.
+func (o owner) Close() error {
+	o.f.mu.Lock()
+	defer o.f.mu.Unlock()
+	o.f.owners--
+	return nil
+}
+
+// events implements Node: Loss is what tells of one.
+func (f *Fake) events(context.Context, Plan) <-chan struct{} { return f.losses }
+
+// Loss has the node tell of a loss, and returns when somebody has heard it.
+func (f *Fake) Loss() { f.losses <- struct{}{} }
+
+// run is the runner: it plays the programs of iptables.
+func (f *Fake) run(ctx context.Context, input, program string, args ...string) (string, error) {
+	if err := f.enter(program, strings.Join(args, " ")+" "+input); err != nil {
+		return "", err
 	}
-	return lines, nil
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	return f.tables.play(input, program, args)
+}
+
+// Iptables plays a stranger's command, such as "ip6tables -t raw -F OUTPUT", or the
+// input of iptables-restore behind "iptables-restore".
+func (f *Fake) Iptables(command string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	line, input, _ := strings.Cut(command, "\n")
+	words := strings.Fields(line)
+	_, err := f.tables.play(input, words[0], words[1:])
+	return err
 }

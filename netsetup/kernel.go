@@ -1,8 +1,10 @@
 package netsetup
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 
@@ -16,10 +18,18 @@ import (
 const dumpTries = 3
 
 // kernel is the Node of this machine, in the network namespace of the process:
-// links and addresses by netlink, one short-lived socket per request, rules by
-// the iptables programs. The zero value is ready. Not safe for concurrent use.
-type kernel struct {
-	tables
+// links and addresses by netlink, one short-lived socket per request. The zero value
+// is ready. Not safe for concurrent use.
+type kernel struct{}
+
+// own implements Node.
+func (k *kernel) own(locals []netip.Addr, dns uint16) (io.Closer, error) {
+	return openOwned(locals, dns)
+}
+
+// events implements Node.
+func (k *kernel) events(ctx context.Context, p Plan) <-chan struct{} {
+	return watchEvents(ctx)
 }
 
 // Link implements Node.

@@ -37,7 +37,7 @@ func inNamespace(t *testing.T, body func(t *testing.T)) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make a network namespace")
 	}
-	for _, program := range []string{"iptables", "ip6tables", "iptables-save", "ip6tables-save", "ip"} {
+	for _, program := range append(links(), "ip") {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip("needs the programs of iptables and iproute2:", err)
 		}
@@ -53,11 +53,16 @@ func inNamespace(t *testing.T, body func(t *testing.T)) {
 	}
 }
 
+// links are the names by which a build of iptables is called.
+func links() []string {
+	return []string{"iptables", "ip6tables", "iptables-save", "ip6tables-save", "iptables-restore", "ip6tables-restore"}
+}
+
 // runChild runs the test t is part of in a new process and namespace, where
 // iptables and its relatives are program.
 func runChild(t *testing.T, program string) {
 	dir := t.TempDir()
-	for _, name := range []string{"iptables", "ip6tables", "iptables-save", "ip6tables-save"} {
+	for _, name := range links() {
 		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -121,8 +126,11 @@ func furnish(t *testing.T) {
 	for _, tool := range []string{"iptables", "ip6tables"} {
 		run(t, tool, "-w", "-t", "filter", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
 		run(t, tool, "-w", "-t", "filter", "-A", "OUTPUT", "-p", "udp", "--dport", "53", "-j", "ACCEPT",
-			"-m", "comment", "--comment", commentAllow)
+			"-m", "comment", "--comment", "NodeLocal DNS Cache: allow DNS traffic")
 		run(t, tool, "-w", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "53", "-j", "NOTRACK")
 		run(t, tool, "-w", "-t", "raw", "-A", "OUTPUT", "-p", "udp", "--dport", "4789", "-j", "NOTRACK")
+		run(t, tool, "-w", "-t", "nat", "-A", "PREROUTING", "-p", "udp", "--dport", "5000", "-j", "ACCEPT")
+		run(t, tool, "-w", "-t", "nat", "-A", "OUTPUT", "-p", "udp", "--dport", "5000", "-j", "ACCEPT")
+		run(t, tool, "-w", "-t", "nat", "-A", "POSTROUTING", "-p", "udp", "--dport", "5000", "-j", "ACCEPT")
 	}
 }

@@ -1,7 +1,9 @@
 package netsetup
 
 import (
+	"context"
 	"errors"
+	"io"
 	"net/netip"
 )
 
@@ -21,7 +23,7 @@ var (
 	ErrNoDummy = errors.New("the kernel has no dummy driver")
 	// ErrNoIPv6: IPv6 is off for the link or the whole kernel.
 	ErrNoIPv6 = errors.New("IPv6 is disabled")
-	// ErrNoTool: the iptables or ip6tables program is not installed.
+	// ErrNoTool: a program that makes rules is not installed.
 	ErrNoTool = errors.New("program not found")
 	// ErrNoSocket: the kernel can't match packets by their socket.
 	ErrNoSocket = errors.New("the kernel cannot match packets by socket")
@@ -45,9 +47,8 @@ type Addr struct {
 }
 
 // Node is the machine, as narrow as Setup needs it. Every method may block for a
-// short time (about a second at most, if another program holds the xtables lock)
-// and errors wrap one of this package's or fs.ErrPermission where that is the
-// cause. Setup never calls two methods at once.
+// short time, and errors wrap one of this package's or fs.ErrPermission where that
+// is the cause. Setup never calls two methods at once.
 type Node interface {
 	// Link returns ErrNotFound if there is no link of that name.
 	Link(name string) (Link, error)
@@ -66,13 +67,14 @@ type Node interface {
 	// DeleteAddr returns ErrNotFound if the address is not there.
 	DeleteAddr(a Addr) error
 
-	// HasRule reports whether the rule stands in its chain, anywhere.
-	HasRule(r Rule) (bool, error)
-	// InsertRule puts the rule at the head of its chain, even if it is there.
-	InsertRule(r Rule) error
-	// DeleteRule removes the first such rule; false: there was none.
-	DeleteRule(r Rule) (bool, error)
-	// ListRules returns a chain's rules as `iptables -S` prints them. A chain
-	// that does not exist has none.
-	ListRules(f Family, table, chain string) ([]string, error)
+	// choose looks what filter how means on this machine, for these addresses, and
+	// changes nothing. ErrNoTool.
+	choose(ctx context.Context, how Netfilter, locals []netip.Addr) (choice, error)
+	// own has the kernel leave queries from this machine to the addresses untracked
+	// until the Closer is closed or the process is gone, in whatever way. Any error:
+	// the kernel can't.
+	own(locals []netip.Addr, dns uint16) (io.Closer, error)
+	// events says that some of p may have gone missing, once for many losses, until
+	// ctx is done; then, or if the kernel does not tell, it is closed or nil.
+	events(ctx context.Context, p Plan) <-chan struct{}
 }

@@ -56,7 +56,7 @@ type Config struct {
 	// SetupInterface turns the link and its addresses on (-setupinterface).
 	SetupInterface bool
 
-	// SetupIptables turns the rules on (-setupiptables).
+	// SetupIptables turns the rules on, of whatever kind (-setupiptables).
 	SetupIptables bool
 
 	// Interval is the time between re-checks (-syncinterval). Zero means
@@ -84,8 +84,9 @@ type Plan struct {
 	// Addresses are host prefixes (/32 and /128) in the order of the flags.
 	Addresses []netip.Prefix
 
-	// Rules stand in the order in which they are applied.
-	Rules []Rule
+	// want is what rules are to do; without locals there are none. netfilter says how.
+	want      want
+	netfilter Netfilter
 }
 
 // NewPlan turns a Config into the Plan it stands for. It looks at nothing but
@@ -98,17 +99,22 @@ func NewPlan(c Config) (Plan, error) {
 	}
 	var p Plan
 	if c.SetupInterface {
-		p.Link = c.interfaceName()
-		for _, a := range c.Addresses {
-			p.Addresses = append(p.Addresses, netip.PrefixFrom(a, a.BitLen()))
-		}
+		p = c.linkPlan()
 	}
-	if c.SetupIptables {
-		for _, a := range c.Addresses {
-			p.Rules = append(p.Rules, rulesFor(a, c.DNSPort, c.HealthPort)...)
-		}
+	if c.makesRules() {
+		p.netfilter = c.Netfilter
+		p.want = want{locals: c.Addresses, dns: c.DNSPort, health: c.HealthPort, socket: true}
 	}
 	return p, nil
+}
+
+// linkPlan is the Plan of link and addresses alone.
+func (c Config) linkPlan() Plan {
+	p := Plan{Link: c.interfaceName()}
+	for _, a := range c.Addresses {
+		p.Addresses = append(p.Addresses, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return p
 }
 
 func (c Config) check() error {
@@ -117,24 +123,34 @@ func (c Config) check() error {
 		problems = append(problems, fmt.Errorf(
 			"-syncinterval: %v is negative; give a time such as 60s", c.Interval))
 	}
-	if c.SetupInterface || c.SetupIptables {
+	if c.SetupInterface || c.makesRules() {
 		problems = append(problems, checkAddresses(c.Addresses)...)
 	}
 	if c.SetupInterface {
 		problems = append(problems, checkName(c.interfaceName()))
 	}
-	if c.SetupIptables {
-		problems = append(problems, checkPorts(c))
+	if c.makesRules() {
+		problems = append(problems, checkPorts(c), checkNetfilter(c.Netfilter))
 	}
 	return errors.Join(problems...)
 }
 
-// String prints the plan for people: one line per link, address and rule, each
-// rule as the command that would insert it. It ends without a newline.
+// makesRules reports whether the Config asks for rules of any kind.
+func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != NetfilterNone }
+
+// String prints the plan for people: one line per link and address, then the rules in
+// the form of a filter that suits, without those that need to know where the cluster DNS
+// is. It ends without a newline.
 func (p Plan) String() string {
-	if p.Link == "" && len(p.Rules) == 0 {
-		return "nothing to set up"
+	var like filter = &iptables{}
+	if p.netfilter == NetfilterNftables {
+		like = newNftables()
 	}
+	return p.text(like)
+}
+
+// text is String with the rules in the form of f.
+func (p Plan) text(f filter) string {
 	var lines []string
 	if p.Link != "" {
 		lines = append(lines, fmt.Sprintf("link     %s (%s)", p.Link, kindDummy))
@@ -142,8 +158,11 @@ func (p Plan) String() string {
 	for _, a := range p.Addresses {
 		lines = append(lines, "address  "+a.String())
 	}
-	for _, r := range p.Rules {
-		lines = append(lines, "rule     "+r.String())
+	if len(p.want.locals) > 0 {
+		lines = append(lines, "rules    "+f.name(), f.describe(p.want))
+	}
+	if len(lines) == 0 {
+		return "nothing to set up"
 	}
 	return strings.Join(lines, "\n")
 }
@@ -153,6 +172,13 @@ func (c Config) interfaceName() string {
 		return DefaultInterfaceName
 	}
 	return c.InterfaceName
+}
+
+func (c Config) logger() *slog.Logger {
+	if c.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Logger
 }
 
 func (c Config) interval() time.Duration {
@@ -230,4 +256,13 @@ func checkPorts(c Config) error {
 			c.HealthPort)
 	}
 	return nil
+}
+
+func checkNetfilter(n Netfilter) error {
+	switch n {
+	case "", NetfilterAuto, NetfilterIptables, NetfilterNftables:
+		return nil
+	}
+	return fmt.Errorf("-netfilter: %q is not a way to make rules; give %s, %s, %s or %s",
+		string(n), NetfilterAuto, NetfilterIptables, NetfilterNftables, NetfilterNone)
 }

@@ -48,16 +48,28 @@ address  fd00::a/128`,
 			SetupIptables: true,
 		},
 		want: `
-rule     ip6tables -w -t filter -I INPUT 1 -p tcp -d fd00::a --dport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     ip6tables -w -t filter -I INPUT 1 -p udp -d fd00::a --dport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     ip6tables -w -t filter -I OUTPUT 1 -p tcp -s fd00::a --sport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     ip6tables -w -t filter -I OUTPUT 1 -p udp -s fd00::a --sport 5353 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     ip6tables -w -t raw -I PREROUTING 1 -p tcp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     ip6tables -w -t raw -I PREROUTING 1 -p udp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     ip6tables -w -t raw -I OUTPUT 1 -p tcp -s fd00::a --sport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     ip6tables -w -t raw -I OUTPUT 1 -p udp -s fd00::a --sport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     ip6tables -w -t raw -I OUTPUT 1 -p tcp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     ip6tables -w -t raw -I OUTPUT 1 -p udp -d fd00::a --dport 5353 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"`,
+rules    iptables
+# ip6tables-restore --noflush
+*filter
+:NODENS-INPUT - [0:0]
+:NODENS-OUTPUT - [0:0]
+-A NODENS-INPUT -d fd00::a/128 -p udp -m udp --dport 5353 -j ACCEPT
+-A NODENS-INPUT -d fd00::a/128 -p tcp -m tcp --dport 5353 -j ACCEPT
+-A NODENS-OUTPUT -s fd00::a/128 -p udp -m udp --sport 5353 -j ACCEPT
+-A NODENS-OUTPUT -s fd00::a/128 -p tcp -m tcp --sport 5353 -j ACCEPT
+-I INPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-INPUT
+-I OUTPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-OUTPUT
+COMMIT
+*raw
+:NODENS-PREROUTING - [0:0]
+:NODENS-OUTPUT - [0:0]
+-A NODENS-PREROUTING -d fd00::a/128 -p udp -m udp --dport 5353 -m socket --nowildcard -j NOTRACK
+-A NODENS-PREROUTING -d fd00::a/128 -p tcp -m tcp --dport 5353 -m socket --nowildcard -j NOTRACK
+-A NODENS-OUTPUT -s fd00::a/128 -p udp -m udp --sport 5353 -j NOTRACK
+-A NODENS-OUTPUT -s fd00::a/128 -p tcp -m tcp --sport 5353 -j NOTRACK
+-I PREROUTING 1 -m comment --comment "nodens: DNS of this node" -j NODENS-PREROUTING
+-I OUTPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-OUTPUT
+COMMIT`,
 	}, {
 		name: "everything on one address",
 		config: Config{
@@ -72,18 +84,41 @@ rule     ip6tables -w -t raw -I OUTPUT 1 -p udp -d fd00::a --dport 5353 -j NOTRA
 		want: `
 link     dns0 (dummy)
 address  169.254.20.10/32
-rule     iptables -w -t filter -I INPUT 1 -p tcp -d 169.254.20.10 --dport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     iptables -w -t filter -I INPUT 1 -p udp -d 169.254.20.10 --dport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     iptables -w -t filter -I OUTPUT 1 -p tcp -s 169.254.20.10 --sport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     iptables -w -t filter -I OUTPUT 1 -p udp -s 169.254.20.10 --sport 53 -j ACCEPT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic"
-rule     iptables -w -t raw -I PREROUTING 1 -p tcp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     iptables -w -t raw -I PREROUTING 1 -p udp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     iptables -w -t raw -I OUTPUT 1 -p tcp -s 169.254.20.10 --sport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     iptables -w -t raw -I OUTPUT 1 -p udp -s 169.254.20.10 --sport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     iptables -w -t raw -I OUTPUT 1 -p tcp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     iptables -w -t raw -I OUTPUT 1 -p udp -d 169.254.20.10 --dport 53 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     iptables -w -t raw -I OUTPUT 1 -p tcp -d 169.254.20.10 --dport 8080 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"
-rule     iptables -w -t raw -I OUTPUT 1 -p tcp -s 169.254.20.10 --sport 8080 -j NOTRACK -m comment --comment "NodeLocal DNS Cache: skip conntrack"`,
+rules    iptables
+# iptables-restore --noflush
+*filter
+:NODENS-INPUT - [0:0]
+:NODENS-OUTPUT - [0:0]
+-A NODENS-INPUT -d 169.254.20.10/32 -p udp -m udp --dport 53 -j ACCEPT
+-A NODENS-INPUT -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -j ACCEPT
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p udp -m udp --sport 53 -j ACCEPT
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 53 -j ACCEPT
+-I INPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-INPUT
+-I OUTPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-OUTPUT
+COMMIT
+*raw
+:NODENS-PREROUTING - [0:0]
+:NODENS-OUTPUT - [0:0]
+-A NODENS-PREROUTING -d 169.254.20.10/32 -p udp -m udp --dport 53 -m socket --nowildcard -j NOTRACK
+-A NODENS-PREROUTING -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -m socket --nowildcard -j NOTRACK
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p udp -m udp --sport 53 -j NOTRACK
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 53 -j NOTRACK
+-A NODENS-OUTPUT -d 169.254.20.10/32 -p tcp -m tcp --dport 8080 -j NOTRACK
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 8080 -j NOTRACK
+-I PREROUTING 1 -m comment --comment "nodens: DNS of this node" -j NODENS-PREROUTING
+-I OUTPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-OUTPUT
+COMMIT`,
+	}, {
+		name: "no rules at all",
+		config: Config{
+			Addresses:      addrs("169.254.20.10"),
+			SetupInterface: true,
+			SetupIptables:  true,
+			Netfilter:      NetfilterNone,
+		},
+		want: `
+link     nodelocaldns (dummy)
+address  169.254.20.10/32`,
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,6 +155,7 @@ func TestPlanErrors(t *testing.T) {
 		{"no DNS port", func(c *Config) { c.DNSPort = 0 }, []string{"-dns.port: 0", "-setupiptables=false"}},
 		{"health on the DNS port", func(c *Config) { c.HealthPort = 53 }, []string{"-health-port: 53 is -dns.port too"}},
 		{"negative interval", func(c *Config) { c.Interval = -time.Second }, []string{"-syncinterval: -1s is negative", "60s"}},
+		{"unknown filter", func(c *Config) { c.Netfilter = "ebtables" }, []string{`-netfilter: "ebtables" is not a way`, "auto, iptables, nftables or none"}},
 		{"long name", func(c *Config) { c.InterfaceName = "nodelocaldns-one" }, []string{`-interfacename: "nodelocaldns-one" is longer than the kernel's 15 bytes`}},
 		{"slash in name", func(c *Config) { c.InterfaceName = "a/b" }, []string{`-interfacename: "a/b" is not a name`}},
 		{"blank in name", func(c *Config) { c.InterfaceName = "a b" }, []string{`-interfacename: "a b" is not a name`}},
@@ -140,7 +176,7 @@ func TestPlanErrors(t *testing.T) {
 					t.Errorf("error lacks %q: %v", w, err)
 				}
 			}
-			if p.Link != "" || p.Addresses != nil || p.Rules != nil {
+			if p.Link != "" || p.Addresses != nil || p.want.locals != nil {
 				t.Errorf("an error came with a plan:\n%v", p)
 			}
 			if _, err := New(c, NewFake()); err == nil {

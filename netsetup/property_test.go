@@ -23,30 +23,24 @@ type world struct {
 // stranger does something to the node that is not our doing.
 func (w *world) stranger() string {
 	p := w.setup.Plan()
-	rule := p.Rules[w.random.IntN(len(p.Rules))]
 	links := []string{loopback, DefaultInterfaceName}
 	link := links[w.random.IntN(2)]
 	own := p.Addresses[w.random.IntN(len(p.Addresses))]
 	other := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(w.random.IntN(3))}), 32)
 	// What is not there cannot be changed; that error is part of the game.
-	switch w.random.IntN(9) {
-	case 0:
-		_, err := w.node.DeleteRule(rule)
-		return fmt.Sprintf("delete %v: %v", rule, err)
-	case 1:
-		return fmt.Sprintf("double %v: %v", rule, w.node.InsertRule(rule))
+	switch w.random.IntN(7) {
+	case 0, 1:
+		return w.meddle()
 	case 2:
-		rule.Spec = append([]string{"-i", "eth0"}, rule.Spec...)
-		return fmt.Sprintf("insert foreign %v: %v", rule, w.node.InsertRule(rule))
-	case 3:
 		return fmt.Sprintf("delete %v on %s: %v", own, link, w.node.DeleteAddr(Addr{link, own}))
-	case 4:
+	case 3:
 		return fmt.Sprintf("add %v on lo: %v", own, w.node.AddAddr(Addr{loopback, own}))
-	case 5:
-		return fmt.Sprintf("add foreign %v on %s: %v", other, link, w.node.AddAddr(Addr{link, other}))
-	case 6:
+	case 4:
+		if w.random.IntN(2) == 0 {
+			return fmt.Sprintf("add foreign %v on %s: %v", other, link, w.node.AddAddr(Addr{link, other}))
+		}
 		return fmt.Sprintf("delete foreign %v on %s: %v", other, link, w.node.DeleteAddr(Addr{link, other}))
-	case 7:
+	case 5:
 		return fmt.Sprintf("delete link: %v", w.node.DeleteLink(DefaultInterfaceName))
 	default:
 		l, err := w.node.Link(link)
@@ -58,6 +52,33 @@ func (w *world) stranger() string {
 	}
 }
 
+// meddle does something to the rules.
+func (w *world) meddle() string {
+	program := []string{"iptables", "ip6tables"}[w.random.IntN(2)]
+	c := chains()[w.random.IntN(len(chains()))]
+	var command string
+	switch w.random.IntN(8) {
+	case 0:
+		command = "-F " + c.name
+	case 1:
+		command = "-A " + c.name + " -j DROP"
+	case 2:
+		command = "-I " + c.hook + " 1 " + comment + "-j " + c.name
+	case 3:
+		command = "-D " + c.hook + " " + comment + "-j " + c.name
+	case 4:
+		command = "-A " + c.hook + " -s 192.0.2.1 -j " + c.name
+	case 5: // of NodeLocal DNSCache, or an agent before this one
+		command = fmt.Sprintf("-A %s -d 169.254.20.10/32 -p udp -m comment %sskip conntrack\" -j NOTRACK", c.hook, oldComment)
+	case 6:
+		command = fmt.Sprintf("-A %s -d 192.0.2.1/32 -p udp -m comment %sskip conntrack\" -j NOTRACK", c.hook, oldComment)
+	default:
+		command = "-I " + c.hook + " 1 -j KUBE-SERVICES"
+	}
+	command = program + " -t " + c.table + " " + command
+	return fmt.Sprintf("%s: %v", command, w.node.Iptables(command))
+}
+
 // ourStep is one of the four steps, one call in eight of it failing.
 func (w *world) ourStep(t *testing.T) string {
 	w.node.Fail = func(string) error {
@@ -67,7 +88,10 @@ func (w *world) ourStep(t *testing.T) string {
 		return nil
 	}
 	defer func() { w.node.Fail = nil }()
-	switch w.random.IntN(6) {
+	switch w.random.IntN(7) {
+	case 6:
+		to := servers[:1+w.random.IntN(len(servers))]
+		return fmt.Sprintf("Divert %v: %v", to, w.setup.Divert(t.Context(), to))
 	case 0:
 		return fmt.Sprintf("Links: %v", w.setup.Links(t.Context()))
 	case 1:
@@ -76,6 +100,7 @@ func (w *world) ourStep(t *testing.T) string {
 		return fmt.Sprintf("Teardown: %v", w.setup.Teardown(nil))
 	case 3:
 		c := dualStack()
+		w.setup.disown() // as the kernel does
 		w.setup = newSetup(t, c, w.node)
 		return "killed; new process"
 	default:
@@ -93,8 +118,8 @@ func (w *world) foreign() []string {
 				return true
 			}
 		}
-		ours := slices.ContainsFunc(p.Rules, func(r Rule) bool { return r.String() == line })
-		return ours || strings.HasPrefix(line, "link ")
+		old := strings.Contains(line, oldComment) && strings.Contains(line, "169.254.20.10")
+		return old || strings.Contains(line, "NODENS") || strings.HasPrefix(line, "link ") || strings.HasPrefix(line, "owners ")
 	})
 }
 
@@ -127,7 +152,7 @@ func (w *world) finish(t *testing.T, seed uint64) {
 	history := fmt.Sprintf("seed %d:\n%s", seed, strings.Join(w.log, "\n"))
 	before := w.foreign()
 	apply(t, w.setup)
-	wantComplete(t, w.node, w.setup.Plan(), history)
+	wantComplete(t, w.node, w.setup, history)
 	if err := w.setup.Teardown(nil); err != nil {
 		t.Fatalf("%s\nTeardown: %v", history, err)
 	}
@@ -135,9 +160,9 @@ func (w *world) finish(t *testing.T, seed uint64) {
 		t.Fatalf("%s\nstart and teardown changed what is foreign:\n%s", history, diff)
 	}
 	dump := w.node.Dump()
-	for _, r := range w.setup.Plan().Rules {
-		if slices.Contains(strings.Split(dump, "\n"), r.String()) {
-			t.Fatalf("%s\nleft behind: %v", history, r)
+	for _, mark := range []string{"NODENS", `169.254.20.10/32 -p udp -m comment`, "owners"} {
+		if strings.Contains(dump, mark) {
+			t.Fatalf("%s\nleft behind: %s in\n%s", history, mark, dump)
 		}
 	}
 	for _, a := range w.setup.Plan().Addresses {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,7 +69,7 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 		s := newSetup(t, c, f)
 		f.Fail = func(call string) error {
 			switch {
-			case strings.HasPrefix(call, "HasRule"):
+			case strings.Contains(call, "-S"):
 				return ErrLocked
 			case strings.HasPrefix(call, "Addrs"):
 				return errors.New("no buffer space available")
@@ -88,6 +89,7 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 			// The start and three re-checks; the lock once for each family.
 			Errors: map[ErrorType]uint64{Iptables: 0, IptablesLock: 8, InterfaceAdd: 0, InterfaceCheck: 4},
 			Checks: 3,
+			Filter: "iptables (model)",
 		}
 		if diff := cmp.Diff(want, s.Stats()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -102,7 +104,7 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 		ctx, cancel = context.WithTimeout(t.Context(), DefaultInterval+time.Second)
 		defer cancel()
 		s.Run(ctx)
-		wantComplete(t, f, s.Plan(), "after the failures")
+		wantComplete(t, f, s, "after the failures")
 	})
 }
 
@@ -120,7 +122,7 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(DefaultInterval)
-		if strings.Contains(f.Dump(), "iptables") {
+		if strings.Contains(f.Dump(), "NODENS") {
 			t.Errorf("Run before Rules, so before the sockets listen, makes rules:\n%s", f.Dump())
 		}
 		apply(t, s)
@@ -134,20 +136,54 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 	})
 }
 
-// TestTeardownWaitsForARecheck starts Teardown while a re-check is about to insert
-// a rule: that rule must be gone at the end.
+// TestRunRepairsAtALoss: what the kernel tells of is put right at once, and at most
+// once a second.
+func TestRunRepairsAtALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFake()
+		s := newSetup(t, dualStack(), f)
+		apply(t, s)
+		want := f.Dump()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.Run(ctx); close(done) }()
+		start := time.Now()
+		for i := range 3 {
+			if err := f.DeleteLink(DefaultInterfaceName); err != nil {
+				t.Fatal(err)
+			}
+			f.Loss()
+			synctest.Wait()
+			if diff := cmp.Diff(want, f.Dump()); diff != "" {
+				t.Errorf("after the loss (-want +got):\n%s", diff)
+			}
+			if took := time.Since(start); took != time.Duration(i)*eventPause {
+				t.Errorf("loss %d was looked after %v after the first", i, took)
+			}
+		}
+		if got := s.Stats(); got.Checks != 3 || got.Repairs != 12 {
+			t.Errorf("%+v", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestTeardownWaitsForARecheck starts Teardown while a re-check is about to write
+// rules: those must be gone at the end.
 func TestTeardownWaitsForARecheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFake()
 		empty := f.Dump()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		if _, err := f.DeleteRule(s.Plan().Rules[0]); err != nil {
+		if err := f.Iptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
 			t.Fatal(err)
 		}
+		var calls atomic.Int32
 		entered, resume := make(chan struct{}), make(chan struct{})
 		f.Fail = func(call string) error {
-			if strings.HasPrefix(call, "InsertRule") {
+			if strings.Contains(call, "-restore") && calls.Add(1) == 1 {
 				close(entered)
 				<-resume
 			}

@@ -4,16 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"time"
 )
-
-// lockTries is how often one rule is tried while another program holds the
-// xtables lock, each try waiting lockWait. Five seconds in all is what kube-proxy
-// allows itself too: a full reload of its own rules on a large cluster takes one
-// to three, and a lock held for longer is better reported than waited for.
-const lockTries = 5
 
 // Setup makes a node match a Plan. Its methods may be called from several
 // goroutines; they take turns.
@@ -33,6 +28,15 @@ type Setup struct {
 	linksOn, rulesOn bool
 	// onLoopback: the kernel has no dummy driver, the addresses are on lo.
 	onLoopback bool
+	// want is what rules are to do, filter what makes them; nil until it was needed.
+	// others are filters that may have left rules by an earlier agent; nil once they
+	// have been asked to take them away.
+	want   want
+	filter filter
+	others []filter
+	// host keeps the queries of the node's own processes untracked while this process
+	// lives; nil: it was not asked for yet, or want.host is set as it can't be had.
+	host io.Closer
 }
 
 // New plans c and returns a Setup which has touched nothing yet. The error is
@@ -43,19 +47,16 @@ func New(c Config, node Node) (*Setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := c.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	if node == nil {
 		node = &kernel{}
 	}
 	s := &Setup{
 		plan:     plan,
 		node:     node,
-		log:      log,
+		log:      c.logger(),
 		interval: c.interval(),
 		skip:     c.SkipTeardown,
+		want:     plan.want,
 		turn:     make(chan struct{}, 1),
 	}
 	s.turn <- struct{}{}
@@ -84,45 +85,36 @@ func (s *Setup) Links(ctx context.Context) error {
 	return err
 }
 
-// Rules puts the rules in place. Call it when the sockets listen: from then on
-// the node's queries arrive. A family stops at its first error, so that there is
-// never a NOTRACK rule without its ACCEPT; the other family goes on. The error
-// says how far it came. Errors are of type *Error, or ctx's. One of type IptablesLock
-// is worth going on with: Run puts the rest in place at the next interval.
-func (s *Setup) Rules(ctx context.Context) error {
-	if err := s.take(ctx); err != nil {
-		return fmt.Errorf("setting up rules: %w", err)
-	}
-	defer s.release()
-	s.rulesOn = true
-	changed, err := s.ensureRules(ctx)
-	s.log.Info("rules set up", "rules", len(s.plan.Rules), "changed", changed, "complete", err == nil)
-	return err
-}
+// eventPause is the least time between two re-checks that events cause. With a tenth of
+// it somebody who changes rules all the time would cost a tenth of a core; ten times as
+// long would be seen by whoever deletes two things one after the other.
+const eventPause = time.Second
 
-// Divert says where queries go while nobody listens at the local addresses: to these
-// servers, the cluster DNS's ready endpoints, of both families. The rules follow at
-// once if they stand, else with Rules. Nobody: the last ones stay. Errors are of type
-// *Error, or ctx's; Run tries again.
-func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error { return nil }
-
-// Clean removes all that an agent, of whatever version, or NodeLocal DNSCache, may have
-// left on this node: rules of every kind, c's addresses, and the link. It says in words
-// what it has removed, one entry for each thing, and goes on after errors.
-func Clean(ctx context.Context, c Config) (removed []string, err error) { return nil, nil }
-
-// Run re-checks at every interval what Links and Rules have been called for, and
-// puts back what is missing. A failure is logged, counted and tried again at
-// the next interval. Run blocks until ctx is done; it does not tear down.
+// Run re-checks at every interval, and when the kernel tells of a loss, what Links and
+// Rules have been called for, and puts back what is missing. A failure is logged,
+// counted and tried again at the next interval. Run blocks until ctx is done; it does
+// not tear down.
 func (s *Setup) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
+	events := s.node.events(ctx, s.plan)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			s.recheck(ctx)
+		case _, open := <-events:
+			if !open {
+				events = nil // what is left is the interval
+				continue
+			}
+			s.recheck(ctx)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(eventPause):
+			}
 		}
 	}
 }
@@ -209,6 +201,13 @@ func (s *Setup) ensureLinks(first bool) (changed int, err error) {
 func (s *Setup) missing(addrs []Addr) (missing []netip.Prefix, inUse error) {
 	where := make(map[netip.Addr]string, len(addrs))
 	for _, a := range addrs {
+		if at := where[a.Prefix.Addr()]; at == ipvsLink {
+			continue // it serves the address, whoever else has it
+		}
+		if a.Link == ipvsLink {
+			where[a.Prefix.Addr()] = a.Link
+			continue
+		}
 		if at, found := where[a.Prefix.Addr()]; !found || !s.ours(at) {
 			where[a.Prefix.Addr()] = a.Link
 		}
@@ -224,12 +223,34 @@ func (s *Setup) missing(addrs []Addr) (missing []netip.Prefix, inUse error) {
 			problems = append(problems, &Error{
 				Type: InterfaceCheck,
 				Op:   fmt.Sprintf("adding address %v to %s", p, s.plan.Link),
-				Hint: "give another -localip, or bind it where it is with -setupinterface=false",
+				Hint: s.inUseHint(p, link, where),
 				Err:  fmt.Errorf("in use on %s: %w", link, ErrExists),
 			})
 		}
 	}
 	return missing, errors.Join(problems...)
+}
+
+// ipvsLink is where kube-proxy puts the addresses of Services in IPVS mode.
+const ipvsLink = "kube-ipvs0"
+
+// inUseHint says what to do about an address of the plan that is on a foreign link.
+func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]string) string {
+	if link != ipvsLink {
+		return "give another -localip, or bind it where it is with -setupinterface=false"
+	}
+	free := ""
+	for _, o := range s.plan.Addresses {
+		if where[o.Addr()] != ipvsLink && free == "" {
+			free = o.Addr().String()
+		}
+	}
+	if free == "" {
+		free = "169.254.20.10"
+	}
+	return fmt.Sprintf("kube-proxy runs in IPVS mode, where nobody else can answer at a Service's address: "+
+		"take %v out of -localip, have %s there, and tell the kubelet that pods ask it: "+
+		"clusterDNS: [%q] in its KubeletConfiguration, or --cluster-dns=%s", p.Addr(), free, free, free)
 }
 
 // ours reports whether the plan's addresses on this link are for us to manage.
@@ -304,113 +325,4 @@ func (s *Setup) asFailure(t ErrorType, op string, err error) error {
 		return err
 	}
 	return s.linkFailure(t, op, err)
-}
-
-// ensureRules inserts the rules that are missing, removes exact duplicates of the
-// others, and returns the number of changes.
-func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
-	var problems []error
-	var failed [2]bool // by Family
-	for i, r := range s.plan.Rules {
-		if failed[r.Family] {
-			continue
-		}
-		added, err := s.ensureRule(ctx, r)
-		if added {
-			changed++
-		}
-		if err != nil {
-			failed[r.Family] = true
-			problems = append(problems, s.wrapRule(ctx,
-				fmt.Sprintf("rule %d of %d, %v", i+1, len(s.plan.Rules), r), err))
-		}
-	}
-	for f := range failed {
-		if failed[f] {
-			continue
-		}
-		n, err := s.thinOut(ctx, Family(f), 1)
-		changed += n
-		if err != nil {
-			problems = append(problems, s.wrapRule(ctx, "removing duplicates of "+Family(f).String()+" rules", err))
-		}
-	}
-	return changed, errors.Join(problems...)
-}
-
-// wrapRule makes an *Error of err, except when it stems from the caller's context.
-func (s *Setup) wrapRule(ctx context.Context, op string, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	return s.ruleFailure(op, err)
-}
-
-func (s *Setup) ensureRule(ctx context.Context, r Rule) (added bool, err error) {
-	err = patiently(ctx, func() error {
-		there, err := s.node.HasRule(r)
-		if err != nil || there {
-			return err
-		}
-		if err := s.node.InsertRule(r); err != nil {
-			return err
-		}
-		added = true
-		return nil
-	})
-	return added, err
-}
-
-// thinOut removes each of the plan's rules of a family until keep of it are left. It
-// lists each chain once, as that costs a process and there are several rules to a chain.
-func (s *Setup) thinOut(ctx context.Context, f Family, keep int) (dropped int, err error) {
-	type chain struct{ table, name string }
-	lists := make(map[chain][]string)
-	for _, r := range s.plan.Rules {
-		if r.Family != f {
-			continue
-		}
-		c := chain{r.Table, r.Chain}
-		lines, listed := lists[c]
-		if !listed {
-			err := patiently(ctx, func() (err error) {
-				lines, err = s.node.ListRules(f, r.Table, r.Chain)
-				return err
-			})
-			if err != nil {
-				return dropped, err
-			}
-			lists[c] = lines
-		}
-		n := 0
-		for _, l := range lines {
-			if r.listed(l) {
-				n++
-			}
-		}
-		for ; n > keep; n-- {
-			err := patiently(ctx, func() error {
-				_, err := s.node.DeleteRule(r)
-				return err
-			})
-			if err != nil {
-				return dropped, err
-			}
-			dropped++
-		}
-	}
-	return dropped, nil
-}
-
-// patiently calls f until it does not report a held lock, ctx is done, or
-// lockTries is used up, and returns what f returned last; ctx's error if f was
-// never called. f waits for the lock itself, so there is no pause here.
-func patiently(ctx context.Context, f func() error) error {
-	err := ctx.Err()
-	for try := 0; try < lockTries && ctx.Err() == nil; try++ {
-		if err = f(); !errors.Is(err, ErrLocked) {
-			break
-		}
-	}
-	return err
 }

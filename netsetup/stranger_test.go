@@ -78,8 +78,10 @@ func TestLinksOfOthers(t *testing.T) {
 func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	f := NewFake()
 	empty := f.Dump()
-	apply(t, newSetup(t, dualStack(), f)) // and is killed
+	killed := newSetup(t, dualStack(), f)
+	apply(t, killed)
 	left := f.Dump()
+	killed.disown() // as the kernel does at its end
 	s := newSetup(t, dualStack(), f)
 	apply(t, s)
 	if diff := cmp.Diff(left, f.Dump()); diff != "" {
@@ -114,7 +116,7 @@ func TestSomebodyIsFaster(t *testing.T) {
 	if len(raced) != 2 {
 		t.Fatalf("raced %v", raced)
 	}
-	wantComplete(t, f, s.Plan(), "after the race")
+	wantComplete(t, f, s, "after the race")
 }
 
 func TestLinkStaysWithAStrangersAddress(t *testing.T) {

@@ -1,112 +1,84 @@
 package netsetup
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
 	"strings"
 	"time"
-
-	"github.com/coreos/go-iptables/iptables"
 )
 
-// lockWait is how long one call waits for the xtables lock (iptables -w). One
-// second is the shortest that iptables takes besides not at all; more would let
-// a call outlive Teardown. Setup calls again where more patience is due.
-const lockWait = time.Second
+const (
+	// lockWait is how long one call waits for the xtables lock (iptables -w). One
+	// second is the shortest that iptables takes besides not at all; more would let
+	// a call outlive Teardown. A filter calls again where more patience is due.
+	lockWait = time.Second
 
-// tables is the half of kernel that runs iptables and ip6tables. Each program is
-// looked for when its family is first used, so a node with IPv4 addresses only
-// never needs ip6tables.
-type tables struct {
-	tools [2]*iptables.IPTables // by Family; nil until found
-}
+	// lockTries is how often one call is made while another program holds the xtables
+	// lock, each waiting lockWait. Five seconds in all is what kube-proxy allows itself
+	// too: a full reload of its own rules on a large cluster takes one to three, and a
+	// lock held for longer is better reported than waited for.
+	lockTries = 5
 
-// HasRule implements Node.
-func (t *tables) HasRule(r Rule) (bool, error) {
-	tool, err := t.tool(r.Family)
-	if err != nil {
-		return false, err
-	}
-	there, err := tool.Exists(r.Table, r.Chain, r.Spec...)
-	return there, ruleError(err)
-}
+	// maxOutput bounds what is taken from a program. A chain of ten thousand rules, the
+	// longest that somebody's firewall puts into a base chain, takes a megabyte; with
+	// less it could not be read, and more has nothing that is ours.
+	maxOutput = 8 << 20
 
-// InsertRule implements Node.
-func (t *tables) InsertRule(r Rule) error {
-	tool, err := t.tool(r.Family)
-	if err != nil {
-		return err
-	}
-	return ruleError(tool.Insert(r.Table, r.Chain, 1, r.Spec...))
-}
+	// killDelay is what a program whose context is done has to end in before its pipes
+	// are closed. It is killed at once; half a second covers a machine that is busy.
+	killDelay = 500 * time.Millisecond
+)
 
-// DeleteRule implements Node.
-func (t *tables) DeleteRule(r Rule) (bool, error) {
-	tool, err := t.tool(r.Family)
-	if err != nil {
-		return false, err
-	}
-	err = tool.Delete(r.Table, r.Chain, r.Spec...)
-	if missing(err) {
-		return false, nil
-	}
-	return err == nil, ruleError(err)
-}
+// runner runs a program to its end, with input on its standard input, and returns its
+// standard output. It blocks as long as the program runs, but not after ctx is done.
+// Errors wrap ErrNoTool, ErrLocked, errMissing or fs.ErrPermission where that is the
+// cause, and hold what the program wrote to standard error.
+type runner func(ctx context.Context, input, program string, args ...string) (output string, err error)
 
-// ListRules implements Node.
-func (t *tables) ListRules(f Family, table, chain string) ([]string, error) {
-	tool, err := t.tool(f)
-	if err != nil {
-		return nil, err
-	}
-	lines, err := tool.List(table, chain)
-	if missing(err) {
-		return nil, nil
-	}
-	return lines, ruleError(err)
-}
+// errMissing: a chain or table that a program was asked for is not there.
+var errMissing = errors.New("no such chain")
 
-func (t *tables) tool(f Family) (*iptables.IPTables, error) {
-	if t.tools[f] != nil {
-		return t.tools[f], nil
+// execute is the runner of this machine.
+func execute(ctx context.Context, input, program string, args ...string) (string, error) {
+	stdout, stderr := &limited{left: maxOutput}, &limited{left: maxOutput}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), stdout, stderr
+	cmd.WaitDelay = killDelay
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return stdout.String(), nil
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case errors.Is(err, exec.ErrNotFound):
+		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
-	proto := iptables.ProtocolIPv4
-	if f == IPv6 {
-		proto = iptables.ProtocolIPv6
-	}
-	tool, err := iptables.New(iptables.IPFamily(proto), iptables.Timeout(int(lockWait/time.Second)))
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil, fmt.Errorf("%v: %w: %w", f, ErrNoTool, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("asking %v for its version: %w", f, err)
-	}
-	t.tools[f] = tool
-	return tool, nil
-}
-
-// missing reports whether iptables says that the rule or chain is not there.
-func missing(err error) bool {
-	var e *iptables.Error
-	return errors.As(err, &e) && e.ExitStatus() == 1 && e.IsNotExist()
-}
-
-// ruleError adds this package's sentinel to what iptables prints: its exit
-// statuses don't tell the causes apart (4 is the lock in one build and lack of
-// permission in the other), but its texts, which it never translates, do.
-func ruleError(err error) error {
-	var e *iptables.Error
-	if !errors.As(err, &e) {
-		return err
-	}
+	text := strings.Join(strings.Fields(stderr.String()), " ")
+	err = fmt.Errorf("%s: %w: %s", program, err, text)
 	for _, c := range causes() {
-		if strings.Contains(e.Error(), c.text) {
-			return fmt.Errorf("%w: %w", c.sentinel, err)
+		if strings.Contains(text, c.text) {
+			return "", fmt.Errorf("%w: %w", c.sentinel, err)
 		}
 	}
-	return err
+	return "", err
+}
+
+// limited is a buffer that refuses what is too much, which ends the program.
+type limited struct {
+	bytes.Buffer
+	left int
+}
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	if l.left -= len(p); l.left < 0 {
+		return 0, fmt.Errorf("more than %d bytes of output", maxOutput)
+	}
+	return l.Buffer.Write(p)
 }
 
 type cause struct {
@@ -114,9 +86,10 @@ type cause struct {
 	sentinel error
 }
 
-// causes lists the texts in the order of looking for them: the message of a lock
-// file that cannot be opened names the lock and the permission, and the
-// permission is the cause.
+// causes lists what iptables prints, in the order of looking for it: exit statuses
+// don't tell the causes apart (4 is the lock in one build and lack of permission in the
+// other), but the texts, which it never translates, do. The message of a lock file that
+// cannot be opened names the lock and the permission, and the permission is the cause.
 func causes() []cause {
 	return []cause{
 		{"Permission denied", fs.ErrPermission},
@@ -126,5 +99,28 @@ func causes() []cause {
 		// iptables-nft has no lock; the kernel refuses a change that crosses another.
 		{"Resource temporarily unavailable", ErrLocked},
 		{"Device or resource busy", ErrLocked},
+		// Of a list of a chain. The second is what iptables-nft 1.8.9 says where others
+		// say the first.
+		{"No chain/target/match by that name", errMissing},
+		{"is incompatible, use 'nft' tool", errMissing},
+		{"does not exist", errMissing},
 	}
+}
+
+// patiently calls f until it does not report a held lock, ctx is done, or lockTries is
+// used up, and returns what f returned last, or that the lock was held if ctx cut the
+// next try off; ctx's error if f was never called. f waits for the lock itself, so there
+// is no pause here.
+func patiently(ctx context.Context, f func() error) error {
+	err := ctx.Err()
+	for try := 0; try < lockTries && ctx.Err() == nil; try++ {
+		locked := err
+		if err = f(); !errors.Is(err, ErrLocked) {
+			if locked != nil && ctx.Err() != nil && err != nil {
+				return locked
+			}
+			break
+		}
+	}
+	return err
 }

@@ -64,7 +64,6 @@ func TestImports(t *testing.T) {
 	rooms := []struct{ library, room, reason string }{
 		{"k8s.io/", "kubernetes", "the API server is that package's business"},
 		{"github.com/vishvananda/", "netsetup", "links and addresses are that package's business"},
-		{"github.com/coreos/go-iptables", "netsetup", "rules are that package's business"},
 		{"github.com/prometheus/", "cmd/nodens", "parts count in plain numbers; exposing them is the command's business"},
 		{"github.com/coredns/", "internal/config", "the Corefile's syntax is that package's business"},
 		{"github.com/expr-lang/", "internal/expression", "the language of conditions is that package's business"},

@@ -118,23 +118,26 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// wantedRules are NodeLocal DNSCache's rules as iptables-save prints them.
+// wantedRules are the agent's rules for both addresses, as iptables-save prints them.
 func wantedRules() []string {
-	const notrack, allow = `-m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK`,
-		`-m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT`
 	var rules []string
 	for _, l := range []string{local4 + "/32", local6 + "/128"} {
 		for _, p := range []string{"udp", "tcp"} {
 			rules = append(rules,
-				fmt.Sprintf("-A PREROUTING -d %s -p %s -m %s --dport 53 %s", l, p, p, notrack),
-				fmt.Sprintf("-A OUTPUT -s %s -p %s -m %s --sport 53 %s", l, p, p, notrack),
-				fmt.Sprintf("-A OUTPUT -d %s -p %s -m %s --dport 53 %s", l, p, p, notrack),
-				fmt.Sprintf("-A INPUT -d %s -p %s -m %s --dport 53 %s", l, p, p, allow),
-				fmt.Sprintf("-A OUTPUT -s %s -p %s -m %s --sport 53 %s", l, p, p, allow))
+				fmt.Sprintf("-A NODENS-PREROUTING -d %s -p %s -m %s --dport 53 -m socket --nowildcard -j NOTRACK", l, p, p),
+				fmt.Sprintf("-A NODENS-OUTPUT -s %s -p %s -m %s --sport 53 -j NOTRACK", l, p, p),
+				fmt.Sprintf("-A NODENS-INPUT -d %s -p %s -m %s --dport 53 -j ACCEPT", l, p, p),
+				fmt.Sprintf("-A NODENS-OUTPUT -s %s -p %s -m %s --sport 53 -j ACCEPT", l, p, p))
 		}
 		rules = append(rules,
-			fmt.Sprintf("-A OUTPUT -d %s -p tcp -m tcp --dport 8080 %s", l, notrack),
-			fmt.Sprintf("-A OUTPUT -s %s -p tcp -m tcp --sport 8080 %s", l, notrack))
+			fmt.Sprintf("-A NODENS-OUTPUT -d %s -p tcp -m tcp --dport 8080 -j NOTRACK", l),
+			fmt.Sprintf("-A NODENS-OUTPUT -s %s -p tcp -m tcp --sport 8080 -j NOTRACK", l))
+	}
+	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
+		for _, hook := range []string{"*raw -A PREROUTING", "*raw -A OUTPUT", "*filter -A INPUT", "*filter -A OUTPUT"} {
+			rules = append(rules, fmt.Sprintf(`%s %s -m comment --comment "nodens: DNS of this node" -j NODENS-%s`,
+				tool, hook, hook[strings.LastIndex(hook, " ")+1:]))
+		}
 	}
 	return rules
 }

@@ -1,0 +1,71 @@
+package netsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Clean removes all that an agent, of whatever version, or NodeLocal DNSCache, may have
+// left on this node: rules of every kind, c's addresses, and the link. It says in words
+// what it has removed, one entry for each thing, and goes on after errors.
+func Clean(ctx context.Context, c Config) (removed []string, err error) {
+	return clean(ctx, c, &kernel{})
+}
+
+// clean is Clean on a node.
+func clean(ctx context.Context, c Config, node Node) (removed []string, err error) {
+	if err := checkName(c.interfaceName()); err != nil {
+		return nil, err
+	}
+	s := &Setup{node: node, log: c.logger(), plan: c.linkPlan()}
+	var problems []error
+	chosen, err := node.choose(ctx, NetfilterAuto, nil)
+	if err != nil {
+		problems = append(problems, s.ruleFailures(ctx, "looking for a way to remove rules", err))
+	} else {
+		for _, f := range append([]filter{chosen.filter}, chosen.others...) {
+			n, err := f.remove(ctx)
+			if n > 0 {
+				removed = append(removed, fmt.Sprintf("%d rules of %s", n, f.name()))
+			}
+			if err != nil {
+				problems = append(problems, s.ruleFailures(ctx, "removing rules", err))
+			}
+		}
+	}
+	gone, err := s.cleanLinks(len(c.Addresses) == 0)
+	return append(removed, gone...), errors.Join(append(problems, err)...)
+}
+
+// cleanLinks removes the plan's addresses and link, and says what was there. whole: the
+// link goes whatever addresses are on it, as nobody has said which are the agent's.
+func (s *Setup) cleanLinks(whole bool) (removed []string, err error) {
+	before, err := s.node.Addrs()
+	if err != nil {
+		return nil, s.linkFailure(InterfaceCheck, "listing addresses", err)
+	}
+	_, was := s.node.Link(s.plan.Link)
+	if whole {
+		for _, a := range before {
+			if a.Link == s.plan.Link {
+				s.plan.Addresses = append(s.plan.Addresses, a.Prefix)
+			}
+		}
+	}
+	err = s.removeLinks()
+	after, failed := s.node.Addrs()
+	if failed != nil {
+		return nil, errors.Join(err, s.linkFailure(InterfaceCheck, "listing addresses", failed))
+	}
+	for _, a := range before {
+		if !slices.Contains(after, a) {
+			removed = append(removed, fmt.Sprintf("address %v on %s", a.Prefix, a.Link))
+		}
+	}
+	if _, is := s.node.Link(s.plan.Link); was == nil && errors.Is(is, ErrNotFound) {
+		removed = append(removed, "link "+s.plan.Link)
+	}
+	return removed, err
+}

@@ -1,0 +1,374 @@
+package netsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Family tells iptables from ip6tables.
+type Family uint8
+
+// The two families. There is no unknown one: a Family comes from an address.
+const (
+	IPv4 Family = iota
+	IPv6
+)
+
+// String returns the name of the family's tool.
+func (f Family) String() string {
+	if f == IPv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+func familyOf(a netip.Addr) Family {
+	if a.Is6() {
+		return IPv6
+	}
+	return IPv4
+}
+
+// has reports whether an address of the family is among addrs.
+func (f Family) has(addrs []netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return familyOf(a) == f })
+}
+
+// families are both, in the order in which they are gone through.
+func families() []Family { return []Family{IPv4, IPv6} }
+
+// iptables is the filter that speaks through the programs of iptables, of one flavour.
+//
+// All rules are in chains of its own, one for each hook, which a jump at the head of
+// the kernel's chain leads to. A look lists these chains and the jumps, a write is one
+// iptables-restore for each family, and replaces a whole table's part in one step. No
+// rule is ever parsed: how the programs print a rule differs from how it was given, and
+// from version to version, so what stands is compared with what stood right after the
+// last write.
+//
+// Rules of NodeLocal DNSCache for the same addresses, which agents up to 0.1 made too,
+// hold whether anybody listens or not; a write takes them away, after its own stand.
+type iptables struct {
+	// flavour is "nft" or "legacy".
+	flavour string
+	// programs are by Family; "" is not installed. With "-restore" behind, they read
+	// many rules at once.
+	programs [2]string
+	// locals are the addresses whose rules of NodeLocal DNSCache go. Nil: all go.
+	locals []netip.Addr
+	run    runner
+	// loaded reports whether the kernel has a table. Listing one that it does not have
+	// would load it, and tables of nat turn connection tracking on.
+	loaded func(f Family, table string) bool
+
+	// known is what stood after the last write, by Family.
+	known [2]memory
+}
+
+// memory is what a filter remembers of its last write.
+type memory struct {
+	rules string // what was asked for; "": there was no write
+	stood map[chain]standing
+	// cleared: w has nothing for the family, and nothing of ours stands.
+	cleared bool
+}
+
+// chain is one of ours.
+type chain struct {
+	table, name string
+	// hook is the kernel's chain that jumps to it; "": another of ours does.
+	hook string
+}
+
+// standing is what the kernel has of a chain, lines as `iptables -S` prints them.
+type standing struct {
+	exists bool
+	rules  []string
+	// jumps are the rules of the hook that lead to it, old those of NodeLocal DNSCache.
+	jumps, old []string
+}
+
+func (s standing) equal(o standing) bool {
+	return s.exists == o.exists && slices.Equal(s.rules, o.rules) &&
+		slices.Equal(s.jumps, o.jumps) && slices.Equal(s.old, o.old)
+}
+
+// chains are all, in the order of writing: what lets untracked packets pass before
+// what makes them untracked, and what translates the others in between.
+func chains() []chain {
+	return []chain{
+		{"filter", "NODENS-INPUT", "INPUT"},
+		{"filter", "NODENS-OUTPUT", "OUTPUT"},
+		{"nat", "NODENS-PREROUTING", "PREROUTING"},
+		{"nat", "NODENS-OUTPUT", "OUTPUT"},
+		{"nat", "NODENS-POSTROUTING", "POSTROUTING"},
+		{"nat", "NODENS-DIVERT", ""},
+		{"raw", "NODENS-PREROUTING", "PREROUTING"},
+		{"raw", "NODENS-OUTPUT", "OUTPUT"},
+	}
+}
+
+const (
+	// comment is on every jump, for people who find it.
+	comment = `-m comment --comment "nodens: DNS of this node" `
+	// oldComment is how the comments of NodeLocal DNSCache's rules begin.
+	oldComment = `--comment "NodeLocal DNS Cache: `
+)
+
+// name implements filter.
+func (t *iptables) name() string {
+	if t.flavour == "" {
+		return "iptables" // of a Plan, which does not know the node
+	}
+	return "iptables (" + t.flavour + ")"
+}
+
+// describe implements filter: the input of iptables-restore.
+func (t *iptables) describe(w want) string {
+	var parts []string
+	for _, f := range families() {
+		if f.has(w.locals) {
+			parts = append(parts, "# "+f.String()+"-restore --noflush\n"+restore(w, f, nil, nil))
+		}
+	}
+	return strings.TrimSuffix(strings.Join(parts, ""), "\n")
+}
+
+// ensure implements filter. The families don't wait for each other: what fails in one
+// is in the error, and the other's rules stand.
+func (t *iptables) ensure(ctx context.Context, w want) (changed int, err error) {
+	var problems []error
+	for _, f := range families() {
+		n, err := t.ensureFamily(ctx, w, f)
+		changed += n
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s rules: %w", f, err))
+		}
+	}
+	return changed, join(problems)
+}
+
+// writeTries is how often a family is written until all of it stands. A second time is
+// for somebody who changes rules between a look and a write, or a write and the look
+// behind it; a third time would be for somebody who goes on doing so, which is an error.
+const writeTries = 2
+
+func (t *iptables) ensureFamily(ctx context.Context, w want, f Family) (changed int, err error) {
+	if !f.has(w.locals) {
+		if t.known[f].cleared {
+			return 0, nil
+		}
+		changed, err = t.removeFamily(ctx, f)
+		t.known[f].cleared = err == nil
+		return changed, err
+	}
+	before, err := t.look(ctx, w, f)
+	if err != nil {
+		return 0, err
+	}
+	rules := restore(w, f, nil, nil)
+	off := func(c chain) bool { return rules != t.known[f].rules || !before[c].equal(t.known[f].stood[c]) }
+	tables := make(map[string]bool)
+	for _, c := range chains() {
+		tables[c.table] = tables[c.table] || off(c)
+	}
+	if !tables["filter"] && !tables["nat"] && !tables["raw"] {
+		return 0, nil
+	}
+	stands := before
+	for range writeTries {
+		err = t.write(ctx, f, restore(w, f, stands, tables))
+		var failed error
+		if stands, failed = t.look(ctx, w, f); failed != nil {
+			return 0, failed
+		}
+		if err == nil && complete(w, f, stands) {
+			t.known[f] = memory{rules: rules, stood: stands}
+			return difference(before, stands), nil
+		}
+		tables, t.known[f] = nil, memory{}
+	}
+	if err == nil {
+		err = errors.New("what was written is not what stands; somebody else changes it at the same time")
+	}
+	return 0, t.explain(ctx, w, f, err)
+}
+
+// complete reports whether all chains have as many rules as they should, and each one
+// jump. That the rules are the right ones is for the transaction to see to.
+func complete(w want, f Family, stands map[chain]standing) bool {
+	for _, c := range chains() {
+		s, n, jumps := stands[c], len(body(w, f, c)), 0
+		if n > 0 && c.hook != "" {
+			jumps = 1
+		}
+		if len(s.rules) != n || len(s.jumps) != jumps || len(s.old) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// explain tells the lack of the match by socket from other failures to write: it tries
+// a chain with one rule that needs it, and the same without.
+func (t *iptables) explain(ctx context.Context, w want, f Family, err error) error {
+	if !w.socket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) {
+		return err
+	}
+	const head, tail = "*raw\n:NODENS-PROBE - [0:0]\n", "COMMIT\n"
+	with := t.write(ctx, f, head+"-A NODENS-PROBE -p udp "+socketMatch+"-j ACCEPT\n"+tail)
+	without := t.write(ctx, f, head+"-A NODENS-PROBE -p udp -j ACCEPT\n"+tail)
+	if without != nil {
+		return err
+	}
+	if gone := t.write(ctx, f, head+"-X NODENS-PROBE\n"+tail); gone != nil {
+		return errors.Join(err, gone)
+	}
+	if with != nil {
+		return fmt.Errorf("%w: %w", ErrNoSocket, err)
+	}
+	return err
+}
+
+// remove implements filter.
+func (t *iptables) remove(ctx context.Context) (removed int, err error) {
+	var problems []error
+	for _, f := range families() {
+		n, err := t.removeFamily(ctx, f)
+		removed += n
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s rules: %w", f, err))
+		}
+	}
+	return removed, join(problems)
+}
+
+func (t *iptables) removeFamily(ctx context.Context, f Family) (removed int, err error) {
+	if t.programs[f] == "" && !f.has(t.locals) {
+		return 0, nil // nobody can have made a rule of that family with it
+	}
+	t.known[f] = memory{}
+	before, err := t.look(ctx, want{}, f)
+	if err != nil {
+		return 0, err
+	}
+	text := restore(want{}, f, before, nil)
+	if text == "" {
+		return 0, nil
+	}
+	if err := t.write(ctx, f, text); err != nil {
+		return 0, err
+	}
+	return difference(before, nil), nil
+}
+
+// look lists what stands. Tables that the kernel does not have, and w needs nothing of,
+// are not touched.
+func (t *iptables) look(ctx context.Context, w want, f Family) (map[chain]standing, error) {
+	found := make(map[chain]standing)
+	for _, c := range chains() {
+		needed := len(body(w, f, c)) > 0
+		if !needed && !t.loaded(f, c.table) {
+			continue
+		}
+		var s standing
+		lines, err := t.list(ctx, f, c.table, c.name)
+		if err != nil && !errors.Is(err, errMissing) {
+			return nil, err
+		}
+		s.exists, s.rules = err == nil, lines
+		if c.hook != "" && (needed || s.exists || c.table != "nat") {
+			if lines, err = t.list(ctx, f, c.table, c.hook); err != nil && !errors.Is(err, errMissing) {
+				return nil, err
+			}
+			for _, l := range lines {
+				switch {
+				case strings.HasSuffix(l, " -j "+c.name):
+					s.jumps = append(s.jumps, l)
+				case t.outdated(l):
+					s.old = append(s.old, l)
+				}
+			}
+		}
+		found[c] = s
+	}
+	return found, nil
+}
+
+// outdated reports whether a line is a rule of NodeLocal DNSCache that must go.
+func (t *iptables) outdated(line string) bool {
+	if !strings.Contains(line, oldComment) {
+		return false
+	}
+	return t.locals == nil || slices.ContainsFunc(t.locals, func(a netip.Addr) bool {
+		return strings.Contains(line, "-d "+hostPrefix(a)+" ") || strings.Contains(line, "-s "+hostPrefix(a)+" ")
+	})
+}
+
+// list gives the rules of a chain, without its policy. errMissing: there is none.
+func (t *iptables) list(ctx context.Context, f Family, table, chain string) ([]string, error) {
+	out, err := t.call(ctx, f, "", "", "-t", table, "-S", chain)
+	if err != nil {
+		return nil, err
+	}
+	var rules []string
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "-A ") {
+			rules = append(rules, strings.TrimSpace(line))
+		}
+	}
+	return rules, nil
+}
+
+func (t *iptables) write(ctx context.Context, f Family, text string) error {
+	_, err := t.call(ctx, f, "-restore", text, "--noflush")
+	return err
+}
+
+// call runs the family's program, with suffix behind its name, as often as the lock
+// asks for.
+func (t *iptables) call(ctx context.Context, f Family, suffix, input string, args ...string) (out string, err error) {
+	if t.programs[f] == "" {
+		return "", fmt.Errorf("%s-%s: %w", f, t.flavour, ErrNoTool)
+	}
+	args = append([]string{"-w", strconv.Itoa(int(lockWait.Seconds()))}, args...)
+	err = patiently(ctx, func() error {
+		out, err = t.run(ctx, input, t.programs[f]+suffix, args...)
+		return err
+	})
+	return out, err
+}
+
+// difference counts the rules in which two looks differ; one that is other than before
+// counts once, and so do those of a chain in another order.
+func difference(before, after map[chain]standing) (n int) {
+	for _, c := range chains() {
+		b, a := before[c], after[c]
+		for _, lines := range [][2][]string{{b.rules, a.rules}, {b.jumps, a.jumps}, {b.old, a.old}} {
+			gone, come := surplus(lines[0], lines[1]), surplus(lines[1], lines[0])
+			if n += max(gone, come); gone+come == 0 && !slices.Equal(lines[0], lines[1]) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// surplus counts the lines of a that b does not have, or not as often.
+func surplus(a, b []string) (n int) {
+	rest := slices.Clone(b)
+	for _, l := range a {
+		if i := slices.Index(rest, l); i >= 0 {
+			rest = slices.Delete(rest, i, i+1)
+		} else {
+			n++
+		}
+	}
+	return n
+}

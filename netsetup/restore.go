@@ -1,0 +1,145 @@
+package netsetup
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// socketMatch holds for a packet that a socket of this node waits for, be it bound to
+// one address or to all.
+const socketMatch = "-m socket --nowildcard "
+
+// restore is the input of a family's iptables-restore that turns what stands into w:
+// before, nil for nothing, is what stands. Only tables that are in the set are written;
+// nil is all. "" if there is nothing to do.
+//
+// Each table is one transaction. Ours is filled anew whatever it held, and its jump is
+// taken away wherever it stands, as often as it does, and put at the head.
+func restore(w want, f Family, before map[chain]standing, tables map[string]bool) string {
+	names := []string{"filter", "nat", "raw"}
+	if len(w.locals) == 0 {
+		slices.Reverse(names) // untracked packets need what lets them pass to the last
+	}
+	var text strings.Builder
+	for _, name := range names {
+		if tables != nil && !tables[name] {
+			continue
+		}
+		if t := table(w, f, name, before); t != "" {
+			text.WriteString("*" + name + "\n" + t + "COMMIT\n")
+		}
+	}
+	return text.String()
+}
+
+// table is the part of restore for one table, without its frame.
+func table(w want, f Family, name string, before map[chain]standing) string {
+	var declare, fill, hook, drop strings.Builder
+	for _, c := range chains() {
+		if c.table != name {
+			continue
+		}
+		rules, stands := body(w, f, c), before[c]
+		if len(rules) > 0 || stands.exists {
+			fmt.Fprintf(&declare, ":%s - [0:0]\n", c.name) // made, or emptied
+		}
+		for _, r := range rules {
+			fmt.Fprintf(&fill, "-A %s %s\n", c.name, r)
+		}
+		for _, line := range slices.Concat(stands.jumps, stands.old) {
+			fmt.Fprintf(&hook, "-D %s\n", strings.TrimPrefix(line, "-A "))
+		}
+		switch {
+		case len(rules) > 0 && c.hook != "":
+			fmt.Fprintf(&hook, "-I %s 1 %s-j %s\n", c.hook, comment, c.name)
+		case len(rules) == 0 && stands.exists:
+			fmt.Fprintf(&drop, "-X %s\n", c.name)
+		}
+	}
+	return declare.String() + fill.String() + hook.String() + drop.String()
+}
+
+// body is the rules of a chain, without its name. None: w needs no such chain.
+func body(w want, f Family, c chain) (rules []string) {
+	var servers []netip.AddrPort
+	for _, to := range w.diversion {
+		if familyOf(to.Addr()) == f {
+			servers = append(servers, to)
+		}
+	}
+	if c.table == "nat" && len(servers) == 0 {
+		return nil
+	}
+	if c.hook == "" {
+		if !f.has(w.locals) {
+			return nil
+		}
+		return scatter(servers)
+	}
+	for _, l := range w.locals {
+		if familyOf(l) == f {
+			rules = append(rules, w.rulesOf(l, c)...)
+		}
+	}
+	return rules
+}
+
+// rulesOf are the rules of one address in one chain.
+func (w want) rulesOf(local netip.Addr, c chain) (rules []string) {
+	to := func(proto string, port uint16) string {
+		return fmt.Sprintf("-d %s -p %s -m %s --dport %d ", hostPrefix(local), proto, proto, port)
+	}
+	from := func(proto string, port uint16) string {
+		return fmt.Sprintf("-s %s -p %s -m %s --sport %d ", hostPrefix(local), proto, proto, port)
+	}
+	both := func(match func(string, uint16) string, then string) {
+		rules = append(rules, match("udp", w.dns)+then, match("tcp", w.dns)+then)
+	}
+	switch c.table + " " + c.hook {
+	case "filter INPUT": // queries come in though the firewall sees no connection
+		both(to, "-j ACCEPT")
+	case "filter OUTPUT": // and so do the answers go out
+		both(from, "-j ACCEPT")
+	case "nat PREROUTING", "nat OUTPUT": // what is tracked: nobody listens
+		both(to, "-j NODENS-DIVERT")
+	case "nat POSTROUTING":
+		// A process of this node asks from the local address itself, which is
+		// nobody's to answer to.
+		rules = append(rules, fmt.Sprintf("-s %s ! -o lo -m conntrack --ctstate DNAT -j MASQUERADE", hostPrefix(local)))
+	case "raw PREROUTING": // queries of pods
+		if w.socket {
+			both(to, socketMatch+"-j NOTRACK")
+		} else {
+			both(to, "-j NOTRACK")
+		}
+	case "raw OUTPUT":
+		both(from, "-j NOTRACK") // answers
+		if w.host {
+			both(to, "-j NOTRACK") // queries of the node itself and of host-network pods
+		}
+		if w.health != 0 { // the kubelet's liveness probe, both ways
+			rules = append(rules, to("tcp", w.health)+"-j NOTRACK", from("tcp", w.health)+"-j NOTRACK")
+		}
+	}
+	return rules
+}
+
+// scatter sends what comes to one of the servers, each as often as the others: the
+// first of n takes one in n, the next one in n-1 of the rest, the last all.
+func scatter(servers []netip.AddrPort) (rules []string) {
+	for _, proto := range []string{"udp", "tcp"} {
+		for i, to := range servers {
+			match := fmt.Sprintf("-p %s -m %s ", proto, proto)
+			if left := len(servers) - i; left > 1 {
+				match += fmt.Sprintf("-m statistic --mode random --probability %.10f ", 1/float64(left))
+			}
+			rules = append(rules, match+"-j DNAT --to-destination "+to.String())
+		}
+	}
+	return rules
+}
+
+// hostPrefix is an address as iptables prints one.
+func hostPrefix(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
