@@ -1,16 +1,176 @@
 package netsetup
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+)
 
-// nftables is a stub.
-type nftables struct{}
+const (
+	// nftTries is how often a change is tried: chains are looked at first and changed
+	// then, and another program may change them in between. Once is not enough while a
+	// firewall reloads; what fails three times fails for another reason.
+	nftTries = 3
 
+	// nftLook is how long found may take. Listing the chains of a node with 25,000
+	// Services takes 0.15 s on an idle machine; ten times that is a busy one.
+	nftLook = 2 * time.Second
+)
+
+// nftables is the filter that speaks nf_tables by the program nft. It has a table of its
+// own, which is replaced whole in one transaction: the kernel puts all of it in force at
+// one moment, so that no packet finds half of it. The same transaction puts an accept
+// rule into other tables' chains that would drop DNS (nftChain), as an accept of one
+// table is no word against another one's drop. Tables that the nft build of iptables
+// keeps are changed by that program (nftLegacy), which could not read them any more
+// otherwise.
+//
+// Whether all is as it should be is told by comparing what nft prints with what it
+// printed right after the last change, so that no version's way of printing matters. A
+// process that has changed nothing so far writes once, even if all is in place.
+type nftables struct {
+	// text is the table that was last written, and written what the kernel held then.
+	text    string
+	written nftState
+}
+
+// newNftables touches nothing.
 func newNftables() *nftables { return &nftables{} }
 
-func (n *nftables) found() bool            { return false }
-func (n *nftables) name() string           { return "nftables" }
-func (n *nftables) describe(w want) string { return "" }
-func (n *nftables) ensure(ctx context.Context, w want) (int, error) {
-	return 0, ErrNoTool
+// name implements filter.
+func (n *nftables) name() string { return "nftables" }
+
+// describe implements filter.
+func (n *nftables) describe(w want) string {
+	return "# where another table's chain drops input or output, with the same rights:\n" +
+		"#   insert rule TABLE CHAIN " + strings.Join(nftAccepts("inet", "input", w), "\n#   insert rule TABLE CHAIN ") +
+		"\n" + strings.TrimSuffix(nftTable(w), "\n")
 }
-func (n *nftables) remove(ctx context.Context) (int, error) { return 0, nil }
+
+// found reports whether the node's kube-proxy uses nftables: whether a table of its name
+// is there. No nft, no right to ask: false. It may block for nftLook.
+func (n *nftables) found() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), nftLook)
+	defer cancel()
+	chains, err := nftListChains(ctx)
+	if err != nil {
+		return false
+	}
+	for _, c := range chains {
+		if c.Table == nftKubeProxy && (c.Family == "ip" || c.Family == "ip6") {
+			return true
+		}
+	}
+	return false
+}
+
+// ensure implements filter.
+func (n *nftables) ensure(ctx context.Context, w want) (changed int, err error) {
+	for range nftTries {
+		changed, err = n.try(ctx, w)
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
+			return changed, err
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			break
+		}
+	}
+	return 0, n.explain(ctx, w, err)
+}
+
+// try looks once and changes what is to be changed.
+func (n *nftables) try(ctx context.Context, w want) (changed int, err error) {
+	before, err := nftLookUp(ctx)
+	if err != nil {
+		return 0, err
+	}
+	text := nftTable(w)
+	if text == n.text && before.equal(n.written) {
+		return 0, nil
+	}
+	n.text = "" // until all is done: what fails halfway is written again
+	script := before.edits(w) + text
+	if len(before.legacy) > 0 {
+		// Accept rules come first: an untracked packet matches none of a firewall's rules
+		// for established connections. But not if it then ends there.
+		if err := nftCheck(ctx, script); err != nil {
+			return 0, err
+		}
+		if err := nftWriteLegacy(ctx, before.legacy, w); err != nil {
+			return 0, err
+		}
+	}
+	if _, err := nftRun(ctx, script, "nft", "-f", "-"); err != nil {
+		return 0, err
+	}
+	after, err := nftLookUp(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if after.own == "" {
+		return 0, errors.New("somebody removes table inet nodens as soon as it is made")
+	}
+	n.text, n.written = text, after
+	return before.differences(after), nil
+}
+
+// explain finds out why nft has refused a change, by asking it to check parts of it.
+func (n *nftables) explain(ctx context.Context, w want, err error) error {
+	with := nftTable(w)
+	w.socket = false
+	switch refused := nftCheck(ctx, with); {
+	case refused == nil && errors.Is(err, fs.ErrPermission):
+		// Not wrapped: this process has the right that the cause seems to ask for.
+		return fmt.Errorf("another program keeps a table to itself that drops DNS; let that "+
+			"firewall accept port %d by its own means, or give -netfilter none: %s", w.dns, err)
+	case refused == nil, errors.Is(refused, fs.ErrPermission), errors.Is(refused, ErrLocked):
+		return err
+	case nftTable(w) != with && nftCheck(ctx, nftTable(w)) == nil && nftCheck(ctx, with) != nil:
+		return fmt.Errorf("%w: %w", ErrNoSocket, err)
+	}
+	return err
+}
+
+// nftCheck asks nft and the kernel whether they would take a script. Nothing changes.
+func nftCheck(ctx context.Context, script string) error {
+	_, err := nftRun(ctx, script, "nft", "-c", "-f", "-")
+	return err
+}
+
+// remove implements filter. The table goes first, the accept rules of others' chains
+// in the same transaction, those in tables of iptables after it.
+func (n *nftables) remove(ctx context.Context) (removed int, err error) {
+	n.text, n.written = "", nftState{}
+	for range nftTries {
+		removed, err = nftRemove(ctx)
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
+			return removed, err
+		}
+	}
+	return 0, err
+}
+
+func nftRemove(ctx context.Context) (removed int, err error) {
+	before, err := nftLookUp(ctx)
+	if err != nil {
+		return 0, err
+	}
+	script := before.edits(want{})
+	removed = strings.Count(script, "\n")
+	if before.own != "" {
+		script = "delete table " + nftOwn + "\n" + script
+		removed++
+	}
+	if script != "" {
+		if _, err := nftRun(ctx, script, "nft", "-f", "-"); err != nil {
+			return 0, err
+		}
+	}
+	for _, c := range before.legacy {
+		removed += len(c.ours)
+	}
+	return removed, nftWriteLegacy(ctx, before.legacy, want{})
+}

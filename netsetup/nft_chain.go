@@ -1,0 +1,259 @@
+package netsetup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// nftKubeProxy is the name of kube-proxy's tables, one in each family. Nobody else
+// changes them, and nothing in them drops DNS for an address that is local.
+const nftKubeProxy = "kube-proxy"
+
+// nftState is what the kernel holds of ours, and the chains in which it might have to.
+type nftState struct {
+	// own is our table as nft prints it; "" if there is none.
+	own string
+	// chains are the base chains of others at the hooks input and output that drop, or
+	// that hold a rule of ours; legacy those of the nft build of iptables.
+	chains []nftChain
+	legacy []nftLegacy
+}
+
+// nftChain is a chain of somebody else's.
+type nftChain struct {
+	nftPlace
+	drops bool
+	ours  []nftRule
+}
+
+// nftPlace is a base chain as nft lists it.
+type nftPlace struct {
+	Family, Table, Name string
+	Type, Hook, Policy  string
+}
+
+// String is the place in nft's words.
+func (p nftPlace) String() string { return p.Family + " " + p.Table + " " + p.Name }
+
+// nftRule is a rule of ours. The handle is the kernel's, for deleting it.
+type nftRule struct {
+	handle int
+	text   string
+}
+
+// nftLookUp reads the state. Its cost grows with the number of chains, not of rules: the
+// chains of a node with 25,000 Services are listed in 0.15 s.
+func nftLookUp(ctx context.Context) (nftState, error) {
+	var s nftState
+	own, err := nftRun(ctx, "", "nft", "-s", "list", "table", "inet", "nodens")
+	if err != nil && !errors.Is(err, errNftNone) {
+		return s, err
+	}
+	s.own = string(own)
+	places, err := nftListChains(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, p := range places {
+		switch {
+		case !p.foreign():
+		case p.legacy():
+			c, err := nftReadLegacy(ctx, p)
+			if err != nil {
+				return s, err
+			}
+			s.legacy = append(s.legacy, c)
+		default:
+			c, err := nftReadChain(ctx, p)
+			if err != nil {
+				return s, err
+			}
+			if c.drops || len(c.ours) > 0 {
+				s.chains = append(s.chains, c)
+			}
+		}
+	}
+	return s, nil
+}
+
+// nftNames are the names that can be said in nft's language. Others are made by programs
+// that speak netlink only; such chains are left alone.
+var nftNames = regexp.MustCompile(`^[A-Za-z_][\w./\\-]*$`)
+
+// foreign reports whether p is a chain of somebody else's that sees DNS of this node.
+func (p nftPlace) foreign() bool {
+	return p.Type == "filter" && (p.Hook == "input" || p.Hook == "output") &&
+		(p.Family == "inet" || p.Family == "ip" || p.Family == "ip6") &&
+		p.Table != nftKubeProxy && p.Table != "nodens" && !strings.HasPrefix(p.Table, "nodens-") &&
+		nftNames.MatchString(p.Table) && nftNames.MatchString(p.Name)
+}
+
+// legacy reports whether p is a chain that iptables keeps, and iptables is here.
+func (p nftPlace) legacy() bool {
+	if p.Family == "inet" || p.Table != "filter" || p.Name != strings.ToUpper(p.Hook) {
+		return false
+	}
+	_, err := exec.LookPath(nftLegacyTool(p.Family))
+	return err == nil
+}
+
+// nftListChains lists the base chains of all tables.
+func nftListChains(ctx context.Context) ([]nftPlace, error) {
+	out, err := nftRun(ctx, "", "nft", "-j", "list", "chains")
+	if err != nil {
+		return nil, err
+	}
+	var places []nftPlace
+	err = nftEach(out, func(key string, val json.RawMessage) error {
+		if key != "chain" {
+			return nil
+		}
+		var p nftPlace
+		if err := json.Unmarshal(val, &p); err != nil {
+			return err
+		}
+		if p.Hook != "" {
+			places = append(places, p)
+		}
+		return nil
+	})
+	return places, err
+}
+
+// nftReadChain reads the rules of one chain.
+func nftReadChain(ctx context.Context, p nftPlace) (nftChain, error) {
+	c := nftChain{nftPlace: p, drops: p.Policy == "drop"}
+	out, err := nftRun(ctx, "", "nft", "-j", "-a", "list", "chain", p.Family, p.Table, p.Name)
+	if err != nil {
+		return c, err
+	}
+	last := false
+	err = nftEach(out, func(key string, val json.RawMessage) error {
+		if key != "rule" {
+			return nil
+		}
+		var r struct {
+			Handle  int
+			Comment string
+			Expr    []json.RawMessage
+		}
+		if err := json.Unmarshal(val, &r); err != nil {
+			return err
+		}
+		if r.Comment == nftComment {
+			c.ours = append(c.ours, nftRule{r.Handle, fmt.Sprintf("%s", r.Expr)})
+		} else {
+			last = nftDropsAll(r.Expr)
+		}
+		return nil
+	})
+	c.drops = c.drops || last
+	return c, err
+}
+
+// nftDropsAll reports whether a rule drops or rejects every packet that comes to it.
+func nftDropsAll(expr []json.RawMessage) bool {
+	drops := false
+	for _, e := range expr {
+		var statement map[string]json.RawMessage
+		if json.Unmarshal(e, &statement) != nil {
+			return false
+		}
+		for key := range statement {
+			switch key {
+			case "counter", "log":
+			case "drop", "reject":
+				drops = true
+			default:
+				return false // a condition, or something that is nobody's end
+			}
+		}
+	}
+	return drops
+}
+
+// nftEach calls f for every object that nft prints, with its kind.
+func nftEach(out []byte, f func(key string, val json.RawMessage) error) error {
+	d := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var doc struct{ Nftables []map[string]json.RawMessage }
+		err := d.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading what nft prints: %w", err)
+		}
+		for _, object := range doc.Nftables {
+			for key, val := range object {
+				if err := f(key, val); err != nil {
+					return fmt.Errorf("reading what nft prints of a %s: %w", key, err)
+				}
+			}
+		}
+	}
+}
+
+// edits is the script that takes our rules out of the chains of others and puts those
+// for w in, one line for each.
+func (s nftState) edits(w want) string {
+	var b strings.Builder
+	for _, c := range s.chains {
+		for _, r := range c.ours {
+			fmt.Fprintf(&b, "delete rule %v handle %d\n", c.nftPlace, r.handle)
+		}
+		if !c.drops {
+			continue
+		}
+		for _, rule := range nftAccepts(c.Family, c.Hook, w) {
+			fmt.Fprintf(&b, "insert rule %v %s\n", c.nftPlace, rule)
+		}
+	}
+	return b.String()
+}
+
+// pieces is the state as text, by name, without what differs between two states that
+// do the same.
+func (s nftState) pieces() map[string]string {
+	pieces := map[string]string{"": s.own}
+	for _, c := range s.chains {
+		text := fmt.Sprint("drops ", c.drops, "\n")
+		for _, r := range c.ours {
+			text += r.text + "\n"
+		}
+		pieces[c.String()] = text
+	}
+	for _, c := range s.legacy {
+		pieces["iptables "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
+	}
+	return pieces
+}
+
+func (s nftState) equal(o nftState) bool { return maps.Equal(s.pieces(), o.pieces()) }
+
+// differences is in how many pieces the states differ.
+func (s nftState) differences(o nftState) int {
+	a, b := s.pieces(), o.pieces()
+	names := slices.Collect(maps.Keys(a))
+	for name := range b {
+		if _, both := a[name]; !both {
+			names = append(names, name)
+		}
+	}
+	n := 0
+	for _, name := range names {
+		if a[name] != b[name] {
+			n++
+		}
+	}
+	return n
+}

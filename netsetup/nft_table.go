@@ -1,0 +1,203 @@
+package netsetup
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+const (
+	// nftOwn is the agent's table. There is one for both families: a rule of a family
+	// that the node does not have is never reached, and costs nothing.
+	nftOwn = "inet nodens"
+
+	// nftComment marks the agent's rules in chains of others.
+	nftComment = "nodens: DNS"
+
+	// nftRaw is the priority before connection tracking (-200), where notrack has to
+	// stand. Fragments have been put together at -400.
+	nftRaw = -300
+
+	// nftDNAT is the priority of the diversion: five after the one of kube-proxy's (and
+	// everybody's) destination NAT. Of all chains that translate a connection the first
+	// one counts. A ClusterIP is translated by kube-proxy then, which knows the
+	// endpoints of this moment, while those of an agent that has been dead for a day
+	// are a day old; what kube-proxy has no Service for comes here.
+	nftDNAT = -95
+
+	// nftSNAT is the priority of source NAT.
+	nftSNAT = 100
+)
+
+// nftTable is the script that replaces the agent's table by the one for w, whatever is
+// there. It is a pure function; equal wants with addresses in another order give equal
+// texts.
+//
+// The rules for queries that come in match by socket: `socket transparent 0` is true of
+// every socket at the packet's destination that is not transparent, and false if there
+// is none. `socket wildcard` is no way to say it: it is never true of the half-open
+// socket of a TCP handshake, so that the handshake's last packet would be tracked, found
+// invalid, and translated.
+func nftTable(w want) string {
+	var b strings.Builder
+	b.WriteString("add table " + nftOwn + "\ndelete table " + nftOwn + "\ntable " + nftOwn + " {\n")
+	families := nftFamilies(w)
+	for _, f := range families {
+		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\telements = { %s }\n\t}\n", f.set, f.kind, nftList(f.locals))
+	}
+	for _, c := range []nftBase{
+		{"raw-prerouting", "filter", "prerouting", nftRaw, nftPrerouting(w)},
+		{"raw-output", "filter", "output", nftRaw, nftOutput(w)},
+		{"nat-prerouting", "nat", "prerouting", nftDNAT, nftDivert(w)},
+		{"nat-output", "nat", "output", nftDNAT, nftDivert(w)},
+		{"nat-postrouting", "nat", "postrouting", nftSNAT, nftMasquerade},
+	} {
+		b.WriteString(c.text(families))
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// nftFamily is what differs between the rules of two families.
+type nftFamily struct {
+	word      string // "ip", "ip6"
+	set, kind string
+	locals    []netip.Addr
+	diversion []netip.AddrPort
+}
+
+// nftFamilies are the families that w has local addresses of, everything in order and
+// once.
+func nftFamilies(w want) []nftFamily {
+	all := []nftFamily{
+		{word: "ip", set: "local4", kind: "ipv4_addr"},
+		{word: "ip6", set: "local6", kind: "ipv6_addr"},
+	}
+	for _, a := range w.locals {
+		f := &all[familyOf(a)]
+		f.locals = append(f.locals, a)
+	}
+	for _, a := range w.diversion {
+		f := &all[familyOf(a.Addr())]
+		f.diversion = append(f.diversion, a)
+	}
+	for i := range all {
+		slices.SortFunc(all[i].locals, netip.Addr.Compare)
+		all[i].locals = slices.Compact(all[i].locals)
+		slices.SortFunc(all[i].diversion, netip.AddrPort.Compare)
+		all[i].diversion = slices.Compact(all[i].diversion)
+	}
+	return slices.DeleteFunc(all, func(f nftFamily) bool { return len(f.locals) == 0 })
+}
+
+// nftBase is a base chain of the agent's table.
+type nftBase struct {
+	name, kind, hook string
+	priority         int
+	rules            func(nftFamily) []string
+}
+
+// text is the chain with its rules for each family; "" if there are none, as a chain of
+// type nat turns connection tracking on for the node.
+func (c nftBase) text(families []nftFamily) string {
+	var b strings.Builder
+	for _, f := range families {
+		for _, rule := range c.rules(f) {
+			b.WriteString("\t\t" + rule + "\n")
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\tchain %s {\n\t\ttype %s hook %s priority %d; policy accept;\n%s\t}\n",
+		c.name, c.kind, c.hook, c.priority, b.String())
+}
+
+// nftTo matches DNS to the local addresses, nftFrom DNS from them.
+func nftTo(f nftFamily, port uint16) string {
+	return fmt.Sprintf("%s daddr @%s meta l4proto { tcp, udp } th dport %d", f.word, f.set, port)
+}
+
+func nftFrom(f nftFamily, port uint16) string {
+	return fmt.Sprintf("%s saddr @%s meta l4proto { tcp, udp } th sport %d", f.word, f.set, port)
+}
+
+// nftPrerouting keeps queries from connection tracking: those of pods.
+func nftPrerouting(w want) func(nftFamily) []string {
+	return func(f nftFamily) []string {
+		rule := nftTo(f, w.dns)
+		if w.socket {
+			rule += " socket transparent 0"
+		}
+		return []string{rule + " notrack"}
+	}
+}
+
+// nftOutput does so with answers, the probe in both directions, and, where nobody else
+// sees to that, queries of the node's own processes.
+func nftOutput(w want) func(nftFamily) []string {
+	return func(f nftFamily) []string {
+		rules := []string{nftFrom(f, w.dns) + " notrack"}
+		if w.host {
+			rules = append(rules, nftTo(f, w.dns)+" notrack")
+		}
+		if w.health != 0 {
+			rules = append(rules,
+				fmt.Sprintf("%s saddr @%s tcp sport %d notrack", f.word, f.set, w.health),
+				fmt.Sprintf("%s daddr @%s tcp dport %d notrack", f.word, f.set, w.health))
+		}
+		return rules
+	}
+}
+
+// nftDivert sends queries to one of the diversion's servers, at random. An untracked
+// packet never gets here, so this holds while nobody listens.
+func nftDivert(w want) func(nftFamily) []string {
+	return func(f nftFamily) []string {
+		if len(f.diversion) == 0 {
+			return nil
+		}
+		to := make([]string, len(f.diversion))
+		for i, d := range f.diversion {
+			to[i] = fmt.Sprintf("%d : %v . %d", i, d.Addr(), d.Port())
+		}
+		return []string{fmt.Sprintf("%s dnat %s to numgen random mod %d map { %s }",
+			nftTo(f, w.dns), f.word, len(to), strings.Join(to, ", "))}
+	}
+}
+
+// nftMasquerade gives a diverted query of the node's own processes, which has the local
+// address as its source, one that the server can answer to; whoever diverted it. Answers
+// of the agent are untracked and never get here.
+func nftMasquerade(f nftFamily) []string {
+	if len(f.diversion) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf(`%s saddr @%s oifname != "lo" ct status dnat masquerade`, f.word, f.set)}
+}
+
+// nftAccepts are the rules, without the place, that let DNS through a chain of somebody
+// else's at a hook, input or output, in a table of a family.
+func nftAccepts(family, hook string, w want) []string {
+	addr, port := "daddr", "dport"
+	if hook == "output" {
+		addr, port = "saddr", "sport"
+	}
+	var rules []string
+	for _, f := range nftFamilies(w) {
+		if family == f.word || family == "inet" {
+			rules = append(rules, fmt.Sprintf(`%s %s { %s } meta l4proto { tcp, udp } th %s %d accept comment %q`,
+				f.word, addr, nftList(f.locals), port, w.dns, nftComment))
+		}
+	}
+	return rules
+}
+
+func nftList(addrs []netip.Addr) string {
+	words := make([]string, len(addrs))
+	for i, a := range addrs {
+		words[i] = a.String()
+	}
+	return strings.Join(words, ", ")
+}
