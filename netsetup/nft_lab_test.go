@@ -1,0 +1,286 @@
+package netsetup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// nftLabEnv marks a process that runs a single test in a network namespace of its
+	// own.
+	nftLabEnv = "NODENS_TEST_NFT_LAB"
+
+	// nftPatience is when a test gives up on something that has to come.
+	nftPatience = 20 * time.Second
+)
+
+// inNftLab runs body in a process with a network namespace of its own: this test binary
+// again, told to run the calling test only. What body leaves there goes with it.
+func inNftLab(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	if os.Getenv(nftLabEnv) != "" {
+		body(t)
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make a network namespace")
+	}
+	for _, program := range []string{"nft", "ip", "iptables-nft", "ip6tables-nft"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("needs the programs of nftables, iptables and iproute2:", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), nftLabEnv+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	// The signal at our death is sent when the thread that started the child ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("in the namespace: %v\n%s", err, out.String())
+	}
+	if !strings.Contains(out.String(), "--- PASS: "+t.Name()) {
+		t.Fatalf("the test did not run in the namespace:\n%s", out.String())
+	}
+	t.Log(out.String())
+}
+
+// sh runs a script in the namespace of the calling thread.
+func sh(t *testing.T, script string) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s\n%v\n%s", script, err, out)
+	}
+	return string(out)
+}
+
+// place is another network namespace: that of a thread that nothing else runs on.
+type place struct {
+	work chan func()
+	path string
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	p := &place{work: make(chan func())}
+	started := make(chan error)
+	var thread func()
+	thread = func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == os.Getpid() {
+			go thread() // elsewhere, as the first thread is the node's
+			select {}   // the goroutine keeps it
+		}
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		p.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
+		started <- err
+		for f := range p.work {
+			f()
+		}
+	}
+	go thread()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(p.work) })
+	return p
+}
+
+// do runs f in the place. f ends no test.
+func (p *place) do(f func()) {
+	done := make(chan struct{})
+	p.work <- func() { defer close(done); f() }
+	<-done
+}
+
+// sh runs a script there.
+func (p *place) sh(t *testing.T, script string) {
+	t.Helper()
+	var out []byte
+	var err error
+	p.do(func() { out, err = exec.Command("sh", "-ec", script).CombinedOutput() })
+	if err != nil {
+		t.Fatalf("%s\n%v\n%s", script, err, out)
+	}
+}
+
+// nftLab is a node, whose namespace is that of the process, with a pod and a cluster DNS
+// behind a veth each.
+type nftLab struct {
+	pod, dns *place
+}
+
+// The lab's addresses.
+var (
+	labLocals    = []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::10")}
+	labDiversion = []netip.AddrPort{
+		netip.MustParseAddrPort("10.9.2.2:53"), netip.MustParseAddrPort("10.9.2.3:5353"),
+		netip.MustParseAddrPort("[fd09:2::2]:53"), netip.MustParseAddrPort("[fd09:2::3]:5353"),
+	}
+)
+
+func newNftLab(t *testing.T) *nftLab {
+	t.Helper()
+	l := &nftLab{pod: newPlace(t), dns: newPlace(t)}
+	sh(t, `
+ip link set lo up
+sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+for a in 169.254.20.10 10.96.0.10; do ip addr add $a/32 dev lo; done
+ip addr add fd00:96::10/128 dev lo nodad
+i=1
+for to in `+l.pod.path+` `+l.dns.path+`; do
+	ip link add veth$i type veth peer name eth$i
+	ip addr add 10.9.$i.1/24 dev veth$i
+	ip addr add fd09:$i::1/64 dev veth$i nodad
+	ip link set veth$i up
+	ip link set eth$i netns $to
+	i=2
+done`)
+	for i, p := range []*place{l.pod, l.dns} {
+		p.sh(t, strings.ReplaceAll(`
+ip link set lo up
+for n in 2 3; do
+	ip addr add 10.9.N.$n/24 dev ethN
+	ip addr add fd09:N::$n/64 dev ethN nodad
+done
+ip link set ethN up
+ip route add default via 10.9.N.1
+ip -6 route add default via fd09:N::1`, "N", fmt.Sprint(i+1)))
+	}
+	for _, d := range labDiversion {
+		l.dns.do(func() { serve(t, d, "cluster "+d.String()) })
+	}
+	return l
+}
+
+// listen is the agent: it serves at the local addresses, until stop is called.
+func (l *nftLab) listen(t *testing.T) (stop func()) {
+	t.Helper()
+	var stops []func()
+	for _, a := range labLocals {
+		stops = append(stops, serve(t, netip.AddrPortFrom(a, 53), "local"))
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// serve answers says over UDP and TCP, in the namespace of the calling thread, until stop
+// is called or the test ends.
+func serve(t *testing.T, at netip.AddrPort, says string) (stop func()) {
+	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		t.Error(err)
+		return func() {}
+	}
+	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		t.Error(err)
+		return func() { udp.Close() }
+	}
+	go func() {
+		buf := make([]byte, 512)
+		for {
+			_, from, err := udp.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil { // else a client's port was closed
+				_, _ = udp.WriteToUDPAddrPort([]byte(says), from)
+			}
+		}
+	}()
+	go func() {
+		for {
+			conn, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.SetDeadline(time.Now().Add(nftPatience))
+			if _, err := io.ReadFull(conn, make([]byte, 1)); err == nil {
+				_, _ = io.WriteString(conn, says)
+			}
+			conn.Close()
+		}
+	}()
+	stop = func() { udp.Close(); tcp.Close() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// ask sends one query from the namespace of the calling thread, and returns the answer's
+// text, or the error's. There is no second try.
+func ask(network string, at netip.AddrPort) string {
+	conn, err := (&net.Dialer{Timeout: nftPatience}).Dial(network, at.String())
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(nftPatience))
+	if _, err := conn.Write([]byte("?")); err != nil {
+		return err.Error()
+	}
+	buf := make([]byte, 64)
+	n, err := conn.Read(buf)
+	if err != nil {
+		return err.Error()
+	}
+	return string(buf[:n])
+}
+
+// wantAnswers asks at every local address over UDP and TCP, and wants an answer that begins
+// so.
+func (l *nftLab) wantAnswers(t *testing.T, from *place, prefix string) {
+	t.Helper()
+	for _, local := range labLocals {
+		for _, network := range []string{"udp", "tcp"} {
+			var got string
+			work := func() { got = ask(network, netip.AddrPortFrom(local, 53)) }
+			if from == nil {
+				work()
+			} else {
+				from.do(work)
+			}
+			if !strings.HasPrefix(got, prefix) {
+				t.Errorf("%s to %v: %q, want %q", network, local, got, prefix)
+			}
+		}
+	}
+}
+
+// tracked lists the connections of DNS that are tracked.
+func tracked(t *testing.T) []string {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/net/nf_conntrack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(table)) {
+		if strings.Contains(line, "dport=53 ") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
