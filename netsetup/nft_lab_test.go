@@ -81,6 +81,25 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
+	return newThread(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
+}
+
+// newPlaceIn is another thread in the namespace of p.
+func newPlaceIn(t *testing.T, p *place) *place {
+	t.Helper()
+	return newThread(t, func() error {
+		file, err := os.Open(p.path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+	})
+}
+
+// newThread starts a thread with a call that takes it to a namespace.
+func newThread(t *testing.T, enter func() error) *place {
+	t.Helper()
 	p := &place{work: make(chan func())}
 	started := make(chan error)
 	var thread func()
@@ -90,7 +109,7 @@ func newPlace(t *testing.T) *place {
 			go thread() // elsewhere, as the first thread is the node's
 			select {}   // the goroutine keeps it
 		}
-		err := unix.Unshare(unix.CLONE_NEWNET)
+		err := enter()
 		p.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
 		started <- err
 		for f := range p.work {
@@ -283,4 +302,14 @@ func tracked(t *testing.T) []string {
 		}
 	}
 	return lines
+}
+
+// waitUntil waits for a condition.
+func waitUntil(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(nftPatience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what has to come does not")
+		}
+	}
 }

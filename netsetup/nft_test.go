@@ -1,8 +1,21 @@
 package netsetup
 
 import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // labWant is what the lab's rules are to do.
@@ -47,5 +60,316 @@ func TestNftFailsOpen(t *testing.T) {
 			t.Error("diverted queries are not tracked: this test sees nothing")
 		}
 		wantChanged(t, n, labWant(), 0)
+	})
+}
+
+// nftDamages are what others do to the agent's rules.
+var nftDamages = []struct {
+	name, script string
+	changed      int
+}{
+	{"flush ruleset", "nft flush ruleset", 1},
+	{"table deleted", "nft delete table inet nodens", 1},
+	{"chain flushed", "nft flush chain inet nodens raw-prerouting", 1},
+	{"chain deleted", "nft delete chain inet nodens nat-output", 1},
+	{"set emptied", "nft flush set inet nodens local4", 1},
+	{"rule added", "nft insert rule inet nodens raw-prerouting return", 1},
+	{"table asleep", "nft add table inet nodens { flags dormant \\; }", 1},
+	{"chain of a stranger's there", "nft add chain inet nodens mine", 1},
+	{"accept rules flushed", "nft flush chain inet fw in", 1},
+	{"table of others made anew", `nft '
+delete table inet fw
+table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'`, 1},
+	{"new table that drops", `nft '
+table inet fw2 { chain in { type filter hook input priority 0; policy drop; }; }'`, 1},
+	{"a table drops no more", `nft '
+table inet fw { chain in { type filter hook input priority 0; policy accept; }; }'`, 1},
+	{"all at once", "nft delete table inet nodens; nft flush chain inet fw in", 2},
+	{"nothing that matters", `nft '
+insert rule inet fw in tcp dport 22 accept
+table inet fw3 { chain in { type filter hook input priority 0; policy accept; tcp dport 25 drop; }; }'`, 0},
+}
+
+// TestNftRepairs has every damage put right, and counted.
+func TestNftRepairs(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		for _, d := range nftDamages {
+			t.Run(d.name, func(t *testing.T) {
+				sh(t, "nft flush ruleset")
+				sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'")
+				n := newNftables()
+				wantChanged(t, n, labWant(), 2)
+				own := sh(t, "nft list table inet nodens")
+				sh(t, d.script)
+				wantChanged(t, n, labWant(), d.changed)
+				wantChanged(t, n, labWant(), 0)
+				if diff := cmp.Diff(own, sh(t, "nft list table inet nodens")); diff != "" {
+					t.Errorf("(-before +after):\n%s", diff)
+				}
+				for table := range strings.SplitSeq(sh(t, "nft list ruleset"), "\ntable ") {
+					drops := strings.Contains(table, "policy drop")
+					if got := strings.Count(table, nftComment); (got == 2) != drops || !drops && got > 0 {
+						t.Errorf("%d accept rules in table %s", got, table)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestNftRemove leaves a rule set of others byte for byte as it was, what ever is there.
+func TestNftRemove(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		sh(t, `nft '
+table ip kube-proxy { chain services { type nat hook prerouting priority dstnat; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.9.2.9:6443; }; }
+table inet nodens-host-1 { chain output { type filter hook output priority raw; udp dport 53 notrack; }; }
+table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept comment "nodens"; }; }'`)
+		before := sh(t, "nft -s list ruleset")
+		removed := func(want int) {
+			t.Helper()
+			if got, err := newNftables().remove(t.Context()); err != nil || got != want {
+				t.Errorf("remove = %d, %v; want %d", got, err, want)
+			}
+			if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
+				t.Errorf("(-before +after):\n%s", diff)
+			}
+		}
+		removed(0)
+		n := newNftables()
+		wantChanged(t, n, labWant(), 2)
+		removed(3)
+		wantChanged(t, n, labWant(), 2) // it does not trust its memory
+		sh(t, "nft delete table inet nodens")
+		removed(2)
+		sh(t, "nft table inet nodens '{ chain other { tcp dport 1 drop; } ; }'") // another version's
+		removed(1)
+	})
+}
+
+// TestNftChanges goes from one want to another.
+func TestNftChanges(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		n := newNftables()
+		w := labWant()
+		wantChanged(t, n, w, 1)
+		shuffled := w
+		shuffled.locals, shuffled.diversion = slices.Clone(w.locals), slices.Clone(w.diversion)
+		slices.Reverse(shuffled.locals)
+		slices.Reverse(shuffled.diversion)
+		wantChanged(t, n, shuffled, 0)
+		for name, change := range map[string]func(w *want){
+			"host":         func(w *want) { w.host = true },
+			"no socket":    func(w *want) { w.socket = false },
+			"no health":    func(w *want) { w.health = 0 },
+			"port":         func(w *want) { w.dns = 5353 },
+			"no diversion": func(w *want) { w.diversion = nil },
+			"one server":   func(w *want) { w.diversion = labDiversion[:1] },
+			"IPv4":         func(w *want) { w.locals = labLocals[:1] },
+			"IPv6":         func(w *want) { w.locals = labLocals[2:] },
+			"both again":   func(w *want) { w.locals = labLocals[1:] },
+		} {
+			w := labWant()
+			change(&w)
+			wantChanged(t, n, w, 1)
+			wantChanged(t, n, w, 0)
+			wantChanged(t, newNftables(), w, 0) // another process that wants the same
+			wantChanged(t, n, labWant(), 1)
+			// What describe prints is what the kernel holds.
+			own := sh(t, "nft -s list table inet nodens")
+			file := filepath.Join(t.TempDir(), name)
+			if err := os.WriteFile(file, []byte(n.describe(labWant())), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			sh(t, "nft -f '"+file+"'")
+			if diff := cmp.Diff(own, sh(t, "nft -s list table inet nodens")); diff != "" {
+				t.Errorf("(-ensure +describe):\n%s", diff)
+			}
+		}
+	})
+}
+
+// TestNftReplacesAtomically floods the agent while its rules are replaced all the time:
+// no query may find a moment without them.
+func TestNftReplacesAtomically(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		l := newNftLab(t)
+		defer l.listen(t)()
+		sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; iifname lo accept; meta l4proto ipv6-icmp accept; }; }'")
+		n := newNftables()
+		wantChanged(t, n, labWant(), 2)
+		l.wantAnswers(t, l.pod, "local")
+		const rounds, least = 200, 50 // queries of each client
+		var over atomic.Bool
+		var clients sync.WaitGroup
+		for _, network := range []string{"udp", "tcp"} {
+			for _, local := range labLocals {
+				var asked int
+				at := netip.AddrPortFrom(local, 53)
+				client := newPlaceIn(t, l.pod)
+				clients.Go(func() {
+					client.do(func() {
+						for ; asked < least || !over.Load(); asked++ {
+							if got := ask(network, at); got != "local" {
+								t.Errorf("%s to %v, query %d: %q", network, at, asked, got)
+								return
+							}
+						}
+					})
+				})
+			}
+		}
+		for i := range rounds {
+			w := labWant()
+			w.diversion = labDiversion[:i%len(labDiversion)]
+			if _, err := n.ensure(t.Context(), w); err != nil {
+				t.Error(err)
+			}
+		}
+		over.Store(true)
+		clients.Wait()
+		if got := tracked(t); len(got) > 0 {
+			t.Errorf("%d were tracked, such as %s", len(got), got[0])
+		}
+	})
+}
+
+// TestNftErrors tells the causes of failure apart by programs that play them.
+func TestNftErrors(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		path, nft := os.Getenv("PATH"), strings.TrimSpace(sh(t, "command -v nft"))
+		tests := []struct {
+			name, program string // of a shell; "" for none
+			want          error
+			says          string
+		}{
+			{"no nft", "", ErrNoTool, "nft"},
+			{"no rights", "echo 'Error: cache initialization failed: Operation not permitted' >&2; exit 1", fs.ErrPermission, "nft"},
+			{"no socket in the kernel", `
+if [ "$1" = -s ] || [ "$1" = -j ]; then exec PATH/nft "$@"; fi
+in=$(cat)
+case "$in" in *" socket "*)
+	echo '/dev/stdin:9:1-9: Error: Could not process rule: No such file or directory' >&2
+	exit 1 ;;
+esac
+echo "$in" | PATH/nft "$@"`, ErrNoSocket, "No such file"},
+			{"busy", `
+if [ "$1" = -s ] || [ "$1" = -j ]; then exec PATH/nft "$@"; fi
+echo 'Error: Could not process rule: Device or resource busy' >&2; exit 1`, ErrLocked, "busy"},
+			{"prints nonsense", `
+if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": 7}]}'`, nil, "reading"},
+		}
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				sh(t, "nft flush ruleset; nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; }; }'")
+				before := sh(t, "nft list ruleset")
+				dir := t.TempDir()
+				t.Setenv("PATH", dir)
+				if tt.program != "" {
+					script := "#!/bin/sh\nPATH='" + path + "'\n" + strings.ReplaceAll(tt.program, "PATH/nft", nft)
+					if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700); err != nil {
+						t.Fatal(err)
+					}
+				}
+				n := newNftables()
+				changed, err := n.ensure(t.Context(), labWant())
+				if changed != 0 || err == nil || !strings.Contains(err.Error(), tt.says) {
+					t.Errorf("ensure = %d, %v; want an error that says %q", changed, err, tt.says)
+				}
+				for _, sentinel := range []error{ErrNoTool, ErrNoSocket, ErrLocked, fs.ErrPermission} {
+					if got := errors.Is(err, sentinel); got != (sentinel == tt.want) {
+						t.Errorf("%v: is %v: %v", err, sentinel, got)
+					}
+				}
+				w := labWant()
+				w.socket = false
+				if _, err := n.ensure(t.Context(), w); (err == nil) != (tt.want == ErrNoSocket) {
+					t.Errorf("without socket: %v", err)
+				}
+				t.Setenv("PATH", path)
+				if diff := cmp.Diff(before, sh(t, "nft list ruleset")); diff != "" && tt.want != ErrNoSocket {
+					t.Errorf("a failure changes something (-before +after):\n%s", diff)
+				}
+			})
+		}
+	})
+}
+
+// TestNftOwnedByOthers has a firewall that keeps its table to itself.
+func TestNftOwnedByOthers(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		firewall := exec.Command("nft", "-i")
+		script, err := firewall.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := firewall.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(script, "add table inet fw { flags owner ; }\n"+
+			"add chain inet fw in { type filter hook input priority 0 ; policy drop ; }\n")
+		waitUntil(t, func() bool { return strings.Contains(sh(t, "nft list chains"), "policy drop") })
+		n := newNftables()
+		_, err = n.ensure(t.Context(), labWant())
+		if err == nil || errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "accept port 53 by its own means") {
+			t.Errorf("ensure: %v", err)
+		}
+		if got := sh(t, "nft list ruleset"); strings.Contains(got, "nodens") {
+			t.Errorf("a failure leaves something:\n%s", got)
+		}
+		script.Close()
+		if err := firewall.Wait(); err != nil {
+			t.Error(err)
+		}
+		waitUntil(t, func() bool { return sh(t, "nft list chains") == "" })
+		wantChanged(t, n, labWant(), 1)
+	})
+}
+
+// TestNftEndsWithItsContext has programs that hang.
+func TestNftEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	fifo := filepath.Join(dir, "fifo") // nobody ever writes into it
+	sh(t, "mkfifo '"+fifo+"'")
+	hang := "#!/bin/sh\necho $$ >'" + dir + "/started'\nread x <'" + fifo + "'\n"
+	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(hang), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := newNftables().ensure(ctx, labWant())
+		done <- err
+	}()
+	waitUntil(t, func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("ensure: %v", err)
+	}
+}
+
+// TestNftFindsKubeProxy looks for the tables of kube-proxy.
+func TestNftFindsKubeProxy(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			script string
+			want   bool
+		}{
+			{"true", false},
+			{"nft 'table inet kube-proxy { chain c { type filter hook input priority 0; }; }'", false},
+			{"iptables-nft -t nat -N KUBE-SERVICES", false},
+			{"nft 'table ip6 kube-proxy { chain c { type filter hook input priority 0; }; }'", true},
+			{"nft 'table ip kube-proxy { chain c { type filter hook input priority 0; }; }'", true},
+		} {
+			sh(t, "nft flush ruleset")
+			sh(t, tt.script)
+			if got := newNftables().found(); got != tt.want {
+				t.Errorf("%s: found = %v", tt.script, got)
+			}
+		}
+		t.Setenv("PATH", t.TempDir())
+		if newNftables().found() {
+			t.Error("found without nft")
+		}
 	})
 }
