@@ -24,9 +24,8 @@ const (
 // own, which is replaced whole in one transaction: the kernel puts all of it in force at
 // one moment, so that no packet finds half of it. The same transaction puts an accept
 // rule into other tables' chains that would drop DNS (nftChain), as an accept of one
-// table is no word against another one's drop. Tables that the nft build of iptables
-// keeps are changed by that program (nftLegacy), which could not read them any more
-// otherwise.
+// table is no word against another one's drop. Tables that iptables keeps are changed by
+// iptables (nftXtables).
 //
 // Whether all is as it should be is told by comparing what nft prints with what it
 // printed right after the last change, so that no version's way of printing matters. A
@@ -93,13 +92,13 @@ func (n *nftables) try(ctx context.Context, w want) (changed int, err error) {
 	}
 	n.text = "" // until all is done: what fails halfway is written again
 	script := before.edits(w) + text
-	if len(before.legacy) > 0 {
+	if len(before.xtables) > 0 {
 		// Accept rules come first: an untracked packet matches none of a firewall's rules
 		// for established connections. But not if it then ends there.
 		if err := nftCheck(ctx, script); err != nil {
 			return 0, err
 		}
-		if err := nftWriteLegacy(ctx, before.legacy, w); err != nil {
+		if err := nftWriteXtables(ctx, before.xtables, w); err != nil {
 			return 0, err
 		}
 	}
@@ -169,8 +168,8 @@ func nftRemove(ctx context.Context) (removed int, err error) {
 			return 0, err
 		}
 	}
-	for _, c := range before.legacy {
+	for _, c := range before.xtables {
 		removed += len(c.ours)
 	}
-	return removed, nftWriteLegacy(ctx, before.legacy, want{})
+	return removed, nftWriteXtables(ctx, before.xtables, want{})
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,9 +22,9 @@ type nftState struct {
 	// own is our table as nft prints it; "" if there is none.
 	own string
 	// chains are the base chains of others at the hooks input and output that drop, or
-	// that hold a rule of ours; legacy those of the nft build of iptables.
-	chains []nftChain
-	legacy []nftLegacy
+	// that hold a rule of ours; xtables are those that iptables keeps.
+	chains  []nftChain
+	xtables []nftXtables
 }
 
 // nftChain is a chain of somebody else's.
@@ -64,25 +63,40 @@ func nftLookUp(ctx context.Context) (nftState, error) {
 		return s, err
 	}
 	for _, p := range places {
-		switch {
-		case !p.foreign():
-		case p.legacy():
-			c, err := nftReadLegacy(ctx, p)
-			if err != nil {
-				return s, err
-			}
-			s.legacy = append(s.legacy, c)
-		default:
-			c, err := nftReadChain(ctx, p)
-			if err != nil {
-				return s, err
-			}
-			if c.drops || len(c.ours) > 0 {
-				s.chains = append(s.chains, c)
-			}
+		if tool := p.xtables(); tool == "" {
+			err = s.addChain(ctx, p)
+		} else {
+			err = s.addXtables(ctx, p, tool)
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	for _, p := range nftLegacyPlaces() {
+		if err := s.addXtables(ctx, p, nftLegacyTool(p.Family)); err != nil {
+			return s, err
 		}
 	}
 	return s, nil
+}
+
+func (s *nftState) addChain(ctx context.Context, p nftPlace) error {
+	if !p.foreign() {
+		return nil
+	}
+	c, err := nftReadChain(ctx, p)
+	if err == nil && (c.drops || len(c.ours) > 0) {
+		s.chains = append(s.chains, c)
+	}
+	return err
+}
+
+func (s *nftState) addXtables(ctx context.Context, p nftPlace, tool string) error {
+	c, err := nftReadXtables(ctx, p, tool)
+	if err == nil && (c.drops || len(c.ours) > 0) {
+		s.xtables = append(s.xtables, c)
+	}
+	return err
 }
 
 // nftNames are the names that can be said in nft's language. Others are made by programs
@@ -91,19 +105,11 @@ var nftNames = regexp.MustCompile(`^[A-Za-z_][\w./\\-]*$`)
 
 // foreign reports whether p is a chain of somebody else's that sees DNS of this node.
 func (p nftPlace) foreign() bool {
-	return p.Type == "filter" && (p.Hook == "input" || p.Hook == "output") &&
-		(p.Family == "inet" || p.Family == "ip" || p.Family == "ip6") &&
-		p.Table != nftKubeProxy && p.Table != "nodens" && !strings.HasPrefix(p.Table, "nodens-") &&
+	ours := p.Table == "nodens" || strings.HasPrefix(p.Table, "nodens-")
+	return !ours && p.Table != nftKubeProxy && p.Type == "filter" &&
+		slices.Contains([]string{"input", "output"}, p.Hook) &&
+		slices.Contains([]string{"inet", "ip", "ip6"}, p.Family) &&
 		nftNames.MatchString(p.Table) && nftNames.MatchString(p.Name)
-}
-
-// legacy reports whether p is a chain that iptables keeps, and iptables is here.
-func (p nftPlace) legacy() bool {
-	if p.Family == "inet" || p.Table != "filter" || p.Name != strings.ToUpper(p.Hook) {
-		return false
-	}
-	_, err := exec.LookPath(nftLegacyTool(p.Family))
-	return err == nil
 }
 
 // nftListChains lists the base chains of all tables.
@@ -168,17 +174,23 @@ func nftDropsAll(expr []json.RawMessage) bool {
 		if json.Unmarshal(e, &statement) != nil {
 			return false
 		}
-		for key := range statement {
-			switch key {
-			case "counter", "log":
-			case "drop", "reject":
+		for key, val := range statement {
+			switch {
+			case key == "counter", key == "log":
+			case key == "drop", key == "reject", key == "xt" && nftRejects(val):
 				drops = true
 			default:
-				return false // a condition, or something that is nobody's end
+				return false // a condition, or an end that is no drop
 			}
 		}
 	}
 	return drops
+}
+
+// nftRejects reports whether an extension of iptables is its target REJECT.
+func nftRejects(xt json.RawMessage) bool {
+	var x struct{ Type, Name string }
+	return json.Unmarshal(xt, &x) == nil && x.Type == "target" && x.Name == "REJECT"
 }
 
 // nftEach calls f for every object that nft prints, with its kind.
@@ -232,8 +244,8 @@ func (s nftState) pieces() map[string]string {
 		}
 		pieces[c.String()] = text
 	}
-	for _, c := range s.legacy {
-		pieces["iptables "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
+	for _, c := range s.xtables {
+		pieces[c.tool+" "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
 	}
 	return pieces
 }

@@ -1,7 +1,8 @@
 package netsetup
 
 import (
-	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,37 +12,38 @@ import (
 // nftFirewalls are rule sets of others, of which some drop what comes to the node.
 var nftFirewalls = []struct {
 	name, script string
-	accepts      int // how many rules of ours they get
+	chains       int // how many of their chains get rules of ours
+	accepts      int // how many rules these are
 }{
 	{"policy drop in inet", `nft '
 table inet filter {
 	chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }
-}'`, 2},
+}'`, 1, 2},
 	{"reject at the end", `nft '
 table inet firewalld {
 	chain filter_INPUT { type filter hook input priority 10; policy accept; ct state { established, related } accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; counter log prefix "x " reject with icmpx admin-prohibited; }
-}'`, 2},
+}'`, 1, 2},
 	{"one table for each family", `nft '
 table ip fw { chain in { type filter hook input priority -5; policy drop; ct state established accept; iifname "lo" accept; }; }
-table ip6 fw { chain in { type filter hook input priority -5; policy accept; ct state established accept; meta l4proto ipv6-icmp accept; iifname "lo" accept; drop; }; }'`, 2},
+table ip6 fw { chain in { type filter hook input priority -5; policy accept; ct state established accept; meta l4proto ipv6-icmp accept; iifname "lo" accept; drop; }; }'`, 2, 6},
 	{"output drops, too", `nft '
 table inet fw {
 	chain in { type filter hook input priority 0; policy drop; ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }
 	chain out { type filter hook output priority 0; policy drop; ct state established,new accept; meta l4proto ipv6-icmp accept; }
-}'`, 4},
+}'`, 2, 4},
 	{"iptables", `
 for t in iptables-nft ip6tables-nft; do
 	$t -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; $t -A INPUT -i lo -j ACCEPT; $t -P INPUT DROP
 	$t -A FORWARD -m conntrack --ctstate INVALID -j DROP
 done
-ip6tables-nft -A INPUT -p ipv6-icmp -j ACCEPT`, 6},
+ip6tables-nft -A INPUT -p ipv6-icmp -j ACCEPT`, 2, 6},
 	{"iptables with chains of a CNI", `
 for t in iptables-nft ip6tables-nft; do
 	$t -N cali-INPUT; $t -A INPUT -j cali-INPUT
 	$t -A OUTPUT -p tcp --dport 25 -j REJECT
 done
 iptables-nft -A cali-INPUT -i veth1 -j DROP
-ip6tables-nft -A cali-INPUT -i veth1 ! -p ipv6-icmp -j DROP`, 12},
+ip6tables-nft -A cali-INPUT -i veth1 ! -p ipv6-icmp -j DROP`, 4, 12},
 	{"nothing that drops", `nft '
 table inet fw {
 	chain in { type filter hook input priority 0; policy accept; ct state invalid drop; tcp dport 25 reject; }
@@ -50,7 +52,13 @@ table inet fw {
 	chain other { ct state established accept; drop; }
 }
 table bridge fw { chain in { type filter hook input priority 0; policy drop; }; }
-table ip kube-proxy { chain in { type filter hook input priority 0; policy accept; ct state new tcp dport 30000 drop; }; }'`, 0},
+table ip kube-proxy { chain in { type filter hook input priority 0; policy accept; ct state new tcp dport 30000 drop; }; }'`, 0, 0},
+	{"legacy iptables", `
+for t in iptables-legacy ip6tables-legacy; do
+	$t -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; $t -A INPUT -i lo -j ACCEPT
+	test $t = iptables-legacy || $t -A INPUT -p ipv6-icmp -j ACCEPT
+	$t -A INPUT -j REJECT
+done`, 2, 6},
 }
 
 // TestNftOthersThatDrop has DNS go through firewalls, and all of ours out of them again.
@@ -63,12 +71,16 @@ func TestNftOthersThatDrop(t *testing.T) {
 			t.Run(f.name, func(t *testing.T) {
 				sh(t, "nft flush ruleset")
 				sh(t, f.script)
-				before := sh(t, "nft -s list ruleset; iptables-nft -S; ip6tables-nft -S")
+				all := "nft -s list ruleset; iptables-nft -S; ip6tables-nft -S"
+				if strings.Contains(f.script, "legacy") { // asking makes tables
+					all += "; iptables-legacy -S; ip6tables-legacy -S"
+				}
+				before := sh(t, all)
 				n := newNftables()
-				wantChanged(t, n, labWant(), 1+nftChains(t, f.accepts))
-				rules := sh(t, "nft list ruleset")
-				if strings.Contains(f.script, "iptables") {
-					rules = sh(t, "iptables-nft -S; ip6tables-nft -S")
+				wantChanged(t, n, labWant(), 1+f.chains)
+				rules := sh(t, all)
+				if strings.Contains(f.script, "iptables") { // both list those of iptables
+					_, rules, _ = strings.Cut(rules, "-P ")
 				}
 				if got := strings.Count(rules, nftComment); got != f.accepts {
 					t.Errorf("%d accept rules, want %d:\n%s", got, f.accepts, rules)
@@ -79,7 +91,7 @@ func TestNftOthersThatDrop(t *testing.T) {
 				if got, err := newNftables().remove(t.Context()); err != nil || got != 1+f.accepts {
 					t.Errorf("remove = %d, %v; want %d", got, err, 1+f.accepts)
 				}
-				if diff := cmp.Diff(before, sh(t, "nft -s list ruleset; iptables-nft -S; ip6tables-nft -S")); diff != "" {
+				if diff := cmp.Diff(before, sh(t, all)); diff != "" {
 					t.Errorf("what remove leaves (-before +after):\n%s", diff)
 				}
 			})
@@ -87,16 +99,39 @@ func TestNftOthersThatDrop(t *testing.T) {
 	})
 }
 
-// nftChains is how many chains so many accept rules are in, where others drop.
-func nftChains(t *testing.T, accepts int) int {
-	t.Helper()
-	out := sh(t, "nft -j list chains")
-	n := 0
-	for _, hook := range []string{"input", "output"} {
-		n += strings.Count(out, fmt.Sprintf(`"hook": %q`, hook))
-	}
-	if accepts == 0 {
-		return 0
-	}
-	return n
+// TestNftReadableByIptables has no iptables of its own, but others on the node have one,
+// which has to read its table afterwards.
+func TestNftReadableByIptables(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		sh(t, "iptables-nft -P INPUT DROP; iptables-nft -A OUTPUT -j REJECT; ip6tables-nft -P INPUT DROP")
+		before := sh(t, "iptables-nft -S; ip6tables-nft -S")
+		path, nft := os.Getenv("PATH"), strings.TrimSpace(sh(t, "command -v nft"))
+		only := t.TempDir()
+		if err := os.Symlink(nft, filepath.Join(only, "nft")); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", only)
+		n := newNftables()
+		wantChanged(t, n, labWant(), 4)
+		wantChanged(t, n, labWant(), 0)
+		t.Setenv("PATH", path)
+		after := sh(t, "iptables-nft -S; ip6tables-nft -S")
+		for _, rule := range []string{
+			"-A INPUT -d 169.254.20.10/32 -p tcp -m tcp --dport 53",
+			"-A INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53",
+			"-A OUTPUT -s 10.96.0.10/32 -p udp -m udp --sport 53",
+			"-A INPUT -d fd00:96::10/128 -p tcp -m tcp --dport 53",
+		} {
+			if !strings.Contains(after, rule) {
+				t.Errorf("iptables does not see %s:\n%s", rule, after)
+			}
+		}
+		// With iptables at hand the rules are found, too.
+		if _, err := newNftables().remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(before, sh(t, "iptables-nft -S; ip6tables-nft -S")); diff != "" {
+			t.Errorf("(-before +after):\n%s", diff)
+		}
+	})
 }

@@ -178,7 +178,9 @@ func nftMasquerade(f nftFamily) []string {
 }
 
 // nftAccepts are the rules, without the place, that let DNS through a chain of somebody
-// else's at a hook, input or output, in a table of a family.
+// else's at a hook, input or output, in a table of a family. In tables of one family they
+// are of the few forms that the nft build of iptables can read, whose table it may be: a
+// program with an iptables of its own, such as a CNI, would stumble over a set.
 func nftAccepts(family, hook string, w want) []string {
 	addr, port := "daddr", "dport"
 	if hook == "output" {
@@ -186,9 +188,17 @@ func nftAccepts(family, hook string, w want) []string {
 	}
 	var rules []string
 	for _, f := range nftFamilies(w) {
-		if family == f.word || family == "inet" {
+		switch family {
+		case "inet":
 			rules = append(rules, fmt.Sprintf(`%s %s { %s } meta l4proto { tcp, udp } th %s %d accept comment %q`,
 				f.word, addr, nftList(f.locals), port, w.dns, nftComment))
+		case f.word:
+			for _, local := range f.locals {
+				for _, proto := range []string{"tcp", "udp"} {
+					rules = append(rules, fmt.Sprintf(`%s %s %v %s %s %d accept comment %q`,
+						f.word, addr, local, proto, port, w.dns, nftComment))
+				}
+			}
 		}
 	}
 	return rules

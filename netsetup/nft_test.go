@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+var _ filter = (*nftables)(nil)
+
 // labWant is what the lab's rules are to do.
 func labWant() want {
 	return want{locals: labLocals, dns: 53, health: 8080, socket: true, diversion: labDiversion}
@@ -276,17 +278,17 @@ if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": 7}]}'`, nil, "r
 					t.Errorf("ensure = %d, %v; want an error that says %q", changed, err, tt.says)
 				}
 				for _, sentinel := range []error{ErrNoTool, ErrNoSocket, ErrLocked, fs.ErrPermission} {
-					if got := errors.Is(err, sentinel); got != (sentinel == tt.want) {
+					if got := errors.Is(err, sentinel); got != errors.Is(tt.want, sentinel) {
 						t.Errorf("%v: is %v: %v", err, sentinel, got)
 					}
 				}
 				w := labWant()
 				w.socket = false
-				if _, err := n.ensure(t.Context(), w); (err == nil) != (tt.want == ErrNoSocket) {
+				if _, err := n.ensure(t.Context(), w); (err == nil) != errors.Is(tt.want, ErrNoSocket) {
 					t.Errorf("without socket: %v", err)
 				}
 				t.Setenv("PATH", path)
-				if diff := cmp.Diff(before, sh(t, "nft list ruleset")); diff != "" && tt.want != ErrNoSocket {
+				if diff := cmp.Diff(before, sh(t, "nft list ruleset")); diff != "" && !errors.Is(tt.want, ErrNoSocket) {
 					t.Errorf("a failure changes something (-before +after):\n%s", diff)
 				}
 			})

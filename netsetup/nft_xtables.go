@@ -1,0 +1,140 @@
+package netsetup
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// nftXtables is a chain of iptables: INPUT or OUTPUT of table filter. Those of the nft
+// build are nf_tables' in the kernel, but that program refuses to read a table in which
+// rules stand that it would not have made itself. Those of the legacy build are seen by
+// nobody else.
+type nftXtables struct {
+	nftPlace
+	// tool is the program that keeps the chain: iptables-nft, ip6tables-legacy and so on.
+	tool string
+	// drops: the chain has rules of others, or does not accept what comes to its end.
+	// Which of those lead to a drop, by way of chains that programs such as a CNI hang
+	// in there, is not looked into.
+	drops bool
+	// ours are the rules of ours as the program prints them.
+	ours []string
+}
+
+// xtables is the program that keeps a chain of nf_tables, "" if nft does, or if it is not
+// installed.
+func (p nftPlace) xtables() string {
+	tool := map[string]string{"ip": "iptables-nft", "ip6": "ip6tables-nft"}[p.Family]
+	if tool == "" || !p.foreign() || p.Table != "filter" || p.Name != strings.ToUpper(p.Hook) {
+		return ""
+	}
+	if _, err := exec.LookPath(tool); err != nil {
+		return ""
+	}
+	return tool
+}
+
+// nftLegacyPlaces are the chains that the legacy build of iptables keeps on this node:
+// none where its table filter has never been used, as asking it would make it.
+func nftLegacyPlaces() []nftPlace {
+	var places []nftPlace
+	for _, f := range []struct{ family, names string }{
+		{"ip", "/proc/net/ip_tables_names"},
+		{"ip6", "/proc/net/ip6_tables_names"},
+	} {
+		names, err := os.ReadFile(f.names)
+		if err != nil || !slices.Contains(strings.Fields(string(names)), "filter") {
+			continue // no file: the kernel has no such tables
+		}
+		if _, err := exec.LookPath(nftLegacyTool(f.family)); err != nil {
+			continue
+		}
+		for _, hook := range []string{"input", "output"} {
+			places = append(places, nftPlace{Family: f.family, Table: "filter",
+				Name: strings.ToUpper(hook), Type: "filter", Hook: hook})
+		}
+	}
+	return places
+}
+
+// nftLegacyTool is the legacy build's program for a family.
+func nftLegacyTool(family string) string {
+	if family == "ip6" {
+		return "ip6tables-legacy"
+	}
+	return "iptables-legacy"
+}
+
+// nftReadXtables reads one chain.
+func nftReadXtables(ctx context.Context, p nftPlace, tool string) (nftXtables, error) {
+	c := nftXtables{nftPlace: p, tool: tool}
+	out, err := nftRun(ctx, "", tool, "-w", "-S", p.Name)
+	if err != nil {
+		return c, err
+	}
+	for line := range strings.Lines(string(out)) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.Contains(line, strconv.Quote(nftComment)):
+			c.ours = append(c.ours, line)
+		case line != "" && line != "-P "+p.Name+" ACCEPT":
+			c.drops = true
+		}
+	}
+	return c, nil
+}
+
+// nftWriteXtables takes our rules out of the chains and puts those for w in, in one
+// transaction for each program. What is written there already is written again: the
+// caller has seen that something is not as it should be.
+func nftWriteXtables(ctx context.Context, chains []nftXtables, w want) error {
+	edits := make(map[string]string)
+	var tools []string
+	for _, c := range chains {
+		if edits[c.tool] == "" {
+			tools = append(tools, c.tool)
+		}
+		for _, line := range c.ours {
+			edits[c.tool] += "-D" + strings.TrimPrefix(line, "-A") + "\n"
+		}
+		if c.drops {
+			edits[c.tool] += c.accepts(w)
+		}
+	}
+	for _, tool := range tools {
+		if edits[tool] == "" {
+			continue
+		}
+		script := "*filter\n" + edits[tool] + "COMMIT\n"
+		if _, err := nftRun(ctx, script, tool+"-restore", "--noflush", "-w"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accepts are the lines that put our rules at the chain's head.
+func (c nftXtables) accepts(w want) string {
+	addr, port := "-d", "--dport"
+	if c.Hook == "output" {
+		addr, port = "-s", "--sport"
+	}
+	var b strings.Builder
+	for _, f := range nftFamilies(w) {
+		if f.word != c.Family {
+			continue
+		}
+		for _, local := range f.locals {
+			for _, proto := range []string{"tcp", "udp"} {
+				fmt.Fprintf(&b, "-I %s %s %v -p %s %s %d -m comment --comment %q -j ACCEPT\n",
+					c.Name, addr, local, proto, port, w.dns, nftComment)
+			}
+		}
+	}
+	return b.String()
+}
