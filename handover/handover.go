@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
+	"time"
 )
 
 // Socket is a listening socket on its way from one agent to the next.
@@ -23,59 +25,62 @@ type Socket struct {
 type Conn struct {
 	// Addr is the address of the listener it came in at.
 	Addr string
-	// Read is the beginning of a message that has been read from it.
+	// Read is the beginning of a message that has been read from it: 64 KiB and the two
+	// bytes of its length at most.
 	Read []byte
-	// File is the connection. Whoever receives it closes it.
+	// File is the connection. The successor's take closes it; the pass of
+	// [Estate.Yield] leaves it to its caller.
 	File *os.File
 }
 
-// Estate is what a running agent hands over. Its methods are called from one goroutine.
+// Estate is what a running agent hands over. Its methods are called one at a time.
 type Estate interface {
 	// Sockets gives duplicates of all listening sockets; the caller closes them. The
-	// agent goes on reading from its own.
+	// agent goes on reading from its own. Nobody may make them non-blocking for the
+	// other, or shut them down.
 	Sockets() ([]Socket, error)
 	// WriteCache writes the answers in the cache to w. Queries go on meanwhile.
 	WriteCache(ctx context.Context, w io.Writer) error
 	// Yield stops reading, for good or until Resume: the successor reads. It gives the
-	// clients' TCP connections to pass as they come to rest (an error of it: the
-	// connection stays), and returns when nothing is under way any more, or when ctx is
-	// done.
+	// clients' TCP connections to pass as they come to rest, from any goroutine, but
+	// not after it has returned. pass does not close the connection's file, its
+	// caller does; after an error of pass the connection stays. Yield returns when
+	// nothing is under way any more, or when ctx is done: after 15 s, or at the
+	// successor's end.
 	Yield(ctx context.Context, pass func(Conn) error) error
-	// Resume goes back to reading: the successor has died.
+	// Resume goes back to reading after Yield, however that ended: the successor has
+	// died.
 	Resume()
 }
 
-// ErrBusy: the agent that runs is handing over to somebody else, or is stopping.
-var ErrBusy = errors.New("the running agent hands over to another one already, or is stopping")
+// Config is what both sides of a hand-over have to know.
+type Config struct {
+	// Version is this agent's, for the other's log.
+	Version string
+	// Logger nil: nothing is logged.
+	Logger *slog.Logger
+	// Ready is asked by [Ready] at a Host: nil if this agent is ready. It may be called from
+	// several goroutines. No function: ready.
+	Ready func() error
+	// Patience is how long this agent may take from Connect to Commit; then its predecessor
+	// gives up on it and takes others. 0 is a minute, and ten are the most.
+	Patience time.Duration
+}
 
-// Host is the running agent's side: it waits for a successor.
-type Host struct{}
+func (c Config) logger() *slog.Logger {
+	if c.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Logger
+}
 
-// Listen makes the socket in dir, in place of one that is there.
-func Listen(dir string, estate Estate) (*Host, error) { return nil, errors.ErrUnsupported }
-
-// Serve hands over to those who ask, one at a time, until ctx is done.
-func (h *Host) Serve(ctx context.Context) {}
-
-// Yielded is closed when a successor has taken over, and open again if it has died.
-func (h *Host) Yielded() bool { return false }
-
-// Predecessor is the successor's side of a hand-over.
-type Predecessor struct{}
-
-// Connect finds the agent that runs. Nobody: nil, without an error.
-func Connect(ctx context.Context, dir string) (*Predecessor, error) { return nil, nil }
-
-// Sockets are what the predecessor listens with.
-func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) { return nil, nil }
-
-// Cache is the stream that the predecessor's [Estate.WriteCache] writes.
-func (p *Predecessor) Cache(ctx context.Context) (io.ReadCloser, error) { return nil, nil }
-
-// Commit says that this agent reads from the sockets now, and returns when the
-// predecessor does so no more. From then on each connection that it passes on is given
-// to take, on a goroutine, until there are no more.
-func (p *Predecessor) Commit(ctx context.Context, take func(Conn)) error { return nil }
-
-// Close ends the hand-over. Before Commit it leaves everything to the predecessor.
-func (p *Predecessor) Close() error { return nil }
+var (
+	// ErrBusy: the agent that runs was handing over to somebody else, or stopping, all the
+	// time.
+	ErrBusy = errors.New("the running agent hands over to another one already, or is stopping")
+	// ErrVersion: the agent that runs has not ended, and knows no version of the protocol
+	// that this one knows.
+	ErrVersion = errors.New("the running agent speaks no common version of the hand-over")
+	// ErrGone: the predecessor has ended. What has been got from it is good.
+	ErrGone = errors.New("the running agent has ended")
+)

@@ -1,0 +1,328 @@
+package handover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTakeOver(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	e := newEstate(t)
+	e.count = 3*maxFiles + 7
+	h := host(t, dir, e, nil)
+	p, cache, count, conns := takeOver(t, dir)
+	if !bytes.Equal(cache, e.cache) || count != e.count || conns != e.conns || e.kept != 0 {
+		t.Errorf("%d bytes of cache, %d sockets, %d connections; want %d, %d, %d", len(cache), count, conns, len(e.cache), e.count, e.conns)
+	}
+	e.await("yield")
+	if !h.Yielded() {
+		t.Error("not yielded")
+	}
+	select {
+	case <-h.Done():
+		t.Error("the old agent may end before the new one is settled")
+	default:
+	}
+	p.Settled()
+	<-h.Done()
+	if s := h.Stats(); s != (Stats{Completed: 1}) {
+		t.Errorf("%+v", s)
+	}
+	if !h.Stop(within(t)) {
+		t.Error("Stop after a hand-over says that there was none")
+	}
+	h.end()
+	<-p.Gone()
+	e.await("yield")
+}
+
+func TestNobody(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Join(dir, "not", "there")} {
+		if p, err := Connect(within(t), d, Config{}); p != nil || err != nil {
+			t.Errorf("%s: %v, %v", d, p, err)
+		}
+	}
+	h := host(t, dir, newEstate(t), nil)
+	h.end()
+	if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := Connect(within(t), dir, Config{}); p != nil || err != nil {
+		t.Errorf("at a dead socket: %v, %v", p, err)
+	}
+}
+
+func TestSuccessorDiesAndHostResumes(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	e := newEstate(t)
+	h := host(t, dir, e, nil)
+	for i := range 3 {
+		p, _, _, _ := takeOver(t, dir)
+		if i == 1 { // it has had time to make its own socket
+			l, _, err := place(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Close()
+		}
+		p.Settled()
+		h.reach(done)
+		p.Close()
+		h.reach(serving)
+		if h.Yielded() {
+			t.Error("yielded, after all")
+		}
+	}
+	e.await("yield", "resume", "yield", "resume", "yield", "resume")
+	if s := h.Stats(); s != (Stats{Completed: 3, Resumed: 3}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestFaultsOfTheEstate(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	e := newEstate(t)
+	e.sockets = func() ([]Socket, error) { return []Socket{{File: pipeFile(t)}}, errEstate }
+	e.writeCache = func(_ context.Context, w io.Writer) error {
+		_, _ = w.Write(make([]byte, piece+5))
+		return errEstate
+	}
+	e.yield = func(context.Context, func(Conn) error) error { return errEstate }
+	h := host(t, dir, e, nil)
+	ctx := within(t)
+	p, err := Connect(ctx, dir, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Sockets(ctx); err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
+		t.Errorf("Sockets: %v", err)
+	}
+	r, err := p.Cache(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r); len(b) != piece+5 || err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
+		t.Errorf("%d bytes of cache, %v", len(b), err)
+	}
+	if err := p.Commit(ctx, nil); err != nil {
+		t.Errorf("Commit: %v", err)
+	}
+	p.Settled()
+	<-h.Done()
+}
+
+// TestBusy: a second successor waits for the first one.
+func TestBusy(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	e := newEstate(t)
+	h := host(t, dir, e, nil)
+	first, err := Connect(within(t), dir, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(context.Background(), 3*again)
+	defer cancel()
+	if _, err := Connect(short, dir, Config{}); !errors.Is(err, ErrBusy) {
+		t.Errorf("while another one is at work: %v", err)
+	}
+	got := make(chan *Predecessor)
+	go func() {
+		p, _ := Connect(within(t), dir, Config{})
+		got <- p
+	}()
+	first.Close()
+	second := <-got
+	if second == nil {
+		t.Fatal("no place after the first one has gone")
+	}
+	second.Close()
+	h.reach(serving)
+	e.await()
+}
+
+// TestStop: who stops says so, and waits for the hand-over that is under way.
+func TestStop(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	t.Run("nobody", func(t *testing.T) {
+		h := host(t, dir, newEstate(t), nil)
+		if h.Stop(within(t)) {
+			t.Error("yielded, to nobody")
+		}
+		got := make(chan error)
+		go func() {
+			p, err := Connect(within(t), dir, Config{Logger: logger(t)})
+			if p != nil {
+				err = errors.New("connected to an agent that stops")
+			}
+			got <- err
+		}()
+		for len(h.lines) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		h.end()
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a successor that commits", func(t *testing.T) {
+		h := host(t, dir, newEstate(t), nil)
+		p, err := Connect(within(t), dir, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan bool)
+		go func() { got <- h.Stop(within(t)) }()
+		for h.state() != stateStopping {
+			time.Sleep(time.Millisecond)
+		}
+		if err := p.Commit(within(t), func(c Conn) { c.File.Close() }); err != nil {
+			t.Fatal(err)
+		}
+		p.Settled()
+		if !<-got {
+			t.Error("Stop did not wait for the commit")
+		}
+		h.end()
+		<-p.Gone()
+	})
+	t.Run("a successor that does not", func(t *testing.T) {
+		h := host(t, dir, newEstate(t), nil)
+		p, err := Connect(within(t), dir, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(context.Background(), again)
+		defer cancel()
+		if h.Stop(short) {
+			t.Error("yielded without a commit")
+		}
+		got := make(chan error)
+		go func() {
+			_, err := p.Sockets(within(t))
+			got <- err
+		}()
+		for len(h.lines) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		h.end()
+		if err := <-got; !errors.Is(err, ErrGone) {
+			t.Errorf("of an agent that has ended: %v", err)
+		}
+		if err := p.Commit(within(t), nil); err != nil {
+			t.Errorf("Commit without a predecessor: %v", err)
+		}
+	})
+}
+
+func TestReady(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	if err := Ready(within(t), dir); err == nil || !strings.Contains(err.Error(), "no agent") {
+		t.Errorf("of nobody: %v", err)
+	}
+	faults := make(chan error, 1)
+	h := host(t, dir, newEstate(t), func(h *Host) {
+		h.config.Ready = func() error {
+			select {
+			case err := <-faults:
+				return err
+			default:
+				return nil
+			}
+		}
+	})
+	faults <- errEstate
+	if err := Ready(within(t), dir); err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
+		t.Errorf("of one that is not: %v", err)
+	}
+	if err := Ready(within(t), dir); err != nil {
+		t.Error(err)
+	}
+	p, _, _, _ := takeOver(t, dir)
+	if err := Ready(within(t), dir); err == nil || !strings.Contains(err.Error(), "handed over") {
+		t.Errorf("of one that has handed over: %v", err)
+	}
+	p.Close()
+	h.reach(serving)
+}
+
+func TestDirectory(t *testing.T) {
+	noLeak(t)
+	e := newEstate(t)
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	h, err := Listen(dir, e, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.listener.Close()
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	refused := map[string]string{
+		dir:                      "mode 0700",
+		strings.Repeat("/x", 60): "shorter path",
+		filepath.Join(t.TempDir(), strings.Repeat("y", maxPath)): "shorter path",
+		filepath.Join(dir, name):                                 "not a directory",
+	}
+	for dir, want := range refused {
+		if dir[:2] == "/x" {
+			if _, err := dial(dir); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("dial %s: %v", dir, err)
+			}
+			continue
+		}
+		if _, err := Listen(dir, e, Config{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "-handover-dir") {
+			t.Errorf("%s: %v, want something with %q", dir, err, want)
+		}
+	}
+}
+
+// TestSweep: what a process has left that died over making its socket goes, what is new stays.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	l, _, err := place(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, n := range []string{"handover.1.new", "handover.2.new"} {
+		if err := os.Rename(filepath.Join(dir, name), filepath.Join(dir, n)); err != nil {
+			t.Fatal(err)
+		}
+		l, _, err := place(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	old := time.Now().Add(-2 * leftover)
+	if err := os.Chtimes(filepath.Join(dir, "handover.1.new"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	sweep(dir)
+	left, _ := filepath.Glob(filepath.Join(dir, "*"))
+	if len(left) != 2 || filepath.Base(left[0]) != "handover.2.new" || filepath.Base(left[1]) != name {
+		t.Errorf("%v", left)
+	}
+}

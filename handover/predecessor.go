@@ -1,0 +1,389 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// maxSockets a predecessor may have in all: eight addresses on a node of 256 cores, with
+// TCP and health in proportion. More is a predecessor gone wrong.
+const maxSockets = 4096
+
+// Predecessor is the successor's side of a hand-over. Its methods are called one after the
+// other, Gone and Close excepted.
+type Predecessor struct {
+	line   *line
+	dir    string
+	config Config
+	limits limits
+	gone   chan struct{}
+	// broken is why nothing more can be asked for.
+	broken error
+	cache  *stream // not read to its end
+}
+
+// Connect finds the agent that runs at dir. Nobody: nil, without an error. While it is busy with
+// another successor, or stopping, or speaks no common version, Connect waits for what comes
+// of it, until ctx is done; then the error is ErrBusy or ErrVersion. Other errors say
+// that somebody is there who can't be dealt with: who hangs, or is somebody else's.
+func Connect(ctx context.Context, dir string, c Config) (*Predecessor, error) {
+	return connect(ctx, dir, c, usual())
+}
+
+func connect(ctx context.Context, dir string, c Config, limits limits) (*Predecessor, error) {
+	a := approach{dir: dir, config: c, limits: limits, log: c.logger()}
+	for {
+		p, err := a.try(ctx)
+		if p != nil || err == nil || !errors.Is(err, errAgain) {
+			return p, err
+		}
+		pause(ctx, again)
+		if ctx.Err() != nil {
+			if a.reason == nil {
+				a.reason = ErrBusy
+			}
+			return nil, fmt.Errorf("-handover-dir %s: %w (%w)", dir, a.reason, ctx.Err())
+		}
+	}
+}
+
+// errAgain: not now.
+var errAgain = errors.New("not now")
+
+// approach is one Connect.
+type approach struct {
+	dir    string
+	config Config
+	limits limits
+	log    *slog.Logger
+	// reason is what is waited for, which is logged once.
+	reason error
+	state  string
+}
+
+// try connects once. errAgain: it should be tried again.
+func (a *approach) try(ctx context.Context) (*Predecessor, error) {
+	l, err := dial(a.dir)
+	if errors.Is(err, errCrowded) {
+		return nil, errAgain
+	}
+	if l == nil || err != nil {
+		return nil, err
+	}
+	who, err := l.trusted()
+	if err != nil {
+		l.conn.Close()
+		return nil, fmt.Errorf("-handover-dir %s: %w", a.dir, err)
+	}
+	hi, err := l.greet(ctx, a.limits.hello, a.config.greeting(takeover))
+	if err == nil && hi.spoken() != 0 && hi.State == stateOK {
+		a.log.Info("taking over from the agent that runs", "its_version", clip(hi.Agent), "pid", who.Pid)
+		return &Predecessor{line: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
+	}
+	defer l.conn.Close()
+	if errors.Is(err, errClosed) {
+		return nil, errAgain // it ends, or has no room
+	}
+	if err != nil {
+		return nil, fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, so nothing can be taken over from it: %w", a.dir, who.Pid, err)
+	}
+	return nil, a.wait(ctx, l, hi)
+}
+
+// wait waits for what comes of an agent that does not hand over now.
+func (a *approach) wait(ctx context.Context, l *line, hi greeting) error {
+	state := hi.State
+	a.reason = ErrBusy
+	if hi.spoken() == 0 {
+		state, a.reason = "version", ErrVersion
+	}
+	if state != a.state {
+		a.state = state
+		a.log.Warn("can't take over from the running agent yet; waiting", "state", clip(state), "its_version", clip(hi.Agent),
+			"its_protocols", fmt.Sprintf("%d-%d", hi.Min, hi.Max), "protocols", fmt.Sprintf("%d-%d", minVersion, maxVersion))
+	}
+	if state == "version" || state == stateStopping {
+		l.outlive(ctx)
+	}
+	return errAgain
+}
+
+// outlive waits until the line ends, or ctx is done.
+func (l *line) outlive(ctx context.Context) {
+	l.conn.SetDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { l.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = l.drain()
+}
+
+// greeting is the successor's hello.
+func (c Config) greeting(purpose string) greeting {
+	return greeting{Min: minVersion, Max: maxVersion, Agent: c.Version, Purpose: purpose, PatienceMS: c.Patience.Milliseconds()}
+}
+
+// greet says hi and gives the other end's answer.
+func (l *line) greet(ctx context.Context, limit time.Duration, hi greeting) (greeting, error) {
+	defer l.within(ctx, limit)()
+	if err := l.send(hello, hi, nil); err != nil {
+		return greeting{}, err
+	}
+	return l.greeted()
+}
+
+// Sockets are what the predecessor listens with; the caller closes them. Without an
+// error they are all of them.
+func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) {
+	if err := p.ask(ctx, wantSockets); err != nil {
+		return nil, fmt.Errorf("asking for the running agent's sockets: %w", err)
+	}
+	var all []Socket
+	for {
+		some, more, err := p.someSockets(ctx)
+		all = append(all, some...)
+		if err == nil && len(all) > maxSockets {
+			err = p.fail(ctx, fmt.Errorf("%w: more than %d sockets", errMalformed, maxSockets))
+		}
+		if err != nil {
+			for _, s := range all {
+				s.File.Close()
+			}
+			return nil, fmt.Errorf("taking over the running agent's sockets: %w", err)
+		}
+		if !more {
+			return all, nil
+		}
+	}
+}
+
+// someSockets receives one message of them.
+func (p *Predecessor) someSockets(ctx context.Context) (some []Socket, more bool, err error) {
+	m, err := p.await(ctx, p.limits.step, sockets)
+	if err != nil {
+		return nil, false, err
+	}
+	var list inventory
+	err = decode(m.kind, m.head, &list)
+	if err == nil && (len(list.Sockets) != len(m.files) || list.More && len(m.files) == 0) {
+		err = fmt.Errorf("%w: %d sockets by name, %d files", errMalformed, len(list.Sockets), len(m.files))
+	}
+	if err != nil {
+		m.drop()
+		return nil, false, p.fail(ctx, err)
+	}
+	if list.Fault != "" {
+		m.drop()
+		return nil, false, fmt.Errorf("it reports: %s", clip(list.Fault))
+	}
+	for i, s := range list.Sockets {
+		some = append(some, Socket{Role: s.Role, Addr: s.Addr, File: m.files[i]})
+	}
+	return some, list.More, nil
+}
+
+// Cache is the stream that the predecessor's [Estate.WriteCache] writes. It must be read to its
+// end or closed before the next call, while ctx lives. Reading ends with an error of
+// the predecessor's, or ErrGone; what has been read is whole pieces of what was written.
+func (p *Predecessor) Cache(ctx context.Context) (io.ReadCloser, error) {
+	if err := p.ask(ctx, wantCache); err != nil {
+		return nil, fmt.Errorf("asking for the running agent's cache: %w", err)
+	}
+	p.cache = &stream{p: p, ctx: ctx}
+	return p.cache, nil
+}
+
+// stream is the cache as it arrives.
+type stream struct {
+	p    *Predecessor
+	ctx  context.Context
+	rest []byte // of the line's buffer
+	err  error
+}
+
+func (s *stream) Read(b []byte) (int, error) {
+	for len(s.rest) == 0 && s.err == nil {
+		s.rest, s.err = s.next()
+	}
+	if len(s.rest) > 0 {
+		n := copy(b, s.rest)
+		s.rest = s.rest[n:]
+		return n, nil
+	}
+	return 0, s.err
+}
+
+// next gives the next piece, and the error behind it.
+func (s *stream) next() ([]byte, error) {
+	m, err := s.p.await(s.ctx, s.p.limits.piece, cachePiece)
+	if err != nil {
+		return nil, fmt.Errorf("taking over the running agent's cache: %w", err)
+	}
+	m.drop()
+	var at progress
+	if err := decode(m.kind, m.head, &at); err != nil {
+		return nil, s.p.fail(s.ctx, err)
+	}
+	switch {
+	case at.Fault != "":
+		err = fmt.Errorf("taking over the running agent's cache: it reports: %s", clip(at.Fault))
+	case at.End:
+		err = io.EOF
+	}
+	return m.rest, err
+}
+
+// Close reads the rest and drops it.
+func (s *stream) Close() error {
+	s.rest = nil
+	for s.err == nil {
+		_, s.err = s.next()
+	}
+	if s.err == io.EOF {
+		return nil
+	}
+	return s.err
+}
+
+// Commit says that this agent reads from the sockets now. Each connection that the predecessor
+// passes is given to take, one after the other, on this goroutine. Commit returns
+// when the predecessor has finished all that was under way, 20 s at most after it has
+// stopped reading; or when it has ended, which is no error. An error says that it
+// lives and goes on, or will when this agent closes p.
+func (p *Predecessor) Commit(ctx context.Context, take func(Conn)) error {
+	if err := p.commit(ctx, take); err != nil && !errors.Is(err, ErrGone) {
+		return fmt.Errorf("taking over from the running agent: %w", err)
+	}
+	if p.broken != nil {
+		close(p.gone)
+		return nil
+	}
+	p.line.conn.SetDeadline(time.Time{})
+	go func() {
+		defer close(p.gone)
+		defer p.line.conn.Close()
+		_ = p.line.drain()
+	}()
+	return nil
+}
+
+func (p *Predecessor) commit(ctx context.Context, take func(Conn)) error {
+	if err := p.ask(ctx, commit); err != nil {
+		return err
+	}
+	if _, err := p.await(ctx, p.limits.step, committed); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.limits.yield+p.limits.step)
+	defer cancel()
+	for {
+		m, err := p.await(ctx, p.limits.yield+p.limits.step, connection, yielded)
+		switch {
+		case err != nil:
+			return err
+		case m.kind == yielded:
+			m.drop()
+			return nil
+		}
+		var from origin
+		if len(m.files) != 1 || decode(m.kind, m.head, &from) != nil {
+			m.drop() // one client's loss; breaking off would be everybody's
+			continue
+		}
+		take(Conn{Addr: from.Addr, Read: append([]byte(nil), m.rest...), File: m.files[0]})
+	}
+}
+
+// Settled says that this agent waits for a successor of its own now (see [Listen]). The
+// predecessor may end from then on; it waits for it for some seconds.
+func (p *Predecessor) Settled() {
+	_ = p.line.sendWithin(p.limits.step, settled, nil, nil) // if it is gone it need not know
+}
+
+// Gone is closed, after a Commit without an error, when the predecessor has ended.
+func (p *Predecessor) Gone() <-chan struct{} { return p.gone }
+
+// Close ends the hand-over. Before Commit it leaves everything to the predecessor; after
+// it, the predecessor goes back to work if it still lives. So it should stay open for as long
+// as this agent does.
+func (p *Predecessor) Close() error { return p.line.conn.Close() }
+
+// ask sends a request.
+func (p *Predecessor) ask(ctx context.Context, k kind) error {
+	if p.cache != nil {
+		_ = p.cache.Close()
+		p.cache = nil
+	}
+	if p.broken != nil {
+		return p.broken
+	}
+	defer p.line.within(ctx, p.limits.step)()
+	if err := p.line.send(k, nil, nil); err != nil {
+		return p.fail(ctx, err)
+	}
+	return nil
+}
+
+// await receives a message of one of kinds. After an error nothing more can be asked for.
+func (p *Predecessor) await(ctx context.Context, limit time.Duration, kinds ...kind) (message, error) {
+	if p.broken != nil {
+		return message{}, p.broken
+	}
+	defer p.line.within(ctx, limit)()
+	m, err := p.line.await(kinds...)
+	if err != nil {
+		return message{}, p.fail(ctx, err)
+	}
+	return m, nil
+}
+
+// fail closes the line and says what has happened: whether the predecessor lives.
+func (p *Predecessor) fail(ctx context.Context, err error) error {
+	if p.broken != nil {
+		return p.broken
+	}
+	p.line.conn.Close()
+	switch {
+	case errors.Is(err, errClosed):
+		err = p.inquest(ctx)
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = errors.New("it does not go on, though it has not ended")
+	}
+	p.broken = err
+	return err
+}
+
+// inquest finds out whether the predecessor has ended, or has just broken off.
+func (p *Predecessor) inquest(ctx context.Context) error {
+	for {
+		l, err := dial(p.dir)
+		if err != nil && !errors.Is(err, errCrowded) {
+			return err
+		}
+		if err == nil && l == nil {
+			return ErrGone
+		}
+		if l != nil {
+			hi, err := l.greet(ctx, p.limits.hello, p.config.greeting(watch))
+			if err == nil && hi.State == stateStopping {
+				l.outlive(ctx)
+			}
+			l.conn.Close()
+			if err == nil && hi.State != stateStopping {
+				return errors.New("it has broken off the hand-over, and goes on")
+			}
+			if err != nil && !errors.Is(err, errClosed) {
+				return fmt.Errorf("it has broken off the hand-over, and does not answer: %w", err)
+			}
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("waiting for the running agent's end: %w", ctx.Err())
+		}
+		pause(ctx, again/10)
+	}
+}
