@@ -29,8 +29,6 @@ type estate struct {
 
 	mu     sync.Mutex
 	events []string
-	yields int
-	back   int
 	kept   int // connections that pass has refused
 	change chan struct{}
 }

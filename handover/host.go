@@ -127,7 +127,7 @@ func (h *Host) Serve(ctx context.Context) {
 	h.mu.Unlock()
 	<-ctx.Done()
 	h.mu.Lock()
-	h.listener.Close()
+	_ = h.listener.Close()
 	h.mu.Unlock()
 	h.running.Wait()
 }
@@ -219,17 +219,18 @@ func (h *Host) welcome(ctx context.Context, conn *net.UnixConn) {
 	select {
 	case h.lines <- struct{}{}:
 	default:
-		conn.Close() // they come again
+		_ = conn.Close() // they come again
 		return
 	}
 	h.running.Go(func() {
 		defer func() { <-h.lines }()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer conn.Close()
-		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		l := newLine(conn)
+		defer l.close()
+		stop := context.AfterFunc(ctx, l.close)
 		defer stop()
-		h.meet(ctx, cancel, newLine(conn))
+		h.meet(ctx, cancel, l)
 	})
 }
 
@@ -240,7 +241,7 @@ func (h *Host) meet(ctx context.Context, breakOff func(), l *line) {
 		h.log.Warn("hand-over refused", "err", err)
 		return
 	}
-	l.conn.SetDeadline(time.Now().Add(h.limits.hello))
+	l.until(time.Now().Add(h.limits.hello))
 	hi, err := l.greeted()
 	if err != nil {
 		h.log.Debug("somebody connected for a hand-over and did not say hello", "pid", who.Pid, "err", err)
@@ -300,7 +301,7 @@ func (h *Host) state() string {
 
 // hold keeps the line until the other side ends it, or Serve.
 func (h *Host) hold(l *line) {
-	l.conn.SetDeadline(time.Time{})
+	l.until(time.Time{})
 	_ = l.drain()
 }
 
@@ -319,7 +320,7 @@ func (h *Host) renew() {
 		h.log.Error("no further agent can take over from this one", "err", err)
 		return
 	}
-	h.listener.Close()
+	_ = h.listener.Close()
 	h.listener, h.own = l, info
 	h.accept()
 }

@@ -151,7 +151,7 @@ func (l *line) send(k kind, head any, rest []byte, files ...*os.File) error {
 func (l *line) sendWithin(limit time.Duration, k kind, head any, rest []byte, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
-	l.conn.SetWriteDeadline(time.Now().Add(limit))
+	_ = l.conn.SetWriteDeadline(time.Now().Add(limit))
 	return l.write(k, head, rest, files)
 }
 
@@ -205,11 +205,11 @@ func (l *line) within(ctx context.Context, limit time.Duration) (release func())
 	if t, set := ctx.Deadline(); set && t.Before(end) {
 		end = t
 	}
-	l.conn.SetDeadline(end)
+	l.until(end)
 	fired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(fired)
-		l.conn.SetDeadline(time.Unix(1, 0))
+		l.until(time.Unix(1, 0))
 	})
 	return func() {
 		if !stop() {
@@ -217,6 +217,13 @@ func (l *line) within(ctx context.Context, limit time.Duration) (release func())
 		}
 	}
 }
+
+// until sets the deadline of what is received and sent; the zero time is none. An error of it
+// means that the line is closed, which the next step finds out.
+func (l *line) until(t time.Time) { _ = l.conn.SetDeadline(t) }
+
+// close ends the line; what is under way on it ends with errClosed.
+func (l *line) close() { _ = l.conn.Close() }
 
 // peer is who is at the other end: of a listener, who has made it. The pid is 0 if it is
 // not visible in this process's namespace.

@@ -76,7 +76,7 @@ func place(dir string) (*net.UnixListener, os.FileInfo, error) {
 		err = os.Rename(path, filepath.Join(dir, name))
 	}
 	if err != nil {
-		l.Close()
+		_ = l.Close()
 		os.Remove(path)
 		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}

@@ -77,7 +77,7 @@ func (a *approach) try(ctx context.Context) (*Predecessor, error) {
 	}
 	who, err := l.trusted()
 	if err != nil {
-		l.conn.Close()
+		l.close()
 		return nil, fmt.Errorf("-handover-dir %s: %w", a.dir, err)
 	}
 	hi, err := l.greet(ctx, a.limits.hello, a.config.greeting(takeover))
@@ -85,7 +85,7 @@ func (a *approach) try(ctx context.Context) (*Predecessor, error) {
 		a.log.Info("taking over from the agent that runs", "its_version", clip(hi.Agent), "pid", who.Pid)
 		return &Predecessor{line: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
 	}
-	defer l.conn.Close()
+	defer l.close()
 	if errors.Is(err, errClosed) {
 		return nil, errAgain // it ends, or has no room
 	}
@@ -115,8 +115,8 @@ func (a *approach) wait(ctx context.Context, l *line, hi greeting) error {
 
 // outlive waits until the line ends, or ctx is done.
 func (l *line) outlive(ctx context.Context) {
-	l.conn.SetDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { l.conn.SetDeadline(time.Unix(1, 0)) })
+	l.until(time.Time{})
+	stop := context.AfterFunc(ctx, func() { l.until(time.Unix(1, 0)) })
 	defer stop()
 	_ = l.drain()
 }
@@ -242,7 +242,7 @@ func (s *stream) Close() error {
 	for s.err == nil {
 		_, s.err = s.next()
 	}
-	if s.err == io.EOF {
+	if errors.Is(s.err, io.EOF) {
 		return nil
 	}
 	return s.err
@@ -254,17 +254,18 @@ func (s *stream) Close() error {
 // stopped reading; or when it has ended, which is no error. An error says that it
 // lives and goes on, or will when this agent closes p.
 func (p *Predecessor) Commit(ctx context.Context, take func(Conn)) error {
-	if err := p.commit(ctx, take); err != nil && !errors.Is(err, ErrGone) {
-		return fmt.Errorf("taking over from the running agent: %w", err)
-	}
-	if p.broken != nil {
+	err := p.commit(ctx, take)
+	if errors.Is(err, ErrGone) {
 		close(p.gone)
 		return nil
 	}
-	p.line.conn.SetDeadline(time.Time{})
+	if err != nil {
+		return fmt.Errorf("taking over from the running agent: %w", err)
+	}
+	p.line.until(time.Time{})
 	go func() {
 		defer close(p.gone)
-		defer p.line.conn.Close()
+		defer p.line.close()
 		_ = p.line.drain()
 	}()
 	return nil
@@ -345,7 +346,7 @@ func (p *Predecessor) fail(ctx context.Context, err error) error {
 	if p.broken != nil {
 		return p.broken
 	}
-	p.line.conn.Close()
+	p.line.close()
 	switch {
 	case errors.Is(err, errClosed):
 		err = p.inquest(ctx)
@@ -358,32 +359,42 @@ func (p *Predecessor) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// inquest finds out whether the predecessor has ended, or has just broken off.
+// inquest finds out whether the predecessor has ended, or has just broken off. If it is
+// stopping, its end is waited for.
 func (p *Predecessor) inquest(ctx context.Context) error {
 	for {
-		l, err := dial(p.dir)
-		if err != nil && !errors.Is(err, errCrowded) {
+		err := p.autopsy(ctx)
+		if !errors.Is(err, errAgain) {
 			return err
-		}
-		if err == nil && l == nil {
-			return ErrGone
-		}
-		if l != nil {
-			hi, err := l.greet(ctx, p.limits.hello, p.config.greeting(watch))
-			if err == nil && hi.State == stateStopping {
-				l.outlive(ctx)
-			}
-			l.conn.Close()
-			if err == nil && hi.State != stateStopping {
-				return errors.New("it has broken off the hand-over, and goes on")
-			}
-			if err != nil && !errors.Is(err, errClosed) {
-				return fmt.Errorf("it has broken off the hand-over, and does not answer: %w", err)
-			}
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("waiting for the running agent's end: %w", ctx.Err())
 		}
 		pause(ctx, again/10)
 	}
+}
+
+// autopsy looks once. errAgain: it can't be told yet.
+func (p *Predecessor) autopsy(ctx context.Context) error {
+	l, err := dial(p.dir)
+	switch {
+	case errors.Is(err, errCrowded):
+		return errAgain
+	case err != nil:
+		return err
+	case l == nil:
+		return ErrGone
+	}
+	defer l.close()
+	hi, err := l.greet(ctx, p.limits.hello, p.config.greeting(watch))
+	switch {
+	case errors.Is(err, errClosed): // its process is ending
+		return errAgain
+	case err != nil:
+		return fmt.Errorf("it has broken off the hand-over, and does not answer: %w", err)
+	case hi.State == stateStopping:
+		l.outlive(ctx)
+		return errAgain
+	}
+	return errors.New("it has broken off the hand-over, and goes on")
 }

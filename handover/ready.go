@@ -16,7 +16,7 @@ func Ready(ctx context.Context, dir string) error {
 	if l == nil {
 		return fmt.Errorf("-handover-dir %s: no agent waits there", dir)
 	}
-	defer l.conn.Close()
+	defer l.close()
 	who, err := l.trusted()
 	if err != nil {
 		return fmt.Errorf("-handover-dir %s: %w", dir, err)

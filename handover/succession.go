@@ -71,7 +71,7 @@ func (h *Host) give(ctx context.Context, l *line, hi greeting) {
 // attend does what the successor asks for, until it commits.
 func (h *Host) attend(ctx context.Context, l *line, end time.Time) error {
 	for range maxSkipped {
-		l.conn.SetReadDeadline(end)
+		l.until(end)
 		m, err := l.await(wantSockets, wantCache, commit)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return fmt.Errorf("it has not committed in time: %w", err)
@@ -211,10 +211,10 @@ func (h *Host) aftermath(ctx context.Context) {
 			break
 		}
 		h.advance(yielding, done)
-		stop := context.AfterFunc(ctx, func() { l.conn.Close() })
+		stop := context.AfterFunc(ctx, l.close)
 		h.hold(l)
 		stop()
-		l.conn.Close()
+		l.close()
 	}
 	h.mu.Lock()
 	over := ctx.Err() != nil || h.left
@@ -242,14 +242,14 @@ func (h *Host) incumbent(ctx context.Context) *line {
 			return nil
 		}
 		if _, err := l.trusted(); err != nil {
-			l.conn.Close()
+			l.close()
 			return nil
 		}
 		hi, err := l.greet(ctx, h.limits.hello, h.config.greeting(watch))
 		if err == nil && hi.State != stateYielded {
 			return l
 		}
-		l.conn.Close()
+		l.close()
 		if err != nil && !errors.Is(err, errClosed) {
 			return nil
 		}
@@ -268,7 +268,7 @@ type lifeline struct {
 func (h *Host) attach(l *line) *lifeline {
 	ctx, cancel := context.WithCancel(context.Background())
 	life := &lifeline{ctx: ctx, calm: make(chan struct{})}
-	l.conn.SetReadDeadline(time.Time{})
+	l.until(time.Time{})
 	h.running.Go(func() {
 		defer cancel()
 		calm := life.calm
