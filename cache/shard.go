@@ -119,26 +119,34 @@ func (s *shard) put(k *key, n entry) (kept bool) {
 		}
 		s.remove(i)
 	}
+	owner := k.owner | uint32(n.kind)
+	if n.cut {
+		owner |= cutBit
+	}
+	s.insert(p, l, &slot{
+		packed: n.packed, expires: n.stored + n.life, life: seconds(n.life), used: used, hash: k.hash, owner: owner,
+	})
+	return true
+}
+
+// insert makes a copy of n, which has no neighbours yet, the newest of l, which is of p
+// and in which the oldest makes place if need be; s is locked.
+func (s *shard) insert(p *part, l *list, n *slot) {
 	if l.len == l.limit {
 		l.evictions++
 		s.remove(l.oldest)
 	}
-	owner := k.owner | uint32(n.kind)
-	if n.cut {
-		owner |= cutBit
+	if n.owner&cutBit != 0 {
 		p.cache.deniers.Add(1)
 	}
-	i, b := s.grow(), s.bucket(k.hash)
+	i, b := s.grow(), s.bucket(n.hash)
 	e := s.at(i)
-	*e = slot{
-		packed: n.packed, expires: n.stored + n.life, life: seconds(n.life), used: used,
-		hash: k.hash, owner: owner, chain: *b,
-	}
+	*e = *n
+	e.chain = *b
 	*b = i
 	l.len++
 	s.push(l, i, e)
 	s.weigh(e.cost())
-	return true
 }
 
 // evict removes the entry that is unused for longest, of any cache, and reports
