@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// The saved cache is a file that holds one stream of [cache.Write], for the agent that
+// starts without one to take over from.
+
+const (
+	// maxCacheAge is the oldest file that is read. Half of it would leave out what a node
+	// that was down for maintenance could use of `serve_stale`; of one twice as old the
+	// answers have ended by the default's highest TTL, twice.
+	maxCacheAge = time.Hour
+	// maxCacheFile is the longest file that is read: what the highest -cache-size can fill.
+	// With half of it such a cache would be saved for nothing; what is longer isn't ours.
+	maxCacheFile = maxCacheSize
+)
+
+// saveCache writes what caches hold to path, in place of what is there, and gives the
+// number of answers. There is the old file or the new one, whatever happens meanwhile, and
+// no other: on an error (a full disk, the end of ctx) the old one. Of two that save at once
+// one may get an error.
+func saveCache(ctx context.Context, path string, caches map[string]*cache.Cache) (n int, err error) {
+	err = replace(path, func(w io.Writer) error {
+		n, err = cache.Write(ctx, w, caches)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("saving the cache: %w; the file stays as it was", err)
+	}
+	return n, nil
+}
+
+// replace makes the file at path what write writes, in one step.
+func replace(path string, write func(io.Writer) error) (err error) {
+	dir, pattern := filepath.Split(path)
+	dir, pattern = filepath.Clean(dir), "."+pattern+"-*"
+	// What a process left that was killed while it wrote.
+	left, _ := filepath.Glob(filepath.Join(dir, pattern))
+	for _, name := range left {
+		_ = os.Remove(name)
+	}
+	f, err := os.CreateTemp(dir, pattern)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	err = write(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes a rename in dir outlive a loss of power.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// loadCache puts what saveCache has written to path into caches of the same names, and
+// gives the number of answers taken. The whole file is checked before the first is.
+// Without a file there is nothing, and no error. An error says why the file is not used;
+// nothing was taken then, unless reading failed or ctx ended in the middle.
+func loadCache(ctx context.Context, path string, caches map[string]*cache.Cache) (int, error) {
+	n, err := loadCacheUpTo(ctx, path, caches, maxCacheAge)
+	if err != nil {
+		return n, fmt.Errorf("reading the saved cache: %w", err)
+	}
+	return n, nil
+}
+
+func loadCacheUpTo(ctx context.Context, path string, caches map[string]*cache.Cache, oldest time.Duration) (int, error) {
+	// Neither where a link leads to nor what somebody writes to a pipe is ours.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if err := ours(f); err != nil {
+		return 0, err
+	}
+	age, _, err := cache.Check(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	if age > oldest {
+		return 0, fmt.Errorf("it was written %v ago, and what is older than %v is of no use", age.Round(time.Second), oldest)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return 0, err
+	}
+	return cache.Read(ctx, f, caches)
+}
+
+// ours is an error unless f is a file that only this user may have written, of a size that
+// it can have.
+func ours(f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	switch {
+	case !st.Mode().IsRegular():
+		return errors.New("it is not a regular file")
+	case !ok || int(sys.Uid) != os.Geteuid():
+		return fmt.Errorf("it belongs to another user than the agent's, %d", os.Geteuid())
+	case st.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("others may write to it (mode %v)", st.Mode().Perm())
+	case st.Size() > maxCacheFile:
+		return fmt.Errorf("it has %d bytes, the most is %d", st.Size(), int64(maxCacheFile))
+	}
+	return nil
+}
