@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -90,6 +91,7 @@ type Server struct {
 	refused, evicted, cut atomic.Uint64
 	unshaken              atomic.Uint64
 	owed                  atomic.Int64 // bytes of replies over TCP that clients don't take
+	waits                 *stat.Histogram
 }
 
 // New makes a server that listens nowhere yet.
@@ -108,6 +110,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 		listeners: make(map[netip.AddrPort]*listener),
 		waiting:   make(chan struct{}, limits.Waiting),
 		crew:      newCrew(idleCrew),
+		waits:     stat.NewHistogram(waitBounds),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s

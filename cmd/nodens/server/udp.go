@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +45,9 @@ type port interface {
 	// send sends one reply. It does not block and is safe for concurrent use, also
 	// after shut.
 	send(to *origin, msg []byte)
+	// stamp says when the packet came that was last read, by the wall clock. It is for
+	// the reader, between take and give.
+	stamp(came *unix.Timespec) syscall.Errno
 	// shut makes take return, now and for ever. It is safe for concurrent use.
 	shut()
 }
@@ -89,9 +93,11 @@ func newBatch() *batch {
 func (s *Server) readUDP(l *listener, p port, lane int) {
 	b := newBatch()
 	x := exchange{via: udp, lane: lane}
+	line := queue{waits: s.waits}
 	for p.take(b) {
 		rt := l.routes.Load()
 		x.start = clock.Now()
+		line.look(p, x.start)
 		waits := false
 		for i := range b.slots[:b.n] {
 			waits = s.answerSlot(rt, p, &x, &b.slots[i]) || waits

@@ -1,0 +1,217 @@
+package server
+
+import (
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/stat"
+)
+
+// TestQueue lets packets wait in a socket whose reader is busy: that they have waited, and
+// for how long at least, must be in the sample. It does so again with a duplicate of the
+// socket, as another process has it.
+func TestQueue(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			limits := w.limits
+			limits.plain = w.plain
+			p, err := openPort(netip.AddrPortFrom(loopback, 0), limits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := newBatch()
+			client := dialPort(t, p)
+			defer func() { // as a server does
+				p.shut()
+				for p.take(b) {
+				}
+			}()
+			send := func(n int) {
+				for range n {
+					if _, err := client.Write([]byte("packet")); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			q := queue{waits: stat.NewHistogram(waitBounds)}
+			for q.waits.Read().Count == 0 { // until the kernel stamps what comes
+				send(1)
+				p.take(b)
+				q.look(p, q.next)
+				if q.off {
+					t.Fatal("the kernel doesn't say when packets came")
+				}
+				runtime.Gosched()
+			}
+			before := q.waits.Read()
+			for round := range uint64(2) {
+				send(batchSize)
+				const held = 25 * time.Millisecond
+				time.Sleep(held)
+				p.take(b)
+				q.look(p, q.next)
+				after := q.waits.Read()
+				if after.Count != before.Count+round+1 {
+					t.Fatalf("round %d: %d samples became %d", round, before.Count, after.Count)
+				}
+				if quick := after.Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
+					t.Errorf("round %d: a packet that waited %v is in the bucket of 20 ms", round, held)
+				}
+				for b.n < batchSize && !empty(t, p) { // what comes one at a time
+					p.take(b)
+				}
+			}
+		})
+	}
+}
+
+// dialPort is a client of p.
+func dialPort(t *testing.T, p port) net.Conn {
+	t.Helper()
+	var at netip.AddrPort
+	switch p := p.(type) {
+	case *polled:
+		at = p.conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	case *blocking:
+		sa, err := unix.Getsockname(p.fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = netip.AddrPortFrom(loopback, uint16(sa.(*unix.SockaddrInet4).Port))
+	}
+	conn, err := net.Dial("udp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// empty reports whether nothing waits in p.
+func empty(t *testing.T, p port) bool {
+	t.Helper()
+	var n int
+	var err error
+	look := func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }
+	switch p := p.(type) {
+	case *polled:
+		raw, fault := p.conn.SyscallConn()
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		_ = raw.Control(look)
+	case *blocking:
+		look(uintptr(p.fd))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n == 0
+}
+
+// stamped is a port that says when packets came.
+type stamped struct {
+	port
+	came  func() time.Time
+	errno syscall.Errno
+	asked int
+}
+
+func (p *stamped) stamp(came *unix.Timespec) syscall.Errno {
+	p.asked++
+	*came = unix.NsecToTimespec(p.came().UnixNano())
+	return p.errno
+}
+
+// TestQueueLooks: what is no sample isn't one, and looks are as far apart as they should be.
+func TestQueueLooks(t *testing.T) {
+	p := &stamped{came: func() time.Time { return time.Now().Add(-time.Second) }}
+	q := queue{waits: stat.NewHistogram(waitBounds)}
+	now := clock.Now()
+	count := func() uint64 {
+		now += looking
+		q.look(p, now)
+		return q.waits.Read().Count
+	}
+	if n := count(); n != 0 {
+		t.Errorf("the first look, with nothing to compare the clocks with, is %d samples", n)
+	}
+	if n := count(); n != 1 {
+		t.Errorf("the second look is %d samples, want 1", n)
+	}
+	q.look(p, now+looking-1)
+	if p.asked != 2 {
+		t.Errorf("asked %d times within %v", p.asked, looking)
+	}
+	if s := q.waits.Read(); s.Buckets[0.5] != 0 || s.Buckets[2] != 1 {
+		t.Errorf("a second is in the wrong bucket: %v", s.Buckets)
+	}
+	for i, step := range []struct {
+		ahead  time.Duration
+		steady bool
+	}{{0, true}, {50 * time.Microsecond, true}, {time.Hour, false}, {time.Hour, true}, {-time.Hour, false}, {-time.Hour, true}, {0, false}} {
+		if got := q.moved(step.ahead); got != step.steady {
+			t.Errorf("step %d, the wall clock %v ahead: steady %v", i, step.ahead, got)
+		}
+	}
+	p.errno = unix.ENOENT
+	if n := count(); n != 1 || q.off {
+		t.Errorf("nothing read yet: %d samples, off %v", n, q.off)
+	}
+	p.errno = 0
+	count()
+	p.came = func() time.Time { return time.Now().Add(time.Hour) }
+	before := q.waits.Read().Count
+	if n := count(); n != before {
+		t.Error("a packet of the future is a sample")
+	}
+	p.errno = unix.ENOTTY
+	if count(); !q.off {
+		t.Error("a kernel that doesn't say is asked again")
+	}
+	asked := p.asked
+	if count(); p.asked != asked {
+		t.Error("it is asked again")
+	}
+}
+
+// TestWaits: a server that is asked has samples, by all ways of waiting.
+func TestWaits(t *testing.T) {
+	eachWay(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+		c := newClient(t, addr)
+		for s.Waits().Count == 0 {
+			if err := c.ask(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkLook is what a reader pays for a look at the queue: off is what each batch
+// pays, on what one a millisecond does.
+func BenchmarkLook(b *testing.B) {
+	p, err := openPort(netip.AddrPortFrom(loopback, 0), Limits{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.shut()
+	q := queue{waits: stat.NewHistogram(waitBounds)}
+	b.Run("off", func(b *testing.B) {
+		q.next = time.Hour
+		for b.Loop() {
+			q.look(p, 0)
+		}
+	})
+	b.Run("on", func(b *testing.B) {
+		for b.Loop() {
+			q.look(p, q.next)
+		}
+	})
+}
