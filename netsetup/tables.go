@@ -1,7 +1,6 @@
 package netsetup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -51,13 +50,13 @@ func execute(ctx context.Context, input, program string, args ...string) (string
 	err := cmd.Run()
 	switch {
 	case err == nil:
-		return stdout.String(), nil
+		return stdout.buf.String(), nil
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
-	text := strings.Join(strings.Fields(stderr.String()), " ")
+	text := strings.Join(strings.Fields(stderr.buf.String()), " ")
 	err = fmt.Errorf("%s: %w: %s", program, err, text)
 	for _, c := range causes() {
 		if strings.Contains(text, c.text) {
@@ -65,20 +64,6 @@ func execute(ctx context.Context, input, program string, args ...string) (string
 		}
 	}
 	return "", err
-}
-
-// limited is a buffer that refuses what is too much, which ends the program.
-type limited struct {
-	bytes.Buffer
-	left int
-}
-
-// Write implements io.Writer.
-func (l *limited) Write(p []byte) (int, error) {
-	if l.left -= len(p); l.left < 0 {
-		return 0, fmt.Errorf("more than %d bytes of output", maxOutput)
-	}
-	return l.Buffer.Write(p)
 }
 
 type cause struct {

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -55,33 +56,39 @@ type blocking struct {
 	sparse   bool // packets are too rare to wait for them in the kernel
 	streak   int  // full batches in a row
 
-	batch   *batch // the reader's, once it has begun
-	closing atomic.Bool
-	owned   atomic.Bool // by the reader, which closes fd; or by shut, which did
-	resting atomic.Bool // in [blocking.rest]
+	batch   *batch       // the reader's, once it has begun
+	order   atomic.Int32 // an order; it changes under mu
+	resting atomic.Bool  // in [blocking.rest]
 	// mu keeps the descriptor from being closed under a send.
 	mu     sync.RWMutex
+	begun  bool // somebody reads, who closes fd when told to
 	closed bool
 }
 
-// openBlocking opens a blocking port on addr; plain makes it do without recvmmsg.
-func openBlocking(addr netip.AddrPort, plain bool) (*blocking, error) {
-	fd, err := openUDP(addr, 0)
-	if err != nil {
-		return nil, err
-	}
-	tv := unix.NsecToTimeval(int64(silence))
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("setting SO_RCVTIMEO: %w; -reader-wait=poller does without it", err)
-	}
+// newBlocking makes a blocking port of a socket that is bound to addr, and has the
+// descriptor from here on; plain makes it do without recvmmsg.
+func newBlocking(fd int, addr netip.AddrPort, plain bool) (*blocking, error) {
 	p := &blocking{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), sparse: true}
-	if p.pause, err = newPause(); err != nil {
+	err := p.wait()
+	if err == nil {
+		p.pause, err = newPause()
+	}
+	if err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}
 	p.plain = plain || mmsg.Refused(uintptr(fd))
 	return p, nil
+}
+
+// wait sets what makes receiving wait, and not for long. Another process may have
+// set the socket otherwise: it is the socket's, not the descriptor's.
+func (p *blocking) wait() error {
+	tv := unix.NsecToTimeval(int64(silence))
+	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
+		return fmt.Errorf("setting SO_RCVTIMEO: %w; -reader-wait=poller does without it", err)
+	}
+	return os.NewSyscallError("fcntl", unix.SetNonblock(p.fd, false))
 }
 
 // take is [port.take].
@@ -90,34 +97,32 @@ func (p *blocking) take(b *batch) bool {
 		return false
 	}
 	for {
-		errno := p.receive()
+		if p.order.Load() != reading {
+			return p.stop()
+		}
+		// An order that comes from now on is heard when the wait is over.
+		errno := p.receive(p.sparse)
 		switch {
-		case p.got():
+		case p.batch.n > 0:
 			p.watch()
 			return true
-		case p.closing.Load():
-			return p.last()
-		case errno == unix.EAGAIN:
-			p.rest()
-		case errno == unix.EINTR || errno == 0:
-			// The runtime's signal. The next call is where the goroutine makes
-			// place, if it is asked to.
-		default:
+		case errno != unix.EINTR:
 			p.rest()
 		}
+		// EINTR is the runtime's signal. The next call is where the goroutine makes
+		// place, if it is asked to.
 	}
 }
 
-// got reports whether the batch holds a packet. What ends the wait of a socket that
-// was shut looks like an empty one, but comes from nowhere.
-func (p *blocking) got() bool { return p.batch.n > 0 && p.batch.slots[0].from.nameLen > 0 }
-
-// begin points the kernel to the places in b; false if p was shut before.
+// begin makes b's owner the reader, and points the kernel to the places in b; false if
+// p was shut before.
 func (p *blocking) begin(b *batch) bool {
-	if p.owned.Swap(true) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
 		return false
 	}
-	p.batch = b
+	p.batch, p.begun = b, true
 	for i := range p.in {
 		d := &b.slots[i]
 		p.inVec[i].Base = &d.in[0]
@@ -143,7 +148,7 @@ func (p *blocking) watch() {
 // rest waits for a packet, or for shut, without holding a P.
 func (p *blocking) rest() {
 	start := clock.Now()
-	if !p.sparse {
+	if !p.sparse && !p.hurried() {
 		start -= silence // waited in the kernel
 	}
 	p.resting.Store(true)
@@ -156,13 +161,23 @@ func (p *blocking) rest() {
 	}
 }
 
-// receive fills the batch with what is there, but waits for the first packet.
-func (p *blocking) receive() syscall.Errno {
+// hurried reports whether another process that has the socket has kept receiving from
+// waiting, and sees to that: a reader that waits by way of a poller needs no socket
+// that doesn't wait, as long as there is a time-out. Without this, one that has come
+// and gone would leave all waits to the pause.
+func (p *blocking) hurried() bool {
+	flags, err := unix.FcntlInt(uintptr(p.fd), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_NONBLOCK != 0 && p.wait() == nil
+}
+
+// receive fills the batch with what is there, and waits for the first packet unless it
+// has to be quick.
+func (p *blocking) receive(quick bool) syscall.Errno {
 	b := p.batch
 	for i := range b.n {
 		p.room(i)
 	}
-	n, errno := p.read()
+	n, errno := p.read(quick)
 	b.n = n
 	for i := range n {
 		d, h := &b.slots[i], &p.in[i]
@@ -182,9 +197,9 @@ func (p *blocking) room(i int) {
 }
 
 // read is recvmmsg, or what stands in for it.
-func (p *blocking) read() (int, syscall.Errno) {
+func (p *blocking) read(quick bool) (int, syscall.Errno) {
 	flags := unix.MSG_WAITFORONE
-	if p.sparse || p.closing.Load() {
+	if quick {
 		flags = unix.MSG_DONTWAIT
 	}
 	if !p.plain {
@@ -268,7 +283,7 @@ func (p *blocking) send(to *origin, msg []byte) {
 	fd := p.fd
 	if p.closed {
 		var err error
-		if fd, err = openUDP(p.addr, 0); err != nil {
+		if fd, err = openUDP(p.addr); err != nil {
 			return // the address is gone
 		}
 		defer func() { _ = unix.Close(fd) }()
@@ -287,15 +302,14 @@ func (p *blocking) send(to *origin, msg []byte) {
 
 // shut is [port.shut].
 func (p *blocking) shut() {
-	p.closing.Store(true)
-	begun := p.owned.Swap(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.order.Store(closing)
 	switch {
 	case p.closed:
-	case begun:
-		// It says ENOTCONN, and ends the waits all the same.
-		_ = unix.Shutdown(p.fd, unix.SHUT_RD)
+	case p.begun:
+		// Not shutdown(2), which would end the waits of all who share the socket.
+		p.pause.wake()
 	default:
 		p.close()
 	}
@@ -308,15 +322,49 @@ func (p *blocking) close() {
 	p.pause.close()
 }
 
-// last looks into the queue for the last time: true if there still was a packet,
-// else p is closed. Between that look and the close lies nothing, not even the wait
-// for a lock: what comes meanwhile has no reader.
-func (p *blocking) last() bool {
+// stop ends the reader's work. If p is to be closed it looks into the queue for the
+// last time: true if there still was a packet. Between that look and the close lies
+// nothing, not even the wait for a lock: what comes meanwhile has no reader.
+func (p *blocking) stop() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _ = p.receive(); p.got() {
-		return true
+	if p.order.Load() == closing {
+		if _ = p.receive(true); p.batch.n > 0 {
+			return true
+		}
+		p.close()
 	}
-	p.close()
+	p.batch, p.begun = nil, false
 	return false
+}
+
+// yield is [port.yield]. A wait in the kernel ends after [silence] at the latest, and
+// what it brings is answered.
+func (p *blocking) yield() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.order.CompareAndSwap(reading, yielding) {
+		p.pause.wake()
+	}
+}
+
+// resume is [port.resume].
+func (p *blocking) resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || !p.order.CompareAndSwap(yielding, reading) {
+		return
+	}
+	_ = p.wait() // as it did at the start
+	p.pause.reset()
+}
+
+// file is [port.file].
+func (p *blocking) file() (*os.File, error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.closed {
+		return nil, os.ErrClosed
+	}
+	return duplicateFD(p.fd, "udp "+p.addr.String())
 }

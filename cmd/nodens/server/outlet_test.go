@@ -20,7 +20,7 @@ func pair(t *testing.T, limits Limits) (*stream, *tcpListener, *dns.Conn) {
 	t.Helper()
 	s := New(slog.New(slog.DiscardHandler), limits)
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	ln, err := listenTCP(addr, s.limits)
+	ln, err := listenTCP(addr, s.limits, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,9 +38,9 @@ func newPause() (*pause, error) {
 	return p, nil
 }
 
-// until returns when fd can be read from, or has been shut down.
+// until returns when fd can be read from, or when wake was called, also before.
 func (p *pause) until(fd int) {
-	_ = p.conn.Read(func(set uintptr) bool {
+	err := p.conn.Read(func(set uintptr) bool {
 		err := unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN})
 		if err != nil && err != unix.EEXIST { // not from the first call on
 			return true
@@ -52,6 +53,14 @@ func (p *pause) until(fd int) {
 		}
 		return ready
 	})
+	if err != nil {
+		_ = p.conn.Control(func(set uintptr) { _ = unix.EpollCtl(int(set), unix.EPOLL_CTL_DEL, fd, nil) })
+	}
 }
+
+// wake ends all waits until reset is called. Both may be called while somebody waits.
+func (p *pause) wake() { _ = p.set.SetReadDeadline(past) }
+
+func (p *pause) reset() { _ = p.set.SetReadDeadline(time.Time{}) }
 
 func (p *pause) close() { _ = p.set.Close() }

@@ -5,10 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // polled is a port whose reader waits by way of Go's own poller: the fallback
@@ -16,16 +14,16 @@ import (
 type polled struct {
 	conn     *net.UDPConn
 	wildcard bool
-	begun    bool        // the reader has
-	owned    atomic.Bool // by the reader, which closes conn; or by shut, which did
+	batch    *batch // the reader's, once it has begun
+
+	mu    sync.Mutex
+	order order
+	begun bool // somebody reads
 }
 
-// openPolled opens a polled port on addr.
-func openPolled(addr netip.AddrPort) (*polled, error) {
-	fd, err := openUDP(addr, unix.SOCK_NONBLOCK)
-	if err != nil {
-		return nil, err
-	}
+// newPolled makes a polled port of a socket that is bound to addr, and has the
+// descriptor from here on.
+func newPolled(fd int, addr netip.AddrPort) (*polled, error) {
 	f := os.NewFile(uintptr(fd), "udp "+addr.String())
 	defer f.Close() // FilePacketConn has its own descriptor of the socket
 	c, err := net.FilePacketConn(f)
@@ -37,10 +35,9 @@ func openPolled(addr netip.AddrPort) (*polled, error) {
 
 // take is [port.take].
 func (p *polled) take(b *batch) bool {
-	if !p.begun && p.owned.Swap(true) {
+	if p.batch != b && !p.begin(b) {
 		return false
 	}
-	p.begun = true
 	b.n = 1
 	d := &b.slots[0]
 	for {
@@ -56,10 +53,31 @@ func (p *polled) take(b *batch) bool {
 		case err == nil:
 			return true
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed):
-			_ = p.conn.Close()
+			p.end()
 			return false
 		}
 		// An ICMP error of an earlier reply; the socket is fine.
+	}
+}
+
+// begin makes b's owner the reader; false if p was shut before.
+func (p *polled) begin(b *batch) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.order == closing {
+		return false
+	}
+	p.batch, p.begun = b, true
+	return true
+}
+
+// end is what the reader does last.
+func (p *polled) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.batch, p.begun = nil, false
+	if p.order == closing {
+		_ = p.conn.Close()
 	}
 }
 
@@ -81,9 +99,35 @@ func (p *polled) send(to *origin, msg []byte) {
 
 // shut is [port.shut]. A reader that is about to send a reply may still do so.
 func (p *polled) shut() {
-	if p.owned.Swap(true) {
-		_ = p.conn.SetReadDeadline(time.Unix(1, 0))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.order = closing
+	if p.begun {
+		_ = p.conn.SetReadDeadline(past)
 		return
 	}
 	_ = p.conn.Close()
 }
+
+// yield is [port.yield].
+func (p *polled) yield() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.order == reading {
+		p.order = yielding
+		_ = p.conn.SetReadDeadline(past)
+	}
+}
+
+// resume is [port.resume].
+func (p *polled) resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.order == yielding {
+		p.order = reading
+		_ = p.conn.SetReadDeadline(time.Time{})
+	}
+}
+
+// file is [port.file].
+func (p *polled) file() (*os.File, error) { return duplicate(p.conn) }

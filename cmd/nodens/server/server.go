@@ -23,8 +23,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,12 +77,17 @@ type Limits struct {
 }
 
 // Server answers on any number of addresses. Its methods are safe for concurrent
-// use but for [Server.Listen] and [Server.Shutdown], which one goroutine calls.
+// use but for [Server.Listen] and [Server.Shutdown], which one goroutine calls, and
+// [Server.Yield] and [Server.Resume], which another one may.
 type Server struct {
 	log    *slog.Logger
 	limits Limits
 
+	mu        sync.Mutex // for listeners and legacy
 	listeners map[netip.AddrPort]*listener
+	legacy    legacy
+	away      atomic.Pointer[departure] // nil while s reads
+
 	waiting   chan struct{}
 	running   sync.WaitGroup // readers, connections and waiting queries
 	crew      *crew          // what UDP queries wait in
@@ -129,16 +136,25 @@ type listener struct {
 	routes atomic.Pointer[Routes]
 	udp    []port // none but for plain DNS
 	tcp    *tcpListener
-	hall   *hall // of DNS over HTTPS, else nil
+	hall   *hall        // of DNS over HTTPS, else nil
+	busy   atomic.Int32 // readers, and who accepts
 }
 
 // Listen makes the server listen on exactly the addresses of routes, each with
 // its routes. New addresses are bound before anything else happens: on an error
 // nothing has changed and no new socket is held. Addresses that stay keep their
 // sockets and get the new routes between two queries; the rest are closed, as are
-// those of addresses where another transport takes their place.
+// those of addresses where another transport takes their place. Between [Server.Yield]
+// and [Server.Resume] it is an error.
 func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away.Load() != nil {
+		return errAway
+	}
 	fresh, err := s.bindNew(routes)
+	s.legacy.close()
+	s.legacy = nil
 	if err != nil {
 		return err
 	}
@@ -185,11 +201,11 @@ func (s *Server) bind(addr netip.AddrPort, rt *Routes) (*listener, error) {
 	l.routes.Store(rt)
 	var err error
 	if rt.Door.Transport == config.PlainDNS {
-		if l.udp, err = openPorts(addr, s.limits); err != nil {
+		if l.udp, err = openPorts(addr, s.limits, s.legacy); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
 	}
-	if l.tcp, err = listenTCP(addr, s.limits); err != nil {
+	if l.tcp, err = listenTCP(addr, s.limits, s.legacy); err != nil {
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}
@@ -204,10 +220,12 @@ func (s *Server) start(l *listener) {
 		holdProcs(len(l.udp))
 	}
 	var readers sync.WaitGroup
+	l.busy.Add(int32(len(l.udp)) + 1)
 	for lane, p := range l.udp {
 		readers.Add(1)
 		s.running.Go(func() {
 			defer readers.Done()
+			defer l.busy.Add(-1)
 			s.readUDP(l, p, lane)
 		})
 	}
@@ -217,14 +235,24 @@ func (s *Server) start(l *listener) {
 			holdProcs(-len(l.udp))
 		}
 	})
-	s.running.Go(func() { s.acceptTCP(l) })
+	s.running.Go(func() {
+		defer l.busy.Add(-1)
+		s.acceptTCP(l)
+	})
 	if l.hall != nil {
 		s.running.Go(l.hall.run)
 	}
 }
 
-// leave closes a listener that was started. Queries under way go on.
+// leave closes a listener that was started. Queries under way go on. While s is away
+// nobody reads, the hall has been left, and the UDP sockets stay for the replies of
+// those that wait: one that is opened for such a reply could be dealt packets of the
+// other process.
 func (s *Server) leave(l *listener) {
+	if s.away.Load() != nil {
+		l.tcp.close()
+		return
+	}
 	l.close()
 	if l.hall != nil {
 		s.running.Go(l.hall.leave)
@@ -240,12 +268,18 @@ func (l *listener) close() {
 }
 
 // Shutdown stops reading, lets the queries under way finish until ctx ends, then
-// drops them, with an error. No socket is held when it returns.
+// drops them, with an error. No socket is held when it returns. Another process that
+// has the same sockets goes on reading from them.
 func (s *Server) Shutdown(ctx context.Context) error {
-	for addr, l := range s.listeners {
+	s.mu.Lock()
+	s.legacy.close()
+	s.legacy = nil
+	left := slices.Collect(maps.Values(s.listeners))
+	clear(s.listeners)
+	for _, l := range left {
 		s.leave(l)
-		delete(s.listeners, addr)
 	}
+	s.mu.Unlock()
 	finished := make(chan struct{})
 	go func() {
 		s.running.Wait()
@@ -260,6 +294,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop()
 	<-finished // whatever waits, waits for s.ctx too
 	s.crew.all.Wait()
+	for _, l := range left {
+		shutAll(l.udp)
+	}
 	return err
 }
 

@@ -17,17 +17,20 @@ import (
 const socketBuffer = 4 << 20
 
 // openUDP opens a socket that is bound to addr, which others of this process, or
-// of an agent that takes over, may share. flags go to socket(2).
-func openUDP(addr netip.AddrPort, flags int) (fd int, err error) {
+// of an agent that takes over, may share.
+func openUDP(addr netip.AddrPort) (fd int, err error) {
 	family, to, err := sockaddr(addr)
 	if err != nil {
 		return -1, err
 	}
-	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|flags, 0)
+	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
 	if err = prepareUDP(fd, addr.Addr()); err == nil {
+		err = sharePort(fd, addr.Addr())
+	}
+	if err == nil {
 		err = os.NewSyscallError("bind", unix.Bind(fd, to))
 	}
 	if err != nil {
@@ -37,6 +40,7 @@ func openUDP(addr netip.AddrPort, flags int) (fd int, err error) {
 	return fd, nil
 }
 
+// prepareUDP sets what can be set at any time.
 func prepareUDP(fd int, addr netip.Addr) error {
 	if addr.IsUnspecified() {
 		if err := askDestination(fd, addr.Is4()); err != nil {
@@ -50,7 +54,7 @@ func prepareUDP(fd int, addr netip.Addr) error {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[1], socketBuffer)
 		}
 	}
-	return sharePort(fd, addr)
+	return nil
 }
 
 // sockaddr is addr as system calls take it, and its family.
@@ -133,11 +137,23 @@ func explain(err error, addr netip.AddrPort) error {
 	}
 }
 
-// openPorts opens every UDP socket of addr, or none.
-func openPorts(addr netip.AddrPort, limits Limits) ([]port, error) {
+// openPorts opens every UDP socket of addr, or none. Those that were handed down come
+// first, all of them: a queue that nobody reads is lost packets. Their order is the one
+// in which the kernel counts them (steering.go).
+func openPorts(addr netip.AddrPort, limits Limits, legacy legacy) ([]port, error) {
 	ports := make([]port, 0, limits.Readers)
-	for range limits.Readers {
-		p, err := openPort(addr, limits)
+	for {
+		fd, err := legacy.takeUDP(addr)
+		if err == nil && fd < 0 {
+			if len(ports) >= limits.Readers {
+				break
+			}
+			fd, err = openUDP(addr)
+		}
+		var p port
+		if err == nil {
+			p, err = newPort(fd, addr, limits)
+		}
 		if err != nil {
 			shutAll(ports)
 			return nil, err
@@ -148,11 +164,11 @@ func openPorts(addr netip.AddrPort, limits Limits) ([]port, error) {
 	return ports, nil
 }
 
-func openPort(addr netip.AddrPort, limits Limits) (port, error) {
+func newPort(fd int, addr netip.AddrPort, limits Limits) (port, error) {
 	if limits.Polled {
-		return openPolled(addr)
+		return newPolled(fd, addr)
 	}
-	return openBlocking(addr, limits.plain)
+	return newBlocking(fd, addr, limits.plain)
 }
 
 func shutAll(ports []port) {

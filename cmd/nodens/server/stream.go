@@ -57,7 +57,9 @@ type stream struct {
 	// set it is that of a query of which a part has come.
 	until   time.Duration
 	partial bool
-	asked   int // queries that came
+	asked   int  // queries that came
+	over    bool // the connection has come to its end
+	handed  bool // in holds what another process has read
 }
 
 func (s *Server) newStream(l *listener, conn *net.TCPConn, lane int) (*stream, error) {
@@ -97,11 +99,20 @@ func (c *stream) run() {
 	if rt := c.l.routes.Load(); rt.Door.Transport == config.DNSOverTLS && !c.seal() {
 		return
 	}
-	// All reading is done inside of this one call. It waits for bytes whenever turn
-	// returns false, without forgetting those that came in the meantime.
-	err := c.raw.Read(c.turn)
-	if c.partial && errors.Is(err, os.ErrDeadlineExceeded) && !c.leaving.Load() {
-		c.s.cut.Add(1)
+	for {
+		// All reading is done inside of this one call. It waits for bytes whenever turn
+		// returns false, without forgetting those that came in the meantime.
+		err := c.raw.Read(c.turn)
+		if !c.moves() {
+			if c.partial && errors.Is(err, os.ErrDeadlineExceeded) && !c.leaving.Load() {
+				c.s.cut.Add(1)
+			}
+			return
+		}
+		if c.passOn() {
+			return
+		}
+		c.stay()
 	}
 }
 
@@ -130,7 +141,14 @@ func (c *stream) turn(fd uintptr) bool {
 // connection. It reads once more than there was something: only that tells the end
 // of what the client sends if it came together with the last query.
 func (c *stream) read(fd int, d *desk) bool {
-	for !c.leaving.Load() {
+	if c.handed {
+		c.handed = false
+		if !c.answer(fd, d, c.in[:c.had]) {
+			c.over = true
+			return false
+		}
+	}
+	for !c.leaving.Load() && !c.moving.Load() {
 		n, errno := c.receive(fd, c.in[c.had:])
 		switch {
 		case errno == unix.EINTR:
@@ -138,9 +156,11 @@ func (c *stream) read(fd int, d *desk) bool {
 		case errno == unix.EAGAIN:
 			return true
 		case errno != 0 || n == 0:
+			c.over = true
 			return false
 		}
 		if !c.answer(fd, d, c.in[:c.had+n]) || c.overdue(d.x.start) {
+			c.over = true
 			return false
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -39,6 +40,9 @@ type guest struct {
 	// leaving is set, under the listener's lock, when the connection has to go
 	// although its client may still send.
 	leaving atomic.Bool
+	// moving is set, under the listener's lock, when the connection is to move to
+	// another process.
+	moving atomic.Bool
 	// place is where the connection stands in its listener's list, -1 once it is
 	// gone from there. The listener's lock is for this, too.
 	place int
@@ -71,7 +75,7 @@ func (s *Server) receive(l *listener, conn *net.TCPConn, lane int) (visitor, err
 
 // tcpListener is a listening socket and its connections.
 type tcpListener struct {
-	net.Listener
+	*net.TCPListener
 	// conns and perClient are the most connections at once, of all clients and of
 	// one.
 	conns, perClient int
@@ -82,7 +86,19 @@ type tcpListener struct {
 	clients map[netip.Addr]int // connections of each client that has any
 }
 
-func listenTCP(addr netip.AddrPort, limits Limits) (*tcpListener, error) {
+// listenTCP takes the listener that was handed down, or makes one.
+func listenTCP(addr netip.AddrPort, limits Limits, legacy legacy) (*tcpListener, error) {
+	ln, err := legacy.takeTCP(addr)
+	if ln == nil && err == nil {
+		ln, err = bindTCP(addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &tcpListener{TCPListener: ln, conns: limits.Conns, perClient: limits.ClientConns, clients: make(map[netip.Addr]int)}, nil
+}
+
+func bindTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return control(c, func(fd int) error {
 			// Connections inherit both; a kernel that allows less gives less.
@@ -95,18 +111,26 @@ func listenTCP(addr netip.AddrPort, limits Limits) (*tcpListener, error) {
 	if err != nil {
 		return nil, explain(err, addr)
 	}
-	return &tcpListener{Listener: ln, conns: limits.Conns, perClient: limits.ClientConns, clients: make(map[netip.Addr]int)}, nil
+	return ln.(*net.TCPListener), nil
 }
 
 // past is a deadline that ends all waiting.
 var past = time.Unix(1, 0)
 
-// close stops listening and reading; replies under way can still be written.
+// close stops listening and reading; replies under way can still be written. It does
+// not end the listening of others who have the same socket.
 func (t *tcpListener) close() {
 	_ = t.Close()
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.closed = true
+	t.mu.Unlock()
+	t.dismissAll()
+}
+
+// dismissAll stops reading from all connections.
+func (t *tcpListener) dismissAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, c := range t.guests {
 		c.leaving.Store(true)
 		if !c.sudden {
@@ -160,11 +184,11 @@ func (t *tcpListener) clear() {
 }
 
 // await sets the time, by package clock, until which c may keep its reader
-// waiting; false if c has to go, whose own deadline must stand.
+// waiting; false if c has to go or to move, whose own deadline must stand.
 func (t *tcpListener) await(c *guest, until time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !c.leaving.Load() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
+	return !c.leaving.Load() && !c.moving.Load() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
 }
 
 // admit takes c in, if need be in place of another connection. A client that has
@@ -244,7 +268,7 @@ func (s *Server) acceptTCP(l *listener) {
 	for lane := 0; ; lane++ {
 		conn, err := l.tcp.Accept()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // shut, or away
 			return
 		case err != nil:
 			time.Sleep(acceptPause)
@@ -255,15 +279,22 @@ func (s *Server) acceptTCP(l *listener) {
 			_ = conn.Close() // it is broken already
 			continue
 		}
-		evicted, ok := l.tcp.admit(v.self())
-		if !ok {
-			s.refused.Add(1)
-			_ = conn.Close()
-			continue
-		}
-		if evicted {
-			s.evicted.Add(1)
-		}
-		s.running.Go(v.run)
+		s.welcome(l, v, conn)
 	}
+}
+
+// welcome serves v, which is conn, if there is a place for it; else it is false, and
+// conn is closed.
+func (s *Server) welcome(l *listener, v visitor, conn net.Conn) bool {
+	evicted, ok := l.tcp.admit(v.self())
+	if !ok {
+		s.refused.Add(1)
+		_ = conn.Close()
+		return false
+	}
+	if evicted {
+		s.evicted.Add(1)
+	}
+	s.running.Go(v.run)
+	return true
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"syscall"
@@ -37,7 +38,7 @@ const few = 8
 // replies to queries that had to wait are sent by anybody.
 type port interface {
 	// take waits for packets and reads them into b. It is false once shut was
-	// called; the socket is then closed.
+	// called, and the socket is then closed, or yield; the caller takes no more.
 	take(b *batch) bool
 	// give sends the replies in b. A reply that can't be sent is lost, as any
 	// datagram may be; the client asks again.
@@ -48,9 +49,28 @@ type port interface {
 	// stamp says when the packet came that was last read, by the wall clock. It is for
 	// the reader, between take and give.
 	stamp(came *unix.Timespec) syscall.Errno
-	// shut makes take return, now and for ever. It is safe for concurrent use.
+	// shut makes take return, now and for ever. It closes nothing but this process's
+	// descriptor of the socket, which another one may share. It is safe for concurrent
+	// use, as the rest is.
 	shut()
+	// yield makes take return and leaves what has come to others who read from the
+	// socket, which stays open.
+	yield()
+	// resume ends what yield began: take reads again. The reader of before must have
+	// ended.
+	resume()
+	// file is a duplicate of the socket; the caller closes it.
+	file() (*os.File, error)
 }
+
+// order is what a port's reader is told to do.
+type order = int32
+
+const (
+	reading  order = iota
+	yielding       // to end, and leave the socket as it is
+	closing        // to end, and close the socket
+)
 
 // origin is where a packet came from.
 type origin struct {

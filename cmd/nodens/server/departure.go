@@ -1,0 +1,188 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// departure is one [Server.Yield], from its beginning to the Resume that ends it.
+type departure struct {
+	mu sync.Mutex
+	// pass is nil when no more connections are passed on: it has failed, or Yield has
+	// returned.
+	pass func(at netip.AddrPort, conn *net.TCPConn, read []byte) error
+}
+
+// take passes c on; false if it stays here. One connection is passed at a time.
+func (d *departure) take(c *stream) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pass == nil {
+		return false
+	}
+	if err := d.pass(c.l.addr, c.conn, c.in[:c.had]); err != nil {
+		d.pass = nil
+		return false
+	}
+	return true
+}
+
+func (d *departure) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pass = nil
+}
+
+// errAway is what is not possible between Yield and Resume.
+var errAway = errors.New("the sockets are handed over to another process")
+
+// yieldPoll is how often Yield looks whether all has ended. That happens once in the
+// life of an agent, and takes as long as its slowest query: with ten times as much a
+// successor would wait for it, with a tenth it would only cost.
+const yieldPoll = time.Millisecond
+
+// Yield stops reading and accepting while another process reads from the same sockets,
+// which stay open. Connections over plain TCP are given to pass as they come to rest,
+// with the part of a message that was read, one at a time; pass doesn't keep conn, but
+// what it duplicates. After an error of pass the rest stays here and is served on. Over
+// TLS connections end as they do at [Server.Shutdown]. Yield returns when nothing is
+// under way any more, or with ctx's error; it has stopped reading then, in any case, and
+// does not call pass any more. What is left goes on until Shutdown.
+func (s *Server) Yield(ctx context.Context, pass func(at netip.AddrPort, conn *net.TCPConn, read []byte) error) error {
+	d := &departure{pass: pass}
+	leaving, err := s.depart(d)
+	if err != nil {
+		return err
+	}
+	defer d.end()
+	tick := time.NewTicker(yieldPoll)
+	defer tick.Stop()
+	// Readers and acceptors end within [silence], whatever ctx says: nobody else could
+	// tell when they may begin again.
+	for !all(leaving, (*listener).still) {
+		<-tick.C
+	}
+	for _, l := range leaving {
+		s.seeOff(l)
+	}
+	for len(s.waiting) > 0 || !all(leaving, (*listener).empty) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// depart tells all readers and acceptors to end, and gives their listeners.
+func (s *Server) depart(d *departure) ([]*listener, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.away.CompareAndSwap(nil, d) {
+		return nil, errAway
+	}
+	var leaving []*listener
+	for _, l := range s.listeners {
+		leaving = append(leaving, l)
+		for _, p := range l.udp {
+			p.yield()
+		}
+		_ = l.tcp.SetDeadline(past)
+	}
+	return leaving, nil
+}
+
+// seeOff asks the clients of l to go, who no longer become more.
+func (s *Server) seeOff(l *listener) {
+	if l.routes.Load().Door.Transport == config.PlainDNS {
+		l.tcp.move()
+		return
+	}
+	l.tcp.dismissAll()
+	if l.hall != nil {
+		s.running.Go(l.hall.leave)
+	}
+}
+
+// Resume goes back to reading and accepting after [Server.Yield], which has returned.
+// Connections that were passed on are gone.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away.Swap(nil) == nil {
+		return
+	}
+	for _, l := range s.listeners {
+		if l.hall != nil {
+			l.hall = s.newHall(l) // the one before is closed for good
+		}
+		_ = l.tcp.SetDeadline(time.Time{})
+		for _, p := range l.udp {
+			p.resume()
+		}
+		steer(l.udp)
+		s.start(l)
+	}
+}
+
+// still reports whether nobody reads packets or accepts connections.
+func (l *listener) still() bool { return l.busy.Load() == 0 }
+
+// empty reports whether there are no connections.
+func (l *listener) empty() bool {
+	l.tcp.mu.Lock()
+	defer l.tcp.mu.Unlock()
+	return len(l.tcp.guests) == 0
+}
+
+func all(listeners []*listener, holds func(*listener) bool) bool {
+	for _, l := range listeners {
+		if !holds(l) {
+			return false
+		}
+	}
+	return true
+}
+
+// move makes all connections move to another process when they come to rest.
+func (t *tcpListener) move() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.guests {
+		c.moving.Store(true)
+		if !c.leaving.Load() {
+			_ = c.conn.SetReadDeadline(past)
+		}
+	}
+}
+
+// moves reports whether the connection, whose reader has come back from reading, is to
+// be passed on.
+func (c *stream) moves() bool {
+	return c.moving.Load() && !c.leaving.Load() && !c.over && c.tls == nil
+}
+
+// passOn passes the connection on when no query waits; false if it stays here.
+func (c *stream) passOn() bool {
+	c.out.settle()
+	d := c.s.away.Load()
+	return d != nil && !c.leaving.Load() && d.take(c)
+}
+
+// stay has the connection go on here.
+func (c *stream) stay() {
+	c.moving.Store(false)
+	// Whoever tried to pass it on may have had its descriptor from [os.File.Fd].
+	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetNonblock(int(fd), true) })
+	c.partial, c.until = false, 0
+	c.rearm(false)
+}
