@@ -88,11 +88,11 @@ type Server struct {
 	legacy    legacy
 	away      atomic.Pointer[departure] // nil while s reads
 
-	waiting   chan struct{}
-	running   sync.WaitGroup // readers, connections and waiting queries
-	crew      *crew          // what UDP queries wait in
-	stop      context.CancelFunc
-	ctx       context.Context
+	waiting chan struct{}
+	running sync.WaitGroup // readers, connections and waiting queries
+	crew    *crew          // what UDP queries wait in
+	stop    context.CancelFunc
+	ctx     context.Context
 
 	panics, shed          atomic.Uint64
 	refused, evicted, cut atomic.Uint64

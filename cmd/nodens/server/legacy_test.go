@@ -1,0 +1,147 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// heir starts a server on what old listens with. It reads as soon as it listens.
+func heir(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]*Routes) *Server {
+	t.Helper()
+	next := New(slog.New(slog.DiscardHandler), limits)
+	handles, err := old.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Adopt(handles)
+	if err := next.Listen(routes); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// to passes connections to s.
+func to(s *Server) func(netip.AddrPort, *net.TCPConn, []byte) error {
+	return func(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
+		f, err := conn.File()
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			return err
+		}
+		if !s.Admit(at, c.(*net.TCPConn), read) {
+			return errors.New("not admitted")
+		}
+		return nil
+	}
+}
+
+// yield has s give way to next, which takes its connections.
+func yield(t *testing.T, s, next *Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Yield(ctx, to(next)); err != nil {
+		t.Errorf("yield: %v", err)
+	}
+}
+
+// open are the connections of s.
+func open(s *Server) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.listeners {
+		l.tcp.mu.Lock()
+		n += len(l.tcp.guests)
+		l.tcp.mu.Unlock()
+	}
+	return n
+}
+
+// slowly answers after some milliseconds, so that queries are under way at any time.
+func slowly(q *dns.Msg) *dns.Msg {
+	time.Sleep(5 * time.Millisecond)
+	return addressed("192.0.2.1")(q)
+}
+
+// TestLegacyChain: one server after the other takes over under load, of any kind, and
+// each query is answered once, over connections that last.
+func TestLegacyChain(t *testing.T) {
+	for _, from := range ways {
+		for _, next := range ways {
+			if from.plain != next.plain && (from.limits.Polled || next.limits.Polled) {
+				continue
+			}
+			t.Run(from.name+" to "+next.name, func(t *testing.T) {
+				z := byHand(t, startBackend(t, slowly).addr)
+				s, addr := startWith(t, from.limits, from.plain, z)
+				routes := map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}
+				kinds := []Limits{next.limits, from.limits}
+				kinds[0].plain, kinds[1].plain = next.plain, from.plain
+				f := startFlood(t, addr, 4, 4)
+				files := 0
+				for turn := range 10 {
+					await(t, f.answered.Load, 300)
+					n := heir(t, s, kinds[turn%2], routes)
+					await(t, f.answered.Load, 100)
+					yield(t, s, n)
+					await(t, f.answered.Load, 100)
+					shutdown(t, s)
+					if s = n; open(s) != 4 {
+						t.Errorf("turn %d: %d connections, want 4", turn, open(s))
+					}
+					if turn == 1 {
+						files = settled(t)
+					}
+				}
+				f.end()
+				if n := settled(t); n > files+8 {
+					t.Errorf("%d files are open, were %d", n, files)
+				}
+				shutdown(t, s)
+			})
+		}
+	}
+}
+
+// settled are the open files, when nobody is about to close some.
+func settled(t *testing.T) int {
+	t.Helper()
+	runtime.GC() // of pools
+	return descriptors(t)
+}
+
+// TestLegacyBackAndForth: two servers give way to each other fifty times.
+func TestLegacyBackAndForth(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			z := byHand(t, startBackend(t, slowly).addr)
+			a, addr := startWith(t, w.limits, w.plain, z)
+			other := ways[0].limits
+			b := heir(t, a, other, map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())})
+			defer func() { shutdown(t, b) }()
+			f := startFlood(t, addr, 4, 4)
+			yield(t, a, b)
+			for range 25 {
+				await(t, f.answered.Load, 100)
+				a.Resume()
+				yield(t, b, a)
+				await(t, f.answered.Load, 100)
+				b.Resume()
+				yield(t, a, b)
+			}
+			f.end()
+		})
+	}
+}
