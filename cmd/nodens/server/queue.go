@@ -17,10 +17,10 @@ import (
 // asked a hundred times a second would have no sample of most of its bursts.
 const looking = time.Millisecond
 
-// settled is by how much the wall clock may move against the one that nobody sets before
+// jitter is by how much the wall clock may move against the one that nobody sets before
 // that counts as setting it: more than the two readings are apart, and less than would
 // show in a wait that matters.
-const settled = time.Millisecond
+const jitter = time.Millisecond
 
 // waitBounds are those of the time that packets wait, in seconds: from what waking up a
 // thread takes to what no client waits for any more.
@@ -84,7 +84,7 @@ func (q *queue) steady(at time.Time) bool {
 // moved takes down how far the wall clock is ahead of the other one, each since the first
 // look, and reports whether that is where it was.
 func (q *queue) moved(ahead time.Duration) (steady bool) {
-	steady = (ahead - q.ahead).Abs() < settled
+	steady = (ahead - q.ahead).Abs() < jitter
 	q.ahead = ahead
 	return steady
 }

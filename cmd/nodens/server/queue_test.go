@@ -14,6 +14,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 )
 
+// openLoopback opens one port on a free port number.
+func openLoopback(limits Limits) (port, error) {
+	addr := netip.AddrPortFrom(loopback, 0)
+	fd, err := openUDP(addr)
+	if err != nil {
+		return nil, err
+	}
+	return newPort(fd, addr, limits)
+}
+
 // TestQueue lets packets wait in a socket whose reader is busy: that they have waited, and
 // for how long at least, must be in the sample. It does so again with a duplicate of the
 // socket, as another process has it.
@@ -22,7 +32,7 @@ func TestQueue(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			limits := w.limits
 			limits.plain = w.plain
-			p, err := openPort(netip.AddrPortFrom(loopback, 0), limits)
+			p, err := openLoopback(limits)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +207,7 @@ func TestWaits(t *testing.T) {
 // BenchmarkLook is what a reader pays for a look at the queue: off is what each batch
 // pays, on what one a millisecond does.
 func BenchmarkLook(b *testing.B) {
-	p, err := openPort(netip.AddrPortFrom(loopback, 0), Limits{})
+	p, err := openLoopback(Limits{})
 	if err != nil {
 		b.Fatal(err)
 	}
