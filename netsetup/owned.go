@@ -71,7 +71,7 @@ func openOwned(locals []netip.Addr, dns uint16) (io.Closer, error) {
 	}
 	name := ownedPrefix + strings.ToLower(rand.Text()[:8])
 	if err := transact(fd, ownedBatch(name, locals, dns)); err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return nil, ownedError("making the nf_tables table "+name, err)
 	}
 	return &owned{close: sync.OnceValue(func() error { return unix.Close(fd) })}, nil
@@ -87,14 +87,14 @@ func ownedSocket() (int, error) {
 	if err != nil { // the process may not have so many
 		fd = low
 	} else {
-		unix.Close(low)
+		_ = unix.Close(low)
 	}
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if err == nil {
 		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: ackWait})
 	}
 	if err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
@@ -105,7 +105,7 @@ func ownedError(op string, err error) error {
 	for _, missing := range []unix.Errno{
 		unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, // no netlink socket of this kind
 		unix.EOPNOTSUPP,               // no nf_tables; since 5.13 also: no such flag
-		unix.EINVAL,                   // no such flag, before
+		unix.EINVAL,                   // no such flag, in older kernels
 		unix.ENOENT, unix.ENOPROTOOPT, // no such type of chain or expression
 	} {
 		if errors.Is(err, missing) {
@@ -118,8 +118,8 @@ func ownedError(op string, err error) error {
 // transact sends a batch and returns the kernel's verdict on it: all was done, or nothing.
 func transact(fd int, batch [][]byte) error {
 	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
-	bytes := slices.Concat(mark(unix.NFNL_MSG_BATCH_BEGIN), slices.Concat(batch...), mark(unix.NFNL_MSG_BATCH_END))
-	if err := retry(func() error { return unix.Sendto(fd, bytes, 0, kernel) }); err != nil {
+	bytes := slices.Concat(batchMark(unix.NFNL_MSG_BATCH_BEGIN), slices.Concat(batch...), batchMark(unix.NFNL_MSG_BATCH_END))
+	if err := uninterrupted(func() error { return unix.Sendto(fd, bytes, 0, kernel) }); err != nil {
 		return err
 	}
 	for range batch { // each is acknowledged, in their order, or the first that fails comes first
@@ -137,7 +137,7 @@ func acknowledged(fd int) error {
 	for {
 		var n int
 		var from unix.Sockaddr
-		err := retry(func() (err error) {
+		err := uninterrupted(func() (err error) {
 			n, from, err = unix.Recvfrom(fd, answer[:], 0)
 			return err
 		})
@@ -156,7 +156,7 @@ func acknowledged(fd int) error {
 	}
 }
 
-func retry(f func() error) error {
+func uninterrupted(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {
 			return err
@@ -165,79 +165,79 @@ func retry(f func() error) error {
 }
 
 // ownedBatch returns a table, a chain, and for each address and protocol a rule, as
-// messages that ask for an acknowledgement each.
+// eachMessage that ask for an acknowledgement each.
 func ownedBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
 	priority := int32(priorityRaw)
 	batch := [][]byte{
-		message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_EXCL,
-			text(unix.NFTA_TABLE_NAME, name),
-			number(unix.NFTA_TABLE_FLAGS, ownerFlag)),
-		message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_EXCL,
-			text(unix.NFTA_CHAIN_TABLE, name),
-			text(unix.NFTA_CHAIN_NAME, ownedChain),
-			nest(unix.NFTA_CHAIN_HOOK,
-				number(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_LOCAL_OUT),
-				number(unix.NFTA_HOOK_PRIORITY, uint32(priority))),
-			text(unix.NFTA_CHAIN_TYPE, "filter")),
+		batchMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_EXCL,
+			attrText(unix.NFTA_TABLE_NAME, name),
+			attrNumber(unix.NFTA_TABLE_FLAGS, ownerFlag)),
+		batchMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_EXCL,
+			attrText(unix.NFTA_CHAIN_TABLE, name),
+			attrText(unix.NFTA_CHAIN_NAME, ownedChain),
+			attrNest(unix.NFTA_CHAIN_HOOK,
+				attrNumber(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_LOCAL_OUT),
+				attrNumber(unix.NFTA_HOOK_PRIORITY, uint32(priority))),
+			attrText(unix.NFTA_CHAIN_TYPE, "filter")),
 	}
 	for _, l := range locals {
 		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-			batch = append(batch, message(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
-				text(unix.NFTA_RULE_TABLE, name),
-				text(unix.NFTA_RULE_CHAIN, ownedChain),
-				nest(unix.NFTA_RULE_EXPRESSIONS, untrack(l.Unmap(), protocol, dns)...)))
+			batch = append(batch, batchMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
+				attrText(unix.NFTA_RULE_TABLE, name),
+				attrText(unix.NFTA_RULE_CHAIN, ownedChain),
+				attrNest(unix.NFTA_RULE_EXPRESSIONS, exprsUntrack(l.Unmap(), protocol, dns)...)))
 		}
 	}
 	return batch
 }
 
-// untrack returns the expressions of one rule. What most packets fail comes first.
-func untrack(l netip.Addr, protocol byte, port uint16) []*nl.RtAttr {
+// exprsUntrack returns the expressions of one rule. What most packets fail comes first.
+func exprsUntrack(l netip.Addr, protocol byte, port uint16) []*nl.RtAttr {
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(16) // of the destination in the header
 	if l.Is6() {
 		family, offset = unix.NFPROTO_IPV6, 24
 	}
 	const portOffset = 2 // of the destination's port, in UDP and TCP
 	return []*nl.RtAttr{
-		meta(unix.NFT_META_L4PROTO), equals(protocol),
-		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, portOffset, 2), equals(binary.BigEndian.AppendUint16(nil, port)...),
-		meta(unix.NFT_META_NFPROTO), equals(family),
-		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, l.BitLen()/8), equals(l.AsSlice()...),
-		expression("notrack"),
+		exprMeta(unix.NFT_META_L4PROTO), exprEquals(protocol),
+		exprPayload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, portOffset, 2), exprEquals(binary.BigEndian.AppendUint16(nil, port)...),
+		exprMeta(unix.NFT_META_NFPROTO), exprEquals(family),
+		exprPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, l.BitLen()/8), exprEquals(l.AsSlice()...),
+		expr("notrack"),
 	}
 }
 
-// meta loads what the kernel knows about the packet into register 1.
-func meta(key uint32) *nl.RtAttr {
-	return expression("meta", number(unix.NFTA_META_KEY, key), number(unix.NFTA_META_DREG, unix.NFT_REG_1))
+// exprMeta loads what the kernel knows about the packet into register 1.
+func exprMeta(key uint32) *nl.RtAttr {
+	return expr("meta", attrNumber(unix.NFTA_META_KEY, key), attrNumber(unix.NFTA_META_DREG, unix.NFT_REG_1))
 }
 
-// payload loads bytes of a header into register 1.
-func payload(base, offset uint32, length int) *nl.RtAttr {
-	return expression("payload",
-		number(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
-		number(unix.NFTA_PAYLOAD_BASE, base),
-		number(unix.NFTA_PAYLOAD_OFFSET, offset),
-		number(unix.NFTA_PAYLOAD_LEN, uint32(length))) //nolint:gosec // 2, 4 or 16
+// exprPayload loads bytes of a header into register 1.
+func exprPayload(base, offset uint32, length int) *nl.RtAttr {
+	return expr("payload",
+		attrNumber(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
+		attrNumber(unix.NFTA_PAYLOAD_BASE, base),
+		attrNumber(unix.NFTA_PAYLOAD_OFFSET, offset),
+		attrNumber(unix.NFTA_PAYLOAD_LEN, uint32(length))) //nolint:gosec // 2, 4 or 16
 }
 
-// equals ends the rule unless register 1 has these bytes.
-func equals(value ...byte) *nl.RtAttr {
-	return expression("cmp",
-		number(unix.NFTA_CMP_SREG, unix.NFT_REG_1),
-		number(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ),
-		nest(unix.NFTA_CMP_DATA, nl.NewRtAttr(unix.NFTA_DATA_VALUE, value)))
+// exprEquals ends the rule unless register 1 has these bytes.
+func exprEquals(value ...byte) *nl.RtAttr {
+	return expr("cmp",
+		attrNumber(unix.NFTA_CMP_SREG, unix.NFT_REG_1),
+		attrNumber(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ),
+		attrNest(unix.NFTA_CMP_DATA, nl.NewRtAttr(unix.NFTA_DATA_VALUE, value)))
 }
 
-func expression(name string, attrs ...*nl.RtAttr) *nl.RtAttr {
-	e := nest(unix.NFTA_LIST_ELEM, text(unix.NFTA_EXPR_NAME, name))
+func expr(name string, attrs ...*nl.RtAttr) *nl.RtAttr {
+	e := attrNest(unix.NFTA_LIST_ELEM, attrText(unix.NFTA_EXPR_NAME, name))
 	if len(attrs) > 0 {
-		e.AddChild(nest(unix.NFTA_EXPR_DATA, attrs...))
+		e.AddChild(attrNest(unix.NFTA_EXPR_DATA, attrs...))
 	}
 	return e
 }
 
-func nest(attr int, children ...*nl.RtAttr) *nl.RtAttr {
+func attrNest(attr int, children ...*nl.RtAttr) *nl.RtAttr {
 	a := nl.NewRtAttr(attr|unix.NLA_F_NESTED, nil)
 	for _, c := range children {
 		a.AddChild(c)
@@ -245,14 +245,14 @@ func nest(attr int, children ...*nl.RtAttr) *nl.RtAttr {
 	return a
 }
 
-// number is an attribute of 32 bits; nf_tables has them all in the order of the network.
-func number(attr int, v uint32) *nl.RtAttr { return nl.NewRtAttr(attr, nl.BEUint32Attr(v)) }
+// attrNumber is an attribute of 32 bits; nf_tables has them all in the order of the network.
+func attrNumber(attr int, v uint32) *nl.RtAttr { return nl.NewRtAttr(attr, nl.BEUint32Attr(v)) }
 
-// text is an attribute that the kernel reads up to a zero.
-func text(attr int, s string) *nl.RtAttr { return nl.NewRtAttr(attr, nl.ZeroTerminated(s)) }
+// attrText is an attribute that the kernel reads up to a zero.
+func attrText(attr int, s string) *nl.RtAttr { return nl.NewRtAttr(attr, nl.ZeroTerminated(s)) }
 
-// message is one of the messages of a batch, for the family inet.
-func message(kind, flags int, attrs ...*nl.RtAttr) []byte {
+// batchMessage is one of the messages of a batch, for the family inet.
+func batchMessage(kind, flags int, attrs ...*nl.RtAttr) []byte {
 	m := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_CREATE|unix.NLM_F_ACK|flags)
 	m.AddData(&nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_INET, Version: unix.NFNETLINK_V0})
 	for _, a := range attrs {
@@ -261,8 +261,8 @@ func message(kind, flags int, attrs ...*nl.RtAttr) []byte {
 	return m.Serialize()
 }
 
-// mark is the message at either end of a batch; it names the subsystem.
-func mark(kind int) []byte {
+// batchMark is the message at either end of a batch; it names the subsystem.
+func batchMark(kind int) []byte {
 	m := nl.NewNetlinkRequest(kind, 0)
 	m.AddData(&nl.Nfgenmsg{Version: unix.NFNETLINK_V0, ResId: nl.Swap16(unix.NFNL_SUBSYS_NFTABLES)})
 	return m.Serialize()

@@ -1,0 +1,342 @@
+package netsetup
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// watched is what the tests of events look out for.
+func watched() interest {
+	return interest{
+		link:  DefaultInterfaceName,
+		addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
+		rules: true,
+	}
+}
+
+// stage makes the link, the addresses and the rules that may be lost.
+func stage(t *testing.T) {
+	t.Helper()
+	shell(t, `ip link set lo up
+		ip link add nodelocaldns type bridge
+		ip link set nodelocaldns up
+		ip addr add 169.254.20.10/32 dev nodelocaldns
+		ip -6 addr add fd00:20::10/128 dev nodelocaldns nodad
+		ip addr add 169.254.20.10/32 dev lo
+		ip link add other type bridge
+		ip addr add 192.0.2.1/32 dev other
+		nft add table inet nodens
+		nft add set inet nodens local '{ type ipv4_addr; elements = { 169.254.20.10 }; }'
+		nft add chain inet nodens raw '{ type filter hook output priority raw; }'
+		nft add rule inet nodens raw udp dport 53 notrack
+		iptables -w -t raw -N NODENS-OUTPUT
+		iptables -w -t raw -A NODENS-OUTPUT -p udp --dport 53 -j NOTRACK
+		iptables -w -t raw -I OUTPUT -m comment --comment 'nodens: DNS of this node' -j NODENS-OUTPUT
+		iptables -w -I INPUT -p udp --dport 53 -m comment --comment 'nodens: DNS' -j ACCEPT
+		iptables -w -t raw -I OUTPUT -p udp --dport 4789 -j NOTRACK
+		nft add table inet fw
+		nft add chain inet fw in '{ type filter hook input priority filter; }'
+		nft add rule inet fw in udp dport 53 accept comment '"nodens: DNS"'
+		nft add rule inet fw in tcp dport 22 accept`)
+}
+
+// shell runs lines as a script that ends with the first failure.
+func shell(t *testing.T, lines string) {
+	t.Helper()
+	run(t, "sh", "-ec", lines)
+}
+
+// isLegacy reports whether the namespace's iptables keeps its rules where no events are.
+func isLegacy(t *testing.T) bool {
+	return strings.Contains(run(t, "iptables", "--version"), "legacy")
+}
+
+func TestEventsOfLosses(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		stage(t)
+		for _, loss := range []string{
+			"ip addr del 169.254.20.10/32 dev lo",
+			"ip -6 addr del fd00:20::10/128 dev nodelocaldns",
+			"ip link set nodelocaldns down",
+			"ip link del nodelocaldns",
+			"nft delete element inet nodens local '{ 169.254.20.10 }'",
+			"nft flush chain inet nodens raw",
+			"nft delete chain inet nodens raw",
+			"nft delete table inet nodens",
+			"nft flush chain inet fw in",
+			"nft add chain inet fw more '{ type filter hook input priority 10; policy drop; }'",
+			"iptables -w -F INPUT",
+			"iptables -w -t raw -F OUTPUT",
+			"iptables -w -t raw -F NODENS-OUTPUT",
+			"iptables -w -t raw -X NODENS-OUTPUT",
+			"iptables -w -P INPUT DROP",
+		} {
+			if strings.HasPrefix(loss, "iptables") && isLegacy(t) {
+				continue
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			signals := watchEvents(ctx, watched())
+			shell(t, loss)
+			if _, open := <-signals; !open {
+				t.Fatal("closed")
+			}
+			t.Log("seen:", loss)
+			cancel()
+			for range signals {
+			}
+		}
+	})
+}
+
+// TestEventsOfOthers changes much that is none of our business, and then, as the end,
+// something that is: no message before that is taken for a loss.
+func TestEventsOfOthers(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		stage(t)
+		var churn strings.Builder
+		churn.WriteString("add table ip kube-proxy\nadd chain ip kube-proxy svc\nadd table ip foreign\nadd chain ip foreign KUBE-SVC\n")
+		for i := range 250 {
+			fmt.Fprintf(&churn, "add rule ip kube-proxy svc udp dport %d accept comment \"kube-system/nodens: DNS\"\n", i)
+			fmt.Fprintf(&churn, "add rule ip foreign KUBE-SVC udp dport %d accept comment \"kube-system/nodens: DNS\"\n", i)
+		}
+		churn.WriteString("flush chain ip kube-proxy svc\nflush chain ip foreign KUBE-SVC\ndelete table ip kube-proxy\n")
+		quiet(t, eventSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), lossOfRule}, "nodens\x00", 1000, func() {
+			nft := exec.Command("nft", "-f", "-")
+			nft.Stdin = strings.NewReader(churn.String())
+			if out, err := nft.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			shell(t, `iptables -w -D OUTPUT -t raw -p udp --dport 4789 -j NOTRACK
+				iptables -w -A INPUT -p tcp --dport 22 -j DROP
+				iptables -w -D INPUT -p tcp --dport 22 -j DROP
+				iptables -w -t nat -N KUBE-SERVICES
+				iptables -w -t nat -A KUBE-SERVICES -m comment --comment 'kube-system/nodens: DNS' -j RETURN
+				iptables -w -t nat -F KUBE-SERVICES
+				iptables -w -t nat -X KUBE-SERVICES
+				nft delete rule inet fw in handle $(nft -a list chain inet fw in | sed -n 's/.*dport 22 accept # handle //p')
+				nft delete table inet nodens`)
+		})
+		source := eventSource{unix.NETLINK_ROUTE, unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, lossOfLink}
+		quiet(t, source, "\xa9\xfe\x14\x0a", 10, func() {
+			shell(t, `ip addr del 192.0.2.1/32 dev other
+				ip addr add 169.254.20.11/32 dev nodelocaldns
+				ip addr del 169.254.20.11/32 dev nodelocaldns
+				ip link add port type veth peer name trop
+				ip link set port master nodelocaldns up
+				ip link set port nomaster
+				ip link del port
+				ip link set other down
+				ip link del other
+				ip link set nodelocaldns mtu 1400
+				ip addr del 169.254.20.10/32 dev nodelocaldns`)
+		})
+	})
+}
+
+// quiet runs others, which ends with a loss whose messages have end in them, and fails the
+// test if any other message is taken for a loss, or if there were too few.
+func quiet(t *testing.T, s eventSource, end string, atLeast int, others func()) {
+	t.Helper()
+	socket, err := s.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss, seen := s.loss, 0
+	var wrong []string
+	s.loss = func(of interest, kind uint16, body []byte) bool {
+		seen++
+		lost := loss(of, kind, body)
+		if lost && !bytes.Contains(body, []byte(end)) {
+			wrong = append(wrong, fmt.Sprintf("%#x %q", kind, body))
+			return false
+		}
+		return lost
+	}
+	others()
+	ctx, cancel := context.WithCancel(t.Context())
+	found, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.read(ctx, socket, make([]byte, eventMessage), watched(), found)
+	}()
+	<-found
+	cancel()
+	<-ended
+	if len(wrong) > 0 {
+		t.Errorf("taken for losses:\n%s", strings.Join(wrong, "\n"))
+	}
+	if seen < atLeast {
+		t.Errorf("saw %d messages, want at least %d", seen, atLeast)
+	}
+}
+
+// TestEventsOverrun has the kernel throw events away.
+func TestEventsOverrun(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		shell(t, "ip link set lo up")
+		s := eventSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, lossOfLink}
+		socket, err := s.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := socket.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // the least there is
+		}); err != nil {
+			t.Fatal(err)
+		}
+		shell(t, "for i in $(seq 20); do ip addr add 192.0.2.$i/32 dev lo; done")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		losses, ended := make(chan struct{}, 1), make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.read(ctx, socket, make([]byte, eventMessage), watched(), losses)
+		}()
+		<-losses
+		cancel()
+		<-ended
+	})
+}
+
+// TestEventsAfterBreak has the socket break: it is opened again, and whatever may have
+// been missed is a loss.
+func TestEventsAfterBreak(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		stage(t)
+		s := eventSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, lossOfLink}
+		socket, err := s.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		losses, ended := make(chan struct{}, 1), make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.watch(ctx, socket, nil, watched(), losses)
+		}()
+		socket.Close()
+		<-losses
+		shell(t, "ip addr del 169.254.20.10/32 dev lo")
+		<-losses
+		cancel()
+		<-ended
+	})
+}
+
+// TestEventsEnd looks for what is left when the context is done: no goroutine, no socket.
+func TestEventsEnd(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		descriptors := func() int {
+			entries, err := os.ReadDir("/proc/self/fd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(entries)
+		}
+		socket, err := eventSource{protocol: unix.NETLINK_ROUTE}.open() // opens Go's poller, too
+		if err != nil {
+			t.Fatal(err)
+		}
+		socket.Close()
+		before := descriptors()
+		ctx, cancel := context.WithCancel(t.Context())
+		signals := watchEvents(ctx, watched())
+		if now := descriptors(); now != before+2 {
+			t.Fatalf("%d file descriptors before, %d now", before, now)
+		}
+		cancel()
+		for range signals {
+		}
+		if now := descriptors(); now != before {
+			t.Errorf("%d file descriptors before, %d after", before, now)
+		}
+		for { // the goroutine that closed the channel may be at its very end
+			var stacks strings.Builder
+			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(stacks.String(), "netsetup/events.go") {
+				return
+			}
+			runtime.Gosched()
+		}
+	})
+}
+
+// TestEventsSpaced has losses come alone, in bursts and without an end.
+func TestEventsSpaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		losses, signals := make(chan struct{}, 1), make(chan struct{}, 1)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			spaceOut(ctx, losses, signals)
+		}()
+		start := time.Now()
+		var at []time.Duration // of signals
+		go func() {
+			for range signals {
+				at = append(at, time.Since(start))
+			}
+		}()
+		lose := func(times int, pause time.Duration) {
+			for range times {
+				offerSignal(losses)
+				time.Sleep(pause)
+			}
+		}
+		const ms = time.Millisecond
+		lose(1, 1000*ms) // one alone: at once
+		lose(10, 10*ms)  // a burst: at once, and once more for the rest
+		time.Sleep(5 * time.Second)
+		lose(900, 10*ms) // a quarrel: ever less often
+		time.Sleep(5 * time.Second)
+		lose(1, 1000*ms) // it is over
+		cancel()
+		<-ended
+		close(signals)
+		synctest.Wait()
+		want := []time.Duration{0, 1000 * ms, 1100 * ms,
+			6100 * ms, 6200 * ms, 6400 * ms, 6800 * ms, 7600 * ms, 9200 * ms, 10800 * ms, 12400 * ms, 14000 * ms, 15600 * ms,
+			20100 * ms}
+		if diff := cmp.Diff(want, at); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// FuzzEvents has any bytes come as messages: none may break the reader.
+func FuzzEvents(f *testing.F) {
+	f.Add(batchMessage(unix.NFT_MSG_DELRULE, 0, attrText(unix.NFTA_RULE_TABLE, "raw"), attrText(unix.NFTA_RULE_CHAIN, "NODENS-OUTPUT")))
+	f.Add(batchMessage(unix.NFT_MSG_NEWCHAIN, 0, attrNest(unix.NFTA_CHAIN_HOOK, attrNumber(unix.NFTA_HOOK_HOOKNUM, 1))))
+	f.Add(batchMark(unix.RTM_DELADDR))
+	f.Add([]byte("\x10\x00\x00\x00\x11\x00\x00\x00________\x00\x00\x00\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		rest := len(b)
+		for kind, body := range eachMessage(b) {
+			if rest -= unix.NLMSG_HDRLEN + len(body); rest < 0 {
+				t.Fatal("more messages than bytes")
+			}
+			lossOfLink(watched(), kind, body)
+			lossOfRule(watched(), kind, body)
+		}
+	})
+}
