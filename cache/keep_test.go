@@ -358,7 +358,7 @@ func small(t testing.TB) (stream []byte, q *wire.Query) {
 func TestKeepBroken(t *testing.T) {
 	stream, q := small(t)
 	load := func(b []byte) (*Cache, int, error) {
-		d := newCache(nil, Options{})
+		d := NewStore(16<<10, Options{}).NewCache(defaults())
 		n, err := newOffice().read(t, b, map[string]*Cache{"here": d})
 		d.store.check(t)
 		return d, n, err
@@ -605,7 +605,7 @@ func FuzzRead(f *testing.F) {
 		cfg := defaults()
 		cfg.Stale = immediate
 		cfg.Stale.For, cfg.Stale.TTL, cfg.NXDomainCut = time.Hour, time.Second, true
-		c := newCache(cfg, Options{})
+		c := NewStore(1<<20, Options{}).NewCache(cfg)
 		if late >= 0 {
 			whole := append([]byte(magic), 0, formatVersion)
 			whole = append(whole, chunk(chunkHead, o.append(nil))...)
