@@ -102,11 +102,11 @@ func TestLegacyChain(t *testing.T) {
 						t.Errorf("turn %d: %d connections, want 4", turn, open(s))
 					}
 					if turn == 1 {
-						files = settled(t)
+						files = atRest(t)
 					}
 				}
 				f.end()
-				if n := settled(t); n > files+8 {
+				if n := atRest(t); n > files+8 {
 					t.Errorf("%d files are open, were %d", n, files)
 				}
 				shutdown(t, s)
@@ -115,8 +115,8 @@ func TestLegacyChain(t *testing.T) {
 	}
 }
 
-// settled are the open files, when nobody is about to close some.
-func settled(t *testing.T) int {
+// atRest are the open files, when nobody is about to close some.
+func atRest(t *testing.T) int {
 	t.Helper()
 	runtime.GC() // of pools
 	return descriptors(t)

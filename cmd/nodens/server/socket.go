@@ -144,15 +144,16 @@ func openPorts(addr netip.AddrPort, limits Limits, legacy legacy) ([]port, error
 	ports := make([]port, 0, limits.Readers)
 	for {
 		fd, err := legacy.takeUDP(addr)
-		if err == nil && fd < 0 {
-			if len(ports) >= limits.Readers {
-				break
-			}
-			fd, err = openUDP(addr)
-		}
 		var p port
-		if err == nil {
+		switch {
+		case err != nil:
+		case fd >= 0:
 			p, err = newPort(fd, addr, limits)
+		case len(ports) < limits.Readers:
+			p, err = openPort(addr, limits)
+		default:
+			steer(ports)
+			return ports, nil
 		}
 		if err != nil {
 			shutAll(ports)
@@ -160,10 +161,18 @@ func openPorts(addr netip.AddrPort, limits Limits, legacy legacy) ([]port, error
 		}
 		ports = append(ports, p)
 	}
-	steer(ports)
-	return ports, nil
 }
 
+func openPort(addr netip.AddrPort, limits Limits) (port, error) {
+	fd, err := openUDP(addr)
+	if err != nil {
+		return nil, err
+	}
+	return newPort(fd, addr, limits)
+}
+
+// newPort makes a port of a socket that is bound to addr, and has the descriptor from
+// here on.
 func newPort(fd int, addr netip.AddrPort, limits Limits) (port, error) {
 	if limits.Polled {
 		return newPolled(fd, addr)
