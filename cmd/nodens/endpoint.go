@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,16 +17,22 @@ import (
 )
 
 // endpoints are the HTTP servers of health, readiness and metrics. Several
-// directives may name one address; their paths then share its server.
+// directives may name one address; their paths then share its server. They are safe
+// for concurrent use.
 type endpoints struct {
-	log     *slog.Logger
+	log *slog.Logger
+
+	mu      sync.Mutex
 	servers map[string]*endpoint
+	legacy  map[string]*os.File // what adopt was given, and listen has not taken yet
 }
 
 // endpoint is one HTTP address. Its handler can be swapped while it serves.
 type endpoint struct {
+	ln      *net.TCPListener
 	server  *http.Server
 	handler atomic.Pointer[http.ServeMux]
+	parked  *os.File // the listener between yield and resume, else nil
 }
 
 // httpTimeout bounds one request: a probe or a scrape takes milliseconds, a
@@ -36,25 +44,19 @@ const httpTimeout = 10 * time.Second
 const maxHeader = 16 << 10
 
 // listen serves exactly the given handlers, keyed by address and path. New
-// addresses are bound first: on an error nothing has changed.
+// addresses are bound first: on an error nothing has changed, but for listeners that were
+// handed down, which are closed if nobody wants them.
 func (e *endpoints) listen(want map[string]map[string]http.Handler) error {
-	fresh := make(map[string]net.Listener)
-	for addr := range want {
-		if e.servers[addr] != nil {
-			continue
-		}
-		ln, err := net.Listen("tcp", addr)
-		if err != nil {
-			for _, ln := range fresh {
-				_ = ln.Close()
-			}
-			return fmt.Errorf("listening for health, ready or metrics on %s: %w; choose another address in the Corefile, or in -metrics-listen-address", addr, err)
-		}
-		fresh[addr] = ln
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fresh, err := e.bind(want)
+	e.disown()
+	if err != nil {
+		return err
 	}
 	for addr, s := range e.servers {
 		if want[addr] == nil {
-			_ = s.server.Close()
+			s.close()
 			delete(e.servers, addr)
 		}
 	}
@@ -65,7 +67,9 @@ func (e *endpoints) listen(want map[string]map[string]http.Handler) error {
 		}
 		s := e.servers[addr]
 		if s == nil {
-			s = e.serve(fresh[addr])
+			s = newEndpoint()
+			s.handler.Store(mux)
+			e.serve(s, fresh[addr])
 			e.servers[addr] = s
 		}
 		s.handler.Store(mux)
@@ -73,9 +77,31 @@ func (e *endpoints) listen(want map[string]map[string]http.Handler) error {
 	return nil
 }
 
-func (e *endpoints) serve(ln net.Listener) *endpoint {
+// bind listens on the addresses that nobody listens on yet, or on none.
+func (e *endpoints) bind(want map[string]map[string]http.Handler) (map[string]*net.TCPListener, error) {
+	fresh := make(map[string]*net.TCPListener)
+	for addr := range want {
+		if e.servers[addr] != nil {
+			continue
+		}
+		if fresh[addr] = e.inherit(addr); fresh[addr] != nil {
+			continue
+		}
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			delete(fresh, addr)
+			for _, ln := range fresh {
+				_ = ln.Close()
+			}
+			return nil, fmt.Errorf("listening for health, ready or metrics on %s: %w; choose another address in the Corefile, or in -metrics-listen-address", addr, err)
+		}
+		fresh[addr] = ln.(*net.TCPListener)
+	}
+	return fresh, nil
+}
+
+func newEndpoint() *endpoint {
 	s := new(endpoint)
-	s.handler.Store(http.NewServeMux())
 	s.server = &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) }),
 		ReadTimeout:       httpTimeout,
@@ -84,18 +110,34 @@ func (e *endpoints) serve(ln net.Listener) *endpoint {
 		IdleTimeout:       2 * time.Minute, // longer than a scrape interval, so that its connection is reused
 		MaxHeaderBytes:    maxHeader,
 	}
-	go func() {
-		if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			e.log.Error("an HTTP endpoint stopped", "address", ln.Addr(), "err", err)
-		}
-	}()
 	return s
 }
 
+// serve makes s serve what comes to ln, until one of the two is closed.
+func (e *endpoints) serve(s *endpoint, ln *net.TCPListener) {
+	s.ln = ln
+	go func() {
+		if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			e.log.Error("an HTTP endpoint stopped", "address", ln.Addr(), "err", err)
+		}
+	}()
+}
+
+// close closes all that is open. Another process that has the same listeners goes on.
 func (e *endpoints) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.disown()
 	for addr, s := range e.servers {
-		_ = s.server.Close()
+		s.close()
 		delete(e.servers, addr)
+	}
+}
+
+func (s *endpoint) close() {
+	_ = s.server.Close()
+	if s.parked != nil {
+		_ = s.parked.Close()
 	}
 }
 

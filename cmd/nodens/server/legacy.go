@@ -39,7 +39,7 @@ func (s *Server) Handles() ([]Handle, error) {
 		return err
 	}
 	for addr, l := range s.listeners {
-		err := add(addr, false, func() (*os.File, error) { return duplicate(l.tcp.TCPListener) })
+		err := add(addr, false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
 		for _, p := range l.udp {
 			if err == nil {
 				err = add(addr, true, p.file)
@@ -198,8 +198,11 @@ func (k seat) at(sa unix.Sockaddr) bool {
 	}
 }
 
-// duplicate gives another descriptor of c's socket.
-func duplicate(c syscall.Conn) (f *os.File, err error) {
+// Duplicate gives another descriptor of c's socket, which the caller closes. Unlike the
+// File methods of package net it gives one that leaves the socket as it is, whatever is
+// asked of it: a listener that waits because of [os.File.Fd] would keep whoever else
+// accepts from it from ending.
+func Duplicate(c syscall.Conn) (f *os.File, err error) {
 	failed := withFD(c, func(fd int) error {
 		f, err = duplicateFD(fd, "socket")
 		return err

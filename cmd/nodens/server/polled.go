@@ -130,4 +130,4 @@ func (p *polled) resume() {
 }
 
 // file is [port.file].
-func (p *polled) file() (*os.File, error) { return duplicate(p.conn) }
+func (p *polled) file() (*os.File, error) { return Duplicate(p.conn) }
