@@ -19,38 +19,42 @@ type choice struct {
 
 // choose implements Node. It looks, and changes nothing.
 func (k *kernel) choose(ctx context.Context, how Netfilter, locals []netip.Addr) (choice, error) {
-	installed := flavours(ctx, locals)
-	nft := newNftables()
-	_, err := exec.LookPath("nft")
-	haveNft := err == nil
-
 	var c choice
-	switch {
-	case how == NetfilterNftables, how != NetfilterIptables && haveNft && nft.found():
-		c.filter = nft
-	case len(installed) > 0:
-		c.filter = spoken(ctx, installed)
-	case how != NetfilterIptables && haveNft:
-		c.filter = nft
-	case how == NetfilterIptables:
-		return choice{}, fmt.Errorf("iptables: %w", ErrNoTool)
-	default:
-		return choice{}, fmt.Errorf("neither iptables nor nft: %w", ErrNoTool)
-	}
+	installed := flavours(ctx, locals)
 	for _, t := range installed {
-		if filter(t) != c.filter {
-			c.others = append(c.others, t)
+		c.others = append(c.others, t)
+	}
+	if t := spoken(ctx, installed); t != nil && how != NetfilterNftables {
+		c.filter = t
+	}
+	if _, err := exec.LookPath("nft"); err == nil {
+		nft := newNftables()
+		c.others = append(c.others, nft)
+		if how != NetfilterIptables && (c.filter == nil || nft.found()) {
+			c.filter = nft
 		}
 	}
-	if haveNft && c.filter != filter(nft) {
-		c.others = append(c.others, nft)
+	if c.filter == nil {
+		return choice{}, how.missing()
 	}
+	c.others = slices.DeleteFunc(c.others, func(f filter) bool { return f == c.filter })
 	return c, nil
+}
+
+// missing says which program would be needed.
+func (n Netfilter) missing() error {
+	switch n {
+	case NetfilterIptables:
+		return fmt.Errorf("iptables: %w", ErrNoTool)
+	case NetfilterNftables:
+		return fmt.Errorf("nft: %w", ErrNoTool)
+	}
+	return fmt.Errorf("neither iptables nor nft: %w", ErrNoTool)
 }
 
 // flavours are the filters of iptables that are installed, first the one that goes by
 // the plain name.
-func flavours(ctx context.Context, locals []netip.Addr) []*iptables {
+func flavours(ctx context.Context, locals []netip.Addr) (installed []*iptables) {
 	names := []string{"nft", "legacy"}
 	plain := ""
 	if out, err := execute(ctx, "", "iptables", "--version"); err == nil {
@@ -62,28 +66,38 @@ func flavours(ctx context.Context, locals []netip.Addr) []*iptables {
 	if plain == "legacy" {
 		slices.Reverse(names)
 	}
-	var found []*iptables
 	for _, name := range names {
 		t := &iptables{flavour: name, locals: locals, run: execute, loaded: loaded}
 		if name == "nft" {
 			t.loaded = func(Family, string) bool { return true } // a look loads nothing
 		}
 		for _, f := range families() {
-			for _, program := range []string{f.String() + "-" + name, f.String()} {
-				_, err := exec.LookPath(program + "-restore")
-				if err == nil && t.programs[f] == "" && (program != f.String() || name == plain) {
-					t.programs[f] = program
-				}
-			}
+			t.programs[f] = program(f, name, plain)
 		}
 		if t.programs != [2]string{} {
-			found = append(found, t)
+			installed = append(installed, t)
 		}
 	}
-	return found
+	return installed
 }
 
-// spoken is the flavour that the node's kubelet or kube-proxy uses, or else the first.
+// program is the name by which a family's program of a flavour is called, where that of
+// the one without a flavour in its name is plain; "" if it is not installed.
+func program(f Family, flavour, plain string) string {
+	names := []string{f.String() + "-" + flavour}
+	if flavour == plain {
+		names = append(names, f.String())
+	}
+	for _, name := range names {
+		if _, err := exec.LookPath(name + "-restore"); err == nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// spoken is the flavour that the node's kubelet or kube-proxy uses, or else the first;
+// nil of none.
 func spoken(ctx context.Context, installed []*iptables) *iptables {
 	// kubelet and kube-proxy leave the first three for others to see which flavour they
 	// use; old ones leave the last one only.
@@ -94,17 +108,26 @@ func spoken(ctx context.Context, installed []*iptables) *iptables {
 		{"nat", "KUBE-SERVICES"},
 	} {
 		for _, t := range installed {
-			for _, f := range families() {
-				if t.programs[f] == "" || !t.loaded(f, mark.table) {
-					continue
-				}
-				if _, err := t.list(ctx, f, mark.table, mark.chain); err == nil {
-					return t
-				}
+			if t.holds(ctx, mark.table, mark.chain) {
+				return t
 			}
 		}
 	}
+	if len(installed) == 0 {
+		return nil
+	}
 	return installed[0]
+}
+
+// holds reports whether a chain exists, of one family or the other.
+func (t *iptables) holds(ctx context.Context, table, chain string) bool {
+	return slices.ContainsFunc(families(), func(f Family) bool {
+		if t.programs[f] == "" || !t.loaded(f, table) {
+			return false
+		}
+		_, exists, err := t.list(ctx, f, table, chain)
+		return err == nil && exists
+	})
 }
 
 // loaded reports whether the kernel has one of the tables of iptables' legacy flavour.

@@ -2,32 +2,56 @@
 // node-local DNS agent needs, keeps them there, and takes them away again.
 //
 // It works in two halves. [NewPlan] is a pure function: flags in, out comes a
-// [Plan] of one link, host addresses and iptables rules, printable and
-// comparable. [Setup] makes the machine match that plan through the [Node]
-// interface: look, add what is missing, never touch what is not in the plan.
-// As every step looks first, applying twice changes nothing, and the same pass
-// serves as the start, as the periodic repair, and after a crash: nothing is
-// remembered on disk, the plan alone says what is ours.
+// [Plan] of one link, host addresses and what rules are to do, printable and
+// comparable. [Setup] makes the machine match that plan: look, add what is missing,
+// never touch what is not ours. As every step looks first, applying twice changes
+// nothing, and the same pass serves as the start, as the periodic repair, and after a
+// crash: nothing is remembered on disk. Links and addresses go through the [Node]
+// interface, rules through a filter: iptables of either flavour, or nftables.
 //
 // The order of steps is what keeps a node's DNS alive:
 //
 //  1. [Setup.Links], before the sockets: an address must exist to be bound.
-//  2. [Setup.Rules], after the sockets listen: a NOTRACK rule for an address
-//     nobody answers on would cut off the Service that answered before.
-//  3. [Setup.Run], until shutdown: repairs every interval what has gone missing.
-//  4. [Setup.Teardown], rules first, then addresses: where the local address is
-//     also the kube-dns ClusterIP, the packets go to kube-proxy again the
-//     moment NOTRACK is gone, and while the address stays none is lost.
+//  2. [Setup.Rules], after the sockets listen: before that nothing would be local.
+//  3. [Setup.Run], until shutdown: repairs every interval, and when the kernel tells of
+//     a loss, what has gone missing.
+//  4. [Setup.Teardown], rules first, then addresses: while the address stays, packets
+//     on their way are not lost.
 //
-// Within one address the ACCEPT rules of the filter table come before the
-// NOTRACK rules of the raw table, and go after them: a packet that is not
-// tracked does not match a firewall's "established" rule and needs its own.
+// # Fail open
 //
-// The rules are those of NodeLocal DNSCache to the letter, comments included,
-// and are inserted at the head of each chain in the same order. So whichever of
-// the two programs starts on a node finds the other's rules already there, and
-// there are no duplicates; exact duplicates that an earlier program or two
-// agents at once have made are removed at the next pass.
+// Packets for a local address stay away from connection tracking, and so from whatever
+// would send them elsewhere, only while a socket waits for them: the rule in raw
+// PREROUTING matches by socket. When the agent is gone, in whatever way, the sockets
+// are gone with it, and the very next packet is an ordinary one, which a nat rule sends
+// on to one of the cluster DNS's servers ([Setup.Divert]). No program has to notice
+// anything. When the agent is back, the next packet is local again.
+//
+// A query of the node's own processes does not come in from outside and can't be
+// matched by socket. It stays untracked by a table of nf_tables that belongs to this
+// process, and that the kernel removes with it (Linux 5.12). Its source is the local
+// address itself, so that rules masquerade it where it leaves the node. Where the kernel
+// has no such tables, a plain rule takes the place: the node's own processes have no DNS
+// at the local address until the agent is back.
+//
+// A kernel without the match by socket gets plain rules, and a warning: then a dead
+// agent's packets are lost, as with NodeLocal DNSCache.
+//
+// A connection over TCP that was made to the cluster DNS while the agent was away is
+// reset when it is back, as its next packet finds the agent's socket.
+//
+// # Which rules are ours
+//
+// With iptables: the chains whose names begin with NODENS-, and one jump to each at the
+// head of the kernel's chain. They are filled anew in one transaction for each table
+// when they are other than after the last write; the jump is then moved to the head.
+// ACCEPT rules of the filter table are written before those that make packets
+// untracked, and go after them: a packet that is not tracked does not match a
+// firewall's "established" rule and needs its own. With nftables: table inet nodens.
+//
+// NodeLocal DNSCache's rules for the same addresses, which agents up to 0.1 made too,
+// hold whether anybody listens or not. They go as soon as ours stand. Should that
+// program still run, it puts them back, and the next re-check takes them away.
 //
 // # Whose address is it
 //
@@ -40,17 +64,19 @@
 // it there, as an earlier run that was killed looks the same as this one. It is
 // removed from both at teardown, lo itself stays, and so does a dummy link that
 // carries somebody else's address. On any other link the address is in use: that
-// is an error, and it stays.
+// is an error, and it stays. In particular an address on kube-ipvs0 is served by
+// kube-proxy in IPVS mode, before any rule of ours, even if we have it too.
 //
 // # What teardown leaves
 //
 // Nothing of the plan. iptables itself makes the base chains of a table when it
 // is first used and never removes them; they are empty and stay. Teardown ends in
 // under 3 seconds even if the xtables lock is held; what it could not remove is in
-// its error and is adopted by the next start.
+// its error and is adopted by the next start. [Clean] removes all that any agent may
+// have left.
 //
 // # Who may import it
 //
-// Only cmd/nodens. This is the only package that knows netlink and iptables; it
+// Only cmd/nodens. This is the only package that knows netlink and packet filters; it
 // exports counters as plain numbers ([Stats]) and knows no metrics library.
 package netsetup

@@ -161,43 +161,56 @@ const writeTries = 2
 
 func (t *iptables) ensureFamily(ctx context.Context, w want, f Family) (changed int, err error) {
 	if !f.has(w.locals) {
-		if t.known[f].cleared {
-			return 0, nil
-		}
-		changed, err = t.removeFamily(ctx, f)
-		t.known[f].cleared = err == nil
-		return changed, err
+		return t.clear(ctx, f)
 	}
 	before, err := t.look(ctx, w, f)
 	if err != nil {
 		return 0, err
 	}
-	rules := restore(w, f, nil, nil)
-	off := func(c chain) bool { return rules != t.known[f].rules || !before[c].equal(t.known[f].stood[c]) }
-	tables := make(map[string]bool)
-	for _, c := range chains() {
-		tables[c.table] = tables[c.table] || off(c)
-	}
-	if !tables["filter"] && !tables["nat"] && !tables["raw"] {
+	tables := t.off(w, f, before)
+	if len(tables) == 0 {
 		return 0, nil
 	}
-	stands := before
+	after := before
 	for range writeTries {
-		err = t.write(ctx, f, restore(w, f, stands, tables))
-		var failed error
-		if stands, failed = t.look(ctx, w, f); failed != nil {
-			return 0, failed
+		t.known[f] = memory{}
+		failed := t.write(ctx, f, restore(w, f, after, tables))
+		if after, err = t.look(ctx, w, f); err != nil {
+			return 0, err
 		}
-		if err == nil && complete(w, f, stands) {
-			t.known[f] = memory{rules: rules, stood: stands}
-			return difference(before, stands), nil
+		if failed == nil && complete(w, f, after) {
+			t.known[f] = memory{rules: restore(w, f, nil, nil), stood: after}
+			return difference(before, after), nil
 		}
-		tables, t.known[f] = nil, memory{}
+		err, tables = failed, nil
 	}
 	if err == nil {
 		err = errors.New("what was written is not what stands; somebody else changes it at the same time")
 	}
 	return 0, t.explain(ctx, w, f, err)
+}
+
+// clear removes what stands of a family that w has nothing for, once.
+func (t *iptables) clear(ctx context.Context, f Family) (removed int, err error) {
+	if t.known[f].cleared {
+		return 0, nil
+	}
+	removed, err = t.removeFamily(ctx, f)
+	t.known[f].cleared = err == nil
+	return removed, err
+}
+
+// off is the tables of which something is other than it was after the last write; all, if
+// that was for something else. Empty: there are none.
+func (t *iptables) off(w want, f Family, stands map[chain]standing) map[string]bool {
+	tables := make(map[string]bool)
+	same := t.known[f].rules == restore(w, f, nil, nil)
+	for _, c := range chains() {
+		if !same || !stands[c].equal(t.known[f].stood[c]) {
+			tables[c.table] = true
+		}
+	}
+	return tables
 }
 
 // complete reports whether all chains have as many rules as they should, and each one
@@ -278,27 +291,35 @@ func (t *iptables) look(ctx context.Context, w want, f Family) (map[chain]standi
 			continue
 		}
 		var s standing
-		lines, err := t.list(ctx, f, c.table, c.name)
-		if err != nil && !errors.Is(err, errMissing) {
+		var err error
+		if s.rules, s.exists, err = t.list(ctx, f, c.table, c.name); err != nil {
 			return nil, err
 		}
-		s.exists, s.rules = err == nil, lines
+		// Rules of NodeLocal DNSCache are not in nat, and jumps need what they lead to.
 		if c.hook != "" && (needed || s.exists || c.table != "nat") {
-			if lines, err = t.list(ctx, f, c.table, c.hook); err != nil && !errors.Is(err, errMissing) {
+			lines, _, err := t.list(ctx, f, c.table, c.hook)
+			if err != nil {
 				return nil, err
 			}
-			for _, l := range lines {
-				switch {
-				case strings.HasSuffix(l, " -j "+c.name):
-					s.jumps = append(s.jumps, l)
-				case t.outdated(l):
-					s.old = append(s.old, l)
-				}
-			}
+			s.jumps, s.old = t.sort(lines, c)
 		}
 		found[c] = s
 	}
 	return found, nil
+}
+
+// sort picks from the rules of c's hook those that lead to c, and NodeLocal DNSCache's
+// that must go.
+func (t *iptables) sort(lines []string, c chain) (jumps, old []string) {
+	for _, l := range lines {
+		switch {
+		case strings.HasSuffix(l, " -j "+c.name):
+			jumps = append(jumps, l)
+		case t.outdated(l):
+			old = append(old, l)
+		}
+	}
+	return jumps, old
 }
 
 // outdated reports whether a line is a rule of NodeLocal DNSCache that must go.
@@ -311,19 +332,21 @@ func (t *iptables) outdated(line string) bool {
 	})
 }
 
-// list gives the rules of a chain, without its policy. errMissing: there is none.
-func (t *iptables) list(ctx context.Context, f Family, table, chain string) ([]string, error) {
+// list gives the rules of a chain, without its policy; exists: there is one.
+func (t *iptables) list(ctx context.Context, f Family, table, chain string) (rules []string, exists bool, err error) {
 	out, err := t.call(ctx, f, "", "", "-t", table, "-S", chain)
-	if err != nil {
-		return nil, err
+	if errors.Is(err, errMissing) {
+		return nil, false, nil
 	}
-	var rules []string
+	if err != nil {
+		return nil, false, err
+	}
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "-A ") {
 			rules = append(rules, strings.TrimSpace(line))
 		}
 	}
-	return rules, nil
+	return rules, true, nil
 }
 
 func (t *iptables) write(ctx context.Context, f Family, text string) error {

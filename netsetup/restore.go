@@ -42,20 +42,22 @@ func table(w want, f Family, name string, before map[chain]standing) string {
 			continue
 		}
 		rules, stands := body(w, f, c), before[c]
-		if len(rules) > 0 || stands.exists {
-			fmt.Fprintf(&declare, ":%s - [0:0]\n", c.name) // made, or emptied
+		for _, line := range slices.Concat(stands.jumps, stands.old) {
+			fmt.Fprintf(&hook, "-D %s\n", strings.TrimPrefix(line, "-A "))
+		}
+		if len(rules) == 0 && !stands.exists {
+			continue
+		}
+		fmt.Fprintf(&declare, ":%s - [0:0]\n", c.name) // made, or emptied
+		if len(rules) == 0 {
+			fmt.Fprintf(&drop, "-X %s\n", c.name)
+			continue
 		}
 		for _, r := range rules {
 			fmt.Fprintf(&fill, "-A %s %s\n", c.name, r)
 		}
-		for _, line := range slices.Concat(stands.jumps, stands.old) {
-			fmt.Fprintf(&hook, "-D %s\n", strings.TrimPrefix(line, "-A "))
-		}
-		switch {
-		case len(rules) > 0 && c.hook != "":
+		if c.hook != "" {
 			fmt.Fprintf(&hook, "-I %s 1 %s-j %s\n", c.hook, comment, c.name)
-		case len(rules) == 0 && stands.exists:
-			fmt.Fprintf(&drop, "-X %s\n", c.name)
 		}
 	}
 	return declare.String() + fill.String() + hook.String() + drop.String()

@@ -1,6 +1,7 @@
 package netsetup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,7 @@ var errMissing = errors.New("no such chain")
 
 // execute is the runner of this machine.
 func execute(ctx context.Context, input, program string, args ...string) (string, error) {
-	stdout, stderr := &limited{left: maxOutput}, &limited{left: maxOutput}
+	stdout, stderr := &capped{left: maxOutput}, &capped{left: maxOutput}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), stdout, stderr
 	cmd.WaitDelay = killDelay
@@ -64,6 +65,21 @@ func execute(ctx context.Context, input, program string, args ...string) (string
 		}
 	}
 	return "", err
+}
+
+// capped is a buffer that refuses what is too much, which ends the program. The buffer
+// is not embedded: what it would read by itself is past counting.
+type capped struct {
+	buf  bytes.Buffer
+	left int
+}
+
+// Write implements io.Writer.
+func (c *capped) Write(p []byte) (int, error) {
+	if c.left -= len(p); c.left < 0 {
+		return 0, fmt.Errorf("more than %d bytes of output", maxOutput)
+	}
+	return c.buf.Write(p)
 }
 
 type cause struct {

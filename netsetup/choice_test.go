@@ -1,0 +1,132 @@
+package netsetup
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// names are the filters of a choice, the chosen one first.
+func names(c choice) []string {
+	all := []string{c.filter.name()}
+	for _, f := range c.others {
+		all = append(all, f.name())
+	}
+	slices.Sort(all[1:])
+	return all
+}
+
+// TestKernelChooses: what kubelet and kube-proxy have left says which filter it is.
+func TestKernelChooses(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore", "nft"} {
+			if _, err := exec.LookPath(program); err != nil {
+				t.Skip("needs both builds of iptables, and nft:", err)
+			}
+		}
+		plain := "iptables (nft)"
+		if out := run(t, "iptables", "--version"); strings.Contains(out, "legacy") {
+			plain = "iptables (legacy)"
+		}
+		before := run(t, "nft", "list", "ruleset")
+		for _, tt := range []struct {
+			name string
+			how  Netfilter
+			node [][]string
+			want string
+		}{
+			{"nothing", NetfilterAuto, nil, plain},
+			{"nothing, zero value", "", nil, plain},
+			{"nothing, nftables", NetfilterNftables, nil, "nftables"},
+			{"old kube-proxy", NetfilterAuto, [][]string{{"ip6tables-legacy", "-t", "nat", "-N", "KUBE-SERVICES"}}, "iptables (legacy)"},
+			{"kubelet by nft", NetfilterAuto, [][]string{{"iptables-nft", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"}}, "iptables (nft)"},
+			{"kube-proxy in nftables mode", NetfilterAuto, [][]string{{"nft", "add", "table", "ip6", "kube-proxy"}}, "nftables"},
+			{"the flag wins", NetfilterIptables, nil, "iptables (nft)"},
+		} {
+			for _, words := range tt.node {
+				run(t, words...)
+			}
+			c, err := (&kernel{}).choose(t.Context(), tt.how, dualStack().Addresses)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := names(c)
+			if got[0] != tt.want || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 3 {
+				t.Errorf("%s: chose %q, want %q and two others", tt.name, got, tt.want)
+			}
+		}
+		if before != "" {
+			t.Errorf("the namespace had rules:\n%s", before)
+		}
+	})
+}
+
+// TestKernelChoosesWithoutTraces: looking for traces makes none.
+func TestKernelChoosesWithoutTraces(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		state := func() string {
+			text := dump(t)
+			for _, f := range []string{"/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"} {
+				b, _ := os.ReadFile(f)
+				text += string(b)
+			}
+			if _, err := exec.LookPath("nft"); err == nil {
+				text += run(t, "nft", "list", "ruleset")
+			}
+			return text
+		}
+		before := state()
+		if _, err := Preview(t.Context(), dualStack()); err != nil {
+			t.Fatal(err)
+		}
+		if removed, err := Clean(t.Context(), dualStack()); err != nil || removed != nil {
+			t.Errorf("Clean of nothing: %q, %v", removed, err)
+		}
+		if after := state(); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+	})
+}
+
+// TestChooseNeedsAProgram: what is missing is named.
+func TestChooseNeedsAProgram(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for how, want := range map[Netfilter]string{
+		NetfilterAuto: "neither iptables nor nft", NetfilterIptables: "iptables:", NetfilterNftables: "nft:",
+	} {
+		_, err := (&kernel{}).choose(t.Context(), how, nil)
+		if !errors.Is(err, ErrNoTool) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", how, err, want)
+		}
+	}
+}
+
+// TestChoosesByVersion: programs without a flavour in their names are of
+// the one that their version says, legacy if it says nothing.
+func TestChoosesByVersion(t *testing.T) {
+	for version, want := range map[string]string{
+		"iptables v1.8.9 (nf_tables)": "nft", "iptables v1.8.9 (legacy)": "legacy", "iptables v1.6.1": "legacy",
+	} {
+		dir := t.TempDir()
+		t.Setenv("PATH", dir)
+		for _, name := range []string{"iptables", "iptables-restore"} {
+			script(t, dir, name, "echo '"+version+"'")
+		}
+		found := flavours(t.Context(), nil)
+		if len(found) != 1 || found[0].flavour != want || found[0].programs != [2]string{"iptables", ""} {
+			t.Errorf("%s: %+v", version, found)
+		}
+	}
+}
+
+// script puts a program of one line into dir.
+func script(t *testing.T, dir, name, line string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+line+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
