@@ -195,3 +195,12 @@ func TestNamesThatTheKernelTakes(t *testing.T) {
 		}
 	}
 }
+
+func ports(words ...string) (to []netip.AddrPort) {
+	for _, w := range words {
+		to = append(to, netip.MustParseAddrPort(w))
+	}
+	return to
+}
+
+var comparePorts = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })

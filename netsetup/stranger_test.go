@@ -61,6 +61,45 @@ func TestAddressesOfOthers(t *testing.T) {
 	}
 }
 
+// TestIPVS: an address that kube-proxy serves in IPVS mode is not taken over, even if it
+// is ours already, and the error says what to change.
+func TestIPVS(t *testing.T) {
+	c := dualStack()
+	c.Addresses = addrs("10.96.0.10", "169.254.20.11")
+	for _, tt := range []struct {
+		name   string
+		locals []netip.Addr
+		ours   bool // the dummy link has it too
+		want   []string
+	}{
+		{"a link-local one is left", c.Addresses, false, []string{
+			"10.96.0.10/32", "in use on kube-ipvs0", "IPVS mode", "take 10.96.0.10 out of -localip",
+			`clusterDNS: ["169.254.20.11"]`, "--cluster-dns=169.254.20.11",
+		}},
+		{"it is ours, too", c.Addresses, true, []string{"in use on kube-ipvs0", `clusterDNS: ["169.254.20.11"]`}},
+		{"no other", c.Addresses[:1], false, []string{`clusterDNS: ["169.254.20.10"]`, "have 169.254.20.10 there"}},
+	} {
+		f := NewFake()
+		f.PutLink(Link{Name: ipvsLink, Kind: kindDummy})
+		if tt.ours {
+			f.PutLink(Link{Name: DefaultInterfaceName, Kind: kindDummy, Up: true})
+			if err := f.AddAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.AddAddr(Addr{ipvsLink, netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
+			t.Fatal(err)
+		}
+		c.Addresses = tt.locals
+		s := newSetup(t, c, f)
+		before := f.Dump()
+		wantError(t, s.Links(t.Context()), InterfaceCheck, tt.want...)
+		if diff := cmp.Diff(before, f.Dump()); diff != "" {
+			t.Errorf("%s (-before +after):\n%s", tt.name, diff)
+		}
+	}
+}
+
 func TestLinksOfOthers(t *testing.T) {
 	f := NewFake()
 	f.PutLink(Link{Name: DefaultInterfaceName, Kind: "veth", Up: true})

@@ -1,0 +1,245 @@
+package netsetup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// refuse puts programs before those on the PATH that end with an error where the input
+// of iptables-restore has a certain text, as a kernel would that lacks something.
+func refuse(t *testing.T, text, says string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"iptables-restore", "ip6tables-restore"} {
+		for _, name := range []string{name, strings.Replace(name, "-", "-nft-", 1), strings.Replace(name, "-", "-legacy-", 1)} {
+			if real, err := exec.LookPath(name); err == nil {
+				script(t, dir, name, `in=$(cat; echo .); in=${in%.}
+case "$in" in *"`+text+`"*) echo "`+says+`" >&2; exit 2;; esac
+printf %s "$in" | exec `+real+` "$@"`)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// TestKernelCannotMatchBySocket: plain rules then, a warning, once, and no more trying.
+func TestKernelCannotMatchBySocket(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		before := dump(t)
+		refuse(t, "-m socket", "Extension socket revision 0 not supported, missing kernel module?")
+		var log strings.Builder
+		c := dualStack()
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		s := newSetup(t, c, nil)
+		apply(t, s)
+		applied := dump(t)
+		for _, want := range []string{
+			"-A NODENS-PREROUTING -d 169.254.20.10/32 -p udp -m udp --dport 53 -j NOTRACK",
+			"-A NODENS-PREROUTING -d fd00::a/128 -p tcp -m tcp --dport 53 -j NOTRACK",
+		} {
+			if !strings.Contains(applied, want) {
+				t.Errorf("lacks %q:\n%s", want, applied)
+			}
+		}
+		if strings.Contains(applied, "PROBE") {
+			t.Errorf("the probe is left:\n%s", applied)
+		}
+		if got := s.Stats(); got.FailOpen || total(s) != 0 {
+			t.Errorf("%+v", got)
+		}
+		run(t, "iptables", "-w", "-t", "raw", "-F", "NODENS-PREROUTING")
+		s.recheck(t.Context())
+		if diff := cmp.Diff(applied, dump(t)); diff != "" {
+			t.Errorf("re-check (-want +got):\n%s", diff)
+		}
+		if n := strings.Count(log.String(), "level=WARN msg=\"rules hold whether"); n != 1 {
+			t.Errorf("%d warnings, want 1:\n%s", n, log.String())
+		}
+		if err := s.Teardown(nil); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("(-before +after):\n%s", diff)
+		}
+	})
+}
+
+// TestKernelRefusesSomethingElse: what is not the match by socket is an error, and no
+// reason to do without it.
+func TestKernelRefusesSomethingElse(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		run(t, "ip", "link", "set", "lo", "up")
+		refuse(t, "-j DNAT", "unable to initialize table 'nat'")
+		s := newSetup(t, dualStack(), nil)
+		if err := s.Divert(t.Context(), servers); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Rules(t.Context())
+		wantError(t, err, Iptables, "unable to initialize", "-setupiptables=false")
+		if errors.Is(err, ErrNoSocket) {
+			t.Errorf("%v counts as ErrNoSocket", err)
+		}
+		if got := s.Stats(); got.FailOpen || !s.want.socket || got.Errors[Iptables] != 2 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestExplain: only a kernel that takes rules without the match, and none with it, lacks
+// the match.
+func TestExplain(t *testing.T) {
+	broken := errors.New("line 3 failed")
+	for _, tt := range []struct {
+		name string
+		err  error
+		fail string // what input of a probe fails
+		want bool
+	}{
+		{"no match", broken, "-m socket", true},
+		{"nothing goes", broken, "*raw", false},
+		{"all goes", broken, "-m nothing", false},
+		{"permission", fmt.Errorf("%w: -m socket", fs.ErrPermission), "-m socket", false},
+		{"lock", ErrLocked, "-m socket", false},
+		{"no program", ErrNoTool, "-m socket", false},
+	} {
+		f := NewFake()
+		before := f.Dump()
+		c, err := f.choose(t.Context(), "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Fail = func(call string) error {
+			if strings.Contains(call, tt.fail) {
+				return broken
+			}
+			return nil
+		}
+		got := c.filter.(*iptables).explain(t.Context(), want{socket: true}, IPv4, tt.err)
+		if errors.Is(got, ErrNoSocket) != tt.want || !errors.Is(got, tt.err) {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+		if diff := cmp.Diff(before, f.Dump()); diff != "" {
+			t.Errorf("%s: left behind:\n%s", tt.name, diff)
+		}
+		without := c.filter.(*iptables).explain(t.Context(), want{}, IPv4, tt.err)
+		if errors.Is(without, ErrNoSocket) {
+			t.Errorf("%s: rules without the match fail for the lack of it", tt.name)
+		}
+	}
+}
+
+// TestSomebodyUndoesWhatIsWritten: rules that are gone as soon as they are written are
+// not taken for what should stand.
+func TestSomebodyUndoesWhatIsWritten(t *testing.T) {
+	f := NewFake()
+	s := newSetup(t, dualStack(), f)
+	undo := 0
+	var wrote bool
+	f.Fail = func(call string) error {
+		switch {
+		case strings.HasPrefix(call, "iptables-restore"):
+			wrote = true
+		case wrote && strings.HasPrefix(call, "iptables ") && undo > 0:
+			wrote = false
+			undo--
+			return f.Iptables("iptables -t raw -F NODENS-PREROUTING")
+		}
+		return nil
+	}
+	undo = 1
+	apply(t, s)
+	wantComplete(t, f, s, "undone once")
+	if err := f.Iptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
+		t.Fatal(err)
+	}
+	undo = 9
+	wantError(t, s.Rules(t.Context()), Iptables, "somebody else changes it")
+	if s.Stats().FailOpen {
+		t.Error("rules that do not stand count as failing open")
+	}
+	undo = 0
+	s.recheck(t.Context())
+	wantComplete(t, f, s, "left alone")
+}
+
+// TestScatter: each of n servers gets one in n.
+func TestScatter(t *testing.T) {
+	got := strings.Join(scatter(servers), "\n")
+	const want = `-p udp -m udp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.1.1.1:53
+-p udp -m udp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.1.1.2:5353
+-p udp -m udp -j DNAT --to-destination [fd00:1::1]:53
+-p tcp -m tcp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.1.1.1:53
+-p tcp -m tcp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.1.1.2:5353
+-p tcp -m tcp -j DNAT --to-destination [fd00:1::1]:53`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestDiverted: packets are not sent where they can't arrive, nor back.
+func TestDiverted(t *testing.T) {
+	locals := dualStack().Addresses
+	to := ports("10.1.1.2:53", "10.1.1.1:53", "[::ffff:10.1.1.1]:53", "127.0.0.1:53", "[::1]:53", "0.0.0.0:53",
+		"10.1.1.3:0", "169.254.20.10:53", "[fd00::a]:53", "[fe80::1%eth0]:53", "224.0.0.1:53", "[fd00:1::1]:53")
+	if diff := cmp.Diff(ports("10.1.1.1:53", "10.1.1.2:53", "[fd00:1::1]:53"), diverted(to, locals), comparePorts); diff != "" {
+		t.Error(diff)
+	}
+	for i := range 50 {
+		to = append(to, ports(fmt.Sprintf("10.2.0.%d:53", i))...)
+	}
+	if n := len(diverted(to, locals)); n > maxDiversion {
+		t.Errorf("%d servers", n)
+	}
+}
+
+// TestIptablesFailsOpen holds the way of queries against who listens.
+func TestIptablesFailsOpen(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		for _, program := range []string{"sysctl", "conntrack"} {
+			if _, err := exec.LookPath(program); err != nil {
+				t.Skip(err)
+			}
+		}
+		l := newNftLab(t)
+		// Where conntrack finds a packet invalid it is dropped, as kube-proxy does; and
+		// what comes in needs a rule that lets it.
+		for _, tool := range []string{"iptables", "ip6tables"} {
+			run(t, tool, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+			run(t, tool, "-w", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+			run(t, tool, "-w", "-A", "INPUT", "-p", "icmpv6", "-j", "ACCEPT")
+			run(t, tool, "-w", "-P", "INPUT", "DROP")
+		}
+		f := flavours(t.Context(), labLocals)[0]
+		if _, err := f.ensure(t.Context(), labWant()); err != nil {
+			t.Fatal(err)
+		}
+		l.wantAnswers(t, l.pod, "cluster")
+		l.wantAnswers(t, nil, "cluster")
+		for range 3 {
+			stop := l.listen(t)
+			run(t, "conntrack", "-F")
+			l.wantAnswers(t, l.pod, "local")
+			if got := tracked(t); len(got) > 0 {
+				t.Errorf("tracked while the agent listens:\n%s", strings.Join(got, ""))
+			}
+			stop()
+			l.wantAnswers(t, l.pod, "cluster")
+			l.wantAnswers(t, nil, "cluster")
+		}
+		if len(tracked(t)) == 0 {
+			t.Error("diverted queries are not tracked: this test sees nothing")
+		}
+		if n, err := f.ensure(t.Context(), labWant()); n != 0 || err != nil {
+			t.Errorf("the rules have changed meanwhile: %d, %v", n, err)
+		}
+	})
+}
