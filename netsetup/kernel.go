@@ -29,7 +29,7 @@ func (k *kernel) own(locals []netip.Addr, dns uint16) (io.Closer, error) {
 
 // events implements Node.
 func (k *kernel) events(ctx context.Context, p Plan) <-chan struct{} {
-	return watchEvents(ctx, interest{link: p.Link, addrs: p.want.locals, rules: len(p.want.locals) > 0})
+	return watchEvents(ctx, interest{link: p.Link, addrs: p.addrs(), rules: len(p.want.locals) > 0})
 }
 
 // Link implements Node.

@@ -75,6 +75,6 @@ type Node interface {
 	// the kernel can't.
 	own(locals []netip.Addr, dns uint16) (io.Closer, error)
 	// events says that some of p may have gone missing, once for many losses, until
-	// ctx is done; then, or if the kernel does not tell, it is closed or nil.
+	// ctx is done; then it is closed. A kernel that does not tell: nothing comes, ever.
 	events(ctx context.Context, p Plan) <-chan struct{}
 }

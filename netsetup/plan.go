@@ -135,6 +135,14 @@ func (c Config) check() error {
 	return errors.Join(problems...)
 }
 
+// addrs are the Addresses without their lengths.
+func (p Plan) addrs() (addrs []netip.Addr) {
+	for _, a := range p.Addresses {
+		addrs = append(addrs, a.Addr())
+	}
+	return addrs
+}
+
 // makesRules reports whether the Config asks for rules of any kind.
 func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != NetfilterNone }
 

@@ -136,8 +136,7 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 	})
 }
 
-// TestRunRepairsAtALoss: what the kernel tells of is put right at once, and at most
-// once a second.
+// TestRunRepairsAtALoss: what the kernel tells of is put right at once.
 func TestRunRepairsAtALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFake()
@@ -148,7 +147,7 @@ func TestRunRepairsAtALoss(t *testing.T) {
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
 		start := time.Now()
-		for i := range 3 {
+		for range 3 {
 			if err := f.DeleteLink(DefaultInterfaceName); err != nil {
 				t.Fatal(err)
 			}
@@ -157,8 +156,8 @@ func TestRunRepairsAtALoss(t *testing.T) {
 			if diff := cmp.Diff(want, f.Dump()); diff != "" {
 				t.Errorf("after the loss (-want +got):\n%s", diff)
 			}
-			if took := time.Since(start); took != time.Duration(i)*eventPause {
-				t.Errorf("loss %d was looked after %v after the first", i, took)
+			if took := time.Since(start); took != 0 {
+				t.Errorf("it took %v", took)
 			}
 		}
 		if got := s.Stats(); got.Checks != 3 || got.Repairs != 12 {

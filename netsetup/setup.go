@@ -85,11 +85,6 @@ func (s *Setup) Links(ctx context.Context) error {
 	return err
 }
 
-// eventPause is the least time between two re-checks that events cause. With a tenth of
-// it somebody who changes rules all the time would cost a tenth of a core; ten times as
-// long would be seen by whoever deletes two things one after the other.
-const eventPause = time.Second
-
 // Run re-checks at every interval, and when the kernel tells of a loss, what Links and
 // Rules have been called for, and puts back what is missing. A failure is logged,
 // counted and tried again at the next interval. Run blocks until ctx is done; it does
@@ -110,11 +105,6 @@ func (s *Setup) Run(ctx context.Context) {
 				continue
 			}
 			s.recheck(ctx)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(eventPause):
-			}
 		}
 	}
 }
