@@ -278,18 +278,21 @@ func lossOfRule(_ interest, kind uint16, body []byte) bool {
 	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return false
 	}
-	table := attrName(body, head, unix.NFTA_TABLE_NAME) // has this number in all messages
-	own := table == eventTable
-	switch deletion(kind & 0xff) {
-	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
-		return own
+	kind = deletion(kind & 0xff)
+	switch attrName(body, head, unix.NFTA_TABLE_NAME) { // has this number in all messages
+	case eventTable: // kinds come in threes: making, asking for, deleting
+		return kind <= unix.NFT_MSG_DELSETELEM && kind%3 == unix.NFT_MSG_DELTABLE
+	case "kube-proxy":
+		return false // it changes all the time, and has names in it that may be any text
+	}
+	switch kind {
 	case unix.NFT_MSG_DELCHAIN:
-		return own || isOurs(attrValue(body, head, unix.NFTA_CHAIN_NAME))
-	case unix.NFT_MSG_DELRULE:
-		return own || !isProxys(table, attrName(body, head, unix.NFTA_RULE_CHAIN)) && isOurs(body)
+		return isOurs(attrValue(body, head, unix.NFTA_CHAIN_NAME))
+	case unix.NFT_MSG_DELRULE: // kube-proxy's way in iptables, too
+		return !strings.HasPrefix(attrName(body, head, unix.NFTA_RULE_CHAIN), "KUBE-") && isOurs(body)
 	case unix.NFT_MSG_NEWCHAIN:
 		hook := attrValue(attrValue(body, head, unix.NFTA_CHAIN_HOOK), 0, unix.NFTA_HOOK_HOOKNUM)
-		return !own && !isProxys(table, "") && bytes.Equal(hook, []byte{0, 0, 0, unix.NF_INET_LOCAL_IN})
+		return bytes.Equal(hook, []byte{0, 0, 0, unix.NF_INET_LOCAL_IN})
 	}
 	return false
 }
@@ -301,13 +304,7 @@ func deletion(kind uint16) uint16 {
 	if kind < first || kind > last {
 		return kind
 	}
-	return (kind-first)*3 + unix.NFT_MSG_DELTABLE // making, asking for, deleting: threes
-}
-
-// isProxys reports whether a chain is kube-proxy's. It changes them all the time, and their
-// comments have names of Services in them, which may be any text.
-func isProxys(table, chain string) bool {
-	return table == "kube-proxy" || strings.HasPrefix(chain, "KUBE-")
+	return (kind-first)*3 + unix.NFT_MSG_DELTABLE
 }
 
 // isOurs reports whether a rule or chain in a table of others is ours. Each of them has one

@@ -1,0 +1,183 @@
+package netsetup
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// hostLocals are the addresses that the tests' agent answers at.
+func hostLocals() []netip.Addr {
+	return []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")}
+}
+
+func needProgram(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(err)
+		}
+	}
+}
+
+func TestOwnedTable(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		needProgram(t, "nft")
+		o, err := openOwned(hostLocals(), 53)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = `table inet nodens-host-X {
+	flags owner
+
+	chain output {
+		type filter hook output priority raw; policy accept;
+		udp dport 53 ip daddr 169.254.20.10 notrack
+		tcp dport 53 ip daddr 169.254.20.10 notrack
+		udp dport 53 ip6 daddr fd00:20::10 notrack
+		tcp dport 53 ip6 daddr fd00:20::10 notrack
+	}
+}
+`
+		random := regexp.MustCompile(`-[a-z2-7]{8} \{.*`) // nft says behind the name which program it is
+		if diff := cmp.Diff(want, random.ReplaceAllString(run(t, "nft", "list", "ruleset"), "-X {")); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		run(t, "nft", "flush", "ruleset") // which passes it by
+		second, err := openOwned(nil, 53)
+		if err != nil {
+			t.Fatal("beside another one:", err)
+		}
+		left := 2
+		for _, o := range []io.Closer{second, o} {
+			if got := strings.Count(run(t, "nft", "list", "tables"), ownedPrefix); got != left {
+				t.Errorf("%d tables, want %d", got, left)
+			}
+			for range 2 { // twice, as Close promises
+				if err := o.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			left--
+		}
+		if got := run(t, "nft", "list", "ruleset"); got != "" {
+			t.Errorf("left behind:\n%s", got)
+		}
+	})
+}
+
+// TestOwnedFewDescriptors: a process that may not have a descriptor as high as we like.
+func TestOwnedFewDescriptors(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		few := &unix.Rlimit{Cur: ownedFloor / 2, Max: ownedFloor / 2}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, few); err != nil {
+			t.Fatal(err)
+		}
+		o, err := openOwned(hostLocals(), 53)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Close()
+	})
+}
+
+func TestOwnedPermission(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		dropNetAdmin(t)
+		_, err := openOwned(hostLocals(), 53)
+		if !errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrNoOwner) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestOwnedErrors(t *testing.T) {
+	for errno, want := range map[unix.Errno]error{
+		unix.EOPNOTSUPP:      ErrNoOwner,
+		unix.EINVAL:          ErrNoOwner,
+		unix.ENOENT:          ErrNoOwner,
+		unix.EPROTONOSUPPORT: ErrNoOwner,
+		unix.EPERM:           fs.ErrPermission,
+		unix.ENOBUFS:         unix.ENOBUFS,
+	} {
+		err := ownedError("doing", fmt.Errorf("x: %w", errno))
+		lacks := errors.Is(err, ErrNoOwner)
+		if !errors.Is(err, want) || !errors.Is(err, errno) || lacks != errors.Is(want, ErrNoOwner) {
+			t.Errorf("%v: got %v", errno, err)
+		}
+	}
+}
+
+// TestOwnedVerdict has the kernel refuse the last message of a batch, and so all of it.
+func TestOwnedVerdict(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		needProgram(t, "nft")
+		fd, err := ownedSocket()
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch := append(ownedBatch("some", hostLocals(), 53), batchMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
+			attrText(unix.NFTA_RULE_TABLE, "some"), attrText(unix.NFTA_RULE_CHAIN, "none")))
+		if err := transact(fd, batch); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("got %v", err)
+		}
+		if got := run(t, "nft", "list", "tables"); got != "" {
+			t.Errorf("left behind: %s", got)
+		}
+	})
+}
+
+// TestOwnedDies kills agents while processes of the node ask them without a pause. While
+// an agent lives, it answers, and no query is in the table of connections; when it is dead
+// the cluster DNS answers the next query; and no query ever meets a closed port.
+func TestOwnedDies(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		needProgram(t, "conntrack", "nft")
+		furnishHost(t)
+		wantAnswers(t, "cluster")
+		for range 3 {
+			agent := startRole(t, "agent")
+			run(t, "conntrack", "-F")
+			wantAnswers(t, "agent")
+			for _, family := range []string{"ipv4", "ipv6"} {
+				if got := run(t, "conntrack", "-f", family, "-L"); strings.Contains(got, "dport=53 ") {
+					t.Errorf("tracked:\n%s", got)
+				}
+			}
+			var clients sync.WaitGroup
+			answered := make(chan struct{}, 1)
+			for _, l := range hostLocals() {
+				clients.Go(func() { flood(t, l, answered) })
+			}
+			<-answered
+			agent.kill(t)
+			clients.Wait()
+			wantAnswers(t, "cluster")
+		}
+	})
+}
+
+// TestOwnedNotInherited kills an agent that has started a program, which lives on.
+func TestOwnedNotInherited(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		needProgram(t, "nft")
+		agent := startRole(t, "parent")
+		if got := strings.Count(run(t, "nft", "list", "tables"), ownedPrefix); got != 1 {
+			t.Fatalf("%d tables while the process lives", got)
+		}
+		agent.kill(t)
+		if got := run(t, "nft", "list", "tables"); got != "" {
+			t.Errorf("left by a dead process: %s", got)
+		}
+	})
+}
