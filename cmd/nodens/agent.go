@@ -375,19 +375,16 @@ const syncPoll = 10 * time.Millisecond
 // usual 100 % a first list takes a third more memory than what is left of it.
 const listPercent = 25
 
-// awaitSync waits until the views are synced, but no longer than the directives'
-// startup_timeout. Meanwhile garbage is collected early.
-func (g *generation) awaitSync(ctx context.Context) {
+// awaitSync waits until the views are synced, but no longer than limit; 0 is the
+// directives' startup_timeout. Meanwhile garbage is collected early.
+func (g *generation) awaitSync(ctx context.Context, limit time.Duration) {
 	if g.synced() == nil {
 		return
 	}
 	usual := debug.SetGCPercent(listPercent)
 	defer func() { debug.SetGCPercent(usual) }()
-	var limit time.Duration
-	for _, p := range g.parts {
-		if p.block.Kubernetes != nil {
-			limit = max(limit, p.block.Kubernetes.StartupTimeout)
-		}
+	if limit == 0 {
+		limit = g.patience()
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -400,6 +397,16 @@ func (g *generation) awaitSync(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// patience is the longest startup_timeout.
+func (g *generation) patience() (limit time.Duration) {
+	for _, p := range g.parts {
+		if p.block.Kubernetes != nil {
+			limit = max(limit, p.block.Kubernetes.StartupTimeout)
+		}
+	}
+	return limit
 }
 
 // start runs what has to be run: all that old (nil: none) does not run already.

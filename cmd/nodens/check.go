@@ -3,11 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/netsetup"
 )
 
 // check says what the agent would do, and touches nothing.
@@ -19,13 +17,9 @@ func check(opts *options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	plan := "the node's network is left alone: there is no -localip, or both parts are turned off\n"
-	if opts.setsUpNetwork() {
-		p, err := netsetup.NewPlan(opts.network(slog.New(slog.DiscardHandler)))
-		if err != nil {
-			return err
-		}
-		plan = p.String()
+	plan, err := opts.plan()
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(w, "%s: %d server blocks, sha512 %.16s…\n", cfg.Path, len(cfg.Blocks), cfg.Hash)
 	for _, text := range cfg.Warnings {
@@ -36,6 +30,9 @@ func check(opts *options, w io.Writer) error {
 		describe(w, b)
 	}
 	fmt.Fprintf(w, "\nnetwork:\n%s", indent(plan))
+	if opts.handoverDir != "" {
+		fmt.Fprintf(w, "\nhand-over:\n%s", indent("to the next agent, and from the one before, through "+opts.handoverDir+"\nanswers are saved to "+opts.cachePath()))
+	}
 	return nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nodens-dns/nodens/netsetup"
 )
 
 // options are the flags, those of NodeLocal DNSCache.
@@ -38,6 +40,8 @@ type options struct {
 	polled         bool
 	cacheSize      int    // in bytes
 	adminSocket    string // "": none
+	handoverDir    string // "": none
+	netfilter      netsetup.Netfilter
 	logFormat      string
 	level          *slog.LevelVar // of the log
 	version        bool
@@ -50,6 +54,12 @@ const usage = `nodens is a node-local DNS agent for Kubernetes.
 
   nodens [FLAGS]         run the agent
   nodens check [FLAGS]   say what the agent would do with -conf, and touch nothing
+  nodens plan [FLAGS]    print the interface, the addresses and the rules for FLAGS, and
+                         touch nothing
+  nodens cleanup [FLAGS] remove all that an agent, or NodeLocal DNSCache, has left on
+                         this node; -localip names its addresses
+  nodens ready -handover-dir DIR
+                         exit with 0 if the agent in this container is ready, else with 1
   nodens sample          run without root or cluster on 127.0.0.1:5353, with sample names
 ` + flushUsage + `
 `
@@ -82,7 +92,7 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 
 func (o *options) register(fs *flag.FlagSet) {
 	o.healthPort, o.dnsPort, o.syncInterval = 8080, 53, time.Minute
-	o.cacheSize = defaultCacheSize
+	o.cacheSize, o.netfilter = defaultCacheSize, netsetup.NetfilterAuto
 	fs.Func("localip", "comma-separated `addresses` to answer on, such as 169.254.20.10", o.setLocalIPs)
 	fs.StringVar(&o.conf, "conf", "/etc/Corefile", "Corefile `file`")
 	fs.StringVar(&o.baseConf, "basecorefile", "/etc/coredns/Corefile.base", "Corefile template `file`, read in place of -conf if it is given, or if there is no -conf")
@@ -90,10 +100,11 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.upstreamSvc, "upstreamsvc", "kube-dns", "`service` whose address replaces __PILLAR__CLUSTER__DNS__")
 	fs.BoolVar(&o.setupInterface, "setupinterface", true, "make the interface and give it the -localip addresses")
 	fs.StringVar(&o.interfaceName, "interfacename", "nodelocaldns", "`name` of that interface")
-	fs.BoolVar(&o.setupIptables, "setupiptables", true, "make the iptables rules for the -localip addresses")
+	fs.BoolVar(&o.setupIptables, "setupiptables", true, "make the rules for the -localip addresses; false is -netfilter=none")
+	fs.Func("netfilter", "how the rules are made: `auto`, which is as the node's kube-proxy makes them, iptables, nftables or none (default auto)", o.setNetfilter)
 	fs.Func("syncinterval", "how often interface and rules are checked, as `seconds` or a duration (default 60)", o.setSyncInterval)
-	fs.BoolVar(&o.skipTeardown, "skipteardown", false, "leave interface and rules behind at exit")
-	fs.Func("health-port", "`port` of the health endpoint, for the iptables rules; 0 for none (default 8080)", portFlag(&o.healthPort, 0))
+	fs.BoolVar(&o.skipTeardown, "skipteardown", false, "leave interface and rules behind at exit: queries then go to the cluster DNS until the next start; nodens cleanup removes them")
+	fs.Func("health-port", "`port` of the health endpoint, for the rules; 0 for none (default 8080)", portFlag(&o.healthPort, 0))
 	fs.StringVar(&o.metricsAddr, "metrics-listen-address", "0.0.0.0:9353", "`address` of the metrics about the node's set-up; empty for none")
 	fs.StringVar(&o.prometheusAddr, "prometheus-listen-address", ":9253", "`address` that replaces __PROMETHEUS__ENDPOINT__")
 	fs.StringVar(&o.pidfile, "pidfile", "", "`file` to write the process id to")
@@ -105,6 +116,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.Func("reader-wait", "where the readers wait for packets: in the `kernel`, or by Go's poller (default kernel)", o.setReaderWait)
 	fs.Func("cache-size", "`bytes` that all caches together may take, such as 32Mi (default 32Mi)", o.setCacheSize)
 	fs.StringVar(&o.adminSocket, "admin-socket", "", "`path` of a socket to flush the cache through; empty for none")
+	fs.StringVar(&o.handoverDir, "handover-dir", "", "`folder` through which the next agent on this node takes over sockets and cache, and where the cache is saved; empty for none")
 	fs.StringVar(&o.logFormat, "log-format", "text", "`text`, json, or the lines that coredns writes")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
@@ -158,6 +170,19 @@ func (o *options) setSyncInterval(s string) error {
 	o.syncInterval = d
 	return nil
 }
+
+func (o *options) setNetfilter(s string) error {
+	switch way := netsetup.Netfilter(s); way {
+	case netsetup.NetfilterAuto, netsetup.NetfilterIptables, netsetup.NetfilterNftables, netsetup.NetfilterNone:
+		o.netfilter = way
+		return nil
+	default:
+		return errors.New("give auto, iptables, nftables or none")
+	}
+}
+
+// rules reports whether there are to be rules in the kernel.
+func (o *options) rules() bool { return o.setupIptables && o.netfilter != netsetup.NetfilterNone }
 
 // maxReaders is more than any machine has cores for; each holds some 150 KiB.
 const maxReaders = 1024

@@ -64,10 +64,16 @@ func execute(command string, opts *options, stdout, stderr io.Writer) error {
 		return serve(ctx, opts, stderr)
 	case "check":
 		return check(opts, stdout)
+	case "plan":
+		return plan(opts, stdout)
+	case "cleanup":
+		return cleanup(ctx, opts, stdout)
+	case "ready":
+		return ready(ctx, opts)
 	case "sample":
 		return sample(ctx, opts, stdout, stderr)
 	default:
-		return fmt.Errorf("unknown command %q; the commands are check, flush and sample, and none to run the agent", command)
+		return fmt.Errorf("unknown command %q; the commands are check, cleanup, flush, plan, ready and sample, and none to run the agent", command)
 	}
 }
 

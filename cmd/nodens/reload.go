@@ -35,8 +35,11 @@ type watch struct {
 
 // reloadInterval is when the configuration is looked at next: as the first reload
 // directive says, with its jitter, so that the agents of a cluster don't all read
-// at once.
+// at once; soon if a look was put off.
 func (a *agent) reloadInterval() time.Duration {
+	if a.overdue {
+		return retry
+	}
 	for _, p := range a.current.Load().parts {
 		if r := p.block.Reload; r != nil && r.Interval > 0 {
 			return r.Interval + time.Duration(rand.Int64N(int64(r.Jitter)+1))
@@ -51,8 +54,15 @@ func (a *agent) reloadInterval() time.Duration {
 // reload reads the configuration again and takes it on if it differs from what
 // runs. A broken one changes nothing but a counter and the log, once for what is
 // wrong with it: it is tried again at every look, but only a new fault is news.
-// Asked for, by a signal, it acts on what is there now.
+// Asked for, by a signal, it acts on what is there now. While another agent takes over
+// it is put off: what has been handed over must not change.
 func (a *agent) reload(ctx context.Context, asked bool) {
+	asked = asked || a.asked
+	if a.overdue = a.handingOver(); a.overdue {
+		a.asked = asked
+		return
+	}
+	a.asked = false
 	cfg, err := a.opts.loadConfig()
 	if !asked && !a.stands(ctx, cfg, err) {
 		a.log.Debug("reload: what has changed is left to the next look")

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -41,8 +39,12 @@ type agent struct {
 	http     *endpoints
 	assembly assembly
 	net      *netsetup.Setup // nil: the node's network is left alone
-	pulse    *pulse
-	usr1     chan os.Signal // asks for a reload
+	// diversion is nil where there are no rules.
+	diversion *diversion
+	care      care
+	succession
+	pulse *pulse
+	usr1  chan os.Signal // asks for a reload
 
 	current  atomic.Pointer[generation]
 	stopping atomic.Bool
@@ -96,11 +98,16 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 		lingering: make(chan struct{}, maxLingering),
 		drained:   make(chan struct{}),
 	}
-	if opts.setsUpNetwork() {
-		var err error
-		if a.net, err = netsetup.New(opts.network(log), nil); err != nil {
-			return nil, err
-		}
+	a.orders, a.deaf = make(chan func(context.Context)), make(chan struct{})
+	if !opts.setsUpNetwork() {
+		return a, nil
+	}
+	var err error
+	if a.net, err = netsetup.New(opts.network(log), nil); err != nil {
+		return nil, err
+	}
+	if opts.rules() {
+		a.diversion = newDiversion(log.With("part", "netsetup"), opts.upstreamSvc, a.net.Divert)
 	}
 	return a, nil
 }
@@ -108,7 +115,7 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 // setsUpNetwork: without -localip there is no address to give to a link, nor to
 // make rules for.
 func (o *options) setsUpNetwork() bool {
-	return len(o.localIPs) > 0 && (o.setupInterface || o.setupIptables)
+	return len(o.localIPs) > 0 && (o.setupInterface || o.rules())
 }
 
 func (o *options) network(log *slog.Logger) netsetup.Config {
@@ -118,16 +125,15 @@ func (o *options) network(log *slog.Logger) netsetup.Config {
 		HealthPort:     o.healthPort,
 		InterfaceName:  o.interfaceName,
 		SetupInterface: o.setupInterface,
-		SetupIptables:  o.setupIptables,
+		SetupIptables:  o.rules(),
+		Netfilter:      o.netfilter,
 		Interval:       o.syncInterval,
 		SkipTeardown:   o.skipTeardown,
 		Logger:         log.With("part", "netsetup"),
 	}
 }
 
-// run starts everything in the order that never leaves a packet without somebody
-// to take it: addresses, sockets, and only then the rules that keep packets away
-// from the cluster DNS.
+// run starts everything, serves, and takes everything down again.
 func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 	signal.Notify(a.usr1, syscall.SIGUSR1) // from the first moment on: unhandled, it would end the process
 	defer signal.Stop(a.usr1)
@@ -139,52 +145,39 @@ func (a *agent) run(asked context.Context, cfg *config.Config) (err error) {
 			err = nil // the stop came before the start was complete
 		}
 	}()
-	if a.net != nil {
-		if err := a.net.Links(ctx); err != nil {
-			return errors.Join(err, a.net.Teardown(nil))
+	defer func() { err = errors.Join(err, a.shutdown()) }()
+	if err := a.start(ctx, cfg); err != nil {
+		return err
+	}
+	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
+	return a.loop(ctx)
+}
+
+// start does it in the order that never leaves a packet without somebody to take it:
+// addresses, sockets, and only then the rules that keep packets away from the cluster
+// DNS. An agent that runs already gives what it has at each step, and serves until all
+// of them are done.
+func (a *agent) start(ctx context.Context, cfg *config.Config) error {
+	steps := []func(context.Context) error{
+		a.meet,
+		a.setLinks,
+		func(ctx context.Context) error { return a.apply(ctx, cfg) },
+		a.setRules,
+		a.commit,
+		a.takeCare,
+		a.receiveHeirs,
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
 		}
 	}
-	defer func() { err = errors.Join(err, a.shutdown()) }()
-	if err := a.apply(ctx, cfg); err != nil {
-		return err
-	}
-	if err := a.setRules(ctx); err != nil {
-		return err
-	}
-	if err := a.writePidfile(); err != nil {
-		return err
-	}
-	defer a.removePidfile()
-	socket, err := a.openAdmin(a.opts.adminSocket)
-	if err != nil {
-		return err
-	}
-	defer socket.close()
 	a.watchHealth(ctx)
 	// The first lists of a large cluster leave as much garbage as they leave objects;
 	// without this the process would keep it for the minutes until the next
 	// collection, and its pages for longer.
 	debug.FreeOSMemory()
 	a.serving.Store(true)
-	a.log.Info("serving", "version", versionLine(), "config", cfg.Path, "hash", cfg.Hash)
-	return a.loop(ctx)
-}
-
-// setRules makes the rules and starts the re-checks. Somebody else holding iptables'
-// lock is no reason not to serve: the next re-check finds it free.
-func (a *agent) setRules(ctx context.Context) error {
-	if a.net == nil {
-		return nil
-	}
-	err := a.net.Rules(ctx)
-	switch {
-	case err == nil:
-	case locked(err):
-		a.log.Warn("rules are missing until the next check", "interval", a.opts.syncInterval, "err", err)
-	default:
-		return err
-	}
-	a.background.Go(func() { a.net.Run(ctx) })
 	return nil
 }
 
@@ -198,17 +191,25 @@ func (a *agent) watchHealth(ctx context.Context) {
 	}
 }
 
-// loop waits for the end, and reloads until then.
+// loop waits for the end, does what a successor asks for, and reloads until then.
 func (a *agent) loop(ctx context.Context) error {
 	timer := time.NewTimer(a.reloadInterval())
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			a.lameduck()
+			if !a.succeeded(ctx) {
+				a.lameduck()
+			}
 			return nil
 		case err := <-a.fatal:
 			return err
+		case order := <-a.orders:
+			order(ctx)
+			continue
+		case <-a.complete():
+			a.log.Info("all is handed over")
+			return nil
 		case <-a.usr1:
 			a.reload(ctx, true)
 		case <-timer.C:
@@ -228,15 +229,20 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := a.http.listen(a.handlers(g)); err != nil {
-		g.closeUnless(old)
-		return err
+	if a.from == nil || old != nil { // else the agent that runs answers probes
+		if err := a.http.listen(a.handlers(g)); err != nil {
+			g.closeUnless(old)
+			return err
+		}
 	}
 	g.start(old, func(part any, run func(context.Context)) { a.launch(ctx, part, run) })
-	// Until then the old generation serves or, at the start, the node's packets find
-	// another way.
-	g.awaitSync(ctx)
-	if err := a.server.Listen(g.routes); err != nil {
+	// Until then the old generation serves or, at the start, the agent before this one
+	// does, or the node's packets find another way.
+	err = a.ripen(ctx, g, old)
+	if err == nil {
+		err = a.server.Listen(g.routes)
+	}
+	if err != nil {
 		a.retire(g, old)
 		closeAll(g.poolsUnless(old))
 		if old != nil {
@@ -252,8 +258,29 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	if old != nil {
 		a.succeed(ctx, old, g)
 	}
+	a.diversion.follow(g)
 	a.probeLoops(ctx, g)
 	return nil
+}
+
+// ripen waits until g knows as much as it should before it serves.
+func (a *agent) ripen(ctx context.Context, g, old *generation) error {
+	if old != nil {
+		g.awaitSync(ctx, 0)
+		return nil
+	}
+	if a.from == nil {
+		g.awaitSync(ctx, 0)
+		return a.restore(ctx, g)
+	}
+	g.awaitSync(ctx, syncing)
+	if err := g.synced(); err != nil {
+		return fmt.Errorf("taking over from the agent that runs: %w; it goes on serving; look why the API server does not answer", err)
+	}
+	if err := a.restore(ctx, g); err != nil {
+		return err
+	}
+	return a.http.listen(a.handlers(g))
 }
 
 // launch runs one part until it is retired or the agent ends.
@@ -337,124 +364,5 @@ func (a *agent) probeLoops(ctx context.Context, g *generation) {
 				}
 			})
 		}
-	}
-}
-
-// ready is nil when the agent can take queries.
-func (a *agent) ready() error {
-	switch g := a.current.Load(); {
-	case a.stopping.Load():
-		return errors.New("stopping")
-	case g == nil || !a.serving.Load():
-		return errors.New("not set up yet")
-	default:
-		return g.synced()
-	}
-}
-
-// handlers are the HTTP paths that g's directives ask for, by address.
-func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
-	want := make(map[string]map[string]http.Handler)
-	add := func(addr, path string, h http.Handler) {
-		if want[addr] == nil {
-			want[addr] = make(map[string]http.Handler)
-		}
-		want[addr][path] = h
-	}
-	metrics := a.metrics()
-	if a.opts.metricsAddr != "" {
-		add(a.opts.metricsAddr, "/metrics", metrics)
-	}
-	for _, b := range g.cfg.Blocks {
-		if b.Health != nil {
-			add(b.Health.Addr, "/health", status(func() error { return nil }))
-		}
-		if b.Ready != nil {
-			add(b.Ready.Addr, "/ready", status(a.ready))
-		}
-		if b.Prometheus != nil {
-			add(b.Prometheus.Addr, "/metrics", metrics)
-		}
-		if b.Pprof != nil {
-			addProfiles(func(path string, h http.Handler) { add(b.Pprof.Addr, path, h) })
-		}
-	}
-	return want
-}
-
-// lameduck goes on serving for a while after the end was asked for, with /ready
-// at 503, so that whoever routes to this agent can stop doing so.
-func (a *agent) lameduck() {
-	a.stopping.Store(true)
-	var wait time.Duration
-	for _, b := range a.current.Load().cfg.Blocks {
-		if b.Health != nil {
-			wait = max(wait, b.Health.Lameduck)
-		}
-	}
-	if wait > maxLameduck {
-		a.log.Warn("lameduck is cut so that the stop takes less than five seconds", "lameduck", wait, "cut", maxLameduck)
-		wait = maxLameduck
-	}
-	a.log.Info("stopping", "lameduck", wait)
-	time.Sleep(wait)
-}
-
-// locked reports whether all that is wrong is somebody else holding iptables' lock.
-func locked(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			if !locked(e) {
-				return false
-			}
-		}
-		return true
-	}
-	var failure *netsetup.Error
-	return errors.As(err, &failure) && failure.Type == netsetup.IptablesLock
-}
-
-// shutdown stops serving: rules first, so that new packets go to the cluster DNS,
-// then the sockets, then the addresses.
-func (a *agent) shutdown() error {
-	a.stopping.Store(true)
-	drain := func() {
-		ctx, cancel := context.WithTimeout(context.Background(), grace)
-		defer cancel()
-		if err := a.server.Shutdown(ctx); err != nil {
-			a.log.Warn("stopping", "err", err)
-		}
-	}
-	var err error
-	if a.net != nil {
-		err = a.net.Teardown(drain)
-	} else {
-		drain()
-	}
-	for part, cancel := range a.cancels {
-		cancel()
-		delete(a.cancels, part)
-	}
-	close(a.drained)
-	if g := a.current.Load(); g != nil {
-		g.closeUnless(nil)
-	}
-	a.http.close()
-	return err
-}
-
-func (a *agent) writePidfile() error {
-	if a.opts.pidfile == "" {
-		return nil
-	}
-	if err := os.WriteFile(a.opts.pidfile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
-		return fmt.Errorf("writing -pidfile: %w", err)
-	}
-	return nil
-}
-
-func (a *agent) removePidfile() {
-	if a.opts.pidfile != "" {
-		_ = os.Remove(a.opts.pidfile)
 	}
 }

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nodens-dns/nodens/handover"
+	"github.com/nodens-dns/nodens/netsetup"
+)
+
+const (
+	// handoverSocket is the agent's socket in -handover-dir.
+	handoverSocket = "handover.sock"
+	// answering is how long cleanup looks for an agent: one that has not accepted the
+	// connection by then has a queue of others.
+	answering = time.Second
+)
+
+// plan prints what the agent would make of the node's network, and touches nothing.
+func plan(opts *options, stdout io.Writer) error {
+	text, err := opts.plan()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(stdout, text)
+	return err
+}
+
+// plan is the node's network as text.
+func (o *options) plan() (string, error) {
+	if !o.setsUpNetwork() {
+		return "the node's network is left alone: there is no -localip, or both parts are turned off\n", nil
+	}
+	p, err := netsetup.NewPlan(o.network(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return "", err
+	}
+	return p.String(), nil
+}
+
+// cleanup removes what an agent, or NodeLocal DNSCache, has left on this node. One that
+// runs would put all of it back.
+func cleanup(ctx context.Context, opts *options, stdout io.Writer) error {
+	if dir := opts.handoverDir; dir != "" {
+		conn, err := net.DialTimeout("unixpacket", filepath.Join(dir, handoverSocket), answering)
+		if err == nil {
+			_ = conn.Close()
+			return fmt.Errorf("an agent listens in -handover-dir %s, and would put back all that is removed; stop it first", dir)
+		}
+	}
+	removed, err := netsetup.Clean(ctx, opts.network(slog.New(slog.DiscardHandler)))
+	if path := opts.cachePath(); path != "" {
+		for _, left := range []string{path, filepath.Join(opts.handoverDir, handoverSocket)} {
+			switch fault := os.Remove(left); {
+			case fault == nil:
+				removed = append(removed, "file "+left)
+			case !errors.Is(fault, os.ErrNotExist):
+				err = errors.Join(err, fault)
+			}
+		}
+	}
+	for _, what := range removed {
+		fmt.Fprintf(stdout, "removed %s\n", what)
+	}
+	if len(removed) == 0 && err == nil {
+		fmt.Fprintln(stdout, "there was nothing to remove")
+	}
+	return err
+}
+
+// ready is nil if the agent of this container can take queries. Its health and readiness
+// endpoints can't tell: on the node's network, another agent may answer there.
+func ready(ctx context.Context, opts *options) error {
+	if opts.handoverDir == "" {
+		return errors.New("ready asks the agent through its -handover-dir; give the one that the agent has")
+	}
+	return handover.Ready(ctx, opts.handoverDir)
+}
