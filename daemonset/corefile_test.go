@@ -33,7 +33,7 @@ func parse(t *testing.T, corefile string, args map[string]string) *config.Config
 		t.Fatal(err)
 	}
 	var local []netip.Addr
-	for ip := range strings.SplitSeq(args["localip"], ",") {
+	for ip := range strings.FieldsFuncSeq(args["localip"], func(r rune) bool { return r == ',' }) {
 		addr, err := netip.ParseAddr(ip)
 		if err != nil {
 			t.Fatalf("-localip: %v", err)
@@ -174,7 +174,6 @@ func TestPorts(t *testing.T) {
 		name, addr string
 		get        *corev1.HTTPGetAction
 	}{
-		{"startup", b.Health.Addr, container.StartupProbe.HTTPGet},
 		{"liveness", b.Health.Addr, container.LivenessProbe.HTTPGet},
 		{"readiness", b.Ready.Addr, container.ReadinessProbe.HTTPGet},
 	} {

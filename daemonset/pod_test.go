@@ -75,23 +75,21 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
+// TestRollout: on each node the new pod is ready before the old one is stopped.
 func TestRollout(t *testing.T) {
 	set, _ := find[*appsv1.DaemonSet](t, load(t), "")
-	tenth := intstr.FromString("10%")
+	one, none := intstr.FromInt32(1), intstr.FromInt32(0)
 	want := appsv1.DaemonSetUpdateStrategy{
 		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &tenth},
+		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: &one, MaxUnavailable: &none},
 	}
 	if d := cmp.Diff(want, set.Spec.UpdateStrategy); d != "" {
 		t.Errorf("update strategy (-want +got):\n%s", d)
 	}
-	// The agent's own bound on stopping is 5 s.
+	// The agent waits 20 s for a hand-over under way, and stops in 5 s.
 	grace := set.Spec.Template.Spec.TerminationGracePeriodSeconds
-	if grace == nil {
-		t.Fatal("no grace period, so the 30 s of the API")
-	}
-	if *grace <= 5 || *grace >= 30 {
-		t.Errorf("grace period %d s, want more than 5, which the agent takes, and less than 30", *grace)
+	if grace == nil || *grace <= 25 {
+		t.Errorf("the grace period is %v s, want more than the 25 that the agent may take", grace)
 	}
 }
 
@@ -106,7 +104,6 @@ func TestProbes(t *testing.T) {
 		// slow one may take.
 		within time.Duration
 	}{
-		{"startup", c.StartupProbe, "/health", 8080, time.Minute},
 		{"liveness", c.LivenessProbe, "/health", 8080, time.Minute},
 		{"readiness", c.ReadinessProbe, "/ready", 8181, 10 * time.Second},
 	}
@@ -124,6 +121,26 @@ func TestProbes(t *testing.T) {
 				t.Errorf("fails after %v, want at most %v", d, tt.within)
 			}
 		})
+	}
+}
+
+// TestStartupProbe: the probe asks the agent of the container that it is run in, with
+// the agent's own program and folder.
+func TestStartupProbe(t *testing.T) {
+	_, c := pod(t)
+	if c.StartupProbe == nil || c.StartupProbe.Exec == nil {
+		t.Fatal("there is none that runs a command: over HTTP the old pod's agent answers")
+	}
+	list := instructions(t)
+	program, _ := strings.CutPrefix(list[len(list)-1], `ENTRYPOINT ["`)
+	program, _ = strings.CutSuffix(program, `"]`)
+	want := []string{program, "ready", "-handover-dir", flagsOf(t, c.Args)["handover-dir"]}
+	if d := cmp.Diff(want, c.StartupProbe.Exec.Command); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	// A successor waits 10 s for its predecessor and 40 s for its view.
+	if seconds := c.StartupProbe.PeriodSeconds * c.StartupProbe.FailureThreshold; seconds <= 50 {
+		t.Errorf("the agent has %d s to start, want more than the 50 that a hand-over may take", seconds)
 	}
 }
 
@@ -202,8 +219,13 @@ func TestVolumes(t *testing.T) {
 	if lock == nil || lock.Path != "/run/xtables.lock" || lock.Type == nil || *lock.Type != corev1.HostPathFileOrCreate {
 		t.Errorf("/run/xtables.lock is %v, want the node's file", lock)
 	}
+	dir := flagsOf(t, c.Args)["handover-dir"]
+	given := volumes[mounts[dir].Name].HostPath
+	if given == nil || given.Path != dir || given.Type == nil || *given.Type != corev1.HostPathDirectoryOrCreate {
+		t.Errorf("-handover-dir %s is %v, want the node's folder, which both pods of an upgrade see", dir, given)
+	}
 	for at, m := range mounts {
-		if writable := at == "/run/xtables.lock"; m.ReadOnly == writable {
+		if writable := at == "/run/xtables.lock" || at == dir; m.ReadOnly == writable {
 			t.Errorf("mount %s: read-only is %v", at, m.ReadOnly)
 		}
 	}
@@ -239,6 +261,8 @@ func TestArguments(t *testing.T) {
 		"localip":      local,
 		"basecorefile": "/etc/coredns/Corefile.base",
 		"upstreamsvc":  "kube-dns-upstream",
+		"handover-dir": "/var/lib/nodens",
+		"skipteardown": "",
 	}
 	if d := cmp.Diff(want, flags); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

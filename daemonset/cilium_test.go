@@ -1,0 +1,120 @@
+package daemonset
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// loadCilium decodes cilium.yaml: the API's own objects, and the policy's spec, whose
+// type is Cilium's.
+func loadCilium(t *testing.T) (objects []runtime.Object, policy map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile("cilium.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := strings.Split(string(text), "\n---\n")
+	place := slices.IndexFunc(docs, func(d string) bool { return strings.Contains(d, "\nkind: CiliumLocalRedirectPolicy\n") })
+	if place < 0 {
+		t.Fatal("cilium.yaml has no CiliumLocalRedirectPolicy")
+	}
+	if err := yaml.UnmarshalStrict([]byte(docs[place]), &policy); err != nil {
+		t.Fatal(err)
+	}
+	if objects, err = decode([]byte(strings.Join(slices.Delete(docs, place, place+1), "\n---\n"))); err != nil {
+		t.Fatalf("cilium.yaml: %v", err)
+	}
+	return objects, policy
+}
+
+// TestCiliumShares: all but the ConfigMap and the DaemonSet is as in nodens.yaml.
+func TestCiliumShares(t *testing.T) {
+	usual, _ := find[*appsv1.DaemonSet](t, load(t), "")
+	objects, _ := loadCilium(t)
+	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	differs := func(o runtime.Object) bool {
+		switch o.(type) {
+		case *corev1.ConfigMap, *appsv1.DaemonSet:
+			return true
+		}
+		return false
+	}
+	if d := cmp.Diff(slices.DeleteFunc(load(t), differs), slices.DeleteFunc(slices.Clone(objects), differs)); d != "" {
+		t.Errorf("objects other than those of nodens.yaml (-nodens +cilium):\n%s", d)
+	}
+	if got, want := set.Spec.Template.Spec.Containers[0].Image, usual.Spec.Template.Spec.Containers[0].Image; got != want {
+		t.Errorf("the image is %s, in nodens.yaml %s", got, want)
+	}
+}
+
+// TestCiliumPolicy: what is for kube-dns goes to the ports of the agent's pods.
+func TestCiliumPolicy(t *testing.T) {
+	objects, policy := loadCilium(t)
+	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	c := set.Spec.Template.Spec.Containers[0]
+	var ports []any
+	for _, p := range c.Ports {
+		if p.ContainerPort != 53 {
+			t.Errorf("port %s is %d; the Corefile has 53", p.Name, p.ContainerPort)
+		}
+		ports = append(ports, map[string]any{"name": p.Name, "port": "53", "protocol": string(p.Protocol)})
+	}
+	selector := map[string]any{"k8s-app": "node-local-dns"}
+	want := map[string]any{
+		"redirectFrontend": map[string]any{"serviceMatcher": map[string]any{"serviceName": "kube-dns", "namespace": "kube-system"}},
+		"redirectBackend":  map[string]any{"localEndpointSelector": map[string]any{"matchLabels": selector}, "toPorts": ports},
+	}
+	if d := cmp.Diff(want, policy["spec"]); d != "" {
+		t.Errorf("the policy (-want +got):\n%s", d)
+	}
+	if !labels.SelectorFromSet(labels.Set{"k8s-app": "node-local-dns"}).Matches(labels.Set(set.Spec.Template.Labels)) {
+		t.Errorf("the policy selects %v, the pods have %v", selector, set.Spec.Template.Labels)
+	}
+}
+
+// TestCiliumPod: the pod has an address of its own, at which the agent listens, and
+// leaves the node's network alone.
+func TestCiliumPod(t *testing.T) {
+	objects, _ := loadCilium(t)
+	maps, _ := find[*corev1.ConfigMap](t, objects, "")
+	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	spec := set.Spec.Template.Spec
+	c := spec.Containers[0]
+	if spec.HostNetwork || len(c.SecurityContext.Capabilities.Add) != 1 {
+		t.Errorf("the pod has the node's network (%v), or more rights than for port 53 (%v)", spec.HostNetwork, c.SecurityContext.Capabilities.Add)
+	}
+	flags := flagsOf(t, c.Args)
+	want := map[string]string{
+		"basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream", "setupinterface": "false", "netfilter": "none",
+	}
+	if d := cmp.Diff(want, flags); d != "" {
+		t.Errorf("arguments (-want +got):\n%s", d)
+	}
+	conf := parse(t, maps.Data["Corefile"], flags)
+	for _, b := range conf.Blocks {
+		if d := cmp.Diff([]string{"[::]:53"}, texts(b.Listen)); d != "" {
+			t.Errorf("zone %s listens at (-want +got):\n%s", b.Zones[0], d)
+		}
+	}
+	b := blockOf(t, conf, "cluster.local")
+	for _, p := range []struct {
+		addr  string
+		probe *corev1.Probe
+	}{{b.Health.Addr, c.StartupProbe}, {b.Health.Addr, c.LivenessProbe}, {b.Ready.Addr, c.ReadinessProbe}} {
+		if got := ":" + p.probe.HTTPGet.Port.String(); got != p.addr || p.probe.HTTPGet.Host != "" {
+			t.Errorf("a probe asks %s%s, the Corefile serves %s on the pod's address", p.probe.HTTPGet.Host, got, p.addr)
+		}
+	}
+	if b.Health.Lameduck == 0 {
+		t.Error("there is no lame duck: the old pod stops before Cilium sends queries to the new one")
+	}
+}
