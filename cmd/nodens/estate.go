@@ -57,8 +57,8 @@ func (e estate) Sockets() (list []handover.Socket, err error) {
 }
 
 func (a *agent) sockets() (list []handover.Socket, err error) {
-	if a.host != nil {
-		a.lent = a.host.Stats().Failed + 1
+	if host := a.host.Load(); host != nil {
+		a.lent = host.Stats().Failed + 1
 	}
 	handles, err := a.server.Handles()
 	for _, h := range handles {
@@ -140,30 +140,32 @@ func (a *agent) stepForth(ctx context.Context) {
 
 // handingOver reports whether another agent is about to take over, or has.
 func (a *agent) handingOver() bool {
-	return a.yielded.Load() || a.lent != 0 && a.host.Stats().Failed < a.lent
+	return a.yielded.Load() || a.lent != 0 && a.host.Load().Stats().Failed < a.lent
 }
 
 // complete is closed when another agent has everything and this one may end by itself,
 // which in a pod it never may.
 func (a *agent) complete() <-chan struct{} {
-	if a.host == nil || inPod() {
+	host := a.host.Load()
+	if host == nil || inPod() {
 		return nil
 	}
-	return a.host.Done()
+	return host.Done()
 }
 
 // succeeded waits, but not for ever, until a hand-over under way has ended one way or the
 // other, and reports whether another agent serves now. If not, nobody can take over any
 // more.
 func (a *agent) succeeded(ctx context.Context) bool {
-	if a.host == nil {
+	host := a.host.Load()
+	if host == nil {
 		return false
 	}
 	ended := make(chan bool, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), succeeding)
 		defer cancel()
-		ended <- a.host.Stop(ctx)
+		ended <- host.Stop(ctx)
 	}()
 	for {
 		select {

@@ -37,7 +37,7 @@ const (
 )
 
 // succession is an agent's part in hand-overs: what it has from the one before it, and
-// how it gives all of it to the next. But for the counters run's goroutine has it to
+// how it gives all of it to the next. But for what is atomic run's goroutine has it to
 // itself.
 type succession struct {
 	// from is the agent that this one takes over from, nil for none, or when it has gone.
@@ -45,7 +45,7 @@ type succession struct {
 	// owner: link, rules, and the files are this agent's, to keep and to take down.
 	owner bool
 	// host waits for the next agent, nil for nobody; stopHost ends that.
-	host     *handover.Host
+	host     atomic.Pointer[handover.Host]
 	stopHost context.CancelFunc
 	// yielded: the next one serves.
 	yielded atomic.Bool
@@ -234,7 +234,7 @@ func (a *agent) receiveHeirs(ctx context.Context) error {
 		return err
 	}
 	ctx, a.stopHost = context.WithCancel(context.WithoutCancel(ctx))
-	a.host = host
+	a.host.Store(host)
 	a.background.Go(func() { host.Serve(ctx) })
 	if a.from != nil {
 		a.from.Settled()

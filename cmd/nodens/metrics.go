@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/handover"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -116,6 +117,8 @@ var (
 	viewLevel       = gauge("nodens_kubernetes_slice_level", "1 at how much of the cluster's EndpointSlices is followed: node, wide or all.", "level")
 	setupErrors     = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network.", "errortype")
 	setupRepairs    = counter("nodens_netsetup_repairs_total", "Links, addresses and rules put back by a re-check.")
+	handovers       = counter("nodens_handovers_total", "Hand-overs between agents, by this one's part in them and by what came of them.", "role", "result")
+	restored        = gauge("nodens_handover_restored_answers", "Answers that this agent found in the cache when it started.")
 	tapDropped      = counter("nodens_dnstap_dropped_total", "Messages that a dnstap collector did not get.", "endpoint")
 	upstreamDown    = gauge("nodens_upstream_down", "1 while an upstream is out of service.", "to")
 	upstreamDoubted = gauge("nodens_upstream_doubted", "1 while others are asked before an upstream that lets queries pass.", "to")
@@ -158,6 +161,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		}
 		s.put(setupRepairs, float64(st.Repairs))
 	}
+	s.handovers(&a.succession)
 	s.put(cacheBytes, float64(a.assembly.store.Bytes()))
 	s.put(cacheBudget, float64(a.assembly.store.Budget()))
 	g := a.current.Load()
@@ -189,6 +193,20 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.certificates(g)
 	s.parts(g)
 	s.views(g)
+}
+
+func (s scrape) handovers(of *succession) {
+	var given handover.Stats
+	if host := of.host.Load(); host != nil {
+		given = host.Stats()
+	}
+	const successor, predecessor = "successor", "predecessor"
+	s.put(handovers, float64(of.takenOver.Load()), successor, "complete")
+	s.put(handovers, float64(of.brokeOff.Load()), successor, "failed")
+	s.put(handovers, float64(given.Completed), predecessor, "complete")
+	s.put(handovers, float64(given.Failed), predecessor, "failed")
+	s.put(handovers, float64(given.Resumed), predecessor, "resumed")
+	s.put(restored, float64(of.restored.Load()))
 }
 
 func (s scrape) certificates(g *generation) {

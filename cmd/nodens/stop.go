@@ -94,7 +94,7 @@ func (a *agent) shutdown() error {
 // closeHandover ends the connections to other agents: whoever waits for the end of this
 // one may begin.
 func (a *agent) closeHandover() {
-	if a.host != nil {
+	if a.host.Load() != nil {
 		a.stopHost()
 	}
 	if a.from != nil {
