@@ -60,6 +60,7 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 	asked = asked || a.asked
 	if a.overdue = a.handingOver(); a.overdue {
 		a.asked = asked
+		a.log.Info("reload: put off until the hand-over has ended")
 		return
 	}
 	a.asked = false
