@@ -76,7 +76,7 @@ func TestRole(t *testing.T) {
 		t.Skip("is for other tests")
 	case "agent":
 		for _, l := range hostLocals() {
-			serve(t, "agent", l.String())
+			playServer(t, "agent", l.String())
 		}
 		own()
 	case "parent":
@@ -92,8 +92,8 @@ func TestRole(t *testing.T) {
 			ip addr add 10.0.0.2/24 dev v1
 			ip -6 addr add fd10::2/64 dev v1 nodad
 			ip link set v1 up`, os.Getppid()))
-		serve(t, "cluster", "10.0.0.2")
-		serve(t, "cluster", "fd10::2")
+		playServer(t, "cluster", "10.0.0.2")
+		playServer(t, "cluster", "fd10::2")
 	}
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -101,7 +101,7 @@ func TestRole(t *testing.T) {
 }
 
 // serve answers everything at an address with a name.
-func serve(t *testing.T, name, addr string) {
+func playServer(t *testing.T, name, addr string) {
 	t.Helper()
 	addr = net.JoinHostPort(addr, "53")
 	packets, err := net.ListenPacket("udp", addr)
