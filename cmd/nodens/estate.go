@@ -123,6 +123,7 @@ func (a *agent) stepForth(ctx context.Context) {
 		return
 	}
 	a.log.Warn("the agent that took over has ended: going on in its place")
+	a.lent = 0
 	a.server.Resume()
 	a.http.resume()
 	a.yielded.Store(false)

@@ -30,10 +30,14 @@ type crowd struct {
 	clients  sync.WaitGroup
 }
 
-// newCrowd asks for name at port, over UDP and over TCP, until close.
-func newCrowd(port uint16, name, want string) *crowd {
+// newCrowd asks for name at port, over these networks or else over UDP and TCP, until
+// close.
+func newCrowd(port uint16, name, want string, networks ...string) *crowd {
 	c := &crowd{faults: make(chan error, 1), end: make(chan struct{})}
-	for _, network := range []string{"udp", "udp", "udp", "tcp"} {
+	if len(networks) == 0 {
+		networks = []string{"udp", "udp", "udp", "tcp"}
+	}
+	for _, network := range networks {
 		c.clients.Go(func() {
 			if err := c.ask(network, port, name, want); err != nil {
 				select {
@@ -177,11 +181,13 @@ func TestInPod(t *testing.T) {
 		_, _ = fmt.Sscan(string(text), &pid)
 		return pid
 	}
+	crowded := func(over ...string) *crowd { return newCrowd(port, "www.example.org.", "192.0.2.1", over...) }
 	first := start()
-	c := newCrowd(port, "www.example.org.", "192.0.2.1")
 	for range 2 {
+		c := crowded()
 		second := start()
 		c.more(t)
+		c.close(t)
 		if got := owner(); got != second.cmd.Process.Pid {
 			t.Errorf("the file says process %d, want the second one", got)
 		}
@@ -192,9 +198,9 @@ func TestInPod(t *testing.T) {
 		second.signal(syscall.SIGKILL)
 		first.until("the first agent to go on", func() bool { return strings.Count(first.log.String(), "going on in its place") > seen })
 		first.until("the first agent to be the one again", func() bool { return owner() == first.cmd.Process.Pid })
-		c.more(t)
 	}
-	// An orderly end gives back, too.
+	// An orderly end gives back, too, but for connections.
+	c := crowded("udp", "udp", "udp")
 	second := start()
 	second.signal(syscall.SIGTERM)
 	second.awaitExit(0)
@@ -247,7 +253,9 @@ func TestSuccessorDies(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "handover")
 	origin(t, up)
 	agent := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	c := newCrowd(port, "www.example.org.", "192.0.2.1")
+	if got := ask(t, port, "www.example.org."); got != "192.0.2.1" {
+		t.Fatalf("answered with %s", got)
+	}
 	ctx := t.Context()
 	sockets := func(p *handover.Predecessor) { takeSockets(t, p) }
 	cached := func(p *handover.Predecessor) {
@@ -274,17 +282,25 @@ func TestSuccessorDies(t *testing.T) {
 			}
 		}, "failed"},
 		{"after the commit", func(p *handover.Predecessor) {
-			sockets(p)
-			conns := 0
-			var mu sync.Mutex
-			if err := p.Commit(ctx, func(c handover.Conn) { mu.Lock(); conns++; mu.Unlock(); _ = c.File.Close() }); err != nil {
+			client, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if err != nil {
 				t.Fatal(err)
 			}
-			if conns == 0 {
+			defer client.Close()
+			asked := &dns.Conn{Conn: client}
+			_ = asked.WriteMsg(new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA))
+			if _, err := asked.ReadMsg(); err != nil { // so that it has been accepted
+				t.Fatal(err)
+			}
+			takeSockets(t, p)
+			var passed atomic.Int64
+			if err := p.Commit(ctx, func(c handover.Conn) { passed.Add(1); _ = c.File.Close() }); err != nil {
+				t.Fatal(err)
+			}
+			if passed.Load() == 0 {
 				t.Error("the connection over TCP was not passed on")
 			}
-			// Nobody reads now, and the folder has a socket whose owner is asked nothing.
-			if agent.alive() && strings.Contains(agent.log.String(), "going on in its place") {
+			if strings.Contains(agent.log.String(), "going on in its place") {
 				t.Error("the agent went on before its successor had ended")
 			}
 		}, "resumed"},
@@ -292,20 +308,28 @@ func TestSuccessorDies(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			series := `nodens_handovers_total{result="` + step.of + `",role="predecessor"}`
 			before := metric(t, web, series)
+			c := newCrowd(port, "www.example.org.", "192.0.2.1")
+			c.more(t)
+			if step.of == "resumed" {
+				c.close(t) // nobody reads until the agent does again
+			}
 			p := approach(t, dir)
 			step.do(p)
-			if step.of == "resumed" {
-				close(c.end) // the client whose connection was taken away
-				c.clients.Wait()
-			}
 			_ = p.Close()
-			agent.until("the agent to count it", func() bool { return metric(t, web, series) != before })
+			agent.until("the agent to count it", func() bool {
+				if step.of == "resumed" && !strings.Contains(agent.log.String(), "going on in its place") {
+					return false // nor does anybody answer over HTTP
+				}
+				return metric(t, web, series) != before
+			})
 			if step.of == "resumed" {
 				c = newCrowd(port, "www.example.org.", "192.0.2.1")
 			}
 			c.more(t)
+			c.close(t)
 		})
 	}
+	c := newCrowd(port, "www.example.org.", "192.0.2.1")
 	write(t, agent.conf, withCache(port, web, up)+"# another\n")
 	agent.signal(syscall.SIGUSR1)
 	agent.awaitLog("the new configuration is in force")

@@ -58,12 +58,14 @@ func (a *agent) reloadInterval() time.Duration {
 // it is put off: what has been handed over must not change.
 func (a *agent) reload(ctx context.Context, asked bool) {
 	asked = asked || a.asked
-	if a.overdue = a.handingOver(); a.overdue {
-		a.asked = asked
-		a.log.Info("reload: put off until the hand-over has ended")
+	if a.handingOver() {
+		if !a.overdue {
+			a.log.Info("reload: put off until the hand-over has ended")
+		}
+		a.overdue, a.asked = true, asked
 		return
 	}
-	a.asked = false
+	a.overdue, a.asked = false, false
 	cfg, err := a.opts.loadConfig()
 	if !asked && !a.stands(ctx, cfg, err) {
 		a.log.Debug("reload: what has changed is left to the next look")
