@@ -1,0 +1,131 @@
+package load
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+)
+
+// Ask does the job in this process until its time is over or ctx is done. It blocks for
+// [Patience] longer at most.
+func (j Job) Ask(ctx context.Context) (*Report, error) {
+	if err := j.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, j.Length)
+	defer cancel()
+	r := &Report{}
+	var wg sync.WaitGroup
+	if j.Streams > 0 && j.StreamRate > 0 {
+		wg.Go(func() { r.Stream = j.overStreams(ctx) })
+	}
+	if j.Shots > 0 {
+		wg.Go(func() { r.Shot = j.overShots(ctx) })
+	}
+	var err error
+	if j.Rate > 0 {
+		err = j.overUDP(ctx, r)
+	}
+	if err != nil {
+		cancel()
+	}
+	wg.Wait()
+	return r, err
+}
+
+// outcome is what a client's process writes.
+type outcome struct {
+	Report *Report
+	Error  string
+}
+
+// Serve is the process of a client: it reads a job from in, does it until in ends, and
+// writes the report to out.
+func Serve(in io.Reader, out io.Writer) error {
+	r := bufio.NewReader(in)
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("load: reading the job: %w", err)
+	}
+	var job Job
+	if err := json.Unmarshal(line, &job); err != nil {
+		return fmt.Errorf("load: reading the job: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, r) // the end of it is all that counts
+		stop()
+	}()
+	var o outcome
+	if o.Report, err = job.Ask(ctx); err != nil {
+		o.Error = err.Error()
+	}
+	return json.NewEncoder(out).Encode(o)
+}
+
+// Client is a client's process.
+type Client struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out io.ReadCloser
+}
+
+// Start starts a process that calls [Serve] with its standard input and output, and gives
+// it the job. The caller calls Stop or Wait, once.
+func Start(j Job, path string, args ...string) (*Client, error) {
+	if err := j.check(); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{cmd: exec.Command(path, args...)}
+	// If this process dies, the end of its standard input ends the client.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.cmd.Stderr = os.Stderr
+	in, err := c.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.in = in
+	if c.out, err = c.cmd.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting a load client: %w", err)
+	}
+	if _, err := c.in.Write(append(text, '\n')); err != nil {
+		_, waited := c.Stop()
+		return nil, errors.Join(fmt.Errorf("starting a load client: %w", err), waited)
+	}
+	return c, nil
+}
+
+// Stop ends the asking and gives the report, when the last answers have come.
+func (c *Client) Stop() (*Report, error) {
+	c.in.Close()
+	return c.Wait()
+}
+
+// Wait is Stop at the end of the job's time.
+func (c *Client) Wait() (*Report, error) {
+	var o outcome
+	err := json.NewDecoder(c.out).Decode(&o)
+	c.in.Close()
+	if err := errors.Join(err, c.cmd.Wait()); err != nil {
+		return nil, fmt.Errorf("load client: %w", err)
+	}
+	if o.Error != "" {
+		return nil, errors.New(o.Error)
+	}
+	return o.Report, nil
+}

@@ -1,0 +1,73 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Job is what a client asks. All questions are of type A.
+type Job struct {
+	// Servers are asked in turn.
+	Servers []netip.AddrPort
+	// Local is the address in answers of the agent, and Cluster that in answers of the
+	// cluster's DNS.
+	Local, Cluster netip.Addr
+	// Names is how many names there are, below Zone, a name with a dot at its end. One
+	// question in Fresh is for a name that nobody has asked for before; 0: none is.
+	Names, Fresh int
+	Zone         string
+	// Length is how long questions are asked, unless the client is stopped earlier.
+	Length time.Duration
+
+	// Rate is how many questions a second are asked over UDP. They come from Sockets
+	// sockets in turn, each of which is replaced by one with another port after Reuse
+	// questions.
+	Rate, Sockets, Reuse int
+	// Streams is the number of TCP connections that stay open, on each of which
+	// StreamRate questions a second are asked, one after the other.
+	Streams, StreamRate int
+	// Shots is how many questions a second come over a TCP connection of their own.
+	Shots int
+}
+
+// Patience is how long an answer may take, with which resolvers in pods start; one that
+// comes later is lost.
+const Patience = 2 * time.Second
+
+const (
+	// mostQuestions bounds the memory of a report: half an hour at ten thousand a second.
+	mostQuestions = 20_000_000
+	// mostSockets keeps the client, with those that still wait for late answers, below
+	// the usual limit of 4,096 descriptors in a container.
+	mostSockets = 1024
+	// mostReuse is the number of IDs that a socket's questions have.
+	mostReuse = 1 << 16
+)
+
+// check says what is wrong with the job.
+func (j Job) check() error {
+	switch {
+	case len(j.Servers) == 0:
+		return errors.New("load: no server to ask")
+	case j.Zone == "" || j.Zone[len(j.Zone)-1] != '.' || len(j.Zone) > 200:
+		return fmt.Errorf("load: the zone %q; it ends with a dot and has 200 bytes at most", j.Zone)
+	case j.Names < 1 || j.Length <= 0:
+		return errors.New("load: it takes at least one name and some time")
+	case j.Rate > 0 && (j.Sockets < 1 || j.Sockets > mostSockets || j.Reuse < 1 || j.Reuse > mostReuse):
+		return fmt.Errorf("load: %d sockets for %d questions each; 1 to %d and 1 to %d are possible", j.Sockets, j.Reuse, mostSockets, mostReuse)
+	case j.Length.Seconds()*float64(j.Rate) > mostQuestions:
+		return fmt.Errorf("load: more than %d questions", mostQuestions)
+	}
+	return nil
+}
+
+// name is that of the n-th question of a client.
+func (j Job) name(n int) string {
+	if j.Fresh > 0 && n%j.Fresh == j.Fresh-1 {
+		return fmt.Sprintf("fresh-%d.%s", n, j.Zone)
+	}
+	// A prime step: names come in an order that is not that of sockets.
+	return fmt.Sprintf("name-%d.%s", n*7919%j.Names, j.Zone)
+}

@@ -1,0 +1,178 @@
+package load
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// TestMain is a client's process if the first argument says so.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "load" {
+		if err := Serve(os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+var local, cluster = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.53")
+
+// server answers on UDP and TCP as the first label of the name says.
+func server(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := net.ListenPacket("udp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		a := &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 7}}
+		m.Answer, m.Compress = []dns.RR{a}, true
+		switch name := q.Question[0].Name; {
+		case strings.HasPrefix(name, "fresh-"):
+			return
+		case strings.HasPrefix(name, "name-0."):
+			a.A = cluster.AsSlice()
+		case strings.HasPrefix(name, "name-1."):
+			m.Rcode, m.Answer = dns.RcodeServerFailure, nil
+		case strings.HasPrefix(name, "name-2."):
+			a.A = net.IPv4(192, 0, 2, 99).To4()
+		default:
+			a.A = local.AsSlice()
+		}
+		if err := w.WriteMsg(m); err != nil {
+			t.Log(err)
+		}
+	})
+	for _, s := range []*dns.Server{{Listener: l, Handler: handler, MaxTCPQueries: -1}, {PacketConn: p, Handler: handler}} {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go func() { _ = s.ActivateAndServe() }()
+		<-started
+		t.Cleanup(func() { _ = s.Shutdown() })
+	}
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// TestFates: every question's fate is what the server made of it, over all three ways of
+// asking.
+func TestFates(t *testing.T) {
+	job := Job{
+		Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: cluster,
+		Names: 4, Fresh: 5, Zone: "load.test.", Length: time.Second, Rate: 500, Sockets: 3, Reuse: 7, Streams: 2, StreamRate: 50, Shots: 50,
+	}
+	c, err := Start(job, os.Args[0], "load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fates := map[string]Fate{"name-0": Cluster, "name-1": Servfail, "name-2": Other, "name-3": Local, "fresh-": Lost}
+	for _, tally := range []Tally{r.UDP, r.Shot} {
+		var want Counts
+		for n := range int(tally.Asked) {
+			want.add(fates[job.name(n)[:6]])
+		}
+		if diff := cmp.Diff(want, tally.Counts); diff != "" || tally.Asked == 0 {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	if s := r.Stream.Counts; s.Asked == 0 || s.Asked != s.Local+s.Cluster+s.Servfail+s.Other+s.Lost || (s.Lost > 0) != (len(r.Stream.Errors) > 0) {
+		t.Errorf("over connections that stay: %+v", r.Stream)
+	}
+	want := r.UDP.Counts
+	if got := r.Between(r.Began, r.Ended.Add(1)); got != r.UDP.Counts {
+		t.Errorf("the runs say %+v, want %+v", got, r.UDP.Counts)
+	}
+	var seconds Counts
+	for _, s := range r.Seconds {
+		seconds.Asked, seconds.Lost = seconds.Asked+s.Asked, seconds.Lost+s.Lost
+	}
+	if seconds.Asked != want.Asked || seconds.Lost != want.Lost || r.UDP.Max == 0 || r.UDP.P50 > r.UDP.P99 {
+		t.Errorf("the seconds: %+v; %s", r.Seconds, r)
+	}
+}
+
+// TestStop: a client that is stopped early has a report; one with a job that makes no
+// sense none.
+func TestStop(t *testing.T) {
+	job := Job{Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: cluster, Names: 1, Zone: "load.test.", Length: time.Hour, Rate: 100, Sockets: 1, Reuse: 10}
+	c, err := Start(job, os.Args[0], "load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.UDP.Asked != r.UDP.Cluster || r.Away < r.Ended.Sub(r.Began) {
+		t.Errorf("%s", r)
+	}
+	job.Sockets = 0
+	if _, err := Start(job, os.Args[0], "load"); err == nil {
+		t.Error("a job without sockets is taken")
+	}
+}
+
+// TestRefused: where nobody listens, all is lost, and the client says why.
+func TestRefused(t *testing.T) {
+	p, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := p.LocalAddr().(*net.UDPAddr).AddrPort()
+	p.Close()
+	r, err := Job{Servers: []netip.AddrPort{to}, Names: 1, Zone: "load.test.", Length: 200 * time.Millisecond, Rate: 100, Sockets: 2, Reuse: 10}.Ask(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.UDP.Lost != r.UDP.Asked || r.Refused == 0 || len(r.Runs) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestReport: gaps, runs and seconds of a few records.
+func TestReport(t *testing.T) {
+	ms := func(n int64) int64 { return n * int64(time.Millisecond) }
+	var r Report
+	r.udp([]record{
+		{ms(1000), ms(1001), Local}, {ms(1100), ms(1101), Local}, {ms(1200), 0, Lost}, {ms(1300), 0, Lost},
+		{ms(1400), ms(1411), Cluster}, {ms(1500), ms(1511), Servfail}, {ms(2100), ms(2105), Local}, {ms(2200), ms(2201), Local},
+	})
+	want := Report{
+		Began: time.Unix(0, ms(1000)), Ended: time.Unix(0, ms(2200)),
+		UDP:     Tally{Counts: Counts{Asked: 8, Local: 4, Cluster: 1, Servfail: 1, Lost: 2}, P50: time.Millisecond, P99: 11 * time.Millisecond, Max: 11 * time.Millisecond},
+		Runs:    []Run{{Local, 2, at(1000), at(1100)}, {Lost, 2, at(1200), at(1300)}, {Cluster, 1, at(1400), at(1400)}, {Servfail, 1, at(1500), at(1500)}, {Local, 2, at(2100), at(2200)}},
+		Seconds: []Second{{Counts{Asked: 6, Local: 2, Cluster: 1, Servfail: 1, Lost: 2}, 11 * time.Millisecond}, {Counts{Asked: 2, Local: 2}, 5 * time.Millisecond}},
+		Silence: 594 * time.Millisecond, Away: 1004 * time.Millisecond,
+	}
+	if diff := cmp.Diff(want, r); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func at(ms int64) time.Time { return time.Unix(0, ms*int64(time.Millisecond)) }
+
+// TestFull: the kernel's counters of full buffers.
+func TestFull(t *testing.T) {
+	const text = "Ip: Forwarding DefaultTTL\nIp: 1 64\n" +
+		"Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 9 8 7 6 5 4\n" +
+		"UdpLite: InDatagrams RcvbufErrors\nUdpLite: 100 100\nUdp6RcvbufErrors 	3\nUdp6InErrors 50\nUdpLite6RcvbufErrors 200\n"
+	if got := full(text); got != 12 {
+		t.Errorf("%d packets, want 12", got)
+	}
+}

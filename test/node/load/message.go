@@ -1,0 +1,72 @@
+package load
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"strings"
+)
+
+// Fate is what became of a question.
+type Fate string
+
+// The fates.
+const (
+	// Local: the agent has answered, Cluster: the cluster's DNS has.
+	Local   Fate = "local"
+	Cluster Fate = "cluster"
+	// Servfail is an answer with that rcode, Other any that is none of the above.
+	Servfail Fate = "servfail"
+	Other    Fate = "other"
+	// Lost: no answer came in time.
+	Lost Fate = "lost"
+)
+
+const (
+	headerSize   = 12
+	rcodeServer  = 2
+	typeA        = 1
+	addressStart = 12 // of an address in a record whose name is a pointer
+)
+
+// appendQuery appends a question with the name, which ends with a dot, and its ID 0.
+func appendQuery(b []byte, name string) []byte {
+	b = append(b, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0) // RD, one question
+	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
+		b = append(append(b, byte(len(label))), label...)
+	}
+	return append(b, 0, 0, typeA, 0, 1)
+}
+
+// judge says who has written the answer to the question. ok is false for what is no
+// answer to it.
+func (j Job) judge(query, msg []byte) (f Fate, ok bool) {
+	if len(msg) < len(query) || msg[2]&0x80 == 0 || !bytes.Equal(query[headerSize:], msg[headerSize:len(query)]) {
+		return "", false
+	}
+	if msg[3]&15 == rcodeServer {
+		return Servfail, true
+	}
+	switch addr := address(msg, len(query)); {
+	case msg[3]&15 != 0:
+		return Other, true
+	case addr == j.Local:
+		return Local, true
+	case addr == j.Cluster:
+		return Cluster, true
+	}
+	return Other, true
+}
+
+// address is the one in the first record of the answer, which starts at; the zero one if
+// that has none.
+func address(msg []byte, at int) (a netip.Addr) {
+	if binary.BigEndian.Uint16(msg[6:]) == 0 || len(msg) < at+addressStart+4 {
+		return a
+	}
+	r := msg[at:]
+	if r[0] != 0xc0 || r[1] != headerSize || binary.BigEndian.Uint16(r[2:]) != typeA || binary.BigEndian.Uint16(r[10:]) != 4 {
+		return a
+	}
+	return netip.AddrFrom4([4]byte(r[addressStart:]))
+}

@@ -1,0 +1,234 @@
+package load
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Report is what became of a job's questions.
+type Report struct {
+	// Began and Ended are the times of the first and the last question.
+	Began, Ended time.Time
+	// UDP, Stream and Shot are the three ways of asking.
+	UDP, Stream, Shot Tally
+	// Runs are the fates over UDP in the order of the questions, those in a row with the
+	// same fate as one. There are mostRuns at most; Cut is how many are missing after
+	// them.
+	Runs []Run
+	Cut  int
+	// Seconds are the seconds of the time in which questions were asked over UDP.
+	Seconds []Second
+	// Silence is the longest time without any answer over UDP, Away the longest without
+	// one of the agent: between two such answers, the start and the end.
+	Silence, Away time.Duration
+	// Skipped is how many questions were due while the client did not have its core,
+	// and were not asked; Dropped is how many packets its kernel lost for want of room.
+	// Both say that the client was too slow, and nothing of a server.
+	Skipped, Dropped uint64
+	// Refused counts ICMP errors: packets for a port where nobody listened.
+	Refused uint64
+}
+
+// mostRuns bounds the report: a server whose answers change with each question is
+// not described by runs.
+const mostRuns = 10_000
+
+// Run is questions in a row with the same fate.
+type Run struct {
+	Fate Fate
+	// Count is how many; First and Last are when the first and the last was asked.
+	Count       int
+	First, Last time.Time
+}
+
+// Second is what became of the questions asked in one second.
+type Second struct {
+	Counts
+	P99 time.Duration
+}
+
+// Counts are numbers of questions by their fates; Asked is the sum.
+type Counts struct{ Asked, Local, Cluster, Servfail, Other, Lost uint64 }
+
+func (c *Counts) add(f Fate) {
+	c.Asked++
+	switch f {
+	case Local:
+		c.Local++
+	case Cluster:
+		c.Cluster++
+	case Servfail:
+		c.Servfail++
+	case Other:
+		c.Other++
+	case Lost:
+		c.Lost++
+	}
+}
+
+// Failed is how many got no answer that a client can use.
+func (c Counts) Failed() uint64 { return c.Lost + c.Servfail + c.Other }
+
+// Tally is what became of the questions that were asked in one way.
+type Tally struct {
+	Counts
+	// P50, P99 and Max are of the answers that came.
+	P50, P99, Max time.Duration
+	// Errors are the first few errors of connections, for the eye.
+	Errors []string
+}
+
+// All is the sum of what became of questions, however they were asked.
+func (r *Report) All() Counts {
+	var sum Counts
+	for _, t := range []Tally{r.UDP, r.Stream, r.Shot} {
+		sum.Asked += t.Asked
+		sum.Local += t.Local
+		sum.Cluster += t.Cluster
+		sum.Servfail += t.Servfail
+		sum.Other += t.Other
+		sum.Lost += t.Lost
+	}
+	return sum
+}
+
+// WorstP99 is the greatest p99 over UDP of any second in which at least a thousand
+// answers came, fewer of which say nothing about their hundredth part.
+func (r *Report) WorstP99() time.Duration {
+	var worst time.Duration
+	for _, s := range r.Seconds {
+		if s.Asked-s.Lost >= 1000 {
+			worst = max(worst, s.P99)
+		}
+	}
+	return worst
+}
+
+// Between counts the questions over UDP that were asked at from or later, and before to.
+// Those of a run are taken as evenly spaced.
+func (r *Report) Between(from, to time.Time) Counts {
+	var c Counts
+	for _, run := range r.Runs {
+		for i := range run.Count {
+			at := run.First
+			if run.Count > 1 {
+				at = at.Add(run.Last.Sub(run.First) * time.Duration(i) / time.Duration(run.Count-1))
+			}
+			if !at.Before(from) && at.Before(to) {
+				c.add(run.Fate)
+			}
+		}
+	}
+	return c
+}
+
+func (r *Report) String() string {
+	var b strings.Builder
+	for _, t := range []struct {
+		name string
+		Tally
+	}{{"UDP", r.UDP}, {"TCP", r.Stream}, {"TCP once", r.Shot}} {
+		if t.Asked == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "%s: %d asked, %d local, %d cluster, %d SERVFAIL, %d other, %d lost; p50 %v, p99 %v, max %v\n",
+			t.name, t.Asked, t.Local, t.Cluster, t.Servfail, t.Other, t.Lost, t.P50, t.P99, t.Max)
+		for _, e := range t.Errors {
+			fmt.Fprintf(&b, "    %s\n", e)
+		}
+	}
+	fmt.Fprintf(&b, "longest silence %v, longest without the agent %v, worst p99 of a second %v; %d refused, %d skipped, %d dropped by the client",
+		r.Silence, r.Away, r.WorstP99(), r.Refused, r.Skipped, r.Dropped)
+	return b.String()
+}
+
+// percentiles fills in the times; it sorts them.
+func (t *Tally) percentiles(took []time.Duration) {
+	slices.Sort(took)
+	t.P50, t.P99, t.Max = percentile(took, 50), percentile(took, 99), percentile(took, 100)
+}
+
+// percentile is of sorted times, 0 of none.
+func percentile(sorted []time.Duration, p int) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[(len(sorted)*p+99)/100-1]
+}
+
+// errorsShown is how many errors a tally keeps.
+const errorsShown = 5
+
+func (t *Tally) note(err error) {
+	if err != nil && len(t.Errors) < errorsShown {
+		t.Errors = append(t.Errors, err.Error())
+	}
+}
+
+// record is one question over UDP. Times are Unix ones in nanoseconds.
+type record struct {
+	asked, came int64 // came: 0 for none
+	fate        Fate
+}
+
+// udp writes what the records say into the report.
+func (r *Report) udp(records []record) {
+	if len(records) == 0 {
+		return
+	}
+	var took []time.Duration
+	first, last := records[0].asked, records[len(records)-1].asked
+	r.Began, r.Ended = time.Unix(0, first), time.Unix(0, last)
+	seconds := make([][]time.Duration, (last-first)/int64(time.Second)+1)
+	r.Seconds = make([]Second, len(seconds))
+	for _, q := range records {
+		n := (q.asked - first) / int64(time.Second)
+		r.UDP.add(q.fate)
+		r.Seconds[n].add(q.fate)
+		r.run(q)
+		if q.fate != Lost {
+			d := time.Duration(q.came - q.asked)
+			took, seconds[n] = append(took, d), append(seconds[n], d)
+		}
+	}
+	r.UDP.percentiles(took)
+	for i, s := range seconds {
+		slices.Sort(s)
+		r.Seconds[i].P99 = percentile(s, 99)
+	}
+	r.Silence = gap(records, first, last, func(f Fate) bool { return f != Lost })
+	r.Away = gap(records, first, last, func(f Fate) bool { return f == Local })
+}
+
+// run adds one question to the runs.
+func (r *Report) run(q record) {
+	at := time.Unix(0, q.asked)
+	if n := len(r.Runs); n > 0 && r.Runs[n-1].Fate == q.fate && r.Cut == 0 {
+		r.Runs[n-1].Count++
+		r.Runs[n-1].Last = at
+		return
+	}
+	if len(r.Runs) == mostRuns {
+		r.Cut++
+		return
+	}
+	r.Runs = append(r.Runs, Run{Fate: q.fate, Count: 1, First: at, Last: at})
+}
+
+// gap is the longest time between two moments at which answers came that count.
+func gap(records []record, first, last int64, counts func(Fate) bool) time.Duration {
+	moments := []int64{first, last}
+	for _, q := range records {
+		if q.fate != Lost && counts(q.fate) && q.came < last {
+			moments = append(moments, q.came)
+		}
+	}
+	slices.Sort(moments)
+	var longest int64
+	for i := range moments[1:] {
+		longest = max(longest, moments[i+1]-moments[i])
+	}
+	return time.Duration(longest)
+}
