@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// Locals are the addresses that an agent answers at.
+func Locals() []string { return []string{Local4, Local6, Service4, Service6} }
+
+// AgentArgs are the flags of an agent at the addresses, with its Corefile and manifests
+// laid out; more flags follow them.
+func (l *Lab) AgentArgs(locals []string, more ...string) ([]string, error) {
+	shop, err := l.File("cluster.yaml", Manifests())
+	if err != nil {
+		return nil, err
+	}
+	conf, err := l.File("Corefile", `.:53 {
+    bind `+strings.Join(locals, " ")+`
+    errors
+    health `+locals[0]+`:8080 {
+        lameduck 0s
+    }
+    ready `+locals[0]+`:8181
+    prometheus 127.0.0.1:9253
+    kubernetes cluster.local {
+        manifests `+shop+`
+    }
+    cache 3600
+    forward . `+UpstreamIP+":"+UpstreamPort+`
+}
+`)
+	return append([]string{"-conf", conf, "-localip", strings.Join(locals, ","), "-metrics-listen-address="}, more...), err
+}
+
+// Agent starts an agent in the node, and waits until it is ready. The process may be
+// anything that was started if there is an error.
+func (l *Lab) Agent(args ...string) (*peer.Process, error) {
+	p, err := l.Spawn(l.Node, nil, append([]string{l.Nodens}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Await(context.Background(), "the agent to log that it serves", Logs(p, "msg=serving"))
+}
+
+// CoreDNS starts a CoreDNS in the node at the addresses, with what an agent's Corefile
+// has. Somebody has to have given the node the addresses.
+func (l *Lab) CoreDNS(coredns string, locals ...string) (*peer.Process, error) {
+	conf, err := l.File("Corefile.coredns", ".:53 {\n    bind "+strings.Join(locals, " ")+`
+    errors
+    prometheus 127.0.0.1:9253
+    cache 3600
+    forward . `+UpstreamIP+":"+UpstreamPort+"\n}\n")
+	if err != nil {
+		return nil, err
+	}
+	p, err := l.Spawn(l.Node, nil, coredns, "-conf", conf)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Await(context.Background(), "CoreDNS to answer", l.Answers(l.Node, FromAgent, "@"+locals[0]))
+}
+
+// Link makes NodeLocal DNSCache's link with the addresses, or deletes it.
+func (l *Lab) Link(add bool, addrs ...string) error {
+	if !add {
+		_, err := l.In(l.Node, "ip", "link", "delete", "nodelocaldns")
+		return err
+	}
+	if _, err := l.In(l.Node, "ip", "link", "add", "nodelocaldns", "type", "bridge"); err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if _, err := l.In(l.Node, "ip", "addr", "add", a, "dev", "nodelocaldns"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Logs holds when the process has written word.
+func Logs(p *peer.Process, word string) peer.Probe {
+	return func(context.Context) error {
+		if !strings.Contains(p.Tail(), word) {
+			return fmt.Errorf("its log has no %q", word)
+		}
+		return nil
+	}
+}
+
+// Tmpfs mounts a file system of so many bytes, in a folder of Dir.
+func (l *Lab) Tmpfs(name string, size int) (string, error) {
+	dir := filepath.Join(l.Dir, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	_, err := Run("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=700", size), "nodens-lab", dir)
+	if err == nil {
+		l.Undo(func() { _, _ = Run("umount", "--lazy", dir) })
+	}
+	return dir, err
+}
+
+// Full fills the file system of a folder.
+func Full(dir string) error {
+	f, err := os.Create(filepath.Join(dir, "full"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for block := make([]byte, 4096); err == nil; {
+		_, err = f.Write(block)
+	}
+	if info, statErr := f.Stat(); statErr != nil || info.Size() == 0 {
+		return errors.Join(errors.New("nothing could be written"), err, statErr)
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// Addresses of the agent: link-local ones and the ClusterIPs of the cluster's DNS.
+const (
+	Local4, Local6     = "169.254.20.10", "fd00:20::10"
+	Service4, Service6 = "10.96.0.10", "fd00:96::a"
+)
+
+// Addresses inside of the namespaces; the cluster's DNS listens at ClusterDNS.
+const (
+	PodIP4, PodIP6           = "10.244.7.2", "fd00:244:7::2"
+	NodeIP4, NodeIP6         = "10.244.7.1", "fd00:244:7::1"
+	UpstreamIP, UpstreamIP6  = "10.201.0.2", "fd00:201::2"
+	ClusterDNS4, ClusterDNS6 = "10.202.0.2", "fd00:202::2"
+	// UpstreamPort keeps the agent's own queries to its upstream apart from what pods
+	// send to port 53.
+	UpstreamPort = "5300"
+)
+
+// Zone is the domain whose names say who has answered.
+const Zone = "load.test"
+
+// The addresses of names below Zone.
+var (
+	FromAgent   = netip.MustParseAddr("192.0.2.1")
+	FromCluster = netip.MustParseAddr("192.0.2.53")
+)
+
+// Lab is the namespaces. Its methods may be called from several goroutines, Close last.
+type Lab struct {
+	// The namespaces' names.
+	Pod, Node, Upstream, Cluster string
+	// Dir receives files and is the caller's.
+	Dir string
+	// Nodens is the path of the program.
+	Nodens string
+
+	upstream, cluster *peer.Process
+	undo              []func()
+}
+
+// errTools says that a machine can't have a lab.
+var errTools = errors.New("no lab here")
+
+// Usable says why this machine can't have a lab; nil if it can.
+func Usable() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: network namespaces need root", errTools)
+	}
+	for _, tool := range []string{"ip", "dig", "iptables", "ip6tables", "nft", "conntrack"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("%w: %s is missing; `make test` installs it", errTools, tool)
+		}
+	}
+	return nil
+}
+
+// labs counts the labs of this process: their namespaces have names of their own.
+var labs atomic.Int64
+
+// New makes a lab. The caller calls Close, also after an error.
+func New(dir, nodens string) (*Lab, error) {
+	n := labs.Add(1)
+	name := func(role string) string { return fmt.Sprintf("nodens-%d-%d-%s", os.Getpid(), n, role) }
+	l := &Lab{Pod: name("pod"), Node: name("node"), Upstream: name("up"), Cluster: name("dns"), Dir: dir, Nodens: nodens}
+	for _, ns := range []string{l.Pod, l.Node, l.Upstream, l.Cluster} {
+		if _, err := Run("ip", "netns", "add", ns); err != nil {
+			return l, err
+		}
+		l.Undo(func() { _, _ = Run("ip", "netns", "delete", ns) })
+		if _, err := l.In(ns, "ip", "link", "set", "lo", "up"); err != nil {
+			return l, err
+		}
+	}
+	err := errors.Join(
+		l.join(l.Pod, PodIP4, PodIP6, NodeIP4, NodeIP6),
+		l.join(l.Upstream, UpstreamIP, UpstreamIP6, "10.201.0.1", "fd00:201::1"),
+		l.join(l.Cluster, ClusterDNS4, ClusterDNS6, "10.202.0.1", "fd00:202::1"),
+	)
+	if err != nil {
+		return l, err
+	}
+	if _, err := l.In(l.Node, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"); err != nil {
+		return l, err
+	}
+	// As on a node, there is a way out for whatever is for nobody here.
+	_, err4 := l.In(l.Node, "ip", "route", "add", "default", "via", UpstreamIP)
+	_, err6 := l.In(l.Node, "ip", "-6", "route", "add", "default", "via", UpstreamIP6)
+	return l, errors.Join(err4, err6, l.servers())
+}
+
+// Undo has f called by Close, before what was given earlier.
+func (l *Lab) Undo(f func()) { l.undo = append(l.undo, f) }
+
+// Close takes the lab down.
+func (l *Lab) Close() {
+	for i := len(l.undo) - 1; i >= 0; i-- {
+		l.undo[i]()
+	}
+	l.undo = nil
+}
+
+// join connects ns to the node by veth, with the node as its gateway.
+func (l *Lab) join(ns, ip4, ip6, gw4, gw6 string) error {
+	port := "v" + ns[strings.LastIndex(ns, "-")+1:] // the node's end
+	_, err := Run("ip", "link", "add", port, "netns", l.Node, "type", "veth", "peer", "name", "eth0", "netns", ns)
+	if err != nil {
+		return err
+	}
+	for _, end := range []struct{ ns, dev, ip4, ip6 string }{{ns, "eth0", ip4, ip6}, {l.Node, port, gw4, gw6}} {
+		for _, args := range [][]string{
+			{"link", "set", end.dev, "up"},
+			{"addr", "add", end.ip4 + "/24", "dev", end.dev},
+			{"addr", "add", end.ip6 + "/64", "dev", end.dev, "nodad"},
+		} {
+			if _, err := l.In(end.ns, append([]string{"ip"}, args...)...); err != nil {
+				return err
+			}
+		}
+	}
+	for _, args := range [][]string{{"ip", "route", "add", "default", "via", gw4}, {"ip", "-6", "route", "add", "default", "via", gw6}} {
+		if _, err := l.In(ns, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Run runs a command outside of the lab's namespaces and gives what it writes.
+func Run(args ...string) (string, error) { return run("", args) }
+
+// In is Run inside a namespace.
+func (l *Lab) In(ns string, args ...string) (string, error) { return run("", inside(ns, args)) }
+
+// Feed is In with a standard input.
+func (l *Lab) Feed(ns, text string, args ...string) (string, error) {
+	return run(text, inside(ns, args))
+}
+
+func inside(ns string, args []string) []string {
+	return append([]string{"ip", "netns", "exec", ns}, args...)
+}
+
+func run(input string, args []string) (string, error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// Spawn runs a program in a namespace; Close stops it.
+func (l *Lab) Spawn(ns string, env []string, args ...string) (*peer.Process, error) {
+	p, err := peer.Spawn(peer.Command{
+		Name: filepath.Base(args[0]) + ns[strings.LastIndex(ns, "-"):], Path: "ip", Env: env, Dir: l.Dir,
+		Args: inside(ns, args)[1:],
+	})
+	if err == nil {
+		l.Undo(p.Stop)
+	}
+	return p, err
+}
+
+// File writes a file in Dir and gives its path.
+func (l *Lab) File(name, text string) (string, error) {
+	path := filepath.Join(l.Dir, name)
+	return path, os.WriteFile(path, []byte(text), 0o644)
+}

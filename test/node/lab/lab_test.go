@@ -1,0 +1,44 @@
+package lab
+
+import (
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// TestAround: every way of kube-proxy leads from the pod, and from the node itself, to
+// the cluster's DNS, over both families and protocols; and nothing is left behind.
+func TestAround(t *testing.T) {
+	if err := Usable(); err != nil {
+		t.Skip(err)
+	}
+	before, err := Run("ip", "netns", "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodens := peer.Build(t, "nodens")
+	for _, way := range Ways {
+		t.Run(way, func(t *testing.T) {
+			l, err := New(t.TempDir(), nodens)
+			defer l.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.KubeProxy(way); err != nil {
+				t.Fatal(err)
+			}
+			for _, ns := range []string{l.Pod, l.Node} {
+				for _, service := range []string{Service4, Service6} {
+					for _, over := range []string{"+notcp", "+tcp"} {
+						if err := l.Answers(ns, FromCluster, "@"+service, over)(t.Context()); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			}
+		})
+	}
+	if after, err := Run("ip", "netns", "list"); err != nil || after != before {
+		t.Errorf("namespaces: %q, before: %q, %v", after, before, err)
+	}
+}

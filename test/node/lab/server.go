@@ -1,0 +1,123 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// answering is a server block's answer to all names below Zone.
+func answering(a netip.Addr) string {
+	return fmt.Sprintf(`    template IN A %s {
+        answer "{{ .Name }} 3600 IN A %s"
+    }
+`, Zone, a)
+}
+
+// servers starts what the agent forwards to, which answers on port 53 as well, for
+// queries that go around the agent, and what stands in for the cluster's DNS.
+func (l *Lab) servers() error {
+	up, err := l.File("Corefile.upstream", `.:`+UpstreamPort+` .:53 {
+    bind `+UpstreamIP+`
+    hosts {
+        192.0.2.80 www.example.org
+        2001:db8::80 www.example.org
+        192.0.2.90 web.shop.svc.cluster.local
+        fallthrough
+    }
+`+answering(FromAgent)+"}\n")
+	if err != nil {
+		return err
+	}
+	cluster, err := l.File("Corefile.cluster", ".:53 {\n    bind "+ClusterDNS4+" "+ClusterDNS6+"\n"+answering(FromCluster)+"}\n")
+	if err != nil {
+		return err
+	}
+	if l.upstream, err = l.Spawn(l.Upstream, nil, l.Nodens, "-conf", up, "-metrics-listen-address="); err != nil {
+		return err
+	}
+	if l.cluster, err = l.Spawn(l.Cluster, nil, l.Nodens, "-conf", cluster, "-metrics-listen-address="); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	return errors.Join(
+		l.upstream.Await(ctx, "the upstream to answer", l.Answers(l.Upstream, FromAgent, "@"+UpstreamIP, "-p", UpstreamPort)),
+		l.cluster.Await(ctx, "the cluster's DNS to answer", l.Answers(l.Cluster, FromCluster, "@"+ClusterDNS4)),
+		l.cluster.Await(ctx, "the cluster's DNS to answer over IPv6", l.Answers(l.Pod, FromCluster, "@"+ClusterDNS6)),
+	)
+}
+
+// Dig asks from a namespace and gives what +short prints. There is one try.
+func (l *Lab) Dig(ns string, args ...string) (string, error) {
+	out, err := l.In(ns, append([]string{"dig", "+short", "+tries=1", "+time=2"}, args...)...)
+	return strings.TrimSpace(out), err
+}
+
+// Answers holds when dig with args gets an answer for a name below Zone that has come
+// from there.
+func (l *Lab) Answers(ns string, from netip.Addr, args ...string) peer.Probe {
+	return func(context.Context) error {
+		out, err := l.Dig(ns, append(args, "who."+Zone)...)
+		if err == nil && out != from.String() {
+			err = fmt.Errorf("the answer is %q, want %s", out, from)
+		}
+		return err
+	}
+}
+
+// Tracked gives the node's tracked connections of port 53, one a line.
+func (l *Lab) Tracked() (string, error) {
+	var lines strings.Builder
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for _, proto := range []string{"udp", "tcp"} {
+			out, err := l.In(l.Node, "conntrack", "-L", "-f", family, "-p", proto)
+			if err != nil {
+				return "", err
+			}
+			for line := range strings.Lines(out) {
+				if strings.Contains(line, "port=53 ") {
+					lines.WriteString(line)
+				}
+			}
+		}
+	}
+	return lines.String(), nil
+}
+
+// Manifests are the objects of the cluster: a Service to ask for, and the cluster's DNS
+// with its endpoints.
+func Manifests() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.7.1
+  clusterIPs: [10.96.7.1, "fd00:96::7:1"]
+  ports: [{name: http, port: 80, protocol: TCP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system}
+spec:
+  clusterIP: %s
+  clusterIPs: [%s, "%s"]
+  selector: {k8s-app: kube-dns}
+  ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+`, Service4, Service4, Service6)
+	for _, s := range [][2]string{{"IPv4", ClusterDNS4}, {"IPv6", ClusterDNS6}} {
+		fmt.Fprintf(&b, `---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kube-dns-%s, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: %s
+endpoints: [{addresses: ["%s"], conditions: {ready: true}}]
+ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+`, strings.ToLower(s[0]), s[0], s[1])
+	}
+	return b.String()
+}
