@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -57,27 +58,6 @@ func TestPodAsks(t *testing.T) {
 	if got := l.tracked(); !strings.Contains(got, "dst="+upstreamIP) {
 		t.Errorf("a query that goes around the agent is not tracked: %q", got)
 	}
-}
-
-// tracked gives the node's tracked connections of port 53.
-func (l *lab) tracked() string {
-	l.t.Helper()
-	var lines []string
-	for _, family := range []string{"ipv4", "ipv6"} {
-		for _, proto := range []string{"udp", "tcp"} {
-			cmd := exec.Command("ip", "netns", "exec", l.node, "conntrack", "-L", "-f", family, "-p", proto)
-			out, err := cmd.Output() // the count goes to stderr
-			if err != nil {
-				l.t.Fatalf("%v: %v", cmd.Args, err)
-			}
-			for line := range strings.Lines(string(out)) {
-				if strings.Contains(line, "port=53 ") {
-					lines = append(lines, line)
-				}
-			}
-		}
-	}
-	return strings.Join(lines, "")
 }
 
 // TestRules: what the agent leaves in the node's rule sets while it runs, that a
@@ -276,7 +256,7 @@ func TestOfficial(t *testing.T) {
 	// Where the ConfigMap is mounted is the one thing that is the test's own.
 	args := append(strings.Fields(string(text)), "-basecorefile", filepath.Join(fixture, "Corefile.base"))
 	p := l.start(l.node, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + upstreamIP}, args...)
-	p.Must(t, "the agent to log that it serves", logs(p, "msg=serving"))
+	p.Must(t, "the agent to log that it serves", testbed.Logs(p, "msg=serving"))
 	for _, server := range []string{local4, "10.96.0.10"} {
 		got, err := l.dig(l.node, "@"+server, "web.shop.svc.cluster.local")
 		if err != nil || got != "192.0.2.90" {
