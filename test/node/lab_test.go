@@ -34,6 +34,7 @@ type lab struct {
 	t                   *testing.T
 	pod, node, upstream string
 	nodens, dir         string
+	shared              string // see estate
 }
 
 // newLab makes a lab, or skips the test where the machine can't have one.

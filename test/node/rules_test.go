@@ -1,0 +1,177 @@
+package node
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/node/testbed"
+)
+
+// TestFailOpen: whatever kube-proxy speaks, whatever address, family and protocol a pod
+// or the node itself asks over: the agent answers while it runs, without a trace in the
+// connection-tracking table; the cluster's DNS answers the very next query after a
+// SIGKILL; the agent answers again as soon as it is back; and a stop leaves the rule sets
+// byte for byte as they were.
+func TestFailOpen(t *testing.T) {
+	for _, way := range testbed.Ways {
+		t.Run(way, func(t *testing.T) {
+			l := newLab(t)
+			l.proxied(way)
+			before := l.ruleSets()
+			args := l.everywhere()
+			p := l.run(args...)
+			// What happens under way to the agent's upstream is none of this.
+			asked := func(when string, from string, askers ...string) {
+				t.Helper()
+				for _, ns := range askers {
+					for _, server := range testbed.Locals() {
+						for _, over := range []string{"+notcp", "+tcp"} {
+							got, err := l.dig(ns, "@"+server, over, "who."+testbed.Zone)
+							if err != nil || got != from {
+								t.Errorf("%s, %s asks %s %s: %q, want %q; %v", when, ns, server, over, got, from, err)
+							}
+						}
+					}
+				}
+			}
+			asked("while the agent runs", testbed.FromAgent.String(), l.pod, l.node)
+			if got := l.tracked(); got != "" {
+				t.Errorf("port 53 is tracked while the agent runs:\n%s", got)
+			}
+			p.Kill()
+			asked("after the kill", testbed.FromCluster.String(), l.pod, l.node)
+			p = l.run(args...)
+			asked("after the restart", testbed.FromAgent.String(), l.pod, l.node)
+			p.Stop()
+			if err := p.Err(); err != nil {
+				t.Errorf("the agent ended with %v", err)
+			}
+			if diff := cmp.Diff(before, l.ruleSets()); diff != "" {
+				t.Errorf("rule sets differ after the stop (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// everywhere are the arguments of an agent at all four addresses, with its hand-over
+// folder.
+func (l *lab) everywhere(more ...string) []string {
+	l.t.Helper()
+	args, err := l.AgentArgs(testbed.Locals(), append([]string{"-handover-dir", l.estate()}, more...)...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return args
+}
+
+// estate is the agents' hand-over folder. A socket's path has 107 bytes at most, which
+// a test's own folder may exceed.
+func (l *lab) estate() string {
+	l.t.Helper()
+	if l.shared == "" {
+		dir, err := os.MkdirTemp("", "nodens-")
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		l.t.Cleanup(func() { os.RemoveAll(dir) })
+		l.shared = dir
+	}
+	return l.shared
+}
+
+// proxied is a node with kube-proxy, in which all tables that rules may go to exist: the
+// first rule makes them, and nobody ever removes them.
+func (l *lab) proxied(way string) {
+	l.t.Helper()
+	for _, tool := range tools {
+		for _, table := range []string{"raw", "filter", "nat"} {
+			l.in(l.node, tool, "-w", "-t", table, "-A", "OUTPUT", "-p", "udp", "--dport", "9", "-j", "ACCEPT")
+			l.in(l.node, tool, "-w", "-t", table, "-D", "OUTPUT", "-p", "udp", "--dport", "9", "-j", "ACCEPT")
+		}
+	}
+	if err := l.KubeProxy(way); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// tools are iptables in both flavours and families.
+var tools = []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}
+
+// ruleSets is all that the node's kernel has of rules, without counters.
+func (l *lab) ruleSets() string {
+	l.t.Helper()
+	var b strings.Builder
+	for _, tool := range tools {
+		for line := range strings.Lines(l.in(l.node, tool+"-save")) {
+			if strings.HasPrefix(line, "#") {
+				continue // the time, and that there are tables of the other flavour
+			}
+			if chain, _, ok := strings.Cut(line, " ["); ok && strings.HasPrefix(line, ":") {
+				line = chain + "\n"
+			}
+			fmt.Fprintf(&b, "%s %s", tool, line)
+		}
+	}
+	b.WriteString(l.in(l.node, "nft", "--stateless", "list", "ruleset"))
+	return b.String()
+}
+
+// TestClosedInput: where a node drops what comes in unless somebody accepts it, the agent
+// is reached, and its address by nothing else.
+func TestClosedInput(t *testing.T) {
+	for _, way := range testbed.Ways {
+		t.Run(way, func(t *testing.T) {
+			l := newLab(t)
+			l.proxied(way)
+			if way == testbed.Nftables {
+				if _, err := l.Feed(l.node, `table inet firewall { chain in { type filter hook input priority filter; policy drop;
+	iif lo accept; ct state established,related accept; meta l4proto ipv6-icmp accept; } }`, "nft", "-f", "-"); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				for _, tool := range []string{way, "ip6" + strings.TrimPrefix(way, "ip")} {
+					l.in(l.node, tool, "-w", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+					l.in(l.node, tool, "-w", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+					l.in(l.node, tool, "-w", "-P", "INPUT", "DROP")
+				}
+				l.in(l.node, "ip6"+strings.TrimPrefix(way, "ip"), "-w", "-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
+			}
+			before := l.ruleSets()
+			p := l.run(l.everywhere()...)
+			for _, server := range testbed.Locals() {
+				for _, over := range []string{"+notcp", "+tcp"} {
+					if got, err := l.dig(l.pod, "@"+server, over, "who."+testbed.Zone); err != nil || got != testbed.FromAgent.String() {
+						t.Errorf("%s %s: %q, %v", server, over, got, err)
+					}
+				}
+			}
+			if out, err := l.In(l.pod, "curl", "-s", "--max-time", "1", "http://"+net.JoinHostPort(local4, "8080")+"/health"); err == nil {
+				t.Errorf("the policy lets a pod in at another port: %q", out)
+			}
+			p.Stop()
+			if diff := cmp.Diff(before, l.ruleSets()); diff != "" {
+				t.Errorf("rule sets differ after the stop (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestNoNetfilter: with -netfilter none the agent answers at its addresses, and no rule
+// set is touched.
+func TestNoNetfilter(t *testing.T) {
+	l := newLab(t)
+	l.proxied(testbed.Iptables)
+	before := l.ruleSets()
+	l.run(l.agentArgs("-netfilter", "none")...)
+	if got, err := l.dig(l.pod, "@"+local4, "who."+testbed.Zone); err != nil || got != testbed.FromAgent.String() {
+		t.Errorf("%q, %v", got, err)
+	}
+	if diff := cmp.Diff(before, l.ruleSets()); diff != "" {
+		t.Errorf("rule sets differ (-before +during):\n%s", diff)
+	}
+}
