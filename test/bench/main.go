@@ -26,6 +26,10 @@
 // (outage.go, ordeal.go); that too is a section of its own, with claims of its own
 // (duty.go).
 //
+// With -faults it does to an agent in a node made of network namespaces what happens to
+// agents (fault.go, mishap.go), and measures what a pod sees of it, beside CoreDNS behind
+// the rules of NodeLocal DNSCache; that has a section and claims (pledge.go) too.
+//
 // A server more is a row in programs (program.go), one in servers (server.go) and
 // a file in conf; what is asked is a row in sets and how it is asked one in paced
 // or others (workload.go); what has to come out is a row of claims (claim.go).
@@ -42,6 +46,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/nodens-dns/nodens/test/node/load"
 )
 
 func main() {
@@ -56,6 +62,9 @@ func main() {
 
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "load" {
+		return load.Serve(os.Stdin, stdout) // a client of fault.go
+	}
 	plan, out, err := flags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -79,7 +88,7 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	plan := plan{progress: stderr, names: entries}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&plan.rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale or -outage 3)")
+	fs.IntVar(&plan.rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, of which twenty
 	// are slower than the p99; in one it would be ten, and in four the whole would
 	// take an hour.
@@ -90,6 +99,7 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	fs.IntVar(&plan.scale.services, "scale-services", large, "the `number` of Services of that cluster; everything else is in proportion")
 	fs.BoolVar(&plan.failing.on, "outage", false, "measure the section about upstreams that fail, and that alone")
 	fs.DurationVar(&plan.failing.silence, "outage-silence", usualSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
+	fs.BoolVar(&plan.faults, "faults", false, "measure the section about agents that go away, and that alone")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
 	err := fs.Parse(args)
 	if err != nil {
@@ -102,8 +112,8 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	if plan.rounds == 0 {
 		plan.rounds = plan.usual()
 	}
-	if plan.scale.on && plan.failing.on {
-		return plan, "", errors.New("-scale and -outage are sections of their own: measure one after the other")
+	if plan.scale.on && plan.failing.on || plan.faults && (plan.scale.on || plan.failing.on) {
+		return plan, "", errors.New("-scale, -outage and -faults are sections of their own: measure one after the other")
 	}
 	if fs.NArg() > 0 || plan.rounds < 1 || plan.length < 100*time.Millisecond || plan.scale.services < fewest {
 		return plan, "", fmt.Errorf("no arguments but flags, at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
@@ -115,7 +125,7 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 // median stands two disturbed ones; of what takes minutes a round,
 // three have to do, which stand one.
 func (p plan) usual() int {
-	if p.scale.on || p.failing.on {
+	if p.scale.on || p.failing.on || p.faults {
 		return 3
 	}
 	return 5
@@ -129,6 +139,9 @@ func (p plan) measure(ctx context.Context) (*report, error) {
 	}
 	if p.failing.on {
 		return measureOutages(ctx, p)
+	}
+	if p.faults {
+		return measureFaults(ctx, p)
 	}
 	return measure(ctx, p)
 }

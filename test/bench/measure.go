@@ -28,6 +28,8 @@ type plan struct {
 	scale cluster
 	// failing measures the section about upstreams that fail, and nothing else.
 	failing failing
+	// faults measures the section about agents that go away, and nothing else.
+	faults bool
 	// cluster includes the questions that take an API server.
 	cluster bool
 	// only is the choice of workloads and servers; empty is all.

@@ -28,6 +28,8 @@ type report struct {
 	scale *scaled
 	// trials is set in the report about upstreams that fail, which has nothing else.
 	trials map[cell][]trial
+	// harms is set in the report about agents that go away, which has nothing else.
+	harms map[cell][]harm
 }
 
 func (r *report) fact(name, value string) { r.facts = append(r.facts, fact{name, value}) }
@@ -94,7 +96,7 @@ func (r *report) tables() string {
 	for _, w := range r.workloads {
 		fmt.Fprintf(&b, "%s\n\n%s\n", w.name, r.prices(w))
 	}
-	for _, t := range slices.Concat([]string{r.idle(), r.memory()}, r.scaleTables(), r.outageTables()) {
+	for _, t := range slices.Concat([]string{r.idle(), r.memory()}, r.scaleTables(), r.outageTables(), r.harmTables()) {
 		if t != "" {
 			b.WriteString(t + "\n")
 		}
@@ -170,6 +172,9 @@ func (p plan) command() string {
 	}
 	if p.failing.on {
 		text += " -outage"
+	}
+	if p.faults {
+		text += " -faults"
 	}
 	if p.failing.on && p.failing.silence != usualSilence {
 		text += fmt.Sprintf(" -outage-silence %s", p.failing.silence)

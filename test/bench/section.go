@@ -16,6 +16,7 @@ type part struct{ flag string }
 var (
 	scalePart  = part{"-scale"}
 	outagePart = part{"-outage"}
+	faultPart  = part{"-faults"}
 )
 
 func (p part) begin() string { return "<!-- written by go run ./test/bench " + p.flag + " -->\n" }
@@ -46,9 +47,12 @@ func (r *report) renew(old []byte, plots []plotted) ([]byte, error) {
 	case r.trials != nil:
 		text, err := r.outageSection()
 		return outagePart.put(old, text), err
+	case r.harms != nil:
+		text, err := r.faultSection()
+		return faultPart.put(old, text), err
 	}
 	page, err := r.page(plots)
-	for _, p := range []part{scalePart, outagePart} {
+	for _, p := range []part{scalePart, outagePart, faultPart} {
 		if _, section, _ := p.cut(old); section != nil {
 			page = bytes.Join([][]byte{page, section}, []byte("\n"))
 		}

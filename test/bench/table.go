@@ -117,6 +117,9 @@ func (r *report) claims() []claim {
 	if r.trials != nil {
 		return duties()
 	}
+	if r.harms != nil {
+		return pledges()
+	}
 	return claims()
 }
 

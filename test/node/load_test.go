@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,23 +14,10 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// usual is what the pods of a busy node ask, ten thousand questions a second in all: half
-// of them at the link-local address and half at the ClusterIP, over UDP from ports that
-// change, over TCP connections that stay and over some that don't. One in twenty over UDP
-// is a name that has to be asked for upstream.
-func usual() load.Job {
-	return load.Job{
-		Servers: []netip.AddrPort{netip.MustParseAddrPort(local4 + ":53"), netip.MustParseAddrPort(testbed.Service4 + ":53")},
-		Local:   testbed.FromAgent, Cluster: testbed.FromCluster,
-		Names: 5000, Fresh: 20, Zone: testbed.Zone + ".", Length: 5 * time.Minute,
-		Rate: 9000, Sockets: 256, Reuse: 32, Streams: 8, StreamRate: 100, Shots: 200,
-	}
-}
-
 // load starts a client in the pod; stop gives its report, which is logged.
 func (l *lab) load(j load.Job) (stop func() *load.Report) {
 	l.t.Helper()
-	c, err := load.Start(j, "ip", "netns", "exec", l.pod, os.Args[0], "load")
+	c, err := l.Ask(j, os.Args[0])
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -58,46 +42,17 @@ func (l *lab) load(j load.Job) (stop func() *load.Report) {
 	}
 }
 
-// tally is what an agent's metrics say of its cache.
-type tally struct{ requests, hits float64 }
-
-func (a tally) since(b tally) tally { return tally{a.requests - b.requests, a.hits - b.hits} }
-
-// ratio is the part of the requests that were hits.
-func (a tally) ratio() float64 { return a.hits / a.requests }
-
-// counted reads them from whoever answers at the node's address for metrics.
-func (l *lab) counted() (c tally, err error) {
-	text, err := l.In(l.node, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9253/metrics")
-	if err != nil {
-		return c, err
-	}
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		for name, sum := range map[string]*float64{"coredns_cache_requests_total{": &c.requests, "coredns_cache_hits_total{": &c.hits} {
-			if len(f) == 2 && strings.HasPrefix(f[0], name) {
-				v, err := strconv.ParseFloat(f[1], 64)
-				if err != nil {
-					return c, err
-				}
-				*sum += v
-			}
-		}
-	}
-	return c, nil
-}
-
 // enough is how many look-ups say what part of them are hits: the names of the load once,
 // and some.
 const enough = 6000
 
 // over waits until there have been enough look-ups since then, and gives them.
-func (l *lab) over(p *peer.Process, then tally) (now tally) {
+func (l *lab) over(p *peer.Process, then testbed.Tally) (now testbed.Tally) {
 	l.t.Helper()
 	p.Must(l.t, "look-ups in the cache", func(context.Context) error {
-		c, err := l.counted()
-		if now = c.since(then); err == nil && now.requests < enough {
-			err = fmt.Errorf("%.0f so far", now.requests)
+		c, err := l.Tally()
+		if now = c.Since(then); err == nil && now.Requests < enough {
+			err = fmt.Errorf("%.0f so far", now.Requests)
 		}
 		return err
 	})
@@ -116,11 +71,11 @@ func TestUpgrades(t *testing.T) {
 	l.proxied(testbed.Iptables)
 	args := l.everywhere()
 	p := l.run(args...)
-	stop := l.load(usual())
-	l.over(p, tally{}) // all names are known
+	stop := l.load(testbed.Load(local4, testbed.Service4))
+	l.over(p, testbed.Tally{}) // all names are known
 	worst := 0.0
 	for n := range upgrades {
-		then, err := l.counted()
+		then, err := l.Tally()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,8 +91,8 @@ func TestUpgrades(t *testing.T) {
 		}
 		p = next
 		// A new agent counts from zero.
-		after := l.over(p, tally{})
-		worst = max(worst, math.Abs(after.ratio()-before.ratio()))
+		after := l.over(p, testbed.Tally{})
+		worst = max(worst, math.Abs(after.Ratio()-before.Ratio()))
 	}
 	t.Logf("the part of hits differs by %.4f at most", worst)
 	if worst > 0.01 {
@@ -159,16 +114,16 @@ func TestKilledUnderLoad(t *testing.T) {
 			l.proxied(way)
 			args := l.everywhere()
 			p := l.run(args...)
-			job := usual()
+			job := testbed.Load(local4, testbed.Service4)
 			job.Streams, job.Shots = 0, 0 // a connection ends with its process
 			stop := l.load(job)
-			l.over(p, tally{})
+			l.over(p, testbed.Tally{})
 			killed := time.Now()
 			p.Kill()
 			gone := time.Now()
 			back := l.run(args...)
 			ready := time.Now()
-			l.over(back, tally{})
+			l.over(back, testbed.Tally{})
 			r := stop()
 			// Lost are those in the sockets of the dead process, and those that it had
 			// asked its upstream for.

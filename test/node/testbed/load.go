@@ -1,0 +1,64 @@
+package testbed
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/node/load"
+)
+
+// Load is what the pods of a busy node ask the servers, addresses without a port: ten
+// thousand questions a second in all, over UDP from ports that change, over TCP connections
+// that stay and over some that don't. One in twenty is a name that has to be asked for
+// upstream.
+func Load(servers ...string) load.Job {
+	j := load.Job{
+		Local: FromAgent, Cluster: FromCluster,
+		Names: 5000, Fresh: 20, Zone: Zone + ".", Length: 5 * time.Minute,
+		Rate: 9000, Sockets: 256, Reuse: 32, Streams: 8, StreamRate: 100, Shots: 200,
+	}
+	for _, s := range servers {
+		j.Servers = append(j.Servers, netip.AddrPortFrom(netip.MustParseAddr(s), 53))
+	}
+	return j
+}
+
+// Ask starts the job in the pod. The program is this one, which is to call [load.Serve]
+// when its first argument is "load".
+func (l *Lab) Ask(j load.Job, program string) (*load.Client, error) {
+	return load.Start(j, "ip", "netns", "exec", l.Pod, program, "load")
+}
+
+// Tally is what a server's metrics say of its caches.
+type Tally struct{ Requests, Hits float64 }
+
+// Since is the part that came after b.
+func (a Tally) Since(b Tally) Tally { return Tally{a.Requests - b.Requests, a.Hits - b.Hits} }
+
+// Ratio is the part of the requests that were hits.
+func (a Tally) Ratio() float64 { return a.Hits / a.Requests }
+
+// Tally reads the metrics of whoever shows them in the node.
+func (l *Lab) Tally() (c Tally, err error) {
+	text, err := l.In(l.Node, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9253/metrics")
+	if err != nil {
+		return c, fmt.Errorf("reading metrics: %w", err)
+	}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) != 2 {
+			continue
+		}
+		v, _ := strconv.ParseFloat(f[1], 64) // comments have none
+		switch {
+		case strings.HasPrefix(f[0], "coredns_cache_requests_total{"):
+			c.Requests += v
+		case strings.HasPrefix(f[0], "coredns_cache_hits_total{"):
+			c.Hits += v
+		}
+	}
+	return c, nil
+}
