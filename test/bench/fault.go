@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	client "github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
@@ -27,7 +27,7 @@ var ways = map[string]string{"nodens, iptables": testbed.Iptables, "nodens, nfta
 
 // harm is what one mishap has done to clients.
 type harm struct {
-	*load.Report
+	*client.Report
 	// gone is when the process had ended, and spawned when the next one was started;
 	// zero if there was none.
 	gone, spawned time.Time
@@ -58,7 +58,7 @@ func (h harm) unserved() float64 {
 // answered.
 func (h harm) back() float64 {
 	for _, r := range h.Runs {
-		if r.Fate == load.Local && r.Last.After(h.spawned) {
+		if r.Fate == client.Local && r.Last.After(h.spawned) {
 			return max(0, millis(r.First.Sub(h.spawned)))
 		}
 	}
@@ -145,7 +145,7 @@ func (b *bench) befall(ctx context.Context, m mishap, s server) (h harm, err err
 	if err != nil {
 		return h, err
 	}
-	client, err := st.Ask(testbed.Load(testbed.Service4), self)
+	asking, err := st.Ask(testbed.Load(testbed.Service4), self)
 	if err != nil {
 		return h, err
 	}
@@ -160,7 +160,7 @@ func (b *bench) befall(ctx context.Context, m mishap, s server) (h harm, err err
 	if err == nil {
 		err = wait(ctx, b.length)
 	}
-	report, stopped := client.Stop()
+	report, stopped := asking.Stop()
 	h.Report = report
 	return h, errors.Join(err, stopped)
 }

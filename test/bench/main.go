@@ -47,7 +47,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	client "github.com/nodens-dns/nodens/test/node/load"
 )
 
 func main() {
@@ -63,7 +63,7 @@ func main() {
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "load" {
-		return load.Serve(os.Stdin, stdout) // a client of fault.go
+		return client.Serve(os.Stdin, stdout) // a client of fault.go
 	}
 	plan, out, err := flags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -112,13 +112,27 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	if plan.rounds == 0 {
 		plan.rounds = plan.usual()
 	}
-	if plan.scale.on && plan.failing.on || plan.faults && (plan.scale.on || plan.failing.on) {
-		return plan, "", errors.New("-scale, -outage and -faults are sections of their own: measure one after the other")
+	if fs.NArg() > 0 {
+		return plan, "", errors.New("no arguments but flags; -help lists them")
 	}
-	if fs.NArg() > 0 || plan.rounds < 1 || plan.length < 100*time.Millisecond || plan.scale.services < fewest {
-		return plan, "", fmt.Errorf("no arguments but flags, at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
+	return plan, *out, plan.check()
+}
+
+// check says what can't be measured.
+func (p plan) check() error {
+	parts := 0
+	for _, on := range []bool{p.scale.on, p.failing.on, p.faults} {
+		if on {
+			parts++
+		}
 	}
-	return plan, *out, nil
+	if parts > 1 {
+		return errors.New("-scale, -outage and -faults are sections of their own: measure one after the other")
+	}
+	if p.rounds < 1 || p.length < 100*time.Millisecond || p.scale.services < fewest {
+		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
+	}
+	return nil
 }
 
 // usual is the number of rounds unless one is given. Five are the fewest whose

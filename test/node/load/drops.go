@@ -25,25 +25,25 @@ func full(text string) (sum uint64) {
 	var names []string
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		switch {
-		case len(f) == 2 && strings.HasPrefix(f[0], "Udp6") && strings.HasSuffix(f[0], "bufErrors"):
-			sum += number(f[1])
-		case len(f) < 2 || f[0] != "Udp:":
-		case names == nil:
-			names = f
-		default:
-			for i, n := range f {
-				if i < len(names) && strings.HasSuffix(names[i], "bufErrors") {
-					sum += number(n)
-				}
-			}
-			names = nil
+		if len(f) == 2 && strings.HasPrefix(f[0], "Udp6") {
+			sum += number(f[0], f[1])
 		}
+		if len(f) < 2 || f[0] != "Udp:" {
+			continue
+		}
+		for i := range min(len(f), len(names)) {
+			sum += number(names[i], f[i])
+		}
+		names = f
 	}
 	return sum
 }
 
-func number(s string) uint64 {
-	n, _ := strconv.ParseUint(s, 10, 64) // the kernel wrote it
+// number is the value of a counter of full buffers, 0 of another one.
+func number(name, value string) uint64 {
+	if !strings.HasSuffix(name, "bufErrors") {
+		return 0
+	}
+	n, _ := strconv.ParseUint(value, 10, 64) // the kernel wrote it
 	return n
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -51,17 +52,19 @@ func (j Job) check() error {
 	switch {
 	case len(j.Servers) == 0:
 		return errors.New("load: no server to ask")
-	case j.Zone == "" || j.Zone[len(j.Zone)-1] != '.' || len(j.Zone) > 200:
+	case !strings.HasSuffix(j.Zone, ".") || len(j.Zone) > 200:
 		return fmt.Errorf("load: the zone %q; it ends with a dot and has 200 bytes at most", j.Zone)
 	case j.Names < 1 || j.Length <= 0:
 		return errors.New("load: it takes at least one name and some time")
-	case j.Rate > 0 && (j.Sockets < 1 || j.Sockets > mostSockets || j.Reuse < 1 || j.Reuse > mostReuse):
+	case j.Rate > 0 && (outside(j.Sockets, mostSockets) || outside(j.Reuse, mostReuse)):
 		return fmt.Errorf("load: %d sockets for %d questions each; 1 to %d and 1 to %d are possible", j.Sockets, j.Reuse, mostSockets, mostReuse)
 	case j.Length.Seconds()*float64(j.Rate) > mostQuestions:
 		return fmt.Errorf("load: more than %d questions", mostQuestions)
 	}
 	return nil
 }
+
+func outside(n, most int) bool { return n < 1 || n > most }
 
 // name is that of the n-th question of a client.
 func (j Job) name(n int) string {

@@ -20,7 +20,7 @@ func TestAround(t *testing.T) {
 	for _, way := range Ways {
 		t.Run(way, func(t *testing.T) {
 			l, err := New(t.TempDir(), nodens)
-			defer l.Close()
+			t.Cleanup(l.Close)
 			if err != nil {
 				t.Fatal(err)
 			}
