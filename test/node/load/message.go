@@ -23,10 +23,10 @@ const (
 )
 
 const (
-	headerSize   = 12
-	rcodeServer  = 2
-	typeA        = 1
-	addressStart = 12 // of an address in a record whose name is a pointer
+	headerSize  = 12
+	rcodeServer = 2
+	typeA       = 1
+	fixed       = 10 // type, class, TTL and length of a record
 )
 
 // appendQuery appends a question with the name, which ends with a dot, and its ID 0.
@@ -61,12 +61,21 @@ func (j Job) judge(query, msg []byte) (f Fate, ok bool) {
 // address is the one in the first record of the answer, which starts at; the zero one if
 // that has none.
 func address(msg []byte, at int) (a netip.Addr) {
-	if binary.BigEndian.Uint16(msg[6:]) == 0 || len(msg) < at+addressStart+4 {
+	if binary.BigEndian.Uint16(msg[6:]) == 0 {
 		return a
 	}
-	r := msg[at:]
-	if r[0] != 0xc0 || r[1] != headerSize || binary.BigEndian.Uint16(r[2:]) != typeA || binary.BigEndian.Uint16(r[10:]) != 4 {
+	for at < len(msg) && msg[at]&0xc0 == 0 && msg[at] != 0 {
+		at += 1 + int(msg[at])
+	}
+	if at >= len(msg) {
 		return a
 	}
-	return netip.AddrFrom4([4]byte(r[addressStart:]))
+	at++ // the root label
+	if msg[at-1] != 0 {
+		at++ // or a pointer
+	}
+	if len(msg) < at+fixed+4 || binary.BigEndian.Uint16(msg[at:]) != typeA || binary.BigEndian.Uint16(msg[at+8:]) != 4 {
+		return a
+	}
+	return netip.AddrFrom4([4]byte(msg[at+fixed:]))
 }
