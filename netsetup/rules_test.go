@@ -2,6 +2,7 @@ package netsetup
 
 import (
 	gocmp "cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -251,4 +253,85 @@ func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
 	})
+}
+
+// TestKernelTwoAgents: two at once, as in a hand-over, end with every rule once, and one
+// that comes behind another changes nothing.
+func TestKernelTwoAgents(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		before := dump(t)
+		first := newSetup(t, dualStack(), nil)
+		apply(t, first)
+		want := dump(t)
+		second := newSetup(t, dualStack(), nil)
+		apply(t, second)
+		if diff := cmp.Diff(want, dump(t)); diff != "" {
+			t.Errorf("the second agent (-want +got):\n%s", diff)
+		}
+		for range 3 {
+			for _, tool := range []string{"iptables", "ip6tables"} {
+				run(t, tool, "-w", "-t", "raw", "-F", "PREROUTING")
+				run(t, tool, "-w", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "53", "-j", "NOTRACK")
+				run(t, tool, "-w", "-F", "NODENS-INPUT")
+			}
+			done := make(chan struct{})
+			go func() { first.recheck(t.Context()); close(done) }()
+			second.recheck(t.Context())
+			<-done
+			// What one of them had to give up on, or both did, the next interval mends.
+			first.recheck(t.Context())
+			second.recheck(t.Context())
+			if diff := cmp.Diff(want, dump(t)); diff != "" {
+				t.Fatalf("both at once (-want +got):\n%s", diff)
+			}
+		}
+		if err := second.Teardown(nil); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, dump(t)); diff != "" {
+			t.Errorf("teardown (-before +after):\n%s", diff)
+		}
+	})
+}
+
+// TestKernelRunRepairsAtOnce: what is lost is back long before the interval is over,
+// where the kernel tells of it.
+func TestKernelRunRepairsAtOnce(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		c := dualStack()
+		c.Interval = 24 * time.Hour
+		s := newSetup(t, c, nil)
+		apply(t, s)
+		want := dump(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.Run(ctx); close(done) }()
+		address := []string{"ip", "addr", "del", "169.254.20.10/32", "dev", addressLink(t, s.Plan().Addresses[0])}
+		for s.Stats().Checks == 0 { // until it listens
+			run(t, address...)
+			run(t, "ip", "addr", "replace", "169.254.20.10/32", "dev", address[5])
+			time.Sleep(10 * time.Millisecond)
+		}
+		losses := [][]string{address}
+		if strings.Contains(s.Stats().Filter, "nft") { // the legacy flavour tells nobody
+			losses = append(losses, []string{"iptables", "-w", "-F", "NODENS-INPUT"}, []string{"ip6tables", "-w", "-t", "raw", "-D", "PREROUTING", "1"})
+		}
+		for _, words := range losses {
+			repairs := s.Stats().Repairs
+			run(t, words...)
+			for s.Stats().Repairs == repairs || !sameLines(want, dump(t)) {
+				time.Sleep(10 * time.Millisecond) // the process has a time limit
+			}
+		}
+		cancel()
+		<-done
+	})
+}
+
+// sameLines ignores the order, which is that of coming for addresses.
+func sameLines(a, b string) bool {
+	sorted := func(s string) []string { return slices.Sorted(strings.Lines(s)) }
+	return slices.Equal(sorted(a), sorted(b))
 }
