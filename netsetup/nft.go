@@ -16,8 +16,10 @@ const (
 	nftTries = 3
 
 	// nftLook is how long found may take. Listing the chains of a node with 25,000
-	// Services takes 0.15 s on an idle machine; ten times that is a busy one.
-	nftLook = 2 * time.Second
+	// Services takes 0.15 s on an idle machine, and has taken 2 s on one with seven
+	// times the work it can do; a wrong answer makes rules that kube-proxy's may not
+	// agree with, so there is time to spare. Nodes start no faster with half of it.
+	nftLook = 10 * time.Second
 )
 
 // nftables is the filter that speaks nf_tables by the program nft. It has a table of its
@@ -139,37 +141,41 @@ func nftCheck(ctx context.Context, script string) error {
 	return err
 }
 
-// remove implements filter. The table goes first, the accept rules of others' chains
-// in the same transaction, those in tables of iptables after it.
+// remove implements filter. The table goes first, by itself, as it takes no look at the
+// node: where time is short it is the accept rules that stay, which do nothing alone.
 func (n *nftables) remove(ctx context.Context) (removed int, err error) {
 	n.text, n.written = "", nftState{}
-	for range nftTries {
-		removed, err = nftRemove(ctx)
-		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
-			return removed, err
-		}
-	}
-	return 0, err
-}
-
-func nftRemove(ctx context.Context) (removed int, err error) {
-	before, err := nftLookUp(ctx)
-	if err != nil {
+	_, err = nftRun(ctx, "", "nft", "delete", "table", "inet", "nodens")
+	switch {
+	case err == nil:
+		removed++
+	case !errors.Is(err, errNftNone):
 		return 0, err
 	}
-	script := before.edits(want{})
-	removed = strings.Count(script, "\n")
-	if before.own != "" {
-		script = "delete table " + nftOwn + "\n" + script
-		removed++
+	for range nftTries {
+		var accepts int
+		accepts, err = nftRemoveAccepts(ctx)
+		if err == nil || ctx.Err() != nil {
+			return removed + accepts, err
+		}
 	}
-	if script != "" {
+	return removed, err
+}
+
+// nftRemoveAccepts takes our rules out of others' chains.
+func nftRemoveAccepts(ctx context.Context) (removed int, err error) {
+	var s nftState
+	if err := s.lookAround(ctx); err != nil {
+		return 0, err
+	}
+	if script := s.edits(want{}); script != "" {
 		if _, err := nftRun(ctx, script, "nft", "-f", "-"); err != nil {
 			return 0, err
 		}
+		removed = strings.Count(script, "\n")
 	}
-	for _, c := range before.xtables {
+	for _, c := range s.xtables {
 		removed += len(c.ours)
 	}
-	return removed, nftWriteXtables(ctx, before.xtables, want{})
+	return removed, nftWriteXtables(ctx, s.xtables, want{})
 }

@@ -58,9 +58,15 @@ func nftLookUp(ctx context.Context) (nftState, error) {
 		return s, err
 	}
 	s.own = string(own)
+	err = s.lookAround(ctx)
+	return s, err
+}
+
+// lookAround reads what is in others' chains.
+func (s *nftState) lookAround(ctx context.Context) error {
 	places, err := nftListChains(ctx)
 	if err != nil {
-		return s, err
+		return err
 	}
 	for _, p := range places {
 		if tool := p.xtables(); tool == "" {
@@ -69,15 +75,15 @@ func nftLookUp(ctx context.Context) (nftState, error) {
 			err = s.addXtables(ctx, p, tool)
 		}
 		if err != nil {
-			return s, err
+			return err
 		}
 	}
 	for _, p := range nftLegacyPlaces() {
 		if err := s.addXtables(ctx, p, nftLegacyTool(p.Family)); err != nil {
-			return s, err
+			return err
 		}
 	}
-	return s, nil
+	return nil
 }
 
 func (s *nftState) addChain(ctx context.Context, p nftPlace) error {
@@ -120,8 +126,8 @@ func nftListChains(ctx context.Context) ([]nftPlace, error) {
 	}
 	var places []nftPlace
 	err = nftEach(out, func(key string, val json.RawMessage) error {
-		if key != "chain" {
-			return nil
+		if key != "chain" || !bytes.Contains(val, []byte(`"hook"`)) {
+			return nil // most are the chains of kube-proxy's Services
 		}
 		var p nftPlace
 		if err := json.Unmarshal(val, &p); err != nil {

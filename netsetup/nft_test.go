@@ -258,7 +258,7 @@ echo "$in" | PATH/nft "$@"`, ErrNoSocket, "No such file"},
 if [ "$1" = -s ] || [ "$1" = -j ]; then exec PATH/nft "$@"; fi
 echo 'Error: Could not process rule: Device or resource busy' >&2; exit 1`, ErrLocked, "busy"},
 			{"prints nonsense", `
-if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": 7}]}'`, nil, "reading"},
+if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'`, nil, "reading"},
 		}
 		for _, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
