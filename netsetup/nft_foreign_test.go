@@ -1,6 +1,7 @@
 package netsetup
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,5 +134,36 @@ func TestNftReadableByIptables(t *testing.T) {
 		if diff := cmp.Diff(before, sh(t, "iptables-nft -S; ip6tables-nft -S")); diff != "" {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
+	})
+}
+
+// TestNftLeavesServicesToKubeProxy has kube-proxy know another server than the diversion:
+// it is asked for what is a Service, also by the node's own processes.
+func TestNftLeavesServicesToKubeProxy(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		l := newNftLab(t)
+		sh(t, `nft '
+table ip kube-proxy {
+	chain services { ip daddr 10.96.0.10 meta l4proto { tcp, udp } th dport 53 dnat to 10.9.2.3:5353; }
+	chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
+	chain nat-output { type nat hook output priority -100; jump services; }
+}'`)
+		w := labWant()
+		w.diversion = []netip.AddrPort{netip.MustParseAddrPort("10.9.2.2:53")}
+		wantChanged(t, newNftables(), w, 1)
+		for _, from := range []*place{l.pod, nil} {
+			for to, want := range map[string]string{
+				"10.96.0.10:53":    "cluster 10.9.2.3:5353",
+				"169.254.20.10:53": "cluster 10.9.2.2:53",
+			} {
+				for _, network := range []string{"udp", "tcp"} {
+					if got := askFrom(from, network, netip.MustParseAddrPort(to)); got != want {
+						t.Errorf("%s to %s: %q, want %q", network, to, got, want)
+					}
+				}
+			}
+		}
+		defer l.listen(t)()
+		l.wantAnswers(t, l.pod, "local")
 	})
 }

@@ -272,19 +272,22 @@ func ask(network string, at netip.AddrPort) string {
 	return string(buf[:n])
 }
 
+// askFrom asks from a place, nil for the node.
+func askFrom(from *place, network string, at netip.AddrPort) (answer string) {
+	if from == nil {
+		return ask(network, at)
+	}
+	from.do(func() { answer = ask(network, at) })
+	return answer
+}
+
 // wantAnswers asks at every local address over UDP and TCP, and wants an answer that begins
 // so.
 func (l *nftLab) wantAnswers(t *testing.T, from *place, prefix string) {
 	t.Helper()
 	for _, local := range labLocals {
 		for _, network := range []string{"udp", "tcp"} {
-			var got string
-			work := func() { got = ask(network, netip.AddrPortFrom(local, 53)) }
-			if from == nil {
-				work()
-			} else {
-				from.do(work)
-			}
+			got := askFrom(from, network, netip.AddrPortFrom(local, 53))
 			if !strings.HasPrefix(got, prefix) {
 				t.Errorf("%s to %v: %q, want %q", network, local, got, prefix)
 			}
