@@ -46,8 +46,9 @@ func (n *nftables) name() string { return "nftables" }
 
 // describe implements filter.
 func (n *nftables) describe(w want) string {
-	return "# where another table's chain drops input or output, with the same rights:\n" +
-		"#   insert rule TABLE CHAIN " + strings.Join(nftAccepts("inet", "input", w), "\n#   insert rule TABLE CHAIN ") +
+	const insert = "#   insert rule FAMILY TABLE CHAIN "
+	return "# at the head of other tables' chains that drop input, and likewise output:\n" +
+		insert + strings.Join(nftAccepts("inet", "input", w), "\n"+insert) +
 		"\n" + strings.TrimSuffix(nftTable(w), "\n")
 }
 
@@ -114,7 +115,9 @@ func (n *nftables) try(ctx context.Context, w want) (changed int, err error) {
 	if after.own == "" {
 		return 0, errors.New("somebody removes table inet nodens as soon as it is made")
 	}
-	n.text, n.written = text, after
+	if after.complete(w) { // else others are at work: the next check writes again
+		n.text, n.written = text, after
+	}
 	return before.differences(after), nil
 }
 

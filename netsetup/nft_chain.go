@@ -239,6 +239,21 @@ func (s nftState) edits(w want) string {
 	return b.String()
 }
 
+// complete reports whether every chain that drops has the rules for w.
+func (s nftState) complete(w want) bool {
+	for _, c := range s.chains {
+		if c.drops && len(c.ours) != len(nftAccepts(c.Family, c.Hook, w)) {
+			return false
+		}
+	}
+	for _, c := range s.xtables {
+		if c.drops && len(c.ours) != strings.Count(c.accepts(w), "\n") {
+			return false
+		}
+	}
+	return true
+}
+
 // pieces is the state as text, by name, without what differs between two states that
 // do the same.
 func (s nftState) pieces() map[string]string {

@@ -44,7 +44,7 @@ func inNftLab(t *testing.T, body func(t *testing.T)) {
 			t.Skip("needs the programs of nftables, iptables and iproute2:", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), nftLabEnv+"=1")
