@@ -69,10 +69,12 @@ func (s *nftState) lookAround(ctx context.Context) error {
 		return err
 	}
 	for _, p := range places {
-		if tool := p.xtables(); tool == "" {
-			err = s.addChain(ctx, p)
-		} else {
+		err := errNftNative
+		if tool := p.xtables(); tool != "" {
 			err = s.addXtables(ctx, p, tool)
+		}
+		if errors.Is(err, errNftNative) {
+			err = s.addChain(ctx, p)
 		}
 		if err != nil {
 			return err
@@ -91,6 +93,9 @@ func (s *nftState) addChain(ctx context.Context, p nftPlace) error {
 		return nil
 	}
 	c, err := nftReadChain(ctx, p)
+	if errors.Is(err, errNftWords) {
+		return nil
+	}
 	if err == nil && (c.drops || len(c.ours) > 0) {
 		s.chains = append(s.chains, c)
 	}

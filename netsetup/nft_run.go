@@ -22,12 +22,18 @@ const (
 	nftGrace = time.Second
 )
 
-// errNftNone: what was asked for is not there.
-var errNftNone = errors.New("no such table or chain")
+var (
+	// errNftNone: what was asked for is not there.
+	errNftNone = errors.New("no such table or chain")
+	// errNftWords: a name of somebody else's is a word of nft's language.
+	errNftWords = errors.New("cannot be said in the language of nft")
+	// errNftNative: a table has rules that iptables can't read.
+	errNftNative = errors.New("the table is not for iptables")
+)
 
 // nftRun runs a program with a script on its standard input and returns what it prints.
 // The error has what the program says, and wraps ErrNoTool, fs.ErrPermission, ErrLocked,
-// errNftNone or ctx's where that is the cause.
+// one of those above, or ctx's where that is the cause.
 func nftRun(ctx context.Context, script, program string, args ...string) ([]byte, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -70,6 +76,8 @@ var nftCauses = []struct {
 	{"Resource temporarily unavailable", ErrLocked},
 	{"Device or resource busy", ErrLocked},
 	{"No such file or directory", errNftNone},
+	{"syntax error", errNftWords},
+	{"is incompatible, use 'nft' tool", errNftNative},
 }
 
 // limited is a buffer that takes no more than left bytes. bytes.Buffer is not embedded:
