@@ -94,18 +94,7 @@ func (n *nftables) try(ctx context.Context, w want) (changed int, err error) {
 		return 0, nil
 	}
 	n.text = "" // until all is done: what fails halfway is written again
-	script := before.edits(w) + text
-	if len(before.xtables) > 0 {
-		// Accept rules come first: an untracked packet matches none of a firewall's rules
-		// for established connections. But not if it then ends there.
-		if err := nftCheck(ctx, script); err != nil {
-			return 0, err
-		}
-		if err := nftWriteXtables(ctx, before.xtables, w); err != nil {
-			return 0, err
-		}
-	}
-	if _, err := nftRun(ctx, script, "nft", "-f", "-"); err != nil {
+	if err := nftWrite(ctx, before, w); err != nil {
 		return 0, err
 	}
 	after, err := nftLookUp(ctx)
@@ -119,6 +108,24 @@ func (n *nftables) try(ctx context.Context, w want) (changed int, err error) {
 		n.text, n.written = text, after
 	}
 	return before.differences(after), nil
+}
+
+// nftWrite replaces all that is ours, in the table and in chains of others. Accept rules
+// come first: an untracked packet matches none of a firewall's rules for established
+// connections.
+func nftWrite(ctx context.Context, before nftState, w want) error {
+	script := before.edits(w) + nftTable(w)
+	if len(before.xtables) > 0 {
+		// A transaction of its own; nothing is left behind if the other one is refused.
+		if err := nftCheck(ctx, script); err != nil {
+			return err
+		}
+		if err := nftWriteXtables(ctx, before.xtables, w); err != nil {
+			return err
+		}
+	}
+	_, err := nftRun(ctx, script, "nft", "-f", "-")
+	return err
 }
 
 // explain finds out why nft has refused a change, by asking it to check parts of it.

@@ -1,8 +1,11 @@
 package netsetup
 
 import (
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -174,5 +177,44 @@ table ip kube-proxy {
 		}
 		defer l.listen(t)()
 		l.wantAnswers(t, l.pod, "local")
+	})
+}
+
+// TestNftBesideAReload has a firewall made anew all the time. A change that is lost to it
+// is no sign of a kernel that lacks something, and all is well in the end.
+func TestNftBesideAReload(t *testing.T) {
+	inNftLab(t, func(t *testing.T) {
+		const reload = `nft '
+table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }
+delete table inet fw
+table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'`
+		sh(t, reload)
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			for range 100 {
+				if out, err := exec.Command("sh", "-c", reload).CombinedOutput(); err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			}
+		}()
+		n := newNftables()
+		for busy := true; busy; {
+			select {
+			case <-over:
+				busy = false
+			default:
+			}
+			if _, err := n.ensure(t.Context(), labWant()); errors.Is(err, ErrNoSocket) || errors.Is(err, fs.ErrPermission) {
+				t.Error(err)
+			}
+		}
+		if _, err := n.ensure(t.Context(), labWant()); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Count(sh(t, "nft list table inet fw"), nftComment); got != 2 {
+			t.Errorf("%d accept rules, want 2", got)
+		}
+		wantChanged(t, n, labWant(), 0)
 	})
 }
