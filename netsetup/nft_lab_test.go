@@ -39,7 +39,7 @@ func inNftLab(t *testing.T, body func(t *testing.T)) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make a network namespace")
 	}
-	for _, program := range []string{"nft", "ip", "iptables-nft", "ip6tables-nft"} {
+	for _, program := range []string{"nft", "ip", "conntrack", "iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip("needs the programs of nftables, iptables and iproute2:", err)
 		}
