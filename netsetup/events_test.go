@@ -31,7 +31,7 @@ func watched() interest {
 func stage(t *testing.T) {
 	t.Helper()
 	shell(t, `ip link set lo up
-		ip link add nodelocaldns type bridge
+		ip link add nodelocaldns type veth peer name peer
 		ip link set nodelocaldns up
 		ip addr add 169.254.20.10/32 dev nodelocaldns
 		ip -6 addr add fd00:20::10/128 dev nodelocaldns nodad
@@ -134,10 +134,8 @@ func TestEventsOfOthers(t *testing.T) {
 			shell(t, `ip addr del 192.0.2.1/32 dev other
 				ip addr add 169.254.20.11/32 dev nodelocaldns
 				ip addr del 169.254.20.11/32 dev nodelocaldns
-				ip link add port type veth peer name trop
-				ip link set port master nodelocaldns up
-				ip link set port nomaster
-				ip link del port
+				ip link set nodelocaldns master other
+				ip link set nodelocaldns nomaster
 				ip link set other down
 				ip link del other
 				ip link set nodelocaldns mtu 1400
