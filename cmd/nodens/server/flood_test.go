@@ -132,7 +132,10 @@ func (f *flood) ask(conn net.Conn, owed *owing, queries [][]byte, wrap func([]by
 			return
 		default:
 		}
-		for owed.add(id) {
+		for range window {
+			if !owed.add(id) {
+				break
+			}
 			q := queries[int(id)%len(queries)]
 			binary.BigEndian.PutUint16(q, id)
 			out := wrap(q)
