@@ -49,6 +49,12 @@ var errAway = errors.New("the sockets are handed over to another process")
 // successor would wait for it, with a tenth it would only cost.
 const yieldPoll = time.Millisecond
 
+// lenience is how long connections on which queries wait are read on, if they never come
+// to rest by themselves: longer than nearly all queries take. With half of it a client
+// whose upstream is slow would more often wait behind one query for another; with twice
+// as much the end would be put off for no more than a few.
+const lenience = time.Second
+
 // Yield stops reading and accepting while another process reads from the same sockets,
 // which stay open. Connections over plain TCP are given to pass as they come to rest,
 // with the part of a message that was read, one at a time; pass doesn't keep conn, but
@@ -73,10 +79,18 @@ func (s *Server) Yield(ctx context.Context, pass func(at netip.AddrPort, conn *n
 	for _, l := range leaving {
 		s.seeOff(l)
 	}
+	late := time.NewTimer(lenience)
+	defer late.Stop()
 	for len(s.waiting) > 0 || !all(leaving, (*listener).empty) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-late.C:
+			for _, l := range leaving {
+				if l.plain() {
+					l.tcp.move(true)
+				}
+			}
 		case <-tick.C:
 		}
 	}
@@ -103,8 +117,8 @@ func (s *Server) depart(d *departure) ([]*listener, error) {
 
 // seeOff asks the clients of l to go, who no longer become more.
 func (s *Server) seeOff(l *listener) {
-	if l.routes.Load().Door.Transport == config.PlainDNS {
-		l.tcp.move()
+	if l.plain() {
+		l.tcp.move(false)
 		return
 	}
 	l.tcp.dismissAll()
@@ -137,6 +151,8 @@ func (s *Server) Resume() {
 // still reports whether nobody reads packets or accepts connections.
 func (l *listener) still() bool { return l.busy.Load() == 0 }
 
+func (l *listener) plain() bool { return l.routes.Load().Door.Transport == config.PlainDNS }
+
 // empty reports whether there are no connections.
 func (l *listener) empty() bool {
 	l.tcp.mu.Lock()
@@ -153,16 +169,36 @@ func all(listeners []*listener, holds func(*listener) bool) bool {
 	return true
 }
 
-// move makes all connections move to another process when they come to rest.
-func (t *tcpListener) move() {
+// move makes all connections move to another process when they come to rest; hasty has
+// them come to rest.
+func (t *tcpListener) move(hasty bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.guests {
+		c.hasty.Store(hasty)
 		c.moving.Store(true)
-		if !c.leaving.Load() {
-			_ = c.conn.SetReadDeadline(past)
-		}
+		t.rouse(c)
 	}
+}
+
+// nudge is called when no query of c waits any more.
+func (t *tcpListener) nudge(c *guest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rouse(c)
+}
+
+// rouse has c's reader come back from reading if c is to move now. The caller holds t.mu.
+func (t *tcpListener) rouse(c *guest) {
+	if c.goes() && !c.leaving.Load() {
+		_ = c.conn.SetReadDeadline(past)
+	}
+}
+
+// goes reports whether c is to move now. Until then it is read from, since what comes
+// behind a query that waits should not wait for it.
+func (c *guest) goes() bool {
+	return c.moving.Load() && (c.hasty.Load() || c.waiting.Load() == 0)
 }
 
 // moves reports whether the connection, whose reader has come back from reading, is to
@@ -175,12 +211,19 @@ func (c *stream) moves() bool {
 func (c *stream) passOn() bool {
 	c.out.settle()
 	d := c.s.away.Load()
-	return d != nil && !c.leaving.Load() && d.take(c)
+	if d != nil && !c.leaving.Load() && d.take(c) {
+		return true
+	}
+	c.l.tcp.mu.Lock()
+	defer c.l.tcp.mu.Unlock()
+	if c.s.away.Load() == d { // else there is another one to go with
+		c.moving.Store(false)
+	}
+	return false
 }
 
-// stay has the connection go on here.
-func (c *stream) stay() {
-	c.moving.Store(false)
+// goOn has the connection go on here, as if the client had just come.
+func (c *stream) goOn() {
 	// Whoever tried to pass it on may have had its descriptor from [os.File.Fd].
 	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetNonblock(int(fd), true) })
 	c.partial, c.until = false, 0

@@ -51,7 +51,9 @@ func (o *outlet) begin(limit int, block bool) bool {
 func (o *outlet) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.c.waiting.Add(-1)
+	if o.c.waiting.Add(-1) == 0 && o.c.moving.Load() {
+		o.c.l.tcp.nudge(&o.c.guest)
+	}
 	o.changed.Broadcast()
 }
 

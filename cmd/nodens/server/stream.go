@@ -109,10 +109,10 @@ func (c *stream) run() {
 			}
 			return
 		}
-		if c.passOn() {
+		if c.goes() && c.passOn() {
 			return
 		}
-		c.stay()
+		c.goOn()
 	}
 }
 
@@ -143,26 +143,17 @@ func (c *stream) turn(fd uintptr) bool {
 func (c *stream) read(fd int, d *desk) bool {
 	if c.handed {
 		c.handed = false
-		if !c.answer(fd, d, c.in[:c.had]) {
-			c.over = true
-			return false
-		}
+		c.over = !c.answer(fd, d, c.in[:c.had])
 	}
-	for !c.leaving.Load() && !c.moving.Load() {
+	for !c.over && !c.leaving.Load() && !c.goes() {
 		n, errno := c.receive(fd, c.in[c.had:])
-		switch {
-		case errno == unix.EINTR:
+		switch errno {
+		case unix.EINTR:
 			continue
-		case errno == unix.EAGAIN:
+		case unix.EAGAIN:
 			return true
-		case errno != 0 || n == 0:
-			c.over = true
-			return false
 		}
-		if !c.answer(fd, d, c.in[:c.had+n]) || c.overdue(d.x.start) {
-			c.over = true
-			return false
-		}
+		c.over = errno != 0 || n == 0 || !c.answer(fd, d, c.in[:c.had+n]) || c.overdue(d.x.start)
 	}
 	return false
 }

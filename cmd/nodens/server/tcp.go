@@ -41,8 +41,9 @@ type guest struct {
 	// although its client may still send.
 	leaving atomic.Bool
 	// moving is set, under the listener's lock, when the connection is to move to
-	// another process.
-	moving atomic.Bool
+	// another process as soon as no query waits; hasty, when it is no longer read from
+	// until then.
+	moving, hasty atomic.Bool
 	// place is where the connection stands in its listener's list, -1 once it is
 	// gone from there. The listener's lock is for this, too.
 	place int
@@ -188,7 +189,7 @@ func (t *tcpListener) clear() {
 func (t *tcpListener) await(c *guest, until time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !c.leaving.Load() && !c.moving.Load() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
+	return !c.leaving.Load() && !c.goes() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
 }
 
 // admit takes c in, if need be in place of another connection. A client that has
