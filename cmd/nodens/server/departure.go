@@ -79,6 +79,12 @@ func (s *Server) Yield(ctx context.Context, pass func(at netip.AddrPort, conn *n
 	for _, l := range leaving {
 		s.seeOff(l)
 	}
+	return s.linger(ctx, leaving, tick.C)
+}
+
+// linger waits until nothing is under way any more, or for the end of ctx. It looks at
+// each tick.
+func (s *Server) linger(ctx context.Context, leaving []*listener, tick <-chan time.Time) error {
 	late := time.NewTimer(lenience)
 	defer late.Stop()
 	for len(s.waiting) > 0 || !all(leaving, (*listener).empty) {
@@ -91,7 +97,7 @@ func (s *Server) Yield(ctx context.Context, pass func(at netip.AddrPort, conn *n
 					l.tcp.move(true)
 				}
 			}
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 	return nil

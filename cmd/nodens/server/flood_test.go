@@ -32,8 +32,8 @@ type flood struct {
 const window = 16
 
 // tick is between two looks of a client of a flood whose window is full, or two of its
-// bursts: four clients over UDP with 16 queries each send up to 20,000 a second then.
-const tick = 3 * time.Millisecond
+// bursts: six clients with 16 queries each send up to 24,000 a second then.
+const tick = 4 * time.Millisecond
 
 // startFlood starts that many clients over UDP and over TCP. One in ten of their
 // queries is for a name that has to be asked for elsewhere.
