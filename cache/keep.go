@@ -134,6 +134,7 @@ func gather(ctx context.Context, list []*Cache) ([]kept, error) {
 				return nil, err
 			}
 			for at := ref(1<<32 - 1); at != none; {
+				all = slices.Grow(all, gathering) // not under the lock
 				all, at = s.shards[i].gatherSome(at, numbers, all)
 			}
 		}
