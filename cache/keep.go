@@ -158,7 +158,7 @@ func (s *shard) gatherSome(at ref, numbers map[*Cache]uint16, all []kept) ([]kep
 		at--
 		p := s.parts[e.owner>>ownerShift]
 		number, wanted := numbers[p.cache]
-		if !wanted || p.closed || !e.alive(now) && !p.cache.usable(e, now) {
+		if !wanted || !e.alive(now) && !p.cache.usable(e, now) {
 			continue
 		}
 		all = append(all, kept{
@@ -237,7 +237,6 @@ func (w *writer) all(ctx context.Context, caches []*Cache, all []kept) error {
 		for ; i < len(all) && len(w.b) < chunkSize; i++ {
 			c := caches[all[i].cache]
 			w.entry(&all[i], c.store.clock())
-			all[i].packed = wire.Packed{} // need not stay for us
 		}
 		if err := w.flush(); err != nil {
 			return err

@@ -289,17 +289,20 @@ func TestKeepRests(t *testing.T) {
 	}); err != nil {
 		t.Fatalf("the expired answer is not given: %v", err)
 	}
-	clock.advance(5 * time.Second)
-	if n := newOffice().move(t, c, d); n != 1 {
-		t.Fatalf("%d answers moved, want 1", n)
+	clock.advance(2 * time.Second)
+	office := newOffice()
+	stream := office.write(t, map[string]*Cache{"c": c})
+	office.pass(3 * time.Second)
+	if n, err := office.read(t, stream, map[string]*Cache{"c": d}); n != 1 || err != nil {
+		t.Fatalf("%d answers moved, want 1; error %v", n, err)
 	}
 	for range 2 {
 		if found := d.Answer(q, reply(q), other.now()); found != Hit {
 			t.Errorf("while it rests: found %d, want a hit", found)
 		}
-		other.advance(14 * time.Second)
+		other.advance(13 * time.Second) // 15 are left, of which the first may have begun
 	}
-	other.advance(-12 * time.Second)
+	other.advance(-10 * time.Second)
 	if found := d.Answer(q, reply(q), other.now()); found != Refresh {
 		t.Errorf("after its rest: found %d, want a refresh", found)
 	}
@@ -340,6 +343,53 @@ func TestKeepFresher(t *testing.T) {
 		if took := newOffice().move(t, c, d) == 1; took != tt.takes {
 			t.Errorf("%s: taken %v, want %v", tt.name, took, tt.takes)
 		}
+	}
+}
+
+// TestKeepFresherRests: of two that have ended one that rests stays, and what lives takes
+// its place.
+func TestKeepFresherRests(t *testing.T) {
+	cfg := defaults()
+	cfg.Stale = fallback
+	cfg.Stale.Patience = 0
+	for _, tt := range []struct {
+		name  string
+		age   time.Duration // of what comes
+		takes bool
+	}{{"ended", 301 * time.Second, false}, {"alive", 299 * time.Second, true}} {
+		clock := newHand()
+		c, d := newCache(cfg, Options{Clock: clock.now}), newCache(cfg, Options{Clock: clock.now})
+		q := question(t, "www.example.", dns.TypeA)
+		fetch(t, d, q, message{answer: []string{"www.example. 60 IN A 192.0.2.1"}})
+		clock.advance(100 * time.Second)
+		if err := d.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
+			return wire.Response{}, errUpstream
+		}); err != nil {
+			t.Fatalf("the expired answer is not given: %v", err)
+		}
+		fetch(t, c, q, message{answer: []string{addr}})
+		clock.advance(tt.age)
+		if took := newOffice().move(t, c, d) == 1; took != tt.takes {
+			t.Errorf("%s: taken %v, want %v", tt.name, took, tt.takes)
+		}
+	}
+}
+
+// TestKeepBudget: what comes makes place for itself, and only within the budget.
+func TestKeepBudget(t *testing.T) {
+	const room = 64 << 10
+	c := newCache(nil, Options{})
+	for i := range 2000 {
+		name := fmt.Sprintf("n%d.test.", i)
+		fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 3600 IN A 192.0.2.1"}})
+	}
+	d := NewStore(room, Options{}).NewCache(defaults())
+	newOffice().move(t, c, d)
+	if n := d.store.Bytes(); n > room || n < room/2 {
+		t.Errorf("%d bytes, the budget is %d", n, room)
+	}
+	if answer(t, d, question(t, "n1999.test.", dns.TypeA)) == nil {
+		t.Error("the one that was used last is gone")
 	}
 }
 
@@ -439,7 +489,10 @@ func TestKeepLater(t *testing.T) {
 	}{
 		{"as now", stream(1, entry(entryHeadLen, 0)), 1, nil},
 		{"a longer head", stream(1, entry(entryHeadLen+9, 0)), 1, nil},
-		{"another flag", stream(1, entry(entryHeadLen, 0x40), entry(entryHeadLen, 0)), 1, nil},
+		{"another flag", stream(1, entry(entryHeadLen, 0x40)), 0, nil},
+		{"another flag, and none", stream(1, entry(entryHeadLen, 0x40), entry(entryHeadLen, 0)), 1, nil},
+		{"fewer than it says", bytes.Replace(stream(1, entry(entryHeadLen, 0)), chunk(chunkEnd, []byte("\x00\x00\x00\x01and more")),
+			chunk(chunkEnd, []byte("\x00\x00\x00\x02and more")), 1), 1, ErrStream},
 		{"another format", stream(2, entry(entryHeadLen, 0)), 0, ErrStream},
 	} {
 		d := newCache(nil, Options{})

@@ -38,5 +38,5 @@ func (q *Query) ask(msg []byte, flags uint16) bool {
 	}
 	packet := append(q.Packet[:0], 0, 0, byte(flags>>8), byte(flags), 0, 1, 0, 0, 0, 0, 0, 0)
 	packet = append(packet, msg[HeaderLen:end]...)
-	return q.Parse(packet) == Serve && q.questionEnd() == end
+	return q.Parse(packet) == Serve
 }
