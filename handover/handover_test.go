@@ -44,6 +44,27 @@ func TestTakeOver(t *testing.T) {
 	e.await("yield")
 }
 
+// TestStopped: an agent that is on its way out does not come back.
+func TestStopped(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	e := newEstate(t)
+	h := host(t, dir, e, nil)
+	p, _, _, _ := takeOver(t, dir)
+	p.Settled()
+	if !h.Stop(within(t)) {
+		t.Error("Stop after a hand-over says that there was none")
+	}
+	p.Close()
+	for len(h.lines) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	e.await("yield")
+	if !h.Yielded() {
+		t.Error("back at work")
+	}
+}
+
 func TestNobody(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()

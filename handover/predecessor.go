@@ -36,7 +36,7 @@ func Connect(ctx context.Context, dir string, c Config) (*Predecessor, error) {
 }
 
 func connect(ctx context.Context, dir string, c Config, limits limits) (*Predecessor, error) {
-	a := approach{dir: dir, config: c, limits: limits, log: c.logger()}
+	a := approach{dir: dir, config: c, limits: limits, log: c.logger(), reason: errSilent}
 	for {
 		p, err := a.try(ctx)
 		if p != nil || err == nil || !errors.Is(err, errAgain) {
@@ -44,16 +44,17 @@ func connect(ctx context.Context, dir string, c Config, limits limits) (*Predece
 		}
 		pause(ctx, again)
 		if ctx.Err() != nil {
-			if a.reason == nil {
-				a.reason = ErrBusy
-			}
 			return nil, fmt.Errorf("-handover-dir %s: %w (%w)", dir, a.reason, ctx.Err())
 		}
 	}
 }
 
-// errAgain: not now.
-var errAgain = errors.New("not now")
+var (
+	// errAgain: not now.
+	errAgain = errors.New("not now")
+	// errSilent: there was no time to hear more.
+	errSilent = errors.New("the running agent has not answered")
+)
 
 // approach is one Connect.
 type approach struct {
@@ -61,15 +62,17 @@ type approach struct {
 	config Config
 	limits limits
 	log    *slog.Logger
-	// reason is what is waited for, which is logged once.
+	// reason is what is waited for.
 	reason error
-	state  string
+	// state has been logged.
+	state string
 }
 
 // try connects once. errAgain: it should be tried again.
 func (a *approach) try(ctx context.Context) (*Predecessor, error) {
 	l, err := dial(a.dir)
 	if errors.Is(err, errCrowded) {
+		a.reason = ErrBusy
 		return nil, errAgain
 	}
 	if l == nil || err != nil {
@@ -86,8 +89,8 @@ func (a *approach) try(ctx context.Context) (*Predecessor, error) {
 		return &Predecessor{line: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
 	}
 	defer l.close()
-	if errors.Is(err, errClosed) {
-		return nil, errAgain // it ends, or has no room
+	if errors.Is(err, errClosed) || err != nil && spent(ctx) != nil {
+		return nil, errAgain // it ends, or has no room; or it is this agent that has no time
 	}
 	if err != nil {
 		return nil, fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, so nothing can be taken over from it: %w", a.dir, who.Pid, err)
@@ -119,6 +122,15 @@ func (l *line) outlive(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { l.until(time.Unix(1, 0)) })
 	defer stop()
 	_ = l.drain()
+}
+
+// spent is ctx's error, also if its deadline has passed and nobody has told it yet: a
+// connection's deadline may be faster.
+func spent(ctx context.Context) error {
+	if end, set := ctx.Deadline(); set && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // greeting is the successor's hello.
@@ -350,8 +362,8 @@ func (p *Predecessor) fail(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, errClosed):
 		err = p.inquest(ctx)
-	case ctx.Err() != nil:
-		err = ctx.Err()
+	case spent(ctx) != nil:
+		err = spent(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errors.New("it does not go on, though it has not ended")
 	}
