@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -227,8 +228,11 @@ func noLeak(t testing.TB) {
 		t.Fatal(err)
 	}
 	l.Close()
+	// What is forgotten must not be closed by the garbage collector.
+	percent := debug.SetGCPercent(-1)
 	before := descriptors(t)
 	t.Cleanup(func() {
+		defer debug.SetGCPercent(percent)
 		end := time.Now().Add(patience)
 		for descriptors(t) > before && time.Now().Before(end) {
 			time.Sleep(time.Millisecond)

@@ -96,7 +96,7 @@ type Host struct {
 	own      os.FileInfo // of the listener's socket
 	phase    phase
 	changed  chan struct{} // closed and made anew at each change of phase
-	breakOff func()        // ends the successor's line while giving
+	heir     *line         // the successor's while giving
 	stopping bool
 	left     bool // Stop has said that the successor is in charge
 }
@@ -171,7 +171,7 @@ func (h *Host) Stop(ctx context.Context) (yielded bool) {
 		break
 	}
 	if h.phase == giving {
-		h.breakOff()
+		h.heir.close()
 		h.become(serving)
 	}
 	h.left = h.phase != serving
@@ -224,18 +224,16 @@ func (h *Host) welcome(ctx context.Context, conn *net.UnixConn) {
 	}
 	h.running.Go(func() {
 		defer func() { <-h.lines }()
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		l := newLine(conn)
 		defer l.close()
 		stop := context.AfterFunc(ctx, l.close)
 		defer stop()
-		h.meet(ctx, cancel, l)
+		h.meet(ctx, l)
 	})
 }
 
-// meet finds out what the other end wants, and does it. breakOff ends the line.
-func (h *Host) meet(ctx context.Context, breakOff func(), l *line) {
+// meet finds out what the other end wants, and does it.
+func (h *Host) meet(ctx context.Context, l *line) {
 	who, err := l.trusted()
 	if err != nil {
 		h.log.Warn("hand-over refused", "err", err)
@@ -255,7 +253,7 @@ func (h *Host) meet(ctx context.Context, breakOff func(), l *line) {
 			h.hold(l)
 		}
 	case takeover, "":
-		h.succession(ctx, breakOff, l, hi)
+		h.succession(ctx, l, hi)
 	}
 }
 

@@ -274,6 +274,7 @@ func TestLies(t *testing.T) {
 			for range maxSockets/maxFiles + 1 {
 				i.give(maxFiles, maxFiles, true)
 			}
+			i.give(1, 1, false)
 		})
 		if r := succeed(t, dir, usual()); r.sockets == nil || r.got != 0 {
 			t.Errorf("%+v", r)
@@ -403,7 +404,7 @@ func TestCacheClosed(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
 	e := newEstate(t)
-	e.cache = make([]byte, 1<<20)
+	e.cache = make([]byte, 2*maxSkipped*piece)
 	host(t, dir, e, nil)
 	p, err := Connect(within(t), dir, Config{})
 	if err != nil {

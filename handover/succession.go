@@ -10,9 +10,9 @@ import (
 )
 
 // succession answers one who wants to take over.
-func (h *Host) succession(ctx context.Context, breakOff func(), l *line, hi greeting) {
+func (h *Host) succession(ctx context.Context, l *line, hi greeting) {
 	version := hi.spoken()
-	state := h.claim(breakOff, version != 0)
+	state := h.claim(l, version != 0)
 	if err := l.send(hello, h.greeting(state), nil); err != nil {
 		h.advance(giving, serving)
 		return
@@ -31,8 +31,8 @@ func (h *Host) succession(ctx context.Context, breakOff func(), l *line, hi gree
 	}
 }
 
-// claim takes the successor's place if it is free and wanted.
-func (h *Host) claim(breakOff func(), wanted bool) (state string) {
+// claim takes the successor's place for l if it is free and wanted.
+func (h *Host) claim(l *line, wanted bool) (state string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -41,7 +41,7 @@ func (h *Host) claim(breakOff func(), wanted bool) (state string) {
 	case h.stopping:
 		return stateStopping
 	case wanted:
-		h.breakOff = breakOff
+		h.heir = l
 		h.become(giving)
 	}
 	return stateOK
