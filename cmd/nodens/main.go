@@ -65,7 +65,7 @@ func execute(command string, opts *options, stdout, stderr io.Writer) error {
 	case "check":
 		return check(opts, stdout)
 	case "plan":
-		return plan(opts, stdout)
+		return plan(ctx, opts, stdout)
 	case "cleanup":
 		return cleanup(ctx, opts, stdout)
 	case "ready":

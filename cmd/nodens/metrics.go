@@ -117,6 +117,8 @@ var (
 	viewLevel       = gauge("nodens_kubernetes_slice_level", "1 at how much of the cluster's EndpointSlices is followed: node, wide or all.", "level")
 	setupErrors     = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network.", "errortype")
 	setupRepairs    = counter("nodens_netsetup_repairs_total", "Links, addresses and rules put back by a re-check.")
+	setupFailOpen   = gauge("nodens_netsetup_fail_open", "1 while the rules hold only as long as the agent listens.")
+	setupDiversion  = gauge("nodens_netsetup_diversion_endpoints", "Servers that queries go to while nobody listens.")
 	handovers       = counter("nodens_handovers_total", "Hand-overs between agents, by this one's part in them and by what came of them.", "role", "result")
 	restored        = gauge("nodens_handover_restored_answers", "Answers that this agent found in the cache when it started.")
 	tapDropped      = counter("nodens_dnstap_dropped_total", "Messages that a dnstap collector did not get.", "endpoint")
@@ -160,6 +162,8 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			s.put(setupErrors, float64(n), string(kind))
 		}
 		s.put(setupRepairs, float64(st.Repairs))
+		s.put(setupFailOpen, truth(st.FailOpen))
+		s.put(setupDiversion, float64(st.Diversion))
 	}
 	s.handovers(&a.succession)
 	s.put(cacheBytes, float64(a.assembly.store.Bytes()))

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/handover"
@@ -23,20 +24,27 @@ const (
 	answering = time.Second
 )
 
-// plan prints what the agent would make of the node's network, and touches nothing.
-func plan(opts *options, stdout io.Writer) error {
-	text, err := opts.plan()
-	if err != nil {
-		return err
+// leftAlone says that there is nothing to set up.
+const leftAlone = "the node's network is left alone: there is no -localip, or both parts are turned off\n"
+
+// plan prints what the agent would make of the node's network, with the rules as this node
+// asks for them, and touches nothing.
+func plan(ctx context.Context, opts *options, stdout io.Writer) error {
+	text := leftAlone
+	if opts.setsUpNetwork() {
+		var err error
+		if text, err = netsetup.Preview(ctx, opts.network(slog.New(slog.DiscardHandler))); err != nil {
+			return err
+		}
 	}
-	_, err = fmt.Fprint(stdout, text)
+	_, err := fmt.Fprintln(stdout, strings.TrimRight(text, "\n"))
 	return err
 }
 
-// plan is the node's network as text.
+// plan is the node's network as text; the node is not looked at.
 func (o *options) plan() (string, error) {
 	if !o.setsUpNetwork() {
-		return "the node's network is left alone: there is no -localip, or both parts are turned off\n", nil
+		return leftAlone, nil
 	}
 	p, err := netsetup.NewPlan(o.network(slog.New(slog.DiscardHandler)))
 	if err != nil {

@@ -58,14 +58,9 @@ func (a *agent) reloadInterval() time.Duration {
 // it is put off: what has been handed over must not change.
 func (a *agent) reload(ctx context.Context, asked bool) {
 	asked = asked || a.asked
-	if a.handingOver() {
-		if !a.overdue {
-			a.log.Info("reload: put off until the hand-over has ended")
-		}
-		a.overdue, a.asked = true, asked
+	if a.putOff(asked) {
 		return
 	}
-	a.overdue, a.asked = false, false
 	cfg, err := a.opts.loadConfig()
 	if !asked && !a.stands(ctx, cfg, err) {
 		a.log.Debug("reload: what has changed is left to the next look")
@@ -89,6 +84,20 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 	}
 	a.accept()
 	a.log.Info("reload: the new configuration is in force", "hash", cfg.Hash)
+}
+
+// putOff reports whether a hand-over is under way, or done, and remembers what was asked
+// for until it has come to nothing.
+func (a *agent) putOff(asked bool) bool {
+	if !a.handingOver() {
+		a.overdue, a.asked = false, false
+		return false
+	}
+	if !a.overdue {
+		a.log.Info("reload: put off until the hand-over has ended")
+	}
+	a.overdue, a.asked = true, asked
+	return true
 }
 
 // stands reports whether what a look at the files has found is more than a moment of
