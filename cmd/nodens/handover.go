@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/handover"
@@ -71,6 +73,9 @@ func (a *agent) meet(ctx context.Context) error {
 	if a.opts.handoverDir == "" {
 		return nil
 	}
+	if err := os.MkdirAll(a.opts.handoverDir, 0o700); err != nil && !diskFault(err) {
+		return fmt.Errorf("-handover-dir: %w; name a folder that can be made, or is there", err)
+	}
 	limited, cancel := context.WithTimeout(ctx, meeting)
 	defer cancel()
 	from, err := handover.Connect(limited, a.opts.handoverDir, a.handoverConfig())
@@ -91,9 +96,43 @@ func (a *agent) meet(ctx context.Context) error {
 	if err != nil {
 		return a.severed("getting the sockets", err)
 	}
+	if elsewhere(sockets) {
+		a.log.Warn("the agent that runs is in another network, such as another pod's: starting beside it", "dir", a.opts.handoverDir)
+		for _, s := range sockets {
+			_ = s.File.Close()
+		}
+		_ = from.Close()
+		a.from, a.owner = nil, true
+		return nil
+	}
 	a.adopt(sockets)
 	a.log.Info("taking over from the agent that runs", "sockets", len(sockets))
 	return nil
+}
+
+// elsewhere reports whether sockets are those of another network namespace, where nobody
+// asks this agent. Kernels before 5.14 don't tell.
+func elsewhere(sockets []handover.Socket) bool {
+	if len(sockets) == 0 {
+		return false
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	here, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	raw, bad := sockets[0].File.SyscallConn() // not Fd, which would make the socket wait
+	if err != nil || bad != nil {
+		return false
+	}
+	there := here
+	_ = raw.Control(func(fd uintptr) {
+		if cookie, err := unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil {
+			there = cookie
+		}
+	})
+	return there != here
 }
 
 // severed says what becomes of a hand-over that has failed: nil, and a cold start with
