@@ -11,7 +11,10 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/stat"
 )
@@ -21,6 +24,9 @@ import (
 // for concurrent use.
 type endpoints struct {
 	log *slog.Logger
+	// shared: another agent may listen at the same addresses, which this one starts
+	// beside where there can be no hand-over.
+	shared bool
 
 	mu      sync.Mutex
 	servers map[string]*endpoint
@@ -87,7 +93,7 @@ func (e *endpoints) bind(want map[string]map[string]http.Handler) (map[string]*n
 		if fresh[addr] = e.inherit(addr); fresh[addr] != nil {
 			continue
 		}
-		ln, err := net.Listen("tcp", addr)
+		ln, err := e.open(addr)
 		if err != nil {
 			delete(fresh, addr)
 			for _, ln := range fresh {
@@ -98,6 +104,19 @@ func (e *endpoints) bind(want map[string]map[string]http.Handler) (map[string]*n
 		fresh[addr] = ln.(*net.TCPListener)
 	}
 	return fresh, nil
+}
+
+// open listens at addr.
+func (e *endpoints) open(addr string) (net.Listener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if !e.shared {
+			return nil
+		}
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(err, failed)
+	}}
+	return lc.Listen(context.Background(), "tcp", addr)
 }
 
 func newEndpoint() *endpoint {

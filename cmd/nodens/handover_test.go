@@ -470,3 +470,21 @@ func TestUnfit(t *testing.T) {
 	c.more(t)
 	c.close(t)
 }
+
+// TestBeside: where nothing can be handed over, an agent starts beside the other one, and
+// goes on when that ends.
+func TestBeside(t *testing.T) {
+	p := peer.Ports(t, 3)
+	port, web, up := p[0], p[1], p[2]
+	origin(t, up)
+	first := startAgentProcess(t, withCache(port, web, up), "-handover-dir", filepath.Join(t.TempDir(), "handover"))
+	startAgentProcess(t, withCache(port, web, up), "-handover-dir", filepath.Join(t.TempDir(), "handover"))
+	first.signal(syscall.SIGTERM)
+	first.awaitExit(0)
+	if got := ask(t, port, "www.example.org."); got != "192.0.2.1" {
+		t.Errorf("answered with %s", got)
+	}
+	if code, text := get(t, web, "/ready"); code != 200 {
+		t.Errorf("/ready is %d %s", code, text)
+	}
+}
