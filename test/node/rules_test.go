@@ -84,14 +84,16 @@ func (l *lab) estate() string {
 	return l.shared
 }
 
-// proxied is a node with kube-proxy, in which all tables that rules may go to exist: the
-// first rule makes them, and nobody ever removes them.
+// proxied is a node with kube-proxy, in which all tables and hooks that rules may go to
+// exist: the first rule makes them, and nobody ever removes them.
 func (l *lab) proxied(way string) {
 	l.t.Helper()
 	for _, tool := range tools {
-		for _, table := range []string{"raw", "filter", "nat"} {
-			l.in(l.node, tool, "-w", "-t", table, "-A", "OUTPUT", "-p", "udp", "--dport", "9", "-j", "ACCEPT")
-			l.in(l.node, tool, "-w", "-t", table, "-D", "OUTPUT", "-p", "udp", "--dport", "9", "-j", "ACCEPT")
+		for _, hook := range []string{"raw PREROUTING", "raw OUTPUT", "filter INPUT", "filter OUTPUT", "nat PREROUTING", "nat OUTPUT", "nat POSTROUTING"} {
+			table, chain, _ := strings.Cut(hook, " ")
+			for _, how := range []string{"-A", "-D"} {
+				l.in(l.node, tool, "-w", "-t", table, how, chain, "-p", "udp", "--dport", "9", "-j", "ACCEPT")
+			}
 		}
 	}
 	if err := l.KubeProxy(way); err != nil {
@@ -130,7 +132,7 @@ func TestClosedInput(t *testing.T) {
 			l.proxied(way)
 			if way == testbed.Nftables {
 				if _, err := l.Feed(l.node, `table inet firewall { chain in { type filter hook input priority filter; policy drop;
-	iif lo accept; ct state established,related accept; meta l4proto ipv6-icmp accept; } }`, "nft", "-f", "-"); err != nil {
+	iif lo accept; ct state established,related accept; meta l4proto ipv6-icmp accept; }; }`, "nft", "-f", "-"); err != nil {
 					t.Fatal(err)
 				}
 			} else {
