@@ -2,6 +2,7 @@ package load
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,11 +15,12 @@ import (
 )
 
 // Ask does the job in this process until its time is over or ctx is done. It blocks for
-// [Patience] longer at most.
+// the job's patience longer at most.
 func (j Job) Ask(ctx context.Context) (*Report, error) {
 	if err := j.check(); err != nil {
 		return nil, err
 	}
+	j.Patience = cmp.Or(j.Patience, usualPatience)
 	ctx, cancel := context.WithTimeout(ctx, j.Length)
 	defer cancel()
 	r := &Report{}

@@ -19,6 +19,9 @@ type Job struct {
 	// question in Fresh is for a name that nobody has asked for before; 0: none is.
 	Names, Fresh int
 	Zone         string
+	// Patience is how long an answer may take; one that comes later is lost. 0 is
+	// usualPatience.
+	Patience time.Duration
 	// Length is how long questions are asked, unless the client is stopped earlier.
 	Length time.Duration
 
@@ -33,11 +36,10 @@ type Job struct {
 	Shots int
 }
 
-// Patience is how long an answer may take, with which resolvers in pods start; one that
-// comes later is lost.
-const Patience = 2 * time.Second
-
 const (
+	// usualPatience is less than the five seconds that resolvers in pods wait, and more
+	// than a name takes that has to be asked for far away.
+	usualPatience = 2 * time.Second
 	// mostQuestions bounds the memory of a report: half an hour at ten thousand a second.
 	mostQuestions = 20_000_000
 	// mostSockets keeps the client, with those that still wait for late answers, below

@@ -71,7 +71,7 @@ func (j Job) stream(ctx context.Context, b *book, i int) {
 		began := time.Now()
 		fate, err := Lost, error(nil)
 		if conn == nil {
-			conn, err = net.DialTimeout("tcp", to.String(), Patience)
+			conn, err = net.DialTimeout("tcp", to.String(), j.Patience)
 		}
 		if err == nil {
 			fate, err = j.exchange(conn, n, began)
@@ -109,7 +109,7 @@ func (j Job) overShots(ctx context.Context) Tally {
 }
 
 func (j Job) shoot(to netip.AddrPort, n int, began time.Time) (Fate, error) {
-	conn, err := net.DialTimeout("tcp", to.String(), Patience)
+	conn, err := net.DialTimeout("tcp", to.String(), j.Patience)
 	if err != nil {
 		return Lost, err
 	}
@@ -119,7 +119,7 @@ func (j Job) shoot(to netip.AddrPort, n int, began time.Time) (Fate, error) {
 
 // exchange asks the n-th question. After an error the connection is of no use any more.
 func (j Job) exchange(conn net.Conn, n int, began time.Time) (Fate, error) {
-	if err := conn.SetDeadline(began.Add(Patience)); err != nil {
+	if err := conn.SetDeadline(began.Add(j.Patience)); err != nil {
 		return Lost, err
 	}
 	q := appendQuery([]byte{0, 0}, j.name(n))

@@ -97,7 +97,7 @@ func (l *loop) run(ctx context.Context) error {
 		l.receive(tick)
 		l.bury()
 	}
-	for end := time.Now().Add(Patience); time.Now().Before(end) && l.waits(); {
+	for end := time.Now().Add(l.Patience); time.Now().Before(end) && l.waits(); {
 		l.receive(tick)
 	}
 	return nil
@@ -106,7 +106,7 @@ func (l *loop) run(ctx context.Context) error {
 // waits says whether a question of the last ones, which may still be answered, has no
 // answer yet.
 func (l *loop) waits() bool {
-	oldest := time.Now().Add(-Patience).UnixNano()
+	oldest := time.Now().Add(-l.Patience).UnixNano()
 	for i := len(l.records) - 1; i >= 0 && l.records[i].asked > oldest; i-- {
 		if l.records[i].fate == Lost {
 			return true
@@ -180,7 +180,7 @@ func (l *loop) take(s *socket) bool {
 	fate, ok := l.judge(a.query, l.buf[:n])
 	r := &l.records[a.n]
 	came := stamp(l.oob[:oobn])
-	if !ok || r.came != 0 || came-r.asked > int64(Patience) {
+	if !ok || r.came != 0 || came-r.asked > int64(l.Patience) {
 		return true
 	}
 	r.came, r.fate = came, fate
@@ -201,7 +201,7 @@ func stamp(oob []byte) int64 {
 
 // bury closes the sockets whose answers are too late by now.
 func (l *loop) bury() {
-	oldest := time.Now().Add(-Patience).UnixNano()
+	oldest := time.Now().Add(-l.Patience).UnixNano()
 	for len(l.left) > 0 && l.left[0].at < oldest {
 		l.drop(l.left[0])
 		l.left = l.left[1:]

@@ -18,7 +18,7 @@ func Load(servers ...string) load.Job {
 	j := load.Job{
 		Local: FromAgent, Cluster: FromCluster,
 		Names: 5000, Fresh: 20, Zone: Zone + ".", Length: 5 * time.Minute,
-		Rate: 9000, Sockets: 256, Reuse: 32, Streams: 8, StreamRate: 100, Shots: 200,
+		Rate: 9000, Sockets: 256, Reuse: 64, Streams: 8, StreamRate: 100, Shots: 200,
 	}
 	for _, s := range servers {
 		j.Servers = append(j.Servers, netip.AddrPortFrom(netip.MustParseAddr(s), 53))
