@@ -42,9 +42,11 @@
 //
 // # Which rules are ours
 //
-// With iptables: the chains whose names begin with NODENS-, and one jump to each at the
-// head of the kernel's chain. They are filled anew in one transaction for each table
-// when they are other than after the last write; the jump is then moved to the head.
+// With iptables: the chains whose names begin with NODENS-, and one jump to each in the
+// kernel's chain, at the head, but behind all others where packets are translated: an
+// address that is a Service's too is translated by kube-proxy, which knows the endpoints
+// of this moment. They are filled anew in one transaction for each table when they are
+// other than after the last write; the jump is then put where it belongs.
 // ACCEPT rules of the filter table are written before those that make packets
 // untracked, and go after them: a packet that is not tracked does not match a
 // firewall's "established" rule and needs its own. With nftables: table inet nodens.

@@ -45,8 +45,8 @@ func families() []Family { return []Family{IPv4, IPv6} }
 
 // iptables is the filter that speaks through the programs of iptables, of one flavour.
 //
-// All rules are in chains of its own, one for each hook, which a jump at the head of
-// the kernel's chain leads to. A look lists these chains and the jumps, a write is one
+// All rules are in chains of its own, one for each hook, which a jump in the kernel's
+// chain leads to. A look lists these chains and the jumps, a write is one
 // iptables-restore for each family, and replaces a whole table's part in one step. No
 // rule is ever parsed: how the programs print a rule differs from how it was given, and
 // from version to version, so what stands is compared with what stood right after the
@@ -84,6 +84,8 @@ type chain struct {
 	table, name string
 	// hook is the kernel's chain that jumps to it; "": another of ours does.
 	hook string
+	// last: the jump is behind all other rules, else before them.
+	last bool
 }
 
 // standing is what the kernel has of a chain, lines as `iptables -S` prints them.
@@ -100,17 +102,19 @@ func (s standing) equal(o standing) bool {
 }
 
 // chains are all, in the order of writing: what lets untracked packets pass before
-// what makes them untracked, and what translates the others in between.
+// what makes them untracked, and what translates the others in between. Translation of
+// kube-proxy's comes before ours: it knows the endpoints of a Service at this moment,
+// and ours those of the agent's last one.
 func chains() []chain {
 	return []chain{
-		{"filter", "NODENS-INPUT", "INPUT"},
-		{"filter", "NODENS-OUTPUT", "OUTPUT"},
-		{"nat", "NODENS-PREROUTING", "PREROUTING"},
-		{"nat", "NODENS-OUTPUT", "OUTPUT"},
-		{"nat", "NODENS-POSTROUTING", "POSTROUTING"},
-		{"nat", "NODENS-DIVERT", ""},
-		{"raw", "NODENS-PREROUTING", "PREROUTING"},
-		{"raw", "NODENS-OUTPUT", "OUTPUT"},
+		{table: "filter", name: "NODENS-INPUT", hook: "INPUT"},
+		{table: "filter", name: "NODENS-OUTPUT", hook: "OUTPUT"},
+		{table: "nat", name: "NODENS-PREROUTING", hook: "PREROUTING", last: true},
+		{table: "nat", name: "NODENS-OUTPUT", hook: "OUTPUT", last: true},
+		{table: "nat", name: "NODENS-POSTROUTING", hook: "POSTROUTING"},
+		{table: "nat", name: "NODENS-DIVERT"},
+		{table: "raw", name: "NODENS-PREROUTING", hook: "PREROUTING"},
+		{table: "raw", name: "NODENS-OUTPUT", hook: "OUTPUT"},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -218,12 +219,25 @@ func TestIptablesFailsOpen(t *testing.T) {
 			run(t, tool, "-w", "-A", "INPUT", "-p", "icmpv6", "-j", "ACCEPT")
 			run(t, tool, "-w", "-P", "INPUT", "DROP")
 		}
+		// kube-proxy has a server of its own for the ClusterIP, and says so first.
+		run(t, "iptables", "-w", "-t", "nat", "-N", "KUBE-SERVICES")
+		run(t, "iptables", "-w", "-t", "nat", "-A", "KUBE-SERVICES", "-d", "10.96.0.10", "-p", "udp", "-j", "DNAT", "--to", labDiversion[1].String())
+		for _, hook := range []string{"PREROUTING", "OUTPUT"} {
+			run(t, "iptables", "-w", "-t", "nat", "-I", hook, "1", "-j", "KUBE-SERVICES")
+		}
 		f := flavours(t.Context(), labLocals)[0]
 		if _, err := f.ensure(t.Context(), labWant()); err != nil {
 			t.Fatal(err)
 		}
 		l.wantAnswers(t, l.pod, "cluster")
 		l.wantAnswers(t, nil, "cluster")
+		for range 8 { // each other one would be wrong
+			var got string
+			l.pod.do(func() { got = ask("udp", netip.AddrPortFrom(labLocals[1], 53)) })
+			if want := "cluster " + labDiversion[1].String(); got != want {
+				t.Errorf("kube-proxy's translation gives way to ours: %q, want %q", got, want)
+			}
+		}
 		for range 3 {
 			stop := l.listen(t)
 			run(t, "conntrack", "-F")

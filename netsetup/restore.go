@@ -16,7 +16,7 @@ const socketMatch = "-m socket --nowildcard "
 // nil is all. "" if there is nothing to do.
 //
 // Each table is one transaction. Ours is filled anew whatever it held, and its jump is
-// taken away wherever it stands, as often as it does, and put at the head.
+// taken away wherever it stands, as often as it does, and put where it belongs.
 func restore(w want, f Family, before map[chain]standing, tables map[string]bool) string {
 	names := []string{"filter", "nat", "raw"}
 	if len(w.locals) == 0 {
@@ -56,7 +56,10 @@ func table(w want, f Family, name string, before map[chain]standing) string {
 		for _, r := range rules {
 			fmt.Fprintf(&fill, "-A %s %s\n", c.name, r)
 		}
-		if c.hook != "" {
+		switch {
+		case c.last:
+			fmt.Fprintf(&hook, "-A %s %s-j %s\n", c.hook, comment, c.name)
+		case c.hook != "":
 			fmt.Fprintf(&hook, "-I %s 1 %s-j %s\n", c.hook, comment, c.name)
 		}
 	}
