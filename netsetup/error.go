@@ -152,8 +152,8 @@ func (s *Setup) ruleFailure(op string, err error) *Error {
 		t = IptablesLock
 		hint = "look who holds /run/xtables.lock; or use -setupiptables=false"
 	case errors.Is(err, fs.ErrPermission):
-		hint = "needs root or the capability NET_ADMIN, and the host's /run/xtables.lock writable; " +
-			"or use -setupiptables=false"
+		hint = "needs root or the capability NET_ADMIN, with the legacy flavour of iptables NET_RAW too, " +
+			"and the host's /run/xtables.lock writable; or use -setupiptables=false"
 	case errors.Is(err, ErrNoTool):
 		hint = toolHint
 	}
