@@ -241,28 +241,21 @@ func TestEventsAfterBreak(t *testing.T) {
 // TestEventsEnd looks for what is left when the context is done: no goroutine, no socket.
 func TestEventsEnd(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		descriptors := func() int {
-			entries, err := os.ReadDir("/proc/self/fd")
-			if err != nil {
-				t.Fatal(err)
-			}
-			return len(entries)
-		}
 		socket, err := eventSource{protocol: unix.NETLINK_ROUTE}.open() // opens Go's poller, too
 		if err != nil {
 			t.Fatal(err)
 		}
 		socket.Close()
-		before := descriptors()
+		before := openFiles(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		signals := watchEvents(ctx, watched())
-		if now := descriptors(); now != before+2 {
+		if now := openFiles(t); now != before+2 {
 			t.Fatalf("%d file descriptors before, %d now", before, now)
 		}
 		cancel()
 		for range signals {
 		}
-		if now := descriptors(); now != before {
+		if now := openFiles(t); now != before {
 			t.Errorf("%d file descriptors before, %d after", before, now)
 		}
 		for { // the goroutine that closed the channel may be at its very end
@@ -276,6 +269,76 @@ func TestEventsEnd(t *testing.T) {
 			runtime.Gosched()
 		}
 	})
+}
+
+// TestEventsRepair takes away what a Setup has made: it is put back long before the
+// interval ends.
+func TestEventsRepair(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		furnish(t)
+		losses := map[Netfilter][]string{
+			NetfilterIptables: {"ip addr del 169.254.20.10/32 dev lo", "iptables -w -t raw -F OUTPUT", "ip6tables -w -F"},
+			NetfilterNftables: {"ip addr del fd00::a/128 dev lo", "nft flush ruleset", "nft delete table inet nodens"},
+		}
+		if isLegacy(t) {
+			losses[NetfilterIptables] = losses[NetfilterIptables][:1]
+		}
+		for filter, commands := range losses {
+			c := dualStack()
+			c.Netfilter, c.Interval, c.SetupInterface = filter, 24*time.Hour, true
+			s := newSetup(t, c, withoutDummy{&kernel{}})
+			apply(t, s)
+			before := subscriptions(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				s.Run(ctx)
+			}()
+			for subscriptions(t) < before+2 { // until Run watches
+				time.Sleep(time.Millisecond)
+			}
+			for _, command := range commands {
+				before := s.Stats().Repairs
+				shell(t, command)
+				for s.Stats().Repairs == before {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			cancel()
+			<-ended
+			if err := s.Teardown(nil); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// withoutDummy is a kernel that puts the addresses on lo.
+type withoutDummy struct{ *kernel }
+
+func (withoutDummy) AddLink(string) error { return ErrNoDummy }
+
+// subscriptions counts the netlink sockets of the namespace that are in groups.
+func subscriptions(t *testing.T) (n int) {
+	t.Helper()
+	for _, line := range strings.Split(run(t, "cat", "/proc/self/net/netlink"), "\n") {
+		const groups = 3 // the column
+		if words := strings.Fields(line); len(words) > groups && strings.Trim(words[groups], "0") != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// openFiles counts the file descriptors of this process.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
 }
 
 // TestEventsSpaced has losses come alone, in bursts and without an end.
