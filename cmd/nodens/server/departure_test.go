@@ -1,0 +1,516 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// over is s's routes as another server may have them.
+func over(addr netip.AddrPort, z *Zone) map[netip.AddrPort]*Routes {
+	return map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}
+}
+
+// serves fails unless queries over both transports are answered, often enough for each
+// reader to have had some.
+func serves(t *testing.T, addr netip.AddrPort) {
+	t.Helper()
+	for range 20 {
+		for _, network := range []string{"udp", "tcp"} {
+			if m := query(t, network, addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
+				t.Fatalf("over %s: %v", network, m)
+			}
+		}
+	}
+}
+
+// TestDepartureEnds: whichever of two servers with the same sockets ends, and however,
+// the other one goes on.
+func TestDepartureEnds(t *testing.T) {
+	for _, first := range ways {
+		for _, second := range ways {
+			t.Run(first.name+", "+second.name, func(t *testing.T) {
+				z := byHand(t)
+				first.limits.plain, second.limits.plain = first.plain, second.plain
+				a, addr := startWith(t, first.limits, first.plain, z)
+				b := heir(t, a, second.limits, over(addr, z))
+				serves(t, addr)
+				shutdown(t, b) // has read, and breaks off
+				serves(t, addr)
+				b = heir(t, a, second.limits, over(addr, z))
+				yield(t, a, b)
+				serves(t, addr)
+				shutdown(t, a)
+				serves(t, addr)
+				shutdown(t, b)
+			})
+		}
+	}
+}
+
+// TestDepartureResume: a server that gave way takes up again when the other one is gone.
+func TestDepartureResume(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			z := byHand(t)
+			a, addr := startWith(t, w.limits, w.plain, z)
+			for range 3 {
+				b := heir(t, a, ways[0].limits, over(addr, z))
+				yield(t, a, b)
+				serves(t, addr)
+				if err := a.Yield(t.Context(), nil); !errors.Is(err, errAway) {
+					t.Errorf("a second Yield: %v", err)
+				}
+				if err := a.Listen(over(addr, z)); !errors.Is(err, errAway) {
+					t.Errorf("Listen in between: %v", err)
+				}
+				shutdown(t, b)
+				a.Resume()
+				serves(t, addr)
+				if err := a.Listen(over(addr, z)); err != nil {
+					t.Errorf("Listen afterwards: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestDepartureHurried: a socket that another process has kept from waiting is waited on
+// again, once that has to be.
+func TestDepartureHurried(t *testing.T) {
+	a, addr := startWith(t, Limits{Readers: 1}, false, byHand(t))
+	p := a.listeners[addr].udp[0].(*blocking)
+	if err := unix.SetNonblock(p.fd, true); err != nil {
+		t.Fatal(err)
+	}
+	waits := func() bool {
+		flags, err := unix.FcntlInt(uintptr(p.fd), unix.F_GETFL, 0)
+		return err == nil && flags&unix.O_NONBLOCK == 0
+	}
+	c := newClient(t, addr)
+	for start := time.Now(); !waits(); { // packets that come soon after one another
+		if err := c.ask(); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(start) > patience {
+			t.Fatal("the socket doesn't wait")
+		}
+	}
+	serves(t, addr)
+}
+
+// TestDeparturePartial: what has been read of a query goes along with its connection.
+func TestDeparturePartial(t *testing.T) {
+	z := byHand(t)
+	a, addr := startWith(t, Limits{}, false, z)
+	q := question("by.hand.", dns.TypeA)
+	q.SetEdns0(1232, false)
+	q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_PADDING{Padding: make([]byte, 3*inboxSize)})
+	long := frame(t, q)
+	for _, sent := range []int{1, 2, 3, inboxSize - 1, inboxSize, inboxSize + 1, 2 * inboxSize, len(long) - 1} {
+		conn := dial(t, loopback, addr)
+		if !served(conn) {
+			t.Fatal("not served")
+		}
+		if _, err := conn.Conn.Write(long[:sent]); err != nil {
+			t.Fatal(err)
+		}
+		b := heir(t, a, Limits{}, over(addr, z))
+		var read []byte
+		eventually(t, "the part of a query to come", func() bool { return arrived(t, conn.Conn) })
+		err := a.Yield(t.Context(), func(at netip.AddrPort, c *net.TCPConn, part []byte) error {
+			read = append(read[:0], part...)
+			return to(b)(at, c, part)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(read) > sent {
+			t.Errorf("%d bytes sent, %d passed on", sent, len(read))
+		}
+		if _, err := conn.Conn.Write(long[sent:]); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
+			t.Errorf("cut after %d bytes: %v, %v", sent, m, err)
+		}
+		if !served(conn) {
+			t.Errorf("cut after %d bytes: not served on", sent)
+		}
+		_ = conn.Close()
+		shutdown(t, b)
+		a.Resume()
+	}
+}
+
+// arrived reports whether the other side's kernel has all that was written.
+func arrived(t *testing.T, conn net.Conn) bool {
+	t.Helper()
+	unsent := -1
+	if err := withFD(conn.(*net.TCPConn), func(fd int) (err error) {
+		unsent, err = unix.IoctlGetInt(fd, unix.TIOCOUTQ)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return unsent == 0
+}
+
+// keeping is byHand with an upstream that keeps all queries until they are let go.
+func keeping(t *testing.T) (z *Zone, asked chan string, release chan struct{}) {
+	t.Helper()
+	asked, release = make(chan string, 100), make(chan struct{})
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		asked <- q.Question[0].Name
+		<-release
+		return addressed("192.0.2.1")(q)
+	})
+	return byHand(t, b.addr), asked, release
+}
+
+// TestDepartureWaits: queries under way are answered by who has them, one behind them on
+// the same connection does not wait for them, and the connection goes when they are done.
+func TestDepartureWaits(t *testing.T) {
+	z, asked, release := keeping(t)
+	a, addr := startWith(t, Limits{}, false, z)
+	conn := dial(t, loopback, addr)
+	packets, err := dns.Dial("udp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packets.Close()
+	for _, c := range []*dns.Conn{conn, packets} {
+		if err := c.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+	}
+	b := heir(t, a, Limits{}, over(addr, byHand(t)))
+	defer func() { shutdown(t, b) }()
+	ended := make(chan error, 1)
+	go func() { ended <- a.Yield(context.Background(), to(b)) }()
+	eventually(t, "the connection to be asked to move", func() bool { return moving(a) })
+	if !served(conn) {
+		t.Error("a query behind one that waits is not answered")
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("Yield has returned %v while a query is under way", err)
+	default:
+	}
+	if open(b) > 0 {
+		t.Error("the connection has moved with a query under way")
+	}
+	close(release)
+	for _, c := range []*dns.Conn{conn, packets} {
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		if m, err := c.ReadMsg(); err != nil || len(m.Answer) != 1 {
+			t.Errorf("the waiting query got %v, %v", m, err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := open(b); n != 1 {
+		t.Errorf("%d connections have moved, want 1", n)
+	}
+	shutdown(t, a)
+	if !served(conn) {
+		t.Error("the connection is not served where it has moved")
+	}
+}
+
+// moving reports whether the connections of s are to move.
+func moving(s *Server) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.listeners {
+		l.tcp.mu.Lock()
+		defer l.tcp.mu.Unlock()
+		for _, c := range l.tcp.guests {
+			if c.moving.Load() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestDepartureBusy: a client that always has a query under way does not hold it up.
+func TestDepartureBusy(t *testing.T) {
+	z := slowly(t)
+	a, addr := startWith(t, Limits{}, false, z)
+	conn := dial(t, loopback, addr)
+	if !served(conn) {
+		t.Fatal("not served")
+	}
+	b := heir(t, a, Limits{}, over(addr, z))
+	defer func() { shutdown(t, b) }()
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- func() error {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				if err := conn.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+					return err
+				}
+				if n < 4 {
+					continue // so many are always under way
+				}
+				if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
+					return errors.Join(err, errors.New("no answer"))
+				}
+			}
+		}()
+	}()
+	yield(t, a, b)
+	if n := open(b); n != 1 {
+		t.Errorf("%d connections have moved, want 1", n)
+	}
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDepartureRefused: connections that can't be passed on stay, and so do those that
+// are left when time is up.
+func TestDepartureRefused(t *testing.T) {
+	a, addr := startWith(t, Limits{}, false, byHand(t))
+	conns := []*dns.Conn{dial(t, loopback, addr), dial(t, loopback, addr)}
+	for _, c := range conns {
+		if !served(c) {
+			t.Fatal("not served")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	err := a.Yield(ctx, func(_ netip.AddrPort, c *net.TCPConn, _ []byte) error {
+		calls++
+		if f, err := c.File(); err == nil {
+			_ = f.Fd() // makes the connection wait
+			_ = f.Close()
+		}
+		cancel()
+		return errors.New("nobody there")
+	})
+	if !errors.Is(err, context.Canceled) || calls != 1 {
+		t.Errorf("Yield: %v after %d calls, want its context's error after one", err, calls)
+	}
+	for _, c := range conns {
+		if !served(c) {
+			t.Error("a connection that stays is not served")
+		}
+	}
+	a.Resume()
+	for _, c := range conns {
+		if !served(c) {
+			t.Error("a connection that has stayed is not served")
+		}
+	}
+	serves(t, addr)
+}
+
+// TestDepartureDoors: a connection over TLS or HTTPS that is silent is closed in the
+// proper way, and after Resume clients come in as before.
+func TestDepartureDoors(t *testing.T) {
+	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+		t.Run(via.String(), func(t *testing.T) {
+			a, addr, roots := doored(t, Limits{}, Door{Transport: via}, byHand(t))
+			cfg := &tls.Config{RootCAs: roots}
+			for range 3 {
+				conn := overTLS(t, addr, roots)
+				if via == config.DNSOverTLS {
+					if err := askOn(conn); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := a.Yield(t.Context(), nil); err != nil {
+					t.Errorf("yield: %v", err)
+				}
+				if _, err := conn.Read(make([]byte, 1)); via == config.DNSOverTLS && !errors.Is(err, io.EOF) {
+					t.Errorf("the connection ends with %v, want EOF", err)
+				}
+				if !ended(conn) {
+					t.Error("the connection is open")
+				}
+				a.Resume()
+				if err := visitAs(t, via, addr, cfg); err != nil {
+					t.Errorf("after Resume: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestAdopt: of what is handed down, that is taken which is what it is said to be, the
+// rest is closed, and readers are as many as they should be.
+func TestAdopt(t *testing.T) {
+	z := byHand(t)
+	a, addr := startWith(t, Limits{Readers: 2}, false, z)
+	_, other := startWith(t, Limits{Readers: 1}, false, z)
+	files := descriptors(t)
+	elsewhere, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range elsewhere {
+		elsewhere[i].Addr = netip.AddrPortFrom(loopback, other.Port())
+	}
+	handles, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	swapped, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range swapped {
+		swapped[i].UDP = !swapped[i].UDP
+	}
+	for _, more := range []int{1, 2, 4} {
+		b := New(a.log, Limits{Readers: more})
+		b.Adopt(swapped)
+		b.Adopt(elsewhere)
+		b.Adopt(handles)
+		swapped, elsewhere = nil, nil
+		if err := b.Listen(over(addr, z)); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b.listeners[addr].udp); n != max(2, more) {
+			t.Errorf("%d readers, want %d of which 2 are adopted", n, more)
+		}
+		serves(t, addr)
+		for _, h := range handles {
+			if _, err := h.File.Stat(); err == nil {
+				t.Error("a file that was handed down is open")
+			}
+		}
+		if handles, err = a.Handles(); err != nil {
+			t.Fatal(err)
+		}
+		shutdown(t, b)
+		serves(t, addr)
+	}
+	for _, h := range handles {
+		_ = h.File.Close()
+	}
+	eventually(t, "all files to be closed", func() bool { return descriptors(t) <= files })
+}
+
+// TestAdoptSteering: packets are dealt out over adopted sockets and new ones alike, and to
+// the first one while it does the work alone.
+func TestAdoptSteering(t *testing.T) {
+	a, addr := startWith(t, Limits{Readers: 2}, false, byHand(t))
+	if err := a.Yield(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	handles, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(a.log, Limits{Readers: 4})
+	s.Adopt(handles)
+	ports, err := openPorts(addr, s.limits, s.legacy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.legacy.close()
+	defer shutAll(ports)
+	conn := newClient(t, addr)
+	for _, n := range []int{1, 4} {
+		if err := ports[0].(*blocking).steer.attach(n); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 { // 4 * (3/4)^100: that a fair die with four sides never shows one of them
+			if _, err := conn.Write([]byte("packet")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, p := range ports {
+			if got := !empty(t, p); got != (i < n) {
+				t.Errorf("of %d that are dealt to, number %d has packets: %v", n, i, got)
+			}
+		}
+	}
+}
+
+// TestAdmit: a connection that is passed on is a guest as any other.
+func TestAdmit(t *testing.T) {
+	s, addr := startWith(t, Limits{Conns: 1}, false, byHand(t))
+	whole := frame(t, question("by.hand.", dns.TypeA))
+	for _, tt := range []struct {
+		name  string
+		at    netip.AddrPort
+		read  []byte
+		admit bool
+		got   int // replies at once
+	}{
+		{"nothing read", addr, nil, true, 0},
+		{"a whole query", addr, whole, true, 1},
+		{"two and a half", addr, append(append(append([]byte(nil), whole...), whole...), whole[:9]...), true, 2},
+		{"nobody there", netip.AddrPortFrom(loopback, addr.Port()+1), nil, false, 0},
+		{"more than a message", addr, make([]byte, framing+65536), false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			client, conn := connected(t)
+			if s.Admit(tt.at, conn, tt.read) != tt.admit {
+				t.Fatalf("admitted: %v", !tt.admit)
+			}
+			for range tt.got {
+				if m, err := client.ReadMsg(); err != nil || len(m.Answer) != 1 {
+					t.Fatalf("got %v, %v", m, err)
+				}
+			}
+			if !tt.admit {
+				if !ended(client) {
+					t.Error("the connection is open")
+				}
+				return
+			}
+			if rest := len(tt.read) % len(whole); rest > 0 {
+				if _, err := client.Conn.Write(whole[rest:]); err != nil {
+					t.Fatal(err)
+				}
+				if m, err := client.ReadMsg(); err != nil || len(m.Answer) != 1 {
+					t.Fatalf("the rest: got %v, %v", m, err)
+				}
+			}
+			if !served(client) {
+				t.Error("not served")
+			}
+			if n := open(s); n > 1 {
+				t.Errorf("%d connections, more than the limit", n)
+			}
+		})
+	}
+}
+
+// connected are the two ends of a connection that no server has accepted.
+func connected(t *testing.T) (client *dns.Conn, server *net.TCPConn) {
+	t.Helper()
+	ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client = dial(t, loopback, ln.Addr().(*net.TCPAddr).AddrPort())
+	if server, err = ln.AcceptTCP(); err != nil {
+		t.Fatal(err)
+	}
+	return client, server
+}
