@@ -287,6 +287,39 @@ func TestDepartureBusy(t *testing.T) {
 	}
 }
 
+// TestDepartureHasty: once a connection that doesn't come to rest has to, what comes behind
+// the query that waits is answered where the connection moves to.
+func TestDepartureHasty(t *testing.T) {
+	z, asked, release := keeping(t)
+	a, addr := startWith(t, Limits{}, false, z)
+	conn := dial(t, loopback, addr)
+	if err := conn.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	there := byHand(t)
+	there.Hosts = table(t, true, "192.0.2.10 by.hand")
+	b := heir(t, a, Limits{}, over(addr, there))
+	defer func() { shutdown(t, b) }()
+	ended := make(chan error, 1)
+	go func() { ended <- a.Yield(context.Background(), to(b)) }()
+	eventually(t, "the connection to be asked to move", func() bool { return moving(a) })
+	a.listeners[addr].tcp.move(true)
+	if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	for _, want := range []string{"192.0.2.1", "192.0.2.10"} {
+		m, err := conn.ReadMsg()
+		if err != nil || len(m.Answer) != 1 || m.Answer[0].(*dns.A).A.String() != want {
+			t.Fatalf("got %v, %v, want %s", m, err, want)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDepartureRefused: connections that can't be passed on stay, and so do those that
 // are left when time is up.
 func TestDepartureRefused(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // where a thread can't be spared. It takes one packet at a time.
 type polled struct {
 	conn     *net.UDPConn
+	addr     netip.AddrPort
 	wildcard bool
 	batch    *batch // the reader's, once it has begun
 
@@ -30,7 +31,7 @@ func newPolled(fd int, addr netip.AddrPort) (*polled, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &polled{conn: c.(*net.UDPConn), wildcard: addr.Addr().IsUnspecified()}, nil
+	return &polled{conn: c.(*net.UDPConn), addr: addr, wildcard: addr.Addr().IsUnspecified()}, nil
 }
 
 // take is [port.take].
@@ -90,11 +91,28 @@ func (p *polled) give(b *batch) {
 
 // send is [port.send].
 func (p *polled) send(to *origin, msg []byte) {
-	if p.wildcard {
-		_, _, _ = p.conn.WriteMsgUDPAddrPort(msg, to.oob[:to.oobLen], to.client)
+	if !errors.Is(p.write(to, msg), net.ErrClosed) {
 		return
 	}
-	_, _ = p.conn.WriteToUDPAddrPort(msg, to.client)
+	fd, err := openUDP(p.addr)
+	if err != nil {
+		return // the address is gone
+	}
+	late, err := newPolled(fd, p.addr)
+	if err != nil {
+		return
+	}
+	defer late.conn.Close()
+	_ = late.write(to, msg)
+}
+
+func (p *polled) write(to *origin, msg []byte) (err error) {
+	if p.wildcard {
+		_, _, err = p.conn.WriteMsgUDPAddrPort(msg, to.oob[:to.oobLen], to.client)
+	} else {
+		_, err = p.conn.WriteToUDPAddrPort(msg, to.client)
+	}
+	return err
 }
 
 // shut is [port.shut]. A reader that is about to send a reply may still do so.

@@ -345,49 +345,49 @@ func TestReaderHandOver(t *testing.T) {
 // TestReaderLateReply: a query that still waits when its address is given up is
 // answered all the same, from that address.
 func TestReaderLateReply(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
-		close(asked)
-		<-release
-		return addressed("192.0.2.1")(q)
-	})
-	s, addr := startWith(t, Limits{}, false, &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)})
-	conn, err := dns.Dial("udp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
-		t.Fatal(err)
-	}
-	<-asked
-	ports := s.listeners[addr].udp
-	if err := s.Listen(nil); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range ports {
-		awaitClosed(t, p.(*blocking))
-	}
-	close(release)
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
-		t.Errorf("the waiting query got %v, %v", m, err)
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			asked, release := make(chan struct{}), make(chan struct{})
+			b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+				close(asked)
+				<-release
+				return addressed("192.0.2.1")(q)
+			})
+			s, addr := startWith(t, w.limits, w.plain, &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)})
+			conn, err := dns.Dial("udp", addr.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+				t.Fatal(err)
+			}
+			<-asked
+			ports := s.listeners[addr].udp
+			if err := s.Listen(nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range ports {
+				awaitClosed(t, p)
+			}
+			close(release)
+			_ = conn.SetReadDeadline(time.Now().Add(patience))
+			if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
+				t.Errorf("the waiting query got %v, %v", m, err)
+			}
+		})
 	}
 }
 
-func awaitClosed(t *testing.T, p *blocking) {
+func awaitClosed(t *testing.T, p port) {
 	t.Helper()
-	for start := time.Now(); ; runtime.Gosched() {
-		p.mu.RLock()
-		closed := p.closed
-		p.mu.RUnlock()
-		if closed {
-			return
+	eventually(t, "the socket to be closed", func() bool {
+		f, err := p.file()
+		if err == nil {
+			_ = f.Close()
 		}
-		if time.Since(start) > patience {
-			t.Fatal("the socket stays open")
-		}
-	}
+		return err != nil
+	})
 }
 
 // lanes gives the number of queries each reader has answered.
