@@ -132,7 +132,7 @@ func TestLegacyChain(t *testing.T) {
 				kinds := []Limits{next.limits, from.limits}
 				kinds[0].plain, kinds[1].plain = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
-				for turn := range 10 {
+				for turn := range 4 {
 					await(t, f.answered.Load, 300)
 					n := heir(t, s, kinds[turn%2], routes)
 					await(t, f.answered.Load, 100)
@@ -173,7 +173,7 @@ func socketsAt(t *testing.T, addr netip.AddrPort) (n int) {
 	return n
 }
 
-// TestLegacyBackAndForth: two servers give way to each other fifty times.
+// TestLegacyBackAndForth: two servers give way to each other, twenty times.
 func TestLegacyBackAndForth(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestLegacyBackAndForth(t *testing.T) {
 			defer func() { shutdown(t, b) }()
 			f := startFlood(t, addr, 4, 2)
 			yield(t, a, b)
-			for range 25 {
+			for range 10 {
 				await(t, f.answered.Load, 100)
 				a.Resume()
 				yield(t, b, a)

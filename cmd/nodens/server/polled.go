@@ -102,7 +102,7 @@ func (p *polled) send(to *origin, msg []byte) {
 	if err != nil {
 		return
 	}
-	defer late.conn.Close()
+	defer func() { _ = late.conn.Close() }()
 	_ = late.write(to, msg)
 }
 

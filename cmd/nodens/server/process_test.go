@@ -220,21 +220,24 @@ func (l line) do(t *testing.T, n note) {
 	}
 }
 
-// TestProcess: two processes give way to each other fifty times under load, and each
+// TestProcess: two processes give way to each other under load, fifty times, and each
 // query is answered once, over connections that last. Then one is killed.
 func TestProcess(t *testing.T) {
 	if os.Getenv(childMode) != "" {
 		t.Skip("this is the second process")
 	}
-	for _, w := range []struct{ here, there string }{
-		{"blocking", "blocking"}, {"blocking", "polled"}, {"polled", "blocking"}, {"polled", "polled"},
+	for _, w := range []struct {
+		here, there string
+		turns       int
+	}{
+		{"blocking", "blocking", 25}, {"blocking", "polled", 5}, {"polled", "blocking", 5}, {"polled", "polled", 5},
 	} {
 		t.Run(w.here+", "+w.there, func(t *testing.T) {
 			upstream := slow(t)
 			s, addr := startWith(t, Limits{Readers: 2, Polled: w.here == "polled"}, false, slowlyOf(t, upstream))
 			l, _ := child(t, s, w.there, upstream)
 			f := startFlood(t, addr, 4, 2)
-			for turn := range 12 {
+			for turn := range w.turns {
 				await(t, f.answered.Load, 200)
 				if err := s.Yield(t.Context(), l.pass); err != nil {
 					t.Fatal(err)
