@@ -150,6 +150,10 @@ func (l legacy) takeTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 	if err != nil {
 		return nil, err
 	}
+	_ = withFD(f, func(fd int) error {
+		prepareTCP(fd)
+		return nil
+	})
 	return ln.(*net.TCPListener), nil
 }
 

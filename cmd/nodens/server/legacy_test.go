@@ -196,3 +196,161 @@ func TestLegacyBackAndForth(t *testing.T) {
 		})
 	}
 }
+
+// TestAdopt: of what is handed down, that is taken which is what it is said to be, the
+// rest is closed, and readers are as many as they should be.
+func TestAdopt(t *testing.T) {
+	z := byHand(t)
+	a, addr := startWith(t, Limits{Readers: 2}, false, z)
+	_, other := startWith(t, Limits{Readers: 1}, false, z)
+	files := descriptors(t)
+	elsewhere, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range elsewhere {
+		elsewhere[i].Addr = netip.AddrPortFrom(loopback, other.Port())
+	}
+	handles, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	swapped, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range swapped {
+		swapped[i].UDP = !swapped[i].UDP
+	}
+	for _, more := range []int{1, 2, 4} {
+		b := New(a.log, Limits{Readers: more})
+		b.Adopt(swapped)
+		b.Adopt(elsewhere)
+		b.Adopt(handles)
+		swapped, elsewhere = nil, nil
+		if err := b.Listen(over(addr, z)); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b.listeners[addr].udp); n != max(2, more) {
+			t.Errorf("%d readers, want %d of which 2 are adopted", n, more)
+		}
+		serves(t, addr)
+		for _, h := range handles {
+			if _, err := h.File.Stat(); err == nil {
+				t.Error("a file that was handed down is open")
+			}
+		}
+		if handles, err = a.Handles(); err != nil {
+			t.Fatal(err)
+		}
+		shutdown(t, b)
+		serves(t, addr)
+	}
+	for _, h := range handles {
+		_ = h.File.Close()
+	}
+	eventually(t, "all files to be closed", func() bool { return descriptors(t) <= files })
+}
+
+// TestAdoptSteering: packets are dealt out over adopted sockets and new ones alike, and to
+// the first one while it does the work alone.
+func TestAdoptSteering(t *testing.T) {
+	a, addr := startWith(t, Limits{Readers: 2}, false, byHand(t))
+	if err := a.Yield(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	handles, err := a.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(a.log, Limits{Readers: 4})
+	s.Adopt(handles)
+	ports, err := openPorts(addr, s.limits, s.legacy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.legacy.close()
+	defer shutAll(ports)
+	conn := newClient(t, addr)
+	for _, n := range []int{1, 4} {
+		if err := ports[0].(*blocking).steer.attach(n); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 { // 4 * (3/4)^100: that a fair die with four sides never shows one of them
+			if _, err := conn.Write([]byte("packet")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, p := range ports {
+			if got := !empty(t, p); got != (i < n) {
+				t.Errorf("of %d that are dealt to, number %d has packets: %v", n, i, got)
+			}
+		}
+	}
+}
+
+// TestAdmit: a connection that is passed on is a guest as any other.
+func TestAdmit(t *testing.T) {
+	s, addr := startWith(t, Limits{Conns: 1}, false, byHand(t))
+	whole := frame(t, question("by.hand.", dns.TypeA))
+	for _, tt := range []struct {
+		name  string
+		at    netip.AddrPort
+		read  []byte
+		admit bool
+		got   int // replies at once
+	}{
+		{"nothing read", addr, nil, true, 0},
+		{"a whole query", addr, whole, true, 1},
+		{"two and a half", addr, append(append(append([]byte(nil), whole...), whole...), whole[:9]...), true, 2},
+		{"nobody there", netip.AddrPortFrom(loopback, addr.Port()+1), nil, false, 0},
+		{"more than a message", addr, make([]byte, framing+65536), false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			client, conn := connected(t)
+			if s.Admit(tt.at, conn, tt.read) != tt.admit {
+				t.Fatalf("admitted: %v", !tt.admit)
+			}
+			for range tt.got {
+				if m, err := client.ReadMsg(); err != nil || len(m.Answer) != 1 {
+					t.Fatalf("got %v, %v", m, err)
+				}
+			}
+			if !tt.admit {
+				if !ended(client) {
+					t.Error("the connection is open")
+				}
+				return
+			}
+			if rest := len(tt.read) % len(whole); rest > 0 {
+				if _, err := client.Conn.Write(whole[rest:]); err != nil {
+					t.Fatal(err)
+				}
+				if m, err := client.ReadMsg(); err != nil || len(m.Answer) != 1 {
+					t.Fatalf("the rest: got %v, %v", m, err)
+				}
+			}
+			if !served(client) {
+				t.Error("not served")
+			}
+			if n := open(s); n > 1 {
+				t.Errorf("%d connections, more than the limit", n)
+			}
+		})
+	}
+}
+
+// connected are the two ends of a connection that no server has accepted.
+func connected(t *testing.T) (client *dns.Conn, server *net.TCPConn) {
+	t.Helper()
+	ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client = dial(t, loopback, ln.Addr().(*net.TCPAddr).AddrPort())
+	if server, err = ln.AcceptTCP(); err != nil {
+		t.Fatal(err)
+	}
+	return client, server
+}

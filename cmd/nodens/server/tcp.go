@@ -99,12 +99,16 @@ func listenTCP(addr netip.AddrPort, limits Limits, legacy legacy) (*tcpListener,
 	return &tcpListener{TCPListener: ln, conns: limits.Conns, perClient: limits.ClientConns, clients: make(map[netip.Addr]int)}, nil
 }
 
+// prepareTCP sets what connections inherit; a kernel that allows less gives less.
+func prepareTCP(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, streamBuffer)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, streamBuffer)
+}
+
 func bindTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return control(c, func(fd int) error {
-			// Connections inherit both; a kernel that allows less gives less.
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, streamBuffer)
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, streamBuffer)
+			prepareTCP(fd)
 			return sharePort(fd, addr.Addr())
 		})
 	}}
