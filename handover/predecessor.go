@@ -84,16 +84,23 @@ func (a *approach) try(ctx context.Context) (*Predecessor, error) {
 		return nil, fmt.Errorf("-handover-dir %s: %w", a.dir, err)
 	}
 	hi, err := l.greet(ctx, a.limits.hello, a.config.greeting(takeover))
+	if errors.Is(err, errClosed) || err != nil && spent(ctx) != nil {
+		err = errAgain // it ends, or has no room; or it is this agent that has no time
+	} else if err != nil {
+		err = fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, so nothing can be taken over from it: %w", a.dir, who.Pid, err)
+	}
+	return a.outcome(ctx, l, who.Pid, hi, err)
+}
+
+// outcome is what comes of a hello to l, or err in its place.
+func (a *approach) outcome(ctx context.Context, l *line, pid int32, hi greeting, err error) (*Predecessor, error) {
 	if err == nil && hi.spoken() != 0 && hi.State == stateOK {
-		a.log.Info("taking over from the agent that runs", "its_version", clip(hi.Agent), "pid", who.Pid)
+		a.log.Info("taking over from the agent that runs", "its_version", clip(hi.Agent), "pid", pid)
 		return &Predecessor{line: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
 	}
 	defer l.close()
-	if errors.Is(err, errClosed) || err != nil && spent(ctx) != nil {
-		return nil, errAgain // it ends, or has no room; or it is this agent that has no time
-	}
 	if err != nil {
-		return nil, fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, so nothing can be taken over from it: %w", a.dir, who.Pid, err)
+		return nil, err
 	}
 	return nil, a.wait(ctx, l, hi)
 }

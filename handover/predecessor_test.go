@@ -165,6 +165,8 @@ func TestLaterPredecessor(t *testing.T) {
 				i.raw([]byte{byte(100 + n), 0, 0, 1, 2, 3}, files)
 			}
 		}
+		i.end()
+		i.close()
 	})
 	r := succeed(t, dir, usual())
 	if err := errors.Join(r.connect, r.sockets, r.cache, r.commit); err != nil {
@@ -173,6 +175,7 @@ func TestLaterPredecessor(t *testing.T) {
 	if r.got != 5 || r.bytes != 8 || r.conns != 1 {
 		t.Errorf("%+v", r)
 	}
+	<-r.p.Gone()
 }
 
 // TestPredecessorFails: whatever an old agent does at whatever step, the new one hears of it,
