@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -346,4 +347,73 @@ func TestSweep(t *testing.T) {
 	if len(left) != 2 || filepath.Base(left[0]) != "handover.2.new" || filepath.Base(left[1]) != name {
 		t.Errorf("%v", left)
 	}
+}
+
+// TestPass: connections are passed from many goroutines, with up to a whole message; what does
+// not go stays, and is in nobody's way.
+func TestPass(t *testing.T) {
+	noLeak(t)
+	dir := t.TempDir()
+	e := newEstate(t)
+	const each, many = 40, 8
+	late := make(chan error, 1)
+	e.yield = func(ctx context.Context, pass func(Conn) error) error {
+		one := func(size int) error {
+			f := pipeFile(t)
+			defer f.Close()
+			return pass(Conn{Addr: "[::1]:53", Read: bytes.Repeat([]byte{7}, size), File: f})
+		}
+		var all sync.WaitGroup
+		for i := range many {
+			all.Go(func() {
+				for j := range each {
+					if err := one(i*each + j); err != nil {
+						t.Errorf("pass: %v", err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if err := one(maxRest + 1); err == nil {
+			t.Error("more than a message was passed")
+		}
+		if err := one(maxRest); err != nil {
+			t.Errorf("a message that lacks its last byte: %v", err)
+		}
+		go func() {
+			for {
+				if err := one(1); err != nil {
+					late <- err
+					return
+				}
+			}
+		}()
+		return ctx.Err()
+	}
+	h := host(t, dir, e, nil)
+	p, err := Connect(within(t), dir, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	seen := make(map[int]int)
+	err = p.Commit(within(t), func(c Conn) {
+		seen[len(c.Read)]++
+		if _, err := c.File.Stat(); err != nil || bytes.Count(c.Read, []byte{7}) != len(c.Read) || c.Addr != "[::1]:53" {
+			t.Errorf("a connection of %d bytes at %q: %v", len(c.Read), c.Addr, err)
+		}
+		c.File.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, errPassed) {
+		t.Errorf("pass after the end of Yield: %v", err)
+	}
+	delete(seen, 1) // one of those, or late
+	if want := each * many; len(seen) != want || seen[maxRest] != 1 {
+		t.Errorf("%d sizes of connections, want %d", len(seen), want)
+	}
+	p.Settled()
+	h.reach(done)
 }

@@ -227,8 +227,8 @@ func (h *Host) aftermath(ctx context.Context) {
 	}
 	h.resumed.Add(1)
 	h.log.Warn("the agent that had taken over has ended; this one goes back to work")
+	h.renew() // first, so that who comes now does not take the successor's socket for nobody's
 	h.estate.Resume()
-	h.renew()
 	h.mu.Lock()
 	h.become(serving)
 	h.mu.Unlock()
