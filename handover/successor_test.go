@@ -145,7 +145,7 @@ func TestSuccessorFails(t *testing.T) {
 				noLeak(t)
 				dir := t.TempDir()
 				e := newEstate(t)
-				e.cache = make([]byte, 1<<20) // more than the buffers of a socket hold
+				e.cache = make([]byte, 1<<19) // more than the buffers of a socket hold
 				h := host(t, dir, e, func(h *Host) {
 					h.limits.settle = again / 2 // nobody tells
 				})
