@@ -69,8 +69,8 @@ func (h harm) back() float64 {
 func (h harm) points() float64 { return 100 * h.hits }
 
 func (h harm) String() string {
-	return fmt.Sprintf("%.0f lost, %.0f SERVFAIL, %.0f by the cluster's DNS, at most %.1f ms without an answer, p99 %.1f ms; %d skipped, %d dropped by the client",
-		h.lost(), h.servfail(), h.away(), h.silence(), h.late(), h.Skipped, h.Dropped)
+	return fmt.Sprintf("%.0f lost, %.0f SERVFAIL, %.0f by the cluster's DNS, at most %.1f ms without an answer, p99 %.1f ms; %d skipped, %d dropped by the client, %d by the machine",
+		h.lost(), h.servfail(), h.away(), h.silence(), h.late(), h.Skipped, h.Dropped, h.Backlog)
 }
 
 // measureFaults measures what clients see of an agent that is replaced, dies, hangs or

@@ -19,6 +19,27 @@ func dropped() (sum uint64) {
 	return sum
 }
 
+// backlogged is how many packets the machine has dropped, of whatever namespace, because
+// more came than a CPU could look at.
+func backlogged() uint64 {
+	text, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		return 0
+	}
+	return overflows(string(text))
+}
+
+// overflows adds up the second column, which is hexadecimal, of a line for each CPU.
+func overflows(text string) (sum uint64) {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 1 {
+			n, _ := strconv.ParseUint(f[1], 16, 64) // the kernel wrote it
+			sum += n
+		}
+	}
+	return sum
+}
+
 // full adds up the counters of full buffers in the text of /proc/net/snmp, where a line
 // of names precedes one of numbers, or of snmp6, with one of each a line.
 func full(text string) (sum uint64) {

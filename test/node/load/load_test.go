@@ -175,4 +175,7 @@ func TestFull(t *testing.T) {
 	if got := full(text); got != 12 {
 		t.Errorf("%d packets, want 12", got)
 	}
+	if got := overflows("000000ff 0000000a 1 2\n00000001 00000010 3 4\n"); got != 26 {
+		t.Errorf("%d packets, want 26", got)
+	}
 }

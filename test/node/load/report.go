@@ -27,6 +27,9 @@ type Report struct {
 	// and were not asked; Dropped is how many packets its kernel lost for want of room.
 	// Both say that the client was too slow, and nothing of a server.
 	Skipped, Dropped uint64
+	// Backlog is how many packets the machine has dropped meanwhile, of this client or
+	// anybody else, because a CPU could not keep up: lost questions may be among them.
+	Backlog uint64
 	// Refused counts ICMP errors: packets for a port where nobody listened.
 	Refused uint64
 }
@@ -139,8 +142,8 @@ func (r *Report) String() string {
 			fmt.Fprintf(&b, "    %s\n", e)
 		}
 	}
-	fmt.Fprintf(&b, "longest silence %v, longest without the agent %v, worst p99 of a second %v; %d refused, %d skipped, %d dropped by the client",
-		r.Silence, r.Away, r.WorstP99(), r.Refused, r.Skipped, r.Dropped)
+	fmt.Fprintf(&b, "longest silence %v, longest without the agent %v, worst p99 of a second %v; %d refused, %d skipped, %d dropped by the client, %d by the machine",
+		r.Silence, r.Away, r.WorstP99(), r.Refused, r.Skipped, r.Dropped, r.Backlog)
 	return b.String()
 }
 

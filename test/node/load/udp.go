@@ -70,11 +70,11 @@ func (j Job) overUDP(ctx context.Context, r *Report) error {
 		}
 		l.socks = append(l.socks, s)
 	}
-	before := dropped()
+	before, backlog := dropped(), backlogged()
 	if err := l.run(ctx); err != nil {
 		return err
 	}
-	r.Dropped = dropped() - before
+	r.Dropped, r.Backlog = dropped()-before, backlogged()-backlog
 	r.udp(l.records)
 	return nil
 }
