@@ -28,8 +28,12 @@ func dualStack() Config {
 	}
 }
 
+// newSetup logs to the test's output, if c says nothing else.
 func newSetup(t *testing.T, c Config, node Node) *Setup {
 	t.Helper()
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
 	s, err := New(c, node)
 	if err != nil {
 		t.Fatal(err)
