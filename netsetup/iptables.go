@@ -241,13 +241,10 @@ func (t *iptables) explain(ctx context.Context, w want, f Family, err error) err
 	const head, tail = "*raw\n:NODENS-PROBE - [0:0]\n", "COMMIT\n"
 	with := t.write(ctx, f, head+"-A NODENS-PROBE -p udp "+socketMatch+"-j ACCEPT\n"+tail)
 	without := t.write(ctx, f, head+"-A NODENS-PROBE -p udp -j ACCEPT\n"+tail)
-	if without != nil {
-		return err
+	if with == nil || without == nil {
+		err = errors.Join(err, t.write(ctx, f, head+"-X NODENS-PROBE\n"+tail))
 	}
-	if gone := t.write(ctx, f, head+"-X NODENS-PROBE\n"+tail); gone != nil {
-		return errors.Join(err, gone)
-	}
-	if with != nil {
+	if with != nil && without == nil {
 		return fmt.Errorf("%w: %w", ErrNoSocket, err)
 	}
 	return err
