@@ -47,14 +47,38 @@ func TestDepartureEnds(t *testing.T) {
 				serves(t, addr)
 				shutdown(t, b) // has read, and breaks off
 				serves(t, addr)
+				quiet(t, a)
 				b = heir(t, a, second.limits, over(addr, z))
 				yield(t, a, b)
 				serves(t, addr)
 				shutdown(t, a)
 				serves(t, addr)
+				quiet(t, b)
 				shutdown(t, b)
 			})
 		}
+	}
+}
+
+// quiet fails if there is something to read from the sockets of s although nobody asks:
+// of one that was shut down that is always so.
+func quiet(t *testing.T, s *Server) {
+	t.Helper()
+	handles, err := s.Handles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range handles {
+		if err := withFD(h.File, func(fd int) error {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}, 0)
+			if err == nil && n > 0 {
+				err = errors.New("there is something to read")
+			}
+			return err
+		}); err != nil {
+			t.Errorf("a socket, UDP %v: %v", h.UDP, err)
+		}
+		_ = h.File.Close()
 	}
 }
 
@@ -332,8 +356,10 @@ func TestDepartureRefused(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	calls := 0
+	var tried *net.TCPConn
 	err := a.Yield(ctx, func(_ netip.AddrPort, c *net.TCPConn, _ []byte) error {
 		calls++
+		tried = c
 		if f, err := c.File(); err == nil {
 			_ = f.Fd() // makes the connection wait
 			_ = f.Close()
@@ -348,6 +374,15 @@ func TestDepartureRefused(t *testing.T) {
 		if !served(c) {
 			t.Error("a connection that stays is not served")
 		}
+	}
+	if err := withFD(tried, func(fd int) error {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err == nil && flags&unix.O_NONBLOCK == 0 {
+			err = errors.New("reading from it waits, and holds up others")
+		}
+		return err
+	}); err != nil {
+		t.Errorf("the connection that was tried: %v", err)
 	}
 	a.Resume()
 	for _, c := range conns {
