@@ -24,9 +24,11 @@ func openLoopback(limits Limits) (port, error) {
 	return newPort(fd, addr, limits)
 }
 
+// detained is for how long packets wait in a test: it lies between two bounds.
+const detained = 25 * time.Millisecond
+
 // TestQueue lets packets wait in a socket whose reader is busy: that they have waited, and
-// for how long at least, must be in the sample. It does so again with a duplicate of the
-// socket, as another process has it.
+// for how long at least, must be in the sample.
 func TestQueue(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
@@ -61,22 +63,22 @@ func TestQueue(t *testing.T) {
 				runtime.Gosched()
 			}
 			before := q.waits.Read()
-			for round := range uint64(2) {
+			const samples = 2
+			// A look that the scheduler comes between is no sample.
+			for tries := 0; q.waits.Read().Count < before.Count+samples; tries++ {
+				if tries == 100 {
+					t.Fatalf("%d samples became %d", before.Count, q.waits.Read().Count)
+				}
 				send(batchSize)
-				const held = 25 * time.Millisecond
-				time.Sleep(held)
+				time.Sleep(detained)
 				p.take(b)
 				q.look(p, q.next)
-				after := q.waits.Read()
-				if after.Count != before.Count+round+1 {
-					t.Fatalf("round %d: %d samples became %d", round, before.Count, after.Count)
-				}
-				if quick := after.Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
-					t.Errorf("round %d: a packet that waited %v is in the bucket of 20 ms", round, held)
-				}
 				for b.n < batchSize && !empty(t, p) { // what comes one at a time
 					p.take(b)
 				}
+			}
+			if quick := q.waits.Read().Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
+				t.Errorf("%d of %d packets that waited %v are in the bucket of 20 ms", quick, samples, detained)
 			}
 		})
 	}
