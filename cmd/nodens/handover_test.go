@@ -465,6 +465,13 @@ func TestUnfit(t *testing.T) {
 		t.Errorf("it did not even try:\n%s", got)
 	}
 	c.more(t)
+	// One that waits for its view of the cluster, until it is asked to stop.
+	_ = taken.Close()
+	next = newAgentProcess(t, withCache(port, web, up)+fmt.Sprintf("cluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n endpoint http://127.0.0.1:%[1]d\n }\n}\n", p[3]), nil, "-handover-dir", dir)
+	next.awaitLog("part=kubernetes")
+	next.signal(syscall.SIGTERM)
+	next.awaitExit(0)
+	c.more(t)
 	startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
 	agent.awaitExit(0)
 	c.more(t)

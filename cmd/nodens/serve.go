@@ -173,10 +173,9 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 		}
 	}
 	a.watchHealth(ctx)
-	// The first lists of a large cluster leave as much garbage as they leave objects;
-	// without this the process would keep it for the minutes until the next
-	// collection, and its pages for longer.
-	debug.FreeOSMemory()
+	if a.from == nil { // else ripen has seen to the garbage of the first lists
+		debug.FreeOSMemory()
+	}
 	a.serving.Store(true)
 	return nil
 }
@@ -263,7 +262,10 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// ripen waits until g knows as much as it should before it serves.
+// ripen waits until g knows as much as it should before it serves. The first lists of a
+// large cluster leave as much garbage as they leave objects; at the start of a process it
+// is collected then, or it would be kept for the minutes until the next collection, and
+// its pages for longer.
 func (a *agent) ripen(ctx context.Context, g, old *generation) error {
 	if old != nil {
 		g.awaitSync(ctx, 0)
@@ -274,12 +276,16 @@ func (a *agent) ripen(ctx context.Context, g, old *generation) error {
 		return a.restore(ctx, g)
 	}
 	g.awaitSync(ctx, syncing)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err := g.synced(); err != nil {
 		return fmt.Errorf("taking over from the agent that runs: %w; it goes on serving; look why the API server does not answer", err)
 	}
 	if err := a.restore(ctx, g); err != nil {
 		return err
 	}
+	debug.FreeOSMemory() // before the first query comes that would wait for it
 	return a.http.listen(a.handlers(g))
 }
 
