@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -163,3 +164,53 @@ func TestKilledUnderLoad(t *testing.T) {
 // into the buffers of its sockets if a core is busy for a few hundredths of a second, and
 // those that wait for an upstream next door.
 const inFlight = 400
+
+// TestSuccessorDies: an agent that dies while it takes over, at whatever step, takes no
+// more with it than what it had read; the one before it goes on, and the cluster's DNS is
+// never asked. The agents take themselves for pods: there the first one waits for kubelet
+// to end it, and so is still there when its successor dies late.
+func TestSuccessorDies(t *testing.T) {
+	l := newLab(t)
+	l.proxied(testbed.Iptables)
+	args, env := l.everywhere(), []string{"KUBERNETES_SERVICE_HOST=192.0.2.1"}
+	p := l.start(l.node, env, args...)
+	p.Must(t, "the first agent to log that it serves", testbed.Logs(p, "msg=serving"))
+	job := testbed.Load(local4, testbed.Service4)
+	job.Streams, job.Shots = 0, 0 // a connection that has been passed on ends with its process
+	stop := l.load(job)
+	l.over(p, testbed.Tally{})
+	steps := []string{"taking over from the agent that runs", "answers were handed over", "rules set up", "took over"}
+	for _, step := range steps {
+		next := l.start(l.node, env, args...)
+		next.Must(t, "the successor to log: "+step, testbed.Logs(next, step))
+		next.Kill()
+		var then testbed.Tally
+		p.Must(t, "the first agent's metrics", func(context.Context) (err error) {
+			then, err = l.Tally()
+			return err
+		})
+		l.over(p, then)
+		if !strings.Contains(l.listening(), fmt.Sprintf("pid=%d,", p.Pid())) {
+			t.Errorf("after the death at %q the first agent does not listen:\n%s", step, l.listening())
+		}
+	}
+	// It can still hand over.
+	next := l.run(args...)
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Err(); err != nil {
+		t.Errorf("the first agent ended with %v", err)
+	}
+	l.over(next, testbed.Tally{})
+	r := stop()
+	if all := r.All(); all.Asked == 0 || all.Cluster > 0 || all.Failed() > uint64(len(steps)*inFlight) {
+		t.Errorf("%+v, want %d lost at most", all, len(steps)*inFlight)
+	}
+}
+
+// listening are the node's sockets that UDP queries can come in at.
+func (l *lab) listening() string {
+	l.t.Helper()
+	return l.in(l.node, "ss", "-Hlnup", "sport", "=", ":53")
+}
