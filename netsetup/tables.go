@@ -28,6 +28,10 @@ const (
 	// less it could not be read, and more has nothing that is ours.
 	maxOutput = 8 << 20
 
+	// runLimit is how long a program may take. Writing to a table of 50,000 rules takes a
+	// few seconds on a busy node; what takes five times that hangs, and so would Run.
+	runLimit = 20 * time.Second
+
 	// killDelay is what a program whose context is done has to end in before its pipes
 	// are closed. It is killed at once; half a second covers a machine that is busy.
 	killDelay = 500 * time.Millisecond
@@ -43,7 +47,9 @@ type runner func(ctx context.Context, input, program string, args ...string) (ou
 var errMissing = errors.New("no such chain")
 
 // execute is the runner of this machine.
-func execute(ctx context.Context, input, program string, args ...string) (string, error) {
+func execute(asked context.Context, input, program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(asked, runLimit)
+	defer cancel()
 	stdout, stderr := &capped{left: maxOutput}, &capped{left: maxOutput}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), stdout, stderr
@@ -52,8 +58,10 @@ func execute(ctx context.Context, input, program string, args ...string) (string
 	switch {
 	case err == nil:
 		return stdout.buf.String(), nil
+	case asked.Err() != nil:
+		return "", asked.Err()
 	case ctx.Err() != nil:
-		return "", ctx.Err()
+		return "", fmt.Errorf("%s is not done after %v", program, runLimit)
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
