@@ -65,9 +65,8 @@ type succession struct {
 	takenOver, brokeOff atomic.Uint64 // hand-overs from the one before
 }
 
-// meet finds the agent that runs on this node, and takes over its sockets, from which it
-// goes on reading. Without one the start is a cold one. An error leaves everything to
-// the other one.
+// meet finds the agent that runs on this node. Without one the start is a cold one. An
+// error leaves everything to the other one.
 func (a *agent) meet(ctx context.Context) error {
 	a.owner = true
 	if a.opts.handoverDir == "" {
@@ -87,26 +86,30 @@ func (a *agent) meet(ctx context.Context) error {
 	case err != nil:
 		// One that hangs, or speaks another language, must not keep this one from serving.
 		a.log.Warn("there is no hand-over: starting beside whoever runs", "dir", a.opts.handoverDir, "err", err)
-		return nil
-	case from == nil:
-		return nil
+	case from != nil:
+		a.from, a.owner = from, false
 	}
-	a.from, a.owner = from, false
-	sockets, err := from.Sockets(limited)
+	return nil
+}
+
+// inherit takes over the sockets of the other agent, which goes on reading from them. It
+// comes as late as can be: whoever has a socket and does not read yet keeps the node's
+// queries waiting if the other one dies.
+func (a *agent) inherit(ctx context.Context) error {
+	sockets, err := a.from.Sockets(ctx)
 	if err != nil {
 		return a.severed("getting the sockets", err)
 	}
-	if elsewhere(sockets) {
-		a.log.Warn("the agent that runs is in another network, such as another pod's: starting beside it", "dir", a.opts.handoverDir)
-		for _, s := range sockets {
-			_ = s.File.Close()
-		}
-		_ = from.Close()
-		a.from, a.owner = nil, true
+	if !elsewhere(sockets) {
+		a.adopt(sockets)
 		return nil
 	}
-	a.adopt(sockets)
-	a.log.Info("taking over from the agent that runs", "sockets", len(sockets))
+	a.log.Warn("the agent that runs is in another network, such as another pod's: starting beside it", "dir", a.opts.handoverDir)
+	for _, s := range sockets {
+		_ = s.File.Close()
+	}
+	_ = a.from.Close()
+	a.from, a.owner = nil, true
 	return nil
 }
 
@@ -120,7 +123,7 @@ func elsewhere(sockets []handover.Socket) bool {
 	if err != nil {
 		return false
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	here, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	raw, bad := sockets[0].File.SyscallConn() // not Fd, which would make the socket wait
 	if err != nil || bad != nil {

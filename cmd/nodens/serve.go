@@ -279,13 +279,16 @@ func (a *agent) ripen(ctx context.Context, g, old *generation) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err := g.synced(); err != nil {
+	debug.FreeOSMemory() // before the first query comes that would wait for it
+	if err := a.inherit(ctx); err != nil {
+		return err
+	}
+	if err := g.synced(); err != nil && a.from != nil {
 		return fmt.Errorf("taking over from the agent that runs: %w; it goes on serving; look why the API server does not answer", err)
 	}
 	if err := a.restore(ctx, g); err != nil {
 		return err
 	}
-	debug.FreeOSMemory() // before the first query comes that would wait for it
 	return a.http.listen(a.handlers(g))
 }
 
