@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/peer"
@@ -25,6 +26,10 @@ func TestRelapse(t *testing.T) {
 			next.awaitLog("took over")
 			next.awaitExit(1)
 			agent.awaitLog("going on in its place")
+			// Then it leaves the node's rules alone, which are not made here.
+			if !strings.Contains(next.log.String(), "the agent before this one goes on") {
+				t.Errorf("the successor takes down what is not its own:\n%s", next.log)
+			}
 			c.more(t)
 			startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
 			agent.awaitExit(0)
