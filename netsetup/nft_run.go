@@ -17,9 +17,10 @@ const (
 	// 15 MB; beyond four times that something is not what it should be.
 	nftOutputLimit = 64 << 20
 
-	// nftGrace is how long a program that has been killed may keep its pipes open. It
-	// has no children, so that a longer one would wait for nothing.
-	nftGrace = time.Second
+	// nftGrace is how long the pipes of a program that has ended, or was killed, are read
+	// on. It has no children, so that it is over at once; but it is counted from the end
+	// of the program also if all is well, and a second can pass on a busy machine.
+	nftGrace = 10 * time.Second
 )
 
 var (

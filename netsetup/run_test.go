@@ -227,8 +227,13 @@ func TestTeardownIsBounded(t *testing.T) {
 				return nil
 			}
 		}, "xtables lock"},
-		{"every call is slow", func(_ *testing.T, f *Fake, _ *Setup, _ chan struct{}) {
-			f.Fail = func(string) error { time.Sleep(200 * time.Millisecond); return nil }
+		{"every program is slow", func(_ *testing.T, f *Fake, _ *Setup, _ chan struct{}) {
+			f.Fail = func(call string) error {
+				if strings.Contains(call, "tables") {
+					time.Sleep(time.Second)
+				}
+				return nil
+			}
 		}, "deadline exceeded"},
 		{"a call never returns", func(_ *testing.T, f *Fake, _ *Setup, stuck chan struct{}) {
 			f.Fail = func(string) error { <-stuck; return nil }

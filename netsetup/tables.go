@@ -32,9 +32,11 @@ const (
 	// few seconds on a busy node; what takes five times that hangs, and so would Run.
 	runLimit = 20 * time.Second
 
-	// killDelay is what a program whose context is done has to end in before its pipes
-	// are closed. It is killed at once; half a second covers a machine that is busy.
-	killDelay = 500 * time.Millisecond
+	// killDelay is how long the pipes of a program that has ended, or was killed, are read
+	// on. Nobody else has them open, so it is over at once; but it is counted from the end
+	// of the program also if all is well, and on a machine whose processors are taken half
+	// a second was not enough to read a line.
+	killDelay = 10 * time.Second
 )
 
 // runner runs a program to its end, with input on its standard input, and returns its
