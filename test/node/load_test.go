@@ -58,9 +58,10 @@ const (
 	shown = 50
 )
 
-// enough is how many look-ups say what part of them are hits: the names of the load once,
-// and some.
-const enough = 6000
+// enough is how many look-ups say what part of them are hits: the names of the load twice,
+// and some. A scrape reads requests and hits one after the other, and on a busy machine
+// hundreds of look-ups come in between.
+const enough = 12_000
 
 // over waits until there have been enough look-ups since then, and gives them.
 func (l *lab) over(p *peer.Process, then testbed.Tally) (now testbed.Tally) {
