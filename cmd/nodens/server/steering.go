@@ -28,18 +28,22 @@ type steering struct {
 	wide atomic.Int64 // since when all readers help, on the path's clock; 0 if one does the work
 }
 
-// steer steers the ports of one address, if they are such that can say when they
-// need help.
+// steer steers the ports of one address: those that can say when they need help as is
+// said at [steering], others by lot. Without a program the kernel would also deal packets
+// to a socket that is open only for a late reply.
 func steer(ports []port) {
-	if len(ports) < 2 {
+	if len(ports) == 0 {
 		return
 	}
-	first, ok := ports[0].(*blocking)
-	if !ok {
+	if p, ok := ports[0].(*polled); ok {
+		_ = withFD(p.conn, func(fd int) error { return (&steering{fd: fd}).attach(len(ports)) })
 		return
 	}
-	if first.plain {
-		return // one packet at a time does not tell whether the reader keeps up
+	first := ports[0].(*blocking)
+	if first.plain || len(ports) == 1 {
+		// One packet at a time does not tell whether the reader keeps up.
+		_ = (&steering{fd: first.fd}).attach(len(ports))
+		return
 	}
 	s := &steering{fd: first.fd, n: len(ports)}
 	if s.attach(1) != nil {
