@@ -162,6 +162,9 @@ func (a *agent) succeeded(ctx context.Context) bool {
 	if host == nil {
 		return false
 	}
+	if a.handingOver() && !a.yielded.Load() {
+		a.log.Info("asked to stop in the middle of a hand-over: waiting for its end", "limit", succeeding)
+	}
 	ended := make(chan bool, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), succeeding)
