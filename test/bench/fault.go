@@ -28,6 +28,8 @@ var ways = map[string]string{"nodens, iptables": testbed.Iptables, "nodens, nfta
 // harm is what one mishap has done to clients.
 type harm struct {
 	*client.Report
+	// from is when the mishap began: all names are known by then.
+	from time.Time
 	// gone is when the process had ended, and spawned when the next one was started;
 	// zero if there was none.
 	gone, spawned time.Time
@@ -42,7 +44,7 @@ func (h harm) lost() float64     { return float64(h.All().Lost) }
 func (h harm) servfail() float64 { return float64(h.All().Servfail + h.All().Other) }
 func (h harm) away() float64     { return float64(h.All().Cluster) }
 func (h harm) silence() float64  { return millis(h.Silence) }
-func (h harm) late() float64     { return millis(h.WorstP99()) }
+func (h harm) late() float64     { return millis(h.WorstP99(h.from)) }
 func (h harm) traced() float64   { return float64(h.tracked) }
 
 // unserved is how many questions over UDP, asked after the process was gone, got no
@@ -155,6 +157,7 @@ func (b *bench) befall(ctx context.Context, m mishap, s server) (h harm, err err
 		err = st.observe(&h)
 	}
 	if err == nil {
+		h.from = time.Now()
 		err = m.run(ctx, st, &h)
 	}
 	if err == nil {

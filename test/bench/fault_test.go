@@ -40,7 +40,7 @@ func madeFaults() *report {
 				continue
 			}
 			for n := range 2 {
-				h := harm{Report: &client.Report{Began: at(0), Ended: at(3000)}, gone: at(1000), spawned: at(2000)}
+				h := harm{Report: &client.Report{Began: at(0), Ended: at(3000)}, from: at(900), gone: at(1000), spawned: at(2000)}
 				h.Runs = []client.Run{{Fate: client.Local, Count: 100, First: at(0), Last: at(999)}, {Fate: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Fate: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
 				h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Cluster: 100}
 				h.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: 2 * time.Millisecond}}

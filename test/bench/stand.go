@@ -150,12 +150,16 @@ func (s *stand) known(ctx context.Context) error {
 // hundreds of look-ups come in between.
 const lookups = 12_000
 
+// betweenScrapes is the time between two scrapes: each starts two programs, on the cores of those
+// that are measured.
+const betweenScrapes = 250 * time.Millisecond
+
 // over waits until there have been enough look-ups since then, and gives them.
 func (s *stand) over(ctx context.Context, then testbed.Tally) (now testbed.Tally, err error) {
-	err = s.p.Await(ctx, "look-ups in the cache", func(context.Context) error {
+	err = s.p.Await(ctx, "look-ups in the cache", func(ctx context.Context) error {
 		t, err := s.Tally()
 		if now = t.Since(then); err == nil && now.Requests < lookups {
-			err = fmt.Errorf("%.0f so far", now.Requests)
+			err = errors.Join(fmt.Errorf("%.0f so far", now.Requests), wait(ctx, betweenScrapes))
 		}
 		return err
 	})

@@ -63,6 +63,10 @@ const (
 // hundreds of look-ups come in between.
 const enough = 12_000
 
+// between is the time between two scrapes: each starts two programs, on the cores of those
+// that are tested.
+const between = 250 * time.Millisecond
+
 // over waits until there have been enough look-ups since then, and gives them.
 func (l *lab) over(p *peer.Process, then testbed.Tally) (now testbed.Tally) {
 	l.t.Helper()
@@ -70,6 +74,7 @@ func (l *lab) over(p *peer.Process, then testbed.Tally) (now testbed.Tally) {
 		c, err := l.Tally()
 		if now = c.Since(then); err == nil && now.Requests < enough {
 			err = fmt.Errorf("%.0f so far", now.Requests)
+			time.Sleep(between)
 		}
 		return err
 	})

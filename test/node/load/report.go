@@ -97,12 +97,12 @@ func (r *Report) All() Counts {
 	return sum
 }
 
-// WorstP99 is the greatest p99 over UDP of any second in which at least a thousand
-// answers came, fewer of which say nothing about their hundredth part.
-func (r *Report) WorstP99() time.Duration {
+// WorstP99 is the greatest p99 over UDP of any second that ended after from and in which
+// at least a thousand answers came, fewer of which say nothing about their hundredth part.
+func (r *Report) WorstP99(from time.Time) time.Duration {
 	var worst time.Duration
-	for _, s := range r.Seconds {
-		if s.Asked-s.Lost >= 1000 {
+	for i, s := range r.Seconds {
+		if end := r.Began.Add(time.Duration(i+1) * time.Second); s.Asked-s.Lost >= 1000 && end.After(from) {
 			worst = max(worst, s.P99)
 		}
 	}
@@ -143,7 +143,7 @@ func (r *Report) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "longest silence %v, longest without the agent %v, worst p99 of a second %v; %d refused, %d skipped, %d dropped by the client, %d by the machine",
-		r.Silence, r.Away, r.WorstP99(), r.Refused, r.Skipped, r.Dropped, r.Backlog)
+		r.Silence, r.Away, r.WorstP99(r.Began), r.Refused, r.Skipped, r.Dropped, r.Backlog)
 	return b.String()
 }
 
