@@ -26,3 +26,4 @@ bench:
 	go run ./test/bench -out BENCHMARKS.md
 	go run ./test/bench -scale -out BENCHMARKS.md
 	go run ./test/bench -outage -out BENCHMARKS.md
+	go run ./test/bench -faults -out BENCHMARKS.md
