@@ -124,7 +124,7 @@ func nftWrite(ctx context.Context, before nftState, w want) error {
 			return err
 		}
 	}
-	_, err := nftRun(ctx, script, "nft", "-f", "-")
+	_, err := execute(ctx, script, "nft", "-f", "-")
 	return err
 }
 
@@ -147,7 +147,7 @@ func (n *nftables) explain(ctx context.Context, w want, err error) error {
 
 // nftCheck asks nft and the kernel whether they would take a script. Nothing changes.
 func nftCheck(ctx context.Context, script string) error {
-	_, err := nftRun(ctx, script, "nft", "-c", "-f", "-")
+	_, err := execute(ctx, script, "nft", "-c", "-f", "-")
 	return err
 }
 
@@ -155,11 +155,11 @@ func nftCheck(ctx context.Context, script string) error {
 // node: where time is short it is the accept rules that stay, which do nothing alone.
 func (n *nftables) remove(ctx context.Context) (removed int, err error) {
 	n.text, n.written = "", nftState{}
-	_, err = nftRun(ctx, "", "nft", "delete", "table", "inet", "nodens")
+	_, err = execute(ctx, "", "nft", "delete", "table", "inet", "nodens")
 	switch {
 	case err == nil:
 		removed++
-	case !errors.Is(err, errNftNone):
+	case !errors.Is(err, errNone):
 		return 0, err
 	}
 	for range nftTries {
@@ -179,7 +179,7 @@ func nftRemoveAccepts(ctx context.Context) (removed int, err error) {
 		return 0, err
 	}
 	if script := s.edits(want{}); script != "" {
-		if _, err := nftRun(ctx, script, "nft", "-f", "-"); err != nil {
+		if _, err := execute(ctx, script, "nft", "-f", "-"); err != nil {
 			return 0, err
 		}
 		removed = strings.Count(script, "\n")

@@ -53,11 +53,11 @@ type nftRule struct {
 // chains of a node with 25,000 Services are listed in 0.15 s.
 func nftLookUp(ctx context.Context) (nftState, error) {
 	var s nftState
-	own, err := nftRun(ctx, "", "nft", "-s", "list", "table", "inet", "nodens")
-	if err != nil && !errors.Is(err, errNftNone) {
+	own, err := execute(ctx, "", "nft", "-s", "list", "table", "inet", "nodens")
+	if err != nil && !errors.Is(err, errNone) {
 		return s, err
 	}
-	s.own = string(own)
+	s.own = own
 	err = s.lookAround(ctx)
 	return s, err
 }
@@ -69,11 +69,11 @@ func (s *nftState) lookAround(ctx context.Context) error {
 		return err
 	}
 	for _, p := range places {
-		err := errNftNative
+		err := errNative
 		if tool := p.xtables(); tool != "" {
 			err = s.addXtables(ctx, p, tool)
 		}
-		if errors.Is(err, errNftNative) {
+		if errors.Is(err, errNative) {
 			err = s.addChain(ctx, p)
 		}
 		if err != nil {
@@ -93,7 +93,7 @@ func (s *nftState) addChain(ctx context.Context, p nftPlace) error {
 		return nil
 	}
 	c, err := nftReadChain(ctx, p)
-	if errors.Is(err, errNftWords) {
+	if errors.Is(err, errWords) {
 		return nil
 	}
 	if err == nil && (c.drops || len(c.ours) > 0) {
@@ -125,7 +125,7 @@ func (p nftPlace) foreign() bool {
 
 // nftListChains lists the base chains of all tables.
 func nftListChains(ctx context.Context) ([]nftPlace, error) {
-	out, err := nftRun(ctx, "", "nft", "-j", "list", "chains")
+	out, err := execute(ctx, "", "nft", "-j", "list", "chains")
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func nftListChains(ctx context.Context) ([]nftPlace, error) {
 // nftReadChain reads the rules of one chain.
 func nftReadChain(ctx context.Context, p nftPlace) (nftChain, error) {
 	c := nftChain{nftPlace: p, drops: p.Policy == "drop"}
-	out, err := nftRun(ctx, "", "nft", "-j", "-a", "list", "chain", p.Family, p.Table, p.Name)
+	out, err := execute(ctx, "", "nft", "-j", "-a", "list", "chain", p.Family, p.Table, p.Name)
 	if err != nil {
 		return c, err
 	}
@@ -205,8 +205,8 @@ func nftRejects(xt json.RawMessage) bool {
 }
 
 // nftEach calls f for every object that nft prints, with its kind.
-func nftEach(out []byte, f func(key string, val json.RawMessage) error) error {
-	d := json.NewDecoder(bytes.NewReader(out))
+func nftEach(out string, f func(key string, val json.RawMessage) error) error {
+	d := json.NewDecoder(strings.NewReader(out))
 	for {
 		var doc struct{ Nftables []map[string]json.RawMessage }
 		err := d.Decode(&doc)

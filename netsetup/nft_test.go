@@ -227,7 +227,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 			if i%8 == 0 { // looks take longer than changes
 				_, err = n.ensure(t.Context(), w)
 			} else {
-				_, err = nftRun(t.Context(), nftTable(w), "nft", "-f", "-")
+				_, err = execute(t.Context(), nftTable(w), "nft", "-f", "-")
 			}
 			if err != nil {
 				t.Error(err)

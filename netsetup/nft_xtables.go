@@ -73,11 +73,11 @@ func nftLegacyTool(family string) string {
 // nftReadXtables reads one chain.
 func nftReadXtables(ctx context.Context, p nftPlace, tool string) (nftXtables, error) {
 	c := nftXtables{nftPlace: p, tool: tool}
-	out, err := nftRun(ctx, "", tool, "-w", "-S", p.Name)
+	out, err := execute(ctx, "", tool, "-w", "-S", p.Name)
 	if err != nil {
 		return c, err
 	}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		switch {
 		case strings.Contains(line, strconv.Quote(nftComment)):
@@ -111,7 +111,7 @@ func nftWriteXtables(ctx context.Context, chains []nftXtables, w want) error {
 			continue
 		}
 		script := "*filter\n" + edits[tool] + "COMMIT\n"
-		if _, err := nftRun(ctx, script, tool+"-restore", "--noflush", "-w"); err != nil {
+		if _, err := execute(ctx, script, tool+"-restore", "--noflush", "-w"); err != nil {
 			return err
 		}
 	}

@@ -93,6 +93,7 @@ func (s *Setup) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
 	events := s.node.events(ctx, s.plan)
+	s.recheck(ctx) // for what was lost before the kernel was listened to
 	for {
 		select {
 		case <-ctx.Done():

@@ -6,27 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
 )
 
 const (
-	// lockWait is how long one call waits for the xtables lock (iptables -w). One
-	// second is the shortest that iptables takes besides not at all; more would let
-	// a call outlive Teardown. A filter calls again where more patience is due.
-	lockWait = time.Second
-
-	// lockTries is how often one call is made while another program holds the xtables
-	// lock, each waiting lockWait. Five seconds in all is what kube-proxy allows itself
-	// too: a full reload of its own rules on a large cluster takes one to three, and a
-	// lock held for longer is better reported than waited for.
-	lockTries = 5
-
-	// maxOutput bounds what is taken from a program. A chain of ten thousand rules, the
-	// longest that somebody's firewall puts into a base chain, takes a megabyte; with
-	// less it could not be read, and more has nothing that is ours.
-	maxOutput = 8 << 20
+	// maxOutput bounds what is taken from a program. The chains of 100,000 Services, which
+	// nft lists all at once, are 15 MB, and a chain of ten thousand rules is one; beyond
+	// four times the first something is not what it should be.
+	maxOutput = 64 << 20
 
 	// runLimit is how long a program may take. Writing to a table of 50,000 rules takes a
 	// few seconds on a busy node; what takes five times that hangs, and so would Run.
@@ -39,14 +29,22 @@ const (
 	killDelay = 10 * time.Second
 )
 
+var (
+	// errMissing: a chain or table that iptables was asked for is not there.
+	errMissing = errors.New("no such chain")
+	// errNone: what nft was asked for is not there.
+	errNone = errors.New("no such table or chain")
+	// errWords: a name of somebody else's is a word of nft's language.
+	errWords = errors.New("cannot be said in the language of nft")
+	// errNative: a table has rules of nf_tables that iptables can't read.
+	errNative = errors.New("the table is not for iptables")
+)
+
 // runner runs a program to its end, with input on its standard input, and returns its
 // standard output. It blocks as long as the program runs, but not after ctx is done.
-// Errors wrap ErrNoTool, ErrLocked, errMissing or fs.ErrPermission where that is the
-// cause, and hold what the program wrote to standard error.
+// Errors hold what the program wrote to standard error, and wrap ErrNoTool, ErrLocked,
+// fs.ErrPermission or those of this file where its words say so.
 type runner func(ctx context.Context, input, program string, args ...string) (output string, err error)
-
-// errMissing: a chain or table that a program was asked for is not there.
-var errMissing = errors.New("no such chain")
 
 // execute is the runner of this machine.
 func execute(asked context.Context, input, program string, args ...string) (string, error) {
@@ -54,6 +52,7 @@ func execute(asked context.Context, input, program string, args ...string) (stri
 	defer cancel()
 	stdout, stderr := &capped{left: maxOutput}, &capped{left: maxOutput}
 	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), stdout, stderr
 	cmd.WaitDelay = killDelay
 	err := cmd.Run()
@@ -61,17 +60,17 @@ func execute(asked context.Context, input, program string, args ...string) (stri
 	case err == nil:
 		return stdout.buf.String(), nil
 	case asked.Err() != nil:
-		return "", asked.Err()
+		return "", fmt.Errorf("%s: %w", program, asked.Err())
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("%s is not done after %v", program, runLimit)
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
-	text := strings.Join(strings.Fields(stderr.buf.String()), " ")
-	err = fmt.Errorf("%s: %w: %s", program, err, text)
+	said := strings.Join(strings.Fields(stderr.buf.String()), " ")
+	err = fmt.Errorf("%s: %w: %s", strings.Join(append([]string{program}, args...), " "), err, said)
 	for _, c := range causes() {
-		if strings.Contains(text, c.text) {
-			return "", fmt.Errorf("%w: %w", c.sentinel, err)
+		if strings.Contains(said, c.text) && !errors.Is(err, c.sentinel) {
+			err = fmt.Errorf("%w: %w", c.sentinel, err)
 		}
 	}
 	return "", err
@@ -97,17 +96,16 @@ type cause struct {
 	sentinel error
 }
 
-// causes lists what iptables prints, in the order of looking for it: exit statuses
-// don't tell the causes apart (4 is the lock in one build and lack of permission in the
-// other), but the texts, which it never translates, do. The message of a lock file that
-// cannot be opened names the lock and the permission, and the permission is the cause.
+// causes lists what the programs print, who don't translate it: exit statuses don't tell
+// the causes apart (4 is the lock in one build of iptables and lack of permission in the
+// other), but these texts do. The same words may mean different things to those who ask.
 func causes() []cause {
 	return []cause{
 		{"Permission denied", fs.ErrPermission},
 		{"Operation not permitted", fs.ErrPermission},
 		{"holding the xtables lock", ErrLocked},
 		{"Can't lock", ErrLocked},
-		// iptables-nft has no lock; the kernel refuses a change that crosses another.
+		// nf_tables has no lock; the kernel refuses a change that crosses another.
 		{"Resource temporarily unavailable", ErrLocked},
 		{"Device or resource busy", ErrLocked},
 		// Of a list of a chain. The second is what iptables-nft 1.8.9 says where others
@@ -115,23 +113,8 @@ func causes() []cause {
 		{"No chain/target/match by that name", errMissing},
 		{"is incompatible, use 'nft' tool", errMissing},
 		{"does not exist", errMissing},
+		{"is incompatible, use 'nft' tool", errNative},
+		{"No such file or directory", errNone},
+		{"syntax error", errWords},
 	}
-}
-
-// patiently calls f until it does not report a held lock, ctx is done, or lockTries is
-// used up, and returns what f returned last, or that the lock was held if ctx cut the
-// next try off; ctx's error if f was never called. f waits for the lock itself, so there
-// is no pause here.
-func patiently(ctx context.Context, f func() error) error {
-	err := ctx.Err()
-	for try := 0; try < lockTries && ctx.Err() == nil; try++ {
-		locked := err
-		if err = f(); !errors.Is(err, ErrLocked) {
-			if locked != nil && ctx.Err() != nil && err != nil {
-				return locked
-			}
-			break
-		}
-	}
-	return err
 }
