@@ -11,10 +11,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 	"unique"
 
+	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -120,39 +120,12 @@ func (s *saver) save() {
 	if !s.view.Synced() || last == s.last {
 		return
 	}
-	if err := s.view.saveTo(s.path); err != nil {
+	if err := file.Replace(s.path, s.view.write); err != nil {
 		s.view.log.Error("cluster zone: the view can't be saved; the file stays as it was",
 			"save", s.path, "error", err)
 		return
 	}
 	s.last = last
-}
-
-// saveTo writes v to path.
-func (v *View) saveTo(path string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return fmt.Errorf("making a file beside it: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	err = v.write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("writing it: %w", err)
-	}
-	return nil
 }
 
 // write writes v's saved form.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/file"
 )
 
 // savedConfig is the configuration of a view that is saved to path and can't reach
@@ -47,7 +48,7 @@ func TestSavedViewComesBack(t *testing.T) {
 		for range 80 {
 			w.step(v)
 		}
-		if err := v.saveTo(path); err != nil {
+		if err := file.Replace(path, v.write); err != nil {
 			t.Fatal(err)
 		}
 		back, _ := openSaved(t, cfg)
@@ -119,7 +120,7 @@ func TestSavedZone(t *testing.T) {
 	v, _ := openSaved(t, savedConfig(t, path))
 	v.pack.zone = "z1"
 	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := v.saveTo(path); err != nil {
+	if err := file.Replace(path, v.write); err != nil {
 		t.Fatal(err)
 	}
 	back, log := openSaved(t, savedConfig(t, path))
@@ -137,7 +138,7 @@ func TestSavedViewRefused(t *testing.T) {
 		t.Errorf("without a file: synced %v, log %s", v.Synced(), log)
 	}
 	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := v.saveTo(path); err != nil {
+	if err := file.Replace(path, v.write); err != nil {
 		t.Fatal(err)
 	}
 	good, err := os.ReadFile(path)
@@ -178,7 +179,7 @@ func TestSaveFails(t *testing.T) {
 	dir := t.TempDir()
 	cfg := savedConfig(t, filepath.Join(dir, "gone", "view"))
 	v, _ := openSaved(t, cfg)
-	if err := v.saveTo(v.save); err == nil {
+	if err := file.Replace(v.save, v.write); err == nil {
 		t.Error("saved into a folder that does not exist")
 	}
 	var objects []metav1.Object
@@ -186,7 +187,7 @@ func TestSaveFails(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.saveTo(filepath.Join(dir, "folder")); err == nil {
+	if err := file.Replace(filepath.Join(dir, "folder"), v.write); err == nil {
 		t.Error("saved over a folder")
 	}
 	entries, err := os.ReadDir(dir)

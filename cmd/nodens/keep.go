@@ -7,11 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/file"
 )
 
 // The saved cache is a file that holds one stream of [cache.Write], for the agent that
@@ -32,7 +32,7 @@ const (
 // no other: on an error (a full disk, the end of ctx) the old one. Of two that save at once
 // one may get an error.
 func saveCache(ctx context.Context, path string, caches map[string]*cache.Cache) (n int, err error) {
-	err = replace(path, func(w io.Writer) error {
+	err = file.Replace(path, func(w io.Writer) error {
 		n, err = cache.Write(ctx, w, caches)
 		return err
 	})
@@ -40,50 +40,6 @@ func saveCache(ctx context.Context, path string, caches map[string]*cache.Cache)
 		return 0, fmt.Errorf("saving the cache: %w; the file stays as it was", err)
 	}
 	return n, nil
-}
-
-// replace makes the file at path what write writes, in one step.
-func replace(path string, write func(io.Writer) error) (err error) {
-	dir, pattern := filepath.Split(path)
-	dir, pattern = filepath.Clean(dir), "."+pattern+"-*"
-	// What a process left that was killed while it wrote.
-	left, _ := filepath.Glob(filepath.Join(dir, pattern))
-	for _, name := range left {
-		_ = os.Remove(name)
-	}
-	f, err := os.CreateTemp(dir, pattern)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir makes a rename in dir outlive a loss of power.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // loadCache puts what saveCache has written to path into caches of the same names, and

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -199,7 +200,7 @@ func TestSaveFails(t *testing.T) {
 	if _, err := saveCache(ended, path, caches); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
-	if err := replace(path, func(w io.Writer) error {
+	if err := file.Replace(path, func(w io.Writer) error {
 		_, err := w.Write([]byte("half of"))
 		return errors.Join(err, syscall.ENOSPC)
 	}); !errors.Is(err, syscall.ENOSPC) {
