@@ -27,8 +27,8 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 
 		time.Sleep(c.Interval + time.Nanosecond) // the bubble's clock
 		synctest.Wait()
-		if got := s.Stats(); got.Checks != 1 || got.Repairs != 0 {
-			t.Errorf("an untouched node: %+v", got)
+		if got := s.Stats(); got.Checks != 2 || got.Repairs != 0 {
+			t.Errorf("an untouched node, at the start and after the interval: %+v", got)
 		}
 		if err := f.DeleteLink(DefaultInterfaceName); err != nil { // link and both addresses
 			t.Fatal(err)
@@ -39,8 +39,8 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 			t.Errorf("after the interval (-want +got):\n%s", diff)
 		}
 		// The link, its going up, two addresses.
-		if got := s.Stats(); got.Checks != 2 || got.Repairs != 4 {
-			t.Errorf("Checks, Repairs = %d, %d; want 2, 4", got.Checks, got.Repairs)
+		if got := s.Stats(); got.Checks != 3 || got.Repairs != 4 {
+			t.Errorf("Checks, Repairs = %d, %d; want 3, 4", got.Checks, got.Repairs)
 		}
 		cancel()
 		<-done
@@ -54,8 +54,8 @@ func TestRunDefaultsToAMinute(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Second)
 		defer cancel()
 		s.Run(ctx)
-		if got := s.Stats().Checks; got != 10 {
-			t.Errorf("%d re-checks in 10 minutes, want 10", got)
+		if got := s.Stats().Checks; got != 11 {
+			t.Errorf("%d re-checks in 10 minutes, want one at the start and 10", got)
 		}
 	})
 }
@@ -86,9 +86,10 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 		defer cancel()
 		s.Run(ctx)
 		want := Stats{
-			// The start and three re-checks; the lock once for each family.
-			Errors: map[ErrorType]uint64{Iptables: 0, IptablesLock: 8, InterfaceAdd: 0, InterfaceCheck: 4},
-			Checks: 3,
+			// The start and four re-checks, one of them at once; the lock once for each
+			// family.
+			Errors: map[ErrorType]uint64{Iptables: 0, IptablesLock: 10, InterfaceAdd: 0, InterfaceCheck: 5},
+			Checks: 4,
 			Filter: "iptables (model)",
 		}
 		if diff := cmp.Diff(want, s.Stats()); diff != "" {
@@ -147,6 +148,7 @@ func TestRunRepairsAtALoss(t *testing.T) {
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
 		start := time.Now()
+		synctest.Wait() // after the look with which re-checks begin
 		for range 3 {
 			if err := f.DeleteLink(DefaultInterfaceName); err != nil {
 				t.Fatal(err)
@@ -160,8 +162,31 @@ func TestRunRepairsAtALoss(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 		}
-		if got := s.Stats(); got.Checks != 3 || got.Repairs != 12 {
+		if got := s.Stats(); got.Checks != 4 || got.Repairs != 12 {
 			t.Errorf("%+v", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// TestRunRepairsBeforeItListens: what was lost before Run, which nobody tells of, is put
+// right when it begins.
+func TestRunRepairsBeforeItListens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFake()
+		s := newSetup(t, dualStack(), f)
+		apply(t, s)
+		want := f.Dump()
+		if err := f.DeleteLink(DefaultInterfaceName); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.Run(ctx); close(done) }()
+		synctest.Wait()
+		if diff := cmp.Diff(want, f.Dump()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 		cancel()
 		<-done

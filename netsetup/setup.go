@@ -85,7 +85,7 @@ func (s *Setup) Links(ctx context.Context) error {
 	return err
 }
 
-// Run re-checks at every interval, and when the kernel tells of a loss, what Links and
+// Run re-checks at once, at every interval, and when the kernel tells of a loss, what Links and
 // Rules have been called for, and puts back what is missing. A failure is logged,
 // counted and tried again at the next interval. Run blocks until ctx is done; it does
 // not tear down.
