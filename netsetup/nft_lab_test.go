@@ -209,6 +209,26 @@ func (l *nftLab) listen(t *testing.T) (stop func()) {
 	}
 }
 
+// wantFailOpen has somebody listen at the local addresses and go, three times: queries are
+// answered there, untracked, or else by the cluster DNS.
+func (l *nftLab) wantFailOpen(t *testing.T) {
+	t.Helper()
+	for range 3 {
+		stop := l.listen(t)
+		run(t, "conntrack", "-F")
+		l.wantAnswers(t, l.pod, "local")
+		if got := tracked(t); len(got) > 0 {
+			t.Errorf("tracked while the agent listens:\n%s", strings.Join(got, ""))
+		}
+		stop()
+		l.wantAnswers(t, l.pod, "cluster")
+		l.wantAnswers(t, nil, "cluster")
+	}
+	if len(tracked(t)) == 0 {
+		t.Error("diverted queries are not tracked: this test sees nothing")
+	}
+}
+
 // serve answers says over UDP and TCP, in the namespace of the calling thread, until stop
 // is called or the test ends.
 func serve(t *testing.T, at netip.AddrPort, says string) (stop func()) {

@@ -76,7 +76,7 @@ func TestRole(t *testing.T) {
 		t.Skip("is for other tests")
 	case "agent":
 		for _, l := range hostLocals() {
-			playServer(t, "agent", l.String())
+			serve(t, netip.AddrPortFrom(l, 53), "agent")
 		}
 		own()
 	case "parent":
@@ -92,45 +92,12 @@ func TestRole(t *testing.T) {
 			ip addr add 10.0.0.2/24 dev v1
 			ip -6 addr add fd10::2/64 dev v1 nodad
 			ip link set v1 up`, os.Getppid()))
-		playServer(t, "cluster", "10.0.0.2")
-		playServer(t, "cluster", "fd10::2")
+		serve(t, netip.MustParseAddrPort("10.0.0.2:53"), "cluster")
+		serve(t, netip.MustParseAddrPort("[fd10::2]:53"), "cluster")
 	}
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
-}
-
-// serve answers everything at an address with a name.
-func playServer(t *testing.T, name, addr string) {
-	t.Helper()
-	addr = net.JoinHostPort(addr, "53")
-	packets, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	streams, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		for b := make([]byte, 16); ; {
-			_, from, err := packets.ReadFrom(b)
-			if err == nil {
-				_, _ = packets.WriteTo([]byte(name), from)
-			}
-		}
-	}()
-	go func() {
-		for {
-			c, err := streams.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = c.Read(make([]byte, 16))
-			_, _ = io.WriteString(c, name)
-			c.Close()
-		}
-	}()
 }
 
 // furnishHost gives the namespace the agent's addresses, a link to the cluster DNS, which
