@@ -76,7 +76,7 @@ func TestNobody(t *testing.T) {
 	}
 	h := host(t, dir, newEstate(t), nil)
 	h.end()
-	if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+	if _, err := os.Lstat(filepath.Join(dir, SocketName)); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := Connect(within(t), dir, Config{}); p != nil || err != nil {
@@ -295,7 +295,7 @@ func TestDirectory(t *testing.T) {
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(filepath.Join(dir, SocketName)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	if err := os.Chmod(dir, 0o777); err != nil {
@@ -305,7 +305,7 @@ func TestDirectory(t *testing.T) {
 		dir:                      "mode 0700",
 		strings.Repeat("/x", 60): "shorter path",
 		filepath.Join(t.TempDir(), strings.Repeat("y", maxPath)): "shorter path",
-		filepath.Join(dir, name):                                 "not a directory",
+		filepath.Join(dir, SocketName):                           "not a directory",
 	}
 	for dir, want := range refused {
 		if dir[:2] == "/x" {
@@ -329,7 +329,7 @@ func TestSweep(t *testing.T) {
 	}
 	defer l.Close()
 	for _, n := range []string{"handover.1.new", "handover.2.new"} {
-		if err := os.Rename(filepath.Join(dir, name), filepath.Join(dir, n)); err != nil {
+		if err := os.Rename(filepath.Join(dir, SocketName), filepath.Join(dir, n)); err != nil {
 			t.Fatal(err)
 		}
 		l, _, err := place(dir)
@@ -344,7 +344,7 @@ func TestSweep(t *testing.T) {
 	}
 	sweep(dir)
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
-	if len(left) != 2 || filepath.Base(left[0]) != "handover.2.new" || filepath.Base(left[1]) != name {
+	if len(left) != 2 || filepath.Base(left[0]) != "handover.2.new" || filepath.Base(left[1]) != SocketName {
 		t.Errorf("%v", left)
 	}
 }

@@ -325,7 +325,7 @@ func (h *Host) renew() {
 
 // mine reports whether the socket that others find is this host's.
 func (h *Host) mine() bool {
-	now, err := os.Lstat(filepath.Join(h.dir, name))
+	now, err := os.Lstat(filepath.Join(h.dir, SocketName))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return err == nil && os.SameFile(now, h.own)

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	name = "handover.sock"
-	// fresh is what a socket is called until it takes name's place.
+	// SocketName is what the socket is called in its directory.
+	SocketName = "handover.sock"
+	// fresh is what a socket is called until it takes the place of SocketName.
 	fresh = "handover.*.new"
 	// leftover: a fresh socket of this age is of a process that has died over it; those
 	// that live need milliseconds.
@@ -73,7 +74,7 @@ func place(dir string) (*net.UnixListener, os.FileInfo, error) {
 		info, err = os.Lstat(path)
 	}
 	if err == nil {
-		err = os.Rename(path, filepath.Join(dir, name))
+		err = os.Rename(path, filepath.Join(dir, SocketName))
 	}
 	if err != nil {
 		_ = l.Close()
@@ -96,7 +97,7 @@ func sweep(dir string) {
 // dial connects to the agent at dir. Nobody there: nil, without an error. An error that
 // is errCrowded: somebody is, but has no time.
 func dial(dir string) (*line, error) {
-	path := filepath.Join(dir, name)
+	path := filepath.Join(dir, SocketName)
 	if err := fits(dir, path); err != nil {
 		return nil, err
 	}

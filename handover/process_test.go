@@ -386,7 +386,7 @@ func TestStrangers(t *testing.T) {
 		if got := probe(); !strings.Contains(got, "permission denied") {
 			t.Errorf("at the socket as it is: %q", got)
 		}
-		if err := os.Chmod(filepath.Join(dir, name), 0o666); err != nil {
+		if err := os.Chmod(filepath.Join(dir, SocketName), 0o666); err != nil {
 			t.Fatal(err)
 		}
 		if got := probe(); !strings.Contains(got, errClosed.Error()) {

@@ -16,13 +16,9 @@ import (
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-const (
-	// handoverSocket is the agent's socket in -handover-dir.
-	handoverSocket = "handover.sock"
-	// answering is how long cleanup looks for an agent: one that has not accepted the
-	// connection by then has a queue of others.
-	answering = time.Second
-)
+// answering is how long cleanup looks for an agent: one that has not accepted the
+// connection by then has a queue of others.
+const answering = time.Second
 
 // leftAlone says that there is nothing to set up.
 const leftAlone = "the node's network is left alone: there is no -localip, or both parts are turned off\n"
@@ -57,7 +53,7 @@ func (o *options) plan() (string, error) {
 // runs would put all of it back.
 func cleanup(ctx context.Context, opts *options, stdout io.Writer) error {
 	if dir := opts.handoverDir; dir != "" {
-		conn, err := net.DialTimeout("unixpacket", filepath.Join(dir, handoverSocket), answering)
+		conn, err := net.DialTimeout("unixpacket", filepath.Join(dir, handover.SocketName), answering)
 		if err == nil {
 			_ = conn.Close()
 			return fmt.Errorf("an agent listens in -handover-dir %s, and would put back all that is removed; stop it first", dir)
@@ -65,7 +61,7 @@ func cleanup(ctx context.Context, opts *options, stdout io.Writer) error {
 	}
 	removed, err := netsetup.Clean(ctx, opts.network(slog.New(slog.DiscardHandler)))
 	if path := opts.cachePath(); path != "" {
-		for _, left := range []string{path, filepath.Join(opts.handoverDir, handoverSocket)} {
+		for _, left := range []string{path, filepath.Join(opts.handoverDir, handover.SocketName)} {
 			switch fault := os.Remove(left); {
 			case fault == nil:
 				removed = append(removed, "file "+left)
