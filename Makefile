@@ -1,7 +1,7 @@
 # Everything that is needed is installed by these targets: on Debian, as root, what
 # is missing comes from its packages; the rest from Go modules.
 
-.PHONY: run test lint bench build
+.PHONY: run test lint bench build image e2e
 
 build:
 	go build -o bin/nodens ./cmd/nodens
@@ -14,6 +14,16 @@ run: build
 # Every test there is, with a summary; needs root for namespaces and rules.
 test:
 	@bash test/run.sh
+
+# The image, for amd64 and arm64, as one file: bin/nodens-image.tar
+image:
+	go run ./daemonset/image -out bin/nodens-image.tar
+
+# A real cluster of two nodes on this machine: installed as the README says, asked,
+# scraped, broken and taken down, with a table of what was checked; needs root.
+e2e:
+	@sh test/install.sh ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
+	go run ./test/e2e
 
 lint:
 	@bash test/lint.sh

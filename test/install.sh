@@ -20,6 +20,12 @@ package() {
 	setpriv) echo util-linux ;;
 	sysctl | pgrep) echo procps ;;
 	git) echo git ;;
+	containerd | ctr) echo containerd ;;
+	runc) echo runc ;;
+	/usr/lib/cni/bridge) echo containernetworking-plugins ;;
+	prometheus | promtool) echo prometheus ;;
+	busybox) echo busybox-static ;;
+	musl-gcc) echo musl-tools musl-dev ;;
 	*) echo "test/install.sh: no package is known for $1" >&2; exit 1 ;;
 	esac
 }

@@ -1,7 +1,4 @@
-// Package e2e runs what the README tells a newcomer to run, as it stands there:
-// every `sh` block, on this machine, and every line that `make run` prints to be
-// pasted.
-package e2e
+package main
 
 import (
 	"context"
@@ -39,7 +36,8 @@ func readme(t *testing.T, root string) []string {
 	return lines
 }
 
-// TestReadme: `make run` serves, what it prints answers, and so does every other
+// TestReadme runs what the README tells a newcomer to run, as it stands there: every `sh`
+// block, on this machine. `make run` serves, what it prints answers, and so does every other
 // command of the README. `make test` is what runs this.
 func TestReadme(t *testing.T) {
 	if _, err := exec.LookPath("dig"); err != nil {

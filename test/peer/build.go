@@ -35,9 +35,15 @@ type tool struct {
 
 // tools are the programs that are built once and kept.
 var tools = map[string]tool{
-	"coredns":        {module: "test/coredns", pkg: "github.com/coredns/coredns"},
-	"etcd":           {module: "test/cluster", pkg: "go.etcd.io/etcd/server/v3"},
-	"kube-apiserver": {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
+	"coredns":                 {module: "test/coredns", pkg: "github.com/coredns/coredns"},
+	"etcd":                    {module: "test/cluster", pkg: "go.etcd.io/etcd/server/v3"},
+	"helm":                    {module: "test/helm", pkg: "helm.sh/helm/v3/cmd/helm"},
+	"kube-apiserver":          {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
+	"kube-controller-manager": {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", versioned: true},
+	"kube-proxy":              {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-proxy", versioned: true},
+	"kube-scheduler":          {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", versioned: true},
+	"kubectl":                 {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kubectl", versioned: true},
+	"kubelet":                 {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kubelet", versioned: true},
 }
 
 // errUnknown says that a program has no entry in tools.

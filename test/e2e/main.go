@@ -1,0 +1,47 @@
+// Command e2e installs nodens in a real cluster the way its users do, asks what they
+// would ask, breaks what breaks, and prints a table of what was checked. `make e2e` runs
+// it; it needs root, on Debian, and leaves nothing behind.
+//
+//	go run ./test/e2e [-only PART,…] [-keep] [-dir DIR]
+//
+// Each part of the table is a file of its own; they run in the order of parts.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	var s suite
+	only := flag.String("only", "", "the parts to run, separated by commas; all if it is empty")
+	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")
+	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
+	flag.Parse()
+	var names []string
+	for _, p := range parts() {
+		names = append(names, p.name)
+	}
+	wanted := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
+	for _, name := range wanted {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("-only: there is no part %q; there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	return s.run(ctx, wanted)
+}
