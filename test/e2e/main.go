@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
 func main() {
@@ -28,6 +30,9 @@ func main() {
 }
 
 func run(ctx context.Context) error {
+	if len(os.Args) > 1 && os.Args[1] == cluster.HoldArg {
+		return cluster.Hold(os.Stdin, os.Stdout, os.Args[2:])
+	}
 	var s suite
 	only := flag.String("only", "", "the parts to run, separated by commas; all if it is empty")
 	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")

@@ -67,7 +67,9 @@ type suite struct {
 	cluster *cluster.Cluster
 	stage   stage
 	agent   bool
-	lines   []line
+	// images are the files of what nodes have, once they are written.
+	images []string
+	lines  []line
 }
 
 // line is a check's outcome.
@@ -146,19 +148,4 @@ func (s *suite) report(w io.Writer) error {
 		return fmt.Errorf("%d of %d checks failed", failed, len(s.lines))
 	}
 	return nil
-}
-
-// prepare brings up what the part needs and is not there yet.
-func (s *suite) prepare(ctx context.Context, p part) (string, error) {
-	return "", errors.New("not built yet")
-}
-
-// down ends the cluster that is up.
-func (s *suite) down() error {
-	if s.cluster == nil {
-		return nil
-	}
-	c := s.cluster
-	s.cluster, s.agent = nil, false
-	return c.Down()
 }

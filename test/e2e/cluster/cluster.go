@@ -8,14 +8,26 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
 
-	"k8s.io/client-go/rest"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // Options say what cluster is wanted.
 type Options struct {
-	// Dir is where files and logs go. The caller owns it.
+	// Dir is where files and logs go. The caller owns it; it has to be empty, with an
+	// absolute path that is not below /run, /var/lib or /var/log, where nodes have files
+	// of their own.
 	Dir string
 	// Nodes is how many nodes there are.
 	Nodes int
@@ -34,68 +46,177 @@ const (
 	// ServiceRange4 and ServiceRange6 are what ClusterIPs are taken from.
 	ServiceRange4 = "10.96.0.0/16"
 	ServiceRange6 = "fd00:10:96::/112"
-	// DNS is kube-dns's ClusterIP.
-	DNS = "10.96.0.10"
+	// DNS is kube-dns's ClusterIP, and DNS6 that of IPv6.
+	DNS  = "10.96.0.10"
+	DNS6 = "fd00:10:96::a"
 	// Domain is the cluster's domain.
 	Domain = "cluster.local"
 )
 
 // Cluster is a cluster that is up. Its methods may be called from several goroutines,
 // except for Down and those that start and stop parts.
-type Cluster struct{}
+type Cluster struct {
+	options  Options
+	binaries map[string]string
+	images   []string
+	ca       []byte
+	// group is the control group of all nodes.
+	group   string
+	control *room
+	nodes   []*Node
+	api     *peer.Process
 
-// Node is a node of it.
-type Node struct {
-	// Name is that of the Node object, and Addr its address.
-	Name, Addr string
+	mu        sync.Mutex // for processes
+	processes []*peer.Process
 }
 
-var errTODO = errors.New("not built yet")
+// clusters counts those of this process: their control groups have names of their own.
+var clusters atomic.Int64
 
 // Up starts a cluster, whose nodes are ready when it returns. It leaves nothing on error.
-func Up(ctx context.Context, o Options) (*Cluster, error) { return nil, errTODO }
+func Up(ctx context.Context, o Options) (c *Cluster, err error) {
+	c = &Cluster{options: o, group: fmt.Sprintf("nodens-e2e-%d-%d", os.Getpid(), clusters.Add(1))}
+	defer func() {
+		if err != nil {
+			err, c = errors.Join(fmt.Errorf("starting a cluster: %w", err), c.Down()), nil
+		}
+	}()
+	if err := c.prepare(ctx); err != nil {
+		return c, err
+	}
+	work := []func(context.Context) error{c.startControl}
+	for _, n := range c.nodes {
+		work = append(work, n.boot)
+	}
+	if err := together(ctx, work...); err != nil {
+		return c, err
+	}
+	for _, n := range c.nodes {
+		if err := n.start(); err != nil {
+			return c, err
+		}
+	}
+	return c, errors.Join(c.ways(ctx), c.await(ctx))
+}
+
+// prepare gets everything that processes are started from.
+func (c *Cluster) prepare(ctx context.Context) (err error) {
+	if err := usable(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.path("logs"), 0o755); err != nil {
+		return err
+	}
+	c.binaries = make(map[string]string)
+	for _, name := range programs {
+		if c.binaries[name], err = peer.Binary(ctx, name, c.options.Dir); err != nil {
+			return err
+		}
+	}
+	if err := c.pause(); err != nil {
+		return err
+	}
+	c.images = append([]string{c.path("pause.tar")}, c.options.Images...)
+	for i := range c.options.Nodes {
+		letter := string(rune('a' + i))
+		n := &Node{Name: "node-" + letter, Zone: letter, of: c}
+		n.network(i+1, c.options.DualStack)
+		c.nodes = append(c.nodes, n)
+	}
+	if err := c.access(); err != nil {
+		return err
+	}
+	if c.control, err = open(syscall.CLONE_NEWNET, c.path("logs/control.log"), hold{}); err != nil {
+		return err
+	}
+	return c.bridge(ctx)
+}
+
+// startControl starts the control plane and the world outside.
+func (c *Cluster) startControl(ctx context.Context) error {
+	for _, start := range []func(context.Context) error{c.startOutside, c.startEtcd, c.StartAPI} {
+		if err := start(ctx); err != nil {
+			return err
+		}
+	}
+	return c.startControllers()
+}
+
+// together does everything at the same time. The first error ends the rest.
+func together(ctx context.Context, work ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wait sync.WaitGroup
+	errs := make([]error, len(work))
+	for i, do := range work {
+		wait.Go(func() {
+			if errs[i] = do(ctx); errs[i] != nil {
+				cancel(errs[i])
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// await waits until pods can run.
+func (c *Cluster) await(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(c.Config())
+	if err != nil {
+		return err
+	}
+	// Without it pods are refused: their tokens are of this account.
+	err = peer.Await(ctx, "the account of pods", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		if err := n.await(ctx, client, func(corev1.NodeCondition) bool { return true }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Down ends the cluster and takes away all of it, Options.Dir excepted. It may be called
-// twice.
-func (c *Cluster) Down() error { return errTODO }
+// twice, and takes no notice of what has ended by itself.
+func (c *Cluster) Down() error {
+	var errs []error
+	for _, n := range c.nodes {
+		if n.room != nil {
+			errs = append(errs, n.room.close())
+			n.room = nil
+		}
+	}
+	c.mu.Lock()
+	processes := c.processes
+	c.processes = nil
+	c.mu.Unlock()
+	for _, p := range slices.Backward(processes) {
+		p.Kill()
+	}
+	if c.control != nil {
+		errs = append(errs, c.control.close())
+		c.control = nil
+	}
+	return errors.Join(append(errs, removeGroup(context.Background(), c.group))...)
+}
 
 // Nodes are the cluster's nodes.
-func (c *Cluster) Nodes() []*Node { return nil }
+func (c *Cluster) Nodes() []*Node { return c.nodes }
 
-// Config is an administrator's access, from this process, whatever its network.
-func (c *Cluster) Config() *rest.Config { return nil }
-
-// Kubeconfig is a file with an administrator's access, for programs that Command starts.
-func (c *Cluster) Kubeconfig() string { return "" }
-
-// Command is a program in the network of the control plane, from which nodes, pods and
-// Services can be reached.
-func (c *Cluster) Command(ctx context.Context, path string, args ...string) *exec.Cmd { return nil }
-
-// Kubectl runs kubectl with the input and returns its standard output. An error has what
-// it wrote on standard error.
-func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) (string, error) {
-	return "", errTODO
+// usable says why this machine can't have a cluster; nil if it can.
+func usable() error {
+	if os.Geteuid() != 0 {
+		return errors.New("a cluster takes root")
+	}
+	for _, tool := range []string{"nsenter", "ip", "iptables", "nft", "conntrack", "containerd", "ctr", "runc", "busybox", "/usr/lib/cni/bridge"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("%s is missing; `make e2e` installs it on Debian", tool)
+		}
+	}
+	return nil
 }
-
-// Exec runs a program in a pod's first container and returns its standard output.
-func (c *Cluster) Exec(ctx context.Context, namespace, pod string, argv ...string) (string, error) {
-	return "", errTODO
-}
-
-// StopAPI stops the API server, and StartAPI starts it again and waits until it is ready.
-// The nodes go on without it.
-func (c *Cluster) StopAPI() error { return errTODO }
-
-// StartAPI undoes StopAPI.
-func (c *Cluster) StartAPI(ctx context.Context) error { return errTODO }
-
-// Command is a program in the node's namespaces, with the node's files.
-func (n *Node) Command(ctx context.Context, path string, args ...string) *exec.Cmd { return nil }
-
-// Import gives the node one more image.
-func (n *Node) Import(ctx context.Context, file string) error { return errTODO }
-
-// RestartKubelet stops the node's kubelet, starts it again and waits until the node is
-// ready by its word.
-func (n *Node) RestartKubelet(ctx context.Context) error { return errTODO }

@@ -1,0 +1,157 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// HoldArg is the first argument of a program that uses this package when it is started
+// by it: it has to call Hold then, with the others.
+const HoldArg = "hold-namespaces"
+
+// ready is what Hold writes when all is in its place.
+const ready = "ready\n"
+
+// hold is what Hold is to do.
+type hold struct {
+	// name is the node's, and dir a folder of its own; without a name there is nothing
+	// to furnish.
+	name, dir string
+}
+
+func (h hold) args() []string {
+	if h.name == "" {
+		return nil
+	}
+	return []string{h.name, h.dir}
+}
+
+// Hold holds the namespaces that the process was started in. With a node's name and
+// folder it first gives it mounts of its own and settings of a router, and is its first
+// process. It returns when its standard input ends.
+func Hold(stdin io.Reader, stdout io.Writer, args []string) error {
+	if len(args) == 2 {
+		h := hold{name: args[0], dir: args[1]}
+		if err := errors.Join(unix.Sethostname([]byte(h.name)), h.mounts(), h.router()); err != nil {
+			return err
+		}
+		go reap()
+	}
+	if _, err := io.WriteString(stdout, ready); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, stdin)
+	return err
+}
+
+// reap waits for what has lost its parent, which becomes the first process's child.
+func reap() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	for range ended {
+		for {
+			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+			if pid <= 0 || err != nil {
+				break
+			}
+		}
+	}
+}
+
+// settings are what kubelet wants the whole machine to have. It finds them here, in
+// files that lie over the kernel's, and so has nothing to change.
+var settings = map[string]string{
+	"vm/overcommit_memory":      "1",
+	"vm/panic_on_oom":           "0",
+	"kernel/panic":              "10",
+	"kernel/panic_on_oops":      "1",
+	"kernel/keys/root_maxkeys":  "1000000",
+	"kernel/keys/root_maxbytes": "25000000",
+}
+
+// mounts gives the node a view of the machine's files of its own: what it writes in
+// /run, /var/lib and /var/log is its own, and so are processes and devices.
+func (h hold) mounts() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("keeping mounts apart: %w", err)
+	}
+	groups := filepath.Join(h.dir, "cgroup")
+	if err := os.Mkdir(groups, 0o755); err != nil {
+		return err
+	}
+	const groupsAt = "/sys/fs/cgroup"
+	for _, m := range []struct {
+		source, target, kind string
+		flags                uintptr
+	}{
+		// sysfs shows the network of who mounts it, without the control groups.
+		{groupsAt, groups, "", unix.MS_BIND | unix.MS_REC},
+		{"sysfs", "/sys", "sysfs", 0},
+		{groups, groupsAt, "", unix.MS_BIND | unix.MS_REC},
+		{"proc", "/proc", "proc", 0},
+		{"tmpfs", "/run", "tmpfs", 0},
+	} {
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
+			return fmt.Errorf("mounting %s: %w", m.target, err)
+		}
+	}
+	if err := unix.Unmount(groups, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmounting %s: %w", groups, err)
+	}
+	for at, name := range map[string]string{"/var/lib": "lib", "/var/log": "log"} {
+		dir := filepath.Join(h.dir, name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		if err := bind(dir, at); err != nil {
+			return err
+		}
+	}
+	for name, value := range settings {
+		file := filepath.Join(h.dir, filepath.Base(name))
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
+			return err
+		}
+		if err := bind(file, filepath.Join("/proc/sys", name)); err != nil {
+			return err
+		}
+	}
+	if err := bind(filepath.Join(h.dir, "resolv.conf"), "/etc/resolv.conf"); err != nil {
+		return err
+	}
+	// Volumes that kubelet mounts have to be seen by containerd.
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+}
+
+func bind(source, target string) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mounting %s: %w", target, err)
+	}
+	return nil
+}
+
+// router lets the node's network pass on packets, and has bridged ones go through the
+// rules of kube-proxy.
+func (h hold) router() error {
+	for name, value := range map[string]string{
+		"ipv4/ip_forward":                       "1",
+		"ipv6/conf/all/forwarding":              "1",
+		"ipv6/conf/all/accept_dad":              "0",
+		"ipv6/conf/default/accept_dad":          "0",
+		"bridge/bridge-nf-call-iptables":        "1",
+		"bridge/bridge-nf-call-ip6tables":       "1",
+		"netfilter/nf_conntrack_tcp_be_liberal": "1",
+	} {
+		if err := os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0); err != nil {
+			return fmt.Errorf("setting up the node's network: %w", err)
+		}
+	}
+	return nil
+}

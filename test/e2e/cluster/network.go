@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The network: a bridge in the control plane's namespace that all nodes are joined to,
+// and a range of pods' addresses for each node. They are the same in every cluster, as
+// no two clusters are joined.
+const (
+	controlAddr4, controlAddr6 = "172.30.0.1", "fd00:172:30::1"
+	stubAddr4, stubAddr6       = "172.30.0.2", "fd00:172:30::2"
+	podRange4, podRange6       = "10.244.0.0/16", "fd00:10:244::/48"
+)
+
+// network says what addresses the n-th node and its pods have, from 1.
+func (n *Node) network(number int, dual bool) {
+	n.Addr = fmt.Sprintf("172.30.0.%d", 10+number)
+	n.pods = []string{fmt.Sprintf("10.244.%d.0/24", number)}
+	if dual {
+		n.Addr6 = fmt.Sprintf("fd00:172:30::%d", 10+number)
+		n.pods = append(n.pods, fmt.Sprintf("fd00:10:244:%d::/64", number))
+	}
+}
+
+// batch runs lines of ip(8) in a room's network.
+func (r *room) batch(ctx context.Context, lines ...string) error {
+	argv := r.inside([]string{"net"}, "ip", "-batch", "-")
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("setting up a network: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// bridge makes the control plane's end of the network. What is for nowhere in the
+// cluster is refused there, as by a router with no way on.
+func (c *Cluster) bridge(ctx context.Context) error {
+	lines := []string{
+		"link set lo up",
+		"link add br0 type bridge",
+		"link set br0 up",
+		"addr add " + controlAddr4 + "/24 dev br0",
+		"addr add " + stubAddr4 + "/24 dev br0",
+		"route add unreachable default",
+	}
+	if c.options.DualStack {
+		lines = append(lines,
+			"addr add "+controlAddr6+"/64 dev br0 nodad",
+			"addr add "+stubAddr6+"/64 dev br0 nodad",
+			"route add unreachable ::/0",
+		)
+	}
+	return c.control.batch(ctx, lines...)
+}
+
+// join connects a node to the bridge, and gives it ways to the pods of the others.
+func (c *Cluster) join(ctx context.Context, n *Node) error {
+	port := "v-" + n.Name
+	err := c.control.batch(ctx,
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", port, n.room.pid()),
+		"link set "+port+" master br0 up",
+	)
+	if err != nil {
+		return err
+	}
+	lines := []string{
+		"link set lo up",
+		"link set eth0 up",
+		"addr add " + n.Addr + "/24 dev eth0",
+		"route add 0.0.0.0/0 via " + controlAddr4,
+	}
+	if n.Addr6 != "" {
+		lines = append(lines, "addr add "+n.Addr6+"/64 dev eth0 nodad", "route add ::/0 via "+controlAddr6)
+	}
+	for _, other := range c.nodes {
+		if other != n {
+			lines = append(lines, other.routes()...)
+		}
+	}
+	return n.room.batch(ctx, lines...)
+}
+
+// routes lead to the node's pods.
+func (n *Node) routes() []string {
+	lines := []string{"route add " + n.pods[0] + " via " + n.Addr}
+	if n.Addr6 != "" {
+		lines = append(lines, "route add "+n.pods[1]+" via "+n.Addr6)
+	}
+	return lines
+}
+
+// ways lead from the control plane to all pods and, by the first node, to Services.
+func (c *Cluster) ways(ctx context.Context) error {
+	var lines []string
+	for _, n := range c.nodes {
+		lines = append(lines, n.routes()...)
+	}
+	lines = append(lines, "route add "+ServiceRange4+" via "+c.nodes[0].Addr)
+	if c.options.DualStack {
+		lines = append(lines, "route add "+ServiceRange6+" via "+c.nodes[0].Addr6)
+	}
+	return c.control.batch(ctx, lines...)
+}
+
+// Dial connects from the control plane's network, from which nodes, pods and Services can
+// be reached. The address has to be one, with a port, and no name.
+func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return c.control.dial(ctx, network, address)
+}
+
+// dial opens a connection in the room's network. A socket belongs to the network that
+// its thread is in when it is made, whoever uses it later.
+func (r *room) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if _, err := netip.ParseAddrPort(address); err != nil {
+		return nil, fmt.Errorf("dialing in a cluster's network: %w", err)
+	}
+	there, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", r.pid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(there)
+	runtime.LockOSThread()
+	here, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	defer unix.Close(here)
+	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("entering a cluster's network: %w", err)
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if back := unix.Setns(here, unix.CLONE_NEWNET); back != nil {
+		// The thread stays locked, and ends with its goroutine.
+		return nil, fmt.Errorf("leaving a cluster's network: %w", back)
+	}
+	runtime.UnlockOSThread()
+	return conn, err
+}

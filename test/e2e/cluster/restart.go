@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// await waits until the node says that it is ready, in a condition that fits.
+func (n *Node) await(ctx context.Context, client kubernetes.Interface, fits func(corev1.NodeCondition) bool) error {
+	return n.kubelet.Await(ctx, n.Name+" to be ready", func(ctx context.Context) error {
+		object, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range object.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				if c.Status == corev1.ConditionTrue && fits(c) {
+					return nil
+				}
+				return fmt.Errorf("Ready is %s since %s: %s", c.Status, c.LastTransitionTime, c.Message)
+			}
+		}
+		return errors.New("the node has not said anything")
+	})
+}
+
+// RestartKubelet stops the node's kubelet, starts it again and waits until the node is
+// ready by its word.
+func (n *Node) RestartKubelet(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(n.of.Config())
+	if err != nil {
+		return err
+	}
+	if err := tell(n.kubelet.Pid(), syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-n.kubelet.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	// The API's times have no fractions.
+	began := time.Now().Truncate(time.Second)
+	if err := n.startKubelet(); err != nil {
+		return err
+	}
+	return n.await(ctx, client, func(c corev1.NodeCondition) bool { return c.LastHeartbeatTime.After(began) })
+}

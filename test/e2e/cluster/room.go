@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// room is a set of namespaces and the process that holds them open: this program once
+// more, in Hold. They have no names and end with it, and it ends with this process,
+// however that does.
+type room struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+// open makes a room of the namespaces in flags and returns when Hold has furnished it.
+// log gets what goes wrong inside.
+func open(flags uintptr, log string, h hold) (*room, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd := exec.Command(self, append([]string{HoldArg}, h.args()...)...)
+	cmd.Stderr = out
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: flags,
+		Pdeathsig:  syscall.SIGKILL,
+		// An interrupt from the terminal is for the program, which then takes down what
+		// there is in order.
+		Setpgid: true,
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("making namespaces, which takes root: %w", err)
+	}
+	r := &room{cmd: cmd, stdin: stdin}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != ready {
+		text, _ := os.ReadFile(log)
+		return nil, errors.Join(fmt.Errorf("namespaces: %s", text), r.close())
+	}
+	return r, nil
+}
+
+// close ends the room with all processes in its process namespace, if it has one of its
+// own, and returns when they are gone.
+func (r *room) close() error {
+	r.stdin.Close()
+	_ = r.cmd.Process.Kill() // it has ended then
+	var exit *exec.ExitError
+	if err := r.cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	return nil
+}
+
+// pid is that of the process that holds the room.
+func (r *room) pid() int { return r.cmd.Process.Pid }
+
+// inside is the command line that runs a program in the room. kinds are nsenter's names
+// of the namespaces.
+func (r *room) inside(kinds []string, path string, args ...string) []string {
+	argv := []string{"nsenter", "--target=" + strconv.Itoa(r.pid())}
+	for _, k := range kinds {
+		argv = append(argv, "--"+k)
+	}
+	return append(append(argv, "--", path), args...)
+}
+
+// child is the only child of a process: nsenter stays outside of a process namespace
+// when it starts a program inside, and passes on no signals.
+func child(pid int) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	_ "embed"
+
+	"github.com/nodens-dns/nodens/daemonset/image/oci"
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// agentDNS is the link-local address that agents listen at, and that kubelets write into
+// the resolv.conf of pods.
+const agentDNS = "169.254.20.10"
+
+// images are what the nodes have: each writes its file to the suite's folder.
+var images = []func(context.Context, *suite) (file string, err error){dnsImage}
+
+// prepare brings up what the part needs and is not there yet.
+func (s *suite) prepare(ctx context.Context, p part) (string, error) {
+	if s.cluster != nil && s.stage != p.cluster {
+		if err := s.down(); err != nil {
+			return "", err
+		}
+	}
+	if s.cluster == nil {
+		if err := s.up(ctx, p.cluster); err != nil {
+			return "", errors.Join(err, s.down())
+		}
+	}
+	if p.agent && !s.agent {
+		if err := s.installAgent(ctx); err != nil {
+			return "", err
+		}
+	}
+	version, err := s.cluster.Kubectl(ctx, "", "get", "nodes", "--output=jsonpath={.items[0].status.nodeInfo.kubeletVersion}")
+	if err != nil {
+		return "", err
+	}
+	seen := fmt.Sprintf("Kubernetes %s, %d nodes, kube-proxy %s", version, len(s.cluster.Nodes()), p.cluster.proxy)
+	if p.cluster.dualStack {
+		seen += ", dual-stack"
+	}
+	if s.agent {
+		seen += ", nodens"
+	}
+	return seen, nil
+}
+
+// up starts a cluster with its DNS.
+func (s *suite) up(ctx context.Context, kind stage) error {
+	if err := s.pack(ctx); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(s.dir, "cluster-")
+	if err != nil {
+		return err
+	}
+	s.stage = kind
+	s.cluster, err = cluster.Up(ctx, cluster.Options{
+		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack,
+		ClusterDNS: []string{agentDNS}, Images: s.images,
+	})
+	if err != nil {
+		return err
+	}
+	return s.clusterDNS(ctx)
+}
+
+// pack writes the images, once in a run.
+func (s *suite) pack(ctx context.Context) error {
+	if s.images != nil {
+		return nil
+	}
+	files := make([]string, len(images))
+	errs := make(chan error, len(images))
+	for i, write := range images {
+		go func() {
+			var err error
+			files[i], err = write(ctx, s)
+			errs <- err
+		}()
+	}
+	var err error
+	for range images {
+		err = errors.Join(err, <-errs)
+	}
+	if err == nil {
+		s.images = files
+	}
+	return err
+}
+
+// agentImage is the one that users install, for this machine alone.
+func agentImage(ctx context.Context, s *suite) (string, error) {
+	file := filepath.Join(s.dir, "nodens.tar")
+	cmd := exec.CommandContext(ctx, "go", "run", "./daemonset/image", "-arch", runtime.GOARCH, "-out", file)
+	cmd.Dir = s.root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("making the agent's image: %w\n%s", err, out)
+	}
+	return file, nil
+}
+
+// dnsImage is CoreDNS.
+func dnsImage(ctx context.Context, s *suite) (string, error) {
+	binary, err := peer.Binary(ctx, "coredns", s.dir)
+	if err != nil {
+		return "", err
+	}
+	body, err := os.ReadFile(binary)
+	if err != nil {
+		return "", err
+	}
+	return s.image("coredns:e2e", oci.Image{
+		Architecture: runtime.GOARCH,
+		Layers:       []oci.Layer{{{Path: "coredns", Mode: 0o755, Body: body}}},
+		Entrypoint:   []string{"/coredns"},
+	})
+}
+
+// image writes an image for the nodes to a file in the suite's folder.
+func (s *suite) image(name string, image oci.Image) (string, error) {
+	base, _, _ := strings.Cut(name, ":")
+	file := filepath.Join(s.dir, base+".tar")
+	out, err := os.Create(file)
+	if err != nil {
+		return "", err
+	}
+	return file, errors.Join(oci.Write(out, name, time.Unix(0, 0), image), out.Close())
+}
+
+//go:embed testdata/coredns.yaml
+var dnsManifest string
+
+// clusterDNS installs CoreDNS as the cluster's DNS, and waits for it.
+func (s *suite) clusterDNS(ctx context.Context) error {
+	addresses, policy := cluster.DNS, "SingleStack"
+	if s.stage.dualStack {
+		addresses, policy = cluster.DNS+", "+cluster.DNS6, "RequireDualStack"
+	}
+	text := strings.NewReplacer("CLUSTER_IPS", addresses, "CLUSTER_IP", cluster.DNS, "FAMILIES", policy, "DOMAIN", cluster.Domain).Replace(dnsManifest)
+	if _, err := s.cluster.Kubectl(ctx, text, "apply", "--filename=-"); err != nil {
+		return err
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=2m")
+	return err
+}
+
+// installAgent installs nodens on every node.
+func (s *suite) installAgent(ctx context.Context) error {
+	file := filepath.Join(s.root, "daemonset", "nodens.yaml")
+	if _, err := s.cluster.Kubectl(ctx, "", "apply", "--filename="+file); err != nil {
+		return err
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace=kube-system", "daemonset/node-local-dns", "--timeout=2m")
+	s.agent = err == nil
+	return err
+}
+
+// down ends the cluster that is up.
+func (s *suite) down() error {
+	if s.cluster == nil {
+		return nil
+	}
+	c := s.cluster
+	s.cluster, s.agent = nil, false
+	return c.Down()
+}
