@@ -27,26 +27,14 @@ var images = []func(context.Context, *suite) (file string, err error){agentImage
 
 // prepare brings up what the part needs and is not there yet.
 func (s *suite) prepare(ctx context.Context, p part) (string, error) {
-	if s.cluster != nil && s.stage != p.cluster {
-		if err := s.down(); err != nil {
-			return "", err
-		}
-	}
-	if s.cluster == nil {
-		if err := s.up(ctx, p.cluster); err != nil {
-			return "", errors.Join(err, s.down())
-		}
-	}
-	if p.agent && !s.agent {
-		if err := s.installAgent(ctx); err != nil {
-			return "", err
-		}
+	if err := s.bring(ctx, p); err != nil {
+		return "", err
 	}
 	version, err := s.cluster.Kubectl(ctx, "", "get", "nodes", "--output=jsonpath={.items[0].status.nodeInfo.kubeletVersion}")
 	if err != nil {
 		return "", err
 	}
-	seen := fmt.Sprintf("Kubernetes %s, %d nodes, kube-proxy %s", version, len(s.cluster.Nodes()), p.cluster.proxy)
+	seen := fmt.Sprintf("Kubernetes %s, %d nodes, CoreDNS, kube-proxy %s", version, len(s.cluster.Nodes()), p.cluster.proxy)
 	if p.cluster.dualStack {
 		seen += ", dual-stack"
 	}
@@ -54,6 +42,24 @@ func (s *suite) prepare(ctx context.Context, p part) (string, error) {
 		seen += ", nodens"
 	}
 	return seen, nil
+}
+
+// bring has the part's kind of cluster up, with the agent if the part wants it.
+func (s *suite) bring(ctx context.Context, p part) error {
+	if s.cluster != nil && s.stage != p.cluster {
+		if err := s.down(); err != nil {
+			return err
+		}
+	}
+	if s.cluster == nil {
+		if err := s.up(ctx, p.cluster); err != nil {
+			return err
+		}
+	}
+	if p.agent && !s.agent {
+		return s.installAgent(ctx)
+	}
+	return nil
 }
 
 // up starts a cluster with its DNS.
@@ -132,6 +138,7 @@ func dnsImage(ctx context.Context, s *suite) (string, error) {
 func (s *suite) image(name string, image oci.Image) (string, error) {
 	base, _, _ := strings.Cut(name, ":")
 	file := filepath.Join(s.dir, base+".tar")
+	image.Plain = true
 	out, err := os.Create(file)
 	if err != nil {
 		return "", err

@@ -76,41 +76,37 @@ var settings = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
+// mount is one mount.
+type mount struct {
+	source, target, kind string
+	flags                uintptr
+}
+
+func (m mount) mount() error {
+	if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
+		return fmt.Errorf("mounting %s: %w", m.target, err)
+	}
+	return nil
+}
+
 // mounts gives the node a view of the machine's files of its own: what it writes in
 // /run, /var/lib and /var/log is its own, and so are processes and devices.
 func (h hold) mounts() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keeping mounts apart: %w", err)
-	}
 	groups := filepath.Join(h.dir, "cgroup")
-	if err := os.Mkdir(groups, 0o755); err != nil {
-		return err
-	}
-	const groupsAt = "/sys/fs/cgroup"
-	for _, m := range []struct {
-		source, target, kind string
-		flags                uintptr
-	}{
+	list := []mount{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE},
 		// sysfs shows the network of who mounts it, without the control groups.
 		{groupsAt, groups, "", unix.MS_BIND | unix.MS_REC},
 		{"sysfs", "/sys", "sysfs", 0},
 		{groups, groupsAt, "", unix.MS_BIND | unix.MS_REC},
 		{"proc", "/proc", "proc", 0},
 		{"tmpfs", "/run", "tmpfs", 0},
-	} {
-		if err := unix.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
-			return fmt.Errorf("mounting %s: %w", m.target, err)
-		}
+		{filepath.Join(h.dir, "lib"), "/var/lib", "", unix.MS_BIND},
+		{filepath.Join(h.dir, "log"), "/var/log", "", unix.MS_BIND},
+		{filepath.Join(h.dir, "resolv.conf"), "/etc/resolv.conf", "", unix.MS_BIND},
 	}
-	if err := unix.Unmount(groups, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmounting %s: %w", groups, err)
-	}
-	for at, name := range map[string]string{"/var/lib": "lib", "/var/log": "log"} {
-		dir := filepath.Join(h.dir, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return err
-		}
-		if err := bind(dir, at); err != nil {
+	for _, dir := range []string{"cgroup", "lib", "log"} {
+		if err := os.Mkdir(filepath.Join(h.dir, dir), 0o755); err != nil {
 			return err
 		}
 	}
@@ -119,22 +115,16 @@ func (h hold) mounts() error {
 		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
 			return err
 		}
-		if err := bind(file, filepath.Join("/proc/sys", name)); err != nil {
+		list = append(list, mount{file, filepath.Join("/proc/sys", name), "", unix.MS_BIND})
+	}
+	// Volumes that kubelet mounts have to be seen by containerd.
+	list = append(list, mount{"", "/", "", unix.MS_REC | unix.MS_SHARED})
+	for _, m := range list {
+		if err := m.mount(); err != nil {
 			return err
 		}
 	}
-	if err := bind(filepath.Join(h.dir, "resolv.conf"), "/etc/resolv.conf"); err != nil {
-		return err
-	}
-	// Volumes that kubelet mounts have to be seen by containerd.
-	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
-}
-
-func bind(source, target string) error {
-	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mounting %s: %w", target, err)
-	}
-	return nil
+	return unix.Unmount(groups, unix.MNT_DETACH)
 }
 
 // router lets the node's network pass on packets, and has bridged ones go through the

@@ -31,5 +31,6 @@ func (c *Cluster) pause() error {
 		Architecture: runtime.GOARCH,
 		Layers:       []oci.Layer{{{Path: "busybox", Mode: 0o755, Body: body}}},
 		Entrypoint:   []string{"/busybox", "sleep", "infinity"},
+		Plain:        true,
 	})
 }

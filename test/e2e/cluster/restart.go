@@ -24,7 +24,7 @@ func (n *Node) await(ctx context.Context, client kubernetes.Interface, fits func
 				if c.Status == corev1.ConditionTrue && fits(c) {
 					return nil
 				}
-				return fmt.Errorf("Ready is %s since %s: %s", c.Status, c.LastTransitionTime, c.Message)
+				return fmt.Errorf("it says %s since %s: %s", c.Status, c.LastTransitionTime, c.Message)
 			}
 		}
 		return errors.New("the node has not said anything")
