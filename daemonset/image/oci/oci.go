@@ -54,6 +54,9 @@ type Image struct {
 	Entrypoint, Command, Env []string
 	User                     string
 	Labels                   map[string]string
+	// Plain leaves the layers as they are, for images that are used where they are made:
+	// packing takes longer than writing what it saves.
+	Plain bool
 }
 
 // Write writes one name with an image for each architecture. name is what a pod's
@@ -115,6 +118,7 @@ const (
 	manifestType = "application/vnd.oci.image.manifest.v1+json"
 	configType   = "application/vnd.oci.image.config.v1+json"
 	layerType    = "application/vnd.oci.image.layer.v1.tar+gzip"
+	plainType    = "application/vnd.oci.image.layer.v1.tar"
 )
 
 type descriptor struct {
@@ -213,15 +217,7 @@ func (l *layout) image(i Image) (descriptor, error) {
 		if err != nil {
 			return descriptor{}, err
 		}
-		var packed bytes.Buffer
-		zip := gzip.NewWriter(&packed)
-		if _, err := zip.Write(plain); err != nil {
-			return descriptor{}, err
-		}
-		if err := zip.Close(); err != nil {
-			return descriptor{}, err
-		}
-		d, err := l.blob(layerType, packed.Bytes())
+		d, err := l.pack(plain, i.Plain)
 		if err != nil {
 			return descriptor{}, err
 		}
@@ -235,6 +231,22 @@ func (l *layout) image(i Image) (descriptor, error) {
 	d, err := l.marshal(manifestType, m)
 	d.Platform = &p
 	return d, err
+}
+
+// pack writes a layer's blob.
+func (l *layout) pack(layer []byte, plain bool) (descriptor, error) {
+	if plain {
+		return l.blob(plainType, layer)
+	}
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	if _, err := zip.Write(layer); err != nil {
+		return descriptor{}, err
+	}
+	if err := zip.Close(); err != nil {
+		return descriptor{}, err
+	}
+	return l.blob(layerType, packed.Bytes())
 }
 
 // layer is the layer's tar file.
