@@ -53,7 +53,8 @@ func (s *suite) bring(ctx context.Context, p part) error {
 	}
 	if s.cluster == nil {
 		if err := s.up(ctx, p.cluster); err != nil {
-			return err
+			fmt.Println(s.picture(ctx))
+			return errors.Join(err, s.down())
 		}
 	}
 	if p.agent && !s.agent {
@@ -172,14 +173,4 @@ func (s *suite) installAgent(ctx context.Context) error {
 	_, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace=kube-system", "daemonset/node-local-dns", "--timeout=2m")
 	s.agent = err == nil
 	return err
-}
-
-// down ends the cluster that is up.
-func (s *suite) down() error {
-	if s.cluster == nil {
-		return nil
-	}
-	c := s.cluster
-	s.cluster, s.agent = nil, false
-	return c.Down()
 }

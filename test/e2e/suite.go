@@ -69,7 +69,9 @@ type suite struct {
 	agent   bool
 	// images are the files of what nodes have, once they are written.
 	images []string
-	lines  []line
+	// left is what clusters have left behind.
+	left  []string
+	lines []line
 }
 
 // line is a check's outcome.
@@ -90,9 +92,9 @@ func (s *suite) run(ctx context.Context, wanted []string) (err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
 	}
-	defer func() { err = errors.Join(err, s.down()) }()
+	defer func() { err = errors.Join(err, s.down()) }() // after a panic
 	for _, p := range parts() {
-		if len(wanted) == 0 || slices.Contains(wanted, p.name) {
+		if ctx.Err() == nil && (len(wanted) == 0 || slices.Contains(wanted, p.name)) {
 			s.part(ctx, p)
 		}
 	}
@@ -100,13 +102,14 @@ func (s *suite) run(ctx context.Context, wanted []string) (err error) {
 		fmt.Println("the cluster stays up; interrupt to end it")
 		<-ctx.Done()
 	}
-	return s.report(os.Stdout)
+	s.check(ctx, "end", check{"nothing is left behind", leave})
+	return errors.Join(context.Cause(ctx), s.report(os.Stdout))
 }
 
 // part runs a part's checks. One that fails doesn't keep the next from running, what
 // they need does.
 func (s *suite) part(ctx context.Context, p part) {
-	if !s.check(ctx, p.name, check{"what it needs is up", func(ctx context.Context, _ *suite) (string, error) {
+	if !s.check(ctx, p.name, check{"what it needs is up", func(ctx context.Context, s *suite) (string, error) {
 		return s.prepare(ctx, p)
 	}}) {
 		return
@@ -122,6 +125,9 @@ func (s *suite) check(ctx context.Context, part string, c check) bool {
 	l := line{part: part, name: c.name, seen: seen, err: err, took: time.Since(began)}
 	s.lines = append(s.lines, l)
 	l.print(os.Stdout)
+	if err != nil && s.cluster != nil {
+		fmt.Println(s.picture(ctx))
+	}
 	return err == nil
 }
 

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,14 +13,17 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// groupsAt is where control groups are mounted: of version 1 one folder for each
-// controller, of version 2 all.
+// groupsAt is where control groups are mounted, of version 1: one folder for each
+// controller.
 const groupsAt = "/sys/fs/cgroup"
+
+// errVersion2 says that nobody has tried this with the groups of a newer system.
+var errVersion2 = errors.New("this machine has control groups of version 2 alone; boot it with systemd.unified_cgroup_hierarchy=0")
 
 // hierarchies are the folders that groups are made in.
 func hierarchies() ([]string, error) {
 	if _, err := os.Stat(filepath.Join(groupsAt, "cgroup.controllers")); err == nil {
-		return []string{groupsAt}, nil
+		return nil, errVersion2
 	}
 	entries, err := os.ReadDir(groupsAt)
 	if err != nil {
@@ -33,6 +37,38 @@ func hierarchies() ([]string, error) {
 		}
 	}
 	return found, nil
+}
+
+// groupName is the name of the control groups of a cluster, of which one of this process
+// is the n-th.
+func groupName(pid int, n int64) string { return fmt.Sprintf("%s%d-%d", groupPrefix, pid, n) }
+
+// groupPrefix begins the names of all clusters' control groups.
+const groupPrefix = "nodens-e2e-"
+
+// sweep removes the control groups of clusters whose process was killed: all else ends
+// with it.
+func sweep() error {
+	roots, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		found, err := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
+		if err != nil {
+			return err
+		}
+		for _, dir := range found {
+			pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), groupPrefix), "-")
+			if _, err := os.Stat(filepath.Join("/proc", pid)); err == nil {
+				continue
+			}
+			if err := removeFolders(dir); err != nil {
+				return fmt.Errorf("removing what a cluster has left: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // makeGroup makes a control group, which may have groups above it, for each controller.
@@ -53,14 +89,13 @@ func makeGroup(name string) error {
 	return nil
 }
 
-// inherit gives the group what groups of some controllers don't have by themselves: of
-// version 1 the processors and the memory, of version 2 the controllers.
+// inherit gives the group what those of one controller don't have by themselves: the
+// processors and the memory that its processes may use.
 func inherit(root, name string) error {
-	parts := []string{root}
+	dir := root
 	for part := range strings.SplitSeq(name, "/") {
-		parent := parts[len(parts)-1]
-		dir := filepath.Join(parent, part)
-		parts = append(parts, dir)
+		parent := dir
+		dir = filepath.Join(parent, part)
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			text, err := os.ReadFile(filepath.Join(parent, file))
 			if errors.Is(err, fs.ErrNotExist) {

@@ -66,8 +66,13 @@ type Cluster struct {
 	nodes   []*Node
 	api     *peer.Process
 
-	mu        sync.Mutex // for processes
+	// before is the machine before the cluster.
+	before machine
+
+	mu        sync.Mutex // for the rest
 	processes []*peer.Process
+	// namespaces are the ids of those that were made for the cluster.
+	namespaces []string
 }
 
 // clusters counts those of this process: their control groups have names of their own.
@@ -75,7 +80,7 @@ var clusters atomic.Int64
 
 // Up starts a cluster, whose nodes are ready when it returns. It leaves nothing on error.
 func Up(ctx context.Context, o Options) (c *Cluster, err error) {
-	c = &Cluster{options: o, group: fmt.Sprintf("nodens-e2e-%d-%d", os.Getpid(), clusters.Add(1))}
+	c = &Cluster{options: o, group: groupName(os.Getpid(), clusters.Add(1))}
 	defer func() {
 		if err != nil {
 			err, c = errors.Join(fmt.Errorf("starting a cluster: %w", err), c.Down()), nil
@@ -104,6 +109,12 @@ func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if err := usable(); err != nil {
 		return err
 	}
+	if err := sweep(); err != nil {
+		return err
+	}
+	if c.before, err = look(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(c.path("logs"), 0o755); err != nil {
 		return err
 	}
@@ -126,7 +137,7 @@ func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if err := c.access(); err != nil {
 		return err
 	}
-	if c.control, err = open(syscall.CLONE_NEWNET, c.path("logs/control.log"), hold{}); err != nil {
+	if c.control, err = c.open(syscall.CLONE_NEWNET, hold{}); err != nil {
 		return err
 	}
 	return c.bridge(ctx)

@@ -76,7 +76,7 @@ func (n *Node) boot(ctx context.Context) error {
 		return err
 	}
 	var err error
-	n.room, err = open(nodeFlags, n.of.path("logs/"+n.Name+".log"), hold{n.Name, n.path("")})
+	n.room, err = n.of.open(nodeFlags, hold{n.Name, n.path("")})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -21,8 +22,8 @@ type room struct {
 }
 
 // open makes a room of the namespaces in flags and returns when Hold has furnished it.
-// log gets what goes wrong inside.
-func open(flags uintptr, log string, h hold) (*room, error) {
+func (c *Cluster) open(flags uintptr, h hold) (*room, error) {
+	log := c.path("logs/" + cmp.Or(h.name, "control") + ".log")
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -57,6 +58,13 @@ func open(flags uintptr, log string, h hold) (*room, error) {
 		text, _ := os.ReadFile(log)
 		return nil, errors.Join(fmt.Errorf("namespaces: %s", text), r.close())
 	}
+	own, err := r.namespaces()
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.namespaces = append(c.namespaces, own...)
 	return r, nil
 }
 

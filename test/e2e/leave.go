@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// down ends the cluster that is up, and looks for what it leaves behind.
+func (s *suite) down() error {
+	if s.cluster == nil {
+		return nil
+	}
+	c := s.cluster
+	s.cluster, s.agent = nil, false
+	if err := c.Down(); err != nil {
+		return err
+	}
+	left, err := c.Left()
+	s.left = append(s.left, left...)
+	return err
+}
+
+// leave ends what is up, and fails if anything is left behind: of the clusters, or a
+// process that a check has started.
+func leave(_ context.Context, s *suite) (string, error) {
+	if err := s.down(); err != nil {
+		return "", err
+	}
+	children, err := children()
+	if err != nil {
+		return "", err
+	}
+	if left := append(s.left, children...); len(left) > 0 {
+		return "", errors.New(strings.Join(left, "; "))
+	}
+	return "no process, mount, control group, link, rule or setting", nil
+}
+
+// children are the processes of this one that are still there.
+func children() ([]string, error) {
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, pid := range strings.Fields(string(text)) {
+			line, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+			found = append(found, fmt.Sprintf("process %s (%s)", pid, strings.ReplaceAll(string(line), "\x00", " ")))
+		}
+	}
+	return found, nil
+}
+
+// view bounds how long looking at a cluster that is in trouble takes: what it has to say
+// it says at once, or not at all.
+const view = 10 * time.Second
+
+// picture says how the cluster is, for whoever has to find out why a check fails; ""
+// without one.
+func (s *suite) picture(ctx context.Context) string {
+	if s.cluster == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), view)
+	defer cancel()
+	var b strings.Builder
+	for _, args := range [][]string{
+		{"get", "pods", "--all-namespaces", "--output=wide"},
+		{"get", "events", "--all-namespaces", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"},
+		{"logs", "--namespace=kube-system", "--selector=k8s-app=node-local-dns", "--prefix", "--tail=15"},
+	} {
+		fmt.Fprintf(&b, "--- kubectl %s\n", strings.Join(args, " "))
+		out, err := s.cluster.Kubectl(ctx, "", args...)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		// Of what comes in the order of time the end is what matters.
+		b.WriteString(strings.Join(lines[max(0, len(lines)-40):], "\n") + "\n")
+		if err != nil {
+			fmt.Fprintln(&b, err)
+		}
+	}
+	return b.String()
+}
