@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -70,31 +71,34 @@ func execute(command string, opts *options, stdout, stderr io.Writer) error {
 		return cleanup(ctx, opts, stdout)
 	case "ready":
 		return ready(ctx, opts)
+	case "wait":
+		<-ctx.Done()
+		return nil
 	case "sample":
 		return sample(ctx, opts, stdout, stderr)
 	default:
-		return fmt.Errorf("unknown command %q; the commands are check, cleanup, flush, plan, ready and sample, and none to run the agent", command)
+		return fmt.Errorf("unknown command %q; the commands are check, cleanup, flush, plan, ready, sample and wait, and none to run the agent", command)
 	}
 }
 
-// version is set by the linker in released binaries.
-var version = "dev"
+// version and revision are set by the linker in released binaries.
+var version, revision = "dev", ""
 
 // build says what this binary is: its version, the commit it was built from and
 // the Go release.
-func build() (nodens, revision, goversion string) {
-	revision = "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
+func build() (nodens, commit, goversion string) {
+	commit = cmp.Or(revision, "unknown")
+	if info, ok := debug.ReadBuildInfo(); ok && revision == "" {
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
-				revision = s.Value
+				commit = s.Value
 			}
 		}
 	}
-	return version, revision, runtime.Version()
+	return version, commit, runtime.Version()
 }
 
 func versionLine() string {
-	v, revision, goversion := build()
-	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", v, runtime.GOOS, runtime.GOARCH, goversion, revision)
+	v, commit, goversion := build()
+	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", v, runtime.GOOS, runtime.GOARCH, goversion, commit)
 }

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+
+	"github.com/nodens-dns/nodens/daemonset/image/oci"
+)
+
+const (
+	agentPath   = "usr/local/bin/nodens"
+	licensePath = "usr/share/doc/nodens/LICENSE"
+)
+
+// compile makes the agent's layer, and says which modules it is made of, the Go release
+// as `std`.
+func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []*debug.Module, error) {
+	dir, err := os.MkdirTemp("", "nodens-image-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.RemoveAll(dir)
+	out := filepath.Join(dir, "nodens")
+	// Without cgo the agent needs no libc; without paths and the state of git it is the
+	// same wherever it is made.
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.revision=%s", s.version, s.revision),
+		"-o", out, "./cmd/nodens")
+	cmd.Dir = s.top
+	// What the user's own settings would change of the binary.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+a.name, "GOFLAGS=", "GOWORK=off",
+		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return nil, nil, fmt.Errorf("compiling the agent: %w\n%s", err, text)
+	}
+	binary, err := os.ReadFile(out)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := buildinfo.Read(bytes.NewReader(binary))
+	if err != nil {
+		return nil, nil, fmt.Errorf("the modules of the agent: %w", err)
+	}
+	license, err := os.ReadFile(filepath.Join(s.top, "LICENSE"))
+	if err != nil {
+		return nil, nil, err
+	}
+	modules := append(slices.Clone(info.Deps), &debug.Module{Path: "std", Version: info.GoVersion})
+	slices.SortFunc(modules, func(a, b *debug.Module) int { return cmp.Compare(a.Path, b.Path) })
+	return oci.Layer{
+		{Path: agentPath, Mode: 0o755, Body: binary},
+		{Path: licensePath, Mode: 0o644, Body: license},
+	}, modules, nil
+}
