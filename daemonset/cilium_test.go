@@ -89,8 +89,15 @@ func TestCiliumPod(t *testing.T) {
 	set, _ := find[*appsv1.DaemonSet](t, objects, "")
 	spec := set.Spec.Template.Spec
 	c := spec.Containers[0]
-	if spec.HostNetwork || len(c.SecurityContext.Capabilities.Add) != 1 {
-		t.Errorf("the pod has the node's network (%v), or more rights than for port 53 (%v)", spec.HostNetwork, c.SecurityContext.Capabilities.Add)
+	if spec.HostNetwork || len(c.SecurityContext.Capabilities.Add) != 0 || c.SecurityContext.RunAsUser != nil {
+		t.Errorf("the pod has the node's network (%v), or rights that it has no use for (%v)", spec.HostNetwork, c.SecurityContext)
+	}
+	if p := spec.SecurityContext; p.RunAsNonRoot == nil || !*p.RunAsNonRoot || p.RunAsUser == nil || *p.RunAsUser == 0 {
+		t.Errorf("the pod runs as root: %v", p)
+	}
+	// Who is not root may listen on port 53 by this alone.
+	if d := cmp.Diff([]corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "53"}}, spec.SecurityContext.Sysctls); d != "" {
+		t.Errorf("settings of the pod's network (-want +got):\n%s", d)
 	}
 	flags := flagsOf(t, c.Args)
 	want := map[string]string{

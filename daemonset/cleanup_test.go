@@ -45,6 +45,10 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("-%s is %q, the agent's %q", name, flags[name], agents[name])
 		}
 	}
+	// Its work is done by then; the image has nothing else that waits.
+	if rest := spec.Containers[0]; len(rest.Command) > 0 || !slices.Equal(rest.Args, []string{"wait"}) {
+		t.Errorf("after cleaning up it runs %q %q, want the agent's command wait", rest.Command, rest.Args)
+	}
 	// Rules of iptables' legacy flavour need the second one.
 	if want := []corev1.Capability{"NET_ADMIN", "NET_RAW"}; !slices.Equal(first.SecurityContext.Capabilities.Add, want) {
 		t.Errorf("it has the capabilities %v, want %v", first.SecurityContext.Capabilities.Add, want)

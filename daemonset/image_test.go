@@ -2,6 +2,8 @@ package daemonset
 
 import (
 	"os"
+	"os/exec"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -85,18 +87,76 @@ func TestDockerfile(t *testing.T) {
 			}
 		}
 	}
-	if len(bases) != 2 {
-		t.Fatalf("stages from %v, want two", bases)
+	if len(bases) != 2 || bases[1] != "scratch" {
+		t.Fatalf("stages from %v, want two, and nothing in the second", bases)
 	}
-	for _, base := range bases {
-		if !pinned.MatchString(base) {
-			t.Errorf("FROM %s is not pinned", base)
-		}
+	if !pinned.MatchString(bases[0]) {
+		t.Errorf("FROM %s is not pinned", bases[0])
 	}
 	whole := strings.Join(list, "\n")
-	for _, want := range []string{"GOARCH=$TARGETARCH", "CGO_ENABLED=0", "--platform=$BUILDPLATFORM", "iptables"} {
+	for _, want := range []string{
+		"--platform=$BUILDPLATFORM", `go run ./daemonset/image -arch "$TARGETARCH"`, "-root /image", "COPY --from=build /image/ /",
+	} {
 		if !strings.Contains(whole, want) {
 			t.Errorf("%q does not stand in the Dockerfile", want)
+		}
+	}
+	// The second stage runs nothing: it may be of another architecture.
+	if _, second, _ := strings.Cut(whole, "FROM scratch"); strings.Contains(second, "\nRUN") {
+		t.Error("the second stage runs a program, which may be of another architecture, and there is none in it")
+	}
+}
+
+// ignored reports whether the Docker build does not see a file: the last pattern that
+// matches it, or a folder above it, decides.
+func ignored(patterns []string, name string) (out bool) {
+	for _, p := range patterns {
+		p, back := strings.CutPrefix(p, "!")
+		anywhere, deep := strings.CutPrefix(p, "**/")
+		for at := name; at != "."; at = path.Dir(at) {
+			seen, err := path.Match(p, at)
+			if deep {
+				seen, err = path.Match(anywhere, path.Base(at))
+			}
+			if seen && err == nil {
+				out = !back
+				break
+			}
+		}
+	}
+	return out
+}
+
+// TestIgnored: the Docker build sees all that it compiles, and no more of the tree.
+func TestIgnored(t *testing.T) {
+	text, err := os.ReadFile("Dockerfile.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var patterns []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			patterns = append(patterns, line)
+		}
+	}
+	const files = `{{if not .Standard}}{{with .Module}}{{if .Main}}{{$at := $.ImportPath}}` +
+		`{{range $.GoFiles}}{{$at}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$at}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}{{end}}`
+	out, err := exec.Command("go", "list", "-deps", "-f", files, "../cmd/nodens", "./image").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	needed := append(strings.Fields(string(out)), "go.mod", "go.sum", "LICENSE")
+	if len(needed) < 100 {
+		t.Fatalf("go list knows of %d files only", len(needed))
+	}
+	for _, name := range needed {
+		if name = strings.TrimPrefix(name, "github.com/nodens-dns/nodens/"); ignored(patterns, name) {
+			t.Errorf("the Docker build needs %s and does not see it", name)
+		}
+	}
+	for _, name := range []string{"README.md", "test/peer/peer.go", "daemonset/nodens.yaml", "cache/cache_test.go", "netsetup/testdata/x", ".git/config", "bin/nodens"} {
+		if !ignored(patterns, name) {
+			t.Errorf("the Docker build sees %s and has no use for it", name)
 		}
 	}
 }

@@ -72,6 +72,7 @@ func execute(command string, opts *options, stdout, stderr io.Writer) error {
 	case "ready":
 		return ready(ctx, opts)
 	case "wait":
+		fmt.Fprintln(stderr, "nodens: waiting for a signal")
 		<-ctx.Done()
 		return nil
 	case "sample":

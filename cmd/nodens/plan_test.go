@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/peer"
@@ -67,4 +68,12 @@ func TestReadyCommand(t *testing.T) {
 	if got := ask(t, p[0], "x.test."); got != "SERVFAIL" {
 		t.Errorf("the agent answers with %s after that", got)
 	}
+}
+
+// TestWait: it does nothing until it is asked to end, which is no failure.
+func TestWait(t *testing.T) {
+	p := startProcess(t, "agent", nil, "wait")
+	p.awaitLog("waiting")
+	p.signal(syscall.SIGTERM)
+	p.awaitExit(0)
 }
