@@ -169,19 +169,22 @@ func (b *base) certificates() error {
 		all.WriteByte('\n')
 	}
 	if all.Len() == 0 {
-		return errors.New("ca-certificates has no certificates")
+		return fmt.Errorf("package %s has no certificates", certificatesPackage)
 	}
 	b.made = append(b.made, oci.File{Path: certificatesPath, Mode: 0o644, Body: all.Bytes()})
 	return nil
 }
 
-const certificatesPath = "etc/ssl/certs/ca-certificates.crt"
+const (
+	certificatesPackage = "ca-certificates"
+	certificatesPath    = "etc/ssl/certs/ca-certificates.crt"
+)
 
 // used are the packages that something is from, by name.
 func (b *base) used() []*deb {
 	seen := make(map[*deb]bool)
 	for _, d := range b.all {
-		if d.name == "ca-certificates" {
+		if d.name == certificatesPackage {
 			seen[d] = true // its certificates are a file that is made
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha1" //nolint:gosec // SPDX wants it of every file, beside a better one
 	"crypto/sha256"
 	"encoding/hex"
@@ -8,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -91,7 +91,7 @@ type relationship struct {
 }
 
 // bill lists what an image is made of. The file with the bill itself can't be in it.
-func (s *settings) bill(a architecture, base *base, agent oci.Layer, modules []*debug.Module) *bill {
+func (s *settings) bill(a architecture, base *base, agent oci.Layer, modules []module) *bill {
 	b := &bill{
 		Version: "SPDX-2.3", License: "CC0-1.0", ID: documentID, Name: "nodens-" + s.version + "-" + a.name,
 		Creation: creation{Created: s.now, Creators: []string{"Tool: nodens-image-" + s.version}},
@@ -101,31 +101,31 @@ func (s *settings) bill(a architecture, base *base, agent oci.Layer, modules []*
 	b.add(spdxPackage{ID: agentID, Name: "nodens", Version: s.version, Location: "git+" + home + "@" + s.revision,
 		Declared: "Apache-2.0", Purpose: "APPLICATION",
 		Refs: purl("pkg:golang/github.com/nodens-dns/nodens@" + url.PathEscape(s.version))})
+	from := make(map[string]string) // files with packages of their own
 	for _, m := range modules {
-		b.module(m)
+		id := b.module(m)
+		for _, f := range m.terms {
+			from[f.Path] = id
+		}
 	}
 	for _, d := range base.used() {
-		id := debID(d)
-		b.add(spdxPackage{ID: id, Name: d.name, Version: d.version, Purpose: "LIBRARY",
+		b.add(spdxPackage{ID: debID(d), Name: d.name, Version: d.version, Purpose: "LIBRARY",
 			Checksums: []checksum{{"SHA256", d.sum}},
 			Refs: purl(fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&upstream=%s",
 				d.name, url.QueryEscape(d.version), d.arch, url.QueryEscape(d.source)))})
-		b.relate(imageID, "CONTAINS", id)
+		b.relate(imageID, "CONTAINS", debID(d))
+		if d.name == certificatesPackage {
+			from[certificatesPath] = debID(d)
+		}
 	}
-	from := func(f oci.File) string {
-		if d := base.chosen[f.Path]; d != nil {
-			return debID(d)
-		}
-		if f.Path == certificatesPath {
-			return "SPDXRef-deb-ca-certificates"
-		}
-		return ""
+	for name, d := range base.chosen {
+		from[name] = debID(d)
 	}
 	for _, f := range base.layer() {
-		b.file(f, from(f))
+		b.file(f, from[f.Path])
 	}
 	for _, f := range agent {
-		b.file(f, agentID)
+		b.file(f, cmp.Or(from[f.Path], agentID))
 	}
 	b.close(a)
 	return b
@@ -153,19 +153,17 @@ func (b *bill) relate(element, kind, related string) {
 	b.Relations = append(b.Relations, relationship{element, kind, related})
 }
 
-// module adds a Go module, that which replaces it where one does.
-func (b *bill) module(m *debug.Module) {
-	if m.Replace != nil {
-		m = m.Replace
+// module adds a Go module, and returns its name in the bill.
+func (b *bill) module(m module) (id string) {
+	id = fmt.Sprintf("SPDXRef-go-%d", len(b.Packages))
+	name := m.path
+	if name == std {
+		name = "stdlib" // as scanners for known faults look for it
 	}
-	id := fmt.Sprintf("SPDXRef-go-%d", len(b.Packages))
-	name := m.Path
-	if name == "std" {
-		name = "stdlib" // as vulnerability scanners know it
-	}
-	b.add(spdxPackage{ID: id, Name: m.Path, Version: m.Version, Purpose: "LIBRARY",
-		Refs: purl("pkg:golang/" + name + "@" + strings.ReplaceAll(strings.TrimPrefix(m.Version, "go"), "+", "%2B"))})
+	b.add(spdxPackage{ID: id, Name: name, Version: m.version, Declared: m.declared, Purpose: "LIBRARY",
+		Refs: purl("pkg:golang/" + name + "@" + strings.ReplaceAll(strings.TrimPrefix(m.version, "go"), "+", "%2B"))})
 	b.relate(agentID, "DEPENDS_ON", id)
+	return id
 }
 
 // file adds a plain file that is generated from a package, "" for none.

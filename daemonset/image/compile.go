@@ -1,16 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"debug/buildinfo"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
@@ -20,9 +15,9 @@ const (
 	licensePath = "usr/share/doc/nodens/LICENSE"
 )
 
-// compile makes the agent's layer, and says which modules it is made of, the Go release
-// as `std`.
-func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []*debug.Module, error) {
+// compile makes the agent's layer, and says which modules it is made of. It blocks for as
+// long as the compiler runs: seconds, a minute for the first time.
+func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []module, error) {
 	dir, err := os.MkdirTemp("", "nodens-image-")
 	if err != nil {
 		return nil, nil, err
@@ -35,7 +30,7 @@ func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []*d
 		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.revision=%s", s.version, s.revision),
 		"-o", out, "./cmd/nodens")
 	cmd.Dir = s.top
-	// What the user's own settings would change of the binary.
+	// The last three are what the user's own settings would change of the binary.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+a.name, "GOFLAGS=", "GOWORK=off",
 		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0")
 	if text, err := cmd.CombinedOutput(); err != nil {
@@ -45,18 +40,20 @@ func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []*d
 	if err != nil {
 		return nil, nil, err
 	}
-	info, err := buildinfo.Read(bytes.NewReader(binary))
+	modules, err := s.modules(ctx, binary, cmd.Env)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the modules of the agent: %w", err)
+		return nil, nil, err
 	}
 	license, err := os.ReadFile(filepath.Join(s.top, "LICENSE"))
 	if err != nil {
 		return nil, nil, err
 	}
-	modules := append(slices.Clone(info.Deps), &debug.Module{Path: "std", Version: info.GoVersion})
-	slices.SortFunc(modules, func(a, b *debug.Module) int { return cmp.Compare(a.Path, b.Path) })
-	return oci.Layer{
+	layer := oci.Layer{
 		{Path: agentPath, Mode: 0o755, Body: binary},
 		{Path: licensePath, Mode: 0o644, Body: license},
-	}, modules, nil
+	}
+	for _, m := range modules {
+		layer = append(layer, m.terms...)
+	}
+	return layer, modules, nil
 }

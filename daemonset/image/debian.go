@@ -19,7 +19,7 @@ import (
 )
 
 // wanted are the packages that are asked for; those that they need come with them.
-func wanted() []string { return []string{"iptables", "nftables", "ca-certificates"} }
+func wanted() []string { return []string{"iptables", "nftables", certificatesPackage} }
 
 // maxPackage bounds what is unpacked of one package. The largest, libc6, is 13 MB; what
 // is five times that is no library.
@@ -175,7 +175,7 @@ func unpack(ctx context.Context, file string) (*deb, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(text)
-	about, err := output(ctx, "", "dpkg-deb", "--show", "--showformat=${Package} ${Version} ${Architecture} ${source:Package}", file)
+	about, err := output(ctx, "", nil, "dpkg-deb", "--show", "--showformat=${Package} ${Version} ${Architecture} ${source:Package}", file)
 	if err != nil {
 		return nil, err
 	}

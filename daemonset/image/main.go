@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		images = append(images, image)
 		fmt.Fprintf(stdout, "%s: %s\n", arch, bill.summary())
 		if s.root != "" {
-			return lay(s.root, s.now, image.Layers)
+			return lay(s.root, image.Layers)
 		}
 		beside := strings.TrimSuffix(s.out, ".tar") + "." + arch + ".spdx.json"
 		if err := write(beside, func(w io.Writer) error { return bill.write(w) }); err != nil {
@@ -126,7 +126,7 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 // complete finds out what was not given: the tree, its revision and the time, which is
 // $SOURCE_DATE_EPOCH, else the commit's, else 1970.
 func (s *settings) complete(ctx context.Context) error {
-	mod, err := output(ctx, "", "go", "env", "GOMOD")
+	mod, err := first(ctx, "", "go", "env", "GOMOD")
 	if err != nil {
 		return err
 	}
@@ -135,11 +135,11 @@ func (s *settings) complete(ctx context.Context) error {
 	}
 	s.top = filepath.Dir(mod)
 	// A tree without git, as in a container that builds, has neither.
-	commit, err := output(ctx, s.top, "git", "log", "-1", "--format=%H %ct")
+	commit, err := first(ctx, s.top, "git", "log", "-1", "--format=%H %ct")
 	revision, seconds := "unknown", "0"
 	if err == nil {
 		revision, seconds, _ = strings.Cut(commit, " ")
-		if changed, err := output(ctx, s.top, "git", "status", "--porcelain", "--untracked-files=no"); err == nil && changed != "" {
+		if changed, err := first(ctx, s.top, "git", "status", "--porcelain", "--untracked-files=no"); err == nil && changed != "" {
 			revision += "-changed"
 		}
 	}
@@ -215,16 +215,23 @@ func write(path string, fill func(io.Writer) error) (err error) {
 	return os.Rename(part, path)
 }
 
-// output runs a program to its end and returns the first line that it writes.
-func output(ctx context.Context, dir, program string, args ...string) (string, error) {
+// output runs a program to its end and returns what it writes. A nil env is this
+// process's own, an empty dir its working directory.
+func output(ctx context.Context, dir string, env []string, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, env
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	text, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(said.String()))
 	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return line, nil
+	return string(text), nil
+}
+
+// first is the first line of output.
+func first(ctx context.Context, dir, program string, args ...string) (string, error) {
+	text, err := output(ctx, dir, nil, program, args...)
+	line, _, _ := strings.Cut(text, "\n")
+	return line, err
 }

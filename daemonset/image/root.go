@@ -16,7 +16,7 @@ import (
 // lay makes a folder with an image's files, as a container would see it, for those who
 // copy it into an image of their own. The folder must be empty or not there yet. All
 // belong to who runs it.
-func lay(root string, now time.Time, layers []oci.Layer) error {
+func lay(root string, layers []oci.Layer) error {
 	if entries, err := os.ReadDir(root); err == nil && len(entries) > 0 {
 		return fmt.Errorf("-root %s is not empty; give a folder that is, or that is not there", root)
 	}
@@ -41,11 +41,13 @@ func lay(root string, now time.Time, layers []oci.Layer) error {
 	for _, f := range files {
 		modes[filepath.Join(root, f.Path)] = f.Mode.Perm()
 	}
-	// Behind the writing, which changes times of folders; whatever the umask is.
+	// Behind the writing, which changes times of folders; whatever the umask is. The time
+	// is that of files in an image.
+	then := time.Unix(0, 0)
 	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type() == fs.ModeSymlink {
 			return err
 		}
-		return errors.Join(os.Chmod(name, cmp.Or(modes[name], 0o755)), os.Chtimes(name, now, now))
+		return errors.Join(os.Chmod(name, cmp.Or(modes[name], 0o755)), os.Chtimes(name, then, then))
 	})
 }

@@ -59,9 +59,14 @@ type Image struct {
 	Plain bool
 }
 
-// Write writes one name with an image for each architecture. name is what a pod's
-// `image` says, with its tag; now is the time of creation and of all files.
+// Write writes one name with an image for each architecture, at least one. name is what
+// a pod's `image` says, with its tag; now is the time of creation, while all files in the
+// image are of 1970. What was written before an error is of no use. It holds each image
+// in memory, packed and unpacked.
 func Write(w io.Writer, name string, now time.Time, images ...Image) error {
+	if err := valid(name, images); err != nil {
+		return err
+	}
 	l := layout{tar: tar.NewWriter(w), now: now.UTC().Truncate(time.Second), seen: make(map[string]bool)}
 	var manifests []descriptor
 	for _, image := range images {
@@ -97,6 +102,24 @@ func Write(w io.Writer, name string, now time.Time, images ...Image) error {
 		return err
 	}
 	return l.tar.Close()
+}
+
+// valid is an error for what no reader would take, or each reader in another way.
+func valid(name string, images []Image) error {
+	if base := path.Base(name); name == "" || strings.HasPrefix(base, ":") || strings.ContainsAny(name, " @") {
+		return fmt.Errorf("%q is no name of an image; give one with a tag, such as example:1.0", name)
+	}
+	if len(images) == 0 {
+		return fmt.Errorf("%s: there is no image to write", name)
+	}
+	seen := make(map[string]bool)
+	for _, i := range images {
+		if i.Architecture == "" || seen[i.Architecture] {
+			return fmt.Errorf("%s: architecture %q is missing, or there twice; a node takes the one that is its own", name, i.Architecture)
+		}
+		seen[i.Architecture] = true
+	}
+	return nil
 }
 
 // full is the name as container runtimes keep it: with a registry, whose default is
@@ -251,25 +274,14 @@ func (l *layout) pack(layer []byte, plain bool) (descriptor, error) {
 
 // layer is the layer's tar file.
 func (l *layout) layer(layer Layer) ([]byte, error) {
-	files := slices.Clone(layer)
-	named := make(map[string]bool)
-	for _, f := range files {
-		if named[f.Path] {
-			return nil, fmt.Errorf("%s is in a layer twice", f.Path)
-		}
-		named[f.Path] = true
+	files, err := withFolders(layer)
+	if err != nil {
+		return nil, err
 	}
-	for _, f := range layer {
-		for dir := path.Dir(f.Path); dir != "." && !named[dir]; dir = path.Dir(dir) {
-			named[dir] = true
-			files = append(files, File{Path: dir, Mode: fs.ModeDir | 0o755})
-		}
-	}
-	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
-		h, err := l.header(f)
+		h, err := header(f)
 		if err != nil {
 			return nil, err
 		}
@@ -283,11 +295,36 @@ func (l *layout) layer(layer Layer) ([]byte, error) {
 	return out.Bytes(), w.Close()
 }
 
-func (l *layout) header(f File) (*tar.Header, error) {
-	if !fs.ValidPath(f.Path) || f.Path == "." {
-		return nil, fmt.Errorf("%q is no path in an image: it has to be relative, without . and ..", f.Path)
+// withFolders are the files in their order, with the folders above them.
+func withFolders(layer Layer) ([]File, error) {
+	files := slices.Clone(layer)
+	named := make(map[string]fs.FileMode)
+	for _, f := range files {
+		if !fs.ValidPath(f.Path) || f.Path == "." {
+			return nil, fmt.Errorf("%q is no path in an image: it has to be relative, without . and ..", f.Path)
+		}
+		if _, twice := named[f.Path]; twice {
+			return nil, fmt.Errorf("%s is in a layer twice", f.Path)
+		}
+		named[f.Path] = f.Mode.Type()
 	}
-	h := &tar.Header{Name: f.Path, Mode: int64(f.Mode.Perm()), Uid: f.UID, Gid: f.GID, ModTime: l.now, Linkname: f.Link}
+	for _, f := range layer {
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			switch mode, there := named[dir]; {
+			case !there:
+				named[dir] = fs.ModeDir
+				files = append(files, File{Path: dir, Mode: fs.ModeDir | 0o755})
+			case mode != fs.ModeDir:
+				return nil, fmt.Errorf("%s is below %s, which is no folder", f.Path, dir)
+			}
+		}
+	}
+	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	return files, nil
+}
+
+func header(f File) (*tar.Header, error) {
+	h := &tar.Header{Name: f.Path, Mode: int64(f.Mode.Perm()), Uid: f.UID, Gid: f.GID, ModTime: time.Unix(0, 0), Linkname: f.Link}
 	for bit, mode := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
 		if f.Mode&mode != 0 {
 			h.Mode |= bit
