@@ -100,6 +100,14 @@ var (
 	proxyConnMisses = proxy("conn_cache_misses_total", "Exchanges that had to open one.", "to", "proto")
 	forwardBroken   = counter("coredns_forward_healthcheck_broken_total", "Times all upstreams were down when one was needed.")
 	forwardRejects  = counter("coredns_forward_max_concurrent_rejects_total", "Queries refused because of max_concurrent.")
+
+	// What the proxy metrics were called until CoreDNS 1.10. Dashboards and alerts still ask for
+	// them; the numbers are the same.
+	forwardRequests  = counter("coredns_forward_requests_total", "Exchanges with upstreams.", "to")
+	forwardResponses = counter("coredns_forward_responses_total", "Exchanges with upstreams, by rcode.", "to", "rcode")
+	forwardDuration  = counter("coredns_forward_request_duration_seconds", "Time of exchanges with upstreams.", "to", "rcode")
+	forwardHealth    = counter("coredns_forward_healthcheck_failures_total", "Failed health probes.", "to")
+
 	healthDuration  = counter("coredns_health_request_duration_seconds", "Time of the agent's look at its own health endpoint.")
 	healthFailures  = counter("coredns_health_request_failures_total", "Failed looks at the agent's own health endpoint.")
 	reloadFailed    = counter("coredns_reload_failed_total", "Reloads of a configuration that was not taken on.")
@@ -162,8 +170,10 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			s.put(setupErrors, float64(n), string(kind))
 		}
 		s.put(setupRepairs, float64(st.Repairs))
-		s.put(setupFailOpen, truth(st.FailOpen))
-		s.put(setupDiversion, float64(st.Diversion))
+		if st.Filter != "" { // without rules there is nothing to fail open, and nothing to alert of
+			s.put(setupFailOpen, truth(st.FailOpen))
+			s.put(setupDiversion, float64(st.Diversion))
+		}
 	}
 	s.handovers(&a.succession)
 	s.put(cacheBytes, float64(a.assembly.store.Bytes()))
@@ -341,10 +351,16 @@ func merge(a, b upstream.Server) upstream.Server {
 
 func (s scrape) upstream(to upstream.Server) {
 	label := to.To.String()
+	var exchanges uint64
 	for rcode, h := range to.Durations {
 		s.histogram(proxyDuration, h, label, rcode.String())
+		s.histogram(forwardDuration, h, label, rcode.String())
+		s.put(forwardResponses, float64(h.Count), label, rcode.String())
+		exchanges += h.Count
 	}
+	s.put(forwardRequests, float64(exchanges), label)
 	s.put(proxyHealth, float64(to.HealthcheckFailures), label)
+	s.put(forwardHealth, float64(to.HealthcheckFailures), label)
 	s.put(proxyConnHits, float64(to.UDP.Hits), label, "udp")
 	s.put(proxyConnHits, float64(to.TCP.Hits), label, "tcp")
 	s.put(proxyConnMisses, float64(to.UDP.Misses), label, "udp")
