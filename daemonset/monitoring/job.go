@@ -1,0 +1,198 @@
+package monitoring
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// ScrapeJob is an entry of Prometheus' scrape_configs. JSON is YAML, so it can be
+// marshalled into a configuration file as it is.
+type ScrapeJob struct {
+	Name     string           `json:"job_name"`
+	Interval string           `json:"scrape_interval,omitempty"`
+	Path     string           `json:"metrics_path,omitempty"`
+	Static   []Static         `json:"static_configs,omitempty"`
+	Cluster  []Discovery      `json:"kubernetes_sd_configs,omitempty"`
+	Relabel  []map[string]any `json:"relabel_configs,omitempty"`
+}
+
+// Static are targets that are known beforehand.
+type Static struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels,omitempty"`
+}
+
+// Discovery is how Prometheus finds targets in a cluster.
+type Discovery struct {
+	Role string `json:"role"`
+	// Kubeconfig names a file; without it Prometheus must run in the cluster.
+	Kubeconfig string `json:"kubeconfig_file,omitempty"`
+	Namespaces *Names `json:"namespaces,omitempty"`
+}
+
+// Names are namespaces.
+type Names struct {
+	Names []string `json:"names"`
+}
+
+// podMonitor is what this package knows of one. A field that is not here is an error, since
+// nobody would say what the operator makes of it.
+type podMonitor struct {
+	kind
+	Spec struct {
+		JobLabel          string `json:"jobLabel"`
+		NamespaceSelector struct {
+			MatchNames []string `json:"matchNames"`
+		} `json:"namespaceSelector"`
+		Selector struct {
+			MatchLabels map[string]string `json:"matchLabels"`
+		} `json:"selector"`
+		Endpoints []endpoint `json:"podMetricsEndpoints"`
+	} `json:"spec"`
+}
+
+type endpoint struct {
+	Port        string       `json:"port"`
+	PortNumber  int          `json:"portNumber"`
+	Path        string       `json:"path"`
+	Interval    string       `json:"interval"`
+	Relabelings []relabeling `json:"relabelings"`
+}
+
+type relabeling struct {
+	SourceLabels []string `json:"sourceLabels"`
+	Regex        string   `json:"regex"`
+	Replacement  string   `json:"replacement"`
+	TargetLabel  string   `json:"targetLabel"`
+	Action       string   `json:"action"`
+}
+
+// OperatorJobs are the scrape jobs that the Prometheus operator makes of a PodMonitor. The
+// kubeconfig may be empty (see [Discovery]).
+func OperatorJobs(object []byte, kubeconfig string) ([]ScrapeJob, error) {
+	var m podMonitor
+	if err := strict(object, &m); err != nil {
+		return nil, fmt.Errorf("reading a PodMonitor: %w", err)
+	}
+	if err := m.is("PodMonitor"); err != nil {
+		return nil, err
+	}
+	namespaces := m.Spec.NamespaceSelector.MatchNames
+	if len(namespaces) == 0 {
+		namespaces = []string{m.Metadata.Namespace}
+	}
+	var jobs []ScrapeJob
+	for i, e := range m.Spec.Endpoints {
+		jobs = append(jobs, ScrapeJob{
+			Name:     fmt.Sprintf("podMonitor/%s/%s/%d", m.Metadata.Namespace, m.Metadata.Name, i),
+			Interval: e.Interval, Path: e.Path,
+			Cluster: []Discovery{{Role: "pod", Kubeconfig: kubeconfig, Namespaces: &Names{namespaces}}},
+			Relabel: m.relabel(e),
+		})
+	}
+	return jobs, nil
+}
+
+// relabel are the operator's rules for an endpoint, in its order: which pods, which of
+// their ports, the labels that every target gets, and then the monitor's own.
+func (m podMonitor) relabel(e endpoint) []map[string]any {
+	rules := []map[string]any{from("drop", "(Failed|Succeeded)", "__meta_kubernetes_pod_phase")}
+	for _, name := range sortedKeys(m.Spec.Selector.MatchLabels) {
+		rules = append(rules, from("keep", "("+regexp.QuoteMeta(m.Spec.Selector.MatchLabels[name])+");true",
+			"__meta_kubernetes_pod_label_"+sanitized(name), "__meta_kubernetes_pod_labelpresent_"+sanitized(name)))
+	}
+	// Ports are those that containers declare.
+	switch {
+	case e.Port != "":
+		rules = append(rules, from("keep", e.Port, "__meta_kubernetes_pod_container_port_name"))
+	case e.PortNumber != 0:
+		rules = append(rules, from("keep", fmt.Sprint(e.PortNumber), "__meta_kubernetes_pod_container_port_number"))
+	}
+	rules = append(rules,
+		to("namespace", "__meta_kubernetes_namespace"),
+		to("container", "__meta_kubernetes_pod_container_name"),
+		to("pod", "__meta_kubernetes_pod_name"),
+		map[string]any{"target_label": "job", "replacement": m.Metadata.Namespace + "/" + m.Metadata.Name})
+	if m.Spec.JobLabel != "" {
+		r := to("job", "__meta_kubernetes_pod_label_"+sanitized(m.Spec.JobLabel))
+		r["regex"] = "(.+)"
+		rules = append(rules, r)
+	}
+	if e.Port != "" {
+		rules = append(rules, map[string]any{"target_label": "endpoint", "replacement": e.Port})
+	}
+	for _, r := range e.Relabelings {
+		rules = append(rules, r.config())
+	}
+	return rules
+}
+
+func (r relabeling) config() map[string]any {
+	c := map[string]any{"source_labels": r.SourceLabels}
+	for key, value := range map[string]string{
+		"regex": r.Regex, "replacement": r.Replacement, "target_label": r.TargetLabel, "action": r.Action,
+	} {
+		if value != "" {
+			c[key] = value
+		}
+	}
+	return c
+}
+
+// AnnotationJobs are the two scrape jobs that go by the annotations prometheus.io/scrape,
+// path and port, of pods and of Services, as many clusters have them. The label job is that
+// of the pods' k8s-app. The kubeconfig may be empty (see [Discovery]).
+func AnnotationJobs(kubeconfig string) []ScrapeJob {
+	job := func(name, role, object string) ScrapeJob {
+		annotation := "__meta_kubernetes_" + object + "_annotation_prometheus_io_"
+		path := to("__metrics_path__", annotation+"path")
+		path["regex"] = "(.+)"
+		// A port that is there is left out: that of a Service's endpoint.
+		address := to("__address__", "__address__", annotation+"port")
+		address["regex"], address["replacement"] = `(.+?)(?::\d+)?;(\d+)`, "$1:$2"
+		name6 := to("__address__", "__meta_kubernetes_pod_ip", annotation+"port")
+		name6["regex"], name6["replacement"] = `(.*:.*);(\d+)`, "[$1]:$2"
+		return ScrapeJob{Name: name, Cluster: []Discovery{{Role: role, Kubeconfig: kubeconfig}}, Relabel: []map[string]any{
+			from("keep", "true", annotation+"scrape"), path, address, name6,
+			to("namespace", "__meta_kubernetes_namespace"),
+			to("pod", "__meta_kubernetes_pod_name"),
+			to("node", "__meta_kubernetes_pod_node_name"),
+			to("job", "__meta_kubernetes_"+object+"_label_k8s_app"),
+		}}
+	}
+	return []ScrapeJob{
+		job("kubernetes-pods", "pod", "pod"),
+		job("kubernetes-service-endpoints", "endpoints", "service"),
+	}
+}
+
+// from is a rule about the labels' values.
+func from(action, regex string, labels ...string) map[string]any {
+	return map[string]any{"action": action, "regex": regex, "source_labels": labels}
+}
+
+// to copies labels into another one.
+func to(label string, labels ...string) map[string]any {
+	return map[string]any{"target_label": label, "source_labels": labels}
+}
+
+// sanitized is how a label of Kubernetes is called in Prometheus.
+func sanitized(label string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, label)
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,163 @@
+package monitoring
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rules are those of rules.yaml.
+func rules(t *testing.T) []Group {
+	t.Helper()
+	groups, err := Rules(PrometheusRule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups
+}
+
+// alerts are the alerts among them.
+func alerts(t *testing.T) []Rule {
+	t.Helper()
+	var all []Rule
+	for _, g := range rules(t) {
+		for _, r := range g.Rules {
+			if r.Alert != "" {
+				all = append(all, r)
+			}
+		}
+	}
+	if len(all) == 0 {
+		t.Fatal("rules.yaml has no alerts")
+	}
+	return all
+}
+
+// save writes v as JSON, which is YAML.
+func save(t *testing.T, dir, name string, v any) string {
+	t.Helper()
+	text, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// promtool runs Prometheus' own checks.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	if _, err := exec.LookPath("promtool"); err != nil {
+		t.Skip("promtool is missing; `make test` installs it")
+	}
+	if out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// TestAlarms: each alert fires when it should, not before, and not when that is over, by
+// Prometheus' own reckoning.
+func TestAlarms(t *testing.T) {
+	dir := t.TempDir()
+	file := save(t, dir, "rules.json", map[string]any{"groups": rules(t)})
+	promtool(t, "check", "rules", "--lint-fatal", file)
+	var tests []any
+	for _, a := range alarms {
+		var input, asked []any
+		for _, name := range slices.Sorted(maps.Keys(a.series)) {
+			input = append(input, map[string]string{"series": name, "values": a.series[name]})
+		}
+		expr := fmt.Sprintf("ALERTS{alertname=%q, severity=%q, alertstate=\"firing\"}", a.alert, a.severity)
+		ask := func(minutes []int, samples []any) {
+			for _, m := range minutes {
+				asked = append(asked, map[string]any{"expr": expr, "eval_time": fmt.Sprintf("%dm", m), "exp_samples": samples})
+			}
+		}
+		ask(a.quiet, []any{})
+		ask(a.fires, []any{map[string]any{"labels": a.metric(), "value": 1}})
+		ask(a.over, []any{})
+		tests = append(tests, map[string]any{"interval": "1m", "input_series": input, "promql_expr_test": asked})
+	}
+	promtool(t, "test", "rules", save(t, dir, "tests.json", map[string]any{
+		"rule_files": []string{file}, "evaluation_interval": "1m", "tests": tests,
+	}))
+}
+
+// metric is the series that Prometheus makes of the alert while it fires.
+func (a alarm) metric() string {
+	labels := map[string]string{"alertname": a.alert, "alertstate": "firing", "severity": a.severity}
+	maps.Copy(labels, a.labels)
+	var pairs []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, fmt.Sprintf("%s=%q", k, labels[k]))
+	}
+	return "ALERTS{" + strings.Join(pairs, ", ") + "}"
+}
+
+// TestAlarmsComplete: every alert has a course of events in which it fires and which ends.
+func TestAlarmsComplete(t *testing.T) {
+	tried := make(map[string]bool)
+	for _, a := range alarms {
+		if len(a.quiet) > 0 && len(a.fires) > 0 && len(a.over) > 0 {
+			tried[a.alert+" "+a.severity] = true
+		}
+	}
+	for _, r := range alerts(t) {
+		name := r.Alert + " " + r.Labels["severity"]
+		if !tried[name] {
+			t.Errorf("no course of events raises and ends %s", name)
+		}
+		delete(tried, name)
+	}
+	for name := range tried {
+		t.Errorf("rules.yaml has no alert %s", name)
+	}
+}
+
+// TestRunbook: who is woken by an alert finds what it is, and what to do, in README.md, and
+// README.md has no alerts that there are not.
+func TestRunbook(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^### (Nodens\w+)$`).FindAllStringSubmatch(string(text), -1) {
+		told[m[1]] = true
+	}
+	known := make(map[string]bool)
+	for _, r := range alerts(t) {
+		known[r.Alert] = true
+		for _, key := range []string{"summary", "description"} {
+			if r.Annotations[key] == "" {
+				t.Errorf("%s has no %s", r.Alert, key)
+			}
+		}
+		if want := "daemonset/monitoring/README.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
+			t.Errorf("the runbook of %s is %q, want %q", r.Alert, r.Annotations["runbook"], want)
+		}
+		if s := r.Labels["severity"]; s != "warning" && s != "critical" {
+			t.Errorf("%s has the severity %q", r.Alert, s)
+		}
+	}
+	for name := range known {
+		if !told[name] {
+			t.Errorf("README.md has no heading %s", name)
+		}
+	}
+	for name := range told {
+		if !known[name] {
+			t.Errorf("README.md tells of %s, which rules.yaml hasn't", name)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package monitoring
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Configuration is a Prometheus configuration file: the jobs, scraped every second unless
+// they say otherwise, and rules out of files.
+func Configuration(jobs []ScrapeJob, rules ...string) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"global":         map[string]string{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+		"rule_files":     rules,
+		"scrape_configs": jobs,
+	})
+}
+
+// Server is a Prometheus that runs. Its methods may be called from several goroutines.
+type Server struct {
+	// URL is that of its HTTP API, without a path.
+	URL string
+	// Client reaches it; nil is http.DefaultClient.
+	Client *http.Client
+}
+
+// Sample is one of the values that an expression has.
+type Sample struct {
+	Labels map[string]string
+	Value  float64
+}
+
+// errEmpty says that an expression has no value.
+var errEmpty = errors.New("no data")
+
+// Data evaluates an expression. No value but NaN is an error: a panel would stay empty.
+func (s Server) Data(ctx context.Context, expr string) ([]Sample, error) {
+	all, err := s.Query(ctx, expr)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range all {
+		if !math.IsNaN(v.Value) {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s", errEmpty, expr)
+}
+
+// Query evaluates an expression that is a vector, now.
+func (s Server) Query(ctx context.Context, expr string) ([]Sample, error) {
+	var data struct {
+		ResultType string `json:"resultType"`
+		Result     []struct {
+			Metric map[string]string `json:"metric"`
+			Value  [2]any            `json:"value"`
+		} `json:"result"`
+	}
+	if err := s.get(ctx, "/api/v1/query?"+url.Values{"query": {expr}}.Encode(), &data); err != nil {
+		return nil, fmt.Errorf("%s: %w", expr, err)
+	}
+	if data.ResultType != "vector" {
+		return nil, fmt.Errorf("%s is a %s, not a vector", expr, data.ResultType)
+	}
+	all := make([]Sample, 0, len(data.Result))
+	for _, r := range data.Result {
+		text, _ := r.Value[1].(string)
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", expr, err)
+		}
+		all = append(all, Sample{r.Metric, v})
+	}
+	return all, nil
+}
+
+const (
+	// mostReply bounds a reply: a hundred times what the largest panel of two nodes is.
+	mostReply = 4 << 20
+	// answered is how long Prometheus may take over an expression. It is its own limit
+	// doubled, so that it is Prometheus that gives up.
+	answered = 4 * time.Minute
+)
+
+// get asks the API and decodes the data of its reply.
+func (s Server) get(ctx context.Context, path string, into any) error {
+	client := s.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	ctx, cancel := context.WithTimeout(ctx, answered)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	var reply struct {
+		Status string          `json:"status"`
+		Error  string          `json:"error"`
+		Data   json.RawMessage `json:"data"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, mostReply)).Decode(&reply); err != nil {
+		return fmt.Errorf("%s: %w", resp.Status, err)
+	}
+	if reply.Status != "success" {
+		return errors.New(reply.Error)
+	}
+	return json.Unmarshal(reply.Data, into)
+}
