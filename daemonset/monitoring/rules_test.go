@@ -48,10 +48,15 @@ func save(t *testing.T, dir, name string, v any) string {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, name)
-	if err := os.WriteFile(file, text, 0o644); err != nil {
+	write(t, file, string(text))
+	return file
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return file
 }
 
 // promtool runs Prometheus' own checks.

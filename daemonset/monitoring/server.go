@@ -23,6 +23,14 @@ func Configuration(jobs []ScrapeJob, rules ...string) ([]byte, error) {
 	})
 }
 
+// Arguments are those of a Prometheus that serves its API at addr, and keeps in dir what it
+// has been told by the configuration file to scrape.
+func Arguments(config, dir, addr string) []string {
+	return []string{
+		"--config.file=" + config, "--storage.tsdb.path=" + dir, "--web.listen-address=" + addr, "--log.level=warn",
+	}
+}
+
 // Server is a Prometheus that runs. Its methods may be called from several goroutines.
 type Server struct {
 	// URL is that of its HTTP API, without a path.
@@ -52,6 +60,20 @@ func (s Server) Data(ctx context.Context, expr string) ([]Sample, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: %s", errEmpty, expr)
+}
+
+// Missing are those of the queries that have no data (see [Server.Data]), and all of them on
+// error.
+func (s Server) Missing(ctx context.Context, queries []Query) (left []Query, err error) {
+	for _, q := range queries {
+		switch _, err := s.Data(ctx, q.Filled()); {
+		case errors.Is(err, errEmpty):
+			left = append(left, q)
+		case err != nil:
+			return queries, fmt.Errorf("%s, %s: %w", q.Dashboard, q.Panel, err)
+		}
+	}
+	return left, nil
 }
 
 // Query evaluates an expression that is a vector, now.

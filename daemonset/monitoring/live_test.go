@@ -1,0 +1,137 @@
+package monitoring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// upstream answers on a port of loopback, over UDP: names below "none." do not exist, those
+// below "broken." are SERVFAIL, and all others have an address.
+func upstream(t *testing.T) (addr string) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg).SetReply(q)
+		switch name := q.Question[0].Name; {
+		case strings.HasSuffix(name, "none."):
+			r.Rcode = dns.RcodeNameError
+			r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "none.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60}, Ns: "none.", Mbox: "none.", Minttl: 60}}
+		case strings.HasSuffix(name, "broken."):
+			r.Rcode = dns.RcodeServerFailure
+		default:
+			r.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(192, 0, 2, 1)}}
+		}
+		_ = w.WriteMsg(r)
+	})}
+	go func() { _ = s.ActivateAndServe() }()
+	t.Cleanup(func() { _ = s.Shutdown() })
+	return conn.LocalAddr().String()
+}
+
+// corefile is of the agent that is scraped: its ports are those of DNS and metrics, then
+// come the folder of manifests and an upstream.
+const corefile = `.:%d {
+    bind 127.0.0.1
+    errors
+    prometheus 127.0.0.1:%d
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        manifests %s
+        fallthrough in-addr.arpa ip6.arpa
+    }
+    cache 30
+    forward . %s
+}
+`
+
+// inCluster are the metrics that only an agent in a cluster has; test/e2e asks for them.
+var inCluster = []string{"coredns_kubernetes_", "nodens_netsetup_"}
+
+// TestData: an agent that has answered something has data for every query of the dashboard
+// and of those that are in use with CoreDNS, as Prometheus sees it, and nothing about it
+// raises an alarm.
+func TestData(t *testing.T) {
+	if _, err := exec.LookPath("prometheus"); err != nil {
+		t.Skip("prometheus is missing; `make test` installs it")
+	}
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, ports := t.TempDir(), peer.Ports(t, 3)
+	conf := filepath.Join(dir, "Corefile")
+	write(t, conf, fmt.Sprintf(corefile, ports[0], ports[1], filepath.Join(root, "cmd/nodens/sample/manifests"), upstream(t)))
+	agent := peer.Start(t, peer.Command{Name: "nodens", Path: peer.Build(t, "nodens"), Args: []string{"-conf", conf, "-metrics-listen-address", ""}})
+	asked := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0])
+	agent.Must(t, "the agent to answer", peer.Answers(asked))
+
+	rules := save(t, dir, "rules.json", map[string]any{"groups": rules(t)})
+	config, err := Configuration([]ScrapeJob{{Name: "agents", Static: []Static{{
+		Targets: []string{fmt.Sprintf("127.0.0.1:%d", ports[1])}, Labels: map[string]string{"job": Job, "node": "a"},
+	}}}}, rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "prometheus.json"), string(config))
+	addr := fmt.Sprintf("127.0.0.1:%d", ports[2])
+	prometheus := peer.Start(t, peer.Command{Name: "prometheus", Path: "prometheus", Args: Arguments(filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "data"), addr)})
+	s := Server{URL: "http://" + addr}
+
+	queries, err := Queries(Dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries = slices.DeleteFunc(append(queries, Known...), func(q Query) bool {
+		return slices.ContainsFunc(inCluster, func(prefix string) bool { return strings.Contains(q.Expr, prefix) })
+	})
+	if len(queries) < 80 {
+		t.Fatalf("only %d queries were found", len(queries))
+	}
+	prometheus.Must(t, "every query to have data", func(ctx context.Context) error {
+		err := traffic(ctx, asked)
+		if err == nil {
+			queries, err = s.Missing(ctx, queries)
+		}
+		if err == nil && len(queries) > 0 {
+			err = fmt.Errorf("no data for %+v", queries)
+		}
+		return err
+	})
+	// A fifth of the traffic is meant to fail.
+	if fire, err := s.Query(t.Context(), `ALERTS{alertname!="NodensErrorsHigh"}`); err != nil || len(fire) > 0 {
+		t.Errorf("an agent that is well raises %v (%v)", fire, err)
+	}
+	if none, err := s.Data(t.Context(), "coredns_no_such_metric"); !errors.Is(err, errEmpty) {
+		t.Errorf("a metric that nobody has is %v (%v)", none, err)
+	}
+}
+
+// traffic asks for what panels are about: hits and misses, both protocols, every rcode
+// they name, the DO bit.
+func traffic(ctx context.Context, server netip.AddrPort) error {
+	for _, network := range []string{"udp", "tcp"} {
+		c := dns.Client{Net: network}
+		for _, name := range []string{"web.shop.svc.cluster.local.", "gone.shop.svc.cluster.local.", "a.example.org.", "b.none.", "c.broken."} {
+			q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+			q.SetEdns0(1232, true)
+			if _, _, err := c.ExchangeContext(ctx, q, server.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
