@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// resolve asks Go's own resolver, which reads /etc/resolv.conf and /etc/hosts as the C
+// libraries do.
+func resolve(ctx context.Context, in io.Reader, out io.Writer) error {
+	r := &net.Resolver{PreferGo: true}
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		kind, what, ok := strings.Cut(lines.Text(), " ")
+		if !ok {
+			return fmt.Errorf("%q is no question", lines.Text())
+		}
+		answers, err := ask(ctx, r, kind, what)
+		if errors.Is(err, errKind) {
+			return err
+		}
+		text := "= " + strings.Join(distinct(answers), " ")
+		if err != nil {
+			text = "! " + problem(err)
+		}
+		fmt.Fprintln(out, kind, what, text)
+	}
+	return lines.Err()
+}
+
+var errKind = errors.New("a question is host, canon, name or srv")
+
+func ask(ctx context.Context, r *net.Resolver, kind, what string) ([]string, error) {
+	switch kind {
+	case "host":
+		return r.LookupHost(ctx, what)
+	case "canon":
+		name, err := r.LookupCNAME(ctx, what)
+		return []string{strings.TrimSuffix(name, ".")}, err
+	case "name":
+		names, err := r.LookupAddr(ctx, what)
+		for i := range names {
+			names[i] = strings.TrimSuffix(names[i], ".")
+		}
+		return names, err
+	case "srv":
+		_, list, err := r.LookupSRV(ctx, "", "", what)
+		var answers []string
+		for _, s := range list {
+			answers = append(answers, fmt.Sprintf("%d:%d:%d:%s", s.Priority, s.Weight, s.Port, strings.TrimSuffix(s.Target, ".")))
+		}
+		return answers, err
+	default:
+		return nil, fmt.Errorf("%q: %w", kind, errKind)
+	}
+}
+
+// distinct are the words, each once, sorted by bytes.
+func distinct(words []string) []string {
+	words = slices.Clone(words)
+	slices.Sort(words)
+	return slices.Compact(words)
+}
+
+// problem is resolve.c's word for the error. Go does not tell a name that is not there
+// from one without such records.
+func problem(err error) string {
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) && lookup.IsNotFound {
+		return "none"
+	}
+	return "again"
+}
+
+// every runs all resolvers at once over the same questions. Each line begins with the
+// resolver's name; the lines of each are in the order of the questions.
+func every(ctx context.Context, in io.Reader, out io.Writer) error {
+	questions, err := io.ReadAll(in)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	programs := []struct {
+		name string
+		argv []string
+	}{{"musl", []string{"resolve-musl"}}, {"glibc", []string{"resolve-glibc"}}, {"go", []string{self, "go"}}}
+	outputs, errs := make([]bytes.Buffer, len(programs)), make([]error, len(programs))
+	var running sync.WaitGroup
+	for i, p := range programs {
+		running.Go(func() {
+			cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(questions), &outputs[i], os.Stderr
+			if err := cmd.Run(); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", p.name, err)
+			}
+		})
+	}
+	running.Wait()
+	for i, p := range programs {
+		for line := range strings.Lines(outputs[i].String()) {
+			fmt.Fprintf(out, "%s %s", p.name, line)
+		}
+	}
+	return errors.Join(errs...)
+}
