@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"debug/elf"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
@@ -60,13 +58,12 @@ func probeImage(ctx context.Context, s *suite) (file string, err error) {
 	if layer, err = libraries(ctx, layer, filepath.Join(build, "resolve-glibc")); err != nil {
 		return "", err
 	}
-	var out bytes.Buffer
-	image := oci.Image{Architecture: runtime.GOARCH, Layers: []oci.Layer{layer}, Env: []string{"PATH=/bin"}, Command: []string{"sleep", "infinity"}}
-	if err := oci.Write(&out, probeName, time.Unix(0, 0), image); err != nil {
-		return "", err
-	}
-	file = build + ".tar"
-	return file, os.WriteFile(file, out.Bytes(), 0o644)
+	return s.image(probeName, oci.Image{
+		Architecture: runtime.GOARCH,
+		Layers:       []oci.Layer{layer},
+		Env:          []string{"PATH=/bin"},
+		Command:      []string{"sleep", "infinity"},
+	})
 }
 
 // carry adds a program or library of this machine.

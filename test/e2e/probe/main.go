@@ -4,7 +4,7 @@
 //	probe every             questions on standard input, asked of musl, glibc and Go
 //	probe go                the same, of Go's own resolver
 //	probe wire SERVER…      queries on standard input, sent to each server as they are
-//	probe until NAME WANT   asks the pod's name server until the answer is WANT
+//	probe until LIMIT NAME WANT  asks the pod's name server until the answer is WANT
 //	probe serve PORT…       is the authority of every name, at these ports
 //
 // The questions of every and go are those of resolve/resolve.c, and so are the answers.
@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -41,8 +42,12 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return resolve(ctx, in, out)
 	case verb == "wire" && len(rest) > 0:
 		return wire(ctx, rest, in, out)
-	case verb == "until" && len(rest) == 2:
-		return until(ctx, rest[0], rest[1], out)
+	case verb == "until" && len(rest) == 3:
+		limit, err := time.ParseDuration(rest[0])
+		if err != nil {
+			return fmt.Errorf("until, the limit: %w", err)
+		}
+		return until(ctx, limit, rest[1], rest[2], out)
 	case verb == "serve" && len(rest) > 0:
 		return serve(ctx, rest)
 	default:

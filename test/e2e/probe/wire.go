@@ -3,11 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,65 +112,4 @@ func sorted(records []dns.RR) (longest uint32, text []string) {
 	}
 	slices.Sort(text)
 	return longest, text
-}
-
-// pause is between two queries of until: short against what is awaited, the way of an
-// event through the API server, and 100 queries a second are no load.
-const pause = 10 * time.Millisecond
-
-// until asks the name server of /etc/resolv.conf for the addresses of a name until the
-// answer is the wanted one: addresses, sorted and with commas, `none` or `nodata`. It
-// writes when that one came, in nanoseconds, how many came before it, and which ones.
-func until(ctx context.Context, name, want string, out io.Writer) error {
-	conf, err := dns.ClientConfigFromFile("/etc/resolv.conf")
-	if err != nil {
-		return err
-	}
-	if len(conf.Servers) == 0 {
-		return errors.New("/etc/resolv.conf has no name server")
-	}
-	server := net.JoinHostPort(conf.Servers[0], conf.Port)
-	q := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)
-	c := dns.Client{Timeout: patience}
-	var before []string
-	for asked := 0; ; asked++ {
-		q.Id = dns.Id()
-		reply, _, err := c.ExchangeContext(ctx, q, server)
-		got := addresses(reply, err)
-		if got == want {
-			fmt.Fprintln(out, time.Now().UnixNano(), asked, strings.Join(before, " "))
-			return nil
-		}
-		if len(before) == 0 || before[len(before)-1] != got {
-			before = append(before, got)
-			fmt.Fprintln(os.Stderr, "probe: now it is", got)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-	}
-}
-
-// addresses is a reply in a word.
-func addresses(reply *dns.Msg, err error) string {
-	if err != nil {
-		return "failed"
-	}
-	var all []string
-	for _, r := range reply.Answer {
-		if a, ok := r.(*dns.A); ok {
-			all = append(all, a.A.String())
-		}
-	}
-	switch {
-	case reply.Rcode == dns.RcodeNameError:
-		return "none"
-	case reply.Rcode != dns.RcodeSuccess:
-		return dns.RcodeToString[reply.Rcode]
-	case len(all) == 0:
-		return "nodata"
-	}
-	return strings.Join(distinct(all), ",")
 }

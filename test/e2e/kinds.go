@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+)
+
+// files holds what kubelet writes into pods, by which everything else is found.
+func (w *world) files(ctx context.Context, s *suite) (string, error) {
+	if w.client == nil {
+		return "", errNotMade
+	}
+	const usual = "search names.svc.cluster.local svc.cluster.local cluster.local"
+	want := map[string][]string{
+		"udp-0":  {usual, "nameserver " + localDNS, "options ndots:5"},
+		"udp-1":  {usual, "nameserver " + localDNS, "options ndots:5"},
+		"tcp-0":  {usual, "nameserver " + localDNS, "options ndots:5 use-vc"},
+		"tcp-1":  {usual, "nameserver " + localDNS, "options ndots:5 use-vc"},
+		"host-0": {usual, "nameserver " + localDNS, "options ndots:5"},
+		"host-1": {usual, "nameserver " + localDNS, "options ndots:5"},
+		"node-0": {"nameserver " + cluster.Upstream},
+		"many":   {usual + " " + strings.Join(searches(), " "), "nameserver " + localDNS, "options ndots:5"},
+		"odd":    {usual + " _http._tcp.names.svc.cluster.local .", "nameserver " + localDNS, "options edns0 ndots:2"},
+		"none":   {"search first.stub.test second.stub.test", "nameserver " + stubDNS, "options ndots:2"},
+	}
+	var pods []string
+	for pod := range want {
+		pods = append(pods, pod)
+	}
+	err := each(pods, func(pod string) error {
+		out, err := w.exec(ctx, s, pod, "", "cat", "/etc/resolv.conf")
+		if err != nil {
+			return err
+		}
+		for _, line := range want[pod] {
+			if !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool { return words(l) == words(line) }) {
+				return fmt.Errorf("its resolv.conf has no line %q:\n%s", line, out)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	err = each(ordinary()[:2], func(pod string) error {
+		out, err := w.exec(ctx, s, pod, "", "sh", "-c", "hostname; hostname -f; cat /etc/hosts")
+		if err != nil {
+			return err
+		}
+		name := strings.Replace(pod, "udp", "querier", 1)
+		full := name + ".querier" + inNames
+		entry := w.pod[pod] + "\t" + full + "\t" + name + "\n"
+		if !strings.HasPrefix(out, name+"\n"+full+"\n") || !strings.Contains(out, entry) {
+			return fmt.Errorf("hostname, hostname -f or /etc/hosts don't have %s:\n%s", full, out)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d pods, search paths up to %d domains", len(pods), maxSearches), err
+}
+
+// large asks for more addresses than a reply over UDP can hold. What doesn't fit is marked
+// as cut off, and all of it comes over TCP. musl asks without EDNS, and before 1.2.4 not
+// over TCP: it makes do with what fits.
+func (w *world) large(ctx context.Context, s *suite) (string, error) {
+	all := words(big()...)
+	seen, err := w.ask(ctx, s, ordinary(), []question{q("host big", all).and("musl", "< "+all)})
+	if err != nil {
+		return "", err
+	}
+	err = each(ordinary()[:2], func(pod string) error {
+		const name = " big" + inNames + " A\n"
+		out, err := w.exec(ctx, s, pod, "udp 0"+name+"udp 1232"+name+"tcp 0"+name, "probe", "wire", localDNS+":53")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(out, "\n")
+		for i, cut := range []bool{true, true, false} {
+			if strings.Contains(lines[i], " tc ") != cut {
+				return fmt.Errorf("cut off: %t, want %t: %s", !cut, cut, lines[i])
+			}
+		}
+		if n := strings.Count(lines[2], " IN A 10.98."); n != bigSize {
+			return fmt.Errorf("%d addresses over TCP, want %d", n, bigSize)
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d addresses; %s", bigSize, seen), err
+}
+
+// hostNetwork asks from pods in their node's network.
+func (w *world) hostNetwork(ctx context.Context, s *suite) (string, error) {
+	list := slices.Concat(w.kubernetes(), w.partial(), w.stateful(), w.outside())
+	inside, err := w.ask(ctx, s, []string{"host-0", "host-1"}, list)
+	if err != nil {
+		return "", err
+	}
+	// The node's own server knows nothing of the cluster.
+	outside, err := w.ask(ctx, s, []string{"node-0", "node-1"}, []question{
+		q("host www.outside.test", cluster.Outside4, cluster.Outside6),
+		none("host kubernetes.default.svc." + cluster.Domain),
+		none("host cluster"),
+		none("name " + w.service["names/cluster"]),
+	})
+	return inside + "; Default: " + outside, err
+}
+
+// dnsConfig asks from pods with settings of their own.
+func (w *world) dnsConfig(ctx context.Context, s *suite) (string, error) {
+	there, ip := w.service["elsewhere/there"], w.service["names/cluster"]
+	// musl doesn't read lines of more than 255 characters: no search path is left.
+	const musl = "! none"
+	for _, c := range []struct {
+		pod  string
+		list []question
+	}{
+		{"many", []question{
+			q("host there", there).and("musl", musl),
+			q("canon there", "there"+inFar).and("musl", musl),
+			q("host cluster", ip).and("musl", musl),
+			q("host kubernetes.default", w.service["default/kubernetes"]).and("musl", musl),
+			q("host cluster"+inNames, ip),
+		}},
+		{"odd", []question{
+			q("host cluster", ip),
+			q("host kubernetes.default", w.service["default/kubernetes"]),
+			q("host there.elsewhere.svc", there),
+			q("host www.outside.test", cluster.Outside4, cluster.Outside6),
+			none("host nobody"),
+		}},
+		{"none", []question{
+			q("host a", stub1),
+			q("canon a", "a.first.stub.test"),
+			q("host a.b.c", stub1),
+			q("canon nx", "nx.second.stub.test").and("musl", musl).and("glibc", musl).and("go", musl),
+			none("host nx.a"),
+		}},
+	} {
+		if _, err := w.ask(ctx, s, []string{c.pod}, c.list); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d domains in %d characters", maxSearches, maxSearch), nil
+}
+
+// counted asks the agents what they have counted: each has answered at least what its pods
+// have asked in one table, over either protocol.
+func (w *world) counted(ctx context.Context, s *suite) (string, error) {
+	if w.client == nil {
+		return "", errNotMade
+	}
+	var seen []string
+	for i, n := range w.nodes {
+		out, err := w.exec(ctx, s, fmt.Sprintf("udp-%d", i), "", "wget", "-q", "-O-", "http://"+n.Addr+":9253/metrics")
+		if err != nil {
+			return "", err
+		}
+		count := make(map[string]float64)
+		for line := range strings.Lines(out) {
+			if rest, ok := strings.CutPrefix(line, "coredns_dns_requests_total{"); ok {
+				labels, value, _ := strings.Cut(rest, "} ")
+				for _, proto := range []string{"udp", "tcp"} {
+					if strings.Contains(labels, fmt.Sprintf("proto=%q", proto)) {
+						number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+						if err != nil {
+							return "", err
+						}
+						count[proto] += number
+					}
+				}
+			}
+		}
+		// Any table has more questions, and each is more than one query.
+		if least := float64(len(w.stateful())); count["udp"] < least || count["tcp"] < least {
+			return "", fmt.Errorf("%s's agent counts %v queries, less than its pods have sent", n.Name, count)
+		}
+		seen = append(seen, fmt.Sprintf("%s %.0f UDP, %.0f TCP", n.Name, count["udp"], count["tcp"]))
+	}
+	return strings.Join(seen, "; "), nil
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+	"text/template"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+//go:embed testdata/names.yaml
+var worldYAML string
+
+const (
+	// namesNS is where the pods are that ask, and far where none is.
+	namesNS, farNS = "names", "elsewhere"
+	// localDNS is the agents' address, which the kubelets give to pods.
+	localDNS = "169.254.20.10"
+	// stubDNS is the ClusterIP of a name server that knows everything. It is written
+	// down because pods' specs and the ConfigMap kube-dns need it before there is one.
+	stubDNS = "10.96.53.53"
+	// bigSize is how many addresses the big Service has: 90 make 1,500 bytes, which
+	// neither 512 nor the 1,232 that resolvers offer will hold; half would fit.
+	bigSize = 90
+	// maxSearches and maxSearch are the limits of a pod's search path, in domains and
+	// characters (validation of dnsConfig, since Kubernetes 1.22).
+	maxSearches, maxSearch = 32, 2048
+)
+
+// world is what the checks of names ask about.
+type world struct {
+	client kubernetes.Interface
+	nodes  []*cluster.Node
+	// coreDNS is an address of the cluster's DNS that no agent takes over.
+	coreDNS string
+	// service has ClusterIPs by NAMESPACE/NAME, and pod addresses by name.
+	service, pod map[string]string
+	// stubs is how the stub domain came to be known, which takes its time.
+	stubs chan error
+}
+
+// ordinary are the pods with the settings that every pod has, on each node, those whose
+// resolver is told to use TCP, and one that asks CoreDNS what the others ask nodens.
+func ordinary() []string { return []string{"udp-0", "udp-1", "tcp-0", "tcp-1", "twin"} }
+
+// searches are as many and as long domains as a pod may have besides its usual three.
+// The last one is of use.
+func searches() []string {
+	const usual, last = "names.svc.cluster.local svc.cluster.local cluster.local", "elsewhere.svc.cluster.local"
+	n := maxSearches - 3 - 1
+	// What is left for them when each has a space before it.
+	left := maxSearch - len(usual) - 1 - len(last)
+	var list []string
+	for i := range n {
+		size := left/(n-i) - 1
+		left -= size + 1
+		name := fmt.Sprintf("search-%d.", i)
+		list = append(list, name+strings.Repeat("x", size-len(name)-len(".outside.test"))+".outside.test")
+	}
+	return append(list, last)
+}
+
+// big are the addresses of the big Service.
+func big() []string {
+	var list []string
+	for i := range bigSize {
+		list = append(list, fmt.Sprintf("10.98.0.%d", i+1))
+	}
+	return list
+}
+
+// manifest is the world as kubectl takes it.
+func (w *world) manifest() (string, error) {
+	group := func(pod string) string { name, _, _ := strings.Cut(pod, "-"); return name }
+	t, err := template.New("names").Funcs(template.FuncMap{"group": group}).Parse(worldYAML)
+	if err != nil {
+		return "", err
+	}
+	var nodes []string
+	for _, n := range w.nodes {
+		nodes = append(nodes, n.Name)
+	}
+	var out strings.Builder
+	err = t.Execute(&out, map[string]any{"Nodes": nodes, "CoreDNS": w.coreDNS, "Stub": stubDNS, "Searches": searches(), "Big": big()})
+	return out.String(), err
+}
+
+// make makes it all and waits until it is there.
+func (w *world) make(ctx context.Context, s *suite) (seen string, err error) {
+	client, err := kubernetes.NewForConfig(s.cluster.Config())
+	if err != nil {
+		return "", err
+	}
+	if w.nodes = s.cluster.Nodes(); len(w.nodes) < 2 {
+		return "", fmt.Errorf("%d nodes; the names are asked for on two", len(w.nodes))
+	}
+	upstream, err := client.CoreV1().Services("kube-system").Get(ctx, "kube-dns-upstream", metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	w.coreDNS = upstream.Spec.ClusterIP
+	if err := namespaces(ctx, client); err != nil {
+		return "", err
+	}
+	w.startStubs(ctx, s, client)
+	text, err := w.manifest()
+	if err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, text, "apply", "--server-side", "-f", "-"); err != nil {
+		return "", err
+	}
+	if err := peer.Await(ctx, "the pods to run", func(ctx context.Context) error { return w.look(ctx, client) }); err != nil {
+		return "", err
+	}
+	w.client = client
+	return fmt.Sprintf("%d pods on %d nodes, %d Services", len(w.pod), len(w.nodes), len(w.service)), w.settle(ctx, s)
+}
+
+// namespaces makes them and waits for the ServiceAccount that pods need.
+func namespaces(ctx context.Context, client kubernetes.Interface) error {
+	for _, name := range []string{namesNS, farNS} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return peer.Await(ctx, "the ServiceAccount default", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts(namesNS).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+// look takes the addresses down, and is an error while a pod has none or isn't ready.
+func (w *world) look(ctx context.Context, client kubernetes.Interface) error {
+	pods, err := client.CoreV1().Pods(namesNS).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	w.pod = make(map[string]string)
+	for _, p := range pods.Items {
+		ready := p.Name == "unready" && p.Status.Phase == corev1.PodRunning
+		for _, c := range p.Status.Conditions {
+			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}
+		if !ready || p.Status.PodIP == "" {
+			return fmt.Errorf("pod %s is not ready: %s", p.Name, p.Status.Phase)
+		}
+		w.pod[p.Name] = p.Status.PodIP
+	}
+	if w.pod["set-0"] == "" || w.pod["set-1"] == "" {
+		return errors.New("the StatefulSet has no two pods yet")
+	}
+	services, err := client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	w.service = make(map[string]string)
+	for _, s := range services.Items {
+		w.service[s.Namespace+"/"+s.Name] = s.Spec.ClusterIP
+	}
+	return w.sliced(ctx, client)
+}
+
+// sliced is an error while the slices of pods don't have their addresses: they come a
+// moment after the pods are ready, and CoreDNS must not be asked before, because it keeps
+// what it says for 30 s.
+func (w *world) sliced(ctx context.Context, client kubernetes.Interface) error {
+	slices, err := client.DiscoveryV1().EndpointSlices(namesNS).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	count := make(map[string]int)
+	for _, s := range slices.Items {
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				count[s.Labels["kubernetes.io/service-name"]]++
+			}
+		}
+	}
+	for service, want := range map[string]int{"cluster": 2, "headless": 2, "set": 2, "querier": 2, "published": 1, "stub": 1} {
+		if count[service] != want {
+			return fmt.Errorf("Service %s has %d endpoints, not %d", service, count[service], want)
+		}
+	}
+	return nil
+}
+
+// settle waits until those who answer have seen what the API server has.
+func (w *world) settle(ctx context.Context, s *suite) error {
+	set := w.pod["set-0"] + " " + w.pod["set-1"]
+	wants := []string{
+		"headless", set, "set", set, "querier", w.pod["udp-0"] + " " + w.pod["udp-1"],
+		"published", w.pod["unready"], "cluster", w.service["names/cluster"],
+	}
+	return each(ordinary()[:2], func(pod string) error {
+		for i := 0; i < len(wants); i += 2 {
+			f, err := w.follow(ctx, s, pod, wants[i]+".names.svc.cluster.local", words(wants[i+1]))
+			if err == nil {
+				_, err = f.end()
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// end takes it all away, without waiting for the pods to be gone.
+func (w *world) end(ctx context.Context) error {
+	var errs []error
+	for _, name := range []string{namesNS, farNS} {
+		errs = append(errs, w.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))
+	}
+	return errors.Join(errs...)
+}
