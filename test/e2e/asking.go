@@ -41,6 +41,11 @@ func (q question) and(resolver, want string) question {
 	return q
 }
 
+// or adds what one resolver may do as well.
+func (q question) or(resolver, want string) question {
+	return q.and(resolver, q.want+" or "+want)
+}
+
 // words are those of all texts, each once, sorted.
 func words(texts ...string) string {
 	list := strings.Fields(strings.Join(texts, " "))
@@ -112,19 +117,27 @@ func judge(out string, list []question) error {
 	return errors.Join(errs...)
 }
 
-// fits compares an answer with the wanted one. One that begins with < may lack some of
-// its words, not all of them.
+// fits compares an answer with the wanted one, or those with " or " between them. One that
+// begins with < may lack some of its words, not all of them.
 func fits(got, want string) bool {
-	superset, some := strings.CutPrefix(want, "< ")
-	if !some {
-		return got == want
+	for one := range strings.SplitSeq(want, " or ") {
+		all, some := strings.CutPrefix(one, "< ")
+		if got == one || some && within(strings.TrimPrefix(got, "= "), all) {
+			return true
+		}
 	}
-	answers, ok := strings.CutPrefix(got, "= ")
-	all := strings.Fields(superset)
-	for word := range strings.FieldsSeq(answers) {
-		ok = ok && slices.Contains(all, word)
+	return false
+}
+
+// within says that there are words and that all of them are among the others.
+func within(some, all string) bool {
+	list := strings.Fields(all)
+	for word := range strings.FieldsSeq(some) {
+		if !slices.Contains(list, word) {
+			return false
+		}
 	}
-	return ok && answers != ""
+	return strings.TrimSpace(some) != ""
 }
 
 // following is a pod that asks for a name again and again until the answer is another.

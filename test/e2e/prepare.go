@@ -23,7 +23,7 @@ import (
 const agentDNS = "169.254.20.10"
 
 // images are what the nodes have: each writes its file to the suite's folder.
-var images = []func(context.Context, *suite) (file string, err error){agentImage, dnsImage}
+var images = []func(context.Context, *suite) (file string, err error){agentImage, dnsImage, probeImage}
 
 // prepare brings up what the part needs and is not there yet.
 func (s *suite) prepare(ctx context.Context, p part) (string, error) {

@@ -23,7 +23,7 @@ const probeName = "probe:e2e"
 // test/e2e/probe/resolve once with musl and once with glibc, whose libraries are this
 // machine's.
 func probeImage(ctx context.Context, s *suite) (file string, err error) {
-	build := filepath.Join(s.dir, "probe")
+	build := filepath.Join(s.dir, "probe.d")
 	if err := os.MkdirAll(build, 0o755); err != nil {
 		return "", err
 	}

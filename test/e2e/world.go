@@ -52,8 +52,9 @@ type world struct {
 func ordinary() []string { return []string{"udp-0", "udp-1", "tcp-0", "tcp-1", "twin"} }
 
 // searches are as many and as long domains as a pod may have besides its usual three.
-// The last one is of use.
+// There are no names in any but the last.
 func searches() []string {
+	const nowhere = ".nx.outside.test"
 	const usual, last = "names.svc.cluster.local svc.cluster.local cluster.local", "elsewhere.svc.cluster.local"
 	n := maxSearches - 3 - 1
 	// What is left for them when each has a space before it.
@@ -63,7 +64,7 @@ func searches() []string {
 		size := left/(n-i) - 1
 		left -= size + 1
 		name := fmt.Sprintf("search-%d.", i)
-		list = append(list, name+strings.Repeat("x", size-len(name)-len(".outside.test"))+".outside.test")
+		list = append(list, name+strings.Repeat("x", size-len(name)-len(nowhere))+nowhere)
 	}
 	return append(list, last)
 }

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+)
+
+// TestNamesManifest reads what is applied, and holds that every object has a name of its
+// own and that no pod has more of a search path than it may.
+func TestNamesManifest(t *testing.T) {
+	w := &world{nodes: []*cluster.Node{{Name: "a"}, {Name: "b"}}, coreDNS: "10.96.0.1"}
+	text, err := w.manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for d := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {
+		var o metav1.Unstructured
+		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%v in:\n%s", err, text)
+		}
+		id := o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+		if seen[id] || o.GetName() == "" {
+			t.Errorf("%q is there twice, or without a name", id)
+		}
+		seen[id] = true
+	}
+	for _, pod := range append(ordinary(), "host-1", "node-1", "many", "odd", "none", "stub", "unready") {
+		if !seen["Pod names/"+pod] {
+			t.Errorf("there is no pod %s", pod)
+		}
+	}
+	all := append([]string{"names.svc.cluster.local", "svc.cluster.local", "cluster.local"}, searches()...)
+	if n, size := len(all), len(strings.Join(all, " ")); n != maxSearches || size != maxSearch {
+		t.Errorf("%d search domains of %d characters, want %d of %d", n, size, maxSearches, maxSearch)
+	}
+	for _, domain := range all {
+		if len(domain) > 253 {
+			t.Errorf("%s is longer than a name can be", domain)
+		}
+		for label := range strings.SplitSeq(domain, ".") {
+			if len(label) > 63 {
+				t.Errorf("the label %s of %s is longer than 63", label, domain)
+			}
+		}
+	}
+}
+
+// TestJudge holds that a wrong answer, a missing one and one of another question are
+// faults.
+func TestJudge(t *testing.T) {
+	list := []question{q("host a", "10.0.0.1", "10.0.0.2"), none("host b").or("go", "= 10.0.0.9"), q("host c", "1 2 3").and("musl", "< 1 2 3")}
+	const good = `musl host a = 10.0.0.1 10.0.0.2
+musl host b ! none
+musl host c = 1 3
+glibc host a = 10.0.0.1 10.0.0.2
+glibc host b ! none
+glibc host c = 1 2 3
+go host a = 10.0.0.1 10.0.0.2
+go host b = 10.0.0.9
+go host c = 1 2 3
+`
+	for _, tt := range []struct {
+		name, old, new string
+		fault          bool
+	}{
+		{"as wanted", "", "", false},
+		{"an address less", "glibc host a = 10.0.0.1 10.0.0.2", "glibc host a = 10.0.0.1", true},
+		{"an address more", "go host a = 10.0.0.1", "go host a = 10.0.0.0 10.0.0.1", true},
+		{"the one of two", "go host b = 10.0.0.9", "go host b ! none", false},
+		{"neither of two", "go host b = 10.0.0.9", "go host b = 10.0.0.8", true},
+		{"no such name", "go host a = 10.0.0.1 10.0.0.2", "go host a ! none", true},
+		{"nobody answered", "glibc host b ! none", "glibc host b ! again", true},
+		{"none of those that would do", "musl host c = 1 3", "musl host c =", true},
+		{"one that would not do", "musl host c = 1 3", "musl host c = 1 4", true},
+		{"no answer at all", "musl host c = 1 3", "musl host c ! none", true},
+		{"a line less", "go host c = 1 2 3\n", "", true},
+		{"another question", "go host c", "go host d", true},
+		{"another resolver", "go host c", "musl host c", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := judge(strings.Replace(good, tt.old, tt.new, 1), list); (err != nil) != tt.fault {
+				t.Errorf("the error is %v, want one: %t", err, tt.fault)
+			}
+		})
+	}
+}
