@@ -83,6 +83,12 @@ type Client struct {
 // Start starts a process that calls [Serve] with its standard input and output, and gives
 // it the job. The caller calls Stop or Wait, once.
 func Start(j Job, path string, args ...string) (*Client, error) {
+	return By(j, exec.Command(path, args...))
+}
+
+// By is Start with a command that has not been started, and whose standard input, output
+// and error are not set.
+func By(j Job, cmd *exec.Cmd) (*Client, error) {
 	if err := j.check(); err != nil {
 		return nil, err
 	}
@@ -90,19 +96,22 @@ func Start(j Job, path string, args ...string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cmd: exec.Command(path, args...)}
+	c := &Client{cmd: cmd}
 	// If this process dies, the end of its standard input ends the client.
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.cmd.Stderr = os.Stderr
-	in, err := c.cmd.StdinPipe()
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
 	c.in = in
-	if c.out, err = c.cmd.StdoutPipe(); err != nil {
+	if c.out, err = cmd.StdoutPipe(); err != nil {
 		return nil, err
 	}
-	if err := c.cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting a load client: %w", err)
 	}
 	if _, err := c.in.Write(append(text, '\n')); err != nil {

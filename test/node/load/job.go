@@ -13,8 +13,10 @@ type Job struct {
 	// Servers are asked in turn.
 	Servers []netip.AddrPort
 	// Local is the address in answers of the agent, and Cluster that in answers of the
-	// cluster's DNS.
+	// cluster's DNS. They may be the same if TTLs differ: the agent's are TTL seconds or
+	// more.
 	Local, Cluster netip.Addr
+	TTL            uint32
 	// Names is how many names there are, below Zone, a name with a dot at its end. One
 	// question in Fresh is for a name that nobody has asked for before; 0: none is.
 	Names, Fresh int

@@ -107,6 +107,25 @@ func TestFates(t *testing.T) {
 	}
 }
 
+// TestTTL: where the agent's answers have the address of the cluster DNS's, the TTL tells
+// them apart. The server's is 7.
+func TestTTL(t *testing.T) {
+	job := Job{
+		Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: local,
+		Names: 4, Zone: "load.test.", Length: 300 * time.Millisecond, Shots: 100,
+	}
+	for ttl, want := range map[uint32]Fate{0: Local, 7: Local, 8: Cluster} {
+		job.TTL = ttl
+		r, err := job.Ask(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := map[Fate]uint64{Local: r.Shot.Local, Cluster: r.Shot.Cluster}; got[want] == 0 || r.Shot.Local+r.Shot.Cluster != got[want] {
+			t.Errorf("with TTLs from %d on: %+v, want only %s", ttl, r.Shot, want)
+		}
+	}
+}
+
 // TestStop: a client that is stopped early has a report; one with a job that makes no
 // sense none.
 func TestStop(t *testing.T) {

@@ -47,10 +47,10 @@ func (j Job) judge(query, msg []byte) (f Fate, ok bool) {
 	if msg[3]&15 == rcodeServer {
 		return Servfail, true
 	}
-	switch addr := address(msg, len(query)); {
+	switch addr, ttl := address(msg, len(query)); {
 	case msg[3]&15 != 0:
 		return Other, true
-	case addr == j.Local:
+	case addr == j.Local && ttl >= j.TTL:
 		return Local, true
 	case addr == j.Cluster:
 		return Cluster, true
@@ -58,24 +58,24 @@ func (j Job) judge(query, msg []byte) (f Fate, ok bool) {
 	return Other, true
 }
 
-// address is the one in the first record of the answer, which starts at; the zero one if
-// that has none.
-func address(msg []byte, at int) (a netip.Addr) {
+// address is the one in the first record of the answer, which starts at, with its TTL in
+// seconds; the zero one if that has none.
+func address(msg []byte, at int) (a netip.Addr, ttl uint32) {
 	if binary.BigEndian.Uint16(msg[6:]) == 0 {
-		return a
+		return a, 0
 	}
 	for at < len(msg) && msg[at]&0xc0 == 0 && msg[at] != 0 {
 		at += 1 + int(msg[at])
 	}
 	if at >= len(msg) {
-		return a
+		return a, 0
 	}
 	at++ // the root label
 	if msg[at-1] != 0 {
 		at++ // or a pointer
 	}
 	if len(msg) < at+fixed+4 || binary.BigEndian.Uint16(msg[at:]) != typeA || binary.BigEndian.Uint16(msg[at+8:]) != 4 {
-		return a
+		return a, 0
 	}
-	return netip.AddrFrom4([4]byte(msg[at+fixed:]))
+	return netip.AddrFrom4([4]byte(msg[at+fixed:])), binary.BigEndian.Uint32(msg[at+4:])
 }
