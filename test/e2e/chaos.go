@@ -1,4 +1,327 @@
 package main
 
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// mishap is something that befalls a cluster.
+type mishap struct {
+	name string
+	// promised is what the pods of the first node see of it, and those of the others.
+	promised [2]promise
+	// run does it, and returns when all is as before. deaths are the times at which the
+	// agents of nodes had died.
+	run func(h *havoc, ctx context.Context) (deaths map[string]time.Time, err error)
+}
+
+// mishaps are all of them. The first gives the agents' answers the TTL by which those
+// after it tell them from the cluster DNS's.
+var mishaps = []mishap{
+	{"rolling update, with another Corefile", [2]promise{elsewhere, elsewhere}, (*havoc).roll},
+	{"agent pod deleted; agent killed on the other node", [2]promise{stopped, killed}, (*havoc).remove},
+	{"kubelets restarted", [2]promise{unseen, unseen}, (*havoc).restartKubelets},
+	{"CoreDNS scaled to zero", [2]promise{unseen, unseen}, (*havoc).scale},
+	{"node drained", [2]promise{unseen, unseen}, (*havoc).drain},
+	{"API server stopped, and an agent killed meanwhile", [2]promise{killed, unseen}, (*havoc).lose},
+	{"broken Corefile rolled out, and undone", [2]promise{unseen, unseen}, (*havoc).spoil},
+}
+
 // chaos is the part of that name.
-func chaos() []check { return nil }
+func chaos() []check {
+	h := &havoc{}
+	list := []check{{"pods of all nodes ask their agents", h.begin}}
+	for _, m := range mishaps {
+		list = append(list, check{m.name, func(ctx context.Context, _ *suite) (string, error) { return h.befall(ctx, m) }})
+	}
+	return append(list, check{"all is as before", h.end})
+}
+
+// befall has the mishap happen under load, and holds what it did to what is promised.
+func (h *havoc) befall(ctx context.Context, m mishap) (string, error) {
+	if h.api == nil {
+		return "", errNotBegun
+	}
+	tolls, err := h.under(ctx, func(ctx context.Context) (map[string]time.Time, error) { return m.run(h, ctx) })
+	if err != nil {
+		return "", err
+	}
+	var seen []string
+	for i, t := range tolls {
+		seen = append(seen, t.String())
+		err = errors.Join(err, m.promised[min(i, 1)].broken(t))
+	}
+	return strings.Join(seen, "; "), err
+}
+
+var errNotBegun = errors.New("the pods that ask are missing")
+
+// kubectl is Kubectl in the agents' namespace, without its output.
+func (h *havoc) kubectl(ctx context.Context, args ...string) error {
+	_, err := h.cluster.Kubectl(ctx, "", append([]string{"-n", agentSpace}, args...)...)
+	return err
+}
+
+// configure puts the Corefile into the agents' ConfigMap.
+func (h *havoc) configure(ctx context.Context, corefile string) error {
+	maps := h.api.CoreV1().ConfigMaps(agentSpace)
+	m, err := maps.Get(ctx, agentSet, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	m.Data["Corefile"] = corefile
+	_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+	return err
+}
+
+// rollOut replaces all agents, and waits until only the new ones are left.
+func (h *havoc) rollOut(ctx context.Context) error {
+	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentSet); err != nil {
+		return err
+	}
+	if err := h.kubectl(ctx, "rollout", "status", "daemonset/"+agentSet, "--timeout=90s"); err != nil {
+		return err
+	}
+	return h.settled(ctx)
+}
+
+// markedCorefile is the agents' Corefile with two changes: they keep their view on the
+// node's disk, and their answers have the TTL markTTL.
+func (h *havoc) markedCorefile() (string, error) {
+	const line, ttl = "kubernetes cluster.local in-addr.arpa ip6.arpa {\n", " ttl 30\n"
+	if strings.Count(h.corefile, line) != 1 || strings.Count(h.corefile, ttl) != 1 {
+		return "", fmt.Errorf("the agents' Corefile is not the one of daemonset/nodens.yaml:\n%s", h.corefile)
+	}
+	return strings.NewReplacer(line, line+"        save /var/lib/nodens/view\n", ttl, fmt.Sprintf(" ttl %d\n", markTTL)).Replace(h.corefile), nil
+}
+
+// roll rolls out the marked Corefile.
+func (h *havoc) roll(ctx context.Context) (map[string]time.Time, error) {
+	marked, err := h.markedCorefile()
+	if err == nil {
+		err = h.configure(ctx, marked)
+	}
+	if err == nil {
+		err = h.rollOut(ctx)
+	}
+	h.marked = err == nil
+	return nil, err
+}
+
+// agentOf is the name of the node's agent pod, and how often its agent was started anew.
+func (h *havoc) agentOf(ctx context.Context, n *cluster.Node) (pod string, restarts int32, err error) {
+	list, err := h.agents(ctx)
+	for _, p := range list {
+		if p.Spec.NodeName == n.Name {
+			for _, c := range p.Status.ContainerStatuses {
+				restarts += c.RestartCount
+			}
+			return p.Name, restarts, err
+		}
+	}
+	return "", 0, errors.Join(err, fmt.Errorf("node %s has no agent", n.Name))
+}
+
+// remove deletes the first node's agent pod and kills the last node's agent.
+func (h *havoc) remove(ctx context.Context) (map[string]time.Time, error) {
+	first, last := h.nodes[0], h.nodes[len(h.nodes)-1]
+	pod, _, err := h.agentOf(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	_, before, err := h.agentOf(ctx, last)
+	if err != nil {
+		return nil, err
+	}
+	gone, err := h.kill(ctx, last)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.kubectl(ctx, "delete", "pod", pod); err != nil {
+		return nil, err
+	}
+	err = peer.Await(ctx, "the killed agent to be started", func(ctx context.Context) error {
+		_, now, err := h.agentOf(ctx, last)
+		if err == nil && now == before {
+			linger(ctx, lookAgain)
+			err = errors.New("the kubelet has not started it yet")
+		}
+		return err
+	})
+	if err == nil {
+		err = h.settled(ctx)
+	}
+	for _, n := range []*cluster.Node{first, last} {
+		if err == nil {
+			err = h.answered(ctx, n, h.services())
+		}
+	}
+	return map[string]time.Time{last.Name: gone}, err
+}
+
+// kill ends the node's agent with SIGKILL, and returns when it had ended: its sockets are
+// closed before its process is nobody's any more.
+func (h *havoc) kill(ctx context.Context, n *cluster.Node) (time.Time, error) {
+	const script = `for p in /proc/[0-9]*; do
+	read -r name 2>/dev/null <$p/comm && [ "$name" = nodens ] || continue
+	kill -9 ${p#/proc/} && echo killed
+	while [ -e $p ]; do :; done
+done`
+	out, err := n.Command(ctx, "/bin/sh", "-c", script).Output()
+	if err == nil && strings.TrimSpace(string(out)) != "killed" {
+		err = errors.New("there is not one agent")
+	}
+	if err != nil {
+		err = fmt.Errorf("killing the agent of %s: %w\n%s", n.Name, err, out)
+	}
+	return time.Now(), err
+}
+
+func (h *havoc) restartKubelets(ctx context.Context) (map[string]time.Time, error) {
+	for _, n := range h.nodes {
+		if err := n.RestartKubelet(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, h.settled(ctx)
+}
+
+// scale takes all pods of the cluster's DNS away, has the pods ask without them, and
+// brings them back.
+func (h *havoc) scale(ctx context.Context) (map[string]time.Time, error) {
+	const name, pods = "deployment/coredns", "k8s-app=kube-dns"
+	if err := h.kubectl(ctx, "scale", name, "--replicas=0"); err != nil {
+		return nil, err
+	}
+	if err := h.kubectl(ctx, "wait", "pod", "-l", pods, "--for=delete", "--timeout=60s"); err != nil {
+		return nil, err
+	}
+	linger(ctx, without)
+	if err := h.kubectl(ctx, "scale", name, "--replicas=2"); err != nil {
+		return nil, err
+	}
+	return nil, h.kubectl(ctx, "rollout", "status", name, "--timeout=60s")
+}
+
+// without is how long pods ask while something is away: several of the intervals in
+// which agents look at their upstreams.
+const without = 2 * time.Second
+
+// drain drains the first node, and takes it back. Pods of DaemonSets stay.
+func (h *havoc) drain(ctx context.Context) (map[string]time.Time, error) {
+	n := h.nodes[0]
+	err := h.kubectl(ctx, "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
+	return nil, errors.Join(err, h.kubectl(ctx, "uncordon", n.Name), h.settled(ctx))
+}
+
+// outage is how long the API server is away: long enough for the agents' watches to have
+// given up several times, at intervals that grow to half a minute; minutes would show
+// nothing more.
+const outage = 20 * time.Second
+
+// lose stops the API server, kills the first node's agent, and has the one after it
+// answer from what the last one has kept on the node. What is made when the API server is
+// back has to arrive at all agents.
+func (h *havoc) lose(ctx context.Context) (map[string]time.Time, error) {
+	n := h.nodes[0]
+	if err := h.cluster.StopAPI(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	gone, err := h.kill(ctx, n)
+	if err == nil {
+		err = h.answered(ctx, n, h.services())
+	}
+	if err == nil {
+		linger(ctx, outage-time.Since(began))
+	}
+	if err = errors.Join(err, h.cluster.StartAPI(ctx)); err != nil {
+		return nil, err
+	}
+	deaths := map[string]time.Time{n.Name: gone}
+	late := netip.MustParseAddr("10.96.77.53")
+	s := bare("name-0", late.String())
+	s["metadata"] = thing{"name": "name-0", "namespace": "default"}
+	if _, err := h.cluster.Kubectl(ctx, (things{s}).String(), "create", "-f", "-"); err != nil {
+		return nil, err
+	}
+	for _, n := range h.nodes {
+		j := h.services()
+		j.Zone, j.Names, j.Local, j.Cluster = "default.svc."+cluster.Domain+".", 1, late, late
+		if err := h.answered(ctx, n, j); err != nil {
+			return nil, err
+		}
+	}
+	_, err = h.cluster.Kubectl(ctx, "", "-n", "default", "delete", "service", "name-0")
+	return deaths, errors.Join(err, h.settled(ctx))
+}
+
+// spoil rolls out a Corefile with a fault. The agents that run go on, and the next ones
+// end until the ConfigMap is as it was.
+func (h *havoc) spoil(ctx context.Context) (map[string]time.Time, error) {
+	good, err := h.markedCorefile()
+	if err != nil {
+		return nil, err
+	}
+	if err := h.configure(ctx, "nonsense {\n"); err != nil {
+		return nil, err
+	}
+	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentSet); err != nil {
+		return nil, err
+	}
+	err = peer.Await(ctx, "an agent to end because of its Corefile", func(ctx context.Context) error {
+		list, err := h.agents(ctx)
+		if err != nil {
+			return err
+		}
+		running, ended := states(list)
+		if running == len(h.nodes) && ended > 0 {
+			return nil
+		}
+		linger(ctx, lookAgain)
+		return fmt.Errorf("%d agents are ready, %d have ended", running, ended)
+	})
+	err = errors.Join(err, h.configure(ctx, good))
+	if err == nil {
+		err = h.rollOut(ctx)
+	}
+	return nil, err
+}
+
+// states counts the agents that are ready, and those that have ended and are not.
+func states(list []corev1.Pod) (running, ended int) {
+	for _, p := range list {
+		for _, c := range p.Status.ContainerStatuses {
+			switch {
+			case c.Ready:
+				running++
+			case c.RestartCount > 0:
+				ended++
+			}
+		}
+	}
+	return running, ended
+}
+
+// end takes away what the part has made. The agents take their Corefile from before with
+// their next reload.
+func (h *havoc) end(ctx context.Context, s *suite) (string, error) {
+	if h.api == nil {
+		return "", errNotBegun
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "delete", "namespace", chaosNamespace, "--wait=false")
+	if err = errors.Join(err, h.configure(ctx, h.corefile), h.settled(ctx)); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d agents ready, on %d nodes", len(h.nodes), len(h.nodes)), nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/node/load"
+)
+
+// TestPromises: what breaks each promise, and what is just within it.
+func TestPromises(t *testing.T) {
+	job := load.Job{Zone: "load.test.", Rate: 1000, Streams: 4, Shots: 20}
+	began := time.Unix(1000, 0)
+	report := func(c load.Counts) *load.Report {
+		c.Asked = c.Local + c.Cluster + c.Servfail + c.Other + c.Lost
+		return &load.Report{Began: began, Ended: began.Add(time.Minute), UDP: load.Tally{Counts: c}}
+	}
+	for _, c := range []struct {
+		name   string
+		p      promise
+		counts load.Counts
+		change func(*load.Report)
+		want   string // in the error; empty: none
+	}{
+		{name: "all is well", p: unseen, counts: load.Counts{Local: 9}},
+		{name: "one lost", p: unseen, counts: load.Counts{Local: 9, Lost: 1}, want: "1 are lost, at most 0 may be"},
+		{name: "by the cluster's DNS", p: unseen, counts: load.Counts{Local: 9, Cluster: 1}, want: "the cluster's DNS has answered"},
+		{name: "one lost elsewhere", p: elsewhere, counts: load.Counts{Local: 9, Cluster: 1, Lost: 1}, want: "1 are lost"},
+		{name: "never by the agent", p: elsewhere, counts: load.Counts{Cluster: 9}, want: "the agent has answered none of 9"},
+		{name: "nothing asked", p: elsewhere, want: "none of 0"},
+		{name: "SERVFAIL", p: killed, counts: load.Counts{Local: 9, Servfail: 1}, want: "SERVFAIL or wrong"},
+		{name: "wrong", p: killed, counts: load.Counts{Local: 9, Other: 1}, want: "SERVFAIL or wrong"},
+		{name: "connections end", p: stopped, counts: load.Counts{Local: 9, Cluster: 9, Lost: 10}},
+		{name: "more ends", p: stopped, counts: load.Counts{Local: 9, Cluster: 9, Lost: 11}, want: "11 are lost, at most 10 may be"},
+		{name: "dies", p: killed, counts: load.Counts{Local: 9, Cluster: 9, Lost: 112}},
+		{name: "dies slowly", p: killed, counts: load.Counts{Local: 9, Cluster: 9, Lost: 113}, want: "113 are lost, at most 112 may be"},
+		{name: "the client is slow", p: unseen, counts: load.Counts{Local: 9, Lost: 5}, change: func(r *load.Report) { r.Dropped, r.Backlog = 2, 3 }},
+		{name: "the client is slower", p: unseen, counts: load.Counts{Local: 9, Lost: 6}, change: func(r *load.Report) { r.Dropped, r.Backlog = 2, 3 }, want: "6 are lost"},
+		{name: "lost while it dies", p: killed, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) {
+			r.Runs = []load.Run{{Fate: load.Lost, Count: 1, First: began.Add(time.Second - 1), Last: began.Add(time.Second - 1)}}
+		}},
+		{name: "lost when it is gone", p: killed, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) {
+			r.Runs = []load.Run{{Fate: load.Lost, Count: 1, First: began.Add(time.Second), Last: began.Add(time.Second)}}
+		}, want: "1 that were asked when the process was gone"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := report(c.counts)
+			if c.change != nil {
+				c.change(r)
+			}
+			good := report(load.Counts{Local: 1})
+			err := c.p.broken(toll{node: "a", gone: began.Add(time.Second), jobs: []load.Job{job, job}, reports: []*load.Report{good, r}})
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestToll: the line of the table.
+func TestToll(t *testing.T) {
+	var a, b load.Report
+	a.UDP.Counts, a.Silence = load.Counts{Asked: 10, Local: 7, Cluster: 2, Lost: 1}, 3*time.Millisecond
+	a.Stream.Counts = load.Counts{Asked: 5, Local: 4, Other: 1}
+	b.UDP.Counts, b.Silence = load.Counts{Asked: 4, Local: 3, Servfail: 1}, 12*time.Millisecond
+	got := toll{node: "a", reports: []*load.Report{&a, &b}}.String()
+	want := "a: 19 asked, 1 lost, 1 SERVFAIL, 1 wrong, 2 by the cluster's DNS, longest silence 12 ms"
+	if got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// TestLoad: the jobs of the part are possible ones.
+func TestLoad(t *testing.T) {
+	var h havoc
+	if a, b := h.outside(), h.outside(); a.Zone == b.Zone {
+		t.Errorf("%s is asked for twice", a.Zone)
+	}
+	h.marked = true
+	if j := h.services(); j.TTL != markTTL || j.Local != j.Cluster {
+		t.Errorf("the agent's answers are not told apart: %+v", j)
+	}
+}
+
+// TestMarkedCorefile: the change keeps everything else.
+func TestMarkedCorefile(t *testing.T) {
+	const before = "cluster.local:53 {\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n        ttl 30\n    }\n}\n"
+	const want = "cluster.local:53 {\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n        save /var/lib/nodens/view\n        ttl 60\n    }\n}\n"
+	if got, err := (&havoc{corefile: before}).markedCorefile(); err != nil || got != want {
+		t.Errorf("%v, %s", err, got)
+	}
+	if got, err := (&havoc{corefile: "."}).markedCorefile(); err == nil {
+		t.Errorf("a Corefile without `kubernetes` becomes %q", got)
+	}
+}
