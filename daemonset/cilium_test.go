@@ -1,39 +1,24 @@
 package daemonset
 
 import (
-	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// loadCilium decodes cilium.yaml: the API's own objects, and the policy's spec, whose
+// loadCilium decodes the overlay cilium: the API's own objects, and the policy, whose
 // type is Cilium's.
 func loadCilium(t *testing.T) (objects []runtime.Object, policy map[string]any) {
 	t.Helper()
-	text, err := os.ReadFile("cilium.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs := strings.Split(string(text), "\n---\n")
-	place := slices.IndexFunc(docs, func(d string) bool { return strings.Contains(d, "\nkind: CiliumLocalRedirectPolicy\n") })
-	if place < 0 {
-		t.Fatal("cilium.yaml has no CiliumLocalRedirectPolicy")
-	}
-	if err := yaml.UnmarshalStrict([]byte(docs[place]), &policy); err != nil {
-		t.Fatal(err)
-	}
-	if objects, err = decode([]byte(strings.Join(slices.Delete(docs, place, place+1), "\n---\n"))); err != nil {
-		t.Fatalf("cilium.yaml: %v", err)
-	}
-	return objects, policy
+	objects = overlay(t, "cilium")
+	found, place := find[*unstructured.Unstructured](t, objects, "node-local-dns")
+	return slices.Delete(objects, place, place+1), found.Object
 }
 
 // TestCiliumShares: all but the ConfigMap and the DaemonSet is as in nodens.yaml.
@@ -48,11 +33,14 @@ func TestCiliumShares(t *testing.T) {
 		}
 		return false
 	}
-	if d := cmp.Diff(slices.DeleteFunc(load(t), differs), slices.DeleteFunc(slices.Clone(objects), differs)); d != "" {
-		t.Errorf("objects other than those of nodens.yaml (-nodens +cilium):\n%s", d)
-	}
+	same(t, slices.DeleteFunc(load(t), differs), slices.DeleteFunc(slices.Clone(objects), differs))
 	if got, want := set.Spec.Template.Spec.Containers[0].Image, usual.Spec.Template.Spec.Containers[0].Image; got != want {
 		t.Errorf("the image is %s, in nodens.yaml %s", got, want)
+	}
+	for _, v := range set.Spec.Template.Spec.Volumes {
+		if v.HostPath != nil {
+			t.Errorf("the pod has the node's %s", v.HostPath.Path)
+		}
 	}
 }
 

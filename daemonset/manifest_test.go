@@ -7,22 +7,26 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // decode turns each document of a manifest into its object, in the manifest's
-// order. Unknown fields, fields given twice and unknown kinds are errors.
+// order. Unknown fields, fields given twice and unknown kinds are errors; of the kinds in
+// foreign it knows no more than that they are objects.
 func decode(text []byte) ([]runtime.Object, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, networkingv1.AddToScheme, rbacv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -39,7 +43,12 @@ func decode(text []byte) ([]runtime.Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		object, _, err := strict.Decode(doc, nil, nil)
+		object, kind, err := strict.Decode(doc, nil, nil)
+		if runtime.IsNotRegisteredError(err) && slices.Contains(foreign, kind.GroupKind().String()) {
+			var content map[string]any
+			err = yaml.UnmarshalStrict(doc, &content)
+			object = &unstructured.Unstructured{Object: content}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", len(objects)+1, err)
 		}
@@ -47,10 +56,13 @@ func decode(text []byte) ([]runtime.Object, error) {
 	}
 }
 
+// foreign are the kinds that others' definitions bring into a cluster.
+var foreign = []string{"CiliumLocalRedirectPolicy.cilium.io", "ServiceMonitor.monitoring.coreos.com"}
+
 // load decodes nodens.yaml.
 func load(t *testing.T) []runtime.Object {
 	t.Helper()
-	text, err := os.ReadFile("nodens.yaml")
+	text, err := os.ReadFile("base/nodens.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

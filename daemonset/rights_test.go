@@ -56,7 +56,7 @@ func TestRole(t *testing.T) {
 // The rule for ServiceImports stands in comments: most clusters don't have them. It
 // must be right once the comments' marks are gone.
 func TestMulticlusterRule(t *testing.T) {
-	text, err := os.ReadFile("nodens.yaml")
+	text, err := os.ReadFile("base/nodens.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,62 @@
+{{- /* nodens.name is the name of the objects. */ -}}
+{{- define "nodens.name" -}}
+{{ .Values.fullnameOverride | default "node-local-dns" }}
+{{- end }}
+
+{{- /* nodens.account is the service account's name. */ -}}
+{{- define "nodens.account" -}}
+{{ if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "nodens.name" .) }}{{ else }}{{ .Values.serviceAccount.name | default "default" }}{{ end }}
+{{- end }}
+
+{{- /* nodens.upstream is the Service of the central DNS pods. */ -}}
+{{- define "nodens.upstream" -}}
+{{ .Values.config.customUpstreamsvc | default "kube-dns-upstream" }}
+{{- end }}
+
+{{- /* nodens.labels are on every object, and not on pods: those keep theirs over an upgrade. */ -}}
+{{- define "nodens.labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- /* nodens.host is the address at which health and readiness are. */ -}}
+{{- define "nodens.host" -}}
+{{ first (splitList "," .Values.config.localDns) }}
+{{- end }}
+
+{{- /* nodens.at is an address with the port, as the Corefile has it: (list . 8080). */ -}}
+{{- define "nodens.at" -}}
+{{- $root := first . }}{{ $port := int (last . ) }}
+{{- if $root.Values.cilium.localRedirect }}:{{ $port }}
+{{- else }}{{ $host := include "nodens.host" $root }}
+{{- if contains ":" $host }}[{{ $host }}]:{{ $port }}{{ else }}{{ $host }}:{{ $port }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* nodens.scrape are the annotations of what Prometheus finds by annotations. */ -}}
+{{- define "nodens.scrape" -}}
+{{- if and .Values.prometheusScraping.enabled (not .Values.serviceMonitor.enabled) -}}
+prometheus.io/scrape: "true"
+prometheus.io/port: {{ .Values.config.metricsPort | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* nodens.memory is the runtime's limit: below the kernel's, so that the collector works
+harder before the kernel kills; the rest is for what the Go heap does not count. */ -}}
+{{- define "nodens.memory" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
+{{- if .Values.goMemLimit }}{{ .Values.goMemLimit }}
+{{- else if regexMatch "^[0-9]+Mi$" $limit }}{{ div (mul 25 (trimSuffix "Mi" $limit | int64)) 32 }}MiB
+{{- else if regexMatch "^[0-9]+Gi$" $limit }}{{ mul 800 (trimSuffix "Gi" $limit | int64) }}MiB
+{{- end }}
+{{- end }}
+
+{{- /* nodens.place refuses the namespace that a forgotten -n means. */ -}}
+{{- define "nodens.place" -}}
+{{- if eq .Release.Namespace "default" }}
+{{- fail "the agent's Service kube-dns-upstream finds the cluster's DNS pods only in their own namespace: install the chart there, with -n kube-system" }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,287 @@
+package daemonset
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// template is what helm makes of the chart with a file of these values. helm knows no
+// version of a cluster by itself.
+func template(t *testing.T, values string) ([]byte, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return command(t, "helm", "template", "any", "chart", "--namespace", "kube-system", "--kube-version", "1.36.0", "--values", file)
+}
+
+// chart decodes what helm makes of it, without the labels that are for helm itself.
+func chart(t *testing.T, values string) []runtime.Object {
+	t.Helper()
+	text, err := template(t, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decode(text)
+	if err != nil {
+		t.Fatalf("%v in:\n%s", err, text)
+	}
+	for _, o := range objects {
+		meta := o.(metav1.Object)
+		marks := meta.GetLabels()
+		for _, label := range []string{"name", "instance", "version", "managed-by"} {
+			if marks["app.kubernetes.io/"+label] == "" {
+				t.Errorf("%T %s has no label %s", o, meta.GetName(), label)
+			}
+			delete(marks, "app.kubernetes.io/"+label)
+		}
+		delete(marks, "helm.sh/chart")
+		if len(marks) == 0 {
+			marks = nil
+		}
+		meta.SetLabels(marks)
+	}
+	return objects
+}
+
+// TestChart: with these values the chart has the objects of nodens.yaml, and of each
+// overlay.
+func TestChart(t *testing.T) {
+	tests := []struct{ overlay, values string }{
+		{"link-local", ""},
+		{"takeover", "config: {dnsServer: 10.96.0.10}"},
+		{"nftables", "config: {netfilter: nftables}"},
+		{"dual-stack", "config: {localDns: '169.254.20.10,fd00:169:254:20::10', ipFamilyPolicy: PreferDualStack}"},
+		{"cilium", "cilium: {localRedirect: true}"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.overlay, func(t *testing.T) {
+			objects := chart(t, tt.values)
+			same(t, overlay(t, tt.overlay), objects)
+			accepted(t, objects)
+		})
+	}
+}
+
+// agent is the chart's container with these values, its arguments, and the Corefile.
+func agent(t *testing.T, values string) (*appsv1.DaemonSet, *corev1.Container, map[string]string, string) {
+	t.Helper()
+	objects := chart(t, values)
+	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	maps, _ := find[*corev1.ConfigMap](t, objects, "")
+	c := &set.Spec.Template.Spec.Containers[0]
+	return set, c, flagsOf(t, c.Args), maps.Data["Corefile"]
+}
+
+// TestChartKnown: a file of values for the known charts of NodeLocal DNSCache is taken,
+// and means what it means there.
+func TestChartKnown(t *testing.T) {
+	text, err := os.ReadFile("testdata/chart/known.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, c, flags, corefile := agent(t, string(text))
+	conf := parse(t, corefile, flags)
+	want := map[string]string{
+		"localip": "169.254.20.25,172.20.0.10", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
+		"handover-dir": "/var/lib/nodens", "health-port": "8090", "interfacename": "dns0", "setupiptables": "false",
+	}
+	if d := cmp.Diff(want, flags); d != "" {
+		t.Errorf("arguments (-want +got):\n%s", d)
+	}
+	b, rest := blockOf(t, conf, "corp.example"), blockOf(t, conf, ".")
+	if b.Health == nil || b.Health.Addr != "169.254.20.25:8090" || c.LivenessProbe.HTTPGet.Port.String() != "8090" || c.LivenessProbe.HTTPGet.Host != "169.254.20.25" {
+		t.Errorf("health is %v, the probe asks %v", b.Health, c.LivenessProbe.HTTPGet)
+	}
+	if b.Forward.ForceTCP || !b.Forward.PreferUDP {
+		t.Error("commProtocol is not prefer_udp")
+	}
+	if b.Log == nil || rest.Log == nil || b.Template == nil || b.Cache.Prefetch != (config.Prefetch{Amount: 5, Within: time.Minute, Percent: 10}) {
+		t.Errorf("log %v, templates %v, prefetch %v: want all of them", b.Log, b.Template, b.Cache.Prefetch)
+	}
+	if seconds := rest.Cache.Success.MaxTTL.Seconds(); seconds != 60 {
+		t.Errorf("answers are kept for %v s, want 60", seconds)
+	}
+	if d := cmp.Diff([]string{"192.0.2.1:53", "192.0.2.2:53"}, texts(rest.Forward.To)); d != "" {
+		t.Errorf("the rest goes to (-want +got):\n%s", d)
+	}
+	blockOf(t, conf, "other.example")
+	if c.Image != "mirror.example/nodens:1.2.3" || c.Env[0].Value != "100MiB" {
+		t.Errorf("image %s, GOMEMLIMIT %s: want 25/32 of 128 MiB", c.Image, c.Env[0].Value)
+	}
+	marks := []string{set.Annotations["a"], set.Labels["b"], set.Spec.Template.Annotations["c"], set.Spec.Template.Labels["d"]}
+	if !slices.Equal(marks, []string{"1", "2", "3", "4"}) {
+		t.Errorf("labels and annotations %q", marks)
+	}
+	if set.Spec.Template.Annotations["prometheus.io/scrape"] != "" {
+		t.Error("annotations and ServiceMonitor: every agent is scraped twice")
+	}
+	monitor, _ := find[*unstructured.Unstructured](t, chart(t, string(text)), "node-local-dns")
+	if got := monitor.GetNamespace(); got != "monitoring" {
+		t.Errorf("the ServiceMonitor is in namespace %s", got)
+	}
+}
+
+// Without the directive there are no rights; a Corefile of one's own is taken as it is.
+func TestChartWithoutView(t *testing.T) {
+	objects := chart(t, "config: {kubernetes: false}")
+	maps, _ := find[*corev1.ConfigMap](t, objects, "")
+	if strings.Contains(maps.Data["Corefile"], "kubernetes") {
+		t.Error("the Corefile has the directive")
+	}
+	if len(objects) != 5 {
+		t.Errorf("%d objects, want 5: all but the role and its binding", len(objects))
+	}
+	_, _, _, corefile := agent(t, "config: {customConfig: \".:53 {\\n    whoami\\n}\"}")
+	if want := ".:53 {\n    whoami\n}\n"; corefile != want {
+		t.Errorf("the Corefile is %q, want %q", corefile, want)
+	}
+}
+
+// TestChartRefuses: the error names the value.
+func TestChartRefuses(t *testing.T) {
+	tests := []struct{ name, values, want string }{
+		{"a name that is not", "config: {localDNS: 169.254.20.10}", "'localDNS' not allowed"},
+		{"at the top", "hostNetwork: true", "'hostNetwork' not allowed"},
+		{"no address", "config: {localDns: here}", "/config/localDns"},
+		{"spaces in a list", "config: {localDns: '169.254.20.10, 10.96.0.10'}", "/config/localDns"},
+		{"no port", "config: {healthPort: 80800}", "/config/healthPort"},
+		{"text for yes or no", "config: {setupInterface: 'yes'}", "/config/setupInterface"},
+		{"another protocol", "config: {commProtocol: udp}", "/config/commProtocol"},
+		{"another netfilter", "config: {netfilter: ipvs}", "/config/netfilter"},
+		{"no duration", "config: {serveStale: 1 hour}", "/config/serveStale"},
+		{"no percentage", "config: {prefetch: {percentage: 20}}", "/config/prefetch/percentage"},
+		{"no DNS pods", "config: {upstreamServiceSelector: {k8s-app: null}}", "/config/upstreamServiceSelector"},
+		{"another strategy", "updateStrategy: {type: Recreate}", "/updateStrategy/type"},
+		{"Go's memory in the API's units", "goMemLimit: 200Mi", "/goMemLimit"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := template(t, tt.values); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want an error with %s", err, tt.want)
+			}
+		})
+	}
+	_, err := command(t, "helm", "template", "any", "chart", "--kube-version", "1.36.0")
+	if err == nil || !strings.Contains(err.Error(), "-n kube-system") {
+		t.Errorf("in the namespace default: %v, want an error that says where to", err)
+	}
+}
+
+// TestChartSchema: schema and default values have the same names.
+func TestChartSchema(t *testing.T) {
+	var values, schema map[string]any
+	for file, into := range map[string]*map[string]any{"chart/values.yaml": &values, "chart/values.schema.json": &schema} {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			text, err = yaml.ToJSON(text)
+		}
+		if err == nil {
+			err = json.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+	}
+	// Helm puts global into every chart's values; the rest are lists of what may be
+	// left out.
+	covers(t, "", schema, values, []string{"/global", "/resources/claims"})
+	if out, err := command(t, "helm", "lint", "--strict", "chart", "--namespace", "kube-system"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func covers(t *testing.T, at string, schema, values map[string]any, optional []string) {
+	t.Helper()
+	properties, _ := schema["properties"].(map[string]any)
+	if properties == nil {
+		return
+	}
+	if schema["additionalProperties"] != false {
+		t.Errorf("%s: names that are not known are taken", at)
+	}
+	for name, inner := range properties {
+		path := at + "/" + name
+		value, ok := values[name]
+		if !ok && !slices.Contains(optional, path) {
+			t.Errorf("values.yaml has no %s", path)
+		}
+		if next, ok := value.(map[string]any); ok {
+			covers(t, path, inner.(map[string]any), next, optional)
+		}
+	}
+	for name := range values {
+		if properties[name] == nil {
+			t.Errorf("the schema has no %s/%s", at, name)
+		}
+	}
+}
+
+// TestNetworkPolicy: the plain policy is the chart's, and names where the agent and the
+// cluster's DNS are.
+func TestNetworkPolicy(t *testing.T) {
+	text, err := os.ReadFile("network-policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := find[*networkingv1.NetworkPolicy](t, plain, "")
+	want.Namespace = "shop"
+	got, _ := find[*networkingv1.NetworkPolicy](t, chart(t, "networkPolicy: {enabled: true, namespaces: [shop]}"), "")
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("network-policy.yaml and the chart's (-file +chart):\n%s", d)
+	}
+	var blocks []string
+	objects := chart(t, "networkPolicy: {enabled: true, namespaces: [shop]}\nconfig: {localDns: '169.254.20.10,fd00::10', dnsServer: 10.96.0.10}")
+	both, _ := find[*networkingv1.NetworkPolicy](t, objects, "")
+	for _, to := range both.Spec.Egress[0].To {
+		if to.IPBlock != nil {
+			blocks = append(blocks, to.IPBlock.CIDR)
+		}
+	}
+	if d := cmp.Diff([]string{local + "/32", "fd00::10/128", kubeDNS + "/32"}, blocks); d != "" {
+		t.Errorf("addresses (-want +got):\n%s", d)
+	}
+}
+
+// TestNetworkPolicyOfPods: an agent with a pod's network may be asked and may ask.
+func TestNetworkPolicyOfPods(t *testing.T) {
+	objects := chart(t, "networkPolicy: {enabled: true}\ncilium: {localRedirect: true}")
+	policy, _ := find[*networkingv1.NetworkPolicy](t, objects, "")
+	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	if d := cmp.Diff(set.Spec.Selector.MatchLabels, policy.Spec.PodSelector.MatchLabels); d != "" {
+		t.Errorf("its pods (-agent +policy):\n%s", d)
+	}
+	open := make(map[string]bool)
+	for _, p := range policy.Spec.Ingress[0].Ports {
+		open[p.Port.String()+string(*p.Protocol)] = true
+	}
+	for _, p := range []string{"53UDP", "53TCP", "9253TCP", "8080TCP", "8181TCP"} {
+		if !open[p] {
+			t.Errorf("%s is shut", p)
+		}
+	}
+	if len(policy.Spec.Egress) != 1 || len(policy.Spec.Egress[0].To) != 0 {
+		t.Errorf("it may send to %v, want anywhere", policy.Spec.Egress)
+	}
+}

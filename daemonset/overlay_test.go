@@ -1,0 +1,168 @@
+package daemonset
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// command runs kubectl or helm, and returns its standard output; an error has what it
+// wrote on standard error. The files that it may read are looked at here, too: go test
+// takes a kept result for good unless a file has changed that the test itself opened.
+func command(t *testing.T, name string, args ...string) ([]byte, error) {
+	t.Helper()
+	for _, dir := range []string{"base", "overlays", "chart"} {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err == nil {
+				_, err = os.Stat(path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, complaint bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), peer.Build(t, name), args...)
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, complaint.Bytes())
+	}
+	return out.Bytes(), nil
+}
+
+// overlay decodes what kubectl makes of a folder below overlays.
+func overlay(t *testing.T, name string) []runtime.Object {
+	t.Helper()
+	text, err := command(t, "kubectl", "kustomize", filepath.Join("overlays", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decode(text)
+	if err != nil {
+		t.Fatalf("overlay %s: %v", name, err)
+	}
+	return objects
+}
+
+// same compares two sets of objects, whatever their order.
+func same(t *testing.T, want, got []runtime.Object) {
+	t.Helper()
+	if d := cmp.Diff(index(t, want), index(t, got)); d != "" {
+		t.Errorf("objects (-want +got):\n%s", d)
+	}
+}
+
+// index has objects by type, namespace and name.
+func index(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
+	t.Helper()
+	m := make(map[string]runtime.Object)
+	for _, o := range objects {
+		meta := o.(metav1.Object)
+		key := fmt.Sprintf("%T %s/%s", o, meta.GetNamespace(), meta.GetName())
+		if m[key] != nil {
+			t.Errorf("%s is there twice", key)
+		}
+		m[key] = o
+	}
+	return m
+}
+
+// TestOverlays: what an overlay changes is this, and nothing else.
+func TestOverlays(t *testing.T) {
+	listen := func(addrs string) func(*appsv1.DaemonSet, *corev1.Service) {
+		return func(set *appsv1.DaemonSet, _ *corev1.Service) { set.Spec.Template.Spec.Containers[0].Args[1] = addrs }
+	}
+	policy := corev1.IPFamilyPolicyPreferDualStack
+	tests := map[string]func(*appsv1.DaemonSet, *corev1.Service){
+		"link-local": func(*appsv1.DaemonSet, *corev1.Service) {},
+		"takeover":   listen(local + "," + kubeDNS),
+		"nftables": func(set *appsv1.DaemonSet, _ *corev1.Service) {
+			c := &set.Spec.Template.Spec.Containers[0]
+			c.Args = append(c.Args, "-netfilter=nftables")
+		},
+		"dual-stack": func(set *appsv1.DaemonSet, upstream *corev1.Service) {
+			listen(local+",fd00:169:254:20::10")(set, upstream)
+			upstream.Spec.IPFamilyPolicy = &policy
+		},
+		"cilium": nil, // its own tests
+	}
+	dirs, err := os.ReadDir("overlays")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		change, ok := tests[dir.Name()]
+		if !ok {
+			t.Errorf("overlay %s is not in this table", dir.Name())
+		}
+		if change == nil {
+			continue
+		}
+		t.Run(dir.Name(), func(t *testing.T) {
+			want, got := load(t), overlay(t, dir.Name())
+			set, _ := find[*appsv1.DaemonSet](t, want, "")
+			upstream, _ := find[*corev1.Service](t, want, "kube-dns-upstream")
+			change(set, upstream)
+			same(t, want, got)
+			accepted(t, got)
+		})
+	}
+	if len(dirs) != len(tests) {
+		t.Errorf("%d overlays, %d in this table", len(dirs), len(tests))
+	}
+}
+
+// accepted: the agent takes the Corefile with the arguments, all of whose addresses it
+// serves, and the Service that it asks exists before its pods do.
+func accepted(t *testing.T, objects []runtime.Object) {
+	t.Helper()
+	set, last := find[*appsv1.DaemonSet](t, objects, "")
+	maps, _ := find[*corev1.ConfigMap](t, objects, "")
+	flags := flagsOf(t, set.Spec.Template.Spec.Containers[0].Args)
+	for _, b := range parse(t, maps.Data["Corefile"], flags).Blocks {
+		if len(b.Listen) == 0 {
+			t.Errorf("zone %s is served nowhere", b.Zones[0])
+		}
+	}
+	if _, place := find[*corev1.Service](t, objects, flags["upstreamsvc"]); place > last {
+		t.Errorf("Service %s comes after the DaemonSet, whose pods need its address", flags["upstreamsvc"])
+	}
+}
+
+// TestPlain: the manifest at the top is the one that the overlays start from.
+func TestPlain(t *testing.T) {
+	var files []os.FileInfo
+	for _, name := range []string{"nodens.yaml", "base/nodens.yaml"} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, info)
+	}
+	if !os.SameFile(files[0], files[1]) {
+		t.Error("nodens.yaml is not base/nodens.yaml")
+	}
+	text, err := command(t, "kubectl", "kustomize", "base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, load(t), slices.Clone(objects))
+}
