@@ -64,8 +64,6 @@ const (
 	chaosNames = 10
 	// loadPort is where the pods take jobs.
 	loadPort = 7000
-	// localDNS is the agents' address.
-	localDNS = "169.254.20.10"
 	// markTTL is the TTL, in seconds, that the agents' answers get by their Corefile, above
 	// every one of the cluster DNS's, whose Corefile says 30 at most.
 	markTTL = 60

@@ -219,7 +219,7 @@ func (w *world) outside() []question {
 		none("host www.invalid"),
 		none("name 203.0.113.1"),
 		// There is a namespace of this name, and nothing else.
-		q("host names.svc." + cluster.Domain + ".").and("glibc", "! nodata").and("musl", "! none").and("go", "! none"),
+		q("host names.svc."+cluster.Domain+".").and("glibc", "! nodata").and("musl", "! none").and("go", "! none"),
 		q("srv www.outside.test").and("glibc", "! nodata").and("musl", "! nodata").and("go", "! none"),
 	}
 }

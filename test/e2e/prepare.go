@@ -18,9 +18,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// agentDNS is the link-local address that agents listen at, and that kubelets write into
+// localDNS is the link-local address that agents listen at, and that kubelets write into
 // the resolv.conf of pods.
-const agentDNS = "169.254.20.10"
+const localDNS = "169.254.20.10"
 
 // images are what the nodes have: each writes its file to the suite's folder.
 var images = []func(context.Context, *suite) (file string, err error){agentImage, dnsImage, probeImage}
@@ -75,7 +75,7 @@ func (s *suite) up(ctx context.Context, kind stage) error {
 	s.stage = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{
 		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack,
-		ClusterDNS: []string{agentDNS}, Images: s.images,
+		ClusterDNS: []string{localDNS}, Images: s.images,
 	})
 	if err != nil {
 		return err

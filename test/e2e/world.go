@@ -22,8 +22,6 @@ var worldYAML string
 const (
 	// namesNS is where the pods are that ask, and far where none is.
 	namesNS, farNS = "names", "elsewhere"
-	// localDNS is the agents' address, which the kubelets give to pods.
-	localDNS = "169.254.20.10"
 	// stubDNS is the ClusterIP of a name server that knows everything. It is written
 	// down because pods' specs and the ConfigMap kube-dns need it before there is one.
 	stubDNS = "10.96.53.53"
