@@ -98,12 +98,13 @@ func (s *suite) run(ctx context.Context, wanted []string) (err error) {
 			s.part(ctx, p)
 		}
 	}
+	interrupted := context.Cause(ctx)
 	if s.keep {
 		fmt.Println("the cluster stays up; interrupt to end it")
 		<-ctx.Done()
 	}
 	s.check(ctx, "end", check{"nothing is left behind", leave})
-	return errors.Join(context.Cause(ctx), s.report(os.Stdout))
+	return errors.Join(interrupted, s.report(os.Stdout))
 }
 
 // part runs a part's checks. One that fails doesn't keep the next from running, what
