@@ -57,8 +57,10 @@ func (a architecture) base(debs []*deb) (*base, error) {
 		}
 	}
 	want = append(want, "usr/sbin/nft",
-		// By these iptables knows numbers of protocols and ports.
-		"etc/protocols", "etc/services")
+		// By these iptables and nft know numbers of protocols and ports.
+		"etc/protocols", "etc/services",
+		// By this scanners for known faults know whose packages these are.
+		osRelease)
 	// Matches and targets, all: a list of a chain has those of others' rules too.
 	for _, prefix := range []string{"libxt_", "libipt_", "libip6t_"} {
 		found := b.below("usr/lib/" + a.triple + "/xtables/" + prefix)
@@ -176,6 +178,7 @@ func (b *base) certificates() error {
 }
 
 const (
+	osRelease           = "usr/lib/os-release"
 	certificatesPackage = "ca-certificates"
 	certificatesPath    = "etc/ssl/certs/ca-certificates.crt"
 )
@@ -194,13 +197,28 @@ func (b *base) used() []*deb {
 	return slices.SortedFunc(maps.Keys(seen), func(x, y *deb) int { return cmp.Compare(x.name, y.name) })
 }
 
-// copyrights adds the terms of each package, which go where it goes.
+// distribution is Debian's release, as in the names of packages across distributions.
+func (b *base) distribution() string {
+	fields := make(map[string]string)
+	if d := b.all[osRelease]; d != nil {
+		for line := range strings.Lines(string(d.files[osRelease].Body)) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			fields[name] = strings.Trim(value, `"`)
+		}
+	}
+	return fields["ID"] + "-" + fields["VERSION_ID"]
+}
+
+// copyrights adds the terms of each package, which go where it goes, and what it says
+// about itself, by which scanners for known faults find it: in a folder with a file for
+// each, as images without a package manager have it.
 func (b *base) copyrights() error {
 	for _, d := range b.used() {
 		name := "usr/share/doc/" + d.name + "/copyright"
 		if err := b.take(name); err != nil {
 			return fmt.Errorf("the terms of package %s: %w", d.name, err)
 		}
+		b.made = append(b.made, oci.File{Path: "var/lib/dpkg/status.d/" + d.name, Mode: 0o644, Body: []byte(d.control)})
 	}
 	return nil
 }
@@ -213,6 +231,7 @@ func (b *base) finish() error {
 			b.link(name, "usr/"+name)
 		}
 	}
+	b.link("etc/os-release", "../"+osRelease)
 	b.made = append(b.made,
 		// The agent asks for no name of a user; programs that show one do.
 		oci.File{Path: "etc/passwd", Mode: 0o644, Body: []byte("root:x:0:0:root:/:/\nnobody:x:65534:65534:nobody:/:/\n")},

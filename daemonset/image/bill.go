@@ -111,8 +111,8 @@ func (s *settings) bill(a architecture, base *base, agent oci.Layer, modules []m
 	for _, d := range base.used() {
 		b.add(spdxPackage{ID: debID(d), Name: d.name, Version: d.version, Purpose: "LIBRARY",
 			Checksums: []checksum{{"SHA256", d.sum}},
-			Refs: purl(fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&upstream=%s",
-				d.name, url.QueryEscape(d.version), d.arch, url.QueryEscape(d.source)))})
+			Refs: purl(fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=%s&upstream=%s",
+				url.QueryEscape(d.name), url.QueryEscape(d.version), d.arch, base.distribution(), url.QueryEscape(d.source)))})
 		b.relate(imageID, "CONTAINS", debID(d))
 		if d.name == certificatesPackage {
 			from[certificatesPath] = debID(d)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,8 +19,9 @@ import (
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// wanted are the packages that are asked for; those that they need come with them.
-func wanted() []string { return []string{"iptables", "nftables", certificatesPackage} }
+// wanted are the packages that are asked for; those that they need come with them. The
+// first says which release of Debian they are of.
+func wanted() []string { return []string{"base-files", "iptables", "nftables", certificatesPackage} }
 
 // maxPackage bounds what is unpacked of one package. The largest, libc6, is 13 MB; what
 // is five times that is no library.
@@ -30,6 +32,8 @@ type deb struct {
 	name, version, arch, source string
 	// sum is the file's SHA-256.
 	sum string
+	// control is what the package says about itself.
+	control string
 	// files are all but folders, by their path in the image.
 	files map[string]oci.File
 }
@@ -175,16 +179,14 @@ func unpack(ctx context.Context, file string) (*deb, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(text)
-	about, err := output(ctx, "", nil, "dpkg-deb", "--show", "--showformat=${Package} ${Version} ${Architecture} ${source:Package}", file)
+	control, err := output(ctx, "", nil, "dpkg-deb", "--field", file)
 	if err != nil {
 		return nil, err
 	}
-	fields := strings.Fields(about)
-	if len(fields) != 4 {
-		return nil, fmt.Errorf("dpkg-deb says %q about it, want name, version, architecture and source", about)
+	d := &deb{control: control, sum: hex.EncodeToString(sum[:]), files: make(map[string]oci.File)}
+	if err := d.identify(); err != nil {
+		return nil, err
 	}
-	d := &deb{name: fields[0], version: fields[1], arch: fields[2], source: fields[3],
-		sum: hex.EncodeToString(sum[:]), files: make(map[string]oci.File)}
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
@@ -198,6 +200,24 @@ func unpack(ctx context.Context, file string) (*deb, error) {
 	// closed one fails.
 	_, rest := io.Copy(io.Discard, pipe)
 	return d, errors.Join(err, rest, cmd.Wait())
+}
+
+// identify reads the package's fields. Those that it lacks are errors, but for the
+// source, which then has the package's name.
+func (d *deb) identify() error {
+	fields := make(map[string]string)
+	for line := range strings.Lines(d.control) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			fields[name] = strings.TrimSpace(value)
+		}
+	}
+	d.name, d.version, d.arch = fields["Package"], fields["Version"], fields["Architecture"]
+	if d.name == "" || d.version == "" || d.arch == "" {
+		return errors.New("it is no package: name, version or architecture is missing")
+	}
+	// The source's version stands behind it if it is another.
+	d.source, _, _ = strings.Cut(cmp.Or(fields["Source"], d.name), " ")
+	return nil
 }
 
 // read takes the files of a package.

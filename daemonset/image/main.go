@@ -25,7 +25,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,29 +101,44 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
+	if fs.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q; flags begin with a dash", fs.Arg(0))
+	}
 	s.arch = strings.Split(*arch, ",")
+	_, tag, _ := strings.Cut(path.Base(s.name), ":")
+	s.version = cmp.Or(s.version, tag)
+	return s, s.valid(tag)
+}
+
+// valid is an error for flags that don't go together.
+func (s *settings) valid(tag string) error {
 	for i, a := range s.arch {
 		if _, ok := architectures[a]; !ok {
-			return nil, fmt.Errorf("-arch %q is not known; give amd64, arm64 or both with a comma", a)
+			return fmt.Errorf("-arch %q is not known; give amd64, arm64 or both with a comma", a)
 		}
 		if slices.Contains(s.arch[:i], a) {
-			return nil, fmt.Errorf("-arch names %s twice; each image is of one architecture", a)
+			return fmt.Errorf("-arch names %s twice; each image is of one architecture", a)
 		}
 	}
-	_, tag, tagged := strings.Cut(s.name[strings.LastIndex(s.name, "/")+1:], ":")
 	switch {
-	case fs.NArg() > 0:
-		return nil, fmt.Errorf("unexpected argument %q; flags begin with a dash", fs.Arg(0))
 	case (s.out == "") == (s.root == ""):
-		return nil, errors.New("give -out FILE for an image, or -root FOLDER for its files")
+		return errors.New("give either -out FILE for an image, or -root FOLDER for its files")
 	case s.root != "" && len(s.arch) > 1:
-		return nil, errors.New("-root takes the files of one architecture; give -arch amd64 or -arch arm64")
-	case !tagged || tag == "":
-		return nil, fmt.Errorf("-name %q has no tag; give it one, such as nodens:0.1.0", s.name)
+		return errors.New("-root takes the files of one architecture; give -arch amd64 or -arch arm64")
+	case tag == "":
+		return fmt.Errorf("-name %q has no tag; give it one, such as nodens:0.1.0", s.name)
 	}
-	s.version = cmp.Or(s.version, tag)
-	return s, nil
+	// They go to the linker, by which a blank begins another setting.
+	for flag, value := range map[string]string{"version": s.version, "revision": s.revision} {
+		if !word.MatchString(value) {
+			return fmt.Errorf("-%s %q has something other than letters, digits and .-_+ in it", flag, value)
+		}
+	}
+	return nil
 }
+
+// word is what a version or a revision is made of.
+var word = regexp.MustCompile(`^[\w.+-]*$`)
 
 // complete finds out what was not given: the tree, its revision and the time, which is
 // $SOURCE_DATE_EPOCH, else the commit's, else 1970.

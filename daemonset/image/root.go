@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
@@ -20,26 +19,15 @@ func lay(root string, layers []oci.Layer) error {
 	if entries, err := os.ReadDir(root); err == nil && len(entries) > 0 {
 		return fmt.Errorf("-root %s is not empty; give a folder that is, or that is not there", root)
 	}
-	files := slices.Concat(layers...)
-	slices.SortFunc(files, func(a, b oci.File) int { return cmp.Compare(a.Path, b.Path) })
-	for _, f := range files {
-		name := filepath.Join(root, f.Path)
-		err := os.MkdirAll(filepath.Dir(name), 0o755)
-		switch f.Mode.Type() {
-		case 0:
-			err = errors.Join(err, os.WriteFile(name, f.Body, f.Mode))
-		case fs.ModeDir:
-			err = errors.Join(err, os.MkdirAll(name, f.Mode.Perm()))
-		case fs.ModeSymlink:
-			err = errors.Join(err, os.Symlink(f.Link, name))
-		}
-		if err != nil {
-			return err
-		}
-	}
 	modes := make(map[string]fs.FileMode)
-	for _, f := range files {
-		modes[filepath.Join(root, f.Path)] = f.Mode.Perm()
+	for _, layer := range layers {
+		for _, f := range layer {
+			name := filepath.Join(root, filepath.FromSlash(f.Path))
+			modes[name] = f.Mode.Perm()
+			if err := place(name, f); err != nil {
+				return err
+			}
+		}
 	}
 	// Behind the writing, which changes times of folders; whatever the umask is. The time
 	// is that of files in an image.
@@ -50,4 +38,19 @@ func lay(root string, layers []oci.Layer) error {
 		}
 		return errors.Join(os.Chmod(name, cmp.Or(modes[name], 0o755)), os.Chtimes(name, then, then))
 	})
+}
+
+// place makes one file, with the folders above it.
+func place(name string, f oci.File) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	switch f.Mode.Type() {
+	case fs.ModeDir:
+		return os.MkdirAll(name, 0o755)
+	case fs.ModeSymlink:
+		return os.Symlink(f.Link, name)
+	default:
+		return os.WriteFile(name, f.Body, 0o644)
+	}
 }

@@ -301,7 +301,7 @@ func withFolders(layer Layer) ([]File, error) {
 	named := make(map[string]fs.FileMode)
 	for _, f := range files {
 		if !fs.ValidPath(f.Path) || f.Path == "." {
-			return nil, fmt.Errorf("%q is no path in an image: it has to be relative, without . and ..", f.Path)
+			return nil, fmt.Errorf("%q is no path in an image: it has to be relative, and without . or .. in it", f.Path)
 		}
 		if _, twice := named[f.Path]; twice {
 			return nil, fmt.Errorf("%s is in a layer twice", f.Path)

@@ -1,0 +1,361 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/x509"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nodens-dns/nodens/daemonset/image/oci"
+)
+
+// TestImage makes the image as its users do, and looks at what it has become.
+func TestImage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes the compiler, and Debian's packages: skipped under -short")
+	}
+	if _, err := sources(); err != nil {
+		t.Skip(err)
+	}
+	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
+	out := filepath.Join(t.TempDir(), "nodens.tar")
+	build := func(t *testing.T, args ...string) {
+		t.Helper()
+		var said bytes.Buffer
+		if err := run(t.Context(), append(args, "-arch", "amd64", "-revision", "abc123"), &said, &said); err != nil {
+			t.Fatalf("%v\n%s", err, &said)
+		}
+	}
+	build(t, "-out", out)
+	layers := unpackImage(t, out)
+	if len(layers) != 2 {
+		t.Fatalf("%d layers, want two", len(layers))
+	}
+	files := maps.Clone(layers[0])
+	maps.Copy(files, layers[1])
+
+	t.Run("same again", func(t *testing.T) {
+		// In another folder, by somebody with other habits.
+		t.Setenv("GOFLAGS", "-v")
+		t.Setenv("GOAMD64", "v3")
+		t.Setenv("TMPDIR", t.TempDir())
+		defer syscall.Umask(syscall.Umask(0o077))
+		again := filepath.Join(t.TempDir(), "again.tar")
+		build(t, "-out", again)
+		for _, suffix := range []string{".tar", ".amd64.spdx.json"} {
+			if !bytes.Equal(content(t, strings.TrimSuffix(out, ".tar")+suffix), content(t, strings.TrimSuffix(again, ".tar")+suffix)) {
+				t.Errorf("the second %s differs from the first", suffix)
+			}
+		}
+	})
+	t.Run("next version", func(t *testing.T) {
+		next := filepath.Join(t.TempDir(), "next.tar")
+		t.Setenv("SOURCE_DATE_EPOCH", "1100000000")
+		build(t, "-out", next, "-name", "registry.example:5000/nodens:9.9.9")
+		a, b := unpackImage(t, out), unpackImage(t, next)
+		if !maps.EqualFunc(a[0], b[0], func(x, y entry) bool { return x.header.ModTime.Equal(y.header.ModTime) && bytes.Equal(x.body, y.body) }) {
+			t.Error("the first layer differs: a node would fetch Debian's files in every upgrade")
+		}
+		if bytes.Equal(a[1][agentPath].body, b[1][agentPath].body) {
+			t.Error("the agent tells the same version")
+		}
+	})
+	t.Run("folder", func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		build(t, "-root", root)
+		for name, e := range files {
+			info, err := os.Lstat(filepath.Join(root, name))
+			if err != nil || info.Mode().Type() != e.header.FileInfo().Mode().Type() {
+				t.Errorf("/%s is not in the folder as in the image (%v)", name, err)
+			} else if info.Mode().IsRegular() && !bytes.Equal(content(t, filepath.Join(root, name)), e.body) {
+				t.Errorf("/%s differs from the image's", name)
+			}
+		}
+	})
+	t.Run("programs", func(t *testing.T) { checkPrograms(t, files, elf.EM_X86_64) })
+	t.Run("bill", func(t *testing.T) {
+		if !bytes.Equal(files[billPath].body, content(t, strings.TrimSuffix(out, ".tar")+".amd64.spdx.json")) {
+			t.Error("the bill beside the image is another than that in it")
+		}
+		checkBill(t, files)
+	})
+	t.Run("authorities", func(t *testing.T) {
+		// A hundred: the list of those that browsers trust has 140.
+		pool := x509.NewCertPool()
+		if n := bytes.Count(files[certificatesPath].body, []byte("BEGIN CERTIFICATE")); !pool.AppendCertsFromPEM(files[certificatesPath].body) || n < 100 {
+			t.Errorf("%d authorities, or none can be read", n)
+		}
+	})
+	t.Run("nothing else", func(t *testing.T) {
+		for name, e := range files {
+			if base := path.Base(name); slices.Contains([]string{"sh", "bash", "dash", "perl", "dpkg", "apt-get", "openssl", "sleep"}, base) {
+				t.Errorf("there is a /%s", name)
+			}
+			if e.header.Uid != 0 || e.header.Gid != 0 || e.header.Mode&0o6022 != 0 && e.header.Typeflag != tar.TypeSymlink {
+				t.Errorf("/%s is of %d:%d, with mode %o: it can be changed, or changes who runs it", name, e.header.Uid, e.header.Gid, e.header.Mode)
+			}
+		}
+	})
+}
+
+// TestArm64: what the agent stands on is whole on arm64 too, where nothing of it can be
+// run here.
+func TestArm64(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes Debian's packages: skipped under -short")
+	}
+	if _, err := sources(); err != nil {
+		t.Skip(err)
+	}
+	a := architectures["arm64"]
+	debs, err := a.packages(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := a.base(debs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]entry)
+	for _, f := range b.layer() {
+		e := entry{header: &tar.Header{Name: f.Path, Linkname: f.Link}, body: f.Body}
+		if f.Mode.Type() == fs.ModeSymlink {
+			e.header.Typeflag = tar.TypeSymlink
+		}
+		files[f.Path] = e
+	}
+	checkPrograms(t, files, elf.EM_AARCH64)
+}
+
+// TestNoDebian: who has no apt-get is told what it takes.
+func TestNoDebian(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := architectures["amd64"].packages(t.Context(), false)
+	for _, want := range []string{"apt-get", "Debian", "Dockerfile"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+}
+
+// entry is a file of an image.
+type entry struct {
+	header *tar.Header
+	body   []byte
+}
+
+// entries are the files of a tar file, but for folders.
+func entries(t *testing.T, text []byte) map[string]entry {
+	t.Helper()
+	files := make(map[string]entry)
+	for r := tar.NewReader(bytes.NewReader(text)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag != tar.TypeDir {
+			files[h.Name] = entry{h, body}
+		}
+	}
+}
+
+// unpackImage are the files of each layer of an image of one architecture.
+func unpackImage(t *testing.T, file string) (layers []map[string]entry) {
+	t.Helper()
+	blobs := entries(t, content(t, file))
+	type descriptor struct{ Digest string }
+	var index struct{ Manifests []descriptor }
+	var manifest struct{ Layers []descriptor }
+	blob := func(d descriptor) []byte { return blobs["blobs/"+strings.Replace(d.Digest, ":", "/", 1)].body }
+	if err := json.Unmarshal(blobs["index.json"].body, &index); err != nil || len(index.Manifests) != 1 {
+		t.Fatalf("index of %d manifests, want one: %v", len(index.Manifests), err)
+	}
+	if err := json.Unmarshal(blob(index.Manifests[0]), &manifest); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range manifest.Layers {
+		zip, err := gzip.NewReader(bytes.NewReader(blob(l)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := io.ReadAll(zip)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layers = append(layers, entries(t, plain))
+	}
+	return layers
+}
+
+func content(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// resolve follows the links of an image from a path, at most as many as Linux does.
+func resolve(files map[string]entry, name string) (entry, bool) {
+	name = strings.Trim(name, "/")
+	for range 40 {
+		e, ok := files[name]
+		if ok && e.header.Typeflag != tar.TypeSymlink {
+			return e, true
+		}
+		at, rest := name, ""
+		for !ok && at != "." { // a link among the folders above
+			rest = path.Join(path.Base(at), rest)
+			at = path.Dir(at)
+			e, ok = files[at]
+		}
+		if !ok {
+			return entry{}, false
+		}
+		to := e.header.Linkname
+		if !path.IsAbs(to) {
+			to = path.Join("/", path.Dir(at), to)
+		}
+		name = strings.Trim(path.Join(to, rest), "/")
+	}
+	return entry{}, false
+}
+
+// checkPrograms: all that netsetup runs is there, and all that this loads; it is for one
+// machine, and no link leads nowhere.
+func checkPrograms(t *testing.T, files map[string]entry, machine elf.Machine) {
+	t.Helper()
+	for _, name := range []string{"nft", "iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "iptables-nft", "ip6tables-nft",
+		"iptables-nft-restore", "ip6tables-nft-restore", "iptables-legacy", "ip6tables-legacy", "iptables-legacy-restore", "ip6tables-legacy-restore"} {
+		if _, ok := resolve(files, "usr/sbin/"+name); !ok {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	programs, loaders := 0, 0
+	for name, e := range files {
+		if e.header.Typeflag == tar.TypeSymlink && !slices.Contains(aliases(), name) {
+			if _, ok := resolve(files, name); !ok {
+				t.Errorf("/%s leads to %s, where nothing is", name, e.header.Linkname)
+			}
+		}
+		if !bytes.HasPrefix(e.body, []byte(elf.ELFMAG)) {
+			continue
+		}
+		programs++
+		f, err := elf.NewFile(bytes.NewReader(e.body))
+		if err != nil || f.Machine != machine {
+			t.Errorf("/%s is for %v, want %v (%v)", name, f.Machine, machine, err)
+			continue
+		}
+		needed, err := f.ImportedLibraries()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, library := range needed {
+			there := slices.ContainsFunc(slices.Collect(maps.Keys(files)), func(n string) bool { return path.Base(n) == library })
+			if !there {
+				t.Errorf("/%s needs %s, which is missing", name, library)
+			}
+		}
+		if at := bytes.Index(e.body, []byte("/ld-linux-")); f.Section(".interp") != nil && at > 0 {
+			interp, _ := f.Section(".interp").Data()
+			if _, ok := resolve(files, strings.Trim(string(interp), "\x00")); !ok {
+				t.Errorf("/%s is loaded by %s, which is missing", name, interp)
+			}
+			loaders++
+		}
+	}
+	// Two programs of iptables, nft, a dozen libraries, and some hundred extensions.
+	if programs < 100 || loaders < 3 {
+		t.Errorf("%d programs and libraries, %d with a loader: too few for iptables and nft", programs, loaders)
+	}
+}
+
+// checkBill: the bill has the form of SPDX 2.3, and is about these files.
+func checkBill(t *testing.T, files map[string]entry) {
+	t.Helper()
+	var b bill
+	d := json.NewDecoder(bytes.NewReader(files[billPath].body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&b); err != nil {
+		t.Fatal(err)
+	}
+	if b.Version != "SPDX-2.3" || b.License != "CC0-1.0" || b.ID != documentID || b.Name == "" || !strings.HasPrefix(b.Namespace, home+"/") {
+		t.Errorf("it is not a document of SPDX 2.3: %.300s", files[billPath].body)
+	}
+	if b.Creation.Created.Unix() != 1000000000 || len(b.Creation.Creators) == 0 {
+		t.Errorf("it is made by %v at %v", b.Creation.Creators, b.Creation.Created)
+	}
+	id := regexp.MustCompile(`^SPDXRef-[A-Za-z0-9.-]+$`)
+	known := map[string]bool{documentID: true}
+	name := func(s string) {
+		if !id.MatchString(s) || known[s] {
+			t.Errorf("%q is no name of an element, or there twice", s)
+		}
+		known[s] = true
+	}
+	versions := make(map[string]string)
+	for _, p := range b.Packages {
+		name(p.ID)
+		versions[p.Name] = p.Version
+		if p.Name == "" || p.Version == "" || p.Location == "" || p.Concluded == "" || p.Declared == "" || p.Copyright == "" || p.Analyzed != (p.Code != nil) {
+			t.Errorf("fields of package %s are missing: %+v", p.ID, p)
+		}
+		if strings.HasPrefix(p.ID, "SPDXRef-go-") && p.Declared == unsaid {
+			t.Errorf("the licence of module %s is not known", p.Name)
+		}
+	}
+	for _, want := range []string{"nodens", "iptables", "nftables", "libc6", "ca-certificates", "stdlib", "k8s.io/client-go", "github.com/vishvananda/netlink"} {
+		if versions[want] == "" {
+			t.Errorf("%s is not listed, or has no version", want)
+		}
+	}
+	listed := make(map[string]bool)
+	for _, f := range b.Files {
+		name(f.ID)
+		at := strings.TrimPrefix(f.Name, "./")
+		listed[at] = true
+		var again bill
+		again.file(oci.File{Path: at, Body: files[at].body}, "")
+		if !slices.Equal(f.Checksums, again.Files[0].Checksums) {
+			t.Errorf("the sums of %s are not those of the file", f.Name)
+		}
+	}
+	for at, e := range files {
+		if e.header.Typeflag == tar.TypeReg && !listed[at] && at != billPath {
+			t.Errorf("/%s is not in the bill", at)
+		}
+	}
+	described := false
+	for _, r := range b.Relations {
+		if !known[r.Element] || !known[r.Related] {
+			t.Errorf("%s %s %s: who is that?", r.Element, r.Type, r.Related)
+		}
+		described = described || r == relationship{documentID, "DESCRIBES", imageID}
+	}
+	if !described {
+		t.Error("it describes nothing")
+	}
+}

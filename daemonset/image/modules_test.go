@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestLicenses(t *testing.T) {
+	tests := []struct{ text, want string }{
+		{"  Apache License\n    Version 2.0, January 2004", "Apache-2.0"},
+		{"Permission is hereby granted, free of\ncharge, to any person obtaining a copy", "MIT"},
+		{"Redistribution and use in source and binary forms, with or without", "BSD-2-Clause"},
+		{"Redistribution and use in source and binary forms ... used to endorse or promote products derived from", "BSD-3-Clause"},
+		{"Permission to use, copy, modify, and/or distribute this software for any purpose", "ISC"},
+		{"Mozilla Public License Version 2.0", "MPL-2.0"},
+		{"Apache License Version 2.0 and Permission is hereby granted, free of charge, to any person obtaining a copy", "Apache-2.0 AND MIT"},
+		{"ask me", "NOASSERTION"},
+		{"", "NOASSERTION"},
+	}
+	for _, tt := range tests {
+		if got := licenses(tt.text); got != tt.want {
+			t.Errorf("%q is %s, want %s", tt.text, got, tt.want)
+		}
+	}
+}
+
+// TestTerms: files with terms are found by their names; a module without is an error.
+func TestTerms(t *testing.T) {
+	dir := t.TempDir()
+	m := module{path: "example.test/m"}
+	if err := m.read(dir); err == nil || !strings.Contains(err.Error(), "none") {
+		t.Errorf("without terms: error %v", err)
+	}
+	for _, name := range []string{"LICENSE.txt", "Notice", "license_test.go", "README", "COPYING.LESSER"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("Apache License Version 2.0"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.read(dir); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range m.terms {
+		got = append(got, f.Path)
+	}
+	const at = "usr/share/doc/nodens/modules/example.test/m/"
+	if want := at + "COPYING.LESSER " + at + "LICENSE.txt " + at + "Notice"; strings.Join(got, " ") != want || m.declared != "Apache-2.0" {
+		t.Errorf("%s in %v, want Apache-2.0 in %s", m.declared, got, want)
+	}
+}
