@@ -74,8 +74,8 @@ func TestImage(t *testing.T) {
 			t.Error("the agent tells the same version")
 		}
 	})
+	root := filepath.Join(t.TempDir(), "root")
 	t.Run("folder", func(t *testing.T) {
-		root := filepath.Join(t.TempDir(), "root")
 		build(t, "-root", root)
 		for name, e := range files {
 			info, err := os.Lstat(filepath.Join(root, name))
@@ -86,6 +86,7 @@ func TestImage(t *testing.T) {
 			}
 		}
 	})
+	t.Run("runs", func(t *testing.T) { checkRuns(t, root) })
 	t.Run("programs", func(t *testing.T) { checkPrograms(t, files, elf.EM_X86_64) })
 	t.Run("bill", func(t *testing.T) {
 		if !bytes.Equal(files[billPath].body, content(t, strings.TrimSuffix(out, ".tar")+".amd64.spdx.json")) {

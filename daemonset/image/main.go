@@ -173,6 +173,9 @@ func (s *settings) complete(ctx context.Context) error {
 	return nil
 }
 
+// searchPath is where the agent's programs are.
+const searchPath = "/usr/local/bin:/usr/sbin:/usr/bin"
+
 // image makes the image for one architecture, with its bill of materials, which is a
 // file of it too. There are two layers: the second, which is the agent, is all that a
 // node fetches in an upgrade while Debian's packages stay the same.
@@ -199,7 +202,7 @@ func (s *settings) image(ctx context.Context, a architecture) (oci.Image, *bill,
 		Architecture: a.name,
 		Layers:       []oci.Layer{base.layer(), agent},
 		Entrypoint:   []string{"/" + agentPath},
-		Env:          []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin"},
+		Env:          []string{"PATH=" + searchPath},
 		Labels: map[string]string{
 			"org.opencontainers.image.title":       "nodens",
 			"org.opencontainers.image.description": "Node-local DNS agent for Kubernetes",
