@@ -62,7 +62,7 @@ const usage = `nodens is a node-local DNS agent for Kubernetes.
                          exit with 0 if the agent in this container is ready, else with 1
   nodens sample          run without root or cluster on 127.0.0.1:5353, with sample names
   nodens wait            do nothing until a signal ends it, for a pod whose work is done
-` + flushUsage + `
+` + flushUsage + migrateUsage + `
 `
 
 // parseFlags reads args. Errors name the flag and say what it takes; they are

@@ -28,8 +28,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && len(args[0]) > 0 && args[0][0] != '-' {
 		command, args = args[0], args[1:]
 	}
-	if command == "flush" {
+	switch command {
+	case "flush":
 		return runFlush(args, stdout, stderr)
+	case "migrate":
+		return runMigrate(args, stdout, stderr)
 	}
 	opts, err := parseFlags(args, stderr)
 	switch {
@@ -78,7 +81,7 @@ func execute(command string, opts *options, stdout, stderr io.Writer) error {
 	case "sample":
 		return sample(ctx, opts, stdout, stderr)
 	default:
-		return fmt.Errorf("unknown command %q; the commands are check, cleanup, flush, plan, ready, sample and wait, and none to run the agent", command)
+		return fmt.Errorf("unknown command %q; the commands are check, cleanup, flush, migrate, plan, ready, sample and wait, and none to run the agent", command)
 	}
 }
 

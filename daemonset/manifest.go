@@ -1,0 +1,8 @@
+package daemonset
+
+import _ "embed"
+
+// Manifest is nodens.yaml, as it is applied to a cluster.
+//
+//go:embed nodens.yaml
+var Manifest []byte

@@ -1,0 +1,122 @@
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// command makes the container run what its image is made for: nodens' image has no
+// program of NodeLocal DNSCache's name.
+func (m *migration) command() error {
+	words := m.pod.box.texts("command")
+	if len(words) == 0 || path.Base(words[0]) == "nodens" {
+		return nil
+	}
+	if path.Base(words[0]) != "node-cache" {
+		return fmt.Errorf("%s, command: the container runs %q, and migrate knows node-cache only; write its arguments under args, and take command out",
+			m.pod.set.where(), words[0])
+	}
+	m.pod.box["args"] = append(values(words[1:]), m.pod.box.list("args")...)
+	m.remove(m.pod.box, "command")
+	m.note(Changed, "command", "it is left out: the image's own is nodens")
+	return nil
+}
+
+// values are texts as the trees have them.
+func values(texts []string) []any {
+	list := make([]any, len(texts))
+	for i, text := range texts {
+		list[i] = text
+	}
+	return list
+}
+
+// remove takes a field away. Where the cluster's object was not made by kubectl apply,
+// that would leave a field alone that isn't mentioned: null removes it.
+func (m *migration) remove(from object, field string) {
+	if m.Objects.live && m.pod.set.text("metadata", "annotations", lastApplied) == "" {
+		from[field] = nil
+		return
+	}
+	delete(from, field)
+}
+
+// image puts nodens' image in.
+func (m *migration) image() error {
+	was := m.pod.box.text("image")
+	if m.Image == "" {
+		if !m.handsOver() && !m.environs(nodeName) {
+			return errors.New("-image is not set: name nodens' image in a registry that the nodes pull from, such as -image YOUR-REGISTRY/nodens:0.1.0")
+		}
+		return nil
+	}
+	if was != m.Image {
+		m.pod.box["image"] = m.Image
+		m.note(Changed, "image", "%s in place of %s", m.Image, was)
+	}
+	return nil
+}
+
+// handsOver reports whether the DaemonSet runs an agent that hands over.
+func (m *migration) handsOver() bool {
+	return slices.ContainsFunc(m.pod.box.texts("args"), func(arg string) bool { return flagName(arg) == "handover-dir" })
+}
+
+// settings leaves out the arguments that nodens doesn't know, and reads the others.
+func (m *migration) settings() (err error) {
+	args := m.pod.box.texts("args")
+	var kept []any
+	for i := 0; i < len(args); i++ {
+		arg, name := args[i], flagName(args[i])
+		alone := strings.Contains(arg, "=") || i+1 == len(args)
+		switch known, value := m.Known(name); {
+		case name == "" || known && (alone || !value):
+			kept = append(kept, arg)
+		case known:
+			kept = append(kept, arg, args[i+1])
+			i++
+		default:
+			if !alone && flagName(args[i+1]) == "" {
+				arg += " " + args[i+1]
+				i++
+			}
+			m.note(Changed, "args", "%s is left out: nodens has no such flag", arg)
+		}
+	}
+	m.pod.box["args"] = kept
+	expanded, unknown := m.pod.expanded()
+	for _, name := range unknown {
+		m.note(Todo, "args", "$(%s) is known on a node only, so what it stands for is not checked", name)
+	}
+	if m.flags, err = m.Flags(expanded); err != nil {
+		return fmt.Errorf("%s, args: %w", m.pod.set.where(), err)
+	}
+	return nil
+}
+
+// argue adds arguments, unless the flag of the first is there.
+func (m *migration) argue(args ...string) bool {
+	name := flagName(args[0])
+	if slices.ContainsFunc(m.pod.box.texts("args"), func(arg string) bool { return flagName(arg) == name }) {
+		return false
+	}
+	m.pod.box["args"] = append(m.pod.box.list("args"), values(args)...)
+	return true
+}
+
+// environs reports whether the container has a variable.
+func (m *migration) environs(name string) bool {
+	return slices.ContainsFunc(m.pod.box.subs("env"), func(e object) bool { return e.text("name") == name })
+}
+
+// environ adds a variable, unless one of that name is there.
+func (m *migration) environ(variable object) bool {
+	if m.environs(variable.text("name")) {
+		return false
+	}
+	m.pod.box["env"] = append(m.pod.box.list("env"), map[string]any(variable))
+	return true
+}

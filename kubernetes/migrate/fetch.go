@@ -1,0 +1,85 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Access says which cluster is asked, and as whom.
+type Access struct {
+	// Kubeconfig is a file; "" is $KUBECONFIG, then ~/.kube/config, then the service
+	// account of a pod. Context is one of its contexts, "" the current one.
+	Kubeconfig, Context string
+	// Namespace is where NodeLocal DNSCache runs.
+	Namespace string
+}
+
+// perRequest bounds one request. A list of a namespace's ConfigMaps takes milliseconds;
+// half of this could be too short for an API server behind a slow link.
+const perRequest = 20 * time.Second
+
+// Fetch reads the objects that matter from an API server. What the caller may not list,
+// apart from DaemonSets and ConfigMaps, is left out.
+func (o *Objects) Fetch(ctx context.Context, a Access) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.Kubeconfig
+	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w; -kubeconfig names a file, and -f gives objects without a cluster", err)
+	}
+	client, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return fmt.Errorf("credentials for the API server: %w", err)
+	}
+	defer client.CloseIdleConnections()
+	base, _, err := rest.DefaultServerUrlFor(c)
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w", err)
+	}
+	o.live = true
+	in := "/namespaces/" + url.PathEscape(a.Namespace)
+	for _, list := range []struct {
+		path string
+		must bool
+	}{
+		{"/apis/apps/v1" + in + "/daemonsets", true},
+		{"/api/v1" + in + "/configmaps", true},
+		{"/api/v1" + in + "/services", false},
+		{"/apis/monitoring.coreos.com/v1" + "/podmonitors", false},
+	} {
+		if err := o.request(ctx, client, base.JoinPath(list.path).String()); err != nil && list.must {
+			return err
+		}
+	}
+	return nil
+}
+
+// request reads one list.
+func (o *Objects) request(ctx context.Context, client *http.Client, from string) error {
+	ctx, cancel := context.WithTimeout(ctx, perRequest)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "nodens")
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("asking the API server: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		const most = 1000 // of a refusal, which is a sentence in a Status object
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, most))
+		return fmt.Errorf("the API server answers %s to %s: %s", resp.Status, from, text)
+	}
+	return o.Read(from, resp.Body)
+}

@@ -1,0 +1,298 @@
+package migrate
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+const (
+	// maxBytes bounds what is read of all files or replies together. The objects that
+	// matter are some 20 KiB; a dump of all ConfigMaps of a large cluster has some
+	// megabytes, and twice this would be somebody's backup.
+	maxBytes = 32 << 20
+	// maxObjects bounds how many of the kinds that matter are kept: a namespace with ten
+	// times as many ConfigMaps and Services would be slow to list for anybody.
+	maxObjects = 10000
+)
+
+// kinds are those of the objects that are kept; others are passed over.
+var kinds = []string{"DaemonSet", "ConfigMap", "Service", "KubeletConfiguration", "PodMonitor"}
+
+// object is one object as it was written: its fields are looked up by name, and those
+// that nobody asks for stay.
+type object map[string]any
+
+// Objects are those that were read. The zero value has none. It is not for concurrent
+// use.
+type Objects struct {
+	list []object
+	size int
+	// live says that they are what an API server has.
+	live bool
+	// kinds are those that are kept, nil is the usual ones.
+	kinds []string
+}
+
+// Files reads files, and the files .yaml, .yml and .json of folders; "-" is stdin. An
+// error names the file and the document.
+func (o *Objects) Files(paths []string, stdin io.Reader) error {
+	for _, path := range paths {
+		if path == "-" {
+			if err := o.Read("standard input", stdin); err != nil {
+				return err
+			}
+			continue
+		}
+		files, err := expand(path)
+		if err != nil {
+			return fmt.Errorf("-f %s: %w", path, err)
+		}
+		for _, name := range files {
+			if err := o.file(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// expand is path, or the manifests in the folder that it is.
+func expand(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(e.Name()))) {
+			files = append(files, filepath.Join(path, e.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, errors.New("the folder holds no .yaml, .yml or .json file")
+	}
+	return files, nil
+}
+
+func (o *Objects) file(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return o.Read(name, f)
+}
+
+// Read reads YAML or JSON, one document or many, single objects or lists of them. Its
+// errors begin with name.
+func (o *Objects) Read(name string, r io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(r, int64(maxBytes-o.size)+1))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if o.size += len(text); o.size > maxBytes {
+		return fmt.Errorf("%s: more than %d MiB in all; give only the objects of NodeLocal DNSCache", name, maxBytes>>20)
+	}
+	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for n := 1; ; n++ {
+		doc, err := docs.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		var tree any
+		if err == nil {
+			tree, err = parse(doc)
+		}
+		if err == nil {
+			err = o.add(tree, object{})
+		}
+		if err != nil {
+			return fmt.Errorf("%s, document %d: %w", name, n, err)
+		}
+	}
+}
+
+// parse reads one document, without making a float of an integer.
+func parse(doc []byte) (tree any, err error) {
+	if json.Unmarshal(doc, &tree) == nil {
+		return tree, nil
+	}
+	// The comment keeps ToJSON from taking what starts with a brace for JSON.
+	if doc, err = yaml.ToJSON(append([]byte("#\n"), doc...)); err != nil {
+		return nil, err
+	}
+	tree = nil
+	return tree, json.Unmarshal(doc, &tree)
+}
+
+// add keeps an object, or those of a list. Items of a typed list need not repeat what
+// list says.
+func (o *Objects) add(tree any, list object) error {
+	if tree == nil {
+		return nil
+	}
+	m, ok := tree.(map[string]any)
+	if !ok {
+		return errors.New("not a Kubernetes object")
+	}
+	obj := object(m)
+	if obj.text("kind") == "" && list.text("kind") != "" {
+		obj["kind"], obj["apiVersion"] = strings.TrimSuffix(list.text("kind"), "List"), list["apiVersion"]
+	}
+	kind := obj.text("kind")
+	switch {
+	case kind == "":
+		return errors.New("not a Kubernetes object: it has no kind")
+	case strings.HasSuffix(kind, "List"):
+		for i, item := range obj.list("items") {
+			if err := o.add(item, obj); err != nil {
+				return fmt.Errorf("item %d: %w", i+1, err)
+			}
+		}
+		return nil
+	case o.kinds == nil && !slices.Contains(kinds, kind) || o.kinds != nil && !slices.Contains(o.kinds, kind):
+		return nil
+	case o.replace(obj):
+		return nil
+	case len(o.list) == maxObjects:
+		return fmt.Errorf("more than %d objects; give only those of NodeLocal DNSCache", maxObjects)
+	}
+	o.list = append(o.list, obj)
+	return nil
+}
+
+// replace puts obj in the place of the one with its kind and name, as applying both would.
+func (o *Objects) replace(obj object) bool {
+	for i, was := range o.list {
+		if was.where() == obj.where() {
+			o.list[i] = obj
+			return true
+		}
+	}
+	return false
+}
+
+// get is the object of that kind and name, nil if there is none. namespace "" is any.
+func (o *Objects) get(kind, namespace, name string) object {
+	for _, obj := range o.list {
+		if obj.text("kind") == kind && obj.name() == name && obj.in(namespace) {
+			return obj
+		}
+	}
+	return nil
+}
+
+// at is the value that path leads to, nil if there is none.
+func (o object) at(path ...string) any {
+	var v any = map[string]any(o)
+	for _, key := range path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[key]
+	}
+	return v
+}
+
+func (o object) text(path ...string) string {
+	s, _ := o.at(path...).(string)
+	return s
+}
+
+func (o object) list(path ...string) []any {
+	l, _ := o.at(path...).([]any)
+	return l
+}
+
+// sub is the object at path, nil if there is none; what is put into it is in o.
+func (o object) sub(path ...string) object {
+	m, _ := o.at(path...).(map[string]any)
+	return m
+}
+
+// need is sub, which it makes if it is not there.
+func (o object) need(path ...string) object {
+	for _, key := range path {
+		m, ok := o[key].(map[string]any)
+		if !ok {
+			m = make(map[string]any)
+			o[key] = m
+		}
+		o = m
+	}
+	return o
+}
+
+// subs are the objects in the list at path.
+func (o object) subs(path ...string) []object {
+	var list []object
+	for _, item := range o.list(path...) {
+		if m, ok := item.(map[string]any); ok {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+func (o object) texts(path ...string) []string {
+	var list []string
+	for _, item := range o.list(path...) {
+		list = append(list, fmt.Sprint(item))
+	}
+	return list
+}
+
+func (o object) name() string      { return o.text("metadata", "name") }
+func (o object) namespace() string { return o.text("metadata", "namespace") }
+
+// in reports whether o is in the namespace; one that says none is in any.
+func (o object) in(namespace string) bool {
+	return namespace == "" || o.namespace() == "" || o.namespace() == namespace
+}
+
+// where is what notes and errors call o.
+func (o object) where() string {
+	return o.text("kind") + " " + strings.TrimPrefix(o.namespace()+"/"+o.name(), "/")
+}
+
+// clone is o, all the way down.
+func (o object) clone() object {
+	c, _ := clone(map[string]any(o)).(map[string]any)
+	return c
+}
+
+func clone(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		c := make(map[string]any, len(v))
+		for key, item := range v {
+			c[key] = clone(item)
+		}
+		return c
+	case []any:
+		c := make([]any, len(v))
+		for i, item := range v {
+			c[i] = clone(item)
+		}
+		return c
+	}
+	return v
+}
