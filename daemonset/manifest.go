@@ -4,5 +4,5 @@ import _ "embed"
 
 // Manifest is nodens.yaml, as it is applied to a cluster.
 //
-//go:embed nodens.yaml
+//go:embed base/nodens.yaml
 var Manifest []byte
