@@ -1,4 +1,436 @@
 package main
 
-// dropIn is the part of that name.
-func dropIn() []check { return nil }
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+//go:embed testdata/nodelocaldns.yaml
+var official string
+
+//go:embed testdata/asker.yaml
+var askerYAML string
+
+const (
+	// agentName is the image that `make image` makes, and officialName what it replaces.
+	agentName, officialName = "nodens:0.1.0", "k8s-dns-node-cache:1.26.4"
+	// askers is the namespace of the pods that ask, one on each node.
+	askers = "drop-in"
+)
+
+// dropIn is the part of that name: NodeLocal DNSCache's own manifest runs nodens, and
+// `nodens migrate` makes nodens' of it.
+func dropIn() []check {
+	var d drop
+	return []check{
+		{"the official manifest runs nodens with its image replaced", d.install},
+		{"pods are answered at both addresses, as by NodeLocal DNSCache", d.forwarded},
+		{"its metrics are where they were", d.measured},
+		{"`kubernetes` and a ClusterRole turn on local answers", d.local},
+		{"deleted, it takes link and rules away, and kube-dns answers", d.deleted},
+		{"nodens migrate, first step: a rollout the old way", d.first},
+		{"nodens migrate, second step: local answers and hand-over", d.second},
+		{"cleaned up, the nodes are as they were", d.cleaned},
+	}
+}
+
+// drop is the state of the part.
+type drop struct {
+	// manifest is the official one with nodens' image.
+	manifest string
+	// binary is nodens, for its commands.
+	binary string
+	// nodes are the pods that ask, by the node they are on.
+	pods map[string]string
+	// made is what migrate printed last.
+	made string
+}
+
+// apply applies a manifest and waits for the agents.
+func (d *drop) apply(ctx context.Context, s *suite, manifest string) error {
+	if _, err := s.cluster.Kubectl(ctx, manifest, "apply", "--filename=-"); err != nil {
+		return err
+	}
+	return d.rolledOut(ctx, s)
+}
+
+func (d *drop) rolledOut(ctx context.Context, s *suite) error {
+	_, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentSpace, "daemonset/"+agentSet, "--timeout=2m")
+	return err
+}
+
+func (d *drop) install(ctx context.Context, s *suite) (string, error) {
+	d.manifest = strings.ReplaceAll(official, officialName, agentName)
+	if _, err := s.cluster.Kubectl(ctx, askerYAML, "apply", "--filename=-"); err != nil {
+		return "", err
+	}
+	if err := d.apply(ctx, s, d.manifest); err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+askers, "daemonset/asker", "--timeout=2m"); err != nil {
+		return "", err
+	}
+	out, err := s.cluster.Kubectl(ctx, "", "get", "pods", "--namespace="+askers, "--output=jsonpath={range .items[*]}{.spec.nodeName} {.metadata.name}{\"\\n\"}{end}")
+	if err != nil {
+		return "", err
+	}
+	d.pods = make(map[string]string)
+	for line := range strings.Lines(out) {
+		node, pod, _ := strings.Cut(strings.TrimSpace(line), " ")
+		d.pods[node] = pod
+	}
+	if len(d.pods) != len(s.cluster.Nodes()) {
+		return "", fmt.Errorf("pods that ask are on %d nodes of %d", len(d.pods), len(s.cluster.Nodes()))
+	}
+	return "one line of 190 changed", nil
+}
+
+// names are what pods ask for, and the address they have to get.
+var dropNames = []struct{ name, want string }{
+	{"kubernetes.default.svc." + cluster.Domain, "10.96.0.1"},
+	{"www.outside.test", cluster.Outside4},
+}
+
+// ask has each pod ask each of the servers for every name.
+func (d *drop) ask(ctx context.Context, s *suite, servers ...string) (asked int, err error) {
+	for _, pod := range d.pods {
+		for _, server := range servers {
+			for _, n := range dropNames {
+				out, err := s.cluster.Exec(ctx, askers, pod, "nslookup", "-type=a", n.name, server)
+				if err == nil && !regexp.MustCompile(`(?m)^Address: `+regexp.QuoteMeta(n.want)+`$`).MatchString(out) {
+					err = errors.New("another answer")
+				}
+				if err != nil {
+					return asked, fmt.Errorf("%s asks %s for %s: %w\n%s", pod, server, n.name, err, out)
+				}
+				asked++
+			}
+		}
+	}
+	return asked, nil
+}
+
+// counted adds up the samples of a metric that have all the labels, over all nodes.
+func (d *drop) counted(ctx context.Context, s *suite, port int, metric string, labels ...string) (sum float64, err error) {
+	for _, n := range s.cluster.Nodes() {
+		url := fmt.Sprintf("http://%s:%d/metrics", n.Addr, port)
+		text, err := s.cluster.Command(ctx, "curl", "-sSf", "--max-time", "5", url).Output()
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", url, err)
+		}
+		for line := range strings.Lines(string(text)) {
+			fits := strings.HasPrefix(line, metric+"{") || strings.HasPrefix(line, metric+" ")
+			for _, label := range labels {
+				fits = fits && strings.Contains(line, label)
+			}
+			if fields := strings.Fields(line); fits {
+				value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+				if err != nil {
+					return 0, fmt.Errorf("%s: %q: %w", url, line, err)
+				}
+				sum += value
+			}
+		}
+	}
+	return sum, nil
+}
+
+const (
+	requests  = "coredns_dns_requests_total"
+	responses = "coredns_dns_responses_total"
+	// fromView are the replies that the agent makes of its own view of the cluster.
+	fromView = `plugin="kubernetes"`
+)
+
+func (d *drop) forwarded(ctx context.Context, s *suite) (string, error) {
+	servers := []string{agentDNS, cluster.DNS}
+	before, err := d.perServer(ctx, s, servers)
+	if err != nil {
+		return "", err
+	}
+	asked, err := d.ask(ctx, s, servers...)
+	if err != nil {
+		return "", err
+	}
+	after, err := d.perServer(ctx, s, servers)
+	if err != nil {
+		return "", err
+	}
+	for i, server := range servers {
+		if got, want := after[i]-before[i], float64(asked/len(servers)); got < want {
+			return "", fmt.Errorf("of %v questions to %s agents count %v: others are answered by somebody else", want, server, got)
+		}
+	}
+	own, err := d.counted(ctx, s, 9253, responses, fromView)
+	if err == nil && own > 0 {
+		err = fmt.Errorf("%v replies are from a view of the cluster, without `kubernetes` in the Corefile", own)
+	}
+	return fmt.Sprintf("%d of %d right, all by the agents", asked, asked), err
+}
+
+// perServer is how many questions came to each server's address.
+func (d *drop) perServer(ctx context.Context, s *suite, servers []string) ([]float64, error) {
+	counts := make([]float64, len(servers))
+	var err error
+	for i, server := range servers {
+		if counts[i], err = d.counted(ctx, s, 9253, requests, `server="dns://`+server+`:53"`); err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
+}
+
+func (d *drop) measured(ctx context.Context, s *suite) (string, error) {
+	for _, want := range []struct {
+		port         int
+		metric       string
+		label        string
+		least, above float64
+	}{
+		{9253, "coredns_cache_entries", `type="success"`, 1, 1e6},
+		{9253, "coredns_forward_requests_total", "", 1, 1e6},
+		{9353, "coredns_nodecache_setup_errors_total", "", 0, 0},
+	} {
+		got, err := d.counted(ctx, s, want.port, want.metric, want.label)
+		if err != nil {
+			return "", err
+		}
+		if got < want.least || got > want.above {
+			return "", fmt.Errorf("%s at port %d adds up to %v", want.metric, want.port, got)
+		}
+	}
+	for _, n := range s.cluster.Nodes() {
+		if out, err := n.Command(ctx, "curl", "-sSf", "--max-time", "5", "http://"+agentDNS+":8080/health").CombinedOutput(); err != nil || string(out) != "OK" {
+			return "", fmt.Errorf("health on %s: %w, %s", n.Name, err, out)
+		}
+	}
+	return "ports 9253 and 9353, and health at 8080", nil
+}
+
+// rights are nodens' ClusterRole and its binding, from the manifest that users have.
+func rights(s *suite) (string, error) {
+	text, err := os.ReadFile(filepath.Join(s.root, "daemonset", "nodens.yaml"))
+	if err != nil {
+		return "", err
+	}
+	var docs []string
+	for _, doc := range strings.Split(string(text), "\n---\n") {
+		if strings.Contains(doc, "\nkind: ClusterRole") {
+			docs = append(docs, doc)
+		}
+	}
+	if len(docs) != 2 {
+		return "", fmt.Errorf("daemonset/nodens.yaml has %d objects of rights, want a ClusterRole and its binding", len(docs))
+	}
+	return strings.Join(docs, "\n---\n"), nil
+}
+
+func (d *drop) local(ctx context.Context, s *suite) (string, error) {
+	roles, err := rights(s)
+	if err != nil {
+		return "", err
+	}
+	const block = "    cluster.local:53 {\n"
+	with := strings.Replace(d.manifest, block, block+"        kubernetes cluster.local {\n            pods insecure\n            ttl 30\n        }\n", 1)
+	if with == d.manifest {
+		return "", errors.New("the manifest has no block of the cluster's domain")
+	}
+	if _, err := s.cluster.Kubectl(ctx, roles+"\n---\n"+with, "apply", "--filename=-"); err != nil {
+		return "", err
+	}
+	// A kubelet brings a changed ConfigMap within two minutes; a new pod has it at once.
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "restart", "--namespace="+agentSpace, "daemonset/"+agentSet); err != nil {
+		return "", err
+	}
+	if err := d.rolledOut(ctx, s); err != nil {
+		return "", err
+	}
+	return d.alone(ctx, s)
+}
+
+// alone asks for a Service's name while there is no cluster DNS.
+func (d *drop) alone(ctx context.Context, s *suite) (seen string, err error) {
+	before, err := d.counted(ctx, s, 9253, responses, fromView)
+	if err != nil {
+		return "", err
+	}
+	if err := d.scale(ctx, s, 0); err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, d.scale(ctx, s, 2)) }()
+	asked := 0
+	for node, pod := range d.pods {
+		// Not asked for before, so that no cache has it.
+		name := "kube-dns.kube-system.svc." + cluster.Domain
+		for _, server := range []string{agentDNS, cluster.DNS} {
+			out, err := s.cluster.Exec(ctx, askers, pod, "nslookup", "-type=a", name, server)
+			if err != nil || !strings.Contains(out, "Address: "+cluster.DNS+"\n") {
+				return "", fmt.Errorf("%s on %s asks %s for %s: %w\n%s", pod, node, server, name, err, out)
+			}
+			asked++
+		}
+	}
+	after, err := d.counted(ctx, s, 9253, responses, fromView)
+	if err == nil && after-before < float64(asked) {
+		err = fmt.Errorf("of %d replies %v are from the view of the cluster", asked, after-before)
+	}
+	return fmt.Sprintf("%d answers for a Service while no cluster DNS runs", asked), err
+}
+
+// scale has so many pods of the cluster DNS, and waits for it.
+func (d *drop) scale(ctx context.Context, s *suite, replicas int) error {
+	if _, err := s.cluster.Kubectl(ctx, "", "scale", "--namespace=kube-system", "deployment/coredns", fmt.Sprint("--replicas=", replicas)); err != nil {
+		return err
+	}
+	if replicas > 0 {
+		_, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=2m")
+		return err
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "wait", "--namespace=kube-system", "--for=delete", "pod", "--selector=k8s-app=kube-dns", "--timeout=2m")
+	return err
+}
+
+// remove deletes objects and waits for the agents' end.
+func (d *drop) remove(ctx context.Context, s *suite, manifest string) error {
+	if _, err := s.cluster.Kubectl(ctx, manifest, "delete", "--ignore-not-found", "--filename=-", "--timeout=2m"); err != nil {
+		return err
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "wait", "--namespace="+agentSpace, "--for=delete", "pod", "--selector=k8s-app="+agentSet, "--timeout=2m")
+	return err
+}
+
+// traces are what is on the nodes of an agent.
+func traces(ctx context.Context, s *suite) error {
+	for _, n := range s.cluster.Nodes() {
+		for _, look := range [][]string{{"ip", "address"}, {"iptables-save"}, {"nft", "list", "tables"}} {
+			out, err := n.Command(ctx, look[0], look[1:]...).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%s on %s: %w\n%s", strings.Join(look, " "), n.Name, err, out)
+			}
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(strings.ToLower(line), "nodens") || strings.Contains(line, agentDNS) || strings.Contains(line, "inet "+cluster.DNS+"/") {
+					return fmt.Errorf("%s has on %s: %s", look[0], n.Name, strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (d *drop) deleted(ctx context.Context, s *suite) (string, error) {
+	if traces(ctx, s) == nil {
+		return "", errors.New("an agent that runs leaves no trace: what is looked for is something else")
+	}
+	if err := d.remove(ctx, s, d.manifest); err != nil {
+		return "", err
+	}
+	if err := traces(ctx, s); err != nil {
+		return "", err
+	}
+	asked, err := d.ask(ctx, s, cluster.DNS)
+	return fmt.Sprintf("no address, no rule; %d answers of kube-dns", asked), err
+}
+
+// migrate runs `nodens migrate` as its users do, by kubeconfig.
+func (d *drop) migrate(ctx context.Context, s *suite, args ...string) (notes []string, err error) {
+	if d.binary == "" {
+		d.binary = filepath.Join(s.dir, "nodens")
+		build := exec.CommandContext(ctx, "go", "build", "-o", d.binary, "./cmd/nodens")
+		build.Dir = s.root
+		if out, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("building nodens: %w\n%s", err, out)
+		}
+	}
+	var wrong strings.Builder
+	cmd := s.cluster.Command(ctx, d.binary, append([]string{"migrate", "-kubeconfig", s.cluster.Kubeconfig()}, args...)...)
+	cmd.Stderr = &wrong
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("nodens migrate: %w\n%s", err, &wrong)
+	}
+	d.made = string(out)
+	return strings.Split(strings.TrimSpace(wrong.String()), "\n"), nil
+}
+
+func (d *drop) first(ctx context.Context, s *suite) (string, error) {
+	if err := d.apply(ctx, s, d.manifest); err != nil {
+		return "", err
+	}
+	notes, err := d.migrate(ctx, s, "-image", agentName)
+	if err != nil {
+		return "", err
+	}
+	lookups := d.begin(ctx, s)
+	if err := d.apply(ctx, s, d.made); err != nil {
+		return "", errors.Join(err, lookups.drop())
+	}
+	seen, _, err := lookups.end()
+	return fmt.Sprintf("%d notes; %s", len(notes), seen), err
+}
+
+func (d *drop) second(ctx context.Context, s *suite) (string, error) {
+	notes, err := d.migrate(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	lookups := d.begin(ctx, s)
+	if err := d.apply(ctx, s, d.made); err != nil {
+		return "", errors.Join(err, lookups.drop())
+	}
+	// A new pod has the changed ConfigMap at once.
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "restart", "--namespace="+agentSpace, "daemonset/"+agentSet); err != nil {
+		return "", errors.Join(err, lookups.drop())
+	}
+	if err := d.rolledOut(ctx, s); err != nil {
+		return "", errors.Join(err, lookups.drop())
+	}
+	seen, failed, err := lookups.end()
+	if err == nil && failed > 0 {
+		err = fmt.Errorf("a hand-over loses nothing, but: %s", seen)
+	}
+	if err != nil {
+		return "", err
+	}
+	answered, err := d.alone(ctx, s)
+	return fmt.Sprintf("%d notes; %s; %s", len(notes), seen, answered), err
+}
+
+// cleaned deletes everything, since -skipteardown leaves link and rules on the nodes.
+func (d *drop) cleaned(ctx context.Context, s *suite) (string, error) {
+	if err := d.remove(ctx, s, d.made+"---\n"+d.manifest); err != nil {
+		return "", err
+	}
+	if traces(ctx, s) == nil {
+		return "", errors.New("nothing stays when an agent with -skipteardown ends")
+	}
+	text, err := os.ReadFile(filepath.Join(s.root, "daemonset", "cleanup.yaml"))
+	if err != nil {
+		return "", err
+	}
+	cleanup := strings.Replace(string(text), "- "+agentDNS+"\n", "- "+agentDNS+","+cluster.DNS+"\n", 1)
+	if _, err := s.cluster.Kubectl(ctx, cleanup, "apply", "--filename=-"); err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentSpace, "daemonset/node-local-dns-cleanup", "--timeout=2m"); err != nil {
+		return "", err
+	}
+	if err := traces(ctx, s); err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, cleanup, "delete", "--filename=-", "--timeout=2m"); err != nil {
+		return "", err
+	}
+	_, err = s.cluster.Kubectl(ctx, "", "delete", "namespace", askers, "--timeout=2m")
+	return "no address, no rule", err
+}
