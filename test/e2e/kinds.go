@@ -112,7 +112,7 @@ func (w *world) hostNetwork(ctx context.Context, s *suite) (string, error) {
 // dnsConfig asks from pods with settings of their own.
 func (w *world) dnsConfig(ctx context.Context, s *suite) (string, error) {
 	there, ip := w.service["elsewhere/there"], w.service["names/cluster"]
-	// musl doesn't read lines of more than 255 characters: no search path is left.
+	// musl doesn't read lines of more than 255 characters: many has no search path then.
 	const musl = "! none"
 	for _, c := range []struct {
 		pod  string
@@ -128,15 +128,15 @@ func (w *world) dnsConfig(ctx context.Context, s *suite) (string, error) {
 		{"odd", []question{
 			q("host cluster", ip),
 			q("host kubernetes.default", w.service["default/kubernetes"]),
-			q("host there.elsewhere.svc", there),
+			// musl doesn't search for names with ndots dots.
+			q("host there.elsewhere.svc", there).and("musl", musl),
 			q("host www.outside.test", cluster.Outside4, cluster.Outside6),
-			none("host nobody"),
 		}},
 		{"none", []question{
 			q("host a", stub1),
 			q("canon a", "a.first.stub.test"),
 			q("host a.b.c", stub1),
-			q("canon nx", "nx.second.stub.test").and("musl", musl).and("glibc", musl).and("go", musl),
+			none("host nx"),
 			none("host nx.a"),
 		}},
 	} {

@@ -33,12 +33,12 @@ func names() []check {
 		table("Services without endpoints, or unready ones", w.endpoints),
 		table("ExternalName Services, out of the cluster and inside", w.externalNames),
 		table("names outside; no such name, no such record", w.outside),
+		{"each reply is CoreDNS's, query by query", w.compared},
 		{"answers of more than 512 and 1,232 bytes go on over TCP", w.large},
 		{"hostNetwork pods: ClusterFirstWithHostNet, Default", w.hostNetwork},
 		{"dnsConfig: 32 search domains, odd ones, options; None", w.dnsConfig},
 		{"ExternalName changed to another, then to a ClusterIP", w.renamed},
 		{"Services made, moved and deleted while they are asked for", w.changed},
-		{"each reply is CoreDNS's, query by query", w.compared},
 		{"it was nodens that answered, over UDP and TCP", w.counted},
 		{"stub domains, upstreams of ConfigMap kube-dns, reread", w.stubbed},
 		{"all of it is taken away again", func(ctx context.Context, _ *suite) (string, error) {
