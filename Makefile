@@ -13,7 +13,7 @@ run: build
 
 # Every test there is, with a summary; needs root for namespaces and rules.
 test:
-	@bash test/run.sh
+	@bash test/clean.sh bash test/run.sh
 
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:
@@ -23,7 +23,7 @@ image:
 # scraped, broken and taken down, with a table of what was checked; needs root.
 e2e:
 	@sh test/install.sh ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
-	go run ./test/e2e
+	@bash test/clean.sh go run ./test/e2e
 
 lint:
 	@bash test/lint.sh

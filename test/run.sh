@@ -18,59 +18,66 @@ sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "test/bench goes 
 # reports the limit as a failure.
 fuzztime=${NODENS_FUZZTIME:-5000x}
 
-failed=0
-run() {
-	echo "== $1"
-	shift
-	"$@" || failed=1
-}
-
 report=$(mktemp -d)
 trap 'rm -rf "$report"' EXIT
+. test/stage.sh
 
-# traces is what a test could leave on the machine: namespaces, links, addresses,
-# mounts, rules, and processes of the programs that the tests start.
-traces() {
-	echo "namespaces:"; ip netns list
-	echo "addresses:"; ip -br addr
-	echo "mounts:"; cut -d ' ' -f 2 /proc/mounts
-	for save in iptables-save ip6tables-save; do
-		echo "$save:"; $save 2>/dev/null | grep '^-A'
-	done
-	echo "processes:"
-	for program in nodens coredns kube-apiserver etcd dnsperf unbound dnsdist kresd pdns_recursor; do
-		pgrep -l "^$program" | cut -d ' ' -f 2
+# A process with the race detector stays for a second when it ends, in case another of
+# its threads is about to report something, and the tests start hundreds of them. What
+# is reported is reported within a moment.
+export GORACE="atexit_sleep_ms=20 ${GORACE:-}"
+
+# tests runs go test, whose events go to the file of the report that comes first.
+# -count=1: the go command would not run again what passed before and has not changed.
+tests() {
+	local file=$report/$1.json
+	shift
+	go test -count=1 -json "$@" >"$file"
+}
+
+# fuzz runs a package's fuzzers, one after the other. They are linked once; go test
+# would link them again for each. New inputs go where it keeps them.
+fuzz() {
+	local package=$1 dir=$2 fuzzer
+	shift 2
+	go test -c -fuzz . -o "$report/fuzz.test" "$package" || return
+	for fuzzer in "$@"; do
+		(cd "$dir" && exec "$report/fuzz.test" -test.run '^$' -test.fuzz "^$fuzzer\$" -test.fuzztime "$fuzztime" \
+			-test.fuzzminimizetime 100x -test.fuzzcachedir "$corpus/$package") >"$report/fuzz" 2>&1 || {
+			echo "--- FAIL $package $fuzzer"
+			cat "$report/fuzz"
+			return 1
+		}
 	done
 }
-# ip(8) makes this mount for the first namespace there is and keeps it.
-names=/run/netns
-mountpoint -q $names || ours=$names
-traces | sort >"$report/before"
+
+fuzzers() {
+	local package dir names bad=0
+	corpus=$(go env GOCACHE)/fuzz
+	while read -r package dir; do
+		names=$(grep -hos '^func Fuzz[A-Za-z0-9]*' "$dir"/*_test.go | cut -d ' ' -f 2)
+		# shellcheck disable=SC2086
+		[ -z "$names" ] || fuzz "$package" "$dir" $names || bad=1
+	done < <(go list -f '{{.ImportPath}} {{.Dir}}' $units)
+	return $bad
+}
 
 # Unit tests under the race detector; the suites under test/ talk to other
-# processes, where it sees nothing. Those measure CPU and delays too, so the
-# packages of the second group run one after the other. -count=1: the go command
-# would not run again what passed before and has not changed.
-units=$(go list ./... | grep -v /nodens/test/)
-suites=$(go list ./test/... | grep -v /test/summary)
+# processes, where it sees nothing. Many wait more than they compute, so there are more
+# of them at a time than cores, the slowest from the start on. The bench measures CPU
+# and delays, so it runs alone.
+units=$(go list ./netsetup ./cmd/nodens ./... | grep -v /nodens/test/)
+bench=./test/bench
+suites=$(go list ./test/node ./test/differential ./test/... | grep -v -e /test/summary -e '/test/bench$')
 # shellcheck disable=SC2086
-run "unit tests" bash -c 'CGO_ENABLED=1 go test -race -count=1 -json -timeout 20m "$@" >"$0"' "$report/units.json" $units
-# shellcheck disable=SC2086
-run "allocation pins, without the race detector" bash -c 'go test -count=1 -json -run Alloc -timeout 10m "$@" >"$0"' "$report/pins.json" $units
-# shellcheck disable=SC2086
-run "benchmarks, once each, so that they don't rot" bash -c 'go test -run "^$" -bench . -benchtime 1x -timeout 10m "$@" >"$0" || { cat "$0"; false; }' "$report/benchmarks" $units
-# shellcheck disable=SC2086
-run "suites against real peers" bash -c 'go test -count=1 -json -p 1 -timeout 40m "$@" >"$0"' "$report/suites.json" $suites
-for package in $units; do
-	for fuzzer in $(go test -list '^Fuzz' "$package" | grep '^Fuzz'); do
-		run "fuzz ${package#*/nodens/} $fuzzer" go test -run '^$' -fuzz "^$fuzzer\$" -fuzztime "$fuzztime" -fuzzminimizetime 100x "$package"
-	done
-done
-while [ -n "${ours:-}" ] && [ -z "$(ip netns list)" ] && mountpoint -q "$ours"; do
-	umount "$ours" || break
-done
-traces | sort >"$report/after"
-comm -13 "$report/before" "$report/after" >"$report/left"
-run "left behind:" bash -c 'cat "$0" && ! test -s "$0"' "$report/left"
+{
+	CGO_ENABLED=1 run "unit tests" tests units -race -p 3 -timeout 20m $units
+	# Those that count allocations go without it. Benchmarks run once, so that they don't rot.
+	run "allocation pins and benchmarks" tests pins -run Alloc -bench . -benchtime 1x -timeout 10m $units
+	run "suites against real peers" tests suites -p 2 -timeout 40m $suites
+	run "the bench, short" tests bench -timeout 40m $bench
+	run "fuzzers" fuzzers
+}
 run "summary" go run ./test/summary "$report"/*.json
+[ -n "${NODENS_STAGES:-}" ] || cat "$stages"
 exit $failed
