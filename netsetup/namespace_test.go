@@ -27,7 +27,8 @@ var backends = []struct{ name, program string }{
 // inNamespace runs body in a process with a network namespace of its own, once
 // with each build of iptables. The process is this test binary again, told to run
 // the calling test only; the namespace, and all that body leaves in it, goes when
-// the process ends, however it ends.
+// the process ends, however it ends. Tests that do this run side by side: they wait for
+// other programs most of the time, and share nothing.
 func inNamespace(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(namespaceEnv) != "" {
@@ -42,6 +43,7 @@ func inNamespace(t *testing.T, body func(t *testing.T)) {
 			t.Skip("needs the programs of iptables and iproute2:", err)
 		}
 	}
+	t.Parallel()
 	for _, b := range backends {
 		t.Run(b.name, func(t *testing.T) {
 			program, err := exec.LookPath(b.program)
@@ -67,13 +69,23 @@ func runChild(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	apart(t, namespaceEnv+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "XTABLES_LOCKFILE="+filepath.Join(dir, "lock"))
+}
+
+// childLimit ends a child that hangs. The longest takes some seconds on a machine that
+// does nothing else.
+const childLimit = 8 * time.Minute
+
+// apart runs the test t is part of, alone, in a new process and namespace with these
+// variables set, and fails or skips t as that test does.
+func apart(t *testing.T, env ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), childLimit)
 	defer cancel()
 	test, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.run=^"+test+"$")
-	cmd.Env = append(os.Environ(), namespaceEnv+"=1",
-		"PATH="+dir+":"+os.Getenv("PATH"),
-		"XTABLES_LOCKFILE="+filepath.Join(dir, "lock"))
+	// A child that is killed leaves its temporary files.
+	cmd.Env = append(append(os.Environ(), "TMPDIR="+t.TempDir()), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -90,6 +102,7 @@ func runChild(t *testing.T, program string) {
 	if !strings.Contains(out.String(), "--- PASS: "+test) {
 		t.Fatalf("the test did not run in the namespace:\n%s", out.String())
 	}
+	t.Log(out.String())
 }
 
 // run runs a program to its end and returns what it prints.

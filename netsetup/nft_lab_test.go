@@ -1,8 +1,6 @@
 package netsetup
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +10,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +26,8 @@ const (
 )
 
 // inNftLab runs body in a process with a network namespace of its own: this test binary
-// again, told to run the calling test only. What body leaves there goes with it.
+// again, told to run the calling test only. What body leaves there goes with it. As with
+// inNamespace, such tests run side by side.
 func inNftLab(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(nftLabEnv) != "" {
@@ -44,23 +42,8 @@ func inNftLab(t *testing.T, body func(t *testing.T)) {
 			t.Skip("needs the programs of nftables, iptables and iproute2:", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), nftLabEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	// The signal at our death is sent when the thread that started the child ends.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("in the namespace: %v\n%s", err, out.String())
-	}
-	if !strings.Contains(out.String(), "--- PASS: "+t.Name()) {
-		t.Fatalf("the test did not run in the namespace:\n%s", out.String())
-	}
-	t.Log(out.String())
+	t.Parallel()
+	apart(t, nftLabEnv+"=1")
 }
 
 // sh runs a script in the namespace of the calling thread.

@@ -177,7 +177,8 @@ func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l lin
 	far := os.NewFile(uintptr(pair[1]), "line")
 	defer far.Close()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestProcessChild$")
-	cmd.Env = append(os.Environ(), childMode+"="+mode, childSlow+"="+upstream.String())
+	// It is killed, and leaves its temporary files.
+	cmd.Env = append(os.Environ(), childMode+"="+mode, childSlow+"="+upstream.String(), "TMPDIR="+t.TempDir())
 	cmd.ExtraFiles = []*os.File{far}
 	cmd.Stderr = os.Stderr
 	if l, err = newLine(os.NewFile(uintptr(pair[0]), "line")); err != nil {
