@@ -142,8 +142,8 @@ func (r relabeling) config() map[string]any {
 }
 
 // AnnotationJobs are the two scrape jobs that go by the annotations prometheus.io/scrape,
-// path and port, of pods and of Services, as many clusters have them. The label job is that
-// of the pods' k8s-app. The kubeconfig may be empty (see [Discovery]).
+// path and port, of pods and of Services, as many clusters have them. The kubeconfig may be
+// empty (see [Discovery]).
 func AnnotationJobs(kubeconfig string) []ScrapeJob {
 	job := func(name, role, object string) ScrapeJob {
 		annotation := "__meta_kubernetes_" + object + "_annotation_prometheus_io_"
@@ -159,7 +159,6 @@ func AnnotationJobs(kubeconfig string) []ScrapeJob {
 			to("namespace", "__meta_kubernetes_namespace"),
 			to("pod", "__meta_kubernetes_pod_name"),
 			to("node", "__meta_kubernetes_pod_node_name"),
-			to("job", "__meta_kubernetes_"+object+"_label_k8s_app"),
 		}}
 	}
 	return []ScrapeJob{

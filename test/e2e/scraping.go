@@ -1,4 +1,283 @@
 package main
 
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/daemonset/monitoring"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// scrape is what the checks of this part share: a Prometheus in the control plane's
+// network that finds the agents by asking the cluster.
+type scrape struct {
+	server  monitoring.Server
+	process *peer.Process
+	alerts  []monitoring.Rule
+}
+
 // scraping is the part of that name.
-func scraping() []check { return nil }
+func scraping() []check {
+	p := new(scrape)
+	return []check{
+		{"Prometheus finds the agents by their annotations", p.annotations},
+		{"Prometheus finds the agents by the PodMonitor", p.podMonitor},
+		{"the ports 9253 and 9353 have the metrics of set-up", p.setup},
+		{"the rules are taken, and no alert fires for agents that are well", p.calm},
+		{"every panel of the dashboard has data", p.dashboard},
+		{"CoreDNS' and NodeLocal DNSCache's dashboards have data", p.known},
+		{"the alerts tell of an agent that hangs, and of its return", p.alarm},
+	}
+}
+
+// portJob is the scrape job of the port 9353.
+const portJob = "port-9353"
+
+// promPort is where Prometheus is, in the control plane's network, in which nobody else
+// has this port.
+const promPort = 9090
+
+// start starts Prometheus, once.
+func (p *scrape) start(s *suite) error {
+	if p.process != nil {
+		return nil
+	}
+	jobs, err := monitoring.OperatorJobs(monitoring.PodMonitor, s.cluster.Kubeconfig())
+	if err != nil {
+		return err
+	}
+	for i := range jobs {
+		jobs[i].Interval = "" // the checks would wait for a minute
+	}
+	jobs = append(jobs, monitoring.AnnotationJobs(s.cluster.Kubeconfig())...)
+	setup := monitoring.ScrapeJob{Name: portJob, Static: []monitoring.Static{{}}}
+	for _, n := range s.cluster.Nodes() {
+		setup.Static[0].Targets = append(setup.Static[0].Targets, net.JoinHostPort(n.Addr, "9353"))
+	}
+	groups, err := monitoring.Rules(monitoring.PrometheusRule)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		p.alerts = append(p.alerts, slices.DeleteFunc(slices.Clone(g.Rules), func(r monitoring.Rule) bool { return r.Alert == "" })...)
+	}
+	rules, err := monitoring.RuleFile(groups)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(s.dir, "prometheus")
+	config, err := monitoring.Configuration(append(jobs, setup), filepath.Join(dir, "rules.json"))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "rules.json"), rules, 0o644),
+		os.WriteFile(filepath.Join(dir, "prometheus.json"), config, 0o644)); err != nil {
+		return err
+	}
+	at := fmt.Sprintf("127.0.0.1:%d", promPort)
+	cmd := s.cluster.Command(context.Background(), "prometheus",
+		monitoring.Arguments(filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "data"), at)...)
+	p.server = monitoring.Server{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
+	p.process, err = peer.Spawn(peer.Command{Name: "prometheus", Path: cmd.Path, Args: cmd.Args[1:], Dir: dir})
+	return err
+}
+
+// await waits until the expression has a sample for each node, and returns them. Each value
+// must be good.
+func (p *scrape) await(ctx context.Context, s *suite, expr string, good func(float64) bool) (samples []monitoring.Sample, err error) {
+	if err := p.start(s); err != nil {
+		return nil, err
+	}
+	want := len(s.cluster.Nodes())
+	err = p.process.Await(ctx, expr, func(ctx context.Context) error {
+		samples, err = p.server.Query(ctx, expr)
+		switch {
+		case err != nil:
+			return err
+		case len(samples) != want:
+			return fmt.Errorf("it has %d samples, not %d: %v", len(samples), want, samples)
+		}
+		for _, v := range samples {
+			if !good(v.Value) {
+				return fmt.Errorf("it is %v", samples)
+			}
+		}
+		return nil
+	})
+	return samples, err
+}
+
+func is1(v float64) bool { return v == 1 }
+
+func (p *scrape) annotations(ctx context.Context, s *suite) (string, error) {
+	var seen []string
+	for _, job := range []string{"kubernetes-pods", "kubernetes-service-endpoints"} {
+		samples, err := p.await(ctx, s, fmt.Sprintf(`up{job=%q, pod=~"node-local-dns-.*"}`, job), is1)
+		if err != nil {
+			return "", err
+		}
+		seen = append(seen, fmt.Sprintf("%d up in %s", len(samples), job))
+	}
+	return strings.Join(seen, ", "), nil
+}
+
+func (p *scrape) podMonitor(ctx context.Context, s *suite) (string, error) {
+	samples, err := p.await(ctx, s, fmt.Sprintf(`up{job=%q, namespace="kube-system"}`, monitoring.Job), is1)
+	if err != nil {
+		return "", err
+	}
+	var seen []string
+	for _, n := range s.cluster.Nodes() {
+		at := net.JoinHostPort(n.Addr, "9253")
+		if !slices.ContainsFunc(samples, func(v monitoring.Sample) bool { return v.Labels["node"] == n.Name && v.Labels["instance"] == at }) {
+			return "", fmt.Errorf("no target is that of %s at %s: %v", n.Name, at, samples)
+		}
+		seen = append(seen, n.Name+" "+at)
+	}
+	return strings.Join(seen, ", "), nil
+}
+
+func (p *scrape) setup(ctx context.Context, s *suite) (string, error) {
+	for _, job := range []string{monitoring.Job, portJob} {
+		const expr = `sum by (instance) (coredns_nodecache_setup_errors_total{job=%q})`
+		if _, err := p.await(ctx, s, fmt.Sprintf(expr, job), func(v float64) bool { return v == 0 }); err != nil {
+			return "", err
+		}
+	}
+	if _, err := p.await(ctx, s, fmt.Sprintf(`nodens_netsetup_fail_open{job=%q}`, monitoring.Job), is1); err != nil {
+		return "", err
+	}
+	return "no set-up error, rules fail open", nil
+}
+
+// calm evaluates what alerts are about, whatever time they wait before they fire.
+func (p *scrape) calm(ctx context.Context, s *suite) (string, error) {
+	if _, err := p.await(ctx, s, "node:nodens_dns_requests:rate5m", func(v float64) bool { return v >= 0 }); err != nil {
+		return "", err
+	}
+	for _, r := range p.alerts {
+		samples, err := p.server.Query(ctx, r.Expr)
+		if err != nil {
+			return "", err
+		}
+		if len(samples) > 0 {
+			return "", fmt.Errorf("%s is about %v", r.Alert, samples)
+		}
+	}
+	return fmt.Sprintf("%d alerts are quiet", len(p.alerts)), nil
+}
+
+func (p *scrape) dashboard(ctx context.Context, s *suite) (string, error) {
+	queries, err := monitoring.Queries(monitoring.Dashboard)
+	if err != nil {
+		return "", err
+	}
+	return p.fill(ctx, s, queries)
+}
+
+func (p *scrape) known(ctx context.Context, s *suite) (string, error) {
+	return p.fill(ctx, s, monitoring.Known)
+}
+
+// headless is a Service whose endpoints the agents hear of while they are scraped: the
+// time that this takes is one of the metrics.
+const headless = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "e2e-scraping", "namespace": "kube-system"},
+"spec": {"clusterIP": "None", "selector": {"k8s-app": "kube-dns"}, "ports": [{"port": 53}]}}`
+
+// fill has the agents do what panels are about until all queries have data.
+func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query) (seen string, err error) {
+	if err := p.start(s); err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, headless, "apply", "--filename=-"); err != nil {
+		return "", err
+	}
+	defer func() {
+		_, gone := s.cluster.Kubectl(context.WithoutCancel(ctx), headless, "delete", "--filename=-", "--ignore-not-found")
+		err = errors.Join(err, gone)
+	}()
+	left := queries
+	err = p.process.Await(ctx, "all queries to have data", func(ctx context.Context) error {
+		err := p.ask(ctx, s)
+		if err == nil {
+			left, err = p.server.Missing(ctx, left)
+		}
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("%d of %d have none: %v", len(left), len(queries), left)
+		}
+		return err
+	})
+	return fmt.Sprintf("%d queries", len(queries)), err
+}
+
+// ask has each agent answer what panels are about: names of the cluster and others, hits,
+// denials and failures, over UDP and TCP, with the DO bit.
+func (p *scrape) ask(ctx context.Context, s *suite) error {
+	names := []string{"kubernetes.default.svc.cluster.local", "gone.default.svc.cluster.local", "www.outside.test", "nx.outside.test", "fail.outside.test"}
+	for _, n := range s.cluster.Nodes() {
+		for _, protocol := range []string{"+notcp", "+tcp"} {
+			args := []string{"@" + localDNS, "+dnssec", "+noall", "+tries=1", protocol}
+			if out, err := n.Command(ctx, "dig", append(args, names...)...).CombinedOutput(); err != nil {
+				return fmt.Errorf("dig on %s: %w\n%s", n.Name, err, out)
+			}
+		}
+	}
+	return nil
+}
+
+// alarm stops the process of an agent for a moment. It is the last check: Prometheus ends
+// with it.
+func (p *scrape) alarm(ctx context.Context, s *suite) (seen string, err error) {
+	if p.process == nil {
+		return "", errors.New("there is no Prometheus")
+	}
+	defer p.process.Stop()
+	n := s.cluster.Nodes()[0]
+	began := time.Now()
+	if err := tell(ctx, s, "STOP"); err != nil {
+		return "", err
+	}
+	err = errors.Join(p.about(ctx, n.Name), tell(context.WithoutCancel(ctx), s, "CONT"))
+	hung := time.Since(began)
+	if err == nil {
+		err = p.about(ctx, "")
+	}
+	return fmt.Sprintf("NodensAgentDown and NodensFailOpenActive were about %s, which hung for %.0f s", n.Name, hung.Seconds()), err
+}
+
+// tell sends a signal to the agent of the first node.
+func tell(ctx context.Context, s *suite, signal string) error {
+	out, err := s.cluster.Nodes()[0].Command(ctx, "sh", "-c", "kill -"+signal+" $(pidof nodens)").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("sending %s to the agent: %w\n%s", signal, err, out)
+	}
+	return nil
+}
+
+// about waits until the alerts on an agent that is away are about that node, or about
+// none if it is empty.
+func (p *scrape) about(ctx context.Context, node string) error {
+	return p.process.Await(ctx, "alerts about "+node, func(ctx context.Context) error {
+		for _, r := range p.alerts {
+			if r.Alert != "NodensAgentDown" && r.Alert != "NodensFailOpenActive" {
+				continue
+			}
+			samples, err := p.server.Query(ctx, r.Expr)
+			if err != nil {
+				return err
+			}
+			if node == "" && len(samples) > 0 || node != "" && (len(samples) != 1 || samples[0].Labels["node"] != node) {
+				return fmt.Errorf("%s is about %v", r.Alert, samples)
+			}
+		}
+		return nil
+	})
+}
