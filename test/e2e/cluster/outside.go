@@ -11,7 +11,8 @@ import (
 // which the nodes' resolv.conf names.
 //
 //   - Below outside.test. every name has the addresses Outside4 and Outside6, except for
-//     nx.outside.test. and all below it, which don't exist.
+//     nx.outside.test. and all below it, which don't exist, and fail.outside.test., which is
+//     SERVFAIL.
 //   - stub.test. is the same with addresses of its own, on a server of its own, Stub.
 //   - No other name exists.
 const (
@@ -47,6 +48,9 @@ const outside = `. {
     template ANY ANY nx.outside.test {
         rcode NXDOMAIN
         authority "outside.test. 30 IN SOA ns.outside.test. admin.outside.test. 1 60 60 60 30"
+    }
+    template ANY ANY fail.outside.test {
+        rcode SERVFAIL
     }
     template IN A outside.test {
         answer "{{ .Name }} 30 IN A %[2]s"
