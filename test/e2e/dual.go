@@ -1,4 +1,198 @@
 package main
 
-// dualStack is the part of that name.
-func dualStack() []check { return nil }
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// agentDNS6 is the overlay dual-stack's address of IPv6.
+const agentDNS6 = "fd00:169:254:20::10"
+
+// dualStack is the part of that name: the chart in a cluster of both families, whose
+// kube-proxy is in nftables mode, and the way out of it.
+func dualStack() []check {
+	d := twofold{before: make(map[string][]string)}
+	return []check{
+		{"the chart installs agents at addresses of both families", d.chart},
+		{"pods resolve A and AAAA over IPv4 and IPv6", d.lookups},
+		{"the rules are one table, inet nodens", d.table},
+		{"without agents both families lead to the cluster's DNS", d.gone},
+		{"cleanup.yaml leaves nothing on the nodes", d.cleanup},
+	}
+}
+
+// twofold is what the checks share.
+type twofold struct {
+	installation
+	// before has what was on each node before the agent.
+	before map[string][]string
+}
+
+// addresses are all that the agents listen at.
+func (d *twofold) addresses() []string {
+	return []string{agentDNS, agentDNS6, cluster.DNS, cluster.DNS6}
+}
+
+// chart installs it by Helm, with kube-dns's addresses taken over.
+func (d *twofold) chart(ctx context.Context, s *suite) (string, error) {
+	for _, node := range s.cluster.Nodes() {
+		state, err := d.state(ctx, node)
+		if err != nil {
+			return "", err
+		}
+		d.before[node.Name] = state
+	}
+	if _, err := s.cluster.Kubectl(ctx, bothFamilies, "apply", "--filename=-"); err != nil {
+		return "", err
+	}
+	if err := d.reader.open(ctx, s); err != nil {
+		return "", err
+	}
+	line := fmt.Sprintf(`helm install node-local-dns daemonset/chart --namespace kube-system --set 'config.localDns=%s\,%s,config.dnsServer=%s\,%s,config.ipFamilyPolicy=RequireDualStack'`,
+		agentDNS, agentDNS6, cluster.DNS, cluster.DNS6)
+	if _, err := d.reader.shell(ctx, s, line+" && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"); err != nil {
+		return "", err
+	}
+	s.agent = true
+	if err := d.ask(ctx, s); err != nil {
+		return "", err
+	}
+	return strings.Join(d.addresses(), ", "), nil
+}
+
+// bothFamilies is a Service that has an address of each.
+const bothFamilies = `apiVersion: v1
+kind: Service
+metadata:
+  name: both
+  namespace: default
+spec:
+  ipFamilyPolicy: RequireDualStack
+  ipFamilies: [IPv4, IPv6]
+  clusterIPs: [10.96.77.77, "fd00:10:96::7777"]
+  ports: [{port: 80}]
+`
+
+// lookups asks each address for both types, inside of the cluster and outside, and has the
+// agent's counters and the kernel's table say who answered.
+func (d *twofold) lookups(ctx context.Context, s *suite) (string, error) {
+	n := 0
+	for _, pod := range d.pods {
+		for _, at := range d.addresses() {
+			for _, q := range [][3]string{
+				{"a", "both.default.svc.cluster.local.", "10.96.77.77"},
+				{"aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777"},
+				{"a", "www.outside.test.", cluster.Outside4},
+				{"aaaa", "www.outside.test.", cluster.Outside6},
+			} {
+				n++
+				if err := d.lookup(ctx, s, pod, q[0], q[1], q[2], at); err != nil {
+					return "", err
+				}
+			}
+		}
+	}
+	for _, at := range d.addresses() {
+		if err := d.everywhere(ctx, s, at, true); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d lookups, none of them tracked", n), nil
+}
+
+// table looks at the nodes' rules.
+func (d *twofold) table(ctx context.Context, s *suite) (string, error) {
+	for _, node := range s.cluster.Nodes() {
+		out, err := node.Command(ctx, "nft", "list", "table", "inet", "nodens").Output()
+		if err != nil {
+			return "", fmt.Errorf("%s: nft list table inet nodens: %w", node.Name, err)
+		}
+		for _, at := range d.addresses() {
+			if !strings.Contains(string(out), at) {
+				return "", fmt.Errorf("%s: the table says nothing of %s:\n%s", node.Name, at, out)
+			}
+		}
+		state, err := d.state(ctx, node)
+		if err != nil {
+			return "", err
+		}
+		if i := slices.IndexFunc(state, func(line string) bool { return strings.Contains(line, "NODENS") }); i >= 0 {
+			return "", fmt.Errorf("%s has rules of iptables, too: %s", node.Name, state[i])
+		}
+	}
+	return "on both nodes, with all addresses, and none of iptables'", nil
+}
+
+// gone takes the release away. What agents leave leads to CoreDNS.
+func (d *twofold) gone(ctx context.Context, s *suite) (string, error) {
+	s.agent = false
+	line := "helm uninstall node-local-dns --namespace kube-system --wait && kubectl -n kube-system wait --for=delete pod -l k8s-app=node-local-dns --timeout=1m"
+	if _, err := d.reader.shell(ctx, s, line); err != nil {
+		return "", err
+	}
+	for _, pod := range d.pods {
+		for _, at := range d.addresses() {
+			if err := d.lookup(ctx, s, pod, "aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777", at); err != nil {
+				return "", err
+			}
+		}
+	}
+	return "all four addresses answer", nil
+}
+
+// cleanup takes the rest away, by the manifest for it with the agents' addresses, and
+// compares the nodes with what they were.
+func (d *twofold) cleanup(ctx context.Context, s *suite) (string, error) {
+	left := 0
+	for _, node := range s.cluster.Nodes() {
+		state, err := d.state(ctx, node)
+		if err != nil {
+			return "", err
+		}
+		left += len(except(state, d.before[node.Name]))
+	}
+	if left == 0 {
+		return "", fmt.Errorf("the agents have left nothing to clean up")
+	}
+	line := fmt.Sprintf("sed 's/- %s$/- %s/' daemonset/cleanup.yaml | kubectl apply -f - && kubectl -n kube-system rollout status daemonset/node-local-dns-cleanup --timeout=2m && kubectl delete -f daemonset/cleanup.yaml",
+		agentDNS, strings.Join(d.addresses(), ","))
+	if _, err := d.reader.shell(ctx, s, line); err != nil {
+		return "", err
+	}
+	for _, node := range s.cluster.Nodes() {
+		if err := peer.Await(ctx, "what the agent left on "+node.Name, func(ctx context.Context) error {
+			state, err := d.state(ctx, node)
+			if more := except(state, d.before[node.Name]); err == nil && len(more) > 0 {
+				err = fmt.Errorf("it has %q, which was not there before", more)
+			}
+			return err
+		}); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d tables, chains and addresses are gone", left), nil
+}
+
+// state is what an agent may leave on a node: links, addresses, tables, and rules of
+// iptables with its name, each a line.
+func (d *twofold) state(ctx context.Context, node *cluster.Node) (lines []string, err error) {
+	const script = `ip -o link show type dummy; ip -o addr show dev lo; ip -o addr show dev nodelocaldns 2>/dev/null; nft list tables; iptables-save | grep -i nodens; ip6tables-save | grep -i nodens; true`
+	out, err := node.Command(ctx, "sh", "-c", script).Output()
+	if err != nil {
+		return nil, fmt.Errorf("looking at %s: %w", node.Name, err)
+	}
+	for line := range strings.Lines(string(out)) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	return lines, nil
+}
+
+// except has the lines that are not in the others.
+func except(lines, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(others, line) })
+}

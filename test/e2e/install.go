@@ -1,4 +1,319 @@
 package main
 
-// install is the part of that name.
-func install() []check { return nil }
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	_ "embed"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// install is the part of that name: what the README tells users to type, kustomize's
+// overlays, the chart, and the way from one to the other while pods ask.
+func install() []check {
+	var i installation
+	return []check{
+		{"the README's commands install the agent", i.readme},
+		{"the API server takes every overlay and the chart's variants", i.variants},
+		{"taken over as the README says, kube-dns's address is the node's", i.takeover},
+		{"the chart takes over from kubectl, and gives the address back", i.chart},
+		{"helm upgrade and helm rollback do the same", i.releases},
+		{"after helm uninstall the cluster's DNS answers", i.uninstall},
+	}
+}
+
+// installation is what the checks share.
+type installation struct {
+	reader reader
+	// pods has a pod of each node that asks.
+	pods []string
+}
+
+// readme follows the section "Install it in a cluster".
+func (i *installation) readme(ctx context.Context, s *suite) (string, error) {
+	if err := i.reader.follow(ctx, s, "Install it in a cluster", false); err != nil {
+		return "", err
+	}
+	s.agent = true
+	if err := i.ask(ctx, s); err != nil {
+		return "", err
+	}
+	if err := i.everywhere(ctx, s, agentDNS, true); err != nil {
+		return "", err
+	}
+	image, err := s.cluster.Kubectl(ctx, "", "get", "daemonset", "node-local-dns", "--namespace=kube-system",
+		"--output=jsonpath={.spec.template.spec.containers[0].image} on {.status.numberReady}")
+	if err != nil {
+		return "", err
+	}
+	if want := registry + "/nodens:0.1.0 on 2"; image != want {
+		return "", fmt.Errorf("what runs is %s nodes, want %s", image, want)
+	}
+	return fmt.Sprintf("%d commands as they stand, %d stood in for; %s nodes", i.reader.ran, i.reader.stoodIn, image), nil
+}
+
+//go:embed testdata/definitions.yaml
+var definitions string
+
+// variants asks the API server what it thinks of each, without having it done.
+func (i *installation) variants(ctx context.Context, s *suite) (string, error) {
+	if err := i.reader.open(ctx, s); err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, definitions, "apply", "--filename=-"); err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, "", "wait", "--for=condition=Established", "customresourcedefinition", "--all", "--timeout=1m"); err != nil {
+		return "", err
+	}
+	const try = "kubectl apply --dry-run=server --validate=strict "
+	dirs, err := filepath.Glob(filepath.Join(i.reader.tree, "daemonset", "overlays", "*"))
+	if err != nil || len(dirs) == 0 {
+		return "", fmt.Errorf("there are no overlays in daemonset/overlays (%w)", err)
+	}
+	lines := []string{try + "-f daemonset/base/nodens.yaml", try + "-f daemonset/cleanup.yaml", try + "-n default -f daemonset/network-policy.yaml"}
+	for _, dir := range dirs {
+		lines = append(lines, try+"-k daemonset/overlays/"+filepath.Base(dir))
+	}
+	for _, values := range chartVariants {
+		lines = append(lines, "helm template any daemonset/chart --namespace kube-system --kube-version 1.36.0 --set '"+values+"' | "+try+"-f -")
+	}
+	for _, line := range lines {
+		out, err := i.reader.shell(ctx, s, "set -e; "+line)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", line, err)
+		}
+		if !strings.Contains(out, "(server dry run)") {
+			return "", fmt.Errorf("%s: nothing was sent:\n%s", line, out)
+		}
+	}
+	return fmt.Sprintf("%d overlays, %d sets of values, %d files", len(dirs), len(chartVariants), len(lines)-len(dirs)-len(chartVariants)), nil
+}
+
+// chartVariants are values, each with what the API server has not seen by the others.
+var chartVariants = []string{
+	"config.dnsServer=10.96.0.10,imagePullSecrets[0].name=pull,podAnnotations.a=b,podLabels.c=d",
+	"config.netfilter=nftables,networkPolicy.enabled=true,networkPolicy.namespaces={default}",
+	"config.localDns=169.254.20.10\\,fd00:169:254:20::10,config.ipFamilyPolicy=PreferDualStack,serviceMonitor.enabled=true,serviceMonitor.interval=30s",
+	"cilium.localRedirect=true,networkPolicy.enabled=true",
+	"config.kubernetes=false,serviceAccount.create=false,updateStrategy.rollingUpdate.maxSurge=0,updateStrategy.rollingUpdate.maxUnavailable=10%",
+}
+
+// takeover follows the section "Modes". Before it kube-proxy has the address, and what
+// is sent to it is tracked; afterwards the node's own agent answers, untracked.
+func (i *installation) takeover(ctx context.Context, s *suite) (string, error) {
+	if err := i.ask(ctx, s); err != nil {
+		return "", err
+	}
+	if err := i.everywhere(ctx, s, cluster.DNS, false); err != nil {
+		return "", fmt.Errorf("before: %w", err)
+	}
+	if err := i.reader.follow(ctx, s, "Modes", false); err != nil {
+		return "", err
+	}
+	if err := i.everywhere(ctx, s, cluster.DNS, true); err != nil {
+		return "", err
+	}
+	return cluster.DNS + " is answered on both nodes, without connection tracking", nil
+}
+
+// chart follows what is left of "Install it in a cluster": Helm over what kubectl has
+// applied. Its defaults take no address over.
+func (i *installation) chart(ctx context.Context, s *suite) (string, error) {
+	if err := i.reader.follow(ctx, s, "Install it in a cluster", true); err != nil {
+		return "", err
+	}
+	if err := i.everywhere(ctx, s, cluster.DNS, false); err != nil {
+		return "", err
+	}
+	if err := i.everywhere(ctx, s, agentDNS, true); err != nil {
+		return "", err
+	}
+	return i.reader.shell(ctx, s, "helm list --namespace kube-system --output yaml | sed -n 's/^  chart: //p' | tr -d '\\n'")
+}
+
+// releases changes a value, and takes the change back.
+func (i *installation) releases(ctx context.Context, s *suite) (string, error) {
+	const wait = " && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"
+	for _, step := range []struct {
+		line string
+		ours bool
+	}{
+		{"helm upgrade node-local-dns daemonset/chart --namespace kube-system --reuse-values --set config.dnsServer=" + cluster.DNS, true},
+		{"helm rollback node-local-dns 1 --namespace kube-system", false},
+	} {
+		if _, err := i.reader.shell(ctx, s, step.line+wait); err != nil {
+			return "", fmt.Errorf("%s: %w", step.line, err)
+		}
+		if err := i.everywhere(ctx, s, cluster.DNS, step.ours); err != nil {
+			return "", fmt.Errorf("%s: %w", step.line, err)
+		}
+	}
+	return cluster.DNS + " taken over, and given back", nil
+}
+
+// uninstall takes the release away, and installs the plain manifest for the parts that
+// follow. The rules that agents leave lead to the cluster's DNS in between.
+func (i *installation) uninstall(ctx context.Context, s *suite) (string, error) {
+	s.agent = false
+	line := "helm uninstall node-local-dns --namespace kube-system --wait && kubectl -n kube-system wait --for=delete pod -l k8s-app=node-local-dns --timeout=1m"
+	if _, err := i.reader.shell(ctx, s, line); err != nil {
+		return "", err
+	}
+	for _, address := range []string{agentDNS, cluster.DNS} {
+		for _, pod := range i.pods {
+			if err := i.resolve(ctx, s, pod, address); err != nil {
+				return "", err
+			}
+		}
+	}
+	if err := s.installAgent(ctx); err != nil {
+		return "", err
+	}
+	if err := i.everywhere(ctx, s, agentDNS, true); err != nil {
+		return "", err
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "delete", "pod", "--now", "--wait=false", "--selector=app=installation")
+	return "at " + agentDNS + ", too; then installed again", err
+}
+
+// ask starts the pods that ask, one on each node.
+func (i *installation) ask(ctx context.Context, s *suite) error {
+	if len(i.pods) > 0 {
+		return nil
+	}
+	if err := peer.Await(ctx, "the namespace's account", func(ctx context.Context) error {
+		_, err := s.cluster.Kubectl(ctx, "", "get", "serviceaccount", "default")
+		return err
+	}); err != nil {
+		return err
+	}
+	var text strings.Builder
+	var pods []string
+	for _, node := range s.cluster.Nodes() {
+		pods = append(pods, "asks-on-"+node.Name)
+		fmt.Fprintf(&text, asking, pods[len(pods)-1], node.Name)
+	}
+	if _, err := s.cluster.Kubectl(ctx, text.String(), "apply", "--filename=-"); err != nil {
+		return err
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "wait", "--for=condition=Ready", "pod", "--selector=app=installation", "--timeout=1m")
+	if err == nil {
+		i.pods = pods
+	}
+	return err
+}
+
+// asking is such a pod, by its name and its node's.
+const asking = `---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+  labels: {app: installation}
+spec:
+  nodeName: %s
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: asks
+      image: probe:e2e
+      imagePullPolicy: IfNotPresent
+      command: [sleep, infinity]
+`
+
+// everywhere has a pod of each node ask the address, and says whether it is the node's own
+// agent that answers, by its counters and by what the kernel tracks.
+func (i *installation) everywhere(ctx context.Context, s *suite, address string, ours bool) error {
+	for n, node := range s.cluster.Nodes() {
+		err := peer.Await(ctx, address+" on "+node.Name, func(ctx context.Context) error {
+			return i.answers(ctx, s, node, i.pods[n], address, ours)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *installation) answers(ctx context.Context, s *suite, node *cluster.Node, pod, address string, ours bool) error {
+	before, err := requests(ctx, s, node, address)
+	if err != nil {
+		return err
+	}
+	family := "--family=ipv4"
+	if strings.Contains(address, ":") {
+		family = "--family=ipv6"
+	}
+	// Nothing to delete is no error worth telling.
+	_ = node.Command(ctx, "conntrack", "-D", family, "--orig-dst", address).Run()
+	if err := i.resolve(ctx, s, pod, address); err != nil {
+		return err
+	}
+	tracked, err := node.Command(ctx, "conntrack", "-L", family, "--orig-dst", address).Output()
+	if err != nil {
+		return fmt.Errorf("conntrack: %w", err)
+	}
+	after, err := requests(ctx, s, node, address)
+	if err != nil {
+		return err
+	}
+	if counted, seen := after > before, len(tracked) > 0; counted != ours || seen == ours {
+		return fmt.Errorf("the node's agent counts %v queries and then %v, and the kernel tracks %q; want the agent to answer: %v", before, after, tracked, ours)
+	}
+	return nil
+}
+
+// resolve looks a Service up at the address, from a pod.
+func (i *installation) resolve(ctx context.Context, s *suite, pod, address string) error {
+	return i.lookup(ctx, s, pod, "a", "kubernetes.default.svc."+cluster.Domain+".", "10.96.0.1", address)
+}
+
+// lookup asks for records of a type, at an address or at those of the pod's resolv.conf,
+// and wants an address in the answer.
+func (i *installation) lookup(ctx context.Context, s *suite, pod, kind, name, want string, at ...string) error {
+	out, err := s.cluster.Exec(ctx, "default", pod, append([]string{"nslookup", "-type=" + kind, name}, at...)...)
+	if err != nil {
+		return fmt.Errorf("%s asks %s for %s: %w", pod, at, name, err)
+	}
+	if !strings.Contains(out, "Address: "+want+"\n") {
+		return fmt.Errorf("%s asks %s for %s, wants %s, and gets %q", pod, at, name, want, out)
+	}
+	return nil
+}
+
+// requests is how many queries to the address the node's agent has counted.
+func requests(ctx context.Context, s *suite, node *cluster.Node, address string) (sum float64, err error) {
+	dial := s.cluster.Config().Dial
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+node.Addr+":9253/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasPrefix(line, "coredns_dns_requests_total{") || !strings.Contains(line, `server="dns://`+net.JoinHostPort(address, "53")+`"`) {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		if err != nil {
+			return 0, fmt.Errorf("the metric %q: %w", line, err)
+		}
+		sum += value
+	}
+	return sum, lines.Err()
+}

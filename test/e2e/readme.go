@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// registry is what stands for YOUR-REGISTRY.
+const registry = "registry.test"
+
+// reader follows the README in a copy of the tree, with kubectl and helm of its own.
+type reader struct {
+	// tree is the copy, and programs the folder of kubectl and helm.
+	tree, programs string
+	// ran and stoodIn count the commands that were run as they stand, and those that
+	// something else was done for.
+	ran, stoodIn int
+}
+
+// open copies the tree, and finds the programs.
+func (r *reader) open(ctx context.Context, s *suite) error {
+	if r.tree != "" {
+		return nil
+	}
+	dir, err := os.MkdirTemp(s.dir, "reader-")
+	if err != nil {
+		return err
+	}
+	r.programs = filepath.Join(dir, "bin")
+	if err := os.Mkdir(r.programs, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"kubectl", "helm"} {
+		path, err := peer.Binary(ctx, name, dir)
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(path, filepath.Join(r.programs, name)); err != nil {
+			return err
+		}
+	}
+	tree := filepath.Join(dir, "tree")
+	if err := duplicate(ctx, s.root, tree); err != nil {
+		return fmt.Errorf("copying the tree: %w", err)
+	}
+	r.tree = tree
+	return nil
+}
+
+// duplicate copies what git has of the tree, as it is now.
+func duplicate(ctx context.Context, from, to string) error {
+	list, err := exec.CommandContext(ctx, "git", "-C", from, "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		return fmt.Errorf("git ls-files: %w", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
+		if err := replica(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replica copies a file or a symbolic link. One that git has, and that is not there, is
+// none.
+func replica(from, to string) error {
+	info, err := os.Lstat(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if info.Mode().Type() == fs.ModeSymlink {
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	}
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, info.Mode().Perm())
+}
+
+// blocks are the console fences of a section, each with its commands.
+func blocks(text, section string) (list [][]string, err error) {
+	_, text, ok := strings.Cut(text, "\n## "+section+"\n")
+	if !ok {
+		return nil, fmt.Errorf("README.md has no section %q", section)
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	for {
+		var block string
+		if _, text, ok = strings.Cut(text, "\n```console\n"); !ok {
+			break
+		}
+		if block, text, ok = strings.Cut(text, "\n```"); !ok {
+			return nil, fmt.Errorf("section %q: a fence is not closed", section)
+		}
+		var commands []string
+		for line := range strings.SplitSeq(block, "\n") {
+			if command, ok := strings.CutPrefix(line, "$ "); ok {
+				commands = append(commands, command)
+			}
+		}
+		list = append(list, commands)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("section %q has no commands", section)
+	}
+	return list, nil
+}
+
+// follow runs the commands of those blocks of the section that name the program helm, or
+// of those that don't.
+func (r *reader) follow(ctx context.Context, s *suite, section string, helm bool) error {
+	if err := r.open(ctx, s); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(r.tree, "README.md"))
+	if err != nil {
+		return err
+	}
+	list, err := blocks(string(text), section)
+	if err != nil {
+		return err
+	}
+	for _, commands := range list {
+		if strings.Contains(strings.Join(commands, "\n"), "helm ") != helm {
+			continue
+		}
+		for _, command := range commands {
+			if err := r.command(ctx, s, command); err != nil {
+				return fmt.Errorf("%s: %w", command, err)
+			}
+		}
+	}
+	return nil
+}
+
+// command runs one as it stands, in the network from which the cluster can be reached.
+// What needs a registry is done by hand: every node gets the image, under the name that
+// it has there.
+func (r *reader) command(ctx context.Context, s *suite, command string) error {
+	program, _, _ := strings.Cut(command, " ")
+	switch program {
+	case "skopeo":
+		r.stoodIn++
+		return r.deliver(ctx, s)
+	case "make":
+		// Debian's packages come from the network that this process has.
+		r.ran++
+		return r.finish(exec.CommandContext(ctx, "sh", "-c", command))
+	default:
+		r.ran++
+		_, err := r.shell(ctx, s, strings.ReplaceAll(command, "YOUR-REGISTRY", registry))
+		return err
+	}
+}
+
+// shell runs a line of shell in the copy of the tree and returns its standard output.
+func (r *reader) shell(ctx context.Context, s *suite, line string) (string, error) {
+	cmd := s.cluster.Command(ctx, "sh", "-c", line)
+	cmd.Env = append(os.Environ(), "PATH="+r.programs+":"+os.Getenv("PATH"), "KUBECONFIG="+s.cluster.Kubeconfig(),
+		"HELM_CACHE_HOME="+r.programs, "HELM_CONFIG_HOME="+r.programs, "HELM_DATA_HOME="+r.programs)
+	var out strings.Builder
+	cmd.Stdout = &out
+	err := r.finish(cmd)
+	return out.String(), err
+}
+
+// finish runs the program in the copy of the tree. An error has what it wrote.
+func (r *reader) finish(cmd *exec.Cmd) error {
+	var wrote strings.Builder
+	cmd.Dir, cmd.Stderr = r.tree, &wrote
+	if cmd.Stdout == nil {
+		cmd.Stdout = &wrote
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w\n%s", err, strings.TrimSpace(wrote.String()))
+	}
+	return nil
+}
+
+// deliver gives every node the file that `make image` has written, as if it were pulled.
+func (r *reader) deliver(ctx context.Context, s *suite) error {
+	for _, node := range s.cluster.Nodes() {
+		if err := node.Import(ctx, filepath.Join(r.tree, "bin", "nodens-image.tar")); err != nil {
+			return err
+		}
+		tag := node.Command(ctx, "ctr", "--namespace=k8s.io", "images", "tag", "--force",
+			"docker.io/library/nodens:0.1.0", registry+"/nodens:0.1.0")
+		if out, err := tag.CombinedOutput(); err != nil {
+			return fmt.Errorf("naming the image on %s: %w\n%s", node.Name, err, out)
+		}
+	}
+	return nil
+}
