@@ -10,9 +10,6 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// agentDNS6 is the overlay dual-stack's address of IPv6.
-const agentDNS6 = "fd00:169:254:20::10"
-
 // dualStack is the part of that name: the chart in a cluster of both families, whose
 // kube-proxy is in nftables mode, and the way out of it.
 func dualStack() []check {
@@ -35,7 +32,7 @@ type twofold struct {
 
 // addresses are all that the agents listen at.
 func (d *twofold) addresses() []string {
-	return []string{agentDNS, agentDNS6, cluster.DNS, cluster.DNS6}
+	return []string{localDNS, localDNS6, cluster.DNS, cluster.DNS6}
 }
 
 // chart installs it by Helm, with kube-dns's addresses taken over.
@@ -54,7 +51,7 @@ func (d *twofold) chart(ctx context.Context, s *suite) (string, error) {
 		return "", err
 	}
 	line := fmt.Sprintf(`helm install node-local-dns daemonset/chart --namespace kube-system --set 'config.localDns=%s\,%s,config.dnsServer=%s\,%s,config.ipFamilyPolicy=RequireDualStack'`,
-		agentDNS, agentDNS6, cluster.DNS, cluster.DNS6)
+		localDNS, localDNS6, cluster.DNS, cluster.DNS6)
 	if _, err := d.reader.shell(ctx, s, line+" && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"); err != nil {
 		return "", err
 	}
@@ -74,6 +71,7 @@ metadata:
 spec:
   ipFamilyPolicy: RequireDualStack
   ipFamilies: [IPv4, IPv6]
+  clusterIP: 10.96.77.77
   clusterIPs: [10.96.77.77, "fd00:10:96::7777"]
   ports: [{port: 80}]
 `
@@ -160,7 +158,7 @@ func (d *twofold) cleanup(ctx context.Context, s *suite) (string, error) {
 		return "", fmt.Errorf("the agents have left nothing to clean up")
 	}
 	line := fmt.Sprintf("sed 's/- %s$/- %s/' daemonset/cleanup.yaml | kubectl apply -f - && kubectl -n kube-system rollout status daemonset/node-local-dns-cleanup --timeout=2m && kubectl delete -f daemonset/cleanup.yaml",
-		agentDNS, strings.Join(d.addresses(), ","))
+		localDNS, strings.Join(d.addresses(), ","))
 	if _, err := d.reader.shell(ctx, s, line); err != nil {
 		return "", err
 	}

@@ -22,9 +22,9 @@ func install() []check {
 	var i installation
 	return []check{
 		{"the README's commands install the agent", i.readme},
-		{"the API server takes every overlay and the chart's variants", i.variants},
-		{"taken over as the README says, kube-dns's address is the node's", i.takeover},
-		{"the chart takes over from kubectl, and gives the address back", i.chart},
+		{"the API server takes overlays and chart", i.variants},
+		{"kube-dns's address is taken over as the README says", i.takeover},
+		{"the README's chart takes over from kubectl", i.chart},
 		{"helm upgrade and helm rollback do the same", i.releases},
 		{"after helm uninstall the cluster's DNS answers", i.uninstall},
 	}
@@ -43,10 +43,7 @@ func (i *installation) readme(ctx context.Context, s *suite) (string, error) {
 		return "", err
 	}
 	s.agent = true
-	if err := i.ask(ctx, s); err != nil {
-		return "", err
-	}
-	if err := i.everywhere(ctx, s, agentDNS, true); err != nil {
+	if err := i.everywhere(ctx, s, localDNS, true); err != nil {
 		return "", err
 	}
 	image, err := s.cluster.Kubectl(ctx, "", "get", "daemonset", "node-local-dns", "--namespace=kube-system",
@@ -110,9 +107,6 @@ var chartVariants = []string{
 // takeover follows the section "Modes". Before it kube-proxy has the address, and what
 // is sent to it is tracked; afterwards the node's own agent answers, untracked.
 func (i *installation) takeover(ctx context.Context, s *suite) (string, error) {
-	if err := i.ask(ctx, s); err != nil {
-		return "", err
-	}
 	if err := i.everywhere(ctx, s, cluster.DNS, false); err != nil {
 		return "", fmt.Errorf("before: %w", err)
 	}
@@ -134,7 +128,7 @@ func (i *installation) chart(ctx context.Context, s *suite) (string, error) {
 	if err := i.everywhere(ctx, s, cluster.DNS, false); err != nil {
 		return "", err
 	}
-	if err := i.everywhere(ctx, s, agentDNS, true); err != nil {
+	if err := i.everywhere(ctx, s, localDNS, true); err != nil {
 		return "", err
 	}
 	return i.reader.shell(ctx, s, "helm list --namespace kube-system --output yaml | sed -n 's/^  chart: //p' | tr -d '\\n'")
@@ -168,7 +162,7 @@ func (i *installation) uninstall(ctx context.Context, s *suite) (string, error) 
 	if _, err := i.reader.shell(ctx, s, line); err != nil {
 		return "", err
 	}
-	for _, address := range []string{agentDNS, cluster.DNS} {
+	for _, address := range []string{localDNS, cluster.DNS} {
 		for _, pod := range i.pods {
 			if err := i.resolve(ctx, s, pod, address); err != nil {
 				return "", err
@@ -178,11 +172,11 @@ func (i *installation) uninstall(ctx context.Context, s *suite) (string, error) 
 	if err := s.installAgent(ctx); err != nil {
 		return "", err
 	}
-	if err := i.everywhere(ctx, s, agentDNS, true); err != nil {
+	if err := i.everywhere(ctx, s, localDNS, true); err != nil {
 		return "", err
 	}
 	_, err := s.cluster.Kubectl(ctx, "", "delete", "pod", "--now", "--wait=false", "--selector=app=installation")
-	return "at " + agentDNS + ", too; then installed again", err
+	return "at " + localDNS + ", too; then installed again", err
 }
 
 // ask starts the pods that ask, one on each node.
@@ -233,6 +227,9 @@ spec:
 // everywhere has a pod of each node ask the address, and says whether it is the node's own
 // agent that answers, by its counters and by what the kernel tracks.
 func (i *installation) everywhere(ctx context.Context, s *suite, address string, ours bool) error {
+	if err := i.ask(ctx, s); err != nil {
+		return err
+	}
 	for n, node := range s.cluster.Nodes() {
 		err := peer.Await(ctx, address+" on "+node.Name, func(ctx context.Context) error {
 			return i.answers(ctx, s, node, i.pods[n], address, ours)

@@ -19,8 +19,11 @@ import (
 )
 
 // localDNS is the link-local address that agents listen at, and that kubelets write into
-// the resolv.conf of pods.
-const localDNS = "169.254.20.10"
+// the resolv.conf of pods; localDNS6 is the second one in a cluster of both families.
+const (
+	localDNS  = "169.254.20.10"
+	localDNS6 = "fd00:169:254:20::10"
+)
 
 // images are what the nodes have: each writes its file to the suite's folder.
 var images = []func(context.Context, *suite) (file string, err error){agentImage, dnsImage, probeImage}
@@ -72,10 +75,14 @@ func (s *suite) up(ctx context.Context, kind stage) error {
 	if err != nil {
 		return err
 	}
+	servers := []string{localDNS}
+	if kind.dualStack {
+		servers = append(servers, localDNS6)
+	}
 	s.stage = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{
 		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack,
-		ClusterDNS: []string{localDNS}, Images: s.images,
+		ClusterDNS: servers, Images: s.images,
 	})
 	if err != nil {
 		return err
