@@ -9,11 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
-	"github.com/nodens-dns/nodens/test/peer"
 )
 
 //go:embed testdata/nodelocaldns.yaml
@@ -121,40 +119,20 @@ func (d *drop) ask(ctx context.Context, s *suite, servers ...string) (asked int,
 	return asked, nil
 }
 
-// counted adds up the samples of a metric that have all the labels, over all nodes.
-func (d *drop) counted(ctx context.Context, s *suite, port int, metric string, labels ...string) (sum float64, err error) {
+// counted is the sum over all nodes.
+func (d *drop) counted(ctx context.Context, s *suite, port int, metric, label string) (sum float64, err error) {
 	for _, n := range s.cluster.Nodes() {
-		url := fmt.Sprintf("http://%s:%d/metrics", n.Addr, port)
-		text, err := s.cluster.Command(ctx, "curl", "-sSf", "--max-time", "5", url).Output()
+		count, err := s.counted(ctx, n, port, metric, label)
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w", url, err)
+			return 0, err
 		}
-		for line := range strings.Lines(string(text)) {
-			fits := strings.HasPrefix(line, metric+"{") || strings.HasPrefix(line, metric+" ")
-			for _, label := range labels {
-				fits = fits && strings.Contains(line, label)
-			}
-			if fields := strings.Fields(line); fits {
-				value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
-				if err != nil {
-					return 0, fmt.Errorf("%s: %q: %w", url, line, err)
-				}
-				sum += value
-			}
-		}
+		sum += count
 	}
 	return sum, nil
 }
 
-const (
-	requests  = "coredns_dns_requests_total"
-	responses = "coredns_dns_responses_total"
-	// fromView are the replies that the agent makes of its own view of the cluster.
-	fromView = `plugin="kubernetes"`
-)
-
 func (d *drop) forwarded(ctx context.Context, s *suite) (string, error) {
-	servers := []string{agentDNS, cluster.DNS}
+	servers := []string{localDNS, cluster.DNS}
 	before, err := d.perServer(ctx, s, servers)
 	if err != nil {
 		return "", err
@@ -172,7 +150,7 @@ func (d *drop) forwarded(ctx context.Context, s *suite) (string, error) {
 			return "", fmt.Errorf("of %v questions to %s agents count %v: others are answered by somebody else", want, server, got)
 		}
 	}
-	own, err := d.counted(ctx, s, 9253, responses, fromView)
+	own, err := d.counted(ctx, s, metricsPort, responses, fromView)
 	if err == nil && own > 0 {
 		err = fmt.Errorf("%v replies are from a view of the cluster, without `kubernetes` in the Corefile", own)
 	}
@@ -184,7 +162,7 @@ func (d *drop) perServer(ctx context.Context, s *suite, servers []string) ([]flo
 	counts := make([]float64, len(servers))
 	var err error
 	for i, server := range servers {
-		if counts[i], err = d.counted(ctx, s, 9253, requests, `server="dns://`+server+`:53"`); err != nil {
+		if counts[i], err = d.counted(ctx, s, metricsPort, requests, `server="dns://`+server+`:53"`); err != nil {
 			return nil, err
 		}
 	}
@@ -198,8 +176,8 @@ func (d *drop) measured(ctx context.Context, s *suite) (string, error) {
 		label        string
 		least, above float64
 	}{
-		{9253, "coredns_cache_entries", `type="success"`, 1, 1e6},
-		{9253, "coredns_forward_requests_total", "", 1, 1e6},
+		{metricsPort, "coredns_cache_entries", `type="success"`, 1, 1e6},
+		{metricsPort, "coredns_forward_requests_total", "", 1, 1e6},
 		{9353, "coredns_nodecache_setup_errors_total", "", 0, 0},
 	} {
 		got, err := d.counted(ctx, s, want.port, want.metric, want.label)
@@ -211,7 +189,7 @@ func (d *drop) measured(ctx context.Context, s *suite) (string, error) {
 		}
 	}
 	for _, n := range s.cluster.Nodes() {
-		if out, err := n.Command(ctx, "curl", "-sSf", "--max-time", "5", "http://"+agentDNS+":8080/health").CombinedOutput(); err != nil || string(out) != "OK" {
+		if out, err := n.Command(ctx, "curl", "-sSf", "--max-time", "5", "http://"+localDNS+":8080/health").CombinedOutput(); err != nil || string(out) != "OK" {
 			return "", fmt.Errorf("health on %s: %w, %s", n.Name, err, out)
 		}
 	}
@@ -261,7 +239,7 @@ func (d *drop) local(ctx context.Context, s *suite) (string, error) {
 
 // alone asks for a Service's name while there is no cluster DNS.
 func (d *drop) alone(ctx context.Context, s *suite) (seen string, err error) {
-	before, err := d.counted(ctx, s, 9253, responses, fromView)
+	before, err := d.counted(ctx, s, metricsPort, responses, fromView)
 	if err != nil {
 		return "", err
 	}
@@ -273,7 +251,7 @@ func (d *drop) alone(ctx context.Context, s *suite) (seen string, err error) {
 	for node, pod := range d.pods {
 		// Not asked for before, so that no cache has it.
 		name := "kube-dns.kube-system.svc." + cluster.Domain
-		for _, server := range []string{agentDNS, cluster.DNS} {
+		for _, server := range []string{localDNS, cluster.DNS} {
 			out, err := s.cluster.Exec(ctx, askers, pod, "nslookup", "-type=a", name, server)
 			if err != nil || !strings.Contains(out, "Address: "+cluster.DNS+"\n") {
 				return "", fmt.Errorf("%s on %s asks %s for %s: %w\n%s", pod, node, server, name, err, out)
@@ -281,7 +259,7 @@ func (d *drop) alone(ctx context.Context, s *suite) (seen string, err error) {
 			asked++
 		}
 	}
-	after, err := d.counted(ctx, s, 9253, responses, fromView)
+	after, err := d.counted(ctx, s, metricsPort, responses, fromView)
 	if err == nil && after-before < float64(asked) {
 		err = fmt.Errorf("of %d replies %v are from the view of the cluster", asked, after-before)
 	}
@@ -319,7 +297,7 @@ func traces(ctx context.Context, s *suite) error {
 				return fmt.Errorf("%s on %s: %w\n%s", strings.Join(look, " "), n.Name, err, out)
 			}
 			for line := range strings.Lines(string(out)) {
-				if strings.Contains(strings.ToLower(line), "nodens") || strings.Contains(line, agentDNS) || strings.Contains(line, "inet "+cluster.DNS+"/") {
+				if strings.Contains(strings.ToLower(line), "nodens") || strings.Contains(line, localDNS) || strings.Contains(line, "inet "+cluster.DNS+"/") {
 					return fmt.Errorf("%s has on %s: %s", look[0], n.Name, strings.TrimSpace(line))
 				}
 			}
@@ -418,7 +396,7 @@ func (d *drop) cleaned(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cleanup := strings.Replace(string(text), "- "+agentDNS+"\n", "- "+agentDNS+","+cluster.DNS+"\n", 1)
+	cleanup := strings.Replace(string(text), "- "+localDNS+"\n", "- "+localDNS+","+cluster.DNS+"\n", 1)
 	if _, err := s.cluster.Kubectl(ctx, cleanup, "apply", "--filename=-"); err != nil {
 		return "", err
 	}

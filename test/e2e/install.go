@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	_ "embed"
@@ -242,7 +239,7 @@ func (i *installation) everywhere(ctx context.Context, s *suite, address string,
 }
 
 func (i *installation) answers(ctx context.Context, s *suite, node *cluster.Node, pod, address string, ours bool) error {
-	before, err := requests(ctx, s, node, address)
+	before, err := s.counted(ctx, node, metricsPort, requests, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
 	if err != nil {
 		return err
 	}
@@ -259,7 +256,7 @@ func (i *installation) answers(ctx context.Context, s *suite, node *cluster.Node
 	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)
 	}
-	after, err := requests(ctx, s, node, address)
+	after, err := s.counted(ctx, node, metricsPort, requests, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
 	if err != nil {
 		return err
 	}
@@ -285,32 +282,4 @@ func (i *installation) lookup(ctx context.Context, s *suite, pod, kind, name, wa
 		return fmt.Errorf("%s asks %s for %s, wants %s, and gets %q", pod, at, name, want, out)
 	}
 	return nil
-}
-
-// requests is how many queries to the address the node's agent has counted.
-func requests(ctx context.Context, s *suite, node *cluster.Node, address string) (sum float64, err error) {
-	dial := s.cluster.Config().Dial
-	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+node.Addr+":9253/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		line := lines.Text()
-		if !strings.HasPrefix(line, "coredns_dns_requests_total{") || !strings.Contains(line, `server="dns://`+net.JoinHostPort(address, "53")+`"`) {
-			continue
-		}
-		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("the metric %q: %w", line, err)
-		}
-		sum += value
-	}
-	return sum, lines.Err()
 }

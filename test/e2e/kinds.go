@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
@@ -158,42 +157,23 @@ func (w *world) counted(ctx context.Context, s *suite) (string, error) {
 	for i, n := range w.nodes {
 		for proto, resolvers := range map[string]int{"udp": len(resolvers()), "tcp": len(resolvers()) - 1} {
 			pod := fmt.Sprintf("%s-%d", proto, i)
-			before, err := w.requests(ctx, s, pod, n, proto)
+			before, err := s.counted(ctx, n, metricsPort, requests, fmt.Sprintf("proto=%q", proto))
 			if err != nil {
 				return "", err
 			}
 			if _, err := w.ask(ctx, s, []string{pod}, list); err != nil {
 				return "", err
 			}
-			after, err := w.requests(ctx, s, pod, n, proto)
+			after, err := s.counted(ctx, n, metricsPort, requests, fmt.Sprintf("proto=%q", proto))
 			if err != nil {
 				return "", err
 			}
-			if n, least := after-before, resolvers*len(list); n < least {
-				return "", fmt.Errorf("%d questions of %s made the agent count %d queries over %s, want %d at least", len(list), pod, n, proto, least)
+			if n, least := after-before, float64(resolvers*len(list)); n < least {
+				return "", fmt.Errorf("%d questions of %s made the agent count %.0f queries over %s, want %.0f at least", len(list), pod, n, proto, least)
 			}
-			seen = append(seen, fmt.Sprintf("%s %d", pod, after-before))
+			seen = append(seen, fmt.Sprintf("%s %.0f", pod, after-before))
 		}
 	}
 	slices.Sort(seen)
 	return "queries counted: " + strings.Join(seen, ", "), nil
-}
-
-// requests is how many queries the node's agent has counted.
-func (w *world) requests(ctx context.Context, s *suite, pod string, n *cluster.Node, proto string) (count int, err error) {
-	out, err := w.exec(ctx, s, pod, "", "wget", "-q", "-O-", "http://"+n.Addr+":9253/metrics")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(out) {
-		rest, ok := strings.CutPrefix(line, "coredns_dns_requests_total{")
-		if labels, value, _ := strings.Cut(rest, "} "); ok && strings.Contains(labels, fmt.Sprintf("proto=%q", proto)) {
-			number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				return 0, err
-			}
-			count += int(number)
-		}
-	}
-	return count, nil
 }
