@@ -26,15 +26,16 @@ type mishap struct {
 }
 
 // mishaps are all of them. The first gives the agents' answers the TTL by which those
-// after it tell them from the cluster DNS's.
+// after it tell them from the cluster DNS's. The API server comes last: for a while after
+// its absence the nodes count as lost, and a rollout would not spare their agents.
 var mishaps = []mishap{
 	{"rolling update, with another Corefile", [2]promise{elsewhere, elsewhere}, (*havoc).roll},
 	{"agent pod deleted; agent killed on the other node", [2]promise{stopped, killed}, (*havoc).remove},
 	{"kubelets restarted", [2]promise{unseen, unseen}, (*havoc).restartKubelets},
 	{"CoreDNS scaled to zero", [2]promise{unseen, unseen}, (*havoc).scale},
 	{"node drained", [2]promise{unseen, unseen}, (*havoc).drain},
-	{"API server stopped, and an agent killed meanwhile", [2]promise{killed, unseen}, (*havoc).lose},
 	{"broken Corefile rolled out, and undone", [2]promise{unseen, unseen}, (*havoc).spoil},
+	{"API server stopped, and an agent killed meanwhile", [2]promise{killed, unseen}, (*havoc).lose},
 }
 
 // chaos is the part of that name.

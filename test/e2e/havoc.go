@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
@@ -43,16 +43,10 @@ func loadImage(ctx context.Context, s *suite) (file string, err error) {
 	if err != nil {
 		return "", err
 	}
-	f, err := os.Create(filepath.Join(s.dir, "load.tar"))
-	if err != nil {
-		return "", err
-	}
-	image := oci.Image{
-		Architecture: "amd64", Entrypoint: []string{"/load"}, Command: []string{"serve", fmt.Sprint(":", loadPort)},
+	return s.image(loadName, oci.Image{
+		Architecture: runtime.GOARCH, Entrypoint: []string{"/load"}, Command: []string{"serve", fmt.Sprint(":", loadPort)},
 		Layers: []oci.Layer{{{Path: "load", Mode: 0o755, Body: text}}},
-	}
-	err = oci.Write(f, loadName, time.Unix(0, 0), image)
-	return f.Name(), errors.Join(err, f.Close())
+	})
 }
 
 const (
@@ -72,7 +66,7 @@ const (
 // The addresses in the answers: of the Services' endpoints, and of all names outside.
 var (
 	fromService = netip.MustParseAddr("192.0.2.53")
-	fromOutside = netip.MustParseAddr("192.0.2.1")
+	fromOutside = netip.MustParseAddr(cluster.Outside4)
 )
 
 // havoc is the part: what befalls a cluster whose pods go on asking.
@@ -92,9 +86,7 @@ type havoc struct {
 
 // begin makes the pods and Services, and waits until every pod asks its node's agent.
 func (h *havoc) begin(ctx context.Context, s *suite) (string, error) {
-	config := rest.CopyConfig(s.cluster.Config())
-	config.QPS = -1 // the administrator's look-ups must not wait for each other
-	api, err := kubernetes.NewForConfig(config)
+	api, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {
 		return "", err
 	}

@@ -26,7 +26,7 @@ const (
 )
 
 // images are what the nodes have: each writes its file to the suite's folder.
-var images = []func(context.Context, *suite) (file string, err error){agentImage, dnsImage, probeImage}
+var images = []func(context.Context, *suite) (file string, err error){agentImage, dnsImage, probeImage, loadImage}
 
 // prepare brings up what the part needs and is not there yet.
 func (s *suite) prepare(ctx context.Context, p part) (string, error) {

@@ -46,10 +46,21 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	// The API's times have no fractions.
-	began := time.Now().Truncate(time.Second)
+	began := time.Now()
 	if err := n.startKubelet(); err != nil {
 		return err
 	}
-	return n.await(ctx, client, func(c corev1.NodeCondition) bool { return c.LastHeartbeatTime.After(began) })
+	// A lease is renewed at once, and with a time finer than the second that conditions of
+	// nodes have, which a kubelet repeats every five minutes only.
+	err = n.kubelet.Await(ctx, n.Name+" to renew its lease", func(ctx context.Context) error {
+		lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, n.Name, metav1.GetOptions{})
+		if err == nil && !lease.Spec.RenewTime.After(began) {
+			err = fmt.Errorf("it is from %s", lease.Spec.RenewTime)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return n.await(ctx, client, func(corev1.NodeCondition) bool { return true })
 }
