@@ -15,7 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// types are what names are asked for: what resolvers ask, and what those ask who look
+// recordTypes are what names are asked for: what resolvers ask, and what those ask who look
 // around.
 func recordTypes() []string { return []string{"A", "AAAA", "SRV", "TXT", "MX", "HTTPS"} }
 
