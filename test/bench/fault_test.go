@@ -129,7 +129,7 @@ func TestFaults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := plan{rounds: 1, length: 300 * time.Millisecond, progress: t.Output(), faults: true, only: chosen}.measure(t.Context())
+			r, err := plan{rounds: 1, length: 300 * time.Millisecond, progress: t.Output(), faults: true, upgrades: 2, only: chosen}.measure(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,6 +30,8 @@ type plan struct {
 	failing failing
 	// faults measures the section about agents that go away, and nothing else.
 	faults bool
+	// upgrades is how many upgrades there are in a row; 0 is upgradesInARow.
+	upgrades int
 	// cluster includes the questions that take an API server.
 	cluster bool
 	// only is the choice of workloads and servers; empty is all.

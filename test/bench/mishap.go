@@ -75,7 +75,7 @@ func handOver(ctx context.Context, s *stand, h *harm) error {
 const upgradesInARow = 20
 
 func handOverLong(ctx context.Context, s *stand, h *harm) error {
-	for range upgradesInARow {
+	for range s.upgrades {
 		if err := handOver(ctx, s, h); err != nil {
 			return err
 		}

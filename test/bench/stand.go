@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ type stand struct {
 	way     string
 	p       *peer.Process // the one that answers
 	absence time.Duration // how long it takes until a process that has ended is replaced
+	// upgrades is how many there are in a row.
+	upgrades int
 
 	// coredns is its path; empty: the server is nodens, with args.
 	coredns string
@@ -46,7 +49,7 @@ func (b *bench) stand(s server) (*stand, error) {
 		return nil, err
 	}
 	lab, err := testbed.New(dir, nodens)
-	st := &stand{Lab: lab, way: ways[s.name], absence: min(usualAbsence, b.length)}
+	st := &stand{Lab: lab, way: ways[s.name], absence: min(usualAbsence, b.length), upgrades: cmp.Or(b.upgrades, upgradesInARow)}
 	if err != nil {
 		return st, err
 	}

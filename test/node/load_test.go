@@ -81,6 +81,10 @@ func (l *lab) over(p *peer.Process, then testbed.Tally) (now testbed.Tally) {
 	return now
 }
 
+// counted is after how many upgrades one is looked at for its hits: the first one, and
+// some that come after others in quick succession, with what those have passed on.
+const counted = 5
+
 // TestUpgrades: twenty agents in a row, each of which takes over from the one before it,
 // under load: not a question is lost or answered SERVFAIL, none goes to the cluster's
 // DNS, and the next agent finds in the cache what the last one has found.
@@ -97,11 +101,16 @@ func TestUpgrades(t *testing.T) {
 	l.over(p, testbed.Tally{}) // all names are known
 	worst := 0.0
 	for n := range upgrades {
-		then, err := l.Tally()
-		if err != nil {
-			t.Fatal(err)
+		// To say what part of look-ups are hits takes as long as an upgrade, twice.
+		counts := n%counted == 0
+		var before testbed.Tally
+		if counts {
+			then, err := l.Tally()
+			if err != nil {
+				t.Fatal(err)
+			}
+			before = l.over(p, then)
 		}
-		before := l.over(p, then)
 		next := l.run(args...)
 		if n%2 == 0 { // kubelet's way; an agent that is nobody's pod ends by itself
 			if err := p.Signal(syscall.SIGTERM); err != nil {
@@ -112,9 +121,9 @@ func TestUpgrades(t *testing.T) {
 			t.Fatalf("agent %d ended with %v and wrote:\n%s", n, err, p.Tail())
 		}
 		p = next
-		// A new agent counts from zero.
-		after := l.over(p, testbed.Tally{})
-		worst = max(worst, math.Abs(after.Ratio()-before.Ratio()))
+		if counts { // a new agent counts from zero
+			worst = max(worst, math.Abs(l.over(p, testbed.Tally{}).Ratio()-before.Ratio()))
+		}
 	}
 	t.Logf("the part of hits differs by %.4f at most", worst)
 	// A cache that starts empty differs by a tenth and more. How little this is on a quiet
