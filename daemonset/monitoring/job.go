@@ -15,6 +15,7 @@ type ScrapeJob struct {
 	Path     string           `json:"metrics_path,omitempty"`
 	Static   []Static         `json:"static_configs,omitempty"`
 	Cluster  []Discovery      `json:"kubernetes_sd_configs,omitempty"`
+	Files    []Files          `json:"file_sd_configs,omitempty"`
 	Relabel  []map[string]any `json:"relabel_configs,omitempty"`
 }
 
@@ -24,11 +25,14 @@ type Static struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 }
 
-// Discovery is how Prometheus finds targets in a cluster.
+// Files have targets, in the form of a list of Static.
+type Files struct {
+	Names []string `json:"files"`
+}
+
+// Discovery is how Prometheus finds targets in the cluster that it runs in.
 type Discovery struct {
-	Role string `json:"role"`
-	// Kubeconfig names a file; without it Prometheus must run in the cluster.
-	Kubeconfig string `json:"kubeconfig_file,omitempty"`
+	Role       string `json:"role"`
 	Namespaces *Names `json:"namespaces,omitempty"`
 }
 
@@ -69,9 +73,8 @@ type relabeling struct {
 	Action       string   `json:"action"`
 }
 
-// OperatorJobs are the scrape jobs that the Prometheus operator makes of a PodMonitor. The
-// kubeconfig may be empty (see [Discovery]).
-func OperatorJobs(object []byte, kubeconfig string) ([]ScrapeJob, error) {
+// OperatorJobs are the scrape jobs that the Prometheus operator makes of a PodMonitor.
+func OperatorJobs(object []byte) ([]ScrapeJob, error) {
 	var m podMonitor
 	if err := strict(object, &m); err != nil {
 		return nil, fmt.Errorf("reading a PodMonitor: %w", err)
@@ -88,7 +91,7 @@ func OperatorJobs(object []byte, kubeconfig string) ([]ScrapeJob, error) {
 		jobs = append(jobs, ScrapeJob{
 			Name:     fmt.Sprintf("podMonitor/%s/%s/%d", m.Metadata.Namespace, m.Metadata.Name, i),
 			Interval: e.Interval, Path: e.Path,
-			Cluster: []Discovery{{Role: "pod", Kubeconfig: kubeconfig, Namespaces: &Names{namespaces}}},
+			Cluster: []Discovery{{Role: "pod", Namespaces: &Names{namespaces}}},
 			Relabel: m.relabel(e),
 		})
 	}
@@ -101,7 +104,7 @@ func (m podMonitor) relabel(e endpoint) []map[string]any {
 	rules := []map[string]any{from("drop", "(Failed|Succeeded)", "__meta_kubernetes_pod_phase")}
 	for _, name := range sortedKeys(m.Spec.Selector.MatchLabels) {
 		rules = append(rules, from("keep", "("+regexp.QuoteMeta(m.Spec.Selector.MatchLabels[name])+");true",
-			"__meta_kubernetes_pod_label_"+sanitized(name), "__meta_kubernetes_pod_labelpresent_"+sanitized(name)))
+			"__meta_kubernetes_pod_label_"+Sanitized(name), "__meta_kubernetes_pod_labelpresent_"+Sanitized(name)))
 	}
 	// Ports are those that containers declare.
 	switch {
@@ -116,7 +119,7 @@ func (m podMonitor) relabel(e endpoint) []map[string]any {
 		to("pod", "__meta_kubernetes_pod_name"),
 		map[string]any{"target_label": "job", "replacement": m.Metadata.Namespace + "/" + m.Metadata.Name})
 	if m.Spec.JobLabel != "" {
-		r := to("job", "__meta_kubernetes_pod_label_"+sanitized(m.Spec.JobLabel))
+		r := to("job", "__meta_kubernetes_pod_label_"+Sanitized(m.Spec.JobLabel))
 		r["regex"] = "(.+)"
 		rules = append(rules, r)
 	}
@@ -142,9 +145,8 @@ func (r relabeling) config() map[string]any {
 }
 
 // AnnotationJobs are the two scrape jobs that go by the annotations prometheus.io/scrape,
-// path and port, of pods and of Services, as many clusters have them. The kubeconfig may be
-// empty (see [Discovery]).
-func AnnotationJobs(kubeconfig string) []ScrapeJob {
+// path and port, of pods and of Services, as many clusters have them.
+func AnnotationJobs() []ScrapeJob {
 	job := func(name, role, object string) ScrapeJob {
 		annotation := "__meta_kubernetes_" + object + "_annotation_prometheus_io_"
 		path := to("__metrics_path__", annotation+"path")
@@ -154,7 +156,7 @@ func AnnotationJobs(kubeconfig string) []ScrapeJob {
 		address["regex"], address["replacement"] = `(.+?)(?::\d+)?;(\d+)`, "$1:$2"
 		name6 := to("__address__", "__meta_kubernetes_pod_ip", annotation+"port")
 		name6["regex"], name6["replacement"] = `(.*:.*);(\d+)`, "[$1]:$2"
-		return ScrapeJob{Name: name, Cluster: []Discovery{{Role: role, Kubeconfig: kubeconfig}}, Relabel: []map[string]any{
+		return ScrapeJob{Name: name, Cluster: []Discovery{{Role: role}}, Relabel: []map[string]any{
 			from("keep", "true", annotation+"scrape"), path, address, name6,
 			to("namespace", "__meta_kubernetes_namespace"),
 			to("pod", "__meta_kubernetes_pod_name"),
@@ -177,8 +179,8 @@ func to(label string, labels ...string) map[string]any {
 	return map[string]any{"target_label": label, "source_labels": labels}
 }
 
-// sanitized is how a label of Kubernetes is called in Prometheus.
-func sanitized(label string) string {
+// Sanitized is how a label or annotation of Kubernetes is called in Prometheus.
+func Sanitized(label string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
 			return r

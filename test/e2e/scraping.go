@@ -17,7 +17,7 @@ import (
 )
 
 // scrape is what the checks of this part share: a Prometheus in the control plane's
-// network that finds the agents by asking the cluster.
+// network that is told of pods and endpoints as they are in the cluster.
 type scrape struct {
 	server  monitoring.Server
 	process *peer.Process
@@ -46,18 +46,25 @@ const portJob = "port-9353"
 const promPort = 9090
 
 // start starts Prometheus, once.
-func (p *scrape) start(s *suite) error {
+func (p *scrape) start(ctx context.Context, s *suite) error {
 	if p.process != nil {
 		return nil
 	}
-	jobs, err := monitoring.OperatorJobs(monitoring.PodMonitor, s.cluster.Kubeconfig())
+	dir := filepath.Join(s.dir, "prometheus")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	jobs, err := monitoring.OperatorJobs(monitoring.PodMonitor)
 	if err != nil {
 		return err
 	}
+	jobs = append(jobs, monitoring.AnnotationJobs()...)
 	for i := range jobs {
 		jobs[i].Interval = "" // the checks would wait for a minute
+		if err := discover(ctx, s, dir, &jobs[i]); err != nil {
+			return err
+		}
 	}
-	jobs = append(jobs, monitoring.AnnotationJobs(s.cluster.Kubeconfig())...)
 	setup := monitoring.ScrapeJob{Name: portJob, Static: []monitoring.Static{{}}}
 	for _, n := range s.cluster.Nodes() {
 		setup.Static[0].Targets = append(setup.Static[0].Targets, net.JoinHostPort(n.Addr, "9353"))
@@ -73,12 +80,11 @@ func (p *scrape) start(s *suite) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(s.dir, "prometheus")
 	config, err := monitoring.Configuration(append(jobs, setup), filepath.Join(dir, "rules.json"))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "rules.json"), rules, 0o644),
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "rules.json"), rules, 0o644),
 		os.WriteFile(filepath.Join(dir, "prometheus.json"), config, 0o644)); err != nil {
 		return err
 	}
@@ -93,7 +99,7 @@ func (p *scrape) start(s *suite) error {
 // await waits until the expression has a sample for each node, and returns them. Each value
 // must be good.
 func (p *scrape) await(ctx context.Context, s *suite, expr string, good func(float64) bool) (samples []monitoring.Sample, err error) {
-	if err := p.start(s); err != nil {
+	if err := p.start(ctx, s); err != nil {
 		return nil, err
 	}
 	want := len(s.cluster.Nodes())
@@ -194,7 +200,7 @@ const headless = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "
 
 // fill has the agents do what panels are about until all queries have data.
 func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query) (seen string, err error) {
-	if err := p.start(s); err != nil {
+	if err := p.start(ctx, s); err != nil {
 		return "", err
 	}
 	if _, err := s.cluster.Kubectl(ctx, headless, "apply", "--filename=-"); err != nil {
@@ -242,10 +248,10 @@ func (p *scrape) alarm(ctx context.Context, s *suite) (seen string, err error) {
 	defer p.process.Stop()
 	n := s.cluster.Nodes()[0]
 	began := time.Now()
-	if err := tell(ctx, s, "STOP"); err != nil {
+	if err := p.kill(ctx, s, "STOP"); err != nil {
 		return "", err
 	}
-	err = errors.Join(p.about(ctx, n.Name), tell(context.WithoutCancel(ctx), s, "CONT"))
+	err = errors.Join(p.about(ctx, n.Name), p.kill(context.WithoutCancel(ctx), s, "CONT"))
 	hung := time.Since(began)
 	if err == nil {
 		err = p.about(ctx, "")
@@ -253,11 +259,11 @@ func (p *scrape) alarm(ctx context.Context, s *suite) (seen string, err error) {
 	return fmt.Sprintf("NodensAgentDown and NodensFailOpenActive were about %s, which hung for %.0f s", n.Name, hung.Seconds()), err
 }
 
-// tell sends a signal to the agent of the first node.
-func tell(ctx context.Context, s *suite, signal string) error {
-	out, err := s.cluster.Nodes()[0].Command(ctx, "sh", "-c", "kill -"+signal+" $(pidof nodens)").CombinedOutput()
+// kill sends a signal to the agent of the first node.
+func (p *scrape) kill(ctx context.Context, s *suite, name string) error {
+	out, err := s.cluster.Nodes()[0].Command(ctx, "sh", "-c", "kill -"+name+" $(pidof nodens)").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("sending %s to the agent: %w\n%s", signal, err, out)
+		return fmt.Errorf("sending %s to the agent: %w\n%s", name, err, out)
 	}
 	return nil
 }

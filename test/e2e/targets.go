@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodens-dns/nodens/daemonset/monitoring"
+)
+
+// meta is what the names of all labels begin with that tell of a target's objects.
+const meta = "__meta_kubernetes_"
+
+// discover has the job read from a file what it would ask the cluster for, since Debian
+// builds its Prometheus without Kubernetes: the targets of the roles pod and endpoints, and
+// their labels, as Prometheus' documentation lists them. What the job makes of them, its
+// relabelling, is Prometheus' own.
+func discover(ctx context.Context, s *suite, dir string, job *monitoring.ScrapeJob) error {
+	client, err := kubernetes.NewForConfig(s.cluster.Config())
+	if err != nil {
+		return err
+	}
+	var all []monitoring.Static
+	for _, d := range job.Cluster {
+		namespaces := []string{metav1.NamespaceAll}
+		if d.Namespaces != nil {
+			namespaces = d.Namespaces.Names
+		}
+		for _, ns := range namespaces {
+			targets, err := roles[d.Role](ctx, client, ns)
+			if err != nil {
+				return fmt.Errorf("targets of %s: %w", job.Name, err)
+			}
+			all = append(all, targets...)
+		}
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, monitoring.Sanitized(job.Name)+".json")
+	job.Cluster, job.Files = nil, []monitoring.Files{{Names: []string{file}}}
+	return os.WriteFile(file, text, 0o644)
+}
+
+// roles give the targets of a role in a namespace.
+var roles = map[string]func(context.Context, kubernetes.Interface, string) ([]monitoring.Static, error){
+	"pod": podTargets, "endpoints": endpointTargets,
+}
+
+// podTargets is one for each port that a container declares, and for each container that
+// declares none, without a port in its address.
+func podTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]monitoring.Static, error) {
+	pods, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var all []monitoring.Static
+	for _, p := range pods.Items {
+		if p.Status.PodIP == "" {
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			labels := podLabels(&p)
+			labels[meta+"pod_container_name"] = c.Name
+			if len(c.Ports) == 0 {
+				all = append(all, monitoring.Static{Targets: []string{p.Status.PodIP}, Labels: labels})
+			}
+			for _, port := range c.Ports {
+				labels := maps.Clone(labels)
+				labels[meta+"pod_container_port_name"] = port.Name
+				labels[meta+"pod_container_port_number"] = fmt.Sprint(port.ContainerPort)
+				labels[meta+"pod_container_port_protocol"] = string(port.Protocol)
+				at := net.JoinHostPort(p.Status.PodIP, fmt.Sprint(port.ContainerPort))
+				all = append(all, monitoring.Static{Targets: []string{at}, Labels: labels})
+			}
+		}
+	}
+	return all, nil
+}
+
+func podLabels(p *corev1.Pod) map[string]string {
+	labels := map[string]string{
+		meta + "namespace":     p.Namespace,
+		meta + "pod_name":      p.Name,
+		meta + "pod_ip":        p.Status.PodIP,
+		meta + "pod_host_ip":   p.Status.HostIP,
+		meta + "pod_node_name": p.Spec.NodeName,
+		meta + "pod_phase":     string(p.Status.Phase),
+	}
+	tell(labels, "pod", p)
+	return labels
+}
+
+// tell adds an object's labels and annotations.
+func tell(labels map[string]string, kind string, o metav1.Object) {
+	for what, values := range map[string]map[string]string{"label": o.GetLabels(), "annotation": o.GetAnnotations()} {
+		for k, v := range values {
+			labels[meta+kind+"_"+what+"_"+monitoring.Sanitized(k)] = v
+			labels[meta+kind+"_"+what+"present_"+monitoring.Sanitized(k)] = "true"
+		}
+	}
+}
+
+// endpointTargets is one for each port of each address behind a Service, with the labels of
+// the Service and of the pod.
+func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]monitoring.Static, error) {
+	services, err := client.CoreV1().Services(ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	slicesList, err := client.DiscoveryV1().EndpointSlices(ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pods, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var all []monitoring.Static
+	for _, slice := range slicesList.Items {
+		i := slices.IndexFunc(services.Items, func(s corev1.Service) bool {
+			return s.Namespace == slice.Namespace && s.Name == slice.Labels[discoveryv1.LabelServiceName]
+		})
+		if i < 0 {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			labels := map[string]string{meta + "namespace": slice.Namespace, meta + "service_name": services.Items[i].Name}
+			tell(labels, "service", &services.Items[i])
+			for _, p := range pods.Items {
+				if e.TargetRef != nil && e.TargetRef.UID == p.UID {
+					maps.Copy(labels, podLabels(&p))
+				}
+			}
+			for _, port := range slice.Ports {
+				for _, a := range e.Addresses {
+					at := net.JoinHostPort(a, fmt.Sprint(*port.Port))
+					all = append(all, monitoring.Static{Targets: []string{at}, Labels: labels})
+				}
+			}
+		}
+	}
+	return all, nil
+}
