@@ -166,7 +166,19 @@ func (p *scrape) setup(ctx context.Context, s *suite) (string, error) {
 
 // calm evaluates what alerts are about, whatever time they wait before they fire.
 func (p *scrape) calm(ctx context.Context, s *suite) (string, error) {
-	if _, err := p.await(ctx, s, "node:nodens_dns_requests:rate5m", func(v float64) bool { return v >= 0 }); err != nil {
+	if err := p.start(ctx, s); err != nil {
+		return "", err
+	}
+	if err := p.process.Await(ctx, "recorded series", func(ctx context.Context) error {
+		if err := p.ask(ctx, s, ordinary...); err != nil {
+			return err
+		}
+		samples, err := p.server.Query(ctx, "node:nodens_dns_servfail:ratio_rate5m == 0")
+		if err == nil && len(samples) != len(s.cluster.Nodes()) {
+			err = fmt.Errorf("no rate of failures for every node: %v", samples)
+		}
+		return err
+	}); err != nil {
 		return "", err
 	}
 	for _, r := range p.alerts {
@@ -193,8 +205,8 @@ func (p *scrape) known(ctx context.Context, s *suite) (string, error) {
 	return p.fill(ctx, s, monitoring.Known)
 }
 
-// headless is a Service whose endpoints the agents hear of while they are scraped: the
-// time that this takes is one of the metrics.
+// headless is a Service whose endpoints come and go while the agents are scraped: how soon
+// they are answered is one of the metrics.
 const headless = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "e2e-scraping", "namespace": "kube-system"},
 "spec": {"clusterIP": "None", "selector": {"k8s-app": "kube-dns"}, "ports": [{"port": 53}]}}`
 
@@ -203,16 +215,17 @@ func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query)
 	if err := p.start(ctx, s); err != nil {
 		return "", err
 	}
-	if _, err := s.cluster.Kubectl(ctx, headless, "apply", "--filename=-"); err != nil {
-		return "", err
-	}
 	defer func() {
 		_, gone := s.cluster.Kubectl(context.WithoutCancel(ctx), headless, "delete", "--filename=-", "--ignore-not-found")
 		err = errors.Join(err, gone)
 	}()
-	left := queries
+	left, verb, next := queries, "apply", "delete"
 	err = p.process.Await(ctx, "all queries to have data", func(ctx context.Context) error {
-		err := p.ask(ctx, s)
+		_, err := s.cluster.Kubectl(ctx, headless, verb, "--filename=-")
+		if err == nil {
+			verb, next = next, verb
+			err = p.ask(ctx, s, append(ordinary, "fail.outside.test")...)
+		}
 		if err == nil {
 			left, err = p.server.Missing(ctx, left)
 		}
@@ -224,10 +237,12 @@ func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query)
 	return fmt.Sprintf("%d queries", len(queries)), err
 }
 
-// ask has each agent answer what panels are about: names of the cluster and others, hits,
-// denials and failures, over UDP and TCP, with the DO bit.
-func (p *scrape) ask(ctx context.Context, s *suite) error {
-	names := []string{"kubernetes.default.svc.cluster.local", "gone.default.svc.cluster.local", "www.outside.test", "nx.outside.test", "fail.outside.test"}
+// ordinary are names that pods ask for: of the cluster and others, those that exist and
+// those that don't.
+var ordinary = []string{"kubernetes.default.svc.cluster.local", "gone.default.svc.cluster.local", "www.outside.test", "nx.outside.test"}
+
+// ask has each agent answer over UDP and TCP, with the DO bit.
+func (p *scrape) ask(ctx context.Context, s *suite, names ...string) error {
 	for _, n := range s.cluster.Nodes() {
 		for _, protocol := range []string{"+notcp", "+tcp"} {
 			args := []string{"@" + localDNS, "+dnssec", "+noall", "+tries=1", protocol}
