@@ -170,7 +170,7 @@ func (p *scrape) calm(ctx context.Context, s *suite) (string, error) {
 		return "", err
 	}
 	if err := p.process.Await(ctx, "recorded series", func(ctx context.Context) error {
-		if err := p.ask(ctx, s, ordinary...); err != nil {
+		if err := p.ask(ctx, s, everyday...); err != nil {
 			return err
 		}
 		samples, err := p.server.Query(ctx, "node:nodens_dns_servfail:ratio_rate5m == 0")
@@ -224,7 +224,7 @@ func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query)
 		_, err := s.cluster.Kubectl(ctx, headless, verb, "--filename=-")
 		if err == nil {
 			verb, next = next, verb
-			err = p.ask(ctx, s, append(ordinary, "fail.outside.test")...)
+			err = p.ask(ctx, s, append(everyday, "fail.outside.test")...)
 		}
 		if err == nil {
 			left, err = p.server.Missing(ctx, left)
@@ -237,9 +237,9 @@ func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query)
 	return fmt.Sprintf("%d queries", len(queries)), err
 }
 
-// ordinary are names that pods ask for: of the cluster and others, those that exist and
+// everyday are names that pods ask for: of the cluster and others, those that exist and
 // those that don't.
-var ordinary = []string{"kubernetes.default.svc.cluster.local", "gone.default.svc.cluster.local", "www.outside.test", "nx.outside.test"}
+var everyday = []string{"kubernetes.default.svc.cluster.local", "gone.default.svc.cluster.local", "www.outside.test", "nx.outside.test"}
 
 // ask has each agent answer over UDP and TCP, with the DO bit.
 func (p *scrape) ask(ctx context.Context, s *suite, names ...string) error {
