@@ -238,6 +238,8 @@ func (b *base) finish() error {
 		oci.File{Path: "etc/group", Mode: 0o644, Body: []byte("root:x:0:\nnobody:x:65534:\n")},
 		// /run/xtables.lock is mounted here.
 		oci.File{Path: "run", Mode: fs.ModeDir | 0o755},
+		// NodeLocal DNSCache's manifest has its -pidfile here.
+		oci.File{Path: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 	)
 	return nil
 }

@@ -76,7 +76,7 @@ func TestBase(t *testing.T) {
 		files[f.Path] = f
 	}
 	for _, want := range []string{"usr/sbin/multi", "usr/lib/x86_64-linux-gnu/xtables/libxt_udp.so", "etc/services",
-		"usr/share/doc/iptables/copyright", "usr/share/doc/ca-certificates/copyright", "var/lib/dpkg/status.d/nftables", "run"} {
+		"usr/share/doc/iptables/copyright", "usr/share/doc/ca-certificates/copyright", "var/lib/dpkg/status.d/nftables", "run", "tmp"} {
 		if _, ok := files[want]; !ok {
 			t.Errorf("/%s is missing", want)
 		}

@@ -23,7 +23,7 @@ func lay(root string, layers []oci.Layer) error {
 	for _, layer := range layers {
 		for _, f := range layer {
 			name := filepath.Join(root, filepath.FromSlash(f.Path))
-			modes[name] = f.Mode.Perm()
+			modes[name] = f.Mode & (fs.ModePerm | fs.ModeSticky)
 			if err := place(name, f); err != nil {
 				return err
 			}
