@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	_ "embed"
@@ -68,9 +69,8 @@ func (s *suite) bring(ctx context.Context, p part) error {
 
 // up starts a cluster with its DNS.
 func (s *suite) up(ctx context.Context, kind stage) error {
-	if err := s.pack(ctx); err != nil {
-		return err
-	}
+	packed := sync.OnceValue(func() error { return s.pack(ctx) })
+	go packed()
 	dir, err := os.MkdirTemp(s.dir, "cluster-")
 	if err != nil {
 		return err
@@ -82,9 +82,13 @@ func (s *suite) up(ctx context.Context, kind stage) error {
 	s.stage = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{
 		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack,
-		ClusterDNS: servers, Images: s.images,
+		ClusterDNS: servers,
+		Images: func(context.Context) ([]string, error) {
+			err := packed()
+			return s.images, err
+		},
 	})
-	if err != nil {
+	if err := errors.Join(err, packed()); err != nil {
 		return err
 	}
 	return s.clusterDNS(ctx)

@@ -37,8 +37,9 @@ type Options struct {
 	DualStack bool
 	// ClusterDNS are the servers that the kubelets write into pods' resolv.conf.
 	ClusterDNS []string
-	// Images are files of OCI layouts that every node has from its start.
-	Images []string
+	// Images gives files of OCI layouts that every node gets. It is called once, while
+	// the cluster starts, and may take its time. Nil is none.
+	Images func(context.Context) ([]string, error)
 }
 
 // Addresses of what is in every cluster.
@@ -58,7 +59,6 @@ const (
 type Cluster struct {
 	options  Options
 	binaries map[string]string
-	images   []string
 	ca       []byte
 	// group is the control group of all nodes.
 	group   string
@@ -101,7 +101,23 @@ func Up(ctx context.Context, o Options) (c *Cluster, err error) {
 			return c, err
 		}
 	}
-	return c, errors.Join(c.ways(ctx), c.await(ctx))
+	return c, together(ctx, c.ways, c.await, c.give)
+}
+
+// give gives the nodes their images.
+func (c *Cluster) give(ctx context.Context) error {
+	if c.options.Images == nil {
+		return nil
+	}
+	files, err := c.options.Images(ctx)
+	if err != nil {
+		return err
+	}
+	var work []func(context.Context) error
+	for _, n := range c.nodes {
+		work = append(work, func(ctx context.Context) error { return n.Import(ctx, files...) })
+	}
+	return together(ctx, work...)
 }
 
 // prepare gets everything that processes are started from.
@@ -127,7 +143,6 @@ func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if err := c.pause(); err != nil {
 		return err
 	}
-	c.images = append([]string{c.path("pause.tar")}, c.options.Images...)
 	for i := range c.options.Nodes {
 		letter := string(rune('a' + i))
 		n := &Node{Name: "node-" + letter, Zone: letter, of: c}

@@ -94,22 +94,19 @@ func (n *Node) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, image := range n.of.images {
-		if err := n.Import(ctx, image); err != nil {
-			return err
-		}
-	}
-	return nil
+	return n.Import(ctx, n.of.path(pauseFile))
 }
 
-// Import gives the node one more image.
-func (n *Node) Import(ctx context.Context, file string) error {
-	file, err := filepath.Abs(file)
-	if err != nil {
-		return err
-	}
-	if _, err := output(n.Command(ctx, "ctr", "--namespace=k8s.io", "images", "import", file)); err != nil {
-		return fmt.Errorf("giving %s the image %s: %w", n.Name, file, err)
+// Import gives the node more images.
+func (n *Node) Import(ctx context.Context, files ...string) error {
+	for _, file := range files {
+		file, err := filepath.Abs(file)
+		if err != nil {
+			return err
+		}
+		if _, err := output(n.Command(ctx, "ctr", "--namespace=k8s.io", "images", "import", file)); err != nil {
+			return fmt.Errorf("giving %s the image %s: %w", n.Name, file, err)
+		}
 	}
 	return nil
 }

@@ -10,7 +10,10 @@ import (
 )
 
 // pauseImage holds the namespaces of every pod open.
-const pauseImage = "docker.io/library/pause:e2e"
+const (
+	pauseImage = "docker.io/library/pause:e2e"
+	pauseFile  = "pause.tar"
+)
 
 // pause writes that image.
 func (c *Cluster) pause() error {
@@ -22,7 +25,7 @@ func (c *Cluster) pause() error {
 	if err != nil {
 		return err
 	}
-	out, err := os.Create(c.path("pause.tar"))
+	out, err := os.Create(c.path(pauseFile))
 	if err != nil {
 		return err
 	}
