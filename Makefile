@@ -22,7 +22,7 @@ image:
 # A real cluster of two nodes on this machine: installed as the README says, asked,
 # scraped, broken and taken down, with a table of what was checked; needs root.
 e2e:
-	@sh test/install.sh ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
+	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
 	@bash test/clean.sh go run ./test/e2e
 
 lint:

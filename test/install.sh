@@ -17,7 +17,7 @@ package() {
 	kresd) echo knot-resolver ;;
 	pdns_recursor) echo pdns-recursor ;;
 	curl) echo curl ;;
-	setpriv) echo util-linux ;;
+	setpriv | nsenter) echo util-linux ;;
 	sysctl | pgrep) echo procps ;;
 	git) echo git ;;
 	containerd | ctr) echo containerd ;;

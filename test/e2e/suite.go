@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -86,12 +87,11 @@ func (s *suite) run(ctx context.Context, wanted []string) (err error) {
 	if s.root, err = peer.Root(); err != nil {
 		return err
 	}
-	if s.dir == "" {
-		if s.dir, err = os.MkdirTemp("", "nodens-e2e-"); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+	remove, err := s.folder()
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, remove()) }()
 	defer func() { err = errors.Join(err, s.down()) }() // after a panic
 	for _, p := range parts() {
 		if ctx.Err() == nil && (len(wanted) == 0 || slices.Contains(wanted, p.name)) {
@@ -105,6 +105,18 @@ func (s *suite) run(ctx context.Context, wanted []string) (err error) {
 	}
 	s.check(ctx, "end", check{"nothing is left behind", leave})
 	return errors.Join(interrupted, s.report(os.Stdout))
+}
+
+// folder has the folder there, and gives what to do with it at the end.
+func (s *suite) folder() (remove func() error, err error) {
+	if s.dir == "" {
+		s.dir, err = os.MkdirTemp("", "nodens-e2e-")
+		return func() error { return os.RemoveAll(s.dir) }, err
+	}
+	if s.dir, err = filepath.Abs(s.dir); err == nil {
+		err = os.MkdirAll(s.dir, 0o755)
+	}
+	return func() error { return nil }, err
 }
 
 // part runs a part's checks. One that fails doesn't keep the next from running, what

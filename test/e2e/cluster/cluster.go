@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -41,6 +43,9 @@ type Options struct {
 	// the cluster starts, and may take its time. Nil is none.
 	Images func(context.Context) ([]string, error)
 }
+
+// maxNodes is how many letters there are for names, and fewer than there are addresses.
+const maxNodes = 26
 
 // Addresses of what is in every cluster.
 const (
@@ -122,7 +127,7 @@ func (c *Cluster) give(ctx context.Context) error {
 
 // prepare gets everything that processes are started from.
 func (c *Cluster) prepare(ctx context.Context) (err error) {
-	if err := usable(); err != nil {
+	if err := errors.Join(usable(), c.options.check()); err != nil {
 		return err
 	}
 	if err := sweep(); err != nil {
@@ -233,6 +238,25 @@ func (c *Cluster) Down() error {
 
 // Nodes are the cluster's nodes.
 func (c *Cluster) Nodes() []*Node { return c.nodes }
+
+// check says what is wrong with the options; nil if nothing is.
+func (o *Options) check() error {
+	if !filepath.IsAbs(o.Dir) {
+		return fmt.Errorf("the folder %q: give a path from the root, which is the same everywhere", o.Dir)
+	}
+	for _, hidden := range []string{"/run/", "/var/lib/", "/var/log/"} {
+		if strings.HasPrefix(o.Dir+"/", hidden) {
+			return fmt.Errorf("the folder %s: give one outside of %s, where nodes have files of their own", o.Dir, hidden)
+		}
+	}
+	if o.Nodes < 1 || o.Nodes > maxNodes {
+		return fmt.Errorf("%d nodes: a cluster has 1 to %d", o.Nodes, maxNodes)
+	}
+	if o.Proxy != "iptables" && o.Proxy != "nftables" {
+		return fmt.Errorf("kube-proxy's mode %q: give iptables or nftables", o.Proxy)
+	}
+	return nil
+}
 
 // usable says why this machine can't have a cluster; nil if it can.
 func usable() error {

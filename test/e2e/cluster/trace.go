@@ -57,18 +57,7 @@ func (c *Cluster) Left() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var left []string
-	for name, text := range now {
-		if was, ok := c.before[name]; !ok || was != text {
-			left = append(left, name)
-		}
-	}
-	for name := range c.before {
-		if _, ok := now[name]; !ok {
-			left = append(left, name+" is gone")
-		}
-	}
-	slices.Sort(left)
+	left := c.before.changes(now)
 	for _, find := range []func() ([]string, error){c.processesLeft, c.groupsLeft, c.mountsLeft} {
 		more, err := find()
 		if err != nil {
@@ -77,6 +66,23 @@ func (c *Cluster) Left() ([]string, error) {
 		left = append(left, more...)
 	}
 	return left, nil
+}
+
+// changes are the names of what is different now.
+func (m machine) changes(now machine) []string {
+	var changed []string
+	for name, text := range now {
+		if was, ok := m[name]; !ok || was != text {
+			changed = append(changed, name)
+		}
+	}
+	for name := range m {
+		if _, ok := now[name]; !ok {
+			changed = append(changed, name+" is gone")
+		}
+	}
+	slices.Sort(changed)
+	return changed
 }
 
 // processesLeft are those in a namespace that the cluster has made.
