@@ -57,7 +57,7 @@ func (a architecture) base(debs []*deb) (*base, error) {
 		}
 	}
 	want = append(want, "usr/sbin/nft",
-		// By these iptables and nft know numbers of protocols and ports.
+		// Names of protocols and ports, which others' rules may have.
 		"etc/protocols", "etc/services",
 		// By this scanners for known faults know whose packages these are.
 		osRelease)

@@ -254,6 +254,13 @@ func checkPrograms(t *testing.T, files map[string]entry, machine elf.Machine) {
 			t.Errorf("%s is missing", name)
 		}
 	}
+	// What the agent's rules match, and where they lead.
+	for _, name := range []string{"comment", "conntrack", "socket", "statistic", "tcp", "udp", "standard", "DNAT", "MASQUERADE", "NOTRACK"} {
+		there := func(n string) bool { return path.Base(n) == "libxt_"+name+".so" }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(files)), there) {
+			t.Errorf("iptables' extension %s is missing", name)
+		}
+	}
 	programs, loaders := 0, 0
 	for name, e := range files {
 		if e.header.Typeflag == tar.TypeSymlink && !slices.Contains(aliases(), name) {
@@ -280,8 +287,8 @@ func checkPrograms(t *testing.T, files map[string]entry, machine elf.Machine) {
 				t.Errorf("/%s needs %s, which is missing", name, library)
 			}
 		}
-		if at := bytes.Index(e.body, []byte("/ld-linux-")); f.Section(".interp") != nil && at > 0 {
-			interp, _ := f.Section(".interp").Data()
+		if section := f.Section(".interp"); section != nil {
+			interp, _ := section.Data()
 			if _, ok := resolve(files, strings.Trim(string(interp), "\x00")); !ok {
 				t.Errorf("/%s is loaded by %s, which is missing", name, interp)
 			}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,7 +38,7 @@ func inContainer(t *testing.T, root string, capabilities []uintptr, body func(c 
 			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 			os.MkdirAll(proc, 0o755),
 			unix.Mount("proc", proc, "proc", 0, ""),
-			loopback(),
+			exec.Command("ip", "link", "set", "lo", "up").Run(),
 			unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
 		)
 		for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
@@ -58,14 +57,6 @@ func inContainer(t *testing.T, root string, capabilities []uintptr, body func(c 
 		body(container{t: t, root: root})
 	}()
 	<-done
-}
-
-func loopback() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(lo)
 }
 
 func (c container) command(program string, args ...string) *exec.Cmd {
