@@ -1,0 +1,106 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestIdentify(t *testing.T) {
+	tests := []struct {
+		name, control, want string // name, version, architecture and source
+	}{
+		{"own-source", "Package: nft\nVersion: 1:1.0-2\nArchitecture: amd64\n", "nft 1:1.0-2 amd64 nft"},
+		{"source", "Package: libc6\nSource: glibc\nVersion: 2\nArchitecture: arm64\n", "libc6 2 arm64 glibc"},
+		{"source-of-another-version", "Package: libgcc-s1\nSource: gcc-12 (12.2)\nVersion: 2\nArchitecture: all\n", "libgcc-s1 2 all gcc-12"},
+		{"longer-lines", "Package: a\nDescription: b\n Version of a\nVersion: 1\nArchitecture: all\n", "a 1 all a"},
+		{"no-version", "Package: a\nArchitecture: all\n", ""},
+		{"nothing", "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := &deb{control: tt.control}
+			err := d.identify()
+			if got := strings.Join([]string{d.name, d.version, d.arch, d.source}, " "); tt.want != "" && (got != tt.want || err != nil) {
+				t.Errorf("it is %s (%v), want %s", got, err, tt.want)
+			}
+			if tt.want == "" && err == nil {
+				t.Error("it is a package")
+			}
+		})
+	}
+}
+
+// need skips the test where Debian's programs are missing.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skip(err)
+		}
+	}
+}
+
+func fill(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUnpack: a package's files are read as they are in it, those of /lib as of /usr/lib.
+func TestUnpack(t *testing.T) {
+	need(t, "dpkg-deb")
+	dir := t.TempDir()
+	root, file := filepath.Join(dir, "root"), filepath.Join(dir, "tool.deb")
+	fill(t, filepath.Join(root, "DEBIAN", "control"), "Package: tool\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.test>\nDescription: x\n")
+	fill(t, filepath.Join(root, "lib", "libtool.so.1.0"), "library")
+	fill(t, filepath.Join(root, "usr", "bin", "tool"), "program")
+	if err := os.Symlink("libtool.so.1.0", filepath.Join(root, "lib", "libtool.so.1")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("dpkg-deb", "--root-owner-group", "--build", root, file).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	d, err := unpack(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.name != "tool" || len(d.sum) != 64 || len(d.files) != 3 {
+		t.Errorf("%s of sum %s has %d files, want tool with three", d.name, d.sum, len(d.files))
+	}
+	if f := d.files["usr/lib/libtool.so.1"]; f.Mode.Type() != fs.ModeSymlink || f.Link != "libtool.so.1.0" {
+		t.Errorf("the link is %+v", f)
+	}
+	for path, want := range map[string]string{"usr/lib/libtool.so.1.0": "library", "usr/bin/tool": "program"} {
+		if got := string(d.files[path].Body); got != want {
+			t.Errorf("/%s is %q, want %q", path, got, want)
+		}
+	}
+	fill(t, file, "no package")
+	if _, err := unpack(t.Context(), file); err == nil {
+		t.Error("what is no package was unpacked")
+	}
+}
+
+// TestUnsigned: packages that nobody has signed are none, and nothing is left of them.
+func TestUnsigned(t *testing.T) {
+	need(t, "apt-get")
+	dir := t.TempDir()
+	fill(t, filepath.Join(dir, "archive", "dists", "stable", "Release"), "Origin: somebody\nSuite: stable\nComponents: main\n")
+	list, out := filepath.Join(dir, "sources.list"), filepath.Join(dir, "debs")
+	fill(t, list, "deb file:"+filepath.Join(dir, "archive")+" stable main\n")
+	err := architectures["amd64"].download(t.Context(), list, out)
+	if err == nil || !strings.Contains(err.Error(), "not signed") {
+		t.Errorf("error %v, want one about the signature", err)
+	}
+	if left, _ := filepath.Glob(out + "*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
