@@ -234,6 +234,48 @@ func covers(t *testing.T, at string, schema, values map[string]any, optional []s
 	}
 }
 
+// TestChartMonitoring: what the chart has for Prometheus and Grafana is what stands in
+// daemonset/monitoring.
+func TestChartMonitoring(t *testing.T) {
+	objects := chart(t, "podMonitor: {enabled: true, labels: {release: p}}\nprometheusRule: {enabled: true}\ndashboard: {enabled: true, namespace: grafana}")
+	var want []runtime.Object
+	for _, name := range []string{"podmonitor.yaml", "rules.yaml"} {
+		text, err := os.ReadFile(filepath.Join("monitoring", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := decode(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, list...)
+	}
+	want[0].(metav1.Object).SetLabels(map[string]string{"k8s-app": "node-local-dns", "release": "p"})
+	var got []runtime.Object
+	for _, o := range objects {
+		if _, ok := o.(*unstructured.Unstructured); ok {
+			got = append(got, o)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("objects (-monitoring +chart):\n%s", d)
+	}
+	text, err := os.ReadFile("monitoring/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	board, _ := find[*corev1.ConfigMap](t, objects, "node-local-dns-dashboard")
+	if strings.TrimSpace(board.Data["nodens.json"]) != strings.TrimSpace(string(text)) {
+		t.Error("the dashboard is not that of daemonset/monitoring")
+	}
+	if board.Namespace != "grafana" || board.Labels["grafana_dashboard"] != "1" {
+		t.Errorf("the dashboard is in namespace %s with the labels %v", board.Namespace, board.Labels)
+	}
+	if set, _ := find[*appsv1.DaemonSet](t, objects, ""); set.Spec.Template.Annotations["prometheus.io/scrape"] != "" {
+		t.Error("annotations and PodMonitor: every agent is scraped twice")
+	}
+}
+
 // TestNetworkPolicy: the plain policy is the chart's, and names where the agent and the
 // cluster's DNS are.
 func TestNetworkPolicy(t *testing.T) {

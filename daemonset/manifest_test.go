@@ -57,7 +57,10 @@ func decode(text []byte) ([]runtime.Object, error) {
 }
 
 // foreign are the kinds that others' definitions bring into a cluster.
-var foreign = []string{"CiliumLocalRedirectPolicy.cilium.io", "ServiceMonitor.monitoring.coreos.com"}
+var foreign = []string{
+	"CiliumLocalRedirectPolicy.cilium.io", "PodMonitor.monitoring.coreos.com",
+	"PrometheusRule.monitoring.coreos.com", "ServiceMonitor.monitoring.coreos.com",
+}
 
 // load decodes nodens.yaml.
 func load(t *testing.T) []runtime.Object {

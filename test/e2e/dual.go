@@ -20,6 +20,7 @@ func dualStack() []check {
 		{"the rules are one table, inet nodens", d.table},
 		{"without agents both families lead to the cluster's DNS", d.gone},
 		{"cleanup.yaml leaves nothing on the nodes", d.cleanup},
+		{"the overlay for Cilium needs no root, and no node", d.ownNetwork},
 	}
 }
 
@@ -99,6 +100,13 @@ func (d *twofold) lookups(ctx context.Context, s *suite) (string, error) {
 		if err := d.everywhere(ctx, s, at, true); err != nil {
 			return "", err
 		}
+	}
+	resolver, err := s.cluster.Exec(ctx, "default", d.pods[0], "cat", "/etc/resolv.conf")
+	if err != nil {
+		return "", err
+	}
+	if !strings.Contains(resolver, "nameserver "+localDNS+"\nnameserver "+localDNS6+"\n") {
+		return "", fmt.Errorf("a pod's resolv.conf is %q, want both addresses in it", resolver)
 	}
 	return fmt.Sprintf("%d lookups, none of them tracked", n), nil
 }
@@ -193,4 +201,41 @@ func (d *twofold) state(ctx context.Context, node *cluster.Node) (lines []string
 // except has the lines that are not in the others.
 func except(lines, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(others, line) })
+}
+
+// ownNetwork runs the agent with a pod's network. What Cilium would send to it pods send by
+// themselves.
+func (d *twofold) ownNetwork(ctx context.Context, s *suite) (string, error) {
+	if err := d.define(ctx, s); err != nil {
+		return "", err
+	}
+	const line = "kubectl apply -k daemonset/overlays/cilium && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"
+	if _, err := d.reader.shell(ctx, s, line); err != nil {
+		return "", err
+	}
+	ips, err := s.cluster.Kubectl(ctx, "", "get", "pods", "--namespace=kube-system", "--selector=k8s-app=node-local-dns",
+		"--output=jsonpath={range .items[*].status.podIPs[*]}{.ip} {end}")
+	if err != nil {
+		return "", err
+	}
+	for _, pod := range d.pods {
+		for at := range strings.FieldsSeq(ips) {
+			if err := d.lookup(ctx, s, pod, "aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777", at); err != nil {
+				return "", err
+			}
+		}
+	}
+	for _, node := range s.cluster.Nodes() {
+		const users = `sed -s -n '/^Name:\tnodens$/,/^Uid:/ s/^Uid:\t\([0-9]*\).*/\1/p' /proc/[0-9]*/status`
+		out, err := node.Command(ctx, "sh", "-c", users).Output()
+		if user := strings.TrimSpace(string(out)); err != nil || user != "65534" {
+			return "", fmt.Errorf("the agent on %s runs as user %q, want 65534 (%w)", node.Name, user, err)
+		}
+		state, err := d.state(ctx, node)
+		if more := except(state, d.before[node.Name]); err != nil || len(more) > 0 {
+			return "", fmt.Errorf("%s has %q, which was not there before (%w)", node.Name, more, err)
+		}
+	}
+	_, err = d.reader.shell(ctx, s, "kubectl delete -k daemonset/overlays/cilium --wait=false")
+	return "user 65534, at " + strings.TrimSpace(ips), err
 }

@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* nodens.scrape are the annotations of what Prometheus finds by annotations. */ -}}
 {{- define "nodens.scrape" -}}
-{{- if and .Values.prometheusScraping.enabled (not .Values.serviceMonitor.enabled) -}}
+{{- if and .Values.prometheusScraping.enabled (not .Values.serviceMonitor.enabled) (not .Values.podMonitor.enabled) -}}
 prometheus.io/scrape: "true"
 prometheus.io/port: {{ .Values.config.metricsPort | quote }}
 {{- end }}
