@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -163,7 +164,7 @@ func (d *twofold) cleanup(ctx context.Context, s *suite) (string, error) {
 		left += len(except(state, d.before[node.Name]))
 	}
 	if left == 0 {
-		return "", fmt.Errorf("the agents have left nothing to clean up")
+		return "", errors.New("the agents have left nothing to clean up")
 	}
 	line := fmt.Sprintf("sed 's/- %s$/- %s/' daemonset/cleanup.yaml | kubectl apply -f - && kubectl -n kube-system rollout status daemonset/node-local-dns-cleanup --timeout=2m && kubectl delete -f daemonset/cleanup.yaml",
 		localDNS, strings.Join(d.addresses(), ","))
@@ -172,11 +173,7 @@ func (d *twofold) cleanup(ctx context.Context, s *suite) (string, error) {
 	}
 	for _, node := range s.cluster.Nodes() {
 		if err := peer.Await(ctx, "what the agent left on "+node.Name, func(ctx context.Context) error {
-			state, err := d.state(ctx, node)
-			if more := except(state, d.before[node.Name]); err == nil && len(more) > 0 {
-				err = fmt.Errorf("it has %q, which was not there before", more)
-			}
-			return err
+			return d.untouched(ctx, node)
 		}); err != nil {
 			return "", err
 		}
@@ -196,6 +193,15 @@ func (d *twofold) state(ctx context.Context, node *cluster.Node) (lines []string
 		lines = append(lines, strings.TrimSpace(line))
 	}
 	return lines, nil
+}
+
+// untouched compares a node with what it was before the agent.
+func (d *twofold) untouched(ctx context.Context, node *cluster.Node) error {
+	state, err := d.state(ctx, node)
+	if more := except(state, d.before[node.Name]); err == nil && len(more) > 0 {
+		err = fmt.Errorf("it has %q, which was not there before", more)
+	}
+	return err
 }
 
 // except has the lines that are not in the others.
@@ -226,16 +232,20 @@ func (d *twofold) ownNetwork(ctx context.Context, s *suite) (string, error) {
 		}
 	}
 	for _, node := range s.cluster.Nodes() {
-		const users = `sed -s -n '/^Name:\tnodens$/,/^Uid:/ s/^Uid:\t\([0-9]*\).*/\1/p' /proc/[0-9]*/status`
-		out, err := node.Command(ctx, "sh", "-c", users).Output()
-		if user := strings.TrimSpace(string(out)); err != nil || user != "65534" {
-			return "", fmt.Errorf("the agent on %s runs as user %q, want 65534 (%w)", node.Name, user, err)
-		}
-		state, err := d.state(ctx, node)
-		if more := except(state, d.before[node.Name]); err != nil || len(more) > 0 {
-			return "", fmt.Errorf("%s has %q, which was not there before (%w)", node.Name, more, err)
+		if err := errors.Join(unprivileged(ctx, node), d.untouched(ctx, node)); err != nil {
+			return "", fmt.Errorf("%s: %w", node.Name, err)
 		}
 	}
 	_, err = d.reader.shell(ctx, s, "kubectl delete -k daemonset/overlays/cilium --wait=false")
 	return "user 65534, at " + strings.TrimSpace(ips), err
+}
+
+// unprivileged wants the node's only agent to run as nobody.
+func unprivileged(ctx context.Context, node *cluster.Node) error {
+	const users = `sed -s -n '/^Name:\tnodens$/,/^Uid:/ s/^Uid:\t\([0-9]*\).*/\1/p' /proc/[0-9]*/status`
+	out, err := node.Command(ctx, "sh", "-c", users).Output()
+	if user := strings.TrimSpace(string(out)); err == nil && user != "65534" {
+		err = fmt.Errorf("the agent runs as user %q, want 65534", user)
+	}
+	return err
 }
