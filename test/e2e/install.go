@@ -138,19 +138,25 @@ func (i *installation) chart(ctx context.Context, s *suite) (string, error) {
 	return i.reader.shell(ctx, s, "helm list --namespace kube-system --output yaml | sed -n 's/^  chart: //p' | tr -d '\\n'")
 }
 
-// releases changes a value, and takes the change back.
+// releases changes a value, and takes the change back. Each time the notes say what is so.
 func (i *installation) releases(ctx context.Context, s *suite) (string, error) {
 	const wait = " && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"
+	const notes = " && helm get notes node-local-dns --namespace kube-system"
 	for _, step := range []struct {
-		line string
-		ours bool
+		line, note string
+		ours       bool
 	}{
 		// All nodes at once, for the sake of time; the way back is one by one.
-		{"helm upgrade node-local-dns daemonset/chart --namespace kube-system --reuse-values --set config.dnsServer=" + cluster.DNS + ",updateStrategy.rollingUpdate.maxSurge=100%", true},
-		{"helm rollback node-local-dns 1 --namespace kube-system", false},
+		{"helm upgrade node-local-dns daemonset/chart --namespace kube-system --reuse-values --set config.dnsServer=" + cluster.DNS + ",updateStrategy.rollingUpdate.maxSurge=100%",
+			"answer in kube-dns's place (" + cluster.DNS + ")", true},
+		{"helm rollback node-local-dns 1 --namespace kube-system", "set the kubelets' clusterDNS to " + localDNS, false},
 	} {
-		if _, err := i.reader.shell(ctx, s, step.line+wait); err != nil {
+		out, err := i.reader.shell(ctx, s, step.line+wait+notes)
+		if err != nil {
 			return "", fmt.Errorf("%s: %w", step.line, err)
+		}
+		if !strings.Contains(out, step.note) {
+			return "", fmt.Errorf("%s: the notes don't say %q:\n%s", step.line, step.note, out)
 		}
 		if err := i.everywhere(ctx, s, cluster.DNS, step.ours); err != nil {
 			return "", fmt.Errorf("%s: %w", step.line, err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -48,41 +47,41 @@ func (r *reader) open(ctx context.Context, s *suite) error {
 		}
 	}
 	tree := filepath.Join(dir, "tree")
-	if err := duplicate(ctx, s.root, tree); err != nil {
+	if err := duplicate(s.root, tree); err != nil {
 		return fmt.Errorf("copying the tree: %w", err)
 	}
 	r.tree = tree
 	return nil
 }
 
-// duplicate copies what git has of the tree, as it is now.
-func duplicate(ctx context.Context, from, to string) error {
-	list, err := exec.CommandContext(ctx, "git", "-C", from, "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
-	if err != nil {
-		return fmt.Errorf("git ls-files: %w", err)
-	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
-		if err := replica(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+// duplicate copies the tree as it is now, without git's folder and what make has put
+// into bin.
+func duplicate(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		switch target := filepath.Join(to, name); {
+		case name == ".git" || name == "bin":
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case entry.IsDir():
+			return os.MkdirAll(target, 0o755)
+		default:
+			return replica(path, target, entry.Type())
+		}
+	})
 }
 
-// replica copies a file or a symbolic link. One that git has, and that is not there, is
-// none.
-func replica(from, to string) error {
-	info, err := os.Lstat(from)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	if info.Mode().Type() == fs.ModeSymlink {
+// replica copies a file or a symbolic link.
+func replica(from, to string, kind fs.FileMode) error {
+	if kind == fs.ModeSymlink {
 		target, err := os.Readlink(from)
 		if err != nil {
 			return err
@@ -90,6 +89,10 @@ func replica(from, to string) error {
 		return os.Symlink(target, to)
 	}
 	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(from)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+func TestBlocks(t *testing.T) {
+	const text = "# t\n\n## One\n\n```console\n$ a b\nout\n$ c\n```\n\n```yaml\n$ no\n```\n\n```console\n$ d\n```\n\n## Two\n\n```console\n$ e\n```\n\n## Three\n\nnothing\n\n## Four\n\n```console\n$ f\n"
+	tests := []struct {
+		section string
+		want    [][]string
+	}{
+		{"One", [][]string{{"a b", "c"}, {"d"}}},
+		{"Two", [][]string{{"e"}}},
+		{"Three", nil},
+		{"Four", nil},
+		{"Five", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.section, func(t *testing.T) {
+			got, err := blocks(text, tt.section)
+			if (err != nil) != (tt.want == nil) {
+				t.Errorf("error %v", err)
+			}
+			if d := cmp.Diff(tt.want, got); err == nil && d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// The copy has the tree's files as they are, links as links.
+func TestDuplicate(t *testing.T) {
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	if err := duplicate(root, to); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"README.md", "daemonset/base/nodens.yaml", "test/run.sh"} {
+		var bodies [2]string
+		for i, dir := range []string{root, to} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			bodies[i] = string(text)
+		}
+		if bodies[0] != bodies[1] {
+			t.Errorf("%s is another one in the copy", name)
+		}
+	}
+	if target, err := os.Readlink(filepath.Join(to, "daemonset/nodens.yaml")); err != nil || target != "base/nodens.yaml" {
+		t.Errorf("daemonset/nodens.yaml leads to %q (%v), want base/nodens.yaml", target, err)
+	}
+	if _, err := os.Stat(filepath.Join(to, ".git")); err == nil {
+		t.Error("the copy has git's own folder")
+	}
+}
