@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 //go:embed testdata/nodelocaldns.yaml
@@ -75,9 +76,21 @@ func (d *drop) apply(ctx context.Context, s *suite, manifest string) error {
 	return d.rolledOut(ctx, s)
 }
 
+// rolledOut waits until the agents serve. The official manifest has no probe that a
+// rollout waits for.
 func (d *drop) rolledOut(ctx context.Context, s *suite) error {
-	_, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentSpace, "daemonset/"+agentSet, "--timeout=1m")
-	return err
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentSpace, "daemonset/"+agentSet, "--timeout=1m"); err != nil {
+		return err
+	}
+	return peer.Await(ctx, "the agents to serve", func(ctx context.Context) error {
+		for _, n := range s.cluster.Nodes() {
+			if out, err := n.Command(ctx, "dig", "+time=1", "+tries=1", "@"+localDNS, dropNames[1].name).CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+		}
+		_, err := d.counted(ctx, s, 9253, dropRequests)
+		return err
+	})
 }
 
 func (d *drop) install(ctx context.Context, s *suite) (string, error) {
@@ -106,7 +119,7 @@ func (d *drop) install(ctx context.Context, s *suite) (string, error) {
 	return "one line of 190 changed", nil
 }
 
-// names are what pods ask for, and the address they have to get.
+// dropNames are what pods ask for, and the address they have to get.
 var dropNames = []struct{ name, want string }{
 	{"kubernetes.default.svc." + cluster.Domain, "10.96.0.1"},
 	{"www.outside.test", cluster.Outside4},
