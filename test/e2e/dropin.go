@@ -88,7 +88,7 @@ func (d *drop) rolledOut(ctx context.Context, s *suite) error {
 				return fmt.Errorf("%w: %s", err, out)
 			}
 		}
-		_, err := d.counted(ctx, s, 9253, dropRequests)
+		_, err := d.counted(ctx, s, metricsPort, requests, "")
 		return err
 	})
 }
