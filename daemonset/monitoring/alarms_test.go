@@ -177,6 +177,26 @@ var alarms = []alarm{
 		},
 		labels: here, quiet: []int{5, 20}, fires: []int{35, 49}, over: []int{60},
 	}, {
+		// A cache that is full and of use: most queries hit, and most misses push something out.
+		alert: "NodensCacheThrashing", severity: "warning",
+		series: map[string]string{
+			"coredns_cache_requests_total{" + at + "}":                 "0+10000x90",
+			"coredns_cache_hits_total{" + at + `,type="success"}`:      "0+8000x90",
+			"coredns_cache_misses_total{" + at + "}":                   "0+2000x90",
+			"coredns_cache_evictions_total{" + at + `,type="success"}`: "0+1900x90",
+		},
+		quiet: []int{5, 30, 60},
+	}, {
+		// One that is of little use, but not for want of room.
+		alert: "NodensCacheThrashing", severity: "warning",
+		series: map[string]string{
+			"coredns_cache_requests_total{" + at + "}":                 "0+10000x90",
+			"coredns_cache_hits_total{" + at + `,type="success"}`:      "0+1000x90",
+			"coredns_cache_misses_total{" + at + "}":                   "0+9000x90",
+			"coredns_cache_evictions_total{" + at + `,type="success"}`: "0+900x90",
+		},
+		quiet: []int{5, 30, 60},
+	}, {
 		alert: "NodensViewUnsynced", severity: "critical",
 		series: map[string]string{"nodens_kubernetes_synced{" + at + "}": "1x9 0x9 1x9"},
 		labels: here, quiet: []int{5, 14}, fires: []int{15, 19}, over: []int{20},
@@ -211,6 +231,14 @@ var alarms = []alarm{
 			"nodens_netsetup_diversion_endpoints{" + at + "}": "2x9 0x19 2x9",
 		},
 		labels: here, quiet: []int{5, 24}, fires: []int{25, 29}, over: []int{30},
+	}, {
+		// Where the rules don't fail open, that is what is to be mended.
+		alert: "NodensNoDiversion", severity: "warning",
+		series: map[string]string{
+			"nodens_netsetup_fail_open{" + at + "}":           "0x60",
+			"nodens_netsetup_diversion_endpoints{" + at + "}": "0x60",
+		},
+		quiet: []int{5, 30, 60},
 	}, {
 		alert: "NodensRulesFought", severity: "warning",
 		series: map[string]string{"nodens_netsetup_repairs_total{" + at + "}": "0x9 0+1x40 40x90"},
