@@ -34,7 +34,7 @@ var mishaps = []mishap{
 	{"kubelets restarted", [2]promise{unseen, unseen}, (*havoc).restartKubelets},
 	{"CoreDNS scaled to zero", [2]promise{unseen, unseen}, (*havoc).scale},
 	{"node drained", [2]promise{unseen, unseen}, (*havoc).drain},
-	{"broken Corefile rolled out, and undone", [2]promise{unseen, unseen}, (*havoc).spoil},
+	{"broken Corefile rolled out, and undone", [2]promise{superseded, superseded}, (*havoc).spoil},
 	{"API server stopped, and an agent killed meanwhile", [2]promise{killed, unseen}, (*havoc).lose},
 }
 
@@ -53,6 +53,7 @@ func (h *havoc) befall(ctx context.Context, m mishap) (string, error) {
 	if h.api == nil {
 		return "", errNotBegun
 	}
+	h.note = ""
 	tolls, err := h.under(ctx, func(ctx context.Context) (map[string]time.Time, error) { return m.run(h, ctx) })
 	if err != nil {
 		return "", err
@@ -62,7 +63,7 @@ func (h *havoc) befall(ctx context.Context, m mishap) (string, error) {
 		seen = append(seen, t.String())
 		err = errors.Join(err, m.promised[min(i, 1)].broken(t))
 	}
-	return strings.Join(seen, "; "), err
+	return strings.Join(seen, "; ") + h.note, err
 }
 
 var errNotBegun = errors.New("the pods that ask are missing")
@@ -249,7 +250,7 @@ func (h *havoc) lose(ctx context.Context) (map[string]time.Time, error) {
 	if err = errors.Join(err, h.cluster.StartAPI(ctx)); err != nil {
 		return nil, err
 	}
-	deaths := map[string]time.Time{n.Name: gone}
+	deaths, back := map[string]time.Time{n.Name: gone}, time.Now()
 	late := netip.MustParseAddr("10.96.77.53")
 	s := bare("name-0", late.String())
 	s["metadata"] = thing{"name": "name-0", "namespace": "default"}
@@ -263,12 +264,14 @@ func (h *havoc) lose(ctx context.Context) (map[string]time.Time, error) {
 			return nil, err
 		}
 	}
+	h.note = fmt.Sprintf("; a new Service was answered on all nodes %.1f s after the API server's return", time.Since(back).Seconds())
 	_, err = h.cluster.Kubectl(ctx, "", "-n", "default", "delete", "service", "name-0")
 	return deaths, errors.Join(err, h.settled(ctx))
 }
 
 // spoil rolls out a Corefile with a fault. The agents that run go on, and the next ones
-// end until the ConfigMap is as it was.
+// end until the ConfigMap is as it was. Then the kubelet may start the one that has ended
+// once more, before the second rollout replaces it.
 func (h *havoc) spoil(ctx context.Context) (map[string]time.Time, error) {
 	good, err := h.markedCorefile()
 	if err != nil {

@@ -80,6 +80,8 @@ type havoc struct {
 	corefile string
 	// marked says that the agents' answers have the TTL markTTL by now.
 	marked bool
+	// note is what else a mishap has shown.
+	note string
 	// zones counts those below which nobody has asked for anything yet.
 	zones int
 }

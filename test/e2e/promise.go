@@ -17,7 +17,8 @@ type promise struct {
 	// dying is how much time's worth of questions over UDP may be lost: those that a
 	// process has when it dies, and that come before its sockets are closed.
 	dying time.Duration
-	// breaks is how many times every open TCP connection may end under its question.
+	// breaks is how many times every TCP connection that is open may end, and with it its
+	// question.
 	breaks uint64
 	// away says that the cluster's DNS may answer meanwhile.
 	away bool
@@ -29,6 +30,9 @@ var (
 	unseen = promise{what: "nothing lost, all answered on the node"}
 	// elsewhere is unseen where nothing tells who has answered.
 	elsewhere = promise{what: "nothing lost", away: true}
+	// superseded is a rollout on the heels of another: the agent that has just taken over is
+	// stopped, and the connections that were passed on to it end with it.
+	superseded = promise{what: "connections may end once, all answered on the node", breaks: 1}
 	// An agent that is stopped answers what it has, and its TCP connections end with it;
 	// those that the cluster's DNS answers meanwhile end when the next agent listens.
 	stopped = promise{what: "only connections end, once with the agent and once with the next one's start", breaks: 2, away: true}
@@ -100,7 +104,6 @@ func (p promise) broken(t toll) error {
 // want of time, is no fault of a server.
 func (p promise) over(j load.Job, r *load.Report, gone time.Time) error {
 	all, excused := r.All(), r.Dropped+r.Backlog
-	most := excused + p.may(j)
 	var late load.Counts
 	if !gone.IsZero() {
 		late = r.Between(gone, r.Ended.Add(1))
@@ -110,8 +113,12 @@ func (p promise) over(j load.Job, r *load.Report, gone time.Time) error {
 		return fmt.Errorf("%s: the agent has answered none of %d questions\n%s", j.Zone, all.Asked, r)
 	case all.Servfail+all.Other > 0:
 		return fmt.Errorf("%s: SERVFAIL or wrong\n%s", j.Zone, unusual(r))
-	case all.Lost > most:
-		return fmt.Errorf("%s: %d are lost, at most %d may be\n%s", j.Zone, all.Lost, most, unusual(r))
+	case r.UDP.Lost > excused+p.may(j.Rate):
+		return fmt.Errorf("%s: %d are lost over UDP, at most %d may be\n%s", j.Zone, r.UDP.Lost, excused+p.may(j.Rate), unusual(r))
+	case r.Stream.Lost > p.breaks*uint64(j.Streams):
+		return fmt.Errorf("%s: %d connections have ended, at most %d may\n%s", j.Zone, r.Stream.Lost, p.breaks*uint64(j.Streams), unusual(r))
+	case r.Shot.Lost > p.may(j.Shots)+p.breaks: // the one that is open at the moment
+		return fmt.Errorf("%s: %d connections for one question have ended, at most %d may\n%s", j.Zone, r.Shot.Lost, p.may(j.Shots)+p.breaks, unusual(r))
 	case late.Failed() > excused:
 		return fmt.Errorf("%s: %d that were asked when the process was gone, %v and more before the end, are lost\n%s",
 			j.Zone, late.Failed(), r.Ended.Sub(gone).Round(time.Millisecond), unusual(r))
@@ -121,14 +128,9 @@ func (p promise) over(j load.Job, r *load.Report, gone time.Time) error {
 	return nil
 }
 
-// may is how many of the job's questions may be lost.
-func (p promise) may(j load.Job) uint64 {
-	most := uint64(math.Ceil(p.dying.Seconds() * float64(j.Rate+j.Shots)))
-	connections := uint64(j.Streams)
-	if j.Shots > 0 {
-		connections++ // the one that is open at the moment
-	}
-	return most + p.breaks*connections
+// may is how many questions may be lost of those that are asked at the rate.
+func (p promise) may(rate int) uint64 {
+	return uint64(math.Ceil(p.dying.Seconds() * float64(rate)))
 }
 
 // runsShown is how many runs of a report a message has.
