@@ -20,16 +20,16 @@ type mishap struct {
 	name string
 	// promised is what the pods of the first node see of it, and those of the others.
 	promised [2]promise
-	// run does it, and returns when all is as before. deaths are the times at which the
-	// agents of nodes had died.
-	run func(h *havoc, ctx context.Context) (deaths map[string]time.Time, err error)
+	// run does it, and returns when all is as before. deaths are of the agents of nodes.
+	run func(h *havoc, ctx context.Context) (deaths map[string]death, err error)
 }
 
 // mishaps are all of them. The first gives the agents' answers the TTL by which those
-// after it tell them from the cluster DNS's. The API server comes last: for a while after
-// its absence the nodes count as lost, and a rollout would not spare their agents.
+// after it tell them from the cluster DNS's; meanwhile nothing tells who has answered. The
+// API server comes last: for a while after its absence the nodes count as lost, and a
+// rollout would not spare their agents.
 var mishaps = []mishap{
-	{"rolling update, with another Corefile", [2]promise{elsewhere, elsewhere}, (*havoc).roll},
+	{"rolling update, with another Corefile", [2]promise{unseen, unseen}, (*havoc).roll},
 	{"agent pod deleted; agent killed on the other node", [2]promise{stopped, killed}, (*havoc).remove},
 	{"kubelets restarted", [2]promise{unseen, unseen}, (*havoc).restartKubelets},
 	{"CoreDNS scaled to zero", [2]promise{unseen, unseen}, (*havoc).scale},
@@ -54,7 +54,7 @@ func (h *havoc) befall(ctx context.Context, m mishap) (string, error) {
 		return "", errNotBegun
 	}
 	h.note = ""
-	tolls, err := h.under(ctx, func(ctx context.Context) (map[string]time.Time, error) { return m.run(h, ctx) })
+	tolls, err := h.under(ctx, func(ctx context.Context) (map[string]death, error) { return m.run(h, ctx) })
 	if err != nil {
 		return "", err
 	}
@@ -108,7 +108,7 @@ func (h *havoc) markedCorefile() (string, error) {
 }
 
 // roll rolls out the marked Corefile.
-func (h *havoc) roll(ctx context.Context) (map[string]time.Time, error) {
+func (h *havoc) roll(ctx context.Context) (map[string]death, error) {
 	marked, err := h.markedCorefile()
 	if err == nil {
 		err = h.configure(ctx, marked)
@@ -135,7 +135,7 @@ func (h *havoc) agentOf(ctx context.Context, n *cluster.Node) (pod string, resta
 }
 
 // remove deletes the first node's agent pod and kills the last node's agent.
-func (h *havoc) remove(ctx context.Context) (map[string]time.Time, error) {
+func (h *havoc) remove(ctx context.Context) (map[string]death, error) {
 	first, last := h.nodes[0], h.nodes[len(h.nodes)-1]
 	pod, _, err := h.agentOf(ctx, first)
 	if err != nil {
@@ -145,7 +145,7 @@ func (h *havoc) remove(ctx context.Context) (map[string]time.Time, error) {
 	if err != nil {
 		return nil, err
 	}
-	gone, err := h.kill(ctx, last)
+	dead, err := h.kill(ctx, last)
 	if err != nil {
 		return nil, err
 	}
@@ -168,28 +168,31 @@ func (h *havoc) remove(ctx context.Context) (map[string]time.Time, error) {
 			err = h.answered(ctx, n, h.services())
 		}
 	}
-	return map[string]time.Time{last.Name: gone}, err
+	return map[string]death{last.Name: dead}, err
 }
 
-// kill ends the node's agent with SIGKILL, and returns when it had ended: its sockets are
-// closed before its process is nobody's any more.
-func (h *havoc) kill(ctx context.Context, n *cluster.Node) (time.Time, error) {
+// kill ends the node's agent with SIGKILL. Its sockets are closed before its process is
+// nobody's any more.
+func (h *havoc) kill(ctx context.Context, n *cluster.Node) (d death, err error) {
 	const script = `for p in /proc/[0-9]*; do
 	read -r name 2>/dev/null <$p/comm && [ "$name" = nodens ] || continue
-	kill -9 ${p#/proc/} && echo killed
+	date +%s%N
+	kill -9 ${p#/proc/}
 	while [ -e $p ]; do :; done
+	date +%s%N
 done`
 	out, err := n.Command(ctx, "/bin/sh", "-c", script).Output()
-	if err == nil && strings.TrimSpace(string(out)) != "killed" {
-		err = errors.New("there is not one agent")
+	var killed, gone int64
+	if err == nil {
+		_, err = fmt.Sscanf(string(out), "%d\n%d\n", &killed, &gone)
 	}
 	if err != nil {
-		err = fmt.Errorf("killing the agent of %s: %w\n%s", n.Name, err, out)
+		return d, fmt.Errorf("killing the agent of %s: %w\n%s", n.Name, err, out)
 	}
-	return time.Now(), err
+	return death{time.Unix(0, killed), time.Unix(0, gone)}, nil
 }
 
-func (h *havoc) restartKubelets(ctx context.Context) (map[string]time.Time, error) {
+func (h *havoc) restartKubelets(ctx context.Context) (map[string]death, error) {
 	for _, n := range h.nodes {
 		if err := n.RestartKubelet(ctx); err != nil {
 			return nil, err
@@ -200,7 +203,7 @@ func (h *havoc) restartKubelets(ctx context.Context) (map[string]time.Time, erro
 
 // scale takes all pods of the cluster's DNS away, has the pods ask without them, and
 // brings them back.
-func (h *havoc) scale(ctx context.Context) (map[string]time.Time, error) {
+func (h *havoc) scale(ctx context.Context) (map[string]death, error) {
 	const name, pods = "deployment/coredns", "k8s-app=kube-dns"
 	if err := h.kubectl(ctx, "scale", name, "--replicas=0"); err != nil {
 		return nil, err
@@ -220,7 +223,7 @@ func (h *havoc) scale(ctx context.Context) (map[string]time.Time, error) {
 const without = 2 * time.Second
 
 // drain drains the first node, and takes it back. Pods of DaemonSets stay.
-func (h *havoc) drain(ctx context.Context) (map[string]time.Time, error) {
+func (h *havoc) drain(ctx context.Context) (map[string]death, error) {
 	n := h.nodes[0]
 	err := h.kubectl(ctx, "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
 	return nil, errors.Join(err, h.kubectl(ctx, "uncordon", n.Name), h.settled(ctx))
@@ -234,13 +237,13 @@ const outage = 20 * time.Second
 // lose stops the API server, kills the first node's agent, and has the one after it
 // answer from what the last one has kept on the node. What is made when the API server is
 // back has to arrive at all agents.
-func (h *havoc) lose(ctx context.Context) (map[string]time.Time, error) {
+func (h *havoc) lose(ctx context.Context) (map[string]death, error) {
 	n := h.nodes[0]
 	if err := h.cluster.StopAPI(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	gone, err := h.kill(ctx, n)
+	dead, err := h.kill(ctx, n)
 	if err == nil {
 		err = h.answered(ctx, n, h.services())
 	}
@@ -250,7 +253,7 @@ func (h *havoc) lose(ctx context.Context) (map[string]time.Time, error) {
 	if err = errors.Join(err, h.cluster.StartAPI(ctx)); err != nil {
 		return nil, err
 	}
-	deaths, back := map[string]time.Time{n.Name: gone}, time.Now()
+	deaths, back := map[string]death{n.Name: dead}, time.Now()
 	late := netip.MustParseAddr("10.96.77.53")
 	s := bare("name-0", late.String())
 	s["metadata"] = thing{"name": "name-0", "namespace": "default"}
@@ -272,7 +275,7 @@ func (h *havoc) lose(ctx context.Context) (map[string]time.Time, error) {
 // spoil rolls out a Corefile with a fault. The agents that run go on, and the next ones
 // end until the ConfigMap is as it was. Then the kubelet may start the one that has ended
 // once more, before the second rollout replaces it.
-func (h *havoc) spoil(ctx context.Context) (map[string]time.Time, error) {
+func (h *havoc) spoil(ctx context.Context) (map[string]death, error) {
 	good, err := h.markedCorefile()
 	if err != nil {
 		return nil, err

@@ -240,9 +240,9 @@ func (h *havoc) ask(ctx context.Context, n *cluster.Node, j load.Job) (*load.Cli
 const calm = 500 * time.Millisecond
 
 // under has the event happen while the pods of all nodes ask, and gives what became of
-// their questions, in the order of the nodes. The event returns when all is as before;
-// what it returns is the time at which a node's agent had died.
-func (h *havoc) under(ctx context.Context, event func(context.Context) (map[string]time.Time, error)) (tolls []toll, err error) {
+// their questions, in the order of the nodes. The event returns when all is as before,
+// and what agents it has killed, by node.
+func (h *havoc) under(ctx context.Context, event func(context.Context) (map[string]death, error)) (tolls []toll, err error) {
 	var clients [][]*load.Client
 	for _, n := range h.nodes {
 		t := toll{node: n.Name, jobs: []load.Job{h.services(), h.outside()}}
@@ -257,10 +257,10 @@ func (h *havoc) under(ctx context.Context, event func(context.Context) (map[stri
 		tolls, clients = append(tolls, t), append(clients, asking)
 	}
 	linger(ctx, calm)
-	gone, err := event(ctx)
+	deaths, err := event(ctx)
 	linger(ctx, calm)
 	for i, asking := range clients {
-		tolls[i].gone = gone[tolls[i].node]
+		tolls[i].death = deaths[tolls[i].node]
 		for _, c := range asking {
 			r, failed := c.Stop()
 			err = errors.Join(err, failed)

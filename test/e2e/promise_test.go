@@ -26,14 +26,15 @@ func TestPromises(t *testing.T) {
 		{name: "all is well", p: unseen, counts: load.Counts{Local: 9}},
 		{name: "one lost", p: unseen, counts: load.Counts{Local: 9, Lost: 1}, want: "1 are lost over UDP, at most 0 may be"},
 		{name: "by the cluster's DNS", p: unseen, counts: load.Counts{Local: 9, Cluster: 1}, want: "the cluster's DNS has answered"},
-		{name: "one lost elsewhere", p: elsewhere, counts: load.Counts{Local: 9, Cluster: 1, Lost: 1}, want: "1 are lost"},
-		{name: "never by the agent", p: elsewhere, counts: load.Counts{Cluster: 9}, want: "the agent has answered none of 9"},
-		{name: "nothing asked", p: elsewhere, want: "none of 0"},
+		{name: "never by the agent", p: unseen, counts: load.Counts{Cluster: 9}, want: "the agent has answered none of 9"},
+		{name: "nothing asked", p: unseen, want: "none of 0"},
 		{name: "SERVFAIL", p: killed, counts: load.Counts{Local: 9, Servfail: 1}, want: "SERVFAIL or wrong"},
 		{name: "wrong", p: killed, counts: load.Counts{Local: 9, Other: 1}, want: "SERVFAIL or wrong"},
 		{name: "connections end", p: stopped, counts: load.Counts{Local: 9, Cluster: 9}, change: func(r *load.Report) { r.Stream.Lost, r.Shot.Lost = 8, 2 }},
 		{name: "more end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Stream.Lost = 9 }, want: "9 connections have ended, at most 8 may"},
 		{name: "short ones end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Shot.Lost = 3 }, want: "3 connections for one question have ended, at most 2 may"},
+		{name: "starved", p: stopped, counts: load.Counts{Local: 9, Lost: 3}, change: func(r *load.Report) { r.Skipped = 300 }},
+		{name: "upgraded when starved", p: unseen, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) { r.Skipped = 300 }, want: "1 are lost"},
 		{name: "lost in a stop", p: stopped, counts: load.Counts{Local: 9, Lost: 1}, want: "1 are lost over UDP"},
 		{name: "dies", p: killed, counts: load.Counts{Local: 9, Cluster: 9, Lost: 100}, change: func(r *load.Report) { r.Stream.Lost, r.Shot.Lost = 8, 4 }},
 		{name: "dies slowly", p: killed, counts: load.Counts{Local: 9, Cluster: 9, Lost: 101}, want: "101 are lost over UDP, at most 100 may be"},
@@ -52,7 +53,11 @@ func TestPromises(t *testing.T) {
 				c.change(r)
 			}
 			good := report(load.Counts{Local: 1})
-			err := c.p.broken(toll{node: "a", gone: began.Add(time.Second), jobs: []load.Job{job, job}, reports: []*load.Report{good, r}})
+			var d death
+			if c.p == killed {
+				d = death{began.Add(950 * time.Millisecond), began.Add(time.Second)}
+			}
+			err := c.p.broken(toll{node: "a", death: d, jobs: []load.Job{job, job}, reports: []*load.Report{good, r}})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -64,10 +69,11 @@ func TestPromises(t *testing.T) {
 func TestToll(t *testing.T) {
 	var a, b load.Report
 	a.UDP.Counts, a.Silence = load.Counts{Asked: 10, Local: 7, Cluster: 2, Lost: 1}, 3*time.Millisecond
+	a.Skipped = 77
 	a.Stream.Counts = load.Counts{Asked: 5, Local: 4, Other: 1}
 	b.UDP.Counts, b.Silence = load.Counts{Asked: 4, Local: 3, Servfail: 1}, 12*time.Millisecond
 	got := toll{node: "a", reports: []*load.Report{&a, &b}}.String()
-	want := "a: 19 asked, 1 lost, 1 SERVFAIL, 1 wrong, 2 by the cluster's DNS, longest silence 12 ms"
+	want := "a: 19 asked, 1 lost, 1 SERVFAIL, 1 wrong, 2 by the cluster's DNS, 77 not asked for want of time, longest silence 12 ms"
 	if got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
