@@ -100,7 +100,8 @@ func (s *settings) bill(a architecture, base *base, agent oci.Layer, modules []m
 	b.add(spdxPackage{ID: imageID, Name: "nodens-image", Version: s.version, Purpose: "CONTAINER", Analyzed: true})
 	b.add(spdxPackage{ID: agentID, Name: "nodens", Version: s.version, Location: "git+" + home + "@" + s.revision,
 		Declared: "Apache-2.0", Purpose: "APPLICATION",
-		Refs: purl("pkg:golang/github.com/nodens-dns/nodens@" + url.PathEscape(s.version))})
+		Refs: purl("pkg:golang/github.com/nodens-dns/nodens@v" + url.PathEscape(strings.TrimPrefix(s.version, "v")))})
+	b.relate(imageID, "CONTAINS", agentID)
 	from := make(map[string]string) // files with packages of their own
 	for _, m := range modules {
 		id := b.module(m)
@@ -144,9 +145,6 @@ func (b *bill) add(p spdxPackage) {
 		}
 	}
 	b.Packages = append(b.Packages, p)
-	if p.ID == agentID {
-		b.relate(imageID, "CONTAINS", agentID)
-	}
 }
 
 func (b *bill) relate(element, kind, related string) {
