@@ -17,7 +17,7 @@ func dualStack() []check {
 	d := twofold{before: make(map[string][]string)}
 	return []check{
 		{"the chart installs agents at addresses of both families", d.chart},
-		{"pods resolve A and AAAA over IPv4 and IPv6", d.lookups},
+		{"pods resolve A and AAAA over IPv4 and IPv6", d.records},
 		{"the rules are one table, inet nodens", d.table},
 		{"without agents both families lead to the cluster's DNS", d.gone},
 		{"cleanup.yaml leaves nothing on the nodes", d.cleanup},
@@ -78,23 +78,25 @@ spec:
   ports: [{port: 80}]
 `
 
-// lookups asks each address for both types, inside of the cluster and outside, and has the
+// inBoth is for an address of IPv6 of that Service.
+func inBoth(at string) lookup {
+	return lookup{"aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777", at}
+}
+
+// records asks each address for both types, inside of the cluster and outside, and has the
 // agent's counters and the kernel's table say who answered.
-func (d *twofold) lookups(ctx context.Context, s *suite) (string, error) {
-	n := 0
+func (d *twofold) records(ctx context.Context, s *suite) (string, error) {
+	var list []lookup
+	for _, at := range d.addresses() {
+		list = append(list,
+			lookup{"a", "both.default.svc.cluster.local.", "10.96.77.77", at},
+			inBoth(at),
+			lookup{"a", "www.outside.test.", cluster.Outside4, at},
+			lookup{"aaaa", "www.outside.test.", cluster.Outside6, at})
+	}
 	for _, pod := range d.pods {
-		for _, at := range d.addresses() {
-			for _, q := range [][3]string{
-				{"a", "both.default.svc.cluster.local.", "10.96.77.77"},
-				{"aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777"},
-				{"a", "www.outside.test.", cluster.Outside4},
-				{"aaaa", "www.outside.test.", cluster.Outside6},
-			} {
-				n++
-				if err := d.lookup(ctx, s, pod, q[0], q[1], q[2], at); err != nil {
-					return "", err
-				}
-			}
+		if err := d.lookups(ctx, s, pod, list...); err != nil {
+			return "", err
 		}
 	}
 	for _, at := range d.addresses() {
@@ -109,7 +111,7 @@ func (d *twofold) lookups(ctx context.Context, s *suite) (string, error) {
 	if !strings.Contains(resolver, "nameserver "+localDNS+"\nnameserver "+localDNS6+"\n") {
 		return "", fmt.Errorf("a pod's resolv.conf is %q, want both addresses in it", resolver)
 	}
-	return fmt.Sprintf("%d lookups, none of them tracked", n), nil
+	return fmt.Sprintf("%d lookups, none of them tracked", len(list)*len(d.pods)), nil
 }
 
 // table looks at the nodes' rules.
@@ -142,11 +144,13 @@ func (d *twofold) gone(ctx context.Context, s *suite) (string, error) {
 	if _, err := d.reader.shell(ctx, s, line); err != nil {
 		return "", err
 	}
+	var list []lookup
+	for _, at := range d.addresses() {
+		list = append(list, inBoth(at))
+	}
 	for _, pod := range d.pods {
-		for _, at := range d.addresses() {
-			if err := d.lookup(ctx, s, pod, "aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777", at); err != nil {
-				return "", err
-			}
+		if err := d.lookups(ctx, s, pod, list...); err != nil {
+			return "", err
 		}
 	}
 	return "all four addresses answer", nil
@@ -224,11 +228,13 @@ func (d *twofold) ownNetwork(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	var list []lookup
+	for at := range strings.FieldsSeq(ips) {
+		list = append(list, inBoth(at))
+	}
 	for _, pod := range d.pods {
-		for at := range strings.FieldsSeq(ips) {
-			if err := d.lookup(ctx, s, pod, "aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777", at); err != nil {
-				return "", err
-			}
+		if err := d.lookups(ctx, s, pod, list...); err != nil {
+			return "", err
 		}
 	}
 	for _, node := range s.cluster.Nodes() {

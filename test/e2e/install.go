@@ -173,11 +173,9 @@ func (i *installation) uninstall(ctx context.Context, s *suite) (string, error) 
 	if _, err := i.reader.shell(ctx, s, line); err != nil {
 		return "", err
 	}
-	for _, address := range []string{localDNS, cluster.DNS} {
-		for _, pod := range i.pods {
-			if err := i.resolve(ctx, s, pod, address); err != nil {
-				return "", err
-			}
+	for _, pod := range i.pods {
+		if err := i.lookups(ctx, s, pod, apiserverAt(localDNS), apiserverAt(cluster.DNS)); err != nil {
+			return "", err
 		}
 	}
 	if err := s.installAgent(ctx); err != nil {
@@ -282,18 +280,38 @@ func (i *installation) answers(ctx context.Context, s *suite, node *cluster.Node
 
 // resolve looks a Service up at the address, from a pod.
 func (i *installation) resolve(ctx context.Context, s *suite, pod, address string) error {
-	return i.lookup(ctx, s, pod, "a", "kubernetes.default.svc."+cluster.Domain+".", "10.96.0.1", address)
+	return i.lookups(ctx, s, pod, apiserverAt(address))
 }
 
-// lookup asks for records of a type, at an address or at those of the pod's resolv.conf,
-// and wants an address in the answer.
-func (i *installation) lookup(ctx context.Context, s *suite, pod, kind, name, want string, at ...string) error {
-	out, err := s.cluster.Exec(ctx, "default", pod, append([]string{"nslookup", "-type=" + kind, name}, at...)...)
-	if err != nil {
-		return fmt.Errorf("%s asks %s for %s: %w", pod, at, name, err)
+// apiserverAt is for a name that every cluster has.
+func apiserverAt(at string) lookup {
+	return lookup{"a", "kubernetes.default.svc." + cluster.Domain + ".", "10.96.0.1", at}
+}
+
+// lookup is a question of a type for a name, the address that has to be in the answer, and
+// the server that is asked.
+type lookup struct{ kind, name, want, at string }
+
+// lookups has a pod ask one question after the other, in one go: a kubectl for each would
+// take longer than all of them.
+func (i *installation) lookups(ctx context.Context, s *suite, pod string, list ...lookup) error {
+	const mark = "-- answered"
+	var script strings.Builder
+	for _, l := range list {
+		fmt.Fprintf(&script, "nslookup -type=%s %s %s 2>&1; echo %s\n", l.kind, l.name, l.at, mark)
 	}
-	if !strings.Contains(out, "Address: "+want+"\n") {
-		return fmt.Errorf("%s asks %s for %s, wants %s, and gets %q", pod, at, name, want, out)
+	out, err := s.cluster.Exec(ctx, "default", pod, "sh", "-c", script.String())
+	if err != nil {
+		return fmt.Errorf("%s: %w", pod, err)
+	}
+	answers := strings.Split(out, mark)
+	if len(answers) != len(list)+1 {
+		return fmt.Errorf("%s has %d answers to %d questions: %q", pod, len(answers)-1, len(list), out)
+	}
+	for n, l := range list {
+		if !strings.Contains(answers[n], "Address: "+l.want+"\n") {
+			return fmt.Errorf("%s asks %s for %s, wants %s, and gets %q", pod, l.at, l.name, l.want, answers[n])
+		}
 	}
 	return nil
 }
