@@ -68,25 +68,17 @@ func (m *migration) handsOver() bool {
 // settings leaves out the arguments that nodens doesn't know, and reads the others.
 func (m *migration) settings() (err error) {
 	args := m.pod.box.texts("args")
-	var kept []any
-	for i := 0; i < len(args); i++ {
-		arg, name := args[i], flagName(args[i])
-		alone := strings.Contains(arg, "=") || i+1 == len(args)
-		switch known, value := m.Known(name); {
-		case name == "" || known && (alone || !value):
-			kept = append(kept, arg)
-		case known:
-			kept = append(kept, arg, args[i+1])
-			i++
-		default:
-			if !alone && flagName(args[i+1]) == "" {
-				arg += " " + args[i+1]
-				i++
-			}
-			m.note(Changed, "args", "%s is left out: nodens has no such flag", arg)
+	var kept []string
+	for i := 0; i < len(args); {
+		n, known := m.flag(args[i:])
+		if known {
+			kept = append(kept, args[i:i+n]...)
+		} else {
+			m.note(Changed, "args", "%s is left out: nodens has no such flag", strings.Join(args[i:i+n], " "))
 		}
+		i += n
 	}
-	m.pod.box["args"] = kept
+	m.pod.box["args"] = values(kept)
 	expanded, unknown := m.pod.expanded()
 	for _, name := range unknown {
 		m.note(Todo, "args", "$(%s) is known on a node only, so what it stands for is not checked", name)
@@ -95,6 +87,24 @@ func (m *migration) settings() (err error) {
 		return fmt.Errorf("%s, args: %w", m.pod.set.where(), err)
 	}
 	return nil
+}
+
+// flag says how many of the arguments are the first flag and its value, and whether
+// nodens knows it. Of one that it doesn't know what follows is the value, unless that is
+// a flag.
+func (m *migration) flag(args []string) (n int, known bool) {
+	name := flagName(args[0])
+	if name == "" {
+		return 1, true // for the agent's own parser to judge
+	}
+	known, value := m.Known(name)
+	if !known {
+		value = len(args) > 1 && flagName(args[1]) == ""
+	}
+	if value && len(args) > 1 && !strings.Contains(args[0], "=") {
+		return 2, known
+	}
+	return 1, known
 }
 
 // argue adds arguments, unless the flag of the first is there.

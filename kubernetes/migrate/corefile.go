@@ -77,8 +77,7 @@ func (m *migration) source() (*source, error) {
 // layOut writes the files that the Corefile is read with.
 func (m *migration) layOut(c *corefile, s *source) error {
 	base, legacy, resolv := filepath.Join(c.dir, "base"), filepath.Join(c.dir, "kube-dns"), filepath.Join(c.dir, "resolv.conf")
-	// A stand-in, since nodes ask other servers than this machine does (RFC 5737).
-	if err := os.WriteFile(resolv, []byte("nameserver 192.0.2.54\n"), 0o600); err != nil {
+	if err := os.WriteFile(resolv, []byte(standIn), 0o600); err != nil {
 		return err
 	}
 	if err := write(base, m.pod.files(s, c.configMap)); err != nil {
@@ -100,6 +99,10 @@ func (m *migration) layOut(c *corefile, s *source) error {
 	c.kept = strings.NewReplacer(c.path, c.configMap.where()+", "+c.key, base, s.dir, legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf")
 	return nil
 }
+
+// standIn stands for the nodes' resolv.conf: they ask other servers than this machine
+// does (RFC 5737).
+const standIn = "nameserver 192.0.2.54\n"
 
 // write writes files of those names into a new folder.
 func write(dir string, files map[string]string) error {
@@ -183,15 +186,12 @@ func (c *corefile) read(text string) (*config.Config, error) {
 
 // answer has the agent answer for the cluster's names, with the rights it takes.
 func (m *migration) answer(c *corefile) error {
-	has := func() bool {
-		return slices.ContainsFunc(c.cfg.Blocks, func(b *config.Block) bool { return b.Kubernetes != nil })
-	}
 	if m.second {
 		if err := m.insert(c); err != nil {
 			return err
 		}
 	}
-	if has() {
+	if slices.ContainsFunc(c.cfg.Blocks, answers) {
 		m.rights()
 	}
 	return nil
@@ -205,6 +205,7 @@ func (m *migration) insert(c *corefile) error {
 	if domain == "" {
 		return nil
 	}
+	options := m.likeness(domain)
 	lines := strings.Split(c.text, "\n")
 	texts := make(map[int][]string) // by the index of the line they come before
 	for _, b := range blocks {
@@ -218,7 +219,7 @@ func (m *migration) insert(c *corefile) error {
 		if at < 0 || len(zones) == 1 && !slices.Contains(b.Zones, mustName(domain)) {
 			continue
 		}
-		texts[at] = directive(zones, indentation(lines, at))
+		texts[at] = directive(zones, options, indentation(lines, at))
 		m.about(Changed, c.configMap.where()+", "+c.key+fmt.Sprintf(", line %d", b.Line),
 			"kubernetes %s: these names are answered on the node, and not by the cluster DNS", strings.Join(zones, " "))
 	}
@@ -267,7 +268,7 @@ func (m *migration) forwarding(c *corefile) []*config.Block {
 func (m *migration) servers(c *corefile) map[netip.Addr]bool {
 	servers := map[netip.Addr]bool{netip.MustParseAddr(unknownService): true}
 	for _, obj := range m.Objects.list {
-		if obj.text("kind") != "Service" || obj.text("metadata", "labels", "k8s-app") != "kube-dns" && obj.name() != "kube-dns" && obj.name() != "coredns" {
+		if !isClusterDNS(obj) {
 			continue
 		}
 		for _, addr := range append(obj.texts("spec", "clusterIPs"), obj.text("spec", "clusterIP")) {
@@ -288,19 +289,19 @@ func (m *migration) servers(c *corefile) map[netip.Addr]bool {
 	return servers
 }
 
+// isClusterDNS reports whether obj is the Service of the cluster's DNS, by the label that
+// all have or by the names it has had.
+func isClusterDNS(obj object) bool {
+	return obj.text("kind") == "Service" &&
+		(obj.text("metadata", "labels", "k8s-app") == "kube-dns" || obj.name() == "kube-dns" || obj.name() == "coredns")
+}
+
 // domain is the cluster's domain, "" if it can't be told.
 func (m *migration) domain(c *corefile, blocks []*config.Block) string {
 	if m.Domain != "" {
 		return strings.TrimSuffix(m.Domain, ".")
 	}
-	var zones []string
-	for _, b := range blocks {
-		for _, z := range b.Zones {
-			if !reverse(z) && z != wire.Root && !slices.Contains(zones, plain(z)) {
-				zones = append(zones, plain(z))
-			}
-		}
-	}
+	zones := forwarded(blocks)
 	where := c.configMap.where() + ", " + c.key
 	switch {
 	case slices.Contains(zones, usualDomain):
@@ -309,10 +310,26 @@ func (m *migration) domain(c *corefile, blocks []*config.Block) string {
 		return zones[0]
 	case len(zones) > 1:
 		m.about(Todo, where, "several zones are asked of the cluster's DNS (%s): -domain says which is the cluster's, so that its names are answered on the node", enumerate(zones))
-	case !slices.ContainsFunc(c.cfg.Blocks, func(b *config.Block) bool { return b.Kubernetes != nil }):
-		m.about(Todo, where, "no block is for the cluster's domain alone and asks its DNS, so nothing is answered on the node: write `kubernetes DOMAIN in-addr.arpa ip6.arpa` where it belongs")
+	case !slices.ContainsFunc(c.cfg.Blocks, answers):
+		m.about(Todo, where, "no block is for the cluster's domain and asks the cluster's DNS, so nothing is answered on the node: write `kubernetes DOMAIN in-addr.arpa ip6.arpa` where it belongs")
 	}
 	return ""
+}
+
+// answers reports whether a block answers for the cluster's names.
+func answers(b *config.Block) bool { return b.Kubernetes != nil }
+
+// forwarded are the zones of the blocks that may be the cluster's domain.
+func forwarded(blocks []*config.Block) []string {
+	var zones []string
+	for _, b := range blocks {
+		for _, z := range b.Zones {
+			if !reverse(z) && z != wire.Root && !slices.Contains(zones, plain(z)) {
+				zones = append(zones, plain(z))
+			}
+		}
+	}
+	return zones
 }
 
 // usualDomain is the cluster's domain unless somebody chose another.
@@ -356,15 +373,16 @@ func indentation(lines []string, at int) string {
 	return "    "
 }
 
-// directive is what is added for a cluster's zones, the domain first. Its TTL is what
-// NodeLocal DNSCache's cache gives at most, and its pods are those of the usual cluster
-// DNS.
-func directive(zones []string, indent string) []string {
+// directive is what is added for a cluster's zones, the domain first.
+func directive(zones, options []string, indent string) []string {
 	step := "    "
 	if strings.HasPrefix(indent, "\t") {
 		step = "\t"
 	}
-	lines := []string{"kubernetes " + strings.Join(zones, " ") + " {", step + "pods insecure", step + "ttl 30"}
+	lines := []string{"kubernetes " + strings.Join(zones, " ") + " {"}
+	for _, o := range options {
+		lines = append(lines, step+o)
+	}
 	if len(zones) > 1 {
 		lines = append(lines, step+"fallthrough "+strings.Join(zones[1:], " "))
 	}

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -52,20 +53,44 @@ func (o *Objects) Fetch(ctx context.Context, a Access) error {
 		{"/apis/apps/v1" + in + "/daemonsets", true},
 		{"/api/v1" + in + "/configmaps", true},
 		{"/api/v1" + in + "/services", false},
-		{"/apis/monitoring.coreos.com/v1" + "/podmonitors", false},
+		{"/apis/monitoring.coreos.com/v1/podmonitors", false},
 	} {
-		if err := o.request(ctx, client, base.JoinPath(list.path).String()); err != nil && list.must {
+		err := get(ctx, client, base.JoinPath(list.path), func(body io.Reader) error { return o.Read("the API server's "+list.path, body) })
+		if err != nil && list.must {
 			return err
 		}
 	}
+	o.kubelet(ctx, client, base)
 	return nil
 }
 
-// request reads one list.
-func (o *Objects) request(ctx context.Context, client *http.Client, from string) error {
+// kubelet adds a kubelet's configuration, if the caller may see it.
+func (o *Objects) kubelet(ctx context.Context, client *http.Client, base *url.URL) {
+	var nodes, conf object
+	into := func(dst *object) func(io.Reader) error {
+		return func(body io.Reader) error { return json.NewDecoder(io.LimitReader(body, maxBytes)).Decode(dst) }
+	}
+	from := base.JoinPath("/api/v1/nodes")
+	from.RawQuery = "limit=1"
+	if get(ctx, client, from, into(&nodes)) != nil {
+		return
+	}
+	for _, node := range nodes.subs("items") {
+		if get(ctx, client, base.JoinPath("/api/v1/nodes", node.name(), "proxy/configz"), into(&conf)) != nil {
+			return
+		}
+		if k := conf.sub("kubeletconfig"); k != nil {
+			k["kind"] = "KubeletConfiguration"
+			_ = o.keep(k) // at the limit of objects there is one less to look at
+		}
+	}
+}
+
+// get reads what the API server has at an address.
+func get(ctx context.Context, client *http.Client, from *url.URL, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, perRequest)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from.String(), nil)
 	if err != nil {
 		return err
 	}
@@ -79,7 +104,7 @@ func (o *Objects) request(ctx context.Context, client *http.Client, from string)
 	if resp.StatusCode != http.StatusOK {
 		const most = 1000 // of a refusal, which is a sentence in a Status object
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, most))
-		return fmt.Errorf("the API server answers %s to %s: %s", resp.Status, from, text)
+		return fmt.Errorf("the API server answers %s to %s: %s", resp.Status, from.Path, text)
 	}
-	return o.Read(from, resp.Body)
+	return read(resp.Body)
 }

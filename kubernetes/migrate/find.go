@@ -21,19 +21,7 @@ func (r *Request) find() (*pod, error) {
 	if len(r.Objects.list) == 0 {
 		return nil, errNothing
 	}
-	var found []*pod
-	var others []string
-	for _, obj := range r.Objects.list {
-		if obj.text("kind") != "DaemonSet" || !obj.in(r.Namespace) {
-			continue
-		}
-		p := open(obj.clone())
-		if p.box == nil || r.Name != "" && r.Name != obj.name() {
-			others = append(others, obj.name())
-			continue
-		}
-		found = append(found, p)
-	}
+	found, others := r.candidates()
 	switch len(found) {
 	case 1:
 		return found[0], nil
@@ -45,6 +33,21 @@ func (r *Request) find() (*pod, error) {
 		names[i] = p.set.where()
 	}
 	return nil, fmt.Errorf("several DaemonSets run NodeLocal DNSCache: %s; -daemonset names one, and -n its namespace", strings.Join(names, ", "))
+}
+
+// candidates are the DaemonSets that it may be, and the names of the others.
+func (r *Request) candidates() (found []*pod, others []string) {
+	for _, obj := range r.Objects.list {
+		if obj.text("kind") != "DaemonSet" || !obj.in(r.Namespace) {
+			continue
+		}
+		if p := open(obj.clone()); p.box != nil && (r.Name == "" || r.Name == obj.name()) {
+			found = append(found, p)
+		} else {
+			others = append(others, obj.name())
+		}
+	}
+	return found, others
 }
 
 // missing says what was looked for in vain.

@@ -22,6 +22,7 @@ import (
 	"fmt"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // Request says what is wanted. Objects, Manifest, Flags and Known must be set.
@@ -90,6 +91,9 @@ type Result struct {
 // Make makes the manifest. On an error there is none; a Corefile that nodens would
 // refuse is one, with all its faults.
 func Make(r Request) (*Result, error) {
+	if _, err := wire.ParseName(r.Domain); r.Domain != "" && err != nil {
+		return nil, fmt.Errorf("-domain %q is no domain name: %w", r.Domain, err)
+	}
 	own, err := readOwn(r.Manifest)
 	if err != nil {
 		return nil, err

@@ -36,7 +36,9 @@ type object map[string]any
 // use.
 type Objects struct {
 	list []object
-	size int
+	// index has the places in list by kind and name, and size is what was read, in bytes.
+	index map[string]int
+	size  int
 	// live says that they are what an API server has.
 	live bool
 	// kinds are those that are kept, nil is the usual ones.
@@ -156,37 +158,46 @@ func (o *Objects) add(tree any, list object) error {
 	if obj.text("kind") == "" && list.text("kind") != "" {
 		obj["kind"], obj["apiVersion"] = strings.TrimSuffix(list.text("kind"), "List"), list["apiVersion"]
 	}
-	kind := obj.text("kind")
-	switch {
+	if !strings.HasSuffix(obj.text("kind"), "List") {
+		return o.keep(obj)
+	}
+	for i, item := range obj.list("items") {
+		if err := o.add(item, obj); err != nil {
+			return fmt.Errorf("item %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// keep keeps an object of the kinds that matter.
+func (o *Objects) keep(obj object) error {
+	wanted := o.kinds
+	if wanted == nil {
+		wanted = kinds
+	}
+	switch kind := obj.text("kind"); {
 	case kind == "":
 		return errors.New("not a Kubernetes object: it has no kind")
-	case strings.HasSuffix(kind, "List"):
-		for i, item := range obj.list("items") {
-			if err := o.add(item, obj); err != nil {
-				return fmt.Errorf("item %d: %w", i+1, err)
-			}
-		}
-		return nil
-	case o.kinds == nil && !slices.Contains(kinds, kind) || o.kinds != nil && !slices.Contains(o.kinds, kind):
-		return nil
-	case o.replace(obj):
+	case !slices.Contains(wanted, kind) || o.replace(obj):
 		return nil
 	case len(o.list) == maxObjects:
 		return fmt.Errorf("more than %d objects; give only those of NodeLocal DNSCache", maxObjects)
 	}
+	if o.index == nil {
+		o.index = make(map[string]int)
+	}
+	o.index[obj.where()] = len(o.list)
 	o.list = append(o.list, obj)
 	return nil
 }
 
 // replace puts obj in the place of the one with its kind and name, as applying both would.
 func (o *Objects) replace(obj object) bool {
-	for i, was := range o.list {
-		if was.where() == obj.where() {
-			o.list[i] = obj
-			return true
-		}
+	i, ok := o.index[obj.where()]
+	if ok {
+		o.list[i] = obj
 	}
-	return false
+	return ok
 }
 
 // get is the object of that kind and name, nil if there is none. namespace "" is any.

@@ -163,18 +163,22 @@ func (m *migration) directives(c *corefile) {
 		m.about(Differs, where, "%s", strings.TrimPrefix(c.kept.Replace(text), where+":"))
 	}
 	for _, b := range c.cfg.Blocks {
-		if b.File != c.path {
-			continue
+		if b.File == c.path {
+			m.block(where, b)
 		}
-		at := fmt.Sprintf("%s, line %d", where, b.Line)
-		if b.Forward != nil && len(b.Forward.To) > 1 && b.Forward.Policy == config.PolicyFastest {
-			m.about(Differs, at, "forward without `policy` asks the fastest of its servers, and another one when that is late; CoreDNS takes one at random. `policy random` is its way")
-		}
-		if b.Log != nil && !strings.Contains(strings.Join(m.pod.box.texts("args"), " "), "-log-format") {
-			m.about(Differs, at, "the lines of `log` have fields with names; -log-format coredns writes them as CoreDNS does")
-		}
-		if b.Cache != nil && b.Kubernetes != nil {
-			m.about(Differs, where, "names from `kubernetes` are made anew for each query and not kept in the cache, so what is made or deleted is seen at once")
-		}
+	}
+}
+
+// block notes what nodens makes of a block in another way. where is the Corefile.
+func (m *migration) block(where string, b *config.Block) {
+	at := fmt.Sprintf("%s, line %d", where, b.Line)
+	if b.Forward != nil && len(b.Forward.To) > 1 && b.Forward.Policy == config.PolicyFastest {
+		m.about(Differs, at, "forward without `policy` asks the fastest of its servers, and another one when that is late; CoreDNS takes one at random. `policy random` is its way")
+	}
+	if b.Log != nil && !strings.Contains(strings.Join(m.pod.box.texts("args"), " "), "-log-format") {
+		m.about(Differs, at, "the lines of `log` have fields with names; -log-format coredns writes them as CoreDNS does")
+	}
+	if b.Cache != nil && b.Kubernetes != nil {
+		m.about(Differs, where, "names from `kubernetes` are made anew for each query and not kept in the cache, so what is made or deleted is seen at once")
 	}
 }

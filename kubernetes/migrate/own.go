@@ -18,21 +18,20 @@ func readOwn(text []byte) (*own, error) {
 	if err := all.Read("nodens' own manifest", bytes.NewReader(text)); err != nil {
 		return nil, err
 	}
-	o := new(own)
-	for _, obj := range all.list {
-		switch obj.text("kind") {
-		case "ServiceAccount":
-			o.account = obj
-		case "ClusterRole":
-			o.role = obj
-		case "ClusterRoleBinding":
-			o.binding = obj
-		case "DaemonSet":
-			o.pod = open(obj)
+	var ofKind [4]object
+	for i, kind := range all.kinds {
+		for _, obj := range all.list {
+			if obj.text("kind") == kind {
+				ofKind[i] = obj
+			}
+		}
+		if ofKind[i] == nil {
+			return nil, fmt.Errorf("nodens' own manifest has no %s", kind)
 		}
 	}
-	if o.account == nil || o.role == nil || o.binding == nil || o.pod == nil || o.pod.box == nil {
-		return nil, errors.New("nodens' own manifest lacks an object of those that are taken from it")
+	o := &own{account: ofKind[0], role: ofKind[1], binding: ofKind[2], pod: open(ofKind[3])}
+	if o.pod.box == nil {
+		return nil, errors.New("nodens' own manifest has no container with -localip")
 	}
 	return o, nil
 }

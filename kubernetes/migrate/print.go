@@ -133,8 +133,8 @@ func marshal(obj object) ([]byte, error) {
 	}
 	text = []byte(strings.NewReplacer(pairs...).Replace(string(text)))
 	var back object
-	if yaml.Unmarshal(text, &back) != nil || !reflect.DeepEqual(texts(back.sub("data")), texts(obj.sub("data"))) {
-		return usual, nil
+	if err := yaml.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(texts(back.sub("data")), texts(obj.sub("data"))) {
+		return usual, nil //nolint:nilerr // what the library writes is right, if less pleasant
 	}
 	return text, nil
 }

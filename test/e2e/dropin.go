@@ -367,7 +367,11 @@ func (d *drop) migrate(ctx context.Context, s *suite, args ...string) (notes []s
 }
 
 func (d *drop) first(ctx context.Context, s *suite) (string, error) {
-	if err := d.apply(ctx, s, d.manifest); err != nil {
+	// Not by kubectl apply, which would know by itself what the next one takes away.
+	if _, err := s.cluster.Kubectl(ctx, d.manifest, "create", "--filename=-"); err != nil {
+		return "", err
+	}
+	if err := d.rolledOut(ctx, s); err != nil {
 		return "", err
 	}
 	notes, err := d.migrate(ctx, s, "-image", agentName)
