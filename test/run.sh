@@ -9,7 +9,7 @@ if [ "$(id -u)" -ne 0 ]; then
 	echo "make test needs root: it makes network namespaces and iptables rules of its own" >&2
 	exit 1
 fi
-sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git || exit 1
+sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git prometheus || exit 1
 sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "test/bench goes without them" >&2
 
 # fuzztime runs the whole corpus of each fuzzer and some thousand new inputs; bugs

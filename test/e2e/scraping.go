@@ -28,6 +28,7 @@ type scrape struct {
 func scraping() []check {
 	p := new(scrape)
 	return []check{
+		{"the API server takes the PodMonitor and the rules", p.files},
 		{"Prometheus finds the agents by their annotations", p.annotations},
 		{"Prometheus finds the agents by the PodMonitor", p.podMonitor},
 		{"the ports 9253 and 9353 have the metrics of set-up", p.setup},
@@ -54,46 +55,58 @@ func (p *scrape) start(ctx context.Context, s *suite) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	jobs, err := monitoring.OperatorJobs(monitoring.PodMonitor)
+	config, err := p.configure(ctx, s, dir)
 	if err != nil {
 		return err
+	}
+	at := fmt.Sprintf("127.0.0.1:%d", promPort)
+	// Not ctx: the process outlives the check that starts it, and the last one stops it.
+	cmd := s.cluster.Command(context.WithoutCancel(ctx), "prometheus", monitoring.Arguments(config, filepath.Join(dir, "data"), at)...)
+	p.server = monitoring.Server{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
+	p.process, err = peer.Spawn(peer.Command{Name: "prometheus", Path: cmd.Path, Args: cmd.Args[1:], Dir: dir})
+	return err
+}
+
+// configure writes Prometheus' configuration and rules to dir.
+func (p *scrape) configure(ctx context.Context, s *suite, dir string) (file string, err error) {
+	groups, err := monitoring.Rules(monitoring.PrometheusRule)
+	if err != nil {
+		return "", err
+	}
+	for _, g := range groups {
+		p.alerts = append(p.alerts, slices.DeleteFunc(slices.Clone(g.Rules), func(r monitoring.Rule) bool { return r.Alert == "" })...)
+	}
+	jobs, err := scrapeJobs(ctx, s, dir)
+	if err != nil {
+		return "", err
+	}
+	file, rules := filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "rules.json")
+	config, err := monitoring.Configuration(jobs, rules)
+	if err != nil {
+		return "", err
+	}
+	text, err := monitoring.RuleFile(groups)
+	return file, errors.Join(err, os.WriteFile(rules, text, 0o644), os.WriteFile(file, config, 0o644))
+}
+
+// scrapeJobs are those of the PodMonitor and of the annotations, and one of the port 9353.
+func scrapeJobs(ctx context.Context, s *suite, dir string) ([]monitoring.ScrapeJob, error) {
+	jobs, err := monitoring.OperatorJobs(monitoring.PodMonitor)
+	if err != nil {
+		return nil, err
 	}
 	jobs = append(jobs, monitoring.AnnotationJobs()...)
 	for i := range jobs {
 		jobs[i].Interval = "" // the checks would wait for a minute
 		if err := discover(ctx, s, dir, &jobs[i]); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	setup := monitoring.ScrapeJob{Name: portJob, Static: []monitoring.Static{{}}}
 	for _, n := range s.cluster.Nodes() {
 		setup.Static[0].Targets = append(setup.Static[0].Targets, net.JoinHostPort(n.Addr, "9353"))
 	}
-	groups, err := monitoring.Rules(monitoring.PrometheusRule)
-	if err != nil {
-		return err
-	}
-	for _, g := range groups {
-		p.alerts = append(p.alerts, slices.DeleteFunc(slices.Clone(g.Rules), func(r monitoring.Rule) bool { return r.Alert == "" })...)
-	}
-	rules, err := monitoring.RuleFile(groups)
-	if err != nil {
-		return err
-	}
-	config, err := monitoring.Configuration(append(jobs, setup), filepath.Join(dir, "rules.json"))
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "rules.json"), rules, 0o644),
-		os.WriteFile(filepath.Join(dir, "prometheus.json"), config, 0o644)); err != nil {
-		return err
-	}
-	at := fmt.Sprintf("127.0.0.1:%d", promPort)
-	cmd := s.cluster.Command(context.Background(), "prometheus",
-		monitoring.Arguments(filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "data"), at)...)
-	p.server = monitoring.Server{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
-	p.process, err = peer.Spawn(peer.Command{Name: "prometheus", Path: cmd.Path, Args: cmd.Args[1:], Dir: dir})
-	return err
+	return append(jobs, setup), nil
 }
 
 // await waits until the expression has a sample for each node, and returns them. Each value
@@ -122,6 +135,23 @@ func (p *scrape) await(ctx context.Context, s *suite, expr string, good func(flo
 }
 
 func is1(v float64) bool { return v == 1 }
+
+// files asks the API server what it thinks of what users of the operator apply.
+func (p *scrape) files(ctx context.Context, s *suite) (string, error) {
+	if _, err := s.cluster.Kubectl(ctx, definitions, "apply", "--filename=-"); err != nil {
+		return "", err
+	}
+	if _, err := s.cluster.Kubectl(ctx, "", "wait", "--for=condition=Established", "customresourcedefinition", "--all", "--timeout=1m"); err != nil {
+		return "", err
+	}
+	dir := filepath.Join(s.root, "daemonset", "monitoring")
+	out, err := s.cluster.Kubectl(ctx, "", "apply", "--dry-run=server", "--validate=strict",
+		"--filename="+filepath.Join(dir, "podmonitor.yaml"), "--filename="+filepath.Join(dir, "rules.yaml"))
+	if n := strings.Count(out, "(server dry run)"); err == nil && n != 2 {
+		err = fmt.Errorf("%d objects were taken, not 2:\n%s", n, out)
+	}
+	return "a PodMonitor, a PrometheusRule", err
+}
 
 func (p *scrape) annotations(ctx context.Context, s *suite) (string, error) {
 	var seen []string

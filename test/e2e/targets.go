@@ -8,11 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodens-dns/nodens/daemonset/monitoring"
@@ -119,7 +119,7 @@ func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string
 	if err != nil {
 		return nil, err
 	}
-	slicesList, err := client.DiscoveryV1().EndpointSlices(ns).List(ctx, metav1.ListOptions{})
+	list, err := client.DiscoveryV1().EndpointSlices(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -127,29 +127,35 @@ func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string
 	if err != nil {
 		return nil, err
 	}
+	byUID := make(map[types.UID]*corev1.Pod)
+	for i := range pods.Items {
+		byUID[pods.Items[i].UID] = &pods.Items[i]
+	}
 	var all []monitoring.Static
-	for _, slice := range slicesList.Items {
-		i := slices.IndexFunc(services.Items, func(s corev1.Service) bool {
-			return s.Namespace == slice.Namespace && s.Name == slice.Labels[discoveryv1.LabelServiceName]
-		})
-		if i < 0 {
-			continue
-		}
-		for _, e := range slice.Endpoints {
-			labels := map[string]string{meta + "namespace": slice.Namespace, meta + "service_name": services.Items[i].Name}
-			tell(labels, "service", &services.Items[i])
-			for _, p := range pods.Items {
-				if e.TargetRef != nil && e.TargetRef.UID == p.UID {
-					maps.Copy(labels, podLabels(&p))
-				}
-			}
-			for _, port := range slice.Ports {
-				for _, a := range e.Addresses {
-					at := net.JoinHostPort(a, fmt.Sprint(*port.Port))
-					all = append(all, monitoring.Static{Targets: []string{at}, Labels: labels})
-				}
+	for _, service := range services.Items {
+		for _, slice := range list.Items {
+			if slice.Namespace == service.Namespace && slice.Labels[discoveryv1.LabelServiceName] == service.Name {
+				all = append(all, behind(&service, &slice, byUID)...)
 			}
 		}
 	}
 	return all, nil
+}
+
+// behind are the targets of one of the Service's slices.
+func behind(service *corev1.Service, slice *discoveryv1.EndpointSlice, pods map[types.UID]*corev1.Pod) (all []monitoring.Static) {
+	for _, e := range slice.Endpoints {
+		labels := map[string]string{meta + "namespace": service.Namespace, meta + "service_name": service.Name}
+		tell(labels, "service", service)
+		if e.TargetRef != nil && pods[e.TargetRef.UID] != nil {
+			maps.Copy(labels, podLabels(pods[e.TargetRef.UID]))
+		}
+		for _, port := range slice.Ports {
+			for _, a := range e.Addresses {
+				at := net.JoinHostPort(a, fmt.Sprint(*port.Port))
+				all = append(all, monitoring.Static{Targets: []string{at}, Labels: labels})
+			}
+		}
+	}
+	return all
 }
