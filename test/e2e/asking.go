@@ -176,7 +176,8 @@ func (w *world) followFor(ctx context.Context, s *suite, limit time.Duration, po
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	// The probe gives up first, and says what the answer was.
+	ctx, cancel := context.WithTimeout(ctx, limit+patience)
 	f := &following{name: name, cancel: cancel}
 	f.cmd = s.cluster.Command(ctx, kubectl, "--kubeconfig", s.cluster.Kubeconfig(),
 		"exec", "-n", namesNS, pod, "--", "probe", "until", limit.String(), name, want)

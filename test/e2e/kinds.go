@@ -62,6 +62,49 @@ func (w *world) files(ctx context.Context, s *suite) (string, error) {
 	return fmt.Sprintf("%d pods, search paths up to %d domains", len(pods), maxSearches), err
 }
 
+// typed asks with busybox's nslookup, which is what people type, and wants what it says if
+// CoreDNS is asked in the same way.
+func (w *world) typed(ctx context.Context, s *suite) (string, error) {
+	if w.client == nil {
+		return "", errNotMade
+	}
+	const full = "kubernetes.default.svc." + cluster.Domain
+	ip := w.service["default/kubernetes"]
+	list := [][2]string{ // what is asked, and a word of the answer
+		{full, ip},
+		{"headless" + inNames, w.pod["set-1"]},
+		{"www.outside.test", cluster.Outside4},
+		{"nx.outside.test", "NXDOMAIN"},
+		{"-type=srv _http._tcp.querier" + inNames, "querier-1.querier" + inNames},
+		{ip, full},
+	}
+	var input strings.Builder
+	for _, one := range list {
+		fmt.Fprintln(&input, one[0])
+	}
+	// The first two lines of each are the server.
+	const script = `while read -r question; do nslookup $question "$0" 2>&1 </dev/null | sed 1,2d | sort | tr '\n' ' '; echo; done`
+	err := each(ordinary()[:2], func(pod string) error {
+		var said [2][]string
+		for i, server := range []string{localDNS, w.coreDNS} {
+			out, err := w.exec(ctx, s, pod, input.String(), "sh", "-c", script, server)
+			if err != nil {
+				return err
+			}
+			if said[i] = strings.Split(out, "\n"); len(said[i]) <= len(list) {
+				return fmt.Errorf("%d lines for %d questions:\n%s", len(said[i])-1, len(list), out)
+			}
+		}
+		for i, one := range list {
+			if ours, theirs := said[0][i], said[1][i]; ours != theirs || !strings.Contains(ours, one[1]) {
+				return fmt.Errorf("nslookup %s says\n%s\nand of CoreDNS\n%s", one[0], ours, theirs)
+			}
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d questions on 2 nodes, answered as by CoreDNS", len(list)), err
+}
+
 // large asks for more addresses than a reply over UDP can hold. What doesn't fit is marked
 // as cut off, and all of it comes over TCP. musl asks without EDNS, and before 1.2.4 not
 // over TCP: it makes do with what fits.

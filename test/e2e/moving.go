@@ -52,7 +52,7 @@ func (w *world) steps(ctx context.Context, s *suite, name string, list []step) (
 			return "", fmt.Errorf("step %d: %w", i+1, err)
 		}
 	}
-	return fmt.Sprintf("%d changes, %d queries; after %d ms at most", len(list), asked, slowest.Milliseconds()), nil
+	return fmt.Sprintf("%d times, %d queries, seen after %d ms", len(list), asked, slowest.Milliseconds()), nil
 }
 
 // renamed changes where an ExternalName Service leads to.
@@ -109,5 +109,5 @@ func (w *world) changed(ctx context.Context, s *suite) (string, error) {
 		return "", err
 	}
 	moved, err := w.steps(ctx, s, dashed("10.98.1.1")+".big"+inNames, []step{{"none", "10.98.1.1", move}})
-	return strings.Join([]string{made, "endpoints: " + moved}, "; "), err
+	return strings.Join([]string{made, "endpoints " + moved}, "; "), err
 }
