@@ -123,11 +123,17 @@ func (f *follower) run(ctx context.Context) {
 	if f.spread > 0 {
 		sleep(ctx, rand.N(f.spread))
 	}
+	lapsed := false
 	for failed := 0; ctx.Err() == nil; {
 		start := time.Now()
 		verb, err := f.attempt(ctx)
 		if time.Since(start) > backoffMost {
-			failed = 0 // it worked for a while
+			failed, lapsed = 0, false // it worked for a while
+		}
+		if expired(err) && !lapsed {
+			// The server is back, and has forgotten the version: what came before does not
+			// put off the list. Once; it might forget that list's version as well.
+			failed, lapsed = min(failed, 1), true
 		}
 		if ctx.Err() != nil || f.settle(verb, err, failed > 0) {
 			continue

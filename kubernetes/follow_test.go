@@ -130,6 +130,44 @@ func TestFollowExpires(t *testing.T) {
 	})
 }
 
+// A server that comes back after long, and has forgotten the version, is asked for a list
+// soon; one that forgets each list's version is asked ever more slowly.
+func TestFollowExpiresLate(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		gone := reply{body: w.event(watch.Error, w.object(expiredStatus()))}
+		away := reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable}
+		synctest.Test(t, func(t *testing.T) {
+			replies := append([]reply{{body: w.end("7")}}, slices.Repeat([]reply{away}, 10)...)
+			comeback := len(replies)
+			replies = append(replies, slices.Repeat([]reply{gone, {body: w.end("8")}}, 10)...)
+			f, s, _, _ := localFollower(t, w, replies...)
+			var asked []time.Time
+			c := f.client.(*rest.RESTClient)
+			inner := c.Client.Transport
+			c.Client.Transport = roundTripper(func(req *http.Request) (*http.Response, error) {
+				asked = append(asked, time.Now())
+				return inner.RoundTrip(req)
+			})
+			f.start(t)
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if len(asked) < len(replies) {
+				t.Fatalf("%d requests, want %d and more: %q", len(asked), len(replies), s.queries())
+			}
+			if d := asked[comeback].Sub(asked[comeback-1]); d < backoffMost {
+				t.Errorf("the server is asked again after %v: this test shows nothing", d)
+			}
+			if d := asked[comeback+1].Sub(asked[comeback]); d >= 2*backoffFirst {
+				t.Errorf("the list is asked for after %v, want less than %v", d, 2*backoffFirst)
+			}
+			last := asked[comeback+18]
+			if d := asked[comeback+19].Sub(last); d < backoffMost {
+				t.Errorf("the tenth list in a row is asked for after %v", d)
+			}
+		})
+	})
+}
+
 // Errors that come out of streams are one trouble, which opening the next stream
 // doesn't end, and neither is it nothing when every stream ends early.
 func TestFollowTroubleInStreams(t *testing.T) {
