@@ -76,8 +76,10 @@ func Binary(ctx context.Context, name, dir string) (string, error) {
 	}
 	if name == "nodens" {
 		out := filepath.Join(dir, name)
-		// As test/stage.sh has tests compiled: what they need is there already.
-		return out, compile(ctx, root, out, []string{"-trimpath", "./cmd/nodens"})
+		if err := agent(ctx, root, out); err != nil {
+			return "", fmt.Errorf("building %s: %w", name, err)
+		}
+		return out, nil
 	}
 	t, ok := tools[name]
 	if !ok {
@@ -116,6 +118,47 @@ func Root() (string, error) {
 func firstLine(text []byte) string {
 	line, _, _ := bytes.Cut(text, []byte("\n"))
 	return strings.TrimSpace(string(line))
+}
+
+// agent builds the agent and writes it to out. Linking takes longer than all else that
+// there is to do after a small change, and the go command leaves a file as it is that
+// needs none: so one is kept, which is the last that any tree has built, and copied.
+func agent(ctx context.Context, root, out string) error {
+	store, err := store()
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(filepath.Join(store, "nodens.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	path := filepath.Join(store, "nodens")
+	// A build that is stopped half way must not leave its file under this name.
+	part := path + ".part"
+	if err := errors.Join(os.RemoveAll(part), ifThere(os.Rename(path, part))); err != nil {
+		return err
+	}
+	// With the tree's folder in it the binary would be another one for each tree.
+	if err := compile(ctx, root, part, []string{"-trimpath", "./cmd/nodens"}); err != nil {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, text, 0o755)
+}
+
+// ifThere is the error, unless it says that there is no file.
+func ifThere(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // kept returns the kept binary, building it first if there is none.

@@ -78,6 +78,39 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// TestAgent: an agent that has not changed is not linked again, and each caller has a file
+// of its own; what a build has left that was stopped is not taken for one.
+func TestAgent(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("NODENS_CACHE", cache)
+	kept := filepath.Join(cache, "nodens")
+	if err := os.WriteFile(kept+".part", []byte("half"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	first := Build(t, "nodens")
+	text, err := exec.Command(first, "-version").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if err := os.WriteFile(first, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// What is at the end of the kept file, where nobody looks, a new one would not have.
+	const mark = "still the same"
+	f, err := os.OpenFile(kept, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(mark); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	second, err := os.ReadFile(Build(t, "nodens"))
+	if err != nil || !strings.HasSuffix(string(second), mark) {
+		t.Errorf("it was linked again: %d bytes, %v", len(second), err)
+	}
+}
+
 func TestBinaryUnknown(t *testing.T) {
 	if _, err := Binary(t.Context(), "nobody", t.TempDir()); !errors.Is(err, errUnknown) {
 		t.Errorf("Binary(nobody) = %v, want %v", err, errUnknown)

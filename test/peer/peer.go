@@ -7,7 +7,7 @@
 // depends on: the module's go.mod and go.sum, the Go version and the flags.
 // A change of any of them is a new name, so a kept binary is never stale. A
 // lock file lets one of several test processes build while the others wait.
-// The agent is built each time; Go's own cache makes that fast.
+// The agent is built each time, and linked only if it has changed.
 //
 // A process is started from a thread of its own that lives as long as the
 // process, with the death of that thread as its death signal: whatever way
