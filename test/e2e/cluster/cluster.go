@@ -125,7 +125,8 @@ func (c *Cluster) give(ctx context.Context) error {
 	return together(ctx, work...)
 }
 
-// prepare gets everything that processes are started from.
+// prepare gets everything that processes are started from, and the control plane's
+// network.
 func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if err := errors.Join(usable(), c.options.check()); err != nil {
 		return err
@@ -136,6 +137,23 @@ func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if c.before, err = look(); err != nil {
 		return err
 	}
+	for i := range c.options.Nodes {
+		letter := string(rune('a' + i))
+		n := &Node{Name: "node-" + letter, Zone: letter, of: c}
+		n.network(i+1, c.options.DualStack)
+		c.nodes = append(c.nodes, n)
+	}
+	if err := c.files(ctx); err != nil {
+		return err
+	}
+	if c.control, err = c.open(syscall.CLONE_NEWNET, hold{}); err != nil {
+		return err
+	}
+	return c.bridge(ctx)
+}
+
+// files has programs, images and users there.
+func (c *Cluster) files(ctx context.Context) (err error) {
 	if err := os.MkdirAll(c.path("logs"), 0o755); err != nil {
 		return err
 	}
@@ -145,22 +163,7 @@ func (c *Cluster) prepare(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := c.pause(); err != nil {
-		return err
-	}
-	for i := range c.options.Nodes {
-		letter := string(rune('a' + i))
-		n := &Node{Name: "node-" + letter, Zone: letter, of: c}
-		n.network(i+1, c.options.DualStack)
-		c.nodes = append(c.nodes, n)
-	}
-	if err := c.access(); err != nil {
-		return err
-	}
-	if c.control, err = c.open(syscall.CLONE_NEWNET, hold{}); err != nil {
-		return err
-	}
-	return c.bridge(ctx)
+	return errors.Join(c.pause(), c.access())
 }
 
 // startControl starts the control plane and the world outside.

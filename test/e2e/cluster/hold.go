@@ -131,13 +131,12 @@ func (h hold) mounts() error {
 // rules of kube-proxy.
 func (h hold) router() error {
 	for name, value := range map[string]string{
-		"ipv4/ip_forward":                       "1",
-		"ipv6/conf/all/forwarding":              "1",
-		"ipv6/conf/all/accept_dad":              "0",
-		"ipv6/conf/default/accept_dad":          "0",
-		"bridge/bridge-nf-call-iptables":        "1",
-		"bridge/bridge-nf-call-ip6tables":       "1",
-		"netfilter/nf_conntrack_tcp_be_liberal": "1",
+		"ipv4/ip_forward":                 "1",
+		"ipv6/conf/all/forwarding":        "1",
+		"ipv6/conf/all/accept_dad":        "0",
+		"ipv6/conf/default/accept_dad":    "0",
+		"bridge/bridge-nf-call-iptables":  "1",
+		"bridge/bridge-nf-call-ip6tables": "1",
 	} {
 		if err := os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0); err != nil {
 			return fmt.Errorf("setting up the node's network: %w", err)
