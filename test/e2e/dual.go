@@ -18,6 +18,7 @@ func dualStack() []check {
 	return []check{
 		{"the chart installs agents at addresses of both families", d.chart},
 		{"pods resolve A and AAAA over IPv4 and IPv6", d.records},
+		{"names of both families, of one, and of pods", families},
 		{"the rules are one table, inet nodens", d.table},
 		{"without agents both families lead to the cluster's DNS", d.gone},
 		{"cleanup.yaml leaves nothing on the nodes", d.cleanup},

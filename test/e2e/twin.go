@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,18 +20,16 @@ import (
 // around.
 func recordTypes() []string { return []string{"A", "AAAA", "SRV", "TXT", "MX", "HTTPS"} }
 
-// queries are the names of all tables, as `probe wire` takes them. ways are protocol and
+// queries are the names of a table, as `probe wire` takes them. ways are protocol and
 // size.
-func (w *world) queries(ways ...string) (list []string) {
+func queries(table []question, ways ...string) (list []string) {
 	var names []string
-	for _, table := range [][]question{w.kubernetes(), w.clusterIP(), w.headless(), w.hostnames(), w.stateful(), w.partial(), w.endpoints(), w.externalNames(), w.outside()} {
-		for _, q := range table {
-			kind, name, _ := strings.Cut(q.ask, " ")
-			if kind == "name" {
-				name, _ = dns.ReverseAddr(name) //nolint:errcheck // all of them are addresses
-			}
-			names = append(names, strings.ToLower(name))
+	for _, q := range table {
+		kind, name, _ := strings.Cut(q.ask, " ")
+		if kind == "name" {
+			name, _ = dns.ReverseAddr(name) //nolint:errcheck // all of them are addresses
 		}
+		names = append(names, strings.ToLower(name))
 	}
 	for name := range strings.FieldsSeq(words(names...)) {
 		kinds := recordTypes()
@@ -67,26 +66,40 @@ func better(name, kind string) bool {
 // maxTTL is that of cluster names, in daemonset/nodens.yaml as in CoreDNS's Corefile.
 const maxTTL = 30
 
-// compared asks nodens on each node and CoreDNS the same queries, and wants the same
-// replies, TTLs and the SOA's serial number excepted, and the case of letters: CoreDNS's
-// cache has that of who asked first.
+// compared compares the names of all tables.
 func (w *world) compared(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
 		return "", errNotMade
 	}
-	list := w.queries("udp 0", "udp 1232", "tcp 0")
+	return w.compare(ctx, s, slices.Concat(w.kubernetes(), w.clusterIP(), w.headless(), w.hostnames(), w.stateful(),
+		w.partial(), w.endpoints(), w.externalNames(), w.outside()), localDNS)
+}
+
+// compare asks nodens, at its addresses on each node, and CoreDNS the same queries, and
+// wants the same replies, TTLs and the SOA's serial number excepted, and the case of
+// letters: CoreDNS's cache has that of who asked first.
+func (w *world) compare(ctx context.Context, s *suite, table []question, addresses ...string) (string, error) {
+	list := queries(table, "udp 0", "udp 1232", "tcp 0")
+	argv := []string{"probe", "wire"}
+	for _, a := range append(addresses, w.coreDNS) {
+		argv = append(argv, net.JoinHostPort(a, "53"))
+	}
 	var again atomic.Int64
 	err := each(ordinary()[:2], func(pod string) error {
 		left := list
 		// CoreDNS may still hold what was true up to 30 s ago.
-		return peer.Await(ctx, "CoreDNS and nodens to say the same", func(ctx context.Context) (err error) {
-			if left, err = w.differ(ctx, s, pod, left); err != nil {
+		return peer.Await(ctx, "CoreDNS and nodens to say the same", func(ctx context.Context) error {
+			out, err := w.exec(ctx, s, pod, strings.Join(left, "\n")+"\n", argv...)
+			if err == nil {
+				left, err = differ(out, left, len(addresses))
+			}
+			if err != nil {
 				again.Add(1)
 			}
 			return err
 		})
 	})
-	seen := fmt.Sprintf("%d queries from each of 2 nodes", len(list))
+	seen := fmt.Sprintf("%d queries from each of 2 nodes", len(list)*len(addresses))
 	if n := again.Load(); n > 0 {
 		seen += fmt.Sprintf(", alike after %d more looks", n)
 	}
@@ -96,35 +109,40 @@ func (w *world) compared(ctx context.Context, s *suite) (string, error) {
 // few is how many differences are told: enough to see what is wrong, and a screenful.
 const few = 5
 
-// differ gives those of the queries that are answered differently.
-func (w *world) differ(ctx context.Context, s *suite, pod string, list []string) (left []string, err error) {
-	out, err := w.exec(ctx, s, pod, strings.Join(list, "\n")+"\n", "probe", "wire", localDNS+":53", w.coreDNS+":53")
-	if err != nil {
-		return list, err
-	}
+// differ gives those of the queries that are answered differently, by what `probe wire`
+// writes about n addresses of nodens and one of CoreDNS.
+func differ(out string, list []string, n int) (left []string, err error) {
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
-	if len(lines) != 2*len(list) {
-		return list, fmt.Errorf("%d lines for %d queries to 2 servers", len(lines), len(list))
+	if len(lines) != (n+1)*len(list) {
+		return list, fmt.Errorf("%d lines for %d queries to %d servers", len(lines), len(list), n+1)
 	}
 	var errs []error
 	for i, query := range list {
-		ours, theirs := strings.Split(lines[2*i], "\t"), strings.Split(lines[2*i+1], "\t")
-		if len(ours) != 4 || len(theirs) != 4 || ours[1] != query || theirs[1] != query {
-			return list, fmt.Errorf("what the probe writes is not about %s:\n%s\n%s", query, lines[2*i], lines[2*i+1])
-		}
-		ttl, err := strconv.Atoi(ours[2])
-		if err != nil {
-			return list, err
-		}
-		if !strings.EqualFold(ours[3], theirs[3]) || ttl > maxTTL {
-			if left = append(left, query); len(left) > few {
-				continue
-			}
-			errs = append(errs, fmt.Errorf("%s\n\tnodens, TTL %d: %s\n\tCoreDNS: %s", query, ttl, ours[3], theirs[3]))
+		answers := lines[i*(n+1) : (i+1)*(n+1)]
+		if err := alike(query, answers[:n], answers[n]); err != nil {
+			left, errs = append(left, query), append(errs, err)
 		}
 	}
 	if len(left) > few {
-		errs = append(errs, fmt.Errorf("and %d more", len(left)-few))
+		errs = append(errs[:few], fmt.Errorf("and %d more", len(left)-few))
 	}
 	return left, errors.Join(errs...)
+}
+
+// alike compares lines of `probe wire` about a query. None of them may be about no reply.
+func alike(query string, ours []string, theirs string) error {
+	want := strings.Split(theirs, "\t")
+	if len(want) != 4 || want[1] != query || !strings.Contains(want[3], "; answer ") {
+		return fmt.Errorf("CoreDNS gives no reply to %s: %s", query, theirs)
+	}
+	for _, line := range ours {
+		got := strings.Split(line, "\t")
+		if len(got) != 4 || got[1] != query {
+			return fmt.Errorf("what the probe writes is not about %s: %s", query, line)
+		}
+		if ttl, err := strconv.Atoi(got[2]); err != nil || ttl > maxTTL || !strings.EqualFold(got[3], want[3]) {
+			return fmt.Errorf("%s\n\tnodens, TTL %s: %s\n\tCoreDNS: %s", query, got[2], got[3], want[3])
+		}
+	}
+	return nil
 }

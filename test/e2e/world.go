@@ -94,19 +94,8 @@ func (w *world) manifest() (string, error) {
 
 // make makes it all and waits until it is there.
 func (w *world) make(ctx context.Context, s *suite) (seen string, err error) {
-	client, err := kubernetes.NewForConfig(s.cluster.Config())
+	client, err := w.open(ctx, s)
 	if err != nil {
-		return "", err
-	}
-	if w.nodes = s.cluster.Nodes(); len(w.nodes) < 2 {
-		return "", fmt.Errorf("%d nodes; the names are asked for on two", len(w.nodes))
-	}
-	upstream, err := client.CoreV1().Services("kube-system").Get(ctx, "kube-dns-upstream", metav1.GetOptions{})
-	if err != nil {
-		return "", err
-	}
-	w.coreDNS = upstream.Spec.ClusterIP
-	if err := namespaces(ctx, client); err != nil {
 		return "", err
 	}
 	w.startStubs(ctx, s, client)
@@ -122,6 +111,23 @@ func (w *world) make(ctx context.Context, s *suite) (seen string, err error) {
 	}
 	w.client = client
 	return fmt.Sprintf("%d pods on %d nodes, %d Services", len(w.pod), len(w.nodes), len(w.service)), w.settle(ctx, s)
+}
+
+// open finds out who is there to ask, and makes the namespaces.
+func (w *world) open(ctx context.Context, s *suite) (kubernetes.Interface, error) {
+	client, err := kubernetes.NewForConfig(s.cluster.Config())
+	if err != nil {
+		return nil, err
+	}
+	if w.nodes = s.cluster.Nodes(); len(w.nodes) < 2 {
+		return nil, fmt.Errorf("%d nodes; the names are asked for on two", len(w.nodes))
+	}
+	upstream, err := client.CoreV1().Services("kube-system").Get(ctx, "kube-dns-upstream", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	w.coreDNS = upstream.Spec.ClusterIP
+	return client, namespaces(ctx, client)
 }
 
 // namespaces makes them and waits for the ServiceAccount that pods need.

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+//go:embed testdata/families.yaml
+var familiesYAML string
+
+// families asks for names that have IPv6 addresses, in a cluster of both families: from a
+// pod of each node, of three resolvers, and query by query of all of the agents' addresses
+// and CoreDNS.
+func families(ctx context.Context, s *suite) (seen string, err error) {
+	var w world
+	client, err := w.open(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	text := strings.NewReplacer("NODE_0", w.nodes[0].Name, "NODE_1", w.nodes[1].Name).Replace(familiesYAML)
+	if _, err := s.cluster.Kubectl(ctx, text, "apply", "--server-side", "-f", "-"); err != nil {
+		return "", err
+	}
+	w.client = client
+	defer func() { err = errors.Join(err, w.end(ctx)) }()
+	var pods, services map[string][]string
+	err = peer.Await(ctx, "the pods to run", func(ctx context.Context) (err error) {
+		pods, services, err = twoAddresses(ctx, client)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	for _, pod := range ordinary()[:2] {
+		f, err := w.follow(ctx, s, pod, "querier"+inNames, words(pods["udp-0"][0], pods["udp-1"][0]))
+		if err == nil {
+			_, err = f.end()
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	table, err := ofBoth(pods, services)
+	if err != nil {
+		return "", err
+	}
+	resolved, err := w.ask(ctx, s, ordinary()[:2], table)
+	if err != nil {
+		return "", err
+	}
+	compared, err := w.compare(ctx, s, table, localDNS, localDNS6)
+	return resolved + "; " + compared, err
+}
+
+// twoAddresses are those of pods and Services by name, IPv4 first. It is an error while
+// they aren't all there.
+func twoAddresses(ctx context.Context, client kubernetes.Interface) (pods, services map[string][]string, err error) {
+	pods, services = make(map[string][]string), make(map[string][]string)
+	list, err := client.CoreV1().Pods(namesNS).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range list.Items {
+		if len(p.Status.PodIPs) != 2 || p.Status.Phase != corev1.PodRunning {
+			return nil, nil, fmt.Errorf("pod %s is %s with the addresses %v", p.Name, p.Status.Phase, p.Status.PodIPs)
+		}
+		for _, ip := range p.Status.PodIPs {
+			pods[p.Name] = append(pods[p.Name], ip.IP)
+		}
+	}
+	found, err := client.CoreV1().Services(namesNS).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, s := range found.Items {
+		services[s.Name] = s.Spec.ClusterIPs
+	}
+	slices, err := client.DiscoveryV1().EndpointSlices(namesNS).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=querier"})
+	if err != nil {
+		return nil, nil, err
+	}
+	endpoints := 0
+	for _, s := range slices.Items {
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				endpoints++
+			}
+		}
+	}
+	if len(pods) != 2 || endpoints != 4 {
+		return nil, nil, fmt.Errorf("%d pods with %d addresses as endpoints, want 2 with 4", len(pods), endpoints)
+	}
+	return pods, services, nil
+}
+
+// ofBoth are the questions about names of both families, or of one.
+func ofBoth(pods, services map[string][]string) ([]question, error) {
+	a, b, both := pods["udp-0"], pods["udp-1"], services["both"]
+	if len(both) != 2 || len(services["six"]) != 1 || len(services["four"]) != 1 {
+		return nil, fmt.Errorf("the Services' addresses are %v", services)
+	}
+	list := []question{
+		q("host both", both...),
+		q("host both"+inNames, both...),
+		q("canon both.names", "both"+inNames),
+		q("name "+both[0], "both"+inNames),
+		q("name "+both[1], "both"+inNames),
+		q("host six", services["six"]...),
+		q("name "+services["six"][0], "six"+inNames),
+		q("host four.names.svc", services["four"]...),
+		q("srv _http._tcp.six"+inNames, "0:100:80:six"+inNames),
+		q("host querier", append(a, b...)...),
+		q("host querier-0.querier", a...),
+		// Not by its whole name, which a pod has in its /etc/hosts for itself, and glibc
+		// takes one address from there.
+		q("host querier-1.querier.names", b...),
+		q("host www.outside.test", cluster.Outside4, cluster.Outside6),
+		none("host six.elsewhere"),
+	}
+	for i, pod := range [][]string{a, b} {
+		for _, ip := range pod {
+			addr, err := netip.ParseAddr(ip)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, own("name "+ip, fmt.Sprintf("querier-%d", i)))
+			if addr.Is6() {
+				list = append(list, q("host "+strings.ReplaceAll(ip, ":", "-")+".names.pod", ip))
+			}
+		}
+	}
+	return list, nil
+}
