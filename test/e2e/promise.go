@@ -118,33 +118,32 @@ const slow = 100
 // over is broken for one job. What the client or the machine has dropped themselves, for
 // want of time, is no fault of a server.
 func (p promise) over(j load.Job, r *load.Report, d death) error {
-	all, excused := r.All(), r.Dropped+r.Backlog
+	all, excused, away := r.All(), r.Dropped+r.Backlog, uint64(0)
+	if all.Local == 0 {
+		return fmt.Errorf("%s: the agent has answered none of %d questions\n%s", j.Zone, all.Asked, unusual(r))
+	}
 	if p.away {
-		excused += r.Skipped / slow
+		excused, away = excused+r.Skipped/slow, all.Asked
 	}
 	var late load.Counts
 	if !d.gone.IsZero() {
 		late = r.Between(d.gone, r.Ended.Add(1))
 	}
 	dying := p.dying + d.gone.Sub(d.killed)
-	udp, shots := excused+most(dying, j.Rate), excused+most(dying, j.Shots)+p.breaks // of those that are open
-	streams := p.breaks * uint64(j.Streams)
-	switch {
-	case all.Asked == 0 || all.Local == 0:
-		return fmt.Errorf("%s: the agent has answered none of %d questions\n%s", j.Zone, all.Asked, r)
-	case all.Servfail+all.Other > 0:
-		return fmt.Errorf("%s: SERVFAIL or wrong\n%s", j.Zone, unusual(r))
-	case r.UDP.Lost > udp:
-		return fmt.Errorf("%s: %d are lost over UDP, at most %d may be\n%s", j.Zone, r.UDP.Lost, udp, unusual(r))
-	case r.Stream.Lost > streams:
-		return fmt.Errorf("%s: %d connections have ended, at most %d may\n%s", j.Zone, r.Stream.Lost, streams, unusual(r))
-	case r.Shot.Lost > shots:
-		return fmt.Errorf("%s: %d connections for one question have ended, at most %d may\n%s", j.Zone, r.Shot.Lost, shots, unusual(r))
-	case late.Failed() > excused:
-		return fmt.Errorf("%s: %d that were asked when the process was gone, %v and more before the end, are lost\n%s",
-			j.Zone, late.Failed(), r.Ended.Sub(d.gone).Round(time.Millisecond), unusual(r))
-	case all.Cluster > 0 && !p.away:
-		return fmt.Errorf("%s: the cluster's DNS has answered\n%s", j.Zone, unusual(r))
+	for _, limit := range []struct {
+		got, most uint64
+		what      string
+	}{
+		{all.Servfail + all.Other, 0, "are SERVFAIL or wrong"},
+		{r.UDP.Lost, excused + most(dying, j.Rate), "are lost over UDP"},
+		{r.Stream.Lost, p.breaks * uint64(j.Streams), "connections that stay open have ended"},
+		{r.Shot.Lost, excused + most(dying, j.Shots) + p.breaks, "connections for one question have ended"},
+		{late.Failed(), excused, "are lost that were asked when the process was gone"},
+		{all.Cluster, away, "are answered by the cluster's DNS"},
+	} {
+		if limit.got > limit.most {
+			return fmt.Errorf("%s: %d %s, at most %d may be\n%s", j.Zone, limit.got, limit.what, limit.most, unusual(r))
+		}
 	}
 	return nil
 }

@@ -25,14 +25,14 @@ func TestPromises(t *testing.T) {
 	}{
 		{name: "all is well", p: unseen, counts: load.Counts{Local: 9}},
 		{name: "one lost", p: unseen, counts: load.Counts{Local: 9, Lost: 1}, want: "1 are lost over UDP, at most 0 may be"},
-		{name: "by the cluster's DNS", p: unseen, counts: load.Counts{Local: 9, Cluster: 1}, want: "the cluster's DNS has answered"},
+		{name: "by the cluster's DNS", p: unseen, counts: load.Counts{Local: 9, Cluster: 1}, want: "1 are answered by the cluster's DNS"},
 		{name: "never by the agent", p: unseen, counts: load.Counts{Cluster: 9}, want: "the agent has answered none of 9"},
 		{name: "nothing asked", p: unseen, want: "none of 0"},
-		{name: "SERVFAIL", p: killed, counts: load.Counts{Local: 9, Servfail: 1}, want: "SERVFAIL or wrong"},
-		{name: "wrong", p: killed, counts: load.Counts{Local: 9, Other: 1}, want: "SERVFAIL or wrong"},
+		{name: "SERVFAIL", p: killed, counts: load.Counts{Local: 9, Servfail: 1}, want: "1 are SERVFAIL or wrong"},
+		{name: "wrong", p: killed, counts: load.Counts{Local: 9, Other: 1}, want: "1 are SERVFAIL or wrong"},
 		{name: "connections end", p: stopped, counts: load.Counts{Local: 9, Cluster: 9}, change: func(r *load.Report) { r.Stream.Lost, r.Shot.Lost = 8, 2 }},
-		{name: "more end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Stream.Lost = 9 }, want: "9 connections have ended, at most 8 may"},
-		{name: "short ones end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Shot.Lost = 3 }, want: "3 connections for one question have ended, at most 2 may"},
+		{name: "more end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Stream.Lost = 9 }, want: "9 connections that stay open have ended, at most 8 may be"},
+		{name: "short ones end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Shot.Lost = 3 }, want: "3 connections for one question have ended, at most 2 may be"},
 		{name: "starved", p: stopped, counts: load.Counts{Local: 9, Lost: 3}, change: func(r *load.Report) { r.Skipped = 300 }},
 		{name: "upgraded when starved", p: unseen, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) { r.Skipped = 300 }, want: "1 are lost"},
 		{name: "lost in a stop", p: stopped, counts: load.Counts{Local: 9, Lost: 1}, want: "1 are lost over UDP"},
@@ -45,7 +45,7 @@ func TestPromises(t *testing.T) {
 		}},
 		{name: "lost when it is gone", p: killed, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) {
 			r.Runs = []load.Run{{Fate: load.Lost, Count: 1, First: began.Add(time.Second), Last: began.Add(time.Second)}}
-		}, want: "1 that were asked when the process was gone"},
+		}, want: "1 are lost that were asked when the process was gone"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := report(c.counts)
