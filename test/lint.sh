@@ -12,5 +12,5 @@ fi
 bin=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/lint
 mkdir -p "$bin"
 GOBIN=$bin go -C test/lint install github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-# As tests are compiled: what one of them needs, the other has.
-GOFLAGS="$(go env GOFLAGS) -trimpath" "$bin/golangci-lint" run ./...
+. test/stage.sh # what it compiles is what tests need
+"$bin/golangci-lint" run ./...
