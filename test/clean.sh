@@ -6,6 +6,8 @@
 #
 #	test/clean.sh COMMAND...
 set -uo pipefail
+# What it looks with, before the first look.
+sh "$(dirname "$0")/install.sh" ip iptables nft sysctl || exit 1
 
 report=$(mktemp -d "${TMPDIR:-/tmp}/clean-XXXXXX")
 trap 'rm -rf "$report"' EXIT

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# gofmt, and golangci-lint at the version that test/lint pins, which runs go vet's checks
-# too.
+# gofmt, go vet, and golangci-lint at the version that test/lint pins.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sh test/install.sh git
@@ -13,4 +12,5 @@ bin=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/lint
 mkdir -p "$bin"
 GOBIN=$bin go -C test/lint install github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 . test/stage.sh # what it compiles is what tests need
+go vet ./...
 "$bin/golangci-lint" run ./...
