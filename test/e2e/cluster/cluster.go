@@ -76,8 +76,10 @@ type Cluster struct {
 
 	mu        sync.Mutex // for the rest
 	processes []*peer.Process
-	// namespaces are the ids of those that were made for the cluster.
-	namespaces []string
+	// namespaces are those that were made for the cluster, until it is down, and
+	// processesLeft who was in them then.
+	namespaces    []namespace
+	processesLeft []string
 }
 
 // clusters counts those of this process: their control groups have names of their own.
@@ -236,6 +238,7 @@ func (c *Cluster) Down() error {
 		errs = append(errs, c.control.close())
 		c.control = nil
 	}
+	errs = append(errs, c.forget())
 	return errors.Join(append(errs, removeGroup(context.Background(), c.group))...)
 }
 

@@ -59,12 +59,12 @@ func (c *Cluster) open(flags uintptr, h hold) (*room, error) {
 		return nil, errors.Join(fmt.Errorf("namespaces: %s", text), r.close())
 	}
 	own, err := r.namespaces()
-	if err != nil {
-		return nil, errors.Join(err, r.close())
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.namespaces = append(c.namespaces, own...)
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
 	return r, nil
 }
 

@@ -90,7 +90,7 @@ func TestClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := peer.Await(t.Context(), "sleep", func(context.Context) error {
-		left, err := c.processesLeft()
+		left, err := c.inNamespaces()
 		if err == nil && !slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "(sleep)") }) {
 			err = fmt.Errorf("only %q", left)
 		}
@@ -105,9 +105,8 @@ func TestClose(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("it has ended by itself")
 	}
-	left, err := c.processesLeft()
-	if err != nil || len(left) > 0 {
-		t.Errorf("%q is left, %v", left, err)
+	if len(c.processesLeft) > 0 {
+		t.Errorf("%q is left", c.processesLeft)
 	}
 }
 
@@ -121,6 +120,42 @@ func TestChanges(t *testing.T) {
 	now, err := look()
 	if err != nil || now["link lo"] == "" || now["setting kernel/panic"] == "" {
 		t.Errorf("this machine is %v, %v", now, err)
+	}
+}
+
+// TestLeft: a process that joined the room's network from elsewhere is still there when the
+// room is closed, and is named.
+func TestLeft(t *testing.T) {
+	c, r := newRoom(t, syscall.CLONE_NEWNET)
+	argv := r.inside([]string{"net"}, "cat")
+	cmd := exec.Command(argv[0], argv[1:]...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, "up\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("up\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Down(); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("process %d (cat) in a net namespace", cmd.Process.Pid)
+	if !slices.Equal(c.processesLeft, []string{want}) {
+		t.Errorf("%q is left, want %q", c.processesLeft, want)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -176,7 +211,7 @@ func TestCancel(t *testing.T) {
 		t.Error("it has ended by itself")
 	}
 	err = peer.Await(t.Context(), "the end of sleep", func(context.Context) error {
-		left, err := c.processesLeft()
+		left, err := c.inNamespaces()
 		if err == nil && slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "(sleep)") }) {
 			err = errors.New("it is there")
 		}

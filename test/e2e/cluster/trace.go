@@ -57,8 +57,8 @@ func (c *Cluster) Left() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	left := c.before.changes(now)
-	for _, find := range []func() ([]string, error){c.processesLeft, c.groupsLeft, c.mountsLeft} {
+	left := append(c.before.changes(now), c.processesLeft...)
+	for _, find := range []func() ([]string, error){c.groupsLeft, c.mountsLeft} {
 		more, err := find()
 		if err != nil {
 			return nil, err
@@ -85,22 +85,42 @@ func (m machine) changes(now machine) []string {
 	return changed
 }
 
-// processesLeft are those in a namespace that the cluster has made.
-func (c *Cluster) processesLeft() ([]string, error) {
-	found, err := filepath.Glob("/proc/[0-9]*/ns/*")
-	if err != nil {
-		return nil, err
-	}
+// inNamespaces are the processes in namespaces that were made for the cluster.
+func (c *Cluster) inNamespaces() ([]string, error) {
 	var left []string
-	for _, path := range found {
-		// What has ended meanwhile is not left.
-		if id, err := os.Readlink(path); err == nil && slices.Contains(c.namespaces, id) {
-			pid := strings.Split(path, "/")[2]
-			name, _ := os.ReadFile("/proc/" + pid + "/comm")
-			left = append(left, fmt.Sprintf("process %s (%s) in %s", pid, bytes.TrimSpace(name), id))
+	for _, kind := range []string{"net", "pid"} {
+		found, err := filepath.Glob("/proc/[0-9]*/ns/" + kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range found {
+			info, err := os.Stat(path)
+			if err != nil {
+				continue // it has ended meanwhile
+			}
+			if slices.ContainsFunc(c.namespaces, func(ns namespace) bool { return os.SameFile(ns.info, info) }) {
+				pid := strings.Split(path, "/")[2]
+				name, _ := os.ReadFile("/proc/" + pid + "/comm")
+				left = append(left, fmt.Sprintf("process %s (%s) in a %s namespace", pid, bytes.TrimSpace(name), kind))
+			}
 		}
 	}
 	return left, nil
+}
+
+// forget lets go of the namespaces, after a last look at who is in them.
+func (c *Cluster) forget() (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.namespaces == nil {
+		return nil
+	}
+	c.processesLeft, err = c.inNamespaces()
+	for _, ns := range c.namespaces {
+		ns.file.Close()
+	}
+	c.namespaces = nil
+	return err
 }
 
 func (c *Cluster) groupsLeft() ([]string, error) {
@@ -132,25 +152,32 @@ func (c *Cluster) mountsLeft() ([]string, error) {
 	return left, nil
 }
 
-// namespaces are the ids of those that the room has and this process has not.
-func (r *room) namespaces() ([]string, error) {
-	entries, err := os.ReadDir("/proc/self/ns")
-	if err != nil {
-		return nil, err
-	}
-	var own []string
-	for _, e := range entries {
-		mine, err := os.Readlink(filepath.Join("/proc/self/ns", e.Name()))
+// namespace is one that was made for a cluster. As long as the file is open, no other gets
+// its number.
+type namespace struct {
+	file *os.File
+	info os.FileInfo
+}
+
+// namespaces are the room's of the two kinds that no process of a node is without, as far
+// as they are not this process's too.
+func (r *room) namespaces() ([]namespace, error) {
+	var own []namespace
+	for _, kind := range []string{"net", "pid"} {
+		mine, err := os.Stat("/proc/self/ns/" + kind)
 		if err != nil {
-			return nil, err
+			return own, err
 		}
-		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", r.pid(), e.Name()))
+		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", r.pid(), kind))
 		if err != nil {
-			return nil, err
+			return own, err
 		}
-		if mine != theirs {
-			own = append(own, theirs)
+		info, err := file.Stat()
+		if err != nil || os.SameFile(mine, info) {
+			file.Close()
+			continue
 		}
+		own = append(own, namespace{file, info})
 	}
 	return own, nil
 }
