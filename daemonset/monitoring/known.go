@@ -2,7 +2,8 @@ package monitoring
 
 // Known are the queries of dashboards and alerts that are in wide use with CoreDNS and
 // NodeLocal DNSCache, one of each kind: what they ask is theirs, how it is written is not.
-// $job stands for the job that their users have. An agent that is scraped must have data
+// $job stands for the job that their users have, also where a dashboard asks for none, so
+// that no other server's series count. An agent that is scraped must have data
 // for all of them.
 //
 //   - mixin: the CoreDNS mixin's dashboard and alerts, with those for node-local-dns;
@@ -56,11 +57,11 @@ var Known = []Query{
 	{"12539", "cache misses", `sum by (type) (rate(coredns_cache_misses_total{job=~"$job"}[5m]))`},
 
 	{"15762", "up", `up{job="$job", instance=~"$instance"}`},
-	{"15762", "queries over UDP", `sum(rate(coredns_dns_requests_total{instance=~"$instance", proto="udp"}[$__rate_interval]))`},
-	{"15762", "queries over TCP", `sum(rate(coredns_dns_requests_total{instance=~"$instance", proto="tcp"}[$__rate_interval]))`},
-	{"15762", "packet size", `avg by (proto) (rate(coredns_dns_request_size_bytes_sum{instance=~"$instance", proto="udp"}[$__rate_interval]))`},
-	{"15762", "upstream queries", `sum(rate(coredns_forward_requests_total[$__rate_interval]))`},
-	{"15762", "upstream errors", `sum by (rcode) (rate(coredns_forward_responses_total{rcode=~"SERVFAIL|REFUSED"}[$__rate_interval]))`},
-	{"15762", "cache hits", `sum by (type) (rate(coredns_cache_hits_total{instance=~"$instance"}[$__rate_interval]))`},
-	{"15762", "cache size", `sum by (type) (coredns_cache_entries)`},
+	{"15762", "queries over UDP", `sum(rate(coredns_dns_requests_total{job="$job", instance=~"$instance", proto="udp"}[$__rate_interval]))`},
+	{"15762", "queries over TCP", `sum(rate(coredns_dns_requests_total{job="$job", instance=~"$instance", proto="tcp"}[$__rate_interval]))`},
+	{"15762", "packet size", `avg by (proto) (rate(coredns_dns_request_size_bytes_sum{job="$job", instance=~"$instance", proto="udp"}[$__rate_interval]))`},
+	{"15762", "upstream queries", `sum(rate(coredns_forward_requests_total{job="$job"}[$__rate_interval]))`},
+	{"15762", "upstream errors", `sum by (rcode) (rate(coredns_forward_responses_total{job="$job", rcode=~"SERVFAIL|REFUSED"}[$__rate_interval]))`},
+	{"15762", "cache hits", `sum by (type) (rate(coredns_cache_hits_total{job="$job", instance=~"$instance"}[$__rate_interval]))`},
+	{"15762", "cache size", `sum by (type) (coredns_cache_entries{job="$job"})`},
 }
