@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
@@ -63,51 +61,25 @@ func families(ctx context.Context, s *suite) (seen string, err error) {
 	return resolved + "; " + compared, err
 }
 
-// twoAddresses are those of pods and Services by name, IPv4 first. It is an error while
-// they aren't all there.
+// twoAddresses are those of pods by name and of Services by NAMESPACE/NAME, IPv4 first. It
+// is an error while they aren't all there.
 func twoAddresses(ctx context.Context, client kubernetes.Interface) (pods, services map[string][]string, err error) {
-	pods, services = make(map[string][]string), make(map[string][]string)
-	list, err := client.CoreV1().Pods(namesNS).List(ctx, metav1.ListOptions{})
-	if err != nil {
+	if pods, err = podAddresses(ctx, client); err != nil {
 		return nil, nil, err
 	}
-	for _, p := range list.Items {
-		if len(p.Status.PodIPs) != 2 || p.Status.Phase != corev1.PodRunning {
-			return nil, nil, fmt.Errorf("pod %s is %s with the addresses %v", p.Name, p.Status.Phase, p.Status.PodIPs)
-		}
-		for _, ip := range p.Status.PodIPs {
-			pods[p.Name] = append(pods[p.Name], ip.IP)
-		}
+	if a, b := pods["udp-0"], pods["udp-1"]; len(a) != 2 || len(b) != 2 {
+		return nil, nil, fmt.Errorf("the pods' addresses are %v and %v, want two of each", a, b)
 	}
-	found, err := client.CoreV1().Services(namesNS).List(ctx, metav1.ListOptions{})
-	if err != nil {
+	if services, err = serviceAddresses(ctx, client); err != nil {
 		return nil, nil, err
 	}
-	for _, s := range found.Items {
-		services[s.Name] = s.Spec.ClusterIPs
-	}
-	slices, err := client.DiscoveryV1().EndpointSlices(namesNS).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=querier"})
-	if err != nil {
-		return nil, nil, err
-	}
-	endpoints := 0
-	for _, s := range slices.Items {
-		for _, e := range s.Endpoints {
-			if e.Conditions.Ready == nil || *e.Conditions.Ready {
-				endpoints++
-			}
-		}
-	}
-	if len(pods) != 2 || endpoints != 4 {
-		return nil, nil, fmt.Errorf("%d pods with %d addresses as endpoints, want 2 with 4", len(pods), endpoints)
-	}
-	return pods, services, nil
+	return pods, services, sliced(ctx, client, map[string]int{"querier": 4})
 }
 
 // ofBoth are the questions about names of both families, or of one.
 func ofBoth(pods, services map[string][]string) ([]question, error) {
-	a, b, both := pods["udp-0"], pods["udp-1"], services["both"]
-	if len(both) != 2 || len(services["six"]) != 1 || len(services["four"]) != 1 {
+	a, b, both, six, four := pods["udp-0"], pods["udp-1"], services["names/both"], services["names/six"], services["names/four"]
+	if len(both) != 2 || len(six) != 1 || len(four) != 1 {
 		return nil, fmt.Errorf("the Services' addresses are %v", services)
 	}
 	list := []question{
@@ -116,9 +88,9 @@ func ofBoth(pods, services map[string][]string) ([]question, error) {
 		q("canon both.names", "both"+inNames),
 		q("name "+both[0], "both"+inNames),
 		q("name "+both[1], "both"+inNames),
-		q("host six", services["six"]...),
-		q("name "+services["six"][0], "six"+inNames),
-		q("host four.names.svc", services["four"]...),
+		q("host six", six...),
+		q("name "+six[0], "six"+inNames),
+		q("host four.names.svc", four...),
 		q("srv _http._tcp.six"+inNames, "0:100:80:six"+inNames),
 		q("host querier", append(a, b...)...),
 		q("host querier-0.querier", a...),

@@ -96,24 +96,10 @@ func shell(ctx context.Context, layer oci.Layer) (oci.Layer, error) {
 // libraries adds what a dynamic program needs: its interpreter, under the path that it
 // names, and its libraries, where every interpreter looks.
 func libraries(ctx context.Context, layer oci.Layer, program string) (oci.Layer, error) {
-	file, err := elf.Open(program)
+	at, names, err := needs(program)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	names, err := file.ImportedLibraries()
-	if err != nil {
-		return nil, err
-	}
-	section := file.Section(".interp")
-	if section == nil || len(names) == 0 {
-		return nil, errors.New("gcc links statically: the probe needs a glibc that is loaded")
-	}
-	interp, err := section.Data()
-	if err != nil {
-		return nil, err
-	}
-	at := strings.TrimRight(string(interp), "\x00")
 	if layer, err = carry(layer, strings.TrimPrefix(at, "/"), at); err != nil {
 		return nil, err
 	}
@@ -132,4 +118,23 @@ func libraries(ctx context.Context, layer oci.Layer, program string) (oci.Layer,
 		}
 	}
 	return layer, nil
+}
+
+// needs are the interpreter and the libraries that a dynamic program names.
+func needs(program string) (interpreter string, names []string, err error) {
+	file, err := elf.Open(program)
+	if err != nil {
+		return "", nil, err
+	}
+	defer file.Close()
+	section := file.Section(".interp")
+	if section == nil {
+		return "", nil, errors.New("gcc links statically: the probe needs a glibc that is loaded")
+	}
+	text, err := section.Data()
+	if err != nil {
+		return "", nil, err
+	}
+	names, err = file.ImportedLibraries()
+	return strings.TrimRight(string(text), "\x00"), names, err
 }

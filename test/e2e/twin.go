@@ -36,23 +36,28 @@ func queries(table []question, ways ...string) (list []string) {
 		if strings.HasSuffix(name, ".arpa.") {
 			kinds = []string{"PTR"}
 		}
-		// A name is asked for as it stands and where a search path finds it.
-		for _, suffix := range []string{"", inNames, ".svc." + cluster.Domain, "." + cluster.Domain} {
-			full := strings.TrimSuffix(name, ".") + suffix
-			if suffix != "" && (strings.HasSuffix(name, ".") || strings.HasSuffix(name, cluster.Domain)) {
-				continue
-			}
+		for _, full := range written(name) {
 			for _, kind := range kinds {
+				if better(full, kind) {
+					continue
+				}
 				for _, way := range ways {
-					if !better(full, kind) {
-						list = append(list, way+" "+full+" "+kind)
-					}
+					list = append(list, way+" "+full+" "+kind)
 				}
 			}
 		}
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// written are the ways to ask for a name: as it stands, and where a search path finds it.
+func written(name string) []string {
+	plain := strings.TrimSuffix(name, ".")
+	if plain != name || strings.HasSuffix(name, cluster.Domain) {
+		return []string{plain}
+	}
+	return []string{plain, plain + inNames, plain + ".svc." + cluster.Domain, plain + "." + cluster.Domain}
 }
 
 // better says that nodens means to answer otherwise than CoreDNS: that makes up SRV

@@ -146,39 +146,72 @@ func namespaces(ctx context.Context, client kubernetes.Interface) error {
 
 // look takes the addresses down, and is an error while a pod has none or isn't ready.
 func (w *world) look(ctx context.Context, client kubernetes.Interface) error {
-	pods, err := client.CoreV1().Pods(namesNS).List(ctx, metav1.ListOptions{})
+	pods, err := podAddresses(ctx, client)
 	if err != nil {
 		return err
 	}
-	w.pod = make(map[string]string)
+	if pods["set-0"] == nil || pods["set-1"] == nil {
+		return errors.New("the StatefulSet has no two pods yet")
+	}
+	services, err := serviceAddresses(ctx, client)
+	if err != nil {
+		return err
+	}
+	w.pod, w.service = first(pods), first(services)
+	return sliced(ctx, client, map[string]int{"cluster": 2, "headless": 2, "set": 2, "querier": 2, "published": 1, "stub": 1})
+}
+
+// first has the first address of each.
+func first(all map[string][]string) map[string]string {
+	one := make(map[string]string)
+	for name, addresses := range all {
+		one[name] = addresses[0]
+	}
+	return one
+}
+
+// podAddresses are those of the pods that ask, by name. It is an error while one has none,
+// or isn't ready although it is meant to be.
+func podAddresses(ctx context.Context, client kubernetes.Interface) (map[string][]string, error) {
+	pods, err := client.CoreV1().Pods(namesNS).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string][]string)
 	for _, p := range pods.Items {
 		ready := p.Name == "unready" && p.Status.Phase == corev1.PodRunning
 		for _, c := range p.Status.Conditions {
 			ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 		}
-		if !ready || p.Status.PodIP == "" {
-			return fmt.Errorf("pod %s is not ready: %s", p.Name, p.Status.Phase)
+		if !ready || len(p.Status.PodIPs) == 0 {
+			return nil, fmt.Errorf("pod %s is not ready: %s", p.Name, p.Status.Phase)
 		}
-		w.pod[p.Name] = p.Status.PodIP
+		for _, ip := range p.Status.PodIPs {
+			all[p.Name] = append(all[p.Name], ip.IP)
+		}
 	}
-	if w.pod["set-0"] == "" || w.pod["set-1"] == "" {
-		return errors.New("the StatefulSet has no two pods yet")
-	}
-	services, err := client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	w.service = make(map[string]string)
-	for _, s := range services.Items {
-		w.service[s.Namespace+"/"+s.Name] = s.Spec.ClusterIP
-	}
-	return w.sliced(ctx, client)
+	return all, nil
 }
 
-// sliced is an error while the slices of pods don't have their addresses: they come a
-// moment after the pods are ready, and CoreDNS must not be asked before, because it keeps
+// serviceAddresses are the ClusterIPs of those Services that have any, by NAMESPACE/NAME.
+func serviceAddresses(ctx context.Context, client kubernetes.Interface) (map[string][]string, error) {
+	services, err := client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string][]string)
+	for _, s := range services.Items {
+		if len(s.Spec.ClusterIPs) > 0 {
+			all[s.Namespace+"/"+s.Name] = s.Spec.ClusterIPs
+		}
+	}
+	return all, nil
+}
+
+// sliced is an error while Services have not as many ready endpoints as wanted: they come
+// a moment after the pods are ready, and CoreDNS must not be asked before, because it keeps
 // what it says for 30 s.
-func (w *world) sliced(ctx context.Context, client kubernetes.Interface) error {
+func sliced(ctx context.Context, client kubernetes.Interface, wanted map[string]int) error {
 	slices, err := client.DiscoveryV1().EndpointSlices(namesNS).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -191,9 +224,9 @@ func (w *world) sliced(ctx context.Context, client kubernetes.Interface) error {
 			}
 		}
 	}
-	for service, want := range map[string]int{"cluster": 2, "headless": 2, "set": 2, "querier": 2, "published": 1, "stub": 1} {
+	for service, want := range wanted {
 		if count[service] != want {
-			return fmt.Errorf("Service %s has %d endpoints, not %d", service, count[service], want)
+			return fmt.Errorf("there are %d endpoints of Service %s, not %d", count[service], service, want)
 		}
 	}
 	return nil

@@ -1,11 +1,11 @@
 // Command probe asks for names from inside of a pod, in the ways that programs do, and
 // writes what it is told as lines for the suite to compare.
 //
-//	probe every             questions on standard input, asked of musl, glibc and Go
-//	probe go                the same, of Go's own resolver
-//	probe wire SERVER…      queries on standard input, sent to each server as they are
+//	probe every                  questions on standard input, asked of musl, glibc and Go
+//	probe go                     the same, of Go's own resolver
+//	probe wire SERVER…           queries on standard input, sent to each server
 //	probe until LIMIT NAME WANT  asks the pod's name server until the answer is WANT
-//	probe serve PORT…       is the authority of every name, at these ports
+//	probe serve PORT…            is the authority of every name, at these ports
 //
 // The questions of every and go are those of resolve/resolve.c, and so are the answers.
 package main
@@ -35,22 +35,32 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	if len(args) == 0 {
 		return errors.New("say what to do: every, go, wire, until or serve")
 	}
-	switch verb, rest := args[0], args[1:]; {
-	case verb == "every" && len(rest) == 0:
-		return every(ctx, in, out)
-	case verb == "go" && len(rest) == 0:
-		return resolve(ctx, in, out)
-	case verb == "wire" && len(rest) > 0:
-		return wire(ctx, rest, in, out)
-	case verb == "until" && len(rest) == 3:
-		limit, err := time.ParseDuration(rest[0])
-		if err != nil {
-			return fmt.Errorf("until, the limit: %w", err)
-		}
-		return until(ctx, limit, rest[1], rest[2], out)
-	case verb == "serve" && len(rest) > 0:
-		return serve(ctx, rest)
-	default:
-		return fmt.Errorf("%q is not how any of it is used", args)
+	verbs := map[string]struct {
+		least, most int
+		run         func(args []string) error
+	}{
+		"every": {0, 0, func([]string) error { return every(ctx, in, out) }},
+		"go":    {0, 0, func([]string) error { return resolve(ctx, in, out) }},
+		"wire":  {1, mostArgs, func(servers []string) error { return wire(ctx, servers, in, out) }},
+		"until": {3, 3, func(args []string) error { return follow(ctx, args, out) }},
+		"serve": {1, mostArgs, func(ports []string) error { return serve(ctx, ports) }},
 	}
+	v, ok := verbs[args[0]]
+	if args = args[1:]; !ok || len(args) < v.least || len(args) > v.most {
+		return fmt.Errorf("%q is not how any of it is used", os.Args[1:])
+	}
+	return v.run(args)
+}
+
+// mostArgs is how many servers or ports there may be: all of both families and CoreDNS
+// are five.
+const mostArgs = 16
+
+// follow is until with its arguments as text.
+func follow(ctx context.Context, args []string, out io.Writer) error {
+	limit, err := time.ParseDuration(args[0])
+	if err != nil {
+		return fmt.Errorf("until, the limit: %w", err)
+	}
+	return until(ctx, limit, args[1], args[2], out)
 }
