@@ -236,8 +236,12 @@ func TestDoHBounds(t *testing.T) {
 // be, and one that its client gives up holds nobody.
 func TestDoHWaits(t *testing.T) {
 	release, waits := make(chan struct{}), make(chan struct{}, 100)
+	var asked sync.Map
 	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
-		waits <- struct{}{}
+		// On a busy machine an upstream is asked twice.
+		if _, again := asked.LoadOrStore(q.Question[0].Name, true); !again {
+			waits <- struct{}{}
+		}
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
@@ -262,12 +266,14 @@ func TestDoHWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", dohType)
-	all.Go(func() {
+	given := make(chan struct{})
+	go func() {
+		defer close(given)
 		if resp, err := c.Do(req); err == nil {
 			_ = resp.Body.Close()
 			t.Error("a request that was given up is answered")
 		}
-	})
+	}()
 	<-waits
 	if _, _, err := c.ask(addr, question("by.hand.", dns.TypeA)); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("one request more than there may be: %v", err)
@@ -276,6 +282,7 @@ func TestDoHWaits(t *testing.T) {
 		t.Errorf("%d shed, want one", n)
 	}
 	cancel()
+	<-given // an answer that comes at the same time might win
 	close(release)
 	all.Wait()
 	eventually(t, "requests to end", func() bool { return visitHTTPS(t, addr, &tls.Config{RootCAs: roots}) == nil })
