@@ -229,11 +229,6 @@ func (h *havoc) drain(ctx context.Context) (map[string]death, error) {
 	return nil, errors.Join(err, h.kubectl(ctx, "uncordon", n.Name), h.settled(ctx))
 }
 
-// outage is how long the API server is away: long enough for the agents' watches to have
-// given up several times, at intervals that grow to half a minute; minutes would show
-// nothing more.
-const outage = 20 * time.Second
-
 // lose stops the API server, kills the first node's agent, and has the one after it
 // answer from what the last one has kept on the node. What is made when the API server is
 // back has to arrive at all agents.
@@ -248,7 +243,7 @@ func (h *havoc) lose(ctx context.Context) (map[string]death, error) {
 		err = h.answered(ctx, n, h.services())
 	}
 	if err == nil {
-		linger(ctx, outage-time.Since(began))
+		linger(ctx, h.outage-time.Since(began))
 	}
 	if err = errors.Join(err, h.cluster.StartAPI(ctx)); err != nil {
 		return nil, err

@@ -61,6 +61,8 @@ func parts() []part {
 type suite struct {
 	keep bool
 	dir  string
+	// outage is how long the API server is away when that is looked at.
+	outage time.Duration
 	// root is the tree's top.
 	root string
 	// cluster is the one that is up, of kind stage, and agent says that nodens is
