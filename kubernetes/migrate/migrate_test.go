@@ -234,8 +234,8 @@ func TestMarshal(t *testing.T) {
 	}
 }
 
-// FuzzMake: whatever objects there are, there is an error, or a manifest that can be read
-// and whose next step can be made of it.
+// FuzzMake: whatever objects there are, there is an error, or a manifest that can be read,
+// of which the next step is an error or a manifest in turn.
 func FuzzMake(f *testing.F) {
 	f.Add([]byte(strings.NewReplacer("EXTRA", "", "UPDATED", "3").Replace(daemonSet)), []byte(configMaps))
 	f.Add([]byte(strings.NewReplacer("EXTRA", `,"-handover-dir=/h","x"`, "UPDATED", `"3"`).Replace(daemonSet)), []byte("kind: ConfigMap\nmetadata: {name: node-local-dns}\ndata: {Corefile: \". {\\n}\"}"))
@@ -252,8 +252,8 @@ func FuzzMake(f *testing.F) {
 		if err := o.Read("made", strings.NewReader(string(r.Manifest))); err != nil {
 			t.Fatalf("what is printed can't be read: %v\n%s", err, r.Manifest)
 		}
-		if _, err := Make(request); err != nil {
-			t.Fatalf("the next step: %v\n%s", err, r.Manifest)
+		if next, err := Make(request); (next == nil) != (err != nil) {
+			t.Fatalf("the next step is %v, with error %v", next, err)
 		}
 	})
 }
