@@ -62,13 +62,13 @@ fuzzers() {
 	return $bad
 }
 
-# Unit tests under the race detector; the suites under test/ talk to other
-# processes, where it sees nothing. Many wait more than they compute, so there are more
+# Unit tests under the race detector; the suites under test/ and those of daemonset/ talk
+# to other processes, where it sees nothing. Many wait more than they compute, so there are more
 # of them at a time than cores, the slowest from the start on. The bench measures CPU
 # and delays, so it runs alone.
-units=$(go list ./netsetup ./cmd/nodens ./... | grep -v /nodens/test/)
+units=$(go list ./netsetup ./cmd/nodens ./... | grep -v -e /nodens/test/ -e /nodens/daemonset)
 bench=./test/bench
-suites=$(go list ./test/node ./test/differential ./test/... | grep -v -e /test/summary -e '/test/bench$')
+suites=$(go list ./test/node ./test/differential ./test/... ./daemonset/... | grep -v -e /test/summary -e '/test/bench$')
 # shellcheck disable=SC2086
 {
 	CGO_ENABLED=1 run "unit tests" tests units -race -p 3 -timeout 20m $units
