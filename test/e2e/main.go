@@ -2,7 +2,7 @@
 // would ask, breaks what breaks, and prints a table of what was checked. `make e2e` runs
 // it; it needs root, on Debian, and leaves nothing behind.
 //
-//	go run ./test/e2e [-only PART,…] [-keep] [-dir DIR] [-outage TIME]
+//	go run ./test/e2e [-only PART,…] [-keep] [-dir DIR] [-outage TIME] [-out FILE]
 //
 // Each part of the table is a file of its own; they run in the order of parts.
 package main
@@ -42,6 +42,7 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "the parts to run, separated by commas; all if it is empty")
 	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")
 	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
+	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
 	flag.DurationVar(&s.outage, "outage", usualOutage, "how long the API server is away in the part chaos")
 	flag.Parse()
 	var names []string

@@ -61,6 +61,8 @@ func parts() []part {
 type suite struct {
 	keep bool
 	dir  string
+	// out is the document to write; none if it is empty.
+	out string
 	// outage is how long the API server is away when that is looked at.
 	outage time.Duration
 	// root is the tree's top.
@@ -106,7 +108,10 @@ func (s *suite) run(ctx context.Context, wanted []string) (err error) {
 		<-ctx.Done()
 	}
 	s.check(ctx, "end", check{"nothing is left behind", leave})
-	return errors.Join(interrupted, s.report(os.Stdout))
+	if s.out != "" {
+		err = s.record(ctx, s.out)
+	}
+	return errors.Join(interrupted, s.report(os.Stdout), err)
 }
 
 // folder has the folder there, and gives what to do with it at the end.
