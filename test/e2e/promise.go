@@ -57,13 +57,7 @@ type toll struct {
 // sum is of all that was asked.
 func (t toll) sum() (all load.Counts) {
 	for _, r := range t.reports {
-		c := r.All()
-		all.Asked += c.Asked
-		all.Local += c.Local
-		all.Cluster += c.Cluster
-		all.Servfail += c.Servfail
-		all.Other += c.Other
-		all.Lost += c.Lost
+		all.Add(r.All())
 	}
 	return all
 }

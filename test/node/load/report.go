@@ -74,6 +74,16 @@ func (c *Counts) add(f Fate) {
 // Failed is how many got no answer that a client can use.
 func (c Counts) Failed() uint64 { return c.Lost + c.Servfail + c.Other }
 
+// Add adds the other counts.
+func (c *Counts) Add(o Counts) {
+	c.Asked += o.Asked
+	c.Local += o.Local
+	c.Cluster += o.Cluster
+	c.Servfail += o.Servfail
+	c.Other += o.Other
+	c.Lost += o.Lost
+}
+
 // Tally is what became of the questions that were asked in one way.
 type Tally struct {
 	Counts
@@ -87,12 +97,7 @@ type Tally struct {
 func (r *Report) All() Counts {
 	var sum Counts
 	for _, t := range []Tally{r.UDP, r.Stream, r.Shot} {
-		sum.Asked += t.Asked
-		sum.Local += t.Local
-		sum.Cluster += t.Cluster
-		sum.Servfail += t.Servfail
-		sum.Other += t.Other
-		sum.Lost += t.Lost
+		sum.Add(t.Counts)
 	}
 	return sum
 }
