@@ -29,6 +29,8 @@ type Fake struct {
 	addrs []Addr
 	// owners counts those who keep queries of the machine itself untracked.
 	owners int
+	// kept are the servers of each call of forget.
+	kept   [][]netip.AddrPort
 	tables model
 	losses chan struct{}
 }
@@ -203,6 +205,14 @@ func (f *Fake) own(locals []netip.Addr, dns uint16) (io.Closer, error) {
 	defer f.mu.Unlock()
 	f.owners++
 	return owner{f}, nil
+}
+
+// forget implements Node.
+func (f *Fake) forget(_ []netip.Addr, _ uint16, servers []netip.AddrPort) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.kept = append(f.kept, servers)
+	return 0, nil
 }
 
 type owner struct{ f *Fake }

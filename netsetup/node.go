@@ -74,6 +74,9 @@ type Node interface {
 	// until the Closer is closed or the process is gone, in whatever way. Any error:
 	// the kernel can't.
 	own(locals []netip.Addr, dns uint16) (io.Closer, error)
+	// forget has connection tracking forget the flows by which queries to the addresses
+	// are led to others than these servers, and says how many it were.
+	forget(locals []netip.Addr, dns uint16, servers []netip.AddrPort) (int, error)
 	// events says that some of p may have gone missing, once for many losses, until
 	// ctx is done; then it is closed. A kernel that does not tell: nothing comes, ever.
 	events(ctx context.Context, p Plan) <-chan struct{}

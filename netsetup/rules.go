@@ -91,7 +91,21 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 		return changed, s.ruleFailures(ctx, "setting up", err)
 	}
 	s.supersede(ctx)
+	s.forget()
 	return changed, nil
+}
+
+// forget lets go, when the rules lead to other servers than before, of the flows that
+// still lead to those. A failure costs some queries of the next two minutes at most, if
+// the agent dies meanwhile, and is not tried again.
+func (s *Setup) forget() {
+	if len(s.want.diversion) == 0 || slices.Equal(s.led, s.want.diversion) {
+		return
+	}
+	s.led = s.want.diversion
+	if n, err := s.node.forget(s.want.locals, s.want.dns, s.led); n > 0 || err != nil {
+		s.log.Info("queries are no longer led to servers that are gone", "flows", n, "err", err)
+	}
 }
 
 // own sees to the queries of the node's own processes, once. It comes before the rules,

@@ -34,6 +34,8 @@ type Setup struct {
 	want   want
 	filter filter
 	others []filter
+	// led are the servers that connection tracking was last told of (see Node.forget).
+	led []netip.AddrPort
 	// host keeps the queries of the node's own processes untracked while this process
 	// lives; nil: it was not asked for yet, or want.host is set as it can't be had.
 	host io.Closer
