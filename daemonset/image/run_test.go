@@ -160,7 +160,7 @@ func checkRuns(t *testing.T, root string) {
 			}
 		})
 	})
-	// As in cilium.yaml: an address of its own, and no rights at all.
+	// As in the overlay cilium: an address of its own, and no rights at all.
 	t.Run("nobody", func(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(root, "etc", "Corefile"), []byte(".:53 {\n  forward . 127.0.0.1:5300\n}\n"), 0o644); err != nil {
 			t.Fatal(err)
