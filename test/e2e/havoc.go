@@ -39,13 +39,13 @@ func loadImage(ctx context.Context, s *suite) (file string, err error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the load client: %w\n%s", err, out)
 	}
-	text, err := os.ReadFile(program)
+	layer, err := carry(nil, "load", program)
 	if err != nil {
 		return "", err
 	}
 	return s.image(loadName, oci.Image{
 		Architecture: runtime.GOARCH, Entrypoint: []string{"/load"}, Command: []string{"serve", fmt.Sprint(":", loadPort)},
-		Layers: []oci.Layer{{{Path: "load", Mode: 0o755, Body: text}}},
+		Layers: []oci.Layer{layer},
 	})
 }
 

@@ -135,13 +135,13 @@ func dnsImage(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	body, err := os.ReadFile(binary)
+	layer, err := carry(nil, "coredns", binary)
 	if err != nil {
 		return "", err
 	}
 	return s.image("coredns:e2e", oci.Image{
 		Architecture: runtime.GOARCH,
-		Layers:       []oci.Layer{{{Path: "coredns", Mode: 0o755, Body: body}}},
+		Layers:       []oci.Layer{layer},
 		Entrypoint:   []string{"/coredns"},
 	})
 }
