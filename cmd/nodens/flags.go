@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -42,6 +43,8 @@ type options struct {
 	adminSocket    string // "": none
 	handoverDir    string // "": none
 	netfilter      netsetup.Netfilter
+	kernelPath     kernelPath
+	kernelOrder    kernelpath.Order
 	logFormat      string
 	level          *slog.LevelVar // of the log
 	version        bool
@@ -118,6 +121,8 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.Func("cache-size", "`bytes` that all caches together may take, such as 32Mi (default 32Mi)", o.setCacheSize)
 	fs.StringVar(&o.adminSocket, "admin-socket", "", "`path` of a socket to flush the cache through; empty for none")
 	fs.StringVar(&o.handoverDir, "handover-dir", "", "`folder` through which the next agent on this node takes over sockets and cache, and where the cache is saved; empty for none")
+	fs.Func("kernel-path", "answer pods' queries inside of the kernel where the answer is known: `off`, auto, which is where the kernel can, or on, which is an error where it can't (default off)", o.kernelPath.set)
+	fs.Func("kernel-path-order", "where the program of -kernel-path stands among others on a link: `last`, first, before:NAME or after:NAME of a program there (default last)", o.setKernelOrder)
 	fs.StringVar(&o.logFormat, "log-format", "text", "`text`, json, or the lines that coredns writes")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
