@@ -26,6 +26,8 @@ package() {
 	prometheus | promtool) echo prometheus ;;
 	busybox) echo busybox-static ;;
 	musl-gcc) echo musl-tools musl-dev ;;
+	clang-14) echo clang-14 ;;
+	llvm-strip-14) echo llvm-14 ;;
 	*) echo "test/install.sh: no package is known for $1" >&2; exit 1 ;;
 	esac
 }

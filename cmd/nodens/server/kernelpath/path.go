@@ -7,8 +7,11 @@ package kernelpath
 import (
 	"errors"
 	"log/slog"
-	"net/netip"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/cilium/ebpf/link"
 
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -33,39 +36,19 @@ type Options struct {
 }
 
 // Path is the program and its memory. It is safe for concurrent use.
-type Path struct{}
+type Path struct {
+	log     *slog.Logger
+	order   Order
+	objects programObjects
+	maps    [][]byte // mapped memory
+	table   table
+	state   *programState
+	epochs  []atomic.Uint64
 
-// Open loads the program, which answers nothing yet. The error wraps [ErrUnsupported] where
-// the kernel lacks what is needed, and says what.
-func Open(opts Options) (*Path, error) { return nil, ErrUnsupported }
-
-// Close takes the program off all links and gives its memory back; the end of the process
-// does the same, however it comes.
-func (p *Path) Close() error { return nil }
-
-// Epochs are the counters that answers hang on: those of the cluster's names, and those of
-// the cache's.
-func (p *Path) Epochs() (cluster, cached *epoch.Table) { return nil, nil }
-
-// Attach has queries that come in on a link answered; Detach ends it, and needs not be called
-// for a link that is gone. Attaching twice is no error.
-func (p *Path) Attach(ifindex int) error { return nil }
-
-// Detach is the opposite of [Path.Attach].
-func (p *Path) Detach(ifindex int) {}
-
-// Links is the number of links that have the program.
-func (p *Path) Links() int { return 0 }
-
-// SetDoors says at which addresses the agent listens, and the number of what is served
-// there: an answer is given only at a door of its own number. An empty map: at none.
-func (p *Path) SetDoors(doors map[netip.AddrPort]uint32) error { return nil }
-
-// Beat says that the agent is well. Without it nothing is answered after [Lapse].
-func (p *Path) Beat() {}
-
-// Lapse is how long answers are given without a [Path.Beat].
-const Lapse = 2 * time.Second
+	mu    sync.Mutex
+	links map[int][2]link.Link
+	doors map[programDoor]uint32
+}
 
 // Answer is what is put: a reply of the agent, and how long it holds.
 type Answer struct {
@@ -80,6 +63,8 @@ type Answer struct {
 	Expires, Ends time.Duration
 	Counts        bool
 	Life          uint32
+	// MaxSize is the highest payload size that the reply's OPT record may claim.
+	MaxSize uint16
 	// Shuffled says that addresses are given in another order each time.
 	Shuffled bool
 	// Owner is told how often the answer was given.
@@ -96,22 +81,19 @@ type Owner interface {
 
 // Put keeps a, and reports whether it does: whether a is of the kind that the program
 // answers. It does not keep what a points to but for the owner.
-func (p *Path) Put(a *Answer) bool { return false }
+func (p *Path) Put(a *Answer) bool { return p.table.put(a) }
 
 // Sweep tells all owners of their hits.
-func (p *Path) Sweep() {}
+func (p *Path) Sweep() { p.table.sweep() }
 
 // Clear drops all answers; their owners are told.
-func (p *Path) Clear() {}
+func (p *Path) Clear() { p.table.clear() }
 
 // Counters is what the program has done with packets to doors since it was loaded.
 type Counters struct {
 	// Results is the number of packets by what became of them, by name: "answered", or why
 	// a packet went on to the agent.
 	Results map[string]uint64
-	// Took is the time that answers took, in nanoseconds, of Sampled of them.
-	Took, Sampled uint64
+	// Took is the time that answers took, in nanoseconds, of Timed of them.
+	Took, Timed uint64
 }
-
-// Counters adds up what each CPU has counted.
-func (p *Path) Counters() Counters { return Counters{} }

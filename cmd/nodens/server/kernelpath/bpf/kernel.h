@@ -1,0 +1,109 @@
+/* What the program uses of the kernel's interface, written down from its documents
+ * (linux/bpf.h, the man page bpf-helpers): with it, the object needs no headers of the
+ * machine that it is built on. */
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long s64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Maps are described to the loader by types. */
+#define UINT(name, value) int (*name)[value]
+#define TYPE(name, value) typeof(value) *name
+
+enum {
+	MAP_HASH = 1,
+	MAP_ARRAY = 2,
+	MAP_PERCPU_ARRAY = 6,
+	MAP_LRU_HASH = 9,
+};
+
+#define MAP_MMAPABLE (1 << 10)
+
+/* What a tcx program returns: whether the next program on the link has its turn. */
+#define TCX_NEXT (-1)
+#define TC_SHOT 2
+
+/* The context of a program on a link, as far as its fields are read. */
+struct __sk_buff {
+	u32 len;
+	u32 pkt_type;
+	u32 mark;
+	u32 queue_mapping;
+	u32 protocol; /* big endian */
+	u32 vlan_present;
+	u32 vlan_tci;
+	u32 vlan_proto;
+	u32 priority;
+	u32 ingress_ifindex; /* 0: a process of this machine has sent it */
+	u32 ifindex;
+	u32 tc_index;
+	u32 cb[5];
+	u32 hash;
+	u32 tc_classid;
+	u32 data;
+	u32 data_end;
+	u32 napi_id;
+	u32 family;
+	u32 remote_ip4;
+	u32 local_ip4;
+	u32 remote_ip6[4];
+	u32 local_ip6[4];
+	u32 remote_port;
+	u32 local_port;
+	u32 data_meta;
+	u64 flow_keys;
+	u64 tstamp;
+	u32 wire_len;
+	u32 gso_segs;
+	u64 sk;
+	u32 gso_size;
+};
+
+static void *(*map_lookup)(void *map, const void *key) = (void *)1;
+static long (*map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static u64 (*ktime_ns)(void) = (void *)5;
+static u32 (*random_u32)(void) = (void *)7;
+static long (*skb_store_bytes)(struct __sk_buff *skb, u32 at, const void *from, u32 len, u64 flags) = (void *)9;
+static long (*l4_csum_replace)(struct __sk_buff *skb, u32 at, u64 from, u64 to, u64 flags) = (void *)11;
+static long (*redirect)(u32 ifindex, u64 flags) = (void *)23;
+static long (*skb_load_bytes)(const void *skb, u32 at, void *to, u32 len) = (void *)26;
+static s64 (*csum_diff)(u32 *from, u32 from_size, u32 *to, u32 to_size, u32 seed) = (void *)28;
+static long (*skb_change_tail)(struct __sk_buff *skb, u32 len, u64 flags) = (void *)38;
+static long (*skb_pull_data)(struct __sk_buff *skb, u32 len) = (void *)39;
+
+#define CSUM_PSEUDO_HDR (1 << 4)
+#define CSUM_MARK_MANGLED_0 (1 << 5)
+
+#define htons(x) ((u16)__builtin_bswap16(x))
+#define ntohs(x) ((u16)__builtin_bswap16(x))
+#define htonl(x) ((u32)__builtin_bswap32(x))
+
+struct ethhdr {
+	u8 dst[6], src[6];
+	u16 proto;
+} __attribute__((packed));
+
+struct iphdr {
+	u8 version_ihl, tos;
+	u16 tot_len, id, frag_off;
+	u8 ttl, protocol;
+	u16 check;
+	u32 saddr, daddr;
+};
+
+struct ip6hdr {
+	u32 version_flow;
+	u16 payload_len;
+	u8 nexthdr, hop_limit;
+	u32 saddr[4], daddr[4];
+};
+
+struct udphdr {
+	u16 source, dest, len, check;
+};

@@ -1,0 +1,137 @@
+/* The memory that the agent and the program share, and its bounds: this is the one place
+ * where they are. The Go side is made from these types (go generate). */
+#pragma once
+#include "kernel.h"
+
+/* NAME_WORDS is what a name may have, in words of eight bytes: 128 bytes with the root. The
+ * longest names that pods' search paths make of usual ones have 100; half would leave those
+ * of databases in the cloud to the agent, twice as much would double the look at each key. */
+#define NAME_WORDS 16
+#define NAME_BYTES (8 * NAME_WORDS)
+
+/* MAX_MESSAGE is the longest query and the longest reply: what every client takes (RFC 1035,
+ * 4.2.1). */
+#define MAX_MESSAGE 512
+
+/* TAIL_WORDS is what may stand behind the question of a reply, in words of eight bytes: 22
+ * addresses and an OPT record. More would come near to MAX_MESSAGE with the longest name. */
+#define TAIL_WORDS 46
+#define TAIL_BYTES (8 * TAIL_WORDS)
+
+/* MAX_TTLS is how many records a reply may have whose TTLs count down: as many as fit. */
+#define MAX_TTLS 24
+
+/* SETS and WAYS are the table: 4,096 names of the cluster and as many of the cache, some 5 MB.
+ * A node of a hundred pods asks for some hundred names. The tags of a set fill one line of
+ * the CPU's caches. */
+#define SETS_SHIFT 10
+#define SETS (1 << SETS_SHIFT)
+#define WAYS 8
+
+/* EPOCHS is the counters of two tables, of the cluster and of the cache. */
+#define EPOCHS (2 * 4097)
+
+/* DOORS bounds the addresses at which queries are answered, CLIENTS the clients that are
+ * known on all links: twenty times as many pods as a node may have. */
+#define DOORS 256
+#define CLIENTS 4096
+
+/* ADMITTED is how long a client is answered for after the agent's own reply has left to it,
+ * in nanoseconds: the time in which a rule that keeps its packets from the agent comes to
+ * hold here. After RENEW one query goes on to the agent, so that a client that asks often
+ * never loses its place. */
+#define ADMITTED 2000000000ULL
+#define RENEW 1000000000ULL
+
+/* SAMPLED is which part of the answers is timed: one in so many, a power of two. */
+#define SAMPLED 64
+
+/* Bits of a query that a reply hangs on. */
+enum {
+	VARIANT_RD = 1,
+	VARIANT_AD = 2,
+	VARIANT_CD = 4,
+	VARIANT_EDNS = 8,
+	VARIANT_DO = 16,
+};
+
+/* What becomes of a packet to a door. */
+enum result {
+	ANSWERED,
+	MISS,     /* the table has no answer */
+	SHAPE,    /* not of the kind that is answered here */
+	EXPIRED,  /* the answer's time is over */
+	CHANGED,  /* the answer is no longer the agent's */
+	LAPSED,   /* the agent does not say that it is well */
+	STRANGER, /* the agent has not answered this client of late */
+	RENEWAL,  /* one query for the agent, so that the client stays known */
+	BUSY,     /* the agent is writing there */
+	FAILED,   /* the packet could not be changed */
+	RESULTS,
+	/* Behind the results: nanoseconds of the answers that were timed, and their number. */
+	TOOK = RESULTS,
+	TIMED,
+	COUNTERS,
+};
+
+/* key is what an answer is found by. */
+struct key {
+	u32 door;
+	u16 type; /* as on the wire */
+	u8 variant;
+	u8 name_len;
+	u64 name[NAME_WORDS]; /* lower case, zeros behind it */
+};
+
+/* slot is one place of the table. The agent writes it while seq is odd. */
+struct slot {
+	u32 seq;
+	u32 hits;     /* the program adds; never set back */
+	u64 used;     /* when it was last given; times are nanoseconds of CLOCK_MONOTONIC */
+	u64 expires;  /* from when on it is not given */
+	u64 ends;     /* what TTLs count down to */
+	u64 epoch;    /* where the counter epoch_at has to stand */
+	u32 epoch_at;
+	u32 life;     /* the highest TTL, in seconds */
+	u32 sum;      /* checksum of head and tail without TTLs and the size in OPT, folded */
+	u16 tail_len;
+	u16 max_size; /* the highest size that OPT may claim */
+	u8 head[10];  /* the header behind the ID */
+	u8 ttls;      /* how many TTLs count down; 0: none, they stand in tail */
+	u8 odd;       /* how many of them stand at odd places of the message */
+	u8 turns;     /* records that change places, from 0 */
+	u8 turn_size; /* bytes of each */
+	u16 turn_at;  /* where the first is in tail */
+	u16 ttl_at[MAX_TTLS];
+	struct key key;
+	u64 tail[TAIL_WORDS]; /* what stands behind the question, OPT included */
+};
+
+struct set {
+	u64 tag[WAYS]; /* 0: empty */
+};
+
+/* state is what else the agent writes. */
+struct state {
+	u64 deadline; /* from when on nothing is answered */
+	u64 seed;     /* of tags; odd */
+	u64 ports;    /* a bit for each port of a door, modulo 64 */
+};
+
+/* door is an address at which the agent listens; IPv4 in mapped form. */
+struct door {
+	u32 addr[4];
+	u16 port;
+	u16 zero;
+};
+
+/* client is who is answered, on which link, at which door. */
+struct client {
+	u32 ifindex;
+	u32 door;
+	u32 addr[4];
+};
+
+struct pass {
+	u64 until, renew;
+};

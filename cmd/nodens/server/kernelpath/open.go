@@ -1,0 +1,132 @@
+package kernelpath
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/epoch"
+)
+
+// Open loads the programs, which answer nothing before there is a [Path.Beat]. The error wraps
+// [ErrUnsupported] where the kernel or the process's rights lack what is needed, and says what.
+func Open(opts Options) (*Path, error) {
+	p := &Path{log: opts.Log, order: opts.Order, links: make(map[int][2]link.Link)}
+	if err := p.load(); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return p, nil
+}
+
+func (p *Path) load() error {
+	if err := loadProgramObjects(&p.objects, nil); err != nil {
+		return explain(err)
+	}
+	var seed [8]byte
+	if _, err := rand.Read(seed[:]); err != nil {
+		return err
+	}
+	states, err := share[programState](p, p.objects.States)
+	if err != nil {
+		return err
+	}
+	words, err := share[atomic.Uint64](p, p.objects.Epochs)
+	if err != nil {
+		return err
+	}
+	if p.table.sets, err = share[programSet](p, p.objects.Sets); err != nil {
+		return err
+	}
+	if p.table.slots, err = share[programSlot](p, p.objects.Slots); err != nil {
+		return err
+	}
+	p.state, p.epochs = &states[0], words
+	p.table.seed = binary.NativeEndian.Uint64(seed[:]) | 1
+	p.table.offset = now() - clock.Now()
+	p.state.Seed = p.table.seed
+	return nil
+}
+
+// share maps the memory of an array into the process.
+func share[T any](p *Path, m *ebpf.Map) ([]T, error) {
+	var t T
+	n := int(m.MaxEntries())
+	if size := int(unsafe.Sizeof(t)); size != int(m.ValueSize()) || size%8 != 0 {
+		return nil, fmt.Errorf("%s: a value has %d bytes, and here %d", m, m.ValueSize(), size)
+	}
+	page := unix.Getpagesize()
+	size := (n*int(m.ValueSize()) + page - 1) / page * page
+	b, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mapping the memory of %s: %w", m, err)
+	}
+	p.maps = append(p.maps, b)
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
+}
+
+// explain says what an operator can do about err.
+func explain(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("the process may not load programs; it needs the capabilities BPF and NET_ADMIN: %w", err)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("the kernel is too old: %w", err)
+	}
+	return err
+}
+
+// now is the kernel's clock, CLOCK_MONOTONIC.
+func now() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return time.Duration(ts.Nano())
+}
+
+// Close takes the programs off all links and gives their memory back; the end of the process
+// does the same, however it comes. Nothing else may be called afterwards, and what was given
+// by [Path.Epochs] is not to be used any more.
+func (p *Path) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for ifindex := range p.links {
+		p.detach(ifindex)
+	}
+	for _, b := range p.maps {
+		errs = append(errs, unix.Munmap(b))
+	}
+	p.maps = nil
+	return errors.Join(append(errs, p.objects.Close())...)
+}
+
+// epochBits is the number of groups of each table of counters, as a power of two: with four
+// thousand, a change to one Service takes the answers of another along once in as many times.
+const epochBits = 12
+
+// Epochs are the counters that answers hang on: those of the cluster's names, and those of
+// the cache's.
+func (p *Path) Epochs() (cluster, cached *epoch.Table) {
+	n := 1<<epochBits + 1
+	return epoch.New(p.epochs, 0, epochBits), epoch.New(p.epochs[n:], uint32(n), epochBits)
+}
+
+// Lapse is how long answers are given without a [Path.Beat].
+const Lapse = 2 * time.Second
+
+// Beat says that the agent is well. Without it nothing is answered after [Lapse].
+func (p *Path) Beat() {
+	atomic.StoreUint64(&p.state.Deadline, uint64(now()+Lapse))
+}
+
+// Still ends what [Path.Beat] has begun at once.
+func (p *Path) Still() { atomic.StoreUint64(&p.state.Deadline, 0) }

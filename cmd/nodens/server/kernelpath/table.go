@@ -1,0 +1,131 @@
+package kernelpath
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The table's shape, as in bpf/memory.h: sets of ways. The first half of a set's ways is for
+// the cluster's names, the other for the cache's, so that neither pushes the other out.
+const (
+	ways     = len(programSet{}.Tag)
+	setShift = 10
+	half     = ways / 2
+)
+
+// Places is the number of answers that the kernel can hold.
+const Places = ways << setShift
+
+// table is the agent's side of the answers.
+type table struct {
+	mu    sync.Mutex
+	sets  []programSet  // shared with the program
+	slots []programSlot // shared with the program
+	seed  uint64
+	// offset is what turns a time of package clock into the kernel's.
+	offset time.Duration
+	held   [Places]holding
+	fresh  programSlot // where an answer is made before it is written
+}
+
+// holding is what the agent knows of a place.
+type holding struct {
+	owner Owner // nil: the place is empty
+	told  uint32
+}
+
+// put is [Path.Put].
+func (t *table) put(a *Answer) bool {
+	key, ok := keyOf(a.Door, a.Query)
+	if !ok {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.fresh.Key = key
+	if !t.fresh.fill(a, t.offset) {
+		return false
+	}
+	tag := key.tag(t.seed)
+	at := int(tag >> (64 - setShift))
+	way := t.choose(at, tag, a.Cluster)
+	t.write(at, way, tag, a.Owner)
+	return true
+}
+
+// choose is the way of a set that an answer goes to: the one that has its key, an empty one,
+// or the one that was not given for longest.
+func (t *table) choose(set int, tag uint64, cluster bool) int {
+	first, oldest := half, uint64(1<<64-1)
+	if cluster {
+		first = 0
+	}
+	best := first
+	for way := range ways {
+		s := &t.slots[set*ways+way]
+		if t.sets[set].Tag[way] == tag && s.Key == t.fresh.Key {
+			return way
+		}
+		if way < first || way >= first+half {
+			continue
+		}
+		used := s.Used
+		if t.sets[set].Tag[way] == 0 {
+			used = 0
+		}
+		if used < oldest {
+			best, oldest = way, used
+		}
+	}
+	return best
+}
+
+// write puts the fresh answer into a place. The program takes none that it finds half
+// written, nor one that changed while it read it.
+func (t *table) write(set, way int, tag uint64, owner Owner) {
+	place := set*ways + way
+	s := &t.slots[place]
+	t.tell(place)
+	t.held[place] = holding{owner: owner, told: atomic.LoadUint32(&s.Hits)}
+	atomic.AddUint32(&s.Seq, 1)
+	f := &t.fresh
+	f.Seq, f.Hits, f.Used = s.Seq, s.Hits, uint64(now())
+	s.Used, s.Expires, s.Ends, s.Epoch, s.EpochAt, s.Life = f.Used, f.Expires, f.Ends, f.Epoch, f.EpochAt, f.Life
+	s.Sum, s.TailLen, s.MaxSize, s.Head, s.Ttls, s.Odd = f.Sum, f.TailLen, f.MaxSize, f.Head, f.Ttls, f.Odd
+	s.Turns, s.TurnSize, s.TurnAt, s.TtlAt, s.Key, s.Tail = f.Turns, f.TurnSize, f.TurnAt, f.TtlAt, f.Key, f.Tail
+	atomic.AddUint32(&s.Seq, 1)
+	atomic.StoreUint64(&t.sets[set].Tag[way], tag)
+}
+
+// tell has the owner of a place know of its hits.
+func (t *table) tell(place int) {
+	h := &t.held[place]
+	if h.owner == nil {
+		return
+	}
+	if n := atomic.LoadUint32(&t.slots[place].Hits); n != h.told {
+		h.owner.Hits(uint64(n - h.told))
+		h.told = n
+	}
+}
+
+// sweep is [Path.Sweep].
+func (t *table) sweep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for place := range t.held {
+		t.tell(place)
+	}
+}
+
+// clear is [Path.Clear].
+func (t *table) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for place := range t.held {
+		atomic.StoreUint64(&t.sets[place/ways].Tag[place%ways], 0)
+		t.tell(place)
+		t.held[place] = holding{}
+	}
+}
