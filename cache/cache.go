@@ -103,9 +103,7 @@ func (c *Cache) Covers(name []byte) bool {
 // the store's clock, and says whether there is one; at a miss r is untouched. It never
 // waits, and allocates nothing but what r's buffer needs to grow.
 func (c *Cache) Answer(q *wire.Query, r *wire.Reply, now time.Duration) Found {
-	if c.store.moved {
-		now = c.store.clock()
-	}
+	now = c.moment(now)
 	k := c.key(q)
 	s := k.part.shard
 	s.mu.Lock()
@@ -140,7 +138,7 @@ func (c *Cache) seek(k *key, now time.Duration) (e *slot, found Found) {
 		}
 		k.part.stale++
 	} else if c.cfg.Prefetch.Amount > 0 {
-		if e.beat(now, c.cfg.Prefetch.Within); e.due(&c.cfg.Prefetch, now) {
+		if e.beat(now, c.cfg.Prefetch.Within, 1); e.due(&c.cfg.Prefetch, now) {
 			e.used |= claimed
 			found = Refresh
 		}
@@ -240,7 +238,7 @@ type Kinds struct {
 
 // Stats are counts since the start, and the entries of this moment.
 type Stats struct {
-	// Requests is the number of calls of Answer: Hits and Misses.
+	// Requests is the number of calls of Answer, and what Hits has told of: Hits and Misses.
 	Requests uint64
 	Hits     Kinds
 	Misses   uint64

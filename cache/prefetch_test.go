@@ -189,18 +189,18 @@ func TestBeat(t *testing.T) {
 	const tick = 1 << tickBits
 	var e slot
 	for i := range 100_000 {
-		e.beat(0, time.Hour)
+		e.beat(0, time.Hour, 1)
 		if n := e.used & hitMask; n != uint64(min(i+1, claimed-1)) {
 			t.Fatalf("%d after %d hits", n, i+1)
 		}
 	}
 	e.used |= 7 << hitBits
-	e.beat(7*tick+time.Second+1, time.Second)
+	e.beat(7*tick+time.Second+1, time.Second, 1)
 	if e.used != 7<<hitBits|1 {
 		t.Errorf("%#x after a pause", e.used)
 	}
 	e.used |= claimed
-	e.beat(time.Hour, 0)
+	e.beat(time.Hour, 0, 1)
 	if e.used != 7<<hitBits|claimed {
 		t.Errorf("%#x: a claim is forgotten", e.used)
 	}

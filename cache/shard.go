@@ -136,6 +136,7 @@ func (s *shard) insert(p *part, l *list, n *slot) {
 		l.evictions++
 		s.remove(l.oldest)
 	}
+	s.store.epochs.BumpAny() // who copies an answer that was not of an entry finds none in its place
 	if n.owner&cutBit != 0 {
 		p.cache.deniers.Add(1)
 	}
@@ -178,6 +179,7 @@ func (s *shard) evict() bool {
 // place, so that numbers that were got before are good no more; s is locked.
 func (s *shard) remove(i ref) {
 	e := s.at(i)
+	s.store.epochs.Bump(uint64(e.hash))
 	l := s.list(e)
 	s.unlink(l, e)
 	l.len--
@@ -283,7 +285,10 @@ func (p *part) leaveSome() bool {
 	s := p.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.closed = true
+	if !p.closed {
+		s.store.epochs.BumpAll() // what is still to go is found no more
+		p.closed = true
+	}
 	at := &s.parts[p.owner>>ownerShift]
 	if *at != p { // it has left before
 		return false

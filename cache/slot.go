@@ -101,17 +101,17 @@ func (e *slot) alive(now time.Duration) bool { return now < e.expires }
 // bound.
 func (e *slot) left(now time.Duration) uint32 { return min(seconds(e.expires-now), e.life) }
 
-// beat counts a hit at now, before the entry is touched, as CoreDNS does: those within
+// beat counts n hits at now, before the entry is touched, as CoreDNS does: those within
 // gap of each other. A name that is being fetched again stays at claimed.
-func (e *slot) beat(now, gap time.Duration) {
+func (e *slot) beat(now, gap time.Duration, n uint64) {
 	hits := e.used & hitMask
 	switch {
 	case hits == claimed:
 		return
 	case now-time.Duration(e.used>>hitBits<<tickBits) > gap:
-		hits = 1
-	case hits < claimed-1:
-		hits++
+		hits = min(n, claimed-1)
+	default:
+		hits = min(hits+n, claimed-1)
 	}
 	e.used = e.used&^hitMask | hits
 }
@@ -119,8 +119,12 @@ func (e *slot) beat(now, gap time.Duration) {
 // due reports whether the entry is to be fetched again before its end.
 func (e *slot) due(f *config.Prefetch, now time.Duration) bool {
 	hits := e.used & hitMask
-	return hits != claimed && hits >= uint64(f.Amount) &&
-		uint64(e.left(now)) <= (uint64(e.life)*uint64(f.Percent)+99)/100
+	return hits != claimed && hits >= uint64(f.Amount) && e.left(now) <= e.late(f)
+}
+
+// late is the TTL from which on the entry may be fetched again before its end.
+func (e *slot) late(f *config.Prefetch) uint32 {
+	return uint32((uint64(e.life)*uint64(f.Percent) + 99) / 100)
 }
 
 // seconds is d in seconds, rounded up.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -48,6 +49,9 @@ type Options struct {
 	// is false, without running it, where there is no place for one more. What panics in
 	// f is its to recover from. nil is as many as come, with no end to the context.
 	Go func(f func(ctx context.Context)) bool
+	// Epochs are moved when entries go, for those who keep copies of answers, see
+	// [Cache.Term]; nil is nobody.
+	Epochs *epoch.Table
 }
 
 // Store is the memory of all caches of a process. [NewStore] makes it. It is safe
@@ -59,6 +63,7 @@ type Store struct {
 	seed   maphash.Seed
 	salts  [2]uint64
 	shards []shard
+	epochs *epoch.Table
 	caches atomic.Uint64 // made so far
 
 	// budget is over all shards together. A shard may take what the others leave,
@@ -77,6 +82,7 @@ type Store struct {
 func NewStore(budget int, opts Options) *Store {
 	s := &Store{
 		clock: opts.Clock, moved: opts.Clock != nil, run: opts.Go, seed: maphash.MakeSeed(), budget: int64(max(budget, 0)),
+		epochs: opts.Epochs,
 	}
 	if s.clock == nil {
 		s.clock = clock.Now

@@ -203,7 +203,7 @@ func (w *writer) soa(section wire.Section) {
 	b = binary.BigEndian.AppendUint16(b, pointer)
 	b = append(b, w.origin.mailbox...)
 	b = binary.BigEndian.AppendUint16(b, pointer)
-	for _, v := range [...]uint32{w.origin.serial.Load(), 7200, 1800, 86400, w.ttl} {
+	for _, v := range [...]uint32{w.zone.view.serialOf(w.origin), 7200, 1800, 86400, w.ttl} {
 		b = binary.BigEndian.AppendUint32(b, v)
 	}
 	w.reply.Add(section, zone, wire.TypeSOA, min(w.ttl, soaTTL), b)

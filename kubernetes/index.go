@@ -1,9 +1,12 @@
 package kubernetes
 
 import (
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
 // address is a key of the reverse indexes: IPv4 in its mapped form, so that one
@@ -109,10 +112,15 @@ type index struct {
 	narrow bool
 	// awaited holds, by service key, what is closed when the service changes.
 	awaited map[string]chan struct{}
+	// epochs are moved with every change of what queries see: the group of a service
+	// for what is made of that service alone, see [Zone.Mark]. seed is of its hash.
+	epochs *epoch.Table
+	seed   maphash.Seed
 }
 
-func newIndex() index {
+func newIndex(epochs *epoch.Table) index {
 	return index{
+		epochs: epochs, seed: maphash.MakeSeed(),
 		services:   map[string]*service{},
 		namespaces: map[string]*namespace{},
 		slices:     map[string]*slice{},
@@ -277,6 +285,7 @@ func (x *index) publishSlices(key string, del, add *slice) {
 // publish completes s and makes it what queries for key find.
 func (x *index) publish(key string, s *service) {
 	defer x.news(key)
+	x.changed(key)
 	old := x.services[key]
 	if old != nil {
 		old.ns.count(old, -1)
@@ -303,6 +312,7 @@ func (x *index) putPod(p *pod) bool {
 	if old != nil && old.same(p) {
 		return false
 	}
+	x.epochs.BumpAny()
 	ns := x.at(p.ns)
 	ns.members++
 	if p.here {
@@ -324,6 +334,7 @@ func (x *index) dropPod(name string) bool {
 	if old == nil {
 		return false
 	}
+	x.epochs.BumpAny()
 	delete(x.pods, name)
 	if old.unplaced() {
 		x.unplaced--
@@ -344,6 +355,7 @@ func (x *index) putNamespace(key string) bool {
 	if ns.object {
 		return false
 	}
+	x.epochs.BumpAny()
 	ns.object = true
 	return ns.members == 0
 }
@@ -353,6 +365,7 @@ func (x *index) dropNamespace(key string) bool {
 	if ns == nil || !ns.object {
 		return false
 	}
+	x.hidden(ns)
 	ns.object = false
 	x.forget(ns)
 	return ns.members == 0

@@ -64,6 +64,7 @@ func (src *source) complete(version uint64) {
 	news := !src.whole && !src.closed
 	src.whole = true
 	if news && src.ns != nil {
+		v.index.epochs.BumpAny()
 		src.ns.whole = true
 		v.index.review()
 	}
@@ -236,6 +237,7 @@ func (k *keeper) relieve() {
 	k.view.scope.restored = levelNode
 	k.publish()
 	k.view.change(func(x *index) bool {
+		x.epochs.BumpAny()
 		for label, ns := range x.namespaces {
 			ns.whole = ns.whole && k.sources[label] != nil
 		}
@@ -273,6 +275,7 @@ func (k *keeper) close(plan []string) {
 
 // closeSource makes src one that nobody listens to.
 func (x *index) closeSource(src *source) {
+	x.epochs.BumpAny() // reverse names hang on what is whole
 	src.closed = true
 	x.sources = slices.DeleteFunc(x.sources, func(have *source) bool { return have == src })
 	if src.ns != nil {

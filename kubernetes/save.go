@@ -222,7 +222,7 @@ func (v *View) restore(path string) {
 		return
 	}
 	var head savedHead
-	fresh := newView(Options{Now: v.now})
+	fresh := newView(Options{Now: v.now, Epochs: v.index.epochs})
 	fresh.index.narrow = v.index.narrow
 	if err == nil {
 		head, err = fresh.load(data, v.made)

@@ -151,6 +151,7 @@ func (v *View) setLevel(l level) {
 		return
 	}
 	v.mu.Lock()
+	v.index.epochs.BumpAny() // reverse names hang on the level itself
 	v.index.level = l
 	v.index.review()
 	v.mu.Unlock()

@@ -32,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/stat"
 )
 
@@ -53,6 +54,8 @@ type Options struct {
 	// Poll is how often manifests are looked at; 0 is 2 s: an editor's save is
 	// seen while its author switches windows, and stat of a folder costs nothing.
 	Poll time.Duration
+	// Epochs are moved when answers change, for those who keep copies; nil is nobody.
+	Epochs *epoch.Table
 }
 
 // View is the index of one cluster. It is safe for concurrent use; [View.Run]
@@ -147,7 +150,7 @@ func newView(opts Options) *View {
 		retry:  backoffFirst,
 		spread: startSpread,
 		seed:   maphash.MakeSeed(),
-		index:  newIndex(), imports: newIndex(),
+		index:  newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
 		scope:  newScope(&config.Kubernetes{}),
 		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
@@ -249,15 +252,14 @@ func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) 
 func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
 
 func (v *View) changeIn(x *index, serial *atomic.Uint32, f func(*index) bool) {
-	v.mu.Lock()
-	visible := f(x)
-	v.mu.Unlock()
 	now := v.now()
-	v.lastEvent.Store(now.UnixNano())
-	v.changes.Add(1)
-	if visible {
+	v.mu.Lock()
+	if f(x) { // which has moved the epochs
 		serial.Store(uint32(now.Unix()))
 	}
+	v.mu.Unlock()
+	v.lastEvent.Store(now.UnixNano())
+	v.changes.Add(1)
 }
 
 // heard notes that the source has said something.
@@ -323,10 +325,15 @@ func (v *View) importsInto(label []byte) bool {
 func (v *View) service(key []byte, imports bool) *service {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
+	return v.indexOf(imports).services[string(key)]
+}
+
+// indexOf is the index of Services, or that of ServiceImports.
+func (v *View) indexOf(imports bool) *index {
 	if imports {
-		return v.imports.services[string(key)]
+		return &v.imports
 	}
-	return v.index.services[string(key)]
+	return &v.index
 }
 
 // lists reports whether the object of that namespace (a label in wire form) is in

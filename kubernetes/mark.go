@@ -1,0 +1,137 @@
+package kubernetes
+
+import (
+	"hash/maphash"
+
+	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Copies of answers are kept where the view's lock means nothing, and [epoch.Table] says
+// until when they are true. The index moves a counter under the lock before it is changed,
+// and all that answers are made of is read under that lock, so that an answer that was
+// begun after the counter moved is of the new state. What is read without it (whether the
+// view is synced, whether all pods are in it) only ever makes an answer of what was none,
+// and of that there is no copy.
+
+// changed says that what is made of the service of key is about to change, and with it
+// all that hangs on more.
+func (x *index) changed(key string) {
+	if x.epochs != nil {
+		x.epochs.Bump(x.group([]byte(key)))
+	}
+}
+
+// hidden says that the object of ns is about to go. Where only namespaces whose objects
+// are in view have names it takes those of its services with it.
+func (x *index) hidden(ns *namespace) {
+	if ns.members > 0 {
+		x.epochs.BumpAll()
+		return
+	}
+	x.epochs.BumpAny()
+}
+
+// group is what copies hang on that are made of the service of key alone.
+func (x *index) group(key []byte) uint64 { return maphash.Bytes(x.seed, key) }
+
+// serialOf is o's serial. Where there are copies it is read under the lock that it is
+// written under: names that hang on nothing else take no lock that would have them wait.
+func (v *View) serialOf(o *origin) uint32 {
+	if v.index.epochs != nil {
+		v.mu.RLock()
+		defer v.mu.RUnlock()
+	}
+	return o.serial.Load()
+}
+
+// Mark is what the answer r that [Zone.Answer] has just given to q hangs on: with a
+// positive one that is made of one Service the group of that Service, with all others
+// every change that queries can see. Negative answers are of the latter because their SOA
+// has the serial.
+//
+// It is for those who read [epoch.Table.Any] before Answer, and find it unmoved after
+// Mark. ok is false without [Options.Epochs], for what is no answer of this zone, and for
+// an alias that leads out of it: what comes behind that is somebody else's. It does not
+// block, and leaves r as it is.
+func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
+	name := q.Name()
+	o := z.origin(name)
+	if o == nil {
+		return epoch.Mark{}, false
+	}
+	m := z.find(name, o)
+	if m.node == missing && z.falls(name) {
+		return epoch.Mark{}, false
+	}
+	if m.alias() && isAddress(q.Type) {
+		end := z.follow(m, o)
+		if end.alias() && !end.svc.target.Under(o.name) {
+			return epoch.Mark{}, false
+		}
+		m = match{node: end.node} // it hangs on more than one Service
+	}
+	return z.mark(&m, o, q, r)
+}
+
+// mark is what r, the answer to q that is made of m, hangs on.
+func (z *Zone) mark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epoch.Mark, bool) {
+	x := z.view.indexOf(o.imports)
+	positive := r.Rcode() == wire.NoError && r.Count(wire.Answer) > 0
+	switch {
+	case x.epochs == nil, m.node == elsewhere, q.Type == wire.TypeAXFR, q.Type == wire.TypeIXFR, !positive && !z.view.Synced():
+		return epoch.Mark{}, false
+	case positive && m.svc != nil && (!z.listed || !o.imports): // the namespace of those is in the other index
+		return x.epochs.Mark(x.group(m.key)), true
+	}
+	return x.epochs.MarkAny(), true
+}
+
+// follow is where the aliases from m on lead to, an alias if that is out of o or nowhere.
+func (z *Zone) follow(m match, o *origin) match {
+	for range maxChain {
+		if !m.alias() || !m.svc.target.Under(o.name) {
+			break
+		}
+		m = z.find([]byte(m.svc.target), o)
+	}
+	return m
+}
+
+// Touch notes that q, to which there was an answer, was asked again and answered with a
+// copy of that: what it is made of stays in use. It does not block.
+func (z *Zone) Touch(q *wire.Query) {
+	if o := z.origin(q.Name()); o != nil {
+		m := z.find(q.Name(), o) // which notes it
+		if isAddress(q.Type) {
+			z.follow(m, o)
+		}
+	}
+}
+
+// Mark is [Zone.Mark] for the answers of e. An answer that is the name of a load
+// balancer has none.
+func (e *External) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
+	name := q.Name()
+	o := e.zone.origin(name)
+	if o == nil {
+		return epoch.Mark{}, false
+	}
+	m := e.find(name, o)
+	switch {
+	case m.node == missing && !e.reserved(name, o) && e.zone.falls(name):
+		return epoch.Mark{}, false
+	case m.node == outward && m.svc.balancer() != "" && isAddress(q.Type):
+		return epoch.Mark{}, false
+	}
+	return e.zone.mark(&m, o, q, r)
+}
+
+// Touch is [Zone.Touch] for the answers of e.
+func (e *External) Touch(q *wire.Query) {
+	if o := e.zone.origin(q.Name()); o != nil {
+		e.find(q.Name(), o)
+	}
+}
+
+func isAddress(qtype uint16) bool { return qtype == wire.TypeA || qtype == wire.TypeAAAA }
