@@ -138,6 +138,7 @@ type listener struct {
 	tcp    *tcpListener
 	hall   *hall        // of DNS over HTTPS, else nil
 	busy   atomic.Int32 // readers, and who accepts
+	shifts []shift      // of the readers
 }
 
 // Listen makes the server listen on exactly the addresses of routes, each with
@@ -204,6 +205,7 @@ func (s *Server) bind(addr netip.AddrPort, rt *Routes) (*listener, error) {
 		if l.udp, err = openPorts(addr, s.limits, s.legacy); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
+		l.shifts = make([]shift, len(l.udp))
 	}
 	if l.tcp, err = listenTCP(addr, s.limits, s.legacy); err != nil {
 		l.close()

@@ -114,7 +114,9 @@ func (s *Server) readUDP(l *listener, p port, lane int) {
 	b := newBatch()
 	x := exchange{via: udp, lane: lane}
 	line := queue{waits: s.waits}
+	work := &l.shifts[lane]
 	for p.take(b) {
+		work.turn()
 		rt := l.routes.Load()
 		x.start = clock.Now()
 		line.look(p, x.start)
@@ -123,6 +125,7 @@ func (s *Server) readUDP(l *listener, p port, lane int) {
 			waits = s.answerSlot(rt, p, &x, &b.slots[i]) || waits
 		}
 		p.give(b)
+		work.turn()
 		if waits && len(s.waiting) <= few {
 			// The goroutines of those that wait stand in line for this goroutine's
 			// P, which it would take along into the kernel. They would be stolen
