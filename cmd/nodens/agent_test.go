@@ -63,6 +63,12 @@ func write(t *testing.T, path, text string) {
 // serves.
 func startAgent(t *testing.T, corefile string, args ...string) *running {
 	t.Helper()
+	return startChanged(t, func(*agent) {}, corefile, args...)
+}
+
+// startChanged is startAgent, but for what change does to the agent before it starts.
+func startChanged(t *testing.T, change func(*agent), corefile string, args ...string) *running {
+	t.Helper()
 	r := &running{t: t, conf: filepath.Join(t.TempDir(), "Corefile"), log: new(log), ended: make(chan error, 1)}
 	write(t, r.conf, corefile)
 	opts, err := parseFlags(append([]string{"-conf", r.conf, "-metrics-listen-address="}, args...), io.Discard)
@@ -71,7 +77,12 @@ func startAgent(t *testing.T, corefile string, args ...string) *running {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
-	go func() { r.ended <- serve(ctx, opts, r.log) }()
+	a, cfg, err := prepare(opts, r.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(a)
+	go func() { r.ended <- a.run(ctx, cfg) }()
 	t.Cleanup(func() {
 		cancel()
 		select {

@@ -9,8 +9,8 @@ import (
 )
 
 // care is what only one of the agents on a node does, as long as it is the one: it looks
-// after link and rules, saves the cache, and says where it is to be found. Run's
-// goroutine has it to itself.
+// after link and rules, answers inside of the kernel, saves the cache, and says where it is
+// to be found. Run's goroutine has it to itself.
 type care struct {
 	end   context.CancelFunc // nil: nobody takes care
 	tasks sync.WaitGroup
@@ -50,6 +50,7 @@ func (a *agent) takeCare(ctx context.Context) (err error) {
 	}
 	ctx, a.care.end = context.WithCancel(ctx)
 	a.care.tasks.Go(func() { a.keepSaving(ctx) })
+	a.care.tasks.Go(func() { a.shortcut.run(ctx, a.well) })
 	if a.net != nil {
 		a.care.tasks.Go(func() { a.net.Run(ctx) })
 		a.care.tasks.Go(func() { a.diversion.run(ctx) })

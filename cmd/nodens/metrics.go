@@ -138,6 +138,11 @@ var (
 	upstreamWins    = counter("nodens_upstream_hedge_wins_total", "Those of nodens_upstream_hedges_total that it answered first.", "to")
 	upstreamBroken  = counter("nodens_upstream_broken_connections_total", "Connections to an upstream that could not be made or broke with queries in flight.", "to")
 	upstreamStrays  = counter("nodens_upstream_strays_total", "Messages dropped because their ID or question was another.", "to")
+
+	kernelActive     = gauge("nodens_kernel_path_active", "1 while queries may be answered inside of the kernel.")
+	kernelQueries    = counter("nodens_kernel_path_queries_total", "Queries to the agent that the program on pods' links has seen, by what became of them.", "result")
+	kernelLinks      = gauge("nodens_kernel_path_links", "Links of pods that have the program.")
+	kernelLinkErrors = counter("nodens_kernel_path_link_errors_total", "Links of pods that did not take the program.")
 )
 
 // noView is the view label of what is in no view.
@@ -150,6 +155,7 @@ func (a *agent) Describe(chan<- *prometheus.Desc) {}
 // Collect reads all counters of the agent.
 func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s := scrape(ch)
+	a.shortcut.sweep() // what is read from here on has it all
 	v, revision, goversion := build()
 	s.put(buildInfo, 1, v, revision, goversion)
 	s.put(panics, float64(a.server.Panics()))
@@ -175,6 +181,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			s.put(setupDiversion, float64(st.Diversion))
 		}
 	}
+	s.shortcut(a.shortcut)
 	s.handovers(&a.succession)
 	s.put(cacheBytes, float64(a.assembly.store.Bytes()))
 	s.put(cacheBudget, float64(a.assembly.store.Budget()))

@@ -41,6 +41,7 @@ type agent struct {
 	net      *netsetup.Setup // nil: the node's network is left alone
 	// diversion is nil where there are no rules.
 	diversion *diversion
+	shortcut  *shortcut // nil: -kernel-path=off
 	care      care
 	succession
 	pulse *pulse
@@ -64,24 +65,36 @@ type agent struct {
 
 // serve runs the agent until ctx ends.
 func serve(ctx context.Context, opts *options, stderr io.Writer) error {
-	log, err := newLogger(opts.logFormat, stderr, opts.level)
-	if err != nil {
-		return err
-	}
-	cfg, err := opts.loadConfig()
-	if err != nil {
-		return err
-	}
-	a, err := newAgent(opts, log)
+	a, cfg, err := prepare(opts, stderr)
 	if err != nil {
 		return err
 	}
 	return a.run(ctx, cfg)
 }
 
+// prepare makes an agent that logs to stderr, and reads what it is to serve.
+func prepare(opts *options, stderr io.Writer) (*agent, *config.Config, error) {
+	log, err := newLogger(opts.logFormat, stderr, opts.level)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := opts.loadConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := newAgent(opts, log)
+	return a, cfg, err
+}
+
 func newAgent(opts *options, log *slog.Logger) (*agent, error) {
+	short, err := openShortcut(opts, log, openPath)
+	if err != nil {
+		return nil, err
+	}
 	srv := server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled})
 	a := &agent{
+		shortcut: short,
+
 		opts:   opts,
 		log:    log,
 		server: srv,
@@ -102,8 +115,8 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 	if !opts.setsUpNetwork() {
 		return a, nil
 	}
-	var err error
 	if a.net, err = netsetup.New(opts.network(log), nil); err != nil {
+		short.close()
 		return nil, err
 	}
 	if opts.rules() {

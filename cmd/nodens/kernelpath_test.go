@@ -1,0 +1,403 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
+	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// stage is the pods' links of a node, and what paths in its kernel do with them.
+type stage struct {
+	mu    sync.Mutex
+	links []netsetup.PodLink
+	on    map[int][]string // the paths that each has
+	told  []string         // "NAME attaches 1", ...
+}
+
+// player is a path inside of a kernel that a test watches.
+type player struct {
+	*stage
+	name string
+	fail map[int]error // of links that do not take the program
+
+	beats, sweeps int
+	closed        bool
+}
+
+func (p *player) Attach(index int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		p.told = append(p.told, p.name+" attaches after its end")
+	}
+	if err := p.fail[index]; err != nil {
+		return err
+	}
+	if !slices.Contains(p.on[index], p.name) {
+		p.on[index] = append(p.on[index], p.name)
+		p.told = append(p.told, fmt.Sprintf("%s attaches %d", p.name, index))
+	}
+	return nil
+}
+
+func (p *player) Detach(index int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.on[index], p.name); i >= 0 {
+		p.on[index] = slices.Delete(p.on[index], i, i+1)
+		p.told = append(p.told, fmt.Sprintf("%s detaches %d", p.name, index))
+	}
+}
+
+func (p *player) Links() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, names := range p.on {
+		if slices.Contains(names, p.name) {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *player) Beat()  { p.count(&p.beats) }
+func (p *player) Sweep() { p.count(&p.sweeps) }
+
+func (p *player) count(n *int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*n++
+}
+
+// counted gives beats and sweeps, and begins anew.
+func (p *player) counted() (beats, sweeps int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	beats, sweeps, p.beats, p.sweeps = p.beats, p.sweeps, 0, 0
+	return beats, sweeps
+}
+
+func (p *player) Counters() kernelpath.Counters {
+	return kernelpath.Counters{Results: map[string]uint64{"answered": 7}}
+}
+
+func (p *player) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.told = append(p.told, p.name+" ends")
+	return nil
+}
+
+func newStage(indices ...int) *stage {
+	s := &stage{on: make(map[int][]string)}
+	for _, i := range indices {
+		s.links = append(s.links, netsetup.PodLink{Index: i, Name: fmt.Sprintf("veth%d", i)})
+	}
+	return s
+}
+
+// player is a path on s, with nothing attached.
+func (s *stage) player(name string) *player {
+	return &player{stage: s, name: name, fail: make(map[int]error)}
+}
+
+// follow is that of a node whose links stay.
+func (s *stage) follow(ctx context.Context, seen, _ func(netsetup.PodLink)) error {
+	for _, l := range s.links {
+		seen(l)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// story is what was told until now.
+func (s *stage) story() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.told)
+}
+
+func (p *player) shortcut(w io.Writer) *shortcut {
+	return &shortcut{log: slog.New(slog.NewTextHandler(w, nil)), path: p, follow: p.follow}
+}
+
+func always() bool { return true }
+
+// TestOpenShortcut: off opens nothing, auto goes on without what it can't have and says
+// why, and on does not.
+func TestOpenShortcut(t *testing.T) {
+	old := fmt.Errorf("%w: the kernel is too old", kernelpath.ErrUnsupported)
+	for _, tt := range []struct {
+		flag, log, err string
+		fails          error
+		works          bool
+	}{
+		{flag: "off"},
+		{flag: "auto", works: true},
+		{flag: "on", works: true},
+		{flag: "auto", fails: old, log: "level=INFO"},
+		{flag: "auto", fails: errors.New("no memory"), log: "level=WARN"},
+		{flag: "on", fails: old, err: "-kernel-path=on: no answers inside of the kernel: the kernel is too old; auto serves without it"},
+	} {
+		t.Run(fmt.Sprint(tt.flag, tt.fails), func(t *testing.T) {
+			opts, err := parseFlags([]string{"-kernel-path", tt.flag, "-kernel-path-order", "after:policy"}, io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, stage := new(log), newStage()
+			s, err := openShortcut(opts, slog.New(slog.NewTextHandler(w, nil)), func(o kernelpath.Options) (program, error) {
+				if o.Order.After != "policy" {
+					t.Errorf("opened with the order %+v", o.Order)
+				}
+				return stage.player("a"), tt.fails
+			})
+			if got := fmt.Sprint(err); err != nil && got != tt.err || err == nil && tt.err != "" {
+				t.Errorf("error %q, want %q", got, tt.err)
+			}
+			if s.works() != tt.works {
+				t.Errorf("works: %v, want %v", s.works(), tt.works)
+			}
+			if text := w.String(); !strings.Contains(text, tt.log) || tt.log == "" && text != "" || tt.fails != nil && err == nil && !strings.Contains(text, tt.fails.Error()) {
+				t.Errorf("the log says %q, want %s and why", text, tt.log)
+			}
+			over, end := context.WithCancel(t.Context())
+			end()
+			s.run(over, always)
+			s.sweep()
+			s.close()
+			if tt.works == (len(stage.story()) == 0) {
+				t.Errorf("at the end: %q", stage.story())
+			}
+		})
+	}
+}
+
+// TestShortcutLinks: the program is on each link as long as it is there, one that does not
+// take it is told of once, and at the end no link has it.
+func TestShortcutLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := new(log), newStage().player("a")
+		p.fail[2] = errors.New("no such device")
+		s := p.shortcut(w)
+		news := make(chan func(seen, gone func(netsetup.PodLink)))
+		s.follow = func(ctx context.Context, seen, gone func(netsetup.PodLink)) error {
+			for {
+				select {
+				case f := <-news:
+					f(seen, gone)
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.run(ctx, always); close(done) }()
+		one, two, three := netsetup.PodLink{Index: 1, Name: "veth1"}, netsetup.PodLink{Index: 2, Name: "veth2"}, netsetup.PodLink{Index: 3, Name: "veth3"}
+		news <- func(seen, gone func(netsetup.PodLink)) {
+			seen(one)
+			seen(two)
+			seen(two)
+			seen(three)
+			gone(one)
+			seen(one)
+			gone(one)
+		}
+		synctest.Wait()
+		if !s.active.Load() || p.Links() != 1 {
+			t.Errorf("active: %v, %d links, want 1", s.active.Load(), p.Links())
+		}
+		if n := strings.Count(w.String(), "\n"); s.failed.Load() != 1 || n != 1 || !strings.Contains(w.String(), "link=veth2") {
+			t.Errorf("%d failures, want 1; log:\n%s", s.failed.Load(), w)
+		}
+		news <- func(seen, gone func(netsetup.PodLink)) {
+			gone(two)
+			p.mu.Lock()
+			delete(p.fail, 2)
+			p.mu.Unlock()
+			seen(two) // another link of the same number
+			gone(two)
+		}
+		cancel()
+		<-done
+		if s.active.Load() || p.Links() != 0 {
+			t.Errorf("at the end: active: %v, %d links", s.active.Load(), p.Links())
+		}
+		want := []string{"a attaches 1", "a attaches 3", "a detaches 1", "a attaches 1", "a detaches 1", "a attaches 2", "a detaches 2", "a detaches 3"}
+		if d := cmp.Diff(want, p.story()); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	})
+}
+
+// TestShortcutRefollow: where links can't be followed the program is on none, until they
+// can again.
+func TestShortcutRefollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, p := new(log), newStage(1).player("a")
+		s := p.shortcut(w)
+		cut := make(chan error)
+		s.follow = func(ctx context.Context, seen, _ func(netsetup.PodLink)) error {
+			seen(netsetup.PodLink{Index: 1})
+			select {
+			case err := <-cut:
+				return err
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.run(ctx, always); close(done) }()
+		for range 2 {
+			cut <- errors.New("no buffer space")
+			synctest.Wait()
+			if s.active.Load() || p.Links() != 0 {
+				t.Errorf("active: %v, %d links", s.active.Load(), p.Links())
+			}
+			time.Sleep(refollow)
+			synctest.Wait()
+			if !s.active.Load() || p.Links() != 1 {
+				t.Errorf("later: active: %v, %d links", s.active.Load(), p.Links())
+			}
+		}
+		cut <- errors.New("no buffer space")
+		cancel() // in the pause
+		<-done
+		if n := strings.Count(w.String(), "no buffer space"); n < 2 || n > 3 {
+			t.Errorf("the log tells %d times:\n%s", n, w)
+		}
+	})
+}
+
+// TestShortcutBeats: while the agent is well, four beats and two sweeps come within the
+// time that answers are given without; when it is not, or does not say, none do.
+func TestShortcutBeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newStage(1).player("a")
+		s := p.shortcut(io.Discard)
+		well, asked := make(chan bool), make(chan struct{}, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			s.run(ctx, func() bool {
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+				return <-well
+			})
+			close(done)
+		}()
+		during := func(is bool, wantBeats, wantSweeps int) {
+			t.Helper()
+			for range 4 {
+				well <- is
+				time.Sleep(beating)
+			}
+			synctest.Wait()
+			if beats, sweeps := p.counted(); beats != wantBeats || sweeps != wantSweeps {
+				t.Errorf("well: %v: %d beats, %d sweeps, want %d, %d", is, beats, sweeps, wantBeats, wantSweeps)
+			}
+		}
+		during(true, 4, 2)
+		during(false, 0, 2)
+		time.Sleep(10 * kernelpath.Lapse) // nobody lets the lock go
+		synctest.Wait()
+		if beats, _ := p.counted(); beats != 0 {
+			t.Errorf("%d beats while the agent does not say that it is well", beats)
+		}
+		cancel()
+		<-done // does not wait for the agent to be well
+		if p.Links() != 0 {
+			t.Error("the program is still there")
+		}
+		close(well)
+	})
+}
+
+// TestShortcutAfterEnd: a look that comes back when all is over brings no beat.
+func TestShortcutAfterEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newStage(1).player("a")
+		well := make(chan bool)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			p.shortcut(io.Discard).run(ctx, func() bool { return <-well })
+			close(done)
+		}()
+		synctest.Wait()
+		cancel()
+		<-done
+		well <- true
+		synctest.Wait()
+		if beats, _ := p.counted(); beats != 0 {
+			t.Errorf("%d beats after the end", beats)
+		}
+	})
+}
+
+// TestShortcutHandover: of two agents only that one is on the pods' links which serves:
+// the next one when it has taken over, and the one before when it goes on.
+func TestShortcutHandover(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1") // who has handed over waits
+	p := peer.Ports(t, 3)
+	dir := filepath.Join(t.TempDir(), "handover")
+	stage := newStage(1, 2)
+	start := func(name string) *running {
+		return startChanged(t, func(a *agent) { a.shortcut = stage.player(name).shortcut(io.Discard) },
+			withCache(p[0], p[1], p[2]), "-handover-dir", dir)
+	}
+	await := func(r *running, n int, last string) {
+		t.Helper()
+		r.until(last, func() bool { s := stage.story(); return len(s) >= n && s[n-1] == last })
+	}
+	first := start("a")
+	await(first, 2, "a attaches 2")
+	second := start("b")
+	await(second, 6, "b attaches 2")
+	for _, want := range []string{"nodens_kernel_path_active 1\n", "nodens_kernel_path_links 2\n", `nodens_kernel_path_queries_total{result="answered"} 7` + "\n", "nodens_kernel_path_link_errors_total 0\n"} {
+		if _, text := get(t, p[1], "/metrics"); !strings.Contains(text, want) {
+			t.Errorf("the metrics have no %s", want)
+		}
+	}
+	second.stop()
+	if err := <-second.ended; err != nil {
+		t.Error(err)
+	}
+	second.ended <- nil // for the end of the test
+	await(first, 11, "a attaches 2")
+	first.stop()
+	if err := <-first.ended; err != nil {
+		t.Error(err)
+	}
+	first.ended <- nil
+	story := stage.story()
+	for _, pair := range [][]string{story[2:4], story[6:8], story[11:13]} {
+		slices.Sort(pair) // in any order
+	}
+	want := []string{
+		"a attaches 1", "a attaches 2", "a detaches 1", "a detaches 2", "b attaches 1", "b attaches 2",
+		"b detaches 1", "b detaches 2", "b ends", "a attaches 1", "a attaches 2", "a detaches 1", "a detaches 2", "a ends",
+	}
+	if d := cmp.Diff(want, story); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
