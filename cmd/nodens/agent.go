@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/template"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
@@ -112,6 +113,9 @@ type assembly struct {
 	log   *slog.Logger
 	stats map[statsKey]*server.Stats
 	store *cache.Store // where all caches keep what they keep
+	// epochs are moved when what copies of the cluster's answers are made of changes; nil
+	// where there are no copies.
+	epochs *epoch.Table
 }
 
 // assemble makes the parts cfg asks for. What an earlier generation (nil: none)
@@ -227,6 +231,7 @@ func (a *assembly) view(g *generation, b *config.Block, old *generation) (*kuber
 	}
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
 		Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs, Node: a.opts.node(), Zone: a.opts.zone(),
+		Epochs: a.epochs,
 	})
 	if err != nil {
 		return nil, err

@@ -10,7 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -74,12 +76,12 @@ const (
 
 // program is [kernelpath.Path], or a test's in its place.
 type program interface {
+	server.Kernel
 	Attach(ifindex int) error
 	Detach(ifindex int)
 	Links() int
 	Beat()
 	Sweep()
-	Counters() kernelpath.Counters
 	Close() error
 }
 
@@ -117,6 +119,14 @@ func openShortcut(opts *options, log *slog.Logger, open func(kernelpath.Options)
 		s.log.Warn("every query comes to the agent, as -kernel-path=auto has failed", "err", err)
 	}
 	return s, nil
+}
+
+// epochs are what copies of answers hang on, nil where there are none.
+func (s *shortcut) epochs() (cluster, cached *epoch.Table) {
+	if !s.works() {
+		return nil, nil
+	}
+	return s.path.Epochs()
 }
 
 // works reports whether there is anything to look after.

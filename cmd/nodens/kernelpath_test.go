@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -74,6 +76,11 @@ func (p *player) Links() (n int) {
 	}
 	return n
 }
+
+func (p *player) Put(*kernelpath.Answer) bool              { return false }
+func (p *player) Clear()                                   {}
+func (p *player) SetDoors(map[netip.AddrPort]uint32) error { return nil }
+func (p *player) Epochs() (cluster, cached *epoch.Table)   { return nil, nil }
 
 func (p *player) Beat()  { p.count(&p.beats) }
 func (p *player) Sweep() { p.count(&p.sweeps) }

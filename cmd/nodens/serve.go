@@ -92,6 +92,10 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 		return nil, err
 	}
 	srv := server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled})
+	if short.works() {
+		srv.UseKernel(short.path)
+	}
+	clusterEpochs, cacheEpochs := short.epochs()
 	a := &agent{
 		shortcut: short,
 
@@ -101,7 +105,8 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 		http:   &endpoints{log: log, shared: opts.handoverDir != "", servers: make(map[string]*endpoint)},
 		assembly: assembly{
 			opts: opts, log: log, stats: make(map[statsKey]*server.Stats),
-			store: cache.NewStore(opts.cacheSize, cache.Options{Go: srv.Go}),
+			store:  cache.NewStore(opts.cacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs}),
+			epochs: clusterEpochs,
 		},
 		pulse:   &pulse{took: stat.NewHistogram(stat.Seconds)},
 		usr1:    make(chan os.Signal, 1),

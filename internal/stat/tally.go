@@ -15,13 +15,16 @@ func NewTally(bounds []uint64) Tally {
 
 // Observe counts v. It looks for the bucket from the least bound on: values are
 // mostly small.
-func (t *Tally) Observe(v uint64) {
+func (t *Tally) Observe(v uint64) { t.ObserveMany(v, 1) }
+
+// ObserveMany counts v n times.
+func (t *Tally) ObserveMany(v, n uint64) {
 	i := 0
 	for i < len(t.bounds) && v > t.bounds[i] {
 		i++
 	}
-	t.buckets[i]++
-	t.sum += v
+	t.buckets[i] += n
+	t.sum += v * n
 }
 
 // Read gives the values so far, in units of which a value has perUnit.

@@ -110,6 +110,7 @@ func (s *Server) depart(d *departure) ([]*listener, error) {
 	if !s.away.CompareAndSwap(nil, d) {
 		return nil, errAway
 	}
+	s.closeDoors()
 	var leaving []*listener
 	for _, l := range s.listeners {
 		leaving = append(leaving, l)
@@ -152,6 +153,7 @@ func (s *Server) Resume() {
 		steer(l.udp)
 		s.start(l)
 	}
+	s.openDoors()
 }
 
 // still reports whether nobody reads packets or accepts connections.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -24,9 +25,13 @@ type exchange struct {
 	pool   *upstream.Pool // that is to be asked
 	// missing is the view that has to get what the answer hangs on.
 	missing view
-	hops    uint8 // aliases followed to get here
-	ordered bool  // the answers' order is not to be changed
-	found   bool  // the reply is to another name on the client's search path
+	hops    uint8   // aliases followed to get here
+	copies  *copier // nil: copies are of no use
+	glance  glance
+	copy    kernelpath.Answer // for the kernel
+	denied  bool              // which kind of the cache's answers it is of, for the copy
+	ordered bool              // the answers' order is not to be changed
+	found   bool              // the reply is to another name on the client's search path
 	marks   marks
 	rule    wire.Name // whose verdict is in marks; "" if no rule speaks of the query
 }

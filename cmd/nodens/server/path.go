@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -27,6 +28,8 @@ type Routes struct {
 	classes bool
 	// dropped is where queries that no zone takes are counted.
 	dropped *Zone
+	// number is what copies of answers are known by, 0 where there are none.
+	number atomic.Uint32
 }
 
 // NewRoutes makes the routes of zones, which are of no other routes. Of zones of one

@@ -91,6 +91,7 @@ type Server struct {
 	waiting chan struct{}
 	running sync.WaitGroup // readers, connections and waiting queries
 	crew    *crew          // what UDP queries wait in
+	copies  *copier        // nil: no answers inside of the kernel
 	stop    context.CancelFunc
 	ctx     context.Context
 
@@ -159,6 +160,7 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 	if err != nil {
 		return err
 	}
+	s.closeDoors()
 	for addr, l := range s.listeners {
 		if routes[addr] == nil || fresh[addr] != nil {
 			s.leave(l)
@@ -174,6 +176,7 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 		s.listeners[addr] = l
 		s.start(l)
 	}
+	s.openDoors()
 	return nil
 }
 
@@ -274,6 +277,7 @@ func (l *listener) close() {
 // has the same sockets goes on reading from them.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
+	s.closeDoors()
 	s.legacy.close()
 	s.legacy = nil
 	left := slices.Collect(maps.Values(s.listeners))

@@ -96,7 +96,7 @@ func whole(bounds []float64, perUnit float64) []uint64 {
 // count counts one query and its reply of size bytes.
 func (s *Stats) count(x *exchange, size int) {
 	family := 0
-	if x.client.Addr().Is6() && !x.client.Addr().Is4In6() {
+	if x.v6() {
 		family = 1
 	}
 	c := &s.lanes[x.lane%len(s.lanes)]
@@ -116,6 +116,25 @@ func (s *Stats) count(x *exchange, size int) {
 	c.duration.Observe(uint64(x.took))
 	c.reqSize[x.via].Observe(uint64(len(x.q.Packet)))
 	c.respSize[x.via].Observe(uint64(size))
+}
+
+// countCopies counts n queries like x that were answered with the copy h.
+func (s *Stats) countCopies(h *holding, x *exchange, n uint64) {
+	family := 0
+	if h.v6 {
+		family = 1
+	}
+	c := &s.lanes[0]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests[udp][family][typeIndex(x.q.Type)] += n
+	c.responses[h.rcode][h.source] += n
+	if x.q.DO {
+		c.do += n
+	}
+	c.duration.ObserveMany(uint64(x.took), n)
+	c.reqSize[udp].ObserveMany(uint64(len(x.q.Packet)), n)
+	c.respSize[udp].ObserveMany(uint64(h.reply), n)
 }
 
 // each calls f for the counters of each lane, locked.

@@ -112,7 +112,7 @@ func newBatch() *batch {
 // readUDP answers what comes in on one socket until it is shut.
 func (s *Server) readUDP(l *listener, p port, lane int) {
 	b := newBatch()
-	x := exchange{via: udp, lane: lane}
+	x := exchange{via: udp, lane: lane, copies: s.copies}
 	line := queue{waits: s.waits}
 	work := &l.shifts[lane]
 	for p.take(b) {
@@ -140,10 +140,12 @@ func (s *Server) answerSlot(rt *Routes, p port, x *exchange, d *slot) (waits boo
 	x.client = d.from.client
 	x.q.Packet = d.in[:d.n]
 	var at step
+	x.glance = s.copies.glance()
 	d.reply, at = s.serve(rt, x, d.out, (*wire.Query).Limit)
 	x.start += x.took // the next one's turn
 	switch {
 	case at == done:
+		s.copies.put(rt, x, d.reply)
 	case s.acquire():
 		s.detach(rt, p, x, at, &d.from)
 		waits = true

@@ -10,6 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/template"
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
@@ -82,6 +83,9 @@ type Cluster interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
 	Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name)
+	// Mark and Touch are about copies of answers.
+	Mark(q *wire.Query, r *wire.Reply) (epoch.Mark, bool)
+	Touch(q *wire.Query)
 	// Home is false for a client that is nobody's pod, or not for certain.
 	Home(client netip.Addr) (namespace []byte, ok bool)
 	// Origins are never none, and never change.

@@ -138,11 +138,17 @@ func answerTo(t testing.TB, query []byte, edit func(*wire.Reply)) *Answer {
 func (l *lab) put(a *Answer) {
 	l.t.Helper()
 	cluster, _ := l.Epochs()
-	a.Mark = cluster.Mark(5)
+	a.Mark, a.Claim = cluster.Mark(5), new(hits)
 	if !l.Put(a) {
 		l.t.Fatal("not put")
 	}
 }
+
+// hits is an owner.
+type hits uint64
+
+func (h *hits) Owner() Owner  { return h }
+func (h *hits) Hits(n uint64) { *h += hits(n) }
 
 func TestAnswers(t *testing.T) {
 	l := newLab(t)

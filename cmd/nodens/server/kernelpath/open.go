@@ -70,7 +70,6 @@ func share[T any](p *Path, m *ebpf.Map) ([]T, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping the memory of %s: %w", m, err)
 	}
-	p.maps = append(p.maps, b)
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
 }
 
@@ -92,21 +91,16 @@ func now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Close takes the programs off all links and gives their memory back; the end of the process
-// does the same, however it comes. Nothing else may be called afterwards, and what was given
-// by [Path.Epochs] is not to be used any more.
+// Close takes the programs off all links; the end of the process does the same, however it
+// comes. Their memory stays for as long as the process, so that whoever holds on to the path
+// or its epochs does no harm.
 func (p *Path) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var errs []error
 	for ifindex := range p.links {
 		p.detach(ifindex)
 	}
-	for _, b := range p.maps {
-		errs = append(errs, unix.Munmap(b))
-	}
-	p.maps = nil
-	return errors.Join(append(errs, p.objects.Close())...)
+	return p.objects.Close()
 }
 
 // epochBits is the number of groups of each table of counters, as a power of two: with four

@@ -40,7 +40,6 @@ type Path struct {
 	log     *slog.Logger
 	order   Order
 	objects programObjects
-	maps    [][]byte // mapped memory
 	table   table
 	state   *programState
 	epochs  []atomic.Uint64
@@ -67,9 +66,12 @@ type Answer struct {
 	MaxSize uint16
 	// Shuffled says that addresses are given in another order each time.
 	Shuffled bool
-	// Owner is told how often the answer was given.
-	Owner Owner
+	// Claim gives its owner, if it comes to be kept.
+	Claim Claim
 }
+
+// Claim is asked once for an answer that takes a place. It must not call the Path.
+type Claim interface{ Owner() Owner }
 
 // Owner is whose answer it is.
 type Owner interface {
@@ -79,8 +81,9 @@ type Owner interface {
 	Hits(n uint64)
 }
 
-// Put keeps a, and reports whether it does: whether a is of the kind that the program
-// answers. It does not keep what a points to but for the owner.
+// Put keeps a, and reports whether it is kept: it isn't if it is not of the kind that the
+// program answers, or while somebody else puts. It does not keep what a points to but for the
+// owner, and does not wait.
 func (p *Path) Put(a *Answer) bool { return p.table.put(a) }
 
 // Sweep tells all owners of their hits.

@@ -2,7 +2,6 @@ package kernelpath
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -110,20 +109,17 @@ func (k *programKey) tag(seed uint64) uint64 {
 	return max(1, mix(tag, uint64(k.Type)<<8|uint64(k.Variant)))
 }
 
-// fill makes s the answer a, but for its sequence and hits. False: a is not of the kind that
-// the program gives.
-func (s *programSlot) fill(a *Answer, offset time.Duration) bool {
-	msg, behind := a.Reply, a.Query.End()
+// fill makes t.fresh the answer a, but for its key. False: a is not of the kind that the
+// program gives.
+func (t *table) fill(a *Answer) bool {
+	s, msg, behind := &t.fresh, a.Reply, a.Query.End()
 	tail := msg[behind:]
 	if len(msg) > maxMessage || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
 		return false
 	}
 	var b [8 * len(s.Tail)]byte
 	copy(b[:], tail)
-	s.Expires, s.Ends, s.Life = ^uint64(0), 0, a.Life
-	if a.Expires > 0 {
-		s.Expires, s.Ends = uint64(a.Expires+offset), uint64(a.Ends+offset)
-	}
+	s.Expires, s.Ends, s.Life = t.expiry(a), uint64(a.Ends+t.offset), a.Life
 	s.Epoch, s.EpochAt = a.Mark.Value, a.Mark.Index
 	s.TailLen = uint16(len(tail))
 	s.Head = [10]byte(msg[2:])

@@ -38,25 +38,35 @@ type holding struct {
 // put is [Path.Put].
 func (t *table) put(a *Answer) bool {
 	key, ok := keyOf(a.Door, a.Query)
-	if !ok {
+	if !ok || !t.mu.TryLock() {
 		return false
 	}
-	t.mu.Lock()
 	defer t.mu.Unlock()
+	tag := key.tag(t.seed)
+	set := int(tag >> (64 - setShift))
+	way, there := t.choose(set, tag, &key, a.Cluster)
+	if s := &t.slots[set*ways+way]; there && s.Epoch == a.Mark.Value && s.EpochAt == a.Mark.Index && s.Expires == t.expiry(a) {
+		return true
+	}
 	t.fresh.Key = key
-	if !t.fresh.fill(a, t.offset) {
+	if !t.fill(a) {
 		return false
 	}
-	tag := key.tag(t.seed)
-	at := int(tag >> (64 - setShift))
-	way := t.choose(at, tag, a.Cluster)
-	t.write(at, way, tag, a.Owner)
+	t.write(set, way, tag, a.Claim.Owner())
 	return true
 }
 
-// choose is the way of a set that an answer goes to: the one that has its key, an empty one,
-// or the one that was not given for longest.
-func (t *table) choose(set int, tag uint64, cluster bool) int {
+// expiry is from when on a is not given, on the kernel's clock.
+func (t *table) expiry(a *Answer) uint64 {
+	if a.Expires == 0 {
+		return 1<<64 - 1
+	}
+	return uint64(a.Expires + t.offset)
+}
+
+// choose is the way of a set that an answer goes to: the one that has its key, which is there
+// then, an empty one, or the one that was not given for longest.
+func (t *table) choose(set int, tag uint64, key *programKey, cluster bool) (way int, there bool) {
 	first, oldest := half, uint64(1<<64-1)
 	if cluster {
 		first = 0
@@ -64,8 +74,8 @@ func (t *table) choose(set int, tag uint64, cluster bool) int {
 	best := first
 	for way := range ways {
 		s := &t.slots[set*ways+way]
-		if t.sets[set].Tag[way] == tag && s.Key == t.fresh.Key {
-			return way
+		if t.sets[set].Tag[way] == tag && s.Key == *key {
+			return way, true
 		}
 		if way < first || way >= first+half {
 			continue
@@ -78,7 +88,7 @@ func (t *table) choose(set int, tag uint64, cluster bool) int {
 			best, oldest = way, used
 		}
 	}
-	return best
+	return best, false
 }
 
 // write puts the fresh answer into a place. The program takes none that it finds half
