@@ -82,6 +82,7 @@ type program interface {
 	Links() int
 	Beat()
 	Sweep()
+	Counters() kernelpath.Counters
 	Close() error
 }
 

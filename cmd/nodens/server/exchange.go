@@ -25,8 +25,7 @@ type exchange struct {
 	pool   *upstream.Pool // that is to be asked
 	// missing is the view that has to get what the answer hangs on.
 	missing view
-	hops    uint8   // aliases followed to get here
-	copies  *copier // nil: copies are of no use
+	hops    uint8 // aliases followed to get here
 	glance  glance
 	copy    kernelpath.Answer // for the kernel
 	denied  bool              // which kind of the cache's answers it is of, for the copy

@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
@@ -19,7 +18,6 @@ type Kernel interface {
 	Clear()
 	SetDoors(doors map[netip.AddrPort]uint32) error
 	Epochs() (cluster, cached *epoch.Table)
-	Counters() kernelpath.Counters
 }
 
 // copier gives copies of answers to the kernel. A nil copier gives none.
@@ -27,7 +25,6 @@ type copier struct {
 	kernel          Kernel
 	cluster, cached *epoch.Table
 	routes          uint32 // the number of the last ones; 0 stands for none
-	took            atomic.Uint64
 }
 
 // UseKernel has copies of answers to UDP queries given to k, which answers the next ones in
@@ -143,7 +140,7 @@ func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
 // Owner is [kernelpath.Claim].
 func (x *exchange) Owner() kernelpath.Owner {
 	return &holding{
-		copies: x.copies, zone: x.zone, query: bytes.Clone(x.q.Packet), reply: len(x.copy.Reply),
+		zone: x.zone, query: bytes.Clone(x.q.Packet), reply: len(x.copy.Reply),
 		rcode: x.r.Rcode(), source: x.source, v6: x.v6(), denied: x.denied,
 	}
 }
@@ -166,7 +163,6 @@ func (z *Zone) inCluster(q *wire.Query) bool {
 
 // holding is what has to be known of a copy when it was given.
 type holding struct {
-	copies *copier
 	zone   *Zone
 	query  []byte
 	reply  int // bytes
@@ -178,28 +174,17 @@ type holding struct {
 
 // Hits counts the queries that were answered with the copy as if the server had, and keeps
 // what it was made of in use.
-func (h *holding) Hits(n uint64) {
+func (h *holding) Hits(n uint64, took time.Duration) {
 	var x exchange
 	if x.q.Parse(h.query) != wire.Serve {
 		return
 	}
-	x.source, x.took = h.source, time.Duration(h.copies.took.Load())
+	x.source, x.took = h.source, took
 	h.zone.Stats.countCopies(h, &x, n)
 	switch h.source {
 	case fromCluster:
 		h.zone.Cluster.Touch(&x.q)
 	case fromCache:
 		h.zone.Cache.Hits(&x.q, n, h.denied, clock.Now())
-	}
-}
-
-// Timed notes how long answers take inside of the kernel, in the mean, for what is counted
-// of them from then on.
-func (s *Server) Timed() {
-	if s.copies == nil {
-		return
-	}
-	if c := s.copies.kernel.Counters(); c.Timed > 0 {
-		s.copies.took.Store(c.Took / c.Timed)
 	}
 }

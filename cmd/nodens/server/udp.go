@@ -112,7 +112,7 @@ func newBatch() *batch {
 // readUDP answers what comes in on one socket until it is shut.
 func (s *Server) readUDP(l *listener, p port, lane int) {
 	b := newBatch()
-	x := exchange{via: udp, lane: lane, copies: s.copies}
+	x := exchange{via: udp, lane: lane}
 	line := queue{waits: s.waits}
 	work := &l.shifts[lane]
 	for p.take(b) {

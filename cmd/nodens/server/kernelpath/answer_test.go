@@ -147,8 +147,8 @@ func (l *lab) put(a *Answer) {
 // hits is an owner.
 type hits uint64
 
-func (h *hits) Owner() Owner  { return h }
-func (h *hits) Hits(n uint64) { *h += hits(n) }
+func (h *hits) Owner() Owner                   { return h }
+func (h *hits) Hits(n uint64, _ time.Duration) { *h += hits(n) }
 
 func TestAnswers(t *testing.T) {
 	l := newLab(t)

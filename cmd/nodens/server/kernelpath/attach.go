@@ -154,19 +154,20 @@ var results = [...]string{
 // Counters adds up what each CPU has counted.
 func (p *Path) Counters() Counters {
 	c := Counters{Results: make(map[string]uint64, len(results))}
-	sum := func(at programResult) (n uint64) {
-		var each []uint64
-		if p.objects.Counters.Lookup(uint32(at), &each) != nil {
-			return 0
-		}
-		for _, v := range each {
-			n += v
-		}
-		return n
-	}
 	for i, name := range results {
-		c.Results[name] = sum(programResult(i))
+		c.Results[name] = p.count(programResult(i))
 	}
-	c.Took, c.Timed = sum(programResultTOOK), sum(programResultTIMED)
 	return c
+}
+
+// count is one of the counters, of all CPUs.
+func (p *Path) count(at programResult) (n uint64) {
+	var each []uint64
+	if p.objects.Counters.Lookup(uint32(at), &each) != nil {
+		return 0
+	}
+	for _, v := range each {
+		n += v
+	}
+	return n
 }

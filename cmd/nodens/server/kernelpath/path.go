@@ -76,9 +76,9 @@ type Claim interface{ Owner() Owner }
 // Owner is whose answer it is.
 type Owner interface {
 	// Hits is called with the number of times that the answer was given since the last
-	// call, which is not 0: by [Path.Sweep], and when another answer takes the place. It
-	// must not call the Path.
-	Hits(n uint64)
+	// call, which is not 0, and how long answers take in the mean: by [Path.Sweep], and
+	// when another answer takes the place. It must not call the Path.
+	Hits(n uint64, took time.Duration)
 }
 
 // Put keeps a, and reports whether it is kept: it isn't if it is not of the kind that the
@@ -87,7 +87,13 @@ type Owner interface {
 func (p *Path) Put(a *Answer) bool { return p.table.put(a) }
 
 // Sweep tells all owners of their hits.
-func (p *Path) Sweep() { p.table.sweep() }
+func (p *Path) Sweep() {
+	took := time.Duration(0)
+	if n := p.count(programResultTIMED); n > 0 {
+		took = time.Duration(p.count(programResultTOOK) / n)
+	}
+	p.table.sweep(took)
+}
 
 // Clear drops all answers; their owners are told.
 func (p *Path) Clear() { p.table.clear() }
@@ -97,6 +103,4 @@ type Counters struct {
 	// Results is the number of packets by what became of them, by name: "answered", or why
 	// a packet went on to the agent.
 	Results map[string]uint64
-	// Took is the time that answers took, in nanoseconds, of Timed of them.
-	Took, Timed uint64
 }

@@ -25,6 +25,7 @@ type table struct {
 	seed  uint64
 	// offset is what turns a time of package clock into the kernel's.
 	offset time.Duration
+	took   time.Duration // what an answer takes
 	held   [Places]holding
 	fresh  programSlot // where an answer is made before it is written
 }
@@ -115,15 +116,16 @@ func (t *table) tell(place int) {
 		return
 	}
 	if n := atomic.LoadUint32(&t.slots[place].Hits); n != h.told {
-		h.owner.Hits(uint64(n - h.told))
+		h.owner.Hits(uint64(n-h.told), t.took)
 		h.told = n
 	}
 }
 
 // sweep is [Path.Sweep].
-func (t *table) sweep() {
+func (t *table) sweep(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.took = took
 	for place := range t.held {
 		t.tell(place)
 	}
