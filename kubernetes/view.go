@@ -252,9 +252,10 @@ func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) 
 func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
 
 func (v *View) changeIn(x *index, serial *atomic.Uint32, f func(*index) bool) {
-	now := v.now()
 	v.mu.Lock()
-	if f(x) { // which has moved the epochs
+	visible := f(x)
+	now := v.now()
+	if visible { // f has moved the epochs, and the serial is of the same change
 		serial.Store(uint32(now.Unix()))
 	}
 	v.mu.Unlock()
