@@ -64,7 +64,6 @@ func (src *source) complete(version uint64) {
 	news := !src.whole && !src.closed
 	src.whole = true
 	if news && src.ns != nil {
-		v.index.epochs.BumpAny()
 		src.ns.whole = true
 		v.index.review()
 	}

@@ -118,10 +118,7 @@ func (e *External) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool)
 		return epoch.Mark{}, false
 	}
 	m := e.find(name, o)
-	switch {
-	case m.node == missing && !e.reserved(name, o) && e.zone.falls(name):
-		return epoch.Mark{}, false
-	case m.node == outward && m.svc.balancer() != "" && isAddress(q.Type):
+	if m.node == missing && e.zone.falls(name) || m.node == outward && m.svc.balancer() != "" && isAddress(q.Type) {
 		return epoch.Mark{}, false
 	}
 	return e.zone.mark(&m, o, q, r)
