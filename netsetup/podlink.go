@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -152,35 +153,39 @@ func (f *podFollower) forget(index int) {
 }
 
 // list makes what is known equal to what there is. It fails only if there is no list; one
-// that changed while it was read, so that links may be missing from it, counts for what is
-// in it, and is read again.
+// that changed while it was read is used, and read again.
 func (f *podFollower) list() error {
 	found, err := listPodLinks()
-	whole := !errors.Is(err, netlink.ErrDumpInterrupted)
-	if whole && err != nil {
+	part := errors.Is(err, netlink.ErrDumpInterrupted)
+	if err != nil && !part {
 		return err
 	}
-	for index, l := range f.known {
+	f.equal(found, part)
+	if part {
+		f.expect()
+	}
+	return nil
+}
+
+// equal makes what is known equal to found, of which links may be missing if it is a part.
+func (f *podFollower) equal(found map[int]podLink, part bool) {
+	for _, index := range slices.Sorted(maps.Keys(f.known)) {
 		now, there := found[index]
-		if there && f.lost && now != l || !there && whole {
+		if there && f.lost && now != f.known[index] || !there && !part {
 			f.forget(index)
 		}
 	}
-	for index, l := range found {
+	for _, index := range slices.Sorted(maps.Keys(found)) {
 		_, known := f.known[index]
 		if !known && len(f.known) >= mostPodLinks {
 			continue
 		}
-		f.known[index] = l // its name may be new
+		f.known[index] = found[index] // its name may be new
 		if !known {
-			f.seen(l.PodLink)
+			f.seen(found[index].PodLink)
 		}
 	}
-	f.lost = f.lost && !whole
-	if !whole {
-		f.expect()
-	}
-	return nil
+	f.lost = f.lost && part
 }
 
 // podLink is a PodLink with what tells it from a later one of the same index and name.
