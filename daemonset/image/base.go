@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nodens-dns/nodens/daemonset/image/debian"
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
@@ -30,21 +32,34 @@ var architectures = map[string]architecture{
 	"arm64": {name: "arm64", triple: "aarch64-linux-gnu", machine: elf.EM_AARCH64},
 }
 
+// wanted are the packages that are asked for; those that they need come with them. The
+// first says which release of Debian they are of.
+func wanted() []string { return []string{"base-files", "iptables", "nftables", certificatesPackage} }
+
+// maxPackage bounds what is unpacked of one package. The largest, libc6, is 13 MB; what
+// is five times that is no library.
+const maxPackage = 64 << 20
+
+// packages are those that the image is made of.
+func (a architecture) packages(ctx context.Context, update bool) ([]*debian.Package, error) {
+	return debian.Archive{Arch: a.name, Wanted: wanted(), Limit: maxPackage}.Packages(ctx, update)
+}
+
 // base is what the agent stands on: files, and the package that each is from, nil of
 // those that are from none.
 type base struct {
 	architecture
-	all    map[string]*deb
-	chosen map[string]*deb
+	all    map[string]*debian.Package
+	chosen map[string]*debian.Package
 	made   oci.Layer
 }
 
 // base chooses what the agent needs of the packages: netsetup calls iptables, of both
 // flavours, and nft.
-func (a architecture) base(debs []*deb) (*base, error) {
-	b := &base{architecture: a, all: make(map[string]*deb), chosen: make(map[string]*deb)}
+func (a architecture) base(debs []*debian.Package) (*base, error) {
+	b := &base{architecture: a, all: make(map[string]*debian.Package), chosen: make(map[string]*debian.Package)}
 	for _, d := range debs {
-		for name := range d.files {
+		for name := range d.Files {
 			b.all[name] = d
 		}
 	}
@@ -86,19 +101,6 @@ func (b *base) link(name, to string) {
 	b.made = append(b.made, oci.File{Path: name, Mode: fs.ModeSymlink | 0o777, Link: to})
 }
 
-// merged is the path of a file in a tree where /lib, /sbin and the like are those of
-// /usr, as newer packages have it from the start.
-func merged(name string) string {
-	top, _, _ := strings.Cut(name, "/")
-	if slices.Contains(aliases(), top) {
-		return "usr/" + name
-	}
-	return name
-}
-
-// aliases are the folders that are those of /usr.
-func aliases() []string { return []string{"bin", "lib", "lib64", "sbin"} }
-
 // take chooses a file with all that it needs: where a link leads to, the libraries and
 // the loader of a program.
 func (b *base) take(name string) error {
@@ -110,13 +112,13 @@ func (b *base) take(name string) error {
 		return fmt.Errorf("no package has /%s", name)
 	}
 	b.chosen[name] = d
-	f := d.files[name]
+	f := d.Files[name]
 	if f.Mode.Type() == fs.ModeSymlink {
 		to := f.Link
 		if !path.IsAbs(to) {
 			to = path.Join("/", path.Dir(name), to)
 		}
-		return b.take(merged(strings.TrimPrefix(path.Clean(to), "/")))
+		return b.take(debian.Merged(strings.TrimPrefix(path.Clean(to), "/")))
 	}
 	needed, err := b.needed(f.Body)
 	if err != nil {
@@ -149,7 +151,7 @@ func (b *base) needed(body []byte) (paths []string, err error) {
 			if _, err := p.ReadAt(loader, 0); err != nil {
 				return nil, err
 			}
-			paths = append(paths, merged(strings.Trim(string(loader), "/\x00")))
+			paths = append(paths, debian.Merged(strings.Trim(string(loader), "/\x00")))
 		}
 	}
 	libraries, err := e.ImportedLibraries()
@@ -167,7 +169,7 @@ func (b *base) needed(body []byte) (paths []string, err error) {
 func (b *base) certificates() error {
 	var all bytes.Buffer
 	for _, name := range b.below("usr/share/ca-certificates/mozilla/") {
-		all.Write(bytes.TrimSpace(b.all[name].files[name].Body))
+		all.Write(bytes.TrimSpace(b.all[name].Files[name].Body))
 		all.WriteByte('\n')
 	}
 	if all.Len() == 0 {
@@ -184,24 +186,24 @@ const (
 )
 
 // used are the packages that something is from, by name.
-func (b *base) used() []*deb {
-	seen := make(map[*deb]bool)
+func (b *base) used() []*debian.Package {
+	seen := make(map[*debian.Package]bool)
 	for _, d := range b.all {
-		if d.name == certificatesPackage {
+		if d.Name == certificatesPackage {
 			seen[d] = true // its certificates are a file that is made
 		}
 	}
 	for _, d := range b.chosen {
 		seen[d] = true
 	}
-	return slices.SortedFunc(maps.Keys(seen), func(x, y *deb) int { return cmp.Compare(x.name, y.name) })
+	return slices.SortedFunc(maps.Keys(seen), func(x, y *debian.Package) int { return cmp.Compare(x.Name, y.Name) })
 }
 
 // distribution is Debian's release, as in the names of packages across distributions.
 func (b *base) distribution() string {
 	fields := make(map[string]string)
 	if d := b.all[osRelease]; d != nil {
-		for line := range strings.Lines(string(d.files[osRelease].Body)) {
+		for line := range strings.Lines(string(d.Files[osRelease].Body)) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			fields[name] = strings.Trim(value, `"`)
 		}
@@ -214,18 +216,18 @@ func (b *base) distribution() string {
 // each, as images without a package manager have it.
 func (b *base) copyrights() error {
 	for _, d := range b.used() {
-		name := "usr/share/doc/" + d.name + "/copyright"
+		name := "usr/share/doc/" + d.Name + "/copyright"
 		if err := b.take(name); err != nil {
-			return fmt.Errorf("the terms of package %s: %w", d.name, err)
+			return fmt.Errorf("the terms of package %s: %w", d.Name, err)
 		}
-		b.made = append(b.made, oci.File{Path: "var/lib/dpkg/status.d/" + d.name, Mode: 0o644, Body: []byte(d.control)})
+		b.made = append(b.made, oci.File{Path: "var/lib/dpkg/status.d/" + d.Name, Mode: 0o644, Body: []byte(d.Control)})
 	}
 	return nil
 }
 
 // finish adds what is in no package.
 func (b *base) finish() error {
-	for _, name := range aliases() {
+	for _, name := range debian.Aliases() {
 		used := func(path string) bool { return strings.HasPrefix(path, "usr/"+name+"/") }
 		if slices.ContainsFunc(slices.Collect(maps.Keys(b.chosen)), used) {
 			b.link(name, "usr/"+name)
@@ -248,7 +250,7 @@ func (b *base) finish() error {
 func (b *base) layer() oci.Layer {
 	files := slices.Clone(b.made)
 	for name, d := range b.chosen {
-		files = append(files, d.files[name])
+		files = append(files, d.Files[name])
 	}
 	slices.SortFunc(files, func(x, y oci.File) int { return cmp.Compare(x.Path, y.Path) })
 	return files

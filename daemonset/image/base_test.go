@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/daemonset/image/debian"
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
@@ -22,15 +23,15 @@ func program(machine elf.Machine) string {
 }
 
 // packed is a package with files; what begins with -> is a link.
-func packed(name string, files map[string]string) *deb {
-	d := &deb{name: name, version: "1", arch: "amd64", source: name, control: "Package: " + name + "\n", files: make(map[string]oci.File)}
+func packed(name string, files map[string]string) *debian.Package {
+	d := &debian.Package{Name: name, Version: "1", Arch: "amd64", Source: name, Control: "Package: " + name + "\n", Files: make(map[string]oci.File)}
 	files["usr/share/doc/"+name+"/copyright"] = "terms of " + name
 	for path, body := range files {
 		f := oci.File{Path: path, Mode: 0o644, Body: []byte(body)}
 		if to, ok := strings.CutPrefix(body, "->"); ok {
 			f.Mode, f.Link, f.Body = fs.ModeSymlink|0o777, to, nil
 		}
-		d.files[path] = f
+		d.Files[path] = f
 	}
 	return d
 }
@@ -58,7 +59,7 @@ func few() map[string]map[string]string {
 	}
 }
 
-func debs(files map[string]map[string]string) (list []*deb) {
+func debs(files map[string]map[string]string) (list []*debian.Package) {
 	for name, f := range files {
 		list = append(list, packed(name, f))
 	}
@@ -130,8 +131,8 @@ func TestBaseMissing(t *testing.T) {
 	}
 	t.Run("terms", func(t *testing.T) {
 		list := debs(few())
-		at := slices.IndexFunc(list, func(d *deb) bool { return d.name == "nftables" })
-		delete(list[at].files, "usr/share/doc/nftables/copyright")
+		at := slices.IndexFunc(list, func(d *debian.Package) bool { return d.Name == "nftables" })
+		delete(list[at].Files, "usr/share/doc/nftables/copyright")
 		if _, err := architectures["amd64"].base(list); err == nil || !strings.Contains(err.Error(), "terms of package nftables") {
 			t.Errorf("error %v, want one about the terms", err)
 		}
@@ -144,19 +145,5 @@ func TestBaseLoop(t *testing.T) {
 	files["nftables"]["usr/sbin/nft"], files["nftables"]["usr/sbin/nft2"] = "->nft2", "->nft"
 	if _, err := architectures["amd64"].base(debs(files)); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestMerged(t *testing.T) {
-	for name, want := range map[string]string{
-		"lib/x86_64-linux-gnu/libc.so.6": "usr/lib/x86_64-linux-gnu/libc.so.6",
-		"lib64/ld-linux-x86-64.so.2":     "usr/lib64/ld-linux-x86-64.so.2",
-		"usr/lib/os-release":             "usr/lib/os-release",
-		"library/x":                      "library/x",
-		"etc/services":                   "etc/services",
-	} {
-		if got := merged(name); got != want {
-			t.Errorf("/%s is /%s, want /%s", name, got, want)
-		}
 	}
 }

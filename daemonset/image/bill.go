@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/daemonset/image/debian"
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
@@ -110,12 +111,12 @@ func (s *settings) bill(a architecture, base *base, agent oci.Layer, modules []m
 		}
 	}
 	for _, d := range base.used() {
-		b.add(spdxPackage{ID: debID(d), Name: d.name, Version: d.version, Purpose: "LIBRARY",
-			Checksums: []checksum{{"SHA256", d.sum}},
+		b.add(spdxPackage{ID: debID(d), Name: d.Name, Version: d.Version, Purpose: "LIBRARY",
+			Checksums: []checksum{{"SHA256", d.Sum}},
 			Refs: purl(fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=%s&upstream=%s",
-				url.QueryEscape(d.name), url.QueryEscape(d.version), d.arch, base.distribution(), url.QueryEscape(d.source)))})
+				url.QueryEscape(d.Name), url.QueryEscape(d.Version), d.Arch, base.distribution(), url.QueryEscape(d.Source)))})
 		b.relate(imageID, "CONTAINS", debID(d))
-		if d.name == certificatesPackage {
+		if d.Name == certificatesPackage {
 			from[certificatesPath] = debID(d)
 		}
 	}
@@ -132,7 +133,7 @@ func (s *settings) bill(a architecture, base *base, agent oci.Layer, modules []m
 	return b
 }
 
-func debID(d *deb) string { return "SPDXRef-deb-" + strings.ReplaceAll(d.name, "+", "-") }
+func debID(d *debian.Package) string { return "SPDXRef-deb-" + strings.ReplaceAll(d.Name, "+", "-") }
 
 // purl is a package's name across all kinds of packages.
 func purl(locator string) []external { return []external{{"PACKAGE-MANAGER", "purl", locator}} }

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodens-dns/nodens/daemonset/image/debian"
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
@@ -29,7 +30,7 @@ func TestImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes the compiler, and Debian's packages: skipped under -short")
 	}
-	if _, err := sources(); err != nil {
+	if _, err := debian.Sources(); err != nil {
 		t.Skip(err)
 	}
 	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
@@ -130,7 +131,7 @@ func TestArm64(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes Debian's packages: skipped under -short")
 	}
-	if _, err := sources(); err != nil {
+	if _, err := debian.Sources(); err != nil {
 		t.Skip(err)
 	}
 	a := architectures["arm64"]
@@ -274,7 +275,7 @@ func checkPrograms(t *testing.T, files map[string]entry, machine elf.Machine) {
 	}
 	programs, loaders := 0, 0
 	for name, e := range files {
-		if e.header.Typeflag == tar.TypeSymlink && !slices.Contains(aliases(), name) {
+		if e.header.Typeflag == tar.TypeSymlink && !slices.Contains(debian.Aliases(), name) {
 			if _, ok := resolve(files, name); !ok {
 				t.Errorf("/%s leads to %s, where nothing is", name, e.header.Linkname)
 			}

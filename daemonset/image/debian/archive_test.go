@@ -1,4 +1,4 @@
-package main
+package debian
 
 import (
 	"io/fs"
@@ -22,9 +22,9 @@ func TestIdentify(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &deb{control: tt.control}
+			d := &Package{Control: tt.control}
 			err := d.identify()
-			if got := strings.Join([]string{d.name, d.version, d.arch, d.source}, " "); tt.want != "" && (got != tt.want || err != nil) {
+			if got := strings.Join([]string{d.Name, d.Version, d.Arch, d.Source}, " "); tt.want != "" && (got != tt.want || err != nil) {
 				t.Errorf("it is %s (%v), want %s", got, err, tt.want)
 			}
 			if tt.want == "" && err == nil {
@@ -68,23 +68,23 @@ func TestUnpack(t *testing.T) {
 	if out, err := exec.Command("dpkg-deb", "--root-owner-group", "--build", root, file).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	d, err := unpack(t.Context(), file)
+	d, err := Unpack(t.Context(), file, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.name != "tool" || len(d.sum) != 64 || len(d.files) != 3 {
-		t.Errorf("%s of sum %s has %d files, want tool with three", d.name, d.sum, len(d.files))
+	if d.Name != "tool" || len(d.Sum) != 64 || len(d.Files) != 3 {
+		t.Errorf("%s of sum %s has %d files, want tool with three", d.Name, d.Sum, len(d.Files))
 	}
-	if f := d.files["usr/lib/libtool.so.1"]; f.Mode.Type() != fs.ModeSymlink || f.Link != "libtool.so.1.0" {
+	if f := d.Files["usr/lib/libtool.so.1"]; f.Mode.Type() != fs.ModeSymlink || f.Link != "libtool.so.1.0" {
 		t.Errorf("the link is %+v", f)
 	}
 	for path, want := range map[string]string{"usr/lib/libtool.so.1.0": "library", "usr/bin/tool": "program"} {
-		if got := string(d.files[path].Body); got != want {
+		if got := string(d.Files[path].Body); got != want {
 			t.Errorf("/%s is %q, want %q", path, got, want)
 		}
 	}
 	fill(t, file, "no package")
-	if _, err := unpack(t.Context(), file); err == nil {
+	if _, err := Unpack(t.Context(), file, 1<<20); err == nil {
 		t.Error("what is no package was unpacked")
 	}
 }
@@ -96,11 +96,47 @@ func TestUnsigned(t *testing.T) {
 	fill(t, filepath.Join(dir, "archive", "dists", "stable", "Release"), "Origin: somebody\nSuite: stable\nComponents: main\n")
 	list, out := filepath.Join(dir, "sources.list"), filepath.Join(dir, "debs")
 	fill(t, list, "deb file:"+filepath.Join(dir, "archive")+" stable main\n")
-	err := architectures["amd64"].download(t.Context(), list, out)
+	a := Archive{Arch: "amd64", Wanted: []string{"somebodys"}, sources: list}
+	name, text, err := a.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = a.download(t.Context(), name, text, out)
 	if err == nil || !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("error %v, want one about the signature", err)
 	}
 	if left, _ := filepath.Glob(out + "*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestMerged(t *testing.T) {
+	for name, want := range map[string]string{
+		"lib/x86_64-linux-gnu/libc.so.6": "usr/lib/x86_64-linux-gnu/libc.so.6",
+		"lib64/ld-linux-x86-64.so.2":     "usr/lib64/ld-linux-x86-64.so.2",
+		"usr/lib/os-release":             "usr/lib/os-release",
+		"library/x":                      "library/x",
+		"etc/services":                   "etc/services",
+	} {
+		if got := Merged(name); got != want {
+			t.Errorf("/%s is /%s, want /%s", name, got, want)
+		}
+	}
+}
+
+// TestOf: packages of another release come from the machine's own mirror, by its own keys.
+func TestOf(t *testing.T) {
+	const text = "Types: deb\n# a remark\nURIs: http://mirror.example.test/debian\nSuites: here here-updates\nSigned-By: /a/key\n\n" +
+		"Types: deb\nURIs: http://other.example.test\nSuites: here-security\n"
+	got, err := of([]byte(text), []string{"there", "there-backports"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "Types: deb\n# a remark\nURIs: http://mirror.example.test/debian\nSuites: there there-backports\nSigned-By: /a/key\n"
+	if string(got) != want {
+		t.Errorf("the list is\n%swant\n%s", got, want)
+	}
+	if _, err := of([]byte("deb http://mirror.example.test/debian here main\n"), []string{"there"}); err == nil || !strings.Contains(err.Error(), "deb822") {
+		t.Errorf("error %v, want one that names the form", err)
 	}
 }

@@ -1,0 +1,118 @@
+package debian
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/daemonset/image/oci"
+)
+
+// Package is a package, unpacked.
+type Package struct {
+	Name, Version, Arch, Source string
+	// Sum is the file's SHA-256.
+	Sum string
+	// Control is what the package says about itself.
+	Control string
+	// Files are all but folders, by their path in a tree as [Merged] has it.
+	Files map[string]oci.File
+}
+
+// Unpack reads a package, up to limit bytes of its files, which are an error if there are
+// more. Nothing of it is run, and nothing written. It blocks for as long as unpacking takes.
+func Unpack(ctx context.Context, file string, limit int64) (*Package, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", file).Output()
+	if err != nil {
+		return nil, fmt.Errorf("dpkg-deb --field: %w", err)
+	}
+	p := &Package{Control: string(control), Sum: hex.EncodeToString(sum[:]), Files: make(map[string]oci.File)}
+	if err := p.identify(); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	err = p.read(tar.NewReader(io.LimitReader(pipe, limit)))
+	// The end of a tar file is not the end of the pipe; a program that writes to a
+	// closed one fails.
+	_, rest := io.Copy(io.Discard, pipe)
+	return p, errors.Join(err, rest, cmd.Wait())
+}
+
+// identify reads the package's fields. Those that it lacks are errors, but for the
+// source, which then has the package's name.
+func (p *Package) identify() error {
+	fields := make(map[string]string)
+	for line := range strings.Lines(p.Control) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			fields[name] = strings.TrimSpace(value)
+		}
+	}
+	p.Name, p.Version, p.Arch = fields["Package"], fields["Version"], fields["Architecture"]
+	if p.Name == "" || p.Version == "" || p.Arch == "" {
+		return errors.New("it is no package: name, version or architecture is missing")
+	}
+	// The source's version stands behind it if it is another.
+	p.Source, _, _ = strings.Cut(cmp.Or(fields["Source"], p.Name), " ")
+	return nil
+}
+
+// read takes the files of a package.
+func (p *Package) read(r *tar.Reader) error {
+	for {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f := oci.File{Path: Merged(strings.Trim(strings.TrimPrefix(h.Name, "."), "/"))}
+		switch h.Typeflag {
+		case tar.TypeReg:
+			f.Mode = fs.FileMode(h.Mode).Perm()
+			if f.Body, err = io.ReadAll(r); err != nil {
+				return err
+			}
+		case tar.TypeSymlink:
+			f.Mode, f.Link = fs.ModeSymlink|0o777, h.Linkname
+		default:
+			continue // folders are made where a file is; nothing else is wanted
+		}
+		p.Files[f.Path] = f
+	}
+}
+
+// Merged is the path of a file in a tree where /lib, /sbin and the like are those of
+// /usr, as newer packages have it from the start.
+func Merged(name string) string {
+	top, _, _ := strings.Cut(name, "/")
+	if slices.Contains(Aliases(), top) {
+		return "usr/" + name
+	}
+	return name
+}
+
+// Aliases are the folders that are those of /usr.
+func Aliases() []string { return []string{"bin", "lib", "lib64", "sbin"} }
