@@ -1,0 +1,129 @@
+// Command kernels shows on which kernels queries are answered inside of them: it boots
+// Debian's, one after the other, in a virtual machine, loads the product's program there,
+// puts it on a link, and runs the tests of its package, the verifier's and the fuzzer's
+// among them:
+//
+//	go run ./test/kernels
+//
+// On a kernel that is too old it has to be said what is missing. The machine is emulated
+// without help of the processor, so that it runs inside of virtual machines too, in a
+// minute a kernel. The kernels are Debian packages, named by version and by the file's hash,
+// fetched once (30 MB each) and kept beside the other things that tests keep; see package
+// daemonset/image/debian. It needs qemu-system-x86 and xz-utils, and amd64.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kernels:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the program.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	fs := flag.NewFlagSet("kernels", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	only := fs.String("kernel", "", "the `beginning` of a release, such as 6.12: only kernels of it (default all)")
+	talk := fs.Bool("v", false, "show all that the machines write")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	chosen := slices.DeleteFunc(kernels(), func(k kernel) bool { return !strings.HasPrefix(k.release, *only) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("-kernel %q is the beginning of no release; there are %s", *only, releases())
+	}
+	if err := usable(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "nodens-kernels-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	files, err := build(ctx, dir)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, k := range chosen {
+		began := time.Now()
+		said, err := k.try(ctx, dir, files)
+		if *talk || err != nil {
+			fmt.Fprintf(stdout, "%s\n", said)
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", k.release, err))
+			continue
+		}
+		fmt.Fprintf(stdout, "%-28s %s (%.0f s)\n", k.release, passed(said), time.Since(began).Seconds())
+	}
+	return failed
+}
+
+func releases() string {
+	var all []string
+	for _, k := range kernels() {
+		all = append(all, k.release)
+	}
+	return strings.Join(all, ", ")
+}
+
+// usable says what this machine lacks; nil if nothing.
+func usable() error {
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("the kernels are amd64's, and this is %s", runtime.GOARCH)
+	}
+	for _, program := range []string{emulator, "xz", "apt-get", "dpkg-deb"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%w; on Debian, as root: sh test/install.sh %s xz", err, emulator)
+		}
+	}
+	return nil
+}
+
+// build makes what runs in the machines, and gives it by its path there.
+func build(ctx context.Context, dir string) (map[string]string, error) {
+	root, err := peer.Root()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{
+		"init":            filepath.Join(dir, "init"),
+		"kernelpath.test": filepath.Join(dir, "kernelpath.test"),
+	}
+	for _, args := range [][]string{
+		{"build", "-o", files["init"], "./test/kernels/guest"},
+		{"test", "-c", "-o", files["kernelpath.test"], "./cmd/nodens/server/kernelpath"},
+	} {
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir = root
+		// Nothing else is there to run: no C library.
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOWORK=off")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, text)
+		}
+	}
+	return files, nil
+}
