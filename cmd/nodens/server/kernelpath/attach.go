@@ -22,14 +22,21 @@ func (p *Path) Attach(ifindex int) error {
 	if err != nil {
 		return fmt.Errorf("attaching to the egress of link %d: %w", ifindex, explain(err))
 	}
+	defer func() { _ = admit.Close() }()
 	answer, err := p.attach(ifindex, p.objects.NodensAnswer, ebpf.AttachTCXIngress)
 	if err != nil {
-		_ = admit.Close()
 		return fmt.Errorf("attaching to the ingress of link %d: %w", ifindex, explain(err))
 	}
-	p.links[ifindex] = [2]link.Link{answer, admit}
-	return nil
+	defer func() { _ = answer.Close() }()
+	p.links[ifindex], err = stow(answer.(descriptor).FD(), admit.(descriptor).FD())
+	if err != nil {
+		delete(p.links, ifindex)
+	}
+	return err
 }
+
+// descriptor is what every [link.Link] of this kind has.
+type descriptor interface{ FD() int }
 
 func (p *Path) attach(ifindex int, program *ebpf.Program, at ebpf.AttachType) (link.Link, error) {
 	return link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: at, Anchor: p.anchor(ifindex, at)})
@@ -83,12 +90,10 @@ func (p *Path) Detach(ifindex int) {
 }
 
 func (p *Path) detach(ifindex int) {
-	for _, l := range p.links[ifindex] {
-		if l != nil {
-			_ = l.Close()
-		}
+	if l, ok := p.links[ifindex]; ok {
+		_ = l.Close()
+		delete(p.links, ifindex)
 	}
-	delete(p.links, ifindex)
 }
 
 // Links is the number of links that have the program.

@@ -10,7 +10,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -20,7 +19,7 @@ import (
 // Open loads the programs, which answer nothing before there is a [Path.Beat]. The error wraps
 // [ErrUnsupported] where the kernel or the process's rights lack what is needed, and says what.
 func Open(opts Options) (*Path, error) {
-	p := &Path{log: opts.Log, order: opts.Order, links: make(map[int][2]link.Link)}
+	p := &Path{log: opts.Log, order: opts.Order, links: make(map[int]stowed)}
 	if err := p.load(); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cilium/ebpf/link"
-
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -45,7 +43,7 @@ type Path struct {
 	epochs  []atomic.Uint64
 
 	mu    sync.Mutex
-	links map[int][2]link.Link
+	links map[int]stowed
 	doors map[programDoor]uint32
 }
 
