@@ -63,8 +63,8 @@ const (
 // hundreds of look-ups come in between.
 const enough = 12_000
 
-// between is the time between two scrapes: each starts two programs, on the cores of those
-// that are tested.
+// between is the time between two scrapes: each takes a millisecond or two of the cores of
+// those that are tested.
 const between = 250 * time.Millisecond
 
 // over waits until there have been enough look-ups since then, and gives them.

@@ -77,11 +77,7 @@ func New(dir, nodens string) (*Lab, error) {
 	name := func(role string) string { return fmt.Sprintf("nodens-%d-%d-%s", os.Getpid(), n, role) }
 	l := &Lab{Pod: name("pod"), Node: name("node"), Upstream: name("up"), Cluster: name("dns"), Dir: dir, Nodens: nodens}
 	for _, ns := range []string{l.Pod, l.Node, l.Upstream, l.Cluster} {
-		if _, err := Run("ip", "netns", "add", ns); err != nil {
-			return l, err
-		}
-		l.Undo(func() { _, _ = Run("ip", "netns", "delete", ns) })
-		if _, err := l.In(ns, "ip", "link", "set", "lo", "up"); err != nil {
+		if err := l.space(ns); err != nil {
 			return l, err
 		}
 	}
@@ -100,6 +96,27 @@ func New(dir, nodens string) (*Lab, error) {
 	_, err4 := l.In(l.Node, "ip", "route", "add", "default", "via", UpstreamIP)
 	_, err6 := l.In(l.Node, "ip", "-6", "route", "add", "default", "via", UpstreamIP6)
 	return l, errors.Join(err4, err6, l.servers())
+}
+
+// space makes a namespace.
+func (l *Lab) space(ns string) error {
+	if _, err := Run("ip", "netns", "add", ns); err != nil {
+		return err
+	}
+	l.Undo(func() { _, _ = Run("ip", "netns", "delete", ns) })
+	_, err := l.In(ns, "ip", "link", "set", "lo", "up")
+	return err
+}
+
+// AddPod makes one more pod, the n-th of them from 1 on, and gives its namespace. On the
+// node its link is called vpod and n.
+func (l *Lab) AddPod(n int) (ns string, err error) {
+	ns = fmt.Sprintf("%s%d", l.Pod, n)
+	if err := l.space(ns); err != nil {
+		return ns, err
+	}
+	at4, at6 := func(host int) string { return fmt.Sprintf("10.244.%d.%d", 100+n, host) }, func(host int) string { return fmt.Sprintf("fd00:244:%d::%d", 100+n, host) }
+	return ns, l.join(ns, at4(2), at6(2), at4(1), at6(1))
 }
 
 // Undo has f called by Close, before what was given earlier.

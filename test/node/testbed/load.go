@@ -1,7 +1,11 @@
 package testbed
 
 import (
+	"bufio"
+	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -43,22 +47,46 @@ func (a Tally) Ratio() float64 { return a.Hits / a.Requests }
 
 // Tally reads the metrics of whoever shows them in the node.
 func (l *Lab) Tally() (c Tally, err error) {
-	text, err := l.In(l.Node, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9253/metrics")
-	if err != nil {
-		return c, fmt.Errorf("reading metrics: %w", err)
-	}
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) != 2 {
-			continue
-		}
-		v, _ := strconv.ParseFloat(f[1], 64) // comments have none
+	m, err := l.Metrics()
+	for series, v := range m {
 		switch {
-		case strings.HasPrefix(f[0], "coredns_cache_requests_total{"):
+		case strings.HasPrefix(series, "coredns_cache_requests_total{"):
 			c.Requests += v
-		case strings.HasPrefix(f[0], "coredns_cache_hits_total{"):
+		case strings.HasPrefix(series, "coredns_cache_hits_total{"):
 			c.Hits += v
 		}
 	}
-	return c, nil
+	return c, err
 }
+
+// Metrics are the values of all series that somebody shows in the node, by what stands
+// before the value.
+func (l *Lab) Metrics() (map[string]float64, error) {
+	client := http.Client{Timeout: scrapePatience, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+			return Dial(l.Node, network, address)
+		},
+	}}
+	resp, err := client.Get("http://127.0.0.1:9253/metrics")
+	if err != nil {
+		return nil, fmt.Errorf("reading metrics: %w", err)
+	}
+	defer resp.Body.Close()
+	m := map[string]float64{}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		line := lines.Text()
+		space := strings.LastIndexByte(line, ' ')
+		if space < 0 || line[0] == '#' {
+			continue
+		}
+		if v, err := strconv.ParseFloat(line[space+1:], 64); err == nil {
+			m[line[:space]] = v
+		}
+	}
+	return m, lines.Err()
+}
+
+// scrapePatience ends a scrape of an agent that hangs.
+const scrapePatience = 5 * time.Second

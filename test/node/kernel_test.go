@@ -1,0 +1,412 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// inKernel has an agent answer inside of the kernel.
+const inKernel = "-kernel-path=on"
+
+// sets are Services of several addresses, and what SRV records are about.
+const sets = `---
+apiVersion: v1
+kind: Service
+metadata: {name: set, namespace: shop}
+spec:
+  clusterIP: None
+  ports: [{name: http, port: 80, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: set-a, namespace: shop, labels: {kubernetes.io/service-name: set, service.kubernetes.io/headless: ""}}
+addressType: IPv4
+endpoints:
+- {addresses: ["10.244.9.1"], hostname: set-0, conditions: {ready: true}}
+- {addresses: ["10.244.9.2"], hostname: set-1, conditions: {ready: true}}
+- {addresses: ["10.244.9.3"], hostname: set-2, conditions: {ready: true}}
+ports: [{name: http, port: 80, protocol: TCP}]
+`
+
+// newKernelLab makes a lab whose kernel can answer, or skips the test.
+func newKernelLab(t *testing.T) *lab {
+	t.Helper()
+	if !tcx() {
+		t.Skip("the kernel has no tcx, which came with 6.6")
+	}
+	return newLab(t)
+}
+
+// tcx reports whether the kernel is 6.6 or later.
+func tcx() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var major, minor int
+	if n, _ := fmt.Sscanf(string(u.Release[:]), "%d.%d", &major, &minor); n != 2 {
+		return false
+	}
+	return major > 6 || major == 6 && minor >= 6
+}
+
+// startInKernel runs an agent that answers inside of the kernel, at the link-local
+// addresses, with the sets among its Services.
+func (l *lab) startInKernel(more ...string) *peer.Process {
+	l.t.Helper()
+	args := l.agentArgs(append([]string{inKernel}, more...)...)
+	file := filepath.Join(l.dir, "cluster.yaml")
+	if err := os.WriteFile(file, []byte(testbed.Manifests()+sets), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+	return l.run(args...)
+}
+
+// count is a series of the agent's metrics, 0 if there is none.
+func (l *lab) count(series string) int {
+	l.t.Helper()
+	m, err := l.Metrics()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return int(m[series])
+}
+
+// answered is how many queries the kernel has answered since the agent started.
+func (l *lab) answered() int {
+	l.t.Helper()
+	return l.count(`nodens_kernel_path_queries_total{result="answered"}`)
+}
+
+// client is a UDP socket of a namespace, connected to a door of the agent.
+type client struct {
+	net.Conn
+	t  *testing.T
+	id uint16
+}
+
+func (l *lab) client(ns, door string) *client {
+	l.t.Helper()
+	conn, err := testbed.Dial(ns, "udp", net.JoinHostPort(door, "53"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { conn.Close() })
+	return &client{Conn: conn, t: l.t}
+}
+
+// read is the next packet to the socket. What is waited for here comes, on a machine
+// that does nothing else within milliseconds.
+func (c *client) read() []byte {
+	c.t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	buf := make([]byte, dns.MaxMsgSize)
+	n, err := c.Read(buf)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+func (c *client) write(packet []byte) {
+	c.t.Helper()
+	if _, err := c.Write(packet); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// ask sends a query, whose ID is another one each time, and gives the reply with ID 0. To
+// one that is to get none it gives nil: by then the answer to another query has come, which
+// the agent itself gives, in the order of what it read from the socket.
+func (c *client) ask(query []byte, silent bool) []byte {
+	c.t.Helper()
+	c.id += 2
+	packet := slices.Clone(query)
+	packet[0], packet[1] = byte(c.id>>8), byte(c.id)
+	c.write(packet)
+	if silent {
+		c.write(pack(question("fence.test.", dns.TypeTXT, func(m *dns.Msg) {
+			m.Question[0].Qclass = dns.ClassCHAOS
+			m.Id = c.id + 1
+		})))
+	}
+	m := c.read()
+	switch {
+	case len(m) < 12 || m[0] != byte(c.id>>8):
+	case m[1] == packet[1]:
+		return append([]byte{0, 0}, m[2:]...)
+	case silent && m[1] == packet[1]+1:
+		return nil
+	}
+	c.t.Fatalf("an unexpected reply to %x: %x", packet, m)
+	return nil
+}
+
+// question is a query with ID 0, RD and without EDNS, after changes.
+func question(name string, kind uint16, changes ...func(*dns.Msg)) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetQuestion(name, kind)
+	m.Id = 0
+	for _, change := range changes {
+		change(m)
+	}
+	return m
+}
+
+func pack(m *dns.Msg) []byte {
+	wire, err := m.Pack()
+	if err != nil {
+		panic(err) // the messages are constants of this file
+	}
+	return wire
+}
+
+// form is a way of asking, and whether the kernel is to answer it.
+type form struct {
+	name   string
+	in     bool
+	change func(*dns.Msg)
+	// mangle changes the packed query.
+	mangle func([]byte) []byte
+	// silent says that nobody answers it.
+	silent bool
+}
+
+func edns(size uint16, options ...dns.EDNS0) func(*dns.Msg) {
+	return func(m *dns.Msg) {
+		m.SetEdns0(size, false)
+		m.IsEdns0().Option = options
+	}
+}
+
+func forms() []form {
+	padding, cookie := &dns.EDNS0_PADDING{Padding: make([]byte, 40)}, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}
+	opcode := func(code int) func(*dns.Msg) { return func(m *dns.Msg) { m.Opcode = code } }
+	return []form{
+		{name: "plain", in: true},
+		{name: "EDNS 512", in: true, change: edns(512)},
+		{name: "EDNS 1232", in: true, change: edns(1232)},
+		{name: "EDNS 4096", in: true, change: edns(4096)},
+		{name: "padding", in: true, change: edns(1232, padding)},
+		{name: "DO", in: true, change: func(m *dns.Msg) { m.SetEdns0(1232, true) }},
+		{name: "CD", in: true, change: func(m *dns.Msg) { m.CheckingDisabled = true }},
+		{name: "AD", in: true, change: func(m *dns.Msg) { m.AuthenticatedData = true }},
+		{name: "AD CD DO", in: true, change: func(m *dns.Msg) {
+			m.AuthenticatedData, m.CheckingDisabled = true, true
+			m.SetEdns0(1232, true)
+		}},
+		{name: "no RD", in: true, change: func(m *dns.Msg) { m.RecursionDesired = false }},
+		{name: "mixed case", in: true, change: func(m *dns.Msg) { m.Question[0].Name = mixed(m.Question[0].Name) }},
+
+		{name: "cookie", change: edns(1232, cookie)},
+		{name: "NSID", change: edns(1232, &dns.EDNS0_NSID{Code: dns.EDNS0NSID})},
+		{name: "unknown option", change: edns(1232, &dns.EDNS0_LOCAL{Code: 65001, Data: []byte("x")})},
+		{name: "two options", change: edns(1232, padding, cookie)},
+		{name: "EDNS version 1", change: func(m *dns.Msg) { m.SetEdns0(1232, false).IsEdns0().SetVersion(1) }},
+		{name: "two OPT", change: func(m *dns.Msg) { m.SetEdns0(1232, false).SetEdns0(1232, false) }},
+		{name: "class CH", change: func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }},
+		{name: "class ANY", change: func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassANY }},
+		{name: "IQUERY", change: opcode(dns.OpcodeIQuery)},
+		{name: "NOTIFY", change: opcode(dns.OpcodeNotify)},
+		{name: "UPDATE", change: opcode(dns.OpcodeUpdate)},
+		{name: "response", silent: true, change: func(m *dns.Msg) { m.Response = true }},
+		{name: "TC", change: func(m *dns.Msg) { m.Truncated = true }},
+		{name: "Z", change: func(m *dns.Msg) { m.Zero = true }},
+		{name: "two questions", change: func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }},
+		{name: "no question", change: func(m *dns.Msg) { m.Question = nil }},
+		{name: "trailing byte", mangle: func(b []byte) []byte { return append(b, 0) }},
+		{name: "cut short", mangle: func(b []byte) []byte { return b[:len(b)-1] }},
+		{name: "header alone", mangle: func(b []byte) []byte { return b[:12] }},
+		{name: "half a header", silent: true, mangle: func(b []byte) []byte { return b[:7] }},
+		{name: "compressed name", mangle: func(b []byte) []byte { return append(append(b[:12:12], 0xc0, 12), b[len(b)-4:]...) }},
+		{name: "label type 01", mangle: func(b []byte) []byte { b[12] |= 0x40; return b }},
+	}
+}
+
+// mixed has every second letter in upper case.
+func mixed(name string) string {
+	b := []byte(name)
+	for i := 0; i < len(b); i += 2 {
+		b[i] = bytes.ToUpper(b[i : i+1])[0]
+	}
+	return string(b)
+}
+
+func (f form) query(name string, kind uint16) []byte {
+	m := question(name, kind)
+	if f.change != nil {
+		f.change(m)
+	}
+	b := pack(m)
+	if f.mangle != nil {
+		b = f.mangle(b)
+	}
+	return b
+}
+
+// of is the name below zone with the wanted number of bytes on the wire.
+func of(size int, zone string) string {
+	room := size - (len(zone) + 1)
+	var b strings.Builder
+	for room > 0 {
+		label := min(room-1, 40)
+		if rest := room - 1 - label; rest == 1 {
+			label--
+		}
+		b.WriteString(strings.Repeat("n", label) + ".")
+		room -= label + 1
+	}
+	return b.String() + zone
+}
+
+// TestKernelAnswers: what the kernel answers is byte for byte what the agent answers, and
+// what is not plain goes on to the agent, whatever of it may be known.
+func TestKernelAnswers(t *testing.T) {
+	l := newKernelLab(t)
+	p := l.startInKernel()
+	for _, door := range []string{local4, local6} {
+		t.Run(door, func(t *testing.T) {
+			a := newAsker(t, l, p, door)
+			const web, who = "web.shop.svc.cluster.local.", "who." + testbed.Zone + "."
+			for _, f := range forms() {
+				for _, name := range []string{web, who} {
+					t.Run(f.name+" "+name, func(t *testing.T) { a.check(t, f.query(name, dns.TypeA), f.in, f.silent) })
+				}
+			}
+			for _, c := range []struct {
+				name string
+				kind uint16
+				in   bool
+			}{
+				{web, dns.TypeAAAA, true},
+				{"_http._tcp." + web, dns.TypeSRV, true},
+				{web, dns.TypeTXT, true},
+				{"gone.shop.svc.cluster.local.", dns.TypeA, true},
+				{"set.shop.svc.cluster.local.", dns.TypeA, true},
+				{"set-1.set.shop.svc.cluster.local.", dns.TypeA, true},
+				{"www.example.org.", dns.TypeA, true},
+				{"www.example.org.", dns.TypeAAAA, true},
+				{of(127, testbed.Zone+"."), dns.TypeA, true},
+				{of(128, testbed.Zone+"."), dns.TypeA, false},
+				{of(255, testbed.Zone+"."), dns.TypeA, false},
+			} {
+				t.Run(fmt.Sprintf("%d %.40s %s", len(c.name)+1, c.name, dns.Type(c.kind)), func(t *testing.T) {
+					a.check(t, pack(question(c.name, c.kind)), c.in, false)
+				})
+			}
+		})
+	}
+}
+
+// asker asks one door from the pod, whose queries the kernel may answer, and from the
+// node, where only the agent can.
+type asker struct {
+	l         *lab
+	p         *peer.Process
+	pod, node *client
+}
+
+func newAsker(t *testing.T, l *lab, p *peer.Process, door string) *asker {
+	t.Helper()
+	was := l.t
+	l.t = t
+	defer func() { l.t = was }()
+	return &asker{l, p, l.client(l.pod, door), l.client(l.node, door)}
+}
+
+// tries is how often a query is asked that the kernel must not answer: it would be learned
+// from the first answer, or, where an upstream is asked, from the second.
+const tries = 4
+
+// check asks the query from both sides.
+func (a *asker) check(t *testing.T, query []byte, in, silent bool) {
+	t.Helper()
+	a.pod.t, a.node.t = t, t
+	var replies [][]byte
+	want := [][]byte{a.node.ask(query, silent)}
+	if in {
+		replies = append(replies, a.known(query))
+	} else {
+		before := a.l.answered()
+		for range tries {
+			replies = append(replies, a.pod.ask(query, silent))
+		}
+		if n := a.l.answered() - before; n != 0 {
+			t.Errorf("the kernel has answered %d of %d times", n, tries)
+		}
+	}
+	want = append(want, a.node.ask(query, silent))
+	for _, got := range replies {
+		if !slices.ContainsFunc(want, func(w []byte) bool { return same(w, got) }) {
+			t.Errorf("the pod's reply differs.\nnode %x\n     %x\npod  %x\n%s\n%s", want[0], want[1], got, text(want[1]), text(got))
+		}
+	}
+}
+
+// known asks until one query, of which exactly one is counted, was answered in the kernel,
+// and gives its answer.
+func (a *asker) known(query []byte) (reply []byte) {
+	before := a.l.answered()
+	a.p.Must(a.pod.t, "an answer from the kernel", func(context.Context) error {
+		reply = a.pod.ask(query, false)
+		after := a.l.answered()
+		n := after - before
+		before = after
+		if n > 1 {
+			a.pod.t.Fatalf("one query was answered %d times", n)
+		}
+		if n == 0 {
+			return errors.New("the agent answers")
+		}
+		return nil
+	})
+	return reply
+}
+
+// same compares replies whose addresses may come in any order: all else is the same byte
+// for byte.
+func same(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	x, y := new(dns.Msg), new(dns.Msg)
+	if len(a) != len(b) || x.Unpack(a) != nil || y.Unpack(b) != nil || len(x.Answer) < 2 {
+		return false
+	}
+	return slices.Equal(lines(x), lines(y))
+}
+
+// lines is the message as text, its answers sorted.
+func lines(m *dns.Msg) []string {
+	answer := make([]string, 0, len(m.Answer))
+	for _, rr := range m.Answer {
+		answer = append(answer, rr.String())
+	}
+	slices.Sort(answer)
+	rest := m.Copy()
+	rest.Answer = nil
+	return append(answer, rest.String())
+}
+
+func text(b []byte) string {
+	m := new(dns.Msg)
+	if err := m.Unpack(b); err != nil {
+		return err.Error()
+	}
+	return m.String()
+}

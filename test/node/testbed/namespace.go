@@ -1,0 +1,96 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Inside calls f on a thread that is in the namespace, and returns what f does. A socket
+// that f opens, and it alone, is of the namespace for as long as it lives; f starts no
+// goroutine that opens one.
+func Inside(ns string, f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		// A thread that stays locked ends with its goroutine: nobody else gets it.
+		runtime.LockOSThread()
+		file, err := os.Open("/run/netns/" + ns)
+		if err == nil {
+			defer file.Close()
+			err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+		}
+		if err != nil {
+			result <- fmt.Errorf("entering namespace %s: %w", ns, err)
+			return
+		}
+		result <- f()
+	}()
+	return <-result
+}
+
+// Dial connects from inside a namespace to an address that is no name.
+func Dial(ns, network, address string) (conn net.Conn, err error) {
+	err = Inside(ns, func() error {
+		conn, err = net.Dial(network, address)
+		return err
+	})
+	return conn, err
+}
+
+// Relay has TCP connections to the address inside of a namespace lead to the same address
+// outside of all of them, until the lab is closed: that way something that runs on this
+// machine's loopback can be had on a node's.
+func (l *Lab) Relay(ns, address string) error {
+	var at net.Listener
+	err := Inside(ns, func() (err error) {
+		at, err = net.Listen("tcp", address)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	l.Undo(func() {
+		stop()
+		at.Close()
+		wg.Wait()
+	})
+	wg.Go(func() {
+		for {
+			from, err := at.Accept()
+			if err != nil {
+				return // closed
+			}
+			wg.Go(func() { relay(ctx, from, address) })
+		}
+	})
+	return nil
+}
+
+// relay copies both ways until one side ends it or ctx is done.
+func relay(ctx context.Context, from net.Conn, address string) {
+	defer from.Close()
+	var d net.Dialer
+	to, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return // whoever asked sees the end of the connection
+	}
+	defer to.Close()
+	defer context.AfterFunc(ctx, func() { _ = errors.Join(from.Close(), to.Close()) })()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = io.Copy(to, from)
+		_ = errors.Join(from.Close(), to.Close())
+	})
+	_, _ = io.Copy(from, to)
+	_ = errors.Join(from.Close(), to.Close())
+	wg.Wait()
+}
