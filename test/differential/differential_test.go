@@ -42,6 +42,7 @@ func TestDifferential(t *testing.T) {
 	n := seed(t)
 	t.Run("fixed", func(t *testing.T) { s.fixed(t, n) })
 	t.Run("random", func(t *testing.T) { s.random(t, n) })
+	t.Run("kernel", func(t *testing.T) { s.kernel(t, n) })
 	if !t.Failed() && flag.Lookup("test.run").Value.String() == "" {
 		reportUnused(t, s.table)
 	}

@@ -181,7 +181,7 @@ func (s *site) mixed(t *testing.T, c mixed, n uint64) {
 	s.clusterDNS = r.coredns
 	servers := []netip.AddrPort{r.coredns}
 	for _, v := range variants(c) {
-		a := agent{v.name, s.serve(t, subject(), s.marked(c.text(v)), c.user()), v.behind}
+		a := agent{name: v.name, addr: s.serve(t, subject(), s.marked(c.text(v)), c.user()), behind: v.behind}
 		r.agents = append(r.agents, a)
 		servers = append(servers, a.addr)
 	}

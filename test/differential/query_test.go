@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
 // The waits for a reply. A server has five seconds in all to answer a query
@@ -44,6 +46,9 @@ type query struct {
 	from string
 	// dropped says that a server may leave the query unanswered.
 	dropped bool
+	// space is the network namespace that the query comes from, the test's own
+	// where it is empty.
+	space string
 }
 
 // String describes the query as the words that dig would be called with.
@@ -138,6 +143,13 @@ func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 
 // dial connects to the server from the query's address.
 func (q query) dial(network string, server netip.AddrPort) (*dns.Conn, error) {
+	if q.space != "" {
+		conn, err := testbed.Dial(q.space, network, server.String())
+		if err != nil {
+			return nil, err
+		}
+		return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, nil
+	}
 	d := net.Dialer{Timeout: longWait}
 	if q.from != "" {
 		from := net.ParseIP(q.from)

@@ -23,6 +23,9 @@ type agent struct {
 	// behind says that it forwards what CoreDNS answers itself. It asks in
 	// lower case, and gives the query's letters to the query's name.
 	behind bool
+	// pod is the namespace that it is asked from, the test's own where it is empty.
+	// From a pod each query is asked once more: the kernel may answer it.
+	pod string
 }
 
 // run compares the servers of one Corefile with CoreDNS.
@@ -78,20 +81,24 @@ func (r *run) compare(qs []query) {
 }
 
 // one asks all servers one query, and again where the second answer comes
-// from a cache.
+// from a cache, or the kernel, or the third from the kernel.
 func (r *run) one(q query) error {
-	rounds := []string{"first", "second"}
-	if !r.caches {
-		rounds = rounds[:1]
+	times := 1
+	if r.caches {
+		times++
 	}
-	for _, round := range rounds {
+	if r.agents[0].pod != "" {
+		times++
+	}
+	for _, round := range []string{"first", "second", "third"}[:times] {
 		want, _, err := ask(r.coredns, q, r.next())
 		if err != nil {
 			return err
 		}
 		for _, a := range r.agents {
-
+			q.space = a.pod
 			got, size, err := ask(a.addr, q, r.next())
+			q.space = ""
 			if err != nil {
 				return err
 			}

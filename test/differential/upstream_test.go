@@ -74,15 +74,30 @@ func startUpstream(t *testing.T) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, conn, err := listeners("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().(*net.TCPAddr).AddrPort()
-	conn, err := net.ListenPacket("udp", addr.String())
+	u.serve(t, l, conn)
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// listeners are a TCP and a UDP socket with the same port.
+func listeners(at string) (net.Listener, net.PacketConn, error) {
+	l, err := net.Listen("tcp", at)
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
+	conn, err := net.ListenPacket("udp", l.Addr().String())
+	if err != nil {
+		l.Close()
+	}
+	return l, conn, err
+}
+
+// serve answers at the sockets until the test ends.
+func (u *upstream) serve(t *testing.T, l net.Listener, conn net.PacketConn) {
+	t.Helper()
 	for _, s := range []*dns.Server{{Listener: l, Handler: u}, {PacketConn: conn, Handler: u}} {
 		up := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(up) }
@@ -94,7 +109,6 @@ func startUpstream(t *testing.T) netip.AddrPort {
 		<-up
 		t.Cleanup(func() { s.Shutdown() })
 	}
-	return addr
 }
 
 func newUpstream() (*upstream, error) {

@@ -14,14 +14,10 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
 )
-
-// inKernel has an agent answer inside of the kernel.
-const inKernel = "-kernel-path=on"
 
 // sets are Services of several addresses, and what SRV records are about.
 const sets = `---
@@ -46,30 +42,17 @@ ports: [{name: http, port: 80, protocol: TCP}]
 // newKernelLab makes a lab whose kernel can answer, or skips the test.
 func newKernelLab(t *testing.T) *lab {
 	t.Helper()
-	if !tcx() {
-		t.Skip("the kernel has no tcx, which came with 6.6")
+	if err := testbed.Attachable(); err != nil {
+		t.Skip(err)
 	}
 	return newLab(t)
-}
-
-// tcx reports whether the kernel is 6.6 or later.
-func tcx() bool {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	var major, minor int
-	if n, _ := fmt.Sscanf(string(u.Release[:]), "%d.%d", &major, &minor); n != 2 {
-		return false
-	}
-	return major > 6 || major == 6 && minor >= 6
 }
 
 // startInKernel runs an agent that answers inside of the kernel, at the link-local
 // addresses, with the sets among its Services.
 func (l *lab) startInKernel(more ...string) *peer.Process {
 	l.t.Helper()
-	args := l.agentArgs(append([]string{inKernel}, more...)...)
+	args := l.agentArgs(append([]string{testbed.InKernel}, more...)...)
 	file := filepath.Join(l.dir, "cluster.yaml")
 	if err := os.WriteFile(file, []byte(testbed.Manifests()+sets), 0o644); err != nil {
 		l.t.Fatal(err)

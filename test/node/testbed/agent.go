@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -37,6 +39,27 @@ func (l *Lab) AgentArgs(locals []string, more ...string) ([]string, error) {
 }
 `)
 	return append([]string{"-conf", conf, "-localip", strings.Join(locals, ","), "-metrics-listen-address="}, more...), err
+}
+
+// InKernel is the flag of an agent that answers inside of the kernel.
+const InKernel = "-kernel-path=on"
+
+// Attachable says why an agent on this machine can't answer inside of the kernel; nil if it
+// can.
+func Attachable() error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return fmt.Errorf("%w: kernel %s: %w", errTools, release, err)
+	}
+	if major < 6 || major == 6 && minor < 6 {
+		return fmt.Errorf("%w: kernel %s has no tcx, which came with 6.6", errTools, release)
+	}
+	return nil
 }
 
 // Agent starts an agent in the node, and waits until it is ready. The process may be

@@ -73,6 +73,9 @@ func (l *Lab) Metrics() (map[string]float64, error) {
 		return nil, fmt.Errorf("reading metrics: %w", err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("reading metrics: %s", resp.Status)
+	}
 	m := map[string]float64{}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {

@@ -1,0 +1,123 @@
+package differential
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/node/testbed"
+)
+
+// kernel compares the fixed Corefiles once more, with an agent that answers inside of the
+// kernel and is asked by a pod: the last answer to a query is the kernel's where it may be.
+func (s *site) kernel(t *testing.T, n uint64) {
+	if err := errors.Join(testbed.Usable(), testbed.Attachable()); err != nil {
+		t.Skip(err)
+	}
+	g := newGenerator(n)
+	if err := s.write(t.Context(), &g.world); err != nil {
+		t.Fatal(err)
+	}
+	defer s.clean(t, &g.world)
+	s.clusterDNS = s.serve(t, "coredns", corefiles[0].text, apiserver.Admin)
+	for _, c := range corefiles {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.run(t, c.caches)
+			r.coredns = s.serve(t, "coredns", c.text, apiserver.Admin)
+			h := s.house(t, c.text)
+			r.agents = []agent{{name: "kernel", addr: h.addr, pod: h.Pod}}
+			r.podNames = strings.Contains(c.text, "endpoint_pod_names")
+			r.facts = learn(s.always, &g.world)
+			s.synced(t, marks{}, s.clusterDNS, r.coredns)
+			r.compare(fixedQueries(s.always))
+			r.compare(g.queries(dialect{}, fixedRandom, s.others))
+			r.report()
+			h.judge(t, r.asked)
+		})
+	}
+}
+
+// house is a node with an agent, and a pod that asks it.
+type house struct {
+	*testbed.Lab
+	addr netip.AddrPort
+}
+
+// The ports of an agent that has a namespace to itself.
+const (
+	housePort  = 53
+	houseReady = 8181
+)
+
+// house starts an agent with the Corefile. It has on its loopback what other servers have
+// on theirs.
+func (s *site) house(t *testing.T, text string) *house {
+	t.Helper()
+	l, err := testbed.New(t.TempDir(), s.binaries["nodens"])
+	t.Cleanup(l.Close)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []string{s.api.Addr(), s.clusterDNS.String()} {
+		if err := l.Relay(l.Node, addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.neighbour(t, l.Node)
+	conf, err := l.File("Corefile", strings.NewReplacer(
+		"bind 127.0.0.1", "bind "+testbed.NodeIP4,
+		"PORT", fmt.Sprint(housePort), "HEALTH", "8080", "READY", fmt.Sprint(houseReady), "METRICS", "9253",
+		"KUBECONFIG", s.api.Kubeconfig(apiserver.Agent), "UPSTREAM", s.upstream.String(), "CLUSTERDNS", s.clusterDNS.String(),
+	).Replace(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := l.Spawn(l.Node, []string{"NODE_NAME=" + node}, l.Nodens, "-conf", conf,
+		"-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=", testbed.InKernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Must(t, "the agent to log that it serves", testbed.Logs(p, "msg=serving"))
+	return &house{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), housePort)}
+}
+
+// neighbour has the upstream answer in the namespace too, at the same address.
+func (s *site) neighbour(t *testing.T, ns string) {
+	t.Helper()
+	u, err := newUpstream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stream net.Listener
+	var conn net.PacketConn
+	err = testbed.Inside(ns, func() (err error) {
+		stream, conn, err = listeners(s.upstream.String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.serve(t, stream, conn)
+}
+
+// judge looks at how much of it the kernel has answered: of each query the last time,
+// if it is one of those that the kernel answers at all.
+func (h *house) judge(t *testing.T, asked int) {
+	t.Helper()
+	m, err := h.Metrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inKernel := int(m[`nodens_kernel_path_queries_total{result="answered"}`])
+	t.Logf("the kernel has answered %d of %d queries", inKernel, asked)
+	if inKernel < asked/share {
+		t.Errorf("the kernel has answered %d of %d queries, which says little about it", inKernel, asked)
+	}
+}
+
+// share is what part of the queries the kernel has to have answered.
+const share = 8
