@@ -52,7 +52,7 @@ func newKernelLab(t *testing.T) *lab {
 // addresses, with the sets among its Services.
 func (l *lab) startInKernel(more ...string) *peer.Process {
 	l.t.Helper()
-	args := l.agentArgs(append([]string{testbed.InKernel}, more...)...)
+	args := append(l.agentArgs(testbed.InKernel), more...)
 	file := filepath.Join(l.dir, "cluster.yaml")
 	if err := os.WriteFile(file, []byte(testbed.Manifests()+sets), 0o644); err != nil {
 		l.t.Fatal(err)

@@ -1,0 +1,193 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/nodens-dns/nodens/test/node/testbed"
+)
+
+// What a tcx program makes of a packet.
+const (
+	goOn = -1 // TCX_NEXT
+	drop = 2  // TCX_DROP
+)
+
+// program is somebody else's tcx program on the pod's link: it counts packets, and lets all
+// go on or none.
+type program struct {
+	*ebpf.Program
+	counter *ebpf.Map
+	link    link.Link
+}
+
+// program loads one.
+func (l *lab) program(name string, verdict int32) *program {
+	l.t.Helper()
+	counter, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { counter.Close() })
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SchedCLS, License: "MIT",
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+			asm.LoadMapPtr(asm.R1, counter.FD()),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "end"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
+			asm.Mov.Imm(asm.R0, verdict).WithSymbol("end"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { p.Close() })
+	return &program{Program: p, counter: counter}
+}
+
+// attach puts p onto a link of the node, until it is detached or the test ends.
+func (l *lab) attach(p *program, port string, at ebpf.AttachType, anchor link.Anchor) {
+	l.t.Helper()
+	index := l.index(port)
+	err := testbed.Inside(l.node, func() (err error) {
+		p.link, err = link.AttachTCX(link.TCXOptions{Interface: index, Program: p.Program, Attach: at, Anchor: anchor})
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(p.detach)
+}
+
+func (p *program) detach() {
+	if p.link != nil {
+		p.link.Close()
+		p.link = nil
+	}
+}
+
+// packets is how many the program has seen.
+func (l *lab) packets(p *program) (n uint64) {
+	l.t.Helper()
+	if err := p.counter.Lookup(uint32(0), &n); err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// index is that of a link of the node.
+func (l *lab) index(port string) (n int) {
+	l.t.Helper()
+	if _, err := fmt.Sscanf(l.in(l.node, "cat", "/sys/class/net/"+port+"/ifindex"), "%d", &n); err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// chain are the names of the programs on the ingress of a link of the node, in their order.
+func (l *lab) chain(port string) (names []string) {
+	l.t.Helper()
+	index := l.index(port)
+	err := testbed.Inside(l.node, func() error {
+		list, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+		if err != nil {
+			return err
+		}
+		for _, there := range list.Programs {
+			name, err := nameOf(there.ID)
+			if err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+		return nil
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return names
+}
+
+func nameOf(id ebpf.ProgramID) (string, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "", err
+	}
+	info, err := p.Info()
+	return info.Name, errors.Join(err, p.Close())
+}
+
+// TestKernelOrder: the agent's program stands where -kernel-path-order says, programs of
+// others before and behind it go on working, and all of ours is gone with the agent.
+func TestKernelOrder(t *testing.T) {
+	l := newKernelLab(t)
+	const port = "vpod"
+	first, second := l.program("first", goOn), l.program("second", goOn)
+	l.attach(first, port, ebpf.AttachTCXIngress, link.Head())
+	l.attach(second, port, ebpf.AttachTCXIngress, link.Tail())
+	const ours = "nodens_answer"
+	for _, c := range []struct {
+		order string
+		want  []string
+	}{
+		{"last", []string{"first", "second", ours}},
+		{"first", []string{ours, "first", "second"}},
+		{"before:second", []string{"first", ours, "second"}},
+		{"after:first", []string{"first", ours, "second"}},
+		{"before:absent", []string{"first", "second", ours}},
+	} {
+		t.Run(c.order, func(t *testing.T) {
+			l := &lab{Lab: l.Lab, t: t, pod: l.pod, node: l.node, nodens: l.nodens, dir: l.dir}
+			p := l.startInKernel("-kernel-path-order=" + c.order)
+			a := newAsker(t, l, p, local4)
+			query := pack(question("web.shop.svc.cluster.local.", 1))
+			a.pod.t = t
+			a.known(query)
+			if got := l.chain(port); !slices.Equal(got, c.want) {
+				t.Errorf("the programs are %q, want %q", got, c.want)
+			}
+			before, behind, known := l.packets(first), l.packets(second), l.answered()
+			for range asks {
+				a.pod.ask(query, false)
+			}
+			at := slices.Index(c.want, ours)
+			known = l.answered() - known
+			for i, p := range []struct {
+				name string
+				seen uint64
+			}{{"first", l.packets(first) - before}, {"second", l.packets(second) - behind}} {
+				want := asks
+				if slices.Index(c.want, p.name) > at {
+					want -= known
+				}
+				if int(p.seen) < want || int(p.seen) > want+noise {
+					t.Errorf("program %d has seen %d packets, want %d: the kernel has answered %d of %d queries", i, p.seen, want, known, asks)
+				}
+			}
+			p.Stop()
+			if got := strings.Join(l.chain(port), " "); got != "first second" {
+				t.Errorf("after the stop the programs are %q", got)
+			}
+		})
+	}
+}
+
+// asks are many more than noise: who sees all of them and who sees none is told apart.
+const asks = 20
+
+// noise is how many packets a link may have besides the queries: those by which neighbours
+// look for each other.
+const noise = 3
