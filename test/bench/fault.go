@@ -23,7 +23,10 @@ func guarded() []server {
 }
 
 // ways are kube-proxy's way in each row.
-var ways = map[string]string{"nodens, iptables": testbed.Iptables, "nodens, nftables": testbed.Nftables, "CoreDNS, NodeLocal's rules": testbed.Iptables}
+var ways = map[string]string{
+	"nodens, iptables": testbed.Iptables, "nodens, nftables": testbed.Nftables, "CoreDNS, NodeLocal's rules": testbed.Iptables,
+	socketRow: testbed.Iptables, kernelRow: testbed.Iptables,
+}
 
 // harm is what one mishap has done to clients.
 type harm struct {
@@ -99,7 +102,7 @@ func measureFaults(ctx context.Context, p plan) (*report, error) {
 	b.report.commit = commit()
 	b.report.loadBefore = loadAverage()
 	b.report.fact("pinning", "none: server, client and all else share the cores, as on a node")
-	if err := b.faults(ctx); err != nil {
+	if err := b.faults(ctx, mishaps, b.report.servers, b.plan.rounds); err != nil {
 		return nil, err
 	}
 	b.report.fact("load average", b.report.loadBefore+" before, "+loadAverage()+" after")
@@ -107,13 +110,13 @@ func measureFaults(ctx context.Context, p plan) (*report, error) {
 }
 
 // faults has every mishap befall every row, each in namespaces of its own.
-func (b *bench) faults(ctx context.Context) error {
-	for n := range b.plan.rounds {
-		for _, m := range mishaps {
+func (b *bench) faults(ctx context.Context, list []mishap, rows []server, rounds int) error {
+	for n := range rounds {
+		for _, m := range list {
 			if !b.only.named(m.name) {
 				continue
 			}
-			for _, s := range b.report.servers {
+			for _, s := range rows {
 				if s.program == m.fails {
 					continue
 				}
@@ -127,7 +130,7 @@ func (b *bench) faults(ctx context.Context) error {
 				}
 				at := cell{s.name, m.name}
 				b.report.harms[at] = append(b.report.harms[at], h)
-				fmt.Fprintf(b.progress, "round %d of %d, %s, %s: %s\n", n+1, b.plan.rounds, m.name, s.name, h)
+				fmt.Fprintf(b.progress, "round %d of %d, %s, %s: %s\n", n+1, rounds, m.name, s.name, h)
 			}
 		}
 	}

@@ -30,6 +30,10 @@
 // agents (fault.go, mishap.go), and measures what a pod sees of it, beside CoreDNS behind
 // the rules of NodeLocal DNSCache; that has a section and claims (pledge.go) too.
 //
+// With -kernel a pod in such a node asks one server after the other, nodens with and without
+// answers from inside the kernel among them (pod.go, ask.go), and what the whole machine
+// pays for a query is measured, the client's share included; section and claims are in vow.go.
+//
 // A server more is a row in programs (program.go), one in servers (server.go) and
 // a file in conf; what is asked is a row in sets and how it is asked one in paced
 // or others (workload.go); what has to come out is a row of claims (claim.go).
@@ -100,6 +104,7 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	fs.BoolVar(&plan.failing.on, "outage", false, "measure the section about upstreams that fail, and that alone")
 	fs.DurationVar(&plan.failing.silence, "outage-silence", usualSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
 	fs.BoolVar(&plan.faults, "faults", false, "measure the section about agents that go away, and that alone")
+	fs.BoolVar(&plan.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
 	err := fs.Parse(args)
 	if err != nil {
@@ -121,13 +126,13 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 // check says what can't be measured.
 func (p plan) check() error {
 	parts := 0
-	for _, on := range []bool{p.scale.on, p.failing.on, p.faults} {
+	for _, on := range []bool{p.scale.on, p.failing.on, p.faults, p.kernel} {
 		if on {
 			parts++
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage and -faults are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults and -kernel are sections of their own: measure one after the other")
 	}
 	if p.rounds < 1 || p.length < 100*time.Millisecond || p.scale.services < fewest {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
@@ -156,6 +161,9 @@ func (p plan) measure(ctx context.Context) (*report, error) {
 	}
 	if p.faults {
 		return measureFaults(ctx, p)
+	}
+	if p.kernel {
+		return measurePod(ctx, p)
 	}
 	return measure(ctx, p)
 }

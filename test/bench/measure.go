@@ -30,6 +30,8 @@ type plan struct {
 	failing failing
 	// faults measures the section about agents that go away, and nothing else.
 	faults bool
+	// kernel measures the section about answers from inside the kernel, and nothing else.
+	kernel bool
 	// upgrades is how many upgrades there are in a row; 0 is upgradesInARow.
 	upgrades int
 	// cluster includes the questions that take an API server.

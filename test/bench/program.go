@@ -67,8 +67,8 @@ var programs = map[string]program{
 		args: []string{"--config-dir=@DIR@"},
 	},
 	"echo": {
-		find: compileEcho, each: true, cluster: true,
-		args: []string{"@PORT@", "@LENGTH@", "@RCODE@"},
+		find: compiled("echo", echoSource), each: true, cluster: true,
+		args: []string{"@LISTEN@", "@PORT@", "@LENGTH@", "@RCODE@"},
 	},
 }
 
@@ -93,21 +93,23 @@ func installed(name string) func(context.Context, string) (string, error) {
 //go:embed echo/echo.c
 var echoSource []byte
 
-// compileEcho compiles the echo server.
-func compileEcho(ctx context.Context, dir string) (string, error) {
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		return "", fmt.Errorf("gcc: %w", errAbsent)
+// compiled compiles a program of one C file, which is that of the tree.
+func compiled(name string, source []byte) func(context.Context, string) (string, error) {
+	return func(ctx context.Context, dir string) (string, error) {
+		gcc, err := exec.LookPath("gcc")
+		if err != nil {
+			return "", fmt.Errorf("gcc: %w", errAbsent)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path+".c", source, 0o644); err != nil {
+			return "", err
+		}
+		text, err := exec.CommandContext(ctx, gcc, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, path+".c").CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("compiling %s.c: %w\n%s", name, err, text)
+		}
+		return path, nil
 	}
-	source, path := filepath.Join(dir, "echo.c"), filepath.Join(dir, "echo")
-	if err := os.WriteFile(source, echoSource, 0o644); err != nil {
-		return "", err
-	}
-	text, err := exec.CommandContext(ctx, gcc, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, source).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("compiling echo.c: %w\n%s", err, text)
-	}
-	return path, nil
 }
 
 // release is the version that the binary states, in one line.

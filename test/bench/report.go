@@ -28,7 +28,8 @@ type report struct {
 	scale *scaled
 	// trials is set in the report about upstreams that fail, which has nothing else.
 	trials map[cell][]trial
-	// harms is set in the report about agents that go away, which has nothing else.
+	// harms is set in the report about agents that go away, which has nothing else, and in
+	// that about answers from inside the kernel.
 	harms map[cell][]harm
 }
 
@@ -167,14 +168,13 @@ func (r *report) page(plots []plotted) ([]byte, error) {
 // command is the line that measures the same again.
 func (p plan) command() string {
 	text := "go run ./test/bench"
-	if p.scale.on {
-		text += " -scale"
-	}
-	if p.failing.on {
-		text += " -outage"
-	}
-	if p.faults {
-		text += " -faults"
+	for _, section := range []struct {
+		on   bool
+		flag string
+	}{{p.scale.on, "-scale"}, {p.failing.on, "-outage"}, {p.faults, "-faults"}, {p.kernel, "-kernel"}} {
+		if section.on {
+			text += " " + section.flag
+		}
 	}
 	if p.failing.on && p.failing.silence != usualSilence {
 		text += fmt.Sprintf(" -outage-silence %s", p.failing.silence)

@@ -89,41 +89,44 @@ func (b *bench) start(ctx context.Context, s server, large bool) (*running, erro
 
 // spawn starts one process on the server's core.
 func (b *bench) spawn(s server, with settings) (process, error) {
-	at, err := peer.Port()
+	for _, to := range []*port{&with.port, &with.metrics, &with.ready} {
+		at, err := peer.Port()
+		if err != nil {
+			return process{}, err
+		}
+		*to = port(at)
+	}
+	with.upstream = b.loop.Addr()
+	with.kubeconfig, with.scope = b.kubeconfig, s.scope
+	conf, args, err := b.lay(s, with)
 	if err != nil {
 		return process{}, err
 	}
-	metrics, err := peer.Port()
+	proc, err := peer.Spawn(peer.Command{Name: s.program, Path: args[0], Args: args[1:], Env: s.env, Dir: b.dir})
 	if err != nil {
 		return process{}, err
 	}
-	ready, err := peer.Port()
-	if err != nil {
-		return process{}, err
-	}
-	with.port, with.metrics, with.ready = port(at), port(metrics), port(ready)
-	with.dir = filepath.Join(b.dir, fmt.Sprintf("server-%d", at))
-	if err := os.Mkdir(with.dir, 0o755); err != nil {
-		return process{}, err
+	return process{Process: proc, port: with.port, ready: with.ready, metrics: with.metrics, conf: conf}, nil
+}
+
+// lay writes the server's configuration, with the settings, into a folder of its own, and
+// returns its path and the command that starts the server on the server's core.
+func (b *bench) lay(s server, with settings) (path string, command []string, err error) {
+	if with.dir, err = os.MkdirTemp(b.dir, "server-"); err != nil {
+		return "", nil, err
 	}
 	p := programs[s.program]
 	with.conf = filepath.Join(with.dir, cmp.Or(p.file, "conf"))
-	with.upstream = b.loop.Addr()
-	with.kubeconfig, with.scope = b.kubeconfig, s.scope
 	if err := os.WriteFile(with.conf, []byte(with.fill(conf(s.conf))), 0o644); err != nil {
-		return process{}, err
+		return "", nil, err
 	}
 	// taskset becomes the program and keeps the pid; a Go program then sees one
 	// core and sets GOMAXPROCS to it.
-	args := []string{"-c", b.server.list(), b.binaries[s.program]}
+	command = []string{"taskset", "-c", b.server.list(), b.binaries[s.program]}
 	for _, a := range p.args {
-		args = append(args, with.fill(a))
+		command = append(command, with.fill(a))
 	}
-	proc, err := peer.Spawn(peer.Command{Name: s.program, Path: "taskset", Args: args, Env: s.env, Dir: b.dir})
-	if err != nil {
-		return process{}, err
-	}
-	return process{Process: proc, port: with.port, ready: with.ready, metrics: with.metrics, conf: with.conf}, nil
+	return with.conf, append(command, s.flags...), nil
 }
 
 // await waits until the server answers the set's last question as it

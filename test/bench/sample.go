@@ -40,6 +40,12 @@ type sample struct {
 	// misses counts the questions that the upstream was asked meanwhile for names
 	// that are not late.
 	misses uint64
+
+	// Of a pod's queries: busy is the time of all cores, usual the part of one core's
+	// that they are busy while nobody asks, client the time of the client, and within
+	// the part of the answers that the kernel gave, from 0 to 1.
+	busy, client  time.Duration
+	usual, within float64
 }
 
 // answered is the number of answers that the CPU time was spent on.
@@ -47,6 +53,18 @@ func (s sample) answered() float64 { return float64(s.completed + s.beside.compl
 
 // price is the CPU time of a query in microseconds.
 func (s sample) price() float64 { return float64(s.cpu.Nanoseconds()) / 1e3 / s.answered() }
+
+// whole is what a pod's query costs all cores in microseconds, the client's share included,
+// without what they do anyhow.
+func (s sample) whole() float64 {
+	return (s.busy.Seconds() - s.usual*s.elapsed.Seconds()) * 1e6 / s.answered()
+}
+
+// interval is the time from one answer to the next in microseconds.
+func (s sample) interval() float64 { return s.elapsed.Seconds() * 1e6 / s.answered() }
+
+// burden is the part of a core that the server takes, in hundredths.
+func (s sample) burden() float64 { return 100 * s.cpu.Seconds() / s.elapsed.Seconds() }
 
 // sleeps is how often the server went to sleep for a query.
 func (s sample) sleeps() float64 { return float64(s.switches) / s.answered() }

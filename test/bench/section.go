@@ -17,6 +17,7 @@ var (
 	scalePart  = part{"-scale"}
 	outagePart = part{"-outage"}
 	faultPart  = part{"-faults"}
+	podPart    = part{"-kernel"}
 )
 
 func (p part) begin() string { return "<!-- written by go run ./test/bench " + p.flag + " -->\n" }
@@ -41,6 +42,9 @@ func (p part) cut(page []byte) (before, section, after []byte) {
 // else as it is in the old one, which may be empty.
 func (r *report) renew(old []byte, plots []plotted) ([]byte, error) {
 	switch {
+	case r.plan.kernel:
+		text, err := r.podSection()
+		return podPart.put(old, text), err
 	case r.scale != nil:
 		text, err := r.section(plots)
 		return scalePart.put(old, text), err
@@ -52,7 +56,7 @@ func (r *report) renew(old []byte, plots []plotted) ([]byte, error) {
 		return faultPart.put(old, text), err
 	}
 	page, err := r.page(plots)
-	for _, p := range []part{scalePart, outagePart, faultPart} {
+	for _, p := range []part{scalePart, outagePart, faultPart, podPart} {
 		if _, section, _ := p.cut(old); section != nil {
 			page = bytes.Join([][]byte{page, section}, []byte("\n"))
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"embed"
 	"net/netip"
 	"strconv"
@@ -25,6 +26,8 @@ type server struct {
 	// process's environment.
 	scope string
 	env   []string
+	// flags are added to the program's arguments.
+	flags []string
 }
 
 // servers are the rows, in the order in which they are measured. Those before
@@ -79,6 +82,7 @@ const (
 
 // settings are the values of the placeholders.
 type settings struct {
+	listen               string // an IPv4 address; empty is 127.0.0.1
 	port, metrics, ready port
 	dir, conf            string
 	upstream             netip.AddrPort
@@ -106,6 +110,7 @@ func (s settings) fill(text string) string {
 		cache = keeping
 	}
 	return strings.NewReplacer(
+		"@LISTEN@", cmp.Or(s.listen, "127.0.0.1"),
 		"@PORT@", s.port.String(),
 		"@METRICS@", s.metrics.String(),
 		"@READY@", s.ready.String(),

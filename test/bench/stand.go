@@ -64,7 +64,7 @@ func (b *bench) stand(s server) (*stand, error) {
 	if st.estate, err = st.Tmpfs("estate", 8<<20); err != nil {
 		return st, err
 	}
-	st.args, err = st.AgentArgs(testbed.Locals(), "-handover-dir", st.estate, "-skipteardown")
+	st.args, err = st.AgentArgs(testbed.Locals(), append([]string{"-handover-dir", st.estate, "-skipteardown"}, s.flags...)...)
 	if err != nil {
 		return st, err
 	}

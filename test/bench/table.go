@@ -58,9 +58,30 @@ var (
 	}
 )
 
+// podColumns are those of what a pod asks.
+var podColumns = []column{
+	middle("CPU µs per query", "%.1f", sample.whole),
+	{"least–most", func(r *report, at cell) string {
+		v := r.over(at, sample.whole)
+		return fmt.Sprintf("%.1f–%.1f", v.least, v.most)
+	}},
+	middle("client's", "%.1f", func(s sample) float64 { return float64(s.client.Nanoseconds()) / 1e3 / s.answered() }),
+	middle("server's", "%.2f", sample.price),
+	middle("p50 µs", "%.1f", sample.p50),
+	middle("p99 µs", "%.1f", sample.p99),
+	{"p99.9 µs", func(r *report, at cell) string { return fmt.Sprintf("%.0f", r.pooled(at, 0.999)) }},
+	speed,
+	middle("server, % of a core", "%.2f", sample.burden),
+	share("answered in the kernel", func(s sample) float64 { return s.within }),
+	lost,
+	highest("skipped", "%.0f", func(s sample) float64 { return float64(s.skipped) }),
+}
+
 // columns are those of a workload's table.
 func (w workload) columns() []column {
 	switch w.tool {
+	case across:
+		return podColumns
 	case steady:
 		return slices.Concat(price, []column{sleeping}, times, core, []column{lost, misses})
 	case miss:
@@ -111,6 +132,9 @@ func (r *report) prices(w workload) string {
 
 // claims are what this report is to show.
 func (r *report) claims() []claim {
+	if r.plan.kernel {
+		return vows()
+	}
 	if r.scale != nil {
 		return promises()
 	}
@@ -132,7 +156,7 @@ func (r *report) results(claims []claim, all bool) string {
 		if !res.measured && !all {
 			continue
 		}
-		limit := fmt.Sprintf("%g", c.limit)
+		limit := fmt.Sprintf("%.4g", c.limit)
 		if c.below {
 			limit = "below " + limit
 		}

@@ -132,6 +132,7 @@ const (
 	steady               // package pace, at a rate
 	miss                 // package pace, new names of the late upstream, as fast as it goes
 	flood                // package pace, at a rate, beside a flood of such names
+	across               // ask/ask.c, in a pod
 )
 
 // The load. Everything comes from eight sockets: a few pods at once. More change

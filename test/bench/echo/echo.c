@@ -3,9 +3,9 @@
  * DNS answer with no records, made as long as a server's answer would be by
  * zeros at its end.
  *
- * echo PORT LENGTH RCODE listens on 127.0.0.1, answers with datagrams of LENGTH
- * bytes (a query that is longer goes back in its own length) and runs until it is
- * killed.
+ * echo ADDRESS PORT LENGTH RCODE listens on an IPv4 address, answers with datagrams of
+ * LENGTH bytes (a query that is longer goes back in its own length) and runs until it
+ * is killed.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -21,20 +21,23 @@ int main(int argc, char **argv)
 	size_t length;
 	int fd, rcode;
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: echo PORT LENGTH RCODE\n");
+	if (argc != 5) {
+		fprintf(stderr, "usage: echo ADDRESS PORT LENGTH RCODE\n");
 		return 2;
 	}
-	length = (size_t)atoi(argv[2]);
-	rcode = atoi(argv[3]);
+	length = (size_t)atoi(argv[3]);
+	rcode = atoi(argv[4]);
 	if (length > sizeof(packet)) {
 		fprintf(stderr, "echo: LENGTH is more than a datagram holds\n");
 		return 2;
 	}
 	memset(&here, 0, sizeof(here));
 	here.sin_family = AF_INET;
-	here.sin_port = htons((unsigned short)atoi(argv[1]));
-	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	here.sin_port = htons((unsigned short)atoi(argv[2]));
+	if (inet_pton(AF_INET, argv[1], &here.sin_addr) != 1) {
+		fprintf(stderr, "echo: ADDRESS is not one of IPv4\n");
+		return 2;
+	}
 	fd = socket(AF_INET, SOCK_DGRAM, 0);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0) {
 		perror("echo: binding");

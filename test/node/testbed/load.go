@@ -46,17 +46,27 @@ func (a Tally) Since(b Tally) Tally { return Tally{a.Requests - b.Requests, a.Hi
 func (a Tally) Ratio() float64 { return a.Hits / a.Requests }
 
 // Tally reads the metrics of whoever shows them in the node.
-func (l *Lab) Tally() (c Tally, err error) {
+func (l *Lab) Tally() (Tally, error) {
+	sums, err := l.Sums("coredns_cache_requests_total{", "coredns_cache_hits_total{")
+	if err != nil {
+		return Tally{}, err
+	}
+	return Tally{sums[0], sums[1]}, nil
+}
+
+// Sums reads the metrics of whoever shows them in the node, and adds up, for each prefix,
+// the series whose names with their labels begin with it; 0 if none does.
+func (l *Lab) Sums(prefixes ...string) ([]float64, error) {
 	m, err := l.Metrics()
+	sums := make([]float64, len(prefixes))
 	for series, v := range m {
-		switch {
-		case strings.HasPrefix(series, "coredns_cache_requests_total{"):
-			c.Requests += v
-		case strings.HasPrefix(series, "coredns_cache_hits_total{"):
-			c.Hits += v
+		for i, prefix := range prefixes {
+			if strings.HasPrefix(series, prefix) {
+				sums[i] += v
+			}
 		}
 	}
-	return c, err
+	return sums, err
 }
 
 // Metrics are the values of all series that somebody shows in the node, by what stands
