@@ -1,8 +1,10 @@
 package kubernetes
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -35,7 +37,7 @@ const (
 )
 
 func newCounters() *counters {
-	words := make([]atomic.Uint64, 1<<counterBits+1)
+	words := make([]atomic.Uint64, epoch.Words(counterBits))
 	return &counters{epoch.New(words, counterBase, counterBits), words}
 }
 
@@ -44,6 +46,8 @@ func (c *counters) good(m epoch.Mark) bool { return c.words[m.Index-counterBase]
 // of has v move c, in place of nothing.
 func (c *counters) of(v *View) *View {
 	v.index.epochs, v.imports.epochs = c.Table, c.Table
+	v.serial.copies = c.Value()
+	v.serial.Store(v.serial.Load())
 	return v
 }
 
@@ -70,6 +74,24 @@ func (c *counters) copy(t testing.TB, z marked, name string, qtype uint16) (k co
 	}
 	k.reply = r.Finish(wire.MaxMessage)
 	return k, ok && outcome == Answered && c.Any() == before
+}
+
+// follow puts the serial into a copy that follows it.
+func (c *counters) follow(t testing.TB, m epoch.Mark, q *wire.Query, reply []byte) {
+	t.Helper()
+	if m.Serial == 0 {
+		return
+	}
+	found := 0
+	for _, r := range q.Records(reply) {
+		if r.Type == wire.TypeSOA {
+			binary.BigEndian.PutUint32(reply[r.End-20:], uint32(c.words[m.Serial-counterBase].Load()))
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("a copy with a serial has %d SOA records", found)
+	}
 }
 
 // shelf is the copies of one zone's answers.
@@ -108,7 +130,10 @@ func (s *shelf) check(after string) {
 		var r wire.Reply
 		r.Start(nil, &q)
 		outcome, _ := s.zone.Answer(&q, &r)
-		if now := r.Finish(wire.MaxMessage); outcome != Answered || string(now[2:]) != string(k.reply[2:]) { // but for the ID
+		now := r.Finish(wire.MaxMessage)
+		c := slices.Clone(k.reply)
+		s.follow(s, k.mark, &q, c)
+		if outcome != Answered || string(now[2:]) != string(c[2:]) { // but for the ID
 			s.Fatalf("%s: a copy of the answer to %s is good:\n%s\nthe answer is (outcome %d)\n%s",
 				after, key, unpacked(s, k.reply), outcome, unpacked(s, now))
 		}

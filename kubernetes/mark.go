@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"hash/maphash"
+	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -35,6 +36,19 @@ func (x *index) hidden(ns *namespace) {
 // group is what copies hang on that are made of the service of key alone.
 func (x *index) group(key []byte) uint64 { return maphash.Bytes(x.seed, key) }
 
+// serial is that of a zone: copies have it as it is, not as it was.
+type serial struct {
+	now    atomic.Uint32
+	copies epoch.Value
+}
+
+func (s *serial) Load() uint32 { return s.now.Load() }
+
+func (s *serial) Store(n uint32) {
+	s.copies.Store(n)
+	s.now.Store(n)
+}
+
 // serialOf is o's serial. Where there are copies it is read under the lock that it is
 // written under: names that hang on nothing else take no lock that would have them wait.
 func (v *View) serialOf(o *origin) uint32 {
@@ -45,10 +59,9 @@ func (v *View) serialOf(o *origin) uint32 {
 	return o.serial.Load()
 }
 
-// Mark is what the answer r that [Zone.Answer] has just given to q hangs on: with a
-// positive one that is made of one Service the group of that Service, with all others
-// every change that queries can see. Negative answers are of the latter because their SOA
-// has the serial.
+// Mark is what the answer r that [Zone.Answer] has just given to q hangs on: where it is made
+// of one Service, or of that there is none, the group of that Service, with all others every
+// change that queries can see. Negative answers have a serial, which copies follow.
 //
 // It is for those who read [epoch.Table.Any] before Answer, and find it unmoved after
 // Mark. ok is false without [Options.Epochs], for what is no answer of this zone, and for
@@ -61,10 +74,12 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 		return epoch.Mark{}, false
 	}
 	m := z.find(name, o)
-	if m.node == missing && z.falls(name) {
+	switch {
+	case m.node == missing && z.falls(name):
 		return epoch.Mark{}, false
-	}
-	if m.alias() && isAddress(q.Type) {
+	case m.node == missing:
+		m.key = o.serviceOf(name)
+	case m.alias() && isAddress(q.Type):
 		end := z.follow(m, o)
 		if end.alias() && !end.svc.target.Under(o.name) {
 			return epoch.Mark{}, false
@@ -74,6 +89,22 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 	return z.mark(&m, o, q, r)
 }
 
+// serviceOf is the key of the Service whose absence is why there is no such name in o; nil if
+// it isn't that of one.
+func (o *origin) serviceOf(name []byte) []byte {
+	rel := name[:len(name)-len(o.name)]
+	var at [3]int // where the last labels start
+	n := 0
+	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
+		at[0], at[1], at[2] = at[1], at[2], off
+		n++
+	}
+	if o.foreign() || n < 3 || string(rel[at[2]:]) != "\x03svc" {
+		return nil
+	}
+	return rel[at[0]:at[2]]
+}
+
 // mark is what r, the answer to q that is made of m, hangs on.
 func (z *Zone) mark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epoch.Mark, bool) {
 	x := z.view.indexOf(o.imports)
@@ -81,10 +112,16 @@ func (z *Zone) mark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epoch.Ma
 	switch {
 	case x.epochs == nil, m.node == elsewhere, q.Type == wire.TypeAXFR, q.Type == wire.TypeIXFR, !positive && !z.view.Synced():
 		return epoch.Mark{}, false
-	case positive && m.svc != nil && (!z.listed || !o.imports): // the namespace of those is in the other index
-		return x.epochs.Mark(x.group(m.key)), true
+	case m.key == nil, z.listed && (o.imports || !positive): // the namespace's object may be in the other index, or come
+		return x.epochs.MarkAny(), true
 	}
-	return x.epochs.MarkAny(), true
+	mark := x.epochs.Mark(x.group(m.key))
+	if !positive {
+		if mark.Serial = o.serial.copies.Index; mark.Serial == 0 {
+			return x.epochs.MarkAny(), true
+		}
+	}
+	return mark, true
 }
 
 // follow is where the aliases from m on lead to, an alias if that is out of o or nowhere.

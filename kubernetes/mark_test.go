@@ -22,23 +22,24 @@ func TestMarks(t *testing.T) {
 		change           func(*View)
 		web, db, missing bool // whether copies are good afterwards
 	}{
-		"nothing":               {func(*View) {}, true, true, true},
-		"the same Service":      {func(v *View) { svc(v).put(makeService("a", "web", "10.0.0.1")) }, true, true, true},
-		"the same list":         {func(v *View) { svc(v).list(makeService("a", "web", "10.0.0.1"), makeService("a", "db", "None")) }, true, true, true},
-		"a Service":             {func(v *View) { svc(v).put(makeService("a", "web", "10.0.0.2")) }, false, true, false},
-		"a Service that goes":   {func(v *View) { svc(v).drop(makeService("a", "web", "")) }, false, true, false},
-		"another Service":       {func(v *View) { svc(v).put(makeService("a", "new", "10.0.0.3")) }, true, true, false},
-		"a slice":               {func(v *View) { eps(v).put(makeSlice("a", "db", "db-1", "10.1.0.2")) }, true, false, false},
-		"a slice that goes":     {func(v *View) { eps(v).drop(makeSlice("a", "db", "db-1")) }, true, false, false},
-		"a slice that moves on": {func(v *View) { eps(v).put(makeSlice("a", "web", "db-1", "10.1.0.2")) }, false, false, false},
-		"a pod":                 {func(v *View) { told{v, pods}.put(makePod("a", "p", "10.1.0.1")) }, true, true, false},
-		"a namespace":           {func(v *View) { told{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}}) }, true, true, false},
-		"a namespace that goes": {func(v *View) { told{v, namespaces}.list() }, false, false, false},
+		"nothing":                   {func(*View) {}, true, true, true},
+		"the same Service":          {func(v *View) { svc(v).put(makeService("a", "web", "10.0.0.1")) }, true, true, true},
+		"the same list":             {func(v *View) { svc(v).list(makeService("a", "web", "10.0.0.1"), makeService("a", "db", "None")) }, true, true, true},
+		"a Service":                 {func(v *View) { svc(v).put(makeService("a", "web", "10.0.0.2")) }, false, true, true},
+		"a Service that goes":       {func(v *View) { svc(v).drop(makeService("a", "web", "")) }, false, true, true},
+		"another Service":           {func(v *View) { svc(v).put(makeService("a", "new", "10.0.0.3")) }, true, true, true},
+		"the one that is not there": {func(v *View) { svc(v).put(makeService("a", "nope", "10.0.0.9")) }, true, true, false},
+		"a slice":                   {func(v *View) { eps(v).put(makeSlice("a", "db", "db-1", "10.1.0.2")) }, true, false, true},
+		"a slice that goes":         {func(v *View) { eps(v).drop(makeSlice("a", "db", "db-1")) }, true, false, true},
+		"a slice that moves on":     {func(v *View) { eps(v).put(makeSlice("a", "web", "db-1", "10.1.0.2")) }, false, false, true},
+		"a pod":                     {func(v *View) { told{v, pods}.put(makePod("a", "p", "10.1.0.1")) }, true, true, true},
+		"a namespace":               {func(v *View) { told{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}}) }, true, true, true},
+		"a namespace that goes":     {func(v *View) { told{v, namespaces}.list() }, false, false, false},
 		"an empty one that goes": {func(v *View) {
 			told{v, namespaces}.drop(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}})
-		}, true, true, false},
-		"less in view": {func(v *View) { v.setLevel(levelNode) }, false, false, false},
-		"an import":    {func(v *View) { v.putImport(testImport("web", "Headless", nil), &faults{}) }, true, true, false},
+		}, true, true, true},
+		"less in view": {func(v *View) { v.setLevel(levelNode) }, false, false, true},
+		"an import":    {func(v *View) { v.putImport(testImport("web", "Headless", nil), &faults{}) }, true, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			counters := newCounters()

@@ -79,9 +79,9 @@ type View struct {
 	imports index // of ServiceImports and their slices
 
 	listed [resources]atomic.Bool
-	serial atomic.Uint32
+	serial serial
 	// importSerial is the serial of the multicluster zones.
-	importSerial atomic.Uint32
+	importSerial serial
 	lastEvent    atomic.Int64 // unix nanoseconds
 	changes      atomic.Uint64
 	save         string // a file; "" is none
@@ -138,6 +138,8 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if v.save = cfg.Save; v.save != "" {
 		v.restore(v.save)
 	}
+	v.serial.copies = opts.Epochs.Value()
+	v.serial.Store(v.serial.Load())
 	return v, nil
 }
 
@@ -170,6 +172,7 @@ func newView(opts Options) *View {
 // Run keeps the view up to date until ctx ends: a source that is away is tried
 // again for ever, and what was known stays known.
 func (v *View) Run(ctx context.Context) {
+	defer v.index.epochs.Release(v.serial.copies)
 	if v.save == "" {
 		v.source.run(ctx)
 		return
@@ -251,7 +254,7 @@ func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) 
 // own.
 func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
 
-func (v *View) changeIn(x *index, serial *atomic.Uint32, f func(*index) bool) {
+func (v *View) changeIn(x *index, serial *serial, f func(*index) bool) {
 	v.mu.Lock()
 	visible := f(x)
 	now := v.now()

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -65,7 +64,7 @@ type origin struct {
 	// server and mailbox are the labels in front of the zone, in wire form, that are
 	// the SOA's name server and mailbox; serial is its serial.
 	server, mailbox string
-	serial          *atomic.Uint32
+	serial          *serial
 	zonal           bool // names by topology zone
 }
 

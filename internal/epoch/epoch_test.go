@@ -12,11 +12,52 @@ const (
 	testBase = 100
 )
 
-// testTable is a table of eight groups, and the memory it is made over, which has a word
-// more than it needs.
+// testTable is a table of eight groups, the words of these, and the first of the values.
 func testTable() (*Table, []atomic.Uint64) {
-	words := make([]atomic.Uint64, 1<<testBits+2)
-	return New(words, testBase, testBits), words
+	words := make([]atomic.Uint64, Words(testBits))
+	return New(words, testBase, testBits), words[:1<<testBits+2]
+}
+
+// Values are numbers in the shared memory, each with one owner at a time.
+func TestValues(t *testing.T) {
+	words := make([]atomic.Uint64, Words(testBits))
+	x := New(words, testBase, testBits)
+	seen := map[uint32]Value{}
+	for range values {
+		v := x.Value()
+		if v.Index < testBase+1<<testBits+1 || int(v.Index) >= testBase+len(words) {
+			t.Fatalf("a value at %d", v.Index)
+		}
+		seen[v.Index] = v
+	}
+	if len(seen) != values {
+		t.Errorf("%d values, want %d", len(seen), values)
+	}
+	none := x.Value()
+	if none.Index != 0 {
+		t.Errorf("one too many, at %d", none.Index)
+	}
+	none.Store(7)
+	for at, v := range seen {
+		v.Store(at)
+		if got := words[at-testBase].Load(); got != uint64(at) {
+			t.Errorf("value %d is %d", at, got)
+		}
+	}
+	for i := range words[:1<<testBits+1] {
+		if words[i].Load() != 0 {
+			t.Errorf("counter %d has moved", i)
+		}
+	}
+	x.Release(none)
+	x.Release(seen[testBase+1<<testBits+3])
+	if v := x.Value(); v != seen[testBase+1<<testBits+3] {
+		t.Errorf("what was given back is not given again, but %+v", v)
+	}
+	if v := (*Table)(nil).Value(); v != (Value{}) {
+		t.Errorf("nobody's value: %+v", v)
+	}
+	(*Table)(nil).Release(none)
 }
 
 func load(words []atomic.Uint64) (list []uint64) {

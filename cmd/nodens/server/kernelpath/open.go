@@ -109,7 +109,7 @@ const epochBits = 12
 // Epochs are the counters that answers hang on: those of the cluster's names, and those of
 // the cache's.
 func (p *Path) Epochs() (cluster, cached *epoch.Table) {
-	n := 1<<epochBits + 1
+	n := epoch.Words(epochBits)
 	return epoch.New(p.epochs, 0, epochBits), epoch.New(p.epochs[n:], uint32(n), epochBits)
 }
 

@@ -77,6 +77,7 @@ type programSlot struct {
 	EpochAt  uint32
 	Life     uint32
 	Sum      uint32
+	Serial   uint32
 	TailLen  uint16
 	MaxSize  uint16
 	Head     [10]uint8
@@ -85,6 +86,8 @@ type programSlot struct {
 	Turns    uint8
 	TurnSize uint8
 	TurnAt   uint16
+	SerialAt uint16
+	Zero     uint16
 	TtlAt    [24]uint16
 	Key      programKey
 	Tail     [46]uint64

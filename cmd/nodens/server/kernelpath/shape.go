@@ -146,7 +146,7 @@ type layout struct {
 
 func (l *layout) read(a *Answer) bool {
 	s, behind, records := l.slot, l.query.End(), 0
-	s.Ttls, s.Odd, s.Turns, s.TurnSize, s.TurnAt, s.MaxSize = 0, 0, 0, 0, 0, 0
+	s.Ttls, s.Odd, s.Turns, s.TurnSize, s.TurnAt, s.MaxSize, s.Serial, s.SerialAt = 0, 0, 0, 0, 0, 0, 0, 0
 	for section, r := range l.query.Records(a.Reply) {
 		records++
 		switch {
@@ -159,6 +159,8 @@ func (l *layout) read(a *Answer) bool {
 		case a.Counts && !l.count(r):
 			return false
 		case section == wire.Answer && a.Shuffled && !l.turn(r):
+			return false
+		case r.Type == wire.TypeSOA && a.Mark.Serial != 0 && !l.serial(a, r):
 			return false
 		}
 	}
@@ -188,6 +190,20 @@ func (l *layout) count(r wire.Record) bool {
 	s.TtlAt[s.Ttls] = uint16(at)
 	s.Ttls++
 	s.Odd += uint8(r.TTLAt() & 1)
+	clear(l.tail[at : at+4])
+	return true
+}
+
+// serialBack is how far from the end of a SOA its serial stands (RFC 1035, 3.3.13).
+const serialBack = 20
+
+// serial has the serial of r, a SOA, put in.
+func (l *layout) serial(a *Answer, r wire.Record) bool {
+	s, at := l.slot, r.End-serialBack-l.query.End()
+	if s.SerialAt != 0 || r.End-r.Data < serialBack {
+		return false
+	}
+	s.Serial, s.SerialAt = a.Mark.Serial, uint16(at)
 	clear(l.tail[at : at+4])
 	return true
 }

@@ -104,6 +104,7 @@ func (t *table) write(set, way int, tag uint64, owner Owner) {
 	f.Seq, f.Hits, f.Used = s.Seq, s.Hits, uint64(now())
 	s.Used, s.Expires, s.Ends, s.Epoch, s.EpochAt, s.Life = f.Used, f.Expires, f.Ends, f.Epoch, f.EpochAt, f.Life
 	s.Sum, s.TailLen, s.MaxSize, s.Head, s.Ttls, s.Odd = f.Sum, f.TailLen, f.MaxSize, f.Head, f.Ttls, f.Odd
+	s.Serial, s.SerialAt = f.Serial, f.SerialAt
 	s.Turns, s.TurnSize, s.TurnAt, s.TtlAt, s.Key, s.Tail = f.Turns, f.TurnSize, f.TurnAt, f.TtlAt, f.Key, f.Tail
 	atomic.AddUint32(&s.Seq, 1)
 	atomic.StoreUint64(&t.sets[set].Tag[way], tag)

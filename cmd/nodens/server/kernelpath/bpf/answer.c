@@ -341,6 +341,17 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct work *w, struct answer *a, u64 
 		u32 half = fold(fold(be));
 		a->sum += half * (a->ttls - a->odd) + turned(half, 1) * a->odd;
 	}
+	u32 at_serial = slot->serial_at;
+	if (at_serial) {
+		at = slot->serial;
+		epoch = map_lookup(&epochs, &at);
+		same(at_serial);
+		if (!epoch || at_serial > TAIL_BYTES - 4)
+			return BUSY;
+		be = htonl(*(volatile u64 *)epoch);
+		*(u32 *)((u8 *)w->tail + at_serial) = be;
+		a->sum += turned(fold(fold(be)), at_serial + w->key.name_len);
+	}
 	fence(w);
 	return seq == *(volatile u32 *)&slot->seq && matches(&w->key, &slot->key) ? ANSWERED : BUSY;
 }

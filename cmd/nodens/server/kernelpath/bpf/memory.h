@@ -28,8 +28,8 @@
 #define SETS (1 << SETS_SHIFT)
 #define WAYS 8
 
-/* EPOCHS is the counters of two tables, of the cluster and of the cache. */
-#define EPOCHS (2 * 4097)
+/* EPOCHS is the words of two tables, of the cluster and of the cache. */
+#define EPOCHS (2 * (4097 + 16))
 
 /* DOORS bounds the addresses at which queries are answered, CLIENTS the clients that are
  * known on all links: twenty times as many pods as a node may have. */
@@ -93,7 +93,8 @@ struct slot {
 	u64 epoch;    /* where the counter epoch_at has to stand */
 	u32 epoch_at;
 	u32 life;     /* the highest TTL, in seconds */
-	u32 sum;      /* checksum of head and tail without TTLs and the size in OPT, folded */
+	u32 sum;      /* checksum of head and tail without what is put in, folded */
+	u32 serial;   /* which of the epochs' words stands at serial_at */
 	u16 tail_len;
 	u16 max_size; /* the highest size that OPT may claim */
 	u8 head[10];  /* the header behind the ID */
@@ -102,6 +103,8 @@ struct slot {
 	u8 turns;     /* records that change places, from 0 */
 	u8 turn_size; /* bytes of each */
 	u16 turn_at;  /* where the first is in tail */
+	u16 serial_at; /* where the serial of a SOA is in tail, 0: nowhere */
+	u16 zero;
 	u16 ttl_at[MAX_TTLS];
 	struct key key;
 	u64 tail[TAIL_WORDS]; /* what stands behind the question, OPT included */
