@@ -41,11 +41,12 @@ type PodLink struct {
 // all. No privilege is needed.
 //
 // A link has gone when it is deleted, when it or its other end is moved so that it leads to
-// no other namespace, and when the node's default route leads over it. Another link of the
-// same index is gone and then seen. A link that is renamed is neither: gone is told the name
-// it had last. What is told is a few hundred milliseconds old: seen may be called for a link
-// that is deleted already. The callbacks may block; what happens meanwhile is told later. Of
-// more than 4,096 links the rest is left out.
+// no other namespace, and when the node's default route leads over it (of which there is no
+// news: the next of any veth shows it). Another link of the same index is gone and then seen.
+// A link that is renamed is neither, unless news were lost: gone is told the name it had
+// last. What is told is some hundred milliseconds old: seen may be called for a link that is
+// deleted already. The callbacks may block; what happens meanwhile is told later. Of more
+// than 4,096 links the rest is left out.
 func FollowPodLinks(ctx context.Context, seen, gone func(PodLink)) error {
 	f := podFollower{seen: seen, gone: gone, known: make(map[int]podLink)}
 	news := eventSource{protocol: unix.NETLINK_ROUTE, groups: unix.RTMGRP_LINK}
@@ -160,21 +161,27 @@ func (f *podFollower) list() error {
 	if err != nil && !part {
 		return err
 	}
-	f.equal(found, part)
+	f.forgetAll(found, part)
+	f.learnAll(found)
+	f.lost = f.lost && part
 	if part {
 		f.expect()
 	}
 	return nil
 }
 
-// equal makes what is known equal to found, of which links may be missing if it is a part.
-func (f *podFollower) equal(found map[int]podLink, part bool) {
+// forgetAll forgets what is not found; of a part of what there is links may be missing.
+func (f *podFollower) forgetAll(found map[int]podLink, part bool) {
 	for _, index := range slices.Sorted(maps.Keys(f.known)) {
 		now, there := found[index]
 		if there && f.lost && now != f.known[index] || !there && !part {
 			f.forget(index)
 		}
 	}
+}
+
+// learnAll learns what is found, as far as there is room.
+func (f *podFollower) learnAll(found map[int]podLink) {
 	for _, index := range slices.Sorted(maps.Keys(found)) {
 		_, known := f.known[index]
 		if !known && len(f.known) >= mostPodLinks {
@@ -185,7 +192,6 @@ func (f *podFollower) equal(found map[int]podLink, part bool) {
 			f.seen(found[index].PodLink)
 		}
 	}
-	f.lost = f.lost && part
 }
 
 // podLink is a PodLink with what tells it from a later one of the same index and name.
@@ -223,10 +229,10 @@ func listPodLinks() (map[int]podLink, error) {
 	return found, err
 }
 
-// isVeth reports whether a message about a link, without its header, is of a veth. Of the
-// family of bridges come messages about ports of one: such a link goes as a port only.
+// isVeth reports whether a message about a link, without its header, is of a veth. Those of
+// the bridges, which tell that a port is one no more, say no kind.
 func isVeth(body []byte) bool {
-	return len(body) >= unix.SizeofIfInfomsg && body[0] == unix.AF_UNSPEC &&
+	return len(body) >= unix.SizeofIfInfomsg &&
 		attrName(attrValue(body, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), 0, unix.IFLA_INFO_KIND) == "veth"
 }
 

@@ -377,7 +377,7 @@ func TestPodLinksMany(t *testing.T) {
 	for i := range mostPodLinks {
 		f.known[-i] = podLink{}
 	}
-	f.equal(map[int]podLink{1: {}, 0: {}}, true)
+	f.learnAll(map[int]podLink{1: {}, 0: {}})
 	if len(f.known) != mostPodLinks {
 		t.Errorf("%d are known, want %d", len(f.known), mostPodLinks)
 	}
