@@ -50,7 +50,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	chosen := slices.DeleteFunc(kernels(), func(k kernel) bool { return !strings.HasPrefix(k.release, *only) })
+	chosen := slices.DeleteFunc(kernels(), func(k kernel) bool {
+		return !strings.HasPrefix(k.release+".", *only+".") && !strings.HasPrefix(k.release, *only+"-") && *only != ""
+	})
 	if len(chosen) == 0 {
 		return fmt.Errorf("-kernel %q is the beginning of no release; there are %s", *only, releases())
 	}

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -27,7 +28,21 @@ func Open(opts Options) (*Path, error) {
 	return p, nil
 }
 
+// haveTCX reports that the kernel's links have no room for the programs. Linux before 6.6
+// does not know the question.
+func haveTCX() error {
+	const loopback = 1 // of every network namespace
+	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("the kernel is too old: it has no tcx, which came with Linux 6.6: %w", err)
+	}
+	return nil // what else is missing, loading tells
+}
+
 func (p *Path) load() error {
+	if err := haveTCX(); err != nil {
+		return err
+	}
 	if err := loadProgramObjects(&p.objects, nil); err != nil {
 		return explain(err)
 	}
@@ -74,7 +89,10 @@ func share[T any](p *Path, m *ebpf.Map) ([]T, error) {
 
 // explain says what an operator can do about err.
 func explain(err error) error {
+	var refused *ebpf.VerifierError
 	switch {
+	case errors.As(err, &refused) && len(refused.Log) > 0:
+		return fmt.Errorf("the kernel's verifier refuses the program; please report it with the kernel's version: %w", err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return fmt.Errorf("the process may not load programs; it needs the capabilities BPF and NET_ADMIN: %w", err)
 	case errors.Is(err, ebpf.ErrNotSupported):

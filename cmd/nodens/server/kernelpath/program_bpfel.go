@@ -106,7 +106,7 @@ type programWork struct {
 	Msg   [664]uint8
 	_     [4]byte
 	Key   programKey
-	Tail  [92]uint64
+	Tail  [128]uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -67,6 +67,9 @@ struct {
 #define UDP_BYTES 8
 #define QUESTION_MAX (NAME_BYTES + 4)
 
+/* ROOM bounds places and lengths in a tail: the next power of two. */
+#define ROOM 512
+
 /* work is where a query is looked at. msg starts so that the name stands at a whole word, and
  * has room for what the verifier takes to be possible: the end of the longest question, and
  * from there the longest message. */
@@ -74,7 +77,7 @@ struct work {
 	u32 fence;
 	u8 msg[HEADER_BYTES + QUESTION_MAX + MAX_MESSAGE + 8];
 	struct key key;
-	u64 tail[2 * TAIL_WORDS];
+	u64 tail[2 * ROOM / 8]; /* for a place below ROOM, and a length of ROOM */
 };
 
 struct {
@@ -93,6 +96,14 @@ struct packet {
 
 /* same keeps the compiler from drawing conclusions that the verifier does not draw. */
 #define same(x) asm volatile("" : "+r"(x))
+
+/* bounded is x, which is 1 to ROOM, as every verifier sees it: those before 6.8 learn nothing
+ * from "it is not 0", nor what a comparison says of a value that is also on the stack. */
+ALWAYS_INLINE u32 bounded(u32 x)
+{
+	same(x);
+	return ((x - 1) & (ROOM - 1)) + 1;
+}
 
 ALWAYS_INLINE void count(u32 what, u64 n)
 {
@@ -362,24 +373,20 @@ ALWAYS_INLINE int put_tail(struct __sk_buff *skb, u32 to, struct work *w, struct
 	u8 *tail = (u8 *)w->tail;
 	u32 len = a->tail_len;
 
-	same(len);
 	if (len < 1 || len > TAIL_BYTES)
 		return -1;
-	if (skb_store_bytes(skb, to, tail, len, 0))
+	if (skb_store_bytes(skb, to, tail, bounded(len), 0))
 		return -1;
 	if (a->turns < 2)
 		return 0;
 	u32 first = (random_u32() % a->turns) * a->turn_size, all = a->turns * a->turn_size, at = a->turn_at;
 	u32 rest = all - first;
-	same(first);
-	same(rest);
-	same(at);
-	if (!first || first >= TAIL_BYTES || rest < 1 || rest >= TAIL_BYTES || at >= TAIL_BYTES - first)
+	if (!first || at > len || all > len - at)
 		return 0;
-	u32 from = at + first;
-	same(from);
-	if (from >= TAIL_BYTES)
-		return 0;
+	u32 from = bounded(at + first);
+	first = bounded(first);
+	rest = bounded(rest);
+	at = bounded(at + 1) - 1;
 	return skb_store_bytes(skb, to + at, tail + from, rest, 0) || skb_store_bytes(skb, to + at + rest, tail + at, first, 0) ? -1 : 0;
 }
 
