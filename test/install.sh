@@ -27,6 +27,8 @@ package() {
 	busybox) echo busybox-static ;;
 	musl-gcc) echo musl-tools musl-dev ;;
 	clang-14) echo clang-14 ;;
+	qemu-system-x86_64) echo qemu-system-x86 ;;
+	xz) echo xz-utils ;;
 	llvm-strip-14) echo llvm-14 ;;
 	*) echo "test/install.sh: no package is known for $1" >&2; exit 1 ;;
 	esac

@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path"
 	"strings"
+	"unicode"
 
 	"github.com/nodens-dns/nodens/daemonset/image/debian"
 )
@@ -34,6 +36,12 @@ func kernels() []kernel {
 		// The oldest since tcx (6.6) that Debian still has.
 		{"6.12.43+deb12-cloud-amd64", []string{"bookworm-backports"}, "e23bf6c82d71843946784a7fec8a20f642f3f712ac8f7e00d07f92fce33d8da7", "answers"},
 	}
+}
+
+// of reports whether the kernel is of a version, such as 6.1; all are of "".
+func (k kernel) of(version string) bool {
+	rest, ok := strings.CutPrefix(k.release, version)
+	return ok && (version == "" || rest == "" || !unicode.IsDigit(rune(rest[0])))
 }
 
 // maxKernel bounds what is unpacked of a package: with all its modules a kernel for virtual
@@ -134,7 +142,7 @@ func passed(said []byte) string {
 // verdict is nil if the machine has said that all is well.
 func verdict(said []byte) error {
 	if passed(said) == "" {
-		return fmt.Errorf("the machine ended without a good word")
+		return errors.New("the machine ended without a good word")
 	}
 	return nil
 }

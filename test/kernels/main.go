@@ -45,16 +45,14 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("kernels", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	only := fs.String("kernel", "", "the `beginning` of a release, such as 6.12: only kernels of it (default all)")
+	only := fs.String("kernel", "", "the `version` of the only kernel to try, such as 6.12 (default all)")
 	talk := fs.Bool("v", false, "show all that the machines write")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	chosen := slices.DeleteFunc(kernels(), func(k kernel) bool {
-		return !strings.HasPrefix(k.release+".", *only+".") && !strings.HasPrefix(k.release, *only+"-") && *only != ""
-	})
+	chosen := slices.DeleteFunc(kernels(), func(k kernel) bool { return !k.of(*only) })
 	if len(chosen) == 0 {
-		return fmt.Errorf("-kernel %q is the beginning of no release; there are %s", *only, releases())
+		return fmt.Errorf("-kernel %q is the version of none; there are %s", *only, releases())
 	}
 	if err := usable(); err != nil {
 		return err

@@ -154,7 +154,7 @@ func refuses() (string, error) {
 	}
 	for _, word := range []string{"tcx", "6.6"} {
 		if !errors.Is(err, kernelpath.ErrUnsupported) || !strings.Contains(err.Error(), word) {
-			return "", fmt.Errorf("the error is %q: it has to be ErrUnsupported, and name %s", err, word)
+			return "", fmt.Errorf("the error is %q: it has to be ErrUnsupported, and name %s", err.Error(), word)
 		}
 	}
 	return "refused: " + err.Error(), nil

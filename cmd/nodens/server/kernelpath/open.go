@@ -28,7 +28,7 @@ func Open(opts Options) (*Path, error) {
 	return p, nil
 }
 
-// haveTCX reports that the kernel's links have no room for the programs. Linux before 6.6
+// haveTCX is nil unless the kernel's links have no place for the programs: Linux before 6.6
 // does not know the question.
 func haveTCX() error {
 	const loopback = 1 // of every network namespace
