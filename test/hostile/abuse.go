@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/hostile/broken"
 )
 
 const (
@@ -99,7 +101,7 @@ func (b abuser) sendSlowly(ctx context.Context) {
 	}
 	defer c.Close()
 	b.slowly.Add(1)
-	for _, octet := range frame(make([]byte, headerLen+5)) {
+	for _, octet := range frame(make([]byte, broken.HeaderLen+5)) {
 		if _, err := c.Write([]byte{octet}); err != nil || !pause(ctx, slowPause) {
 			return
 		}
@@ -120,7 +122,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // framers goes through the kinds of broken connections until ctx ends, with a
 // well-formed query on a connection of its own after each.
-func framers(ctx context.Context, a *agent, l *ledger, m *mutator) {
+func framers(ctx context.Context, a *agent, l *ledger, m *broken.Mutator) {
 	b := abuser{l, a, source(int(m.Uint32() & 0x7FFF))}
 	for i := 0; ctx.Err() == nil && l.faulty() < maxFaults; i++ {
 		kind := breaks[i%len(breaks)]
@@ -149,35 +151,35 @@ func closed(err error) bool {
 // end is a fault of the agent.
 var breaks = []struct {
 	name string
-	run  func(b abuser, c *net.TCPConn, m *mutator) error
+	run  func(b abuser, c *net.TCPConn, m *broken.Mutator) error
 }{
-	{"a frame of nothing", func(b abuser, c *net.TCPConn, _ *mutator) error { return b.expect(c, []byte{0, 0}) }},
-	{"a frame of less than a header", func(b abuser, c *net.TCPConn, m *mutator) error {
-		return b.expect(c, frame(make([]byte, 1+m.IntN(headerLen-1))))
+	{"a frame of nothing", func(b abuser, c *net.TCPConn, _ *broken.Mutator) error { return b.expect(c, []byte{0, 0}) }},
+	{"a frame of less than a header", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
+		return b.expect(c, frame(make([]byte, 1+m.IntN(broken.HeaderLen-1))))
 	}},
-	{"65,535 bytes of noise", func(b abuser, c *net.TCPConn, m *mutator) error {
-		noise := m.garbage(nil, dns.MaxMsgSize)
+	{"65,535 bytes of noise", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
+		noise := m.Garbage(nil, dns.MaxMsgSize)
 		noise[2] &^= 0x80
 		return b.expect(c, frame(noise))
 	}},
-	{"65,535 bytes behind a query", func(b abuser, c *net.TCPConn, m *mutator) error {
-		long := append(append([]byte(nil), m.corpus[m.IntN(len(m.corpus))]...), make([]byte, dns.MaxMsgSize)...)
+	{"65,535 bytes behind a query", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
+		long := append(append([]byte(nil), m.Corpus[m.IntN(len(m.Corpus))]...), make([]byte, dns.MaxMsgSize)...)
 		return b.expect(c, frame(long[:dns.MaxMsgSize]))
 	}},
-	{"65,535 bytes claimed, few sent", func(b abuser, c *net.TCPConn, m *mutator) error {
-		_, err := c.Write(append([]byte{0xFF, 0xFF}, m.garbage(nil, m.IntN(5000))...))
+	{"65,535 bytes claimed, few sent", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
+		_, err := c.Write(append([]byte{0xFF, 0xFF}, m.Garbage(nil, m.IntN(5000))...))
 		return err
 	}},
-	{"half a length", func(b abuser, c *net.TCPConn, _ *mutator) error {
+	{"half a length", func(b abuser, c *net.TCPConn, _ *broken.Mutator) error {
 		_, err := c.Write([]byte{0})
 		return err
 	}},
-	{"a reset inside a frame", func(b abuser, c *net.TCPConn, m *mutator) error {
+	{"a reset inside a frame", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		_ = c.SetLinger(0)
-		_, err := c.Write(append([]byte{0, 100}, m.garbage(nil, m.IntN(99))...))
+		_, err := c.Write(append([]byte{0, 100}, m.Garbage(nil, m.IntN(99))...))
 		return err
 	}},
-	{"answers that nobody reads", func(b abuser, c *net.TCPConn, m *mutator) error {
+	{"answers that nobody reads", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		for range 100 {
 			q := question{name: "big." + good, qtype: dns.TypeTXT}
 			packet, err := q.query(m.Rand).Pack()
@@ -190,8 +192,8 @@ var breaks = []struct {
 		}
 		return nil
 	}},
-	{"a response", func(b abuser, c *net.TCPConn, m *mutator) error {
-		packet := append([]byte(nil), m.corpus[m.IntN(len(m.corpus))]...)
+	{"a response", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
+		packet := append([]byte(nil), m.Corpus[m.IntN(len(m.Corpus))]...)
 		packet[2] |= 0x80
 		if _, err := c.Write(frame(packet)); err != nil {
 			return err
@@ -203,8 +205,8 @@ var breaks = []struct {
 		return nil
 	}},
 	{"broken frames before a good one", abuser.pipeline},
-	{"a query in pieces", func(b abuser, c *net.TCPConn, m *mutator) error { return b.pieces(c, m, false) }},
-	{"a query and the end of the sending side", func(b abuser, c *net.TCPConn, m *mutator) error { return b.pieces(c, m, true) }},
+	{"a query in pieces", func(b abuser, c *net.TCPConn, m *broken.Mutator) error { return b.pieces(c, m, false) }},
+	{"a query and the end of the sending side", func(b abuser, c *net.TCPConn, m *broken.Mutator) error { return b.pieces(c, m, true) }},
 }
 
 // expect sends bytes that are no query, or the beginning of one, and reads what
@@ -222,7 +224,7 @@ func (b abuser) expect(c *net.TCPConn, bytes []byte) error {
 }
 
 // pipeline sends broken frames that must all be answered, and a good one behind them.
-func (b abuser) pipeline(c *net.TCPConn, m *mutator) error {
+func (b abuser) pipeline(c *net.TCPConn, m *broken.Mutator) error {
 	out, n := brokenFrames(m)
 	q := draw(m.Rand, b.fresh.Add(1))
 	query := q.query(m.Rand)
@@ -257,9 +259,9 @@ func (b abuser) pipeline(c *net.TCPConn, m *mutator) error {
 }
 
 // brokenFrames are up to sixteen frames with IDs from 0 on, one behind the other.
-func brokenFrames(m *mutator) (out []byte, n int) {
+func brokenFrames(m *broken.Mutator) (out []byte, n int) {
 	for range 16 {
-		packet := m.next()
+		packet := m.Next()
 		if mute(packet) || len(packet) > long {
 			continue
 		}
@@ -287,7 +289,7 @@ func readMessage(c *net.TCPConn) (*dns.Msg, error) {
 
 // pieces sends a well-formed query in three writes, and may then say that no more
 // will come.
-func (b abuser) pieces(c *net.TCPConn, m *mutator, end bool) error {
+func (b abuser) pieces(c *net.TCPConn, m *broken.Mutator, end bool) error {
 	q := draw(m.Rand, b.fresh.Add(1))
 	query := q.query(m.Rand)
 	packet, err := query.Pack()
@@ -358,7 +360,7 @@ var types = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeMX, dns.TypeT
 
 // probes asks for names whose replies the upstream breaks, and after each for a good
 // one, until ctx ends. Whatever comes must be readable.
-func probes(ctx context.Context, a *agent, l *ledger, m *mutator) {
+func probes(ctx context.Context, a *agent, l *ledger, m *broken.Mutator) {
 	c := client{l, a}
 	for l.faulty() < maxFaults {
 		bad, good := c.probe(ctx, m), c.askFresh(ctx, m)
@@ -374,7 +376,7 @@ func probes(ctx context.Context, a *agent, l *ledger, m *mutator) {
 	}
 }
 
-func (c client) probe(ctx context.Context, m *mutator) error {
+func (c client) probe(ctx context.Context, m *broken.Mutator) error {
 	q := question{name: fmt.Sprintf("p%d.%s", c.fresh.Add(1), bad), qtype: types[m.IntN(len(types))]}
 	query := q.query(m.Rand)
 	network := "udp"
@@ -400,7 +402,7 @@ func (c client) probe(ctx context.Context, m *mutator) error {
 	return nil
 }
 
-func (c client) askFresh(ctx context.Context, m *mutator) error {
+func (c client) askFresh(ctx context.Context, m *broken.Mutator) error {
 	q := fresh(c.ledger.fresh.Add(1))
 	query := q.query(m.Rand)
 	got, err := c.agent.ask(ctx, "udp", query)

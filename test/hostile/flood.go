@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/hostile/broken"
 )
 
 const (
@@ -76,7 +78,7 @@ func (l *ledger) faulty() int {
 // flooder sends broken packets from one socket, and between them well-formed
 // queries, whose answers say that what was sent before has been read.
 type flooder struct {
-	*mutator
+	*broken.Mutator
 	*ledger
 	conn   *net.UDPConn
 	in     []byte
@@ -85,14 +87,14 @@ type flooder struct {
 	next16 [3]uint16
 }
 
-func newFlooder(a *agent, m *mutator, l *ledger) (*flooder, error) {
+func newFlooder(a *agent, m *broken.Mutator, l *ledger) (*flooder, error) {
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(a.addr))
 	if err != nil {
 		return nil, err
 	}
 	// A window's replies must fit while this process sends.
 	_ = conn.SetReadBuffer(4 << 20)
-	return &flooder{mutator: m, ledger: l, conn: conn, in: make([]byte, dns.MaxMsgSize), claims: make([]claim, 1<<16)}, nil
+	return &flooder{Mutator: m, ledger: l, conn: conn, in: make([]byte, dns.MaxMsgSize), claims: make([]claim, 1<<16)}, nil
 }
 
 // id is the next ID in first..end-1.
@@ -122,7 +124,7 @@ func (f *flooder) flood(n int) {
 // burst sends up to n broken packets and gives their number.
 func (f *flooder) burst(n int) int {
 	for i := range n {
-		packet := f.next()
+		packet := f.Next()
 		silent := mute(packet)
 		switch {
 		case silent && len(packet) >= 2:
@@ -212,7 +214,7 @@ func (f *flooder) read(id uint16) (*dns.Msg, error) {
 			return nil, err
 		}
 		msg := f.in[:n]
-		if n >= headerLen && binary.BigEndian.Uint16(msg) == id {
+		if n >= broken.HeaderLen && binary.BigEndian.Uint16(msg) == id {
 			m := new(dns.Msg)
 			return m, m.Unpack(msg)
 		}
@@ -222,7 +224,7 @@ func (f *flooder) read(id uint16) (*dns.Msg, error) {
 
 // take looks at a reply to a broken packet.
 func (f *flooder) take(msg []byte) {
-	if len(msg) < headerLen || !mute(msg) {
+	if len(msg) < broken.HeaderLen || !mute(msg) {
 		f.fault("%d bytes that are no answer: %x", len(msg), msg)
 		return
 	}
@@ -241,7 +243,7 @@ func (f *flooder) take(msg []byte) {
 		c.open--
 		f.open--
 		f.replies.Add(1)
-		if len(msg) == headerLen {
+		if len(msg) == broken.HeaderLen {
 			f.bare.Add(1)
 		}
 		if err := new(dns.Msg).Unpack(msg); err != nil {

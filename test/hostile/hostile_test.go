@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/hostile/broken"
 )
 
 // TestHostile is a run that is short enough for every day: each mutation meets each
@@ -44,13 +46,13 @@ func TestMutator(t *testing.T) {
 	queries := packets(t)
 	const n = 20_000
 	sum := func(seed, number uint64) (all [][]byte) {
-		m := newMutator(seed, number, queries)
+		m := broken.New(seed, number, queries)
 		for range n {
-			all = append(all, bytes.Clone(m.next()))
+			all = append(all, bytes.Clone(m.Next()))
 		}
-		for i, used := range m.used {
+		for i, used := range m.Used {
 			if used == 0 {
-				t.Errorf("%q was never used", mutations[i].name)
+				t.Errorf("%q was never used", broken.Names()[i])
 			}
 		}
 		return all
@@ -62,20 +64,6 @@ func TestMutator(t *testing.T) {
 	for _, other := range [][2]uint64{{2, 1}, {1, 2}} {
 		if slices.EqualFunc(first, sum(other[0], other[1]), bytes.Equal) {
 			t.Errorf("seed %v sends the same packets", other)
-		}
-	}
-	m := newMutator(1, 3, queries)
-	for _, mu := range mutations {
-		changed := 0
-		for i := range 1000 {
-			packet := queries[i%len(queries)]
-			if !bytes.Equal(mu.apply(m, bytes.Clone(packet)), packet) {
-				changed++
-			}
-			mu.apply(m, m.garbage(nil, i%50)) // takes any bytes
-		}
-		if changed < 100 {
-			t.Errorf("%q changes %d of 1000 packets", mu.name, changed)
 		}
 	}
 }
@@ -92,9 +80,9 @@ func packets(t *testing.T) [][]byte {
 // TestShapes: the mutator makes the packets that the run is about.
 func TestShapes(t *testing.T) {
 	seen := map[string]int{}
-	m := newMutator(1, 1, packets(t))
+	m := broken.New(1, 1, packets(t))
 	for range 200_000 {
-		b := m.next()
+		b := m.Next()
 		count := func(what string, is bool) {
 			if is {
 				seen[what]++
@@ -102,22 +90,22 @@ func TestShapes(t *testing.T) {
 		}
 		count("empty", len(b) == 0)
 		count("one byte", len(b) == 1)
-		count("a bare header", len(b) == headerLen)
+		count("a bare header", len(b) == broken.HeaderLen)
 		count("more than 60,000 bytes", len(b) > 60_000)
-		if len(b) < headerLen+2 {
+		if len(b) < broken.HeaderLen+2 {
 			continue
 		}
 		count("a response", b[2]&0x80 != 0)
 		count("another opcode", b[2]&0x78 != 0)
-		count("65,535 records", bytes.Contains(b[4:headerLen], []byte{0xFF, 0xFF}))
+		count("65,535 records", bytes.Contains(b[4:broken.HeaderLen], []byte{0xFF, 0xFF}))
 		count("a qname that is a pointer to itself", b[12] == 0xC0 && b[13] == 12)
 		count("a qname that points forward", b[12] == 0xC0 && b[13] > 12)
 		count("a qname that points into the header", b[12] == 0xC0 && b[13] < 12)
-		for _, r := range layoutOf(b).records {
-			if binary.BigEndian.Uint16(b[r.data-10:]) == typeOPT {
-				count("an OPT of no bytes", binary.BigEndian.Uint16(b[r.data-8:]) == 0)
-				count("an OPT of 65,535 bytes", binary.BigEndian.Uint16(b[r.data-8:]) == 0xFFFF)
-				count("an OPT of another version", b[r.data-5] > 1)
+		for _, r := range broken.LayoutOf(b).Records {
+			if binary.BigEndian.Uint16(b[r.Data-10:]) == broken.TypeOPT {
+				count("an OPT of no bytes", binary.BigEndian.Uint16(b[r.Data-8:]) == 0)
+				count("an OPT of 65,535 bytes", binary.BigEndian.Uint16(b[r.Data-8:]) == 0xFFFF)
+				count("an OPT of another version", b[r.Data-5] > 1)
 			}
 		}
 	}
@@ -137,9 +125,9 @@ func TestLayout(t *testing.T) {
 		if err := m.Unpack(packet); err != nil {
 			t.Fatal(err)
 		}
-		l := layoutOf(packet)
-		if want := dns.CountLabel(m.Question[0].Name) + 1; len(l.labels) != want || len(l.records) != len(m.Extra) {
-			t.Errorf("%s: %d labels, want %d; %d records, want %d", m.Question[0].Name, len(l.labels), want, len(l.records), len(m.Extra))
+		l := broken.LayoutOf(packet)
+		if want := dns.CountLabel(m.Question[0].Name) + 1; len(l.Labels) != want || len(l.Records) != len(m.Extra) {
+			t.Errorf("%s: %d labels, want %d; %d records, want %d", m.Question[0].Name, len(l.Labels), want, len(l.Records), len(m.Extra))
 		}
 		want := uint16(dns.MinMsgSize)
 		if opt := m.IsEdns0(); opt != nil {
@@ -154,7 +142,7 @@ func TestLayout(t *testing.T) {
 // TestAnswers: what the script answers passes its check, and what is wrong with an
 // answer is found.
 func TestAnswers(t *testing.T) {
-	m := newMutator(1, 1, nil)
+	m := broken.New(1, 1, nil)
 	q := fresh(7)
 	spoil := map[string]func(*dns.Msg){
 		"nothing":          func(*dns.Msg) {},
@@ -219,7 +207,7 @@ func TestFaults(t *testing.T) {
 				}
 			}()
 			l := new(ledger)
-			f, err := newFlooder(&agent{addr: conn.LocalAddr().(*net.UDPAddr).AddrPort()}, newMutator(1, 1, packets(t)), l)
+			f, err := newFlooder(&agent{addr: conn.LocalAddr().(*net.UDPAddr).AddrPort()}, broken.New(1, 1, packets(t)), l)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,7 +226,7 @@ func TestFaults(t *testing.T) {
 
 // formErr is a FORMERR of a header only, to any packet.
 func formErr(packet []byte) []byte {
-	b := make([]byte, headerLen)
+	b := make([]byte, broken.HeaderLen)
 	copy(b, packet[:min(2, len(packet))])
 	b[2], b[3] = 0x80, dns.RcodeFormatError
 	return b

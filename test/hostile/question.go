@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/hostile/broken"
 )
 
 // question is a well-formed query and what must come back.
@@ -123,8 +125,8 @@ type claim struct {
 // claims, as this package reads it, but 512 at least (RFC 6891, 6.2.3).
 func allowed(packet []byte) uint16 {
 	limit := uint16(dns.MinMsgSize)
-	for _, r := range layoutOf(packet).records {
-		if at := r.data - 10; packet[at] == 0 && packet[at+1] == typeOPT {
+	for _, r := range broken.LayoutOf(packet).Records {
+		if at := r.Data - 10; packet[at] == 0 && packet[at+1] == broken.TypeOPT {
 			limit = max(limit, uint16(packet[at+2])<<8|uint16(packet[at+3]))
 		}
 	}
@@ -133,4 +135,4 @@ func allowed(packet []byte) uint16 {
 
 // mute says whether packet must get no answer: it is a response, or shorter than a
 // header. An answer to it would make the agent a mirror.
-func mute(packet []byte) bool { return len(packet) < headerLen || packet[2]&0x80 != 0 }
+func mute(packet []byte) bool { return len(packet) < broken.HeaderLen || packet[2]&0x80 != 0 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodens-dns/nodens/test/hostile/broken"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -105,7 +106,7 @@ func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (sta
 	beside, stop := context.WithCancel(ctx)
 	defer stop()
 	var rest, flood sync.WaitGroup
-	mutatorOf := func(i int) *mutator { return newMutator(r.seed, number<<16|uint64(i), queries) }
+	mutatorOf := func(i int) *broken.Mutator { return broken.New(r.seed, number<<16|uint64(i), queries) }
 	rest.Go(func() { idlers(beside, a, &r.ledger, r.idle) })
 	rest.Go(func() { slowSenders(beside, a, &r.ledger, r.slow) })
 	for i := range framing {
@@ -115,6 +116,7 @@ func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (sta
 		rest.Go(func() { probes(beside, a, &r.ledger, mutatorOf(200+i)) })
 	}
 	var used sync.Mutex
+	names := broken.Names()
 	for i := range flooders {
 		f, err := newFlooder(a, mutatorOf(i), &r.ledger)
 		if err != nil {
@@ -128,8 +130,8 @@ func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (sta
 			f.flood(share)
 			used.Lock()
 			defer used.Unlock()
-			for i, n := range f.used {
-				r.mutations[mutations[i].name] += n
+			for i, n := range f.Used {
+				r.mutations[names[i]] += n
 			}
 		})
 	}
@@ -194,9 +196,9 @@ func (r *report) judge() {
 	if n, of := r.refused.Load(), r.askedTCP.Load()+r.frames.Load(); n*lockout > of {
 		r.fault("of %d TCP connections of clients that behave %d were closed without an answer", of, n)
 	}
-	for _, m := range mutations {
-		if r.mutations[m.name] == 0 && r.packets > leastWarmUp {
-			r.fault("no packet was broken by %q", m.name)
+	for _, name := range broken.Names() {
+		if r.mutations[name] == 0 && r.packets > leastWarmUp {
+			r.fault("no packet was broken by %q", name)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/hostile/broken"
 )
 
 const (
@@ -79,7 +81,7 @@ func (u *upstream) close() {
 }
 
 func (u *upstream) serveUDP() {
-	m := newMutator(u.seed, 1<<32, nil)
+	m := broken.New(u.seed, 1<<32, nil)
 	buf := make([]byte, dns.MaxMsgSize)
 	for {
 		n, from, err := u.udp.ReadFromUDPAddrPort(buf)
@@ -113,7 +115,7 @@ func (u *upstream) serveTCP() {
 }
 
 func (u *upstream) serveConn(c net.Conn) {
-	m := newMutator(u.seed, 1<<33+u.conns.Add(1), nil)
+	m := broken.New(u.seed, 1<<33+u.conns.Add(1), nil)
 	for {
 		query, err := readFrame(c)
 		if err != nil {
@@ -131,7 +133,7 @@ func (u *upstream) serveConn(c net.Conn) {
 // what the query allows, and says whether it sent a broken reply. That comes before
 // the true one, so that what is not taken costs the agent no time; sometimes the true
 // one never comes.
-func (u *upstream) answer(m *mutator, query []byte, limit int, send func([]byte)) (broke bool) {
+func (u *upstream) answer(m *broken.Mutator, query []byte, limit int, send func([]byte)) (broke bool) {
 	u.asked.Add(1)
 	q := new(dns.Msg)
 	if err := q.Unpack(query); err != nil || len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery || q.Response {
@@ -144,8 +146,8 @@ func (u *upstream) answer(m *mutator, query []byte, limit int, send func([]byte)
 		return false
 	}
 	u.broken.Add(1)
-	m.corpus = [][]byte{reply, query}
-	send(m.mutate(reply))
+	m.Corpus = [][]byte{reply, query}
+	send(m.Mutate(reply))
 	if m.IntN(16) == 0 && u.maySilence() {
 		u.silent.Add(1)
 		return true
