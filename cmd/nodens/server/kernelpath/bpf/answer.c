@@ -127,6 +127,14 @@ ALWAYS_INLINE u32 fold(u32 sum)
 /* turned is a folded sum of what stands at an odd place. */
 ALWAYS_INLINE u32 turned(u32 sum, u32 odd) { return odd & 1 ? __builtin_bswap16(sum) : sum; }
 
+/* is_mapped reports whether an IPv6 address is one of IPv4 in mapped form. */
+ALWAYS_INLINE int is_mapped(u32 *addr)
+{
+	u32 differs = addr[0] | addr[1] | (addr[2] ^ htonl(0xffff));
+	same(differs);
+	return !differs;
+}
+
 /* headers reads those of a UDP packet that is whole and has nothing unusual; 0: it isn't. */
 ALWAYS_INLINE int headers(struct __sk_buff *skb, struct packet *p)
 {
@@ -152,6 +160,10 @@ ALWAYS_INLINE int headers(struct __sk_buff *skb, struct packet *p)
 			return 0;
 		__builtin_memcpy(p->from, ip->saddr, 16);
 		__builtin_memcpy(p->to, ip->daddr, 16);
+		/* The kernel drops IPv6 without a checksum (RFC 8200, 8.1), and addresses that are
+		 * those of IPv4. */
+		if (!udp->check || is_mapped(p->from) || is_mapped(p->to))
+			return 0;
 		p->l4 = ETH_BYTES + sizeof(*ip);
 	} else {
 		return 0;
