@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,50 +75,81 @@ const (
 	refollow = 10 * time.Second
 )
 
-// program is [kernelpath.Path], or a test's in its place.
+// program is [kernelpath.Path], or a test's in its place. Nobody closes it: the parts of the
+// agent may use its memory to the last, and the end of the process does it.
 type program interface {
 	server.Kernel
 	Attach(ifindex int) error
 	Detach(ifindex int)
 	Links() int
 	Beat()
+	Still()
 	Sweep()
 	Counters() kernelpath.Counters
-	Close() error
+}
+
+// machine is what a path depends on, for tests to have another.
+type machine struct {
+	open   func(kernelpath.Options) (program, error)
+	cilium func() (bool, error)
+	follow func(ctx context.Context, seen, gone func(netsetup.PodLink)) error
+}
+
+func thisMachine() machine {
+	return machine{
+		open:   func(opts kernelpath.Options) (program, error) { return kernelpath.Open(opts) },
+		cilium: netsetup.Cilium,
+		follow: netsetup.FollowPodLinks,
+	}
+}
+
+// load loads the program. Next to those of Cilium, which answer for what passes the pods'
+// links, it is only where an operator wants it.
+func (m machine) load(want kernelPath, opts kernelpath.Options) (program, error) {
+	if want == kernelAuto {
+		there, err := m.cilium()
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			return nil, fmt.Errorf("%w beside Cilium, whose own programs are on the pods' links; -kernel-path=on does not look", kernelpath.ErrUnsupported)
+		}
+	}
+	return m.open(opts)
 }
 
 // shortcut is the agent's path inside of the kernel: on which links it is, and that it
 // goes on only as long as the agent is well. What it answers is the server's affair. A nil
 // shortcut is that of an agent without one, and does nothing.
 type shortcut struct {
-	log  *slog.Logger
-	path program // nil: the kernel can't, and -kernel-path=auto
-	// follow is [netsetup.FollowPodLinks].
-	follow func(ctx context.Context, seen, gone func(netsetup.PodLink)) error
-	active atomic.Bool
-	failed atomic.Uint64 // links that could not be attached to
+	log     *slog.Logger
+	machine machine
+	path    program // nil: it can't be had, and -kernel-path=auto
+	active  atomic.Bool
+	failed  atomic.Uint64 // links that could not be attached to
+	// leaving is who takes the program off the links. That takes the kernel some ten
+	// milliseconds for each, longer in all than a stop or a hand-over may.
+	leaving sync.WaitGroup
+	beats   sync.Mutex // held for a beat, and for the end of all
 }
 
-// openPath is [kernelpath.Open].
-func openPath(opts kernelpath.Options) (program, error) { return kernelpath.Open(opts) }
-
-// openShortcut loads the program by open, as -kernel-path says; it answers nothing yet.
-// The error is one of on: auto goes on without it.
-func openShortcut(opts *options, log *slog.Logger, open func(kernelpath.Options) (program, error)) (*shortcut, error) {
+// openShortcut loads the program as -kernel-path says; it answers nothing yet. The error
+// is one of on: auto goes on without it.
+func openShortcut(opts *options, log *slog.Logger, m machine) (*shortcut, error) {
 	if opts.kernelPath == kernelOff {
 		return nil, nil
 	}
-	s := &shortcut{log: log.With("part", "kernelpath"), follow: netsetup.FollowPodLinks}
-	path, err := open(kernelpath.Options{Log: s.log, Order: opts.kernelOrder})
+	s := &shortcut{log: log.With("part", "kernelpath"), machine: m}
+	path, err := m.load(opts.kernelPath, kernelpath.Options{Log: s.log, Order: opts.kernelOrder})
 	switch {
 	case err == nil:
 		s.path = path
 	case opts.kernelPath == kernelOn:
-		return nil, fmt.Errorf("-kernel-path=on: %w; auto serves without it", err)
+		return nil, fmt.Errorf("-kernel-path=on: %w; -kernel-path=auto serves without it", err)
 	case errors.Is(err, kernelpath.ErrUnsupported):
-		s.log.Info("every query comes to the agent, as -kernel-path=auto can't be had here", "why", err)
+		s.log.Info("every query comes to the agent: -kernel-path=auto finds no other way", "why", err)
 	default:
-		s.log.Warn("every query comes to the agent, as -kernel-path=auto has failed", "err", err)
+		s.log.Warn("every query comes to the agent: -kernel-path=auto has failed", "err", err)
 	}
 	return s, nil
 }
@@ -133,27 +165,25 @@ func (s *shortcut) epochs() (cluster, cached *epoch.Table) {
 // works reports whether there is anything to look after.
 func (s *shortcut) works() bool { return s != nil && s.path != nil }
 
-// close ends it for good.
-func (s *shortcut) close() {
-	if s.works() {
-		_ = s.path.Close()
-	}
-}
-
 // run has queries answered inside of the kernel until ctx ends, for as long as well says
-// so, which is asked twice a second and may wait. When it returns no link has the program:
-// every query comes to the agent.
+// so, which is asked twice a second and may wait. When it returns every query comes to the
+// agent. One goroutine calls it at a time.
 func (s *shortcut) run(ctx context.Context, well func() bool) {
 	if !s.works() {
 		return
 	}
 	go s.beat(ctx, well) // nobody waits for it, as it may wait for ever
+	defer func() {
+		s.beats.Lock()
+		defer s.beats.Unlock()
+		s.path.Still()
+	}()
 	for ctx.Err() == nil {
 		err := s.attach(ctx)
 		if err == nil || ctx.Err() != nil {
 			break
 		}
-		s.log.Error("every query comes to the agent, as the pods' links can't be followed", "again", refollow, "err", err)
+		s.log.Error("every query comes to the agent: the pods' links can't be followed", "again", refollow, "err", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(refollow):
@@ -163,19 +193,22 @@ func (s *shortcut) run(ctx context.Context, well func() bool) {
 
 // attach has the program on all links of pods, until ctx ends or they can't be followed.
 func (s *shortcut) attach(ctx context.Context) error {
+	s.leaving.Wait()
 	on := make(map[int]bool) // false: it could not be
 	s.active.Store(true)
 	defer func() {
 		s.active.Store(false)
-		for index := range on {
-			s.path.Detach(index)
-		}
+		s.leaving.Go(func() {
+			for index := range on {
+				s.path.Detach(index)
+			}
+		})
 	}()
-	return s.follow(ctx, func(l netsetup.PodLink) {
+	return s.machine.follow(ctx, func(l netsetup.PodLink) {
 		err := s.path.Attach(l.Index)
 		if _, told := on[l.Index]; err != nil && !told {
 			s.failed.Add(1)
-			s.log.Warn("the queries of a pod all come to the agent, as its link does not take the program", "link", l.Name, "err", err)
+			s.log.Warn("all queries of a pod come to the agent: its link does not take the program", "link", l.Name, "err", err)
 		}
 		on[l.Index] = err == nil
 	}, func(l netsetup.PodLink) {
@@ -190,9 +223,7 @@ func (s *shortcut) beat(ctx context.Context, well func() bool) {
 	tick := time.NewTicker(beating)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		if well() && ctx.Err() == nil {
-			s.path.Beat()
-		}
+		s.beatIf(ctx, well())
 		if n%sweeping == 0 {
 			s.path.Sweep()
 		}
@@ -201,6 +232,15 @@ func (s *shortcut) beat(ctx context.Context, well func() bool) {
 			return
 		case <-tick.C:
 		}
+	}
+}
+
+// beatIf is one beat, if the agent is well and ctx has not ended.
+func (s *shortcut) beatIf(ctx context.Context, well bool) {
+	s.beats.Lock()
+	defer s.beats.Unlock()
+	if well && ctx.Err() == nil {
+		s.path.Beat()
 	}
 }
 

@@ -38,15 +38,11 @@ type player struct {
 	fail map[int]error // of links that do not take the program
 
 	beats, sweeps int
-	closed        bool
 }
 
 func (p *player) Attach(index int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		p.told = append(p.told, p.name+" attaches after its end")
-	}
 	if err := p.fail[index]; err != nil {
 		return err
 	}
@@ -103,12 +99,10 @@ func (p *player) Counters() kernelpath.Counters {
 	return kernelpath.Counters{Results: map[string]uint64{"answered": 7}}
 }
 
-func (p *player) Close() error {
+func (p *player) Still() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
-	p.told = append(p.told, p.name+" ends")
-	return nil
+	p.told = append(p.told, p.name+" is still")
 }
 
 func newStage(indices ...int) *stage {
@@ -133,6 +127,16 @@ func (s *stage) follow(ctx context.Context, seen, _ func(netsetup.PodLink)) erro
 	return nil
 }
 
+// of is what was told of one player.
+func (s *stage) of(name string) (list []string) {
+	for _, told := range s.story() {
+		if rest, ok := strings.CutPrefix(told, name+" "); ok {
+			list = append(list, rest)
+		}
+	}
+	return list
+}
+
 // story is what was told until now.
 func (s *stage) story() []string {
 	s.mu.Lock()
@@ -141,53 +145,62 @@ func (s *stage) story() []string {
 }
 
 func (p *player) shortcut(w io.Writer) *shortcut {
-	return &shortcut{log: slog.New(slog.NewTextHandler(w, nil)), path: p, follow: p.follow}
+	return &shortcut{log: slog.New(slog.NewTextHandler(w, nil)), path: p, machine: machine{follow: p.follow}}
 }
 
 func always() bool { return true }
 
 // TestOpenShortcut: off opens nothing, auto goes on without what it can't have and says
-// why, and on does not.
+// why, and on does not. Beside Cilium auto does not even try.
 func TestOpenShortcut(t *testing.T) {
-	old := fmt.Errorf("%w: the kernel is too old", kernelpath.ErrUnsupported)
+	old, lost := fmt.Errorf("%w: the kernel is too old", kernelpath.ErrUnsupported), errors.New("no links")
+	none := func() (bool, error) { return false, nil }
+	beside := func() (bool, error) { return true, nil }
 	for _, tt := range []struct {
-		flag, log, err string
-		fails          error
-		works          bool
+		name, flag string
+		cilium     func() (bool, error)
+		fails      error
+		works      bool
+		log, err   string
 	}{
-		{flag: "off"},
-		{flag: "auto", works: true},
-		{flag: "on", works: true},
-		{flag: "auto", fails: old, log: "level=INFO"},
-		{flag: "auto", fails: errors.New("no memory"), log: "level=WARN"},
-		{flag: "on", fails: old, err: "-kernel-path=on: no answers inside of the kernel: the kernel is too old; auto serves without it"},
+		{name: "off", flag: "off"},
+		{name: "auto", flag: "auto", cilium: none, works: true},
+		{name: "on", flag: "on", works: true},
+		{name: "auto on an old kernel", flag: "auto", cilium: none, fails: old, log: "level=INFO;kernel is too old"},
+		{name: "auto without memory", flag: "auto", cilium: none, fails: errors.New("no memory"), log: "level=WARN;no memory"},
+		{name: "on an old kernel", flag: "on", fails: old, err: "-kernel-path=on: no answers inside of the kernel: the kernel is too old; -kernel-path=auto serves without it"},
+		{name: "auto beside Cilium", flag: "auto", cilium: beside, log: "level=INFO;beside Cilium;-kernel-path=on"},
+		{name: "on beside Cilium", flag: "on", cilium: beside, works: true},
+		{name: "auto without links", flag: "auto", cilium: func() (bool, error) { return false, lost }, log: "level=WARN;no links"},
 	} {
-		t.Run(fmt.Sprint(tt.flag, tt.fails), func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			opts, err := parseFlags([]string{"-kernel-path", tt.flag, "-kernel-path-order", "after:policy"}, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
 			w, stage := new(log), newStage()
-			s, err := openShortcut(opts, slog.New(slog.NewTextHandler(w, nil)), func(o kernelpath.Options) (program, error) {
+			s, err := openShortcut(opts, slog.New(slog.NewTextHandler(w, nil)), machine{cilium: tt.cilium, follow: stage.follow, open: func(o kernelpath.Options) (program, error) {
 				if o.Order.After != "policy" {
 					t.Errorf("opened with the order %+v", o.Order)
 				}
 				return stage.player("a"), tt.fails
-			})
+			}})
 			if got := fmt.Sprint(err); err != nil && got != tt.err || err == nil && tt.err != "" {
 				t.Errorf("error %q, want %q", got, tt.err)
 			}
 			if s.works() != tt.works {
 				t.Errorf("works: %v, want %v", s.works(), tt.works)
 			}
-			if text := w.String(); !strings.Contains(text, tt.log) || tt.log == "" && text != "" || tt.fails != nil && err == nil && !strings.Contains(text, tt.fails.Error()) {
-				t.Errorf("the log says %q, want %s and why", text, tt.log)
+			text := w.String()
+			for word := range strings.SplitSeq(tt.log, ";") {
+				if !strings.Contains(text, word) || tt.log == "" && text != "" {
+					t.Errorf("the log says %q, want %q", text, word)
+				}
 			}
 			over, end := context.WithCancel(t.Context())
 			end()
 			s.run(over, always)
 			s.sweep()
-			s.close()
 			if tt.works == (len(stage.story()) == 0) {
 				t.Errorf("at the end: %q", stage.story())
 			}
@@ -203,7 +216,7 @@ func TestShortcutLinks(t *testing.T) {
 		p.fail[2] = errors.New("no such device")
 		s := p.shortcut(w)
 		news := make(chan func(seen, gone func(netsetup.PodLink)))
-		s.follow = func(ctx context.Context, seen, gone func(netsetup.PodLink)) error {
+		s.machine.follow = func(ctx context.Context, seen, gone func(netsetup.PodLink)) error {
 			for {
 				select {
 				case f := <-news:
@@ -243,11 +256,14 @@ func TestShortcutLinks(t *testing.T) {
 		}
 		cancel()
 		<-done
+		s.leaving.Wait()
 		if s.active.Load() || p.Links() != 0 {
 			t.Errorf("at the end: active: %v, %d links", s.active.Load(), p.Links())
 		}
-		want := []string{"a attaches 1", "a attaches 3", "a detaches 1", "a attaches 1", "a detaches 1", "a attaches 2", "a detaches 2", "a detaches 3"}
-		if d := cmp.Diff(want, p.story()); d != "" {
+		want := []string{"a attaches 1", "a attaches 3", "a detaches 1", "a attaches 1", "a detaches 1", "a attaches 2", "a detaches 2", "a detaches 3", "a is still"}
+		story := p.story()
+		slices.Sort(story[7:]) // the last two in any order
+		if d := cmp.Diff(want, story); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 	})
@@ -260,7 +276,7 @@ func TestShortcutRefollow(t *testing.T) {
 		w, p := new(log), newStage(1).player("a")
 		s := p.shortcut(w)
 		cut := make(chan error)
-		s.follow = func(ctx context.Context, seen, _ func(netsetup.PodLink)) error {
+		s.machine.follow = func(ctx context.Context, seen, _ func(netsetup.PodLink)) error {
 			seen(netsetup.PodLink{Index: 1})
 			select {
 			case err := <-cut:
@@ -332,6 +348,7 @@ func TestShortcutBeats(t *testing.T) {
 		}
 		cancel()
 		<-done // does not wait for the agent to be well
+		s.leaving.Wait()
 		if p.Links() != 0 {
 			t.Error("the program is still there")
 		}
@@ -372,39 +389,45 @@ func TestShortcutHandover(t *testing.T) {
 		return startChanged(t, func(a *agent) { a.shortcut = stage.player(name).shortcut(io.Discard) },
 			withCache(p[0], p[1], p[2]), "-handover-dir", dir)
 	}
-	await := func(r *running, n int, last string) {
+	await := func(r *running, name string, n int) {
 		t.Helper()
-		r.until(last, func() bool { s := stage.story(); return len(s) >= n && s[n-1] == last })
+		r.until(fmt.Sprint(name, n), func() bool { return len(stage.of(name)) >= n })
 	}
 	first := start("a")
-	await(first, 2, "a attaches 2")
+	await(first, "a", 2)
 	second := start("b")
-	await(second, 6, "b attaches 2")
+	await(second, "b", 2)
 	for _, want := range []string{"nodens_kernel_path_active 1\n", "nodens_kernel_path_links 2\n", `nodens_kernel_path_queries_total{result="answered"} 7` + "\n", "nodens_kernel_path_link_errors_total 0\n"} {
 		if _, text := get(t, p[1], "/metrics"); !strings.Contains(text, want) {
 			t.Errorf("the metrics have no %s", want)
 		}
 	}
-	second.stop()
-	if err := <-second.ended; err != nil {
-		t.Error(err)
+	end := func(r *running) {
+		t.Helper()
+		r.stop()
+		if err := <-r.ended; err != nil {
+			t.Error(err)
+		}
+		r.ended <- nil // for the end of the test
 	}
-	second.ended <- nil // for the end of the test
-	await(first, 11, "a attaches 2")
-	first.stop()
-	if err := <-first.ended; err != nil {
-		t.Error(err)
+	end(second)
+	await(first, "a", 7)
+	end(first)
+	first.until("all links to be left", func() bool { return len(stage.of("a")) == 10 && len(stage.of("b")) == 5 })
+	in, out := []string{"attaches 1", "attaches 2"}, []string{"detaches 1", "detaches 2", "is still"}
+	for name, want := range map[string][]string{"a": slices.Concat(in, out, in, out), "b": slices.Concat(in, out)} {
+		got := stage.of(name)
+		for i := 2; i < len(got); i += 5 {
+			slices.Sort(got[i : i+3]) // in any order
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
 	}
-	first.ended <- nil
+	// Whoever comes finds the other one still.
 	story := stage.story()
-	for _, pair := range [][]string{story[2:4], story[6:8], story[11:13]} {
-		slices.Sort(pair) // in any order
-	}
-	want := []string{
-		"a attaches 1", "a attaches 2", "a detaches 1", "a detaches 2", "b attaches 1", "b attaches 2",
-		"b detaches 1", "b detaches 2", "b ends", "a attaches 1", "a attaches 2", "a detaches 1", "a detaches 2", "a ends",
-	}
-	if d := cmp.Diff(want, story); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
+	a, b := slices.Index(story, "a is still"), slices.Index(story, "b attaches 1")
+	if back := slices.Index(story, "b is still"); a > b || back > b+slices.Index(story[b:], "a attaches 1") {
+		t.Errorf("two at once: %q", story)
 	}
 }

@@ -87,7 +87,7 @@ func prepare(opts *options, stderr io.Writer) (*agent, *config.Config, error) {
 }
 
 func newAgent(opts *options, log *slog.Logger) (*agent, error) {
-	short, err := openShortcut(opts, log, openPath)
+	short, err := openShortcut(opts, log, thisMachine())
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,6 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 		return a, nil
 	}
 	if a.net, err = netsetup.New(opts.network(log), nil); err != nil {
-		short.close()
 		return nil, err
 	}
 	if opts.rules() {

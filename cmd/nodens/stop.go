@@ -84,7 +84,6 @@ func (a *agent) shutdown() error {
 		g.closeUnless(nil)
 	}
 	a.http.close()
-	a.shortcut.close()
 	if mine {
 		a.removePidfile()
 	}
