@@ -68,6 +68,7 @@ func TestChart(t *testing.T) {
 		{"link-local", ""},
 		{"takeover", "config: {dnsServer: 10.96.0.10}"},
 		{"nftables", "config: {netfilter: nftables}"},
+		{"kernel-path", "config: {kernelPath: auto}"},
 		{"dual-stack", "config: {localDns: '169.254.20.10,fd00:169:254:20::10', ipFamilyPolicy: PreferDualStack}"},
 		{"cilium", "cilium: {localRedirect: true}"},
 	}
@@ -77,6 +78,19 @@ func TestChart(t *testing.T) {
 			same(t, overlay(t, tt.overlay), objects)
 			accepted(t, objects)
 		})
+	}
+}
+
+// TestChartKernelPath: on and off are what the flag takes, in YAML a boolean or a word. In
+// a pod's own network there are no pods' links.
+func TestChartKernelPath(t *testing.T) {
+	same(t, overlay(t, "link-local"), chart(t, "config: {kernelPath: off}"))
+	same(t, overlay(t, "cilium"), chart(t, "{cilium: {localRedirect: true}, config: {kernelPath: on}}"))
+	for _, value := range []string{"on", `"on"`, "true"} {
+		_, c, flags, _ := agent(t, "config: {kernelPath: "+value+"}")
+		if flags["kernel-path"] != "on" || !slices.Contains(c.SecurityContext.Capabilities.Add, "BPF") {
+			t.Errorf("%s: -kernel-path=%s, capabilities %v", value, flags["kernel-path"], c.SecurityContext.Capabilities.Add)
+		}
 	}
 }
 
@@ -166,6 +180,7 @@ func TestChartRefuses(t *testing.T) {
 		{"text for yes or no", "config: {setupInterface: 'yes'}", "/config/setupInterface"},
 		{"another protocol", "config: {commProtocol: udp}", "/config/commProtocol"},
 		{"another netfilter", "config: {netfilter: ipvs}", "/config/netfilter"},
+		{"a kernel path that is not", "config: {kernelPath: maybe}", "/config/kernelPath"},
 		{"no duration", "config: {serveStale: 1 hour}", "/config/serveStale"},
 		{"no percentage", "config: {prefetch: {percentage: 20}}", "/config/prefetch/percentage"},
 		{"no DNS pods", "config: {upstreamServiceSelector: {k8s-app: null}}", "/config/upstreamServiceSelector"},

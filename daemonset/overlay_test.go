@@ -94,6 +94,11 @@ func TestOverlays(t *testing.T) {
 			c := &set.Spec.Template.Spec.Containers[0]
 			c.Args = append(c.Args, "-netfilter=nftables")
 		},
+		"kernel-path": func(set *appsv1.DaemonSet, _ *corev1.Service) {
+			c := &set.Spec.Template.Spec.Containers[0]
+			c.Args = append(c.Args, "-kernel-path=auto")
+			c.SecurityContext.Capabilities.Add = append(c.SecurityContext.Capabilities.Add, "BPF", "PERFMON")
+		},
 		"dual-stack": func(set *appsv1.DaemonSet, upstream *corev1.Service) {
 			listen(local+",fd00:169:254:20::10")(set, upstream)
 			upstream.Spec.IPFamilyPolicy = &policy

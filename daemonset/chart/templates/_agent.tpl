@@ -54,6 +54,13 @@ harder before the kernel kills; the rest is for what the Go heap does not count.
 {{- end }}
 {{- end }}
 
+{{- /* nodens.kernelPath is what -kernel-path is set to, empty for off. A bare off or on is a
+boolean in YAML. */ -}}
+{{- define "nodens.kernelPath" -}}
+{{- $value := toString .Values.config.kernelPath }}
+{{- if eq $value "true" }}on{{ else if not (has $value (list "off" "false")) }}{{ $value }}{{ end }}
+{{- end }}
+
 {{- /* nodens.place refuses the namespace that a forgotten -n means. */ -}}
 {{- define "nodens.place" -}}
 {{- if eq .Release.Namespace "default" }}
