@@ -28,8 +28,14 @@ func check(opts *options, w io.Writer) error {
 	for _, b := range cfg.Blocks {
 		fmt.Fprintln(w)
 		describe(w, b)
+		if opts.kernelPath != kernelOff {
+			fmt.Fprintf(w, "  kernel path    %s\n", copies(b))
+		}
 	}
 	fmt.Fprintf(w, "\nnetwork:\n%s", indent(plan))
+	if opts.kernelPath != kernelOff {
+		fmt.Fprintf(w, "\nkernel path:\n%s", indent(opts.describeKernelPath()))
+	}
 	if opts.handoverDir != "" {
 		fmt.Fprintf(w, "\nhand-over:\n%s", indent("to the next agent, and from the one before, through "+opts.handoverDir+"\nanswers are saved to "+opts.cachePath()))
 	}

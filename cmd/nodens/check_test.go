@@ -94,3 +94,57 @@ func TestSearchPath(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckKernelPath: check says whose answers the kernel may give, and if not, why.
+func TestCheckKernelPath(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "Corefile")
+	write(t, conf, `a.test:5300 {
+    bind 127.0.0.1
+    cache
+}
+b.test:5301 {
+    cache
+}
+c.test:5302 {
+    bind 127.0.0.1
+    log
+    hosts
+    cache
+}
+d.test:5303 {
+    bind 127.0.0.1
+    whoami
+}
+`)
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"-kernel-path=auto"}, "if this node's kernel can, and Cilium is not here\n  on each pod's link after the programs of others\n"},
+		{[]string{"-kernel-path=on", "-kernel-path-order=first"}, "needed: without it the agent does not start\n  on each pod's link before the programs of others\n"},
+		{[]string{"-kernel-path=on", "-kernel-path-order=after:x"}, "on each pod's link after the program x where it is there, else after all\n"},
+		{[]string{"-kernel-path=on", "-kernel-path-order=before:x"}, "on each pod's link before the program x where it is there, else after all\n"},
+	} {
+		opts, err := parseFlags(append([]string{"-conf", conf}, tt.args...), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := check(opts, &out); err != nil {
+			t.Fatal(err)
+		}
+		text := out.String()
+		if !strings.Contains(text, tt.want) || tt.want == "" && strings.Contains(text, "kernel path") {
+			t.Errorf("%q: no %q in:\n%s", tt.args, tt.want, text)
+		}
+		for _, want := range []string{
+			"answers are copied into the kernel", "none, as the block listens at all addresses; bind names some",
+			"none, because of log, hosts", "none, without kubernetes and cache",
+		} {
+			if tt.want != "" && strings.Count(text, "  kernel path    "+want+"\n") != 1 {
+				t.Errorf("no line %q in:\n%s", want, text)
+			}
+		}
+	}
+}

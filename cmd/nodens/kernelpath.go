@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 )
@@ -56,6 +58,50 @@ func (o *options) setKernelOrder(s string) error {
 		return errors.New("give last, first, before:NAME or after:NAME, with the name of a program in the kernel, such as before:cil_from_container")
 	}
 	return nil
+}
+
+// needsAgent are the directives of server blocks all of whose queries come to the agent: the
+// answer depends on who asks, or somebody wants to know of each query, or it can change
+// without a trace (see [server.Server.UseKernel]).
+var needsAgent = []string{"acl", "autopath", "dns64", "dnstap", "hosts", "k8s_external", "log", "rewrite", "template", "view"}
+
+// copies says, for `nodens check`, which answers of b the kernel may give.
+func copies(b *config.Block) string {
+	var why []string
+	for _, name := range b.Directives() {
+		if slices.Contains(needsAgent, name) {
+			why = append(why, name)
+		}
+	}
+	switch {
+	case b.Transport != config.PlainDNS:
+		return "none, as clients come over " + b.Transport.String()
+	case !slices.ContainsFunc(b.Listen, func(a netip.AddrPort) bool { return !a.Addr().IsUnspecified() }):
+		return "none, as the block listens at all addresses; bind names some"
+	case len(why) > 0:
+		return "none, because of " + strings.Join(why, ", ")
+	case b.Kubernetes == nil && b.Cache == nil:
+		return "none, without kubernetes and cache"
+	}
+	return "answers are copied into the kernel"
+}
+
+// describeKernelPath says, for `nodens check`, what is to be done.
+func (o *options) describeKernelPath() string {
+	text := "needed: without it the agent does not start"
+	if o.kernelPath == kernelAuto {
+		text = "if this node's kernel can, and Cilium is not here"
+	}
+	order := "after the programs of others"
+	switch at := o.kernelOrder; {
+	case at.First:
+		order = "before the programs of others"
+	case at.Before != "":
+		order = "before the program " + at.Before + " where it is there, else after all"
+	case at.After != "":
+		order = "after the program " + at.After + " where it is there, else after all"
+	}
+	return text + "\non each pod's link " + order
 }
 
 const (
