@@ -89,7 +89,7 @@ func (s *Server) setDoors(doors map[netip.AddrPort]uint32) {
 // may come before the sources that copies are made of.
 func (z *Zone) copied() bool {
 	for _, matters := range [...]bool{
-		z.View != nil || z.next != nil, z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Search != nil,
+		z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Search != nil,
 		z.Hosts != nil, z.External != nil, z.Log != nil, len(z.Taps) > 0,
 	} {
 		if matters {
@@ -105,7 +105,7 @@ func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
 		return
 	}
 	number := rt.number.Load()
-	if number == 0 || msg == nil || x.hops != 0 || x.marks != 0 || x.found || !x.zone.copied() {
+	if number == 0 || rt.views || msg == nil || x.hops != 0 || x.marks != 0 || x.found || !x.zone.copied() {
 		return
 	}
 	rcode := x.r.Rcode()

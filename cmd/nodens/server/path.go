@@ -26,6 +26,9 @@ type Routes struct {
 	depth int // labels of the longest zone
 	// classes says that a zone has rules for queries of other classes than IN.
 	classes bool
+	// views says that some zones are only for some clients: what others take is then
+	// decided by who asks, too.
+	views bool
 	// dropped is where queries that no zone takes are counted.
 	dropped *Zone
 	// number is what copies of answers are known by, 0 where there are none.
@@ -41,6 +44,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		z.next = rt.zones[z.Name]
 		rt.zones[z.Name] = z
 		rt.depth = max(rt.depth, z.Name.Labels())
+		rt.views = rt.views || z.View != nil
 		rt.classes = rt.classes || z.Rewrite.Classes()
 	}
 	return rt
