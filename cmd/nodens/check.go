@@ -29,7 +29,7 @@ func check(opts *options, w io.Writer) error {
 		fmt.Fprintln(w)
 		describe(w, b)
 		if opts.kernelPath != kernelOff {
-			fmt.Fprintf(w, "  kernel path    %s\n", copies(b))
+			fmt.Fprintf(w, "  kernel path    %s\n", copies(b, cfg.Blocks))
 		}
 	}
 	fmt.Fprintf(w, "\nnetwork:\n%s", indent(plan))

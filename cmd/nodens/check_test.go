@@ -115,6 +115,17 @@ d.test:5303 {
     bind 127.0.0.1
     whoami
 }
+e.test:5304 {
+    bind 127.0.0.1
+    cache
+}
+f.test:5304 {
+    bind 127.0.0.1
+    view some
+    acl {
+        block
+    }
+}
 `)
 	for _, tt := range []struct {
 		args []string
@@ -140,7 +151,7 @@ d.test:5303 {
 		}
 		for _, want := range []string{
 			"answers are copied into the kernel", "none, as the block listens at all addresses; bind names some",
-			"none, because of log, hosts", "none, without kubernetes and cache",
+			"none, because of log, hosts", "none, because of view", "none, because of view, acl", "none, without kubernetes and cache",
 		} {
 			if tt.want != "" && strings.Count(text, "  kernel path    "+want+"\n") != 1 {
 				t.Errorf("no line %q in:\n%s", want, text)

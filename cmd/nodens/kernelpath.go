@@ -63,11 +63,17 @@ func (o *options) setKernelOrder(s string) error {
 // needsAgent are the directives of server blocks all of whose queries come to the agent: the
 // answer depends on who asks, or somebody wants to know of each query, or it can change
 // without a trace (see [server.Server.UseKernel]).
-var needsAgent = []string{"acl", "autopath", "dns64", "dnstap", "hosts", "k8s_external", "log", "rewrite", "template", "view"}
+var needsAgent = []string{"acl", "autopath", "dns64", "dnstap", "hosts", "k8s_external", "log", "rewrite", "template"}
 
-// copies says, for `nodens check`, which answers of b the kernel may give.
-func copies(b *config.Block) string {
+// copies says, for `nodens check`, which answers of b, one of blocks, the kernel may give.
+// A view decides over all that comes to its address.
+func copies(b *config.Block, blocks []*config.Block) string {
 	var why []string
+	if slices.ContainsFunc(blocks, func(o *config.Block) bool {
+		return o.View != nil && slices.ContainsFunc(o.Listen, func(a netip.AddrPort) bool { return slices.Contains(b.Listen, a) })
+	}) {
+		why = append(why, "view")
+	}
 	for _, name := range b.Directives() {
 		if slices.Contains(needsAgent, name) {
 			why = append(why, name)
