@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,12 +129,14 @@ func TestKernelPolicy(t *testing.T) {
 		pod.client = l.client(ns, b.door)
 		pods = append(pods, pod)
 	}
-	p.Must(t, "the new pods' links to be followed", func(context.Context) error {
-		if n := l.count("nodens_kernel_path_links"); n < 1+len(pods) {
-			return fmt.Errorf("there are %d", n)
-		}
-		return nil
-	})
+	for _, pod := range pods {
+		p.Must(t, "the new pod's link to be followed", func(context.Context) error {
+			if got := l.chain(pod.port); !slices.Contains(got, ours) {
+				return fmt.Errorf("it has the programs %q", got)
+			}
+			return nil
+		})
+	}
 	for _, pod := range pods {
 		pod.set(true)
 		pod.unanswered(t, query)

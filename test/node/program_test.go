@@ -130,6 +130,9 @@ func nameOf(id ebpf.ProgramID) (string, error) {
 	return info.Name, errors.Join(err, p.Close())
 }
 
+// ours is the name of the agent's program.
+const ours = "nodens_answer"
+
 // TestKernelOrder: the agent's program stands where -kernel-path-order says, programs of
 // others before and behind it go on working, and all of ours is gone with the agent.
 func TestKernelOrder(t *testing.T) {
@@ -138,7 +141,6 @@ func TestKernelOrder(t *testing.T) {
 	first, second := l.program("first", goOn), l.program("second", goOn)
 	l.attach(first, port, ebpf.AttachTCXIngress, link.Head())
 	l.attach(second, port, ebpf.AttachTCXIngress, link.Tail())
-	const ours = "nodens_answer"
 	for _, c := range []struct {
 		order string
 		want  []string
