@@ -206,7 +206,7 @@ func (b *banned) answered(t *testing.T, p *peer.Process, query []byte) {
 	t.Helper()
 	before := b.l.answered()
 	p.Must(t, b.name+": an answer from the kernel", func(context.Context) error {
-		b.try(query, 1, time.Second/10)
+		b.try(query, 1, usual, nil)
 		if b.l.answered() == before {
 			return errors.New("the kernel has not answered")
 		}
@@ -215,22 +215,34 @@ func (b *banned) answered(t *testing.T, p *peer.Process, query []byte) {
 	b.drain()
 }
 
-// try asks once, and gives the moment at which an answer came, and the ID of the query that
-// it is to; 0 if none came.
-func (b *banned) try(query []byte, id uint16, wait time.Duration) (time.Time, uint16) {
+// try asks once, and gives the moment at which the answer came; the zero one if none came in
+// time. Answers to earlier queries go to late, which may be nil.
+func (c *client) try(query []byte, id uint16, wait time.Duration, late func(id uint16)) (came time.Time) {
 	packet := append([]byte{byte(id >> 8), byte(id)}, query[2:]...)
 	var buf [dns.MinMsgSize]byte
-	_ = b.SetDeadline(time.Now().Add(wait))
-	if _, err := b.Write(packet); err != nil {
-		return time.Time{}, 0
+	_ = c.SetDeadline(time.Now().Add(wait))
+	if _, err := c.Write(packet); err != nil {
+		return came
 	}
-	if n, err := b.Read(buf[:]); err != nil || n < 12 {
-		return time.Time{}, 0
+	for {
+		n, err := c.Read(buf[:])
+		if err != nil || n < 2 {
+			return came
+		}
+		of := uint16(buf[0])<<8 | uint16(buf[1])
+		if of == id {
+			return time.Now()
+		}
+		if late != nil {
+			late(of)
+		}
 	}
-	return time.Now(), uint16(buf[0])<<8 | uint16(buf[1])
 }
 
 const (
+	// usual is for how long a pod waits for an answer before it asks the next query, where
+	// one that comes later is not lost.
+	usual = time.Second / 50
 	// admitted is for how long the kernel answers a client after the agent has last.
 	admitted = 2 * time.Second
 	// beyond is for how long a pod asks after that: an answer would come at once.
@@ -254,19 +266,21 @@ func (b *banned) stream(query []byte) *stream {
 	go func() {
 		defer close(s.done)
 		var under uint16 // the last query of before the ban
+		late := func(id uint16) {
+			if id <= under {
+				s.limit = time.Now().Add(admitted)
+			}
+		}
 		for id := uint16(1); s.limit.IsZero() || time.Since(s.limit) < beyond; id++ {
 			asked := time.Now()
-			came, of := b.try(query, id, time.Second/50)
-			switch {
-			case of == id:
+			came := b.try(query, id, usual, late)
+			if !came.IsZero() {
 				s.last = asked
 				s.n++
-			case of != 0 && of <= under: // at last
-				s.limit = came.Add(admitted)
 			}
 			if len(s.put) > 0 {
 				s.limit, under = (<-s.put).Add(admitted), id
-				if limit := came.Add(admitted); of == id && limit.After(s.limit) {
+				if limit := came.Add(admitted); limit.After(s.limit) {
 					s.limit = limit
 				}
 			}
