@@ -48,10 +48,7 @@ func (c *Cache) Term(q *wire.Query, now time.Duration) (t Term, ok bool) {
 		Denial: e.owner&kindBit == uint32(denial),
 	}
 	if c.cfg.Prefetch.Amount > 0 {
-		t.Renew -= ttl(e.late(&c.cfg.Prefetch))
-		if e.used&hitMask == claimed {
-			return Term{}, false
-		}
+		t.Renew -= ttl(e.late(&c.cfg.Prefetch)) // and so nobody is fetching it yet
 	}
 	return t, now < t.Renew && e.packed.Rcode() != wire.ServFail
 }
