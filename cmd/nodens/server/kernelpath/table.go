@@ -66,7 +66,8 @@ func (t *table) expiry(a *Answer) uint64 {
 }
 
 // choose is the way of a set that an answer goes to: the one that has its key, which is there
-// then, an empty one, or the one that was not given for longest.
+// then, an empty one, or the one that was not given for longest. Answers that were never given
+// go first, so that names that are asked for once don't push out those that are in use.
 func (t *table) choose(set int, tag uint64, key *programKey, cluster bool) (way int, there bool) {
 	first, oldest := half, uint64(1<<64-1)
 	if cluster {
@@ -81,7 +82,7 @@ func (t *table) choose(set int, tag uint64, key *programKey, cluster bool) (way 
 		if way < first || way >= first+half {
 			continue
 		}
-		used := s.Used
+		used := s.Used + 1
 		if t.sets[set].Tag[way] == 0 {
 			used = 0
 		}
@@ -101,8 +102,7 @@ func (t *table) write(set, way int, tag uint64, owner Owner) {
 	t.held[place] = holding{owner: owner, told: atomic.LoadUint32(&s.Hits)}
 	atomic.AddUint32(&s.Seq, 1)
 	f := &t.fresh
-	f.Seq, f.Hits, f.Used = s.Seq, s.Hits, uint64(now())
-	s.Used, s.Expires, s.Ends, s.Epoch, s.EpochAt, s.Life = f.Used, f.Expires, f.Ends, f.Epoch, f.EpochAt, f.Life
+		s.Used, s.Expires, s.Ends, s.Epoch, s.EpochAt, s.Life = 0, f.Expires, f.Ends, f.Epoch, f.EpochAt, f.Life
 	s.Sum, s.TailLen, s.MaxSize, s.Head, s.Ttls, s.Odd = f.Sum, f.TailLen, f.MaxSize, f.Head, f.Ttls, f.Odd
 	s.Serial, s.SerialAt = f.Serial, f.SerialAt
 	s.Turns, s.TurnSize, s.TurnAt, s.TtlAt, s.Key, s.Tail = f.Turns, f.TurnSize, f.TurnAt, f.TtlAt, f.Key, f.Tail

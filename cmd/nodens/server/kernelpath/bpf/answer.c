@@ -87,8 +87,33 @@ struct {
 	TYPE(value, struct work);
 } works SEC(".maps");
 
-/* packet is what the headers of a packet to or from a door say. */
+/* head4 and head6 are the headers of a UDP packet, behind what has addresses stand at whole
+ * words. */
+struct head4 {
+	u16 zero;
+	struct ethhdr eth;
+	struct iphdr ip;
+	struct udphdr udp;
+};
+
+struct head6 {
+	u16 zero;
+	struct ethhdr eth;
+	struct ip6hdr ip;
+	struct udphdr udp;
+};
+
+#define HEAD4_BYTES (sizeof(struct head4) - 2)
+#define HEAD6_BYTES (sizeof(struct head6) - 2)
+
+/* packet is what the headers of a packet to or from a door say. They are read and written as
+ * copies: a packet's own bytes at a place that varies are only for those who may read the
+ * kernel's memory (CAP_PERFMON). */
 struct packet {
+	union {
+		struct head4 v4;
+		struct head6 v6;
+	};
 	u32 from[4], to[4]; /* IPv4 in mapped form */
 	u32 l4;             /* where the UDP header is */
 	u16 source, dest, len;
@@ -96,6 +121,10 @@ struct packet {
 
 /* same keeps the compiler from drawing conclusions that the verifier does not draw. */
 #define same(x) asm volatile("" : "+r"(x))
+
+/* apart keeps the compiler from making the ends of two branches one, with an address that
+ * varies; n is another one in each. */
+#define apart(n) asm volatile("" ::"i"(n))
 
 /* bounded is x, which is 1 to ROOM, as every verifier sees it: those before 6.8 learn nothing
  * from "it is not 0", nor what a comparison says of a value that is also on the stack. */
@@ -135,16 +164,20 @@ ALWAYS_INLINE int is_mapped(u32 *addr)
 	return !differs;
 }
 
+/* ports takes what is known of the UDP header. */
+ALWAYS_INLINE void ports(struct packet *p, struct udphdr *udp)
+{
+	p->source = udp->source;
+	p->dest = udp->dest;
+	p->len = ntohs(udp->len);
+}
+
 /* headers reads those of a UDP packet that is whole and has nothing unusual; 0: it isn't. */
 ALWAYS_INLINE int headers(struct __sk_buff *skb, struct packet *p)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct udphdr *udp;
-
 	if (skb->protocol == htons(0x0800)) {
-		struct iphdr *ip = data + ETH_BYTES;
-		udp = (void *)(ip + 1);
-		if ((void *)(udp + 1) > end || ip->version_ihl != 0x45 || ip->protocol != 17 ||
+		struct iphdr *ip = &p->v4.ip;
+		if (skb_load_bytes(skb, 0, &p->v4.eth, HEAD4_BYTES) || ip->version_ihl != 0x45 || ip->protocol != 17 ||
 		    ip->frag_off & htons(0xbfff) || ntohs(ip->tot_len) != skb->len - ETH_BYTES)
 			return 0;
 		p->from[0] = p->from[1] = p->to[0] = p->to[1] = 0;
@@ -152,25 +185,25 @@ ALWAYS_INLINE int headers(struct __sk_buff *skb, struct packet *p)
 		p->from[3] = ip->saddr;
 		p->to[3] = ip->daddr;
 		p->l4 = ETH_BYTES + sizeof(*ip);
+		ports(p, &p->v4.udp);
+		apart(4);
 	} else if (skb->protocol == htons(0x86dd)) {
-		struct ip6hdr *ip = data + ETH_BYTES;
-		udp = (void *)(ip + 1);
-		if ((void *)(udp + 1) > end || ip->nexthdr != 17 ||
+		struct ip6hdr *ip = &p->v6.ip;
+		if (skb_load_bytes(skb, 0, &p->v6.eth, HEAD6_BYTES) || ip->nexthdr != 17 ||
 		    ntohs(ip->payload_len) != skb->len - ETH_BYTES - sizeof(*ip))
 			return 0;
 		__builtin_memcpy(p->from, ip->saddr, 16);
 		__builtin_memcpy(p->to, ip->daddr, 16);
 		/* The kernel drops IPv6 without a checksum (RFC 8200, 8.1), and addresses that are
 		 * those of IPv4. */
-		if (!udp->check || is_mapped(p->from) || is_mapped(p->to))
+		if (!p->v6.udp.check || is_mapped(p->from) || is_mapped(p->to))
 			return 0;
 		p->l4 = ETH_BYTES + sizeof(*ip);
+		ports(p, &p->v6.udp);
+		apart(6);
 	} else {
 		return 0;
 	}
-	p->source = udp->source;
-	p->dest = udp->dest;
-	p->len = ntohs(udp->len);
 	return p->len == skb->len - p->l4;
 }
 
@@ -402,23 +435,35 @@ ALWAYS_INLINE int put_tail(struct __sk_buff *skb, u32 to, struct work *w, struct
 	return skb_store_bytes(skb, to + at, tail + from, rest, 0) || skb_store_bytes(skb, to + at + rest, tail + at, first, 0) ? -1 : 0;
 }
 
-/* turn_around makes the headers those of the reply, which has len bytes behind the UDP
- * header. */
-ALWAYS_INLINE int turn_around(struct __sk_buff *skb, u32 len)
+/* turn_eth and turn_udp make their headers those of the reply. */
+ALWAYS_INLINE void turn_eth(struct ethhdr *eth)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct ethhdr *eth = data;
-	struct udphdr *udp;
 	u8 mac[6];
 
+	__builtin_memcpy(mac, eth->dst, 6);
+	__builtin_memcpy(eth->dst, eth->src, 6);
+	__builtin_memcpy(eth->src, mac, 6);
+}
+
+ALWAYS_INLINE void turn_udp(struct packet *p, struct udphdr *udp, u32 len)
+{
+	udp->source = p->dest;
+	udp->dest = p->source;
+	udp->len = htons(len + UDP_BYTES);
+}
+
+/* turn_around makes the headers those of the reply, which has len bytes behind the UDP
+ * header. */
+ALWAYS_INLINE long turn_around(struct __sk_buff *skb, struct packet *p, u32 len)
+{
+	long err;
+
 	if (skb->protocol == htons(0x0800)) {
-		struct iphdr *ip = data + ETH_BYTES;
-		udp = (void *)(ip + 1);
-		if ((void *)(udp + 1) > end)
-			return -1;
-		u32 addr = ip->saddr;
-		ip->saddr = ip->daddr;
-		ip->daddr = addr;
+		struct iphdr *ip = &p->v4.ip;
+		turn_eth(&p->v4.eth);
+		turn_udp(p, &p->v4.udp, len);
+		ip->saddr = p->to[3];
+		ip->daddr = p->from[3];
 		ip->tos = 0;
 		ip->tot_len = htons(len + UDP_BYTES + sizeof(*ip));
 		ip->id = 0;
@@ -430,27 +475,21 @@ ALWAYS_INLINE int turn_around(struct __sk_buff *skb, u32 len)
 		for (int i = 0; i < sizeof(*ip) / 2; i++)
 			sum += half[i];
 		ip->check = ~fold(sum);
+		err = skb_store_bytes(skb, 0, &p->v4.eth, HEAD4_BYTES, 0);
+		apart(4);
 	} else {
-		struct ip6hdr *ip = data + ETH_BYTES;
-		u32 addr[4];
-		udp = (void *)(ip + 1);
-		if ((void *)(udp + 1) > end)
-			return -1;
-		__builtin_memcpy(addr, ip->saddr, 16);
-		__builtin_memcpy(ip->saddr, ip->daddr, 16);
-		__builtin_memcpy(ip->daddr, addr, 16);
+		struct ip6hdr *ip = &p->v6.ip;
+		turn_eth(&p->v6.eth);
+		turn_udp(p, &p->v6.udp, len);
+		__builtin_memcpy(ip->saddr, p->to, 16);
+		__builtin_memcpy(ip->daddr, p->from, 16);
 		ip->version_flow = htonl(0x60000000);
 		ip->payload_len = htons(len + UDP_BYTES);
 		ip->hop_limit = 64;
+		err = skb_store_bytes(skb, 0, &p->v6.eth, HEAD6_BYTES, 0);
+		apart(6);
 	}
-	__builtin_memcpy(mac, eth->dst, 6);
-	__builtin_memcpy(eth->dst, eth->src, 6);
-	__builtin_memcpy(eth->src, mac, 6);
-	u16 port = udp->source;
-	udp->source = udp->dest;
-	udp->dest = port;
-	udp->len = htons(len + UDP_BYTES);
-	return 0;
+	return err;
 }
 
 /* reply makes the query in skb, whose question ends at behind, the reply, and says where the
@@ -494,13 +533,20 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 
 	if (skb_change_tail(skb, at + now, 0))
 		return -1;
-	if (skb_store_bytes(skb, at + 2, a->head, 10, 0) || put_tail(skb, at + behind, w, a) || turn_around(skb, now)) {
+	if (skb_store_bytes(skb, at + 2, a->head, 10, 0) || put_tail(skb, at + behind, w, a) || turn_around(skb, p, now)) {
 		count(FAILED, 1);
 		return TC_SHOT; /* the query is no more */
 	}
 	l4_csum_replace(skb, p->l4 + 6, old_len, new_len, CSUM_PSEUDO_HDR | CSUM_MARK_MANGLED_0 | 2);
 	l4_csum_replace(skb, p->l4 + 6, 0, sum, CSUM_MARK_MANGLED_0);
-	return redirect(skb->ifindex, 0);
+	/* It goes in at the pod's end and not out at the node's: a policy's program that stands
+	 * behind this one has not seen the query, and would take the reply for something else. A
+	 * bridge's port takes its pod's packets for others'. */
+	if (skb_change_type(skb, PACKET_HOST)) {
+		count(FAILED, 1);
+		return TC_SHOT;
+	}
+	return redirect_peer(skb->ifindex, 0);
 }
 
 SEC("tcx/ingress")

@@ -71,11 +71,14 @@ static u64 (*ktime_ns)(void) = (void *)5;
 static u32 (*random_u32)(void) = (void *)7;
 static long (*skb_store_bytes)(struct __sk_buff *skb, u32 at, const void *from, u32 len, u64 flags) = (void *)9;
 static long (*l4_csum_replace)(struct __sk_buff *skb, u32 at, u64 from, u64 to, u64 flags) = (void *)11;
-static long (*redirect)(u32 ifindex, u64 flags) = (void *)23;
 static long (*skb_load_bytes)(const void *skb, u32 at, void *to, u32 len) = (void *)26;
 static s64 (*csum_diff)(u32 *from, u32 from_size, u32 *to, u32 to_size, u32 seed) = (void *)28;
+static long (*skb_change_type)(struct __sk_buff *skb, u32 type) = (void *)32;
 static long (*skb_change_tail)(struct __sk_buff *skb, u32 len, u64 flags) = (void *)38;
-static long (*skb_pull_data)(struct __sk_buff *skb, u32 len) = (void *)39;
+static long (*redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
+
+/* PACKET_HOST is the type of a packet that is for the machine it comes to. */
+#define PACKET_HOST 0
 
 #define CSUM_PSEUDO_HDR (1 << 4)
 #define CSUM_MARK_MANGLED_0 (1 << 5)
