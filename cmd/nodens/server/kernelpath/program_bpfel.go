@@ -102,7 +102,8 @@ type programState struct {
 
 type programWork struct {
 	_     structs.HostLayout
-	Fence uint32
+	Fence uint64
+	Zero  uint32
 	Msg   [664]uint8
 	_     [4]byte
 	Key   programKey

@@ -74,7 +74,8 @@ struct {
  * has room for what the verifier takes to be possible: the end of the longest question, and
  * from there the longest message. */
 struct work {
-	u32 fence;
+	u64 fence;
+	u32 zero;
 	u8 msg[HEADER_BYTES + QUESTION_MAX + MAX_MESSAGE + 8];
 	struct key key;
 	u64 tail[2 * ROOM / 8]; /* for a place below ROOM, and a length of ROOM */
@@ -107,8 +108,7 @@ struct head6 {
 #define HEAD6_BYTES (sizeof(struct head6) - 2)
 
 /* packet is what the headers of a packet to or from a door say. They are read and written as
- * copies: a packet's own bytes at a place that varies are only for those who may read the
- * kernel's memory (CAP_PERFMON). */
+ * copies, wherever the kernel has them. */
 struct packet {
 	union {
 		struct head4 v4;
@@ -337,7 +337,11 @@ ALWAYS_INLINE u32 admitted(struct __sk_buff *skb, struct packet *p, u32 door, u6
 }
 
 /* fence keeps what is read before it and what is read behind it apart. */
-ALWAYS_INLINE void fence(struct work *w) { __sync_fetch_and_add(&w->fence, 0); }
+ALWAYS_INLINE void fence(struct work *w)
+{
+	u64 before = __sync_fetch_and_add(&w->fence, 0); /* one that gives what it finds, which orders */
+	same(before);
+}
 
 /* answer is what a slot says, when it is known to be whole. */
 struct answer {
