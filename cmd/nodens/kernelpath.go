@@ -303,21 +303,20 @@ func (s *shortcut) sweep() {
 	}
 }
 
-// shortcut puts what the path inside of the kernel counts; without one there are no such
-// metrics.
+// shortcut puts what the path inside of the kernel counts; without one it is nothing.
 func (s scrape) shortcut(of *shortcut) {
-	if of == nil {
-		return
+	var active, links, failed float64
+	results := map[string]uint64{"answered": 0}
+	if of.works() {
+		active, links, failed = truth(of.active.Load()), float64(of.path.Links()), float64(of.failed.Load())
+		results = of.path.Counters().Results
 	}
-	s.put(kernelActive, truth(of.active.Load()))
-	if of.path == nil {
-		return
-	}
-	for result, n := range of.path.Counters().Results {
+	s.put(kernelActive, active)
+	s.put(kernelLinks, links)
+	s.put(kernelLinkErrors, failed)
+	for result, n := range results {
 		s.put(kernelQueries, float64(n), result)
 	}
-	s.put(kernelLinks, float64(of.path.Links()))
-	s.put(kernelLinkErrors, float64(of.failed.Load()))
 }
 
 // well reports whether answers come about as they should: nobody keeps a lock that they
