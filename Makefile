@@ -28,7 +28,7 @@ e2e:
 # Answers from inside of the kernel, on the kernels of Debian's releases, each in a virtual
 # machine; a few minutes, after 60 MB of packages the first time.
 kernels:
-	@sh test/install.sh qemu-system-x86_64 xz
+	@sh test/install.sh qemu-system-x86_64 xz ip
 	@bash test/clean.sh go run ./test/kernels
 
 lint:

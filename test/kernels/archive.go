@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"path"
 )
 
 // archive writes a file in the form that a kernel unpacks at its start: cpio's "newc", as
@@ -11,7 +12,9 @@ import (
 type archive struct {
 	w   io.Writer
 	ino int
-	err error
+	// made are the folders that are there.
+	made map[string]bool
+	err  error
 }
 
 const (
@@ -19,8 +22,24 @@ const (
 	programMode = 0o100755
 )
 
-func (a *archive) folder(name string)            { a.entry(name, folderMode, nil) }
-func (a *archive) file(name string, body []byte) { a.entry(name, programMode, body) }
+// folder makes a folder with those above it, unless it is there.
+func (a *archive) folder(name string) {
+	if name == "." || a.made[name] {
+		return
+	}
+	a.folder(path.Dir(name))
+	a.entry(name, folderMode, nil)
+	if a.made == nil {
+		a.made = make(map[string]bool)
+	}
+	a.made[name] = true
+}
+
+// file makes a file that can be run, with the folders above it.
+func (a *archive) file(name string, body []byte) {
+	a.folder(path.Dir(name))
+	a.entry(name, programMode, body)
+}
 
 // end closes the archive, and reports the first error of all.
 func (a *archive) end() error {

@@ -96,7 +96,7 @@ func (k kernel) fetch(ctx context.Context) (*debian.Package, error) {
 // pack writes what the machine starts with.
 func (k kernel) pack(ctx context.Context, w io.Writer, pack *debian.Package, files map[string]string) error {
 	a := archive{w: w}
-	for _, name := range []string{"dev", "proc", "sys", "tmp", "modules"} {
+	for _, name := range []string{"dev", "proc", "sys", "tmp", "run"} {
 		a.folder(name)
 	}
 	for i, m := range modules() {

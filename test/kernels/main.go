@@ -14,6 +14,7 @@ package main
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"flag"
 	"fmt"
@@ -95,9 +96,9 @@ func usable() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the kernels are amd64's, and this is %s", runtime.GOARCH)
 	}
-	for _, program := range []string{emulator, "xz", "apt-get", "dpkg-deb"} {
+	for _, program := range []string{emulator, "xz", "ip", "apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("%w; on Debian, as root: sh test/install.sh %s xz", err, emulator)
+			return fmt.Errorf("%w; on Debian, as root: sh test/install.sh %s xz ip", err, emulator)
 		}
 	}
 	return nil
@@ -125,5 +126,42 @@ func build(ctx context.Context, dir string) (map[string]string, error) {
 			return nil, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, text)
 		}
 	}
-	return files, nil
+	return files, program(files, "ip")
+}
+
+// program adds a program of this machine to files, with the libraries that it needs.
+func program(files map[string]string, name string) error {
+	found, err := exec.LookPath(name)
+	if err != nil {
+		return err
+	}
+	files["bin/"+name] = found
+	return libraries(files, found)
+}
+
+// libraries adds those that the program or library at file needs, where Debian has them.
+func libraries(files map[string]string, file string) error {
+	e, err := elf.Open(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	defer e.Close()
+	needed, err := e.ImportedLibraries()
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, library := range needed {
+		name := "lib/x86_64-linux-gnu/" + library
+		if strings.HasPrefix(library, "ld-linux") {
+			name = "lib64/" + library
+		}
+		if _, there := files[name]; there {
+			continue
+		}
+		files[name] = "/" + name
+		if err := libraries(files, "/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -56,7 +56,7 @@ func show(want string) (string, error) {
 func mounts() error {
 	var all error
 	for _, m := range []struct{ kind, at string }{
-		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"bpf", "/sys/fs/bpf"}, {"tracefs", "/sys/kernel/tracing"},
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"}, {"tracefs", "/sys/kernel/tracing"},
 	} {
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil {
 			all = errors.Join(all, fmt.Errorf("mounting %s: %w", m.at, err))
@@ -127,9 +127,9 @@ func answers(links []netlink.Link) (string, error) {
 
 // tests runs those tests of the package whose names match.
 func tests(names string) (counted string, err error) {
-	cmd := exec.Command("/kernelpath.test", "-test.v", "-test.count=1", "-test.run", names)
+	cmd := exec.Command("/kernelpath.test", "-test.v", "-test.short", "-test.count=1", "-test.run", names)
 	cmd.Dir = "/tmp"
-	cmd.Env = []string{"PATH=/", "TMPDIR=/tmp"}
+	cmd.Env = []string{"PATH=/bin", "TMPDIR=/tmp"}
 	text, err := cmd.CombinedOutput()
 	fmt.Printf("%s\n", text)
 	if err != nil {
