@@ -155,6 +155,9 @@ func TestBroken(t *testing.T) {
 		if i%4 == 0 {
 			in[r.IntN(62)%len(in)] ^= 1 << r.IntN(8)
 		}
+		if i%100 == 0 {
+			m.change(r.Uint32())
+		}
 		if m.compare(t, in) {
 			answered++
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -22,6 +23,9 @@ type model struct {
 	*lab
 	known []entry
 	put   map[string]entry // by what the reply hangs on
+	// serial is what the zone's serial is at the moment.
+	serial epoch.Value
+	now    *uint32
 }
 
 // entry is a question with what the agent would say.
@@ -39,7 +43,7 @@ const life = 77
 
 // entries are answers of every shape: one record and many, none with a denial's SOA, the
 // shortest and the longest name, at even and odd places.
-func entries() []entry {
+func entries(serial *uint32) []entry {
 	long := strings.Repeat("a123456789b123456789c123456789d12345.", 3) // 37 bytes each
 	address := func(n int) func(*wire.Reply) {
 		return func(r *wire.Reply) {
@@ -52,7 +56,9 @@ func entries() []entry {
 	denial := func(c wire.Rcode) func(*wire.Reply) {
 		return func(r *wire.Reply) {
 			r.SetRcode(c)
-			r.Add(wire.Authority, r.Suffix(1), dns.TypeSOA, life, make([]byte, 22))
+			soa := make([]byte, 22) // both names are the root
+			binary.BigEndian.PutUint32(soa[2:], *serial)
+			r.Add(wire.Authority, r.Suffix(1), dns.TypeSOA, life, soa)
 		}
 	}
 	return []entry{
@@ -80,7 +86,11 @@ func shapes() []func(*dns.Msg) {
 
 // newModel fills a table, and gives all queries that are answered from it.
 func newModel(t testing.TB) (m *model, queries [][]byte) {
-	m = &model{lab: newLab(t), known: entries(), put: make(map[string]entry)}
+	m = &model{lab: newLab(t), put: make(map[string]entry), now: new(uint32)}
+	m.known = entries(m.now)
+	cluster, _ := m.Epochs()
+	m.serial = cluster.Value()
+	m.change(1)
 	m.admit(client4.Addr(), time.Hour)
 	m.admit(client6.Addr(), time.Hour)
 	for i, e := range m.known {
@@ -91,16 +101,26 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 			if e.counts {
 				a.Expires, a.Ends, a.Life = clock.Now()+time.Hour, clock.Now()+2*time.Hour, life
 			}
-			m.lab.put(a)
+			a.Mark, a.Claim = cluster.Mark(5), new(hits)
+			a.Mark.Serial = m.serial.Index
+			if !m.Put(a) {
+				t.Fatalf("%s is not put", e.name)
+			}
 			var q wire.Query
 			q.Parse(query)
 			m.put[m.hangs(&q)] = e
-			if usual(&q) {
+			if usual(&q) { // one name is in the table in vain
 				queries = append(queries, query)
 			}
 		}
 	}
 	return m, queries
+}
+
+// change gives the zone another serial.
+func (m *model) change(serial uint32) {
+	*m.now = serial
+	m.serial.Store(serial)
 }
 
 // hangs is what a reply hangs on.
