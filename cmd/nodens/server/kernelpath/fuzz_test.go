@@ -101,6 +101,7 @@ func strange(t testing.TB) (all [][]byte) {
 		set(12, 0x08, 0x06), set(14, 0x46), set(14, 0x55), set(20, 0x20, 0), set(20, 0, 1), set(20, 0x80, 0), set(23, 6),
 		set(26, 10, 0, 0, 1), set(30, 10, 0, 0, 1), set(34, 0, 0), set(36, 0, 54), set(38, 0, 9), set(16, 0, 60),
 		func(b []byte) []byte { return append(b, 0) }, func(b []byte) []byte { return b[:41] }, func(b []byte) []byte { return b[:len(b)-1] },
+		func(b []byte) []byte { b[17]++; return append(b, 0) }, // behind what is UDP's of the packet
 	} {
 		with(four, edit)
 	}
@@ -111,6 +112,18 @@ func strange(t testing.TB) (all [][]byte) {
 		func(b []byte) []byte { return append(b, 0) }, func(b []byte) []byte { return b[:61] },
 	} {
 		with(six, edit)
+	}
+	edns := ask(t, "web.default.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, false) })
+	for _, edit := range []func([]byte) []byte{
+		func(b []byte) []byte { b = padded(b, 7); b[len(b)-8]--; return b },  // an option that ends early
+		func(b []byte) []byte { b = padded(b, 7); b[len(b)-10]--; return b }, // another option
+		func(b []byte) []byte { b[len(b)-4] = 1; return b },
+		func(b []byte) []byte { b[len(b)-5] = 1; return b },
+		func(b []byte) []byte { return append(b, 0) },
+		func([]byte) []byte { return ask(t, "[a`z}.", dns.TypeA, nil) },
+		func([]byte) []byte { return ask(t, "{a@z}.", dns.TypeA, nil) },
+	} {
+		all = append(all, frame(client4, door4, edit(bytes.Clone(edns))))
 	}
 	return all
 }

@@ -66,6 +66,7 @@ func entries(serial *uint32) []entry {
 		{name: "webs.default.svc.cluster.local.", qtype: dns.TypeA, build: address(9), counts: true, maxSize: 1232},
 		{name: "web.default.svc.cluster.local.", qtype: dns.TypeAAAA, build: denial(wire.NoError), maxSize: 65535},
 		{name: "web.default.svc.cluster.local.default.svc.cluster.local.", qtype: dns.TypeA, build: denial(wire.NXDomain), counts: true, maxSize: 1232},
+		{name: "{a`z}.", qtype: dns.TypeA, build: address(1), maxSize: 65535}, // next to letters, with another bit
 		{name: ".", qtype: dns.TypeNS, build: denial(wire.NoError), maxSize: 65535},
 		{name: long + "a123456789b1234.", qtype: dns.TypeA, build: address(21), counts: true, maxSize: 512}, // 128 bytes
 		{name: `a\000b\255.\001.`, qtype: dns.TypeTXT, build: denial(wire.NoError), maxSize: 65535},
@@ -112,9 +113,19 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 			if usual(&q) { // one name is in the table in vain
 				queries = append(queries, query)
 			}
+			if q.EDNS && i%2 == 0 {
+				queries = append(queries, padded(query, 13*i))
+			}
 		}
 	}
 	return m, queries
+}
+
+// padded is a query with n bytes of padding (RFC 7830), whose OPT record stands last.
+func padded(query []byte, n int) []byte {
+	b := binary.BigEndian.AppendUint16(bytes.Clone(query[:len(query)-2]), uint16(4+n))
+	b = binary.BigEndian.AppendUint16(b, 12)
+	return append(binary.BigEndian.AppendUint16(b, uint16(n)), make([]byte, n)...)
 }
 
 // change gives the zone another serial.
