@@ -136,7 +136,7 @@ func (s *shard) insert(p *part, l *list, n *slot) {
 		l.evictions++
 		s.remove(l.oldest)
 	}
-	s.store.epochs.BumpAny() // who copies an answer that was not of an entry finds none in its place
+	s.store.epochs.BumpAny() // who is about to copy what was here before sees it
 	if n.owner&cutBit != 0 {
 		p.cache.deniers.Add(1)
 	}
@@ -179,7 +179,9 @@ func (s *shard) evict() bool {
 // place, so that numbers that were got before are good no more; s is locked.
 func (s *shard) remove(i ref) {
 	e := s.at(i)
-	s.store.epochs.Bump(uint64(e.hash))
+	if e.owner&copiedBit != 0 { // else a flood of names would end the copies of others
+		s.store.epochs.Bump(uint64(e.hash))
+	}
 	l := s.list(e)
 	s.unlink(l, e)
 	l.len--

@@ -26,11 +26,13 @@ const (
 	// its life is then the second from which on the next may ask.
 	failedBit = 8
 	// cutBit says that the name does not exist, whatever the type, nor any below it.
-	cutBit     = 16
-	ownerShift = 5
+	cutBit = 16
+	// copiedBit says that somebody may keep a copy, see [Cache.Term].
+	copiedBit  = 32
+	ownerShift = 6
 
 	// stateBits are those that are not of the key.
-	stateBits = kindBit | failedBit | cutBit
+	stateBits = kindBit | failedBit | cutBit | copiedBit
 )
 
 // tags are the bits of q that stand in a slot's owner and not in the question.

@@ -50,7 +50,11 @@ func (c *Cache) Term(q *wire.Query, now time.Duration) (t Term, ok bool) {
 	if c.cfg.Prefetch.Amount > 0 {
 		t.Renew -= ttl(e.late(&c.cfg.Prefetch)) // and so nobody is fetching it yet
 	}
-	return t, now < t.Renew && e.packed.Rcode() != wire.ServFail
+	if now >= t.Renew || e.packed.Rcode() == wire.ServFail {
+		return Term{}, false
+	}
+	e.owner |= copiedBit
+	return t, true
 }
 
 // Hits says that q was answered n times, until now, with a copy of what Answer gave, of
