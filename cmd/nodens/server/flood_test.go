@@ -3,10 +3,13 @@ package server
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,14 +21,18 @@ import (
 // flood is clients who keep count: each query has to have one reply, however many
 // servers come and go on the address. They send no query twice and wait for none.
 type flood struct {
-	t    *testing.T
-	addr netip.AddrPort
-	stop chan struct{}
-	all  sync.WaitGroup
+	t       *testing.T
+	addr    netip.AddrPort
+	stop    chan struct{}
+	all     sync.WaitGroup
+	clients []*customer
 
 	answered                  atomic.Uint64
 	unasked, silent, servfail atomic.Uint64
 	broken                    atomic.Uint64 // connections
+
+	mu    sync.Mutex
+	wrong []string // what was wrong, the first of it
 }
 
 // window is how many queries a client of a flood has under way.
@@ -35,8 +42,14 @@ const window = 16
 // bursts: six clients with 16 queries each send up to 24,000 a second then.
 const tick = 4 * time.Millisecond
 
-// startFlood starts that many clients over UDP and over TCP. One in ten of their
-// queries is for a name that has to be asked for elsewhere.
+// samples is how many faults a flood tells of one by one: all of a client's window. With
+// half of it some would be missing where one client has lost all, twice as many would say
+// the same again.
+const samples = window
+
+// startFlood starts that many clients over UDP and over TCP, and returns when each of them
+// has a reply: a connection that nobody has accepted yet is not there for its server. One
+// in ten of their queries is for a name that has to be asked for elsewhere.
 func startFlood(t *testing.T, addr netip.AddrPort, udp, tcp int) *flood {
 	t.Helper()
 	f := &flood{t: t, addr: addr, stop: make(chan struct{})}
@@ -45,6 +58,14 @@ func startFlood(t *testing.T, addr netip.AddrPort, udp, tcp int) *flood {
 	}
 	for range tcp {
 		f.connect("tcp", func(b []byte) []byte { return appendFrame(nil, b) }, readFrame)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("the flood's clients:\n" + f.state())
+		}
+	})
+	for _, c := range f.clients {
+		eventually(t, "the first reply to "+c.name, c.served)
 	}
 	return f
 }
@@ -81,59 +102,95 @@ func (f *flood) connect(network string, wrap func([]byte) []byte, read func(net.
 			f.t.Fatal(err)
 		}
 	}
-	owed := &owing{ids: make(map[uint16]bool)}
-	f.all.Go(func() { f.ask(conn, owed, queries[:], wrap) })
-	f.all.Go(func() { f.listen(conn, owed, read) })
+	c := &customer{Conn: conn, name: network + " " + conn.LocalAddr().String(), owed: make(map[uint16]time.Time)}
+	f.clients = append(f.clients, c)
+	f.all.Go(func() { f.ask(c, queries[:], wrap) })
+	f.all.Go(func() { f.listen(c, read) })
 }
 
-// owing is the queries of one client that have no reply yet.
-type owing struct {
-	mu   sync.Mutex
-	ids  map[uint16]bool
-	over bool // there will be no more of them
+// customer is one client of a flood. Beside its own two goroutines others may look at it.
+type customer struct {
+	net.Conn
+	name string
+
+	mu      sync.Mutex
+	owed    map[uint16]time.Time // queries that have no reply yet, and when they were sent
+	over    bool                 // there will be no more of them
+	replies int
+	last    time.Time // when the last reply came
 }
 
-func (o *owing) add(id uint16) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.ids) >= window {
+func (c *customer) add(id uint16) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.owed) >= window {
 		return false
 	}
-	o.ids[id] = true
+	c.owed[id] = time.Now()
 	return true
 }
 
 // settle takes id off; done is whether it was the last one.
-func (o *owing) settle(id uint16) (was, done bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	was = o.ids[id]
-	delete(o.ids, id)
-	return was, o.over && len(o.ids) == 0
+func (c *customer) settle(id uint16) (was, done bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, was = c.owed[id]
+	delete(c.owed, id)
+	c.replies++
+	c.last = time.Now()
+	return was, c.over && len(c.owed) == 0
 }
 
-func (o *owing) end() (left int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.over = true
-	return len(o.ids)
+func (c *customer) end() (left int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return len(c.owed)
+}
+
+func (c *customer) served() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.replies > 0
+}
+
+// String is where c stands: which queries have no reply, and since when.
+func (c *customer) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s has %d replies", c.name, c.replies)
+	if c.replies > 0 {
+		fmt.Fprintf(&b, ", the last %v ago", time.Since(c.last).Round(time.Millisecond))
+	}
+	for id, sent := range c.owed {
+		fmt.Fprintf(&b, "; none to %s, sent %v ago", queryName(id), time.Since(sent).Round(time.Millisecond))
+	}
+	return b.String()
+}
+
+func queryName(id uint16) string {
+	if id%10 == 0 {
+		return fmt.Sprintf("query %d, to be forwarded", id)
+	}
+	return fmt.Sprintf("query %d", id)
 }
 
 // ask asks until the flood ends. Over TCP what it sends is cut wherever it happens to.
-func (f *flood) ask(conn net.Conn, owed *owing, queries [][]byte, wrap func([]byte) []byte) {
+func (f *flood) ask(c *customer, queries [][]byte, wrap func([]byte) []byte) {
 	for id := uint16(0); ; {
 		select {
 		case <-f.stop:
-			if owed.end() == 0 {
-				_ = conn.SetReadDeadline(past)
+			if c.end() == 0 {
+				_ = c.SetReadDeadline(past)
 			} else {
-				_ = conn.SetReadDeadline(time.Now().Add(patience))
+				_ = c.SetReadDeadline(time.Now().Add(patience))
 			}
 			return
 		default:
 		}
 		for range window {
-			if !owed.add(id) {
+			if !c.add(id) {
 				break
 			}
 			q := queries[int(id)%len(queries)]
@@ -143,12 +200,12 @@ func (f *flood) ask(conn net.Conn, owed *owing, queries [][]byte, wrap func([]by
 			if len(out) != len(q) {
 				cut = int(id) % len(out)
 			}
-			_, _ = conn.Write(out[:cut])
+			f.send(c, id, out[:cut])
 			if cut < len(out) {
 				if id%7 == 0 {
 					time.Sleep(tick)
 				}
-				_, _ = conn.Write(out[cut:])
+				f.send(c, id, out[cut:])
 			}
 			id++
 		}
@@ -156,31 +213,62 @@ func (f *flood) ask(conn net.Conn, owed *owing, queries [][]byte, wrap func([]by
 	}
 }
 
+// send tells of an error and goes on: what was not sent has no reply.
+func (f *flood) send(c *customer, id uint16, part []byte) {
+	if _, err := c.Write(part); err != nil {
+		f.fault(nil, "%s: sending %s: %v", c.name, queryName(id), err)
+	}
+}
+
 // listen takes the replies, until the last one.
-func (f *flood) listen(conn net.Conn, owed *owing, read func(net.Conn, []byte) ([]byte, error)) {
+func (f *flood) listen(c *customer, read func(net.Conn, []byte) ([]byte, error)) {
 	buf := make([]byte, 65536)
 	for {
-		packet, err := read(conn, buf)
+		packet, err := read(c, buf)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			f.silent.Add(uint64(owed.end()))
+			f.silent.Add(uint64(c.end()))
 			return
 		case err != nil:
-			f.broken.Add(1)
+			f.fault(&f.broken, "%s: %v", c.name, err)
 			return
 		}
-		was, done := owed.settle(binary.BigEndian.Uint16(packet))
+		id := binary.BigEndian.Uint16(packet)
+		was, done := c.settle(id)
 		if !was {
-			f.unasked.Add(1)
+			f.fault(&f.unasked, "%s: a reply to %s", c.name, queryName(id))
 		}
-		if packet[3]&15 != 0 || packet[7] != 1 {
-			f.servfail.Add(1)
+		if rcode, answers := packet[3]&15, packet[7]; rcode != 0 || answers != 1 {
+			f.fault(&f.servfail, "%s: the reply to %s has rcode %d and %d answers", c.name, queryName(id), rcode, answers)
 		}
 		f.answered.Add(1)
 		if done {
 			return
 		}
 	}
+}
+
+// fault counts what was wrong, if there is a count for it, and keeps it.
+func (f *flood) fault(count *atomic.Uint64, format string, args ...any) {
+	if count != nil {
+		count.Add(1)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.wrong) < samples {
+		f.wrong = append(f.wrong, fmt.Sprintf(format, args...))
+	}
+}
+
+// state is what was wrong and where each client stands.
+func (f *flood) state() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lines := slices.Clone(f.wrong)
+	for _, c := range f.clients {
+		lines = append(lines, c.String())
+	}
+	return strings.Join(lines, "\n")
 }
 
 // end stops asking, waits for all replies and checks the counts.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -142,8 +143,8 @@ func TestLegacyChain(t *testing.T) {
 					if s = n; open(s) != 2 {
 						t.Errorf("turn %d: %d connections, want 2", turn, open(s))
 					}
-					if n := socketsAt(t, addr); n != 5 {
-						t.Errorf("turn %d: %d sockets, want two for packets, a listener and two connections", turn, n)
+					if list := socketsAt(t, addr); len(list) != 5 {
+						t.Errorf("turn %d: sockets %q, want two for packets, a listener and two connections", turn, list)
 					}
 				}
 				f.end()
@@ -153,9 +154,9 @@ func TestLegacyChain(t *testing.T) {
 	}
 }
 
-// socketsAt is how many of this process's sockets have the address, connections of servers
-// included.
-func socketsAt(t *testing.T, addr netip.AddrPort) (n int) {
+// socketsAt are those of this process's sockets that have the address, connections of
+// servers among them.
+func socketsAt(t *testing.T, addr netip.AddrPort) (found []string) {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -166,11 +167,18 @@ func socketsAt(t *testing.T, addr netip.AddrPort) (n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if at, err := unix.Getsockname(fd); err == nil && (seat{addr: addr}).at(at) {
-			n++
+		at, err := unix.Getsockname(fd)
+		if err != nil || !(seat{addr: addr}).at(at) {
+			continue
 		}
+		kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		what := map[int]string{unix.SOCK_DGRAM: "udp", unix.SOCK_STREAM: "tcp"}[kind]
+		if peer, err := unix.Getpeername(fd); err == nil {
+			what += fmt.Sprintf(" from port %d", peer.(*unix.SockaddrInet4).Port)
+		}
+		found = append(found, what)
 	}
-	return n
+	return found
 }
 
 // TestLegacyBackAndForth: two servers give way to each other, twenty times.

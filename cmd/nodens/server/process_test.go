@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -180,7 +181,8 @@ func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l lin
 	// It is killed, and leaves its temporary files.
 	cmd.Env = append(os.Environ(), childMode+"="+mode, childSlow+"="+upstream.String(), "TMPDIR="+t.TempDir())
 	cmd.ExtraFiles = []*os.File{far}
-	cmd.Stderr = os.Stderr
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, os.Stderr
 	if l, err = newLine(os.NewFile(uintptr(pair[0]), "line")); err != nil {
 		t.Fatal(err)
 	}
@@ -191,6 +193,9 @@ func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l lin
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		_ = l.Close()
+		if t.Failed() {
+			t.Logf("the second process has said:\n%s", said.Bytes())
+		}
 	})
 	t.Cleanup(kill)
 	handles, err := s.Handles()
@@ -205,19 +210,19 @@ func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l lin
 		}
 		_ = h.File.Close()
 	}
-	l.do(t, note{Do: "listen", Addr: addr})
+	l.do(t, note{Do: "listen", Addr: addr}, s)
 	return l, kill
 }
 
-// do has the other side do what needs no connections to come back.
-func (l line) do(t *testing.T, n note) {
+// do has the other side do what n says, and s serve the connections that come back.
+func (l line) do(t *testing.T, n note, s *Server) {
 	t.Helper()
 	err := l.write(n, nil)
 	if err == nil {
-		err = l.take(nil)
+		err = l.take(s)
 	}
 	if err != nil {
-		t.Fatalf("%s: %v", n.Do, err)
+		t.Fatalf("the second process, %s: %v", n.Do, err)
 	}
 }
 
@@ -241,29 +246,24 @@ func TestProcess(t *testing.T) {
 			for turn := range w.turns {
 				await(t, f.answered.Load, 200)
 				if err := s.Yield(t.Context(), l.pass); err != nil {
-					t.Fatal(err)
+					t.Fatalf("turn %d: %v", turn, err)
 				}
 				if n := open(s); n != 0 {
 					t.Errorf("turn %d: %d connections have stayed", turn, n)
 				}
 				await(t, f.answered.Load, 200)
 				s.Resume()
-				if err := l.write(note{Do: "yield"}, nil); err != nil {
-					t.Fatal(err)
-				}
-				if err := l.take(s); err != nil {
-					t.Fatal(err)
-				}
+				l.do(t, note{Do: "yield"}, s)
 				if n := open(s); n != 2 {
 					t.Errorf("turn %d: %d connections have come back, want 2", turn, n)
 				}
 				await(t, f.answered.Load, 200)
-				l.do(t, note{Do: "resume"})
-				if n := socketsAt(t, addr); n != 5 {
-					t.Errorf("turn %d: %d sockets, want two for packets, a listener and two connections", turn, n)
+				l.do(t, note{Do: "resume"}, s)
+				if list := socketsAt(t, addr); len(list) != 5 {
+					t.Errorf("turn %d: sockets %q, want two for packets, a listener and two connections", turn, list)
 				}
 			}
-			l.do(t, note{Do: "end"})
+			l.do(t, note{Do: "end"}, s)
 			await(t, f.answered.Load, 200)
 			f.end()
 
