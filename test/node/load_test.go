@@ -141,11 +141,17 @@ func TestUpgrades(t *testing.T) {
 // SIGKILL, those that are lost are the ones that were in the dead process or came while
 // it died, and the next agent answers from its first moment.
 func TestKilledUnderLoad(t *testing.T) {
-	for _, way := range testbed.Ways {
+	for _, way := range append([]string{inKernel}, testbed.Ways...) {
 		t.Run(way, func(t *testing.T) {
 			l := newLab(t)
-			l.proxied(way)
 			args := l.everywhere()
+			if way == inKernel {
+				if err := testbed.Attachable(); err != nil {
+					t.Skip(err)
+				}
+				args, way = append(args, testbed.InKernel), testbed.Iptables
+			}
+			l.proxied(way)
 			p := l.run(args...)
 			job := testbed.Load(local4, testbed.Service4)
 			job.Streams, job.Shots = 0, 0 // a connection ends with its process
@@ -176,6 +182,9 @@ func TestKilledUnderLoad(t *testing.T) {
 		})
 	}
 }
+
+// inKernel is a node with kube-proxy and an agent that answers inside of the kernel.
+const inKernel = "in the kernel"
 
 // inFlight is how many questions a process may have taken without an answer: what fits
 // into the buffers of its sockets if a core is busy for a few hundredths of a second, and

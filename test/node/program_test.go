@@ -208,6 +208,28 @@ func TestKernelOrder(t *testing.T) {
 	}
 }
 
+// TestKernelLinks: a pod that comes while the agent runs is answered, and again when its link
+// has gone and another has come.
+func TestKernelLinks(t *testing.T) {
+	l := newKernelLab(t)
+	p := l.startInKernel()
+	ns, err := l.AddPod(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := pack(question("web.shop.svc.cluster.local.", 1))
+	for range 3 {
+		for _, door := range []string{local4, local6} {
+			a := &asker{l, p, l.client(ns, door), l.client(l.node, door)}
+			a.check(t, query, true, false)
+		}
+		l.in(l.node, "ip", "link", "delete", "vpod1")
+		if err := l.Plug(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // asks is how often a query is asked that others are to see, or none: the kernel knows the
 // answer when it begins, and may let one go on for the agent to see.
 const asks = 20

@@ -111,12 +111,20 @@ func (l *Lab) space(ns string) error {
 // AddPod makes one more pod, the n-th of them from 1 on, and gives its namespace. On the
 // node its link is called vpod and n.
 func (l *Lab) AddPod(n int) (ns string, err error) {
-	ns = fmt.Sprintf("%s%d", l.Pod, n)
+	ns = l.podSpace(n)
 	if err := l.space(ns); err != nil {
 		return ns, err
 	}
-	at4, at6 := func(host int) string { return fmt.Sprintf("10.244.%d.%d", 100+n, host) }, func(host int) string { return fmt.Sprintf("fd00:244:%d::%d", 100+n, host) }
-	return ns, l.join(ns, at4(2), at6(2), at4(1), at6(1))
+	return ns, l.Plug(n)
+}
+
+func (l *Lab) podSpace(n int) string { return fmt.Sprintf("%s%d", l.Pod, n) }
+
+// Plug connects the n-th pod, which has no link, or no longer one.
+func (l *Lab) Plug(n int) error {
+	v4 := func(host int) string { return fmt.Sprintf("10.244.%d.%d", 100+n, host) }
+	v6 := func(host int) string { return fmt.Sprintf("fd00:244:%d::%d", 100+n, host) }
+	return l.join(l.podSpace(n), v4(2), v6(2), v4(1), v6(1))
 }
 
 // Undo has f called by Close, before what was given earlier.

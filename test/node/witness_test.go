@@ -1,0 +1,289 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// sighting is what an answer says: its first address, with the TTL; and when it was asked
+// for and came.
+type sighting struct {
+	asked, came time.Time
+	addr        [4]byte
+	ttl         uint32
+}
+
+// witness is a pod that asks one query, again and again, as fast as it is answered.
+type witness struct {
+	l    *lab
+	ends chan struct{}
+	done chan struct{}
+
+	mu   sync.Mutex // holds what follows
+	seen []sighting
+	err  error
+}
+
+// witness starts asking, until the test ends.
+func (l *lab) witness(query []byte) *witness {
+	l.t.Helper()
+	c := l.client(l.pod, local4)
+	w := &witness{l: l, ends: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		for id := uint16(1); ; id++ {
+			select {
+			case <-w.ends:
+				return
+			default:
+			}
+			if err := w.ask(c, query, id); err != nil {
+				w.mu.Lock()
+				w.err = err
+				w.mu.Unlock()
+				return
+			}
+		}
+	}()
+	l.t.Cleanup(func() {
+		close(w.ends)
+		<-w.done
+	})
+	return w
+}
+
+func (w *witness) ask(c *client, query []byte, id uint16) error {
+	packet := append([]byte{byte(id >> 8), byte(id)}, query[2:]...)
+	s := sighting{asked: time.Now()}
+	_ = c.SetDeadline(s.asked.Add(patience))
+	if _, err := c.Write(packet); err != nil {
+		return err
+	}
+	var b [dns.MinMsgSize]byte
+	n, err := c.Read(b[:])
+	if err != nil {
+		return err
+	}
+	s.came = time.Now()
+	at := len(query) + 2 // behind the pointer to the name
+	if n < at+14 || b[0] != packet[0] || b[1] != packet[1] || b[3]&15 != 0 {
+		return fmt.Errorf("%x is no answer to %x", b[:n], packet)
+	}
+	s.ttl = binary.BigEndian.Uint32(b[at+4:])
+	copy(s.addr[:], b[at+10:])
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = append(w.seen, s)
+	return nil
+}
+
+// cut waits for some more answers, and gives all since it was called last.
+func (w *witness) cut() (seen []sighting) {
+	w.l.t.Helper()
+	w.mu.Lock()
+	then := len(w.seen)
+	w.mu.Unlock()
+	err := peer.Await(w.l.t.Context(), "some answers", func(context.Context) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.err != nil {
+			w.l.t.Fatal(w.err)
+		}
+		if n := len(w.seen) - then; n < asks {
+			return fmt.Errorf("%d so far", n)
+		}
+		seen, w.seen = w.seen, nil
+		return nil
+	})
+	if err != nil {
+		w.l.t.Fatal(err)
+	}
+	return seen
+}
+
+// mostly checks that the kernel has given most of the answers since then, so that what is
+// said of all of them is said of it.
+func (l *lab) mostly(then, answers int) {
+	l.t.Helper()
+	n := l.answered() - then
+	l.t.Logf("the kernel has given %d of %d answers", n, answers)
+	if n < answers/2 {
+		l.t.Errorf("the kernel has given %d of %d answers, which says little about it", n, answers)
+	}
+}
+
+// TestKernelReload: from the moment at which a new configuration is in force no answer is one
+// of the configuration before.
+func TestKernelReload(t *testing.T) {
+	l := newKernelLab(t)
+	p := l.startInKernel()
+	conf := filepath.Join(l.dir, "Corefile")
+	text, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
+	w := l.witness(query)
+	ack := &dns.Conn{Conn: dial(t, l.node, "tcp")}
+	all, then := 0, l.answered()
+	for n := range uint32(10) {
+		ttl := 10 + n
+		all += len(w.cut())
+		peer.Replace(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
+		if err := p.Signal(syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		var at time.Time
+		p.Must(t, "the agent to answer by the new configuration", func(context.Context) error {
+			m, err := exchange(ack, query)
+			if err == nil && m.Answer[0].Header().Ttl != ttl {
+				err = fmt.Errorf("the TTL is %d, want %d", m.Answer[0].Header().Ttl, ttl)
+			}
+			at = time.Now()
+			return err
+		})
+		seen := w.cut()
+		all += len(seen)
+		for _, s := range seen {
+			if s.asked.After(at) && s.ttl != ttl {
+				t.Fatalf("%v after the configuration was in force the TTL is %d, want %d", s.asked.Sub(at), s.ttl, ttl)
+			}
+		}
+	}
+	l.mostly(then, all)
+}
+
+func dial(t *testing.T, ns, network string) net.Conn {
+	t.Helper()
+	conn, err := testbed.Dial(ns, network, net.JoinHostPort(local4, "53"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func exchange(c *dns.Conn, query []byte) (*dns.Msg, error) {
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Write(query); err != nil {
+		return nil, err
+	}
+	m, err := c.ReadMsg()
+	if err == nil && len(m.Answer) == 0 {
+		err = fmt.Errorf("no answer: %v", m)
+	}
+	return m, err
+}
+
+// moving is an upstream whose answer is the number of its generation, in an address.
+type moving struct{ generation atomic.Uint32 }
+
+// hold is the TTL of its answers, in seconds: the least that the cache holds one for.
+const hold = 5
+
+func (m *moving) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	r := new(dns.Msg).SetReply(q)
+	n := m.generation.Load()
+	r.Answer = []dns.RR{&dns.A{
+		Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: hold},
+		A:   net.IPv4(10, 0, byte(n>>8), byte(n)),
+	}}
+	_ = w.WriteMsg(r) // whoever asks may have given up
+}
+
+// movingPort is where it listens.
+const movingPort = "5301"
+
+func (l *lab) moving() *moving {
+	l.t.Helper()
+	m := &moving{}
+	var conn net.PacketConn
+	err := testbed.Inside(l.upstream, func() (err error) {
+		conn, err = net.ListenPacket("udp", net.JoinHostPort(upstreamIP, movingPort))
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	up := make(chan struct{})
+	s := &dns.Server{PacketConn: conn, Handler: m, NotifyStartedFunc: func() { close(up) }}
+	go func() { _ = s.ActivateAndServe() }()
+	<-up
+	l.t.Cleanup(func() { _ = s.Shutdown() })
+	return m
+}
+
+// TestKernelFlush: from the moment at which a flush is done no answer is what the cache held
+// before; and without a flush none is given for longer than its TTL, which counts down.
+func TestKernelFlush(t *testing.T) {
+	l := newKernelLab(t)
+	m := l.moving()
+	args := l.agentArgs(testbed.InKernel, "-admin-socket", filepath.Join(l.estate(), "admin.sock"))
+	conf, err := os.ReadFile(filepath.Join(l.dir, "Corefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.file("Corefile", strings.Replace(string(conf), ":"+testbed.UpstreamPort, ":"+movingPort, 1))
+	l.run(args...)
+	const name = "moving.test."
+	w := l.witness(pack(question(name, dns.TypeA)))
+	w.cut()
+	all, then := 0, l.answered()
+	for n := uint32(1); n <= 50; n++ {
+		m.generation.Store(n)
+		before := len(w.cut()) // the old one is in use
+		l.in(l.node, l.nodens, "flush", "-socket", filepath.Join(l.estate(), "admin.sock"), name)
+		at := time.Now()
+		seen := w.cut()
+		all += before + len(seen)
+		for _, s := range seen {
+			if s.asked.After(at) && generation(s) != n {
+				t.Fatalf("%v after the flush the answer is number %d, want %d", s.asked.Sub(at), generation(s), n)
+			}
+		}
+	}
+	all += w.expire(t, m)
+	l.mostly(then, all)
+}
+
+func generation(s sighting) uint32 { return uint32(s.addr[2])<<8 | uint32(s.addr[3]) }
+
+// expire has an answer come to the end of its time.
+func (w *witness) expire(t *testing.T, m *moving) (answers int) {
+	t.Helper()
+	old := m.generation.Add(1) - 1
+	var first time.Time // when the old one was seen first, or later
+	for ended := false; !ended; {
+		seen := w.cut()
+		answers += len(seen)
+		for _, s := range seen {
+			if first.IsZero() {
+				first = s.came
+			}
+			if generation(s) != old {
+				ended = true
+				continue
+			}
+			age := s.asked.Sub(first)
+			if age > hold*time.Second || s.ttl < 1 || time.Duration(s.ttl-1)*time.Second > hold*time.Second-age {
+				t.Fatalf("after %v the answer has the TTL %d", age, s.ttl)
+			}
+		}
+	}
+	return answers
+}
