@@ -268,6 +268,7 @@ func TestKernelAnswers(t *testing.T) {
 	for _, door := range []string{local4, local6} {
 		t.Run(door, func(t *testing.T) {
 			a := newAsker(t, l, p, door)
+			t.Run("turns", a.turns)
 			const web, who = "web.shop.svc.cluster.local.", "who." + testbed.Zone + "."
 			for _, f := range forms() {
 				for _, name := range []string{web, who} {
@@ -300,10 +301,9 @@ func TestKernelAnswers(t *testing.T) {
 	}
 }
 
-// TestKernelTurns: the addresses of an answer take turns, as where the agent answers.
-func TestKernelTurns(t *testing.T) {
-	l := newKernelLab(t)
-	a := newAsker(t, l, l.startInKernel(), local4)
+// turns: the addresses of an answer take turns, as where the agent answers.
+func (a *asker) turns(t *testing.T) {
+	a.pod.t = t
 	query := pack(question("set.shop.svc.cluster.local.", dns.TypeA))
 	first := map[string]bool{}
 	for range asks {

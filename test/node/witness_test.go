@@ -141,7 +141,7 @@ func TestKernelReload(t *testing.T) {
 	w := l.witness(query)
 	ack := &dns.Conn{Conn: dial(t, l.node, "tcp")}
 	all, then := 0, l.answered()
-	for n := range uint32(10) {
+	for n := range uint32(5) {
 		ttl := 10 + n
 		all += len(w.cut())
 		peer.Replace(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
@@ -244,7 +244,7 @@ func TestKernelFlush(t *testing.T) {
 	w := l.witness(pack(question(name, dns.TypeA)))
 	w.cut()
 	all, then := 0, l.answered()
-	for n := uint32(1); n <= 50; n++ {
+	for n := uint32(1); n <= 20; n++ {
 		m.generation.Store(n)
 		before := len(w.cut()) // the old one is in use
 		l.in(l.node, l.nodens, "flush", "-socket", filepath.Join(l.estate(), "admin.sock"), name)
