@@ -306,16 +306,16 @@ func (a *asker) turns(t *testing.T) {
 	a.pod.t = t
 	query := pack(question("set.shop.svc.cluster.local.", dns.TypeA))
 	first := map[string]bool{}
-	for range asks {
+	for range 10 * asks { // by chance, one of three is never the first once in 10³⁵ times
 		m := new(dns.Msg)
 		if err := m.Unpack(a.known(query)); err != nil || len(m.Answer) != 3 {
 			t.Fatal(m, err)
 		}
-		first[m.Answer[0].String()] = true
+		if first[m.Answer[0].String()] = true; len(first) == 3 {
+			return
+		}
 	}
-	if len(first) != 3 {
-		t.Errorf("of three addresses, the first of %d answers is one of %v", asks, first)
-	}
+	t.Errorf("of three addresses, only %v are ever the first", first)
 }
 
 // asker asks one door from the pod, whose queries the kernel may answer, and from the
