@@ -45,7 +45,8 @@ func (s *site) kernel(t *testing.T, n uint64) {
 // listens, unless that is on the loopback.
 func ofServer(q query) bool {
 	name := strings.ToLower(q.name)
-	return name == "ns.dns."+zone || name == zone && q.kind == dns.TypeNS
+	apex := name == zone || name == "in-addr.arpa." || name == "ip6.arpa."
+	return strings.HasPrefix(name, "ns.dns.") || apex && q.kind == dns.TypeNS
 }
 
 // house is a node with an agent, and a pod that asks it.
