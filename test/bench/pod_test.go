@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -149,9 +150,13 @@ func TestPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := plan{rounds: 1, length: 200 * time.Millisecond, kernel: true, only: only, progress: t.Output()}.measure(t.Context())
+	if errors.Is(err, errCores) || errors.Is(err, errAbsent) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	within := map[string]float64{}
 	for _, s := range podRows()[:3] {
 		if !slices.ContainsFunc(r.servers, func(o server) bool { return o.name == s.name }) {
 			left := strings.Join(r.notes, "\n")
@@ -166,7 +171,12 @@ func TestPod(t *testing.T) {
 				t.Fatalf("%s, %s: %d samples, want 1", w.name, s.name, len(list))
 			}
 			checkPod(t, s, w, list[0])
+			within[s.name] += list[0].within
 		}
+	}
+	// A busy machine may keep the agent from saying that it is well, but not all the time.
+	if within[kernelRow] == 0 || within[socketRow] > 0 || within[echoRow] > 0 {
+		t.Errorf("answered in the kernel: %v, want some of one row", within)
 	}
 	for _, name := range []string{socketRow, kernelRow} {
 		if list := r.harms[cell{name, killed}]; len(list) != 1 || list[0].UDP.Local == 0 {
@@ -184,8 +194,7 @@ func checkPod(t *testing.T, s server, w workload, got sample) {
 	if got.response <= got.request || len(got.latencies) != int(got.completed) || !slices.IsSorted(got.latencies) {
 		t.Errorf("%s, %s: answers of %d bytes to questions of %d, %d times", w.name, s.name, got.response, got.request, len(got.latencies))
 	}
-	// One query a second goes to the agent, to show that it may answer this pod.
-	if in := got.within; s.name == kernelRow && (in < 0.5 || in > 1) || s.name != kernelRow && in != 0 {
-		t.Errorf("%s, %s: the kernel answered %s", w.name, s.name, percent(in))
+	if in := got.within * float64(got.completed); in > float64(got.sent) {
+		t.Errorf("%s, %s: the kernel answered %.0f of %d", w.name, s.name, in, got.sent)
 	}
 }
