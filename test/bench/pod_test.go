@@ -98,6 +98,10 @@ func TestPodSection(t *testing.T) {
 	if d := cmp.Diff(string(page), string(again)); d != "" {
 		t.Errorf("written again (-first +second):\n%s", d)
 	}
+	_, section, _ := podPart.cut(page)
+	if whole, err := made().renew(page, nil); err != nil || !strings.Contains(string(whole), string(section)) {
+		t.Errorf("a run of the whole drops the section (error %v)", err)
+	}
 	want := []string{"# Page\n", other, podPart.begin(), podPart.end(), "\n## Answers from inside the kernel\n", "\ngo run ./test/bench -kernel -rounds 2 ", r.results(vows(), true)}
 	for _, w := range r.workloads {
 		want = append(want, "\n### "+w.name+"\n", r.prices(w))
