@@ -17,9 +17,9 @@ const (
 	// insideBurden is what the agent may take of a core, in hundredths, while the kernel
 	// answers ten thousand queries a second.
 	insideBurden = 1
-	// asHarmful is how much worse a mishap may be than for the socket path: what two
-	// rounds of the same server differ by.
-	asHarmful = 1.1
+	// asHarmful is how much worse a mishap may be than for the socket path: what two rows of
+	// the same agent differ by in -faults, where it is a matter of milliseconds.
+	asHarmful = 1.25
 )
 
 // vows are what nodens has to show.
