@@ -5,8 +5,8 @@
  *
  * ask ADDRESS PORT RATE WINDOW MILLISECONDS reads the packed question from its
  * standard input. With a RATE it asks so often a second, evenly spaced, whether
- * answers come or not, and sleeps in between. Without, it keeps WINDOW queries under
- * way, and with neither it asks nothing: what the machine does meanwhile is what it
+ * answers come or not, and sleeps in between. Without, it asks and looks for answers
+ * in turn until WINDOW queries are under way, and with neither it asks nothing: what the machine does meanwhile is what it
  * does anyhow.
  *
  * It writes a line of numbers: queries sent, answered, answered wrongly and skipped
@@ -150,13 +150,11 @@ static void steadily(uint64_t every, uint64_t end)
 static void saturating(uint64_t window, uint64_t end)
 {
 	while (now() < end) {
-		int came = 0;
+		int moved = under < window && ask_once();
 
-		while (under < window && ask_once())
-			;
-		while (take())
-			came = 1;
-		if (!came && !sleep_until(now() + PATIENCE)) {
+		while (under && take())
+			moved = 1;
+		if (!moved && !sleep_until(now() + PATIENCE)) {
 			memset(sent_at, 0, sizeof(sent_at)); /* all are lost */
 			under = 0;
 		}
