@@ -78,7 +78,7 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 	case m.node == missing && z.falls(name):
 		return epoch.Mark{}, false
 	case m.node == missing:
-		m.key = o.serviceOf(name)
+		m.key = o.absent(name)
 	case m.alias() && isAddress(q.Type):
 		end := z.follow(m, o)
 		if end.alias() && !end.svc.target.Under(o.name) {
@@ -89,9 +89,10 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 	return z.mark(&m, o, q, r)
 }
 
-// serviceOf is the key of the Service whose absence is why there is no such name in o; nil if
-// it isn't that of one.
-func (o *origin) serviceOf(name []byte) []byte {
+// absent is the key of the Service whose absence is why there is no such name in o, or what
+// stands for it with names that are below neither Services nor pods, which nothing brings
+// about; nil if more than that may.
+func (o *origin) absent(name []byte) []byte {
 	rel := name[:len(name)-len(o.name)]
 	var at [3]int // where the last labels start
 	n := 0
@@ -99,10 +100,14 @@ func (o *origin) serviceOf(name []byte) []byte {
 		at[0], at[1], at[2] = at[1], at[2], off
 		n++
 	}
-	if o.foreign() || n < 3 || string(rel[at[2]:]) != "\x03svc" {
+	last := string(rel[at[2]:])
+	switch {
+	case o.foreign() || last == "\x03pod" || last == "\x03svc" && n < 3:
 		return nil
+	case last == "\x03svc":
+		return rel[at[0]:at[2]]
 	}
-	return rel[at[0]:at[2]]
+	return rel[at[2]:]
 }
 
 // mark is what r, the answer to q that is made of m, hangs on.

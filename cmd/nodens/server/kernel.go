@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
@@ -101,40 +102,46 @@ func (z *Zone) copied() bool {
 
 // put gives the kernel a copy of msg, the reply to x on rt, if it is one that may be copied.
 func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
-	if c == nil {
-		return
-	}
-	number := rt.number.Load()
-	if number == 0 || rt.views || msg == nil || x.hops != 0 || x.marks != 0 || x.found || !x.zone.copied() {
+	if c == nil || msg == nil || rt.number.Load() == 0 || rt.views || !x.copied() {
 		return
 	}
 	rcode := x.r.Rcode()
-	if rcode != wire.NoError && rcode != wire.NXDomain || x.ordered && x.r.Count(wire.Answer) > 1 {
-		return
-	}
-	a := &x.copy
-	*a = kernelpath.Answer{
-		Door: number, Query: &x.q, Reply: msg, MaxSize: x.zone.maxSize(), Claim: x,
+	x.copy = kernelpath.Answer{
+		Door: rt.number.Load(), Query: &x.q, Reply: msg, MaxSize: x.zone.maxSize(), Claim: x,
 		Shuffled: x.zone.Shuffle && !x.ordered && rcode == wire.NoError,
 	}
+	if c.mark(x) {
+		c.kernel.Put(&x.copy)
+	}
+}
+
+// copied reports whether x's reply is as good for the next one who asks the same.
+func (x *exchange) copied() bool {
+	if x.hops != 0 || x.marks != 0 || x.found || !x.zone.copied() {
+		return false
+	}
+	rcode := x.r.Rcode()
+	return (rcode == wire.NoError || rcode == wire.NXDomain) && (!x.ordered || x.r.Count(wire.Answer) < 2)
+}
+
+// mark notes in x.copy until when it is true; false if that can't be told.
+func (c *copier) mark(x *exchange) (ok bool) {
+	a := &x.copy
 	switch x.source {
 	case fromCluster:
-		var ok bool
-		if a.Mark, ok = x.zone.Cluster.Mark(&x.q, &x.r); !ok || c.cluster.Any() != x.glance.cluster {
-			return
-		}
 		a.Cluster = true
+		a.Mark, ok = x.zone.Cluster.Mark(&x.q, &x.r)
+		return ok && c.cluster.Any() == x.glance.cluster
 	case fromCache:
-		term, ok := x.zone.Cache.Term(&x.q, x.start)
-		if !ok || c.cached.Any() != x.glance.cached || x.zone.inCluster(&x.q) {
-			return
+		var t cache.Term
+		if t, ok = x.zone.Cache.Term(&x.q, x.start); !ok || x.zone.inCluster(&x.q) {
+			return false
 		}
-		a.Mark, a.Expires, a.Ends, a.Life, a.Counts = term.Mark, term.Renew, term.Expires, term.Life, term.Counts
-		x.denied = term.Denial
-	default:
-		return
+		a.Mark, a.Expires, a.Ends, a.Life, a.Counts = t.Mark, t.Renew, t.Expires, t.Life, t.Counts
+		x.denied = t.Denial
+		return c.cached.Any() == x.glance.cached
 	}
-	c.kernel.Put(a)
+	return false
 }
 
 // Owner is [kernelpath.Claim].

@@ -22,7 +22,7 @@ import (
 func Open(opts Options) (*Path, error) {
 	p := &Path{log: opts.Log, order: opts.Order, links: make(map[int]stowed)}
 	if err := p.load(); err != nil {
-		p.Close()
+		_ = p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	return p, nil

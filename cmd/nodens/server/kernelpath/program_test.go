@@ -2,7 +2,6 @@ package kernelpath
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -14,7 +13,7 @@ func open(t testing.TB) *Path {
 	p, err := Open(Options{})
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) {
-		t.Fatal(fmt.Sprintf("%-.20000v", refused))
+		t.Fatalf("%-.20000v", refused)
 	}
 	if errors.Is(err, ErrUnsupported) {
 		t.Skip(err)

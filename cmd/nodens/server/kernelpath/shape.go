@@ -27,6 +27,7 @@ const (
 	headerLen  = wire.HeaderLen
 	optLen     = 11 // an OPT record without options
 	optPadding = 12 // RFC 7830, 3
+	doFlag     = 0x80
 	maxMessage = 512
 	// maxTTLs is the number of TTLs that may count down.
 	maxTTLs = len(programSlot{}.TtlAt)
@@ -66,12 +67,15 @@ func variant(q *wire.Query) (v uint8, ok bool) {
 // plainOPT reports whether b is an OPT record of version 0 with no flag but DO and no option
 // but padding (RFC 6891, 6.1.2).
 func plainOPT(b []byte) bool {
-	if len(b) < optLen || b[0] != 0 || binary.BigEndian.Uint16(b[1:]) != wire.TypeOPT ||
-		b[5] != 0 || b[6] != 0 || b[7]&0x7F != 0 || b[8] != 0 {
+	if len(b) < optLen {
 		return false
 	}
+	head := [optLen]byte(b)
+	clear(head[3:5]) // the size
+	head[7] &^= doFlag
 	options := b[optLen:]
-	if int(binary.BigEndian.Uint16(b[9:])) != len(options) {
+	binary.BigEndian.PutUint16(head[9:], binary.BigEndian.Uint16(head[9:])-uint16(len(options)))
+	if head != [optLen]byte{2: byte(wire.TypeOPT)} {
 		return false
 	}
 	return len(options) == 0 || len(options) >= 4 && binary.BigEndian.Uint16(options) == optPadding &&
@@ -145,30 +149,33 @@ type layout struct {
 }
 
 func (l *layout) read(a *Answer) bool {
-	s, behind, records := l.slot, l.query.End(), 0
+	s, want := l.slot, 0
 	s.Ttls, s.Odd, s.Turns, s.TurnSize, s.TurnAt, s.MaxSize, s.Serial, s.SerialAt = 0, 0, 0, 0, 0, 0, 0, 0
-	for section, r := range l.query.Records(a.Reply) {
-		records++
-		switch {
-		case l.opt:
-			return false // OPT is the last
-		case r.Type == wire.TypeOPT:
-			if !l.readOPT(a, r.Start-behind) {
-				return false
-			}
-		case a.Counts && !l.count(r):
-			return false
-		case section == wire.Answer && a.Shuffled && !l.turn(r):
-			return false
-		case r.Type == wire.TypeSOA && a.Mark.Serial != 0 && !l.serial(a, r):
-			return false
-		}
-	}
-	want := 0
 	for i := 6; i < headerLen; i += 2 {
 		want += int(binary.BigEndian.Uint16(a.Reply[i:]))
 	}
-	return records == want && l.opt == l.query.EDNS
+	for section, r := range l.query.Records(a.Reply) {
+		want--
+		if l.opt || !l.record(a, section, r) { // OPT is the last
+			return false
+		}
+	}
+	return want == 0 && l.opt == l.query.EDNS
+}
+
+// record sees to one record; false if the program can't.
+func (l *layout) record(a *Answer, section wire.Section, r wire.Record) bool {
+	switch {
+	case r.Type == wire.TypeOPT:
+		return l.readOPT(a, r.Start-l.query.End())
+	case a.Counts && !l.count(r):
+		return false
+	case r.Type == wire.TypeSOA && a.Mark.Serial != 0:
+		return l.serial(a, r)
+	case section == wire.Answer && a.Shuffled:
+		return l.turn(r)
+	}
+	return true
 }
 
 // readOPT takes the OPT record at that place of the tail, whose size is the query's.

@@ -102,7 +102,7 @@ func (t *table) write(set, way int, tag uint64, owner Owner) {
 	t.held[place] = holding{owner: owner, told: atomic.LoadUint32(&s.Hits)}
 	atomic.AddUint32(&s.Seq, 1)
 	f := &t.fresh
-		s.Used, s.Expires, s.Ends, s.Epoch, s.EpochAt, s.Life = 0, f.Expires, f.Ends, f.Epoch, f.EpochAt, f.Life
+	s.Used, s.Expires, s.Ends, s.Epoch, s.EpochAt, s.Life = 0, f.Expires, f.Ends, f.Epoch, f.EpochAt, f.Life
 	s.Sum, s.TailLen, s.MaxSize, s.Head, s.Ttls, s.Odd = f.Sum, f.TailLen, f.MaxSize, f.Head, f.Ttls, f.Odd
 	s.Serial, s.SerialAt = f.Serial, f.SerialAt
 	s.Turns, s.TurnSize, s.TurnAt, s.TtlAt, s.Key, s.Tail = f.Turns, f.TurnSize, f.TurnAt, f.TtlAt, f.Key, f.Tail
