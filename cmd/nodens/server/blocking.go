@@ -283,7 +283,7 @@ func (p *blocking) send(to *origin, msg []byte) {
 	fd := p.fd
 	if p.closed {
 		var err error
-		if fd, err = openUDP(p.addr); err != nil {
+		if fd, err = openLate(p.addr); err != nil {
 			return // the address is gone
 		}
 		defer func() { _ = unix.Close(fd) }()

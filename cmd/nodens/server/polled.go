@@ -94,7 +94,7 @@ func (p *polled) send(to *origin, msg []byte) {
 	if !errors.Is(p.write(to, msg), net.ErrClosed) {
 		return
 	}
-	fd, err := openUDP(p.addr)
+	fd, err := openLate(p.addr)
 	if err != nil {
 		return // the address is gone
 	}

@@ -40,6 +40,23 @@ func openUDP(addr netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
+// openLate opens a socket to send from addr when its port is closed and others may read
+// there, whom that must not cost a packet. The kernel takes a socket that is closed out of
+// its group first and off its list of sockets only then: what comes between the two goes to
+// the best of that list, the first one if they are equally good, and is lost with it. IPv4's
+// sockets join the list in front, IPv6's behind; and one of IPv6 that is bound to an address
+// of IPv4 is worse than any of IPv4, and in a group of its own (udp_lib_get_port and
+// compute_score in net/ipv4/udp.c).
+func openLate(addr netip.AddrPort) (fd int, err error) {
+	if a := addr.Addr(); a.Is4() {
+		if fd, err = openUDP(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), addr.Port())); err == nil {
+			return fd, nil
+		}
+		// A machine without IPv6.
+	}
+	return openUDP(addr)
+}
+
 // prepareUDP sets what can be set at any time.
 func prepareUDP(fd int, addr netip.Addr) error {
 	if addr.IsUnspecified() {
@@ -101,7 +118,7 @@ func sharePort(fd int, addr netip.Addr) error {
 	}
 	if addr.Is6() {
 		only := 1
-		if addr.IsUnspecified() {
+		if addr.IsUnspecified() || addr.Is4In6() {
 			only = 0
 		}
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only); err != nil {
