@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // place is where an endpoint is, seen from this node, and whom it is meant for. Zero
@@ -264,6 +265,24 @@ func (s *service) far(size int) places {
 // something: the nearest first, and at random where that makes no difference. Who
 // shuffles answers leaves them alone.
 func (z *Zone) Ordered() bool { return z.ordered }
+
+// Turns reports whether the addresses of the answer that [Zone.Answer] has just given to q,
+// which are several, come in an order of chance alone: a copy may give them in another one.
+// It is false where it is not certain.
+func (z *Zone) Turns(q *wire.Query) bool {
+	o := z.origin(q.Name())
+	if o == nil || !isAddress(q.Type) {
+		return false
+	}
+	m := z.find(q.Name(), o)
+	if m.node != named || m.svc.kind != headless {
+		return false
+	}
+	list, size := m.svc.addrs(q.Type)
+	n, cut := len(list)/size, m.svc.far(size)
+	zone, rest := int(cut.zone), int(cut.rest)
+	return n <= wire.MaxAddrs && (rest == 0 || zone == n || zone == 0 && rest == n)
+}
 
 // topozone is a topology zone as labels in wire form, so that it is what stands in a
 // qname. A value is kept once, however many endpoints are in the zone. The zero value

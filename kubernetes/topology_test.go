@@ -372,6 +372,57 @@ func model(s *service, list []entry, size int, narrow bool) (out [4][]string, cu
 }
 
 // What only the place of an endpoint changes, answers and the serial follow.
+// Addresses turn only where their order is one of chance.
+func TestTurns(t *testing.T) {
+	const bare = "db.default.svc.cluster.local"
+	for name, c := range map[string]struct {
+		mode config.Topology
+		eps  []string
+		want bool
+	}{
+		"all far":           {config.TopologyOrder, []string{"10.0.0.1 n9 west", "10.0.0.2 n8 west", "10.0.0.4 - -"}, true},
+		"all near":          {config.TopologyOrder, []string{"10.0.0.1 n0 east", "10.0.0.2 n0 east"}, true},
+		"all in the zone":   {config.TopologyOrder, []string{"10.0.0.1 n1 east", "10.0.0.2 n2 east"}, true},
+		"of two distances":  {config.TopologyOrder, []string{"10.0.0.1 n1 east", "10.0.0.2 n9 west"}, false},
+		"one on this node":  {config.TopologyOrder, []string{"10.0.0.1 n0 east", "10.0.0.2 n9 west"}, false},
+		"without any order": {config.TopologyOff, []string{"10.0.0.1 n0 east", "10.0.0.2 n9 west"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t)
+			cfg.Topology = c.mode
+			v := openPlaced(t, cfg, "")
+			var list []discoveryv1.Endpoint
+			for _, text := range c.eps {
+				list = append(list, at(text))
+			}
+			headlessOf(v, "", list)
+			z := NewZone(v, cfg)
+			q := parsed(t, bare, dns.TypeA)
+			if got := z.Turns(&q); got != c.want {
+				t.Errorf("turns: %v, want %v", got, c.want)
+			}
+			// What turns has each address in front at times, if it is put in order at all.
+			first := map[string]bool{}
+			for range 200 {
+				first[addresses(t, z, bare, dns.TypeA)[0]] = true
+			}
+			if c.mode == config.TopologyOrder && (len(first) == len(list)) != c.want {
+				t.Errorf("%d of %d addresses were in front", len(first), len(list))
+			}
+			for _, qtype := range []uint16{dns.TypeSRV, dns.TypeTXT} {
+				q := parsed(t, bare, qtype)
+				if z.Turns(&q) {
+					t.Errorf("records of type %s turn", dns.TypeToString[qtype])
+				}
+			}
+			q = parsed(t, "_tcp.db.default.svc.cluster.local", dns.TypeA)
+			if z.Turns(&q) {
+				t.Error("what is no set of addresses turns")
+			}
+		})
+	}
+}
+
 func TestTopologyChanges(t *testing.T) {
 	const bare = "db.default.svc.cluster.local"
 	cfg := testConfig(t)

@@ -66,6 +66,7 @@ func TestImports(t *testing.T) {
 		{"github.com/vishvananda/", "netsetup", "links and addresses are that package's business"},
 		{"github.com/prometheus/", "cmd/nodens", "parts count in plain numbers; exposing them is the command's business"},
 		{"github.com/coredns/", "internal/config", "the Corefile's syntax is that package's business"},
+		{"github.com/cilium/", "cmd/nodens/server/kernelpath", "programs in the kernel are that package's business"},
 		{"github.com/expr-lang/", "internal/expression", "the language of conditions is that package's business"},
 	}
 	siblings := []string{"cache", "upstream", "netsetup", "kubernetes", "handover"}

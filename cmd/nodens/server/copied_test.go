@@ -40,7 +40,7 @@ func (k *shelf) Epochs() (cluster, cached *epoch.Table)   { return nil, k.cached
 // a view, for the same name or for the names above it.
 func TestNoCopiesBesideViews(t *testing.T) {
 	up := startBackend(t, addressed("192.0.2.1"))
-	epochs := epoch.New(make([]atomic.Uint64, 3), 0, 1)
+	epochs := epoch.New(make([]atomic.Uint64, epoch.Words(1)), 0, 1)
 	limits := config.CacheLimits{Entries: 1000, MaxTTL: time.Hour}
 	store := cache.NewStore(1<<20, cache.Options{Epochs: epochs})
 	zone := func(name string, view *View) *Zone {

@@ -108,7 +108,7 @@ func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
 	rcode := x.r.Rcode()
 	x.copy = kernelpath.Answer{
 		Door: rt.number.Load(), Query: &x.q, Reply: msg, MaxSize: x.zone.maxSize(), Claim: x,
-		Shuffled: x.zone.Shuffle && !x.ordered && rcode == wire.NoError,
+		Shuffled: (x.ordered || x.zone.Shuffle) && rcode == wire.NoError,
 	}
 	if c.mark(x) {
 		c.kernel.Put(&x.copy)
@@ -121,7 +121,8 @@ func (x *exchange) copied() bool {
 		return false
 	}
 	rcode := x.r.Rcode()
-	return (rcode == wire.NoError || rcode == wire.NXDomain) && (!x.ordered || x.r.Count(wire.Answer) < 2)
+	return (rcode == wire.NoError || rcode == wire.NXDomain) &&
+		(!x.ordered || x.r.Count(wire.Answer) < 2 || x.zone.Cluster.Turns(&x.q))
 }
 
 // mark notes in x.copy until when it is true; false if that can't be told.

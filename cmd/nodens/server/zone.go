@@ -83,8 +83,9 @@ type Cluster interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
 	Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name)
-	// Mark and Touch are about copies of answers.
+	// Mark, Turns and Touch are about copies of answers.
 	Mark(q *wire.Query, r *wire.Reply) (epoch.Mark, bool)
+	Turns(q *wire.Query) bool
 	Touch(q *wire.Query)
 	// Home is false for a client that is nobody's pod, or not for certain.
 	Home(client netip.Addr) (namespace []byte, ok bool)

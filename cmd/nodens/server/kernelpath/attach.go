@@ -18,12 +18,17 @@ func (p *Path) Attach(ifindex int) error {
 		return nil
 	}
 	// The one that admits comes first: without it nobody is answered.
-	admit, err := p.attach(ifindex, p.objects.NodensAdmit, ebpf.AttachTCXEgress)
+	// It is behind all others, so that it sees no reply that one of them has dropped.
+	admit, err := link.AttachTCX(link.TCXOptions{
+		Interface: ifindex, Program: p.objects.NodensAdmit, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail(),
+	})
 	if err != nil {
 		return fmt.Errorf("attaching to the egress of link %d: %w", ifindex, explain(err))
 	}
 	defer func() { _ = admit.Close() }()
-	answer, err := p.attach(ifindex, p.objects.NodensAnswer, ebpf.AttachTCXIngress)
+	answer, err := link.AttachTCX(link.TCXOptions{
+		Interface: ifindex, Program: p.objects.NodensAnswer, Attach: ebpf.AttachTCXIngress, Anchor: p.anchor(ifindex),
+	})
 	if err != nil {
 		return fmt.Errorf("attaching to the ingress of link %d: %w", ifindex, explain(err))
 	}
@@ -38,12 +43,8 @@ func (p *Path) Attach(ifindex int) error {
 // descriptor is what every [link.Link] of this kind has.
 type descriptor interface{ FD() int }
 
-func (p *Path) attach(ifindex int, program *ebpf.Program, at ebpf.AttachType) (link.Link, error) {
-	return link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: at, Anchor: p.anchor(ifindex, at)})
-}
-
-// anchor is where among the programs of a link ours belongs.
-func (p *Path) anchor(ifindex int, at ebpf.AttachType) link.Anchor {
+// anchor is where among the programs that see a pod's packets ours belongs.
+func (p *Path) anchor(ifindex int) link.Anchor {
 	if p.order.First {
 		return link.Head()
 	}
@@ -51,19 +52,19 @@ func (p *Path) anchor(ifindex int, at ebpf.AttachType) link.Anchor {
 		p.order.Before: func(id ebpf.ProgramID) link.Anchor { return link.BeforeProgramByID(id) },
 		p.order.After:  func(id ebpf.ProgramID) link.Anchor { return link.AfterProgramByID(id) },
 	} {
-		if id, ok := attached(ifindex, at, name); ok {
+		if id, ok := attached(ifindex, name); ok {
 			return anchor(id)
 		}
 	}
 	return link.Tail()
 }
 
-// attached finds the program of that name on a link.
-func attached(ifindex int, at ebpf.AttachType, name string) (ebpf.ProgramID, bool) {
+// attached finds the program of that name that sees a pod's packets.
+func attached(ifindex int, name string) (ebpf.ProgramID, bool) {
 	if name == "" {
 		return 0, false
 	}
-	list, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
+	list, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return 0, false
 	}
