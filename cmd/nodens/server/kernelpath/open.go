@@ -92,9 +92,9 @@ func explain(err error) error {
 	var refused *ebpf.VerifierError
 	switch {
 	case errors.As(err, &refused) && len(refused.Log) > 0:
-		return fmt.Errorf("the kernel's verifier refuses the program; before Linux 6.17 the process needs the capability PERFMON beside BPF and NET_ADMIN: %w", err)
+		return fmt.Errorf("the kernel's verifier refuses the program; it needs the capability PERFMON beside BPF and NET_ADMIN: %w", err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("the process may not load programs; it needs the capabilities BPF and NET_ADMIN: %w", err)
+		return fmt.Errorf("the process may not load programs; it needs the capabilities BPF, NET_ADMIN and PERFMON: %w", err)
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("the kernel is too old: %w", err)
 	}
