@@ -192,7 +192,7 @@ func openShortcut(opts *options, log *slog.Logger, m machine) (*shortcut, error)
 		return nil, nil
 	}
 	s := &shortcut{log: log.With("part", "kernelpath"), machine: m}
-	path, err := m.load(opts.kernelPath, kernelpath.Options{Log: s.log, Order: opts.kernelOrder})
+	path, err := m.load(opts.kernelPath, kernelpath.Options{Order: opts.kernelOrder})
 	switch {
 	case err == nil:
 		s.path = path

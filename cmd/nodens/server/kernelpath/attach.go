@@ -17,8 +17,8 @@ func (p *Path) Attach(ifindex int) error {
 	if _, ok := p.links[ifindex]; ok {
 		return nil
 	}
-	// The one that admits comes first: without it nobody is answered.
-	// It is behind all others, so that it sees no reply that one of them has dropped.
+	// The one that admits is attached first, as nobody is answered without it, and stands
+	// behind all others, so that it sees no reply that one of them has dropped.
 	admit, err := link.AttachTCX(link.TCXOptions{
 		Interface: ifindex, Program: p.objects.NodensAdmit, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail(),
 	})

@@ -20,7 +20,7 @@ import (
 // Open loads the programs, which answer nothing before there is a [Path.Beat]. The error wraps
 // [ErrUnsupported] where the kernel or the process's rights lack what is needed, and says what.
 func Open(opts Options) (*Path, error) {
-	p := &Path{log: opts.Log, order: opts.Order, links: make(map[int]stowed)}
+	p := &Path{order: opts.Order, links: make(map[int]stowed)}
 	if err := p.load(); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -120,15 +120,12 @@ func (p *Path) Close() error {
 	return p.objects.Close()
 }
 
-// epochBits is the number of groups of each table of counters, as a power of two: with four
-// thousand, a change to one Service takes the answers of another along once in as many times.
-const epochBits = 12
-
 // Epochs are the counters that answers hang on: those of the cluster's names, and those of
 // the cache's.
 func (p *Path) Epochs() (cluster, cached *epoch.Table) {
-	n := epoch.Words(epochBits)
-	return epoch.New(p.epochs, 0, epochBits), epoch.New(p.epochs[n:], uint32(n), epochBits)
+	const bits = int(programBoundEPOCH_BITS)
+	n := epoch.Words(bits)
+	return epoch.New(p.epochs, 0, bits), epoch.New(p.epochs[n:], uint32(n), bits)
 }
 
 // Lapse is how long answers are given without a [Path.Beat].

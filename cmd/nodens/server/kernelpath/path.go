@@ -6,7 +6,6 @@ package kernelpath
 
 import (
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,13 +28,11 @@ type Order struct {
 
 // Options of a [Path].
 type Options struct {
-	Log   *slog.Logger
 	Order Order
 }
 
 // Path is the program and its memory. It is safe for concurrent use.
 type Path struct {
-	log     *slog.Logger
 	order   Order
 	objects programObjects
 	table   table

@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type programBound uint32
+
+const (
+	programBoundMAX_MESSAGE programBound = 512
+	programBoundSETS_BITS   programBound = 10
+	programBoundEPOCH_BITS  programBound = 12
+)
+
 type programClient struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -100,6 +108,16 @@ type programState struct {
 	Ports    uint64
 }
 
+type programVariant uint32
+
+const (
+	programVariantRD   programVariant = 1
+	programVariantAD   programVariant = 2
+	programVariantCD   programVariant = 4
+	programVariantEDNS programVariant = 8
+	programVariantDO   programVariant = 16
+)
+
 type programWork struct {
 	_     structs.HostLayout
 	Fence uint64
@@ -124,7 +142,9 @@ const (
 	programMapWorks         = "works"
 	programProgNodensAdmit  = "nodens_admit"
 	programProgNodensAnswer = "nodens_answer"
+	programVarBoundType     = "bound_type"
 	programVarResultType    = "result_type"
+	programVarVariantType   = "variant_type"
 )
 
 // loadProgram returns the embedded CollectionSpec for program.
@@ -191,7 +211,9 @@ type programMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
-	ResultType *ebpf.VariableSpec `ebpf:"result_type"`
+	BoundType   *ebpf.VariableSpec `ebpf:"bound_type"`
+	ResultType  *ebpf.VariableSpec `ebpf:"result_type"`
+	VariantType *ebpf.VariableSpec `ebpf:"variant_type"`
 }
 
 // programObjects contains all objects after they have been loaded into the kernel.
@@ -241,7 +263,9 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
-	ResultType *ebpf.Variable `ebpf:"result_type"`
+	BoundType   *ebpf.Variable `ebpf:"bound_type"`
+	ResultType  *ebpf.Variable `ebpf:"result_type"`
+	VariantType *ebpf.Variable `ebpf:"variant_type"`
 }
 
 // programPrograms contains all programs after they have been loaded into the kernel.

@@ -6,15 +6,6 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// The bits of key.variant, as in bpf/memory.h.
-const (
-	variantRD = 1 << iota
-	variantAD
-	variantCD
-	variantEDNS
-	variantDO
-)
-
 // Bits of the header's flags (RFC 1035, 4.1.1; RFC 4035, 3.2).
 const (
 	flagTC = 0x0200
@@ -28,7 +19,6 @@ const (
 	optLen     = 11 // an OPT record without options
 	optPadding = 12 // RFC 7830, 3
 	doFlag     = 0x80
-	maxMessage = 512
 	// maxTTLs is the number of TTLs that may count down.
 	maxTTLs = len(programSlot{}.TtlAt)
 )
@@ -36,15 +26,18 @@ const (
 // variant is the bits of q that a reply hangs on; ok is false for a query that isn't plain:
 // one question of class IN, nothing unusual in its header, no record but OPT, no option but
 // padding, and nothing behind them.
-func variant(q *wire.Query) (v uint8, ok bool) {
+func variant(q *wire.Query) (v programVariant, ok bool) {
 	p := q.Packet
 	flags := binary.BigEndian.Uint16(p[2:])
 	if flags&^(flagRD|flagAD|flagCD) != 0 || binary.BigEndian.Uint64(p[4:])>>16 != 1<<32 || q.Class != wire.ClassIN {
 		return 0, false
 	}
-	for i, bit := range [...]uint16{flagRD, flagAD, flagCD} {
-		if flags&bit != 0 {
-			v |= 1 << i
+	for _, f := range [...]struct {
+		flag uint16
+		bit  programVariant
+	}{{flagRD, programVariantRD}, {flagAD, programVariantAD}, {flagCD, programVariantCD}} {
+		if flags&f.flag != 0 {
+			v |= f.bit
 		}
 	}
 	rest := p[q.End():]
@@ -55,9 +48,9 @@ func variant(q *wire.Query) (v uint8, ok bool) {
 		if !plainOPT(rest) {
 			return 0, false
 		}
-		v |= variantEDNS
+		v |= programVariantEDNS
 		if q.DO {
-			v |= variantDO
+			v |= programVariantDO
 		}
 		return v, true
 	}
@@ -90,7 +83,7 @@ func keyOf(door uint32, q *wire.Query) (k programKey, ok bool) {
 	if !ok || len(name) > 8*len(k.Name) {
 		return k, false
 	}
-	k.Door, k.Variant, k.NameLen = door, v, uint8(len(name))
+	k.Door, k.Variant, k.NameLen = door, uint8(v), uint8(len(name))
 	k.Type = binary.NativeEndian.Uint16(q.Packet[q.End()-4:])
 	var b [8 * len(k.Name)]byte
 	copy(b[:], name)
@@ -118,7 +111,7 @@ func (k *programKey) tag(seed uint64) uint64 {
 func (t *table) fill(a *Answer) bool {
 	s, msg, behind := &t.fresh, a.Reply, a.Query.End()
 	tail := msg[behind:]
-	if len(msg) > maxMessage || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
+	if len(msg) > int(programBoundMAX_MESSAGE) || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
 		return false
 	}
 	var b [8 * len(s.Tail)]byte

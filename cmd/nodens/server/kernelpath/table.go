@@ -6,16 +6,13 @@ import (
 	"time"
 )
 
-// The table's shape, as in bpf/memory.h: sets of ways. The first half of a set's ways is for
-// the cluster's names, the other for the cache's, so that neither pushes the other out.
+// The table is sets of ways. The first half of a set's ways is for the cluster's names, the
+// other for the cache's, so that neither pushes the other out.
 const (
-	ways     = len(programSet{}.Tag)
-	setShift = 10
-	half     = ways / 2
+	ways   = len(programSet{}.Tag)
+	half   = ways / 2
+	places = ways << programBoundSETS_BITS
 )
-
-// Places is the number of answers that the kernel can hold.
-const Places = ways << setShift
 
 // table is the agent's side of the answers.
 type table struct {
@@ -26,7 +23,7 @@ type table struct {
 	// offset is what turns a time of package clock into the kernel's.
 	offset time.Duration
 	took   time.Duration // what an answer takes
-	held   [Places]holding
+	held   [places]holding
 	fresh  programSlot // where an answer is made before it is written
 }
 
@@ -44,7 +41,7 @@ func (t *table) put(a *Answer) bool {
 	}
 	defer t.mu.Unlock()
 	tag := key.tag(t.seed)
-	set := int(tag >> (64 - setShift))
+	set := int(tag >> (64 - programBoundSETS_BITS))
 	way, there := t.choose(set, tag, &key, a.Cluster)
 	if s := &t.slots[set*ways+way]; there && s.Epoch == a.Mark.Value && s.EpochAt == a.Mark.Index && s.Expires == t.expiry(a) {
 		return true

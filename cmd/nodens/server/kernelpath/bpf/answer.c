@@ -268,7 +268,7 @@ ALWAYS_INLINE u32 read_name(struct work *w, u64 *tag, u64 seed)
 ALWAYS_INLINE int variant_of(u8 *msg, u32 behind, u32 len, u16 *size)
 {
 	u16 flags = ntohs(*(u16 *)(msg + 2));
-	int v = (flags & 0x0100 ? VARIANT_RD : 0) | (flags & 0x20 ? VARIANT_AD : 0) | (flags & 0x10 ? VARIANT_CD : 0);
+	int v = (flags & 0x0100 ? RD : 0) | (flags & 0x20 ? AD : 0) | (flags & 0x10 ? CD : 0);
 
 	if (flags & ~0x0130 || *(u32 *)(msg + 4) != htonl(0x00010000) || *(u16 *)(msg + 8))
 		return -1;
@@ -288,7 +288,7 @@ ALWAYS_INLINE int variant_of(u8 *msg, u32 behind, u32 len, u16 *size)
 	if (opt[7] & 0x7f)
 		return -1;
 	*size = ntohs(*(u16 *)(opt + 3));
-	return v | VARIANT_EDNS | (opt[7] & 0x80 ? VARIANT_DO : 0);
+	return v | EDNS | (opt[7] & 0x80 ? DO : 0);
 }
 
 /* matches compares the key with that of a slot. */
@@ -304,7 +304,7 @@ ALWAYS_INLINE int matches(struct key *a, struct key *b)
 /* find is the place of the key's answer, -1 if there is none. */
 ALWAYS_INLINE struct slot *find(struct key *key, u64 tag)
 {
-	u32 at = tag >> (64 - SETS_SHIFT);
+	u32 at = tag >> (64 - SETS_BITS);
 	struct set *set = map_lookup(&sets, &at);
 
 	if (!set)
@@ -519,7 +519,7 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 			return -1;
 		old += turned(fold(fold(gone)), behind);
 	}
-	if (w->key.variant & VARIANT_EDNS) {
+	if (w->key.variant & EDNS) {
 		u32 to = a->tail_len - 8;
 		if (to > TAIL_BYTES - 8)
 			return -1;
@@ -642,7 +642,9 @@ int nodens_admit(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
-/* Without a use the compiler would not tell the loader of the type. */
+/* Without a use the compiler would not tell the Go side of the types. */
+const enum bound *bound_type __attribute__((unused));
+const enum variant *variant_type __attribute__((unused));
 const enum result *result_type __attribute__((unused));
 
 char _license[] SEC("license") = "Apache-2.0";

@@ -9,10 +9,6 @@
 #define NAME_WORDS 16
 #define NAME_BYTES (8 * NAME_WORDS)
 
-/* MAX_MESSAGE is the longest query and the longest reply: what every client takes (RFC 1035,
- * 4.2.1). */
-#define MAX_MESSAGE 512
-
 /* TAIL_WORDS is what may stand behind the question of a reply, in words of eight bytes: 22
  * addresses and an OPT record. More would come near to MAX_MESSAGE with the longest name. */
 #define TAIL_WORDS 46
@@ -21,15 +17,26 @@
 /* MAX_TTLS is how many records a reply may have whose TTLs count down: as many as fit. */
 #define MAX_TTLS 24
 
-/* SETS and WAYS are the table: 4,096 names of the cluster and as many of the cache, some 5 MB.
- * A node of a hundred pods asks for some hundred names. The tags of a set fill one line of
- * the CPU's caches. */
-#define SETS_SHIFT 10
-#define SETS (1 << SETS_SHIFT)
+/* bound is what both sides reckon with. */
+enum bound {
+	/* The longest query and the longest reply: what every client takes (RFC 1035, 4.2.1). */
+	MAX_MESSAGE = 512,
+	/* The sets of the table, as a power of two: 4,096 names of the cluster and as many of the
+	 * cache, some 5 MB. A node of a hundred pods asks for some hundred names. */
+	SETS_BITS = 10,
+	/* The groups of each table of counters, as a power of two: with four thousand, a change to
+	 * one Service takes the answers of another along once in as many times. */
+	EPOCH_BITS = 12,
+};
+
+#define SETS (1 << SETS_BITS)
+
+/* WAYS is the places of a set, whose tags fill one line of the CPU's caches. */
 #define WAYS 8
 
-/* EPOCHS is the words of two tables, of the cluster and of the cache. */
-#define EPOCHS (2 * (4097 + 16))
+/* EPOCHS is the words of two tables of counters, of the cluster and of the cache: the groups,
+ * all together, and values (internal/epoch). */
+#define EPOCHS (2 * ((1 << EPOCH_BITS) + 1 + 16))
 
 /* DOORS bounds the addresses at which queries are answered, CLIENTS the clients that are
  * known on all links: twenty times as many pods as a node may have. */
@@ -46,13 +53,13 @@
 /* SAMPLED is which part of the answers is timed: one in so many, a power of two. */
 #define SAMPLED 64
 
-/* Bits of a query that a reply hangs on. */
-enum {
-	VARIANT_RD = 1,
-	VARIANT_AD = 2,
-	VARIANT_CD = 4,
-	VARIANT_EDNS = 8,
-	VARIANT_DO = 16,
+/* variant is the bits of a query that a reply hangs on. */
+enum variant {
+	RD = 1,
+	AD = 2,
+	CD = 4,
+	EDNS = 8,
+	DO = 16,
 };
 
 /* What becomes of a packet to a door. */
