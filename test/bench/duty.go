@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
-	"text/template"
-	"time"
 )
 
 // What may be seen of upstreams that fail.
@@ -145,31 +142,15 @@ var outageText string
 
 // outageSection is the report about upstreams that fail as a section of the page.
 func (r *report) outageSection() ([]byte, error) {
-	t, err := template.New("outage").Parse(outageText)
-	if err != nil {
-		return nil, err
-	}
-	type line struct{ Name, What, Table string }
 	data := struct {
-		Begin, End, Date, Commit, Command string
-		Results, Corefile, Unbound        string
-		Notes                             []string
-		Facts, Ordeals                    []line
-	}{
-		Begin: outagePart.begin(), End: outagePart.end(), Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit,
-		Command: r.plan.command(), Results: r.results(duties(), true), Notes: r.notes, Corefile: conf("outage"), Unbound: conf("outage-unbound"),
-	}
-	for _, f := range r.facts {
-		data.Facts = append(data.Facts, line{Name: f.name, What: f.value})
-	}
+		frame
+		Corefile, Unbound string
+		Ordeals           []entry
+	}{frame: r.frame(outagePart, duties()), Corefile: conf("outage"), Unbound: conf("outage-unbound")}
 	for _, o := range ordeals {
 		if table := r.outageTable(o); table != "" {
-			data.Ordeals = append(data.Ordeals, line{o.name, o.what, table})
+			data.Ordeals = append(data.Ordeals, entry{o.name, o.what, table})
 		}
 	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, data); err != nil {
-		return nil, fmt.Errorf("writing the section: %w", err)
-	}
-	return b.Bytes(), nil
+	return render(outageText, data)
 }

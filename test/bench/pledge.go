@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"strings"
-	"text/template"
-	"time"
 )
 
 // What clients may see of an agent that is replaced or dies.
@@ -144,31 +141,20 @@ var faultText string
 
 // faultSection is the report about an agent that goes away as a section of the page.
 func (r *report) faultSection() ([]byte, error) {
-	t, err := template.New("fault").Parse(faultText)
-	if err != nil {
-		return nil, err
-	}
-	type line struct{ Name, What, Table string }
 	data := struct {
-		Begin, End, Date, Commit, Command string
-		Results, Overall                  string
-		Notes                             []string
-		Facts, Mishaps                    []line
-	}{
-		Begin: faultPart.begin(), End: faultPart.end(), Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit,
-		Command: r.plan.command(), Results: r.results(pledges(), true), Overall: r.overall(), Notes: r.notes,
-	}
-	for _, f := range r.facts {
-		data.Facts = append(data.Facts, line{Name: f.name, What: f.value})
-	}
-	for _, m := range mishaps {
+		frame
+		Overall string
+		Mishaps []entry
+	}{frame: r.frame(faultPart, pledges()), Overall: r.overall(), Mishaps: r.harmEntries(mishaps)}
+	return render(faultText, data)
+}
+
+// harmEntries are the tables of those of list that were tried.
+func (r *report) harmEntries(list []mishap) (tried []entry) {
+	for _, m := range list {
 		if table := r.harmTable(m); table != "" {
-			data.Mishaps = append(data.Mishaps, line{m.name, m.what, table})
+			tried = append(tried, entry{m.name, m.what, table})
 		}
 	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, data); err != nil {
-		return nil, fmt.Errorf("writing the section: %w", err)
-	}
-	return b.Bytes(), nil
+	return tried
 }

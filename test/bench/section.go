@@ -73,53 +73,71 @@ func (p part) put(page, text []byte) []byte {
 	return bytes.Join([][]byte{before, text, after}, nil)
 }
 
-//go:embed section.md.tmpl
-var sectionText string
+// frame is what the text of every part has.
+type frame struct {
+	Begin, End, Date, Commit, Command, Results string
+	Notes                                      []string
+	Facts                                      []entry
+}
 
-// section is the report about a large cluster as a section of the page.
-func (r *report) section(plots []plotted) ([]byte, error) {
-	t, err := template.New("section").Parse(sectionText)
+// entry is something with a name, what it is, and what was measured of it.
+type entry struct{ Name, What, Table string }
+
+// frame is that of p, whose results are the judgements of claims.
+func (r *report) frame(p part, claims []claim) frame {
+	f := frame{
+		Begin: p.begin(), End: p.end(), Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit,
+		Command: r.plan.command(), Results: r.results(claims, true), Notes: r.notes,
+	}
+	for _, fact := range r.facts {
+		f.Facts = append(f.Facts, entry{Name: fact.name, What: fact.value})
+	}
+	return f
+}
+
+// render fills a part's text.
+func render(text string, data any) ([]byte, error) {
+	t, err := template.New("section").Parse(text)
 	if err != nil {
 		return nil, err
-	}
-	type kindRow struct{ Name, What string }
-	type tableRow struct{ Name, What, Table string }
-	s := r.scale
-	data := struct {
-		Begin, End, Date, Commit, Command string
-		Notes                             []string
-		Facts                             []kindRow
-		Plots                             []plotted
-		Results, Following, Showing       string
-		Crowd, Fleet                      string
-		Kinds                             []kindRow
-		Questions                         []tableRow
-		Shape, Crowds                     any
-		Total, Endpoints                  int
-		Changes, Rate, CrowdRate          int
-		Nodes, FleetRate                  int
-		Conf                              string
-		CrowdTotal, CrowdEndpoints        int
-	}{
-		Begin: scalePart.begin(), End: scalePart.end(), Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit, Command: r.plan.command(),
-		Notes: r.notes, Plots: plots, Results: r.results(promises(), true),
-		Following: r.stayTable(following), Showing: r.stayTable(showing), Crowd: r.crowdTable(), Fleet: r.fleetTable(),
-		Shape: s.shape, Crowds: s.crowd, Total: len(s.shape.Services()), Endpoints: s.shape.Endpoints(),
-		Changes: r.plan.scale.changes(), Rate: changeRate, CrowdRate: crowdRate, Nodes: fleet, FleetRate: fleetRate,
-		Conf: conf("scale"), CrowdTotal: len(s.crowd.Services()), CrowdEndpoints: s.crowd.Endpoints(),
-	}
-	for _, f := range r.facts {
-		data.Facts = append(data.Facts, kindRow{f.name, f.value})
-	}
-	for _, k := range kinds() {
-		data.Kinds = append(data.Kinds, kindRow{k.name, k.what})
-	}
-	for _, w := range r.workloads {
-		data.Questions = append(data.Questions, tableRow{w.questions.name, w.questions.what, r.prices(w)})
 	}
 	var b bytes.Buffer
 	if err := t.Execute(&b, data); err != nil {
 		return nil, fmt.Errorf("writing the section: %w", err)
 	}
 	return b.Bytes(), nil
+}
+
+//go:embed section.md.tmpl
+var sectionText string
+
+// section is the report about a large cluster as a section of the page.
+func (r *report) section(plots []plotted) ([]byte, error) {
+	s := r.scale
+	data := struct {
+		frame
+		Plots                      []plotted
+		Following, Showing         string
+		Crowd, Fleet               string
+		Kinds, Questions           []entry
+		Shape, Crowds              any
+		Total, Endpoints           int
+		Changes, Rate, CrowdRate   int
+		Nodes, FleetRate           int
+		Conf                       string
+		CrowdTotal, CrowdEndpoints int
+	}{
+		frame: r.frame(scalePart, promises()), Plots: plots,
+		Following: r.stayTable(following), Showing: r.stayTable(showing), Crowd: r.crowdTable(), Fleet: r.fleetTable(),
+		Shape: s.shape, Crowds: s.crowd, Total: len(s.shape.Services()), Endpoints: s.shape.Endpoints(),
+		Changes: r.plan.scale.changes(), Rate: changeRate, CrowdRate: crowdRate, Nodes: fleet, FleetRate: fleetRate,
+		Conf: conf("scale"), CrowdTotal: len(s.crowd.Services()), CrowdEndpoints: s.crowd.Endpoints(),
+	}
+	for _, k := range kinds() {
+		data.Kinds = append(data.Kinds, entry{Name: k.name, What: k.what})
+	}
+	for _, w := range r.workloads {
+		data.Questions = append(data.Questions, entry{w.questions.name, w.questions.what, r.prices(w)})
+	}
+	return render(sectionText, data)
 }

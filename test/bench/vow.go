@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bytes"
 	_ "embed"
-	"fmt"
-	"text/template"
-	"time"
 )
 
 // What answers from inside the kernel have to be worth, in units of the C echo's.
@@ -91,33 +87,13 @@ var podText string
 
 // podSection is the report about answers from inside the kernel as a section of the page.
 func (r *report) podSection() ([]byte, error) {
-	t, err := template.New("pod").Parse(podText)
-	if err != nil {
-		return nil, err
-	}
-	type line struct{ Name, What, Table string }
 	data := struct {
-		Begin, End, Date, Commit, Command, Results string
-		Notes                                      []string
-		Facts, Loads, Mishaps                      []line
-	}{
-		Begin: podPart.begin(), End: podPart.end(), Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit,
-		Command: r.plan.command(), Results: r.results(vows(), true), Notes: r.notes,
-	}
-	for _, f := range r.facts {
-		data.Facts = append(data.Facts, line{Name: f.name, What: f.value})
-	}
+		frame
+		Loads, Mishaps []entry
+	}{frame: r.frame(podPart, vows())}
 	for _, w := range r.workloads {
-		data.Loads = append(data.Loads, line{w.name, w.manner.what, r.prices(w)})
+		data.Loads = append(data.Loads, entry{w.name, w.manner.what, r.prices(w)})
 	}
-	for _, m := range podMishaps() {
-		if table := r.harmTable(m); table != "" {
-			data.Mishaps = append(data.Mishaps, line{m.name, m.what, table})
-		}
-	}
-	var b bytes.Buffer
-	if err := t.Execute(&b, data); err != nil {
-		return nil, fmt.Errorf("writing the section: %w", err)
-	}
-	return b.Bytes(), nil
+	data.Mishaps = r.harmEntries(podMishaps())
+	return render(podText, data)
 }
