@@ -174,6 +174,9 @@ func TestDoHErrors(t *testing.T) {
 			b[0] = 7
 			w.Write(b)
 		}), nil, errOther.Error()},
+		{"a denial without a question", typed(func(w http.ResponseWriter, r *http.Request) {
+			w.Write([]byte{0, 0, qrBit, byte(wire.NXDomain), 0, 0, 0, 0, 0, 0, 0, 0})
+		}), nil, errOther.Error()},
 		{"cut off", typed(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			w.Write(make([]byte, 50))

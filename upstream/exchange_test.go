@@ -105,7 +105,7 @@ func TestExchange(t *testing.T) {
 			}
 			r.reply(r.answer(1))
 		},
-		want: outcome{Answers: 1, Over: []string{"udp"}, Strays: 6},
+		want: outcome{Answers: 1, Over: []string{"udp"}, Strays: 7},
 	}, {
 		name: "strays before the answer over TCP",
 		script: func(r request) {
@@ -116,7 +116,7 @@ func TestExchange(t *testing.T) {
 			r.conn.Write(b)
 		},
 		overTCP: true,
-		want:    outcome{Answers: 1, Over: []string{"tcp"}, Strays: 7},
+		want:    outcome{Answers: 1, Over: []string{"tcp"}, Strays: 8},
 	}, {
 		name: "from another port",
 		script: func(r request) {
@@ -265,10 +265,11 @@ func strays(r request) [][]byte {
 	qtype := r.answer(1)
 	qtype.Question = []dns.Question{{Name: r.Question[0].Name, Qtype: dns.TypeAAAA, Qclass: dns.ClassINET}}
 	empty := r.answer(0)
-	empty.Question = nil // without a question only an error is believed
+	empty.Question = nil // without a question only a server's error is taken
 	return [][]byte{
 		r.pack(id), r.pack(name), r.pack(qtype), r.pack(empty),
-		r.pack(r.Msg), // our own query back
+		r.pack(r.Msg),              // our own query back
+		r.bare(dns.RcodeNameError), // denies no name
 		{1, 2, 3},
 	}
 }

@@ -40,7 +40,8 @@ type Server struct {
 	HealthcheckFailures uint64
 	UDP, TCP            Reuse
 	// Strays are the messages dropped because their ID or question was another
-	// one. What came from another address the kernel has dropped, uncounted.
+	// one, or because they had no question and were no error. What came from another
+	// address the kernel has dropped, uncounted.
 	Strays uint64
 }
 

@@ -65,20 +65,30 @@ type Response struct {
 }
 
 // Matches reports whether msg is a reply to query: its ID, and its question but
-// for case. A reply without a question is taken if it is an error: servers that
-// can't read a query send a bare header.
+// for case. A reply without a question says nothing about a name, so that it is taken
+// only for an error of the server: those that can't read a query send a bare header.
 func Matches(msg, query []byte) bool {
 	if len(msg) < HeaderLen || len(query) < HeaderLen || u16(msg) != u16(query) || u16(msg[2:])&flagQR == 0 {
 		return false
 	}
 	switch u16(msg[4:]) {
 	case 0:
-		return u16(msg[2:])&rcodeMask != 0
+		return bareRcode(Rcode(u16(msg[2:]) & rcodeMask))
 	case 1:
 		return sameQuestion(msg, query)
 	default:
 		return false
 	}
+}
+
+// bareRcode reports whether a reply without a question may have rcode c: the errors that a
+// server gives before it has looked at a name. Any other would be taken on its ID alone.
+func bareRcode(c Rcode) bool {
+	switch c {
+	case FormErr, ServFail, NotImp, Refused:
+		return true
+	}
+	return false
 }
 
 func sameQuestion(msg, query []byte) bool {
