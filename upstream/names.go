@@ -135,10 +135,11 @@ func (p *Pool) addresses(whose *Pool, host string, qtype uint16) (list []netip.A
 	var r wire.Reply
 	r.Start(nil, &q)
 	r.Pass(answer.Packed)
-	if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
+	reply, err := wire.Unpack(r.Finish(wire.MaxMessage))
+	if err != nil {
 		return nil, 0, err
 	}
-	for _, rr := range m.Answer {
+	for _, rr := range reply.Answer {
 		if a := addressIn(rr); a.IsValid() && !slices.Contains(list, a) {
 			list = append(list, a)
 		}

@@ -15,6 +15,9 @@ func (r *Reply) Adopt(other *Reply) bool {
 	r.Reset()
 	m := mover{from: other.b, to: r, question: other.q.questionEnd()}
 	m.anchor = m.question
+	for at := HeaderLen; at < m.question-4; at += 1 + int(m.from[at]) {
+		m.labels[at/64] |= 1 << (at % 64)
+	}
 	if other.count[Answer] > 0 {
 		first, ok := readRecord(other.b, m.question)
 		if !ok {
@@ -52,8 +55,8 @@ type mover struct {
 
 	shifts [maxShifts]struct{ from, by int }
 	n      int
-	// labels has a bit for each byte of from at which a label or a pointer of a name
-	// was copied: what a pointer may lead to.
+	// labels has a bit for each byte of from at which a label of the question's name is, or
+	// a label or a pointer of a name was copied: what a pointer may lead to.
 	labels [(maxPointed + 1) / 64]uint64
 }
 
@@ -101,10 +104,9 @@ func (m *mover) copy(from, to int) { m.to.b = append(m.to.b, m.from[from:to]...)
 func (m *mover) rdata(r Record) bool {
 	shape, named := rdataNames[r.Type]
 	if !named {
-		_, fixed := rdataLen[r.Type]
 		_, known := dns.TypeToRR[r.Type]
 		m.copy(r.Data, r.End)
-		return fixed || !known || r.Type == TypeTXT
+		return addressLen(r.Type) > 0 || !known || r.Type == TypeTXT
 	}
 	off := r.Data + shape.head
 	m.copy(r.Data, off)
@@ -143,13 +145,10 @@ func (m *mover) name(off int) (end int, ok bool) {
 // behind that pointer.
 func (m *mover) point(to, next int) bool {
 	switch {
-	case to >= m.question:
-		if m.labels[to/64]&(1<<(to%64)) == 0 {
-			return false
-		}
-		return m.pointAt(to + m.by(to))
-	case !m.asked(to):
+	case m.labels[to/64]&(1<<(to%64)) == 0:
 		return false
+	case to >= m.question:
+		return m.pointAt(to + m.by(to))
 	case to >= m.anchor:
 		return m.pointAt(m.placed + to - m.anchor)
 	default:
@@ -171,13 +170,4 @@ func (m *mover) by(off int) int {
 		i--
 	}
 	return m.shifts[i].by
-}
-
-// asked reports whether a label of the question's name, or its root, is at off.
-func (m *mover) asked(off int) bool {
-	at := HeaderLen
-	for at < off && m.from[at] != 0 {
-		at += 1 + int(m.from[at])
-	}
-	return at == off
 }

@@ -40,17 +40,18 @@ func (r *Reply) Deny(p Packed, ttl uint32) bool {
 
 // denyBy makes the SOA of msg, the denial of the name denied, the only record of r.
 func (r *Reply) denyBy(msg []byte, soa Record, denied []byte, ttl uint32) bool {
+	left := newSteps(len(msg)) // for three names
 	var zone [MaxName]byte
-	n, _ := unpackName(zone[:], msg, soa.Start)
+	n, _ := unpackName(zone[:], msg, soa.Start, &left)
 	if n == 0 || len(denied) < n || string(denied[len(denied)-n:]) != string(zone[:n]) || !Under(denied, Name(zone[:n])) {
 		return false
 	}
 	var rdata [2*MaxName + soaNumbers]byte
-	mname, off := unpackName(rdata[:MaxName], msg, soa.Data)
+	mname, off := unpackName(rdata[:MaxName], msg, soa.Data, &left)
 	if mname == 0 {
 		return false
 	}
-	rname, off := unpackName(rdata[mname:mname+MaxName], msg, off)
+	rname, off := unpackName(rdata[mname:mname+MaxName], msg, off, &left)
 	if rname == 0 || off+soaNumbers != soa.End {
 		return false
 	}

@@ -193,14 +193,18 @@ func skipName(msg []byte, off int) int {
 
 // unpackName copies the name at off, decompressed and lower-cased, to dst. It
 // gives the bytes of dst used and the offset behind the name in msg; n is 0 if
-// the name is broken, loops, or is longer than dst.
+// the name is broken, loops, or is longer than dst. What is read behind its first
+// pointer is taken from left, whose end does not end it.
 //
 //nolint:gocyclo // one loop over three kinds of length byte, each with its bounds; apart they are harder to check
-func unpackName(dst []byte, msg []byte, off int) (n, end int) {
+func unpackName(dst, msg []byte, off int, left *steps) (n, end int) {
 	jumps := 0
 	end = -1
 	for off < len(msg) {
 		c := int(msg[off])
+		if end >= 0 {
+			left.read(c)
+		}
 		switch {
 		case c == 0:
 			if n >= len(dst) {

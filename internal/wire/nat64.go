@@ -95,7 +95,7 @@ func (r *Reply) map64(a *Reply, p *Prefix64, most uint32) bool {
 func (r *Reply) addMapped(a *Reply, off int, p *Prefix64, most uint32) bool {
 	for first := off; off < len(a.b); {
 		rr, ok := readRecord(a.b, off)
-		if !ok || rr.Type != TypeA || rr.Class != ClassIN || rr.End-rr.Data != rdataLen[TypeA] {
+		if !ok || rr.Type != TypeA || rr.Class != ClassIN || rr.End-rr.Data != addressLen(TypeA) {
 			return false
 		}
 		owner := int(u16(a.b[rr.Start:])) - 0xC000
@@ -111,9 +111,9 @@ func (r *Reply) addMapped(a *Reply, off int, p *Prefix64, most uint32) bool {
 
 // map64Objects is Map64 for the rest: a rare path, through objects.
 func (r *Reply) map64Objects(a *Reply, p *Prefix64, most uint32) error {
-	var m dns.Msg
-	if err := m.Unpack(a.Finish(MaxMessage)); err != nil {
-		return fmt.Errorf("%w: %w", ErrResponse, err)
+	m, err := Unpack(a.Finish(MaxMessage))
+	if err != nil {
+		return err
 	}
 	for i, rr := range m.Answer {
 		v4, ok := rr.(*dns.A)

@@ -11,6 +11,9 @@ import (
 // ErrResponse is what every refused response wraps.
 var ErrResponse = errors.New("broken response")
 
+// errSteps is the error of a message that takes too long to read for its length.
+var errSteps = fmt.Errorf("%w: its names point to too many others", ErrResponse)
+
 // Packed is a whole reply as it is kept between queries: a checked message with
 // ID 0, its question in lower case, its names compressed and no OPT record,
 // followed by the offsets of its TTLs. It is immutable and safe for concurrent
@@ -62,6 +65,9 @@ type Response struct {
 	// Answered says that the answer section holds a record of the type asked
 	// for at the end of the CNAME chain that starts at the qname.
 	Answered bool
+	// Contradictory says that the answer section does not agree with itself, or with the
+	// rcode, on what there is: see [scanned.follow].
+	Contradictory bool
 }
 
 // Matches reports whether msg is a reply to query: its ID, and its question but
@@ -113,7 +119,8 @@ func ParseResponse(msg []byte, q *Query) (Response, error) {
 	if u16(msg[4:]) == 0 { // a bare error
 		return bareResponse(q, Rcode(u16(msg[2:])&rcodeMask)), nil
 	}
-	s, err := scan(msg, q)
+	left := newSteps(len(msg))
+	s, err := scan(msg, q, left)
 	if err != nil {
 		return Response{}, err
 	}
@@ -122,7 +129,8 @@ func ParseResponse(msg []byte, q *Query) (Response, error) {
 			return Response{}, err
 		}
 		rcode := s.Rcode // the extended part went with the OPT record
-		if s, err = scan(msg, q); err != nil {
+		// Names that were written out may be pointers now.
+		if s, err = scan(msg, q, 2*left); err != nil {
 			return Response{}, err
 		}
 		s.Rcode = rcode
@@ -168,8 +176,8 @@ type scanned struct {
 	repack bool   // an OPT before other records, or a name the question could stand for
 }
 
-// scan walks over every record of msg once.
-func scan(msg []byte, q *Query) (scanned, error) {
+// scan walks over every record of msg once, in so many steps at most.
+func scan(msg []byte, q *Query, left steps) (scanned, error) {
 	var s scanned
 	flags := u16(msg[2:])
 	s.Rcode = Rcode(flags & rcodeMask)
@@ -179,11 +187,15 @@ func scan(msg []byte, q *Query) (scanned, error) {
 		return s, fmt.Errorf("%w: it ends inside the question", ErrResponse)
 	}
 	s.end = off
+	s.left = left
 	s.MinTTL = 1<<32 - 1
 	for section := range Section(3) {
 		for i := range u16(msg[6+2*int(section):]) {
 			rr, ok := readRecord(msg, off)
 			if !ok || !s.checker.record(msg, section, rr) {
+				if s.left < 0 {
+					return s, errSteps
+				}
 				return s, fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i+1, section)
 			}
 			off = rr.End
@@ -193,8 +205,11 @@ func scan(msg []byte, q *Query) (scanned, error) {
 	if s.Records == 0 {
 		s.MinTTL = 0
 	}
-	if s.Rcode == NoError && s.Answers > 0 {
-		s.Answered = answered(msg, q, s.Answers)
+	if s.Answers > 0 && (s.Rcode == NoError || s.Rcode == NXDomain) {
+		s.follow(msg, q)
+	}
+	if s.left < 0 {
+		return s, errSteps
 	}
 	return s, nil
 }
@@ -242,47 +257,13 @@ func namesQuestion(msg []byte, q *Query, off int) bool {
 	return true
 }
 
-// maxChain bounds the CNAMEs followed within one response. Public chains have
-// fewer than ten.
-const maxChain = 16
-
-// answered follows the CNAMEs of the answer section (RFC 1034, 3.6.2) from the
-// qname, in whatever order they stand.
-func answered(msg []byte, q *Query, answers int) bool {
-	var owner, buf, target [MaxName]byte
-	name := append(owner[:0], q.Name()...)
-	for range maxChain {
-		off := q.questionEnd()
-		next := 0
-		for range answers {
-			rr, _ := readRecord(msg, off)
-			off = rr.End
-			n, _ := unpackName(buf[:], msg, rr.Start)
-			if rr.Class != q.Class || string(buf[:n]) != string(name) {
-				continue
-			}
-			if rr.Type == q.Type || q.Type == TypeANY {
-				return true
-			}
-			if rr.Type == TypeCNAME && next == 0 {
-				next, _ = unpackName(target[:], msg, rr.Data)
-			}
-		}
-		if next == 0 {
-			return false
-		}
-		name = append(owner[:0], target[:next]...)
-	}
-	return false
-}
-
 // repack writes msg anew with its names compressed, its question and what
 // equals it in lower case, and its OPT record last. This is the path of rare
 // shapes: it goes through objects.
 func repack(msg []byte) ([]byte, error) {
-	var m dns.Msg
-	if err := m.Unpack(msg); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrResponse, err)
+	m, err := Unpack(msg)
+	if err != nil {
+		return nil, err
 	}
 	qname := m.Question[0].Name
 	m.Question[0].Name = dns.CanonicalName(qname)
@@ -328,9 +309,9 @@ func equalFold(a, b string) bool {
 // names are: what an alias in the cluster that points out of it resolves to. A
 // rare path, through objects. msg is a whole message from [Reply.Finish].
 func (r *Reply) AppendAnswers(msg []byte) error {
-	var m dns.Msg
-	if err := m.Unpack(msg); err != nil {
-		return fmt.Errorf("%w: %w", ErrResponse, err)
+	m, err := Unpack(msg)
+	if err != nil {
+		return err
 	}
 	var buf [MaxMessage]byte
 	for _, rr := range m.Answer {

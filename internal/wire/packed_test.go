@@ -73,28 +73,46 @@ func checkFields(t *testing.T, q *Query, from *dns.Msg, got Response) {
 	if want.Records == 0 {
 		want.MinTTL = 0
 	}
-	want.Answered = from.Rcode == 0 && leads(from.Answer, from.Question[0].Name, q.Type, maxChain)
+	if answers, contradicts := leads(from.Answer, from.Question[0].Name, q.Type); from.Rcode == dns.RcodeSuccess {
+		want.Answered, want.Contradictory = answers, contradicts
+	} else if from.Rcode == dns.RcodeNameError {
+		want.Contradictory = answers || contradicts
+	}
 	got.Packed = Packed{}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Packed{})); diff != "" {
 		t.Errorf("(-want +got):\n%s\nof\n%s", diff, from)
 	}
 }
 
-// leads says whether the aliases in rrs lead from name to a record of qtype.
-func leads(rrs []dns.RR, name string, qtype uint16, steps int) bool {
-	next := ""
+// leads says whether the aliases in rrs lead from name to a record of qtype, and whether
+// they contradict one another.
+func leads(rrs []dns.RR, name string, qtype uint16) (answers, contradicts bool) {
+	targets, has := map[string]string{}, map[string]bool{}
 	for _, rr := range rrs {
-		if !strings.EqualFold(rr.Header().Name, name) {
+		owner := dns.CanonicalName(rr.Header().Name)
+		has[owner] = has[owner] || rr.Header().Rrtype == qtype || qtype == dns.TypeANY
+		c, ok := rr.(*dns.CNAME)
+		if !ok {
 			continue
 		}
-		if rr.Header().Rrtype == qtype || qtype == dns.TypeANY {
-			return true
+		target := dns.CanonicalName(c.Target)
+		if before, ok := targets[owner]; ok && before != target {
+			target = "?"
 		}
-		if c, ok := rr.(*dns.CNAME); ok && next == "" {
-			next = c.Target
-		}
+		targets[owner] = target
 	}
-	return next != "" && steps > 1 && leads(rrs, next, qtype, steps-1)
+	passed, beside := map[string]bool{}, false
+	for name = dns.CanonicalName(name); len(passed) < maxChain; name = targets[name] {
+		target, alias := targets[name]
+		switch {
+		case target == "?" || passed[name]:
+			return false, true
+		case !alias || qtype == dns.TypeCNAME || qtype == dns.TypeANY:
+			return has[name], !has[name] && beside
+		}
+		passed[name], beside = true, beside || has[name]
+	}
+	return false, beside
 }
 
 func checkWhole(t *testing.T, q *Query, from, got *dns.Msg, ttl uint32) {

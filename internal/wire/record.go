@@ -60,13 +60,25 @@ var rdataNames = map[uint16]struct{ head, names, tail int }{
 	39:        {0, 1, 0}, // DNAME
 }
 
-// rdataLen is the RDATA length of the types that have a fixed one.
-var rdataLen = map[uint16]int{TypeA: 4, TypeAAAA: 16}
+// addressLen is the RDATA length of an address of type t; 0 if t is none of an address.
+func addressLen(t uint16) int {
+	switch t {
+	case TypeA:
+		return 4
+	case TypeAAAA:
+		return 16
+	}
+	return 0
+}
 
 // checker checks the records of one message, from the first to the last, so that no
 // client trips over one. The zero value is ready.
 type checker struct {
 	ttls []uint16 // where the TTLs of the records up to now stand
+	left steps    // for the whole message; below zero it is refused
+	// owned is the pointer that the last owner was which is one: sets of records have one
+	// owner, and the same pointer leads to the same name. 0: none.
+	owned uint16
 	// masked is a copy of the message for miekg/dns, nil until it is needed. What
 	// moves is overwritten up to the record ttls[unmasked].
 	masked   []byte
@@ -84,12 +96,24 @@ func (c *checker) record(msg []byte, section Section, r Record) bool {
 }
 
 func (c *checker) owner(msg []byte, r Record) bool {
-	if u16(msg[r.Start:]) == questionPointer {
+	at := u16(msg[r.Start:])
+	if at == questionPointer || at == c.owned {
 		return true
 	}
+	if !c.name(msg, r.Start, r.Data) {
+		return false
+	}
+	if at >= 0xC000 {
+		c.owned = at
+	}
+	return true
+}
+
+// name reports whether a name is at off, stays one, and ends at or before most.
+func (c *checker) name(msg []byte, off, most int) bool {
 	var buf [MaxName]byte
-	n, _ := unpackName(buf[:], msg, r.Start)
-	return n > 0 && c.steady(msg, r.Start)
+	n, end := unpackName(buf[:], msg, off, &c.left)
+	return n > 0 && end <= most && c.left >= 0 && c.steady(msg, off)
 }
 
 // rdata reports whether the RDATA of r is what its type says: fixed sizes, and names
@@ -97,7 +121,7 @@ func (c *checker) owner(msg []byte, r Record) bool {
 // them of DNSSEC and HTTPS, are read by miekg/dns; what it does not know is taken as
 // it is (RFC 3597, 3).
 func (c *checker) rdata(msg []byte, r Record) bool {
-	if n, ok := rdataLen[r.Type]; ok {
+	if n := addressLen(r.Type); n > 0 {
 		return r.End-r.Data == n
 	}
 	shape, ok := rdataNames[r.Type]
@@ -107,14 +131,12 @@ func (c *checker) rdata(msg []byte, r Record) bool {
 	case !ok:
 		return c.object(msg, r)
 	}
-	var buf [MaxName]byte
 	off := r.Data + shape.head
 	for range shape.names {
-		n, end := unpackName(buf[:], msg, off)
-		if n == 0 || end > r.End || !c.steady(msg, off) {
+		if !c.name(msg, off, r.End) {
 			return false
 		}
-		off = end
+		off = skipName(msg, off)
 	}
 	if shape.tail < 0 {
 		return c.object(msg, r)
@@ -141,6 +163,10 @@ func (c *checker) object(msg []byte, r Record) bool {
 	if _, known := dns.TypeToRR[r.Type]; !known {
 		return true
 	}
+	at, n := namesIn(msg, r)
+	if c.left.names(msg[:r.End], at, n); c.left < 0 {
+		return false
+	}
 	if c.masked == nil {
 		c.masked = append([]byte(nil), msg...)
 		mask(c.masked[:HeaderLen]) // moves too: a name there would change with the ID
@@ -166,40 +192,63 @@ func mask(b []byte) {
 // ttl: that, and the bytes from..to if they are an address that [Reply.Shuffle] moves.
 func moving(msg []byte, ttl int) (at, from, to int) {
 	from = ttl + 6
-	return ttl, from, from + rdataLen[u16(msg[ttl-4:])]
+	return ttl, from, from + addressLen(u16(msg[ttl-4:]))
 }
 
 // steady reports whether the name at off, which unpackName has read, stays a name
 // when TTLs and addresses change: a pointer may lead anywhere, but no writer makes
 // it lead to those.
 func (c *checker) steady(msg []byte, off int) bool {
-	for pointed := false; ; {
+	// behind is how many TTLs begin at off or before, -1 as long as no pointer was
+	// followed: then what is read is of the record itself.
+	for behind := -1; ; {
 		n := int(msg[off])
 		pointer := n&0xC0 == 0xC0
+		if behind >= 0 {
+			behind = c.pass(behind, off)
+			if c.moves(msg, off, behind) || pointer && c.moves(msg, off+1, c.pass(behind, off+1)) {
+				return false
+			}
+		}
 		switch {
-		case pointed && (c.moves(msg, off) || pointer && c.moves(msg, off+1)):
-			return false
 		case n == 0:
 			return true
 		case pointer:
-			off, pointed = int(u16(msg[off:])&0x3FFF), true
+			off = int(u16(msg[off:]) & 0x3FFF)
+			behind = c.find(off)
 		default:
 			off += 1 + n
 		}
 	}
 }
 
-// moves reports whether the byte at off is of a TTL or of an address that may change.
-func (c *checker) moves(msg []byte, off int) bool {
+// find is how many TTLs begin at off or before.
+func (c *checker) find(off int) int {
 	if len(c.ttls) == 0 || off < int(c.ttls[0]) {
-		return false // of the question or the first owner, where most pointers lead
+		return 0 // of the question or the first owner, where most pointers lead
 	}
-	// The byte is of the record whose TTL is the last before it, or of the next
-	// one's owner, type and class.
 	i, found := slices.BinarySearch(c.ttls, uint16(off))
 	if found {
-		return true
+		i++
 	}
-	ttl, from, to := moving(msg, int(c.ttls[i-1]))
+	return i
+}
+
+// pass is find for an off that is not before the one that gave behind.
+func (c *checker) pass(behind, off int) int {
+	for behind < len(c.ttls) && int(c.ttls[behind]) <= off {
+		behind++
+	}
+	return behind
+}
+
+// moves reports whether the byte at off, which so many TTLs begin at or before, is of a
+// TTL or of an address that may change. It is of the record whose TTL is the last of
+// them, or of the next one's owner, type and class.
+func (c *checker) moves(msg []byte, off, behind int) bool {
+	if behind == 0 {
+		return false
+	}
+	ttl, from, to := moving(msg, int(c.ttls[behind-1]))
 	return off < ttl+4 || from <= off && off < to
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/miekg/dns"
@@ -41,11 +42,11 @@ type Splice struct {
 // nobody has validated the names. s, if not nil, says what takes the place of some
 // answers. other stays as it is.
 //
-// It is false, and r empty, where e says that a record can't be written. What is longer
-// than a message is cut, with TC set.
+// It is false, and r empty, where e says that a record can't be written, or the names of
+// other take too long to read. What is longer than a message is cut, with TC set.
 func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.Reset()
-	w := rewriter{from: other.b, to: r, e: e, splice: s}
+	w := rewriter{from: other.b, left: newSteps(len(other.b)), to: r, e: e, splice: s}
 	if !w.sections(other) {
 		r.Reset()
 		return false
@@ -90,8 +91,8 @@ func (w *rewriter) either(section Section, i int, rr Record) bool {
 
 // answers writes those of other as they are.
 func (w *rewriter) answers(other *Reply) bool {
-	from, e := w.from, w.e
-	w.from, w.e, w.target = other.b, asItIs{}, nil
+	from, left, e := w.from, w.left, w.e
+	w.from, w.left, w.e, w.target, w.owned = other.b, newSteps(len(other.b)), asItIs{}, nil, 0
 	off := other.q.questionEnd()
 	for range int(other.count[Answer]) {
 		rr, ok := readRecord(other.b, off)
@@ -100,7 +101,7 @@ func (w *rewriter) answers(other *Reply) bool {
 		}
 		off = rr.End
 	}
-	w.from, w.e = from, e
+	w.from, w.left, w.e, w.owned = from, left, e, 0
 	w.to.full = w.to.full || other.full
 	return true
 }
@@ -113,7 +114,7 @@ func (r *Reply) AddRecord(s Section, rr dns.RR) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrResponse, err)
 	}
-	w := rewriter{from: buf[:end], to: r, e: asItIs{}, plain: true}
+	w := rewriter{from: buf[:end], left: newSteps(end), to: r, e: asItIs{}, plain: true}
 	rec, ok := readRecord(w.from, 0)
 	if r.full = r.full || s < r.section; !ok || !w.record(s, rec) {
 		return fmt.Errorf("%w: %s", ErrResponse, rr)
@@ -148,6 +149,7 @@ const maxKnown = 4
 // rewriter writes the records of one message into another.
 type rewriter struct {
 	from   []byte
+	left   steps // for from
 	to     *Reply
 	e      Editor
 	splice *Splice // nil: none
@@ -157,17 +159,22 @@ type rewriter struct {
 	known [maxKnown]struct{ at, n int }
 	last  int // which was noted last
 	name  [MaxName]byte
+	// owned is the pointer that the last owner was, and owner what it led to: sets of
+	// records have one owner. 0: none.
+	owned    uint16
+	owner    [MaxName]byte
+	ownerLen int
+
 	plain bool // no name in from is compressed, and nobody is asked about those in RDATA
 }
 
 // record writes rr, as the editor has it.
 func (w *rewriter) record(section Section, rr Record) bool {
 	r := w.to
-	n, _ := expandName(w.name[:], w.from, rr.Start)
-	if n == 0 {
+	if !w.ownerOf(rr) {
 		return false
 	}
-	owner := w.e.Owner(w.name[:n])
+	owner := w.e.Owner(w.owner[:w.ownerLen])
 	begin := len(r.b)
 	if r.full || owner == nil {
 		return r.full
@@ -189,6 +196,20 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	r.section = section
 	r.count[section]++
 	return true
+}
+
+// ownerOf reads the owner of rr; false if it can't be read.
+func (w *rewriter) ownerOf(rr Record) bool {
+	at := u16(w.from[rr.Start:])
+	if at >= 0xC000 && at == w.owned {
+		return true
+	}
+	w.owned = 0
+	if at >= 0xC000 {
+		w.owned = at
+	}
+	w.ownerLen, _ = expandName(w.owner[:], w.from, rr.Start, &w.left)
+	return w.ownerLen > 0 && w.left >= 0
 }
 
 // point writes name, as a pointer where it stands in the message already. An owner that is
@@ -252,8 +273,8 @@ func (w *rewriter) rdata(rr Record) bool {
 	off := rr.Data + shape.head
 	w.to.b = append(w.to.b, w.from[rr.Data:off]...)
 	for i := range shape.names {
-		n, end := expandName(w.name[:], w.from, off)
-		if n == 0 {
+		n, end := expandName(w.name[:], w.from, off, &w.left)
+		if n == 0 || w.left < 0 {
 			return false
 		}
 		name := w.name[:n]
@@ -304,11 +325,13 @@ func compressed(t uint16) bool {
 // opaque writes RDATA that has no names, or none that this package has a table for:
 // those are written out by miekg/dns, since pointers in them would lead nowhere.
 func (w *rewriter) opaque(rr Record) bool {
-	_, fixed := rdataLen[rr.Type]
 	_, object := dns.TypeToRR[rr.Type]
-	if fixed || !object || rr.Type == TypeTXT || w.plain || rr.Data == rr.End {
+	if addressLen(rr.Type) > 0 || !object || rr.Type == TypeTXT || w.plain || rr.Data == rr.End {
 		w.to.b = append(w.to.b, w.from[rr.Data:rr.End]...)
 		return true
+	}
+	if at, n := namesIn(w.from, rr); w.left.names(w.from[:rr.End], at, n) < 0 {
+		return false
 	}
 	head := dns.RR_Header{Rrtype: rr.Type, Class: rr.Class, Rdlength: uint16(rr.End - rr.Data), Name: "."}
 	obj, _, err := dns.UnpackRRWithHeader(head, w.from[:rr.End], rr.Data)
@@ -338,8 +361,8 @@ func (w *rewriter) replacement(data []byte) bool {
 		}
 		off += 1 + int(data[off])
 	}
-	n, _ := expandName(w.name[:], data, off)
-	if n == 0 {
+	n, _ := expandName(w.name[:], data, off, &w.left)
+	if n == 0 || w.left < 0 {
 		return false
 	}
 	name := w.e.Value(w.name[:n])
@@ -353,11 +376,15 @@ func (w *rewriter) replacement(data []byte) bool {
 
 // expandName copies the name at off, decompressed and in its own case, to dst. It gives
 // the bytes of dst used and the offset behind the name in msg; n is 0 if the name is
-// broken.
-func expandName(dst, msg []byte, off int) (n, end int) {
+// broken. What is read behind its first pointer is taken from left, whose end does not
+// end it.
+func expandName(dst, msg []byte, off int, left *steps) (n, end int) {
 	end = -1
 	for jumps := 0; off < len(msg); {
 		c := int(msg[off])
+		if jumps > 0 {
+			left.read(c)
+		}
 		switch {
 		case c&0xC0 == 0xC0:
 			if off+2 > len(msg) || jumps == maxPointers {
@@ -373,30 +400,37 @@ func expandName(dst, msg []byte, off int) (n, end int) {
 		default:
 			n += copy(dst[n:], msg[off:off+1+c])
 			off += 1 + c
-			if c == 0 {
-				return n, max(end, off)
+			if c > 0 {
+				continue
 			}
+			if end < 0 {
+				end = off
+			}
+			return n, end
 		}
 	}
 	return 0, -1
 }
 
-// Alias gives the target, in wire form and its own case, of the first alias among r's
-// answers from the one at number from on, and its number; -1 if there is none. The
-// target is in buf, which holds a whole name.
-func (r *Reply) Alias(from int, buf []byte) (at int, target []byte) {
-	off := r.q.questionEnd()
-	for i := range int(r.count[Answer]) {
-		rr, ok := readRecord(r.b, off)
-		if !ok {
-			break
+// Aliases goes over the aliases among r's answers: the number of each, and its target in
+// wire form and its own case. The target is in buf, which holds a whole name, until the
+// next. It ends early at what can't be read.
+func (r *Reply) Aliases(buf []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		off, left := r.q.questionEnd(), newSteps(len(r.b))
+		for i := range int(r.count[Answer]) {
+			rr, ok := readRecord(r.b, off)
+			if !ok {
+				return
+			}
+			off = rr.End
+			if rr.Type != TypeCNAME {
+				continue
+			}
+			n, _ := expandName(buf, r.b, rr.Data, &left)
+			if n == 0 || left < 0 || !yield(i, slices.Clip(buf[:n])) {
+				return
+			}
 		}
-		off = rr.End
-		if rr.Type != TypeCNAME || i < from {
-			continue
-		}
-		n, _ := expandName(buf, r.b, rr.Data)
-		return i, slices.Clip(buf[:n])
 	}
-	return -1, nil
 }

@@ -112,7 +112,7 @@ func TestSplice(t *testing.T) {
 	other := whole(t, q, chain)
 	var buf [MaxName]byte
 	var targets []string
-	for i, name := other.Alias(0, buf[:]); i >= 0; i, name = other.Alias(i+1, buf[:]) {
+	for _, name := range other.Aliases(buf[:]) {
 		targets = append(targets, string(AppendText(nil, name)))
 	}
 	if diff := cmp.Diff([]string{"x.test.", "y.test.", "z.test."}, targets); diff != "" {

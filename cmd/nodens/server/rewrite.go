@@ -119,7 +119,7 @@ func (rt *Routes) splice(t *turned, wait func(*exchange, step) error) (s *wire.S
 	if t.hops > maxHops || !t.change.Aliases() {
 		return nil, false, nil
 	}
-	for i, target := t.r.Alias(0, t.target[:]); i >= 0; i, target = t.r.Alias(i+1, t.target[:]) {
+	for i, target := range t.r.Aliases(t.target[:]) {
 		name, leads, ok := t.change.Target(target)
 		if !ok {
 			continue

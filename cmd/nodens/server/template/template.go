@@ -190,8 +190,8 @@ func (d *Data) kind(q *wire.Query, c *config.Template) {
 // Message is the whole query.
 func (d *Data) Message() (*dns.Msg, error) {
 	if d.msg == nil {
-		m := new(dns.Msg)
-		if err := m.Unpack(d.packet); err != nil {
+		m, err := wire.Unpack(d.packet)
+		if err != nil {
 			return nil, err
 		}
 		d.msg = m

@@ -1,0 +1,87 @@
+package wire
+
+import "slices"
+
+// maxChain bounds the owners looked at along the CNAMEs of one response. Public chains
+// have fewer than ten.
+const maxChain = 16
+
+// follow goes along the CNAMEs of the answer section (RFC 1034, 3.6.2) from the qname, in
+// whatever order they stand, and says whether they lead to an answer, or contradict one
+// another:
+//
+//   - a name on the way has two CNAMEs with different targets (RFC 2181, 10.1);
+//   - the CNAMEs lead back to a name that they have passed;
+//   - a name on the way has a record of the type asked for beside its CNAME, which leads
+//     to none;
+//   - there is an answer although the rcode says that there is no such name.
+//
+// All records must have been checked. It costs a walk over the answers for each name on
+// the way, and takes what it reads behind pointers from s.left.
+func (s *scanned) follow(msg []byte, q *Query) {
+	var buf [MaxName]byte
+	var passed [maxChain]int // the targets followed
+	name, beside := q.Name(), false
+	for i := range maxChain {
+		o := s.ownedBy(msg, q, name)
+		switch {
+		case o.ambiguous, o.alias > 0 && slices.Contains(passed[:i], o.alias):
+			s.Contradictory = true
+			return
+		case o.alias == 0 || q.Type == TypeCNAME || q.Type == TypeANY:
+			s.Answered = o.asked && s.Rcode == NoError
+			s.Contradictory = o.asked && s.Rcode == NXDomain || !o.asked && beside
+			return
+		}
+		passed[i], beside = o.alias, beside || o.asked
+		n, _ := unpackName(buf[:], msg, o.alias, &s.left)
+		name = buf[:n]
+	}
+	s.Contradictory = beside
+}
+
+// owned is what the answer section has for one owner.
+type owned struct {
+	alias     int  // where the target of its first CNAME stands; 0: it has none
+	ambiguous bool // another CNAME has another target
+	asked     bool // it has a record of the type asked for
+}
+
+// ownedBy looks through the answers for those of name, lower case and uncompressed.
+func (s *scanned) ownedBy(msg []byte, q *Query, name []byte) (o owned) {
+	var last uint16 // the pointer compared last, and what came of it; 0: none
+	same := false
+	off := q.questionEnd()
+	for range s.Answers {
+		rr, ok := readRecord(msg, off)
+		if !ok || s.left < 0 {
+			break
+		}
+		off = rr.End
+		if at := u16(msg[rr.Start:]); at < 0xC000 || at != last {
+			same, last = s.left.equal(msg, rr.Start, name), 0
+			if at >= 0xC000 {
+				last = at
+			}
+		}
+		if !same || rr.Class != q.Class {
+			continue
+		}
+		o.asked = o.asked || rr.Type == q.Type || q.Type == TypeANY
+		switch {
+		case rr.Type != TypeCNAME:
+		case o.alias == 0:
+			o.alias = rr.Data
+		case !o.ambiguous:
+			o.ambiguous = !s.sameTarget(msg, o.alias, rr.Data)
+		}
+	}
+	return o
+}
+
+// sameTarget compares the names at two offsets, without case.
+func (s *scanned) sameTarget(msg []byte, a, b int) bool {
+	var buf [MaxName]byte
+	n, _ := unpackName(buf[:], msg, a, &s.left)
+	return s.left.equal(msg, b, buf[:n])
+}
