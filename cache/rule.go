@@ -28,15 +28,17 @@ type verdict struct {
 //     min(SOA TTL, SOA MINIMUM) (RFC 2308, 5), and no longer than the aliases it
 //     comes with; without an SOA it is not kept;
 //   - a SERVFAIL lives as long as `servfail` says (RFC 9520);
-//   - no other rcode is kept, nor what is cut short, nor zone transfers, nor the
-//     answer to a query without RD, which may lack what the next client wants, nor
-//     what `disable` names.
+//   - no other rcode is kept: they say something of the query, not of the name;
+//   - nor is what is cut short, zone transfers, the answer to a query without RD, which
+//     may lack what the next client wants, or what `disable` names;
+//   - nor a reply that contradicts itself ([wire.Response.Contradictory]), with or without
+//     an SOA: nobody knows what of it is true, and the next reply may say.
 //
 // The life is clamped by `success` or `denial` even where nothing is kept: every
 // client sees TTLs by the same rule.
 func (c *Cache) judge(q *wire.Query, resp *wire.Response) verdict {
 	v := c.judgeRcode(resp)
-	if resp.Truncated || !q.RD() || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR || v.life <= 0 || c.disabled(v.kind, q) {
+	if resp.Truncated || resp.Contradictory || !q.RD() || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR || v.life <= 0 || c.disabled(v.kind, q) {
 		v.keep = false
 	}
 	return v

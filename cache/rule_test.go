@@ -52,6 +52,47 @@ func TestRules(t *testing.T) {
 		"an alias that leads nowhere, with SOA": {
 			message: message{answer: []string{"www.example. 30 IN CNAME web.example."}, authority: soaOf(900, 600)},
 			want:    Kinds{Denial: 1}, ttl: 30},
+		"an alias with its target twice": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "www.example. 30 IN CNAME WEB.example.", "web.example. 20 IN A 192.0.2.1"}},
+			want:    Kinds{Success: 1}, ttl: 20},
+		"an alias with two targets": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "www.example. 30 IN CNAME other.example.", "web.example. 30 IN A 192.0.2.1"}},
+			ttl:     30},
+		"an alias with two targets, the wrong one first": {
+			message: message{answer: []string{"www.example. 30 IN CNAME other.example.", "www.example. 30 IN CNAME web.example.", "web.example. 30 IN A 192.0.2.1"}},
+			ttl:     30},
+		"an alias with two targets, with SOA": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "www.example. 30 IN CNAME other.example."}, authority: soaOf(900, 600)},
+			ttl:     30},
+		"an alias with two targets further on": {
+			message: message{answer: []string{"www.example. 30 IN CNAME a.example.", "a.example. 30 IN CNAME b.example.", "a.example. 30 IN CNAME c.example.", "b.example. 30 IN A 192.0.2.1"}},
+			ttl:     30},
+		"two targets of an alias that nobody asked for": {
+			message: message{answer: []string{addr, "a.example. 300 IN CNAME b.example.", "a.example. 300 IN CNAME c.example."}},
+			want:    Kinds{Success: 1}, ttl: 300},
+		"two targets asked for by type": {
+			qtype: dns.TypeCNAME, message: message{answer: []string{"www.example. 30 IN CNAME a.example.", "www.example. 30 IN CNAME b.example."}}, ttl: 30},
+		"a circle of aliases": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "web.example. 30 IN CNAME www.example."}}, ttl: 30},
+		"a circle of aliases, with SOA": {
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "web.example. 30 IN CNAME www.example."}, authority: soaOf(900, 600)},
+			ttl:     30},
+		"a circle of aliases beside an address": {
+			message: message{answer: []string{"www.example. 30 IN CNAME www.example.", "www.example. 30 IN A 192.0.2.1"}}, ttl: 30},
+		"an address before a circle of aliases": {
+			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example.", "web.example. 30 IN CNAME web.example."}}, ttl: 30},
+		"an address beside an alias that leads nowhere": {
+			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example."}}, ttl: 30},
+		"an address beside an alias that leads nowhere, with SOA": {
+			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example."}, authority: soaOf(900, 600)}, ttl: 30},
+		"an address beside an alias that leads to one": {
+			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example.", "web.example. 30 IN A 192.0.2.1"}},
+			want:    Kinds{Success: 1}, ttl: 30},
+		"NXDOMAIN with an answer": {
+			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN A 192.0.2.1"}, authority: soaOf(900, 600)}, ttl: 30},
+		"NXDOMAIN behind an alias with two targets": {
+			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN CNAME x.example.", "www.example. 30 IN CNAME y.example."}, authority: soaOf(900, 600)},
+			ttl:     30},
 		"records of another name": {
 			message: message{answer: []string{"web.example. 30 IN A 192.0.2.1"}}, ttl: 30},
 		"NXDOMAIN lives the SOA's TTL": {
