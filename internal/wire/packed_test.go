@@ -302,6 +302,14 @@ func addReplies(f *testing.F, seeds uint64) {
 		b := packed(f, m.response(f, ask(f, "a.", dns.TypeA)))
 		f.Add(b[6:12], b[HeaderLen+3+4:], u16(b[2:]))
 	}
+	for i := range worstShapes {
+		for _, depth := range []int{0, 3, 124} {
+			for _, size := range []int{600, 4000} {
+				b := worstReply(i, depth, size, MaxMessage)
+				f.Add(b[6:12], b[headLen:], u16(b[2:]))
+			}
+		}
+	}
 }
 
 // replyTo is the reply to a. A with these flags, counts and records, its name in
@@ -315,8 +323,9 @@ func replyTo(counts, body []byte, flags uint16) ([]byte, bool) {
 	return append(msg, body...), true
 }
 
-// FuzzResponse feeds any bytes as a reply. What is taken must keep its question and
-// its counts, and be a walkable message of the size asked for after a cut.
+// FuzzResponse feeds any bytes as a reply. It must cost no more steps than its length
+// allows. What is taken must keep its question and its counts, and be a walkable message
+// of the size asked for after a cut.
 func FuzzResponse(f *testing.F) {
 	addReplies(f, 30)
 	q := ask(f, "a.", dns.TypeA)
@@ -324,6 +333,9 @@ func FuzzResponse(f *testing.F) {
 		msg, ok := replyTo(counts, body, flags)
 		if !ok {
 			return
+		}
+		if s, err := scan(msg, q, newSteps(len(msg))); -s.left > oneName || err == nil && s.left < 0 {
+			t.Errorf("%d steps too many were taken: %v", -s.left, err)
 		}
 		resp, err := ParseResponse(msg, q)
 		if err != nil {
@@ -348,6 +360,7 @@ func FuzzResponse(f *testing.F) {
 		}
 		unpacked(t, out)
 		checkWalk(t, r.b, q)
+		checkUse(t, q, msg)
 	})
 }
 

@@ -76,14 +76,15 @@ func (w *worst) point() { w.b = append16(w.b, 0xC000|uint16(w.names[len(w.names)
 var worstShapes = []struct {
 	name       string
 	begin, one func(*worst)
+	plain      bool // it points to little
 }{
-	{"owners", nil, func(w *worst) { w.record(w.owner(), TypeA, func() { w.b = append(w.b, 192, 0, 2, 1) }) }},
-	{"RDATA", nil, func(w *worst) { w.record(questionPointer, TypePTR, w.point) }},
-	{"owners and RDATA", nil, func(w *worst) { w.record(w.owner(), TypePTR, w.point) }},
-	{"two names in RDATA", nil, func(w *worst) { w.record(w.owner(), 17, func() { w.point(); w.point() }) }},
+	{name: "owners", one: func(w *worst) { w.record(w.owner(), TypeA, func() { w.b = append(w.b, 192, 0, 2, 1) }) }},
+	{name: "RDATA", one: func(w *worst) { w.record(questionPointer, TypePTR, w.point) }},
+	{name: "owners and RDATA", one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) }},
+	{name: "two names in RDATA", one: func(w *worst) { w.record(w.owner(), 17, func() { w.point(); w.point() }) }},
 	{
-		"behind sixteen aliases",
-		func(w *worst) {
+		name: "behind sixteen aliases",
+		begin: func(w *worst) {
 			next := questionPointer
 			for i := range byte(maxChain) {
 				w.record(uint16(next), TypeCNAME, func() {
@@ -95,15 +96,15 @@ var worstShapes = []struct {
 				})
 			}
 		},
-		func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
+		one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
 	},
 	{
-		"aliases in a circle", func(w *worst) { w.record(questionPointer, TypeCNAME, func() { w.b = append16(w.b, questionPointer) }) },
-		func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
+		name: "aliases in a circle", begin: func(w *worst) { w.record(questionPointer, TypeCNAME, func() { w.b = append16(w.b, questionPointer) }) },
+		one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
 	},
-	{"aliases of one name", nil, func(w *worst) { w.record(questionPointer, TypeCNAME, w.point) }},
-	{"RDATA of objects", nil, func(w *worst) { w.record(questionPointer, 47, func() { w.point(); w.b = append(w.b, 0, 1, 0x40) }) }},
-	{"many names in RDATA", nil, func(w *worst) {
+	{name: "aliases of one name", one: func(w *worst) { w.record(questionPointer, TypeCNAME, w.point) }},
+	{name: "RDATA of objects", one: func(w *worst) { w.record(questionPointer, 47, func() { w.point(); w.b = append(w.b, 0, 1, 0x40) }) }},
+	{name: "many names in RDATA", one: func(w *worst) {
 		w.record(questionPointer, typeHIP, func() {
 			w.b = append(w.b, 0, 0, 0, 0)
 			for range 100 {
@@ -112,22 +113,23 @@ var worstShapes = []struct {
 		})
 	}},
 	{
-		"a rare shape",
-		func(w *worst) { // an owner that the question could stand for
+		name: "a rare shape",
+		begin: func(w *worst) { // an owner that the question could stand for
 			w.b = append(w.b, 1, 'a', 0, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 			w.count++
 		},
-		func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
+		one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
 	},
 	{
-		"a rare shape with one owner",
-		func(w *worst) {
+		name: "a rare shape with one owner",
+		begin: func(w *worst) {
 			w.b = append(w.b, 1, 'a', 0, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 			w.count++
 		},
-		func(w *worst) {
+		one: func(w *worst) {
 			w.record(0xC000|uint16(w.names[len(w.names)-1]), TypePTR, func() { w.b = append(w.b, 1, byte(w.count), 0) })
 		},
+		plain: true,
 	},
 }
 
@@ -137,11 +139,12 @@ func worstReply(i, depth, size, n int) []byte {
 	if begin := worstShapes[i].begin; begin != nil {
 		begin(w)
 	}
-	before := w.b
 	for range n {
-		before = append([]byte(nil), w.b...)
+		end, count := len(w.b), w.count
 		if worstShapes[i].one(w); len(w.b) > size {
-			return before
+			w.b = w.b[:end]
+			put16(w.b[6:], count)
+			break
 		}
 	}
 	return w.b
@@ -185,7 +188,192 @@ func BenchmarkWorst(b *testing.B) {
 	}
 }
 
-var _ = errors.New
-var _ = reflect.TypeOf
-var _ = strings.Cut
-var _ = dns.Copy
+// TestWorst: whatever the names of a message point to, it is read in so many steps as its
+// length allows, or refused; a reply that is taken can be rewritten, moved and written out
+// within the same.
+func TestWorst(t *testing.T) {
+	if most := newSteps(MaxMessage); most > 136_000 {
+		t.Errorf("a message of 64 KiB may take %d steps, want 136,000 at most", most)
+	}
+	if most := newSteps(1232); most > 6_600 {
+		t.Errorf("a datagram may take %d steps, want 6,600 at most", most)
+	}
+	q := ask(t, "a.", TypeA)
+	for _, size := range worstSizes {
+		for i, shape := range worstShapes {
+			refused := 0
+			for _, depth := range []int{0, 3, 124} {
+				msg := worstReply(i, depth, size, MaxMessage)
+				s, err := scan(msg, q, newSteps(len(msg)))
+				if -s.left > oneName {
+					t.Errorf("%s, %d pointers, %d bytes: %d steps too many were taken", shape.name, depth, size, -s.left)
+				}
+				if err != nil {
+					refused++
+					if !errors.Is(err, ErrResponse) || !errors.Is(err, errSteps) {
+						t.Errorf("%s, %d pointers, %d bytes: %v", shape.name, depth, size, err)
+					}
+				}
+				checkUse(t, q, dearest(q, i, depth, size))
+			}
+			if refused == 0 && size == MaxMessage && !shape.plain {
+				t.Errorf("%s, %d bytes: taken with any number of pointers", shape.name, size)
+			}
+		}
+	}
+}
+
+// oneName is more than one name takes: the message is refused when it has been read.
+const oneName = 2 * (MaxName + maxPointers + objectName)
+
+// checkUse does with msg, a reply to q that is taken, all that follows pointers again.
+func checkUse(t *testing.T, q *Query, msg []byte) {
+	t.Helper()
+	resp, err := ParseResponse(msg, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r, other Reply
+	r.Start(nil, q)
+	r.Copy(resp.Packed, 60)
+	r.Shuffle()
+	other.Start(nil, ask(t, "b.", TypeA))
+	w := rewriter{from: r.b, left: newSteps(len(r.b)), to: &other, e: asItIs{}}
+	if !w.sections(&r) && w.left < 0 {
+		t.Errorf("%x is taken, and can't be rewritten", msg)
+	}
+	other.Adopt(&r)
+	for range r.Aliases(make([]byte, MaxName)) {
+	}
+	_, _ = Unpack(append([]byte(nil), r.Finish(MaxMessage)...))
+}
+
+// large are long replies as servers send them: the question, and the records number i.
+var large = []struct {
+	name, qname string
+	qtype       uint16
+	answer      func(i int) string
+	additional  func(i int) string
+}{
+	{name: "addresses", qname: "www.example.com.", qtype: dns.TypeA, answer: func(i int) string {
+		return fmt.Sprintf("www.example.com. 60 IN A 10.0.%d.%d", i>>8, i&255)
+	}},
+	{name: "addresses behind an alias", qname: "www.example.com.", qtype: dns.TypeAAAA, answer: func(i int) string {
+		if i == 0 {
+			return "www.example.com. 60 IN CNAME a-long-name-in-front-of.prod.eu-west-1.cdn.example.net."
+		}
+		return fmt.Sprintf("a-long-name-in-front-of.prod.eu-west-1.cdn.example.net. 60 IN AAAA 2001:db8::%x", i)
+	}},
+	{name: "names of an IPv6 address", qname: "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa.", qtype: dns.TypePTR, answer: func(i int) string {
+		return fmt.Sprintf("1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. 60 IN PTR h%d.rack7.dc1.eu-west-1.example.com.", i)
+	}},
+	{
+		name: "name servers", qname: "example.com.", qtype: dns.TypeNS,
+		answer: func(i int) string { return fmt.Sprintf("example.com. 60 IN NS ns%d.dns.eu-west-1.example.net.", i) },
+		additional: func(i int) string {
+			return fmt.Sprintf("ns%d.dns.eu-west-1.example.net. 60 IN A 10.0.%d.%d", i, i>>8, i&255)
+		},
+	},
+	{
+		name: "endpoints", qname: "_http._tcp.web.shop.svc.cluster.local.", qtype: dns.TypeSRV,
+		answer: func(i int) string {
+			return fmt.Sprintf("_http._tcp.web.shop.svc.cluster.local. 5 IN SRV 0 1 80 10-244-%d-%d.web.shop.svc.cluster.local.", i>>8, i&255)
+		},
+		additional: func(i int) string {
+			return fmt.Sprintf("10-244-%d-%d.web.shop.svc.cluster.local. 5 IN A 10.244.%d.%d", i>>8, i&255, i>>8, i&255)
+		},
+	},
+	{name: "a zone", qname: "example.com.", qtype: dns.TypeANY, answer: func(i int) string {
+		return fmt.Sprintf("h%d.r%d.dc1.eu-west-1.example.com. 60 IN CNAME s%d.r%d.services.eu-west-1.example.com.", i, i/16, i, i/16)
+	}},
+	{name: "keys", qname: "example.com.", qtype: dns.TypeANY, answer: func(i int) string {
+		return fmt.Sprintf("h%d.example.com. 60 IN NSEC h%d.example.com. A AAAA", i, i+1)
+	}},
+	{name: "services", qname: "example.com.", qtype: dns.TypeHTTPS, answer: func(i int) string {
+		return fmt.Sprintf("example.com. 60 IN HTTPS %d h%d.example.com. alpn=h2", i, i)
+	}},
+}
+
+// TestLarge: the longest replies that servers send are taken, whatever their shape, and
+// can be given to clients in every way.
+func TestLarge(t *testing.T) {
+	for _, tt := range large {
+		for _, optFirst := range []bool{false, true} {
+			q := ask(t, tt.qname, tt.qtype)
+			m := new(dns.Msg).SetReply(unpacked(t, q.Packet))
+			m.Compress = true
+			if optFirst { // a rare shape
+				m.SetEdns0(1232, false)
+			}
+			record := func(line string) dns.RR {
+				rr, err := dns.NewRR(line)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return rr
+			}
+			for i := 0; ; i++ {
+				before := *m
+				m.Answer = append(m.Answer, record(tt.answer(i)))
+				if tt.additional != nil {
+					m.Extra = append(m.Extra, record(tt.additional(i)))
+				} else if i == 0 && optFirst {
+					m.Extra = append(m.Extra, record("x.example.com. 60 IN A 192.0.2.1"))
+				}
+				if i%100 == 0 && m.Len() > MaxMessage-8192 {
+					m = &before
+					break
+				}
+			}
+			msg := packed(t, m)
+			resp, err := ParseResponse(msg, q)
+			if err != nil || resp.Contradictory {
+				t.Errorf("%s, OPT first %v: %d records in %d bytes: %v", tt.name, optFirst, len(m.Answer), len(msg), err)
+				continue
+			}
+			checkUse(t, q, msg)
+			var r, other Reply
+			r.Start(nil, q)
+			r.Copy(resp.Packed, 60)
+			other.Start(nil, ask(t, "another-name.example.org.", tt.qtype))
+			if !other.Rewrite(&r, asItIs{}, nil) {
+				t.Errorf("%s can't be rewritten", tt.name)
+			}
+			if _, err := Unpack(r.Finish(MaxMessage)); err != nil {
+				t.Errorf("%s can't be unpacked: %v", tt.name, err)
+			}
+		}
+	}
+}
+
+// TestObjectNames: the names in the RDATA of all types that miekg/dns reads are counted
+// before it reads them.
+func TestObjectNames(t *testing.T) {
+	for number, make := range dns.TypeToRR {
+		rr := reflect.TypeOf(make()).Elem()
+		_, compressible := rdataNames[number]
+		_, listed := objectNames[number]
+		switch number {
+		case TypeNAPTR, typeHIP, typeIPSECKEY, typeAMTRELAY:
+			listed = true
+		}
+		names := false
+		for i := range rr.NumField() {
+			switch rr.Field(i).Tag.Get("dns") {
+			case "domain-name", "cdomain-name", "ipsechost", "amtrelayhost":
+				names = true
+			}
+		}
+		if rr.NumField() > 1 && rr.Field(1).Anonymous { // one type made of another
+			names = names || compressible || listed
+		}
+		if names && !compressible && !listed {
+			t.Errorf("the names of %s are not counted", dns.Type(number))
+		}
+	}
+	for number := range objectNames {
+		if _, ok := dns.TypeToRR[number]; !ok {
+			t.Errorf("type %d is listed, and miekg/dns does not read it", number)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package differential
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+)
+
+// oddReply is a reply that no upstream should give, to a question for A.
+type oddReply struct {
+	name string // the first label of the name that is asked for
+	// rcode, answer and authority are the reply; NAME is the name asked for. Without a
+	// question it is a header alone.
+	rcode             int
+	answer, authority []string
+	bare              bool
+	// kept says that CoreDNS answers the second query without the upstream.
+	kept bool
+	// reason is why the agent does not do the same; empty where it does.
+	reason string
+}
+
+// contradicts is why the agent keeps nothing that contradicts itself.
+const contradicts = "a reply that contradicts itself is not kept, even with an SOA, with which CoreDNS keeps it as a denial"
+
+// oddReplies are those that are compared.
+var oddReplies = []oddReply{
+	{name: "plain", answer: []string{"NAME 300 IN A 192.0.2.1"}, kept: true},
+	{name: "alias", answer: []string{"NAME 300 IN CNAME a.odd.test.", "a.odd.test. 300 IN A 192.0.2.1"}, kept: true},
+	{name: "same-alias-twice", answer: []string{"NAME 300 IN CNAME a.odd.test.", "NAME 300 IN CNAME A.odd.test.", "a.odd.test. 300 IN A 192.0.2.1"}, kept: true},
+	{name: "two-aliases", answer: []string{"NAME 300 IN CNAME a.odd.test.", "NAME 300 IN CNAME b.odd.test.", "a.odd.test. 300 IN A 192.0.2.1"}},
+	{name: "two-aliases-further-on", answer: []string{"NAME 300 IN CNAME a.odd.test.", "a.odd.test. 300 IN CNAME b.odd.test.", "a.odd.test. 300 IN CNAME c.odd.test.", "b.odd.test. 300 IN A 192.0.2.1"}},
+	{name: "two-aliases-soa", answer: []string{"NAME 300 IN CNAME a.odd.test.", "NAME 300 IN CNAME b.odd.test."}, authority: soaOfOdd, kept: true, reason: contradicts},
+	{name: "circle", answer: []string{"NAME 300 IN CNAME a.odd.test.", "a.odd.test. 300 IN CNAME NAME"}},
+	{name: "circle-soa", answer: []string{"NAME 300 IN CNAME NAME"}, authority: soaOfOdd, kept: true, reason: contradicts},
+	{name: "circle-beside-address", answer: []string{"NAME 300 IN CNAME NAME", "NAME 300 IN A 192.0.2.1"}},
+	{name: "alias-beside-address", answer: []string{"NAME 300 IN A 192.0.2.1", "NAME 300 IN CNAME a.odd.test."}},
+	{name: "alias-beside-address-soa", answer: []string{"NAME 300 IN A 192.0.2.1", "NAME 300 IN CNAME a.odd.test."}, authority: soaOfOdd, kept: true, reason: contradicts},
+	{name: "alias-beside-address-to-address", answer: []string{"NAME 300 IN A 192.0.2.1", "NAME 300 IN CNAME a.odd.test.", "a.odd.test. 300 IN A 192.0.2.1"}, kept: true},
+	{name: "alias-alone", answer: []string{"NAME 300 IN CNAME a.odd.test."}},
+	{name: "another-name", answer: []string{"a.odd.test. 300 IN A 192.0.2.1"}},
+	{name: "nothing", kept: true},
+	{name: "nxdomain", rcode: dns.RcodeNameError, authority: soaOfOdd, kept: true},
+	{name: "nxdomain-without-soa", rcode: dns.RcodeNameError},
+	{name: "nxdomain-with-answer", rcode: dns.RcodeNameError, answer: []string{"NAME 300 IN A 192.0.2.1"}, authority: soaOfOdd},
+	{name: "servfail", rcode: dns.RcodeServerFailure, kept: true},
+	{name: "refused", rcode: dns.RcodeRefused},
+	{name: "formerr", rcode: dns.RcodeFormatError},
+	{
+		name: "notimp", rcode: dns.RcodeNotImplemented, kept: true,
+		reason: "NOTIMP says something of the query, not of the name, and is no failure of resolution (RFC 9520, 2): the agent keeps it no more than REFUSED",
+	},
+
+	{name: "bare-formerr", bare: true, rcode: dns.RcodeFormatError},
+	{name: "bare-servfail", bare: true, rcode: dns.RcodeServerFailure, reason: bareErrors},
+	{name: "bare-refused", bare: true, rcode: dns.RcodeRefused, reason: bareErrors},
+	{name: "bare-nxdomain", bare: true, rcode: dns.RcodeNameError, reason: bareErrors},
+}
+
+// bareErrors is why the agent answers as it does what has no question.
+const bareErrors = "a reply without a question is an error of the server's if it says so, which the client gets; any other is dropped as one to another question is, and the query is SERVFAIL in the end; CoreDNS makes FORMERR of both"
+
+var soaOfOdd = []string{"odd.test. 300 IN SOA ns.odd.test. host.odd.test. 1 1800 900 604800 60"}
+
+// oddUpstream gives odd replies, and counts the questions for each.
+type oddUpstream struct {
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+// startOdd starts one until the test ends.
+func startOdd(t *testing.T) (*oddUpstream, netip.AddrPort) {
+	t.Helper()
+	l, conn, err := listeners("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &oddUpstream{asked: map[string]int{}}
+	for _, s := range []*dns.Server{{Listener: l, Handler: u}, {PacketConn: conn, Handler: u}} {
+		up := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(up) }
+		go func() {
+			if err := s.ActivateAndServe(); err != nil {
+				t.Errorf("the upstream: %v", err)
+			}
+		}()
+		<-up
+		t.Cleanup(func() { s.Shutdown() })
+	}
+	return u, l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// ServeDNS answers a query.
+func (u *oddUpstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	label, _, _ := strings.Cut(q.Question[0].Name, ".")
+	u.mu.Lock()
+	u.asked[label]++
+	u.mu.Unlock()
+	m := new(dns.Msg).SetReply(q)
+	m.RecursionAvailable = true
+	for _, o := range oddReplies {
+		if o.name == label {
+			o.fill(m)
+		}
+	}
+	if opt := q.IsEdns0(); opt != nil && len(m.Question) > 0 {
+		m.SetEdns0(4096, opt.Do())
+	}
+	// The client may have given up; there is nobody to tell.
+	_ = w.WriteMsg(m)
+}
+
+// fill makes m the reply.
+func (o oddReply) fill(m *dns.Msg) {
+	m.Rcode = o.rcode
+	name := m.Question[0].Name
+	if o.bare {
+		m.Question = nil
+		return
+	}
+	for _, s := range []struct {
+		to    *[]dns.RR
+		lines []string
+	}{{&m.Answer, o.answer}, {&m.Ns, o.authority}} {
+		for _, line := range s.lines {
+			rr, err := dns.NewRR(strings.ReplaceAll(line, "NAME", name))
+			if err != nil {
+				panic(fmt.Sprintf("%s: %v", line, err))
+			}
+			*s.to = append(*s.to, rr)
+		}
+	}
+}
+
+// count is how often the name with the label was asked for.
+func (u *oddUpstream) count(label string) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.asked[label]
+}
+
+// TestReplies compares what becomes of replies that no upstream should give: what the
+// client gets, twice, and whether the second time comes from the cache.
+func TestReplies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("building CoreDNS takes minutes: skipped under -short")
+	}
+	const text = ".:PORT {\nbind 127.0.0.1\nerrors\nready 127.0.0.1:READY\ncache 30\nforward . UPSTREAM {\nmax_fails 0\n}\n}\n"
+	s := newHamlet(t)
+	s.table = append(allowedTTLs(), bareReplies()...)
+	r := s.run(t, true)
+	theirs, at := startOdd(t)
+	s.upstream = at
+	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
+	ours, at := startOdd(t)
+	s.upstream = at
+	r.agents = []agent{{name: subject(), addr: s.serve(t, subject(), text, apiserver.Admin)}}
+	for _, o := range oddReplies {
+		if err := r.one(query{name: o.name + ".odd.test.", kind: dns.TypeA}); err != nil {
+			t.Fatal(err)
+		}
+		if kept := theirs.count(o.name) == 1; kept != o.kept {
+			t.Errorf("%s: CoreDNS keeps it: %v, want %v", o.name, kept, o.kept)
+		}
+		if o.bare {
+			continue // a SERVFAIL of the agent's own is kept
+		}
+		if kept := ours.count(o.name) == 1; kept != (o.kept && o.reason == "") {
+			t.Errorf("%s: the agent keeps it: %v, and CoreDNS: %v; the reason: %q", o.name, kept, o.kept, o.reason)
+		}
+	}
+	r.report()
+}
+
+// bareReplies are about replies without a question.
+func bareReplies() []*allowance {
+	return []*allowance{{
+		reason: bareErrors,
+		expect: func(c situation) (view, bool) {
+			label, _, _ := strings.Cut(c.name, ".")
+			v := c.view
+			switch label {
+			case "bare-refused":
+				v.Rcode = "REFUSED"
+			case "bare-servfail", "bare-nxdomain":
+				v.Rcode = "SERVFAIL"
+			default:
+				return view{}, false
+			}
+			return v, true
+		},
+	}}
+}
