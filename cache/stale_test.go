@@ -411,3 +411,37 @@ func TestPreferPositive(t *testing.T) {
 		}
 	}
 }
+
+// TestContradiction: a reply that contradicts itself goes to its client, and takes the
+// place of nothing: neither is there an entry that could be copied, nor is the expired
+// answer gone that the next failure is to be bridged with.
+func TestContradiction(t *testing.T) {
+	odd := message{
+		answer:    []string{"www.example. 60 IN CNAME www.example.", "www.example. 60 IN A " + newer},
+		authority: soaOf(60, 60),
+	}
+	// Its first record is no address.
+	given := func(c *Cache, q *wire.Query) int { return len(fetch(t, c, q, odd).Answer) }
+	q := question(t, "www.example.", dns.TypeA)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(nil, Options{Epochs: newCounters().Table})
+		for range 2 {
+			if n := given(c, q); n != 2 {
+				t.Errorf("the client gets %d records, want 2", n)
+			}
+			if _, ok := c.Term(q, c.store.clock()); ok || answer(t, c, q) != nil {
+				t.Error("it was kept")
+			}
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := staleCache(t, verify, Options{})
+		if n := given(c, q); n != 2 {
+			t.Errorf("in place of an expired answer the client gets %d records, want 2", n)
+		}
+		u := &upstream{t: t, err: errors.New("no answer")}
+		if diff := cmp.Diff(got{Addr: old, TTL: 30}, resolve(t, c, q, u.ask)); diff != "" {
+			t.Errorf("when all has failed after it (-want +got):\n%s", diff)
+		}
+	})
+}
