@@ -166,6 +166,10 @@ func TestExchange(t *testing.T) {
 		},
 		want: outcome{Over: []string{"udp", "udp"}, Err: ErrFailed},
 	}, {
+		name:   "names that take too long to read",
+		script: func(r request) { r.send(tangled(r.pack(r.answer(0)))) },
+		want:   outcome{Over: []string{"udp", "udp"}, Err: ErrFailed},
+	}, {
 		name: "TCP closed inside the message",
 		script: func(r request) {
 			b := r.pack(r.answer(1))
@@ -254,6 +258,28 @@ func plainOnly(rcode int) script {
 		}
 		answers(r)
 	}
+}
+
+// tangled appends records to b, a reply without any and without OPT, whose owners are a pointer after each
+// of a hundred labels.
+func tangled(b []byte) []byte {
+	const names, owners = 100, 200
+	last := len(b) + 12
+	b = append(b, 0xC0, headerLen, 0xFF, 0, 0, 1, 0, 0, 1, 44, 4*names>>8, 4*names&0xFF)
+	for range names {
+		at := len(b)
+		b = append(b, 1, 'x', 0xC0|byte(last>>8), byte(last))
+		if at == last {
+			b[at+2], b[at+3] = 0, 0
+		}
+		last = at
+	}
+	for i := range owners { // none is that of the record before
+		at := last - 4*(i%2)
+		b = append(b, 0xC0|byte(at>>8), byte(at), 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
+	}
+	binary.BigEndian.PutUint16(b[6:], 1+owners)
+	return b
 }
 
 // strays are messages that are not the reply to r, each for another reason.
