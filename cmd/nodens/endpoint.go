@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,9 @@ type endpoints struct {
 	// shared: another agent may listen at the same addresses, which this one starts
 	// beside where there can be no hand-over.
 	shared bool
+	// local reports whether an address is the node's own (see [httpConns]); nil: none is.
+	local  func(netip.Addr) bool
+	counts httpCounts
 
 	mu      sync.Mutex
 	servers map[string]*endpoint
@@ -37,6 +41,7 @@ type endpoints struct {
 type endpoint struct {
 	ln      *net.TCPListener
 	server  *http.Server
+	conns   *httpConns
 	handler atomic.Pointer[http.ServeMux]
 	parked  *os.File // the listener between yield and resume, else nil
 }
@@ -73,7 +78,7 @@ func (e *endpoints) listen(want map[string]map[string]http.Handler) error {
 		}
 		s := e.servers[addr]
 		if s == nil {
-			s = newEndpoint()
+			s = e.newEndpoint()
 			s.handler.Store(mux)
 			e.serve(s, fresh[addr])
 			e.servers[addr] = s
@@ -119,10 +124,11 @@ func (e *endpoints) open(addr string) (net.Listener, error) {
 	return lc.Listen(context.Background(), "tcp", addr)
 }
 
-func newEndpoint() *endpoint {
-	s := new(endpoint)
+func (e *endpoints) newEndpoint() *endpoint {
+	s := &endpoint{conns: newHTTPConns(e.local, &e.counts)}
 	s.server = &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) }),
+		Handler:           s.conns.handler(func(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) }),
+		ConnContext:       connContext,
 		ReadTimeout:       httpTimeout,
 		ReadHeaderTimeout: httpTimeout,
 		WriteTimeout:      httpTimeout,
@@ -136,7 +142,7 @@ func newEndpoint() *endpoint {
 func (e *endpoints) serve(s *endpoint, ln *net.TCPListener) {
 	s.ln = ln
 	go func() {
-		if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := s.server.Serve(s.conns.listener(ln)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			e.log.Error("an HTTP endpoint stopped", "address", ln.Addr(), "err", err)
 		}
 	}()

@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/handover"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
@@ -67,6 +68,9 @@ var (
 	refusedConns    = counter("nodens_dns_connections_refused_total", "TCP connections closed because too many were open, all with queries waiting.")
 	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP connections closed to make room for new ones.")
 	cutConns        = counter("nodens_dns_connections_cut_total", "TCP connections closed because the client was too slow.")
+
+	httpEvicted = counter("nodens_http_connections_evicted_total", "Connections to health, readiness, metrics and profiles closed to make room for new ones, by the limit.", "limit")
+	httpRefused = counter("nodens_http_connections_refused_total", "New connections to health, readiness, metrics and profiles closed because every other one was busy, by the limit.", "limit")
 
 	httpsResponses   = counter("coredns_dns_https_responses_total", "Replies over HTTPS, by their status.", "server", "status")
 	handshakesFailed = counter("nodens_tls_handshakes_failed_total", "TLS handshakes that came to nothing.")
@@ -164,6 +168,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(refusedConns, float64(a.server.ConnsRefused()))
 	s.put(evictedConns, float64(a.server.ConnsEvicted()))
 	s.put(cutConns, float64(a.server.ConnsCut()))
+	s.http(&a.http.counts)
 	s.put(handshakesFailed, float64(a.server.HandshakesFailed()))
 	s.put(reloadFailed, float64(a.reloadFailed.Load()))
 	s.put(configRefused, truth(a.watch.refused.Load()))
@@ -228,6 +233,13 @@ func (s scrape) handovers(of *succession) {
 	s.put(handovers, float64(given.Failed), predecessor, "failed")
 	s.put(handovers, float64(given.Resumed), predecessor, "resumed")
 	s.put(restored, float64(of.restored.Load()))
+}
+
+func (s scrape) http(c *httpCounts) {
+	for limit, name := range map[connlimit.Limit]string{connlimit.Client: "client", connlimit.Total: "listener"} {
+		s.put(httpEvicted, float64(c.evicted[limit].Load()), name)
+		s.put(httpRefused, float64(c.refused[limit].Load()), name)
+	}
 }
 
 func (s scrape) certificates(g *generation) {

@@ -102,7 +102,7 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 		opts:   opts,
 		log:    log,
 		server: srv,
-		http:   &endpoints{log: log, shared: opts.handoverDir != "", servers: make(map[string]*endpoint)},
+		http:   &endpoints{log: log, shared: opts.handoverDir != "", local: newHostAddrs().has, servers: make(map[string]*endpoint)},
 		assembly: assembly{
 			opts: opts, log: log, stats: make(map[statsKey]*server.Stats),
 			store:  cache.NewStore(opts.cacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs}),

@@ -165,7 +165,7 @@ func (l *listener) plain() bool { return l.routes.Load().Door.Transport == confi
 func (l *listener) empty() bool {
 	l.tcp.mu.Lock()
 	defer l.tcp.mu.Unlock()
-	return len(l.tcp.guests) == 0
+	return l.tcp.guests.Len() == 0
 }
 
 func all(listeners []*listener, holds func(*listener) bool) bool {
@@ -182,7 +182,7 @@ func all(listeners []*listener, holds func(*listener) bool) bool {
 func (t *tcpListener) move(hasty bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.guests {
+	for c := range t.guests.All() {
 		c.hasty.Store(hasty)
 		c.moving.Store(true)
 		t.rouse(c)

@@ -261,7 +261,7 @@ func moving(s *Server) bool {
 	for _, l := range s.listeners {
 		l.tcp.mu.Lock()
 		defer l.tcp.mu.Unlock()
-		for _, c := range l.tcp.guests {
+		for c := range l.tcp.guests.All() {
 			if c.moving.Load() {
 				return true
 			}

@@ -70,7 +70,7 @@ func open(s *Server) (n int) {
 	defer s.mu.Unlock()
 	for _, l := range s.listeners {
 		l.tcp.mu.Lock()
-		n += len(l.tcp.guests)
+		n += l.tcp.guests.Len()
 		l.tcp.mu.Unlock()
 	}
 	return n

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/connlimit"
 )
 
 // streamBuffer is asked for in both directions of a connection, so that the kernel
@@ -44,9 +45,6 @@ type guest struct {
 	// another process as soon as no query waits; hasty, when it is no longer read from
 	// until then.
 	moving, hasty atomic.Bool
-	// place is where the connection stands in its listener's list, -1 once it is
-	// gone from there. The listener's lock is for this, too.
-	place int
 }
 
 func (g *guest) init(conn *net.TCPConn, lane int) {
@@ -58,6 +56,14 @@ func (g *guest) init(conn *net.TCPConn, lane int) {
 }
 
 func (g *guest) self() *guest { return g }
+
+// ClientAddr and Activity are for package connlimit.
+
+func (g *guest) ClientAddr() netip.Addr { return g.client.Addr() }
+
+func (g *guest) Activity() (last time.Duration, busy bool) {
+	return time.Duration(g.heard.Load()), g.waiting.Load() > 0
+}
 
 // visitor is a connection as it is served.
 type visitor interface {
@@ -77,14 +83,10 @@ func (s *Server) receive(l *listener, conn *net.TCPConn, lane int) (visitor, err
 // tcpListener is a listening socket and its connections.
 type tcpListener struct {
 	*net.TCPListener
-	// conns and perClient are the most connections at once, of all clients and of
-	// one.
-	conns, perClient int
 
-	mu      sync.Mutex
-	closed  bool
-	guests  []*guest
-	clients map[netip.Addr]int // connections of each client that has any
+	mu     sync.Mutex
+	closed bool
+	guests connlimit.Set[*guest]
 }
 
 // listenTCP takes the listener that was handed down, or makes one.
@@ -96,7 +98,7 @@ func listenTCP(addr netip.AddrPort, limits Limits, legacy legacy) (*tcpListener,
 	if err != nil {
 		return nil, err
 	}
-	return &tcpListener{TCPListener: ln, conns: limits.Conns, perClient: limits.ClientConns, clients: make(map[netip.Addr]int)}, nil
+	return &tcpListener{TCPListener: ln, guests: connlimit.Set[*guest]{Total: limits.Conns, PerClient: limits.ClientConns}}, nil
 }
 
 // prepareTCP sets what connections inherit; a kernel that allows less gives less.
@@ -136,7 +138,7 @@ func (t *tcpListener) close() {
 func (t *tcpListener) dismissAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.guests {
+	for c := range t.guests.All() {
 		c.leaving.Store(true)
 		if !c.sudden {
 			_ = c.conn.SetReadDeadline(past)
@@ -181,7 +183,7 @@ func (t *tcpListener) release(c *guest) bool {
 func (t *tcpListener) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.guests {
+	for c := range t.guests.All() {
 		if c.sudden && c.waiting.Load() == 0 {
 			t.dismiss(c)
 		}
@@ -196,73 +198,28 @@ func (t *tcpListener) await(c *guest, until time.Duration) bool {
 	return !c.leaving.Load() && !c.goes() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
 }
 
-// admit takes c in, if need be in place of another connection. A client that has
-// all the connections it may have gives up one of its own, so that it is in nobody's
-// way but its own; else, where all places are taken, the connection goes that has
-// been silent for longest (RFC 7766, 6.2.3). ok is false if all of those have
-// queries that wait, or if t is closed.
+// admit takes c in, if need be in place of another connection: one of its client's that
+// has all it may have, else, where all places are taken, the one that has been silent
+// for longest (RFC 7766, 6.2.3). ok is false if all of those have queries that wait, or
+// if t is closed.
 func (t *tcpListener) admit(c *guest) (evicted, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return false, false
 	}
-	host := c.client.Addr()
-	own := t.clients[host] >= t.perClient
-	if own || len(t.guests) >= t.conns {
-		victim := t.longestSilent(func(o *guest) bool { return !own || o.client.Addr() == host })
-		if victim == nil {
-			return false, false
-		}
-		t.remove(victim)
+	victim, evicted, _, ok := t.guests.Add(c)
+	if evicted {
 		t.dismiss(victim)
-		evicted = true
 	}
-	c.place = len(t.guests)
-	t.guests = append(t.guests, c)
-	t.clients[host]++
-	return evicted, true
-}
-
-// longestSilent finds the connection, of those that may go, whose last query is
-// the longest ago; nil if all have queries that wait. It looks at each: places run
-// out only where something is wrong, and a thousand looks take less time than the
-// kernel takes to open the connection they are for.
-func (t *tcpListener) longestSilent(may func(*guest) bool) *guest {
-	var found *guest
-	var since int64
-	for _, c := range t.guests {
-		at := c.heard.Load()
-		if (found == nil || at < since) && c.waiting.Load() == 0 && may(c) {
-			found, since = c, at
-		}
-	}
-	return found
-}
-
-// remove forgets c, whose place is free from now on. It may have gone already. The
-// caller holds t.mu.
-func (t *tcpListener) remove(c *guest) {
-	if c.place < 0 {
-		return
-	}
-	last := len(t.guests) - 1
-	t.guests[c.place] = t.guests[last]
-	t.guests[c.place].place = c.place
-	t.guests[last] = nil
-	t.guests = t.guests[:last]
-	c.place = -1
-	host := c.client.Addr()
-	if t.clients[host]--; t.clients[host] == 0 {
-		delete(t.clients, host)
-	}
+	return evicted, ok
 }
 
 // forget takes c, which is closed, off the list.
 func (t *tcpListener) forget(c *guest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.remove(c)
+	t.guests.Remove(c)
 }
 
 // acceptPause is waited after an accept that failed, so that a process out of

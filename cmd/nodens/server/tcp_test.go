@@ -89,7 +89,7 @@ func connections(s *Server, addr netip.AddrPort) int {
 	l := s.listeners[addr].tcp
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.guests)
+	return l.guests.Len()
 }
 
 // TestEviction: with all places taken, the connection that has been silent for
@@ -206,7 +206,7 @@ func TestCrowd(t *testing.T) {
 	eventually(t, "the connections that were evicted to be closed", func() bool {
 		s.listeners[addr].tcp.mu.Lock()
 		defer s.listeners[addr].tcp.mu.Unlock()
-		return len(s.listeners[addr].tcp.clients) <= places
+		return s.listeners[addr].tcp.guests.Clients() <= places
 	})
 }
 
