@@ -11,3 +11,33 @@ func (v *View) IsClusterIP(a netip.Addr) bool {
 	v.mu.RUnlock()
 	return ok
 }
+
+// maxBehind bounds the endpoints that [View.EndpointsBehind] gives. Cluster DNS has one
+// for some hundred cores.
+const maxBehind = 1000
+
+// EndpointsBehind gives the addresses of the ready endpoints of the Service that has a for
+// a cluster IP: who answers what is sent to a, and asks others in its place. There are
+// none if there is no such Service, or if its endpoints are not in view yet; the call
+// asks for them. It does not wait. It is safe for concurrent use.
+func (v *View) EndpointsBehind(a netip.Addr) (list []netip.Addr) {
+	var owners []*service
+	v.mu.RLock()
+	if r, ok := v.index.clusterIPs[address(a.As16())]; ok {
+		for key := range r.each {
+			owners = append(owners, v.index.services[key])
+		}
+	}
+	v.mu.RUnlock()
+	for _, s := range owners {
+		if s == nil || s.kind == orphan || !v.held(s) {
+			continue
+		}
+		for _, sl := range s.slices {
+			for i := range min(sl.len(), maxBehind-len(list)) {
+				list = append(list, unpackAddr(sl.addr(i)).Unmap())
+			}
+		}
+	}
+	return list
+}

@@ -113,6 +113,7 @@ type assembly struct {
 	log   *slog.Logger
 	stats map[statsKey]*server.Stats
 	store *cache.Store // where all caches keep what they keep
+	addrs *hostAddrs
 	// epochs are moved when what copies of the cluster's answers are made of changes; nil
 	// where there are no copies.
 	epochs *epoch.Table
@@ -170,7 +171,7 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *p
 		return nil, err
 	}
 	a.outside(p, was)
-	return p, p.makeLoops()
+	return p, a.loops(g, p, was)
 }
 
 // cluster makes the steps that answer from a view.
@@ -185,18 +186,6 @@ func (a *assembly) cluster(g *generation, p *parts, old *generation) (err error)
 	p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
 	if b.K8sExternal != nil {
 		p.external = kubernetes.NewExternal(p.view, b.K8sExternal, b.Kubernetes)
-	}
-	return nil
-}
-
-func (p *parts) makeLoops() (err error) {
-	if p.block.Loop == nil {
-		return nil
-	}
-	for _, z := range p.block.Zones {
-		if p.loops[z], err = server.NewLoop(z); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -450,6 +439,6 @@ func (g *generation) has(part any) bool {
 		}
 	}
 	return slices.ContainsFunc(g.parts, func(p *parts) bool {
-		return part == any(p.hosts) || part == any(p.cache) || slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
+		return part == any(p.hosts) || part == any(p.cache) || p.hasLoop(part) || slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
 }

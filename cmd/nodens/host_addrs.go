@@ -17,8 +17,8 @@ type hostAddrs struct {
 	list func() ([]net.Addr, error) // net.InterfaceAddrs
 
 	mu    sync.Mutex
-	known map[netip.Addr]struct{}
-	at    time.Duration // when known was read, by package clock
+	known map[netip.Addr]struct{} // not changed in place
+	at    time.Duration           // when known was read, by package clock
 }
 
 // hostAddrsAge is how old the list of addresses may be.
@@ -33,26 +33,40 @@ func (h *hostAddrs) has(addr netip.Addr) bool {
 	if addr.IsLoopback() || h == nil {
 		return addr.IsLoopback()
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.known == nil || clock.Now()-h.at > hostAddrsAge {
-		h.read()
+	known, at := h.last()
+	if known == nil || clock.Now()-at > hostAddrsAge {
+		h.refresh()
+		known, _ = h.last()
 	}
-	_, ok := h.known[addr]
+	_, ok := known[addr]
 	return ok
 }
 
-// read reads the list anew. If that fails, the one before stays. The caller holds h.mu.
-func (h *hostAddrs) read() {
-	h.at = clock.Now()
-	list, err := h.list()
-	if err != nil {
+func (h *hostAddrs) last() (known map[netip.Addr]struct{}, at time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.known, h.at
+}
+
+// refresh reads the list now. If that fails, the one before stays. A nil hostAddrs has
+// none.
+func (h *hostAddrs) refresh() {
+	if h == nil {
 		return
 	}
-	h.known = make(map[netip.Addr]struct{}, len(list))
-	for _, a := range list {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			h.known[p.Addr().Unmap()] = struct{}{}
+	list, err := h.list() // some milliseconds on a node with thousands of addresses
+	var known map[netip.Addr]struct{}
+	if err == nil {
+		known = make(map[netip.Addr]struct{}, len(list))
+		for _, a := range list {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				known[p.Addr().Unmap()] = struct{}{}
+			}
 		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at = clock.Now(); known != nil {
+		h.known = known
 	}
 }

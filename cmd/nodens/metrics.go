@@ -104,6 +104,7 @@ var (
 	proxyConnMisses = proxy("conn_cache_misses_total", "Exchanges that had to open one.", "to", "proto")
 	forwardBroken   = counter("coredns_forward_healthcheck_broken_total", "Times all upstreams were down when one was needed.")
 	forwardRejects  = counter("coredns_forward_max_concurrent_rejects_total", "Queries refused because of max_concurrent.")
+	loopDetected    = gauge("nodens_loop_detected", "1 while a zone's queries are not forwarded because they come back to the agent.", "server", "zone", "view")
 
 	// What the proxy metrics were called until CoreDNS 1.10. Dashboards and alerts still ask for
 	// them; the numbers are the same.
@@ -310,6 +311,9 @@ func (s scrape) parts(g *generation) {
 		if p.hosts != nil {
 			hasHosts = true
 			entries += uint64(p.hosts.Entries())
+		}
+		for z, l := range p.loops {
+			s.put(loopDetected, truth(l.Stopped()), srv, z.String(), p.block.ViewName())
 		}
 		for _, u := range p.pools {
 			st := u.Stats()

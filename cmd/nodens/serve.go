@@ -96,17 +96,18 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 		srv.UseKernel(short.path)
 	}
 	clusterEpochs, cacheEpochs := short.epochs()
+	addrs := newHostAddrs()
 	a := &agent{
 		shortcut: short,
 
 		opts:   opts,
 		log:    log,
 		server: srv,
-		http:   &endpoints{log: log, shared: opts.handoverDir != "", local: newHostAddrs().has, servers: make(map[string]*endpoint)},
+		http:   &endpoints{log: log, shared: opts.handoverDir != "", local: addrs.has, servers: make(map[string]*endpoint)},
 		assembly: assembly{
 			opts: opts, log: log, stats: make(map[statsKey]*server.Stats),
 			store:  cache.NewStore(opts.cacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs}),
-			epochs: clusterEpochs,
+			epochs: clusterEpochs, addrs: addrs,
 		},
 		pulse:   &pulse{took: stat.NewHistogram(stat.Seconds)},
 		usr1:    make(chan os.Signal, 1),
@@ -275,7 +276,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		a.succeed(ctx, old, g)
 	}
 	a.diversion.follow(g)
-	a.probeLoops(ctx, g)
+	a.watchLoops(ctx, g)
 	return nil
 }
 
@@ -371,24 +372,4 @@ func (a *agent) succeed(ctx context.Context, old, g *generation) {
 		default:
 		}
 	})
-}
-
-// probeLoops looks, in the background, whether a zone's upstreams lead back here,
-// which would multiply every query until the node dies of it. The addresses of a
-// block share a zone's upstreams and its detector: one probe speaks for all.
-func (a *agent) probeLoops(ctx context.Context, g *generation) {
-	probed := make(map[*server.Loop]bool)
-	for _, rt := range g.routes {
-		for z := range rt.Zones() {
-			if z.Loop == nil || probed[z.Loop] {
-				continue
-			}
-			probed[z.Loop] = true
-			a.background.Go(func() {
-				if err := z.Probe(ctx); err != nil {
-					a.fail(err)
-				}
-			})
-		}
-	}
 }

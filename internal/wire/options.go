@@ -11,6 +11,7 @@ type EDE uint16
 
 // The extended errors this module gives.
 const (
+	EDEOther    EDE = 0
 	EDEBlocked  EDE = 15
 	EDEFiltered EDE = 17
 )

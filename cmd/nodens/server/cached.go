@@ -20,7 +20,7 @@ func (z *Zone) cached(x *exchange) bool {
 		return false
 	case cache.Refresh:
 		if p := z.upstreams(&x.q); p != nil {
-			z.Cache.Refresh(&x.q, asker(p, x.via))
+			z.Cache.Refresh(&x.q, z.Loop.guard(p, asker(p, x.via)))
 		}
 	case cache.Hit:
 	}

@@ -113,7 +113,7 @@ func (rt *Routes) answer(x *exchange) step {
 	}
 	x.zone = z
 	q.UDPSize = min(q.UDPSize, z.maxSize())
-	if rt.looped(z, q) {
+	if rt.looped(z, x) {
 		r.Fail(wire.ServFail)
 		return done
 	}
@@ -229,7 +229,7 @@ func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 // asksCluster reports whether q would be forwarded to the cluster's own DNS.
 func (z *Zone) asksCluster(q *wire.Query) bool {
 	p := z.upstreams(q)
-	return p != nil && z.ClusterDNS != nil && z.ClusterDNS(p)
+	return p != nil && z.ClusterDNS != nil && z.ClusterDNS(p) && !z.Loop.stops(p)
 }
 
 // upstreams is the first pool that takes q's name, nil if there is none.
@@ -305,14 +305,17 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 func (z *Zone) forward(ctx context.Context, x *exchange) error {
 	var err error
 	if z.caches(&x.q) {
-		err = z.Cache.Fetch(ctx, &x.q, &x.r, asker(x.pool, x.via))
+		err = z.Cache.Fetch(ctx, &x.q, &x.r, z.Loop.guard(x.pool, asker(x.pool, x.via)))
 	} else {
 		var resp wire.Response
-		if resp, err = asker(x.pool, x.via)(ctx, &x.q); err == nil {
+		if resp, err = z.Loop.guard(x.pool, asker(x.pool, x.via))(ctx, &x.q); err == nil {
 			x.r.Pass(resp.Packed)
 		}
 	}
 	switch {
+	case errors.Is(err, errLoop):
+		z.Loop.fail(&x.r)
+		return nil // the log tells of the loop, not of each query
 	case errors.Is(err, upstream.ErrTooMany):
 		x.r.Fail(wire.Refused)
 	case err != nil:

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -556,33 +555,6 @@ func TestShutdown(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// TestLoop: a zone that forwards to itself is found out; one that does not is not.
-func TestLoop(t *testing.T) {
-	probe := func(to netip.AddrPort, addr netip.AddrPort) error {
-		l, err := NewLoop(wire.Root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		z := &Zone{Name: wire.Root, Stats: NewStats(), Loop: l, Forward: pool(t, to)}
-		s := New(slog.New(slog.DiscardHandler), Limits{})
-		if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = s.Shutdown(context.Background()) }()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		return z.Probe(ctx)
-	}
-	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := probe(addr, addr); !errors.Is(err, ErrLoop) {
-		t.Errorf("a zone that forwards to itself: %v", err)
-	}
-	b := startBackend(t, addressed("192.0.2.1"))
-	if err := probe(b.addr, netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])); err != nil {
-		t.Errorf("a zone that forwards elsewhere: %v", err)
 	}
 }
 

@@ -51,14 +51,14 @@ func (z *Zone) viewed(x *exchange) *Zone {
 	return nil
 }
 
-// looped reports whether q, which z takes, is the probe of z or of another view of the
+// looped reports whether x, which z takes, is the probe of z or of another view of the
 // same name, on its way back.
-func (rt *Routes) looped(z *Zone, q *wire.Query) bool {
-	if q.Type != wire.TypeHINFO {
+func (rt *Routes) looped(z *Zone, x *exchange) bool {
+	if x.q.Type != wire.TypeHINFO {
 		return false
 	}
 	for z = rt.zones[z.Name]; z != nil; z = z.next {
-		if z.Loop.sees(q) {
+		if z.Loop.sees(&x.q, x.client.Addr()) {
 			return true
 		}
 	}

@@ -2,9 +2,9 @@ package server
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -117,10 +117,7 @@ func TestViewWithin(t *testing.T) {
 // TestViewLoop: a probe that comes back is known whichever view takes it.
 func TestViewLoop(t *testing.T) {
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	l, err := NewLoop(wire.Root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLoop(t, pool(t, addr), new(strings.Builder), fromServers)
 	z := &Zone{Name: wire.Root, View: viewOf(t, "none", "client_ip() == '192.0.2.1'"), Stats: NewStats(), Loop: l, Forward: pool(t, addr)}
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	rt := NewRoutes([]*Zone{{Name: wire.Root, View: viewOf(t, "all"), Stats: NewStats()}, z}, NewStats())
@@ -128,11 +125,8 @@ func TestViewLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := z.Probe(ctx); !errors.Is(err, ErrLoop) {
-		t.Errorf("the probe: %v", err)
-	}
+	watch(t, l)
+	eventually(t, "forwarding to stop", l.Stopped)
 }
 
 func BenchmarkView(b *testing.B) {
