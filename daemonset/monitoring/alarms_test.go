@@ -159,6 +159,13 @@ var alarms = []alarm{
 		series: map[string]string{"coredns_forward_healthcheck_broken_total{" + at + "}": "0x9 0+10x9 90x30"},
 		labels: here, quiet: []int{5, 11}, fires: []int{15, 19}, over: []int{30},
 	}, {
+		alert: "NodensForwardingLoop", severity: "critical",
+		series: map[string]string{
+			"nodens_loop_detected{" + at + `,server="dns://:53",zone="."}`:              "0x9 1x9 0x9",
+			"nodens_loop_detected{" + at + `,server="dns://:53",zone="cluster.local."}`: "0x30",
+		},
+		labels: with("zone", "."), quiet: []int{5, 10}, fires: []int{11, 19}, over: []int{20},
+	}, {
 		alert: "NodensServingStale", severity: "warning",
 		series: map[string]string{
 			"coredns_dns_requests_total{" + at + "}":       "0+100x90",

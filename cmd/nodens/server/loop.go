@@ -228,7 +228,7 @@ func (l *Loop) look(ctx context.Context) finding {
 			continue
 		}
 		if from := p.stranger.Load(); from != nil {
-			l.opts.Logger.Warn("a client has asked for the name of a loop probe, which only the upstreams know; it is neither one of them nor this node and does not count",
+			l.opts.Logger.Warn("a loop probe came back from a client that is neither an upstream nor this node, and does not count",
 				"zone", l.zone.String(), "client", from.String())
 			return unclear
 		}

@@ -132,15 +132,15 @@ func TestLoopCourse(t *testing.T) {
 		{"silent at first", time.Hour, []string{lost, answered}, []int{0, 5}, false, nil},
 		{"one comes back", time.Hour, []string{back, answered}, []int{0, 0, 5}, false, nil},
 		{"two come back, time and again", time.Hour, []string{back, back, answered, back, back, lost, answered}, []int{0, 0, 0, 5, 5, 5, 10}, false, nil},
-		{"a pod knows the name", time.Hour, []string{frompod}, []int{0, 5, 10}, false, []string{"a client", "a client", "a client"}},
-		{"a pod knows two of the names", time.Hour, []string{back, frompod, frompod, answered}, []int{0, 0, 5, 10}, false, []string{"a client", "a client"}},
+		{"a pod knows the name", time.Hour, []string{frompod}, []int{0, 5, 10}, false, []string{"a loop probe", "a loop probe", "a loop probe"}},
+		{"a pod knows two of the names", time.Hour, []string{back, frompod, frompod, answered}, []int{0, 0, 5, 10}, false, []string{"a loop probe", "a loop probe"}},
 		{"all come back", 12 * time.Second, []string{back}, []int{0, 0, 0, 5, 10}, true, []string{"forwarding stopped"}},
 		{"a loop found late", 12 * time.Second, []string{lost, lost, back}, []int{0, 5, 10, 10, 10}, true, []string{"forwarding stopped"}},
 		{"a loop that ends", time.Hour, []string{back, back, back, back, answered}, []int{0, 0, 0, 5, 10, 15, 20, 25}, false, []string{"forwarding stopped", "forwarding resumed"}},
 		{"and is there again", 31 * time.Second, []string{back, back, back, answered, answered, back}, []int{0, 0, 0, 5, 10, 15, 15, 15, 20, 25, 30}, true, []string{"forwarding stopped", "forwarding resumed", "forwarding stopped"}},
 		{"a loop in which probes are lost", 31 * time.Second, []string{back, back, back, lost, lost, back, lost, lost, back}, []int{0, 0, 0, 5, 10, 15, 20, 25, 30}, true, []string{"forwarding stopped"}},
 		{"a loop, and then silence", 16 * time.Second, []string{back, back, back, lost}, []int{0, 0, 0, 5, 10, 15}, false, []string{"forwarding stopped", "forwarding resumed"}},
-		{"a loop, and then a pod", 16 * time.Second, []string{back, back, back, frompod}, []int{0, 0, 0, 5, 10, 15}, false, []string{"forwarding stopped", "a client", "a client", "a client", "forwarding resumed"}},
+		{"a loop, and then a pod", 16 * time.Second, []string{back, back, back, frompod}, []int{0, 0, 0, 5, 10, 15}, false, []string{"forwarding stopped", "a loop probe", "a loop probe", "a loop probe", "forwarding resumed"}},
 		{"a loop of minutes", 181 * time.Second, []string{back}, nil, true, []string{"forwarding stopped", "forwarding is still", "forwarding is still", "forwarding is still"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
