@@ -282,8 +282,11 @@ func TestLoopColluders(t *testing.T) {
 	if z.Loop.Stopped() {
 		t.Error("forwarding is stopped")
 	}
-	if n := len(r.asked); n != loopLooks {
-		t.Errorf("the upstream saw %d probes, want %d", n, loopLooks)
+	r.mu.Lock()
+	probes := len(r.asked)
+	r.mu.Unlock()
+	if probes != loopLooks {
+		t.Errorf("the upstream saw %d probes, want %d", probes, loopLooks)
 	}
 	r.loops.Store(false)
 	if m := query(t, "udp", addr, question("new.test.", dns.TypeA)); m.Rcode != dns.RcodeSuccess {
