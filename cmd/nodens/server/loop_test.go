@@ -37,15 +37,20 @@ func newLoop(t *testing.T, pools []*upstream.Pool, w *strings.Builder, sources f
 	return l
 }
 
-// watch runs l until the test ends.
-func watch(t *testing.T, l *Loop) {
+// watch runs l until the test ends. ended says that it has returned before.
+func watch(t *testing.T, l *Loop) (ended *atomic.Bool) {
 	ctx, cancel := context.WithCancel(context.Background())
+	ended = new(atomic.Bool)
 	var running sync.WaitGroup
-	running.Go(func() { l.Run(ctx) })
+	running.Go(func() {
+		l.Run(ctx)
+		ended.Store(true)
+	})
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
 	})
+	return ended
 }
 
 var (
@@ -278,7 +283,8 @@ func TestLoopColluders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
-	z.Loop.Run(context.Background()) // which ends by itself if nothing was found
+	ended := watch(t, z.Loop)
+	eventually(t, "the looks to end", func() bool { return ended.Load() || z.Loop.Stopped() })
 	if z.Loop.Stopped() {
 		t.Error("forwarding is stopped")
 	}
