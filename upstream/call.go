@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -35,6 +36,7 @@ const (
 // belongs to one goroutine at a time and is reused.
 type call struct {
 	query   *wire.Query
+	client  share.Client // who its flights are counted for
 	payload uint16
 	tcp     bool
 	probe   bool // any reply with the right ID will do
@@ -83,7 +85,7 @@ func newCall() *call {
 
 // reset lets go of the query and of a buffer too large to keep.
 func (c *call) reset() {
-	c.query = nil
+	c.query, c.client = nil, share.Nobody
 	c.leg = leg{}
 	if len(c.reply) > keepRoom {
 		c.reply = make([]byte, replyRoom)

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -78,7 +79,7 @@ type doh struct {
 	open   []*webLink            // those that take queries
 	live   map[*webLink]struct{} // those that are connected
 	making bool                  // a connection is being made
-	flying int
+	flying share.Division
 	closed bool
 
 	hits, misses atomic.Uint64
@@ -88,6 +89,7 @@ type doh struct {
 // of its doh guards it.
 type dohFlight struct {
 	call   *call
+	client share.Client
 	query  []byte
 	until  time.Time
 	cancel context.CancelFunc
@@ -118,6 +120,7 @@ func newDoH(target config.Target, addr netip.AddrPort, opts dohOptions) transpor
 		},
 		dohOptions: opts,
 		live:       make(map[*webLink]struct{}),
+		flying:     share.NewDivision(maxBusyDoH),
 	}
 	if t.method == http.MethodPost {
 		t.header["Content-Type"] = []string{messageType}
@@ -141,7 +144,7 @@ func newDoH(target config.Target, addr netip.AddrPort, opts dohOptions) transpor
 // start is [transport.start].
 func (t *doh) start(c *call) {
 	binary.BigEndian.PutUint16(c.frame[2:], 0) // so that caches may hold it (RFC 8484, 4.1)
-	f := &dohFlight{call: c, query: bytes.Clone(c.message()), until: c.until}
+	f := &dohFlight{call: c, client: c.client, query: bytes.Clone(c.message()), until: c.until}
 	if err := t.begin(f); err != nil {
 		c.land(err)
 	}
@@ -153,12 +156,12 @@ func (t *doh) begin(f *dohFlight) error {
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.flying >= maxBusyDoH:
-		return errBusy
+	case t.flying.Ask(f.client) != share.Fits:
+		return ErrBusy
 	}
 	ctx, cancel := context.WithDeadline(t.ctx, f.until)
 	f.cancel, f.call.flight = cancel, f
-	t.flying++
+	t.flying.Add(f.client)
 	t.tasks.Go(func() {
 		defer cancel()
 		msg, err := t.fetch(ctx, f.query)
@@ -171,7 +174,7 @@ func (t *doh) begin(f *dohFlight) error {
 func (t *doh) end(f *dohFlight, msg []byte, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.flying--
+	t.flying.Remove(f.client)
 	c := f.call
 	if c == nil {
 		return

@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -235,17 +236,17 @@ func TestDoHEnds(t *testing.T) {
 	eventually(t, "both have ended", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.flying > 0 {
+		if d.flying.Used() > 0 {
 			return false
 		}
-		d.flying = maxBusyDoH
+		d.flying = share.NewDivision(0)
 		return true
 	})
-	if err := flyOnce(t, d); !errors.Is(err, errBusy) {
-		t.Errorf("one more than may be in flight: %v, want errBusy", err)
+	if err := flyOnce(t, d); !errors.Is(err, ErrBusy) {
+		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 	d.mu.Lock()
-	d.flying = 0
+	d.flying = share.NewDivision(maxBusyDoH)
 	d.mu.Unlock()
 	c = fixedCall(t)
 	c.until = time.Now().Add(time.Hour)
@@ -385,8 +386,8 @@ func crowdDoH(t *testing.T, a *authority, two bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.flying > 60 {
-		t.Errorf("%d are in flight", d.flying)
+	if d.flying.Used() > 60 {
+		t.Errorf("%d are in flight", d.flying.Used())
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -84,7 +85,8 @@ func FuzzStream(f *testing.F) {
 			want, rest = append(want, rest[2:end]), rest[end:]
 		}
 		c := fixedCall(t)
-		l := &link{ids: map[uint16]*call{c.sentID(): c}, flying: 1}
+		l := &link{ids: map[uint16]*call{c.sentID(): c}, flying: 1, all: new(share.Division)}
+		l.all.Add(c.client)
 		conn := &bytesConn{left: sent, piece: 1 + int(piece)}
 		in := frames{buf: make([]byte, readRoom)}
 		answered, n := -1, 0
@@ -126,7 +128,7 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(make([]byte, datagramRoom+1))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		c := fixedCall(t)
-		p := port{all: new(int)}
+		p := port{all: new(share.Division)}
 		p.put(c)
 		if !p.deliver(datagram[:min(len(datagram), datagramRoom+1)]) {
 			return

@@ -330,8 +330,8 @@ func TestBusyIsNoFault(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { exchange(t, p, 0) })
 	r := <-arrived
-	if _, err := p.Exchange(t.Context(), question(t, "b.test."), false); !errors.Is(err, ErrFailed) || !errors.Is(err, errBusy) {
-		t.Errorf("the second query: %v, want errBusy", err)
+	if _, err := p.Exchange(t.Context(), question(t, "b.test."), false); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrBusy) {
+		t.Errorf("the second query: %v, want ErrBusy", err)
 	}
 	answers(r)
 	wg.Wait()

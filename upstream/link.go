@@ -7,6 +7,8 @@ import (
 	"os"
 	"runtime"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -45,9 +47,10 @@ type link struct {
 
 	// ids are the IDs in use. Those of calls that nobody waits for any more have nil.
 	ids    map[uint16]*call
-	flying int    // the calls in ids
-	lost   int    // the nils
-	turns  uint32 // the queries there have been
+	flying int             // the calls in ids
+	all    *share.Division // the calls of all links of the stream
+	lost   int             // the nils
+	turns  uint32          // the queries there have been
 	// sampled says that a query was taken elsewhere since the last reply.
 	sampled bool
 
@@ -57,8 +60,8 @@ type link struct {
 	writing    bool
 }
 
-func newLink(now time.Time) *link {
-	return &link{since: now, ids: make(map[uint16]*call)}
+func newLink(now time.Time, all *share.Division) *link {
+	return &link{since: now, ids: make(map[uint16]*call), all: all}
 }
 
 // The ranks of links, the best first.
@@ -100,6 +103,7 @@ func (l *link) put(c *call, now time.Time) {
 	}
 	l.ids[c.sentID()] = c
 	l.flying++
+	l.all.Add(c.client)
 	l.turns++
 	c.link, c.turn, c.boarded = l, l.turns, now
 	if l.owed.IsZero() {
@@ -142,6 +146,7 @@ func (l *link) connected(conn net.Conn) {
 func (l *link) remove(c *call) {
 	delete(l.ids, c.sentID())
 	l.flying--
+	l.all.Remove(c.client)
 	c.link = nil
 }
 
@@ -150,6 +155,7 @@ func (l *link) abandon(c *call) {
 	l.ids[c.sentID()] = nil
 	l.lost++
 	l.flying--
+	l.all.Remove(c.client)
 	c.link = nil
 }
 

@@ -9,11 +9,13 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/share"
 )
 
 // testLink is a link without a connection, whose timer never rings.
 func testLink(now time.Time) *link {
-	l := newLink(now)
+	l := newLink(now, new(share.Division))
 	l.cancel = func() {}
 	l.timer = time.AfterFunc(time.Hour, func() {})
 	l.conn = &bytesConn{}

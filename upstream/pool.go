@@ -39,12 +39,19 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // What [Pool.Exchange] fails with. Every one but ErrTooMany is SERVFAIL to the
 // client.
 var (
+	// ErrLocal is what [errors.Is] finds in every error that says nothing about the name
+	// that was asked for: a limit of this package, a lack of files, memory or ports, no
+	// route, the end of the caller's context or of the Pool, or an ICMP message, which
+	// anybody may have sent. Such an error is no reason to fail the next client, and must
+	// not be kept. It has no text of its own.
+	ErrLocal = errors.New("not because of the name")
 	// ErrTimeout: the server asked last did not answer in time.
 	ErrTimeout = errors.New("no answer in time")
 	// ErrFailed: the server asked last refused the connection, broke it off, or
@@ -53,14 +60,15 @@ var (
 	// ErrNoUpstream: none is configured, or all are down and
 	// failfast_all_unhealthy_upstreams is set.
 	ErrNoUpstream = errors.New("no upstream is healthy")
-	// ErrTooMany: max_concurrent queries are on their way already. The client
-	// gets REFUSED, which makes stub resolvers ask their next server at once.
-	ErrTooMany = errors.New("more than max_concurrent queries")
+	// ErrTooMany: max_concurrent queries are on their way already, or as many of this
+	// client's as there is place for more. The client gets REFUSED, which makes stub
+	// resolvers ask their next server at once.
+	ErrTooMany error = localError{errors.New("more than max_concurrent queries")}
 	// ErrClosed: the Pool is closed.
-	ErrClosed = errors.New("the upstream pool is closed")
-
-	// errBusy is the error of a flight for which its transport has no place.
-	errBusy = errors.New("too many queries are in flight to this server")
+	ErrClosed error = localError{errors.New("the upstream pool is closed")}
+	// ErrBusy: too many queries are in flight to the server asked last, or as many of
+	// this client's as there is place for more.
+	ErrBusy error = localError{errors.New("too many queries are in flight to this server")}
 )
 
 const (
@@ -140,7 +148,7 @@ type Pool struct {
 func New(cfg *config.Forward, opts Options) *Pool {
 	opts.fill()
 	p := &Pool{cfg: cfg, opts: opts, born: time.Now(), budget: newBudget(), order: order{policy: cfg.Policy}}
-	p.gate = gate{limit: cfg.MaxConcurrent, idle: make(chan struct{})}
+	p.gate = gate{limit: cfg.MaxConcurrent, places: share.NewDivision(cfg.MaxConcurrent), idle: make(chan struct{})}
 	p.races.New = func() any { return newRace(p) }
 	p.stop, p.cancel = context.WithCancel(context.Background())
 	p.join(cfg.To)
@@ -193,25 +201,41 @@ func (p *Pool) Covers(name []byte) bool {
 	return true
 }
 
-// Exchange asks the servers for q and gives the first valid reply, whatever its
-// rcode. overTCP says that the client came over TCP, which decides the protocol
-// where neither force_tcp nor prefer_udp is set. It blocks until the reply, the
-// whole deadline, ctx, or Close. q is read until Exchange returns; the response
-// refers to neither q nor anything of the Pool. Errors are those of this package
-// or, wrapped, that of ctx.
+// From is who asks.
+type From struct {
+	// Client is who the queries in flight are counted for; it must be that client's
+	// number until the exchange is over.
+	Client share.Client
+	// TCP says that the client came over TCP, which decides the protocol where neither
+	// force_tcp nor prefer_udp is set.
+	TCP bool
+}
+
+// Exchange is [Pool.ExchangeFrom] for what no client waits for.
 func (p *Pool) Exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.Response, error) {
+	return p.ExchangeFrom(ctx, q, From{TCP: overTCP})
+}
+
+// ExchangeFrom asks the servers for q and gives the first valid reply, whatever its
+// rcode. It blocks until the reply, the whole deadline, ctx, or Close. q is read until it
+// returns; the response refers to neither q nor anything of the Pool. Errors are those of
+// this package or, wrapped, that of ctx.
+//
+// What a Pool bounds, queries in flight to a server and `max_concurrent`, it divides
+// among the clients as package share says.
+func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
 	if p.next == nil || !p.cfg.NextOnNodata && len(p.cfg.NextOn) == 0 {
-		return p.exchange(ctx, q, overTCP)
+		return p.exchange(ctx, q, from)
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.opts.Deadline) // one for the whole chain
 	defer cancel()
-	answer, err := p.exchange(ctx, q, overTCP)
+	answer, err := p.exchange(ctx, q, from)
 	if err != nil || !p.passes(answer) {
 		return answer, err
 	}
 	for next := p.next; next != nil; next = next.next {
 		if next.Covers(q.Name()) {
-			return next.Exchange(ctx, q, overTCP)
+			return next.ExchangeFrom(ctx, q, from)
 		}
 	}
 	return answer, nil
@@ -222,23 +246,23 @@ func (p *Pool) passes(answer wire.Response) bool {
 	return p.cfg.NextOnNodata && answer.Rcode == wire.NoError && answer.Answers == 0 || slices.Contains(p.cfg.NextOn, answer.Rcode)
 }
 
-// exchange is Exchange with the servers of p alone.
-func (p *Pool) exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.Response, error) {
-	if err := p.gate.enter(); err != nil {
+// exchange is ExchangeFrom with the servers of p alone.
+func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
+	if err := p.gate.enter(from.Client); err != nil {
 		if errors.Is(err, ErrTooMany) {
 			p.rejected.Add(1)
 		}
 		return wire.Response{}, err
 	}
-	defer p.gate.leave()
+	defer p.gate.leave(from.Client)
 	p.budget.earn()
 	r := p.races.Get().(*race)
 	defer func() {
 		r.reset()
 		p.races.Put(r)
 	}()
-	r.query, r.servers = q, p.servers()
-	r.tcp = p.cfg.ForceTCP || overTCP && !p.cfg.PreferUDP
+	r.query, r.client, r.servers = q, from.Client, p.servers()
+	r.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
 	r.deadline = time.Now().Add(p.opts.Deadline)
 	if d, ok := ctx.Deadline(); ok && d.Before(r.deadline) {
 		r.deadline = d
@@ -318,27 +342,34 @@ func (p *Pool) Close() error {
 type gate struct {
 	mu     sync.Mutex
 	n      int
-	limit  int // 0: none
+	limit  int            // 0: none
+	places share.Division // of limit
 	closed bool
 	idle   chan struct{} // closed once the gate is closed and n is 0
 }
 
-func (g *gate) enter() error {
+func (g *gate) enter(c share.Client) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return ErrClosed
 	}
-	if g.limit > 0 && g.n >= g.limit {
-		return ErrTooMany
+	if g.limit > 0 {
+		if g.places.Ask(c) != share.Fits {
+			return ErrTooMany
+		}
+		g.places.Add(c)
 	}
 	g.n++
 	return nil
 }
 
-func (g *gate) leave() {
+func (g *gate) leave(c share.Client) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.limit > 0 {
+		g.places.Remove(c)
+	}
 	if g.n--; g.n == 0 && g.closed {
 		close(g.idle)
 	}

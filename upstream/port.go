@@ -7,6 +7,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/share"
 )
 
 // port is one connected socket and the calls in flight on it. What its reader
@@ -31,7 +33,7 @@ type port struct {
 	ids    [maxUses]uint16
 	calls  [maxUses]*call
 	flying int
-	all    *int // the queries in flight on all ports of the udp
+	all    *share.Division // the queries in flight on all ports of the udp
 	// late are the IDs of queries nobody waits for any more, whose replies may come
 	// still; nil for most ports. There are maxUses at most.
 	late []uint16
@@ -55,15 +57,15 @@ func (p *port) put(c *call) {
 	p.ids[p.flying], p.calls[p.flying] = c.sentID(), c
 	c.port = p
 	p.flying++
-	*p.all++
+	p.all.Add(c.client)
 	p.uses++
 }
 
 // remove takes the i-th call out; the last one takes its place.
 func (p *port) remove(i int) {
+	p.all.Remove(p.calls[i].client)
 	p.calls[i].port = nil
 	p.flying--
-	*p.all--
 	last := p.flying
 	p.ids[i], p.calls[i] = p.ids[last], p.calls[last]
 	p.calls[last] = nil

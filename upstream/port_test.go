@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -31,7 +32,7 @@ func TestPortAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
 	broken := errors.New("broken")
-	p := port{all: new(int)}
+	p := port{all: new(share.Division)}
 	var air []*call
 	drop := func(i int) *call {
 		c := air[i]
@@ -183,7 +184,7 @@ func TestBatch(t *testing.T) {
 func TestProbeReply(t *testing.T) {
 	c := fixedCall(t)
 	c.probe = true
-	p := port{all: new(int)}
+	p := port{all: new(share.Division)}
 	p.put(c)
 	reply := make([]byte, headerLen)
 	copy(reply, c.message()[:2])

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -24,6 +24,7 @@ const maxLegs = 4
 type race struct {
 	pool     *Pool
 	query    *wire.Query
+	client   share.Client
 	tcp      bool // by which the servers are asked
 	deadline time.Time
 
@@ -60,6 +61,9 @@ type race struct {
 	heldUntil time.Time
 	failovers int   // replies with an rcode of `failover`
 	err       error // of the last leg that failed
+	// local says that one has failed for a reason that says nothing about the name: with
+	// an answer of its server the race might have come to something.
+	local bool
 }
 
 // leg is what a race knows about one of its calls.
@@ -156,7 +160,15 @@ func (r *race) run(ctx context.Context) (wire.Response, error) {
 	if r.holds {
 		return r.held, nil
 	}
-	return wire.Response{}, r.err
+	return wire.Response{}, r.failure()
+}
+
+// failure is the error of a race in which nobody has answered.
+func (r *race) failure() error {
+	if r.local {
+		return localError{r.err}
+	}
+	return r.err
 }
 
 // over is why there is no sense in going on after c, which brought no answer; nil if
@@ -175,7 +187,11 @@ func (r *race) over(ctx context.Context, c *call) error {
 
 // gone is the error of a race whose Exchange is not waited for any more.
 func gone(ctx context.Context, c *call) error {
-	return fmt.Errorf("asking %s: %w", c.leg.server.name, ctx.Err())
+	err := fmt.Errorf("asking %s: %w", c.leg.server.name, ctx.Err())
+	if errors.Is(err, context.Canceled) {
+		return localError{err}
+	}
+	return err
 }
 
 // line puts the servers into the order in which they are asked: that of the policy,
@@ -304,7 +320,7 @@ func (r *race) ask(s *server, now time.Time, hedge bool) {
 	}
 	r.flying++
 	s.flying.Add(1)
-	c.query, c.payload, c.tcp = r.query, uint16(r.pool.opts.Payload), r.tcp
+	c.query, c.client, c.payload, c.tcp = r.query, r.client, uint16(r.pool.opts.Payload), r.tcp
 	c.leg = leg{server: s, asked: now, hedge: hedge}
 	r.fly(c, now)
 }
@@ -445,14 +461,14 @@ func (r *race) failed(c *call, err error, now time.Time) {
 	if l.cut { // TCP has failed
 		r.hold(l.short, time.Time{})
 	}
-	r.err = fmt.Errorf("asking %s: %w", s.name, cause(err))
+	r.err, r.local = fmt.Errorf("asking %s: %w", s.name, cause(err)), r.local || local(err)
 	switch {
 	case p.stop.Err() != nil:
 		return
-	case errors.Is(err, errBusy), errors.Is(err, ErrClosed): // ours, or gone from the set
 	case unreachable(err):
 		p.doubt(s)
 		p.suspect(s)
+	case local(err): // ours, or gone from the set
 	default:
 		if !l.missed {
 			p.miss(s)
@@ -462,21 +478,4 @@ func (r *race) failed(c *call, err error, now time.Time) {
 	if r.left--; r.left > 0 && r.flying == 0 && !r.holds {
 		r.next(now)
 	}
-}
-
-// unreachable reports whether err says that there is no server, or no way to it: one
-// such error is enough to doubt it.
-func unreachable(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
-}
-
-// cause is err as the callers of the pool know it.
-func cause(err error) error {
-	switch {
-	case errors.Is(err, ErrFailed), errors.Is(err, ErrClosed):
-		return err
-	case timedOut(err):
-		return ErrTimeout
-	}
-	return fmt.Errorf("%w: %w", ErrFailed, err)
 }

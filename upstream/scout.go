@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"cmp"
-	"errors"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -88,9 +87,10 @@ func (p *Pool) reconnoitre(s *server, c *call) {
 		p.answers(s, rcode, now)
 		times.observe(now.Sub(begun), false, p.stamp(now))
 		s.durations.observe(rcode, now.Sub(begun))
-	case p.stop.Err() != nil || errors.Is(err, errBusy) || errors.Is(err, ErrClosed):
+	case p.stop.Err() != nil:
 	case unreachable(err):
 		p.doubt(s)
+	case local(err):
 	default:
 		p.miss(s)
 		p.suspect(s)

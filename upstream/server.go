@@ -20,7 +20,7 @@ type transport interface {
 	// [call.land], from start itself or from another goroutine: with the first
 	// reply that c accepts, of which c.reply holds c.got bytes; with
 	// os.ErrDeadlineExceeded at c.until; or with any other error when the server
-	// can't be asked, ErrClosed after close, errBusy if too many are in flight.
+	// can't be asked, ErrClosed after close, ErrBusy if too many are in flight.
 	// Until then c belongs to the transport.
 	start(c *call)
 	// withdraw ends c's flight without a result and gives c back at once; false if

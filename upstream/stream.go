@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -123,6 +125,8 @@ type stream struct {
 	// usual is the time of every second reply, or its estimate; 0 before the first.
 	usual time.Duration
 	heard time.Time // when the last reply came
+	// flying is the queries in flight on all connections.
+	flying share.Division
 
 	hits, misses atomic.Uint64
 }
@@ -133,7 +137,7 @@ func newStream(to netip.AddrPort, opts streamOptions) transport {
 	if opts.tls != nil {
 		opts.tls = clientTLS(opts.tls, to.Addr())
 	}
-	t := &stream{to: to, streamOptions: opts, live: make(map[*link]struct{})}
+	t := &stream{to: to, streamOptions: opts, live: make(map[*link]struct{}), flying: share.NewDivision(maxLinks * maxFlying)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
@@ -143,7 +147,7 @@ func (t *stream) start(c *call) {
 	c.resent, c.from = 0, nil
 	now := time.Now()
 	t.mu.Lock()
-	l, err := t.board(c, now)
+	l, err := t.admit(c, now)
 	mine := err == nil && l.claim()
 	t.mu.Unlock()
 	if err != nil {
@@ -153,6 +157,14 @@ func (t *stream) start(c *call) {
 	}
 }
 
+// admit is [stream.board] for a flight that begins; t is locked.
+func (t *stream) admit(c *call, now time.Time) (*link, error) {
+	if t.flying.Ask(c.client) != share.Fits {
+		return nil, ErrBusy
+	}
+	return t.board(c, now)
+}
+
 // board puts c on a connection, which may still be in the making; t is locked.
 func (t *stream) board(c *call, now time.Time) (*link, error) {
 	if t.closed {
@@ -160,7 +172,7 @@ func (t *stream) board(c *call, now time.Time) (*link, error) {
 	}
 	l := t.find(now)
 	if l == nil {
-		return nil, errBusy
+		return nil, ErrBusy
 	}
 	l.put(c, now)
 	t.watch(l, now)
@@ -246,11 +258,11 @@ func (t *stream) evict(now time.Time) bool {
 }
 
 // errStuck is the end of a connection that owes replies for too long.
-var errStuck = errors.New("the connection is stuck")
+var errStuck error = localError{errors.New("the connection is stuck")}
 
 // dial begins a connection; t is locked and not closed.
 func (t *stream) dial(now time.Time) *link {
-	l := newLink(now)
+	l := newLink(now, &t.flying)
 	l.ctx, l.cancel = context.WithTimeout(t.ctx, connectTime)
 	l.timer = time.AfterFunc(connectTime, func() { t.ring(l) })
 	t.open = append(t.open, l)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 )
 
 func TestReuse(t *testing.T) {
@@ -318,6 +319,7 @@ func TestLinksUnderLoad(t *testing.T) {
 	begin := func() *call {
 		c := fixedCall(t)
 		c.until = time.Now().Add(time.Hour)
+		c.client = share.Client(1 + len(calls)) // one client would get half of the places
 		via.start(c)
 		calls = append(calls, c)
 		return c
@@ -356,8 +358,8 @@ func TestLinksUnderLoad(t *testing.T) {
 		begin()
 	}
 	crowded(maxLinks)
-	if over, err := landed(begin()); !over || !errors.Is(err, errBusy) {
-		t.Errorf("one more than may be in flight: landed %t, with %v; want errBusy", over, err)
+	if over, err := landed(begin()); !over || !errors.Is(err, ErrBusy) {
+		t.Errorf("one more than may be in flight: landed %t, with %v; want ErrBusy", over, err)
 	}
 	via.mu.Lock()
 	for l := range via.live {

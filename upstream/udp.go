@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -72,7 +74,7 @@ type udp struct {
 	mu     sync.Mutex
 	open   []*port            // those that take new queries
 	live   map[*port]struct{} // those that have a socket
-	flying int                // queries in flight
+	flying share.Division     // queries in flight
 	closed bool
 
 	hits, misses atomic.Uint64
@@ -94,6 +96,7 @@ func newUDP(to netip.AddrPort, bounds ports, strays *atomic.Uint64) *udp {
 		batches: sync.Pool{New: func() any { return newBatch() }},
 		strays:  strays,
 		live:    make(map[*port]struct{}),
+		flying:  share.NewDivision(bounds.busy),
 	}
 }
 
@@ -118,8 +121,8 @@ func (t *udp) board(c *call) (*port, error) {
 	draw := int(c.id())
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.flying >= t.busy {
-		return nil, errBusy
+	if t.flying.Ask(c.client) != share.Fits {
+		return nil, ErrBusy
 	}
 	n := len(t.open)
 	if n == 0 {

@@ -78,7 +78,7 @@ func hold(t *testing.T, p *Pool, via *udp, ctx context.Context) (result chan err
 // the last answer and not before.
 func TestRetiredPortDrains(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 4, open: 1, expire: time.Hour})
+	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	held := hold(t, p, via, t.Context())
 	for range maxUses - 2 {
@@ -111,7 +111,7 @@ func TestRetiredPortDrains(t *testing.T) {
 // comes.
 func TestPortExpires(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 4, open: 1, expire: time.Hour})
+	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	via.mu.Lock()
 	via.open[0].since = time.Now().Add(-time.Hour)
@@ -144,7 +144,7 @@ func TestGuessedPort(t *testing.T) {
 		}
 		answers(r)
 	})
-	p, via := lone(t, f, ports{busy: 4, open: 1, expire: time.Hour})
+	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	ask(t, p, "next.test.")
 	if _, misses := via.reuse(); misses != 2 {
@@ -160,7 +160,7 @@ func TestGuessedPort(t *testing.T) {
 // and queries spread over them.
 func TestPortsUnderLoad(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 200, open: 4, expire: time.Hour})
+	p, via := lone(t, f, ports{busy: 400, open: 4, expire: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
 	for range 100 {
@@ -197,19 +197,19 @@ func TestPortsUnderLoad(t *testing.T) {
 // TestBusy: no more queries are in flight than the bound says; one more fails at once.
 func TestBusy(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 3, open: 2, expire: time.Hour})
+	p, via := lone(t, f, ports{busy: 6, open: 2, expire: time.Hour})
 	for range 3 {
 		hold(t, p, via, t.Context())
 	}
-	if _, err := p.Exchange(t.Context(), question(t, "next.test."), false); !errors.Is(err, errBusy) {
-		t.Errorf("one more than may be in flight: %v, want errBusy", err)
+	if _, err := p.Exchange(t.Context(), question(t, "next.test."), false); !errors.Is(err, ErrBusy) {
+		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 }
 
 // TestRefusedFailsAll: an ICMP error ends every flight on its port at once.
 func TestRefusedFailsAll(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
+	p, via := lone(t, f, ports{busy: 16, open: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	var all []chan error
 	for range 4 {
@@ -358,7 +358,7 @@ func besiege(t *testing.T, plain bool) {
 		if n := s.udp.(*udp).inFlight(); n != 0 {
 			t.Errorf("%d queries are in flight to %s after all have ended", n, s.name)
 		}
-		if n := s.udp.(*udp).flying; n != 0 {
+		if n := s.udp.(*udp).flying.Used(); n != 0 {
 			t.Errorf("%d places are taken at %s", n, s.name)
 		}
 	}

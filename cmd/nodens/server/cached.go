@@ -32,7 +32,7 @@ func (z *Zone) cached(x *exchange) bool {
 func asker(p *upstream.Pool, via transport) cache.Ask {
 	return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
 		resp, err := p.Exchange(ctx, q, via == tcp)
-		if errors.Is(err, upstream.ErrTooMany) || errors.Is(err, upstream.ErrClosed) {
+		if errors.Is(err, upstream.ErrLocal) {
 			err = fmt.Errorf("%w: %w", cache.ErrLocal, err) // no reason to fail the next client
 		}
 		return resp, err
