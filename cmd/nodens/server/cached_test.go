@@ -128,11 +128,11 @@ func TestCut(t *testing.T) {
 // TestGo: what runs behind the queries has a place of theirs, ends with the server, and
 // its panics are counted.
 func TestGo(t *testing.T) {
-	s := New(slog.New(slog.DiscardHandler), Limits{Waiting: 1})
+	s := New(slog.New(slog.DiscardHandler), Limits{Waiting: 2})
 	if !s.Go(func(context.Context) { panic("boom") }) {
 		t.Fatal("no place in an idle server")
 	}
-	eventually(t, "the panic", func() bool { return s.Panics() == 1 && len(s.waiting) == 0 })
+	eventually(t, "the panic", func() bool { return s.Panics() == 1 && s.waiting.Used() == 0 })
 	var ended atomic.Bool
 	if !s.Go(func(ctx context.Context) {
 		<-ctx.Done()

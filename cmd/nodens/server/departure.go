@@ -87,7 +87,7 @@ func (s *Server) Yield(ctx context.Context, pass func(at netip.AddrPort, conn *n
 func (s *Server) linger(ctx context.Context, leaving []*listener, tick <-chan time.Time) error {
 	late := time.NewTimer(lenience)
 	defer late.Stop()
-	for len(s.waiting) > 0 || !all(leaving, (*listener).empty) {
+	for s.waiting.Used() > 0 || !all(leaving, (*listener).empty) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -53,7 +53,6 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	end := h.begin(v)
 	if end == nil {
-		h.s.shed.Add(1)
 		h.fail(w, http.StatusServiceUnavailable)
 		return
 	}
@@ -107,10 +106,10 @@ func (h *hall) answer(v *visit, e *errand, packet []byte) []byte {
 	if at == done {
 		return msg
 	}
-	if !s.acquire() {
+	if !s.acquire(x) {
 		return s.full(x, wire.MaxMessage)
 	}
-	defer s.release()
+	defer s.release(x.place)
 	return s.wait(rt, x, at, wire.MaxMessage)
 }
 

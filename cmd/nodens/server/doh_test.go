@@ -245,7 +245,7 @@ func TestDoHWaits(t *testing.T) {
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
-	s, addr, roots := doored(t, Limits{Waiting: 4}, doh, byHand(t, b.addr))
+	s, addr, roots := doored(t, Limits{Waiting: 8}, doh, byHand(t, b.addr))
 	c := overHTTPS(t, &tls.Config{RootCAs: roots}, true)
 	var all sync.WaitGroup
 	for i := range 3 {
@@ -278,7 +278,7 @@ func TestDoHWaits(t *testing.T) {
 	if _, _, err := c.ask(addr, question("by.hand.", dns.TypeA)); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("one request more than there may be: %v", err)
 	}
-	if n := s.Shed(); n != 1 {
+	if n := shed(s); n != 1 {
 		t.Errorf("%d shed, want one", n)
 	}
 	cancel()

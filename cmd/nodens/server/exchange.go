@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -23,6 +24,7 @@ type exchange struct {
 	source source
 	target wire.Name      // of the alias that is to be chased
 	pool   *upstream.Pool // that is to be asked
+	place  share.Client   // whose place it holds, as far as it waits
 	// missing is the view that has to get what the answer hangs on.
 	missing view
 	hops    uint8 // aliases followed to get here

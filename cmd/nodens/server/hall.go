@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -47,13 +48,13 @@ type hall struct {
 
 	mu     sync.Mutex
 	closed bool
-	active int           // requests under way
+	active *share.Places // requests under way
 	idle   chan struct{} // is closed when closed is set and active is 0
 }
 
 func (s *Server) newHall(l *listener) *hall {
 	t := s.times(l)
-	h := &hall{s: s, l: l, in: make(chan net.Conn), shut: make(chan struct{}), idle: make(chan struct{})}
+	h := &hall{s: s, l: l, in: make(chan net.Conn), active: share.NewPlaces(s.limits.Waiting), shut: make(chan struct{}), idle: make(chan struct{})}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -90,7 +91,7 @@ func (h *hall) run() { _ = h.http.Serve(h) }
 func (h *hall) leave() {
 	h.mu.Lock()
 	h.closed = true
-	if h.active == 0 {
+	if h.active.Used() == 0 {
 		close(h.idle)
 	}
 	h.mu.Unlock()
@@ -101,21 +102,27 @@ func (h *hall) leave() {
 }
 
 // begin counts a request, and gives what the caller has to call when it is over; nil if
-// there is no room for it.
+// there is no room for it. Requests are divided among clients as the places are in which
+// queries wait: bodies that come slowly hold none of those.
 func (h *hall) begin(v *visit) (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || h.active >= h.s.limits.Waiting {
+	if h.closed {
+		h.s.shed[shedCapacity].Add(1)
 		return nil
 	}
-	h.active++
+	place, verdict := h.active.Take(v.client.Addr())
+	if !h.s.admitted(verdict) {
+		return nil
+	}
 	v.waiting.Add(1)
 	v.heard.Store(int64(clock.Now()))
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		v.waiting.Add(-1)
-		if h.active--; h.closed && h.active == 0 {
+		h.active.Give(place)
+		if h.closed && h.active.Used() == 0 {
 			close(h.idle)
 		}
 	}

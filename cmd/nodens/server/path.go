@@ -305,10 +305,10 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 func (z *Zone) forward(ctx context.Context, x *exchange) error {
 	var err error
 	if z.caches(&x.q) {
-		err = z.Cache.Fetch(ctx, &x.q, &x.r, z.Loop.guard(x.pool, asker(x.pool, x.via)))
+		err = z.Cache.Fetch(ctx, &x.q, &x.r, z.Loop.guard(x.pool, asker(x.pool, x.via, x.place)))
 	} else {
 		var resp wire.Response
-		if resp, err = z.Loop.guard(x.pool, asker(x.pool, x.via))(ctx, &x.q); err == nil {
+		if resp, err = z.Loop.guard(x.pool, asker(x.pool, x.via, x.place))(ctx, &x.q); err == nil {
 			x.r.Pass(resp.Packed)
 		}
 	}
@@ -338,7 +338,7 @@ func (rt *Routes) chase(ctx context.Context, x *exchange) error {
 	if x.hops >= maxHops {
 		return errHops
 	}
-	sub := exchange{start: clock.Now(), via: x.via, client: x.client, hops: x.hops + 1}
+	sub := exchange{start: clock.Now(), via: x.via, client: x.client, place: x.place, hops: x.hops + 1}
 	if sub.q.Parse(wire.AppendQuery(nil, x.q.ID, []byte(x.target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
 		return nil
 	}

@@ -243,7 +243,7 @@ func (w *walker) turn(x *exchange, base int, domain wire.Name, now time.Duration
 // no query.
 func (w *walker) begin(x *exchange, name []byte, qtype uint16, now time.Duration) bool {
 	packet := wire.AppendQuery(w.packet[:0], x.q.ID, name, qtype, &x.q, wire.MinUDP)
-	w.start, w.via, w.client, w.hops, w.ordered, w.marks = now, x.via, x.client, x.hops, false, 0
+	w.start, w.via, w.client, w.place, w.hops, w.ordered, w.marks = now, x.via, x.client, x.place, x.hops, false, 0
 	if w.q.Parse(packet) != wire.Serve {
 		return false
 	}

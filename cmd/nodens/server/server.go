@@ -6,9 +6,9 @@
 // the query path (path.go): what the node's own sources or the cache can answer is
 // written to the reader's reply buffers and sent before it looks again, with nothing
 // allocated and nobody woken. Only what has to wait for an upstream is copied and
-// handed to a goroutine of the crew; [Limits.Waiting] bounds how many wait, and the
-// newest beyond that are answered SERVFAIL at once, and counted, while hits go on as
-// before.
+// handed to a goroutine of the crew; [Limits.Waiting] bounds how many wait, and how many
+// of them one client may have (waiting.go). The newest beyond that are answered SERVFAIL
+// at once, and counted, while hits go on as before.
 //
 // Where an address's [Door] says so, clients come over TLS (dot.go) or HTTPS (hall.go)
 // instead: to the same TCP listener, under the same limits, without UDP.
@@ -32,15 +32,18 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // Limits bound what clients can make the server hold. Zero fields are defaults.
 type Limits struct {
 	// Waiting is the number of queries that wait for upstreams at once, over all
 	// addresses. The default, 4096, is 800 queries/s that all time out after five
-	// seconds; each holds about 16 KiB.
+	// seconds; each holds about 16 KiB. They are divided among the clients as package
+	// share says; a client is one IP address.
 	Waiting int
 	// Conns is the number of TCP connections at once per address, 1024 by default:
 	// as many sockets again as Waiting may take would run into the usual limit on
@@ -88,14 +91,16 @@ type Server struct {
 	legacy    legacy
 	away      atomic.Pointer[departure] // nil while s reads
 
-	waiting chan struct{}
+	waiting *share.Places  // of queries that wait, and of what is done for none
 	running sync.WaitGroup // readers, connections and waiting queries
 	crew    *crew          // what UDP queries wait in
 	copies  *copier        // nil: no answers inside of the kernel
 	stop    context.CancelFunc
 	ctx     context.Context
+	own     context.Context // ctx for what no client waits for
 
-	panics, shed          atomic.Uint64
+	panics                atomic.Uint64
+	shed                  [shedReasons]atomic.Uint64
 	refused, evicted, cut atomic.Uint64
 	unshaken              atomic.Uint64
 	owed                  atomic.Int64 // bytes of replies over TCP that clients don't take
@@ -116,11 +121,12 @@ func New(log *slog.Logger, limits Limits) *Server {
 		log:       log,
 		limits:    limits,
 		listeners: make(map[netip.AddrPort]*listener),
-		waiting:   make(chan struct{}, limits.Waiting),
+		waiting:   share.NewPlaces(limits.Waiting),
 		crew:      newCrew(idleCrew),
 		waits:     stat.NewHistogram(waitBounds),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.own = context.WithValue(s.ctx, ownKey{}, true)
 	return s
 }
 
@@ -309,9 +315,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // Panics counts queries that panicked and were answered SERVFAIL.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
-// Shed counts queries answered SERVFAIL because [Limits.Waiting] was reached.
-func (s *Server) Shed() uint64 { return s.shed.Load() }
-
 // ConnsRefused counts TCP connections closed because [Limits.Conns] or
 // [Limits.ClientConns] was reached, and all of those had queries waiting.
 func (s *Server) ConnsRefused() uint64 { return s.refused.Load() }
@@ -363,14 +366,10 @@ func (s *Server) wait(rt *Routes, x *exchange, at step, limit int) (msg []byte) 
 		}
 	}()
 	err := rt.complete(s.ctx, x, at)
+	if errors.Is(err, upstream.ErrBusy) {
+		s.shed[shedUpstream].Add(1)
+	}
 	return x.zone.finish(x, limit, err)
-}
-
-// full answers a query that can't wait because too many do.
-func (s *Server) full(x *exchange, limit int) []byte {
-	s.shed.Add(1)
-	x.r.Fail(wire.ServFail)
-	return x.zone.finish(x, limit, nil)
 }
 
 // panicked turns a panic of one query into a SERVFAIL. The packet is one the
@@ -383,15 +382,3 @@ func (s *Server) panicked(x *exchange, buf []byte, p any) []byte {
 	}
 	return wire.AppendError(buf[:0], x.q.Packet, wire.ServFail)
 }
-
-// acquire takes a place for a query that has to wait; false if there is none.
-func (s *Server) acquire() bool {
-	select {
-	case s.waiting <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *Server) release() { <-s.waiting }

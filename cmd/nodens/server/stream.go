@@ -280,7 +280,7 @@ func (c *stream) postpone(fd int, d *desk, rt *Routes, at step) bool {
 			return false
 		}
 	}
-	if !c.s.acquire() {
+	if !c.s.acquire(&d.x) {
 		c.out.end()
 		d.add(c.s.full(&d.x, wire.MaxMessage))
 		return true
@@ -290,7 +290,7 @@ func (c *stream) postpone(fd int, d *desk, rt *Routes, at step) bool {
 	go func() {
 		defer c.out.end()
 		msg := c.s.wait(rt, w, at, wire.MaxMessage)
-		c.s.release()
+		c.s.release(w.place)
 		if msg != nil {
 			c.out.put(msg)
 		}

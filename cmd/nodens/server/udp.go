@@ -126,7 +126,7 @@ func (s *Server) readUDP(l *listener, p port, lane int) {
 		}
 		p.give(b)
 		work.turn()
-		if waits && len(s.waiting) <= few {
+		if waits && s.waiting.Used() <= few {
 			// The goroutines of those that wait stand in line for this goroutine's
 			// P, which it would take along into the kernel. They would be stolen
 			// from there, but only after a while.
@@ -146,7 +146,7 @@ func (s *Server) answerSlot(rt *Routes, p port, x *exchange, d *slot) (waits boo
 	switch {
 	case at == done:
 		s.copies.put(rt, x, d.reply)
-	case s.acquire():
+	case s.acquire(x):
 		s.detach(rt, p, x, at, &d.from)
 		waits = true
 	default:
@@ -198,7 +198,7 @@ func (s *Server) detach(rt *Routes, p port, x *exchange, at step, from *origin) 
 // complete is the rest of w's way.
 func (s *Server) complete(w *datagram) {
 	defer s.running.Done()
-	defer s.release()
+	defer s.release(w.place)
 	if msg := s.wait(w.rt, &w.exchange, w.at, w.q.Limit()); msg != nil {
 		w.port.send(&w.to, msg)
 		w.out = kept(w.out, msg)

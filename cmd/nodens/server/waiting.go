@@ -1,0 +1,88 @@
+package server
+
+import (
+	"context"
+	"runtime/debug"
+
+	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Why queries are turned away.
+const (
+	shedCapacity = iota // all places are taken
+	shedClient          // the client holds as many as are free
+	shedUpstream        // so many, or so many of the client's, are in flight to the server
+	shedReasons
+)
+
+// EachShed calls f for each reason for which queries are turned away, with the number of
+// those that were: with SERVFAIL, or with status 503 over HTTPS.
+func (s *Server) EachShed(f func(reason string, n uint64)) {
+	for i, reason := range [shedReasons]string{"capacity", "client", "upstream"} {
+		f(reason, s.shed[i].Load())
+	}
+}
+
+// acquire takes a place for x, which has to wait, and notes whose it is; false if there is
+// none, which is counted. Each query has a place of its own, those too that wait for what
+// another one asks.
+func (s *Server) acquire(x *exchange) bool {
+	place, verdict := s.waiting.Take(x.client.Addr())
+	x.place = place
+	return s.admitted(verdict)
+}
+
+// admitted reports whether v is a place, and counts it if it is none.
+func (s *Server) admitted(v share.Verdict) bool {
+	switch v {
+	case share.Full:
+		s.shed[shedCapacity].Add(1)
+	case share.Excess:
+		s.shed[shedClient].Add(1)
+	case share.Fits:
+	}
+	return v == share.Fits
+}
+
+func (s *Server) release(place share.Client) { s.waiting.Give(place) }
+
+// full answers a query for which there is no place.
+func (s *Server) full(x *exchange, limit int) []byte {
+	x.r.Fail(wire.ServFail)
+	return x.zone.finish(x, limit, nil)
+}
+
+// ownKey is under which the context of what no client waits for has a value.
+type ownKey struct{}
+
+// payer is who the queries to upstreams are counted for that are asked under ctx for
+// place's client: that client, but where it may have gone meanwhile, nobody.
+func payer(ctx context.Context, place share.Client) share.Client {
+	if ctx.Value(ownKey{}) != nil {
+		return share.Nobody
+	}
+	return place
+}
+
+// Go runs f on a goroutine of its own: work for which no client waits, and which counts as
+// that of one client more, whoever gave rise to it. It takes a place of [Limits.Waiting];
+// false if there is none, f is then not run. The end of the server ends f's context and
+// waits for f, a panic in it is counted like that of a query. It is safe for concurrent use
+// while queries are answered.
+func (s *Server) Go(f func(ctx context.Context)) bool {
+	if s.waiting.TakeOwn() != share.Fits {
+		return false
+	}
+	s.crew.all.Go(func() {
+		defer s.release(share.Nobody)
+		defer func() {
+			if p := recover(); p != nil {
+				s.panics.Add(1)
+				s.log.Error("asking for a name panicked", "panic", p, "stack", string(debug.Stack()))
+			}
+		}()
+		f(s.own)
+	})
+	return true
+}
