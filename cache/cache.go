@@ -164,8 +164,9 @@ func (c *Cache) ttl(e *slot, now time.Duration) uint32 {
 // once at a time for one key; it runs on the goroutine of the first client, with
 // its ctx, and the others wait for its result: for as long as ask takes, which must
 // end. They share its error too; r is then untouched. An error is kept as a
-// SERVFAIL (RFC 9520) unless it wraps [ErrLocal] or ctx was cancelled. q must not
-// change until Fetch returns.
+// SERVFAIL (RFC 9520) unless it wraps [ErrLocal] or ctx was cancelled. An ErrLocal may be
+// of the first client alone, so that the others ask for themselves. q must not change
+// until Fetch returns.
 //
 // Where there is an expired answer that may be given, it is what r becomes if ask
 // fails, or takes longer than the directive's patience; there is no error then. ask may
@@ -176,8 +177,34 @@ func (c *Cache) ttl(e *slot, now time.Duration) uint32 {
 // with a context that outlives them. If ask panics the panic goes on in the goroutine
 // it runs on, and those that wait get an error; nothing is kept.
 func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask Ask) error {
+	now := c.store.clock()
+	until := now + anew
+	for left := anews; ; left-- {
+		led, err := c.fetch(ctx, q, r, ask, now)
+		if led || left == 0 || !errors.Is(err, ErrLocal) {
+			return err
+		}
+		if now = c.store.clock(); now >= until {
+			return err
+		}
+	}
+}
+
+const (
+	// anews is how often a client asks once more that has waited for another one's ask,
+	// which could not be made. Somebody who may ask no more, and does so all the time, is
+	// told so at once: hardly anybody waits for such an ask once, and nobody often.
+	anews = 2
+	// anew is how long after its beginning a client asks once more: an ask that could
+	// not be made is over at once, and one that took longer has had its time.
+	anew = time.Second
+)
+
+// fetch is Fetch once, at now. led says that the error, if there is one, is of the client's
+// own ask.
+func (c *Cache) fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask Ask, now time.Duration) (led bool, err error) {
 	k := c.key(q)
-	s, now := k.part.shard, c.store.clock()
+	s := k.part.shard
 	s.mu.Lock()
 	if i := s.find(&k); i != none {
 		e := s.at(i)
@@ -186,18 +213,18 @@ func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask Ask
 			packed, ttl := e.packed, c.ttl(e, now)
 			s.mu.Unlock()
 			r.Copy(packed, ttl)
-			return nil
+			return true, nil
 		}
 		if c.usable(e, now) {
-			return c.fetchOver(ctx, &k, e, r, ask)
+			return true, c.fetchOver(ctx, &k, e, r, ask)
 		}
 	}
 	f, done := s.board(&k)
 	s.mu.Unlock()
 	if done != nil {
-		return c.wait(ctx, seat{f: f, done: done}, r)
+		return false, c.wait(ctx, seat{f: f, done: done}, r)
 	}
-	return c.lead(ctx, f, ask, seat{}, r)
+	return true, c.lead(ctx, f, ask, seat{}, r)
 }
 
 // Refresh has q asked for behind the back of its client, after a [Refresh], and keeps

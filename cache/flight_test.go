@@ -180,6 +180,51 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+// TestLocalError: what only the first client may not ask is asked by those who wait for it,
+// once for all of them; an ask that took its time is asked anew by nobody.
+func TestLocalError(t *testing.T) {
+	for name, tt := range map[string]struct {
+		takes time.Duration
+		asks  int32
+		good  int32
+	}{
+		"at once": {0, 2, 99},
+		"late":    {2 * time.Second, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCache(nil, Options{})
+				a := newAsk(t)
+				var calls, good atomic.Int32
+				first := make(chan struct{})
+				run := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
+					if calls.Add(1) > 1 {
+						return a.resp, nil
+					}
+					<-first
+					time.Sleep(tt.takes)
+					return wire.Response{}, fmt.Errorf("busy: %w", ErrLocal)
+				}
+				var wg sync.WaitGroup
+				for range 100 {
+					wg.Go(func() {
+						q := question(t, "www.example.", dns.TypeA)
+						if c.Fetch(t.Context(), q, reply(q), run) == nil {
+							good.Add(1)
+						}
+					})
+				}
+				synctest.Wait()
+				close(first)
+				wg.Wait()
+				if calls.Load() != tt.asks || good.Load() != tt.good {
+					t.Errorf("%d asks, %d good answers; want %d and %d", calls.Load(), good.Load(), tt.asks, tt.good)
+				}
+			})
+		})
+	}
+}
+
 func TestOtherQuestion(t *testing.T) {
 	c := newCache(nil, Options{Clock: newHand().now})
 	q := question(t, "www.example.", dns.TypeA)

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/share"
@@ -33,8 +32,14 @@ func asker(p *upstream.Pool, via transport, place share.Client) cache.Ask {
 	return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
 		resp, err := p.ExchangeFrom(ctx, q, upstream.From{Client: payer(ctx, place), TCP: via == tcp})
 		if errors.Is(err, upstream.ErrLocal) {
-			err = fmt.Errorf("%w: %w", cache.ErrLocal, err) // no reason to fail the next client
+			err = unkept{err}
 		}
 		return resp, err
 	}
 }
+
+// unkept is an error that is no reason to fail the next client.
+type unkept struct{ error }
+
+func (e unkept) Unwrap() error        { return e.error }
+func (e unkept) Is(target error) bool { return target == cache.ErrLocal }
