@@ -3,6 +3,7 @@ package upstream
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -65,6 +66,10 @@ type call struct {
 	// is made to be called by an interface is allocated; failed is its result.
 	write  func(fd uintptr) bool
 	failed error
+	// bell is rung when the flight, which goes on, may come to nothing; warned says that
+	// it was. nil for what is in no race.
+	bell   chan<- struct{}
+	warned atomic.Bool
 
 	ids   [idBatch]byte
 	fresh int // bytes of ids not used yet

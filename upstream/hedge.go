@@ -24,6 +24,7 @@ func (r *race) arm(now time.Time) {
 // the processor, and replies may be there that nobody has read: they have the time
 // that their readers need.
 func (r *race) ring(now time.Time) bool {
+	r.hinted(now)
 	if r.alarm.IsZero() || now.Before(r.alarm) {
 		return false
 	}

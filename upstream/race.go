@@ -315,7 +315,7 @@ func (r *race) ask(s *server, now time.Time, hedge bool) {
 	c := r.legs[r.flying]
 	if c == nil {
 		c = newCall()
-		c.landed = r.landed
+		c.landed, c.bell = r.landed, r.bell
 		r.legs[r.flying] = c
 	}
 	r.flying++
@@ -339,6 +339,7 @@ func (r *race) fly(c *call, now time.Time) {
 		c.until = r.deadline
 	}
 	c.build(!l.plain)
+	c.warned.Store(false)
 	l.via.start(c)
 }
 

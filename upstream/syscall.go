@@ -86,7 +86,7 @@ func (b *batch) readPlain(fd uintptr) (n int, err error) {
 
 // send puts msg into the connected datagram socket fd, or gives the error: that of
 // an ICMP message for an earlier one, or EAGAIN where the socket's buffer is full.
-// It has room for more than the queries of one port, so that is as good as broken.
+// It has room for more than the queries of one port, so that hardly ever is.
 func send(fd uintptr, msg []byte) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(msg))), uintptr(len(msg)), unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {

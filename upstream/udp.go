@@ -47,7 +47,7 @@ type ports struct {
 
 // udp is a transport that has many queries in flight on each of a few connected
 // sockets, so that the kernel takes datagrams from that one address and port
-// only, and hands on ICMP errors.
+// only, and hands on ICMP errors (icmp.go says which of them are believed).
 //
 // Every query goes out of a port drawn from those that are open, one more being
 // opened while those are busy and there are fewer than [ports].open. A port has
@@ -111,9 +111,25 @@ func (t *udp) start(c *call) {
 		return
 	}
 	if err := c.sendFrom(p.raw); err != nil {
-		t.broken(p, err) // c among all others
+		t.sendAgain(p, c, err)
 	}
 }
+
+// sendAgain sends c's query again where its socket gave err instead of taking it.
+func (t *udp) sendAgain(p *port, c *call, err error) {
+	for tries := 0; tries < resends && err != nil && passing(err); tries++ {
+		_ = p.raw.Control(func(fd uintptr) { t.reports(p, fd) })
+		err = c.sendFrom(p.raw)
+	}
+	if err != nil {
+		t.unsent(p, c, err)
+	}
+}
+
+// resends is how often a query is sent again because the socket gave an error instead: that
+// of an ICMP message about an earlier one, mostly. One is enough for those that come by
+// themselves; with more somebody who sends them all the time keeps us busy.
+const resends = 2
 
 // board puts c on an open port, or gives nil if it needs a new one. The error is that
 // too many are in flight.
@@ -155,6 +171,7 @@ func (t *udp) dial(c *call) (*port, error) {
 		p.conn.Close()
 		return nil, err
 	}
+	watchErrors(p.raw)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -192,12 +209,24 @@ func (t *udp) retire(p *port) {
 	}
 }
 
-// broken ends what is in flight on p, whose socket gave err.
-func (t *udp) broken(p *port, err error) {
+// unsent ends the flight of c, which p's socket did not take because of err. The others on
+// p go on.
+func (t *udp) unsent(p *port, c *call, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p.fail(err)
+	if c.port != p {
+		return // it has landed
+	}
+	p.end(slices.Index(p.calls[:p.flying], c), err)
 	t.retire(p)
+}
+
+// stray counts something that answers nothing on p; t is locked.
+func (t *udp) stray(p *port) {
+	t.strays.Add(1)
+	if p.strays++; p.strays == maxStrays {
+		t.retire(p)
+	}
 }
 
 // withdraw is [transport.withdraw].
@@ -237,6 +266,10 @@ func (t *udp) drain(p *port, fd uintptr) bool {
 	for {
 		n, err := b.read(fd)
 		over := n > 0 && t.deliver(p, b, n)
+		if err != nil && passing(err) {
+			t.reports(p, fd)
+			continue
+		}
 		p.failed = err
 		if over || err != nil {
 			return true
@@ -256,10 +289,7 @@ func (t *udp) deliver(p *port, b *batch, n int) (over bool) {
 		if p.deliver(b.datagram(i)) || p.belated(b.datagram(i)) {
 			continue
 		}
-		t.strays.Add(1)
-		if p.strays++; p.strays == maxStrays {
-			t.retire(p)
-		}
+		t.stray(p)
 	}
 	return p.over()
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -206,29 +207,37 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestRefusedFailsAll: an ICMP error ends every flight on its port at once.
-func TestRefusedFailsAll(t *testing.T) {
+// TestRefused: an ICMP error ends the flight of the query that it repeats at once, and no
+// other on its port. It says nothing about the name.
+func TestRefused(t *testing.T) {
 	f := startFake(t, holding)
 	p, via := lone(t, f, ports{busy: 16, open: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
+	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
 	for range 4 {
-		all = append(all, hold(t, p, via, t.Context()))
+		all = append(all, hold(t, p, via, ctx))
 	}
+	eventually(t, "the server has all queries", func() bool { return len(f.requests()) == 5 })
 	f.udp.Close()
-	if _, err := p.Exchange(t.Context(), question(t, "next.test."), false); !errors.Is(err, ErrFailed) {
-		t.Errorf("with nobody there: %v, want ErrFailed", err)
+	_, err := p.Exchange(t.Context(), question(t, "next.test."), false)
+	if !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, ErrLocal) {
+		t.Errorf("with nobody there: %v, want ErrFailed and ErrLocal", err)
 	}
+	if n := via.inFlight(); n != 4 {
+		t.Errorf("%d of 4 queries are in flight that were asked before", n)
+	}
+	cancel()
 	for _, held := range all {
-		if err := <-held; !errors.Is(err, ErrFailed) {
-			t.Errorf("in flight to where nobody is any more: %v, want ErrFailed", err)
+		if err := <-held; !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled: %v", err)
 		}
 	}
-	eventually(t, "the ports are closed", func() bool { return sockets(via) == 0 })
 }
 
-// TestBrokenPort: an error that a sender meets ends the flights of all others too.
-func TestBrokenPort(t *testing.T) {
+// TestUnsent: an error that a sender meets ends the flight of its own query alone, and is
+// no time-out, though the error of a full socket looks like one. The port takes no more.
+func TestUnsent(t *testing.T) {
 	f := startFake(t, silence)
 	_, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
 	conn, err := net.DialUDP("udp", nil, via.to)
@@ -244,15 +253,16 @@ func TestBrokenPort(t *testing.T) {
 		p.put(c)
 		all = append(all, c)
 	}
-	broken := errors.New("broken")
-	via.broken(p, broken)
+	via.unsent(p, all[1], syscall.EAGAIN)
 	for i, c := range all {
-		if over, err := landed(c); !over || !errors.Is(err, broken) {
+		over, err := landed(c)
+		if over != (i == 1) || over && (!local(err) || errors.Is(cause(err), ErrTimeout)) {
 			t.Errorf("call %d: landed %t, with %v", i, over, err)
 		}
 	}
-	if !p.over() || len(via.open) != 0 {
-		t.Error("a broken port takes queries")
+	via.unsent(p, all[1], syscall.EAGAIN) // has landed
+	if p.flying != 2 || via.flying.Used() != 2 || len(via.open) != 0 {
+		t.Errorf("%d queries are in flight, %d ports are open", p.flying, len(via.open))
 	}
 }
 
