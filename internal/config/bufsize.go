@@ -1,16 +1,15 @@
 package config
 
+import "github.com/nodens-dns/nodens/internal/wire"
+
 // Bufsize is `bufsize [SIZE]`: the most a client's EDNS payload size counts for,
-// 512 to 4096 bytes.
+// 512 to 4096 bytes. A block without it has [wire.SafeUDP].
 type Bufsize struct {
 	Size uint16
 }
 
-// defaultBufsize is what every path takes without fragments: the DNS flag day's.
-const defaultBufsize = 1232
-
 func (b *Bufsize) parse(p *parser, s statement) {
-	b.Size = defaultBufsize
+	b.Size = wire.SafeUDP
 	p.body(s, nil)
 	if !p.count(s, 0, 1, "bufsize [SIZE]") || len(s.args()) == 0 {
 		return

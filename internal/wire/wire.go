@@ -98,6 +98,9 @@ const (
 	// MinUDP is what every client takes over UDP without EDNS, and the floor
 	// under any size a client claims (RFC 1035, 4.2.1; RFC 6891, 6.2.3).
 	MinUDP = 512
+	// SafeUDP is the largest payload that no path fragments: IPv6's least MTU of 1280
+	// less the IPv6 and UDP headers (RFC 9715).
+	SafeUDP = 1232
 	// optLen is an OPT record without options: root owner, type, class, TTL
 	// and RDLENGTH.
 	optLen = 11

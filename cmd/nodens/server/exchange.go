@@ -27,7 +27,8 @@ type exchange struct {
 	place  share.Client   // whose place it holds, as far as it waits
 	// missing is the view that has to get what the answer hangs on.
 	missing view
-	hops    uint8 // aliases followed to get here
+	claimed uint16 // the client's UDP payload size where no `bufsize` counts
+	hops    uint8  // aliases followed to get here
 	glance  glance
 	copy    kernelpath.Answer // for the kernel
 	denied  bool              // which kind of the cache's answers it is of, for the copy
@@ -43,6 +44,15 @@ func (x *exchange) detach(w *exchange, packet, reply []byte) {
 	*w = *x
 	w.q.Packet = append(packet[:0], x.q.Packet...)
 	w.r.Detach(reply, &w.q)
+}
+
+// limitSize makes x.q's payload size what x's zone allows.
+func (x *exchange) limitSize() {
+	x.claimed = 0
+	if x.zone.Bufsize == 0 {
+		x.claimed = x.q.UDPSize // for the log
+	}
+	x.q.UDPSize = min(x.q.UDPSize, x.zone.maxSize())
 }
 
 // transport is how a query came.

@@ -169,10 +169,10 @@ func (x *exchange) replyField(b []byte, at field, msg []byte) []byte { //nolint:
 	return append(b, nothing...)
 }
 
-// bufsize is the most that the client takes.
+// bufsize is the most that the client takes, as `bufsize` has it.
 func (x *exchange) bufsize() int {
 	if x.via == udp {
-		return x.q.Limit()
+		return max(int(x.claimed), x.q.Limit())
 	}
 	return wire.MaxMessage
 }

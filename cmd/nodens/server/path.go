@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,22 +98,13 @@ const (
 // Each step either writes the whole reply or leaves it as it was.
 func (rt *Routes) answer(x *exchange) step {
 	q, r := &x.q, &x.r
-	x.zone = rt.dropped
-	if q.Class != wire.ClassIN && !rt.classes {
-		r.Fail(wire.Refused)
-		return done
-	}
-	if q.EDNS && q.Version != 0 {
-		r.Fail(wire.BadVers)
-		return done
-	}
-	z := rt.match(x)
+	z, refusal := rt.take(x)
+	x.zone = cmp.Or(z, rt.dropped)
+	x.limitSize()
 	if z == nil {
-		r.Fail(wire.Refused)
+		r.Fail(refusal)
 		return done
 	}
-	x.zone = z
-	q.UDPSize = min(q.UDPSize, z.maxSize())
 	if rt.looped(z, x) {
 		r.Fail(wire.ServFail)
 		return done
@@ -124,6 +116,17 @@ func (rt *Routes) answer(x *exchange) step {
 		return at
 	}
 	return rt.dns64(x, rt.rewritten(x))
+}
+
+// take gives the zone that answers x; nil if none does, and then why.
+func (rt *Routes) take(x *exchange) (*Zone, wire.Rcode) {
+	if x.q.Class != wire.ClassIN && !rt.classes {
+		return nil, wire.Refused
+	}
+	if x.q.EDNS && x.q.Version != 0 {
+		return nil, wire.BadVers
+	}
+	return rt.match(x), wire.Refused
 }
 
 // find asks the zone's own sources, and those of the names on the client's search path.

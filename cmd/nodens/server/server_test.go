@@ -338,7 +338,7 @@ func TestTruncation(t *testing.T) {
 	for i := range lines {
 		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
 	}
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...), Shuffle: true})
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...), Shuffle: true, Bufsize: 4096})
 	for _, size := range []uint16{0, 512, 1232, 4096} {
 		q := question("many.test.", dns.TypeA)
 		limit := 512

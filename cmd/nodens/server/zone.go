@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"math"
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/cache"
@@ -51,7 +50,8 @@ type Zone struct {
 	// Whoami answers what no pool takes with the client's address.
 	Whoami bool
 	Loop   *Loop
-	// Bufsize caps the payload size of EDNS clients, in bytes; 0 is no cap.
+	// Bufsize is the largest UDP reply, in bytes, for clients that take as much by EDNS;
+	// 0 is [wire.SafeUDP].
 	Bufsize uint16
 	// Shuffle puts the addresses of answers in random order.
 	Shuffle bool
@@ -106,9 +106,11 @@ type view interface {
 	Await(ctx context.Context, q *wire.Query) error
 }
 
+// maxSize bounds the UDP replies of z. The source address of a query may be forged: what
+// a reply is larger than its query is aimed at whoever has that address.
 func (z *Zone) maxSize() uint16 {
 	if z.Bufsize == 0 {
-		return math.MaxUint16
+		return wire.SafeUDP
 	}
 	return z.Bufsize
 }
