@@ -315,12 +315,25 @@ func (p *parts) zone(name wire.Name) *server.Zone {
 	if p.external != nil {
 		z.External = p.external
 	}
+	z.Designates = p.designates(name)
 	z.Rewrite, z.Template = p.rewrite, p.template
 	if b.Bufsize != nil {
 		z.Bufsize = b.Bufsize.Size
 	}
 	z.Errors = p.errors
 	return z
+}
+
+// designates tells which of p's pools may say what the designated resolvers of zone's
+// clients are (RFC 9462): those that somebody has written down for just that.
+func (p *parts) designates(zone wire.Name) func(*upstream.Pool) bool {
+	own := make(map[*upstream.Pool]bool)
+	f := p.block.Forward
+	for _, u := range p.pools {
+		own[u] = server.InResolverZone(zone) || server.InResolverZone(f.From)
+		f = f.Next
+	}
+	return func(u *upstream.Pool) bool { return own[u] }
 }
 
 // clusterDNS tells which of p's pools lead to the cluster's own DNS when they are

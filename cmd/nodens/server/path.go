@@ -140,8 +140,8 @@ func (rt *Routes) find(x *exchange) step {
 
 // resolve asks what needs no waiting, one after the other, if the client may ask at all
 // (acl): answers made of a pattern (template), names written down by hand (hosts), the
-// names that the cluster's Services have outside of it, the cluster's own names, and what
-// the cache holds. What none of them has is for the zone's upstreams, or where it has none
+// names that the cluster's Services have outside of it, the cluster's own names, the zone
+// that is never forwarded (ddr.go), and what the cache holds. What none of them has is for the zone's upstreams, or where it has none
 // says who asked (whoami).
 func (z *Zone) resolve(x *exchange) step {
 	q, r := &x.q, &x.r
@@ -160,6 +160,9 @@ func (z *Zone) resolve(x *exchange) step {
 	}
 	if at, ok := z.cluster(x); ok {
 		return at
+	}
+	if endsInResolverZone(q.Name()) && z.undesignated(x) {
+		return done
 	}
 	if z.caches(q) && z.cached(x) {
 		x.source = fromCache

@@ -47,6 +47,10 @@ type Zone struct {
 	// which knows what a view does not hold. It is called for every query that needs
 	// to know, by all readers at once. nil: none does.
 	ClusterDNS func(p *upstream.Pool) bool
+	// Designates reports whether p, one of Forward, is for resolver.arpa or names below it
+	// and no others; what it says of designated resolvers is given to clients then. nil:
+	// none is.
+	Designates func(p *upstream.Pool) bool
 	// Whoami answers what no pool takes with the client's address.
 	Whoami bool
 	Loop   *Loop

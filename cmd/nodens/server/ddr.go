@@ -1,0 +1,50 @@
+package server
+
+import "github.com/nodens-dns/nodens/internal/wire"
+
+// resolverZone is where clients ask a resolver for other ways to reach it (RFC 9462).
+// The answer of an upstream designates the upstream: clients would ask it in place of
+// this server, past the cluster's names and past every rule. So these names are served
+// here, without records (RFC 9462, 6.1, 6.4), and are never forwarded by a pool that is
+// for other names too.
+const resolverZone = "\x08resolver\x04arpa\x00"
+
+const (
+	resolverTTL = 10800
+	// resolverSOA is the RDATA of the zone's SOA record (RFC 6303, 3): the server is the
+	// owner, the mailbox nobody.invalid.
+	resolverSOA = resolverZone + "\x06nobody\x07invalid\x00" + "\x00\x00\x00\x01" +
+		"\x00\x00\x0e\x10" + "\x00\x00\x04\xb0" + "\x00\x09\x3a\x80" + "\x00\x00\x2a\x30"
+)
+
+// endsInResolverZone reports whether name's last bytes are those of the resolver zone. It is
+// all that other names pay for: a look at one byte, nearly always.
+func endsInResolverZone(name []byte) bool {
+	n := len(name) - len(resolverZone)
+	return n >= 0 && name[n] == resolverZone[0] && string(name[n:]) == resolverZone
+}
+
+// undesignated is the step in front of the cache and the upstreams, for names that end in
+// the resolver zone: true if x would be forwarded, and then the reply says that there are
+// no such records.
+func (z *Zone) undesignated(x *exchange) bool {
+	if !wire.Under(x.q.Name(), resolverZone) {
+		return false
+	}
+	p := z.upstreams(&x.q)
+	if p == nil || z.Designates != nil && z.Designates(p) {
+		return false
+	}
+	x.source = fromLocal
+	x.r.SetAuthoritative()
+	section := wire.Authority
+	if len(x.q.Name()) == len(resolverZone) && x.q.Type == wire.TypeSOA {
+		section = wire.Answer
+	}
+	x.r.Add(section, x.r.Suffix(len(resolverZone)), wire.TypeSOA, resolverTTL, []byte(resolverSOA))
+	return true
+}
+
+// InResolverZone reports whether name is one by which clients look for designated
+// resolvers.
+func InResolverZone(name wire.Name) bool { return name.Under(resolverZone) }
