@@ -100,11 +100,10 @@ func (g *guarded) add(srv, view string, z *server.Zone) {
 	if z.DNS64 != nil {
 		g.mapped[srv] += z.Stats.Mapped()
 	}
-	if z.ACL == nil {
-		return
-	}
 	v := z.Stats.Verdicts()
-	g.allowed[aclKey{server: srv, view: view}] += v.Allowed
+	if z.ACL != nil {
+		g.allowed[aclKey{server: srv, view: view}] += v.Allowed
+	}
 	for f, of := range map[family]map[wire.Name]uint64{aclBlocked: v.Blocked, aclFiltered: v.Filtered, aclDropped: v.Dropped} {
 		if g.denied[f] == nil {
 			g.denied[f] = make(map[aclKey]uint64)

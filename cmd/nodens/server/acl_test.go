@@ -224,7 +224,7 @@ func TestACLStranger(t *testing.T) {
 	}
 	q.Parse(packet)
 	for rules, want := range map[string]marks{"acl {\nallow\n}": blocked, "acl other.test {\nblock\n}": allowed} {
-		if got, _ := aclOf(t, rules).judge(&q, netip.Addr{}); got != want {
+		if got, _ := aclOf(t, rules).judge(q.Name(), q.Type, netip.Addr{}, nil); got != want {
 			t.Errorf("%s: %d", rules, got)
 		}
 	}
@@ -245,6 +245,6 @@ func BenchmarkACL(b *testing.B) {
 	client := netip.MustParseAddr("192.0.2.1")
 	b.ReportAllocs()
 	for b.Loop() {
-		acl.judge(&q, client)
+		acl.judge(q.Name(), q.Type, client, nil)
 	}
 }

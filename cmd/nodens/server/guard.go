@@ -12,9 +12,13 @@ const (
 	filtered                    // the reply holds nothing
 	dropped                     // there is no reply
 	localhost                   // asked for a name of the machine itself, other than localhost
+	listed                      // an ACL was asked about other names than the question's
 )
 
-const verdicts = allowed | blocked | filtered | dropped
+const (
+	verdicts = allowed | denials
+	denials  = blocked | filtered | dropped
+)
 
 // guard is what the zone does with a query whatever its sources know: answer what needs
 // none. ok is false if it leaves the query to those behind it.

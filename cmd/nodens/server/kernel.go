@@ -115,7 +115,8 @@ func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
 	}
 }
 
-// copied reports whether x's reply is as good for the next one who asks the same.
+// copied reports whether x's reply is as good for the next one who asks the same. One with
+// names that an ACL was asked about is not, whatever zone it is of.
 func (x *exchange) copied() bool {
 	if x.hops != 0 || x.marks != 0 || x.found || !x.zone.copied() {
 		return false

@@ -48,6 +48,11 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.views = rt.views || z.View != nil
 		rt.classes = rt.classes || z.Rewrite.Classes()
 	}
+	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
+		for _, z := range zones {
+			z.lists = rt
+		}
+	}
 	return rt
 }
 
@@ -138,16 +143,25 @@ func (rt *Routes) find(x *exchange) step {
 	return at
 }
 
-// resolve asks what needs no waiting, one after the other, if the client may ask at all
-// (acl): answers made of a pattern (template), names written down by hand (hosts), the
-// names that the cluster's Services have outside of it, the cluster's own names, the zone
-// that is never forwarded (ddr.go), and what the cache holds. What none of them has is for the zone's upstreams, or where it has none
-// says who asked (whoami).
+// resolve asks the zone's sources if the client may ask at all, and sees to it that the
+// client may ask for what the reply leads to, too (acl.go, vet.go).
 func (z *Zone) resolve(x *exchange) step {
-	q, r := &x.q, &x.r
 	if z.denied(x) {
 		return done
 	}
+	at := z.sources(x)
+	if z.lists != nil && (at == done || at == alias) && z.lists.vet(x) {
+		return done
+	}
+	return at
+}
+
+// sources asks what needs no waiting, one after the other: answers made of a pattern (template), names written down by hand (hosts), the
+// names that the cluster's Services have outside of it, the cluster's own names, the zone
+// that is never forwarded (ddr.go), and what the cache holds. What none of them has is for the zone's upstreams, or where it has none
+// says who asked (whoami).
+func (z *Zone) sources(x *exchange) step {
+	q, r := &x.q, &x.r
 	if at, ok := z.template(x); ok {
 		return at
 	}
@@ -261,15 +275,18 @@ func (rt *Routes) zone(name []byte, x *exchange) *Zone {
 // record lives in the zone above the name it is about (RFC 4035, 3.1.4.1), so for it
 // the shortest zone wins, but never the root in place of one that matches.
 func (rt *Routes) match(x *exchange) *Zone {
-	var found *Zone
-	q := &x.q
-	name := q.Name()
-	for range q.Labels() - rt.depth {
+	name := x.q.Name()
+	for range x.q.Labels() - rt.depth {
 		name = name[1+name[0]:] // longer than any zone
 	}
+	return rt.longest(name, x.q.Type, x)
+}
+
+// longest is match for the last labels of a name and a type of its own.
+func (rt *Routes) longest(name []byte, qtype uint16, x *exchange) (found *Zone) {
 	for ; len(name) > 1; name = name[1+name[0]:] {
 		if z := rt.zone(name, x); z != nil {
-			if q.Type != wire.TypeDS {
+			if qtype != wire.TypeDS {
 				return z
 			}
 			found = z
@@ -289,9 +306,9 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 	switch at {
 	case ask:
 		x.source = fromForward
-		return x.zone.forward(ctx, x)
+		return x.vetted(x.zone.forward(ctx, x))
 	case alias:
-		return rt.chase(ctx, x)
+		return x.vetted(rt.chase(ctx, x))
 	case lack:
 		return rt.await(ctx, x)
 	case walk:
@@ -299,7 +316,7 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 	case turn:
 		return rt.rewrittenOn(ctx, x)
 	case made:
-		return rt.templateOn(ctx, x)
+		return x.vetted(rt.templateOn(ctx, x))
 	case mapped:
 		return rt.dns64On(ctx, x)
 	default:
@@ -352,6 +369,8 @@ func (rt *Routes) chase(ctx context.Context, x *exchange) error {
 	if err := rt.complete(ctx, &sub, rt.answer(&sub)); err != nil {
 		return err
 	}
+	x.inherit(&sub)
+	x.r.CopyTC(&sub.r)
 	return x.r.AppendAnswers(sub.r.Finish(wire.MaxMessage))
 }
 

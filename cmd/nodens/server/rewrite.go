@@ -62,6 +62,7 @@ func (rt *Routes) rewrite(x *exchange, now time.Duration, wait func(*exchange, s
 	switch {
 	case err != nil:
 		x.r.Fail(wire.ServFail)
+	case taken && x.zone.denied(x): // by the client's own question
 	case taken && t.change.Class == wire.ClassIN:
 		t.begin(x, now)
 		at, err = rt.turned(x, t, wait)
@@ -84,7 +85,10 @@ func (t *turned) begin(x *exchange, now time.Duration) {
 
 // turned asks what t has become, and turns the reply into x's.
 func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) error) (at step, err error) {
-	if at = rt.find(&t.exchange); at != done {
+	if !rt.elsewhere(&t.exchange) {
+		at = rt.find(&t.exchange)
+	}
+	if at != done {
 		if wait == nil {
 			return turn, nil
 		}
@@ -96,7 +100,7 @@ func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) erro
 	}
 	err = cmp.Or(err, failed)
 	x.source, x.ordered, x.found = t.source, t.ordered, t.found
-	x.marks, x.rule = x.marks|t.marks, t.rule
+	x.judgedAs(&t.exchange)
 	if !x.r.Rewrite(&t.r, &t.change, other) {
 		x.r.Fail(wire.ServFail)
 		return done, rewrite.ErrName
@@ -107,7 +111,7 @@ func (rt *Routes) turned(x *exchange, t *turned, wait func(*exchange, step) erro
 		rcode = wire.ServFail
 	}
 	x.r.SetRcode(rcode)
-	return done, err
+	return done, x.vetted(err)
 }
 
 // maxPlain is the last rcode that a client without EDNS can be told (RFC 6891, 6.1.3).
@@ -144,5 +148,6 @@ func (rt *Routes) lookup(x *exchange, name []byte, hops uint8, wait func(*exchan
 		}
 		err = wait(sub, at)
 	}
+	x.inherit(sub)
 	return &sub.r, false, err
 }

@@ -204,7 +204,7 @@ func (x *exchange) adopt(other *exchange) {
 		x.r.Fail(wire.NXDomain)
 	}
 	x.source, x.ordered = fromSearch, other.ordered
-	x.marks |= other.marks & dropped
+	x.inherit(other)
 }
 
 // walker is what asking for the names on a path takes: an exchange of its own, whose

@@ -76,6 +76,8 @@ type Zone struct {
 	Stats *Stats
 
 	failed limiter
+	// lists are the routes that the zone is of, if any of their zones has an ACL; else nil.
+	lists *Routes
 	// next is the zone of the same name that gets what the view does not take, nil if
 	// there is none.
 	next *Zone

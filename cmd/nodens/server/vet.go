@@ -1,0 +1,211 @@
+package server
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Another name must not lead around an ACL: an alias, a rule of `rewrite`, an upstream's
+// CNAME, a PTR record. So where a zone of the routes has an ACL, every name that a reply
+// tells something of is judged as if the client had asked for it. It is judged by the zone
+// that would take the query, or where none would by the zone of the question. That is done
+// for each reply anew, since the next client may be another one.
+//
+//   - The names of the chain, which are the owners in the answer section and the targets of
+//     CNAME, DNAME, SVCB and HTTPS records, are judged for the type asked for. The strictest
+//     verdict is that on the answer.
+//   - PTR records whose target the client may not ask for, of its own type or for the
+//     address at hand, are left out; if none is left the answer as a whole gets the
+//     strictest verdict.
+//   - Records of the additional section that the client may not ask for are left out.
+//
+// Targets of other types (SRV, MX, NS) and the authority section tell names only: the
+// client has to ask for their addresses.
+
+// maxUDPReply is the longest reply over UDP that `bufsize` allows. What stands behind it in a
+// reply reaches no client over UDP, and isn't judged.
+const maxUDPReply = 4096
+
+// vet judges the names in x's reply. It is true if the client may not have it, and then the
+// reply says so.
+func (rt *Routes) vet(x *exchange) bool {
+	if x.marks&denials != 0 { // of what an alias leads to
+		return x.source == fromACL || x.deny()
+	}
+	if x.source == fromWhoami || x.r.Count(wire.Answer)+x.r.Count(wire.Additional) == 0 {
+		return false
+	}
+	if x.via == udp {
+		x.r.Cut(maxUDPReply)
+	}
+	v := vetting{rt: rt, x: x}
+	v.names()
+	return v.conclude()
+}
+
+// vetting is the judgement of one reply.
+type vetting struct {
+	rt *Routes
+	x  *exchange
+	decisions
+	chain, loose ruling
+	out          []int // the records to leave out
+	pointers     int   // PTR records that stay
+}
+
+// ruling is a verdict, and the zone of the rule that it is of.
+type ruling struct {
+	verdict marks
+	zone    wire.Name
+}
+
+// strictness is the order of verdicts.
+func strictness(v marks) int {
+	return slices.Index([]marks{allowed, filtered, blocked, dropped}, v)
+}
+
+// add makes r the stricter one of itself and other.
+func (r *ruling) add(other ruling) {
+	if other.verdict != allowed && strictness(other.verdict) > strictness(r.verdict) {
+		*r = other
+	}
+}
+
+// names judges all names.
+func (v *vetting) names() {
+	qtype := v.x.q.Type
+	for names := v.x.r.Names(); ; {
+		n, ok := names.Next()
+		if !ok {
+			return
+		}
+		switch {
+		case n.Section == wire.Additional:
+			v.leave(&n, v.judge(n.Name, n.Type))
+		case n.Target && n.Type == wire.TypePTR:
+			r := v.judge(n.Name, wire.TypePTR)
+			r.add(v.judge(n.Name, v.family()))
+			if v.leave(&n, r); r.verdict == allowed {
+				v.pointers++
+			}
+		default:
+			v.chain.add(v.judge(n.Name, qtype))
+		}
+	}
+}
+
+// leave has n's record left out if r isn't that it is allowed.
+func (v *vetting) leave(n *wire.Named, r ruling) {
+	if r.verdict == allowed {
+		return
+	}
+	v.out = append(v.out, n.Record)
+	if n.Section == wire.Answer {
+		v.loose.add(r)
+	}
+}
+
+// family is the type of the addresses that x's name, of the reverse zones, is about.
+func (v *vetting) family() uint16 {
+	if wire.Under(v.x.q.Name(), "\x03ip6\x04arpa\x00") {
+		return wire.TypeAAAA
+	}
+	return wire.TypeA
+}
+
+// judge is the ruling on a query of x's client for name and qtype.
+func (v *vetting) judge(name []byte, qtype uint16) ruling {
+	if name == nil {
+		return ruling{verdict: blocked}
+	}
+	z := cmp.Or(v.rt.zoneOf(v.x, name, qtype), v.x.zone)
+	if z.ACL == nil {
+		return ruling{verdict: allowed}
+	}
+	v.x.marks |= listed
+	verdict, zone := z.ACL.judge(name, qtype, v.x.client.Addr(), &v.decisions)
+	return ruling{verdict, zone}
+}
+
+// conclude does what the judgement says; it is true if nothing is left of the reply.
+func (v *vetting) conclude() bool {
+	verdict := v.chain
+	if verdict.verdict == 0 && len(v.out) > 0 {
+		if v.loose.verdict != 0 && v.pointers == 0 {
+			verdict = v.loose
+		} else if !v.x.r.Remove(v.out) {
+			verdict.verdict = blocked
+		}
+	}
+	if verdict.verdict == 0 {
+		return false
+	}
+	v.x.sentence(verdict)
+	return true
+}
+
+// sentence makes x's reply what r says.
+func (x *exchange) sentence(r ruling) {
+	x.marks, x.rule = x.marks&^verdicts|r.verdict, r.zone
+	x.deny()
+}
+
+// zoneOf is the zone that would take a query of x's client for name and qtype, nil if none
+// would.
+func (rt *Routes) zoneOf(x *exchange, name []byte, qtype uint16) *Zone {
+	if !rt.views {
+		return rt.longest(lastLabels(name, rt.depth), qtype, x)
+	}
+	w := walkers.Get().(*walker)
+	defer w.release()
+	if !w.begin(x, name, qtype, x.start) {
+		return nil
+	}
+	return rt.match(&w.exchange)
+}
+
+// elsewhere judges x, which is asked of its zone by way of a rewrite rule, by the zone that
+// would have taken it from the client. It is true if the client may not ask.
+func (rt *Routes) elsewhere(x *exchange) bool {
+	if x.zone.lists == nil {
+		return false
+	}
+	z := rt.zoneOf(x, x.q.Name(), x.q.Type)
+	if z == nil || z == x.zone || z.ACL == nil {
+		return false
+	}
+	verdict, zone := z.ACL.judge(x.q.Name(), x.q.Type, x.client.Addr(), nil)
+	if verdict == allowed {
+		x.marks |= listed
+		return false
+	}
+	x.sentence(ruling{verdict, zone})
+	return true
+}
+
+// vetted is err, or nil if x's reply is one that its client may not have.
+func (x *exchange) vetted(err error) error {
+	if x.zone.lists != nil && x.zone.lists.vet(x) {
+		return nil
+	}
+	return err
+}
+
+// inherit makes the verdict on other, whose reply x's leads to, that on x, if it is a denial.
+func (x *exchange) inherit(other *exchange) {
+	x.marks |= other.marks & listed
+	if other.marks&denials != 0 {
+		x.marks, x.rule = x.marks&^verdicts|other.marks&verdicts, other.rule
+	}
+}
+
+// judgedAs gives x the marks of other, whose reply is x's. A verdict on other stands for
+// that on x.
+func (x *exchange) judgedAs(other *exchange) {
+	if other.marks&verdicts != 0 {
+		x.marks, x.rule = x.marks&^verdicts, other.rule
+	}
+	x.marks |= other.marks
+}

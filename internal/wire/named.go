@@ -1,0 +1,148 @@
+package wire
+
+// Named is a name in a reply that says what is known of another name than the question's:
+// the owner of a record, or the target of one of the types in [Names.Next].
+type Named struct {
+	Section Section
+	Record  int    // the record's number in the reply, from 0
+	Type    uint16 // of the record
+	Target  bool   // the name stands in the record's data
+	// Name is in lower case and wire form, nil if it is none. It is valid until the next
+	// call.
+	Name []byte
+}
+
+// Names goes over the names in the answer and additional sections of a reply. It is made by
+// [Reply.Names], and of no use once the reply changes. It allocates nothing.
+type Names struct {
+	r       *Reply
+	section Section
+	left    uint16 // records of the section behind rr
+	number  int
+	off     int
+	rr      Record
+	target  bool   // rr's data has a name, which comes next
+	owner   uint16 // the compression pointer that the record before began with
+	name    [MaxName]byte
+}
+
+// Names starts before the first name of r.
+func (r *Reply) Names() Names {
+	return Names{r: r, left: r.count[Answer], number: -1, off: r.q.questionEnd(), owner: questionPointer}
+}
+
+// Next gives the next name; false if there is none. In the answer section these are the
+// owners, but for the question's and those of several records next to one another, which
+// come once; and the targets of CNAME, DNAME, PTR, SVCB
+// and HTTPS records. In the additional section they are all owners.
+func (n *Names) Next() (Named, bool) {
+	for {
+		if n.target {
+			n.target = false
+			return n.named(n.rr.Data+targetAt(n.rr.Type), true), true
+		}
+		if !n.next() {
+			return Named{}, false
+		}
+		n.target = n.section == Answer && targetAt(n.rr.Type) >= 0
+		owner := u16(n.r.b[n.rr.Start:])
+		same := owner >= 0xC000 && owner == n.owner
+		n.owner = owner
+		if !same || n.section != Answer {
+			return n.named(n.rr.Start, false), true
+		}
+	}
+}
+
+// next reads the next record; false if there is none.
+func (n *Names) next() bool {
+	for n.left == 0 || n.section == Authority {
+		if n.section == Additional {
+			return false
+		}
+		for range n.left { // of the authority section
+			rr, ok := readRecord(n.r.b, n.off)
+			if !ok {
+				return false
+			}
+			n.off = rr.End
+			n.number++
+		}
+		n.section++
+		n.left = n.r.count[n.section]
+	}
+	rr, ok := readRecord(n.r.b, n.off)
+	if !ok {
+		return false
+	}
+	n.rr, n.off = rr, rr.End
+	n.left--
+	n.number++
+	return true
+}
+
+// named is the name at off.
+func (n *Names) named(off int, target bool) Named {
+	size, _ := unpackName(n.name[:], n.r.b, off)
+	item := Named{Section: n.section, Record: n.number, Type: n.rr.Type, Target: target}
+	if size > 0 {
+		item.Name = n.name[:size]
+	}
+	return item
+}
+
+const (
+	typeSVCB  uint16 = 64
+	typeHTTPS uint16 = 65
+)
+
+// targetAt is where the target stands in the data of a record of type t that leads to
+// another name or tells one, -1 for other types.
+func targetAt(t uint16) int {
+	switch t {
+	case TypeCNAME, TypeDNAME, TypePTR:
+		return 0
+	case typeSVCB, typeHTTPS:
+		return 2
+	}
+	return -1
+}
+
+// Cut shortens r to size bytes, as [Reply.Finish] does, and has it go out with TC set if
+// something is lost.
+func (r *Reply) Cut(size int) {
+	if len(r.b) > size {
+		r.truncate(size)
+		r.full = true
+	}
+}
+
+// CopyTC has r go out with TC set if other does.
+func (r *Reply) CopyTC(other *Reply) { r.full = r.full || other.full }
+
+// Remove takes records, by their numbers in order, out of r. It is false if r can't be
+// written anew, and r is then what it was.
+func (r *Reply) Remove(records []int) bool {
+	var out Reply
+	out.Start(make([]byte, 0, len(r.b)), r.q)
+	w := rewriter{from: r.b, to: &out, e: asItIs{}}
+	off, number := r.q.questionEnd(), 0
+	for section := range Section(3) {
+		for range r.count[section] {
+			rr, ok := readRecord(r.b, off)
+			if !ok {
+				return false
+			}
+			off = rr.End
+			if len(records) > 0 && records[0] == number {
+				records = records[1:]
+			} else if !w.record(section, rr) {
+				return false
+			}
+			number++
+		}
+	}
+	r.b = append(r.b[:0], out.b...)
+	r.count, r.section, r.full = out.count, out.section, r.full || out.full
+	return true
+}
