@@ -37,12 +37,18 @@ func (rt *Routes) vet(x *exchange) bool {
 	if x.source == fromWhoami || x.r.Count(wire.Answer)+x.r.Count(wire.Additional) == 0 {
 		return false
 	}
+	v := rt.vetting(x)
+	return v.conclude()
+}
+
+// vetting judges the names in x's reply, as much of it as can reach the client.
+func (rt *Routes) vetting(x *exchange) vetting {
 	if x.via == udp {
 		x.r.Cut(maxUDPReply)
 	}
 	v := vetting{rt: rt, x: x}
 	v.names()
-	return v.conclude()
+	return v
 }
 
 // vetting is the judgement of one reply.

@@ -1,0 +1,153 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+)
+
+// copied is a reply that copies m, a response to q.
+func copied(t testing.TB, q *Query, m *dns.Msg) *Reply {
+	t.Helper()
+	resp, err := ParseResponse(packed(t, m), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := new(Reply)
+	r.Start(nil, q)
+	r.Pass(resp.Packed)
+	return r
+}
+
+// TestNames: all names of all random replies are found that are owners or targets, but for
+// those that were found just before.
+func TestNames(t *testing.T) {
+	for seed := range uint64(300) {
+		maker := newMaker(seed)
+		q := ask(t, maker.names[0], dns.TypeA)
+		r := copied(t, q, maker.response(t, q))
+		var got []string
+		for names := r.Names(); ; {
+			n, ok := names.Next()
+			if !ok {
+				break
+			}
+			got = append(got, Name(n.Name).String()+" "+TypeName(n.Type))
+		}
+		m := unpacked(t, slices.Clone(r.Finish(MaxMessage)))
+		var want []string
+		for _, rr := range m.Answer {
+			h := rr.Header()
+			want = append(want, h.Name+" "+TypeName(h.Rrtype))
+			switch rr := rr.(type) {
+			case *dns.CNAME:
+				want = append(want, rr.Target+" CNAME")
+			case *dns.DNAME:
+				want = append(want, rr.Target+" DNAME")
+			case *dns.PTR:
+				want = append(want, rr.Ptr+" PTR")
+			case *dns.SVCB:
+				want = append(want, rr.Target+" SVCB")
+			case *dns.HTTPS:
+				want = append(want, rr.Target+" HTTPS")
+			}
+		}
+		for _, rr := range m.Extra {
+			if rr.Header().Rrtype != dns.TypeOPT {
+				want = append(want, rr.Header().Name+" "+TypeName(rr.Header().Rrtype))
+			}
+		}
+		for i, w := range want {
+			want[i] = strings.ToLower(w)
+		}
+		for i, g := range got {
+			got[i] = strings.ToLower(g)
+		}
+		missing := slices.DeleteFunc(slices.Clone(want), func(w string) bool { return slices.Contains(got, w) })
+		extra := slices.DeleteFunc(slices.Clone(got), func(g string) bool { return slices.Contains(want, g) })
+		name := func(s string) string { n, _, _ := strings.Cut(s, " "); return n }
+		missing = slices.DeleteFunc(missing, func(w string) bool { // one of several owners
+			return name(w) == Name(q.Name()).String() || slices.ContainsFunc(got, func(g string) bool { return name(g) == name(w) })
+		})
+		if len(missing)+len(extra) > 0 {
+			t.Fatalf("seed %d: missing %q, extra %q in\n%s", seed, missing, extra, m)
+		}
+	}
+}
+
+// TestNamesOnce: the owners of a usual answer are looked at once, and the question's not at
+// all.
+func TestNamesOnce(t *testing.T) {
+	q := ask(t, "www.a.test.", dns.TypeA)
+	r := answers(t, q, true, "www.a.test. 60 IN CNAME b.test.", "b.test. 60 IN A 192.0.2.1", "b.test. 60 IN A 192.0.2.2", "b.test. 60 IN A 192.0.2.3")
+	var got []string
+	for names := r.Names(); ; {
+		n, ok := names.Next()
+		if !ok {
+			break
+		}
+		got = append(got, Name(n.Name).String())
+	}
+	if diff := cmp.Diff([]string{"b.test.", "b.test."}, got); diff != "" {
+		t.Errorf("the target and its owner (-want +got):\n%s", diff)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		for names := r.Names(); ; {
+			if _, ok := names.Next(); !ok {
+				return
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestRemove: what is taken out is gone, and all else stays as it was.
+func TestRemove(t *testing.T) {
+	for seed := range uint64(300) {
+		maker := newMaker(seed)
+		q := ask(t, maker.names[0], dns.TypeA)
+		m := maker.response(t, q)
+		r, whole := copied(t, q, m), copied(t, q, m)
+		all := unpacked(t, whole.Finish(MaxMessage))
+		var out []int
+		var want [3][]string
+		number := 0
+		for s, list := range [][]dns.RR{all.Answer, all.Ns, all.Extra} {
+			for _, text := range lines(list, 1) {
+				if maker.IntN(3) == 0 {
+					out = append(out, number)
+				} else {
+					want[s] = append(want[s], text)
+				}
+				number++
+			}
+		}
+		if !r.Remove(out) {
+			t.Fatalf("seed %d: %v can't be removed from\n%s", seed, out, all)
+		}
+		got := unpacked(t, r.Finish(MaxMessage))
+		if diff := cmp.Diff(want, [3][]string{lines(got.Answer, 1), lines(got.Ns, 1), lines(got.Extra, 1)}); diff != "" {
+			t.Fatalf("seed %d without %v (-want +got):\n%s", seed, out, diff)
+		}
+		if got.Rcode != all.Rcode || got.Truncated != all.Truncated || got.Authoritative != all.Authoritative {
+			t.Fatalf("seed %d: the header changes from\n%s\nto\n%s", seed, all, got)
+		}
+	}
+}
+
+// TestCut: what is cut has TC, what is short enough is left alone.
+func TestCut(t *testing.T) {
+	q := ask(t, "a.test.", dns.TypeA)
+	for size, want := range map[int]int{104: 5, 103: 4, 1000: 5} {
+		r := answers(t, q, true, slices.Repeat([]string{"a.test. 60 IN A 192.0.2.1"}, 5)...)
+		r.Cut(size)
+		m := unpacked(t, r.Finish(MaxMessage)) // header and question take 24 bytes, an address 16
+		if len(m.Answer) != want || m.Truncated != (want < 5) {
+			t.Errorf("%d bytes: %d records, TC %v", size, len(m.Answer), m.Truncated)
+		}
+	}
+}
