@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"sync"
+
+	"github.com/nodens-dns/nodens/internal/file"
 )
 
 // care is what only one of the agents on a node does, as long as it is the one: it looks
@@ -71,12 +73,13 @@ func (a *agent) endCare() {
 	a.care.admin = nil
 }
 
+// writePidfile writes the process id to -pidfile, over that of the agent before.
 func (a *agent) writePidfile() error {
 	if a.opts.pidfile == "" {
 		return nil
 	}
-	if err := os.WriteFile(a.opts.pidfile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
-		return fmt.Errorf("writing -pidfile: %w", err)
+	if err := file.Overwrite(a.opts.pidfile, strconv.Itoa(os.Getpid())+"\n", 0o644); err != nil {
+		return fmt.Errorf("writing -pidfile %s: %w; name a file of its own, in a folder that only the agent's user can write to", a.opts.pidfile, err)
 	}
 	return nil
 }

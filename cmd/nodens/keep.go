@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"syscall"
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
@@ -55,8 +53,7 @@ func loadCache(ctx context.Context, path string, caches map[string]*cache.Cache)
 }
 
 func loadCacheUpTo(ctx context.Context, path string, caches map[string]*cache.Cache, oldest time.Duration) (int, error) {
-	// Neither where a link leads to nor what somebody writes to a pipe is ours.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := file.Open(path, maxCacheFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
@@ -64,9 +61,6 @@ func loadCacheUpTo(ctx context.Context, path string, caches map[string]*cache.Ca
 		return 0, err
 	}
 	defer f.Close()
-	if err := ours(f); err != nil {
-		return 0, err
-	}
 	age, _, err := cache.Check(ctx, f)
 	if err != nil {
 		return 0, err
@@ -78,25 +72,4 @@ func loadCacheUpTo(ctx context.Context, path string, caches map[string]*cache.Ca
 		return 0, err
 	}
 	return cache.Read(ctx, f, caches)
-}
-
-// ours is an error unless f is a file that only this user may have written, of a size that
-// it can have.
-func ours(f *os.File) error {
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	switch {
-	case !st.Mode().IsRegular():
-		return errors.New("it is not a regular file")
-	case !ok || int(sys.Uid) != os.Geteuid():
-		return fmt.Errorf("it belongs to another user than the agent's, %d", os.Geteuid())
-	case st.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("others may write to it (mode %v)", st.Mode().Perm())
-	case st.Size() > maxCacheFile:
-		return fmt.Errorf("it has %d bytes, the most is %d", st.Size(), int64(maxCacheFile))
-	}
-	return nil
 }

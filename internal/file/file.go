@@ -1,5 +1,7 @@
-// Package file replaces files whole: whatever happens meanwhile (a full disk, a kill, a
-// loss of power), what a reader finds at the path is the old content or the new one.
+// Package file reads and writes the agent's own files. [Replace] replaces one whole:
+// whatever happens meanwhile (a full disk, a kill, a loss of power), what a reader finds at
+// the path is the old content or the new one. [Open] and [Overwrite] take nothing for the
+// agent's own that another user may have put at the path.
 package file
 
 import (
