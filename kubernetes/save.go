@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"time"
 	"unique"
 
@@ -20,7 +19,10 @@ import (
 
 // A saved view is a file of gob values: a head, then records in any order, then the
 // SHA-256 of all before. It is written beside its place and put there when it is
-// whole, so that there is the old one or the new one, whatever happens meanwhile.
+// whole, so that there is the old one or the new one, whatever happens meanwhile. It is
+// read as an upstream's reply is: what the agent's own user has not written is not opened
+// (see [file.Open]), sizes and counts are bounded before anything is decoded, and each
+// record is checked (see savedRecord.check). One that is wrong refuses the whole file.
 
 const (
 	// saveEvery is how often a view that has changed is saved. A start from the file
@@ -29,68 +31,23 @@ const (
 	// minutes. Half would write a large cluster's 5 MB to the node's disk 600 times
 	// a day, double would lack ten minutes.
 	saveEvery = 5 * time.Minute
-	// maxSaved bounds the file that is read. A view of 10,000 services and 100,000
-	// endpoints is a tenth of it.
+	// maxSaved bounds the file. A view of 10,000 services and 100,000 endpoints is a
+	// tenth of it.
 	maxSaved = 128 << 20
+	// maxRecords bounds the records. The largest clusters have 10,000 services and
+	// 150,000 pods; half would do, double would let a file make twice the garbage.
+	maxRecords = 1 << 20
+	// maxRecord bounds one of them, and with it what decoding takes at once, which is
+	// sixteen times of it at most. The API server takes no object of more than 3 MiB. A
+	// slice of 1,000 endpoints is a tenth of it, and only one with dozens of addresses
+	// for each endpoint, which nothing makes, can be longer: it is not saved.
+	maxRecord = 4 << 20
+	// maxTypes bounds what describes the records' types. Ours are a fiftieth of it; with
+	// half of it there would still be room for what later versions add.
+	maxTypes = 64 << 10
 	// savedVersion is that of the format: files of others are left alone.
 	savedVersion = 1
 )
-
-// savedHead is what the records hang on besides the cluster.
-type savedHead struct {
-	Version int
-	// Made is what shaped them: the options, and the node. Zone is where that is, if
-	// the API server has said it.
-	Made, Zone           string
-	At                   time.Time
-	Serial, ImportSerial uint32
-	Level                level
-}
-
-// savedRecord is one of its fields.
-type savedRecord struct {
-	Namespace *savedNamespace
-	Service   *savedService
-	Slice     *savedSlice
-	Pod       *savedPod
-	// Import says that the service or slice is of the multicluster zones.
-	Import bool
-}
-
-type savedNamespace struct {
-	Label         string
-	Object, Whole bool
-}
-
-type savedService struct {
-	Key                  string
-	Kind                 kind
-	V4, V6               string
-	Ports                ports
-	Target               wire.Name
-	Selects              bool
-	Nearest              nearest
-	External4, External6 string
-}
-
-type savedSlice struct {
-	Name, Key, Cluster string
-	Size               int
-	Addrs              string
-	Hosts              []string
-	Ports              ports
-	Near               string
-	Zones              []string
-	Version            uint64
-	Labelled           bool
-}
-
-type savedPod struct {
-	Name, NS           string
-	IPs                []string
-	Here, Host, Ending bool
-	Shown              bool
-}
 
 // saver keeps the file of a view.
 type saver struct {
@@ -128,17 +85,28 @@ func (s *saver) save() {
 	s.last = last
 }
 
+// errLong is a view that no start would read.
+var errLong = fmt.Errorf("it has more than %d objects or %d bytes", maxRecords, maxSaved)
+
 // write writes v's saved form.
 func (v *View) write(to io.Writer) error {
 	head, records := v.records()
+	if len(records) > maxRecords {
+		return errLong
+	}
 	sum := sha256.New()
-	b := bufio.NewWriter(io.MultiWriter(to, sum))
+	b := bufio.NewWriter(&limited{io.MultiWriter(to, sum), maxSaved - sha256.Size})
 	enc := gob.NewEncoder(b)
 	if err := enc.Encode(head); err != nil {
 		return err
 	}
 	for _, r := range records {
-		if err := enc.Encode(r()); err != nil {
+		rec := r()
+		if rec.Slice != nil && rec.Slice.bytes() > maxRecord {
+			v.log.Warn("cluster zone: an EndpointSlice is too long to be saved", "endpointslice", rec.Slice.Name, "most", maxRecord)
+			continue
+		}
+		if err := enc.Encode(rec); err != nil {
 			return err
 		}
 	}
@@ -147,6 +115,19 @@ func (v *View) write(to io.Writer) error {
 	}
 	_, err := to.Write(sum.Sum(nil))
 	return err
+}
+
+// limited writes to to until no room is left.
+type limited struct {
+	to   io.Writer
+	room int
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	if l.room -= len(b); l.room < 0 {
+		return 0, errLong
+	}
+	return l.to.Write(b)
 }
 
 // records lists what is to be saved. What they are made of does not change, so that
@@ -202,7 +183,7 @@ func (s *slice) saved(version uint64) *savedSlice {
 	}
 	for _, z := range s.zones {
 		text := ""
-		if z != (topozone{}) {
+		if z != (topozone{}) && len(z.Value()) <= wire.MaxName { // else no query can name it
 			text = z.Value()
 		}
 		r.Zones = append(r.Zones, text)
@@ -217,15 +198,11 @@ var errForeign = errors.New("it was saved with other options, on another node or
 // as synced, and is as old as the file. Whatever is wrong with the file is logged,
 // and the view starts empty.
 func (v *View) restore(path string) {
-	data, err := readSaved(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	var head savedHead
 	fresh := newView(Options{Now: v.now, Epochs: v.index.epochs})
 	fresh.index.narrow = v.index.narrow
-	if err == nil {
-		head, err = fresh.load(data, v.made)
+	head, err := fresh.loadFile(path, v.made)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
 	}
 	if err != nil {
 		v.log.Warn("cluster zone: the saved view can't be used; the start waits for the API server", "save", path, "error", err)
@@ -249,54 +226,75 @@ func (v *View) restore(path string) {
 		"endpointslices", len(v.index.slices), "age", v.now().Sub(head.At).Round(time.Second))
 }
 
-// readSaved reads the file without its checksum, which must be right.
-func readSaved(path string) ([]byte, error) {
-	f, err := os.Open(path)
+// loadFile fills v, which must be empty, from the file at path. After an error v is of no
+// use.
+func (v *View) loadFile(path, made string) (head savedHead, err error) {
+	f, err := file.Open(path, maxSaved)
 	if err != nil {
-		return nil, err
+		return head, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSaved+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(data) > maxSaved:
-		return nil, fmt.Errorf("it is longer than %d bytes", maxSaved)
-	case len(data) < sha256.Size:
-		return nil, errors.New("it is cut off")
+	st, err := f.Stat()
+	if err != nil {
+		return head, err
 	}
-	data, sum := data[:len(data)-sha256.Size], data[len(data)-sha256.Size:]
+	size := st.Size() - sha256.Size
+	if size < 0 {
+		return head, errCut
+	}
 	h := sha256.New()
-	h.Write(data)
-	if !bytes.Equal(h.Sum(nil), sum) {
-		return nil, errors.New("its checksum is wrong")
+	if _, err := io.Copy(h, io.NewSectionReader(f, 0, size)); err != nil {
+		return head, err
 	}
-	return data, nil
+	var sum [sha256.Size]byte
+	if _, err := f.ReadAt(sum[:], size); err != nil {
+		return head, err
+	}
+	if !bytes.Equal(h.Sum(nil), sum[:]) {
+		return head, errors.New("its checksum is wrong")
+	}
+	return v.load(io.NewSectionReader(f, 0, size), made)
 }
 
-// load fills v, which must be empty, from data.
-func (v *View) load(data []byte, made string) (head savedHead, err error) {
-	dec := gob.NewDecoder(bytes.NewReader(data))
+// load is loadFile for what stands before the checksum.
+func (v *View) load(from io.Reader, made string) (head savedHead, err error) {
+	m := messages{from: bufio.NewReader(from)}
+	dec := gob.NewDecoder(&m.text)
+	if err := m.next(); err != nil && !errors.Is(err, io.EOF) {
+		return head, err
+	}
 	if err := dec.Decode(&head); err != nil {
 		return head, fmt.Errorf("reading its head: %w", err)
 	}
 	if head.Version != savedVersion || head.Made != made {
 		return head, errForeign
 	}
-	for {
-		var r savedRecord
-		err := dec.Decode(&r)
+	if err := head.check(); err != nil {
+		return head, err
+	}
+	for n := 1; ; n++ {
+		err := m.next()
 		if errors.Is(err, io.EOF) {
 			return head, nil
 		}
+		if err == nil && n > maxRecords {
+			err = fmt.Errorf("it has more than %d", maxRecords)
+		}
+		var r savedRecord
+		if err == nil {
+			err = dec.Decode(&r)
+		}
+		if err == nil {
+			err = r.check()
+		}
 		if err != nil {
-			return head, fmt.Errorf("reading a record: %w", err)
+			return head, fmt.Errorf("record %d: %w", n, err)
 		}
 		v.take(&r)
 	}
 }
 
-// take puts one record into the index. The file's checksum vouches for its form.
+// take puts one record, which has been checked, into the index.
 func (v *View) take(r *savedRecord) {
 	x := &v.index
 	if r.Import {
@@ -316,21 +314,25 @@ func (v *View) take(r *savedRecord) {
 			external4: s.External4, external6: s.External6,
 		})
 	case r.Slice != nil:
-		s := r.Slice
-		sl := &slice{
-			name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
-			near: s.Near, version: s.Version, labelled: s.Labelled,
-		}
-		for _, text := range s.Zones {
-			var z topozone
-			if text != "" {
-				z = unique.Make(text)
-			}
-			sl.zones = append(sl.zones, z)
-		}
-		x.putSlice(sl)
+		x.putSlice(r.Slice.slice())
 	case r.Pod != nil:
 		p := r.Pod
 		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, here: p.Here, host: p.Host, ending: p.Ending, shown: p.Shown})
 	}
+}
+
+// slice is s as the index has it.
+func (s *savedSlice) slice() *slice {
+	sl := &slice{
+		name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
+		near: s.Near, version: s.Version, labelled: s.Labelled,
+	}
+	for _, text := range s.Zones {
+		var z topozone
+		if text != "" {
+			z = unique.Make(text)
+		}
+		sl.zones = append(sl.zones, z)
+	}
+	return sl
 }

@@ -74,9 +74,14 @@ func scratch(t *testing.T) {
 }
 
 // parse reads a Corefile as an agent does that has the addresses of the documents'
-// examples.
+// examples. The working directory stands in for the folder that the manifest mounts.
 func parse(text string) error {
-	_, err := config.Parse(config.Source{Path: "Corefile", Text: []byte(text), Options: config.Options{
+	here, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	text = strings.ReplaceAll(text, " /var/lib/nodens/", " "+here+"/")
+	_, err = config.Parse(config.Source{Path: "Corefile", Text: []byte(text), Options: config.Options{
 		LocalIPs:  []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})},
 		LookupEnv: func(name string) (string, bool) { return "10.96.0.11", name == "KUBE_DNS_SERVICE_HOST" },
 	}})

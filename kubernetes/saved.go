@@ -1,0 +1,380 @@
+package kubernetes
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// savedHead is what the records hang on besides the cluster.
+type savedHead struct {
+	Version int
+	// Made is what shaped them: the options, and the node. Zone is where that is, if
+	// the API server has said it.
+	Made, Zone           string
+	At                   time.Time
+	Serial, ImportSerial uint32
+	Level                level
+}
+
+// savedRecord is one of its fields.
+type savedRecord struct {
+	Namespace *savedNamespace
+	Service   *savedService
+	Slice     *savedSlice
+	Pod       *savedPod
+	// Import says that the service or slice is of the multicluster zones.
+	Import bool
+}
+
+type savedNamespace struct {
+	Label         string
+	Object, Whole bool
+}
+
+type savedService struct {
+	Key                  string
+	Kind                 kind
+	V4, V6               string
+	Ports                ports
+	Target               wire.Name
+	Selects              bool
+	Nearest              nearest
+	External4, External6 string
+}
+
+type savedSlice struct {
+	Name, Key, Cluster string
+	Size               int
+	Addrs              string
+	Hosts              []string
+	Ports              ports
+	Near               string
+	Zones              []string
+	Version            uint64
+	Labelled           bool
+}
+
+type savedPod struct {
+	Name, NS           string
+	IPs                []string
+	Here, Host, Ending bool
+	Shown              bool
+}
+
+// bytes is what s takes in the file, or somewhat more.
+func (s *savedSlice) bytes() int {
+	const most = 6 // of a field's own, or of a string's length
+	n := 12*most + len(s.Name) + len(s.Key) + len(s.Cluster) + len(s.Addrs) + len(s.Ports) + len(s.Near)
+	for _, list := range [][]string{s.Hosts, s.Zones} {
+		for _, text := range list {
+			n += most + len(text)
+		}
+	}
+	return n
+}
+
+// messages splits a stream of gob values into its messages, so that what is decoded has
+// a bound before it is. A message is its length and as many bytes, which begin with the
+// id of the value's type; a negative one defines that type.
+type messages struct {
+	from *bufio.Reader
+	// text takes the messages; who decodes takes them out.
+	text  bytes.Buffer
+	types int // bytes of all that define types
+}
+
+var (
+	errCut  = errors.New("it is cut off")
+	errGob  = errors.New("it is not made of gob values")
+	errSize = fmt.Errorf("it takes more than %d bytes", maxRecord)
+)
+
+// next adds the messages up to the end of the next value to text. At the end of the
+// stream the error is io.EOF.
+func (m *messages) next() error {
+	for {
+		head, err := m.from.Peek(1)
+		if err != nil {
+			return err // io.EOF: a whole message was the last
+		}
+		head, _ = m.from.Peek(uintBytes(head[0]))
+		size, n := gobUint(head)
+		if n == 0 {
+			return errCut
+		}
+		if size > maxRecord {
+			return errSize
+		}
+		m.text.Write(head[:n])
+		_, _ = m.from.Discard(n) // it has been seen
+		id, err := m.from.Peek(1)
+		if err != nil {
+			return errCut
+		}
+		id, _ = m.from.Peek(min(uintBytes(id[0]), int(size)))
+		number, n := gobUint(id)
+		if n == 0 {
+			return errGob
+		}
+		if _, err := io.CopyN(&m.text, m.from, int64(size)); err != nil {
+			return errCut
+		}
+		if number&1 == 0 { // a signed number's lowest bit says that it is negative
+			return nil
+		}
+		if m.types += int(size); m.types > maxTypes {
+			return fmt.Errorf("its types take more than %d bytes", maxTypes)
+		}
+	}
+}
+
+// uintBytes is the length of a gob's unsigned number that begins with b. What is longer
+// than 9 is none.
+func uintBytes(b byte) int {
+	if b < 0x80 {
+		return 1
+	}
+	return 1 + int(^b) + 1
+}
+
+// gobUint reads a gob's unsigned number, which is one byte below 128, or the negated
+// number of bytes that follow. n is its length, 0 if b does not hold it.
+func gobUint(b []byte) (x uint64, n int) {
+	if len(b) == 0 || uintBytes(b[0]) > min(len(b), 9) {
+		return 0, 0
+	}
+	if b[0] < 0x80 {
+		return uint64(b[0]), 1
+	}
+	n = uintBytes(b[0])
+	for _, c := range b[1:n] {
+		x = x<<8 | uint64(c)
+	}
+	return x, n
+}
+
+// impossible says what is wrong with a record.
+func impossible(what string, value any) error {
+	return fmt.Errorf("its %s can't be %q", what, fmt.Sprint(value))
+}
+
+// check is an error unless h is one that a view has.
+func (h *savedHead) check() error {
+	if h.Level > levelAll {
+		return impossible("level", int(h.Level))
+	}
+	if at := h.At.Year(); at < 1970 || at >= 2262 { // what nanoseconds since then can say
+		return impossible("time", h.At.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// check is an error unless r is what sinks make of an object. It takes all that they
+// make: else somebody who can create an object could keep a node's view from being read.
+// A record without any of the known fields is a later version's, and nothing to this one.
+func (r *savedRecord) check() error {
+	known := 0
+	var err error
+	if r.Namespace != nil {
+		known++
+		if !isLabels(r.Namespace.Label, 1) || r.Import {
+			err = impossible("namespace", r.Namespace.Label)
+		}
+	}
+	if r.Service != nil {
+		known++
+		err = errors.Join(err, r.Service.check(r.Import))
+	}
+	if r.Slice != nil {
+		known++
+		err = errors.Join(err, r.Slice.check(r.Import))
+	}
+	if r.Pod != nil {
+		known++
+		err = errors.Join(err, r.Pod.check(r.Import))
+	}
+	if known > 1 {
+		return fmt.Errorf("it has %d objects in one", known)
+	}
+	return err
+}
+
+func (s *savedService) check(imported bool) error {
+	switch {
+	case !isLabels(s.Key, 2):
+		return impossible("service", s.Key)
+	case s.Kind == orphan || s.Kind > external:
+		return impossible("kind", int(s.Kind))
+	case s.Kind != clusterIP && s.V4+s.V6 != "":
+		return impossible("addresses", s.V4+s.V6)
+	case !areAddresses(s.V4, s.V6):
+		return impossible("cluster IPs", s.V4+s.V6)
+	case !areAddresses(s.External4, s.External6):
+		return impossible("external addresses", s.External4+s.External6)
+	case !s.Ports.wellFormed():
+		return impossible("ports", string(s.Ports))
+	case s.Target != "" && !isTarget(s.Target):
+		return impossible("target", string(s.Target))
+	case s.Nearest > sameNode:
+		return impossible("distance", int(s.Nearest))
+	case imported && (s.Kind == external || s.Target != "" || s.External4+s.External6 != ""):
+		return impossible("kind of import", s.Key)
+	}
+	return nil
+}
+
+func (s *savedSlice) check(imported bool) error {
+	switch {
+	case s.Size != 4 && s.Size != 16 || len(s.Addrs)%s.Size != 0:
+		return fmt.Errorf("it has addresses of %d bytes, in %d bytes", s.Size, len(s.Addrs))
+	case !isLabels(s.Key, 2) || !isObject(s.Name, namespaceOf(s.Key)):
+		return impossible("slice", s.Name+" of "+s.Key)
+	case s.Cluster != "" && (!imported || !isLabels(s.Cluster, 1)):
+		return impossible("cluster", s.Cluster)
+	case !s.Ports.wellFormed():
+		return impossible("ports", string(s.Ports))
+	}
+	n := len(s.Addrs) / s.Size
+	for _, have := range []int{len(s.Hosts), len(s.Near), len(s.Zones)} {
+		if have != 0 && have != n {
+			return fmt.Errorf("it has %d addresses, and hosts, places or zones for %d", n, have)
+		}
+	}
+	for i := range n {
+		if err := s.checkEndpoint(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkEndpoint is an error unless endpoint i is one, in its order: by address and host.
+func (s *savedSlice) checkEndpoint(i int) error {
+	at := func(i int) (addr, host string) {
+		if addr = s.Addrs[i*s.Size : (i+1)*s.Size]; len(s.Hosts) > 0 {
+			host = s.Hosts[i]
+		}
+		return addr, host
+	}
+	addr, host := at(i)
+	if unpackAddr(addr).Is4In6() {
+		return impossible("address", addr)
+	}
+	if host != "" && lowerLabel(host) != host {
+		return impossible("host", host)
+	}
+	if i > 0 {
+		before, beside := at(i - 1)
+		if before > addr || before == addr && beside >= host {
+			return impossible("order of addresses and hosts", s.Name)
+		}
+	}
+	if len(s.Zones) > 0 && s.Zones[i] != "" && !isLabels(s.Zones[i], -1) {
+		return impossible("zone", s.Zones[i])
+	}
+	return nil
+}
+
+func (p *savedPod) check(imported bool) error {
+	if imported || !isLabels(p.NS, 1) || !isObject(p.Name, p.NS) {
+		return impossible("pod", p.Name)
+	}
+	for _, ip := range p.IPs {
+		if a, ok := netip.AddrFromSlice([]byte(ip)); !ok || a.Is4In6() {
+			return impossible("pod IP", ip)
+		}
+	}
+	return nil
+}
+
+// isLabels reports whether s is n labels in wire form as [label] makes them, without a
+// root; n below 0 is any number but none.
+func isLabels(s string, n int) bool {
+	for ; s != "" && n != 0; n-- {
+		end := 1 + int(s[0])
+		if end > len(s) || lowerLabel(s[1:end]) != s[1:end] || end == 1 {
+			return false
+		}
+		s = s[end:]
+	}
+	return s == "" && n <= 0
+}
+
+// maxObject is the longest name of an object (Kubernetes' names are subdomains of RFC
+// 1123).
+const maxObject = 253
+
+// isObject reports whether s is the key of an object, see [objectKey], in the namespace
+// of that label.
+func isObject(s, namespace string) bool {
+	ns, name, ok := strings.Cut(s, "/")
+	return ok && name != "" && len(name) <= maxObject && !strings.Contains(name, "/") && lowerLabel(ns) == namespace[1:]
+}
+
+// areAddresses reports whether v4 and v6 are packed addresses of their families, each
+// once.
+func areAddresses(v4, v6 string) bool {
+	return distinct(v4, 4) && distinct(v6, 16)
+}
+
+func distinct(packed string, size int) bool {
+	if len(packed)%size != 0 {
+		return false
+	}
+	list := make([]string, 0, len(packed)/size)
+	for ; packed != ""; packed = packed[size:] {
+		if unpackAddr(packed[:size]).Is4In6() {
+			return false
+		}
+		list = append(list, packed[:size])
+	}
+	slices.Sort(list)
+	return len(slices.Compact(list)) == cap(list)
+}
+
+// wellFormed reports whether p is a list that [addPort] makes.
+func (p ports) wellFormed() bool {
+	for p != "" {
+		if len(p) < 4 || len(p) < 4+int(p[3]) {
+			return false
+		}
+		name, proto, _, rest := p.next()
+		if proto < tcp || proto > sctp || name != "" && (lowerLabel(name) != name || len(name) == wire.MaxLabel) {
+			return false
+		}
+		p = rest
+	}
+	return true
+}
+
+// isTarget reports whether name is one that [aliasTarget] makes.
+func isTarget(name wire.Name) bool {
+	if len(name) > wire.MaxName || name == wire.Root {
+		return false
+	}
+	for rest := string(name); rest != ""; {
+		n := int(rest[0])
+		if n == 0 {
+			return len(rest) == 1
+		}
+		if n > wire.MaxLabel || 1+n > len(rest) {
+			return false
+		}
+		for _, c := range []byte(rest[1 : 1+n]) {
+			if c <= ' ' || c > '~' || c == '\\' || c == '.' || 'A' <= c && c <= 'Z' {
+				return false
+			}
+		}
+		rest = rest[1+n:]
+	}
+	return false
+}
