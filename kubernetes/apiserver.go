@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	fieldselectors "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -113,15 +112,23 @@ func (c *apiServer) follower(r resource, selector labels.Selector, s *sink) *fol
 	return f
 }
 
-// runSlices follows slices, once it is known where the agent is.
+// runSlices follows slices. Where the node is is asked for meanwhile: that is for their
+// order alone, and nothing waits for it longer than other first requests do.
 func (c *apiServer) runSlices(ctx context.Context) {
-	c.locate(ctx)
 	var wg sync.WaitGroup
+	where := newLocation()
+	wg.Go(func() { c.locate(ctx, where) })
 	if c.imports {
-		wg.Go(func() { c.followImportSlices(ctx) })
+		wg.Go(func() {
+			where.headStart(ctx, c.view.spread)
+			where.during(ctx, c.view.spread, c.followImportSlices)
+		})
 	}
 	c.mayList(ctx)
-	k := keeper{view: c.view, follow: c.followSlices}
+	where.headStart(ctx, c.view.spread)
+	k := keeper{view: c.view, follow: func(ctx context.Context, src *source) {
+		where.during(ctx, c.view.spread, func(ctx context.Context) { c.followSlices(ctx, src) })
+	}}
 	k.run(ctx)
 	wg.Wait()
 }
@@ -168,28 +175,6 @@ func (c *apiServer) followImportSlices(ctx context.Context) {
 		f.labels = c.selector.Add(*has)
 	}
 	f.run(ctx)
-}
-
-// locate finds out in which topology zone the node is, if nobody has said so. Without
-// it, all that is not on the node itself is equally far.
-func (c *apiServer) locate(ctx context.Context) {
-	v := c.view
-	if v.pack.zone != "" || v.node == "" || !v.pack.near {
-		return
-	}
-	for delay := v.retry; ctx.Err() == nil; delay = min(2*delay, backoffMost) {
-		zone, err := getNode(ctx, c.clients.core, v.node)
-		if err == nil {
-			v.pack.zone = zone
-			return
-		}
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			v.log.Info("cluster zone: the topology zone of the node is not known; endpoints in it don't come first",
-				"error", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
-			return
-		}
-		sleep(ctx, delay+rand.N(delay)) // a server that can't say this can't list slices either
-	}
 }
 
 // everyPod reports whether all pods of the cluster are followed from the start.

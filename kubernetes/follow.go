@@ -434,9 +434,8 @@ func (f *follower) bookmark(o metav1.Object) error {
 	return f.complete(o.GetResourceVersion())
 }
 
-// nodeWait is how long getNode may take: it is asked once, before the first list,
-// and a view without its zone works. Half would give up on a server under strain,
-// double would be seen in how long a start takes.
+// nodeWait is how long getNode may take. Half would give up on a server under strain,
+// double would put off the next try.
 const nodeWait = 2 * time.Second
 
 // topologyZone is the label of a Node that names its topology zone.

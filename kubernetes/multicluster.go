@@ -81,7 +81,7 @@ func (v *View) dropImport(ns, name string) {
 // putImportSlice adds es or sets it in place of the slice of its name. One that is no
 // import's is forgotten.
 func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
-	rec := fromImportSlice(es, v.pack, f)
+	rec := fromImportSlice(es, v.packer(), f)
 	if rec == nil {
 		v.dropImportSlice(es.Namespace, es.Name)
 		return

@@ -120,7 +120,7 @@ func (s *sink) putService(o *corev1.Service, f *faults) {
 }
 
 func (s *sink) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
-	rec := fromSlice(o, s.view.pack, f)
+	rec := fromSlice(o, s.view.packer(), f)
 	version := uint64(0) // what a manifest says of it means nothing
 	if s.source != nil {
 		version = revisionOf(o)

@@ -1,0 +1,111 @@
+package kubernetes
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// location is what is known of where the node is, for those who follow slices: the place
+// of an endpoint is written into its record when the record is made.
+type location struct {
+	// asked is closed when the API server has answered once, or need not be asked.
+	asked chan struct{}
+	// known is done when the zone has come after that.
+	known context.Context
+	found context.CancelFunc
+}
+
+func newLocation() *location {
+	l := &location{asked: make(chan struct{})}
+	l.known, l.found = context.WithCancel(context.Background())
+	return l
+}
+
+// headStart waits for the first answer, but not for longer than limit: slices that are
+// listed before it are listed again after it.
+func (l *location) headStart(ctx context.Context, limit time.Duration) {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-l.asked:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// during runs follow until ctx ends, and anew if the zone comes to be known meanwhile:
+// the records that it has made are without it. The pause between the two is of up to
+// spread, at random.
+func (l *location) during(ctx context.Context, spread time.Duration, follow func(context.Context)) {
+	if l.known.Err() == nil {
+		before, stop := context.WithCancel(ctx)
+		defer context.AfterFunc(l.known, stop)()
+		follow(before)
+		stop()
+		if ctx.Err() != nil {
+			return
+		}
+		if spread > 0 {
+			sleep(ctx, rand.N(spread))
+		}
+	}
+	follow(ctx)
+}
+
+// locate finds out in which topology zone the node is, if nobody has said so, and tells l.
+// Without it, all that is not on the node itself is equally far. It asks until the API
+// server says it, or that it never will.
+func (c *apiServer) locate(ctx context.Context, l *location) {
+	v := c.view
+	p := v.packer()
+	if p.zone != "" || v.node == "" || !p.near {
+		close(l.asked)
+		return
+	}
+	for failed := 0; ; failed++ {
+		zone, err := getNode(ctx, c.clients.core, v.node)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && zone != "" {
+			v.setZone(zone)
+			l.found()
+			if failed > 0 {
+				v.log.Info("cluster zone: the topology zone of the node is known; endpoints in it come first", "zone", zone)
+			}
+		}
+		if failed == 0 {
+			close(l.asked)
+		}
+		switch {
+		case err == nil:
+			return
+		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+			v.log.Info("cluster zone: the topology zone of the node is not known; endpoints in it don't come first",
+				"error", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
+			return
+		case failed == 0:
+			v.log.Warn("cluster zone: the topology zone of the node is not known yet; until then endpoints in it don't come first",
+				"error", err, "fix", "set -node-zone or NODE_ZONE, so that the API server need not be asked")
+		}
+		f := follower{retry: v.retry}
+		sleep(ctx, max(f.backoff(failed), asked(err)))
+	}
+}
+
+// packer is what records of slices are made with.
+func (v *View) packer() packer {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.pack
+}
+
+// setZone sets where the node is, for the records that are made from now on.
+func (v *View) setZone(zone string) {
+	v.mu.Lock()
+	v.pack.zone = zone
+	v.mu.Unlock()
+}
