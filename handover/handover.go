@@ -75,6 +75,9 @@ func (c Config) logger() *slog.Logger {
 }
 
 var (
+	// ErrFolder: others than the agent's user can write to the directory, so that who is
+	// met there, and who takes over, may be anybody.
+	ErrFolder = errors.New("the directory is not the agent's alone")
 	// ErrBusy: the agent that runs was handing over to somebody else, or stopping, all the
 	// time.
 	ErrBusy = errors.New("the running agent hands over to another one already, or is stopping")

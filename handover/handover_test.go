@@ -320,6 +320,55 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
+// TestDirectoryOfAnother: a directory that another user owns, or that a link leads to, is
+// refused at both ends, and nothing is made there; at the one that is opened, sockets are
+// made even when its path leads elsewhere.
+func TestDirectoryOfAnother(t *testing.T) {
+	noLeak(t)
+	e := newEstate(t)
+	own, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(own, link); err != nil {
+		t.Fatal(err)
+	}
+	refused := map[string]string{link: "symbolic link", link + "/": "symbolic link"}
+	if os.Geteuid() == 0 { // only root can give directories away
+		foreign := t.TempDir()
+		if err := os.Chown(foreign, 12345, 0); err != nil {
+			t.Fatal(err)
+		}
+		refused[foreign] = "belongs to user 12345; give it to the agent's user (chown 0)"
+	}
+	for dir, want := range refused {
+		_, listening := Listen(dir, e, Config{})
+		_, connecting := Connect(within(t), dir, Config{})
+		for _, err := range []error{listening, connecting} {
+			if !errors.Is(err, ErrFolder) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "-handover-dir "+dir) {
+				t.Errorf("%s: %v, want something with %q", dir, err, want)
+			}
+		}
+		if list, err := os.ReadDir(dir); len(list) > 0 || err != nil {
+			t.Errorf("%s holds %v, %v", dir, list, err)
+		}
+	}
+	f, err := openFolder(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	moved := filepath.Join(t.TempDir(), "moved")
+	if err := errors.Join(os.Rename(own, moved), os.Mkdir(own, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listen(f.at("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if info, err := os.Lstat(filepath.Join(moved, "x")); err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+}
+
 // TestSweep: what a process has left that died over making its socket goes, what is new stays.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()

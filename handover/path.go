@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,54 +36,120 @@ func fits(dir, path string) error {
 	return nil
 }
 
-// folder makes dir if need be, and refuses one in which others could put a socket of theirs.
-func folder(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("-handover-dir %s: %w", dir, err)
+// folder is the directory of the socket, held open: what is made, moved and removed in it
+// is so in the directory that has been checked, whatever its path leads to by then.
+type folder struct {
+	dir  string // as it was named
+	file *os.File
+}
+
+// openFolder opens dir, and refuses one in which others could put a socket of theirs: who
+// can write there is given the sockets of the next agent that starts. These errors are
+// [ErrFolder]; without the directory it is one of fs.ErrNotExist. The caller closes it.
+func openFolder(dir string) (*folder, error) {
+	// Without a slash at the end, with which a link would be followed.
+	fd, err := unix.Open(filepath.Clean(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil && isLink(dir) {
+		return nil, fmt.Errorf("-handover-dir %s: %w: it is a symbolic link; name the directory it leads to", dir, ErrFolder)
 	}
-	info, err := os.Stat(dir)
 	if err != nil {
-		return fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("-handover-dir %s: others than its owner may write there (%v); use a directory of its own, with mode 0700",
-			dir, info.Mode().Perm())
+	f := &folder{dir: dir, file: os.NewFile(uintptr(fd), dir)}
+	if err := f.check(); err != nil {
+		f.close()
+		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+	}
+	return f, nil
+}
+
+func isLink(path string) bool {
+	info, err := os.Lstat(filepath.Clean(path))
+	return err == nil && info.Mode().Type() == fs.ModeSymlink
+}
+
+// check is an error unless the directory is this user's, and only this user may write to it.
+func (f *folder) check() error {
+	info, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch me := os.Geteuid(); {
+	case !ok || int64(st.Uid) != int64(me):
+		return fmt.Errorf("%w: it belongs to user %d; give it to the agent's user (chown %d), or use a directory of its own",
+			ErrFolder, st.Uid, me)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%w: others than its owner may write there (%v); use a directory of its own, with mode 0700",
+			ErrFolder, info.Mode().Perm())
 	}
 	return nil
 }
 
+// at is a path of name in the directory itself, for this process.
+func (f *folder) at(name string) string {
+	fd, err := descriptor(f.file)
+	if err != nil {
+		return filepath.Join(f.dir, name) // it is closed, and so is this path
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name)
+}
+
+func (f *folder) close() { _ = f.file.Close() }
+
 // place makes a socket in dir in place of the one that is there, and says which it is.
 // The name is never without a socket meanwhile.
 func place(dir string) (*net.UnixListener, os.FileInfo, error) {
-	if err := folder(dir); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+	}
+	f, err := openFolder(dir)
+	if err != nil {
 		return nil, nil, err
 	}
+	defer f.close()
 	sweep(dir)
 	var tag [4]byte
 	_, _ = rand.Read(tag[:]) // never fails
-	path := filepath.Join(dir, fmt.Sprintf("handover.%x.new", tag))
-	if err := fits(dir, path); err != nil {
+	name := fmt.Sprintf("handover.%x.new", tag)
+	if err := fits(dir, filepath.Join(dir, name)); err != nil {
 		return nil, nil, err
 	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	l, err := listen(f.at(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
-	l.SetUnlinkOnClose(false) // by then the name may be a successor's
-	var info os.FileInfo
-	err = os.Chmod(path, 0o600)
+	info, err := os.Lstat(f.at(name))
 	if err == nil {
-		info, err = os.Lstat(path)
-	}
-	if err == nil {
-		err = os.Rename(path, filepath.Join(dir, SocketName))
+		err = os.Rename(f.at(name), f.at(SocketName))
 	}
 	if err != nil {
 		_ = l.Close()
-		os.Remove(path)
+		os.Remove(f.at(name))
 		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
 	return l, info, nil
+}
+
+// listen makes a socket that only this user can connect to, from its first moment on: its
+// file gets the mode that the socket has when it is bound.
+func listen(path string) (*net.UnixListener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		var fault error
+		err := conn.Control(func(fd uintptr) { fault = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, fault)
+	}}
+	l, err := config.Listen(context.Background(), "unixpacket", path)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		_ = l.Close()
+		return nil, fmt.Errorf("listening gives a %T", l)
+	}
+	u.SetUnlinkOnClose(false) // by then the name may be a successor's
+	return u, nil
 }
 
 // sweep removes fresh sockets of processes that have died.

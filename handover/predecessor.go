@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"time"
@@ -27,15 +28,24 @@ type Predecessor struct {
 	cache  *stream // not read to its end
 }
 
-// Connect finds the agent that runs at dir. Nobody: nil, without an error. While it is busy with
+// Connect finds the agent that runs at dir. Nobody, or no dir: nil, without an error. While it is busy with
 // another successor, or stopping, or speaks no common version, Connect waits for what comes
 // of it, until ctx is done; then the error is ErrBusy or ErrVersion. Other errors say
-// that somebody is there who can't be dealt with: who hangs, or is somebody else's.
+// that somebody is there who can't be dealt with: who hangs, or is somebody else's;
+// ErrFolder, that anybody could be.
 func Connect(ctx context.Context, dir string, c Config) (*Predecessor, error) {
 	return connect(ctx, dir, c, usual())
 }
 
 func connect(ctx context.Context, dir string, c Config, limits limits) (*Predecessor, error) {
+	f, err := openFolder(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	f.close() // who is met there says itself whose process it is
 	a := approach{dir: dir, config: c, limits: limits, log: c.logger(), reason: errSilent}
 	for {
 		p, err := a.try(ctx)

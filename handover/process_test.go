@@ -399,6 +399,12 @@ func TestStrangers(t *testing.T) {
 			t.Fatal(err)
 		}
 		spawn(t, "predecessor", dir, "serves", nobody).reach("serves")
+		if p, err := Connect(within(t), dir, Config{}); p != nil || !errors.Is(err, ErrFolder) {
+			t.Errorf("in a folder of another user: %v, %v", p, err)
+		}
+		if err := os.Chown(dir, 0, 0); err != nil {
+			t.Fatal(err)
+		}
 		if p, err := Connect(within(t), dir, Config{}); p != nil || err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
 			t.Errorf("%v, %v", p, err)
 		}

@@ -81,6 +81,8 @@ func (a *agent) meet(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, handover.ErrFolder):
+		return err
 	case errors.Is(err, handover.ErrBusy):
 		return fmt.Errorf("-handover-dir %s: %w; try again when it is done", a.opts.handoverDir, err)
 	case err != nil:
