@@ -142,8 +142,8 @@ func loaded(f Family, table string) bool {
 }
 
 // Preview says in words what New and its Setup would do on this node: link, addresses,
-// and the rules in the form of the filter that they would use. It looks at the node to
-// know which that is, and changes nothing. The error is NewPlan's, or says that there is
+// external interfaces, and the rules in the form of the filter that they would use. It looks at
+// the node to know which these are, and changes nothing. The error is NewPlan's, or says that there is
 // no filter.
 func Preview(ctx context.Context, c Config) (string, error) {
 	p, err := NewPlan(c)
@@ -157,5 +157,17 @@ func Preview(ctx context.Context, c Config) (string, error) {
 	if err != nil {
 		return "", errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
 	}
-	return p.text(chosen.filter), nil
+	note := ""
+	if p.followsRoutes {
+		found, err := (&kernel{}).defaultInterfaces()
+		if err != nil {
+			return "", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err}
+		}
+		external, shared := externalOf(found)
+		p.want.external = external
+		for _, name := range shared {
+			note += "shared   " + name + ", which pods may use too: no rules for it; -external-interfaces names it if none does\n"
+		}
+	}
+	return note + p.text(chosen.filter), nil
 }

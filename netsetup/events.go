@@ -78,6 +78,11 @@ func watchEvents(ctx context.Context, of interest) <-chan struct{} {
 	if of.rules {
 		sources = append(sources, eventSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), lossOfRule})
 	}
+	return watch(ctx, of, sources)
+}
+
+// watch is watchEvents for certain sources.
+func watch(ctx context.Context, of interest, sources []eventSource) <-chan struct{} {
 	losses := make(chan struct{}, 1)
 	signals := make(chan struct{}, 1)
 	var readers sync.WaitGroup

@@ -33,6 +33,9 @@ type Fake struct {
 	kept   [][]netip.AddrPort
 	tables model
 	losses chan struct{}
+	// defaults are what default routes lead over; rerouted tells of a change.
+	defaults []defaultInterface
+	rerouted chan struct{}
 }
 
 // NewFake returns a node with lo, which is up, and nothing else.
@@ -41,6 +44,8 @@ func NewFake() *Fake {
 		links:  []Link{{Name: loopback, Kind: "device", Up: true}},
 		tables: newModel(),
 		losses: make(chan struct{}),
+
+		rerouted: make(chan struct{}),
 	}
 }
 
@@ -227,6 +232,31 @@ func (o owner) Close() error {
 
 // events implements Node: Loss is what tells of one.
 func (f *Fake) events(context.Context, Plan) <-chan struct{} { return f.losses }
+
+// defaultInterfaces implements Node.
+func (f *Fake) defaultInterfaces() ([]defaultInterface, error) {
+	if err := f.enter("defaultInterfaces", ""); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	return slices.Clone(f.defaults), nil
+}
+
+// routes implements Node: reroute is what tells of a change.
+func (f *Fake) routes(context.Context) <-chan struct{} { return f.rerouted }
+
+// setDefaults has default routes lead over these interfaces, and nobody told.
+func (f *Fake) setDefaults(over ...defaultInterface) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.defaults = over
+}
+
+// reroute is setDefaults, of which the node tells; it returns when somebody has heard it.
+func (f *Fake) reroute(over ...defaultInterface) {
+	f.setDefaults(over...)
+	f.rerouted <- struct{}{}
+}
 
 // Loss has the node tell of a loss, and returns when somebody has heard it.
 func (f *Fake) Loss() { f.losses <- struct{}{} }

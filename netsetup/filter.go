@@ -26,6 +26,18 @@ type filter interface {
 	remove(ctx context.Context) (removed int, err error)
 }
 
+// linkLocal are the addresses among addrs that are for one link only (RFC 3927, RFC 4291): no
+// router forwards a packet to them. What the others are is not known; one may be a Service's,
+// to which hosts outside of the cluster may have a route by way of this node.
+func linkLocal(addrs []netip.Addr) (found []netip.Addr) {
+	for _, a := range addrs {
+		if a.IsLinkLocalUnicast() {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
 // want is what rules are to do, in no filter's words.
 type want struct {
 	// locals are the addresses that the agent answers at, of both families.
@@ -43,4 +55,8 @@ type want struct {
 	// all others that nobody else translates, when nobody listens: of both families, in
 	// any order. Empty: there is no such rule.
 	diversion []netip.AddrPort
+	// external are the interfaces by which hosts outside of the node send to it, in order.
+	// What comes in there for a link-local address is dropped, and what comes for any other
+	// local address is none of the rules': others decide on it.
+	external []string
 }

@@ -46,12 +46,16 @@ func nftTable(w want) string {
 	for _, f := range families {
 		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\telements = { %s }\n\t}\n", f.set, f.kind, nftList(f.locals))
 	}
+	pass := nftPass(w)
+	if pass != nil {
+		fmt.Fprintf(&b, "\tset external {\n\t\ttype ifname\n\t\telements = { \"%s\" }\n\t}\n", strings.Join(w.external, `", "`))
+	}
 	for _, c := range []nftBase{
-		{"raw-prerouting", "filter", "prerouting", nftRaw, nftPrerouting(w)},
-		{"raw-output", "filter", "output", nftRaw, nftOutput(w)},
-		{"nat-prerouting", "nat", "prerouting", nftDNAT, nftDivert(w)},
-		{"nat-output", "nat", "output", nftDNAT, nftDivert(w)},
-		{"nat-postrouting", "nat", "postrouting", nftSNAT, nftMasquerade},
+		{"raw-prerouting", "filter", "prerouting", nftRaw, slices.Concat(nftRefuse(w), pass), nftPrerouting(w)},
+		{"raw-output", "filter", "output", nftRaw, nil, nftOutput(w)},
+		{"nat-prerouting", "nat", "prerouting", nftDNAT, pass, nftDivert(w)},
+		{"nat-output", "nat", "output", nftDNAT, nil, nftDivert(w)},
+		{"nat-postrouting", "nat", "postrouting", nftSNAT, nil, nftMasquerade},
 	} {
 		b.WriteString(c.text(families))
 	}
@@ -95,10 +99,12 @@ func nftFamilies(w want) []nftFamily {
 type nftBase struct {
 	name, kind, hook string
 	priority         int
-	rules            func(nftFamily) []string
+	// first are the rules before those for each family.
+	first []string
+	rules func(nftFamily) []string
 }
 
-// text is the chain with its rules for each family; "" if there are none, as a chain of
+// text is the chain with its rules; "" if there are none for any family, as a chain of
 // type nat turns connection tracking on for the node.
 func (c nftBase) text(families []nftFamily) string {
 	var b strings.Builder
@@ -110,8 +116,34 @@ func (c nftBase) text(families []nftFamily) string {
 	if b.Len() == 0 {
 		return ""
 	}
+	first := ""
+	for _, rule := range c.first {
+		first += "\t\t" + rule + "\n"
+	}
 	return fmt.Sprintf("\tchain %s {\n\t\ttype %s hook %s priority %d; policy accept;\n%s\t}\n",
-		c.name, c.kind, c.hook, c.priority, b.String())
+		c.name, c.kind, c.hook, c.priority, first+b.String())
+}
+
+// nftRefuse drops what hosts outside of the node send to its link-local addresses. It counts
+// them, for people who look.
+func nftRefuse(w want) (rules []string) {
+	if len(w.external) == 0 {
+		return nil
+	}
+	for _, f := range nftFamilies(w) {
+		if refused := linkLocal(f.locals); len(refused) > 0 {
+			rules = append(rules, fmt.Sprintf("iifname @external %s daddr { %s } counter drop", f.word, nftList(refused)))
+		}
+	}
+	return rules
+}
+
+// nftPass keeps the rules behind it from what comes in by an external interface.
+func nftPass(w want) []string {
+	if len(w.external) == 0 {
+		return nil
+	}
+	return []string{"iifname @external return"}
 }
 
 // nftTo matches DNS to the local addresses, nftFrom DNS from them.
@@ -182,26 +214,36 @@ func nftMasquerade(f nftFamily) []string {
 // are of the few forms that the nft build of iptables can read, whose table it may be: a
 // program with an iptables of its own, such as a CNI, would stumble over a set.
 func nftAccepts(family, hook string, w want) []string {
-	addr, port := "daddr", "dport"
+	addr, port, from := "daddr", "dport", nftInside(w)
 	if hook == "output" {
-		addr, port = "saddr", "sport"
+		addr, port, from = "saddr", "sport", ""
 	}
 	var rules []string
 	for _, f := range nftFamilies(w) {
 		switch family {
 		case "inet":
-			rules = append(rules, fmt.Sprintf(`%s %s { %s } meta l4proto { tcp, udp } th %s %d accept comment %q`,
-				f.word, addr, nftList(f.locals), port, w.dns, nftComment))
+			rules = append(rules, fmt.Sprintf(`%s%s %s { %s } meta l4proto { tcp, udp } th %s %d accept comment %q`,
+				from, f.word, addr, nftList(f.locals), port, w.dns, nftComment))
 		case f.word:
 			for _, local := range f.locals {
 				for _, proto := range []string{"tcp", "udp"} {
-					rules = append(rules, fmt.Sprintf(`%s %s %v %s %s %d accept comment %q`,
-						f.word, addr, local, proto, port, w.dns, nftComment))
+					rules = append(rules, fmt.Sprintf(`%s%s %s %v %s %s %d accept comment %q`,
+						from, f.word, addr, local, proto, port, w.dns, nftComment))
 				}
 			}
 		}
 	}
 	return rules
+}
+
+// nftInside matches what comes in by no external interface. It is no set, for those who read
+// the rule by iptables; they see the last name only.
+func nftInside(w want) string {
+	match := ""
+	for _, name := range w.external {
+		match += fmt.Sprintf("iifname != %q ", name)
+	}
+	return match
 }
 
 func nftList(addrs []netip.Addr) string {

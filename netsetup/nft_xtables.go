@@ -120,9 +120,9 @@ func nftWriteXtables(ctx context.Context, chains []nftXtables, w want) error {
 
 // accepts are the lines that put our rules at the chain's head.
 func (c nftXtables) accepts(w want) string {
-	addr, port := "-d", "--dport"
+	addr, port, from := "-d", "--dport", inside(w)
 	if c.Hook == "output" {
-		addr, port = "-s", "--sport"
+		addr, port, from = "-s", "--sport", ""
 	}
 	var b strings.Builder
 	for _, f := range nftFamilies(w) {
@@ -131,10 +131,23 @@ func (c nftXtables) accepts(w want) string {
 		}
 		for _, local := range f.locals {
 			for _, proto := range []string{"tcp", "udp"} {
-				fmt.Fprintf(&b, "-I %s %s %v -p %s %s %d -m comment --comment %q -j ACCEPT\n",
-					c.Name, addr, local, proto, port, w.dns, nftComment)
+				fmt.Fprintf(&b, "-I %s %s%s %v -p %s %s %d -m comment --comment %q -j ACCEPT\n",
+					c.Name, from, addr, local, proto, port, w.dns, nftComment)
 			}
 		}
 	}
 	return b.String()
+}
+
+// inside matches what comes in by no external interface. A rule of iptables can name one
+// interface only. Where there are more it matches what the table inet nodens has left
+// untracked, which is nothing that came in by one of them.
+func inside(w want) string {
+	switch len(w.external) {
+	case 0:
+		return ""
+	case 1:
+		return "! -i " + w.external[0] + " "
+	}
+	return "-m conntrack --ctstate UNTRACKED "
 }

@@ -80,4 +80,9 @@ type Node interface {
 	// events says that some of p may have gone missing, once for many losses, until
 	// ctx is done; then it is closed. A kernel that does not tell: nothing comes, ever.
 	events(ctx context.Context, p Plan) <-chan struct{}
+	// defaultInterfaces lists the interfaces that default routes of table main lead over,
+	// without lo, of both families, in no order; none: nil.
+	defaultInterfaces() ([]defaultInterface, error)
+	// routes says that a default route may have come or gone, in the way of events.
+	routes(ctx context.Context) <-chan struct{}
 }

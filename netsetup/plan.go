@@ -67,6 +67,12 @@ type Config struct {
 	// that the next agent on the node starts without a gap.
 	SkipTeardown bool
 
+	// ExternalInterfaces are the interfaces by which hosts outside of the node send to it
+	// (-external-interfaces), whose packets the rules keep from the agent: names
+	// separated by commas, ExternalNone, or ExternalAuto for those that default routes
+	// lead over. The zero value is ExternalAuto.
+	ExternalInterfaces string
+
 	// Netfilter says how rules are made. The zero value is NetfilterAuto.
 	Netfilter Netfilter
 
@@ -87,6 +93,9 @@ type Plan struct {
 	// want is what rules are to do; without locals there are none. netfilter says how.
 	want      want
 	netfilter Netfilter
+	// followsRoutes: the external interfaces are those of the default routes, which are
+	// not in want then.
+	followsRoutes bool
 }
 
 // NewPlan turns a Config into the Plan it stands for. It looks at nothing but
@@ -104,6 +113,7 @@ func NewPlan(c Config) (Plan, error) {
 	if c.makesRules() {
 		p.netfilter = c.Netfilter
 		p.want = want{locals: c.Addresses, dns: c.DNSPort, health: c.HealthPort, socket: true}
+		p.want.external, p.followsRoutes, _ = externalNames(c.ExternalInterfaces) // checked
 	}
 	return p, nil
 }
@@ -130,7 +140,8 @@ func (c Config) check() error {
 		problems = append(problems, checkName(c.interfaceName()))
 	}
 	if c.makesRules() {
-		problems = append(problems, checkPorts(c), checkNetfilter(c.Netfilter))
+		_, _, err := externalNames(c.ExternalInterfaces)
+		problems = append(problems, checkPorts(c), checkNetfilter(c.Netfilter), err)
 	}
 	return errors.Join(problems...)
 }
@@ -146,9 +157,10 @@ func (p Plan) addrs() (addrs []netip.Addr) {
 // makesRules reports whether the Config asks for rules of any kind.
 func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != NetfilterNone }
 
-// String prints the plan for people: one line per link and address, then the rules in
-// the form of a filter that suits, without those that need to know where the cluster DNS
-// is. It ends without a newline.
+// String prints the plan for people: one line per link and address and for the external
+// interfaces, then the rules in the form of a filter that suits, without those that need to
+// know where the cluster DNS is, or which interfaces default routes lead over. It ends
+// without a newline.
 func (p Plan) String() string {
 	var like filter = &iptables{}
 	if p.netfilter == NetfilterNftables {
@@ -165,6 +177,9 @@ func (p Plan) text(f filter) string {
 	}
 	for _, a := range p.Addresses {
 		lines = append(lines, "address  "+a.String())
+	}
+	if len(p.want.external) > 0 {
+		lines = append(lines, "external "+strings.Join(p.want.external, ", "))
 	}
 	if len(p.want.locals) > 0 {
 		lines = append(lines, "rules    "+f.name(), f.describe(p.want))

@@ -109,6 +109,52 @@ COMMIT
 -I OUTPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-OUTPUT
 COMMIT`,
 	}, {
+		name: "external interfaces",
+		config: Config{
+			Addresses:          addrs("169.254.20.10", "10.96.0.10"),
+			DNSPort:            53,
+			SetupIptables:      true,
+			ExternalInterfaces: "eth1,eth0",
+		},
+		want: `
+external eth0, eth1
+rules    iptables
+# iptables-restore --noflush
+*filter
+:NODENS-INPUT - [0:0]
+:NODENS-OUTPUT - [0:0]
+-A NODENS-INPUT -i eth0 -j RETURN
+-A NODENS-INPUT -i eth1 -j RETURN
+-A NODENS-INPUT -d 169.254.20.10/32 -p udp -m udp --dport 53 -j ACCEPT
+-A NODENS-INPUT -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -j ACCEPT
+-A NODENS-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j ACCEPT
+-A NODENS-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j ACCEPT
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p udp -m udp --sport 53 -j ACCEPT
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 53 -j ACCEPT
+-A NODENS-OUTPUT -s 10.96.0.10/32 -p udp -m udp --sport 53 -j ACCEPT
+-A NODENS-OUTPUT -s 10.96.0.10/32 -p tcp -m tcp --sport 53 -j ACCEPT
+-I INPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-INPUT
+-I OUTPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-OUTPUT
+COMMIT
+*raw
+:NODENS-PREROUTING - [0:0]
+:NODENS-OUTPUT - [0:0]
+-A NODENS-PREROUTING -d 169.254.20.10/32 -i eth0 -j DROP
+-A NODENS-PREROUTING -d 169.254.20.10/32 -i eth1 -j DROP
+-A NODENS-PREROUTING -i eth0 -j RETURN
+-A NODENS-PREROUTING -i eth1 -j RETURN
+-A NODENS-PREROUTING -d 169.254.20.10/32 -p udp -m udp --dport 53 -m socket --nowildcard -j NOTRACK
+-A NODENS-PREROUTING -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -m socket --nowildcard -j NOTRACK
+-A NODENS-PREROUTING -d 10.96.0.10/32 -p udp -m udp --dport 53 -m socket --nowildcard -j NOTRACK
+-A NODENS-PREROUTING -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -m socket --nowildcard -j NOTRACK
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p udp -m udp --sport 53 -j NOTRACK
+-A NODENS-OUTPUT -s 169.254.20.10/32 -p tcp -m tcp --sport 53 -j NOTRACK
+-A NODENS-OUTPUT -s 10.96.0.10/32 -p udp -m udp --sport 53 -j NOTRACK
+-A NODENS-OUTPUT -s 10.96.0.10/32 -p tcp -m tcp --sport 53 -j NOTRACK
+-I PREROUTING 1 -m comment --comment "nodens: DNS of this node" -j NODENS-PREROUTING
+-I OUTPUT 1 -m comment --comment "nodens: DNS of this node" -j NODENS-OUTPUT
+COMMIT`,
+	}, {
 		name: "no rules at all",
 		config: Config{
 			Addresses:      addrs("169.254.20.10"),

@@ -28,7 +28,11 @@ func (w *world) stranger() string {
 	own := p.Addresses[w.random.IntN(len(p.Addresses))]
 	other := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(w.random.IntN(3))}), 32)
 	// What is not there cannot be changed; that error is part of the game.
-	switch w.random.IntN(7) {
+	switch w.random.IntN(8) {
+	case 7:
+		over := [][]defaultInterface{nil, {hardware0}, {hardware0, hardware1}, {bridge}, {bridge, hardware1}}[w.random.IntN(5)]
+		w.node.setDefaults(over...)
+		return fmt.Sprintf("default routes over %v", over)
 	case 0, 1:
 		return w.meddle()
 	case 2:

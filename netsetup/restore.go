@@ -88,6 +88,31 @@ func body(w want, f Family, c chain) (rules []string) {
 			rules = append(rules, w.rulesOf(l, c)...)
 		}
 	}
+	if len(rules) == 0 {
+		return nil
+	}
+	return slices.Concat(w.externalRules(f, c), rules)
+}
+
+// externalRules stand before the others of a chain, and keep those from what comes in by an
+// external interface.
+func (w want) externalRules(f Family, c chain) (rules []string) {
+	switch c.table + " " + c.hook {
+	case "raw PREROUTING":
+		for _, l := range linkLocal(w.locals) {
+			for _, name := range w.external {
+				if familyOf(l) == f {
+					rules = append(rules, fmt.Sprintf("-d %s -i %s -j DROP", hostPrefix(l), name))
+				}
+			}
+		}
+	case "filter INPUT", "nat PREROUTING":
+	default:
+		return nil // nothing comes in there
+	}
+	for _, name := range w.external {
+		rules = append(rules, "-i "+name+" -j RETURN")
+	}
 	return rules
 }
 

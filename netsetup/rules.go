@@ -23,6 +23,7 @@ func (s *Setup) Rules(ctx context.Context) error {
 	}
 	defer s.release()
 	s.rulesOn = true
+	s.followRoutes()
 	changed, err := s.ensureRules(ctx)
 	stats := s.Stats()
 	s.log.Info("rules set up", "filter", stats.Filter, "failopen", stats.FailOpen,
@@ -89,6 +90,10 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 	s.counters.failOpen.Store(err == nil && s.want.socket)
 	if err != nil {
 		return changed, s.ruleFailures(ctx, "setting up", err)
+	}
+	if s.moved {
+		s.moved = false
+		s.log.Info("the rules follow the default routes", "external", s.want.external)
 	}
 	s.supersede(ctx)
 	s.forget()

@@ -34,6 +34,10 @@ type Setup struct {
 	want   want
 	filter filter
 	others []filter
+	// shared are interfaces of default routes that were last found to be no external ones.
+	shared []string
+	// moved: the rules have yet to follow the default routes.
+	moved bool
 	// led are the servers that connection tracking was last told of (see Node.forget).
 	led []netip.AddrPort
 	// host keeps the queries of the node's own processes untracked while this process
@@ -88,13 +92,18 @@ func (s *Setup) Links(ctx context.Context) error {
 }
 
 // Run re-checks at once, at every interval, and when the kernel tells of a loss, what Links and
-// Rules have been called for, and puts back what is missing. A failure is logged,
+// Rules have been called for, and puts back what is missing. When a default route comes or
+// goes it has the rules follow. A failure is logged,
 // counted and tried again at the next interval. Run blocks until ctx is done; it does
 // not tear down.
 func (s *Setup) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
 	events := s.node.events(ctx, s.plan)
+	var routes <-chan struct{}
+	if s.plan.followsRoutes {
+		routes = s.node.routes(ctx)
+	}
 	s.recheck(ctx) // for what was lost before the kernel was listened to
 	for {
 		select {
@@ -108,6 +117,12 @@ func (s *Setup) Run(ctx context.Context) {
 				continue
 			}
 			s.recheck(ctx)
+		case _, open := <-routes:
+			if !open {
+				routes = nil
+				continue
+			}
+			s.reroute(ctx)
 		}
 	}
 }
@@ -127,8 +142,12 @@ func (s *Setup) recheck(ctx context.Context) {
 		}
 	}
 	if s.rulesOn {
+		s.followRoutes()
+		moved := s.moved
 		n, err := s.ensureRules(ctx)
-		repaired += n
+		if !moved { // else the change is ours
+			repaired += n
+		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("re-check of the rules failed, trying again", "in", s.interval, "err", err)
 		}

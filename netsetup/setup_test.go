@@ -179,8 +179,10 @@ func TestEveryCallFails(t *testing.T) {
 					}
 					var e *Error
 					// A write that fails is tried again after another look; who can't
-					// have a table of its own uses another rule.
-					mended := strings.Contains(failed, "-restore") || strings.HasPrefix(failed, "own")
+					// have a table of its own uses another rule; of default routes that
+					// can't be read the last known ones count.
+					mended := strings.Contains(failed, "-restore") || strings.HasPrefix(failed, "own") ||
+						strings.HasPrefix(failed, "defaultInterfaces")
 					if err == nil && mended {
 						if step.name != "Teardown" {
 							wantComplete(t, f, s, failed)

@@ -43,6 +43,7 @@ type options struct {
 	adminSocket    string // "": none
 	handoverDir    string // "": none
 	netfilter      netsetup.Netfilter
+	external       string
 	kernelPath     kernelPath
 	kernelOrder    kernelpath.Order
 	logFormat      string
@@ -106,6 +107,7 @@ func (o *options) register(fs *flag.FlagSet) {
 	fs.StringVar(&o.interfaceName, "interfacename", "nodelocaldns", "`name` of that interface")
 	fs.BoolVar(&o.setupIptables, "setupiptables", true, "make the rules for the -localip addresses; false is -netfilter=none")
 	fs.Func("netfilter", "how the rules are made: `auto`, which is as the node's kube-proxy makes them, iptables, nftables or none (default auto)", o.setNetfilter)
+	fs.StringVar(&o.external, "external-interfaces", netsetup.ExternalAuto, "by which `interfaces` hosts outside of the node send to it, which the rules keep from the agent: auto, which is those that default routes lead over, none, or names separated by commas")
 	fs.Func("syncinterval", "how often interface and rules are checked, as `seconds` or a duration (default 60)", o.setSyncInterval)
 	fs.BoolVar(&o.skipTeardown, "skipteardown", false, "leave interface and rules behind at exit: queries then go to the cluster DNS until the next start; nodens cleanup removes them")
 	fs.Func("health-port", "`port` of the health endpoint, for the rules; 0 for none (default 8080)", portFlag(&o.healthPort, 0))

@@ -148,6 +148,8 @@ func (o *options) network(log *slog.Logger) netsetup.Config {
 		Interval:       o.syncInterval,
 		SkipTeardown:   o.skipTeardown,
 		Logger:         log.With("part", "netsetup"),
+
+		ExternalInterfaces: o.external,
 	}
 }
 

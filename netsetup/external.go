@@ -1,0 +1,115 @@
+package netsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Values of Config.ExternalInterfaces other than a list.
+const (
+	ExternalAuto = "auto"
+	ExternalNone = "none"
+)
+
+// maxExternal bounds the external interfaces. Each is a rule or two that packets to this node
+// pass; a node has a default route over one, or over a few where it has several ways out.
+const maxExternal = 16
+
+// interfaceNames are the names that rules can have in them, in the words of all filters: nft
+// and iptables take some characters for a pattern.
+var interfaceNames = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
+
+// externalNames reads Config.ExternalInterfaces: the names, in order and each once, or that
+// they are those of the default routes.
+func externalNames(setting string) (names []string, auto bool, err error) {
+	switch setting {
+	case "", ExternalAuto:
+		return nil, true, nil
+	case ExternalNone:
+		return nil, false, nil
+	}
+	for name := range strings.SplitSeq(setting, ",") {
+		name = strings.TrimSpace(name)
+		switch {
+		case !interfaceNames.MatchString(name):
+			return nil, false, fmt.Errorf("-external-interfaces: %q is not the name of an interface; "+
+				"give auto, none, or names separated by commas, such as eth0,eth1", name)
+		case name == loopback:
+			return nil, false, errors.New("-external-interfaces: lo is where the node's own queries come in; leave it out")
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) > maxExternal {
+		return nil, false, fmt.Errorf("-external-interfaces: %d names; give %d at most", len(names), maxExternal)
+	}
+	return names, false, nil
+}
+
+// externalOf picks from the interfaces that default routes lead over those that no pod of
+// this node sends by, in order. shared are the others, each with its kind.
+func externalOf(found []defaultInterface) (external, shared []string) {
+	for _, d := range found {
+		if d.shared || !interfaceNames.MatchString(d.name) {
+			shared = append(shared, d.name+" ("+d.kind+")")
+		} else {
+			external = append(external, d.name)
+		}
+	}
+	slices.Sort(external)
+	slices.Sort(shared)
+	return external[:min(len(external), maxExternal)], shared
+}
+
+// externalHint is what to do where nobody knows the external interfaces.
+const externalHint = "name them with -external-interfaces"
+
+// followRoutes has the rules' external interfaces be those of the default routes, and reports
+// whether they have changed; the rules are still to be written then. Where there is no default route at all, or the routes can't
+// be read, the last known ones stay: whoever can have a router's advertisement withdrawn must
+// not open the node with it.
+func (s *Setup) followRoutes() (changed bool) {
+	if !s.plan.followsRoutes {
+		return false
+	}
+	found, err := s.node.defaultInterfaces()
+	if err != nil {
+		s.counters.fail(InterfaceCheck)
+		s.log.Warn("external interfaces unknown, keeping the last ones", "interfaces", s.want.external,
+			"err", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err})
+		return false
+	}
+	if len(found) == 0 {
+		return false
+	}
+	external, shared := externalOf(found)
+	if len(shared) > 0 && !slices.Equal(shared, s.shared) {
+		s.log.Warn("a default route leads over an interface that pods may use too: the local addresses are not closed to "+
+			"hosts behind it; if no pod uses it, name it with -external-interfaces", "interfaces", shared)
+	}
+	s.shared = shared
+	if slices.Equal(external, s.want.external) {
+		return false
+	}
+	s.want.external, s.moved = external, true
+	return true
+}
+
+// reroute has the rules follow the default routes, at once.
+func (s *Setup) reroute(ctx context.Context) {
+	if s.take(ctx) != nil {
+		return // shutting down
+	}
+	defer s.release()
+	if !s.rulesOn || !s.followRoutes() {
+		return
+	}
+	if _, err := s.ensureRules(ctx); err != nil && ctx.Err() == nil {
+		s.log.Warn("re-check of the rules failed, trying again", "in", s.interval, "err", err)
+	}
+}

@@ -1,0 +1,330 @@
+package netsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestExternalNames(t *testing.T) {
+	many := "eth0"
+	for i := range maxExternal {
+		many += fmt.Sprintf(",eth%d", i+1)
+	}
+	tests := []struct {
+		name, setting string
+		want          []string
+		auto          bool
+		fault         string // in the error; empty: none
+	}{
+		{"not given", "", nil, true, ""},
+		{"auto", "auto", nil, true, ""},
+		{"none", "none", nil, false, ""},
+		{"one", "eth0", []string{"eth0"}, false, ""},
+		{"in order and once", "eth1, bond0.100,eth1,br-ex", []string{"bond0.100", "br-ex", "eth1"}, false, ""},
+		{"empty name", "eth0,", nil, false, `"" is not the name of an interface`},
+		{"pattern of nft", "eth*", nil, false, `"eth*" is not the name`},
+		{"pattern of iptables", "eth+", nil, false, `"eth+" is not the name`},
+		{"end of a text", `eth0" accept`, nil, false, "is not the name"},
+		{"option", "-j", nil, false, "is not the name"},
+		{"too long", "a234567890123456", nil, false, "is not the name"},
+		{"lo", "eth0,lo", nil, false, "lo is where the node's own queries come in"},
+		{"too many", many, nil, false, "17 names; give 16 at most"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, auto, err := externalNames(tt.setting)
+			if diff := cmp.Diff(tt.want, got); diff != "" || auto != tt.auto {
+				t.Errorf("auto %v, want %v; (-want +got):\n%s", auto, tt.auto, diff)
+			}
+			c := dualStack()
+			c.ExternalInterfaces = tt.setting
+			_, planned := NewPlan(c)
+			for _, err := range []error{err, planned} {
+				if (err == nil) != (tt.fault == "") ||
+					err != nil && (!strings.Contains(err.Error(), tt.fault) || !strings.Contains(err.Error(), "-external-interfaces: ")) {
+					t.Errorf("error %v, want %q", err, tt.fault)
+				}
+			}
+		})
+	}
+}
+
+func TestExternalOf(t *testing.T) {
+	many := make([]defaultInterface, 2*maxExternal)
+	for i := range many {
+		many[i].name = fmt.Sprintf("eth%02d", i)
+	}
+	tests := []struct {
+		name             string
+		found            []defaultInterface
+		external, shared []string
+	}{
+		{"nothing", nil, nil, nil},
+		{"hardware and a bridge", []defaultInterface{{"eth1", "device", false}, {"br0", "bridge", true}, {"eth0", "device", false}},
+			[]string{"eth0", "eth1"}, []string{"br0 (bridge)"}},
+		{"name that is a pattern", []defaultInterface{{"eth+", "device", false}}, nil, []string{"eth+ (device)"}},
+		{"many", many, []string{"eth00", "eth01", "eth02", "eth03", "eth04", "eth05", "eth06", "eth07",
+			"eth08", "eth09", "eth10", "eth11", "eth12", "eth13", "eth14", "eth15"}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			external, shared := externalOf(tt.found)
+			if diff := cmp.Diff([][]string{tt.external, tt.shared}, [][]string{external, shared}); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// externalWant has local addresses of all sorts.
+func externalWant(names ...string) want {
+	return want{locals: addrs("169.254.20.10", "10.96.0.10", "fd00::a"), dns: 53, health: 8080, socket: true,
+		diversion: servers, external: names}
+}
+
+// TestExternalRules: the chains in which packets come in begin with what keeps the rest from
+// those of hosts outside; the others are as without.
+func TestExternalRules(t *testing.T) {
+	for _, f := range families() {
+		for _, c := range chains() {
+			with, without := body(externalWant("eth0", "eth1"), f, c), body(externalWant(), f, c)
+			var want []string
+			switch c.table + " " + c.hook {
+			case "raw PREROUTING":
+				if f == IPv4 {
+					want = []string{"-d 169.254.20.10/32 -i eth0 -j DROP", "-d 169.254.20.10/32 -i eth1 -j DROP"}
+				}
+				want = append(want, "-i eth0 -j RETURN", "-i eth1 -j RETURN")
+			case "filter INPUT", "nat PREROUTING":
+				want = []string{"-i eth0 -j RETURN", "-i eth1 -j RETURN"}
+			}
+			if diff := cmp.Diff(append(want, without...), with); diff != "" {
+				t.Errorf("%v %s %s (-want +got):\n%s", f, c.table, c.name, diff)
+			}
+		}
+	}
+	// Where a chain has nothing to do it is not made for these alone.
+	w := externalWant("eth0")
+	w.locals, w.diversion = w.locals[:1], nil
+	if got := restore(w, IPv6, nil, nil); got != "" {
+		t.Errorf("rules of a family without addresses:\n%s", got)
+	}
+	if got := restore(w, IPv4, nil, nil); strings.Contains(got, "*nat") {
+		t.Errorf("table nat without a diversion:\n%s", got)
+	}
+}
+
+func TestExternalNftRules(t *testing.T) {
+	for _, part := range []string{`
+	set external {
+		type ifname
+		elements = { "eth0", "eth1" }
+	}
+`, `
+	chain raw-prerouting {
+		type filter hook prerouting priority -300; policy accept;
+		iifname @external ip daddr { 169.254.20.10 } counter drop
+		iifname @external return
+		ip daddr @local4 `, `
+	chain nat-prerouting {
+		type nat hook prerouting priority -95; policy accept;
+		iifname @external return
+		ip daddr @local4 `} {
+		if got := nftTable(externalWant("eth0", "eth1")); !strings.Contains(got, part) {
+			t.Errorf("no%s\nin\n%s", part, got)
+		}
+	}
+	if got := nftTable(externalWant("eth0")); strings.Count(got, "@external") != 3 {
+		t.Errorf("external interfaces count in other chains, too:\n%s", got)
+	}
+	if got := nftTable(externalWant()); strings.Contains(got, "external") {
+		t.Errorf("without external interfaces:\n%s", got)
+	}
+	w := externalWant("eth0")
+	w.diversion = nil
+	if got := nftTable(w); strings.Contains(got, "nat-prerouting") {
+		t.Errorf("table nat without a diversion:\n%s", got)
+	}
+}
+
+// TestExternalAccepts: the rules in chains of others don't let hosts outside in, either.
+func TestExternalAccepts(t *testing.T) {
+	tests := []struct {
+		name  string
+		names []string
+		nft   string // how the rules of hook input begin
+		xt    string // what iptables' have before the address
+	}{
+		{"none", nil, "", ""},
+		{"one", []string{"eth0"}, `iifname != "eth0" `, "! -i eth0 "},
+		{"two", []string{"eth0", "eth1"}, `iifname != "eth0" iifname != "eth1" `, "-m conntrack --ctstate UNTRACKED "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			with, without := externalWant(tt.names...), externalWant()
+			for _, family := range []string{"inet", "ip", "ip6"} {
+				var want []string
+				for _, rule := range nftAccepts(family, "input", without) {
+					want = append(want, tt.nft+rule)
+				}
+				if diff := cmp.Diff(want, nftAccepts(family, "input", with)); diff != "" {
+					t.Errorf("%s input (-want +got):\n%s", family, diff)
+				}
+				if diff := cmp.Diff(nftAccepts(family, "output", without), nftAccepts(family, "output", with)); diff != "" {
+					t.Errorf("%s output (-want +got):\n%s", family, diff)
+				}
+			}
+			in := nftXtables{nftPlace: nftPlace{Family: "ip", Name: "INPUT", Hook: "input"}}
+			out := nftXtables{nftPlace: nftPlace{Family: "ip", Name: "OUTPUT", Hook: "output"}}
+			want := strings.ReplaceAll(in.accepts(without), "-d ", tt.xt+"-d ")
+			if diff := cmp.Diff(want, in.accepts(with)); diff != "" {
+				t.Errorf("iptables INPUT (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(out.accepts(without), out.accepts(with)); diff != "" {
+				t.Errorf("iptables OUTPUT (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The interfaces of these tests.
+var (
+	hardware0 = defaultInterface{"eth0", "device", false}
+	hardware1 = defaultInterface{"eth1", "device", false}
+	bridge    = defaultInterface{"br0", "bridge", true}
+)
+
+func TestFollowRoutes(t *testing.T) {
+	steps := []struct {
+		name    string
+		over    []defaultInterface
+		fail    bool
+		want    []string
+		changed bool
+		warns   bool
+	}{
+		{name: "no default route yet"},
+		{name: "the first", over: []defaultInterface{hardware0}, want: []string{"eth0"}, changed: true},
+		{name: "the same", over: []defaultInterface{hardware0}, want: []string{"eth0"}},
+		{name: "two", over: []defaultInterface{hardware1, hardware0}, want: []string{"eth0", "eth1"}, changed: true},
+		{name: "another order", over: []defaultInterface{hardware0, hardware1}, want: []string{"eth0", "eth1"}},
+		{name: "one is left", over: []defaultInterface{hardware1}, want: []string{"eth1"}, changed: true},
+		{name: "none is left", want: []string{"eth1"}},
+		{name: "routes can't be read", over: []defaultInterface{hardware0}, fail: true, want: []string{"eth1"}, warns: true},
+		{name: "they can", over: []defaultInterface{hardware0}, want: []string{"eth0"}, changed: true},
+		{name: "a bridge, too", over: []defaultInterface{hardware0, bridge}, want: []string{"eth0"}, warns: true},
+		{name: "the bridge again", over: []defaultInterface{hardware0, bridge}, want: []string{"eth0"}},
+		{name: "the bridge alone", over: []defaultInterface{bridge}, changed: true},
+	}
+	f := NewFake()
+	var log strings.Builder
+	c := dualStack()
+	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	s := newSetup(t, c, f)
+	for _, step := range steps {
+		log.Reset()
+		f.setDefaults(step.over...)
+		f.Fail = func(string) error {
+			if step.fail {
+				return errors.New("no buffer space available")
+			}
+			return nil
+		}
+		if got := s.followRoutes(); got != step.changed {
+			t.Errorf("%s: changed = %v", step.name, got)
+		}
+		if diff := cmp.Diff(step.want, s.want.external); diff != "" && len(step.want)+len(s.want.external) > 0 {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+		if got := strings.Count(log.String(), "level=WARN"); got != map[bool]int{true: 1}[step.warns] {
+			t.Errorf("%s: %d warnings:\n%s", step.name, got, log.String())
+		}
+	}
+	if got := s.Stats().Errors[InterfaceCheck]; got != 1 {
+		t.Errorf("%d errors counted, want 1", got)
+	}
+}
+
+// TestExternalIsGiven: where interfaces are named, or none is wanted, nobody looks at routes.
+func TestExternalIsGiven(t *testing.T) {
+	for setting, want := range map[string][]string{"none": nil, "eth9,eth1": {"eth1", "eth9"}} {
+		f := NewFake()
+		f.setDefaults(hardware0)
+		c := dualStack()
+		c.ExternalInterfaces = setting
+		s := newSetup(t, c, f)
+		apply(t, s)
+		s.recheck(t.Context())
+		wantComplete(t, f, s, setting)
+		if diff := cmp.Diff(want, s.want.external); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", setting, diff)
+		}
+		if dump := f.Dump(); strings.Contains(dump, "-i eth0 ") || strings.Contains(dump, "-i eth9 ") != (want != nil) {
+			t.Errorf("%s: rules\n%s", setting, dump)
+		}
+	}
+}
+
+// TestRunFollowsRoutes: the rules follow at once, which counts as no repair; what fails is tried
+// again at the next interval, and counts as none, either.
+func TestRunFollowsRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFake()
+		f.setDefaults(hardware0)
+		before := f.Dump()
+		s := newSetup(t, dualStack(), f)
+		apply(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { s.Run(ctx); close(done) }()
+		synctest.Wait()
+		wantExternal := func(when string, names ...string) {
+			t.Helper()
+			synctest.Wait()
+			if diff := cmp.Diff(names, s.want.external); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", when, diff)
+			}
+			wantComplete(t, f, s, when)
+		}
+		wantExternal("at the start", "eth0")
+		f.reroute(hardware1)
+		wantExternal("after a move", "eth1")
+		f.reroute(hardware1, bridge)
+		wantExternal("a bridge, too", "eth1")
+
+		failures := 0
+		f.Fail = func(call string) error {
+			if strings.Contains(call, "-restore") {
+				failures++
+				return ErrLocked
+			}
+			return nil
+		}
+		f.reroute(hardware0, hardware1)
+		synctest.Wait()
+		f.Fail = nil
+		if failures == 0 {
+			t.Error("nothing was written")
+		}
+		f.Loss() // the next re-check, whatever it is for
+		wantExternal("after a failure", "eth0", "eth1")
+		if got := s.Stats().Repairs; got != 0 {
+			t.Errorf("%d repairs counted", got)
+		}
+		cancel()
+		<-done
+		if err := s.Teardown(nil); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, f.Dump()); diff != "" {
+			t.Errorf("teardown (-before +after):\n%s", diff)
+		}
+	})
+}
