@@ -152,6 +152,7 @@ func TestClosedInput(t *testing.T) {
 					}
 				}
 			}
+			l.neighbour()
 			if out, err := l.In(l.pod, "curl", "-s", "--max-time", "1", "http://"+net.JoinHostPort(local4, "8080")+"/health"); err == nil {
 				t.Errorf("the policy lets a pod in at another port: %q", out)
 			}
@@ -160,6 +161,23 @@ func TestClosedInput(t *testing.T) {
 				t.Errorf("rule sets differ after the stop (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// neighbour has the host behind the node's default routes ask by way of the node: the agent
+// does not answer, and kube-proxy goes on leading what is for a Service to the cluster's DNS.
+func (l *lab) neighbour() {
+	l.t.Helper()
+	for server, want := range map[string]string{
+		local4: "", local6: "",
+		testbed.Service4: testbed.FromCluster.String(), testbed.Service6: testbed.FromCluster.String(),
+	} {
+		for _, over := range []string{"+notcp", "+tcp"} {
+			got, err := l.dig(l.upstream, "@"+server, over, "+time=1", "who."+testbed.Zone)
+			if (err == nil) != (want != "") || err == nil && got != want {
+				l.t.Errorf("a host outside the node asks %s %s: %q, %v; want %q", server, over, got, err, want)
+			}
+		}
 	}
 }
 
