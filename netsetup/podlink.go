@@ -26,6 +26,16 @@ const (
 	// most pods would cost two lists, and twice as much is longer than some programs take
 	// from their start to their first query, which the agent answers until then.
 	podLinkPause = 100 * time.Millisecond
+
+	// podLinkLook is between two looks at what stands on the links beside our programs: programs
+	// of tcx come and go without news. A look at 250 links takes some milliseconds: half of it
+	// would cost a hundredth of a core for nothing, and twice as much is answers that a policy's
+	// program does not see.
+	podLinkLook = time.Second
+	// podLinkLookPause is from news of filters to the look, and the least time between two: a
+	// tool adds several filters at once. It is a tenth of the interval at most, so that what
+	// changes all the time does not cost much more than that.
+	podLinkLookPause = 100 * time.Millisecond
 )
 
 // PodLink is the node's end of a link whose other end is a pod's: a veth whose peer is in
@@ -35,8 +45,29 @@ type PodLink struct {
 	Name  string
 }
 
-// FollowPodLinks calls seen for every pod's link there is in this network namespace, and then
-// for each that comes, and gone for each that goes, one call at a time, until ctx ends. It
+// PodLinkObserver is told of pods' links, one call at a time. The callbacks may block; what
+// happens meanwhile is told later.
+type PodLinkObserver struct {
+	// Seen is called for every pod's link there is, and then for each that comes; Gone for each
+	// that goes.
+	Seen, Gone func(PodLink)
+	// Look is called after Seen, every second, and a tenth of one after news of filters.
+	Look func(PodLinkLook)
+}
+
+// PodLinkLook is what stands on the links that were seen, as far as tc tells.
+type PodLinkLook struct {
+	// Filtered has the links, by index, that have tc filters: in the kernel's order they are
+	// behind the programs of tcx.
+	Filtered map[int]bool
+	// Unseen says that pods have links that are not told of: they are of a kind that is not
+	// followed, or one too many.
+	Unseen bool
+	// Err is why nothing of this is known; nil if it is.
+	Err error
+}
+
+// FollowPodLinks tells of the pods' links in this network namespace until ctx ends. It
 // lists anew where the kernel says that news were lost. The error is why it can't follow at
 // all. No privilege is needed.
 //
@@ -45,11 +76,11 @@ type PodLink struct {
 // news: the next of any veth shows it). Another link of the same index is gone and then seen.
 // A link that is renamed is neither, unless news were lost: gone is told the name it had
 // last. What is told is some hundred milliseconds old: seen may be called for a link that is
-// deleted already. The callbacks may block; what happens meanwhile is told later. Of more
-// than 4,096 links the rest is left out.
-func FollowPodLinks(ctx context.Context, seen, gone func(PodLink)) error {
-	f := podFollower{seen: seen, gone: gone, known: make(map[int]podLink)}
-	news := eventSource{protocol: unix.NETLINK_ROUTE, groups: unix.RTMGRP_LINK}
+// deleted already. Of more than 4,096 links the rest is left out.
+func FollowPodLinks(ctx context.Context, o PodLinkObserver) error {
+	const trafficControl = 1 << (unix.RTNLGRP_TC - 1)
+	f := podFollower{PodLinkObserver: o, known: make(map[int]podLink)}
+	news := eventSource{protocol: unix.NETLINK_ROUTE, groups: unix.RTMGRP_LINK | trafficControl}
 	// Before the list is read: what changes in between comes as news.
 	socket, err := news.open()
 	if err != nil {
@@ -77,13 +108,17 @@ func FollowPodLinks(ctx context.Context, seen, gone func(PodLink)) error {
 
 // podFollower is the state of [FollowPodLinks]. It belongs to one goroutine.
 type podFollower struct {
-	seen, gone func(PodLink)
-	known      map[int]podLink // by index
+	PodLinkObserver
+	known map[int]podLink // by index
+	// unseen: see PodLinkLook.
+	unseen bool
 	// due is when all links are to be listed; the zero Time while there are no news.
 	due time.Time
 	// lost: of some links that went no news came, so that one of the same index may be
 	// another.
 	lost bool
+	// looked is when the links were last looked at, look when they are to be again.
+	looked, look time.Time
 }
 
 // follow takes news from a socket until that breaks or ctx is done.
@@ -96,7 +131,7 @@ func (f *podFollower) follow(ctx context.Context, socket *os.File) {
 	defer stop()
 	buffer := make([]byte, eventMessage)
 	for {
-		_ = socket.SetReadDeadline(f.due)
+		_ = socket.SetReadDeadline(f.next())
 		if ctx.Err() != nil {
 			return // whose deadline may have been replaced
 		}
@@ -105,10 +140,7 @@ func (f *podFollower) follow(ctx context.Context, socket *os.File) {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			f.due = time.Time{}
-			if f.list() != nil {
-				f.due = time.Now().Add(eventRetry)
-			}
+			f.wake()
 		case errors.Is(err, unix.ENOBUFS), err == nil && !whole:
 			f.miss()
 		case err != nil:
@@ -116,6 +148,42 @@ func (f *podFollower) follow(ctx context.Context, socket *os.File) {
 		default:
 			f.take(buffer[:n])
 		}
+	}
+}
+
+// next is when something is to be done.
+func (f *podFollower) next() time.Time {
+	if !f.due.IsZero() && f.due.Before(f.look) {
+		return f.due
+	}
+	return f.look
+}
+
+// wake does what is due.
+func (f *podFollower) wake() {
+	now := time.Now()
+	if f.due.IsZero() || now.Before(f.due) {
+		f.lookAll()
+		return
+	}
+	f.due = time.Time{}
+	if f.list() != nil {
+		f.due = now.Add(eventRetry)
+	}
+}
+
+// lookAll looks at all links.
+func (f *podFollower) lookAll() {
+	filtered, err := filteredLinks(f.known)
+	f.Look(PodLinkLook{Filtered: filtered, Unseen: f.unseen, Err: err})
+	f.looked = time.Now()
+	f.look = f.looked.Add(podLinkLook)
+}
+
+// lookSoon has all links looked at soon.
+func (f *podFollower) lookSoon() {
+	if at := f.looked.Add(podLinkLookPause); at.Before(f.look) {
+		f.look = at
 	}
 }
 
@@ -136,33 +204,57 @@ func (f *podFollower) miss() {
 // be news of the other, of which there is no message: when a peer is moved away, say.
 func (f *podFollower) take(messages []byte) {
 	for kind, body := range eachMessage(messages) {
-		if kind != unix.RTM_NEWLINK && kind != unix.RTM_DELLINK || !isVeth(body) {
-			continue
+		switch kind {
+		case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+			f.takeFilter(body)
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+			f.takeLink(kind, body)
 		}
-		f.expect()
-		if kind == unix.RTM_DELLINK {
-			f.forget(int(nl.NativeEndian().Uint32(body[linkIndex:])))
-		}
+	}
+}
+
+func (f *podFollower) takeLink(kind uint16, body []byte) {
+	if what := linkKind(body); what != veth && what != netkit {
+		return
+	}
+	f.expect()
+	if kind == unix.RTM_DELLINK {
+		f.forget(int(nl.NativeEndian().Uint32(body[linkIndex:])))
+	}
+}
+
+// takeFilter reads a message about a qdisc or a filter, without its header. Filters that links
+// share say none of them.
+func (f *podFollower) takeFilter(body []byte) {
+	const shared = 0xFFFFFFFF // TCM_IFINDEX_MAGIC_BLOCK
+	if len(body) < nl.SizeofTcMsg {
+		return
+	}
+	index := nl.NativeEndian().Uint32(body[tcIndex:])
+	if _, known := f.known[int(index)]; known || index == shared {
+		f.lookSoon()
 	}
 }
 
 func (f *podFollower) forget(index int) {
 	if l, known := f.known[index]; known {
 		delete(f.known, index)
-		f.gone(l.PodLink)
+		f.Gone(l.PodLink)
 	}
 }
 
-// list makes what is known equal to what there is. It fails only if there is no list; one
-// that changed while it was read is used, and read again.
+// list makes what is known equal to what there is, and looks at it. It fails only if there is
+// no list; one that changed while it was read is used, and read again.
 func (f *podFollower) list() error {
-	found, err := listPodLinks()
+	found, other, err := listPodLinks()
 	part := errors.Is(err, netlink.ErrDumpInterrupted)
 	if err != nil && !part {
 		return err
 	}
 	f.forgetAll(found, part)
 	f.learnAll(found)
+	f.unseen = other || part || len(f.known) < len(found)
+	f.lookAll()
 	f.lost = f.lost && part
 	if part {
 		f.expect()
@@ -189,7 +281,7 @@ func (f *podFollower) learnAll(found map[int]podLink) {
 		}
 		f.known[index] = found[index] // its name may be new
 		if !known {
-			f.seen(found[index].PodLink)
+			f.Seen(found[index].PodLink)
 		}
 	}
 }
@@ -204,42 +296,67 @@ type podLink struct {
 // linkIndex is where a message about a link has its index (struct ifinfomsg).
 const linkIndex = 4
 
+// tcIndex is where one about a qdisc or a filter has it (struct tcmsg).
+const tcIndex = 4
+
+// The kinds of links that lead to pods, of which the second are not followed.
+const (
+	veth   = "veth"
+	netkit = "netkit"
+)
+
 // listPodLinks returns the pods' links by index, also if the list was interrupted by a
-// change, which is netlink.ErrDumpInterrupted. The kernel is asked for links of kind veth
-// alone, without their statistics.
-func listPodLinks() (map[int]podLink, error) {
+// change, which is netlink.ErrDumpInterrupted; other is whether pods have links of another
+// kind.
+func listPodLinks() (found map[int]podLink, other bool, err error) {
+	messages, err := listLinks(veth)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, false, err
+	}
+	outward := uplinks()
+	found = make(map[int]podLink, len(messages))
+	for _, body := range messages {
+		if l, ok := readPodLink(body, veth); ok && !slices.Contains(outward, l.Index) {
+			found[l.Index] = l
+		}
+	}
+	messages, more := listLinks(netkit)
+	for _, body := range messages {
+		_, ok := readPodLink(body, netkit)
+		other = other || ok
+	}
+	if err == nil {
+		err = more
+	}
+	return found, other, err
+}
+
+// listLinks asks for the links of a kind, without their statistics. A kernel that does not know
+// the kind gives all.
+func listLinks(ofKind string) ([][]byte, error) {
 	const withoutStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS
 	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	request.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(withoutStatistics)))
 	kind := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	kind.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	kind.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated(ofKind))
 	request.AddData(kind)
-	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, err
-	}
-	outward := uplinks()
-	found := make(map[int]podLink, len(messages))
-	for _, body := range messages {
-		if l, ok := readPodLink(body); ok && !slices.Contains(outward, l.Index) {
-			found[l.Index] = l
-		}
-	}
-	return found, err
+	return request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 }
 
-// isVeth reports whether a message about a link, without its header, is of a veth. Those of
-// the bridges, which tell that a port is one no more, say no kind.
-func isVeth(body []byte) bool {
-	return len(body) >= unix.SizeofIfInfomsg &&
-		attrName(attrValue(body, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), 0, unix.IFLA_INFO_KIND) == "veth"
+// linkKind is the kind of the link that a message, without its header, is about. Those of
+// the bridges, which tell that a port is one no more, say none.
+func linkKind(body []byte) string {
+	if len(body) < unix.SizeofIfInfomsg {
+		return ""
+	}
+	return attrName(attrValue(body, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), 0, unix.IFLA_INFO_KIND)
 }
 
-// readPodLink reads a message about a link, without its header. The kernel gives a number
-// for the namespace of the other end only where that is not this one.
-func readPodLink(body []byte) (l podLink, ok bool) {
-	if !isVeth(body) {
+// readPodLink reads a message about a link of a kind, without its header. The kernel gives a
+// number for the namespace of the other end only where that is not this one.
+func readPodLink(body []byte, kind string) (l podLink, ok bool) {
+	if linkKind(body) != kind {
 		return podLink{}, false
 	}
 	peer := attrValue(body, unix.SizeofIfInfomsg, unix.IFLA_LINK)

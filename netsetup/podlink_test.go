@@ -66,6 +66,8 @@ type follower struct {
 	followed map[int]string
 	told     []string
 	faults   []string
+	look     PodLinkLook // the last one
+	looks    int
 }
 
 // startFollower starts one; hold, which may be nil, is called inside of seen.
@@ -83,7 +85,7 @@ func startFollower(t *testing.T, hold func(PodLink)) *follower {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- FollowPodLinks(ctx, func(l PodLink) {
+		ended <- FollowPodLinks(ctx, PodLinkObserver{Seen: func(l PodLink) {
 			_, known := f.followed[l.Index]
 			tell("seen", l, known)
 			f.mu.Lock()
@@ -92,13 +94,18 @@ func startFollower(t *testing.T, hold func(PodLink)) *follower {
 			if hold != nil {
 				hold(l)
 			}
-		}, func(l PodLink) {
+		}, Gone: func(l PodLink) {
 			_, known := f.followed[l.Index]
 			tell("gone", l, !known)
 			f.mu.Lock()
 			delete(f.followed, l.Index)
 			f.mu.Unlock()
-		})
+		}, Look: func(look PodLinkLook) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.look = look
+			f.looks++
+		}})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -176,7 +183,7 @@ func veths(t *testing.T) map[int]string {
 	return found
 }
 
-// linkSockets are the lines of this namespace's sockets that are told of links.
+// linkSockets are the lines of this namespace's sockets that are told of links and filters.
 func linkSockets(t *testing.T) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/net/netlink")
@@ -184,7 +191,7 @@ func linkSockets(t *testing.T) (lines []string) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 8 && f[1] == "0" && f[3] == "00000001" {
+		if f := strings.Fields(line); len(f) > 8 && f[1] == "0" && f[3] == "00000009" {
 			lines = append(lines, line)
 		}
 	}
@@ -375,7 +382,7 @@ func anyChange(random *rand.Rand) string {
 
 // TestPodLinksMany: what is beyond the bound is left out, and no more.
 func TestPodLinksMany(t *testing.T) {
-	f := podFollower{known: make(map[int]podLink), seen: func(l PodLink) { t.Errorf("%v is seen", l) }}
+	f := podFollower{known: make(map[int]podLink), PodLinkObserver: PodLinkObserver{Seen: func(l PodLink) { t.Errorf("%v is seen", l) }}}
 	for i := range mostPodLinks {
 		f.known[-i] = podLink{}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -131,9 +132,10 @@ const (
 // agent may use its memory to the last, and the end of the process does it.
 type program interface {
 	server.Kernel
-	Attach(ifindex int) error
+	Update(ifindex int, filtered bool) (answers bool, err error)
 	Detach(ifindex int)
-	Links() int
+	Links() (answering, watched int)
+	Watched()
 	Beat()
 	Still()
 	Sweep()
@@ -144,7 +146,7 @@ type program interface {
 type machine struct {
 	open   func(kernelpath.Options) (program, error)
 	cilium func() (bool, error)
-	follow func(ctx context.Context, seen, gone func(netsetup.PodLink)) error
+	follow func(ctx context.Context, o netsetup.PodLinkObserver) error
 }
 
 func thisMachine() machine {
@@ -243,30 +245,80 @@ func (s *shortcut) run(ctx context.Context, well func() bool) {
 	}
 }
 
-// attach has the program on all links of pods, until ctx ends or they can't be followed.
+// attach has the programs on all interfaces of pods, until ctx ends or they can't be followed.
 func (s *shortcut) attach(ctx context.Context) error {
 	s.leaving.Wait()
-	on := make(map[int]bool) // false: it could not be
+	v := vigil{shortcut: s, on: make(map[int]*podLink)}
 	s.active.Store(true)
 	defer func() {
 		s.active.Store(false)
 		s.leaving.Go(func() {
-			for index := range on {
+			for index := range v.on {
 				s.path.Detach(index)
 			}
 		})
 	}()
-	return s.machine.follow(ctx, func(l netsetup.PodLink) {
-		err := s.path.Attach(l.Index)
-		if _, told := on[l.Index]; err != nil && !told {
-			s.failed.Add(1)
-			s.log.Warn("all queries of a pod come to the agent: its link does not take the program", "link", l.Name, "err", err)
-		}
-		on[l.Index] = err == nil
-	}, func(l netsetup.PodLink) {
-		s.path.Detach(l.Index)
-		delete(on, l.Index)
+	return s.machine.follow(ctx, netsetup.PodLinkObserver{
+		Seen: func(l netsetup.PodLink) { v.on[l.Index] = &podLink{name: l.Name} },
+		Gone: func(l netsetup.PodLink) {
+			s.path.Detach(l.Index)
+			delete(v.on, l.Index)
+		},
+		Look: v.look,
 	})
+}
+
+// vigil is what is known of the pods' interfaces while they are followed.
+type vigil struct {
+	*shortcut
+	on    map[int]*podLink
+	blind bool // said in the log
+}
+
+// podLink is one of them.
+type podLink struct {
+	name            string
+	failed, leftOut bool // said in the log
+}
+
+// look has each interface answered on or only watched, by what others have there. While one of
+// them is not even watched no client is admitted: a pod behind it could ask in another's name.
+func (v *vigil) look(at netsetup.PodLinkLook) {
+	blind := at.Err
+	if blind == nil && at.Unseen {
+		blind = errors.New("there are interfaces of pods that are not veth, or more than 4096")
+	}
+	for _, index := range slices.Sorted(maps.Keys(v.on)) {
+		l := v.on[index]
+		answers, err := v.path.Update(index, at.Err != nil || at.Filtered[index])
+		if errors.Is(err, kernelpath.ErrGone) {
+			continue // which is told later
+		}
+		if err != nil {
+			blind = fmt.Errorf("interface %s: %w", l.name, err)
+		}
+		v.tell(l, answers, err)
+	}
+	if blind == nil {
+		v.path.Watched()
+	}
+	if blind != nil && !v.blind {
+		v.log.Warn("all queries come to the agent until every pod's interface can be watched", "err", blind)
+	}
+	v.blind = blind != nil
+}
+
+// tell says once of each interface that it is left out.
+func (v *vigil) tell(l *podLink, answers bool, err error) {
+	switch {
+	case err != nil && !l.failed:
+		l.failed = true
+		v.failed.Add(1)
+		v.log.Warn("a pod's interface does not take the program", "link", l.name, "err", err)
+	case err == nil && !answers && !l.leftOut:
+		v.log.Info("all queries of a pod come to the agent: programs or filters of others stand on its interface behind ours", "link", l.name)
+	}
+	l.leftOut = l.leftOut || err == nil && !answers
 }
 
 // beat tells the program that the agent is well, and the owners of answers how often these
@@ -305,14 +357,17 @@ func (s *shortcut) sweep() {
 
 // shortcut puts what the path inside of the kernel counts; without one it is nothing.
 func (s scrape) shortcut(of *shortcut) {
-	var active, links, failed float64
+	var active, failed float64
+	var links, watched int
 	results := map[string]uint64{"answered": 0}
 	if of.works() {
-		active, links, failed = truth(of.active.Load()), float64(of.path.Links()), float64(of.failed.Load())
+		active, failed = truth(of.active.Load()), float64(of.failed.Load())
+		links, watched = of.path.Links()
 		results = of.path.Counters().Results
 	}
 	s.put(kernelActive, active)
-	s.put(kernelLinks, links)
+	s.put(kernelLinks, float64(links))
+	s.put(kernelWatched, float64(watched))
 	s.put(kernelLinkErrors, failed)
 	for result, n := range results {
 		s.put(kernelQueries, float64(n), result)

@@ -37,20 +37,20 @@ type player struct {
 	name string
 	fail map[int]error // of links that do not take the program
 
-	beats, sweeps int
+	beats, sweeps, watched int
 }
 
-func (p *player) Attach(index int) error {
+func (p *player) Update(index int, filtered bool) (answers bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.fail[index]; err != nil {
-		return err
+		return false, err
 	}
 	if !slices.Contains(p.on[index], p.name) {
 		p.on[index] = append(p.on[index], p.name)
 		p.told = append(p.told, fmt.Sprintf("%s attaches %d", p.name, index))
 	}
-	return nil
+	return !filtered, nil
 }
 
 func (p *player) Detach(index int) {
@@ -62,7 +62,7 @@ func (p *player) Detach(index int) {
 	}
 }
 
-func (p *player) Links() (n int) {
+func (p *player) Links() (n, _ int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, names := range p.on {
@@ -70,7 +70,7 @@ func (p *player) Links() (n int) {
 			n++
 		}
 	}
-	return n
+	return n, 0
 }
 
 func (p *player) Put(*kernelpath.Answer) bool              { return false }
@@ -78,8 +78,15 @@ func (p *player) Clear()                                   {}
 func (p *player) SetDoors(map[netip.AddrPort]uint32) error { return nil }
 func (p *player) Epochs() (cluster, cached *epoch.Table)   { return nil, nil }
 
-func (p *player) Beat()  { p.count(&p.beats) }
-func (p *player) Sweep() { p.count(&p.sweeps) }
+func (p *player) Beat()    { p.count(&p.beats) }
+func (p *player) Sweep()   { p.count(&p.sweeps) }
+func (p *player) Watched() { p.count(&p.watched) }
+
+// links is the number of links that have the program.
+func (p *player) links() int {
+	n, _ := p.Links()
+	return n
+}
 
 func (p *player) count(n *int) {
 	p.mu.Lock()
@@ -119,10 +126,11 @@ func (s *stage) player(name string) *player {
 }
 
 // follow is that of a node whose links stay.
-func (s *stage) follow(ctx context.Context, seen, _ func(netsetup.PodLink)) error {
+func (s *stage) follow(ctx context.Context, o netsetup.PodLinkObserver) error {
 	for _, l := range s.links {
-		seen(l)
+		o.Seen(l)
 	}
+	o.Look(netsetup.PodLinkLook{})
 	<-ctx.Done()
 	return nil
 }
@@ -216,11 +224,15 @@ func TestShortcutLinks(t *testing.T) {
 		p.fail[2] = errors.New("no such device")
 		s := p.shortcut(w)
 		news := make(chan func(seen, gone func(netsetup.PodLink)))
-		s.machine.follow = func(ctx context.Context, seen, gone func(netsetup.PodLink)) error {
+		s.machine.follow = func(ctx context.Context, o netsetup.PodLinkObserver) error {
+			seen := func(l netsetup.PodLink) {
+				o.Seen(l)
+				o.Look(netsetup.PodLinkLook{})
+			}
 			for {
 				select {
 				case f := <-news:
-					f(seen, gone)
+					f(seen, o.Gone)
 				case <-ctx.Done():
 					return nil
 				}
@@ -233,18 +245,19 @@ func TestShortcutLinks(t *testing.T) {
 		news <- func(seen, gone func(netsetup.PodLink)) {
 			seen(one)
 			seen(two)
-			seen(two)
 			seen(three)
 			gone(one)
 			seen(one)
 			gone(one)
 		}
 		synctest.Wait()
-		if !s.active.Load() || p.Links() != 1 {
-			t.Errorf("active: %v, %d links, want 1", s.active.Load(), p.Links())
+		if !s.active.Load() || p.links() != 1 {
+			t.Errorf("active: %v, %d links, want 1", s.active.Load(), p.links())
 		}
-		if n := strings.Count(w.String(), "\n"); s.failed.Load() != 1 || n != 1 || !strings.Contains(w.String(), "link=veth2") {
-			t.Errorf("%d failures, want 1; log:\n%s", s.failed.Load(), w)
+		for text, want := range map[string]int{"link=veth2": 1, "every pod's interface": 1, "\n": 2} {
+			if n := strings.Count(w.String(), text); s.failed.Load() != 1 || n != want {
+				t.Errorf("%d failures, want 1; %d times %q, want %d; log:\n%s", s.failed.Load(), n, text, want, w)
+			}
 		}
 		news <- func(seen, gone func(netsetup.PodLink)) {
 			gone(two)
@@ -257,8 +270,8 @@ func TestShortcutLinks(t *testing.T) {
 		cancel()
 		<-done
 		s.leaving.Wait()
-		if s.active.Load() || p.Links() != 0 {
-			t.Errorf("at the end: active: %v, %d links", s.active.Load(), p.Links())
+		if s.active.Load() || p.links() != 0 {
+			t.Errorf("at the end: active: %v, %d links", s.active.Load(), p.links())
 		}
 		want := []string{"a attaches 1", "a attaches 3", "a detaches 1", "a attaches 1", "a detaches 1", "a attaches 2", "a detaches 2", "a detaches 3", "a is still"}
 		story := p.story()
@@ -276,8 +289,9 @@ func TestShortcutRefollow(t *testing.T) {
 		w, p := new(log), newStage(1).player("a")
 		s := p.shortcut(w)
 		cut := make(chan error)
-		s.machine.follow = func(ctx context.Context, seen, _ func(netsetup.PodLink)) error {
-			seen(netsetup.PodLink{Index: 1})
+		s.machine.follow = func(ctx context.Context, o netsetup.PodLinkObserver) error {
+			o.Seen(netsetup.PodLink{Index: 1})
+			o.Look(netsetup.PodLinkLook{})
 			select {
 			case err := <-cut:
 				return err
@@ -291,13 +305,13 @@ func TestShortcutRefollow(t *testing.T) {
 		for range 2 {
 			cut <- errors.New("no buffer space")
 			synctest.Wait()
-			if s.active.Load() || p.Links() != 0 {
-				t.Errorf("active: %v, %d links", s.active.Load(), p.Links())
+			if s.active.Load() || p.links() != 0 {
+				t.Errorf("active: %v, %d links", s.active.Load(), p.links())
 			}
 			time.Sleep(refollow)
 			synctest.Wait()
-			if !s.active.Load() || p.Links() != 1 {
-				t.Errorf("later: active: %v, %d links", s.active.Load(), p.Links())
+			if !s.active.Load() || p.links() != 1 {
+				t.Errorf("later: active: %v, %d links", s.active.Load(), p.links())
 			}
 		}
 		cut <- errors.New("no buffer space")
@@ -349,7 +363,7 @@ func TestShortcutBeats(t *testing.T) {
 		cancel()
 		<-done // does not wait for the agent to be well
 		s.leaving.Wait()
-		if p.Links() != 0 {
+		if p.links() != 0 {
 			t.Error("the program is still there")
 		}
 		close(well)

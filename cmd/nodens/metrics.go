@@ -146,7 +146,8 @@ var (
 
 	kernelActive     = gauge("nodens_kernel_path_active", "1 while queries may be answered inside of the kernel.")
 	kernelQueries    = counter("nodens_kernel_path_queries_total", "Queries to the agent that the program on pods' links has seen, by what became of them.", "result")
-	kernelLinks      = gauge("nodens_kernel_path_links", "Links of pods that have the program.")
+	kernelLinks      = gauge("nodens_kernel_path_links", "Interfaces of pods whose queries the program may answer.")
+	kernelWatched    = gauge("nodens_kernel_path_links_watched", "Interfaces of pods whose queries the program only sees, because it would bypass other programs or filters there.")
 	kernelLinkErrors = counter("nodens_kernel_path_link_errors_total", "Links of pods that did not take the program.")
 )
 

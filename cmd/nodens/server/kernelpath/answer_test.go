@@ -3,6 +3,7 @@ package kernelpath
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -42,13 +43,34 @@ func newLab(t testing.TB) *lab {
 	return l
 }
 
+// admit has a client answered, which has asked before.
 func (l *lab) admit(addr netip.Addr, d time.Duration) {
 	l.t.Helper()
-	c := programClient{Ifindex: loopback, Door: 7, Addr: doorOf(netip.AddrPortFrom(addr, 0)).Addr}
-	pass := programPass{Until: uint64(now() + d), Renew: uint64(now() + d)}
-	if err := l.objects.Clients.Put(&c, &pass); err != nil {
+	door := door4
+	if addr.Is6() {
+		door = door6
+	}
+	l.run(frame(netip.AddrPortFrom(addr, 4000), door, []byte("no query")))
+	until := uint64(now() + d)
+	l.client(addr).Passes[0].Until, l.client(addr).Passes[0].Renew = stampOf(until, 7), until
+}
+
+// stampOf is the program's stamp.
+func stampOf(time uint64, number uint32) uint64 {
+	return time>>programBoundSTAMP_TIME<<programBoundSTAMP_BITS | uint64(number)
+}
+
+// client is what the program knows of a client; nil if it is nobody.
+func (l *lab) client(addr netip.Addr) *programClientState {
+	l.t.Helper()
+	var n uint32
+	key := programClient{Addr: doorOf(netip.AddrPortFrom(addr, 0)).Addr}
+	if err := l.objects.Clients.Lookup(&key, &n); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	} else if err != nil {
 		l.t.Fatal(err)
 	}
+	return &l.clients.states[n]
 }
 
 // frame is a query in its headers.

@@ -1,66 +1,208 @@
 package kernelpath
 
 import (
+	"errors"
 	"fmt"
-	"net/netip"
-	"sync/atomic"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
-// Attach has queries that come in on a link answered. Attaching twice is no error. A link
-// that goes takes what is attached along.
-func (p *Path) Attach(ifindex int) error {
+// reopening is for how long an interface is only watched before it is answered on again. By
+// then nobody is admitted any more by a reply that a program behind ours has dropped.
+const reopening = 2 * time.Second
+
+// attachment is the programs on one interface. Each has its link; which program is behind a link
+// changes, in place, as what others have attached does.
+type attachment struct {
+	answer stowed // nodens_answer, or nodens_watch
+	admit  stowed // nodens_admit, or nodens_idle
+	watch  stowed // nodens_watch in front of programs of others; none if there are none
+	// answers says that queries are answered here, else they are only seen.
+	answers bool
+	// ordered says that answer is where the operator wants it: the programs behind it are not
+	// to see what is answered.
+	ordered bool
+	until   time.Duration // until when queries are not answered again
+}
+
+// Update looks at what others have on an interface, and has queries that come in there answered
+// if nobody is passed over, else only watched. It is to be called for a new interface of a
+// pod and again at short intervals: there are no news of programs of tcx. filtered says that
+// there are tc filters, which stand behind all programs. An interface that goes takes what is
+// attached along.
+//
+// After an error queries are not even watched. It wraps [ErrGone] where there are none.
+func (p *Path) Update(ifindex int, filtered bool) (answers bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.links[ifindex]; ok {
-		return nil
+	a, err := p.attached(ifindex)
+	if err == nil {
+		err = p.adjust(a, ifindex, filtered)
 	}
-	// The one that admits is attached first, as nobody is answered without it, and stands
-	// behind all others, so that it sees no reply that one of them has dropped.
-	admit, err := link.AttachTCX(link.TCXOptions{
-		Interface: ifindex, Program: p.objects.NodensAdmit, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail(),
+	switch {
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOLINK):
+		err = fmt.Errorf("%w: %w", ErrGone, err)
+	case err != nil:
+		err = explain(err)
+	}
+	if err != nil {
+		p.detach(ifindex) // to begin anew
+		return false, fmt.Errorf("interface %d: %w", ifindex, err)
+	}
+	return a.answers, nil
+}
+
+// attached is what is on an interface, which is put there if it is new: nothing is answered or
+// admitted yet.
+func (p *Path) attached(ifindex int) (*attachment, error) {
+	if a := p.links[ifindex]; a != nil {
+		return a, nil
+	}
+	a := &attachment{answer: none, admit: none, watch: none}
+	var err error
+	if a.answer, a.ordered, err = p.attachIn(ifindex); err != nil {
+		return nil, fmt.Errorf("attaching to the ingress: %w", err)
+	}
+	if a.admit, err = p.attachOut(ifindex); err != nil {
+		_ = a.close()
+		return nil, fmt.Errorf("attaching to the egress: %w", err)
+	}
+	p.links[ifindex] = a
+	return a, nil
+}
+
+// attachIn puts the program that will answer where it belongs.
+func (p *Path) attachIn(ifindex int) (s stowed, ordered bool, err error) {
+	anchor, ordered := p.anchor(ifindex)
+	s, err = attach(link.TCXOptions{
+		Interface: ifindex, Program: p.objects.NodensWatch, Attach: ebpf.AttachTCXIngress, Anchor: anchor,
 	})
-	if err != nil {
-		return fmt.Errorf("attaching to the egress of link %d: %w", ifindex, explain(err))
-	}
-	defer func() { _ = admit.Close() }()
-	answer, err := link.AttachTCX(link.TCXOptions{
-		Interface: ifindex, Program: p.objects.NodensAnswer, Attach: ebpf.AttachTCXIngress, Anchor: p.anchor(ifindex),
+	return s, ordered, err
+}
+
+// attachOut puts the program that will admit behind all others, so that it sees no reply that
+// one of them has dropped.
+func (p *Path) attachOut(ifindex int) (stowed, error) {
+	return attach(link.TCXOptions{
+		Interface: ifindex, Program: p.objects.NodensIdle, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail(),
 	})
+}
+
+func attach(opts link.TCXOptions) (stowed, error) {
+	l, err := link.AttachTCX(opts)
 	if err != nil {
-		return fmt.Errorf("attaching to the ingress of link %d: %w", ifindex, explain(err))
+		return none, err
 	}
-	defer func() { _ = answer.Close() }()
-	p.links[ifindex], err = stow(answer.(descriptor).FD(), admit.(descriptor).FD())
-	if err != nil {
-		delete(p.links, ifindex)
-	}
-	return err
+	defer func() { _ = l.Close() }()
+	return stow(l.(descriptor).FD())
 }
 
 // descriptor is what every [link.Link] of this kind has.
 type descriptor interface{ FD() int }
 
-// anchor is where among the programs that see a pod's packets ours belongs.
-func (p *Path) anchor(ifindex int) link.Anchor {
+// adjust makes of a what may be there.
+func (p *Path) adjust(a *attachment, ifindex int, filtered bool) error {
+	there, err := p.neighbours(ifindex)
+	if err != nil {
+		return err
+	}
+	if !there.in.present || !there.out.present {
+		return errors.New("somebody has taken the program away")
+	}
+	behind := there.in.behind && !a.ordered
+	if a.answers && (filtered || behind || there.out.behind) {
+		return p.shut(a)
+	}
+	if err := p.lookAhead(a, ifindex, there.in); err != nil {
+		return err
+	}
+	if a.answers || filtered || now() < a.until {
+		return nil
+	}
+	if behind {
+		err = p.moveIn(a, ifindex)
+	}
+	if err == nil && there.out.behind {
+		err = p.moveOut(a, ifindex)
+	}
+	if err != nil {
+		return err
+	}
+	return p.open(a)
+}
+
+// moveIn and moveOut have a program stand where one would that is attached now.
+func (p *Path) moveIn(a *attachment, ifindex int) error {
+	s, ordered, err := p.attachIn(ifindex)
+	if err != nil {
+		return err
+	}
+	_ = a.answer.Close()
+	a.answer, a.ordered = s, ordered
+	return nil
+}
+
+func (p *Path) moveOut(a *attachment, ifindex int) error {
+	s, err := p.attachOut(ifindex)
+	if err != nil {
+		return err
+	}
+	_ = a.admit.Close()
+	a.admit = s
+	return nil
+}
+
+// shut ends the answers at once: the kernel waits for nothing.
+func (p *Path) shut(a *attachment) error {
+	a.answers, a.until = false, now()+reopening
+	return errors.Join(a.answer.update(p.objects.NodensWatch), a.admit.update(p.objects.NodensIdle))
+}
+
+func (p *Path) open(a *attachment) error {
+	a.answers = true
+	return errors.Join(a.admit.update(p.objects.NodensAdmit), a.answer.update(p.objects.NodensAnswer))
+}
+
+// lookAhead watches in front of programs of others, which may keep packets from the ones
+// behind them and still let them into the node.
+func (p *Path) lookAhead(a *attachment, ifindex int, in row) (err error) {
+	if !in.ahead && (in.between || a.watch == none) {
+		return nil
+	}
+	_ = a.watch.Close() // it is of no use, or not the first
+	a.watch = none
+	if in.ahead {
+		a.watch, err = attach(link.TCXOptions{
+			Interface: ifindex, Program: p.objects.NodensWatch, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+		})
+	}
+	return err
+}
+
+// anchor is where among the programs that see a pod's packets ours belongs, and whether that
+// is because the operator says so.
+func (p *Path) anchor(ifindex int) (at link.Anchor, ordered bool) {
 	if p.order.First {
-		return link.Head()
+		return link.Head(), true
 	}
 	for name, anchor := range map[string]func(ebpf.ProgramID) link.Anchor{
 		p.order.Before: func(id ebpf.ProgramID) link.Anchor { return link.BeforeProgramByID(id) },
 		p.order.After:  func(id ebpf.ProgramID) link.Anchor { return link.AfterProgramByID(id) },
 	} {
-		if id, ok := attached(ifindex, name); ok {
-			return anchor(id)
+		if id, ok := p.find(ifindex, name); ok {
+			return anchor(id), true
 		}
 	}
-	return link.Tail()
+	return link.Tail(), false
 }
 
-// attached finds the program of that name that sees a pod's packets.
-func attached(ifindex int, name string) (ebpf.ProgramID, bool) {
+// find looks for the program of that name that sees a pod's packets.
+func (p *Path) find(ifindex int, name string) (ebpf.ProgramID, bool) {
 	if name == "" {
 		return 0, false
 	}
@@ -69,21 +211,80 @@ func attached(ifindex int, name string) (ebpf.ProgramID, bool) {
 		return 0, false
 	}
 	for _, there := range list.Programs {
-		program, err := ebpf.NewProgramFromID(there.ID)
-		if err != nil {
-			continue
-		}
-		info, err := program.Info()
-		_ = program.Close()
-		if err == nil && info.Name == name {
+		if programName(there.ID) == name {
 			return there.ID, true
 		}
 	}
 	return 0, false
 }
 
-// Detach is the opposite of [Path.Attach]. It needs not be called for a link that is gone, but
-// before another has its index.
+// programName is the name of a program in the kernel, "" if it is gone.
+func programName(id ebpf.ProgramID) string {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = program.Close() }()
+	info, err := program.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
+}
+
+// neighbours is what others have on an interface, beside the programs of p.
+type neighbours struct{ in, out row }
+
+// row says, of the programs on one side of an interface, whether ours are among them, and
+// whether others are in front of the first of ours, between them, and behind the last.
+type row struct{ present, ahead, between, behind bool }
+
+func (p *Path) neighbours(ifindex int) (n neighbours, err error) {
+	if n.in, err = p.row(ifindex, ebpf.AttachTCXIngress); err == nil {
+		n.out, err = p.row(ifindex, ebpf.AttachTCXEgress)
+	}
+	return n, err
+}
+
+func (p *Path) row(ifindex int, side ebpf.AttachType) (r row, err error) {
+	list, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: side})
+	if err != nil {
+		return r, err
+	}
+	for _, there := range list.Programs {
+		switch {
+		case slices.Contains(p.own, there.ID):
+			r.between = r.between || r.behind
+			r.present, r.behind = true, false
+		case p.isAgents(there.ID):
+		case r.present:
+			r.behind = true
+		default:
+			r.ahead = true
+		}
+	}
+	return r, nil
+}
+
+// mostStrangers bounds the programs of others that are remembered. A node has some ten.
+const mostStrangers = 1024
+
+// isAgents reports whether a program is that of another agent, which comes or goes: such ones
+// let all go on that they don't answer.
+func (p *Path) isAgents(id ebpf.ProgramID) bool {
+	is, known := p.strangers[id]
+	if !known {
+		is = strings.HasPrefix(programName(id), "nodens_")
+		if len(p.strangers) >= mostStrangers {
+			clear(p.strangers)
+		}
+		p.strangers[id] = is
+	}
+	return is
+}
+
+// Detach is the opposite of [Path.Update]. It needs not be called for an interface that is gone,
+// but before another has its index.
 func (p *Path) Detach(ifindex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,89 +292,28 @@ func (p *Path) Detach(ifindex int) {
 }
 
 func (p *Path) detach(ifindex int) {
-	if l, ok := p.links[ifindex]; ok {
-		_ = l.Close()
+	if a, ok := p.links[ifindex]; ok {
+		_ = a.close()
 		delete(p.links, ifindex)
 	}
 }
 
-// Links is the number of links that have the program.
-func (p *Path) Links() int {
+// close takes all programs away.
+func (a *attachment) close() error {
+	return errors.Join(a.answer.Close(), a.watch.Close(), a.admit.Close())
+}
+
+// Links is the number of interfaces on which queries are answered, and of those on which they
+// are only watched.
+func (p *Path) Links() (answering, watched int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.links)
-}
-
-// SetDoors says at which addresses the agent listens, and the number of what is served there,
-// which is not 0: an answer is given only at a door of its own number. An empty map: at none.
-// On an error there are no doors, or fewer.
-func (p *Path) SetDoors(doors map[netip.AddrPort]uint32) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	want, ports := make(map[programDoor]uint32), uint64(0)
-	for at, n := range doors {
-		want[doorOf(at)] = n
-		ports |= 1 << (at.Port() & 63)
-	}
-	for d, n := range p.doors {
-		if want[d] != n {
-			if err := p.objects.Doors.Delete(&d); err != nil {
-				return fmt.Errorf("closing a door: %w", err)
-			}
-			delete(p.doors, d)
+	for _, a := range p.links {
+		if a.answers {
+			answering++
+		} else {
+			watched++
 		}
 	}
-	atomic.StoreUint64(&p.state.Ports, ports)
-	for d, n := range want {
-		if err := p.objects.Doors.Put(&d, n); err != nil {
-			return fmt.Errorf("opening a door: %w", err)
-		}
-	}
-	p.doors = want
-	return nil
-}
-
-// doorOf is the key of an address: IPv4 in mapped form, and the port as in packets.
-func doorOf(at netip.AddrPort) programDoor {
-	b := at.Addr().As16()
-	d := programDoor{Port: at.Port()<<8 | at.Port()>>8}
-	for i := range d.Addr {
-		d.Addr[i] = uint32(b[4*i]) | uint32(b[4*i+1])<<8 | uint32(b[4*i+2])<<16 | uint32(b[4*i+3])<<24
-	}
-	return d
-}
-
-// results are the names of what becomes of a query.
-var results = [...]string{
-	programResultANSWERED: "answered",
-	programResultMISS:     "miss",
-	programResultSHAPE:    "shape",
-	programResultEXPIRED:  "expired",
-	programResultCHANGED:  "changed",
-	programResultLAPSED:   "lapsed",
-	programResultSTRANGER: "stranger",
-	programResultRENEWAL:  "renewal",
-	programResultBUSY:     "busy",
-	programResultFAILED:   "failed",
-}
-
-// Counters adds up what each CPU has counted.
-func (p *Path) Counters() Counters {
-	c := Counters{Results: make(map[string]uint64, len(results))}
-	for i, name := range results {
-		c.Results[name] = p.count(programResult(i))
-	}
-	return c
-}
-
-// count is one of the counters, of all CPUs.
-func (p *Path) count(at programResult) (n uint64) {
-	var each []uint64
-	if p.objects.Counters.Lookup(uint32(at), &each) != nil {
-		return 0
-	}
-	for _, v := range each {
-		n += v
-	}
-	return n
+	return answering, watched
 }

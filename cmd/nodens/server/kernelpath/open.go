@@ -20,7 +20,7 @@ import (
 // Open loads the programs, which answer nothing before there is a [Path.Beat]. The error wraps
 // [ErrUnsupported] where the kernel or the process's rights lack what is needed, and says what.
 func Open(opts Options) (*Path, error) {
-	p := &Path{order: opts.Order, links: make(map[int]stowed)}
+	p := &Path{order: opts.Order, links: make(map[int]*attachment), strangers: make(map[ebpf.ProgramID]bool)}
 	if err := p.load(); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -64,11 +64,33 @@ func (p *Path) load() error {
 	if p.table.slots, err = share[programSlot](p, p.objects.Slots); err != nil {
 		return err
 	}
+	if err := p.loadClients(); err != nil {
+		return err
+	}
+	if p.own, err = ids(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
+		return err
+	}
 	p.state, p.epochs = &states[0], words
 	p.table.seed = binary.NativeEndian.Uint64(seed[:]) | 1
 	p.table.offset = now() - clock.Now()
 	p.state.Seed = p.table.seed
 	return nil
+}
+
+// ids are the numbers of programs in the kernel.
+func ids(programs ...*ebpf.Program) (list []ebpf.ProgramID, err error) {
+	for _, program := range programs {
+		info, err := program.Info()
+		if err != nil {
+			return nil, err
+		}
+		id, ok := info.ID()
+		if !ok {
+			return nil, fmt.Errorf("program %s has no number", info.Name)
+		}
+		list = append(list, id)
+	}
+	return list, nil
 }
 
 // share maps the memory of an array into the process.
@@ -134,6 +156,17 @@ const Lapse = 2 * time.Second
 // Beat says that the agent is well. Without it nothing is answered after [Lapse].
 func (p *Path) Beat() {
 	atomic.StoreUint64(&p.state.Deadline, uint64(now()+Lapse))
+}
+
+// WatchLapse is how long clients are admitted without a [Path.Watched]: of the looks that
+// come every second, two may be late.
+const WatchLapse = 3 * time.Second
+
+// Watched says that all interfaces of pods are watched ([Path.Update]). Without it no client is
+// admitted after [WatchLapse], nor answered two seconds later, as somebody may ask in its name
+// unseen.
+func (p *Path) Watched() {
+	atomic.StoreUint64(&p.state.Watched, uint64(now()+WatchLapse))
 }
 
 // Still ends what [Path.Beat] has begun at once.

@@ -10,12 +10,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // ErrUnsupported is why this machine can't have a path in the kernel.
 var ErrUnsupported = errors.New("no answers inside of the kernel")
+
+// ErrGone is why there is nothing on an interface that no longer exists.
+var ErrGone = errors.New("the interface is gone")
 
 // Order is where the program stands among others on a link.
 type Order struct {
@@ -38,10 +43,13 @@ type Path struct {
 	table   table
 	state   *programState
 	epochs  []atomic.Uint64
+	clients clients
+	own     []ebpf.ProgramID
 
-	mu    sync.Mutex
-	links map[int]stowed
-	doors map[programDoor]uint32
+	mu        sync.Mutex
+	links     map[int]*attachment
+	doors     map[programDoor]uint32
+	strangers map[ebpf.ProgramID]bool // whether they are another agent's
 }
 
 // Answer is what is put: a reply of the agent, and how long it holds.
@@ -81,13 +89,15 @@ type Owner interface {
 // owner, and does not wait.
 func (p *Path) Put(a *Answer) bool { return p.table.put(a) }
 
-// Sweep tells all owners of their hits.
+// Sweep tells all owners of their hits, and forgets clients that no longer ask. Called every
+// second or more often it does the latter every few seconds.
 func (p *Path) Sweep() {
 	took := time.Duration(0)
 	if n := p.count(programResultTIMED); n > 0 {
 		took = time.Duration(p.count(programResultTOOK) / n)
 	}
 	p.table.sweep(took)
+	p.clients.sweep(now())
 }
 
 // Clear drops all answers; their owners are told.

@@ -19,20 +19,32 @@ const (
 	programBoundMAX_MESSAGE programBound = 512
 	programBoundSETS_BITS   programBound = 10
 	programBoundEPOCH_BITS  programBound = 12
+	programBoundSTAMP_TIME  programBound = 27
+	programBoundSTAMP_BITS  programBound = 31
 )
 
 type programClient struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Door    uint32
-	Addr    [4]uint32
+	_    structs.HostLayout
+	Addr [4]uint32
+}
+
+type programClientState struct {
+	_      structs.HostLayout
+	Client programClient
+	Place  uint64
+	Barred uint64
+	Passes [4]struct {
+		_     structs.HostLayout
+		Until uint64
+		Renew uint64
+	}
 }
 
 type programDoor struct {
 	_    structs.HostLayout
 	Addr [4]uint32
 	Port uint16
-	Zero uint16
+	Any  uint16
 }
 
 type programKey struct {
@@ -42,12 +54,6 @@ type programKey struct {
 	Variant uint8
 	NameLen uint8
 	Name    [16]uint64
-}
-
-type programPass struct {
-	_     structs.HostLayout
-	Until uint64
-	Renew uint64
 }
 
 type programResult uint32
@@ -60,13 +66,14 @@ const (
 	programResultCHANGED  programResult = 4
 	programResultLAPSED   programResult = 5
 	programResultSTRANGER programResult = 6
-	programResultRENEWAL  programResult = 7
-	programResultBUSY     programResult = 8
-	programResultFAILED   programResult = 9
-	programResultRESULTS  programResult = 10
-	programResultTOOK     programResult = 10
-	programResultTIMED    programResult = 11
-	programResultCOUNTERS programResult = 12
+	programResultMOVED    programResult = 7
+	programResultRENEWAL  programResult = 8
+	programResultBUSY     programResult = 9
+	programResultFAILED   programResult = 10
+	programResultRESULTS  programResult = 11
+	programResultTOOK     programResult = 11
+	programResultTIMED    programResult = 12
+	programResultCOUNTERS programResult = 13
 )
 
 type programSet struct {
@@ -106,6 +113,8 @@ type programState struct {
 	Deadline uint64
 	Seed     uint64
 	Ports    uint64
+	Watched  uint64
+	Unnoted  uint64
 }
 
 type programVariant uint32
@@ -132,16 +141,20 @@ type programWork struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	programMapClientStates  = "client_states"
 	programMapClients       = "clients"
 	programMapCounters      = "counters"
 	programMapDoors         = "doors"
 	programMapEpochs        = "epochs"
+	programMapFreeClients   = "free_clients"
 	programMapSets          = "sets"
 	programMapSlots         = "slots"
 	programMapStates        = "states"
 	programMapWorks         = "works"
 	programProgNodensAdmit  = "nodens_admit"
 	programProgNodensAnswer = "nodens_answer"
+	programProgNodensIdle   = "nodens_idle"
+	programProgNodensWatch  = "nodens_watch"
 	programVarBoundType     = "bound_type"
 	programVarResultType    = "result_type"
 	programVarVariantType   = "variant_type"
@@ -191,20 +204,24 @@ type programSpecs struct {
 type programProgramSpecs struct {
 	NodensAdmit  *ebpf.ProgramSpec `ebpf:"nodens_admit"`
 	NodensAnswer *ebpf.ProgramSpec `ebpf:"nodens_answer"`
+	NodensIdle   *ebpf.ProgramSpec `ebpf:"nodens_idle"`
+	NodensWatch  *ebpf.ProgramSpec `ebpf:"nodens_watch"`
 }
 
 // programMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
-	Clients  *ebpf.MapSpec `ebpf:"clients"`
-	Counters *ebpf.MapSpec `ebpf:"counters"`
-	Doors    *ebpf.MapSpec `ebpf:"doors"`
-	Epochs   *ebpf.MapSpec `ebpf:"epochs"`
-	Sets     *ebpf.MapSpec `ebpf:"sets"`
-	Slots    *ebpf.MapSpec `ebpf:"slots"`
-	States   *ebpf.MapSpec `ebpf:"states"`
-	Works    *ebpf.MapSpec `ebpf:"works"`
+	ClientStates *ebpf.MapSpec `ebpf:"client_states"`
+	Clients      *ebpf.MapSpec `ebpf:"clients"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Doors        *ebpf.MapSpec `ebpf:"doors"`
+	Epochs       *ebpf.MapSpec `ebpf:"epochs"`
+	FreeClients  *ebpf.MapSpec `ebpf:"free_clients"`
+	Sets         *ebpf.MapSpec `ebpf:"sets"`
+	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	States       *ebpf.MapSpec `ebpf:"states"`
+	Works        *ebpf.MapSpec `ebpf:"works"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
@@ -236,22 +253,26 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
-	Clients  *ebpf.Map `ebpf:"clients"`
-	Counters *ebpf.Map `ebpf:"counters"`
-	Doors    *ebpf.Map `ebpf:"doors"`
-	Epochs   *ebpf.Map `ebpf:"epochs"`
-	Sets     *ebpf.Map `ebpf:"sets"`
-	Slots    *ebpf.Map `ebpf:"slots"`
-	States   *ebpf.Map `ebpf:"states"`
-	Works    *ebpf.Map `ebpf:"works"`
+	ClientStates *ebpf.Map `ebpf:"client_states"`
+	Clients      *ebpf.Map `ebpf:"clients"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Doors        *ebpf.Map `ebpf:"doors"`
+	Epochs       *ebpf.Map `ebpf:"epochs"`
+	FreeClients  *ebpf.Map `ebpf:"free_clients"`
+	Sets         *ebpf.Map `ebpf:"sets"`
+	Slots        *ebpf.Map `ebpf:"slots"`
+	States       *ebpf.Map `ebpf:"states"`
+	Works        *ebpf.Map `ebpf:"works"`
 }
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
+		m.ClientStates,
 		m.Clients,
 		m.Counters,
 		m.Doors,
 		m.Epochs,
+		m.FreeClients,
 		m.Sets,
 		m.Slots,
 		m.States,
@@ -274,12 +295,16 @@ type programVariables struct {
 type programPrograms struct {
 	NodensAdmit  *ebpf.Program `ebpf:"nodens_admit"`
 	NodensAnswer *ebpf.Program `ebpf:"nodens_answer"`
+	NodensIdle   *ebpf.Program `ebpf:"nodens_idle"`
+	NodensWatch  *ebpf.Program `ebpf:"nodens_watch"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.NodensAdmit,
 		p.NodensAnswer,
+		p.NodensIdle,
+		p.NodensWatch,
 	)
 }
 

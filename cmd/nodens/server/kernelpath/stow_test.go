@@ -93,7 +93,7 @@ func beKilled(t *testing.T) {
 	for i := range stowLinks {
 		l, err := net.InterfaceByName(fmt.Sprintf("pod%d", i))
 		if err == nil {
-			err = p.Attach(l.Index)
+			_, err = p.Update(l.Index, false)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -1,8 +1,10 @@
-/* Two programs for the node's end of a pod's link. nodens_answer (tcx ingress) answers the
+/* The programs for the node's end of a pod's link. nodens_answer (tcx ingress) answers the
  * pod's queries out of the table; what it does not know goes on untouched. nodens_admit (tcx
  * egress) sees which clients the agent's own replies go to: only they are answered here, so
- * that whoever keeps a pod's packets from the agent keeps its answers back, too. */
-#include "memory.h"
+ * that whoever keeps a pod's packets from the agent keeps its answers back, too. Where nothing
+ * may be answered nodens_watch stands in for the one, which sees who asks over which interface
+ * and lets all go on, and nodens_idle, which does nothing, for the other. */
+#include "client.h"
 
 struct {
 	UINT(type, MAP_ARRAY);
@@ -42,13 +44,6 @@ struct {
 	TYPE(key, struct door);
 	TYPE(value, u32);
 } doors SEC(".maps");
-
-struct {
-	UINT(type, MAP_LRU_HASH);
-	UINT(max_entries, CLIENTS);
-	TYPE(key, struct client);
-	TYPE(value, struct pass);
-} clients SEC(".maps");
 
 struct {
 	UINT(type, MAP_PERCPU_ARRAY);
@@ -172,39 +167,53 @@ ALWAYS_INLINE void ports(struct packet *p, struct udphdr *udp)
 	p->len = ntohs(udp->len);
 }
 
-/* headers reads those of a UDP packet that is whole and has nothing unusual; 0: it isn't. */
-ALWAYS_INLINE int headers(struct __sk_buff *skb, struct packet *p)
+/* form is what is known of a packet. */
+enum form {
+	FOREIGN, /* no UDP that this machine would take */
+	BURIED,  /* perhaps UDP, whose ports stand somewhere else */
+	ODD,     /* UDP, whose headers say something unusual */
+	WHOLE,   /* a UDP packet that is whole and has nothing unusual */
+};
+
+/* headers reads those of a packet: addresses unless it is FOREIGN, ports if it is WHOLE or ODD. */
+ALWAYS_INLINE enum form headers(struct __sk_buff *skb, struct packet *p)
 {
+	int usual;
+
 	if (skb->protocol == htons(0x0800)) {
 		struct iphdr *ip = &p->v4.ip;
-		if (skb_load_bytes(skb, 0, &p->v4.eth, HEAD4_BYTES) || ip->version_ihl != 0x45 || ip->protocol != 17 ||
-		    ip->frag_off & htons(0xbfff) || ntohs(ip->tot_len) != skb->len - ETH_BYTES)
-			return 0;
+		if (skb_load_bytes(skb, 0, &p->v4.eth, HEAD4_BYTES) || ip->protocol != 17)
+			return FOREIGN;
 		p->from[0] = p->from[1] = p->to[0] = p->to[1] = 0;
 		p->from[2] = p->to[2] = htonl(0xffff);
 		p->from[3] = ip->saddr;
 		p->to[3] = ip->daddr;
+		if (ip->version_ihl != 0x45 || ip->frag_off & htons(0xbfff))
+			return BURIED;
+		usual = ntohs(ip->tot_len) == skb->len - ETH_BYTES;
 		p->l4 = ETH_BYTES + sizeof(*ip);
 		ports(p, &p->v4.udp);
 		apart(4);
 	} else if (skb->protocol == htons(0x86dd)) {
 		struct ip6hdr *ip = &p->v6.ip;
-		if (skb_load_bytes(skb, 0, &p->v6.eth, HEAD6_BYTES) || ip->nexthdr != 17 ||
-		    ntohs(ip->payload_len) != skb->len - ETH_BYTES - sizeof(*ip))
-			return 0;
+		if (skb_load_bytes(skb, 0, &p->v6.eth, HEAD6_BYTES) || ip->nexthdr == 6 || ip->nexthdr == 58)
+			return FOREIGN;
 		__builtin_memcpy(p->from, ip->saddr, 16);
 		__builtin_memcpy(p->to, ip->daddr, 16);
-		/* The kernel drops IPv6 without a checksum (RFC 8200, 8.1), and addresses that are
-		 * those of IPv4. */
-		if (!p->v6.udp.check || is_mapped(p->from) || is_mapped(p->to))
-			return 0;
+		/* The kernel drops addresses that are those of IPv4. */
+		if (is_mapped(p->from) || is_mapped(p->to))
+			return FOREIGN;
+		if (ip->nexthdr != 17)
+			return BURIED;
+		/* It drops IPv6 without a checksum, too (RFC 8200, 8.1). */
+		usual = ntohs(ip->payload_len) == skb->len - ETH_BYTES - sizeof(*ip) && p->v6.udp.check;
 		p->l4 = ETH_BYTES + sizeof(*ip);
 		ports(p, &p->v6.udp);
 		apart(6);
 	} else {
-		return 0;
+		return FOREIGN;
 	}
-	return p->len == skb->len - p->l4;
+	return usual && p->len == skb->len - p->l4 ? WHOLE : ODD;
 }
 
 /* door_of is the number of the door at addr and port, 0 if there is none. */
@@ -217,6 +226,18 @@ ALWAYS_INLINE u32 door_of(struct state *st, u32 *addr, u16 port)
 	__builtin_memcpy(d.addr, addr, 16);
 	u32 *n = map_lookup(&doors, &d);
 	return n ? *n : 0;
+}
+
+/* may_reach reports whether a packet that is BURIED may get to a door. One with options of
+ * IPv4 may have a route to it in them. */
+ALWAYS_INLINE int may_reach(struct __sk_buff *skb, struct packet *p)
+{
+	struct door d = {.any = 1};
+
+	if (skb->protocol == htons(0x0800) && p->v4.ip.version_ihl != 0x45)
+		return 1;
+	__builtin_memcpy(d.addr, p->to, 16);
+	return map_lookup(&doors, &d) != 0;
 }
 
 #define ONES 0x0101010101010101ULL
@@ -318,22 +339,6 @@ ALWAYS_INLINE struct slot *find(struct key *key, u64 tag)
 			return slot;
 	}
 	return 0;
-}
-
-/* admitted reports whether the client may be answered here: RESULTS, else why not. */
-ALWAYS_INLINE u32 admitted(struct __sk_buff *skb, struct packet *p, u32 door, u64 now)
-{
-	struct client c = {.ifindex = skb->ifindex, .door = door};
-
-	__builtin_memcpy(c.addr, p->from, 16);
-	struct pass *pass = map_lookup(&clients, &c);
-	if (!pass || now >= pass->until)
-		return STRANGER;
-	if (now >= pass->renew) {
-		pass->renew = now + RENEW; /* others need not */
-		return RENEWAL;
-	}
-	return RESULTS;
 }
 
 /* fence keeps what is read before it and what is read behind it apart. */
@@ -553,6 +558,24 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 	return redirect_peer(skb->ifindex, 0);
 }
 
+/* ODD_DOOR is the number of a door that is not known, or that a packet does not reach in the
+ * usual way: no answer has it. */
+#define ODD_DOOR (~0U)
+
+/* arrives is the number of the door that a packet gets to; 0: it gets to none. */
+ALWAYS_INLINE u32 arrives(struct __sk_buff *skb, struct state *st, struct packet *p)
+{
+	if (!st)
+		return 0;
+	enum form form = headers(skb, p);
+	if (form == FOREIGN)
+		return 0;
+	if (form == BURIED)
+		return may_reach(skb, p) ? ODD_DOOR : 0;
+	u32 door = door_of(st, p->to, p->dest);
+	return door && form == ODD ? ODD_DOOR : door;
+}
+
 SEC("tcx/ingress")
 int nodens_answer(struct __sk_buff *skb)
 {
@@ -562,12 +585,13 @@ int nodens_answer(struct __sk_buff *skb)
 	u16 size = 0;
 
 	struct state *st = map_lookup(&states, &zero);
-	if (!st || !headers(skb, &p))
-		return TCX_NEXT;
-	u32 door = door_of(st, p.to, p.dest);
+	u32 door = arrives(skb, st, &p);
 	if (!door)
 		return TCX_NEXT;
 	u64 now = ktime_ns();
+	struct client_state *client = note(st, (struct client *)p.from, skb->ifindex, now);
+	if (door == ODD_DOOR)
+		return TCX_NEXT;
 	if (now >= *(volatile u64 *)&st->deadline)
 		return pass_on(LAPSED);
 	struct work *w = map_lookup(&works, &zero);
@@ -601,7 +625,7 @@ int nodens_answer(struct __sk_buff *skb)
 	u32 result = copy(slot, w, &a, now);
 	if (result != ANSWERED)
 		return pass_on(result);
-	result = admitted(skb, &p, door, now);
+	result = admitted(client, door, now);
 	if (result != RESULTS)
 		return pass_on(result);
 	int verdict = reply(skb, &p, w, &a, behind, size);
@@ -617,6 +641,18 @@ int nodens_answer(struct __sk_buff *skb)
 	return verdict;
 }
 
+SEC("tcx/ingress")
+int nodens_watch(struct __sk_buff *skb)
+{
+	u32 zero = 0;
+	struct packet p;
+
+	struct state *st = map_lookup(&states, &zero);
+	if (arrives(skb, st, &p))
+		note(st, (struct client *)p.from, skb->ifindex, ktime_ns());
+	return TCX_NEXT;
+}
+
 SEC("tcx/egress")
 int nodens_admit(struct __sk_buff *skb)
 {
@@ -625,22 +661,16 @@ int nodens_admit(struct __sk_buff *skb)
 
 	/* What has come in over a link is not the agent's, nor are the answers of above. */
 	struct state *st = map_lookup(&states, &zero);
-	if (!st || skb->ingress_ifindex || !headers(skb, &p))
+	if (!st || skb->ingress_ifindex || headers(skb, &p) != WHOLE)
 		return TCX_NEXT;
 	u32 door = door_of(st, p.from, p.source);
-	if (!door)
-		return TCX_NEXT;
-	struct client c = {.ifindex = skb->ifindex, .door = door};
-	__builtin_memcpy(c.addr, p.to, 16);
-	u64 now = ktime_ns();
-	struct pass fresh = {.until = now + ADMITTED, .renew = now + RENEW};
-	struct pass *pass = map_lookup(&clients, &c);
-	if (pass)
-		*pass = fresh;
-	else
-		map_update(&clients, &c, &fresh, 0);
+	if (door)
+		admit(st, (struct client *)p.to, skb->ifindex, door, ktime_ns());
 	return TCX_NEXT;
 }
+
+SEC("tcx/egress")
+int nodens_idle(struct __sk_buff *skb) { return TCX_NEXT; }
 
 /* Without a use the compiler would not tell the Go side of the types. */
 const enum bound *bound_type __attribute__((unused));

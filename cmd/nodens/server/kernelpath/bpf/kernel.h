@@ -20,10 +20,13 @@ enum {
 	MAP_HASH = 1,
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
-	MAP_LRU_HASH = 9,
+	MAP_QUEUE = 22,
 };
 
 #define MAP_MMAPABLE (1 << 10)
+
+/* NOEXIST has map_update only add. */
+#define NOEXIST 1
 
 /* What a tcx program returns: whether the next program on the link has its turn. */
 #define TCX_NEXT (-1)
@@ -67,6 +70,8 @@ struct __sk_buff {
 
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static long (*map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*map_push)(void *map, const void *value, u64 flags) = (void *)87;
+static long (*map_pop)(void *map, void *value) = (void *)88;
 static u64 (*ktime_ns)(void) = (void *)5;
 static u32 (*random_u32)(void) = (void *)7;
 static long (*skb_store_bytes)(struct __sk_buff *skb, u32 at, const void *from, u32 len, u64 flags) = (void *)9;

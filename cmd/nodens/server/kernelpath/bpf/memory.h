@@ -27,6 +27,10 @@ enum bound {
 	/* The groups of each table of counters, as a power of two: with four thousand, a change to
 	 * one Service takes the answers of another along once in as many times. */
 	EPOCH_BITS = 12,
+	/* A stamp is a time and a number in one word, which is read and written at once: the
+	 * time in units of 2^27 nanoseconds (134 ms), and behind it 31 bits of the number. */
+	STAMP_TIME = 27,
+	STAMP_BITS = 31,
 };
 
 #define SETS (1 << SETS_BITS)
@@ -38,9 +42,10 @@ enum bound {
  * all together, and values (internal/epoch). */
 #define EPOCHS (2 * ((1 << EPOCH_BITS) + 1 + 16))
 
-/* DOORS bounds the addresses at which queries are answered, CLIENTS the clients that are
- * known on all links: twenty times as many pods as a node may have. */
-#define DOORS 256
+/* DOORS bounds the addresses at which queries are answered, each of which is there once with
+ * its port and once for any. CLIENTS bounds the addresses that are known to ask: twenty times
+ * as many as a node may have pods. */
+#define DOORS 512
 #define CLIENTS 4096
 
 /* ADMITTED is how long a client is answered for after the agent's own reply has left to it,
@@ -49,6 +54,20 @@ enum bound {
  * never loses its place. */
 #define ADMITTED 2000000000ULL
 #define RENEW 1000000000ULL
+
+/* ASKED is for how long after an address has asked over an interface a reply over it admits
+ * the address there. A client waits for its reply no longer (resolv.conf(5)). */
+#define ASKED 5000000000ULL
+
+/* QUARANTINE is for how long an address is admitted nowhere after it has asked over a second
+ * interface, and for how long the first one is remembered: one of the two senders may have
+ * forged the address. It is longer than ASKED and ADMITTED together, so that no admission
+ * outlasts the memory of the query it comes from. */
+#define QUARANTINE 10000000000ULL
+
+/* PASSES is at how many doors a client can be admitted at the same time: link-local address
+ * and ClusterIP, of the new configuration and of the old one. */
+#define PASSES 4
 
 /* SAMPLED is which part of the answers is timed: one in so many, a power of two. */
 #define SAMPLED 64
@@ -71,6 +90,7 @@ enum result {
 	CHANGED,  /* the answer is no longer the agent's */
 	LAPSED,   /* the agent does not say that it is well */
 	STRANGER, /* the agent has not answered this client of late */
+	MOVED,    /* the client's address has asked over another interface, too */
 	RENEWAL,  /* one query for the agent, so that the client stays known */
 	BUSY,     /* the agent is writing there */
 	FAILED,   /* the packet could not be changed */
@@ -126,22 +146,37 @@ struct state {
 	u64 deadline; /* from when on nothing is answered */
 	u64 seed;     /* of tags; odd */
 	u64 ports;    /* a bit for each port of a door, modulo 64 */
+	u64 watched;  /* until when all interfaces of pods are known to be watched */
+	/* The program writes: when a query came from an address for which there was no room. */
+	u64 unnoted;
 };
 
 /* door is an address at which the agent listens; IPv4 in mapped form. */
 struct door {
 	u32 addr[4];
 	u16 port;
-	u16 zero;
+	u16 any; /* 1: the address at any port, which is 0 then */
 };
 
-/* client is who is answered, on which link, at which door. */
+/* client is an address that asks; IPv4 in mapped form. */
 struct client {
-	u32 ifindex;
-	u32 door;
 	u32 addr[4];
 };
 
+/* STAMP_MASK is the number in a stamp. */
+#define STAMP_MASK ((1ULL << STAMP_BITS) - 1)
+
+/* pass admits a client at a door. */
 struct pass {
-	u64 until, renew;
+	u64 until; /* stamp of the door; 0: nowhere */
+	u64 renew; /* from when on one query goes on to the agent */
+};
+
+/* client_state is what is known of a client. Its number, by which counters of the client can
+ * be kept elsewhere, is the client's until the agent frees it. Each field is written apart. */
+struct client_state {
+	struct client client;
+	u64 place;  /* stamp of the interface it asked over last; 0: the number is nobody's */
+	u64 barred; /* until when it is admitted nowhere */
+	struct pass passes[PASSES];
 };

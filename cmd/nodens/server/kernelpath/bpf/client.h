@@ -1,0 +1,154 @@
+/* Which clients may be answered: those that the agent itself has answered of late, over the
+ * interface that they ask over, if nobody else uses their address. */
+#pragma once
+#include "memory.h"
+
+/* clients has the number of each address that asks. The agent frees the numbers of addresses
+ * that no longer do. */
+struct {
+	UINT(type, MAP_HASH);
+	UINT(max_entries, CLIENTS);
+	TYPE(key, struct client);
+	TYPE(value, u32);
+} clients SEC(".maps");
+
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(map_flags, MAP_MMAPABLE);
+	UINT(max_entries, CLIENTS);
+	TYPE(key, u32);
+	TYPE(value, struct client_state);
+} client_states SEC(".maps");
+
+/* free_clients has the numbers that are nobody's, whose state is all zero. */
+struct {
+	UINT(type, MAP_QUEUE);
+	UINT(max_entries, CLIENTS);
+	TYPE(value, u32);
+} free_clients SEC(".maps");
+
+ALWAYS_INLINE u64 stamp(u64 time, u32 number)
+{
+	return time >> STAMP_TIME << STAMP_BITS | (number & STAMP_MASK);
+}
+
+/* stamped reports whether the number of a stamp is this one. */
+ALWAYS_INLINE int stamped(u64 stamp, u32 number) { return (stamp & STAMP_MASK) == (number & STAMP_MASK); }
+
+/* since is how long ago a stamp's time was, in units of stamps. */
+ALWAYS_INLINE u64 since(u64 stamp, u64 now) { return (now >> STAMP_TIME) - (stamp >> STAMP_BITS); }
+
+#define UNITS(time) ((time) >> STAMP_TIME)
+
+/* client_of is the state of a client, 0 if it has none. Between the two look-ups the number may
+ * have become another's. */
+ALWAYS_INLINE struct client_state *client_of(struct client *client)
+{
+	u32 *n = map_lookup(&clients, client);
+	if (!n)
+		return 0;
+	u32 at = *(volatile u32 *)n;
+	struct client_state *c = map_lookup(&client_states, &at);
+	if (!c)
+		return 0;
+	u32 *a = c->client.addr, *b = client->addr;
+	return (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) ? 0 : c;
+}
+
+/* add_client gives a client a number; 0: there is none left, or another processor does. A new
+ * client may be one of those for which there was no room before. */
+ALWAYS_INLINE int add_client(struct state *st, struct client *client, u64 place)
+{
+	u32 n = 0;
+
+	if (map_pop(&free_clients, &n))
+		return 0;
+	struct client_state *c = map_lookup(&client_states, &n);
+	if (!c)
+		return 0;
+	c->client = *client;
+	c->barred = st->unnoted + QUARANTINE + (1 << STAMP_TIME);
+	*(volatile u64 *)&c->place = place;
+	if (!map_update(&clients, client, &n, NOEXIST))
+		return 1;
+	*(volatile u64 *)&c->place = 0;
+	map_push(&free_clients, &n, 0);
+	return 0;
+}
+
+/* note sees that a client asks over an interface, and is its state; 0 if it has none, or is
+ * new. */
+ALWAYS_INLINE struct client_state *note(struct state *st, struct client *client, u32 ifindex, u64 now)
+{
+	u64 place = stamp(now, ifindex);
+	struct client_state *c = client_of(client);
+
+	if (!c) {
+		if (add_client(st, client, place))
+			return 0;
+		c = client_of(client);
+	}
+	if (!c) {
+		if (now - st->unnoted > 1 << STAMP_TIME) /* or all processors would write all the time */
+			*(volatile u64 *)&st->unnoted = now;
+		return 0;
+	}
+	if (*(volatile u64 *)&c->place == place)
+		return c;
+	/* Of two processors that come to be here together, one sees what the other writes, whose
+	 * clock may be a unit ahead. */
+	u64 before = __sync_lock_test_and_set(&c->place, place);
+	if (!stamped(before, ifindex) && since(before, now) + 1 <= UNITS(QUARANTINE) + 2)
+		*(volatile u64 *)&c->barred = now + QUARANTINE;
+	return c;
+}
+
+/* admitted reports whether a client that was noted may be answered: RESULTS, else why not. */
+ALWAYS_INLINE u32 admitted(struct client_state *c, u32 door, u64 now)
+{
+	if (!c)
+		return STRANGER;
+	if (now < *(volatile u64 *)&c->barred)
+		return MOVED;
+	for (int i = 0; i < PASSES; i++) {
+		struct pass *pass = &c->passes[i];
+		u64 until = *(volatile u64 *)&pass->until;
+		if (!stamped(until, door))
+			continue;
+		if (now >> STAMP_TIME >= until >> STAMP_BITS)
+			return STRANGER;
+		if (now < pass->renew)
+			return RESULTS;
+		pass->renew = now + RENEW; /* others need not */
+		return RENEWAL;
+	}
+	return STRANGER;
+}
+
+/* admit has a client answered at a door, to which the agent's reply leaves over an interface:
+ * if it has asked over that one, and nobody can have asked in its name unseen. */
+ALWAYS_INLINE void admit(struct state *st, struct client *client, u32 ifindex, u32 door, u64 now)
+{
+	if (now >= *(volatile u64 *)&st->watched)
+		return;
+	struct client_state *c = client_of(client);
+	if (!c || now < *(volatile u64 *)&c->barred)
+		return;
+	u64 place = *(volatile u64 *)&c->place;
+	if (!stamped(place, ifindex) || since(place, now) > UNITS(ASKED))
+		return;
+	u32 at = 0;
+	u64 oldest = ~0ULL;
+	for (u32 i = 0; i < PASSES; i++) {
+		u64 until = c->passes[i].until;
+		if (stamped(until, door))
+			until = 0; /* there are no others of this door */
+		if (until < oldest) {
+			oldest = until;
+			at = i;
+		}
+	}
+	struct pass *pass = &c->passes[at & (PASSES - 1)];
+	pass->renew = now + RENEW;
+	*(volatile u64 *)&pass->until = stamp(now + ADMITTED, door);
+}
