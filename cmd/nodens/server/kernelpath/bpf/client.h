@@ -67,7 +67,8 @@ ALWAYS_INLINE int add_client(struct state *st, struct client *client, u64 place)
 	if (!c)
 		return 0;
 	c->client = *client;
-	c->barred = st->unnoted + QUARANTINE + (1 << STAMP_TIME);
+	u64 unnoted = *(volatile u64 *)&st->unnoted;
+	c->barred = unnoted ? unnoted + QUARANTINE + (1 << STAMP_TIME) : 0;
 	*(volatile u64 *)&c->place = place;
 	if (!map_update(&clients, client, &n, NOEXIST))
 		return 1;
