@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -15,6 +14,13 @@ type writer struct {
 	origin *origin
 	reply  *wire.Reply
 	ttl    uint32
+	budget *Budget
+}
+
+// enoughAddrs reports whether no more addresses need be written. Those that are put in
+// random order before the reply is cut are, though not all of them can stay.
+func (w *writer) enoughAddrs() bool {
+	return w.reply.Over() && w.reply.Count(wire.Answer) >= wire.MaxShuffled
 }
 
 // write writes m's records of qtype, if it has any. target is the name outside of
@@ -97,6 +103,9 @@ func (w *writer) addresses(m *match, owner int, qtype uint16) {
 // packed writes the addresses of a service's bare name.
 func (w *writer) packed(section wire.Section, owner int, s *service, qtype uint16) {
 	list, size := s.addrs(qtype)
+	if !w.budget.take(min(len(list)/size, w.reply.Room(section, qtype))) {
+		return
+	}
 	if s.kind != headless || !w.zone.ordered {
 		w.reply.AddAddrs(section, owner, qtype, w.ttl, list)
 		return
@@ -113,12 +122,15 @@ func (w *writer) shuffled(section wire.Section, owner int, qtype uint16, list st
 	if list == "" {
 		return
 	}
-	at := 0
-	if size := addrSize(qtype); len(list) > wire.MaxAddrs*size {
+	at, size := 0, addrSize(qtype)
+	room := w.reply.Room(section, qtype)
+	if len(list) > room*size {
 		at = rand.IntN(len(list)/size) * size // there is no room for all: others each time
 	}
 	n := w.reply.AddAddrs(section, owner, qtype, w.ttl, list[at:])
-	n += w.reply.AddAddrs(section, owner, qtype, w.ttl, list[:at])
+	if n <= room { // with the first for which there is no room, the reply is marked as cut
+		n += w.reply.AddAddrs(section, owner, qtype, w.ttl, list[:min(at, (room-n+1)*size)])
+	}
 	w.reply.ShuffleLast(n, qtype)
 }
 
@@ -144,11 +156,7 @@ func (w *writer) name(section wire.Section, rtype uint16, owner int, name wire.N
 // empty), a service's key, and where services are. It is nil if the name is too
 // long to be one.
 func join(buf []byte, host, key string, svc wire.Name) []byte {
-	n := len(key) + len(svc)
-	if host != "" {
-		n += 1 + len(host)
-	}
-	if n > wire.MaxName {
+	if nameLen(host, key, svc) > wire.MaxName {
 		return nil
 	}
 	if host != "" {
@@ -157,6 +165,15 @@ func join(buf []byte, host, key string, svc wire.Name) []byte {
 	}
 	buf = append(buf, key...)
 	return append(buf, svc...)
+}
+
+// nameLen is the length of what [join] gives, if it is a name.
+func nameLen(host, key string, svc wire.Name) int {
+	n := len(key) + len(svc)
+	if host != "" {
+		n += 1 + len(host)
+	}
+	return n
 }
 
 // maxChain is how many aliases of the zone are followed, as many as CoreDNS does.
@@ -175,7 +192,7 @@ func (w *writer) chase(s *service, qtype uint16) (target wire.Name, end node) {
 			return s.target, named
 		}
 		n := copy(buf[:], s.target)
-		m := w.zone.find(buf[:n], w.origin)
+		m := w.zone.find(buf[:n], w.origin, w.budget)
 		if m.alias() {
 			s = m.svc
 			continue
@@ -209,59 +226,44 @@ func (w *writer) soa(section wire.Section) {
 	w.reply.Add(section, zone, wire.TypeSOA, min(w.ttl, soaTTL), b)
 }
 
-// selected is a service that stands for the agent.
-type selected struct {
-	key string
-	svc *service
-}
-
-// selecting lists the services that one of the agent's addresses is an endpoint of.
-func (v *View) selecting() []selected {
-	var list []selected
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	for _, a := range v.addrs {
-		r, ok := v.index.endpoints[addressOf(packAddr(a))]
-		if !ok {
-			continue
-		}
-		for s := range r.each {
-			svc := v.index.services[s.key]
-			if !svc.hasEndpoints() {
-				continue
-			}
-			if !slices.ContainsFunc(list, func(have selected) bool { return have.key == s.key }) {
-				list = append(list, selected{key: s.key, svc: svc})
-			}
-		}
-	}
-	return list
-}
-
 // nameservers writes the NS of the apex: the services that select the agent, else
 // ns.dns under the zone, with their addresses as glue.
 func (w *writer) nameservers() {
-	list := w.zone.view.selecting()
 	base := w.origin
 	if base.foreign() && w.zone.primary != nil {
 		base = w.zone.primary
 	}
-	var at []int
-	for _, s := range list {
+	type glue struct {
+		at  int
+		svc *service
+	}
+	var list []glue
+	some, long := false, false
+	for key, svc := range (selecting{w.zone.view, w.budget}).each {
+		some = true
 		var buf [wire.MaxName]byte
-		if name := join(buf[:0], "", s.key, base.svc); name != nil {
-			at = append(at, w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name))
+		name := join(buf[:0], "", key, base.svc)
+		if name == nil {
+			long = true
+			continue
+		}
+		list = append(list, glue{w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name), svc})
+		if w.reply.Over() {
+			return
 		}
 	}
-	if len(at) != len(list) {
+	if long {
 		return
 	}
-	for i, s := range list {
-		w.packed(wire.Additional, at[i], s.svc, wire.TypeA)
-		w.packed(wire.Additional, at[i], s.svc, wire.TypeAAAA)
+	for _, g := range list {
+		w.packed(wire.Additional, g.at, g.svc, wire.TypeA)
+		w.packed(wire.Additional, g.at, g.svc, wire.TypeAAAA)
+		if w.reply.Over() {
+			return
+		}
 	}
 	addrs := w.zone.view.addrs
-	if len(list) > 0 || len(addrs) == 0 {
+	if some || len(addrs) == 0 {
 		return
 	}
 	owner := w.name(wire.Answer, wire.TypeNS, wire.AtQuestion, "\x02ns\x03dns"+w.origin.name)
@@ -273,11 +275,15 @@ func (w *writer) nameservers() {
 // serverAddrs writes the addresses of ns.dns: those of the services that select
 // the agent, else the agent's own.
 func (w *writer) serverAddrs(owner int, qtype uint16) {
-	list := w.zone.view.selecting()
-	for _, s := range list {
-		w.packed(wire.Answer, owner, s.svc, qtype)
+	some := false
+	for _, svc := range (selecting{w.zone.view, w.budget}).each {
+		some = true
+		w.packed(wire.Answer, owner, svc, qtype)
+		if w.enoughAddrs() {
+			return
+		}
 	}
-	if len(list) > 0 {
+	if some {
 		return
 	}
 	for _, a := range w.zone.view.addrs {

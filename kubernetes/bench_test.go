@@ -90,7 +90,7 @@ func answerer(t testing.TB, z answers, qname string, qtype uint16) func() (Outco
 	return func() (Outcome, int) {
 		q.Parse(packet)
 		r.Start(buf, q)
-		outcome, _ := z.Answer(q, r)
+		outcome, _ := z.Answer(q, r, nil)
 		r.Finish(4096)
 		return outcome, r.Count(wire.Answer)
 	}

@@ -66,7 +66,7 @@ func (c *counters) copy(t testing.TB, z marked, name string, qtype uint16) (k co
 	var r wire.Reply
 	r.Start(nil, &q)
 	before := c.Any()
-	outcome, _ := z.Answer(&q, &r)
+	outcome, _ := z.Answer(&q, &r, nil)
 	k = copied{name: name, qtype: qtype}
 	k.mark, ok = z.Mark(&q, &r)
 	if ok && outcome != Answered {
@@ -130,7 +130,7 @@ func (s *shelf) check(after string) {
 		q := parsed(s, k.name, k.qtype)
 		var r wire.Reply
 		r.Start(nil, &q)
-		outcome, _ := s.zone.Answer(&q, &r)
+		outcome, _ := s.zone.Answer(&q, &r, nil)
 		now := r.Finish(wire.MaxMessage)
 		c := slices.Clone(k.reply)
 		s.follow(s, k.mark, &q, c)

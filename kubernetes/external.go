@@ -2,9 +2,8 @@ package kubernetes
 
 import (
 	"context"
-	"encoding/binary"
 	"net/netip"
-	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -45,10 +44,10 @@ func NewExternal(v *View, cfg *config.K8sExternal, k *config.Kubernetes) *Extern
 }
 
 // Answer writes the answer to q, which must be of class IN, into r, which must have
-// been started for q and hold nothing yet. It does not block. Its outcomes are those
+// been started for q and hold nothing yet. It does not block. b and the outcomes are those
 // of [Zone.Answer]. With [Alias], the name is what a load balancer goes by that has
 // no address of its own; the server resolves it in its own way, wherever it is.
-func (e *External) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
+func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
 	name := q.Name()
 	o := e.zone.origin(name)
 	if o == nil {
@@ -58,9 +57,11 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 		r.Fail(wire.Refused)
 		return Refused, ""
 	}
-	w := writer{zone: e.zone, origin: o, reply: r, ttl: e.zone.ttl}
-	m := e.find(name, o)
+	w := writer{zone: e.zone, origin: o, reply: r, ttl: e.zone.ttl, budget: b}
+	m := e.find(name, o, b)
 	switch {
+	case b.spent():
+		return Large, ""
 	case m.node == elsewhere:
 		return Elsewhere, ""
 	case m.node == missing && e.reserved(name, o):
@@ -70,7 +71,12 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 		return e.zone.nameError(name, o, r), ""
 	}
 	r.SetAuthoritative()
-	if target := e.write(&w, &m, q.Type); target != "" {
+	target := e.write(&w, &m, q.Type)
+	if b.spent() {
+		r.Reset()
+		return Large, ""
+	}
+	if target != "" {
 		return Alias, target
 	}
 	if r.Count(wire.Answer) == 0 {
@@ -96,12 +102,14 @@ func (e *External) reserved(name []byte, o *origin) bool {
 const outsideDepth = 4
 
 // find looks name, which is in o, up.
-func (e *External) find(name []byte, o *origin) match {
+func (e *External) find(name []byte, o *origin, b *Budget) match {
 	if a, ok := parseReverse(name); ok {
-		if e.zone.primary == nil || len(e.owners(a)) == 0 {
-			return match{}
+		if e.zone.primary != nil {
+			for range (outsiders{e.zone, addressOf(string(a.bytes[:a.size])), b}).each {
+				return match{node: reverseIP, addr: a}
+			}
 		}
-		return match{node: reverseIP, addr: a}
+		return match{}
 	}
 	rel := name[:len(name)-len(o.name)]
 	var at [outsideDepth + 1]int // where each label starts; the last is the end of rel
@@ -122,7 +130,7 @@ func (e *External) find(name []byte, o *origin) match {
 	case o.reverse:
 		return match{}
 	}
-	return e.findService(rel, at[:n+1])
+	return e.findService(rel, at[:n+1], b)
 }
 
 // findApex looks up a name by the labels in front of the name servers' one.
@@ -139,7 +147,7 @@ func findApex(rel []byte) match {
 // findService looks up a name that is none of the zone's own. at holds where its
 // labels start, and its end. A Service has a name if it is reached from outside, or,
 // with `headless`, for its endpoints.
-func (e *External) findService(rel []byte, at []int) match {
+func (e *External) findService(rel []byte, at []int, b *Budget) match {
 	n := len(at) - 1
 	ns := rel[at[n-1]:]
 	if !e.zone.exposes(ns) || !e.zone.view.namespace(ns) {
@@ -152,13 +160,13 @@ func (e *External) findService(rel []byte, at []int) match {
 	m.svc = e.zone.view.service(m.key, false)
 	switch {
 	case m.svc != nil && m.svc.kind != orphan && m.svc.outside():
-		return m.outward(rel, at)
+		return m.outward(rel, at, b)
 	case !e.shows(m.svc, n, rel):
 		return match{}
 	case !e.zone.view.held(m.svc):
 		return match{node: elsewhere, svc: m.svc}
 	}
-	return m.inward(rel, at)
+	return m.inward(rel, at, b)
 }
 
 // shows reports whether the endpoints of svc, which may be nil, can give it a name of
@@ -172,25 +180,25 @@ func (e *External) shows(svc *service, n int, rel []byte) bool {
 // label in front of it, whatever it is, changes nothing: CoreDNS takes it for an
 // endpoint and gives the Service, so there may be clients that ask for their
 // endpoint and live on that.
-func (m match) outward(rel []byte, at []int) match {
+func (m match) outward(rel []byte, at []int, b *Budget) match {
 	m.node = outward
 	if len(at) != 5 {
 		return m
 	}
 	m.port = portMatch{proto: protocol(unscored(rel[at[1]+1 : at[2]])), name: unscored(rel[1:at[1]])}
-	if m.port.proto == 0 || len(m.port.name) == 0 || !m.svc.ports.has(m.port) {
+	if m.port.proto == 0 || len(m.port.name) == 0 || !b.take(m.svc.ports.steps()) || !m.svc.ports.has(m.port) {
 		return match{}
 	}
 	return m
 }
 
 // inward is the node of a name of m's service, whose endpoints have names.
-func (m match) inward(rel []byte, at []int) match {
+func (m match) inward(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 5:
-		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]])
+		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]], b)
 	case 4:
-		if e := m.endpoint(rel[1:at[1]]); m.svc.kind == headless || e.node == member {
+		if e := m.endpoint(rel[1:at[1]], b); m.svc.kind == headless || e.node == member {
 			return e
 		}
 		return match{}
@@ -224,17 +232,22 @@ func (e *External) write(w *writer, m *match, qtype uint16) (target wire.Name) {
 }
 
 func (e *External) writeServer(w *writer, qtype uint16) {
-	for _, a := range e.serverAddrs() {
+	for a := range (serving{e, w.budget}).each {
 		if len(a) == addrSize(qtype) {
 			w.addr(wire.Answer, wire.AtQuestion, a)
+		}
+		if w.enoughAddrs() {
+			return
 		}
 	}
 }
 
 func (e *External) writePointers(w *writer, a packedAddr) {
-	written := make(suffixes)
-	for _, own := range e.owners(a) {
-		w.pointer(own, written)
+	var p pointers
+	for key := range (outsiders{e.zone, addressOf(string(a.bytes[:a.size])), w.budget}).each {
+		if !w.pointer(&p, "", key) {
+			return
+		}
 	}
 }
 
@@ -245,57 +258,57 @@ func (e *External) writeApex(w *writer, qtype uint16) {
 		w.soa(wire.Answer)
 	case wire.TypeNS:
 		at := w.name(wire.Answer, wire.TypeNS, wire.AtQuestion, wire.Name(w.origin.server)+w.origin.name)
-		for _, a := range e.serverAddrs() {
+		for a := range (serving{e, w.budget}).each {
 			w.addr(wire.Additional, at, a)
-		}
-	}
-}
-
-// serverAddrs lists the addresses, packed, of the zones' name server: those at which
-// the Services that select the agent are reached from outside; where none does, the
-// agent's own.
-func (e *External) serverAddrs() (list []string) {
-	add := func(packed string, size int) {
-		for ; packed != ""; packed = packed[size:] {
-			if !slices.Contains(list, packed[:size]) { // one address for TCP and UDP is common
-				list = append(list, packed[:size])
+			if w.reply.Over() {
+				return
 			}
 		}
 	}
-	selecting := e.zone.view.selecting()
-	for _, s := range selecting {
-		if e.headless && s.svc.kind == headless {
-			add(s.svc.v4, 4)
-			add(s.svc.v6, 16)
-			continue
-		}
-		add(s.svc.external4, 4)
-		add(s.svc.external6, 16)
-	}
-	if len(selecting) > 0 {
-		return list
-	}
-	for _, a := range e.zone.view.addrs {
-		list = append(list, packAddr(a))
-	}
-	return list
 }
 
-// owners lists the services that are reached at the address.
-func (e *External) owners(a packedAddr) (list []owner) {
-	v := e.zone.view
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	r, ok := v.index.externals[addressOf(string(a.bytes[:a.size]))]
-	if !ok {
-		return nil
-	}
-	for key := range r.each {
-		if e.zone.exposesLocked(namespaceOf(key)) {
-			list = append(list, owner{key: key})
+// serving are the addresses of the zones' name server: those at which the Services that
+// select the agent are reached from outside; where none does, the agent's own.
+type serving struct {
+	external *External
+	budget   *Budget
+}
+
+// each goes over the addresses, packed and each once, until the budget is spent.
+func (l serving) each(yield func(string) bool) {
+	seen := make(map[string]struct{}) // one address for TCP and UDP is common
+	some := false
+	for _, svc := range (selecting{l.external.zone.view, l.budget}).each {
+		some = true
+		for addr := range l.external.served(svc).each {
+			if !l.budget.take(seenSteps) {
+				return
+			}
+			if _, dup := seen[addr]; dup {
+				continue
+			}
+			seen[addr] = struct{}{}
+			if !yield(addr) {
+				return
+			}
 		}
 	}
-	return list
+	if some {
+		return
+	}
+	for _, a := range l.external.zone.view.addrs {
+		if !yield(packAddr(a)) {
+			return
+		}
+	}
+}
+
+// served are the addresses of a service that selects the agent.
+func (e *External) served(s *service) addrLists {
+	if e.headless && s.kind == headless {
+		return addrLists{s.v4, s.v6}
+	}
+	return addrLists{s.external4, s.external6}
 }
 
 // outward writes the records of qtype of a service that is reached from outside: its
@@ -317,12 +330,12 @@ func (w *writer) outward(m *match, qtype uint16) (target wire.Name) {
 			}
 			return target
 		}
-		list, size := m.svc.external4, 4
+		list := m.svc.external4
 		if qtype == wire.TypeAAAA {
-			list, size = m.svc.external6, 16
+			list = m.svc.external6
 		}
-		for ; list != "" && qtype != wire.TypeCNAME; list = list[size:] {
-			w.addr(wire.Answer, wire.AtQuestion, list[:size])
+		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.take(min(n, w.reply.Room(wire.Answer, qtype))) {
+			w.reply.AddAddrs(wire.Answer, wire.AtQuestion, qtype, w.ttl, list)
 		}
 	}
 	return ""
@@ -331,41 +344,18 @@ func (w *writer) outward(m *match, qtype uint16) (target wire.Name) {
 // balanced writes the SRV records of a service whose load balancer has only a name.
 // What that resolves to is for the client to ask: glue is a courtesy, and this one
 // would have to be waited for.
-func (w *writer) balanced(m *match, target wire.Name) {
-	var numbers []uint16 // 0 is none, and counts, as with [pair]
-	for p := m.svc.ports; p != ""; {
-		name, proto, number, rest := p.next()
-		p = rest
-		if m.port.matches(name, proto) {
-			numbers = append(numbers, number)
-		}
+func (w *writer) balanced(m *match, to wire.Name) {
+	t := targets{writer: *w, port: m.port, weight: weigh(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
+	if !t.read(m.svc.ports) {
+		return
 	}
 	var buf [6 + wire.MaxName]byte
-	weight := uint16(100 / max(1, len(numbers)))
-	for i, number := range numbers {
-		if number == 0 || slices.Contains(numbers[:i], number) {
-			continue
-		}
-		b := binary.BigEndian.AppendUint16(buf[:0], 0) // priority
-		b = binary.BigEndian.AppendUint16(b, max(1, weight))
-		b = binary.BigEndian.AppendUint16(b, number)
-		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeSRV, w.ttl, append(b, target...))
-	}
-}
-
-// outerPairs lists the pairs of a service that is reached from outside.
-func (m *match) outerPairs() (list []pair) {
-	for p := m.svc.ports; p != ""; {
-		name, proto, number, rest := p.next()
-		p = rest
-		if !m.port.matches(name, proto) {
-			continue
-		}
-		for addr := range m.svc.eachOuter {
-			list = append(list, pair{addr: addr, number: number})
+	rdata := append(buf[:6], to...)
+	for _, number := range t.numbers {
+		if _, ok := t.record(srvTarget{"", number}, rdata); !ok {
+			return
 		}
 	}
-	return list
 }
 
 // outside reports whether s is reached from outside of the cluster.
@@ -382,18 +372,7 @@ func (s *service) balancer() wire.Name {
 }
 
 // eachOuter goes over the addresses s is reached at from outside, packed.
-func (s *service) eachOuter(yield func(string) bool) {
-	for list := s.external4; list != ""; list = list[4:] {
-		if !yield(list[:4]) {
-			return
-		}
-	}
-	for list := s.external6; list != ""; list = list[16:] {
-		if !yield(list[:16]) {
-			return
-		}
-	}
-}
+func (s *service) eachOuter(yield func(string) bool) { addrLists{s.external4, s.external6}.each(yield) }
 
 // addOutside reads where svc is reached from outside of the cluster: its external
 // IPs, and what its load balancer goes by, which is an address or a name. Of several
@@ -435,13 +414,13 @@ func (s *service) addOuter(ip, what string, f *faults) {
 // linkOutside notes that s, of that key, is reached at its external addresses.
 func (x *index) linkOutside(key string, s *service) {
 	for ip := range s.eachOuter {
-		addRef(x.externals, addressOf(ip), key)
+		addRef(x.externals, addressOf(ip), key, strings.Compare)
 	}
 }
 
 // unlinkOutside is the inverse of linkOutside.
 func (x *index) unlinkOutside(key string, s *service) {
 	for ip := range s.eachOuter {
-		dropRef(x.externals, addressOf(ip), key)
+		dropRef(x.externals, addressOf(ip), key, strings.Compare)
 	}
 }

@@ -35,7 +35,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		for _, z := range all {
 			r.Start(nil, &q)
-			outcome, target := z.Answer(&q, &r)
+			outcome, target := z.Answer(&q, &r, nil)
 			checkOutcome(t, outcome, target, &r)
 			m := new(dns.Msg)
 			if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {

@@ -20,54 +20,6 @@ func addressOf(packed string) address {
 	return address([]byte(packed))
 }
 
-// ref is one or several T under one address. Nearly always it is one: the rest
-// costs a pointer. The list is never changed in place, so a copy of a ref stays
-// valid after the lock is gone.
-type ref[T comparable] struct {
-	first T
-	more  *[]T
-}
-
-func addRef[T comparable](m map[address]ref[T], at address, x T) {
-	r, ok := m[at]
-	switch {
-	case !ok:
-		r.first = x
-	case r.first == x || r.more != nil && slices.Contains(*r.more, x):
-		return
-	case r.more == nil:
-		r.more = &[]T{x}
-	default:
-		more := append(slices.Clone(*r.more), x)
-		r.more = &more
-	}
-	m[at] = r
-}
-
-func dropRef[T comparable](m map[address]ref[T], at address, x T) {
-	r, ok := m[at]
-	switch {
-	case !ok:
-		return
-	case r.more == nil:
-		if r.first == x {
-			delete(m, at)
-		}
-		return
-	}
-	rest := slices.Clone(*r.more)
-	if r.first == x {
-		r.first, rest = rest[0], rest[1:]
-	} else if i := slices.Index(rest, x); i >= 0 {
-		rest = slices.Delete(rest, i, i+1)
-	}
-	r.more = nil
-	if len(rest) > 0 {
-		r.more = &rest
-	}
-	m[at] = r
-}
-
 // namespace is what the view knows of one namespace: its object, and things in it.
 // Names in a namespace whose own object has not come yet are known all the same.
 // Its plain fields belong to who holds the view's lock.
@@ -153,7 +105,7 @@ func (x *index) putService(key string, s service) bool {
 	x.linkOutside(key, &s)
 	if s.kind == clusterIP {
 		for ip := range s.each {
-			addRef(x.clusterIPs, addressOf(ip), key)
+			addRef(x.clusterIPs, addressOf(ip), key, strings.Compare)
 		}
 	}
 	x.publish(key, &s)
@@ -197,23 +149,12 @@ func (x *index) unlinkService(key string, s *service) {
 		return
 	}
 	for ip := range s.each {
-		dropRef(x.clusterIPs, addressOf(ip), key)
+		dropRef(x.clusterIPs, addressOf(ip), key, strings.Compare)
 	}
 }
 
 // each goes over the addresses of the bare name, packed.
-func (s *service) each(yield func(string) bool) {
-	for i := 0; i < len(s.v4); i += 4 {
-		if !yield(s.v4[i : i+4]) {
-			return
-		}
-	}
-	for i := 0; i < len(s.v6); i += 16 {
-		if !yield(s.v6[i : i+16]) {
-			return
-		}
-	}
-}
+func (s *service) each(yield func(string) bool) { addrLists{s.v4, s.v6}.each(yield) }
 
 // putSlice adds s or sets it in place of the slice of its name.
 func (x *index) putSlice(s *slice) bool {
@@ -226,10 +167,10 @@ func (x *index) putSlice(s *slice) bool {
 	} else {
 		x.at(namespaceOf(s.key)).members++
 	}
-	// The new endpoints come before the old ones go: an address in both keeps
-	// its place in the reverse index.
-	for i := range s.len() {
-		addRef(x.endpoints, addressOf(s.addr(i)), s)
+	// The new endpoints come before the old ones go: at an address in both s takes the
+	// place of old.
+	for addr := range s.each {
+		addRef(x.endpoints, addressOf(addr), s, (*slice).compare)
 	}
 	x.slices[s.name] = s
 	if old != nil {
@@ -256,8 +197,8 @@ func (x *index) dropSlice(name string) bool {
 }
 
 func (x *index) unlinkSlice(s *slice) {
-	for i := range s.len() {
-		dropRef(x.endpoints, addressOf(s.addr(i)), s)
+	for addr := range s.each {
+		dropRef(x.endpoints, addressOf(addr), s, (*slice).compare)
 	}
 }
 
@@ -299,6 +240,7 @@ func (x *index) publish(key string, s *service) {
 	}
 	s.ns.count(s, 1)
 	s.held = x.holds(s)
+	s.ready = slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.addrs != "" })
 	if s.kind == headless {
 		s.v4, s.far4 = s.unite(4, x.narrow)
 		s.v6, s.far6 = s.unite(16, x.narrow)
@@ -324,7 +266,7 @@ func (x *index) putPod(p *pod) bool {
 		x.unplaced++
 	}
 	for _, ip := range p.ips {
-		addRef(x.podIPs, addressOf(ip), p)
+		addRef(x.podIPs, addressOf(ip), p, (*pod).compare)
 	}
 	return true
 }
@@ -340,7 +282,7 @@ func (x *index) dropPod(name string) bool {
 		x.unplaced--
 	}
 	for _, ip := range old.ips {
-		dropRef(x.podIPs, addressOf(ip), old)
+		dropRef(x.podIPs, addressOf(ip), old, (*pod).compare)
 	}
 	ns := x.namespaces[old.ns]
 	if old.here {

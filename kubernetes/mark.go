@@ -73,18 +73,23 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 	if o == nil {
 		return epoch.Mark{}, false
 	}
-	m := z.find(name, o)
+	var b Budget
+	b.Refill()
+	m := z.find(name, o, &b)
 	switch {
 	case m.node == missing && z.falls(name):
 		return epoch.Mark{}, false
 	case m.node == missing:
 		m.key = o.absent(name)
 	case m.alias() && isAddress(q.Type):
-		end := z.follow(m, o)
+		end := z.follow(m, o, &b)
 		if end.alias() && !end.svc.target.Under(o.name) {
 			return epoch.Mark{}, false
 		}
 		m = match{node: end.node} // it hangs on more than one Service
+	}
+	if b.spent() {
+		return epoch.Mark{}, false
 	}
 	return z.mark(&m, o, q, r)
 }
@@ -130,12 +135,12 @@ func (z *Zone) mark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epoch.Ma
 }
 
 // follow is where the aliases from m on lead to, an alias if that is out of o or nowhere.
-func (z *Zone) follow(m match, o *origin) match {
+func (z *Zone) follow(m match, o *origin, b *Budget) match {
 	for range maxChain {
 		if !m.alias() || !m.svc.target.Under(o.name) {
 			break
 		}
-		m = z.find([]byte(m.svc.target), o)
+		m = z.find([]byte(m.svc.target), o, b)
 	}
 	return m
 }
@@ -144,9 +149,11 @@ func (z *Zone) follow(m match, o *origin) match {
 // copy of that: what it is made of stays in use. It does not block.
 func (z *Zone) Touch(q *wire.Query) {
 	if o := z.origin(q.Name()); o != nil {
-		m := z.find(q.Name(), o) // which notes it
+		var b Budget
+		b.Refill()
+		m := z.find(q.Name(), o, &b) // which notes it
 		if isAddress(q.Type) {
-			z.follow(m, o)
+			z.follow(m, o, &b)
 		}
 	}
 }
@@ -159,8 +166,10 @@ func (e *External) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool)
 	if o == nil {
 		return epoch.Mark{}, false
 	}
-	m := e.find(name, o)
-	if m.node == missing && e.zone.falls(name) || m.node == outward && m.svc.balancer() != "" && isAddress(q.Type) {
+	var b Budget
+	b.Refill()
+	m := e.find(name, o, &b)
+	if b.spent() || m.node == missing && e.zone.falls(name) || m.node == outward && m.svc.balancer() != "" && isAddress(q.Type) {
 		return epoch.Mark{}, false
 	}
 	return e.zone.mark(&m, o, q, r)
@@ -169,7 +178,9 @@ func (e *External) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool)
 // Touch is [Zone.Touch] for the answers of e.
 func (e *External) Touch(q *wire.Query) {
 	if o := e.zone.origin(q.Name()); o != nil {
-		e.find(q.Name(), o)
+		var b Budget
+		b.Refill()
+		e.find(q.Name(), o, &b)
 	}
 }
 

@@ -1,6 +1,10 @@
 package kubernetes
 
-import "github.com/nodens-dns/nodens/internal/wire"
+import (
+	"iter"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
 
 // hostMatch selects endpoints by their label.
 type hostMatch struct {
@@ -63,9 +67,20 @@ func (h *hostMatch) selects(s *slice, i int) bool {
 	return h.addr.is(s.addr(i))
 }
 
+// steps is what it takes to look for h in s.
+func (h *hostMatch) steps(s *slice) int {
+	if s.hosts == nil {
+		return 1
+	}
+	return 1 + s.len()
+}
+
 // hasMember reports whether h selects an endpoint of s.
-func (s *service) hasMember(h *hostMatch) bool {
+func (s *service) hasMember(h *hostMatch, b *Budget) bool {
 	for _, sl := range s.slices {
+		if !b.take(h.steps(sl)) {
+			return false
+		}
 		if h.next(sl, 0) < sl.len() {
 			return true
 		}
@@ -112,21 +127,39 @@ func (m *match) step(s *slice, i int) int {
 	return i
 }
 
+// steps goes over the endpoints of s that are m's, until b is spent.
+func (m *match) steps(s *slice, b *Budget) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		i, passed := m.step(s, 0), 0 // up to passed all are paid for
+		for ; i < s.len(); i = m.step(s, i+1) {
+			if !b.take(1+i-passed) || !yield(i) {
+				return
+			}
+			passed = i
+		}
+		b.take(1 + i - passed)
+	}
+}
+
 // members writes the addresses of the endpoints that m selects, each once: the
 // nearest first, if the zone's answers have an order, and at random within a distance.
 func (w *writer) members(m *match, owner int, qtype uint16) {
 	size := addrSize(qtype)
 	if m.node == member {
-		if addr, n := m.lone(size); n < 2 {
+		if addr, n := m.lone(size, w.budget); n < 2 {
 			w.reply.AddAddrs(wire.Answer, owner, qtype, w.ttl, addr)
 			return
 		}
+	}
+	g := gathering{w: w, m: m, owner: owner}
+	if !g.begin(size) {
+		return
 	}
 	for _, r := range [...]rank{nodeRank, zoneRank, farther} {
 		before := w.reply.Count(wire.Answer)
 		for n, s := range m.svc.slices {
 			if s.size == size && m.usable(s) {
-				w.ranked(m, n, owner, r)
+				g.ranked(n, r)
 			}
 		}
 		if n := w.reply.Count(wire.Answer) - before; w.zone.ordered {
@@ -138,10 +171,13 @@ func (w *writer) members(m *match, owner int, qtype uint16) {
 // lone is the address of the endpoint that goes by m's name, and how many there are:
 // nearly always it is one, and going through them once is enough. Two is as far as it
 // counts.
-func (m *match) lone(size int) (addr string, n int) {
+func (m *match) lone(size int, b *Budget) (addr string, n int) {
 	for _, s := range m.svc.slices {
 		if s.size != size {
 			continue
+		}
+		if !b.take(m.host.steps(s)) {
+			return "", 0
 		}
 		for i := m.host.next(s, 0); i < s.len(); i = m.host.next(s, i+1) {
 			if n++; n == 2 {
@@ -153,17 +189,79 @@ func (m *match) lone(size int) (addr string, n int) {
 	return addr, n
 }
 
-// ranked writes the addresses of rank r in m's slice n that are not known yet.
-func (w *writer) ranked(m *match, n, owner int, r rank) {
-	s := m.svc.slices[n]
-	if s.near == "" && r != farther {
-		return
-	}
-	for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
-		if s.place(i).rank() == r && !m.known(n, i, r) {
-			w.addr(wire.Answer, owner, s.addr(i))
+// gathering is what writing the addresses of several endpoints takes.
+type gathering struct {
+	w     *writer
+	m     *match
+	owner int
+	// seen holds the addresses that are written, where there are too many to compare each
+	// with all others; nil where there are few.
+	seen map[string]struct{}
+	full bool // no more can be written
+}
+
+// compared is how many times an address is compared with those of another slice: a service
+// of 250 endpoints, which has three, needs 750. That takes no memory. With twice as many a
+// set is cheaper.
+const compared = 1024
+
+// begin prepares g for addresses of the given size; false if the budget is spent.
+func (g *gathering) begin(size int) bool {
+	n, lists := 0, len(g.m.svc.slices)
+	for _, s := range g.m.svc.slices {
+		if !g.w.budget.take(1) {
+			return false
+		}
+		if s.size != size || !g.m.usable(s) {
+			continue
+		}
+		n += s.len()
+		if s.hosts == nil {
+			continue
+		}
+		if !g.w.budget.take(s.len()) {
+			return false
+		}
+		if s.repeats() {
+			lists += s.len() // an address may be there as often
 		}
 	}
+	switch {
+	case lists*n <= compared:
+		return g.w.budget.take(lists * n)
+	case lists > 1:
+		g.seen = make(map[string]struct{})
+	}
+	return true
+}
+
+// ranked writes the addresses of rank r in slice n that are not written yet.
+func (g *gathering) ranked(n int, r rank) {
+	s := g.m.svc.slices[n]
+	if g.full || s.near == "" && r != farther {
+		return
+	}
+	for i := range g.m.steps(s, g.w.budget) {
+		if s.place(i).rank() == r && g.fresh(n, i, r) {
+			g.w.addr(wire.Answer, g.owner, s.addr(i))
+			if g.full = g.w.enoughAddrs(); g.full {
+				return
+			}
+		}
+	}
+}
+
+// fresh reports whether the address of endpoint i, of rank r, in slice n is to be written.
+func (g *gathering) fresh(n, i int, r rank) bool {
+	if g.seen == nil {
+		return !g.m.known(n, i, r)
+	}
+	addr := g.m.svc.slices[n].addr(i)
+	_, dup := g.seen[addr]
+	if !dup && g.w.budget.take(seenSteps) {
+		g.seen[addr] = struct{}{}
+	}
+	return !dup
 }
 
 // known reports whether the address of endpoint i, of rank r, in m's slice n is

@@ -95,12 +95,12 @@ func (v *View) dropImportSlice(ns, name string) {
 }
 
 // belowImport is the node of the labels, if any, in front of an import.
-func (m match) belowImport(rel []byte, at []int) match {
+func (m match) belowImport(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 4:
-		return m.cluster(rel[:at[1]])
+		return m.cluster(rel[:at[1]], b)
 	case 5:
-		return m.remote(rel[:at[1]], rel[at[1]:at[2]])
+		return m.remote(rel[:at[1]], rel[at[1]:at[2]], b)
 	}
 	return m
 }
@@ -108,11 +108,14 @@ func (m match) belowImport(rel []byte, at []int) match {
 // cluster is the node of one more label, in wire form, below an import: an endpoint
 // of no cluster, the protocol above its named ports, or the cluster above its
 // endpoints.
-func (m match) cluster(label []byte) match {
-	if e := m.endpoint(label[1:]); e.node != missing {
+func (m match) cluster(label []byte, b *Budget) match {
+	if e := m.endpoint(label[1:], b); e.node != missing {
 		return e
 	}
 	for _, s := range m.svc.slices {
+		if !b.take(1) {
+			return match{}
+		}
 		if s.cluster == string(label) && s.addrs != "" {
 			return match{node: empty}
 		}
@@ -123,13 +126,13 @@ func (m match) cluster(label []byte) match {
 // remote is the node of two more labels, in wire form, below an import. Other than
 // in the cluster zone it takes an underscore to name a port: a hostname and a
 // cluster have none.
-func (m match) remote(host, cluster []byte) match {
+func (m match) remote(host, cluster []byte, b *Budget) match {
 	if bytes.HasPrefix(host[1:], underscore) || bytes.HasPrefix(cluster[1:], underscore) {
-		return m.namedPort(host[1:], cluster[1:])
+		return m.namedPort(host[1:], cluster[1:], b)
 	}
 	m.node, m.host = member, hostOf(host[1:])
 	m.host.cluster = uint8(len(cluster)) // it stands behind host
-	if !m.svc.hasMember(&m.host) {
+	if !m.svc.hasMember(&m.host, b) {
 		return match{}
 	}
 	return m

@@ -61,16 +61,16 @@ func (z *Zone) Home(client netip.Addr) (namespace []byte, ok bool) {
 	if v.index.unplaced > 0 {
 		return nil, false
 	}
-	r, ok := v.index.podIPs[at]
-	if !ok || r.more != nil || !r.first.here || r.first.host || r.first.ending || !z.exposesLocked(r.first.ns) {
+	p := v.index.alone(at)
+	if p == nil || !p.here || p.host || p.ending || !z.exposesLocked(p.ns) {
 		return nil, false
 	}
-	return r.first.label, true
+	return p.label, true
 }
 
 // hasPod reports whether a pod in the namespace ns (a label in wire form) that may have
 // a name has the address.
-func (v *View) hasPod(a packedAddr, ns []byte) bool {
+func (v *View) hasPod(a packedAddr, ns []byte, b *Budget) bool {
 	at := addressOf(string(a.bytes[:a.size]))
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -79,6 +79,9 @@ func (v *View) hasPod(a packedAddr, ns []byte) bool {
 		return false
 	}
 	for p := range r.each {
+		if !b.take(1) {
+			return false
+		}
 		if p.shown && string(p.label) == string(ns) {
 			return true
 		}
@@ -89,6 +92,9 @@ func (v *View) hasPod(a packedAddr, ns []byte) bool {
 // own reports whether the address is that of one pod of this node, and of no other,
 // and all slices of its namespace are in view.
 func (x *index) own(at address) bool {
-	r, ok := x.podIPs[at]
-	return ok && r.more == nil && r.first.here && !r.first.host && x.namespaces[r.first.ns].whole
+	p := x.alone(at)
+	return p != nil && p.here && !p.host && x.namespaces[p.ns].whole
 }
+
+// alone is the pod that has the address, nil if none or several do.
+func (x *index) alone(at address) *pod { return x.podIPs[at].one }

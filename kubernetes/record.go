@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -42,7 +43,8 @@ type service struct {
 	external4, external6 string
 	ns                   *namespace
 	// held says that slices are all that there are; see [index.holds].
-	held bool
+	held  bool
+	ready bool // some slice has a ready endpoint
 }
 
 // nearest is what a Service's trafficDistribution asks for.
@@ -59,22 +61,29 @@ const (
 // of the same node.
 type places struct{ zone, rest uint16 }
 
+// addrLists are lists of packed addresses, of both families.
+type addrLists struct{ v4, v6 string }
+
+// each goes over the addresses.
+func (a addrLists) each(yield func(string) bool) {
+	for list := a.v4; list != ""; list = list[4:] {
+		if !yield(list[:4]) {
+			return
+		}
+	}
+	for list := a.v6; list != ""; list = list[16:] {
+		if !yield(list[:16]) {
+			return
+		}
+	}
+}
+
 // addrs is the packed RDATA of the addresses of qtype, and the size of each.
 func (s *service) addrs(qtype uint16) (packed string, size int) {
 	if qtype == wire.TypeA {
 		return s.v4, 4
 	}
 	return s.v6, 16
-}
-
-// ready reports whether any slice has a ready endpoint.
-func (s *service) ready() bool {
-	for _, sl := range s.slices {
-		if sl.addrs != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // same reports whether DNS can't tell s from t, slices aside.
@@ -117,6 +126,26 @@ func (s *slice) len() int { return len(s.addrs) / s.size }
 
 // addr is the packed address of endpoint i.
 func (s *slice) addr(i int) string { return s.addrs[i*s.size : (i+1)*s.size] }
+
+// each goes over the addresses, each once.
+func (s *slice) each(yield func(string) bool) {
+	last := ""
+	for i := range s.len() {
+		addr := s.addr(i)
+		if addr != last && !yield(addr) {
+			return
+		}
+		last = addr
+	}
+}
+
+// compare is the order of slices at an address: those of a service stand together.
+func (s *slice) compare(t *slice) int {
+	if c := strings.Compare(s.key, t.key); c != 0 {
+		return c
+	}
+	return strings.Compare(s.name, t.name)
+}
 
 // host is the label of endpoint i, "" for the dashed address.
 func (s *slice) host(i int) string {
@@ -171,6 +200,14 @@ type pod struct {
 	label []byte
 }
 
+// compare is the order of pods at an address: those of a namespace stand together.
+func (p *pod) compare(q *pod) int {
+	if c := strings.Compare(p.ns, q.ns); c != 0 {
+		return c
+	}
+	return strings.Compare(p.name, q.name)
+}
+
 // unplaced reports whether p will have an address of its own that is not known yet.
 func (p *pod) unplaced() bool { return p.here && len(p.ips) == 0 && !p.host && !p.ending }
 
@@ -206,6 +243,12 @@ type ports string
 func (p ports) append(name string, proto byte, number uint16) ports {
 	return p + ports([]byte{proto, byte(number >> 8), byte(number), byte(len(name))}) + ports(name)
 }
+
+// steps is what it takes to go through p.
+func (p ports) steps() int { return 1 + len(p)/portBytes }
+
+// portBytes is about what a port takes in [ports]: its name is mostly short.
+const portBytes = 8
 
 // next is the first port and what is behind it. p must not be empty.
 func (p ports) next() (name string, proto byte, number uint16, rest ports) {

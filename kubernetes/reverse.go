@@ -3,13 +3,12 @@ package kubernetes
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // findReverse looks up a name in a reverse zone; rel is its part before the zone.
-func (z *Zone) findReverse(name, rel []byte) match {
+func (z *Zone) findReverse(name, rel []byte, b *Budget) match {
 	a, ok := parseReverse(name)
 	if !ok {
 		return findServer(rel)
@@ -17,11 +16,11 @@ func (z *Zone) findReverse(name, rel []byte) match {
 	if z.primary == nil {
 		return match{}
 	}
-	list, known := z.owners(a)
+	some, known := z.owned(&a, b)
 	switch {
 	case !known:
 		return match{node: elsewhere}
-	case len(list) == 0:
+	case !some:
 		return match{}
 	}
 	return match{node: reverseIP, addr: a}
@@ -70,130 +69,183 @@ func reverse6(labels []byte) (a packedAddr, ok bool) {
 	return a, true
 }
 
-// owner is what an address belongs to: a service, or an endpoint of one.
-type owner struct {
-	host string // the endpoint's label; "" is the service itself
-	key  string
+// owned reports whether the address has a name: it is a service's cluster IP, or an
+// endpoint. known is false if there may be others, in slices that are not in view; that
+// holds for all the time in which none was found.
+func (z *Zone) owned(a *packedAddr, b *Budget) (some, known bool) {
+	at := addressOf(string(a.bytes[:a.size]))
+	if z.clusterIP(at, b) != "" {
+		return true, true
+	}
+	known = true
+	var last *slice
+	for more := true; more && !some; {
+		some, last, more = z.ownedBehind(at, last, b, &known)
+	}
+	return some, known
 }
 
-// owners lists the names of an address: the service that has it as a cluster IP,
-// else every endpoint that has it. known is false if there may be others, in slices
-// that are not in view.
-func (z *Zone) owners(a packedAddr) (list []owner, known bool) {
-	packed := string(a.bytes[:a.size])
-	at := addressOf(packed)
+// ownedBehind looks at the next of the slices, behind last, that the address is in.
+func (z *Zone) ownedBehind(at address, last *slice, b *Budget, known *bool) (some bool, end *slice, more bool) {
+	var list [1]holder
 	z.view.mu.RLock()
 	defer z.view.mu.RUnlock()
 	x := &z.view.index
-	if r, ok := x.clusterIPs[at]; ok {
-		if key := z.least(r); key != "" {
-			return []owner{{key: key}}, true
-		}
-	}
-	if r, ok := x.endpoints[at]; ok {
-		list = z.endpoints(r, packed)
-	}
-	return list, x.level == levelAll || x.level == levelWide && z.view.scope.cluster || len(list) > 0 && x.own(at)
+	found, end, more := x.holders(at, last, z, list[:], b)
+	some = len(found) > 0
+	*known = *known && (x.level == levelAll || x.level == levelWide && z.view.scope.cluster) || some && x.own(at)
+	return some, end, more
 }
 
-// endpoints lists the names of an endpoint of the slices in r. The view's lock is
-// held.
-func (z *Zone) endpoints(r ref[*slice], packed string) (list []owner) {
-	x := &z.view.index
-	for s := range r.each {
-		if !x.services[s.key].hasEndpoints() || !z.exposesLocked(namespaceOf(s.key)) {
-			continue
+// clusterIP is the key of the service that has the address for its own, "" if z shows
+// none: the first one by order, since two Services have one address only for a moment,
+// and the answer doesn't hang on who came first.
+func (z *Zone) clusterIP(at address, b *Budget) string {
+	z.view.mu.RLock()
+	defer z.view.mu.RUnlock()
+	r, ok := z.view.index.clusterIPs[at]
+	if !ok {
+		return ""
+	}
+	for key := range r.each {
+		if !b.take(1) || z.exposesLocked(namespaceOf(key)) {
+			return key
 		}
-		for i := s.search(packed); i < s.len() && s.addr(i) == packed; i++ {
-			o := owner{host: s.hostOf(i), key: s.key}
-			if !slices.Contains(list, o) {
-				list = append(list, o)
+	}
+	return ""
+}
+
+// pointers writes the PTR records of m's address: the name of the service that has it as a
+// cluster IP, else that of every endpoint that has it.
+func (w *writer) pointers(m *match) {
+	packed := string(m.addr.bytes[:m.addr.size])
+	at := addressOf(packed)
+	var p pointers
+	if key := w.zone.clusterIP(at, w.budget); key != "" {
+		w.pointer(&p, "", key)
+		return
+	}
+	dashed := string(appendDashed(nil, packed))
+	var hosts hostSet
+	for h := range (holders{w.zone.view, at, w.zone, w.budget}).each {
+		for i := h.search(packed); i < h.len() && h.addr(i) == packed; i++ {
+			host := h.host(i)
+			if host == "" {
+				host = dashed
+			}
+			if !w.budget.take(seenSteps) {
+				return
+			}
+			if hosts.add(h.slice, host) && !w.pointer(&p, host, h.key) {
+				return
 			}
 		}
 	}
-	return list
 }
 
-// hasEndpoints reports whether s, which may be nil, is a service whose endpoints
-// have names.
-func (s *service) hasEndpoints() bool {
-	return s != nil && (s.kind == clusterIP || s.kind == headless)
+// hostSet tells which hosts of a service have had the address before, in another of its
+// slices: they come one after the other, and nearly always there is one.
+type hostSet struct {
+	first *slice // the first one of the service
+	seen  map[string]struct{}
+	held  []string // the hosts in first
 }
 
-// least is the first service key in r, by order, that z exposes: two Services have
-// one address only for a moment, and the answer doesn't hang on who came first.
-func (z *Zone) least(r ref[string]) (key string) {
-	for k := range r.each {
-		if (key == "" || k < key) && z.exposesLocked(namespaceOf(k)) {
-			key = k
+// add reports whether host, which is in s, is new.
+func (h *hostSet) add(s *slice, host string) bool {
+	switch {
+	case h.first == nil || h.first.key != s.key:
+		h.first, h.held = s, append(h.held[:0], host)
+		clear(h.seen)
+		return true
+	case h.first == s: // a slice has none twice
+		h.held = append(h.held, host)
+		return true
+	case len(h.seen) == 0:
+		if h.seen == nil {
+			h.seen = make(map[string]struct{})
+		}
+		for _, have := range h.held {
+			h.seen[have] = struct{}{}
 		}
 	}
-	return key
+	_, dup := h.seen[host]
+	h.seen[host] = struct{}{}
+	return !dup
 }
 
-// each goes over what is under the address.
-func (r ref[T]) each(yield func(T) bool) {
-	if !yield(r.first) || r.more == nil {
-		return
-	}
-	for _, x := range *r.more {
-		if !yield(x) {
-			return
-		}
-	}
+// pointers are the ends of the PTR targets in a reply that further ones point at: the
+// offsets of the last service's key, of namespaces, and of what services are under. A pod
+// behind many services has many names that are alike, and compressed (RFC 1035, 4.1.4)
+// they fit into a UDP answer. Names come by service.
+type pointers struct {
+	key        string
+	keyAt      int            // 0 is none
+	namespaces map[string]int // by label
+	svcAt      int            // 0 is none
 }
 
-// pointers writes the PTR records of m's address.
-func (w *writer) pointers(m *match) {
-	written := make(suffixes)
-	list, _ := w.zone.owners(m.addr)
-	for _, o := range list {
-		w.pointer(o, written)
-	}
-}
-
-// suffixes are the ends of the PTR targets in a reply that further ones point at:
-// the offset of each by the part of a service's key it starts with; "" is where
-// services are. A pod behind many services has many names that are alike, and
-// compressed (RFC 1035, 4.1.4) they fit into a UDP answer.
-type suffixes map[string]int
-
-// pointer writes one PTR record, compressed against written.
-func (w *writer) pointer(o owner, written suffixes) {
-	var whole, buf [wire.MaxName]byte
+// pointer writes one PTR record, compressed against p. It is false once there is no room
+// for more.
+func (w *writer) pointer(p *pointers, host, key string) bool {
 	svc := w.zone.primary.svc
-	if join(whole[:0], o.host, o.key, svc) == nil {
-		return
+	if !w.budget.take(recordSteps) {
+		return false
 	}
+	if nameLen(host, key, svc) > wire.MaxName {
+		return true
+	}
+	var buf [wire.MaxName]byte
 	b := buf[:0]
-	if o.host != "" {
-		b = append(b, byte(len(o.host)))
-		b = append(b, o.host...)
+	if host != "" {
+		b = append(b, byte(len(host)))
+		b = append(b, host...)
 	}
-	starts := make(map[string]int, 3) // of suffixes that are written out here
-	rest := o.key
-	for {
-		if at, ok := written[rest]; ok {
-			b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(at))
-			break
-		}
-		starts[rest] = len(b)
-		if rest == "" {
+	ns := namespaceOf(key)
+	keyAt, nsAt, svcAt := -1, -1, -1 // of what is written out here
+	switch at, ok := p.namespaces[ns]; {
+	case p.keyAt > 0 && p.key == key:
+		b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(p.keyAt))
+	case ok:
+		keyAt = len(b)
+		b = append(b, key[:len(key)-len(ns)]...)
+		b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(at))
+	default:
+		keyAt, nsAt = len(b), len(b)+len(key)-len(ns)
+		b = append(b, key...)
+		if p.svcAt > 0 {
+			b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(p.svcAt))
+		} else {
+			svcAt = len(b)
 			b = append(b, svc...)
-			break
 		}
-		n := 1 + int(rest[0])
-		b, rest = append(b, rest[:n]...), rest[n:]
 	}
 	before := w.reply.Count(wire.Answer)
 	at := w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypePTR, w.ttl, b)
 	if w.reply.Count(wire.Answer) == before {
-		return // the message is full
+		return false // the message is full
 	}
-	for part, start := range starts {
-		if at+start < maxPointed {
-			written[part] = at + start
+	p.note(at, key, keyAt, nsAt, svcAt)
+	return !w.reply.Over()
+}
+
+// note takes down where the parts of a name stand that were written out in the RDATA at
+// at, as far as pointers reach; -1 is what was not.
+func (p *pointers) note(at int, key string, keyAt, nsAt, svcAt int) {
+	if keyAt >= 0 {
+		p.key, p.keyAt = key, 0
+		if at+keyAt < maxPointed {
+			p.keyAt = at + keyAt
 		}
+	}
+	if nsAt >= 0 && at+nsAt < maxPointed {
+		if p.namespaces == nil {
+			p.namespaces = make(map[string]int)
+		}
+		p.namespaces[namespaceOf(key)] = at + nsAt
+	}
+	if svcAt >= 0 && at+svcAt < maxPointed {
+		p.svcAt = at + svcAt
 	}
 }
 

@@ -86,6 +86,6 @@ func packedLen(t *testing.T, z *Zone, name string, qtype uint16) int {
 	var r wire.Reply
 	q.Parse(packQuery(t, name, qtype))
 	r.Start(nil, &q)
-	z.Answer(&q, &r)
+	z.Answer(&q, &r, nil)
 	return len(r.Finish(wire.MaxMessage))
 }

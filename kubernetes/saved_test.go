@@ -436,7 +436,7 @@ func interrogateName(t *testing.T, all []answers, name string, qtype uint16) {
 	for _, z := range all {
 		var r wire.Reply
 		r.Start(nil, &q)
-		z.Answer(&q, &r)
+		z.Answer(&q, &r, nil)
 		m := new(dns.Msg)
 		if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
 			t.Fatalf("the reply to %q %d can't be read: %v", name, qtype, err)

@@ -2,134 +2,267 @@ package kubernetes
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// pair is one address at one port: what a SRV answer is made of. Several pairs may
-// come to one record; their number still sets the weight.
-type pair struct {
-	host   string // the label in front of the service's name; "" is the service
-	addr   string // packed
-	number uint16 // 0 is none: no record
-	// cluster is the label, in wire form, between host and the service's name, where
-	// the host is an import's.
-	cluster string
+// A SRV answer (RFC 2782) is made of pairs: each address of the service, or each of its
+// endpoints, at each of the ports that are asked for. There are as many as the product of
+// two lists that tenants write, so they are never listed. Their number sets the weight, and
+// need not be known beyond [enoughPairs]; an endpoint's ports count once by number; and the
+// first record for which there is no room is the last.
+
+// enoughPairs is the least number of pairs at which the weight is 1.
+const enoughPairs = 51
+
+// weigh is the weight of each of n records.
+func weigh(n int) uint16 { return uint16(max(1, 100/max(1, n))) }
+
+// leastSRV is less than the least that a SRV record takes: a pointer, 10 bytes up to the
+// RDATA, and in that 6 bytes and a name of two labels and more.
+const leastSRV = 20
+
+// targets is what writing SRV records takes.
+type targets struct {
+	writer
+	port portMatch
+	// key is the service's.
+	key    string
+	weight uint16
+	// ports is what numbers were read from last, reads counts those that were different.
+	ports   ports
+	numbers []uint16
+	reads   int
+	// written has the names that records lead to, done these with their ports.
+	written map[string]srvName
+	done    map[srvTarget]struct{}
+	// addrs are those of the names, each once, and known has them for looking one up.
+	addrs []glue
+	known map[glue]struct{}
 }
 
-// front is what p's name has in front of the service's, to tell it from others.
-func (p *pair) front() string { return p.host + p.cluster }
+// srvName is the name of a target: its offset, and the last of targets.reads for which it has
+// records.
+type srvName struct{ at, read int }
 
-// srv writes m's SRV records (RFC 2782) and the addresses of their targets.
+// srvTarget is a name by what it has in front of the service's, and a port.
+type srvTarget struct {
+	front  string
+	number uint16
+}
+
+// glue is an address of a name.
+type glue struct{ front, addr string }
+
+// srv writes m's SRV records and the addresses of their targets.
 func (w *writer) srv(m *match) {
-	pairs := m.pairs()
-	if len(pairs) == 0 {
+	n := m.pairs(w.budget)
+	if n == 0 {
 		return
 	}
-	weight := uint16(max(1, 100/len(pairs)))
-	owners := w.targets(m, pairs, weight)
-	type address struct{ host, addr string }
-	seen := make(map[address]struct{}, len(pairs))
-	for _, p := range pairs {
-		a := address{p.front(), p.addr}
-		owner, ok := owners[p.front()]
-		if _, dup := seen[a]; dup || !ok || p.number == 0 {
-			continue
+	t := targets{
+		writer: *w, port: m.port, key: string(m.key), weight: weigh(n),
+		written: make(map[string]srvName), done: make(map[srvTarget]struct{}), known: make(map[glue]struct{}),
+	}
+	if !t.all(m) {
+		return
+	}
+	for _, g := range t.addrs {
+		if !w.budget.take(seenSteps) || w.reply.Over() {
+			return
 		}
-		seen[a] = struct{}{}
-		w.addr(wire.Additional, owner, p.addr)
+		w.addr(wire.Additional, t.written[g.front].at, g.addr)
 	}
 }
 
-// targets writes the SRV records, each target and port once, and gives the offset
-// of each target's name.
-func (w *writer) targets(m *match, pairs []pair, weight uint16) map[string]int {
-	type target struct {
-		host   string
-		number uint16
-	}
-	seen := make(map[target]struct{}, len(pairs))
-	owners := make(map[string]int, len(pairs))
-	key := string(m.key)
-	var buf [6 + wire.MaxName]byte
-	for _, p := range pairs {
-		t := target{p.front(), p.number}
-		if _, dup := seen[t]; dup || p.number == 0 {
-			continue
+// all writes the records of m; false if there is no room for all of them, or the budget is
+// spent.
+func (t *targets) all(m *match) bool {
+	if m.ofService() {
+		if !t.read(m.svc.ports) || len(t.numbers) == 0 {
+			return false
 		}
-		seen[t] = struct{}{}
-		name := join(buf[6:6], p.host, p.cluster+key, w.origin.svc)
-		if name == nil {
-			continue
+		for addr := range m.serviceAddrs().each {
+			if !t.endpoint("", "", addr) {
+				return false
+			}
 		}
-		binary.BigEndian.PutUint16(buf[0:], 0) // priority
-		binary.BigEndian.PutUint16(buf[2:], weight)
-		binary.BigEndian.PutUint16(buf[4:], p.number)
-		before := w.reply.Count(wire.Answer)
-		at := w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeSRV, w.ttl, buf[:6+len(name)])
-		if w.reply.Count(wire.Answer) == before {
-			break // the message is full
-		}
-		if _, ok := owners[t.host]; !ok {
-			owners[t.host] = at + 6
-		}
-	}
-	return owners
-}
-
-// pairs lists what m's SRV records are made of.
-func (m *match) pairs() (list []pair) {
-	switch m.node {
-	case outward:
-		return m.outerPairs()
-	case named, port, member, zonal:
-	default:
-		return nil
-	}
-	switch {
-	case m.svc.kind == clusterIP && m.node != member:
-		return m.servicePairs()
-	case !m.svc.hasEndpoints():
-		return nil
+		return true
 	}
 	for _, s := range m.svc.slices {
-		for i := m.step(s, 0); i < s.len(); i = m.step(s, i+1) {
-			list = m.endpointPairs(list, s, i)
+		if !t.read(s.ports) {
+			return false
+		}
+		for i := range m.steps(s, t.budget) {
+			if len(t.numbers) == 0 {
+				break
+			}
+			if !t.endpoint(s.hostOf(i), s.cluster, s.addr(i)) {
+				return false
+			}
 		}
 	}
-	return list
+	return !t.budget.spent()
 }
 
-// servicePairs lists the pairs of the service itself.
-func (m *match) servicePairs() (list []pair) {
-	for p := m.svc.ports; p != ""; {
-		name, proto, number, rest := p.next()
+// read reads the numbers of those of p that are asked for, each once, as many as there may
+// be room for; false if the budget is spent.
+func (t *targets) read(p ports) bool {
+	if t.reads > 0 && p == t.ports {
+		return t.budget.take(1 + len(p)/64) // which is what it takes to compare them
+	}
+	t.reads++
+	t.ports, t.numbers = p, t.numbers[:0]
+	most := 1 + t.reply.Expected()/leastSRV // an endpoint with so many ports is the last one
+	var seen numberSet
+	for p != "" && len(t.numbers) < most {
+		label, proto, number, rest := p.next()
 		p = rest
-		if !m.port.matches(name, proto) {
-			continue
+		if !t.budget.take(1) {
+			return false
 		}
-		for addr := range m.svc.each {
-			list = append(list, pair{addr: addr, number: number})
+		if number != 0 && t.port.matches(label, proto) && seen.add(number, t.numbers) {
+			t.numbers = append(t.numbers, number)
 		}
 	}
-	return list
+	return true
 }
 
-// endpointPairs appends the pairs of endpoint i of s.
-func (m *match) endpointPairs(list []pair, s *slice, i int) []pair {
-	host := s.hostOf(i)
-	if s.ports == "" && m.port.any() {
-		// It gives no record, but has its part in the weight, as one without a number.
-		return append(list, pair{host: host, addr: s.addr(i), cluster: s.cluster})
+// numberSet tells which numbers were there before; nil while they are few.
+type numberSet []uint64
+
+// fewNumbers is how many are looked through one by one.
+const fewNumbers = 16
+
+// add reports whether number is none of list, which is all that were new before.
+func (s *numberSet) add(number uint16, list []uint16) bool {
+	if len(list) < fewNumbers {
+		return !slices.Contains(list, number)
 	}
-	for p := s.ports; p != ""; {
-		name, proto, number, rest := p.next()
-		p = rest
-		if m.port.matches(name, proto) {
-			list = append(list, pair{host: host, addr: s.addr(i), number: number, cluster: s.cluster})
+	if *s == nil {
+		*s = make(numberSet, 1<<16/64)
+		for _, n := range list {
+			(*s)[n/64] |= 1 << (n % 64)
 		}
 	}
-	return list
+	at, bit := &(*s)[number/64], uint64(1)<<(number%64)
+	isNew := *at&bit == 0
+	*at |= bit
+	return isNew
+}
+
+// endpoint writes the records of the endpoint of that label, cluster and address, each
+// target and port once; false if there is no room for all of them, or the budget is spent.
+func (t *targets) endpoint(host, cluster, addr string) bool {
+	front := host + cluster
+	if !t.budget.take(seenSteps) {
+		return false
+	}
+	have, ok := t.written[front]
+	if !ok || have.read != t.reads {
+		var buf [6 + wire.MaxName]byte
+		label := join(buf[6:6], host, cluster+t.key, t.origin.svc)
+		if label == nil {
+			return true
+		}
+		for _, number := range t.numbers {
+			at, ok := t.record(srvTarget{front, number}, buf[:6+len(label)])
+			if !ok {
+				return false
+			}
+			if have.at == 0 {
+				have.at = at + 6
+			}
+		}
+		have.read = t.reads
+		t.written[front] = have
+	}
+	g := glue{front, addr}
+	if _, dup := t.known[g]; !dup && len(t.addrs) < wire.MaxAddrs {
+		t.known[g] = struct{}{}
+		t.addrs = append(t.addrs, g)
+	}
+	return true
+}
+
+// record writes one record, if there is none yet, whose RDATA is rdata but for what stands
+// before the name; ok is false if there was no room for it, or there is none for more.
+func (t *targets) record(to srvTarget, rdata []byte) (at int, ok bool) {
+	if _, dup := t.done[to]; dup {
+		return 0, t.budget.take(seenSteps)
+	}
+	if !t.budget.take(recordSteps) {
+		return 0, false
+	}
+	t.done[to] = struct{}{}
+	binary.BigEndian.PutUint16(rdata[0:], 0) // priority
+	binary.BigEndian.PutUint16(rdata[2:], t.weight)
+	binary.BigEndian.PutUint16(rdata[4:], to.number)
+	at = t.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeSRV, t.ttl, rdata)
+	return at, !t.reply.Over()
+}
+
+// ofService reports whether m's SRV records are made of the service's own addresses and
+// ports, and not of its endpoints'.
+func (m *match) ofService() bool {
+	return m.node == outward || m.node != member && m.svc.kind == clusterIP
+}
+
+// serviceAddrs are the addresses that such records lead to.
+func (m *match) serviceAddrs() addrLists {
+	if m.node == outward {
+		return addrLists{m.svc.external4, m.svc.external6}
+	}
+	return addrLists{m.svc.v4, m.svc.v6}
+}
+
+// pairs is the number of pairs that m's SRV records are made of, up to [enoughPairs].
+func (m *match) pairs(b *Budget) (n int) {
+	switch m.node {
+	case outward, named, port, member, zonal:
+	default:
+		return 0
+	}
+	if m.ofService() {
+		per := m.port.count(m.svc.ports, b)
+		for range m.serviceAddrs().each {
+			if n = min(n+per, enoughPairs); n == enoughPairs {
+				break
+			}
+		}
+		return n
+	}
+	if !m.svc.hasEndpoints() {
+		return 0
+	}
+	for _, s := range m.svc.slices {
+		per := m.port.count(s.ports, b)
+		if s.ports == "" && m.port.any() {
+			per = 1 // it gives no record, but has its part in the weight, as one without a number
+		}
+		for range m.steps(s, b) {
+			if n = min(n+per, enoughPairs); per == 0 || n == enoughPairs {
+				break
+			}
+		}
+		if n == enoughPairs {
+			break
+		}
+	}
+	return n
+}
+
+// count is the number of those of p that m selects, up to [enoughPairs].
+func (m portMatch) count(p ports, b *Budget) (n int) {
+	for b.take(1) && p != "" && n < enoughPairs {
+		label, proto, _, rest := p.next()
+		if m.matches(label, proto) {
+			n++
+		}
+		p = rest
+	}
+	return n
 }
 
 // hostOf is the label of endpoint i, spelled out.

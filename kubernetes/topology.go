@@ -274,8 +274,10 @@ func (z *Zone) Turns(q *wire.Query) bool {
 	if o == nil || !isAddress(q.Type) {
 		return false
 	}
-	m := z.find(q.Name(), o)
-	if m.node != named || m.svc.kind != headless {
+	var b Budget
+	b.Refill()
+	m := z.find(q.Name(), o, &b)
+	if b.spent() || m.node != named || m.svc.kind != headless {
 		return false
 	}
 	list, size := m.svc.addrs(q.Type)

@@ -41,14 +41,14 @@ type match struct {
 // names by topology zone have more, and of those that many say what they are.
 const maxDepth = 5
 
-// find looks name, which is in o, up.
-func (z *Zone) find(name []byte, o *origin) match {
+// find looks name, which is in o, up. Once b is spent, what it gives means nothing.
+func (z *Zone) find(name []byte, o *origin, b *Budget) match {
 	rel := name[:len(name)-len(o.name)]
 	switch {
 	case len(rel) == 0:
 		return match{node: apex}
 	case o.reverse:
-		return z.findReverse(name, rel)
+		return z.findReverse(name, rel, b)
 	}
 	var at [maxDepth]int // where the last labels start
 	n := 0
@@ -66,11 +66,11 @@ func (z *Zone) find(name []byte, o *origin) match {
 	switch last := rel[at[n-1]:]; string(last) {
 	case "\x03svc":
 		if o.zonal {
-			return z.findBelow(rel, at[:n], o)
+			return z.findBelow(rel, at[:n], o, b)
 		}
-		return z.findService(rel, at[:n], o)
+		return z.findService(rel, at[:n], o, b)
 	case "\x03pod":
-		return z.findPod(rel, at[:n])
+		return z.findPod(rel, at[:n], b)
 	default:
 		return findServer(rel)
 	}
@@ -120,7 +120,7 @@ func (z *Zone) chooses(ns []byte) bool {
 
 // findService looks up a name below svc, that of a Service or, where o has those, of a
 // ServiceImport; at holds where its labels start.
-func (z *Zone) findService(rel []byte, at []int, o *origin) match {
+func (z *Zone) findService(rel []byte, at []int, o *origin, b *Budget) match {
 	n := len(at)
 	if n == 1 {
 		return match{node: empty}
@@ -142,9 +142,9 @@ func (z *Zone) findService(rel []byte, at []int, o *origin) match {
 	case !z.shows(m.svc):
 		return match{}
 	case o.imports:
-		return m.belowImport(rel, at)
+		return m.belowImport(rel, at, b)
 	}
-	return m.belowService(rel, at)
+	return m.belowService(rel, at, b)
 }
 
 // hasNamespace reports whether names in that namespace (a label in wire form) may be
@@ -154,12 +154,12 @@ func (o *origin) hasNamespace(v *View, ns []byte) bool {
 }
 
 // belowService is the node of the labels, if any, in front of a service.
-func (m match) belowService(rel []byte, at []int) match {
+func (m match) belowService(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 4:
-		return m.endpoint(rel[1:at[1]])
+		return m.endpoint(rel[1:at[1]], b)
 	case 5:
-		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]])
+		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]], b)
 	}
 	return m
 }
@@ -190,7 +190,7 @@ func exists(ok bool) match {
 func (z *Zone) shows(s *service) bool {
 	switch s.kind {
 	case clusterIP:
-		return !z.ignoreEmpty || s.ready()
+		return !z.ignoreEmpty || s.ready
 	case headless:
 		return s.v4 != "" || s.v6 != ""
 	case external:
@@ -201,24 +201,24 @@ func (z *Zone) shows(s *service) bool {
 
 // endpoint is the node of one more label below a service: an endpoint, or the
 // protocol above its named ports.
-func (m match) endpoint(label []byte) match {
+func (m match) endpoint(label []byte, b *Budget) match {
 	if m.svc.kind == external {
 		return match{}
 	}
 	m.node, m.host = member, hostOf(label)
-	if m.svc.hasMember(&m.host) {
+	if m.svc.hasMember(&m.host, b) {
 		return m
 	}
 	proto := protocol(unscored(label))
-	return exists(proto != 0 && m.svc.hasNamed(proto))
+	return exists(proto != 0 && m.svc.hasNamed(proto, b))
 }
 
 // namedPort is the node of two more labels below a service. A port that matches
 // nothing is no name, and nor is one without a name: that would be a wildcard.
-func (m match) namedPort(name, proto []byte) match {
+func (m match) namedPort(name, proto []byte, b *Budget) match {
 	m.node = port
 	m.port = portMatch{proto: protocol(unscored(proto)), name: unscored(name)}
-	if m.port.proto == 0 || len(m.port.name) == 0 || !m.svc.hasPort(m.port) {
+	if m.port.proto == 0 || len(m.port.name) == 0 || !m.svc.hasPort(m.port, b) {
 		return match{}
 	}
 	return m
@@ -229,11 +229,14 @@ func (m match) namedPort(name, proto []byte) match {
 func unscored(label []byte) []byte { return bytes.TrimPrefix(label, []byte("_")) }
 
 // hasPort reports whether a port that pm selects has a record under s.
-func (s *service) hasPort(pm portMatch) bool {
+func (s *service) hasPort(pm portMatch, b *Budget) bool {
 	if s.kind == clusterIP {
-		return s.ports.has(pm)
+		return b.take(s.ports.steps()) && s.ports.has(pm)
 	}
 	for _, sl := range s.slices {
+		if !b.take(sl.ports.steps()) {
+			return false
+		}
 		if sl.addrs != "" && sl.ports.has(pm) {
 			return s.kind == headless
 		}
@@ -242,11 +245,14 @@ func (s *service) hasPort(pm portMatch) bool {
 }
 
 // hasNamed is hasPort for any named port of proto.
-func (s *service) hasNamed(proto byte) bool {
+func (s *service) hasNamed(proto byte, b *Budget) bool {
 	if s.kind == clusterIP {
-		return s.ports.hasNamed(proto)
+		return b.take(s.ports.steps()) && s.ports.hasNamed(proto)
 	}
 	for _, sl := range s.slices {
+		if !b.take(sl.ports.steps()) {
+			return false
+		}
 		if sl.addrs != "" && sl.ports.hasNamed(proto) {
 			return s.kind == headless
 		}
@@ -255,7 +261,7 @@ func (s *service) hasNamed(proto byte) bool {
 }
 
 // findPod looks up a name below pod; at holds where its labels start.
-func (z *Zone) findPod(rel []byte, at []int) match {
+func (z *Zone) findPod(rel []byte, at []int, b *Budget) match {
 	n := len(at)
 	if n == 1 {
 		return match{node: empty}
@@ -270,16 +276,16 @@ func (z *Zone) findPod(rel []byte, at []int) match {
 	if n == 2 {
 		return match{node: empty}
 	}
-	return z.findAddr(rel[1:at[1]], ns)
+	return z.findAddr(rel[1:at[1]], ns, b)
 }
 
 // findAddr looks up the name of a pod's address in the namespace ns.
-func (z *Zone) findAddr(label, ns []byte) match {
+func (z *Zone) findAddr(label, ns []byte, b *Budget) match {
 	addr, ok := parseDashed(label)
 	switch {
 	case !ok:
 		return match{}
-	case z.pods == config.PodsInsecure || z.view.hasPod(addr, ns):
+	case z.pods == config.PodsInsecure || z.view.hasPod(addr, ns, b):
 		return match{node: podAddr, addr: addr}
 	case z.view.allPods.Load():
 		return match{}

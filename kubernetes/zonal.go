@@ -22,18 +22,18 @@ const (
 
 // findBelow is findService where there are names by topology zone; at holds where the
 // last [maxDepth] labels start, so that it begins above 0 if there are more.
-func (z *Zone) findBelow(rel []byte, at []int, o *origin) match {
+func (z *Zone) findBelow(rel []byte, at []int, o *origin, b *Budget) match {
 	if n := len(at); n > 3 && string(rel[at[n-4]:at[n-3]]) == zoneLabel {
-		return z.findZonal(rel, at)
+		return z.findZonal(rel, at, b)
 	}
 	if at[0] > 0 {
 		return match{}
 	}
-	return z.findService(rel, at, o)
+	return z.findService(rel, at, o, b)
 }
 
 // findZonal looks up a name at or below a service's _zone.
-func (z *Zone) findZonal(rel []byte, at []int) match {
+func (z *Zone) findZonal(rel []byte, at []int, b *Budget) match {
 	n := len(at)
 	if !z.exposes(rel[at[n-2]:at[n-1]]) {
 		return match{}
@@ -46,11 +46,11 @@ func (z *Zone) findZonal(rel []byte, at []int) match {
 	if n == 4 {
 		return match{node: empty}
 	}
-	return m.directed(z.view, rel[at[0]:at[1]], rel[:at[0]])
+	return m.directed(z.view, rel[at[0]:at[1]], rel[:at[0]], b)
 }
 
 // directed is the node of a zone, or of none yet, below a directive.
-func (m match) directed(v *View, directive, zone []byte) match {
+func (m match) directed(v *View, directive, zone []byte, b *Budget) match {
 	pin := string(directive) == pinLabel
 	switch {
 	case !pin && string(directive) != preferLabel:
@@ -61,7 +61,7 @@ func (m match) directed(v *View, directive, zone []byte) match {
 		return match{node: elsewhere, svc: m.svc}
 	}
 	var found bool
-	if m.zone, found = m.svc.zoneNamed(zone); !found && pin {
+	if m.zone, found = m.svc.zoneNamed(zone, b); !found && pin {
 		m.zone = nowhere
 	}
 	return m
@@ -71,9 +71,12 @@ func (m match) directed(v *View, directive, zone []byte) match {
 var nowhere = unique.Make("")
 
 // zoneNamed is the zone of that name if s has an endpoint there.
-func (s *service) zoneNamed(zone []byte) (z topozone, ok bool) {
+func (s *service) zoneNamed(zone []byte, b *Budget) (z topozone, ok bool) {
 	var none topozone
 	for _, sl := range s.slices {
+		if !b.take(1 + len(sl.zones)) {
+			return none, false
+		}
 		for _, z := range sl.zones {
 			if z != none && z.Value() == string(zone) {
 				return z, true

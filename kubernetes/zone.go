@@ -30,6 +30,9 @@ const (
 	// hold, or not yet. Nothing is written. The cluster's own DNS has the answer;
 	// where there is none to ask, [Zone.Await] waits until the view has it.
 	Elsewhere
+	// Large: the answer takes more steps than the query has left (see [Budget]). Nothing is
+	// written. Who can take longer asks again, without a budget.
+	Large
 )
 
 // versionTTL is the TTL of dns-version: the answer changes with the program, so
@@ -134,11 +137,12 @@ func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 func (z *Zone) View() *View { return z.view }
 
 // Answer writes the answer to q, which must be of class IN, into r, which must have
-// been started for q and hold nothing yet. It does not block. With [Alias] it also
+// been started for q and hold nothing yet. It takes no more steps than b has, and none
+// that don't make a difference to what r is expected to hold. It does not block. With [Alias] it also
 // gives the name outside of the zone that the server resolves in its own way; the
 // name is "" with every other outcome. What has no object to make, which is all
 // address and negative answers, allocates nothing.
-func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
+func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
 	name := q.Name()
 	o := z.origin(name)
 	if o == nil {
@@ -148,16 +152,22 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 		r.Fail(wire.Refused)
 		return Refused, ""
 	}
-	m := z.find(name, o)
-	switch m.node {
-	case missing:
+	m := z.find(name, o, b)
+	switch {
+	case b.spent():
+		return Large, ""
+	case m.node == missing:
 		return z.nameError(name, o, r), ""
-	case elsewhere:
+	case m.node == elsewhere:
 		return Elsewhere, ""
 	}
-	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl}
+	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl, budget: b}
 	r.SetAuthoritative()
 	target, end := w.write(&m, q.Type)
+	if b.spent() {
+		r.Reset()
+		return Large, ""
+	}
 	if outcome := z.lacks(end); outcome != Answered {
 		r.Reset()
 		return outcome, ""
@@ -189,10 +199,10 @@ func (z *Zone) lacks(end node) Outcome {
 // follows the whole cluster for as long as such names are asked for. The error is
 // that of ctx.
 func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
-	return z.view.await(ctx, q, func(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
-		outcome, target := z.Answer(q, r)
+	return z.view.await(ctx, q, func(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
+		outcome, target := z.Answer(q, r, b)
 		if outcome == Elsewhere {
-			z.view.widen(z.find(q.Name(), z.origin(q.Name())))
+			z.view.widen(z.find(q.Name(), z.origin(q.Name()), b))
 		}
 		return outcome, target
 	})
@@ -200,12 +210,12 @@ func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
 
 // await waits until answer gives something other than [Elsewhere] for q, or ctx
 // ends.
-func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query, *wire.Reply) (Outcome, wire.Name)) error {
+func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query, *wire.Reply, *Budget) (Outcome, wire.Name)) error {
 	for {
 		more := v.scope.more()
 		var r wire.Reply
 		r.Start(nil, q)
-		if outcome, _ := answer(q, &r); outcome != Elsewhere {
+		if outcome, _ := answer(q, &r, nil); outcome != Elsewhere {
 			return nil
 		}
 		select {

@@ -72,7 +72,7 @@ func packQuery(t testing.TB, name string, qtype uint16) []byte {
 
 // answers is what answers queries: a Zone or an External.
 type answers interface {
-	Answer(*wire.Query, *wire.Reply) (Outcome, wire.Name)
+	Answer(*wire.Query, *wire.Reply, *Budget) (Outcome, wire.Name)
 }
 
 // ask puts one question to z.
@@ -84,7 +84,7 @@ func ask(t testing.TB, z answers, name string, qtype uint16) (*dns.Msg, Outcome,
 		t.Fatalf("%s is no query: %d", name, verdict)
 	}
 	r.Start(nil, &q)
-	outcome, target := z.Answer(&q, &r)
+	outcome, target := z.Answer(&q, &r, nil)
 	m := new(dns.Msg)
 	if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
 		t.Fatalf("%s: the reply can't be read: %v", name, err)
@@ -95,7 +95,7 @@ func ask(t testing.TB, z answers, name string, qtype uint16) (*dns.Msg, Outcome,
 // show writes an answer down, a record a line, sorted within its section.
 func show(m *dns.Msg, outcome Outcome, target wire.Name) string {
 	var b strings.Builder
-	fmt.Fprintln(&b, [...]string{"not mine", "answered", "not synced", "alias", "refused", "elsewhere"}[outcome], target, dns.RcodeToString[m.Rcode])
+	fmt.Fprintln(&b, [...]string{"not mine", "answered", "not synced", "alias", "refused", "elsewhere", "large"}[outcome], target, dns.RcodeToString[m.Rcode])
 	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		var lines []string
 		for _, rr := range section {

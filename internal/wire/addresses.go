@@ -22,7 +22,8 @@ const MaxAddrs = MaxMessage / stride4
 // AddAddrs is [Reply.Add] for each address in packed, the RDATA of one after the
 // other; rtype is A or AAAA and says how long each is. The bytes are the same, for a
 // fraction of the price: a service may have hundreds of addresses. The result is how
-// many of them found room. packed is not kept.
+// many of them were written: those that found room or, where more are known to be cut
+// off, as many as [Reply.Shuffle] may put in their place. packed is not kept.
 func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed string) int {
 	if owner > maxPointed { // owners are written out there: rare, and large
 		return r.addEach(s, owner, rtype, ttl, packed)
@@ -32,6 +33,7 @@ func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed 
 	if room := r.room(s, stride); n > room {
 		n, r.full = room, true
 	}
+	n = min(n, r.wanted(stride))
 	if n == 0 {
 		return 0
 	}
@@ -47,6 +49,19 @@ func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed 
 		fill6(r.b[at:], head, tail, packed)
 	}
 	return n
+}
+
+// Room is how many addresses of rtype [Reply.AddAddrs] would write in s, however many it
+// is given.
+func (r *Reply) Room(s Section, rtype uint16) int {
+	stride := addrStride(rtype)
+	return min(r.room(s, stride), r.wanted(stride))
+}
+
+// wanted is how many records of stride bytes may make a difference to what is sent: those
+// up to the first that is cut off, and those that [Reply.Shuffle] may put in their place.
+func (r *Reply) wanted(stride int) int {
+	return max(MaxShuffled, 1+(r.limit-len(r.b))/stride)
 }
 
 // room is how many records of stride bytes Add would find room for in s. It asks for
@@ -84,7 +99,7 @@ func fill6(b []byte, head uint64, tail uint32, packed string) {
 func (r *Reply) addEach(s Section, owner int, rtype uint16, ttl uint32, packed string) (n int) {
 	size := addrStride(rtype) - fixedLen
 	var rdata [16]byte
-	for ; len(packed) >= size; packed = packed[size:] {
+	for ; len(packed) >= size && !r.full; packed = packed[size:] {
 		copy(rdata[:], packed)
 		before := r.count[s]
 		r.Add(s, owner, rtype, ttl, rdata[:size])

@@ -7,7 +7,8 @@ type Named struct {
 	Record  int    // the record's number in the reply, from 0
 	Type    uint16 // of the record
 	Target  bool   // the name stands in the record's data
-	// Name is in lower case and wire form, nil if it is none. It is valid until the next
+	// Name is in lower case and wire form, nil if it is none, or if the names before it
+	// have taken as long to read as those of one message may. It is valid until the next
 	// call.
 	Name []byte
 }
@@ -23,12 +24,13 @@ type Names struct {
 	rr      Record
 	target  bool   // rr's data has a name, which comes next
 	owner   uint16 // the compression pointer that the record before began with
+	budget  steps  // for what is left of r
 	name    [MaxName]byte
 }
 
 // Names starts before the first name of r.
 func (r *Reply) Names() Names {
-	return Names{r: r, left: r.count[Answer], number: -1, off: r.q.questionEnd(), owner: questionPointer}
+	return Names{r: r, left: r.count[Answer], number: -1, off: r.q.questionEnd(), owner: questionPointer, budget: newSteps(len(r.b))}
 }
 
 // Next gives the next name; false if there is none. In the answer section these are the
@@ -83,7 +85,7 @@ func (n *Names) next() bool {
 
 // named is the name at off.
 func (n *Names) named(off int, target bool) Named {
-	size, _ := unpackName(n.name[:], n.r.b, off)
+	size, _ := unpackName(n.name[:], n.r.b, off, &n.budget)
 	item := Named{Section: n.section, Record: n.number, Type: n.rr.Type, Target: target}
 	if size > 0 {
 		item.Name = n.name[:size]
@@ -125,7 +127,7 @@ func (r *Reply) CopyTC(other *Reply) { r.full = r.full || other.full }
 func (r *Reply) Remove(records []int) bool {
 	var out Reply
 	out.Start(make([]byte, 0, len(r.b)), r.q)
-	w := rewriter{from: r.b, to: &out, e: asItIs{}}
+	w := rewriter{from: r.b, left: newSteps(len(r.b)), to: &out, e: asItIs{}}
 	off, number := r.q.questionEnd(), 0
 	for section := range Section(3) {
 		for range r.count[section] {

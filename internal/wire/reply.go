@@ -30,6 +30,7 @@ type Reply struct {
 	section Section
 	count   [3]uint16
 	full    bool
+	limit   int // see Expect
 
 	explained bool // ede says something
 	ede       EDE
@@ -44,9 +45,20 @@ func (r *Reply) Start(buf []byte, q *Query) {
 	r.q = q
 	r.b = append(buf[:0], make([]byte, HeaderLen)...)
 	r.b = append(r.b, q.Packet[HeaderLen:q.questionEnd()]...)
-	r.nsid = ""
+	r.nsid, r.limit = "", MaxMessage
 	r.Reset()
 }
+
+// Expect says that [Reply.Finish] will cut the reply to limit bytes or fewer. Records are
+// written past that all the same: [Reply.Over] tells who writes many when to stop.
+func (r *Reply) Expect(limit int) { r.limit = limit }
+
+// Expected is how long the message may get.
+func (r *Reply) Expected() int { return r.limit }
+
+// Over reports whether what is written from now on can't be in the message that is sent,
+// in the section that was written to last or behind it.
+func (r *Reply) Over() bool { return r.full || len(r.b) > r.limit }
 
 // Reset drops every record and flag, so that another step can answer.
 func (r *Reply) Reset() {
@@ -210,7 +222,7 @@ func (r *Reply) Shuffle() {
 	if r.count[Answer] < 2 {
 		return
 	}
-	var at [maxShuffled]int
+	var at [MaxShuffled]int
 	n, size := r.addresses(&at)
 	rand.Shuffle(n, func(i, j int) {
 		swap(r.b[at[i]:at[i]+size], r.b[at[j]:at[j]+size])
@@ -229,7 +241,7 @@ func swap(a, b []byte) {
 
 // addresses finds where the addresses of the answer section stand, n of them of
 // size bytes each; none if they are not all of one type under one owner.
-func (r *Reply) addresses(at *[maxShuffled]int) (n, size int) {
+func (r *Reply) addresses(at *[MaxShuffled]int) (n, size int) {
 	var owner uint16 // of the first
 	alike, off := true, r.q.questionEnd()
 	for range r.count[Answer] {
@@ -285,14 +297,14 @@ func (r *Reply) oneOwner(n int) bool {
 	return length > 0 && left >= 0
 }
 
-// maxShuffled bounds the addresses put in random order: what fits into 64 KiB
+// MaxShuffled bounds the addresses put in random order: what fits into 64 KiB
 // is 4,096 A records, but no client looks beyond the first few dozen, and the
 // array stays on the stack.
-const maxShuffled = 256
+const MaxShuffled = 256
 
 // shuffleSteps bounds what comparing their owners may cost a reader at each hit: some 20 µs.
 // Owners that are 64 labels apart from one another in pointers are nobody's.
-const shuffleSteps steps = 64 * maxShuffled
+const shuffleSteps steps = 64 * MaxShuffled
 
 // AppendError appends the answer to a packet that is no [Serve]: its ID, opcode
 // and RD, rcode c, and nothing else. packet must have a whole header.

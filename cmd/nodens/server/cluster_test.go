@@ -75,7 +75,7 @@ func newPartial(t testing.TB, zones ...string) *partial {
 	return &partial{Zone: kubernetes.NewZone(view, cfg), gaps: map[string]kubernetes.Outcome{}, homes: map[netip.Addr][]byte{}}
 }
 
-func (p *partial) Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
+func (p *partial) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.gaps) > 0 {
@@ -83,7 +83,7 @@ func (p *partial) Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire
 			return outcome, ""
 		}
 	}
-	return p.Zone.Answer(q, r)
+	return p.Zone.Answer(q, r, b)
 }
 
 func (p *partial) Await(ctx context.Context, _ *wire.Query) error {
@@ -370,7 +370,7 @@ type outside struct {
 	awaited func() error
 }
 
-func (o *outside) Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
+func (o *outside) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
 	if wire.Name(q.Name()).String() != o.name {
 		return kubernetes.NotMine, ""
 	}
@@ -467,7 +467,7 @@ func TestOrdered(t *testing.T) {
 // where no names are.
 type ordered struct{ Cluster }
 
-func (*ordered) Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
+func (*ordered) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
 	if wire.Under(q.Name(), "\x05first\x04test\x00") {
 		r.SetRcode(wire.NXDomain)
 		return kubernetes.Answered, ""

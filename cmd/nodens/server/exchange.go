@@ -7,6 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -29,6 +30,11 @@ type exchange struct {
 	missing view
 	claimed uint16 // the client's UDP payload size where no `bufsize` counts
 	hops    uint8  // aliases followed to get here
+	// budget is what answers of the cluster may take; nil, where others don't wait for
+	// this query, has no end. Exchanges that are made for x's sake share it.
+	budget  *kubernetes.Budget
+	steps   kubernetes.Budget // what budget points to in a client's query
+	direct  bool              // this is a client's query, and its reply what is sent
 	glance  glance
 	copy    kernelpath.Answer // for the kernel
 	denied  bool              // which kind of the cache's answers it is of, for the copy
@@ -42,6 +48,7 @@ type exchange struct {
 // packet and reply.
 func (x *exchange) detach(w *exchange, packet, reply []byte) {
 	*w = *x
+	w.budget = nil // which is x's
 	w.q.Packet = append(packet[:0], x.q.Packet...)
 	w.r.Detach(reply, &w.q)
 }

@@ -75,6 +75,9 @@ const (
 	alias
 	// lack: the view of the cluster has to get what the answer hangs on.
 	lack
+	// large: the answer is made of more objects of the cluster than a reader may look at for
+	// one query.
+	large
 	// walk: one of the names on the client's search path takes waiting.
 	walk
 	// turn: what answers the query in its other form takes waiting.
@@ -98,7 +101,8 @@ const (
 //  6. A name that does not exist may be one of a client's that goes down its search
 //     path: what is at the end of that is its answer ([Routes.search]).
 //  7. A name without IPv6 addresses may get some made of its IPv4 ones ([Routes.dns64]).
-//  8. All else takes waiting, and is for [Routes.complete].
+//  8. All else takes waiting, or longer than other clients should wait for, and is for
+//     [Routes.complete].
 //
 // Each step either writes the whole reply or leaves it as it was.
 func (rt *Routes) answer(x *exchange) step {
@@ -109,6 +113,9 @@ func (rt *Routes) answer(x *exchange) step {
 	if z == nil {
 		r.Fail(refusal)
 		return done
+	}
+	if x.direct && x.via == udp {
+		r.Expect(q.Limit())
 	}
 	if rt.looped(z, x) {
 		r.Fail(wire.ServFail)
@@ -196,7 +203,7 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 	if z.External == nil {
 		return done, false
 	}
-	outcome, target := z.External.Answer(&x.q, &x.r)
+	outcome, target := z.External.Answer(&x.q, &x.r, x.budget)
 	switch outcome {
 	case kubernetes.Answered, kubernetes.Refused:
 		x.source = fromExternal
@@ -210,6 +217,8 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 	case kubernetes.Elsewhere:
 		x.missing = z.External
 		return lack, true
+	case kubernetes.Large:
+		return large, true
 	case kubernetes.NotMine:
 	}
 	return done, false
@@ -223,7 +232,7 @@ func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 	if z.Cluster == nil {
 		return done, false
 	}
-	outcome, target := z.Cluster.Answer(&x.q, &x.r)
+	outcome, target := z.Cluster.Answer(&x.q, &x.r, x.budget)
 	switch outcome {
 	case kubernetes.Answered, kubernetes.Refused:
 		x.source, x.ordered = fromCluster, z.Ordered
@@ -241,6 +250,8 @@ func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 			x.missing = z.Cluster
 			return lack, true
 		}
+	case kubernetes.Large:
+		return large, true
 	case kubernetes.NotMine:
 	}
 	return done, false
@@ -300,7 +311,7 @@ func (rt *Routes) longest(name []byte, qtype uint16, x *exchange) (found *Zone) 
 
 // complete is the rest of the path, where it may wait: for the upstreams, for what
 // an alias points to, for the view of the cluster, and for the names on a search
-// path. The reply is complete when it returns, whatever
+// path. There is no budget for it, so that no answer of the cluster is large. The reply is complete when it returns, whatever
 // it returns; the error is why it is a SERVFAIL or a REFUSED.
 func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 	switch at {
@@ -311,6 +322,8 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 		return x.vetted(rt.chase(ctx, x))
 	case lack:
 		return rt.await(ctx, x)
+	case large:
+		return rt.complete(ctx, x, x.zone.resolve(x))
 	case walk:
 		return rt.searchOn(ctx, x)
 	case turn:

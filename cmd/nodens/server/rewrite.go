@@ -71,14 +71,14 @@ func (rt *Routes) rewrite(x *exchange, now time.Duration, wait func(*exchange, s
 	default:
 		at = rt.find(x)
 	}
-	t.zone, t.pool, t.missing = nil, nil, nil // may be gone before the next query
+	t.zone, t.pool, t.missing, t.budget = nil, nil, nil, nil // may be gone before the next query
 	turns.Put(t)
 	return at, err
 }
 
 // begin makes t the exchange for what the rules have made of x's question.
 func (t *turned) begin(x *exchange, now time.Duration) {
-	t.exchange = exchange{zone: x.zone, client: x.client, place: x.place, start: now, lane: x.lane, via: x.via, hops: x.hops}
+	t.exchange = exchange{zone: x.zone, client: x.client, place: x.place, start: now, lane: x.lane, via: x.via, hops: x.hops, budget: x.budget}
 	t.q.Parse(wire.AppendQuery(t.packet[:0], x.q.ID, t.change.Name(), t.change.Type, &x.q, wire.MinUDP))
 	t.r.Start(t.out[:0], &t.q)
 }
@@ -139,7 +139,7 @@ func (rt *Routes) splice(t *turned, wait func(*exchange, step) error) (s *wire.S
 // away from what it asked for, and gives the reply. waits says that this takes waiting,
 // without wait. What does not resolve is a reply without answers, and the error says why.
 func (rt *Routes) lookup(x *exchange, name []byte, hops uint8, wait func(*exchange, step) error) (r *wire.Reply, waits bool, err error) {
-	sub := &exchange{client: x.client, place: x.place, start: x.start, lane: x.lane, via: x.via, hops: hops}
+	sub := &exchange{client: x.client, place: x.place, start: x.start, lane: x.lane, via: x.via, hops: hops, budget: x.budget}
 	sub.q.Parse(wire.AppendQuery(nil, x.q.ID, name, x.q.Type, &x.q, wire.MinUDP))
 	sub.r.Start(nil, &sub.q)
 	if at := rt.answer(sub); at != done {

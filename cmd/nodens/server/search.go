@@ -222,7 +222,7 @@ const packetBuffer = wire.HeaderLen + wire.MaxName + 4 + 11
 
 // release gives w back.
 func (w *walker) release() {
-	w.zone, w.pool, w.missing = nil, nil, nil // may be gone before the next time
+	w.zone, w.pool, w.missing, w.budget = nil, nil, nil, nil // may be gone before the next time
 	walkers.Put(w)
 }
 
@@ -244,6 +244,7 @@ func (w *walker) turn(x *exchange, base int, domain wire.Name, now time.Duration
 func (w *walker) begin(x *exchange, name []byte, qtype uint16, now time.Duration) bool {
 	packet := wire.AppendQuery(w.packet[:0], x.q.ID, name, qtype, &x.q, wire.MinUDP)
 	w.start, w.via, w.client, w.place, w.hops, w.ordered, w.marks = now, x.via, x.client, x.place, x.hops, false, 0
+	w.budget = x.budget
 	if w.q.Parse(packet) != wire.Serve {
 		return false
 	}

@@ -341,6 +341,8 @@ func (s *Server) serve(rt *Routes, x *exchange, buf []byte, limit func(*wire.Que
 	}()
 	x.took = 0
 	x.source, x.hops, x.ordered, x.found, x.marks = fromServer, 0, false, false, 0
+	x.steps.Refill()
+	x.budget, x.direct = &x.steps, true
 	switch x.q.Parse(x.q.Packet) {
 	case wire.Drop:
 		return nil, done
@@ -365,6 +367,7 @@ func (s *Server) wait(rt *Routes, x *exchange, at step, limit int) (msg []byte) 
 			msg = s.panicked(x, nil, p)
 		}
 	}()
+	x.budget = nil
 	err := rt.complete(s.ctx, x, at)
 	if errors.Is(err, upstream.ErrBusy) {
 		s.shed[shedUpstream].Add(1)

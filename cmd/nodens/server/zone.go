@@ -88,7 +88,7 @@ type Zone struct {
 type Cluster interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
-	Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name)
+	Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name)
 	// Mark, Turns and Touch are about copies of answers.
 	Mark(q *wire.Query, r *wire.Reply) (epoch.Mark, bool)
 	Turns(q *wire.Query) bool
@@ -103,7 +103,7 @@ type Cluster interface {
 type External interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
-	Answer(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name)
+	Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name)
 }
 
 // view is what an answer hangs on that isn't there yet.
