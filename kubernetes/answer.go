@@ -102,7 +102,8 @@ func (w *writer) addresses(m *match, owner int, qtype uint16) {
 
 // packed writes the addresses of a service's bare name.
 func (w *writer) packed(section wire.Section, owner int, s *service, qtype uint16) {
-	list, size := s.addrs(qtype)
+	list, cut := s.addrs(qtype, w.budget)
+	size := addrSize(qtype)
 	if !w.budget.take(min(len(list)/size, w.reply.Room(section, qtype))) {
 		return
 	}
@@ -110,7 +111,6 @@ func (w *writer) packed(section wire.Section, owner int, s *service, qtype uint1
 		w.reply.AddAddrs(section, owner, qtype, w.ttl, list)
 		return
 	}
-	cut := s.far(size)
 	zone, rest := int(cut.zone)*size, int(cut.rest)*size
 	w.shuffled(section, owner, qtype, list[:zone])
 	w.shuffled(section, owner, qtype, list[zone:rest])
@@ -192,6 +192,9 @@ func (w *writer) chase(s *service, qtype uint16) (target wire.Name, end node) {
 			return s.target, named
 		}
 		n := copy(buf[:], s.target)
+		if !w.budget.take(findSteps) {
+			return "", missing
+		}
 		m := w.zone.find(buf[:n], w.origin, w.budget)
 		if m.alias() {
 			s = m.svc
@@ -241,6 +244,9 @@ func (w *writer) nameservers() {
 	some, long := false, false
 	for key, svc := range (selecting{w.zone.view, w.budget}).each {
 		some = true
+		if !w.budget.take(findSteps) {
+			return
+		}
 		var buf [wire.MaxName]byte
 		name := join(buf[:0], "", key, base.svc)
 		if name == nil {

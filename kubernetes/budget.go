@@ -11,14 +11,17 @@ type Budget struct{ left int }
 
 const (
 	// readerSteps is what one query may take of a reader, which has other clients' queries
-	// behind it: 2,048 addresses, or 128 records of other types, in at most 50 µs. Half
-	// would send answers of a hundred records to a worker, which adds some microseconds to
-	// each; with double it would be 100 µs, and a few hundred such queries a second a
-	// percent or more of the reader.
-	readerSteps = 2048
-	// recordSteps is what it takes to find an object in the index, or to make one record
-	// out of a name.
+	// behind it: 1,024 addresses, or 64 records of other types, and less than 50 µs where
+	// each step misses the caches. With half of it replies that fill a packet would go to a
+	// worker, which costs each some microseconds; double would be 100 µs.
+	readerSteps = 1024
+	// findSteps is what it takes to find an object in the index, or to make a record of a
+	// name that is mostly written already.
+	findSteps = 8
+	// recordSteps is what it takes to make a record of a name that has to be remembered.
 	recordSteps = 16
+	// sliceSteps is what it takes to look at one more slice: it lies elsewhere in memory.
+	sliceSteps = 4
 	// seenSteps is what a look into a set of what was written takes.
 	seenSteps = 4
 )

@@ -203,7 +203,7 @@ func (m match) inward(rel []byte, at []int, b *Budget) match {
 		}
 		return match{}
 	}
-	if m.svc.v4 == "" && m.svc.v6 == "" {
+	if !m.svc.ready { // a headless one: others have no such name
 		return match{}
 	}
 	m.node = named
@@ -280,7 +280,7 @@ func (l serving) each(yield func(string) bool) {
 	some := false
 	for _, svc := range (selecting{l.external.zone.view, l.budget}).each {
 		some = true
-		for addr := range l.external.served(svc).each {
+		for addr := range l.external.served(svc, l.budget).each {
 			if !l.budget.take(seenSteps) {
 				return
 			}
@@ -304,9 +304,11 @@ func (l serving) each(yield func(string) bool) {
 }
 
 // served are the addresses of a service that selects the agent.
-func (e *External) served(s *service) addrLists {
+func (e *External) served(s *service, b *Budget) addrLists {
 	if e.headless && s.kind == headless {
-		return addrLists{s.v4, s.v6}
+		v4, _ := s.addrs(wire.TypeA, b)
+		v6, _ := s.addrs(wire.TypeAAAA, b)
+		return addrLists{v4, v6}
 	}
 	return addrLists{s.external4, s.external6}
 }

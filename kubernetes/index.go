@@ -167,6 +167,7 @@ func (x *index) putSlice(s *slice) bool {
 	} else {
 		x.at(namespaceOf(s.key)).members++
 	}
+	s.sortHosts()
 	// The new endpoints come before the old ones go: at an address in both s takes the
 	// place of old.
 	for addr := range s.each {
@@ -242,8 +243,7 @@ func (x *index) publish(key string, s *service) {
 	s.held = x.holds(s)
 	s.ready = slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.addrs != "" })
 	if s.kind == headless {
-		s.v4, s.far4 = s.unite(4, x.narrow)
-		s.v6, s.far6 = s.unite(16, x.narrow)
+		s.unite(old, x.narrow)
 	}
 	x.services[key] = s
 }

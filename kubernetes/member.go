@@ -2,6 +2,8 @@ package kubernetes
 
 import (
 	"iter"
+	"slices"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -53,10 +55,67 @@ func (h *hostMatch) next(s *slice, i int) int {
 		}
 		return i
 	}
+	if s.byHost != nil {
+		return min(s.byHost.next(s, h.label, i), h.dashed(s, i))
+	}
 	for i < n && !h.selects(s, i) {
 		i++
 	}
 	return i
+}
+
+// dashed is the first endpoint of s from i on that goes by the address that h's label
+// stands for, s.len() if none does.
+func (h *hostMatch) dashed(s *slice, i int) int {
+	if int(h.addr.size) != s.size {
+		return s.len()
+	}
+	i = max(i, s.search(string(h.addr.bytes[:s.size])))
+	for ; i < s.len() && h.addr.is(s.addr(i)); i++ {
+		if s.hosts[i] == "" {
+			return i
+		}
+	}
+	return s.len()
+}
+
+// hostOrder is the endpoints of a slice in the order of their hosts.
+type hostOrder []uint16
+
+// fewHosts is how many hosts are looked through one by one: in the time that takes a search
+// gets nowhere.
+const fewHosts = 8
+
+// sortHosts prepares looking for a host in s.
+func (s *slice) sortHosts() {
+	n := len(s.hosts)
+	if n <= fewHosts || n > 1<<16 || s.byHost != nil {
+		return
+	}
+	o := make(hostOrder, n)
+	for i := range o {
+		o[i] = uint16(i)
+	}
+	slices.SortStableFunc(o, func(a, b uint16) int { return strings.Compare(s.hosts[a], s.hosts[b]) })
+	s.byHost = &o
+}
+
+// next is the first endpoint of s from i on whose host is label, s.len() if none is.
+func (o hostOrder) next(s *slice, label []byte, i int) int {
+	lo, hi := 0, len(o)
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		at := int(o[mid])
+		if host := s.hosts[at]; host < string(label) || host == string(label) && at < i {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < len(o) && s.hosts[o[lo]] == string(label) {
+		return int(o[lo])
+	}
+	return s.len()
 }
 
 // selects reports whether h, which is in s, selects endpoint i of it.
@@ -69,10 +128,13 @@ func (h *hostMatch) selects(s *slice, i int) bool {
 
 // steps is what it takes to look for h in s.
 func (h *hostMatch) steps(s *slice) int {
-	if s.hosts == nil {
-		return 1
+	switch {
+	case s.hosts == nil:
+		return sliceSteps
+	case s.byHost != nil:
+		return 2 * sliceSteps
 	}
-	return 1 + s.len()
+	return sliceSteps + s.len()
 }
 
 // hasMember reports whether h selects an endpoint of s.
@@ -91,7 +153,7 @@ func (s *service) hasMember(h *hostMatch, b *Budget) bool {
 // best is the rank of the nearest endpoint of m that the slice s has at the address
 // addr, 0 if it has none.
 func (m *match) best(s *slice, addr string) (r rank) {
-	if s.size != len(addr) || !m.usable(s) || m.node == member && !m.host.in(s) {
+	if m.node == member && !m.host.in(s) {
 		return 0
 	}
 	for i := s.search(addr); i < s.len() && s.addr(i) == addr; i++ {
@@ -112,9 +174,6 @@ func (m *match) takes(s *slice, i int) bool {
 	}
 	return true
 }
-
-// usable reports whether m's port, if it names one, is a port of s.
-func (m *match) usable(s *slice) bool { return m.node != port || s.ports.has(m.port) }
 
 // step is the next endpoint of s from i on that is m's.
 func (m *match) step(s *slice, i int) int {
@@ -151,16 +210,19 @@ func (w *writer) members(m *match, owner int, qtype uint16) {
 			return
 		}
 	}
-	g := gathering{w: w, m: m, owner: owner}
-	if !g.begin(size) {
+	var few [fewSlices]*slice
+	list, many := m.among(few[:0], size, w.budget)
+	if w.budget.spent() {
 		return
+	}
+	g := gathering{w: w, m: m, owner: owner, list: list}
+	if many {
+		g.seen = make(map[string]struct{})
 	}
 	for _, r := range [...]rank{nodeRank, zoneRank, farther} {
 		before := w.reply.Count(wire.Answer)
-		for n, s := range m.svc.slices {
-			if s.size == size && m.usable(s) {
-				g.ranked(n, r)
-			}
+		for n := range g.list {
+			g.ranked(n, r)
 		}
 		if n := w.reply.Count(wire.Answer) - before; w.zone.ordered {
 			w.reply.ShuffleLast(n, qtype)
@@ -173,11 +235,11 @@ func (w *writer) members(m *match, owner int, qtype uint16) {
 // counts.
 func (m *match) lone(size int, b *Budget) (addr string, n int) {
 	for _, s := range m.svc.slices {
-		if s.size != size {
-			continue
-		}
 		if !b.take(m.host.steps(s)) {
 			return "", 0
+		}
+		if s.size != size {
+			continue
 		}
 		for i := m.host.next(s, 0); i < s.len(); i = m.host.next(s, i+1) {
 			if n++; n == 2 {
@@ -194,6 +256,8 @@ type gathering struct {
 	w     *writer
 	m     *match
 	owner int
+	// list is the slices that they may be in.
+	list []*slice
 	// seen holds the addresses that are written, where there are too many to compare each
 	// with all others; nil where there are few.
 	seen map[string]struct{}
@@ -201,43 +265,44 @@ type gathering struct {
 }
 
 // compared is how many times an address is compared with those of another slice: a service
-// of 250 endpoints, which has three, needs 750. That takes no memory. With twice as many a
+// of 200 endpoints, which has two, needs 400. That takes no memory. With twice as many a
 // set is cheaper.
-const compared = 1024
+const compared = 512
 
-// begin prepares g for addresses of the given size; false if the budget is spent.
-func (g *gathering) begin(size int) bool {
-	n, lists := 0, len(g.m.svc.slices)
-	for _, s := range g.m.svc.slices {
-		if !g.w.budget.take(1) {
-			return false
+// fewSlices is how many slices need no place on the heap.
+const fewSlices = 8
+
+// among appends the slices with addresses of the given size that m's may be among. many
+// says that these are too many to compare each with all others. Once b is spent, what it
+// gives means nothing.
+func (m *match) among(list []*slice, size int, b *Budget) (all []*slice, many bool) {
+	n, repeated := 0, 0
+	for _, s := range m.svc.slices {
+		if !b.take(sliceSteps) {
+			return list, false
 		}
-		if s.size != size || !g.m.usable(s) {
+		if s.size != size || s.addrs == "" {
 			continue
 		}
+		if m.node == port && (!b.take(s.ports.steps()) || !s.ports.has(m.port)) {
+			continue
+		}
+		list = append(list, s)
 		n += s.len()
-		if s.hosts == nil {
-			continue
-		}
-		if !g.w.budget.take(s.len()) {
-			return false
-		}
-		if s.repeats() {
-			lists += s.len() // an address may be there as often
+		if s.hosts != nil && b.take(s.len()) && s.repeats() {
+			repeated += s.len() // an address may be there as often
 		}
 	}
-	switch {
-	case lists*n <= compared:
-		return g.w.budget.take(lists * n)
-	case lists > 1:
-		g.seen = make(map[string]struct{})
+	lists := len(list) + repeated
+	if lists < 2 {
+		return list, false
 	}
-	return true
+	return list, lists*n > compared || !b.take(2*lists*n)
 }
 
 // ranked writes the addresses of rank r in slice n that are not written yet.
 func (g *gathering) ranked(n int, r rank) {
-	s := g.m.svc.slices[n]
+	s := g.list[n]
 	if g.full || s.near == "" && r != farther {
 		return
 	}
@@ -254,9 +319,9 @@ func (g *gathering) ranked(n int, r rank) {
 // fresh reports whether the address of endpoint i, of rank r, in slice n is to be written.
 func (g *gathering) fresh(n, i int, r rank) bool {
 	if g.seen == nil {
-		return !g.m.known(n, i, r)
+		return !g.known(n, i, r)
 	}
-	addr := g.m.svc.slices[n].addr(i)
+	addr := g.list[n].addr(i)
 	_, dup := g.seen[addr]
 	if !dup && g.w.budget.take(seenSteps) {
 		g.seen[addr] = struct{}{}
@@ -264,23 +329,23 @@ func (g *gathering) fresh(n, i int, r rank) bool {
 	return !dup
 }
 
-// known reports whether the address of endpoint i, of rank r, in m's slice n is
-// written without it: there is a nearer one with that address, or one before it.
-// Slices are in order of address, so that looking for one in the others is cheap
-// where it is needed at all: with more than one slice.
-func (m *match) known(n, i int, r rank) bool {
-	s := m.svc.slices[n]
-	if s.hosts != nil && m.again(s, i, r) {
+// known reports whether the address of endpoint i, of rank r, in slice n is written
+// without it: there is a nearer one with that address, or one before it. Slices are in
+// order of address, so that looking for one in the others is cheap where it is needed at
+// all: with more than one slice.
+func (g *gathering) known(n, i int, r rank) bool {
+	s := g.list[n]
+	if s.hosts != nil && g.m.again(s, i, r) {
 		return true
 	}
 	addr := s.addr(i)
-	for _, other := range m.svc.slices[:n] {
-		if m.best(other, addr) >= r {
+	for _, other := range g.list[:n] {
+		if g.m.best(other, addr) >= r {
 			return true
 		}
 	}
-	for _, other := range m.svc.slices[n+1:] {
-		if other.near != "" && m.best(other, addr) > r { // else nothing is nearer there
+	for _, other := range g.list[n+1:] {
+		if other.near != "" && g.m.best(other, addr) > r { // else nothing is nearer there
 			return true
 		}
 	}

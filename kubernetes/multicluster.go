@@ -113,7 +113,7 @@ func (m match) cluster(label []byte, b *Budget) match {
 		return e
 	}
 	for _, s := range m.svc.slices {
-		if !b.take(1) {
+		if !b.take(sliceSteps) {
 			return match{}
 		}
 		if s.cluster == string(label) && s.addrs != "" {

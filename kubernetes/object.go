@@ -233,6 +233,7 @@ func (l endpointList) pack(s *slice) {
 	}
 	s.addrs = addrs.String()
 	s.hosts = column(l, func(e *endpoint) string { return e.host })
+	s.sortHosts()
 	s.near = string(column(l, func(e *endpoint) byte { return byte(e.place) }))
 	s.zones = column(l, func(e *endpoint) topozone { return e.zone })
 }

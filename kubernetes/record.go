@@ -24,7 +24,8 @@ const (
 type service struct {
 	kind kind
 	// v4 and v6 are the addresses of the bare name as packed RDATA, without
-	// duplicates: the cluster IPs, or the ready endpoints of a headless service.
+	// duplicates: the cluster IPs, or the ready endpoints of a headless service, unless
+	// bare has these.
 	v4, v6 string
 	ports  ports // of the Service
 	// target is what an external service is an alias of; "" if no alias can be made of
@@ -38,13 +39,16 @@ type service struct {
 	nearest nearest
 	// far4 and far6 cut v4 and v6 of a headless service by distance; see [places].
 	far4, far6 places
+	// held says that slices are all that there are; see [index.holds].
+	held  bool
+	ready bool // some slice has a ready endpoint
 	// external4 and external6 are the addresses that the Service is reached at from
 	// outside of the cluster, packed as RDATA.
 	external4, external6 string
 	ns                   *namespace
-	// held says that slices are all that there are; see [index.holds].
-	held  bool
-	ready bool // some slice has a ready endpoint
+	// bare is the addresses of the bare name where they are made when they are asked for;
+	// nil where v4 and v6 have them.
+	bare *bare
 }
 
 // nearest is what a Service's trafficDistribution asks for.
@@ -76,14 +80,6 @@ func (a addrLists) each(yield func(string) bool) {
 			return
 		}
 	}
-}
-
-// addrs is the packed RDATA of the addresses of qtype, and the size of each.
-func (s *service) addrs(qtype uint16) (packed string, size int) {
-	if qtype == wire.TypeA {
-		return s.v4, 4
-	}
-	return s.v6, 16
 }
 
 // same reports whether DNS can't tell s from t, slices aside.
@@ -119,6 +115,7 @@ type slice struct {
 	version uint64
 	// labelled says that the object has the label of headless services' slices.
 	labelled bool
+	byHost   *hostOrder // nil if hosts are few
 }
 
 // len is the number of endpoints.
@@ -244,8 +241,8 @@ func (p ports) append(name string, proto byte, number uint16) ports {
 	return p + ports([]byte{proto, byte(number >> 8), byte(number), byte(len(name))}) + ports(name)
 }
 
-// steps is what it takes to go through p.
-func (p ports) steps() int { return 1 + len(p)/portBytes }
+// steps is what it takes to get at p and go through it.
+func (p ports) steps() int { return sliceSteps + len(p)/portBytes }
 
 // portBytes is about what a port takes in [ports]: its name is mostly short.
 const portBytes = 8

@@ -189,7 +189,7 @@ type pointers struct {
 // for more.
 func (w *writer) pointer(p *pointers, host, key string) bool {
 	svc := w.zone.primary.svc
-	if !w.budget.take(recordSteps) {
+	if !w.budget.take(findSteps) {
 		return false
 	}
 	if nameLen(host, key, svc) > wire.MaxName {

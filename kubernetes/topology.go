@@ -162,12 +162,12 @@ func (s *service) wanted(all, some place) place {
 	return 0
 }
 
-// unite is what the bare name of a headless service gives: the addresses of the
+// union is what the bare name of a headless service gives: the addresses of the
 // given size in its slices, each once and the nearest first, and where the next
 // distance begins. With narrow it is the nearest of them only, where the service asks
 // for that; any is better than none.
-func (s *service) unite(size int, narrow bool) (string, places) {
-	u := s.union(size)
+func (s *service) union(size int, narrow bool) (string, places) {
+	u := s.collect(size)
 	if u.total == 0 {
 		return "", places{}
 	}
@@ -206,7 +206,7 @@ type union struct {
 	seen      map[string]struct{} // nil if none can come twice
 }
 
-func (s *service) union(size int) union {
+func (s *service) collect(size int) union {
 	u := union{size: size, list: make([]*slice, 0, len(s.slices)), all: ^place(0)}
 	for _, sl := range s.slices {
 		if sl.size == size && sl.addrs != "" {
@@ -253,14 +253,6 @@ func (u *union) add(s *slice, r rank) {
 	}
 }
 
-// far cuts the addresses of the given size by distance.
-func (s *service) far(size int) places {
-	if size == 4 {
-		return s.far4
-	}
-	return s.far6
-}
-
 // Ordered reports whether the answers of endpoints come in an order that means
 // something: the nearest first, and at random where that makes no difference. Who
 // shuffles answers leaves them alone.
@@ -280,10 +272,9 @@ func (z *Zone) Turns(q *wire.Query) bool {
 	if b.spent() || m.node != named || m.svc.kind != headless {
 		return false
 	}
-	list, size := m.svc.addrs(q.Type)
-	n, cut := len(list)/size, m.svc.far(size)
-	zone, rest := int(cut.zone), int(cut.rest)
-	return n <= wire.MaxAddrs && (rest == 0 || zone == n || zone == 0 && rest == n)
+	list, cut := m.svc.addrs(q.Type, &b)
+	n, zone, rest := len(list)/addrSize(q.Type), int(cut.zone), int(cut.rest)
+	return !b.spent() && n <= wire.MaxAddrs && (rest == 0 || zone == n || zone == 0 && rest == n)
 }
 
 // topozone is a topology zone as labels in wire form, so that it is what stands in a

@@ -299,7 +299,7 @@ func TestUniteIsWhatTheRulesSay(t *testing.T) {
 			}
 		}
 		for _, size := range []int{4, 16} {
-			got, cut := s.unite(size, narrow)
+			got, cut := s.union(size, narrow)
 			want, places := model(s, list, size, narrow)
 			if diff := cmp.Diff(want, byRank(got, cut, size)); diff != "" {
 				t.Fatalf("seed %d, narrow %v, nearest %d, of %v (-want +got):\n%s", seed, narrow, s.nearest, list, diff)

@@ -192,7 +192,7 @@ func (z *Zone) shows(s *service) bool {
 	case clusterIP:
 		return !z.ignoreEmpty || s.ready
 	case headless:
-		return s.v4 != "" || s.v6 != ""
+		return s.ready
 	case external:
 		return s.target != ""
 	}

@@ -74,7 +74,7 @@ var nowhere = unique.Make("")
 func (s *service) zoneNamed(zone []byte, b *Budget) (z topozone, ok bool) {
 	var none topozone
 	for _, sl := range s.slices {
-		if !b.take(1 + len(sl.zones)) {
+		if !b.take(sliceSteps + len(sl.zones)) {
 			return none, false
 		}
 		for _, z := range sl.zones {
