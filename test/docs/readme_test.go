@@ -16,17 +16,17 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// documents are the names of those at the top of the tree.
+// documents are the names of those at the top of the tree and in docs.
 func documents(t *testing.T) []string {
 	t.Helper()
 	_, root := document(t, "README.md")
-	paths, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var names []string
-	for _, path := range paths {
-		names = append(names, filepath.Base(path))
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		paths, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, paths...)
 	}
 	return names
 }
@@ -42,7 +42,7 @@ func TestLinks(t *testing.T) {
 				if strings.Contains(m[1], "://") {
 					continue
 				}
-				if _, err := os.Stat(filepath.Join(root, m[1])); errors.Is(err, fs.ErrNotExist) {
+				if _, err := os.Stat(filepath.Join(root, filepath.Dir(name), m[1])); errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("the link to %s leads nowhere", m[1])
 				} else if err != nil {
 					t.Error(err)

@@ -1,0 +1,36 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestThreatModel: each test that the threat model names is there.
+func TestThreatModel(t *testing.T) {
+	text, root := document(t, "docs/threat-model.md")
+	named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(text, -1)
+	if len(named) < 20 {
+		t.Fatalf("only %d tests are named", len(named))
+	}
+	var tests strings.Builder
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		tests.Write(source)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range named {
+		if !strings.Contains(tests.String(), "\nfunc "+m[1]+"(") {
+			t.Errorf("there is no %s", m[1])
+		}
+	}
+}
