@@ -46,7 +46,7 @@ type Splice struct {
 // other take too long to read. What is longer than a message is cut, with TC set.
 func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.Reset()
-	w := rewriter{from: other.b, left: newSteps(len(other.b)), to: r, e: e, splice: s}
+	w := rewriter{from: other.b, left: rewriteSteps(other.b), to: r, e: e, splice: s}
 	if !w.sections(other) {
 		r.Reset()
 		return false
@@ -92,7 +92,7 @@ func (w *rewriter) either(section Section, i int, rr Record) bool {
 // answers writes those of other as they are.
 func (w *rewriter) answers(other *Reply) bool {
 	from, left, e := w.from, w.left, w.e
-	w.from, w.left, w.e, w.target, w.owned = other.b, newSteps(len(other.b)), asItIs{}, nil, 0
+	w.from, w.left, w.e, w.target = other.b, rewriteSteps(other.b), asItIs{}, nil
 	off := other.q.questionEnd()
 	for range int(other.count[Answer]) {
 		rr, ok := readRecord(other.b, off)
@@ -101,7 +101,7 @@ func (w *rewriter) answers(other *Reply) bool {
 		}
 		off = rr.End
 	}
-	w.from, w.left, w.e, w.owned = from, left, e, 0
+	w.from, w.left, w.e = from, left, e
 	w.to.full = w.to.full || other.full
 	return true
 }
@@ -114,7 +114,7 @@ func (r *Reply) AddRecord(s Section, rr dns.RR) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrResponse, err)
 	}
-	w := rewriter{from: buf[:end], left: newSteps(end), to: r, e: asItIs{}, plain: true}
+	w := rewriter{from: buf[:end], left: rewriteSteps(buf[:end]), to: r, e: asItIs{}, plain: true}
 	rec, ok := readRecord(w.from, 0)
 	if r.full = r.full || s < r.section; !ok || !w.record(s, rec) {
 		return fmt.Errorf("%w: %s", ErrResponse, rr)
@@ -159,22 +159,21 @@ type rewriter struct {
 	known [maxKnown]struct{ at, n int }
 	last  int // which was noted last
 	name  [MaxName]byte
-	// owned is the pointer that the last owner was, and owner what it led to: sets of
-	// records have one owner. 0: none.
-	owned    uint16
-	owner    [MaxName]byte
-	ownerLen int
-
 	plain bool // no name in from is compressed, and nobody is asked about those in RDATA
 }
+
+// rewriteSteps is what reading from may take. It is more than a message may take that
+// comes in: there the owner of a set of records counts once, and here it is read for each.
+func rewriteSteps(from []byte) steps { return 4 * newSteps(len(from)) }
 
 // record writes rr, as the editor has it.
 func (w *rewriter) record(section Section, rr Record) bool {
 	r := w.to
-	if !w.ownerOf(rr) {
+	n, _ := expandName(w.name[:], w.from, rr.Start, &w.left)
+	if n == 0 || w.left < 0 {
 		return false
 	}
-	owner := w.e.Owner(w.owner[:w.ownerLen])
+	owner := w.e.Owner(w.name[:n])
 	begin := len(r.b)
 	if r.full || owner == nil {
 		return r.full
@@ -196,20 +195,6 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	r.section = section
 	r.count[section]++
 	return true
-}
-
-// ownerOf reads the owner of rr; false if it can't be read.
-func (w *rewriter) ownerOf(rr Record) bool {
-	at := u16(w.from[rr.Start:])
-	if at >= 0xC000 && at == w.owned {
-		return true
-	}
-	w.owned = 0
-	if at >= 0xC000 {
-		w.owned = at
-	}
-	w.ownerLen, _ = expandName(w.owner[:], w.from, rr.Start, &w.left)
-	return w.ownerLen > 0 && w.left >= 0
 }
 
 // point writes name, as a pointer where it stands in the message already. An owner that is

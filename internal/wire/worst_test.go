@@ -238,7 +238,7 @@ func checkUse(t *testing.T, q *Query, msg []byte) {
 	r.Copy(resp.Packed, 60)
 	r.Shuffle()
 	other.Start(nil, ask(t, "b.", TypeA))
-	w := rewriter{from: r.b, left: newSteps(len(r.b)), to: &other, e: asItIs{}}
+	w := rewriter{from: r.b, left: rewriteSteps(r.b), to: &other, e: asItIs{}}
 	if !w.sections(&r) && w.left < 0 {
 		t.Errorf("%x is taken, and can't be rewritten", msg)
 	}
