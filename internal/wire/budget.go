@@ -134,8 +134,8 @@ func (s *steps) names(msg []byte, off, n int) int {
 }
 
 // namesIn is where the names in r's RDATA begin, and how many there are: below zero, they
-// go on to its end. They are those of the types that miekg/dns reads. RDATA that is too
-// short for its type has none.
+// go on to its end. They are those of the types that miekg/dns reads. RDATA of less than
+// four bytes has none but where their place is fixed: there is no room for two pointers.
 func namesIn(msg []byte, r Record) (off, n int) {
 	if shape, ok := rdataNames[r.Type]; ok {
 		return r.Data + shape.head, shape.names
@@ -143,31 +143,41 @@ func namesIn(msg []byte, r Record) (off, n int) {
 	if shape, ok := objectNames[r.Type]; ok {
 		return r.Data + shape.head, shape.names
 	}
-	data := msg[r.Data:r.End]
-	switch r.Type {
+	off, n = variableNames(r.Type, msg[r.Data:r.End])
+	return r.Data + off, n
+}
+
+// variableNames is namesIn for the types whose names stand at no fixed place, and for those
+// that have none. off is an offset in data, their RDATA.
+func variableNames(t uint16, data []byte) (off, n int) {
+	if len(data) < 4 {
+		return 0, 0
+	}
+	switch t {
 	case TypeNAPTR: // two numbers and three strings (RFC 3403, 4.1)
-		off = 4
+		off, n = 4, 1
 		for range 3 {
 			if off >= len(data) {
 				return 0, 0
 			}
 			off += 1 + int(data[off])
 		}
-		return r.Data + off, 1
 	case typeHIP: // lengths, an algorithm, two keys (RFC 8005, 5)
-		if len(data) >= 4 {
-			return r.Data + 4 + int(data[0]) + int(u16(data[2:])), -1
-		}
+		return 4 + int(data[0]) + int(u16(data[2:])), -1
 	case typeIPSECKEY: // RFC 4025, 2.1
-		if len(data) >= 3 && data[1] == gatewayName {
-			return r.Data + 3, 1
-		}
+		return 3, gatewayNames(data[1])
 	case typeAMTRELAY: // RFC 8777, 4.2
-		if len(data) >= 2 && data[1]&0x7F == gatewayName {
-			return r.Data + 2, 1
-		}
+		return 2, gatewayNames(data[1] & 0x7F)
 	}
-	return 0, 0
+	return off, n
+}
+
+// gatewayNames is how many names a gateway of the kind is.
+func gatewayNames(kind byte) int {
+	if kind == gatewayName {
+		return 1
+	}
+	return 0
 }
 
 // Types whose names stand at no fixed place.

@@ -24,13 +24,12 @@ func (s *scanned) follow(msg []byte, q *Query) {
 	name, beside := q.Name(), false
 	for i := range maxChain {
 		o := s.ownedBy(msg, q, name)
-		switch {
-		case o.ambiguous, o.alias > 0 && slices.Contains(passed[:i], o.alias):
+		if o.ambiguous || o.alias > 0 && slices.Contains(passed[:i], o.alias) {
 			s.Contradictory = true
 			return
-		case o.alias == 0 || q.Type == TypeCNAME || q.Type == TypeANY:
-			s.Answered = o.asked && s.Rcode == NoError
-			s.Contradictory = o.asked && s.Rcode == NXDomain || !o.asked && beside
+		}
+		if o.alias == 0 || q.Type == TypeCNAME || q.Type == TypeANY {
+			s.arrive(o.asked, beside)
 			return
 		}
 		passed[i], beside = o.alias, beside || o.asked
@@ -38,6 +37,13 @@ func (s *scanned) follow(msg []byte, q *Query) {
 		name = buf[:n]
 	}
 	s.Contradictory = beside
+}
+
+// arrive is the end of the way: whether there is what was asked for, and whether it was
+// beside an alias on the way.
+func (s *scanned) arrive(asked, beside bool) {
+	s.Answered = asked && s.Rcode == NoError
+	s.Contradictory = asked && s.Rcode == NXDomain || !asked && beside
 }
 
 // owned is what the answer section has for one owner.
@@ -64,19 +70,23 @@ func (s *scanned) ownedBy(msg []byte, q *Query, name []byte) (o owned) {
 				last = at
 			}
 		}
-		if !same || rr.Class != q.Class {
-			continue
-		}
-		o.asked = o.asked || rr.Type == q.Type || q.Type == TypeANY
-		switch {
-		case rr.Type != TypeCNAME:
-		case o.alias == 0:
-			o.alias = rr.Data
-		case !o.ambiguous:
-			o.ambiguous = !s.sameTarget(msg, o.alias, rr.Data)
+		if same && rr.Class == q.Class {
+			s.own(msg, &o, rr, q.Type)
 		}
 	}
 	return o
+}
+
+// own adds rr, which is one of the owner's, to o.
+func (s *scanned) own(msg []byte, o *owned, rr Record, asked uint16) {
+	o.asked = o.asked || rr.Type == asked || asked == TypeANY
+	switch {
+	case rr.Type != TypeCNAME:
+	case o.alias == 0:
+		o.alias = rr.Data
+	case !o.ambiguous:
+		o.ambiguous = !s.sameTarget(msg, o.alias, rr.Data)
+	}
 }
 
 // sameTarget compares the names at two offsets, without case.
