@@ -163,3 +163,30 @@ func TestEndpointsHold(t *testing.T) {
 	l.settle()
 	l.wantSources("")
 }
+
+// TestEndpointsBehind: who answers what is sent to a cluster IP.
+func TestEndpointsBehind(t *testing.T) {
+	v := openPlaced(t, testConfig(t), "")
+	told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	told{v, services}.put(makeService("kube-system", "empty", "10.96.0.11"))
+	dnsSlice(v, "dns-1", "dns 53", "10.0.0.1 n1 west", "10.0.0.2 n2 west")
+	dnsSlice(v, "dns-2", "dns 53", "10.0.0.3 n3 east")
+	for at, want := range map[string]string{
+		"10.96.0.10": "10.0.0.1 10.0.0.2 10.0.0.3", "::ffff:10.96.0.10": "10.0.0.1 10.0.0.2 10.0.0.3",
+		"10.96.0.11": "", "10.96.0.12": "", "10.0.0.1": "", "2001:db8::1": "",
+	} {
+		got := v.EndpointsBehind(netip.MustParseAddr(at))
+		slices.SortFunc(got, netip.Addr.Compare)
+		if text := strings.Trim(fmt.Sprint(got), "[]"); text != want {
+			t.Errorf("%s: %q, want %q", at, text, want)
+		}
+	}
+	many := make([]string, maxBehind+10)
+	for i := range many {
+		many[i] = fmt.Sprintf("10.1.%d.%d n1 west", i/200, i%200)
+	}
+	dnsSlice(v, "dns-3", "dns 53", many...)
+	if n := len(v.EndpointsBehind(netip.MustParseAddr("10.96.0.10"))); n != maxBehind {
+		t.Errorf("%d endpoints, want %d", n, maxBehind)
+	}
+}

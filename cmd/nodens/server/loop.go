@@ -68,6 +68,7 @@ type Loop struct {
 	stopped atomic.Bool
 	since   atomic.Int64  // when it was stopped, in Unix nanoseconds
 	refused atomic.Uint64 // queries that were not forwarded since then
+	told    time.Time     // when the log was told last; Run's own
 }
 
 // probe is one query that is sent to find a loop.
@@ -180,24 +181,15 @@ func (l *Loop) Run(ctx context.Context) {
 	if l.ask == nil {
 		return
 	}
-	known, told := l.Stopped(), time.Now()
+	known := l.Stopped()
+	l.told = time.Now()
 	for left := loopLooks; left > 0; left-- {
 		found := l.look(ctx)
-		switch {
-		case ctx.Err() != nil, found == clean && !known:
+		if ctx.Err() != nil || found == clean && !known {
 			return
-		case found == looped:
-			known, left = true, loopLooks+1
-			if l.stop() {
-				told = time.Now()
-			}
-		case l.Stopped() && (found == clean || left == 1):
-			left = loopLooks + 1
-			l.resume()
 		}
-		if l.Stopped() && time.Since(told) >= loopSummary {
-			told = time.Now()
-			l.opts.Logger.Error("forwarding is still stopped: the zone's queries come back from its upstreams", l.outage()...)
+		if l.settle(found, left == 1) {
+			known, left = true, loopLooks+1
 		}
 		select {
 		case <-ctx.Done():
@@ -205,6 +197,25 @@ func (l *Loop) Run(ctx context.Context) {
 		case <-time.After(l.interval):
 		}
 	}
+}
+
+// settle does what follows from a look: stops forwarding, resumes it, or logs that it is
+// still stopped. It reports whether more looks are needed to trust the result. last says
+// that none are left: as many as there may be were unclear.
+func (l *Loop) settle(found finding, last bool) (more bool) {
+	switch {
+	case found == looped:
+		more = true
+		l.stop()
+	case l.Stopped() && (found == clean || last):
+		more = true
+		l.resume()
+	}
+	if l.Stopped() && time.Since(l.told) >= loopSummary {
+		l.told = time.Now()
+		l.opts.Logger.Error("forwarding is still stopped: the zone's queries come back from its upstreams", l.outage()...)
+	}
+	return more
 }
 
 // finding is what a look for a loop comes to.
@@ -256,18 +267,18 @@ func (l *Loop) send(ctx context.Context) (p *probe, answered bool) {
 	return p, err == nil && resp.Rcode != wire.ServFail
 }
 
-// stop stops forwarding; false if it was stopped already.
-func (l *Loop) stop() bool {
+// stop stops forwarding, if it is not stopped already.
+func (l *Loop) stop() {
 	if l.Stopped() {
-		return false
+		return
 	}
-	l.since.Store(time.Now().UnixNano())
+	l.told = time.Now()
+	l.since.Store(l.told.UnixNano())
 	l.refused.Store(0)
 	l.stopped.Store(true)
 	l.opts.Logger.Error("forwarding stopped: the zone's queries come back from its upstreams; what the agent knows itself is still answered",
 		"zone", l.zone.String(), "upstreams", l.servers(),
 		"fix", "take the agent's own address out of the forward directive, out of the resolv.conf it names, or out of the DNS servers that these upstreams forward to")
-	return true
 }
 
 // resume goes on forwarding.
