@@ -244,6 +244,12 @@ func (s scrape) http(c *httpCounts) {
 	}
 }
 
+func (s scrape) loops(srv string, p *parts) {
+	for z, l := range p.loops {
+		s.put(loopDetected, truth(l.Stopped()), srv, z.String(), p.block.ViewName())
+	}
+}
+
 func (s scrape) certificates(g *generation) {
 	failed := make(map[string]uint64) // several may be of one file, with other clients
 	for _, c := range g.certs {
@@ -313,9 +319,7 @@ func (s scrape) parts(g *generation) {
 			hasHosts = true
 			entries += uint64(p.hosts.Entries())
 		}
-		for z, l := range p.loops {
-			s.put(loopDetected, truth(l.Stopped()), srv, z.String(), p.block.ViewName())
-		}
+		s.loops(srv, p)
 		for _, u := range p.pools {
 			st := u.Stats()
 			broken += st.HealthcheckBroken

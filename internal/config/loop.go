@@ -1,6 +1,7 @@
 package config
 
-// Loop is `loop`: at start, find out whether the upstreams lead back here.
+// Loop is `loop`: find out whether the upstreams lead back here, and forward nothing to
+// them while they do.
 type Loop struct{}
 
 func (l *Loop) parse(p *parser, s statement) {
