@@ -183,7 +183,7 @@ func (t *doh) end(f *dohFlight, msg []byte, err error) {
 	switch {
 	case t.closed:
 		err = ErrClosed
-	case err != nil && !time.Now().Before(f.until):
+	case err != nil && !local(err) && !time.Now().Before(f.until):
 		err = os.ErrDeadlineExceeded
 	case err == nil && !c.answeredBy(msg):
 		t.strays.Add(1)

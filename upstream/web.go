@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -44,9 +45,23 @@ func (t *doh) board(ctx context.Context) (*webLink, error) {
 			}
 		case <-ctx.Done():
 			t.waiting.leave(place)
-			return nil, ctx.Err()
+			return nil, t.late(ctx)
 		}
 	}
+}
+
+// errNoRoom is the end of a query that was never sent.
+var errNoRoom error = localError{errors.New("no connection to the server had a place in time")}
+
+// late is the error of a query whose time was over before it had a place: the server's
+// fault only where there is no connection.
+func (t *doh) late(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.open) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return errNoRoom
+	}
+	return ctx.Err()
 }
 
 // choose takes a place on a connection if there is one, and has another connection

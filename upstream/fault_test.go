@@ -1,0 +1,122 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
+)
+
+// TestLocal: which errors say nothing about the name, and how they are known outside.
+func TestLocal(t *testing.T) {
+	call := func(errno syscall.Errno) error {
+		return &net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("connect", errno)}
+	}
+	tests := []struct {
+		name  string
+		err   error
+		local bool
+		known error
+	}{
+		{"too many in flight", ErrBusy, true, ErrFailed},
+		{"max_concurrent", ErrTooMany, true, ErrTooMany},
+		{"closed", ErrClosed, true, ErrClosed},
+		{"nobody waits any more", context.Canceled, true, ErrFailed},
+		{"the time is over", context.DeadlineExceeded, false, ErrTimeout},
+		{"no reply", os.ErrDeadlineExceeded, false, ErrTimeout},
+		{"no files", call(syscall.EMFILE), true, ErrFailed},
+		{"no files anywhere", call(syscall.ENFILE), true, ErrFailed},
+		{"no memory", call(syscall.ENOBUFS), true, ErrFailed},
+		{"a full socket", syscall.EAGAIN, true, ErrFailed},
+		{"no port left", call(syscall.EADDRNOTAVAIL), true, ErrFailed},
+		{"a rule of this node", syscall.EPERM, true, ErrFailed},
+		{"no route", call(syscall.ENETUNREACH), true, ErrFailed},
+		{"no host", call(syscall.EHOSTUNREACH), true, ErrFailed},
+		{"an ICMP message", localError{fmt.Errorf("%w, as it says", syscall.ECONNREFUSED)}, true, ErrFailed},
+		{"no place on a connection", errNoRoom, true, ErrFailed},
+		{"a connection given up for another", errStuck, true, ErrFailed},
+		{"a connection refused", call(syscall.ECONNREFUSED), false, ErrFailed},
+		{"a connection nobody answers", call(syscall.ETIMEDOUT), false, ErrTimeout},
+		{"a connection reset", call(syscall.ECONNRESET), false, ErrFailed},
+		{"a connection closed", io.EOF, false, ErrFailed},
+		{"a server that does not read", errBehind, false, ErrFailed},
+		{"another's reply", errOther, false, ErrFailed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := local(tt.err); got != tt.local {
+				t.Errorf("local: %t, want %t", got, tt.local)
+			}
+			if err := cause(tt.err); !errors.Is(err, tt.known) {
+				t.Errorf("outside it is %v, want %v", err, tt.known)
+			}
+		})
+	}
+}
+
+// TestBusyIsLocal: whatever the protocol, a query for which there is no place fails for
+// no reason of the name's; also when another server was asked in vain before.
+func TestBusyIsLocal(t *testing.T) {
+	a := newAuthority(t)
+	for name, tt := range map[string]struct {
+		over config.Transport
+		tls  *tls.Config
+		tcp  bool
+	}{
+		"UDP":   {config.PlainDNS, nil, false},
+		"TCP":   {config.PlainDNS, nil, true},
+		"TLS":   {config.DNSOverTLS, a.server("dns.test"), false},
+		"HTTPS": {config.DNSOverHTTPS, a.server("dns.test"), false},
+	} {
+		for _, failed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%t", name, failed), func(t *testing.T) {
+				f := startFakeTLS(t, tt.tls, answers)
+				cfg := directive(f)
+				cfg.To[0].Transport, cfg.MaxFails = tt.over, 0
+				if failed {
+					gone := startFake(t, answers)
+					gone.tcp.Close()
+					cfg.To = append([]config.Target{{Addr: gone.addr}}, cfg.To...)
+					cfg.MaxConnectAttempts = 3 // the last one is there
+				}
+				p := start(t, cfg)
+				for _, s := range p.servers() {
+					if s.to == f.addr {
+						fillUp(t, s)
+					} else {
+						s.udp = s.tcp
+					}
+				}
+				_, err := p.Exchange(t.Context(), question(t, "example.org."), tt.tcp)
+				if !errors.Is(err, ErrLocal) {
+					t.Errorf("without a place: %v, want ErrLocal", err)
+				}
+			})
+		}
+	}
+}
+
+// fillUp leaves no place at s.
+func fillUp(t *testing.T, s *server) {
+	t.Helper()
+	for _, via := range []transport{s.udp, s.tcp} {
+		switch via := via.(type) {
+		case *udp:
+			via.flying = share.NewDivision(0)
+		case *stream:
+			via.flying = share.NewDivision(0)
+		case *doh:
+			via.flying = share.NewDivision(0)
+		default:
+			t.Fatalf("no way to fill up %T", via)
+		}
+	}
+}
