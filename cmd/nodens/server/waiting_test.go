@@ -1,0 +1,164 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// withholding answers all names at once, but those below hold.test. when it is released.
+func withholding(release <-chan struct{}) func(*dns.Msg) *dns.Msg {
+	return func(q *dns.Msg) *dns.Msg {
+		if strings.HasSuffix(q.Question[0].Name, ".hold.test.") {
+			<-release
+		}
+		return addressed("192.0.2.1")(q)
+	}
+}
+
+// patientPool waits for its server as long as it takes.
+func patientPool(t *testing.T, to netip.AddrPort) []*upstream.Pool {
+	t.Helper()
+	p := upstream.New(&config.Forward{
+		From: wire.Root, To: []config.Target{{Addr: to}}, Expire: 10 * time.Second,
+		ReadTimeout: time.Hour, HealthInterval: time.Second, HealthDomain: wire.Root,
+	}, upstream.Options{Deadline: time.Hour})
+	t.Cleanup(func() { _ = p.Close() })
+	return []*upstream.Pool{p}
+}
+
+// queries is a socket of one client.
+type queries struct {
+	*dns.Conn
+	t *testing.T
+}
+
+func newAsker(t *testing.T, network, from string, to netip.AddrPort) queries {
+	t.Helper()
+	at := netip.AddrPortFrom(netip.MustParseAddr(from), 0)
+	d := net.Dialer{Timeout: patience, LocalAddr: net.UDPAddrFromAddrPort(at)}
+	if network == "tcp" {
+		d.LocalAddr = net.TCPAddrFromAddrPort(at)
+	}
+	c, err := d.Dial(network, to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return queries{&dns.Conn{Conn: c}, t}
+}
+
+func (c queries) send(name string) {
+	c.t.Helper()
+	if err := c.WriteMsg(question(name, dns.TypeA)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c queries) rcode() string {
+	c.t.Helper()
+	m, err := c.ReadMsg()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return dns.RcodeToString[m.Rcode]
+}
+
+// reasons are what s has turned away, by reason.
+func reasons(s *Server) map[string]uint64 {
+	m := make(map[string]uint64)
+	s.EachShed(func(reason string, n uint64) { m[reason] = n })
+	return m
+}
+
+// TestClientShare: a client waits in as many places as it leaves free, over UDP and TCP
+// together and whether or not it waits for the same name, and the next one is served.
+func TestClientShare(t *testing.T) {
+	for name, format := range map[string]string{"many names": "n%s.hold.test.", "one name": "n%.0s.hold.test."} {
+		t.Run(name, func(t *testing.T) {
+			release := make(chan struct{})
+			b := startBackend(t, withholding(release))
+			s, addr := start(t, Limits{Waiting: 16}, &Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
+			victim := newAsker(t, "udp", "127.0.0.1", addr)
+			held := 0
+			for i, places := range []int{8, 4, 2} {
+				from := fmt.Sprintf("127.0.0.%d", 9+i)
+				over := []queries{newAsker(t, "udp", from, addr), newAsker(t, "tcp", from, addr)}
+				for n := range places {
+					over[n%2].send(fmt.Sprintf(format, strconv.Itoa(n)))
+					held++
+					eventually(t, "it to wait", func() bool { return s.waiting.Used() == held })
+				}
+				for n := range 4 {
+					over[n%2].send(fmt.Sprintf("more%d.hold.test.", n))
+					if rcode := over[n%2].rcode(); rcode != "SERVFAIL" {
+						t.Errorf("client %d, one query more: %s", i, rcode)
+					}
+				}
+				if n := reasons(s)["client"]; n != uint64(4*(i+1)) {
+					t.Errorf("%d queries are counted that were one too many", n)
+				}
+				victim.send(fmt.Sprintf("victim%d.test.", i))
+				if rcode := victim.rcode(); rcode != "NOERROR" {
+					t.Errorf("beside %d that take what they can: %s", i+1, rcode)
+				}
+			}
+			close(release)
+			eventually(t, "the places to be free again", func() bool { return s.waiting.Used() == 0 })
+		})
+	}
+}
+
+// TestBusyIsNotKept: a name that failed because so many of its client's queries are in
+// flight is answered as soon as there is room, and others are all the time. Neither is a
+// name lost that both ask for.
+func TestBusyIsNotKept(t *testing.T) {
+	release := make(chan struct{})
+	b := startBackend(t, withholding(release))
+	s, addr := start(t, Limits{}, &Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
+	victim, flood := newAsker(t, "udp", "127.0.0.1", addr), newAsker(t, "udp", "127.0.0.9", addr)
+	flights := 0
+	for turned := false; !turned; turned = reasons(s)["upstream"] > 0 {
+		name := fmt.Sprintf("n%d.hold.test.", flights)
+		flood.send(name)
+		eventually(t, "it to be asked, or turned away", func() bool { return b.count(name) > 0 || reasons(s)["upstream"] > 0 })
+		flights++
+		if flights > 2048 {
+			t.Fatal("one client has as many queries in flight as there may be")
+		}
+	}
+	if rcode := flood.rcode(); rcode != "SERVFAIL" {
+		t.Errorf("one query too many: %s", rcode)
+	}
+	for _, ask := range []struct {
+		queries
+		want string
+	}{{flood, "SERVFAIL"}, {victim, "NOERROR"}, {flood, "NOERROR"}} {
+		ask.send("both.test.")
+		if rcode := ask.rcode(); rcode != ask.want {
+			t.Errorf("%v: %s, want %s", ask.LocalAddr(), rcode, ask.want)
+		}
+	}
+	flood.send("late.test.")
+	if rcode := flood.rcode(); rcode != "SERVFAIL" {
+		t.Errorf("one query too many: %s", rcode)
+	}
+	close(release)
+	eventually(t, "the places to be free again", func() bool { return s.waiting.Used() == 0 })
+	again := newAsker(t, "udp", "127.0.0.9", addr)
+	again.send("late.test.")
+	if rcode := again.rcode(); rcode != "NOERROR" {
+		t.Errorf("with room again: %s", rcode)
+	}
+}
