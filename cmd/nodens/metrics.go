@@ -64,7 +64,7 @@ var (
 	responseSize    = counter("coredns_dns_response_size_bytes", "Size of replies.", "server", "zone", "view", "proto")
 	doRequests      = counter("coredns_dns_do_requests_total", "Queries with the DO bit.", "server", "zone", "view")
 	socketWait      = counter("nodens_dns_socket_wait_seconds", "Time that queries over UDP wait in the socket before they are read, of samples.")
-	shedRequests    = counter("nodens_dns_shed_total", "Queries answered SERVFAIL because too many wait for upstreams: all there may be (capacity), as many of this client as places are free (client), or the same in flight to one upstream (upstream).", "reason")
+	shedRequests    = counter("nodens_dns_shed_total", "Queries answered SERVFAIL because too many wait for upstreams, by what is exhausted: the places of all clients (capacity), the client's share of them (client), or either for queries in flight to one upstream (upstream).", "reason")
 	refusedConns    = counter("nodens_dns_connections_refused_total", "TCP connections closed because too many were open, all with queries waiting.")
 	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP connections closed to make room for new ones.")
 	cutConns        = counter("nodens_dns_connections_cut_total", "TCP connections closed because the client was too slow.")
