@@ -49,6 +49,7 @@ var rulebooks = []rulebook{
 	{name: "acl block", text: "acl {\nblock type A net 127.0.1.0/24\nblock type TXT\n}"},
 	{name: "acl filter", text: "acl ext.test {\nallow type A net 127.0.1.1\nfilter type A AAAA net 127.0.1.0/24\nfilter type MX\n}", names: []string{"x.any.test."}},
 	{name: "acl allow", text: "acl {\nallow net 127.0.1.1 127.0.1.2/31\nblock\n}"},
+	{name: "acl chain", text: "acl host.ext.test {\nblock type A CNAME PTR\nfilter type AAAA\n}"},
 	{name: "any", text: "any"},
 	{name: "any and cache", text: "any\ncache 30", caches: true},
 	{name: "local", text: "local", names: []string{"localhost.", "x.localhost.", "localhost.ext.test.", "127.in-addr.arpa.", "0.in-addr.arpa.", "255.in-addr.arpa.", "1.0.0.127.in-addr.arpa.", "2.0.0.127.in-addr.arpa.", "localhost.localdomain.", "LocalHost."}},
@@ -67,6 +68,9 @@ var rulebooks = []rulebook{
 	{name: "cache denial disabled", text: "cache 30 {\ndisable denial ext.test\n}", caches: true},
 	{name: "cache keeps TTLs", text: "cache 30 {\nkeepttl\n}", caches: true},
 	{name: "cache stale", text: "cache 30 {\nserve_stale 1h\nprefetch 2 1m 50%\nservfail 2s\n}", caches: true},
+
+	{name: "designated resolvers", names: []string{"_dns.resolver.arpa.", "x.resolver.arpa.", "notresolver.arpa."}},
+	{name: "designated resolvers and cache", text: "cache 30", caches: true, names: []string{"_dns.resolver.arpa.", "x.resolver.arpa.", "notresolver.arpa."}},
 
 	{name: "forward next", text: "forward . UPSTREAM UPSTREAM2 {\npolicy sequential\nnext NXDOMAIN SERVFAIL\n}\nforward . UPSTREAM2", names: []string{"only.second.test.", "servfail.ext.test."}},
 	{name: "hosts and rewrite", text: "hosts {\n192.0.2.200 in.hosts.test\n2001:db8::200 in.hosts.test\nfallthrough\n}\nrewrite name suffix .a.test .hosts.test answer auto", names: []string{"in.a.test.", "in.hosts.test.", "gone.a.test.", "gone.hosts.test."}},
@@ -87,6 +91,9 @@ func (b rulebook) allowed() []*allowance {
 	list := slices.Concat(allowedMessages(), allowedTTLs())
 	if strings.Contains(b.text, "acl") {
 		list = append(list, allowedLists()...)
+	}
+	if strings.HasPrefix(b.name, "designated") {
+		list = append(list, allowedDesignated())
 	}
 	if strings.Contains(b.text, "rewrite") || strings.Contains(b.text, "template") {
 		list = append(list, allowedRules()...)
@@ -110,6 +117,16 @@ func (b rulebook) allowed() []*allowance {
 // allowedLists are about acl.
 func allowedLists() []*allowance {
 	return []*allowance{{
+		reason: "no alias leads around acl, and no PTR record tells a name that the client may not ask for; CoreDNS looks at the question only",
+		expect: func(c situation) (view, bool) {
+			told := slices.ContainsFunc(c.Answer, func(r record) bool { return strings.EqualFold(r.Data, "host.ext.test.") })
+			q := c.query
+			q.name = "host.ext.test."
+			v := c.ask(q)
+			v.Question = c.Question
+			return v, told && !strings.Contains(v.Flags, "ra") // it is denied there
+		},
+	}, {
 		reason: "an OPT record is for clients that sent one, with their DO bit (RFC 6891, 6.1.1; RFC 3225, 3); CoreDNS's acl gives every client one with DO",
 		expect: func(c situation) (view, bool) {
 			v := c.view
@@ -121,6 +138,23 @@ func allowedLists() []*allowance {
 			return v, strings.Contains(c.EDNS, "(Blocked)") || strings.Contains(c.EDNS, "(Filtered)")
 		},
 	}}
+}
+
+// allowedDesignated is about the names by which clients look for designated resolvers.
+func allowedDesignated() *allowance {
+	return &allowance{
+		reason: "names under resolver.arpa are served here, without records (RFC 9462, 6.4): an upstream's would lead clients past the agent; CoreDNS forwards them",
+		expect: func(c situation) (view, bool) {
+			v := c.view
+			v.Rcode, v.Flags = "NOERROR", strings.Replace(without(v.Flags, "aa", "ra", "ad"), "qr", "qr aa", 1)
+			v.Answer, v.Additional = nil, nil
+			v.Authority = []record{{
+				Owner: "resolver.arpa.", Class: "IN", Type: "SOA", TTL: 10800,
+				Data: "resolver.arpa. nobody.invalid. 0 3600 1200 604800 10800",
+			}}
+			return v, strings.HasSuffix(c.name, ".resolver.arpa.")
+		},
+	}
 }
 
 // allowedMapping are about dns64.
@@ -160,7 +194,7 @@ var asked = []string{
 func (b rulebook) queries() []query {
 	var list []query
 	for _, name := range slices.Concat(asked, b.names) {
-		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeNS, dns.TypeSOA, dns.TypeANY, dns.TypeHINFO} {
+		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeNS, dns.TypeSOA, dns.TypeSVCB, dns.TypeANY, dns.TypeHINFO} {
 			list = append(list, query{name: name, kind: kind})
 		}
 		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {

@@ -50,6 +50,7 @@ neg.test.               3600  SOA   ns.neg.test. host.neg.test. 1 1800 900 60480
 1.2.0.192.in-addr.arpa. 300   PTR   host.ext.test.
 1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. 300 PTR host.ext.test.
 *.any.test.             300   A     192.0.2.99
+_dns.resolver.arpa.     300   SVCB  1 dns.ext.test. alpn="dot" ipv4hint="192.0.2.66"
 `
 
 // rcodes are the names that the upstream answers with an error alone.
