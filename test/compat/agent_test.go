@@ -1,0 +1,216 @@
+package compat
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// TestMain is a load client's process if the first argument says so.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "load" {
+		if err := load.Serve(os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// direction is which agent follows which.
+type direction struct {
+	name         string
+	first, later string // binaries
+}
+
+// directions are both; the binaries are built if need be.
+func directions(t *testing.T) []direction {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier, now := peer.Earlier(t, strings.TrimSpace(string(text))), peer.Build(t, "nodens")
+	return []direction{{"upgrade", earlier, now}, {"rollback", now, earlier}}
+}
+
+// both runs test in both directions.
+func both(t *testing.T, test func(*testing.T, direction)) {
+	t.Helper()
+	for _, d := range directions(t) {
+		t.Run(d.name, func(t *testing.T) { test(t, d) })
+	}
+}
+
+// site is what agents that follow each other share: the Corefile with its ports, and the
+// folder they leave things in.
+type site struct {
+	dns, web uint16
+	corefile string
+	dir      string
+}
+
+// newSite makes a site whose server block has these directives, each a line.
+func newSite(t *testing.T, directives ...string) *site {
+	t.Helper()
+	p := peer.Ports(t, 2)
+	s := &site{dns: p[0], web: p[1], dir: filepath.Join(t.TempDir(), "state"), corefile: filepath.Join(t.TempDir(), "Corefile")}
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n ready 127.0.0.1:%d\n prometheus 127.0.0.1:%[2]d\n %s\n}\n",
+		s.dns, s.web, strings.ReplaceAll(strings.Join(directives, "\n "), "DIR", s.dir))
+	if err := os.WriteFile(s.corefile, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *site) server() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), s.dns)
+}
+
+// run starts the agent in that binary, and waits until its log has text.
+func (s *site) run(t *testing.T, binary, text string, args ...string) *peer.Process {
+	t.Helper()
+	p := peer.Start(t, peer.Command{
+		Name: "nodens", Path: binary,
+		Args: append([]string{"-conf", s.corefile, "-setupinterface=false", "-setupiptables=false", "-health-port=0",
+			"-metrics-listen-address=", "-node-name=n1", "-node-zone=z1"}, args...),
+	})
+	awaitLog(t, p, text)
+	return p
+}
+
+func awaitLog(t *testing.T, p *peer.Process, text string) {
+	t.Helper()
+	p.Must(t, "the log to say "+text, func(context.Context) error {
+		if tail := p.Tail(); !strings.Contains(tail, text) {
+			return fmt.Errorf("it says:\n%s", tail)
+		}
+		return nil
+	})
+}
+
+// end ends p, which saves what it has.
+func end(t *testing.T, p *peer.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Err(); err != nil {
+		t.Fatalf("the agent ended with %v and wrote:\n%s", err, p.Tail())
+	}
+}
+
+// sum adds up the series whose names with their labels begin with prefix.
+func (s *site) sum(ctx context.Context, prefix string) (sum float64, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", s.web), nil)
+	if err != nil {
+		return 0, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // the next one may be another agent's
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, prefix) {
+			continue
+		}
+		v, bad := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+		if bad != nil {
+			return 0, bad
+		}
+		sum += v
+	}
+	return sum, err
+}
+
+// ask gives the server's answer to a question as sorted text, its TTLs aside.
+func ask(t *testing.T, server netip.AddrPort, name string, qtype uint16) string {
+	t.Helper()
+	q := new(dns.Msg).SetQuestion(name, qtype)
+	q.SetEdns0(1232, false)
+	client := dns.Client{Timeout: time.Minute} // it ends a test that would hang
+	m, _, err := client.ExchangeContext(t.Context(), q, server.String())
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, dns.TypeToString[qtype], err)
+	}
+	lines := []string{dns.RcodeToString[m.Rcode]}
+	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		for _, rr := range section {
+			if rr.Header().Rrtype != dns.TypeOPT {
+				rr.Header().Ttl = 0
+				lines = append(lines, rr.String())
+			}
+		}
+	}
+	slices.Sort(lines[1:])
+	return strings.Join(lines, "\n")
+}
+
+// answered is the address in the upstream's answers.
+var answered = netip.AddrFrom4([4]byte{192, 0, 2, 1})
+
+// upstream answers every A question with the same address, and counts by name.
+type upstream struct {
+	at netip.AddrPort
+
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+func newUpstream(t *testing.T) *upstream {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &upstream{at: at, asked: make(map[string]int)}
+	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		name := q.Question[0].Name
+		u.mu.Lock()
+		u.asked[name]++
+		u.mu.Unlock()
+		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: answered.AsSlice()}}
+		_ = w.WriteMsg(m) // who has gone needs no answer
+	})}
+	started := make(chan struct{})
+	s.NotifyStartedFunc = func() { close(started) }
+	go func() { _ = s.ActivateAndServe() }()
+	<-started
+	t.Cleanup(func() { _ = s.Shutdown() })
+	return u
+}
+
+// times is how often name was asked for.
+func (u *upstream) times(name string) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.asked[name]
+}

@@ -1,0 +1,77 @@
+package peer
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// history makes a repository of two commits, each with an agent that prints its own word,
+// and gives the hash of the first.
+func history(t *testing.T) (root, first string) {
+	t.Helper()
+	root = t.TempDir()
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-C", root, "-c", "user.name=test", "-c", "user.email=test@example.test"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	git("init", "-q")
+	main := filepath.Join(root, "cmd", "nodens", "main.go")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(main), 0o755),
+		os.WriteFile(filepath.Join(root, "go.mod"), []byte(rootModule+"\n\ngo 1.26\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"earlier", "later"} {
+		if err := os.WriteFile(main, []byte("package main\n\nfunc main() { println(\""+word+"\") }\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		git("add", ".")
+		git("commit", "-q", "-m", word)
+	}
+	return root, git("rev-parse", "HEAD~1")
+}
+
+// TestEarlier: the agent of a commit is that commit's, built once, and the tree is left as
+// it is; a commit that is not there is an error that says what to do.
+func TestEarlier(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("NODENS_CACHE", cache)
+	root, first := history(t)
+	path, err := earlier(t.Context(), root, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(path).CombinedOutput(); err != nil || string(out) != "earlier\n" {
+		t.Errorf("it says %q, %v", out, err)
+	}
+	left, err := filepath.Glob(filepath.Join(cache, "*"))
+	if err != nil || len(left) != 2 {
+		t.Errorf("the cache holds %q, want the binary and its lock", left)
+	}
+	// The second time there is nothing to build from.
+	again, err := earlier(t.Context(), t.TempDir(), first)
+	if err != nil || again != path {
+		t.Errorf("again: %s, %v", again, err)
+	}
+	shallow := filepath.Join(t.TempDir(), "shallow")
+	if out, err := exec.Command("git", "clone", "-q", "--depth=1", "file://"+root, shallow).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("NODENS_CACHE", t.TempDir())
+	for _, at := range []string{shallow, t.TempDir()} {
+		if _, err := earlier(t.Context(), at, first); err == nil || !strings.Contains(err.Error(), "git fetch --unshallow") {
+			t.Errorf("without the history: %v", err)
+		}
+	}
+	if _, err := earlier(t.Context(), root, first[:12]); err == nil || !strings.Contains(err.Error(), "full hash") {
+		t.Errorf("a short hash: %v", err)
+	}
+}
