@@ -157,17 +157,13 @@ func Preview(ctx context.Context, c Config) (string, error) {
 	if err != nil {
 		return "", errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
 	}
-	note := ""
 	if p.followsRoutes {
 		found, err := (&kernel{}).defaultInterfaces()
 		if err != nil {
 			return "", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err}
 		}
-		external, shared := externalOf(found)
-		p.want.external = external
-		for _, name := range shared {
-			note += "shared   " + name + ", which pods may use too: no rules for it; -external-interfaces names it if none does\n"
-		}
+		p.want.external, p.open = externalOf(found)
+		p.followsRoutes = false
 	}
-	return note + p.text(chosen.filter), nil
+	return p.text(chosen.filter), nil
 }

@@ -55,6 +55,16 @@
 // hold whether anybody listens or not. They go as soon as ours stand. Should that
 // program still run, it puts them back, and the next re-check takes them away.
 //
+// # Hosts outside the node
+//
+// Rules are for what pods and the node itself send. What comes in by an external interface
+// (-external-interfaces, by default those that default routes lead over) is dropped in raw
+// PREROUTING if it is for a link-local address, and else passes all chains of ours as if they
+// were not there: it is neither accepted nor untracked nor diverted. An interface that pods
+// may send by is not external by itself: the loss of a node's DNS is worse than a
+// neighbour's query. The default routes of table main are listed before each re-check, and when the
+// kernel says that one has come or gone.
+//
 // # Whose address is it
 //
 // The addresses live on a link of kind dummy. A link of that name which exists

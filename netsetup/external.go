@@ -52,18 +52,18 @@ func externalNames(setting string) (names []string, auto bool, err error) {
 }
 
 // externalOf picks from the interfaces that default routes lead over those that no pod of
-// this node sends by, in order. shared are the others, each with its kind.
-func externalOf(found []defaultInterface) (external, shared []string) {
+// this node sends by, in order. open are the others, each with its kind: what can't be named
+// in rules, and what is more than maxExternal, is among them.
+func externalOf(found []defaultInterface) (external, open []string) {
+	found = slices.SortedFunc(slices.Values(found), func(a, b defaultInterface) int { return strings.Compare(a.name, b.name) })
 	for _, d := range found {
-		if d.shared || !interfaceNames.MatchString(d.name) {
-			shared = append(shared, d.name+" ("+d.kind+")")
+		if d.shared || !interfaceNames.MatchString(d.name) || len(external) == maxExternal {
+			open = append(open, d.name+" ("+d.kind+")")
 		} else {
 			external = append(external, d.name)
 		}
 	}
-	slices.Sort(external)
-	slices.Sort(shared)
-	return external[:min(len(external), maxExternal)], shared
+	return external, open
 }
 
 // externalHint is what to do where nobody knows the external interfaces.
@@ -87,12 +87,12 @@ func (s *Setup) followRoutes() (changed bool) {
 	if len(found) == 0 {
 		return false
 	}
-	external, shared := externalOf(found)
-	if len(shared) > 0 && !slices.Equal(shared, s.shared) {
-		s.log.Warn("a default route leads over an interface that pods may use too: the local addresses are not closed to "+
-			"hosts behind it; if no pod uses it, name it with -external-interfaces", "interfaces", shared)
+	external, open := externalOf(found)
+	if len(open) > 0 && !slices.Equal(open, s.open) {
+		s.log.Warn("a default route leads over an interface that pods may use too, so the rules let in hosts behind it; "+
+			"if no pod uses it, name it with -external-interfaces", "interfaces", open)
 	}
-	s.shared = shared
+	s.open = open
 	if slices.Equal(external, s.want.external) {
 		return false
 	}

@@ -57,26 +57,26 @@ func TestExternalNames(t *testing.T) {
 }
 
 func TestExternalOf(t *testing.T) {
-	many := make([]defaultInterface, 2*maxExternal)
+	many := make([]defaultInterface, maxExternal+1)
 	for i := range many {
-		many[i].name = fmt.Sprintf("eth%02d", i)
+		many[i] = defaultInterface{fmt.Sprintf("eth%02d", maxExternal-i), "device", false}
 	}
 	tests := []struct {
-		name             string
-		found            []defaultInterface
-		external, shared []string
+		name           string
+		found          []defaultInterface
+		external, open []string
 	}{
 		{"nothing", nil, nil, nil},
 		{"hardware and a bridge", []defaultInterface{{"eth1", "device", false}, {"br0", "bridge", true}, {"eth0", "device", false}},
 			[]string{"eth0", "eth1"}, []string{"br0 (bridge)"}},
 		{"name that is a pattern", []defaultInterface{{"eth+", "device", false}}, nil, []string{"eth+ (device)"}},
 		{"many", many, []string{"eth00", "eth01", "eth02", "eth03", "eth04", "eth05", "eth06", "eth07",
-			"eth08", "eth09", "eth10", "eth11", "eth12", "eth13", "eth14", "eth15"}, nil},
+			"eth08", "eth09", "eth10", "eth11", "eth12", "eth13", "eth14", "eth15"}, []string{"eth16 (device)"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			external, shared := externalOf(tt.found)
-			if diff := cmp.Diff([][]string{tt.external, tt.shared}, [][]string{external, shared}); diff != "" {
+			external, open := externalOf(tt.found)
+			if diff := cmp.Diff([][]string{tt.external, tt.open}, [][]string{external, open}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -94,8 +94,10 @@ type Plan struct {
 	want      want
 	netfilter Netfilter
 	// followsRoutes: the external interfaces are those of the default routes, which are
-	// not in want then.
+	// not in want then. open are interfaces of default routes that are not external, each
+	// with its kind; only Preview knows them.
 	followsRoutes bool
+	open          []string
 }
 
 // NewPlan turns a Config into the Plan it stands for. It looks at nothing but
@@ -180,6 +182,11 @@ func (p Plan) text(f filter) string {
 	}
 	if len(p.want.external) > 0 {
 		lines = append(lines, "external "+strings.Join(p.want.external, ", "))
+	} else if len(p.want.locals) > 0 && !p.followsRoutes {
+		lines = append(lines, "external none")
+	}
+	for _, o := range p.open {
+		lines = append(lines, "open     "+o+": pods may use it too; if none does, name it with -external-interfaces")
 	}
 	if len(p.want.locals) > 0 {
 		lines = append(lines, "rules    "+f.name(), f.describe(p.want))

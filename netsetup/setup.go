@@ -34,8 +34,8 @@ type Setup struct {
 	want   want
 	filter filter
 	others []filter
-	// shared are interfaces of default routes that were last found to be no external ones.
-	shared []string
+	// open are the interfaces of default routes that were last found to be no external ones.
+	open []string
 	// moved: the rules have yet to follow the default routes.
 	moved bool
 	// led are the servers that connection tracking was last told of (see Node.forget).
