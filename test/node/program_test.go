@@ -25,6 +25,7 @@ const (
 // all go on or none.
 type program struct {
 	*ebpf.Program
+	name    string
 	counter *ebpf.Map
 	link    link.Link
 }
@@ -58,7 +59,7 @@ func (l *lab) program(name string, verdict int32) *program {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { p.Close() })
-	return &program{Program: p, counter: counter}
+	return &program{Program: p, name: name, counter: counter}
 }
 
 // datagrams lets all go on but UDP: without the packets by which neighbours look for each
@@ -121,9 +122,15 @@ func (l *lab) index(port string) (n int) {
 // chain are the names of the programs on the ingress of a link of the node, in their order.
 func (l *lab) chain(port string) (names []string) {
 	l.t.Helper()
+	return l.programs(port, ebpf.AttachTCXIngress)
+}
+
+// programs are those on one side.
+func (l *lab) programs(port string, side ebpf.AttachType) (names []string) {
+	l.t.Helper()
 	index := l.index(port)
 	err := testbed.Inside(l.node, func() error {
-		list, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+		list, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: side})
 		if err != nil {
 			return err
 		}
@@ -151,8 +158,13 @@ func nameOf(id ebpf.ProgramID) (string, error) {
 	return info.Name, errors.Join(err, p.Close())
 }
 
-// ours is the name of the agent's program.
-const ours = "nodens_answer"
+// The names of the agent's programs on the ingress of a link: the one that answers, and those
+// that only see who asks, in its place and in front of programs of others.
+const (
+	ours    = "nodens_answer"
+	watcher = "nodens_watch"
+	ahead   = "nodens_ahead"
+)
 
 // TestKernelOrder: the agent's program stands where -kernel-path-order says, programs of
 // others before and behind it go on working, and all of ours is gone with the agent.
@@ -166,11 +178,11 @@ func TestKernelOrder(t *testing.T) {
 		order string
 		want  []string
 	}{
-		{"last", []string{"first", "second", ours}},
+		{"last", []string{ahead, "first", "second", ours}},
 		{"first", []string{ours, "first", "second"}},
-		{"before:second", []string{"first", ours, "second"}},
-		{"after:first", []string{"first", ours, "second"}},
-		{"before:absent", []string{"first", "second", ours}},
+		{"before:second", []string{ahead, "first", ours, "second"}},
+		{"after:first", []string{ahead, "first", ours, "second"}},
+		{"before:absent", []string{ahead, "first", "second", ours}},
 	} {
 		t.Run(c.order, func(t *testing.T) {
 			l := &lab{Lab: l.Lab, t: t, pod: l.pod, node: l.node, nodens: l.nodens, dir: l.dir}

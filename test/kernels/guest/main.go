@@ -112,11 +112,11 @@ func answers(links []netlink.Link) (string, error) {
 		return "", err
 	}
 	for _, l := range links {
-		if err := p.Attach(l.Attrs().Index); err != nil {
+		if _, err := p.Update(l.Attrs().Index, false); err != nil {
 			return "", fmt.Errorf("attaching to %s: %w", l.Attrs().Name, err)
 		}
 	}
-	if n := p.Links(); n != len(links) {
+	if n, _ := p.Links(); n != len(links) {
 		return "", fmt.Errorf("%d links have the program, not %d", n, len(links))
 	}
 	if err := p.Close(); err != nil {

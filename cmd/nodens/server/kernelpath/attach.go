@@ -21,7 +21,7 @@ const reopening = 2 * time.Second
 type attachment struct {
 	answer stowed // nodens_answer, or nodens_watch
 	admit  stowed // nodens_admit, or nodens_idle
-	watch  stowed // nodens_watch in front of programs of others; none if there are none
+	ahead  stowed // nodens_ahead, in front of programs of others; none if there are none
 	// answers says that queries are answered here, else they are only seen.
 	answers bool
 	// ordered says that answer is where the operator wants it: the programs behind it are not
@@ -63,12 +63,12 @@ func (p *Path) attached(ifindex int) (*attachment, error) {
 	if a := p.links[ifindex]; a != nil {
 		return a, nil
 	}
-	a := &attachment{answer: none, admit: none, watch: none}
+	a := &attachment{answer: none, admit: none, ahead: none}
 	var err error
-	if a.answer, a.ordered, err = p.attachIn(ifindex); err != nil {
+	if a.answer, a.ordered, err = p.attachIn(ifindex, p.objects.NodensWatch); err != nil {
 		return nil, fmt.Errorf("attaching to the ingress: %w", err)
 	}
-	if a.admit, err = p.attachOut(ifindex); err != nil {
+	if a.admit, err = attachOut(ifindex, p.objects.NodensIdle); err != nil {
 		_ = a.close()
 		return nil, fmt.Errorf("attaching to the egress: %w", err)
 	}
@@ -76,21 +76,17 @@ func (p *Path) attached(ifindex int) (*attachment, error) {
 	return a, nil
 }
 
-// attachIn puts the program that will answer where it belongs.
-func (p *Path) attachIn(ifindex int) (s stowed, ordered bool, err error) {
+// attachIn puts a program where the one belongs that answers.
+func (p *Path) attachIn(ifindex int, program *ebpf.Program) (s stowed, ordered bool, err error) {
 	anchor, ordered := p.anchor(ifindex)
-	s, err = attach(link.TCXOptions{
-		Interface: ifindex, Program: p.objects.NodensWatch, Attach: ebpf.AttachTCXIngress, Anchor: anchor,
-	})
+	s, err = attach(link.TCXOptions{Interface: ifindex, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
 	return s, ordered, err
 }
 
-// attachOut puts the program that will admit behind all others, so that it sees no reply that
-// one of them has dropped.
-func (p *Path) attachOut(ifindex int) (stowed, error) {
-	return attach(link.TCXOptions{
-		Interface: ifindex, Program: p.objects.NodensIdle, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail(),
-	})
+// attachOut puts a program where the one belongs that admits: behind all others, so that it
+// sees no reply that one of them has dropped.
+func attachOut(ifindex int, program *ebpf.Program) (stowed, error) {
+	return attach(link.TCXOptions{Interface: ifindex, Program: program, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail()})
 }
 
 func attach(opts link.TCXOptions) (stowed, error) {
@@ -124,36 +120,38 @@ func (p *Path) adjust(a *attachment, ifindex int, filtered bool) error {
 	if a.answers || filtered || now() < a.until {
 		return nil
 	}
-	if behind {
-		err = p.moveIn(a, ifindex)
-	}
-	if err == nil && there.out.behind {
-		err = p.moveOut(a, ifindex)
-	}
-	if err != nil {
+	if err := p.openOut(a, ifindex, there.out.behind); err != nil {
 		return err
 	}
-	return p.open(a)
+	return p.openIn(a, ifindex, behind)
 }
 
-// moveIn and moveOut have a program stand where one would that is attached now.
-func (p *Path) moveIn(a *attachment, ifindex int) error {
-	s, ordered, err := p.attachIn(ifindex)
-	if err != nil {
-		return err
+// openOut has clients admitted. With others behind it the program moves there.
+func (p *Path) openOut(a *attachment, ifindex int, behind bool) error {
+	if !behind {
+		return a.admit.update(p.objects.NodensAdmit)
 	}
-	_ = a.answer.Close()
-	a.answer, a.ordered = s, ordered
-	return nil
-}
-
-func (p *Path) moveOut(a *attachment, ifindex int) error {
-	s, err := p.attachOut(ifindex)
+	s, err := attachOut(ifindex, p.objects.NodensAdmit)
 	if err != nil {
 		return err
 	}
 	_ = a.admit.Close()
 	a.admit = s
+	return nil
+}
+
+// openIn has queries answered, as openOut.
+func (p *Path) openIn(a *attachment, ifindex int, behind bool) error {
+	a.answers = true
+	if !behind {
+		return a.answer.update(p.objects.NodensAnswer)
+	}
+	s, ordered, err := p.attachIn(ifindex, p.objects.NodensAnswer)
+	if err != nil {
+		return err
+	}
+	_ = a.answer.Close()
+	a.answer, a.ordered = s, ordered
 	return nil
 }
 
@@ -163,22 +161,19 @@ func (p *Path) shut(a *attachment) error {
 	return errors.Join(a.answer.update(p.objects.NodensWatch), a.admit.update(p.objects.NodensIdle))
 }
 
-func (p *Path) open(a *attachment) error {
-	a.answers = true
-	return errors.Join(a.admit.update(p.objects.NodensAdmit), a.answer.update(p.objects.NodensAnswer))
-}
-
 // lookAhead watches in front of programs of others, which may keep packets from the ones
-// behind them and still let them into the node.
+// behind them and still let them into the node. Those behind ours come to be in front of it
+// when it moves.
 func (p *Path) lookAhead(a *attachment, ifindex int, in row) (err error) {
-	if !in.ahead && (in.between || a.watch == none) {
+	others := in.ahead || in.between || in.behind && !a.ordered
+	if others == (a.ahead != none) && !in.ahead {
 		return nil
 	}
-	_ = a.watch.Close() // it is of no use, or not the first
-	a.watch = none
-	if in.ahead {
-		a.watch, err = attach(link.TCXOptions{
-			Interface: ifindex, Program: p.objects.NodensWatch, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+	_ = a.ahead.Close() // it is of no use, or not the first
+	a.ahead = none
+	if others {
+		a.ahead, err = attach(link.TCXOptions{
+			Interface: ifindex, Program: p.objects.NodensAhead, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
 		})
 	}
 	return err
@@ -300,7 +295,7 @@ func (p *Path) detach(ifindex int) {
 
 // close takes all programs away.
 func (a *attachment) close() error {
-	return errors.Join(a.answer.Close(), a.watch.Close(), a.admit.Close())
+	return errors.Join(a.answer.Close(), a.ahead.Close(), a.admit.Close())
 }
 
 // Links is the number of interfaces on which queries are answered, and of those on which they

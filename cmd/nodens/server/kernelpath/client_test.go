@@ -14,13 +14,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// The interfaces of a street, beside loopback.
+// The interfaces of two pods.
 const (
-	portA = 2
-	portB = 3
+	portA = 10
+	portB = 20
 )
 
-// street is a lab with the interfaces of two pods, of which the second is admitted nowhere. One
+// street is a lab with two interfaces, and clients that nobody knows yet. One
 // name is in the table.
 type street struct {
 	*lab
@@ -33,8 +33,8 @@ func newStreet(t *testing.T) *street {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skip("a network of its own: ", err)
 	}
-	run(t, "ip", "link", "add", "poda", "index", "2", "type", "bridge")
-	run(t, "ip", "link", "add", "podb", "index", "3", "type", "bridge")
+	run(t, "ip", "link", "add", "poda", "index", "10", "type", "veth", "peer", "name", "ina")
+	run(t, "ip", "link", "add", "podb", "index", "20", "type", "veth", "peer", "name", "inb")
 	s := &street{lab: &lab{Path: open(t), t: t}}
 	if err := s.SetDoors(map[netip.AddrPort]uint32{door4: 7, door6: 7, otherDoor4: 8}); err != nil {
 		t.Fatal(err)

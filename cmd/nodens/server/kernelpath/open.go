@@ -67,7 +67,7 @@ func (p *Path) load() error {
 	if err := p.loadClients(); err != nil {
 		return err
 	}
-	if p.own, err = ids(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
+	if p.own, err = ids(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAhead, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
 		return err
 	}
 	p.state, p.epochs = &states[0], words

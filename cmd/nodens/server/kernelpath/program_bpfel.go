@@ -152,6 +152,7 @@ const (
 	programMapStates        = "states"
 	programMapWorks         = "works"
 	programProgNodensAdmit  = "nodens_admit"
+	programProgNodensAhead  = "nodens_ahead"
 	programProgNodensAnswer = "nodens_answer"
 	programProgNodensIdle   = "nodens_idle"
 	programProgNodensWatch  = "nodens_watch"
@@ -203,6 +204,7 @@ type programSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
 	NodensAdmit  *ebpf.ProgramSpec `ebpf:"nodens_admit"`
+	NodensAhead  *ebpf.ProgramSpec `ebpf:"nodens_ahead"`
 	NodensAnswer *ebpf.ProgramSpec `ebpf:"nodens_answer"`
 	NodensIdle   *ebpf.ProgramSpec `ebpf:"nodens_idle"`
 	NodensWatch  *ebpf.ProgramSpec `ebpf:"nodens_watch"`
@@ -294,6 +296,7 @@ type programVariables struct {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
 	NodensAdmit  *ebpf.Program `ebpf:"nodens_admit"`
+	NodensAhead  *ebpf.Program `ebpf:"nodens_ahead"`
 	NodensAnswer *ebpf.Program `ebpf:"nodens_answer"`
 	NodensIdle   *ebpf.Program `ebpf:"nodens_idle"`
 	NodensWatch  *ebpf.Program `ebpf:"nodens_watch"`
@@ -302,6 +305,7 @@ type programPrograms struct {
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.NodensAdmit,
+		p.NodensAhead,
 		p.NodensAnswer,
 		p.NodensIdle,
 		p.NodensWatch,

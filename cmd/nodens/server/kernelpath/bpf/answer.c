@@ -3,7 +3,8 @@
  * egress) sees which clients the agent's own replies go to: only they are answered here, so
  * that whoever keeps a pod's packets from the agent keeps its answers back, too. Where nothing
  * may be answered nodens_watch stands in for the one, which sees who asks over which interface
- * and lets all go on, and nodens_idle, which does nothing, for the other. */
+ * and lets all go on, and nodens_idle, which does nothing, for the other. nodens_ahead sees the
+ * same in front of programs of others. */
 #include "client.h"
 
 struct {
@@ -641,8 +642,8 @@ int nodens_answer(struct __sk_buff *skb)
 	return verdict;
 }
 
-SEC("tcx/ingress")
-int nodens_watch(struct __sk_buff *skb)
+/* see notes who asks, and nothing else. */
+ALWAYS_INLINE int see(struct __sk_buff *skb)
 {
 	u32 zero = 0;
 	struct packet p;
@@ -652,6 +653,13 @@ int nodens_watch(struct __sk_buff *skb)
 		note(st, (struct client *)p.from, skb->ifindex, ktime_ns());
 	return TCX_NEXT;
 }
+
+/* The kernel takes a program only once on each side of a link, and two may have to see. */
+SEC("tcx/ingress")
+int nodens_watch(struct __sk_buff *skb) { return see(skb); }
+
+SEC("tcx/ingress")
+int nodens_ahead(struct __sk_buff *skb) { return see(skb); }
 
 SEC("tcx/egress")
 int nodens_admit(struct __sk_buff *skb)

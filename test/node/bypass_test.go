@@ -1,0 +1,252 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// bypassed is a program of somebody else's that the kernel's answers would bypass: it is behind
+// ours, and drops all of a pod's queries or all replies to it.
+type bypassed struct {
+	name, door string
+	// side is where a program of tcx is; parent is where a filter of tc is, below a qdisc.
+	side   ebpf.AttachType
+	qdisc  string
+	parent uint32
+	// left are the programs of ours on the ingress while it is there, and nil if ours are behind
+	// it then.
+	left []string
+}
+
+func bypasses() []bypassed {
+	watched := []string{watcher}
+	return []bypassed{
+		{name: "clsact egress", door: local4, qdisc: "clsact", parent: netlink.HANDLE_MIN_EGRESS, left: watched},
+		{name: "clsact ingress", door: local6, qdisc: "clsact", parent: netlink.HANDLE_MIN_INGRESS, left: watched},
+		{name: "the ingress qdisc", door: local4, qdisc: "ingress", parent: netlink.MakeHandle(0xffff, 0), left: watched},
+		{name: "a qdisc that replies leave by", door: local6, qdisc: "htb", parent: netlink.MakeHandle(1, 0), left: watched},
+		{name: "tcx egress", door: local4, side: ebpf.AttachTCXEgress},
+		{name: "tcx ingress", door: local6, side: ebpf.AttachTCXIngress},
+	}
+}
+
+// put has the program drop what it sees on a link of the node.
+func (b bypassed) put(l *lab, p *program, port string) {
+	l.t.Helper()
+	if b.qdisc == "" {
+		l.attach(p, port, b.side, link.Tail())
+		return
+	}
+	index := l.index(port)
+	err := testbed.Inside(l.node, func() error {
+		return errors.Join(netlink.QdiscReplace(b.discipline(index)), netlink.FilterReplace(&netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: b.parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
+			Fd:          p.FD(), Name: "policy", DirectAction: true,
+		}))
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// discipline is the qdisc that the filter is below.
+func (b bypassed) discipline(index int) netlink.Qdisc {
+	if b.qdisc == "htb" {
+		return netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Handle: b.parent, Parent: netlink.HANDLE_ROOT})
+	}
+	attrs := netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+	return &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: b.qdisc}
+}
+
+// lift takes the program away. The qdisc stays if it can do no harm.
+func (b bypassed) lift(l *lab, p *program, port string) {
+	l.t.Helper()
+	switch b.qdisc {
+	case "":
+		p.detach()
+	case "clsact":
+		side := map[uint32]string{netlink.HANDLE_MIN_EGRESS: "egress", netlink.HANDLE_MIN_INGRESS: "ingress"}[b.parent]
+		l.in(l.node, "tc", "filter", "del", "dev", port, side)
+	case "ingress":
+		l.in(l.node, "tc", "qdisc", "del", "dev", port, "ingress")
+	default:
+		l.in(l.node, "tc", "qdisc", "del", "dev", port, "root")
+	}
+}
+
+// bystander is a pod whose link has such a program.
+type bystander struct {
+	banned
+	bypassed
+	p *program
+}
+
+// aside waits until ours answer nothing that the program does not see.
+func (b *bystander) aside(t *testing.T, agent *peer.Process) {
+	t.Helper()
+	agent.Must(t, b.bypassed.name+": the agent to look at the link", func(context.Context) error {
+		got := b.l.chain(b.port)
+		if b.left != nil && slices.Equal(got, b.left) {
+			return nil
+		}
+		if b.left == nil && b.behind() {
+			return nil
+		}
+		return fmt.Errorf("it has the programs %q", got)
+	})
+}
+
+// behind reports whether the agent's program on the side of the program of tcx is behind it.
+func (b *bystander) behind() bool {
+	names := b.l.programs(b.port, b.side)
+	at := slices.Index(names, b.p.name)
+	return at >= 0 && strings.HasPrefix(names[len(names)-1], "nodens_") && at < len(names)-1 && slices.Contains(b.l.chain(b.port), ours)
+}
+
+// dropped asks some times, and looks for an answer when the program has dropped all queries, or
+// the agent's replies to them.
+func (b *bystander) dropped(t *testing.T, query []byte) {
+	t.Helper()
+	answered, seen := b.l.answered(), b.l.packets(b.p)
+	_ = b.SetDeadline(time.Time{}) // see try
+	for range asks {
+		b.write(query)
+	}
+	if err := peer.Await(t.Context(), "the program to drop all", func(context.Context) error {
+		if n := b.l.packets(b.p) - seen; n < asks {
+			return fmt.Errorf("%d of %d so far", n, asks)
+		}
+		return nil
+	}); err != nil {
+		t.Errorf("%s: %v", b.bypassed.name, err)
+	}
+	if n := b.l.answered() - answered; n != 0 {
+		t.Errorf("%s: the kernel has answered %d queries", b.bypassed.name, n)
+	}
+	if n := b.drain(); n != 0 {
+		t.Errorf("%s: %d replies have come", b.bypassed.name, n)
+	}
+}
+
+// TestKernelBypass: nobody is answered past a program that stands behind ours, as a tc filter or
+// by tcx, be it there before the agent or come later. When it goes the kernel answers again, also
+// where an empty clsact is left.
+func TestKernelBypass(t *testing.T) {
+	l := newKernelLab(t)
+	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
+	var pods []*bystander
+	for i, c := range bypasses() {
+		ns, err := l.AddPod(i + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := &bystander{bypassed: c, p: l.program(fmt.Sprintf("policy%d", i+1), drop)}
+		pod.banned = banned{ban: ban{name: c.name}, l: l, ns: ns, port: fmt.Sprintf("vpod%d", i+1), client: l.client(ns, c.door)}
+		pod.put(l, pod.p, pod.port)
+		pods = append(pods, pod)
+	}
+	p := l.startInKernel()
+	for _, door := range []string{local4, local6} {
+		newAsker(t, l, p, door).known(query)
+	}
+	for _, when := range []string{"before the agent", "after it"} {
+		t.Log("programs that come", when)
+		for _, pod := range pods {
+			pod.aside(t, p)
+		}
+		for _, pod := range pods {
+			pod.dropped(t, query)
+		}
+		for _, pod := range pods {
+			pod.lift(l, pod.p, pod.port)
+		}
+		for _, pod := range pods {
+			pod.answered(t, p, query)
+		}
+		if when == "before the agent" {
+			for _, pod := range pods {
+				pod.put(l, pod.p, pod.port)
+			}
+		}
+	}
+}
+
+// TestKernelForged: a pod that is kept from the agent is not answered because another one asks in
+// its name, whether it asks itself or not. When that ends it is answered again.
+func TestKernelForged(t *testing.T) {
+	l := newKernelLab(t)
+	p := l.startInKernel()
+	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
+	newAsker(t, l, p, local4).known(query)
+	var spaces []string
+	for n := range 2 {
+		ns, err := l.AddPod(n + 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spaces = append(spaces, ns)
+	}
+	b := &banned{ban: bans()[1], l: l, ns: spaces[1], port: "vpod2", client: l.client(spaces[1], local4)}
+	b.answered(t, p, query)
+	b.set(true)
+	forge, end := l.forge(spaces[0], b.LocalAddr().String(), query)
+	defer end()
+	replies := func() string { return l.in(l.node, "cat", "/sys/class/net/vpod2/statistics/tx_packets") }
+	before := replies()
+	forge()
+	if err := peer.Await(t.Context(), "a reply to the pod that has not asked", func(context.Context) error {
+		if replies() == before {
+			return errors.New("none so far")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	answered := l.answered()
+	for id := range uint16(3 * asks) {
+		forge()
+		b.try(query, id, usual, nil)
+	}
+	if n := l.answered() - answered; n != 0 {
+		t.Errorf("the kernel has answered %d queries of a pod that is kept from the agent", n)
+	}
+	b.set(false)
+	b.answered(t, p, query)
+}
+
+// forge has a pod send the query from another's address, each time it is called.
+func (l *lab) forge(ns, client string, query []byte) (send, end func()) {
+	l.t.Helper()
+	var fd int
+	err := testbed.Inside(ns, func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	from, to := netip.MustParseAddrPort(client), netip.MustParseAddr(local4)
+	// From another port than the client's own, which would take the reply for its.
+	packet := datagram(from.Addr(), to, from.Port()-1, 53, query)
+	send = func() {
+		if err := unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}); err != nil {
+			l.t.Error(err)
+		}
+	}
+	return send, func() { unix.Close(fd) }
+}
