@@ -38,6 +38,7 @@ type player struct {
 	fail map[int]error // of links that do not take the program
 
 	beats, sweeps, watched int
+	filtered               []int // what Update was told, whenever it was true
 }
 
 func (p *player) Update(index int, filtered bool) (answers bool, err error) {
@@ -45,6 +46,9 @@ func (p *player) Update(index int, filtered bool) (answers bool, err error) {
 	defer p.mu.Unlock()
 	if err := p.fail[index]; err != nil {
 		return false, err
+	}
+	if filtered {
+		p.filtered = append(p.filtered, index)
 	}
 	if !slices.Contains(p.on[index], p.name) {
 		p.on[index] = append(p.on[index], p.name)
@@ -82,8 +86,8 @@ func (p *player) Beat()    { p.count(&p.beats) }
 func (p *player) Sweep()   { p.count(&p.sweeps) }
 func (p *player) Watched() { p.count(&p.watched) }
 
-// links is the number of links that have the program.
-func (p *player) links() int {
+// answering is the number of links that have the program.
+func (p *player) answering() int {
 	n, _ := p.Links()
 	return n
 }
@@ -251,8 +255,8 @@ func TestShortcutLinks(t *testing.T) {
 			gone(one)
 		}
 		synctest.Wait()
-		if !s.active.Load() || p.links() != 1 {
-			t.Errorf("active: %v, %d links, want 1", s.active.Load(), p.links())
+		if !s.active.Load() || p.answering() != 1 {
+			t.Errorf("active: %v, %d links, want 1", s.active.Load(), p.answering())
 		}
 		for text, want := range map[string]int{"link=veth2": 1, "every pod's interface": 1, "\n": 2} {
 			if n := strings.Count(w.String(), text); s.failed.Load() != 1 || n != want {
@@ -270,8 +274,8 @@ func TestShortcutLinks(t *testing.T) {
 		cancel()
 		<-done
 		s.leaving.Wait()
-		if s.active.Load() || p.links() != 0 {
-			t.Errorf("at the end: active: %v, %d links", s.active.Load(), p.links())
+		if s.active.Load() || p.answering() != 0 {
+			t.Errorf("at the end: active: %v, %d links", s.active.Load(), p.answering())
 		}
 		want := []string{"a attaches 1", "a attaches 3", "a detaches 1", "a attaches 1", "a detaches 1", "a attaches 2", "a detaches 2", "a detaches 3", "a is still"}
 		story := p.story()
@@ -280,6 +284,68 @@ func TestShortcutLinks(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 	})
+}
+
+// TestShortcutLooks: an interface with filters is only watched, and so are all when nobody knows
+// which have some. Clients are admitted as long as all interfaces of pods are watched. What is
+// wrong is told once.
+func TestShortcutLooks(t *testing.T) {
+	lost := errors.New("no buffer space")
+	gone := fmt.Errorf("interface 2: %w", kernelpath.ErrGone)
+	for _, tt := range []struct {
+		name     string
+		look     netsetup.PodLinkLook
+		fail     error // of the second interface
+		filtered []int // as the program is told
+		watched  bool
+		log      string
+	}{
+		{name: "nothing there", watched: true},
+		{name: "a filter", look: netsetup.PodLinkLook{Filtered: map[int]bool{2: true}}, filtered: []int{2}, watched: true, log: "link=veth2"},
+		{name: "nobody knows", look: netsetup.PodLinkLook{Err: lost}, filtered: []int{1, 2}, log: "link=veth1;link=veth2;no buffer space"},
+		{name: "an interface that is not followed", look: netsetup.PodLinkLook{Unseen: true}, log: "not veth"},
+		{name: "one that does not take the program", fail: lost, log: "link=veth2;interface veth2: no buffer space"},
+		{name: "one that is gone", fail: gone, watched: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, p := new(log), newStage(1, 2).player("a")
+			if tt.fail != nil {
+				p.fail[2] = tt.fail
+			}
+			s := p.shortcut(w)
+			s.machine.follow = func(_ context.Context, o netsetup.PodLinkObserver) error {
+				for _, l := range p.stage.links {
+					o.Seen(l)
+				}
+				for range 3 {
+					o.Look(tt.look)
+				}
+				return nil
+			}
+			if err := s.attach(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s.leaving.Wait()
+			if want := map[bool]int{true: 3}[tt.watched]; p.watched != want {
+				t.Errorf("%d of 3 looks say that all is watched, want %d", p.watched, want)
+			}
+			slices.Sort(p.filtered)
+			if got := slices.Compact(p.filtered); !slices.Equal(got, tt.filtered) {
+				t.Errorf("interfaces with filters: %v, want %v", got, tt.filtered)
+			}
+			lines := 0
+			for word := range strings.SplitSeq(tt.log, ";") {
+				if n := strings.Count(w.String(), word); word != "" && n != 1 {
+					t.Errorf("the log says %d times %q:\n%s", n, word, w)
+				} else if word != "" {
+					lines++
+				}
+			}
+			if n := strings.Count(w.String(), "\n"); n != lines {
+				t.Errorf("%d lines in the log, want %d:\n%s", n, lines, w)
+			}
+		})
+	}
 }
 
 // TestShortcutRefollow: where links can't be followed the program is on none, until they
@@ -305,13 +371,13 @@ func TestShortcutRefollow(t *testing.T) {
 		for range 2 {
 			cut <- errors.New("no buffer space")
 			synctest.Wait()
-			if s.active.Load() || p.links() != 0 {
-				t.Errorf("active: %v, %d links", s.active.Load(), p.links())
+			if s.active.Load() || p.answering() != 0 {
+				t.Errorf("active: %v, %d links", s.active.Load(), p.answering())
 			}
 			time.Sleep(refollow)
 			synctest.Wait()
-			if !s.active.Load() || p.links() != 1 {
-				t.Errorf("later: active: %v, %d links", s.active.Load(), p.links())
+			if !s.active.Load() || p.answering() != 1 {
+				t.Errorf("later: active: %v, %d links", s.active.Load(), p.answering())
 			}
 		}
 		cut <- errors.New("no buffer space")
@@ -363,7 +429,7 @@ func TestShortcutBeats(t *testing.T) {
 		cancel()
 		<-done // does not wait for the agent to be well
 		s.leaving.Wait()
-		if p.links() != 0 {
+		if p.answering() != 0 {
 			t.Error("the program is still there")
 		}
 		close(well)
