@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 )
@@ -123,8 +124,8 @@ func TestLarge(t *testing.T) {
 func TestLargeIsShed(t *testing.T) {
 	c := newCrowded(t, 300)
 	s, addr := start(t, Limits{Waiting: 1}, &Zone{Name: wire.Root, Cluster: c, Bufsize: 0xFFFF})
-	if !s.acquire() {
-		t.Fatal("no place")
+	if v := s.waiting.TakeOwn(); v != share.Fits {
+		t.Fatalf("no place: %d", v)
 	}
 	for _, network := range []string{"udp", "tcp"} {
 		m := query(t, network, addr, question(crowdName, dns.TypePTR).SetEdns0(0xFFFF, false))
@@ -135,7 +136,7 @@ func TestLargeIsShed(t *testing.T) {
 			t.Errorf("%s: another name has %d addresses", network, len(m.Answer))
 		}
 	}
-	if n := s.Shed(); n != 2 {
+	if n := shed(s); n != 2 {
 		t.Errorf("%d are counted, want 2", n)
 	}
 	s.release()
