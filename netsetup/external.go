@@ -70,9 +70,9 @@ func externalOf(found []defaultInterface) (external, open []string) {
 const externalHint = "name them with -external-interfaces"
 
 // followRoutes has the rules' external interfaces be those of the default routes, and reports
-// whether they have changed; the rules are still to be written then. Where there is no default route at all, or the routes can't
-// be read, the last known ones stay: whoever can have a router's advertisement withdrawn must
-// not open the node with it.
+// whether they have changed; the rules are still to be written then. Where there is no default
+// route at all, or the routes can't be read, the last known ones stay: a forged router
+// advertisement, which ends a route, must not open the node.
 func (s *Setup) followRoutes() (changed bool) {
 	if !s.plan.followsRoutes {
 		return false
