@@ -15,6 +15,29 @@ const (
 	parentEgress  = 0xFFFFFFF3
 )
 
+// linkFilters remembers which links have filters. To ask for those of a link that has clsact
+// and none takes two requests, and there are news of all filters.
+type linkFilters struct {
+	known map[int]bool // nil: nothing is
+	looks int          // since it was asked for
+}
+
+// of is filteredLinks, or what that said before. The map is not changed.
+func (f *linkFilters) of(links map[int]podLink) (map[int]bool, error) {
+	if f.looks++; f.known != nil && f.looks < podLinkLooks {
+		return f.known, nil
+	}
+	known, err := filteredLinks(links)
+	if err != nil {
+		known = nil
+	}
+	f.known, f.looks = known, 0
+	return known, err
+}
+
+// forget has it be asked for again.
+func (f *linkFilters) forget() { f.known = nil }
+
 // listQdiscs asks for all qdiscs of this network namespace.
 func listQdiscs() ([][]byte, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP)

@@ -29,9 +29,15 @@ const (
 
 	// podLinkLook is between two looks at what stands on the links beside our programs: programs
 	// of tcx come and go without news. A look at 250 links takes some milliseconds: half of it
-	// would cost a hundredth of a core for nothing, and twice as much is answers that a policy's
-	// program does not see.
+	// would be work for nothing, and twice as much is answers that a policy's program does not
+	// see.
 	podLinkLook = time.Second
+
+	// podLinkLooks is after how many of them filters are listed without news. There should be
+	// none of which no news came; at half of it, where all links have clsact, most of what looks
+	// cost would be for that.
+	podLinkLooks = 10
+
 	// podLinkLookPause is from news of filters to the look, and the least time between two: a
 	// tool adds several filters at once. It is a tenth of the interval at most, so that what
 	// changes all the time does not cost much more than that.
@@ -119,6 +125,7 @@ type podFollower struct {
 	lost bool
 	// looked is when the links were last looked at, look when they are to be again.
 	looked, look time.Time
+	filters      linkFilters
 }
 
 // follow takes news from a socket until that breaks or ctx is done.
@@ -174,14 +181,15 @@ func (f *podFollower) wake() {
 
 // lookAll looks at all links.
 func (f *podFollower) lookAll() {
-	filtered, err := filteredLinks(f.known)
+	filtered, err := f.filters.of(f.known)
 	f.Look(PodLinkLook{Filtered: filtered, Unseen: f.unseen, Err: err})
 	f.looked = time.Now()
 	f.look = f.looked.Add(podLinkLook)
 }
 
-// lookSoon has all links looked at soon.
+// lookSoon has all links looked at soon, as to their filters, too.
 func (f *podFollower) lookSoon() {
+	f.filters.forget()
 	if at := f.looked.Add(podLinkLookPause); at.Before(f.look) {
 		f.look = at
 	}
@@ -253,6 +261,7 @@ func (f *podFollower) list() error {
 	}
 	f.forgetAll(found, part)
 	f.learnAll(found)
+	f.filters.forget()
 	f.unseen = other || part || len(f.known) < len(found)
 	f.lookAll()
 	f.lost = f.lost && part
