@@ -172,7 +172,8 @@ func ask(t *testing.T, server netip.AddrPort, name string, qtype uint16) string 
 // answered is the address in the upstream's answers.
 var answered = netip.AddrFrom4([4]byte{192, 0, 2, 1})
 
-// upstream answers every A question with the same address, and counts by name.
+// upstream answers every A question with the same address, over UDP and TCP, and counts by
+// name.
 type upstream struct {
 	at netip.AddrPort
 
@@ -182,16 +183,20 @@ type upstream struct {
 
 func newUpstream(t *testing.T) *upstream {
 	t.Helper()
-	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	at, err := netip.ParseAddrPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.ListenPacket("udp4", at.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	u := &upstream{at: at, asked: make(map[string]int)}
-	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg).SetReply(q)
 		name := q.Question[0].Name
 		u.mu.Lock()
@@ -199,12 +204,14 @@ func newUpstream(t *testing.T) *upstream {
 		u.mu.Unlock()
 		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: answered.AsSlice()}}
 		_ = w.WriteMsg(m) // who has gone needs no answer
-	})}
-	started := make(chan struct{})
-	s.NotifyStartedFunc = func() { close(started) }
-	go func() { _ = s.ActivateAndServe() }()
-	<-started
-	t.Cleanup(func() { _ = s.Shutdown() })
+	})
+	for _, s := range []*dns.Server{{Listener: l, Handler: handler, MaxTCPQueries: -1}, {PacketConn: conn, Handler: handler}} {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go func() { _ = s.ActivateAndServe() }()
+		<-started
+		t.Cleanup(func() { _ = s.Shutdown() })
+	}
 	return u
 }
 

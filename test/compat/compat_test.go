@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ const (
 func TestHandOver(t *testing.T) {
 	both(t, func(t *testing.T, d direction) {
 		up := newUpstream(t)
-		s := newSite(t, "cache 3600", "forward . "+up.at.String())
+		s := newSite(t, "errors", "cache 3600", "forward . "+up.at.String())
 		first := s.run(t, d.first, "msg=serving", "-handover-dir", s.dir)
 		names := warm(t, s)
 		client, err := load.Start(load.Job{
@@ -108,18 +109,26 @@ func cached(t *testing.T, s *site, up *upstream, names []string) {
 	}
 }
 
+// found fails the test unless p, which serves, has said that it uses what it has found.
+func found(t *testing.T, p *peer.Process, text string) {
+	t.Helper()
+	if log := p.Tail(); !strings.Contains(log, text) {
+		t.Fatalf("the agent does not say that %s:\n%s", text, log)
+	}
+}
+
 // TestSavedCache: an agent that starts when the other has ended finds what that one has saved.
 func TestSavedCache(t *testing.T) {
 	both(t, func(t *testing.T, d direction) {
 		up := newUpstream(t)
-		s := newSite(t, "cache 3600", "forward . "+up.at.String())
+		s := newSite(t, "errors", "cache 3600", "forward . "+up.at.String())
 		first := s.run(t, d.first, "msg=serving", "-handover-dir", s.dir)
 		names := warm(t, s)
 		end(t, first)
 		if _, err := os.Stat(filepath.Join(s.dir, "cache")); err != nil {
 			t.Fatalf("%v; the agent wrote:\n%s", err, first.Tail())
 		}
-		s.run(t, d.later, "saved answers were found", "-handover-dir", s.dir)
+		found(t, s.run(t, d.later, "msg=serving", "-handover-dir", s.dir), "saved answers were found")
 		cached(t, s, up, names)
 	})
 }
@@ -129,7 +138,7 @@ func TestSavedCache(t *testing.T) {
 func TestSavedView(t *testing.T) {
 	both(t, func(t *testing.T, d direction) {
 		api := newCluster(t)
-		s := newSite(t, "kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {", "endpoint "+api.URL, "save DIR/view", "startup_timeout 1m",
+		s := newSite(t, "kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {", "endpoint "+api.URL, "save DIR/view", "startup_timeout 10s",
 			"scope cluster", "endpoints all", "pods verified", "multicluster clusterset.local", "zonal", "}", "k8s_external example.org")
 		first := s.run(t, d.first, "msg=serving")
 		before := make(map[string]string)
@@ -145,7 +154,7 @@ func TestSavedView(t *testing.T) {
 		}
 		end(t, first)
 		api.Close()
-		s.run(t, d.later, "started from the saved view")
+		found(t, s.run(t, d.later, "msg=serving"), "started from the saved view")
 		after := make(map[string]string)
 		for _, q := range questions {
 			after[q.String()] = ask(t, s.server(), q.name, q.qtype)
