@@ -139,7 +139,7 @@ func TestLargeIsShed(t *testing.T) {
 	if n := shed(s); n != 2 {
 		t.Errorf("%d are counted, want 2", n)
 	}
-	s.release()
+	s.release(share.Nobody)
 }
 
 // TestOneBudget: all names that one query leads to on a reader share its budget, and none of
