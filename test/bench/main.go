@@ -34,6 +34,11 @@
 // answers from inside the kernel among them (pod.go, ask.go), and what the whole machine
 // pays for a query is measured, the client's share included; section and claims are in vow.go.
 //
+// With -worst a victim asks beside the dearest queries that package worst knows (worst.go),
+// and beside the same packets sent to an echo; that is a section with claims too.
+//
+// With -before the agent of another commit is measured beside this tree's.
+//
 // A server more is a row in programs (program.go), one in servers (server.go) and
 // a file in conf; what is asked is a row in sets and how it is asked one in paced
 // or others (workload.go); what has to come out is a row of claims (claim.go).
@@ -105,6 +110,8 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 	fs.DurationVar(&plan.failing.silence, "outage-silence", usualSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
 	fs.BoolVar(&plan.faults, "faults", false, "measure the section about agents that go away, and that alone")
 	fs.BoolVar(&plan.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
+	fs.BoolVar(&plan.worst, "worst", false, "measure the section about the dearest queries, and that alone")
+	fs.StringVar(&plan.before, "before", "", "measure the agent of `COMMIT` beside this tree's")
 	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
 	err := fs.Parse(args)
 	if err != nil {
@@ -126,13 +133,13 @@ func flags(args []string, stderr io.Writer) (plan, string, error) {
 // check says what can't be measured.
 func (p plan) check() error {
 	parts := 0
-	for _, on := range []bool{p.scale.on, p.failing.on, p.faults, p.kernel} {
+	for _, on := range []bool{p.scale.on, p.failing.on, p.faults, p.kernel, p.worst} {
 		if on {
 			parts++
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults and -kernel are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel and -worst are sections of their own: measure one after the other")
 	}
 	if p.rounds < 1 || p.length < 100*time.Millisecond || p.scale.services < fewest {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
@@ -164,6 +171,9 @@ func (p plan) measure(ctx context.Context) (*report, error) {
 	}
 	if p.kernel {
 		return measurePod(ctx, p)
+	}
+	if p.worst {
+		return measureWorst(ctx, p)
 	}
 	return measure(ctx, p)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // plan says what to measure.
@@ -32,6 +33,10 @@ type plan struct {
 	faults bool
 	// kernel measures the section about answers from inside the kernel, and nothing else.
 	kernel bool
+	// worst measures the section about the dearest queries, and nothing else.
+	worst bool
+	// before is the commit whose agent is measured beside this tree's; empty is none.
+	before string
 	// upgrades is how many upgrades there are in a row; 0 is upgradesInARow.
 	upgrades int
 	// cluster includes the questions that take an API server.
@@ -77,7 +82,7 @@ func newBench(p plan, rows []server) (*bench, error) {
 
 // measure does what the plan says. Nothing that it started runs when it returns.
 func measure(ctx context.Context, p plan) (*report, error) {
-	b, err := newBench(p, servers)
+	b, err := newBench(p, p.withBefore(servers))
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +142,12 @@ func (b *bench) build(ctx context.Context) error {
 // is none.
 func (b *bench) find(ctx context.Context, s server) error {
 	p := programs[s.program]
-	if b.binaries[s.program] == "" {
-		path, err := p.find(ctx, b.dir)
+	if b.binaries[s.binary()] == "" {
+		find := p.find
+		if s.commit != "" {
+			find = func(ctx context.Context, _ string) (string, error) { return peer.AgentAt(ctx, s.commit) }
+		}
+		path, err := find(ctx, b.dir)
 		if errors.Is(err, errAbsent) {
 			b.leave(s, err)
 			return nil
@@ -146,9 +155,9 @@ func (b *bench) find(ctx context.Context, s server) error {
 		if err != nil {
 			return err
 		}
-		b.binaries[s.program] = path
+		b.binaries[s.binary()] = path
 		if release := p.release(ctx, path); release != "" {
-			b.report.fact(s.program, release)
+			b.report.fact(strings.TrimSpace(s.program+" "+s.commit), release)
 		}
 	}
 	b.report.servers = append(b.report.servers, s)

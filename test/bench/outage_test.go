@@ -63,15 +63,15 @@ func TestDuties(t *testing.T) {
 // TestParts holds that the sections of all kinds of runs stand side by side, and each
 // run leaves the others' as they are.
 func TestParts(t *testing.T) {
-	small, large, failed, gone := made(), madeScale(), madeOutages(), madeFaults()
+	small, large, failed, gone, attacked := made(), madeScale(), madeOutages(), madeFaults(), madeWorst()
 	var page []byte
-	for _, r := range []*report{small, failed, large, gone, failed, small, large, gone} {
+	for _, r := range []*report{small, failed, large, attacked, gone, failed, small, large, gone, attacked} {
 		var err error
 		if page, err = r.renew(page, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, p := range []part{scalePart, outagePart, faultPart} {
+	for _, p := range []part{scalePart, outagePart, faultPart, worstPart} {
 		if n := strings.Count(string(page), p.begin()); n != 1 {
 			t.Errorf("%s stands %d times in\n%s", p.flag, n, page)
 		}

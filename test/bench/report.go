@@ -31,6 +31,8 @@ type report struct {
 	// harms is set in the report about agents that go away, which has nothing else, and in
 	// that about answers from inside the kernel.
 	harms map[cell][]harm
+	// attacks is set in the report about the dearest queries, which has nothing else.
+	attacks map[cell][]attackSample
 }
 
 func (r *report) fact(name, value string) { r.facts = append(r.facts, fact{name, value}) }
@@ -97,7 +99,7 @@ func (r *report) tables() string {
 	for _, w := range r.workloads {
 		fmt.Fprintf(&b, "%s\n\n%s\n", w.name, r.prices(w))
 	}
-	for _, t := range slices.Concat([]string{r.idle(), r.memory()}, r.scaleTables(), r.outageTables(), r.harmTables()) {
+	for _, t := range slices.Concat([]string{r.idle(), r.memory()}, r.scaleTables(), r.outageTables(), r.harmTables(), r.worstTables()) {
 		if t != "" {
 			b.WriteString(t + "\n")
 		}
@@ -138,7 +140,7 @@ func (r *report) page(plots []plotted) ([]byte, error) {
 		Names, Entries        int
 	}{
 		Date: r.date.UTC().Format(time.DateOnly), Commit: r.commit, Command: r.plan.command(),
-		Notes: r.notes, Results: r.results(claims(), true), Idle: r.idle(), Memory: r.memory(), Plots: plots,
+		Notes: r.notes, Results: r.results(r.claims(), true), Idle: r.idle(), Memory: r.memory(), Plots: plots,
 		Clients: clients, Outstanding: outstanding, Names: nameCount, Entries: r.plan.names,
 	}
 	shown := strings.NewReplacer("@CLUSTER@", watching, "@CACHE@", "")
@@ -171,7 +173,7 @@ func (p plan) command() string {
 	for _, section := range []struct {
 		on   bool
 		flag string
-	}{{p.scale.on, "-scale"}, {p.failing.on, "-outage"}, {p.faults, "-faults"}, {p.kernel, "-kernel"}} {
+	}{{p.scale.on, "-scale"}, {p.failing.on, "-outage"}, {p.faults, "-faults"}, {p.kernel, "-kernel"}, {p.worst, "-worst"}} {
 		if section.on {
 			text += " " + section.flag
 		}
@@ -181,6 +183,9 @@ func (p plan) command() string {
 	}
 	if p.scale.on && p.scale.services != large {
 		text += fmt.Sprintf(" -scale-services %d", p.scale.services)
+	}
+	if p.before != "" {
+		text += " -before " + p.before
 	}
 	text += fmt.Sprintf(" -rounds %d -seconds %g", p.rounds, p.length.Seconds())
 	if !p.cluster {

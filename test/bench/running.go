@@ -122,7 +122,7 @@ func (b *bench) lay(s server, with settings) (path string, command []string, err
 	}
 	// taskset becomes the program and keeps the pid; a Go program then sees one
 	// core and sets GOMAXPROCS to it.
-	command = []string{"taskset", "-c", b.server.list(), b.binaries[s.program]}
+	command = []string{"taskset", "-c", b.server.list(), b.binaries[s.binary()]}
 	for _, a := range p.args {
 		command = append(command, with.fill(a))
 	}

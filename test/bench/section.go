@@ -18,6 +18,7 @@ var (
 	outagePart = part{"-outage"}
 	faultPart  = part{"-faults"}
 	podPart    = part{"-kernel"}
+	worstPart  = part{"-worst"}
 )
 
 func (p part) begin() string { return "<!-- written by go run ./test/bench " + p.flag + " -->\n" }
@@ -54,9 +55,12 @@ func (r *report) renew(old []byte, plots []plotted) ([]byte, error) {
 	case r.harms != nil:
 		text, err := r.faultSection()
 		return faultPart.put(old, text), err
+	case r.attacks != nil:
+		text, err := r.worstSection()
+		return worstPart.put(old, text), err
 	}
 	page, err := r.page(plots)
-	for _, p := range []part{scalePart, outagePart, faultPart, podPart} {
+	for _, p := range []part{scalePart, outagePart, faultPart, podPart, worstPart} {
 		if _, section, _ := p.cut(old); section != nil {
 			page = bytes.Join([][]byte{page, section}, []byte("\n"))
 		}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/nodens-dns/nodens/test/worst"
 )
 
 // port is a port of 127.0.0.1.
@@ -17,6 +19,8 @@ func (p port) String() string { return strconv.Itoa(int(p)) }
 type server struct {
 	name    string
 	program string
+	// commit is the one whose agent it is, where that is not this tree's.
+	commit string
 	// conf is the name of its configuration file in conf/; empty is none.
 	conf string
 	// bare rows differ from those before them in what they count about queries
@@ -29,6 +33,9 @@ type server struct {
 	// flags are added to the program's arguments.
 	flags []string
 }
+
+// binary is the key of its binary.
+func (s server) binary() string { return s.program + s.commit }
 
 // servers are the rows, in the order in which they are measured. Those before
 // the first program with each tell how long an answer is.
@@ -55,8 +62,11 @@ var confs embed.FS
 // conf returns the text of a configuration file; the names are the table's, and
 // a test reads all of them.
 func conf(name string) string {
-	if name == "" {
+	switch name {
+	case "":
 		return ""
+	case "worst":
+		return worst.Corefile()
 	}
 	text, err := confs.ReadFile("conf/" + name)
 	if err != nil {
@@ -97,6 +107,8 @@ type settings struct {
 	// certificate; stale is CoreDNS's option to serve what has expired, or empty.
 	to        []netip.AddrPort
 	ca, stale string
+	// files is the folder of the files that package worst writes.
+	files string
 }
 
 // fill returns the text with the values in place of the placeholders.
@@ -118,6 +130,7 @@ func (s settings) fill(text string) string {
 		"@SCOPE@", s.scope,
 		"@CONF@", s.conf,
 		"@DIR@", s.dir,
+		"@FILES@", s.files,
 		"@UPSTREAM@", s.upstream.String(),
 		"@HOST@", s.upstream.Addr().String(),
 		"@UPPORT@", strconv.Itoa(int(s.upstream.Port())),

@@ -144,6 +144,12 @@ func (r *report) claims() []claim {
 	if r.harms != nil {
 		return pledges()
 	}
+	if r.attacks != nil {
+		return worstClaims()
+	}
+	if r.plan.before != "" {
+		return append(beforeClaims(), claims()...)
+	}
 	return claims()
 }
 

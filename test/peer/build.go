@@ -172,6 +172,12 @@ func (t tool) kept(ctx context.Context, root, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return keep(name, key, func(part string) error { return compile(ctx, module, part, args) })
+}
+
+// keep returns the binary that is kept under the name and key, after building it if
+// there is none. Other processes that want the same name wait meanwhile.
+func keep(name, key string, build func(part string) error) (string, error) {
 	store, err := store()
 	if err != nil {
 		return "", err
@@ -189,7 +195,7 @@ func (t tool) kept(ctx context.Context, root, name string) (string, error) {
 	// name that says it is whole.
 	part := path + ".part"
 	defer os.Remove(part)
-	if err := compile(ctx, module, part, args); err != nil {
+	if err := build(part); err != nil {
 		return "", err
 	}
 	return path, os.Rename(part, path)

@@ -28,6 +28,11 @@ type Stream struct {
 	Count int
 	// Sockets is from how many sockets the queries come, in turn.
 	Sockets int
+	// From is the IPv4 address that they come from; the zero Addr is the one that the
+	// kernel picks.
+	From netip.Addr
+	// Server is who is asked, if it is another one than the job's.
+	Server netip.AddrPort
 }
 
 // Result is what became of a stream.
@@ -92,6 +97,9 @@ type client struct {
 // an error.
 func newClient(s Stream, to netip.AddrPort, length time.Duration) (*client, error) {
 	c := &client{Stream: s, fresh: s.First}
+	if s.Server.IsValid() {
+		to = s.Server
+	}
 	// The queries get their IDs in place, and a fresh name in place.
 	c.Questions = make([][]byte, len(s.Questions))
 	for i, q := range s.Questions {
@@ -105,7 +113,7 @@ func newClient(s Stream, to netip.AddrPort, length time.Duration) (*client, erro
 		c.Latencies = make([]time.Duration, 0, int(length/c.every)+1)
 	}
 	for range s.Sockets {
-		fd, err := open(to)
+		fd, err := open(s.From, to)
 		if err != nil {
 			return c, err
 		}

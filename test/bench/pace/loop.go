@@ -63,7 +63,7 @@ func Open() (*Loop, error) {
 	}
 	l.up.queue = make([]reply, waiting)
 	var err error
-	if l.up.fd, err = open(netip.AddrPort{}); err != nil {
+	if l.up.fd, err = open(netip.Addr{}, netip.AddrPort{}); err != nil {
 		return nil, fmt.Errorf("starting the upstream: %w", err)
 	}
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {

@@ -16,19 +16,23 @@ import (
 // address is an IPv4 address and port in the kernel's form.
 type address = unix.RawSockaddrInet4
 
-// open opens a UDP socket on loopback that does not block, connected to the
-// address if there is one; the caller closes it. Several megabytes of buffer keep
+// open opens a UDP socket on loopback that does not block, at the first address if it is
+// valid, connected to the second if that is; the caller closes it. Several megabytes of buffer keep
 // what arrives while the loop has lost its core; the kernel may grant less.
-func open(to netip.AddrPort) (int, error) {
+func open(from netip.Addr, to netip.AddrPort) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("opening a socket: %w", err)
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20)
-	if to.IsValid() {
+	if !to.IsValid() {
+		from = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	if from.IsValid() {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()})
+	}
+	if err == nil && to.IsValid() {
 		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
-	} else {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
 	}
 	if err != nil {
 		unix.Close(fd)

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/worst"
+)
+
+// madeWorst is a report of two rounds in which attacks make no difference.
+func madeWorst() *report {
+	r := &report{
+		plan: plan{rounds: 2, length: time.Second, worst: true}, date: time.Unix(0, 0),
+		servers: worstServers, attacks: map[cell][]attackSample{},
+	}
+	for _, c := range worst.Cases() {
+		v := victimResult{Result: pace.Result{Sent: 2, Answered: 2, Latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}}
+		v.Rcodes[dns.RcodeSuccess] = 2
+		a := attackSample{attack: v, control: v}
+		if len(c.Queries) > 0 {
+			a.attack.attacked, a.attack.cpu = 100, time.Millisecond
+		}
+		r.attacks[cell{"nodens", c.Name}] = []attackSample{a, a}
+	}
+	return r
+}
+
+// TestWorstClaims holds what the numbers of a report say of each claim: all are met, and
+// each is missed by a victim that waits or gets no answer.
+func TestWorstClaims(t *testing.T) {
+	missed := func(r *report) (list []string) {
+		for _, c := range worstClaims() {
+			if res := c.judge(r); !res.met() {
+				list = append(list, c.what+": "+res.worst)
+			}
+		}
+		return list
+	}
+	r := madeWorst()
+	if list := missed(r); list != nil {
+		t.Errorf("missed: %q", list)
+	}
+	if text, err := r.renew(nil, nil); err != nil || !strings.Contains(string(text), "| aliases ") {
+		t.Errorf("the section lacks a case, %v:\n%s", err, text)
+	}
+	late := r.attacks[cell{"nodens", "aliases"}]
+	for i := range late {
+		late[i].attack.Latencies = []time.Duration{time.Millisecond, 3 * time.Millisecond}
+	}
+	silent := r.attacks[cell{"nodens", "access list"}]
+	for i := range silent {
+		silent[i].attack = victimResult{Result: pace.Result{Sent: 2, Lost: 2}}
+	}
+	want := []string{
+		"p50 of a victim, beside the control = 1: access list",
+		"p99 of a victim, beside the control = 1: access list",
+		"queries that a victim lost: access list",
+	}
+	if d := cmp.Diff(want, missed(r)); d != "" {
+		t.Errorf("missed (-want +got):\n%s", d)
+	}
+	delete(r.attacks, cell{"nodens", "access list"})
+	if d := cmp.Diff([]string{"p99 of a victim, beside the control = 1: aliases"}, missed(r)); d != "" {
+		t.Errorf("missed (-want +got):\n%s", d)
+	}
+}
+
+// TestDearestQueries goes through all cases once, short. What is asserted holds however fast the
+// machine is: everything was measured, and the victim lost nothing.
+func TestDearestQueries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a C compiler and half a minute")
+	}
+	if _, _, err := split(); errors.Is(err, errCores) {
+		t.Skip(err)
+	}
+	r, err := plan{rounds: 1, length: 500 * time.Millisecond, progress: t.Output(), worst: true}.measure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range worst.Cases() {
+		list := r.attacks[cell{"nodens", c.Name}]
+		if len(list) != 1 {
+			t.Fatalf("%s: %d samples", c.Name, len(list))
+		}
+		a := list[0]
+		if a.attack.Sent == 0 || a.control.Sent == 0 || !slices.IsSorted(a.attack.Latencies) || (a.attack.attacked > 0) != (len(c.Queries) > 0) {
+			t.Errorf("%s was not measured: %s", c.Name, a)
+		}
+		if a.lost() > 0 {
+			t.Errorf("%s: %s", c.Name, a)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package worst
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// Case is one way to make an answer expensive.
+type Case struct {
+	Name string
+	// Who makes it: a tenant, an upstream, a client or the operator.
+	Who string
+	// What is made, as a sentence.
+	What string
+	// Queries are the packets that are sent in turn; their IDs are of no account.
+	Queries [][]byte
+	// Rate is how many of them are sent a second.
+	Rate int
+	// Connections is how many idle TCP connections an attacker keeps open to the DNS
+	// port and to the metrics port each, from one address. It stands in place of Queries.
+	Connections int
+	// Pinned is the package and the name of the test that counts the steps of an answer.
+	Pinned string
+}
+
+// The sizes.
+const (
+	owners       = 2000  // headless Services that select one pod
+	ports        = 5000  // ports of one EndpointSlice; Kubernetes allows 20,000
+	fewPorts     = 20    // ports of a Service of an ordinary size
+	endpoints    = 5000  // endpoints of one Service, in slices of perSlice
+	perSlice     = 1000  // the most that Kubernetes allows in one EndpointSlice
+	slices       = 1000  // EndpointSlices of one Service, of one endpoint each
+	chain        = 8     // ExternalNames in a row, the most that the agent follows
+	externalIPs  = 1000  // addresses of one Service outside of the cluster
+	networks     = 10000 // of one acl directive
+	rules        = 1000  // of rewrite directives
+	addresses    = 1000  // of one name in a hosts table
+	domains      = 32    // of one search path, the most that Kubernetes allows
+	connections  = 1000  // that one client keeps open
+	silentRate   = 1200  // queries a second for names whose servers are silent
+	commonRate   = 60    // queries a second of the other cases: 3 KB/s
+	heavySRVRate = 20    // queries a second for SRV records: 1 KB/s
+)
+
+// Zones of the cases outside of the cluster.
+const (
+	external = "ext.example."
+	guarded  = "acl.example."
+	changed  = "rewrite.example."
+	listed   = "hosts.example."
+	searched = "search.example."
+	// Bombs is the zone for which [Upstream] sends replies full of compression pointers,
+	// and Silence the one for which it sends nothing.
+	Bombs   = "bomb.example."
+	Silence = "silent.example."
+)
+
+// Victim is the query of a client that has no part in any of it: a Service's address.
+func Victim() []byte { return pack("victim.default.svc.cluster.local.", dns.TypeA, 0) }
+
+// Cases are all of them.
+func Cases() []Case {
+	return []Case{
+		{Name: "PTR of a shared address", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+			What: fmt.Sprintf("%d headless Services select one pod.", owners), Queries: one("3.2.1.10.in-addr.arpa.", dns.TypePTR)},
+		{Name: "SRV, many ports", Who: "a tenant", Rate: heavySRVRate, Pinned: "kubernetes",
+			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", ports, fewPorts), Queries: one("ports.tenant.svc.cluster.local.", dns.TypeSRV)},
+		{Name: "SRV, many endpoints", Who: "a tenant", Rate: heavySRVRate, Pinned: "kubernetes",
+			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", fewPorts, endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeSRV)},
+		{Name: "A, many endpoints", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+			What: fmt.Sprintf("The addresses of that Service's %d endpoints.", endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeA)},
+		{Name: "A, many slices", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+			What: fmt.Sprintf("A headless Service has %d EndpointSlices.", slices), Queries: one("scattered.tenant.svc.cluster.local.", dns.TypeA)},
+		{Name: "aliases", Who: "a tenant", Rate: commonRate, Pinned: "cmd/nodens/server",
+			What: fmt.Sprintf("%d Services of type ExternalName, each of which leads to the next.", chain), Queries: one("alias-00.tenant.svc.cluster.local.", dns.TypeA)},
+		{Name: "external addresses", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+			What: fmt.Sprintf("A Service has %d externalIPs, in a block with `k8s_external`.", externalIPs), Queries: one("outside.tenant."+external, dns.TypeA)},
+		{Name: "search path", Who: "a client", Rate: commonRate, Pinned: "cmd/nodens/server",
+			What: fmt.Sprintf("`autopath` with %d domains, none of which has the name.", domains), Queries: one(absent+domain(0), dns.TypeA)},
+		{Name: "access list", Who: "the operator", Rate: commonRate, Pinned: "cmd/nodens/server",
+			What: fmt.Sprintf("`acl` with %d networks.", networks), Queries: one("www."+guarded, dns.TypeA)},
+		{Name: "rewrite rules", Who: "the operator", Rate: commonRate, Pinned: "cmd/nodens/server/rewrite",
+			What: fmt.Sprintf("%d `rewrite` rules with regular expressions, none of which fits.", rules), Queries: one("www."+changed, dns.TypeA)},
+		{Name: "hosts table", Who: "the operator", Rate: commonRate, Pinned: "cmd/nodens/server/hosts",
+			What: fmt.Sprintf("A name with %d addresses in `hosts`.", addresses), Queries: one("www."+listed, dns.TypeA)},
+		{Name: "compression pointers", Who: "an upstream", Rate: commonRate, Pinned: "internal/wire",
+			What: "Replies of 64 KB whose names are chains of pointers, a new name each time.", Queries: many("b%04d."+Bombs, 2000)},
+		{Name: "silent servers", Who: "a client and an upstream", Rate: silentRate, Pinned: "upstream",
+			What: "New names for which no server answers.", Queries: many("s%04d."+Silence, 8000)},
+		{Name: "idle connections", Who: "a client", Connections: connections, Pinned: "cmd/nodens",
+			What: fmt.Sprintf("%d connections each to the DNS port and to the metrics port, from one address.", connections)},
+	}
+}
+
+// one is a single query, with room for a large answer.
+func one(name string, qtype uint16) [][]byte { return [][]byte{pack(name, qtype, dns.MaxMsgSize-1)} }
+
+// many are queries for n names.
+func many(pattern string, n int) [][]byte {
+	list := make([][]byte, n)
+	for i := range list {
+		list[i] = pack(fmt.Sprintf(pattern, i), dns.TypeA, 0)
+	}
+	return list
+}
+
+// pack makes a query with an OPT record that offers size bytes; 0 is no OPT record. The
+// names are constants, so it cannot fail.
+func pack(name string, qtype, size uint16) []byte {
+	m := new(dns.Msg).SetQuestion(name, qtype)
+	if size > 0 {
+		m.SetEdns0(size, false)
+	}
+	packed, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return packed
+}
+
+// domain is the i-th domain of the search path.
+func domain(i int) string { return fmt.Sprintf("d%02d.%s", i, searched) }
+
+// Corefile is an agent's with all cases: @LISTEN@, @PORT@, @METRICS@ and @TO@ stand for
+// its address, its ports and the address of [Upstream], @FILES@ for the folder that
+// [Write] has filled.
+func Corefile() string {
+	return strings.NewReplacer("@EXTERNAL@", external, "@GUARDED@", guarded, "@CHANGED@", changed,
+		"@LISTED@", listed, "@SEARCHED@", searched).Replace(`.:@PORT@ {
+    bind @LISTEN@
+    kubernetes cluster.local in-addr.arpa {
+        manifests @FILES@/cluster.yaml
+    }
+    k8s_external @EXTERNAL@
+    cache 3600
+    forward . @TO@
+    prometheus @LISTEN@:@METRICS@
+}
+@GUARDED@:@PORT@ {
+    bind @LISTEN@
+    acl {
+        import @FILES@/acl
+    }
+    hosts {
+        192.0.2.1 www.@GUARDED@
+    }
+}
+@CHANGED@:@PORT@ {
+    bind @LISTEN@
+    import @FILES@/rewrite
+    hosts {
+        192.0.2.1 www.@CHANGED@
+    }
+}
+@LISTED@:@PORT@ {
+    bind @LISTEN@
+    hosts @FILES@/hosts
+}
+@SEARCHED@:@PORT@ {
+    bind @LISTEN@
+    autopath @SEARCHED@ @FILES@/resolv.conf
+    cache 3600
+    forward . @TO@
+}
+`)
+}
