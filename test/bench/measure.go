@@ -145,7 +145,7 @@ func (b *bench) find(ctx context.Context, s server) error {
 	if b.binaries[s.binary()] == "" {
 		find := p.find
 		if s.commit != "" {
-			find = func(ctx context.Context, _ string) (string, error) { return peer.AgentAt(ctx, s.commit) }
+			find = func(ctx context.Context, _ string) (string, error) { return peer.EarlierBinary(ctx, s.commit) }
 		}
 		path, err := find(ctx, b.dir)
 		if errors.Is(err, errAbsent) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -29,35 +30,36 @@ func Earlier(tb testing.TB, commit string) string {
 	return path
 }
 
+// EarlierBinary is [Earlier] for callers without a test. The commit may be anything that
+// git takes for one.
+func EarlierBinary(ctx context.Context, commit string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	text, err := exec.CommandContext(ctx, "git", "-C", root, "rev-parse", "--verify", "--end-of-options", commit+"^{commit}").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("finding the commit %s: %w\n%s", commit, err, text)
+	}
+	path, err := earlier(ctx, root, strings.TrimSpace(string(text)))
+	if err != nil {
+		return "", fmt.Errorf("building the agent of commit %s: %w", commit, err)
+	}
+	return path, nil
+}
+
 func earlier(ctx context.Context, root, commit string) (path string, err error) {
 	if _, err := hex.DecodeString(commit); err != nil || len(commit) != 40 {
 		return "", fmt.Errorf("%q is not the full hash of a commit", commit)
 	}
-	store, err := store()
-	if err != nil {
-		return "", err
-	}
-	path = filepath.Join(store, fmt.Sprintf("nodens-%s-%s-%s", commit, runtime.Version(), runtime.GOARCH))
-	unlock, err := lock(path + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	tree := path + ".tree"
-	defer func() { err = errors.Join(err, os.RemoveAll(tree)) }()
-	if err := checkout(ctx, root, commit, tree); err != nil {
-		return "", err
-	}
-	// A build that is stopped half way must not leave its file under this name.
-	part := path + ".part"
-	defer os.Remove(part)
-	if err := compile(ctx, tree, part, []string{"-trimpath", "./cmd/nodens"}); err != nil {
-		return "", err
-	}
-	return path, os.Rename(part, path)
+	return keep("nodens-earlier", fmt.Sprintf("%s-%s-%s", commit, runtime.Version(), runtime.GOARCH), func(part string) (err error) {
+		tree := part + ".tree"
+		defer func() { err = errors.Join(err, os.RemoveAll(tree)) }()
+		if err := checkout(ctx, root, commit, tree); err != nil {
+			return err
+		}
+		return compile(ctx, tree, part, []string{"-trimpath", "./cmd/nodens"})
+	})
 }
 
 // checkout writes the files of commit into the folder to, which it makes anew.
