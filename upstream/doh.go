@@ -90,6 +90,7 @@ type doh struct {
 type dohFlight struct {
 	call   *call
 	client share.Client
+	held   int // the client's flights before this one
 	query  []byte
 	until  time.Time
 	cancel context.CancelFunc
@@ -161,10 +162,11 @@ func (t *doh) begin(f *dohFlight) error {
 	}
 	ctx, cancel := context.WithDeadline(t.ctx, f.until)
 	f.cancel, f.call.flight = cancel, f
+	f.held = t.flying.Held(f.client)
 	t.flying.Add(f.client)
 	t.tasks.Go(func() {
 		defer cancel()
-		msg, err := t.fetch(ctx, f.query)
+		msg, err := t.fetch(ctx, f)
 		t.end(f, msg, err)
 	})
 	return nil
@@ -203,13 +205,13 @@ var (
 
 // fetch asks, and again where a connection breaks that was good before, or the server
 // refuses one query more on it.
-func (t *doh) fetch(ctx context.Context, query []byte) ([]byte, error) {
+func (t *doh) fetch(ctx context.Context, f *dohFlight) ([]byte, error) {
 	for resent := 0; ; resent++ {
-		l, err := t.board(ctx)
+		l, err := t.board(ctx, f.held)
 		if err != nil {
 			return nil, err
 		}
-		resp, err := l.conn.RoundTrip(t.request(ctx, query))
+		resp, err := l.conn.RoundTrip(t.request(ctx, f.query))
 		var msg []byte
 		again := err != nil && ctx.Err() == nil && l.answered.Load() && resent < maxResends
 		if err == nil {

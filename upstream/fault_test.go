@@ -120,3 +120,23 @@ func fillUp(t *testing.T, s *server) {
 		}
 	}
 }
+
+// TestWaitingOrder: who has few queries in flight does not wait behind one who has many,
+// and who has as many waits his turn.
+func TestWaitingOrder(t *testing.T) {
+	var w waiting
+	held := []int{300, 400, 0, 300, 1, 0, 511}
+	var places []chan error
+	for _, n := range held {
+		places = append(places, w.enter(n))
+	}
+	for _, next := range []int{2, 5, 4, 0, 1, 3, 6} {
+		w.wake(1, nil)
+		if len(places[next]) != 1 {
+			t.Fatalf("number %d, of a client with %d in flight, is not the next", next, held[next])
+		}
+	}
+	if !w.none() || len(w.ranks) != 0 {
+		t.Error("somebody is left")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"net/http"
 	"net/netip"
@@ -29,10 +30,11 @@ type webLink struct {
 	flying int
 }
 
-// board takes a place on a connection for one request, and waits for it until ctx.
-func (t *doh) board(ctx context.Context) (*webLink, error) {
+// board takes a place on a connection for one request of a client that has held others in
+// flight, and waits for it until ctx.
+func (t *doh) board(ctx context.Context, held int) (*webLink, error) {
 	for first := true; ; first = false {
-		place := t.waiting.enter() // before looking, so that nothing is missed
+		place := t.waiting.enter(held) // before looking, so that nothing is missed
 		l, err := t.choose(first)
 		if l != nil || err != nil {
 			t.waiting.leave(place)
@@ -268,20 +270,25 @@ func (t *doh) sweep(now time.Time) {
 	t.clear(now)
 }
 
-// waiting is the flights that wait for a place on a connection, in their order. Its
+// waiting is the flights that wait for a place on a connection, in their order: a client
+// that has few queries in flight is ahead of one that has many, and of those that have
+// about as many, within a factor of two, the first that came. Its
 // lock is taken last: the library calls back from within what a doh calls.
 type waiting struct {
 	mu     sync.Mutex
 	places []chan error
+	ranks  []int // of places
 }
 
-// enter puts one more at the end. Its channel gets one value at most: nil to look
-// again, or the error to give up with.
-func (w *waiting) enter() chan error {
+// enter puts in one more, of a client that has held queries in flight. Its channel gets one
+// value at most: nil to look again, or the error to give up with.
+func (w *waiting) enter(held int) chan error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	place := make(chan error, 1)
-	w.places = append(w.places, place)
+	place, rank := make(chan error, 1), bits.Len(uint(held))
+	i, _ := slices.BinarySearch(w.ranks, rank+1) // behind all of its rank
+	w.ranks = slices.Insert(w.ranks, i, rank)
+	w.places = slices.Insert(w.places, i, place)
 	return place
 }
 
@@ -290,7 +297,7 @@ func (w *waiting) leave(place chan error) {
 	w.mu.Lock()
 	i := slices.Index(w.places, place)
 	if i >= 0 {
-		w.places = slices.Delete(w.places, i, i+1)
+		w.places, w.ranks = slices.Delete(w.places, i, i+1), slices.Delete(w.ranks, i, i+1)
 	}
 	w.mu.Unlock()
 	if i < 0 && <-place == nil {
@@ -315,5 +322,5 @@ func (w *waiting) wake(n int, err error) {
 	for _, place := range w.places[:n] {
 		place <- err
 	}
-	w.places = slices.Delete(w.places, 0, n)
+	w.places, w.ranks = slices.Delete(w.places, 0, n), slices.Delete(w.ranks, 0, n)
 }

@@ -52,13 +52,14 @@ func (d *Division) Ask(c Client) Verdict {
 	switch free := d.limit - d.used; {
 	case free <= 0:
 		return Full
-	case d.holds(c) >= free:
+	case d.Held(c) >= free:
 		return Excess
 	}
 	return Fits
 }
 
-func (d *Division) holds(c Client) int {
+// Held is how many places c holds.
+func (d *Division) Held(c Client) int {
 	if int(c) >= len(d.held) {
 		return 0
 	}
@@ -171,7 +172,7 @@ func (p *Places) Give(c Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.division.Remove(c)
-	if c == Nobody || p.division.holds(c) > 0 {
+	if c == Nobody || p.division.Held(c) > 0 {
 		return
 	}
 	at := p.chain(&p.clients[c].addr)
