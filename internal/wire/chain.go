@@ -19,6 +19,13 @@ const maxChain = 16
 // All records must have been checked. It costs a walk over the answers for each name on
 // the way, and takes what it reads behind pointers from s.left.
 func (s *scanned) follow(msg []byte, q *Query) {
+	if s.Answers > 0 && (s.Rcode == NoError || s.Rcode == NXDomain) {
+		s.walk(msg, q)
+	}
+}
+
+// walk is follow where there is something to follow.
+func (s *scanned) walk(msg []byte, q *Query) {
 	var buf [MaxName]byte
 	var passed [maxChain]int // the targets followed
 	name, beside := q.Name(), false

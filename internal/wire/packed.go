@@ -193,10 +193,7 @@ func scan(msg []byte, q *Query, left steps) (scanned, error) {
 		for i := range u16(msg[6+2*int(section):]) {
 			rr, ok := readRecord(msg, off)
 			if !ok || !s.checker.record(msg, section, rr) {
-				if s.left < 0 {
-					return s, errSteps
-				}
-				return s, fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i+1, section)
+				return s, s.refusal(i+1, section)
 			}
 			off = rr.End
 			s.note(msg, q, section, rr)
@@ -205,13 +202,19 @@ func scan(msg []byte, q *Query, left steps) (scanned, error) {
 	if s.Records == 0 {
 		s.MinTTL = 0
 	}
-	if s.Answers > 0 && (s.Rcode == NoError || s.Rcode == NXDomain) {
-		s.follow(msg, q)
-	}
+	s.follow(msg, q)
 	if s.left < 0 {
 		return s, errSteps
 	}
 	return s, nil
+}
+
+// refusal is why the record number i of the section is not taken.
+func (s *scanned) refusal(i uint16, section Section) error {
+	if s.left < 0 {
+		return errSteps
+	}
+	return fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i, section)
 }
 
 // note takes down one record of a walk that has been checked.

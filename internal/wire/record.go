@@ -19,6 +19,12 @@ type Record struct {
 // before its RDATA.
 func (r Record) ttlOffset() int { return r.Data - 6 }
 
+// address reports whether the record is an address.
+func (r Record) address() bool {
+	n := addressLen(r.Type)
+	return n > 0 && n == r.End-r.Data
+}
+
 // readRecord reads the record at off; ok is false if it leaves msg.
 func readRecord(msg []byte, off int) (r Record, ok bool) {
 	r.Start = off

@@ -242,29 +242,29 @@ func swap(a, b []byte) {
 // addresses finds where the addresses of the answer section stand, n of them of
 // size bytes each; none if they are not all of one type under one owner.
 func (r *Reply) addresses(at *[MaxShuffled]int) (n, size int) {
-	var owner uint16 // of the first
-	alike, off := true, r.q.questionEnd()
+	var owner uint16                       // of the first
+	alike, off := false, r.q.questionEnd() // alike: all owners are the same pointer, as nearly always
 	for range r.count[Answer] {
 		rr, ok := readRecord(r.b, off)
 		if !ok || n == len(at) {
 			break
 		}
 		off = rr.End
-		if length := rr.End - rr.Data; length == 0 || length != addressLen(rr.Type) {
+		if !rr.address() {
 			continue
 		}
 		if n == 0 {
 			owner, size = u16(r.b[rr.Start:]), rr.End-rr.Data
+			alike = owner >= 0xC000
 		}
 		if size != rr.End-rr.Data {
 			return 0, 0
 		}
-		// Nearly always all owners are the same pointer.
-		alike = alike && owner >= 0xC000 && owner == u16(r.b[rr.Start:])
+		alike = alike && owner == u16(r.b[rr.Start:])
 		at[n] = rr.Data
 		n++
 	}
-	if !alike && n > 1 && !r.oneOwner(n) {
+	if !alike && !r.oneOwner(n) {
 		return 0, 0
 	}
 	return n, size
@@ -279,7 +279,7 @@ func (r *Reply) oneOwner(n int) bool {
 	for n > 0 && left >= 0 {
 		rr, _ := readRecord(r.b, off)
 		off = rr.End
-		if addressLen(rr.Type) == 0 || addressLen(rr.Type) != rr.End-rr.Data {
+		if !rr.address() {
 			continue
 		}
 		n--

@@ -363,6 +363,8 @@ func (w *rewriter) replacement(data []byte) bool {
 // the bytes of dst used and the offset behind the name in msg; n is 0 if the name is
 // broken. What is read behind its first pointer is taken from left, whose end does not
 // end it.
+//
+//nolint:gocyclo // as unpackName
 func expandName(dst, msg []byte, off int, left *steps) (n, end int) {
 	end = -1
 	for jumps := 0; off < len(msg); {
