@@ -17,6 +17,13 @@ const (
 		"\x00\x00\x0e\x10" + "\x00\x00\x04\xb0" + "\x00\x09\x3a\x80" + "\x00\x00\x2a\x30"
 )
 
+// undesignated is the step in front of the cache and the upstreams: true if x's name is in
+// the resolver zone and would be forwarded, and then the reply says that there are no such
+// records.
+func (z *Zone) undesignated(x *exchange) bool {
+	return endsInResolverZone(x.q.Name()) && z.servesResolverZone(x)
+}
+
 // endsInResolverZone reports whether name's last bytes are those of the resolver zone. It is
 // all that other names pay for: a look at one byte, nearly always.
 func endsInResolverZone(name []byte) bool {
@@ -24,10 +31,8 @@ func endsInResolverZone(name []byte) bool {
 	return n >= 0 && name[n] == resolverZone[0] && string(name[n:]) == resolverZone
 }
 
-// undesignated is the step in front of the cache and the upstreams, for names that end in
-// the resolver zone: true if x would be forwarded, and then the reply says that there are
-// no such records.
-func (z *Zone) undesignated(x *exchange) bool {
+// servesResolverZone is undesignated for names that end in the zone's bytes.
+func (z *Zone) servesResolverZone(x *exchange) bool {
 	if !wire.Under(x.q.Name(), resolverZone) {
 		return false
 	}

@@ -182,7 +182,7 @@ func (z *Zone) sources(x *exchange) step {
 	if at, ok := z.cluster(x); ok {
 		return at
 	}
-	if endsInResolverZone(q.Name()) && z.undesignated(x) {
+	if z.undesignated(x) {
 		return done
 	}
 	if z.caches(q) && z.cached(x) {
