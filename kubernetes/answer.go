@@ -104,7 +104,11 @@ func (w *writer) addresses(m *match, owner int, qtype uint16) {
 func (w *writer) packed(section wire.Section, owner int, s *service, qtype uint16) {
 	list, cut := s.addrs(qtype, w.budget)
 	size := addrSize(qtype)
-	if !w.budget.take(min(len(list)/size, w.reply.Room(section, qtype))) {
+	n := len(list) / size
+	if n > wire.MaxShuffled { // of which not all need be written
+		n = min(n, w.reply.Room(section, qtype))
+	}
+	if !w.budget.take(n) {
 		return
 	}
 	if s.kind != headless || !w.zone.ordered {

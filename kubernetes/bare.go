@@ -59,18 +59,20 @@ func sameList(a, b []*slice) bool {
 // addrs is the packed RDATA of the addresses of qtype, and where those of the next distance
 // begin. Once b is spent it is nothing.
 func (s *service) addrs(qtype uint16, b *Budget) (packed string, cut places) {
-	v4, v6, far4, far6 := s.v4, s.v6, s.far4, s.far6
-	if s.bare != nil {
-		if !s.bare.made.Load() && !b.take(seenSteps*s.bare.total) {
-			return "", places{}
+	switch all := s.bare; {
+	case all == nil && qtype == wire.TypeA:
+		return s.v4, s.far4
+	case all == nil:
+		return s.v6, s.far6
+	case !all.made.Load() && !b.take(seenSteps*all.total):
+		return "", places{}
+	default:
+		all.once.Do(func() { all.make(s) })
+		if qtype == wire.TypeA {
+			return all.v4, all.far4
 		}
-		s.bare.once.Do(func() { s.bare.make(s) })
-		v4, v6, far4, far6 = s.bare.v4, s.bare.v6, s.bare.far4, s.bare.far6
+		return all.v6, all.far6
 	}
-	if qtype == wire.TypeA {
-		return v4, far4
-	}
-	return v6, far6
 }
 
 func (b *bare) make(s *service) {

@@ -80,7 +80,10 @@ func (h *hostMatch) dashed(s *slice, i int) int {
 }
 
 // hostOrder is the endpoints of a slice in the order of their hosts.
-type hostOrder []uint16
+type hostOrder struct {
+	list    []uint16
+	repeats bool // an address is there twice
+}
 
 // fewHosts is how many hosts are looked through one by one: in the time that takes a search
 // gets nowhere.
@@ -92,28 +95,28 @@ func (s *slice) sortHosts() {
 	if n <= fewHosts || n > 1<<16 || s.byHost != nil {
 		return
 	}
-	o := make(hostOrder, n)
-	for i := range o {
-		o[i] = uint16(i)
+	o := hostOrder{list: make([]uint16, n), repeats: s.repeats()}
+	for i := range o.list {
+		o.list[i] = uint16(i)
 	}
-	slices.SortStableFunc(o, func(a, b uint16) int { return strings.Compare(s.hosts[a], s.hosts[b]) })
+	slices.SortStableFunc(o.list, func(a, b uint16) int { return strings.Compare(s.hosts[a], s.hosts[b]) })
 	s.byHost = &o
 }
 
 // next is the first endpoint of s from i on whose host is label, s.len() if none is.
-func (o hostOrder) next(s *slice, label []byte, i int) int {
-	lo, hi := 0, len(o)
+func (o *hostOrder) next(s *slice, label []byte, i int) int {
+	lo, hi := 0, len(o.list)
 	for lo < hi {
 		mid := int(uint(lo+hi) >> 1)
-		at := int(o[mid])
+		at := int(o.list[mid])
 		if host := s.hosts[at]; host < string(label) || host == string(label) && at < i {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo < len(o) && s.hosts[o[lo]] == string(label) {
-		return int(o[lo])
+	if lo < len(o.list) && s.hosts[o.list[lo]] == string(label) {
+		return int(o.list[lo])
 	}
 	return s.len()
 }
@@ -289,7 +292,7 @@ func (m *match) among(list []*slice, size int, b *Budget) (all []*slice, many bo
 		}
 		list = append(list, s)
 		n += s.len()
-		if s.hosts != nil && b.take(s.len()) && s.repeats() {
+		if s.repeats() {
 			repeated += s.len() // an address may be there as often
 		}
 	}
@@ -306,7 +309,14 @@ func (g *gathering) ranked(n int, r rank) {
 	if g.full || s.near == "" && r != farther {
 		return
 	}
-	for i := range g.m.steps(s, g.w.budget) {
+	passed := 0 // endpoints that are paid for
+	for i := g.m.step(s, 0); i < s.len(); i = g.m.step(s, i+1) {
+		if i-passed >= paidAtOnce {
+			if !g.w.budget.take(i - passed) {
+				return
+			}
+			passed = i
+		}
 		if s.place(i).rank() == r && g.fresh(n, i, r) {
 			g.w.addr(wire.Answer, g.owner, s.addr(i))
 			if g.full = g.w.enoughAddrs(); g.full {
@@ -314,7 +324,12 @@ func (g *gathering) ranked(n int, r rank) {
 			}
 		}
 	}
+	g.w.budget.take(s.len() - passed)
 }
+
+// paidAtOnce is how many endpoints are looked at before they are paid for: to do it with
+// each costs as much as the look.
+const paidAtOnce = 32
 
 // fresh reports whether the address of endpoint i, of rank r, in slice n is to be written.
 func (g *gathering) fresh(n, i int, r rank) bool {

@@ -168,6 +168,9 @@ func (s *slice) search(addr string) int {
 
 // repeats reports whether an address is in s twice, under two hosts.
 func (s *slice) repeats() bool {
+	if s.byHost != nil {
+		return s.byHost.repeats
+	}
 	for i := 1; s.hosts != nil && i < s.len(); i++ {
 		if s.addr(i) == s.addr(i-1) {
 			return true
