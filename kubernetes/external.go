@@ -70,16 +70,20 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wir
 	case m.node == missing:
 		return e.zone.nameError(name, o, r), ""
 	}
-	r.SetAuthoritative()
-	target := e.write(&w, &m, q.Type)
-	if b.spent() {
-		r.Reset()
+	return e.finish(&w, &m, q.Type)
+}
+
+// finish writes the answer that m is found for.
+func (e *External) finish(w *writer, m *match, qtype uint16) (Outcome, wire.Name) {
+	w.reply.SetAuthoritative()
+	target := e.write(w, m, qtype)
+	switch {
+	case w.budget.spent():
+		w.reply.Reset()
 		return Large, ""
-	}
-	if target != "" {
+	case target != "":
 		return Alias, target
-	}
-	if r.Count(wire.Answer) == 0 {
+	case w.reply.Count(wire.Answer) == 0:
 		w.soa(wire.Authority)
 	}
 	return Answered, ""

@@ -272,6 +272,11 @@ type gathering struct {
 // set is cheaper.
 const compared = 512
 
+// usable reports whether m's port, if it names one, is a port of s.
+func (m *match) usable(s *slice, b *Budget) bool {
+	return m.node != port || b.take(s.ports.steps()) && s.ports.has(m.port)
+}
+
 // fewSlices is how many slices need no place on the heap.
 const fewSlices = 8
 
@@ -284,10 +289,7 @@ func (m *match) among(list []*slice, size int, b *Budget) (all []*slice, many bo
 		if !b.take(sliceSteps) {
 			return list, false
 		}
-		if s.size != size || s.addrs == "" {
-			continue
-		}
-		if m.node == port && (!b.take(s.ports.steps()) || !s.ports.has(m.port)) {
+		if s.size != size || s.addrs == "" || !m.usable(s, b) {
 			continue
 		}
 		list = append(list, s)

@@ -91,19 +91,27 @@ func (t *targets) all(m *match) bool {
 		return true
 	}
 	for _, s := range m.svc.slices {
-		if !t.read(s.ports) {
+		if !t.slice(m, s) {
 			return false
-		}
-		for i := range m.steps(s, t.budget) {
-			if len(t.numbers) == 0 {
-				break
-			}
-			if !t.endpoint(s.hostOf(i), s.cluster, s.addr(i)) {
-				return false
-			}
 		}
 	}
 	return !t.budget.spent()
+}
+
+// slice writes the records of those endpoints of s that are m's; the result is that of all.
+func (t *targets) slice(m *match, s *slice) bool {
+	if !t.read(s.ports) {
+		return false
+	}
+	if len(t.numbers) == 0 {
+		return true
+	}
+	for i := range m.steps(s, t.budget) {
+		if !t.endpoint(s.hostOf(i), s.cluster, s.addr(i)) {
+			return false
+		}
+	}
+	return true
 }
 
 // read reads the numbers of those of p that are asked for, each once, as many as there may
@@ -224,29 +232,32 @@ func (m *match) pairs(b *Budget) (n int) {
 	default:
 		return 0
 	}
-	if m.ofService() {
-		per := m.port.count(m.svc.ports, b)
-		for range m.serviceAddrs().each {
-			if n = min(n+per, enoughPairs); n == enoughPairs {
-				break
-			}
-		}
-		return n
-	}
-	if !m.svc.hasEndpoints() {
+	switch {
+	case m.ofService():
+		list := m.serviceAddrs()
+		return min(enoughPairs, m.port.count(m.svc.ports, b)*(len(list.v4)/4+len(list.v6)/16))
+	case !m.svc.hasEndpoints():
 		return 0
 	}
 	for _, s := range m.svc.slices {
-		per := m.port.count(s.ports, b)
-		if s.ports == "" && m.port.any() {
-			per = 1 // it gives no record, but has its part in the weight, as one without a number
+		if n += m.pairsOf(s, b); n >= enoughPairs {
+			return enoughPairs
 		}
-		for range m.steps(s, b) {
-			if n = min(n+per, enoughPairs); per == 0 || n == enoughPairs {
-				break
-			}
-		}
-		if n == enoughPairs {
+	}
+	return n
+}
+
+// pairsOf is pairs of those endpoints of s that are m's.
+func (m *match) pairsOf(s *slice, b *Budget) (n int) {
+	per := m.port.count(s.ports, b)
+	if s.ports == "" && m.port.any() {
+		per = 1 // it gives no record, but has its part in the weight, as one without a number
+	}
+	if per == 0 {
+		return 0
+	}
+	for range m.steps(s, b) {
+		if n += per; n >= enoughPairs {
 			break
 		}
 	}

@@ -273,8 +273,14 @@ func (z *Zone) Turns(q *wire.Query) bool {
 		return false
 	}
 	list, cut := m.svc.addrs(q.Type, &b)
-	n, zone, rest := len(list)/addrSize(q.Type), int(cut.zone), int(cut.rest)
-	return !b.spent() && n <= wire.MaxAddrs && (rest == 0 || zone == n || zone == 0 && rest == n)
+	n := len(list) / addrSize(q.Type)
+	return !b.spent() && n <= wire.MaxAddrs && cut.alike(n)
+}
+
+// alike reports whether n addresses are all as far away as each other.
+func (p places) alike(n int) bool {
+	zone, rest := int(p.zone), int(p.rest)
+	return rest == 0 || zone == n || zone == 0 && rest == n
 }
 
 // topozone is a topology zone as labels in wire form, so that it is what stands in a

@@ -63,14 +63,6 @@ func portList(n, step int) ports {
 	return ports(b.String())
 }
 
-func hostsOf(prefix string, n int) []string {
-	list := make([]string, n)
-	for i := range list {
-		list[i] = fmt.Sprint(prefix, i)
-	}
-	return list
-}
-
 var podNet, podAddress = netip.MustParseAddr("10.2.0.0"), netip.MustParseAddr("10.1.2.3")
 
 // pod puts one address into n slices, each of a service of its own.

@@ -164,11 +164,7 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl, budget: b}
 	r.SetAuthoritative()
 	target, end := w.write(&m, q.Type)
-	if b.spent() {
-		r.Reset()
-		return Large, ""
-	}
-	if outcome := z.lacks(end); outcome != Answered {
+	if outcome := z.lacks(end, b); outcome != Answered {
 		r.Reset()
 		return outcome, ""
 	}
@@ -181,10 +177,12 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 	return Answered, ""
 }
 
-// lacks is what keeps an answer that ends at the node end from being one; [Answered]
+// lacks is what keeps an answer that ends at the node end, and has taken what b lacks, from being one; [Answered]
 // is nothing.
-func (z *Zone) lacks(end node) Outcome {
+func (z *Zone) lacks(end node, b *Budget) Outcome {
 	switch {
+	case b.spent():
+		return Large
 	case end == elsewhere:
 		return Elsewhere
 	case end == missing && !z.view.Synced():
