@@ -65,35 +65,41 @@ func (c *apiServer) locate(ctx context.Context, l *location) {
 		close(l.asked)
 		return
 	}
-	for failed := 0; ; failed++ {
+	for failed := 0; ctx.Err() == nil; failed++ {
 		zone, err := getNode(ctx, c.clients.core, v.node)
-		if ctx.Err() != nil {
-			return
-		}
 		if err == nil && zone != "" {
 			v.setZone(zone)
 			l.found()
-			if failed > 0 {
-				v.log.Info("cluster zone: the topology zone of the node is known; endpoints in it come first", "zone", zone)
-			}
 		}
 		if failed == 0 {
 			close(l.asked)
 		}
-		switch {
-		case err == nil:
+		if ctx.Err() != nil || v.located(zone, err, failed) {
 			return
-		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
-			v.log.Info("cluster zone: the topology zone of the node is not known; endpoints in it don't come first",
-				"error", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
-			return
-		case failed == 0:
-			v.log.Warn("cluster zone: the topology zone of the node is not known yet; until then endpoints in it don't come first",
-				"error", err, "fix", "set -node-zone or NODE_ZONE, so that the API server need not be asked")
 		}
 		f := follower{retry: v.retry}
 		sleep(ctx, max(f.backoff(failed), asked(err)))
 	}
+}
+
+// located logs what has come of asking for the zone, after so many failures: the first
+// one of them, and their end. It reports whether there is nothing more to ask.
+func (v *View) located(zone string, err error, failed int) (settled bool) {
+	switch {
+	case err == nil:
+		if failed > 0 && zone != "" {
+			v.log.Info("cluster zone: the topology zone of the node is known; endpoints in it come first", "zone", zone)
+		}
+		return true
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		v.log.Info("cluster zone: the topology zone of the node is not known; endpoints in it don't come first",
+			"error", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
+		return true
+	case failed == 0:
+		v.log.Warn("cluster zone: the topology zone of the node is not known yet; until then endpoints in it don't come first",
+			"error", err, "fix", "set -node-zone or NODE_ZONE, so that the API server need not be asked")
+	}
+	return false
 }
 
 // packer is what records of slices are made with.

@@ -260,38 +260,49 @@ func (v *View) loadFile(path, made string) (head savedHead, err error) {
 func (v *View) load(from io.Reader, made string) (head savedHead, err error) {
 	m := messages{from: bufio.NewReader(from)}
 	dec := gob.NewDecoder(&m.text)
-	if err := m.next(); err != nil && !errors.Is(err, io.EOF) {
+	if head, err = readHead(&m, dec, made); err != nil {
 		return head, err
 	}
-	if err := dec.Decode(&head); err != nil {
+	for n := 1; n <= maxRecords; n++ {
+		r, err := readRecord(&m, dec)
+		if errors.Is(err, io.EOF) {
+			return head, nil
+		}
+		if err != nil {
+			return head, fmt.Errorf("record %d: %w", n, err)
+		}
+		v.take(r)
+	}
+	if err := m.next(); !errors.Is(err, io.EOF) {
+		return head, errLong
+	}
+	return head, nil
+}
+
+func readHead(m *messages, dec *gob.Decoder, made string) (head savedHead, err error) {
+	if err = m.next(); err == nil {
+		err = dec.Decode(&head)
+	}
+	if err != nil {
 		return head, fmt.Errorf("reading its head: %w", err)
 	}
 	if head.Version != savedVersion || head.Made != made {
 		return head, errForeign
 	}
-	if err := head.check(); err != nil {
-		return head, err
+	return head, head.check()
+}
+
+// readRecord reads the next record, which is one that an object becomes. At the end the
+// error is io.EOF.
+func readRecord(m *messages, dec *gob.Decoder) (*savedRecord, error) {
+	if err := m.next(); err != nil {
+		return nil, err
 	}
-	for n := 1; ; n++ {
-		err := m.next()
-		if errors.Is(err, io.EOF) {
-			return head, nil
-		}
-		if err == nil && n > maxRecords {
-			err = fmt.Errorf("it has more than %d", maxRecords)
-		}
-		var r savedRecord
-		if err == nil {
-			err = dec.Decode(&r)
-		}
-		if err == nil {
-			err = r.check()
-		}
-		if err != nil {
-			return head, fmt.Errorf("record %d: %w", n, err)
-		}
-		v.take(&r)
+	var r savedRecord
+	if err := dec.Decode(&r); err != nil {
+		return nil, fmt.Errorf("decoding it: %w", noEOF(err))
 	}
+	return &r, r.check()
 }
 
 // take puts one record, which has been checked, into the index.

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -208,46 +209,58 @@ func (r *savedRecord) check() error {
 	return err
 }
 
-func (s *savedService) check(imported bool) error {
-	switch {
-	case !isLabels(s.Key, 2):
-		return impossible("service", s.Key)
-	case s.Kind == orphan || s.Kind > external:
-		return impossible("kind", int(s.Kind))
-	case s.Kind != clusterIP && s.V4+s.V6 != "":
-		return impossible("addresses", s.V4+s.V6)
-	case !areAddresses(s.V4, s.V6):
-		return impossible("cluster IPs", s.V4+s.V6)
-	case !areAddresses(s.External4, s.External6):
-		return impossible("external addresses", s.External4+s.External6)
-	case !s.Ports.wellFormed():
-		return impossible("ports", string(s.Ports))
-	case s.Target != "" && !isTarget(s.Target):
-		return impossible("target", string(s.Target))
-	case s.Nearest > sameNode:
-		return impossible("distance", int(s.Nearest))
-	case imported && (s.Kind == external || s.Target != "" || s.External4+s.External6 != ""):
-		return impossible("kind of import", s.Key)
+// claim is what must be true of a record, and of which of its values.
+type claim struct {
+	holds bool
+	what  string
+	value any
+}
+
+// firstFalse is an error that names the first of them that does not hold.
+func firstFalse(list ...claim) error {
+	for _, c := range list {
+		if !c.holds {
+			return impossible(c.what, c.value)
+		}
 	}
 	return nil
 }
 
+func (s *savedService) check(imported bool) error {
+	return firstFalse(
+		claim{isLabels(s.Key, 2), "key", s.Key},
+		claim{s.Kind != orphan && s.Kind <= external, "kind", int(s.Kind)},
+		claim{areAddresses(s.V4, s.V6), "addresses", s.V4 + s.V6},
+		claim{s.Kind == clusterIP || s.V4+s.V6 == "", "addresses", s.V4 + s.V6},
+		claim{areAddresses(s.External4, s.External6), "external addresses", s.External4 + s.External6},
+		claim{s.Ports.wellFormed(), "ports", string(s.Ports)},
+		claim{s.Target == "" || isTarget(s.Target), "target", string(s.Target)},
+		claim{s.Nearest <= sameNode, "distance", int(s.Nearest)},
+		claim{!imported || s.Kind != external, "kind of import", int(s.Kind)},
+		claim{!imported || string(s.Target)+s.External4+s.External6 == "", "import's outside", s.Key},
+	)
+}
+
 func (s *savedSlice) check(imported bool) error {
-	switch {
-	case s.Size != 4 && s.Size != 16 || len(s.Addrs)%s.Size != 0:
-		return fmt.Errorf("it has addresses of %d bytes, in %d bytes", s.Size, len(s.Addrs))
-	case !isLabels(s.Key, 2) || !isObject(s.Name, namespaceOf(s.Key)):
-		return impossible("slice", s.Name+" of "+s.Key)
-	case s.Cluster != "" && (!imported || !isLabels(s.Cluster, 1)):
-		return impossible("cluster", s.Cluster)
-	case !s.Ports.wellFormed():
-		return impossible("ports", string(s.Ports))
+	if s.Size != 4 && s.Size != 16 {
+		return impossible("size of addresses", s.Size)
+	}
+	if !isLabels(s.Key, 2) {
+		return impossible("key", s.Key)
 	}
 	n := len(s.Addrs) / s.Size
-	for _, have := range []int{len(s.Hosts), len(s.Near), len(s.Zones)} {
-		if have != 0 && have != n {
-			return fmt.Errorf("it has %d addresses, and hosts, places or zones for %d", n, have)
-		}
+	all := func(have int) bool { return have == 0 || have == n }
+	if err := firstFalse(
+		claim{len(s.Addrs)%s.Size == 0, "addresses", s.Addrs},
+		claim{isObject(s.Name, namespaceOf(s.Key)), "name", s.Name},
+		claim{s.Cluster == "" || imported, "cluster", s.Cluster},
+		claim{s.Cluster == "" || isLabels(s.Cluster, 1), "cluster", s.Cluster},
+		claim{s.Ports.wellFormed(), "ports", string(s.Ports)},
+		claim{all(len(s.Hosts)), "number of hosts", len(s.Hosts)},
+		claim{all(len(s.Near)), "number of places", len(s.Near)},
+		claim{all(len(s.Zones)), "number of zones", len(s.Zones)},
+	); err != nil {
+		return err
 	}
 	for i := range n {
 		if err := s.checkEndpoint(i); err != nil {
@@ -259,29 +272,36 @@ func (s *savedSlice) check(imported bool) error {
 
 // checkEndpoint is an error unless endpoint i is one, in its order: by address and host.
 func (s *savedSlice) checkEndpoint(i int) error {
-	at := func(i int) (addr, host string) {
-		if addr = s.Addrs[i*s.Size : (i+1)*s.Size]; len(s.Hosts) > 0 {
-			host = s.Hosts[i]
-		}
-		return addr, host
-	}
-	addr, host := at(i)
+	addr, host, zone := s.endpoint(i)
 	if unpackAddr(addr).Is4In6() {
 		return impossible("address", addr)
 	}
 	if host != "" && lowerLabel(host) != host {
 		return impossible("host", host)
 	}
-	if i > 0 {
-		before, beside := at(i - 1)
-		if before > addr || before == addr && beside >= host {
-			return impossible("order of addresses and hosts", s.Name)
-		}
+	if zone != "" && !isLabels(zone, -1) {
+		return impossible("zone", zone)
 	}
-	if len(s.Zones) > 0 && s.Zones[i] != "" && !isLabels(s.Zones[i], -1) {
-		return impossible("zone", s.Zones[i])
+	if i == 0 {
+		return nil
+	}
+	before, beside, _ := s.endpoint(i - 1)
+	if cmp.Or(strings.Compare(before, addr), strings.Compare(beside, host)) >= 0 {
+		return impossible("order of addresses and hosts", s.Name)
 	}
 	return nil
+}
+
+// endpoint is what s has of endpoint i.
+func (s *savedSlice) endpoint(i int) (addr, host, zone string) {
+	addr = s.Addrs[i*s.Size : (i+1)*s.Size]
+	if len(s.Hosts) > 0 {
+		host = s.Hosts[i]
+	}
+	if len(s.Zones) > 0 {
+		zone = s.Zones[i]
+	}
+	return addr, host, zone
 }
 
 func (p *savedPod) check(imported bool) error {
@@ -369,12 +389,15 @@ func isTarget(name wire.Name) bool {
 		if n > wire.MaxLabel || 1+n > len(rest) {
 			return false
 		}
-		for _, c := range []byte(rest[1 : 1+n]) {
-			if c <= ' ' || c > '~' || c == '\\' || c == '.' || 'A' <= c && c <= 'Z' {
-				return false
-			}
+		if strings.IndexFunc(rest[1:1+n], outOfTarget) >= 0 {
+			return false
 		}
 		rest = rest[1+n:]
 	}
 	return false
+}
+
+// outOfTarget reports whether [aliasTarget] makes no label with c.
+func outOfTarget(c rune) bool {
+	return c <= ' ' || c > '~' || c == '\\' || c == '.' || 'A' <= c && c <= 'Z'
 }
