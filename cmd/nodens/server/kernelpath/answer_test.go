@@ -23,9 +23,6 @@ var (
 	client6 = netip.MustParseAddrPort("[fd00:1::7]:40001")
 )
 
-// loopback is the link that test runs come in on.
-const loopback = 1
-
 // lab is a path with doors, and clients that are admitted.
 type lab struct {
 	*Path

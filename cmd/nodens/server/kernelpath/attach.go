@@ -107,24 +107,24 @@ func (p *Path) adjust(a *attachment, ifindex int, filtered bool) error {
 	if err != nil {
 		return err
 	}
-	if !there.in.present || !there.out.present {
-		return errors.New("somebody has taken the program away")
-	}
-	behind := there.in.behind && !a.ordered
-	if a.answers && (filtered || behind || there.out.behind) {
+	there.in.behind = there.in.behind && !a.ordered
+	if a.answers && (filtered || there.in.behind || there.out.behind) {
 		return p.shut(a)
 	}
 	if err := p.lookAhead(a, ifindex, there.in); err != nil {
 		return err
 	}
-	if a.answers || filtered || now() < a.until {
+	if filtered || !a.reopens() {
 		return nil
 	}
 	if err := p.openOut(a, ifindex, there.out.behind); err != nil {
 		return err
 	}
-	return p.openIn(a, ifindex, behind)
+	return p.openIn(a, ifindex, there.in.behind)
 }
+
+// reopens reports whether it is time to answer again.
+func (a *attachment) reopens() bool { return !a.answers && now() >= a.until }
 
 // openOut has clients admitted. With others behind it the program moves there.
 func (p *Path) openOut(a *attachment, ifindex int, behind bool) error {
@@ -165,7 +165,7 @@ func (p *Path) shut(a *attachment) error {
 // behind them and still let them into the node. Those behind ours come to be in front of it
 // when it moves.
 func (p *Path) lookAhead(a *attachment, ifindex int, in row) (err error) {
-	others := in.ahead || in.between || in.behind && !a.ordered
+	others := in.ahead || in.between || in.behind
 	if others == (a.ahead != none) && !in.ahead {
 		return nil
 	}
@@ -237,6 +237,9 @@ type row struct{ present, ahead, between, behind bool }
 func (p *Path) neighbours(ifindex int) (n neighbours, err error) {
 	if n.in, err = p.row(ifindex, ebpf.AttachTCXIngress); err == nil {
 		n.out, err = p.row(ifindex, ebpf.AttachTCXEgress)
+	}
+	if err == nil && (!n.in.present || !n.out.present) {
+		err = errors.New("somebody has taken the program away")
 	}
 	return n, err
 }
