@@ -108,7 +108,7 @@ func (p *Path) adjust(a *attachment, ifindex int, filtered bool) error {
 		return err
 	}
 	there.in.behind = there.in.behind && !a.ordered
-	if a.answers && (filtered || there.in.behind || there.out.behind) {
+	if a.answers && (filtered || there.passedOver()) {
 		return p.shut(a)
 	}
 	if err := p.lookAhead(a, ifindex, there.in); err != nil {
@@ -229,6 +229,10 @@ func programName(id ebpf.ProgramID) string {
 
 // neighbours is what others have on an interface, beside the programs of p.
 type neighbours struct{ in, out row }
+
+// passedOver reports whether somebody would not see what is answered, or that a reply was
+// dropped.
+func (n neighbours) passedOver() bool { return n.in.behind || n.out.behind }
 
 // row says, of the programs on one side of an interface, whether ours are among them, and
 // whether others are in front of the first of ours, between them, and behind the last.
