@@ -200,9 +200,12 @@ func TestHTTPBusy(t *testing.T) {
 	}
 	close(release)
 	for i, c := range busy {
-		if _, err := http.ReadResponse(c.in, nil); err != nil {
+		resp, err := http.ReadResponse(c.in, nil)
+		if err != nil {
 			t.Errorf("request %d: %v", i, err)
+			continue
 		}
+		resp.Body.Close()
 	}
 }
 

@@ -74,11 +74,8 @@ func TestAdd(t *testing.T) {
 				}
 			}
 			victim, evict, met, ok := s.Add(open(t, c.comes))
-			if goes := ""; evict {
-				goes = victim.name
-				if goes != c.goes {
-					t.Errorf("%s goes, want %q", goes, c.goes)
-				}
+			if evict && victim.name != c.goes {
+				t.Errorf("%s goes, want %q", victim.name, c.goes)
 			}
 			if evict != (c.goes != "") || met != c.met || ok == c.refused {
 				t.Errorf("evict %v, met %d, ok %v; want %+v", evict, met, ok, c)
