@@ -236,38 +236,10 @@ func (w *writer) soa(section wire.Section) {
 // nameservers writes the NS of the apex: the services that select the agent, else
 // ns.dns under the zone, with their addresses as glue.
 func (w *writer) nameservers() {
-	base := w.origin
-	if base.foreign() && w.zone.primary != nil {
-		base = w.zone.primary
-	}
-	type glue struct {
-		at  int
-		svc *service
-	}
-	var list []glue
-	some, long := false, false
-	for key, svc := range (selecting{w.zone.view, w.budget}).each {
-		some = true
-		if !w.budget.take(findSteps) {
-			return
-		}
-		var buf [wire.MaxName]byte
-		name := join(buf[:0], "", key, base.svc)
-		if name == nil {
-			long = true
-			continue
-		}
-		list = append(list, glue{w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name), svc})
-		if w.reply.Over() {
-			return
-		}
-	}
-	if long {
-		return
-	}
-	for _, g := range list {
-		w.packed(wire.Additional, g.at, g.svc, wire.TypeA)
-		w.packed(wire.Additional, g.at, g.svc, wire.TypeAAAA)
+	list, some := w.selectors()
+	for _, n := range list {
+		w.packed(wire.Additional, n.at, n.svc, wire.TypeA)
+		w.packed(wire.Additional, n.at, n.svc, wire.TypeAAAA)
 		if w.reply.Over() {
 			return
 		}
@@ -280,6 +252,43 @@ func (w *writer) nameservers() {
 	for _, a := range addrs {
 		w.addr(wire.Additional, owner, packAddr(a))
 	}
+}
+
+// selector is a service that selects the agent, and where the reply has its name.
+type selector struct {
+	at  int
+	svc *service
+}
+
+// selectors writes the names of the services that select the agent, and lists them if
+// their addresses are to be written: if there is room, and all have names. some says that
+// there are any.
+func (w *writer) selectors() (list []selector, some bool) {
+	base := w.origin
+	if base.foreign() && w.zone.primary != nil {
+		base = w.zone.primary
+	}
+	long := false
+	for key, svc := range (selecting{w.zone.view, w.budget}).each {
+		some = true
+		if !w.budget.take(findSteps) {
+			return nil, true
+		}
+		var buf [wire.MaxName]byte
+		name := join(buf[:0], "", key, base.svc)
+		if name == nil {
+			long = true
+			continue
+		}
+		list = append(list, selector{w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name), svc})
+		if w.reply.Over() {
+			return nil, true
+		}
+	}
+	if long {
+		list = nil
+	}
+	return list, some
 }
 
 // serverAddrs writes the addresses of ns.dns: those of the services that select

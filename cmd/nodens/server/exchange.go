@@ -44,6 +44,14 @@ type exchange struct {
 	rule    wire.Name // whose verdict is in marks; "" if no rule speaks of the query
 }
 
+// expect tells the reply how long it may get, once the query says what its client takes:
+// what is cut off from a client's reply need not be written.
+func (x *exchange) expect() {
+	if x.direct && x.via == udp {
+		x.r.Expect(x.q.Limit())
+	}
+}
+
 // detach makes w a copy of x that shares nothing with it, in w's own buffers for
 // packet and reply.
 func (x *exchange) detach(w *exchange, packet, reply []byte) {

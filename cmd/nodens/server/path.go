@@ -114,9 +114,7 @@ func (rt *Routes) answer(x *exchange) step {
 		r.Fail(refusal)
 		return done
 	}
-	if x.direct && x.via == udp {
-		r.Expect(q.Limit())
-	}
+	x.expect()
 	if rt.looped(z, x) {
 		r.Fail(wire.ServFail)
 		return done
