@@ -7,11 +7,19 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/test/worst"
 )
 
-// TestThreatModel: each test that the threat model names is there.
+// TestThreatModel: each test that the threat model and the cases of package worst name is
+// there.
 func TestThreatModel(t *testing.T) {
 	text, root := document(t, "docs/threat-model.md")
+	for _, c := range worst.Cases() {
+		if c.Pinned != "" {
+			text += "`" + c.Pinned + "`"
+		}
+	}
 	named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(text, -1)
 	if len(named) < 20 {
 		t.Fatalf("only %d tests are named", len(named))

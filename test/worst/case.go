@@ -21,7 +21,8 @@ type Case struct {
 	// Connections is how many idle TCP connections an attacker keeps open to the DNS
 	// port and to the metrics port each, from one address. It stands in place of Queries.
 	Connections int
-	// Pinned is the package and the name of the test that counts the steps of an answer.
+	// Pinned is the unit test that counts what an answer takes, empty where that is in
+	// proportion to a list of the operator's.
 	Pinned string
 }
 
@@ -64,33 +65,33 @@ func Victim() []byte { return pack("victim.default.svc.cluster.local.", dns.Type
 // Cases are all of them.
 func Cases() []Case {
 	return []Case{
-		{Name: "PTR of a shared address", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+		{Name: "PTR of a shared address", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: commonRate,
 			What: fmt.Sprintf("%d headless Services select one pod.", owners), Queries: one("3.2.1.10.in-addr.arpa.", dns.TypePTR)},
-		{Name: "SRV, many ports", Who: "a tenant", Rate: heavySRVRate, Pinned: "kubernetes",
+		{Name: "SRV, many ports", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: heavySRVRate,
 			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", ports, fewPorts), Queries: one("ports.tenant.svc.cluster.local.", dns.TypeSRV)},
-		{Name: "SRV, many endpoints", Who: "a tenant", Rate: heavySRVRate, Pinned: "kubernetes",
+		{Name: "SRV, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: heavySRVRate,
 			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", fewPorts, endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeSRV)},
-		{Name: "A, many endpoints", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+		{Name: "A, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: commonRate,
 			What: fmt.Sprintf("The addresses of that Service's %d endpoints.", endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeA)},
-		{Name: "A, many slices", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+		{Name: "A, many slices", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: commonRate,
 			What: fmt.Sprintf("A headless Service has %d EndpointSlices.", slices), Queries: one("scattered.tenant.svc.cluster.local.", dns.TypeA)},
-		{Name: "aliases", Who: "a tenant", Rate: commonRate, Pinned: "cmd/nodens/server",
+		{Name: "aliases", Pinned: "TestOneBudget", Who: "a tenant", Rate: commonRate,
 			What: fmt.Sprintf("%d Services of type ExternalName, each of which leads to the next.", chain), Queries: one("alias-00.tenant.svc.cluster.local.", dns.TypeA)},
-		{Name: "external addresses", Who: "a tenant", Rate: commonRate, Pinned: "kubernetes",
+		{Name: "external addresses", Pinned: "TestExternalAnswersAreBounded", Who: "a tenant", Rate: commonRate,
 			What: fmt.Sprintf("A Service has %d externalIPs, in a block with `k8s_external`.", externalIPs), Queries: one("outside.tenant."+external, dns.TypeA)},
-		{Name: "search path", Who: "a client", Rate: commonRate, Pinned: "cmd/nodens/server",
+		{Name: "search path", Pinned: "TestOneBudget", Who: "a client", Rate: commonRate,
 			What: fmt.Sprintf("`autopath` with %d domains, none of which has the name.", domains), Queries: one(absent+domain(0), dns.TypeA)},
-		{Name: "access list", Who: "the operator", Rate: commonRate, Pinned: "cmd/nodens/server",
+		{Name: "access list", Pinned: "TestACLChainCost", Who: "the operator", Rate: commonRate,
 			What: fmt.Sprintf("`acl` with %d networks.", networks), Queries: one("www."+guarded, dns.TypeA)},
-		{Name: "rewrite rules", Who: "the operator", Rate: commonRate, Pinned: "cmd/nodens/server/rewrite",
+		{Name: "rewrite rules", Who: "the operator", Rate: commonRate,
 			What: fmt.Sprintf("%d `rewrite` rules with regular expressions, none of which fits.", rules), Queries: one("www."+changed, dns.TypeA)},
-		{Name: "hosts table", Who: "the operator", Rate: commonRate, Pinned: "cmd/nodens/server/hosts",
+		{Name: "hosts table", Who: "the operator", Rate: commonRate,
 			What: fmt.Sprintf("A name with %d addresses in `hosts`.", addresses), Queries: one("www."+listed, dns.TypeA)},
-		{Name: "compression pointers", Who: "an upstream", Rate: commonRate, Pinned: "internal/wire",
+		{Name: "compression pointers", Pinned: "TestWorst", Who: "an upstream", Rate: commonRate,
 			What: "Replies of 64 KB whose names are chains of pointers, a new name each time.", Queries: many("b%04d."+Bombs, 2000)},
-		{Name: "silent servers", Who: "a client and an upstream", Rate: silentRate, Pinned: "upstream",
+		{Name: "silent servers", Pinned: "TestClientShare", Who: "a client and an upstream", Rate: silentRate,
 			What: "New names for which no server answers.", Queries: many("s%04d."+Silence, 8000)},
-		{Name: "idle connections", Who: "a client", Connections: connections, Pinned: "cmd/nodens",
+		{Name: "idle connections", Pinned: "TestHTTPClientLimit", Who: "a client", Connections: connections,
 			What: fmt.Sprintf("%d connections each to the DNS port and to the metrics port, from one address.", connections)},
 	}
 }
