@@ -15,6 +15,8 @@ type allowance struct {
 	// from CoreDNS's, which it leaves as it is. It returns false for a query
 	// that the entry is not about.
 	expect func(c situation) (view, bool)
+	// query, in place of expect, returns the query that CoreDNS is to be asked instead.
+	query func(c situation) (query, bool)
 	// used counts the differences that needed the entry.
 	used int
 }
@@ -164,7 +166,7 @@ func allowed() []*allowance { return append(allowedPlain(), allowedSearches()...
 
 // allowedPlain are those that have nothing to do with who asks.
 func allowedPlain() []*allowance {
-	return slices.Concat(allowedNames(), allowedSpellings(), allowedImports(), allowedOutside(), allowedMessages(), allowedBytes(), allowedTTLs())
+	return slices.Concat([]*allowance{allowedSizes()}, allowedNames(), allowedSpellings(), allowedImports(), allowedOutside(), allowedMessages(), allowedBytes(), allowedTTLs())
 }
 
 // The endpoint whose pod has a name with a dot, as CoreDNS calls it and by its

@@ -88,7 +88,7 @@ func (b rulebook) corefile() string {
 
 // allowed are the differences that are meant.
 func (b rulebook) allowed() []*allowance {
-	list := slices.Concat(allowedMessages(), allowedTTLs())
+	list := slices.Concat([]*allowance{allowedSizes()}, allowedMessages(), allowedTTLs())
 	if strings.Contains(b.text, "acl") {
 		list = append(list, allowedLists()...)
 	}

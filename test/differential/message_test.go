@@ -1,7 +1,6 @@
 package differential
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,25 +8,21 @@ import (
 	"github.com/miekg/dns"
 )
 
+// allowedSizes is about the size of replies.
+func allowedSizes() *allowance {
+	return &allowance{
+		reason: "a reply over UDP has 1,232 bytes at most, and its OPT record says so; CoreDNS sends whatever the client claims to take",
+		query: func(c situation) (query, bool) {
+			q := c.query
+			q.size = min(q.size, ednsSize)
+			return q, c.size > ednsSize && c.EDNS != ""
+		},
+	}
+}
+
 // allowedMessages are about how answers are written.
 func allowedMessages() []*allowance {
 	return []*allowance{
-		{
-			reason: "a reply over UDP has 1,232 bytes at most, and its OPT record says so; CoreDNS sends whatever the client claims to take",
-			expect: func(c situation) (view, bool) {
-				if c.size <= ednsSize || c.EDNS == "" {
-					return c.view, false
-				}
-				if c.tcp {
-					v := c.view
-					v.EDNS = strings.Replace(v.EDNS, fmt.Sprintf("size %d", c.size), fmt.Sprintf("size %d", ednsSize), 1)
-					return v, true
-				}
-				q := c.query
-				q.size = ednsSize
-				return c.ask(q), true
-			},
-		},
 		{
 			reason: "only class IN is served; CoreDNS answers in any class with records of class IN",
 			expect: func(c situation) (view, bool) { return c.bare("REFUSED"), c.class != 0 },

@@ -67,6 +67,7 @@ func TestRules(t *testing.T) {
 const ruleBlock = `.:%d {
     bind 127.0.0.1
     errors
+    bufsize 4096
 %s    hosts {
         192.0.2.77 local.ext.test
         2001:db8::77 local.ext.test

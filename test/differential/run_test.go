@@ -164,7 +164,9 @@ func (r *run) situation(q query, want view) situation {
 	return situation{
 		query: q, view: want.clone(), facts: r.facts, zones: r.zones, verified: r.verified, podNames: r.podNames, caches: r.caches, ask: r.recall,
 		settle: func(q query) view {
-			v, _ := expected(allowedPlain(), r.situation(q, r.recall(q)), r.same)
+			table := allowedPlain()
+			c, _ := requery(table, r.situation(q, r.recall(q)))
+			v, _ := expected(table, c, r.same)
 			return v
 		},
 	}

@@ -24,16 +24,11 @@ type Upstream struct {
 
 // Open starts an upstream; the caller calls Close.
 func Open() (*Upstream, error) {
-	packets, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	packets, streams, err := listen()
 	if err != nil {
 		return nil, fmt.Errorf("starting the upstream: %w", err)
 	}
-	addr := packets.LocalAddr().(*net.UDPAddr).AddrPort()
-	streams, err := net.Listen("tcp4", addr.String())
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("starting the upstream: %w", err), packets.Close())
-	}
-	u := &Upstream{addr: addr}
+	u := &Upstream{addr: packets.LocalAddr().(*net.UDPAddr).AddrPort()}
 	u.udp = &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(answer)}
 	u.tcp = &dns.Server{Listener: streams, Handler: dns.HandlerFunc(answer)}
 	for _, s := range []*dns.Server{u.udp, u.tcp} {
@@ -43,6 +38,21 @@ func Open() (*Upstream, error) {
 		<-started
 	}
 	return u, nil
+}
+
+// listen takes a port that is free for UDP and TCP. Another process may take either
+// between the two calls, so it tries again with another port.
+func listen() (packets net.PacketConn, streams net.Listener, err error) {
+	for range 20 {
+		if packets, err = net.ListenPacket("udp4", "127.0.0.1:0"); err != nil {
+			return nil, nil, err
+		}
+		if streams, err = net.Listen("tcp4", packets.LocalAddr().String()); err == nil {
+			return packets, streams, nil
+		}
+		_ = packets.Close()
+	}
+	return nil, nil, err
 }
 
 // Addr is where it listens.
