@@ -10,7 +10,7 @@ import (
 // Case is one way to make an answer expensive.
 type Case struct {
 	Name string
-	// Who makes it: a tenant, an upstream, a client or the operator.
+	// Who makes it: a [Tenant], an upstream, a client or the operator.
 	Who string
 	// What is made, as a sentence.
 	What string
@@ -46,6 +46,9 @@ const (
 	heavySRVRate = 20    // queries a second for SRV records: 1 KB/s
 )
 
+// Tenant is who makes objects in the cluster.
+const Tenant = "a tenant"
+
 // Zones of the cases outside of the cluster.
 const (
 	external = "ext.example."
@@ -65,19 +68,19 @@ func Victim() []byte { return pack("victim.default.svc.cluster.local.", dns.Type
 // Cases are all of them.
 func Cases() []Case {
 	return []Case{
-		{Name: "PTR of a shared address", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: commonRate,
+		{Name: "PTR of a shared address", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("%d headless Services select one pod.", owners), Queries: one("3.2.1.10.in-addr.arpa.", dns.TypePTR)},
-		{Name: "SRV, many ports", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: heavySRVRate,
+		{Name: "SRV, many ports", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: heavySRVRate,
 			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", ports, fewPorts), Queries: one("ports.tenant.svc.cluster.local.", dns.TypeSRV)},
-		{Name: "SRV, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: heavySRVRate,
+		{Name: "SRV, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: heavySRVRate,
 			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", fewPorts, endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeSRV)},
-		{Name: "A, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: commonRate,
+		{Name: "A, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("The addresses of that Service's %d endpoints.", endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeA)},
-		{Name: "A, many slices", Pinned: "TestDearestAnswersAreBounded", Who: "a tenant", Rate: commonRate,
+		{Name: "A, many slices", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("A headless Service has %d EndpointSlices.", slices), Queries: one("scattered.tenant.svc.cluster.local.", dns.TypeA)},
-		{Name: "aliases", Pinned: "TestOneBudget", Who: "a tenant", Rate: commonRate,
+		{Name: "aliases", Pinned: "TestOneBudget", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("%d Services of type ExternalName, each of which leads to the next.", chain), Queries: one("alias-00.tenant.svc.cluster.local.", dns.TypeA)},
-		{Name: "external addresses", Pinned: "TestExternalAnswersAreBounded", Who: "a tenant", Rate: commonRate,
+		{Name: "external addresses", Pinned: "TestExternalAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("A Service has %d externalIPs, in a block with `k8s_external`.", externalIPs), Queries: one("outside.tenant."+external, dns.TypeA)},
 		{Name: "search path", Pinned: "TestOneBudget", Who: "a client", Rate: commonRate,
 			What: fmt.Sprintf("`autopath` with %d domains, none of which has the name.", domains), Queries: one(absent+domain(0), dns.TypeA)},
