@@ -14,9 +14,10 @@ import (
 )
 
 // Earlier returns the path of the agent as of that commit, a full hash, of the tree's
-// history, after building it if no kept binary fits. The test fails if the commit is not
-// in the history, with what to do, or can't be built. It blocks for as long as the build
-// takes, a minute or two the first time.
+// history, after building it if no kept binary fits. In a shallow clone without the commit
+// the test is skipped, with what to do; it fails if the commit is not in the history of a
+// whole clone, or can't be built. It blocks for as long as the build takes, a minute or two
+// the first time.
 func Earlier(tb testing.TB, commit string) string {
 	tb.Helper()
 	root, err := Root()
@@ -24,6 +25,9 @@ func Earlier(tb testing.TB, commit string) string {
 		tb.Fatal(err)
 	}
 	path, err := earlier(tb.Context(), root, commit)
+	if errors.Is(err, errShallow) {
+		tb.Skipf("the agent of commit %s: %v", commit, err)
+	}
 	if err != nil {
 		tb.Fatalf("building the agent of commit %s: %v", commit, err)
 	}
@@ -48,6 +52,9 @@ func EarlierBinary(ctx context.Context, commit string) (string, error) {
 	return path, nil
 }
 
+// errShallow says that the history is not there.
+var errShallow = errors.New("a shallow clone does not have it; run `git fetch --unshallow`")
+
 func earlier(ctx context.Context, root, commit string) (path string, err error) {
 	if _, err := hex.DecodeString(commit); err != nil || len(commit) != 40 {
 		return "", fmt.Errorf("%q is not the full hash of a commit", commit)
@@ -68,7 +75,10 @@ func checkout(ctx context.Context, root, commit, to string) error {
 		return err
 	}
 	if text, err := exec.CommandContext(ctx, "git", "-C", root, "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
-		return fmt.Errorf("it is not in the history of %s: this takes a clone of the repository, and a shallow one gets its history by `git fetch --unshallow`: %w\n%s", root, err, text)
+		if shallow, _ := exec.CommandContext(ctx, "git", "-C", root, "rev-parse", "--is-shallow-repository").Output(); strings.TrimSpace(string(shallow)) == "true" {
+			return errShallow
+		}
+		return fmt.Errorf("it is not in the history of %s, which must be a clone of the repository: %w\n%s", root, err, text)
 	}
 	archive := filepath.Join(to, ".tar")
 	for _, args := range [][]string{

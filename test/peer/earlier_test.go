@@ -66,10 +66,11 @@ func TestEarlier(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Setenv("NODENS_CACHE", t.TempDir())
-	for _, at := range []string{shallow, t.TempDir()} {
-		if _, err := earlier(t.Context(), at, first); err == nil || !strings.Contains(err.Error(), "git fetch --unshallow") {
-			t.Errorf("without the history: %v", err)
-		}
+	if _, err := earlier(t.Context(), shallow, first); !errors.Is(err, errShallow) {
+		t.Errorf("in a shallow clone: %v", err)
+	}
+	if _, err := earlier(t.Context(), t.TempDir(), first); err == nil || errors.Is(err, errShallow) {
+		t.Errorf("without a history: %v", err)
 	}
 	if _, err := earlier(t.Context(), root, first[:12]); err == nil || !strings.Contains(err.Error(), "full hash") {
 		t.Errorf("a short hash: %v", err)
