@@ -192,7 +192,7 @@ func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask Ask
 
 const (
 	// anews is how often a client asks once more that has waited for another one's ask,
-	// which could not be made. Somebody who may ask no more, and does so all the time, is
+	// which could not be made. A client that may ask no more, and does so all the time, is
 	// told so at once: hardly anybody waits for such an ask once, and nobody often.
 	anews = 2
 	// anew is how long after its beginning a client asks once more: an ask that could

@@ -180,7 +180,7 @@ func (h *savedHead) check() error {
 }
 
 // check is an error unless r is what sinks make of an object. It takes all that they
-// make: else somebody who can create an object could keep a node's view from being read.
+// make: otherwise a tenant who can create an object could keep a node's view from being read.
 // A record without any of the known fields is a later version's, and nothing to this one.
 func (r *savedRecord) check() error {
 	known := 0

@@ -61,7 +61,7 @@ func refuses(t *testing.T, cfg *config.Kubernetes, want string) {
 	}
 }
 
-// A file that somebody else may have put there is not read, and does not hold up the
+// A file that another user may have put there is not read, and does not hold up the
 // start.
 func TestSavedViewIsOurs(t *testing.T) {
 	dir := t.TempDir()
@@ -232,7 +232,7 @@ func TestSavedViewIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever somebody makes of an object, the file that the view is saved to can be read.
+// Whatever a tenant makes of an object, the file that the view is saved to can be read.
 func TestSavedViewTakesWhatSinksMake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)

@@ -66,7 +66,7 @@ type call struct {
 	// is made to be called by an interface is allocated; failed is its result.
 	write  func(fd uintptr) bool
 	failed error
-	// bell is rung when the flight, which goes on, may come to nothing; warned says that
+	// bell is rung when the flight, which goes on, may get no reply; warned says that
 	// it was. nil for what is in no race.
 	bell   chan<- struct{}
 	warned atomic.Bool

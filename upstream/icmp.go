@@ -137,7 +137,7 @@ func (p *port) refused(r report) bool {
 	return true
 }
 
-// warn tells all races with a flight on p that it may come to nothing.
+// warn tells all races with a flight on p that it may get no reply.
 func (p *port) warn() {
 	for _, c := range p.calls[:p.flying] {
 		c.warn()
@@ -157,7 +157,7 @@ func (c *call) warn() {
 }
 
 // hinted asks other servers, as far as the budget allows, beside those whose flights may
-// come to nothing.
+// get no reply.
 func (r *race) hinted(now time.Time) {
 	for _, c := range r.legs[:r.flying] {
 		if c.warned.Swap(false) && !c.leg.relieved {

@@ -128,7 +128,7 @@ func (t *udp) sendAgain(p *port, c *call, err error) {
 
 // resends is how often a query is sent again because the socket gave an error instead: that
 // of an ICMP message about an earlier one, mostly. One is enough for those that come by
-// themselves; with more somebody who sends them all the time keeps us busy.
+// themselves; with more, an attacker who sends them all the time keeps us busy.
 const resends = 2
 
 // board puts c on an open port, or gives nil if it needs a new one. The error is that

@@ -325,7 +325,7 @@ func (p *parts) zone(name wire.Name) *server.Zone {
 }
 
 // designates tells which of p's pools may say what the designated resolvers of zone's
-// clients are (RFC 9462): those that somebody has written down for just that.
+// clients are (RFC 9462): those that are configured for just that.
 func (p *parts) designates(zone wire.Name) func(*upstream.Pool) bool {
 	own := make(map[*upstream.Pool]bool)
 	f := p.block.Forward

@@ -30,7 +30,7 @@ func TestHandoverDirOfAnother(t *testing.T) {
 	}
 }
 
-// TestPidfileThroughLink: the process id is not written to a file that somebody else has
+// TestPidfileThroughLink: the process id is not written to a file that another user has
 // led -pidfile to, and the error says which setting is at fault.
 func TestPidfileThroughLink(t *testing.T) {
 	dir := t.TempDir()

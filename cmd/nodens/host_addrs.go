@@ -9,8 +9,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 )
 
-// hostAddrs tells the addresses of this machine from others. They are read when somebody
-// asks, and again a minute later: addresses come and go, and a node of a large cluster
+// hostAddrs tells the addresses of this machine from others. They are read on the first
+// request, and again a minute later: addresses come and go, and a node of a large cluster
 // may have thousands. It is safe for concurrent use. A nil hostAddrs knows only loopback
 // addresses.
 type hostAddrs struct {

@@ -28,7 +28,7 @@ func Open(path string, most int64) (*os.File, error) {
 
 // Overwrite writes text to the regular file at path, in place of what it holds, and makes
 // it with that mode if it is not there. What is no regular file, a symbolic link and a
-// file with a second name are refused, unchanged: through them somebody who can write to
+// file with a second name are refused, unchanged: through them a user who can write to
 // the folder would choose which file of this user loses its content.
 func Overwrite(path, text string, mode os.FileMode) error {
 	f, err := open(path, unix.O_WRONLY|unix.O_CREAT, uint32(mode.Perm()))

@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// bypassed is a program of somebody else's that the kernel's answers would bypass: it is behind
+// bypassed is a foreign program that the kernel's answers would bypass: it is behind
 // ours, and drops all of a pod's queries or all replies to it.
 type bypassed struct {
 	name, door string

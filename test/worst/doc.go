@@ -1,7 +1,7 @@
 // Package worst makes the largest things that tenants, upstreams and clients can put in
 // front of an agent, and the dearest query for each of them.
 //
-// A [Case] is one of these: what somebody makes, and the packets that an attacker then
+// A [Case] is one of these: what is made, and the packets that an attacker then
 // sends. [Write] writes the files of all cases for one agent: the objects of a cluster
 // as manifests, and the server blocks of what an operator's Corefile may hold. Package
 // bench asks such an agent and measures what a victim sees beside each case; the tests

@@ -230,7 +230,7 @@ func programName(id ebpf.ProgramID) string {
 // neighbours is what others have on an interface, beside the programs of p.
 type neighbours struct{ in, out row }
 
-// passedOver reports whether somebody would not see what is answered, or that a reply was
+// passedOver reports whether another program would not see what is answered, or that a reply was
 // dropped.
 func (n neighbours) passedOver() bool { return n.in.behind || n.out.behind }
 
@@ -243,7 +243,7 @@ func (p *Path) neighbours(ifindex int) (n neighbours, err error) {
 		n.out, err = p.row(ifindex, ebpf.AttachTCXEgress)
 	}
 	if err == nil && (!n.in.present || !n.out.present) {
-		err = errors.New("somebody has taken the program away")
+		err = errors.New("the program was detached by another process")
 	}
 	return n, err
 }

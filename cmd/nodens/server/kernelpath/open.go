@@ -163,7 +163,7 @@ func (p *Path) Beat() {
 const WatchLapse = 3 * time.Second
 
 // Watched says that all interfaces of pods are watched ([Path.Update]). Without it no client is
-// admitted after [WatchLapse], nor answered two seconds later, as somebody may ask in its name
+// admitted after [WatchLapse], nor answered two seconds later, as another pod may ask in its name
 // unseen.
 func (p *Path) Watched() {
 	atomic.StoreUint64(&p.state.Watched, uint64(now()+WatchLapse))
