@@ -173,10 +173,10 @@ func BenchmarkWorst(b *testing.B) {
 		for i := range worstShapes {
 			for _, depth := range []int{0, 3, 30, 124} {
 				for name, msg := range map[string][]byte{"taken": dearest(q, i, depth, size), "refused": worstReply(i, depth, size, MaxMessage)} {
+					if _, err := ParseResponse(msg, q); (err == nil) != (name == "taken") {
+						continue // the worst of this shape is within its budget
+					}
 					b.Run(fmt.Sprintf("%d bytes/%s/%d pointers/%s", size, worstShapes[i].name, depth, name), func(b *testing.B) {
-						if _, err := ParseResponse(msg, q); (err == nil) != (name == "taken") {
-							b.Skipf("%d bytes: %v", len(msg), err)
-						}
 						b.ReportMetric(float64(len(msg)), "bytes")
 						for b.Loop() {
 							_, _ = ParseResponse(msg, q)

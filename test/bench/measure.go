@@ -275,11 +275,17 @@ func (b *bench) warm(ctx context.Context) error {
 	return nil
 }
 
-// rounds measures everything in turn, again and again.
+// rounds measures everything in turn, again and again. Every other round goes through the
+// servers backwards: the first one of a round has a core whose caches and clock are another
+// load's.
 func (b *bench) rounds(ctx context.Context) error {
 	for n := range b.plan.rounds {
+		order := slices.Clone(b.running)
+		if n%2 == 1 {
+			slices.Reverse(order)
+		}
 		for _, w := range b.workloads {
-			for _, r := range b.running {
+			for _, r := range order {
 				if !w.asks(r.server) {
 					continue
 				}
