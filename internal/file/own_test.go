@@ -24,6 +24,20 @@ var odd = map[string]struct {
 	"a socket without process": {func(path, _ string) error { return syscall.Mknod(path, syscall.S_IFSOCK|0o600, 0) }, "not a regular file"},
 }
 
+// eachOdd makes each of odd in dir and gives it to check, with what its error must say.
+func eachOdd(t *testing.T, dir, kept string, check func(name, path, want string)) {
+	t.Helper()
+	for name, c := range odd {
+		path := filepath.Join(dir, name)
+		if err := c.make(path, kept); errors.Is(err, syscall.EPERM) {
+			continue // a device takes root
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		check(name, path, c.want)
+	}
+}
+
 // TestOpen: what this user alone may have written is opened, at once; all else is refused,
 // with the reason.
 func TestOpen(t *testing.T) {
@@ -40,15 +54,7 @@ func TestOpen(t *testing.T) {
 	if _, err := Open(filepath.Join(dir, "gone"), 4); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
 	}
-	for name, c := range odd {
-		path := filepath.Join(dir, name)
-		if err := c.make(path, kept); errors.Is(err, syscall.EPERM) {
-			continue // a device takes root
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		refused(t, path, 4, c.want)
-	}
+	eachOdd(t, dir, kept, func(_, path, want string) { refused(t, path, 4, want) })
 	refused(t, kept, 3, "4 bytes, the most is 3")
 	for _, mode := range []os.FileMode{0o620, 0o602, 0o666} {
 		refused(t, write(t, filepath.Join(dir, mode.String()), mode), 4, "others may write")
@@ -93,17 +99,11 @@ func TestOverwrite(t *testing.T) {
 	if err := Overwrite(filepath.Join(dir, "gone", "pid"), "42", 0o600); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a folder: %v", err)
 	}
-	for name, c := range odd {
-		path := filepath.Join(dir, name)
-		if err := c.make(path, kept); errors.Is(err, syscall.EPERM) {
-			continue // a device takes root
-		} else if err != nil {
-			t.Fatal(err)
+	eachOdd(t, dir, kept, func(name, path, want string) {
+		if err := Overwrite(path, "42", 0o600); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, want)
 		}
-		if err := Overwrite(path, "42", 0o600); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
-		}
-	}
+	})
 	second := filepath.Join(dir, "second")
 	if err := os.Link(kept, second); err != nil {
 		t.Fatal(err)

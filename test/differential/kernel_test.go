@@ -107,7 +107,7 @@ func (s *site) neighbour(t *testing.T, ns string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.serve(t, stream, conn)
+	answerAt(t, stream, conn, u)
 }
 
 // judge looks at how much of it the kernel has answered: of each query the last time,

@@ -83,17 +83,7 @@ func startOdd(t *testing.T) (*oddUpstream, netip.AddrPort) {
 		t.Fatal(err)
 	}
 	u := &oddUpstream{asked: map[string]int{}}
-	for _, s := range []*dns.Server{{Listener: l, Handler: u}, {PacketConn: conn, Handler: u}} {
-		up := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(up) }
-		go func() {
-			if err := s.ActivateAndServe(); err != nil {
-				t.Errorf("the upstream: %v", err)
-			}
-		}()
-		<-up
-		t.Cleanup(func() { s.Shutdown() })
-	}
+	answerAt(t, l, conn, u)
 	return u, l.Addr().(*net.TCPAddr).AddrPort()
 }
 

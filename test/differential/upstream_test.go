@@ -79,7 +79,7 @@ func startUpstream(t *testing.T) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.serve(t, l, conn)
+	answerAt(t, l, conn, u)
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
@@ -96,10 +96,10 @@ func listeners(at string) (net.Listener, net.PacketConn, error) {
 	return l, conn, err
 }
 
-// serve answers at the sockets until the test ends.
-func (u *upstream) serve(t *testing.T, l net.Listener, conn net.PacketConn) {
+// answerAt has h answer at the sockets until the test ends.
+func answerAt(t *testing.T, l net.Listener, conn net.PacketConn, h dns.Handler) {
 	t.Helper()
-	for _, s := range []*dns.Server{{Listener: l, Handler: u}, {PacketConn: conn, Handler: u}} {
+	for _, s := range []*dns.Server{{Listener: l, Handler: h}, {PacketConn: conn, Handler: h}} {
 		up := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(up) }
 		go func() {

@@ -161,10 +161,11 @@ func (z *Zone) resolve(x *exchange) step {
 	return at
 }
 
-// sources asks what needs no waiting, one after the other: answers made of a pattern (template), names written down by hand (hosts), the
-// names that the cluster's Services have outside of it, the cluster's own names, the zone
-// that is never forwarded (ddr.go), and what the cache holds. What none of them has is for the zone's upstreams, or where it has none
-// says who asked (whoami).
+// sources asks what needs no waiting, one after the other: answers made of a pattern
+// (template), names written down by hand (hosts), the names that the cluster's Services
+// have outside of it, the cluster's own names, the zone that is never forwarded (ddr.go),
+// and what the cache holds. What none of them has is for the zone's upstreams, or where it
+// has none says who asked (whoami).
 func (z *Zone) sources(x *exchange) step {
 	q, r := &x.q, &x.r
 	if at, ok := z.template(x); ok {
@@ -309,8 +310,8 @@ func (rt *Routes) longest(name []byte, qtype uint16, x *exchange) (found *Zone) 
 
 // complete is the rest of the path, where it may wait: for the upstreams, for what
 // an alias points to, for the view of the cluster, and for the names on a search
-// path. There is no budget for it, so that no answer of the cluster is large. The reply is complete when it returns, whatever
-// it returns; the error is why it is a SERVFAIL or a REFUSED.
+// path. It has no budget, so that no answer of the cluster is large. The reply is complete
+// when it returns, whatever it returns; the error is why it is a SERVFAIL or a REFUSED.
 func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 	switch at {
 	case ask:

@@ -66,7 +66,7 @@ func payer(ctx context.Context, place share.Client) share.Client {
 }
 
 // Go runs f on a goroutine of its own: work for which no client waits, and which counts as
-// that of one client more, whoever gave rise to it. It takes a place of [Limits.Waiting];
+// that of one client more, whichever client caused it. It takes a place of [Limits.Waiting];
 // false if there is none, f is then not run. The end of the server ends f's context and
 // waits for f, a panic in it is counted like that of a query. It is safe for concurrent use
 // while queries are answered.

@@ -112,8 +112,8 @@ type view interface {
 	Await(ctx context.Context, q *wire.Query) error
 }
 
-// maxSize bounds the UDP replies of z. The source address of a query may be forged: what
-// a reply is larger than its query is aimed at whoever has that address.
+// maxSize bounds the UDP replies of z. The source address of a query may be forged:
+// then a reply larger than its query multiplies what the owner of that address gets.
 func (z *Zone) maxSize() uint16 {
 	if z.Bufsize == 0 {
 		return wire.SafeUDP
