@@ -15,15 +15,15 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
-	"github.com/nodens-dns/nodens/cmd/nodens/server/dnstap"
-	"github.com/nodens-dns/nodens/cmd/nodens/server/hosts"
-	"github.com/nodens-dns/nodens/cmd/nodens/server/rewrite"
-	"github.com/nodens-dns/nodens/cmd/nodens/server/template"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/dnstap"
+	"github.com/nodens-dns/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/server/template"
 	"github.com/nodens-dns/nodens/upstream"
 )
 

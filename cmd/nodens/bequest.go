@@ -4,7 +4,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/server"
 )
 
 // adopt gives listeners of another agent, by the address that the configuration calls

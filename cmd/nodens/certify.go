@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server"
 )
 
 // certify reads the certificates of g's blocks, but for those that old has.

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server"
 )
 
 // assembled is the first block of a Corefile, made.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/handover"
+	"github.com/nodens-dns/nodens/internal/handover"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/server/fastpath"
 )
 
 // options are the flags, those of NodeLocal DNSCache.
@@ -45,7 +45,7 @@ type options struct {
 	netfilter      netsetup.Netfilter
 	external       string
 	kernelPath     kernelPath
-	kernelOrder    kernelpath.Order
+	kernelOrder    fastpath.Order
 	logFormat      string
 	level          *slog.LevelVar // of the log
 	version        bool

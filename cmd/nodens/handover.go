@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
-	"github.com/nodens-dns/nodens/handover"
+	"github.com/nodens-dns/nodens/internal/handover"
+	"github.com/nodens-dns/nodens/server"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/handover"
+	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 

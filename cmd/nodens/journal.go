@@ -13,8 +13,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server"
 )
 
 // The values of -log-format.

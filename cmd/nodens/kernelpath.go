@@ -13,11 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
-	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/fastpath"
 )
 
 // kernelPath is the value of -kernel-path.
@@ -48,13 +48,13 @@ func (o *options) setKernelOrder(s string) error {
 	where, name, _ := strings.Cut(s, ":")
 	switch {
 	case s == "last":
-		o.kernelOrder = kernelpath.Order{}
+		o.kernelOrder = fastpath.Order{}
 	case s == "first":
-		o.kernelOrder = kernelpath.Order{First: true}
+		o.kernelOrder = fastpath.Order{First: true}
 	case where == "before" && name != "":
-		o.kernelOrder = kernelpath.Order{Before: name}
+		o.kernelOrder = fastpath.Order{Before: name}
 	case where == "after" && name != "":
-		o.kernelOrder = kernelpath.Order{After: name}
+		o.kernelOrder = fastpath.Order{After: name}
 	default:
 		return errors.New("give last, first, before:NAME or after:NAME, with the name of a program in the kernel, such as before:cil_from_container")
 	}
@@ -116,7 +116,7 @@ const (
 	// that answers are given without: three may be late on a busy node. With half of it
 	// an idle agent would wake twice as often for nothing; with twice as much, one late
 	// look takes the answers away.
-	beating = kernelpath.Lapse / 4
+	beating = fastpath.Lapse / 4
 	// sweeping is how many of these are from one sweep to the next: hits are brought to
 	// the counters, and to the cache's order of use, every second. Nobody sees the
 	// difference of half as many, as each scrape sweeps too; after twice as many the
@@ -128,7 +128,7 @@ const (
 	refollow = 10 * time.Second
 )
 
-// program is [kernelpath.Path], or a test's in its place. Nobody closes it: the parts of the
+// program is [fastpath.Path], or a test's in its place. Nobody closes it: the parts of the
 // agent may use its memory to the last, and the end of the process does it.
 type program interface {
 	server.Kernel
@@ -139,19 +139,19 @@ type program interface {
 	Beat()
 	Still()
 	Sweep()
-	Counters() kernelpath.Counters
+	Counters() fastpath.Counters
 }
 
 // machine is what a path depends on, for tests to have another.
 type machine struct {
-	open   func(kernelpath.Options) (program, error)
+	open   func(fastpath.Options) (program, error)
 	cilium func() (bool, error)
 	follow func(ctx context.Context, o netsetup.PodLinkObserver) error
 }
 
 func thisMachine() machine {
 	return machine{
-		open:   func(opts kernelpath.Options) (program, error) { return kernelpath.Open(opts) },
+		open:   func(opts fastpath.Options) (program, error) { return fastpath.Open(opts) },
 		cilium: netsetup.Cilium,
 		follow: netsetup.FollowPodLinks,
 	}
@@ -159,14 +159,14 @@ func thisMachine() machine {
 
 // load loads the program. Next to those of Cilium, which answer for what passes the pods'
 // links, it is only where an operator wants it.
-func (m machine) load(want kernelPath, opts kernelpath.Options) (program, error) {
+func (m machine) load(want kernelPath, opts fastpath.Options) (program, error) {
 	if want == kernelAuto {
 		there, err := m.cilium()
 		if err != nil {
 			return nil, err
 		}
 		if there {
-			return nil, fmt.Errorf("%w beside Cilium, whose own programs are on the pods' links; -kernel-path=on does not look", kernelpath.ErrUnsupported)
+			return nil, fmt.Errorf("%w beside Cilium, whose own programs are on the pods' links; -kernel-path=on does not look", fastpath.ErrUnsupported)
 		}
 	}
 	return m.open(opts)
@@ -194,13 +194,13 @@ func openShortcut(opts *options, log *slog.Logger, m machine) (*shortcut, error)
 		return nil, nil
 	}
 	s := &shortcut{log: log.With("part", "kernelpath"), machine: m}
-	path, err := m.load(opts.kernelPath, kernelpath.Options{Order: opts.kernelOrder})
+	path, err := m.load(opts.kernelPath, fastpath.Options{Order: opts.kernelOrder})
 	switch {
 	case err == nil:
 		s.path = path
 	case opts.kernelPath == kernelOn:
 		return nil, fmt.Errorf("-kernel-path=on: %w; -kernel-path=auto serves without it", err)
-	case errors.Is(err, kernelpath.ErrUnsupported):
+	case errors.Is(err, fastpath.ErrUnsupported):
 		s.log.Info("every query comes to the agent: -kernel-path=auto finds no other way", "why", err)
 	default:
 		s.log.Warn("every query comes to the agent: -kernel-path=auto has failed", "err", err)
@@ -291,7 +291,7 @@ func (v *vigil) look(at netsetup.PodLinkLook) {
 	for _, index := range slices.Sorted(maps.Keys(v.on)) {
 		l := v.on[index]
 		answers, err := v.path.Update(index, at.Err != nil || at.Filtered[index])
-		if errors.Is(err, kernelpath.ErrGone) {
+		if errors.Is(err, fastpath.ErrGone) {
 			continue // which is told later
 		}
 		if err != nil {

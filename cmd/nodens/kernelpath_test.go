@@ -17,9 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -77,7 +77,7 @@ func (p *player) Links() (n, _ int) {
 	return n, 0
 }
 
-func (p *player) Put(*kernelpath.Answer) bool              { return false }
+func (p *player) Put(*fastpath.Answer) bool                { return false }
 func (p *player) Clear()                                   {}
 func (p *player) SetDoors(map[netip.AddrPort]uint32) error { return nil }
 func (p *player) Epochs() (cluster, cached *epoch.Table)   { return nil, nil }
@@ -106,8 +106,8 @@ func (p *player) counted() (beats, sweeps int) {
 	return beats, sweeps
 }
 
-func (p *player) Counters() kernelpath.Counters {
-	return kernelpath.Counters{Results: map[string]uint64{"answered": 7}}
+func (p *player) Counters() fastpath.Counters {
+	return fastpath.Counters{Results: map[string]uint64{"answered": 7}}
 }
 
 func (p *player) Still() {
@@ -165,7 +165,7 @@ func always() bool { return true }
 // TestOpenShortcut: off opens nothing, auto goes on without what it can't have and says
 // why, and on does not. Beside Cilium auto does not even try.
 func TestOpenShortcut(t *testing.T) {
-	old, lost := fmt.Errorf("%w: the kernel is too old", kernelpath.ErrUnsupported), errors.New("no links")
+	old, lost := fmt.Errorf("%w: the kernel is too old", fastpath.ErrUnsupported), errors.New("no links")
 	none := func() (bool, error) { return false, nil }
 	beside := func() (bool, error) { return true, nil }
 	for _, tt := range []struct {
@@ -191,7 +191,7 @@ func TestOpenShortcut(t *testing.T) {
 				t.Fatal(err)
 			}
 			w, stage := new(log), newStage()
-			s, err := openShortcut(opts, slog.New(slog.NewTextHandler(w, nil)), machine{cilium: tt.cilium, follow: stage.follow, open: func(o kernelpath.Options) (program, error) {
+			s, err := openShortcut(opts, slog.New(slog.NewTextHandler(w, nil)), machine{cilium: tt.cilium, follow: stage.follow, open: func(o fastpath.Options) (program, error) {
 				if o.Order.After != "policy" {
 					t.Errorf("opened with the order %+v", o.Order)
 				}
@@ -291,7 +291,7 @@ func TestShortcutLinks(t *testing.T) {
 // wrong is told once.
 func TestShortcutLooks(t *testing.T) {
 	lost := errors.New("no buffer space")
-	gone := fmt.Errorf("interface 2: %w", kernelpath.ErrGone)
+	gone := fmt.Errorf("interface 2: %w", fastpath.ErrGone)
 	for _, tt := range []struct {
 		name     string
 		look     netsetup.PodLinkLook
@@ -421,7 +421,7 @@ func TestShortcutBeats(t *testing.T) {
 		}
 		during(true, 4, 2)
 		during(false, 0, 2)
-		time.Sleep(10 * kernelpath.Lapse) // nobody lets the lock go
+		time.Sleep(10 * fastpath.Lapse) // nobody lets the lock go
 		synctest.Wait()
 		if beats, _ := p.counted(); beats != 0 {
 			t.Errorf("%d beats while the agent does not say that it is well", beats)

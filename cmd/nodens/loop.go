@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
+	"github.com/nodens-dns/nodens/server"
 )
 
 // loops makes the detectors of p's zones. Where p has the upstreams of was (nil: none),

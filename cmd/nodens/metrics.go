@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
-	"github.com/nodens-dns/nodens/handover"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/connlimit"
+	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/upstream"
 )
 

@@ -11,9 +11,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/migrate"
 	"github.com/nodens-dns/nodens/daemonset"
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/kubernetes/migrate"
 )
 
 const migrateUsage = `  nodens migrate -image IMAGE [-f FILE|DIR|-]… [-n NAMESPACE] [-kubeconfig FILE]

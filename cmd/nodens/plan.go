@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/handover"
+	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/handover"
+	"github.com/nodens-dns/nodens/internal/handover"
 )
 
 // asProcess is the variable that makes the test's binary be something else: "agent", or

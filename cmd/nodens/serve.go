@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/upstream"
 )
 

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"github.com/nodens-dns/nodens/cmd/nodens/server"
-	"github.com/nodens-dns/nodens/cmd/nodens/server/dnstap"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/dnstap"
 )
 
 // tap makes the taps of g's directives, those of old (nil: none) where they are the

@@ -111,12 +111,12 @@ func build(ctx context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	files := map[string]string{
-		"init":            filepath.Join(dir, "init"),
-		"kernelpath.test": filepath.Join(dir, "kernelpath.test"),
+		"init":          filepath.Join(dir, "init"),
+		"fastpath.test": filepath.Join(dir, "fastpath.test"),
 	}
 	for _, args := range [][]string{
 		{"build", "-o", files["init"], "./test/kernels/guest"},
-		{"test", "-c", "-o", files["kernelpath.test"], "./cmd/nodens/server/kernelpath"},
+		{"test", "-c", "-o", files["fastpath.test"], "./server/fastpath"},
 	} {
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Dir = root

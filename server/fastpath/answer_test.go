@@ -1,0 +1,309 @@
+package fastpath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+var (
+	door4   = netip.MustParseAddrPort("169.254.20.10:53")
+	door6   = netip.MustParseAddrPort("[fd00::10]:53")
+	client4 = netip.MustParseAddrPort("10.244.1.7:40001")
+	client6 = netip.MustParseAddrPort("[fd00:1::7]:40001")
+)
+
+// lab is a path with doors, and clients that are admitted.
+type lab struct {
+	*Path
+	t testing.TB
+}
+
+func newLab(t testing.TB) *lab {
+	l := &lab{Path: open(t), t: t}
+	if err := l.SetDoors(map[netip.AddrPort]uint32{door4: 7, door6: 7}); err != nil {
+		t.Fatal(err)
+	}
+	l.Beat()
+	l.admit(client4.Addr(), time.Minute)
+	l.admit(client6.Addr(), time.Minute)
+	return l
+}
+
+// admit has a client answered, which has asked before.
+func (l *lab) admit(addr netip.Addr, d time.Duration) {
+	l.t.Helper()
+	door := door4
+	if addr.Is6() {
+		door = door6
+	}
+	l.run(frame(netip.AddrPortFrom(addr, 4000), door, []byte("no query")))
+	until := uint64(now() + d)
+	l.client(addr).Passes[0].Until, l.client(addr).Passes[0].Renew = stampOf(until, 7), until
+}
+
+// stampOf is the program's stamp.
+func stampOf(time uint64, number uint32) uint64 {
+	return time>>programBoundSTAMP_TIME<<programBoundSTAMP_BITS | uint64(number)
+}
+
+// client is what the program knows of a client; nil if it is nobody.
+func (l *lab) client(addr netip.Addr) *programClientState {
+	l.t.Helper()
+	var n uint32
+	key := programClient{Addr: doorOf(netip.AddrPortFrom(addr, 0)).Addr}
+	if err := l.objects.Clients.Lookup(&key, &n); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	} else if err != nil {
+		l.t.Fatal(err)
+	}
+	return &l.clients.states[n]
+}
+
+// frame is a query in its headers.
+func frame(from, to netip.AddrPort, msg []byte) []byte {
+	b := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
+	size := len(msg) + 8
+	if from.Addr().Is4() {
+		b = append(b, 8, 0, 0x45, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(size+20))
+		b = append(b, 0, 7, 0, 0, 33, 17, 0, 0)
+		b = append(append(b, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+		binary.LittleEndian.PutUint16(b[24:], ^uint16(fold(sumOf(b[14:34], 0))))
+	} else {
+		b = append(b, 0x86, 0xDD, 0x60, 0, 0, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(size))
+		b = append(b, 17, 33)
+		b = append(append(b, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+	}
+	at := len(b)
+	b = binary.BigEndian.AppendUint16(b, from.Port())
+	b = binary.BigEndian.AppendUint16(b, to.Port())
+	b = binary.BigEndian.AppendUint16(b, uint16(size))
+	b = append(b, 0, 0)
+	b = append(b, msg...)
+	binary.LittleEndian.PutUint16(b[at+6:], udpSum(b, at))
+	return b
+}
+
+// udpSum is the right UDP checksum of the frame whose UDP header is at that place and has a
+// checksum of 0.
+func udpSum(b []byte, at int) uint16 {
+	addrs := b[26:34]
+	if at > 34 {
+		addrs = b[22:54]
+	}
+	size := uint16(len(b) - at)
+	pseudo := binary.BigEndian.AppendUint16(append(bytes.Clone(addrs), 0, 17), size)
+	if sum := ^uint16(fold(fold(sumOf(pseudo, 0) + sumOf(b[at:], 0)))); sum != 0 {
+		return sum
+	}
+	return 0xFFFF
+}
+
+const redirected = 7
+
+// run gives the program a frame.
+func (l *lab) run(in []byte) (verdict uint32, out []byte) {
+	l.t.Helper()
+	out = make([]byte, 2048)
+	opts := ebpf.RunOptions{Data: in, DataOut: out}
+	verdict, err := l.objects.NodensAnswer.Run(&opts)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return verdict, opts.DataOut
+}
+
+// ask packs a question as a client sends it.
+func ask(t testing.TB, name string, qtype uint16, edit func(*dns.Msg)) []byte {
+	t.Helper()
+	m := new(dns.Msg)
+	m.SetQuestion(name, qtype)
+	m.Id = 0x1234
+	if edit != nil {
+		edit(m)
+	}
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// answerTo makes what the agent would put for query: its reply, of records.
+func answerTo(t testing.TB, query []byte, edit func(*wire.Reply)) *Answer {
+	t.Helper()
+	q := new(wire.Query)
+	if q.Parse(query) != wire.Serve {
+		t.Fatal("no query")
+	}
+	var r wire.Reply
+	r.Start(nil, q)
+	edit(&r)
+	return &Answer{Door: 7, Query: q, Reply: r.Finish(512), MaxSize: 65535}
+}
+
+func (l *lab) put(a *Answer) {
+	l.t.Helper()
+	cluster, _ := l.Epochs()
+	a.Mark, a.Claim = cluster.Mark(5), new(hits)
+	if !l.Put(a) {
+		l.t.Fatal("not put")
+	}
+}
+
+// hits is an owner.
+type hits uint64
+
+func (h *hits) Owner() Owner                   { return h }
+func (h *hits) Hits(n uint64, _ time.Duration) { *h += hits(n) }
+
+// answers are replies of all forms, as functions of the query.
+var answers = map[string]struct {
+	qtype uint16
+	reply func(*wire.Reply)
+	put   func(*lab, *Answer) // what more is known of it
+	now   func([]byte)        // what has become of the reply when it is asked for
+}{
+	"an address": {dns.TypeA, func(r *wire.Reply) {
+		r.SetAuthoritative()
+		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7})
+	}, nil, nil},
+	"several": {dns.TypeAAAA, func(r *wire.Reply) {
+		for i := range 7 {
+			r.Add(wire.Answer, wire.AtQuestion, wire.TypeAAAA, 5, []byte{15: byte(i)})
+		}
+	}, nil, nil},
+	"a name error": {dns.TypeA, func(r *wire.Reply) {
+		r.SetRcode(wire.NXDomain)
+		r.Add(wire.Authority, r.Suffix(7), wire.TypeSOA, 5, append([]byte("\x02ns\x03dns\xc0\x0c\x01h\xc0\x0c"), make([]byte, 20)...))
+	}, func(l *lab, a *Answer) {
+		cluster, _ := l.Epochs()
+		v := cluster.Value()
+		v.Store(0x01020304)
+		a.Mark.Serial = v.Index
+	}, func(b []byte) {
+		copy(b[bytes.Index(b, []byte("\x01h\xc0\x0c"))+4:], []byte{1, 2, 3, 4})
+	}},
+	"TTLs that count down": {dns.TypeA, func(r *wire.Reply) {
+		at := r.Add(wire.Answer, wire.AtQuestion, wire.TypeCNAME, 60, []byte("\x05other\xc0\x10"))
+		r.Add(wire.Answer, at, wire.TypeA, 60, []byte{192, 0, 2, 1})
+		r.Add(wire.Answer, at, wire.TypeTXT, 60, []byte("\x04text"))
+		r.Add(wire.Answer, at, wire.TypeA, 60, []byte{192, 0, 2, 2})
+	}, func(_ *lab, a *Answer) {
+		a.Counts, a.Life = true, 60
+		a.Ends = clock.Now() + 40*time.Second
+		a.Expires = a.Ends
+	}, func(b []byte) {
+		for at := 0; at+4 < len(b); at++ {
+			if binary.BigEndian.Uint32(b[at:]) == 60 && at > 12 && b[at-1] == 1 {
+				b[at+3] = 40
+			}
+		}
+	}},
+	"no records": {dns.TypeMX, func(r *wire.Reply) { r.SetRcode(wire.NXDomain) }, nil, nil},
+}
+
+// TestAnswers: what the program makes of a query is what the agent has made of it before,
+// in a packet that is whole, for every form of query and of answer.
+func TestAnswers(t *testing.T) {
+	l := newLab(t)
+	n := 0
+	for what, a := range answers {
+		for _, way := range [...]struct{ from, to netip.AddrPort }{{client4, door4}, {client6, door6}} {
+			for form, edit := range forms {
+				for _, name := range []string{"web.default.svc.cluster.local.", "webs.default.svc.cluster.local.", "x.test.", strings.Repeat("long.", 25)} {
+					first := ask(t, name, a.qtype, edit)
+					put := answerTo(t, first, a.reply)
+					if len(put.Reply) == put.Query.End() {
+						continue // nothing stands behind the question
+					}
+					cluster, _ := l.Epochs()
+					cluster.Bump(5) // else what is there is taken to be the same
+					put.Mark, put.Claim = cluster.Mark(5), new(hits)
+					if a.put != nil {
+						a.put(l, put)
+					}
+					want := bytes.Clone(put.Reply)
+					if !l.Put(put) {
+						t.Fatalf("%s, %s: not put", what, form)
+					}
+					if a.now != nil {
+						a.now(want)
+					}
+					again := bytes.Clone(first)
+					again[0], again[13] = 0x77, again[13]^0x20
+					copy(want, again[:2])
+					want[13] = again[13]
+					verdict, out := l.run(frame(way.from, way.to, again))
+					if verdict != redirected {
+						t.Fatalf("%s, %s, %s: verdict %d, counters %v", what, form, name, int32(verdict), l.Counters())
+					}
+					same(t, out, frame(way.to, way.from, want))
+					n++
+				}
+			}
+		}
+	}
+	if got := l.Counters().Results["answered"]; int(got) != n {
+		t.Errorf("%d answered, want %d", got, n)
+	}
+}
+
+// forms are those of plain queries.
+var forms = map[string]func(*dns.Msg){
+	"bare":       nil,
+	"no RD":      func(m *dns.Msg) { m.RecursionDesired = false },
+	"AD":         func(m *dns.Msg) { m.AuthenticatedData = true },
+	"CD":         func(m *dns.Msg) { m.CheckingDisabled = true },
+	"EDNS":       func(m *dns.Msg) { m.SetEdns0(1232, false) },
+	"EDNS, DO":   func(m *dns.Msg) { m.SetEdns0(4096, true) },
+	"a tiny one": func(m *dns.Msg) { m.SetEdns0(3, true) },
+	"padding": func(m *dns.Msg) {
+		m.SetEdns0(1400, true)
+		m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_PADDING{Padding: make([]byte, 61)})
+	},
+}
+
+// same compares two frames but for what a sender chooses.
+func same(t *testing.T, got, want []byte) {
+	t.Helper()
+	if got[12] == 8 && len(got) == len(want) {
+		copy(want[18:26], []byte{0, 0, 0x40, 0, 64, 17, 0, 0})
+		binary.LittleEndian.PutUint16(want[24:], ^uint16(fold(sumOf(want[14:34], 0))))
+	} else if len(got) == len(want) {
+		want[21] = 64
+	}
+	copy(want[:12], []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	copy(want[:6], got[:6])
+	copy(want[6:12], got[6:12])
+	if !bytes.Equal(got, want) {
+		t.Errorf("got  %x\nwant %x", got, want)
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	l := newLab(b)
+	query := ask(b, "web.default.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
+	l.put(answerTo(b, query, func(r *wire.Reply) {
+		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7})
+	}))
+	in := frame(client4, door4, query)
+	_, took, err := l.objects.NodensAnswer.Benchmark(in, b.N, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(took.Nanoseconds()), "ns/run")
+	b.Log(l.Counters())
+}

@@ -1,0 +1,330 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// The interfaces of two pods.
+const (
+	portA = 10
+	portB = 20
+)
+
+// street is a lab with two interfaces, and clients that nobody knows yet. One
+// name is in the table.
+type street struct {
+	*lab
+	query []byte
+}
+
+func newStreet(t *testing.T) *street {
+	t.Helper()
+	runtime.LockOSThread() // for good: the thread ends with the test, and its network too
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Skip("a network of its own: ", err)
+	}
+	run(t, "ip", "link", "add", "poda", "index", "10", "type", "veth", "peer", "name", "ina")
+	run(t, "ip", "link", "add", "podb", "index", "20", "type", "veth", "peer", "name", "inb")
+	s := &street{lab: &lab{Path: open(t), t: t}}
+	if err := s.SetDoors(map[netip.AddrPort]uint32{door4: 7, door6: 7, otherDoor4: 8}); err != nil {
+		t.Fatal(err)
+	}
+	s.query = ask(t, "web.default.svc.cluster.local.", dns.TypeA, nil)
+	for _, door := range []uint32{7, 8} {
+		a := answerTo(t, s.query, func(r *wire.Reply) { r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7}) })
+		a.Door = door
+		s.put(a)
+	}
+	s.live()
+	return s
+}
+
+// otherDoor4 is an address at which something else is served.
+var otherDoor4 = netip.MustParseAddrPort("10.96.0.10:53")
+
+// live has the agent be well, and all interfaces watched.
+func (s *street) live() {
+	s.Beat()
+	s.Watched()
+}
+
+// over gives a program a frame that comes in, or leaves, over an interface.
+func (s *street) over(ifindex uint32, program *ebpf.Program, in []byte) uint32 {
+	s.t.Helper()
+	var context [192]byte // struct __sk_buff
+	binary.NativeEndian.PutUint32(context[40:], ifindex)
+	verdict, err := program.Run(&ebpf.RunOptions{Data: in, DataOut: make([]byte, 2048), Context: context[:]})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return verdict
+}
+
+func doorFor(client netip.AddrPort) netip.AddrPort {
+	if client.Addr().Is4() {
+		return door4
+	}
+	return door6
+}
+
+// asks has a client ask over an interface, and reports whether the kernel answers.
+func (s *street) asks(client netip.AddrPort, ifindex uint32) bool {
+	s.t.Helper()
+	return s.over(ifindex, s.objects.NodensAnswer, frame(client, doorFor(client), s.query)) == redirected
+}
+
+// replied has a reply of the agent leave to a client over an interface.
+func (s *street) replied(client netip.AddrPort, ifindex uint32) {
+	s.t.Helper()
+	s.over(ifindex, s.objects.NodensAdmit, frame(doorFor(client), client, s.query))
+}
+
+// later has all that the program knows of clients be older. The machine may be up for less.
+func (s *street) later(d time.Duration) {
+	units := uint64(d >> programBoundSTAMP_TIME)
+	earlier := func(ns *uint64) { *ns -= min(*ns, units<<programBoundSTAMP_TIME) }
+	for i := range s.clients.states {
+		c := &s.clients.states[i]
+		if c.Place == 0 {
+			continue
+		}
+		c.Place -= units << programBoundSTAMP_BITS // before the beginning it is as long ago
+		earlier(&c.Barred)
+		for i := range c.Passes {
+			pass := &c.Passes[i]
+			pass.Until -= min(units, pass.Until>>programBoundSTAMP_BITS) << programBoundSTAMP_BITS
+			earlier(&pass.Renew)
+		}
+	}
+	earlier(&s.state.Unnoted)
+}
+
+// unit is the accuracy of the program's stamps.
+const unit = time.Duration(1) << programBoundSTAMP_TIME
+
+// TestAdmission: a client is answered if the agent has answered it over the interface that it
+// asks over, and nobody else has its address.
+func TestAdmission(t *testing.T) {
+	s := newStreet(t)
+	steps := func(steps ...func(client netip.AddrPort)) []func(netip.AddrPort) { return steps }
+	asksOver := func(port uint32) func(netip.AddrPort) { return func(c netip.AddrPort) { s.asks(c, port) } }
+	repliedOver := func(port uint32) func(netip.AddrPort) { return func(c netip.AddrPort) { s.replied(c, port) } }
+	later := func(d time.Duration) func(netip.AddrPort) { return func(netip.AddrPort) { s.later(d) } }
+	unwatched := func(netip.AddrPort) { s.state.Watched = 0 }
+	odd := func(edit func([]byte) []byte) func(netip.AddrPort) {
+		return func(c netip.AddrPort) {
+			s.over(portA, s.objects.NodensAnswer, edit(frame(c, doorFor(c), s.query)))
+		}
+	}
+	set := func(at4, at6 int, to4, to6 byte) func(netip.AddrPort) {
+		return odd(func(b []byte) []byte {
+			if b[12] == 8 {
+				b[at4] = to4
+			} else {
+				b[at6] = to6
+			}
+			return b
+		})
+	}
+	for _, c := range []struct {
+		name  string
+		steps []func(client netip.AddrPort)
+		want  bool
+	}{
+		{"has asked and was answered", steps(asksOver(portB), repliedOver(portB)), true},
+		{"has asked and was not answered", steps(asksOver(portB)), false},
+		{"was answered and has not asked", steps(repliedOver(portB)), false},
+		{"was answered over another interface", steps(asksOver(portB), repliedOver(portA)), false},
+		{"was answered two seconds ago", steps(asksOver(portB), repliedOver(portB), later(2*time.Second+unit)), false},
+		{"a second one goes on to the agent", steps(asksOver(portB), repliedOver(portB), later(time.Second+unit)), false},
+		{"and the next one does not", steps(asksOver(portB), repliedOver(portB), later(time.Second+unit), asksOver(portB)), true},
+		{"has asked long before the answer", steps(asksOver(portB), later(5*time.Second+unit), repliedOver(portB)), false},
+		{"has asked shortly before the answer", steps(asksOver(portB), later(5*time.Second-2*unit), repliedOver(portB)), true},
+		{"nobody watches", steps(unwatched, asksOver(portB), repliedOver(portB)), false},
+		{"another asks in its name", steps(asksOver(portA), repliedOver(portB)), false},
+		{"another asks in its name, then it asks", steps(asksOver(portA), asksOver(portB), repliedOver(portB)), false},
+		{"it asks, then another in its name", steps(asksOver(portB), asksOver(portA), repliedOver(portB)), false},
+		{"another asks when it is admitted", steps(asksOver(portB), repliedOver(portB), asksOver(portA)), false},
+		{"another has asked ten seconds ago", steps(asksOver(portA), later(10*time.Second-2*unit), asksOver(portB), repliedOver(portB)), false},
+		{"another has asked longer ago", steps(asksOver(portA), later(10*time.Second+3*unit), asksOver(portB), repliedOver(portB)), true},
+		{"is barred for ten seconds", steps(asksOver(portA), asksOver(portB), later(10*time.Second-2*unit), asksOver(portB), repliedOver(portB)), false},
+		{"is barred no longer", steps(asksOver(portA), asksOver(portB), later(10*time.Second+2*unit), asksOver(portB), repliedOver(portB)), true},
+		{"has moved for good", steps(asksOver(portA), repliedOver(portA), asksOver(portB), later(11*time.Second), asksOver(portB), repliedOver(portB)), true},
+		{"another in a packet with options", steps(asksOver(portB), set(14, 20, 0x46, 0), repliedOver(portB)), false},
+		{"another in fragments", steps(asksOver(portB), set(20, 20, 0x20, 44), repliedOver(portB)), false},
+		{"another behind a routing header", steps(asksOver(portB), set(20, 20, 0x20, 43), repliedOver(portB)), false},
+		{"another in a frame that is padded", steps(asksOver(portB), odd(func(b []byte) []byte { return append(b, 0) }), repliedOver(portB)), false},
+		{"another with a name that is too long", steps(asksOver(portB), odd(func(b []byte) []byte { return b[:len(b)-5] }), repliedOver(portB)), false},
+		{"another by TCP, which has no forged answers", steps(asksOver(portB), set(23, 20, 6, 6), repliedOver(portB)), true},
+		{"another to nobody here", steps(asksOver(portB), set(30, 38, 198, 0xFE), repliedOver(portB)), true},
+	} {
+		for _, client := range []netip.AddrPort{client4, client6} {
+			s.forget()
+			s.live()
+			for _, step := range c.steps {
+				step(client)
+			}
+			if got := s.asks(client, portB); got != c.want {
+				t.Errorf("%s: %s is answered: %v, want %v; %v", client.Addr(), c.name, got, c.want, s.Counters().Results)
+			}
+		}
+	}
+}
+
+// forget has no client be known.
+func (s *street) forget() {
+	s.clients.swept = 0
+	s.clients.sweep(now() + clientIdle + 2*unit)
+	s.clients.sweep(s.clients.swept + clientPause)
+	s.clients.swept = 0
+}
+
+// TestWatch: the program that answers nothing notes who asks, too.
+func TestWatch(t *testing.T) {
+	s := newStreet(t)
+	for _, client := range []netip.AddrPort{client4, client6} {
+		s.asks(client, portB)
+		s.replied(client, portB)
+		if !s.asks(client, portB) {
+			t.Fatalf("%s is not answered", client)
+		}
+		if got := s.over(portA, s.objects.NodensWatch, frame(client, doorFor(client), s.query)); got != passedOn {
+			t.Errorf("verdict %d", int32(got))
+		}
+		if s.asks(client, portB) {
+			t.Errorf("%s is answered though another one has its address", client)
+		}
+	}
+	if n := s.Counters().Results["moved"]; n != 2 {
+		t.Errorf("%d of 2 queries are counted as moved", n)
+	}
+}
+
+// TestAdmissionDoors: a client is admitted at each door apart, and at the four last ones.
+func TestAdmissionDoors(t *testing.T) {
+	s := newStreet(t)
+	at := func(door netip.AddrPort) bool {
+		return s.over(portB, s.objects.NodensAnswer, frame(client4, door, s.query)) == redirected
+	}
+	s.asks(client4, portB)
+	s.replied(client4, portB)
+	if !at(door4) || at(otherDoor4) {
+		t.Error("a client is to be answered at the door of the agent's reply alone")
+	}
+	s.over(portB, s.objects.NodensAdmit, frame(otherDoor4, client4, s.query))
+	if !at(door4) || !at(otherDoor4) {
+		t.Error("a client is to be answered at both doors")
+	}
+	pass := s.client(client4.Addr()).Passes
+	for i := range pass {
+		if n := pass[i].Until & (1<<programBoundSTAMP_BITS - 1); i < 2 && n != uint64(7+i) || i > 1 && n != 0 {
+			t.Errorf("pass %d is for door %d", i, n)
+		}
+	}
+}
+
+// TestAdmissionFull: where there is no room new clients are not admitted, those that are known
+// stay so. When there is room, a client that was not noted may be one whose name another has
+// used: it is admitted ten seconds later.
+func TestAdmissionFull(t *testing.T) {
+	s := newStreet(t)
+	s.asks(client4, portB)
+	s.replied(client4, portB)
+	flood := netip.MustParseAddr("198.18.0.1")
+	for range len(s.clients.states) {
+		s.over(portA, s.objects.NodensWatch, frame(netip.AddrPortFrom(flood, 1), door4, s.query))
+		flood = flood.Next()
+	}
+	late := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.8"), 40001)
+	admitted := func() bool {
+		s.live()
+		s.asks(late, portB)
+		s.replied(late, portB)
+		return s.asks(late, portB)
+	}
+	if admitted() || s.client(late.Addr()) != nil {
+		t.Fatal("a client is admitted for which there is no room")
+	}
+	if !s.asks(client4, portB) {
+		t.Error("a client that is known is not answered")
+	}
+	s.forget()
+	if admitted() || s.client(late.Addr()) == nil {
+		t.Error("a client that was not noted before is admitted, or has no room")
+	}
+	s.later(10*time.Second + 2*unit)
+	if !admitted() {
+		t.Error("a client is not admitted though there is room")
+	}
+}
+
+// TestClientsSweep: clients that no longer ask lose their numbers, which others have not before
+// the next sweep.
+func TestClientsSweep(t *testing.T) {
+	s := newStreet(t)
+	free := func() (n int) {
+		for i := range s.clients.states {
+			if s.clients.states[i].Place == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	all := free()
+	s.asks(client4, portB)
+	asked := now()
+	for _, c := range []struct {
+		name  string
+		at    time.Duration
+		known bool
+		free  int
+	}{
+		{"early", asked + clientIdle - 2*unit, true, all - 1},
+		{"soon after that", asked + clientIdle + 2*unit, true, all - 1},
+		{"idle", asked + clientIdle - 2*unit + clientPause, false, all - 1},
+		{"soon after that", asked + clientIdle + clientPause, false, all - 1},
+		{"free", asked + clientIdle - 2*unit + 2*clientPause, false, all},
+	} {
+		s.clients.sweep(c.at)
+		if known, n := s.client(client4.Addr()) != nil, free(); known != c.known || n != c.free {
+			t.Errorf("%s: known: %v, want %v; %d numbers are free, want %d", c.name, known, c.known, n, c.free)
+		}
+	}
+	s.clients.swept = 0
+	used := make(map[*programClientState]bool)
+	for range all { // each number is used in turn
+		s.asks(client6, portB)
+		used[s.client(client6.Addr())] = true
+		s.forget()
+	}
+	if len(used) != all || free() != all {
+		t.Errorf("%d numbers were used, and %d are free, want %d", len(used), free(), all)
+	}
+}
+
+// TestClientOfAnother: a number that has become another's in between is not taken for the client's.
+func TestClientOfAnother(t *testing.T) {
+	s := newStreet(t)
+	s.asks(client4, portB)
+	s.replied(client4, portB)
+	c := s.client(client4.Addr())
+	c.Client.Addr[3]++
+	before := *c
+	if s.asks(client4, portB) {
+		t.Error("a client is answered by the pass of another")
+	}
+	s.replied(client4, portB)
+	if *c != before {
+		t.Errorf("the state of another changes from %+v to %+v", before, *c)
+	}
+}

@@ -1,0 +1,37 @@
+package fastpath
+
+// results are the names of what becomes of a query.
+var results = [...]string{
+	programResultANSWERED: "answered",
+	programResultMISS:     "miss",
+	programResultSHAPE:    "shape",
+	programResultEXPIRED:  "expired",
+	programResultCHANGED:  "changed",
+	programResultLAPSED:   "lapsed",
+	programResultSTRANGER: "stranger",
+	programResultMOVED:    "moved",
+	programResultRENEWAL:  "renewal",
+	programResultBUSY:     "busy",
+	programResultFAILED:   "failed",
+}
+
+// Counters adds up what each CPU has counted.
+func (p *Path) Counters() Counters {
+	c := Counters{Results: make(map[string]uint64, len(results))}
+	for i, name := range results {
+		c.Results[name] = p.count(programResult(i))
+	}
+	return c
+}
+
+// count is one of the counters, of all CPUs.
+func (p *Path) count(at programResult) (n uint64) {
+	var each []uint64
+	if p.objects.Counters.Lookup(uint32(at), &each) != nil {
+		return 0
+	}
+	for _, v := range each {
+		n += v
+	}
+	return n
+}

@@ -1,0 +1,248 @@
+package fastpath
+
+import (
+	"encoding/binary"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Bits of the header's flags (RFC 1035, 4.1.1; RFC 4035, 3.2).
+const (
+	flagTC = 0x0200
+	flagRD = 0x0100
+	flagAD = 0x0020
+	flagCD = 0x0010
+)
+
+const (
+	headerLen  = wire.HeaderLen
+	optLen     = 11 // an OPT record without options
+	optPadding = 12 // RFC 7830, 3
+	doFlag     = 0x80
+	// maxTTLs is the number of TTLs that may count down.
+	maxTTLs = len(programSlot{}.TtlAt)
+)
+
+// variant is the bits of q that a reply hangs on; ok is false for a query that isn't plain:
+// one question of class IN, nothing unusual in its header, no record but OPT, no option but
+// padding, and nothing behind them.
+func variant(q *wire.Query) (v programVariant, ok bool) {
+	p := q.Packet
+	flags := binary.BigEndian.Uint16(p[2:])
+	if flags&^(flagRD|flagAD|flagCD) != 0 || binary.BigEndian.Uint64(p[4:])>>16 != 1<<32 || q.Class != wire.ClassIN {
+		return 0, false
+	}
+	for _, f := range [...]struct {
+		flag uint16
+		bit  programVariant
+	}{{flagRD, programVariantRD}, {flagAD, programVariantAD}, {flagCD, programVariantCD}} {
+		if flags&f.flag != 0 {
+			v |= f.bit
+		}
+	}
+	rest := p[q.End():]
+	switch binary.BigEndian.Uint16(p[10:]) {
+	case 0:
+		return v, len(rest) == 0
+	case 1:
+		if !plainOPT(rest) {
+			return 0, false
+		}
+		v |= programVariantEDNS
+		if q.DO {
+			v |= programVariantDO
+		}
+		return v, true
+	}
+	return 0, false
+}
+
+// plainOPT reports whether b is an OPT record of version 0 with no flag but DO and no option
+// but padding (RFC 6891, 6.1.2).
+func plainOPT(b []byte) bool {
+	if len(b) < optLen {
+		return false
+	}
+	head := [optLen]byte(b)
+	clear(head[3:5]) // the size
+	head[7] &^= doFlag
+	options := b[optLen:]
+	binary.BigEndian.PutUint16(head[9:], binary.BigEndian.Uint16(head[9:])-uint16(len(options)))
+	if head != [optLen]byte{2: byte(wire.TypeOPT)} {
+		return false
+	}
+	return len(options) == 0 || len(options) >= 4 && binary.BigEndian.Uint16(options) == optPadding &&
+		int(binary.BigEndian.Uint16(options[2:])) == len(options)-4
+}
+
+// keyOf is what an answer to q at that door is found by; false if q isn't answered in the
+// kernel.
+func keyOf(door uint32, q *wire.Query) (k programKey, ok bool) {
+	v, ok := variant(q)
+	name := q.Name()
+	if !ok || len(name) > 8*len(k.Name) {
+		return k, false
+	}
+	k.Door, k.Variant, k.NameLen = door, uint8(v), uint8(len(name))
+	k.Type = binary.NativeEndian.Uint16(q.Packet[q.End()-4:])
+	var b [8 * len(k.Name)]byte
+	copy(b[:], name)
+	for i := range k.Name {
+		k.Name[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return k, true
+}
+
+// tag is the hash by which the program finds k; never 0.
+func (k *programKey) tag(seed uint64) uint64 {
+	mix := func(tag, word uint64) uint64 {
+		tag = (tag ^ word) * seed
+		return tag ^ tag>>32
+	}
+	tag := uint64(k.Door)
+	for _, w := range k.Name[:(int(k.NameLen)+7)/8] {
+		tag = mix(tag, w)
+	}
+	return max(1, mix(tag, uint64(k.Type)<<8|uint64(k.Variant)))
+}
+
+// fill makes t.fresh the answer a, but for its key. False: a is not of the kind that the
+// program gives.
+func (t *table) fill(a *Answer) bool {
+	s, msg, behind := &t.fresh, a.Reply, a.Query.End()
+	tail := msg[behind:]
+	if len(msg) > int(programBoundMAX_MESSAGE) || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
+		return false
+	}
+	var b [8 * len(s.Tail)]byte
+	copy(b[:], tail)
+	s.Expires, s.Ends, s.Life = t.expiry(a), uint64(a.Ends+t.offset), a.Life
+	s.Epoch, s.EpochAt = a.Mark.Value, a.Mark.Index
+	s.TailLen = uint16(len(tail))
+	s.Head = [10]byte(msg[2:])
+	l := layout{slot: s, query: a.Query, tail: b[:]}
+	if !l.read(a) {
+		return false
+	}
+	sum := sumOf(s.Head[:], 0) + sumOf(b[:len(tail)], behind)
+	s.Sum = fold(sum)
+	for i := range s.Tail {
+		s.Tail[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return true
+}
+
+// layout finds what the program changes in a tail.
+type layout struct {
+	slot  *programSlot
+	query *wire.Query
+	tail  []byte
+	opt   bool
+	next  int // where the next record that changes places would stand
+}
+
+func (l *layout) read(a *Answer) bool {
+	s, want := l.slot, 0
+	s.Ttls, s.Odd, s.Turns, s.TurnSize, s.TurnAt, s.MaxSize, s.Serial, s.SerialAt = 0, 0, 0, 0, 0, 0, 0, 0
+	for i := 6; i < headerLen; i += 2 {
+		want += int(binary.BigEndian.Uint16(a.Reply[i:]))
+	}
+	for section, r := range l.query.Records(a.Reply) {
+		want--
+		if l.opt || !l.record(a, section, r) { // OPT is the last
+			return false
+		}
+	}
+	return want == 0 && l.opt == l.query.EDNS
+}
+
+// record sees to one record; false if the program can't.
+func (l *layout) record(a *Answer, section wire.Section, r wire.Record) bool {
+	switch {
+	case r.Type == wire.TypeOPT:
+		return l.readOPT(a, r.Start-l.query.End())
+	case a.Counts && !l.count(r):
+		return false
+	case r.Type == wire.TypeSOA && a.Mark.Serial != 0:
+		return l.serial(a, r)
+	case section == wire.Answer && a.Shuffled:
+		return l.turn(r)
+	}
+	return true
+}
+
+// readOPT takes the OPT record at that place of the tail, whose size is the query's.
+func (l *layout) readOPT(a *Answer, at int) bool {
+	if at != int(l.slot.TailLen)-optLen {
+		return false
+	}
+	l.opt, l.slot.MaxSize = true, a.MaxSize
+	clear(l.tail[at+3 : at+5])
+	return true
+}
+
+// count has the TTL of r count down.
+func (l *layout) count(r wire.Record) bool {
+	s, at := l.slot, r.TTLAt()-l.query.End()
+	if int(s.Ttls) == maxTTLs {
+		return false
+	}
+	s.TtlAt[s.Ttls] = uint16(at)
+	s.Ttls++
+	s.Odd += uint8(r.TTLAt() & 1)
+	clear(l.tail[at : at+4])
+	return true
+}
+
+// serialBack is how far from the end of a SOA its serial stands (RFC 1035, 3.3.13).
+const serialBack = 20
+
+// serial has the serial of r, a SOA, put in.
+func (l *layout) serial(a *Answer, r wire.Record) bool {
+	s, at := l.slot, r.End-serialBack-l.query.End()
+	if s.SerialAt != 0 || r.End-r.Data < serialBack {
+		return false
+	}
+	s.Serial, s.SerialAt = a.Mark.Serial, uint16(at)
+	clear(l.tail[at : at+4])
+	return true
+}
+
+// turn has r change places, if it is an address. Addresses that don't stand together, or not
+// in records of one form, can't.
+func (l *layout) turn(r wire.Record) bool {
+	s, at, size := l.slot, r.Start-l.query.End(), r.End-r.Start
+	if r.Type != wire.TypeA && r.Type != wire.TypeAAAA {
+		return s.Turns == 0
+	}
+	if s.Turns == 0 {
+		s.TurnAt, s.TurnSize, l.next = uint16(at), uint8(size), at
+	}
+	if at != l.next || size != int(s.TurnSize) || size%2 != 0 {
+		return false
+	}
+	s.Turns++
+	l.next += size
+	return true
+}
+
+// sumOf is the Internet checksum's sum of b, which stands at that place of a message (RFC
+// 1071), in the machine's order of bytes.
+func sumOf(b []byte, at int) (sum uint32) {
+	if at&1 != 0 {
+		sum, b = uint32(b[0])<<8, b[1:] // little endian: the second byte of a word is the higher one
+	}
+	for len(b) > 1 {
+		sum += uint32(binary.LittleEndian.Uint16(b))
+		b = b[2:]
+	}
+	if len(b) > 0 {
+		sum += uint32(b[0])
+	}
+	return sum
+}
+
+func fold(sum uint32) uint32 {
+	sum = sum&0xFFFF + sum>>16
+	return sum&0xFFFF + sum>>16
+}

@@ -1,0 +1,138 @@
+package fastpath
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// doomed is the variable that makes TestKilled be the process that is killed.
+const doomed = "NODENS_TEST_DOOMED"
+
+// stowLinks is how many links the process has that is killed: letting go of one takes the
+// kernel some ten milliseconds, so that the first look afterwards finds most of them.
+const stowLinks = 48
+
+// patience ends a test that would hang; no test measures it.
+const patience = 30 * time.Second
+
+// TestKilled: of an agent that is killed the sockets go first, so that nobody sends to them
+// any more, and then the program leaves the links, all by itself.
+func TestKilled(t *testing.T) {
+	if os.Getenv(doomed) != "" {
+		beKilled(t)
+	}
+	open(t)
+	runtime.LockOSThread() // for good: the thread ends with the test, and its network too
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Skip("a network of its own: ", err)
+	}
+	run(t, "ip", "link", "set", "lo", "up")
+	for i := range stowLinks {
+		run(t, "ip", "link", "add", fmt.Sprintf("pod%d", i), "type", "veth", "peer", "name", fmt.Sprintf("in%d", i))
+	}
+	victim := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+	victim.Env = append(os.Environ(), doomed+"=1")
+	out, err := victim.StdoutPipe()
+	if err == nil {
+		err = victim.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = victim.Process.Kill() }()
+	at, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(at, err)
+	}
+	if n := attachments(t); n != stowLinks {
+		t.Fatalf("%d links have the program, want %d", n, stowLinks)
+	}
+	client, err := net.Dial("udp4", at[:len(at)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := victim.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); !refused(client); {
+		if time.Since(start) > patience {
+			t.Fatal("the socket of a process that was killed is still there")
+		}
+	}
+	if attachments(t) == 0 {
+		t.Error("the socket has outlived all links: until then packets went to nobody")
+	}
+	_ = victim.Wait()
+	for start := time.Now(); attachments(t) > 0; time.Sleep(time.Millisecond) {
+		if time.Since(start) > patience {
+			t.Fatalf("%d links still have the program", attachments(t))
+		}
+	}
+}
+
+// beKilled listens, has the program on all links, and waits for the end.
+func beKilled(t *testing.T) {
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := open(t)
+	for i := range stowLinks {
+		l, err := net.InterfaceByName(fmt.Sprintf("pod%d", i))
+		if err == nil {
+			_, err = p.Update(l.Index, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Println(c.LocalAddr())
+	time.Sleep(patience)
+	os.Exit(0)
+}
+
+// refused reports whether nobody has the socket that c sends to.
+func refused(c net.Conn) bool {
+	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	if _, err := c.Write([]byte{0}); errors.Is(err, syscall.ECONNREFUSED) {
+		return true
+	}
+	_, err := c.Read(make([]byte, 1))
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// attachments counts the links whose ingress has a program.
+func attachments(t *testing.T) (n int) {
+	t.Helper()
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all {
+		list, err := link.QueryPrograms(link.QueryOptions{Target: l.Index, Attach: ebpf.AttachTCXIngress})
+		if err == nil && len(list.Programs) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+}

@@ -1,0 +1,209 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// register is a kernel that notes what it is told, and who owns the copies.
+type register struct {
+	cached *epoch.Table
+
+	mu     sync.Mutex
+	doors  map[netip.AddrPort]uint32
+	told   []string
+	owners []fastpath.Owner
+	copies []fastpath.Answer
+}
+
+func (k *register) Put(a *fastpath.Answer) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.owners, k.copies = append(k.owners, a.Claim.Owner()), append(k.copies, *a)
+	return true
+}
+
+func (k *register) Clear() { k.tell("clear") }
+
+func (k *register) SetDoors(doors map[netip.AddrPort]uint32) error {
+	k.tell(fmt.Sprint(slices.Sorted(maps.Values(doors))))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.doors = doors
+	return nil
+}
+
+func (k *register) tell(s string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.told = append(k.told, s)
+}
+
+func (k *register) Epochs() (cluster, cached *epoch.Table) { return nil, k.cached }
+
+// withKernel is a server with a register, and a store whose answers can be copied.
+func withKernel(t *testing.T) (*Server, *register, *cache.Store) {
+	epochs := epoch.New(make([]atomic.Uint64, epoch.Words(4)), 0, 4)
+	k := &register{cached: epochs}
+	s := New(slog.New(slog.DiscardHandler), Limits{Readers: 1})
+	s.UseKernel(k)
+	t.Cleanup(func() { shutdown(t, s) })
+	return s, k, cache.NewStore(1<<20, cache.Options{Epochs: epochs})
+}
+
+var roomy = config.CacheLimits{Entries: 1000, MaxTTL: time.Hour}
+
+// TestCopiesCount: what was answered with a copy counts as if the server had answered.
+func TestCopiesCount(t *testing.T) {
+	s, k, store := withKernel(t)
+	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
+	z := &Zone{Name: zoneName(t, "."), Cache: c, Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr), Stats: NewStats()}
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+		t.Fatal(err)
+	}
+	q := question("www.a.test.", dns.TypeA)
+	q.SetEdns0(1232, true)
+	for range 2 {
+		query(t, "udp", addr, q)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.owners) != 1 {
+		t.Fatalf("%d copies of two replies, the first of which the upstream gave", len(k.owners))
+	}
+	if a := k.copies[0]; a.Cluster || !a.Counts || a.Life == 0 || a.Expires == 0 || a.Expires != a.Ends || a.Door == 0 || a.Door != k.doors[addr] {
+		t.Errorf("the copy is %+v", a)
+	}
+	sums := func() (n [6]uint64) {
+		z.Stats.EachRequest(func(proto, family, qtype string, m uint64) {
+			if proto == "udp" && family == "1" && qtype == "A" {
+				n[0] += m
+			}
+		})
+		z.Stats.EachResponse(func(rcode, plugin string, m uint64) {
+			if rcode == "NOERROR" && plugin == "cache" {
+				n[1] += m
+			}
+		})
+		z.Stats.EachSize(func(_ string, req, resp stat.Snapshot) { n[2], n[3] = req.Count, resp.Count })
+		n[4], n[5] = z.Stats.DO(), c.Stats().Hits.Success
+		return n
+	}
+	before, took := sums(), z.Stats.Duration()
+	k.owners[0].Hits(1000, 3*time.Microsecond)
+	after := sums()
+	for i := range after {
+		if after[i]-before[i] != 1000 {
+			t.Errorf("count %d went from %d to %d", i, before[i], after[i])
+		}
+	}
+	now := z.Stats.Duration()
+	if got := now.Sum - took.Sum; now.Count-took.Count != 1000 || got < 0.0029 || got > 0.0031 {
+		t.Errorf("1,000 answers of 3 µs took %v s", got)
+	}
+}
+
+// TestCopied: zones where who asks matters, or that somebody asks, or what can change
+// without a trace, have no copies.
+func TestCopied(t *testing.T) {
+	for name, z := range map[string]*Zone{
+		"acl": {ACL: new(ACL)}, "dns64": {DNS64: new(DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
+		"template": {Template: new(template.Templates)}, "autopath": {Search: new(Search)}, "hosts": {Hosts: new(hosts.Table)},
+		"k8s_external": {External: new(noExternal)}, "log": {Log: new(QueryLog)}, "dnstap": {Taps: make([]Tap, 1)},
+	} {
+		if z.copied() {
+			t.Errorf("with %s there are copies", name)
+		}
+	}
+	if z := (&Zone{Cache: new(cache.Cache), Errors: new(ErrorLog), Minimal: true, NSID: "x", Bufsize: 1232}); !z.copied() {
+		t.Error("a plain zone has no copies")
+	}
+}
+
+// TestNoCopiesBesideViews: an answer is not copied where another client would get that of
+// a view, for the same name or for the names above it.
+func TestNoCopiesBesideViews(t *testing.T) {
+	up := startBackend(t, addressed("192.0.2.1"))
+	zone := func(name string, view *View) *Zone {
+		return &Zone{Name: zoneName(t, name), View: view, Forward: pool(t, up.addr), Stats: NewStats()}
+	}
+	nobody := func() *View { return viewOf(t, "nobody", "type() == 'NONE'") }
+	for name, tt := range map[string]struct {
+		zones  []*Zone
+		copied bool
+	}{
+		"no view":           {[]*Zone{zone("a.test.", nil)}, true},
+		"for the same name": {[]*Zone{zone("a.test.", nobody()), zone("a.test.", nil)}, false},
+		"for a name below":  {[]*Zone{zone("a.test.", nobody()), zone(".", nil)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, kernel, store := withKernel(t)
+			for _, z := range tt.zones {
+				z.Cache = store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
+			}
+			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+			if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(tt.zones, NewStats())}); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 { // the first waits, the second is from the cache, the last finds it copied
+				if m := query(t, "udp", addr, question("www.a.test.", dns.TypeA)); len(m.Answer) != 1 {
+					t.Fatal(m)
+				}
+			}
+			kernel.mu.Lock()
+			defer kernel.mu.Unlock()
+			if copied := len(kernel.copies) > 0; copied != tt.copied {
+				t.Errorf("%d copies, want some: %v", len(kernel.copies), tt.copied)
+			}
+		})
+	}
+}
+
+// TestDoors: copies are of no use from before the routes change until they have changed, and
+// while another process answers.
+func TestDoors(t *testing.T) {
+	s, k, _ := withKernel(t)
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	listen := func() {
+		t.Helper()
+		z := &Zone{Name: zoneName(t, "."), Hosts: table(t, false, "192.0.2.1 by.hand"), Stats: NewStats()}
+		if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listen()
+	listen()
+	if err := s.Yield(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Resume()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	want := []string{"[]", "clear", "[1]", "[]", "clear", "[2]", "[]", "clear", "[2]"}
+	if !slices.Equal(k.told, want) {
+		t.Errorf("the kernel was told %q, want %q", k.told, want)
+	}
+}
+
+// noExternal is an External that is never asked.
+type noExternal struct{ External }

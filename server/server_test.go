@@ -1,0 +1,598 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// patience ends a test that would hang; no test measures it.
+const patience = 30 * time.Second
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// backend is a scripted upstream on loopback.
+type backend struct {
+	addr netip.AddrPort
+
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+// startBackend answers with reply; nil is silence.
+func startBackend(t *testing.T, reply func(q *dns.Msg) *dns.Msg) *backend {
+	t.Helper()
+	b := &backend{addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]), asked: make(map[string]int)}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		b.mu.Lock()
+		b.asked[q.Question[0].Name]++
+		b.mu.Unlock()
+		go func() { // the package reads no more of a TCP connection until a handler is done
+			if m := reply(q); m != nil {
+				_ = w.WriteMsg(m)
+			}
+		}()
+	})
+	for _, network := range []string{"udp", "tcp"} {
+		started := make(chan struct{})
+		srv := &dns.Server{Addr: b.addr.String(), Net: network, Handler: handler, NotifyStartedFunc: func() { close(started) }}
+		go func() { _ = srv.ListenAndServe() }()
+		<-started
+		t.Cleanup(func() { _ = srv.Shutdown() })
+	}
+	return b
+}
+
+func (b *backend) count(name string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.asked[name]
+}
+
+// addressed answers every A question with one address.
+func addressed(ip string) func(*dns.Msg) *dns.Msg {
+	return func(q *dns.Msg) *dns.Msg {
+		m := new(dns.Msg)
+		m.SetReply(q)
+		m.RecursionAvailable = true
+		if q.Question[0].Qtype == dns.TypeA {
+			m.Answer = []dns.RR{&dns.A{
+				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
+				A:   net.ParseIP(ip),
+			}}
+		}
+		return m
+	}
+}
+
+func zoneName(t testing.TB, s string) wire.Name {
+	t.Helper()
+	n, err := wire.ParseName(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func pool(t testing.TB, to ...netip.AddrPort) []*upstream.Pool {
+	t.Helper()
+	var targets []config.Target
+	for _, addr := range to {
+		targets = append(targets, config.Target{Addr: addr})
+	}
+	p := upstream.New(&config.Forward{
+		From: wire.Root, To: targets, MaxFails: 2, Expire: 10 * time.Second,
+		ReadTimeout: 2 * time.Second, HealthInterval: time.Second, HealthDomain: wire.Root,
+	}, upstream.Options{})
+	t.Cleanup(func() { _ = p.Close() })
+	return []*upstream.Pool{p}
+}
+
+func answers() *cache.Cache {
+	limits := config.CacheLimits{Entries: 1000, MaxTTL: time.Hour, MinTTL: 5 * time.Second}
+	return cache.NewStore(1<<20, cache.Options{}).NewCache(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second})
+}
+
+func table(t testing.TB, through bool, lines ...string) *hosts.Table {
+	t.Helper()
+	cfg := &config.Hosts{File: t.TempDir() + "/none", Zones: []wire.Name{wire.Root}, Inline: lines, TTL: 3600}
+	if through {
+		cfg.Fallthrough = &config.Fallthrough{}
+	}
+	h, err := hosts.New(cfg, hosts.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// start serves zones on a loopback address until the test ends.
+func start(t testing.TB, limits Limits, zones ...*Zone) (*Server, netip.AddrPort) {
+	t.Helper()
+	for _, z := range zones {
+		if z.Stats == nil {
+			z.Stats = NewStats()
+		}
+	}
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	s := New(slog.New(slog.DiscardHandler), limits)
+	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(zones, NewStats())}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
+		}
+	})
+	return s, addr
+}
+
+// query sends one query and gives its reply.
+func query(t *testing.T, network string, addr netip.AddrPort, q *dns.Msg) *dns.Msg {
+	t.Helper()
+	c := dns.Client{Net: network, Timeout: patience, UDPSize: dns.MaxMsgSize}
+	m, _, err := c.Exchange(q, addr.String())
+	if err != nil {
+		t.Fatalf("%s %s: %v", network, q.Question[0].String(), err)
+	}
+	return m
+}
+
+func question(name string, qtype uint16) *dns.Msg {
+	return new(dns.Msg).SetQuestion(name, qtype)
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestPath: who answers what, over both transports.
+func TestPath(t *testing.T) {
+	b := startBackend(t, addressed("192.0.2.1"))
+	inner := startBackend(t, addressed("192.0.2.2"))
+	_, addr := start(t, Limits{},
+		&Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr)},
+		&Zone{Name: zoneName(t, "corp.test."), Forward: pool(t, inner.addr)},
+		&Zone{Name: zoneName(t, "a.corp.test."), Forward: pool(t, b.addr)},
+		&Zone{Name: zoneName(t, "empty.test.")},
+	)
+	for _, c := range []struct {
+		name, qname string
+		rcode       int
+		want        string
+	}{
+		{"hosts go first", "by.hand.", dns.RcodeSuccess, "192.0.2.9"},
+		{"the rest is forwarded", "www.example.org.", dns.RcodeSuccess, "192.0.2.1"},
+		{"again, from the cache", "www.example.org.", dns.RcodeSuccess, "192.0.2.1"},
+		{"the longest zone wins", "x.corp.test.", dns.RcodeSuccess, "192.0.2.2"},
+		{"a longer one still", "x.a.corp.test.", dns.RcodeSuccess, "192.0.2.1"},
+		{"a zone's own name", "corp.test.", dns.RcodeSuccess, "192.0.2.2"},
+		{"not a label boundary", "xcorp.test.", dns.RcodeSuccess, "192.0.2.1"},
+		{"case does not matter", "X.CoRp.TEST.", dns.RcodeSuccess, "192.0.2.2"},
+		{"nobody to ask", "x.empty.test.", dns.RcodeServerFailure, ""},
+	} {
+		for _, network := range []string{"udp", "tcp"} {
+			t.Run(c.name+"/"+network, func(t *testing.T) {
+				m := query(t, network, addr, question(c.qname, dns.TypeA))
+				if m.Rcode != c.rcode {
+					t.Fatalf("rcode %s, want %s", dns.RcodeToString[m.Rcode], dns.RcodeToString[c.rcode])
+				}
+				got := ""
+				if len(m.Answer) > 0 {
+					got = m.Answer[0].(*dns.A).A.String()
+					if owner := m.Answer[0].Header().Name; owner != c.qname {
+						t.Errorf("owner %s, want the query's %s", owner, c.qname)
+					}
+				}
+				if got != c.want {
+					t.Errorf("answer %q, want %q", got, c.want)
+				}
+			})
+		}
+	}
+	if n := b.count("www.example.org."); n != 1 {
+		t.Errorf("the cached name was asked for %d times, want once", n)
+	}
+}
+
+// TestDS: a DS record is the parent's.
+func TestDS(t *testing.T) {
+	z := func(name string) *Zone { return &Zone{Name: zoneName(t, name), Stats: NewStats()} }
+	rt := NewRoutes([]*Zone{z("."), z("test."), z("a.test."), z("b.a.test.")}, NewStats())
+	for _, c := range []struct {
+		qname string
+		qtype uint16
+		want  string
+	}{
+		{"b.a.test.", dns.TypeA, "b.a.test."},
+		{"b.a.test.", dns.TypeDS, "test."},
+		{"test.", dns.TypeDS, "test."},
+		{"org.", dns.TypeDS, "."},
+		{".", dns.TypeNS, "."},
+	} {
+		var x exchange
+		packet, err := question(c.qname, c.qtype).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.q.Parse(packet) != wire.Serve {
+			t.Fatalf("%s is not taken", c.qname)
+		}
+		if got := rt.match(&x).Name.String(); got != c.want {
+			t.Errorf("%s %s goes to %s, want %s", c.qname, dns.TypeToString[c.qtype], got, c.want)
+		}
+	}
+}
+
+// TestErrors: what is no ordinary question.
+func TestErrors(t *testing.T) {
+	_, addr := start(t, Limits{}, &Zone{Name: zoneName(t, "only.test."), Hosts: table(t, false, "192.0.2.9 www.only.test")})
+	edit := func(f func(*dns.Msg)) []byte {
+		m := question("www.only.test.", dns.TypeA)
+		f(m)
+		packet, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return packet
+	}
+	for _, c := range []struct {
+		name   string
+		packet []byte
+		rcode  int
+	}{
+		{"no zone", edit(func(m *dns.Msg) { m.Question[0].Name = "www.example.org." }), dns.RcodeRefused},
+		{"class CH", edit(func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS }), dns.RcodeRefused},
+		{"NOTIFY", edit(func(m *dns.Msg) { m.Opcode = dns.OpcodeNotify }), dns.RcodeNotImplemented},
+		{"UPDATE", edit(func(m *dns.Msg) { m.Opcode = dns.OpcodeUpdate }), dns.RcodeNotImplemented},
+		{"two questions", edit(func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }), dns.RcodeFormatError},
+		{"no question", edit(func(m *dns.Msg) { m.Question = nil }), dns.RcodeFormatError},
+		{"cut inside the question", edit(func(*dns.Msg) {})[:20], dns.RcodeFormatError},
+		{"only a header", append(edit(func(*dns.Msg) {})[:4], 0, 1, 0, 0, 0, 0, 0, 0), dns.RcodeFormatError},
+		{"EDNS version 1", edit(func(m *dns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().SetVersion(1) }), dns.RcodeBadVers},
+	} {
+		for _, network := range []string{"udp", "tcp"} {
+			t.Run(c.name+"/"+network, func(t *testing.T) {
+				conn, err := dns.DialTimeout(network, addr.String(), patience)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(patience))
+				if _, err := conn.Write(c.packet); err != nil {
+					t.Fatal(err)
+				}
+				m, err := conn.ReadMsg()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m.Rcode != c.rcode || !m.Response || m.Id != uint16(c.packet[0])<<8|uint16(c.packet[1]) {
+					t.Errorf("got %v, want rcode %s", m, dns.RcodeToString[c.rcode])
+				}
+			})
+		}
+	}
+}
+
+// TestNoReply: what must not be answered is not, and what follows is.
+func TestNoReply(t *testing.T) {
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 www.only.test")})
+	conn, err := dns.DialTimeout("udp", addr.String(), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	response := question("www.only.test.", dns.TypeA)
+	response.Response = true
+	packet, err := response.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range [][]byte{{}, {1}, packet[:11], packet} {
+		if _, err := conn.Write(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := question("www.only.test.", dns.TypeA)
+	q.Id = response.Id + 1
+	if err := conn.WriteMsg(q); err != nil {
+		t.Fatal(err)
+	}
+	m, err := conn.ReadMsg()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Id != q.Id {
+		t.Errorf("the first reply has ID %d, want that of the only question, %d", m.Id, q.Id)
+	}
+}
+
+// TestTruncation: a reply that is too long for UDP has TC and is whole over TCP.
+func TestTruncation(t *testing.T) {
+	lines := make([]string, 200)
+	for i := range lines {
+		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
+	}
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...), Shuffle: true, Bufsize: 4096})
+	for _, size := range []uint16{0, 512, 1232, 4096} {
+		q := question("many.test.", dns.TypeA)
+		limit := 512
+		if size > 0 {
+			q.SetEdns0(size, false)
+			limit = int(size)
+		}
+		m := query(t, "udp", addr, q)
+		full := 12 + 15 + 16*200 // header, question, records
+		if whole := full+11 <= limit; m.Truncated == whole {
+			t.Errorf("size %d: TC is %v with %d records", size, m.Truncated, len(m.Answer))
+		}
+		if packed, _ := m.Pack(); !m.Truncated && len(m.Answer) != 200 || m.Truncated && len(m.Answer) == 0 {
+			t.Errorf("size %d: %d records in %d bytes", size, len(m.Answer), len(packed))
+		}
+	}
+	seen := make(map[string]bool)
+	for _, rr := range query(t, "tcp", addr, question("many.test.", dns.TypeA)).Answer {
+		seen[rr.(*dns.A).A.String()] = true
+	}
+	if len(seen) != 200 {
+		t.Errorf("over TCP there are %d different addresses, want 200", len(seen))
+	}
+}
+
+func itoa(n int) string { return netip.AddrFrom4([4]byte{0, 0, 0, byte(n)}).String()[len("0.0.0."):] }
+
+// shed counts the queries that s has turned away.
+func shed(s *Server) (all uint64) {
+	s.EachShed(func(_ string, n uint64) { all += n })
+	return all
+}
+
+// TestShed: queries of a client beyond its share of those that may wait are SERVFAIL at
+// once, and hits are served as if nothing were.
+func TestShed(t *testing.T) {
+	const limit, more = 8, 5
+	release := make(chan struct{})
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		<-release
+		return addressed("192.0.2.1")(q)
+	})
+	s, addr := start(t, Limits{Waiting: 2 * limit}, &Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
+	conn, err := dns.DialTimeout("udp", addr.String(), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	for i := range limit + more {
+		q := question("n"+itoa(i)+".test.", dns.TypeA)
+		q.Id = uint16(i)
+		if err := conn.WriteMsg(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range more {
+		m, err := conn.ReadMsg()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("a query over the limit: %s", dns.RcodeToString[m.Rcode])
+		}
+	}
+	if n := shed(s); n != more {
+		t.Errorf("%d were shed, want %d", n, more)
+	}
+	if m := query(t, "udp", addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
+		t.Errorf("a name that needs no upstream: %v", m)
+	}
+	close(release)
+	for range limit {
+		m, err := conn.ReadMsg()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Rcode != dns.RcodeSuccess {
+			t.Errorf("a query within the limit: %s", dns.RcodeToString[m.Rcode])
+		}
+	}
+	eventually(t, "the places to be free again", func() bool { return s.waiting.Used() == 0 })
+}
+
+// TestPanic: one query's panic is its SERVFAIL, and is counted.
+func TestPanic(t *testing.T) {
+	broken := &Zone{Name: zoneName(t, "broken.test."), Hosts: new(hosts.Table)} // was never made by hosts.New
+	s, addr := start(t, Limits{}, broken, &Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 by.hand")})
+	for i, network := range []string{"udp", "tcp"} {
+		m := query(t, network, addr, question("www.broken.test.", dns.TypeA))
+		if m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("rcode %s, want SERVFAIL", dns.RcodeToString[m.Rcode])
+		}
+		if n := s.Panics(); n != uint64(i+1) {
+			t.Errorf("%d panics counted, want %d", n, i+1)
+		}
+		if m := query(t, network, addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
+			t.Errorf("after a panic: %v", m)
+		}
+	}
+}
+
+// TestListen: all or nothing, and addresses that stay keep their sockets.
+func TestListen(t *testing.T) {
+	s := New(slog.New(slog.DiscardHandler), Limits{})
+	first, second := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]), netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	taken, err := net.ListenPacket("udp4", "127.0.0.1:0") // without SO_REUSEPORT
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	busy := taken.LocalAddr().(*net.UDPAddr).AddrPort()
+	rt := func() *Routes {
+		return NewRoutes([]*Zone{{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}}, NewStats())
+	}
+	err = s.Listen(map[netip.AddrPort]*Routes{first: rt(), busy: rt()})
+	if err == nil || !strings.Contains(err.Error(), "-localip") || !strings.Contains(err.Error(), busy.String()) {
+		t.Errorf("an address in use: %v", err)
+	}
+	if len(s.listeners) != 0 {
+		t.Errorf("%d listeners after a failed Listen", len(s.listeners))
+	}
+	if pc, err := net.ListenPacket("udp4", first.String()); err != nil {
+		t.Errorf("the other address is still held: %v", err)
+	} else {
+		_ = pc.Close()
+	}
+	if err := s.Listen(map[netip.AddrPort]*Routes{first: rt()}); err != nil {
+		t.Fatal(err)
+	}
+	kept := s.listeners[first]
+	if err := s.Listen(map[netip.AddrPort]*Routes{first: rt(), second: rt()}); err != nil {
+		t.Fatal(err)
+	}
+	if s.listeners[first] != kept {
+		t.Error("an address that stays got new sockets")
+	}
+	if err := s.Listen(map[netip.AddrPort]*Routes{second: rt()}); err != nil {
+		t.Fatal(err)
+	}
+	query(t, "udp", second, question("by.hand.", dns.TypeA))
+	if _, err := net.DialTimeout("tcp", first.String(), patience); err == nil {
+		t.Error("an address that went still listens")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWildcard: a reply comes from the address that was asked.
+func TestWildcard(t *testing.T) {
+	port := peer.Ports(t, 1)[0]
+	s := New(slog.New(slog.DiscardHandler), Limits{})
+	rt := NewRoutes([]*Zone{{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"),
+		Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr)}}, NewStats())
+	if err := s.Listen(map[netip.AddrPort]*Routes{netip.AddrPortFrom(netip.IPv6Unspecified(), port): rt}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Shutdown(context.Background()) }()
+	for _, to := range []string{"127.0.0.1", "127.0.0.2", "127.8.9.10", "::1"} {
+		for _, name := range []string{"by.hand.", "forwarded.test."} {
+			for _, network := range []string{"udp", "tcp"} {
+				// The client's socket is connected: a reply from elsewhere is lost.
+				m := query(t, network, netip.AddrPortFrom(netip.MustParseAddr(to), port), question(name, dns.TypeA))
+				if len(m.Answer) != 1 {
+					t.Errorf("%s over %s to %s: %v", name, network, to, m)
+				}
+			}
+		}
+	}
+}
+
+// TestShutdown: a query that waits is answered, or dropped when time is up.
+func TestShutdown(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer bool
+	}{{"answered", true}, {"dropped", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			asked, release := make(chan struct{}), make(chan struct{})
+			b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+				close(asked)
+				<-release
+				return addressed("192.0.2.1")(q)
+			})
+			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+			s := New(slog.New(slog.DiscardHandler), Limits{})
+			z := &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)}
+			if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := dns.DialTimeout("tcp", addr.String(), patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+				t.Fatal(err)
+			}
+			<-asked
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() { ended <- s.Shutdown(ctx) }()
+			if !c.answer {
+				cancel()
+				if err := <-ended; err == nil {
+					t.Error("Shutdown says that nothing was dropped")
+				}
+				close(release)
+				return
+			}
+			close(release)
+			if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
+				t.Errorf("the waiting query got %v, %v", m, err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestServeAllocPin: a query that needs no upstream allocates nothing.
+func TestServeAllocPin(t *testing.T) {
+	b := startBackend(t, addressed("192.0.2.1"))
+	z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr), Shuffle: true}
+	rt := NewRoutes([]*Zone{z}, NewStats())
+	s := New(slog.New(slog.DiscardHandler), Limits{})
+	var x exchange
+	out := make([]byte, 0, replyBuffer)
+	for _, name := range []string{"by.hand.", "cached.test.", "refused.class."} {
+		m := question(name, dns.TypeA)
+		m.SetEdns0(1232, false)
+		if name == "refused.class." {
+			m.Question[0].Qclass = dns.ClassCHAOS
+		}
+		packet, err := m.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.q.Packet = packet
+		if _, at := s.serve(rt, &x, out, (*wire.Query).Limit); at != done {
+			s.wait(rt, &x, at, wire.MinUDP) // fills the cache
+		}
+		if n := testing.AllocsPerRun(200, func() {
+			x.q.Packet = packet
+			if _, at := s.serve(rt, &x, out, (*wire.Query).Limit); at != done {
+				t.Fatal("not answered at once")
+			}
+		}); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}
