@@ -119,7 +119,7 @@ func TestFlags(t *testing.T) {
 var family = regexp.MustCompile(`\b(counter|gauge|proxy)\("([a-z0-9_]+)"`)
 
 func TestMetrics(t *testing.T) {
-	source, _ := document(t, "cmd/nodens/metrics.go")
+	source, _ := document(t, "cmd/nodens/app/metrics.go")
 	var want []string
 	for _, m := range family.FindAllStringSubmatch(source, -1) {
 		if m[1] == "proxy" {
@@ -128,7 +128,7 @@ func TestMetrics(t *testing.T) {
 		want = append(want, m[2])
 	}
 	if len(want) == 0 {
-		t.Fatal("cmd/nodens/metrics.go has no metrics, or in another form")
+		t.Fatal("cmd/nodens/app/metrics.go has no metrics, or in another form")
 	}
 	text, _ := document(t, "README.md")
 	var got []string

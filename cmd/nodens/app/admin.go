@@ -1,0 +1,215 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// admin is the socket through which an operator on the node asks the agent for what no
+// query does: to flush the cache, and what it knows of its upstreams. It speaks HTTP.
+type admin struct {
+	path   string
+	inode  os.FileInfo
+	server *http.Server
+}
+
+// adminRequests bounds requests at once: one operator has one terminal. Those beyond
+// it are refused, since each may walk the whole cache.
+const adminRequests = 4
+
+// maxSocketPath is what fits into a socket's address (unix(7)), its last byte aside.
+const maxSocketPath = 107
+
+// openAdmin listens at path for a; "" is nil. Only the agent's own user can connect. A
+// socket that is there already gives way: it is that of an agent which has died, or
+// which this one takes over from.
+func (a *agent) openAdmin(path string) (*admin, error) {
+	if path == "" {
+		return nil, nil
+	}
+	ln, inode, err := listenUnix(path)
+	if err != nil {
+		return nil, fmt.Errorf("listening at -admin-socket %s: %w", path, err)
+	}
+	s := &admin{path: path, inode: inode, server: &http.Server{
+		Handler:           a.adminHandler(),
+		ReadTimeout:       httpTimeout,
+		ReadHeaderTimeout: httpTimeout,
+		WriteTimeout:      httpTimeout,
+		IdleTimeout:       httpTimeout,
+		MaxHeaderBytes:    maxHeader,
+	}}
+	go func() {
+		if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			a.log.Error("the admin socket stopped", "path", path, "err", err)
+		}
+	}()
+	return s, nil
+}
+
+// listenUnix makes the socket in a folder that nobody else can look into, and moves it
+// to its place when it has its mode: at no moment can others connect.
+func listenUnix(path string) (ln *net.UnixListener, inode os.FileInfo, err error) {
+	if old, err := os.Lstat(path); err == nil && old.Mode().Type() != fs.ModeSocket {
+		return nil, nil, errors.New("there is something that is not a socket; name another path")
+	}
+	private, err := os.MkdirTemp(filepath.Dir(path), ".nodens")
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w; name a path in a folder that can be written to", err)
+	}
+	defer func() { _ = os.RemoveAll(private) }()
+	made := filepath.Join(private, "s")
+	if len(made) > maxSocketPath {
+		return nil, nil, fmt.Errorf("the path is too long for a socket; name one in a folder of at most %d bytes", maxSocketPath-len(made)+len(filepath.Dir(path)))
+	}
+	if ln, err = net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"}); err != nil {
+		return nil, nil, err
+	}
+	ln.SetUnlinkOnClose(false)
+	err = errors.Join(os.Chmod(made, 0o600), os.Rename(made, path))
+	if err == nil {
+		inode, err = os.Lstat(path)
+	}
+	if err != nil {
+		_ = ln.Close()
+		return nil, nil, err
+	}
+	return ln, inode, nil
+}
+
+// close ends what is under way and removes the socket, unless another agent's has
+// taken its place. A nil admin has none.
+func (s *admin) close() {
+	if s == nil {
+		return
+	}
+	_ = s.server.Close()
+	if now, err := os.Lstat(s.path); err == nil && os.SameFile(now, s.inode) {
+		_ = os.Remove(s.path)
+	}
+}
+
+// adminHandler answers on the admin socket.
+func (a *agent) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /cache/flush", a.flushCache)
+	mux.HandleFunc("GET /upstreams", a.showUpstreams)
+	mux.HandleFunc("GET /config", a.showConfig)
+	places := make(chan struct{}, adminRequests)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			mux.ServeHTTP(w, r)
+		default:
+			http.Error(w, "too many requests at once; try again", http.StatusServiceUnavailable)
+		}
+	})
+}
+
+// flushed is the reply to a flush.
+type flushed struct {
+	Entries int `json:"entries"` // removed
+}
+
+// flushCache removes the entries of a name, or of all names below it too, from every
+// cache.
+func (a *agent) flushCache(w http.ResponseWriter, r *http.Request) {
+	values := r.URL.Query()
+	if !values.Has("name") {
+		http.Error(w, `name is missing; give name=NAME, "." with subtree=true for all`, http.StatusBadRequest)
+		return
+	}
+	name, err := wire.ParseName(values.Get("name"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	subtree := false
+	if s := values.Get("subtree"); s != "" {
+		if subtree, err = strconv.ParseBool(s); err != nil {
+			http.Error(w, fmt.Sprintf("subtree is %q; give true or false", s), http.StatusBadRequest)
+			return
+		}
+	}
+	n := a.assembly.store.Flush([]byte(name), subtree)
+	a.log.Info("the cache was flushed", "name", name.String(), "subtree", subtree, "entries", n)
+	reply(w, flushed{n})
+}
+
+// forwarding is one forward directive as /upstreams shows it.
+type forwarding struct {
+	Zones     []string        `json:"zones"` // of the server block
+	From      string          `json:"from"`
+	Upstreams []upstreamState `json:"upstreams"`
+}
+
+type upstreamState struct {
+	To                  string            `json:"to"`
+	Down                bool              `json:"down"`
+	HealthcheckFailures uint64            `json:"healthcheckFailures"`
+	Strays              uint64            `json:"strays"`
+	Exchanges           map[string]uint64 `json:"exchanges"` // by rcode
+	// MeanSeconds is over all exchanges.
+	MeanSeconds float64 `json:"meanSeconds"`
+}
+
+func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) {
+	list := []forwarding{}
+	for _, p := range a.current.Load().parts {
+		f := p.block.Forward
+		for _, u := range p.pools {
+			show := forwarding{From: f.From.String(), Upstreams: []upstreamState{}}
+			for _, z := range p.block.Zones {
+				show.Zones = append(show.Zones, z.String())
+			}
+			for _, to := range u.Stats().Servers {
+				state := upstreamState{
+					To: fmt.Sprint(to.To), Down: to.Down, HealthcheckFailures: to.HealthcheckFailures, Strays: to.Strays,
+					Exchanges: make(map[string]uint64),
+				}
+				var n, sum float64
+				for rcode, h := range to.Durations {
+					state.Exchanges[rcode.String()] = h.Count
+					n, sum = n+float64(h.Count), sum+h.Sum
+				}
+				if n > 0 {
+					state.MeanSeconds = sum / n
+				}
+				show.Upstreams = append(show.Upstreams, state)
+			}
+			list = append(list, show)
+			f = f.Next
+		}
+	}
+	reply(w, list)
+}
+
+// configState is what /config shows.
+type configState struct {
+	Path    string   `json:"path"`
+	Hash    string   `json:"hash"` // coredns_reload_version_info's
+	Files   []string `json:"files"`
+	Refused bool     `json:"refused"` // the files hold another one, which is at fault
+}
+
+func (a *agent) showConfig(w http.ResponseWriter, _ *http.Request) {
+	cfg := a.current.Load().cfg
+	reply(w, configState{Path: cfg.Path, Hash: cfg.Hash, Files: cfg.Files, Refused: a.watch.refused.Load()})
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // who has gone needs no answer
+}

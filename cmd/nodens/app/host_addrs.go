@@ -1,0 +1,72 @@
+package app
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+)
+
+// hostAddrs tells the addresses of this machine from others. They are read on the first
+// request, and again a minute later: addresses come and go, and a node of a large cluster
+// may have thousands. It is safe for concurrent use. A nil hostAddrs knows only loopback
+// addresses.
+type hostAddrs struct {
+	list func() ([]net.Addr, error) // net.InterfaceAddrs
+
+	mu    sync.Mutex
+	known map[netip.Addr]struct{} // not changed in place
+	at    time.Duration           // when known was read, by package clock
+}
+
+// hostAddrsAge is how old the list of addresses may be.
+const hostAddrsAge = time.Minute
+
+func newHostAddrs() *hostAddrs { return &hostAddrs{list: net.InterfaceAddrs} }
+
+// has reports whether addr is an address of this machine. Nobody else can complete a TCP
+// handshake from one: the reply never leaves the machine.
+func (h *hostAddrs) has(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	if addr.IsLoopback() || h == nil {
+		return addr.IsLoopback()
+	}
+	known, at := h.last()
+	if known == nil || clock.Now()-at > hostAddrsAge {
+		h.refresh()
+		known, _ = h.last()
+	}
+	_, ok := known[addr]
+	return ok
+}
+
+func (h *hostAddrs) last() (known map[netip.Addr]struct{}, at time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.known, h.at
+}
+
+// refresh reads the list now. If that fails, the one before stays. A nil hostAddrs has
+// none.
+func (h *hostAddrs) refresh() {
+	if h == nil {
+		return
+	}
+	list, err := h.list() // some milliseconds on a node with thousands of addresses
+	var known map[netip.Addr]struct{}
+	if err == nil {
+		known = make(map[netip.Addr]struct{}, len(list))
+		for _, a := range list {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				known[p.Addr().Unmap()] = struct{}{}
+			}
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at = clock.Now(); known != nil {
+		h.known = known
+	}
+}

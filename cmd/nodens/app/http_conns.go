@@ -1,0 +1,164 @@
+package app
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/connlimit"
+)
+
+// The most connections of one HTTP endpoint at once. An idle one takes about 20 KiB, and
+// one that has sent as much of a header as it may takes 45 KiB: all 80 are 3.6 MB at
+// worst. Those beyond a limit are closed, not queued.
+const (
+	// httpClientConns is for one address. Prometheus needs one, and two while it reloads;
+	// behind a node's masquerade several servers share an address.
+	httpClientConns = 8
+	// httpTotalConns is for all clients that are not on this node: eight of them with all they
+	// may have.
+	httpTotalConns = 64
+	// httpNodeConns is for the node itself, on top of the others: the kubelet's probes,
+	// the agent's own, and collectors on the node's network.
+	httpNodeConns = 16
+)
+
+// httpConns are the open connections of one HTTP endpoint. Those from the node's own
+// addresses have places that nobody else can take, and a new one always gets in: the
+// kubelet restarts an agent that does not answer its probes. It is safe for concurrent
+// use.
+type httpConns struct {
+	local  func(netip.Addr) bool // whether an address is the node's own; nil: none is
+	counts *httpCounts
+
+	mu           sync.Mutex
+	node, others connlimit.Set[*httpConn]
+}
+
+// httpCounts are numbers of connections that were closed, by the limit that was met.
+type httpCounts struct {
+	evicted, refused [connlimit.Limits]atomic.Uint64
+}
+
+func newHTTPConns(local func(netip.Addr) bool, counts *httpCounts) *httpConns {
+	return &httpConns{
+		local: local, counts: counts,
+		node:   connlimit.Set[*httpConn]{Total: httpNodeConns, PerClient: httpClientConns, Fair: true, Force: true},
+		others: connlimit.Set[*httpConn]{Total: httpTotalConns, PerClient: httpClientConns, Fair: true},
+	}
+}
+
+// admit takes conn in, or closes it and returns nil. To make room it closes another
+// connection, and for clients on other machines never one on which a request is being
+// answered. A client that has all it may have loses the one of its own that has been idle for longest. It is not turned
+// away, because those it holds may be dead, or another's behind the same address: with
+// 8 connections anybody behind the masquerade of Prometheus' node could keep it out.
+// An idle connection that is closed costs a scraper a new handshake and no scrape.
+func (h *httpConns) admit(conn *net.TCPConn) *httpConn {
+	c := &httpConn{TCPConn: conn, in: h}
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		c.client = a.AddrPort().Addr().Unmap()
+	}
+	c.last.Store(int64(clock.Now()))
+	c.set = &h.others
+	if h.local != nil && h.local(c.client) {
+		c.set = &h.node
+	}
+	h.mu.Lock()
+	victim, evict, met, ok := c.set.Add(c)
+	h.mu.Unlock()
+	if evict {
+		h.counts.evicted[met].Add(1)
+		_ = victim.Close()
+	}
+	if !ok {
+		h.counts.refused[met].Add(1)
+		_ = conn.Close()
+		return nil
+	}
+	return c
+}
+
+// listener accepts connections of ln that have a place in h.
+func (h *httpConns) listener(ln *net.TCPListener) net.Listener {
+	return &limitedListener{TCPListener: ln, conns: h}
+}
+
+// handler tells h's connections of the requests that next answers. The server's
+// ConnContext must be connContext.
+func (h *httpConns) handler(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(httpConnKey{}).(*httpConn); ok {
+			c.begin()
+			defer c.end()
+		}
+		next(w, r)
+	})
+}
+
+// httpConnKey is under which the context of a request has its *httpConn.
+type httpConnKey struct{}
+
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, httpConnKey{}, c)
+}
+
+// limitedListener is a listener that closes connections for which there is no place.
+type limitedListener struct {
+	*net.TCPListener
+	conns *httpConns
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptTCP()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.conns.admit(conn); c != nil {
+			return c, nil
+		}
+	}
+}
+
+// httpConn is one connection to an HTTP endpoint.
+type httpConn struct {
+	*net.TCPConn
+	in     *httpConns
+	set    *connlimit.Set[*httpConn] // one of in's
+	client netip.Addr
+	// last is when the last request began or ended, or else the connection came, by
+	// package clock. Bytes that are no request yet don't move it.
+	last     atomic.Int64
+	requests atomic.Int32 // being answered
+}
+
+func (c *httpConn) ClientAddr() netip.Addr { return c.client }
+
+func (c *httpConn) Activity() (last time.Duration, busy bool) {
+	return time.Duration(c.last.Load()), c.requests.Load() > 0
+}
+
+func (c *httpConn) begin() {
+	c.requests.Add(1)
+	c.last.Store(int64(clock.Now()))
+}
+
+func (c *httpConn) end() {
+	c.last.Store(int64(clock.Now()))
+	c.requests.Add(-1)
+}
+
+// Close closes the connection and gives its place back. It may be called again, and while
+// the connection is in use.
+func (c *httpConn) Close() error {
+	c.in.mu.Lock()
+	c.set.Remove(c)
+	c.in.mu.Unlock()
+	return c.TCPConn.Close()
+}

@@ -1,0 +1,71 @@
+package app
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/nodens-dns/nodens/server"
+)
+
+// loops makes the detectors of p's zones. Where p has the upstreams of was (nil: none),
+// forwarding that was stopped stays so until a probe has shown that nothing comes back.
+func (a *assembly) loops(g *generation, p, was *parts) error {
+	if p.block.Loop == nil {
+		return nil
+	}
+	for _, z := range p.block.Zones {
+		opts := server.LoopOptions{Logger: a.log.With("part", "loop"), Sources: a.loopSources(g)}
+		if was != nil && p.asks(was) {
+			opts.Was = was.loops[z]
+		}
+		l, err := server.NewLoop(z, p.pools, opts)
+		if err != nil {
+			return err
+		}
+		p.loops[z] = l
+	}
+	return nil
+}
+
+// loopSources says where a query that was sent to servers comes back from: one of them;
+// if a server is the cluster IP of a Service, one of its endpoints; or this node, where
+// another resolver may pass it on. A pod is none of these, unless it is on the node's
+// network.
+func (a *assembly) loopSources(g *generation) func([]netip.Addr) func(netip.Addr) bool {
+	return func(servers []netip.Addr) func(netip.Addr) bool {
+		expected := make(map[netip.Addr]struct{})
+		for _, s := range servers {
+			expected[s] = struct{}{}
+			for _, v := range g.views {
+				for _, e := range v.EndpointsBehind(s) {
+					expected[e] = struct{}{}
+				}
+			}
+		}
+		a.addrs.refresh() // not when a reader asks
+		return func(client netip.Addr) bool {
+			_, ok := expected[client]
+			return ok || a.addrs.has(client)
+		}
+	}
+}
+
+func (p *parts) hasLoop(part any) bool {
+	for _, l := range p.loops {
+		if part == any(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// watchLoops looks, in the background, whether a zone's upstreams lead back here, which
+// would multiply every query until the node dies of it. The addresses of a block share a
+// zone's upstreams and its detector: one probe speaks for all.
+func (a *agent) watchLoops(ctx context.Context, g *generation) {
+	for _, p := range g.parts {
+		for _, l := range p.loops {
+			a.launch(ctx, l, l.Run)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package app
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// circle is an upstream that asks the agent whatever it is asked, as long as it turns.
+type circle struct {
+	addr  string
+	turns atomic.Bool
+}
+
+// startCircle has turning set.
+func startCircle(t *testing.T, to uint16) *circle {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &circle{addr: conn.LocalAddr().String()}
+	c.turns.Store(true)
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if c.turns.Load() {
+			client := dns.Client{Timeout: patience}
+			if m, _, err := client.Exchange(q, fmt.Sprintf("127.0.0.1:%d", to)); err == nil {
+				_ = w.WriteMsg(m)
+			}
+			return
+		}
+		m := new(dns.Msg).SetReply(q)
+		if q.Question[0].Qtype == dns.TypeA {
+			rr, _ := dns.NewRR(q.Question[0].Name + " 60 A 192.0.2.1")
+			m.Answer = []dns.RR{rr}
+		}
+		_ = w.WriteMsg(m)
+	})
+	s := &dns.Server{PacketConn: conn, Handler: handler}
+	go func() { _ = s.ActivateAndServe() }()
+	t.Cleanup(func() { _ = s.Shutdown() })
+	return c
+}
+
+// TestAgentLoop: an agent whose upstream forwards to it goes on running and answers what it
+// knows. A reload looks again: while there is a loop nothing is forwarded, and when there
+// is none forwarding goes on.
+func TestAgentLoop(t *testing.T) {
+	p := peer.Ports(t, 2)
+	up := startCircle(t, p[0])
+	corefile := func(more string) string {
+		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n errors\n loop\n %s\n cache\n hosts {\n  192.0.2.9 by.hand\n  fallthrough\n }\n forward . %s\n prometheus 127.0.0.1:%d\n}\n", p[0], more, up.addr, p[1])
+	}
+	var a *agent
+	r := startChanged(t, func(made *agent) { a = made }, corefile(""), "-setupinterface=false", "-setupiptables=false")
+	detected := func(n string) bool {
+		_, text := get(t, p[1], "/metrics")
+		return strings.Contains(text, fmt.Sprintf("nodens_loop_detected{server=\"dns://127.0.0.1:%d\",view=\"\",zone=\".\"} %s\n", p[0], n))
+	}
+	check := func(when, want string) {
+		t.Helper()
+		if got := ask(t, p[0], "by.hand."); got != "192.0.2.9" {
+			t.Errorf("%s: a name in hosts is %s", when, got)
+		}
+		if got := ask(t, p[0], strings.Fields(when)[0]+".test."); got != want {
+			t.Errorf("%s: a name that has to be forwarded is %s, want %s; log:\n%s", when, got, want, r.log)
+		}
+	}
+	reload := func(more string) {
+		t.Helper()
+		n := strings.Count(r.log.String(), "new configuration is in force")
+		write(t, r.conf, corefile(more))
+		a.usr1 <- syscall.SIGUSR1
+		r.until("the reload", func() bool { return strings.Count(r.log.String(), "new configuration is in force") > n })
+	}
+	r.until("forwarding to stop", func() bool { return detected("1") })
+	check("loop", "SERVFAIL")
+	reload("loadbalance")
+	check("reloaded, with the loop", "SERVFAIL")
+	if n := strings.Count(r.log.String(), "forwarding stopped"); n != 1 {
+		t.Errorf("the log tells %d times that forwarding stops:\n%s", n, r.log)
+	}
+	up.turns.Store(false)
+	reload("minimal")
+	r.until("forwarding to go on", func() bool { return detected("0") })
+	check("mended", "192.0.2.1")
+	if strings.Contains(r.log.String(), "query failed") {
+		t.Errorf("queries that are not forwarded are logged one by one:\n%s", r.log)
+	}
+}
+
+// TestLoopSources: probes count from the servers that were asked, from the endpoints
+// behind a cluster IP, and from the node itself. They don't from pods.
+func TestLoopSources(t *testing.T) {
+	manifests := filepath.Join(t.TempDir(), "m.yaml")
+	write(t, manifests, `apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], selector: {k8s-app: kube-dns}, ports: [{name: dns, port: 53, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kube-dns-1, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: IPv4
+ports: [{name: dns, port: 53, protocol: UDP}]
+endpoints: [{addresses: [10.244.1.5]}, {addresses: [10.244.2.5]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.20, clusterIPs: [10.96.0.20], selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints: [{addresses: [10.244.1.9]}]
+`)
+	l := lookedAt(t, fmt.Sprintf("test:%d {\n bind 127.0.0.1\n kubernetes cluster.local {\n  manifests %s\n }\n}\n", peer.Ports(t, 1)[0], manifests))
+	l.assembly.addrs = &hostAddrs{list: func() ([]net.Addr, error) {
+		return []net.Addr{&net.IPNet{IP: net.IPv4(192, 0, 2, 10), Mask: net.CIDRMask(24, 32)}}, nil
+	}}
+	expected := l.assembly.loopSources(l.current.Load())([]netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.0.2.53")})
+	for from, want := range map[string]bool{
+		"10.96.0.10": true, "192.0.2.53": true, // the servers
+		"10.244.1.5": true, "10.244.2.5": true, // endpoints of the first
+		"192.0.2.10": true, "127.0.0.53": true, // this node
+		"10.244.1.9": false, "10.244.1.77": false, "10.96.0.20": false, // pods, another Service
+		"192.0.2.11": false, // another node
+	} {
+		if got := expected(netip.MustParseAddr(from)); got != want {
+			t.Errorf("%s counts: %v, want %v", from, got, want)
+		}
+	}
+}

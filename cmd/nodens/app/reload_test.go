@@ -1,0 +1,405 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/authority"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// looked is an agent whose looks at its files the test makes itself.
+type looked struct {
+	*agent
+	t    *testing.T
+	log  *log
+	conf string
+}
+
+// lookedAt makes an agent of the Corefile that serves, without a loop of its own.
+func lookedAt(t *testing.T, corefile string, args ...string) *looked {
+	t.Helper()
+	l := &looked{t: t, log: new(log), conf: filepath.Join(t.TempDir(), "Corefile")}
+	write(t, l.conf, corefile)
+	opts, err := parseFlags(append([]string{"-conf", l.conf, "-metrics-listen-address=", "-kubednscm=", "-setupinterface=false", "-setupiptables=false"}, args...), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger, err := newLogger(opts.logFormat, l.log, opts.level)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.agent, err = newAgent(opts, logger); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := opts.loadConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cancel()
+		if err := l.shutdown(); err != nil {
+			t.Error(err)
+		}
+		l.background.Wait()
+	})
+	if err := l.apply(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// look has the agent look at its files and reports whether it took a change on.
+func (l *looked) look() bool {
+	before := l.current.Load()
+	l.reload(context.Background(), false)
+	return l.current.Load() != before
+}
+
+// TestReloadFiles: a change in any of the files that a configuration is made of is
+// taken on, once.
+func TestReloadFiles(t *testing.T) {
+	p := peer.Ports(t, 1)
+	for _, c := range []struct{ name, file, before, after, corefile string }{
+		{"import", "imported", "errors\n", "errors\nloadbalance\n", "import %s"},
+		{"forward's resolv.conf", "resolv.conf", "nameserver 192.0.2.1\n", "nameserver 192.0.2.2\n", "forward . %s"},
+		{"autopath's resolv.conf", "resolv.conf", "search a.test\n", "search b.test\n", "hosts\nautopath %s"},
+		{"stub domains", "stubDomains", `{"a.test": ["192.0.2.1"]}`, `{"a.test": ["192.0.2.2"]}`, "hosts"},
+		{"upstream name servers", "upstreamNameservers", `["192.0.2.1"]`, `["192.0.2.2"]`, "forward . __PILLAR__UPSTREAM__SERVERS__"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, c.file)
+			write(t, file, c.before)
+			body := strings.Replace(c.corefile, "%s", file, 1)
+			l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n %s\n}\n", p[0], body),
+				"-kubednscm", dir, "-localip", "127.0.0.1", "-dns.port", fmt.Sprint(p[0]))
+			if l.look() {
+				t.Error("nothing has changed, and it was taken on")
+			}
+			write(t, file, c.after)
+			if !l.look() {
+				t.Errorf("the change is not taken on:\n%s", l.log)
+			}
+			if l.look() {
+				t.Error("the change is taken on twice")
+			}
+		})
+	}
+}
+
+// TestReloadVanished: a file that is missing for a moment does not empty the
+// configuration; one that stays away is taken for gone where that has a meaning, and
+// for a fault where it hasn't.
+func TestReloadVanished(t *testing.T) {
+	p := peer.Ports(t, 1)
+	dir := t.TempDir()
+	stubs, resolv := filepath.Join(dir, "stubDomains"), filepath.Join(dir, "resolv.conf")
+	const domains, servers = `{"a.test": ["192.0.2.1"]}`, "nameserver 192.0.2.1\n"
+	write(t, stubs, domains)
+	write(t, resolv, servers)
+	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . %s\n}\n", p[0], resolv),
+		"-kubednscm", dir, "-localip", "127.0.0.1", "-dns.port", fmt.Sprint(p[0]))
+	remove := func(file string) {
+		t.Helper()
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed := func(want uint64, refused bool) {
+		t.Helper()
+		if got := l.reloadFailed.Load(); got != want || l.watch.refused.Load() != refused {
+			t.Errorf("%d reloads failed, refused %v; want %d, %v:\n%s", got, l.watch.refused.Load(), want, refused, l.log)
+		}
+	}
+	remove(stubs)
+	if l.look() {
+		t.Error("stub domains that are gone at one look are gone")
+	}
+	write(t, stubs, domains)
+	if l.look() {
+		t.Error("stub domains that are back are new")
+	}
+	remove(stubs)
+	if l.look() || !l.look() {
+		t.Error("stub domains that stay away are kept, or dropped at once")
+	}
+	failed(0, false)
+	write(t, resolv, "# being written\n")
+	for range 3 { // the same fault is one
+		if l.look() {
+			t.Error("an empty resolv.conf was taken on")
+		}
+		failed(1, true)
+	}
+	if !strings.Contains(l.log.String(), "Corefile:3: forward: "+resolv) {
+		t.Errorf("the log does not say where the fault is:\n%s", l.log)
+	}
+	remove(resolv) // another fault
+	if l.look() {
+		t.Error("a missing resolv.conf was taken on")
+	}
+	failed(2, true)
+	write(t, resolv, servers)
+	if l.look() {
+		t.Error("what is in force was taken on again")
+	}
+	failed(2, false)
+}
+
+// TestReloadWritten: a file that is still being written when it is looked at is left
+// to the next look.
+func TestReloadWritten(t *testing.T) {
+	p := peer.Ports(t, 1)
+	corefile := func(i int) string {
+		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.%d a.test\n }\n}\n", p[0], i)
+	}
+	l := lookedAt(t, corefile(1))
+	first, err := l.opts.loadConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, l.conf, corefile(2))
+	if first.Digest == "" || l.stands(context.Background(), first, fmt.Errorf("half a file")) {
+		t.Error("what only one of two reads has found is taken for true")
+	}
+	if !l.look() {
+		t.Errorf("what both have found is not:\n%s", l.log)
+	}
+}
+
+// TestHeirs: which cache a block has after a reload.
+func TestHeirs(t *testing.T) {
+	p := peer.Ports(t, 2)
+	dir := t.TempDir()
+	resolv, stubs := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "stubDomains")
+	write(t, resolv, "nameserver 192.0.2.1\n")
+	block := func(keys, bind, to string) string {
+		return fmt.Sprintf("%s {\n bind %s\n cache 30\n forward . %s\n}\n", keys, bind, to)
+	}
+	at := func(zone string) string { return fmt.Sprintf("%s:%d", zone, p[0]) }
+	one := block(at("a.test")+" "+at("b.test"), "127.0.0.1", "192.0.2.53")
+	twin := block(at("a.test")+" "+at("b.test"), "127.0.0.2", "192.0.2.53")
+	rest := block(at("."), "127.0.0.1", resolv)
+	l := lookedAt(t, one+twin+rest, "-kubednscm", dir, "-localip", "127.0.0.1", "-dns.port", fmt.Sprint(p[0]))
+	caches := func() (list []any) {
+		for _, p := range l.current.Load().parts {
+			list = append(list, p.cache)
+		}
+		return list
+	}
+	first := caches()
+	for _, c := range []struct {
+		name, corefile string
+		change         func()
+		want           []int // indexes of the caches of the first configuration; -1 is a new one
+	}{
+		{"moved", rest + twin + one, nil, []int{2, 1, 0}},
+		{"zones in another order", block(at("b.test")+" "+at("a.test"), "127.0.0.1", "192.0.2.53") + twin + rest, nil, []int{0, 1, 2}},
+		{"one of two of the same zones is gone", twin + rest, nil, []int{1, 2}},
+		{"and comes back", one + twin + rest, nil, []int{-1, 1, 2}},
+		{"another port", twin + strings.ReplaceAll(rest, fmt.Sprint(p[0]), fmt.Sprint(p[1])), nil, []int{1, 2}},
+		{"a stub domain", twin + rest, func() { write(t, stubs, `{"stub.test": ["192.0.2.1"]}`) }, []int{1, 2, -1}},
+		{"another name server", twin + rest, func() { write(t, resolv, "nameserver 192.0.2.2\n") }, []int{1, -1, -1}},
+		{"another upstream", strings.Replace(twin, ".53", ".54", 1), nil, []int{-1, -1}},
+	} {
+		write(t, l.conf, c.corefile)
+		if c.change != nil {
+			c.change()
+		}
+		if !l.look() {
+			t.Fatalf("%s: not taken on:\n%s", c.name, l.log)
+		}
+		got := caches()
+		if len(got) != len(c.want) {
+			t.Fatalf("%s: %d caches, want %d", c.name, len(got), len(c.want))
+		}
+		for i, cache := range got {
+			if c.want[i] >= 0 && cache != first[c.want[i]] {
+				t.Errorf("%s: block %d has not the cache of block %d", c.name, i, c.want[i])
+			}
+			for j := range i {
+				if got[j] == cache {
+					t.Errorf("%s: blocks %d and %d have the same cache", c.name, i, j)
+				}
+			}
+		}
+	}
+}
+
+// TestReloadLosesNothing: while the configuration changes to and fro, and every change
+// makes new pools, all queries on their way are answered, over UDP and TCP, from cache
+// and from a slow upstream.
+func TestReloadLosesNothing(t *testing.T) {
+	const reloads = 20
+	p := peer.Ports(t, 1)
+	up := slowUpstream(t)
+	corefile := func(i int) string {
+		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n cache %d\n forward . %s {\n  max_fails %d\n }\n hosts {\n  192.0.2.9 here.test\n  fallthrough\n }\n}\n",
+			p[0], 30+i%2, up, 1+i%2)
+	}
+	l := lookedAt(t, corefile(0))
+	var asked, bad atomic.Int64
+	done := make(chan struct{})
+	var clients sync.WaitGroup
+	for i := range 8 {
+		clients.Go(func() { askOn(t, fmt.Sprintf("127.0.0.1:%d", p[0]), i, &asked, &bad, done) })
+	}
+	for i := range reloads {
+		until := asked.Load() + 50
+		for asked.Load() < until && bad.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		write(t, l.conf, corefile(i+1))
+		before := l.current.Load()
+		l.reload(context.Background(), true)
+		if l.current.Load() == before {
+			t.Fatalf("reload %d was not taken on:\n%s", i, l.log)
+		}
+	}
+	close(done)
+	clients.Wait()
+	if n := bad.Load(); n > 0 {
+		t.Errorf("%d of %d queries were not answered:\n%s", n, asked.Load(), l.log)
+	}
+}
+
+// askOn asks until done: names that are there, in cache, or take waiting, over UDP
+// and, every odd client, TCP.
+func askOn(t *testing.T, addr string, client int, asked, bad *atomic.Int64, done <-chan struct{}) {
+	c := dns.Client{Net: [...]string{"udp", "tcp"}[client%2], Timeout: patience}
+	conn, err := c.Dial(addr)
+	if err != nil {
+		t.Error(err)
+		bad.Add(1)
+		return
+	}
+	defer conn.Close()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		name := [...]string{"here.test.", "cached.test.", fmt.Sprintf("n%d.c%d.test.", i, client)}[i%3]
+		m, _, err := c.ExchangeWithConn(new(dns.Msg).SetQuestion(name, dns.TypeA), conn)
+		asked.Add(1)
+		if err != nil || m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
+			bad.Add(1)
+			t.Errorf("%s over %s: %v %v", name, c.Net, m, err)
+			return
+		}
+	}
+}
+
+// slowUpstream answers everything after a while.
+func slowUpstream(t *testing.T) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", fmt.Sprintf("127.0.0.1:%d", peer.Ports(t, 1)[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp4", conn.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		time.Sleep(20 * time.Millisecond)
+		m := new(dns.Msg).SetReply(q)
+		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(192, 0, 2, 1)}}
+		_ = w.WriteMsg(m)
+	})
+	for _, s := range []*dns.Server{{PacketConn: conn, Handler: answer}, {Listener: ln, Handler: answer}} {
+		go func() { _ = s.ActivateAndServe() }()
+		t.Cleanup(func() { _ = s.Shutdown() })
+	}
+	return conn.LocalAddr().String()
+}
+
+// TestHeirsOfServices: upstreams that are Services come from the block's own view, or
+// from that of another block, wherever it stands; another view is another source.
+func TestHeirsOfServices(t *testing.T) {
+	p := peer.Ports(t, 1)
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		write(t, filepath.Join(dir, name+".yaml"), "")
+	}
+	corefile := func(manifest, more string) string {
+		return fmt.Sprintf("test:%d {\n bind 127.0.0.1\n forward . k8s:kube-system/kube-dns\n}\ncluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n  manifests %s\n }\n %s\n}\n",
+			p[0], p[0], filepath.Join(dir, manifest), more)
+	}
+	l := lookedAt(t, corefile("a.yaml", ""))
+	first := l.current.Load().parts
+	if first[0].around == nil || first[0].around != first[1].view {
+		t.Fatal("the endpoints are of another view than the Corefile has")
+	}
+	write(t, l.conf, corefile("a.yaml", "loadbalance"))
+	if !l.look() || l.current.Load().parts[0].pools[0] != first[0].pools[0] {
+		t.Errorf("the same view makes other pools:\n%s", l.log)
+	}
+	write(t, l.conf, corefile("b.yaml", "loadbalance"))
+	if !l.look() || l.current.Load().parts[0].pools[0] == first[0].pools[0] {
+		t.Errorf("the pool goes on with a view that has ended:\n%s", l.log)
+	}
+}
+
+// root is an authority's certificate in PEM, another each time.
+func root(t *testing.T) string {
+	t.Helper()
+	a, err := authority.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(a.PEM())
+}
+
+// TestReloadCertificates: upstreams are asked with the certificates that are there, and
+// a file that is no certificate leaves the old ones.
+func TestReloadCertificates(t *testing.T) {
+	p := peer.Ports(t, 1)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	write(t, ca, root(t))
+	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . tls://192.0.2.1 {\n  tls %s\n }\n}\n", p[0], ca))
+	first := l.current.Load().parts[0].pools[0]
+	write(t, ca, "none")
+	if l.look() || l.reloadFailed.Load() != 1 {
+		t.Errorf("a file that is no certificate was taken on:\n%s", l.log)
+	}
+	write(t, ca, root(t))
+	if !l.look() || l.current.Load().parts[0].pools[0] == first {
+		t.Errorf("the pool goes on with the old certificate:\n%s", l.log)
+	}
+}
+
+// TestReloadLoop: a resolv.conf that comes to name the agent itself is refused, and the
+// reason says both.
+func TestReloadLoop(t *testing.T) {
+	resolv := filepath.Join(t.TempDir(), "resolv.conf")
+	write(t, resolv, "nameserver 192.0.2.1\n")
+	port := peer.Ports(t, 1)[0]
+	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . %s\n}\n", port, resolv))
+	before := l.current.Load()
+	write(t, resolv, "nameserver 127.0.0.1\n")
+	if !l.look() {
+		t.Errorf("another port of the same address is another server:\n%s", l.log)
+	}
+	write(t, l.conf, fmt.Sprintf(".:53 {\n bind 127.0.0.1\n forward . %s\n}\n", resolv))
+	if l.look() || l.reloadFailed.Load() != 1 || l.current.Load() == before {
+		t.Error("the agent forwards to itself")
+	}
+	if text := l.log.String(); !strings.Contains(text, "Corefile:3: forward: the upstream 127.0.0.1:53 is an address that this block listens on") || !strings.Contains(text, resolv) {
+		t.Errorf("the log does not say why:\n%s", text)
+	}
+}
