@@ -2,14 +2,10 @@ package kubernetes
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -17,9 +13,10 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // secure makes f a server of HTTP/2 that counts its connections, and gives a
@@ -141,7 +138,7 @@ func TestConnectionNewAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, rc.CAFile, otherAuthority(t))
+	writeFile(t, rc.CAFile, ca.ForTest(t).PEM())
 	v, _ := runView(t, kubeconfig)
 	await(t, "two refused connections", func() bool { _, all := connections(); return all >= 2 })
 	if v.Synced() {
@@ -149,22 +146,4 @@ func TestConnectionNewAuthority(t *testing.T) {
 	}
 	writeFile(t, rc.CAFile, right)
 	await(t, "the view", v.Synced)
-}
-
-// otherAuthority is the certificate of an authority that nobody knows, in PEM.
-func otherAuthority(t *testing.T) []byte {
-	t.Helper()
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

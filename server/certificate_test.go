@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // issue writes a certificate to folder.
-func issue(t testing.TB, a *peer.Authority, folder, name string, until time.Time) config.TLSServer {
+func issue(t testing.TB, a *ca.Test, folder, name string, until time.Time) config.TLSServer {
 	t.Helper()
-	cert, key := a.Issue(t, folder, name, until)
+	cert, key := a.ServerFiles(t, folder, name, until)
 	return config.TLSServer{Cert: cert, Key: key}
 }
 
@@ -39,8 +40,8 @@ func doored(t testing.TB, limits Limits, door Door, zones ...*Zone) (*Server, ne
 	t.Helper()
 	var roots *x509.CertPool
 	if door.Certificate == nil {
-		a := peer.NewAuthority(t)
-		door.Certificate, roots = certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour))), a.Pool
+		a := ca.ForTest(t)
+		door.Certificate, roots = certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour))), a.Pool()
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
@@ -75,7 +76,7 @@ func shown(c *Certificate) string {
 
 // TestCertificate: what is in the files is in force, unless it can't be used.
 func TestCertificate(t *testing.T) {
-	a, folder := peer.NewAuthority(t), t.TempDir()
+	a, folder := ca.ForTest(t), t.TempDir()
 	until := time.Now().Add(time.Hour).Truncate(time.Second)
 	files := issue(t, a, folder, "first", until)
 	c := certify(t, files)
@@ -99,7 +100,7 @@ func TestCertificate(t *testing.T) {
 	if !c.Expiry().Equal(until.Add(time.Hour)) {
 		t.Errorf("ends at %s, want an hour later than %s", c.Expiry(), until)
 	}
-	peer.Replace(t, files.Cert, []byte("no certificate"))
+	peer.ReplaceFile(t, files.Cert, []byte("no certificate"))
 	is("second", 1)
 	if err := os.Remove(files.Key); err != nil {
 		t.Fatal(err)
@@ -112,7 +113,7 @@ func TestCertificate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		peer.Replace(t, filepath.Join(folder, name), text)
+		peer.ReplaceFile(t, filepath.Join(folder, name), text)
 		is([]string{"second", "third"}[i], 3) // a certificate with no key, and then its own
 	}
 	issue(t, a, folder, "old", time.Now().Add(-time.Minute))
@@ -121,7 +122,7 @@ func TestCertificate(t *testing.T) {
 
 // TestCertificateOnce: files are looked at once in a while, not for each connection.
 func TestCertificateOnce(t *testing.T) {
-	a, folder := peer.NewAuthority(t), t.TempDir()
+	a, folder := ca.ForTest(t), t.TempDir()
 	c := certify(t, issue(t, a, folder, "first", time.Now().Add(time.Hour)))
 	c.every = time.Hour
 	issue(t, a, folder, "second", time.Now().Add(time.Hour))
@@ -136,7 +137,7 @@ func TestCertificateOnce(t *testing.T) {
 
 // TestCertificateMounted: a mounted Secret is changed by one symbolic link.
 func TestCertificateMounted(t *testing.T) {
-	a, folder := peer.NewAuthority(t), t.TempDir()
+	a, folder := ca.ForTest(t), t.TempDir()
 	for _, name := range []string{"one", "two"} {
 		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
 			t.Fatal(err)
@@ -173,10 +174,10 @@ func TestCertificateMissing(t *testing.T) {
 
 // TestClientAuth: clients are asked for their own certificates where the door says so.
 func TestClientAuth(t *testing.T) {
-	a, folder := peer.NewAuthority(t), t.TempDir()
+	a, folder := ca.ForTest(t), t.TempDir()
 	files := issue(t, a, folder, "a server", time.Now().Add(time.Hour))
-	files.CA = a.Root(t, folder)
-	stranger := peer.NewAuthority(t).Client(t)
+	files.CA = a.RootFile(t, folder)
+	stranger := ca.ForTest(t).ClientCert(t)
 	for _, tt := range []struct {
 		name             string
 		auth             tls.ClientAuthType
@@ -197,8 +198,8 @@ func TestClientAuth(t *testing.T) {
 					name string
 					cert []tls.Certificate
 					want bool
-				}{{"none", nil, tt.none}, {"own", []tls.Certificate{a.Client(t)}, tt.own}, {"stranger's", []tls.Certificate{stranger}, tt.other}} {
-					err := visitAs(t, via, addr, &tls.Config{RootCAs: a.Pool, Certificates: c.cert})
+				}{{"none", nil, tt.none}, {"own", []tls.Certificate{a.ClientCert(t)}, tt.own}, {"stranger's", []tls.Certificate{stranger}, tt.other}} {
+					err := visitAs(t, via, addr, &tls.Config{RootCAs: a.Pool(), Certificates: c.cert})
 					if (err == nil) != c.want {
 						t.Errorf("%s: error %v, comes in: want %t", c.name, err, c.want)
 					}

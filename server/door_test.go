@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -115,12 +116,12 @@ func stands(functions ...string) bool {
 func TestDoTReload(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			a, folder := peer.NewAuthority(t), t.TempDir()
+			a, folder := ca.ForTest(t), t.TempDir()
 			issue(t, a, folder, "0", time.Now().Add(time.Hour))
 			cert := certify(t, issue(t, a, folder, "0", time.Now().Add(time.Hour)))
 			door := Door{Transport: via, Certificate: cert}
 			s, addr, _ := doored(t, Limits{ClientConns: 500}, door, byHand(t))
-			cfg := &tls.Config{RootCAs: a.Pool}
+			cfg := &tls.Config{RootCAs: a.Pool()}
 			var done atomic.Bool
 			var rounds atomic.Int64
 			var clients sync.WaitGroup
@@ -150,7 +151,7 @@ func TestDoTReload(t *testing.T) {
 				name := itoa(i + 1)
 				issue(t, a, folder, name, time.Now().Add(time.Hour))
 				if i == 5 {
-					peer.Replace(t, folder+"/cert.pem", []byte("broken"))
+					peer.ReplaceFile(t, folder+"/cert.pem", []byte("broken"))
 					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailed() > 0 })
 				}
 				if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
@@ -198,11 +199,11 @@ func newVisitor(via config.Transport, addr netip.AddrPort, cfg *tls.Config) call
 // TestDoor: an address may change its transport; an address that stays keeps what it
 // can.
 func TestDoor(t *testing.T) {
-	a := peer.NewAuthority(t)
+	a := ca.ForTest(t)
 	cert := certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour)))
 	plain := Door{}
 	s, addr, _ := doored(t, Limits{}, Door{Transport: config.DNSOverTLS, Certificate: cert}, byHand(t))
-	cfg := &tls.Config{RootCAs: a.Pool}
+	cfg := &tls.Config{RootCAs: a.Pool()}
 	works := func(via config.Transport) error {
 		if via != config.PlainDNS {
 			return visitAs(t, via, addr, cfg)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"io/fs"
 	"net"
@@ -16,23 +15,20 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	issuing "github.com/nodens-dns/nodens/test/authority"
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // authority signs certificates for tests.
 type authority struct {
-	*issuing.Authority
+	*ca.Test
 	t    testing.TB
 	file string // its certificate in PEM
 }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	a, err := issuing.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{Authority: a, t: t, file: written(t, a.PEM())}
+	c := ca.ForTest(t)
+	return &authority{Test: c, t: t, file: c.RootFile(t, t.TempDir())}
 }
 
 // written writes text to a file of its own and gives its path.
@@ -48,20 +44,12 @@ func written(t testing.TB, text []byte) string {
 // server is the settings of a server for these names and addresses.
 func (a *authority) server(names ...string) *tls.Config {
 	a.t.Helper()
-	c := &x509.Certificate{Subject: pkix.Name{CommonName: "server"}}
-	for _, n := range names {
-		if ip := net.ParseIP(n); ip != nil {
-			c.IPAddresses = append(c.IPAddresses, ip)
-		} else {
-			c.DNSNames = append(c.DNSNames, n)
-		}
-	}
-	return a.serverWith(c)
+	return a.serverWith(ca.ServerTemplate(names...))
 }
 
 func (a *authority) serverWith(c *x509.Certificate) *tls.Config {
 	a.t.Helper()
-	cert, err := a.Issue(c)
+	cert, err := a.Sign(c)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -172,11 +160,11 @@ func TestResumption(t *testing.T) {
 // TestClientCertificate: a server that wants to know who asks gets the certificate.
 func TestClientCertificate(t *testing.T) {
 	a := newAuthority(t)
-	own, err := a.Issue(&x509.Certificate{Subject: pkix.Name{CommonName: "node"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	own, err := a.Client("node")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert, key, err := issuing.PEM(own)
+	cert, key, err := ca.PEM(own)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"crypto/x509"
 	"fmt"
 	"net/netip"
 	"os"
@@ -12,25 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/test/authority"
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // pair writes a certificate and its key.
 func pair(t *testing.T, folder string) (cert, key string) {
 	t.Helper()
-	a, err := authority.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := a.Issue(new(x509.Certificate))
-	if err != nil {
-		t.Fatal(err)
-	}
-	certPEM, keyPEM, err := authority.PEM(made)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return write(t, folder, "cert.pem", string(certPEM)), write(t, folder, "key.pem", string(keyPEM))
+	return ca.ForTest(t).ServerFiles(t, folder, "a server", time.Now().Add(time.Hour))
 }
 
 func TestTargets(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // serverPair writes a certificate and its key, and gives their paths.
 func serverPair(t testing.TB) (cert, key string) {
 	t.Helper()
-	return peer.NewAuthority(t).Issue(t, t.TempDir(), "a server", time.Now().Add(time.Hour))
+	return ca.ForTest(t).ServerFiles(t, t.TempDir(), "a server", time.Now().Add(time.Hour))
 }
 
 // TestTransports: what a key's scheme makes of its block.
@@ -66,21 +66,21 @@ func TestTransports(t *testing.T) {
 
 // TestSecureDirectives: what tls and timeouts say.
 func TestSecureDirectives(t *testing.T) {
-	a, folder := peer.NewAuthority(t), t.TempDir()
-	cert, key := a.Issue(t, folder, "a server", time.Now().Add(-time.Hour)) // expired: clients say so
-	ca := a.Root(t, folder)
+	a, folder := ca.ForTest(t), t.TempDir()
+	cert, key := a.ServerFiles(t, folder, "a server", time.Now().Add(-time.Hour)) // expired: clients say so
+	caFile := a.RootFile(t, folder)
 	files := "tls " + cert + " " + key
 	for _, tt := range []struct {
 		name, directive, text string
 		want                  any
 	}{
 		{"files", "tls", files, &TLSServer{Cert: cert, Key: key}},
-		{"roots", "tls", files + " " + ca, &TLSServer{Cert: cert, Key: key, CA: ca}},
+		{"roots", "tls", files + " " + caFile, &TLSServer{Cert: cert, Key: key, CA: caFile}},
 		{"nocert", "tls", files + " {\nclient_auth nocert\n}", &TLSServer{Cert: cert, Key: key}},
 		{"request", "tls", files + " {\nclient_auth request\n}", &TLSServer{Cert: cert, Key: key, ClientAuth: tls.RequestClientCert}},
 		{"require", "tls", files + " {\nclient_auth require\n}", &TLSServer{Cert: cert, Key: key, ClientAuth: tls.RequireAnyClientCert}},
 		{"given", "tls", files + " {\nclient_auth verify_if_given\n}", &TLSServer{Cert: cert, Key: key, ClientAuth: tls.VerifyClientCertIfGiven}},
-		{"verify", "tls", files + " " + ca + " {\nclient_auth require_and_verify\n}", &TLSServer{Cert: cert, Key: key, CA: ca, ClientAuth: tls.RequireAndVerifyClientCert}},
+		{"verify", "tls", files + " " + caFile + " {\nclient_auth require_and_verify\n}", &TLSServer{Cert: cert, Key: key, CA: caFile, ClientAuth: tls.RequireAndVerifyClientCert}},
 
 		{"all", "timeouts", "timeouts {\nread 1s\nwrite 1m30s\nidle 24h\nmaxtcpqueries 128\n}", &Timeouts{time.Second, 90 * time.Second, 24 * time.Hour, 128}},
 		{"seconds", "timeouts", "timeouts {\nidle 20\n}", &Timeouts{Idle: 20 * time.Second}},

@@ -3,7 +3,6 @@ package apiserver
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -33,7 +33,7 @@ type Server struct {
 	port     uint16
 	binary   string
 	etcdPort uint16
-	ca       *authority
+	ca       *ca.CA
 	etcd     *peer.Process
 	api      *peer.Process
 }
@@ -75,7 +75,7 @@ func (s *Server) open(ctx context.Context) error {
 		return err
 	}
 	s.url = "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(s.port)))
-	if s.ca, err = newAuthority(s.dir); err != nil {
+	if s.ca, err = ca.New(); err != nil {
 		return err
 	}
 	if err := s.writeFiles(); err != nil {
@@ -157,9 +157,7 @@ func (s *Server) startAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pool := x509.NewCertPool()
-	pool.AddCert(s.ca.cert)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
 	return s.api.Await(ctx, "the API server", peer.Get(client, s.url+"/readyz", http.StatusOK))
@@ -218,12 +216,24 @@ func (s *Server) Client() (*kubernetes.Clientset, error) {
 // Kubeconfig returns the path of a kubeconfig file for the user.
 func (s *Server) Kubeconfig(u User) string { return s.path(string(u) + ".kubeconfig") }
 
-// writeFiles writes the keys, the users and their kubeconfig files.
+// writeFiles writes the certificates, the keys, the users and their kubeconfig files.
 func (s *Server) writeFiles() error {
-	if err := s.ca.issue(s.path("server")); err != nil {
+	if err := os.WriteFile(s.path("ca.crt"), s.ca.PEM(), 0o600); err != nil {
 		return err
 	}
-	if err := writeKey(s.path("account.key")); err != nil {
+	server, err := s.ca.Server("localhost", "127.0.0.1", "::1")
+	if err != nil {
+		return err
+	}
+	if err := ca.WriteFiles(server, s.path("server.crt"), s.path("server.key")); err != nil {
+		return err
+	}
+	// Only the key is used: it signs the tokens of service accounts.
+	account, err := s.ca.Client("service accounts")
+	if err != nil {
+		return err
+	}
+	if err := ca.WriteFiles(account, s.path("account.crt"), s.path("account.key")); err != nil {
 		return err
 	}
 	tokens := ""

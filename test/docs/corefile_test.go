@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // support is a line of README.md's support table.
@@ -68,9 +68,9 @@ func scratch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a := peer.NewAuthority(t)
-	a.Issue(t, ".", "dns.example.org", time.Now().Add(time.Hour)) // cert.pem and key.pem
-	a.Root(t, ".")                                                // ca.pem
+	a := ca.ForTest(t)
+	a.ServerFiles(t, ".", "dns.example.org", time.Now().Add(time.Hour)) // cert.pem and key.pem
+	a.RootFile(t, ".")                                                  // ca.pem
 }
 
 // parse reads a Corefile as an agent does that has the addresses of the documents'

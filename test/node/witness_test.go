@@ -144,7 +144,7 @@ func TestKernelReload(t *testing.T) {
 	for n := range uint32(5) {
 		ttl := 10 + n
 		all += len(w.cut())
-		peer.Replace(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
+		peer.ReplaceFile(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
 		if err := p.Signal(syscall.SIGUSR1); err != nil {
 			t.Fatal(err)
 		}

@@ -146,7 +146,7 @@ func (st *stage) dial(q *query) (net.Conn, error) {
 }
 
 func (st *stage) clientTLS() *tls.Config {
-	return &tls.Config{RootCAs: st.issuer.Pool(), ServerName: serverName, MinVersion: tls.VersionTLS12}
+	return &tls.Config{RootCAs: st.ca.Pool(), ServerName: serverName, MinVersion: tls.VersionTLS12}
 }
 
 // post asks over HTTPS.

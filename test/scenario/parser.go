@@ -234,7 +234,7 @@ func (p *parser) server(w *words) {
 		"tls":     func() { u.tls = true },
 		"https":   func() { u.https = true },
 		"expired": func() { u.cert.expired = true },
-		"unknown": func() { u.cert.unknown = true },
+		"unknown": func() { u.cert.unknownCA = true },
 		"for":     func() { u.cert.name = w.next("a name") },
 	})
 	if len(p.sc.Upstreams) == maxUpstreams {

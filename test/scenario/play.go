@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // Setup is what an agent is started with.
@@ -51,7 +53,7 @@ type stage struct {
 	scenario *Scenario
 	dir      string
 	listen   netip.AddrPort
-	issuer   *issuer
+	ca       *ca.CA
 	servers  map[string]*server
 	agent    Agent
 	asked    map[string]*asked // by label
@@ -158,10 +160,10 @@ func (sc *Scenario) nothing() map[*query]bool {
 
 // prepare starts the upstreams and writes the files.
 func (st *stage) prepare(ctx context.Context, addrs []netip.Addr) (err error) {
-	if st.issuer, err = newIssuer(); err != nil {
+	if st.ca, err = ca.New(); err != nil {
 		return err
 	}
-	if err := st.issuer.write(st.dir, st.listen.Addr()); err != nil {
+	if err := writeCertificates(st.ca, st.dir, st.listen.Addr()); err != nil {
 		return err
 	}
 	for i, u := range st.scenario.Upstreams {

@@ -58,7 +58,7 @@ func (st *stage) newServer(ctx context.Context, u *Upstream, ip netip.Addr) (*se
 		release: make(chan struct{}), hits: make(map[*rule]int), conns: make(map[net.Conn]bool),
 	}
 	if u.tls || u.https {
-		cert, err := st.issuer.issue(u.cert, ip)
+		cert, err := newCertificate(st.ca, u.cert, ip)
 		if err != nil {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/authority"
+	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -358,26 +358,22 @@ func TestHeirsOfServices(t *testing.T) {
 // root is an authority's certificate in PEM, another each time.
 func root(t *testing.T) string {
 	t.Helper()
-	a, err := authority.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(a.PEM())
+	return string(ca.ForTest(t).PEM())
 }
 
 // TestReloadCertificates: upstreams are asked with the certificates that are there, and
 // a file that is no certificate leaves the old ones.
 func TestReloadCertificates(t *testing.T) {
 	p := peer.Ports(t, 1)
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	write(t, ca, root(t))
-	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . tls://192.0.2.1 {\n  tls %s\n }\n}\n", p[0], ca))
+	caFile := filepath.Join(t.TempDir(), "ca.pem")
+	write(t, caFile, root(t))
+	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . tls://192.0.2.1 {\n  tls %s\n }\n}\n", p[0], caFile))
 	first := l.current.Load().parts[0].pools[0]
-	write(t, ca, "none")
+	write(t, caFile, "none")
 	if l.look() || l.reloadFailed.Load() != 1 {
 		t.Errorf("a file that is no certificate was taken on:\n%s", l.log)
 	}
-	write(t, ca, root(t))
+	write(t, caFile, root(t))
 	if !l.look() || l.current.Load().parts[0].pools[0] == first {
 		t.Errorf("the pool goes on with the old certificate:\n%s", l.log)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -23,13 +24,13 @@ import (
 func TestSecure(t *testing.T) {
 	p := peer.Ports(t, 4)
 	plain, dot, doh, web := p[0], p[1], p[2], p[3]
-	authority, folder := peer.NewAuthority(t), t.TempDir()
+	authority, folder := ca.ForTest(t), t.TempDir()
 	until := time.Now().Add(time.Hour)
-	cert, key := authority.Issue(t, folder, "first", until)
+	cert, key := authority.ServerFiles(t, folder, "first", until)
 	corefile := fmt.Sprintf(".:%d tls://.:%d https://.:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n tls %s %s\n hosts {\n 192.0.2.9 by.hand\n }\n}\n",
 		plain, dot, doh, web, cert, key)
 	r := startAgent(t, corefile)
-	trust := &tls.Config{RootCAs: authority.Pool}
+	trust := &tls.Config{RootCAs: authority.Pool()}
 	client := dns.Client{Net: "tcp-tls", TLSConfig: trust, Timeout: patience}
 	overTLS := func() error {
 		m, _, err := client.Exchange(new(dns.Msg).SetQuestion("by.hand.", dns.TypeA), fmt.Sprintf("127.0.0.1:%d", dot))
@@ -92,9 +93,9 @@ func TestSecure(t *testing.T) {
 		defer conn.Close()
 		return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
 	}
-	authority.Issue(t, folder, "second", until)
+	authority.ServerFiles(t, folder, "second", until)
 	r.until("the new certificate", func() bool { return shown() == "second" })
-	peer.Replace(t, cert, []byte("broken"))
+	peer.ReplaceFile(t, cert, []byte("broken"))
 	r.until("the broken one to be counted", func() bool { return has(fmt.Sprintf(`nodens_tls_reload_failed_total{file=%q} 1`, cert)) })
 	if got := shown(); got != "second" {
 		t.Errorf("with a broken file: %s", got)
@@ -102,7 +103,7 @@ func TestSecure(t *testing.T) {
 	if err := overTLS(); err != nil {
 		t.Error(err)
 	}
-	authority.Issue(t, folder, "third", until)
+	authority.ServerFiles(t, folder, "third", until)
 	r.reload(strings.Replace(corefile, "hosts", "timeouts {\n idle 20s\n }\n hosts", 1), "the new configuration is in force")
 	r.until("the next certificate", func() bool { return shown() == "third" })
 	if err := overHTTPS(); err != nil {
@@ -113,7 +114,7 @@ func TestSecure(t *testing.T) {
 // TestCheckSecure: check says how clients come to each block.
 func TestCheckSecure(t *testing.T) {
 	folder := t.TempDir()
-	cert, key := peer.NewAuthority(t).Issue(t, folder, "a server", time.Now().Add(time.Hour))
+	cert, key := ca.ForTest(t).ServerFiles(t, folder, "a server", time.Now().Add(time.Hour))
 	conf := filepath.Join(folder, "Corefile")
 	write(t, conf, ". tls://. https://. {\nbind 192.0.2.1\ntls "+cert+" "+key+"\n}\n")
 	opts, err := parseFlags([]string{"-conf", conf}, io.Discard)

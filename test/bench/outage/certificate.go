@@ -2,25 +2,22 @@ package outage
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"net"
 
-	"github.com/nodens-dns/nodens/test/authority"
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
-// Host is the name that a certificate is for, besides 127.0.0.1.
+// Host is the name in the certificate, beside 127.0.0.1.
 const Host = "upstream.test"
 
-// Certificate makes a certificate for Host and 127.0.0.1, and gives that of who has
-// signed it as PEM.
+// Certificate makes a certificate for Host and 127.0.0.1, and returns its CA as PEM.
 func Certificate() (*tls.Config, []byte, error) {
-	a, err := authority.New()
+	issuer, err := ca.New()
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := a.Issue(&x509.Certificate{DNSNames: []string{Host}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	c, err := issuer.Server(Host, "127.0.0.1")
 	if err != nil {
 		return nil, nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{c}}, a.PEM(), nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{c}}, issuer.PEM(), nil
 }

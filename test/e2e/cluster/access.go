@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/nodens-dns/nodens/test/authority"
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // apiURL is where the API server is.
@@ -38,28 +37,29 @@ func (c *Cluster) kubeconfig(u user) string {
 	return c.path(strings.ReplaceAll(u.name, ":", "-") + ".kubeconfig")
 }
 
-// access writes the authority, the certificates and the users.
+// access writes the CA, the certificates and the users.
 func (c *Cluster) access() error {
-	a, err := authority.New()
+	clusterCA, err := ca.New()
 	if err != nil {
 		return err
 	}
-	c.ca = a.PEM()
+	c.ca = clusterCA.PEM()
 	if err := os.WriteFile(c.path("ca.crt"), c.ca, 0o644); err != nil {
 		return err
 	}
 	for name, template := range map[string]*x509.Certificate{
-		"server": {
-			Subject:     pkix.Name{CommonName: "kube-apiserver"},
-			DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + Domain},
-			IPAddresses: []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(controlAddr4), net.ParseIP("10.96.0.1"), net.ParseIP("fd00:10:96::1")},
-		},
-		// What kubelets know the API server by.
+		"server": ca.ServerTemplate("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc."+Domain,
+			"127.0.0.1", controlAddr4, "10.96.0.1", "fd00:10:96::1"),
+		// The API server is a client of kubelets.
 		"kubelet-client": {Subject: pkix.Name{CommonName: "kube-apiserver", Organization: []string{"system:masters"}}},
-		// Its key signs the tokens of ServiceAccounts.
+		// Its key signs the tokens of service accounts.
 		"account": {Subject: pkix.Name{CommonName: "accounts"}},
 	} {
-		if err := c.certificate(a, name, template); err != nil {
+		cert, err := clusterCA.Sign(template)
+		if err != nil {
+			return err
+		}
+		if err := ca.WriteFiles(cert, c.path(name+".crt"), c.path(name+".key")); err != nil {
 			return err
 		}
 	}
@@ -75,21 +75,6 @@ func (c *Cluster) access() error {
 		}
 	}
 	return os.WriteFile(c.path("tokens.csv"), []byte(tokens.String()), 0o600)
-}
-
-func (c *Cluster) certificate(a *authority.Authority, name string, template *x509.Certificate) error {
-	issued, err := a.Issue(template)
-	if err != nil {
-		return err
-	}
-	cert, key, err := authority.PEM(issued)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(c.path(name+".crt"), cert, 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(c.path(name+".key"), key, 0o600)
 }
 
 func (c *Cluster) writeKubeconfig(u user) error {
