@@ -141,7 +141,7 @@ func (s *Server) startAPI(ctx context.Context) error {
 			"--token-auth-file=" + s.path("tokens.csv"),
 			"--authorization-mode=RBAC",
 			"--service-account-issuer=https://kubernetes.default.svc",
-			"--service-account-key-file=" + s.path("account.key"),
+			"--service-account-key-file=" + s.path("account.crt"),
 			"--service-account-signing-key-file=" + s.path("account.key"),
 			"--service-cluster-ip-range=" + ServiceRange4 + "," + ServiceRange6,
 			// There is no endpoint to reconcile on a single loopback server,
@@ -228,7 +228,7 @@ func (s *Server) writeFiles() error {
 	if err := ca.WriteFiles(server, s.path("server.crt"), s.path("server.key")); err != nil {
 		return err
 	}
-	// Only the key is used: it signs the tokens of service accounts.
+	// It signs the tokens of service accounts.
 	account, err := s.ca.Client("service accounts")
 	if err != nil {
 		return err
