@@ -18,9 +18,18 @@ func TestAllocations(t *testing.T) {
 	buf := make([]byte, 0, 4096)
 	var r wire.Reply
 	r.Start(buf, hit)
+	ctx, none := t.Context(), never(t)
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, hit)
-		if c.Answer(hit, &r, 0) == Miss {
+		if found, err := c.Fetch(ctx, hit, &r, none); !found || err != nil {
+			t.Error("a miss")
+		}
+	}); n != 0 {
+		t.Errorf("a hit by Fetch allocates %v times", n)
+	}
+	if n := testing.AllocsPerRun(1000, func() {
+		r.Start(buf, hit)
+		if lookup(c, hit, &r, 0) == Miss {
 			t.Error("a miss")
 		}
 		r.Finish(hit.Limit())
@@ -29,7 +38,7 @@ func TestAllocations(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, miss)
-		if c.Answer(miss, &r, 0) != Miss {
+		if lookup(c, miss, &r, 0) != Miss {
 			t.Error("a hit")
 		}
 	}); n != 0 {
@@ -38,16 +47,16 @@ func TestAllocations(t *testing.T) {
 	small := defaults()
 	small.Success.Entries = 1
 	c = newCache(small, Options{})
-	i, ctx := 0, t.Context()
+	i := 0
 	queries := [2]*wire.Query{hit, miss}
-	asks := [2]Ask{
+	asks := [2]ExchangeFunc{
 		give(response(t, hit, message{answer: []string{addr}})),
 		give(response(t, miss, message{answer: []string{notThere + " 300 IN A 192.0.2.1"}})),
 	}
 	if n := testing.AllocsPerRun(1000, func() { // each pushes out the other
 		i ^= 1
 		r.Start(buf, queries[i])
-		if c.Answer(queries[i], &r, 0) != Miss || c.Fetch(ctx, queries[i], &r, asks[i]) != nil {
+		if lookup(c, queries[i], &r, 0) != Miss || fetchErr(c.Fetch(ctx, queries[i], &r, asks[i])) != nil {
 			t.Fatal("a hit, or an error")
 		}
 	}); n != 0 {
@@ -83,7 +92,7 @@ func BenchmarkHit(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		q.Parse(packets[i%benchNames])
 		r.Start(buf, &q)
-		if c.Answer(&q, &r, 0) == Miss {
+		if lookup(c, &q, &r, 0) == Miss {
 			b.Fatal("a miss")
 		}
 		r.Finish(q.Limit())
@@ -103,7 +112,7 @@ func BenchmarkLook(b *testing.B) {
 		k := c.key(&queries[i%benchNames])
 		s := k.part.shard
 		s.mu.Lock()
-		if _, found := c.seek(&k, 0); found == Miss {
+		if e, res := c.seek(&k, 0); e == nil || res.count() {
 			b.Fatal("a miss")
 		}
 		s.mu.Unlock()
@@ -119,7 +128,7 @@ func BenchmarkAnswer(b *testing.B) {
 	r.Start(make([]byte, 0, 4096), &q)
 	b.ReportAllocs()
 	for b.Loop() {
-		if c.Answer(&q, &r, 0) == Miss {
+		if lookup(c, &q, &r, 0) == Miss {
 			b.Fatal("a miss")
 		}
 	}
@@ -135,7 +144,7 @@ func BenchmarkHitParallel(b *testing.B) {
 		for i := 0; pb.Next(); i++ {
 			q.Parse(packets[i%benchNames])
 			r.Start(buf, &q)
-			if c.Answer(&q, &r, 0) == Miss {
+			if lookup(c, &q, &r, 0) == Miss {
 				b.Error("a miss")
 				return
 			}
@@ -155,7 +164,7 @@ func BenchmarkFetch(b *testing.B) {
 	r.Start(make([]byte, 0, 4096), q)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := c.Fetch(b.Context(), q, &r, ask); err != nil {
+		if _, err := c.Fetch(b.Context(), q, &r, ask); err != nil {
 			b.Fatal(err)
 		}
 	}

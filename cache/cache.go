@@ -41,29 +41,16 @@ import (
 // clients that wait, but no SERVFAIL is kept for it.
 var ErrLocal = errors.New("not asked")
 
-// ErrQuestion is the error of a Fetch whose ask gave the reply to another question,
+// ErrMismatch is the error of a Fetch whose ask gave the reply to another question,
 // or no reply and no error.
-var ErrQuestion = errors.New("the reply is to another question")
+var ErrMismatch = errors.New("the reply is to another question")
 
 // errUnfinished is what clients that wait get when the ask they wait for panics.
 var errUnfinished = errors.New("the query that was waited for did not end")
 
-// Found is what [Cache.Answer] came to.
-type Found uint8
-
-const (
-	// Miss: there is nothing to answer with.
-	Miss Found = iota
-	// Hit: the reply is complete.
-	Hit
-	// Refresh: it is, and the name is to be asked for again by [Cache.Refresh], which
-	// nobody else is told to do for a while.
-	Refresh
-)
-
-// Ask gets the reply to q, which it must not keep. It may be called on another
+// ExchangeFunc gets the reply to q, which it must not keep. It may be called on another
 // goroutine than Fetch and Refresh were, after they have returned.
-type Ask func(ctx context.Context, q *wire.Query) (wire.Response, error)
+type ExchangeFunc func(ctx context.Context, q *wire.Query) (wire.Response, error)
 
 // Cache is what one `cache` directive keeps. [Store.NewCache] makes it. It is safe
 // for concurrent use.
@@ -99,54 +86,6 @@ func (c *Cache) Covers(name []byte) bool {
 	return len(c.cfg.Zones) == 0
 }
 
-// Answer makes r the kept reply to q, with the TTL that is left at now, a moment of
-// the store's clock, and says whether there is one; at a miss r is untouched. It never
-// waits, and allocates nothing but what r's buffer needs to grow.
-func (c *Cache) Answer(q *wire.Query, r *wire.Reply, now time.Duration) Found {
-	now = c.moment(now)
-	k := c.key(q)
-	s := k.part.shard
-	s.mu.Lock()
-	e, found := c.seek(&k, now)
-	if found == Miss {
-		k.part.misses++
-		s.mu.Unlock()
-		if c.deniers.Load() > 0 && c.cut(&k, r, now) {
-			return Hit
-		}
-		return Miss
-	}
-	k.part.lists[e.owner&kindBit].hits++
-	packed, ttl := e.packed, c.ttl(e, now)
-	s.mu.Unlock()
-	r.Copy(packed, ttl)
-	return found
-}
-
-// seek finds what q can be answered with at once, and makes it the entry used last; the
-// shard is locked.
-func (c *Cache) seek(k *key, now time.Duration) (e *slot, found Found) {
-	s := k.part.shard
-	i := s.find(k)
-	if i == none {
-		return nil, Miss
-	}
-	e, found = s.at(i), Hit
-	if !e.alive(now) {
-		if found = c.atOnce(e, now); found == Miss {
-			return nil, Miss
-		}
-		k.part.stale++
-	} else if c.cfg.Prefetch.Amount > 0 {
-		if e.beat(now, c.cfg.Prefetch.Within, 1); e.due(&c.cfg.Prefetch, now) {
-			e.used |= claimed
-			found = Refresh
-		}
-	}
-	s.touch(i, e, now)
-	return e, found
-}
-
 // ttl is what the records of e have at now.
 func (c *Cache) ttl(e *slot, now time.Duration) uint32 {
 	switch {
@@ -158,34 +97,47 @@ func (c *Cache) ttl(e *slot, now time.Duration) uint32 {
 	return e.left(now)
 }
 
-// Fetch makes r the reply to q that ask gets, and keeps it if it may be kept.
-// Every TTL in r is the one value the reply is kept for, so that clients don't see
-// it jump between this reply and the next from the cache. ask is called at most
+// Fetch answers q, if need be by exchange, whose reply it keeps if it may be kept. It looks
+// the question up and counts the lookup as [Cache.Get] and [Result.Count] do, with the
+// store's clock, so that a Result for the same query that was not counted is to be dropped.
+// hit reports whether the reply comes from the cache without a wait; if it is to be
+// refreshed, Fetch has seen to it, with exchange.
+//
+// At a miss every TTL in r is the one value the reply is kept for, so that clients don't see
+// it jump between this reply and the next from the cache. exchange is called at most
 // once at a time for one key; it runs on the goroutine of the first client, with
-// its ctx, and the others wait for its result: for as long as ask takes, which must
+// its ctx, and the others wait for its result: for as long as exchange takes, which must
 // end. They share its error too; r is then untouched. An error is kept as a
 // SERVFAIL (RFC 9520) unless it wraps [ErrLocal] or ctx was cancelled. An ErrLocal may be
 // of the first client alone, so that the others ask for themselves. q must not change
 // until Fetch returns.
 //
-// Where there is an expired answer that may be given, it is what r becomes if ask
-// fails, or takes longer than the directive's patience; there is no error then. ask may
+// Where there is an expired answer that may be given, it is what r becomes if exchange
+// fails, or takes longer than the directive's patience; there is no error then. exchange may
 // then run on a goroutine of [Options.Go], and go on when Fetch has returned.
 //
 // A client that waits and whose ctx ends stops waiting, with ctx's error. The end of
-// the first one's ctx ends the ask for all: clients whose lives differ should come
-// with a context that outlives them. If ask panics the panic goes on in the goroutine
+// the first one's ctx ends the exchange for all: clients whose lives differ should come
+// with a context that outlives them. If exchange panics the panic goes on in the goroutine
 // it runs on, and those that wait get an error; nothing is kept.
-func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask Ask) error {
+func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, exchange ExchangeFunc) (hit bool, err error) {
 	now := c.store.clock()
+	if c.deniers.Load() > 0 { // a denial may be in another shard
+		if res := c.Get(q, r, now); res.Hit() {
+			if res.Count() {
+				c.Refresh(q, exchange)
+			}
+			return true, nil
+		}
+	}
 	until := now + anew
 	for left := anews; ; left-- {
-		led, err := c.fetch(ctx, q, r, ask, now)
-		if led || left == 0 || !errors.Is(err, ErrLocal) {
-			return err
+		how, err := c.fetch(ctx, q, r, exchange, now, left == anews)
+		if how != joined || left == 0 || !errors.Is(err, ErrLocal) {
+			return how == found, err
 		}
 		if now = c.store.clock(); now >= until {
-			return err
+			return false, err
 		}
 	}
 }
@@ -200,37 +152,49 @@ const (
 	anew = time.Second
 )
 
-// fetch is Fetch once, at now. led says that the error, if there is one, is of the client's
-// own ask.
-func (c *Cache) fetch(ctx context.Context, q *wire.Query, r *wire.Reply, ask Ask, now time.Duration) (led bool, err error) {
+// outcome is how one attempt of Fetch got its reply or its error.
+type outcome uint8
+
+const (
+	found  outcome = iota // in the cache
+	asked                 // by its own exchange
+	joined                // from another client's
+)
+
+// fetch is one attempt of Fetch, at now. Only the first one is counted.
+func (c *Cache) fetch(ctx context.Context, q *wire.Query, r *wire.Reply, exchange ExchangeFunc, now time.Duration, first bool) (outcome, error) {
 	k := c.key(q)
 	s := k.part.shard
 	s.mu.Lock()
-	if i := s.find(&k); i != none {
-		e := s.at(i)
-		if e.alive(now) {
-			s.touch(i, e, now)
-			packed, ttl := e.packed, c.ttl(e, now)
-			s.mu.Unlock()
-			r.Copy(packed, ttl)
-			return true, nil
+	e, res := c.seek(&k, now)
+	refresh := false
+	if first {
+		refresh = res.count()
+	}
+	if e != nil {
+		packed, ttl := e.packed, c.ttl(e, now)
+		s.mu.Unlock()
+		r.Copy(packed, ttl)
+		if refresh {
+			c.Refresh(q, exchange)
 		}
-		if c.usable(e, now) {
-			return true, c.fetchOver(ctx, &k, e, r, ask)
-		}
+		return found, nil
+	}
+	if i := s.find(&k); i != none && c.usable(s.at(i), now) {
+		return asked, c.fetchOver(ctx, &k, s.at(i), r, exchange)
 	}
 	f, done := s.board(&k)
 	s.mu.Unlock()
 	if done != nil {
-		return false, c.wait(ctx, seat{f: f, done: done}, r)
+		return joined, c.wait(ctx, seat{f: f, done: done}, r)
 	}
-	return true, c.lead(ctx, f, ask, seat{}, r)
+	return asked, c.lead(ctx, f, exchange, seat{}, r)
 }
 
-// Refresh has q asked for behind the back of its client, after a [Refresh], and keeps
+// Refresh has q asked for behind the back of its client, after [Result.Count], and keeps
 // the reply if it may be kept. It does not wait, and q may change when it has returned.
 // Without a place on [Options.Go] nothing is asked.
-func (c *Cache) Refresh(q *wire.Query, ask Ask) {
+func (c *Cache) Refresh(q *wire.Query, ask ExchangeFunc) {
 	w := newErrand(q)
 	if !c.store.run(func(ctx context.Context) { c.refresh(ctx, w, ask) }) {
 		k := c.key(&w.q)
@@ -242,7 +206,7 @@ func (c *Cache) Refresh(q *wire.Query, ask Ask) {
 	}
 }
 
-func (c *Cache) refresh(ctx context.Context, w *errand, ask Ask) {
+func (c *Cache) refresh(ctx context.Context, w *errand, ask ExchangeFunc) {
 	k := c.key(&w.q)
 	s := k.part.shard
 	s.mu.Lock()
@@ -265,7 +229,7 @@ type Kinds struct {
 
 // Stats are counts since the start, and the entries of this moment.
 type Stats struct {
-	// Requests is the number of calls of Answer, and what Hits has told of: Hits and Misses.
+	// Requests is the number of lookups that were counted: Hits and Misses.
 	Requests uint64
 	Hits     Kinds
 	Misses   uint64

@@ -35,18 +35,18 @@ type copied struct {
 	cache *Cache
 	q     *wire.Query
 	msg   *dns.Msg
-	term  Term
+	term  Lease
 }
 
 // copy gets c's answer as those do who keep copies; ok is false if there is none to keep.
 func (e *counters) copy(t testing.TB, c *Cache, q *wire.Query) (k copied, ok bool) {
 	t.Helper()
 	before, now, r := e.Any(), c.store.clock(), reply(q)
-	if c.Answer(q, r, now) == Miss {
+	if lookup(c, q, r, now) == Miss {
 		return k, false
 	}
 	k = copied{cache: c, q: q, msg: sent(t, r)}
-	k.term, ok = c.Term(q, now)
+	k.term, ok = c.Lease(q, now)
 	return k, ok && e.Any() == before
 }
 
@@ -54,7 +54,7 @@ func (e *counters) copy(t testing.TB, c *Cache, q *wire.Query) (k copied, ok boo
 func (k *copied) at(now time.Duration) *dns.Msg {
 	m := k.msg.Copy()
 	left := k.term.Life
-	if k.term.Counts {
+	if k.term.CountsDown {
 		left = min(left, seconds(k.term.Expires-now))
 	}
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
@@ -154,7 +154,7 @@ func (w *walk) step(name string) string {
 		}
 	case 5:
 		from := newCache(nil, Options{Clock: w.clock.now})
-		_ = from.Fetch(w.Context(), q, reply(q), give(w.says(q)))
+		_, _ = from.Fetch(w.Context(), q, reply(q), give(w.says(q)))
 		_ = w.office.move(w, from, c)
 		return "a restored answer"
 	case 6, 7:
@@ -165,12 +165,12 @@ func (w *walk) step(name string) string {
 		w.store.trim(k.part.shard)
 		return "an answer that comes late"
 	case 8:
-		c.Hits(q, uint64(w.rng.IntN(5)), w.rng.IntN(2) == 0, w.clock.now())
+		c.CountHits(q, uint64(w.rng.IntN(5)), w.rng.IntN(2) == 0, w.clock.now())
 		return "hits"
 	}
 	r := reply(q)
-	if c.Answer(q, r, w.clock.now()) == Miss {
-		_ = c.Fetch(w.Context(), q, r, give(w.says(q)))
+	if lookup(c, q, r, w.clock.now()) == Miss {
+		_, _ = c.Fetch(w.Context(), q, r, give(w.says(q)))
 	}
 	return "a client"
 }
@@ -185,7 +185,7 @@ func (w *walk) check(after string) {
 			continue
 		}
 		r := reply(k.q)
-		if k.cache.Answer(k.q, r, now) == Miss {
+		if lookup(k.cache, k.q, r, now) == Miss {
 			w.Fatalf("after %s: a copy for %s is good, and there is no answer", after, key)
 		}
 		if d := cmp.Diff(k.at(now).String(), sent(w, r).String()); d != "" {

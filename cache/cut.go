@@ -34,11 +34,11 @@ func cuts(q *wire.Query, resp *wire.Response) bool {
 const arpa wire.Name = "\x04arpa\x00"
 
 // cut makes r the denial of k's name by that of a name at or above it, which no bound
-// may part from it, and reports whether there is one. It is called after a miss.
-func (c *Cache) cut(k *key, r *wire.Reply, now time.Duration) bool {
-	q := k.q
-	if q.Class != wire.ClassIN || tags(q) != 0 || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
-		return false
+// may part from it, and gives the hit; or else the miss. It is called after a miss.
+func (c *Cache) cut(k *key, r *wire.Reply, now time.Duration) Result {
+	q, miss := k.q, Result{part: k.part, now: now}
+	if c.deniers.Load() == 0 || q.Class != wire.ClassIN || tags(q) != 0 || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
+		return miss
 	}
 	name, floor := q.Name(), c.floor(q.Name())
 	if q.Type == wire.TypeA {
@@ -46,20 +46,14 @@ func (c *Cache) cut(k *key, r *wire.Reply, now time.Duration) bool {
 	}
 	for range maxCuts {
 		if len(name) <= 1 || len(name) < floor {
-			return false
+			return miss
 		}
-		if c.deny(name, r, now) {
-			s := k.part.shard
-			s.mu.Lock()
-			k.part.misses--
-			k.part.lists[denial].hits++
-			k.part.cuts++
-			s.mu.Unlock()
-			return true
+		if res := c.deny(name, r, now); res.Hit() {
+			return res
 		}
 		name = parent(name)
 	}
-	return false
+	return miss
 }
 
 func parent(name []byte) []byte {
@@ -81,8 +75,8 @@ func (c *Cache) floor(name []byte) int {
 	return n
 }
 
-// deny makes r the denial by the entry that says that there is no name.
-func (c *Cache) deny(name []byte, r *wire.Reply, now time.Duration) bool {
+// deny makes r the denial by the entry that says that there is no name; a miss leaves r.
+func (c *Cache) deny(name []byte, r *wire.Reply, now time.Duration) Result {
 	h := c.store.hash(name, wire.TypeA, 0, c.id)
 	p := c.part(h)
 	s := p.shard
@@ -90,13 +84,16 @@ func (c *Cache) deny(name []byte, r *wire.Reply, now time.Duration) bool {
 	i := s.findCut(p, uint32(h), name)
 	if i == none || !s.at(i).alive(now) {
 		s.mu.Unlock()
-		return false
+		return Result{}
 	}
 	e := s.at(i)
-	s.touch(i, e, now)
+	res := Result{part: p, now: now, expires: e.expires, hash: e.hash, owner: e.owner, state: resultInferred}
 	packed, ttl := e.packed, c.ttl(e, now)
 	s.mu.Unlock()
-	return r.Deny(packed, ttl)
+	if !r.Deny(packed, ttl) {
+		return Result{}
+	}
+	return res
 }
 
 // findCut gives the slot of p that denies name; s is locked.

@@ -139,7 +139,7 @@ func (c *Cache) deliver(f *flight, old aged, r *wire.Reply) error {
 }
 
 // lead asks for everybody on board, and makes r the result; a nil r is left.
-func (c *Cache) lead(ctx context.Context, f *flight, ask Ask, at seat, r *wire.Reply) (err error) {
+func (c *Cache) lead(ctx context.Context, f *flight, ask ExchangeFunc, at seat, r *wire.Reply) (err error) {
 	s := f.part.shard
 	f.err, f.failed = errUnfinished, true // stands if the ask panics
 	if c.cfg.Stale.For > 0 {
@@ -172,7 +172,7 @@ func (c *Cache) settle(f *flight, resp *wire.Response) (e entry) {
 		s.mu.Lock()
 		f.part.drops++
 		s.mu.Unlock()
-		f.err = ErrQuestion
+		f.err = ErrMismatch
 		return entry{failed: true}
 	}
 	v := c.judge(f.q, resp)

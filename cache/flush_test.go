@@ -109,9 +109,9 @@ func TestFlushFlight(t *testing.T) {
 			a, b := newAsk(t), newAsk(t)
 			q := question(t, "www.example.", dns.TypeA)
 			got := make(chan error, 3)
-			client := func(ask Ask) {
+			client := func(ask ExchangeFunc) {
 				q := question(t, "www.example.", dns.TypeA)
-				got <- c.Fetch(t.Context(), q, reply(q), ask)
+				got <- fetchErr(c.Fetch(t.Context(), q, reply(q), ask))
 			}
 			go client(a.run)
 			synctest.Wait()
@@ -206,9 +206,9 @@ func TestFlushTogether(t *testing.T) {
 				n := (w*7 + i*11) % names
 				q := *queries[n]
 				r := reply(&q)
-				switch c.Answer(&q, r, store.clock()+time.Duration(i)*10*time.Millisecond) {
+				switch lookup(c, &q, r, store.clock()+time.Duration(i)*10*time.Millisecond) {
 				case Miss:
-					if err := c.Fetch(context.Background(), &q, r, give(responses[n])); err != nil {
+					if _, err := c.Fetch(context.Background(), &q, r, give(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}
 				case Refresh:

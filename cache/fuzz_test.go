@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -328,7 +329,25 @@ func (h *comparison) query(name string, what told, ttl int) {
 	}
 	found, has, left := h.ledger.answer(name, now)
 	r := reply(q)
-	if got := h.c.Answer(q, r, now); got != found {
+	before := h.c.Stats()
+	h.c.Get(q, r, now) // leaves nothing behind
+	if diff := cmp.Diff(before, h.c.Stats()); diff != "" {
+		h.t.Fatalf("%s: Get changed the stats:\n%s", name, diff)
+	}
+	if r = reply(q); found != Miss && ttl%2 == 0 { // Fetch alone does all of it
+		if hit, err := h.c.Fetch(h.t.Context(), q, r, ask); !hit || err != nil {
+			h.t.Fatalf("%s: hit %v, error %v", name, hit, err)
+		}
+		h.compare(name, r, has, left)
+		if found == Refresh {
+			h.ledger.fetched(name, what, ttl, now, true)
+		}
+		if found == Refresh && asks != 1 || found == Hit && asks != 0 {
+			h.t.Fatalf("%s: %d asks", name, asks)
+		}
+		return
+	}
+	if got := lookup(h.c, q, r, now); got != found {
 		h.t.Fatalf("%s: found %d, want %d", name, got, found)
 	}
 	switch found {
@@ -348,11 +367,11 @@ func (h *comparison) query(name string, what told, ttl int) {
 }
 
 // fetch is a query that both miss.
-func (h *comparison) fetch(name string, r *wire.Reply, ask Ask, what told, ttl int) {
+func (h *comparison) fetch(name string, r *wire.Reply, ask ExchangeFunc, what told, ttl int) {
 	l, now := h.ledger, h.clock.now()
 	q := question(h.t, name, dns.TypeA)
 	r.Start(nil, q)
-	err := h.c.Fetch(h.t.Context(), q, r, ask)
+	_, err := h.c.Fetch(h.t.Context(), q, r, ask)
 	p := l.pages[name]
 	if p != nil && l.usable(p, now) && (what.bad() || l.cfg.Stale.PreferPositive && p.what == answering && what != answering) {
 		if err != nil {

@@ -126,9 +126,9 @@ func populate(t testing.TB, rng *rand.Rand, c *Cache, clock *hand) (queries []*w
 			m.additional = []string{"mx2.other. 30 IN AAAA 2001:db8::1"}
 		}
 		m.compression = i%2 == 0
-		if r := reply(q); c.Answer(q, r, clock.now()) == Miss {
+		if r := reply(q); lookup(c, q, r, clock.now()) == Miss {
 			resp := response(t, q, m)
-			if err := c.Fetch(t.Context(), q, r, give(resp)); err != nil {
+			if _, err := c.Fetch(t.Context(), q, r, give(resp)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -284,7 +284,7 @@ func TestKeepRests(t *testing.T) {
 	q := question(t, "www.example.", dns.TypeA)
 	fetch(t, c, q, message{answer: []string{addr}})
 	clock.advance(400 * time.Second)
-	if err := c.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
+	if _, err := c.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
 		return wire.Response{}, errUpstream
 	}); err != nil {
 		t.Fatalf("the expired answer is not given: %v", err)
@@ -297,13 +297,13 @@ func TestKeepRests(t *testing.T) {
 		t.Fatalf("%d answers moved, want 1; error %v", n, err)
 	}
 	for range 2 {
-		if found := d.Answer(q, reply(q), other.now()); found != Hit {
+		if found := lookup(d, q, reply(q), other.now()); found != Hit {
 			t.Errorf("while it rests: found %d, want a hit", found)
 		}
 		other.advance(13 * time.Second) // 15 are left, of which the first may have begun
 	}
 	other.advance(-10 * time.Second)
-	if found := d.Answer(q, reply(q), other.now()); found != Refresh {
+	if found := lookup(d, q, reply(q), other.now()); found != Refresh {
 		t.Errorf("after its rest: found %d, want a refresh", found)
 	}
 }
@@ -362,7 +362,7 @@ func TestKeepFresherRests(t *testing.T) {
 		q := question(t, "www.example.", dns.TypeA)
 		fetch(t, d, q, message{answer: []string{"www.example. 60 IN A 192.0.2.1"}})
 		clock.advance(100 * time.Second)
-		if err := d.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
+		if _, err := d.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
 			return wire.Response{}, errUpstream
 		}); err != nil {
 			t.Fatalf("the expired answer is not given: %v", err)
@@ -606,8 +606,8 @@ func TestKeepTogether(t *testing.T) {
 				q := question(t, name, dns.TypeA)
 				for _, c := range []*Cache{c, d} {
 					r := reply(q)
-					if c.Answer(q, r, store.clock()) == Miss {
-						_ = c.Fetch(context.Background(), q, r, give(response(t, q, message{answer: []string{name + " 60 IN A 192.0.2.1"}})))
+					if lookup(c, q, r, store.clock()) == Miss {
+						_, _ = c.Fetch(context.Background(), q, r, give(response(t, q, message{answer: []string{name + " 60 IN A 192.0.2.1"}})))
 					}
 				}
 				if n%97 == 0 {
@@ -693,7 +693,7 @@ func askAll(t *testing.T, c *Cache) {
 			t.Errorf("read again\n%x is\n%x", msg, again)
 		}
 		r := reply(&q)
-		if c.Answer(&q, r, c.store.clock()) == Miss {
+		if lookup(c, &q, r, c.store.clock()) == Miss {
 			t.Errorf("not found: %x", msg)
 			continue
 		}
@@ -719,7 +719,7 @@ func many(t testing.TB) *Cache {
 		name := fmt.Sprintf("svc%d.default.svc.cluster.local.", i)
 		q := question(t, name, dns.TypeA)
 		r.Start(buf, q)
-		if err := c.Fetch(t.Context(), q, &r, give(response(t, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}}))); err != nil {
+		if _, err := c.Fetch(t.Context(), q, &r, give(response(t, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}}))); err != nil {
 			t.Fatal(err)
 		}
 	}

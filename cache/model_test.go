@@ -339,12 +339,12 @@ func (h *history) ask() {
 	k, q := h.some()
 	want := h.model.look(k, h.clock.now())
 	r := reply(q)
-	if got := k.cache.Answer(q, r, h.clock.now()) != Miss; got != (want != nil) {
+	if got := lookup(k.cache, q, r, h.clock.now()) != Miss; got != (want != nil) {
 		h.t.Fatalf("%d, type %d: a hit is %v, want %v", k.name, k.qtype, got, want != nil)
 	}
 	resp := response(h.t, q, h.says(k))
 	if want == nil {
-		if err := k.cache.Fetch(h.t.Context(), q, r, give(resp)); err != nil {
+		if _, err := k.cache.Fetch(h.t.Context(), q, r, give(resp)); err != nil {
 			h.t.Fatal(err)
 		}
 		h.modelPut(k, q, resp)
@@ -436,8 +436,8 @@ func TestTogether(t *testing.T) {
 				n := (w*7 + i*11) % names
 				q := *queries[n]
 				r := reply(&q)
-				if c.Answer(&q, r, store.clock()) == Miss {
-					if err := c.Fetch(context.Background(), &q, r, give(responses[n])); err != nil {
+				if lookup(c, &q, r, store.clock()) == Miss {
+					if _, err := c.Fetch(context.Background(), &q, r, give(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}
 				}

@@ -108,7 +108,7 @@ func TestRecovery(t *testing.T) {
 		}
 		fail(outage - 1)
 		other()
-		if n := broken.count(); c.Answer(q, reply(q), c.store.clock()) != Hit || n != outage-1 {
+		if n := broken.count(); lookup(c, q, reply(q), c.store.clock()) != Hit || n != outage-1 {
 			t.Errorf("names that are broken by themselves are not left alone, after %d asks", n)
 		}
 		time.Sleep(30 * time.Second)
@@ -118,7 +118,7 @@ func TestRecovery(t *testing.T) {
 		for range 3 { // seconds, in each of which one asks
 			told := 0
 			for i := range 20 {
-				if c.Answer(question(t, fmt.Sprintf("n%d.example.", i%outage), dns.TypeA), reply(q), c.store.clock()) == Refresh {
+				if lookup(c, question(t, fmt.Sprintf("n%d.example.", i%outage), dns.TypeA), reply(q), c.store.clock()) == Refresh {
 					told++
 				}
 				time.Sleep(probing / 20)
@@ -128,10 +128,10 @@ func TestRecovery(t *testing.T) {
 			}
 		}
 		other()
-		if c.Answer(q, reply(q), c.store.clock()) != Refresh {
+		if lookup(c, q, reply(q), c.store.clock()) != Refresh {
 			t.Error("the outage is over, and the name rests")
 		}
-		if c.Answer(q, reply(q), c.store.clock()) != Hit {
+		if lookup(c, q, reply(q), c.store.clock()) != Hit {
 			t.Error("a second client is told to ask")
 		}
 	})

@@ -27,7 +27,7 @@ const (
 	failedBit = 8
 	// cutBit says that the name does not exist, whatever the type, nor any below it.
 	cutBit = 16
-	// copiedBit says that somebody may keep a copy, see [Cache.Term].
+	// copiedBit says that somebody may keep a copy, see [Cache.Lease].
 	copiedBit  = 32
 	ownerShift = 6
 

@@ -59,26 +59,32 @@ func (c *Cache) worse(n *result, old aged) bool {
 	return n.failed || n.err != nil || c.cfg.Stale.PreferPositive && old.positive && !n.positive
 }
 
-// atOnce says what to do with e, which has expired, when a client comes at now: give
-// it, give it and ask again, or, where it is a [Miss], ask first. The shard is locked.
+// servedAtOnce reports whether e, which has expired, is given to a client that comes at now
+// without waiting for an exchange. The shard is locked.
 //
 // By RFC 8767, 5 a client waits for the first ask after the end of an entry; when that
 // has failed, none waits for the name again until one ask has come to something, and
 // asks are as far apart as the failure recheck timer says.
-func (c *Cache) atOnce(e *slot, now time.Duration) Found {
+func (c *Cache) servedAtOnce(e *slot, now time.Duration) bool {
 	if !c.usable(e, now) {
-		return Miss
+		return false
 	}
 	switch mode := c.cfg.Stale.Mode; {
-	case c.resting(e, now):
-		if !c.probes(now) {
-			return Hit
-		}
-	case mode == config.StaleVerify, mode == config.StaleFallback && e.owner&failedBit == 0:
-		return Miss
+	case c.resting(e, now), mode == config.StaleImmediate:
+		return true
+	default:
+		return mode == config.StaleFallback && e.owner&failedBit != 0
+	}
+}
+
+// claimStale reports whether the client that is given e, which has expired, at now is to
+// refresh it, and if so leaves it to this client for a while. The shard is locked.
+func (c *Cache) claimStale(e *slot, now time.Duration) bool {
+	if c.resting(e, now) && !c.probes(now) {
+		return false
 	}
 	e.rest(now + c.claim())
-	return Refresh
+	return true
 }
 
 // rest keeps everybody from asking for e before until, in whole seconds.
@@ -122,14 +128,9 @@ func (c *Cache) give(p *part, old aged, r *wire.Reply) {
 
 // fetchOver is Fetch where e has expired and may be given. The shard is locked when it
 // is called, and not when it returns.
-func (c *Cache) fetchOver(ctx context.Context, k *key, e *slot, r *wire.Reply, ask Ask) error {
+func (c *Cache) fetchOver(ctx context.Context, k *key, e *slot, r *wire.Reply, ask ExchangeFunc) error {
 	s, st := k.part.shard, &c.cfg.Stale
-	old, failed := aged{e.packed, e.positive()}, e.owner&failedBit != 0
-	if failed && st.Mode != config.StaleVerify { // since the client missed it
-		s.mu.Unlock()
-		c.give(k.part, old, r)
-		return nil
-	}
+	old := aged{e.packed, e.positive()}
 	f, done := s.board(k)
 	switch {
 	case done != nil:
@@ -152,7 +153,7 @@ func (c *Cache) fetchOver(ctx context.Context, k *key, e *slot, r *wire.Reply, a
 }
 
 // send has f led by another goroutine; where there is no place it lands at once.
-func (c *Cache) send(f *flight, w *errand, ask Ask) {
+func (c *Cache) send(f *flight, w *errand, ask ExchangeFunc) {
 	if !c.store.run(func(ctx context.Context) {
 		_ = c.lead(ctx, f, ask, seat{}, nil)
 		errands.Put(w)

@@ -60,12 +60,12 @@ func read(t testing.TB, r *wire.Reply) got {
 
 // resolve is what the server does with a query: Answer, Refresh if it says so, and Fetch
 // at a miss.
-func resolve(t testing.TB, c *Cache, q *wire.Query, ask Ask) got {
+func resolve(t testing.TB, c *Cache, q *wire.Query, ask ExchangeFunc) got {
 	t.Helper()
 	start, r := time.Now(), reply(q)
-	switch c.Answer(q, r, c.store.clock()) {
+	switch lookup(c, q, r, c.store.clock()) {
 	case Miss:
-		if err := c.Fetch(t.Context(), q, r, ask); err != nil {
+		if _, err := c.Fetch(t.Context(), q, r, ask); err != nil {
 			return got{Err: err, Took: time.Since(start)}
 		}
 	case Refresh:
@@ -149,7 +149,7 @@ func TestStale(t *testing.T) {
 		"SERVFAIL":            {fallback, &upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
 		"REFUSED":             {fallback, &upstream{m: message{rcode: dns.RcodeRefused}}, given, given, 1},
 		"a reply that is cut": {fallback, &upstream{m: message{tc: true, answer: fresh.answer}}, given, given, 1},
-		"to another question": {fallback, &upstream{m: message{answer: []string{addr}}, err: ErrQuestion}, given, given, 1},
+		"to another question": {fallback, &upstream{m: message{answer: []string{addr}}, err: ErrMismatch}, given, given, 1},
 		"a local error":       {fallback, &upstream{err: ErrLocal}, given, given, 2},
 		"NXDOMAIN":            {fallback, &upstream{m: gone}, got{Rcode: 3, TTL: 60}, got{Rcode: 3, TTL: 60}, 1},
 		"NODATA":              {fallback, &upstream{m: message{authority: soaOf(60, 60)}}, got{TTL: 60}, got{TTL: 60}, 1},
@@ -220,7 +220,7 @@ func TestStaleCount(t *testing.T) {
 		resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask) // and asks
 		synctest.Wait()
 		resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
-		want := Stats{Requests: 7, Hits: Kinds{Success: 6}, Misses: 1, Stale: 6, Prefetches: 1, Entries: Kinds{Success: 1}}
+		want := Stats{Requests: 8, Hits: Kinds{Success: 6}, Misses: 2, Stale: 6, Prefetches: 1, Entries: Kinds{Success: 1}}
 		if diff := cmp.Diff(want, c.Stats()); diff != "" {
 			t.Errorf("stats (-want +got):\n%s", diff)
 		}
@@ -429,7 +429,7 @@ func TestContradiction(t *testing.T) {
 			if n := given(c, q); n != 2 {
 				t.Errorf("the client gets %d records, want 2", n)
 			}
-			if _, ok := c.Term(q, c.store.clock()); ok || answer(t, c, q) != nil {
+			if _, ok := c.Lease(q, c.store.clock()); ok || answer(t, c, q) != nil {
 				t.Error("it was kept")
 			}
 		}

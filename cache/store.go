@@ -50,7 +50,7 @@ type Options struct {
 	// f is its to recover from. nil is as many as come, with no end to the context.
 	Go func(f func(ctx context.Context)) bool
 	// Epochs are moved when entries go, for those who keep copies of answers, see
-	// [Cache.Term]; nil is nobody.
+	// [Cache.Lease]; nil is nobody.
 	Epochs *epoch.Table
 }
 

@@ -199,7 +199,7 @@ func TestFlood(t *testing.T) {
 	for i := range 2000 {
 		fetch(t, c, question(t, fmt.Sprintf("x%d.example.", i), dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
 	}
-	want := Stats{Evictions: Kinds{Denial: 1980}, Entries: Kinds{Success: 50, Denial: 20}}
+	want := Stats{Requests: 2050, Misses: 2050, Evictions: Kinds{Denial: 1980}, Entries: Kinds{Success: 50, Denial: 20}}
 	if diff := cmp.Diff(want, c.Stats()); diff != "" {
 		t.Errorf("stats (-want +got):\n%s", diff)
 	}
@@ -260,7 +260,7 @@ func TestClose(t *testing.T) {
 	}
 	k := c.key(q)
 	resp := response(t, q, message{answer: []string{addr}})
-	err := c.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
+	_, err := c.Fetch(t.Context(), q, reply(q), func(context.Context, *wire.Query) (wire.Response, error) {
 		c.Close()
 		return resp, nil
 	})
@@ -303,7 +303,7 @@ func TestEarlierClock(t *testing.T) {
 	clock.advance(10 * time.Millisecond)
 	fetch(t, c, q, message{answer: []string{addr}})
 	r := reply(q)
-	if c.Answer(q, r, before) == Miss {
+	if lookup(c, q, r, before) == Miss {
 		t.Fatal("a miss")
 	}
 	if diff := cmp.Diff([]uint32{300}, ttls(sent(t, r))); diff != "" {

@@ -12,23 +12,22 @@ import (
 
 // cached is the step of what the cache holds; false is a miss, which leaves x as it
 // was. An answer that is near its end, or past it, is asked for anew behind the client's
-// back.
+// back. A miss is counted by the fetch that follows, if there is somebody to ask.
 func (z *Zone) cached(x *exchange) bool {
-	switch z.Cache.Answer(&x.q, &x.r, x.start) {
-	case cache.Miss:
+	res := z.Cache.Get(&x.q, &x.r, x.start)
+	p := z.upstreams(&x.q)
+	if !res.Hit() && p != nil {
 		return false
-	case cache.Refresh:
-		if p := z.upstreams(&x.q); p != nil {
-			z.Cache.Refresh(&x.q, z.Loop.guard(p, asker(p, x.via, share.Nobody)))
-		}
-	case cache.Hit:
 	}
-	return true
+	if res.Count() && p != nil {
+		z.Cache.Refresh(&x.q, z.Loop.guard(p, asker(p, x.via, share.Nobody)))
+	}
+	return res.Hit()
 }
 
 // asker asks the upstreams of p for the client that holds place. It holds on to no
 // exchange, since it may be used when the client has its reply.
-func asker(p *upstream.Pool, via transport, place share.Client) cache.Ask {
+func asker(p *upstream.Pool, via transport, place share.Client) cache.ExchangeFunc {
 	return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
 		resp, err := p.ExchangeFrom(ctx, q, upstream.From{Client: payer(ctx, place), TCP: via == tcp})
 		if errors.Is(err, upstream.ErrLocal) {

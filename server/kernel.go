@@ -135,11 +135,11 @@ func (c *copier) mark(x *exchange) (ok bool) {
 		a.Mark, ok = x.zone.Cluster.Mark(&x.q, &x.r)
 		return ok && c.cluster.Any() == x.glance.cluster
 	case fromCache:
-		var t cache.Term
-		if t, ok = x.zone.Cache.Term(&x.q, x.start); !ok || x.zone.inCluster(&x.q) {
+		var t cache.Lease
+		if t, ok = x.zone.Cache.Lease(&x.q, x.start); !ok || x.zone.inCluster(&x.q) {
 			return false
 		}
-		a.Mark, a.Expires, a.Ends, a.Life, a.Counts = t.Mark, t.Renew, t.Expires, t.Life, t.Counts
+		a.Mark, a.Expires, a.Ends, a.Life, a.Counts = t.Mark, t.Renew, t.Expires, t.Life, t.CountsDown
 		x.denied = t.Denial
 		return c.cached.Any() == x.glance.cached
 	}
@@ -194,6 +194,6 @@ func (h *holding) Hits(n uint64, took time.Duration) {
 	case fromCluster:
 		h.zone.Cluster.Touch(&x.q)
 	case fromCache:
-		h.zone.Cache.Hits(&x.q, n, h.denied, clock.Now())
+		h.zone.Cache.CountHits(&x.q, n, h.denied, clock.Now())
 	}
 }

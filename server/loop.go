@@ -138,7 +138,7 @@ func (l *Loop) Stopped() bool { return l != nil && l.stopped.Load() }
 func (l *Loop) stops(p *upstream.Pool) bool { return l.Stopped() && p == l.pool }
 
 // guard is ask, which asks p, or fails with [errLoop] while forwarding is stopped.
-func (l *Loop) guard(p *upstream.Pool, ask cache.Ask) cache.Ask {
+func (l *Loop) guard(p *upstream.Pool, ask cache.ExchangeFunc) cache.ExchangeFunc {
 	if !l.stops(p) {
 		return ask
 	}

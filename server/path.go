@@ -340,7 +340,7 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 func (z *Zone) forward(ctx context.Context, x *exchange) error {
 	var err error
 	if z.caches(&x.q) {
-		err = z.Cache.Fetch(ctx, &x.q, &x.r, z.Loop.guard(x.pool, asker(x.pool, x.via, x.place)))
+		_, err = z.Cache.Fetch(ctx, &x.q, &x.r, z.Loop.guard(x.pool, asker(x.pool, x.via, x.place)))
 	} else {
 		var resp wire.Response
 		if resp, err = z.Loop.guard(x.pool, asker(x.pool, x.via, x.place))(ctx, &x.q); err == nil {

@@ -280,7 +280,7 @@ func TestACLChainCost(t *testing.T) {
 		x.q.Parse(x.q.Packet)
 		x.r.Start(nil, &x.q)
 		x.zone, x.client, x.via = z, netip.MustParseAddrPort("192.0.2.1:53"), via
-		z.Cache.Answer(&x.q, &x.r, d.x.start)
+		z.Cache.Get(&x.q, &x.r, d.x.start)
 		v := d.rt.vetting(&x)
 		want := names + 1
 		if via == udp {

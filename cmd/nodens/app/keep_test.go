@@ -44,7 +44,7 @@ func newKept(t *testing.T, n int) *cache.Cache {
 		}
 		var r wire.Reply
 		r.Start(nil, q)
-		if err := c.Fetch(t.Context(), q, &r, func(context.Context, *wire.Query) (wire.Response, error) {
+		if _, err := c.Fetch(t.Context(), q, &r, func(context.Context, *wire.Query) (wire.Response, error) {
 			return wire.ParseResponse(packet, q)
 		}); err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestSavedCache(t *testing.T) {
 		q := keptQuery(t, i)
 		r.Start(nil, q)
 		// The moment is the path's own, which the store counts from, too.
-		if to["a block"].Answer(q, &r, 0) != cache.Hit {
+		if res := to["a block"].Get(q, &r, 0); !res.Hit() {
 			t.Fatalf("n%d.example. is not there", i)
 		}
 	}

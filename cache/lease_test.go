@@ -22,16 +22,16 @@ func TestTerm(t *testing.T) {
 		m      message
 		later  time.Duration
 		hits   int
-		want   Term
+		want   Lease
 		ok     bool
 	}{
-		"an answer":    {m: www, ok: true, want: Term{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100, Counts: true}},
-		"its last bit": {m: www, later: 100*time.Second - 1, ok: true, want: Term{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100, Counts: true}},
+		"an answer":    {m: www, ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100, CountsDown: true}},
+		"its last bit": {m: www, later: 100*time.Second - 1, ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100, CountsDown: true}},
 		"its end":      {m: www, later: 100 * time.Second},
-		"a denial":     {m: denied, ok: true, want: Term{Expires: start + time.Minute, Renew: start + time.Minute, Life: 60, Counts: true, Denial: true}},
+		"a denial":     {m: denied, ok: true, want: Lease{Expires: start + time.Minute, Renew: start + time.Minute, Life: 60, CountsDown: true, Denial: true}},
 		"keepttl": {
 			m: www, change: func(c *config.Cache) { c.KeepTTL = true },
-			ok: true, want: Term{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100},
+			ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100},
 		},
 		"a failure": {m: message{rcode: dns.RcodeServerFailure}},
 		"an expired answer that is given": {
@@ -40,7 +40,7 @@ func TestTerm(t *testing.T) {
 		"the denial of a name above": {of: "example.", m: denied, change: func(c *config.Cache) { c.NXDomainCut = true }},
 		"with prefetch": {
 			m: www, change: walked["prefetch"],
-			ok: true, want: Term{Expires: start + 100*time.Second, Renew: start + 70*time.Second, Life: 100, Counts: true},
+			ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 70*time.Second, Life: 100, CountsDown: true},
 		},
 		"where prefetch begins": {m: www, later: 70 * time.Second, change: walked["prefetch"]},
 		"what is fetched again": {m: www, later: 70 * time.Second, hits: 3, change: walked["prefetch"]},
@@ -61,7 +61,7 @@ func TestTerm(t *testing.T) {
 			for range c.hits {
 				look(cache, q)
 			}
-			got, ok := cache.Term(q, 0)
+			got, ok := cache.Lease(q, 0)
 			if ok != c.ok {
 				t.Fatalf("a copy may be kept: %v, want %v (%+v)", ok, c.ok, got)
 			}
@@ -80,17 +80,17 @@ func TestNoTerm(t *testing.T) {
 	q := question(t, "www.example.", dns.TypeA)
 	c := newCache(nil, Options{})
 	fetch(t, c, q, hot)
-	if _, ok := c.Term(q, 0); ok {
+	if _, ok := c.Lease(q, 0); ok {
 		t.Error("a term without epochs")
 	}
 	epochs := newCounters()
 	c = newCache(nil, Options{Epochs: epochs.Table})
-	if _, ok := c.Term(q, 0); ok {
+	if _, ok := c.Lease(q, 0); ok {
 		t.Error("a term of what isn't there")
 	}
 	fetch(t, c, q, hot)
 	c.Close()
-	if _, ok := c.Term(q, 0); ok {
+	if _, ok := c.Lease(q, 0); ok {
 		t.Error("a term of what is closed")
 	}
 }
@@ -107,8 +107,9 @@ func TestTermIsOfTheAnswer(t *testing.T) {
 	if m := answer(t, c, q); m == nil || m.Rcode != dns.RcodeNameError {
 		t.Fatalf("answered %v", m)
 	}
-	fetch(t, c, q, message{answer: []string{"a.www.example. 100 IN A 192.0.2.1"}})
-	if _, ok := c.Term(q, c.store.clock()); !ok {
+	k := c.key(q)
+	put(c, &k, response(t, q, message{answer: []string{"a.www.example. 100 IN A 192.0.2.1"}}))
+	if _, ok := c.Lease(q, c.store.clock()); !ok {
 		t.Fatal("no term")
 	}
 	if epochs.Any() == before {
@@ -127,13 +128,13 @@ func TestHits(t *testing.T) {
 	t.Run("counts", func(t *testing.T) {
 		c := newCache(nil, Options{})
 		fetch(t, c, q, hot)
-		c.Hits(q, 5, false, c.store.clock())
-		c.Hits(other, 7, true, c.store.clock()) // which is gone
-		if st := c.Stats(); st.Hits != (Kinds{5, 7}) || st.Requests != 12 || st.Misses != 0 {
+		c.CountHits(q, 5, false, c.store.clock())
+		c.CountHits(other, 7, true, c.store.clock()) // which is gone
+		if st := c.Stats(); st.Hits != (Kinds{5, 7}) || st.Requests != 13 || st.Misses != 1 {
 			t.Errorf("stats %+v", st)
 		}
 		c.Close()
-		c.Hits(q, 1, false, c.store.clock())
+		c.CountHits(q, 1, false, c.store.clock())
 		c.store.check(t)
 	})
 	t.Run("uses", func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestHits(t *testing.T) {
 		c := newCache(cfg, Options{})
 		fetch(t, c, q, hot)
 		fetch(t, c, other, message{answer: []string{"b.example. 100 IN A 192.0.2.1"}})
-		c.Hits(q, 1, false, c.store.clock())
+		c.CountHits(q, 1, false, c.store.clock())
 		name, m := more(0)
 		fetch(t, c, name, m)
 		if answer(t, c, q) == nil || answer(t, c, other) != nil {
@@ -157,7 +158,7 @@ func TestHits(t *testing.T) {
 		fetch(t, c, q, hot)
 		clock.advance(100 * time.Second)
 		fetch(t, c, other, message{answer: []string{"b.example. 100 IN A 192.0.2.1"}})
-		c.Hits(q, 1, false, 0)
+		c.CountHits(q, 1, false, 0)
 		name, m := more(0)
 		fetch(t, c, name, m)
 		if answer(t, c, other) == nil {
@@ -168,13 +169,13 @@ func TestHits(t *testing.T) {
 		t.Run(fmt.Sprint("prefetch ", hits), func(t *testing.T) {
 			c, clock := hotCache(t, config.Prefetch{Amount: 3, Within: time.Minute, Percent: 30}, Options{})
 			clock.advance(65 * time.Second)
-			c.Hits(q, hits, false, 0)
+			c.CountHits(q, hits, false, 0)
 			clock.advance(10 * time.Second)
 			if got := look(c, q); got != want {
 				t.Errorf("%d, want %d", got, want)
 			}
 			if want == Refresh {
-				c.Hits(q, hits, false, 0)
+				c.CountHits(q, hits, false, 0)
 				if got := look(c, q); got != Hit {
 					t.Errorf("a second one is told to fetch it: %d", got)
 				}
