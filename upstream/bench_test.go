@@ -58,14 +58,14 @@ func TestOwnAllocations(t *testing.T) {
 	c := fixedCall(t)
 	reply := address(append([]byte(nil), c.message()...))
 	packed := testing.AllocsPerRun(100, func() {
-		if _, err := wire.ParseResponse(reply, c.query); err != nil {
+		if _, err := wire.ParseResponse(reply, c.request); err != nil {
 			t.Fatal(err)
 		}
 	})
-	r := newRace(p) // one for all: under the race detector a sync.Pool forgets
+	r := newExchange(p) // one for all: under the race detector a sync.Pool forgets
 	for _, overTCP := range []bool{false, true} {
 		all := testing.AllocsPerRun(200, func() {
-			r.query, r.servers, r.tcp, r.deadline = c.query, p.servers(), overTCP, time.Now().Add(time.Hour)
+			r.request, r.servers, r.tcp, r.deadline = c.request, p.servers(), overTCP, time.Now().Add(time.Hour)
 			if _, err := r.run(context.Background()); err != nil {
 				t.Fatal(err)
 			}

@@ -28,22 +28,22 @@ import (
 )
 
 const (
-	// maxBusyDoH bounds the queries in flight per server, those included that wait
+	// maxInFlightDoH bounds the queries in flight per server, those included that wait
 	// for a place on a connection; each has a goroutine. Servers allow 100 to 250
 	// at once on one connection: half of this is too few for maxLinks of those,
 	// double would wait longer than anybody has time.
-	maxBusyDoH = 1024
+	maxInFlightDoH = 1024
 	// messageType is the media type of DNS messages (RFC 8484, 6).
 	messageType = "application/dns-message"
 	// defaultPath is where servers answer, by custom.
 	defaultPath = "/dns-query"
-	// maxHeaders is the bytes of a reply's headers that are read. Usual ones have a
+	// maxHeaderBytes is the bytes of a reply's headers that are read. Usual ones have a
 	// tenth; the library's own bound is 10 MiB.
-	maxHeaders = 16 << 10
-	// pingAfter is how long a connection is silent before it is asked whether it is
+	maxHeaderBytes = 16 << 10
+	// pingTimeout is how long a connection is silent before it is asked whether it is
 	// there: half would ask while a slow name is resolved, double leaves twice as
 	// many queries without an answer on one that is gone.
-	pingAfter = time.Second
+	pingTimeout = time.Second
 )
 
 // dohOptions is what a DNS-over-HTTPS transport needs beside its target.
@@ -53,7 +53,7 @@ type dohOptions struct {
 	method string
 }
 
-// doh is a transport over HTTPS (RFC 8484): a few connections, with HTTP/2 as many
+// dohTransport is a transport over HTTPS (RFC 8484): a few connections, with HTTP/2 as many
 // queries on each as the server allows, with HTTP/1.1 one. What finds no place waits
 // for one. Proxies that the environment names are not used: they are for what people
 // read, and may need this agent to be found.
@@ -63,43 +63,43 @@ type dohOptions struct {
 //
 // Every flight has a goroutine of its own and buffers of its own, so that a call is
 // given back at once when it is withdrawn. An HTTP request ends with its context.
-type doh struct {
+type dohTransport struct {
 	addr   string // what is connected to
 	url    url.URL
 	host   string
 	header http.Header // of all requests; not changed
 	client *http.Transport
 	dohOptions
-	ctx     context.Context // ends everything
-	cancel  context.CancelFunc
-	tasks   sync.WaitGroup
-	waiting waiting
+	ctx       context.Context // ends everything
+	stop      context.CancelFunc
+	tasks     sync.WaitGroup
+	waitQueue waitQueue
 
-	mu     sync.Mutex
-	open   []*webLink            // those that take queries
-	live   map[*webLink]struct{} // those that are connected
-	making bool                  // a connection is being made
-	flying share.Division
-	closed bool
+	mu         sync.Mutex
+	open       []*dohConn            // those that take queries
+	live       map[*dohConn]struct{} // those that are connected
+	connecting bool                  // a connection is being made
+	inFlight   share.Division
+	closed     bool
 
 	hits, misses atomic.Uint64
 }
 
-// dohFlight is the flight of one call, which is nil once it is withdrawn; the lock
+// dohRequest is the flight of one call, which is nil once it is withdrawn; the lock
 // of its doh guards it.
-type dohFlight struct {
-	call   *call
-	client share.Client
-	held   int // the client's flights before this one
-	query  []byte
-	until  time.Time
-	cancel context.CancelFunc
+type dohRequest struct {
+	query          *query
+	client         share.Client
+	clientInFlight int // the client's flights before this one
+	message        []byte
+	deadline       time.Time
+	cancel         context.CancelFunc
 }
 
-// newDoH opens no connection yet. addr is where target is; its name is in the URL,
+// newDoHTransport opens no connection yet. addr is where target is; its name is in the URL,
 // and the certificate must be for it unless the options have a ServerName.
-func newDoH(target config.Target, addr netip.AddrPort, opts dohOptions) transport {
-	opts.fill()
+func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions) transport {
+	opts.setDefaults()
 	opts.method = cmp.Or(opts.method, http.MethodPost)
 	if opts.tls == nil {
 		opts.tls = new(tls.Config)
@@ -111,7 +111,7 @@ func newDoH(target config.Target, addr netip.AddrPort, opts dohOptions) transpor
 	}
 	cfg.ServerName = cmp.Or(cfg.ServerName, target.Host)
 	opts.tls = clientTLS(cfg, addr.Addr())
-	t := &doh{
+	t := &dohTransport{
 		addr: addr.String(),
 		url:  url.URL{Scheme: "https", Host: host, Path: cmp.Or(target.Path, defaultPath)},
 		host: strings.TrimSuffix(host, ":443"),
@@ -120,115 +120,115 @@ func newDoH(target config.Target, addr netip.AddrPort, opts dohOptions) transpor
 			"User-Agent": {""}, // none: it would tell who asks (RFC 8484, 8.2)
 		},
 		dohOptions: opts,
-		live:       make(map[*webLink]struct{}),
-		flying:     share.NewDivision(maxBusyDoH),
+		live:       make(map[*dohConn]struct{}),
+		inFlight:   share.NewDivision(maxInFlightDoH),
 	}
 	if t.method == http.MethodPost {
 		t.header["Content-Type"] = []string{messageType}
 	}
-	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.client = &http.Transport{
 		DialContext:            t.dial,
 		TLSClientConfig:        opts.tls,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,
-		MaxResponseHeaderBytes: maxHeaders,
+		MaxResponseHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout:  pingAfter,
-			PingTimeout:      pingAfter,
-			WriteByteTimeout: connectTime,
+			SendPingTimeout:  pingTimeout,
+			PingTimeout:      pingTimeout,
+			WriteByteTimeout: connectTimeout,
 		},
 	}
 	return t
 }
 
 // start is [transport.start].
-func (t *doh) start(c *call) {
+func (t *dohTransport) start(c *query) {
 	binary.BigEndian.PutUint16(c.frame[2:], 0) // so that caches may hold it (RFC 8484, 4.1)
-	f := &dohFlight{call: c, client: c.client, query: bytes.Clone(c.message()), until: c.until}
+	f := &dohRequest{query: c, client: c.client, message: bytes.Clone(c.message()), deadline: c.deadline}
 	if err := t.begin(f); err != nil {
-		c.land(err)
+		c.complete(err)
 	}
 }
 
-func (t *doh) begin(f *dohFlight) error {
+func (t *dohTransport) begin(f *dohRequest) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.flying.Ask(f.client) != share.Fits:
+	case t.inFlight.Ask(f.client) != share.Fits:
 		return ErrBusy
 	}
-	ctx, cancel := context.WithDeadline(t.ctx, f.until)
-	f.cancel, f.call.flight = cancel, f
-	f.held = t.flying.Held(f.client)
-	t.flying.Add(f.client)
+	ctx, cancel := context.WithDeadline(t.ctx, f.deadline)
+	f.cancel, f.query.dohRequest = cancel, f
+	f.clientInFlight = t.inFlight.Held(f.client)
+	t.inFlight.Add(f.client)
 	t.tasks.Go(func() {
 		defer cancel()
-		msg, err := t.fetch(ctx, f)
-		t.end(f, msg, err)
+		msg, err := t.roundTrip(ctx, f)
+		t.finish(f, msg, err)
 	})
 	return nil
 }
 
-// end is the end of f.
-func (t *doh) end(f *dohFlight, msg []byte, err error) {
+// finish is the end of f.
+func (t *dohTransport) finish(f *dohRequest, msg []byte, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.flying.Remove(f.client)
-	c := f.call
+	t.inFlight.Remove(f.client)
+	c := f.query
 	if c == nil {
 		return
 	}
-	c.flight = nil
+	c.dohRequest = nil
 	switch {
 	case t.closed:
 		err = ErrClosed
-	case err != nil && !local(err) && !time.Now().Before(f.until):
+	case err != nil && !isLocal(err) && !time.Now().Before(f.deadline):
 		err = os.ErrDeadlineExceeded
-	case err == nil && !c.answeredBy(msg):
-		t.strays.Add(1)
-		err = errOther
+	case err == nil && !c.matches(msg):
+		t.unexpected.Add(1)
+		err = errMismatch
 	}
 	if err == nil {
-		c.room(len(msg))
-		c.got = copy(c.reply, msg)
+		c.growReply(len(msg))
+		c.replyLen = copy(c.reply, msg)
 	}
-	c.land(err)
+	c.complete(err)
 }
 
 var (
-	errOther = errors.New("the reply is not to this query")
-	errLong  = errors.New("the reply is longer than a DNS message")
+	errMismatch = errors.New("the reply is not to this query")
+	errTooLong  = errors.New("the reply is longer than a DNS message")
 )
 
-// fetch asks, and again where a connection breaks that was good before, or the server
+// roundTrip asks, and again where a connection breaks that was good before, or the server
 // refuses one query more on it.
-func (t *doh) fetch(ctx context.Context, f *dohFlight) ([]byte, error) {
+func (t *dohTransport) roundTrip(ctx context.Context, f *dohRequest) ([]byte, error) {
 	for resent := 0; ; resent++ {
-		l, err := t.board(ctx, f.held)
+		l, err := t.acquireConn(ctx, f.clientInFlight)
 		if err != nil {
 			return nil, err
 		}
-		resp, err := l.conn.RoundTrip(t.request(ctx, f.query))
+		resp, err := l.conn.RoundTrip(t.newHTTPRequest(ctx, f.message))
 		var msg []byte
 		again := err != nil && ctx.Err() == nil && l.answered.Load() && resent < maxResends
 		if err == nil {
 			if l.answered.CompareAndSwap(false, true) {
-				t.waiting.wake(l.conn.Available(), nil)
+				t.waitQueue.wake(l.conn.Available(), nil)
 			}
 			msg, err = readMessage(resp)
 		}
-		t.leave(l, resp != nil)
+		t.release(l, resp != nil)
 		if !again {
 			return msg, err
 		}
 	}
 }
 
-// request makes the request for query.
-func (t *doh) request(ctx context.Context, query []byte) *http.Request {
+// newHTTPRequest makes the request for query.
+func (t *dohTransport) newHTTPRequest(ctx context.Context, query []byte) *http.Request {
 	u := t.url
 	r := &http.Request{Method: t.method, URL: &u, Header: t.header, Host: t.host}
 	if t.method == http.MethodGet {
@@ -257,30 +257,30 @@ func readMessage(resp *http.Response) ([]byte, error) {
 		return nil, fmt.Errorf("reading the reply: %w", err)
 	}
 	if msg.Len() > wire.MaxMessage {
-		return nil, errLong
+		return nil, errTooLong
 	}
 	return msg.Bytes(), nil
 }
 
-// withdraw is [transport.withdraw].
-func (t *doh) withdraw(c *call) bool {
+// cancel is [transport.cancel].
+func (t *dohTransport) cancel(c *query) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := c.flight
+	f := c.dohRequest
 	if f == nil {
 		return false
 	}
-	f.call, c.flight = nil, nil
+	f.query, c.dohRequest = nil, nil
 	f.cancel()
 	return true
 }
 
 // close is [transport.close].
-func (t *doh) close() {
+func (t *dohTransport) close() {
 	t.mu.Lock()
 	t.closed = true
-	t.cancel()
-	var all []*webLink
+	t.stop()
+	var all []*dohConn
 	for l := range t.live {
 		all = append(all, l)
 	}
@@ -294,4 +294,4 @@ func (t *doh) close() {
 }
 
 // reuse is [transport.reuse].
-func (t *doh) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }
+func (t *dohTransport) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }

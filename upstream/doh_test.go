@@ -63,12 +63,12 @@ func startWeb(t *testing.T, a *authority, set func(*httptest.Server), handle htt
 func (w *web) addr() netip.AddrPort { return w.Listener.Addr().(*net.TCPAddr).AddrPort() }
 
 // client makes a transport to w.
-func (w *web) client(t *testing.T, opts dohOptions) *doh {
+func (w *web) client(t *testing.T, opts dohOptions) *dohTransport {
 	t.Helper()
 	if opts.tls == nil {
 		opts.tls = w.authority.client("")
 	}
-	d := newDoH(config.Target{Transport: config.DNSOverHTTPS, Host: "dns.test"}, w.addr(), opts).(*doh)
+	d := newDoHTransport(config.Target{Transport: config.DNSOverHTTPS, Host: "dns.test"}, w.addr(), opts).(*dohTransport)
 	t.Cleanup(d.close)
 	return d
 }
@@ -123,14 +123,14 @@ func TestDoHRequest(t *testing.T) {
 			if tt.target.Host == "" {
 				opts.tls = a.client("dns.test")
 			}
-			d := newDoH(tt.target, w.addr(), opts)
+			d := newDoHTransport(tt.target, w.addr(), opts)
 			defer d.close()
 			c := fixedCall(t)
-			msg, err := fly(t.Context(), d, c, time.Now().Add(20*time.Second))
+			msg, err := roundTrip(t.Context(), d, c, time.Now().Add(20*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r, err := parse(msg, c); err != nil || r.Answers != 1 {
+			if r, err := parseResponse(msg, c); err != nil || r.Answers != 1 {
 				t.Errorf("%d answers, %v; want 1", r.Answers, err)
 			}
 			tt.want.Proto, tt.want.Accept, tt.want.ID = "HTTP/2.0", messageType, []byte{0, 0}
@@ -163,21 +163,21 @@ func TestDoHErrors(t *testing.T) {
 			w.Header()["Content-Type"] = nil
 			w.Write(address(body(r)))
 		}, nil, `media type ""`},
-		{"too long", typed(func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, wire.MaxMessage+1)) }), nil, errLong.Error()},
-		{"empty", typed(func(http.ResponseWriter, *http.Request) {}), nil, errOther.Error()},
+		{"too long", typed(func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, wire.MaxMessage+1)) }), nil, errTooLong.Error()},
+		{"empty", typed(func(http.ResponseWriter, *http.Request) {}), nil, errMismatch.Error()},
 		{"another's answer", typed(func(w http.ResponseWriter, r *http.Request) {
 			b := address(body(r))
 			b[headerLen+1] ^= 1
 			w.Write(b)
-		}), nil, errOther.Error()},
+		}), nil, errMismatch.Error()},
 		{"another's ID", typed(func(w http.ResponseWriter, r *http.Request) {
 			b := address(body(r))
 			b[0] = 7
 			w.Write(b)
-		}), nil, errOther.Error()},
+		}), nil, errMismatch.Error()},
 		{"a denial without a question", typed(func(w http.ResponseWriter, r *http.Request) {
 			w.Write([]byte{0, 0, qrBit, byte(wire.NXDomain), 0, 0, 0, 0, 0, 0, 0, 0})
-		}), nil, errOther.Error()},
+		}), nil, errMismatch.Error()},
 		{"cut off", typed(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			w.Write(make([]byte, 50))
@@ -196,7 +196,7 @@ func TestDoHErrors(t *testing.T) {
 			w := startWeb(t, a, nil, tt.handle)
 			d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: tt.client}})
 			err := flyOnce(t, d)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || timedOut(err) {
+			if err == nil || !strings.Contains(err.Error(), tt.want) || isTimeout(err) {
 				t.Errorf("the error is %v, want one about %q", err, tt.want)
 			}
 		})
@@ -216,17 +216,17 @@ func TestDoHEnds(t *testing.T) {
 	})
 	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
 	c := fixedCall(t)
-	c.until = time.Now().Add(5 * time.Millisecond)
+	c.deadline = time.Now().Add(5 * time.Millisecond)
 	d.start(c)
-	if <-c.landed; !errors.Is(c.err, os.ErrDeadlineExceeded) {
+	if <-c.done; !errors.Is(c.err, os.ErrDeadlineExceeded) {
 		t.Errorf("after its time: %v", c.err)
 	}
 	before := int(began.Load()) // the time may have been too short to connect
 	c = fixedCall(t)
-	c.until = time.Now().Add(time.Hour)
+	c.deadline = time.Now().Add(time.Hour)
 	d.start(c)
 	eventually(t, "the server has the query", func() bool { return int(began.Load()) > before })
-	if !d.withdraw(c) || d.withdraw(c) {
+	if !d.cancel(c) || d.cancel(c) {
 		t.Error("a call in flight is withdrawn not at all or twice")
 	}
 	if over, _ := landed(c); over {
@@ -236,23 +236,23 @@ func TestDoHEnds(t *testing.T) {
 	eventually(t, "both have ended", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.flying.Used() > 0 {
+		if d.inFlight.Used() > 0 {
 			return false
 		}
-		d.flying = share.NewDivision(0)
+		d.inFlight = share.NewDivision(0)
 		return true
 	})
 	if err := flyOnce(t, d); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 	d.mu.Lock()
-	d.flying = share.NewDivision(maxBusyDoH)
+	d.inFlight = share.NewDivision(maxInFlightDoH)
 	d.mu.Unlock()
 	c = fixedCall(t)
-	c.until = time.Now().Add(time.Hour)
+	c.deadline = time.Now().Add(time.Hour)
 	d.start(c)
 	d.close()
-	if <-c.landed; !errors.Is(c.err, ErrClosed) {
+	if <-c.done; !errors.Is(c.err, ErrClosed) {
 		t.Errorf("in flight when the transport closed: %v, want ErrClosed", c.err)
 	}
 	if err := flyOnce(t, d); !errors.Is(err, ErrClosed) {
@@ -281,19 +281,19 @@ func TestDoHBreak(t *testing.T) {
 	if err := flyOnce(t, d); err != nil {
 		t.Fatal(err)
 	}
-	var calls []*call
+	var calls []*query
 	for range n {
 		c := fixedCall(t)
-		c.until = time.Now().Add(time.Hour)
+		c.deadline = time.Now().Add(time.Hour)
 		d.start(c)
 		calls = append(calls, c)
 	}
 	for _, c := range calls {
-		if <-c.landed; c.err != nil {
+		if <-c.done; c.err != nil {
 			t.Error(c.err)
 		}
 	}
-	if got := d.broken.Load(); got != 1 {
+	if got := d.brokenConns.Load(); got != 1 {
 		t.Errorf("%d broken connections are counted, want 1", got)
 	}
 }
@@ -311,7 +311,7 @@ func TestDoHLifetimes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if opts.expire > 0 {
-			d.sweep(time.Now().Add(time.Second))
+			d.closeIdle(time.Now().Add(time.Second))
 		}
 		eventually(t, name+": the connection is closed", func() bool { return w.conns.Load() == 0 })
 	}
@@ -325,11 +325,11 @@ func TestDoHLifetimes(t *testing.T) {
 		}
 		if i < 2 {
 			d.mu.Lock()
-			d.open[0].since = time.Now().Add(-2 * time.Hour)
+			d.open[0].openedAt = time.Now().Add(-2 * time.Hour)
 			d.mu.Unlock()
 		}
 	}
-	d.sweep(time.Now().Add(3 * time.Hour))
+	d.closeIdle(time.Now().Add(3 * time.Hour))
 	eventually(t, "max_age: the connections are closed", func() bool { return w.conns.Load() == 0 })
 }
 
@@ -361,15 +361,15 @@ func crowdDoH(t *testing.T, a *authority, two bool) {
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {
-			c := newCall()
+			c := newQuery()
 			for j := range 10 {
 				ctx, cancel := context.WithCancel(t.Context())
 				if rand.IntN(10) == 0 {
 					go cancel()
 				}
-				c.query, c.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
+				c.request, c.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
 				c.build(true)
-				msg, err := fly(ctx, d, c, time.Now().Add(20*time.Second))
+				msg, err := roundTrip(ctx, d, c, time.Now().Add(20*time.Second))
 				if err != nil && !errors.Is(err, context.Canceled) {
 					t.Errorf("query %d of %d: %v", j, i, err)
 				}
@@ -381,13 +381,13 @@ func crowdDoH(t *testing.T, a *authority, two bool) {
 		})
 	}
 	wg.Wait()
-	if n := w.conns.Load(); n > maxLinks {
-		t.Errorf("%d connections are open, want %d at most", n, maxLinks)
+	if n := w.conns.Load(); n > maxConns {
+		t.Errorf("%d connections are open, want %d at most", n, maxConns)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.flying.Used() > 60 {
-		t.Errorf("%d are in flight", d.flying.Used())
+	if d.inFlight.Used() > 60 {
+		t.Errorf("%d are in flight", d.inFlight.Used())
 	}
 }
 
@@ -404,7 +404,7 @@ func TestDoHSilent(t *testing.T) {
 	})
 	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
 	c := fixedCall(t)
-	c.until = time.Now().Add(time.Hour)
+	c.deadline = time.Now().Add(time.Hour)
 	d.start(c)
 	eventually(t, "the query is in flight", func() bool {
 		if arrived.Load() == 0 {
@@ -412,17 +412,17 @@ func TestDoHSilent(t *testing.T) {
 		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if len(d.open) == 0 || d.open[0].flying == 0 {
+		if len(d.open) == 0 || d.open[0].inFlight == 0 {
 			return false
 		}
-		d.open[0].owed = time.Now().Add(-doubt)
+		d.open[0].owedSince = time.Now().Add(-stalledAfter)
 		return true
 	})
 	if err := flyOnce(t, d); err != nil {
 		t.Fatal(err)
 	}
 	close(hold)
-	if <-c.landed; c.err != nil {
+	if <-c.done; c.err != nil {
 		t.Errorf("an answer after a long time: %v", c.err)
 	}
 	if err := flyOnce(t, d); err != nil {

@@ -218,7 +218,7 @@ func TestExchange(t *testing.T) {
 			}
 			p := start(t, cfg)
 			r, err := p.Exchange(t.Context(), question(t, "www.example.org."), tt.overTCP)
-			got := outcome{Rcode: r.Rcode, Answers: r.Answers, Truncated: r.Truncated, Strays: p.Stats().Servers[0].Strays}
+			got := outcome{Rcode: r.Rcode, Answers: r.Answers, Truncated: r.Truncated, Strays: p.Stats().Servers[0].UnexpectedReplies}
 			for _, r := range f.requests() {
 				got.Over = append(got.Over, r.over)
 			}
@@ -332,7 +332,7 @@ func TestQueryOnTheWire(t *testing.T) {
 }
 
 func TestPayload(t *testing.T) {
-	for _, tt := range []struct{ set, want int }{{0, DefaultPayload}, {100, 512}, {700, 700}, {65535, datagramRoom}} {
+	for _, tt := range []struct{ set, want int }{{0, DefaultPayload}, {100, 512}, {700, 700}, {65535, maxDatagram}} {
 		f := startFake(t, answers)
 		p := New(directive(f), Options{Payload: tt.set})
 		_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
@@ -349,7 +349,7 @@ func TestPayload(t *testing.T) {
 // TestUnpredictable looks at what a forger has to guess. It can't prove good
 // randomness; it catches counters, constants and a port that is never retired.
 func TestUnpredictable(t *testing.T) {
-	const n = 10 * maxUses
+	const n = 10 * maxQueriesPerSocket
 	f := startFake(t, answers)
 	p := start(t, directive(f))
 	for range n {
@@ -374,7 +374,7 @@ func TestUnpredictable(t *testing.T) {
 		}
 	}
 	for port, times := range ports {
-		if times > 2*maxUses { // the kernel may draw a port twice
+		if times > 2*maxQueriesPerSocket { // the kernel may draw a port twice
 			t.Errorf("port %d was used %d times", port, times)
 		}
 	}

@@ -270,7 +270,7 @@ func directive(to ...*fake) *config.Forward {
 func start(t testing.TB, cfg *config.Forward) *Pool {
 	t.Helper()
 	p := lively(t, cfg)
-	p.budget.parts.Store(-1 << 40)
+	p.hedgeBudget.credit.Store(-1 << 40)
 	return p
 }
 

@@ -35,9 +35,9 @@ func (b *bytesConn) Read(p []byte) (int, error) {
 }
 
 // fixedCall is a call whose query has ID 0x0102.
-func fixedCall(t testing.TB) *call {
-	c := newCall()
-	c.query, c.payload = question(t, "www.example.org."), DefaultPayload
+func fixedCall(t testing.TB) *query {
+	c := newQuery()
+	c.request, c.payload = question(t, "www.example.org."), DefaultPayload
 	c.build(true)
 	binary.BigEndian.PutUint16(c.frame[2:], 0x0102)
 	return c
@@ -85,10 +85,10 @@ func FuzzStream(f *testing.F) {
 			want, rest = append(want, rest[2:end]), rest[end:]
 		}
 		c := fixedCall(t)
-		l := &link{ids: map[uint16]*call{c.sentID(): c}, flying: 1, all: new(share.Division)}
-		l.all.Add(c.client)
+		l := &streamConn{queries: map[uint16]*query{c.sentID(): c}, inFlight: 1, division: new(share.Division)}
+		l.division.Add(c.client)
 		conn := &bytesConn{left: sent, piece: 1 + int(piece)}
-		in := frames{buf: make([]byte, readRoom)}
+		in := frameReader{buf: make([]byte, readBufSize)}
 		answered, n := -1, 0
 		for err := error(nil); err == nil; {
 			err = in.fill(conn)
@@ -111,11 +111,11 @@ func FuzzStream(f *testing.F) {
 		if answered < 0 {
 			return
 		}
-		msg := c.reply[:c.got]
+		msg := c.reply[:c.replyLen]
 		if !bytes.Equal(msg, want[answered]) || !wire.Matches(msg, c.message()) {
 			t.Fatalf("%x does not answer the query", msg)
 		}
-		parse(msg, c)
+		parseResponse(msg, c)
 	})
 }
 
@@ -125,24 +125,24 @@ func FuzzDatagram(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)
 	}
-	f.Add(make([]byte, datagramRoom+1))
+	f.Add(make([]byte, maxDatagram+1))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		c := fixedCall(t)
-		p := port{all: new(share.Division)}
-		p.put(c)
-		if !p.deliver(datagram[:min(len(datagram), datagramRoom+1)]) {
+		p := udpSocket{division: new(share.Division)}
+		p.add(c)
+		if !p.deliver(datagram[:min(len(datagram), maxDatagram+1)]) {
 			return
 		}
-		<-c.landed
-		msg := c.reply[:c.got]
+		<-c.done
+		msg := c.reply[:c.replyLen]
 		if !wire.Matches(msg, c.message()) {
 			t.Fatalf("%x does not answer the query", msg)
 		}
-		if len(msg) > datagramRoom && !cut(msg) {
+		if len(msg) > maxDatagram && !isTruncated(msg) {
 			t.Fatal("a datagram that was cut is not marked")
 		}
 		lacksEDNS(msg)
-		if r, err := parse(msg, c); err == nil && r.Packed.IsZero() {
+		if r, err := parseResponse(msg, c); err == nil && r.Packed.IsZero() {
 			t.Fatal("a response without an answer to send")
 		}
 	})

@@ -2,146 +2,146 @@ package upstream
 
 import "time"
 
-// arm sees to it that the bell rings when a leg, or what is held, has to be looked
+// armTimer sees to it that the bell rings when a leg, or what is held, has to be looked
 // after.
-func (r *race) arm(now time.Time) {
-	next := r.heldUntil
-	for _, c := range r.legs[:r.flying] {
-		if at := c.leg.alarm; next.IsZero() || !at.IsZero() && at.Before(next) {
+func (r *exchange) armTimer(now time.Time) {
+	next := r.fallbackUntil
+	for _, c := range r.queries[:r.inFlight] {
+		if at := c.attempt.nextCheck; next.IsZero() || !at.IsZero() && at.Before(next) {
 			next = at
 		}
 	}
-	r.alarm = next
-	if next.IsZero() || now.Before(r.rings) && !next.Before(r.rings) {
+	r.nextCheck = next
+	if next.IsZero() || now.Before(r.timerAt) && !next.Before(r.timerAt) {
 		return // it rings before, and this is called again then
 	}
-	r.rings = next
+	r.timerAt = next
 	r.timer.Reset(next.Sub(now))
 }
 
-// ring looks after the legs that are due. It reports whether what is held has been
+// onWakeup looks after the legs that are due. It reports whether what is held has been
 // held for long enough. When the timer itself went off late, this process did not get
 // the processor, and replies may be there that nobody has read: they have the time
 // that their readers need.
-func (r *race) ring(now time.Time) bool {
-	r.hinted(now)
-	if r.alarm.IsZero() || now.Before(r.alarm) {
+func (r *exchange) onWakeup(now time.Time) bool {
+	r.hedgeSoftErrors(now)
+	if r.nextCheck.IsZero() || now.Before(r.nextCheck) {
 		return false
 	}
-	if !r.heldUntil.IsZero() && !now.Before(r.heldUntil) {
+	if !r.fallbackUntil.IsZero() && !now.Before(r.fallbackUntil) {
 		return true
 	}
-	late := !r.stalled && now.Sub(r.alarm) > hedgeFloor
-	r.stalled = r.stalled || late
-	for _, c := range r.legs[:r.flying] { // those asked meanwhile are not due
+	late := !r.timerWasLate && now.Sub(r.nextCheck) > minHedgeDelay
+	r.timerWasLate = r.timerWasLate || late
+	for _, c := range r.queries[:r.inFlight] { // those asked meanwhile are not due
 		switch {
-		case !c.leg.due(now):
+		case !c.attempt.due(now):
 		case late:
-			c.leg.alarm = now.Add(hedgeFloor)
+			c.attempt.nextCheck = now.Add(minHedgeDelay)
 		default:
-			r.overdue(c, now)
+			r.handleOverdue(c, now)
 		}
 	}
 	return false
 }
 
 // due reports whether l has to be looked after at now.
-func (l *leg) due(now time.Time) bool { return !l.alarm.IsZero() && !now.Before(l.alarm) }
+func (l *attempt) due(now time.Time) bool { return !l.nextCheck.IsZero() && !now.Before(l.nextCheck) }
 
-// overdue looks after c, which has not landed at its alarm. Another server is asked as
+// handleOverdue looks after c, which has not landed at its alarm. Another server is asked as
 // soon as that is allowed. The looks until then grow rarer, since with all servers
 // frozen there are many that look.
-func (r *race) overdue(c *call, now time.Time) {
-	l := &c.leg
+func (r *exchange) handleOverdue(c *query, now time.Time) {
+	l := &c.attempt
 	s := l.server
-	if l.gap == 0 { // the first look
-		l.gap = l.waits.hedge
-		if !s.doubted.Load() { // what a frozen server does says nothing about its times
-			l.late = true
-			l.rtt.beyond()
+	if l.checkInterval == 0 { // the first look
+		l.checkInterval = l.delays.hedge
+		if !s.suspected.Load() { // what a frozen server does says nothing about its times
+			l.slowCounted = true
+			l.rtt.observeSlow()
 		}
 	} else {
-		l.gap = min(2*l.gap, max(maxGap, l.waits.hedge))
+		l.checkInterval = min(2*l.checkInterval, max(maxCheckInterval, l.delays.hedge))
 	}
-	if late := l.begun.Add(l.waits.late); !l.missed && !now.Before(late) {
-		l.missed = true
-		r.pool.miss(s)
+	if late := l.sent.Add(l.delays.unanswered); !l.unanswered && !now.Before(late) {
+		l.unanswered = true
+		r.pool.recordUnanswered(s)
 	}
-	if !l.relieved {
-		l.relieved = r.relieve(c, now)
+	if !l.hedged {
+		l.hedged = r.hedge(c, now)
 	}
-	l.alarm = l.look(now)
+	l.nextCheck = l.nextCheckAfter(now)
 }
 
-// look is when to look after l again, after now; zero is never.
-func (l *leg) look(now time.Time) time.Time {
-	late := l.begun.Add(l.waits.late)
-	switch next := now.Add(l.gap); {
-	case !l.missed && (l.relieved || late.Before(next)):
+// nextCheckAfter is when to look after l again, after now; zero is never.
+func (l *attempt) nextCheckAfter(now time.Time) time.Time {
+	late := l.sent.Add(l.delays.unanswered)
+	switch next := now.Add(l.checkInterval); {
+	case !l.unanswered && (l.hedged || late.Before(next)):
 		return late
-	case l.relieved:
+	case l.hedged:
 		return time.Time{}
 	default:
 		return next
 	}
 }
 
-// maxGap is how rarely a query is looked after for which no other server can be asked.
+// maxCheckInterval is how rarely a query is looked after for which no other server can be asked.
 // With all servers silent there are a thousand of them and more: half of it costs
 // some hundredths of a core, double is how long a query waits at worst that could be
 // asked elsewhere by now.
-const maxGap = 100 * time.Millisecond
+const maxCheckInterval = 100 * time.Millisecond
 
-// relieve asks another server in place of c's, if that is allowed, and reports whether
+// hedge asks another server in place of c's, if that is allowed, and reports whether
 // it has. To leave a server that is doubted for one that isn't is no extra query: it
 // would be asked there if it came now. Everything else is within the budget, but for
 // queries that have waited for too long.
-func (r *race) relieve(c *call, now time.Time) bool {
-	if r.flying == maxLegs || r.left <= 0 || r.spare <= 0 || !now.Before(r.deadline) {
+func (r *exchange) hedge(c *query, now time.Time) bool {
+	if r.inFlight == maxOutstanding || r.failuresLeft <= 0 || r.hedgesLeft <= 0 || !now.Before(r.deadline) {
 		return false
 	}
-	at := r.at
-	s, free := r.second(c, now)
-	if s == nil || !free && !r.pool.budget.spend() {
-		r.at = at
+	at := r.nextIndex
+	s, free := r.hedgeTarget(c, now)
+	if s == nil || !free && !r.pool.hedgeBudget.withdraw() {
+		r.nextIndex = at
 		return false
 	}
-	r.spare--
+	r.hedgesLeft--
 	s.hedges.Add(1)
 	r.ask(s, now, true)
 	return true
 }
 
-// rescue is how long a query waits before another server is asked, or the only one again,
+// forceHedgeAfter is how long a query waits before another server is asked, or the only one again,
 // whatever the budget says: it is what a time-out would come to, earlier. A budget that is spent would leave
 // a lone query with a frozen server until its end. With half of it, names that their
 // servers take a second over would be asked twice when all of them are slow; a client
 // feels each second more.
-const rescue = time.Second
+const forceHedgeAfter = time.Second
 
-// second is the server to ask because c is late, nil for none, and whether the budget
+// hedgeTarget is the server to ask because c is late, nil for none, and whether the budget
 // has no say in that.
-func (r *race) second(c *call, now time.Time) (s *server, free bool) {
-	desperate := now.Sub(c.leg.asked) >= rescue
-	if s = r.pick(true); s != nil {
-		return s, desperate || c.leg.server.doubted.Load()
+func (r *exchange) hedgeTarget(c *query, now time.Time) (s *server, free bool) {
+	desperate := now.Sub(c.attempt.started) >= forceHedgeAfter
+	if s = r.nextServer(true); s != nil {
+		return s, desperate || c.attempt.server.suspected.Load()
 	}
-	if s = r.pick(false); s == nil && r.lost(c, now) {
-		return c.leg.server, desperate
+	if s = r.nextServer(false); s == nil && r.probablyLost(c, now) {
+		return c.attempt.server, desperate
 	}
 	return s, desperate
 }
 
-// lost reports whether c's query, or its answer, was probably lost, and asking the same
+// probablyLost reports whether c's query, or its answer, was probably lost, and asking the same
 // server over another port may help.
-func (r *race) lost(c *call, now time.Time) bool {
-	l := &c.leg
+func (r *exchange) probablyLost(c *query, now time.Time) bool {
+	l := &c.attempt
 	if c.tcp || l.server.udp == l.server.tcp {
 		return false // TCP sends again itself
 	}
-	after := resendUnknown
-	if tail, known := l.rtt.percentile(); known {
-		after = max(resendTails*tail, resendFloor)
+	after := defaultResendDelay
+	if tail, known := l.rtt.percentile95(); known {
+		after = max(resendP95s*tail, minResendDelay)
 	}
-	return now.Sub(l.begun) >= after
+	return now.Sub(l.sent) >= after
 }

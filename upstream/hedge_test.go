@@ -26,8 +26,8 @@ func patient(to ...*fake) *config.Forward {
 	return cfg
 }
 
-// exchange asks for the i-th name.
-func exchange(t *testing.T, p *Pool, i int) wire.Response {
+// mustExchange asks for the i-th name.
+func mustExchange(t *testing.T, p *Pool, i int) wire.Response {
 	t.Helper()
 	r, err := p.Exchange(t.Context(), question(t, fmt.Sprintf("n%d.test.", i)), false)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestFrozen(t *testing.T) {
 			cfg.Policy, cfg.MaxFails = policy, 0 // the queries alone show it
 			p := lively(t, cfg)
 			for i := range before {
-				exchange(t, p, i)
+				mustExchange(t, p, i)
 			}
 			frozen := a
 			if policy == config.PolicyFastest && asked(b) > asked(a) {
@@ -57,16 +57,16 @@ func TestFrozen(t *testing.T) {
 			known := asked(frozen)
 			frozen.become(silence)
 			for i := range after {
-				exchange(t, p, before+i)
+				mustExchange(t, p, before+i)
 			}
-			if n, most := asked(frozen)-known, missesToDoubt+1+burst+(before+after)/perQuery; n > most {
+			if n, most := asked(frozen)-known, suspectAfterUnanswered+1+maxHedgeBurst+(before+after)/queriesPerHedge; n > most {
 				t.Errorf("%d of %d queries were asked of the server that is frozen, want %d at most", n, after, most)
 			}
 			if n := flyingUDP(p); n != 0 {
 				t.Errorf("%d queries are in flight after all have ended", n)
 			}
 			for _, s := range p.servers() {
-				eventually(t, "no scout is under way", func() bool { return !s.scouting.Load() || s.to == frozen.addr })
+				eventually(t, "no scout is under way", func() bool { return !s.shadowing.Load() || s.addr == frozen.addr })
 			}
 		})
 	}
@@ -75,8 +75,8 @@ func TestFrozen(t *testing.T) {
 // flyingUDP counts what is in flight over UDP, scouts not counted.
 func flyingUDP(p *Pool) (n int) {
 	for _, s := range p.servers() {
-		n += s.udp.(*udp).inFlight()
-		if s.scouting.Load() {
+		n += s.udp.(*udpTransport).inFlightCount()
+		if s.shadowing.Load() {
 			n--
 		}
 	}
@@ -100,12 +100,12 @@ func TestDeadFromTheStart(t *testing.T) {
 				for i := range 8 {
 					wg.Go(func() {
 						for j := range 50 {
-							exchange(t, p, 50*i+j)
+							mustExchange(t, p, 50*i+j)
 						}
 					})
 				}
 				wg.Wait()
-				if n, most := asked(dead), 8+missesToDoubt+1+burst+400/perQuery; n > most {
+				if n, most := asked(dead), 8+suspectAfterUnanswered+1+maxHedgeBurst+400/queriesPerHedge; n > most {
 					t.Errorf("%d of 400 queries were asked of the server that is dead, want %d at most", n, most)
 				}
 			})
@@ -123,11 +123,11 @@ func TestComesBack(t *testing.T) {
 	n := 0
 	again := func() {
 		n++
-		exchange(t, p, n)
+		mustExchange(t, p, n)
 	}
-	eventually(t, "it is doubted", func() bool { again(); return p.Stats().Servers[0].Doubted })
+	eventually(t, "it is doubted", func() bool { again(); return p.Stats().Servers[0].Suspected })
 	a.become(answers)
-	eventually(t, "it is trusted", func() bool { again(); return !p.Stats().Servers[0].Doubted })
+	eventually(t, "it is trusted", func() bool { again(); return !p.Stats().Servers[0].Suspected })
 	eventually(t, "it is asked first", func() bool {
 		before := asked(b)
 		again()
@@ -136,7 +136,7 @@ func TestComesBack(t *testing.T) {
 	if len(a.requests()) != asked(a) {
 		t.Error("it was probed with max_fails 0")
 	}
-	if p.Stats().Servers[0].Doubts == 0 {
+	if p.Stats().Servers[0].SuspectedTotal == 0 {
 		t.Error("no doubt is counted")
 	}
 }
@@ -153,14 +153,14 @@ func TestBackForProbesOnly(t *testing.T) {
 	cfg := patient(a, b)
 	cfg.HealthInterval = time.Millisecond
 	p := lively(t, cfg)
-	fooled := func() bool { return p.servers()[0].fooled.Load() && p.servers()[0].doubted.Load() }
+	fooled := func() bool { return p.servers()[0].probeUnreliable.Load() && p.servers()[0].suspected.Load() }
 	n := 0
-	eventually(t, "probes are seen through", func() bool { n++; exchange(t, p, n); return fooled() })
+	eventually(t, "probes are seen through", func() bool { n++; mustExchange(t, p, n); return fooled() })
 	before := asked(a)
 	for i := range 100 {
-		exchange(t, p, n+i)
+		mustExchange(t, p, n+i)
 	}
-	if n, most := asked(a)-before, 1+burst+(n+100)/perQuery; n > most {
+	if n, most := asked(a)-before, 1+maxHedgeBurst+(n+100)/queriesPerHedge; n > most {
 		t.Errorf("it was asked %d of 100 queries, want %d at most", n, most)
 	}
 }
@@ -185,15 +185,15 @@ func TestFirstAnswerWins(t *testing.T) {
 	})
 	b := startFake(t, func(r request) { r.reply(r.answer(2)) })
 	p := lively(t, patient(a, b))
-	if got := exchange(t, p, 0); got.Answers != 2 {
+	if got := mustExchange(t, p, 0); got.Answers != 2 {
 		t.Errorf("the answer has %d records, want those of the second server", got.Answers)
 	}
 	close(release)
 	late.Wait()
-	exchange(t, p, 1) // what waits on the socket was read by then
+	mustExchange(t, p, 1) // what waits on the socket was read by then
 	st := p.Stats().Servers
-	if st[0].Strays != 0 || st[1].Hedges != 1 || st[1].HedgeWins != 1 || st[0].Hedges != 0 {
-		t.Errorf("strays %d, hedges %d and %d, wins %d; want 0, 0 and 1, 1", st[0].Strays, st[0].Hedges, st[1].Hedges, st[1].HedgeWins)
+	if st[0].UnexpectedReplies != 0 || st[1].Hedges != 1 || st[1].HedgeWins != 1 || st[0].Hedges != 0 {
+		t.Errorf("strays %d, hedges %d and %d, wins %d; want 0, 0 and 1, 1", st[0].UnexpectedReplies, st[0].Hedges, st[1].Hedges, st[1].HedgeWins)
 	}
 }
 
@@ -213,23 +213,23 @@ func TestErrorIsHeldBack(t *testing.T) {
 		})
 		p := lively(t, patient(a, b))
 		// The second server's error is held for as long as it is waited for.
-		for range enough {
-			p.servers()[0].overUDP.observe(2*time.Second, false, 1)
-			p.servers()[1].overUDP.observe(2*time.Second, false, 1)
+		for range minSamples {
+			p.servers()[0].udpRTT.observe(2*time.Second, false, 1)
+			p.servers()[1].udpRTT.observe(2*time.Second, false, 1)
 		}
-		p.servers()[0].overUDP.tail.Store(int64(time.Millisecond))
+		p.servers()[0].udpRTT.p95.Store(int64(time.Millisecond))
 		if silent {
-			p.servers()[1].overUDP.tail.Store(int64(time.Millisecond))
+			p.servers()[1].udpRTT.p95.Store(int64(time.Millisecond))
 		}
 		go func() {
 			r := <-arrived
 			<-said
 			if !silent {
-				eventually(t, "the error has been read", func() bool { return p.servers()[1].heard.Load() > 0 })
+				eventually(t, "the error has been read", func() bool { return p.servers()[1].lastReply.Load() > 0 })
 				answers(r)
 			}
 		}()
-		got := exchange(t, p, 0)
+		got := mustExchange(t, p, 0)
 		if want := map[bool]wire.Rcode{false: wire.NoError, true: wire.ServFail}[silent]; got.Rcode != want {
 			t.Errorf("the first one silent: %t; the answer is %s, want %s", silent, got.Rcode, want)
 		}
@@ -245,13 +245,13 @@ func TestLostPacket(t *testing.T) {
 		}
 	})
 	p := lively(t, patient(f))
-	exchange(t, p, 0)
+	mustExchange(t, p, 0)
 	got := f.requests()
 	if len(got) != 2 || got[0].from == got[1].from || got[0].Id == got[1].Id {
 		t.Errorf("%d queries were sent; want two, with another ID and out of another port", len(got))
 	}
-	if s := p.Stats().Servers[0]; s.Doubted || s.Hedges != 1 {
-		t.Errorf("doubted: %t, hedges: %d", s.Doubted, s.Hedges)
+	if s := p.Stats().Servers[0]; s.Suspected || s.Hedges != 1 {
+		t.Errorf("doubted: %t, hedges: %d", s.Suspected, s.Hedges)
 	}
 }
 
@@ -270,21 +270,21 @@ func TestRelief(t *testing.T) {
 	} {
 		a, b := startFake(t, silence), startFake(t, silence)
 		p := lively(t, patient(a, b))
-		p.servers()[0].doubted.Store(tt.doubted)
-		p.servers()[1].doubted.Store(tt.other)
-		p.budget.parts.Store(0)
+		p.servers()[0].suspected.Store(tt.doubted)
+		p.servers()[1].suspected.Store(tt.other)
+		p.hedgeBudget.credit.Store(0)
 		if tt.funds {
-			p.budget.parts.Store(perQuery)
+			p.hedgeBudget.credit.Store(queriesPerHedge)
 		}
-		r := newRace(p)
+		r := newExchange(p)
 		now := time.Now()
-		r.left, r.spare = 4, 3
-		r.query, r.servers, r.deadline, r.order = question(t, "a.test."), p.servers(), now.Add(time.Hour), []int{0, 1}
-		r.next(now)
-		got := r.relieve(r.legs[0], now)
-		spent := tt.funds && p.budget.parts.Load() == 0
-		if got != tt.want || spent != tt.spent || r.flying != 1+int(p.Stats().Servers[1].Hedges) {
-			t.Errorf("%+v: asked another one: %t, spent: %t, in flight: %d", tt, got, spent, r.flying)
+		r.failuresLeft, r.hedgesLeft = 4, 3
+		r.request, r.servers, r.deadline, r.order = question(t, "a.test."), p.servers(), now.Add(time.Hour), []int{0, 1}
+		r.askNext(now)
+		got := r.hedge(r.queries[0], now)
+		spent := tt.funds && p.hedgeBudget.credit.Load() == 0
+		if got != tt.want || spent != tt.spent || r.inFlight != 1+int(p.Stats().Servers[1].Hedges) {
+			t.Errorf("%+v: asked another one: %t, spent: %t, in flight: %d", tt, got, spent, r.inFlight)
 		}
 		r.reset()
 	}
@@ -298,7 +298,7 @@ func TestAllSilent(t *testing.T) {
 	p := lively(t, cfg)
 	const n = 200
 	for _, s := range p.servers() { // as after the first of them
-		s.doubted.Store(true)
+		s.suspected.Store(true)
 	}
 	var wg sync.WaitGroup
 	for i := range n {
@@ -314,7 +314,7 @@ func TestAllSilent(t *testing.T) {
 	for _, s := range p.Stats().Servers {
 		hedges += int(s.Hedges)
 	}
-	if most := burst + n/perQuery; hedges > most {
+	if most := maxHedgeBurst + n/queriesPerHedge; hedges > most {
 		t.Errorf("%d extra queries for %d, want %d at most", hedges, n, most)
 	}
 }
@@ -326,17 +326,17 @@ func TestBusyIsNoFault(t *testing.T) {
 	f := startFake(t, func(r request) { arrived <- r })
 	p := start(t, patient(f))
 	p.servers()[0].udp.close()
-	p.servers()[0].udp = newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64))
+	p.servers()[0].udp = newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64))
 	var wg sync.WaitGroup
-	wg.Go(func() { exchange(t, p, 0) })
+	wg.Go(func() { mustExchange(t, p, 0) })
 	r := <-arrived
 	if _, err := p.Exchange(t.Context(), question(t, "b.test."), false); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrBusy) {
 		t.Errorf("the second query: %v, want ErrBusy", err)
 	}
 	answers(r)
 	wg.Wait()
-	if s := p.servers()[0]; s.misses.Load() != 0 || s.probing.Load() || s.failures.Load() != 0 {
-		t.Errorf("%d misses, probing: %t, %d failed probes", s.misses.Load(), s.probing.Load(), s.failures.Load())
+	if s := p.servers()[0]; s.unanswered.Load() != 0 || s.probing.Load() || s.probeFailures.Load() != 0 {
+		t.Errorf("%d misses, probing: %t, %d failed probes", s.unanswered.Load(), s.probing.Load(), s.probeFailures.Load())
 	}
 }
 
@@ -346,7 +346,7 @@ func TestRescue(t *testing.T) {
 	cfg := directive(startFake(t, silence), startFake(t, answers))
 	cfg.Policy, cfg.ReadTimeout, cfg.MaxFails = config.PolicySequential, time.Hour, 0
 	p := lively(t, cfg)
-	p.budget.parts.Store(-1 << 40)
+	p.hedgeBudget.credit.Store(-1 << 40)
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 		t.Errorf("with another server at hand: %v", err)
 	}

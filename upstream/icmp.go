@@ -24,12 +24,12 @@ import (
 // as to all flights on the port: they go on, and another server is asked beside, as far as
 // the budget allows (RFC 5927, 5.2, soft errors). Everything else is a stray.
 
-// reportRoom is what is read of the datagram that an error is about: the longest query.
-const reportRoom = headerLen + 255 + 4 + optLen
+// maxQuotedQuery is what is read of the datagram that an error is about: the longest query.
+const maxQuotedQuery = headerLen + 255 + 4 + optLen
 
-// watchErrors has the kernel queue the ICMP errors for a socket. Where it can't, every error
+// enableErrorQueue has the kernel queue the ICMP errors for a socket. Where it can't, every error
 // is a hint.
-func watchErrors(socket syscall.RawConn) {
+func enableErrorQueue(socket syscall.RawConn) {
 	_ = socket.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1) != nil {
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
@@ -37,10 +37,10 @@ func watchErrors(socket syscall.RawConn) {
 	})
 }
 
-// passing reports whether err, of reading from or writing to a connected UDP socket, may be
+// isRecoverable reports whether err, of reading from or writing to a connected UDP socket, may be
 // that of an ICMP message, after which the socket is as good as before. What isn't is of a
 // socket that is none.
-func passing(err error) bool {
+func isRecoverable(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
 		return false
@@ -52,19 +52,19 @@ func passing(err error) bool {
 	return true
 }
 
-// report is one error of a socket's queue.
-type report struct {
+// icmpError is one error of a socket's queue.
+type icmpError struct {
 	query []byte // the beginning of what was sent, as far as it is repeated
 	errno syscall.Errno
-	fatal bool // not one that may pass, such as a route that is away for a moment
+	hard  bool // not one that may pass, such as a route that is away for a moment
 }
 
-// nextReport takes the next error from fd's queue, into buf; false if there is none.
-func nextReport(fd uintptr, buf *[reportRoom]byte) (r report, ok bool) {
+// readErrorQueue takes the next error from fd's queue, into buf; false if there is none.
+func readErrorQueue(fd uintptr, buf *[maxQuotedQuery]byte) (r icmpError, ok bool) {
 	var control [128]byte
 	n, size, _, _, err := unix.Recvmsg(int(fd), buf[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if err != nil {
-		return report{}, false
+		return icmpError{}, false
 	}
 	r.query = buf[:n]
 	messages, err := unix.ParseSocketControlMessage(control[:size])
@@ -76,16 +76,16 @@ func nextReport(fd uintptr, buf *[reportRoom]byte) (r report, ok bool) {
 			m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_RECVERR
 		if ours && len(m.Data) >= 8 { // struct sock_extended_err
 			r.errno = syscall.Errno(binary.NativeEndian.Uint32(m.Data))
-			r.fatal = lasting(r.errno, m.Data[4], m.Data[6])
+			r.hard = isHardError(r.errno, m.Data[4], m.Data[6])
 		}
 	}
 	return r, true
 }
 
-// lasting reports whether an error of this origin and code is one that the kernel tells
+// isHardError reports whether an error of this origin and code is one that the kernel tells
 // sockets of that don't ask: a closed port, or a firewall that says so. That a network or
 // host can't be reached may be over in a moment (RFC 1122, 4.1.3.3).
-func lasting(errno syscall.Errno, origin, code uint8) bool {
+func isHardError(errno syscall.Errno, origin, code uint8) bool {
 	switch errno {
 	case unix.ECONNREFUSED, unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET, unix.EACCES:
 		return true
@@ -96,72 +96,72 @@ func lasting(errno syscall.Errno, origin, code uint8) bool {
 	return false
 }
 
-// reports deals with the errors in the queue of p's socket, fd, after one that passes.
-func (t *udp) reports(p *port, fd uintptr) {
-	var buf [reportRoom]byte
+// handleErrorQueue deals with the errors in the queue of p's socket, fd, after one that passes.
+func (t *udpTransport) handleErrorQueue(p *udpSocket, fd uintptr) {
+	var buf [maxQuotedQuery]byte
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	queued := false
-	for r, ok := nextReport(fd, &buf); ok; r, ok = nextReport(fd, &buf) {
+	for r, ok := readErrorQueue(fd, &buf); ok; r, ok = readErrorQueue(fd, &buf) {
 		queued = true
-		t.report(p, r)
+		t.handleICMPError(p, r)
 	}
 	if !queued {
-		p.warn()
+		p.reportSoftError()
 	}
 }
 
-// report deals with one error; t is locked.
-func (t *udp) report(p *port, r report) {
+// handleICMPError deals with one error; t is locked.
+func (t *udpTransport) handleICMPError(p *udpSocket, r icmpError) {
 	switch {
-	case !r.fatal:
+	case !r.hard:
 	case len(r.query) < 2:
-		p.warn()
-	case p.refused(r), slices.Contains(p.late, binary.BigEndian.Uint16(r.query)):
+		p.reportSoftError()
+	case p.failQuoted(r), slices.Contains(p.orphanIDs, binary.BigEndian.Uint16(r.query)):
 	default:
-		t.stray(p)
+		t.countUnexpected(p)
 	}
 }
 
-// refused ends the flight of the query that r is about; false if there is none.
-func (p *port) refused(r report) bool {
-	i := p.find(binary.BigEndian.Uint16(r.query))
+// failQuoted ends the flight of the query that r is about; false if there is none.
+func (p *udpSocket) failQuoted(r icmpError) bool {
+	i := p.indexOf(binary.BigEndian.Uint16(r.query))
 	if i < 0 {
 		return false
 	}
-	sent := p.calls[i].message()
+	sent := p.queries[i].message()
 	if n := min(len(sent), len(r.query)); !bytes.Equal(sent[:n], r.query[:n]) {
 		return false
 	}
-	p.end(i, localError{fmt.Errorf("%w, as an ICMP message says", r.errno)})
+	p.complete(i, localError{fmt.Errorf("%w, as an ICMP message says", r.errno)})
 	return true
 }
 
-// warn tells all races with a flight on p that it may get no reply.
-func (p *port) warn() {
-	for _, c := range p.calls[:p.flying] {
-		c.warn()
+// reportSoftError tells all races with a flight on p that it may get no reply.
+func (p *udpSocket) reportSoftError() {
+	for _, c := range p.queries[:p.inFlight] {
+		c.reportSoftError()
 	}
 }
 
-// warn is called while c is in flight. It does not block.
-func (c *call) warn() {
-	if c.bell == nil {
+// reportSoftError is called while c is in flight. It does not block.
+func (c *query) reportSoftError() {
+	if c.wakeup == nil {
 		return
 	}
-	c.warned.Store(true)
+	c.softError.Store(true)
 	select {
-	case c.bell <- struct{}{}:
+	case c.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// hinted asks other servers, as far as the budget allows, beside those whose flights may
+// hedgeSoftErrors asks other servers, as far as the budget allows, beside those whose flights may
 // get no reply.
-func (r *race) hinted(now time.Time) {
-	for _, c := range r.legs[:r.flying] {
-		if c.warned.Swap(false) && !c.leg.relieved {
-			c.leg.relieved = r.relieve(c, now)
+func (r *exchange) hedgeSoftErrors(now time.Time) {
+	for _, c := range r.queries[:r.inFlight] {
+		if c.softError.Swap(false) && !c.attempt.hedged {
+			c.attempt.hedged = r.hedge(c, now)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (f *forger) closed(from, to netip.AddrPort, query []byte) {
 func TestForgedICMP(t *testing.T) {
 	forge := newForger(t)
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 64, open: 1, expire: time.Hour})
+	p, via := lone(t, f, udpOptions{maxInFlight: 64, maxOpen: 1, expire: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
 	for range 8 {
@@ -79,15 +79,15 @@ func TestForgedICMP(t *testing.T) {
 	query := queryOf(via, 0)
 	wrong := append([]byte(nil), query...)
 	via.mu.Lock()
-	var port *port
+	var port *udpSocket
 	for q := range via.live {
 		port = q
 	}
-	for port.find(binary.BigEndian.Uint16(wrong)) >= 0 {
+	for port.indexOf(binary.BigEndian.Uint16(wrong)) >= 0 {
 		wrong[1]++
 	}
 	via.mu.Unlock()
-	strays := func() uint64 { return p.Stats().Servers[0].Strays }
+	strays := func() uint64 { return p.Stats().Servers[0].UnexpectedReplies }
 	other := append([]byte(nil), query...)
 	other[headerLen+1] ^= 1 // the ID, and another question
 	for i, forged := range [][]byte{wrong, wrong[:2], other} {
@@ -98,12 +98,12 @@ func TestForgedICMP(t *testing.T) {
 		forge.closed(from, f.addr, nil)
 	}
 	ask(t, p, "next.test.") // the errors before it, if they are not read yet, cost it nothing
-	if n := via.inFlight(); n != 8 {
+	if n := via.inFlightCount(); n != 8 {
 		t.Fatalf("%d of 8 queries are in flight", n)
 	}
 	forge.closed(from, f.addr, query[:headerLen])
 	eventually(t, "one query ends, and is asked again", func() bool { return len(f.requests()) == 10 })
-	if n := via.inFlight(); n != 8 {
+	if n := via.inFlightCount(); n != 8 {
 		t.Errorf("%d queries are in flight, want 8", n)
 	}
 	cancel()
@@ -115,11 +115,11 @@ func TestForgedICMP(t *testing.T) {
 }
 
 // queryOf is the i-th query on via's only port.
-func queryOf(via *udp, i int) []byte {
+func queryOf(via *udpTransport, i int) []byte {
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	for p := range via.live {
-		return append([]byte(nil), p.calls[i].message()...)
+		return append([]byte(nil), p.queries[i].message()...)
 	}
 	return nil
 }
@@ -132,10 +132,10 @@ func TestICMPHint(t *testing.T) {
 	cfg := directive(slow, other)
 	cfg.MaxFails, cfg.ReadTimeout = 0, time.Hour
 	p := start(t, cfg)
-	times := &p.servers()[0].overUDP // so slow that nobody is asked beside it for half an hour
-	times.tail.Store(int64(time.Hour))
-	times.count.Store(enough)
-	p.budget.parts.Store(perQuery)
+	times := &p.servers()[0].udpRTT // so slow that nobody is asked beside it for half an hour
+	times.p95.Store(int64(time.Hour))
+	times.samples.Store(minSamples)
+	p.hedgeBudget.credit.Store(queriesPerHedge)
 	q := question(t, "hold.test.")
 	done := make(chan error, 1)
 	go func() {
@@ -153,7 +153,7 @@ func TestICMPHint(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("the answer that came late: %v", err)
 	}
-	if st := p.Stats().Servers[0]; st.Down || st.Doubted {
-		t.Errorf("a message takes the server out of service: down %t, doubted %t", st.Down, st.Doubted)
+	if st := p.Stats().Servers[0]; st.Down || st.Suspected {
+		t.Errorf("a message takes the server out of service: down %t, doubted %t", st.Down, st.Suspected)
 	}
 }

@@ -1,12 +1,12 @@
 // Package upstream forwards queries to other DNS servers.
 //
-// [Pool.Exchange] is a [race]: it puts the servers into the order of the policy and
+// [Pool.Exchange] is a [exchange]: it puts the servers into the order of the policy and
 // asks the first that is not down. When that one fails, the next is asked, twice
 // around at most and never past the whole deadline. When it takes longer than
 // nineteen of twenty of its replies do, the next is asked, too, and the first good
-// reply is the answer; a [budget] of 5 % bounds these extra queries. A server that
+// reply is the answer; a [hedgeBudget] of 5 % bounds these extra queries. A server that
 // lets queries pass in a row while it says nothing is doubted, within tens of
-// milliseconds ([trust]): then others are asked first, and what it was asked is asked
+// milliseconds ([passiveHealth]): then others are asked first, and what it was asked is asked
 // of them at once. A copy of a query now and then, a scout, shows when it is back.
 //
 // A server is asked over UDP, TCP, TLS or HTTPS through a [transport]; a UDP reply
@@ -18,7 +18,7 @@
 // Replies are hard to forge (RFC 5452): every query has an ID from the system's
 // generator and goes out of one of a few connected sockets, drawn at random, so
 // that the kernel drops what comes from any other address and port; ports are
-// drawn by the kernel and soon retired ([udp] says what that is worth). What
+// drawn by the kernel and soon retired ([udpTransport] says what that is worth). What
 // arrives with another ID or question is counted and dropped, and the wait goes
 // on.
 //
@@ -85,18 +85,18 @@ const (
 	// slow link or under load dead.
 	DefaultProbeTimeout = time.Second
 
-	// turns is how often each server is asked at most in one Exchange: the second
+	// maxRounds is how often each server is asked at most in one Exchange: the second
 	// time helps when one packet was lost on the way to the only server; a third
 	// one does not fit into the deadline.
-	turns = 2
-	// firstServers is how long a query waits for the pool to know a server at all: half
+	maxRounds = 2
+	// firstServerTimeout is how long a query waits for the pool to know a server at all: half
 	// of it fails queries while a resolver is asked a second time, after double stub
 	// resolvers have given up.
-	firstServers = 2 * time.Second
+	firstServerTimeout = 2 * time.Second
 	// maxAttempts is what `max_connect_attempts 0`, which sets no limit, is taken for:
 	// a server that refuses at once must not be asked all the time until the deadline.
 	// Half is met by 15 servers in their second turn, double by nobody in time.
-	maxAttempts = 4 * maxLegs * turns
+	maxAttempts = 4 * maxOutstanding * maxRounds
 )
 
 // Options is what a [Pool] needs beside its directive. The zero value is ready.
@@ -122,38 +122,38 @@ type Options struct {
 // Pool is the servers of one forward directive. It is safe for concurrent use.
 // It holds sockets and goroutines until [Pool.Close].
 type Pool struct {
-	cfg  *config.Forward
-	opts Options
-	born time.Time
-	set  atomic.Pointer[[]*server]
+	cfg        *config.Forward
+	opts       Options
+	created    time.Time
+	serverList atomic.Pointer[[]*server]
 	members
-	next   *Pool // see Chain
-	order  order
-	gate   gate
-	races  sync.Pool
-	budget *budget
-	// scoutsAt is when scouts are due, as a stamp.
-	scoutsAt atomic.Int64
+	next        *Pool // see Chain
+	order       serverOrder
+	limiter     limiter
+	exchanges   sync.Pool
+	hedgeBudget *hedgeBudget
+	// nextShadow is when scouts are due, as a stamp.
+	nextShadow atomic.Int64
 
 	stop   context.Context // done when the Pool closes: probes, dials, the sweeper
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // probes and the sweeper
 
-	broken   atomic.Uint64
-	rejected atomic.Uint64
+	allDownCount  atomic.Uint64
+	rejectedCount atomic.Uint64
 }
 
 // New makes the Pool of cfg, which must not change from here on. It opens no
 // socket. Without servers every Exchange is [ErrNoUpstream].
 func New(cfg *config.Forward, opts Options) *Pool {
-	opts.fill()
-	p := &Pool{cfg: cfg, opts: opts, born: time.Now(), budget: newBudget(), order: order{policy: cfg.Policy}}
-	p.gate = gate{limit: cfg.MaxConcurrent, places: share.NewDivision(cfg.MaxConcurrent), idle: make(chan struct{})}
-	p.races.New = func() any { return newRace(p) }
+	opts.setDefaults()
+	p := &Pool{cfg: cfg, opts: opts, created: time.Now(), hedgeBudget: newHedgeBudget(), order: serverOrder{policy: cfg.Policy}}
+	p.limiter = limiter{limit: cfg.MaxConcurrent, division: share.NewDivision(cfg.MaxConcurrent), idle: make(chan struct{})}
+	p.exchanges.New = func() any { return newExchange(p) }
 	p.stop, p.cancel = context.WithCancel(context.Background())
-	p.join(cfg.To)
+	p.initMembers(cfg.To)
 	if cfg.Expire > 0 && len(cfg.To) > 0 {
-		p.tasks.Go(p.sweep)
+		p.tasks.Go(p.closeIdleLoop)
 	}
 	return p
 }
@@ -167,14 +167,14 @@ func Chain(pools []*Pool) []*Pool {
 	return pools
 }
 
-func (o *Options) fill() {
+func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Payload == 0 {
 		o.Payload = DefaultPayload
 	}
-	o.Payload = min(max(o.Payload, wire.MinUDP), datagramRoom)
+	o.Payload = min(max(o.Payload, wire.MinUDP), maxDatagram)
 	if o.Deadline <= 0 {
 		o.Deadline = DefaultDeadline
 	}
@@ -230,7 +230,7 @@ func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire
 	ctx, cancel := context.WithTimeout(ctx, p.opts.Deadline) // one for the whole chain
 	defer cancel()
 	answer, err := p.exchange(ctx, q, from)
-	if err != nil || !p.passes(answer) {
+	if err != nil || !p.goesToNext(answer) {
 		return answer, err
 	}
 	for next := p.next; next != nil; next = next.next {
@@ -241,27 +241,27 @@ func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire
 	return answer, nil
 }
 
-// passes reports whether the query goes to the next forward because of answer.
-func (p *Pool) passes(answer wire.Response) bool {
+// goesToNext reports whether the query goes to the next forward because of answer.
+func (p *Pool) goesToNext(answer wire.Response) bool {
 	return p.cfg.NextOnNodata && answer.Rcode == wire.NoError && answer.Answers == 0 || slices.Contains(p.cfg.NextOn, answer.Rcode)
 }
 
 // exchange is ExchangeFrom with the servers of p alone.
 func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
-	if err := p.gate.enter(from.Client); err != nil {
+	if err := p.limiter.acquire(from.Client); err != nil {
 		if errors.Is(err, ErrTooMany) {
-			p.rejected.Add(1)
+			p.rejectedCount.Add(1)
 		}
 		return wire.Response{}, err
 	}
-	defer p.gate.leave(from.Client)
-	p.budget.earn()
-	r := p.races.Get().(*race)
+	defer p.limiter.release(from.Client)
+	p.hedgeBudget.deposit()
+	r := p.exchanges.Get().(*exchange)
 	defer func() {
 		r.reset()
-		p.races.Put(r)
+		p.exchanges.Put(r)
 	}()
-	r.query, r.client, r.servers = q, from.Client, p.servers()
+	r.request, r.client, r.servers = q, from.Client, p.servers()
 	r.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
 	r.deadline = time.Now().Add(p.opts.Deadline)
 	if d, ok := ctx.Deadline(); ok && d.Before(r.deadline) {
@@ -275,8 +275,8 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 
 // awaitServers waits until names or Services have led to the first server, for a while:
 // an agent that has just started finds out within milliseconds, mostly.
-func (p *Pool) awaitServers(ctx context.Context, r *race) {
-	t := time.NewTimer(min(p.opts.Deadline, firstServers))
+func (p *Pool) awaitServers(ctx context.Context, r *exchange) {
+	t := time.NewTimer(min(p.opts.Deadline, firstServerTimeout))
 	defer t.Stop()
 	select {
 	case <-p.members.ready:
@@ -288,14 +288,14 @@ func (p *Pool) awaitServers(ctx context.Context, r *race) {
 }
 
 // servers are those there are now. The list is not changed any more.
-func (p *Pool) servers() []*server { return *p.set.Load() }
+func (p *Pool) servers() []*server { return *p.serverList.Load() }
 
-// attempts is how many of n servers, or how often one of them, may fail before the
+// failureLimit is how many of n servers, or how often one of them, may fail before the
 // query does.
-func (p *Pool) attempts(n int) int {
+func (p *Pool) failureLimit(n int) int {
 	switch limit := p.cfg.MaxConnectAttempts; {
 	case limit == 0:
-		return turns * n
+		return maxRounds * n
 	case limit < 0:
 		return maxAttempts
 	default:
@@ -303,8 +303,8 @@ func (p *Pool) attempts(n int) int {
 	}
 }
 
-// sweep closes what has been idle for too long.
-func (p *Pool) sweep() {
+// closeIdleLoop closes what has been idle for too long.
+func (p *Pool) closeIdleLoop() {
 	// Half the expiry: a connection is closed at most 1.5 times its age, and a
 	// node with nothing to do wakes up once in 5 s.
 	t := time.NewTicker(max(p.cfg.Expire/2, time.Millisecond))
@@ -313,7 +313,7 @@ func (p *Pool) sweep() {
 		select {
 		case now := <-t.C:
 			for _, s := range p.servers() {
-				s.sweep(now)
+				s.closeIdle(now)
 			}
 		case <-p.stop.Done():
 			return
@@ -324,7 +324,7 @@ func (p *Pool) sweep() {
 // Close ends every exchange with [ErrClosed], stops the probes and closes the
 // sockets. It waits until all of that is done. A second call does nothing.
 func (p *Pool) Close() error {
-	idle := p.gate.close()
+	idle := p.limiter.close()
 	p.cancel()
 	p.members.mu.Lock() // who changes the set is through, or sees that it is too late
 	last := p.servers()
@@ -337,56 +337,56 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// gate counts the exchanges on their way, bounds them, and lets Close wait for
+// limiter counts the exchanges on their way, bounds them, and lets Close wait for
 // them. A WaitGroup can't: its Add must not race with Wait.
-type gate struct {
-	mu     sync.Mutex
-	n      int
-	limit  int            // 0: none
-	places share.Division // of limit
-	closed bool
-	idle   chan struct{} // closed once the gate is closed and n is 0
+type limiter struct {
+	mu       sync.Mutex
+	active   int
+	limit    int            // 0: none
+	division share.Division // of limit
+	closed   bool
+	idle     chan struct{} // closed once the gate is closed and n is 0
 }
 
-func (g *gate) enter(c share.Client) error {
+func (g *limiter) acquire(c share.Client) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return ErrClosed
 	}
 	if g.limit > 0 {
-		if g.places.Ask(c) != share.Fits {
+		if g.division.Ask(c) != share.Fits {
 			return ErrTooMany
 		}
-		g.places.Add(c)
+		g.division.Add(c)
 	}
-	g.n++
+	g.active++
 	return nil
 }
 
-func (g *gate) leave(c share.Client) {
+func (g *limiter) release(c share.Client) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.limit > 0 {
-		g.places.Remove(c)
+		g.division.Remove(c)
 	}
-	if g.n--; g.n == 0 && g.closed {
+	if g.active--; g.active == 0 && g.closed {
 		close(g.idle)
 	}
 }
 
-func (g *gate) close() <-chan struct{} {
+func (g *limiter) close() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.closed && g.n == 0 {
+	if !g.closed && g.active == 0 {
 		close(g.idle)
 	}
 	g.closed = true
 	return g.idle
 }
 
-// timedOut reports whether err is a deadline, of a socket or of a context.
-func timedOut(err error) bool {
+// isTimeout reports whether err is a deadline, of a socket or of a context.
+func isTimeout(err error) bool {
 	var t net.Error
 	return errors.As(err, &t) && t.Timeout()
 }

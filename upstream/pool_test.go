@@ -74,10 +74,10 @@ func TestOrder(t *testing.T) {
 		{config.PolicyRandom, 1, []int{rounds}, []int{0}},
 	}
 	for _, tt := range tests {
-		o := order{policy: tt.policy}
+		o := serverOrder{policy: tt.policy}
 		first := make([]int, tt.n)
 		for range rounds {
-			list := o.fill(nil, tt.n)
+			list := o.appendOrder(nil, tt.n)
 			first[list[0]]++
 			seen := make([]bool, tt.n)
 			for _, i := range list {
@@ -93,9 +93,9 @@ func TestOrder(t *testing.T) {
 			}
 		}
 	}
-	o := order{policy: config.PolicyRoundRobin}
-	o.fill(nil, 4)
-	if d := cmp.Diff([]int{1, 0, 2, 3}, o.fill(nil, 4)); d != "" {
+	o := serverOrder{policy: config.PolicyRoundRobin}
+	o.appendOrder(nil, 4)
+	if d := cmp.Diff([]int{1, 0, 2, 3}, o.appendOrder(nil, 4)); d != "" {
 		t.Errorf("the second turn of round_robin (-want +got):\n%s", d)
 	}
 }
@@ -218,7 +218,7 @@ func TestClose(t *testing.T) {
 		cfg.ReadTimeout = time.Hour // what ends these exchanges is Close alone
 		p := New(cfg, Options{Deadline: time.Hour, ProbeTimeout: time.Hour})
 		for _, s := range p.servers() {
-			p.suspect(s) // probes that nobody answers
+			p.startProbe(s) // probes that nobody answers
 		}
 		var wg sync.WaitGroup
 		errs := make([]error, 16)

@@ -33,7 +33,7 @@ func TestPercentile(t *testing.T) {
 			r.observe(took, false, 1)
 		}
 		slices.Sort(seen)
-		got, known := r.percentile()
+		got, known := r.percentile95()
 		low, high := seen[len(seen)*85/100], seen[len(seen)*99/100]*3/2
 		if !known || got < low || got > high {
 			t.Errorf("%s: the 95th percentile is put at %v (known: %t), want between %v and %v", s.name, got, known, low, high)
@@ -43,29 +43,29 @@ func TestPercentile(t *testing.T) {
 
 func TestFewTimes(t *testing.T) {
 	var r rtt
-	r.beyond() // says nothing where nothing is known
-	r.atLeast(time.Second)
-	if tail, known := r.percentile(); tail != 0 || known || r.smooth.Load() != 0 {
+	r.observeSlow() // says nothing where nothing is known
+	r.observeAtLeast(time.Second)
+	if tail, known := r.percentile95(); tail != 0 || known || r.srtt.Load() != 0 {
 		t.Errorf("of nothing the 95th percentile is %v, known: %t", tail, known)
 	}
-	for i := range enough {
-		if _, known := r.percentile(); known {
+	for i := range minSamples {
+		if _, known := r.percentile95(); known {
 			t.Fatalf("%d times are taken for enough", i)
 		}
 		r.observe(2*time.Millisecond, false, int64(i+1))
 	}
-	if tail, known := r.percentile(); !known || tail < 2*time.Millisecond || tail > 4*time.Millisecond {
+	if tail, known := r.percentile95(); !known || tail < 2*time.Millisecond || tail > 4*time.Millisecond {
 		t.Errorf("the 95th percentile of equal times is %v, known: %t", tail, known)
 	}
-	if got := time.Duration(r.smooth.Load()); got != 2*time.Millisecond {
+	if got := time.Duration(r.srtt.Load()); got != 2*time.Millisecond {
 		t.Errorf("equal times are smoothed to %v", got)
 	}
-	r.atLeast(time.Millisecond) // is no news
-	if got := time.Duration(r.smooth.Load()); got != 2*time.Millisecond {
+	r.observeAtLeast(time.Millisecond) // is no news
+	if got := time.Duration(r.srtt.Load()); got != 2*time.Millisecond {
 		t.Errorf("after a reply that took at least half of it the time is %v", got)
 	}
-	r.atLeast(time.Second)
-	if got := time.Duration(r.smooth.Load()); got < 100*time.Millisecond {
+	r.observeAtLeast(time.Second)
+	if got := time.Duration(r.srtt.Load()); got < 100*time.Millisecond {
 		t.Errorf("after one that took at least a second the time is %v", got)
 	}
 }
@@ -74,15 +74,15 @@ func TestFewTimes(t *testing.T) {
 func TestLateIsCountedOnce(t *testing.T) {
 	var once, twice rtt
 	for _, r := range []*rtt{&once, &twice} {
-		for range enough {
+		for range minSamples {
 			r.observe(time.Millisecond, false, 1)
 		}
-		r.beyond()
+		r.observeSlow()
 	}
 	once.observe(time.Second, true, 1)
 	twice.observe(time.Second, false, 1)
-	a, _ := once.percentile()
-	b, _ := twice.percentile()
+	a, _ := once.percentile95()
+	b, _ := twice.percentile95()
 	if a >= b {
 		t.Errorf("counted before: %v; not counted: %v", a, b)
 	}
@@ -93,16 +93,16 @@ func TestWaits(t *testing.T) {
 		tail  time.Duration
 		known bool
 		read  time.Duration
-		want  waits
+		want  delays
 	}{
-		{0, false, 2 * time.Second, waits{25 * time.Millisecond, 100 * time.Millisecond}},
-		{time.Millisecond, true, 2 * time.Second, waits{5 * time.Millisecond, 20 * time.Millisecond}},
-		{30 * time.Millisecond, true, 2 * time.Second, waits{30 * time.Millisecond, 120 * time.Millisecond}},
-		{time.Second, true, 2 * time.Second, waits{time.Second, time.Second}},
-		{time.Hour, true, 2 * time.Second, waits{time.Second, time.Second}},
-		{time.Second, true, time.Nanosecond, waits{time.Millisecond, time.Millisecond}},
+		{0, false, 2 * time.Second, delays{25 * time.Millisecond, 100 * time.Millisecond}},
+		{time.Millisecond, true, 2 * time.Second, delays{5 * time.Millisecond, 20 * time.Millisecond}},
+		{30 * time.Millisecond, true, 2 * time.Second, delays{30 * time.Millisecond, 120 * time.Millisecond}},
+		{time.Second, true, 2 * time.Second, delays{time.Second, time.Second}},
+		{time.Hour, true, 2 * time.Second, delays{time.Second, time.Second}},
+		{time.Second, true, time.Nanosecond, delays{time.Millisecond, time.Millisecond}},
 	} {
-		if got := waitsFor(tt.tail, tt.known, tt.read); got != tt.want {
+		if got := delaysFor(tt.tail, tt.known, tt.read); got != tt.want {
 			t.Errorf("tail %v (known: %t), read_timeout %v: %v, want %v", tt.tail, tt.known, tt.read, got, tt.want)
 		}
 	}
@@ -110,7 +110,7 @@ func TestWaits(t *testing.T) {
 
 func TestObserveAllocatesNothing(t *testing.T) {
 	var r rtt
-	if n := testing.AllocsPerRun(100, func() { r.observe(time.Millisecond, false, 1); r.beyond() }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { r.observe(time.Millisecond, false, 1); r.observeSlow() }); n != 0 {
 		t.Errorf("a sample allocates %v times", n)
 	}
 }

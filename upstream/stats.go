@@ -23,14 +23,14 @@ type Stats struct {
 type Server struct {
 	To   netip.AddrPort
 	Down bool
-	// Doubted says that the traffic speaks against it: others are asked first.
-	Doubted bool
+	// Suspected says that the traffic speaks against it: others are asked first.
+	Suspected bool
 	// RTT is the smoothed time of its replies, 0 where none has come: over UDP, or
 	// over what else it is asked.
 	RTT time.Duration
 	// Hedges are the queries it got because another server was late, HedgeWins those
 	// of them that it answered first, Doubts how often it became doubted.
-	Hedges, HedgeWins, Doubts uint64
+	Hedges, HedgeWins, SuspectedTotal uint64
 	// Broken are the connections that could not be made, or broke with queries in
 	// flight.
 	Broken uint64
@@ -39,10 +39,10 @@ type Server struct {
 	Durations           map[wire.Rcode]stat.Snapshot
 	HealthcheckFailures uint64
 	UDP, TCP            Reuse
-	// Strays are the messages dropped because their ID or question was another
+	// UnexpectedReplies are the messages dropped because their ID or question was another
 	// one, or because they had no question and were no error. What came from another
 	// address the kernel has dropped, uncounted.
-	Strays uint64
+	UnexpectedReplies uint64
 }
 
 // Reuse is how often a query found a connection open, and how often not.
@@ -52,20 +52,20 @@ type Reuse struct {
 
 // Stats takes a snapshot. The caller owns it.
 func (p *Pool) Stats() Stats {
-	out := Stats{HealthcheckBroken: p.broken.Load(), MaxConcurrentRejects: p.rejected.Load()}
+	out := Stats{HealthcheckBroken: p.allDownCount.Load(), MaxConcurrentRejects: p.rejectedCount.Load()}
 	for _, s := range p.servers() {
 		v := Server{
-			To:                  s.to,
+			To:                  s.addr,
 			Down:                p.down(s),
 			Durations:           s.durations.snapshot(),
-			HealthcheckFailures: s.failures.Load(),
-			Strays:              s.strays.Load(),
-			Doubted:             s.doubted.Load(),
-			RTT:                 s.smoothed(),
+			HealthcheckFailures: s.probeFailures.Load(),
+			UnexpectedReplies:   s.unexpected.Load(),
+			Suspected:           s.suspected.Load(),
+			RTT:                 s.displayedRTT(),
 			Hedges:              s.hedges.Load(),
-			HedgeWins:           s.wins.Load(),
-			Doubts:              s.doubts.Load(),
-			Broken:              s.broken.Load(),
+			HedgeWins:           s.hedgeWins.Load(),
+			SuspectedTotal:      s.suspectedCount.Load(),
+			Broken:              s.brokenConns.Load(),
 		}
 		if s.udp != s.tcp {
 			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
@@ -76,12 +76,12 @@ func (p *Pool) Stats() Stats {
 	return out
 }
 
-// smoothed is [Server.RTT].
-func (s *server) smoothed() time.Duration {
-	if t := s.overUDP.smooth.Load(); t > 0 {
+// displayedRTT is [Server.RTT].
+func (s *server) displayedRTT() time.Duration {
+	if t := s.udpRTT.srtt.Load(); t > 0 {
 		return time.Duration(t)
 	}
-	return time.Duration(s.overTCP.smooth.Load())
+	return time.Duration(s.tcpRTT.srtt.Load())
 }
 
 // durations is a histogram for each rcode of the header's four bits; extended

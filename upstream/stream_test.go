@@ -116,11 +116,11 @@ func live(p *Pool) int {
 // sockets counts the connections via holds.
 func sockets(via transport) int {
 	switch t := via.(type) {
-	case *stream:
+	case *streamTransport:
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return len(t.live)
-	case *udp:
+	case *udpTransport:
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return len(t.live)
@@ -131,10 +131,10 @@ func sockets(via transport) int {
 // TestStartBehindClose: no connection is made after close.
 func TestStartBehindClose(t *testing.T) {
 	f := startFake(t, answers)
-	for _, via := range []transport{newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64)), newStream(f.addr, streamOptions{})} {
+	for _, via := range []transport{newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64)), newStreamTransport(f.addr, streamOptions{})} {
 		via.close()
 		c := fixedCall(t)
-		if _, err := fly(t.Context(), via, c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
+		if _, err := roundTrip(t.Context(), via, c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
 			t.Errorf("%T after close: %v, want ErrClosed", via, err)
 		}
 		if sockets(via) != 0 {
@@ -145,26 +145,26 @@ func TestStartBehindClose(t *testing.T) {
 }
 
 // solo makes the TCP transport to f of a Pool that asks over TCP only.
-func solo(t *testing.T, f *fake, opts streamOptions) (*Pool, *stream) {
+func solo(t *testing.T, f *fake, opts streamOptions) (*Pool, *streamTransport) {
 	t.Helper()
 	cfg := patient(f)
 	cfg.MaxFails, cfg.ReadTimeout, cfg.ForceTCP = 0, time.Hour, true // nothing fails but for a reason
 	p := start(t, cfg)
 	s := p.servers()[0]
 	s.tcp.close()
-	opts.strays = &s.strays
-	via := newStream(f.addr, opts).(*stream)
+	opts.unexpected = &s.unexpected
+	via := newStreamTransport(f.addr, opts).(*streamTransport)
 	s.tcp = via
 	return p, via
 }
 
-// inFlight counts the calls on t's connections.
-func (t *stream) inFlight() int {
+// inFlightCount counts the calls on t's connections.
+func (t *streamTransport) inFlightCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
 	for l := range t.live {
-		n += l.flying
+		n += l.inFlight
 	}
 	return n
 }
@@ -206,7 +206,7 @@ func TestAnyOrder(t *testing.T) {
 		}
 	})
 	p, via := solo(t, f, streamOptions{expire: time.Hour})
-	via.anyTurn = true // as it is once the server has shown it
+	via.outOfOrder = true // as it is once the server has shown it
 	results := many(t, p, t.Context(), names(n)...)
 	for range n {
 		if err := <-results; err != nil {
@@ -216,7 +216,7 @@ func TestAnyOrder(t *testing.T) {
 	if hits, misses := via.reuse(); hits != n-1 || misses != 1 {
 		t.Errorf("%d queries found a connection and %d not, want all but the first to", hits, misses)
 	}
-	if n := p.Stats().Servers[0].Strays; n != 0 {
+	if n := p.Stats().Servers[0].UnexpectedReplies; n != 0 {
 		t.Errorf("%d strays are counted", n)
 	}
 }
@@ -244,12 +244,12 @@ func TestBreakInFlight(t *testing.T) {
 				}
 			})
 			var broken atomic.Uint64
-			p, via := solo(t, f, streamOptions{expire: time.Hour, broken: &broken})
+			p, via := solo(t, f, streamOptions{expire: time.Hour, brokenConns: &broken})
 			if err := <-many(t, p, t.Context(), "first.test."); err != nil {
 				t.Fatal(err)
 			}
 			via.mu.Lock()
-			via.anyTurn = true // so that one connection takes all
+			via.outOfOrder = true // so that one connection takes all
 			via.mu.Unlock()
 			results := many(t, p, t.Context(), names(n)...)
 			for range n {
@@ -286,22 +286,22 @@ func TestResendsEnd(t *testing.T) {
 			l.answered = true
 		}
 		via.mu.Unlock()
-		c := newCall()
-		c.query, c.payload = question(t, "deadly.test."), DefaultPayload
+		c := newQuery()
+		c.request, c.payload = question(t, "deadly.test."), DefaultPayload
 		c.build(true)
-		_, err := fly(t.Context(), via, c, time.Now().Add(time.Hour))
+		_, err := roundTrip(t.Context(), via, c, time.Now().Add(time.Hour))
 		if err == nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("flight %d: %v; want that the server closed the connection", i, err)
 		}
-		if c.resent > maxResends {
-			t.Errorf("the query was sent %d times again", c.resent)
+		if c.resends > maxResends {
+			t.Errorf("the query was sent %d times again", c.resends)
 		}
 	}
-	if n := via.inFlight(); n != 0 {
+	if n := via.inFlightCount(); n != 0 {
 		t.Errorf("%d queries are in flight", n)
 	}
 	c := fixedCall(t)
-	c.until, c.resent = time.Now().Add(time.Hour), maxResends
+	c.deadline, c.resends = time.Now().Add(time.Hour), maxResends
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	if via.resend(c, time.Now()) {
@@ -315,10 +315,10 @@ func TestLinksUnderLoad(t *testing.T) {
 	f := startFake(t, silence)
 	_, via := solo(t, f, streamOptions{expire: time.Hour})
 	defer via.close()
-	var calls []*call
-	begin := func() *call {
+	var calls []*query
+	begin := func() *query {
 		c := fixedCall(t)
-		c.until = time.Now().Add(time.Hour)
+		c.deadline = time.Now().Add(time.Hour)
 		c.client = share.Client(1 + len(calls)) // one client would get half of the places
 		via.start(c)
 		calls = append(calls, c)
@@ -332,13 +332,13 @@ func TestLinksUnderLoad(t *testing.T) {
 			defer via.mu.Unlock()
 			there := true
 			for l := range via.live {
-				l.owed = time.Time{}
+				l.owedSince = time.Time{}
 				there = there && l.conn != nil
 			}
 			return there
 		})
 	}
-	via.anyTurn = true // else fewer make a crowd
+	via.outOfOrder = true // else fewer make a crowd
 	crowded := func(links int) {
 		t.Helper()
 		eventually(t, "the server has all queries", func() bool { return len(f.requests()) == len(calls) })
@@ -346,30 +346,30 @@ func TestLinksUnderLoad(t *testing.T) {
 			t.Errorf("%d queries are in flight on %d connections, want %d", len(calls), n, links)
 		}
 	}
-	for links := 1; links <= maxLinks; links++ {
-		for range crowd {
+	for links := 1; links <= maxConns; links++ {
+		for range pipelineLimit {
 			settle()
 			begin()
 		}
 		crowded(links)
 	}
-	for range maxLinks*maxFlying - len(calls) {
+	for range maxConns*maxInFlightPerConn - len(calls) {
 		settle()
 		begin()
 	}
-	crowded(maxLinks)
+	crowded(maxConns)
 	if over, err := landed(begin()); !over || !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: landed %t, with %v; want ErrBusy", over, err)
 	}
 	via.mu.Lock()
 	for l := range via.live {
-		if len(l.ids) > maxFlying {
-			t.Errorf("%d IDs are taken on one connection", len(l.ids))
+		if len(l.queries) > maxInFlightPerConn {
+			t.Errorf("%d IDs are taken on one connection", len(l.queries))
 		}
 	}
 	via.mu.Unlock()
 	for _, c := range calls[:len(calls)-1] {
-		if !via.withdraw(c) {
+		if !via.cancel(c) {
 			t.Fatal("a call in flight can't be withdrawn")
 		}
 	}
@@ -377,11 +377,11 @@ func TestLinksUnderLoad(t *testing.T) {
 }
 
 func TestLargeBufferIsNotKept(t *testing.T) {
-	c := newCall()
-	c.room(keepRoom + 1)
+	c := newQuery()
+	c.growReply(maxKeptBuffer + 1)
 	c.reset()
-	if len(c.reply) != replyRoom {
-		t.Errorf("%d bytes are kept for the next query, want %d", len(c.reply), replyRoom)
+	if len(c.reply) != initialReplySize {
+		t.Errorf("%d bytes are kept for the next query, want %d", len(c.reply), initialReplySize)
 	}
 }
 
@@ -390,7 +390,7 @@ func TestNoFreeConnection(t *testing.T) {
 	f := startFake(t, func(r request) { arrived <- r })
 	cfg := directive(f)
 	p := start(t, cfg)
-	p.servers()[0].udp = newUDP(f.addr, ports{busy: 1, expire: time.Hour}, new(atomic.Uint64))
+	p.servers()[0].udp = newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	q := question(t, "example.org.")

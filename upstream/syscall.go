@@ -23,19 +23,19 @@ const batchSize = 16
 type batch struct {
 	messages [batchSize]mmsg.Message
 	vectors  [batchSize]unix.Iovec
-	// rooms take one byte more than datagramRoom, so that a datagram that was cut
+	// buffers take one byte more than datagramRoom, so that a datagram that was cut
 	// is told from one that just fits.
-	rooms [batchSize][datagramRoom + 1]byte
-	// plain is set where recvmmsg is refused: by a kernel without it, or by a
+	buffers [batchSize][maxDatagram + 1]byte
+	// noRecvmmsg is set where recvmmsg is refused: by a kernel without it, or by a
 	// filter on system calls.
-	plain bool
+	noRecvmmsg bool
 }
 
 func newBatch() *batch {
 	b := new(batch)
 	for i := range b.messages {
-		b.vectors[i].Base = &b.rooms[i][0]
-		b.vectors[i].SetLen(len(b.rooms[i]))
+		b.vectors[i].Base = &b.buffers[i][0]
+		b.vectors[i].SetLen(len(b.buffers[i]))
 		b.messages[i].Iov = &b.vectors[i]
 		b.messages[i].SetIovlen(1)
 	}
@@ -43,7 +43,7 @@ func newBatch() *batch {
 }
 
 // datagram is the i-th one read, valid until the next read.
-func (b *batch) datagram(i int) []byte { return b.rooms[i][:b.messages[i].Len] }
+func (b *batch) datagram(i int) []byte { return b.buffers[i][:b.messages[i].Len] }
 
 // read takes what waits on fd, a non-blocking datagram socket, and gives the
 // number of datagrams. Fewer than batchSize means that nothing is left, and so
@@ -51,7 +51,7 @@ func (b *batch) datagram(i int) []byte { return b.rooms[i][:b.messages[i].Len] }
 // the socket, such as ECONNREFUSED for an ICMP message; the datagrams before it
 // are good.
 func (b *batch) read(fd uintptr) (n int, err error) {
-	if !b.plain {
+	if !b.noRecvmmsg {
 		n, errno := mmsg.Receive(fd, b.messages[:], unix.MSG_DONTWAIT)
 		switch errno {
 		case 0:
@@ -59,18 +59,18 @@ func (b *batch) read(fd uintptr) (n int, err error) {
 		case unix.EAGAIN:
 			return 0, nil
 		case unix.ENOSYS, unix.EPERM:
-			b.plain = true
+			b.noRecvmmsg = true
 		default:
 			return 0, errno
 		}
 	}
-	return b.readPlain(fd)
+	return b.readOneByOne(fd)
 }
 
-// readPlain is read with a call for each datagram.
-func (b *batch) readPlain(fd uintptr) (n int, err error) {
+// readOneByOne is read with a call for each datagram.
+func (b *batch) readOneByOne(fd uintptr) (n int, err error) {
 	for i := range b.messages {
-		room := &b.rooms[i]
+		room := &b.buffers[i]
 		size, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(room)), uintptr(len(room)), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
@@ -84,10 +84,10 @@ func (b *batch) readPlain(fd uintptr) (n int, err error) {
 	return batchSize, nil
 }
 
-// send puts msg into the connected datagram socket fd, or gives the error: that of
+// sendDatagram puts msg into the connected datagram socket fd, or gives the error: that of
 // an ICMP message for an earlier one, or EAGAIN where the socket's buffer is full.
 // It has room for more than the queries of one port, so that hardly ever is.
-func send(fd uintptr, msg []byte) error {
+func sendDatagram(fd uintptr, msg []byte) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(msg))), uintptr(len(msg)), unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return errno

@@ -24,13 +24,13 @@ import (
 )
 
 // lone makes the transport to f of a Pool of its own one with these bounds.
-func lone(t *testing.T, f *fake, bounds ports) (*Pool, *udp) {
+func lone(t *testing.T, f *fake, bounds udpOptions) (*Pool, *udpTransport) {
 	t.Helper()
 	cfg := directive(f)
 	cfg.MaxFails, cfg.ReadTimeout = 0, time.Hour // no probes; nothing fails but for a reason
 	p := start(t, cfg)
 	s := p.servers()[0]
-	via := newUDP(f.addr, bounds, &s.strays)
+	via := newUDPTransport(f.addr, bounds, &s.unexpected)
 	s.udp = via
 	return p, via
 }
@@ -50,28 +50,28 @@ func holding(r request) {
 	}
 }
 
-// inFlight counts the calls on via's ports.
-func (t *udp) inFlight() int {
+// inFlightCount counts the calls on via's ports.
+func (t *udpTransport) inFlightCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
 	for p := range t.live {
-		n += p.flying
+		n += p.inFlight
 	}
 	return n
 }
 
 // hold starts an exchange that gets no answer before the server changes.
-func hold(t *testing.T, p *Pool, via *udp, ctx context.Context) (result chan error) {
+func hold(t *testing.T, p *Pool, via *udpTransport, ctx context.Context) (result chan error) {
 	t.Helper()
-	before := via.inFlight()
+	before := via.inFlightCount()
 	q := question(t, "hold.test.")
 	result = make(chan error, 1)
 	go func() {
 		_, err := p.Exchange(ctx, q, false)
 		result <- err
 	}()
-	eventually(t, "one more query is in flight", func() bool { return via.inFlight() == before+1 })
+	eventually(t, "one more query is in flight", func() bool { return via.inFlightCount() == before+1 })
 	return result
 }
 
@@ -79,18 +79,18 @@ func hold(t *testing.T, p *Pool, via *udp, ctx context.Context) (result chan err
 // the last answer and not before.
 func TestRetiredPortDrains(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
+	p, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	held := hold(t, p, via, t.Context())
-	for range maxUses - 2 {
+	for range maxQueriesPerSocket - 2 {
 		ask(t, p, "more.test.")
 	}
-	if hits, misses := via.reuse(); hits != maxUses-1 || misses != 1 {
+	if hits, misses := via.reuse(); hits != maxQueriesPerSocket-1 || misses != 1 {
 		t.Fatalf("%d queries found a port open and %d not, want all but the first to", hits, misses)
 	}
 	ask(t, p, "next.test.")
 	if _, misses := via.reuse(); misses != 2 {
-		t.Errorf("%d ports were opened for %d queries, want 2", misses, maxUses+1)
+		t.Errorf("%d ports were opened for %d queries, want 2", misses, maxQueriesPerSocket+1)
 	}
 	if n := sockets(via); n != 2 {
 		t.Errorf("%d ports are live, want the new one and the one that waits", n)
@@ -112,10 +112,10 @@ func TestRetiredPortDrains(t *testing.T) {
 // comes.
 func TestPortExpires(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
+	p, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	via.mu.Lock()
-	via.open[0].since = time.Now().Add(-time.Hour)
+	via.open[0].openedAt = time.Now().Add(-time.Hour)
 	via.mu.Unlock()
 	ask(t, p, "next.test.")
 	if hits, misses := via.reuse(); hits != 0 || misses != 2 {
@@ -123,7 +123,7 @@ func TestPortExpires(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	held := hold(t, p, via, ctx)
-	via.sweep(time.Now().Add(2 * time.Hour))
+	via.closeIdle(time.Now().Add(2 * time.Hour))
 	eventually(t, "the first port is closed", func() bool { return sockets(via) == 1 })
 	cancel()
 	if err := <-held; !errors.Is(err, context.Canceled) {
@@ -137,7 +137,7 @@ func TestPortExpires(t *testing.T) {
 func TestGuessedPort(t *testing.T) {
 	f := startFake(t, func(r request) {
 		if r.nth == 1 {
-			for range maxStrays {
+			for range maxUnexpected {
 				wrong := r.answer(2)
 				wrong.Id++
 				r.reply(wrong)
@@ -145,14 +145,14 @@ func TestGuessedPort(t *testing.T) {
 		}
 		answers(r)
 	})
-	p, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
+	p, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	ask(t, p, "next.test.")
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d ports were opened, want a second one", misses)
 	}
-	if n := p.Stats().Servers[0].Strays; n != maxStrays {
-		t.Errorf("%d strays are counted, want %d", n, maxStrays)
+	if n := p.Stats().Servers[0].UnexpectedReplies; n != maxUnexpected {
+		t.Errorf("%d strays are counted, want %d", n, maxUnexpected)
 	}
 	eventually(t, "the first port is closed", func() bool { return sockets(via) == 1 })
 }
@@ -161,7 +161,7 @@ func TestGuessedPort(t *testing.T) {
 // and queries spread over them.
 func TestPortsUnderLoad(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 400, open: 4, expire: time.Hour})
+	p, via := lone(t, f, udpOptions{maxInFlight: 400, maxOpen: 4, expire: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
 	for range 100 {
@@ -186,7 +186,7 @@ func TestPortsUnderLoad(t *testing.T) {
 			t.Errorf("cancelled: %v", err)
 		}
 	}
-	if n := via.inFlight(); n != 0 {
+	if n := via.inFlightCount(); n != 0 {
 		t.Errorf("%d queries are in flight after all were cancelled", n)
 	}
 	ask(t, p, "next.test.")
@@ -198,7 +198,7 @@ func TestPortsUnderLoad(t *testing.T) {
 // TestBusy: no more queries are in flight than the bound says; one more fails at once.
 func TestBusy(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 6, open: 2, expire: time.Hour})
+	p, via := lone(t, f, udpOptions{maxInFlight: 6, maxOpen: 2, expire: time.Hour})
 	for range 3 {
 		hold(t, p, via, t.Context())
 	}
@@ -211,7 +211,7 @@ func TestBusy(t *testing.T) {
 // other on its port. It says nothing about the name.
 func TestRefused(t *testing.T) {
 	f := startFake(t, holding)
-	p, via := lone(t, f, ports{busy: 16, open: 1, expire: time.Hour})
+	p, via := lone(t, f, udpOptions{maxInFlight: 16, maxOpen: 1, expire: time.Hour})
 	ask(t, p, "first.test.")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
@@ -224,7 +224,7 @@ func TestRefused(t *testing.T) {
 	if !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, ErrLocal) {
 		t.Errorf("with nobody there: %v, want ErrFailed and ErrLocal", err)
 	}
-	if n := via.inFlight(); n != 4 {
+	if n := via.inFlightCount(); n != 4 {
 		t.Errorf("%d of 4 queries are in flight that were asked before", n)
 	}
 	cancel()
@@ -239,30 +239,30 @@ func TestRefused(t *testing.T) {
 // no time-out, though the error of a full socket looks like one. The port takes no more.
 func TestUnsent(t *testing.T) {
 	f := startFake(t, silence)
-	_, via := lone(t, f, ports{busy: 8, open: 1, expire: time.Hour})
-	conn, err := net.DialUDP("udp", nil, via.to)
+	_, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
+	conn, err := net.DialUDP("udp", nil, via.remote)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	p := &port{conn: conn, all: &via.flying}
+	p := &udpSocket{conn: conn, division: &via.inFlight}
 	via.open = append(via.open, p)
-	var all []*call
+	var all []*query
 	for range 3 {
 		c := fixedCall(t)
-		p.put(c)
+		p.add(c)
 		all = append(all, c)
 	}
-	via.unsent(p, all[1], syscall.EAGAIN)
+	via.failUnsent(p, all[1], syscall.EAGAIN)
 	for i, c := range all {
 		over, err := landed(c)
-		if over != (i == 1) || over && (!local(err) || errors.Is(cause(err), ErrTimeout)) {
+		if over != (i == 1) || over && (!isLocal(err) || errors.Is(publicError(err), ErrTimeout)) {
 			t.Errorf("call %d: landed %t, with %v", i, over, err)
 		}
 	}
-	via.unsent(p, all[1], syscall.EAGAIN) // has landed
-	if p.flying != 2 || via.flying.Used() != 2 || len(via.open) != 0 {
-		t.Errorf("%d queries are in flight, %d ports are open", p.flying, len(via.open))
+	via.failUnsent(p, all[1], syscall.EAGAIN) // has landed
+	if p.inFlight != 2 || via.inFlight.Used() != 2 || len(via.open) != 0 {
+		t.Errorf("%d queries are in flight, %d ports are open", p.inFlight, len(via.open))
 	}
 }
 
@@ -355,24 +355,24 @@ func besiege(t *testing.T, plain bool) {
 	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond
 	p := lively(t, cfg)
 	for _, s := range p.servers() {
-		via := newUDP(s.to, ports{busy: 40, open: 4, expire: 20 * time.Millisecond}, &s.strays)
+		via := newUDPTransport(s.addr, udpOptions{maxInFlight: 40, maxOpen: 4, expire: 20 * time.Millisecond}, &s.unexpected)
 		via.batches.New = func() any {
 			b := newBatch()
-			b.plain = plain
+			b.noRecvmmsg = plain
 			return b
 		}
 		s.udp = via
 	}
 	askHostile(t, p)
 	for _, s := range p.servers() {
-		if n := s.udp.(*udp).inFlight(); n != 0 {
-			t.Errorf("%d queries are in flight to %s after all have ended", n, s.name)
+		if n := s.udp.(*udpTransport).inFlightCount(); n != 0 {
+			t.Errorf("%d queries are in flight to %s after all have ended", n, s.label)
 		}
-		if n := s.udp.(*udp).flying.Used(); n != 0 {
-			t.Errorf("%d places are taken at %s", n, s.name)
+		if n := s.udp.(*udpTransport).inFlight.Used(); n != 0 {
+			t.Errorf("%d places are taken at %s", n, s.label)
 		}
 	}
-	if p.Stats().Servers[0].Strays == 0 {
+	if p.Stats().Servers[0].UnexpectedReplies == 0 {
 		t.Error("no stray is counted")
 	}
 	p.Close()

@@ -174,7 +174,7 @@ func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) {
 			}
 			for _, to := range u.Stats().Servers {
 				state := upstreamState{
-					To: fmt.Sprint(to.To), Down: to.Down, HealthcheckFailures: to.HealthcheckFailures, Strays: to.Strays,
+					To: fmt.Sprint(to.To), Down: to.Down, HealthcheckFailures: to.HealthcheckFailures, Strays: to.UnexpectedReplies,
 					Exchanges: make(map[string]uint64),
 				}
 				var n, sum float64

@@ -364,10 +364,10 @@ func (s scrape) cache(srv, zones, view string, st cache.Stats) {
 func merge(a, b upstream.Server) upstream.Server {
 	b.Down = a.Down || b.Down
 	b.HealthcheckFailures += a.HealthcheckFailures
-	b.Strays += a.Strays
-	b.Doubted = a.Doubted || b.Doubted
+	b.UnexpectedReplies += a.UnexpectedReplies
+	b.Suspected = a.Suspected || b.Suspected
 	b.RTT = max(a.RTT, b.RTT)
-	b.Doubts, b.Broken = b.Doubts+a.Doubts, b.Broken+a.Broken
+	b.SuspectedTotal, b.Broken = b.SuspectedTotal+a.SuspectedTotal, b.Broken+a.Broken
 	b.Hedges, b.HedgeWins = b.Hedges+a.Hedges, b.HedgeWins+a.HedgeWins
 	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
 	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
@@ -393,10 +393,10 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(proxyConnHits, float64(to.TCP.Hits), label, "tcp")
 	s.put(proxyConnMisses, float64(to.UDP.Misses), label, "udp")
 	s.put(proxyConnMisses, float64(to.TCP.Misses), label, "tcp")
-	s.put(upstreamStrays, float64(to.Strays), label)
+	s.put(upstreamStrays, float64(to.UnexpectedReplies), label)
 	s.put(upstreamDown, truth(to.Down), label)
-	s.put(upstreamDoubted, truth(to.Doubted), label)
-	s.put(upstreamDoubts, float64(to.Doubts), label)
+	s.put(upstreamDoubted, truth(to.Suspected), label)
+	s.put(upstreamDoubts, float64(to.SuspectedTotal), label)
 	s.put(upstreamRTT, to.RTT.Seconds(), label)
 	s.put(upstreamHedges, float64(to.Hedges), label)
 	s.put(upstreamWins, float64(to.HedgeWins), label)

@@ -43,7 +43,7 @@ func (s *service) set(addrs ...netip.AddrPort) {
 // serving are the addresses of p's servers.
 func serving(p *Pool) (list []netip.AddrPort) {
 	for _, s := range p.servers() {
-		list = append(list, s.to)
+		list = append(list, s.addr)
 	}
 	return list
 }
@@ -60,13 +60,13 @@ func TestServersComeAndGo(t *testing.T) {
 		cfg.To = []config.Target{{Service: "kube-system/kube-dns"}}
 		p := New(cfg, Options{Deadline: time.Second, Endpoints: kubeDNS.endpoints})
 		t.Cleanup(func() { p.Close() })
-		p.budget.parts.Store(-1 << 40)
+		p.hedgeBudget.credit.Store(-1 << 40)
 		var stop atomic.Bool
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
 				for n := 0; !stop.Load(); n++ {
-					exchange(t, p, 1000*i+n)
+					mustExchange(t, p, 1000*i+n)
 				}
 			})
 		}
@@ -136,7 +136,7 @@ func TestOwnAddress(t *testing.T) {
 		Own:       func(to netip.AddrPort) bool { return to == own.addr },
 	})
 	defer p.Close()
-	exchange(t, p, 0)
+	mustExchange(t, p, 0)
 	if got := serving(p); len(got) != 1 || got[0] != other.addr {
 		t.Errorf("servers %v, want %v alone", got, other.addr)
 	}
@@ -149,7 +149,7 @@ func TestOtherFamily(t *testing.T) {
 	cfg.To, cfg.SourceAddress = []config.Target{{Service: "kube-system/kube-dns"}}, netip.MustParseAddr("127.0.0.9")
 	p := New(cfg, Options{Endpoints: newService(netip.MustParseAddrPort("[2001:db8::1]:53"), f.addr).endpoints})
 	defer p.Close()
-	exchange(t, p, 0)
+	mustExchange(t, p, 0)
 	if got := serving(p); len(got) != 1 || got[0] != f.addr {
 		t.Errorf("servers %v, want %v alone", got, f.addr)
 	}
@@ -185,7 +185,7 @@ func TestName(t *testing.T) {
 	cfg.To = []config.Target{{Host: "upstream.test", Port: f.addr.Port()}}
 	p := New(cfg, Options{Deadline: 20 * time.Second, Own: func(to netip.AddrPort) bool { return to == itself.addr }})
 	defer p.Close()
-	exchange(t, p, 0)
+	mustExchange(t, p, 0)
 	if got := serving(p); len(got) != 1 || got[0] != f.addr {
 		t.Errorf("servers %v, want %v", got, f.addr)
 	}
@@ -220,7 +220,7 @@ func TestLookUp(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := patient()
 			cfg.Resolver = []netip.AddrPort{startFake(t, tt.script).addr}
-			addrs, fresh, err := start(t, cfg).lookUp("upstream.test", 5353)
+			addrs, fresh, err := start(t, cfg).lookup("upstream.test", 5353)
 			if tt.fails {
 				if err == nil {
 					t.Errorf("addresses %v", addrs)

@@ -22,23 +22,23 @@ func TestTrust(t *testing.T) {
 		"mmMpammM",
 		"eeeeeeea", "eeeeeeeEEa", "eeeeeeeEPEa", "mmMe", "eeeeeeeEMMMEa", "eemmMea",
 	} {
-		var s trust
+		var s passiveHealth
 		for i, event := range events {
 			switch event | 0x20 {
 			case 'm':
-				if s.miss() {
-					s.doubt()
+				if s.recordUnanswered() {
+					s.markSuspect()
 				}
 			case 'a':
-				s.answers(wire.NXDomain, 1)
+				s.recordReply(wire.NXDomain, 1)
 			case 'e':
-				if s.answers(wire.ServFail, 1) {
-					s.doubt()
+				if s.recordReply(wire.ServFail, 1) {
+					s.markSuspect()
 				}
 			case 'p':
-				s.pardon(1)
+				s.reinstate(1)
 			}
-			if want := event&0x20 == 0; s.doubted.Load() != want {
+			if want := event&0x20 == 0; s.suspected.Load() != want {
 				t.Errorf("after %s of %s it is doubted: %t, want %t", events[:i+1], events, !want, want)
 				break
 			}
@@ -51,54 +51,54 @@ func TestTrust(t *testing.T) {
 func TestBudget(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		b := newBudget()
+		b := newHedgeBudget()
 		earned, spent := 0, 0
 		for range 5000 {
 			if random.IntN(1+int(seed%30)) > 0 {
-				b.earn()
+				b.deposit()
 				earned++
-			} else if b.spend() {
+			} else if b.withdraw() {
 				spent++
 			}
-			if spent > burst+earned/perQuery {
+			if spent > maxHedgeBurst+earned/queriesPerHedge {
 				t.Fatalf("seed %d: %d spent after %d earned", seed, spent, earned)
 			}
 		}
 	}
-	b := newBudget()
-	for range burst {
-		if !b.spend() {
+	b := newHedgeBudget()
+	for range maxHedgeBurst {
+		if !b.withdraw() {
 			t.Fatal("the burst is not there at the start")
 		}
 	}
-	for i := range perQuery {
-		if b.spend() {
+	for i := range queriesPerHedge {
+		if b.withdraw() {
 			t.Fatalf("spent one after %d queries", i)
 		}
-		b.earn()
+		b.deposit()
 	}
-	if !b.spend() {
-		t.Errorf("nothing to spend after %d queries", perQuery)
+	if !b.withdraw() {
+		t.Errorf("nothing to spend after %d queries", queriesPerHedge)
 	}
 }
 
 func TestBudgetOfMany(t *testing.T) {
 	const each = 20000
-	b := newBudget()
+	b := newHedgeBudget()
 	var spent atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range each {
-				b.earn()
-				if b.spend() {
+				b.deposit()
+				if b.withdraw() {
 					spent.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if n, most := spent.Load(), int64(burst+8*each/perQuery); n > most || n < burst {
-		t.Errorf("%d were spent, want %d to %d", n, burst, most)
+	if n, most := spent.Load(), int64(maxHedgeBurst+8*each/queriesPerHedge); n > most || n < maxHedgeBurst {
+		t.Errorf("%d were spent, want %d to %d", n, maxHedgeBurst, most)
 	}
 }

@@ -126,14 +126,14 @@ func costPeer(b *testing.B, over string, wait time.Duration) transport {
 	go io.Copy(io.Discard, stdout)
 	opts := streamOptions{expire: time.Hour}
 	if over != "tcp" {
-		if opts.tls, err = tlsConfig(&config.TLSClient{CA: ca}, "dns.test"); err != nil {
+		if opts.tls, err = newTLSConfig(&config.TLSClient{CA: ca}, "dns.test"); err != nil {
 			b.Fatal(err)
 		}
 	}
 	if over == "https" {
-		return newDoH(config.Target{Host: "dns.test"}, netip.MustParseAddrPort(at), dohOptions{streamOptions: opts})
+		return newDoHTransport(config.Target{Host: "dns.test"}, netip.MustParseAddrPort(at), dohOptions{streamOptions: opts})
 	}
-	return newStream(netip.MustParseAddrPort(at), opts)
+	return newStreamTransport(netip.MustParseAddrPort(at), opts)
 }
 
 // BenchmarkCost is what a query costs this process, of processor time, with so many in
@@ -174,7 +174,7 @@ func BenchmarkCost(b *testing.B) {
 					places <- struct{}{}
 					wg.Go(func() {
 						defer func() { <-places }()
-						c := calls.Get().(*call)
+						c := calls.Get().(*query)
 						costOne(b, via, c)
 						calls.Put(c)
 					})
@@ -185,10 +185,10 @@ func BenchmarkCost(b *testing.B) {
 	}
 }
 
-func costOne(b *testing.B, via transport, c *call) {
-	c.until = time.Now().Add(10 * time.Second)
+func costOne(b *testing.B, via transport, c *query) {
+	c.deadline = time.Now().Add(10 * time.Second)
 	via.start(c)
-	if <-c.landed; c.err != nil {
+	if <-c.done; c.err != nil {
 		b.Error(c.err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // testLink is a link without a connection, whose timer never rings.
-func testLink(now time.Time) *link {
-	l := newLink(now, new(share.Division))
+func testLink(now time.Time) *streamConn {
+	l := newStreamConn(now, new(share.Division))
 	l.cancel = func() {}
 	l.timer = time.AfterFunc(time.Hour, func() {})
 	l.conn = &bytesConn{}
@@ -32,25 +32,25 @@ func TestLinkAgainstModel(t *testing.T) {
 	start := time.Now()
 	l := testLink(start)
 	defer l.timer.Stop()
-	var air []*call
+	var air []*query
 	var late [][]byte // replies that nobody waits for
-	reply := func(c *call) []byte { return address(append([]byte(nil), c.message()...)) }
-	drop := func(i int) *call {
+	reply := func(c *query) []byte { return address(append([]byte(nil), c.message()...)) }
+	drop := func(i int) *query {
 		c := air[i]
 		air[i] = air[len(air)-1]
 		air = air[:len(air)-1]
 		return c
 	}
 	for step := range 20_000 {
-		l.out = l.out[:0]
+		l.writeBuf = l.writeBuf[:0]
 		now := start.Add(time.Duration(step) * time.Microsecond)
 		switch op := random.IntN(100); {
-		case op < 45 && len(l.ids) < 200:
+		case op < 45 && len(l.queries) < 200:
 			c := fixedCall(t) // all have the same ID, so that each must draw another
-			c.until = now.Add(time.Hour + time.Duration(random.IntN(1000)))
-			l.put(c, now)
-			if !bytes.Equal(l.out, c.frame) {
-				t.Fatalf("step %d: queued is %x, the query %x", step, l.out, c.frame)
+			c.deadline = now.Add(time.Hour + time.Duration(random.IntN(1000)))
+			l.add(c, now)
+			if !bytes.Equal(l.writeBuf, c.frame) {
+				t.Fatalf("step %d: queued is %x, the query %x", step, l.writeBuf, c.frame)
 			}
 			air = append(air, c)
 		case op < 70 && len(air) > 0:
@@ -64,8 +64,8 @@ func TestLinkAgainstModel(t *testing.T) {
 			if !arrive(l, msg, now) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
-			if over, err := landed(c); err != nil || !over || !bytes.Equal(c.reply[:c.got], msg) {
-				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.got])
+			if over, err := landed(c); err != nil || !over || !bytes.Equal(c.reply[:c.replyLen], msg) {
+				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.replyLen])
 			}
 			if arrive(l, msg, now) {
 				t.Fatalf("step %d: the reply is taken twice", step)
@@ -73,7 +73,7 @@ func TestLinkAgainstModel(t *testing.T) {
 		case op < 85 && len(air) > 0:
 			c := drop(random.IntN(len(air)))
 			late = append(late, reply(c))
-			l.abandon(c)
+			l.orphan(c)
 		case op < 95 && len(late) > 0:
 			i := random.IntN(len(late))
 			if !arrive(l, late[i], now) {
@@ -84,10 +84,10 @@ func TestLinkAgainstModel(t *testing.T) {
 			}
 			late = append(late[:i], late[i+1:]...)
 		case op < 97 && len(air) > 0:
-			at := air[random.IntN(len(air))].until
+			at := air[random.IntN(len(air))].deadline
 			n := 0
 			for i := len(air) - 1; i >= 0; i-- {
-				if !air[i].until.After(at) {
+				if !air[i].deadline.After(at) {
 					n++
 					late = append(late, reply(drop(i)))
 				}
@@ -96,16 +96,16 @@ func TestLinkAgainstModel(t *testing.T) {
 				t.Fatalf("step %d: %d flights expired, want %d", step, got, n)
 			}
 		}
-		if l.flying != len(air) || l.lost != len(late) || len(l.ids) != len(air)+len(late) {
-			t.Fatalf("step %d: %d in flight and %d lost of %d; want %d and %d", step, l.flying, l.lost, len(l.ids), len(air), len(late))
+		if l.inFlight != len(air) || l.orphans != len(late) || len(l.queries) != len(air)+len(late) {
+			t.Fatalf("step %d: %d in flight and %d lost of %d; want %d and %d", step, l.inFlight, l.orphans, len(l.queries), len(air), len(late))
 		}
-		for id, c := range l.ids {
-			if c != nil && (c.sentID() != id || c.link != l) {
+		for id, c := range l.queries {
+			if c != nil && (c.sentID() != id || c.conn != l) {
 				t.Fatalf("step %d: under ID %d is a call with %d", step, id, c.sentID())
 			}
 		}
-		if (len(l.ids) == 0) != l.owed.IsZero() && l.answered {
-			t.Fatalf("step %d: with %d IDs in use a reply is owed since %v", step, len(l.ids), l.owed)
+		if (len(l.queries) == 0) != l.owedSince.IsZero() && l.answered {
+			t.Fatalf("step %d: with %d IDs in use a reply is owed since %v", step, len(l.queries), l.owedSince)
 		}
 	}
 }
@@ -115,18 +115,18 @@ func TestExpireRings(t *testing.T) {
 	now := time.Now()
 	l := testLink(now)
 	defer l.timer.Stop()
-	var calls []*call
+	var calls []*query
 	for i := range 3 {
 		c := fixedCall(t)
-		c.until = now.Add(time.Duration(3-i) * time.Hour)
-		l.put(c, now)
+		c.deadline = now.Add(time.Duration(3-i) * time.Hour)
+		l.add(c, now)
 		calls = append(calls, c)
-		if !l.alarm.Equal(c.until) {
-			t.Errorf("the timer rings at %v, want %v", l.alarm, c.until)
+		if !l.timerAt.Equal(c.deadline) {
+			t.Errorf("the timer rings at %v, want %v", l.timerAt, c.deadline)
 		}
 	}
-	if n := l.expire(now.Add(2 * time.Hour)); n != 2 || !l.alarm.Equal(calls[0].until) {
-		t.Errorf("%d flights ended, and the timer rings at %v; want 2, and the last one's time", n, l.alarm)
+	if n := l.expire(now.Add(2 * time.Hour)); n != 2 || !l.timerAt.Equal(calls[0].deadline) {
+		t.Errorf("%d flights ended, and the timer rings at %v; want 2, and the last one's time", n, l.timerAt)
 	}
 	for i, c := range calls {
 		over, err := landed(c)
@@ -154,7 +154,7 @@ func TestFrames(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for _, piece := range []int{1, 2, 3, 1000, 100_000} {
-			f := frames{buf: make([]byte, readRoom)}
+			f := frameReader{buf: make([]byte, readBufSize)}
 			conn := &bytesConn{left: tt.sent, piece: piece}
 			var got []int
 			var err error
@@ -173,7 +173,7 @@ func TestFrames(t *testing.T) {
 					t.Errorf("%s in pieces of %d: messages of %v bytes, want %v", tt.name, piece, got, tt.want)
 				}
 			}
-			if f.makeRoom(); len(f.buf) > keepRoom {
+			if f.grow(); len(f.buf) > maxKeptBuffer {
 				t.Errorf("%s in pieces of %d: a buffer of %d bytes is kept", tt.name, piece, len(f.buf))
 			}
 		}
@@ -198,7 +198,7 @@ func TestPipe(t *testing.T) {
 	}
 	defer far.Close()
 	var over []chan struct{}
-	p, err := newPipe(near, func(f func()) {
+	p, err := newAsyncConn(near, func(f func()) {
 		end := make(chan struct{})
 		over = append(over, end)
 		go func() {
@@ -218,7 +218,7 @@ func TestPipe(t *testing.T) {
 			piece[i] = byte(random.Uint32())
 		}
 		if _, err := p.Write(piece); err != nil {
-			if !errors.Is(err, errBehind) {
+			if !errors.Is(err, errNotReading) {
 				t.Fatal(err)
 			}
 			break
@@ -232,7 +232,7 @@ func TestPipe(t *testing.T) {
 	eventually(t, "nothing is left", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return !p.lagging && len(p.behind) == 0
+		return !p.flushing && len(p.pending) == 0
 	})
 	if _, err := p.Write([]byte("more")); err != nil {
 		t.Errorf("after all was read: %v", err)
@@ -247,10 +247,10 @@ func TestPipe(t *testing.T) {
 }
 
 // arrive takes msg as the reader of l does, and reports whether it was no stray.
-func arrive(l *link, msg []byte, now time.Time) bool {
+func arrive(l *streamConn, msg []byte, now time.Time) bool {
 	c, ok := l.deliver(msg, now)
 	if c != nil {
-		c.land(nil)
+		c.complete(nil)
 	}
 	return ok
 }

@@ -13,9 +13,9 @@ const (
 	// maxAddrs bounds the servers of one target that is a name or a Service: as many
 	// as `forward` takes. More hide from the policies which of them works.
 	maxAddrs = 15
-	// lingering is how long a server that has left the set keeps its connections,
+	// removalGrace is how long a server that has left the set keeps its connections,
 	// beyond the deadline of the exchanges that know it still.
-	lingering = time.Second
+	removalGrace = time.Second
 )
 
 // member is a target and the addresses it has now.
@@ -35,10 +35,10 @@ type members struct {
 	ready chan struct{}
 }
 
-// join begins with the targets: those that are addresses are servers at once, the
+// initMembers begins with the targets: those that are addresses are servers at once, the
 // others are followed.
-func (p *Pool) join(targets []config.Target) {
-	p.set.Store(new([]*server))
+func (p *Pool) initMembers(targets []config.Target) {
+	p.serverList.Store(new([]*server))
 	for _, t := range targets {
 		m := member{target: t}
 		if m.fixed() {
@@ -50,23 +50,23 @@ func (p *Pool) join(targets []config.Target) {
 		p.members.ready = make(chan struct{})
 	}
 	p.members.mu.Lock()
-	p.gather()
+	p.rebuild()
 	p.members.mu.Unlock()
 	for i, t := range targets {
 		switch {
 		case t.Service != "":
-			p.tasks.Go(func() { p.followService(i, t) })
+			p.tasks.Go(func() { p.watchService(i, t) })
 		case t.Host != "":
-			p.tasks.Go(func() { p.followName(i, t) })
+			p.tasks.Go(func() { p.watchName(i, t) })
 		}
 	}
 }
 
-// assign gives the i-th target its addresses. Servers that stay keep their
+// setAddrs gives the i-th target its addresses. Servers that stay keep their
 // connections and what is known about them; those that have gone are closed when
 // nobody can have a query there any more.
-func (p *Pool) assign(i int, addrs []netip.AddrPort) {
-	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool { return p.unfit(i, a) })
+func (p *Pool) setAddrs(i int, addrs []netip.AddrPort) {
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool { return p.excluded(i, a) })
 	addrs = addrs[:min(len(addrs), maxAddrs)]
 	p.members.mu.Lock()
 	defer p.members.mu.Unlock()
@@ -75,14 +75,14 @@ func (p *Pool) assign(i int, addrs []netip.AddrPort) {
 	}
 	p.members.list[i].addrs = addrs
 	p.opts.Logger.Info("upstream has other addresses", "upstream", p.members.list[i].target.String(), "addresses", len(addrs))
-	for _, s := range p.gather() {
-		p.tasks.Go(func() { p.leave(s) })
+	for _, s := range p.rebuild() {
+		p.tasks.Go(func() { p.closeRemoved(s) })
 	}
 }
 
-// unfit reports whether the i-th target can't be asked at a: it is the agent itself, or
+// excluded reports whether the i-th target can't be asked at a: it is the agent itself, or
 // of another family than the source address.
-func (p *Pool) unfit(i int, a netip.AddrPort) bool {
+func (p *Pool) excluded(i int, a netip.AddrPort) bool {
 	if source := p.cfg.SourceAddress; source.IsValid() && source.Is4() != a.Addr().Is4() {
 		return true
 	}
@@ -93,36 +93,36 @@ func (p *Pool) unfit(i int, a netip.AddrPort) bool {
 	return true
 }
 
-// gather makes the set of what the members are now, and gives the servers that have
+// rebuild makes the set of what the members are now, and gives the servers that have
 // gone. The members are locked.
-func (p *Pool) gather() (gone []*server) {
+func (p *Pool) rebuild() (gone []*server) {
 	before := p.servers()
 	var list []*server
 	for _, m := range p.members.list {
 		for _, to := range m.addrs {
-			if !m.fixed() && find(list, to, m.target) != nil {
+			if !m.fixed() && findServer(list, to, m.target) != nil {
 				continue
 			}
-			s := find(before, to, m.target)
+			s := findServer(before, to, m.target)
 			if s == nil || slices.Contains(list, s) {
 				s = newServer(m.target, to, p.cfg)
 			}
 			list = append(list, s)
 		}
 	}
-	p.set.Store(&list)
+	p.serverList.Store(&list)
 	if p.members.ready != nil && len(list) > 0 && len(before) == 0 {
 		close(p.members.ready)
 	}
 	return slices.DeleteFunc(slices.Clone(before), func(s *server) bool { return slices.Contains(list, s) })
 }
 
-// find gives the server of in that is the same as one for t at to; nil if there is none.
-func find(in []*server, to netip.AddrPort, t config.Target) *server {
+// findServer gives the server of in that is the same as one for t at to; nil if there is none.
+func findServer(in []*server, to netip.AddrPort, t config.Target) *server {
 	same := func(s *server) bool {
 		u := s.target
 		u.Addr, u.Service, u.Port = t.Addr, t.Service, t.Port // which have become to
-		return s.to == to && u == t
+		return s.addr == to && u == t
 	}
 	if i := slices.IndexFunc(in, same); i >= 0 {
 		return in[i]
@@ -130,11 +130,11 @@ func find(in []*server, to netip.AddrPort, t config.Target) *server {
 	return nil
 }
 
-// leave closes s, which is in the set no more, when the exchanges that began before
+// closeRemoved closes s, which is in the set no more, when the exchanges that began before
 // are over.
-func (p *Pool) leave(s *server) {
-	close(s.gone)
-	t := time.NewTimer(p.opts.Deadline + lingering)
+func (p *Pool) closeRemoved(s *server) {
+	close(s.removed)
+	t := time.NewTimer(p.opts.Deadline + removalGrace)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -143,15 +143,15 @@ func (p *Pool) leave(s *server) {
 	s.close()
 }
 
-// followService keeps the addresses of the i-th target, a Service.
-func (p *Pool) followService(i int, t config.Target) {
+// watchService keeps the addresses of the i-th target, a Service.
+func (p *Pool) watchService(i int, t config.Target) {
 	if p.opts.Endpoints == nil {
 		p.opts.Logger.Error("upstream has no servers: no server block has a view of the cluster", "upstream", t.String())
 		return
 	}
 	for {
 		addrs, changed := p.opts.Endpoints(t.Service, t.Port)
-		p.assign(i, addrs)
+		p.setAddrs(i, addrs)
 		select {
 		case <-changed:
 		case <-p.stop.Done():

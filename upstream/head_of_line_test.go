@@ -8,11 +8,11 @@ import (
 )
 
 // named is a call for a name, to be started.
-func named(t *testing.T, name string) *call {
+func named(t *testing.T, name string) *query {
 	t.Helper()
 	c := fixedCall(t)
-	c.query = question(t, name)
-	c.until = time.Now().Add(time.Hour)
+	c.request = question(t, name)
+	c.deadline = time.Now().Add(time.Hour)
 	c.build(true)
 	return c
 }
@@ -20,7 +20,7 @@ func named(t *testing.T, name string) *call {
 // through has a name answered by way of via.
 func through(t *testing.T, via transport, name string) {
 	t.Helper()
-	if _, err := fly(t.Context(), via, named(t, name), time.Now().Add(time.Minute)); err != nil {
+	if _, err := roundTrip(t.Context(), via, named(t, name), time.Now().Add(time.Minute)); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 }
@@ -41,30 +41,30 @@ func TestHeldUp(t *testing.T) {
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed) // before the server's end
-	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
 	through(t, via, "usual.test.")
-	var waiting []*call
-	for len(waiting) < maxLinks+3 {
+	var waiting []*query
+	for len(waiting) < maxConns+3 {
 		c := named(t, "slow.test.")
 		waiting = append(waiting, c)
 		via.start(c)
 		eventually(t, "it is seen to be held up", func() bool {
 			via.mu.Lock()
 			defer via.mu.Unlock()
-			return c.link != nil && via.rank(c.link, time.Now()) >= held
+			return c.conn != nil && via.rankOf(c.conn, time.Now()) >= rankBlocked
 		})
 		for range 5 {
 			through(t, via, "quick.test.")
 		}
 	}
-	if n := sockets(via); n <= maxLinks || n > maxHeld {
-		t.Errorf("%d connections are open, want more than %d and at most %d", n, maxLinks, maxHeld)
+	if n := sockets(via); n <= maxConns || n > maxConnsInOrder {
+		t.Errorf("%d connections are open, want more than %d and at most %d", n, maxConns, maxConnsInOrder)
 	}
 	freed()
 	for _, c := range waiting {
-		<-c.landed
+		<-c.done
 		if c.err != nil {
 			t.Errorf("a slow name: %v", c.err)
 		}
@@ -82,11 +82,11 @@ func TestBehind(t *testing.T) {
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed)
-	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
 	through(t, via, "usual.test.")
-	calls := []*call{named(t, "slow.test.")}
+	calls := []*query{named(t, "slow.test.")}
 	for range 10 {
 		calls = append(calls, named(t, "quick.test."))
 	}
@@ -94,22 +94,22 @@ func TestBehind(t *testing.T) {
 		via.start(c)
 	}
 	for _, c := range calls[1:] {
-		<-c.landed
+		<-c.done
 		if c.err != nil {
 			t.Errorf("behind a slow name: %v", c.err)
 		}
 	}
 	select {
-	case <-calls[0].landed:
+	case <-calls[0].done:
 		t.Error("the slow name has ended")
 	default:
 	}
 	freed()
-	<-calls[0].landed
+	<-calls[0].done
 	if err := calls[0].err; err != nil {
 		t.Errorf("the slow name: %v", err)
 	}
-	if n := via.strays.Load(); n != 0 {
+	if n := via.unexpected.Load(); n != 0 {
 		t.Errorf("%d replies are strays, want those that come late to be dropped quietly", n)
 	}
 }
@@ -122,22 +122,22 @@ func TestAnyTurn(t *testing.T) {
 			answers(r)
 		}
 	})
-	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	through(t, via, "usual.test.")
 	known := func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
-		return via.anyTurn
+		return via.outOfOrder
 	}
-	both := []*call{named(t, "slow.test."), named(t, "quick.test.")}
+	both := []*query{named(t, "slow.test."), named(t, "quick.test.")}
 	if known() {
 		t.Error("one reply is out of turn")
 	}
 	for _, c := range both {
 		via.start(c)
 	}
-	<-both[1].landed
+	<-both[1].done
 	if !known() {
 		t.Fatal("a reply out of turn is not seen")
 	}
@@ -145,13 +145,13 @@ func TestAnyTurn(t *testing.T) {
 	eventually(t, "the connection to be silent", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
-		return both[0].link.silent(time.Now()) >= heldFloor
+		return both[0].conn.replyOverdue(time.Now()) >= minBlockedDelay
 	})
 	through(t, via, "quick.test.")
 	if n := sockets(via); n != before {
 		t.Errorf("%d connections are open, want %d as before", n, before)
 	}
-	if !via.withdraw(both[0]) {
+	if !via.cancel(both[0]) {
 		t.Error("the slow name has ended")
 	}
 }
@@ -160,7 +160,7 @@ func TestAnyTurn(t *testing.T) {
 // goes when it has been idle for long enough, as all others do.
 func TestUnused(t *testing.T) {
 	f := startFake(t, answers)
-	via := newStream(f.addr, streamOptions{expire: time.Hour}).(*stream)
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	via.mu.Lock()
 	via.dial(time.Now())
@@ -170,11 +170,11 @@ func TestUnused(t *testing.T) {
 		defer via.mu.Unlock()
 		return via.open[0].conn != nil
 	})
-	via.sweep(time.Now())
+	via.closeIdle(time.Now())
 	if sockets(via) != 1 {
 		t.Error("it is gone before its time")
 	}
-	via.sweep(time.Now().Add(2 * time.Hour))
+	via.closeIdle(time.Now().Add(2 * time.Hour))
 	if sockets(via) != 0 {
 		t.Error("it is still there")
 	}

@@ -6,20 +6,20 @@ import (
 	"io"
 )
 
-// readRoom is the buffer that a connection's messages are read into: thirty usual
+// readBufSize is the buffer that a connection's messages are read into: thirty usual
 // ones. Double would be held by every connection for bursts; half would read twice
 // as often in those.
-const readRoom = 4096
+const readBufSize = 4096
 
-// frames cuts what a stream carries into messages, each behind its length (RFC
+// frameReader cuts what a stream carries into messages, each behind its length (RFC
 // 1035, 4.2.2). It grows to the longest there are, 64 KiB, and shrinks again.
-type frames struct {
+type frameReader struct {
 	buf      []byte
 	from, to int // what is read and not given out
 }
 
 // next gives the next message, valid until fill; false if no whole one is there.
-func (f *frames) next() (msg []byte, ok bool) {
+func (f *frameReader) next() (msg []byte, ok bool) {
 	if f.to-f.from < 2 {
 		return nil, false
 	}
@@ -35,8 +35,8 @@ func (f *frames) next() (msg []byte, ok bool) {
 // fill reads from r what there is, and blocks until there is something. Messages are
 // given out first. An error comes with what was read before it, which may hold
 // messages.
-func (f *frames) fill(r io.Reader) error {
-	f.makeRoom()
+func (f *frameReader) fill(r io.Reader) error {
+	f.grow()
 	n, err := r.Read(f.buf[f.to:])
 	f.to += n
 	switch {
@@ -44,20 +44,20 @@ func (f *frames) fill(r io.Reader) error {
 		return nil
 	case err != io.EOF:
 		return err
-	case f.whole():
+	case f.atBoundary():
 		return fmt.Errorf("the server closed the connection: %w", err)
 	}
 	return fmt.Errorf("the server closed the connection inside a message: %w", io.ErrUnexpectedEOF)
 }
 
-// makeRoom leaves place for the rest of a message, or for many short ones.
-func (f *frames) makeRoom() {
+// grow leaves place for the rest of a message, or for many short ones.
+func (f *frameReader) grow() {
 	left := f.buf[f.from:f.to]
-	need := readRoom
+	need := readBufSize
 	if len(left) >= 2 {
 		need = max(need, 2+int(binary.BigEndian.Uint16(left)))
 	}
-	if need > len(f.buf) || len(f.buf) > keepRoom && need <= keepRoom {
+	if need > len(f.buf) || len(f.buf) > maxKeptBuffer && need <= maxKeptBuffer {
 		f.buf = append(make([]byte, 0, need), left...)[:need]
 	} else {
 		copy(f.buf, left)
@@ -65,8 +65,8 @@ func (f *frames) makeRoom() {
 	f.from, f.to = 0, len(left)
 }
 
-// whole reports whether the last byte read ends a message.
-func (f *frames) whole() bool {
+// atBoundary reports whether the last byte read ends a message.
+func (f *frameReader) atBoundary() bool {
 	at := f.from
 	for f.to-at >= 2 {
 		at += 2 + int(binary.BigEndian.Uint16(f.buf[at:]))

@@ -59,7 +59,7 @@ func (a *authority) serverWith(c *x509.Certificate) *tls.Config {
 // client is the settings of a client that trusts a.
 func (a *authority) client(serverName string) *tls.Config {
 	a.t.Helper()
-	cfg, err := tlsConfig(&config.TLSClient{CA: a.file}, serverName)
+	cfg, err := newTLSConfig(&config.TLSClient{CA: a.file}, serverName)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func startFakeTLS(t *testing.T, cfg *tls.Config, s script) *fake {
 // via makes one Exchange's worth of flight over to, with the query of fixedCall.
 func flyOnce(t *testing.T, via transport) error {
 	t.Helper()
-	_, err := fly(t.Context(), via, fixedCall(t), time.Now().Add(20*time.Second))
+	_, err := roundTrip(t.Context(), via, fixedCall(t), time.Now().Add(20*time.Second))
 	return err
 }
 
@@ -107,7 +107,7 @@ func TestTLS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFakeTLS(t, tt.server, answers)
 			var broken atomic.Uint64
-			via := newStream(f.addr, streamOptions{tls: tt.client, expire: time.Hour, broken: &broken})
+			via := newStreamTransport(f.addr, streamOptions{tls: tt.client, expire: time.Hour, brokenConns: &broken})
 			defer via.close()
 			err := flyOnce(t, via)
 			if tt.want == "" {
@@ -143,7 +143,7 @@ func TestResumption(t *testing.T) {
 		cfg := cfg.Clone()
 		cfg.MaxVersion = version
 		f := startFakeTLS(t, cfg, answers)
-		via := newStream(f.addr, streamOptions{tls: a.client("dns.test")}) // no connection is kept
+		via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test")}) // no connection is kept
 		for range 2 {
 			if err := flyOnce(t, via); err != nil {
 				t.Fatal(err)
@@ -169,19 +169,19 @@ func TestClientCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := &config.TLSClient{Cert: written(t, cert), Key: written(t, key), CA: a.file}
-	known, err := tlsConfig(files, "dns.test")
+	known, err := newTLSConfig(files, "dns.test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := a.server("dns.test")
 	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, a.Pool()
 	f := startFakeTLS(t, cfg, answers)
-	via := newStream(f.addr, streamOptions{tls: known, expire: time.Hour})
+	via := newStreamTransport(f.addr, streamOptions{tls: known, expire: time.Hour})
 	defer via.close()
 	if err := flyOnce(t, via); err != nil {
 		t.Error(err)
 	}
-	unknown := newStream(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
+	unknown := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
 	defer unknown.close()
 	if err := flyOnce(t, unknown); err == nil || !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("without a certificate: %v; want that one is required", err)
@@ -198,7 +198,7 @@ func TestTLSFiles(t *testing.T) {
 		"a key that is missing":          {Cert: a.file, Key: "/nonexistent/key.pem"},
 		"a certificate that is no match": {Cert: a.file, Key: empty},
 	} {
-		_, err := tlsConfig(cfg, "")
+		_, err := newTLSConfig(cfg, "")
 		if err == nil || !strings.HasPrefix(err.Error(), "tls: ") || !strings.Contains(err.Error(), ".pem") {
 			t.Errorf("%s: %v; want an error that names the setting and the file", name, err)
 		}
@@ -206,7 +206,7 @@ func TestTLSFiles(t *testing.T) {
 			t.Errorf("%s: %v hides the cause", name, err)
 		}
 	}
-	if cfg, err := tlsConfig(nil, "dns.test"); err != nil || cfg.RootCAs != nil || cfg.ServerName != "dns.test" {
+	if cfg, err := newTLSConfig(nil, "dns.test"); err != nil || cfg.RootCAs != nil || cfg.ServerName != "dns.test" {
 		t.Errorf("nothing given: %v, %v; want the system's roots", cfg, err)
 	}
 }
@@ -215,7 +215,7 @@ func TestTLSFiles(t *testing.T) {
 // waits for any more are not sent.
 func TestSlowHandshake(t *testing.T) {
 	a := newAuthority(t)
-	reached, release := make(chan struct{}, maxLinks), make(chan struct{})
+	reached, release := make(chan struct{}, maxConns), make(chan struct{})
 	cfg := a.server("dns.test")
 	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		reached <- struct{}{}
@@ -223,24 +223,24 @@ func TestSlowHandshake(t *testing.T) {
 		return nil, nil
 	}
 	f := startFakeTLS(t, cfg, answers)
-	via := newStream(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour}).(*stream)
+	via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour}).(*streamTransport)
 	defer via.close()
-	var calls []*call
+	var calls []*query
 	for range 20 {
 		c := fixedCall(t) // all have the same ID
-		c.until = time.Now().Add(time.Hour)
+		c.deadline = time.Now().Add(time.Hour)
 		via.start(c)
 		calls = append(calls, c)
 	}
 	<-reached
 	for _, c := range calls[:10] {
-		if !via.withdraw(c) {
+		if !via.cancel(c) {
 			t.Error("a call that waits can't be withdrawn")
 		}
 	}
 	close(release)
 	for _, c := range calls[10:] {
-		if <-c.landed; c.err != nil {
+		if <-c.done; c.err != nil {
 			t.Errorf("a call that waited: %v", c.err)
 		}
 	}
@@ -250,8 +250,8 @@ func TestSlowHandshake(t *testing.T) {
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	for l := range via.live {
-		if len(l.ids) != 0 || l.lost != 0 {
-			t.Errorf("%d IDs are taken, %d of them lost, after all is over", len(l.ids), l.lost)
+		if len(l.queries) != 0 || l.orphans != 0 {
+			t.Errorf("%d IDs are taken, %d of them lost, after all is over", len(l.queries), l.orphans)
 		}
 	}
 }
@@ -261,11 +261,11 @@ func TestSlowHandshake(t *testing.T) {
 func TestCloseWhileConnecting(t *testing.T) {
 	a := newAuthority(t)
 	f := startFake(t, silence) // reads the handshake as a message that never ends
-	via := newStream(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
+	via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
 	result := make(chan error, 1)
 	c := fixedCall(t)
 	go func() {
-		_, err := fly(context.Background(), via, c, time.Now().Add(time.Hour))
+		_, err := roundTrip(context.Background(), via, c, time.Now().Add(time.Hour))
 		result <- err
 	}()
 	eventually(t, "the connection is open", func() bool { return f.open() == 1 })

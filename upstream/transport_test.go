@@ -42,7 +42,7 @@ func TestSecureTargets(t *testing.T) {
 			cfg.TLS, cfg.ServerName, cfg.To = &config.TLSClient{CA: a.file}, tt.server, []config.Target{tt.target}
 			p := New(cfg, Options{Deadline: 30 * time.Second, ProbeTimeout: 20 * time.Second})
 			t.Cleanup(func() { p.Close() })
-			p.budget.parts.Store(-1 << 40)
+			p.hedgeBudget.credit.Store(-1 << 40)
 			for _, overTCP := range []bool{false, true} {
 				answer, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP)
 				switch {
@@ -56,9 +56,9 @@ func TestSecureTargets(t *testing.T) {
 				return
 			}
 			s := p.servers()[0]
-			s.fails.Store(9)
-			p.suspect(s)
-			eventually(t, "a probe is answered", func() bool { return s.fails.Load() == 0 })
+			s.consecutiveProbeFailures.Store(9)
+			p.startProbe(s)
+			eventually(t, "a probe is answered", func() bool { return s.consecutiveProbeFailures.Load() == 0 })
 			if st := p.Stats().Servers[0]; st.TCP.Misses == 0 || st.UDP != (Reuse{}) || st.RTT == 0 {
 				t.Errorf("connections %+v and %+v, RTT %v", st.TCP, st.UDP, st.RTT)
 			}
@@ -77,22 +77,22 @@ func TestFrozenTLS(t *testing.T) {
 	}
 	p := lively(t, cfg)
 	for i := range 20 {
-		exchange(t, p, i)
+		mustExchange(t, p, i)
 	}
 	before := asked(x)
 	x.become(silence)
 	for i := range 200 {
-		exchange(t, p, 20+i)
+		mustExchange(t, p, 20+i)
 	}
 	// Connections that are silent are given up, and what is in flight there is sent
 	// again on others: each query may be seen maxResends times more.
-	if n, most := asked(x)-before, (1+maxResends)*(missesToDoubt+1+burst+220/perQuery); n > most {
+	if n, most := asked(x)-before, (1+maxResends)*(suspectAfterUnanswered+1+maxHedgeBurst+220/queriesPerHedge); n > most {
 		t.Errorf("%d of 200 queries were asked of the server that is frozen, want %d at most", n, most)
 	}
 	eventually(t, "it answers a scout, and is trusted", func() bool {
 		x.become(answers)
-		p.scoutsAt.Store(0)
-		exchange(t, p, int(time.Now().UnixNano()))
-		return !p.Stats().Servers[0].Doubted
+		p.nextShadow.Store(0)
+		mustExchange(t, p, int(time.Now().UnixNano()))
+		return !p.Stats().Servers[0].Suspected
 	})
 }

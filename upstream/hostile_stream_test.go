@@ -56,18 +56,18 @@ func besiegeStream(t *testing.T, a *authority, server *tls.Config) {
 	p := start(t, cfg)
 	for _, s := range p.servers() {
 		s.tcp.close()
-		opts := streamOptions{strays: &s.strays, expire: 20 * time.Millisecond, maxAge: 60 * time.Millisecond, maxIdle: 1}
+		opts := streamOptions{unexpected: &s.unexpected, expire: 20 * time.Millisecond, maxAge: 60 * time.Millisecond, maxIdle: 1}
 		if server != nil {
 			opts.tls = a.client("dns.test")
 		}
-		s.tcp = newStream(s.to, opts)
+		s.tcp = newStreamTransport(s.addr, opts)
 	}
 	askHostile(t, p)
 	for _, s := range p.servers() {
 		// The Pool itself may still look whether a server that was doubted answers.
-		eventually(t, "no query is in flight to "+s.name, func() bool { return s.tcp.(*stream).inFlight() == 0 })
+		eventually(t, "no query is in flight to "+s.label, func() bool { return s.tcp.(*streamTransport).inFlightCount() == 0 })
 	}
-	if p.Stats().Servers[0].Strays == 0 {
+	if p.Stats().Servers[0].UnexpectedReplies == 0 {
 		t.Error("no stray is counted")
 	}
 	p.Close()

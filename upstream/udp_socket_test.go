@@ -15,9 +15,9 @@ import (
 )
 
 // landed reports whether c's flight has ended, and how.
-func landed(c *call) (over bool, err error) {
+func landed(c *query) (over bool, err error) {
 	select {
-	case <-c.landed:
+	case <-c.done:
 		return true, c.err
 	default:
 		return false, nil
@@ -32,9 +32,9 @@ func TestPortAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
 	broken := errors.New("broken")
-	p := port{all: new(share.Division)}
-	var air []*call
-	drop := func(i int) *call {
+	p := udpSocket{division: new(share.Division)}
+	var air []*query
+	drop := func(i int) *query {
 		c := air[i]
 		air[i] = air[len(air)-1]
 		air = air[:len(air)-1]
@@ -42,10 +42,10 @@ func TestPortAgainstModel(t *testing.T) {
 	}
 	for step := range 20_000 {
 		switch op := random.IntN(100); {
-		case op < 50 && len(air) < maxUses:
+		case op < 50 && len(air) < maxQueriesPerSocket:
 			c := fixedCall(t) // all have the same ID, so that each must draw another
-			c.until = start.Add(time.Duration(random.IntN(1000)))
-			p.put(c)
+			c.deadline = start.Add(time.Duration(random.IntN(1000)))
+			p.add(c)
 			air = append(air, c)
 		case op < 80 && len(air) > 0:
 			i := random.IntN(len(air))
@@ -61,20 +61,20 @@ func TestPortAgainstModel(t *testing.T) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
 			c := drop(i)
-			if over, err := landed(c); err != nil || !over || string(c.reply[:c.got]) != string(reply) {
-				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.got])
+			if over, err := landed(c); err != nil || !over || string(c.reply[:c.replyLen]) != string(reply) {
+				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.replyLen])
 			}
 			if p.deliver(reply) {
 				t.Fatalf("step %d: the reply is taken twice", step)
 			}
 		case op < 90 && len(air) > 0:
-			p.remove(p.find(drop(random.IntN(len(air))).sentID()))
+			p.remove(p.indexOf(drop(random.IntN(len(air))).sentID()))
 		case op < 98:
 			now := start.Add(time.Duration(random.IntN(1000)))
 			next := p.expire(now)
 			var first time.Time
 			for i := len(air) - 1; i >= 0; i-- {
-				if until := air[i].until; until.After(now) {
+				if until := air[i].deadline; until.After(now) {
 					if first.IsZero() || until.Before(first) {
 						first = until
 					}
@@ -86,7 +86,7 @@ func TestPortAgainstModel(t *testing.T) {
 				t.Fatalf("step %d: the next call expires at %v, want %v", step, next, first)
 			}
 		case op == 99:
-			p.fail(broken)
+			p.failAll(broken)
 			for len(air) > 0 {
 				if over, err := landed(drop(0)); !over || !errors.Is(err, broken) {
 					t.Fatalf("step %d: a call on a broken port: landed %t, with %v", step, over, err)
@@ -98,15 +98,15 @@ func TestPortAgainstModel(t *testing.T) {
 }
 
 // checkPort compares what p has in flight with air.
-func checkPort(t *testing.T, p *port, air []*call) {
+func checkPort(t *testing.T, p *udpSocket, air []*query) {
 	t.Helper()
-	if p.flying != len(air) {
-		t.Fatalf("%d calls in flight, want %d", p.flying, len(air))
+	if p.inFlight != len(air) {
+		t.Fatalf("%d calls in flight, want %d", p.inFlight, len(air))
 	}
 	ids := map[uint16]bool{}
 	for _, c := range air {
-		i := p.find(c.sentID())
-		if i < 0 || p.calls[i] != c {
+		i := p.indexOf(c.sentID())
+		if i < 0 || p.queries[i] != c {
 			t.Fatalf("ID %d leads to another call", c.sentID())
 		}
 		if over, _ := landed(c); over {
@@ -117,7 +117,7 @@ func checkPort(t *testing.T, p *port, air []*call) {
 	if len(ids) != len(air) {
 		t.Fatalf("%d calls have %d IDs", len(air), len(ids))
 	}
-	for _, c := range p.calls[p.flying:] {
+	for _, c := range p.queries[p.inFlight:] {
 		if c != nil {
 			t.Fatal("a call that has landed is held")
 		}
@@ -135,7 +135,7 @@ func TestBatch(t *testing.T) {
 			}
 			defer unix.Close(fds[1])
 			b := newBatch()
-			b.plain = plain
+			b.noRecvmmsg = plain
 			read := func(want int) {
 				t.Helper()
 				if n, err := b.read(uintptr(fds[1])); n != want || err != nil {
@@ -146,7 +146,7 @@ func TestBatch(t *testing.T) {
 			for i := range batchSize + 3 {
 				msg := make([]byte, 2+i)
 				binary.BigEndian.PutUint16(msg, uint16(i))
-				if err := send(uintptr(fds[0]), msg); err != nil {
+				if err := sendDatagram(uintptr(fds[0]), msg); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -159,18 +159,18 @@ func TestBatch(t *testing.T) {
 					}
 				}
 			}
-			if err := send(uintptr(fds[0]), make([]byte, 2*datagramRoom)); err != nil {
+			if err := sendDatagram(uintptr(fds[0]), make([]byte, 2*maxDatagram)); err != nil {
 				t.Fatal(err)
 			}
 			read(1)
-			if n := len(b.datagram(0)); n != datagramRoom+1 {
-				t.Errorf("%d bytes of a datagram that is longer than any, want %d", n, datagramRoom+1)
+			if n := len(b.datagram(0)); n != maxDatagram+1 {
+				t.Errorf("%d bytes of a datagram that is longer than any, want %d", n, maxDatagram+1)
 			}
 			unix.Close(fds[0])
-			if err := send(uintptr(fds[1]), []byte{1}); err == nil {
+			if err := sendDatagram(uintptr(fds[1]), []byte{1}); err == nil {
 				t.Error("sending to a closed socket is no error")
 			}
-			if b.plain != plain {
+			if b.noRecvmmsg != plain {
 				t.Error("the way of reading has changed")
 			}
 		})
@@ -184,8 +184,8 @@ func TestBatch(t *testing.T) {
 func TestProbeReply(t *testing.T) {
 	c := fixedCall(t)
 	c.probe = true
-	p := port{all: new(share.Division)}
-	p.put(c)
+	p := udpSocket{division: new(share.Division)}
+	p.add(c)
 	reply := make([]byte, headerLen)
 	copy(reply, c.message()[:2])
 	if p.deliver(reply) {

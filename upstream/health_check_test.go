@@ -160,7 +160,7 @@ func TestMaxFailsZero(t *testing.T) {
 	for range 5 {
 		p.Exchange(t.Context(), question(t, "example.org."), false)
 	}
-	if p.servers()[0].probing.Load() || p.servers()[0].failures.Load() != 0 || isDown(p, 0)() {
+	if p.servers()[0].probing.Load() || p.servers()[0].probeFailures.Load() != 0 || isDown(p, 0)() {
 		t.Error("max_fails 0 probed, or took the server out of service")
 	}
 	if n := asked(f); n != len(f.requests()) {
@@ -189,7 +189,7 @@ func TestProbe(t *testing.T) {
 			tt.option(cfg)
 			p := New(cfg, Options{ProbeTimeout: time.Minute}) // the first one is to be answered
 			defer p.Close()
-			p.suspect(p.servers()[0])
+			p.startProbe(p.servers()[0])
 			eventually(t, "the probe is over", func() bool {
 				return len(f.requests()) == 1 && !p.servers()[0].probing.Load()
 			})
@@ -221,8 +221,8 @@ func TestProbeTakesAnyReply(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFake(t, tt.script)
 			p := start(t, directive(f))
-			p.servers()[0].fails.Store(7)
-			p.suspect(p.servers()[0])
+			p.servers()[0].consecutiveProbeFailures.Store(7)
+			p.startProbe(p.servers()[0])
 			eventually(t, "the server is back", func() bool { return !isDown(p, 0)() })
 		})
 	}
@@ -231,9 +231,9 @@ func TestProbeTakesAnyReply(t *testing.T) {
 // deaf is a transport on which nothing ever comes back.
 type deaf struct{ asked atomic.Int32 }
 
-func (d *deaf) start(*call)                  { d.asked.Add(1) }
-func (d *deaf) withdraw(*call) bool          { return true }
-func (d *deaf) sweep(time.Time)              {}
+func (d *deaf) start(*query)                 { d.asked.Add(1) }
+func (d *deaf) cancel(*query) bool           { return true }
+func (d *deaf) closeIdle(time.Time)          {}
 func (d *deaf) close()                       {}
 func (d *deaf) reuse() (hits, misses uint64) { return 0, 0 }
 
@@ -243,7 +243,7 @@ func TestOneProbeAtATime(t *testing.T) {
 	var d deaf
 	p.servers()[0].probes = &d
 	for range 10 {
-		p.suspect(p.servers()[0])
+		p.startProbe(p.servers()[0])
 	}
 	p.Close() // every probe that was started has asked once when this is over
 	if n := d.asked.Load(); n != 1 {
@@ -259,7 +259,7 @@ func TestProbeIgnoresOthersID(t *testing.T) {
 		r.reply(m)
 	})
 	p := start(t, directive(f))
-	p.suspect(p.servers()[0])
+	p.startProbe(p.servers()[0])
 	eventually(t, "a probe has failed", func() bool { return p.Stats().Servers[0].HealthcheckFailures > 0 })
-	eventually(t, "the reply with another ID is counted", func() bool { return p.Stats().Servers[0].Strays > 0 })
+	eventually(t, "the reply with another ID is counted", func() bool { return p.Stats().Servers[0].UnexpectedReplies > 0 })
 }

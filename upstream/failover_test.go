@@ -18,7 +18,7 @@ func says(rcode int) script { return func(r request) { r.reply(r.rcode(rcode)) }
 // askAll sends one query and gives its rcode and how often each fake was asked.
 func askAll(t *testing.T, p *Pool, fakes ...*fake) (rcode wire.Rcode, times []int) {
 	t.Helper()
-	answer := exchange(t, p, 0)
+	answer := mustExchange(t, p, 0)
 	for _, f := range fakes {
 		times = append(times, asked(f))
 	}
@@ -143,7 +143,7 @@ func TestSourceAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.suspect(p.servers()[0])
+	p.startProbe(p.servers()[0])
 	eventually(t, "a probe has come", func() bool { return len(f.requests()) == 3 })
 	for _, r := range f.requests() {
 		if r.from.Addr() != cfg.SourceAddress {
@@ -165,5 +165,5 @@ func TestUnusable(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	cfg.To = append(cfg.To, config.Target{Addr: f.addr})
-	exchange(t, start(t, cfg), 0)
+	mustExchange(t, start(t, cfg), 0)
 }

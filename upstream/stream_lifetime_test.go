@@ -10,12 +10,12 @@ import (
 )
 
 // age makes via's connections owe a reply for so long, and gives them.
-func age(via *stream, by time.Duration) (all []*link) {
+func age(via *streamTransport, by time.Duration) (all []*streamConn) {
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	for l := range via.live {
-		if !l.owed.IsZero() {
-			l.owed = time.Now().Add(-by)
+		if !l.owedSince.IsZero() {
+			l.owedSince = time.Now().Add(-by)
 		}
 		all = append(all, l)
 	}
@@ -29,7 +29,7 @@ func TestSilentConnection(t *testing.T) {
 	p, via := solo(t, f, streamOptions{expire: time.Hour})
 	held := many(t, p, t.Context(), "a.hold.test.")
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
-	age(via, doubt)
+	age(via, stalledAfter)
 	if err := <-many(t, p, t.Context(), "next.test."); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestSilentConnection(t *testing.T) {
 	if err := <-held; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	age(via, patience)
+	age(via, closeStalledAfter)
 	if err := <-many(t, p, t.Context(), "after.test."); err != nil {
 		t.Fatal(err)
 	}
@@ -72,13 +72,13 @@ func TestTimeoutRetires(t *testing.T) {
 	f := startFake(t, silence)
 	_, via := solo(t, f, streamOptions{expire: time.Hour})
 	c := fixedCall(t)
-	c.until = time.Now().Add(time.Hour)
+	c.deadline = time.Now().Add(time.Hour)
 	via.start(c)
-	l := age(via, patience)[0]
+	l := age(via, closeStalledAfter)[0]
 	via.mu.Lock()
-	c.until = time.Now()
+	c.deadline = time.Now()
 	via.mu.Unlock()
-	via.ring(l)
+	via.onTimer(l)
 	if over, err := landed(c); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("landed %t, with %v", over, err)
 	}
@@ -93,18 +93,18 @@ func TestStuckConnections(t *testing.T) {
 	f := startFake(t, holding)
 	p, via := solo(t, f, streamOptions{expire: time.Hour})
 	var held []chan error
-	for i := range maxLinks {
+	for i := range maxConns {
 		if err := <-many(t, p, t.Context(), "first.test."); err != nil {
 			t.Fatal(err)
 		}
 		held = append(held, many(t, p, t.Context(), fmt.Sprintf("n%d.hold.test.", i)))
-		eventually(t, "one more is in flight", func() bool { return via.inFlight() == i+1 })
+		eventually(t, "one more is in flight", func() bool { return via.inFlightCount() == i+1 })
 		via.mu.Lock()
 		via.retire(via.open[0], time.Now())
 		via.mu.Unlock()
 	}
-	if n := sockets(via); n != maxLinks {
-		t.Fatalf("%d connections drain, want %d", n, maxLinks)
+	if n := sockets(via); n != maxConns {
+		t.Fatalf("%d connections drain, want %d", n, maxConns)
 	}
 	f.become(answers)
 	if err := <-many(t, p, t.Context(), "next.test."); err != nil {
@@ -113,8 +113,8 @@ func TestStuckConnections(t *testing.T) {
 	if err := <-held[0]; err != nil {
 		t.Errorf("what was in flight on the oldest: %v", err)
 	}
-	if n := sockets(via); n != maxLinks {
-		t.Errorf("%d connections are open, want %d", n, maxLinks)
+	if n := sockets(via); n != maxConns {
+		t.Errorf("%d connections are open, want %d", n, maxConns)
 	}
 }
 
@@ -135,10 +135,10 @@ func TestLateReply(t *testing.T) {
 	}
 	via.mu.Lock()
 	defer via.mu.Unlock()
-	if l := via.open[0]; len(l.ids) != 0 || l.lost != 0 {
-		t.Errorf("%d IDs are taken, %d lost; want none", len(l.ids), l.lost)
+	if l := via.open[0]; len(l.queries) != 0 || l.orphans != 0 {
+		t.Errorf("%d IDs are taken, %d lost; want none", len(l.queries), l.orphans)
 	}
-	if n := p.servers()[0].strays.Load(); n != 0 {
+	if n := p.servers()[0].unexpected.Load(); n != 0 {
 		t.Errorf("%d strays are counted", n)
 	}
 }
@@ -148,17 +148,17 @@ func TestLateReply(t *testing.T) {
 func TestLostQueries(t *testing.T) {
 	f := startFake(t, silence)
 	_, via := solo(t, f, streamOptions{expire: time.Hour})
-	for range maxLost {
+	for range maxOrphans {
 		c := fixedCall(t)
-		c.until = time.Now().Add(time.Hour)
+		c.deadline = time.Now().Add(time.Hour)
 		via.start(c)
 		eventually(t, "the connection is there", func() bool {
 			via.mu.Lock()
 			defer via.mu.Unlock()
-			return c.link.conn != nil // what is withdrawn before is never sent
+			return c.conn.conn != nil // what is withdrawn before is never sent
 		})
 		age(via, 0)
-		via.withdraw(c)
+		via.cancel(c)
 	}
 	if n := sockets(via); n != 0 {
 		t.Errorf("%d connections are kept", n)
@@ -169,7 +169,7 @@ func TestLostQueries(t *testing.T) {
 func TestStrayFlood(t *testing.T) {
 	f := startFake(t, func(r request) {
 		if r.nth == 1 {
-			for range maxStrays {
+			for range maxUnexpected {
 				wrong := r.answer(2)
 				wrong.Id++
 				r.reply(wrong)
@@ -186,8 +186,8 @@ func TestStrayFlood(t *testing.T) {
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d connections were made, want a second one", misses)
 	}
-	if n := p.Stats().Servers[0].Strays; n != maxStrays {
-		t.Errorf("%d strays are counted, want %d", n, maxStrays)
+	if n := p.Stats().Servers[0].UnexpectedReplies; n != maxUnexpected {
+		t.Errorf("%d strays are counted, want %d", n, maxUnexpected)
 	}
 }
 
@@ -203,10 +203,10 @@ func TestMaxAge(t *testing.T) {
 			t.Errorf("%d connections were made, want %d", misses, i+1)
 		}
 		via.mu.Lock()
-		via.open[0].since = time.Now().Add(-2 * time.Hour)
+		via.open[0].begunAt = time.Now().Add(-2 * time.Hour)
 		via.mu.Unlock()
 	}
-	via.sweep(time.Now())
+	via.closeIdle(time.Now())
 	eventually(t, "the old connection is closed", func() bool { return f.open() == 0 })
 }
 
@@ -217,7 +217,7 @@ func TestMaxIdle(t *testing.T) {
 		p, via := solo(t, f, streamOptions{expire: time.Hour, maxIdle: keep})
 		held := many(t, p, t.Context(), "a.hold.test.")
 		eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
-		age(via, doubt)
+		age(via, stalledAfter)
 		if err := <-many(t, p, t.Context(), "next.test."); err != nil {
 			t.Fatal(err)
 		}

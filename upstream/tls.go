@@ -13,18 +13,18 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// maxSessions is the TLS sessions kept for one server. A TLS 1.3 server gives one or
+// maxTLSSessions is the TLS sessions kept for one server. A TLS 1.3 server gives one or
 // two tickets per connection, each good for one more: half would leave none for the
 // second of two connections made at once, double would be for those that are not.
-const maxSessions = 8
+const maxTLSSessions = 8
 
-// tlsConfig is what cfg says about TLS to servers whose certificates must be for
+// newTLSConfig is what cfg says about TLS to servers whose certificates must be for
 // serverName; "" leaves that to the transport. A nil cfg is no certificate of ours and
 // the system's roots. Files are read now and not again: a reload makes a new Pool.
 //
 // TLS 1.3 is spoken where the server has it. Below 1.2 nothing is: CoreDNS draws the
 // line there too, and resolvers in the field still end at 1.2.
-func tlsConfig(cfg *config.TLSClient, serverName string) (*tls.Config, error) {
+func newTLSConfig(cfg *config.TLSClient, serverName string) (*tls.Config, error) {
 	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: serverName}
 	if cfg == nil {
 		return out, nil
@@ -59,7 +59,7 @@ func clientTLS(cfg *tls.Config, addr netip.Addr) *tls.Config {
 		cfg.ServerName = addr.WithZone("").String()
 	}
 	if cfg.ClientSessionCache == nil {
-		cfg.ClientSessionCache = tls.NewLRUClientSessionCache(maxSessions)
+		cfg.ClientSessionCache = tls.NewLRUClientSessionCache(maxTLSSessions)
 	}
 	// Small records at the start make pages paint earlier. Queries are small anyway,
 	// and a burst of them need not be cut up.
@@ -67,9 +67,9 @@ func clientTLS(cfg *tls.Config, addr netip.Addr) *tls.Config {
 	return cfg
 }
 
-// shake makes p, which it takes over, a TLS connection.
-func shake(ctx context.Context, p *pipe, cfg *tls.Config) (net.Conn, error) {
-	p.buffered()
+// handshake makes p, which it takes over, a TLS connection.
+func handshake(ctx context.Context, p *asyncConn, cfg *tls.Config) (net.Conn, error) {
+	p.bufferReads()
 	conn := tls.Client(p, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = p.Close()

@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// minFresh is how long the addresses of a name count at least, whatever their
+	// minRefresh is how long the addresses of a name count at least, whatever their
 	// TTL: half asks servers with a TTL of 0 all the time, double is felt when a
 	// server moves.
-	minFresh = 5 * time.Second
-	// maxFresh is how long at most: TTLs of days are common, and servers move sooner.
-	maxFresh = time.Hour
+	minRefresh = 5 * time.Second
+	// maxRefresh is how long at most: TTLs of days are common, and servers move sooner.
+	maxRefresh = time.Hour
 	// firstRetry is how soon a name is looked up again after a failure, maxRetry how
 	// rarely at last. At the start of a node the network takes some seconds: with half
 	// of it they are spent asking, with double the agent is late. A resolver that has
 	// been silent for long is back half of maxRetry sooner than anybody looks.
 	firstRetry = 250 * time.Millisecond
 	maxRetry   = 30 * time.Second
-	// systemResolvers names the servers that are asked where `resolver` is not set.
-	systemResolvers = "/etc/resolv.conf"
+	// resolvConf names the servers that are asked where `resolver` is not set.
+	resolvConf = "/etc/resolv.conf"
 )
 
-// followName keeps the addresses of the i-th target, a name.
-func (p *Pool) followName(i int, t config.Target) {
+// watchName keeps the addresses of the i-th target, a name.
+func (p *Pool) watchName(i int, t config.Target) {
 	retry := firstRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -41,7 +41,7 @@ func (p *Pool) followName(i int, t config.Target) {
 		case <-p.stop.Done():
 			return
 		}
-		addrs, fresh, err := p.lookUp(t.Host, t.Port)
+		addrs, fresh, err := p.lookup(t.Host, t.Port)
 		if err != nil {
 			if p.stop.Err() == nil {
 				p.opts.Logger.Warn("the name of an upstream can't be looked up", "upstream", t.String(), "error", err, "again_in", retry)
@@ -51,29 +51,29 @@ func (p *Pool) followName(i int, t config.Target) {
 			continue
 		}
 		retry = firstRetry
-		p.assign(i, addrs)
-		timer.Reset(min(max(fresh, minFresh), maxFresh))
+		p.setAddrs(i, addrs)
+		timer.Reset(min(max(fresh, minRefresh), maxRefresh))
 	}
 }
 
 // errNoAddress: the name has neither kind of address.
 var errNoAddress = errors.New("it has no address")
 
-// lookUp gives the addresses of host, IPv4 first, and how long they count. One kind of
+// lookup gives the addresses of host, IPv4 first, and how long they count. One kind of
 // address is enough if the other one can't be had.
-func (p *Pool) lookUp(host string, port uint16) (addrs []netip.AddrPort, fresh time.Duration, err error) {
+func (p *Pool) lookup(host string, port uint16) (addrs []netip.AddrPort, fresh time.Duration, err error) {
 	resolvers, err := p.resolvers()
 	if err != nil {
 		return nil, 0, err
 	}
 	names := New(&config.Forward{
-		From: wire.Root, To: resolvers, Policy: config.PolicySequential, ReadTimeout: p.cfg.ReadTimeout, Expire: minFresh,
+		From: wire.Root, To: resolvers, Policy: config.PolicySequential, ReadTimeout: p.cfg.ReadTimeout, Expire: minRefresh,
 		SourceAddress: p.cfg.SourceAddress,
 	}, Options{Deadline: p.opts.Deadline})
 	defer func() { _ = names.Close() }() // never fails
-	fresh = maxFresh
+	fresh = maxRefresh
 	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
-		list, ttl, failed := names.addresses(p, host, qtype)
+		list, ttl, failed := names.lookupType(p, host, qtype)
 		if failed != nil {
 			err = failed
 			continue
@@ -99,7 +99,7 @@ func (p *Pool) lookUp(host string, port uint16) (addrs []netip.AddrPort, fresh t
 func (p *Pool) resolvers() (to []config.Target, err error) {
 	list := p.cfg.Resolver
 	if len(list) == 0 {
-		if list, err = config.Nameservers(systemResolvers); err != nil {
+		if list, err = config.Nameservers(resolvConf); err != nil {
 			return nil, err
 		}
 	}
@@ -109,13 +109,13 @@ func (p *Pool) resolvers() (to []config.Target, err error) {
 		}
 	}
 	if len(to) == 0 {
-		return nil, fmt.Errorf("%s names no server but the agent itself; set `resolver`", systemResolvers)
+		return nil, fmt.Errorf("%s names no server but the agent itself; set `resolver`", resolvConf)
 	}
 	return to[:min(len(to), maxAddrs)], nil
 }
 
-// addresses asks p for host's addresses of one kind, on behalf of another pool.
-func (p *Pool) addresses(whose *Pool, host string, qtype uint16) (list []netip.Addr, ttl time.Duration, err error) {
+// lookupType asks p for host's addresses of one kind, on behalf of another pool.
+func (p *Pool) lookupType(whose *Pool, host string, qtype uint16) (list []netip.Addr, ttl time.Duration, err error) {
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(host), qtype)
 	packet, err := m.Pack()
 	if err != nil {
@@ -140,15 +140,15 @@ func (p *Pool) addresses(whose *Pool, host string, qtype uint16) (list []netip.A
 		return nil, 0, err
 	}
 	for _, rr := range reply.Answer {
-		if a := addressIn(rr); a.IsValid() && !slices.Contains(list, a) {
+		if a := addrOf(rr); a.IsValid() && !slices.Contains(list, a) {
 			list = append(list, a)
 		}
 	}
 	return list, time.Duration(answer.MinTTL) * time.Second, nil
 }
 
-// addressIn is the address that rr is about; not valid if it is about none.
-func addressIn(rr dns.RR) (a netip.Addr) {
+// addrOf is the address that rr is about; not valid if it is about none.
+func addrOf(rr dns.RR) (a netip.Addr) {
 	switch rr := rr.(type) {
 	case *dns.A:
 		a, _ = netip.AddrFromSlice(rr.A.To4())

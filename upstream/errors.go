@@ -26,8 +26,8 @@ var localErrnos = []syscall.Errno{
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EMSGSIZE,
 }
 
-// local reports whether err, of a flight, is to be an [ErrLocal].
-func local(err error) bool {
+// isLocal reports whether err, of a flight, is to be an [ErrLocal].
+func isLocal(err error) bool {
 	if errors.Is(err, ErrLocal) || errors.Is(err, context.Canceled) {
 		return true
 	}
@@ -35,18 +35,18 @@ func local(err error) bool {
 	return errors.As(err, &errno) && slices.Contains(localErrnos, errno)
 }
 
-// unreachable reports whether err says that there is no server, or no way to it: one
+// isUnreachable reports whether err says that there is no server, or no way to it: one
 // such error is enough to doubt it.
-func unreachable(err error) bool {
+func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// cause is err as the callers of the pool know it.
-func cause(err error) error {
+// publicError is err as the callers of the pool know it.
+func publicError(err error) error {
 	switch {
 	case errors.Is(err, ErrFailed), errors.Is(err, ErrClosed):
 		return err
-	case timedOut(err) && !local(err): // to package syscall a full socket is a time-out
+	case isTimeout(err) && !isLocal(err): // to package syscall a full socket is a time-out
 		return ErrTimeout
 	}
 	return fmt.Errorf("%w: %w", ErrFailed, err)

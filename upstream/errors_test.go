@@ -41,21 +41,21 @@ func TestLocal(t *testing.T) {
 		{"no route", call(syscall.ENETUNREACH), true, ErrFailed},
 		{"no host", call(syscall.EHOSTUNREACH), true, ErrFailed},
 		{"an ICMP message", localError{fmt.Errorf("%w, as it says", syscall.ECONNREFUSED)}, true, ErrFailed},
-		{"no place on a connection", errNoRoom, true, ErrFailed},
-		{"a connection given up for another", errStuck, true, ErrFailed},
+		{"no place on a connection", errNoCapacity, true, ErrFailed},
+		{"a connection given up for another", errConnStuck, true, ErrFailed},
 		{"a connection refused", call(syscall.ECONNREFUSED), false, ErrFailed},
 		{"a connection nobody answers", call(syscall.ETIMEDOUT), false, ErrTimeout},
 		{"a connection reset", call(syscall.ECONNRESET), false, ErrFailed},
 		{"a connection closed", io.EOF, false, ErrFailed},
-		{"a server that does not read", errBehind, false, ErrFailed},
-		{"another's reply", errOther, false, ErrFailed},
+		{"a server that does not read", errNotReading, false, ErrFailed},
+		{"another's reply", errMismatch, false, ErrFailed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := local(tt.err); got != tt.local {
+			if got := isLocal(tt.err); got != tt.local {
 				t.Errorf("local: %t, want %t", got, tt.local)
 			}
-			if err := cause(tt.err); !errors.Is(err, tt.known) {
+			if err := publicError(tt.err); !errors.Is(err, tt.known) {
 				t.Errorf("outside it is %v, want %v", err, tt.known)
 			}
 		})
@@ -89,7 +89,7 @@ func TestBusyIsLocal(t *testing.T) {
 				}
 				p := start(t, cfg)
 				for _, s := range p.servers() {
-					if s.to == f.addr {
+					if s.addr == f.addr {
 						fillUp(t, s)
 					} else {
 						s.udp = s.tcp
@@ -109,12 +109,12 @@ func fillUp(t *testing.T, s *server) {
 	t.Helper()
 	for _, via := range []transport{s.udp, s.tcp} {
 		switch via := via.(type) {
-		case *udp:
-			via.flying = share.NewDivision(0)
-		case *stream:
-			via.flying = share.NewDivision(0)
-		case *doh:
-			via.flying = share.NewDivision(0)
+		case *udpTransport:
+			via.inFlight = share.NewDivision(0)
+		case *streamTransport:
+			via.inFlight = share.NewDivision(0)
+		case *dohTransport:
+			via.inFlight = share.NewDivision(0)
 		default:
 			t.Fatalf("no way to fill up %T", via)
 		}
@@ -124,11 +124,11 @@ func fillUp(t *testing.T, s *server) {
 // TestWaitingOrder: who has few queries in flight does not wait behind one who has many,
 // and who has as many waits his turn.
 func TestWaitingOrder(t *testing.T) {
-	var w waiting
+	var w waitQueue
 	held := []int{300, 400, 0, 300, 1, 0, 511}
 	var places []chan error
 	for _, n := range held {
-		places = append(places, w.enter(n))
+		places = append(places, w.join(n))
 	}
 	for _, next := range []int{2, 5, 4, 0, 1, 3, 6} {
 		w.wake(1, nil)
@@ -136,7 +136,7 @@ func TestWaitingOrder(t *testing.T) {
 			t.Fatalf("number %d, of a client with %d in flight, is not the next", next, held[next])
 		}
 	}
-	if !w.none() || len(w.ranks) != 0 {
+	if !w.empty() || len(w.ranks) != 0 {
 		t.Error("somebody is left")
 	}
 }

@@ -1,0 +1,79 @@
+package upstream
+
+import (
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// down reports whether s has failed more probes in a row than max_fails.
+func (p *Pool) down(s *server) bool {
+	return p.cfg.MaxFails > 0 && s.consecutiveProbeFailures.Load() > uint32(p.cfg.MaxFails)
+}
+
+// startProbe starts probing s, unless that is under way already. It is called from
+// within the gate, so that Close can't be waiting for the tasks yet.
+func (p *Pool) startProbe(s *server) {
+	if p.cfg.MaxFails > 0 && s.probing.CompareAndSwap(false, true) {
+		p.tasks.Go(func() { p.probeLoop(s) })
+	}
+}
+
+// probeLoop asks s at the health interval, and at once, until it replies or the Pool
+// closes.
+func (p *Pool) probeLoop(s *server) {
+	defer s.probing.Store(false)
+	c := newQuery()
+	c.probe = true
+	t := time.NewTicker(max(p.cfg.HealthInterval, time.Millisecond))
+	defer t.Stop()
+	for {
+		err := p.probeOnce(s, c)
+		if p.stop.Err() != nil {
+			return
+		}
+		if err == nil {
+			p.markAlive(s)
+			return
+		}
+		s.probeFailures.Add(1)
+		if s.markSuspect() {
+			s.suspectedCount.Add(1)
+		}
+		if s.consecutiveProbeFailures.Add(1) == uint32(p.cfg.MaxFails)+1 {
+			p.opts.Logger.Warn("upstream is down", "to", s.label, "failed_probes", p.cfg.MaxFails+1, "error", err)
+		}
+		select {
+		case <-t.C:
+		case <-s.removed:
+			return
+		case <-p.stop.Done():
+			return
+		}
+	}
+}
+
+// markAlive notes the reply to a probe of s.
+func (p *Pool) markAlive(s *server) {
+	s.reinstate(p.timestamp(time.Now()))
+	if was := s.consecutiveProbeFailures.Swap(0); was > uint32(p.cfg.MaxFails) {
+		p.opts.Logger.Info("upstream answers again", "to", s.label)
+	}
+	p.nextShadow.Store(0)
+}
+
+// probeOnce sends one probe: the name servers of the root or of the configured
+// domain, without EDNS, so that it is the plainest query there is.
+func (p *Pool) probeOnce(s *server, c *query) error {
+	domain := p.cfg.HealthDomain
+	if domain == "" {
+		domain = wire.Root
+	}
+	b := wire.AppendQuery(append(c.frame[:0], 0, 0), c.newID(), []byte(domain), wire.TypeNS, nil, DefaultPayload)
+	if p.cfg.HealthNoRec {
+		b[2+2] &^= rdBit
+	}
+	c.setFrame(stripOPT(b))
+	_, err := roundTrip(p.stop, s.probes, c, time.Now().Add(p.opts.ProbeTimeout))
+	return err
+}
