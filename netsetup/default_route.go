@@ -17,16 +17,16 @@ type defaultInterface struct {
 	name string
 	// kind is the kernel's name of the driver; hardware has "device".
 	kind string
-	// shared: pods of this node may send by it, too, or nobody can say that they don't.
-	shared bool
+	// mayCarryPods: pods of this node may send by it, too, or nobody can say that they don't.
+	mayCarryPods bool
 }
 
-// lowerLimit is how many interfaces may stand on each other, such as a VLAN on a bond on
+// maxStackDepth is how many interfaces may stand on each other, such as a VLAN on a bond on
 // hardware. The kernel allows eight; what is deeper is taken for shared.
-const lowerLimit = 4
+const maxStackDepth = 4
 
 // defaultInterfaces implements Node.
-func (k *kernel) defaultInterfaces() ([]defaultInterface, error) {
+func (k *kernelNode) defaultInterfaces() ([]defaultInterface, error) {
 	indexes, err := defaultRoutes()
 	if err != nil {
 		return nil, err
@@ -34,14 +34,14 @@ func (k *kernel) defaultInterfaces() ([]defaultInterface, error) {
 	var found []defaultInterface
 	for _, index := range indexes {
 		l, err := netlink.LinkByIndex(index)
-		if errors.Is(linkError(err), ErrNotFound) {
+		if errors.Is(netlinkError(err), ErrNotFound) {
 			continue // it has gone since, and its routes with it
 		}
 		if err != nil {
-			return nil, linkError(err)
+			return nil, netlinkError(err)
 		}
 		if name := l.Attrs().Name; name != loopback {
-			found = append(found, defaultInterface{name: name, kind: l.Type(), shared: mayCarryPods(l, lowerLimit)})
+			found = append(found, defaultInterface{name: name, kind: l.Type(), mayCarryPods: mayCarryPods(l, maxStackDepth)})
 		}
 	}
 	return found, nil
@@ -87,7 +87,7 @@ func defaultRoutes() ([]int, error) {
 // listDefaultRoutes adds the interfaces of one family. A list that changes while it is read is
 // read again; of one that changes each time everything counts that was seen.
 func listDefaultRoutes(family uint8, indexes map[int]bool) (err error) {
-	for range dumpTries {
+	for range maxDumpTries {
 		request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 		request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
 		// Routes are looked at one by one: a router among nodes has a million.
@@ -141,19 +141,19 @@ func routeInterfaces(body []byte) iter.Seq[int] {
 			if length < hopHeader || length > len(hops) || !yield(int(nl.NativeEndian().Uint32(hops[hopInterface:]))) {
 				return
 			}
-			hops = hops[min(alignNetlink(length), len(hops)):]
+			hops = hops[min(nlAlign(length), len(hops)):]
 		}
 	}
 }
 
-// routes implements Node.
-func (k *kernel) routes(ctx context.Context) <-chan struct{} {
-	return watch(ctx, interest{}, []eventSource{{unix.NETLINK_ROUTE,
-		unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, changeOfDefaultRoute}})
+// watchDefaultRoutes implements Node.
+func (k *kernelNode) watchDefaultRoutes(ctx context.Context) <-chan struct{} {
+	return monitor(ctx, watchSpec{}, []monitorSource{{unix.NETLINK_ROUTE,
+		unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, isDefaultRouteChange}})
 }
 
-// changeOfDefaultRoute: a default route has come or gone. Of the routes of an interface that
+// isDefaultRouteChange: a default route has come or gone. Of the routes of an interface that
 // goes down the kernel says nothing; then its rules are of no effect either.
-func changeOfDefaultRoute(_ interest, kind uint16, body []byte) bool {
+func isDefaultRouteChange(_ watchSpec, kind uint16, body []byte) bool {
 	return (kind == unix.RTM_NEWROUTE || kind == unix.RTM_DELROUTE) && isDefaultRoute(body)
 }

@@ -63,13 +63,13 @@ func TestKernelDefaultInterfaces(t *testing.T) {
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				sh(t, "ip nexthop flush; ip route flush exact default; ip -6 route flush exact default; ip route flush exact 0.0.0.0/1; ip route flush exact 128.0.0.0/1\n"+tt.script)
-				found, err := (&kernel{}).defaultInterfaces()
+				found, err := (&kernelNode{}).defaultInterfaces()
 				if err != nil {
 					t.Fatal(err)
 				}
 				var got []string
 				for _, d := range found {
-					got = append(got, fmt.Sprint(d.name, " ", d.kind, " ", d.shared))
+					got = append(got, fmt.Sprint(d.name, " ", d.kind, " ", d.mayCarryPods))
 				}
 				if diff := cmp.Diff(tt.want, strings.Join(got, ", ")); diff != "" {
 					t.Errorf("(-want +got):\n%s\n%s", diff, sh(t, "ip route; ip -6 route"))
@@ -92,7 +92,7 @@ func TestEventsOfRoutes(t *testing.T) {
 			"ip route add default nexthop via 10.9.0.2 nexthop via 10.9.1.2",
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
-			signals := (&kernel{}).routes(ctx)
+			signals := (&kernelNode{}).watchDefaultRoutes(ctx)
 			sh(t, change)
 			if _, open := <-signals; !open {
 				t.Fatal("closed")
@@ -101,7 +101,7 @@ func TestEventsOfRoutes(t *testing.T) {
 			for range signals {
 			}
 		}
-		source := eventSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, changeOfDefaultRoute}
+		source := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, isDefaultRouteChange}
 		quiet(t, source, "\x0a\x09\x03\x02", 8, func() {
 			sh(t, `ip route add 198.51.100.0/24 via 10.9.0.2
 ip route del 198.51.100.0/24
@@ -136,6 +136,6 @@ func FuzzRoutes(f *testing.F) {
 		if n*hopHeader > len(b)+hopHeader {
 			t.Fatalf("%d interfaces from %d bytes", n, len(b))
 		}
-		changeOfDefaultRoute(interest{}, unix.RTM_NEWROUTE, b)
+		isDefaultRouteChange(watchSpec{}, unix.RTM_NEWROUTE, b)
 	})
 }

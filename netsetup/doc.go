@@ -11,8 +11,8 @@
 //
 // The order of steps is what keeps a node's DNS alive:
 //
-//  1. [Setup.Links], before the sockets: an address must exist to be bound.
-//  2. [Setup.Rules], after the sockets listen: before that nothing would be local.
+//  1. [Setup.EnsureInterface], before the sockets: an address must exist to be bound.
+//  2. [Setup.EnsureRules], after the sockets listen: before that nothing would be local.
 //  3. [Setup.Run], until shutdown: repairs every interval, and when the kernel tells of
 //     a loss, what has gone missing.
 //  4. [Setup.Teardown], rules first, then addresses: while the address stays, packets

@@ -53,23 +53,23 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// several are errors that have nothing to do with each other; each counts.
-type several []error
+// errorList are errors that have nothing to do with each other; each counts.
+type errorList []error
 
-// join is errs without those that are nil, or nil if there are no others.
-func join(errs []error) error {
+// joinErrors is errs without those that are nil, or nil if there are no others.
+func joinErrors(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 0 {
 		return nil
 	}
-	return several(errs)
+	return errorList(errs)
 }
 
 // Error returns all, one a line.
-func (s several) Error() string { return errors.Join(s...).Error() }
+func (s errorList) Error() string { return errors.Join(s...).Error() }
 
 // Unwrap returns all.
-func (s several) Unwrap() []error { return s }
+func (s errorList) Unwrap() []error { return s }
 
 // Stats are totals since New, which only grow, and what is true now.
 type Stats struct {
@@ -81,9 +81,9 @@ type Stats struct {
 	// and duplicates that it removed.
 	Repairs uint64
 
-	// Filter is what makes the rules: "iptables (nft)", "iptables (legacy)" or
+	// Backend is what makes the rules: "iptables (nft)", "iptables (legacy)" or
 	// "nftables". "" until it is known, and without rules.
-	Filter string
+	Backend string
 	// FailOpen: the rules hold only while somebody listens, so that a dead agent's
 	// packets find another way. False where the kernel can't match by socket, and while
 	// rules are missing.
@@ -97,7 +97,7 @@ type counters struct {
 	checks  atomic.Uint64
 	repairs atomic.Uint64
 
-	filter    atomic.Pointer[string]
+	backend   atomic.Pointer[string]
 	failOpen  atomic.Bool
 	diversion atomic.Int64
 }
@@ -115,8 +115,8 @@ func (c *counters) stats() Stats {
 		FailOpen:  c.failOpen.Load(),
 		Diversion: int(c.diversion.Load()),
 	}
-	if name := c.filter.Load(); name != nil {
-		s.Filter = *name
+	if name := c.backend.Load(); name != nil {
+		s.Backend = *name
 	}
 	for i, t := range ErrorTypes() {
 		s.Errors[t] = c.errors[i].Load()
@@ -124,8 +124,8 @@ func (c *counters) stats() Stats {
 	return s
 }
 
-// linkFailure counts and describes a failure with links and addresses.
-func (s *Setup) linkFailure(t ErrorType, op string, err error) *Error {
+// interfaceFailure counts and describes a failure with links and addresses.
+func (s *Setup) interfaceFailure(t ErrorType, op string, err error) *Error {
 	s.counters.fail(t)
 	hint := "use -setupinterface=false to go without"
 	switch {

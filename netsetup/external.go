@@ -19,9 +19,9 @@ const (
 // pass; a node has a default route over one, or over a few where it has several ways out.
 const maxExternal = 16
 
-// interfaceNames are the names that rules can have in them, in the words of all filters: nft
+// interfaceNamePattern are the names that rules can have in them, in the words of all filters: nft
 // and iptables take some characters for a pattern.
-var interfaceNames = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
+var interfaceNamePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
 
 // externalNames reads Config.ExternalInterfaces: the names, in order and each once, or that
 // they are those of the default routes.
@@ -35,7 +35,7 @@ func externalNames(setting string) (names []string, auto bool, err error) {
 	for name := range strings.SplitSeq(setting, ",") {
 		name = strings.TrimSpace(name)
 		switch {
-		case !interfaceNames.MatchString(name):
+		case !interfaceNamePattern.MatchString(name):
 			return nil, false, fmt.Errorf("-external-interfaces: %q is not the name of an interface; "+
 				"give auto, none, or names separated by commas, such as eth0,eth1", name)
 		case name == loopback:
@@ -51,13 +51,13 @@ func externalNames(setting string) (names []string, auto bool, err error) {
 	return names, false, nil
 }
 
-// externalOf picks from the interfaces that default routes lead over those that no pod of
+// splitExternal picks from the interfaces that default routes lead over those that no pod of
 // this node sends by, in order. open are the others, each with its kind: what can't be named
 // in rules, and what is more than maxExternal, is among them.
-func externalOf(found []defaultInterface) (external, open []string) {
+func splitExternal(found []defaultInterface) (external, open []string) {
 	found = slices.SortedFunc(slices.Values(found), func(a, b defaultInterface) int { return strings.Compare(a.name, b.name) })
 	for _, d := range found {
-		if d.shared || !interfaceNames.MatchString(d.name) || len(external) == maxExternal {
+		if d.mayCarryPods || !interfaceNamePattern.MatchString(d.name) || len(external) == maxExternal {
 			open = append(open, d.name+" ("+d.kind+")")
 		} else {
 			external = append(external, d.name)
@@ -69,44 +69,44 @@ func externalOf(found []defaultInterface) (external, open []string) {
 // externalHint is what to do where nobody knows the external interfaces.
 const externalHint = "name them with -external-interfaces"
 
-// followRoutes has the rules' external interfaces be those of the default routes, and reports
+// readDefaultRoutes has the rules' external interfaces be those of the default routes, and reports
 // whether they have changed; the rules are still to be written then. Where there is no default
 // route at all, or the routes can't be read, the last known ones stay: a forged router
 // advertisement, which ends a route, must not open the node.
-func (s *Setup) followRoutes() (changed bool) {
+func (s *Setup) readDefaultRoutes() (changed bool) {
 	if !s.plan.followsRoutes {
 		return false
 	}
 	found, err := s.node.defaultInterfaces()
 	if err != nil {
 		s.counters.fail(InterfaceCheck)
-		s.log.Warn("external interfaces unknown, keeping the last ones", "interfaces", s.want.external,
+		s.log.Warn("external interfaces unknown, keeping the last ones", "interfaces", s.rules.external,
 			"err", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err})
 		return false
 	}
 	if len(found) == 0 {
 		return false
 	}
-	external, open := externalOf(found)
-	if len(open) > 0 && !slices.Equal(open, s.open) {
+	external, open := splitExternal(found)
+	if len(open) > 0 && !slices.Equal(open, s.notExternal) {
 		s.log.Warn("a default route leads over an interface that pods may use too, so the rules let in hosts behind it; "+
 			"if no pod uses it, name it with -external-interfaces", "interfaces", open)
 	}
-	s.open = open
-	if slices.Equal(external, s.want.external) {
+	s.notExternal = open
+	if slices.Equal(external, s.rules.external) {
 		return false
 	}
-	s.want.external, s.moved = external, true
+	s.rules.external, s.externalChanged = external, true
 	return true
 }
 
-// reroute has the rules follow the default routes, at once.
-func (s *Setup) reroute(ctx context.Context) {
-	if s.take(ctx) != nil {
+// followDefaultRoutes has the rules follow the default routes, at once.
+func (s *Setup) followDefaultRoutes(ctx context.Context) {
+	if s.acquire(ctx) != nil {
 		return // shutting down
 	}
 	defer s.release()
-	if !s.rulesOn || !s.followRoutes() {
+	if !s.keepRules || !s.readDefaultRoutes() {
 		return
 	}
 	if _, err := s.ensureRules(ctx); err != nil && ctx.Err() == nil {

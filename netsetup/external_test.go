@@ -75,7 +75,7 @@ func TestExternalOf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			external, open := externalOf(tt.found)
+			external, open := splitExternal(tt.found)
 			if diff := cmp.Diff([][]string{tt.external, tt.open}, [][]string{external, open}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -84,8 +84,8 @@ func TestExternalOf(t *testing.T) {
 }
 
 // externalWant has local addresses of all sorts.
-func externalWant(names ...string) want {
-	return want{locals: addrs("169.254.20.10", "10.96.0.10", "fd00::a"), dns: 53, health: 8080, socket: true,
+func externalWant(names ...string) desiredRules {
+	return desiredRules{addrs: addrs("169.254.20.10", "10.96.0.10", "fd00::a"), dnsPort: 53, healthPort: 8080, matchSocket: true,
 		diversion: servers, external: names}
 }
 
@@ -94,7 +94,7 @@ func externalWant(names ...string) want {
 func TestExternalRules(t *testing.T) {
 	for _, f := range families() {
 		for _, c := range chains() {
-			with, without := body(externalWant("eth0", "eth1"), f, c), body(externalWant(), f, c)
+			with, without := chainRules(externalWant("eth0", "eth1"), f, c), chainRules(externalWant(), f, c)
 			var want []string
 			switch c.table + " " + c.hook {
 			case "raw PREROUTING":
@@ -112,11 +112,11 @@ func TestExternalRules(t *testing.T) {
 	}
 	// Where a chain has nothing to do it is not made for these alone.
 	w := externalWant("eth0")
-	w.locals, w.diversion = w.locals[:1], nil
-	if got := restore(w, IPv6, nil, nil); got != "" {
+	w.addrs, w.diversion = w.addrs[:1], nil
+	if got := restoreScript(w, IPv6, nil, nil); got != "" {
 		t.Errorf("rules of a family without addresses:\n%s", got)
 	}
-	if got := restore(w, IPv4, nil, nil); strings.Contains(got, "*nat") {
+	if got := restoreScript(w, IPv4, nil, nil); strings.Contains(got, "*nat") {
 		t.Errorf("table nat without a diversion:\n%s", got)
 	}
 }
@@ -181,8 +181,8 @@ func TestExternalAccepts(t *testing.T) {
 					t.Errorf("%s output (-want +got):\n%s", family, diff)
 				}
 			}
-			in := nftXtables{nftPlace: nftPlace{Family: "ip", Name: "INPUT", Hook: "input"}}
-			out := nftXtables{nftPlace: nftPlace{Family: "ip", Name: "OUTPUT", Hook: "output"}}
+			in := nftXtables{nftHook: nftHook{Family: "ip", Name: "INPUT", Hook: "input"}}
+			out := nftXtables{nftHook: nftHook{Family: "ip", Name: "OUTPUT", Hook: "output"}}
 			want := strings.ReplaceAll(in.accepts(without), "-d ", tt.xt+"-d ")
 			if diff := cmp.Diff(want, in.accepts(with)); diff != "" {
 				t.Errorf("iptables INPUT (-want +got):\n%s", diff)
@@ -223,7 +223,7 @@ func TestFollowRoutes(t *testing.T) {
 		{name: "the bridge again", over: []defaultInterface{hardware0, bridge}, want: []string{"eth0"}},
 		{name: "the bridge alone", over: []defaultInterface{bridge}, changed: true},
 	}
-	f := NewFake()
+	f := newFakeNode()
 	var log strings.Builder
 	c := dualStack()
 	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -231,16 +231,16 @@ func TestFollowRoutes(t *testing.T) {
 	for _, step := range steps {
 		log.Reset()
 		f.setDefaults(step.over...)
-		f.Fail = func(string) error {
+		f.fail = func(string) error {
 			if step.fail {
 				return errors.New("no buffer space available")
 			}
 			return nil
 		}
-		if got := s.followRoutes(); got != step.changed {
+		if got := s.readDefaultRoutes(); got != step.changed {
 			t.Errorf("%s: changed = %v", step.name, got)
 		}
-		if diff := cmp.Diff(step.want, s.want.external); diff != "" && len(step.want)+len(s.want.external) > 0 {
+		if diff := cmp.Diff(step.want, s.rules.external); diff != "" && len(step.want)+len(s.rules.external) > 0 {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 		if got := strings.Count(log.String(), "level=WARN"); got != map[bool]int{true: 1}[step.warns] {
@@ -255,7 +255,7 @@ func TestFollowRoutes(t *testing.T) {
 // TestExternalIsGiven: where interfaces are named, or none is wanted, nobody looks at routes.
 func TestExternalIsGiven(t *testing.T) {
 	for setting, want := range map[string][]string{"none": nil, "eth9,eth1": {"eth1", "eth9"}} {
-		f := NewFake()
+		f := newFakeNode()
 		f.setDefaults(hardware0)
 		c := dualStack()
 		c.ExternalInterfaces = setting
@@ -263,10 +263,10 @@ func TestExternalIsGiven(t *testing.T) {
 		apply(t, s)
 		s.recheck(t.Context())
 		wantComplete(t, f, s, setting)
-		if diff := cmp.Diff(want, s.want.external); diff != "" {
+		if diff := cmp.Diff(want, s.rules.external); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", setting, diff)
 		}
-		if dump := f.Dump(); strings.Contains(dump, "-i eth0 ") || strings.Contains(dump, "-i eth9 ") != (want != nil) {
+		if dump := f.dump(); strings.Contains(dump, "-i eth0 ") || strings.Contains(dump, "-i eth9 ") != (want != nil) {
 			t.Errorf("%s: rules\n%s", setting, dump)
 		}
 	}
@@ -276,9 +276,9 @@ func TestExternalIsGiven(t *testing.T) {
 // again at the next interval, and counts as none, either.
 func TestRunFollowsRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFake()
+		f := newFakeNode()
 		f.setDefaults(hardware0)
-		before := f.Dump()
+		before := f.dump()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -288,32 +288,32 @@ func TestRunFollowsRoutes(t *testing.T) {
 		wantExternal := func(when string, names ...string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff(names, s.want.external); diff != "" {
+			if diff := cmp.Diff(names, s.rules.external); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", when, diff)
 			}
 			wantComplete(t, f, s, when)
 		}
 		wantExternal("at the start", "eth0")
-		f.reroute(hardware1)
+		f.changeDefaults(hardware1)
 		wantExternal("after a move", "eth1")
-		f.reroute(hardware1, bridge)
+		f.changeDefaults(hardware1, bridge)
 		wantExternal("a bridge, too", "eth1")
 
 		failures := 0
-		f.Fail = func(call string) error {
+		f.fail = func(call string) error {
 			if strings.Contains(call, "-restore") {
 				failures++
 				return ErrLocked
 			}
 			return nil
 		}
-		f.reroute(hardware0, hardware1)
+		f.changeDefaults(hardware0, hardware1)
 		synctest.Wait()
-		f.Fail = nil
+		f.fail = nil
 		if failures == 0 {
 			t.Error("nothing was written")
 		}
-		f.Loss() // the next re-check, whatever it is for
+		f.signalRemoval() // the next re-check, whatever it is for
 		wantExternal("after a failure", "eth0", "eth1")
 		if got := s.Stats().Repairs; got != 0 {
 			t.Errorf("%d repairs counted", got)
@@ -323,7 +323,7 @@ func TestRunFollowsRoutes(t *testing.T) {
 		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(before, f.Dump()); diff != "" {
+		if diff := cmp.Diff(before, f.dump()); diff != "" {
 			t.Errorf("teardown (-before +after):\n%s", diff)
 		}
 	})

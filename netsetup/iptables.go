@@ -43,7 +43,7 @@ func (f Family) has(addrs []netip.Addr) bool {
 // families are both, in the order in which they are gone through.
 func families() []Family { return []Family{IPv4, IPv6} }
 
-// iptables is the filter that speaks through the programs of iptables, of one flavour.
+// iptablesBackend is the filter that speaks through the programs of iptables, of one flavour.
 //
 // All rules are in chains of its own, one for each hook, which a jump in the kernel's
 // chain leads to. A look lists these chains and the jumps, a write is one
@@ -54,27 +54,27 @@ func families() []Family { return []Family{IPv4, IPv6} }
 //
 // Rules of NodeLocal DNSCache for the same addresses, which agents up to 0.1 made too,
 // hold whether anybody listens or not; a write takes them away, after its own stand.
-type iptables struct {
-	// flavour is "nft" or "legacy".
-	flavour string
+type iptablesBackend struct {
+	// mode is "nft" or "legacy".
+	mode string
 	// programs are by Family; "" is not installed. With "-restore" behind, they read
 	// many rules at once.
 	programs [2]string
 	// locals are the addresses whose rules of NodeLocal DNSCache go. Nil: all go.
 	locals []netip.Addr
 	run    runner
-	// loaded reports whether the kernel has a table. Listing one that it does not have
+	// tableLoaded reports whether the kernel has a table. Listing one that it does not have
 	// would load it, and tables of nat turn connection tracking on.
-	loaded func(f Family, table string) bool
+	tableLoaded func(f Family, table string) bool
 
-	// known is what stood after the last write, by Family.
-	known [2]memory
+	// lastWrite is what stood after the last write, by Family.
+	lastWrite [2]writtenState
 }
 
-// memory is what a filter remembers of its last write.
-type memory struct {
-	rules string // what was asked for; "": there was no write
-	stood map[chain]standing
+// writtenState is what a filter remembers of its last write.
+type writtenState struct {
+	script string // what was asked for; "": there was no write
+	chains map[chain]chainState
 	// cleared: w has nothing for the family, and nothing of ours stands.
 	cleared bool
 }
@@ -84,21 +84,21 @@ type chain struct {
 	table, name string
 	// hook is the kernel's chain that jumps to it; "": another of ours does.
 	hook string
-	// last: the jump is behind all other rules, else before them.
-	last bool
+	// jumpLast: the jump is behind all other rules, else before them.
+	jumpLast bool
 }
 
-// standing is what the kernel has of a chain, lines as `iptables -S` prints them.
-type standing struct {
+// chainState is what the kernel has of a chain, lines as `iptables -S` prints them.
+type chainState struct {
 	exists bool
 	rules  []string
 	// jumps are the rules of the hook that lead to it, old those of NodeLocal DNSCache.
-	jumps, old []string
+	jumps, nodeLocal []string
 }
 
-func (s standing) equal(o standing) bool {
+func (s chainState) equal(o chainState) bool {
 	return s.exists == o.exists && slices.Equal(s.rules, o.rules) &&
-		slices.Equal(s.jumps, o.jumps) && slices.Equal(s.old, o.old)
+		slices.Equal(s.jumps, o.jumps) && slices.Equal(s.nodeLocal, o.nodeLocal)
 }
 
 // chains are all, in the order of writing: what lets untracked packets pass before
@@ -109,8 +109,8 @@ func chains() []chain {
 	return []chain{
 		{table: "filter", name: "NODENS-INPUT", hook: "INPUT"},
 		{table: "filter", name: "NODENS-OUTPUT", hook: "OUTPUT"},
-		{table: "nat", name: "NODENS-PREROUTING", hook: "PREROUTING", last: true},
-		{table: "nat", name: "NODENS-OUTPUT", hook: "OUTPUT", last: true},
+		{table: "nat", name: "NODENS-PREROUTING", hook: "PREROUTING", jumpLast: true},
+		{table: "nat", name: "NODENS-OUTPUT", hook: "OUTPUT", jumpLast: true},
 		{table: "nat", name: "NODENS-POSTROUTING", hook: "POSTROUTING"},
 		{table: "nat", name: "NODENS-DIVERT"},
 		{table: "raw", name: "NODENS-PREROUTING", hook: "PREROUTING"},
@@ -119,26 +119,26 @@ func chains() []chain {
 }
 
 const (
-	// comment is on every jump, for people who find it.
-	comment = `-m comment --comment "nodens: DNS of this node" `
-	// oldComment is how the comments of NodeLocal DNSCache's rules begin.
-	oldComment = `--comment "NodeLocal DNS Cache: `
+	// jumpComment is on every jump, for people who find it.
+	jumpComment = `-m comment --comment "nodens: DNS of this node" `
+	// nodeLocalComment is how the comments of NodeLocal DNSCache's rules begin.
+	nodeLocalComment = `--comment "NodeLocal DNS Cache: `
 )
 
 // name implements filter.
-func (t *iptables) name() string {
-	if t.flavour == "" {
+func (t *iptablesBackend) name() string {
+	if t.mode == "" {
 		return "iptables" // of a Plan, which does not know the node
 	}
-	return "iptables (" + t.flavour + ")"
+	return "iptables (" + t.mode + ")"
 }
 
 // describe implements filter: the input of iptables-restore.
-func (t *iptables) describe(w want) string {
+func (t *iptablesBackend) describe(w desiredRules) string {
 	var parts []string
 	for _, f := range families() {
-		if f.has(w.locals) {
-			parts = append(parts, "# "+f.String()+"-restore --noflush\n"+restore(w, f, nil, nil))
+		if f.has(w.addrs) {
+			parts = append(parts, "# "+f.String()+"-restore --noflush\n"+restoreScript(w, f, nil, nil))
 		}
 	}
 	return strings.TrimSuffix(strings.Join(parts, ""), "\n")
@@ -146,7 +146,7 @@ func (t *iptables) describe(w want) string {
 
 // ensure implements filter. The families don't wait for each other: what fails in one
 // is in the error, and the other's rules stand.
-func (t *iptables) ensure(ctx context.Context, w want) (changed int, err error) {
+func (t *iptablesBackend) ensure(ctx context.Context, w desiredRules) (changed int, err error) {
 	var problems []error
 	for _, f := range families() {
 		n, err := t.ensureFamily(ctx, w, f)
@@ -155,7 +155,7 @@ func (t *iptables) ensure(ctx context.Context, w want) (changed int, err error) 
 			problems = append(problems, fmt.Errorf("%s rules: %w", f, err))
 		}
 	}
-	return changed, join(problems)
+	return changed, joinErrors(problems)
 }
 
 // writeTries is how often a family is written until all of it stands. A second time is
@@ -163,79 +163,79 @@ func (t *iptables) ensure(ctx context.Context, w want) (changed int, err error) 
 // behind it; a third time would be for somebody who goes on doing so, which is an error.
 const writeTries = 2
 
-func (t *iptables) ensureFamily(ctx context.Context, w want, f Family) (changed int, err error) {
-	if !f.has(w.locals) {
-		return t.clear(ctx, f)
+func (t *iptablesBackend) ensureFamily(ctx context.Context, w desiredRules, f Family) (changed int, err error) {
+	if !f.has(w.addrs) {
+		return t.removeOnce(ctx, f)
 	}
-	before, err := t.look(ctx, w, f)
+	before, err := t.readState(ctx, w, f)
 	if err != nil {
 		return 0, err
 	}
-	tables := t.off(w, f, before)
+	tables := t.changedTables(w, f, before)
 	if len(tables) == 0 {
 		return 0, nil
 	}
 	after := before
 	for range writeTries {
-		t.known[f] = memory{}
-		failed := t.write(ctx, f, restore(w, f, after, tables))
-		if after, err = t.look(ctx, w, f); err != nil {
+		t.lastWrite[f] = writtenState{}
+		failed := t.write(ctx, f, restoreScript(w, f, after, tables))
+		if after, err = t.readState(ctx, w, f); err != nil {
 			return 0, err
 		}
-		if failed == nil && complete(w, f, after) {
-			t.known[f] = memory{rules: restore(w, f, nil, nil), stood: after}
-			return difference(before, after), nil
+		if failed == nil && isComplete(w, f, after) {
+			t.lastWrite[f] = writtenState{script: restoreScript(w, f, nil, nil), chains: after}
+			return countChanges(before, after), nil
 		}
 		err, tables = failed, nil
 	}
 	if err == nil {
 		err = errors.New("what was written is not what stands; somebody else changes it at the same time")
 	}
-	return 0, t.explain(ctx, w, f, err)
+	return 0, t.diagnose(ctx, w, f, err)
 }
 
-// clear removes what stands of a family that w has nothing for, once.
-func (t *iptables) clear(ctx context.Context, f Family) (removed int, err error) {
-	if t.known[f].cleared {
+// removeOnce removes what stands of a family that w has nothing for, once.
+func (t *iptablesBackend) removeOnce(ctx context.Context, f Family) (removed int, err error) {
+	if t.lastWrite[f].cleared {
 		return 0, nil
 	}
 	removed, err = t.removeFamily(ctx, f)
-	t.known[f].cleared = err == nil
+	t.lastWrite[f].cleared = err == nil
 	return removed, err
 }
 
-// off is the tables of which something is other than it was after the last write; all, if
+// changedTables is the tables of which something is other than it was after the last write; all, if
 // that was for something else. Empty: there are none.
-func (t *iptables) off(w want, f Family, stands map[chain]standing) map[string]bool {
+func (t *iptablesBackend) changedTables(w desiredRules, f Family, stands map[chain]chainState) map[string]bool {
 	tables := make(map[string]bool)
-	same := t.known[f].rules == restore(w, f, nil, nil)
+	same := t.lastWrite[f].script == restoreScript(w, f, nil, nil)
 	for _, c := range chains() {
-		if !same || !stands[c].equal(t.known[f].stood[c]) {
+		if !same || !stands[c].equal(t.lastWrite[f].chains[c]) {
 			tables[c.table] = true
 		}
 	}
 	return tables
 }
 
-// complete reports whether all chains have as many rules as they should, and each one
+// isComplete reports whether all chains have as many rules as they should, and each one
 // jump. That the rules are the right ones is for the transaction to see to.
-func complete(w want, f Family, stands map[chain]standing) bool {
+func isComplete(w desiredRules, f Family, stands map[chain]chainState) bool {
 	for _, c := range chains() {
-		s, n, jumps := stands[c], len(body(w, f, c)), 0
+		s, n, jumps := stands[c], len(chainRules(w, f, c)), 0
 		if n > 0 && c.hook != "" {
 			jumps = 1
 		}
-		if len(s.rules) != n || len(s.jumps) != jumps || len(s.old) > 0 {
+		if len(s.rules) != n || len(s.jumps) != jumps || len(s.nodeLocal) > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// explain tells the lack of the match by socket from other failures to write: it tries
+// diagnose tells the lack of the match by socket from other failures to write: it tries
 // a chain with one rule that needs it, and the same without.
-func (t *iptables) explain(ctx context.Context, w want, f Family, err error) error {
-	if !w.socket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) {
+func (t *iptablesBackend) diagnose(ctx context.Context, w desiredRules, f Family, err error) error {
+	if !w.matchSocket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) {
 		return err
 	}
 	const head, tail = "*raw\n:NODENS-PROBE - [0:0]\n", "COMMIT\n"
@@ -251,7 +251,7 @@ func (t *iptables) explain(ctx context.Context, w want, f Family, err error) err
 }
 
 // remove implements filter.
-func (t *iptables) remove(ctx context.Context) (removed int, err error) {
+func (t *iptablesBackend) remove(ctx context.Context) (removed int, err error) {
 	var problems []error
 	for _, f := range families() {
 		n, err := t.removeFamily(ctx, f)
@@ -260,48 +260,48 @@ func (t *iptables) remove(ctx context.Context) (removed int, err error) {
 			problems = append(problems, fmt.Errorf("%s rules: %w", f, err))
 		}
 	}
-	return removed, join(problems)
+	return removed, joinErrors(problems)
 }
 
-func (t *iptables) removeFamily(ctx context.Context, f Family) (removed int, err error) {
+func (t *iptablesBackend) removeFamily(ctx context.Context, f Family) (removed int, err error) {
 	if t.programs[f] == "" && !f.has(t.locals) {
 		return 0, nil // nobody can have made a rule of that family with it
 	}
 	// What stood after the last write most likely stands, and then one program does what
 	// takes fifteen to look at: a node that is so busy that agents die is when it counts.
-	stood := t.known[f].stood
-	t.known[f] = memory{}
+	stood := t.lastWrite[f].chains
+	t.lastWrite[f] = writtenState{}
 	if stood != nil {
-		if err := t.write(ctx, f, restore(want{}, f, stood, nil)); err == nil {
-			return difference(stood, nil), nil
+		if err := t.write(ctx, f, restoreScript(desiredRules{}, f, stood, nil)); err == nil {
+			return countChanges(stood, nil), nil
 		} else if errors.Is(err, ErrLocked) {
 			return 0, err
 		}
 	}
-	before, err := t.look(ctx, want{}, f)
+	before, err := t.readState(ctx, desiredRules{}, f)
 	if err != nil {
 		return 0, err
 	}
-	text := restore(want{}, f, before, nil)
+	text := restoreScript(desiredRules{}, f, before, nil)
 	if text == "" {
 		return 0, nil
 	}
 	if err := t.write(ctx, f, text); err != nil {
 		return 0, err
 	}
-	return difference(before, nil), nil
+	return countChanges(before, nil), nil
 }
 
-// look lists what stands. Tables that the kernel does not have, and w needs nothing of,
+// readState lists what stands. Tables that the kernel does not have, and w needs nothing of,
 // are not touched.
-func (t *iptables) look(ctx context.Context, w want, f Family) (map[chain]standing, error) {
-	found := make(map[chain]standing)
+func (t *iptablesBackend) readState(ctx context.Context, w desiredRules, f Family) (map[chain]chainState, error) {
+	found := make(map[chain]chainState)
 	for _, c := range chains() {
-		needed := len(body(w, f, c)) > 0
-		if !needed && !t.loaded(f, c.table) {
+		needed := len(chainRules(w, f, c)) > 0
+		if !needed && !t.tableLoaded(f, c.table) {
 			continue
 		}
-		var s standing
+		var s chainState
 		var err error
 		if s.rules, s.exists, err = t.list(ctx, f, c.table, c.name); err != nil {
 			return nil, err
@@ -312,30 +312,30 @@ func (t *iptables) look(ctx context.Context, w want, f Family) (map[chain]standi
 			if err != nil {
 				return nil, err
 			}
-			s.jumps, s.old = t.sort(lines, c)
+			s.jumps, s.nodeLocal = t.pickRules(lines, c)
 		}
 		found[c] = s
 	}
 	return found, nil
 }
 
-// sort picks from the rules of c's hook those that lead to c, and NodeLocal DNSCache's
+// pickRules picks from the rules of c's hook those that lead to c, and NodeLocal DNSCache's
 // that must go.
-func (t *iptables) sort(lines []string, c chain) (jumps, old []string) {
+func (t *iptablesBackend) pickRules(lines []string, c chain) (jumps, old []string) {
 	for _, l := range lines {
 		switch {
 		case strings.HasSuffix(l, " -j "+c.name):
 			jumps = append(jumps, l)
-		case t.outdated(l):
+		case t.isNodeLocalRule(l):
 			old = append(old, l)
 		}
 	}
 	return jumps, old
 }
 
-// outdated reports whether a line is a rule of NodeLocal DNSCache that must go.
-func (t *iptables) outdated(line string) bool {
-	if !strings.Contains(line, oldComment) {
+// isNodeLocalRule reports whether a line is a rule of NodeLocal DNSCache that must go.
+func (t *iptablesBackend) isNodeLocalRule(line string) bool {
+	if !strings.Contains(line, nodeLocalComment) {
 		return false
 	}
 	return t.locals == nil || slices.ContainsFunc(t.locals, func(a netip.Addr) bool {
@@ -344,9 +344,9 @@ func (t *iptables) outdated(line string) bool {
 }
 
 // list gives the rules of a chain, without its policy; exists: there is one.
-func (t *iptables) list(ctx context.Context, f Family, table, chain string) (rules []string, exists bool, err error) {
+func (t *iptablesBackend) list(ctx context.Context, f Family, table, chain string) (rules []string, exists bool, err error) {
 	out, err := t.call(ctx, f, "", "", "-t", table, "-S", chain)
-	if errors.Is(err, errMissing) {
+	if errors.Is(err, errNoChain) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -360,32 +360,32 @@ func (t *iptables) list(ctx context.Context, f Family, table, chain string) (rul
 	return rules, true, nil
 }
 
-func (t *iptables) write(ctx context.Context, f Family, text string) error {
+func (t *iptablesBackend) write(ctx context.Context, f Family, text string) error {
 	_, err := t.call(ctx, f, "-restore", text, "--noflush")
 	return err
 }
 
 // call runs the family's program, with suffix behind its name, as often as the lock
 // asks for.
-func (t *iptables) call(ctx context.Context, f Family, suffix, input string, args ...string) (out string, err error) {
+func (t *iptablesBackend) call(ctx context.Context, f Family, suffix, input string, args ...string) (out string, err error) {
 	if t.programs[f] == "" {
-		return "", fmt.Errorf("%s-%s: %w", f, t.flavour, ErrNoTool)
+		return "", fmt.Errorf("%s-%s: %w", f, t.mode, ErrNoTool)
 	}
 	args = append([]string{"-w", strconv.Itoa(int(lockWait.Seconds()))}, args...)
-	err = patiently(ctx, func() error {
+	err = retryLocked(ctx, func() error {
 		out, err = t.run(ctx, input, t.programs[f]+suffix, args...)
 		return err
 	})
 	return out, err
 }
 
-// difference counts the rules in which two looks differ; one that is other than before
+// countChanges counts the rules in which two looks differ; one that is other than before
 // counts once, and so do those of a chain in another order.
-func difference(before, after map[chain]standing) (n int) {
+func countChanges(before, after map[chain]chainState) (n int) {
 	for _, c := range chains() {
 		b, a := before[c], after[c]
-		for _, lines := range [][2][]string{{b.rules, a.rules}, {b.jumps, a.jumps}, {b.old, a.old}} {
-			gone, come := surplus(lines[0], lines[1]), surplus(lines[1], lines[0])
+		for _, lines := range [][2][]string{{b.rules, a.rules}, {b.jumps, a.jumps}, {b.nodeLocal, a.nodeLocal}} {
+			gone, come := countMissing(lines[0], lines[1]), countMissing(lines[1], lines[0])
 			if n += max(gone, come); gone+come == 0 && !slices.Equal(lines[0], lines[1]) {
 				n++
 			}
@@ -394,8 +394,8 @@ func difference(before, after map[chain]standing) (n int) {
 	return n
 }
 
-// surplus counts the lines of a that b does not have, or not as often.
-func surplus(a, b []string) (n int) {
+// countMissing counts the lines of a that b does not have, or not as often.
+func countMissing(a, b []string) (n int) {
 	rest := slices.Clone(b)
 	for _, l := range a {
 		if i := slices.Index(rest, l); i >= 0 {

@@ -84,12 +84,12 @@ func TestKernelRefusesSomethingElse(t *testing.T) {
 		if err := s.Divert(t.Context(), servers); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Rules(t.Context())
+		err := s.EnsureRules(t.Context())
 		wantError(t, err, Iptables, "unable to initialize", "-setupiptables=false")
 		if errors.Is(err, ErrNoSocket) {
 			t.Errorf("%v counts as ErrNoSocket", err)
 		}
-		if got := s.Stats(); got.FailOpen || !s.want.socket || got.Errors[Iptables] != 2 {
+		if got := s.Stats(); got.FailOpen || !s.rules.matchSocket || got.Errors[Iptables] != 2 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -112,26 +112,26 @@ func TestExplain(t *testing.T) {
 		{"lock", ErrLocked, "-m socket", false},
 		{"no program", ErrNoTool, "-m socket", false},
 	} {
-		f := NewFake()
-		before := f.Dump()
-		c, err := f.choose(t.Context(), "", nil)
+		f := newFakeNode()
+		before := f.dump()
+		c, err := f.chooseBackend(t.Context(), "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.Fail = func(call string) error {
+		f.fail = func(call string) error {
 			if strings.Contains(call, tt.fail) {
 				return broken
 			}
 			return nil
 		}
-		got := c.filter.(*iptables).explain(t.Context(), want{socket: true}, IPv4, tt.err)
+		got := c.backend.(*iptablesBackend).diagnose(t.Context(), desiredRules{matchSocket: true}, IPv4, tt.err)
 		if errors.Is(got, ErrNoSocket) != tt.want || !errors.Is(got, tt.err) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
-		if diff := cmp.Diff(before, f.Dump()); diff != "" {
+		if diff := cmp.Diff(before, f.dump()); diff != "" {
 			t.Errorf("%s: left behind:\n%s", tt.name, diff)
 		}
-		without := c.filter.(*iptables).explain(t.Context(), want{}, IPv4, tt.err)
+		without := c.backend.(*iptablesBackend).diagnose(t.Context(), desiredRules{}, IPv4, tt.err)
 		if errors.Is(without, ErrNoSocket) {
 			t.Errorf("%s: rules without the match fail for the lack of it", tt.name)
 		}
@@ -141,29 +141,29 @@ func TestExplain(t *testing.T) {
 // TestSomebodyUndoesWhatIsWritten: rules that are gone as soon as they are written are
 // not taken for what should stand.
 func TestSomebodyUndoesWhatIsWritten(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	undo := 0
 	var wrote bool
-	f.Fail = func(call string) error {
+	f.fail = func(call string) error {
 		switch {
 		case strings.HasPrefix(call, "iptables-restore"):
 			wrote = true
 		case wrote && strings.HasPrefix(call, "iptables ") && undo > 0:
 			wrote = false
 			undo--
-			return f.Iptables("iptables -t raw -F NODENS-PREROUTING")
+			return f.runIptables("iptables -t raw -F NODENS-PREROUTING")
 		}
 		return nil
 	}
 	undo = 1
 	apply(t, s)
 	wantComplete(t, f, s, "undone once")
-	if err := f.Iptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
+	if err := f.runIptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
 		t.Fatal(err)
 	}
 	undo = 9
-	wantError(t, s.Rules(t.Context()), Iptables, "somebody else changes it")
+	wantError(t, s.EnsureRules(t.Context()), Iptables, "somebody else changes it")
 	if s.Stats().FailOpen {
 		t.Error("rules that do not stand count as failing open")
 	}
@@ -174,7 +174,7 @@ func TestSomebodyUndoesWhatIsWritten(t *testing.T) {
 
 // TestScatter: each of n servers gets one in n.
 func TestScatter(t *testing.T) {
-	got := strings.Join(scatter(servers), "\n")
+	got := strings.Join(dnatRules(servers), "\n")
 	const want = `-p udp -m udp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.1.1.1:53
 -p udp -m udp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.1.1.2:5353
 -p udp -m udp -j DNAT --to-destination [fd00:1::1]:53
@@ -191,13 +191,13 @@ func TestDiverted(t *testing.T) {
 	locals := dualStack().Addresses
 	to := ports("10.1.1.2:53", "10.1.1.1:53", "[::ffff:10.1.1.1]:53", "127.0.0.1:53", "[::1]:53", "0.0.0.0:53",
 		"10.1.1.3:0", "169.254.20.10:53", "[fd00::a]:53", "[fe80::1%eth0]:53", "224.0.0.1:53", "[fd00:1::1]:53")
-	if diff := cmp.Diff(ports("10.1.1.1:53", "10.1.1.2:53", "[fd00:1::1]:53"), diverted(to, locals), comparePorts); diff != "" {
+	if diff := cmp.Diff(ports("10.1.1.1:53", "10.1.1.2:53", "[fd00:1::1]:53"), diversionTargets(to, locals), comparePorts); diff != "" {
 		t.Error(diff)
 	}
 	for i := range 50 {
 		to = append(to, ports(fmt.Sprintf("10.2.0.%d:53", i))...)
 	}
-	if n := len(diverted(to, locals)); n > maxDiversion {
+	if n := len(diversionTargets(to, locals)); n > maxDiversion {
 		t.Errorf("%d servers", n)
 	}
 }
@@ -225,7 +225,7 @@ func TestIptablesFailsOpen(t *testing.T) {
 		for _, hook := range []string{"PREROUTING", "OUTPUT"} {
 			run(t, "iptables", "-w", "-t", "nat", "-I", hook, "1", "-j", "KUBE-SERVICES")
 		}
-		f := flavours(t.Context(), labLocals)[0]
+		f := installedModes(t.Context(), labLocals)[0]
 		if _, err := f.ensure(t.Context(), labWant()); err != nil {
 			t.Fatal(err)
 		}

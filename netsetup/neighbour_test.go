@@ -166,7 +166,7 @@ func (l *neighbourLab) agent(t *testing.T, by Netfilter) (s *Setup, stop func())
 	if err := s.Divert(t.Context(), labDiversion); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Rules(t.Context()); err != nil {
+	if err := s.EnsureRules(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

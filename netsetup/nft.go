@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// nftTries is how often a change is tried: chains are looked at first and changed
+	// maxNftTries is how often a change is tried: chains are looked at first and changed
 	// then, and another program may change them in between. Once is not enough while a
 	// firewall reloads; what fails three times fails for another reason.
-	nftTries = 3
+	maxNftTries = 3
 
-	// nftLook is how long found may take. Listing the chains of a node with 25,000
+	// kubeProxyTimeout is how long found may take. Listing the chains of a node with 25,000
 	// Services takes 0.15 s on an idle machine, and has taken 2 s on one with seven
 	// times the work it can do; a wrong answer makes rules that kube-proxy's may not
 	// agree with, so there is time to spare. Nodes start no faster with half of it.
-	nftLook = 10 * time.Second
+	kubeProxyTimeout = 10 * time.Second
 )
 
-// nftables is the filter that speaks nf_tables by the program nft. It has a table of its
+// nftBackend is the filter that speaks nf_tables by the program nft. It has a table of its
 // own, which is replaced whole in one transaction: the kernel puts all of it in force at
 // one moment, so that no packet finds half of it. The same transaction puts an accept
 // rule into other tables' chains that would drop DNS (nftChain), as an accept of one
@@ -32,30 +32,30 @@ const (
 // Whether all is as it should be is told by comparing what nft prints with what it
 // printed right after the last change, so that no version's way of printing matters. A
 // process that has changed nothing so far writes once, even if all is in place.
-type nftables struct {
-	// text is the table that was last written, and written what the kernel held then.
-	text    string
-	written nftState
+type nftBackend struct {
+	// lastScript is the table that was last written, and written what the kernel held then.
+	lastScript string
+	lastState  nftState
 }
 
-// newNftables touches nothing.
-func newNftables() *nftables { return &nftables{} }
+// newNftBackend touches nothing.
+func newNftBackend() *nftBackend { return &nftBackend{} }
 
 // name implements filter.
-func (n *nftables) name() string { return "nftables" }
+func (n *nftBackend) name() string { return "nftables" }
 
 // describe implements filter.
-func (n *nftables) describe(w want) string {
+func (n *nftBackend) describe(w desiredRules) string {
 	const insert = "#   insert rule FAMILY TABLE CHAIN "
 	return "# at the head of other tables' chains that drop input, and likewise output:\n" +
 		insert + strings.Join(nftAccepts("inet", "input", w), "\n"+insert) +
 		"\n" + strings.TrimSuffix(nftTable(w), "\n")
 }
 
-// found reports whether the node's kube-proxy uses nftables: whether a table of its name
+// hasKubeProxy reports whether the node's kube-proxy uses nftables: whether a table of its name
 // is there. No nft, no right to ask: false. It may block for nftLook.
-func (n *nftables) found() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), nftLook)
+func (n *nftBackend) hasKubeProxy() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), kubeProxyTimeout)
 	defer cancel()
 	chains, err := nftListChains(ctx)
 	if err != nil {
@@ -70,9 +70,9 @@ func (n *nftables) found() bool {
 }
 
 // ensure implements filter.
-func (n *nftables) ensure(ctx context.Context, w want) (changed int, err error) {
-	for range nftTries {
-		changed, err = n.try(ctx, w)
+func (n *nftBackend) ensure(ctx context.Context, w desiredRules) (changed int, err error) {
+	for range maxNftTries {
+		changed, err = n.ensureOnce(ctx, w)
 		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
 			return changed, err
 		}
@@ -80,41 +80,41 @@ func (n *nftables) ensure(ctx context.Context, w want) (changed int, err error) 
 			break
 		}
 	}
-	return 0, n.explain(ctx, w, err)
+	return 0, n.diagnose(ctx, w, err)
 }
 
-// try looks once and changes what is to be changed.
-func (n *nftables) try(ctx context.Context, w want) (changed int, err error) {
-	before, err := nftLookUp(ctx)
+// ensureOnce looks once and changes what is to be changed.
+func (n *nftBackend) ensureOnce(ctx context.Context, w desiredRules) (changed int, err error) {
+	before, err := readNftState(ctx)
 	if err != nil {
 		return 0, err
 	}
 	text := nftTable(w)
-	if text == n.text && before.equal(n.written) {
+	if text == n.lastScript && before.equal(n.lastState) {
 		return 0, nil
 	}
-	n.text = "" // until all is done: what fails halfway is written again
+	n.lastScript = "" // until all is done: what fails halfway is written again
 	if err := nftWrite(ctx, before, w); err != nil {
 		return 0, err
 	}
-	after, err := nftLookUp(ctx)
+	after, err := readNftState(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if after.own == "" {
 		return 0, errors.New("somebody removes table inet nodens as soon as it is made")
 	}
-	if after.complete(w) { // else others are at work: the next check writes again
-		n.text, n.written = text, after
+	if after.isComplete(w) { // else others are at work: the next check writes again
+		n.lastScript, n.lastState = text, after
 	}
-	return before.differences(after), nil
+	return before.countChanges(after), nil
 }
 
 // nftWrite replaces all that is ours, in the table and in chains of others. Accept rules
 // come first: an untracked packet matches none of a firewall's rules for established
 // connections.
-func nftWrite(ctx context.Context, before nftState, w want) error {
-	script := before.edits(w) + nftTable(w)
+func nftWrite(ctx context.Context, before nftState, w desiredRules) error {
+	script := before.foreignScript(w) + nftTable(w)
 	if len(before.xtables) > 0 {
 		// A transaction of its own; nothing is left behind if the other one is refused.
 		if err := nftCheck(ctx, script); err != nil {
@@ -128,15 +128,15 @@ func nftWrite(ctx context.Context, before nftState, w want) error {
 	return err
 }
 
-// explain finds out why nft has refused a change, by asking it to check parts of it.
-func (n *nftables) explain(ctx context.Context, w want, err error) error {
+// diagnose finds out why nft has refused a change, by asking it to check parts of it.
+func (n *nftBackend) diagnose(ctx context.Context, w desiredRules, err error) error {
 	with := nftTable(w)
-	w.socket = false
+	w.matchSocket = false
 	switch refused := nftCheck(ctx, with); {
 	case refused == nil && errors.Is(err, fs.ErrPermission):
 		// Not wrapped: this process has the right that the cause seems to ask for.
 		return fmt.Errorf("another program keeps a table to itself that drops DNS; let that "+
-			"firewall accept port %d by its own means, or give -netfilter none: %s", w.dns, err)
+			"firewall accept port %d by its own means, or give -netfilter none: %s", w.dnsPort, err)
 	case refused == nil, errors.Is(refused, fs.ErrPermission), errors.Is(refused, ErrLocked):
 		return err
 	case nftTable(w) != with && nftCheck(ctx, nftTable(w)) == nil && nftCheck(ctx, with) != nil:
@@ -153,16 +153,16 @@ func nftCheck(ctx context.Context, script string) error {
 
 // remove implements filter. The table goes first, by itself, as it takes no look at the
 // node: where time is short it is the accept rules that stay, which do nothing alone.
-func (n *nftables) remove(ctx context.Context) (removed int, err error) {
-	n.text, n.written = "", nftState{}
+func (n *nftBackend) remove(ctx context.Context) (removed int, err error) {
+	n.lastScript, n.lastState = "", nftState{}
 	_, err = execute(ctx, "", "nft", "delete", "table", "inet", "nodens")
 	switch {
 	case err == nil:
 		removed++
-	case !errors.Is(err, errNone):
+	case !errors.Is(err, errNotFound):
 		return 0, err
 	}
-	for range nftTries {
+	for range maxNftTries {
 		var accepts int
 		accepts, err = nftRemoveAccepts(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -175,10 +175,10 @@ func (n *nftables) remove(ctx context.Context) (removed int, err error) {
 // nftRemoveAccepts takes our rules out of others' chains.
 func nftRemoveAccepts(ctx context.Context) (removed int, err error) {
 	var s nftState
-	if err := s.lookAround(ctx); err != nil {
+	if err := s.readForeign(ctx); err != nil {
 		return 0, err
 	}
-	if script := s.edits(want{}); script != "" {
+	if script := s.foreignScript(desiredRules{}); script != "" {
 		if _, err := execute(ctx, script, "nft", "-f", "-"); err != nil {
 			return 0, err
 		}
@@ -187,5 +187,5 @@ func nftRemoveAccepts(ctx context.Context) (removed int, err error) {
 	for _, c := range s.xtables {
 		removed += len(c.ours)
 	}
-	return removed, nftWriteXtables(ctx, s.xtables, want{})
+	return removed, nftWriteXtables(ctx, s.xtables, desiredRules{})
 }

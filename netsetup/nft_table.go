@@ -39,19 +39,19 @@ const (
 // is none. `socket wildcard` is no way to say it: it is never true of the half-open
 // socket of a TCP handshake, so that the handshake's last packet would be tracked, found
 // invalid, and translated.
-func nftTable(w want) string {
+func nftTable(w desiredRules) string {
 	var b strings.Builder
 	b.WriteString("add table " + nftOwn + "\ndelete table " + nftOwn + "\ntable " + nftOwn + " {\n")
 	families := nftFamilies(w)
 	for _, f := range families {
 		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\telements = { %s }\n\t}\n", f.set, f.kind, nftList(f.locals))
 	}
-	pass := nftPass(w)
+	pass := nftReturnExternal(w)
 	if pass != nil {
 		fmt.Fprintf(&b, "\tset external {\n\t\ttype ifname\n\t\telements = { \"%s\" }\n\t}\n", strings.Join(w.external, `", "`))
 	}
-	for _, c := range []nftBase{
-		{"raw-prerouting", "filter", "prerouting", nftRaw, slices.Concat(nftRefuse(w), pass), nftPrerouting(w)},
+	for _, c := range []nftBaseChain{
+		{"raw-prerouting", "filter", "prerouting", nftRaw, slices.Concat(nftDropExternal(w), pass), nftPrerouting(w)},
 		{"raw-output", "filter", "output", nftRaw, nil, nftOutput(w)},
 		{"nat-prerouting", "nat", "prerouting", nftDNAT, pass, nftDivert(w)},
 		{"nat-output", "nat", "output", nftDNAT, nil, nftDivert(w)},
@@ -73,12 +73,12 @@ type nftFamily struct {
 
 // nftFamilies are the families that w has local addresses of, everything in order and
 // once.
-func nftFamilies(w want) []nftFamily {
+func nftFamilies(w desiredRules) []nftFamily {
 	all := []nftFamily{
 		{word: "ip", set: "local4", kind: "ipv4_addr"},
 		{word: "ip6", set: "local6", kind: "ipv6_addr"},
 	}
-	for _, a := range w.locals {
+	for _, a := range w.addrs {
 		f := &all[familyOf(a)]
 		f.locals = append(f.locals, a)
 	}
@@ -95,18 +95,18 @@ func nftFamilies(w want) []nftFamily {
 	return slices.DeleteFunc(all, func(f nftFamily) bool { return len(f.locals) == 0 })
 }
 
-// nftBase is a base chain of the agent's table.
-type nftBase struct {
+// nftBaseChain is a base chain of the agent's table.
+type nftBaseChain struct {
 	name, kind, hook string
 	priority         int
-	// first are the rules before those for each family.
-	first []string
-	rules func(nftFamily) []string
+	// preamble are the rules before those for each family.
+	preamble []string
+	rules    func(nftFamily) []string
 }
 
 // text is the chain with its rules; "" if there are none for any family, as a chain of
 // type nat turns connection tracking on for the node.
-func (c nftBase) text(families []nftFamily) string {
+func (c nftBaseChain) text(families []nftFamily) string {
 	var b strings.Builder
 	for _, f := range families {
 		for _, rule := range c.rules(f) {
@@ -117,49 +117,49 @@ func (c nftBase) text(families []nftFamily) string {
 		return ""
 	}
 	first := ""
-	for _, rule := range c.first {
+	for _, rule := range c.preamble {
 		first += "\t\t" + rule + "\n"
 	}
 	return fmt.Sprintf("\tchain %s {\n\t\ttype %s hook %s priority %d; policy accept;\n%s\t}\n",
 		c.name, c.kind, c.hook, c.priority, first+b.String())
 }
 
-// nftRefuse drops what hosts outside of the node send to its link-local addresses. It counts
+// nftDropExternal drops what hosts outside of the node send to its link-local addresses. It counts
 // them, for people who look.
-func nftRefuse(w want) (rules []string) {
+func nftDropExternal(w desiredRules) (rules []string) {
 	if len(w.external) == 0 {
 		return nil
 	}
 	for _, f := range nftFamilies(w) {
-		if refused := linkLocal(f.locals); len(refused) > 0 {
+		if refused := linkLocalAddrs(f.locals); len(refused) > 0 {
 			rules = append(rules, fmt.Sprintf("iifname @external %s daddr { %s } counter drop", f.word, nftList(refused)))
 		}
 	}
 	return rules
 }
 
-// nftPass keeps the rules behind it from what comes in by an external interface.
-func nftPass(w want) []string {
+// nftReturnExternal keeps the rules behind it from what comes in by an external interface.
+func nftReturnExternal(w desiredRules) []string {
 	if len(w.external) == 0 {
 		return nil
 	}
 	return []string{"iifname @external return"}
 }
 
-// nftTo matches DNS to the local addresses, nftFrom DNS from them.
-func nftTo(f nftFamily, port uint16) string {
+// nftToAddrs matches DNS to the local addresses, nftFrom DNS from them.
+func nftToAddrs(f nftFamily, port uint16) string {
 	return fmt.Sprintf("%s daddr @%s meta l4proto { tcp, udp } th dport %d", f.word, f.set, port)
 }
 
-func nftFrom(f nftFamily, port uint16) string {
+func nftFromAddrs(f nftFamily, port uint16) string {
 	return fmt.Sprintf("%s saddr @%s meta l4proto { tcp, udp } th sport %d", f.word, f.set, port)
 }
 
 // nftPrerouting keeps queries from connection tracking: those of pods.
-func nftPrerouting(w want) func(nftFamily) []string {
+func nftPrerouting(w desiredRules) func(nftFamily) []string {
 	return func(f nftFamily) []string {
-		rule := nftTo(f, w.dns)
-		if w.socket {
+		rule := nftToAddrs(f, w.dnsPort)
+		if w.matchSocket {
 			rule += " socket transparent 0"
 		}
 		return []string{rule + " notrack"}
@@ -168,16 +168,16 @@ func nftPrerouting(w want) func(nftFamily) []string {
 
 // nftOutput does so with answers, the probe in both directions, and, where nobody else
 // sees to that, queries of the node's own processes.
-func nftOutput(w want) func(nftFamily) []string {
+func nftOutput(w desiredRules) func(nftFamily) []string {
 	return func(f nftFamily) []string {
-		rules := []string{nftFrom(f, w.dns) + " notrack"}
-		if w.host {
-			rules = append(rules, nftTo(f, w.dns)+" notrack")
+		rules := []string{nftFromAddrs(f, w.dnsPort) + " notrack"}
+		if w.untrackHost {
+			rules = append(rules, nftToAddrs(f, w.dnsPort)+" notrack")
 		}
-		if w.health != 0 {
+		if w.healthPort != 0 {
 			rules = append(rules,
-				fmt.Sprintf("%s saddr @%s tcp sport %d notrack", f.word, f.set, w.health),
-				fmt.Sprintf("%s daddr @%s tcp dport %d notrack", f.word, f.set, w.health))
+				fmt.Sprintf("%s saddr @%s tcp sport %d notrack", f.word, f.set, w.healthPort),
+				fmt.Sprintf("%s daddr @%s tcp dport %d notrack", f.word, f.set, w.healthPort))
 		}
 		return rules
 	}
@@ -185,7 +185,7 @@ func nftOutput(w want) func(nftFamily) []string {
 
 // nftDivert sends queries to one of the diversion's servers, at random. An untracked
 // packet never gets here, so this holds while nobody listens.
-func nftDivert(w want) func(nftFamily) []string {
+func nftDivert(w desiredRules) func(nftFamily) []string {
 	return func(f nftFamily) []string {
 		if len(f.diversion) == 0 {
 			return nil
@@ -195,7 +195,7 @@ func nftDivert(w want) func(nftFamily) []string {
 			to[i] = fmt.Sprintf("%d : %v . %d", i, d.Addr(), d.Port())
 		}
 		return []string{fmt.Sprintf("%s dnat %s to numgen random mod %d map { %s }",
-			nftTo(f, w.dns), f.word, len(to), strings.Join(to, ", "))}
+			nftToAddrs(f, w.dnsPort), f.word, len(to), strings.Join(to, ", "))}
 	}
 }
 
@@ -213,8 +213,8 @@ func nftMasquerade(f nftFamily) []string {
 // else's at a hook, input or output, in a table of a family. In tables of one family they
 // are of the few forms that the nft build of iptables can read, whose table it may be: a
 // program with an iptables of its own, such as a CNI, would stumble over a set.
-func nftAccepts(family, hook string, w want) []string {
-	addr, port, from := "daddr", "dport", nftInside(w)
+func nftAccepts(family, hook string, w desiredRules) []string {
+	addr, port, from := "daddr", "dport", nftNotExternal(w)
 	if hook == "output" {
 		addr, port, from = "saddr", "sport", ""
 	}
@@ -223,12 +223,12 @@ func nftAccepts(family, hook string, w want) []string {
 		switch family {
 		case "inet":
 			rules = append(rules, fmt.Sprintf(`%s%s %s { %s } meta l4proto { tcp, udp } th %s %d accept comment %q`,
-				from, f.word, addr, nftList(f.locals), port, w.dns, nftComment))
+				from, f.word, addr, nftList(f.locals), port, w.dnsPort, nftComment))
 		case f.word:
 			for _, local := range f.locals {
 				for _, proto := range []string{"tcp", "udp"} {
 					rules = append(rules, fmt.Sprintf(`%s%s %s %v %s %s %d accept comment %q`,
-						from, f.word, addr, local, proto, port, w.dns, nftComment))
+						from, f.word, addr, local, proto, port, w.dnsPort, nftComment))
 				}
 			}
 		}
@@ -236,9 +236,9 @@ func nftAccepts(family, hook string, w want) []string {
 	return rules
 }
 
-// nftInside matches what comes in by no external interface. It is no set, for those who read
+// nftNotExternal matches what comes in by no external interface. It is no set, for those who read
 // the rule by iptables; they see the last name only.
-func nftInside(w want) string {
+func nftNotExternal(w desiredRules) string {
 	match := ""
 	for _, name := range w.external {
 		match += fmt.Sprintf("iifname != %q ", name)

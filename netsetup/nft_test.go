@@ -18,15 +18,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var _ filter = (*nftables)(nil)
+var _ ruleBackend = (*nftBackend)(nil)
 
 // labWant is what the lab's rules are to do.
-func labWant() want {
-	return want{locals: labLocals, dns: 53, health: 8080, socket: true, diversion: labDiversion}
+func labWant() desiredRules {
+	return desiredRules{addrs: labLocals, dnsPort: 53, healthPort: 8080, matchSocket: true, diversion: labDiversion}
 }
 
 // wantChanged ensures w and wants so many changes.
-func wantChanged(t *testing.T, n *nftables, w want, changed int) {
+func wantChanged(t *testing.T, n *nftBackend, w desiredRules, changed int) {
 	t.Helper()
 	got, err := n.ensure(t.Context(), w)
 	if err != nil {
@@ -43,7 +43,7 @@ func TestNftFailsOpen(t *testing.T) {
 		l := newNftLab(t)
 		// Where conntrack finds a packet invalid it is dropped, as kube-proxy does.
 		sh(t, "nft 'table inet others { chain forward { type filter hook forward priority 0; ct state invalid drop; }; }'")
-		n := newNftables()
+		n := newNftBackend()
 		wantChanged(t, n, labWant(), 1)
 		l.wantAnswers(t, l.pod, "cluster")
 		l.wantAnswers(t, nil, "cluster")
@@ -86,7 +86,7 @@ func TestNftRepairs(t *testing.T) {
 			t.Run(d.name, func(t *testing.T) {
 				sh(t, "nft flush ruleset")
 				sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'")
-				n := newNftables()
+				n := newNftBackend()
 				wantChanged(t, n, labWant(), 2)
 				own := sh(t, "nft list table inet nodens")
 				sh(t, d.script)
@@ -116,7 +116,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		before := sh(t, "nft -s list ruleset")
 		removed := func(want int) {
 			t.Helper()
-			if got, err := newNftables().remove(t.Context()); err != nil || got != want {
+			if got, err := newNftBackend().remove(t.Context()); err != nil || got != want {
 				t.Errorf("remove = %d, %v; want %d", got, err, want)
 			}
 			if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
@@ -124,7 +124,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 			}
 		}
 		removed(0)
-		n := newNftables()
+		n := newNftBackend()
 		wantChanged(t, n, labWant(), 2)
 		removed(3)
 		wantChanged(t, n, labWant(), 2) // it does not trust its memory
@@ -138,30 +138,30 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 // TestNftChanges goes from one want to another.
 func TestNftChanges(t *testing.T) {
 	inNftLab(t, func(t *testing.T) {
-		n := newNftables()
+		n := newNftBackend()
 		w := labWant()
 		wantChanged(t, n, w, 1)
 		shuffled := w
-		shuffled.locals, shuffled.diversion = slices.Clone(w.locals), slices.Clone(w.diversion)
-		slices.Reverse(shuffled.locals)
+		shuffled.addrs, shuffled.diversion = slices.Clone(w.addrs), slices.Clone(w.diversion)
+		slices.Reverse(shuffled.addrs)
 		slices.Reverse(shuffled.diversion)
 		wantChanged(t, n, shuffled, 0)
-		for name, change := range map[string]func(w *want){
-			"host":         func(w *want) { w.host = true },
-			"no socket":    func(w *want) { w.socket = false },
-			"no health":    func(w *want) { w.health = 0 },
-			"port":         func(w *want) { w.dns = 5353 },
-			"no diversion": func(w *want) { w.diversion = nil },
-			"one server":   func(w *want) { w.diversion = labDiversion[:1] },
-			"IPv4":         func(w *want) { w.locals = labLocals[:1] },
-			"IPv6":         func(w *want) { w.locals = labLocals[2:] },
-			"both again":   func(w *want) { w.locals = labLocals[1:] },
+		for name, change := range map[string]func(w *desiredRules){
+			"host":         func(w *desiredRules) { w.untrackHost = true },
+			"no socket":    func(w *desiredRules) { w.matchSocket = false },
+			"no health":    func(w *desiredRules) { w.healthPort = 0 },
+			"port":         func(w *desiredRules) { w.dnsPort = 5353 },
+			"no diversion": func(w *desiredRules) { w.diversion = nil },
+			"one server":   func(w *desiredRules) { w.diversion = labDiversion[:1] },
+			"IPv4":         func(w *desiredRules) { w.addrs = labLocals[:1] },
+			"IPv6":         func(w *desiredRules) { w.addrs = labLocals[2:] },
+			"both again":   func(w *desiredRules) { w.addrs = labLocals[1:] },
 		} {
 			w := labWant()
 			change(&w)
 			wantChanged(t, n, w, 1)
 			wantChanged(t, n, w, 0)
-			wantChanged(t, newNftables(), w, 0) // another process that wants the same
+			wantChanged(t, newNftBackend(), w, 0) // another process that wants the same
 			wantChanged(t, n, labWant(), 1)
 			// What describe prints is what the kernel holds.
 			own := sh(t, "nft -s list table inet nodens")
@@ -184,7 +184,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 		l := newNftLab(t)
 		defer l.listen(t)()
 		sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; iifname lo accept; meta l4proto ipv6-icmp accept; }; }'")
-		n := newNftables()
+		n := newNftBackend()
 		wantChanged(t, n, labWant(), 2)
 		l.wantAnswers(t, l.pod, "local")
 		const rounds, least = 200, 50 // queries of each client
@@ -242,13 +242,13 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 			t.Fatal(err)
 		}
 		stop := l.listen(t)
-		if err := s.Rules(t.Context()); err != nil {
+		if err := s.EnsureRules(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Divert(t.Context(), labDiversion); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.Stats(); got.Filter != "nftables" || !got.FailOpen || got.Diversion != len(labDiversion) {
+		if got := s.Stats(); got.Backend != "nftables" || !got.FailOpen || got.Diversion != len(labDiversion) {
 			t.Errorf("%+v", got)
 		}
 		l.wantAnswers(t, l.pod, "local")
@@ -309,7 +309,7 @@ if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'
 						t.Fatal(err)
 					}
 				}
-				n := newNftables()
+				n := newNftBackend()
 				changed, err := n.ensure(t.Context(), labWant())
 				if changed != 0 || err == nil || !strings.Contains(err.Error(), tt.says) {
 					t.Errorf("ensure = %d, %v; want an error that says %q", changed, err, tt.says)
@@ -320,7 +320,7 @@ if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'
 					}
 				}
 				w := labWant()
-				w.socket = false
+				w.matchSocket = false
 				if _, err := n.ensure(t.Context(), w); (err == nil) != errors.Is(tt.want, ErrNoSocket) {
 					t.Errorf("without socket: %v", err)
 				}
@@ -347,7 +347,7 @@ func TestNftOwnedByOthers(t *testing.T) {
 		_, _ = io.WriteString(script, "add table inet fw { flags owner ; }\n"+
 			"add chain inet fw in { type filter hook input priority 0 ; policy drop ; }\n")
 		waitUntil(t, func() bool { return strings.Contains(sh(t, "nft list chains"), "policy drop") })
-		n := newNftables()
+		n := newNftBackend()
 		_, err = n.ensure(t.Context(), labWant())
 		if err == nil || errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "accept port 53 by its own means") {
 			t.Errorf("ensure: %v", err)
@@ -377,7 +377,7 @@ func TestNftEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := newNftables().ensure(ctx, labWant())
+		_, err := newNftBackend().ensure(ctx, labWant())
 		done <- err
 	}()
 	waitUntil(t, func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil })
@@ -402,12 +402,12 @@ func TestNftFindsKubeProxy(t *testing.T) {
 		} {
 			sh(t, "nft flush ruleset")
 			sh(t, tt.script)
-			if got := newNftables().found(); got != tt.want {
+			if got := newNftBackend().hasKubeProxy(); got != tt.want {
 				t.Errorf("%s: found = %v", tt.script, got)
 			}
 		}
 		t.Setenv("PATH", t.TempDir())
-		if newNftables().found() {
+		if newNftBackend().hasKubeProxy() {
 			t.Error("found without nft")
 		}
 	})

@@ -15,7 +15,7 @@ import (
 // rules stand that it would not have made itself. Those of the legacy build are seen by
 // nobody else.
 type nftXtables struct {
-	nftPlace
+	nftHook
 	// tool is the program that keeps the chain: iptables-nft, ip6tables-legacy and so on.
 	tool string
 	// drops: the chain has rules of others, or does not accept what comes to its end.
@@ -28,7 +28,7 @@ type nftXtables struct {
 
 // xtables is the program that keeps a chain of nf_tables, "" if nft does, or if it is not
 // installed.
-func (p nftPlace) xtables() string {
+func (p nftHook) xtables() string {
 	tool := map[string]string{"ip": "iptables-nft", "ip6": "ip6tables-nft"}[p.Family]
 	if tool == "" || !p.foreign() || p.Table != "filter" || p.Name != strings.ToUpper(p.Hook) {
 		return ""
@@ -39,10 +39,10 @@ func (p nftPlace) xtables() string {
 	return tool
 }
 
-// nftLegacyPlaces are the chains that the legacy build of iptables keeps on this node:
+// nftLegacyHooks are the chains that the legacy build of iptables keeps on this node:
 // none where its table filter has never been used, as asking it would make it.
-func nftLegacyPlaces() []nftPlace {
-	var places []nftPlace
+func nftLegacyHooks() []nftHook {
+	var places []nftHook
 	for _, f := range []struct{ family, names string }{
 		{"ip", "/proc/net/ip_tables_names"},
 		{"ip6", "/proc/net/ip6_tables_names"},
@@ -55,7 +55,7 @@ func nftLegacyPlaces() []nftPlace {
 			continue
 		}
 		for _, hook := range []string{"input", "output"} {
-			places = append(places, nftPlace{Family: f.family, Table: "filter",
+			places = append(places, nftHook{Family: f.family, Table: "filter",
 				Name: strings.ToUpper(hook), Type: "filter", Hook: hook})
 		}
 	}
@@ -71,8 +71,8 @@ func nftLegacyTool(family string) string {
 }
 
 // nftReadXtables reads one chain.
-func nftReadXtables(ctx context.Context, p nftPlace, tool string) (nftXtables, error) {
-	c := nftXtables{nftPlace: p, tool: tool}
+func nftReadXtables(ctx context.Context, p nftHook, tool string) (nftXtables, error) {
+	c := nftXtables{nftHook: p, tool: tool}
 	out, err := execute(ctx, "", tool, "-w", "-S", p.Name)
 	if err != nil {
 		return c, err
@@ -92,7 +92,7 @@ func nftReadXtables(ctx context.Context, p nftPlace, tool string) (nftXtables, e
 // nftWriteXtables takes our rules out of the chains and puts those for w in, in one
 // transaction for each program. What is written there already is written again: the
 // caller has seen that something is not as it should be.
-func nftWriteXtables(ctx context.Context, chains []nftXtables, w want) error {
+func nftWriteXtables(ctx context.Context, chains []nftXtables, w desiredRules) error {
 	edits := make(map[string]string)
 	var tools []string
 	for _, c := range chains {
@@ -119,8 +119,8 @@ func nftWriteXtables(ctx context.Context, chains []nftXtables, w want) error {
 }
 
 // accepts are the lines that put our rules at the chain's head.
-func (c nftXtables) accepts(w want) string {
-	addr, port, from := "-d", "--dport", inside(w)
+func (c nftXtables) accepts(w desiredRules) string {
+	addr, port, from := "-d", "--dport", iptablesNotExternal(w)
 	if c.Hook == "output" {
 		addr, port, from = "-s", "--sport", ""
 	}
@@ -132,17 +132,17 @@ func (c nftXtables) accepts(w want) string {
 		for _, local := range f.locals {
 			for _, proto := range []string{"tcp", "udp"} {
 				fmt.Fprintf(&b, "-I %s %s%s %v -p %s %s %d -m comment --comment %q -j ACCEPT\n",
-					c.Name, from, addr, local, proto, port, w.dns, nftComment)
+					c.Name, from, addr, local, proto, port, w.dnsPort, nftComment)
 			}
 		}
 	}
 	return b.String()
 }
 
-// inside matches what comes in by no external interface. A rule of iptables can name one
+// iptablesNotExternal matches what comes in by no external interface. A rule of iptables can name one
 // interface only. Where there are more it matches what the table inet nodens has left
 // untracked, which is nothing that came in by one of them.
-func inside(w want) string {
+func iptablesNotExternal(w desiredRules) string {
 	switch len(w.external) {
 	case 0:
 		return ""

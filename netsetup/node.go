@@ -31,8 +31,8 @@ var (
 	ErrLocked = errors.New("another program holds the xtables lock")
 )
 
-// Link is a network interface as far as this package looks at it.
-type Link struct {
+// Interface is a network interface as far as this package looks at it.
+type Interface struct {
 	Name string
 	// Kind is the kernel's name of the driver, such as "dummy" or "veth"; lo and
 	// hardware have other words there, or none.
@@ -42,22 +42,22 @@ type Link struct {
 
 // Addr is one address on one link.
 type Addr struct {
-	Link   string
-	Prefix netip.Prefix
+	Interface string
+	Prefix    netip.Prefix
 }
 
 // Node is the machine, as narrow as Setup needs it. Every method may block for a
 // short time, and errors wrap one of this package's or fs.ErrPermission where that
 // is the cause. Setup never calls two methods at once.
 type Node interface {
-	// Link returns ErrNotFound if there is no link of that name.
-	Link(name string) (Link, error)
-	// AddLink makes a link of kind dummy, down. ErrNoDummy, ErrExists.
-	AddLink(name string) error
+	// Interface returns ErrNotFound if there is no link of that name.
+	Interface(name string) (Interface, error)
+	// AddDummy makes a link of kind dummy, down. ErrNoDummy, ErrExists.
+	AddDummy(name string) error
 	// SetUp brings a link up; a link that is up stays so.
 	SetUp(link string) error
-	// DeleteLink returns ErrNotFound if there is no such link.
-	DeleteLink(link string) error
+	// DeleteInterface returns ErrNotFound if there is no such link.
+	DeleteInterface(link string) error
 
 	// Addrs lists the addresses of all links, in no order; none: nil.
 	Addrs() ([]Addr, error)
@@ -67,22 +67,22 @@ type Node interface {
 	// DeleteAddr returns ErrNotFound if the address is not there.
 	DeleteAddr(a Addr) error
 
-	// choose looks what filter how means on this machine, for these addresses, and
+	// chooseBackend looks what filter how means on this machine, for these addresses, and
 	// changes nothing. ErrNoTool.
-	choose(ctx context.Context, how Netfilter, locals []netip.Addr) (choice, error)
-	// own has the kernel leave queries from this machine to the addresses untracked
+	chooseBackend(ctx context.Context, how Netfilter, locals []netip.Addr) (backendChoice, error)
+	// openOwnerTable has the kernel leave queries from this machine to the addresses untracked
 	// until the Closer is closed or the process is gone, in whatever way. Any error:
 	// the kernel can't.
-	own(locals []netip.Addr, dns uint16) (io.Closer, error)
-	// forget has connection tracking forget the flows by which queries to the addresses
+	openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error)
+	// deleteConntrack has connection tracking forget the flows by which queries to the addresses
 	// are led to others than these servers, and says how many it were.
-	forget(locals []netip.Addr, dns uint16, servers []netip.AddrPort) (int, error)
-	// events says that some of p may have gone missing, once for many losses, until
+	deleteConntrack(locals []netip.Addr, dns uint16, servers []netip.AddrPort) (int, error)
+	// watchRemovals says that some of p may have gone missing, once for many losses, until
 	// ctx is done; then it is closed. A kernel that does not tell: nothing comes, ever.
-	events(ctx context.Context, p Plan) <-chan struct{}
+	watchRemovals(ctx context.Context, p Plan) <-chan struct{}
 	// defaultInterfaces lists the interfaces that default routes of table main lead over,
 	// without lo, of both families, in no order; none: nil.
 	defaultInterfaces() ([]defaultInterface, error)
-	// routes says that a default route may have come or gone, in the way of events.
-	routes(ctx context.Context) <-chan struct{}
+	// watchDefaultRoutes says that a default route may have come or gone, in the way of events.
+	watchDefaultRoutes(ctx context.Context) <-chan struct{}
 }

@@ -84,20 +84,20 @@ type Config struct {
 // Plan is all that the agent wants to exist on the node. The zero value asks for
 // nothing. Nobody changes a Plan after NewPlan has returned it.
 type Plan struct {
-	// Link is the name of the dummy link; empty means no link and no addresses.
-	Link string
+	// Interface is the name of the dummy link; empty means no link and no addresses.
+	Interface string
 
 	// Addresses are host prefixes (/32 and /128) in the order of the flags.
 	Addresses []netip.Prefix
 
-	// want is what rules are to do; without locals there are none. netfilter says how.
-	want      want
+	// rules is what rules are to do; without locals there are none. netfilter says how.
+	rules     desiredRules
 	netfilter Netfilter
 	// followsRoutes: the external interfaces are those of the default routes, which are
 	// not in want then. open are interfaces of default routes that are not external, each
 	// with its kind; only Preview knows them.
 	followsRoutes bool
-	open          []string
+	notExternal   []string
 }
 
 // NewPlan turns a Config into the Plan it stands for. It looks at nothing but
@@ -110,19 +110,19 @@ func NewPlan(c Config) (Plan, error) {
 	}
 	var p Plan
 	if c.SetupInterface {
-		p = c.linkPlan()
+		p = c.interfacePlan()
 	}
 	if c.makesRules() {
 		p.netfilter = c.Netfilter
-		p.want = want{locals: c.Addresses, dns: c.DNSPort, health: c.HealthPort, socket: true}
-		p.want.external, p.followsRoutes, _ = externalNames(c.ExternalInterfaces) // checked
+		p.rules = desiredRules{addrs: c.Addresses, dnsPort: c.DNSPort, healthPort: c.HealthPort, matchSocket: true}
+		p.rules.external, p.followsRoutes, _ = externalNames(c.ExternalInterfaces) // checked
 	}
 	return p, nil
 }
 
-// linkPlan is the Plan of link and addresses alone.
-func (c Config) linkPlan() Plan {
-	p := Plan{Link: c.interfaceName()}
+// interfacePlan is the Plan of link and addresses alone.
+func (c Config) interfacePlan() Plan {
+	p := Plan{Interface: c.interfaceName()}
 	for _, a := range c.Addresses {
 		p.Addresses = append(p.Addresses, netip.PrefixFrom(a, a.BitLen()))
 	}
@@ -148,8 +148,8 @@ func (c Config) check() error {
 	return errors.Join(problems...)
 }
 
-// addrs are the Addresses without their lengths.
-func (p Plan) addrs() (addrs []netip.Addr) {
+// hostAddrs are the Addresses without their lengths.
+func (p Plan) hostAddrs() (addrs []netip.Addr) {
 	for _, a := range p.Addresses {
 		addrs = append(addrs, a.Addr())
 	}
@@ -164,32 +164,32 @@ func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != Net
 // know where the cluster DNS is, or which interfaces default routes lead over. It ends
 // without a newline.
 func (p Plan) String() string {
-	var like filter = &iptables{}
+	var like ruleBackend = &iptablesBackend{}
 	if p.netfilter == NetfilterNftables {
-		like = newNftables()
+		like = newNftBackend()
 	}
 	return p.text(like)
 }
 
 // text is String with the rules in the form of f.
-func (p Plan) text(f filter) string {
+func (p Plan) text(f ruleBackend) string {
 	var lines []string
-	if p.Link != "" {
-		lines = append(lines, fmt.Sprintf("link     %s (%s)", p.Link, kindDummy))
+	if p.Interface != "" {
+		lines = append(lines, fmt.Sprintf("link     %s (%s)", p.Interface, kindDummy))
 	}
 	for _, a := range p.Addresses {
 		lines = append(lines, "address  "+a.String())
 	}
-	if len(p.want.external) > 0 {
-		lines = append(lines, "external "+strings.Join(p.want.external, ", "))
-	} else if len(p.want.locals) > 0 && !p.followsRoutes {
+	if len(p.rules.external) > 0 {
+		lines = append(lines, "external "+strings.Join(p.rules.external, ", "))
+	} else if len(p.rules.addrs) > 0 && !p.followsRoutes {
 		lines = append(lines, "external none")
 	}
-	for _, o := range p.open {
+	for _, o := range p.notExternal {
 		lines = append(lines, "open     "+o+": pods may use it too; if none does, name it with -external-interfaces")
 	}
-	if len(p.want.locals) > 0 {
-		lines = append(lines, "rules    "+f.name(), f.describe(p.want))
+	if len(p.rules.addrs) > 0 {
+		lines = append(lines, "rules    "+f.name(), f.describe(p.rules))
 	}
 	if len(lines) == 0 {
 		return "nothing to set up"
@@ -226,7 +226,7 @@ func checkAddresses(addrs []netip.Addr) []error {
 	var problems []error
 	seen := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
-		if why := unfit(a); why != "" {
+		if why := whyUnusable(a); why != "" {
 			problems = append(problems, fmt.Errorf("-localip: %v %s", a, why))
 			continue
 		}
@@ -238,8 +238,8 @@ func checkAddresses(addrs []netip.Addr) []error {
 	return problems
 }
 
-// unfit says why an address cannot be put on a link of its own, or "".
-func unfit(a netip.Addr) string {
+// whyUnusable says why an address cannot be put on a link of its own, or "".
+func whyUnusable(a netip.Addr) string {
 	switch {
 	case !a.IsValid():
 		return "is not an IP address; give one, such as 169.254.20.10"

@@ -222,10 +222,10 @@ func TestPlanErrors(t *testing.T) {
 					t.Errorf("error lacks %q: %v", w, err)
 				}
 			}
-			if p.Link != "" || p.Addresses != nil || p.want.locals != nil {
+			if p.Interface != "" || p.Addresses != nil || p.rules.addrs != nil {
 				t.Errorf("an error came with a plan:\n%v", p)
 			}
-			if _, err := New(c, NewFake()); err == nil {
+			if _, err := New(c, newFakeNode()); err == nil {
 				t.Error("New takes what NewPlan refuses")
 			}
 		})

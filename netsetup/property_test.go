@@ -15,7 +15,7 @@ import (
 // world is one random history: our steps and a stranger's on one node.
 type world struct {
 	random *rand.Rand
-	node   *Fake
+	node   *fakeNode
 	setup  *Setup
 	log    []string
 }
@@ -45,12 +45,12 @@ func (w *world) stranger() string {
 		}
 		return fmt.Sprintf("delete foreign %v on %s: %v", other, link, w.node.DeleteAddr(Addr{link, other}))
 	case 5:
-		return fmt.Sprintf("delete link: %v", w.node.DeleteLink(DefaultInterfaceName))
+		return fmt.Sprintf("delete link: %v", w.node.DeleteInterface(DefaultInterfaceName))
 	default:
-		l, err := w.node.Link(link)
+		l, err := w.node.Interface(link)
 		if err == nil {
 			l.Up = false
-			w.node.PutLink(l)
+			w.node.putInterface(l)
 		}
 		return fmt.Sprintf("set %s down: %v", link, err)
 	}
@@ -67,44 +67,44 @@ func (w *world) meddle() string {
 	case 1:
 		command = "-A " + c.name + " -j DROP"
 	case 2:
-		command = "-I " + c.hook + " 1 " + comment + "-j " + c.name
+		command = "-I " + c.hook + " 1 " + jumpComment + "-j " + c.name
 	case 3:
-		command = "-D " + c.hook + " " + comment + "-j " + c.name
+		command = "-D " + c.hook + " " + jumpComment + "-j " + c.name
 	case 4:
 		command = "-A " + c.hook + " -s 192.0.2.1 -j " + c.name
 	case 5: // of NodeLocal DNSCache, or an agent before this one
-		command = fmt.Sprintf("-A %s -d 169.254.20.10/32 -p udp -m comment %sskip conntrack\" -j NOTRACK", c.hook, oldComment)
+		command = fmt.Sprintf("-A %s -d 169.254.20.10/32 -p udp -m comment %sskip conntrack\" -j NOTRACK", c.hook, nodeLocalComment)
 	case 6:
-		command = fmt.Sprintf("-A %s -d 192.0.2.1/32 -p udp -m comment %sskip conntrack\" -j NOTRACK", c.hook, oldComment)
+		command = fmt.Sprintf("-A %s -d 192.0.2.1/32 -p udp -m comment %sskip conntrack\" -j NOTRACK", c.hook, nodeLocalComment)
 	default:
 		command = "-I " + c.hook + " 1 -j KUBE-SERVICES"
 	}
 	command = program + " -t " + c.table + " " + command
-	return fmt.Sprintf("%s: %v", command, w.node.Iptables(command))
+	return fmt.Sprintf("%s: %v", command, w.node.runIptables(command))
 }
 
 // ourStep is one of the four steps, one call in eight of it failing.
 func (w *world) ourStep(t *testing.T) string {
-	w.node.Fail = func(string) error {
+	w.node.fail = func(string) error {
 		if w.random.IntN(8) == 0 {
 			return errors.New("bad luck")
 		}
 		return nil
 	}
-	defer func() { w.node.Fail = nil }()
+	defer func() { w.node.fail = nil }()
 	switch w.random.IntN(7) {
 	case 6:
 		to := servers[:1+w.random.IntN(len(servers))]
 		return fmt.Sprintf("Divert %v: %v", to, w.setup.Divert(t.Context(), to))
 	case 0:
-		return fmt.Sprintf("Links: %v", w.setup.Links(t.Context()))
+		return fmt.Sprintf("Links: %v", w.setup.EnsureInterface(t.Context()))
 	case 1:
-		return fmt.Sprintf("Rules: %v", w.setup.Rules(t.Context()))
+		return fmt.Sprintf("Rules: %v", w.setup.EnsureRules(t.Context()))
 	case 2:
 		return fmt.Sprintf("Teardown: %v", w.setup.Teardown(nil))
 	case 3:
 		c := dualStack()
-		w.setup.disown() // as the kernel does
+		w.setup.closeOwnerTable() // as the kernel does
 		w.setup = newSetup(t, c, w.node)
 		return "killed; new process"
 	default:
@@ -116,13 +116,13 @@ func (w *world) ourStep(t *testing.T) string {
 // foreign returns the lines of the dump that are not of the plan.
 func (w *world) foreign() []string {
 	p := w.setup.Plan()
-	return slices.DeleteFunc(strings.Split(w.node.Dump(), "\n"), func(line string) bool {
+	return slices.DeleteFunc(strings.Split(w.node.dump(), "\n"), func(line string) bool {
 		for _, a := range p.Addresses {
 			if strings.HasPrefix(line, fmt.Sprintf("addr %v on ", a)) {
 				return true
 			}
 		}
-		old := strings.Contains(line, oldComment) && strings.Contains(line, "169.254.20.10")
+		old := strings.Contains(line, nodeLocalComment) && strings.Contains(line, "169.254.20.10")
 		return old || strings.Contains(line, "NODENS") || strings.HasPrefix(line, "link ") || strings.HasPrefix(line, "owners ")
 	})
 }
@@ -132,8 +132,8 @@ func (w *world) foreign() []string {
 // undisturbed teardown leaves nothing but what is foreign.
 func TestAnyHistoryConverges(t *testing.T) {
 	for seed := range uint64(300) {
-		w := &world{random: rand.New(rand.NewPCG(seed, 1)), node: NewFake()}
-		w.node.NoDummy = seed%2 == 0
+		w := &world{random: rand.New(rand.NewPCG(seed, 1)), node: newFakeNode()}
+		w.node.noDummy = seed%2 == 0
 		w.setup = newSetup(t, dualStack(), w.node)
 		for range 5 + w.random.IntN(25) {
 			if w.random.IntN(2) == 0 {
@@ -163,7 +163,7 @@ func (w *world) finish(t *testing.T, seed uint64) {
 	if diff := cmp.Diff(before, w.foreign()); diff != "" {
 		t.Fatalf("%s\nstart and teardown changed what is foreign:\n%s", history, diff)
 	}
-	dump := w.node.Dump()
+	dump := w.node.dump()
 	for _, mark := range []string{"NODENS", `169.254.20.10/32 -p udp -m comment`, "owners"} {
 		if strings.Contains(dump, mark) {
 			t.Fatalf("%s\nleft behind: %s in\n%s", history, mark, dump)
@@ -174,7 +174,7 @@ func (w *world) finish(t *testing.T, seed uint64) {
 			t.Fatalf("%s\nleft behind: %v", history, a)
 		}
 	}
-	if _, err := w.node.Link(DefaultInterfaceName); err == nil && !strings.Contains(dump, "on "+DefaultInterfaceName) {
+	if _, err := w.node.Interface(DefaultInterfaceName); err == nil && !strings.Contains(dump, "on "+DefaultInterfaceName) {
 		t.Fatalf("%s\nleft behind: the link, with no address on it", history)
 	}
 }

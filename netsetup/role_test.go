@@ -67,7 +67,7 @@ func (r role) kill(t *testing.T) {
 // TestRole is no test but the processes of others.
 func TestRole(t *testing.T) {
 	own := func() {
-		if _, err := openOwned(hostLocals(), 53); err != nil {
+		if _, err := newOwnerTable(hostLocals(), 53); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -177,7 +177,7 @@ func flood(t *testing.T, l netip.Addr, answered chan<- struct{}) {
 		}
 		switch string(b[:n]) {
 		case "agent":
-			offerSignal(answered)
+			notify(answered)
 		case "cluster":
 			return
 		}

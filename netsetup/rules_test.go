@@ -20,7 +20,7 @@ func TestKernelRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		c := dualStack()
 		c.Addresses = c.Addresses[:1]
-		apply(t, newSetup(t, c, unowned{&kernel{}}))
+		apply(t, newSetup(t, c, unowned{&kernelNode{}}))
 		const want = `*filter
 :INPUT ACCEPT
 :FORWARD ACCEPT
@@ -117,9 +117,11 @@ func sorted(saved string) string {
 }
 
 // unowned is a kernel in which no table can belong to a process.
-type unowned struct{ *kernel }
+type unowned struct{ *kernelNode }
 
-func (unowned) own([]netip.Addr, uint16) (io.Closer, error) { return nil, errors.ErrUnsupported }
+func (unowned) openOwnerTable([]netip.Addr, uint16) (io.Closer, error) {
+	return nil, errors.ErrUnsupported
+}
 
 // TestKernelRulesAreChangedByOthers: whatever somebody does to what is ours is put
 // right, and what is theirs stays.
@@ -315,7 +317,7 @@ func TestKernelRunRepairsAtOnce(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		losses := [][]string{address}
-		if strings.Contains(s.Stats().Filter, "nft") { // the legacy flavour tells nobody
+		if strings.Contains(s.Stats().Backend, "nft") { // the legacy flavour tells nobody
 			losses = append(losses, []string{"iptables", "-w", "-F", "NODENS-INPUT"}, []string{"ip6tables", "-w", "-t", "raw", "-D", "PREROUTING", "1"})
 		}
 		for _, words := range losses {

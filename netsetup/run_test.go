@@ -15,12 +15,12 @@ import (
 
 func TestRunRepairsAtEveryInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFake()
+		f := newFakeNode()
 		c := dualStack()
 		c.Interval = 10 * time.Second
 		s := newSetup(t, c, f)
 		apply(t, s)
-		want := f.Dump()
+		want := f.dump()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
@@ -30,12 +30,12 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 		if got := s.Stats(); got.Checks != 2 || got.Repairs != 0 {
 			t.Errorf("an untouched node, at the start and after the interval: %+v", got)
 		}
-		if err := f.DeleteLink(DefaultInterfaceName); err != nil { // link and both addresses
+		if err := f.DeleteInterface(DefaultInterfaceName); err != nil { // link and both addresses
 			t.Fatal(err)
 		}
 		time.Sleep(c.Interval)
 		synctest.Wait()
-		if diff := cmp.Diff(want, f.Dump()); diff != "" {
+		if diff := cmp.Diff(want, f.dump()); diff != "" {
 			t.Errorf("after the interval (-want +got):\n%s", diff)
 		}
 		// The link, its going up, two addresses.
@@ -49,7 +49,7 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 
 func TestRunDefaultsToAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSetup(t, dualStack(), NewFake())
+		s := newSetup(t, dualStack(), newFakeNode())
 		apply(t, s)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Second)
 		defer cancel()
@@ -62,12 +62,12 @@ func TestRunDefaultsToAMinute(t *testing.T) {
 
 func TestRunGoesOnAfterFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFake()
+		f := newFakeNode()
 		var log strings.Builder
 		c := dualStack()
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		s := newSetup(t, c, f)
-		f.Fail = func(call string) error {
+		f.fail = func(call string) error {
 			switch {
 			case strings.Contains(call, "-S"):
 				return ErrLocked
@@ -76,10 +76,10 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 			}
 			return nil
 		}
-		if err := s.Links(t.Context()); err == nil {
+		if err := s.EnsureInterface(t.Context()); err == nil {
 			t.Error("Links succeeded")
 		}
-		if err := s.Rules(t.Context()); err == nil {
+		if err := s.EnsureRules(t.Context()); err == nil {
 			t.Error("Rules succeeded")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*DefaultInterval+time.Second)
@@ -88,9 +88,9 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 		want := Stats{
 			// The start and four re-checks, one of them at once; the lock once for each
 			// family.
-			Errors: map[ErrorType]uint64{Iptables: 0, IptablesLock: 10, InterfaceAdd: 0, InterfaceCheck: 5},
-			Checks: 4,
-			Filter: "iptables (model)",
+			Errors:  map[ErrorType]uint64{Iptables: 0, IptablesLock: 10, InterfaceAdd: 0, InterfaceCheck: 5},
+			Checks:  4,
+			Backend: "iptables (model)",
 		}
 		if diff := cmp.Diff(want, s.Stats()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -101,7 +101,7 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 			}
 		}
 
-		f.Fail = nil
+		f.fail = nil
 		ctx, cancel = context.WithTimeout(t.Context(), DefaultInterval+time.Second)
 		defer cancel()
 		s.Run(ctx)
@@ -111,27 +111,27 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 
 func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFake()
+		f := newFakeNode()
 		s := newSetup(t, dualStack(), f)
-		empty := f.Dump()
+		empty := f.dump()
 		go s.Run(t.Context())
 		time.Sleep(DefaultInterval + time.Second)
-		if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+		if diff := cmp.Diff(empty, f.dump()); diff != "" {
 			t.Errorf("Run before Links (-want +got):\n%s", diff)
 		}
-		if err := s.Links(t.Context()); err != nil {
+		if err := s.EnsureInterface(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(DefaultInterval)
-		if strings.Contains(f.Dump(), "NODENS") {
-			t.Errorf("Run before Rules, so before the sockets listen, makes rules:\n%s", f.Dump())
+		if strings.Contains(f.dump(), "NODENS") {
+			t.Errorf("Run before Rules, so before the sockets listen, makes rules:\n%s", f.dump())
 		}
 		apply(t, s)
 		if err := s.Teardown(nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * DefaultInterval)
-		if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+		if diff := cmp.Diff(empty, f.dump()); diff != "" {
 			t.Errorf("Run after Teardown (-want +got):\n%s", diff)
 		}
 	})
@@ -140,22 +140,22 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 // TestRunRepairsAtALoss: what the kernel tells of is put right at once.
 func TestRunRepairsAtALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFake()
+		f := newFakeNode()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		want := f.Dump()
+		want := f.dump()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
 		start := time.Now()
 		synctest.Wait() // after the look with which re-checks begin
 		for range 3 {
-			if err := f.DeleteLink(DefaultInterfaceName); err != nil {
+			if err := f.DeleteInterface(DefaultInterfaceName); err != nil {
 				t.Fatal(err)
 			}
-			f.Loss()
+			f.signalRemoval()
 			synctest.Wait()
-			if diff := cmp.Diff(want, f.Dump()); diff != "" {
+			if diff := cmp.Diff(want, f.dump()); diff != "" {
 				t.Errorf("after the loss (-want +got):\n%s", diff)
 			}
 			if took := time.Since(start); took != 0 {
@@ -174,18 +174,18 @@ func TestRunRepairsAtALoss(t *testing.T) {
 // right when it begins.
 func TestRunRepairsBeforeItListens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFake()
+		f := newFakeNode()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		want := f.Dump()
-		if err := f.DeleteLink(DefaultInterfaceName); err != nil {
+		want := f.dump()
+		if err := f.DeleteInterface(DefaultInterfaceName); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
 		synctest.Wait()
-		if diff := cmp.Diff(want, f.Dump()); diff != "" {
+		if diff := cmp.Diff(want, f.dump()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		cancel()
@@ -197,16 +197,16 @@ func TestRunRepairsBeforeItListens(t *testing.T) {
 // rules: those must be gone at the end.
 func TestTeardownWaitsForARecheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFake()
-		empty := f.Dump()
+		f := newFakeNode()
+		empty := f.dump()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		if err := f.Iptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
+		if err := f.runIptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
 			t.Fatal(err)
 		}
 		var calls atomic.Int32
 		entered, resume := make(chan struct{}), make(chan struct{})
-		f.Fail = func(call string) error {
+		f.fail = func(call string) error {
 			if strings.Contains(call, "-restore") && calls.Add(1) == 1 {
 				close(entered)
 				<-resume
@@ -229,7 +229,7 @@ func TestTeardownWaitsForARecheck(t *testing.T) {
 		if err := <-down; err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+		if diff := cmp.Diff(empty, f.dump()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
@@ -240,11 +240,11 @@ func TestTeardownWaitsForARecheck(t *testing.T) {
 func TestTeardownIsBounded(t *testing.T) {
 	tests := []struct {
 		name string
-		fail func(t *testing.T, f *Fake, s *Setup, stuck chan struct{})
+		fail func(t *testing.T, f *fakeNode, s *Setup, stuck chan struct{})
 		want string
 	}{
-		{"every call waits for the lock in vain", func(_ *testing.T, f *Fake, _ *Setup, _ chan struct{}) {
-			f.Fail = func(call string) error {
+		{"every call waits for the lock in vain", func(_ *testing.T, f *fakeNode, _ *Setup, _ chan struct{}) {
+			f.fail = func(call string) error {
 				if strings.Contains(call, "tables") {
 					time.Sleep(lockWait)
 					return ErrLocked
@@ -252,19 +252,19 @@ func TestTeardownIsBounded(t *testing.T) {
 				return nil
 			}
 		}, "xtables lock"},
-		{"every program is slow", func(_ *testing.T, f *Fake, _ *Setup, _ chan struct{}) {
-			f.Fail = func(call string) error {
+		{"every program is slow", func(_ *testing.T, f *fakeNode, _ *Setup, _ chan struct{}) {
+			f.fail = func(call string) error {
 				if strings.Contains(call, "tables") {
 					time.Sleep(time.Second)
 				}
 				return nil
 			}
 		}, "deadline exceeded"},
-		{"a call never returns", func(_ *testing.T, f *Fake, _ *Setup, stuck chan struct{}) {
-			f.Fail = func(string) error { <-stuck; return nil }
+		{"a call never returns", func(_ *testing.T, f *fakeNode, _ *Setup, stuck chan struct{}) {
+			f.fail = func(string) error { <-stuck; return nil }
 		}, "not finished after 2.8s"},
-		{"a re-check never returns", func(t *testing.T, f *Fake, s *Setup, stuck chan struct{}) {
-			f.Fail = func(string) error { <-stuck; return nil }
+		{"a re-check never returns", func(t *testing.T, f *fakeNode, s *Setup, stuck chan struct{}) {
+			f.fail = func(string) error { <-stuck; return nil }
 			go s.recheck(t.Context())
 			synctest.Wait()
 		}, "a re-check is still under way"},
@@ -272,7 +272,7 @@ func TestTeardownIsBounded(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := NewFake()
+				f := newFakeNode()
 				s := newSetup(t, dualStack(), f)
 				apply(t, s)
 				stuck := make(chan struct{})

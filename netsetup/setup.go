@@ -13,36 +13,36 @@ import (
 // Setup makes a node match a Plan. Its methods may be called from several
 // goroutines; they take turns.
 type Setup struct {
-	plan     Plan
-	node     Node
-	log      *slog.Logger
-	interval time.Duration
-	skip     bool
-	counters counters
+	plan         Plan
+	node         Node
+	log          *slog.Logger
+	interval     time.Duration
+	skipTeardown bool
+	counters     counters
 
-	// turn holds one token. It is a channel and not a mutex so that waiting for it
+	// sem holds one token. It is a channel and not a mutex so that waiting for it
 	// ends with a context or Teardown's time limit. It guards what follows.
-	turn chan struct{}
-	// linksOn and rulesOn say what Run has to keep in place: set as soon as Links
+	sem chan struct{}
+	// keepInterface and rulesOn say what Run has to keep in place: set as soon as Links
 	// or Rules has been called, even if it failed, cleared by Teardown.
-	linksOn, rulesOn bool
+	keepInterface, keepRules bool
 	// onLoopback: the kernel has no dummy driver, the addresses are on lo.
 	onLoopback bool
-	// want is what rules are to do, filter what makes them; nil until it was needed.
+	// rules is what rules are to do, filter what makes them; nil until it was needed.
 	// others are filters that may have left rules by an earlier agent; nil once they
 	// have been asked to take them away.
-	want   want
-	filter filter
-	others []filter
-	// open are the interfaces of default routes that were last found to be no external ones.
-	open []string
-	// moved: the rules have yet to follow the default routes.
-	moved bool
-	// led are the servers that connection tracking was last told of (see Node.forget).
-	led []netip.AddrPort
-	// host keeps the queries of the node's own processes untracked while this process
+	rules   desiredRules
+	backend ruleBackend
+	others  []ruleBackend
+	// notExternal are the interfaces of default routes that were last found to be no external ones.
+	notExternal []string
+	// externalChanged: the rules have yet to follow the default routes.
+	externalChanged bool
+	// dnatTargets are the servers that connection tracking was last told of (see Node.forget).
+	dnatTargets []netip.AddrPort
+	// ownerTable keeps the queries of the node's own processes untracked while this process
 	// lives; nil: it was not asked for yet, or want.host is set as it can't be had.
-	host io.Closer
+	ownerTable io.Closer
 }
 
 // New plans c and returns a Setup which has touched nothing yet. The error is
@@ -54,18 +54,18 @@ func New(c Config, node Node) (*Setup, error) {
 		return nil, err
 	}
 	if node == nil {
-		node = &kernel{}
+		node = &kernelNode{}
 	}
 	s := &Setup{
-		plan:     plan,
-		node:     node,
-		log:      c.logger(),
-		interval: c.interval(),
-		skip:     c.SkipTeardown,
-		want:     plan.want,
-		turn:     make(chan struct{}, 1),
+		plan:         plan,
+		node:         node,
+		log:          c.logger(),
+		interval:     c.interval(),
+		skipTeardown: c.SkipTeardown,
+		rules:        plan.rules,
+		sem:          make(chan struct{}, 1),
 	}
-	s.turn <- struct{}{}
+	s.sem <- struct{}{}
 	return s, nil
 }
 
@@ -75,18 +75,18 @@ func (s *Setup) Plan() Plan { return s.plan }
 // Stats returns the totals so far. It does not wait for a step under way.
 func (s *Setup) Stats() Stats { return s.counters.stats() }
 
-// Links puts the link and the addresses in place and returns when they can be
+// EnsureInterface puts the link and the addresses in place and returns when they can be
 // bound. An address that is in use on another link is found before anything is
 // touched; after any other error part of the plan may be in place, and either
 // Links or Teardown may follow. The errors are of type *Error, or ctx's.
-func (s *Setup) Links(ctx context.Context) error {
-	if err := s.take(ctx); err != nil {
+func (s *Setup) EnsureInterface(ctx context.Context) error {
+	if err := s.acquire(ctx); err != nil {
 		return fmt.Errorf("setting up the interface: %w", err)
 	}
 	defer s.release()
-	s.linksOn = true
-	changed, err := s.ensureLinks(true)
-	s.log.Info("interface set up", "link", s.plan.Link, "addresses", len(s.plan.Addresses),
+	s.keepInterface = true
+	changed, err := s.ensureInterface(true)
+	s.log.Info("interface set up", "link", s.plan.Interface, "addresses", len(s.plan.Addresses),
 		"changed", changed, "complete", err == nil)
 	return err
 }
@@ -99,10 +99,10 @@ func (s *Setup) Links(ctx context.Context) error {
 func (s *Setup) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
-	events := s.node.events(ctx, s.plan)
+	events := s.node.watchRemovals(ctx, s.plan)
 	var routes <-chan struct{}
 	if s.plan.followsRoutes {
-		routes = s.node.routes(ctx)
+		routes = s.node.watchDefaultRoutes(ctx)
 	}
 	s.recheck(ctx) // for what was lost before the kernel was listened to
 	for {
@@ -122,28 +122,28 @@ func (s *Setup) Run(ctx context.Context) {
 				routes = nil
 				continue
 			}
-			s.reroute(ctx)
+			s.followDefaultRoutes(ctx)
 		}
 	}
 }
 
 // recheck is one turn of Run.
 func (s *Setup) recheck(ctx context.Context) {
-	if s.take(ctx) != nil {
+	if s.acquire(ctx) != nil {
 		return // shutting down
 	}
 	defer s.release()
 	var repaired int
-	if s.linksOn {
-		n, err := s.ensureLinks(false)
+	if s.keepInterface {
+		n, err := s.ensureInterface(false)
 		repaired += n
 		if err != nil {
 			s.log.Warn("re-check of the interface failed, trying again", "in", s.interval, "err", err)
 		}
 	}
-	if s.rulesOn {
-		s.followRoutes()
-		moved := s.moved
+	if s.keepRules {
+		s.readDefaultRoutes()
+		moved := s.externalChanged
 		n, err := s.ensureRules(ctx)
 		if !moved { // else the change is ours
 			repaired += n
@@ -159,48 +159,48 @@ func (s *Setup) recheck(ctx context.Context) {
 	s.counters.checks.Add(1)
 }
 
-// take waits for the token. A done context wins even if the token is free.
-func (s *Setup) take(ctx context.Context) error {
+// acquire waits for the token. A done context wins even if the token is free.
+func (s *Setup) acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
-	case <-s.turn:
+	case <-s.sem:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *Setup) release() { s.turn <- struct{}{} }
+func (s *Setup) release() { s.sem <- struct{}{} }
 
-// ensureLinks puts back what is missing of link and addresses and returns the
+// ensureInterface puts back what is missing of link and addresses and returns the
 // number of changes it made. first: an address in use ends it before the
 // first change.
-func (s *Setup) ensureLinks(first bool) (changed int, err error) {
-	if s.plan.Link == "" {
+func (s *Setup) ensureInterface(first bool) (changed int, err error) {
+	if s.plan.Interface == "" {
 		return 0, nil
 	}
 	addrs, err := s.node.Addrs()
 	if err != nil {
-		return 0, s.linkFailure(InterfaceCheck, "listing addresses", err)
+		return 0, s.interfaceFailure(InterfaceCheck, "listing addresses", err)
 	}
-	missing, inUse := s.missing(addrs)
+	missing, inUse := s.missingAddrs(addrs)
 	if first && inUse != nil {
 		return 0, inUse
 	}
-	home, changed, err := s.ensureHome()
+	home, changed, err := s.ensureAddrInterface()
 	if err != nil {
 		return changed, errors.Join(inUse, err)
 	}
 	problems := []error{inUse}
 	for _, p := range missing {
-		err := s.node.AddAddr(Addr{Link: home, Prefix: p})
+		err := s.node.AddAddr(Addr{Interface: home, Prefix: p})
 		switch {
 		case errors.Is(err, ErrExists): // somebody else was faster, which is as good
 		case err != nil:
 			op := fmt.Sprintf("adding address %v to %s", p, home)
-			problems = append(problems, s.linkFailure(InterfaceAdd, op, err))
+			problems = append(problems, s.interfaceFailure(InterfaceAdd, op, err))
 		default:
 			changed++
 		}
@@ -208,20 +208,20 @@ func (s *Setup) ensureLinks(first bool) (changed int, err error) {
 	return changed, errors.Join(problems...)
 }
 
-// missing returns the plan's addresses that are nowhere, and an error for those
+// missingAddrs returns the plan's addresses that are nowhere, and an error for those
 // that are on a link which is not ours.
-func (s *Setup) missing(addrs []Addr) (missing []netip.Prefix, inUse error) {
+func (s *Setup) missingAddrs(addrs []Addr) (missing []netip.Prefix, inUse error) {
 	where := make(map[netip.Addr]string, len(addrs))
 	for _, a := range addrs {
-		if at := where[a.Prefix.Addr()]; at == ipvsLink {
+		if at := where[a.Prefix.Addr()]; at == ipvsInterface {
 			continue // it serves the address, whoever else has it
 		}
-		if a.Link == ipvsLink {
-			where[a.Prefix.Addr()] = a.Link
+		if a.Interface == ipvsInterface {
+			where[a.Prefix.Addr()] = a.Interface
 			continue
 		}
-		if at, found := where[a.Prefix.Addr()]; !found || !s.ours(at) {
-			where[a.Prefix.Addr()] = a.Link
+		if at, found := where[a.Prefix.Addr()]; !found || !s.isOurs(at) {
+			where[a.Prefix.Addr()] = a.Interface
 		}
 	}
 	var problems []error
@@ -230,11 +230,11 @@ func (s *Setup) missing(addrs []Addr) (missing []netip.Prefix, inUse error) {
 		switch {
 		case !found:
 			missing = append(missing, p)
-		case !s.ours(link):
+		case !s.isOurs(link):
 			s.counters.fail(InterfaceCheck)
 			problems = append(problems, &Error{
 				Type: InterfaceCheck,
-				Op:   fmt.Sprintf("adding address %v to %s", p, s.plan.Link),
+				Op:   fmt.Sprintf("adding address %v to %s", p, s.plan.Interface),
 				Hint: s.inUseHint(p, link, where),
 				Err:  fmt.Errorf("in use on %s: %w", link, ErrExists),
 			})
@@ -243,17 +243,17 @@ func (s *Setup) missing(addrs []Addr) (missing []netip.Prefix, inUse error) {
 	return missing, errors.Join(problems...)
 }
 
-// ipvsLink is where kube-proxy puts the addresses of Services in IPVS mode.
-const ipvsLink = "kube-ipvs0"
+// ipvsInterface is where kube-proxy puts the addresses of Services in IPVS mode.
+const ipvsInterface = "kube-ipvs0"
 
 // inUseHint says what to do about an address of the plan that is on a foreign link.
 func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]string) string {
-	if link != ipvsLink {
+	if link != ipvsInterface {
 		return "give another -localip, or bind it where it is with -setupinterface=false"
 	}
 	free := ""
 	for _, o := range s.plan.Addresses {
-		if where[o.Addr()] != ipvsLink && free == "" {
+		if where[o.Addr()] != ipvsInterface && free == "" {
 			free = o.Addr().String()
 		}
 	}
@@ -265,62 +265,62 @@ func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]stri
 		"clusterDNS: [%q] in its KubeletConfiguration, or --cluster-dns=%s", p.Addr(), free, free, free)
 }
 
-// ours reports whether the plan's addresses on this link are for us to manage.
-func (s *Setup) ours(link string) bool { return link == s.plan.Link || link == loopback }
+// isOurs reports whether the plan's addresses on this link are for us to manage.
+func (s *Setup) isOurs(link string) bool { return link == s.plan.Interface || link == loopback }
 
-// ensureHome returns the link for the addresses: the dummy link, made if need be,
+// ensureAddrInterface returns the link for the addresses: the dummy link, made if need be,
 // or lo. The link is up: an IPv6 address works on no other.
-func (s *Setup) ensureHome() (home string, changed int, err error) {
-	link, changed, err := s.findHome()
+func (s *Setup) ensureAddrInterface() (home string, changed int, err error) {
+	link, changed, err := s.findAddrInterface()
 	if err != nil {
 		return "", changed, err
 	}
 	if !link.Up {
 		if err := s.node.SetUp(link.Name); err != nil {
-			return "", changed, s.linkFailure(InterfaceAdd, "bringing up link "+link.Name, err)
+			return "", changed, s.interfaceFailure(InterfaceAdd, "bringing up link "+link.Name, err)
 		}
 		changed++
 	}
 	return link.Name, changed, nil
 }
 
-func (s *Setup) findHome() (link Link, changed int, err error) {
-	name := s.plan.Link
+func (s *Setup) findAddrInterface() (link Interface, changed int, err error) {
+	name := s.plan.Interface
 	if s.onLoopback {
 		name = loopback
 	}
-	link, err = s.node.Link(name)
+	link, err = s.node.Interface(name)
 	if errors.Is(err, ErrNotFound) && name != loopback {
-		link, err = s.makeLink()
+		link, err = s.addDummy()
 		if err == nil && link.Name != loopback {
 			changed++
 		}
 	}
 	if err != nil {
-		return link, changed, s.asFailure(InterfaceCheck, "looking for link "+name, err)
+		return link, changed, s.asInterfaceFailure(InterfaceCheck, "looking for link "+name, err)
 	}
 	if link.Name != loopback && link.Kind != kindDummy {
-		return link, changed, s.badKind(link)
+		return link, changed, s.wrongKind(link)
 	}
 	return link, changed, nil
 }
 
-// makeLink makes the dummy link, or settles on lo where the kernel cannot.
-func (s *Setup) makeLink() (Link, error) {
-	err := s.node.AddLink(s.plan.Link)
+// addDummy makes the dummy link, or settles on lo where the kernel cannot.
+func (s *Setup) addDummy() (Interface, error) {
+	err := s.node.AddDummy(s.plan.Interface)
 	switch {
 	case errors.Is(err, ErrNoDummy):
 		s.onLoopback = true
 		s.log.Warn("the kernel has no dummy driver: the local addresses go on lo",
-			"link", s.plan.Link, "addresses", s.plan.Addresses)
-		return s.node.Link(loopback)
+			"link", s.plan.Interface, "addresses", s.plan.Addresses)
+		return s.node.Interface(loopback)
 	case err != nil && !errors.Is(err, ErrExists):
-		return Link{}, s.linkFailure(InterfaceAdd, "adding link "+s.plan.Link, err)
+		return Interface{}, s.interfaceFailure(InterfaceAdd, "adding link "+s.plan.Interface, err)
 	}
-	return s.node.Link(s.plan.Link)
+	return s.node.Interface(s.plan.Interface)
 }
 
-func (s *Setup) badKind(link Link) *Error {
+func (s *Setup) wrongKind(link Interface) *Error {
 	s.counters.fail(InterfaceCheck)
 	return &Error{
 		Type: InterfaceCheck,
@@ -331,10 +331,10 @@ func (s *Setup) badKind(link Link) *Error {
 	}
 }
 
-// asFailure counts and wraps err unless it is an *Error already.
-func (s *Setup) asFailure(t ErrorType, op string, err error) error {
+// asInterfaceFailure counts and wraps err unless it is an *Error already.
+func (s *Setup) asInterfaceFailure(t ErrorType, op string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
 	}
-	return s.linkFailure(t, op, err)
+	return s.interfaceFailure(t, op, err)
 }

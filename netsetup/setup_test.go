@@ -28,27 +28,27 @@ link lo kind device up true`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := NewFake()
-			f.NoDummy = tt.noDummy
-			f.PutLink(Link{Name: "lo", Kind: "device"}) // down
+			f := newFakeNode()
+			f.noDummy = tt.noDummy
+			f.putInterface(Interface{Name: "lo", Kind: "device"}) // down
 			s := newSetup(t, dualStack(), f)
-			if err := s.Links(t.Context()); err != nil {
+			if err := s.EnsureInterface(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), strings.ReplaceAll(f.Dump(), "lo kind device up false", "lo kind device up true")); diff != "" {
+			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), strings.ReplaceAll(f.dump(), "lo kind device up false", "lo kind device up true")); diff != "" {
 				t.Errorf("after Links (-want +got):\n%s", diff)
 			}
-			if tt.noDummy != strings.Contains(f.Dump(), "link lo kind device up true") {
-				t.Errorf("lo must be brought up if and only if it is used:\n%s", f.Dump())
+			if tt.noDummy != strings.Contains(f.dump(), "link lo kind device up true") {
+				t.Errorf("lo must be brought up if and only if it is used:\n%s", f.dump())
 			}
-			if err := s.Rules(t.Context()); err != nil {
+			if err := s.EnsureRules(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			apply(t, s)
 			wantComplete(t, f, s, "after Rules")
-			once := f.Dump()
+			once := f.dump()
 			apply(t, s)
-			if diff := cmp.Diff(once, f.Dump()); diff != "" {
+			if diff := cmp.Diff(once, f.dump()); diff != "" {
 				t.Errorf("twice (-once +twice):\n%s", diff)
 			}
 		})
@@ -56,8 +56,8 @@ link lo kind device up true`},
 }
 
 func TestNothingToSetUpTouchesNothing(t *testing.T) {
-	f := NewFake()
-	f.Fail = func(call string) error {
+	f := newFakeNode()
+	f.fail = func(call string) error {
 		t.Errorf("called %s", call)
 		return nil
 	}
@@ -73,9 +73,9 @@ func TestNothingToSetUpTouchesNothing(t *testing.T) {
 
 // record makes f keep the calls that change something: of iptables the tables that are
 // written.
-func record(f *Fake) *[]string {
+func record(f *fakeNode) *[]string {
 	var calls []string
-	f.Fail = func(call string) error {
+	f.fail = func(call string) error {
 		for _, p := range []string{"AddLink", "AddAddr", "SetUp", "Delete", "own"} {
 			if strings.HasPrefix(call, p) {
 				calls = append(calls, call)
@@ -94,7 +94,7 @@ func record(f *Fake) *[]string {
 }
 
 func TestOrderOfSteps(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	calls := record(f)
 	c := dualStack()
 	c.Addresses = c.Addresses[1:]
@@ -129,16 +129,16 @@ func TestEveryCallFails(t *testing.T) {
 	steps := []struct {
 		name string
 		// prepare comes before the failing step, which returns what it reports.
-		prepare func(t *testing.T, s *Setup, f *Fake)
+		prepare func(t *testing.T, s *Setup, f *fakeNode)
 		step    func(s *Setup) error
 	}{
-		{"Links", func(*testing.T, *Setup, *Fake) {}, func(s *Setup) error { return s.Links(context.Background()) }},
-		{"Rules", func(t *testing.T, s *Setup, _ *Fake) {
-			if err := s.Links(t.Context()); err != nil {
+		{"Links", func(*testing.T, *Setup, *fakeNode) {}, func(s *Setup) error { return s.EnsureInterface(context.Background()) }},
+		{"Rules", func(t *testing.T, s *Setup, _ *fakeNode) {
+			if err := s.EnsureInterface(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-		}, func(s *Setup) error { return s.Rules(context.Background()) }},
-		{"recheck", func(t *testing.T, s *Setup, f *Fake) {
+		}, func(s *Setup) error { return s.EnsureRules(context.Background()) }},
+		{"recheck", func(t *testing.T, s *Setup, f *fakeNode) {
 			apply(t, s)
 			ruin(t, f)
 		}, func(s *Setup) error {
@@ -149,19 +149,19 @@ func TestEveryCallFails(t *testing.T) {
 			}
 			return &Error{Type: Iptables, Err: broken}
 		}},
-		{"Teardown", func(t *testing.T, s *Setup, _ *Fake) { apply(t, s) }, func(s *Setup) error { return s.Teardown(nil) }},
+		{"Teardown", func(t *testing.T, s *Setup, _ *fakeNode) { apply(t, s) }, func(s *Setup) error { return s.Teardown(nil) }},
 	}
 	for _, noDummy := range []bool{false, true} {
 		for _, step := range steps {
 			t.Run(fmt.Sprintf("%s/noDummy=%v", step.name, noDummy), func(t *testing.T) {
 				for n := 0; ; n++ {
-					f := NewFake()
-					f.NoDummy = noDummy
-					before := f.Dump()
+					f := newFakeNode()
+					f.noDummy = noDummy
+					before := f.dump()
 					s := newSetup(t, dualStack(), f)
 					step.prepare(t, s, f)
 					call, failed := 0, ""
-					f.Fail = func(what string) error {
+					f.fail = func(what string) error {
 						call++
 						if call == n+1 {
 							failed = what
@@ -170,7 +170,7 @@ func TestEveryCallFails(t *testing.T) {
 						return nil
 					}
 					err := step.step(s)
-					f.Fail = nil
+					f.fail = nil
 					if failed == "" {
 						if n < 5 {
 							t.Fatalf("the step makes %d calls only", n)
@@ -186,7 +186,7 @@ func TestEveryCallFails(t *testing.T) {
 					if err == nil && mended {
 						if step.name != "Teardown" {
 							wantComplete(t, f, s, failed)
-						} else if diff := cmp.Diff(before, f.Dump()); diff != "" {
+						} else if diff := cmp.Diff(before, f.dump()); diff != "" {
 							t.Fatalf("%s fails (-before +after):\n%s", failed, diff)
 						}
 						continue
@@ -200,7 +200,7 @@ func TestEveryCallFails(t *testing.T) {
 
 					if step.name == "Teardown" {
 						err = s.Teardown(nil)
-						if diff := cmp.Diff(before, f.Dump()); err != nil || diff != "" {
+						if diff := cmp.Diff(before, f.dump()); err != nil || diff != "" {
 							t.Fatalf("%s fails: the second teardown: %v (-before +after):\n%s", failed, err, diff)
 						}
 						continue
@@ -218,7 +218,7 @@ func TestEveryCallFails(t *testing.T) {
 }
 
 // ruin takes away and doubles parts of the plan, as a stranger might.
-func ruin(t *testing.T, f *Fake) {
+func ruin(t *testing.T, f *fakeNode) {
 	t.Helper()
 	for _, command := range []string{
 		"iptables -t filter -F NODENS-INPUT",
@@ -227,7 +227,7 @@ func ruin(t *testing.T, f *Fake) {
 		"ip6tables -t raw -F PREROUTING",
 		"iptables -t raw -F NODENS-OUTPUT",
 	} {
-		if err := f.Iptables(command); err != nil {
+		if err := f.runIptables(command); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -238,9 +238,9 @@ func ruin(t *testing.T, f *Fake) {
 	if err := f.DeleteAddr(addrs[0]); err != nil {
 		t.Fatal(err)
 	}
-	f.PutLink(Link{Name: loopback, Kind: "device"})
-	if addrs[0].Link != loopback {
-		f.PutLink(Link{Name: addrs[0].Link, Kind: kindDummy})
+	f.putInterface(Interface{Name: loopback, Kind: "device"})
+	if addrs[0].Interface != loopback {
+		f.putInterface(Interface{Name: addrs[0].Interface, Kind: kindDummy})
 	}
 }
 
@@ -254,14 +254,14 @@ func total(s *Setup) (n uint64) {
 
 // wantAcceptBeforeNotrack checks that a family with rules that make packets untracked
 // has all that let them pass.
-func wantAcceptBeforeNotrack(t *testing.T, f *Fake, when string) {
+func wantAcceptBeforeNotrack(t *testing.T, f *fakeNode, when string) {
 	t.Helper()
-	dump := f.Dump()
+	dump := f.dump()
 	for _, program := range families() {
 		untracks := strings.Contains(dump, program.String()+" raw -A NODENS")
 		passes := strings.Count(dump, program.String()+" filter -A NODENS") == 4 &&
-			strings.Contains(dump, program.String()+" filter -A INPUT "+comment) &&
-			strings.Contains(dump, program.String()+" filter -A OUTPUT "+comment)
+			strings.Contains(dump, program.String()+" filter -A INPUT "+jumpComment) &&
+			strings.Contains(dump, program.String()+" filter -A OUTPUT "+jumpComment)
 		if untracks && !passes {
 			t.Errorf("%s fails: packets of %v are untracked and may not pass:\n%s", when, program, dump)
 		}
@@ -269,11 +269,11 @@ func wantAcceptBeforeNotrack(t *testing.T, f *Fake, when string) {
 }
 
 // wantComplete checks that the whole plan is in place, each part once.
-func wantComplete(t *testing.T, f *Fake, s *Setup, when string) {
+func wantComplete(t *testing.T, f *fakeNode, s *Setup, when string) {
 	t.Helper()
-	p, dump := s.Plan(), f.Dump()
+	p, dump := s.Plan(), f.dump()
 	for _, family := range families() {
-		if !family.has(p.want.locals) {
+		if !family.has(p.rules.addrs) {
 			continue
 		}
 		for _, c := range chains() {
@@ -283,16 +283,16 @@ func wantComplete(t *testing.T, f *Fake, s *Setup, when string) {
 					lines = append(lines, strings.TrimSpace(rest))
 				}
 			}
-			if diff := cmp.Diff(body(s.want, family, c), lines); diff != "" {
+			if diff := cmp.Diff(chainRules(s.rules, family, c), lines); diff != "" {
 				t.Fatalf("%s: %v %v (-want +got):\n%s", when, family, c, diff)
 			}
-			jump := family.String() + " " + c.table + " -A " + c.hook + " " + comment + "-j " + c.name
+			jump := family.String() + " " + c.table + " -A " + c.hook + " " + jumpComment + "-j " + c.name
 			if n := strings.Count(dump, jump); n != 1 && c.hook != "" && lines != nil {
 				t.Fatalf("%s: %d of %s in\n%s", when, n, jump, dump)
 			}
 		}
 	}
-	if f.owners == 0 && !s.want.host {
+	if f.ownerTables == 0 && !s.rules.untrackHost {
 		t.Fatalf("%s: nobody keeps the node's own queries untracked", when)
 	}
 	for _, a := range p.Addresses {
@@ -300,11 +300,11 @@ func wantComplete(t *testing.T, f *Fake, s *Setup, when string) {
 			t.Fatalf("%s: %v is missing in\n%s", when, a, dump)
 		}
 	}
-	home := p.Link
-	if f.NoDummy {
+	home := p.Interface
+	if f.noDummy {
 		home = loopback
 	}
-	if l, err := f.Link(home); err != nil || !l.Up {
+	if l, err := f.Interface(home); err != nil || !l.Up {
 		t.Fatalf("%s: link %s: %+v, %v", when, home, l, err)
 	}
 }
@@ -320,15 +320,15 @@ func TestLockIsWaitedFor(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := NewFake()
+			f := newFakeNode()
 			c := dualStack()
 			c.Addresses = c.Addresses[:1]
 			s := newSetup(t, c, f)
-			if err := s.Links(t.Context()); err != nil {
+			if err := s.EnsureInterface(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			calls := 0
-			f.Fail = func(call string) error {
+			f.fail = func(call string) error {
 				if !strings.HasPrefix(call, "iptables ") {
 					return nil
 				}
@@ -337,7 +337,7 @@ func TestLockIsWaitedFor(t *testing.T) {
 				}
 				return nil
 			}
-			err := s.Rules(t.Context())
+			err := s.EnsureRules(t.Context())
 			if tt.want == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -359,62 +359,62 @@ func TestLockIsWaitedFor(t *testing.T) {
 func TestOneFamilyDoesNotStopTheOther(t *testing.T) {
 	for _, f := range []Family{IPv4, IPv6} {
 		t.Run(f.String(), func(t *testing.T) {
-			fake := NewFake()
+			fake := newFakeNode()
 			s := newSetup(t, dualStack(), fake)
-			fake.Fail = func(call string) error {
+			fake.fail = func(call string) error {
 				if strings.HasPrefix(call, f.String()) {
 					return ErrNoTool
 				}
 				return nil
 			}
-			wantError(t, s.Rules(t.Context()), Iptables, f.String(), "install")
+			wantError(t, s.EnsureRules(t.Context()), Iptables, f.String(), "install")
 			for _, other := range families() {
-				if got := strings.Contains(fake.Dump(), other.String()+" raw -A NODENS"); got != (other != f) {
+				if got := strings.Contains(fake.dump(), other.String()+" raw -A NODENS"); got != (other != f) {
 					t.Errorf("%v rules are in place: %v", other, got)
 				}
 			}
 			if err := s.Teardown(nil); err == nil {
 				t.Error("Teardown hides that it could not look")
 			}
-			if strings.Contains(fake.Dump(), "NODENS") {
-				t.Errorf("left behind:\n%s", fake.Dump())
+			if strings.Contains(fake.dump(), "NODENS") {
+				t.Errorf("left behind:\n%s", fake.dump())
 			}
 		})
 	}
 }
 
 func TestSkipTeardown(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	c := dualStack()
 	c.SkipTeardown = true
 	s := newSetup(t, c, f)
 	apply(t, s)
-	before := f.Dump()
+	before := f.dump()
 	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
 	before = strings.Replace(before, "owners 1\n", "", 1) // goes with the process in any case
-	if diff := cmp.Diff(before, f.Dump()); diff != "" {
+	if diff := cmp.Diff(before, f.dump()); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}
 }
 
 func TestNoIPv6(t *testing.T) {
-	f := NewFake()
-	f.NoIPv6 = true
+	f := newFakeNode()
+	f.noIPv6 = true
 	s := newSetup(t, dualStack(), f)
-	wantError(t, s.Links(t.Context()), InterfaceAdd, "fd00::a/128", "disable_ipv6", "-localip", "-setupinterface=false")
-	if !strings.Contains(f.Dump(), "addr 169.254.20.10/32 on nodelocaldns") {
-		t.Errorf("the IPv4 address is missing:\n%s", f.Dump())
+	wantError(t, s.EnsureInterface(t.Context()), InterfaceAdd, "fd00::a/128", "disable_ipv6", "-localip", "-setupinterface=false")
+	if !strings.Contains(f.dump(), "addr 169.254.20.10/32 on nodelocaldns") {
+		t.Errorf("the IPv4 address is missing:\n%s", f.dump())
 	}
 }
 
 func TestDoneContextStopsBeforeTheNextCall(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
-	f.Fail = func(call string) error {
+	f.fail = func(call string) error {
 		if strings.Contains(call, "-S") {
 			if looks++; looks == 3 {
 				cancel()
@@ -422,18 +422,18 @@ func TestDoneContextStopsBeforeTheNextCall(t *testing.T) {
 		}
 		return nil
 	}
-	if err := s.Rules(ctx); !errors.Is(err, context.Canceled) {
+	if err := s.EnsureRules(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Rules, cancelled in its 3rd look, returned %v", err)
 	}
 	if looks != 3 {
 		t.Errorf("%d looks, want 3", looks)
 	}
 	calls := 0
-	f.Fail = func(string) error { calls++; return nil }
-	if err := s.Links(ctx); !errors.Is(err, context.Canceled) {
+	f.fail = func(string) error { calls++; return nil }
+	if err := s.EnsureInterface(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Links returned %v", err)
 	}
-	if err := s.Rules(ctx); !errors.Is(err, context.Canceled) {
+	if err := s.EnsureRules(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Rules returned %v", err)
 	}
 	s.recheck(ctx)
@@ -446,7 +446,7 @@ func TestDoneContextStopsBeforeTheNextCall(t *testing.T) {
 }
 
 func TestStatsBelongToTheCaller(t *testing.T) {
-	s := newSetup(t, dualStack(), NewFake())
+	s := newSetup(t, dualStack(), newFakeNode())
 	for _, typ := range ErrorTypes() {
 		if v, found := s.Stats().Errors[typ]; !found || v != 0 {
 			t.Errorf("%s: %d, %v; want 0, true", typ, v, found)
@@ -462,7 +462,7 @@ func TestStatsBelongToTheCaller(t *testing.T) {
 // and also when nothing is torn down.
 func TestBetween(t *testing.T) {
 	for _, skip := range []bool{false, true} {
-		fake := NewFake()
+		fake := newFakeNode()
 		c := dualStack()
 		c.SkipTeardown = skip
 		s := newSetup(t, c, fake)
@@ -470,7 +470,7 @@ func TestBetween(t *testing.T) {
 		calls := 0
 		if err := s.Teardown(func() {
 			calls++
-			dump := fake.Dump()
+			dump := fake.dump()
 			if rules := strings.Contains(dump, "--dport"); rules != skip {
 				t.Errorf("skip %v: rules in between: %v", skip, rules)
 			}

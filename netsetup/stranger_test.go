@@ -25,23 +25,23 @@ func TestAddressesOfOthers(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := NewFake()
-			f.PutLink(Link{Name: "eth0", Kind: "device", Up: true})
+			f := newFakeNode()
+			f.putInterface(Interface{Name: "eth0", Kind: "device", Up: true})
 			if err := f.AddAddr(tt.addr); err != nil {
 				t.Fatal(err)
 			}
-			before := f.Dump()
+			before := f.dump()
 			s := newSetup(t, dualStack(), f)
-			err := s.Links(t.Context())
+			err := s.EnsureInterface(t.Context())
 			if tt.want != "" {
 				wantError(t, err, InterfaceCheck, tt.want, "-localip", "-setupinterface=false")
-				if diff := cmp.Diff(before, f.Dump()); diff != "" {
+				if diff := cmp.Diff(before, f.dump()); diff != "" {
 					t.Errorf("Links changed something first (-before +after):\n%s", diff)
 				}
 				// A re-check puts the other address in place all the same.
 				s.recheck(t.Context())
-				if !strings.Contains(f.Dump(), "addr fd00::a/128 on nodelocaldns") {
-					t.Errorf("one address in use stops the others:\n%s", f.Dump())
+				if !strings.Contains(f.dump(), "addr fd00::a/128 on nodelocaldns") {
+					t.Errorf("one address in use stops the others:\n%s", f.dump())
 				}
 			} else if err != nil {
 				t.Fatal(err)
@@ -50,11 +50,11 @@ func TestAddressesOfOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := before
-			if tt.addr.Link == loopback && tt.addr.Prefix.IsSingleIP() {
+			if tt.addr.Interface == loopback && tt.addr.Prefix.IsSingleIP() {
 				// The plan's own address goes, whoever put it there.
-				want = "link eth0 kind device up true\n" + NewFake().Dump()
+				want = "link eth0 kind device up true\n" + newFakeNode().dump()
 			}
-			if diff := cmp.Diff(want, f.Dump()); diff != "" {
+			if diff := cmp.Diff(want, f.dump()); diff != "" {
 				t.Errorf("after Teardown (-want +got):\n%s", diff)
 			}
 		})
@@ -79,51 +79,51 @@ func TestIPVS(t *testing.T) {
 		{"it is ours, too", c.Addresses, true, []string{"in use on kube-ipvs0", `clusterDNS: ["169.254.20.11"]`}},
 		{"no other", c.Addresses[:1], false, []string{`clusterDNS: ["169.254.20.10"]`, "have 169.254.20.10 there"}},
 	} {
-		f := NewFake()
-		f.PutLink(Link{Name: ipvsLink, Kind: kindDummy})
+		f := newFakeNode()
+		f.putInterface(Interface{Name: ipvsInterface, Kind: kindDummy})
 		if tt.ours {
-			f.PutLink(Link{Name: DefaultInterfaceName, Kind: kindDummy, Up: true})
+			f.putInterface(Interface{Name: DefaultInterfaceName, Kind: kindDummy, Up: true})
 			if err := f.AddAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := f.AddAddr(Addr{ipvsLink, netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
+		if err := f.AddAddr(Addr{ipvsInterface, netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
 			t.Fatal(err)
 		}
 		c.Addresses = tt.locals
 		s := newSetup(t, c, f)
-		before := f.Dump()
-		wantError(t, s.Links(t.Context()), InterfaceCheck, tt.want...)
-		if diff := cmp.Diff(before, f.Dump()); diff != "" {
+		before := f.dump()
+		wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, tt.want...)
+		if diff := cmp.Diff(before, f.dump()); diff != "" {
 			t.Errorf("%s (-before +after):\n%s", tt.name, diff)
 		}
 	}
 }
 
 func TestLinksOfOthers(t *testing.T) {
-	f := NewFake()
-	f.PutLink(Link{Name: DefaultInterfaceName, Kind: "veth", Up: true})
-	before := f.Dump()
+	f := newFakeNode()
+	f.putInterface(Interface{Name: DefaultInterfaceName, Kind: "veth", Up: true})
+	before := f.dump()
 	s := newSetup(t, dualStack(), f)
-	wantError(t, s.Links(t.Context()), InterfaceCheck, "not a dummy link", `"veth"`, "-interfacename")
+	wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "not a dummy link", `"veth"`, "-interfacename")
 	if err := s.Teardown(nil); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff(before, f.Dump()); diff != "" {
+	if diff := cmp.Diff(before, f.dump()); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}
 }
 
 func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
-	f := NewFake()
-	empty := f.Dump()
+	f := newFakeNode()
+	empty := f.dump()
 	killed := newSetup(t, dualStack(), f)
 	apply(t, killed)
-	left := f.Dump()
-	killed.disown() // as the kernel does at its end
+	left := f.dump()
+	killed.closeOwnerTable() // as the kernel does at its end
 	s := newSetup(t, dualStack(), f)
 	apply(t, s)
-	if diff := cmp.Diff(left, f.Dump()); diff != "" {
+	if diff := cmp.Diff(left, f.dump()); diff != "" {
 		t.Errorf("the second start (-before +after):\n%s", diff)
 	}
 	if got := s.Stats(); got.Repairs != 0 || total(s) != 0 {
@@ -132,7 +132,7 @@ func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(empty, f.Dump()); diff != "" {
+	if diff := cmp.Diff(empty, f.dump()); diff != "" {
 		t.Errorf("Teardown (-want +got):\n%s", diff)
 	}
 }
@@ -140,14 +140,14 @@ func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 // TestSomebodyIsFaster has another agent add the link and the addresses between
 // our look and our addition.
 func TestSomebodyIsFaster(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	raced := map[string]bool{}
-	f.Fail = func(call string) error {
+	f.fail = func(call string) error {
 		method, _, _ := strings.Cut(call, " ")
 		if (method == "AddLink" || method == "AddAddr") && !raced[method] {
 			raced[method] = true
-			return newSetup(t, dualStack(), f).Links(context.Background())
+			return newSetup(t, dualStack(), f).EnsureInterface(context.Background())
 		}
 		return nil
 	}
@@ -159,7 +159,7 @@ func TestSomebodyIsFaster(t *testing.T) {
 }
 
 func TestLinkStaysWithAStrangersAddress(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	var log strings.Builder
 	c := dualStack()
 	c.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -177,7 +177,7 @@ func TestLinkStaysWithAStrangersAddress(t *testing.T) {
 addr fe80::1/64 on nodelocaldns
 link lo kind device up true
 link nodelocaldns kind dummy up true`
-	if diff := cmp.Diff(want, f.Dump()); diff != "" {
+	if diff := cmp.Diff(want, f.dump()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if !strings.Contains(log.String(), "the link stays") || !strings.Contains(log.String(), "192.0.2.9/32") {
@@ -189,7 +189,7 @@ link nodelocaldns kind dummy up true`
 	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(NewFake().Dump(), f.Dump()); diff != "" {
+	if diff := cmp.Diff(newFakeNode().dump(), f.dump()); diff != "" {
 		t.Errorf("the kernel's fe80 address keeps the link (-want +got):\n%s", diff)
 	}
 }

@@ -39,9 +39,9 @@ func (s *Setup) Teardown(between func()) error {
 	}
 	between = sync.OnceFunc(between)
 	defer between()
-	if s.skip {
+	if s.skipTeardown {
 		s.log.Info("leaving interface and rules in place, as -skipteardown says")
-		return s.leave()
+		return s.leaveInPlace()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
 	defer cancel()
@@ -58,47 +58,47 @@ func (s *Setup) Teardown(between func()) error {
 	}
 }
 
-// leave is Teardown with SkipTeardown. Queries of the node's own processes are tracked,
+// leaveInPlace is Teardown with SkipTeardown. Queries of the node's own processes are tracked,
 // and go where the rules lead them, before nobody listens any more.
-func (s *Setup) leave() error {
+func (s *Setup) leaveInPlace() error {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
 	defer cancel()
-	if err := s.take(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return nil // a re-check hangs; the process is about to end
 	}
 	defer s.release()
-	s.linksOn, s.rulesOn = false, false
-	s.disown()
+	s.keepInterface, s.keepRules = false, false
+	s.closeOwnerTable()
 	return nil
 }
 
 func (s *Setup) teardown(ctx context.Context, between func()) error {
-	if err := s.take(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
 	}
 	defer s.release()
-	s.linksOn, s.rulesOn, s.onLoopback = false, false, false
+	s.keepInterface, s.keepRules, s.onLoopback = false, false, false
 
 	removed, problems := s.removeRules(ctx)
-	s.disown()
+	s.closeOwnerTable()
 	between()
-	err := errors.Join(append(problems, s.removeLinks())...)
+	err := errors.Join(append(problems, s.removeInterface())...)
 	s.log.Info("torn down", "rules", removed, "complete", err == nil)
 	return err
 }
 
-// removeLinks deletes the dummy link and takes the plan's addresses off lo.
-func (s *Setup) removeLinks() error {
-	if s.plan.Link == "" {
+// removeInterface deletes the dummy link and takes the plan's addresses off lo.
+func (s *Setup) removeInterface() error {
+	if s.plan.Interface == "" {
 		return nil
 	}
 	addrs, err := s.node.Addrs()
 	if err != nil {
-		return s.linkFailure(InterfaceCheck, "listing addresses", err)
+		return s.interfaceFailure(InterfaceCheck, "listing addresses", err)
 	}
 	var problems []error
 	for _, a := range addrs {
-		if a.Link == loopback && slices.Contains(s.plan.Addresses, a.Prefix) {
+		if a.Interface == loopback && slices.Contains(s.plan.Addresses, a.Prefix) {
 			problems = append(problems, s.removeAddr(a))
 		}
 	}
@@ -107,16 +107,16 @@ func (s *Setup) removeLinks() error {
 
 // removeDummy deletes the dummy link, or just our addresses if others are on it.
 func (s *Setup) removeDummy(addrs []Addr) error {
-	link, err := s.node.Link(s.plan.Link)
+	link, err := s.node.Interface(s.plan.Interface)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return nil
 	case err != nil:
-		return s.linkFailure(InterfaceCheck, "looking for link "+s.plan.Link, err)
+		return s.interfaceFailure(InterfaceCheck, "looking for link "+s.plan.Interface, err)
 	case link.Kind != kindDummy:
 		return nil // Links has refused it; it was never ours
 	}
-	own, foreign := s.sort(addrs, link.Name)
+	own, foreign := s.splitAddrs(addrs, link.Name)
 	if len(foreign) > 0 {
 		s.log.Warn("the link stays, as it carries addresses that are not the agent's",
 			"link", link.Name, "addresses", foreign)
@@ -126,18 +126,18 @@ func (s *Setup) removeDummy(addrs []Addr) error {
 		}
 		return errors.Join(problems...)
 	}
-	if err := s.node.DeleteLink(link.Name); err != nil && !errors.Is(err, ErrNotFound) {
-		return s.linkFailure(InterfaceCheck, "removing link "+link.Name, err)
+	if err := s.node.DeleteInterface(link.Name); err != nil && !errors.Is(err, ErrNotFound) {
+		return s.interfaceFailure(InterfaceCheck, "removing link "+link.Name, err)
 	}
 	return nil
 }
 
-// sort tells the plan's addresses on a link from somebody else's. The kernel's own
+// splitAddrs tells the plan's addresses on a link from somebody else's. The kernel's own
 // fe80 address, which goes with the link, is neither.
-func (s *Setup) sort(addrs []Addr, link string) (own []Addr, foreign []netip.Prefix) {
+func (s *Setup) splitAddrs(addrs []Addr, link string) (own []Addr, foreign []netip.Prefix) {
 	for _, a := range addrs {
 		switch {
-		case a.Link != link:
+		case a.Interface != link:
 		case slices.Contains(s.plan.Addresses, a.Prefix):
 			own = append(own, a)
 		case !a.Prefix.Addr().IsLinkLocalUnicast() || a.Prefix.Addr().Is4():
@@ -149,7 +149,7 @@ func (s *Setup) sort(addrs []Addr, link string) (own []Addr, foreign []netip.Pre
 
 func (s *Setup) removeAddr(a Addr) error {
 	if err := s.node.DeleteAddr(a); err != nil && !errors.Is(err, ErrNotFound) {
-		return s.linkFailure(InterfaceCheck, fmt.Sprintf("removing address %v from %s", a.Prefix, a.Link), err)
+		return s.interfaceFailure(InterfaceCheck, fmt.Sprintf("removing address %v from %s", a.Prefix, a.Interface), err)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (a *agent) setLinks(ctx context.Context) error {
 	if a.net == nil {
 		return nil
 	}
-	return a.net.Links(ctx)
+	return a.net.EnsureInterface(ctx)
 }
 
 // setRules makes the rules. Somebody else holding iptables' lock is no reason not to
@@ -34,7 +34,7 @@ func (a *agent) setRules(ctx context.Context) error {
 		return nil
 	}
 	a.diversion.first(ctx)
-	err := a.net.Rules(ctx)
+	err := a.net.EnsureRules(ctx)
 	if err != nil && locked(err) {
 		a.log.Warn("rules are missing until the next check", "interval", a.opts.syncInterval, "err", err)
 		return nil

@@ -146,14 +146,14 @@ type program interface {
 type machine struct {
 	open   func(fastpath.Options) (program, error)
 	cilium func() (bool, error)
-	follow func(ctx context.Context, o netsetup.PodLinkObserver) error
+	follow func(ctx context.Context, o netsetup.PodInterfaceObserver) error
 }
 
 func thisMachine() machine {
 	return machine{
 		open:   func(opts fastpath.Options) (program, error) { return fastpath.Open(opts) },
-		cilium: netsetup.Cilium,
-		follow: netsetup.FollowPodLinks,
+		cilium: netsetup.HasCilium,
+		follow: netsetup.WatchPodInterfaces,
 	}
 }
 
@@ -258,13 +258,13 @@ func (s *shortcut) attach(ctx context.Context) error {
 			}
 		})
 	}()
-	return s.machine.follow(ctx, netsetup.PodLinkObserver{
-		Seen: func(l netsetup.PodLink) { v.on[l.Index] = &podLink{name: l.Name} },
-		Gone: func(l netsetup.PodLink) {
+	return s.machine.follow(ctx, netsetup.PodInterfaceObserver{
+		Added: func(l netsetup.PodInterface) { v.on[l.Index] = &podLink{name: l.Name} },
+		Removed: func(l netsetup.PodInterface) {
 			s.path.Detach(l.Index)
 			delete(v.on, l.Index)
 		},
-		Look: v.look,
+		Checked: v.look,
 	})
 }
 
@@ -283,9 +283,9 @@ type podLink struct {
 
 // look has each interface answered on or only watched, by what others have there. While one of
 // them is not even watched no client is admitted: a pod behind it could ask in another's name.
-func (v *vigil) look(at netsetup.PodLinkLook) {
+func (v *vigil) look(at netsetup.PodInterfaceCheck) {
 	blind := at.Err
-	if blind == nil && at.Unseen {
+	if blind == nil && at.Incomplete {
 		blind = errors.New("there are interfaces of pods that are not veth, or more than 4096")
 	}
 	for _, index := range slices.Sorted(maps.Keys(v.on)) {

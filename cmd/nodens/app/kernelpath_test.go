@@ -26,7 +26,7 @@ import (
 // stage is the pods' links of a node, and what paths in its kernel do with them.
 type stage struct {
 	mu    sync.Mutex
-	links []netsetup.PodLink
+	links []netsetup.PodInterface
 	on    map[int][]string // the paths that each has
 	told  []string         // "NAME attaches 1", ...
 }
@@ -119,7 +119,7 @@ func (p *player) Still() {
 func newStage(indices ...int) *stage {
 	s := &stage{on: make(map[int][]string)}
 	for _, i := range indices {
-		s.links = append(s.links, netsetup.PodLink{Index: i, Name: fmt.Sprintf("veth%d", i)})
+		s.links = append(s.links, netsetup.PodInterface{Index: i, Name: fmt.Sprintf("veth%d", i)})
 	}
 	return s
 }
@@ -130,11 +130,11 @@ func (s *stage) player(name string) *player {
 }
 
 // follow is that of a node whose links stay.
-func (s *stage) follow(ctx context.Context, o netsetup.PodLinkObserver) error {
+func (s *stage) follow(ctx context.Context, o netsetup.PodInterfaceObserver) error {
 	for _, l := range s.links {
-		o.Seen(l)
+		o.Added(l)
 	}
-	o.Look(netsetup.PodLinkLook{})
+	o.Checked(netsetup.PodInterfaceCheck{})
 	<-ctx.Done()
 	return nil
 }
@@ -227,16 +227,16 @@ func TestShortcutLinks(t *testing.T) {
 		w, p := new(log), newStage().player("a")
 		p.fail[2] = errors.New("no such device")
 		s := p.shortcut(w)
-		news := make(chan func(seen, gone func(netsetup.PodLink)))
-		s.machine.follow = func(ctx context.Context, o netsetup.PodLinkObserver) error {
-			seen := func(l netsetup.PodLink) {
-				o.Seen(l)
-				o.Look(netsetup.PodLinkLook{})
+		news := make(chan func(seen, gone func(netsetup.PodInterface)))
+		s.machine.follow = func(ctx context.Context, o netsetup.PodInterfaceObserver) error {
+			seen := func(l netsetup.PodInterface) {
+				o.Added(l)
+				o.Checked(netsetup.PodInterfaceCheck{})
 			}
 			for {
 				select {
 				case f := <-news:
-					f(seen, o.Gone)
+					f(seen, o.Removed)
 				case <-ctx.Done():
 					return nil
 				}
@@ -245,8 +245,8 @@ func TestShortcutLinks(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.run(ctx, always); close(done) }()
-		one, two, three := netsetup.PodLink{Index: 1, Name: "veth1"}, netsetup.PodLink{Index: 2, Name: "veth2"}, netsetup.PodLink{Index: 3, Name: "veth3"}
-		news <- func(seen, gone func(netsetup.PodLink)) {
+		one, two, three := netsetup.PodInterface{Index: 1, Name: "veth1"}, netsetup.PodInterface{Index: 2, Name: "veth2"}, netsetup.PodInterface{Index: 3, Name: "veth3"}
+		news <- func(seen, gone func(netsetup.PodInterface)) {
 			seen(one)
 			seen(two)
 			seen(three)
@@ -263,7 +263,7 @@ func TestShortcutLinks(t *testing.T) {
 				t.Errorf("%d failures, want 1; %d times %q, want %d; log:\n%s", s.failed.Load(), n, text, want, w)
 			}
 		}
-		news <- func(seen, gone func(netsetup.PodLink)) {
+		news <- func(seen, gone func(netsetup.PodInterface)) {
 			gone(two)
 			p.mu.Lock()
 			delete(p.fail, 2)
@@ -294,16 +294,16 @@ func TestShortcutLooks(t *testing.T) {
 	gone := fmt.Errorf("interface 2: %w", fastpath.ErrGone)
 	for _, tt := range []struct {
 		name     string
-		look     netsetup.PodLinkLook
+		look     netsetup.PodInterfaceCheck
 		fail     error // of the second interface
 		filtered []int // as the program is told
 		watched  bool
 		log      string
 	}{
 		{name: "nothing there", watched: true},
-		{name: "a filter", look: netsetup.PodLinkLook{Filtered: map[int]bool{2: true}}, filtered: []int{2}, watched: true, log: "link=veth2"},
-		{name: "nobody knows", look: netsetup.PodLinkLook{Err: lost}, filtered: []int{1, 2}, log: "link=veth1;link=veth2;no buffer space"},
-		{name: "an interface that is not followed", look: netsetup.PodLinkLook{Unseen: true}, log: "not veth"},
+		{name: "a filter", look: netsetup.PodInterfaceCheck{Filtered: map[int]bool{2: true}}, filtered: []int{2}, watched: true, log: "link=veth2"},
+		{name: "nobody knows", look: netsetup.PodInterfaceCheck{Err: lost}, filtered: []int{1, 2}, log: "link=veth1;link=veth2;no buffer space"},
+		{name: "an interface that is not followed", look: netsetup.PodInterfaceCheck{Incomplete: true}, log: "not veth"},
 		{name: "one that does not take the program", fail: lost, log: "link=veth2;interface veth2: no buffer space"},
 		{name: "one that is gone", fail: gone, watched: true},
 	} {
@@ -313,12 +313,12 @@ func TestShortcutLooks(t *testing.T) {
 				p.fail[2] = tt.fail
 			}
 			s := p.shortcut(w)
-			s.machine.follow = func(_ context.Context, o netsetup.PodLinkObserver) error {
+			s.machine.follow = func(_ context.Context, o netsetup.PodInterfaceObserver) error {
 				for _, l := range p.stage.links {
-					o.Seen(l)
+					o.Added(l)
 				}
 				for range 3 {
-					o.Look(tt.look)
+					o.Checked(tt.look)
 				}
 				return nil
 			}
@@ -355,9 +355,9 @@ func TestShortcutRefollow(t *testing.T) {
 		w, p := new(log), newStage(1).player("a")
 		s := p.shortcut(w)
 		cut := make(chan error)
-		s.machine.follow = func(ctx context.Context, o netsetup.PodLinkObserver) error {
-			o.Seen(netsetup.PodLink{Index: 1})
-			o.Look(netsetup.PodLinkLook{})
+		s.machine.follow = func(ctx context.Context, o netsetup.PodInterfaceObserver) error {
+			o.Added(netsetup.PodInterface{Index: 1})
+			o.Checked(netsetup.PodInterfaceCheck{})
 			select {
 			case err := <-cut:
 				return err

@@ -183,7 +183,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			s.put(setupErrors, float64(n), string(kind))
 		}
 		s.put(setupRepairs, float64(st.Repairs))
-		if st.Filter != "" { // without rules there is nothing to fail open, and nothing to alert of
+		if st.Backend != "" { // without rules there is nothing to fail open, and nothing to alert of
 			s.put(setupFailOpen, truth(st.FailOpen))
 			s.put(setupDiversion, float64(st.Diversion))
 		}

@@ -19,9 +19,9 @@ import (
 )
 
 // watched is what the tests of events look out for.
-func watched() interest {
-	return interest{
-		link:  DefaultInterfaceName,
+func watched() watchSpec {
+	return watchSpec{
+		iface: DefaultInterfaceName,
 		addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
 		rules: true,
 	}
@@ -88,7 +88,7 @@ func TestEventsOfLosses(t *testing.T) {
 				continue
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			signals := watchEvents(ctx, watched())
+			signals := watchRemovals(ctx, watched())
 			shell(t, loss)
 			if _, open := <-signals; !open {
 				t.Fatal("closed")
@@ -113,7 +113,7 @@ func TestEventsOfOthers(t *testing.T) {
 			fmt.Fprintf(&churn, "add rule ip foreign KUBE-SVC udp dport %d accept comment \"kube-system/nodens: DNS\"\n", i)
 		}
 		churn.WriteString("flush chain ip kube-proxy svc\nflush chain ip foreign KUBE-SVC\ndelete table ip kube-proxy\n")
-		quiet(t, eventSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), lossOfRule}, "nodens\x00", 1000, func() {
+		quiet(t, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval}, "nodens\x00", 1000, func() {
 			nft := exec.Command("nft", "-f", "-")
 			nft.Stdin = strings.NewReader(churn.String())
 			if out, err := nft.CombinedOutput(); err != nil {
@@ -129,7 +129,7 @@ func TestEventsOfOthers(t *testing.T) {
 				nft delete rule inet fw in handle $(nft -a list chain inet fw in | sed -n 's/.*dport 22 accept # handle //p')
 				nft delete table inet nodens`)
 		})
-		source := eventSource{unix.NETLINK_ROUTE, unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, lossOfLink}
+		source := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval}
 		quiet(t, source, "\xa9\xfe\x14\x0a", 10, func() {
 			shell(t, `ip addr del 192.0.2.1/32 dev other
 				ip addr add 169.254.20.11/32 dev nodelocaldns
@@ -146,15 +146,15 @@ func TestEventsOfOthers(t *testing.T) {
 
 // quiet runs others, which ends with a loss whose messages have end in them, and fails the
 // test if any other message is taken for a loss, or if there were too few.
-func quiet(t *testing.T, s eventSource, end string, atLeast int, others func()) {
+func quiet(t *testing.T, s monitorSource, end string, atLeast int, others func()) {
 	t.Helper()
 	socket, err := s.open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	loss, seen := s.loss, 0
+	loss, seen := s.isRemoval, 0
 	var wrong []string
-	s.loss = func(of interest, kind uint16, body []byte) bool {
+	s.isRemoval = func(of watchSpec, kind uint16, body []byte) bool {
 		seen++
 		lost := loss(of, kind, body)
 		if lost && !bytes.Contains(body, []byte(end)) {
@@ -168,7 +168,7 @@ func quiet(t *testing.T, s eventSource, end string, atLeast int, others func()) 
 	found, ended := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.read(ctx, socket, make([]byte, eventMessage), watched(), found)
+		s.readMessages(ctx, socket, make([]byte, maxMessage), watched(), found)
 	}()
 	<-found
 	cancel()
@@ -185,7 +185,7 @@ func quiet(t *testing.T, s eventSource, end string, atLeast int, others func()) 
 func TestEventsOverrun(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		shell(t, "ip link set lo up")
-		s := eventSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, lossOfLink}
+		s := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, isInterfaceRemoval}
 		socket, err := s.open()
 		if err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestEventsOverrun(t *testing.T) {
 		losses, ended := make(chan struct{}, 1), make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.read(ctx, socket, make([]byte, eventMessage), watched(), losses)
+			s.readMessages(ctx, socket, make([]byte, maxMessage), watched(), losses)
 		}()
 		<-losses
 		cancel()
@@ -218,7 +218,7 @@ func TestEventsOverrun(t *testing.T) {
 func TestEventsAfterBreak(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		stage(t)
-		s := eventSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, lossOfLink}
+		s := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, isInterfaceRemoval}
 		socket, err := s.open()
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +227,7 @@ func TestEventsAfterBreak(t *testing.T) {
 		losses, ended := make(chan struct{}, 1), make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.watch(ctx, socket, nil, watched(), losses)
+			s.monitor(ctx, socket, nil, watched(), losses)
 		}()
 		socket.Close()
 		<-losses
@@ -241,14 +241,14 @@ func TestEventsAfterBreak(t *testing.T) {
 // TestEventsEnd looks for what is left when the context is done: no goroutine, no socket.
 func TestEventsEnd(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		socket, err := eventSource{protocol: unix.NETLINK_ROUTE}.open() // opens Go's poller, too
+		socket, err := monitorSource{protocol: unix.NETLINK_ROUTE}.open() // opens Go's poller, too
 		if err != nil {
 			t.Fatal(err)
 		}
 		socket.Close()
 		before := openFiles(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		signals := watchEvents(ctx, watched())
+		signals := watchRemovals(ctx, watched())
 		if now := openFiles(t); now != before+2 {
 			t.Fatalf("%d file descriptors before, %d now", before, now)
 		}
@@ -263,7 +263,7 @@ func TestEventsEnd(t *testing.T) {
 			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(stacks.String(), "netsetup/events.go") {
+			if !strings.Contains(stacks.String(), "netsetup/monitor.go") {
 				return
 			}
 			runtime.Gosched()
@@ -286,7 +286,7 @@ func TestEventsRepair(t *testing.T) {
 		for filter, commands := range losses {
 			c := dualStack()
 			c.Netfilter, c.Interval, c.SetupInterface = filter, 24*time.Hour, true
-			s := newSetup(t, c, withoutDummy{&kernel{}})
+			s := newSetup(t, c, withoutDummy{&kernelNode{}})
 			apply(t, s)
 			before := subscriptions(t)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -315,9 +315,9 @@ func TestEventsRepair(t *testing.T) {
 }
 
 // withoutDummy is a kernel that puts the addresses on lo.
-type withoutDummy struct{ *kernel }
+type withoutDummy struct{ *kernelNode }
 
-func (withoutDummy) AddLink(string) error { return ErrNoDummy }
+func (withoutDummy) AddDummy(string) error { return ErrNoDummy }
 
 // subscriptions counts the netlink sockets of the namespace that are in groups.
 func subscriptions(t *testing.T) (n int) {
@@ -349,7 +349,7 @@ func TestEventsSpaced(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			spaceOut(ctx, losses, signals)
+			debounce(ctx, losses, signals)
 		}()
 		start := time.Now()
 		var at []time.Duration // of signals
@@ -360,7 +360,7 @@ func TestEventsSpaced(t *testing.T) {
 		}()
 		lose := func(times int, pause time.Duration) {
 			for range times {
-				offerSignal(losses)
+				notify(losses)
 				time.Sleep(pause)
 			}
 		}
@@ -396,8 +396,8 @@ func FuzzEvents(f *testing.F) {
 			if rest -= unix.NLMSG_HDRLEN + len(body); rest < 0 {
 				t.Fatal("more messages than bytes")
 			}
-			lossOfLink(watched(), kind, body)
-			lossOfRule(watched(), kind, body)
+			isInterfaceRemoval(watched(), kind, body)
+			isRuleRemoval(watched(), kind, body)
 		}
 	})
 }

@@ -66,15 +66,15 @@ type follower struct {
 	followed map[int]string
 	told     []string
 	faults   []string
-	look     PodLinkLook // the last one
+	look     PodInterfaceCheck // the last one
 	looks    int
 }
 
 // startFollower starts one; hold, which may be nil, is called inside of seen.
-func startFollower(t *testing.T, hold func(PodLink)) *follower {
+func startFollower(t *testing.T, hold func(PodInterface)) *follower {
 	t.Helper()
 	f := &follower{followed: make(map[int]string)}
-	tell := func(what string, l PodLink, wrong bool) {
+	tell := func(what string, l PodInterface, wrong bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.told = append(f.told, what+" "+l.Name)
@@ -85,7 +85,7 @@ func startFollower(t *testing.T, hold func(PodLink)) *follower {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- FollowPodLinks(ctx, PodLinkObserver{Seen: func(l PodLink) {
+		ended <- WatchPodInterfaces(ctx, PodInterfaceObserver{Added: func(l PodInterface) {
 			_, known := f.followed[l.Index]
 			tell("seen", l, known)
 			f.mu.Lock()
@@ -94,13 +94,13 @@ func startFollower(t *testing.T, hold func(PodLink)) *follower {
 			if hold != nil {
 				hold(l)
 			}
-		}, Gone: func(l PodLink) {
+		}, Removed: func(l PodInterface) {
 			_, known := f.followed[l.Index]
 			tell("gone", l, !known)
 			f.mu.Lock()
 			delete(f.followed, l.Index)
 			f.mu.Unlock()
-		}, Look: func(look PodLinkLook) {
+		}, Checked: func(look PodInterfaceCheck) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.look = look
@@ -259,7 +259,7 @@ func TestPodLinksBegin(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
 		pod, _ := podSpace(t)
 		shell(t, "ip link add poda type veth peer name poda0 netns "+pod)
-		f := startFollower(t, func(l PodLink) {
+		f := startFollower(t, func(l PodInterface) {
 			if l.Name == "poda" {
 				shell(t, "ip link add podb type veth peer name podb0 netns "+pod)
 			}
@@ -278,7 +278,7 @@ func TestPodLinksLost(t *testing.T) {
 			ip link add $name type veth peer name $name netns POD; done`, "POD", pod))
 		held, freed := make(chan struct{}), make(chan struct{})
 		free := sync.OnceFunc(func() { close(freed) })
-		f := startFollower(t, func(l PodLink) {
+		f := startFollower(t, func(l PodInterface) {
 			if l.Name == "held" {
 				close(held)
 				<-freed
@@ -382,13 +382,13 @@ func anyChange(random *rand.Rand) string {
 
 // TestPodLinksMany: what is beyond the bound is left out, and no more.
 func TestPodLinksMany(t *testing.T) {
-	f := podFollower{known: make(map[int]podLink), PodLinkObserver: PodLinkObserver{Seen: func(l PodLink) { t.Errorf("%v is seen", l) }}}
-	for i := range mostPodLinks {
-		f.known[-i] = podLink{}
+	f := podWatcher{interfaces: make(map[int]podInterface), PodInterfaceObserver: PodInterfaceObserver{Added: func(l PodInterface) { t.Errorf("%v is seen", l) }}}
+	for i := range maxPodInterfaces {
+		f.interfaces[-i] = podInterface{}
 	}
-	f.learnAll(map[int]podLink{1: {}, 0: {}})
-	if len(f.known) != mostPodLinks {
-		t.Errorf("%d are known, want %d", len(f.known), mostPodLinks)
+	f.addNew(map[int]podInterface{1: {}, 0: {}})
+	if len(f.interfaces) != maxPodInterfaces {
+		t.Errorf("%d are known, want %d", len(f.interfaces), maxPodInterfaces)
 	}
 }
 
@@ -397,12 +397,12 @@ func TestCilium(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
 		for _, name := range []string{"cilium", "cilium_host", "cilium_net"} {
 			shell(t, "ip link add "+name+" type bridge")
-			if here, err := Cilium(); here != (name != "cilium") || err != nil {
+			if here, err := HasCilium(); here != (name != "cilium") || err != nil {
 				t.Errorf("with %s: %v, error %v", name, here, err)
 			}
 			shell(t, "ip link del "+name)
 		}
-		if here, err := Cilium(); here || err != nil {
+		if here, err := HasCilium(); here || err != nil {
 			t.Errorf("without a link: %v, error %v", here, err)
 		}
 	})

@@ -5,31 +5,31 @@ import (
 	"net/netip"
 )
 
-// filter is one way to have rules in the kernel. A Setup has one, and calls one method
+// ruleBackend is one way to have rules in the kernel. A Setup has one, and calls one method
 // at a time. Every method may block for some seconds, but not after ctx is done; errors
 // wrap one of this package's or fs.ErrPermission where that is the cause.
-type filter interface {
+type ruleBackend interface {
 	// name is the one of -netfilter, with the flavour: "iptables (nft)", "iptables
 	// (legacy)", "nftables".
 	name() string
 	// describe is w as text, in the form that the filter's own tools read, and ends
 	// without a newline. It touches nothing.
-	describe(w want) string
+	describe(w desiredRules) string
 	// ensure makes the kernel hold w and nothing else that is ours, in as few
 	// transactions as the filter allows, never with a moment in between in which
 	// packets find neither the old rules nor the new ones. changed is how many things
 	// were missing or other than they should be: 0 if all was there. ErrNoSocket: the
 	// kernel can't match by socket, and w asks for it; nothing has changed then.
-	ensure(ctx context.Context, w want) (changed int, err error)
+	ensure(ctx context.Context, w desiredRules) (changed int, err error)
 	// remove takes away all that ensure may have made, by whatever version or process,
 	// and says how much that was.
 	remove(ctx context.Context) (removed int, err error)
 }
 
-// linkLocal are the addresses among addrs that are for one link only (RFC 3927, RFC 4291): no
+// linkLocalAddrs are the addresses among addrs that are for one link only (RFC 3927, RFC 4291): no
 // router forwards a packet to them. What the others are is not known; one may be a Service's,
 // to which hosts outside of the cluster may have a route by way of this node.
-func linkLocal(addrs []netip.Addr) (found []netip.Addr) {
+func linkLocalAddrs(addrs []netip.Addr) (found []netip.Addr) {
 	for _, a := range addrs {
 		if a.IsLinkLocalUnicast() {
 			found = append(found, a)
@@ -38,19 +38,19 @@ func linkLocal(addrs []netip.Addr) (found []netip.Addr) {
 	return found
 }
 
-// want is what rules are to do, in no filter's words.
-type want struct {
-	// locals are the addresses that the agent answers at, of both families.
-	locals []netip.Addr
-	// dns is the port of DNS, over UDP and TCP, and health the TCP port of the probe, 0
+// desiredRules is what rules are to do, in no filter's words.
+type desiredRules struct {
+	// addrs are the addresses that the agent answers at, of both families.
+	addrs []netip.Addr
+	// dnsPort is the port of DNS, over UDP and TCP, and health the TCP port of the probe, 0
 	// for none.
-	dns, health uint16
-	// socket: what comes for a local address stays untracked only while somebody
+	dnsPort, healthPort uint16
+	// matchSocket: what comes for a local address stays untracked only while somebody
 	// listens there. Else always.
-	socket bool
-	// host: queries of the node's own processes stay untracked, always; not set where
+	matchSocket bool
+	// untrackHost: queries of the node's own processes stay untracked, always; not set where
 	// the owned table sees to it while the agent lives.
-	host bool
+	untrackHost bool
 	// diversion are the servers that queries to link-local addresses go to, and those to
 	// all others that nobody else translates, when nobody listens: of both families, in
 	// any order. Empty: there is no such rule.

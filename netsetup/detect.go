@@ -11,38 +11,38 @@ import (
 	"strings"
 )
 
-// choice is the filter to use on a node, and the others that may have left something.
-type choice struct {
-	filter filter
-	others []filter
+// backendChoice is the filter to use on a node, and the others that may have left something.
+type backendChoice struct {
+	backend ruleBackend
+	others  []ruleBackend
 }
 
-// choose implements Node. It looks, and changes nothing.
-func (k *kernel) choose(ctx context.Context, how Netfilter, locals []netip.Addr) (choice, error) {
-	var c choice
-	installed := flavours(ctx, locals)
+// chooseBackend implements Node. It looks, and changes nothing.
+func (k *kernelNode) chooseBackend(ctx context.Context, how Netfilter, locals []netip.Addr) (backendChoice, error) {
+	var c backendChoice
+	installed := installedModes(ctx, locals)
 	for _, t := range installed {
 		c.others = append(c.others, t)
 	}
-	if t := spoken(ctx, installed); t != nil && how != NetfilterNftables {
-		c.filter = t
+	if t := preferredMode(ctx, installed); t != nil && how != NetfilterNftables {
+		c.backend = t
 	}
 	if _, err := exec.LookPath("nft"); err == nil {
-		nft := newNftables()
+		nft := newNftBackend()
 		c.others = append(c.others, nft)
-		if how != NetfilterIptables && (c.filter == nil || nft.found()) {
-			c.filter = nft
+		if how != NetfilterIptables && (c.backend == nil || nft.hasKubeProxy()) {
+			c.backend = nft
 		}
 	}
-	if c.filter == nil {
-		return choice{}, how.missing()
+	if c.backend == nil {
+		return backendChoice{}, how.missingTool()
 	}
-	c.others = slices.DeleteFunc(c.others, func(f filter) bool { return f == c.filter })
+	c.others = slices.DeleteFunc(c.others, func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
 }
 
-// missing says which program would be needed.
-func (n Netfilter) missing() error {
+// missingTool says which program would be needed.
+func (n Netfilter) missingTool() error {
 	switch n {
 	case NetfilterIptables:
 		return fmt.Errorf("iptables: %w", ErrNoTool)
@@ -52,9 +52,9 @@ func (n Netfilter) missing() error {
 	return fmt.Errorf("neither iptables nor nft: %w", ErrNoTool)
 }
 
-// flavours are the filters of iptables that are installed, first the one that goes by
+// installedModes are the filters of iptables that are installed, first the one that goes by
 // the plain name.
-func flavours(ctx context.Context, locals []netip.Addr) (installed []*iptables) {
+func installedModes(ctx context.Context, locals []netip.Addr) (installed []*iptablesBackend) {
 	names := []string{"nft", "legacy"}
 	plain := ""
 	if out, err := execute(ctx, "", "iptables", "--version"); err == nil {
@@ -67,12 +67,12 @@ func flavours(ctx context.Context, locals []netip.Addr) (installed []*iptables) 
 		slices.Reverse(names)
 	}
 	for _, name := range names {
-		t := &iptables{flavour: name, locals: locals, run: execute, loaded: loaded}
+		t := &iptablesBackend{mode: name, locals: locals, run: execute, tableLoaded: legacyTableLoaded}
 		if name == "nft" {
-			t.loaded = func(Family, string) bool { return true } // a look loads nothing
+			t.tableLoaded = func(Family, string) bool { return true } // a look loads nothing
 		}
 		for _, f := range families() {
-			t.programs[f] = program(f, name, plain)
+			t.programs[f] = findProgram(f, name, plain)
 		}
 		if t.programs != [2]string{} {
 			installed = append(installed, t)
@@ -81,9 +81,9 @@ func flavours(ctx context.Context, locals []netip.Addr) (installed []*iptables) 
 	return installed
 }
 
-// program is the name by which a family's program of a flavour is called, where that of
+// findProgram is the name by which a family's program of a flavour is called, where that of
 // the one without a flavour in its name is plain; "" if it is not installed.
-func program(f Family, flavour, plain string) string {
+func findProgram(f Family, flavour, plain string) string {
 	names := []string{f.String() + "-" + flavour}
 	if flavour == plain {
 		names = append(names, f.String())
@@ -96,9 +96,9 @@ func program(f Family, flavour, plain string) string {
 	return ""
 }
 
-// spoken is the flavour that the node's kubelet or kube-proxy uses, or else the first;
+// preferredMode is the flavour that the node's kubelet or kube-proxy uses, or else the first;
 // nil of none.
-func spoken(ctx context.Context, installed []*iptables) *iptables {
+func preferredMode(ctx context.Context, installed []*iptablesBackend) *iptablesBackend {
 	// kubelet and kube-proxy leave the first three for others to see which flavour they
 	// use; old ones leave the last one only.
 	for _, mark := range []struct{ table, chain string }{
@@ -108,7 +108,7 @@ func spoken(ctx context.Context, installed []*iptables) *iptables {
 		{"nat", "KUBE-SERVICES"},
 	} {
 		for _, t := range installed {
-			if t.holds(ctx, mark.table, mark.chain) {
+			if t.hasChain(ctx, mark.table, mark.chain) {
 				return t
 			}
 		}
@@ -119,10 +119,10 @@ func spoken(ctx context.Context, installed []*iptables) *iptables {
 	return installed[0]
 }
 
-// holds reports whether a chain exists, of one family or the other.
-func (t *iptables) holds(ctx context.Context, table, chain string) bool {
+// hasChain reports whether a chain exists, of one family or the other.
+func (t *iptablesBackend) hasChain(ctx context.Context, table, chain string) bool {
 	return slices.ContainsFunc(families(), func(f Family) bool {
-		if t.programs[f] == "" || !t.loaded(f, table) {
+		if t.programs[f] == "" || !t.tableLoaded(f, table) {
 			return false
 		}
 		_, exists, err := t.list(ctx, f, table, chain)
@@ -130,9 +130,9 @@ func (t *iptables) holds(ctx context.Context, table, chain string) bool {
 	})
 }
 
-// loaded reports whether the kernel has one of the tables of iptables' legacy flavour.
+// legacyTableLoaded reports whether the kernel has one of the tables of iptables' legacy flavour.
 // If the kernel does not say, it has none.
-func loaded(f Family, table string) bool {
+func legacyTableLoaded(f Family, table string) bool {
 	path := "/proc/net/ip_tables_names"
 	if f == IPv6 {
 		path = "/proc/net/ip6_tables_names"
@@ -150,20 +150,20 @@ func Preview(ctx context.Context, c Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(p.want.locals) == 0 {
+	if len(p.rules.addrs) == 0 {
 		return p.String(), nil
 	}
-	chosen, err := (&kernel{}).choose(ctx, c.Netfilter, c.Addresses)
+	chosen, err := (&kernelNode{}).chooseBackend(ctx, c.Netfilter, c.Addresses)
 	if err != nil {
 		return "", errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
 	}
 	if p.followsRoutes {
-		found, err := (&kernel{}).defaultInterfaces()
+		found, err := (&kernelNode{}).defaultInterfaces()
 		if err != nil {
 			return "", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err}
 		}
-		p.want.external, p.open = externalOf(found)
+		p.rules.external, p.notExternal = splitExternal(found)
 		p.followsRoutes = false
 	}
-	return p.text(chosen.filter), nil
+	return p.text(chosen.backend), nil
 }

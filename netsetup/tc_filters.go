@@ -15,28 +15,28 @@ const (
 	parentEgress  = 0xFFFFFFF3
 )
 
-// linkFilters remembers which links have filters. To ask for those of a link that has clsact
+// filterCache remembers which links have filters. To ask for those of a link that has clsact
 // and none takes two requests, and there are news of all filters.
-type linkFilters struct {
+type filterCache struct {
 	known map[int]bool // nil: nothing is
-	looks int          // since it was asked for
+	calls int          // since it was asked for
 }
 
-// of is filteredLinks, or what that said before. The map is not changed.
-func (f *linkFilters) of(links map[int]podLink) (map[int]bool, error) {
-	if f.looks++; f.known != nil && f.looks < podLinkLooks {
+// get is filteredLinks, or what that said before. The map is not changed.
+func (f *filterCache) get(links map[int]podInterface) (map[int]bool, error) {
+	if f.calls++; f.known != nil && f.calls < checksPerFilterList {
 		return f.known, nil
 	}
-	known, err := filteredLinks(links)
+	known, err := filteredInterfaces(links)
 	if err != nil {
 		known = nil
 	}
-	f.known, f.looks = known, 0
+	f.known, f.calls = known, 0
 	return known, err
 }
 
-// forget has it be asked for again.
-func (f *linkFilters) forget() { f.known = nil }
+// invalidate has it be asked for again.
+func (f *filterCache) invalidate() { f.known = nil }
 
 // listQdiscs asks for all qdiscs of this network namespace.
 func listQdiscs() ([][]byte, error) {
@@ -49,11 +49,11 @@ func listQdiscs() ([][]byte, error) {
 	return messages, err
 }
 
-// filteredLinks returns which of the links have tc filters, in whichever direction: at the hooks
+// filteredInterfaces returns which of the links have tc filters, in whichever direction: at the hooks
 // of clsact and ingress, or at a qdisc through which packets leave. A qdisc without filters
 // doesn't count. Most links have no qdisc at all, which one dump for all of them tells. After
 // an error nothing is known.
-func filteredLinks(of map[int]podLink) (map[int]bool, error) {
+func filteredInterfaces(of map[int]podInterface) (map[int]bool, error) {
 	messages, err := listQdiscs()
 	if err != nil {
 		return nil, err // a part of them is of no use

@@ -19,11 +19,11 @@ const (
 	lockTries = 5
 )
 
-// patiently calls f until it does not report a held lock, ctx is done, or lockTries is
+// retryLocked calls f until it does not report a held lock, ctx is done, or lockTries is
 // used up, and returns what f returned last, or that the lock was held if ctx cut the
 // next try off; ctx's error if f was never called. f waits for the lock itself, so there
 // is no pause here.
-func patiently(ctx context.Context, f func() error) error {
+func retryLocked(ctx context.Context, f func() error) error {
 	err := ctx.Err()
 	for try := 0; try < lockTries && ctx.Err() == nil; try++ {
 		locked := err

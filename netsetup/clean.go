@@ -11,7 +11,7 @@ import (
 // left on this node: rules of every kind, c's addresses, and the link. It says in words
 // what it has removed, one entry for each thing, and goes on after errors.
 func Clean(ctx context.Context, c Config) (removed []string, err error) {
-	return clean(ctx, c, &kernel{})
+	return clean(ctx, c, &kernelNode{})
 }
 
 // clean is Clean on a node.
@@ -19,13 +19,13 @@ func clean(ctx context.Context, c Config, node Node) (removed []string, err erro
 	if err := checkName(c.interfaceName()); err != nil {
 		return nil, err
 	}
-	s := &Setup{node: node, log: c.logger(), plan: c.linkPlan()}
+	s := &Setup{node: node, log: c.logger(), plan: c.interfacePlan()}
 	var problems []error
-	chosen, err := node.choose(ctx, NetfilterAuto, nil)
+	chosen, err := node.chooseBackend(ctx, NetfilterAuto, nil)
 	if err != nil {
 		problems = append(problems, s.ruleFailures(ctx, "looking for a way to remove rules", err))
 	} else {
-		for _, f := range append([]filter{chosen.filter}, chosen.others...) {
+		for _, f := range append([]ruleBackend{chosen.backend}, chosen.others...) {
 			n, err := f.remove(ctx)
 			if n > 0 {
 				removed = append(removed, fmt.Sprintf("%d rules of %s", n, f.name()))
@@ -35,37 +35,37 @@ func clean(ctx context.Context, c Config, node Node) (removed []string, err erro
 			}
 		}
 	}
-	gone, err := s.cleanLinks(len(c.Addresses) == 0)
+	gone, err := s.cleanInterface(len(c.Addresses) == 0)
 	return append(removed, gone...), errors.Join(append(problems, err)...)
 }
 
-// cleanLinks removes the plan's addresses and link, and says what was there. whole: the
+// cleanInterface removes the plan's addresses and link, and says what was there. whole: the
 // link goes whatever addresses are on it, as nobody has said which are the agent's.
-func (s *Setup) cleanLinks(whole bool) (removed []string, err error) {
+func (s *Setup) cleanInterface(whole bool) (removed []string, err error) {
 	before, err := s.node.Addrs()
 	if err != nil {
-		return nil, s.linkFailure(InterfaceCheck, "listing addresses", err)
+		return nil, s.interfaceFailure(InterfaceCheck, "listing addresses", err)
 	}
-	_, was := s.node.Link(s.plan.Link)
+	_, was := s.node.Interface(s.plan.Interface)
 	if whole {
 		for _, a := range before {
-			if a.Link == s.plan.Link {
+			if a.Interface == s.plan.Interface {
 				s.plan.Addresses = append(s.plan.Addresses, a.Prefix)
 			}
 		}
 	}
-	err = s.removeLinks()
+	err = s.removeInterface()
 	after, failed := s.node.Addrs()
 	if failed != nil {
-		return nil, errors.Join(err, s.linkFailure(InterfaceCheck, "listing addresses", failed))
+		return nil, errors.Join(err, s.interfaceFailure(InterfaceCheck, "listing addresses", failed))
 	}
 	for _, a := range before {
 		if !slices.Contains(after, a) {
-			removed = append(removed, fmt.Sprintf("address %v on %s", a.Prefix, a.Link))
+			removed = append(removed, fmt.Sprintf("address %v on %s", a.Prefix, a.Interface))
 		}
 	}
-	if _, is := s.node.Link(s.plan.Link); was == nil && errors.Is(is, ErrNotFound) {
-		removed = append(removed, "link "+s.plan.Link)
+	if _, is := s.node.Interface(s.plan.Interface); was == nil && errors.Is(is, ErrNotFound) {
+		removed = append(removed, "link "+s.plan.Interface)
 	}
 	return removed, err
 }

@@ -51,13 +51,13 @@ var servers = []netip.AddrPort{
 // apply runs the steps of a start.
 func apply(t *testing.T, s *Setup) {
 	t.Helper()
-	if err := s.Links(t.Context()); err != nil {
+	if err := s.EnsureInterface(t.Context()); err != nil {
 		t.Fatal("Links:", err)
 	}
 	if err := s.Divert(t.Context(), servers); err != nil {
 		t.Fatal("Divert:", err)
 	}
-	if err := s.Rules(t.Context()); err != nil {
+	if err := s.EnsureRules(t.Context()); err != nil {
 		t.Fatal("Rules:", err)
 	}
 }
@@ -108,13 +108,13 @@ func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
 // addressLink returns the link an address is on.
 func addressLink(t *testing.T, p netip.Prefix) string {
 	t.Helper()
-	addrs, err := (&kernel{}).Addrs()
+	addrs, err := (&kernelNode{}).Addrs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range addrs {
 		if a.Prefix == p {
-			return a.Link
+			return a.Interface
 		}
 	}
 	t.Fatalf("%v is on no link", p)
@@ -125,7 +125,7 @@ func TestKernelAddressesBindAtOnce(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		// lo is down here, as in every new namespace.
 		s := newSetup(t, dualStack(), nil)
-		if err := s.Links(t.Context()); err != nil {
+		if err := s.EnsureInterface(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range s.Plan().Addresses {
@@ -146,7 +146,7 @@ func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
 		var log strings.Builder
 		c := dualStack()
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		s := newSetup(t, c, noDummy{&kernel{}})
+		s := newSetup(t, c, noDummy{&kernelNode{}})
 		apply(t, s)
 		for _, a := range s.Plan().Addresses {
 			if at := addressLink(t, a); at != loopback {
@@ -166,20 +166,20 @@ func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
 }
 
 // noDummy is a kernel which is known not to have the driver.
-type noDummy struct{ *kernel }
+type noDummy struct{ *kernelNode }
 
-func (noDummy) AddLink(string) error { return ErrNoDummy }
+func (noDummy) AddDummy(string) error { return ErrNoDummy }
 
 func TestKernelUsesDummyLink(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		err := (&kernel{}).AddLink("probe")
+		err := (&kernelNode{}).AddDummy("probe")
 		if errors.Is(err, ErrNoDummy) {
 			t.Skip("this machine's kernel has no dummy driver:", err)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := (&kernel{}).DeleteLink("probe"); err != nil {
+		if err := (&kernelNode{}).DeleteInterface("probe"); err != nil {
 			t.Fatal(err)
 		}
 		furnish(t)
@@ -210,16 +210,16 @@ func TestKernelUsesDummyLink(t *testing.T) {
 // standIn is a kernel whose links of kind dummy are really bridges: all that a
 // dummy link goes through, on kernels without the driver too. A bridge does
 // duplicate address detection, which a dummy does not.
-type standIn struct{ *kernel }
+type standIn struct{ *kernelNode }
 
-func (s standIn) AddLink(name string) error {
+func (s standIn) AddDummy(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	return linkError(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	return netlinkError(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
 }
 
-func (s standIn) Link(name string) (Link, error) {
-	l, err := s.kernel.Link(name)
+func (s standIn) Interface(name string) (Interface, error) {
+	l, err := s.kernelNode.Interface(name)
 	if l.Kind == "bridge" {
 		l.Kind = kindDummy
 	}
@@ -228,21 +228,21 @@ func (s standIn) Link(name string) (Link, error) {
 
 func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		node := standIn{&kernel{}}
-		err := node.AddLink("probe")
+		node := standIn{&kernelNode{}}
+		err := node.AddDummy("probe")
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("this machine's kernel has no bridges to stand in for dummy links:", err)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := node.AddLink("probe"); !errors.Is(err, ErrExists) {
+		if err := node.AddDummy("probe"); !errors.Is(err, ErrExists) {
 			t.Errorf("adding it twice: %v, want ErrExists", err)
 		}
-		if err := node.DeleteLink("probe"); err != nil {
+		if err := node.DeleteInterface("probe"); err != nil {
 			t.Fatal(err)
 		}
-		if err := node.DeleteLink("probe"); !errors.Is(err, ErrNotFound) {
+		if err := node.DeleteInterface("probe"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("deleting it twice: %v, want ErrNotFound", err)
 		}
 		furnish(t)
@@ -272,7 +272,7 @@ func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 
 		run(t, "ip", "link", "set", DefaultInterfaceName, "down")
 		s.recheck(t.Context())
-		if l, err := node.Link(DefaultInterfaceName); err != nil || !l.Up {
+		if l, err := node.Interface(DefaultInterfaceName); err != nil || !l.Up {
 			t.Errorf("after the re-check the link is %+v, %v", l, err)
 		}
 
@@ -300,14 +300,14 @@ func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
 		run(t, "ip", "addr", "add", "169.254.20.10/16", "dev", "veth0")
 		before := dump(t)
 
-		err := newSetup(t, dualStack(), nil).Links(t.Context())
+		err := newSetup(t, dualStack(), nil).EnsureInterface(t.Context())
 		wantError(t, err, InterfaceCheck, "in use on veth0", "-localip", "-setupinterface=false")
 
 		c := dualStack()
 		c.Addresses = c.Addresses[1:]
 		c.InterfaceName = "veth1"
 		s := newSetup(t, c, nil)
-		wantError(t, s.Links(t.Context()), InterfaceCheck, "veth1", "-interfacename")
+		wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "veth1", "-interfacename")
 		if err := s.Teardown(nil); err != nil {
 			t.Error("Teardown:", err)
 		}
@@ -342,8 +342,8 @@ func TestKernelSaysThatIPv6IsDisabled(t *testing.T) {
 				t.Skip("cannot turn IPv6 off in a namespace:", err)
 			}
 		}
-		s := newSetup(t, dualStack(), noDummy{&kernel{}})
-		err := s.Links(t.Context())
+		s := newSetup(t, dualStack(), noDummy{&kernelNode{}})
+		err := s.EnsureInterface(t.Context())
 		wantError(t, err, InterfaceAdd, "fd00::a", "IPv6 is disabled", "-localip", "disable_ipv6", "-setupinterface=false")
 		if !errors.Is(err, ErrNoIPv6) {
 			t.Errorf("%v is not ErrNoIPv6", err)
@@ -358,13 +358,13 @@ func TestKernelSaysWhichPermissionIsMissing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		run(t, "ip", "link", "set", "lo", "up")
 		dropNetAdmin(t)
-		s := newSetup(t, dualStack(), noDummy{&kernel{}})
-		err := s.Links(t.Context())
+		s := newSetup(t, dualStack(), noDummy{&kernelNode{}})
+		err := s.EnsureInterface(t.Context())
 		wantError(t, err, InterfaceAdd, "NET_ADMIN", "-setupinterface=false")
 		if !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%v is not fs.ErrPermission", err)
 		}
-		err = s.Rules(t.Context())
+		err = s.EnsureRules(t.Context())
 		wantError(t, err, Iptables, "NET_ADMIN", "-setupiptables=false")
 		if !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("%v is not fs.ErrPermission", err)
@@ -378,7 +378,7 @@ func TestKernelSaysWhichPermissionIsMissing(t *testing.T) {
 func TestKernelSaysThatIptablesIsMissing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		err := newSetup(t, dualStack(), nil).Rules(t.Context())
+		err := newSetup(t, dualStack(), nil).EnsureRules(t.Context())
 		wantError(t, err, Iptables, "neither iptables nor nft", "install the iptables package", "-setupiptables=false")
 		if !errors.Is(err, ErrNoTool) {
 			t.Errorf("%v is not ErrNoTool", err)

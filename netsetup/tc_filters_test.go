@@ -15,7 +15,7 @@ import (
 // filtered waits until exactly these links have filters, as far as looks tell.
 func (f *follower) filtered(t *testing.T, want ...string) {
 	t.Helper()
-	var look PodLinkLook
+	var look PodInterfaceCheck
 	var got []string
 	await(t, func() bool {
 		f.mu.Lock()
@@ -27,7 +27,7 @@ func (f *follower) filtered(t *testing.T, want ...string) {
 			}
 		}
 		slices.Sort(got)
-		return f.looks > 0 && look.Err == nil && !look.Unseen && slices.Equal(got, want)
+		return f.looks > 0 && look.Err == nil && !look.Incomplete && slices.Equal(got, want)
 	}, func() string { return fmt.Sprintf("links with filters %q, want %q; %+v", got, want, look) })
 }
 
@@ -95,20 +95,20 @@ func TestPodLinkFilters(t *testing.T) {
 // TestPodLinkLooks: filters that change all the time have the links looked at no more often than
 // ten times a second, and otherwise each second.
 func TestPodLinkLooks(t *testing.T) {
-	f := podFollower{known: map[int]podLink{7: {}}, PodLinkObserver: PodLinkObserver{Look: func(PodLinkLook) {}}}
-	f.lookAll()
-	if got := f.next().Sub(f.looked); got != podLinkLook {
+	f := podWatcher{interfaces: map[int]podInterface{7: {}}, PodInterfaceObserver: PodInterfaceObserver{Checked: func(PodInterfaceCheck) {}}}
+	f.check()
+	if got := f.nextDeadline().Sub(f.checkedAt); got != checkInterval {
 		t.Errorf("the next look comes %v after this one", got)
 	}
 	message := func(index byte) []byte { return append([]byte{0, 0, 0, 0, index, 0, 0, 0}, make([]byte, 12)...) }
-	f.takeFilter(message(8))
-	f.takeFilter(message(7)[:19])
-	if got := f.next().Sub(f.looked); got != podLinkLook {
+	f.handleFilter(message(8))
+	f.handleFilter(message(7)[:19])
+	if got := f.nextDeadline().Sub(f.checkedAt); got != checkInterval {
 		t.Errorf("with news of another link the next look comes %v after this one", got)
 	}
-	f.takeFilter(message(7))
-	f.takeFilter(message(7))
-	if got := f.next().Sub(f.looked); got != podLinkLookPause {
+	f.handleFilter(message(7))
+	f.handleFilter(message(7))
+	if got := f.nextDeadline().Sub(f.checkedAt); got != minCheckInterval {
 		t.Errorf("with news the next look comes %v after this one", got)
 	}
 }

@@ -11,15 +11,15 @@ import (
 // one address or to all.
 const socketMatch = "-m socket --nowildcard "
 
-// restore is the input of a family's iptables-restore that turns what stands into w:
+// restoreScript is the input of a family's iptables-restore that turns what stands into w:
 // before, nil for nothing, is what stands. Only tables that are in the set are written;
 // nil is all. "" if there is nothing to do.
 //
 // Each table is one transaction. Ours is filled anew whatever it held, and its jump is
 // taken away wherever it stands, as often as it does, and put where it belongs.
-func restore(w want, f Family, before map[chain]standing, tables map[string]bool) string {
+func restoreScript(w desiredRules, f Family, before map[chain]chainState, tables map[string]bool) string {
 	names := []string{"filter", "nat", "raw"}
-	if len(w.locals) == 0 {
+	if len(w.addrs) == 0 {
 		slices.Reverse(names) // untracked packets need what lets them pass to the last
 	}
 	var text strings.Builder
@@ -27,22 +27,22 @@ func restore(w want, f Family, before map[chain]standing, tables map[string]bool
 		if tables != nil && !tables[name] {
 			continue
 		}
-		if t := table(w, f, name, before); t != "" {
+		if t := tableScript(w, f, name, before); t != "" {
 			text.WriteString("*" + name + "\n" + t + "COMMIT\n")
 		}
 	}
 	return text.String()
 }
 
-// table is the part of restore for one table, without its frame.
-func table(w want, f Family, name string, before map[chain]standing) string {
+// tableScript is the part of restore for one table, without its frame.
+func tableScript(w desiredRules, f Family, name string, before map[chain]chainState) string {
 	var declare, fill, hook, drop strings.Builder
 	for _, c := range chains() {
 		if c.table != name {
 			continue
 		}
-		rules, stands := body(w, f, c), before[c]
-		for _, line := range slices.Concat(stands.jumps, stands.old) {
+		rules, stands := chainRules(w, f, c), before[c]
+		for _, line := range slices.Concat(stands.jumps, stands.nodeLocal) {
 			fmt.Fprintf(&hook, "-D %s\n", strings.TrimPrefix(line, "-A "))
 		}
 		if len(rules) == 0 && !stands.exists {
@@ -57,17 +57,17 @@ func table(w want, f Family, name string, before map[chain]standing) string {
 			fmt.Fprintf(&fill, "-A %s %s\n", c.name, r)
 		}
 		switch {
-		case c.last:
-			fmt.Fprintf(&hook, "-A %s %s-j %s\n", c.hook, comment, c.name)
+		case c.jumpLast:
+			fmt.Fprintf(&hook, "-A %s %s-j %s\n", c.hook, jumpComment, c.name)
 		case c.hook != "":
-			fmt.Fprintf(&hook, "-I %s 1 %s-j %s\n", c.hook, comment, c.name)
+			fmt.Fprintf(&hook, "-I %s 1 %s-j %s\n", c.hook, jumpComment, c.name)
 		}
 	}
 	return declare.String() + fill.String() + hook.String() + drop.String()
 }
 
-// body is the rules of a chain, without its name. None: w needs no such chain.
-func body(w want, f Family, c chain) (rules []string) {
+// chainRules is the rules of a chain, without its name. None: w needs no such chain.
+func chainRules(w desiredRules, f Family, c chain) (rules []string) {
 	var servers []netip.AddrPort
 	for _, to := range w.diversion {
 		if familyOf(to.Addr()) == f {
@@ -78,14 +78,14 @@ func body(w want, f Family, c chain) (rules []string) {
 		return nil
 	}
 	if c.hook == "" {
-		if !f.has(w.locals) {
+		if !f.has(w.addrs) {
 			return nil
 		}
-		return scatter(servers)
+		return dnatRules(servers)
 	}
-	for _, l := range w.locals {
+	for _, l := range w.addrs {
 		if familyOf(l) == f {
-			rules = append(rules, w.rulesOf(l, c)...)
+			rules = append(rules, w.addrRules(l, c)...)
 		}
 	}
 	if len(rules) == 0 {
@@ -96,10 +96,10 @@ func body(w want, f Family, c chain) (rules []string) {
 
 // externalRules stand before the others of a chain, and keep those from what comes in by an
 // external interface.
-func (w want) externalRules(f Family, c chain) (rules []string) {
+func (w desiredRules) externalRules(f Family, c chain) (rules []string) {
 	switch c.table + " " + c.hook {
 	case "raw PREROUTING":
-		for _, l := range linkLocal(w.locals) {
+		for _, l := range linkLocalAddrs(w.addrs) {
 			for _, name := range w.external {
 				if familyOf(l) == f {
 					rules = append(rules, fmt.Sprintf("-d %s -i %s -j DROP", hostPrefix(l), name))
@@ -116,8 +116,8 @@ func (w want) externalRules(f Family, c chain) (rules []string) {
 	return rules
 }
 
-// rulesOf are the rules of one address in one chain.
-func (w want) rulesOf(local netip.Addr, c chain) (rules []string) {
+// addrRules are the rules of one address in one chain.
+func (w desiredRules) addrRules(local netip.Addr, c chain) (rules []string) {
 	to := func(proto string, port uint16) string {
 		return fmt.Sprintf("-d %s -p %s -m %s --dport %d ", hostPrefix(local), proto, proto, port)
 	}
@@ -125,7 +125,7 @@ func (w want) rulesOf(local netip.Addr, c chain) (rules []string) {
 		return fmt.Sprintf("-s %s -p %s -m %s --sport %d ", hostPrefix(local), proto, proto, port)
 	}
 	both := func(match func(string, uint16) string, then string) {
-		rules = append(rules, match("udp", w.dns)+then, match("tcp", w.dns)+then)
+		rules = append(rules, match("udp", w.dnsPort)+then, match("tcp", w.dnsPort)+then)
 	}
 	switch c.table + " " + c.hook {
 	case "filter INPUT": // queries come in though the firewall sees no connection
@@ -139,26 +139,26 @@ func (w want) rulesOf(local netip.Addr, c chain) (rules []string) {
 		// nobody's to answer to.
 		rules = append(rules, fmt.Sprintf("-s %s ! -o lo -m conntrack --ctstate DNAT -j MASQUERADE", hostPrefix(local)))
 	case "raw PREROUTING": // queries of pods
-		if w.socket {
+		if w.matchSocket {
 			both(to, socketMatch+"-j NOTRACK")
 		} else {
 			both(to, "-j NOTRACK")
 		}
 	case "raw OUTPUT":
 		both(from, "-j NOTRACK") // answers
-		if w.host {
+		if w.untrackHost {
 			both(to, "-j NOTRACK") // queries of the node itself and of host-network pods
 		}
-		if w.health != 0 { // the kubelet's liveness probe, both ways
-			rules = append(rules, to("tcp", w.health)+"-j NOTRACK", from("tcp", w.health)+"-j NOTRACK")
+		if w.healthPort != 0 { // the kubelet's liveness probe, both ways
+			rules = append(rules, to("tcp", w.healthPort)+"-j NOTRACK", from("tcp", w.healthPort)+"-j NOTRACK")
 		}
 	}
 	return rules
 }
 
-// scatter sends what comes to one of the servers, each as often as the others: the
+// dnatRules sends what comes to one of the servers, each as often as the others: the
 // first of n takes one in n, the next one in n-1 of the rest, the last all.
-func scatter(servers []netip.AddrPort) (rules []string) {
+func dnatRules(servers []netip.AddrPort) (rules []string) {
 	for _, proto := range []string{"udp", "tcp"} {
 		for i, to := range servers {
 			match := fmt.Sprintf("-p %s -m %s ", proto, proto)

@@ -33,7 +33,7 @@ func needProgram(t *testing.T, names ...string) {
 func TestOwnedTable(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
-		o, err := openOwned(hostLocals(), 53)
+		o, err := newOwnerTable(hostLocals(), 53)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,13 +54,13 @@ func TestOwnedTable(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		run(t, "nft", "flush", "ruleset") // which passes it by
-		second, err := openOwned(nil, 53)
+		second, err := newOwnerTable(nil, 53)
 		if err != nil {
 			t.Fatal("beside another one:", err)
 		}
 		left := 2
 		for _, o := range []io.Closer{second, o} {
-			if got := strings.Count(run(t, "nft", "list", "tables"), ownedPrefix); got != left {
+			if got := strings.Count(run(t, "nft", "list", "tables"), ownerTablePrefix); got != left {
 				t.Errorf("%d tables, want %d", got, left)
 			}
 			for range 2 { // twice, as Close promises
@@ -79,11 +79,11 @@ func TestOwnedTable(t *testing.T) {
 // TestOwnedFewDescriptors: a process that may not have a descriptor as high as we like.
 func TestOwnedFewDescriptors(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		few := &unix.Rlimit{Cur: ownedFloor / 2, Max: ownedFloor / 2}
+		few := &unix.Rlimit{Cur: minOwnerFD / 2, Max: minOwnerFD / 2}
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, few); err != nil {
 			t.Fatal(err)
 		}
-		o, err := openOwned(hostLocals(), 53)
+		o, err := newOwnerTable(hostLocals(), 53)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestOwnedFewDescriptors(t *testing.T) {
 func TestOwnedPermission(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		dropNetAdmin(t)
-		_, err := openOwned(hostLocals(), 53)
+		_, err := newOwnerTable(hostLocals(), 53)
 		if !errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrNoOwner) {
 			t.Errorf("got %v", err)
 		}
@@ -110,7 +110,7 @@ func TestOwnedErrors(t *testing.T) {
 		unix.EPERM:           fs.ErrPermission,
 		unix.ENOBUFS:         unix.ENOBUFS,
 	} {
-		err := ownedError("doing", fmt.Errorf("x: %w", errno))
+		err := ownerTableError("doing", fmt.Errorf("x: %w", errno))
 		lacks := errors.Is(err, ErrNoOwner)
 		if !errors.Is(err, want) || !errors.Is(err, errno) || lacks != errors.Is(want, ErrNoOwner) {
 			t.Errorf("%v: got %v", errno, err)
@@ -122,13 +122,13 @@ func TestOwnedErrors(t *testing.T) {
 func TestOwnedVerdict(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
-		fd, err := ownedSocket()
+		fd, err := openOwnerSocket()
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch := append(ownedBatch("some", hostLocals(), 53), batchMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
+		batch := append(ownerTableBatch("some", hostLocals(), 53), batchMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
 			attrText(unix.NFTA_RULE_TABLE, "some"), attrText(unix.NFTA_RULE_CHAIN, "none")))
-		if err := transact(fd, batch); !errors.Is(err, unix.ENOENT) {
+		if err := sendBatch(fd, batch); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("got %v", err)
 		}
 		if got := run(t, "nft", "list", "tables"); got != "" {
@@ -172,7 +172,7 @@ func TestOwnedNotInherited(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
 		agent := startRole(t, "parent")
-		if got := strings.Count(run(t, "nft", "list", "tables"), ownedPrefix); got != 1 {
+		if got := strings.Count(run(t, "nft", "list", "tables"), ownerTablePrefix); got != 1 {
 			t.Fatalf("%d tables while the process lives", got)
 		}
 		agent.kill(t)

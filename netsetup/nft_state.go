@@ -29,19 +29,19 @@ type nftState struct {
 
 // nftChain is a chain of somebody else's.
 type nftChain struct {
-	nftPlace
+	nftHook
 	drops bool
 	ours  []nftRule
 }
 
-// nftPlace is a base chain as nft lists it.
-type nftPlace struct {
+// nftHook is a base chain as nft lists it.
+type nftHook struct {
 	Family, Table, Name string
 	Type, Hook, Policy  string
 }
 
 // String is the place in nft's words.
-func (p nftPlace) String() string { return p.Family + " " + p.Table + " " + p.Name }
+func (p nftHook) String() string { return p.Family + " " + p.Table + " " + p.Name }
 
 // nftRule is a rule of ours. The handle is the kernel's, for deleting it.
 type nftRule struct {
@@ -49,38 +49,38 @@ type nftRule struct {
 	text   string
 }
 
-// nftLookUp reads the state. Its cost grows with the number of chains, not of rules: the
+// readNftState reads the state. Its cost grows with the number of chains, not of rules: the
 // chains of a node with 25,000 Services are listed in 0.15 s.
-func nftLookUp(ctx context.Context) (nftState, error) {
+func readNftState(ctx context.Context) (nftState, error) {
 	var s nftState
 	own, err := execute(ctx, "", "nft", "-s", "list", "table", "inet", "nodens")
-	if err != nil && !errors.Is(err, errNone) {
+	if err != nil && !errors.Is(err, errNotFound) {
 		return s, err
 	}
 	s.own = own
-	err = s.lookAround(ctx)
+	err = s.readForeign(ctx)
 	return s, err
 }
 
-// lookAround reads what is in others' chains.
-func (s *nftState) lookAround(ctx context.Context) error {
+// readForeign reads what is in others' chains.
+func (s *nftState) readForeign(ctx context.Context) error {
 	places, err := nftListChains(ctx)
 	if err != nil {
 		return err
 	}
 	for _, p := range places {
-		err := errNative
+		err := errNotXtables
 		if tool := p.xtables(); tool != "" {
 			err = s.addXtables(ctx, p, tool)
 		}
-		if errors.Is(err, errNative) {
+		if errors.Is(err, errNotXtables) {
 			err = s.addChain(ctx, p)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	for _, p := range nftLegacyPlaces() {
+	for _, p := range nftLegacyHooks() {
 		if err := s.addXtables(ctx, p, nftLegacyTool(p.Family)); err != nil {
 			return err
 		}
@@ -88,12 +88,12 @@ func (s *nftState) lookAround(ctx context.Context) error {
 	return nil
 }
 
-func (s *nftState) addChain(ctx context.Context, p nftPlace) error {
+func (s *nftState) addChain(ctx context.Context, p nftHook) error {
 	if !p.foreign() {
 		return nil
 	}
 	c, err := nftReadChain(ctx, p)
-	if errors.Is(err, errWords) {
+	if errors.Is(err, errSyntax) {
 		return nil
 	}
 	if err == nil && (c.drops || len(c.ours) > 0) {
@@ -102,7 +102,7 @@ func (s *nftState) addChain(ctx context.Context, p nftPlace) error {
 	return err
 }
 
-func (s *nftState) addXtables(ctx context.Context, p nftPlace, tool string) error {
+func (s *nftState) addXtables(ctx context.Context, p nftHook, tool string) error {
 	c, err := nftReadXtables(ctx, p, tool)
 	if err == nil && (c.drops || len(c.ours) > 0) {
 		s.xtables = append(s.xtables, c)
@@ -110,31 +110,31 @@ func (s *nftState) addXtables(ctx context.Context, p nftPlace, tool string) erro
 	return err
 }
 
-// nftNames are the names that can be said in nft's language. Others are made by programs
+// nftNamePattern are the names that can be said in nft's language. Others are made by programs
 // that speak netlink only; such chains are left alone.
-var nftNames = regexp.MustCompile(`^[A-Za-z_][\w./\\-]*$`)
+var nftNamePattern = regexp.MustCompile(`^[A-Za-z_][\w./\\-]*$`)
 
 // foreign reports whether p is a chain of somebody else's that sees DNS of this node.
-func (p nftPlace) foreign() bool {
+func (p nftHook) foreign() bool {
 	ours := p.Table == "nodens" || strings.HasPrefix(p.Table, "nodens-")
 	return !ours && p.Table != nftKubeProxy && p.Type == "filter" &&
 		slices.Contains([]string{"input", "output"}, p.Hook) &&
 		slices.Contains([]string{"inet", "ip", "ip6"}, p.Family) &&
-		nftNames.MatchString(p.Table) && nftNames.MatchString(p.Name)
+		nftNamePattern.MatchString(p.Table) && nftNamePattern.MatchString(p.Name)
 }
 
 // nftListChains lists the base chains of all tables.
-func nftListChains(ctx context.Context) ([]nftPlace, error) {
+func nftListChains(ctx context.Context) ([]nftHook, error) {
 	out, err := execute(ctx, "", "nft", "-j", "list", "chains")
 	if err != nil {
 		return nil, err
 	}
-	var places []nftPlace
-	err = nftEach(out, func(key string, val json.RawMessage) error {
+	var places []nftHook
+	err = nftEachObject(out, func(key string, val json.RawMessage) error {
 		if key != "chain" || !bytes.Contains(val, []byte(`"hook"`)) {
 			return nil // most are the chains of kube-proxy's Services
 		}
-		var p nftPlace
+		var p nftHook
 		if err := json.Unmarshal(val, &p); err != nil {
 			return err
 		}
@@ -147,14 +147,14 @@ func nftListChains(ctx context.Context) ([]nftPlace, error) {
 }
 
 // nftReadChain reads the rules of one chain.
-func nftReadChain(ctx context.Context, p nftPlace) (nftChain, error) {
-	c := nftChain{nftPlace: p, drops: p.Policy == "drop"}
+func nftReadChain(ctx context.Context, p nftHook) (nftChain, error) {
+	c := nftChain{nftHook: p, drops: p.Policy == "drop"}
 	out, err := execute(ctx, "", "nft", "-j", "-a", "list", "chain", p.Family, p.Table, p.Name)
 	if err != nil {
 		return c, err
 	}
 	last := false
-	err = nftEach(out, func(key string, val json.RawMessage) error {
+	err = nftEachObject(out, func(key string, val json.RawMessage) error {
 		if key != "rule" {
 			return nil
 		}
@@ -204,8 +204,8 @@ func nftRejects(xt json.RawMessage) bool {
 	return json.Unmarshal(xt, &x) == nil && x.Type == "target" && x.Name == "REJECT"
 }
 
-// nftEach calls f for every object that nft prints, with its kind.
-func nftEach(out string, f func(key string, val json.RawMessage) error) error {
+// nftEachObject calls f for every object that nft prints, with its kind.
+func nftEachObject(out string, f func(key string, val json.RawMessage) error) error {
 	d := json.NewDecoder(strings.NewReader(out))
 	for {
 		var doc struct{ Nftables []map[string]json.RawMessage }
@@ -226,26 +226,26 @@ func nftEach(out string, f func(key string, val json.RawMessage) error) error {
 	}
 }
 
-// edits is the script that takes our rules out of the chains of others and puts those
+// foreignScript is the script that takes our rules out of the chains of others and puts those
 // for w in, one line for each.
-func (s nftState) edits(w want) string {
+func (s nftState) foreignScript(w desiredRules) string {
 	var b strings.Builder
 	for _, c := range s.chains {
 		for _, r := range c.ours {
-			fmt.Fprintf(&b, "delete rule %v handle %d\n", c.nftPlace, r.handle)
+			fmt.Fprintf(&b, "delete rule %v handle %d\n", c.nftHook, r.handle)
 		}
 		if !c.drops {
 			continue
 		}
 		for _, rule := range nftAccepts(c.Family, c.Hook, w) {
-			fmt.Fprintf(&b, "insert rule %v %s\n", c.nftPlace, rule)
+			fmt.Fprintf(&b, "insert rule %v %s\n", c.nftHook, rule)
 		}
 	}
 	return b.String()
 }
 
-// complete reports whether every chain that drops has the rules for w.
-func (s nftState) complete(w want) bool {
+// isComplete reports whether every chain that drops has the rules for w.
+func (s nftState) isComplete(w desiredRules) bool {
 	for _, c := range s.chains {
 		if c.drops && len(c.ours) != len(nftAccepts(c.Family, c.Hook, w)) {
 			return false
@@ -259,9 +259,9 @@ func (s nftState) complete(w want) bool {
 	return true
 }
 
-// pieces is the state as text, by name, without what differs between two states that
+// parts is the state as text, by name, without what differs between two states that
 // do the same.
-func (s nftState) pieces() map[string]string {
+func (s nftState) parts() map[string]string {
 	pieces := map[string]string{"": s.own}
 	for _, c := range s.chains {
 		text := fmt.Sprint("drops ", c.drops, "\n")
@@ -276,11 +276,11 @@ func (s nftState) pieces() map[string]string {
 	return pieces
 }
 
-func (s nftState) equal(o nftState) bool { return maps.Equal(s.pieces(), o.pieces()) }
+func (s nftState) equal(o nftState) bool { return maps.Equal(s.parts(), o.parts()) }
 
-// differences is in how many pieces the states differ.
-func (s nftState) differences(o nftState) int {
-	a, b := s.pieces(), o.pieces()
+// countChanges is in how many pieces the states differ.
+func (s nftState) countChanges(o nftState) int {
+	a, b := s.parts(), o.parts()
 	names := slices.Collect(maps.Keys(a))
 	for name := range b {
 		if _, both := a[name]; !both {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// model is the tables of iptables, for Fake: chains by "PROGRAM TABLE CHAIN". It knows
+// fakeTables is the tables of iptables, for Fake: chains by "PROGRAM TABLE CHAIN". It knows
 // the commands that this package uses, and keeps rules word for word.
-type model map[string][]string
+type fakeTables map[string][]string
 
-func newModel() model {
-	m := make(model)
+func newFakeTables() fakeTables {
+	m := make(fakeTables)
 	for _, program := range []string{"iptables", "ip6tables"} {
 		for _, base := range []string{
 			"filter INPUT", "filter FORWARD", "filter OUTPUT",
@@ -26,8 +26,8 @@ func newModel() model {
 }
 
 // dump gives every rule and every chain that is not the kernel's, one a line.
-func (m model) dump() (lines []string) {
-	base := newModel()
+func (m fakeTables) dump() (lines []string) {
+	base := newFakeTables()
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		at := key[:strings.LastIndex(key, " ")]
 		if _, found := base[key]; !found {
@@ -40,8 +40,8 @@ func (m model) dump() (lines []string) {
 	return lines
 }
 
-// play runs one command line.
-func (m model) play(input, program string, args []string) (string, error) {
+// runCommand runs one command line.
+func (m fakeTables) runCommand(input, program string, args []string) (string, error) {
 	if name, restores := strings.CutSuffix(program, "-restore"); restores {
 		return "", m.restore(name, input)
 	}
@@ -57,10 +57,10 @@ func (m model) play(input, program string, args []string) (string, error) {
 	return "", m.apply(program+" "+args[1], strings.Join(args[2:], " "))
 }
 
-func (m model) list(at, chain string) (string, error) {
+func (m fakeTables) list(at, chain string) (string, error) {
 	rules, found := m[at+" "+chain]
 	if !found {
-		return "", fmt.Errorf("%w: %s", errMissing, chain)
+		return "", fmt.Errorf("%w: %s", errNoChain, chain)
 	}
 	text := "-N " + chain + "\n"
 	for _, r := range rules {
@@ -70,15 +70,15 @@ func (m model) list(at, chain string) (string, error) {
 }
 
 // restore applies the tables of input one by one, each whole or not at all.
-func (m model) restore(program, input string) error {
+func (m fakeTables) restore(program, input string) error {
 	var at string
-	var staged model
+	var staged fakeTables
 	for line := range strings.Lines(input) {
 		line = strings.TrimSpace(line)
 		var err error
 		switch {
 		case strings.HasPrefix(line, "*"):
-			at, staged = program+" "+line[1:], make(model)
+			at, staged = program+" "+line[1:], make(fakeTables)
 			for key, rules := range m {
 				staged[key] = slices.Clone(rules)
 			}
@@ -99,12 +99,12 @@ func (m model) restore(program, input string) error {
 }
 
 // apply changes one table.
-func (m model) apply(at, line string) error {
+func (m fakeTables) apply(at, line string) error {
 	verb, rest, _ := strings.Cut(line, " ")
 	chain, rule, _ := strings.Cut(rest, " ")
 	key := at + " " + chain
 	if _, found := m[key]; !found {
-		return fmt.Errorf("%w: %s", errMissing, chain)
+		return fmt.Errorf("%w: %s", errNoChain, chain)
 	}
 	switch verb {
 	case "-A":
@@ -128,7 +128,7 @@ func (m model) apply(at, line string) error {
 }
 
 // drop removes a chain that is empty and that no rule leads to.
-func (m model) drop(at, chain string) error {
+func (m fakeTables) drop(at, chain string) error {
 	for key, rules := range m {
 		leads := func(r string) bool { return strings.HasSuffix(r, "-j "+chain) }
 		if strings.HasPrefix(key, at+" ") && slices.ContainsFunc(rules, leads) {

@@ -12,76 +12,76 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dumpTries is how often the list of addresses is read if it changes while being
+// maxDumpTries is how often the list of addresses is read if it changes while being
 // read. A node where pods start all the time interrupts a read now and then, three
 // times in a row hardly ever; the next re-check tries again anyway.
-const dumpTries = 3
+const maxDumpTries = 3
 
-// kernel is the Node of this machine, in the network namespace of the process:
+// kernelNode is the Node of this machine, in the network namespace of the process:
 // links and addresses by netlink, one short-lived socket per request. The zero value
 // is ready. Not safe for concurrent use.
-type kernel struct{}
+type kernelNode struct{}
 
-// own implements Node.
-func (k *kernel) own(locals []netip.Addr, dns uint16) (io.Closer, error) {
-	return openOwned(locals, dns)
+// openOwnerTable implements Node.
+func (k *kernelNode) openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error) {
+	return newOwnerTable(locals, dns)
 }
 
-// events implements Node.
-func (k *kernel) events(ctx context.Context, p Plan) <-chan struct{} {
-	return watchEvents(ctx, interest{link: p.Link, addrs: p.addrs(), rules: len(p.want.locals) > 0})
+// watchRemovals implements Node.
+func (k *kernelNode) watchRemovals(ctx context.Context, p Plan) <-chan struct{} {
+	return watchRemovals(ctx, watchSpec{iface: p.Interface, addrs: p.hostAddrs(), rules: len(p.rules.addrs) > 0})
 }
 
-// Link implements Node.
-func (k *kernel) Link(name string) (Link, error) {
+// Interface implements Node.
+func (k *kernelNode) Interface(name string) (Interface, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
-		return Link{}, linkError(err)
+		return Interface{}, netlinkError(err)
 	}
-	return Link{Name: name, Kind: l.Type(), Up: l.Attrs().Flags&net.FlagUp != 0}, nil
+	return Interface{Name: name, Kind: l.Type(), Up: l.Attrs().Flags&net.FlagUp != 0}, nil
 }
 
-// AddLink implements Node.
-func (k *kernel) AddLink(name string) error {
+// AddDummy implements Node.
+func (k *kernelNode) AddDummy(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", ErrNoDummy, err)
 	}
-	return linkError(err)
+	return netlinkError(err)
 }
 
 // SetUp implements Node.
-func (k *kernel) SetUp(link string) error {
+func (k *kernelNode) SetUp(link string) error {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
-		return linkError(err)
+		return netlinkError(err)
 	}
-	return linkError(netlink.LinkSetUp(l))
+	return netlinkError(netlink.LinkSetUp(l))
 }
 
-// DeleteLink implements Node.
-func (k *kernel) DeleteLink(link string) error {
+// DeleteInterface implements Node.
+func (k *kernelNode) DeleteInterface(link string) error {
 	l, err := netlink.LinkByName(link)
 	if err != nil {
-		return linkError(err)
+		return netlinkError(err)
 	}
-	return linkError(netlink.LinkDel(l))
+	return netlinkError(netlink.LinkDel(l))
 }
 
 // Addrs implements Node.
-func (k *kernel) Addrs() ([]Addr, error) {
+func (k *kernelNode) Addrs() ([]Addr, error) {
 	var found []netlink.Addr
 	var err error
-	for range dumpTries {
+	for range maxDumpTries {
 		found, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, linkError(err)
+		return nil, netlinkError(err)
 	}
 	var addrs []Addr
 	names := make(map[int]string)
@@ -100,16 +100,16 @@ func (k *kernel) Addrs() ([]Addr, error) {
 			name = l.Attrs().Name
 			names[f.LinkIndex] = name
 		}
-		addrs = append(addrs, Addr{Link: name, Prefix: netip.PrefixFrom(ip.Unmap(), bits)})
+		addrs = append(addrs, Addr{Interface: name, Prefix: netip.PrefixFrom(ip.Unmap(), bits)})
 	}
 	return addrs, nil
 }
 
 // AddAddr implements Node.
-func (k *kernel) AddAddr(a Addr) error {
-	l, err := netlink.LinkByName(a.Link)
+func (k *kernelNode) AddAddr(a Addr) error {
+	l, err := netlink.LinkByName(a.Interface)
 	if err != nil {
-		return linkError(err)
+		return netlinkError(err)
 	}
 	addr := &netlink.Addr{IPNet: ipNet(a.Prefix)}
 	if a.Prefix.Addr().Is6() {
@@ -119,27 +119,27 @@ func (k *kernel) AddAddr(a Addr) error {
 	if a.Prefix.Addr().Is6() && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EOPNOTSUPP)) {
 		// EACCES is what the sysctl disable_ipv6 yields; a lack of capability is EPERM.
-		return fmt.Errorf("%w on %s: %v", ErrNoIPv6, a.Link, err) //nolint:errorlint // wrapped, EACCES would look like a lack of permission
+		return fmt.Errorf("%w on %s: %v", ErrNoIPv6, a.Interface, err) //nolint:errorlint // wrapped, EACCES would look like a lack of permission
 	}
-	return linkError(err)
+	return netlinkError(err)
 }
 
 // DeleteAddr implements Node.
-func (k *kernel) DeleteAddr(a Addr) error {
-	l, err := netlink.LinkByName(a.Link)
+func (k *kernelNode) DeleteAddr(a Addr) error {
+	l, err := netlink.LinkByName(a.Interface)
 	if err != nil {
-		return linkError(err)
+		return netlinkError(err)
 	}
 	err = netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(a.Prefix)})
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
-	return linkError(err)
+	return netlinkError(err)
 }
 
-// linkError adds this package's sentinel to what netlink reports. EPERM is
+// netlinkError adds this package's sentinel to what netlink reports. EPERM is
 // fs.ErrPermission by itself.
-func linkError(err error) error {
+func netlinkError(err error) error {
 	var gone netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &gone), errors.Is(err, unix.ENODEV):

@@ -84,15 +84,15 @@ func TestForget(t *testing.T) {
 	} {
 		track(t, entry.protocol, port, entry.asked, entry.answers)
 	}
-	k := &kernel{}
+	k := &kernelNode{}
 	locals := []netip.Addr{local.Addr(), local6.Addr()}
-	if n, err := k.forget(locals, 53, servers); n != 3 || err != nil {
+	if n, err := k.deleteConntrack(locals, 53, servers); n != 3 || err != nil {
 		t.Errorf("%d forgotten, error %v, want 3", n, err)
 	}
 	if d := cmp.Diff([]uint16{2, 4, 5, 6, 7, 9}, trackedPorts(t)); d != "" {
 		t.Errorf("clients' ports that are left (-want +got):\n%s", d)
 	}
-	if n, err := k.forget(locals, 53, servers); n != 0 || err != nil {
+	if n, err := k.deleteConntrack(locals, 53, servers); n != 0 || err != nil {
 		t.Errorf("a second time %d forgotten, error %v", n, err)
 	}
 }
@@ -100,7 +100,7 @@ func TestForget(t *testing.T) {
 // TestForgetOncePerChange: a Setup has flows forgotten when its rules lead elsewhere than
 // before, not at every look at them.
 func TestForgetOncePerChange(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	apply(t, s)
 	for _, to := range [][]netip.AddrPort{servers, servers[:1], nil, servers[:1]} {
@@ -110,7 +110,7 @@ func TestForgetOncePerChange(t *testing.T) {
 	}
 	s.recheck(t.Context())
 	want := [][]netip.AddrPort{servers, servers[:1]}
-	if d := cmp.Diff(want, f.kept, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
+	if d := cmp.Diff(want, f.conntrackTargets, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
 		t.Errorf("flows were forgotten but to (-want +got):\n%s", d)
 	}
 }
@@ -120,7 +120,7 @@ func FuzzReadFlow(f *testing.F) {
 	f.Add([]byte(strings.Repeat("\x08\x00\x01\x80\x00\x00\x00\x00", 3)))
 	f.Add([]byte("\x05\x00\x01\x00\x00")) // no padding behind it
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if flow, ok := readFlow(text); ok && !flow.asked.IsValid() {
+		if flow, ok := parseConntrack(text); ok && !flow.originalDst.IsValid() {
 			t.Errorf("%x is read as %v", text, flow)
 		}
 	})

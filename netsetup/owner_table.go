@@ -19,12 +19,12 @@ import (
 var ErrNoOwner = errors.New("the kernel has no nf_tables, or none with tables that have an owner (Linux 5.12)")
 
 const (
-	// ownedPrefix begins the name of every owned table. What follows is random, as
+	// ownerTablePrefix begins the name of every owned table. What follows is random, as
 	// two agents are there during a hand-over and in their pods both are process 1.
-	ownedPrefix = "nodens-host-"
+	ownerTablePrefix = "nodens-host-"
 
-	// ownedChain is the name of the only chain of an owned table.
-	ownedChain = "output"
+	// ownerTableChain is the name of the only chain of an owned table.
+	ownerTableChain = "output"
 
 	// ownerFlag is NFT_TABLE_F_OWNER: the table goes when the socket that made it is
 	// closed, and nobody else can change it, nor remove it by `nft flush ruleset`.
@@ -34,29 +34,29 @@ const (
 	// its table raw.
 	priorityRaw = -300
 
-	// ackWait is how long an acknowledgement may take, in seconds. The kernel has
+	// ackTimeout is how long an acknowledgement may take, in seconds. The kernel has
 	// written it before it returns from sending, so one second is never needed, but
 	// zero would mean for ever.
-	ackWait = 1
+	ackTimeout = 1
 
-	// ownedFloor is the least number of the file descriptor that owns a table. Sockets
+	// minOwnerFD is the least number of the file descriptor that owns a table. Sockets
 	// of listeners are opened at the start and have lower ones on all but the largest
 	// machines; a process that dies closes the highest first. So the table goes before
 	// the sockets, and no query of the node meets a closed port in between. Half of it
 	// is what listeners on many addresses take on 128 cores; twice as much costs the
 	// kernel 8 KiB more, for the table of files, and buys nothing.
-	ownedFloor = 1024
+	minOwnerFD = 1024
 )
 
-// owned is an nf_tables table that lives as long as its file descriptor.
-type owned struct {
+// ownerTable is an nf_tables table that lives as long as its file descriptor.
+type ownerTable struct {
 	close func() error
 }
 
 // Close removes the table before it returns. Safe to call twice, and from any goroutine.
-func (o *owned) Close() error { return o.close() }
+func (o *ownerTable) Close() error { return o.close() }
 
-// openOwned makes rules that keep queries from this node's own processes to the locals
+// newOwnerTable makes rules that keep queries from this node's own processes to the locals
 // (UDP and TCP, port dns) away from connection tracking, and so from every translation of
 // addresses. They are gone when the Closer is closed, and when the process ends, in
 // whatever way: such queries can't be matched by whether somebody listens, as those of
@@ -65,26 +65,26 @@ func (o *owned) Close() error { return o.close() }
 // Every call makes rules of its own; those of several processes do each other no harm.
 // Without locals it makes a table without rules. It may block while another program
 // changes the rules, for as long as that takes. ErrNoOwner, fs.ErrPermission.
-func openOwned(locals []netip.Addr, dns uint16) (io.Closer, error) {
-	fd, err := ownedSocket()
+func newOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error) {
+	fd, err := openOwnerSocket()
 	if err != nil {
-		return nil, ownedError("opening a netlink socket", err)
+		return nil, ownerTableError("opening a netlink socket", err)
 	}
-	name := ownedPrefix + strings.ToLower(rand.Text()[:8])
-	if err := transact(fd, ownedBatch(name, locals, dns)); err != nil {
+	name := ownerTablePrefix + strings.ToLower(rand.Text()[:8])
+	if err := sendBatch(fd, ownerTableBatch(name, locals, dns)); err != nil {
 		_ = unix.Close(fd)
-		return nil, ownedError("making the nf_tables table "+name, err)
+		return nil, ownerTableError("making the nf_tables table "+name, err)
 	}
-	return &owned{close: sync.OnceValue(func() error { return unix.Close(fd) })}, nil
+	return &ownerTable{close: sync.OnceValue(func() error { return unix.Close(fd) })}, nil
 }
 
-// ownedSocket returns a bound socket that programs started later don't inherit.
-func ownedSocket() (int, error) {
+// openOwnerSocket returns a bound socket that programs started later don't inherit.
+func openOwnerSocket() (int, error) {
 	low, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return -1, err
 	}
-	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, ownedFloor)
+	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, minOwnerFD)
 	if err != nil { // the process may not have so many
 		fd = low
 	} else {
@@ -92,7 +92,7 @@ func ownedSocket() (int, error) {
 	}
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	if err == nil {
-		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: ackWait})
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: ackTimeout})
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -101,8 +101,8 @@ func ownedSocket() (int, error) {
 	return fd, nil
 }
 
-// ownedError adds ErrNoOwner where that is the cause. EPERM is fs.ErrPermission by itself.
-func ownedError(op string, err error) error {
+// ownerTableError adds ErrNoOwner where that is the cause. EPERM is fs.ErrPermission by itself.
+func ownerTableError(op string, err error) error {
 	for _, missing := range []unix.Errno{
 		unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, // no netlink socket of this kind
 		unix.EOPNOTSUPP,               // no nf_tables, or no such flag
@@ -116,29 +116,29 @@ func ownedError(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-// transact sends a batch and returns the kernel's verdict on it: all was done, or nothing.
-func transact(fd int, batch [][]byte) error {
+// sendBatch sends a batch and returns the kernel's verdict on it: all was done, or nothing.
+func sendBatch(fd int, batch [][]byte) error {
 	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
 	bytes := slices.Concat(batchMark(unix.NFNL_MSG_BATCH_BEGIN), slices.Concat(batch...), batchMark(unix.NFNL_MSG_BATCH_END))
-	if err := uninterrupted(func() error { return unix.Sendto(fd, bytes, 0, kernel) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Sendto(fd, bytes, 0, kernel) }); err != nil {
 		return err
 	}
 	for range batch { // each is acknowledged, in their order, or the first that fails comes first
-		if err := acknowledged(fd); err != nil {
+		if err := readAck(fd); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// acknowledged reads one answer of the kernel; what others send is left aside.
-func acknowledged(fd int) error {
+// readAck reads one answer of the kernel; what others send is left aside.
+func readAck(fd int) error {
 	// An error brings the message it is about with it, of which only the head matters.
 	var answer [256]byte
 	for {
 		var n int
 		var from unix.Sockaddr
-		err := uninterrupted(func() (err error) {
+		err := retryEINTR(func() (err error) {
 			n, from, err = unix.Recvfrom(fd, answer[:], 0)
 			return err
 		})
@@ -157,7 +157,7 @@ func acknowledged(fd int) error {
 	}
 }
 
-func uninterrupted(f func() error) error {
+func retryEINTR(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {
 			return err
@@ -165,9 +165,9 @@ func uninterrupted(f func() error) error {
 	}
 }
 
-// ownedBatch returns a table, a chain, and for each address and protocol a rule, as
+// ownerTableBatch returns a table, a chain, and for each address and protocol a rule, as
 // eachMessage that ask for an acknowledgement each.
-func ownedBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
+func ownerTableBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
 	priority := int32(priorityRaw)
 	batch := [][]byte{
 		batchMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_EXCL,
@@ -175,7 +175,7 @@ func ownedBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
 			attrNumber(unix.NFTA_TABLE_FLAGS, ownerFlag)),
 		batchMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_EXCL,
 			attrText(unix.NFTA_CHAIN_TABLE, name),
-			attrText(unix.NFTA_CHAIN_NAME, ownedChain),
+			attrText(unix.NFTA_CHAIN_NAME, ownerTableChain),
 			attrNest(unix.NFTA_CHAIN_HOOK,
 				attrNumber(unix.NFTA_HOOK_HOOKNUM, unix.NF_INET_LOCAL_OUT),
 				attrNumber(unix.NFTA_HOOK_PRIORITY, uint32(priority))),
@@ -185,7 +185,7 @@ func ownedBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
 		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			batch = append(batch, batchMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
 				attrText(unix.NFTA_RULE_TABLE, name),
-				attrText(unix.NFTA_RULE_CHAIN, ownedChain),
+				attrText(unix.NFTA_RULE_CHAIN, ownerTableChain),
 				attrNest(unix.NFTA_RULE_EXPRESSIONS, exprsUntrack(l.Unmap(), protocol, dns)...)))
 		}
 	}

@@ -17,38 +17,38 @@ import (
 )
 
 const (
-	// eventTable is the table of the nftables filter, of which everything is ours.
-	eventTable = "nodens"
+	// ownTable is the table of the nftables filter, of which everything is ours.
+	ownTable = "nodens"
 
-	// signalPause is the least time between two signals. A re-check takes some tens of
+	// minSignalInterval is the least time between two signals. A re-check takes some tens of
 	// milliseconds; at half of it a program that changes things all the time would keep
 	// a core busy, and twice as much is time in which a node may be without DNS.
-	signalPause = 100 * time.Millisecond
+	minSignalInterval = 100 * time.Millisecond
 
-	// signalPauseMax is what the pause grows to, twice as long each time, while what we
+	// maxSignalInterval is what the pause grows to, twice as long each time, while what we
 	// put back is taken away at once, as by another program that wants it gone. Longer
 	// would be no better than the interval of re-checks; half as much would still spend
 	// a tenth of a core on a quarrel that only people can end.
-	signalPauseMax = 1600 * time.Millisecond
+	maxSignalInterval = 1600 * time.Millisecond
 
-	// eventRetry is how long to wait before a socket that broke is opened again. It
+	// reopenDelay is how long to wait before a socket that broke is opened again. It
 	// breaks hardly ever, and the interval's re-check goes on meanwhile.
-	eventRetry = time.Second
+	reopenDelay = time.Second
 
-	// eventQueue is how many bytes of events the kernel may hold for us: a firewall of
+	// receiveQueue is how many bytes of events the kernel may hold for us: a firewall of
 	// some thousand rules that is replaced while no reader runs. With half of it large
 	// ones cost a re-check for nothing; what is lost costs no more than that either.
-	eventQueue = 1 << 20
+	receiveQueue = 1 << 20
 
-	// eventMessage is the largest run of messages read at once: the kernel writes 8 KiB
+	// maxMessage is the largest run of messages read at once: the kernel writes 8 KiB
 	// for nf_tables, and for a link with many virtual functions up to 32 KiB.
-	eventMessage = 32 << 10
+	maxMessage = 32 << 10
 )
 
-// interest is what watchEvents looks out for. It is not changed while it is in use.
-type interest struct {
-	// link is the name of the link; "" for none.
-	link string
+// watchSpec is what watchEvents looks out for. It is not changed while it is in use.
+type watchSpec struct {
+	// iface is the name of the link; "" for none.
+	iface string
 	// addrs are the addresses on whatever link, of both families.
 	addrs []netip.Addr
 	// rules: what this package has in nf_tables counts, which is also where iptables-nft
@@ -56,15 +56,15 @@ type interest struct {
 	rules bool
 }
 
-// eventSource is one kind of netlink socket.
-type eventSource struct {
+// monitorSource is one kind of netlink socket.
+type monitorSource struct {
 	protocol int
 	groups   uint32
-	// loss says whether a message, without its header, tells of a loss.
-	loss func(of interest, kind uint16, body []byte) bool
+	// isRemoval says whether a message, without its header, tells of a loss.
+	isRemoval func(of watchSpec, kind uint16, body []byte) bool
 }
 
-// watchEvents tells of every moment at which something of interest may have been taken
+// watchRemovals tells of every moment at which something of interest may have been taken
 // away, by sending on the channel it returns: what was lost before is seen by whoever looks
 // after receiving. At most one signal waits, and there are at least 100 ms between two,
 // more if they go on. Events that the kernel had no room for count as a loss; so does a
@@ -72,27 +72,27 @@ type eventSource struct {
 // rules of iptables-legacy, there are no signals.
 //
 // It never blocks. When ctx is done the channel is closed; nothing runs on then.
-func watchEvents(ctx context.Context, of interest) <-chan struct{} {
-	sources := []eventSource{{unix.NETLINK_ROUTE,
-		unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, lossOfLink}}
+func watchRemovals(ctx context.Context, of watchSpec) <-chan struct{} {
+	sources := []monitorSource{{unix.NETLINK_ROUTE,
+		unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval}}
 	if of.rules {
-		sources = append(sources, eventSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), lossOfRule})
+		sources = append(sources, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval})
 	}
-	return watch(ctx, of, sources)
+	return monitor(ctx, of, sources)
 }
 
-// watch is watchEvents for certain sources.
-func watch(ctx context.Context, of interest, sources []eventSource) <-chan struct{} {
+// monitor is watchEvents for certain sources.
+func monitor(ctx context.Context, of watchSpec, sources []monitorSource) <-chan struct{} {
 	losses := make(chan struct{}, 1)
 	signals := make(chan struct{}, 1)
 	var readers sync.WaitGroup
 	for _, s := range sources {
 		// Opened here, so that what is lost after our return is noticed.
 		socket, err := s.open()
-		readers.Go(func() { s.watch(ctx, socket, err, of, losses) })
+		readers.Go(func() { s.monitor(ctx, socket, err, of, losses) })
 	}
 	go func() {
-		spaceOut(ctx, losses, signals)
+		debounce(ctx, losses, signals)
 		readers.Wait()
 		close(signals)
 	}()
@@ -100,13 +100,13 @@ func watch(ctx context.Context, of interest, sources []eventSource) <-chan struc
 }
 
 // open subscribes. The file is not inherited by programs started later.
-func (s eventSource) open() (*os.File, error) {
+func (s monitorSource) open() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, s.protocol)
 	if err != nil {
 		return nil, err
 	}
 	// Without the permission to force it the usual size does.
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventQueue)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveQueue)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: s.groups}); err != nil {
 		_ = unix.Close(fd)
 		return nil, err
@@ -114,20 +114,20 @@ func (s eventSource) open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// watch reads from a socket, and from those that come after it, until ctx is done.
-func (s eventSource) watch(ctx context.Context, socket *os.File, err error, of interest, losses chan<- struct{}) {
-	buffer := make([]byte, eventMessage)
+// monitor reads from a socket, and from those that come after it, until ctx is done.
+func (s monitorSource) monitor(ctx context.Context, socket *os.File, err error, of watchSpec, losses chan<- struct{}) {
+	buffer := make([]byte, maxMessage)
 	for ctx.Err() == nil {
 		if err == nil {
-			s.read(ctx, socket, buffer, of, losses)
+			s.readMessages(ctx, socket, buffer, of, losses)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(eventRetry):
+		case <-time.After(reopenDelay):
 		}
 		if socket, err = s.open(); err == nil {
-			offerSignal(losses) // nobody looked until now
+			notify(losses) // nobody looked until now
 		}
 	}
 	if err == nil {
@@ -135,8 +135,8 @@ func (s eventSource) watch(ctx context.Context, socket *os.File, err error, of i
 	}
 }
 
-// read reads until the socket breaks or ctx is done, and closes the socket.
-func (s eventSource) read(ctx context.Context, socket *os.File, buffer []byte, of interest, losses chan<- struct{}) {
+// readMessages reads until the socket breaks or ctx is done, and closes the socket.
+func (s monitorSource) readMessages(ctx context.Context, socket *os.File, buffer []byte, of watchSpec, losses chan<- struct{}) {
 	defer socket.Close()
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -145,30 +145,30 @@ func (s eventSource) read(ctx context.Context, socket *os.File, buffer []byte, o
 		return
 	}
 	for {
-		n, whole, err := receiveEvents(raw, buffer)
+		n, whole, err := receiveMessages(raw, buffer)
 		switch {
 		case errors.Is(err, unix.ENOBUFS), err == nil && !whole:
-			offerSignal(losses)
+			notify(losses)
 			continue
 		case err != nil:
 			return
 		}
 		for kind, body := range eachMessage(buffer[:n]) {
-			if s.loss(of, kind, body) {
-				offerSignal(losses)
+			if s.isRemoval(of, kind, body) {
+				notify(losses)
 				break
 			}
 		}
 	}
 }
 
-// receiveEvents waits for a datagram. whole is false for one that the buffer was too small for.
-func receiveEvents(raw interface {
+// receiveMessages waits for a datagram. whole is false for one that the buffer was too small for.
+func receiveMessages(raw interface {
 	Read(f func(fd uintptr) (done bool)) error
 }, buffer []byte) (n int, whole bool, err error) {
 	var flags int
 	waited := raw.Read(func(fd uintptr) bool {
-		err = uninterrupted(func() (err error) {
+		err = retryEINTR(func() (err error) {
 			n, _, flags, _, err = unix.Recvmsg(int(fd), buffer, nil, 0)
 			return err
 		})
@@ -180,10 +180,10 @@ func receiveEvents(raw interface {
 	return n, flags&unix.MSG_TRUNC == 0, err
 }
 
-// spaceOut passes losses on, with a pause after each; what comes in a pause is passed on
+// debounce passes losses on, with a pause after each; what comes in a pause is passed on
 // at its end. It returns when ctx is done.
-func spaceOut(ctx context.Context, losses <-chan struct{}, signals chan<- struct{}) {
-	pause := signalPause
+func debounce(ctx context.Context, losses <-chan struct{}, signals chan<- struct{}) {
+	pause := minSignalInterval
 	for {
 		quiet := time.Now()
 		select {
@@ -192,11 +192,11 @@ func spaceOut(ctx context.Context, losses <-chan struct{}, signals chan<- struct
 		case <-losses:
 		}
 		if time.Since(quiet) < pause {
-			pause = min(2*pause, signalPauseMax)
+			pause = min(2*pause, maxSignalInterval)
 		} else {
-			pause = signalPause
+			pause = minSignalInterval
 		}
-		offerSignal(signals)
+		notify(signals)
 		select {
 		case <-ctx.Done():
 			return
@@ -205,8 +205,8 @@ func spaceOut(ctx context.Context, losses <-chan struct{}, signals chan<- struct
 	}
 }
 
-// offerSignal sends unless a signal waits already.
-func offerSignal(to chan<- struct{}) {
+// notify sends unless a signal waits already.
+func notify(to chan<- struct{}) {
 	select {
 	case to <- struct{}{}:
 	default:
@@ -225,7 +225,7 @@ func eachMessage(b []byte) iter.Seq2[uint16, []byte] {
 			if !yield(nl.NativeEndian().Uint16(b[4:]), b[unix.NLMSG_HDRLEN:length]) {
 				return
 			}
-			b = b[min(alignNetlink(length), len(b)):]
+			b = b[min(nlAlign(length), len(b)):]
 		}
 	}
 }
@@ -242,25 +242,25 @@ func attrValue(b []byte, skip int, kind uint16) []byte {
 		if nl.NativeEndian().Uint16(b[2:])&^flags == kind {
 			return b[header:length]
 		}
-		b = b[min(alignNetlink(length), len(b)):]
+		b = b[min(nlAlign(length), len(b)):]
 	}
 	return nil
 }
 
-func alignNetlink(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+func nlAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
 // attrName returns the text of an attribute, which ends with a zero.
 func attrName(b []byte, skip int, kind uint16) string {
 	return string(bytes.TrimRight(attrValue(b, skip, kind), "\x00"))
 }
 
-// lossOfLink: the link is gone or down, an address is gone from some link.
-func lossOfLink(of interest, kind uint16, body []byte) bool {
+// isInterfaceRemoval: the link is gone or down, an address is gone from some link.
+func isInterfaceRemoval(of watchSpec, kind uint16, body []byte) bool {
 	switch kind {
 	case unix.RTM_DELLINK, unix.RTM_NEWLINK:
 		// Of the family of bridges come messages about ports of one.
-		if len(body) < unix.SizeofIfInfomsg || body[0] != unix.AF_UNSPEC || of.link == "" ||
-			attrName(body, unix.SizeofIfInfomsg, unix.IFLA_IFNAME) != of.link {
+		if len(body) < unix.SizeofIfInfomsg || body[0] != unix.AF_UNSPEC || of.iface == "" ||
+			attrName(body, unix.SizeofIfInfomsg, unix.IFLA_IFNAME) != of.iface {
 			return false
 		}
 		up := nl.NativeEndian().Uint32(body[8:])&unix.IFF_UP != 0
@@ -276,25 +276,25 @@ func lossOfLink(of interest, kind uint16, body []byte) bool {
 	return false
 }
 
-// lossOfRule: a table, a chain or a rule of ours is gone; or a chain that sees what comes
+// isRuleRemoval: a table, a chain or a rule of ours is gone; or a chain that sees what comes
 // in for this node is new or has another policy, which may keep queries from us.
-func lossOfRule(_ interest, kind uint16, body []byte) bool {
+func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
 	const head = nl.SizeofNfgenmsg
 	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return false
 	}
-	kind = deletion(kind & 0xff)
+	kind = canonicalDeletion(kind & 0xff)
 	switch attrName(body, head, unix.NFTA_TABLE_NAME) { // has this number in all messages
-	case eventTable: // kinds come in threes: making, asking for, deleting
+	case ownTable: // kinds come in threes: making, asking for, deleting
 		return kind <= unix.NFT_MSG_DELSETELEM && kind%3 == unix.NFT_MSG_DELTABLE
 	case "kube-proxy":
 		return false // it changes all the time, and has names in it that may be any text
 	}
 	switch kind {
 	case unix.NFT_MSG_DELCHAIN:
-		return isOurs(attrValue(body, head, unix.NFTA_CHAIN_NAME))
+		return mentionsOurs(attrValue(body, head, unix.NFTA_CHAIN_NAME))
 	case unix.NFT_MSG_DELRULE: // kube-proxy's way in iptables, too
-		return !strings.HasPrefix(attrName(body, head, unix.NFTA_RULE_CHAIN), "KUBE-") && isOurs(body)
+		return !strings.HasPrefix(attrName(body, head, unix.NFTA_RULE_CHAIN), "KUBE-") && mentionsOurs(body)
 	case unix.NFT_MSG_NEWCHAIN:
 		hook := attrValue(attrValue(body, head, unix.NFTA_CHAIN_HOOK), 0, unix.NFTA_HOOK_HOOKNUM)
 		return bytes.Equal(hook, []byte{0, 0, 0, unix.NF_INET_LOCAL_IN})
@@ -302,9 +302,9 @@ func lossOfRule(_ interest, kind uint16, body []byte) bool {
 	return false
 }
 
-// deletion makes one of the two kinds of deletions that there are: Linux 6.3 has some in
+// canonicalDeletion makes one of the two kinds of deletions that there are: Linux 6.3 has some in
 // which it is no error if there is nothing, and announces them under their own numbers.
-func deletion(kind uint16) uint16 {
+func canonicalDeletion(kind uint16) uint16 {
 	const first, last = 26, 30 // table, chain, rule, set, element
 	if kind < first || kind > last {
 		return kind
@@ -312,8 +312,8 @@ func deletion(kind uint16) uint16 {
 	return (kind-first)*3 + unix.NFT_MSG_DELTABLE
 }
 
-// isOurs reports whether a rule or chain in a table of others is ours. Each of them has one
+// mentionsOurs reports whether a rule or chain in a table of others is ours. Each of them has one
 // of two texts in its comment, in the name of its chain, or of the chain it leads to.
-func isOurs(b []byte) bool {
+func mentionsOurs(b []byte) bool {
 	return bytes.Contains(b, []byte("nodens: DNS")) || bytes.Contains(b, []byte("NODENS-"))
 }

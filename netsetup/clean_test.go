@@ -31,19 +31,19 @@ func TestClean(t *testing.T) {
 		{"another link", func(c *Config) { c.InterfaceName = "other0" }, []string{"51 rules of iptables (model)"},
 			"addr 169.254.20.10/32 on nodelocaldns\naddr fd00::a/128 on nodelocaldns\nlink nodelocaldns kind dummy up true\n"},
 	} {
-		f := NewFake()
+		f := newFakeNode()
 		if err := f.AddAddr(Addr{loopback, netip.MustParsePrefix(foreign)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Iptables("iptables -t filter -A INPUT -j DROP"); err != nil {
+		if err := f.runIptables("iptables -t filter -A INPUT -j DROP"); err != nil {
 			t.Fatal(err)
 		}
-		before := f.Dump()
+		before := f.dump()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		s.disown() // killed
-		old := "iptables -t raw -A OUTPUT -d 169.254.20.99/32 -m comment " + oldComment + `skip conntrack" -j NOTRACK`
-		if err := f.Iptables(old); err != nil {
+		s.closeOwnerTable() // killed
+		old := "iptables -t raw -A OUTPUT -d 169.254.20.99/32 -m comment " + nodeLocalComment + `skip conntrack" -j NOTRACK`
+		if err := f.runIptables(old); err != nil {
 			t.Fatal(err)
 		}
 		c := dualStack()
@@ -55,7 +55,7 @@ func TestClean(t *testing.T) {
 		if diff := cmp.Diff(tt.want, removed); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
-		got := f.Dump()
+		got := f.dump()
 		for line := range strings.Lines(tt.left) {
 			if !strings.Contains(got, line) {
 				t.Errorf("%s: lacks %q", tt.name, line)
@@ -74,11 +74,11 @@ func TestClean(t *testing.T) {
 
 // TestCleanGoesOn: what can't be removed does not keep the rest.
 func TestCleanGoesOn(t *testing.T) {
-	f := NewFake()
+	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	apply(t, s)
 	broken := errors.New("broken")
-	f.Fail = func(call string) error {
+	f.fail = func(call string) error {
 		if strings.HasPrefix(call, "ip6tables ") {
 			return broken
 		}
@@ -88,7 +88,7 @@ func TestCleanGoesOn(t *testing.T) {
 	if !errors.Is(err, broken) || len(removed) != 4 {
 		t.Errorf("removed %q, %v", removed, err)
 	}
-	if got := f.Dump(); strings.Contains(got, "iptables raw -N") || !strings.Contains(got, "ip6tables raw -N") || strings.Contains(got, "nodelocaldns") {
+	if got := f.dump(); strings.Contains(got, "iptables raw -N") || !strings.Contains(got, "ip6tables raw -N") || strings.Contains(got, "nodelocaldns") {
 		t.Errorf("left:\n%s", got)
 	}
 	c := dualStack()

@@ -19,8 +19,8 @@ func TestExecute(t *testing.T) {
 		"iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied":    fs.ErrPermission,
 		"Another app is currently holding the xtables lock. Stopped waiting after 1s.":              ErrLocked,
 		"Can't lock /run/xtables.lock: Resource temporarily unavailable":                            ErrLocked,
-		"iptables: No chain/target/match by that name.":                                             errMissing,
-		"iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.":    errMissing,
+		"iptables: No chain/target/match by that name.":                                             errNoChain,
+		"iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.":    errNoChain,
 		"iptables-restore: line 3 failed":                                                           nil,
 		"Extension socket revision 0 not supported, missing kernel module?":                         nil,
 		"iptables-nft-restore: line 2: RULE_APPEND failed (Invalid argument): rule in chain OUTPUT": nil,
@@ -30,7 +30,7 @@ func TestExecute(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q is not in %v", says, err)
 		}
-		for _, sentinel := range []error{fs.ErrPermission, ErrLocked, errMissing, ErrNoTool} {
+		for _, sentinel := range []error{fs.ErrPermission, ErrLocked, errNoChain, ErrNoTool} {
 			if errors.Is(err, sentinel) != (want != nil && errors.Is(sentinel, want)) {
 				t.Errorf("%q: %v counts as %v: %v", says, err, sentinel, errors.Is(err, sentinel))
 			}
@@ -88,7 +88,7 @@ func TestPatiently(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		calls := 0
-		err := patiently(ctx, func() error {
+		err := retryLocked(ctx, func() error {
 			if calls++; calls == tt.after {
 				cancel()
 			}
@@ -98,7 +98,7 @@ func TestPatiently(t *testing.T) {
 		if !errors.Is(err, tt.want) || calls != tt.calls {
 			t.Errorf("%s: %v after %d calls, want %v after %d", tt.name, err, calls, tt.want, tt.calls)
 		}
-		if err := patiently(ctx, func() error { t.Error("called with a done context"); return nil }); !errors.Is(err, context.Canceled) {
+		if err := retryLocked(ctx, func() error { t.Error("called with a done context"); return nil }); !errors.Is(err, context.Canceled) {
 			t.Errorf("a done context: %v", err)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // offered are the filters of a choice, the chosen one first.
-func offered(c choice) []string {
-	all := []string{c.filter.name()}
+func offered(c backendChoice) []string {
+	all := []string{c.backend.name()}
 	for _, f := range c.others {
 		all = append(all, f.name())
 	}
@@ -49,7 +49,7 @@ func TestKernelChooses(t *testing.T) {
 			for _, words := range tt.node {
 				run(t, words...)
 			}
-			c, err := (&kernel{}).choose(t.Context(), tt.how, dualStack().Addresses)
+			c, err := (&kernelNode{}).chooseBackend(t.Context(), tt.how, dualStack().Addresses)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +94,7 @@ func TestChooseNeedsAProgram(t *testing.T) {
 	for how, want := range map[Netfilter]string{
 		NetfilterAuto: "neither iptables nor nft", NetfilterIptables: "iptables:", NetfilterNftables: "nft:",
 	} {
-		_, err := (&kernel{}).choose(t.Context(), how, nil)
+		_, err := (&kernelNode{}).chooseBackend(t.Context(), how, nil)
 		if !errors.Is(err, ErrNoTool) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", how, err, want)
 		}
@@ -112,8 +112,8 @@ func TestChoosesByVersion(t *testing.T) {
 		for _, name := range []string{"iptables", "iptables-restore"} {
 			script(t, dir, name, "echo '"+version+"'")
 		}
-		found := flavours(t.Context(), nil)
-		if len(found) != 1 || found[0].flavour != want || found[0].programs != [2]string{"iptables", ""} {
+		found := installedModes(t.Context(), nil)
+		if len(found) != 1 || found[0].mode != want || found[0].programs != [2]string{"iptables", ""} {
 			t.Errorf("%s: %+v", version, found)
 		}
 	}

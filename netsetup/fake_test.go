@@ -1,0 +1,285 @@
+package netsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// fakeNode is a Node in memory, for tests of this package and of its caller. It
+// keeps its promises as strictly as the kernel does: nothing can be added twice,
+// and an address needs its link. Tests play the stranger on the node by calling
+// its methods themselves; unlike a Node it may be called from several goroutines.
+type fakeNode struct {
+	// fail is asked before every call and may fail it; call is the name of the method,
+	// or of the program of iptables, and its arguments. Nil fails nothing. It is called without the lock and may
+	// block, or call other methods.
+	fail func(call string) error
+
+	// noDummy and NoIPv6 make the kernel one without the driver, or the protocol.
+	noDummy, noIPv6 bool
+
+	mu         sync.Mutex
+	interfaces []Interface
+	addrs      []Addr
+	// ownerTables counts those who keep queries of the machine itself untracked.
+	ownerTables int
+	// conntrackTargets are the servers of each call of forget.
+	conntrackTargets [][]netip.AddrPort
+	tables           fakeTables
+	removals         chan struct{}
+	// defaultRoutes are what default routes lead over; rerouted tells of a change.
+	defaultRoutes []defaultInterface
+	routeChanges  chan struct{}
+}
+
+// newFakeNode returns a node with lo, which is up, and nothing else.
+func newFakeNode() *fakeNode {
+	return &fakeNode{
+		interfaces: []Interface{{Name: loopback, Kind: "device", Up: true}},
+		tables:     newFakeTables(),
+		removals:   make(chan struct{}),
+
+		routeChanges: make(chan struct{}),
+	}
+}
+
+// putInterface adds a link of any kind, or replaces the one of that name.
+func (f *fakeNode) putInterface(l Interface) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.interfaces = append(slices.DeleteFunc(f.interfaces, func(x Interface) bool { return x.Name == l.Name }), l)
+}
+
+// dump prints everything on the node, sorted except for the rules of a chain, as iptables prints them.
+// Two nodes with equal dumps are alike.
+func (f *fakeNode) dump() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var lines []string
+	for _, l := range f.interfaces {
+		lines = append(lines, fmt.Sprintf("link %s kind %s up %v", l.Name, l.Kind, l.Up))
+	}
+	for _, a := range f.addrs {
+		lines = append(lines, fmt.Sprintf("addr %v on %s", a.Prefix, a.Interface))
+	}
+	slices.Sort(lines)
+	if f.ownerTables > 0 {
+		lines = append(lines, fmt.Sprintf("owners %d", f.ownerTables))
+	}
+	return strings.Join(append(lines, f.tables.dump()...), "\n")
+}
+
+// begin asks Fail and takes the lock. With an error the lock is not held.
+func (f *fakeNode) begin(method string, arg any) error {
+	if f.fail != nil {
+		if err := f.fail(fmt.Sprintf("%s %v", method, arg)); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	return nil
+}
+
+func (f *fakeNode) find(name string) int {
+	return slices.IndexFunc(f.interfaces, func(l Interface) bool { return l.Name == name })
+}
+
+// Interface implements Node.
+func (f *fakeNode) Interface(name string) (Interface, error) {
+	if err := f.begin("Link", name); err != nil {
+		return Interface{}, err
+	}
+	defer f.mu.Unlock()
+	if i := f.find(name); i >= 0 {
+		return f.interfaces[i], nil
+	}
+	return Interface{}, ErrNotFound
+}
+
+// AddDummy implements Node.
+func (f *fakeNode) AddDummy(name string) error {
+	if err := f.begin("AddLink", name); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	switch {
+	case f.noDummy:
+		return ErrNoDummy
+	case f.find(name) >= 0:
+		return ErrExists
+	}
+	f.interfaces = append(f.interfaces, Interface{Name: name, Kind: kindDummy})
+	return nil
+}
+
+// SetUp implements Node.
+func (f *fakeNode) SetUp(link string) error {
+	if err := f.begin("SetUp", link); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	i := f.find(link)
+	if i < 0 {
+		return ErrNotFound
+	}
+	f.interfaces[i].Up = true
+	return nil
+}
+
+// DeleteInterface implements Node. Like the kernel it refuses to delete lo.
+func (f *fakeNode) DeleteInterface(link string) error {
+	if err := f.begin("DeleteLink", link); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	i := f.find(link)
+	switch {
+	case i < 0:
+		return ErrNotFound
+	case link == loopback:
+		return errors.New("operation not supported")
+	}
+	f.interfaces = slices.Delete(f.interfaces, i, i+1)
+	f.addrs = slices.DeleteFunc(f.addrs, func(a Addr) bool { return a.Interface == link })
+	return nil
+}
+
+// Addrs implements Node.
+func (f *fakeNode) Addrs() ([]Addr, error) {
+	if err := f.begin("Addrs", ""); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	return slices.Clone(f.addrs), nil
+}
+
+// AddAddr implements Node.
+func (f *fakeNode) AddAddr(a Addr) error {
+	if err := f.begin("AddAddr", a); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	switch {
+	case f.find(a.Interface) < 0:
+		return ErrNotFound
+	case slices.Contains(f.addrs, a):
+		return ErrExists
+	case f.noIPv6 && a.Prefix.Addr().Is6():
+		return ErrNoIPv6
+	}
+	f.addrs = append(f.addrs, a)
+	return nil
+}
+
+// DeleteAddr implements Node.
+func (f *fakeNode) DeleteAddr(a Addr) error {
+	if err := f.begin("DeleteAddr", a); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	i := slices.Index(f.addrs, a)
+	if i < 0 {
+		return ErrNotFound
+	}
+	f.addrs = slices.Delete(f.addrs, i, i+1)
+	return nil
+}
+
+// chooseBackend implements Node: iptables, run by the model.
+func (f *fakeNode) chooseBackend(_ context.Context, _ Netfilter, locals []netip.Addr) (backendChoice, error) {
+	return backendChoice{backend: &iptablesBackend{
+		mode:        "model",
+		programs:    [2]string{"iptables", "ip6tables"},
+		locals:      locals,
+		run:         f.run,
+		tableLoaded: func(Family, string) bool { return true },
+	}}, nil
+}
+
+// openOwnerTable implements Node.
+func (f *fakeNode) openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error) {
+	if err := f.begin("own", locals); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	f.ownerTables++
+	return fakeOwnerTable{f}, nil
+}
+
+// deleteConntrack implements Node.
+func (f *fakeNode) deleteConntrack(_ []netip.Addr, _ uint16, servers []netip.AddrPort) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conntrackTargets = append(f.conntrackTargets, servers)
+	return 0, nil
+}
+
+type fakeOwnerTable struct{ f *fakeNode }
+
+// Close implements io.Closer.
+func (o fakeOwnerTable) Close() error {
+	o.f.mu.Lock()
+	defer o.f.mu.Unlock()
+	o.f.ownerTables--
+	return nil
+}
+
+// watchRemovals implements Node: Loss is what tells of one.
+func (f *fakeNode) watchRemovals(context.Context, Plan) <-chan struct{} { return f.removals }
+
+// defaultInterfaces implements Node.
+func (f *fakeNode) defaultInterfaces() ([]defaultInterface, error) {
+	if err := f.begin("defaultInterfaces", ""); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	return slices.Clone(f.defaultRoutes), nil
+}
+
+// watchDefaultRoutes implements Node: reroute is what tells of a change.
+func (f *fakeNode) watchDefaultRoutes(context.Context) <-chan struct{} { return f.routeChanges }
+
+// setDefaults has default routes lead over these interfaces, and nobody told.
+func (f *fakeNode) setDefaults(over ...defaultInterface) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.defaultRoutes = over
+}
+
+// changeDefaults is setDefaults, of which the node tells; it returns when somebody has heard it.
+func (f *fakeNode) changeDefaults(over ...defaultInterface) {
+	f.setDefaults(over...)
+	f.routeChanges <- struct{}{}
+}
+
+// signalRemoval has the node tell of a loss, and returns when somebody has heard it.
+func (f *fakeNode) signalRemoval() { f.removals <- struct{}{} }
+
+// run is the runner: it plays the programs of iptables.
+func (f *fakeNode) run(ctx context.Context, input, program string, args ...string) (string, error) {
+	if err := f.begin(program, strings.Join(args, " ")+" "+input); err != nil {
+		return "", err
+	}
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	return f.tables.runCommand(input, program, args)
+}
+
+// runIptables plays a stranger's command, such as "ip6tables -t raw -F OUTPUT", or the
+// input of iptables-restore behind "iptables-restore".
+func (f *fakeNode) runIptables(command string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	line, input, _ := strings.Cut(command, "\n")
+	words := strings.Fields(line)
+	_, err := f.tables.runCommand(input, words[0], words[1:])
+	return err
+}
