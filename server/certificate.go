@@ -15,39 +15,39 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// lookEvery is how often the files of a certificate are looked at, where somebody
+// checkInterval is how often the files of a certificate are looked at, where somebody
 // asks for it: a rotation is in force a second later. With half of it the three
 // looks would only be more; with twice as much, who replaces a broken certificate
 // waits for nothing.
-const lookEvery = time.Second
+const checkInterval = time.Second
 
 // Certificate is what servers over TLS show their clients. Its files are looked at
 // when a connection or a scrape comes, at most once a second; what has changed there
 // holds for the connections that come from then on. Files that can't be used change
 // nothing but a counter and the log. It is safe for concurrent use.
 type Certificate struct {
-	cfg   config.TLSServer
-	log   *slog.Logger
-	every time.Duration // lookEvery, but for tests
+	cfg      config.TLSServer
+	log      *slog.Logger
+	interval time.Duration // lookEvery, but for tests
 
-	looked  atomic.Int64 // when the files were looked at, by package clock
-	current atomic.Pointer[material]
-	failed  atomic.Uint64
+	lastCheck atomic.Int64 // when the files were looked at, by package clock
+	current   atomic.Pointer[keyPair]
+	failed    atomic.Uint64
 
 	mu    sync.Mutex
 	files [3]fs.FileInfo // as they were when they were read; nil is no file
 }
 
-// material is what files made.
-type material struct {
+// keyPair is what files made.
+type keyPair struct {
 	expiry   time.Time
 	dot, doh *tls.Config
 }
 
 // NewCertificate reads the files that cfg names. Its error names the one at fault.
 func NewCertificate(cfg config.TLSServer, log *slog.Logger) (*Certificate, error) {
-	c := &Certificate{cfg: cfg, log: log, every: lookEvery}
-	c.looked.Store(int64(clock.Now()))
+	c := &Certificate{cfg: cfg, log: log, interval: checkInterval}
+	c.lastCheck.Store(int64(clock.Now()))
 	c.files = c.stat()
 	return c, c.load()
 }
@@ -57,19 +57,19 @@ func (c *Certificate) File() string { return c.cfg.Cert }
 
 // Expiry is when the certificate in force ends.
 func (c *Certificate) Expiry() time.Time {
-	c.look()
+	c.checkFiles()
 	return c.current.Load().expiry
 }
 
-// ReloadFailed counts changes of the files that could not be used.
-func (c *Certificate) ReloadFailed() uint64 {
-	c.look()
+// ReloadFailures counts changes of the files that could not be used.
+func (c *Certificate) ReloadFailures() uint64 {
+	c.checkFiles()
 	return c.failed.Load()
 }
 
-// settings are what a connection that comes now is served with.
-func (c *Certificate) settings(t config.Transport) *tls.Config {
-	c.look()
+// tlsConfig are what a connection that comes now is served with.
+func (c *Certificate) tlsConfig(t config.Transport) *tls.Config {
+	c.checkFiles()
 	m := c.current.Load()
 	if t == config.DNSOverHTTPS {
 		return m.doh
@@ -77,10 +77,10 @@ func (c *Certificate) settings(t config.Transport) *tls.Config {
 	return m.dot
 }
 
-// look looks whether the files have changed, unless somebody has just done so.
-func (c *Certificate) look() {
-	last, now := c.looked.Load(), clock.Now()
-	if now < time.Duration(last)+c.every || !c.looked.CompareAndSwap(last, int64(now)) {
+// checkFiles looks whether the files have changed, unless somebody has just done so.
+func (c *Certificate) checkFiles() {
+	last, now := c.lastCheck.Load(), clock.Now()
+	if now < time.Duration(last)+c.interval || !c.lastCheck.CompareAndSwap(last, int64(now)) {
 		return
 	}
 	c.mu.Lock()
@@ -133,7 +133,7 @@ func (c *Certificate) load() error {
 		ClientCAs:    roots,
 		MinVersion:   tls.VersionTLS12, // RFC 9325, 3.1.1
 	}
-	m := &material{expiry: cert.Leaf.NotAfter, dot: base, doh: base.Clone()}
+	m := &keyPair{expiry: cert.Leaf.NotAfter, dot: base, doh: base.Clone()}
 	m.doh.NextProtos = []string{"h2", "http/1.1"}
 	// Most stub resolvers name no protocol, and some name one of their own, which
 	// would end the handshake: the protocol's name is only for those that know it

@@ -30,13 +30,13 @@ func certify(t testing.TB, files config.TLSServer) *Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.every = 0
+	c.interval = 0
 	return c
 }
 
 // doored serves zones on a loopback address behind a door, with a new certificate
 // unless it has one, until the test ends. The roots are those of the certificate.
-func doored(t testing.TB, limits Limits, door Door, zones ...*Zone) (*Server, netip.AddrPort, *x509.CertPool) {
+func doored(t testing.TB, limits Limits, door ListenerConfig, zones ...*Zone) (*Server, netip.AddrPort, *x509.CertPool) {
 	t.Helper()
 	var roots *x509.CertPool
 	if door.Certificate == nil {
@@ -58,20 +58,20 @@ func doored(t testing.TB, limits Limits, door Door, zones ...*Zone) (*Server, ne
 	return s, addr, roots
 }
 
-func through(door Door, zones ...*Zone) *Routes {
+func through(door ListenerConfig, zones ...*Zone) *Routes {
 	for _, z := range zones {
 		if z.Stats == nil {
 			z.Stats = NewStats()
 		}
 	}
 	rt := NewRoutes(zones, NewStats())
-	rt.Door = door
+	rt.Config = door
 	return rt
 }
 
 // shown is the name of the certificate that a client is shown now.
 func shown(c *Certificate) string {
-	return c.settings(config.DNSOverTLS).Certificates[0].Leaf.Subject.CommonName
+	return c.tlsConfig(config.DNSOverTLS).Certificates[0].Leaf.Subject.CommonName
 }
 
 // TestCertificate: what is in the files is in force, unless it can't be used.
@@ -87,7 +87,7 @@ func TestCertificate(t *testing.T) {
 				t.Errorf("%q is shown, want %q", got, name)
 			}
 		}
-		if n := c.ReloadFailed(); n != failed {
+		if n := c.ReloadFailures(); n != failed {
 			t.Errorf("%d changes failed, want %d", n, failed)
 		}
 	}
@@ -124,12 +124,12 @@ func TestCertificate(t *testing.T) {
 func TestCertificateOnce(t *testing.T) {
 	a, folder := ca.ForTest(t), t.TempDir()
 	c := certify(t, issue(t, a, folder, "first", time.Now().Add(time.Hour)))
-	c.every = time.Hour
+	c.interval = time.Hour
 	issue(t, a, folder, "second", time.Now().Add(time.Hour))
 	if got := shown(c); got != "first" {
 		t.Errorf("%q is shown before its time", got)
 	}
-	c.looked.Store(c.looked.Load() - int64(time.Hour))
+	c.lastCheck.Store(c.lastCheck.Load() - int64(time.Hour))
 	if got := shown(c); got != "second" {
 		t.Errorf("%q is shown when it is time to look", got)
 	}
@@ -192,7 +192,7 @@ func TestClientAuth(t *testing.T) {
 		for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 			t.Run(tt.name+" "+via.String(), func(t *testing.T) {
 				files.ClientAuth = tt.auth
-				s, addr, _ := doored(t, Limits{}, Door{Transport: via, Certificate: certify(t, files)}, byHand(t))
+				s, addr, _ := doored(t, Limits{}, ListenerConfig{Transport: via, Certificate: certify(t, files)}, byHand(t))
 				failed := uint64(0)
 				for _, c := range []struct {
 					name string

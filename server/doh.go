@@ -20,75 +20,75 @@ const (
 	// dohPath is where queries are asked, as CoreDNS has it and nearly all clients are
 	// told.
 	dohPath = "/dns-query"
-	// dohType is the type of a query and of a reply (RFC 8484, 6).
-	dohType = "application/dns-message"
-	// mostFresh is the longest a reply may be said to hold, in seconds: CoreDNS's bound.
-	mostFresh = 3600
-	// leastFresh is how long a reply holds that doesn't say it: a failure, or a denial
+	// dnsMessageType is the type of a query and of a reply (RFC 8484, 6).
+	dnsMessageType = "application/dns-message"
+	// maxMaxAge is the longest a reply may be said to hold, in seconds: CoreDNS's bound.
+	maxMaxAge = 3600
+	// defaultMaxAge is how long a reply holds that doesn't say it: a failure, or a denial
 	// without an SOA record. It is CoreDNS's, and what the cache keeps a failure for.
-	leastFresh = 5
+	defaultMaxAge = 5
 )
 
-// errand is what answering a request takes.
-type errand struct {
+// dohRequest is what answering a request takes.
+type dohRequest struct {
 	x       exchange
 	in, out []byte
 }
 
-var errands = sync.Pool{New: func() any {
-	return &errand{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
+var dohRequests = sync.Pool{New: func() any {
+	return &dohRequest{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
 }}
 
 // ServeHTTP answers one request (RFC 8484, 4). What is wrong with the request is
 // said in HTTP, and what is wrong with its query in DNS.
-func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != dohPath {
-		h.fail(w, http.StatusNotFound)
+		h.writeError(w, http.StatusNotFound)
 		return
 	}
-	v, ok := r.Context().Value(visitKey{}).(*visit)
+	v, ok := r.Context().Value(connKey{}).(*httpsConn)
 	if !ok {
-		h.fail(w, http.StatusInternalServerError)
+		h.writeError(w, http.StatusInternalServerError)
 		return
 	}
-	end := h.begin(v)
+	end := h.beginRequest(v)
 	if end == nil {
-		h.fail(w, http.StatusServiceUnavailable)
+		h.writeError(w, http.StatusServiceUnavailable)
 		return
 	}
 	defer end()
-	defer h.recovered(w)
-	e := errands.Get().(*errand)
+	defer h.recoverPanic(w)
+	e := dohRequests.Get().(*dohRequest)
 	packet, status := readQuery(w, r, e.in[:0])
 	if status != http.StatusOK {
-		h.fail(w, status)
+		h.writeError(w, status)
 		return
 	}
 	msg := h.answer(v, e, packet)
-	if unread(msg) {
-		h.fail(w, http.StatusBadRequest)
+	if isRequestError(msg) {
+		h.writeError(w, http.StatusBadRequest)
 		return
 	}
-	h.count(http.StatusOK)
-	if reply(w, msg) != nil {
+	h.countStatus(http.StatusOK)
+	if writeReply(w, msg) != nil {
 		return // net/http may still be at it, so that the errand can't be used again
 	}
-	e.in, e.out, e.x = kept(e.in, packet), kept(e.out, msg), exchange{}
-	errands.Put(e)
+	e.in, e.out, e.x = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), exchange{}
+	dohRequests.Put(e)
 }
 
-// recovered is for a panic outside of the path, which looks after its own.
-func (h *hall) recovered(w http.ResponseWriter) {
+// recoverPanic is for a panic outside of the path, which looks after its own.
+func (h *httpsServer) recoverPanic(w http.ResponseWriter) {
 	if p := recover(); p != nil {
 		h.s.panics.Add(1)
 		h.s.log.Error("a request panicked", "panic", p, "stack", string(debug.Stack()))
-		h.fail(w, http.StatusInternalServerError)
+		h.writeError(w, http.StatusInternalServerError)
 	}
 }
 
-// unread reports whether msg, a reply or nil, is for what could not be read as a query.
+// isRequestError reports whether msg, a reply or nil, is for what could not be read as a query.
 // Without HTTP that is an error of DNS, and here, as in CoreDNS, one of the request.
-func unread(msg []byte) bool {
+func isRequestError(msg []byte) bool {
 	if len(msg) != wire.HeaderLen {
 		return msg == nil
 	}
@@ -97,12 +97,12 @@ func unread(msg []byte) bool {
 }
 
 // answer walks the path, and waits where it has to; nil is for what is no query.
-func (h *hall) answer(v *visit, e *errand, packet []byte) []byte {
+func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte {
 	s, x := h.s, &e.x
 	x.via, x.client, x.lane = tcp, v.client, v.lane
 	x.q.Packet, x.start = packet, clock.Now()
 	rt := h.l.routes.Load()
-	msg, at := s.serve(rt, x, e.out, tcpLimit)
+	msg, at := s.serve(rt, x, e.out, noSizeLimit)
 	if at == done {
 		return msg
 	}
@@ -117,7 +117,7 @@ func (h *hall) answer(v *visit, e *errand, packet []byte) []byte {
 func readQuery(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, int) {
 	switch r.Method {
 	case http.MethodPost:
-		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != dohType {
+		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != dnsMessageType {
 			return nil, http.StatusUnsupportedMediaType
 		}
 		return readBody(http.MaxBytesReader(w, r.Body, wire.MaxMessage), buf)
@@ -158,25 +158,25 @@ func readBody(body io.Reader, buf []byte) ([]byte, int) {
 	}
 }
 
-// reply writes msg, and for how long it holds (RFC 8484, 5.1).
-func reply(w http.ResponseWriter, msg []byte) error {
-	fresh := uint32(leastFresh)
+// writeReply writes msg, and for how long it holds (RFC 8484, 5.1).
+func writeReply(w http.ResponseWriter, msg []byte) error {
+	fresh := uint32(defaultMaxAge)
 	if rcode := wire.Rcode(msg[3] & 0xf); rcode == wire.NoError || rcode == wire.NXDomain {
 		if ttl, ok := wire.Age(msg); ok {
-			fresh = min(ttl, mostFresh)
+			fresh = min(ttl, maxMaxAge)
 		}
 	}
 	header := w.Header()
-	header.Set("Content-Type", dohType)
+	header.Set("Content-Type", dnsMessageType)
 	header.Set("Cache-Control", "max-age="+strconv.FormatUint(uint64(fresh), 10))
 	header.Set("Content-Length", strconv.Itoa(len(msg)))
 	_, err := w.Write(msg)
 	return err
 }
 
-// fail answers with an error of HTTP.
-func (h *hall) fail(w http.ResponseWriter, status int) {
-	h.count(status)
+// writeError answers with an error of HTTP.
+func (h *httpsServer) writeError(w http.ResponseWriter, status int) {
+	h.countStatus(status)
 	http.Error(w, http.StatusText(status), status)
 }
 
@@ -189,7 +189,7 @@ var countedStatuses = [...]int{
 // statuses counts replies by their status, in the order of countedStatuses.
 type statuses [len(countedStatuses)]atomic.Uint64
 
-func (h *hall) count(status int) {
+func (h *httpsServer) countStatus(status int) {
 	if i := slices.Index(countedStatuses[:], status); i >= 0 {
 		h.l.routes.Load().Dropped().http[i].Add(1)
 	}

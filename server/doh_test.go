@@ -37,7 +37,7 @@ func (c httpsClient) ask(addr netip.AddrPort, q *dns.Msg) (*dns.Msg, http.Header
 	if err != nil {
 		return nil, nil, err
 	}
-	resp, err := c.Post("https://"+addr.String()+dohPath, dohType, bytes.NewReader(packet))
+	resp, err := c.Post("https://"+addr.String()+dohPath, dnsMessageType, bytes.NewReader(packet))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,7 +64,7 @@ func visitHTTPS(t testing.TB, addr netip.AddrPort, cfg *tls.Config) error {
 	return err
 }
 
-var doh = Door{Transport: config.DNSOverHTTPS}
+var doh = ListenerConfig{Transport: config.DNSOverHTTPS}
 
 // overHTTPS is a client for as long as the test lasts.
 func overHTTPS(t testing.TB, cfg *tls.Config, two bool) httpsClient {
@@ -123,7 +123,7 @@ func TestDoH(t *testing.T) {
 				if got := header.Get("Cache-Control"); got != "max-age="+tt.age {
 					t.Errorf("%s, want %s", got, tt.age)
 				}
-				if got := header.Get("Content-Type"); got != dohType {
+				if got := header.Get("Content-Type"); got != dnsMessageType {
 					t.Errorf("type %s", got)
 				}
 			})
@@ -150,29 +150,29 @@ func TestDoHRequests(t *testing.T) {
 		body                     []byte
 		status                   int
 	}{
-		{"post", "POST", "/dns-query", dohType, packet, 200},
+		{"post", "POST", "/dns-query", dnsMessageType, packet, 200},
 		{"post with a parameter", "POST", "/dns-query", "Application/DNS-Message; x=y", packet, 200},
 		{"get", "GET", "/dns-query?dns=" + text, "", nil, 200},
 		{"get with more", "GET", "/dns-query?x=y&dns=" + text, "", nil, 200},
 		{"get padded", "GET", "/dns-query?dns=" + text + "%3D", "", nil, 400}, // RFC 8484, 6
-		{"another path", "POST", "/", dohType, packet, 404},
-		{"below the path", "POST", "/dns-query/", dohType, packet, 404},
+		{"another path", "POST", "/", dnsMessageType, packet, 404},
+		{"below the path", "POST", "/dns-query/", dnsMessageType, packet, 404},
 		{"get without a query", "GET", "/dns-query", "", nil, 400},
 		{"get of nothing", "GET", "/dns-query?dns=", "", nil, 400},
 		{"get of two", "GET", "/dns-query?dns=" + text + "&dns=" + text, "", nil, 400},
 		{"get of no base64", "GET", "/dns-query?dns=a+b", "", nil, 400},
-		{"put", "PUT", "/dns-query", dohType, packet, 405},
+		{"put", "PUT", "/dns-query", dnsMessageType, packet, 405},
 		{"head", "HEAD", "/dns-query?dns=" + text, "", nil, 405},
 		{"no type", "POST", "/dns-query", "", packet, 415},
 		{"another type", "POST", "/dns-query", "text/plain", packet, 415},
-		{"empty", "POST", "/dns-query", dohType, nil, 400},
-		{"not a header", "POST", "/dns-query", dohType, packet[:11], 400},
-		{"half a query", "POST", "/dns-query", dohType, packet[:20], 400},
-		{"two questions", "POST", "/dns-query", dohType, append([]byte{0, 0, 1, 0, 0, 2}, packet[6:]...), 400},
-		{"an update", "POST", "/dns-query", dohType, append([]byte{0, 0, 0x29}, packet[3:]...), 400},
-		{"a reply", "POST", "/dns-query", dohType, append([]byte{0, 0, 0x80}, packet[3:]...), 400},
-		{"the largest", "POST", "/dns-query", dohType, long, 200},
-		{"too large", "POST", "/dns-query", dohType, append(long, 0), 413},
+		{"empty", "POST", "/dns-query", dnsMessageType, nil, 400},
+		{"not a header", "POST", "/dns-query", dnsMessageType, packet[:11], 400},
+		{"half a query", "POST", "/dns-query", dnsMessageType, packet[:20], 400},
+		{"two questions", "POST", "/dns-query", dnsMessageType, append([]byte{0, 0, 1, 0, 0, 2}, packet[6:]...), 400},
+		{"an update", "POST", "/dns-query", dnsMessageType, append([]byte{0, 0, 0x29}, packet[3:]...), 400},
+		{"a reply", "POST", "/dns-query", dnsMessageType, append([]byte{0, 0, 0x80}, packet[3:]...), 400},
+		{"the largest", "POST", "/dns-query", dnsMessageType, long, 200},
+		{"too large", "POST", "/dns-query", dnsMessageType, append(long, 0), 413},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			eachHTTP(t, &tls.Config{RootCAs: roots}, func(t *testing.T, c httpsClient) {
@@ -209,9 +209,9 @@ func TestDoHBounds(t *testing.T) {
 	door.Timeouts = config.Timeouts{Read: 50 * time.Millisecond}
 	s, addr, roots := doored(t, Limits{}, door, byHand(t))
 	for _, start := range []string{
-		"GET /dns-query?dns=" + strings.Repeat("A", 2*hallHeader) + " HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET /dns-query?dns=" + strings.Repeat("A", 2*maxHTTPHeader) + " HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET /dns-query HTTP/1.1\r\nHost",
-		"POST /dns-query HTTP/1.1\r\nHost: x\r\nContent-Type: " + dohType + "\r\nContent-Length: 100\r\n\r\nx",
+		"POST /dns-query HTTP/1.1\r\nHost: x\r\nContent-Type: " + dnsMessageType + "\r\nContent-Length: 100\r\n\r\nx",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 	} {
 		eventually(t, "the connection to end", func() bool {
@@ -265,7 +265,7 @@ func TestDoHWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", dohType)
+	req.Header.Set("Content-Type", dnsMessageType)
 	given := make(chan struct{})
 	go func() {
 		defer close(given)

@@ -76,7 +76,7 @@ func readPacket(conn net.Conn, buf []byte) ([]byte, error) {
 }
 
 func readFrame(conn net.Conn, buf []byte) ([]byte, error) {
-	if _, err := io.ReadFull(conn, buf[:framing]); err != nil {
+	if _, err := io.ReadFull(conn, buf[:lengthPrefix]); err != nil {
 		return nil, err
 	}
 	packet := buf[:binary.BigEndian.Uint16(buf)]

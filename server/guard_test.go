@@ -45,7 +45,7 @@ func (d *counterDesk) from(client string, via transport) *counterDesk {
 // serve answers packet; nil is no reply.
 func (d *counterDesk) serve(packet []byte) []byte {
 	d.x.q.Packet = packet
-	limit := tcpLimit
+	limit := noSizeLimit
 	if d.x.via == udp {
 		limit = (*wire.Query).Limit
 	}

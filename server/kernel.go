@@ -13,11 +13,11 @@ import (
 	"github.com/nodens-dns/nodens/server/fastpath"
 )
 
-// Kernel is what the server needs of [fastpath.Path], which says what its methods do.
+// Kernel is what the server needs of [fastpath.Program], which says what its methods do.
 type Kernel interface {
 	Put(a *fastpath.Answer) bool
 	Clear()
-	SetDoors(doors map[netip.AddrPort]uint32) error
+	SetListeners(doors map[netip.AddrPort]uint32) error
 	Epochs() (cluster, cached *epoch.Table)
 }
 
@@ -67,7 +67,7 @@ func (s *Server) openDoors() {
 	doors := make(map[netip.AddrPort]uint32)
 	for addr, l := range s.listeners {
 		rt := l.routes.Load()
-		if rt.Door.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
+		if rt.Config.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
 			continue
 		}
 		if rt.number.Load() == 0 {
@@ -80,7 +80,7 @@ func (s *Server) openDoors() {
 }
 
 func (s *Server) setDoors(doors map[netip.AddrPort]uint32) {
-	if err := s.copies.kernel.SetDoors(doors); err != nil {
+	if err := s.copies.kernel.SetListeners(doors); err != nil {
 		s.log.Error("the kernel does not learn at which addresses it may answer", "err", err)
 	}
 }
@@ -107,7 +107,7 @@ func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
 	}
 	rcode := x.r.Rcode()
 	x.copy = fastpath.Answer{
-		Door: rt.number.Load(), Query: &x.q, Reply: msg, MaxSize: x.zone.maxSize(), Claim: x,
+		Listener: rt.number.Load(), Query: &x.q, Reply: msg, MaxSize: x.zone.maxSize(), Source: x,
 		Shuffled: (x.ordered || x.zone.Shuffle) && rcode == wire.NoError,
 	}
 	if c.mark(x) {
@@ -146,8 +146,8 @@ func (c *copier) mark(x *exchange) (ok bool) {
 	return false
 }
 
-// Owner is [fastpath.Claim].
-func (x *exchange) Owner() fastpath.Owner {
+// HitReporter is [fastpath.Source].
+func (x *exchange) HitReporter() fastpath.HitReporter {
 	return &holding{
 		zone: x.zone, query: bytes.Clone(x.q.Packet), reply: len(x.copy.Reply),
 		rcode: x.r.Rcode(), source: x.source, v6: x.v6(), denied: x.denied,
@@ -181,9 +181,9 @@ type holding struct {
 	denied bool // of the cache's answers: which kind
 }
 
-// Hits counts the queries that were answered with the copy as if the server had, and keeps
+// ReportHits counts the queries that were answered with the copy as if the server had, and keeps
 // what it was made of in use.
-func (h *holding) Hits(n uint64, took time.Duration) {
+func (h *holding) ReportHits(n uint64, took time.Duration) {
 	var x exchange
 	if x.q.Parse(h.query) != wire.Serve {
 		return

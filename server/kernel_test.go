@@ -31,20 +31,20 @@ type register struct {
 	mu     sync.Mutex
 	doors  map[netip.AddrPort]uint32
 	told   []string
-	owners []fastpath.Owner
+	owners []fastpath.HitReporter
 	copies []fastpath.Answer
 }
 
 func (k *register) Put(a *fastpath.Answer) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.owners, k.copies = append(k.owners, a.Claim.Owner()), append(k.copies, *a)
+	k.owners, k.copies = append(k.owners, a.Source.HitReporter()), append(k.copies, *a)
 	return true
 }
 
 func (k *register) Clear() { k.tell("clear") }
 
-func (k *register) SetDoors(doors map[netip.AddrPort]uint32) error {
+func (k *register) SetListeners(doors map[netip.AddrPort]uint32) error {
 	k.tell(fmt.Sprint(slices.Sorted(maps.Values(doors))))
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,7 +91,7 @@ func TestCopiesCount(t *testing.T) {
 	if len(k.owners) != 1 {
 		t.Fatalf("%d copies of two replies, the first of which the upstream gave", len(k.owners))
 	}
-	if a := k.copies[0]; a.Cluster || !a.Counts || a.Life == 0 || a.Expires == 0 || a.Expires != a.Ends || a.Door == 0 || a.Door != k.doors[addr] {
+	if a := k.copies[0]; a.Cluster || !a.Counts || a.Life == 0 || a.Expires == 0 || a.Expires != a.Ends || a.Listener == 0 || a.Listener != k.doors[addr] {
 		t.Errorf("the copy is %+v", a)
 	}
 	sums := func() (n [6]uint64) {
@@ -110,7 +110,7 @@ func TestCopiesCount(t *testing.T) {
 		return n
 	}
 	before, took := sums(), z.Stats.Duration()
-	k.owners[0].Hits(1000, 3*time.Microsecond)
+	k.owners[0].ReportHits(1000, 3*time.Microsecond)
 	after := sums()
 	for i := range after {
 		if after[i]-before[i] != 1000 {
@@ -193,7 +193,7 @@ func TestDoors(t *testing.T) {
 	}
 	listen()
 	listen()
-	if err := s.Yield(t.Context(), nil); err != nil {
+	if err := s.Suspend(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	s.Resume()

@@ -19,8 +19,8 @@ import (
 // Routes is what one listening address serves: its zones. It is not changed
 // once it is served; a reload makes a new one.
 type Routes struct {
-	// Door is how clients come in.
-	Door Door
+	// Config is how clients come in.
+	Config ListenerConfig
 
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone
@@ -102,7 +102,7 @@ const (
 //     path: what is at the end of that is its answer ([Routes.search]).
 //  7. A name without IPv6 addresses may get some made of its IPv4 ones ([Routes.dns64]).
 //  8. All else takes waiting, or longer than other clients should wait for, and is for
-//     [Routes.complete].
+//     [Routes.completePending].
 //
 // Each step either writes the whole reply or leaves it as it was.
 func (rt *Routes) answer(x *exchange) step {

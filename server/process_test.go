@@ -94,7 +94,7 @@ func (n note) admit(s *Server, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	if !s.Admit(n.Addr, c.(*net.TCPConn), n.Read) {
+	if !s.AdoptConn(n.Addr, c.(*net.TCPConn), n.Read) {
 		return errors.New("not admitted")
 	}
 	return nil
@@ -134,7 +134,7 @@ func TestProcessChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	z := slowlyOf(t, netip.MustParseAddrPort(os.Getenv(childSlow)))
-	s := New(slog.New(slog.DiscardHandler), Limits{Readers: 2, Polled: mode == "polled"})
+	s := New(slog.New(slog.DiscardHandler), Limits{Readers: 2, Poller: mode == "polled"})
 	for {
 		n, f, err := l.read()
 		if err != nil {
@@ -142,7 +142,7 @@ func TestProcessChild(t *testing.T) {
 		}
 		switch n.Do {
 		case "adopt":
-			s.Adopt([]Handle{{Addr: n.Addr, UDP: n.UDP, File: f}})
+			s.SetInherited([]SocketFile{{Addr: n.Addr, UDP: n.UDP, File: f}})
 			continue
 		case "admit":
 			err = n.admit(s, f)
@@ -152,7 +152,7 @@ func TestProcessChild(t *testing.T) {
 		case "listen":
 			err = s.Listen(over(n.Addr, z))
 		case "yield":
-			err = s.Yield(t.Context(), l.pass)
+			err = s.Suspend(t.Context(), l.pass)
 		case "resume":
 			s.Resume()
 		case "end":
@@ -198,7 +198,7 @@ func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l lin
 		}
 	})
 	t.Cleanup(kill)
-	handles, err := s.Handles()
+	handles, err := s.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,12 +240,12 @@ func TestProcess(t *testing.T) {
 	} {
 		t.Run(w.here+", "+w.there, func(t *testing.T) {
 			upstream := slow(t)
-			s, addr := startWith(t, Limits{Readers: 2, Polled: w.here == "polled"}, false, slowlyOf(t, upstream))
+			s, addr := startWith(t, Limits{Readers: 2, Poller: w.here == "polled"}, false, slowlyOf(t, upstream))
 			l, _ := child(t, s, w.there, upstream)
 			f := startFlood(t, addr, 4, 2)
 			for turn := range w.turns {
 				await(t, f.answered.Load, 200)
-				if err := s.Yield(t.Context(), l.pass); err != nil {
+				if err := s.Suspend(t.Context(), l.pass); err != nil {
 					t.Fatalf("turn %d: %v", turn, err)
 				}
 				if n := open(s); n != 0 {
@@ -268,7 +268,7 @@ func TestProcess(t *testing.T) {
 			f.end()
 
 			l, kill := child(t, s, w.there, upstream)
-			if err := s.Yield(t.Context(), l.pass); err != nil {
+			if err := s.Suspend(t.Context(), l.pass); err != nil {
 				t.Fatal(err)
 			}
 			serves(t, addr)

@@ -53,7 +53,7 @@ func (rt *Routes) rewrittenOn(ctx context.Context, x *exchange) error {
 }
 
 // rewrite puts x through its zone's rules at now. wait completes what takes waiting;
-// without it, that is all that comes of it: [turn], or where no rule takes x, the step
+// without it, that is all that comes of it: [onReadable], or where no rule takes x, the step
 // that x has come to itself. The error is why the reply is a SERVFAIL.
 func (rt *Routes) rewrite(x *exchange, now time.Duration, wait func(*exchange, step) error) (step, error) {
 	t := turns.Get().(*turned)

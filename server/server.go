@@ -1,7 +1,7 @@
 // Package server is where a packet comes in and its reply goes out.
 //
 // Each listening address has as many UDP sockets as there are cores, which share
-// the port (steering.go says who gets what), and one TCP listener. A reader takes
+// the port (reuseport.go says who gets what), and one TCP listener. A reader takes
 // the packets that wait on its socket, up to a batch, reads each in place, and walks
 // the query path (path.go): what the node's own sources or the cache can answer is
 // written to the reader's reply buffers and sent before it looks again, with nothing
@@ -10,7 +10,7 @@
 // of them one client may have (waiting.go). The newest beyond that are answered SERVFAIL
 // at once, and counted, while hits go on as before.
 //
-// Where an address's [Door] says so, clients come over TLS (dot.go) or HTTPS (hall.go)
+// Where an address's [Config] says so, clients come over TLS (tls.go) or HTTPS (https.go)
 // instead: to the same TCP listener, under the same limits, without UDP.
 //
 // Who owns what: a reader's packet and reply buffers are its own and are used
@@ -55,18 +55,18 @@ type Limits struct {
 	// hundred threads is still served. IPv6 addresses are not taken together by
 	// their first 64 bits, because all pods of a node have the same.
 	ClientConns int
-	// Idle is how long a TCP connection may be silent between two queries, 10
+	// IdleTimeout is how long a TCP connection may be silent between two queries, 10
 	// seconds by default: long enough for a resolver that reuses its connection,
 	// short enough that 1024 connections turn over (RFC 7766, 6.2.3). It may take a
 	// tenth longer.
-	Idle time.Duration
-	// Sending is how long a client may take over TCP for the rest of a query once
+	IdleTimeout time.Duration
+	// ReadTimeout is how long a client may take over TCP for the rest of a query once
 	// its first byte has come, however many bytes come at a time: 3 seconds by
 	// default, which is a lost segment sent twice again.
-	Sending time.Duration
-	// Taking is how long a client may take over TCP to take what has been written
+	ReadTimeout time.Duration
+	// WriteTimeout is how long a client may take over TCP to take what has been written
 	// at once: 5 seconds by default, after which it has asked again.
-	Taking time.Duration
+	WriteTimeout time.Duration
 	// Pipelined is the number of queries of one TCP connection that wait for
 	// upstreams at once (RFC 7766, 6.2.1.1); the connection is not read from
 	// while it is reached. 64 by default: a stub resolver has two in flight.
@@ -74,26 +74,26 @@ type Limits struct {
 	// Readers is the number of UDP sockets of an address, each with a reader of its
 	// own; as many as the process may use cores by default.
 	Readers int
-	// Polled makes readers wait by way of Go's poller instead of in the kernel.
-	Polled bool
-	plain  bool // of tests: readers do without recvmmsg
+	// Poller makes readers wait by way of Go's poller instead of in the kernel.
+	Poller bool
+	noMmsg bool // of tests: readers do without recvmmsg
 }
 
 // Server answers on any number of addresses. Its methods are safe for concurrent
 // use but for [Server.Listen] and [Server.Shutdown], which one goroutine calls, and
-// [Server.Yield] and [Server.Resume], which another one may.
+// [Server.Suspend] and [Server.Resume], which another one may.
 type Server struct {
 	log    *slog.Logger
 	limits Limits
 
 	mu        sync.Mutex // for listeners and legacy
 	listeners map[netip.AddrPort]*listener
-	legacy    legacy
-	away      atomic.Pointer[departure] // nil while s reads
+	inherited inheritedSockets
+	suspended atomic.Pointer[drain] // nil while s reads
 
 	waiting *share.Places  // of queries that wait, and of what is done for none
 	running sync.WaitGroup // readers, connections and waiting queries
-	crew    *crew          // what UDP queries wait in
+	workers *workerPool    // what UDP queries wait in
 	copies  *copier        // nil: no answers inside of the kernel
 	stop    context.CancelFunc
 	ctx     context.Context
@@ -102,9 +102,9 @@ type Server struct {
 	panics                atomic.Uint64
 	shed                  [shedReasons]atomic.Uint64
 	refused, evicted, cut atomic.Uint64
-	unshaken              atomic.Uint64
-	owed                  atomic.Int64 // bytes of replies over TCP that clients don't take
-	waits                 *stat.Histogram
+	handshakesFailed      atomic.Uint64
+	unsent                atomic.Int64 // bytes of replies over TCP that clients don't take
+	delays                *stat.Histogram
 }
 
 // New makes a server that listens nowhere yet.
@@ -112,9 +112,9 @@ func New(log *slog.Logger, limits Limits) *Server {
 	limits.Waiting = orDefault(limits.Waiting, 4096)
 	limits.Conns = orDefault(limits.Conns, 1024)
 	limits.ClientConns = orDefault(limits.ClientConns, max(1, limits.Conns/8))
-	limits.Idle = orDefault(limits.Idle, 10*time.Second)
-	limits.Sending = orDefault(limits.Sending, 3*time.Second)
-	limits.Taking = orDefault(limits.Taking, 5*time.Second)
+	limits.IdleTimeout = orDefault(limits.IdleTimeout, 10*time.Second)
+	limits.ReadTimeout = orDefault(limits.ReadTimeout, 3*time.Second)
+	limits.WriteTimeout = orDefault(limits.WriteTimeout, 5*time.Second)
 	limits.Pipelined = orDefault(limits.Pipelined, 64)
 	limits.Readers = orDefault(limits.Readers, cores())
 	s := &Server{
@@ -122,8 +122,8 @@ func New(log *slog.Logger, limits Limits) *Server {
 		limits:    limits,
 		listeners: make(map[netip.AddrPort]*listener),
 		waiting:   share.NewPlaces(limits.Waiting),
-		crew:      newCrew(idleCrew),
-		waits:     stat.NewHistogram(waitBounds),
+		workers:   newWorkerPool(maxIdleWorkers),
+		delays:    stat.NewHistogram(delayBuckets),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.own = context.WithValue(s.ctx, ownKey{}, true)
@@ -139,37 +139,37 @@ func orDefault[T int | time.Duration](v, def T) T {
 
 // listener is one address: its sockets and what it serves.
 type listener struct {
-	addr   netip.AddrPort
-	routes atomic.Pointer[Routes]
-	udp    []port // none but for plain DNS
-	tcp    *tcpListener
-	hall   *hall        // of DNS over HTTPS, else nil
-	busy   atomic.Int32 // readers, and who accepts
-	shifts []shift      // of the readers
+	addr     netip.AddrPort
+	routes   atomic.Pointer[Routes]
+	udp      []udpSocket // none but for plain DNS
+	tcp      *tcpListener
+	https    *httpsServer // of DNS over HTTPS, else nil
+	active   atomic.Int32 // readers, and who accepts
+	progress []progress   // of the readers
 }
 
 // Listen makes the server listen on exactly the addresses of routes, each with
 // its routes. New addresses are bound before anything else happens: on an error
 // nothing has changed and no new socket is held. Addresses that stay keep their
 // sockets and get the new routes between two queries; the rest are closed, as are
-// those of addresses where another transport takes their place. Between [Server.Yield]
+// those of addresses where another transport takes their place. Between [Server.Suspend]
 // and [Server.Resume] it is an error.
 func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.away.Load() != nil {
-		return errAway
+	if s.suspended.Load() != nil {
+		return errSuspended
 	}
 	fresh, err := s.bindNew(routes)
-	s.legacy.close()
-	s.legacy = nil
+	s.inherited.close()
+	s.inherited = nil
 	if err != nil {
 		return err
 	}
 	s.closeDoors()
 	for addr, l := range s.listeners {
 		if routes[addr] == nil || fresh[addr] != nil {
-			s.leave(l)
+			s.stopListener(l)
 			delete(s.listeners, addr)
 		}
 	}
@@ -180,7 +180,7 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 	}
 	for addr, l := range fresh {
 		s.listeners[addr] = l
-		s.start(l)
+		s.startListener(l)
 	}
 	s.openDoors()
 	return nil
@@ -190,10 +190,10 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 func (s *Server) bindNew(routes map[netip.AddrPort]*Routes) (map[netip.AddrPort]*listener, error) {
 	fresh := make(map[netip.AddrPort]*listener)
 	for addr, rt := range routes {
-		if l := s.listeners[addr]; l != nil && l.fits(rt.Door) {
+		if l := s.listeners[addr]; l != nil && l.accepts(rt.Config) {
 			continue
 		}
-		l, err := s.bind(addr, rt)
+		l, err := s.bindListener(addr, rt)
 		if err != nil {
 			for _, l := range fresh {
 				l.close()
@@ -205,74 +205,74 @@ func (s *Server) bindNew(routes map[netip.AddrPort]*Routes) (map[netip.AddrPort]
 	return fresh, nil
 }
 
-// bind opens every socket of addr, or none.
-func (s *Server) bind(addr netip.AddrPort, rt *Routes) (*listener, error) {
+// bindListener opens every socket of addr, or none.
+func (s *Server) bindListener(addr netip.AddrPort, rt *Routes) (*listener, error) {
 	l := &listener{addr: addr}
 	l.routes.Store(rt)
 	var err error
-	if rt.Door.Transport == config.PlainDNS {
-		if l.udp, err = openPorts(addr, s.limits, s.legacy); err != nil {
+	if rt.Config.Transport == config.PlainDNS {
+		if l.udp, err = openUDPSockets(addr, s.limits, s.inherited); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
-		l.shifts = make([]shift, len(l.udp))
+		l.progress = make([]progress, len(l.udp))
 	}
-	if l.tcp, err = listenTCP(addr, s.limits, s.legacy); err != nil {
+	if l.tcp, err = listenTCP(addr, s.limits, s.inherited); err != nil {
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}
-	if rt.Door.Transport == config.DNSOverHTTPS {
-		l.hall = s.newHall(l)
+	if rt.Config.Transport == config.DNSOverHTTPS {
+		l.https = s.newHTTPSServer(l)
 	}
 	return l, nil
 }
 
-func (s *Server) start(l *listener) {
-	if !s.limits.Polled {
-		holdProcs(len(l.udp))
+func (s *Server) startListener(l *listener) {
+	if !s.limits.Poller {
+		addProcs(len(l.udp))
 	}
 	var readers sync.WaitGroup
-	l.busy.Add(int32(len(l.udp)) + 1)
+	l.active.Add(int32(len(l.udp)) + 1)
 	for lane, p := range l.udp {
 		readers.Add(1)
 		s.running.Go(func() {
 			defer readers.Done()
-			defer l.busy.Add(-1)
+			defer l.active.Add(-1)
 			s.readUDP(l, p, lane)
 		})
 	}
 	s.running.Go(func() {
 		readers.Wait()
-		if !s.limits.Polled {
-			holdProcs(-len(l.udp))
+		if !s.limits.Poller {
+			addProcs(-len(l.udp))
 		}
 	})
 	s.running.Go(func() {
-		defer l.busy.Add(-1)
-		s.acceptTCP(l)
+		defer l.active.Add(-1)
+		s.acceptConns(l)
 	})
-	if l.hall != nil {
-		s.running.Go(l.hall.run)
+	if l.https != nil {
+		s.running.Go(l.https.serve)
 	}
 }
 
-// leave closes a listener that was started. Queries under way go on. While s is away
+// stopListener closes a listener that was started. Queries under way go on. While s is away
 // nobody reads, the hall has been left, and the UDP sockets stay for the replies of
 // those that wait: one that is opened for such a reply could be dealt packets of the
 // other process.
-func (s *Server) leave(l *listener) {
-	if s.away.Load() != nil {
+func (s *Server) stopListener(l *listener) {
+	if s.suspended.Load() != nil {
 		l.tcp.close()
 		return
 	}
 	l.close()
-	if l.hall != nil {
-		s.running.Go(l.hall.leave)
+	if l.https != nil {
+		s.running.Go(l.https.shutdown)
 	}
 }
 
 // close stops listening and reading.
 func (l *listener) close() {
-	shutAll(l.udp)
+	closeAll(l.udp)
 	if l.tcp != nil {
 		l.tcp.close()
 	}
@@ -284,12 +284,12 @@ func (l *listener) close() {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closeDoors()
-	s.legacy.close()
-	s.legacy = nil
+	s.inherited.close()
+	s.inherited = nil
 	left := slices.Collect(maps.Values(s.listeners))
 	clear(s.listeners)
 	for _, l := range left {
-		s.leave(l)
+		s.stopListener(l)
 	}
 	s.mu.Unlock()
 	finished := make(chan struct{})
@@ -305,9 +305,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.stop()
 	<-finished // whatever waits, waits for s.ctx too
-	s.crew.all.Wait()
+	s.workers.running.Wait()
 	for _, l := range left {
-		shutAll(l.udp)
+		closeAll(l.udp)
 	}
 	return err
 }
@@ -328,7 +328,7 @@ func (s *Server) ConnsCut() uint64 { return s.cut.Load() }
 
 // HandshakesFailed counts TLS handshakes that clients broke off, took too long for, or
 // came to no terms in.
-func (s *Server) HandshakesFailed() uint64 { return s.unshaken.Load() }
+func (s *Server) HandshakesFailed() uint64 { return s.handshakesFailed.Load() }
 
 // serve walks the path as far as it goes without waiting. msg is what to send, nil
 // for nothing; at other than done means that wait must be called with a copy of

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketBuffer is asked for in both directions: a node's pods may send some
+// udpBufferSize is asked for in both directions: a node's pods may send some
 // thousand queries within the milliseconds that the reader isn't scheduled, and
 // each takes about a KiB of the kernel's accounting.
-const socketBuffer = 4 << 20
+const udpBufferSize = 4 << 20
 
 // openUDP opens a socket that is bound to addr, which others of this process, or
 // of an agent that takes over, may share.
@@ -27,27 +27,27 @@ func openUDP(addr netip.AddrPort) (fd int, err error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	if err = prepareUDP(fd, addr.Addr()); err == nil {
-		err = sharePort(fd, addr.Addr())
+	if err = setUDPOptions(fd, addr.Addr()); err == nil {
+		err = setReuseport(fd, addr.Addr())
 	}
 	if err == nil {
 		err = os.NewSyscallError("bind", unix.Bind(fd, to))
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, explain(err, addr)
+		return -1, explainBindError(err, addr)
 	}
 	return fd, nil
 }
 
-// openLate opens a socket to send from addr when its port is closed and others may read
+// openReplySocket opens a socket to send from addr when its port is closed and others may read
 // there, whom that must not cost a packet. The kernel takes a socket that is closed out of
 // its group first and off its list of sockets only then: what comes between the two goes to
 // the best of that list, the first one if they are equally good, and is lost with it. IPv4's
 // sockets join the list in front, IPv6's behind; and one of IPv6 that is bound to an address
 // of IPv4 is worse than any of IPv4, and in a group of its own (udp_lib_get_port and
 // compute_score in net/ipv4/udp.c).
-func openLate(addr netip.AddrPort) (fd int, err error) {
+func openReplySocket(addr netip.AddrPort) (fd int, err error) {
 	if a := addr.Addr(); a.Is4() {
 		if fd, err = openUDP(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), addr.Port())); err == nil {
 			return fd, nil
@@ -57,18 +57,18 @@ func openLate(addr netip.AddrPort) (fd int, err error) {
 	return openUDP(addr)
 }
 
-// prepareUDP sets what can be set at any time.
-func prepareUDP(fd int, addr netip.Addr) error {
+// setUDPOptions sets what can be set at any time.
+func setUDPOptions(fd int, addr netip.Addr) error {
 	if addr.IsUnspecified() {
-		if err := askDestination(fd, addr.Is4()); err != nil {
+		if err := enablePktinfo(fd, addr.Is4()); err != nil {
 			return err
 		}
 	}
 	// Wishes: where the process may not go over the kernel's own maximum it gets
 	// that.
 	for _, opt := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
-		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[0], socketBuffer) != nil {
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[1], socketBuffer)
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[0], udpBufferSize) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[1], udpBufferSize)
 		}
 	}
 	return nil
@@ -112,7 +112,7 @@ func control(c syscall.RawConn, set func(fd int) error) error {
 	return failed
 }
 
-func sharePort(fd int, addr netip.Addr) error {
+func setReuseport(fd int, addr netip.Addr) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
 	}
@@ -128,8 +128,8 @@ func sharePort(fd int, addr netip.Addr) error {
 	return nil
 }
 
-// askDestination makes the kernel hand over the address each packet was sent to.
-func askDestination(fd int, is4 bool) error {
+// enablePktinfo makes the kernel hand over the address each packet was sent to.
+func enablePktinfo(fd int, is4 bool) error {
 	err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	if err == nil && !is4 {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
@@ -140,8 +140,8 @@ func askDestination(fd int, is4 bool) error {
 	return nil
 }
 
-// explain says what to do about the errors of bind(2) that operators meet.
-func explain(err error, addr netip.AddrPort) error {
+// explainBindError says what to do about the errors of bind(2) that operators meet.
+func explainBindError(err error, addr netip.AddrPort) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w: another program listens there; stop it, or choose another address (-localip, bind) or port (-dns.port)", err)
@@ -154,51 +154,51 @@ func explain(err error, addr netip.AddrPort) error {
 	}
 }
 
-// openPorts opens every UDP socket of addr, or none. Those that were handed down come
+// openUDPSockets opens every UDP socket of addr, or none. Those that were handed down come
 // first, all of them: a queue that nobody reads is lost packets. Their order is the one
-// in which the kernel counts them (steering.go).
-func openPorts(addr netip.AddrPort, limits Limits, legacy legacy) ([]port, error) {
-	ports := make([]port, 0, limits.Readers)
+// in which the kernel counts them (reuseport.go).
+func openUDPSockets(addr netip.AddrPort, limits Limits, legacy inheritedSockets) ([]udpSocket, error) {
+	ports := make([]udpSocket, 0, limits.Readers)
 	for {
 		fd, err := legacy.takeUDP(addr)
-		var p port
+		var p udpSocket
 		switch {
 		case err != nil:
 		case fd >= 0:
-			p, err = newPort(fd, addr, limits)
+			p, err = newUDPSocket(fd, addr, limits)
 		case len(ports) < limits.Readers:
-			p, err = openPort(addr, limits)
+			p, err = openUDPSocket(addr, limits)
 		default:
-			steer(ports)
+			balance(ports)
 			return ports, nil
 		}
 		if err != nil {
-			shutAll(ports)
+			closeAll(ports)
 			return nil, err
 		}
 		ports = append(ports, p)
 	}
 }
 
-func openPort(addr netip.AddrPort, limits Limits) (port, error) {
+func openUDPSocket(addr netip.AddrPort, limits Limits) (udpSocket, error) {
 	fd, err := openUDP(addr)
 	if err != nil {
 		return nil, err
 	}
-	return newPort(fd, addr, limits)
+	return newUDPSocket(fd, addr, limits)
 }
 
-// newPort makes a port of a socket that is bound to addr, and has the descriptor from
+// newUDPSocket makes a port of a socket that is bound to addr, and has the descriptor from
 // here on.
-func newPort(fd int, addr netip.AddrPort, limits Limits) (port, error) {
-	if limits.Polled {
-		return newPolled(fd, addr)
+func newUDPSocket(fd int, addr netip.AddrPort, limits Limits) (udpSocket, error) {
+	if limits.Poller {
+		return newPolledSocket(fd, addr)
 	}
-	return newBlocking(fd, addr, limits.plain)
+	return newBlockingSocket(fd, addr, limits.noMmsg)
 }
 
-func shutAll(ports []port) {
+func closeAll(ports []udpSocket) {
 	for _, p := range ports {
-		p.shut()
+		p.close()
 	}
 }

@@ -23,40 +23,40 @@ func TestSendAfterShut(t *testing.T) {
 			t.Run(host+", "+w.name, func(t *testing.T) {
 				addr := netip.AddrPortFrom(netip.MustParseAddr(host), peer.Ports(t, 1)[0])
 				limits := w.limits
-				limits.plain = w.plain
+				limits.noMmsg = w.plain
 				p := portAt(t, addr, limits)
 				client := dialled(t, addr)
 				if _, err := client.Write([]byte("?")); err != nil {
 					t.Fatal(err)
 				}
 				b := newBatch()
-				if !p.take(b) {
+				if !p.readBatch(b) {
 					t.Fatal("the port gives no packet")
 				}
-				from := b.slots[0].from
-				others := []port{portAt(t, addr, limits), portAt(t, addr, limits)}
-				p.shut()
-				if p.take(b) {
+				from := b.packets[0].from
+				others := []udpSocket{portAt(t, addr, limits), portAt(t, addr, limits)}
+				p.close()
+				if p.readBatch(b) {
 					t.Fatal("the port is shut and gives a packet")
 				}
 				p.send(&from, []byte("!"))
 				if n, err := client.Read(make([]byte, 2)); n != 1 || err != nil {
 					t.Fatalf("%d bytes came back, %v", n, err)
 				}
-				steer(others)
+				balance(others)
 				undisturbed(t, addr, others, func() { p.send(&from, []byte("!")) })
 			})
 		}
 	}
 }
 
-func portAt(t *testing.T, addr netip.AddrPort, limits Limits) port {
+func portAt(t *testing.T, addr netip.AddrPort, limits Limits) udpSocket {
 	t.Helper()
-	p, err := openPort(addr, limits)
+	p, err := openUDPSocket(addr, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.shut)
+	t.Cleanup(p.close)
 	return p
 }
 
@@ -73,13 +73,13 @@ func dialled(t *testing.T, addr netip.AddrPort) net.Conn {
 
 // undisturbed checks that ports, which are those of addr, get each packet of a burst while
 // disturb is called again and again.
-func undisturbed(t *testing.T, addr netip.AddrPort, ports []port, disturb func()) {
+func undisturbed(t *testing.T, addr netip.AddrPort, ports []udpSocket, disturb func()) {
 	t.Helper()
 	var all sync.WaitGroup
 	var got atomic.Uint64
 	for _, p := range ports {
 		all.Go(func() {
-			for b := newBatch(); p.take(b); {
+			for b := newBatch(); p.readBatch(b); {
 				got.Add(uint64(b.n))
 			}
 		})
@@ -91,7 +91,7 @@ func undisturbed(t *testing.T, addr netip.AddrPort, ports []port, disturb func()
 		}
 	})
 	defer all.Wait()
-	defer shutAll(ports)
+	defer closeAll(ports)
 	defer over.Store(true)
 	client := dialled(t, addr)
 	for sent := range uint64(burst) {

@@ -74,7 +74,7 @@ func (s *Server) Go(f func(ctx context.Context)) bool {
 	if s.waiting.TakeOwn() != share.Fits {
 		return false
 	}
-	s.crew.all.Go(func() {
+	s.workers.running.Go(func() {
 		defer s.release(share.Nobody)
 		defer func() {
 			if p := recover(); p != nil {

@@ -25,16 +25,16 @@ var (
 
 // lab is a path with doors, and clients that are admitted.
 type lab struct {
-	*Path
+	*Program
 	t testing.TB
 }
 
 func newLab(t testing.TB) *lab {
-	l := &lab{Path: open(t), t: t}
-	if err := l.SetDoors(map[netip.AddrPort]uint32{door4: 7, door6: 7}); err != nil {
+	l := &lab{Program: open(t), t: t}
+	if err := l.SetListeners(map[netip.AddrPort]uint32{door4: 7, door6: 7}); err != nil {
 		t.Fatal(err)
 	}
-	l.Beat()
+	l.Heartbeat()
 	l.admit(client4.Addr(), time.Minute)
 	l.admit(client6.Addr(), time.Minute)
 	return l
@@ -48,7 +48,7 @@ func (l *lab) admit(addr netip.Addr, d time.Duration) {
 		door = door6
 	}
 	l.run(frame(netip.AddrPortFrom(addr, 4000), door, []byte("no query")))
-	until := uint64(now() + d)
+	until := uint64(kernelNow() + d)
 	l.client(addr).Passes[0].Until, l.client(addr).Passes[0].Renew = stampOf(until, 7), until
 }
 
@@ -61,7 +61,7 @@ func stampOf(time uint64, number uint32) uint64 {
 func (l *lab) client(addr netip.Addr) *programClientState {
 	l.t.Helper()
 	var n uint32
-	key := programClient{Addr: doorOf(netip.AddrPortFrom(addr, 0)).Addr}
+	key := programClient{Addr: listenerKey(netip.AddrPortFrom(addr, 0)).Addr}
 	if err := l.objects.Clients.Lookup(&key, &n); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	} else if err != nil {
@@ -151,13 +151,13 @@ func answerTo(t testing.TB, query []byte, edit func(*wire.Reply)) *Answer {
 	var r wire.Reply
 	r.Start(nil, q)
 	edit(&r)
-	return &Answer{Door: 7, Query: q, Reply: r.Finish(512), MaxSize: 65535}
+	return &Answer{Listener: 7, Query: q, Reply: r.Finish(512), MaxSize: 65535}
 }
 
 func (l *lab) put(a *Answer) {
 	l.t.Helper()
 	cluster, _ := l.Epochs()
-	a.Mark, a.Claim = cluster.Mark(5), new(hits)
+	a.Mark, a.Source = cluster.Mark(5), new(hits)
 	if !l.Put(a) {
 		l.t.Fatal("not put")
 	}
@@ -166,8 +166,8 @@ func (l *lab) put(a *Answer) {
 // hits is an owner.
 type hits uint64
 
-func (h *hits) Owner() Owner                   { return h }
-func (h *hits) Hits(n uint64, _ time.Duration) { *h += hits(n) }
+func (h *hits) HitReporter() HitReporter             { return h }
+func (h *hits) ReportHits(n uint64, _ time.Duration) { *h += hits(n) }
 
 // answers are replies of all forms, as functions of the query.
 var answers = map[string]struct {
@@ -231,7 +231,7 @@ func TestAnswers(t *testing.T) {
 					}
 					cluster, _ := l.Epochs()
 					cluster.Bump(5) // else what is there is taken to be the same
-					put.Mark, put.Claim = cluster.Mark(5), new(hits)
+					put.Mark, put.Source = cluster.Mark(5), new(hits)
 					if a.put != nil {
 						a.put(l, put)
 					}

@@ -15,24 +15,24 @@ const (
 	// but that the agent answers once more. It is many times as long as the program remembers
 	// anything; pods that start and end every few seconds don't fill the table.
 	clientIdle = time.Minute
-	// clientPause is the least time between two looks for such clients. A number is given again
+	// sweepInterval is the least time between two looks for such clients. A number is given again
 	// only at the look after the one that took it away: no packet takes as long.
-	clientPause = 10 * time.Second
+	sweepInterval = 10 * time.Second
 )
 
 // clients is the agent's side of who may be answered.
 type clients struct {
-	mu      sync.Mutex
-	numbers *ebpf.Map
-	free    *ebpf.Map
-	states  []programClientState // shared with the program
-	leaving []uint32             // numbers that nobody finds any more
-	swept   time.Duration
+	mu        sync.Mutex
+	numbers   *ebpf.Map
+	free      *ebpf.Map
+	states    []programClientState // shared with the program
+	released  []uint32             // numbers that nobody finds any more
+	lastSweep time.Duration
 }
 
 // loadClients gives all numbers to the program.
-func (p *Path) loadClients() error {
-	states, err := share[programClientState](p, p.objects.ClientStates)
+func (p *Program) loadClients() error {
+	states, err := mapArray[programClientState](p, p.objects.ClientStates)
 	if err != nil {
 		return err
 	}
@@ -49,15 +49,15 @@ func (p *Path) loadClients() error {
 func (c *clients) sweep(now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now < c.swept+clientPause {
+	if now < c.lastSweep+sweepInterval {
 		return
 	}
-	c.swept = now
-	for _, n := range c.leaving {
+	c.lastSweep = now
+	for _, n := range c.released {
 		c.states[n] = programClientState{}
 		_ = c.free.Put(nil, n) // there is room for all numbers
 	}
-	c.leaving = c.leaving[:0]
+	c.released = c.released[:0]
 	for n := range c.states {
 		s := &c.states[n]
 		place := atomic.LoadUint64(&s.Place)
@@ -65,7 +65,7 @@ func (c *clients) sweep(now time.Duration) {
 			continue
 		}
 		if err := c.numbers.Delete(&s.Client); err == nil || errors.Is(err, ebpf.ErrKeyNotExist) {
-			c.leaving = append(c.leaving, uint32(n))
+			c.released = append(c.released, uint32(n))
 		}
 	}
 }

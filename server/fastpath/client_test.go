@@ -35,14 +35,14 @@ func newStreet(t *testing.T) *street {
 	}
 	run(t, "ip", "link", "add", "poda", "index", "10", "type", "veth", "peer", "name", "ina")
 	run(t, "ip", "link", "add", "podb", "index", "20", "type", "veth", "peer", "name", "inb")
-	s := &street{lab: &lab{Path: open(t), t: t}}
-	if err := s.SetDoors(map[netip.AddrPort]uint32{door4: 7, door6: 7, otherDoor4: 8}); err != nil {
+	s := &street{lab: &lab{Program: open(t), t: t}}
+	if err := s.SetListeners(map[netip.AddrPort]uint32{door4: 7, door6: 7, otherDoor4: 8}); err != nil {
 		t.Fatal(err)
 	}
 	s.query = ask(t, "web.default.svc.cluster.local.", dns.TypeA, nil)
 	for _, door := range []uint32{7, 8} {
 		a := answerTo(t, s.query, func(r *wire.Reply) { r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7}) })
-		a.Door = door
+		a.Listener = door
 		s.put(a)
 	}
 	s.live()
@@ -54,8 +54,8 @@ var otherDoor4 = netip.MustParseAddrPort("10.96.0.10:53")
 
 // live has the agent be well, and all interfaces watched.
 func (s *street) live() {
-	s.Beat()
-	s.Watched()
+	s.Heartbeat()
+	s.ConfirmWatched()
 }
 
 // over gives a program a frame that comes in, or leaves, over an interface.
@@ -183,10 +183,10 @@ func TestAdmission(t *testing.T) {
 
 // forget has no client be known.
 func (s *street) forget() {
-	s.clients.swept = 0
-	s.clients.sweep(now() + clientIdle + 2*unit)
-	s.clients.sweep(s.clients.swept + clientPause)
-	s.clients.swept = 0
+	s.clients.lastSweep = 0
+	s.clients.sweep(kernelNow() + clientIdle + 2*unit)
+	s.clients.sweep(s.clients.lastSweep + sweepInterval)
+	s.clients.lastSweep = 0
 }
 
 // TestWatch: the program that answers nothing notes who asks, too.
@@ -282,7 +282,7 @@ func TestClientsSweep(t *testing.T) {
 	}
 	all := free()
 	s.asks(client4, portB)
-	asked := now()
+	asked := kernelNow()
 	for _, c := range []struct {
 		name  string
 		at    time.Duration
@@ -291,16 +291,16 @@ func TestClientsSweep(t *testing.T) {
 	}{
 		{"early", asked + clientIdle - 2*unit, true, all - 1},
 		{"soon after that", asked + clientIdle + 2*unit, true, all - 1},
-		{"idle", asked + clientIdle - 2*unit + clientPause, false, all - 1},
-		{"soon after that", asked + clientIdle + clientPause, false, all - 1},
-		{"free", asked + clientIdle - 2*unit + 2*clientPause, false, all},
+		{"idle", asked + clientIdle - 2*unit + sweepInterval, false, all - 1},
+		{"soon after that", asked + clientIdle + sweepInterval, false, all - 1},
+		{"free", asked + clientIdle - 2*unit + 2*sweepInterval, false, all},
 	} {
 		s.clients.sweep(c.at)
 		if known, n := s.client(client4.Addr()) != nil, free(); known != c.known || n != c.free {
 			t.Errorf("%s: known: %v, want %v; %d numbers are free, want %d", c.name, known, c.known, n, c.free)
 		}
 	}
-	s.clients.swept = 0
+	s.clients.lastSweep = 0
 	used := make(map[*programClientState]bool)
 	for range all { // each number is used in turn
 		s.asks(client6, portB)

@@ -21,7 +21,7 @@ const maxFrame = 2 << 10
 // the frame has to be what the model says, byte for byte.
 func (m *model) compare(t testing.TB, in []byte) bool {
 	t.Helper()
-	m.Beat()
+	m.Heartbeat()
 	verdict, out := m.run(in)
 	want, answered := m.reply(in)
 	switch {

@@ -102,7 +102,7 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 			if e.counts {
 				a.Expires, a.Ends, a.Life = clock.Now()+time.Hour, clock.Now()+2*time.Hour, life
 			}
-			a.Mark, a.Claim = cluster.Mark(5), new(hits)
+			a.Mark, a.Source = cluster.Mark(5), new(hits)
 			a.Mark.Serial = m.serial.Index
 			if !m.Put(a) {
 				t.Fatalf("%s is not put", e.name)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestObject builds the program anew, by the command in program.go, and compares it with
+// TestObject builds the program anew, by the command in generate.go, and compares it with
 // what is committed.
 func TestObject(t *testing.T) {
 	if out, err := exec.Command("sh", "../../../../test/install.sh", "clang-14", "llvm-strip-14").CombinedOutput(); err != nil {
@@ -16,7 +16,7 @@ func TestObject(t *testing.T) {
 	}
 	names := []string{"program_bpfel.go", "program_bpfel.o"}
 	dir := t.TempDir()
-	for _, name := range []string{"program.go", "bpf/answer.c", "bpf/client.h", "bpf/kernel.h", "bpf/memory.h"} {
+	for _, name := range []string{"generate.go", "bpf/answer.c", "bpf/client.h", "bpf/kernel.h", "bpf/memory.h"} {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -38,7 +38,7 @@ func TestObject(t *testing.T) {
 	}
 	_ = os.WriteFile(filepath.Join(dir, "go.mod"), module, 0o644)
 	_ = os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644)
-	cmd := exec.Command("go", "generate", "program.go")
+	cmd := exec.Command("go", "generate", "generate.go")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go generate: %v\n%s", err, out)

@@ -17,10 +17,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
-// Open loads the programs, which answer nothing before there is a [Path.Beat]. The error wraps
+// Open loads the programs, which answer nothing before there is a [Program.Heartbeat]. The error wraps
 // [ErrUnsupported] where the kernel or the process's rights lack what is needed, and says what.
-func Open(opts Options) (*Path, error) {
-	p := &Path{order: opts.Order, links: make(map[int]*attachment), strangers: make(map[ebpf.ProgramID]bool)}
+func Open(opts Options) (*Program, error) {
+	p := &Program{order: opts.Order, links: make(map[int]*attachment), agentPrograms: make(map[ebpf.ProgramID]bool)}
 	if err := p.load(); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -28,9 +28,9 @@ func Open(opts Options) (*Path, error) {
 	return p, nil
 }
 
-// haveTCX is nil unless the kernel's links have no place for the programs: Linux before 6.6
+// checkTCX is nil unless the kernel's links have no place for the programs: Linux before 6.6
 // does not know the question.
-func haveTCX() error {
+func checkTCX() error {
 	const loopback = 1 // of every network namespace
 	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.EINVAL) {
@@ -39,46 +39,46 @@ func haveTCX() error {
 	return nil // what else is missing, loading tells
 }
 
-func (p *Path) load() error {
-	if err := haveTCX(); err != nil {
+func (p *Program) load() error {
+	if err := checkTCX(); err != nil {
 		return err
 	}
 	if err := loadProgramObjects(&p.objects, nil); err != nil {
-		return explain(err)
+		return explainLoadError(err)
 	}
 	var seed [8]byte
 	if _, err := rand.Read(seed[:]); err != nil {
 		return err
 	}
-	states, err := share[programState](p, p.objects.States)
+	states, err := mapArray[programState](p, p.objects.States)
 	if err != nil {
 		return err
 	}
-	words, err := share[atomic.Uint64](p, p.objects.Epochs)
+	words, err := mapArray[atomic.Uint64](p, p.objects.Epochs)
 	if err != nil {
 		return err
 	}
-	if p.table.sets, err = share[programSet](p, p.objects.Sets); err != nil {
+	if p.table.sets, err = mapArray[programSet](p, p.objects.Sets); err != nil {
 		return err
 	}
-	if p.table.slots, err = share[programSlot](p, p.objects.Slots); err != nil {
+	if p.table.slots, err = mapArray[programSlot](p, p.objects.Slots); err != nil {
 		return err
 	}
 	if err := p.loadClients(); err != nil {
 		return err
 	}
-	if p.own, err = ids(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAhead, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
+	if p.own, err = programIDs(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAhead, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
 		return err
 	}
 	p.state, p.epochs = &states[0], words
 	p.table.seed = binary.NativeEndian.Uint64(seed[:]) | 1
-	p.table.offset = now() - clock.Now()
+	p.table.offset = kernelNow() - clock.Now()
 	p.state.Seed = p.table.seed
 	return nil
 }
 
-// ids are the numbers of programs in the kernel.
-func ids(programs ...*ebpf.Program) (list []ebpf.ProgramID, err error) {
+// programIDs are the numbers of programs in the kernel.
+func programIDs(programs ...*ebpf.Program) (list []ebpf.ProgramID, err error) {
 	for _, program := range programs {
 		info, err := program.Info()
 		if err != nil {
@@ -93,8 +93,8 @@ func ids(programs ...*ebpf.Program) (list []ebpf.ProgramID, err error) {
 	return list, nil
 }
 
-// share maps the memory of an array into the process.
-func share[T any](p *Path, m *ebpf.Map) ([]T, error) {
+// mapArray maps the memory of an array into the process.
+func mapArray[T any](p *Program, m *ebpf.Map) ([]T, error) {
 	var t T
 	n := int(m.MaxEntries())
 	if size := int(unsafe.Sizeof(t)); size != int(m.ValueSize()) || size%8 != 0 {
@@ -109,8 +109,8 @@ func share[T any](p *Path, m *ebpf.Map) ([]T, error) {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
 }
 
-// explain says what an operator can do about err.
-func explain(err error) error {
+// explainLoadError says what an operator can do about err.
+func explainLoadError(err error) error {
 	var refused *ebpf.VerifierError
 	switch {
 	case errors.As(err, &refused) && len(refused.Log) > 0:
@@ -123,8 +123,8 @@ func explain(err error) error {
 	return err
 }
 
-// now is the kernel's clock, CLOCK_MONOTONIC.
-func now() time.Duration {
+// kernelNow is the kernel's clock, CLOCK_MONOTONIC.
+func kernelNow() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return time.Duration(ts.Nano())
@@ -133,7 +133,7 @@ func now() time.Duration {
 // Close takes the programs off all links; the end of the process does the same, however it
 // comes. Their memory stays for as long as the process, so that whoever holds on to the path
 // or its epochs does no harm.
-func (p *Path) Close() error {
+func (p *Program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for ifindex := range p.links {
@@ -144,30 +144,30 @@ func (p *Path) Close() error {
 
 // Epochs are the counters that answers hang on: those of the cluster's names, and those of
 // the cache's.
-func (p *Path) Epochs() (cluster, cached *epoch.Table) {
+func (p *Program) Epochs() (cluster, cached *epoch.Table) {
 	const bits = int(programBoundEPOCH_BITS)
 	n := epoch.Words(bits)
 	return epoch.New(p.epochs, 0, bits), epoch.New(p.epochs[n:], uint32(n), bits)
 }
 
-// Lapse is how long answers are given without a [Path.Beat].
-const Lapse = 2 * time.Second
+// HeartbeatTimeout is how long answers are given without a [Program.Heartbeat].
+const HeartbeatTimeout = 2 * time.Second
 
-// Beat says that the agent is well. Without it nothing is answered after [Lapse].
-func (p *Path) Beat() {
-	atomic.StoreUint64(&p.state.Deadline, uint64(now()+Lapse))
+// Heartbeat says that the agent is well. Without it nothing is answered after [HeartbeatTimeout].
+func (p *Program) Heartbeat() {
+	atomic.StoreUint64(&p.state.Deadline, uint64(kernelNow()+HeartbeatTimeout))
 }
 
-// WatchLapse is how long clients are admitted without a [Path.Watched]: of the looks that
+// WatchTimeout is how long clients are admitted without a [Program.ConfirmWatched]: of the looks that
 // come every second, two may be late.
-const WatchLapse = 3 * time.Second
+const WatchTimeout = 3 * time.Second
 
-// Watched says that all interfaces of pods are watched ([Path.Update]). Without it no client is
-// admitted after [WatchLapse], nor answered two seconds later, as another pod may ask in its name
+// ConfirmWatched says that all interfaces of pods are watched ([Program.Update]). Without it no client is
+// admitted after [WatchTimeout], nor answered two seconds later, as another pod may ask in its name
 // unseen.
-func (p *Path) Watched() {
-	atomic.StoreUint64(&p.state.Watched, uint64(now()+WatchLapse))
+func (p *Program) ConfirmWatched() {
+	atomic.StoreUint64(&p.state.Watched, uint64(kernelNow()+WatchTimeout))
 }
 
-// Still ends what [Path.Beat] has begun at once.
-func (p *Path) Still() { atomic.StoreUint64(&p.state.Deadline, 0) }
+// Stop ends what [Program.Heartbeat] has begun at once.
+func (p *Program) Stop() { atomic.StoreUint64(&p.state.Deadline, 0) }

@@ -8,7 +8,7 @@ import (
 )
 
 // open is a path for a test, which is skipped where there can be none.
-func open(t testing.TB) *Path {
+func open(t testing.TB) *Program {
 	t.Helper()
 	p, err := Open(Options{})
 	var refused *ebpf.VerifierError

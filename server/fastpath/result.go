@@ -16,7 +16,7 @@ var results = [...]string{
 }
 
 // Counters adds up what each CPU has counted.
-func (p *Path) Counters() Counters {
+func (p *Program) Counters() Counters {
 	c := Counters{Results: make(map[string]uint64, len(results))}
 	for i, name := range results {
 		c.Results[name] = p.count(programResult(i))
@@ -25,7 +25,7 @@ func (p *Path) Counters() Counters {
 }
 
 // count is one of the counters, of all CPUs.
-func (p *Path) count(at programResult) (n uint64) {
+func (p *Program) count(at programResult) (n uint64) {
 	var each []uint64
 	if p.objects.Counters.Lookup(uint32(at), &each) != nil {
 		return 0

@@ -268,7 +268,7 @@ func watched(b *config.Block, addrs []netip.Addr) string {
 // route makes the zones of every address, and says how clients come in there.
 func (a *assembly) route(g *generation) {
 	zones := make(map[netip.AddrPort][]*server.Zone)
-	doors := make(map[netip.AddrPort]server.Door)
+	doors := make(map[netip.AddrPort]server.ListenerConfig)
 	for _, p := range g.parts {
 		b := p.block
 		for _, addr := range b.Listen {
@@ -285,7 +285,7 @@ func (a *assembly) route(g *generation) {
 	}
 	for addr, list := range zones {
 		rt := server.NewRoutes(list, a.counters(doors[addr].Transport, addr, droppedZone, noView))
-		rt.Door = doors[addr]
+		rt.Config = doors[addr]
 		g.routes[addr] = rt
 	}
 }

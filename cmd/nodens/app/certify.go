@@ -30,8 +30,8 @@ func (a *assembly) certify(g, old *generation) (err error) {
 
 // door is before with what b says of how clients come in: blocks on one address have
 // one door.
-func (g *generation) door(before server.Door, b *config.Block) server.Door {
-	d := server.Door{Transport: b.Transport, Timeouts: before.Timeouts.Over(b.Timeouts)}
+func (g *generation) door(before server.ListenerConfig, b *config.Block) server.ListenerConfig {
+	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.Over(b.Timeouts)}
 	if b.Transport != config.PlainDNS {
 		d.Certificate = g.certs[*b.TLS]
 	}

@@ -60,7 +60,7 @@ func (a *agent) sockets() (list []handover.Socket, err error) {
 	if host := a.host.Load(); host != nil {
 		a.lent = host.Stats().Failed + 1
 	}
-	handles, err := a.server.Handles()
+	handles, err := a.server.SocketFiles()
 	for _, h := range handles {
 		role := roleTCP
 		if h.UDP {
@@ -96,7 +96,7 @@ func (e estate) Yield(ctx context.Context, pass func(handover.Conn) error) error
 	if !e.order(e.stepBack) {
 		return handover.ErrBusy
 	}
-	return e.server.Yield(ctx, func(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
+	return e.server.Suspend(ctx, func(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
 		file, err := conn.File()
 		if err != nil {
 			return err

@@ -155,7 +155,7 @@ func (a *agent) severed(doing string, err error) error {
 
 // adopt gives the sockets to the parts that listen. What none of them knows is closed.
 func (a *agent) adopt(sockets []handover.Socket) {
-	var dns []server.Handle
+	var dns []server.SocketFile
 	web := make(map[string]*os.File)
 	for _, s := range sockets {
 		at, err := netip.ParseAddrPort(s.Addr)
@@ -163,13 +163,13 @@ func (a *agent) adopt(sockets []handover.Socket) {
 		case s.Role == roleHTTP && web[s.Addr] == nil:
 			web[s.Addr] = s.File
 		case err == nil && (s.Role == roleUDP || s.Role == roleTCP):
-			dns = append(dns, server.Handle{Addr: at, UDP: s.Role == roleUDP, File: s.File})
+			dns = append(dns, server.SocketFile{Addr: at, UDP: s.Role == roleUDP, File: s.File})
 		default:
 			a.log.Debug("a socket that nobody wants was handed over", "role", s.Role, "address", s.Addr)
 			_ = s.File.Close()
 		}
 	}
-	a.server.Adopt(dns)
+	a.server.SetInherited(dns)
 	a.http.adopt(web)
 }
 
@@ -254,7 +254,7 @@ func (a *agent) admit(c handover.Conn) {
 		_ = conn.Close()
 		return
 	}
-	a.server.Admit(at, tcp, c.Read)
+	a.server.AdoptConn(at, tcp, c.Read)
 }
 
 func (a *agent) handoverConfig() handover.Config {

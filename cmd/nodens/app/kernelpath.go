@@ -116,7 +116,7 @@ const (
 	// that answers are given without: three may be late on a busy node. With half of it
 	// an idle agent would wake twice as often for nothing; with twice as much, one late
 	// look takes the answers away.
-	beating = fastpath.Lapse / 4
+	beating = fastpath.HeartbeatTimeout / 4
 	// sweeping is how many of these are from one sweep to the next: hits are brought to
 	// the counters, and to the cache's order of use, every second. Nobody sees the
 	// difference of half as many, as each scrape sweeps too; after twice as many the
@@ -128,16 +128,16 @@ const (
 	refollow = 10 * time.Second
 )
 
-// program is [fastpath.Path], or a test's in its place. Nobody closes it: the parts of the
+// program is [fastpath.Program], or a test's in its place. Nobody closes it: the parts of the
 // agent may use its memory to the last, and the end of the process does it.
 type program interface {
 	server.Kernel
 	Update(ifindex int, filtered bool) (answers bool, err error)
 	Detach(ifindex int)
 	Links() (answering, watched int)
-	Watched()
-	Beat()
-	Still()
+	ConfirmWatched()
+	Heartbeat()
+	Stop()
 	Sweep()
 	Counters() fastpath.Counters
 }
@@ -230,7 +230,7 @@ func (s *shortcut) run(ctx context.Context, well func() bool) {
 	defer func() {
 		s.beats.Lock()
 		defer s.beats.Unlock()
-		s.path.Still()
+		s.path.Stop()
 	}()
 	for ctx.Err() == nil {
 		err := s.attach(ctx)
@@ -300,7 +300,7 @@ func (v *vigil) look(at netsetup.PodInterfaceCheck) {
 		v.tell(l, answers, err)
 	}
 	if blind == nil {
-		v.path.Watched()
+		v.path.ConfirmWatched()
 	}
 	if blind != nil && !v.blind {
 		v.log.Warn("all queries come to the agent until every pod's interface can be watched", "err", blind)
@@ -344,7 +344,7 @@ func (s *shortcut) beatIf(ctx context.Context, well bool) {
 	s.beats.Lock()
 	defer s.beats.Unlock()
 	if well && ctx.Err() == nil {
-		s.path.Beat()
+		s.path.Heartbeat()
 	}
 }
 

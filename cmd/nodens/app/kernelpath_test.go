@@ -77,14 +77,14 @@ func (p *player) Links() (n, _ int) {
 	return n, 0
 }
 
-func (p *player) Put(*fastpath.Answer) bool                { return false }
-func (p *player) Clear()                                   {}
-func (p *player) SetDoors(map[netip.AddrPort]uint32) error { return nil }
-func (p *player) Epochs() (cluster, cached *epoch.Table)   { return nil, nil }
+func (p *player) Put(*fastpath.Answer) bool                    { return false }
+func (p *player) Clear()                                       {}
+func (p *player) SetListeners(map[netip.AddrPort]uint32) error { return nil }
+func (p *player) Epochs() (cluster, cached *epoch.Table)       { return nil, nil }
 
-func (p *player) Beat()    { p.count(&p.beats) }
-func (p *player) Sweep()   { p.count(&p.sweeps) }
-func (p *player) Watched() { p.count(&p.watched) }
+func (p *player) Heartbeat()      { p.count(&p.beats) }
+func (p *player) Sweep()          { p.count(&p.sweeps) }
+func (p *player) ConfirmWatched() { p.count(&p.watched) }
 
 // answering is the number of links that have the program.
 func (p *player) answering() int {
@@ -110,7 +110,7 @@ func (p *player) Counters() fastpath.Counters {
 	return fastpath.Counters{Results: map[string]uint64{"answered": 7}}
 }
 
-func (p *player) Still() {
+func (p *player) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.told = append(p.told, p.name+" is still")
@@ -421,7 +421,7 @@ func TestShortcutBeats(t *testing.T) {
 		}
 		during(true, 4, 2)
 		during(false, 0, 2)
-		time.Sleep(10 * fastpath.Lapse) // nobody lets the lock go
+		time.Sleep(10 * fastpath.HeartbeatTimeout) // nobody lets the lock go
 		synctest.Wait()
 		if beats, _ := p.counted(); beats != 0 {
 			t.Errorf("%d beats while the agent does not say that it is well", beats)

@@ -166,7 +166,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(buildInfo, 1, v, revision, goversion)
 	s.put(panics, float64(a.server.Panics()))
 	a.server.EachShed(func(reason string, n uint64) { s.put(shedRequests, float64(n), reason) })
-	s.histogram(socketWait, a.server.Waits())
+	s.histogram(socketWait, a.server.SocketDelay())
 	s.put(refusedConns, float64(a.server.ConnsRefused()))
 	s.put(evictedConns, float64(a.server.ConnsEvicted()))
 	s.put(cutConns, float64(a.server.ConnsCut()))
@@ -199,7 +199,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
 	guards := newGuarded()
 	for addr, rt := range g.routes {
-		srv := serverLabel(rt.Door.Transport, addr)
+		srv := serverLabel(rt.Config.Transport, addr)
 		var found uint64
 		searches := false
 		for z := range rt.Zones() {
@@ -256,7 +256,7 @@ func (s scrape) certificates(g *generation) {
 		if _, ok := failed[c.File()]; !ok {
 			s.put(certificateEnd, float64(c.Expiry().Unix()), c.File())
 		}
-		failed[c.File()] += c.ReloadFailed()
+		failed[c.File()] += c.ReloadFailures()
 	}
 	for file, n := range failed {
 		s.put(tlsReloadFailed, float64(n), file)

@@ -91,7 +91,7 @@ func newAgent(opts *options, log *slog.Logger) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv := server.New(log, server.Limits{Readers: opts.readers, Polled: opts.polled})
+	srv := server.New(log, server.Limits{Readers: opts.readers, Poller: opts.polled})
 	if short.works() {
 		srv.UseKernel(short.path)
 	}

@@ -234,7 +234,7 @@ func exchanger(t testing.TB, addr netip.AddrPort, n int) func() {
 		t.Fatal(err)
 	}
 	queries := bytes.Repeat(q, n)
-	replies := make([]byte, n*(framing+len(reply)))
+	replies := make([]byte, n*(lengthPrefix+len(reply)))
 	return func() {
 		if _, err := conn.Conn.Write(queries); err != nil {
 			t.Error(err)
@@ -285,11 +285,11 @@ func BenchmarkIdleStream(b *testing.B) {
 		for i := range fds {
 			fd := bareClient(b, addr)
 			fds[i] = fd
-			reply := make([]byte, framing+dns.MinMsgSize)
+			reply := make([]byte, lengthPrefix+dns.MinMsgSize)
 			if _, err := unix.Write(fd, q); err != nil {
 				b.Fatal(err)
 			}
-			if n, err := unix.Read(fd, reply); n < framing || err != nil {
+			if n, err := unix.Read(fd, reply); n < lengthPrefix || err != nil {
 				b.Fatalf("%d bytes, %v", n, err)
 			}
 		}

@@ -12,20 +12,20 @@ import (
 func TestCrew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		c := newCrew(2)
-		if c.hand(new(datagram)) {
+		c := newWorkerPool(2)
+		if c.dispatch(new(pendingQuery)) {
 			t.Fatal("a query is taken by nobody")
 		}
-		got := make(chan *datagram, 3)
+		got := make(chan *pendingQuery, 3)
 		for range 3 {
-			c.all.Go(func() { got <- c.rest(ctx) })
+			c.running.Go(func() { got <- c.waitForWork(ctx) })
 		}
 		synctest.Wait()
 		if len(got) != 1 || <-got != nil {
 			t.Error("more goroutines rest than may")
 		}
-		w := new(datagram)
-		if !c.hand(w) || <-got != w {
+		w := new(pendingQuery)
+		if !c.dispatch(w) || <-got != w {
 			t.Error("the query does not reach a goroutine that rests")
 		}
 		synctest.Wait()
@@ -33,11 +33,11 @@ func TestCrew(t *testing.T) {
 			t.Errorf("%d places are taken by one that rests", len(c.idle))
 		}
 		stop()
-		c.all.Wait()
+		c.running.Wait()
 		if <-got != nil {
 			t.Error("a query out of nothing")
 		}
-		if c.hand(w) {
+		if c.dispatch(w) {
 			t.Error("a query is taken when all have left")
 		}
 	})
@@ -46,19 +46,19 @@ func TestCrew(t *testing.T) {
 // TestCrewThins: those that have nothing to do leave, half of them at a time.
 func TestCrewThins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew(8)
+		c := newWorkerPool(8)
 		for range 8 {
-			c.all.Go(func() { c.rest(t.Context()) })
+			c.running.Go(func() { c.waitForWork(t.Context()) })
 		}
 		for _, want := range []int{8, 4, 2, 1, 0} {
 			synctest.Wait()
 			if n := len(c.idle); n != want {
 				t.Errorf("%d rest, want %d", n, want)
 			}
-			time.Sleep(thinning)
+			time.Sleep(trimInterval)
 		}
-		c.all.Go(func() { c.rest(t.Context()) })
-		time.Sleep(2 * thinning)
+		c.running.Go(func() { c.waitForWork(t.Context()) })
+		time.Sleep(2 * trimInterval)
 		synctest.Wait()
 		if n := len(c.idle); n != 0 {
 			t.Errorf("%d that came later rest for ever", n)

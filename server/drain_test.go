@@ -41,7 +41,7 @@ func TestDepartureEnds(t *testing.T) {
 		for _, second := range ways {
 			t.Run(first.name+", "+second.name, func(t *testing.T) {
 				z := byHand(t)
-				first.limits.plain, second.limits.plain = first.plain, second.plain
+				first.limits.noMmsg, second.limits.noMmsg = first.plain, second.plain
 				a, addr := startWith(t, first.limits, first.plain, z)
 				b := heir(t, a, second.limits, over(addr, z))
 				serves(t, addr)
@@ -64,7 +64,7 @@ func TestDepartureEnds(t *testing.T) {
 // of one that was shut down that is always so.
 func quiet(t *testing.T, s *Server) {
 	t.Helper()
-	handles, err := s.Handles()
+	handles, err := s.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,10 +92,10 @@ func TestDepartureResume(t *testing.T) {
 				b := heir(t, a, ways[0].limits, over(addr, z))
 				yield(t, a, b)
 				serves(t, addr)
-				if err := a.Yield(t.Context(), nil); !errors.Is(err, errAway) {
+				if err := a.Suspend(t.Context(), nil); !errors.Is(err, errSuspended) {
 					t.Errorf("a second Yield: %v", err)
 				}
-				if err := a.Listen(over(addr, z)); !errors.Is(err, errAway) {
+				if err := a.Listen(over(addr, z)); !errors.Is(err, errSuspended) {
 					t.Errorf("Listen in between: %v", err)
 				}
 				shutdown(t, b)
@@ -113,7 +113,7 @@ func TestDepartureResume(t *testing.T) {
 // again, once that has to be.
 func TestDepartureHurried(t *testing.T) {
 	a, addr := startWith(t, Limits{Readers: 1}, false, byHand(t))
-	p := a.listeners[addr].udp[0].(*blocking)
+	p := a.listeners[addr].udp[0].(*blockingSocket)
 	if err := unix.SetNonblock(p.fd, true); err != nil {
 		t.Fatal(err)
 	}
@@ -139,9 +139,9 @@ func TestDeparturePartial(t *testing.T) {
 	a, addr := startWith(t, Limits{}, false, z)
 	q := question("by.hand.", dns.TypeA)
 	q.SetEdns0(1232, false)
-	q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_PADDING{Padding: make([]byte, 3*inboxSize)})
+	q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_PADDING{Padding: make([]byte, 3*readBufSize)})
 	long := frame(t, q)
-	for _, sent := range []int{1, 2, 3, inboxSize - 1, inboxSize, inboxSize + 1, 2 * inboxSize, len(long) - 1} {
+	for _, sent := range []int{1, 2, 3, readBufSize - 1, readBufSize, readBufSize + 1, 2 * readBufSize, len(long) - 1} {
 		conn := dial(t, loopback, addr)
 		if !served(conn) {
 			t.Fatal("not served")
@@ -152,7 +152,7 @@ func TestDeparturePartial(t *testing.T) {
 		b := heir(t, a, Limits{}, over(addr, z))
 		var read []byte
 		eventually(t, "the part of a query to come", func() bool { return arrived(t, conn.Conn) })
-		err := a.Yield(t.Context(), func(at netip.AddrPort, c *net.TCPConn, part []byte) error {
+		err := a.Suspend(t.Context(), func(at netip.AddrPort, c *net.TCPConn, part []byte) error {
 			read = append(read[:0], part...)
 			return to(b)(at, c, part)
 		})
@@ -222,7 +222,7 @@ func TestDepartureWaits(t *testing.T) {
 	b := heir(t, a, Limits{}, over(addr, byHand(t)))
 	defer func() { shutdown(t, b) }()
 	ended := make(chan error, 1)
-	go func() { ended <- a.Yield(context.Background(), to(b)) }()
+	go func() { ended <- a.Suspend(context.Background(), to(b)) }()
 	eventually(t, "the connection to be asked to move", func() bool { return moving(a) })
 	if !served(conn) {
 		t.Error("a query behind one that waits is not answered")
@@ -261,8 +261,8 @@ func moving(s *Server) bool {
 	for _, l := range s.listeners {
 		l.tcp.mu.Lock()
 		defer l.tcp.mu.Unlock()
-		for c := range l.tcp.guests.All() {
-			if c.moving.Load() {
+		for c := range l.tcp.conns.All() {
+			if c.transferring.Load() {
 				return true
 			}
 		}
@@ -326,9 +326,9 @@ func TestDepartureHasty(t *testing.T) {
 	b := heir(t, a, Limits{}, over(addr, there))
 	defer func() { shutdown(t, b) }()
 	ended := make(chan error, 1)
-	go func() { ended <- a.Yield(context.Background(), to(b)) }()
+	go func() { ended <- a.Suspend(context.Background(), to(b)) }()
 	eventually(t, "the connection to be asked to move", func() bool { return moving(a) })
-	a.listeners[addr].tcp.move(true)
+	a.listeners[addr].tcp.transferConns(true)
 	if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestDepartureRefused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	calls := 0
 	var tried *net.TCPConn
-	err := a.Yield(ctx, func(_ netip.AddrPort, c *net.TCPConn, _ []byte) error {
+	err := a.Suspend(ctx, func(_ netip.AddrPort, c *net.TCPConn, _ []byte) error {
 		calls++
 		tried = c
 		if f, err := c.File(); err == nil {
@@ -398,7 +398,7 @@ func TestDepartureRefused(t *testing.T) {
 func TestDepartureDoors(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			a, addr, roots := doored(t, Limits{}, Door{Transport: via}, byHand(t))
+			a, addr, roots := doored(t, Limits{}, ListenerConfig{Transport: via}, byHand(t))
 			cfg := &tls.Config{RootCAs: roots}
 			for range 3 {
 				conn := overTLS(t, addr, roots)
@@ -407,7 +407,7 @@ func TestDepartureDoors(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := a.Yield(t.Context(), nil); err != nil {
+				if err := a.Suspend(t.Context(), nil); err != nil {
 					t.Errorf("yield: %v", err)
 				}
 				if _, err := conn.Read(make([]byte, 1)); via == config.DNSOverTLS && !errors.Is(err, io.EOF) {

@@ -89,7 +89,7 @@ func connections(s *Server, addr netip.AddrPort) int {
 	l := s.listeners[addr].tcp
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.guests.Len()
+	return l.conns.Len()
 }
 
 // TestEviction: with all places taken, the connection that has been silent for
@@ -100,7 +100,7 @@ func TestEviction(t *testing.T) {
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
-	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, Idle: time.Hour}, byHand(t, b.addr))
+	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, IdleTimeout: time.Hour}, byHand(t, b.addr))
 	first, second := dial(t, loopback, addr), dial(t, loopback, addr)
 	if !served(second) || !served(first) { // so second is the more silent one
 		t.Fatal("a connection within the limit is not served")
@@ -148,7 +148,7 @@ func TestEviction(t *testing.T) {
 // else's.
 func TestClientLimit(t *testing.T) {
 	const own = 4
-	s, addr := start(t, Limits{Conns: 64, ClientConns: own, Idle: time.Hour}, byHand(t))
+	s, addr := start(t, Limits{Conns: 64, ClientConns: own, IdleTimeout: time.Hour}, byHand(t))
 	other := dial(t, netip.MustParseAddr("127.0.0.2"), addr)
 	if !served(other) {
 		t.Fatal("a connection within the limit is not served")
@@ -206,14 +206,14 @@ func TestCrowd(t *testing.T) {
 	eventually(t, "the connections that were evicted to be closed", func() bool {
 		s.listeners[addr].tcp.mu.Lock()
 		defer s.listeners[addr].tcp.mu.Unlock()
-		return s.listeners[addr].tcp.guests.Clients() <= places
+		return s.listeners[addr].tcp.conns.Clients() <= places
 	})
 }
 
 // TestSlowSender: a query has to come within its time, however many bytes come in
 // the meantime; others are answered.
 func TestSlowSender(t *testing.T) {
-	s, addr := start(t, Limits{Sending: 50 * time.Millisecond}, byHand(t))
+	s, addr := start(t, Limits{ReadTimeout: 50 * time.Millisecond}, byHand(t))
 	conn := dial(t, loopback, addr)
 	if !served(conn) {
 		t.Fatal("not served")
@@ -245,7 +245,7 @@ func TestSlowSender(t *testing.T) {
 // TestIdle: a connection ends when it has been silent for its time, or has said
 // nothing that is a query.
 func TestIdle(t *testing.T) {
-	s, addr := start(t, Limits{Idle: 50 * time.Millisecond}, byHand(t))
+	s, addr := start(t, Limits{IdleTimeout: 50 * time.Millisecond}, byHand(t))
 	for _, talk := range []func(*dns.Conn) bool{
 		func(*dns.Conn) bool { return true },
 		served,
@@ -317,7 +317,7 @@ func TestShutdownTCP(t *testing.T) {
 
 // TestShutdownStuck: who doesn't read can't put the end off either.
 func TestShutdownStuck(t *testing.T) {
-	s, addr := start(t, Limits{Taking: time.Hour}, many(t))
+	s, addr := start(t, Limits{WriteTimeout: time.Hour}, many(t))
 	conn := dial(t, loopback, addr, 32<<10)
 	q := frame(t, question("many.test.", dns.TypeA))
 	go func() {
@@ -329,7 +329,7 @@ func TestShutdownStuck(t *testing.T) {
 	looks := 0 // in a row that have seen it stuck: once may be for a moment
 	eventually(t, "the client to be in the way", func() bool {
 		looks++
-		if s.owed.Load() == 0 {
+		if s.unsent.Load() == 0 {
 			looks = 0
 		}
 		return looks > 50
@@ -347,7 +347,7 @@ func TestShutdownStuck(t *testing.T) {
 // TestSlowReader: a client that doesn't read is not read from, whatever it goes on
 // to send, and has lost nothing when it reads at last.
 func TestSlowReader(t *testing.T) {
-	_, addr := start(t, Limits{Taking: patience}, many(t))
+	_, addr := start(t, Limits{WriteTimeout: patience}, many(t))
 	conn := dial(t, loopback, addr, 64<<10)
 	q := frame(t, question("many.test.", dns.TypeA))
 	// The kernel's buffers, of queries on both sides and of replies, and the server's
@@ -388,7 +388,7 @@ func TestSlowReader(t *testing.T) {
 // TestReaderCut: a client that does not take its replies in time loses its
 // connection, and what was held for it.
 func TestReaderCut(t *testing.T) {
-	s, addr := start(t, Limits{Taking: 50 * time.Millisecond}, many(t))
+	s, addr := start(t, Limits{WriteTimeout: 50 * time.Millisecond}, many(t))
 	conn := dial(t, loopback, addr)
 	q := frame(t, question("many.test.", dns.TypeA))
 	go func() {

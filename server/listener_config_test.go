@@ -31,7 +31,7 @@ func TestDoTShutdown(t *testing.T) {
 				<-release
 				return addressed("192.0.2.1")(q)
 			})
-			s, addr, roots := doored(t, Limits{Idle: time.Hour, Sending: time.Hour}, Door{Transport: via}, byHand(t, b.addr))
+			s, addr, roots := doored(t, Limits{IdleTimeout: time.Hour, ReadTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t, b.addr))
 			silent, idle := dial(t, loopback, addr), overTLS(t, addr, roots)
 			answered := make(chan error, 1)
 			go func() { answered <- visitFor(t, "slow.test.", via, addr, &tls.Config{RootCAs: roots}) }()
@@ -65,7 +65,7 @@ func TestDoTShutdownStuck(t *testing.T) {
 		t.Run(via.String(), func(t *testing.T) {
 			waits := make(chan struct{}, 16)
 			b := startBackend(t, func(*dns.Msg) *dns.Msg { waits <- struct{}{}; return nil })
-			s, addr, roots := doored(t, Limits{}, Door{Transport: via}, byHand(t, b.addr))
+			s, addr, roots := doored(t, Limits{}, ListenerConfig{Transport: via}, byHand(t, b.addr))
 			answered := make(chan error, 1)
 			go func() { answered <- visitFor(t, "never.test.", via, addr, &tls.Config{RootCAs: roots}) }()
 			<-waits
@@ -119,7 +119,7 @@ func TestDoTReload(t *testing.T) {
 			a, folder := ca.ForTest(t), t.TempDir()
 			issue(t, a, folder, "0", time.Now().Add(time.Hour))
 			cert := certify(t, issue(t, a, folder, "0", time.Now().Add(time.Hour)))
-			door := Door{Transport: via, Certificate: cert}
+			door := ListenerConfig{Transport: via, Certificate: cert}
 			s, addr, _ := doored(t, Limits{ClientConns: 500}, door, byHand(t))
 			cfg := &tls.Config{RootCAs: a.Pool()}
 			var done atomic.Bool
@@ -152,7 +152,7 @@ func TestDoTReload(t *testing.T) {
 				issue(t, a, folder, name, time.Now().Add(time.Hour))
 				if i == 5 {
 					peer.ReplaceFile(t, folder+"/cert.pem", []byte("broken"))
-					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailed() > 0 })
+					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailures() > 0 })
 				}
 				if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
 					t.Error(err)
@@ -165,7 +165,7 @@ func TestDoTReload(t *testing.T) {
 			if got := shown(cert); got != "10" {
 				t.Errorf("%q is shown at the end", got)
 			}
-			if cert.ReloadFailed() == 0 {
+			if cert.ReloadFailures() == 0 {
 				t.Error("no change failed")
 			}
 		})
@@ -201,8 +201,8 @@ func newVisitor(via config.Transport, addr netip.AddrPort, cfg *tls.Config) call
 func TestDoor(t *testing.T) {
 	a := ca.ForTest(t)
 	cert := certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour)))
-	plain := Door{}
-	s, addr, _ := doored(t, Limits{}, Door{Transport: config.DNSOverTLS, Certificate: cert}, byHand(t))
+	plain := ListenerConfig{}
+	s, addr, _ := doored(t, Limits{}, ListenerConfig{Transport: config.DNSOverTLS, Certificate: cert}, byHand(t))
 	cfg := &tls.Config{RootCAs: a.Pool()}
 	works := func(via config.Transport) error {
 		if via != config.PlainDNS {
@@ -215,7 +215,7 @@ func TestDoor(t *testing.T) {
 		}
 		return nil
 	}
-	for i, door := range []Door{
+	for i, door := range []ListenerConfig{
 		plain,
 		{Transport: config.DNSOverHTTPS, Certificate: cert},
 		{Transport: config.DNSOverHTTPS, Certificate: cert, Timeouts: config.Timeouts{Idle: time.Minute}},

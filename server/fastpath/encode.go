@@ -75,9 +75,9 @@ func plainOPT(b []byte) bool {
 		int(binary.BigEndian.Uint16(options[2:])) == len(options)-4
 }
 
-// keyOf is what an answer to q at that door is found by; false if q isn't answered in the
+// newKey is what an answer to q at that door is found by; false if q isn't answered in the
 // kernel.
-func keyOf(door uint32, q *wire.Query) (k programKey, ok bool) {
+func newKey(door uint32, q *wire.Query) (k programKey, ok bool) {
 	v, ok := variant(q)
 	name := q.Name()
 	if !ok || len(name) > 8*len(k.Name) {
@@ -106,9 +106,9 @@ func (k *programKey) tag(seed uint64) uint64 {
 	return max(1, mix(tag, uint64(k.Type)<<8|uint64(k.Variant)))
 }
 
-// fill makes t.fresh the answer a, but for its key. False: a is not of the kind that the
+// encode makes t.fresh the answer a, but for its key. False: a is not of the kind that the
 // program gives.
-func (t *table) fill(a *Answer) bool {
+func (t *table) encode(a *Answer) bool {
 	s, msg, behind := &t.fresh, a.Reply, a.Query.End()
 	tail := msg[behind:]
 	if len(msg) > int(programBoundMAX_MESSAGE) || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
@@ -121,7 +121,7 @@ func (t *table) fill(a *Answer) bool {
 	s.TailLen = uint16(len(tail))
 	s.Head = [10]byte(msg[2:])
 	l := layout{slot: s, query: a.Query, tail: b[:]}
-	if !l.read(a) {
+	if !l.parse(a) {
 		return false
 	}
 	sum := sumOf(s.Head[:], 0) + sumOf(b[:len(tail)], behind)
@@ -141,7 +141,7 @@ type layout struct {
 	next  int // where the next record that changes places would stand
 }
 
-func (l *layout) read(a *Answer) bool {
+func (l *layout) parse(a *Answer) bool {
 	s, want := l.slot, 0
 	s.Ttls, s.Odd, s.Turns, s.TurnSize, s.TurnAt, s.MaxSize, s.Serial, s.SerialAt = 0, 0, 0, 0, 0, 0, 0, 0
 	for i := 6; i < headerLen; i += 2 {
@@ -149,30 +149,30 @@ func (l *layout) read(a *Answer) bool {
 	}
 	for section, r := range l.query.Records(a.Reply) {
 		want--
-		if l.opt || !l.record(a, section, r) { // OPT is the last
+		if l.opt || !l.addRecord(a, section, r) { // OPT is the last
 			return false
 		}
 	}
 	return want == 0 && l.opt == l.query.EDNS
 }
 
-// record sees to one record; false if the program can't.
-func (l *layout) record(a *Answer, section wire.Section, r wire.Record) bool {
+// addRecord sees to one record; false if the program can't.
+func (l *layout) addRecord(a *Answer, section wire.Section, r wire.Record) bool {
 	switch {
 	case r.Type == wire.TypeOPT:
-		return l.readOPT(a, r.Start-l.query.End())
-	case a.Counts && !l.count(r):
+		return l.addOPT(a, r.Start-l.query.End())
+	case a.Counts && !l.addTTL(r):
 		return false
 	case r.Type == wire.TypeSOA && a.Mark.Serial != 0:
-		return l.serial(a, r)
+		return l.addSerial(a, r)
 	case section == wire.Answer && a.Shuffled:
-		return l.turn(r)
+		return l.addRotated(r)
 	}
 	return true
 }
 
-// readOPT takes the OPT record at that place of the tail, whose size is the query's.
-func (l *layout) readOPT(a *Answer, at int) bool {
+// addOPT takes the OPT record at that place of the tail, whose size is the query's.
+func (l *layout) addOPT(a *Answer, at int) bool {
 	if at != int(l.slot.TailLen)-optLen {
 		return false
 	}
@@ -181,8 +181,8 @@ func (l *layout) readOPT(a *Answer, at int) bool {
 	return true
 }
 
-// count has the TTL of r count down.
-func (l *layout) count(r wire.Record) bool {
+// addTTL has the TTL of r count down.
+func (l *layout) addTTL(r wire.Record) bool {
 	s, at := l.slot, r.TTLAt()-l.query.End()
 	if int(s.Ttls) == maxTTLs {
 		return false
@@ -197,8 +197,8 @@ func (l *layout) count(r wire.Record) bool {
 // serialBack is how far from the end of a SOA its serial stands (RFC 1035, 3.3.13).
 const serialBack = 20
 
-// serial has the serial of r, a SOA, put in.
-func (l *layout) serial(a *Answer, r wire.Record) bool {
+// addSerial has the serial of r, a SOA, put in.
+func (l *layout) addSerial(a *Answer, r wire.Record) bool {
 	s, at := l.slot, r.End-serialBack-l.query.End()
 	if s.SerialAt != 0 || r.End-r.Data < serialBack {
 		return false
@@ -208,9 +208,9 @@ func (l *layout) serial(a *Answer, r wire.Record) bool {
 	return true
 }
 
-// turn has r change places, if it is an address. Addresses that don't stand together, or not
+// addRotated has r change places, if it is an address. Addresses that don't stand together, or not
 // in records of one form, can't.
-func (l *layout) turn(r wire.Record) bool {
+func (l *layout) addRotated(r wire.Record) bool {
 	s, at, size := l.slot, r.Start-l.query.End(), r.End-r.Start
 	if r.Type != wire.TypeA && r.Type != wire.TypeAAAA {
 		return s.Turns == 0

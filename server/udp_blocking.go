@@ -16,193 +16,193 @@ import (
 	"github.com/nodens-dns/nodens/internal/mmsg"
 )
 
-// silence is how long a blocking port waits in the kernel before it gives its
+// recvTimeout is how long a blocking port waits in the kernel before it gives its
 // processor back to the scheduler. The runtime asks a goroutine that has run for
 // 10 ms to make place, and a wait counts as running: with more, idle readers would
 // be signalled a hundred times a second each; with a tenth, a node with some
 // hundred queries a second would pay for both ways of waiting.
-const silence = 10 * time.Millisecond
+const recvTimeout = 10 * time.Millisecond
 
-// brisk is how soon a packet must end a pause for the next wait to be in the kernel
-// again. Half of [silence], so that evenly spaced packets don't lead from one way
+// busyGap is how soon a packet must end a pause for the next wait to be in the kernel
+// again. Half of [recvTimeout], so that evenly spaced packets don't lead from one way
 // of waiting to the other and back: each change costs what four packets do.
-const brisk = silence / 2
+const busyGap = recvTimeout / 2
 
-// blocking is a port whose reader waits in the kernel like a C program would: in a
+// blockingSocket is a port whose reader waits in the kernel like a C program would: in a
 // blocking system call that the Go scheduler does not know of, so that a packet
 // wakes its thread and nothing else.
 //
-// The goroutine keeps its P while it waits, hence [holdProcs], and can't be asked
+// The goroutine keeps its P while it waits, hence [addProcs], and can't be asked
 // to stop for the garbage collector but by the runtime's signal. That signal ends
 // the wait (EINTR) because the socket has a receive time-out: without one the
 // kernel would go back to waiting (signal(7)), and the collector would wait with
-// it. A wait without a packet ends after [silence] anyway, and then goes on by way of
+// it. A wait without a packet ends after [recvTimeout] anyway, and then goes on by way of
 // Go's poller, without a P, for as long as it takes; and while packets come as rarely
 // as that, all waits do.
-type blocking struct {
-	fd    int
-	addr  netip.AddrPort
-	pause *pause
-	steer *steering
+type blockingSocket struct {
+	fd       int
+	addr     netip.AddrPort
+	poll     *epollWaiter
+	balancer *reuseportBalancer
 
 	// in and out are what recvmmsg and sendmmsg work on: packets and replies of the
 	// same slots.
 	in, out       [batchSize]mmsg.Message
 	inVec, outVec [batchSize]unix.Iovec
-	// plain is set where recvmmsg is refused, by an old seccomp profile for example:
+	// noMmsg is set where recvmmsg is refused, by an old seccomp profile for example:
 	// recvmsg and sendmsg stand in for it.
-	plain    bool
-	wildcard bool
-	sparse   bool // packets are too rare to wait for them in the kernel
-	streak   int  // full batches in a row
+	noMmsg      bool
+	wildcard    bool
+	lowRate     bool // packets are too rare to wait for them in the kernel
+	fullBatches int  // full batches in a row
 
 	batch   *batch       // the reader's, once it has begun
-	order   atomic.Int32 // an order; it changes under mu
-	resting atomic.Bool  // in [blocking.rest]
+	command atomic.Int32 // an order; it changes under mu
+	polling atomic.Bool  // in [blockingSocket.unwritten]
 	// mu keeps the descriptor from being closed under a send.
-	mu     sync.RWMutex
-	begun  bool // somebody reads, who closes fd when told to
-	closed bool
+	mu        sync.RWMutex
+	hasReader bool // somebody reads, who closes fd when told to
+	closed    bool
 }
 
-// newBlocking makes a blocking port of a socket that is bound to addr, and has the
+// newBlockingSocket makes a blocking port of a socket that is bound to addr, and has the
 // descriptor from here on; plain makes it do without recvmmsg.
-func newBlocking(fd int, addr netip.AddrPort, plain bool) (*blocking, error) {
-	p := &blocking{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), sparse: true}
-	err := p.wait()
+func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket, error) {
+	p := &blockingSocket{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), lowRate: true}
+	err := p.setBlocking()
 	if err == nil {
-		p.pause, err = newPause()
+		p.poll, err = newEpollWaiter()
 	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	p.plain = plain || mmsg.Refused(uintptr(fd))
+	p.noMmsg = plain || mmsg.Refused(uintptr(fd))
 	return p, nil
 }
 
-// wait sets what makes receiving wait, and not for long. Another process may have
+// setBlocking sets what makes receiving wait, and not for long. Another process may have
 // set the socket otherwise: it is the socket's, not the descriptor's.
-func (p *blocking) wait() error {
-	tv := unix.NsecToTimeval(int64(silence))
+func (p *blockingSocket) setBlocking() error {
+	tv := unix.NsecToTimeval(int64(recvTimeout))
 	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
 		return fmt.Errorf("setting SO_RCVTIMEO: %w; -reader-wait=poller does without it", err)
 	}
 	return os.NewSyscallError("fcntl", unix.SetNonblock(p.fd, false))
 }
 
-// take is [port.take].
-func (p *blocking) take(b *batch) bool {
-	if p.batch != b && !p.begin(b) {
+// readBatch is [udpSocket.transferConn].
+func (p *blockingSocket) readBatch(b *batch) bool {
+	if p.batch != b && !p.startReading(b) {
 		return false
 	}
 	for {
-		if p.order.Load() != reading {
-			return p.stop()
+		if p.command.Load() != keepReading {
+			return p.stopReading()
 		}
 		// An order that comes from now on is heard when the wait is over.
-		errno := p.receive(p.sparse)
+		errno := p.receive(p.lowRate)
 		switch {
 		case p.batch.n > 0:
-			p.watch()
+			p.checkLoad()
 			return true
 		case errno != unix.EINTR:
-			p.rest()
+			p.waitPolled()
 		}
 		// EINTR is the runtime's signal. The next call is where the goroutine makes
 		// place, if it is asked to.
 	}
 }
 
-// begin makes b's owner the reader, and points the kernel to the places in b; false if
+// startReading makes b's owner the reader, and points the kernel to the places in b; false if
 // p was shut before.
-func (p *blocking) begin(b *batch) bool {
+func (p *blockingSocket) startReading(b *batch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.batch, p.begun = b, true
+	p.batch, p.hasReader = b, true
 	for i := range p.in {
-		d := &b.slots[i]
+		d := &b.packets[i]
 		p.inVec[i].Base = &d.in[0]
 		p.inVec[i].SetLen(len(d.in))
-		p.address(&p.in[i].Msghdr, &p.inVec[i], &d.from)
-		p.room(i)
+		p.setMsghdr(&p.in[i].Msghdr, &p.inVec[i], &d.from)
+		p.resetLengths(i)
 	}
 	return true
 }
 
-// watch looks whether the reader keeps up, and if not has others help.
-func (p *blocking) watch() {
+// checkLoad looks whether the reader keeps up, and if not has others help.
+func (p *blockingSocket) checkLoad() {
 	if p.batch.n < batchSize {
-		p.streak = 0
+		p.fullBatches = 0
 		return
 	}
-	if p.streak++; p.streak == drowning {
-		p.streak = 0
-		p.steer.widen()
+	if p.fullBatches++; p.fullBatches == overloadBatches {
+		p.fullBatches = 0
+		p.balancer.spread()
 	}
 }
 
-// rest waits for a packet, or for shut, without holding a P.
-func (p *blocking) rest() {
+// waitPolled waits for a packet, or for shut, without holding a P.
+func (p *blockingSocket) waitPolled() {
 	start := clock.Now()
-	if !p.sparse && !p.hurried() {
-		start -= silence // waited in the kernel
+	if !p.lowRate && !p.madeNonblocking() {
+		start -= recvTimeout // waited in the kernel
 	}
-	p.resting.Store(true)
-	p.pause.until(p.fd)
-	p.resting.Store(false)
+	p.polling.Store(true)
+	p.poll.wait(p.fd)
+	p.polling.Store(false)
 	idle := clock.Now() - start
-	p.sparse = idle >= brisk
-	if idle >= silence {
-		p.steer.narrow(start)
+	p.lowRate = idle >= busyGap
+	if idle >= recvTimeout {
+		p.balancer.concentrate(start)
 	}
 }
 
-// hurried reports whether another process that has the socket has kept receiving from
+// madeNonblocking reports whether another process that has the socket has kept receiving from
 // waiting, and sees to that: a reader that waits by way of a poller needs no socket
 // that doesn't wait, as long as there is a time-out. Without this, one that has come
 // and gone would leave all waits to the pause.
-func (p *blocking) hurried() bool {
+func (p *blockingSocket) madeNonblocking() bool {
 	flags, err := unix.FcntlInt(uintptr(p.fd), unix.F_GETFL, 0)
-	return err == nil && flags&unix.O_NONBLOCK != 0 && p.wait() == nil
+	return err == nil && flags&unix.O_NONBLOCK != 0 && p.setBlocking() == nil
 }
 
 // receive fills the batch with what is there, and waits for the first packet unless it
 // has to be quick.
-func (p *blocking) receive(quick bool) syscall.Errno {
+func (p *blockingSocket) receive(quick bool) syscall.Errno {
 	b := p.batch
 	for i := range b.n {
-		p.room(i)
+		p.resetLengths(i)
 	}
-	n, errno := p.read(quick)
+	n, errno := p.recvmmsg(quick)
 	b.n = n
 	for i := range n {
-		d, h := &b.slots[i], &p.in[i]
+		d, h := &b.packets[i], &p.in[i]
 		d.n = int(h.Len)
 		d.from.nameLen, d.from.oobLen = h.Namelen, uint32(h.Controllen)
-		d.from.client = clientOf(&d.from)
+		d.from.client = clientAddr(&d.from)
 	}
 	return errno
 }
 
-// room says how much of its address and control message a packet may write.
-func (p *blocking) room(i int) {
-	p.in[i].Namelen = uint32(len(origin{}.name))
+// resetLengths says how much of its address and control message a packet may write.
+func (p *blockingSocket) resetLengths(i int) {
+	p.in[i].Namelen = uint32(len(udpPeer{}.name))
 	if p.wildcard {
-		p.in[i].SetControllen(len(origin{}.oob))
+		p.in[i].SetControllen(len(udpPeer{}.oob))
 	}
 }
 
-// read is recvmmsg, or what stands in for it.
-func (p *blocking) read(quick bool) (int, syscall.Errno) {
+// recvmmsg is recvmmsg, or what stands in for it.
+func (p *blockingSocket) recvmmsg(quick bool) (int, syscall.Errno) {
 	flags := unix.MSG_WAITFORONE
 	if quick {
 		flags = unix.MSG_DONTWAIT
 	}
-	if !p.plain {
+	if !p.noMmsg {
 		return mmsg.Receive(uintptr(p.fd), p.in[:], flags)
 	}
 	r, _, errno := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.in[0])), uintptr(flags&unix.MSG_DONTWAIT))
@@ -213,8 +213,8 @@ func (p *blocking) read(quick bool) (int, syscall.Errno) {
 	return 1, 0
 }
 
-// clientOf reads the address the kernel wrote.
-func clientOf(o *origin) netip.AddrPort {
+// clientAddr reads the address the kernel wrote.
+func clientAddr(o *udpPeer) netip.AddrPort {
 	if o.nameLen < 8 {
 		return netip.AddrPort{}
 	}
@@ -225,21 +225,21 @@ func clientOf(o *origin) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(o.name[8:24])), at)
 }
 
-// give is [port.give].
-func (p *blocking) give(b *batch) {
+// writeBatch is [udpSocket.writeBatch].
+func (p *blockingSocket) writeBatch(b *batch) {
 	n := 0
-	for i := range b.slots[:b.n] {
-		d := &b.slots[i]
+	for i := range b.packets[:b.n] {
+		d := &b.packets[i]
 		if d.reply == nil {
 			continue
 		}
 		p.outVec[n].Base = &d.reply[0]
 		p.outVec[n].SetLen(len(d.reply))
-		p.address(&p.out[n].Msghdr, &p.outVec[n], &d.from)
+		p.setMsghdr(&p.out[n].Msghdr, &p.outVec[n], &d.from)
 		n++
 	}
 	for done := 0; done < n; {
-		sent, errno := p.write(p.out[done:n])
+		sent, errno := p.sendmmsg(p.out[done:n])
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:
@@ -250,9 +250,9 @@ func (p *blocking) give(b *batch) {
 	}
 }
 
-// write is sendmmsg, or what stands in for it.
-func (p *blocking) write(out []mmsg.Message) (int, syscall.Errno) {
-	if !p.plain {
+// sendmmsg is sendmmsg, or what stands in for it.
+func (p *blockingSocket) sendmmsg(out []mmsg.Message) (int, syscall.Errno) {
+	if !p.noMmsg {
 		return mmsg.Send(uintptr(p.fd), out, sendFlags)
 	}
 	_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&out[0])), sendFlags)
@@ -265,8 +265,8 @@ func (p *blocking) write(out []mmsg.Message) (int, syscall.Errno) {
 // sendFlags: a full send buffer loses the reply instead of stopping the reader.
 const sendFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 
-// address makes h stand for the bytes of v and the address of o.
-func (p *blocking) address(h *unix.Msghdr, v *unix.Iovec, o *origin) {
+// setMsghdr makes h stand for the bytes of v and the address of o.
+func (p *blockingSocket) setMsghdr(h *unix.Msghdr, v *unix.Iovec, o *udpPeer) {
 	h.Iov = v
 	h.SetIovlen(1)
 	h.Name, h.Namelen = &o.name[0], o.nameLen
@@ -276,14 +276,14 @@ func (p *blocking) address(h *unix.Msghdr, v *unix.Iovec, o *origin) {
 	}
 }
 
-// send is [port.send].
-func (p *blocking) send(to *origin, msg []byte) {
+// send is [udpSocket.send].
+func (p *blockingSocket) send(to *udpPeer, msg []byte) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	fd := p.fd
 	if p.closed {
 		var err error
-		if fd, err = openLate(p.addr); err != nil {
+		if fd, err = openReplySocket(p.addr); err != nil {
 			return // the address is gone
 		}
 		defer func() { _ = unix.Close(fd) }()
@@ -291,7 +291,7 @@ func (p *blocking) send(to *origin, msg []byte) {
 	v := unix.Iovec{Base: &msg[0]}
 	v.SetLen(len(msg))
 	var h unix.Msghdr
-	p.address(&h, &v, to)
+	p.setMsghdr(&h, &v, to)
 	for {
 		_, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&h)), sendFlags)
 		if errno != unix.EINTR {
@@ -300,67 +300,67 @@ func (p *blocking) send(to *origin, msg []byte) {
 	}
 }
 
-// shut is [port.shut].
-func (p *blocking) shut() {
+// close is [udpSocket.done].
+func (p *blockingSocket) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.order.Store(closing)
+	p.command.Store(stopAndClose)
 	switch {
 	case p.closed:
-	case p.begun:
+	case p.hasReader:
 		// Not shutdown(2), which would end the waits of all who share the socket.
-		p.pause.wake()
+		p.poll.wake()
 	default:
-		p.close()
+		p.closeFD()
 	}
 }
 
-// close closes what p has open; mu is held.
-func (p *blocking) close() {
+// closeFD closes what p has open; mu is held.
+func (p *blockingSocket) closeFD() {
 	p.closed = true
 	_ = unix.Close(p.fd)
-	p.pause.close()
+	p.poll.close()
 }
 
-// stop ends the reader's work. If p is to be closed it looks into the queue for the
+// stopReading ends the reader's work. If p is to be closed it looks into the queue for the
 // last time: true if there still was a packet. Between that look and the close lies
 // nothing, not even the wait for a lock: what comes meanwhile has no reader.
-func (p *blocking) stop() bool {
+func (p *blockingSocket) stopReading() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.order.Load() == closing {
+	if p.command.Load() == stopAndClose {
 		if _ = p.receive(true); p.batch.n > 0 {
 			return true
 		}
-		p.close()
+		p.closeFD()
 	}
-	p.batch, p.begun = nil, false
+	p.batch, p.hasReader = nil, false
 	return false
 }
 
-// yield is [port.yield]. A wait in the kernel ends after [silence] at the latest, and
+// suspend is [udpSocket.suspend]. A wait in the kernel ends after [recvTimeout] at the latest, and
 // what it brings is answered.
-func (p *blocking) yield() {
+func (p *blockingSocket) suspend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.order.CompareAndSwap(reading, yielding) {
-		p.pause.wake()
+	if p.command.CompareAndSwap(keepReading, stopKeepOpen) {
+		p.poll.wake()
 	}
 }
 
-// resume is [port.resume].
-func (p *blocking) resume() {
+// resume is [udpSocket.resume].
+func (p *blockingSocket) resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || !p.order.CompareAndSwap(yielding, reading) {
+	if p.closed || !p.command.CompareAndSwap(stopKeepOpen, keepReading) {
 		return
 	}
-	_ = p.wait() // as it did at the start
-	p.pause.reset()
+	_ = p.setBlocking() // as it did at the start
+	p.poll.reset()
 }
 
-// file is [port.file].
-func (p *blocking) file() (*os.File, error) {
+// duplicate is [udpSocket.duplicate].
+func (p *blockingSocket) duplicate() (*os.File, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed {

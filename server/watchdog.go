@@ -2,20 +2,20 @@ package server
 
 import "sync/atomic"
 
-// shift counts what one reader does: it is odd while a batch is answered, even while
+// progress counts what one reader does: it is odd while a batch is answered, even while
 // packets are waited for. The reader alone moves it; it has a cache line to itself, as
 // each reader writes to its own twice for each batch.
-type shift struct {
+type progress struct {
 	n    atomic.Uint64
 	last uint64 // of [Server.Alive]
 	_    [48]byte
 }
 
-// turn begins a batch, or ends it.
-func (t *shift) turn() { t.n.Store(t.n.Load() + 1) }
+// tick begins a batch, or ends it.
+func (t *progress) tick() { t.n.Store(t.n.Load() + 1) }
 
-// held reports whether the reader is at the same batch as the last time.
-func (t *shift) held() bool {
+// stuck reports whether the reader is at the same batch as the last time.
+func (t *progress) stuck() bool {
 	n := t.n.Load()
 	same := n == t.last
 	t.last = n
@@ -30,8 +30,8 @@ func (s *Server) Alive() bool {
 	defer s.mu.Unlock()
 	alive := true
 	for _, l := range s.listeners {
-		for i := range l.shifts {
-			alive = !l.shifts[i].held() && alive
+		for i := range l.progress {
+			alive = !l.progress[i].stuck() && alive
 		}
 	}
 	return alive

@@ -12,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Handle is a listening socket of a server, as another process may take it over.
-type Handle struct {
+// SocketFile is a listening socket of a server, as another process may take it over.
+type SocketFile struct {
 	Addr netip.AddrPort
 	// UDP tells the UDP sockets of an address from its TCP listener.
 	UDP bool
@@ -21,20 +21,20 @@ type Handle struct {
 	File *os.File
 }
 
-// Handles gives duplicates of all sockets that s listens with, those of an address in
+// SocketFiles gives duplicates of all sockets that s listens with, those of an address in
 // the order in which they were bound. The caller closes them. On an error none is open.
 //
 // What is shared is the socket with all its settings: whether it waits, its options,
 // its queue. So nobody may shut it down, and [os.File.Fd] of a file that package net
 // has made, which makes a socket wait, is not to be called. These files leave it alone.
-func (s *Server) Handles() ([]Handle, error) {
+func (s *Server) SocketFiles() ([]SocketFile, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []Handle
+	var all []SocketFile
 	add := func(addr netip.AddrPort, udp bool, file func() (*os.File, error)) error {
 		f, err := file()
 		if err == nil {
-			all = append(all, Handle{Addr: addr, UDP: udp, File: f})
+			all = append(all, SocketFile{Addr: addr, UDP: udp, File: f})
 		}
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *Server) Handles() ([]Handle, error) {
 		err := add(addr, false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
 		for _, p := range l.udp {
 			if err == nil {
-				err = add(addr, true, p.file)
+				err = add(addr, true, p.duplicate)
 			}
 		}
 		if err != nil {
@@ -55,61 +55,61 @@ func (s *Server) Handles() ([]Handle, error) {
 	return all, nil
 }
 
-// Adopt makes the next [Server.Listen] take these sockets for their addresses instead
+// SetInherited makes the next [Server.Listen] take these sockets for their addresses instead
 // of binding new ones. Those it has no use for it closes. The files are the server's
 // from here on.
-func (s *Server) Adopt(handles []Handle) {
+func (s *Server) SetInherited(handles []SocketFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.legacy == nil {
-		s.legacy = make(legacy)
+	if s.inherited == nil {
+		s.inherited = make(inheritedSockets)
 	}
 	for _, h := range handles {
-		k := seat{h.Addr, h.UDP}
-		s.legacy[k] = append(s.legacy[k], h.File)
+		k := socketKey{h.Addr, h.UDP}
+		s.inherited[k] = append(s.inherited[k], h.File)
 	}
 }
 
-// Admit serves a connection that another process has passed on, of which read was read
+// AdoptConn serves a connection that another process has passed on, of which read was read
 // already. It is false if nobody listens at that address, or the limits are reached; the
 // connection is closed then.
-func (s *Server) Admit(at netip.AddrPort, conn *net.TCPConn, read []byte) bool {
+func (s *Server) AdoptConn(at netip.AddrPort, conn *net.TCPConn, read []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.listeners[at]
-	if l == nil || s.away.Load() != nil || len(read) > framing+wire.MaxMessage {
+	if l == nil || s.suspended.Load() != nil || len(read) > lengthPrefix+wire.MaxMessage {
 		_ = conn.Close()
 		return false
 	}
-	v, err := s.receive(l, conn, 0)
+	v, err := s.newConn(l, conn, 0)
 	if err != nil {
 		_ = conn.Close()
 		return false
 	}
-	if c, ok := v.(*stream); ok && len(read) > 0 {
-		c.in = make([]byte, max(inboxSize, min(2*len(read), framing+wire.MaxMessage+1)))
-		c.had, c.handed = copy(c.in, read), true
+	if c, ok := v.(*tcpConn); ok && len(read) > 0 {
+		c.readBuf = make([]byte, max(readBufSize, min(2*len(read), lengthPrefix+wire.MaxMessage+1)))
+		c.buffered, c.adopted = copy(c.readBuf, read), true
 	}
-	return s.welcome(l, v, conn)
+	return s.serveConn(l, v, conn)
 }
 
-// seat is what a socket is for.
-type seat struct {
+// socketKey is what a socket is for.
+type socketKey struct {
 	addr netip.AddrPort
 	udp  bool
 }
 
-// legacy are sockets that another process has handed down and nobody has taken yet. A
+// inheritedSockets are sockets that another process has handed down and nobody has taken yet. A
 // nil legacy is none.
-type legacy map[seat][]*os.File
+type inheritedSockets map[socketKey][]*os.File
 
 // take gives the next socket that is fit for k; nil if there is none. The caller closes
 // it.
-func (l legacy) take(k seat) *os.File {
+func (l inheritedSockets) take(k socketKey) *os.File {
 	for len(l[k]) > 0 {
 		f := l[k][0]
 		l[k] = l[k][1:]
-		if k.fits(f) {
+		if k.matches(f) {
 			return f
 		}
 		_ = f.Close()
@@ -118,8 +118,8 @@ func (l legacy) take(k seat) *os.File {
 }
 
 // takeUDP is take for a UDP socket, of which it gives a descriptor; -1 is none.
-func (l legacy) takeUDP(addr netip.AddrPort) (fd int, err error) {
-	f := l.take(seat{addr, true})
+func (l inheritedSockets) takeUDP(addr netip.AddrPort) (fd int, err error) {
+	f := l.take(socketKey{addr, true})
 	if f == nil {
 		return -1, nil
 	}
@@ -130,7 +130,7 @@ func (l legacy) takeUDP(addr netip.AddrPort) (fd int, err error) {
 		return os.NewSyscallError("fcntl", err)
 	})
 	if err == nil {
-		err = prepareUDP(fd, addr.Addr())
+		err = setUDPOptions(fd, addr.Addr())
 	}
 	if err != nil && fd >= 0 {
 		_ = unix.Close(fd)
@@ -140,8 +140,8 @@ func (l legacy) takeUDP(addr netip.AddrPort) (fd int, err error) {
 }
 
 // takeTCP is take for a TCP listener; nil is none.
-func (l legacy) takeTCP(addr netip.AddrPort) (*net.TCPListener, error) {
-	f := l.take(seat{addr, false})
+func (l inheritedSockets) takeTCP(addr netip.AddrPort) (*net.TCPListener, error) {
+	f := l.take(socketKey{addr, false})
 	if f == nil {
 		return nil, nil
 	}
@@ -151,14 +151,14 @@ func (l legacy) takeTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 		return nil, err
 	}
 	_ = withFD(f, func(fd int) error {
-		prepareTCP(fd)
+		setTCPBuffers(fd)
 		return nil
 	})
 	return ln.(*net.TCPListener), nil
 }
 
 // close closes what nobody has taken.
-func (l legacy) close() {
+func (l inheritedSockets) close() {
 	for _, files := range l {
 		for _, f := range files {
 			_ = f.Close()
@@ -166,9 +166,9 @@ func (l legacy) close() {
 	}
 }
 
-// fits reports whether f is a socket for k. Who hands sockets down has the same rights
+// matches reports whether f is a socket for k. Who hands sockets down has the same rights
 // as this process, but may be of another version.
-func (k seat) fits(f *os.File) bool {
+func (k socketKey) matches(f *os.File) bool {
 	kind, listens := unix.SOCK_STREAM, 1
 	if k.udp {
 		kind, listens = unix.SOCK_DGRAM, 0
@@ -176,22 +176,22 @@ func (k seat) fits(f *os.File) bool {
 	return withFD(f, func(fd int) error {
 		for option, want := range map[int]int{unix.SO_TYPE: kind, unix.SO_ACCEPTCONN: listens} {
 			if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || got != want {
-				return errUnfit
+				return errMismatch
 			}
 		}
 		at, err := unix.Getsockname(fd)
-		if err != nil || !k.at(at) {
-			return errUnfit
+		if err != nil || !k.hasAddr(at) {
+			return errMismatch
 		}
 		return nil
 	}) == nil
 }
 
-var errUnfit = errors.New("not the socket that it is said to be")
+var errMismatch = errors.New("not the socket that it is said to be")
 
-// at reports whether sa is k's address. A zone is known by its name here and by its
+// hasAddr reports whether sa is k's address. A zone is known by its name here and by its
 // number there, and is left out.
-func (k seat) at(sa unix.Sockaddr) bool {
+func (k socketKey) hasAddr(sa unix.Sockaddr) bool {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
 		return k.addr == netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))

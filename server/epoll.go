@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pause is a wait by way of Go's poller for descriptors that are not non-blocking,
+// epollWaiter is a wait by way of Go's poller for descriptors that are not non-blocking,
 // which the poller itself does not take: it watches an epoll set of our own, which
 // holds a descriptor only while one waits for it. It serves one goroutine.
 //
 // poll(2) would do the same with less code; but a goroutine in a long system call
 // has its P taken away by the runtime's monitor, which then looks again every 20 µs
 // for a while: some fifty wake-ups for each pause.
-type pause struct {
+type epollWaiter struct {
 	set  *os.File
 	conn syscall.RawConn
 }
 
-func newPause() (*pause, error) {
+func newEpollWaiter() (*epollWaiter, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -30,7 +30,7 @@ func newPause() (*pause, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("setting O_NONBLOCK: %w", err)
 	}
-	p := &pause{set: os.NewFile(uintptr(fd), "epoll")}
+	p := &epollWaiter{set: os.NewFile(uintptr(fd), "epoll")}
 	if p.conn, err = p.set.SyscallConn(); err != nil {
 		_ = p.set.Close()
 		return nil, err
@@ -38,8 +38,8 @@ func newPause() (*pause, error) {
 	return p, nil
 }
 
-// until returns when fd can be read from, or when wake was called, also before.
-func (p *pause) until(fd int) {
+// wait returns when fd can be read from, or when wake was called, also before.
+func (p *epollWaiter) wait(fd int) {
 	err := p.conn.Read(func(set uintptr) bool {
 		err := unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN})
 		if err != nil && err != unix.EEXIST { // not from the first call on
@@ -59,8 +59,8 @@ func (p *pause) until(fd int) {
 }
 
 // wake ends all waits until reset is called. Both may be called while somebody waits.
-func (p *pause) wake() { _ = p.set.SetReadDeadline(past) }
+func (p *epollWaiter) wake() { _ = p.set.SetReadDeadline(past) }
 
-func (p *pause) reset() { _ = p.set.SetReadDeadline(time.Time{}) }
+func (p *epollWaiter) reset() { _ = p.set.SetReadDeadline(time.Time{}) }
 
-func (p *pause) close() { _ = p.set.Close() }
+func (p *epollWaiter) close() { _ = p.set.Close() }

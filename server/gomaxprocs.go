@@ -12,10 +12,10 @@ var procs struct {
 	held int
 }
 
-// holdProcs gives the runtime n more Ps, for readers that keep theirs while they
+// addProcs gives the runtime n more Ps, for readers that keep theirs while they
 // wait; n is negative when they have ended. The collector counts them too, so that
 // it takes a larger part of the machine for a shorter time.
-func holdProcs(n int) {
+func addProcs(n int) {
 	procs.Lock()
 	defer procs.Unlock()
 	procs.held += n

@@ -24,11 +24,11 @@ import (
 func heir(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]*Routes) *Server {
 	t.Helper()
 	next := New(slog.New(slog.DiscardHandler), limits)
-	handles, err := old.Handles()
+	handles, err := old.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
-	next.Adopt(handles)
+	next.SetInherited(handles)
 	if err := next.Listen(routes); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func to(s *Server) func(netip.AddrPort, *net.TCPConn, []byte) error {
 		if err != nil {
 			return err
 		}
-		if !s.Admit(at, c.(*net.TCPConn), read) {
+		if !s.AdoptConn(at, c.(*net.TCPConn), read) {
 			return errors.New("not admitted")
 		}
 		return nil
@@ -59,7 +59,7 @@ func yield(t *testing.T, s, next *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := s.Yield(ctx, to(next)); err != nil {
+	if err := s.Suspend(ctx, to(next)); err != nil {
 		t.Errorf("yield: %v", err)
 	}
 }
@@ -70,7 +70,7 @@ func open(s *Server) (n int) {
 	defer s.mu.Unlock()
 	for _, l := range s.listeners {
 		l.tcp.mu.Lock()
-		n += l.tcp.guests.Len()
+		n += l.tcp.conns.Len()
 		l.tcp.mu.Unlock()
 	}
 	return n
@@ -123,7 +123,7 @@ func slow(t *testing.T) netip.AddrPort {
 func TestLegacyChain(t *testing.T) {
 	for _, from := range ways {
 		for _, next := range ways {
-			if from.plain != next.plain && (from.limits.Polled || next.limits.Polled) {
+			if from.plain != next.plain && (from.limits.Poller || next.limits.Poller) {
 				continue
 			}
 			t.Run(from.name+" to "+next.name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestLegacyChain(t *testing.T) {
 				s, addr := startWith(t, from.limits, from.plain, z)
 				routes := map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}
 				kinds := []Limits{next.limits, from.limits}
-				kinds[0].plain, kinds[1].plain = next.plain, from.plain
+				kinds[0].noMmsg, kinds[1].noMmsg = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
 				for turn := range 4 {
 					await(t, f.answered.Load, 300)
@@ -168,7 +168,7 @@ func socketsAt(t *testing.T, addr netip.AddrPort) (found []string) {
 			t.Fatal(err)
 		}
 		at, err := unix.Getsockname(fd)
-		if err != nil || !(seat{addr: addr}).at(at) {
+		if err != nil || !(socketKey{addr: addr}).hasAddr(at) {
 			continue
 		}
 		kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
@@ -212,18 +212,18 @@ func TestAdopt(t *testing.T) {
 	a, addr := startWith(t, Limits{Readers: 2}, false, z)
 	_, other := startWith(t, Limits{Readers: 1}, false, z)
 	files := descriptors(t)
-	elsewhere, err := a.Handles()
+	elsewhere, err := a.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range elsewhere {
 		elsewhere[i].Addr = netip.AddrPortFrom(loopback, other.Port())
 	}
-	handles, err := a.Handles()
+	handles, err := a.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
-	swapped, err := a.Handles()
+	swapped, err := a.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,9 +232,9 @@ func TestAdopt(t *testing.T) {
 	}
 	for _, more := range []int{1, 2, 4} {
 		b := New(a.log, Limits{Readers: more})
-		b.Adopt(swapped)
-		b.Adopt(elsewhere)
-		b.Adopt(handles)
+		b.SetInherited(swapped)
+		b.SetInherited(elsewhere)
+		b.SetInherited(handles)
 		swapped, elsewhere = nil, nil
 		if err := b.Listen(over(addr, z)); err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func TestAdopt(t *testing.T) {
 				t.Error("a file that was handed down is open")
 			}
 		}
-		if handles, err = a.Handles(); err != nil {
+		if handles, err = a.SocketFiles(); err != nil {
 			t.Fatal(err)
 		}
 		shutdown(t, b)
@@ -264,24 +264,24 @@ func TestAdopt(t *testing.T) {
 // the first one while it does the work alone.
 func TestAdoptSteering(t *testing.T) {
 	a, addr := startWith(t, Limits{Readers: 2}, false, byHand(t))
-	if err := a.Yield(t.Context(), nil); err != nil {
+	if err := a.Suspend(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	handles, err := a.Handles()
+	handles, err := a.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := New(a.log, Limits{Readers: 4})
-	s.Adopt(handles)
-	ports, err := openPorts(addr, s.limits, s.legacy)
+	s.SetInherited(handles)
+	ports, err := openUDPSockets(addr, s.limits, s.inherited)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.legacy.close()
-	defer shutAll(ports)
+	s.inherited.close()
+	defer closeAll(ports)
 	conn := newClient(t, addr)
 	for _, n := range []int{1, 4} {
-		if err := ports[0].(*blocking).steer.attach(n); err != nil {
+		if err := ports[0].(*blockingSocket).balancer.attach(n); err != nil {
 			t.Fatal(err)
 		}
 		for range 100 { // 4 * (3/4)^100: that a fair die with four sides never shows one of them
@@ -312,11 +312,11 @@ func TestAdmit(t *testing.T) {
 		{"a whole query", addr, whole, true, 1},
 		{"two and a half", addr, append(append(append([]byte(nil), whole...), whole...), whole[:9]...), true, 2},
 		{"nobody there", netip.AddrPortFrom(loopback, addr.Port()+1), nil, false, 0},
-		{"more than a message", addr, make([]byte, framing+65536), false, 0},
+		{"more than a message", addr, make([]byte, lengthPrefix+65536), false, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			client, conn := connected(t)
-			if s.Admit(tt.at, conn, tt.read) != tt.admit {
+			if s.AdoptConn(tt.at, conn, tt.read) != tt.admit {
 				t.Fatalf("admitted: %v", !tt.admit)
 			}
 			for range tt.got {

@@ -16,7 +16,7 @@ import (
 
 // pair is a connection as the server holds it, without its reader, and the client's
 // end of it.
-func pair(t *testing.T, limits Limits) (*stream, *tcpListener, *dns.Conn) {
+func pair(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Conn) {
 	t.Helper()
 	s := New(slog.New(slog.DiscardHandler), limits)
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
@@ -31,55 +31,55 @@ func pair(t *testing.T, limits Limits) (*stream, *tcpListener, *dns.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	c, err := s.newStream(&listener{addr: addr, tcp: ln}, conn.(*net.TCPConn), 0)
+	c, err := s.newTCPConn(&listener{addr: addr, tcp: ln}, conn.(*net.TCPConn), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := ln.admit(&c.guest); !ok {
+	if _, ok := ln.add(&c.connState); !ok {
 		t.Fatal("not admitted")
 	}
 	return c, ln, client
 }
 
 // isStuck reports whether the client is seen not to read.
-func (o *outlet) isStuck() bool {
+func (o *connWriter) isStuck() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.stuck
+	return o.blocked
 }
 
 // TestOwed: replies that come while their client takes none are held up to a bound,
 // beyond which it loses its connection, and nobody waits.
 func TestOwed(t *testing.T) {
-	c, ln, _ := pair(t, Limits{Taking: patience})
+	c, ln, _ := pair(t, Limits{WriteTimeout: patience})
 	msg := make([]byte, 16<<10)
 	isBroken := func() bool {
-		c.out.mu.Lock()
-		defer c.out.mu.Unlock()
-		return c.out.broken
+		c.writer.mu.Lock()
+		defer c.writer.mu.Unlock()
+		return c.writer.broken
 	}
 	var first sync.WaitGroup
 	first.Go(func() {
 		for !isBroken() {
-			c.out.put(msg)
+			c.writer.enqueue(msg)
 		}
 	})
-	eventually(t, "the kernel's buffers to be full", c.out.isStuck)
+	eventually(t, "the kernel's buffers to be full", c.writer.isStuck)
 	for !isBroken() {
-		if held := c.s.owed.Load(); held > maxOwed {
+		if held := c.s.unsent.Load(); held > maxUnsent {
 			t.Fatalf("%d bytes are held", held)
 		}
-		c.out.put(msg)
+		c.writer.enqueue(msg)
 	}
 	first.Wait()
-	c.out.put(msg)
-	if n := c.s.owed.Load(); n != 0 {
+	c.writer.enqueue(msg)
+	if n := c.s.unsent.Load(); n != 0 {
 		t.Errorf("%d bytes are held for a client that is given up", n)
 	}
 	if n := c.s.ConnsCut(); n != 1 {
 		t.Errorf("%d connections cut, want one", n)
 	}
-	if ln.await(&c.guest, patience) {
+	if ln.setReadDeadline(&c.connState, patience) {
 		t.Error("its reader may wait for more")
 	}
 }
@@ -87,7 +87,7 @@ func TestOwed(t *testing.T) {
 // TestPut: replies of many at once, and of the reader, come whole, each once, in
 // the order of who gave them, whoever writes them.
 func TestPut(t *testing.T) {
-	c, _, client := pair(t, Limits{Taking: patience})
+	c, _, client := pair(t, Limits{WriteTimeout: patience})
 	const writers, each = 16, 50
 	message := func(w, i int) []byte {
 		msg := bytes.Repeat([]byte{byte(w)}, 12+w*200)
@@ -95,10 +95,10 @@ func TestPut(t *testing.T) {
 		return msg
 	}
 	for w := range writers {
-		give := func(i int) { c.out.put(message(w, i)) }
+		give := func(i int) { c.writer.enqueue(message(w, i)) }
 		if w == writers-1 {
 			give = func(i int) {
-				_ = c.raw.Control(func(fd uintptr) { c.out.write(int(fd), appendFrame(nil, message(w, i))) })
+				_ = c.raw.Control(func(fd uintptr) { c.writer.write(int(fd), appendFrame(nil, message(w, i))) })
 			}
 		}
 		go func() {
@@ -108,7 +108,7 @@ func TestPut(t *testing.T) {
 		}()
 	}
 	// More than fits into the kernel, so that some of it is written in pieces.
-	eventually(t, "the kernel's buffers to be full", c.out.isStuck)
+	eventually(t, "the kernel's buffers to be full", c.writer.isStuck)
 	var next [writers]int
 	for range writers * each {
 		msg, err := client.ReadMsgHeader(nil)
@@ -128,12 +128,12 @@ func TestLeaving(t *testing.T) {
 	c, ln, client := pair(t, Limits{})
 	rt := NewRoutes([]*Zone{byHand(t)}, NewStats())
 	c.l.routes.Store(rt)
-	ln.expel(&c.guest)
+	ln.closeSoon(&c.connState)
 	if err := client.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.conn.SetReadDeadline(time.Time{}) // as if it had not waited when it was told
-	c.run()
+	c.serve()
 	if m, err := client.ReadMsg(); err == nil {
 		t.Errorf("a query is answered: %v", m)
 	}
@@ -143,24 +143,24 @@ func TestLeaving(t *testing.T) {
 // goes on when it does.
 func TestBegin(t *testing.T) {
 	c, _, _ := pair(t, Limits{})
-	o := &c.out
+	o := &c.writer
 	for range 2 {
-		if !o.begin(2, false) {
+		if !o.beginQuery(2, false) {
 			t.Fatal("there is room, and the query may not wait")
 		}
 	}
-	if o.begin(2, false) {
+	if o.beginQuery(2, false) {
 		t.Error("a third of two waits")
 	}
 	done := make(chan bool)
-	go func() { done <- o.begin(2, true) }()
-	o.end()
+	go func() { done <- o.beginQuery(2, true) }()
+	o.endQuery()
 	if !<-done {
 		t.Error("a place came back, and the query may not wait")
 	}
-	o.end()
-	o.end()
-	o.settle()
+	o.endQuery()
+	o.endQuery()
+	o.waitIdle()
 	if n := c.waiting.Load(); n != 0 {
 		t.Errorf("%d wait after the end", n)
 	}

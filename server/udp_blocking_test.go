@@ -28,7 +28,7 @@ var ways = []struct {
 }{
 	{"blocking", Limits{Readers: 2}, false},
 	{"blocking, one message at a time", Limits{Readers: 2}, true},
-	{"polled", Limits{Readers: 2, Polled: true}, false},
+	{"polled", Limits{Readers: 2, Poller: true}, false},
 }
 
 // eachWay runs f for each way, with a server that answers by.hand and logs to log,
@@ -49,7 +49,7 @@ func startWith(t *testing.T, limits Limits, plain bool, zones ...*Zone) (*Server
 	t.Helper()
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	s.limits.plain = plain
+	s.limits.noMmsg = plain
 	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(zones, NewStats())}); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestReaderShutdown(t *testing.T) {
 				z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
 				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 				s := New(slog.New(slog.DiscardHandler), w.limits)
-				s.limits.plain = w.plain
+				s.limits.noMmsg = w.plain
 				if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
 					t.Fatal(err)
 				}
@@ -291,13 +291,13 @@ func TestReaderShutdown(t *testing.T) {
 }
 
 // awaitRest waits until p's reader waits without holding a P.
-func awaitRest(t *testing.T, p port) {
+func awaitRest(t *testing.T, p udpSocket) {
 	t.Helper()
-	b, ok := p.(*blocking)
+	b, ok := p.(*blockingSocket)
 	if !ok {
 		return
 	}
-	for start := time.Now(); !b.resting.Load(); runtime.Gosched() {
+	for start := time.Now(); !b.polling.Load(); runtime.Gosched() {
 		if time.Since(start) > patience {
 			t.Fatal("the reader does not rest")
 		}
@@ -308,7 +308,7 @@ func awaitRest(t *testing.T, p port) {
 // over, and what the first had read or not yet read is answered.
 func TestReaderHandOver(t *testing.T) {
 	eachWay(t, nil, func(t *testing.T, first *Server, addr netip.AddrPort, z *Zone) {
-		lossy := first.limits.Polled // it closes its socket without a last look
+		lossy := first.limits.Poller // it closes its socket without a last look
 		c := newClient(t, addr)
 		c.wait = time.Second
 		stop, failed := make(chan struct{}), make(chan error, 1)
@@ -379,10 +379,10 @@ func TestReaderLateReply(t *testing.T) {
 	}
 }
 
-func awaitClosed(t *testing.T, p port) {
+func awaitClosed(t *testing.T, p udpSocket) {
 	t.Helper()
 	eventually(t, "the socket to be closed", func() bool {
-		f, err := p.file()
+		f, err := p.duplicate()
 		if err == nil {
 			_ = f.Close()
 		}
@@ -423,17 +423,17 @@ func TestSteering(t *testing.T) {
 	if n := busy(); n != 1 {
 		t.Errorf("%d readers work for one client, want one", n)
 	}
-	reader := s.listeners[addr].udp[0].(*blocking)
-	for i := range 2 * drowning {
-		if wide := reader.steer.wide.Load() > 0; wide != (i >= drowning) {
+	reader := s.listeners[addr].udp[0].(*blockingSocket)
+	for i := range 2 * overloadBatches {
+		if wide := reader.balancer.spreadSince.Load() > 0; wide != (i >= overloadBatches) {
 			t.Fatalf("after %d full batches all readers help: %v", i, wide)
 		}
-		(&blocking{steer: reader.steer, streak: i % drowning, batch: &batch{n: batchSize}}).watch()
+		(&blockingSocket{balancer: reader.balancer, fullBatches: i % overloadBatches, batch: &batch{n: batchSize}}).checkLoad()
 	}
-	if n := busy(); n != 2 && reader.steer.wide.Load() > 0 {
+	if n := busy(); n != 2 && reader.balancer.spreadSince.Load() > 0 {
 		t.Errorf("%d readers work when one is not enough, want both", n)
 	}
-	for start := time.Now(); reader.steer.wide.Load() > 0; time.Sleep(2 * silence) { // for want of queries
+	for start := time.Now(); reader.balancer.spreadSince.Load() > 0; time.Sleep(2 * recvTimeout) { // for want of queries
 		if err := c.ask(); err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func overTLS(t testing.TB, addr netip.AddrPort, roots *x509.CertPool) *dns.Conn 
 	return conn
 }
 
-var dot = Door{Transport: config.DNSOverTLS}
+var dot = ListenerConfig{Transport: config.DNSOverTLS}
 
 // TestDoT: every TLS that a client may speak, and whatever protocol it names.
 func TestDoT(t *testing.T) {
@@ -167,7 +167,7 @@ func TestDoTOrder(t *testing.T) {
 func TestDoTHandshake(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			s, addr, roots := doored(t, Limits{Sending: 50 * time.Millisecond, Conns: 64}, Door{Transport: via}, byHand(t))
+			s, addr, roots := doored(t, Limits{ReadTimeout: 50 * time.Millisecond, Conns: 64}, ListenerConfig{Transport: via}, byHand(t))
 			for range 3 {
 				_ = dial(t, loopback, addr).Close()
 			}
@@ -208,12 +208,12 @@ func TestDoTHandshake(t *testing.T) {
 // so does the number of queries.
 func TestDoTIdle(t *testing.T) {
 	door := dot
-	s, addr, roots := doored(t, Limits{Idle: time.Hour}, door, byHand(t))
+	s, addr, roots := doored(t, Limits{IdleTimeout: time.Hour}, door, byHand(t))
 	conn := overTLS(t, addr, roots)
 	if err := askOn(conn); err != nil {
 		t.Fatal(err)
 	}
-	door = s.listeners[addr].routes.Load().Door
+	door = s.listeners[addr].routes.Load().Config
 	door.Timeouts = config.Timeouts{Idle: 50 * time.Millisecond}
 	if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
 		t.Fatal(err)
@@ -240,14 +240,14 @@ func TestDoTIdle(t *testing.T) {
 // TestDoTStuck: a client that takes no replies is cut off, and costs no more than one
 // without TLS.
 func TestDoTStuck(t *testing.T) {
-	s, addr, roots := doored(t, Limits{Taking: 50 * time.Millisecond, Idle: time.Hour}, dot, many(t), byHand(t))
+	s, addr, roots := doored(t, Limits{WriteTimeout: 50 * time.Millisecond, IdleTimeout: time.Hour}, dot, many(t), byHand(t))
 	conn := overTLS(t, addr, roots)
 	q := frame(t, question("many.test.", dns.TypeA))
 	for err := error(nil); err == nil; {
 		_, err = conn.Conn.Write(q)
 	}
 	eventually(t, "the client to be cut off", func() bool { return s.ConnsCut() == 1 && connections(s, addr) == 0 })
-	if n := s.owed.Load(); n != 0 {
+	if n := s.unsent.Load(); n != 0 {
 		t.Errorf("%d bytes are still owed", n)
 	}
 }
@@ -256,7 +256,7 @@ func TestDoTStuck(t *testing.T) {
 func TestDoTEviction(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			s, addr, roots := doored(t, Limits{Conns: 4, ClientConns: 2, Idle: time.Hour}, Door{Transport: via}, byHand(t))
+			s, addr, roots := doored(t, Limits{Conns: 4, ClientConns: 2, IdleTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t))
 			conns := make([]*dns.Conn, 3)
 			for i := range conns {
 				conn, err := dialTLS(addr, &tls.Config{RootCAs: roots})
@@ -284,7 +284,7 @@ func TestDoTEviction(t *testing.T) {
 // TestDoTGarbage: whatever comes after the handshake, the connection ends, and the
 // next one is served.
 func TestDoTGarbage(t *testing.T) {
-	s, addr, roots := doored(t, Limits{Idle: time.Hour}, dot, byHand(t))
+	s, addr, roots := doored(t, Limits{IdleTimeout: time.Hour}, dot, byHand(t))
 	for _, text := range []string{"\x17\x03\x03\x00\x10garbagegarbage!!", "\x17\x03\x03\xff\xff", "GET / HTTP/1.1\r\n\r\n", "\x15\x03\x03\x00\x02\x02\x00"} {
 		conn := overTLS(t, addr, roots)
 		if err := askOn(conn); err != nil {

@@ -66,7 +66,7 @@ func TestAlive(t *testing.T) {
 
 // TestShiftsApart: readers on different cores do not write to one cache line.
 func TestShiftsApart(t *testing.T) {
-	if size := unsafe.Sizeof(shift{}); size%64 != 0 {
+	if size := unsafe.Sizeof(progress{}); size%64 != 0 {
 		t.Errorf("what a reader writes has %d bytes, want whole cache lines of 64", size)
 	}
 }

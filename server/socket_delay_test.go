@@ -15,13 +15,13 @@ import (
 )
 
 // openLoopback opens one port on a free port number.
-func openLoopback(limits Limits) (port, error) {
+func openLoopback(limits Limits) (udpSocket, error) {
 	addr := netip.AddrPortFrom(loopback, 0)
 	fd, err := openUDP(addr)
 	if err != nil {
 		return nil, err
 	}
-	return newPort(fd, addr, limits)
+	return newUDPSocket(fd, addr, limits)
 }
 
 // detained is for how long packets wait in a test: it lies between two bounds.
@@ -33,7 +33,7 @@ func TestQueue(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
 			limits := w.limits
-			limits.plain = w.plain
+			limits.noMmsg = w.plain
 			p, err := openLoopback(limits)
 			if err != nil {
 				t.Fatal(err)
@@ -41,8 +41,8 @@ func TestQueue(t *testing.T) {
 			b := newBatch()
 			client := dialPort(t, p)
 			defer func() { // as a server does
-				p.shut()
-				for p.take(b) {
+				p.close()
+				for p.readBatch(b) {
 				}
 			}()
 			send := func(n int) {
@@ -52,32 +52,32 @@ func TestQueue(t *testing.T) {
 					}
 				}
 			}
-			q := queue{waits: stat.NewHistogram(waitBounds)}
-			for q.waits.Read().Count == 0 { // until the kernel stamps what comes
+			q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
+			for q.delays.Read().Count == 0 { // until the kernel stamps what comes
 				send(1)
-				p.take(b)
-				q.look(p, q.next)
+				p.readBatch(b)
+				q.sample(p, q.next)
 				if q.off {
 					t.Fatal("the kernel doesn't say when packets came")
 				}
 				runtime.Gosched()
 			}
-			before := q.waits.Read()
+			before := q.delays.Read()
 			const samples = 2
 			// A look that the scheduler comes between is no sample.
-			for tries := 0; q.waits.Read().Count < before.Count+samples; tries++ {
+			for tries := 0; q.delays.Read().Count < before.Count+samples; tries++ {
 				if tries == 100 {
-					t.Fatalf("%d samples became %d", before.Count, q.waits.Read().Count)
+					t.Fatalf("%d samples became %d", before.Count, q.delays.Read().Count)
 				}
 				send(batchSize)
 				time.Sleep(detained)
-				p.take(b)
-				q.look(p, q.next)
+				p.readBatch(b)
+				q.sample(p, q.next)
 				for b.n < batchSize && !empty(t, p) { // what comes one at a time
-					p.take(b)
+					p.readBatch(b)
 				}
 			}
-			if quick := q.waits.Read().Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
+			if quick := q.delays.Read().Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
 				t.Errorf("%d of %d packets that waited %v are in the bucket of 20 ms", quick, samples, detained)
 			}
 		})
@@ -85,13 +85,13 @@ func TestQueue(t *testing.T) {
 }
 
 // dialPort is a client of p.
-func dialPort(t *testing.T, p port) net.Conn {
+func dialPort(t *testing.T, p udpSocket) net.Conn {
 	t.Helper()
 	var at netip.AddrPort
 	switch p := p.(type) {
-	case *polled:
+	case *polledSocket:
 		at = p.conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	case *blocking:
+	case *blockingSocket:
 		sa, err := unix.Getsockname(p.fd)
 		if err != nil {
 			t.Fatal(err)
@@ -107,19 +107,19 @@ func dialPort(t *testing.T, p port) net.Conn {
 }
 
 // empty reports whether nothing waits in p.
-func empty(t *testing.T, p port) bool {
+func empty(t *testing.T, p udpSocket) bool {
 	t.Helper()
 	var n int
 	var err error
 	look := func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }
 	switch p := p.(type) {
-	case *polled:
+	case *polledSocket:
 		raw, fault := p.conn.SyscallConn()
 		if fault != nil {
 			t.Fatal(fault)
 		}
 		_ = raw.Control(look)
-	case *blocking:
+	case *blockingSocket:
 		look(uintptr(p.fd))
 	}
 	if err != nil {
@@ -130,13 +130,13 @@ func empty(t *testing.T, p port) bool {
 
 // stamped is a port that says when packets came.
 type stamped struct {
-	port
+	udpSocket
 	came  func() time.Time
 	errno syscall.Errno
 	asked int
 }
 
-func (p *stamped) stamp(came *unix.Timespec) syscall.Errno {
+func (p *stamped) timestamp(came *unix.Timespec) syscall.Errno {
 	p.asked++
 	*came = unix.NsecToTimespec(p.came().UnixNano())
 	return p.errno
@@ -145,12 +145,12 @@ func (p *stamped) stamp(came *unix.Timespec) syscall.Errno {
 // TestQueueLooks: what is no sample isn't one, and looks are as far apart as they should be.
 func TestQueueLooks(t *testing.T) {
 	p := &stamped{came: func() time.Time { return time.Now().Add(-time.Second) }}
-	q := queue{waits: stat.NewHistogram(waitBounds)}
+	q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
 	now := clock.Now()
 	count := func() uint64 {
-		now += looking
-		q.look(p, now)
-		return q.waits.Read().Count
+		now += sampleInterval
+		q.sample(p, now)
+		return q.delays.Read().Count
 	}
 	if n := count(); n != 0 {
 		t.Errorf("the first look, with nothing to compare the clocks with, is %d samples", n)
@@ -158,18 +158,18 @@ func TestQueueLooks(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("the second look is %d samples, want 1", n)
 	}
-	q.look(p, now+looking-1)
+	q.sample(p, now+sampleInterval-1)
 	if p.asked != 2 {
-		t.Errorf("asked %d times within %v", p.asked, looking)
+		t.Errorf("asked %d times within %v", p.asked, sampleInterval)
 	}
-	if s := q.waits.Read(); s.Buckets[0.5] != 0 || s.Buckets[2] != 1 {
+	if s := q.delays.Read(); s.Buckets[0.5] != 0 || s.Buckets[2] != 1 {
 		t.Errorf("a second is in the wrong bucket: %v", s.Buckets)
 	}
 	for i, step := range []struct {
 		ahead  time.Duration
 		steady bool
 	}{{0, true}, {50 * time.Microsecond, true}, {time.Hour, false}, {time.Hour, true}, {-time.Hour, false}, {-time.Hour, true}, {0, false}} {
-		if got := q.moved(step.ahead); got != step.steady {
+		if got := q.checkDrift(step.ahead); got != step.steady {
 			t.Errorf("step %d, the wall clock %v ahead: steady %v", i, step.ahead, got)
 		}
 	}
@@ -180,7 +180,7 @@ func TestQueueLooks(t *testing.T) {
 	p.errno = 0
 	count()
 	p.came = func() time.Time { return time.Now().Add(time.Hour) }
-	before := q.waits.Read().Count
+	before := q.delays.Read().Count
 	if n := count(); n != before {
 		t.Error("a packet of the future is a sample")
 	}
@@ -198,7 +198,7 @@ func TestQueueLooks(t *testing.T) {
 func TestWaits(t *testing.T) {
 	eachWay(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
 		c := newClient(t, addr)
-		for s.Waits().Count == 0 {
+		for s.SocketDelay().Count == 0 {
 			if err := c.ask(); err != nil {
 				t.Fatal(err)
 			}
@@ -213,17 +213,17 @@ func BenchmarkLook(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer p.shut()
-	q := queue{waits: stat.NewHistogram(waitBounds)}
+	defer p.close()
+	q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
 	b.Run("off", func(b *testing.B) {
 		q.next = time.Hour
 		for b.Loop() {
-			q.look(p, 0)
+			q.sample(p, 0)
 		}
 	})
 	b.Run("on", func(b *testing.B) {
 		for b.Loop() {
-			q.look(p, q.next)
+			q.sample(p, q.next)
 		}
 	})
 }

@@ -9,24 +9,24 @@ import (
 // anyPort is the number that the address of a door has where the port does not count.
 const anyPort = 1
 
-// SetDoors says at which addresses the agent listens, and the number of what is served there,
+// SetListeners says at which addresses the agent listens, and the number of what is served there,
 // which is not 0: an answer is given only at a door of its own number. An empty map: at none.
 // On an error there are no doors, or fewer.
-func (p *Path) SetDoors(doors map[netip.AddrPort]uint32) error {
+func (p *Program) SetListeners(doors map[netip.AddrPort]uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	want, ports := make(map[programDoor]uint32), uint64(0)
 	for at, n := range doors {
-		d := doorOf(at)
+		d := listenerKey(at)
 		want[d], want[programDoor{Addr: d.Addr, Any: 1}] = n, anyPort
 		ports |= 1 << (at.Port() & 63)
 	}
-	for d, n := range p.doors {
+	for d, n := range p.listeners {
 		if want[d] != n {
 			if err := p.objects.Doors.Delete(&d); err != nil {
 				return fmt.Errorf("closing a door: %w", err)
 			}
-			delete(p.doors, d)
+			delete(p.listeners, d)
 		}
 	}
 	atomic.StoreUint64(&p.state.Ports, ports)
@@ -35,12 +35,12 @@ func (p *Path) SetDoors(doors map[netip.AddrPort]uint32) error {
 			return fmt.Errorf("opening a door: %w", err)
 		}
 	}
-	p.doors = want
+	p.listeners = want
 	return nil
 }
 
-// doorOf is the key of an address: IPv4 in mapped form, and the port as in packets.
-func doorOf(at netip.AddrPort) programDoor {
+// listenerKey is the key of an address: IPv4 in mapped form, and the port as in packets.
+func listenerKey(at netip.AddrPort) programDoor {
 	b := at.Addr().As16()
 	d := programDoor{Port: at.Port()<<8 | at.Port()>>8}
 	for i := range d.Addr {

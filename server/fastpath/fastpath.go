@@ -31,13 +31,13 @@ type Order struct {
 	Before, After string
 }
 
-// Options of a [Path].
+// Options of a [Program].
 type Options struct {
 	Order Order
 }
 
-// Path is the program and its memory. It is safe for concurrent use.
-type Path struct {
+// Program is the program and its memory. It is safe for concurrent use.
+type Program struct {
 	order   Order
 	objects programObjects
 	table   table
@@ -46,17 +46,17 @@ type Path struct {
 	clients clients
 	own     []ebpf.ProgramID
 
-	mu        sync.Mutex
-	links     map[int]*attachment
-	doors     map[programDoor]uint32
-	strangers map[ebpf.ProgramID]bool // whether they are another agent's
+	mu            sync.Mutex
+	links         map[int]*attachment
+	listeners     map[programDoor]uint32
+	agentPrograms map[ebpf.ProgramID]bool // whether they are another agent's
 }
 
 // Answer is what is put: a reply of the agent, and how long it holds.
 type Answer struct {
-	Door  uint32
-	Query *wire.Query // as it came
-	Reply []byte      // as it went, whole
+	Listener uint32
+	Query    *wire.Query // as it came
+	Reply    []byte      // as it went, whole
 	// Cluster says that the answer is of the cluster's names, else it is the cache's.
 	Cluster bool
 	Mark    epoch.Mark
@@ -69,39 +69,39 @@ type Answer struct {
 	MaxSize uint16
 	// Shuffled says that addresses are given in another order each time.
 	Shuffled bool
-	// Claim gives its owner, if it comes to be kept.
-	Claim Claim
+	// Source gives its owner, if it comes to be kept.
+	Source Source
 }
 
-// Claim is asked once for an answer that takes a place. It must not call the Path.
-type Claim interface{ Owner() Owner }
+// Source is asked once for an answer that takes a place. It must not call the Path.
+type Source interface{ HitReporter() HitReporter }
 
-// Owner is whose answer it is.
-type Owner interface {
-	// Hits is called with the number of times that the answer was given since the last
-	// call, which is not 0, and how long answers take in the mean: by [Path.Sweep], and
+// HitReporter is whose answer it is.
+type HitReporter interface {
+	// ReportHits is called with the number of times that the answer was given since the last
+	// call, which is not 0, and how long answers take in the mean: by [Program.Sweep], and
 	// when another answer takes the place. It must not call the Path.
-	Hits(n uint64, took time.Duration)
+	ReportHits(n uint64, took time.Duration)
 }
 
 // Put keeps a, and reports whether it is kept: it isn't if it is not of the kind that the
 // program answers, or while somebody else puts. It does not keep what a points to but for the
 // owner, and does not wait.
-func (p *Path) Put(a *Answer) bool { return p.table.put(a) }
+func (p *Program) Put(a *Answer) bool { return p.table.put(a) }
 
 // Sweep tells all owners of their hits, and forgets clients that no longer ask. Called every
 // second or more often it does the latter every few seconds.
-func (p *Path) Sweep() {
+func (p *Program) Sweep() {
 	took := time.Duration(0)
 	if n := p.count(programResultTIMED); n > 0 {
 		took = time.Duration(p.count(programResultTOOK) / n)
 	}
 	p.table.sweep(took)
-	p.clients.sweep(now())
+	p.clients.sweep(kernelNow())
 }
 
 // Clear drops all answers; their owners are told.
-func (p *Path) Clear() { p.table.clear() }
+func (p *Program) Clear() { p.table.clear() }
 
 // Counters is what the program has done with packets to doors since it was loaded.
 type Counters struct {
