@@ -17,7 +17,7 @@ test:
 
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:
-	go run ./daemonset/image -out bin/nodens-image.tar
+	go -C daemonset/image run . -out "$(CURDIR)/bin/nodens-image.tar"
 
 # A real cluster of two nodes on this machine: installed as the README says, asked,
 # scraped, broken and taken down, with a table of what was checked; needs root.

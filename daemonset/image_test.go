@@ -95,7 +95,7 @@ func TestDockerfile(t *testing.T) {
 	}
 	whole := strings.Join(list, "\n")
 	for _, want := range []string{
-		"--platform=$BUILDPLATFORM", `go run ./daemonset/image -arch "$TARGETARCH"`, "-root /image", "COPY --from=build /image/ /",
+		"--platform=$BUILDPLATFORM", `go -C daemonset/image run . -arch "$TARGETARCH"`, "-root /image", "COPY --from=build /image/ /",
 	} {
 		if !strings.Contains(whole, want) {
 			t.Errorf("%q does not stand in the Dockerfile", want)
@@ -139,13 +139,16 @@ func TestIgnored(t *testing.T) {
 			patterns = append(patterns, line)
 		}
 	}
-	const files = `{{if not .Standard}}{{with .Module}}{{if .Main}}{{$at := $.ImportPath}}` +
+	const files = `{{if not .Standard}}{{with .Module}}{{if or .Main .Replace}}{{$at := $.ImportPath}}` +
 		`{{range $.GoFiles}}{{$at}}/{{.}}{{"\n"}}{{end}}{{range $.EmbedFiles}}{{$at}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}{{end}}`
-	out, err := exec.Command("go", "list", "-deps", "-f", files, "../cmd/nodens", "./image").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
+	needed := []string{"go.mod", "go.sum", "LICENSE", "daemonset/image/go.mod", "daemonset/image/go.sum"}
+	for dir, program := range map[string]string{"..": "./cmd/nodens", "image": "."} {
+		out, err := exec.Command("go", "-C", dir, "list", "-deps", "-f", files, program).Output()
+		if err != nil {
+			t.Fatalf("go list in %s: %v", dir, err)
+		}
+		needed = append(needed, strings.Fields(string(out))...)
 	}
-	needed := append(strings.Fields(string(out)), "go.mod", "go.sum", "LICENSE")
 	if len(needed) < 100 {
 		t.Fatalf("go list knows of %d files only", len(needed))
 	}

@@ -12,5 +12,7 @@ bin=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/lint
 mkdir -p "$bin"
 GOBIN=$bin go -C test/lint install github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 . test/stage.sh # what it compiles is what tests need
-go vet ./...
-"$bin/golangci-lint" run ./...
+for module in . daemonset/image; do
+	go -C "$module" vet ./...
+	(cd "$module" && "$bin/golangci-lint" run ./...)
+done

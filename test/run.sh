@@ -35,6 +35,11 @@ tests() {
 	go test -count=1 -json "$@" >"$file"
 }
 
+# image tests the command behind make image, which is a module of its own.
+image() {
+	go -C daemonset/image test -count=1 -json -timeout 20m ./... >"$report/image.json"
+}
+
 # fuzz runs a package's fuzzers, one after the other. They are linked once; go test
 # would link them again for each. New inputs go where it keeps them.
 fuzz() {
@@ -75,6 +80,7 @@ suites=$(go list ./test/node ./test/differential ./test/... ./daemonset/... | gr
 	# Those that count allocations go without it. Benchmarks run once, so that they don't rot.
 	run "allocation pins and benchmarks" tests pins -run Alloc -bench . -benchtime 1x -timeout 10m $units
 	run "suites against real peers" tests suites -p 2 -timeout 40m $suites
+	run "the image" image
 	run "the bench, short" tests bench -timeout 40m $bench
 	run "fuzzers" fuzzers
 }

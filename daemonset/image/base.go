@@ -13,49 +13,47 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodens-dns/nodens/daemonset/image/debian"
+	"github.com/nodens-dns/nodens/daemonset/debian"
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// architecture is one that there are images for.
+// architecture is a processor architecture that images are built for.
 type architecture struct {
-	// name is Go's and Debian's.
+	// name is the same in Go and in Debian.
 	name string
-	// triple is the folder of Debian's libraries.
+	// triple names the directory of Debian's libraries.
 	triple  string
 	machine elf.Machine
 }
 
-// architectures by name.
+// architectures lists them by name.
 var architectures = map[string]architecture{
 	"amd64": {name: "amd64", triple: "x86_64-linux-gnu", machine: elf.EM_X86_64},
 	"arm64": {name: "arm64", triple: "aarch64-linux-gnu", machine: elf.EM_AARCH64},
 }
 
-// wanted are the packages that are asked for; those that they need come with them. The
-// first says which release of Debian they are of.
+// wanted are the packages to fetch; their dependencies come with them. base-files says
+// which Debian release they belong to.
 func wanted() []string { return []string{"base-files", "iptables", "nftables", certificatesPackage} }
 
-// maxPackage bounds what is unpacked of one package. The largest, libc6, is 13 MB; what
-// is five times that is no library.
+// maxPackage limits what is unpacked from one package. The largest, libc6, has 13 MB.
 const maxPackage = 64 << 20
 
-// packages are those that the image is made of.
+// packages fetches the Debian packages that the image is built from.
 func (a architecture) packages(ctx context.Context, update bool) ([]*debian.Package, error) {
 	return debian.Archive{Arch: a.name, Wanted: wanted(), Limit: maxPackage}.Packages(ctx, update)
 }
 
-// base is what the agent stands on: files, and the package that each is from, nil of
-// those that are from none.
+// base is the image's first layer: everything below the agent.
 type base struct {
 	architecture
-	all    map[string]*debian.Package
-	chosen map[string]*debian.Package
-	made   oci.Layer
+	all       map[string]*debian.Package // the package of each file there is, by path
+	chosen    map[string]*debian.Package // the same, for files that are in the image
+	generated oci.Layer                  // files that are in no package
 }
 
-// base chooses what the agent needs of the packages: netsetup calls iptables, of both
-// flavours, and nft.
+// base chooses the files that the agent needs: package netsetup runs iptables in both
+// modes, and nft.
 func (a architecture) base(debs []*debian.Package) (*base, error) {
 	b := &base{architecture: a, all: make(map[string]*debian.Package), chosen: make(map[string]*debian.Package)}
 	for _, d := range debs {
@@ -67,43 +65,43 @@ func (a architecture) base(debs []*debian.Package) (*base, error) {
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, does := range []string{"", "-restore", "-save"} {
 			want = append(want, "usr/sbin/"+family+"-nft"+does, "usr/sbin/"+family+"-legacy"+does)
-			// The plain name, as Debian's alternatives have it.
+			// The plain name points to the nft mode, as Debian's alternatives do.
 			b.link("usr/sbin/"+family+does, family+"-nft"+does)
 		}
 	}
 	want = append(want, "usr/sbin/nft",
-		// Names of protocols and ports, which others' rules may have.
+		// Other programs' rules may use names of protocols and ports.
 		"etc/protocols", "etc/services",
-		// By this scanners for known faults know whose packages these are.
+		// Vulnerability scanners look here for the distribution.
 		osRelease)
-	// Matches and targets, all: a list of a chain has those of others' rules too.
+	// All matches and targets: listing a chain needs those of other programs' rules, too.
 	for _, prefix := range []string{"libxt_", "libipt_", "libip6t_"} {
-		found := b.below("usr/lib/" + a.triple + "/xtables/" + prefix)
+		found := b.withPrefix("usr/lib/" + a.triple + "/xtables/" + prefix)
 		if len(found) == 0 {
-			return nil, fmt.Errorf("the packages have no extension %s* of iptables", prefix)
+			return nil, fmt.Errorf("no package has an iptables extension %s*", prefix)
 		}
 		want = append(want, found...)
 	}
 	for _, name := range want {
-		if err := b.take(name); err != nil {
+		if err := b.choose(name); err != nil {
 			return nil, err
 		}
 	}
 	return b, errors.Join(b.certificates(), b.copyrights(), b.finish())
 }
 
-// below are the paths with a prefix, sorted.
-func (b *base) below(prefix string) []string {
+// withPrefix returns the paths that start with prefix, sorted.
+func (b *base) withPrefix(prefix string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(b.all)), func(name string) bool { return !strings.HasPrefix(name, prefix) })
 }
 
 func (b *base) link(name, to string) {
-	b.made = append(b.made, oci.File{Path: name, Mode: fs.ModeSymlink | 0o777, Link: to})
+	b.generated = append(b.generated, oci.File{Path: name, Mode: fs.ModeSymlink | 0o777, Link: to})
 }
 
-// take chooses a file with all that it needs: where a link leads to, the libraries and
-// the loader of a program.
-func (b *base) take(name string) error {
+// choose adds a file with its dependencies: the target of a symbolic link, the libraries
+// and the loader of a program.
+func (b *base) choose(name string) error {
 	if b.chosen[name] != nil {
 		return nil
 	}
@@ -118,22 +116,22 @@ func (b *base) take(name string) error {
 		if !path.IsAbs(to) {
 			to = path.Join("/", path.Dir(name), to)
 		}
-		return b.take(debian.Merged(strings.TrimPrefix(path.Clean(to), "/")))
+		return b.choose(debian.Merged(strings.TrimPrefix(path.Clean(to), "/")))
 	}
 	needed, err := b.needed(f.Body)
 	if err != nil {
 		return fmt.Errorf("/%s: %w", name, err)
 	}
 	for _, n := range needed {
-		if err := b.take(n); err != nil {
+		if err := b.choose(n); err != nil {
 			return fmt.Errorf("/%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// needed are the paths of the libraries and the loader that a program needs; none of
-// what is no program.
+// needed returns the paths of the libraries and the loader of a program, and nothing
+// for other files.
 func (b *base) needed(body []byte) (paths []string, err error) {
 	if !bytes.HasPrefix(body, []byte(elf.ELFMAG)) {
 		return nil, nil
@@ -143,7 +141,7 @@ func (b *base) needed(body []byte) (paths []string, err error) {
 		return nil, err
 	}
 	if e.Machine != b.machine {
-		return nil, fmt.Errorf("it is for %s, not for %s", e.Machine, b.machine)
+		return nil, fmt.Errorf("built for %s, not for %s", e.Machine, b.machine)
 	}
 	for _, p := range e.Progs {
 		if p.Type == elf.PT_INTERP {
@@ -164,18 +162,18 @@ func (b *base) needed(body []byte) (paths []string, err error) {
 	return paths, nil
 }
 
-// certificates makes the file of all authorities, as the package does where it is
-// installed; by it Go's programs know servers of DNS over TLS.
+// certificates generates the bundle of root certificates, as the package's installation
+// script does. The agent verifies DNS-over-TLS upstreams with it.
 func (b *base) certificates() error {
 	var all bytes.Buffer
-	for _, name := range b.below("usr/share/ca-certificates/mozilla/") {
+	for _, name := range b.withPrefix("usr/share/ca-certificates/mozilla/") {
 		all.Write(bytes.TrimSpace(b.all[name].Files[name].Body))
 		all.WriteByte('\n')
 	}
 	if all.Len() == 0 {
-		return fmt.Errorf("package %s has no certificates", certificatesPackage)
+		return fmt.Errorf("package %s contains no certificates", certificatesPackage)
 	}
-	b.made = append(b.made, oci.File{Path: certificatesPath, Mode: 0o644, Body: all.Bytes()})
+	b.generated = append(b.generated, oci.File{Path: certificatesPath, Mode: 0o644, Body: all.Bytes()})
 	return nil
 }
 
@@ -185,12 +183,12 @@ const (
 	certificatesPath    = "etc/ssl/certs/ca-certificates.crt"
 )
 
-// used are the packages that something is from, by name.
-func (b *base) used() []*debian.Package {
+// usedPackages returns the packages that files of the image come from, sorted by name.
+func (b *base) usedPackages() []*debian.Package {
 	seen := make(map[*debian.Package]bool)
 	for _, d := range b.all {
 		if d.Name == certificatesPackage {
-			seen[d] = true // its certificates are a file that is made
+			seen[d] = true // the generated bundle comes from it
 		}
 	}
 	for _, d := range b.chosen {
@@ -199,7 +197,7 @@ func (b *base) used() []*debian.Package {
 	return slices.SortedFunc(maps.Keys(seen), func(x, y *debian.Package) int { return cmp.Compare(x.Name, y.Name) })
 }
 
-// distribution is Debian's release, as in the names of packages across distributions.
+// distribution is the Debian release in the form that package URLs use: debian-13.
 func (b *base) distribution() string {
 	fields := make(map[string]string)
 	if d := b.all[osRelease]; d != nil {
@@ -211,21 +209,20 @@ func (b *base) distribution() string {
 	return fields["ID"] + "-" + fields["VERSION_ID"]
 }
 
-// copyrights adds the terms of each package, which go where it goes, and what it says
-// about itself, by which scanners for known faults find it: in a folder with a file for
-// each, as images without a package manager have it.
+// copyrights adds the license text of each package and its control file. Images without
+// a package manager have the latter in status.d, where vulnerability scanners look.
 func (b *base) copyrights() error {
-	for _, d := range b.used() {
+	for _, d := range b.usedPackages() {
 		name := "usr/share/doc/" + d.Name + "/copyright"
-		if err := b.take(name); err != nil {
-			return fmt.Errorf("the terms of package %s: %w", d.Name, err)
+		if err := b.choose(name); err != nil {
+			return fmt.Errorf("the license of package %s: %w", d.Name, err)
 		}
-		b.made = append(b.made, oci.File{Path: "var/lib/dpkg/status.d/" + d.Name, Mode: 0o644, Body: []byte(d.Control)})
+		b.generated = append(b.generated, oci.File{Path: "var/lib/dpkg/status.d/" + d.Name, Mode: 0o644, Body: []byte(d.Control)})
 	}
 	return nil
 }
 
-// finish adds what is in no package.
+// finish adds the files that are in no package.
 func (b *base) finish() error {
 	for _, name := range debian.Aliases() {
 		used := func(path string) bool { return strings.HasPrefix(path, "usr/"+name+"/") }
@@ -234,23 +231,24 @@ func (b *base) finish() error {
 		}
 	}
 	b.link("etc/os-release", "../"+osRelease)
-	b.made = append(b.made,
-		// The agent asks for no name of a user; programs that show one do.
+	b.generated = append(b.generated,
+		// The agent needs no user names; programs that print one do.
 		oci.File{Path: "etc/passwd", Mode: 0o644, Body: []byte("root:x:0:0:root:/:/\nnobody:x:65534:65534:nobody:/:/\n")},
 		oci.File{Path: "etc/group", Mode: 0o644, Body: []byte("root:x:0:\nnobody:x:65534:\n")},
-		// /run/xtables.lock is mounted here.
+		// Manifests mount /run/xtables.lock here.
 		oci.File{Path: "run", Mode: fs.ModeDir | 0o755},
-		// NodeLocal DNSCache's manifest has its -pidfile here.
+		// NodeLocal DNSCache's manifest puts its -pidfile here.
 		oci.File{Path: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
 	)
 	return nil
 }
 
-// layer are all files of it.
+// layer returns all files, sorted by path.
 func (b *base) layer() oci.Layer {
-	files := slices.Clone(b.made)
+	files := slices.Clone(b.generated)
 	for name, d := range b.chosen {
-		files = append(files, d.Files[name])
+		f := d.Files[name]
+		files = append(files, oci.File{Path: f.Path, Mode: f.Mode, Link: f.Link, Body: f.Body})
 	}
 	slices.SortFunc(files, func(x, y oci.File) int { return cmp.Compare(x.Path, y.Path) })
 	return files

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/daemonset/image/debian"
+	"github.com/nodens-dns/nodens/daemonset/debian"
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
@@ -24,10 +24,10 @@ func program(machine elf.Machine) string {
 
 // packed is a package with files; what begins with -> is a link.
 func packed(name string, files map[string]string) *debian.Package {
-	d := &debian.Package{Name: name, Version: "1", Arch: "amd64", Source: name, Control: "Package: " + name + "\n", Files: make(map[string]oci.File)}
+	d := &debian.Package{Name: name, Version: "1", Arch: "amd64", Source: name, Control: "Package: " + name + "\n", Files: make(map[string]debian.File)}
 	files["usr/share/doc/"+name+"/copyright"] = "terms of " + name
 	for path, body := range files {
-		f := oci.File{Path: path, Mode: 0o644, Body: []byte(body)}
+		f := debian.File{Path: path, Mode: 0o644, Body: []byte(body)}
 		if to, ok := strings.CutPrefix(body, "->"); ok {
 			f.Mode, f.Link, f.Body = fs.ModeSymlink|0o777, to, nil
 		}
@@ -112,7 +112,7 @@ func TestBaseMissing(t *testing.T) {
 		{"extensions", func(f map[string]map[string]string) {
 			delete(f["iptables"], "usr/lib/x86_64-linux-gnu/xtables/libip6t_icmp6.so")
 		}, "libip6t_"},
-		{"certificates", func(f map[string]map[string]string) { delete(f, certificatesPackage) }, "no certificates"},
+		{"certificates", func(f map[string]map[string]string) { delete(f, certificatesPackage) }, "contains no certificates"},
 		{"release", func(f map[string]map[string]string) { delete(f, "base-files") }, osRelease},
 		{"machine", func(f map[string]map[string]string) { f["nftables"]["usr/sbin/nft"] = program(elf.EM_AARCH64) }, "EM_AARCH64"},
 		{"half-a-program", func(f map[string]map[string]string) {
@@ -129,12 +129,12 @@ func TestBaseMissing(t *testing.T) {
 			}
 		})
 	}
-	t.Run("terms", func(t *testing.T) {
+	t.Run("license", func(t *testing.T) {
 		list := debs(few())
 		at := slices.IndexFunc(list, func(d *debian.Package) bool { return d.Name == "nftables" })
 		delete(list[at].Files, "usr/share/doc/nftables/copyright")
-		if _, err := architectures["amd64"].base(list); err == nil || !strings.Contains(err.Error(), "terms of package nftables") {
-			t.Errorf("error %v, want one about the terms", err)
+		if _, err := architectures["amd64"].base(list); err == nil || !strings.Contains(err.Error(), "license of package nftables") {
+			t.Errorf("error %v, want one about the license", err)
 		}
 	})
 }

@@ -15,8 +15,8 @@ const (
 	licensePath = "usr/share/doc/nodens/LICENSE"
 )
 
-// compile makes the agent's layer, and says which modules it is made of. It blocks for as
-// long as the compiler runs: seconds, a minute for the first time.
+// compile returns the agent's layer and the modules linked into it. It blocks while the
+// compiler runs: seconds, or a minute the first time.
 func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []module, error) {
 	dir, err := os.MkdirTemp("", "nodens-image-")
 	if err != nil {
@@ -24,13 +24,13 @@ func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []mo
 	}
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "nodens")
-	// Without cgo the agent needs no libc; without paths and the state of git it is the
-	// same wherever it is made.
+	// Without cgo the agent needs no libc. Without paths and VCS state the build is
+	// reproducible.
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", fmt.Sprintf("-s -w -X github.com/nodens-dns/nodens/cmd/nodens/app.version=%s -X github.com/nodens-dns/nodens/cmd/nodens/app.revision=%s", s.version, s.revision),
 		"-o", out, "./cmd/nodens")
 	cmd.Dir = s.top
-	// The last three are what the user's own settings would change of the binary.
+	// The user's own settings of these variables would change the binary.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+a.name, "GOFLAGS=", "GOWORK=off",
 		"GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0")
 	if text, err := cmd.CombinedOutput(); err != nil {
@@ -53,7 +53,7 @@ func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []mo
 		{Path: licensePath, Mode: 0o644, Body: license},
 	}
 	for _, m := range modules {
-		layer = append(layer, m.terms...)
+		layer = append(layer, m.licenseFiles...)
 	}
 	return layer, modules, nil
 }

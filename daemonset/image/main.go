@@ -1,17 +1,17 @@
 // Command image makes the agent's container image for linux on amd64 and arm64, as one
 // file in the layout of the OCI image specification, without a container engine, a
-// registry or a program of another architecture being run:
+// registry or emulation. It is a module of its own, so that the agent's go.mod has none of
+// its dependencies; `make image` runs it:
 //
-//	go run ./daemonset/image -out bin/nodens-image.tar
+//	go -C daemonset/image run . -out "$PWD/bin/nodens-image.tar"
 //
-// It compiles the agent, and takes iptables and nft, with the libraries that they need
-// and nothing else, out of Debian's packages. There is no shell in the image, and no
-// package manager. What is in it stands in a bill of materials (SPDX 2.3), which is in
-// the image and beside the file.
+// It compiles the agent and takes iptables and nft, with the libraries that they need,
+// from Debian packages. The image has no shell and no package manager. A bill of
+// materials (SPDX 2.3) is in the image and beside the file.
 //
-// The same source and the same packages give the same bytes. Packages come by apt-get,
-// which checks their signatures, from where this machine gets its own, and are kept
-// outside of the tree: later images need no network, and -update looks for newer ones.
+// The same source and the same packages give the same bytes. apt-get downloads the
+// packages from the machine's own sources and checks their signatures; they are kept
+// outside of the repository, so later builds need no network. -update looks for newer ones.
 package main
 
 import (
@@ -55,7 +55,7 @@ type settings struct {
 	arch              []string
 	update            bool
 	now               time.Time
-	// top is the tree's folder.
+	// top is the root directory of the repository.
 	top string
 }
 
@@ -70,17 +70,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	var images []oci.Image
 	for _, arch := range s.arch {
-		image, bill, err := s.image(ctx, architectures[arch])
+		image, sbom, err := s.image(ctx, architectures[arch])
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
 		images = append(images, image)
-		fmt.Fprintf(stdout, "%s: %s\n", arch, bill.summary())
+		fmt.Fprintf(stdout, "%s: %s\n", arch, sbom.summary())
 		if s.root != "" {
-			return lay(s.root, image.Layers)
+			return writeRoot(s.root, image.Layers)
 		}
 		beside := strings.TrimSuffix(s.out, ".tar") + "." + arch + ".spdx.json"
-		if err := write(beside, func(w io.Writer) error { return bill.write(w) }); err != nil {
+		if err := write(beside, func(w io.Writer) error { return sbom.write(w) }); err != nil {
 			return err
 		}
 	}
@@ -92,12 +92,12 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	fs := flag.NewFlagSet("image", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.StringVar(&s.out, "out", "", "`file` to write the image to")
-	fs.StringVar(&s.root, "root", "", "in place of -out: `folder` to lay the image's files out in, of one architecture")
+	fs.StringVar(&s.root, "root", "", "instead of -out: `directory` to write the image's files to, for one architecture")
 	fs.StringVar(&s.name, "name", "nodens:0.1.0", "`name` of the image, with a tag")
 	arch := fs.String("arch", "amd64,arm64", "comma-separated `architectures`")
-	fs.StringVar(&s.version, "version", "", "`version` that the agent tells (default the name's tag)")
-	fs.StringVar(&s.revision, "revision", "", "source `revision` that the agent tells (default git's)")
-	fs.BoolVar(&s.update, "update", false, "look for newer Debian packages than those that are kept")
+	fs.StringVar(&s.version, "version", "", "`version` that the agent reports (default: the tag of -name)")
+	fs.StringVar(&s.revision, "revision", "", "source `revision` that the agent reports (default: git's)")
+	fs.BoolVar(&s.update, "update", false, "look for newer Debian packages than the cached ones")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
@@ -107,56 +107,53 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	s.arch = strings.Split(*arch, ",")
 	_, tag, _ := strings.Cut(path.Base(s.name), ":")
 	s.version = cmp.Or(s.version, tag)
-	return s, s.valid(tag)
+	return s, s.validate(tag)
 }
 
-// valid is an error for flags that don't go together.
-func (s *settings) valid(tag string) error {
+// validate returns an error for flags that contradict each other.
+func (s *settings) validate(tag string) error {
 	for i, a := range s.arch {
 		if _, ok := architectures[a]; !ok {
-			return fmt.Errorf("-arch %q is not known; give amd64, arm64 or both with a comma", a)
+			return fmt.Errorf("-arch %q is unknown; give amd64, arm64, or both separated by a comma", a)
 		}
 		if slices.Contains(s.arch[:i], a) {
-			return fmt.Errorf("-arch names %s twice; each image is of one architecture", a)
+			return fmt.Errorf("-arch names %s twice", a)
 		}
 	}
 	switch {
 	case (s.out == "") == (s.root == ""):
-		return errors.New("give either -out FILE for an image, or -root FOLDER for its files")
+		return errors.New("give either -out FILE for an image, or -root DIRECTORY for its files")
 	case s.root != "" && len(s.arch) > 1:
-		return errors.New("-root takes the files of one architecture; give -arch amd64 or -arch arm64")
+		return errors.New("-root writes the files of one architecture; give -arch amd64 or -arch arm64")
 	case tag == "":
 		return fmt.Errorf("-name %q has no tag; give it one, such as nodens:0.1.0", s.name)
 	}
-	// They go to the linker, by which a blank begins another setting.
+	// Both are linker flags, where a space would start another flag.
 	for flag, value := range map[string]string{"version": s.version, "revision": s.revision} {
-		if !word.MatchString(value) {
-			return fmt.Errorf("-%s %q has something other than letters, digits and .-_+ in it", flag, value)
+		if !linkerValue.MatchString(value) {
+			return fmt.Errorf("-%s %q may only have letters, digits and the characters .-_+", flag, value)
 		}
 	}
 	return nil
 }
 
-// word is what a version or a revision is made of.
-var word = regexp.MustCompile(`^[\w.+-]*$`)
+// linkerValue matches versions and revisions.
+var linkerValue = regexp.MustCompile(`^[\w.+-]*$`)
 
-// complete finds out what was not given: the tree, its revision and the time, which is
-// $SOURCE_DATE_EPOCH, else the commit's, else 1970.
+// complete determines what the flags leave open: the repository's root, its revision and
+// the creation time, which is $SOURCE_DATE_EPOCH, or the commit's time, or 1970.
 func (s *settings) complete(ctx context.Context) error {
-	mod, err := first(ctx, "", "go", "env", "GOMOD")
+	top, err := firstLine(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", agentModule)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; run it in the directory daemonset/image", err)
 	}
-	if mod == "" || mod == os.DevNull {
-		return errors.New("there is no go.mod above the working directory; run it in nodens' tree")
-	}
-	s.top = filepath.Dir(mod)
-	// A tree without git, as in a container that builds, has neither.
-	commit, err := first(ctx, s.top, "git", "log", "-1", "--format=%H %ct")
+	s.top = top
+	// Without git, as in a container that builds, neither is known.
+	commit, err := firstLine(ctx, s.top, "git", "log", "-1", "--format=%H %ct")
 	revision, seconds := "unknown", "0"
 	if err == nil {
 		revision, seconds, _ = strings.Cut(commit, " ")
-		if changed, err := first(ctx, s.top, "git", "status", "--porcelain", "--untracked-files=no"); err == nil && changed != "" {
+		if changed, err := firstLine(ctx, s.top, "git", "status", "--porcelain", "--untracked-files=no"); err == nil && changed != "" {
 			revision += "-changed"
 		}
 	}
@@ -167,19 +164,22 @@ func (s *settings) complete(ctx context.Context) error {
 	}
 	at, err := strconv.ParseInt(seconds, 10, 64)
 	if err != nil || at < 0 {
-		return fmt.Errorf("%s is %q; it has to be seconds since 1970", setting, seconds)
+		return fmt.Errorf("%s is %q; give seconds since 1970", setting, seconds)
 	}
 	s.now = time.Unix(at, 0).UTC()
 	return nil
 }
 
-// searchPath is where the agent's programs are.
+// agentModule is the agent's module, which this one replaces by the directory above.
+const agentModule = "github.com/nodens-dns/nodens"
+
+// searchPath is where the agent finds iptables and nft.
 const searchPath = "/usr/local/bin:/usr/sbin:/usr/bin"
 
-// image makes the image for one architecture, with its bill of materials, which is a
-// file of it too. There are two layers: the second, which is the agent, is all that a
-// node fetches in an upgrade while Debian's packages stay the same.
-func (s *settings) image(ctx context.Context, a architecture) (oci.Image, *bill, error) {
+// image makes the image for one architecture and its bill of materials, which is also a
+// file in it. The image has two layers: while the Debian packages stay the same, an upgrade
+// downloads only the second, the agent.
+func (s *settings) image(ctx context.Context, a architecture) (oci.Image, *sbom, error) {
 	debs, err := a.packages(ctx, s.update)
 	if err != nil {
 		return oci.Image{}, nil, err
@@ -192,12 +192,15 @@ func (s *settings) image(ctx context.Context, a architecture) (oci.Image, *bill,
 	if err != nil {
 		return oci.Image{}, nil, err
 	}
-	b := s.bill(a, base, agent, modules)
+	b, err := s.sbom(a, base, agent, modules)
+	if err != nil {
+		return oci.Image{}, nil, err
+	}
 	var text bytes.Buffer
 	if err := b.write(&text); err != nil {
 		return oci.Image{}, nil, err
 	}
-	agent = append(agent, oci.File{Path: billPath, Mode: 0o644, Body: text.Bytes()})
+	agent = append(agent, oci.File{Path: sbomPath, Mode: 0o644, Body: text.Bytes()})
 	return oci.Image{
 		Architecture: a.name,
 		Layers:       []oci.Layer{base.layer(), agent},
@@ -214,7 +217,7 @@ func (s *settings) image(ctx context.Context, a architecture) (oci.Image, *bill,
 	}, b, nil
 }
 
-// write makes a file under its name only when all of it is there.
+// write creates the file, or replaces it, only after all of it is written.
 func write(path string, fill func(io.Writer) error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -235,22 +238,22 @@ func write(path string, fill func(io.Writer) error) (err error) {
 	return os.Rename(part, path)
 }
 
-// output runs a program to its end and returns what it writes. A nil env is this
-// process's own, an empty dir its working directory.
+// output runs a program and returns its standard output. A nil env is this process's own
+// environment, an empty dir its working directory.
 func output(ctx context.Context, dir string, env []string, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir, cmd.Env = dir, env
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	text, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return string(text), nil
 }
 
-// first is the first line of output.
-func first(ctx context.Context, dir, program string, args ...string) (string, error) {
+// firstLine returns the first line of output.
+func firstLine(ctx context.Context, dir, program string, args ...string) (string, error) {
 	text, err := output(ctx, dir, nil, program, args...)
 	line, _, _ := strings.Cut(text, "\n")
 	return line, err

@@ -64,7 +64,7 @@ func TestComplete(t *testing.T) {
 		}
 	}
 	t.Chdir(t.TempDir())
-	if err := s.complete(t.Context()); err == nil || !strings.Contains(err.Error(), "go.mod") {
+	if err := s.complete(t.Context()); err == nil || !strings.Contains(err.Error(), "daemonset/image") {
 		t.Errorf("outside of the tree: error %v", err)
 	}
 }

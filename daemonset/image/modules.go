@@ -16,20 +16,20 @@ import (
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// std is the module of Go's own library, as the go command calls its packages.
+// std is what the go command calls the standard library's module.
 const std = "std"
 
-// module is a Go module that a program is made of.
+// module is a Go module that is linked into a program.
 type module struct {
 	path, version string
-	// declared are its licences as an SPDX expression, as far as their texts are known.
-	declared string
-	// terms are the files with them, which go where the program goes.
-	terms []oci.File
+	// license are its licences as an SPDX expression, as far as their texts are known.
+	license string
+	// licenseFiles have to be distributed with the program.
+	licenseFiles []oci.File
 }
 
-// modules are those that the binary says it is made of, with their terms from where the
-// go command has them. env is the compiler's.
+// modules returns the modules listed in the binary's build information, with license files
+// from the module cache. env is the compiler's environment.
 func (s *settings) modules(ctx context.Context, binary []byte, env []string) ([]module, error) {
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *settings) modules(ctx context.Context, binary []byte, env []string) ([]
 		name, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		folders[name] = dir
 	}
-	if folders[std], err = first(ctx, "", "go", "env", "GOROOT"); err != nil {
+	if folders[std], err = firstLine(ctx, "", "go", "env", "GOROOT"); err != nil {
 		return nil, err
 	}
 	list := []module{{path: std, version: info.GoVersion}}
@@ -59,17 +59,17 @@ func (s *settings) modules(ctx context.Context, binary []byte, env []string) ([]
 	}
 	for i := range list {
 		if err := list[i].read(folders[list[i].path]); err != nil {
-			return nil, fmt.Errorf("the terms of module %s: %w", list[i].path, err)
+			return nil, fmt.Errorf("the license of module %s: %w", list[i].path, err)
 		}
 	}
 	slices.SortFunc(list, func(a, b module) int { return cmp.Compare(a.path, b.path) })
 	return list, nil
 }
 
-// terms are the names of files with terms at the top of a module.
-var terms = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|patents)([.-].*)?$`)
+// licenseFileName matches license files in the root directory of a module.
+var licenseFileName = regexp.MustCompile(`(?i)^(licen[cs]e|notice|copying|patents)([.-].*)?$`)
 
-// read finds the terms in a module's folder.
+// read finds the license files in a module's root directory.
 func (m *module) read(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -77,7 +77,7 @@ func (m *module) read(dir string) error {
 	}
 	var all strings.Builder
 	for _, e := range entries {
-		if e.IsDir() || !terms.MatchString(e.Name()) {
+		if e.IsDir() || !licenseFileName.MatchString(e.Name()) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
@@ -85,17 +85,17 @@ func (m *module) read(dir string) error {
 			return err
 		}
 		all.Write(text)
-		m.terms = append(m.terms, oci.File{Path: path.Join("usr/share/doc/nodens/modules", m.path, e.Name()), Mode: 0o644, Body: text})
+		m.licenseFiles = append(m.licenseFiles, oci.File{Path: path.Join("usr/share/doc/nodens/modules", m.path, e.Name()), Mode: 0o644, Body: text})
 	}
-	if len(m.terms) == 0 {
-		return fmt.Errorf("there are none in %s, and without them it can't be given away", dir)
+	if len(m.licenseFiles) == 0 {
+		return fmt.Errorf("no license file in %s; a module without one can't be distributed", dir)
 	}
-	m.declared = licenses(all.String())
+	m.license = licenses(all.String())
 	return nil
 }
 
-// licenses names those whose words are in a text, in an SPDX expression; unsaid if there
-// are none that are known.
+// licenses returns an SPDX expression of the licenses whose characteristic words are in
+// text, or NOASSERTION if it recognizes none.
 func licenses(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	var found []string
@@ -111,9 +111,9 @@ func licenses(text string) string {
 			found = append(found, l.id)
 		}
 	}
-	// Those of three clauses have the words of those of two.
+	// The three-clause license contains the words of the two-clause license.
 	if strings.Contains(text, "Redistribution and use in source and binary forms") && !slices.Contains(found, "BSD-3-Clause") {
 		found = append(found, "BSD-2-Clause")
 	}
-	return cmp.Or(strings.Join(found, " AND "), unsaid)
+	return cmp.Or(strings.Join(found, " AND "), noAssertion)
 }

@@ -26,12 +26,12 @@ func TestLicenses(t *testing.T) {
 	}
 }
 
-// TestTerms: files with terms are found by their names; a module without is an error.
-func TestTerms(t *testing.T) {
+// TestLicenseFiles: license files are found by name; a module without one is an error.
+func TestLicenseFiles(t *testing.T) {
 	dir := t.TempDir()
 	m := module{path: "example.test/m"}
-	if err := m.read(dir); err == nil || !strings.Contains(err.Error(), "none") {
-		t.Errorf("without terms: error %v", err)
+	if err := m.read(dir); err == nil || !strings.Contains(err.Error(), "no license file") {
+		t.Errorf("without a license: error %v", err)
 	}
 	for _, name := range []string{"LICENSE.txt", "Notice", "license_test.go", "README", "COPYING.LESSER"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("Apache License Version 2.0"), 0o600); err != nil {
@@ -42,11 +42,11 @@ func TestTerms(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, f := range m.terms {
+	for _, f := range m.licenseFiles {
 		got = append(got, f.Path)
 	}
 	const at = "usr/share/doc/nodens/modules/example.test/m/"
-	if want := at + "COPYING.LESSER " + at + "LICENSE.txt " + at + "Notice"; strings.Join(got, " ") != want || m.declared != "Apache-2.0" {
-		t.Errorf("%s in %v, want Apache-2.0 in %s", m.declared, got, want)
+	if want := at + "COPYING.LESSER " + at + "LICENSE.txt " + at + "Notice"; strings.Join(got, " ") != want || m.license != "Apache-2.0" {
+		t.Errorf("%s in %v, want Apache-2.0 in %s", m.license, got, want)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -32,6 +30,7 @@ const (
 
 // loadImage writes the image of the pods that ask.
 func loadImage(ctx context.Context, s *suite) (file string, err error) {
+	root := filepath.Join(s.dir, "load.d")
 	program := filepath.Join(s.dir, loadProgram)
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./test/e2e/load")
 	build.Dir = s.root
@@ -39,14 +38,10 @@ func loadImage(ctx context.Context, s *suite) (file string, err error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the load client: %w\n%s", err, out)
 	}
-	layer, err := carry(nil, "load", program)
-	if err != nil {
+	if err := cluster.CopyFile(root, "load", program); err != nil {
 		return "", err
 	}
-	return s.image(loadName, oci.Image{
-		Architecture: runtime.GOARCH, Entrypoint: []string{"/load"}, Command: []string{"serve", fmt.Sprint(":", loadPort)},
-		Layers: []oci.Layer{layer},
-	})
+	return s.image(ctx, cluster.Image{Name: loadName, Root: root, Entrypoint: []string{"/load"}, Command: []string{"serve", fmt.Sprint(":", loadPort)}})
 }
 
 const (

@@ -10,11 +10,9 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"time"
 
 	_ "embed"
 
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -121,8 +119,7 @@ func (s *suite) pack(ctx context.Context) error {
 // agentImage is the one that users install, for this machine alone.
 func agentImage(ctx context.Context, s *suite) (string, error) {
 	file := filepath.Join(s.dir, "nodens.tar")
-	cmd := exec.CommandContext(ctx, "go", "run", "./daemonset/image", "-arch", runtime.GOARCH, "-out", file)
-	cmd.Dir = s.root
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(s.root, "daemonset/image"), "run", ".", "-arch", runtime.GOARCH, "-out", file)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("making the agent's image: %w\n%s", err, out)
 	}
@@ -135,27 +132,18 @@ func dnsImage(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	layer, err := carry(nil, "coredns", binary)
-	if err != nil {
+	root := filepath.Join(s.dir, "coredns.d")
+	if err := cluster.CopyFile(root, "coredns", binary); err != nil {
 		return "", err
 	}
-	return s.image("coredns:e2e", oci.Image{
-		Architecture: runtime.GOARCH,
-		Layers:       []oci.Layer{layer},
-		Entrypoint:   []string{"/coredns"},
-	})
+	return s.image(ctx, cluster.Image{Name: "coredns:e2e", Root: root, Entrypoint: []string{"/coredns"}})
 }
 
 // image writes an image for the nodes to a file in the suite's folder.
-func (s *suite) image(name string, image oci.Image) (string, error) {
-	base, _, _ := strings.Cut(name, ":")
+func (s *suite) image(ctx context.Context, image cluster.Image) (string, error) {
+	base, _, _ := strings.Cut(image.Name, ":")
 	file := filepath.Join(s.dir, base+".tar")
-	image.Plain = true
-	out, err := os.Create(file)
-	if err != nil {
-		return "", err
-	}
-	return file, errors.Join(oci.Write(out, name, time.Unix(0, 0), image), out.Close())
+	return file, image.Write(ctx, file)
 }
 
 //go:embed testdata/coredns.yaml

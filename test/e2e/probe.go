@@ -10,10 +10,9 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"runtime"
 	"strings"
 
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
 // probeName is the image that names are asked from.
@@ -27,10 +26,9 @@ func probeImage(ctx context.Context, s *suite) (file string, err error) {
 	if err := os.MkdirAll(build, 0o755); err != nil {
 		return "", err
 	}
-	layer := oci.Layer{
-		{Path: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
-		// musl and Go look into /etc/hosts first without being told to.
-		{Path: "etc/nsswitch.conf", Mode: 0o644, Body: []byte("hosts: files dns\n")},
+	root := filepath.Join(build, "root")
+	if err := baseFiles(root); err != nil {
+		return "", err
 	}
 	source := filepath.Join(s.root, "test/e2e/probe")
 	resolver := []string{"-O2", filepath.Join(source, "resolve/resolve.c"), "-lresolv", "-o"}
@@ -48,76 +46,80 @@ func probeImage(ctx context.Context, s *suite) (file string, err error) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building %s: %w\n%s", p.name, err, out)
 		}
-		if layer, err = carry(layer, "bin/"+p.name, program); err != nil {
+		if err := cluster.CopyFile(root, "bin/"+p.name, program); err != nil {
 			return "", err
 		}
 	}
-	if layer, err = shell(ctx, layer); err != nil {
+	if err := addShell(ctx, root); err != nil {
 		return "", err
 	}
-	if layer, err = libraries(ctx, layer, filepath.Join(build, "resolve-glibc")); err != nil {
+	if err := addLibraries(ctx, root, filepath.Join(build, "resolve-glibc")); err != nil {
 		return "", err
 	}
-	return s.image(probeName, oci.Image{
-		Architecture: runtime.GOARCH,
-		Layers:       []oci.Layer{layer},
-		Env:          []string{"PATH=/bin"},
-		Command:      []string{"sleep", "infinity"},
-	})
+	return s.image(ctx, cluster.Image{Name: probeName, Root: root, Env: []string{"PATH=/bin"}, Command: []string{"sleep", "infinity"}})
 }
 
-// carry adds a program or library of this machine.
-func carry(layer oci.Layer, to, from string) (oci.Layer, error) {
-	body, err := os.ReadFile(from)
-	if err != nil {
-		return nil, err
-	}
-	return append(layer, oci.File{Path: to, Mode: 0o755, Body: body}), nil
+// baseFiles writes what programs expect in every root directory.
+func baseFiles(root string) error {
+	// musl and Go look into /etc/hosts first by default; glibc is told to.
+	return errors.Join(
+		os.RemoveAll(root), // of an earlier run in the same directory
+		os.MkdirAll(filepath.Join(root, "tmp"), 0o755),
+		os.Chmod(filepath.Join(root, "tmp"), fs.ModeSticky|0o777),
+		os.MkdirAll(filepath.Join(root, "etc"), 0o755),
+		os.WriteFile(filepath.Join(root, "etc/nsswitch.conf"), []byte("hosts: files dns\n"), 0o644),
+	)
 }
 
-// shell adds busybox under each of its names.
-func shell(ctx context.Context, layer oci.Layer) (oci.Layer, error) {
+// addShell adds busybox under each of its names.
+func addShell(ctx context.Context, root string) error {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		return nil, fmt.Errorf("%w: install busybox-static", err)
+		return fmt.Errorf("%w: install busybox-static", err)
 	}
 	list, err := exec.CommandContext(ctx, busybox, "--list").Output()
 	if err != nil {
-		return nil, fmt.Errorf("busybox --list: %w", err)
+		return fmt.Errorf("busybox --list: %w", err)
+	}
+	if err := cluster.CopyFile(root, "bin/busybox", busybox); err != nil {
+		return err
 	}
 	for name := range strings.FieldsSeq(string(list)) {
-		if name != "busybox" {
-			layer = append(layer, oci.File{Path: "bin/" + name, Mode: fs.ModeSymlink | 0o777, Link: "busybox"})
+		if name == "busybox" {
+			continue
+		}
+		if err := os.Symlink("busybox", filepath.Join(root, "bin", name)); err != nil {
+			return err
 		}
 	}
-	return carry(layer, "bin/busybox", busybox)
+	return nil
 }
 
-// libraries adds what a dynamic program needs: its interpreter, under the path that it
-// names, and its libraries, where every interpreter looks.
-func libraries(ctx context.Context, layer oci.Layer, program string) (oci.Layer, error) {
+// addLibraries adds what a dynamically linked program needs: the interpreter that it
+// names, and its libraries in a directory that every interpreter searches.
+func addLibraries(ctx context.Context, root, program string) error {
 	at, names, err := needs(program)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if layer, err = carry(layer, strings.TrimPrefix(at, "/"), at); err != nil {
-		return nil, err
+	if err := cluster.CopyFile(root, at, at); err != nil {
+		return err
 	}
 	// Parts of libc.so.6 from glibc 2.34 on, files of their own before.
 	for _, name := range append(names, "libnss_files.so.2", "libnss_dns.so.2") {
 		out, err := exec.CommandContext(ctx, "gcc", "-print-file-name="+name).Output()
 		if err != nil {
-			return nil, fmt.Errorf("asking gcc for %s: %w", name, err)
+			return fmt.Errorf("asking gcc for %s: %w", name, err)
 		}
 		found := strings.TrimSpace(string(out))
 		if !filepath.IsAbs(found) || path.Base(at) == name {
 			continue
 		}
-		if layer, err = carry(layer, "lib/"+name, found); err != nil {
-			return nil, err
+		if err := cluster.CopyFile(root, "lib/"+name, found); err != nil {
+			return err
 		}
 	}
-	return layer, nil
+	return nil
 }
 
 // needs are the interpreter and the libraries that a dynamic program names.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/nodens-dns/nodens/daemonset/image/debian"
+	"github.com/nodens-dns/nodens/daemonset/debian"
 )
 
 // kernel is one of Debian's.

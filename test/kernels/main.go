@@ -9,7 +9,7 @@
 // without help of the processor, so that it runs inside of virtual machines too, in a
 // minute a kernel. The kernels are Debian packages, named by version and by the file's hash,
 // fetched once (30 MB each) and kept beside the other things that tests keep; see package
-// daemonset/image/debian. It needs qemu-system-x86 and xz-utils, and amd64.
+// daemonset/debian. It needs qemu-system-x86 and xz-utils, and amd64.
 package main
 
 import (

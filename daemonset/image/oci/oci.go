@@ -1,321 +1,212 @@
-// Package oci writes container images as OCI image layouts in one tar file, the form
-// that `ctr images import`, `podman load` and `skopeo` read, without a registry and
-// without a container engine. The same input gives the same bytes: files are in the
-// order of their names, and every time is the one that the caller gives.
+// Package oci writes container images as an OCI image layout in one tar file, which
+// `ctr images import`, `podman load` and `skopeo` read. It needs no registry and no
+// container engine. Manifests, digests and the layout are made by go-containerregistry;
+// this package adds layers made of files in memory, and the tar file around the layout.
 //
-// The formats are those of the OCI image specification 1.1: image-layout.md, index,
-// manifest, config, layer.
+// The output is reproducible: files are sorted by name, files in layers are dated 1970,
+// and everything else has the time that the caller gives.
 package oci
 
 import (
 	"archive/tar"
 	"bytes"
 	"cmp"
-	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/compression"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// File is an entry of a layer. Folders above it that no File names are made, for root
+// File is an entry of a layer. [Write] adds missing parent directories, owned by root
 // and with mode 0755.
 type File struct {
-	// Path is relative to the image's root, without a slash at its start.
+	// Path is relative to the image's root, without a leading slash.
 	Path string
-	// Mode is the type, of which folders, symbolic links and plain files are known, with
-	// the permissions, setuid and the like included.
+	// Mode is the file type (regular file, directory or symbolic link) and the
+	// permissions, including setuid, setgid and sticky.
 	Mode fs.FileMode
-	// UID and GID own it.
+	// UID and GID are the owner.
 	UID, GID int
-	// Link is where a symbolic link leads to.
+	// Link is the target of a symbolic link.
 	Link string
-	// Body is what a plain file holds. It is not changed, nor kept after Write.
+	// Body is the content of a regular file. Write neither changes nor keeps it.
 	Body []byte
 }
 
-// Layer is a set of files, which are sorted by Write.
+// Layer is a set of files in any order.
 type Layer []File
 
-// Image is an image for one architecture of linux.
+// Image is a Linux image for one architecture.
 type Image struct {
-	// Architecture is Go's name of it: amd64, arm64.
+	// Architecture is a GOARCH: amd64, arm64.
 	Architecture string
-	// Layers lie upon each other in this order.
+	// Layers are listed from the bottom up.
 	Layers []Layer
-	// Entrypoint, Command, Env (of the form NAME=value), User and Labels are the
-	// container's, as in a Dockerfile.
+	// Entrypoint, Command, Env (NAME=value), User and Labels have the meaning that they
+	// have in a Dockerfile.
 	Entrypoint, Command, Env []string
 	User                     string
 	Labels                   map[string]string
-	// Plain leaves the layers as they are, for images that are used where they are made:
-	// packing takes longer than writing what it saves.
-	Plain bool
+	// Uncompressed writes layers without compression, which is faster for images that
+	// are used on the machine that makes them.
+	Uncompressed bool
 }
 
-// Write writes one name with an image for each architecture, at least one. name is what
-// a pod's `image` says, with its tag; now is the time of creation, while all files in the
-// image are of 1970. What was written before an error is of no use. It holds each image
-// in memory, packed and unpacked.
-func Write(w io.Writer, name string, now time.Time, images ...Image) error {
-	if err := valid(name, images); err != nil {
+// Write writes one image reference with an image for each architecture, at least one.
+// ref is the name and tag as in a pod's `image` field; now is the creation time. Output
+// written before an error is useless. Write holds every layer in memory, and a second
+// copy of the image in a temporary directory.
+func Write(w io.Writer, ref string, now time.Time, images ...Image) error {
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		return fmt.Errorf("%q is not an image name with a tag, such as example:1.0: %w", ref, err)
+	}
+	if err := checkArchitectures(ref, images); err != nil {
 		return err
 	}
-	l := layout{tar: tar.NewWriter(w), now: now.UTC().Truncate(time.Second), seen: make(map[string]bool)}
-	var manifests []descriptor
-	for _, image := range images {
-		d, err := l.image(image)
-		if err != nil {
-			return fmt.Errorf("image for %s: %w", image.Architecture, err)
-		}
-		manifests = append(manifests, d)
-	}
-	top := manifests
-	if len(images) > 1 {
-		d, err := l.marshal(indexType, index{Version: 2, MediaType: indexType, Manifests: manifests})
-		if err != nil {
-			return err
-		}
-		top = []descriptor{d}
-	}
-	_, tag, _ := strings.Cut(path.Base(name), ":")
-	for i := range top {
-		top[i].Annotations = map[string]string{
-			"io.containerd.image.name":          full(name),
-			"org.opencontainers.image.ref.name": cmp.Or(tag, "latest"),
-		}
-	}
-	text, err := json.Marshal(index{Version: 2, MediaType: indexType, Manifests: top})
+	dir, err := os.MkdirTemp("", "nodens-oci-")
 	if err != nil {
 		return err
 	}
-	if err := l.file("index.json", text); err != nil {
+	defer os.RemoveAll(dir)
+	now = now.UTC().Truncate(time.Second)
+	if err := writeLayout(dir, tag, now, images); err != nil {
 		return err
 	}
-	if err := l.file("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
-		return err
-	}
-	return l.tar.Close()
+	return writeTar(w, dir, now)
 }
 
-// valid is an error for what no reader would take, or each reader in another way.
-func valid(name string, images []Image) error {
-	if base := path.Base(name); name == "" || strings.HasPrefix(base, ":") || strings.ContainsAny(name, " @") {
-		return fmt.Errorf("%q is no name of an image; give one with a tag, such as example:1.0", name)
-	}
+// checkArchitectures returns an error unless there is exactly one image for each
+// architecture: a node pulls the one that matches its own.
+func checkArchitectures(ref string, images []Image) error {
 	if len(images) == 0 {
-		return fmt.Errorf("%s: there is no image to write", name)
+		return fmt.Errorf("%s: no image to write", ref)
 	}
 	seen := make(map[string]bool)
 	for _, i := range images {
 		if i.Architecture == "" || seen[i.Architecture] {
-			return fmt.Errorf("%s: architecture %q is missing, or there twice; a node takes the one that is its own", name, i.Architecture)
+			return fmt.Errorf("%s: architecture %q is missing or given twice", ref, i.Architecture)
 		}
 		seen[i.Architecture] = true
 	}
 	return nil
 }
 
-// full is the name as container runtimes keep it: with a registry, whose default is
-// that of the Docker Hub.
-func full(name string) string {
-	first, _, slash := strings.Cut(name, "/")
-	switch {
-	case !slash:
-		return "docker.io/library/" + name
-	case strings.ContainsAny(first, ".:") || first == "localhost":
-		return name
-	default:
-		return "docker.io/" + name
-	}
-}
-
-const (
-	indexType    = "application/vnd.oci.image.index.v1+json"
-	manifestType = "application/vnd.oci.image.manifest.v1+json"
-	configType   = "application/vnd.oci.image.config.v1+json"
-	layerType    = "application/vnd.oci.image.layer.v1.tar+gzip"
-	plainType    = "application/vnd.oci.image.layer.v1.tar"
-)
-
-type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int               `json:"size"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-	Platform    *platform         `json:"platform,omitempty"`
-}
-
-type platform struct {
-	Architecture string `json:"architecture"`
-	OS           string `json:"os"`
-}
-
-type index struct {
-	Version   int          `json:"schemaVersion"`
-	MediaType string       `json:"mediaType"`
-	Manifests []descriptor `json:"manifests"`
-}
-
-type manifest struct {
-	Version   int          `json:"schemaVersion"`
-	MediaType string       `json:"mediaType"`
-	Config    descriptor   `json:"config"`
-	Layers    []descriptor `json:"layers"`
-}
-
-type config struct {
-	Created time.Time `json:"created"`
-	platform
-	Config runtime `json:"config"`
-	RootFS rootfs  `json:"rootfs"`
-}
-
-type runtime struct {
-	User       string            `json:"User,omitempty"`
-	Env        []string          `json:"Env,omitempty"`
-	Entrypoint []string          `json:"Entrypoint,omitempty"`
-	Cmd        []string          `json:"Cmd,omitempty"`
-	Labels     map[string]string `json:"Labels,omitempty"`
-}
-
-type rootfs struct {
-	Type    string   `json:"type"`
-	DiffIDs []string `json:"diff_ids"`
-}
-
-// layout writes blobs, each once.
-type layout struct {
-	tar  *tar.Writer
-	now  time.Time
-	seen map[string]bool
-}
-
-func digest(text []byte) string {
-	sum := sha256.Sum256(text)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-func (l *layout) file(name string, text []byte) error {
-	err := l.tar.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: l.now})
-	if err == nil {
-		_, err = l.tar.Write(text)
-	}
-	return err
-}
-
-func (l *layout) blob(mediaType string, text []byte) (descriptor, error) {
-	d := descriptor{MediaType: mediaType, Digest: digest(text), Size: len(text)}
-	if l.seen[d.Digest] {
-		return d, nil
-	}
-	l.seen[d.Digest] = true
-	return d, l.file("blobs/"+strings.Replace(d.Digest, ":", "/", 1), text)
-}
-
-func (l *layout) marshal(mediaType string, value any) (descriptor, error) {
-	text, err := json.Marshal(value)
+// writeLayout writes the image, or an index of several, to a layout directory.
+func writeLayout(dir string, tag name.Tag, now time.Time, images []Image) error {
+	root, err := layout.Write(dir, empty.Index)
 	if err != nil {
-		return descriptor{}, err
+		return err
 	}
-	return l.blob(mediaType, text)
-}
-
-func (l *layout) image(i Image) (descriptor, error) {
-	p := platform{Architecture: i.Architecture, OS: "linux"}
-	c := config{
-		Created: l.now, platform: p,
-		Config: runtime{User: i.User, Env: i.Env, Entrypoint: i.Entrypoint, Cmd: i.Command, Labels: i.Labels},
-		RootFS: rootfs{Type: "layers"},
-	}
-	m := manifest{Version: 2, MediaType: manifestType}
-	for _, layer := range i.Layers {
-		plain, err := l.layer(layer)
+	annotations := layout.WithAnnotations(map[string]string{
+		"io.containerd.image.name":          containerdName(tag),
+		"org.opencontainers.image.ref.name": tag.TagStr(),
+	})
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, i := range images {
+		platform := v1.Platform{Architecture: i.Architecture, OS: "linux"}
+		image, err := i.build(now)
 		if err != nil {
-			return descriptor{}, err
+			return fmt.Errorf("image for %s: %w", i.Architecture, err)
 		}
-		d, err := l.pack(plain, i.Plain)
-		if err != nil {
-			return descriptor{}, err
+		if len(images) == 1 {
+			return root.AppendImage(image, layout.WithPlatform(platform), annotations)
 		}
-		m.Layers = append(m.Layers, d)
-		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, digest(plain))
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
 	}
-	var err error
-	if m.Config, err = l.marshal(configType, c); err != nil {
-		return descriptor{}, err
-	}
-	d, err := l.marshal(manifestType, m)
-	d.Platform = &p
-	return d, err
+	return root.AppendIndex(index, annotations)
 }
 
-// pack writes a layer's blob.
-func (l *layout) pack(layer []byte, plain bool) (descriptor, error) {
-	if plain {
-		return l.blob(plainType, layer)
+// containerdName is the reference as containerd stores it, with docker.io as the default registry.
+func containerdName(tag name.Tag) string {
+	if tag.RegistryStr() == name.DefaultRegistry {
+		return "docker.io/" + tag.RepositoryStr() + ":" + tag.TagStr()
 	}
-	var packed bytes.Buffer
-	zip := gzip.NewWriter(&packed)
-	if _, err := zip.Write(layer); err != nil {
-		return descriptor{}, err
-	}
-	if err := zip.Close(); err != nil {
-		return descriptor{}, err
-	}
-	return l.blob(layerType, packed.Bytes())
+	return tag.Name()
 }
 
-// layer is the layer's tar file.
-func (l *layout) layer(layer Layer) ([]byte, error) {
-	files, err := withFolders(layer)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, f := range files {
-		h, err := header(f)
+// build makes the image in memory.
+func (i Image) build(now time.Time) (v1.Image, error) {
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	for _, files := range i.Layers {
+		layer, err := files.build(i.Uncompressed)
 		if err != nil {
 			return nil, err
 		}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Path, err)
-		}
-		if _, err := w.Write(f.Body); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Path, err)
+		image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: now}}})
+		if err != nil {
+			return nil, err
 		}
 	}
-	return out.Bytes(), w.Close()
+	made, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config := made.DeepCopy()
+	config.Created, config.Architecture, config.OS = v1.Time{Time: now}, i.Architecture, "linux"
+	config.Config = v1.Config{User: i.User, Env: i.Env, Entrypoint: i.Entrypoint, Cmd: i.Command, Labels: i.Labels}
+	return mutate.ConfigFile(image, config)
 }
 
-// withFolders are the files in their order, with the folders above them.
-func withFolders(layer Layer) ([]File, error) {
-	files := slices.Clone(layer)
-	named := make(map[string]fs.FileMode)
+// build makes a layer of the files.
+func (l Layer) build(uncompressed bool) (v1.Layer, error) {
+	files, err := l.withParents()
+	if err != nil {
+		return nil, err
+	}
+	var content bytes.Buffer
+	w := tar.NewWriter(&content)
+	for _, f := range files {
+		if err := f.writeTo(w); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Path, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil }
+	if uncompressed {
+		return tarball.LayerFromOpener(open, tarball.WithCompression(compression.None), tarball.WithMediaType(types.OCIUncompressedLayer))
+	}
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
+}
+
+// withParents returns the files with their parent directories, sorted by path.
+func (l Layer) withParents() ([]File, error) {
+	files := slices.Clone(l)
+	kinds := make(map[string]fs.FileMode)
 	for _, f := range files {
 		if !fs.ValidPath(f.Path) || f.Path == "." {
-			return nil, fmt.Errorf("%q is no path in an image: it has to be relative, and without . or .. in it", f.Path)
+			return nil, fmt.Errorf("%q is not a path in an image: it must be relative and must not contain . or .. elements", f.Path)
 		}
-		if _, twice := named[f.Path]; twice {
+		if _, twice := kinds[f.Path]; twice {
 			return nil, fmt.Errorf("%s is in a layer twice", f.Path)
 		}
-		named[f.Path] = f.Mode.Type()
+		kinds[f.Path] = f.Mode.Type()
 	}
-	for _, f := range layer {
+	for _, f := range l {
 		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
-			switch mode, there := named[dir]; {
-			case !there:
-				named[dir] = fs.ModeDir
+			switch kind, ok := kinds[dir]; {
+			case !ok:
+				kinds[dir] = fs.ModeDir
 				files = append(files, File{Path: dir, Mode: fs.ModeDir | 0o755})
-			case mode != fs.ModeDir:
-				return nil, fmt.Errorf("%s is below %s, which is no folder", f.Path, dir)
+			case kind != fs.ModeDir:
+				return nil, fmt.Errorf("%s is below %s, which is not a directory", f.Path, dir)
 			}
 		}
 	}
@@ -323,7 +214,8 @@ func withFolders(layer Layer) ([]File, error) {
 	return files, nil
 }
 
-func header(f File) (*tar.Header, error) {
+// writeTo writes the file's header and content.
+func (f File) writeTo(w *tar.Writer) error {
 	h := &tar.Header{Name: f.Path, Mode: int64(f.Mode.Perm()), Uid: f.UID, Gid: f.GID, ModTime: time.Unix(0, 0), Linkname: f.Link}
 	for bit, mode := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
 		if f.Mode&mode != 0 {
@@ -338,7 +230,32 @@ func header(f File) (*tar.Header, error) {
 	case fs.ModeSymlink:
 		h.Typeflag = tar.TypeSymlink
 	default:
-		return nil, fmt.Errorf("%s: a file of type %s has no place in an image", f.Path, f.Mode.Type())
+		return fmt.Errorf("files of type %s are not supported in an image", f.Mode.Type())
 	}
-	return h, nil
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := w.Write(f.Body)
+	return err
+}
+
+// writeTar writes the files of a layout directory, in lexical order.
+func writeTar(w io.Writer, dir string, now time.Time) error {
+	out := tar.NewWriter(w)
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		body, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		base := strings.TrimPrefix(filepath.ToSlash(file[len(dir):]), "/")
+		if err := out.WriteHeader(&tar.Header{Name: base, Mode: 0o644, Size: int64(len(body)), ModTime: now}); err != nil {
+			return err
+		}
+		_, err = out.Write(body)
+		return err
+	})
+	return errors.Join(err, out.Close())
 }

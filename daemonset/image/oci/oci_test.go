@@ -1,9 +1,12 @@
-package oci
+package oci_test
 
 import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,13 +21,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
 // sample is an image with a file of each kind.
-func sample(architecture string) Image {
-	return Image{
+func sample(architecture string) oci.Image {
+	return oci.Image{
 		Architecture: architecture,
-		Layers: []Layer{
+		Layers: []oci.Layer{
 			{
 				{Path: "usr/bin/tool", Mode: 0o755 | fs.ModeSetuid, Body: []byte("tool for " + architecture)},
 				{Path: "bin", Mode: fs.ModeSymlink | 0o777, Link: "usr/bin"},
@@ -44,13 +49,13 @@ var then = time.Date(2020, 2, 3, 4, 5, 6, 789, time.FixedZone("", 3600))
 
 // TestWrite compares what is written, as text, with the golden file of its name.
 func TestWrite(t *testing.T) {
-	for name, images := range map[string][]Image{
+	for name, images := range map[string][]oci.Image{
 		"one": {sample("amd64")},
 		"two": {sample("amd64"), sample("arm64")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := Write(&out, "example.test/team/tool:1.2", then, images...); err != nil {
+			if err := oci.Write(&out, "example.test/team/tool:1.2", then, images...); err != nil {
 				t.Fatal(err)
 			}
 			got := describe(t, out.Bytes())
@@ -71,37 +76,43 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// described is how one blob speaks of another.
-var described = regexp.MustCompile(`"digest":"sha256:([0-9a-f]+)","size":([0-9]+)`)
+// reference matches how one blob refers to another.
+var reference = regexp.MustCompile(`"size":([0-9]+),"digest":"sha256:([0-9a-f]+)"`)
 
-// describe says what is in a layout: files of JSON as they are, layers by their files. A
-// blob is called by its place among them, because its sum, which is checked here as its
-// size is, would be another with each way to compress.
+// describe prints the content of a layout from index.json down: JSON as it is, layers as
+// lists of their files. It checks digests and sizes, and prints the blob's number in their
+// place, because both depend on the compressor.
 func describe(t *testing.T, text []byte) string {
 	t.Helper()
+	blobs := make(map[string][]byte)
 	var out strings.Builder
-	sizes, places := make(map[string]string), make(map[string]string)
 	for r := tar.NewReader(bytes.NewReader(text)); ; {
 		h, body := next(t, r)
 		if h == nil {
-			return out.String()
+			break
 		}
-		name := h.Name
-		if sum, ok := strings.CutPrefix(name, "blobs/sha256/"); ok {
-			if digest(body) != "sha256:"+sum {
-				t.Errorf("%s is of sum %s", h.Name, digest(body))
-			}
-			sizes[sum], places[sum] = strconv.Itoa(len(body)), strconv.Itoa(len(places)+1)
-			name = "blob " + places[sum]
+		blobs[h.Name] = body
+		if got := h.ModTime.UTC().Format(time.RFC3339); got != "2020-02-03T03:05:06Z" || h.Mode != 0o644 {
+			t.Errorf("%s has time %s and mode %o", h.Name, got, h.Mode)
 		}
-		fmt.Fprintf(&out, "%s %o %s\n", name, h.Mode, h.ModTime.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprintf(&out, "oci-layout\n\t%s\n", compact(t, blobs["oci-layout"]))
+	todo := []string{"index.json"}
+	for i := 0; i < len(todo); i++ {
+		fmt.Fprintf(&out, "%d\n", i)
+		body := blobs[todo[i]]
 		if body[0] == '{' {
-			fmt.Fprintf(&out, "\t%s\n", described.ReplaceAllStringFunc(string(body), func(s string) string {
-				m := described.FindStringSubmatch(s)
-				if places[m[1]] == "" || sizes[m[1]] != m[2] {
-					t.Errorf("%s of %s, which is not there, or of size %s", s, name, sizes[m[1]])
+			fmt.Fprintf(&out, "\t%s\n", reference.ReplaceAllStringFunc(compact(t, body), func(s string) string {
+				m := reference.FindStringSubmatch(s)
+				name := "blobs/sha256/" + m[2]
+				sum := sha256.Sum256(blobs[name])
+				if hex.EncodeToString(sum[:]) != m[2] || strconv.Itoa(len(blobs[name])) != m[1] {
+					t.Errorf("%s refers to %s, which is missing or has another digest or size", todo[i], s)
 				}
-				return "blob " + places[m[1]]
+				if !slices.Contains(todo, name) {
+					todo = append(todo, name)
+				}
+				return fmt.Sprint("blob ", slices.Index(todo, name))
 			}))
 			continue
 		}
@@ -117,6 +128,19 @@ func describe(t *testing.T, text []byte) string {
 			fmt.Fprintf(&out, "\t%c %s %o %d:%d %d %q %q\n", h.Typeflag, h.Name, h.Mode, h.Uid, h.Gid, h.ModTime.Unix(), h.Linkname, body)
 		}
 	}
+	if len(blobs) != len(todo)+1 {
+		t.Errorf("%d files in the layout, %d of them in use", len(blobs), len(todo)+1)
+	}
+	return out.String()
+}
+
+func compact(t *testing.T, text []byte) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := json.Compact(&out, text); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }
 
 // next is nil at the end.
@@ -139,7 +163,7 @@ func next(t *testing.T, r *tar.Reader) (*tar.Header, []byte) {
 // TestSame: the order in which files and labels are given is none in the bytes.
 func TestSame(t *testing.T) {
 	var first bytes.Buffer
-	if err := Write(&first, "tool:1", then, sample("amd64")); err != nil {
+	if err := oci.Write(&first, "tool:1", then, sample("amd64")); err != nil {
 		t.Fatal(err)
 	}
 	for range 5 { // maps have another order each time
@@ -147,7 +171,7 @@ func TestSame(t *testing.T) {
 		slices.Reverse(image.Layers[0])
 		given := slices.Clone(image.Layers[0])
 		var again bytes.Buffer
-		if err := Write(&again, "tool:1", then.UTC(), image); err != nil {
+		if err := oci.Write(&again, "tool:1", then.UTC(), image); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(first.Bytes(), again.Bytes()) {
@@ -159,45 +183,52 @@ func TestSame(t *testing.T) {
 	}
 }
 
-func TestFull(t *testing.T) {
-	for name, want := range map[string]string{
+// TestContainerdName: containerd gets a full reference, which is what the kubelet asks for.
+func TestContainerdName(t *testing.T) {
+	for ref, want := range map[string]string{
 		"nodens:0.1.0":            "docker.io/library/nodens:0.1.0",
 		"team/nodens:0.1.0":       "docker.io/team/nodens:0.1.0",
 		"example.test/nodens:1":   "example.test/nodens:1",
 		"example:5000/a/nodens:1": "example:5000/a/nodens:1",
 		"localhost/nodens:1":      "localhost/nodens:1",
 	} {
-		if got := full(name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
+		var out bytes.Buffer
+		if err := oci.Write(&out, ref, then, oci.Image{Architecture: "amd64"}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(describe(t, out.Bytes()), fmt.Sprintf(`"io.containerd.image.name":%q`, want)) {
+			t.Errorf("containerd would not find %s as %s", ref, want)
 		}
 	}
 }
 
 func TestBad(t *testing.T) {
-	layer := func(files ...File) []Image { return []Image{{Architecture: "amd64", Layers: []Layer{files}}} }
+	layer := func(files ...oci.File) []oci.Image {
+		return []oci.Image{{Architecture: "amd64", Layers: []oci.Layer{files}}}
+	}
 	tests := []struct {
 		name, image string
-		images      []Image
+		images      []oci.Image
 		want        string
 	}{
-		{"no-name", "", []Image{sample("amd64")}, "no name"},
-		{"tag-alone", ":1", []Image{sample("amd64")}, "no name"},
-		{"digest", "tool@sha256:00", []Image{sample("amd64")}, "no name"},
-		{"no-image", "tool:1", nil, "no image"},
-		{"no-architecture", "tool:1", []Image{{}}, "architecture"},
-		{"architecture-twice", "tool:1", []Image{sample("amd64"), sample("amd64")}, "twice"},
-		{"absolute", "tool:1", layer(File{Path: "/etc/x"}), `"/etc/x"`},
-		{"out", "tool:1", layer(File{Path: "../x"}), `"../x"`},
-		{"root", "tool:1", layer(File{Path: ".", Mode: fs.ModeDir}), `"."`},
-		{"slash-behind", "tool:1", layer(File{Path: "etc/", Mode: fs.ModeDir}), `"etc/"`},
-		{"file-twice", "tool:1", layer(File{Path: "x"}, File{Path: "x"}), "twice"},
-		{"below-a-link", "tool:1", layer(File{Path: "lib/x"}, File{Path: "lib", Mode: fs.ModeSymlink, Link: "usr/lib"}), "lib/x is below lib"},
-		{"below-a-file", "tool:1", layer(File{Path: "a"}, File{Path: "a/b/c"}), "a/b/c is below a"},
-		{"device", "tool:1", layer(File{Path: "dev/null", Mode: fs.ModeDevice}), "dev/null"},
+		{"no-name", "", []oci.Image{sample("amd64")}, "not an image name"},
+		{"tag-alone", ":1", []oci.Image{sample("amd64")}, "not an image name"},
+		{"digest", "tool@sha256:00", []oci.Image{sample("amd64")}, "not an image name"},
+		{"no-image", "tool:1", nil, "no image to write"},
+		{"no-architecture", "tool:1", []oci.Image{{}}, "architecture"},
+		{"architecture-twice", "tool:1", []oci.Image{sample("amd64"), sample("amd64")}, "twice"},
+		{"absolute", "tool:1", layer(oci.File{Path: "/etc/x"}), `"/etc/x"`},
+		{"out", "tool:1", layer(oci.File{Path: "../x"}), `"../x"`},
+		{"root", "tool:1", layer(oci.File{Path: ".", Mode: fs.ModeDir}), `"."`},
+		{"slash-behind", "tool:1", layer(oci.File{Path: "etc/", Mode: fs.ModeDir}), `"etc/"`},
+		{"file-twice", "tool:1", layer(oci.File{Path: "x"}, oci.File{Path: "x"}), "twice"},
+		{"below-a-link", "tool:1", layer(oci.File{Path: "lib/x"}, oci.File{Path: "lib", Mode: fs.ModeSymlink, Link: "usr/lib"}), "lib/x is below lib"},
+		{"below-a-file", "tool:1", layer(oci.File{Path: "a"}, oci.File{Path: "a/b/c"}), "a/b/c is below a"},
+		{"device", "tool:1", layer(oci.File{Path: "dev/null", Mode: fs.ModeDevice}), "dev/null"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := Write(io.Discard, tt.image, then, tt.images...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if err := oci.Write(io.Discard, tt.image, then, tt.images...); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %s", err, tt.want)
 			}
 		})
@@ -217,11 +248,11 @@ func (s *short) Write(p []byte) (int, error) {
 // TestShort: wherever the writing ends, it is an error.
 func TestShort(t *testing.T) {
 	var whole bytes.Buffer
-	if err := Write(&whole, "tool:1", then, sample("amd64")); err != nil {
+	if err := oci.Write(&whole, "tool:1", then, sample("amd64")); err != nil {
 		t.Fatal(err)
 	}
 	for n := 0; n < whole.Len(); n += 300 { // blocks are of 512 bytes: each is cut in some
-		if err := Write(&short{n}, "tool:1", then, sample("amd64")); !errors.Is(err, io.ErrShortWrite) {
+		if err := oci.Write(&short{n}, "tool:1", then, sample("amd64")); !errors.Is(err, io.ErrShortWrite) {
 			t.Fatalf("%d of %d bytes could be written, and the error is %v", n, whole.Len(), err)
 		}
 	}

@@ -165,7 +165,7 @@ func (c *Cluster) files(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return errors.Join(c.pause(), c.access())
+	return errors.Join(c.writePauseImage(ctx), c.access())
 }
 
 // startControl starts the control plane and the world outside.

@@ -1,39 +1,30 @@
 package cluster
 
 import (
+	"context"
 	"os"
 	"os/exec"
-	"runtime"
-	"time"
-
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// pauseImage holds the namespaces of every pod open.
+// pauseImage keeps the namespaces of every pod open.
 const (
 	pauseImage = "docker.io/library/pause:e2e"
 	pauseFile  = "pause.tar"
 )
 
-// pause writes that image.
-func (c *Cluster) pause() error {
+// writePauseImage writes that image: busybox, which sleeps.
+func (c *Cluster) writePauseImage(ctx context.Context) error {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		return err
 	}
-	body, err := os.ReadFile(busybox)
+	root, err := os.MkdirTemp("", "nodens-pause-")
 	if err != nil {
 		return err
 	}
-	out, err := os.Create(c.path(pauseFile))
-	if err != nil {
+	defer os.RemoveAll(root)
+	if err := CopyFile(root, "busybox", busybox); err != nil {
 		return err
 	}
-	defer out.Close()
-	return oci.Write(out, pauseImage, time.Unix(0, 0), oci.Image{
-		Architecture: runtime.GOARCH,
-		Layers:       []oci.Layer{{{Path: "busybox", Mode: 0o755, Body: body}}},
-		Entrypoint:   []string{"/busybox", "sleep", "infinity"},
-		Plain:        true,
-	})
+	return Image{Name: pauseImage, Root: root, Entrypoint: []string{"/busybox", "sleep", "infinity"}}.Write(ctx, c.path(pauseFile))
 }

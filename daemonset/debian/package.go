@@ -14,11 +14,21 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// Package is a package, unpacked.
+// File is a regular file or a symbolic link of a package.
+type File struct {
+	// Path is relative to the root, without a leading slash.
+	Path string
+	// Mode is the type and the permissions.
+	Mode fs.FileMode
+	// Link is the target of a symbolic link.
+	Link string
+	// Body is the content of a regular file.
+	Body []byte
+}
+
+// Package is an unpacked package.
 type Package struct {
 	Name, Version, Arch, Source string
 	// Sum is the file's SHA-256.
@@ -26,7 +36,7 @@ type Package struct {
 	// Control is what the package says about itself.
 	Control string
 	// Files are all but folders, by their path in a tree as [Merged] has it.
-	Files map[string]oci.File
+	Files map[string]File
 }
 
 // Unpack reads a package, up to limit bytes of its files, which are an error if there are
@@ -41,7 +51,7 @@ func Unpack(ctx context.Context, file string, limit int64) (*Package, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dpkg-deb --field: %w", err)
 	}
-	p := &Package{Control: string(control), Sum: hex.EncodeToString(sum[:]), Files: make(map[string]oci.File)}
+	p := &Package{Control: string(control), Sum: hex.EncodeToString(sum[:]), Files: make(map[string]File)}
 	if err := p.identify(); err != nil {
 		return nil, err
 	}
@@ -88,7 +98,7 @@ func (p *Package) read(r *tar.Reader) error {
 		if err != nil {
 			return err
 		}
-		f := oci.File{Path: Merged(strings.Trim(strings.TrimPrefix(h.Name, "."), "/"))}
+		f := File{Path: Merged(strings.Trim(strings.TrimPrefix(h.Name, "."), "/"))}
 		switch h.Typeflag {
 		case tar.TypeReg:
 			f.Mode = fs.FileMode(h.Mode).Perm()

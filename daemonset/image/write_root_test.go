@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// TestLay: the folder has what the image has, whatever the umask is.
-func TestLay(t *testing.T) {
+// TestWriteRoot: the directory has the files of the image, whatever the umask is.
+func TestWriteRoot(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	root := filepath.Join(t.TempDir(), "root")
 	layers := []oci.Layer{
@@ -20,7 +20,7 @@ func TestLay(t *testing.T) {
 		{{Path: "run", Mode: fs.ModeDir | 0o755}, {Path: "etc/passwd", Mode: 0o644, Body: []byte("root")}},
 		{{Path: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777}},
 	}
-	if err := lay(root, layers); err != nil {
+	if err := writeRoot(root, layers); err != nil {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]fs.FileMode{"usr": 0o755, "usr/sbin/nft": 0o755, "sbin/nft": 0o755, "run": 0o755, "etc": 0o755, "etc/passwd": 0o644, "tmp": fs.ModeSticky | 0o777} {
@@ -36,7 +36,7 @@ func TestLay(t *testing.T) {
 	if to, err := os.Readlink(filepath.Join(root, "sbin")); to != "usr/sbin" {
 		t.Errorf("sbin leads to %q (%v)", to, err)
 	}
-	if err := lay(root, layers); err == nil || !strings.Contains(err.Error(), "not empty") {
+	if err := writeRoot(root, layers); err == nil || !strings.Contains(err.Error(), "not empty") {
 		t.Errorf("into a folder with files: error %v", err)
 	}
 }

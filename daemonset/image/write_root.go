@@ -12,36 +12,36 @@ import (
 	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// lay makes a folder with an image's files, as a container would see it, for those who
-// copy it into an image of their own. The folder must be empty or not there yet. All
-// belong to who runs it.
-func lay(root string, layers []oci.Layer) error {
+// writeRoot writes an image's files to the directory root, as a container sees them, for
+// builds that copy them into an image of their own. root must be empty or not exist yet.
+// The files belong to the user who runs the command.
+func writeRoot(root string, layers []oci.Layer) error {
 	if entries, err := os.ReadDir(root); err == nil && len(entries) > 0 {
-		return fmt.Errorf("-root %s is not empty; give a folder that is, or that is not there", root)
+		return fmt.Errorf("-root %s is not empty; give an empty directory, or one that does not exist", root)
 	}
 	modes := make(map[string]fs.FileMode)
 	for _, layer := range layers {
 		for _, f := range layer {
 			name := filepath.Join(root, filepath.FromSlash(f.Path))
 			modes[name] = f.Mode & (fs.ModePerm | fs.ModeSticky)
-			if err := place(name, f); err != nil {
+			if err := writeFile(name, f); err != nil {
 				return err
 			}
 		}
 	}
-	// Behind the writing, which changes times of folders; whatever the umask is. The time
-	// is that of files in an image.
-	then := time.Unix(0, 0)
+	// Last, because writing changes the times of directories. This also undoes the umask.
+	// Files in image layers have the same time.
+	epoch := time.Unix(0, 0)
 	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type() == fs.ModeSymlink {
 			return err
 		}
-		return errors.Join(os.Chmod(name, cmp.Or(modes[name], 0o755)), os.Chtimes(name, then, then))
+		return errors.Join(os.Chmod(name, cmp.Or(modes[name], 0o755)), os.Chtimes(name, epoch, epoch))
 	})
 }
 
-// place makes one file, with the folders above it.
-func place(name string, f oci.File) error {
+// writeFile writes one file and creates its parent directories.
+func writeFile(name string, f oci.File) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}

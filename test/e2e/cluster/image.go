@@ -1,0 +1,53 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// Image is a container image for the nodes, made of the files in a directory.
+type Image struct {
+	// Name is the reference, with a tag.
+	Name string
+	// Root is the directory with the files.
+	Root string
+	// Entrypoint, Command and Env (NAME=value) are the container's. None of the words
+	// may contain a space.
+	Entrypoint, Command, Env []string
+}
+
+// Write writes the image to a file that containerd can import. It runs the command
+// daemonset/image/pack, which belongs to another Go module.
+func (i Image) Write(ctx context.Context, file string) error {
+	top, err := peer.Root()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(top, "daemonset/image"), "run", "./pack",
+		"-name", i.Name, "-root", i.Root, "-out", file, "-entrypoint", strings.Join(i.Entrypoint, " "),
+		"-command", strings.Join(i.Command, " "), "-env", strings.Join(i.Env, " "))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("making image %s: %w\n%s", i.Name, err, out)
+	}
+	return nil
+}
+
+// CopyFile copies a program or library of this machine to the path `to` below root, and
+// makes it executable.
+func CopyFile(root, to, from string) error {
+	body, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(root, to)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, body, 0o755)
+}
