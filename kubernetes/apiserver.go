@@ -45,8 +45,8 @@ func openAPI(v *View, cfg *config.Kubernetes, selector labels.Selector, opts Opt
 		return nil, err
 	}
 	rc.Wrap(v.requests.wrap)
-	if opts.Wrap != nil {
-		rc.Wrap(opts.Wrap)
+	if opts.WrapTransport != nil {
+		rc.Wrap(opts.WrapTransport)
 	}
 	c := &apiServer{
 		view: v, selector: selector, namespaces: namespaces,

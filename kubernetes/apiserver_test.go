@@ -61,8 +61,8 @@ func TestFollowsByNamespace(t *testing.T) {
 	if !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") {
 		t.Error("the namespace of the node's pod is not in view")
 	}
-	if _, outcome, _ := ask(t, z, "db.b.svc.cluster.local", dns.TypeA); outcome != Elsewhere {
-		t.Errorf("outcome %d, want %d", outcome, Elsewhere)
+	if _, outcome, _ := ask(t, z, "db.b.svc.cluster.local", dns.TypeA); outcome != Incomplete {
+		t.Errorf("outcome %d, want %d", outcome, Incomplete)
 	}
 	await(t, "the namespace that was asked for", func() bool { return resolves(t, z, "db.b.svc.cluster.local", "10.1.0.1") })
 	for path, want := range map[string]int{
@@ -96,7 +96,7 @@ func TestVerifiedPods(t *testing.T) {
 	}{
 		"10-1-0-1.a.pod.cluster.local":    {dns.TypeA, Answered},
 		"fd00--1.a.pod.cluster.local":     {dns.TypeAAAA, Answered},
-		"10-1-0-2.a.pod.cluster.local":    {dns.TypeA, Elsewhere},
+		"10-1-0-2.a.pod.cluster.local":    {dns.TypeA, Incomplete},
 		"10-1-0-1.none.pod.cluster.local": {dns.TypeA, Answered}, // such a namespace there is not
 	} {
 		if _, outcome, _ := ask(t, z, name, want.qtype); outcome != want.outcome {
@@ -174,7 +174,7 @@ func TestHomeOfReusedAddress(t *testing.T) {
 	at := netipAddr(t, "10.1.0.1")
 	home := func(want string) {
 		t.Helper()
-		ns, ok := z.Home(at)
+		ns, ok := z.ClientNamespace(at)
 		if want == "" && ok || want != "" && (!ok || !bytes.Equal(ns, []byte("\x01"+want))) {
 			t.Errorf("home %q %v, want %q", ns, ok, want)
 		}

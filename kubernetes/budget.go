@@ -2,7 +2,7 @@ package kubernetes
 
 // Budget is how many steps the answers to one query may still take, where nobody may be
 // kept waiting. What tenants create decides how many objects an answer has to look at: so
-// each is counted, and what would take more steps than are left is [Large]. A nil Budget
+// each is counted, and what would take more steps than are left is [OverBudget]. A nil Budget
 // has no end. It is for one goroutine at a time.
 //
 // A step is what it costs to look at one endpoint, port or slice, or to copy one address:

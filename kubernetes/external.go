@@ -61,9 +61,9 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wir
 	m := e.find(name, o, b)
 	switch {
 	case b.spent():
-		return Large, ""
+		return OverBudget, ""
 	case m.node == elsewhere:
-		return Elsewhere, ""
+		return Incomplete, ""
 	case m.node == missing && e.reserved(name, o):
 		w.deny()
 		return Answered, ""
@@ -80,7 +80,7 @@ func (e *External) finish(w *writer, m *match, qtype uint16) (Outcome, wire.Name
 	switch {
 	case w.budget.spent():
 		w.reply.Reset()
-		return Large, ""
+		return OverBudget, ""
 	case target != "":
 		return Alias, target
 	case w.reply.Count(wire.Answer) == 0:
@@ -89,7 +89,7 @@ func (e *External) finish(w *writer, m *match, qtype uint16) (Outcome, wire.Name
 	return Answered, ""
 }
 
-// Await waits until the view holds what the answer to q, which was [Elsewhere],
+// Await waits until the view holds what the answer to q, which was [Incomplete],
 // hangs on. The error is that of ctx.
 func (e *External) Await(ctx context.Context, q *wire.Query) error {
 	return e.zone.view.await(ctx, q, e.Answer)

@@ -54,7 +54,7 @@ func checkOutcome(t *testing.T, outcome Outcome, target wire.Name, r *wire.Reply
 		t.Fatalf("outcome %d with the target %q", outcome, target)
 	}
 	wrote := r.Count(wire.Answer) + r.Count(wire.Authority) + r.Count(wire.Additional)
-	if (outcome == NotMine || outcome == NotSynced || outcome == Elsewhere) && wrote > 0 {
+	if (outcome == NotMine || outcome == NotSynced || outcome == Incomplete) && wrote > 0 {
 		t.Fatalf("outcome %d, and %d records are written", outcome, wrote)
 	}
 }

@@ -40,7 +40,7 @@ type manifests struct {
 	hash  [sha256.Size]byte
 }
 
-// pollManifests is [Options.Poll]'s default.
+// pollManifests is [Options.PollInterval]'s default.
 const pollManifests = 2 * time.Second
 
 func openManifests(v *View, cfg *config.Kubernetes, selector labels.Selector, poll time.Duration) (*manifests, error) {

@@ -87,7 +87,7 @@ func TestManifestsAreFollowed(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Manifests = []string{dir}
 	log := new(buffer)
-	v, err := Open(cfg, Options{Poll: time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
+	v, err := Open(cfg, Options{PollInterval: time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

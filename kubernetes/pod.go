@@ -43,7 +43,7 @@ func (p *pod) addIP(text string, f *faults) {
 	p.ips = append(p.ips, packAddr(a.Unmap()))
 }
 
-// Home is the namespace, as one label in wire form, of the pod of this node that
+// ClientNamespace is the namespace, as one label in wire form, of the pod of this node that
 // has the address. ok is false if there is none, or if it isn't certain which one:
 // then the client is to be taken as it comes. The result is not to be changed. It
 // is safe for concurrent use and allocates nothing.
@@ -53,7 +53,7 @@ func (p *pod) addIP(text string, f *faults) {
 // started, without an address. So as long as a pod of this node has no address in
 // view, any client might be that pod; when it has got one that another pod claims
 // as well, neither is believed.
-func (z *Zone) Home(client netip.Addr) (namespace []byte, ok bool) {
+func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
 	v := z.view
 	at := address(client.As16())
 	v.mu.RLock()

@@ -258,10 +258,10 @@ func (u *union) add(s *slice, r rank) {
 // shuffles answers leaves them alone.
 func (z *Zone) Ordered() bool { return z.ordered }
 
-// Turns reports whether the addresses of the answer that [Zone.Answer] has just given to q,
+// Rotatable reports whether the addresses of the answer that [Zone.Answer] has just given to q,
 // which are several, come in an order of chance alone: a copy may give them in another one.
 // It is false where it is not certain.
-func (z *Zone) Turns(q *wire.Query) bool {
+func (z *Zone) Rotatable(q *wire.Query) bool {
 	o := z.origin(q.Name())
 	if o == nil || !isAddress(q.Type) {
 		return false

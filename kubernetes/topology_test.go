@@ -398,7 +398,7 @@ func TestTurns(t *testing.T) {
 			headlessOf(v, "", list)
 			z := NewZone(v, cfg)
 			q := parsed(t, bare, dns.TypeA)
-			if got := z.Turns(&q); got != c.want {
+			if got := z.Rotatable(&q); got != c.want {
 				t.Errorf("turns: %v, want %v", got, c.want)
 			}
 			// What turns has each address in front at times, if it is put in order at all.
@@ -411,12 +411,12 @@ func TestTurns(t *testing.T) {
 			}
 			for _, qtype := range []uint16{dns.TypeSRV, dns.TypeTXT} {
 				q := parsed(t, bare, qtype)
-				if z.Turns(&q) {
+				if z.Rotatable(&q) {
 					t.Errorf("records of type %s turn", dns.TypeToString[qtype])
 				}
 			}
 			q = parsed(t, "_tcp.db.default.svc.cluster.local", dns.TypeA)
-			if z.Turns(&q) {
+			if z.Rotatable(&q) {
 				t.Error("what is no set of addresses turns")
 			}
 		})

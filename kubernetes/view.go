@@ -48,12 +48,12 @@ type Options struct {
 	// Node is the name of the Node object that the agent runs on, and Zone its
 	// topology zone; "" is unknown.
 	Node, Zone string
-	// Wrap, if not nil, is put around the transport to the API server: to count what
+	// WrapTransport, if not nil, is put around the transport to the API server: to count what
 	// goes through it.
-	Wrap func(http.RoundTripper) http.RoundTripper
-	// Poll is how often manifests are looked at; 0 is 2 s: an editor's save is
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// PollInterval is how often manifests are looked at; 0 is 2 s: an editor's save is
 	// seen while its author switches windows, and stat of a folder costs nothing.
-	Poll time.Duration
+	PollInterval time.Duration
 	// Epochs are moved when answers change, for those who keep copies; nil is nobody.
 	Epochs *epoch.Table
 }
@@ -125,7 +125,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	}
 	v.shown = selector
 	if len(cfg.Manifests) > 0 {
-		v.source, err = openManifests(v, cfg, selector, opts.Poll)
+		v.source, err = openManifests(v, cfg, selector, opts.PollInterval)
 	} else {
 		v.source, err = openAPI(v, cfg, selector, opts)
 	}

@@ -47,7 +47,7 @@ func TestExternalAnswersAreBounded(t *testing.T) {
 				}
 				t.Logf("limit %d: %d steps", limit, took)
 				_, outcome, _ = w.answer(t, z, c.qname, c.qtype, limit, readerSteps)
-				if (outcome == Large) != c.large[i] {
+				if (outcome == OverBudget) != c.large[i] {
 					t.Errorf("limit %d: outcome %d on a reader", limit, outcome)
 				}
 			}

@@ -213,21 +213,21 @@ func TestDearestAnswersAreBounded(t *testing.T) {
 			c.make(w)
 			z := w.zone(t)
 			// The first answer after a change may have more to put together.
-			if _, outcome, took := w.answer(t, z, c.qname, c.qtype, wire.MaxMessage, noBudget); outcome == Large || took > 500_000 {
+			if _, outcome, took := w.answer(t, z, c.qname, c.qtype, wire.MaxMessage, noBudget); outcome == OverBudget || took > 500_000 {
 				t.Errorf("the first one: outcome %d after %d steps", outcome, took)
 			}
 			for i, limit := range []int{1232, wire.MaxMessage} {
 				_, outcome, took := w.answer(t, z, c.qname, c.qtype, limit, noBudget)
-				if outcome == Large || took > c.steps[i] {
+				if outcome == OverBudget || took > c.steps[i] {
 					t.Errorf("limit %d: outcome %d after %d steps, want at most %d", limit, outcome, took, c.steps[i])
 				}
 				t.Logf("limit %d: %d steps", limit, took)
 				wantLarge := c.small && i == 0 || c.large && i == 1
 				r, outcome, _ := w.answer(t, z, c.qname, c.qtype, limit, readerSteps)
-				if (outcome == Large) != wantLarge {
+				if (outcome == OverBudget) != wantLarge {
 					t.Errorf("limit %d: outcome %d on a reader, want large: %v", limit, outcome, wantLarge)
 				}
-				if outcome == Large && (r.Count(wire.Answer) > 0 || r.Rcode() != wire.NoError) {
+				if outcome == OverBudget && (r.Count(wire.Answer) > 0 || r.Rcode() != wire.NoError) {
 					t.Error("something was written")
 				}
 			}

@@ -26,13 +26,13 @@ const (
 	Alias
 	// Refused: a zone transfer. The reply is a bare REFUSED.
 	Refused
-	// Elsewhere: the answer hangs on objects that a view of this scope does not
+	// Incomplete: the answer hangs on objects that a view of this scope does not
 	// hold, or not yet. Nothing is written. The cluster's own DNS has the answer;
 	// where there is none to ask, [Zone.Await] waits until the view has it.
-	Elsewhere
-	// Large: the answer takes more steps than the query has left (see [Budget]). Nothing is
+	Incomplete
+	// OverBudget: the answer takes more steps than the query has left (see [Budget]). Nothing is
 	// written. Who can take longer asks again, without a budget.
-	Large
+	OverBudget
 )
 
 // versionTTL is the TTL of dns-version: the answer changes with the program, so
@@ -155,11 +155,11 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 	m := z.find(name, o, b)
 	switch {
 	case b.spent():
-		return Large, ""
+		return OverBudget, ""
 	case m.node == missing:
 		return z.nameError(name, o, r), ""
 	case m.node == elsewhere:
-		return Elsewhere, ""
+		return Incomplete, ""
 	}
 	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl, budget: b}
 	r.SetAuthoritative()
@@ -182,16 +182,16 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 func (z *Zone) lacks(end node, b *Budget) Outcome {
 	switch {
 	case b.spent():
-		return Large
+		return OverBudget
 	case end == elsewhere:
-		return Elsewhere
+		return Incomplete
 	case end == missing && !z.view.Synced():
 		return NotSynced
 	}
 	return Answered
 }
 
-// Await waits until the view holds what the answer to q, which was [Elsewhere],
+// Await waits until the view holds what the answer to q, which was [Incomplete],
 // hangs on: it is for those who have no other server to ask. With a name that only
 // the whole cluster's objects can tell, such as an endpoint's reverse name, the view
 // follows the whole cluster for as long as such names are asked for. The error is
@@ -199,21 +199,21 @@ func (z *Zone) lacks(end node, b *Budget) Outcome {
 func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
 	return z.view.await(ctx, q, func(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
 		outcome, target := z.Answer(q, r, b)
-		if outcome == Elsewhere {
+		if outcome == Incomplete {
 			z.view.widen(z.find(q.Name(), z.origin(q.Name()), b))
 		}
 		return outcome, target
 	})
 }
 
-// await waits until answer gives something other than [Elsewhere] for q, or ctx
+// await waits until answer gives something other than [Incomplete] for q, or ctx
 // ends.
 func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query, *wire.Reply, *Budget) (Outcome, wire.Name)) error {
 	for {
 		more := v.scope.more()
 		var r wire.Reply
 		r.Start(nil, q)
-		if outcome, _ := answer(q, &r, nil); outcome != Elsewhere {
+		if outcome, _ := answer(q, &r, nil); outcome != Incomplete {
 			return nil
 		}
 		select {

@@ -104,7 +104,7 @@ func (p *partial) waited() int {
 	return p.awaits
 }
 
-func (p *partial) Home(client netip.Addr) ([]byte, bool) {
+func (p *partial) ClientNamespace(client netip.Addr) ([]byte, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ns, ok := p.homes[client]
@@ -165,18 +165,18 @@ func TestElsewhere(t *testing.T) {
 		plugin  string
 		logged  string
 	}{
-		{"elsewhere, asked of the cluster DNS", kubernetes.Elsewhere, always, nil, dns.RcodeSuccess, "192.0.2.1", 1, "NOERROR forward", ""},
-		{"elsewhere, awaited", kubernetes.Elsewhere, nil, arrive, dns.RcodeSuccess, "10.96.0.9", 0, "NOERROR kubernetes", ""},
-		{"elsewhere, awaited in vain", kubernetes.Elsewhere, nil, nil, dns.RcodeServerFailure, "", 0, "SERVFAIL ", "did not get the objects that the answer hangs on: in vain"},
-		{"elsewhere, still after waiting", kubernetes.Elsewhere, nil, func(*partial) func(context.Context) error {
+		{"elsewhere, asked of the cluster DNS", kubernetes.Incomplete, always, nil, dns.RcodeSuccess, "192.0.2.1", 1, "NOERROR forward", ""},
+		{"elsewhere, awaited", kubernetes.Incomplete, nil, arrive, dns.RcodeSuccess, "10.96.0.9", 0, "NOERROR kubernetes", ""},
+		{"elsewhere, awaited in vain", kubernetes.Incomplete, nil, nil, dns.RcodeServerFailure, "", 0, "SERVFAIL ", "did not get the objects that the answer hangs on: in vain"},
+		{"elsewhere, still after waiting", kubernetes.Incomplete, nil, func(*partial) func(context.Context) error {
 			return func(context.Context) error { return nil }
 		}, dns.RcodeServerFailure, "", 0, "SERVFAIL ", "did not get the objects that the answer hangs on\""},
-		{"elsewhere, forwarded after waiting", kubernetes.Elsewhere, nil, func(p *partial) func(context.Context) error {
+		{"elsewhere, forwarded after waiting", kubernetes.Incomplete, nil, func(p *partial) func(context.Context) error {
 			return func(context.Context) error { p.lacks(name, kubernetes.NotMine); return nil }
 		}, dns.RcodeSuccess, "192.0.2.1", 1, "NOERROR forward", ""},
 		{"not synced, asked of the cluster DNS", kubernetes.NotSynced, always, nil, dns.RcodeSuccess, "192.0.2.1", 1, "NOERROR forward", ""},
 		{"not synced, and nobody to ask", kubernetes.NotSynced, nil, nil, dns.RcodeServerFailure, "", 0, "SERVFAIL ", ""},
-		{"not synced after waiting", kubernetes.Elsewhere, nil, func(p *partial) func(context.Context) error {
+		{"not synced after waiting", kubernetes.Incomplete, nil, func(p *partial) func(context.Context) error {
 			return func(context.Context) error { p.lacks(name, kubernetes.NotSynced); return nil }
 		}, dns.RcodeServerFailure, "", 0, "SERVFAIL ", ""},
 	} {
@@ -223,7 +223,7 @@ func TestElsewhereCached(t *testing.T) {
 	const name = "web.shop.svc.cluster.local."
 	b := startBackend(t, addressed("192.0.2.1"))
 	p := newPartial(t, "cluster.local")
-	p.lacks(name, kubernetes.Elsewhere)
+	p.lacks(name, kubernetes.Incomplete)
 	z := &Zone{Name: wire.Root, Cluster: p, ClusterDNS: always, Cache: answers(), Forward: pool(t, b.addr)}
 	_, addr := start(t, Limits{}, z)
 	for _, want := range []string{"192.0.2.1", "192.0.2.1", "10.96.0.9", "192.0.2.1"} {
@@ -235,7 +235,7 @@ func TestElsewhereCached(t *testing.T) {
 			t.Errorf("got %v, want %s", m, want)
 		}
 		if want == "10.96.0.9" {
-			p.lacks(name, kubernetes.Elsewhere)
+			p.lacks(name, kubernetes.Incomplete)
 		}
 	}
 	if n := b.count(name); n != 1 {
@@ -246,7 +246,7 @@ func TestElsewhereCached(t *testing.T) {
 // TestAwaitBound: a query does not wait for the view for ever.
 func TestAwaitBound(t *testing.T) {
 	p := newPartial(t, "cluster.local")
-	p.lacks("web.shop.svc.cluster.local.", kubernetes.Elsewhere)
+	p.lacks("web.shop.svc.cluster.local.", kubernetes.Incomplete)
 	bounded := make(chan bool, 1)
 	p.awaited = func(ctx context.Context) error {
 		_, ok := ctx.Deadline()
@@ -295,7 +295,7 @@ func TestAwaitAge(t *testing.T) {
 	}
 	reply(0)
 	since := clock.Now()
-	p.lacks(name, kubernetes.Elsewhere)
+	p.lacks(name, kubernetes.Incomplete)
 	p.awaited = func(context.Context) error { p.lacks(name, kubernetes.NotMine); return nil }
 	eventually(t, "what is kept to be too old", func() bool { return clock.Now() > since+life })
 	reply(0) // it came before
@@ -314,7 +314,7 @@ func TestAwaitShutdown(t *testing.T) {
 	}{{"answered", true}, {"dropped", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPartial(t, "cluster.local")
-			p.lacks(name, kubernetes.Elsewhere)
+			p.lacks(name, kubernetes.Incomplete)
 			waits, arrived := make(chan struct{}), make(chan struct{})
 			p.awaited = func(ctx context.Context) error {
 				close(waits)
@@ -402,7 +402,7 @@ func TestExternal(t *testing.T) {
 		{"through to the upstream", "web.shop.example.org.", kubernetes.NotMine, dns.RcodeSuccess, "192.0.2.1", "NOERROR forward"},
 		{"not synced", "web.shop.example.org.", kubernetes.NotSynced, dns.RcodeServerFailure, "", "SERVFAIL "},
 		{"a load balancer's name", "web.shop.example.org.", kubernetes.Alias, dns.RcodeSuccess, "192.0.2.1", "NOERROR k8s_external"},
-		{"awaited", "web.shop.example.org.", kubernetes.Elsewhere, dns.RcodeSuccess, "203.0.113.1", "NOERROR k8s_external"},
+		{"awaited", "web.shop.example.org.", kubernetes.Incomplete, dns.RcodeSuccess, "203.0.113.1", "NOERROR k8s_external"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := &outside{name: c.qname, outcome: c.outcome}

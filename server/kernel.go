@@ -123,7 +123,7 @@ func (x *exchange) copied() bool {
 	}
 	rcode := x.r.Rcode()
 	return (rcode == wire.NoError || rcode == wire.NXDomain) &&
-		(!x.ordered || x.r.Count(wire.Answer) < 2 || x.zone.Cluster.Turns(&x.q))
+		(!x.ordered || x.r.Count(wire.Answer) < 2 || x.zone.Cluster.Rotatable(&x.q))
 }
 
 // mark notes in x.copy until when it is true; false if that can't be told.

@@ -61,7 +61,7 @@ func (c *crowded) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (ku
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.budgets[b]++
-	if outcome == kubernetes.Large {
+	if outcome == kubernetes.OverBudget {
 		c.large++
 	}
 	return outcome, target

@@ -213,10 +213,10 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 	case kubernetes.NotSynced:
 		x.r.Fail(wire.ServFail)
 		return done, true
-	case kubernetes.Elsewhere:
+	case kubernetes.Incomplete:
 		x.missing = z.External
 		return lack, true
-	case kubernetes.Large:
+	case kubernetes.OverBudget:
 		return large, true
 	case kubernetes.NotMine:
 	}
@@ -244,12 +244,12 @@ func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 			x.r.Fail(wire.ServFail)
 			return done, true
 		}
-	case kubernetes.Elsewhere:
+	case kubernetes.Incomplete:
 		if !z.asksCluster(&x.q) {
 			x.missing = z.Cluster
 			return lack, true
 		}
-	case kubernetes.Large:
+	case kubernetes.OverBudget:
 		return large, true
 	case kubernetes.NotMine:
 	}

@@ -44,7 +44,7 @@ func NewSearch(cfg *config.Autopath, cluster Cluster) *Search {
 		}
 		return s
 	}
-	s.home = cluster.Home
+	s.home = cluster.ClientNamespace
 	for _, zone := range cluster.Origins() {
 		services, ok := prepend("\x03svc", zone)
 		if !ok {

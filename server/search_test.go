@@ -275,7 +275,7 @@ func TestSearchHomeChanges(t *testing.T) {
 	b := startBackend(t, outer)
 	z, p := searching(t, b.addr)
 	name := "www.example.org" + inShop
-	p.lacks(name, kubernetes.Elsewhere)
+	p.lacks(name, kubernetes.Incomplete)
 	p.awaited = func(context.Context) error {
 		p.lacks(name, kubernetes.Answered)
 		p.live(shopper, "other")
@@ -294,7 +294,7 @@ func TestSearchLacks(t *testing.T) {
 	for _, lacking := range []string{found, name} {
 		b := startBackend(t, outer)
 		z, p := searching(t, b.addr)
-		p.lacks(lacking, kubernetes.Elsewhere)
+		p.lacks(lacking, kubernetes.Incomplete)
 		p.awaited = func(context.Context) error { p.lacks(lacking, kubernetes.Answered); return nil }
 		_, addr := start(t, Limits{}, z)
 		m := asFrom(t, shopper, "udp", addr, question(name, dns.TypeA))

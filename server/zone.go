@@ -91,10 +91,10 @@ type Cluster interface {
 	Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name)
 	// Mark, Turns and Touch are about copies of answers.
 	Mark(q *wire.Query, r *wire.Reply) (epoch.Mark, bool)
-	Turns(q *wire.Query) bool
+	Rotatable(q *wire.Query) bool
 	Touch(q *wire.Query)
-	// Home is false for a client that is nobody's pod, or not for certain.
-	Home(client netip.Addr) (namespace []byte, ok bool)
+	// ClientNamespace is false for a client that is nobody's pod, or not for certain.
+	ClientNamespace(client netip.Addr) (namespace []byte, ok bool)
 	// Origins are never none, and never change.
 	Origins() []wire.Name
 }
