@@ -183,6 +183,30 @@ func TestSame(t *testing.T) {
 	}
 }
 
+// TestUncompressed: the layer's blob is its tar file.
+func TestUncompressed(t *testing.T) {
+	image := sample("amd64")
+	image.Uncompressed = true
+	var out bytes.Buffer
+	if err := oci.Write(&out, "tool:1", then, image); err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for r := tar.NewReader(&out); ; {
+		h, body := next(t, r)
+		if h == nil {
+			break
+		}
+		if strings.HasPrefix(h.Name, "blobs/") && body[0] != '{' {
+			first, text := next(t, tar.NewReader(bytes.NewReader(body)))
+			found = found || first.Name == "bin" && first.Linkname == "usr/bin" && len(text) == 0
+		}
+	}
+	if !found {
+		t.Error("no blob is the tar file of the first layer")
+	}
+}
+
 // TestContainerdName: containerd gets a full reference, which is what the kubelet asks for.
 func TestContainerdName(t *testing.T) {
 	for ref, want := range map[string]string{
