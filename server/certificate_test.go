@@ -45,7 +45,7 @@ func doored(t testing.TB, limits Limits, door ListenerConfig, zones ...*Zone) (*
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, zones...)}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, zones...)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -58,15 +58,14 @@ func doored(t testing.TB, limits Limits, door ListenerConfig, zones ...*Zone) (*
 	return s, addr, roots
 }
 
-func through(door ListenerConfig, zones ...*Zone) *Routes {
+func through(door ListenerConfig, zones ...*Zone) ListenerConfig {
 	for _, z := range zones {
 		if z.Stats == nil {
 			z.Stats = NewStats()
 		}
 	}
-	rt := NewRoutes(zones, NewStats())
-	rt.Config = door
-	return rt
+	door.Routes = NewRoutes(zones, NewStats())
+	return door
 }
 
 // shown is the name of the certificate that a client is shown now.

@@ -328,7 +328,7 @@ func TestAwaitShutdown(t *testing.T) {
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := New(slog.New(slog.DiscardHandler), Limits{})
 			z := &Zone{Name: wire.Root, Stats: NewStats(), Cluster: p}
-			if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			conn, err := dns.DialTimeout("udp", addr.String(), patience)

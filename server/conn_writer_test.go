@@ -31,7 +31,9 @@ func pair(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	c, err := s.newTCPConn(&listener{addr: addr, tcp: ln}, conn.(*net.TCPConn), 0)
+	l := &listener{addr: addr, tcp: ln}
+	l.config.Store(&ListenerConfig{})
+	c, err := s.newTCPConn(l, conn.(*net.TCPConn), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +128,7 @@ func TestPut(t *testing.T) {
 // TestLeaving: a connection that has to go isn't read from, though its client sends.
 func TestLeaving(t *testing.T) {
 	c, ln, client := pair(t, Limits{})
-	rt := NewRoutes([]*Zone{byHand(t)}, NewStats())
-	c.l.routes.Store(rt)
+	c.l.config.Store(&ListenerConfig{Routes: NewRoutes([]*Zone{byHand(t)}, NewStats())})
 	ln.closeSoon(&c.connState)
 	if err := client.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -69,7 +70,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.writeError(w, http.StatusBadRequest)
 		return
 	}
-	h.countStatus(http.StatusOK)
+	h.statuses.add(http.StatusOK)
 	if writeReply(w, msg) != nil {
 		return // net/http may still be at it, so that the errand can't be used again
 	}
@@ -101,7 +102,7 @@ func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte 
 	s, x := h.s, &e.x
 	x.via, x.client, x.lane = tcp, v.client, v.lane
 	x.q.Packet, x.start = packet, clock.Now()
-	rt := h.l.routes.Load()
+	rt := h.l.config.Load().Routes
 	msg, at := s.serve(rt, x, e.out, noSizeLimit)
 	if at == done {
 		return msg
@@ -176,30 +177,48 @@ func writeReply(w http.ResponseWriter, msg []byte) error {
 
 // writeError answers with an error of HTTP.
 func (h *httpsServer) writeError(w http.ResponseWriter, status int) {
-	h.countStatus(status)
+	h.statuses.add(status)
 	http.Error(w, http.StatusText(status), status)
 }
 
-// countedStatuses are all that requests are answered with here.
+// countedStatuses lists every HTTP status that the server replies with.
 var countedStatuses = [...]int{
 	http.StatusOK, http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge,
 	http.StatusUnsupportedMediaType, http.StatusInternalServerError, http.StatusServiceUnavailable,
 }
 
-// statuses counts replies by their status, in the order of countedStatuses.
-type statuses [len(countedStatuses)]atomic.Uint64
+// httpStatuses counts the replies at one address by status, in the order of
+// countedStatuses.
+type httpStatuses [len(countedStatuses)]atomic.Uint64
 
-func (h *httpsServer) countStatus(status int) {
+func (c *httpStatuses) add(status int) {
 	if i := slices.Index(countedStatuses[:], status); i >= 0 {
-		h.l.routes.Load().Dropped().http[i].Add(1)
+		c[i].Add(1)
 	}
 }
 
-// EachStatus calls f for each HTTP status that was counted: those of an address are
-// where its dropped queries are.
-func (s *Stats) EachStatus(f func(status int, n uint64)) {
+// statusesAt returns the counters of addr, which last as long as s. The caller holds
+// s.mu.
+func (s *Server) statusesAt(addr netip.AddrPort) *httpStatuses {
+	c := s.httpStatuses[addr]
+	if c == nil {
+		c = new(httpStatuses)
+		s.httpStatuses[addr] = c
+	}
+	return c
+}
+
+// EachHTTPStatus calls f for each HTTP status that the server has replied with at addr,
+// with the number of replies since the server was made.
+func (s *Server) EachHTTPStatus(addr netip.AddrPort, f func(status int, n uint64)) {
+	s.mu.Lock()
+	c := s.httpStatuses[addr]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
 	for i, status := range countedStatuses {
-		if n := s.http[i].Load(); n > 0 {
+		if n := c[i].Load(); n > 0 {
 			f(status, n)
 		}
 	}

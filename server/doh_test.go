@@ -196,7 +196,7 @@ func TestDoHRequests(t *testing.T) {
 		})
 	}
 	got := make(map[int]uint64)
-	s.listeners[addr].routes.Load().Dropped().EachStatus(func(status int, n uint64) { got[status] = n })
+	s.EachHTTPStatus(addr, func(status int, n uint64) { got[status] = n })
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}

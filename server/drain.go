@@ -159,7 +159,7 @@ func (s *Server) Resume() {
 // stopped reports whether nobody reads packets or accepts connections.
 func (l *listener) stopped() bool { return l.active.Load() == 0 }
 
-func (l *listener) isPlainDNS() bool { return l.routes.Load().Config.Transport == config.PlainDNS }
+func (l *listener) isPlainDNS() bool { return l.config.Load().Transport == config.PlainDNS }
 
 // hasNoConns reports whether there are no connections.
 func (l *listener) hasNoConns() bool {

@@ -17,8 +17,8 @@ import (
 )
 
 // over is s's routes as another server may have them.
-func over(addr netip.AddrPort, z *Zone) map[netip.AddrPort]*Routes {
-	return map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}
+func over(addr netip.AddrPort, z *Zone) map[netip.AddrPort]ListenerConfig {
+	return map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}
 }
 
 // serves fails unless queries over both transports are answered, often enough for each

@@ -40,11 +40,13 @@ const (
 // server behind the listener's own door: who may come in, and for how long, is decided
 // as it is for TCP, and the handshake is over when net/http gets a connection.
 type httpsServer struct {
-	s     *Server
-	l     *listener
-	http  *http.Server
-	conns chan net.Conn
-	done  chan struct{} // is closed when nobody comes in any more
+	s *Server
+	l *listener
+	// statuses counts replies.
+	statuses *httpStatuses
+	http     *http.Server
+	conns    chan net.Conn
+	done     chan struct{} // is closed when nobody comes in any more
 
 	mu       sync.Mutex
 	draining bool
@@ -54,7 +56,7 @@ type httpsServer struct {
 
 func (s *Server) newHTTPSServer(l *listener) *httpsServer {
 	t := s.timeouts(l)
-	h := &httpsServer{s: s, l: l, conns: make(chan net.Conn), requests: share.NewPlaces(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
+	h := &httpsServer{s: s, l: l, statuses: s.statusesAt(l.addr), conns: make(chan net.Conn), requests: share.NewPlaces(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -163,7 +165,7 @@ func (h *httpsServer) newConn(conn *net.TCPConn, lane int) *httpsConn {
 
 // serve makes the handshake and hands the connection over to net/http.
 func (v *httpsConn) serve() {
-	conn := tls.Server(v, v.h.l.routes.Load().Config.Certificate.tlsConfig(config.DNSOverHTTPS))
+	conn := tls.Server(v, v.h.l.config.Load().Certificate.tlsConfig(config.DNSOverHTTPS))
 	if !v.h.s.handshake(v.h.l, &v.connState, conn) || !v.h.l.tcp.hijack(&v.connState) {
 		_ = v.Close()
 		return

@@ -66,8 +66,9 @@ func (s *Server) openDoors() {
 	}
 	doors := make(map[netip.AddrPort]uint32)
 	for addr, l := range s.listeners {
-		rt := l.routes.Load()
-		if rt.Config.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
+		cfg := l.config.Load()
+		rt := cfg.Routes
+		if cfg.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
 			continue
 		}
 		if rt.number.Load() == 0 {

@@ -78,7 +78,7 @@ func TestCopiesCount(t *testing.T) {
 	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
 	z := &Zone{Name: zoneName(t, "."), Cache: c, Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr), Stats: NewStats()}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	q := question("www.a.test.", dns.TypeA)
@@ -162,7 +162,7 @@ func TestNoCopiesBesideViews(t *testing.T) {
 				z.Cache = store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
 			}
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-			if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(tt.zones, NewStats())}); err != nil {
+			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes(tt.zones, NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			for range 3 { // the first waits, the second is from the cache, the last finds it copied
@@ -187,7 +187,7 @@ func TestDoors(t *testing.T) {
 	listen := func() {
 		t.Helper()
 		z := &Zone{Name: zoneName(t, "."), Hosts: table(t, false, "192.0.2.1 by.hand"), Stats: NewStats()}
-		if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 			t.Fatal(err)
 		}
 	}

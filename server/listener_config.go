@@ -6,15 +6,18 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// ListenerConfig is how clients come in at an address. The zero value is plain DNS with the
-// server's own limits. A reload may change all of it; connections that are open keep
-// what they came in with, but for the times.
+// ListenerConfig says what one address serves and how clients connect to it. Only
+// Routes is required: the rest defaults to plain DNS with the timeouts of [Limits].
+// [Server.Listen] can replace all of it. Open connections keep their transport and
+// certificate; new routes and timeouts apply to them from the next query on.
 type ListenerConfig struct {
+	// Routes answers the queries. It is not nil.
+	Routes    *Routes
 	Transport config.Transport
-	// Certificate is what clients are shown. It is not nil for transports over TLS,
-	// and not looked at for plain DNS.
+	// Certificate is the server certificate. It is required for DNS over TLS and
+	// over HTTPS and ignored for plain DNS.
 	Certificate *Certificate
-	// Timeouts stand in place of those of [Limits] where they are not zero.
+	// Timeouts override those of [Limits] where they are not zero.
 	Timeouts config.Timeouts
 }
 
@@ -36,15 +39,12 @@ func (l *Limits) timeouts(t config.Timeouts) timeouts {
 
 // accepts reports whether l can go on under d, with its sockets and connections. What an
 // HTTP server is told it is told at its start.
-func (l *listener) accepts(d ListenerConfig) bool {
-	old := l.routes.Load().Config
-	return old.Transport == d.Transport && (d.Transport != config.DNSOverHTTPS || old.Timeouts == d.Timeouts)
+func (l *listener) accepts(cfg *ListenerConfig) bool {
+	old := l.config.Load()
+	return old.Transport == cfg.Transport && (cfg.Transport != config.DNSOverHTTPS || old.Timeouts == cfg.Timeouts)
 }
 
 // timeouts are those that hold now for l's connections.
 func (s *Server) timeouts(l *listener) timeouts {
-	if rt := l.routes.Load(); rt != nil {
-		return s.limits.timeouts(rt.Config.Timeouts)
-	}
-	return s.limits.timeouts(config.Timeouts{})
+	return s.limits.timeouts(l.config.Load().Timeouts)
 }

@@ -53,7 +53,7 @@ func TestDoTShutdown(t *testing.T) {
 				t.Error(err)
 			}
 			eventually(t, "goroutines to end", func() bool {
-				return !stands("server.(*hall)", "server.(*stream)", "server.(*visit)", "net/http.(*conn)")
+				return !stands("server.(*httpsServer)", "server.(*tcpConn)", "server.(*httpsConn)", "net/http.(*conn)")
 			})
 		})
 	}
@@ -76,7 +76,7 @@ func TestDoTShutdownStuck(t *testing.T) {
 			}
 			<-answered
 			eventually(t, "goroutines to end", func() bool {
-				return !stands("server.(*hall)", "server.(*stream)", "server.(*visit)", "net/http.(*conn)")
+				return !stands("server.(*httpsServer)", "server.(*tcpConn)", "server.(*httpsConn)", "net/http.(*conn)")
 			})
 		})
 	}
@@ -154,7 +154,7 @@ func TestDoTReload(t *testing.T) {
 					peer.ReplaceFile(t, folder+"/cert.pem", []byte("broken"))
 					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailures() > 0 })
 				}
-				if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
+				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
 					t.Error(err)
 				}
 				before := rounds.Load()
@@ -224,7 +224,7 @@ func TestDoor(t *testing.T) {
 		plain,
 	} {
 		before := s.listeners[addr]
-		if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
+		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
 			t.Fatal(err)
 		}
 		if kept := s.listeners[addr] == before; kept != (i == 4) {

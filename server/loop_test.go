@@ -228,7 +228,7 @@ func TestLoop(t *testing.T) {
 	z.Loop.interval = time.Millisecond
 	elsewhere := &Zone{Name: zoneName(t, "other.test."), Stats: NewStats(), Forward: pool(t, other.addr)}
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z, elsewhere}, NewStats())}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z, elsewhere}, NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
@@ -279,7 +279,7 @@ func TestLoopColluders(t *testing.T) {
 	z.Loop = newLoop(t, z.Forward, new(strings.Builder), fromServers)
 	z.Loop.interval = time.Millisecond
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()

@@ -19,9 +19,6 @@ import (
 // Routes is what one listening address serves: its zones. It is not changed
 // once it is served; a reload makes a new one.
 type Routes struct {
-	// Config is how clients come in.
-	Config ListenerConfig
-
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone
 	depth int // labels of the longest zone

@@ -443,7 +443,7 @@ func TestSearchShutdown(t *testing.T) {
 	z, _ := searching(t, b.addr)
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: shopper.AsSlice()}, net.UDPAddrFromAddrPort(addr))

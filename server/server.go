@@ -86,10 +86,12 @@ type Server struct {
 	log    *slog.Logger
 	limits Limits
 
-	mu        sync.Mutex // for listeners and legacy
+	mu        sync.Mutex // guards listeners, httpStatuses and inherited
 	listeners map[netip.AddrPort]*listener
-	inherited inheritedSockets
-	suspended atomic.Pointer[drain] // nil while s reads
+	// httpStatuses outlives the listener of an address.
+	httpStatuses map[netip.AddrPort]*httpStatuses
+	inherited    inheritedSockets
+	suspended    atomic.Pointer[drain] // nil while s reads
 
 	waiting *share.Places  // of queries that wait, and of what is done for none
 	running sync.WaitGroup // readers, connections and waiting queries
@@ -118,12 +120,13 @@ func New(log *slog.Logger, limits Limits) *Server {
 	limits.Pipelined = orDefault(limits.Pipelined, 64)
 	limits.Readers = orDefault(limits.Readers, cores())
 	s := &Server{
-		log:       log,
-		limits:    limits,
-		listeners: make(map[netip.AddrPort]*listener),
-		waiting:   share.NewPlaces(limits.Waiting),
-		workers:   newWorkerPool(maxIdleWorkers),
-		delays:    stat.NewHistogram(delayBuckets),
+		log:          log,
+		limits:       limits,
+		listeners:    make(map[netip.AddrPort]*listener),
+		httpStatuses: make(map[netip.AddrPort]*httpStatuses),
+		waiting:      share.NewPlaces(limits.Waiting),
+		workers:      newWorkerPool(maxIdleWorkers),
+		delays:       stat.NewHistogram(delayBuckets),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.own = context.WithValue(s.ctx, ownKey{}, true)
@@ -140,7 +143,7 @@ func orDefault[T int | time.Duration](v, def T) T {
 // listener is one address: its sockets and what it serves.
 type listener struct {
 	addr     netip.AddrPort
-	routes   atomic.Pointer[Routes]
+	config   atomic.Pointer[ListenerConfig]
 	udp      []udpSocket // none but for plain DNS
 	tcp      *tcpListener
 	https    *httpsServer // of DNS over HTTPS, else nil
@@ -148,19 +151,19 @@ type listener struct {
 	progress []progress   // of the readers
 }
 
-// Listen makes the server listen on exactly the addresses of routes, each with
-// its routes. New addresses are bound before anything else happens: on an error
-// nothing has changed and no new socket is held. Addresses that stay keep their
-// sockets and get the new routes between two queries; the rest are closed, as are
-// those of addresses where another transport takes their place. Between [Server.Suspend]
-// and [Server.Resume] it is an error.
-func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
+// Listen makes the server listen on exactly the addresses in configs. It binds new
+// addresses first: on an error nothing has changed and no new socket is held. An
+// address that stays keeps its sockets and gets its new configuration between two
+// queries. All other sockets are closed, including those of an address whose
+// transport changes. Between [Server.Suspend] and [Server.Resume] Listen returns an
+// error.
+func (s *Server) Listen(configs map[netip.AddrPort]ListenerConfig) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.suspended.Load() != nil {
 		return errSuspended
 	}
-	fresh, err := s.bindNew(routes)
+	fresh, err := s.bindNew(configs)
 	s.inherited.close()
 	s.inherited = nil
 	if err != nil {
@@ -168,14 +171,14 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 	}
 	s.closeDoors()
 	for addr, l := range s.listeners {
-		if routes[addr] == nil || fresh[addr] != nil {
+		if _, stays := configs[addr]; !stays || fresh[addr] != nil {
 			s.stopListener(l)
 			delete(s.listeners, addr)
 		}
 	}
-	for addr, rt := range routes {
+	for addr, cfg := range configs {
 		if l := s.listeners[addr]; l != nil {
-			l.routes.Store(rt)
+			l.config.Store(&cfg)
 		}
 	}
 	for addr, l := range fresh {
@@ -186,14 +189,15 @@ func (s *Server) Listen(routes map[netip.AddrPort]*Routes) error {
 	return nil
 }
 
-// bindNew opens the sockets of all addresses that have none that fit, or none at all.
-func (s *Server) bindNew(routes map[netip.AddrPort]*Routes) (map[netip.AddrPort]*listener, error) {
+// bindNew opens the sockets of every address that has no listener, or one that does
+// not accept its new configuration. On an error no new socket is held.
+func (s *Server) bindNew(configs map[netip.AddrPort]ListenerConfig) (map[netip.AddrPort]*listener, error) {
 	fresh := make(map[netip.AddrPort]*listener)
-	for addr, rt := range routes {
-		if l := s.listeners[addr]; l != nil && l.accepts(rt.Config) {
+	for addr, cfg := range configs {
+		if l := s.listeners[addr]; l != nil && l.accepts(&cfg) {
 			continue
 		}
-		l, err := s.bindListener(addr, rt)
+		l, err := s.bindListener(addr, &cfg)
 		if err != nil {
 			for _, l := range fresh {
 				l.close()
@@ -206,11 +210,11 @@ func (s *Server) bindNew(routes map[netip.AddrPort]*Routes) (map[netip.AddrPort]
 }
 
 // bindListener opens every socket of addr, or none.
-func (s *Server) bindListener(addr netip.AddrPort, rt *Routes) (*listener, error) {
+func (s *Server) bindListener(addr netip.AddrPort, cfg *ListenerConfig) (*listener, error) {
 	l := &listener{addr: addr}
-	l.routes.Store(rt)
+	l.config.Store(cfg)
 	var err error
-	if rt.Config.Transport == config.PlainDNS {
+	if cfg.Transport == config.PlainDNS {
 		if l.udp, err = openUDPSockets(addr, s.limits, s.inherited); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
@@ -220,7 +224,7 @@ func (s *Server) bindListener(addr netip.AddrPort, rt *Routes) (*listener, error
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}
-	if rt.Config.Transport == config.DNSOverHTTPS {
+	if cfg.Transport == config.DNSOverHTTPS {
 		l.https = s.newHTTPSServer(l)
 	}
 	return l, nil

@@ -130,7 +130,7 @@ func start(t testing.TB, limits Limits, zones ...*Zone) (*Server, netip.AddrPort
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(zones, NewStats())}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes(zones, NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -454,7 +454,7 @@ func TestListen(t *testing.T) {
 	rt := func() *Routes {
 		return NewRoutes([]*Zone{{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}}, NewStats())
 	}
-	err = s.Listen(map[netip.AddrPort]*Routes{first: rt(), busy: rt()})
+	err = s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}, busy: {Routes: rt()}})
 	if err == nil || !strings.Contains(err.Error(), "-localip") || !strings.Contains(err.Error(), busy.String()) {
 		t.Errorf("an address in use: %v", err)
 	}
@@ -466,17 +466,17 @@ func TestListen(t *testing.T) {
 	} else {
 		_ = pc.Close()
 	}
-	if err := s.Listen(map[netip.AddrPort]*Routes{first: rt()}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}}); err != nil {
 		t.Fatal(err)
 	}
 	kept := s.listeners[first]
-	if err := s.Listen(map[netip.AddrPort]*Routes{first: rt(), second: rt()}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}, second: {Routes: rt()}}); err != nil {
 		t.Fatal(err)
 	}
 	if s.listeners[first] != kept {
 		t.Error("an address that stays got new sockets")
 	}
-	if err := s.Listen(map[netip.AddrPort]*Routes{second: rt()}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{second: {Routes: rt()}}); err != nil {
 		t.Fatal(err)
 	}
 	query(t, "udp", second, question("by.hand.", dns.TypeA))
@@ -496,7 +496,7 @@ func TestWildcard(t *testing.T) {
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	rt := NewRoutes([]*Zone{{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"),
 		Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr)}}, NewStats())
-	if err := s.Listen(map[netip.AddrPort]*Routes{netip.AddrPortFrom(netip.IPv6Unspecified(), port): rt}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{netip.AddrPortFrom(netip.IPv6Unspecified(), port): {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
@@ -529,7 +529,7 @@ func TestShutdown(t *testing.T) {
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := New(slog.New(slog.DiscardHandler), Limits{})
 			z := &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)}
-			if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			conn, err := dns.DialTimeout("tcp", addr.String(), patience)

@@ -21,7 +21,7 @@ import (
 )
 
 // heir starts a server on what old listens with. It reads as soon as it listens.
-func heir(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]*Routes) *Server {
+func heir(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]ListenerConfig) *Server {
 	t.Helper()
 	next := New(slog.New(slog.DiscardHandler), limits)
 	handles, err := old.SocketFiles()
@@ -129,7 +129,7 @@ func TestLegacyChain(t *testing.T) {
 			t.Run(from.name+" to "+next.name, func(t *testing.T) {
 				z := slowly(t)
 				s, addr := startWith(t, from.limits, from.plain, z)
-				routes := map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}
+				routes := map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}
 				kinds := []Limits{next.limits, from.limits}
 				kinds[0].noMmsg, kinds[1].noMmsg = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
@@ -188,7 +188,7 @@ func TestLegacyBackAndForth(t *testing.T) {
 			z := slowly(t)
 			a, addr := startWith(t, w.limits, w.plain, z)
 			other := ways[0].limits
-			b := heir(t, a, other, map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())})
+			b := heir(t, a, other, map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}})
 			defer func() { shutdown(t, b) }()
 			f := startFlood(t, addr, 4, 2)
 			yield(t, a, b)

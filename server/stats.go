@@ -41,7 +41,6 @@ var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "ca
 // lock that only a scrape ever shares with it. Stats is safe for concurrent use.
 type Stats struct {
 	lanes []counters
-	http  statuses // of the address whose dropped queries are counted here
 }
 
 // counters are the counts of one lane.

@@ -96,7 +96,7 @@ func (c *tcpConn) serve() {
 		_ = c.Close()
 		c.l.tcp.remove(&c.connState)
 	}()
-	if rt := c.l.routes.Load(); rt.Config.Transport == config.DNSOverTLS && !c.startTLS() {
+	if c.l.config.Load().Transport == config.DNSOverTLS && !c.startTLS() {
 		return
 	}
 	for {
@@ -231,7 +231,7 @@ func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 		return false
 	}
 	n := len(d.replies) + lengthPrefix
-	rt := c.l.routes.Load()
+	rt := c.l.config.Load().Routes
 	msg, at := c.s.serve(rt, &d.x, d.replies[n:n], noSizeLimit)
 	d.x.start += d.x.took
 	if at != done {

@@ -98,7 +98,7 @@ func (c *tcpConn) startTLS() bool {
 	c.transport.tryWrite = func(fd uintptr) {
 		c.transport.unwritten = c.transport.unwritten[writeNow(int(fd), c.transport.unwritten):]
 	}
-	c.tls = tls.Server(c.transport, c.l.routes.Load().Config.Certificate.tlsConfig(config.DNSOverTLS))
+	c.tls = tls.Server(c.transport, c.l.config.Load().Certificate.tlsConfig(config.DNSOverTLS))
 	if !c.s.handshake(c.l, &c.connState, c.tls) {
 		return false
 	}

@@ -213,9 +213,9 @@ func TestDoTIdle(t *testing.T) {
 	if err := askOn(conn); err != nil {
 		t.Fatal(err)
 	}
-	door = s.listeners[addr].routes.Load().Config
+	door = *s.listeners[addr].config.Load()
 	door.Timeouts = config.Timeouts{Idle: 50 * time.Millisecond}
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
 		t.Fatal(err)
 	}
 	next := overTLS(t, addr, roots)
@@ -223,7 +223,7 @@ func TestDoTIdle(t *testing.T) {
 		t.Error("a connection on which nothing happens does not end")
 	}
 	door.Timeouts = config.Timeouts{MaxTCPQueries: 3}
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: through(door, byHand(t))}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
 		t.Fatal(err)
 	}
 	few := overTLS(t, addr, roots)

@@ -117,7 +117,7 @@ func (s *Server) readUDP(l *listener, p udpSocket, lane int) {
 	work := &l.progress[lane]
 	for p.readBatch(b) {
 		work.tick()
-		rt := l.routes.Load()
+		rt := l.config.Load().Routes
 		x.start = clock.Now()
 		line.sample(p, x.start)
 		waits := false

@@ -50,7 +50,7 @@ func startWith(t *testing.T, limits Limits, plain bool, zones ...*Zone) (*Server
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
 	s.limits.noMmsg = plain
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(zones, NewStats())}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes(zones, NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { shutdown(t, s) })
@@ -260,7 +260,7 @@ func TestReaderShutdown(t *testing.T) {
 				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 				s := New(slog.New(slog.DiscardHandler), w.limits)
 				s.limits.noMmsg = w.plain
-				if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 					t.Fatal(err)
 				}
 				switch state {
@@ -320,7 +320,7 @@ func TestReaderHandOver(t *testing.T) {
 		for range turns {
 			await(t, c.asked.Load, 50)
 			next := New(slog.New(slog.DiscardHandler), first.limits)
-			if err := next.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes([]*Zone{z}, NewStats())}); err != nil {
+			if err := next.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			await(t, c.asked.Load, 50)

@@ -322,7 +322,7 @@ func TestNoCopiesBesideACL(t *testing.T) {
 		{Name: wire.Root, Forward: pool(t, b.addr), Cache: store.NewCache(&config.Cache{Success: roomy, Denial: roomy}), Stats: NewStats()},
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: NewRoutes(zones, NewStats())}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes(zones, NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{"alias.test.": 2, "open.test.": 1} {

@@ -121,7 +121,7 @@ func TestViewLoop(t *testing.T) {
 	z := &Zone{Name: wire.Root, View: viewOf(t, "none", "client_ip() == '192.0.2.1'"), Stats: NewStats(), Loop: l, Forward: pool(t, addr)}
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	rt := NewRoutes([]*Zone{{Name: wire.Root, View: viewOf(t, "all"), Stats: NewStats()}, z}, NewStats())
-	if err := s.Listen(map[netip.AddrPort]*Routes{addr: rt}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()

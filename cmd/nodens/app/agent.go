@@ -91,12 +91,13 @@ type parts struct {
 
 // generation is everything that was made from one Config.
 type generation struct {
-	cfg    *config.Config
-	parts  []*parts
-	views  map[string]*kubernetes.View   // by what they watch
-	taps   map[config.Dnstap]*dnstap.Tap // by their directives, Next aside
-	certs  map[config.TLSServer]*server.Certificate
-	routes map[netip.AddrPort]*server.Routes
+	cfg   *config.Config
+	parts []*parts
+	views map[string]*kubernetes.View   // by what they watch
+	taps  map[config.Dnstap]*dnstap.Tap // by their directives, Next aside
+	certs map[config.TLSServer]*server.Certificate
+	// listeners is what the server listens on.
+	listeners map[netip.AddrPort]server.ListenerConfig
 }
 
 // statsKey says whose counters they are: they outlive generations.
@@ -123,7 +124,7 @@ type assembly struct {
 // has in the same form is taken over as it is: a cache stays warm and a view
 // synced. On an error whatever is new is closed again.
 func (a *assembly) assemble(cfg *config.Config, old *generation) (*generation, error) {
-	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), taps: make(map[config.Dnstap]*dnstap.Tap), routes: make(map[netip.AddrPort]*server.Routes)}
+	g := &generation{cfg: cfg, views: make(map[string]*kubernetes.View), taps: make(map[config.Dnstap]*dnstap.Tap), listeners: make(map[netip.AddrPort]server.ListenerConfig)}
 	if err := a.look(g, old); err != nil {
 		return nil, err
 	}
@@ -268,11 +269,10 @@ func watched(b *config.Block, addrs []netip.Addr) string {
 // route makes the zones of every address, and says how clients come in there.
 func (a *assembly) route(g *generation) {
 	zones := make(map[netip.AddrPort][]*server.Zone)
-	doors := make(map[netip.AddrPort]server.ListenerConfig)
 	for _, p := range g.parts {
 		b := p.block
 		for _, addr := range b.Listen {
-			doors[addr] = g.door(doors[addr], b)
+			g.listeners[addr] = g.door(g.listeners[addr], b)
 			for _, name := range b.Zones {
 				z := p.zone(name)
 				z.View = newView(b, addr)
@@ -284,9 +284,9 @@ func (a *assembly) route(g *generation) {
 		}
 	}
 	for addr, list := range zones {
-		rt := server.NewRoutes(list, a.counters(doors[addr].Transport, addr, droppedZone, noView))
-		rt.Config = doors[addr]
-		g.routes[addr] = rt
+		l := g.listeners[addr]
+		l.Routes = server.NewRoutes(list, a.counters(l.Transport, addr, droppedZone, noView))
+		g.listeners[addr] = l
 	}
 }
 

@@ -198,8 +198,9 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	}
 	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
 	guards := newGuarded()
-	for addr, rt := range g.routes {
-		srv := serverLabel(rt.Config.Transport, addr)
+	for addr, l := range g.listeners {
+		rt := l.Routes
+		srv := serverLabel(l.Transport, addr)
 		var found uint64
 		searches := false
 		for z := range rt.Zones() {
@@ -212,9 +213,11 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			s.put(autopathSuccess, float64(found), srv)
 		}
 		s.zone(srv, droppedZone, noView, rt.Dropped())
-		rt.Dropped().EachStatus(func(status int, n uint64) {
-			s.put(httpsResponses, float64(n), srv, strconv.Itoa(status))
-		})
+		if l.Transport == config.DNSOverHTTPS {
+			a.server.EachHTTPStatus(addr, func(status int, n uint64) {
+				s.put(httpsResponses, float64(n), srv, strconv.Itoa(status))
+			})
+		}
 	}
 	guards.put(s)
 	s.taps(g)

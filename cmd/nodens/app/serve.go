@@ -259,7 +259,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	// does, or the node's packets find another way.
 	err = a.ripen(ctx, g, old)
 	if err == nil {
-		err = a.server.Listen(g.routes)
+		err = a.server.Listen(g.listeners)
 	}
 	if err != nil {
 		a.retire(g, old)
