@@ -30,7 +30,7 @@ type aclZone struct {
 
 // policy is what becomes of queries of types from nets; nil is all of either.
 type policy struct {
-	verdict marks
+	verdict verdicts
 	types   []uint16
 	nets    netSet
 }
@@ -78,7 +78,7 @@ func joined(list []config.ACLPolicy) (out []config.ACLPolicy) {
 	return out
 }
 
-var verdictOf = map[config.ACLAction]marks{
+var verdictOf = map[config.ACLAction]verdicts{
 	config.ACLAllow: allowed, config.ACLBlock: blocked, config.ACLDrop: dropped, config.ACLFilter: filtered,
 }
 
@@ -86,7 +86,7 @@ var verdictOf = map[config.ACLAction]marks{
 // rule that says so. What no rule speaks of is allowed; a client whose address nobody
 // knows, of which a rule might speak, is blocked. It allocates nothing. What it finds out
 // about the client goes into n, which may be nil.
-func (a *ACL) judge(name []byte, qtype uint16, client netip.Addr, n *decisions) (verdict marks, zone wire.Name) {
+func (a *ACL) judge(name []byte, qtype uint16, client netip.Addr, n *decisions) (verdict verdicts, zone wire.Name) {
 	client = client.Unmap().WithZone("")
 	verdict, first := allowed, noRule
 	for name = lastLabels(name, a.depth); ; name = name[1+name[0]:] {
@@ -118,7 +118,7 @@ const noRule = math.MaxInt
 
 // decide gives the first of z's rules that speaks of queries for qtype from client, and
 // what it says; [noRule] if none does.
-func (a *ACL) decide(z *aclZone, qtype uint16, client netip.Addr) (first int, verdict marks) {
+func (a *ACL) decide(z *aclZone, qtype uint16, client netip.Addr) (first int, verdict verdicts) {
 	for _, i := range z.rules {
 		if !client.IsValid() {
 			return i, blocked
@@ -143,12 +143,12 @@ type decisions struct {
 type decision struct {
 	zone    *aclZone
 	qtype   uint16
-	verdict marks
+	verdict verdicts
 	first   int
 }
 
 // consult is decide, by way of n, which may be nil.
-func (a *ACL) consult(z *aclZone, qtype uint16, client netip.Addr, n *decisions) (first int, verdict marks) {
+func (a *ACL) consult(z *aclZone, qtype uint16, client netip.Addr, n *decisions) (first int, verdict verdicts) {
 	if n == nil {
 		return a.decide(z, qtype, client)
 	}
@@ -198,25 +198,25 @@ func (s netSet) has(addr netip.Addr) bool {
 // denied is the step of the ACL: true if the zone's sources are not to be asked, and then
 // the reply says so. It comes behind rewriting and search paths, so that no other name
 // leads around it, and before the first source.
-func (z *Zone) denied(x *exchange) bool { return z.ACL != nil && z.judged(x) }
+func (z *Zone) denied(x *request) bool { return z.ACL != nil && z.judged(x) }
 
-func (z *Zone) judged(x *exchange) bool {
-	verdict, zone := z.ACL.judge(x.q.Name(), x.q.Type, x.client.Addr(), nil)
-	x.marks, x.rule = x.marks&^verdicts|verdict, zone
-	return x.marks&denials != 0 && x.deny()
+func (z *Zone) judged(x *request) bool {
+	verdict, zone := z.ACL.judge(x.query.Name(), x.query.Type, x.client.Addr(), nil)
+	x.verdicts, x.rule = x.verdicts&^anyVerdict|verdict, zone
+	return x.verdicts&anyDenial != 0 && x.deny()
 }
 
 // deny makes x's reply what the verdict in its marks says. It is true.
-func (x *exchange) deny() bool {
-	switch x.marks & denials {
+func (x *request) deny() bool {
+	switch x.verdicts & anyDenial {
 	case blocked:
-		x.r.Fail(wire.Refused)
-		x.r.SetEDE(wire.EDEBlocked)
+		x.reply.Fail(wire.Refused)
+		x.reply.SetEDE(wire.EDEBlocked)
 	case filtered:
-		x.r.Fail(wire.NoError)
-		x.r.SetEDE(wire.EDEFiltered)
+		x.reply.Fail(wire.NoError)
+		x.reply.SetEDE(wire.EDEFiltered)
 	default:
-		x.r.Fail(wire.NoError) // which is not sent
+		x.reply.Fail(wire.NoError) // which is not sent
 	}
 	x.source = fromACL
 	return true

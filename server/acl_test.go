@@ -223,7 +223,7 @@ func TestACLStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	q.Parse(packet)
-	for rules, want := range map[string]marks{"acl {\nallow\n}": blocked, "acl other.test {\nblock\n}": allowed} {
+	for rules, want := range map[string]verdicts{"acl {\nallow\n}": blocked, "acl other.test {\nblock\n}": allowed} {
 		if got, _ := aclOf(t, rules).judge(q.Name(), q.Type, netip.Addr{}, nil); got != want {
 			t.Errorf("%s: %d", rules, got)
 		}

@@ -276,19 +276,19 @@ func TestAwaitAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	reply := func(before time.Duration) *dns.Msg {
-		x := exchange{start: came - before}
-		if x.q.Parse(packet) != wire.Serve {
+		x := request{arrival: came - before}
+		if x.query.Parse(packet) != wire.Serve {
 			t.Fatal("not a query")
 		}
-		x.r.Start(nil, &x.q)
+		x.reply.Start(nil, &x.query)
 		if err := rt.complete(t.Context(), &x, rt.answer(&x)); err != nil {
 			t.Fatal(err)
 		}
-		if x.start != came-before {
+		if x.arrival != came-before {
 			t.Error("the query is not as old any more as it was")
 		}
 		m := new(dns.Msg)
-		if err := m.Unpack(x.r.Finish(wire.MaxMessage)); err != nil {
+		if err := m.Unpack(x.reply.Finish(wire.MaxMessage)); err != nil {
 			t.Fatal(err)
 		}
 		return m
@@ -434,8 +434,8 @@ func TestOrdered(t *testing.T) {
 		lines = append(lines, "10.0.0."+itoa(i+1)+" many.test")
 	}
 	ordered := &ordered{}
-	search := NewSearch(&config.Autopath{Search: []wire.Name{zoneName(t, "first.test"), zoneName(t, "second.test")}}, nil)
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, true, lines...), Search: search, Cluster: ordered, Shuffle: true, Ordered: true},
+	search := NewAutopath(&config.Autopath{Search: []wire.Name{zoneName(t, "first.test"), zoneName(t, "second.test")}}, nil)
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, true, lines...), Autopath: search, Cluster: ordered, Shuffle: true, Ordered: true},
 		&Zone{Name: zoneName(t, "shuffled.test"), Cluster: ordered, Shuffle: true})
 	orders := func(name string) int {
 		seen := make(map[string]bool)

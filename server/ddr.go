@@ -20,8 +20,8 @@ const (
 // undesignated is the step in front of the cache and the upstreams: true if x's name is in
 // the resolver zone and would be forwarded, and then the reply says that there are no such
 // records.
-func (z *Zone) undesignated(x *exchange) bool {
-	return endsInResolverZone(x.q.Name()) && z.servesResolverZone(x)
+func (z *Zone) undesignated(x *request) bool {
+	return endsInResolverZone(x.query.Name()) && z.servesResolverZone(x)
 }
 
 // endsInResolverZone reports whether name's last bytes are those of the resolver zone. It is
@@ -32,21 +32,21 @@ func endsInResolverZone(name []byte) bool {
 }
 
 // servesResolverZone is undesignated for names that end in the zone's bytes.
-func (z *Zone) servesResolverZone(x *exchange) bool {
-	if !wire.Under(x.q.Name(), resolverZone) {
+func (z *Zone) servesResolverZone(x *request) bool {
+	if !wire.Under(x.query.Name(), resolverZone) {
 		return false
 	}
-	p := z.upstreams(&x.q)
+	p := z.upstreams(&x.query)
 	if p == nil || z.Designates != nil && z.Designates(p) {
 		return false
 	}
 	x.source = fromLocal
-	x.r.SetAuthoritative()
+	x.reply.SetAuthoritative()
 	section := wire.Authority
-	if len(x.q.Name()) == len(resolverZone) && x.q.Type == wire.TypeSOA {
+	if len(x.query.Name()) == len(resolverZone) && x.query.Type == wire.TypeSOA {
 		section = wire.Answer
 	}
-	x.r.Add(section, x.r.Suffix(len(resolverZone)), wire.TypeSOA, resolverTTL, []byte(resolverSOA))
+	x.reply.Add(section, x.reply.Suffix(len(resolverZone)), wire.TypeSOA, resolverTTL, []byte(resolverSOA))
 	return true
 }
 

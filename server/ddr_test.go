@@ -51,8 +51,8 @@ func BenchmarkUndesignated(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	x := exchange{}
-	x.q.Parse(packet)
+	x := request{}
+	x.query.Parse(packet)
 	z := &Zone{}
 	for b.Loop() {
 		if z.undesignated(&x) {

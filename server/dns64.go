@@ -21,50 +21,50 @@ func NewDNS64(cfg *config.DNS64) *DNS64 {
 	return &DNS64{prefix: prefix, all: cfg.TranslateAll, ipv4: cfg.AllowIPv4}
 }
 
-// takes reports whether x may be answered with addresses made here. Who validates for
+// applies reports whether x may be answered with addresses made here. Who validates for
 // himself gets what there is: it would see through them (RFC 6147, 5.5).
-func (d *DNS64) takes(x *exchange) bool {
-	if x.q.Type != wire.TypeAAAA || x.q.CD() && x.q.DO {
+func (d *DNS64) applies(x *request) bool {
+	if x.query.Type != wire.TypeAAAA || x.query.CD() && x.query.DO {
 		return false
 	}
 	return d.ipv4 || x.client.Addr().Unmap().Is6()
 }
 
-// mends reports whether x, whose reply is complete, is to be answered anew: there is no
+// needsSynthesis reports whether x, whose reply is complete, is to be answered anew: there is no
 // address in it, and the name may still exist (RFC 6147, 5.1).
-func (d *DNS64) mends(x *exchange) bool {
-	if x.r.Rcode() == wire.NXDomain || x.marks&dropped != 0 {
+func (d *DNS64) needsSynthesis(x *request) bool {
+	if x.reply.Rcode() == wire.NXDomain || x.verdicts&dropped != 0 {
 		return false
 	}
-	_, has := x.r.First(wire.Answer, wire.TypeAAAA)
+	_, has := x.reply.First(wire.Answer, wire.TypeAAAA)
 	return d.all || !has
 }
 
 // dns64 is the step behind all others: x has come to at; where that is a name without
 // IPv6 addresses, they are made of its IPv4 ones. It does so without waiting if neither
 // family takes that.
-func (rt *Routes) dns64(x *exchange, at step) step {
+func (rt *Routes) dns64(x *request, at step) step {
 	d := x.zone.DNS64
-	if d == nil || !d.takes(x) {
+	if d == nil || !d.applies(x) {
 		return at
 	}
 	if at == done {
-		if !d.mends(x) {
+		if !d.needsSynthesis(x) {
 			return done
 		}
 		if waits, _ := rt.map64(x, nil); !waits {
 			return done
 		}
 	}
-	x.r.Reset()
+	x.reply.Reset()
 	x.source = fromServer
 	return mapped
 }
 
 // dns64On is dns64 where it may wait. It begins anew.
-func (rt *Routes) dns64On(ctx context.Context, x *exchange) error {
-	wait := func(x *exchange, at step) error { return rt.complete(ctx, x, at) }
-	if err := wait(x, rt.rewritten(x)); err != nil || !x.zone.DNS64.mends(x) {
+func (rt *Routes) dns64On(ctx context.Context, x *request) error {
+	wait := func(x *request, at step) error { return rt.complete(ctx, x, at) }
+	if err := wait(x, rt.rewritten(x)); err != nil || !x.zone.DNS64.needsSynthesis(x) {
 		return err
 	}
 	_, err := rt.map64(x, wait)
@@ -78,33 +78,33 @@ const unknownTTL = 600
 // map64 asks for the IPv4 addresses of x's name, through the whole path, and makes x's
 // reply of the answer. wait completes what takes waiting; without it, that ends it with
 // waits, and x is as it was. An error leaves x a SERVFAIL.
-func (rt *Routes) map64(x *exchange, wait func(*exchange, step) error) (waits bool, err error) {
-	most, ok := x.r.First(wire.Authority, wire.TypeSOA)
+func (rt *Routes) map64(x *request, wait func(*request, step) error) (waits bool, err error) {
+	most, ok := x.reply.First(wire.Authority, wire.TypeSOA)
 	if !ok {
 		most = unknownTTL
 	}
 	w := walkers.Get().(*walker)
 	defer w.release()
-	now := x.start
+	now := x.arrival
 	if wait != nil {
 		now = clock.Now()
 	}
-	name := x.q.Packet[wire.HeaderLen : wire.HeaderLen+len(x.q.Name())]
+	name := x.query.Packet[wire.HeaderLen : wire.HeaderLen+len(x.query.Name())]
 	if !w.begin(x, name, wire.TypeA, now) {
 		return false, nil
 	}
-	if at := rt.answer(&w.exchange); at != done {
+	if at := rt.answer(&w.request); at != done {
 		if wait == nil {
 			return true, nil
 		}
-		err = wait(&w.exchange, at)
+		err = wait(&w.request, at)
 	}
-	if w.marks&dropped != 0 { // the client may not have them
+	if w.verdicts&dropped != 0 { // the client may not have them
 		return false, nil
 	}
 	ordered := w.ordered
-	if failed := x.r.Map64(&w.r, &x.zone.DNS64.prefix, most); failed != nil {
-		x.r.Fail(wire.ServFail)
+	if failed := x.reply.Map64(&w.reply, &x.zone.DNS64.prefix, most); failed != nil {
+		x.reply.Fail(wire.ServFail)
 		err = failed
 	}
 	x.source, x.ordered = fromDNS64, ordered

@@ -32,7 +32,7 @@ const (
 
 // dohRequest is what answering a request takes.
 type dohRequest struct {
-	x       exchange
+	x       request
 	in, out []byte
 }
 
@@ -74,7 +74,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if writeReply(w, msg) != nil {
 		return // net/http may still be at it, so that the errand can't be used again
 	}
-	e.in, e.out, e.x = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), exchange{}
+	e.in, e.out, e.x = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), request{}
 	dohRequests.Put(e)
 }
 
@@ -100,8 +100,8 @@ func isRequestError(msg []byte) bool {
 // answer walks the path, and waits where it has to; nil is for what is no query.
 func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte {
 	s, x := h.s, &e.x
-	x.via, x.client, x.lane = tcp, v.client, v.lane
-	x.q.Packet, x.start = packet, clock.Now()
+	x.proto, x.client, x.stripe = tcp, v.client, v.lane
+	x.query.Packet, x.arrival = packet, clock.Now()
 	rt := h.l.config.Load().Routes
 	msg, at := s.serve(rt, x, e.out, noSizeLimit)
 	if at == done {

@@ -39,9 +39,9 @@ func fuzzRoutes(f *testing.F) *Routes {
 	if err != nil {
 		f.Fatal(err)
 	}
-	search := NewSearch(&config.Autopath{Search: []wire.Name{zoneName(f, "shop.svc.cluster.local"), zoneName(f, "svc.cluster.local")}}, nil)
+	search := NewAutopath(&config.Autopath{Search: []wire.Name{zoneName(f, "shop.svc.cluster.local"), zoneName(f, "svc.cluster.local")}}, nil)
 	return NewRoutes([]*Zone{
-		{Name: wire.Root, Search: search, Hosts: table(f, true, "192.0.2.9 by.hand", "2001:db8::9 by.hand"), Cluster: kubernetes.NewZone(view, cfg),
+		{Name: wire.Root, Autopath: search, Hosts: table(f, true, "192.0.2.9 by.hand", "2001:db8::9 by.hand"), Cluster: kubernetes.NewZone(view, cfg),
 			Cache: answers(), Stats: NewStats(), Shuffle: true},
 		{Name: zoneName(f, "none.test"), Bufsize: 512, Stats: NewStats()},
 	}, NewStats())
@@ -76,11 +76,11 @@ func FuzzServe(f *testing.F) {
 		f.Add(packet)
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
-		var x exchange
-		x.q.Packet = packet
+		var x request
+		x.query.Packet = packet
 		msg, at := s.serve(rt, &x, nil, (*wire.Query).Limit)
 		if at != done {
-			msg = s.wait(rt, &x, at, x.q.Limit())
+			msg = s.wait(rt, &x, at, x.query.Limit())
 		}
 		if n := s.Panics(); n != 0 {
 			t.Fatalf("%d panics", n)
@@ -101,7 +101,7 @@ func FuzzServe(f *testing.F) {
 		if err := reply.Unpack(msg); err != nil {
 			t.Errorf("the reply can't be read: %v", err)
 		}
-		if limit := max(x.q.Limit(), wire.MinUDP); len(msg) > limit {
+		if limit := max(x.query.Limit(), wire.MinUDP); len(msg) > limit {
 			t.Errorf("%d bytes for a client that takes %d", len(msg), limit)
 		}
 	})

@@ -35,15 +35,15 @@ func (s *Server) UseKernel(k Kernel) {
 	s.copies.cluster, s.copies.cached = k.Epochs()
 }
 
-// glance is where the counters of all copies stood when a query was begun: what an answer
+// epochs is where the counters of all copies stood when a query was begun: what an answer
 // was made of may have changed before its copy is put.
-type glance struct{ cluster, cached uint64 }
+type epochs struct{ cluster, cached uint64 }
 
-func (c *copier) glance() glance {
+func (c *copier) glance() epochs {
 	if c == nil {
-		return glance{}
+		return epochs{}
 	}
-	return glance{cluster: c.cluster.Any(), cached: c.cached.Any()}
+	return epochs{cluster: c.cluster.Any(), cached: c.cached.Any()}
 }
 
 // closeDoors has every query come to the server, and forgets all copies: for when what is
@@ -91,7 +91,7 @@ func (s *Server) setDoors(doors map[netip.AddrPort]uint32) {
 // may come before the sources that copies are made of.
 func (z *Zone) copied() bool {
 	for _, matters := range [...]bool{
-		z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Search != nil,
+		z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Autopath != nil,
 		z.Hosts != nil, z.External != nil, z.Log != nil, len(z.Taps) > 0,
 	} {
 		if matters {
@@ -102,13 +102,13 @@ func (z *Zone) copied() bool {
 }
 
 // put gives the kernel a copy of msg, the reply to x on rt, if it is one that may be copied.
-func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
+func (c *copier) put(rt *Routes, x *request, msg []byte) {
 	if c == nil || msg == nil || rt.number.Load() == 0 || rt.views || !x.copied() {
 		return
 	}
-	rcode := x.r.Rcode()
+	rcode := x.reply.Rcode()
 	x.copy = fastpath.Answer{
-		Listener: rt.number.Load(), Query: &x.q, Reply: msg, MaxSize: x.zone.maxSize(), Source: x,
+		Listener: rt.number.Load(), Query: &x.query, Reply: msg, MaxSize: x.zone.maxSize(), Source: x,
 		Shuffled: (x.ordered || x.zone.Shuffle) && rcode == wire.NoError,
 	}
 	if c.mark(x) {
@@ -118,45 +118,45 @@ func (c *copier) put(rt *Routes, x *exchange, msg []byte) {
 
 // copied reports whether x's reply is as good for the next one who asks the same. One with
 // names that an ACL was asked about is not, whatever zone it is of.
-func (x *exchange) copied() bool {
-	if x.hops != 0 || x.marks != 0 || x.found || !x.zone.copied() {
+func (x *request) copied() bool {
+	if x.hops != 0 || x.verdicts != 0 || x.viaSearch || !x.zone.copied() {
 		return false
 	}
-	rcode := x.r.Rcode()
+	rcode := x.reply.Rcode()
 	return (rcode == wire.NoError || rcode == wire.NXDomain) &&
-		(!x.ordered || x.r.Count(wire.Answer) < 2 || x.zone.Cluster.Rotatable(&x.q))
+		(!x.ordered || x.reply.Count(wire.Answer) < 2 || x.zone.Cluster.Rotatable(&x.query))
 }
 
 // mark notes in x.copy until when it is true; false if that can't be told.
-func (c *copier) mark(x *exchange) (ok bool) {
+func (c *copier) mark(x *request) (ok bool) {
 	a := &x.copy
 	switch x.source {
 	case fromCluster:
 		a.Cluster = true
-		a.Mark, ok = x.zone.Cluster.Mark(&x.q, &x.r)
-		return ok && c.cluster.Any() == x.glance.cluster
+		a.Mark, ok = x.zone.Cluster.Mark(&x.query, &x.reply)
+		return ok && c.cluster.Any() == x.epochs.cluster
 	case fromCache:
 		var t cache.Lease
-		if t, ok = x.zone.Cache.Lease(&x.q, x.start); !ok || x.zone.inCluster(&x.q) {
+		if t, ok = x.zone.Cache.Lease(&x.query, x.arrival); !ok || x.zone.inCluster(&x.query) {
 			return false
 		}
 		a.Mark, a.Expires, a.Ends, a.Life, a.Counts = t.Mark, t.Renew, t.Expires, t.Life, t.CountsDown
 		x.denied = t.Denial
-		return c.cached.Any() == x.glance.cached
+		return c.cached.Any() == x.epochs.cached
 	}
 	return false
 }
 
 // HitReporter is [fastpath.Source].
-func (x *exchange) HitReporter() fastpath.HitReporter {
+func (x *request) HitReporter() fastpath.HitReporter {
 	return &holding{
-		zone: x.zone, query: bytes.Clone(x.q.Packet), reply: len(x.copy.Reply),
-		rcode: x.r.Rcode(), source: x.source, v6: x.v6(), denied: x.denied,
+		zone: x.zone, query: bytes.Clone(x.query.Packet), reply: len(x.copy.Reply),
+		rcode: x.reply.Rcode(), source: x.source, v6: x.v6(), denied: x.denied,
 	}
 }
 
 // v6 reports whether the client came over IPv6.
-func (x *exchange) v6() bool { return x.client.Addr().Is6() && !x.client.Addr().Is4In6() }
+func (x *request) v6() bool { return x.client.Addr().Is6() && !x.client.Addr().Is4In6() }
 
 // inCluster reports whether q's name is one that the view of the cluster may come to have.
 func (z *Zone) inCluster(q *wire.Query) bool {
@@ -185,16 +185,16 @@ type holding struct {
 // ReportHits counts the queries that were answered with the copy as if the server had, and keeps
 // what it was made of in use.
 func (h *holding) ReportHits(n uint64, took time.Duration) {
-	var x exchange
-	if x.q.Parse(h.query) != wire.Serve {
+	var x request
+	if x.query.Parse(h.query) != wire.Serve {
 		return
 	}
-	x.source, x.took = h.source, took
+	x.source, x.latency = h.source, took
 	h.zone.Stats.countCopies(h, &x, n)
 	switch h.source {
 	case fromCluster:
-		h.zone.Cluster.Touch(&x.q)
+		h.zone.Cluster.Touch(&x.query)
 	case fromCache:
-		h.zone.Cache.CountHits(&x.q, n, h.denied, clock.Now())
+		h.zone.Cache.CountHits(&x.query, n, h.denied, clock.Now())
 	}
 }

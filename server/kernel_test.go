@@ -128,7 +128,7 @@ func TestCopiesCount(t *testing.T) {
 func TestCopied(t *testing.T) {
 	for name, z := range map[string]*Zone{
 		"acl": {ACL: new(ACL)}, "dns64": {DNS64: new(DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
-		"template": {Template: new(template.Templates)}, "autopath": {Search: new(Search)}, "hosts": {Hosts: new(hosts.Table)},
+		"template": {Template: new(template.Templates)}, "autopath": {Autopath: new(Autopath)}, "hosts": {Hosts: new(hosts.Table)},
 		"k8s_external": {External: new(noExternal)}, "log": {Log: new(QueryLog)}, "dnstap": {Taps: make([]Tap, 1)},
 	} {
 		if z.copied() {

@@ -147,7 +147,7 @@ func TestLargeIsShed(t *testing.T) {
 func TestOneBudget(t *testing.T) {
 	c := newCrowded(t, 3)
 	home := func(netip.Addr) ([]byte, bool) { return []byte("\x04shop"), true }
-	path := &Search{home: home, paths: []searchPath{{
+	path := &Autopath{clientNamespace: home, paths: []searchPath{{
 		zone: zoneName(t, "cluster.local"), first: zoneName(t, "svc.cluster.local"),
 		rest: []wire.Name{zoneName(t, "svc.cluster.local"), zoneName(t, "cluster.local"), zoneName(t, "a.cluster.local"), zoneName(t, "b.cluster.local")},
 	}}}
@@ -157,16 +157,16 @@ func TestOneBudget(t *testing.T) {
 		zone        *Zone
 		times       int
 	}{
-		{"search path", "nope.shop.svc.cluster.local.", dns.TypeA, &Zone{Search: path}, 5},
+		{"search path", "nope.shop.svc.cluster.local.", dns.TypeA, &Zone{Autopath: path}, 5},
 		{"addresses of the other family", "s1.shop.svc.cluster.local.", dns.TypeAAAA, &Zone{DNS64: NewDNS64(&config.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true})}, 2},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			v.zone.Name, v.zone.Cluster, v.zone.Stats = wire.Root, c, NewStats()
 			rt := NewRoutes([]*Zone{v.zone}, NewStats())
 			s := New(nil, Limits{})
-			x := &exchange{client: netip.MustParseAddrPort("192.0.2.1:53")}
+			x := &request{client: netip.MustParseAddrPort("192.0.2.1:53")}
 			var err error
-			if x.q.Packet, err = question(v.asked, v.qtype).Pack(); err != nil {
+			if x.query.Packet, err = question(v.asked, v.qtype).Pack(); err != nil {
 				t.Fatal(err)
 			}
 			if _, at := s.serve(rt, x, nil, (*wire.Query).Limit); at != done {

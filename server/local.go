@@ -41,10 +41,10 @@ var (
 )
 
 // answer is false for names that are not the machine's, and leaves them as they are.
-func (l *Local) answer(x *exchange) bool {
-	name := x.q.Name()
+func (l *Local) answer(x *request) bool {
+	name := x.query.Name()
 	if l.special(name) {
-		x.marks |= localhost
+		x.verdicts |= localhost
 		x.source = fromLocal
 		if !addLoopback(x) {
 			x.addLocalSOA(wire.Authority, len(name))
@@ -60,10 +60,10 @@ func (l *Local) answer(x *exchange) bool {
 	case len(name) == len(zone):
 		x.answerApex(zone)
 	case string(name) != localPTR:
-		x.r.SetRcode(wire.NXDomain)
+		x.reply.SetRcode(wire.NXDomain)
 		x.addLocalSOA(wire.Authority, len(zone))
-	case x.q.Type == wire.TypePTR:
-		x.r.Add(wire.Answer, wire.AtQuestion, wire.TypePTR, localTTL, []byte(localZones[0]))
+	case x.query.Type == wire.TypePTR:
+		x.reply.Add(wire.Answer, wire.AtQuestion, wire.TypePTR, localTTL, []byte(localZones[0]))
 	default:
 		x.addLocalSOA(wire.Authority, len(zone))
 	}
@@ -92,13 +92,13 @@ func localZone(name []byte) wire.Name {
 }
 
 // answerApex answers for zone's own name.
-func (x *exchange) answerApex(zone wire.Name) {
+func (x *request) answerApex(zone wire.Name) {
 	switch {
 	case zone == localZones[0] && addLoopback(x):
-	case x.q.Type == wire.TypeSOA:
+	case x.query.Type == wire.TypeSOA:
 		x.addLocalSOA(wire.Answer, len(zone))
-	case x.q.Type == wire.TypeNS:
-		x.r.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, localTTL, []byte(localZones[0]))
+	case x.query.Type == wire.TypeNS:
+		x.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, localTTL, []byte(localZones[0]))
 	default:
 		x.addLocalSOA(wire.Authority, len(zone))
 	}
@@ -106,12 +106,12 @@ func (x *exchange) answerApex(zone wire.Name) {
 
 // addLoopback adds the loopback address of the type that is asked for; false if it is
 // none of addresses.
-func addLoopback(x *exchange) bool {
-	switch x.q.Type {
+func addLoopback(x *request) bool {
+	switch x.query.Type {
 	case wire.TypeA:
-		x.r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, localTTL, localA)
+		x.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeA, localTTL, localA)
 	case wire.TypeAAAA:
-		x.r.Add(wire.Answer, wire.AtQuestion, wire.TypeAAAA, localTTL, localAAAA)
+		x.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeAAAA, localTTL, localAAAA)
 	default:
 		return false
 	}
@@ -119,6 +119,6 @@ func addLoopback(x *exchange) bool {
 }
 
 // addLocalSOA adds a SOA record whose owner is the last n bytes of the qname.
-func (x *exchange) addLocalSOA(s wire.Section, n int) {
-	x.r.Add(s, x.r.Suffix(n), wire.TypeSOA, localTTL, []byte(localSOA))
+func (x *request) addLocalSOA(s wire.Section, n int) {
+	x.reply.Add(s, x.reply.Suffix(n), wire.TypeSOA, localTTL, []byte(localSOA))
 }

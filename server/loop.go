@@ -156,8 +156,8 @@ func (l *Loop) fail(r *wire.Reply) {
 	r.SetEDEText(wire.EDEOther, errLoop.Error())
 }
 
-// sees reports whether q, from client, is the probe under way, and remembers it.
-func (l *Loop) sees(q *wire.Query, client netip.Addr) bool {
+// observe reports whether q, from client, is the probe under way, and remembers it.
+func (l *Loop) observe(q *wire.Query, client netip.Addr) bool {
 	if l == nil {
 		return false
 	}

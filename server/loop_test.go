@@ -95,7 +95,7 @@ func rehearse(t *testing.T, length time.Duration, was *Loop, fates ...string) (a
 			sent := func(from netip.Addr) {
 				var again wire.Query
 				again.Parse(q.Packet)
-				if !l.sees(&again, from) {
+				if !l.observe(&again, from) {
 					t.Error("a probe that comes back is not known")
 				}
 			}

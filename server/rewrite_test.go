@@ -220,7 +220,7 @@ func TestRulesStampede(t *testing.T) {
 func unconnected(t testing.TB, z *Zone) func(name string) step {
 	t.Helper()
 	rt, s := NewRoutes([]*Zone{z}, NewStats()), New(slog.New(slog.DiscardHandler), Limits{})
-	x := &exchange{client: netip.AddrPortFrom(shopper, 4242)}
+	x := &request{client: netip.AddrPortFrom(shopper, 4242)}
 	out := make([]byte, 0, replyBuffer)
 	packets := make(map[string][]byte)
 	return func(name string) step {
@@ -232,7 +232,7 @@ func unconnected(t testing.TB, z *Zone) func(name string) step {
 			}
 			packets[name] = packet
 		}
-		x.q.Packet = packet
+		x.query.Packet = packet
 		_, at := s.serve(rt, x, out, (*wire.Query).Limit)
 		if at != done {
 			_ = rt.complete(context.Background(), x, at)

@@ -3,7 +3,7 @@
 // Each listening address has as many UDP sockets as there are cores, which share
 // the port (reuseport.go says who gets what), and one TCP listener. A reader takes
 // the packets that wait on its socket, up to a batch, reads each in place, and walks
-// the query path (path.go): what the node's own sources or the cache can answer is
+// the query path (resolve.go): what the node's own sources or the cache can answer is
 // written to the reader's reply buffers and sent before it looks again, with nothing
 // allocated and nobody woken. Only what has to wait for an upstream is copied and
 // handed to a goroutine of the crew; [Limits.Waiting] bounds how many wait, and how many
@@ -337,35 +337,35 @@ func (s *Server) HandshakesFailed() uint64 { return s.handshakesFailed.Load() }
 // serve walks the path as far as it goes without waiting. msg is what to send, nil
 // for nothing; at other than done means that wait must be called with a copy of
 // the exchange.
-func (s *Server) serve(rt *Routes, x *exchange, buf []byte, limit func(*wire.Query) int) (msg []byte, at step) {
+func (s *Server) serve(rt *Routes, x *request, buf []byte, limit func(*wire.Query) int) (msg []byte, at step) {
 	defer func() {
 		if p := recover(); p != nil {
 			msg, at = s.panicked(x, buf, p), done
 		}
 	}()
-	x.took = 0
-	x.source, x.hops, x.ordered, x.found, x.marks = fromServer, 0, false, false, 0
+	x.latency = 0
+	x.source, x.hops, x.ordered, x.viaSearch, x.verdicts = fromServer, 0, false, false, 0
 	x.steps.Refill()
 	x.budget, x.direct = &x.steps, true
-	switch x.q.Parse(x.q.Packet) {
+	switch x.query.Parse(x.query.Packet) {
 	case wire.Drop:
 		return nil, done
 	case wire.Malformed:
-		return wire.AppendError(buf[:0], x.q.Packet, wire.FormErr), done
+		return wire.AppendError(buf[:0], x.query.Packet, wire.FormErr), done
 	case wire.Unsupported:
-		return wire.AppendError(buf[:0], x.q.Packet, wire.NotImp), done
+		return wire.AppendError(buf[:0], x.query.Packet, wire.NotImp), done
 	case wire.Serve:
 	}
-	x.r.Start(buf, &x.q)
+	x.reply.Start(buf, &x.query)
 	if at := rt.answer(x); at != done {
 		return nil, at
 	}
-	return x.zone.finish(x, limit(&x.q), nil), done
+	return x.zone.finish(x, limit(&x.query), nil), done
 }
 
 // wait walks the rest of the path. How long that may take is up to the upstreams,
 // who give up after five seconds.
-func (s *Server) wait(rt *Routes, x *exchange, at step, limit int) (msg []byte) {
+func (s *Server) wait(rt *Routes, x *request, at step, limit int) (msg []byte) {
 	defer func() {
 		if p := recover(); p != nil {
 			msg = s.panicked(x, nil, p)
@@ -381,11 +381,11 @@ func (s *Server) wait(rt *Routes, x *exchange, at step, limit int) (msg []byte) 
 
 // panicked turns a panic of one query into a SERVFAIL. The packet is one the
 // header of which was read.
-func (s *Server) panicked(x *exchange, buf []byte, p any) []byte {
+func (s *Server) panicked(x *request, buf []byte, p any) []byte {
 	s.panics.Add(1)
 	s.log.Error("a query panicked", "panic", p, "stack", string(debug.Stack()))
-	if len(x.q.Packet) < wire.HeaderLen {
+	if len(x.query.Packet) < wire.HeaderLen {
 		return nil
 	}
-	return wire.AppendError(buf[:0], x.q.Packet, wire.ServFail)
+	return wire.AppendError(buf[:0], x.query.Packet, wire.ServFail)
 }

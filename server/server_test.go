@@ -234,12 +234,12 @@ func TestDS(t *testing.T) {
 		{"org.", dns.TypeDS, "."},
 		{".", dns.TypeNS, "."},
 	} {
-		var x exchange
+		var x request
 		packet, err := question(c.qname, c.qtype).Pack()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if x.q.Parse(packet) != wire.Serve {
+		if x.query.Parse(packet) != wire.Serve {
 			t.Fatalf("%s is not taken", c.qname)
 		}
 		if got := rt.match(&x).Name.String(); got != c.want {
@@ -570,7 +570,7 @@ func TestServeAllocPin(t *testing.T) {
 	z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr), Shuffle: true}
 	rt := NewRoutes([]*Zone{z}, NewStats())
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	var x exchange
+	var x request
 	out := make([]byte, 0, replyBuffer)
 	for _, name := range []string{"by.hand.", "cached.test.", "refused.class."} {
 		m := question(name, dns.TypeA)
@@ -582,12 +582,12 @@ func TestServeAllocPin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.q.Packet = packet
+		x.query.Packet = packet
 		if _, at := s.serve(rt, &x, out, (*wire.Query).Limit); at != done {
 			s.wait(rt, &x, at, wire.MinUDP) // fills the cache
 		}
 		if n := testing.AllocsPerRun(200, func() {
-			x.q.Packet = packet
+			x.query.Packet = packet
 			if _, at := s.serve(rt, &x, out, (*wire.Query).Limit); at != done {
 				t.Fatal("not answered at once")
 			}

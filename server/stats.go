@@ -40,7 +40,7 @@ var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "ca
 // look-up and no atomic addition: each reader has counters of its own, under a
 // lock that only a scrape ever shares with it. Stats is safe for concurrent use.
 type Stats struct {
-	lanes []counters
+	stripes []counters
 }
 
 // counters are the counts of one lane.
@@ -49,7 +49,7 @@ type counters struct {
 	requests  [transports][2][typeCount]uint64
 	responses [rcodeCount][sources]uint64
 	do        uint64
-	found     uint64
+	viaSearch uint64
 	localhost uint64
 	verdicts  map[verdictKey]uint64 // nil until there is one
 	duration  stat.Tally            // in nanoseconds
@@ -59,15 +59,15 @@ type counters struct {
 	_ [64]byte // keeps the next lane's lock out of this one's cache line
 }
 
-// maxLanes bounds what the counters of a zone take, about 4 KiB a lane. Beyond it
+// maxStripes bounds what the counters of a zone take, about 4 KiB a lane. Beyond it
 // readers share lanes, which costs them a few nanoseconds when they meet.
-const maxLanes = 16
+const maxStripes = 16
 
 // NewStats makes counters at zero.
 func NewStats() *Stats {
-	s := &Stats{lanes: make([]counters, min(runtime.NumCPU(), maxLanes))}
-	for i := range s.lanes {
-		c := &s.lanes[i]
+	s := &Stats{stripes: make([]counters, min(runtime.NumCPU(), maxStripes))}
+	for i := range s.stripes {
+		c := &s.stripes[i]
 		c.duration = stat.NewTally(durations)
 		for t := range transports {
 			c.reqSize[t], c.respSize[t] = stat.NewTally(sizes), stat.NewTally(sizes)
@@ -93,53 +93,53 @@ func whole(bounds []float64, perUnit float64) []uint64 {
 }
 
 // count counts one query and its reply of size bytes.
-func (s *Stats) count(x *exchange, size int) {
+func (s *Stats) count(x *request, size int) {
 	family := 0
 	if x.v6() {
 		family = 1
 	}
-	c := &s.lanes[x.lane%len(s.lanes)]
+	c := &s.stripes[x.stripe%len(s.stripes)]
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.requests[x.via][family][typeIndex(x.q.Type)]++
-	c.responses[min(int(x.r.Rcode()), rcodeCount-1)][x.source]++
-	if x.q.DO {
+	c.requests[x.proto][family][typeIndex(x.query.Type)]++
+	c.responses[min(int(x.reply.Rcode()), rcodeCount-1)][x.source]++
+	if x.query.DO {
 		c.do++
 	}
-	if x.found {
-		c.found++
+	if x.viaSearch {
+		c.viaSearch++
 	}
-	if x.marks != 0 {
+	if x.verdicts != 0 {
 		c.mark(x)
 	}
-	c.duration.Observe(uint64(x.took))
-	c.reqSize[x.via].Observe(uint64(len(x.q.Packet)))
-	c.respSize[x.via].Observe(uint64(size))
+	c.duration.Observe(uint64(x.latency))
+	c.reqSize[x.proto].Observe(uint64(len(x.query.Packet)))
+	c.respSize[x.proto].Observe(uint64(size))
 }
 
 // countCopies counts n queries like x that were answered with the copy h.
-func (s *Stats) countCopies(h *holding, x *exchange, n uint64) {
+func (s *Stats) countCopies(h *holding, x *request, n uint64) {
 	family := 0
 	if h.v6 {
 		family = 1
 	}
-	c := &s.lanes[0]
+	c := &s.stripes[0]
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.requests[udp][family][typeIndex(x.q.Type)] += n
+	c.requests[udp][family][typeIndex(x.query.Type)] += n
 	c.responses[h.rcode][h.source] += n
-	if x.q.DO {
+	if x.query.DO {
 		c.do += n
 	}
-	c.duration.ObserveMany(uint64(x.took), n)
-	c.reqSize[udp].ObserveMany(uint64(len(x.q.Packet)), n)
+	c.duration.ObserveMany(uint64(x.latency), n)
+	c.reqSize[udp].ObserveMany(uint64(len(x.query.Packet)), n)
 	c.respSize[udp].ObserveMany(uint64(h.reply), n)
 }
 
 // each calls f for the counters of each lane, locked.
 func (s *Stats) each(f func(c *counters)) {
-	for i := range s.lanes {
-		c := &s.lanes[i]
+	for i := range s.stripes {
+		c := &s.stripes[i]
 		c.mu.Lock()
 		f(c)
 		c.mu.Unlock()
@@ -160,18 +160,18 @@ func (s *Stats) DO() uint64 {
 	return sum
 }
 
-// Found is the number of queries whose answer was found further down the client's
+// ViaSearch is the number of queries whose answer was found further down the client's
 // search path.
-func (s *Stats) Found() uint64 {
+func (s *Stats) ViaSearch() uint64 {
 	var sum uint64
-	s.each(func(c *counters) { sum += c.found })
+	s.each(func(c *counters) { sum += c.viaSearch })
 	return sum
 }
 
 // EachSize calls f for each transport that had queries, with the sizes of
 // requests and responses in bytes.
 func (s *Stats) EachSize(f func(proto string, req, resp stat.Snapshot)) {
-	for t := range transport(transports) {
+	for t := range proto(transports) {
 		var req, resp stat.Snapshot
 		s.each(func(c *counters) { req, resp = req.Plus(c.reqSize[t].Read(1)), resp.Plus(c.respSize[t].Read(1)) })
 		if req.Count > 0 {
@@ -195,7 +195,7 @@ func (s *Stats) EachRequest(f func(proto, family, qtype string, n uint64)) {
 		for fam := range sum[t] {
 			for i, n := range sum[t][fam] {
 				if n > 0 {
-					f(transport(t).String(), strconv.Itoa(fam+1), countedTypes[i].name, n)
+					f(proto(t).String(), strconv.Itoa(fam+1), countedTypes[i].name, n)
 				}
 			}
 		}

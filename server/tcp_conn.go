@@ -75,7 +75,7 @@ func (s *Server) newTCPConn(l *listener, conn *net.TCPConn, lane int) (*tcpConn,
 
 // readState is what answering takes. It is needed from a read to the write that follows.
 type readState struct {
-	x        exchange
+	x        request
 	writeBuf [writeBufSize]byte
 	// replies is the replies so far, each with its length; in gather, unless a reply is
 	// larger than that.
@@ -119,14 +119,14 @@ func (c *tcpConn) serve() {
 // onReadable answers what has come. It is true when the connection has come to its end.
 func (c *tcpConn) onReadable(fd uintptr) bool {
 	d := readStates.Get().(*readState)
-	d.x.via, d.x.client, d.x.lane = tcp, c.client, c.lane
+	d.x.proto, d.x.client, d.x.stripe = tcp, c.client, c.lane
 	d.replies, d.gotQuery = d.writeBuf[:0], false
 	if c.readBuf == nil {
 		c.readBuf = readBufs.Get().(*[readBufSize]byte)[:]
 	}
 	more := c.readAll(int(fd), d)
 	got := d.gotQuery
-	d.x, d.replies = exchange{}, nil // which hold on to packets, replies and zones
+	d.x, d.replies = request{}, nil // which hold on to packets, replies and zones
 	readStates.Put(d)
 	if c.buffered == 0 {
 		if len(c.readBuf) == readBufSize {
@@ -153,7 +153,7 @@ func (c *tcpConn) readAll(fd int, d *readState) bool {
 		case unix.EAGAIN:
 			return true
 		}
-		c.ended = errno != 0 || n == 0 || !c.answerQueries(fd, d, c.readBuf[:c.buffered+n]) || c.idleTooLong(d.x.start)
+		c.ended = errno != 0 || n == 0 || !c.answerQueries(fd, d, c.readBuf[:c.buffered+n]) || c.idleTooLong(d.x.arrival)
 	}
 	return false
 }
@@ -176,14 +176,14 @@ func (c *tcpConn) idleTooLong(now time.Duration) bool {
 // answerQueries answers the queries in data, which is the beginning of c.in, and keeps
 // what is left of it. It is false if the connection has to end.
 func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
-	d.x.start = clock.Now()
+	d.x.arrival = clock.Now()
 	most := c.s.timeouts(c.l).maxQueries
 	for {
 		packet, rest, ok := splitFrame(data)
 		if !ok {
 			break
 		}
-		d.x.q.Packet = packet
+		d.x.query.Packet = packet
 		if !c.answerQuery(fd, d) {
 			return false
 		}
@@ -195,7 +195,7 @@ func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
 	}
 	c.keepPartial(data)
 	if d.gotQuery {
-		c.lastQuery.Store(int64(d.x.start))
+		c.lastQuery.Store(int64(d.x.arrival))
 	}
 	return c.flush(fd, d)
 }
@@ -233,11 +233,11 @@ func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 	n := len(d.replies) + lengthPrefix
 	rt := c.l.config.Load().Routes
 	msg, at := c.s.serve(rt, &d.x, d.replies[n:n], noSizeLimit)
-	d.x.start += d.x.took
+	d.x.arrival += d.x.latency
 	if at != done {
 		return c.goAsync(fd, d, rt, at)
 	}
-	d.gotQuery = d.gotQuery || d.x.marks&dropped != 0
+	d.gotQuery = d.gotQuery || d.x.verdicts&dropped != 0
 	d.addReply(msg)
 	return true
 }
@@ -285,7 +285,7 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *Routes, at step) bool {
 		d.addReply(c.s.full(&d.x, wire.MaxMessage))
 		return true
 	}
-	w := new(exchange)
+	w := new(request)
 	d.x.detach(w, nil, nil)
 	go func() {
 		defer c.writer.endQuery()

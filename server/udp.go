@@ -112,14 +112,14 @@ func newBatch() *batch {
 // readUDP answers what comes in on one socket until it is shut.
 func (s *Server) readUDP(l *listener, p udpSocket, lane int) {
 	b := newBatch()
-	x := exchange{via: udp, lane: lane}
+	x := request{proto: udp, stripe: lane}
 	line := delaySampler{delays: s.delays}
 	work := &l.progress[lane]
 	for p.readBatch(b) {
 		work.tick()
 		rt := l.config.Load().Routes
-		x.start = clock.Now()
-		line.sample(p, x.start)
+		x.arrival = clock.Now()
+		line.sample(p, x.arrival)
 		waits := false
 		for i := range b.packets[:b.n] {
 			waits = s.answerPacket(rt, p, &x, &b.packets[i]) || waits
@@ -136,13 +136,13 @@ func (s *Server) readUDP(l *listener, p udpSocket, lane int) {
 }
 
 // answerPacket answers one packet, or hands it over to a goroutine, in which it waits.
-func (s *Server) answerPacket(rt *Routes, p udpSocket, x *exchange, d *packet) (waits bool) {
+func (s *Server) answerPacket(rt *Routes, p udpSocket, x *request, d *packet) (waits bool) {
 	x.client = d.from.client
-	x.q.Packet = d.in[:d.n]
+	x.query.Packet = d.in[:d.n]
 	var at step
-	x.glance = s.copies.glance()
+	x.epochs = s.copies.glance()
 	d.reply, at = s.serve(rt, x, d.out, (*wire.Query).Limit)
-	x.start += x.took // the next one's turn
+	x.arrival += x.latency // the next one's turn
 	switch {
 	case at == done:
 		s.copies.put(rt, x, d.reply)
@@ -150,7 +150,7 @@ func (s *Server) answerPacket(rt *Routes, p udpSocket, x *exchange, d *packet) (
 		s.dispatch(rt, p, x, at, &d.from)
 		waits = true
 	default:
-		d.reply = s.full(x, x.q.Limit())
+		d.reply = s.full(x, x.query.Limit())
 	}
 	d.out = reuseBuffer(d.out, d.reply)
 	return waits
@@ -168,7 +168,7 @@ func reuseBuffer(buf, msg []byte) []byte {
 // pendingQuery is one UDP query that waits, with buffers of its own, and the rest of
 // its way: from at on rt, and out of port.
 type pendingQuery struct {
-	exchange
+	request
 	in   [maxUDPQuery]byte
 	out  []byte
 	to   udpPeer
@@ -181,9 +181,9 @@ type pendingQuery struct {
 var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, replyBuffer)} }}
 
 // dispatch copies x and has a goroutine complete the copy.
-func (s *Server) dispatch(rt *Routes, p udpSocket, x *exchange, at step, from *udpPeer) {
+func (s *Server) dispatch(rt *Routes, p udpSocket, x *request, at step, from *udpPeer) {
 	w := pendingQueries.Get().(*pendingQuery)
-	x.detach(&w.exchange, w.in[:], w.out)
+	x.detach(&w.request, w.in[:], w.out)
 	w.to, w.rt, w.port, w.at = *from, rt, p, at
 	s.running.Add(1)
 	if !s.workers.dispatch(w) {
@@ -199,7 +199,7 @@ func (s *Server) dispatch(rt *Routes, p udpSocket, x *exchange, at step, from *u
 func (s *Server) completePending(w *pendingQuery) {
 	defer s.running.Done()
 	defer s.release(w.place)
-	if msg := s.wait(w.rt, &w.exchange, w.at, w.q.Limit()); msg != nil {
+	if msg := s.wait(w.rt, &w.request, w.at, w.query.Limit()); msg != nil {
 		w.port.send(&w.to, msg)
 		w.out = reuseBuffer(w.out, msg)
 	}

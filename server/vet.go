@@ -30,11 +30,11 @@ const maxUDPReply = 4096
 
 // vet judges the names in x's reply. It is true if the client may not have it, and then the
 // reply says so.
-func (rt *Routes) vet(x *exchange) bool {
-	if x.marks&denials != 0 { // of what an alias leads to
+func (rt *Routes) vet(x *request) bool {
+	if x.verdicts&anyDenial != 0 { // of what an alias leads to
 		return x.source == fromACL || x.deny()
 	}
-	if x.source == fromWhoami || x.r.Count(wire.Answer)+x.r.Count(wire.Additional) == 0 {
+	if x.source == fromWhoami || x.reply.Count(wire.Answer)+x.reply.Count(wire.Additional) == 0 {
 		return false
 	}
 	v := rt.vetting(x)
@@ -42,9 +42,9 @@ func (rt *Routes) vet(x *exchange) bool {
 }
 
 // vetting judges the names in x's reply, as much of it as can reach the client.
-func (rt *Routes) vetting(x *exchange) vetting {
-	if x.via == udp {
-		x.r.Cut(maxUDPReply)
+func (rt *Routes) vetting(x *request) vetting {
+	if x.proto == udp {
+		x.reply.Cut(maxUDPReply)
 	}
 	v := vetting{rt: rt, x: x}
 	v.names()
@@ -54,7 +54,7 @@ func (rt *Routes) vetting(x *exchange) vetting {
 // vetting is the judgement of one reply.
 type vetting struct {
 	rt *Routes
-	x  *exchange
+	x  *request
 	decisions
 	chain, loose ruling
 	out          []int // the records to leave out
@@ -63,13 +63,13 @@ type vetting struct {
 
 // ruling is a verdict, and the zone of the rule that it is of.
 type ruling struct {
-	verdict marks
+	verdict verdicts
 	zone    wire.Name
 }
 
 // strictness is the order of verdicts.
-func strictness(v marks) int {
-	return slices.Index([]marks{allowed, filtered, blocked, dropped}, v)
+func strictness(v verdicts) int {
+	return slices.Index([]verdicts{allowed, filtered, blocked, dropped}, v)
 }
 
 // add makes r the stricter one of itself and other.
@@ -81,8 +81,8 @@ func (r *ruling) add(other ruling) {
 
 // names judges all names.
 func (v *vetting) names() {
-	qtype := v.x.q.Type
-	for names := v.x.r.Names(); ; {
+	qtype := v.x.query.Type
+	for names := v.x.reply.Names(); ; {
 		n, ok := names.Next()
 		if !ok {
 			return
@@ -115,7 +115,7 @@ func (v *vetting) leave(n *wire.Named, r ruling) {
 
 // family is the type of the addresses that x's name, of the reverse zones, is about.
 func (v *vetting) family() uint16 {
-	if wire.Under(v.x.q.Name(), "\x03ip6\x04arpa\x00") {
+	if wire.Under(v.x.query.Name(), "\x03ip6\x04arpa\x00") {
 		return wire.TypeAAAA
 	}
 	return wire.TypeA
@@ -130,7 +130,7 @@ func (v *vetting) judge(name []byte, qtype uint16) ruling {
 	if z.ACL == nil {
 		return ruling{verdict: allowed}
 	}
-	v.x.marks |= listed
+	v.x.verdicts |= listed
 	verdict, zone := z.ACL.judge(name, qtype, v.x.client.Addr(), &v.decisions)
 	return ruling{verdict, zone}
 }
@@ -141,7 +141,7 @@ func (v *vetting) conclude() bool {
 	if verdict.verdict == 0 && len(v.out) > 0 {
 		if v.loose.verdict != 0 && v.pointers == 0 {
 			verdict = v.loose
-		} else if !v.x.r.Remove(v.out) {
+		} else if !v.x.reply.Remove(v.out) {
 			verdict.verdict = blocked
 		}
 	}
@@ -153,38 +153,38 @@ func (v *vetting) conclude() bool {
 }
 
 // sentence makes x's reply what r says.
-func (x *exchange) sentence(r ruling) {
-	x.marks, x.rule = x.marks&^verdicts|r.verdict, r.zone
+func (x *request) sentence(r ruling) {
+	x.verdicts, x.rule = x.verdicts&^anyVerdict|r.verdict, r.zone
 	x.deny()
 }
 
 // zoneOf is the zone that would take a query of x's client for name and qtype, nil if none
 // would.
-func (rt *Routes) zoneOf(x *exchange, name []byte, qtype uint16) *Zone {
+func (rt *Routes) zoneOf(x *request, name []byte, qtype uint16) *Zone {
 	if !rt.views {
 		return rt.longest(lastLabels(name, rt.depth), qtype, x)
 	}
 	w := walkers.Get().(*walker)
 	defer w.release()
-	if !w.begin(x, name, qtype, x.start) {
+	if !w.begin(x, name, qtype, x.arrival) {
 		return nil
 	}
-	return rt.match(&w.exchange)
+	return rt.match(&w.request)
 }
 
 // elsewhere judges x, which is asked of its zone by way of a rewrite rule, by the zone that
 // would have taken it from the client. It is true if the client may not ask.
-func (rt *Routes) elsewhere(x *exchange) bool {
+func (rt *Routes) elsewhere(x *request) bool {
 	if x.zone.lists == nil {
 		return false
 	}
-	z := rt.zoneOf(x, x.q.Name(), x.q.Type)
+	z := rt.zoneOf(x, x.query.Name(), x.query.Type)
 	if z == nil || z == x.zone || z.ACL == nil {
 		return false
 	}
-	verdict, zone := z.ACL.judge(x.q.Name(), x.q.Type, x.client.Addr(), nil)
+	verdict, zone := z.ACL.judge(x.query.Name(), x.query.Type, x.client.Addr(), nil)
 	if verdict == allowed {
-		x.marks |= listed
+		x.verdicts |= listed
 		return false
 	}
 	x.sentence(ruling{verdict, zone})
@@ -192,7 +192,7 @@ func (rt *Routes) elsewhere(x *exchange) bool {
 }
 
 // vetted is err, or nil if x's reply is one that its client may not have.
-func (x *exchange) vetted(err error) error {
+func (x *request) vetted(err error) error {
 	if x.zone.lists != nil && x.zone.lists.vet(x) {
 		return nil
 	}
@@ -200,18 +200,18 @@ func (x *exchange) vetted(err error) error {
 }
 
 // inherit makes the verdict on other, whose reply x's leads to, that on x, if it is a denial.
-func (x *exchange) inherit(other *exchange) {
-	x.marks |= other.marks & listed
-	if other.marks&denials != 0 {
-		x.marks, x.rule = x.marks&^verdicts|other.marks&verdicts, other.rule
+func (x *request) inherit(other *request) {
+	x.verdicts |= other.verdicts & listed
+	if other.verdicts&anyDenial != 0 {
+		x.verdicts, x.rule = x.verdicts&^anyVerdict|other.verdicts&anyVerdict, other.rule
 	}
 }
 
 // judgedAs gives x the marks of other, whose reply is x's. A verdict on other stands for
 // that on x.
-func (x *exchange) judgedAs(other *exchange) {
-	if other.marks&verdicts != 0 {
-		x.marks, x.rule = x.marks&^verdicts, other.rule
+func (x *request) judgedAs(other *request) {
+	if other.verdicts&anyVerdict != 0 {
+		x.verdicts, x.rule = x.verdicts&^anyVerdict, other.rule
 	}
-	x.marks |= other.marks
+	x.verdicts |= other.verdicts
 }

@@ -152,7 +152,7 @@ func TestACLChains(t *testing.T) {
 		{"1.7.0.10.in-addr.arpa. PTR", isBlocked, "NOERROR aa | 1.7.0.10.in-addr.arpa. 3600 PTR x.secret.test."},
 		{"mx.test. MX", mail + "open.test. 60 AAAA 2001:db8::1", mail + "x.secret.test. 60 A 192.0.2.66, open.test. 60 AAAA 2001:db8::1"},
 	}
-	for _, via := range []transport{udp, tcp} {
+	for _, via := range []proto{udp, tcp} {
 		d := newDesk(t, zones()...)
 		for _, tt := range tests {
 			if tt.outside == "" {
@@ -273,14 +273,14 @@ func TestACLChainCost(t *testing.T) {
 		t.Errorf("lines that differ in nets only are %d policies", n)
 	}
 	d := newDesk(t, z)
-	for _, via := range []transport{tcp, udp} {
+	for _, via := range []proto{tcp, udp} {
 		d.from("192.0.2.1:53", via).ask(asked("6.2.0.192.in-addr.arpa. PTR"))
-		var x exchange
-		x.q.Packet = d.x.q.Packet
-		x.q.Parse(x.q.Packet)
-		x.r.Start(nil, &x.q)
-		x.zone, x.client, x.via = z, netip.MustParseAddrPort("192.0.2.1:53"), via
-		z.Cache.Get(&x.q, &x.r, d.x.start)
+		var x request
+		x.query.Packet = d.x.query.Packet
+		x.query.Parse(x.query.Packet)
+		x.reply.Start(nil, &x.query)
+		x.zone, x.client, x.proto = z, netip.MustParseAddrPort("192.0.2.1:53"), via
+		z.Cache.Get(&x.query, &x.reply, d.x.arrival)
 		v := d.rt.vetting(&x)
 		want := names + 1
 		if via == udp {

@@ -30,9 +30,9 @@ func (v *View) Name() string {
 	return v.name
 }
 
-// takes reports whether all of the view's expressions are true of x.
-func (v *View) takes(x *exchange) bool {
-	f := facts{x: x, server: v.addr}
+// matches reports whether all of the view's expressions are true of x.
+func (v *View) matches(x *request) bool {
+	f := viewEnv{x: x, server: v.addr}
 	for _, e := range v.when {
 		if !e.Holds(&f) {
 			return false
@@ -41,59 +41,59 @@ func (v *View) takes(x *exchange) bool {
 	return true
 }
 
-// viewed is the first of z and the zones behind it that takes x, nil if none does.
-func (z *Zone) viewed(x *exchange) *Zone {
+// firstMatching is the first of z and the zones behind it that takes x, nil if none does.
+func (z *Zone) firstMatching(x *request) *Zone {
 	for ; z != nil; z = z.next {
-		if z.View == nil || z.View.takes(x) {
+		if z.View == nil || z.View.matches(x) {
 			return z
 		}
 	}
 	return nil
 }
 
-// looped reports whether x, which z takes, is the probe of z or of another view of the
+// observeProbe reports whether x, which z takes, is the probe of z or of another view of the
 // same name, on its way back.
-func (rt *Routes) looped(z *Zone, x *exchange) bool {
-	if x.q.Type != wire.TypeHINFO {
+func (rt *Routes) observeProbe(z *Zone, x *request) bool {
+	if x.query.Type != wire.TypeHINFO {
 		return false
 	}
 	for z = rt.zones[z.Name]; z != nil; z = z.next {
-		if z.Loop.sees(&x.q, x.client.Addr()) {
+		if z.Loop.observe(&x.query, x.client.Addr()) {
 			return true
 		}
 	}
 	return false
 }
 
-// facts are what expressions ask of an exchange. Their strings are made when they are
+// viewEnv are what expressions ask of an exchange. Their strings are made when they are
 // asked for: only zones with views pay for them.
-type facts struct {
-	x      *exchange
+type viewEnv struct {
+	x      *request
 	server netip.AddrPort
 }
 
-func (f *facts) Type() string  { return wire.TypeName(f.x.q.Type) }
-func (f *facts) Name() string  { return wire.Name(f.x.q.Name()).String() }
-func (f *facts) Class() string { return dns.Class(f.x.q.Class).String() }
-func (f *facts) Size() int     { return len(f.x.q.Packet) }
-func (f *facts) ID() int       { return int(f.x.q.ID) }
-func (f *facts) Opcode() int   { return f.x.q.Opcode() }
-func (f *facts) DO() bool      { return f.x.q.DO }
+func (f *viewEnv) Type() string  { return wire.TypeName(f.x.query.Type) }
+func (f *viewEnv) Name() string  { return wire.Name(f.x.query.Name()).String() }
+func (f *viewEnv) Class() string { return dns.Class(f.x.query.Class).String() }
+func (f *viewEnv) Size() int     { return len(f.x.query.Packet) }
+func (f *viewEnv) ID() int       { return int(f.x.query.ID) }
+func (f *viewEnv) Opcode() int   { return f.x.query.Opcode() }
+func (f *viewEnv) DO() bool      { return f.x.query.DO }
 
 // Proto is tcp for all that runs on top of it, too.
-func (f *facts) Proto() string {
-	if f.x.via == udp {
+func (f *viewEnv) Proto() string {
+	if f.x.proto == udp {
 		return "udp"
 	}
 	return "tcp"
 }
 
-func (f *facts) Bufsize() int {
-	if f.x.via == udp {
-		return f.x.q.Limit()
+func (f *viewEnv) Bufsize() int {
+	if f.x.proto == udp {
+		return f.x.query.Limit()
 	}
 	return wire.MaxMessage
 }
 
-func (f *facts) Client() netip.AddrPort { return f.x.client }
-func (f *facts) Server() netip.AddrPort { return f.server }
+func (f *viewEnv) Client() netip.AddrPort { return f.x.client }
+func (f *viewEnv) Server() netip.AddrPort { return f.server }

@@ -42,7 +42,7 @@ func split(t testing.TB) *counterDesk {
 func TestView(t *testing.T) {
 	for _, tt := range []struct {
 		client string
-		via    transport
+		via    proto
 		query  string
 		want   string
 	}{

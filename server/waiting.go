@@ -27,7 +27,7 @@ func (s *Server) EachShed(f func(reason string, n uint64)) {
 // acquire takes a place for x, which has to wait, and notes whose it is; false if there is
 // none, which is counted. Each query has a place of its own, those too that wait for what
 // another one asks.
-func (s *Server) acquire(x *exchange) bool {
+func (s *Server) acquire(x *request) bool {
 	place, verdict := s.waiting.Take(x.client.Addr())
 	x.place = place
 	return s.admitted(verdict)
@@ -48,8 +48,8 @@ func (s *Server) admitted(v share.Verdict) bool {
 func (s *Server) release(place share.Client) { s.waiting.Give(place) }
 
 // full answers a query for which there is no place.
-func (s *Server) full(x *exchange, limit int) []byte {
-	x.r.Fail(wire.ServFail)
+func (s *Server) full(x *request, limit int) []byte {
+	x.reply.Fail(wire.ServFail)
 	return x.zone.finish(x, limit, nil)
 }
 

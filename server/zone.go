@@ -38,9 +38,9 @@ type Zone struct {
 	// outside.
 	External External
 	Cluster  Cluster
-	// Search finishes the search paths of clients.
-	Search *Search
-	Cache  *cache.Cache
+	// Autopath finishes the search paths of clients.
+	Autopath *Autopath
+	Cache    *cache.Cache
 	// Forward are the pools to forward to; the first that takes a name gets it.
 	Forward []*upstream.Pool
 	// ClusterDNS reports whether p, one of Forward, leads to the cluster's own DNS,
@@ -124,27 +124,27 @@ func (z *Zone) maxSize() uint16 {
 func (z *Zone) caches(q *wire.Query) bool { return z.Cache != nil && z.Cache.Covers(q.Name()) }
 
 // shape does what the zone does to every reply before it is written.
-func (z *Zone) shape(x *exchange) {
+func (z *Zone) shape(x *request) {
 	if z.Minimal {
-		x.r.Minimize()
+		x.reply.Minimize()
 	}
-	if z.NSID != "" && x.q.NSID {
-		x.r.SetNSID(z.NSID)
+	if z.NSID != "" && x.query.NSID {
+		x.reply.SetNSID(z.NSID)
 	}
-	if z.Shuffle && !x.ordered && x.r.Rcode() == wire.NoError {
-		x.r.Shuffle()
+	if z.Shuffle && !x.ordered && x.reply.Rcode() == wire.NoError {
+		x.reply.Shuffle()
 	}
 }
 
 // finish does what is done to every complete reply before it leaves, counts it
 // and gives its bytes, at most limit; nil if nothing is to be sent.
-func (z *Zone) finish(x *exchange, limit int, err error) []byte {
+func (z *Zone) finish(x *request, limit int, err error) []byte {
 	z.shape(x)
-	msg := x.r.Finish(limit)
-	if x.marks&dropped != 0 {
+	msg := x.reply.Finish(limit)
+	if x.verdicts&dropped != 0 {
 		msg = nil
 	}
-	x.took = clock.Now() - x.start
+	x.latency = clock.Now() - x.arrival
 	z.Stats.count(x, len(msg))
 	if err != nil && z.Errors != nil {
 		z.Errors.failed(x, err, &z.failed)

@@ -79,7 +79,7 @@ type parts struct {
 	view     *kubernetes.View
 	cluster  *kubernetes.Zone
 	external *kubernetes.External
-	search   *server.Search
+	search   *server.Autopath
 	rewrite  *rewrite.Rules
 	template *template.Templates
 	cache    *cache.Cache
@@ -160,7 +160,7 @@ func (a *assembly) parts(g *generation, b *config.Block, old *generation, was *p
 		return nil, err
 	}
 	if b.Autopath != nil {
-		p.search = server.NewSearch(b.Autopath, p.cluster)
+		p.search = server.NewAutopath(b.Autopath, p.cluster)
 	}
 	if b.Rewrite != nil {
 		p.rewrite = rewrite.New(b.Rewrite)
@@ -304,7 +304,7 @@ func (a *assembly) counters(via config.Transport, addr netip.AddrPort, zone, vie
 func (p *parts) zone(name wire.Name) *server.Zone {
 	b := p.block
 	z := &server.Zone{
-		Name: name, Hosts: p.hosts, Search: p.search, Cache: p.cache, Forward: p.pools,
+		Name: name, Hosts: p.hosts, Autopath: p.search, Cache: p.cache, Forward: p.pools,
 		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
 	}
 	p.guard(z)

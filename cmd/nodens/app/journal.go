@@ -136,7 +136,7 @@ func (a *assembly) errorLog(b *config.Block) *server.ErrorLog {
 		log.Logger = a.log // nothing but the line
 	}
 	for _, c := range b.Errors.Consolidate {
-		log.Patterns = append(log.Patterns, &server.Pattern{
+		log.Patterns = append(log.Patterns, &server.Consolidation{
 			Logger: a.log, Level: levels[c.Level], Period: c.Period, Match: c.Pattern, ShowFirst: c.ShowFirst,
 		})
 	}

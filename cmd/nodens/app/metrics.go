@@ -206,8 +206,8 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		for z := range rt.Zones() {
 			s.zone(srv, z.Name.String(), z.View.Name(), z.Stats)
 			guards.add(srv, z.View.Name(), z)
-			found += z.Stats.Found()
-			searches = searches || z.Search != nil
+			found += z.Stats.ViaSearch()
+			searches = searches || z.Autopath != nil
 		}
 		if searches {
 			s.put(autopathSuccess, float64(found), srv)

@@ -111,7 +111,7 @@ func searching(t testing.TB, to netip.AddrPort, search ...string) (*Zone, *parti
 	for _, s := range search {
 		cfg.Search = append(cfg.Search, zoneName(t, s))
 	}
-	return &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cluster: p, Search: NewSearch(cfg, p), Cache: answers(), Forward: pool(t, to)}, p
+	return &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cluster: p, Autopath: NewAutopath(cfg, p), Cache: answers(), Forward: pool(t, to)}, p
 }
 
 // texts are the records of a section in short.
@@ -221,7 +221,7 @@ func TestSearch(t *testing.T) {
 				if n := b.names(); n != len(c.asked) {
 					t.Errorf("the upstream was asked for %d names, want %d: %v", n, len(c.asked), b.asked)
 				}
-				if n := z.Stats.Found(); n != 2*c.found {
+				if n := z.Stats.ViaSearch(); n != 2*c.found {
 					t.Errorf("%d were found, want %d", n, 2*c.found)
 				}
 				var queries uint64
@@ -325,16 +325,16 @@ func TestSearchZones(t *testing.T) {
 		qname string
 		want  []string
 	}{
-		{"a file", []*Zone{{Name: wire.Root, Search: NewSearch(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"a file", []*Zone{{Name: wire.Root, Autopath: NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
 			"intern" + inShop, []string{"intern" + inShop + " 40 CNAME intern.corp.test.", "intern.corp.test. 40 A 192.0.2.7"}},
-		{"other zones", []*Zone{{Name: wire.Root, Search: NewSearch(narrow, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"other zones", []*Zone{{Name: wire.Root, Autopath: NewAutopath(narrow, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
 			"intern" + inShop, []string{}},
-		{"no domains", []*Zone{{Name: wire.Root, Search: NewSearch(&config.Autopath{}, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"no domains", []*Zone{{Name: wire.Root, Autopath: NewAutopath(&config.Autopath{}, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
 			"intern" + inShop, []string{}},
-		{"no other zone", []*Zone{{Name: zoneName(t, "cluster.local"), Search: NewSearch(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"no other zone", []*Zone{{Name: zoneName(t, "cluster.local"), Autopath: NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
 			"intern" + inShop, []string{"intern" + inShop + " 40 CNAME intern.corp.test.", "intern.corp.test. 40 A 192.0.2.7"}},
 		{"another zone", []*Zone{
-			{Name: zoneName(t, "cluster.local"), Search: NewSearch(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)},
+			{Name: zoneName(t, "cluster.local"), Autopath: NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)},
 			{Name: zoneName(t, "corp.test"), Forward: pool(t, inner.addr)}},
 			"intern" + inShop, []string{"intern" + inShop + " 60 CNAME intern.corp.test.", "intern.corp.test. 60 A 192.0.2.3"}},
 	} {
@@ -378,7 +378,7 @@ func TestNewSearch(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []path
-			for _, p := range NewSearch(&config.Autopath{Kubernetes: c.kubernetes, Search: c.search}, cluster).paths {
+			for _, p := range NewAutopath(&config.Autopath{Kubernetes: c.kubernetes, Search: c.search}, cluster).paths {
 				got = append(got, path{p.zone, p.first, p.rest})
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
@@ -392,8 +392,8 @@ func TestNewSearch(t *testing.T) {
 // nobody's path.
 func TestSearchAlias(t *testing.T) {
 	b := startBackend(t, outer)
-	search := NewSearch(&config.Autopath{Search: []wire.Name{zoneName(t, "example.org"), zoneName(t, "corp.test")}}, nil)
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Search: search, Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)})
+	search := NewAutopath(&config.Autopath{Search: []wire.Name{zoneName(t, "example.org"), zoneName(t, "corp.test")}}, nil)
+	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Autopath: search, Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)})
 	m := query(t, "udp", addr, question("lost.other.svc.cluster.local.", dns.TypeA))
 	if diff := cmp.Diff([]string{"lost.other.svc.cluster.local. 30 CNAME intern.example.org."}, texts(m.Answer)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -6,15 +6,15 @@ import "github.com/nodens-dns/nodens/internal/wire"
 // on.
 type verdictKey struct {
 	zone    wire.Name
-	verdict marks
+	verdict verdicts
 }
 
 // mark counts what x's marks say. c is locked.
-func (c *counters) mark(x *exchange) {
-	if x.marks&localhost != 0 {
+func (c *counters) mark(x *request) {
+	if x.verdicts&localhost != 0 {
 		c.localhost++
 	}
-	verdict := x.marks & verdicts
+	verdict := x.verdicts & anyVerdict
 	if verdict == 0 {
 		return
 	}

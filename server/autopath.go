@@ -13,17 +13,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Search finishes the search path of a client here, in place of one query from it
+// Autopath finishes the search path of a client here, in place of one query from it
 // for each domain on the path: where the name with the client's first domain behind
 // it does not exist, it goes on with the other domains, and the reply leads from the
 // name that was asked for to the one that was found. It is immutable and safe for
 // concurrent use.
-type Search struct {
+type Autopath struct {
 	zones []wire.Name // whose names it is done for
-	// home gives the namespace that the first domain of the client's path starts
+	// clientNamespace gives the namespace that the first domain of the client's path starts
 	// with, as one label; nil is one path for all clients.
-	home  func(client netip.Addr) (namespace []byte, ok bool)
-	paths []searchPath
+	clientNamespace func(client netip.Addr) (namespace []byte, ok bool)
+	paths           []searchPath
 }
 
 // searchPath is the domains on the path of a client that asks for a name in zone.
@@ -33,18 +33,18 @@ type searchPath struct {
 	rest  []wire.Name // the domains behind it, each once, the root among them
 }
 
-// NewSearch makes the search of cfg. cluster is the one of the same server block;
+// NewAutopath makes the search of cfg. cluster is the one of the same server block;
 // it may be nil if cfg.Kubernetes isn't set.
-func NewSearch(cfg *config.Autopath, cluster Cluster) *Search {
-	s := &Search{zones: cfg.Zones}
+func NewAutopath(cfg *config.Autopath, cluster Cluster) *Autopath {
+	s := &Autopath{zones: cfg.Zones}
 	if !cfg.Kubernetes {
 		if len(cfg.Search) > 0 {
 			first := cfg.Search[0]
-			s.paths = []searchPath{{zone: first, first: first, rest: behind(first, cfg.Search[1:])}}
+			s.paths = []searchPath{{zone: first, first: first, rest: restOf(first, cfg.Search[1:])}}
 		}
 		return s
 	}
-	s.home = cluster.ClientNamespace
+	s.clientNamespace = cluster.ClientNamespace
 	for _, zone := range cluster.Origins() {
 		services, ok := prepend("\x03svc", zone)
 		if !ok {
@@ -52,7 +52,7 @@ func NewSearch(cfg *config.Autopath, cluster Cluster) *Search {
 		}
 		s.paths = append(s.paths, searchPath{
 			zone: zone, first: services,
-			rest: behind("", append([]wire.Name{services, zone}, cfg.Search...)),
+			rest: restOf("", append([]wire.Name{services, zone}, cfg.Search...)),
 		})
 	}
 	return s
@@ -63,9 +63,9 @@ func prepend(label, zone wire.Name) (wire.Name, bool) {
 	return label + zone, len(label)+len(zone) <= wire.MaxName
 }
 
-// behind is the rest of a path: the domains as they come, but none twice, and the
+// restOf is the rest of a path: the domains as they come, but none twice, and the
 // name as it was written, which is last unless it stands before.
-func behind(first wire.Name, domains []wire.Name) (rest []wire.Name) {
+func restOf(first wire.Name, domains []wire.Name) (rest []wire.Name) {
 	for _, d := range append(slices.Clone(domains), wire.Root) {
 		if d != first && !slices.Contains(rest, d) {
 			rest = append(rest, d)
@@ -77,15 +77,15 @@ func behind(first wire.Name, domains []wire.Name) (rest []wire.Name) {
 // find gives the path on which client asks for q, and how many bytes of the name
 // stand before the path's first domain: at least one label. A nil path says that the
 // name is not on the client's path, or that nobody knows the client's.
-func (s *Search) find(q *wire.Query, client netip.Addr) (p *searchPath, base int) {
+func (s *Autopath) find(q *wire.Query, client netip.Addr) (p *searchPath, base int) {
 	name := q.Name()
 	p = s.path(name)
 	if p == nil || !wire.Under(name, p.first) {
 		return nil, 0
 	}
 	base = len(name) - len(p.first)
-	if s.home != nil {
-		namespace, ok := s.home(client)
+	if s.clientNamespace != nil {
+		namespace, ok := s.clientNamespace(client)
 		if !ok || !endsWith(name[:base], namespace) {
 			return nil, 0
 		}
@@ -98,7 +98,7 @@ func (s *Search) find(q *wire.Query, client netip.Addr) (p *searchPath, base int
 }
 
 // path is the one of the longest zone that name is in, nil if it is in none.
-func (s *Search) path(name []byte) *searchPath {
+func (s *Autopath) path(name []byte) *searchPath {
 	if len(s.zones) > 0 && !slices.ContainsFunc(s.zones, func(z wire.Name) bool { return wire.Under(name, z) }) {
 		return nil
 	}
@@ -121,11 +121,11 @@ func endsWith(labels, label []byte) bool {
 // search is the step behind all others: x, whose name as it was asked for has come
 // to at, goes on along its client's search path. It does so without waiting if none
 // of the names on the way takes that.
-func (rt *Routes) search(x *exchange, at step) step {
-	if at == alias || at == done && x.r.Rcode() != wire.NXDomain {
+func (rt *Routes) search(x *request, at step) step {
+	if at == alias || at == done && x.reply.Rcode() != wire.NXDomain {
 		return at
 	}
-	p, base := x.zone.Search.find(&x.q, x.client.Addr().Unmap())
+	p, base := x.zone.Autopath.find(&x.query, x.client.Addr().Unmap())
 	if p == nil {
 		return at
 	}
@@ -135,19 +135,19 @@ func (rt *Routes) search(x *exchange, at step) step {
 			return done
 		}
 	}
-	x.r.Reset()
+	x.reply.Reset()
 	x.source = fromServer
 	return walk
 }
 
 // searchOn is search where it may wait. It begins anew: a moment ago some name took
 // waiting, and it may be another client's by now who has the address.
-func (rt *Routes) searchOn(ctx context.Context, x *exchange) error {
-	wait := func(x *exchange, at step) error { return rt.complete(ctx, x, at) }
-	if err := wait(x, x.zone.resolve(x)); err != nil || x.r.Rcode() != wire.NXDomain {
+func (rt *Routes) searchOn(ctx context.Context, x *request) error {
+	wait := func(x *request, at step) error { return rt.complete(ctx, x, at) }
+	if err := wait(x, x.zone.resolve(x)); err != nil || x.reply.Rcode() != wire.NXDomain {
 		return err
 	}
-	p, base := x.zone.Search.find(&x.q, x.client.Addr().Unmap())
+	p, base := x.zone.Autopath.find(&x.query, x.client.Addr().Unmap())
 	if p == nil {
 		return nil
 	}
@@ -162,8 +162,8 @@ func (rt *Routes) searchOn(ctx context.Context, x *exchange) error {
 //
 // A name of the path that no zone takes is x's zone's: it would be REFUSED if the
 // client asked for it, but the client may know of another server.
-func (rt *Routes) walk(x *exchange, p *searchPath, base int, wait func(*exchange, step) error) (waits bool, err error) {
-	w, now := walkers.Get().(*walker), x.start
+func (rt *Routes) walk(x *request, p *searchPath, base int, wait func(*request, step) error) (waits bool, err error) {
+	w, now := walkers.Get().(*walker), x.arrival
 	for _, domain := range p.rest {
 		if wait != nil {
 			now = clock.Now()
@@ -171,17 +171,17 @@ func (rt *Routes) walk(x *exchange, p *searchPath, base int, wait func(*exchange
 		if !w.turn(x, base, domain, now) {
 			continue
 		}
-		if w.zone = rt.match(&w.exchange); w.zone == nil {
+		if w.zone = rt.match(&w.request); w.zone == nil {
 			w.zone = x.zone
 		}
-		if at := w.zone.resolve(&w.exchange); at != done {
+		if at := w.zone.resolve(&w.request); at != done {
 			if waits = wait == nil; waits {
 				break
 			}
-			err = wait(&w.exchange, at)
+			err = wait(&w.request, at)
 		}
-		if w.r.Rcode() != wire.NXDomain {
-			x.adopt(&w.exchange)
+		if w.reply.Rcode() != wire.NXDomain {
+			x.adopt(&w.request)
 			break
 		}
 	}
@@ -192,16 +192,16 @@ func (rt *Routes) walk(x *exchange, p *searchPath, base int, wait func(*exchange
 // adopt makes other's reply x's. Errors are passed on bare, so that the client asks
 // again. An answer that can't be moved to another name leaves it to the client to go
 // on: x's name does not exist.
-func (x *exchange) adopt(other *exchange) {
-	switch rcode := other.r.Rcode(); {
+func (x *request) adopt(other *request) {
+	switch rcode := other.reply.Rcode(); {
 	case rcode != wire.NoError:
-		x.r.Fail(rcode)
-		x.r.CopyEDE(&other.r)
-	case x.r.Adopt(&other.r):
-		x.r.CopyEDE(&other.r)
-		x.found = true
+		x.reply.Fail(rcode)
+		x.reply.CopyEDE(&other.reply)
+	case x.reply.Adopt(&other.reply):
+		x.reply.CopyEDE(&other.reply)
+		x.viaSearch = true
 	default:
-		x.r.Fail(wire.NXDomain)
+		x.reply.Fail(wire.NXDomain)
 	}
 	x.source, x.ordered = fromSearch, other.ordered
 	x.inherit(other)
@@ -210,7 +210,7 @@ func (x *exchange) adopt(other *exchange) {
 // walker is what asking for the names on a path takes: an exchange of its own, whose
 // packet and reply are in buffers that are used again for each name and each walk.
 type walker struct {
-	exchange
+	request
 	name   [wire.MaxName]byte
 	packet [packetBuffer]byte
 	out    [replyBuffer]byte
@@ -230,24 +230,24 @@ var walkers = sync.Pool{New: func() any { return new(walker) }}
 
 // turn makes w the exchange for the first base bytes of x's name, in the case in which
 // they were asked for, with domain behind them, at now; false if there is no such name.
-func (w *walker) turn(x *exchange, base int, domain wire.Name, now time.Duration) bool {
+func (w *walker) turn(x *request, base int, domain wire.Name, now time.Duration) bool {
 	if base+len(domain) > wire.MaxName {
 		return false
 	}
-	n := copy(w.name[:], x.q.Packet[wire.HeaderLen:wire.HeaderLen+base])
+	n := copy(w.name[:], x.query.Packet[wire.HeaderLen:wire.HeaderLen+base])
 	n += copy(w.name[n:], domain)
-	return w.begin(x, w.name[:n], x.q.Type, now)
+	return w.begin(x, w.name[:n], x.query.Type, now)
 }
 
 // begin makes w the exchange for name and qtype, else as x's, at now; false if that is
 // no query.
-func (w *walker) begin(x *exchange, name []byte, qtype uint16, now time.Duration) bool {
-	packet := wire.AppendQuery(w.packet[:0], x.q.ID, name, qtype, &x.q, wire.MinUDP)
-	w.start, w.via, w.client, w.place, w.hops, w.ordered, w.marks = now, x.via, x.client, x.place, x.hops, false, 0
+func (w *walker) begin(x *request, name []byte, qtype uint16, now time.Duration) bool {
+	packet := wire.AppendQuery(w.packet[:0], x.query.ID, name, qtype, &x.query, wire.MinUDP)
+	w.arrival, w.proto, w.client, w.place, w.hops, w.ordered, w.verdicts = now, x.proto, x.client, x.place, x.hops, false, 0
 	w.budget = x.budget
-	if w.q.Parse(packet) != wire.Serve {
+	if w.query.Parse(packet) != wire.Serve {
 		return false
 	}
-	w.r.Start(w.out[:0], &w.q)
+	w.reply.Start(w.out[:0], &w.query)
 	return true
 }

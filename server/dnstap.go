@@ -17,16 +17,16 @@ type Tap struct {
 }
 
 // tell tells t's collector of x and its reply, nil if there is none. It does not block.
-func (t *Tap) tell(x *exchange, msg []byte, now time.Time) {
-	m := dnstap.Message{Type: dnstap.ClientQuery, Protocol: dnstap.TCP, Client: x.client, Query: now.Add(-x.took)}
-	if x.via == udp {
+func (t *Tap) tell(x *request, msg []byte, now time.Time) {
+	m := dnstap.Message{Type: dnstap.ClientQuery, Protocol: dnstap.TCP, Client: x.client, Query: now.Add(-x.latency)}
+	if x.proto == udp {
 		m.Protocol = dnstap.UDP
 	}
 	if t.Extra != nil {
 		m.Extra = t.Extra.line(nil, x, nil, netip.Addr{})
 	}
 	if t.Full {
-		m.Packet = x.q.Packet
+		m.Packet = x.query.Packet
 	}
 	t.To.Send(&m)
 	if msg == nil {
@@ -40,7 +40,7 @@ func (t *Tap) tell(x *exchange, msg []byte, now time.Time) {
 }
 
 // tell tells all of z's collectors.
-func (z *Zone) tell(x *exchange, msg []byte) {
+func (z *Zone) tell(x *request, msg []byte) {
 	now := time.Now()
 	for i := range z.Taps {
 		z.Taps[i].tell(x, msg, now)

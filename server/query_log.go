@@ -56,13 +56,13 @@ type LogRule struct {
 }
 
 // rule is the one that has x logged; nil is none. A nil QueryLog has none.
-func (l *QueryLog) rule(x *exchange) *LogRule {
+func (l *QueryLog) rule(x *request) *LogRule {
 	if l == nil {
 		return nil
 	}
 	for i := range l.Rules {
 		r := &l.Rules[i]
-		if !r.names(x.q.Name()) {
+		if !r.names(x.query.Name()) {
 			continue
 		}
 		if r.wants(x.kind().class()) {
@@ -111,12 +111,12 @@ func (k kind) String() string {
 // kind is that of x's reply. An answer without records and without a SOA is not said
 // to have none, so that it is one like others; an alias to a name that does not exist
 // is neither.
-func (x *exchange) kind() kind {
-	answers := x.r.Count(wire.Answer) > 0
-	switch rcode := x.r.Rcode(); {
-	case x.marks&dropped != 0:
+func (x *request) kind() kind {
+	answers := x.reply.Count(wire.Answer) > 0
+	switch rcode := x.reply.Rcode(); {
+	case x.verdicts&dropped != 0:
 		return isOther
-	case rcode == wire.NoError && !answers && x.r.Count(wire.Authority) > 0:
+	case rcode == wire.NoError && !answers && x.reply.Count(wire.Authority) > 0:
 		return isNoData
 	case rcode == wire.NoError:
 		return isAnswer
@@ -152,7 +152,7 @@ func (k kind) class() class {
 
 // write logs one query with its reply: the line of the rule's format, and the fields
 // of CoreDNS's structured log.
-func (l *QueryLog) write(r *LogRule, x *exchange, msg []byte) {
+func (l *QueryLog) write(r *LogRule, x *request, msg []byte) {
 	line := "query"
 	if r.Format != nil {
 		line = string(r.Format.line(nil, x, msg, l.Local))
@@ -163,12 +163,12 @@ func (l *QueryLog) write(r *LogRule, x *exchange, msg []byte) {
 	}
 	rcode := slog.Any("rcode", nil)
 	if msg != nil {
-		rcode = slog.String("rcode", x.r.Rcode().String())
+		rcode = slog.String("rcode", x.reply.Rcode().String())
 	}
 	l.Logger.LogAttrs(context.Background(), slog.LevelInfo, line,
 		slog.String("client_ip", x.client.Addr().Unmap().String()), slog.Int("client_port", int(x.client.Port())),
-		slog.String("qname", wire.Name(x.q.Name()).String()), slog.String("qtype", wire.TypeName(x.q.Type)), slog.String("qclass", "IN"),
-		slog.String("protocol", x.via.String()), slog.Int("id", int(x.q.ID)), slog.Int("opcode", 0),
-		slog.Int("request_size", len(x.q.Packet)), slog.Bool("dnssec_ok", x.q.DO), slog.Int("bufsize", x.bufsize()),
-		rcode, slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", x.took.Seconds()))
+		slog.String("qname", wire.Name(x.query.Name()).String()), slog.String("qtype", wire.TypeName(x.query.Type)), slog.String("qclass", "IN"),
+		slog.String("protocol", x.proto.String()), slog.Int("id", int(x.query.ID)), slog.Int("opcode", 0),
+		slog.Int("request_size", len(x.query.Packet)), slog.Bool("dnssec_ok", x.query.DO), slog.Int("bufsize", x.bufsize()),
+		rcode, slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", x.latency.Seconds()))
 }

@@ -26,7 +26,7 @@ func searcher(t testing.TB) (z *Zone, serve func(name string) step) {
 	z, _ = searching(t, netip.MustParseAddrPort(b.Addr))
 	rt := NewRoutes([]*Zone{z}, NewStats())
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	x := &exchange{client: netip.AddrPortFrom(shopper, 4242)}
+	x := &request{client: netip.AddrPortFrom(shopper, 4242)}
 	out := make([]byte, 0, replyBuffer)
 	packets := make(map[string][]byte)
 	return z, func(name string) step {
@@ -40,7 +40,7 @@ func searcher(t testing.TB) (z *Zone, serve func(name string) step) {
 			}
 			packets[name] = packet
 		}
-		x.q.Packet = packet
+		x.query.Packet = packet
 		_, at := s.serve(rt, x, out, (*wire.Query).Limit)
 		if at != done {
 			s.wait(rt, x, at, wire.MinUDP)
@@ -59,7 +59,7 @@ func TestSearchCounts(t *testing.T) {
 		serve("www.example.org.")
 		serve("no.such" + inShop)
 	}
-	if n := z.Stats.Found(); n != 3 {
+	if n := z.Stats.ViaSearch(); n != 3 {
 		t.Errorf("%d were found, want 3", n)
 	}
 }

@@ -21,12 +21,12 @@ type ErrorLog struct {
 	// fields.
 	Plain bool
 	// Patterns are the errors that are logged together, the first that matches.
-	Patterns []*Pattern
+	Patterns []*Consolidation
 }
 
-// Pattern is a kind of error of which there is one line for all of a period. It is safe
-// for concurrent use. It may hold a timer until [Pattern.Stop].
-type Pattern struct {
+// Consolidation is a kind of error of which there is one line for all of a period. It is safe
+// for concurrent use. It may hold a timer until [Consolidation.Stop].
+type Consolidation struct {
 	Logger    *slog.Logger
 	Level     slog.Level
 	Period    time.Duration
@@ -40,7 +40,7 @@ type Pattern struct {
 }
 
 // take counts one error and reports whether it is still to be logged by itself.
-func (p *Pattern) take() (alone bool) {
+func (p *Consolidation) take() (alone bool) {
 	if p.count.Add(1) > 1 {
 		return false
 	}
@@ -50,12 +50,12 @@ func (p *Pattern) take() (alone bool) {
 		p.count.Store(0)
 		return true
 	}
-	p.timer = time.AfterFunc(p.Period, p.tell)
+	p.timer = time.AfterFunc(p.Period, p.flush)
 	return p.ShowFirst
 }
 
-// tell logs how many there were in the period that ends now.
-func (p *Pattern) tell() {
+// flush logs how many there were in the period that ends now.
+func (p *Consolidation) flush() {
 	n := p.count.Swap(0)
 	if n == 0 || n == 1 && p.ShowFirst {
 		return
@@ -64,18 +64,18 @@ func (p *Pattern) tell() {
 }
 
 // Stop logs what has been counted; errors that come later are logged by themselves.
-func (p *Pattern) Stop() {
+func (p *Consolidation) Stop() {
 	p.mu.Lock()
 	p.stopped = true
 	pending := p.timer != nil && p.timer.Stop()
 	p.mu.Unlock()
 	if pending {
-		p.tell()
+		p.flush()
 	}
 }
 
 // matching is the pattern that takes err, nil if none does.
-func (l *ErrorLog) matching(err error) *Pattern {
+func (l *ErrorLog) matching(err error) *Consolidation {
 	if len(l.Patterns) == 0 {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (l *ErrorLog) matching(err error) *Pattern {
 
 // failed logs that x ended with err. Errors of no pattern are bounded by the zone's
 // limiter.
-func (l *ErrorLog) failed(x *exchange, err error, limit *limiter) {
+func (l *ErrorLog) failed(x *request, err error, limit *limiter) {
 	level, missed := slog.LevelError, int64(0)
 	if p := l.matching(err); p != nil {
 		if !p.take() {
@@ -102,13 +102,13 @@ func (l *ErrorLog) failed(x *exchange, err error, limit *limiter) {
 		level = p.Level
 	} else {
 		var ok bool
-		if ok, missed = limit.allow(x.start, failuresPerSecond); !ok {
+		if ok, missed = limit.allow(x.arrival, failuresPerSecond); !ok {
 			return
 		}
 	}
-	qname, qtype := wire.Name(x.q.Name()).String(), wire.TypeName(x.q.Type)
+	qname, qtype := wire.Name(x.query.Name()).String(), wire.TypeName(x.query.Type)
 	if l.Plain {
-		l.Logger.Log(context.Background(), level, fmt.Sprintf("plugin/errors: %d %s %s: %v", x.r.Rcode(), qname, qtype, err))
+		l.Logger.Log(context.Background(), level, fmt.Sprintf("plugin/errors: %d %s %s: %v", x.reply.Rcode(), qname, qtype, err))
 		return
 	}
 	l.Logger.Log(context.Background(), level, "query failed", "zone", x.zone.Name.String(), "qname", qname, "qtype", qtype, "client", x.client, "err", err, "unlogged", missed)

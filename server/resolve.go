@@ -102,8 +102,8 @@ const (
 //     [Routes.completePending].
 //
 // Each step either writes the whole reply or leaves it as it was.
-func (rt *Routes) answer(x *exchange) step {
-	q, r := &x.q, &x.r
+func (rt *Routes) answer(x *request) step {
+	q, r := &x.query, &x.reply
 	z, refusal := rt.take(x)
 	x.zone = cmp.Or(z, rt.dropped)
 	x.limitSize()
@@ -112,7 +112,7 @@ func (rt *Routes) answer(x *exchange) step {
 		return done
 	}
 	x.expect()
-	if rt.looped(z, x) {
+	if rt.observeProbe(z, x) {
 		r.Fail(wire.ServFail)
 		return done
 	}
@@ -126,20 +126,20 @@ func (rt *Routes) answer(x *exchange) step {
 }
 
 // take gives the zone that answers x; nil if none does, and then why.
-func (rt *Routes) take(x *exchange) (*Zone, wire.Rcode) {
-	if x.q.Class != wire.ClassIN && !rt.classes {
+func (rt *Routes) take(x *request) (*Zone, wire.Rcode) {
+	if x.query.Class != wire.ClassIN && !rt.classes {
 		return nil, wire.Refused
 	}
-	if x.q.EDNS && x.q.Version != 0 {
+	if x.query.EDNS && x.query.Version != 0 {
 		return nil, wire.BadVers
 	}
 	return rt.match(x), wire.Refused
 }
 
 // find asks the zone's own sources, and those of the names on the client's search path.
-func (rt *Routes) find(x *exchange) step {
+func (rt *Routes) find(x *request) step {
 	at := x.zone.resolve(x)
-	if x.zone.Search != nil && x.hops == 0 { // what an alias leads to is no client's search
+	if x.zone.Autopath != nil && x.hops == 0 { // what an alias leads to is no client's search
 		at = rt.search(x, at)
 	}
 	return at
@@ -147,7 +147,7 @@ func (rt *Routes) find(x *exchange) step {
 
 // resolve asks the zone's sources if the client may ask at all, and sees to it that the
 // client may ask for what the reply leads to, too (acl.go, vet.go).
-func (z *Zone) resolve(x *exchange) step {
+func (z *Zone) resolve(x *request) step {
 	if z.denied(x) {
 		return done
 	}
@@ -163,8 +163,8 @@ func (z *Zone) resolve(x *exchange) step {
 // have outside of it, the cluster's own names, the zone that is never forwarded (ddr.go),
 // and what the cache holds. What none of them has is for the zone's upstreams, or where it
 // has none says who asked (whoami).
-func (z *Zone) sources(x *exchange) step {
-	q, r := &x.q, &x.r
+func (z *Zone) sources(x *request) step {
+	q, r := &x.query, &x.reply
 	if at, ok := z.template(x); ok {
 		return at
 	}
@@ -195,11 +195,11 @@ func (z *Zone) sources(x *exchange) step {
 // external is the step of the names that Services have outside of the cluster; ok is
 // false if it leaves the query to those behind it. No other server need know these
 // names, so what the view does not hold it has to get.
-func (z *Zone) external(x *exchange) (at step, ok bool) {
+func (z *Zone) external(x *request) (at step, ok bool) {
 	if z.External == nil {
 		return done, false
 	}
-	outcome, target := z.External.Answer(&x.q, &x.r, x.budget)
+	outcome, target := z.External.Answer(&x.query, &x.reply, x.budget)
 	switch outcome {
 	case kubernetes.Answered, kubernetes.Refused:
 		x.source = fromExternal
@@ -208,7 +208,7 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 		x.source, x.target = fromExternal, target
 		return alias, true
 	case kubernetes.NotSynced:
-		x.r.Fail(wire.ServFail)
+		x.reply.Fail(wire.ServFail)
 		return done, true
 	case kubernetes.Incomplete:
 		x.missing = z.External
@@ -224,11 +224,11 @@ func (z *Zone) external(x *exchange) (at step, ok bool) {
 // query to those behind it. What the view does not hold, or not yet, the cluster's
 // own DNS knows; any other server would say that there is no such name, and the
 // cache would keep it.
-func (z *Zone) cluster(x *exchange) (at step, ok bool) {
+func (z *Zone) cluster(x *request) (at step, ok bool) {
 	if z.Cluster == nil {
 		return done, false
 	}
-	outcome, target := z.Cluster.Answer(&x.q, &x.r, x.budget)
+	outcome, target := z.Cluster.Answer(&x.query, &x.reply, x.budget)
 	switch outcome {
 	case kubernetes.Answered, kubernetes.Refused:
 		x.source, x.ordered = fromCluster, z.Ordered
@@ -237,12 +237,12 @@ func (z *Zone) cluster(x *exchange) (at step, ok bool) {
 		x.source, x.target = fromCluster, target
 		return alias, true
 	case kubernetes.NotSynced:
-		if !z.asksCluster(&x.q) {
-			x.r.Fail(wire.ServFail)
+		if !z.asksCluster(&x.query) {
+			x.reply.Fail(wire.ServFail)
 			return done, true
 		}
 	case kubernetes.Incomplete:
-		if !z.asksCluster(&x.q) {
+		if !z.asksCluster(&x.query) {
 			x.missing = z.Cluster
 			return lack, true
 		}
@@ -270,10 +270,10 @@ func (z *Zone) upstreams(q *wire.Query) *upstream.Pool {
 }
 
 // zone is the zone called name that takes x, nil if there is none.
-func (rt *Routes) zone(name []byte, x *exchange) *Zone {
+func (rt *Routes) zone(name []byte, x *request) *Zone {
 	z := rt.zones[wire.Name(name)]
 	if z != nil && z.View != nil {
-		return z.viewed(x)
+		return z.firstMatching(x)
 	}
 	return z
 }
@@ -281,16 +281,16 @@ func (rt *Routes) zone(name []byte, x *exchange) *Zone {
 // match finds the longest zone the qname is in, of those whose view takes x. A DS
 // record lives in the zone above the name it is about (RFC 4035, 3.1.4.1), so for it
 // the shortest zone wins, but never the root in place of one that matches.
-func (rt *Routes) match(x *exchange) *Zone {
-	name := x.q.Name()
-	for range x.q.Labels() - rt.depth {
+func (rt *Routes) match(x *request) *Zone {
+	name := x.query.Name()
+	for range x.query.Labels() - rt.depth {
 		name = name[1+name[0]:] // longer than any zone
 	}
-	return rt.longest(name, x.q.Type, x)
+	return rt.longest(name, x.query.Type, x)
 }
 
 // longest is match for the last labels of a name and a type of its own.
-func (rt *Routes) longest(name []byte, qtype uint16, x *exchange) (found *Zone) {
+func (rt *Routes) longest(name []byte, qtype uint16, x *request) (found *Zone) {
 	for ; len(name) > 1; name = name[1+name[0]:] {
 		if z := rt.zone(name, x); z != nil {
 			if qtype != wire.TypeDS {
@@ -309,7 +309,7 @@ func (rt *Routes) longest(name []byte, qtype uint16, x *exchange) (found *Zone) 
 // an alias points to, for the view of the cluster, and for the names on a search
 // path. It has no budget, so that no answer of the cluster is large. The reply is complete
 // when it returns, whatever it returns; the error is why it is a SERVFAIL or a REFUSED.
-func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
+func (rt *Routes) complete(ctx context.Context, x *request, at step) error {
 	switch at {
 	case ask:
 		x.source = fromForward
@@ -334,24 +334,24 @@ func (rt *Routes) complete(ctx context.Context, x *exchange, at step) error {
 }
 
 // forward gets the answer from the zone's upstreams, by way of its cache.
-func (z *Zone) forward(ctx context.Context, x *exchange) error {
+func (z *Zone) forward(ctx context.Context, x *request) error {
 	var err error
-	if z.caches(&x.q) {
-		_, err = z.Cache.Fetch(ctx, &x.q, &x.r, z.Loop.guard(x.pool, asker(x.pool, x.via, x.place)))
+	if z.caches(&x.query) {
+		_, err = z.Cache.Fetch(ctx, &x.query, &x.reply, z.Loop.guard(x.pool, asker(x.pool, x.proto, x.place)))
 	} else {
 		var resp wire.Response
-		if resp, err = z.Loop.guard(x.pool, asker(x.pool, x.via, x.place))(ctx, &x.q); err == nil {
-			x.r.Pass(resp.Packed)
+		if resp, err = z.Loop.guard(x.pool, asker(x.pool, x.proto, x.place))(ctx, &x.query); err == nil {
+			x.reply.Pass(resp.Packed)
 		}
 	}
 	switch {
 	case errors.Is(err, errLoop):
-		z.Loop.fail(&x.r)
+		z.Loop.fail(&x.reply)
 		return nil // the log tells of the loop, not of each query
 	case errors.Is(err, upstream.ErrTooMany):
-		x.r.Fail(wire.Refused)
+		x.reply.Fail(wire.Refused)
 	case err != nil:
-		x.r.Fail(wire.ServFail)
+		x.reply.Fail(wire.ServFail)
 	}
 	return err
 }
@@ -366,48 +366,48 @@ var errHops = errors.New("more than 8 aliases lead to one another")
 // chase resolves what a cluster name that is an alias points to, through the
 // whole path, and appends it. An alias whose target does not resolve is still
 // an answer: the CNAME alone (DNS-Based Service Discovery, 2.5).
-func (rt *Routes) chase(ctx context.Context, x *exchange) error {
+func (rt *Routes) chase(ctx context.Context, x *request) error {
 	if x.hops >= maxHops {
 		return errHops
 	}
-	sub := exchange{start: clock.Now(), via: x.via, client: x.client, place: x.place, hops: x.hops + 1}
-	if sub.q.Parse(wire.AppendQuery(nil, x.q.ID, []byte(x.target), x.q.Type, &x.q, wire.MinUDP)) != wire.Serve {
+	sub := request{arrival: clock.Now(), proto: x.proto, client: x.client, place: x.place, hops: x.hops + 1}
+	if sub.query.Parse(wire.AppendQuery(nil, x.query.ID, []byte(x.target), x.query.Type, &x.query, wire.MinUDP)) != wire.Serve {
 		return nil
 	}
-	sub.r.Start(nil, &sub.q)
+	sub.reply.Start(nil, &sub.query)
 	if err := rt.complete(ctx, &sub, rt.answer(&sub)); err != nil {
 		return err
 	}
 	x.inherit(&sub)
-	x.r.CopyTC(&sub.r)
-	return x.r.AppendAnswers(sub.r.Finish(wire.MaxMessage))
+	x.reply.CopyTC(&sub.reply)
+	return x.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
 }
 
-// viewTime is how long a query waits for the view of the cluster. What it waits for
+// clusterWait is how long a query waits for the view of the cluster. What it waits for
 // is the list of one namespace, some tens of milliseconds; an API server under load
 // is expected to have given it within a second. With half of it a node's first
 // queries in a cluster that starts would fail; with twice as much the reply is late
 // for clients that ask again after five seconds, and can't tell why there was none.
-const viewTime = 2 * time.Second
+const clusterWait = 2 * time.Second
 
-// errView is why a query failed that needs more of the cluster than is in view.
-var errView = errors.New("the view of the cluster did not get the objects that the answer hangs on")
+// errIncomplete is why a query failed that needs more of the cluster than is in view.
+var errIncomplete = errors.New("the view of the cluster did not get the objects that the answer hangs on")
 
 // await waits until the view has what the answer hangs on, and then answers anew.
-func (rt *Routes) await(ctx context.Context, x *exchange) error {
-	limited, cancel := context.WithTimeout(ctx, viewTime)
+func (rt *Routes) await(ctx context.Context, x *request) error {
+	limited, cancel := context.WithTimeout(ctx, clusterWait)
 	defer cancel()
-	if err := x.missing.Await(limited, &x.q); err != nil {
-		x.r.Fail(wire.ServFail)
-		return fmt.Errorf("%w: %w", errView, err)
+	if err := x.missing.Await(limited, &x.query); err != nil {
+		x.reply.Fail(wire.ServFail)
+		return fmt.Errorf("%w: %w", errIncomplete, err)
 	}
-	came := x.start
-	x.start = clock.Now() // what the cache holds has grown older meanwhile
+	came := x.arrival
+	x.arrival = clock.Now() // what the cache holds has grown older meanwhile
 	at := x.zone.resolve(x)
-	x.start = came
+	x.arrival = came
 	if at == lack {
-		x.r.Fail(wire.ServFail)
-		return errView
+		x.reply.Fail(wire.ServFail)
+		return errIncomplete
 	}
 	return rt.complete(ctx, x, at)
 }

@@ -97,7 +97,7 @@ const nothing = "-"
 
 // line appends the line about x. msg is its reply, nil where there is none yet; local
 // is the address that was asked, which may not be known.
-func (f *Format) line(b []byte, x *exchange, msg []byte, local netip.Addr) []byte {
+func (f *Format) line(b []byte, x *request, msg []byte, local netip.Addr) []byte {
 	for _, p := range f.parts {
 		switch {
 		case p.field == literal:
@@ -114,28 +114,28 @@ func (f *Format) line(b []byte, x *exchange, msg []byte, local netip.Addr) []byt
 }
 
 // queryField appends what the query says.
-func (x *exchange) queryField(b []byte, at field) []byte { //nolint:gocyclo // a table
+func (x *request) queryField(b []byte, at field) []byte { //nolint:gocyclo // a table
 	switch at {
 	case fieldType:
-		return append(b, wire.TypeName(x.q.Type)...)
+		return append(b, wire.TypeName(x.query.Type)...)
 	case fieldName:
-		return append(b, wire.Name(x.q.Name()).String()...)
+		return append(b, wire.Name(x.query.Name()).String()...)
 	case fieldClass:
 		return append(b, "IN"...) // no other comes this far
 	case fieldProto:
-		return append(b, x.via.String()...)
+		return append(b, x.proto.String()...)
 	case fieldSize:
-		return strconv.AppendInt(b, int64(len(x.q.Packet)), 10)
+		return strconv.AppendInt(b, int64(len(x.query.Packet)), 10)
 	case fieldRemote:
 		return appendAddr(b, x.client.Addr().Unmap())
 	case fieldPort:
 		return strconv.AppendUint(b, uint64(x.client.Port()), 10)
 	case fieldID:
-		return strconv.AppendUint(b, uint64(x.q.ID), 10)
+		return strconv.AppendUint(b, uint64(x.query.ID), 10)
 	case fieldOpcode:
 		return append(b, '0') // no other comes this far
 	case fieldDO:
-		return strconv.AppendBool(b, x.q.DO)
+		return strconv.AppendBool(b, x.query.DO)
 	case fieldBufsize:
 		return strconv.AppendInt(b, int64(x.bufsize()), 10)
 	}
@@ -144,21 +144,21 @@ func (x *exchange) queryField(b []byte, at field) []byte { //nolint:gocyclo // a
 
 // replyField appends what the reply says. A query that gets none has taken its time all
 // the same.
-func (x *exchange) replyField(b []byte, at field, msg []byte) []byte { //nolint:gocyclo // a case for each field
+func (x *request) replyField(b []byte, at field, msg []byte) []byte { //nolint:gocyclo // a case for each field
 	silent := msg == nil
 	switch {
-	case silent && x.marks&dropped == 0:
+	case silent && x.verdicts&dropped == 0:
 		return append(b, nothing...)
 	case at == fieldRsize:
 		return strconv.AppendInt(b, int64(len(msg)), 10)
 	case at == fieldDuration:
-		return append(strconv.AppendFloat(b, x.took.Seconds(), 'f', -1, 64), 's')
+		return append(strconv.AppendFloat(b, x.latency.Seconds(), 'f', -1, 64), 's')
 	case silent && at != fieldLogClass && at != fieldLogType:
 		return append(b, nothing...)
 	}
 	switch at {
 	case fieldRcode:
-		return append(b, x.r.Rcode().String()...)
+		return append(b, x.reply.Rcode().String()...)
 	case fieldFlags:
 		return appendFlags(b, msg)
 	case fieldLogClass:
@@ -170,9 +170,9 @@ func (x *exchange) replyField(b []byte, at field, msg []byte) []byte { //nolint:
 }
 
 // bufsize is the most that the client takes, as `bufsize` has it.
-func (x *exchange) bufsize() int {
-	if x.via == udp {
-		return max(int(x.claimed), x.q.Limit())
+func (x *request) bufsize() int {
+	if x.proto == udp {
+		return max(int(x.claimed), x.query.Limit())
 	}
 	return wire.MaxMessage
 }

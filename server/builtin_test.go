@@ -20,7 +20,7 @@ type counterDesk struct {
 	t   testing.TB
 	s   *Server
 	rt  *Routes
-	x   exchange
+	x   request
 	out []byte
 }
 
@@ -37,23 +37,23 @@ func newDesk(t testing.TB, zones ...*Zone) *counterDesk {
 }
 
 // from has the queries that follow come from client.
-func (d *counterDesk) from(client string, via transport) *counterDesk {
-	d.x.client, d.x.via = netip.MustParseAddrPort(client), via
+func (d *counterDesk) from(client string, via proto) *counterDesk {
+	d.x.client, d.x.proto = netip.MustParseAddrPort(client), via
 	return d
 }
 
 // serve answers packet; nil is no reply.
 func (d *counterDesk) serve(packet []byte) []byte {
-	d.x.q.Packet = packet
+	d.x.query.Packet = packet
 	limit := noSizeLimit
-	if d.x.via == udp {
+	if d.x.proto == udp {
 		limit = (*wire.Query).Limit
 	}
 	msg, at := d.s.serve(d.rt, &d.x, d.out, limit)
 	if at != done {
-		w := new(exchange)
+		w := new(request)
 		d.x.detach(w, nil, nil)
-		msg = d.s.wait(d.rt, w, at, limit(&w.q))
+		msg = d.s.wait(d.rt, w, at, limit(&w.query))
 	}
 	return msg
 }
@@ -186,7 +186,7 @@ func TestWhoami(t *testing.T) {
 	d := newDesk(t, &Zone{Name: wire.Root, Whoami: true})
 	for _, tt := range []struct {
 		client      string
-		via         transport
+		via         proto
 		query, want string
 	}{
 		{"192.0.2.1:5353", udp, "Who.am.i. A", "NOERROR aa |  |  | Who.am.i. 0 A 192.0.2.1, _udp.Who.am.i. 0 SRV 0 0 5353 ."},

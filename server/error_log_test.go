@@ -50,7 +50,7 @@ func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []
 		return a
 	}
 	to := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: strip}))
-	log = &ErrorLog{Logger: to, Plain: plain, Patterns: []*Pattern{
+	log = &ErrorLog{Logger: to, Plain: plain, Patterns: []*Consolidation{
 		{Logger: to, Level: slog.LevelWarn, Period: time.Minute, Match: regexp.MustCompile(".* i/o timeout$"), ShowFirst: first},
 		{Logger: to, Level: slog.LevelDebug, Period: time.Hour, Match: regexp.MustCompile("a|b")},
 	}}

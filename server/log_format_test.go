@@ -16,7 +16,7 @@ import (
 
 // askedOf is an exchange that has come to its end: a query, and the reply that edit
 // makes of an empty one.
-func askedOf(t *testing.T, edit func(q *dns.Msg), reply func(r *wire.Reply)) (*exchange, []byte) {
+func askedOf(t *testing.T, edit func(q *dns.Msg), reply func(r *wire.Reply)) (*request, []byte) {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion("WWW.example.org.", dns.TypeA)
 	m.Id = 4711
@@ -25,13 +25,13 @@ func askedOf(t *testing.T, edit func(q *dns.Msg), reply func(r *wire.Reply)) (*e
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &exchange{client: netip.MustParseAddrPort("192.0.2.7:4242"), took: 1500 * time.Microsecond}
-	if x.q.Parse(packet) != wire.Serve {
+	x := &request{client: netip.MustParseAddrPort("192.0.2.7:4242"), latency: 1500 * time.Microsecond}
+	if x.query.Parse(packet) != wire.Serve {
 		t.Fatal("no query")
 	}
-	x.r.Start(nil, &x.q)
-	reply(&x.r)
-	return x, x.r.Finish(wire.MaxMessage)
+	x.reply.Start(nil, &x.query)
+	reply(&x.reply)
+	return x, x.reply.Finish(wire.MaxMessage)
 }
 
 func address(r *wire.Reply) {
@@ -56,15 +56,15 @@ func TestFormat(t *testing.T) {
 		q.Question[0].Qtype = 65280
 		q.SetEdns0(4000, true)
 	}, func(r *wire.Reply) { r.Fail(wire.NXDomain) })
-	other.via, other.client = tcp, netip.MustParseAddrPort("[2001:db8::7]:53")
+	other.proto, other.client = tcp, netip.MustParseAddrPort("[2001:db8::7]:53")
 	mapped, mappedMsg := askedOf(t, func(q *dns.Msg) { q.SetEdns0(100, false) }, func(r *wire.Reply) { r.Fail(3000) })
 	mapped.client = netip.MustParseAddrPort("[::ffff:192.0.2.7]:1")
 	silent, _ := askedOf(t, plain, address)
-	silent.marks |= dropped
+	silent.verdicts |= dropped
 	local := netip.MustParseAddr("169.254.20.10")
 	for _, c := range []struct {
 		name, format, want string
-		x                  *exchange
+		x                  *request
 		msg                []byte
 		local              netip.Addr
 	}{
@@ -99,7 +99,7 @@ func FuzzFormat(f *testing.F) {
 		if rest != text || strings.Contains(text, "{/") {
 			return
 		}
-		if got := string(format.line(nil, &exchange{}, nil, netip.Addr{})); got != text {
+		if got := string(format.line(nil, &request{}, nil, netip.Addr{})); got != text {
 			t.Fatalf("%q became %q", text, got)
 		}
 	})
@@ -171,7 +171,7 @@ func TestQueryLog(t *testing.T) {
 	if got, want := send("www.example.org.", soa), `level=INFO msg="denied www.example.org."`; got != want {
 		t.Errorf("plain: %q, want %q", got, want)
 	}
-	if (*QueryLog)(nil).rule(&exchange{}) != nil {
+	if (*QueryLog)(nil).rule(&request{}) != nil {
 		t.Error("no log has a rule")
 	}
 }

@@ -1,0 +1,68 @@
+package server
+
+import "github.com/nodens-dns/nodens/internal/wire"
+
+// verdicts are what is to be remembered of a query besides its reply. At most one of the
+// verdicts is set.
+type verdicts uint8
+
+const (
+	allowed   verdicts = 1 << iota // by an ACL
+	blocked                        // the reply is REFUSED
+	filtered                       // the reply holds nothing
+	dropped                        // there is no reply
+	localhost                      // asked for a name of the machine itself, other than localhost
+	listed                         // an ACL was asked about other names than the question's
+)
+
+const (
+	anyVerdict = allowed | anyDenial
+	anyDenial  = blocked | filtered | dropped
+)
+
+// guard is what the zone does with a query whatever its sources know: answer what needs
+// none. ok is false if it leaves the query to those behind it.
+func (z *Zone) guard(x *request) (at step, ok bool) {
+	if z.Local != nil && z.Local.answer(x) {
+		return done, true
+	}
+	if z.Any && x.query.Type == wire.TypeANY {
+		x.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeHINFO, anyTTL, []byte(anyData))
+		x.source = fromAny
+		return done, true
+	}
+	return done, false
+}
+
+// The answer to ANY (RFC 8482, 4.2), as CoreDNS gives it.
+const (
+	anyTTL  = 8482
+	anyData = "\x0dANY obsoleted\x0cSee RFC 8482"
+)
+
+// whoami is the last step, of what nobody is there to be asked for: it answers with the
+// client's own address and port, if the zone has that, or else SERVFAIL.
+func (z *Zone) whoami(x *request) {
+	if !z.Whoami {
+		x.reply.Fail(wire.ServFail)
+		return
+	}
+	x.reply.SetAuthoritative()
+	x.source = fromWhoami
+	client := x.client.Addr().Unmap()
+	switch {
+	case client.Is4():
+		a := client.As4()
+		x.reply.Add(wire.Additional, wire.AtQuestion, wire.TypeA, 0, a[:])
+	case client.Is6():
+		a := client.As16()
+		x.reply.Add(wire.Additional, wire.AtQuestion, wire.TypeAAAA, 0, a[:])
+	}
+	label := "_tcp" // whatever is on top of it
+	if x.proto == udp {
+		label = "_udp"
+	}
+	port := x.client.Port()
+	srv := [7]byte{4: byte(port >> 8), 5: byte(port)} // priority, weight, port, the root
+	x.reply.AddBelow(wire.Additional, label, wire.TypeSRV, 0, srv[:])
+}
