@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -14,33 +13,24 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// upstream answers on a port of loopback, over UDP: names below "none." do not exist, those
-// below "broken." are SERVFAIL, and all others have an address.
+// upstream starts an upstream and returns its address. Names below "none." do not exist, names
+// below "broken." are SERVFAIL, and all others have an IPv4 address.
 func upstream(t *testing.T) (addr string) {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		r := new(dns.Msg).SetReply(q)
+	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
 		switch name := q.Question[0].Name; {
 		case strings.HasSuffix(name, "none."):
-			r.Rcode = dns.RcodeNameError
-			r.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "none.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60}, Ns: "none.", Mbox: "none.", Minttl: 60}}
+			return fakedns.Negative(q, dns.RcodeNameError, 60)
 		case strings.HasSuffix(name, "broken."):
-			r.Rcode = dns.RcodeServerFailure
+			return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
 		default:
-			r.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(192, 0, 2, 1)}}
+			return fakedns.Address(q, 60, "192.0.2.1")
 		}
-		_ = w.WriteMsg(r)
-	})}
-	go func() { _ = s.ActivateAndServe() }()
-	t.Cleanup(func() { _ = s.Shutdown() })
-	return conn.LocalAddr().String()
+	})).Addr().String()
 }
 
 // corefile is of the agent that is scraped: its ports are those of DNS and metrics, then

@@ -14,7 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -54,7 +54,7 @@ type bench struct {
 	dir          string
 	server, load cores
 	settled      bool // this process is pinned to load
-	loop         *pace.Loop
+	loop         *loadgen.Loop
 	stream       *dns.Server // the upstream over TCP
 	api          *apiserver.Server
 	kubeconfig   string // empty without an API server

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
 // rest is what a server does while nobody asks it.
@@ -138,7 +138,7 @@ func (b *bench) fillUp(ctx context.Context, r *running) (hold, error) {
 	if err != nil {
 		return hold{}, err
 	}
-	stream := b.named(pace.Stream{Window: clients * 4, Count: b.names}, "00000000.full.example.")
+	stream := b.named(loadgen.Stream{Window: clients * 4, Count: b.names}, "00000000.full.example.")
 	b.fresh += uint32(b.names)
 	if err := b.visit(ctx, r, stream); err != nil {
 		return hold{}, err
@@ -155,9 +155,9 @@ func (b *bench) fillUp(ctx context.Context, r *running) (hold, error) {
 }
 
 // visit asks all of a stream's names.
-func (b *bench) visit(ctx context.Context, r *running, s pace.Stream) error {
+func (b *bench) visit(ctx context.Context, r *running, s loadgen.Stream) error {
 	to := netip.AddrPortFrom(b.loop.Addr().Addr(), uint16(r.any().port))
-	results, err := b.loop.Run(ctx, pace.Job{Server: to, Streams: []pace.Stream{s}})
+	results, err := b.loop.Run(ctx, loadgen.Job{Server: to, Streams: []loadgen.Stream{s}})
 	if err != nil {
 		return err
 	}

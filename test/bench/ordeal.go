@@ -12,7 +12,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/bench/outage"
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
 // ordeal is a kind of outage.
@@ -38,12 +39,12 @@ const (
 // ordeals are all kinds of outage.
 var ordeals = []ordeal{
 	{name: oneDead, soon: "first 5 s", after: "after", run: dead, what: fmt.Sprintf("Two upstreams answer after %s, but one has been silent from before the server's start, its socket open. "+
-		"%d names a second that nobody has asked for.", pace.Delay, uniqueRate)},
+		"%d names a second that nobody has asked for.", loadgen.Delay, uniqueRate)},
 	{name: oneFrozen, soon: "first 5 s", after: "after", run: frozen, what: fmt.Sprintf("The same, but both answer for %s before one falls silent, its socket open. The times run from then.", healthy)},
 	{name: allSilent, soon: "first of a name", after: "after", run: silent, what: fmt.Sprintf("%d names are in the cache and have expired when all upstreams fall silent. They are asked for "+
 		"in turn, %d a second.", workingSet, workingRate)},
 	{name: atOnce, soon: "all", run: once, what: fmt.Sprintf("%d clients ask for a name that the upstream takes %s to answer.", together, slow)},
-	{name: overTLS, soon: "all", run: secured, what: fmt.Sprintf("%d names a second that nobody has asked for, over TLS to one upstream that answers after %s.", securedRate, pace.Delay)},
+	{name: overTLS, soon: "all", run: secured, what: fmt.Sprintf("%d names a second that nobody has asked for, over TLS to one upstream that answers after %s.", securedRate, loadgen.Delay)},
 	{name: reloading, run: reloads, fails: "unbound", what: fmt.Sprintf("%d questions a second for cached names, while the Corefile changes and is read anew (SIGUSR1) every %s.", reloadRate, reloadEvery)},
 }
 
@@ -78,28 +79,28 @@ func unique(i int) string { return fmt.Sprintf("u%06d.miss.example.", i) }
 
 // dead is a run with one upstream silent from the start.
 func dead(ctx context.Context, b *bench, s server) (trial, error) {
-	list, closeAll, err := upstreams(2, outage.Options{Delay: pace.Delay, TTL: pace.TTL})
+	list, closeAll, err := upstreams(2, outage.Options{Delay: loadgen.Delay, TTL: loadgen.TTL})
 	if err != nil {
 		return trial{}, err
 	}
 	defer closeAll()
-	list[0].Silence()
+	list[0].SetSilent(true)
 	return b.miss(ctx, s, list, 0, nil)
 }
 
 // frozen is a run in which one upstream falls silent.
 func frozen(ctx context.Context, b *bench, s server) (trial, error) {
-	list, closeAll, err := upstreams(2, outage.Options{Delay: pace.Delay, TTL: pace.TTL})
+	list, closeAll, err := upstreams(2, outage.Options{Delay: loadgen.Delay, TTL: loadgen.TTL})
 	if err != nil {
 		return trial{}, err
 	}
 	defer closeAll()
-	return b.miss(ctx, s, list, healthy, list[0].Silence)
+	return b.miss(ctx, s, list, healthy, func() { list[0].SetSilent(true) })
 }
 
 // miss asks for unique names; freeze is called after a while. The first questions of all,
 // before freeze, don't count.
-func (b *bench) miss(ctx context.Context, s server, list []*outage.Upstream, after time.Duration, freeze func()) (t trial, err error) {
+func (b *bench) miss(ctx context.Context, s server, list []*fakedns.Server, after time.Duration, freeze func()) (t trial, err error) {
 	p, err := b.through(ctx, s, settings{}, list...)
 	if err != nil {
 		return t, err
@@ -107,44 +108,44 @@ func (b *bench) miss(ctx context.Context, s server, list []*outage.Upstream, aft
 	defer p.Stop()
 	at := int(after.Seconds() * uniqueRate)
 	part := b.scaled(opening)
-	job := outage.Job{Server: local(p.port), Rate: uniqueRate, Count: at + int(2*part.Seconds()*uniqueRate), Name: unique}
+	schedule := loadgen.Schedule{Server: local(p.port), Rate: uniqueRate, Count: at + int(2*part.Seconds()*uniqueRate), Name: unique}
 	if freeze != nil {
-		job.Each = func(i int) {
+		schedule.BeforeQuery = func(i int) {
 			if i == at {
 				freeze()
 			}
 		}
 	}
-	fates, err := job.Ask(ctx)
+	results, err := schedule.Run(ctx)
 	if err != nil {
 		return t, err
 	}
-	t.add(fates[at:], func(_ int, f outage.Fate) bool { return f.Asked-after < part })
+	t.add(results[at:], func(_ int, f loadgen.QueryResult) bool { return f.Sent-after < part })
 	t.count(list)
 	return t, nil
 }
 
 // add takes down what became of questions; early says of which part one is.
-func (t *trial) add(fates []outage.Fate, early func(i int, f outage.Fate) bool) {
-	for i, f := range fates {
+func (t *trial) add(results []loadgen.QueryResult, early func(i int, f loadgen.QueryResult) bool) {
+	for i, f := range results {
 		t.asked++
 		if f.Failed {
 			t.failed++
 		}
 		if early(i, f) {
-			t.early = append(t.early, f.Took)
+			t.early = append(t.early, f.Latency)
 		} else {
-			t.late = append(t.late, f.Took)
+			t.late = append(t.late, f.Latency)
 		}
 	}
 	slices.Sort(t.early)
 	slices.Sort(t.late)
 }
 
-func (t *trial) count(list []*outage.Upstream) {
+func (t *trial) count(list []*fakedns.Server) {
 	for _, u := range list {
-		t.upstream += u.Asked()
-		t.conns += u.MostConns()
+		t.upstream += uint64(u.Count())
+		t.conns += u.MaxConns()
 	}
 }
 
@@ -153,7 +154,7 @@ func (b *bench) scaled(d time.Duration) time.Duration { return min(d, b.failing.
 
 // silent is a run with all upstreams silent and a working set that has expired.
 func silent(ctx context.Context, b *bench, s server) (t trial, err error) {
-	list, closeAll, err := upstreams(2, outage.Options{Delay: pace.Delay, TTL: shortTTL})
+	list, closeAll, err := upstreams(2, outage.Options{Delay: loadgen.Delay, TTL: shortTTL})
 	if err != nil {
 		return t, err
 	}
@@ -168,23 +169,23 @@ func silent(ctx context.Context, b *bench, s server) (t trial, err error) {
 	}
 	defer p.Stop()
 	name := func(i int) string { return unique(i % workingSet) }
-	if _, err := (outage.Job{Server: local(p.port), Rate: workingSet, Count: workingSet, Name: name}).Ask(ctx); err != nil {
+	if _, err := (loadgen.Schedule{Server: local(p.port), Rate: workingSet, Count: workingSet, Name: name}).Run(ctx); err != nil {
 		return t, err
 	}
 	if err := wait(ctx, (shortTTL+1)*time.Second); err != nil {
 		return t, err
 	}
 	for _, u := range list {
-		u.Silence()
+		u.SetSilent(true)
 	}
-	fates, err := outage.Job{
+	results, err := loadgen.Schedule{
 		Server: local(p.port), Rate: workingRate, Name: name,
 		Count: max(2*workingSet, int(b.failing.silence.Seconds()*workingRate)),
-	}.Ask(ctx)
+	}.Run(ctx)
 	if err != nil {
 		return t, err
 	}
-	t.add(fates, func(i int, _ outage.Fate) bool { return i < workingSet })
+	t.add(results, func(i int, _ loadgen.QueryResult) bool { return i < workingSet })
 	t.count(list)
 	return t, nil
 }
@@ -201,7 +202,7 @@ func wait(ctx context.Context, d time.Duration) error {
 
 // once is a run in which all ask for the same name.
 func once(ctx context.Context, b *bench, s server) (t trial, err error) {
-	list, closeAll, err := upstreams(1, outage.Options{Delay: slow, TTL: pace.TTL})
+	list, closeAll, err := upstreams(1, outage.Options{Delay: slow, TTL: loadgen.TTL})
 	if err != nil {
 		return t, err
 	}
@@ -211,11 +212,11 @@ func once(ctx context.Context, b *bench, s server) (t trial, err error) {
 		return t, err
 	}
 	defer p.Stop()
-	fates, err := outage.Job{Server: local(p.port), Rate: gathering, Count: together, Name: func(int) string { return unique(0) }}.Ask(ctx)
+	results, err := loadgen.Schedule{Server: local(p.port), Rate: gathering, Count: together, Name: func(int) string { return unique(0) }}.Run(ctx)
 	if err != nil {
 		return t, err
 	}
-	t.add(fates, func(int, outage.Fate) bool { return true })
+	t.add(results, func(int, loadgen.QueryResult) bool { return true })
 	t.count(list)
 	return t, nil
 }
@@ -230,7 +231,7 @@ func secured(ctx context.Context, b *bench, s server) (t trial, err error) {
 	if err != nil {
 		return t, err
 	}
-	list, closeAll, err := upstreams(1, outage.Options{Delay: pace.Delay, TTL: pace.TTL, TLS: config})
+	list, closeAll, err := upstreams(1, outage.Options{Delay: loadgen.Delay, TTL: loadgen.TTL, Options: fakedns.Options{TLS: config}})
 	if err != nil {
 		return t, err
 	}
@@ -241,14 +242,14 @@ func secured(ctx context.Context, b *bench, s server) (t trial, err error) {
 	}
 	defer p.Stop()
 	// Connections are made, and buffers have grown.
-	if _, err := (outage.Job{Server: local(p.port), Rate: securedRate / 10, Count: securedRate / 10, Name: func(i int) string { return "warm-" + unique(i) }}).Ask(ctx); err != nil {
+	if _, err := (loadgen.Schedule{Server: local(p.port), Rate: securedRate / 10, Count: securedRate / 10, Name: func(i int) string { return "warm-" + unique(i) }}).Run(ctx); err != nil {
 		return t, err
 	}
 	before, err := read(p.Pid())
 	if err != nil {
 		return t, err
 	}
-	fates, err := outage.Job{Server: local(p.port), Rate: securedRate, Count: int(b.scaled(opening).Seconds() * securedRate), Name: unique}.Ask(ctx)
+	results, err := loadgen.Schedule{Server: local(p.port), Rate: securedRate, Count: int(b.scaled(opening).Seconds() * securedRate), Name: unique}.Run(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -257,14 +258,14 @@ func secured(ctx context.Context, b *bench, s server) (t trial, err error) {
 		return t, err
 	}
 	t.cpu = after.cpu - before.cpu
-	t.add(fates, func(int, outage.Fate) bool { return true })
+	t.add(results, func(int, loadgen.QueryResult) bool { return true })
 	t.count(list)
 	return t, nil
 }
 
 // reloads is a run during which the configuration changes.
 func reloads(ctx context.Context, b *bench, s server) (t trial, err error) {
-	list, closeAll, err := upstreams(1, outage.Options{TTL: pace.TTL})
+	list, closeAll, err := upstreams(1, outage.Options{TTL: loadgen.TTL})
 	if err != nil {
 		return t, err
 	}
@@ -282,15 +283,15 @@ func reloads(ctx context.Context, b *bench, s server) (t trial, err error) {
 		}
 		questions = append(questions, packed)
 	}
-	if _, err := (outage.Job{Server: local(p.port), Rate: workingSet, Count: workingSet, Name: unique}).Ask(ctx); err != nil {
+	if _, err := (loadgen.Schedule{Server: local(p.port), Rate: workingSet, Count: workingSet, Name: unique}).Run(ctx); err != nil {
 		return t, err
 	}
 	changing, stop := context.WithCancel(ctx)
 	changed := make(chan alteration, 1)
 	go func() { changed <- alter(changing, p) }()
-	results, err := b.loop.Run(ctx, pace.Job{
+	results, err := b.loop.Run(ctx, loadgen.Job{
 		Server: local(p.port), Length: b.scaled(opening),
-		Streams: []pace.Stream{{Questions: questions, Rate: reloadRate, Sockets: 8}},
+		Streams: []loadgen.Stream{{Questions: questions, Rate: reloadRate, Sockets: 8}},
 	})
 	stop()
 	last := <-changed

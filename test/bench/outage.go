@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/bench/outage"
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
 // failing is the part of a plan about upstreams that fail.
@@ -122,7 +123,7 @@ func (b *bench) outages(ctx context.Context) error {
 }
 
 // upstreams starts n upstreams alike; the caller calls the function it gets.
-func upstreams(n int, o outage.Options) (list []*outage.Upstream, closeAll func(), err error) {
+func upstreams(n int, o outage.Options) (list []*fakedns.Server, closeAll func(), err error) {
 	closeAll = func() {
 		for _, u := range list {
 			u.Close()
@@ -140,7 +141,7 @@ func upstreams(n int, o outage.Options) (list []*outage.Upstream, closeAll func(
 }
 
 // through starts the server with the upstreams behind it. The caller stops it.
-func (b *bench) through(ctx context.Context, s server, with settings, list ...*outage.Upstream) (process, error) {
+func (b *bench) through(ctx context.Context, s server, with settings, list ...*fakedns.Server) (process, error) {
 	for _, u := range list {
 		with.to = append(with.to, u.Addr())
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
 // cell names a row of a table: a server under a workload.
@@ -214,7 +214,7 @@ func (b *bench) ask(ctx context.Context, r *running, w workload) (sample, error)
 	case saturate, stream:
 		s.outcome, err = b.loadOf(r, w, b.length).run(ctx, b.load)
 	case miss:
-		s, err = b.pace(ctx, r, w, b.unknown(pace.Stream{Window: window}))
+		s, err = b.pace(ctx, r, w, b.unknown(loadgen.Stream{Window: window}))
 	default:
 		s, err = b.steady(ctx, r, w)
 	}
@@ -237,19 +237,19 @@ func (b *bench) steady(ctx context.Context, r *running, w workload) (sample, err
 	if err != nil {
 		return sample{}, err
 	}
-	streams := []pace.Stream{{Questions: known, Rate: w.rate, Sockets: clients}}
+	streams := []loadgen.Stream{{Questions: known, Rate: w.rate, Sockets: clients}}
 	if w.tool == flood {
-		streams = append(streams, b.unknown(pace.Stream{Rate: floodRate}))
+		streams = append(streams, b.unknown(loadgen.Stream{Rate: floodRate}))
 	}
 	return b.pace(ctx, r, w, streams...)
 }
 
 // unknown makes a stream of one that asks for new names of the late upstream's.
-func (b *bench) unknown(s pace.Stream) pace.Stream { return b.named(s, "00000000."+pace.Late) }
+func (b *bench) unknown(s loadgen.Stream) loadgen.Stream { return b.named(s, "00000000."+loadgen.Late) }
 
 // named makes a stream of one that asks for new names like the given one, which
 // has eight letters first.
-func (b *bench) named(s pace.Stream, name string) pace.Stream {
+func (b *bench) named(s loadgen.Stream, name string) loadgen.Stream {
 	msg, err := query(name, dns.TypeA)
 	if err != nil {
 		panic(err) // the names are constants
@@ -259,9 +259,9 @@ func (b *bench) named(s pace.Stream, name string) pace.Stream {
 }
 
 // pace runs the streams, the first of which is the sample's outcome.
-func (b *bench) pace(ctx context.Context, r *running, w workload, streams ...pace.Stream) (sample, error) {
+func (b *bench) pace(ctx context.Context, r *running, w workload, streams ...loadgen.Stream) (sample, error) {
 	to := netip.AddrPortFrom(b.loop.Addr().Addr(), uint16(r.asked(w).port))
-	results, err := b.loop.Run(ctx, pace.Job{Server: to, Length: b.length, Streams: streams})
+	results, err := b.loop.Run(ctx, loadgen.Job{Server: to, Length: b.length, Streams: streams})
 	if err != nil {
 		return sample{}, err
 	}
@@ -280,7 +280,7 @@ func (b *bench) pace(ctx context.Context, r *running, w workload, streams ...pac
 }
 
 // outcomeOf converts what package pace says into the terms of dnsperf.
-func outcomeOf(r pace.Result) outcome {
+func outcomeOf(r loadgen.Result) outcome {
 	o := outcome{sent: r.Sent, completed: r.Answered, lost: r.Lost, rcodes: map[string]uint64{}, elapsed: r.Elapsed}
 	if r.Sent > 0 {
 		o.request = r.RequestBytes / r.Sent

@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
-	"github.com/nodens-dns/nodens/test/bench/pace"
 	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -135,7 +135,7 @@ func scaleWorkloads(s world.Shape) []workload {
 	var list []workload
 	for _, q := range []questions{
 		sets[0], sets[1],
-		{name: cachedTen, pattern: "name-%04d." + pace.Ten, qtype: dns.TypeA, rcode: dns.RcodeSuccess,
+		{name: cachedTen, pattern: "name-%04d." + loadgen.Ten, qtype: dns.TypeA, rcode: dns.RcodeSuccess,
 			what: "Names of the upstream's with ten addresses, in the cache."},
 		{name: serviceA, names: hosts(plain, ""), qtype: dns.TypeA, rcode: dns.RcodeSuccess, cluster: true,
 			what: "Services with a cluster IP, of all namespaces."},

@@ -6,20 +6,20 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
 // startUpstream starts what the servers forward to, over UDP and over TCP on the
 // same port; the caller closes both. Over TCP it answers while caches are filled
 // only, so that it need not be fast.
-func startUpstream() (*pace.Loop, *dns.Server, error) {
+func startUpstream() (*loadgen.Loop, *dns.Server, error) {
 	// The port that is free for UDP may be taken for TCP; it is the third time in a
 	// row for one run in a billion.
 	const tries = 3
 	var err error
 	for range tries {
-		var loop *pace.Loop
-		if loop, err = pace.Open(); err != nil {
+		var loop *loadgen.Loop
+		if loop, err = loadgen.Open(); err != nil {
 			return nil, nil, err
 		}
 		var l net.Listener
@@ -32,7 +32,7 @@ func startUpstream() (*pace.Loop, *dns.Server, error) {
 }
 
 // serveStream answers over TCP what the loop answers over UDP.
-func serveStream(l net.Listener, loop *pace.Loop) *dns.Server {
+func serveStream(l net.Listener, loop *loadgen.Loop) *dns.Server {
 	started := make(chan struct{})
 	s := &dns.Server{
 		Listener: l, NotifyStartedFunc: func() { close(started) },

@@ -8,7 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
 // questions are names that are asked for again and again.
@@ -35,7 +35,7 @@ var sets = []questions{
 		what: "Names of the upstream's, in the cache of every server: one address each.",
 	},
 	{
-		name: "cached NXDOMAIN", pattern: "gone-%04d." + pace.Missing, qtype: dns.TypeA, rcode: dns.RcodeNameError,
+		name: "cached NXDOMAIN", pattern: "gone-%04d." + loadgen.Missing, qtype: dns.TypeA, rcode: dns.RcodeNameError,
 		what: "Names that do not exist at the upstream; the answer, with its SOA, is in the cache.",
 	},
 	{

@@ -13,7 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/worst"
 )
@@ -36,7 +36,7 @@ type attackSample struct{ attack, control victimResult }
 // victimResult is what a victim saw: its latencies are sorted. cpu is the agent's CPU
 // time, and attacked the number of the attacker's queries.
 type victimResult struct {
-	pace.Result
+	loadgen.Result
 	cpu      time.Duration
 	attacked uint64
 }
@@ -190,9 +190,9 @@ func (b *bench) besideAttack(ctx context.Context, t target, c worst.Case, to net
 	if err := t.agent.Await(ctx, "an answer", peer.Answers(local(t.agent.port))); err != nil {
 		return victim, err
 	}
-	streams := []pace.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: clients}}
+	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: clients}}
 	if len(c.Queries) > 0 {
-		streams = append(streams, pace.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: 1, From: attackerAddr, Server: to})
+		streams = append(streams, loadgen.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: 1, From: attackerAddr, Server: to})
 	} else if to.Addr() != controlAddr {
 		closeAll := openIdle(c.Connections, to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.metrics)))
 		defer closeAll()
@@ -201,7 +201,7 @@ func (b *bench) besideAttack(ctx context.Context, t target, c worst.Case, to net
 	if err != nil {
 		return victim, err
 	}
-	results, err := b.loop.Run(ctx, pace.Job{Server: local(t.agent.port), Length: b.length, Streams: streams})
+	results, err := b.loop.Run(ctx, loadgen.Job{Server: local(t.agent.port), Length: b.length, Streams: streams})
 	if err != nil {
 		return victim, err
 	}

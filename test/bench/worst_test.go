@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/bench/pace"
+	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/worst"
 )
 
@@ -21,7 +21,7 @@ func madeWorst() *report {
 		servers: worstServers, attacks: map[cell][]attackSample{},
 	}
 	for _, c := range worst.Cases() {
-		v := victimResult{Result: pace.Result{Sent: 2, Answered: 2, Latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}}
+		v := victimResult{Result: loadgen.Result{Sent: 2, Answered: 2, Latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}}
 		v.Rcodes[dns.RcodeSuccess] = 2
 		a := attackSample{attack: v, control: v}
 		if len(c.Queries) > 0 {
@@ -56,7 +56,7 @@ func TestWorstClaims(t *testing.T) {
 	}
 	silent := r.attacks[cell{"nodens", "access list"}]
 	for i := range silent {
-		silent[i].attack = victimResult{Result: pace.Result{Sent: 2, Lost: 2}}
+		silent[i].attack = victimResult{Result: loadgen.Result{Sent: 2, Lost: 2}}
 	}
 	want := []string{
 		"p99 of a victim, what tenants make, beside the control = 1: aliases",

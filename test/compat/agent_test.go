@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -12,13 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -172,52 +171,8 @@ func ask(t *testing.T, server netip.AddrPort, name string, qtype uint16) string 
 // answered is the address in the upstream's answers.
 var answered = netip.AddrFrom4([4]byte{192, 0, 2, 1})
 
-// upstream answers every A question with the same address, over UDP and TCP, and counts by
-// name.
-type upstream struct {
-	at netip.AddrPort
-
-	mu    sync.Mutex
-	asked map[string]int
-}
-
-func newUpstream(t *testing.T) *upstream {
+// startUpstream starts an upstream that answers every query with the same address.
+func startUpstream(t *testing.T) *fakedns.Server {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := netip.ParseAddrPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.ListenPacket("udp4", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := &upstream{at: at, asked: make(map[string]int)}
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg).SetReply(q)
-		name := q.Question[0].Name
-		u.mu.Lock()
-		u.asked[name]++
-		u.mu.Unlock()
-		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: answered.AsSlice()}}
-		_ = w.WriteMsg(m) // who has gone needs no answer
-	})
-	for _, s := range []*dns.Server{{Listener: l, Handler: handler, MaxTCPQueries: -1}, {PacketConn: conn, Handler: handler}} {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		go func() { _ = s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() { _ = s.Shutdown() })
-	}
-	return u
-}
-
-// times is how often name was asked for.
-func (u *upstream) times(name string) int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.asked[name]
+	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 3600, answered.String()) }))
 }

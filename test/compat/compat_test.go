@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -32,8 +33,8 @@ const (
 // connections go on, and what the first has in its cache is a hit at the later one.
 func TestHandOver(t *testing.T) {
 	both(t, func(t *testing.T, d direction) {
-		up := newUpstream(t)
-		s := newSite(t, "errors", "cache 3600", "forward . "+up.at.String())
+		up := startUpstream(t)
+		s := newSite(t, "errors", "cache 3600", "forward . "+up.Addr().String())
 		first := s.run(t, d.first, "msg=serving", "-handover-dir", s.dir)
 		names := warm(t, s)
 		client, err := load.Start(load.Job{
@@ -97,13 +98,13 @@ func warm(t *testing.T, s *site) (names []string) {
 }
 
 // cached asks for the names again: none may be asked for upstream.
-func cached(t *testing.T, s *site, up *upstream, names []string) {
+func cached(t *testing.T, s *site, up *fakedns.Server, names []string) {
 	t.Helper()
 	for _, name := range names {
 		if got, want := ask(t, s.server(), name, dns.TypeA), "NOERROR\n"+name+"\t0\tIN\tA\t"+answered.String(); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
-		if n := up.times(name); n != 1 {
+		if n := up.CountName(name); n != 1 {
 			t.Errorf("%s was asked for %d times upstream, want once", name, n)
 		}
 	}
@@ -120,8 +121,8 @@ func found(t *testing.T, p *peer.Process, text string) {
 // TestSavedCache: an agent that starts when the other has ended finds what that one has saved.
 func TestSavedCache(t *testing.T) {
 	both(t, func(t *testing.T, d direction) {
-		up := newUpstream(t)
-		s := newSite(t, "errors", "cache 3600", "forward . "+up.at.String())
+		up := startUpstream(t)
+		s := newSite(t, "errors", "cache 3600", "forward . "+up.Addr().String())
 		first := s.run(t, d.first, "msg=serving", "-handover-dir", s.dir)
 		names := warm(t, s)
 		end(t, first)

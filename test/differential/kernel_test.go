@@ -3,7 +3,6 @@ package differential
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
@@ -98,16 +98,15 @@ func (s *site) neighbour(t *testing.T, ns string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var stream net.Listener
-	var conn net.PacketConn
+	var at *fakedns.Server
 	err = testbed.Inside(ns, func() (err error) {
-		stream, conn, err = listeners(s.upstream.String())
+		at, err = fakedns.Open(fakedns.Answers(u.reply), fakedns.Options{Addr: s.upstream})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	answerAt(t, stream, conn, u)
+	t.Cleanup(at.Close)
 }
 
 // judge looks at how much of it the kernel has answered: of each query the last time,

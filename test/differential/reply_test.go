@@ -2,15 +2,13 @@ package differential
 
 import (
 	"fmt"
-	"net"
-	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
 // oddReply is a reply that no upstream should give, to a question for A.
@@ -67,44 +65,28 @@ var oddReplies = []oddReply{
 // bareErrors is why the agent answers as it does what has no question.
 const bareErrors = "a reply without a question is an error of the server's if it says so, which the client gets; any other is dropped as one to another question is, and the query is SERVFAIL in the end; CoreDNS makes FORMERR of both"
 
+// oddZone is the end of the names with odd replies.
+const oddZone = ".odd.test."
+
 var soaOfOdd = []string{"odd.test. 300 IN SOA ns.odd.test. host.odd.test. 1 1800 900 604800 60"}
 
-// oddUpstream gives odd replies, and counts the questions for each.
-type oddUpstream struct {
-	mu    sync.Mutex
-	asked map[string]int
-}
-
-// startOdd starts one until the test ends.
-func startOdd(t *testing.T) (*oddUpstream, netip.AddrPort) {
+// startOdd starts an upstream with odd replies that closes when the test ends.
+func startOdd(t *testing.T) *fakedns.Server {
 	t.Helper()
-	l, conn, err := listeners("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := &oddUpstream{asked: map[string]int{}}
-	answerAt(t, l, conn, u)
-	return u, l.Addr().(*net.TCPAddr).AddrPort()
-}
-
-// ServeDNS answers a query.
-func (u *oddUpstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
-	label, _, _ := strings.Cut(q.Question[0].Name, ".")
-	u.mu.Lock()
-	u.asked[label]++
-	u.mu.Unlock()
-	m := new(dns.Msg).SetReply(q)
-	m.RecursionAvailable = true
-	for _, o := range oddReplies {
-		if o.name == label {
-			o.fill(m)
+	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
+		label, _, _ := strings.Cut(q.Question[0].Name, ".")
+		m := new(dns.Msg).SetReply(q)
+		m.RecursionAvailable = true
+		for _, o := range oddReplies {
+			if o.name == label {
+				o.fill(m)
+			}
 		}
-	}
-	if opt := q.IsEdns0(); opt != nil && len(m.Question) > 0 {
-		m.SetEdns0(4096, opt.Do())
-	}
-	// The client may have given up; there is nobody to tell.
-	_ = w.WriteMsg(m)
+		if opt := q.IsEdns0(); opt != nil && len(m.Question) > 0 {
+			m.SetEdns0(4096, opt.Do())
+		}
+		return m
+	}))
 }
 
 // fill makes m the reply.
@@ -129,13 +111,6 @@ func (o oddReply) fill(m *dns.Msg) {
 	}
 }
 
-// count is how often the name with the label was asked for.
-func (u *oddUpstream) count(label string) int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.asked[label]
-}
-
 // TestReplies compares what becomes of replies that no upstream should give: what the
 // client gets, twice, and whether the second time comes from the cache.
 func TestReplies(t *testing.T) {
@@ -146,23 +121,23 @@ func TestReplies(t *testing.T) {
 	s := newHamlet(t)
 	s.table = allowedReplies()
 	r := s.run(t, true)
-	theirs, at := startOdd(t)
-	s.upstream = at
+	theirs := startOdd(t)
+	s.upstream = theirs.Addr()
 	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
-	ours, at := startOdd(t)
-	s.upstream = at
+	ours := startOdd(t)
+	s.upstream = ours.Addr()
 	r.agents = []agent{{name: subject(), addr: s.serve(t, subject(), text, apiserver.Admin)}}
 	for _, o := range oddReplies {
-		if err := r.one(query{name: o.name + ".odd.test.", kind: dns.TypeA}); err != nil {
+		if err := r.one(query{name: o.name + oddZone, kind: dns.TypeA}); err != nil {
 			t.Fatal(err)
 		}
-		if kept := theirs.count(o.name) == 1; kept != o.kept {
+		if kept := theirs.CountName(o.name+oddZone) == 1; kept != o.kept {
 			t.Errorf("%s: CoreDNS keeps it: %v, want %v", o.name, kept, o.kept)
 		}
 		if o.bare {
 			continue // a SERVFAIL of the agent's own is kept
 		}
-		if kept := ours.count(o.name) == 1; kept != (o.kept && o.reason == "") {
+		if kept := ours.CountName(o.name+oddZone) == 1; kept != (o.kept && o.reason == "") {
 			t.Errorf("%s: the agent keeps it: %v, and CoreDNS: %v; the reason: %q", o.name, kept, o.kept, o.reason)
 		}
 	}

@@ -2,12 +2,13 @@ package differential
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
 // script is what the upstream knows. A name that has records of other types
@@ -75,41 +76,7 @@ func startUpstream(t *testing.T) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, conn, err := listeners("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	answerAt(t, l, conn, u)
-	return l.Addr().(*net.TCPAddr).AddrPort()
-}
-
-// listeners are a TCP and a UDP socket with the same port.
-func listeners(at string) (net.Listener, net.PacketConn, error) {
-	l, err := net.Listen("tcp", at)
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := net.ListenPacket("udp", l.Addr().String())
-	if err != nil {
-		l.Close()
-	}
-	return l, conn, err
-}
-
-// answerAt has h answer at the sockets until the test ends.
-func answerAt(t *testing.T, l net.Listener, conn net.PacketConn, h dns.Handler) {
-	t.Helper()
-	for _, s := range []*dns.Server{{Listener: l, Handler: h}, {PacketConn: conn, Handler: h}} {
-		up := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(up) }
-		go func() {
-			if err := s.ActivateAndServe(); err != nil {
-				t.Errorf("the upstream: %v", err)
-			}
-		}()
-		<-up
-		t.Cleanup(func() { s.Shutdown() })
-	}
+	return fakedns.Start(t, fakedns.Answers(u.reply)).Addr()
 }
 
 func newUpstream() (*upstream, error) {
@@ -139,8 +106,8 @@ func (u *upstream) fill(name string, n int) {
 	}
 }
 
-// ServeDNS answers a query.
-func (u *upstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+// reply answers a query.
+func (u *upstream) reply(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg).SetReply(q)
 	m.RecursionAvailable = true
 	name := dns.CanonicalName(q.Question[0].Name)
@@ -148,20 +115,13 @@ func (u *upstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	if name == "ad.ext.test." {
 		m.AuthenticatedData = true
 	}
-	size := dns.MinMsgSize
 	if opt := q.IsEdns0(); opt != nil {
 		m.SetEdns0(4096, opt.Do())
-		size = int(opt.UDPSize())
 		if name == "ede.ext.test." {
 			m.IsEdns0().Option = append(m.IsEdns0().Option, &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeStaleAnswer, ExtraText: "old"})
 		}
 	}
-	if _, ok := w.RemoteAddr().(*net.TCPAddr); ok {
-		size = dns.MaxMsgSize
-	}
-	m.Truncate(size)
-	// The client may have given up; there is nobody to tell.
-	_ = w.WriteMsg(m)
+	return m
 }
 
 // resolve fills the reply, following CNAMEs.

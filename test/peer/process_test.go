@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
 func TestProcess(t *testing.T) {
@@ -114,24 +116,13 @@ func TestGet(t *testing.T) {
 }
 
 func TestAnswers(t *testing.T) {
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	up := make(chan struct{})
-	s := &dns.Server{PacketConn: conn, NotifyStartedFunc: func() { close(up) },
-		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-			w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeRefused))
-		})}
-	go s.ActivateAndServe()
-	<-up
-	if err := Answers(addr)(t.Context()); err != nil {
+	s := fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(q, dns.RcodeRefused) }))
+	if err := Answers(s.Addr())(t.Context()); err != nil {
 		t.Error(err)
 	}
-	s.Shutdown()
+	s.Close()
 	port := Ports(t, 1)[0]
-	if err := Answers(netip.AddrPortFrom(addr.Addr(), port))(t.Context()); err == nil {
+	if err := Answers(netip.AddrPortFrom(s.Addr().Addr(), port))(t.Context()); err == nil {
 		t.Error("a port without a server answers")
 	}
 }

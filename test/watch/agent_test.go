@@ -3,7 +3,6 @@ package watch
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -95,31 +95,8 @@ func (a *agent) says(name string, kind uint16, want string) peer.Probe {
 	}
 }
 
-// elsewhere starts a DNS server that answers every query for an address with
-// the given one, until the test ends.
+// elsewhere starts an upstream that answers queries for the type of addr with it.
 func elsewhere(t *testing.T, addr string) netip.AddrPort {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	up := make(chan struct{})
-	s := &dns.Server{PacketConn: conn, NotifyStartedFunc: func() { close(up) },
-		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-			m := new(dns.Msg).SetReply(q)
-			m.Answer = []dns.RR{&dns.A{
-				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30},
-				A:   net.ParseIP(addr),
-			}}
-			// The client may have given up; there is nobody to tell.
-			_ = w.WriteMsg(m)
-		})}
-	go func() {
-		if err := s.ActivateAndServe(); err != nil {
-			t.Errorf("the other server: %v", err)
-		}
-	}()
-	<-up
-	t.Cleanup(func() { s.Shutdown() })
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 30, addr) })).Addr()
 }

@@ -3,96 +3,45 @@ package worst
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
-	"net/netip"
 	"strings"
-	"sync"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
-// Upstream is a DNS server over UDP and TCP on one port of 127.0.0.1 whose replies for
-// [Bombs] are as expensive to read as 64 KB can be, and which says nothing about
-// [Silence]. Names
-// that begin with the label nothing do not exist; all others have one address.
-type Upstream struct {
-	udp, tcp *dns.Server
-	addr     netip.AddrPort
-	done     sync.WaitGroup
-}
+// Open starts the upstream of the cases on a free port of 127.0.0.1. The caller closes it. Its
+// replies for [Bombs] are as expensive to parse as 64 KB can be, and it ignores queries for
+// [Silence]. Names whose first label is nothing do not exist; all others have one address.
+func Open() (*fakedns.Server, error) { return fakedns.Open(answer, fakedns.Options{}) }
 
-// Open starts an upstream; the caller calls Close.
-func Open() (*Upstream, error) {
-	packets, streams, err := listen()
-	if err != nil {
-		return nil, fmt.Errorf("starting the upstream: %w", err)
-	}
-	u := &Upstream{addr: packets.LocalAddr().(*net.UDPAddr).AddrPort()}
-	u.udp = &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(answer)}
-	u.tcp = &dns.Server{Listener: streams, Handler: dns.HandlerFunc(answer)}
-	for _, s := range []*dns.Server{u.udp, u.tcp} {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		u.done.Go(func() { _ = s.ActivateAndServe() })
-		<-started
-	}
-	return u, nil
-}
-
-// listen takes a port that is free for UDP and TCP. Another process may take either
-// between the two calls, so it tries again with another port.
-func listen() (packets net.PacketConn, streams net.Listener, err error) {
-	for range 20 {
-		if packets, err = net.ListenPacket("udp4", "127.0.0.1:0"); err != nil {
-			return nil, nil, err
-		}
-		if streams, err = net.Listen("tcp4", packets.LocalAddr().String()); err == nil {
-			return packets, streams, nil
-		}
-		_ = packets.Close()
-	}
-	return nil, nil, err
-}
-
-// Addr is where it listens.
-func (u *Upstream) Addr() netip.AddrPort { return u.addr }
-
-// Close ends it.
-func (u *Upstream) Close() {
-	_, _ = u.udp.Shutdown(), u.tcp.Shutdown()
-	u.done.Wait()
-}
-
-// answer answers one query.
-func answer(w dns.ResponseWriter, q *dns.Msg) {
+func answer(q *fakedns.Query) {
 	name := q.Question[0].Name
 	switch {
 	case dns.IsSubDomain(Silence, name):
+	case dns.IsSubDomain(Bombs, name) && q.Transport == fakedns.UDP:
+		m := new(dns.Msg).SetReply(q.Msg)
+		m.Truncated = true
+		q.Reply(m)
 	case dns.IsSubDomain(Bombs, name):
-		_, over := w.LocalAddr().(*net.TCPAddr)
-		if !over {
-			m := new(dns.Msg).SetReply(q)
-			m.Truncated = true
-			_ = w.WriteMsg(m)
-			return
-		}
-		if msg, err := PointerBomb(q); err == nil {
-			_, _ = w.Write(msg)
+		if msg, err := PointerBomb(q.Msg); err == nil {
+			q.Send(msg)
 		}
 	case strings.HasPrefix(name, absent):
-		m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
-		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 3600},
-			Ns: ".", Mbox: ".", Minttl: 3600}}
-		_ = w.WriteMsg(m)
+		q.Reply(fakedns.Negative(q.Msg, dns.RcodeNameError, ttl))
 	default:
-		m := new(dns.Msg).SetReply(q)
-		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: net.IPv4(192, 0, 2, 1)}}
-		_ = w.WriteMsg(m)
+		// An address for queries of every type: a reply that the agent forwards as it is.
+		m := new(dns.Msg).SetReply(q.Msg)
+		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}, A: net.IPv4(192, 0, 2, 1)}}
+		q.Reply(m)
 	}
 }
 
-// absent is what names that do not exist begin with.
+// ttl is the TTL of all replies, in seconds: longer than a run.
+const ttl = 3600
+
+// absent is the first label of names that do not exist.
 const absent = "nothing."
 
 // maxPointed is the last offset that a compression pointer reaches (RFC 1035, 4.1.4).
@@ -141,7 +90,7 @@ func appendRecord(msg, owner []byte, rrtype uint16, data []byte) []byte {
 	msg = append(msg, owner...)
 	msg = binary.BigEndian.AppendUint16(msg, rrtype)
 	msg = binary.BigEndian.AppendUint16(msg, dns.ClassINET)
-	msg = binary.BigEndian.AppendUint32(msg, 3600)
+	msg = binary.BigEndian.AppendUint32(msg, ttl)
 	msg = binary.BigEndian.AppendUint16(msg, uint16(len(data)))
 	return append(msg, data...)
 }

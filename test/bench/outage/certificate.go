@@ -1,3 +1,5 @@
+// Package outage is the upstream of the benchmarks in which upstreams fail: a scripted DNS
+// server that answers after a delay, over UDP and TCP or over TLS with a certificate for Host.
 package outage
 
 import (

@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
@@ -27,18 +28,8 @@ func TestMain(m *testing.M) {
 // TestJob: a job goes to the pod and its report comes back, when the caller stops it and
 // when its time is over; and a connection without a job does no harm.
 func TestJob(t *testing.T) {
-	p, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	from := netip.MustParseAddr("192.0.2.1")
-	server := &dns.Server{PacketConn: p, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg).SetReply(q)
-		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: from.AsSlice()}}
-		_ = w.WriteMsg(m)
-	})}
-	go func() { _ = server.ActivateAndServe() }()
-	t.Cleanup(func() { _ = server.Shutdown() })
+	server := fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 60, from.String()) }))
 
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -54,7 +45,7 @@ func TestJob(t *testing.T) {
 	idle.Close()
 
 	job := load.Job{
-		Servers: []netip.AddrPort{p.LocalAddr().(*net.UDPAddr).AddrPort()}, Local: from, TTL: 60,
+		Servers: []netip.AddrPort{server.Addr()}, Local: from, TTL: 60,
 		Names: 3, Zone: "load.test.", Length: 200 * time.Millisecond, Rate: 100, Sockets: 2, Reuse: 10,
 	}
 	for _, length := range []time.Duration{job.Length, time.Hour} {

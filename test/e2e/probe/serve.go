@@ -3,54 +3,45 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
+	"net/netip"
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
-// serve answers at the ports, over UDP and TCP, until the context ends: the Nth port gives
-// 198.51.100.N as the address of every name, and names whose first label is nx are not
-// there. There are no other records.
+// serve answers at the ports over UDP and TCP until the context ends. The Nth port gives
+// 198.51.100.N as the address of every name; names whose first label is nx do not exist. There
+// are no other records.
 func serve(ctx context.Context, ports []string) error {
-	failed := make(chan error, 2*len(ports))
 	for i, port := range ports {
-		at := net.JoinHostPort("", port)
-		for _, proto := range []string{"udp", "tcp"} {
-			server := &dns.Server{Addr: at, Net: proto, Handler: authority(i + 1)}
-			go func() { failed <- fmt.Errorf("%s port %s: %w", proto, port, server.ListenAndServe()) }()
+		addr, err := netip.ParseAddrPort("[::]:" + port)
+		if err != nil {
+			return err
 		}
+		s, err := fakedns.Open(fakedns.Answers(func(q *dns.Msg) *dns.Msg { return answer(q, i+1) }), fakedns.Options{Addr: addr})
+		if err != nil {
+			return fmt.Errorf("port %s: %w", port, err)
+		}
+		defer s.Close()
 	}
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-		return nil
-	}
+	<-ctx.Done()
+	return nil
 }
 
-// authority gives addresses that end in the number.
-type authority byte
+// ttl is a second, so that a change of servers shows with the next query.
+const ttl = 1
 
-// ServeDNS implements dns.Handler.
-func (a authority) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
-	m := new(dns.Msg).SetReply(q)
-	m.Authoritative, m.RecursionAvailable = true, true
-	name, kind := q.Question[0].Name, q.Question[0].Qtype
-	header := func(kind uint16) dns.RR_Header {
-		// A second, so that a change of servers is seen by the next question.
-		return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: 1}
+// answer is the reply of the nth server.
+func answer(q *dns.Msg, n int) *dns.Msg {
+	m := fakedns.Address(q, ttl, fmt.Sprintf("198.51.100.%d", n))
+	switch {
+	case strings.HasPrefix(strings.ToLower(q.Question[0].Name), "nx."):
+		m = fakedns.Negative(q, dns.RcodeNameError, ttl)
+	case len(m.Answer) == 0:
+		m = fakedns.Negative(q, dns.RcodeSuccess, ttl)
 	}
-	absent := strings.HasPrefix(strings.ToLower(name), "nx.")
-	if kind == dns.TypeA && !absent {
-		m.Answer = []dns.RR{&dns.A{Hdr: header(dns.TypeA), A: net.IPv4(198, 51, 100, byte(a))}}
-	} else {
-		soa := &dns.SOA{Hdr: header(dns.TypeSOA), Ns: "ns.invalid.", Mbox: "host.invalid.", Serial: 1, Refresh: 1, Retry: 1, Expire: 1, Minttl: 1}
-		soa.Hdr.Name = "."
-		m.Ns = []dns.RR{soa}
-	}
-	if absent {
-		m.Rcode = dns.RcodeNameError
-	}
-	_ = w.WriteMsg(m) // a client that is gone needs no reply
+	m.Authoritative = true
+	return m
 }

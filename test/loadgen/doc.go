@@ -12,4 +12,4 @@
 // What takes the core away from the loop for a while (another process, the
 // hypervisor) blurs the times of what happens meanwhile: answers that arrived
 // then are counted but their latency is thrown away.
-package pace
+package loadgen

@@ -1,0 +1,148 @@
+package loadgen
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Schedule sends one query after the other at a fixed rate and reports the outcome of each.
+// Unlike a [Stream] it waits for answers longer than any server takes to give up. It is for
+// some thousand queries a second.
+type Schedule struct {
+	Server netip.AddrPort
+	// Count is the number of queries, and Rate how many are sent in a second.
+	Count, Rate int
+	// Name returns the name of the i-th query, whose type is A.
+	Name func(i int) string
+	// BeforeQuery is called before the i-th query is sent. It must not block. nil is no call.
+	BeforeQuery func(i int)
+}
+
+// QueryResult is the outcome of one query.
+type QueryResult struct {
+	// Sent is the time since the first query, and Latency the time to the answer. Without an
+	// answer Latency is the time that the client has waited.
+	Sent, Latency time.Duration
+	// Failed says that no answer with an address came.
+	Failed bool
+}
+
+// answerTimeout is how long an answer may take. Servers and clients give up after five
+// seconds; a late SERVFAIL gets one more.
+const answerTimeout = 6 * time.Second
+
+// maxWaiting is the number of queries that may wait: of the 65,536 IDs, each must be free when
+// its turn comes.
+const maxWaiting = 1 << 15
+
+// Run sends the queries and waits for all answers. The results are in the order of the
+// queries.
+func (s Schedule) Run(ctx context.Context) ([]QueryResult, error) {
+	if s.Rate < 1 || s.Rate > maxWaiting/int(answerTimeout/time.Second) {
+		return nil, fmt.Errorf("%d queries a second; between 1 and %d are possible", s.Rate, maxWaiting/int(answerTimeout/time.Second))
+	}
+	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(s.Server))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	r := &scheduleRun{
+		Schedule: s, conn: conn, start: time.Now(),
+		results: make([]QueryResult, s.Count), arrived: make([]time.Duration, s.Count), failed: make([]bool, s.Count),
+	}
+	read := make(chan error, 1)
+	go func() { read <- r.read() }()
+	err = r.send(ctx)
+	_ = conn.SetReadDeadline(time.Now().Add(answerTimeout))
+	if err != nil {
+		_ = conn.SetReadDeadline(time.Now())
+	}
+	if err := errors.Join(err, <-read); err != nil {
+		return nil, err
+	}
+	for i := range r.results {
+		q := &r.results[i]
+		q.Latency, q.Failed = r.arrived[i]-q.Sent, r.failed[i] || r.arrived[i] == 0
+		if r.arrived[i] == 0 {
+			q.Latency = answerTimeout
+		}
+	}
+	return r.results, nil
+}
+
+// scheduleRun is a running Schedule. The sender writes results, the reader all else.
+type scheduleRun struct {
+	Schedule
+	conn    *net.UDPConn
+	start   time.Time
+	results []QueryResult
+	arrived []time.Duration // since start; 0 before the answer
+	failed  []bool
+}
+
+func (r *scheduleRun) send(ctx context.Context) error {
+	for i := range r.Count {
+		time.Sleep(time.Until(r.start.Add(time.Duration(i) * time.Second / time.Duration(r.Rate))))
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if r.BeforeQuery != nil {
+			r.BeforeQuery(i)
+		}
+		m := new(dns.Msg).SetQuestion(r.Name(i), dns.TypeA)
+		m.Id = uint16(i)
+		packed, err := m.Pack()
+		if err != nil {
+			return err
+		}
+		r.results[i].Sent = time.Since(r.start)
+		if _, err := r.conn.Write(packed); err != nil {
+			return fmt.Errorf("asking %s: %w", r.Server, err)
+		}
+	}
+	return nil
+}
+
+// read reads answers until all have come or the deadline has passed.
+func (r *scheduleRun) read() error {
+	buf := make([]byte, dns.MaxMsgSize)
+	for left := r.Count; left > 0; {
+		n, err := r.conn.Read(buf)
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("waiting for %s: %w", r.Server, err)
+		}
+		now := time.Since(r.start)
+		if n < 12 {
+			continue
+		}
+		// Earlier queries with the same ID have timed out.
+		i := r.latest(int(binary.BigEndian.Uint16(buf)), now)
+		if i < 0 || r.arrived[i] != 0 {
+			continue
+		}
+		rcode, answers := buf[3]&15, binary.BigEndian.Uint16(buf[6:])
+		r.arrived[i], r.failed[i] = now, rcode != 0 || answers == 0
+		left--
+	}
+	return nil
+}
+
+// latest returns the last query with the ID that has been sent by now, -1 if there is none.
+func (r *scheduleRun) latest(id int, now time.Duration) int {
+	sent := min(r.Count, int(now*time.Duration(r.Rate)/time.Second)+2)
+	if id >= sent {
+		return -1
+	}
+	return id + (sent-1-id)>>16<<16
+}

@@ -1,0 +1,79 @@
+package loadgen
+
+// This file needs scheduleRun.latest, which can't be observed without 65,536 queries.
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/fakedns"
+)
+
+// TestSchedule asks an upstream that falls silent in the middle.
+func TestSchedule(t *testing.T) {
+	const delay = time.Millisecond
+	up := fakedns.Start(t, func(q *fakedns.Query) { q.ReplyAfter(delay, fakedns.Address(q.Msg, 7, "192.0.2.1")) })
+	s := Schedule{Server: up.Addr(), Count: 40, Rate: 400, Name: func(i int) string { return fmt.Sprintf("n%d.test.", i) }}
+	s.BeforeQuery = func(i int) {
+		if i == 20 {
+			up.SetSilent(true)
+		}
+	}
+	results, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The server may read the last queries before the silence when it has begun.
+	for i, r := range results {
+		if i < 15 && (r.Failed || r.Latency < delay) || i >= 20 && (!r.Failed || r.Latency != answerTimeout) {
+			t.Errorf("query %d: %+v", i, r)
+		}
+	}
+	if n := up.Count(); n != 40 {
+		t.Errorf("the upstream got %d queries, want 40", n)
+	}
+}
+
+// TestScheduleFailed: SERVFAIL and NODATA are failures.
+func TestScheduleFailed(t *testing.T) {
+	up := fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
+		if q.Question[0].Name == "nodata.test." {
+			return fakedns.Address(q, 7)
+		}
+		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+	}))
+	names := []string{"nodata.test.", "servfail.test."}
+	results, err := Schedule{Server: up.Addr(), Count: 2, Rate: 100, Name: func(i int) string { return names[i] }}.Run(t.Context())
+	if err != nil || len(results) != 2 || !results[0].Failed || !results[1].Failed || results[0].Latency >= answerTimeout {
+		t.Errorf("%+v, %v", results, err)
+	}
+}
+
+// TestScheduleRate: a rate for which there are not enough IDs is an error.
+func TestScheduleRate(t *testing.T) {
+	for _, rate := range []int{0, 10_000} {
+		if _, err := (Schedule{Count: 1, Rate: rate}).Run(t.Context()); err == nil {
+			t.Errorf("no error for %d queries a second", rate)
+		}
+	}
+}
+
+// TestLatest: an ID belongs to the last query that was sent with it.
+func TestLatest(t *testing.T) {
+	r := &scheduleRun{Schedule: Schedule{Count: 200_000, Rate: 1000}}
+	for _, tt := range []struct {
+		id   int
+		now  time.Duration
+		want int
+	}{
+		{5, time.Second, 5}, {5, time.Minute, 5}, {5, 66 * time.Second, 65_541}, {60_000, 66 * time.Second, 60_000},
+		{5, 132 * time.Second, 131_077}, {1500, time.Second, -1},
+	} {
+		if got := r.latest(tt.id, tt.now); got != tt.want {
+			t.Errorf("ID %d after %s: %d, want %d", tt.id, tt.now, got, tt.want)
+		}
+	}
+}
