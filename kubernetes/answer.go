@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// writer writes the records of a node that was found.
-type writer struct {
+// answerWriter writes the records of a node that was found.
+type answerWriter struct {
 	zone   *Zone
 	origin *origin
 	reply  *wire.Reply
@@ -19,110 +19,110 @@ type writer struct {
 
 // enoughAddrs reports whether no more addresses need be written. Those that are put in
 // random order before the reply is cut are, though not all of them can stay.
-func (w *writer) enoughAddrs() bool {
+func (w *answerWriter) enoughAddrs() bool {
 	return w.reply.Over() && w.reply.Count(wire.Answer) >= wire.MaxShuffled
 }
 
 // write writes m's records of qtype, if it has any. target is the name outside of
 // the zone that an alias ends at, end the node that the answer ends at.
-func (w *writer) write(m *match, qtype uint16) (target wire.Name, end node) {
+func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end nodeType) {
 	switch {
 	case qtype != wire.TypeA && qtype != wire.TypeAAAA:
-		w.other(m, qtype)
-	case m.alias():
-		return w.chase(m.svc, qtype)
+		w.writeOther(m, qtype)
+	case m.isAlias():
+		return w.writeAlias(m.svc, qtype)
 	default:
-		w.addresses(m, wire.AtQuestion, qtype)
+		w.writeAddresses(m, wire.AtQuestion, qtype)
 	}
-	if m.node == zonal && w.reply.Count(wire.Answer) == 0 {
-		return "", missing // of a zone without endpoints some may not be in view yet
+	if m.node == zonalName && w.reply.Count(wire.Answer) == 0 {
+		return "", notFound // of a zone without endpoints some may not be in view yet
 	}
 	return "", m.node
 }
 
-// alias reports whether m is the name of an external service.
-func (m *match) alias() bool { return m.node == named && m.svc.kind == external }
+// isAlias reports whether m is the name of an external service.
+func (m *match) isAlias() bool { return m.node == serviceName && m.svc.kind == externalName }
 
-// kinds says which node has records of each type that is no address. A type that is
+// ownerTypes says which node has records of each type that is no address. A type that is
 // not here has none: the name exists, and that is all there is to say.
-var kinds = map[uint16]node{
-	wire.TypeCNAME: named,
-	wire.TypePTR:   reverseIP,
-	wire.TypeTXT:   version,
-	wire.TypeSOA:   apex,
-	wire.TypeNS:    apex,
+var ownerTypes = map[uint16]nodeType{
+	wire.TypeCNAME: serviceName,
+	wire.TypePTR:   reverseName,
+	wire.TypeTXT:   versionName,
+	wire.TypeSOA:   zoneApex,
+	wire.TypeNS:    zoneApex,
 }
 
-// other writes m's records of a type that is no address.
-func (w *writer) other(m *match, qtype uint16) {
+// writeOther writes m's records of a type that is no address.
+func (w *answerWriter) writeOther(m *match, qtype uint16) {
 	if qtype == wire.TypeSRV {
-		w.srv(m)
+		w.writeSRV(m)
 		return
 	}
-	if m.node != kinds[qtype] {
+	if m.node != ownerTypes[qtype] {
 		return
 	}
 	switch qtype {
 	case wire.TypeCNAME:
-		if m.alias() {
-			w.name(wire.Answer, wire.TypeCNAME, wire.AtQuestion, m.svc.target)
+		if m.isAlias() {
+			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, m.svc.target)
 		}
 	case wire.TypePTR:
-		w.pointers(m)
+		w.writePTRs(m)
 	case wire.TypeTXT:
 		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeTXT, versionTTL, []byte("\x051.1.0"))
 	case wire.TypeSOA:
-		w.soa(wire.Answer)
+		w.writeSOA(wire.Answer)
 	case wire.TypeNS:
-		w.nameservers()
+		w.writeNameservers()
 	}
 }
 
-// addresses writes m's addresses of qtype, as records of owner.
-func (w *writer) addresses(m *match, owner int, qtype uint16) {
+// writeAddresses writes m's addresses of qtype, as records of owner.
+func (w *answerWriter) writeAddresses(m *match, owner int, qtype uint16) {
 	switch m.node {
-	case port:
+	case portName:
 		if m.svc.kind == headless {
-			w.members(m, owner, qtype)
+			w.writeEndpointAddrs(m, owner, qtype)
 			return
 		}
-		w.packed(wire.Answer, owner, m.svc, qtype)
-	case named:
-		w.packed(wire.Answer, owner, m.svc, qtype)
-	case member, zonal:
-		w.members(m, owner, qtype)
-	case podAddr:
+		w.writeServiceAddrs(wire.Answer, owner, m.svc, qtype)
+	case serviceName:
+		w.writeServiceAddrs(wire.Answer, owner, m.svc, qtype)
+	case endpointName, zonalName:
+		w.writeEndpointAddrs(m, owner, qtype)
+	case podName:
 		if int(m.addr.size) == addrSize(qtype) {
-			w.addr(wire.Answer, owner, string(m.addr.bytes[:m.addr.size]))
+			w.writeAddr(wire.Answer, owner, string(m.addr.bytes[:m.addr.size]))
 		}
-	case server:
-		w.serverAddrs(owner, qtype)
+	case nameserverName:
+		w.writeNameserverAddrs(owner, qtype)
 	}
 }
 
-// packed writes the addresses of a service's bare name.
-func (w *writer) packed(section wire.Section, owner int, s *service, qtype uint16) {
+// writeServiceAddrs writes the addresses of a service's bare name.
+func (w *answerWriter) writeServiceAddrs(section wire.Section, owner int, s *service, qtype uint16) {
 	list, cut := s.addrs(qtype, w.budget)
 	size := addrSize(qtype)
 	n := len(list) / size
 	if n > wire.MaxShuffled { // of which not all need be written
 		n = min(n, w.reply.Room(section, qtype))
 	}
-	if !w.budget.take(n) {
+	if !w.budget.spend(n) {
 		return
 	}
 	if s.kind != headless || !w.zone.ordered {
 		w.reply.AddAddrs(section, owner, qtype, w.ttl, list)
 		return
 	}
-	zone, rest := int(cut.zone)*size, int(cut.rest)*size
-	w.shuffled(section, owner, qtype, list[:zone])
-	w.shuffled(section, owner, qtype, list[zone:rest])
-	w.shuffled(section, owner, qtype, list[rest:])
+	zone, rest := int(cut.zoneStart)*size, int(cut.otherStart)*size
+	w.writeShuffled(section, owner, qtype, list[:zone])
+	w.writeShuffled(section, owner, qtype, list[zone:rest])
+	w.writeShuffled(section, owner, qtype, list[rest:])
 }
 
-// shuffled writes addresses of qtype in random order.
-func (w *writer) shuffled(section wire.Section, owner int, qtype uint16, list string) {
+// writeShuffled writes addresses of qtype in random order.
+func (w *answerWriter) writeShuffled(section wire.Section, owner int, qtype uint16, list string) {
 	if list == "" {
 		return
 	}
@@ -138,8 +138,8 @@ func (w *writer) shuffled(section wire.Section, owner int, qtype uint16, list st
 	w.reply.ShuffleLast(n, qtype)
 }
 
-// addr writes one address record.
-func (w *writer) addr(section wire.Section, owner int, packed string) {
+// writeAddr writes one address record.
+func (w *answerWriter) writeAddr(section wire.Section, owner int, packed string) {
 	var rdata [16]byte
 	n := copy(rdata[:], packed)
 	qtype := wire.TypeA
@@ -149,18 +149,18 @@ func (w *writer) addr(section wire.Section, owner int, packed string) {
 	w.reply.Add(section, owner, qtype, w.ttl, rdata[:n])
 }
 
-// name writes a record whose RDATA is one name, and gives the offset of that name.
-func (w *writer) name(section wire.Section, rtype uint16, owner int, name wire.Name) int {
+// writeName writes a record whose RDATA is one name, and gives the offset of that name.
+func (w *answerWriter) writeName(section wire.Section, rtype uint16, owner int, name wire.Name) int {
 	var rdata [wire.MaxName]byte
 	n := copy(rdata[:], name)
 	return w.reply.Add(section, owner, rtype, w.ttl, rdata[:n])
 }
 
-// join appends the parts to a name in buf: an endpoint's label (none if it is
+// joinName appends the parts to a name in buf: an endpoint's label (none if it is
 // empty), a service's key, and where services are. It is nil if the name is too
 // long to be one.
-func join(buf []byte, host, key string, svc wire.Name) []byte {
-	if nameLen(host, key, svc) > wire.MaxName {
+func joinName(buf []byte, host, key string, svc wire.Name) []byte {
+	if joinedLen(host, key, svc) > wire.MaxName {
 		return nil
 	}
 	if host != "" {
@@ -171,8 +171,8 @@ func join(buf []byte, host, key string, svc wire.Name) []byte {
 	return append(buf, svc...)
 }
 
-// nameLen is the length of what [join] gives, if it is a name.
-func nameLen(host, key string, svc wire.Name) int {
+// joinedLen is the length of what [joinName] gives, if it is a name.
+func joinedLen(host, key string, svc wire.Name) int {
 	n := len(key) + len(svc)
 	if host != "" {
 		n += 1 + len(host)
@@ -180,34 +180,34 @@ func nameLen(host, key string, svc wire.Name) int {
 	return n
 }
 
-// maxChain is how many aliases of the zone are followed, as many as CoreDNS does.
+// maxCNAMEs is how many aliases of the zone are followed, as many as CoreDNS does.
 // A chain that is longer is a loop.
-const maxChain = 11
+const maxCNAMEs = 11
 
-// chase writes the alias s and what it leads to inside of the zone. A chain that
+// writeAlias writes the alias s and what it leads to inside of the zone. A chain that
 // ends in no address is no alias at all, as with CoreDNS: nothing is written.
-func (w *writer) chase(s *service, qtype uint16) (target wire.Name, end node) {
+func (w *answerWriter) writeAlias(s *service, qtype uint16) (target wire.Name, end nodeType) {
 	owner := wire.AtQuestion
-	end = named
+	end = serviceName
 	var buf [wire.MaxName]byte // here, where it needs no place on the heap
-	for range maxChain {
-		owner = w.name(wire.Answer, wire.TypeCNAME, owner, s.target)
+	for range maxCNAMEs {
+		owner = w.writeName(wire.Answer, wire.TypeCNAME, owner, s.target)
 		if !s.target.Under(w.origin.name) {
-			return s.target, named
+			return s.target, serviceName
 		}
 		n := copy(buf[:], s.target)
-		if !w.budget.take(findSteps) {
-			return "", missing
+		if !w.budget.spend(lookupSteps) {
+			return "", notFound
 		}
-		m := w.zone.find(buf[:n], w.origin, w.budget)
-		if m.alias() {
+		m := w.zone.lookup(buf[:n], w.origin, w.budget)
+		if m.isAlias() {
 			s = m.svc
 			continue
 		}
 		before := w.reply.Count(wire.Answer)
-		w.addresses(&m, owner, qtype)
+		w.writeAddresses(&m, owner, qtype)
 		if w.reply.Count(wire.Answer) > before {
-			return "", named
+			return "", serviceName
 		}
 		end = m.node
 		break
@@ -217,9 +217,9 @@ func (w *writer) chase(s *service, qtype uint16) (target wire.Name, end node) {
 	return "", end
 }
 
-// soa writes the zone's SOA. Its names point into the question. The buffer holds all
+// writeSOA writes the zone's SOA. Its names point into the question. The buffer holds all
 // but those of an unusually long `apex`.
-func (w *writer) soa(section wire.Section) {
+func (w *answerWriter) writeSOA(section wire.Section) {
 	zone := w.reply.Suffix(len(w.origin.name))
 	pointer := 0xC000 | uint16(zone)
 	var buf [48]byte
@@ -233,13 +233,13 @@ func (w *writer) soa(section wire.Section) {
 	w.reply.Add(section, zone, wire.TypeSOA, min(w.ttl, soaTTL), b)
 }
 
-// nameservers writes the NS of the apex: the services that select the agent, else
+// writeNameservers writes the NS of the apex: the services that select the agent, else
 // ns.dns under the zone, with their addresses as glue.
-func (w *writer) nameservers() {
-	list, some := w.selectors()
+func (w *answerWriter) writeNameservers() {
+	list, some := w.writeSelectingServices()
 	for _, n := range list {
-		w.packed(wire.Additional, n.at, n.svc, wire.TypeA)
-		w.packed(wire.Additional, n.at, n.svc, wire.TypeAAAA)
+		w.writeServiceAddrs(wire.Additional, n.nameOffset, n.svc, wire.TypeA)
+		w.writeServiceAddrs(wire.Additional, n.nameOffset, n.svc, wire.TypeAAAA)
 		if w.reply.Over() {
 			return
 		}
@@ -248,39 +248,39 @@ func (w *writer) nameservers() {
 	if some || len(addrs) == 0 {
 		return
 	}
-	owner := w.name(wire.Answer, wire.TypeNS, wire.AtQuestion, "\x02ns\x03dns"+w.origin.name)
+	owner := w.writeName(wire.Answer, wire.TypeNS, wire.AtQuestion, "\x02ns\x03dns"+w.origin.name)
 	for _, a := range addrs {
-		w.addr(wire.Additional, owner, packAddr(a))
+		w.writeAddr(wire.Additional, owner, packAddr(a))
 	}
 }
 
-// selector is a service that selects the agent, and where the reply has its name.
-type selector struct {
-	at  int
-	svc *service
+// selectingService is a service that selects the agent, and where the reply has its name.
+type selectingService struct {
+	nameOffset int
+	svc        *service
 }
 
-// selectors writes the names of the services that select the agent, and lists them if
+// writeSelectingServices writes the names of the services that select the agent, and lists them if
 // their addresses are to be written: if there is room, and all have names. some says that
 // there are any.
-func (w *writer) selectors() (list []selector, some bool) {
+func (w *answerWriter) writeSelectingServices() (list []selectingService, some bool) {
 	base := w.origin
-	if base.foreign() && w.zone.primary != nil {
+	if base.lacksServices() && w.zone.primary != nil {
 		base = w.zone.primary
 	}
 	long := false
-	for key, svc := range (selecting{w.zone.view, w.budget}).each {
+	for key, svc := range (selectingServices{w.zone.view, w.budget}).each {
 		some = true
-		if !w.budget.take(findSteps) {
+		if !w.budget.spend(lookupSteps) {
 			return nil, true
 		}
 		var buf [wire.MaxName]byte
-		name := join(buf[:0], "", key, base.svc)
+		name := joinName(buf[:0], "", key, base.svc)
 		if name == nil {
 			long = true
 			continue
 		}
-		list = append(list, selector{w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name), svc})
+		list = append(list, selectingService{w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name), svc})
 		if w.reply.Over() {
 			return nil, true
 		}
@@ -291,13 +291,13 @@ func (w *writer) selectors() (list []selector, some bool) {
 	return list, some
 }
 
-// serverAddrs writes the addresses of ns.dns: those of the services that select
+// writeNameserverAddrs writes the addresses of ns.dns: those of the services that select
 // the agent, else the agent's own.
-func (w *writer) serverAddrs(owner int, qtype uint16) {
+func (w *answerWriter) writeNameserverAddrs(owner int, qtype uint16) {
 	some := false
-	for _, svc := range (selecting{w.zone.view, w.budget}).each {
+	for _, svc := range (selectingServices{w.zone.view, w.budget}).each {
 		some = true
-		w.packed(wire.Answer, owner, svc, qtype)
+		w.writeServiceAddrs(wire.Answer, owner, svc, qtype)
 		if w.enoughAddrs() {
 			return
 		}
@@ -307,13 +307,13 @@ func (w *writer) serverAddrs(owner int, qtype uint16) {
 	}
 	for _, a := range w.zone.view.addrs {
 		if packed := packAddr(a); len(packed) == addrSize(qtype) {
-			w.addr(wire.Answer, owner, packed)
+			w.writeAddr(wire.Answer, owner, packed)
 		}
 	}
 }
 
-// ownAddrs are the addresses others can reach the agent at: all but loopback ones.
-func ownAddrs(all []netip.Addr) []netip.Addr {
+// reachableAddrs are the addresses others can reach the agent at: all but loopback ones.
+func reachableAddrs(all []netip.Addr) []netip.Addr {
 	var list []netip.Addr
 	for _, a := range all {
 		if a.IsValid() && !a.IsLoopback() {

@@ -166,7 +166,7 @@ func emptyView() *View {
 	for i := range v.listed {
 		v.listed[i].Store(true)
 	}
-	v.touch()
+	v.bumpSerial()
 	return v
 }
 

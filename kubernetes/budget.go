@@ -15,23 +15,23 @@ const (
 	// each step misses the caches. With half of it replies that fill a packet would go to a
 	// worker, which costs each some microseconds; double would be 100 µs.
 	readerSteps = 1024
-	// findSteps is what it takes to find an object in the index, or to make a record of a
+	// lookupSteps is what it takes to find an object in the index, or to make a record of a
 	// name that is mostly written already.
-	findSteps = 8
+	lookupSteps = 8
 	// recordSteps is what it takes to make a record of a name that has to be remembered.
 	recordSteps = 16
 	// sliceSteps is what it takes to look at one more slice: it lies elsewhere in memory.
 	sliceSteps = 4
-	// seenSteps is what a look into a set of what was written takes.
-	seenSteps = 4
+	// dedupSteps is what a look into a set of what was written takes.
+	dedupSteps = 4
 )
 
 // Refill makes b what a query on a reader has.
 func (b *Budget) Refill() { b.left = readerSteps }
 
-// take takes n steps. Where it is false there are none left, for all that comes: the
+// spend takes n steps. Where it is false there are none left, for all that comes: the
 // caller returns at once, with whatever it has.
-func (b *Budget) take(n int) bool {
+func (b *Budget) spend(n int) bool {
 	if b == nil {
 		return true
 	}
@@ -39,5 +39,5 @@ func (b *Budget) take(n int) bool {
 	return b.left >= 0
 }
 
-// spent reports whether more was to be taken than was there.
-func (b *Budget) spent() bool { return b != nil && b.left < 0 }
+// exhausted reports whether more was to be taken than was there.
+func (b *Budget) exhausted() bool { return b != nil && b.left < 0 }

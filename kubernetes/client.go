@@ -16,10 +16,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// codecs knows the types of this package and no more: the clientset's scheme
+// newCodecs knows the types of this package and no more: the clientset's scheme
 // registers every API group there is, which an agent on each node pays for in
 // memory.
-func codecs() (serializer.CodecFactory, error) {
+func newCodecs() (serializer.CodecFactory, error) {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
@@ -82,17 +82,17 @@ type clients struct {
 	conn *connection
 }
 
-// openClients prepares the clients. It opens no connection.
-func openClients(c *rest.Config) (*clients, error) {
-	codec, err := codecs()
+// newClients prepares the clients. It opens no connection.
+func newClients(c *rest.Config) (*clients, error) {
+	codec, err := newCodecs()
 	if err != nil {
 		return nil, err
 	}
 	set := &clients{}
-	if set.conn, err = connect(c); err != nil {
+	if set.conn, err = newConnection(c); err != nil {
 		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
 	}
-	http, err := set.conn.client()
+	http, err := set.conn.httpClient()
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
 	}

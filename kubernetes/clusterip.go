@@ -7,14 +7,14 @@ import "net/netip"
 // nothing.
 func (v *View) IsClusterIP(a netip.Addr) bool {
 	v.mu.RLock()
-	_, ok := v.index.clusterIPs[address(a.As16())] // IPv4 in its mapped form, as the index has it
+	_, ok := v.index.clusterIPs[addrKey(a.As16())] // IPv4 in its mapped form, as the index has it
 	v.mu.RUnlock()
 	return ok
 }
 
-// maxBehind bounds the endpoints that [View.EndpointsBehind] gives. Cluster DNS has one
+// maxEndpointsBehind bounds the endpoints that [View.EndpointsBehind] gives. Cluster DNS has one
 // for some hundred cores.
-const maxBehind = 1000
+const maxEndpointsBehind = 1000
 
 // EndpointsBehind gives the addresses of the ready endpoints of the Service that has a for
 // a cluster IP: who answers what is sent to a, and asks others in its place. There are
@@ -23,18 +23,18 @@ const maxBehind = 1000
 func (v *View) EndpointsBehind(a netip.Addr) (list []netip.Addr) {
 	var owners []*service
 	v.mu.RLock()
-	if r, ok := v.index.clusterIPs[address(a.As16())]; ok {
+	if r, ok := v.index.clusterIPs[addrKey(a.As16())]; ok {
 		for key := range r.each {
 			owners = append(owners, v.index.services[key])
 		}
 	}
 	v.mu.RUnlock()
 	for _, s := range owners {
-		if s == nil || s.kind == orphan || !v.held(s) {
+		if s == nil || s.kind == orphan || !v.requireSlices(s) {
 			continue
 		}
 		for _, sl := range s.slices {
-			for i := range min(sl.len(), maxBehind-len(list)) {
+			for i := range min(sl.len(), maxEndpointsBehind-len(list)) {
 				list = append(list, unpackAddr(sl.addr(i)).Unmap())
 			}
 		}

@@ -37,59 +37,59 @@ func (v *View) Endpoints(service string, port uint16) (addrs []netip.AddrPort, c
 		return nil, nil
 	}
 	v.mu.Lock()
-	if v.index.awaited[key] == nil {
-		v.index.awaited[key] = make(chan struct{})
+	if v.index.endpointWaiters[key] == nil {
+		v.index.endpointWaiters[key] = make(chan struct{})
 	}
-	changed = v.index.awaited[key]
+	changed = v.index.endpointWaiters[key]
 	svc := v.index.services[key]
 	v.mu.Unlock()
-	if svc == nil || svc.kind == orphan || !v.held(svc) {
+	if svc == nil || svc.kind == orphan || !v.requireSlices(svc) {
 		return nil, changed
 	}
-	return v.endpointsOf(svc, port), changed
+	return v.rankEndpoints(svc, port), changed
 }
 
-// news tells those who wait for endpoints of the service of key.
-func (x *index) news(key string) {
-	if c := x.awaited[key]; c != nil {
+// broadcast tells those who wait for endpoints of the service of key.
+func (x *index) broadcast(key string) {
+	if c := x.endpointWaiters[key]; c != nil {
 		close(c)
-		delete(x.awaited, key)
+		delete(x.endpointWaiters, key)
 	}
 }
 
-// recall has all who wait for endpoints ask again, so that it shows who still wants
+// expireWaiters has all who wait for endpoints ask again, so that it shows who still wants
 // them.
-func (v *View) recall() {
+func (v *View) expireWaiters() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for key := range v.index.awaited {
-		v.index.news(key)
+	for key := range v.index.endpointWaiters {
+		v.index.broadcast(key)
 	}
 }
 
-// near is an endpoint and what it is ordered by.
-type near struct {
-	addr netip.AddrPort
-	rank rank
-	draw uint64
+// rankedEndpoint is an endpoint and what it is ordered by.
+type rankedEndpoint struct {
+	addr     netip.AddrPort
+	rank     rank
+	tiebreak uint64
 }
 
-func (v *View) endpointsOf(s *service, port uint16) []netip.AddrPort {
-	var list []near
+func (v *View) rankEndpoints(s *service, port uint16) []netip.AddrPort {
+	var list []rankedEndpoint
 	seen := make(map[netip.AddrPort]bool)
 	for _, sl := range s.slices {
-		p := sl.ports.dns(port)
+		p := sl.ports.findDNSPort(port)
 		for i := range sl.len() {
 			addr := netip.AddrPortFrom(unpackAddr(sl.addr(i)), p)
 			if p == 0 || seen[addr] {
 				continue
 			}
 			seen[addr] = true
-			list = append(list, near{addr, sl.place(i).rank(), maphash.Comparable(v.seed, addr)})
+			list = append(list, rankedEndpoint{addr, sl.locality(i).rank(), maphash.Comparable(v.seed, addr)})
 		}
 	}
-	slices.SortFunc(list, func(a, b near) int {
-		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.draw, b.draw))
+	slices.SortFunc(list, func(a, b rankedEndpoint) int {
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.tiebreak, b.tiebreak))
 	})
 	list = list[:min(len(list), maxEndpoints)]
 	addrs := make([]netip.AddrPort, len(list))
@@ -99,11 +99,11 @@ func (v *View) endpointsOf(s *service, port uint16) []netip.AddrPort {
 	return addrs
 }
 
-// dns is the port, of those of a slice, that DNS is asked at: given if that is not 0;
+// findDNSPort is the port, of those of a slice, that DNS is asked at: given if that is not 0;
 // 0 is none. Without any ports a slice says nothing of them.
-func (p ports) dns(given uint16) uint16 {
-	if given != 0 || p == "" {
-		return cmp.Or(given, dnsPort)
+func (p portList) findDNSPort(configured uint16) uint16 {
+	if configured != 0 || p == "" {
+		return cmp.Or(configured, dnsPort)
 	}
 	var found uint16
 	for p != "" {

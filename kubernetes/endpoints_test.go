@@ -146,13 +146,13 @@ func TestEndpointsHold(t *testing.T) {
 	if !closed(changed) {
 		t.Fatal("the endpoints are in view, and nobody is told")
 	}
-	for range 3 * idleEpochs {
+	for range 3 * idleTicks {
 		got, changed := l.view.Endpoints("kube-system/dns", 1053)
 		if listOf(got) != "10.1.0.1:1053" {
 			t.Fatalf("endpoints %v", got)
 		}
-		l.view.scope.epoch.Add(1)
-		l.view.recall()
+		l.view.scope.tick.Add(1)
+		l.view.expireWaiters()
 		if !closed(changed) {
 			t.Fatal("nobody is made to ask again")
 		}
@@ -181,12 +181,12 @@ func TestEndpointsBehind(t *testing.T) {
 			t.Errorf("%s: %q, want %q", at, text, want)
 		}
 	}
-	many := make([]string, maxBehind+10)
+	many := make([]string, maxEndpointsBehind+10)
 	for i := range many {
 		many[i] = fmt.Sprintf("10.1.%d.%d n1 west", i/200, i%200)
 	}
 	dnsSlice(v, "dns-3", "dns 53", many...)
-	if n := len(v.EndpointsBehind(netip.MustParseAddr("10.96.0.10"))); n != maxBehind {
-		t.Errorf("%d endpoints, want %d", n, maxBehind)
+	if n := len(v.EndpointsBehind(netip.MustParseAddr("10.96.0.10"))); n != maxEndpointsBehind {
+		t.Errorf("%d endpoints, want %d", n, maxEndpointsBehind)
 	}
 }

@@ -57,34 +57,34 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wir
 		r.Fail(wire.Refused)
 		return Refused, ""
 	}
-	w := writer{zone: e.zone, origin: o, reply: r, ttl: e.zone.ttl, budget: b}
-	m := e.find(name, o, b)
+	w := answerWriter{zone: e.zone, origin: o, reply: r, ttl: e.zone.ttl, budget: b}
+	m := e.lookup(name, o, b)
 	switch {
-	case b.spent():
+	case b.exhausted():
 		return OverBudget, ""
-	case m.node == elsewhere:
+	case m.node == incomplete:
 		return Incomplete, ""
-	case m.node == missing && e.reserved(name, o):
-		w.deny()
+	case m.node == notFound && e.underApex(name, o):
+		w.writeNXDomain()
 		return Answered, ""
-	case m.node == missing:
+	case m.node == notFound:
 		return e.zone.nameError(name, o, r), ""
 	}
 	return e.finish(&w, &m, q.Type)
 }
 
 // finish writes the answer that m is found for.
-func (e *External) finish(w *writer, m *match, qtype uint16) (Outcome, wire.Name) {
+func (e *External) finish(w *answerWriter, m *match, qtype uint16) (Outcome, wire.Name) {
 	w.reply.SetAuthoritative()
 	target := e.write(w, m, qtype)
 	switch {
-	case w.budget.spent():
+	case w.budget.exhausted():
 		w.reply.Reset()
 		return OverBudget, ""
 	case target != "":
 		return Alias, target
 	case w.reply.Count(wire.Answer) == 0:
-		w.soa(wire.Authority)
+		w.writeSOA(wire.Authority)
 	}
 	return Answered, ""
 }
@@ -95,31 +95,31 @@ func (e *External) Await(ctx context.Context, q *wire.Query) error {
 	return e.zone.view.await(ctx, q, e.Answer)
 }
 
-// reserved reports whether name is under the label of the name servers, where no
+// underApex reports whether name is under the label of the name servers, where no
 // object has a name and nothing is passed on.
-func (e *External) reserved(name []byte, o *origin) bool {
+func (e *External) underApex(name []byte, o *origin) bool {
 	return wire.Under(name, wire.Name(e.apex)+o.name)
 }
 
-// outsideDepth is the most labels a name has in front of the zone:
+// maxExternalDepth is the most labels a name has in front of the zone:
 // _port._proto.service.namespace.
-const outsideDepth = 4
+const maxExternalDepth = 4
 
-// find looks name, which is in o, up.
-func (e *External) find(name []byte, o *origin, b *Budget) match {
+// lookup looks name, which is in o, up.
+func (e *External) lookup(name []byte, o *origin, b *Budget) match {
 	if a, ok := parseReverse(name); ok {
 		if e.zone.primary != nil {
-			for range (outsiders{e.zone, addressOf(string(a.bytes[:a.size])), b}).each {
-				return match{node: reverseIP, addr: a}
+			for range (externalServices{e.zone, addrKeyOf(string(a.bytes[:a.size])), b}).each {
+				return match{node: reverseName, addr: a}
 			}
 		}
 		return match{}
 	}
 	rel := name[:len(name)-len(o.name)]
-	var at [outsideDepth + 1]int // where each label starts; the last is the end of rel
+	var at [maxExternalDepth + 1]int // where each label starts; the last is the end of rel
 	n := 0
 	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
-		if n == outsideDepth {
+		if n == maxExternalDepth {
 			return match{}
 		}
 		at[n] = off
@@ -128,81 +128,81 @@ func (e *External) find(name []byte, o *origin, b *Budget) match {
 	at[n] = len(rel)
 	switch {
 	case n == 0:
-		return match{node: apex}
+		return match{node: zoneApex}
 	case string(rel[at[n-1]:]) == e.apex:
-		return findApex(rel[:at[n-1]])
+		return lookupApex(rel[:at[n-1]])
 	case o.reverse:
 		return match{}
 	}
-	return e.findService(rel, at[:n+1], b)
+	return e.lookupService(rel, at[:n+1], b)
 }
 
-// findApex looks up a name by the labels in front of the name servers' one.
-func findApex(rel []byte) match {
+// lookupApex looks up a name by the labels in front of the name servers' one.
+func lookupApex(rel []byte) match {
 	switch string(rel) {
 	case "":
-		return match{node: empty}
+		return match{node: emptyNonTerminal}
 	case "\x03ns1":
-		return match{node: server}
+		return match{node: nameserverName}
 	}
 	return match{}
 }
 
-// findService looks up a name that is none of the zone's own. at holds where its
+// lookupService looks up a name that is none of the zone's own. at holds where its
 // labels start, and its end. A Service has a name if it is reached from outside, or,
 // with `headless`, for its endpoints.
-func (e *External) findService(rel []byte, at []int, b *Budget) match {
+func (e *External) lookupService(rel []byte, at []int, b *Budget) match {
 	n := len(at) - 1
 	ns := rel[at[n-1]:]
-	if !e.zone.exposes(ns) || !e.zone.view.namespace(ns) {
+	if !e.zone.exposes(ns) || !e.zone.view.hasNamespace(ns) {
 		return match{}
 	}
 	if n == 1 {
-		return match{node: empty}
+		return match{node: emptyNonTerminal}
 	}
 	m := match{key: rel[at[n-2]:]}
 	m.svc = e.zone.view.service(m.key, false)
 	switch {
-	case m.svc != nil && m.svc.kind != orphan && m.svc.outside():
-		return m.outward(rel, at, b)
-	case !e.shows(m.svc, n, rel):
+	case m.svc != nil && m.svc.kind != orphan && m.svc.externallyReachable():
+		return m.matchExternal(rel, at, b)
+	case !e.endpointsNamed(m.svc, n, rel):
 		return match{}
-	case !e.zone.view.held(m.svc):
-		return match{node: elsewhere, svc: m.svc}
+	case !e.zone.view.requireSlices(m.svc):
+		return match{node: incomplete, svc: m.svc}
 	}
-	return m.inward(rel, at, b)
+	return m.matchInternal(rel, at, b)
 }
 
-// shows reports whether the endpoints of svc, which may be nil, can give it a name of
+// endpointsNamed reports whether the endpoints of svc, which may be nil, can give it a name of
 // n labels: a service with a cluster IP has only theirs, which don't start with an
 // underscore.
-func (e *External) shows(svc *service, n int, rel []byte) bool {
+func (e *External) endpointsNamed(svc *service, n int, rel []byte) bool {
 	return e.headless && svc.hasEndpoints() && (svc.kind == headless || n == 3 && rel[1] != '_')
 }
 
-// outward is the node of a name of m's service, which is reached from outside. One
+// matchExternal is the node of a name of m's service, which is reached from outside. One
 // label in front of it, whatever it is, changes nothing: CoreDNS takes it for an
 // endpoint and gives the Service, so there may be clients that ask for their
 // endpoint and live on that.
-func (m match) outward(rel []byte, at []int, b *Budget) match {
-	m.node = outward
+func (m match) matchExternal(rel []byte, at []int, b *Budget) match {
+	m.node = externalService
 	if len(at) != 5 {
 		return m
 	}
-	m.port = portMatch{proto: protocol(unscored(rel[at[1]+1 : at[2]])), name: unscored(rel[1:at[1]])}
-	if m.port.proto == 0 || len(m.port.name) == 0 || !b.take(m.svc.ports.steps()) || !m.svc.ports.has(m.port) {
+	m.port = portMatch{proto: parseProtocol(trimUnderscore(rel[at[1]+1 : at[2]])), name: trimUnderscore(rel[1:at[1]])}
+	if m.port.proto == 0 || len(m.port.name) == 0 || !b.spend(m.svc.ports.steps()) || !m.svc.ports.has(m.port) {
 		return match{}
 	}
 	return m
 }
 
-// inward is the node of a name of m's service, whose endpoints have names.
-func (m match) inward(rel []byte, at []int, b *Budget) match {
+// matchInternal is the node of a name of m's service, whose endpoints have names.
+func (m match) matchInternal(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 5:
-		return m.namedPort(rel[1:at[1]], rel[at[1]+1:at[2]], b)
+		return m.matchPort(rel[1:at[1]], rel[at[1]+1:at[2]], b)
 	case 4:
-		if e := m.endpoint(rel[1:at[1]], b); m.svc.kind == headless || e.node == member {
+		if e := m.matchEndpoint(rel[1:at[1]], b); m.svc.kind == headless || e.node == endpointName {
 			return e
 		}
 		return match{}
@@ -210,24 +210,24 @@ func (m match) inward(rel []byte, at []int, b *Budget) match {
 	if !m.svc.ready { // a headless one: others have no such name
 		return match{}
 	}
-	m.node = named
+	m.node = serviceName
 	return m
 }
 
 // write writes m's records of qtype, if it has any. target is what an alias leads to.
-func (e *External) write(w *writer, m *match, qtype uint16) (target wire.Name) {
+func (e *External) write(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
 	switch m.node {
-	case outward:
-		return w.outward(m, qtype)
-	case server:
+	case externalService:
+		return w.writeExternal(m, qtype)
+	case nameserverName:
 		if qtype == wire.TypeA || qtype == wire.TypeAAAA {
-			e.writeServer(w, qtype)
+			e.writeNameserverAddrs(w, qtype)
 		}
-	case reverseIP:
+	case reverseName:
 		if qtype == wire.TypePTR {
-			e.writePointers(w, m.addr)
+			e.writePTRs(w, m.addr)
 		}
-	case apex:
+	case zoneApex:
 		e.writeApex(w, qtype)
 	default:
 		target, _ = w.write(m, qtype)
@@ -235,10 +235,10 @@ func (e *External) write(w *writer, m *match, qtype uint16) (target wire.Name) {
 	return target
 }
 
-func (e *External) writeServer(w *writer, qtype uint16) {
-	for a := range (serving{e, w.budget}).each {
+func (e *External) writeNameserverAddrs(w *answerWriter, qtype uint16) {
+	for a := range (nameserverAddrs{e, w.budget}).each {
 		if len(a) == addrSize(qtype) {
-			w.addr(wire.Answer, wire.AtQuestion, a)
+			w.writeAddr(wire.Answer, wire.AtQuestion, a)
 		}
 		if w.enoughAddrs() {
 			return
@@ -246,24 +246,24 @@ func (e *External) writeServer(w *writer, qtype uint16) {
 	}
 }
 
-func (e *External) writePointers(w *writer, a packedAddr) {
-	var p pointers
-	for key := range (outsiders{e.zone, addressOf(string(a.bytes[:a.size])), w.budget}).each {
-		if !w.pointer(&p, "", key) {
+func (e *External) writePTRs(w *answerWriter, a packedAddr) {
+	var p ptrCompression
+	for key := range (externalServices{e.zone, addrKeyOf(string(a.bytes[:a.size])), w.budget}).each {
+		if !w.writePTR(&p, "", key) {
 			return
 		}
 	}
 }
 
 // writeApex writes the zone's own records of qtype.
-func (e *External) writeApex(w *writer, qtype uint16) {
+func (e *External) writeApex(w *answerWriter, qtype uint16) {
 	switch qtype {
 	case wire.TypeSOA:
-		w.soa(wire.Answer)
+		w.writeSOA(wire.Answer)
 	case wire.TypeNS:
-		at := w.name(wire.Answer, wire.TypeNS, wire.AtQuestion, wire.Name(w.origin.server)+w.origin.name)
-		for a := range (serving{e, w.budget}).each {
-			w.addr(wire.Additional, at, a)
+		at := w.writeName(wire.Answer, wire.TypeNS, wire.AtQuestion, wire.Name(w.origin.server)+w.origin.name)
+		for a := range (nameserverAddrs{e, w.budget}).each {
+			w.writeAddr(wire.Additional, at, a)
 			if w.reply.Over() {
 				return
 			}
@@ -271,21 +271,21 @@ func (e *External) writeApex(w *writer, qtype uint16) {
 	}
 }
 
-// serving are the addresses of the zones' name server: those at which the Services that
+// nameserverAddrs are the addresses of the zones' name server: those at which the Services that
 // select the agent are reached from outside; where none does, the agent's own.
-type serving struct {
+type nameserverAddrs struct {
 	external *External
 	budget   *Budget
 }
 
 // each goes over the addresses, packed and each once, until the budget is spent.
-func (l serving) each(yield func(string) bool) {
+func (l nameserverAddrs) each(yield func(string) bool) {
 	seen := make(map[string]struct{}) // one address for TCP and UDP is common
 	some := false
-	for _, svc := range (selecting{l.external.zone.view, l.budget}).each {
+	for _, svc := range (selectingServices{l.external.zone.view, l.budget}).each {
 		some = true
-		for addr := range l.external.served(svc, l.budget).each {
-			if !l.budget.take(seenSteps) {
+		for addr := range l.external.addrsOf(svc, l.budget).each {
+			if !l.budget.spend(dedupSteps) {
 				return
 			}
 			if _, dup := seen[addr]; dup {
@@ -307,30 +307,30 @@ func (l serving) each(yield func(string) bool) {
 	}
 }
 
-// served are the addresses of a service that selects the agent.
-func (e *External) served(s *service, b *Budget) addrLists {
+// addrsOf are the addresses of a service that selects the agent.
+func (e *External) addrsOf(s *service, b *Budget) addrSet {
 	if e.headless && s.kind == headless {
 		v4, _ := s.addrs(wire.TypeA, b)
 		v6, _ := s.addrs(wire.TypeAAAA, b)
-		return addrLists{v4, v6}
+		return addrSet{v4, v6}
 	}
-	return addrLists{s.external4, s.external6}
+	return addrSet{s.external4, s.external6}
 }
 
-// outward writes the records of qtype of a service that is reached from outside: its
+// writeExternal writes the records of qtype of a service that is reached from outside: its
 // addresses, or an alias where there is only the name of its load balancer. An
 // owner of other records can be no alias (RFC 2181, 10.1), so addresses go first.
-func (w *writer) outward(m *match, qtype uint16) (target wire.Name) {
+func (w *answerWriter) writeExternal(m *match, qtype uint16) (target wire.Name) {
 	switch qtype {
 	case wire.TypeSRV:
-		if target = m.svc.balancer(); target != "" {
-			w.balanced(m, target)
+		if target = m.svc.loadBalancerName(); target != "" {
+			w.writeLoadBalancerSRV(m, target)
 			return ""
 		}
-		w.srv(m)
+		w.writeSRV(m)
 	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME:
-		if target = m.svc.balancer(); target != "" {
-			w.name(wire.Answer, wire.TypeCNAME, wire.AtQuestion, target)
+		if target = m.svc.loadBalancerName(); target != "" {
+			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, target)
 			if qtype == wire.TypeCNAME {
 				return ""
 			}
@@ -340,72 +340,74 @@ func (w *writer) outward(m *match, qtype uint16) (target wire.Name) {
 		if qtype == wire.TypeAAAA {
 			list = m.svc.external6
 		}
-		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.take(min(n, w.reply.Room(wire.Answer, qtype))) {
+		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.spend(min(n, w.reply.Room(wire.Answer, qtype))) {
 			w.reply.AddAddrs(wire.Answer, wire.AtQuestion, qtype, w.ttl, list)
 		}
 	}
 	return ""
 }
 
-// balanced writes the SRV records of a service whose load balancer has only a name.
+// writeLoadBalancerSRV writes the SRV records of a service whose load balancer has only a name.
 // What that resolves to is for the client to ask: glue is a courtesy, and this one
 // would have to be waited for.
-func (w *writer) balanced(m *match, to wire.Name) {
-	t := targets{writer: *w, port: m.port, weight: weigh(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
-	if !t.read(m.svc.ports) {
+func (w *answerWriter) writeLoadBalancerSRV(m *match, to wire.Name) {
+	t := srvWriter{answerWriter: *w, port: m.port, weight: srvWeight(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
+	if !t.readPorts(m.svc.ports) {
 		return
 	}
 	var buf [6 + wire.MaxName]byte
 	rdata := append(buf[:6], to...)
 	for _, number := range t.numbers {
-		if _, ok := t.record(srvTarget{"", number}, rdata); !ok {
+		if _, ok := t.writeRecord(srvTarget{"", number}, rdata); !ok {
 			return
 		}
 	}
 }
 
-// outside reports whether s is reached from outside of the cluster.
-func (s *service) outside() bool {
-	return s.external4 != "" || s.external6 != "" || s.balancer() != ""
+// externallyReachable reports whether s is reached from outside of the cluster.
+func (s *service) externallyReachable() bool {
+	return s.external4 != "" || s.external6 != "" || s.loadBalancerName() != ""
 }
 
-// balancer is the name of the load balancer in front of s if it has no address.
-func (s *service) balancer() wire.Name {
-	if s.kind == external || s.external4 != "" || s.external6 != "" {
+// loadBalancerName is the name of the load balancer in front of s if it has no address.
+func (s *service) loadBalancerName() wire.Name {
+	if s.kind == externalName || s.external4 != "" || s.external6 != "" {
 		return ""
 	}
 	return s.target
 }
 
-// eachOuter goes over the addresses s is reached at from outside, packed.
-func (s *service) eachOuter(yield func(string) bool) { addrLists{s.external4, s.external6}.each(yield) }
+// eachExternal goes over the addresses s is reached at from outside, packed.
+func (s *service) eachExternal(yield func(string) bool) {
+	addrSet{s.external4, s.external6}.each(yield)
+}
 
-// addOutside reads where svc is reached from outside of the cluster: its external
+// addExternalAddrs reads where svc is reached from outside of the cluster: its external
 // IPs, and what its load balancer goes by, which is an address or a name. Of several
 // names the first counts: a name has one alias.
-func (s *service) addOutside(svc *corev1.Service, f *faults) {
+func (s *service) addExternalAddrs(svc *corev1.Service, f *faults) {
 	for _, ip := range svc.Spec.ExternalIPs {
-		s.addOuter(ip, "external IP", f)
+		s.addExternalAddr(ip, "external IP", f)
 	}
 	for i := range svc.Status.LoadBalancer.Ingress {
 		in := &svc.Status.LoadBalancer.Ingress[i]
 		switch {
 		case in.IP != "":
-			s.addOuter(in.IP, "load balancer's IP", f)
+			s.addExternalAddr(in.IP, "load balancer's IP", f)
 		case in.Hostname != "" && s.target == "":
-			s.target = aliasTarget(in.Hostname, f)
+			s.target = parseExternalName(in.Hostname, f)
 		}
 	}
 }
 
-func (s *service) addOuter(ip, what string, f *faults) {
+func (s *service) addExternalAddr(ip, what string, f *faults) {
 	a, err := netip.ParseAddr(ip)
 	if err != nil || a.Zone() != "" {
 		f.add("%s %q is no IP address", what, ip)
 		return
 	}
 	packed := packAddr(a.Unmap())
-	for have := range s.eachOuter {
+	for have := range s.eachExternal {
 		if have == packed {
 			return
 		}
@@ -417,16 +419,16 @@ func (s *service) addOuter(ip, what string, f *faults) {
 	}
 }
 
-// linkOutside notes that s, of that key, is reached at its external addresses.
-func (x *index) linkOutside(key string, s *service) {
-	for ip := range s.eachOuter {
-		addRef(x.externals, addressOf(ip), key, strings.Compare)
+// linkExternals notes that s, of that key, is reached at its external addresses.
+func (x *index) linkExternals(key string, s *service) {
+	for ip := range s.eachExternal {
+		addRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
 	}
 }
 
-// unlinkOutside is the inverse of linkOutside.
-func (x *index) unlinkOutside(key string, s *service) {
-	for ip := range s.eachOuter {
-		dropRef(x.externals, addressOf(ip), key, strings.Compare)
+// unlinkExternals is the inverse of linkOutside.
+func (x *index) unlinkExternals(key string, s *service) {
+	for ip := range s.eachExternal {
+		dropRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
 	}
 }

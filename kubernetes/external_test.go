@@ -160,20 +160,20 @@ func TestExternalApex(t *testing.T) {
 // The name server is reached where the Services that select the agent are.
 func TestExternalNameserver(t *testing.T) {
 	e := openOutside(t, nil)
-	e.zone.view.addrs = ownAddrs(addrs("10.1.0.1", "10.1.1.2"))
+	e.zone.view.addrs = reachableAddrs(addrs("10.1.0.1", "10.1.1.2"))
 	checkAnswers(t, e, []answerCase{
 		{"ns1.dns.example.org", dns.TypeA, "answered NOERROR | ns1.dns.example.org. 5 IN A 192.0.2.1 " +
 			"| ns1.dns.example.org. 5 IN A 192.0.2.2 | ns1.dns.example.org. 5 IN A 192.0.2.3 |"},
 		{"example.org", dns.TypeNS, "answered NOERROR | example.org. 5 IN NS ns1.dns.example.org. | extra ns1.dns.example.org. 5 IN A 192.0.2.1 " +
 			"| extra ns1.dns.example.org. 5 IN A 192.0.2.2 | extra ns1.dns.example.org. 5 IN A 192.0.2.3 | extra ns1.dns.example.org. 5 IN AAAA 2001:db8::1 |"},
 	})
-	e.zone.view.addrs = ownAddrs(addrs("10.1.0.9"))
+	e.zone.view.addrs = reachableAddrs(addrs("10.1.0.9"))
 	checkAnswers(t, e, []answerCase{
 		{"ns1.dns.example.org", dns.TypeA, outNoData},
 		{"example.org", dns.TypeNS, "answered NOERROR | example.org. 5 IN NS ns1.dns.example.org. |"},
 	})
 	e.headless = true
-	e.zone.view.addrs = ownAddrs(addrs("10.1.1.2"))
+	e.zone.view.addrs = reachableAddrs(addrs("10.1.1.2"))
 	checkAnswers(t, e, []answerCase{
 		{"ns1.dns.example.org", dns.TypeA, "answered NOERROR | ns1.dns.example.org. 5 IN A 10.1.1.1 | ns1.dns.example.org. 5 IN A 10.1.1.2 |"},
 	})
@@ -315,7 +315,7 @@ func TestExternalChanges(t *testing.T) {
 		t.Helper()
 		svc := makeService("default", name, "10.96.0.1")
 		svc.Spec.Type, svc.Spec.ExternalIPs = corev1.ServiceType(typ), ips
-		key, rec, ok := fromService(svc, new(faults))
+		key, rec, ok := convertService(svc, new(faults))
 		if !ok {
 			t.Fatal("no record")
 		}
@@ -351,7 +351,7 @@ func TestExternalChanges(t *testing.T) {
 	owners("b.default.example.org.")
 	drop("a")
 	drop("b")
-	if n := len(v.index.externals); n != 0 {
+	if n := len(v.index.externalAddrs); n != 0 {
 		t.Errorf("%d addresses are left of no Service", n)
 	}
 }
@@ -362,12 +362,12 @@ func TestExternalFaults(t *testing.T) {
 	svc.Spec.ExternalIPs = []string{"192.0.2.300", "fe80::1%eth0", "::ffff:192.0.2.1", "192.0.2.1"}
 	svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "none"}, {Hostname: "two words"}, {Hostname: "lb.example.net"}}
 	var f faults
-	_, s, _ := fromService(svc, &f)
+	_, s, _ := convertService(svc, &f)
 	if got := len(f); got != 4 {
 		t.Errorf("%d faults: %s", got, f)
 	}
-	if s.external4 != "\xc0\x00\x02\x01" || s.external6 != "" || s.target != "\x02lb\x07example\x03net\x00" || s.balancer() != "" {
-		t.Errorf("external4 %q, external6 %q, target %q, balancer %q", s.external4, s.external6, s.target, s.balancer())
+	if s.external4 != "\xc0\x00\x02\x01" || s.external6 != "" || s.target != "\x02lb\x07example\x03net\x00" || s.loadBalancerName() != "" {
+		t.Errorf("external4 %q, external6 %q, target %q, balancer %q", s.external4, s.external6, s.target, s.loadBalancerName())
 	}
 }
 

@@ -9,37 +9,37 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
-// address is a key of the reverse indexes: IPv4 in its mapped form, so that one
+// addrKey is a key of the reverse indexes: IPv4 in its mapped form, so that one
 // pointer-free map holds both families.
-type address [16]byte
+type addrKey [16]byte
 
-func addressOf(packed string) address {
+func addrKeyOf(packed string) addrKey {
 	if len(packed) == 4 {
-		return address{10: 0xFF, 11: 0xFF, 12: packed[0], 13: packed[1], 14: packed[2], 15: packed[3]}
+		return addrKey{10: 0xFF, 11: 0xFF, 12: packed[0], 13: packed[1], 14: packed[2], 15: packed[3]}
 	}
-	return address([]byte(packed))
+	return addrKey([]byte(packed))
 }
 
 // namespace is what the view knows of one namespace: its object, and things in it.
 // Names in a namespace whose own object has not come yet are known all the same.
 // Its plain fields belong to who holds the view's lock.
 type namespace struct {
-	label   string // in wire form
-	object  bool
-	members int // services, slices and pods
-	sources int // of its slices
-	pods    int // of this node, and not ended
-	// headless counts the services whose answers are made of slices, bare those of
+	label       string // in wire form
+	hasObject   bool
+	objectCount int // services, slices and pods
+	sourceCount int // of its slices
+	nodePods    int // of this node, and not ended
+	// headlessCount counts the services whose answers are made of slices, bare those of
 	// them without a selector, untold the others of which no slice has the label of
 	// headless services' slices.
-	headless, bare, untold int
-	// whole says that all of its slices are in view.
-	whole bool
-	// used is the last epoch in which an answer was made of its slices, or would
+	headlessCount, selectorless, unlabelled int
+	// complete says that all of its slices are in view.
+	complete bool
+	// lastUsed is the last epoch in which an answer was made of its slices, or would
 	// have been; gap says that one was for a service with a cluster IP, whose slices
 	// don't have the label either.
-	used atomic.Uint32
-	gap  atomic.Bool
+	lastUsed        atomic.Uint32
+	needsUnlabelled atomic.Bool
 }
 
 // index is the zone's data. Its methods are called with the view's lock held for
@@ -50,20 +50,20 @@ type index struct {
 	slices     map[string]*slice     // by namespace/name
 	pods       map[string]*pod       // by namespace/name
 	// clusterIPs holds service keys, endpoints the slices an address is in.
-	clusterIPs map[address]ref[string]
-	endpoints  map[address]ref[*slice]
-	podIPs     map[address]ref[*pod]
+	clusterIPs map[addrKey]refSet[string]
+	endpoints  map[addrKey]refSet[*slice]
+	podIPs     map[addrKey]refSet[*pod]
 	level      level // how much of the slices is in view
-	sources    []*source
-	// unplaced counts the pods of this node that have no address yet.
-	unplaced int
-	// externals holds the keys of the services reached there from outside.
-	externals map[address]ref[string]
-	// narrow says that the bare names of headless services give only the nearest
+	sources    []*sliceSource
+	// pendingPods counts the pods of this node that have no address yet.
+	pendingPods int
+	// externalAddrs holds the keys of the services reached there from outside.
+	externalAddrs map[addrKey]refSet[string]
+	// nearestOnly says that the bare names of headless services give only the nearest
 	// endpoints where the service or its slices ask for that.
-	narrow bool
-	// awaited holds, by service key, what is closed when the service changes.
-	awaited map[string]chan struct{}
+	nearestOnly bool
+	// endpointWaiters holds, by service key, what is closed when the service changes.
+	endpointWaiters map[string]chan struct{}
 	// epochs are moved with every change of what queries see: the group of a service
 	// for what is made of that service alone, see [Zone.Mark]. seed is of its hash.
 	epochs *epoch.Table
@@ -73,15 +73,15 @@ type index struct {
 func newIndex(epochs *epoch.Table) index {
 	return index{
 		epochs: epochs, seed: maphash.MakeSeed(),
-		services:   map[string]*service{},
-		namespaces: map[string]*namespace{},
-		slices:     map[string]*slice{},
-		pods:       map[string]*pod{},
-		clusterIPs: map[address]ref[string]{},
-		endpoints:  map[address]ref[*slice]{},
-		podIPs:     map[address]ref[*pod]{},
-		externals:  map[address]ref[string]{},
-		awaited:    map[string]chan struct{}{},
+		services:        map[string]*service{},
+		namespaces:      map[string]*namespace{},
+		slices:          map[string]*slice{},
+		pods:            map[string]*pod{},
+		clusterIPs:      map[addrKey]refSet[string]{},
+		endpoints:       map[addrKey]refSet[*slice]{},
+		podIPs:          map[addrKey]refSet[*pod]{},
+		externalAddrs:   map[addrKey]refSet[string]{},
+		endpointWaiters: map[string]chan struct{}{},
 	}
 }
 
@@ -95,17 +95,17 @@ func (x *index) putService(key string, s service) bool {
 			return false
 		}
 	}
-	ns := x.at(namespaceOf(key))
+	ns := x.ensureNamespace(namespaceOf(key))
 	if old == nil || old.kind == orphan {
-		ns.members++
+		ns.objectCount++
 	} else {
 		x.unlinkService(key, old)
 	}
 	s.ns = ns
-	x.linkOutside(key, &s)
+	x.linkExternals(key, &s)
 	if s.kind == clusterIP {
 		for ip := range s.each {
-			addRef(x.clusterIPs, addressOf(ip), key, strings.Compare)
+			addRef(x.clusterIPs, addrKeyOf(ip), key, strings.Compare)
 		}
 	}
 	x.publish(key, &s)
@@ -121,40 +121,40 @@ func (x *index) dropService(key string) bool {
 	}
 	x.unlinkService(key, old)
 	x.publish(key, &service{slices: old.slices, ns: old.ns})
-	x.leave(old.ns)
+	x.removeObject(old.ns)
 	return true
 }
 
-// count notes that n more services like s, which may be nil, are in ns.
-func (ns *namespace) count(s *service, n int) {
+// countService notes that n more services like s, which may be nil, are in ns.
+func (ns *namespace) countService(s *service, n int) {
 	switch {
 	case s == nil || s.kind != headless:
 		return
 	case !s.selects:
-		ns.bare += n
-	case !s.told():
-		ns.untold += n
+		ns.selectorless += n
+	case !s.hasLabelledSlice():
+		ns.unlabelled += n
 	}
-	ns.headless += n
+	ns.headlessCount += n
 }
 
-// told reports whether a slice of s has the label.
-func (s *service) told() bool {
+// hasLabelledSlice reports whether a slice of s has the label.
+func (s *service) hasLabelledSlice() bool {
 	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.labelled })
 }
 
 func (x *index) unlinkService(key string, s *service) {
-	x.unlinkOutside(key, s)
+	x.unlinkExternals(key, s)
 	if s.kind != clusterIP {
 		return
 	}
 	for ip := range s.each {
-		dropRef(x.clusterIPs, addressOf(ip), key, strings.Compare)
+		dropRef(x.clusterIPs, addrKeyOf(ip), key, strings.Compare)
 	}
 }
 
 // each goes over the addresses of the bare name, packed.
-func (s *service) each(yield func(string) bool) { addrLists{s.v4, s.v6}.each(yield) }
+func (s *service) each(yield func(string) bool) { addrSet{s.v4, s.v6}.each(yield) }
 
 // putSlice adds s or sets it in place of the slice of its name.
 func (x *index) putSlice(s *slice) bool {
@@ -165,23 +165,23 @@ func (x *index) putSlice(s *slice) bool {
 			return false
 		}
 	} else {
-		x.at(namespaceOf(s.key)).members++
+		x.ensureNamespace(namespaceOf(s.key)).objectCount++
 	}
-	s.sortHosts()
+	s.indexHosts()
 	// The new endpoints come before the old ones go: at an address in both s takes the
 	// place of old.
 	for addr := range s.each {
-		addRef(x.endpoints, addressOf(addr), s, (*slice).compare)
+		addRef(x.endpoints, addrKeyOf(addr), s, (*slice).compare)
 	}
 	x.slices[s.name] = s
 	if old != nil {
 		x.unlinkSlice(old)
 		if old.key != s.key {
-			x.publishSlices(old.key, old, nil)
+			x.replaceSlice(old.key, old, nil)
 			old = nil
 		}
 	}
-	x.publishSlices(s.key, old, s)
+	x.replaceSlice(s.key, old, s)
 	return true
 }
 
@@ -192,20 +192,20 @@ func (x *index) dropSlice(name string) bool {
 	}
 	delete(x.slices, name)
 	x.unlinkSlice(old)
-	x.publishSlices(old.key, old, nil)
-	x.leave(x.namespaces[namespaceOf(old.key)])
+	x.replaceSlice(old.key, old, nil)
+	x.removeObject(x.namespaces[namespaceOf(old.key)])
 	return true
 }
 
 func (x *index) unlinkSlice(s *slice) {
 	for addr := range s.each {
-		dropRef(x.endpoints, addressOf(addr), s, (*slice).compare)
+		dropRef(x.endpoints, addrKeyOf(addr), s, (*slice).compare)
 	}
 }
 
-// publishSlices publishes the service of key with del (nil: none) taken out of
+// replaceSlice publishes the service of key with del (nil: none) taken out of
 // its slices and add (nil: none) put in.
-func (x *index) publishSlices(key string, del, add *slice) {
+func (x *index) replaceSlice(key string, del, add *slice) {
 	var s service
 	if old := x.services[key]; old != nil {
 		s = *old
@@ -226,24 +226,24 @@ func (x *index) publishSlices(key string, del, add *slice) {
 
 // publish completes s and makes it what queries for key find.
 func (x *index) publish(key string, s *service) {
-	defer x.news(key)
-	x.changed(key)
+	defer x.broadcast(key)
+	x.bumpService(key)
 	old := x.services[key]
 	if old != nil {
-		old.ns.count(old, -1)
+		old.ns.countService(old, -1)
 	}
 	if s.kind == orphan && len(s.slices) == 0 {
 		delete(x.services, key)
 		return
 	}
 	if s.ns == nil {
-		s.ns = x.at(namespaceOf(key))
+		s.ns = x.ensureNamespace(namespaceOf(key))
 	}
-	s.ns.count(s, 1)
-	s.held = x.holds(s)
+	s.ns.countService(s, 1)
+	s.complete = x.isComplete(s)
 	s.ready = slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.addrs != "" })
 	if s.kind == headless {
-		s.unite(old, x.narrow)
+		s.updateHeadlessAddrs(old, x.nearestOnly)
 	}
 	x.services[key] = s
 }
@@ -255,18 +255,18 @@ func (x *index) putPod(p *pod) bool {
 		return false
 	}
 	x.epochs.BumpAny()
-	ns := x.at(p.ns)
-	ns.members++
-	if p.here {
-		ns.pods++
+	ns := x.ensureNamespace(p.ns)
+	ns.objectCount++
+	if p.onNode {
+		ns.nodePods++
 	}
 	x.dropPod(p.name)
 	x.pods[p.name] = p
-	if p.unplaced() {
-		x.unplaced++
+	if p.awaitsAddr() {
+		x.pendingPods++
 	}
 	for _, ip := range p.ips {
-		addRef(x.podIPs, addressOf(ip), p, (*pod).compare)
+		addRef(x.podIPs, addrKeyOf(ip), p, (*pod).compare)
 	}
 	return true
 }
@@ -278,43 +278,43 @@ func (x *index) dropPod(name string) bool {
 	}
 	x.epochs.BumpAny()
 	delete(x.pods, name)
-	if old.unplaced() {
-		x.unplaced--
+	if old.awaitsAddr() {
+		x.pendingPods--
 	}
 	for _, ip := range old.ips {
-		dropRef(x.podIPs, addressOf(ip), old, (*pod).compare)
+		dropRef(x.podIPs, addrKeyOf(ip), old, (*pod).compare)
 	}
 	ns := x.namespaces[old.ns]
-	if old.here {
-		ns.pods--
+	if old.onNode {
+		ns.nodePods--
 	}
-	x.leave(ns)
+	x.removeObject(ns)
 	return true
 }
 
 func (x *index) putNamespace(key string) bool {
-	ns := x.at(key)
-	if ns.object {
+	ns := x.ensureNamespace(key)
+	if ns.hasObject {
 		return false
 	}
 	x.epochs.BumpAny()
-	ns.object = true
-	return ns.members == 0
+	ns.hasObject = true
+	return ns.objectCount == 0
 }
 
 func (x *index) dropNamespace(key string) bool {
 	ns := x.namespaces[key]
-	if ns == nil || !ns.object {
+	if ns == nil || !ns.hasObject {
 		return false
 	}
-	x.hidden(ns)
-	ns.object = false
-	x.forget(ns)
-	return ns.members == 0
+	x.bumpNamespace(ns)
+	ns.hasObject = false
+	x.removeIfUnused(ns)
+	return ns.objectCount == 0
 }
 
-// at is the namespace of that label, a new one if there is none.
-func (x *index) at(label string) *namespace {
+// ensureNamespace is the namespace of that label, a new one if there is none.
+func (x *index) ensureNamespace(label string) *namespace {
 	ns := x.namespaces[label]
 	if ns == nil {
 		label = strings.Clone(label) // it is a part of a service's key, which may go first
@@ -324,17 +324,17 @@ func (x *index) at(label string) *namespace {
 	return ns
 }
 
-func (x *index) leave(ns *namespace) {
-	ns.members--
-	x.forget(ns)
+func (x *index) removeObject(ns *namespace) {
+	ns.objectCount--
+	x.removeIfUnused(ns)
 }
 
 // exists reports whether there is something in ns, if not ns itself.
-func (ns *namespace) exists() bool { return ns != nil && (ns.object || ns.members > 0) }
+func (ns *namespace) exists() bool { return ns != nil && (ns.hasObject || ns.objectCount > 0) }
 
-// forget takes ns out if nothing needs it.
-func (x *index) forget(ns *namespace) {
-	if !ns.exists() && ns.sources == 0 {
+// removeIfUnused takes ns out if nothing needs it.
+func (x *index) removeIfUnused(ns *namespace) {
+	if !ns.exists() && ns.sourceCount == 0 {
 		delete(x.namespaces, ns.label)
 	}
 }

@@ -33,7 +33,7 @@ func (x *index) dump() string {
 		lines = append(lines, fmt.Sprintf("namespace %q %+v", key, struct {
 			o bool
 			n [5]int
-		}{ns.object, [5]int{ns.members, ns.sources, ns.pods, ns.headless, ns.bare}}))
+		}{ns.hasObject, [5]int{ns.objectCount, ns.sourceCount, ns.nodePods, ns.headlessCount, ns.selectorless}}))
 	}
 	for key, s := range x.slices {
 		lines = append(lines, fmt.Sprintf("slice %s of %q", key, s.key))
@@ -41,8 +41,8 @@ func (x *index) dump() string {
 	for a, r := range x.clusterIPs {
 		lines = append(lines, fmt.Sprintf("cluster IP %x %q", a, slices.Sorted(r.each)))
 	}
-	if x.unplaced > 0 {
-		lines = append(lines, fmt.Sprintf("%d pods without an address", x.unplaced))
+	if x.pendingPods > 0 {
+		lines = append(lines, fmt.Sprintf("%d pods without an address", x.pendingPods))
 	}
 	for a, r := range x.podIPs {
 		var list []string
@@ -68,7 +68,7 @@ func (x *index) dump() string {
 // name.
 type world struct {
 	rng     *rand.Rand
-	objects [resources]map[string]metav1.Object
+	objects [numResources]map[string]metav1.Object
 }
 
 func newWorld(seed uint64) *world {
@@ -192,7 +192,7 @@ func TestIndexEmpties(t *testing.T) {
 	for range 300 {
 		w.step(v)
 	}
-	for r := range resources {
+	for r := range numResources {
 		told{v, r}.list()
 	}
 	if got := v.index.dump(); got != "" {
@@ -373,7 +373,7 @@ func FuzzParseDashed(f *testing.F) {
 		}
 		want, err := undash(s)
 		got, ok := parseDashed([]byte(s))
-		if ok != (err == nil) || ok && !got.is(packAddr(want)) {
+		if ok != (err == nil) || ok && !got.equals(packAddr(want)) {
 			t.Fatalf("%q: %x %v, netip says %v %v", s, got.bytes[:got.size], ok, want, err)
 		}
 		if !ok {

@@ -24,36 +24,36 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// manifests fills a view from files in place of an API server: YAML or JSON, one
+// manifestSource fills a view from files in place of an API server: YAML or JSON, one
 // document or many, single objects or the lists that `kubectl get -o yaml` prints.
 // The files are looked at again and again; when their content changes and all of it
 // can be read, it replaces what was known, as one new list of each resource.
-type manifests struct {
-	view      *View
-	paths     []string
-	selector  labels.Selector
-	endpoints bool
-	decoder   runtime.Decoder
-	poll      time.Duration
+type manifestSource struct {
+	view       *View
+	paths      []string
+	selector   labels.Selector
+	withSlices bool
+	decoder    runtime.Decoder
+	interval   time.Duration
 
 	stamp string // names, sizes and times of the files last read
 	hash  [sha256.Size]byte
 }
 
-// pollManifests is [Options.PollInterval]'s default.
-const pollManifests = 2 * time.Second
+// defaultPollInterval is [Options.PollInterval]'s default.
+const defaultPollInterval = 2 * time.Second
 
-func openManifests(v *View, cfg *config.Kubernetes, selector labels.Selector, poll time.Duration) (*manifests, error) {
-	codec, err := codecs()
+func openManifestSource(v *View, cfg *config.Kubernetes, selector labels.Selector, poll time.Duration) (*manifestSource, error) {
+	codec, err := newCodecs()
 	if err != nil {
 		return nil, err
 	}
-	m := &manifests{
-		view: v, paths: cfg.Manifests, selector: selector, endpoints: !cfg.NoEndpoints,
-		decoder: codec.UniversalDeserializer(), poll: poll,
+	m := &manifestSource{
+		view: v, paths: cfg.Manifests, selector: selector, withSlices: !cfg.NoEndpoints,
+		decoder: codec.UniversalDeserializer(), interval: poll,
 	}
-	if m.poll <= 0 {
-		m.poll = pollManifests
+	if m.interval <= 0 {
+		m.interval = defaultPollInterval
 	}
 	if err := m.refresh(); err != nil {
 		return nil, fmt.Errorf("kubernetes: manifests: %w", err)
@@ -61,8 +61,8 @@ func openManifests(v *View, cfg *config.Kubernetes, selector labels.Selector, po
 	return m, nil
 }
 
-func (m *manifests) run(ctx context.Context) {
-	t := time.NewTicker(m.poll)
+func (m *manifestSource) run(ctx context.Context) {
+	t := time.NewTicker(m.interval)
 	defer t.Stop()
 	trouble := ""
 	for {
@@ -84,7 +84,7 @@ func (m *manifests) run(ctx context.Context) {
 
 // refresh reads the files if they look changed since the last time, and puts their
 // objects into the view if they are.
-func (m *manifests) refresh() error {
+func (m *manifestSource) refresh() error {
 	files, stamp, err := m.files()
 	if err != nil {
 		return err
@@ -113,9 +113,9 @@ func (m *manifests) refresh() error {
 
 // files lists the manifests, folders resolved to the files in them, with a stamp
 // that changes when one is written, added or removed.
-func (m *manifests) files() (files []string, stamp string, err error) {
+func (m *manifestSource) files() (files []string, stamp string, err error) {
 	for _, path := range m.paths {
-		names, err := expand(path)
+		names, err := expandPath(path)
 		if err != nil {
 			return nil, "", err
 		}
@@ -132,9 +132,9 @@ func (m *manifests) files() (files []string, stamp string, err error) {
 	return files, b.String(), nil
 }
 
-// expand lists the files of one path of the option: a file, a folder, or a glob
+// expandPath lists the files of one path of the option: a file, a folder, or a glob
 // pattern of these.
-func expand(path string) ([]string, error) {
+func expandPath(path string) ([]string, error) {
 	paths := []string{path}
 	if _, err := os.Stat(path); err != nil && strings.ContainsAny(path, "*?[") {
 		if paths, err = filepath.Glob(path); err != nil {
@@ -151,7 +151,7 @@ func expand(path string) ([]string, error) {
 			files = append(files, p)
 			continue
 		}
-		names, err := folder(p)
+		names, err := listManifests(p)
 		if err != nil {
 			return nil, err
 		}
@@ -160,9 +160,9 @@ func expand(path string) ([]string, error) {
 	return files, nil
 }
 
-// folder lists the manifests in dir, by name. Sub-folders are left out: the ones of
+// listManifests lists the manifests in dir, by name. Sub-folders are left out: the ones of
 // a mounted ConfigMap hold the same files again.
-func folder(dir string) ([]string, error) {
+func listManifests(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("listing a folder of manifests: %w", err)
@@ -178,35 +178,35 @@ func folder(dir string) ([]string, error) {
 	return names, nil
 }
 
-// lists are the objects of some manifests, by resource.
-type lists [resources][]runtime.Object
+// objectLists are the objects of some manifests, by resource.
+type objectLists [numResources][]runtime.Object
 
 // load puts the objects of all the texts into the view, or of none if one is bad.
-func (m *manifests) load(files []string, texts [][]byte) error {
-	var all lists
+func (m *manifestSource) load(files []string, texts [][]byte) error {
+	var all objectLists
 	for i, text := range texts {
-		if err := m.read(text, &all); err != nil {
+		if err := m.readFile(text, &all); err != nil {
 			return fmt.Errorf("%s, %w", files[i], err)
 		}
 	}
 	for _, r := range []resource{namespaces, pods, endpointSlices, services} {
-		if r == endpointSlices && !m.endpoints {
+		if r == endpointSlices && !m.withSlices {
 			continue
 		}
-		s := sink{view: m.view, resource: r}
-		s.begin()
+		s := handler{view: m.view, resource: r}
+		s.BeginList()
 		for _, obj := range all[r] {
-			s.put(obj, false)
+			s.Upsert(obj, false)
 		}
-		s.complete(0)
+		s.EndList(0)
 	}
 	m.view.log.Info("cluster zone: manifests are read", "files", len(files), "services", len(all[services]),
 		"endpointslices", len(all[endpointSlices]), "namespaces", len(all[namespaces]))
 	return nil
 }
 
-// read adds the objects of one file.
-func (m *manifests) read(text []byte, all *lists) error {
+// readFile adds the objects of one file.
+func (m *manifestSource) readFile(text []byte, all *objectLists) error {
 	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {
 		doc, err := docs.Read()
@@ -219,7 +219,7 @@ func (m *manifests) read(text []byte, all *lists) error {
 			doc, err = yaml.ToJSON(append([]byte("#\n"), doc...))
 		}
 		if err == nil {
-			err = m.document(doc, all)
+			err = m.addDocument(doc, all)
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", n, err)
@@ -227,8 +227,8 @@ func (m *manifests) read(text []byte, all *lists) error {
 	}
 }
 
-// document adds one document, which is an object, a list of objects, or nothing.
-func (m *manifests) document(doc []byte, all *lists) error {
+// addDocument adds one document, which is an object, a list of objects, or nothing.
+func (m *manifestSource) addDocument(doc []byte, all *objectLists) error {
 	var head struct {
 		Kind  string
 		Items []json.RawMessage
@@ -241,18 +241,18 @@ func (m *manifests) document(doc []byte, all *lists) error {
 	}
 	if kind, ok := strings.CutSuffix(head.Kind, "List"); ok {
 		for i, item := range head.Items {
-			if err := m.item(item, kind, all); err != nil {
+			if err := m.addItem(item, kind, all); err != nil {
 				return fmt.Errorf("item %d: %w", i+1, err)
 			}
 		}
 		return nil
 	}
-	return m.object(doc, head.Kind, all)
+	return m.addObject(doc, head.Kind, all)
 }
 
-// item adds an object of a list. Those of a typed list, such as a ServiceList,
+// addItem adds an object of a list. Those of a typed list, such as a ServiceList,
 // need not repeat their kind.
-func (m *manifests) item(item []byte, listOf string, all *lists) error {
+func (m *manifestSource) addItem(item []byte, listOf string, all *objectLists) error {
 	var head struct{ Kind string }
 	if err := json.Unmarshal(item, &head); err != nil {
 		return fmt.Errorf("not a Kubernetes object: %w", err)
@@ -260,11 +260,11 @@ func (m *manifests) item(item []byte, listOf string, all *lists) error {
 	if head.Kind == "" {
 		head.Kind = listOf
 	}
-	return m.object(item, head.Kind, all)
+	return m.addObject(item, head.Kind, all)
 }
 
-// object adds one object if it is of a kind DNS shows; others are left out.
-func (m *manifests) object(text []byte, kind string, all *lists) error {
+// addObject adds one object if it is of a kind DNS shows; others are left out.
+func (m *manifestSource) addObject(text []byte, kind string, all *objectLists) error {
 	if kind == "" {
 		return errors.New("it has no kind")
 	}
@@ -288,12 +288,12 @@ func (m *manifests) object(text []byte, kind string, all *lists) error {
 	if _, _, err := m.decoder.Decode(text, &gvk, obj); err != nil {
 		return fmt.Errorf("reading a %s: %w", kind, err)
 	}
-	return m.keep(obj, r, all)
+	return m.addSelected(obj, r, all)
 }
 
-// keep adds obj unless the selector excludes it, and completes what the API server
+// addSelected adds obj unless the selector excludes it, and completes what the API server
 // would have: the namespace.
-func (m *manifests) keep(obj runtime.Object, r resource, all *lists) error {
+func (m *manifestSource) addSelected(obj runtime.Object, r resource, all *objectLists) error {
 	o, ok := obj.(interface {
 		GetName() string
 		GetNamespace() string

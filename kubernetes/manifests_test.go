@@ -168,12 +168,12 @@ func FuzzManifest(f *testing.F) {
 	cfg := testConfig(f)
 	m := openManifestFile(f, cfg, asYAML)
 	f.Fuzz(func(t *testing.T, text string) {
-		var all lists
-		if len(text) > 1<<16 || m.read([]byte(text), &all) != nil {
+		var all objectLists
+		if len(text) > 1<<16 || m.readFile([]byte(text), &all) != nil {
 			return
 		}
 		v := emptyView()
-		for r := range resources {
+		for r := range numResources {
 			for _, o := range all[r] {
 				told{v, r}.put(o.(metav1.Object))
 			}
@@ -185,9 +185,9 @@ func FuzzManifest(f *testing.F) {
 }
 
 // openManifestFile gives the reader behind the view of one file.
-func openManifestFile(t testing.TB, cfg *config.Kubernetes, text string) *manifests {
+func openManifestFile(t testing.TB, cfg *config.Kubernetes, text string) *manifestSource {
 	t.Helper()
-	m, ok := openText(t, cfg, text).source.(*manifests)
+	m, ok := openText(t, cfg, text).source.(*manifestSource)
 	if !ok {
 		t.Fatal("the view has another source")
 	}

@@ -22,9 +22,9 @@ const (
 	labelCluster = "multicluster.kubernetes.io/source-cluster"
 )
 
-// fromImport turns a ServiceImport into what DNS knows of it. ok is false if no DNS
+// convertImport turns a ServiceImport into what DNS knows of it. ok is false if no DNS
 // name can carry its name. The result shares no memory with o.
-func fromImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
+func convertImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
 	if key, ok = serviceKey(o.Name, o.Namespace); !ok {
 		f.add("%q in namespace %q can't be two DNS labels", o.Name, o.Namespace)
 		return "", s, false
@@ -36,7 +36,7 @@ func fromImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
 	s.kind = clusterIP
 	for i := range o.Spec.Ports {
 		p := &o.Spec.Ports[i]
-		s.ports = addPort(s.ports, p.Name, p.Protocol, &p.Port, f)
+		s.ports = appendPort(s.ports, p.Name, p.Protocol, &p.Port, f)
 	}
 	for _, ip := range o.Spec.IPs {
 		s.addClusterIP(ip, f)
@@ -44,12 +44,12 @@ func fromImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
 	return key, s, true
 }
 
-// fromImportSlice is [fromSlice] for a slice of a ServiceImport. One whose cluster
+// convertImportSlice is [convertSlice] for a slice of a ServiceImport. One whose cluster
 // can't be a label has its endpoints' names without it.
-func fromImportSlice(es *discoveryv1.EndpointSlice, pack packer, f *faults) *slice {
+func convertImportSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults) *slice {
 	own := *es // the slice as it would be, were it a Service's
 	own.Labels = map[string]string{discoveryv1.LabelServiceName: es.Labels[labelImport]}
-	s := fromSlice(&own, pack, f)
+	s := convertSlice(&own, pack, f)
 	id := es.Labels[labelCluster]
 	if s == nil || id == "" {
 		return s
@@ -64,7 +64,7 @@ func fromImportSlice(es *discoveryv1.EndpointSlice, pack packer, f *faults) *sli
 
 // putImport adds o or sets it in place of the import of its name.
 func (v *View) putImport(o *serviceImport, f *faults) {
-	key, rec, ok := fromImport(o, f)
+	key, rec, ok := convertImport(o, f)
 	if ok {
 		v.changeImports(func(x *index) bool { return x.putService(key, rec) })
 	}
@@ -81,7 +81,7 @@ func (v *View) dropImport(ns, name string) {
 // putImportSlice adds es or sets it in place of the slice of its name. One that is no
 // import's is forgotten.
 func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
-	rec := fromImportSlice(es, v.packer(), f)
+	rec := convertImportSlice(es, v.sliceConverter(), f)
 	if rec == nil {
 		v.dropImportSlice(es.Namespace, es.Name)
 		return
@@ -94,45 +94,45 @@ func (v *View) dropImportSlice(ns, name string) {
 	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
 }
 
-// belowImport is the node of the labels, if any, in front of an import.
-func (m match) belowImport(rel []byte, at []int, b *Budget) match {
+// matchBelowImport is the node of the labels, if any, in front of an import.
+func (m match) matchBelowImport(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 4:
-		return m.cluster(rel[:at[1]], b)
+		return m.matchCluster(rel[:at[1]], b)
 	case 5:
-		return m.remote(rel[:at[1]], rel[at[1]:at[2]], b)
+		return m.matchClusterEndpoint(rel[:at[1]], rel[at[1]:at[2]], b)
 	}
 	return m
 }
 
-// cluster is the node of one more label, in wire form, below an import: an endpoint
+// matchCluster is the node of one more label, in wire form, below an import: an endpoint
 // of no cluster, the protocol above its named ports, or the cluster above its
 // endpoints.
-func (m match) cluster(label []byte, b *Budget) match {
-	if e := m.endpoint(label[1:], b); e.node != missing {
+func (m match) matchCluster(label []byte, b *Budget) match {
+	if e := m.matchEndpoint(label[1:], b); e.node != notFound {
 		return e
 	}
 	for _, s := range m.svc.slices {
-		if !b.take(sliceSteps) {
+		if !b.spend(sliceSteps) {
 			return match{}
 		}
 		if s.cluster == string(label) && s.addrs != "" {
-			return match{node: empty}
+			return match{node: emptyNonTerminal}
 		}
 	}
 	return match{}
 }
 
-// remote is the node of two more labels, in wire form, below an import. Other than
+// matchClusterEndpoint is the node of two more labels, in wire form, below an import. Other than
 // in the cluster zone it takes an underscore to name a port: a hostname and a
 // cluster have none.
-func (m match) remote(host, cluster []byte, b *Budget) match {
+func (m match) matchClusterEndpoint(host, cluster []byte, b *Budget) match {
 	if bytes.HasPrefix(host[1:], underscore) || bytes.HasPrefix(cluster[1:], underscore) {
-		return m.namedPort(host[1:], cluster[1:], b)
+		return m.matchPort(host[1:], cluster[1:], b)
 	}
-	m.node, m.host = member, hostOf(host[1:])
+	m.node, m.host = endpointName, newHostnameMatch(host[1:])
 	m.host.cluster = uint8(len(cluster)) // it stands behind host
-	if !m.svc.hasMember(&m.host, b) {
+	if !m.svc.hasEndpoint(&m.host, b) {
 		return match{}
 	}
 	return m

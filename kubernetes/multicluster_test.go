@@ -252,7 +252,7 @@ func TestMulticlusterOptions(t *testing.T) {
 
 func TestMulticlusterNameservers(t *testing.T) {
 	z := openMulticluster(t, nil)
-	z.view.addrs = ownAddrs(addrs("10.1.0.1"))
+	z.view.addrs = reachableAddrs(addrs("10.1.0.1"))
 	checkAnswers(t, z, []answerCase{
 		{"clusterset.local", dns.TypeNS, "answered NOERROR | clusterset.local. 30 IN NS web.default.svc.cluster.local. " +
 			"| extra web.default.svc.cluster.local. 30 IN A 10.96.0.10 | extra web.default.svc.cluster.local. 30 IN AAAA fd00:10::a |"},
@@ -288,7 +288,7 @@ func TestMulticlusterSerial(t *testing.T) {
 		{"the same again", func() { v.putImportSlice(importSlice("db-1", "db", "east", 80, "a=10.8.0.1"), &f) }, 0, 3},
 		{"another cluster", func() { v.putImportSlice(importSlice("db-1", "db", "west", 80, "a=10.8.0.1"), &f) }, 0, 5},
 		{"a Service", func() {
-			key, rec, _ := fromService(makeService("default", "web", "10.96.0.1"), &f)
+			key, rec, _ := convertService(makeService("default", "web", "10.96.0.1"), &f)
 			v.change(func(x *index) bool { return x.putService(key, rec) })
 		}, 6, 5},
 		{"a slice of nothing", func() { v.putImportSlice(importSlice("db-1", "", "west", 80, "a=10.8.0.1"), &f) }, 6, 7},

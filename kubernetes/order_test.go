@@ -23,7 +23,7 @@ func TestOrderIsRandomWithinDistance(t *testing.T) {
 	var slice1, slice2, slice6 []discoveryv1.Endpoint
 	want := map[string]rank{}
 	for i := range 12 {
-		words, r := "n9 west", farther
+		words, r := "n9 west", otherRank
 		switch i % 4 {
 		case 1:
 			words, r = "n0 east", nodeRank
@@ -97,7 +97,7 @@ func TestMembersAreWhatTheRulesSay(t *testing.T) {
 		cfg := testConfig(t)
 		cfg.Zonal = true
 		v := emptyView()
-		v.pack = newPacker(cfg, here)
+		v.converter = newConverter(cfg, here)
 		z := NewZone(v, cfg)
 		want := map[string]map[string]rank{"_http._tcp.": {}, "h.": {}, "east.pin._zone.": {}, "west.prefer._zone.": {}}
 		var lists [][]discoveryv1.Endpoint
@@ -114,7 +114,7 @@ func TestMembersAreWhatTheRulesSay(t *testing.T) {
 				listed[addr+host] = true
 				ep := at(addr + " " + node + " " + zone + host)
 				list = append(list, ep)
-				r := v.pack.placeOf(&ep).rank()
+				r := v.converter.localityOf(&ep).rank()
 				note := func(m map[string]rank) { m[addr] = max(m[addr], r) }
 				note(want["_http._tcp."])
 				if host == hosts[1] {

@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// fromPod turns a Pod into what DNS knows of it. node is the agent's own node, shown
+// convertPod turns a Pod into what DNS knows of it. node is the agent's own node, shown
 // selects the pods that may have names. It is nil if no DNS name can carry its
 // namespace, or if the pod has ended: its addresses are somebody else's by now. The
 // result shares no memory with o.
-func fromPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *pod {
+func convertPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *pod {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil
 	}
@@ -22,8 +22,8 @@ func fromPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *pod 
 	}
 	p := &pod{
 		name: objectKey(o.Namespace, o.Name), ns: ns, label: []byte(ns),
-		shown: shown == nil || shown.Matches(labels.Set(o.Labels)),
-		here:  node != "" && o.Spec.NodeName == node, host: o.Spec.HostNetwork, ending: o.DeletionTimestamp != nil,
+		named:  shown == nil || shown.Matches(labels.Set(o.Labels)),
+		onNode: node != "" && o.Spec.NodeName == node, hostNetwork: o.Spec.HostNetwork, terminating: o.DeletionTimestamp != nil,
 	}
 	for _, ip := range o.Status.PodIPs {
 		p.addIP(ip.IP, f)
@@ -55,14 +55,14 @@ func (p *pod) addIP(text string, f *faults) {
 // as well, neither is believed.
 func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
 	v := z.view
-	at := address(client.As16())
+	at := addrKey(client.As16())
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	if v.index.unplaced > 0 {
+	if v.index.pendingPods > 0 {
 		return nil, false
 	}
-	p := v.index.alone(at)
-	if p == nil || !p.here || p.host || p.ending || !z.exposesLocked(p.ns) {
+	p := v.index.onlyPodAt(at)
+	if p == nil || !p.onNode || p.hostNetwork || p.terminating || !z.exposesLocked(p.ns) {
 		return nil, false
 	}
 	return p.label, true
@@ -71,7 +71,7 @@ func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
 // hasPod reports whether a pod in the namespace ns (a label in wire form) that may have
 // a name has the address.
 func (v *View) hasPod(a packedAddr, ns []byte, b *Budget) bool {
-	at := addressOf(string(a.bytes[:a.size]))
+	at := addrKeyOf(string(a.bytes[:a.size]))
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	r, ok := v.index.podIPs[at]
@@ -79,22 +79,22 @@ func (v *View) hasPod(a packedAddr, ns []byte, b *Budget) bool {
 		return false
 	}
 	for p := range r.each {
-		if !b.take(1) {
+		if !b.spend(1) {
 			return false
 		}
-		if p.shown && string(p.label) == string(ns) {
+		if p.named && string(p.label) == string(ns) {
 			return true
 		}
 	}
 	return false
 }
 
-// own reports whether the address is that of one pod of this node, and of no other,
+// ownedByNodePod reports whether the address is that of one pod of this node, and of no other,
 // and all slices of its namespace are in view.
-func (x *index) own(at address) bool {
-	p := x.alone(at)
-	return p != nil && p.here && !p.host && x.namespaces[p.ns].whole
+func (x *index) ownedByNodePod(at addrKey) bool {
+	p := x.onlyPodAt(at)
+	return p != nil && p.onNode && !p.hostNetwork && x.namespaces[p.ns].complete
 }
 
-// alone is the pod that has the address, nil if none or several do.
-func (x *index) alone(at address) *pod { return x.podIPs[at].one }
+// onlyPodAt is the pod that has the address, nil if none or several do.
+func (x *index) onlyPodAt(at addrKey) *pod { return x.podIPs[at].one }

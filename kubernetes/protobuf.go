@@ -9,9 +9,9 @@ import (
 // known wire type.
 var errProtobuf = errors.New("not a protobuf message")
 
-// fields walks over the fields of a protobuf message in place. Set rest to the
+// protobufFields walks over the fields of a protobuf message in place. Set rest to the
 // message, call next until it is false, and look at err then.
-type fields struct {
+type protobufFields struct {
 	rest   []byte
 	number int    // of the field that next found
 	value  uint64 // of a varint, 0 for other types
@@ -21,45 +21,45 @@ type fields struct {
 
 // The wire types of protobuf. Groups, 3 and 4, are of no message of Kubernetes.
 const (
-	varint    = 0
-	fixed64   = 1
-	delimited = 2
-	fixed32   = 5
+	wireVarint    = 0
+	wireFixed64   = 1
+	wireDelimited = 2
+	wireFixed32   = 5
 )
 
 // next moves on to the next field and reports whether there is one.
-func (f *fields) next() bool {
+func (f *protobufFields) next() bool {
 	if len(f.rest) == 0 || f.err != nil {
 		return false
 	}
-	tag, ok := f.uvarint()
+	tag, ok := f.readUvarint()
 	f.number, f.value, f.data = int(tag>>3), 0, nil
-	if !ok || tag>>3 == 0 || tag>>3 > 1<<29-1 || !f.content(tag&7) {
+	if !ok || tag>>3 == 0 || tag>>3 > 1<<29-1 || !f.readValue(tag&7) {
 		f.err = errProtobuf
 		return false
 	}
 	return true
 }
 
-// content reads what follows the tag of a field of that wire type.
-func (f *fields) content(wireType uint64) (ok bool) {
+// readValue reads what follows the tag of a field of that wire type.
+func (f *protobufFields) readValue(wireType uint64) (ok bool) {
 	switch wireType {
-	case varint:
-		f.value, ok = f.uvarint()
-	case fixed64:
-		_, ok = f.take(8)
-	case fixed32:
-		_, ok = f.take(4)
-	case delimited:
+	case wireVarint:
+		f.value, ok = f.readUvarint()
+	case wireFixed64:
+		_, ok = f.readBytes(8)
+	case wireFixed32:
+		_, ok = f.readBytes(4)
+	case wireDelimited:
 		var n uint64
-		if n, ok = f.uvarint(); ok {
-			f.data, ok = f.take(n)
+		if n, ok = f.readUvarint(); ok {
+			f.data, ok = f.readBytes(n)
 		}
 	}
 	return ok
 }
 
-func (f *fields) uvarint() (uint64, bool) {
+func (f *protobufFields) readUvarint() (uint64, bool) {
 	if len(f.rest) > 0 && f.rest[0] < 0x80 { // as most tags and lengths are
 		v := f.rest[0]
 		f.rest = f.rest[1:]
@@ -73,7 +73,7 @@ func (f *fields) uvarint() (uint64, bool) {
 	return v, true
 }
 
-func (f *fields) take(n uint64) ([]byte, bool) {
+func (f *protobufFields) readBytes(n uint64) ([]byte, bool) {
 	if n > uint64(len(f.rest)) {
 		return nil, false
 	}
@@ -83,7 +83,7 @@ func (f *fields) take(n uint64) ([]byte, bool) {
 }
 
 // fail ends the walk with err, unless that is nil.
-func (f *fields) fail(err error) {
+func (f *protobufFields) fail(err error) {
 	if err != nil {
 		f.err = err
 	}

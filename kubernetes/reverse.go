@@ -7,44 +7,44 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// findReverse looks up a name in a reverse zone; rel is its part before the zone.
-func (z *Zone) findReverse(name, rel []byte, b *Budget) match {
+// lookupReverse looks up a name in a reverse zone; rel is its part before the zone.
+func (z *Zone) lookupReverse(name, rel []byte, b *Budget) match {
 	a, ok := parseReverse(name)
 	if !ok {
-		return findServer(rel)
+		return lookupNameserver(rel)
 	}
 	if z.primary == nil {
 		return match{}
 	}
-	some, known := z.owned(&a, b)
+	some, known := z.reverseExists(&a, b)
 	switch {
 	case !known:
-		return match{node: elsewhere}
+		return match{node: incomplete}
 	case !some:
 		return match{}
 	}
-	return match{node: reverseIP, addr: a}
+	return match{node: reverseName, addr: a}
 }
 
 // parseReverse reads the address of a whole reverse name (RFC 1035, 3.5; RFC 3596,
 // 2.5), in lower case and wire form.
 func parseReverse(name []byte) (a packedAddr, ok bool) {
 	if bytes.HasSuffix(name, []byte(arpa4)) {
-		return reverse4(name[:len(name)-len(arpa4)])
+		return parseReverseIPv4(name[:len(name)-len(arpa4)])
 	}
 	if bytes.HasSuffix(name, []byte(arpa6)) {
-		return reverse6(name[:len(name)-len(arpa6)])
+		return parseReverseIPv6(name[:len(name)-len(arpa6)])
 	}
 	return a, false
 }
 
-func reverse4(labels []byte) (a packedAddr, ok bool) {
+func parseReverseIPv4(labels []byte) (a packedAddr, ok bool) {
 	for i := 3; i >= 0; i-- {
 		if len(labels) == 0 || 1+int(labels[0]) > len(labels) {
 			return packedAddr{}, false
 		}
 		n := 1 + int(labels[0])
-		if a.bytes[i], ok = decimal(labels[1:n]); !ok {
+		if a.bytes[i], ok = parseOctet(labels[1:n]); !ok {
 			return packedAddr{}, false
 		}
 		labels = labels[n:]
@@ -53,13 +53,13 @@ func reverse4(labels []byte) (a packedAddr, ok bool) {
 	return a, len(labels) == 0
 }
 
-// reverse6 reads 32 labels of one nibble each, the lowest first.
-func reverse6(labels []byte) (a packedAddr, ok bool) {
+// parseReverseIPv6 reads 32 labels of one nibble each, the lowest first.
+func parseReverseIPv6(labels []byte) (a packedAddr, ok bool) {
 	if len(labels) != 64 {
 		return a, false
 	}
 	for i := range 32 {
-		d, ok := hex(labels[2*i+1])
+		d, ok := hexDigit(labels[2*i+1])
 		if labels[2*i] != 1 || !ok {
 			return packedAddr{}, false
 		}
@@ -69,38 +69,38 @@ func reverse6(labels []byte) (a packedAddr, ok bool) {
 	return a, true
 }
 
-// owned reports whether the address has a name: it is a service's cluster IP, or an
+// reverseExists reports whether the address has a name: it is a service's cluster IP, or an
 // endpoint. known is false if there may be others, in slices that are not in view; that
 // holds for all the time in which none was found.
-func (z *Zone) owned(a *packedAddr, b *Budget) (some, known bool) {
-	at := addressOf(string(a.bytes[:a.size]))
-	if z.clusterIP(at, b) != "" {
+func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
+	at := addrKeyOf(string(a.bytes[:a.size]))
+	if z.clusterIPOwner(at, b) != "" {
 		return true, true
 	}
 	known = true
 	var last *slice
 	for more := true; more && !some; {
-		some, last, more = z.ownedBehind(at, last, b, &known)
+		some, last, more = z.nextReverseOwner(at, last, b, &known)
 	}
 	return some, known
 }
 
-// ownedBehind looks at the next of the slices, behind last, that the address is in.
-func (z *Zone) ownedBehind(at address, last *slice, b *Budget, known *bool) (some bool, end *slice, more bool) {
-	var list [1]holder
+// nextReverseOwner looks at the next of the slices, behind last, that the address is in.
+func (z *Zone) nextReverseOwner(at addrKey, last *slice, b *Budget, known *bool) (some bool, end *slice, more bool) {
+	var list [1]addrOwner
 	z.view.mu.RLock()
 	defer z.view.mu.RUnlock()
 	x := &z.view.index
-	found, end, more := x.holders(at, last, z, list[:], b)
+	found, end, more := x.nextOwners(at, last, z, list[:], b)
 	some = len(found) > 0
-	*known = *known && (x.level == levelAll || x.level == levelWide && z.view.scope.cluster) || some && x.own(at)
+	*known = *known && (x.level == levelAll || x.level == levelWide && z.view.scope.cluster) || some && x.ownedByNodePod(at)
 	return some, end, more
 }
 
-// clusterIP is the key of the service that has the address for its own, "" if z shows
+// clusterIPOwner is the key of the service that has the address for its own, "" if z shows
 // none: the first one by order, since two Services have one address only for a moment,
 // and the answer doesn't hang on who came first.
-func (z *Zone) clusterIP(at address, b *Budget) string {
+func (z *Zone) clusterIPOwner(at addrKey, b *Budget) string {
 	z.view.mu.RLock()
 	defer z.view.mu.RUnlock()
 	r, ok := z.view.index.clusterIPs[at]
@@ -108,64 +108,64 @@ func (z *Zone) clusterIP(at address, b *Budget) string {
 		return ""
 	}
 	for key := range r.each {
-		if !b.take(1) || z.exposesLocked(namespaceOf(key)) {
+		if !b.spend(1) || z.exposesLocked(namespaceOf(key)) {
 			return key
 		}
 	}
 	return ""
 }
 
-// pointers writes the PTR records of m's address: the name of the service that has it as a
+// writePTRs writes the PTR records of m's address: the name of the service that has it as a
 // cluster IP, else that of every endpoint that has it.
-func (w *writer) pointers(m *match) {
+func (w *answerWriter) writePTRs(m *match) {
 	packed := string(m.addr.bytes[:m.addr.size])
-	at := addressOf(packed)
-	var p pointers
-	if key := w.zone.clusterIP(at, w.budget); key != "" {
-		w.pointer(&p, "", key)
+	at := addrKeyOf(packed)
+	var p ptrCompression
+	if key := w.zone.clusterIPOwner(at, w.budget); key != "" {
+		w.writePTR(&p, "", key)
 		return
 	}
 	dashed := string(appendDashed(nil, packed))
-	var hosts hostSet
-	for h := range (holders{w.zone.view, at, w.zone, w.budget}).each {
-		for i := h.search(packed); i < h.len() && h.addr(i) == packed; i++ {
+	var hosts seenHosts
+	for h := range (addrOwners{w.zone.view, at, w.zone, w.budget}).each {
+		for i := h.searchAddr(packed); i < h.len() && h.addr(i) == packed; i++ {
 			host := h.host(i)
 			if host == "" {
 				host = dashed
 			}
-			if !w.budget.take(seenSteps) {
+			if !w.budget.spend(dedupSteps) {
 				return
 			}
-			if hosts.add(h.slice, host) && !w.pointer(&p, host, h.key) {
+			if hosts.add(h.slice, host) && !w.writePTR(&p, host, h.key) {
 				return
 			}
 		}
 	}
 }
 
-// hostSet tells which hosts of a service have had the address before, in another of its
+// seenHosts tells which hosts of a service have had the address before, in another of its
 // slices: they come one after the other, and nearly always there is one.
-type hostSet struct {
-	first *slice // the first one of the service
-	seen  map[string]struct{}
-	held  []string // the hosts in first
+type seenHosts struct {
+	first      *slice // the first one of the service
+	seen       map[string]struct{}
+	firstHosts []string // the hosts in first
 }
 
 // add reports whether host, which is in s, is new.
-func (h *hostSet) add(s *slice, host string) bool {
+func (h *seenHosts) add(s *slice, host string) bool {
 	switch {
 	case h.first == nil || h.first.key != s.key:
-		h.first, h.held = s, append(h.held[:0], host)
+		h.first, h.firstHosts = s, append(h.firstHosts[:0], host)
 		clear(h.seen)
 		return true
 	case h.first == s: // a slice has none twice
-		h.held = append(h.held, host)
+		h.firstHosts = append(h.firstHosts, host)
 		return true
 	case len(h.seen) == 0:
 		if h.seen == nil {
 			h.seen = make(map[string]struct{})
 		}
-		for _, have := range h.held {
+		for _, have := range h.firstHosts {
 			h.seen[have] = struct{}{}
 		}
 	}
@@ -174,25 +174,25 @@ func (h *hostSet) add(s *slice, host string) bool {
 	return !dup
 }
 
-// pointers are the ends of the PTR targets in a reply that further ones point at: the
+// ptrCompression are the ends of the PTR targets in a reply that further ones point at: the
 // offsets of the last service's key, of namespaces, and of what services are under. A pod
 // behind many services has many names that are alike, and compressed (RFC 1035, 4.1.4)
 // they fit into a UDP answer. Names come by service.
-type pointers struct {
+type ptrCompression struct {
 	key        string
 	keyAt      int            // 0 is none
 	namespaces map[string]int // by label
 	svcAt      int            // 0 is none
 }
 
-// pointer writes one PTR record, compressed against p. It is false once there is no room
+// writePTR writes one PTR record, compressed against p. It is false once there is no room
 // for more.
-func (w *writer) pointer(p *pointers, host, key string) bool {
+func (w *answerWriter) writePTR(p *ptrCompression, host, key string) bool {
 	svc := w.zone.primary.svc
-	if !w.budget.take(findSteps) {
+	if !w.budget.spend(lookupSteps) {
 		return false
 	}
-	if nameLen(host, key, svc) > wire.MaxName {
+	if joinedLen(host, key, svc) > wire.MaxName {
 		return true
 	}
 	var buf [wire.MaxName]byte
@@ -225,29 +225,29 @@ func (w *writer) pointer(p *pointers, host, key string) bool {
 	if w.reply.Count(wire.Answer) == before {
 		return false // the message is full
 	}
-	p.note(at, key, keyAt, nsAt, svcAt)
+	p.record(at, key, keyAt, nsAt, svcAt)
 	return !w.reply.Over()
 }
 
-// note takes down where the parts of a name stand that were written out in the RDATA at
+// record takes down where the parts of a name stand that were written out in the RDATA at
 // at, as far as pointers reach; -1 is what was not.
-func (p *pointers) note(at int, key string, keyAt, nsAt, svcAt int) {
+func (p *ptrCompression) record(at int, key string, keyAt, nsAt, svcAt int) {
 	if keyAt >= 0 {
 		p.key, p.keyAt = key, 0
-		if at+keyAt < maxPointed {
+		if at+keyAt < maxPointerOffset {
 			p.keyAt = at + keyAt
 		}
 	}
-	if nsAt >= 0 && at+nsAt < maxPointed {
+	if nsAt >= 0 && at+nsAt < maxPointerOffset {
 		if p.namespaces == nil {
 			p.namespaces = make(map[string]int)
 		}
 		p.namespaces[namespaceOf(key)] = at + nsAt
 	}
-	if svcAt >= 0 && at+svcAt < maxPointed {
+	if svcAt >= 0 && at+svcAt < maxPointerOffset {
 		p.svcAt = at + svcAt
 	}
 }
 
-// maxPointed is the end of what a compression pointer reaches: it has 14 bits.
-const maxPointed = 1 << 14
+// maxPointerOffset is the end of what a compression pointer reaches: it has 14 bits.
+const maxPointerOffset = 1 << 14

@@ -10,28 +10,28 @@ import (
 // A SRV answer (RFC 2782) is made of pairs: each address of the service, or each of its
 // endpoints, at each of the ports that are asked for. There are as many as the product of
 // two lists that tenants write, so they are never listed. Their number sets the weight, and
-// need not be known beyond [enoughPairs]; an endpoint's ports count once by number; and the
+// need not be known beyond [maxPairs]; an endpoint's ports count once by number; and the
 // first record for which there is no room is the last.
 
-// enoughPairs is the least number of pairs at which the weight is 1.
-const enoughPairs = 51
+// maxPairs is the least number of pairs at which the weight is 1.
+const maxPairs = 51
 
-// weigh is the weight of each of n records.
-func weigh(n int) uint16 { return uint16(max(1, 100/max(1, n))) }
+// srvWeight is the weight of each of n records.
+func srvWeight(n int) uint16 { return uint16(max(1, 100/max(1, n))) }
 
-// leastSRV is less than the least that a SRV record takes: a pointer, 10 bytes up to the
+// minSRVBytes is less than the least that a SRV record takes: a pointer, 10 bytes up to the
 // RDATA, and in that 6 bytes and a name of two labels and more.
-const leastSRV = 20
+const minSRVBytes = 20
 
-// targets is what writing SRV records takes.
-type targets struct {
-	writer
+// srvWriter is what writing SRV records takes.
+type srvWriter struct {
+	answerWriter
 	port portMatch
 	// key is the service's.
 	key    string
 	weight uint16
 	// ports is what numbers were read from last, reads counts those that were different.
-	ports   ports
+	ports   portList
 	numbers []uint16
 	reads   int
 	// written has the names that records lead to, done these with their ports.
@@ -48,86 +48,86 @@ type srvName struct{ at, read int }
 
 // srvTarget is a name by what it has in front of the service's, and a port.
 type srvTarget struct {
-	front  string
+	prefix string
 	number uint16
 }
 
 // glue is an address of a name.
-type glue struct{ front, addr string }
+type glue struct{ prefix, addr string }
 
-// srv writes m's SRV records and the addresses of their targets.
-func (w *writer) srv(m *match) {
-	n := m.pairs(w.budget)
+// writeSRV writes m's SRV records and the addresses of their targets.
+func (w *answerWriter) writeSRV(m *match) {
+	n := m.pairCount(w.budget)
 	if n == 0 {
 		return
 	}
-	t := targets{
-		writer: *w, port: m.port, key: string(m.key), weight: weigh(n),
+	t := srvWriter{
+		answerWriter: *w, port: m.port, key: string(m.key), weight: srvWeight(n),
 		written: make(map[string]srvName), done: make(map[srvTarget]struct{}), known: make(map[glue]struct{}),
 	}
-	if !t.all(m) {
+	if !t.writeAll(m) {
 		return
 	}
 	for _, g := range t.addrs {
-		if !w.budget.take(seenSteps) || w.reply.Over() {
+		if !w.budget.spend(dedupSteps) || w.reply.Over() {
 			return
 		}
-		w.addr(wire.Additional, t.written[g.front].at, g.addr)
+		w.writeAddr(wire.Additional, t.written[g.prefix].at, g.addr)
 	}
 }
 
-// all writes the records of m; false if there is no room for all of them, or the budget is
+// writeAll writes the records of m; false if there is no room for all of them, or the budget is
 // spent.
-func (t *targets) all(m *match) bool {
-	if m.ofService() {
-		if !t.read(m.svc.ports) || len(t.numbers) == 0 {
+func (t *srvWriter) writeAll(m *match) bool {
+	if m.usesServiceAddrs() {
+		if !t.readPorts(m.svc.ports) || len(t.numbers) == 0 {
 			return false
 		}
 		for addr := range m.serviceAddrs().each {
-			if !t.endpoint("", "", addr) {
+			if !t.writeEndpoint("", "", addr) {
 				return false
 			}
 		}
 		return true
 	}
 	for _, s := range m.svc.slices {
-		if !t.slice(m, s) {
+		if !t.writeSlice(m, s) {
 			return false
 		}
 	}
-	return !t.budget.spent()
+	return !t.budget.exhausted()
 }
 
-// slice writes the records of those endpoints of s that are m's; the result is that of all.
-func (t *targets) slice(m *match, s *slice) bool {
-	if !t.read(s.ports) {
+// writeSlice writes the records of those endpoints of s that are m's; the result is that of all.
+func (t *srvWriter) writeSlice(m *match, s *slice) bool {
+	if !t.readPorts(s.ports) {
 		return false
 	}
 	if len(t.numbers) == 0 {
 		return true
 	}
-	for i := range m.steps(s, t.budget) {
-		if !t.endpoint(s.hostOf(i), s.cluster, s.addr(i)) {
+	for i := range m.endpoints(s, t.budget) {
+		if !t.writeEndpoint(s.hostname(i), s.cluster, s.addr(i)) {
 			return false
 		}
 	}
 	return true
 }
 
-// read reads the numbers of those of p that are asked for, each once, as many as there may
+// readPorts reads the numbers of those of p that are asked for, each once, as many as there may
 // be room for; false if the budget is spent.
-func (t *targets) read(p ports) bool {
+func (t *srvWriter) readPorts(p portList) bool {
 	if t.reads > 0 && p == t.ports {
-		return t.budget.take(1 + len(p)/64) // which is what it takes to compare them
+		return t.budget.spend(1 + len(p)/64) // which is what it takes to compare them
 	}
 	t.reads++
 	t.ports, t.numbers = p, t.numbers[:0]
-	most := 1 + t.reply.Expected()/leastSRV // an endpoint with so many ports is the last one
-	var seen numberSet
+	most := 1 + t.reply.Expected()/minSRVBytes // an endpoint with so many ports is the last one
+	var seen portSet
 	for p != "" && len(t.numbers) < most {
 		label, proto, number, rest := p.next()
 		p = rest
-		if !t.budget.take(1) {
+		if !t.budget.spend(1) {
 			return false
 		}
 		if number != 0 && t.port.matches(label, proto) && seen.add(number, t.numbers) {
@@ -137,19 +137,19 @@ func (t *targets) read(p ports) bool {
 	return true
 }
 
-// numberSet tells which numbers were there before; nil while they are few.
-type numberSet []uint64
+// portSet tells which numbers were there before; nil while they are few.
+type portSet []uint64
 
-// fewNumbers is how many are looked through one by one.
-const fewNumbers = 16
+// maxUnindexedPorts is how many are looked through one by one.
+const maxUnindexedPorts = 16
 
 // add reports whether number is none of list, which is all that were new before.
-func (s *numberSet) add(number uint16, list []uint16) bool {
-	if len(list) < fewNumbers {
+func (s *portSet) add(number uint16, list []uint16) bool {
+	if len(list) < maxUnindexedPorts {
 		return !slices.Contains(list, number)
 	}
 	if *s == nil {
-		*s = make(numberSet, 1<<16/64)
+		*s = make(portSet, 1<<16/64)
 		for _, n := range list {
 			(*s)[n/64] |= 1 << (n % 64)
 		}
@@ -160,22 +160,22 @@ func (s *numberSet) add(number uint16, list []uint16) bool {
 	return isNew
 }
 
-// endpoint writes the records of the endpoint of that label, cluster and address, each
+// writeEndpoint writes the records of the endpoint of that label, cluster and address, each
 // target and port once; false if there is no room for all of them, or the budget is spent.
-func (t *targets) endpoint(host, cluster, addr string) bool {
+func (t *srvWriter) writeEndpoint(host, cluster, addr string) bool {
 	front := host + cluster
-	if !t.budget.take(seenSteps) {
+	if !t.budget.spend(dedupSteps) {
 		return false
 	}
 	have, ok := t.written[front]
 	if !ok || have.read != t.reads {
 		var buf [6 + wire.MaxName]byte
-		label := join(buf[6:6], host, cluster+t.key, t.origin.svc)
+		label := joinName(buf[6:6], host, cluster+t.key, t.origin.svc)
 		if label == nil {
 			return true
 		}
 		for _, number := range t.numbers {
-			at, ok := t.record(srvTarget{front, number}, buf[:6+len(label)])
+			at, ok := t.writeRecord(srvTarget{front, number}, buf[:6+len(label)])
 			if !ok {
 				return false
 			}
@@ -194,13 +194,13 @@ func (t *targets) endpoint(host, cluster, addr string) bool {
 	return true
 }
 
-// record writes one record, if there is none yet, whose RDATA is rdata but for what stands
+// writeRecord writes one record, if there is none yet, whose RDATA is rdata but for what stands
 // before the name; ok is false if there was no room for it, or there is none for more.
-func (t *targets) record(to srvTarget, rdata []byte) (at int, ok bool) {
+func (t *srvWriter) writeRecord(to srvTarget, rdata []byte) (at int, ok bool) {
 	if _, dup := t.done[to]; dup {
-		return 0, t.budget.take(seenSteps)
+		return 0, t.budget.spend(dedupSteps)
 	}
-	if !t.budget.take(recordSteps) {
+	if !t.budget.spend(recordSteps) {
 		return 0, false
 	}
 	t.done[to] = struct{}{}
@@ -211,62 +211,62 @@ func (t *targets) record(to srvTarget, rdata []byte) (at int, ok bool) {
 	return at, !t.reply.Over()
 }
 
-// ofService reports whether m's SRV records are made of the service's own addresses and
+// usesServiceAddrs reports whether m's SRV records are made of the service's own addresses and
 // ports, and not of its endpoints'.
-func (m *match) ofService() bool {
-	return m.node == outward || m.node != member && m.svc.kind == clusterIP
+func (m *match) usesServiceAddrs() bool {
+	return m.node == externalService || m.node != endpointName && m.svc.kind == clusterIP
 }
 
 // serviceAddrs are the addresses that such records lead to.
-func (m *match) serviceAddrs() addrLists {
-	if m.node == outward {
-		return addrLists{m.svc.external4, m.svc.external6}
+func (m *match) serviceAddrs() addrSet {
+	if m.node == externalService {
+		return addrSet{m.svc.external4, m.svc.external6}
 	}
-	return addrLists{m.svc.v4, m.svc.v6}
+	return addrSet{m.svc.v4, m.svc.v6}
 }
 
-// pairs is the number of pairs that m's SRV records are made of, up to [enoughPairs].
-func (m *match) pairs(b *Budget) (n int) {
+// pairCount is the number of pairs that m's SRV records are made of, up to [maxPairs].
+func (m *match) pairCount(b *Budget) (n int) {
 	switch m.node {
-	case outward, named, port, member, zonal:
+	case externalService, serviceName, portName, endpointName, zonalName:
 	default:
 		return 0
 	}
 	switch {
-	case m.ofService():
+	case m.usesServiceAddrs():
 		list := m.serviceAddrs()
-		return min(enoughPairs, m.port.count(m.svc.ports, b)*(len(list.v4)/4+len(list.v6)/16))
+		return min(maxPairs, m.port.count(m.svc.ports, b)*(len(list.v4)/4+len(list.v6)/16))
 	case !m.svc.hasEndpoints():
 		return 0
 	}
 	for _, s := range m.svc.slices {
-		if n += m.pairsOf(s, b); n >= enoughPairs {
-			return enoughPairs
+		if n += m.pairsInSlice(s, b); n >= maxPairs {
+			return maxPairs
 		}
 	}
 	return n
 }
 
-// pairsOf is pairs of those endpoints of s that are m's.
-func (m *match) pairsOf(s *slice, b *Budget) (n int) {
+// pairsInSlice is pairs of those endpoints of s that are m's.
+func (m *match) pairsInSlice(s *slice, b *Budget) (n int) {
 	per := m.port.count(s.ports, b)
-	if s.ports == "" && m.port.any() {
+	if s.ports == "" && m.port.isAny() {
 		per = 1 // it gives no record, but has its part in the weight, as one without a number
 	}
 	if per == 0 {
 		return 0
 	}
-	for range m.steps(s, b) {
-		if n += per; n >= enoughPairs {
+	for range m.endpoints(s, b) {
+		if n += per; n >= maxPairs {
 			break
 		}
 	}
 	return n
 }
 
-// count is the number of those of p that m selects, up to [enoughPairs].
-func (m portMatch) count(p ports, b *Budget) (n int) {
-	for b.take(1) && p != "" && n < enoughPairs {
+// count is the number of those of p that m selects, up to [maxPairs].
+func (m portMatch) count(p portList, b *Budget) (n int) {
+	for b.spend(1) && p != "" && n < maxPairs {
 		label, proto, _, rest := p.next()
 		if m.matches(label, proto) {
 			n++
@@ -276,8 +276,8 @@ func (m portMatch) count(p ports, b *Budget) (n int) {
 	return n
 }
 
-// hostOf is the label of endpoint i, spelled out.
-func (s *slice) hostOf(i int) string {
+// hostname is the label of endpoint i, spelled out.
+func (s *slice) hostname(i int) string {
 	if host := s.host(i); host != "" {
 		return host
 	}

@@ -53,7 +53,7 @@ type requestCounter struct {
 
 // wrap gives a transport that counts what goes through next.
 func (c *requestCounter) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(req *http.Request) (*http.Response, error) {
+	return roundTripFunc(func(req *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(req)
 		code := "<error>"
 		if err == nil {
@@ -80,6 +80,6 @@ func (c *requestCounter) snapshot() []Requests {
 	return list
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+func (f roundTripFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

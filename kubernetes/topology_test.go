@@ -266,7 +266,7 @@ func arpa(addr string) string {
 // entry is an endpoint as the model of unite sees it.
 type entry struct {
 	addr  string
-	place place
+	place locality
 }
 
 // The addresses of the bare name are what a plain reading of the rules gives, for
@@ -275,10 +275,10 @@ func TestUniteIsWhatTheRulesSay(t *testing.T) {
 	shared := 0
 	for seed := range uint64(3000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		s := &service{kind: headless, nearest: nearest(rng.IntN(3))}
+		s := &service{kind: headless, distribution: trafficDistribution(rng.IntN(3))}
 		narrow := rng.IntN(4) > 0
-		bits := []place{0, onNode | inZone, inZone, 0, onNode | inZone}[rng.IntN(5):]
-		hints := []place{nodeHints | forNode, zoneHints | forZone, nodeHints | zoneHints, nodeHints, zoneHints, 0}[rng.IntN(6):]
+		bits := []locality{0, sameNode | sameZone, sameZone, 0, sameNode | sameZone}[rng.IntN(5):]
+		hints := []locality{hasNodeHints | hintsNode, hasZoneHints | hintsZone, hasNodeHints | hasZoneHints, hasNodeHints, hasZoneHints, 0}[rng.IntN(6):]
 		var list []entry
 		for i := range rng.IntN(4) {
 			var l endpointList
@@ -295,14 +295,14 @@ func TestUniteIsWhatTheRulesSay(t *testing.T) {
 			l.pack(sl)
 			s.slices = append(s.slices, sl)
 			for j := range sl.len() {
-				list = append(list, entry{sl.addr(j), sl.place(j)})
+				list = append(list, entry{sl.addr(j), sl.locality(j)})
 			}
 		}
 		for _, size := range []int{4, 16} {
-			got, cut := s.union(size, narrow)
+			got, cut := s.headlessAddrs(size, narrow)
 			want, places := model(s, list, size, narrow)
 			if diff := cmp.Diff(want, byRank(got, cut, size)); diff != "" {
-				t.Fatalf("seed %d, narrow %v, nearest %d, of %v (-want +got):\n%s", seed, narrow, s.nearest, list, diff)
+				t.Fatalf("seed %d, narrow %v, nearest %d, of %v (-want +got):\n%s", seed, narrow, s.distribution, list, diff)
 			}
 			if cut != places {
 				t.Fatalf("seed %d: cut at %v, want %v", seed, cut, places)
@@ -318,13 +318,13 @@ func TestUniteIsWhatTheRulesSay(t *testing.T) {
 }
 
 // byRank are the addresses in packed by rank, sorted within it.
-func byRank(packed string, cut places, size int) (out [4][]string) {
+func byRank(packed string, cut localityBounds, size int) (out [4][]string) {
 	for i := range len(packed) / size {
-		r := farther
+		r := otherRank
 		switch {
-		case i < int(cut.zone):
+		case i < int(cut.zoneStart):
 			r = nodeRank
-		case i < int(cut.rest):
+		case i < int(cut.otherStart):
 			r = zoneRank
 		}
 		out[r] = append(out[r], packed[i*size:(i+1)*size])
@@ -336,26 +336,26 @@ func byRank(packed string, cut places, size int) (out [4][]string) {
 }
 
 // model is unite, written to be read.
-func model(s *service, list []entry, size int, narrow bool) (out [4][]string, cut places) {
+func model(s *service, list []entry, size int, narrow bool) (out [4][]string, cut localityBounds) {
 	list = slices.DeleteFunc(slices.Clone(list), func(e entry) bool { return len(e.addr) != size })
-	some := func(p place) bool {
+	some := func(p locality) bool {
 		return slices.ContainsFunc(list, func(e entry) bool { return e.place&p != 0 })
 	}
-	every := func(p place) bool {
+	every := func(p locality) bool {
 		return !slices.ContainsFunc(list, func(e entry) bool { return e.place&p == 0 })
 	}
-	keep := place(0)
+	keep := locality(0)
 	switch {
 	case !narrow:
-	case s.nearest == sameNode && some(onNode):
-		keep = onNode
-	case s.nearest == sameNode && some(inZone), s.nearest == sameZone && some(inZone):
-		keep = inZone
-	case s.nearest != anywhere:
-	case every(nodeHints) && some(forNode):
-		keep = forNode
-	case every(zoneHints) && some(forZone):
-		keep = forZone
+	case s.distribution == preferSameNode && some(sameNode):
+		keep = sameNode
+	case s.distribution == preferSameNode && some(sameZone), s.distribution == preferSameZone && some(sameZone):
+		keep = sameZone
+	case s.distribution != noPreference:
+	case every(hasNodeHints) && some(hintsNode):
+		keep = hintsNode
+	case every(hasZoneHints) && some(hintsZone):
+		keep = hintsZone
 	}
 	best := map[string]rank{}
 	for _, e := range list {
@@ -366,8 +366,8 @@ func model(s *service, list []entry, size int, narrow bool) (out [4][]string, cu
 	for _, addr := range slices.Sorted(maps.Keys(best)) {
 		out[best[addr]] = append(out[best[addr]], addr)
 	}
-	cut.zone = uint16(len(out[nodeRank]))
-	cut.rest = cut.zone + uint16(len(out[zoneRank]))
+	cut.zoneStart = uint16(len(out[nodeRank]))
+	cut.otherStart = cut.zoneStart + uint16(len(out[zoneRank]))
 	return out, cut
 }
 
@@ -463,14 +463,14 @@ func TestTopologyChanges(t *testing.T) {
 }
 
 func TestNearestOf(t *testing.T) {
-	for text, want := range map[string]nearest{
-		"": anywhere, "PreferClose": sameZone, "PreferSameZone": sameZone, "PreferSameNode": sameNode, "other": anywhere,
+	for text, want := range map[string]trafficDistribution{
+		"": noPreference, "PreferClose": preferSameZone, "PreferSameZone": preferSameZone, "PreferSameNode": preferSameNode, "other": noPreference,
 	} {
 		svc := &corev1.Service{}
 		if text != "" {
 			svc.Spec.TrafficDistribution = &text
 		}
-		if got := nearestOf(svc); got != want {
+		if got := trafficDistributionOf(svc); got != want {
 			t.Errorf("%q asks for %d, want %d", text, got, want)
 		}
 	}
@@ -484,31 +484,31 @@ func TestFarCostsNothing(t *testing.T) {
 	far := []discoveryv1.Endpoint{at("10.0.0.1 n9 west"), at("10.0.0.2 n8 west")}
 	hinted := []discoveryv1.Endpoint{at("10.0.0.1 n9 west zones=east nodes=n0"), at("10.0.0.2 n8 west zones=west nodes=n1")}
 	for name, tt := range map[string]struct {
-		pack packer
+		pack converter
 		eps  []discoveryv1.Endpoint
 	}{
-		"far":                  {newPacker(testConfig(t), here), far},
-		"hints in mode order":  {newPacker(order, here), hinted},
-		"hints in mode off":    {newPacker(off, here), hinted},
-		"hints, nothing known": {newPacker(testConfig(t), Options{}), hinted},
-		"zero":                 {packer{}, hinted},
+		"far":                  {newConverter(testConfig(t), here), far},
+		"hints in mode order":  {newConverter(order, here), hinted},
+		"hints in mode off":    {newConverter(off, here), hinted},
+		"hints, nothing known": {newConverter(testConfig(t), Options{}), hinted},
+		"zero":                 {converter{}, hinted},
 	} {
 		es := makeSlice("default", "db", "db-1")
 		es.Endpoints = tt.eps
 		var f faults
-		if s := fromSlice(es, tt.pack, &f); s.near != "" || s.zones != nil || s.hosts != nil || len(f) > 0 {
-			t.Errorf("%s: near %q, zones %v, hosts %v, faults %v", name, s.near, s.zones, s.hosts, f)
+		if s := convertSlice(es, tt.pack, &f); s.localities != "" || s.zones != nil || s.hosts != nil || len(f) > 0 {
+			t.Errorf("%s: near %q, zones %v, hosts %v, faults %v", name, s.localities, s.zones, s.hosts, f)
 		}
 	}
 }
 
 // The count of addresses by distance has two bytes.
 func TestPlacesSaturate(t *testing.T) {
-	var p places
-	for _, r := range []rank{nodeRank, zoneRank, farther} {
-		p.note(r, 40_000)
+	var p localityBounds
+	for _, r := range []rank{nodeRank, zoneRank, otherRank} {
+		p.addCount(r, 40_000)
 	}
-	if p != (places{zone: 40_000, rest: 65_535}) {
+	if p != (localityBounds{zoneStart: 40_000, otherStart: 65_535}) {
 		t.Errorf("became %v", p)
 	}
 }

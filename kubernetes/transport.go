@@ -23,18 +23,18 @@ const (
 	// 10 MB/s, twice the connection's would be a tenth of a small view.
 	connWindow   = 2 << 20
 	streamWindow = 512 << 10
-	// pingAfter of silence a ping is sent, and the connection is given up when
+	// pingInterval of silence a ping is sent, and the connection is given up when
 	// nothing comes within pingWait. They are client-go's: half would ping each
 	// idle watch between two of its bookmarks twice, double would hide a dead server
 	// for a minute and a half.
-	pingAfter = 30 * time.Second
-	pingWait  = 15 * time.Second
-	// idleMost closes a connection without a request. A view always has a watch
+	pingInterval = 30 * time.Second
+	pingTimeout  = 15 * time.Second
+	// idleConnTimeout closes a connection without a request. A view always has a watch
 	// open, so that only one that was replaced is idle; half or double is as good.
-	idleMost = 90 * time.Second
-	// dialMost is for the TCP handshake and for the TLS handshake: three lost packets in
+	idleConnTimeout = 90 * time.Second
+	// dialTimeout is for the TCP handshake and for the TLS handshake: three lost packets in
 	// a row still fit, and double would be no sooner than the back-off's end.
-	dialMost = 10 * time.Second
+	dialTimeout = 10 * time.Second
 )
 
 // connection is one view's own transport to its API server. client-go would share
@@ -50,15 +50,15 @@ type connection struct {
 	open    map[net.Conn]struct{} // nil once it is closed
 }
 
-// connect prepares a connection; it opens none.
-func connect(c *rest.Config) (*connection, error) {
+// newConnection prepares a connection; it opens none.
+func newConnection(c *rest.Config) (*connection, error) {
 	conn := &connection{config: c, open: map[net.Conn]struct{}{}}
 	var err error
-	conn.current, err = conn.build()
+	conn.current, err = conn.newTransport()
 	return conn, err
 }
 
-func (c *connection) build() (*http.Transport, error) {
+func (c *connection) newTransport() (*http.Transport, error) {
 	conf, err := c.config.TransportConfig()
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (c *connection) build() (*http.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	dial := (&net.Dialer{Timeout: dialMost}).DialContext
+	dial := (&net.Dialer{Timeout: dialTimeout}).DialContext
 	if conf.DialHolder != nil {
 		dial = conf.DialHolder.Dial
 	}
@@ -77,17 +77,17 @@ func (c *connection) build() (*http.Transport, error) {
 	}
 	return &http.Transport{
 		Proxy:               proxy,
-		DialContext:         c.keep(dial),
+		DialContext:         c.track(dial),
 		TLSClientConfig:     tlsConfig,
-		TLSHandshakeTimeout: dialMost,
-		IdleConnTimeout:     idleMost,
+		TLSHandshakeTimeout: dialTimeout,
+		IdleConnTimeout:     idleConnTimeout,
 		DisableCompression:  conf.DisableCompression,
 		ForceAttemptHTTP2:   true,
 		HTTP2: &http.HTTP2Config{
 			MaxReceiveBufferPerConnection: connWindow,
 			MaxReceiveBufferPerStream:     streamWindow,
-			SendPingTimeout:               pingAfter,
-			PingTimeout:                   pingWait,
+			SendPingTimeout:               pingInterval,
+			PingTimeout:                   pingTimeout,
 		},
 	}, nil
 }
@@ -100,36 +100,36 @@ func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTrip(req)
 	var unverified *tls.CertificateVerificationError
 	if errors.As(err, &unverified) || err == nil && resp.StatusCode == http.StatusUnauthorized {
-		c.renew(t)
+		c.replaceTransport(t)
 	}
 	return resp, err
 }
 
-// renew replaces old, if that has not happened already. What runs on old goes on,
+// replaceTransport replaces old, if that has not happened already. What runs on old goes on,
 // and its connections close when they have been idle for long.
 // Credentials that can't be read leave it as it is: the files may be half written.
-func (c *connection) renew(old *http.Transport) {
+func (c *connection) replaceTransport(old *http.Transport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current != old {
 		return
 	}
-	if t, err := c.build(); err == nil {
+	if t, err := c.newTransport(); err == nil {
 		c.current = t
 	}
 }
 
-// dialer opens one connection.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+// dialFunc opens one connection.
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// keep makes dial note what it opens, so that close can end it.
-func (c *connection) keep(dial dialer) dialer {
+// track makes dial note what it opens, so that close can end it.
+func (c *connection) track(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		raw, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		kept := &keptConn{Conn: raw, of: c}
+		kept := &trackedConn{Conn: raw, owner: c}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.open == nil {
@@ -140,16 +140,16 @@ func (c *connection) keep(dial dialer) dialer {
 	}
 }
 
-// keptConn is forgotten when it closes.
-type keptConn struct {
+// trackedConn is forgotten when it closes.
+type trackedConn struct {
 	net.Conn
-	of *connection
+	owner *connection
 }
 
-func (k *keptConn) Close() error {
-	k.of.mu.Lock()
-	delete(k.of.open, k)
-	k.of.mu.Unlock()
+func (k *trackedConn) Close() error {
+	k.owner.mu.Lock()
+	delete(k.owner.open, k)
+	k.owner.mu.Unlock()
 	return k.Conn.Close()
 }
 
@@ -165,8 +165,8 @@ func (c *connection) close() {
 	}
 }
 
-// client gives the HTTP client that logs in over c.
-func (c *connection) client() (*http.Client, error) {
+// httpClient gives the HTTP client that logs in over c.
+func (c *connection) httpClient() (*http.Client, error) {
 	conf, err := c.config.TransportConfig()
 	if err != nil {
 		return nil, err

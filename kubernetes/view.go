@@ -61,31 +61,31 @@ type Options struct {
 // View is the index of one cluster. It is safe for concurrent use; [View.Run]
 // fills it and is called once.
 type View struct {
-	log     *slog.Logger
-	now     func() time.Time
-	addrs   []netip.Addr
-	pack    packer
-	node    string
-	shown   labels.Selector // of pods that have names; nil is all
-	source  feed
-	scope   *scope
-	allPods atomic.Bool   // all pods of the cluster are in view
-	retry   time.Duration // the first back-off from the API server
-	spread  time.Duration // what the first requests are spread over
-	seed    maphash.Seed  // of the order among endpoints equally near
+	log           *slog.Logger
+	now           func() time.Time
+	addrs         []netip.Addr
+	converter     converter
+	node          string
+	podSelector   labels.Selector // of pods that have names; nil is all
+	source        source
+	scope         *scope
+	allPods       atomic.Bool   // all pods of the cluster are in view
+	firstBackoff  time.Duration // the first back-off from the API server
+	maxStartDelay time.Duration // what the first requests are spread over
+	seed          maphash.Seed  // of the order among endpoints equally near
 
 	mu      sync.RWMutex
 	index   index
 	imports index // of ServiceImports and their slices
 
-	listed [resources]atomic.Bool
-	serial serial
+	listed [numResources]atomic.Bool
+	serial zoneSerial
 	// importSerial is the serial of the multicluster zones.
-	importSerial serial
+	importSerial zoneSerial
 	lastEvent    atomic.Int64 // unix nanoseconds
 	changes      atomic.Uint64
-	save         string // a file; "" is none
-	made         string // what shapes the records, for those that are saved
+	savePath     string // a file; "" is none
+	fingerprint  string // what shapes the records, for those that are saved
 
 	faultsMu sync.Mutex
 	faulty   map[string]string // object → what is wrong with it
@@ -95,8 +95,8 @@ type View struct {
 	requests    requestCounter
 }
 
-// feed fills a view until ctx ends. It logs what goes wrong and goes on.
-type feed interface {
+// source fills a view until ctx ends. It logs what goes wrong and goes on.
+type source interface {
 	run(ctx context.Context)
 }
 
@@ -107,9 +107,9 @@ type feed interface {
 // share a view. Errors name the option at fault.
 func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	v := newView(opts)
-	v.pack = newPacker(cfg, opts)
-	v.index.narrow = cfg.Topology == config.TopologyHints
-	v.touch()
+	v.converter = newConverter(cfg, opts)
+	v.index.nearestOnly = cfg.Topology == config.TopologyHints
+	v.bumpSerial()
 	selector, err := labels.Parse(cfg.Labels)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: labels %q is not a label selector: %w", cfg.Labels, err)
@@ -123,22 +123,22 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	for _, r := range []resource{pods, serviceImports, importSlices} {
 		v.listed[r].Store(true)
 	}
-	v.shown = selector
+	v.podSelector = selector
 	if len(cfg.Manifests) > 0 {
-		v.source, err = openManifests(v, cfg, selector, opts.PollInterval)
+		v.source, err = openManifestSource(v, cfg, selector, opts.PollInterval)
 	} else {
-		v.source, err = openAPI(v, cfg, selector, opts)
+		v.source, err = openAPISource(v, cfg, selector, opts)
 	}
 	if err != nil {
 		return nil, err
 	}
-	v.made = fmt.Sprintf("%+v %q", v.pack, []any{
+	v.fingerprint = fmt.Sprintf("%+v %q", v.converter, []any{
 		cfg.Endpoint, cfg.Kubeconfig, cfg.Context, cfg.Labels, cfg.NamespaceLabels, cfg.NoEndpoints, cfg.Multicluster,
 	})
-	if v.save = cfg.Save; v.save != "" {
-		v.restore(v.save)
+	if v.savePath = cfg.Save; v.savePath != "" {
+		v.restore(v.savePath)
 	}
-	v.serial.copies = opts.Epochs.Value()
+	v.serial.shared = opts.Epochs.Value()
 	v.serial.Store(v.serial.Load())
 	return v, nil
 }
@@ -146,13 +146,13 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 // newView makes a view that has no source yet.
 func newView(opts Options) *View {
 	v := &View{
-		log:    opts.Log,
-		now:    opts.Now,
-		addrs:  ownAddrs(opts.ServerAddrs),
-		retry:  backoffFirst,
-		spread: startSpread,
-		seed:   maphash.MakeSeed(),
-		index:  newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
+		log:           opts.Log,
+		now:           opts.Now,
+		addrs:         reachableAddrs(opts.ServerAddrs),
+		firstBackoff:  minBackoff,
+		maxStartDelay: maxStartDelay,
+		seed:          maphash.MakeSeed(),
+		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
 		scope:  newScope(&config.Kubernetes{}),
 		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
@@ -172,13 +172,13 @@ func newView(opts Options) *View {
 // Run keeps the view up to date until ctx ends: a source that is away is tried
 // again for ever, and what was known stays known.
 func (v *View) Run(ctx context.Context) {
-	defer v.index.epochs.Release(v.serial.copies)
-	if v.save == "" {
+	defer v.index.epochs.Release(v.serial.shared)
+	if v.savePath == "" {
 		v.source.run(ctx)
 		return
 	}
 	var saving sync.WaitGroup
-	s := saver{view: v, path: v.save}
+	s := viewSaver{view: v, path: v.savePath}
 	saving.Go(func() { s.run(ctx) })
 	v.source.run(ctx)
 	saving.Wait()
@@ -217,7 +217,7 @@ func (v *View) Stats() Stats {
 		if ns.exists() {
 			s.Namespaces++
 		}
-		s.Sources += ns.sources
+		s.Sources += ns.sourceCount
 	}
 	for _, svc := range v.index.services {
 		if svc.kind != orphan {
@@ -236,11 +236,11 @@ func (v *View) setListed(r resource) {
 		return
 	}
 	v.log.Info("cluster zone: first list is complete", "resource", r.plural(), "synced", v.Synced())
-	v.stir()
+	v.requestReconcile()
 }
 
-// touch moves the SOA serial: the unix time of the last change that DNS can see.
-func (v *View) touch() {
+// bumpSerial moves the SOA serial: the unix time of the last change that DNS can see.
+func (v *View) bumpSerial() {
 	now := uint32(v.now().Unix())
 	v.serial.Store(now)
 	v.importSerial.Store(now)
@@ -254,7 +254,7 @@ func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) 
 // own.
 func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
 
-func (v *View) changeIn(x *index, serial *serial, f func(*index) bool) {
+func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
 	v.mu.Lock()
 	visible := f(x)
 	now := v.now()
@@ -266,12 +266,12 @@ func (v *View) changeIn(x *index, serial *serial, f func(*index) bool) {
 	v.changes.Add(1)
 }
 
-// heard notes that the source has said something.
-func (v *View) heard() { v.lastEvent.Store(v.now().UnixNano()) }
+// noteActivity notes that the source has said something.
+func (v *View) noteActivity() { v.lastEvent.Store(v.now().UnixNano()) }
 
-// note keeps track of objects that DNS can't show in full. A fault is logged once
+// noteFaults keeps track of objects that DNS can't show in full. A fault is logged once
 // for as long as it stays the same.
-func (v *View) note(r resource, ns, name string, f faults) {
+func (v *View) noteFaults(r resource, ns, name string, f faults) {
 	v.faultsMu.Lock()
 	if len(f) == 0 && len(v.faulty) == 0 {
 		v.faultsMu.Unlock()
@@ -295,9 +295,9 @@ func (v *View) note(r resource, ns, name string, f faults) {
 	}
 }
 
-// keepFaults forgets the faults of objects that a list of s should have shown, and
+// pruneFaults forgets the faults of objects that a list of s should have shown, and
 // did not.
-func (v *View) keepFaults(s *sink) {
+func (v *View) pruneFaults(s *handler) {
 	v.faultsMu.Lock()
 	defer v.faultsMu.Unlock()
 	for key := range v.faulty {
@@ -309,7 +309,7 @@ func (v *View) keepFaults(s *sink) {
 		if s.source != nil && s.source.ns != nil && s.source.ns.label[1:] != ns {
 			continue
 		}
-		if _, ok := s.seen[s.indexed(ns, name)]; !ok {
+		if _, ok := s.seen[s.indexKey(ns, name)]; !ok {
 			delete(v.faulty, key)
 		}
 	}
@@ -329,29 +329,29 @@ func (v *View) importsInto(label []byte) bool {
 func (v *View) service(key []byte, imports bool) *service {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return v.indexOf(imports).services[string(key)]
+	return v.indexFor(imports).services[string(key)]
 }
 
-// indexOf is the index of Services, or that of ServiceImports.
-func (v *View) indexOf(imports bool) *index {
+// indexFor is the index of Services, or that of ServiceImports.
+func (v *View) indexFor(imports bool) *index {
 	if imports {
 		return &v.imports
 	}
 	return &v.index
 }
 
-// lists reports whether the object of that namespace (a label in wire form) is in
+// hasNamespaceObject reports whether the object of that namespace (a label in wire form) is in
 // view.
-func (v *View) lists(label []byte) bool {
+func (v *View) hasNamespaceObject(label []byte) bool {
 	v.mu.RLock()
 	ns := v.index.namespaces[string(label)]
-	ok := ns != nil && ns.object
+	ok := ns != nil && ns.hasObject
 	v.mu.RUnlock()
 	return ok
 }
 
-// namespace reports whether there is one of that label (in wire form).
-func (v *View) namespace(label []byte) bool {
+// hasNamespace reports whether there is one of that label (in wire form).
+func (v *View) hasNamespace(label []byte) bool {
 	v.mu.RLock()
 	ok := v.index.namespaces[string(label)].exists()
 	v.mu.RUnlock()

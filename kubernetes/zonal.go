@@ -20,61 +20,61 @@ const (
 	preferLabel = "\x06prefer"
 )
 
-// findBelow is findService where there are names by topology zone; at holds where the
+// lookupServiceOrZonal is findService where there are names by topology zone; at holds where the
 // last [maxDepth] labels start, so that it begins above 0 if there are more.
-func (z *Zone) findBelow(rel []byte, at []int, o *origin, b *Budget) match {
+func (z *Zone) lookupServiceOrZonal(rel []byte, at []int, o *origin, b *Budget) match {
 	if n := len(at); n > 3 && string(rel[at[n-4]:at[n-3]]) == zoneLabel {
-		return z.findZonal(rel, at, b)
+		return z.lookupZonal(rel, at, b)
 	}
 	if at[0] > 0 {
 		return match{}
 	}
-	return z.findService(rel, at, o, b)
+	return z.lookupService(rel, at, o, b)
 }
 
-// findZonal looks up a name at or below a service's _zone.
-func (z *Zone) findZonal(rel []byte, at []int, b *Budget) match {
+// lookupZonal looks up a name at or below a service's _zone.
+func (z *Zone) lookupZonal(rel []byte, at []int, b *Budget) match {
 	n := len(at)
 	if !z.exposes(rel[at[n-2]:at[n-1]]) {
 		return match{}
 	}
-	m := match{node: zonal, key: rel[at[n-3]:at[n-1]]}
+	m := match{node: zonalName, key: rel[at[n-3]:at[n-1]]}
 	m.svc = z.view.service(m.key, false)
 	if m.svc == nil || m.svc.kind != headless {
 		return match{} // what has one address for all zones has no address by zone
 	}
 	if n == 4 {
-		return match{node: empty}
+		return match{node: emptyNonTerminal}
 	}
-	return m.directed(z.view, rel[at[0]:at[1]], rel[:at[0]], b)
+	return m.matchDirective(z.view, rel[at[0]:at[1]], rel[:at[0]], b)
 }
 
-// directed is the node of a zone, or of none yet, below a directive.
-func (m match) directed(v *View, directive, zone []byte, b *Budget) match {
+// matchDirective is the node of a zone, or of none yet, below a directive.
+func (m match) matchDirective(v *View, directive, zone []byte, b *Budget) match {
 	pin := string(directive) == pinLabel
 	switch {
 	case !pin && string(directive) != preferLabel:
 		return match{}
 	case len(zone) == 0:
-		return match{node: empty}
-	case !v.held(m.svc):
-		return match{node: elsewhere, svc: m.svc}
+		return match{node: emptyNonTerminal}
+	case !v.requireSlices(m.svc):
+		return match{node: incomplete, svc: m.svc}
 	}
 	var found bool
-	if m.zone, found = m.svc.zoneNamed(zone, b); !found && pin {
-		m.zone = nowhere
+	if m.zone, found = m.svc.findZone(zone, b); !found && pin {
+		m.zone = noZone
 	}
 	return m
 }
 
-// nowhere is a zone that no endpoint is in.
-var nowhere = unique.Make("")
+// noZone is a zone that no endpoint is in.
+var noZone = unique.Make("")
 
-// zoneNamed is the zone of that name if s has an endpoint there.
-func (s *service) zoneNamed(zone []byte, b *Budget) (z topozone, ok bool) {
-	var none topozone
+// findZone is the zone of that name if s has an endpoint there.
+func (s *service) findZone(zone []byte, b *Budget) (z zoneName, ok bool) {
+	var none zoneName
 	for _, sl := range s.slices {
-		if !b.take(sliceSteps + len(sl.zones)) {
+		if !b.spend(sliceSteps + len(sl.zones)) {
 			return none, false
 		}
 		for _, z := range sl.zones {
@@ -86,8 +86,8 @@ func (s *service) zoneNamed(zone []byte, b *Budget) (z topozone, ok bool) {
 	return none, false
 }
 
-// nextIn is the first endpoint from i on that is in the zone z, s.len() if none is.
-func (s *slice) nextIn(z topozone, i int) int {
+// nextInZone is the first endpoint from i on that is in the zone z, s.len() if none is.
+func (s *slice) nextInZone(z zoneName, i int) int {
 	for i < s.len() && !s.inZone(i, z) {
 		i++
 	}
@@ -95,7 +95,7 @@ func (s *slice) nextIn(z topozone, i int) int {
 }
 
 // inZone reports whether endpoint i is in the zone z; the zero zone is all of them.
-func (s *slice) inZone(i int, z topozone) bool {
-	var all topozone
+func (s *slice) inZone(i int, z zoneName) bool {
+	var all zoneName
 	return z == all || s.zones != nil && s.zones[i] == z
 }

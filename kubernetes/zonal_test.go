@@ -168,15 +168,15 @@ func TestZonalFaults(t *testing.T) {
 		es := makeSlice("default", "db", "db-1")
 		es.Endpoints = []discoveryv1.Endpoint{at("10.0.0.1 n9 " + zone), at("10.0.0.2 n9 a.b")}
 		var f faults
-		s := fromSlice(es, packer{zonal: true}, &f)
-		if s.len() != 2 || len(s.zones) != 2 || s.zones[0] != (topozone{}) || s.zones[1].Value() != "\x01a\x01b" {
+		s := convertSlice(es, converter{zonal: true}, &f)
+		if s.len() != 2 || len(s.zones) != 2 || s.zones[0] != (zoneName{}) || s.zones[1].Value() != "\x01a\x01b" {
 			t.Errorf("%q: %d endpoints in %v", zone, s.len(), s.zones)
 		}
 		if len(f) != 1 || !strings.Contains(f[0], "topology zone") {
 			t.Errorf("%q: faults %q", zone, f)
 		}
 		f = nil
-		if s := fromSlice(es, packer{}, &f); len(f) != 0 || s.zones != nil {
+		if s := convertSlice(es, converter{}, &f); len(f) != 0 || s.zones != nil {
 			t.Errorf("%q: without the option, faults %q and zones %v", zone, f, s.zones)
 		}
 	}

@@ -46,16 +46,16 @@ const soaTTL = 300
 // Zone answers the names of one `kubernetes` directive. It is immutable and safe
 // for concurrent use.
 type Zone struct {
-	view        *View
-	origins     []origin // longest first
-	primary     *origin  // what PTR records point into; nil if Services have names in none
-	ttl         uint32
-	pods        config.PodMode
-	ignoreEmpty bool
-	exposed     map[string]struct{} // namespaces' labels in wire form; nil is all
-	listed      bool                // only namespaces whose own objects are in view have names
-	fall        *config.Fallthrough
-	ordered     bool // the nearest endpoints come first
+	view                 *View
+	origins              []origin // longest first
+	primary              *origin  // what PTR records point into; nil if Services have names in none
+	ttl                  uint32
+	pods                 config.PodMode
+	ignoreEmpty          bool
+	namespaces           map[string]struct{} // namespaces' labels in wire form; nil is all
+	needsNamespaceObject bool                // only namespaces whose own objects are in view have names
+	fallthroughTo        *config.Fallthrough
+	ordered              bool // the nearest endpoints come first
 }
 
 // origin is one zone of a directive.
@@ -67,7 +67,7 @@ type origin struct {
 	// server and mailbox are the labels in front of the zone, in wire form, that are
 	// the SOA's name server and mailbox; serial is its serial.
 	server, mailbox string
-	serial          *serial
+	serial          *zoneSerial
 	zonal           bool // names by topology zone
 }
 
@@ -91,8 +91,8 @@ func newOrigin(v *View, name wire.Name, imports []wire.Name) origin {
 	return o
 }
 
-// foreign reports whether Services have no names in o.
-func (o *origin) foreign() bool { return o.reverse || o.imports }
+// lacksServices reports whether Services have no names in o.
+func (o *origin) lacksServices() bool { return o.reverse || o.imports }
 
 // NewZone gives the answers of cfg from v. Of cfg it takes the zones and what
 // shapes an answer: `namespaces`, `multicluster`, `ttl`, `pods`, `ignore`,
@@ -101,8 +101,8 @@ func (o *origin) foreign() bool { return o.reverse || o.imports }
 func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	z := &Zone{
 		view: v, ttl: cfg.TTL, pods: cfg.Pods,
-		ignoreEmpty: cfg.IgnoreEmptyService, fall: cfg.Fallthrough,
-		listed: cfg.NamespaceLabels != "", ordered: cfg.Topology != config.TopologyOff,
+		ignoreEmpty: cfg.IgnoreEmptyService, fallthroughTo: cfg.Fallthrough,
+		needsNamespaceObject: cfg.NamespaceLabels != "", ordered: cfg.Topology != config.TopologyOff,
 	}
 	for _, name := range cfg.Zones {
 		o := newOrigin(v, name, cfg.Multicluster)
@@ -111,7 +111,7 @@ func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	}
 	var primary wire.Name
 	for _, o := range z.origins {
-		if !o.foreign() {
+		if !o.lacksServices() {
 			primary = o.name
 			break
 		}
@@ -123,11 +123,11 @@ func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 		}
 	}
 	if len(cfg.Namespaces) > 0 {
-		z.exposed = map[string]struct{}{}
+		z.namespaces = map[string]struct{}{}
 	}
 	for _, ns := range cfg.Namespaces {
 		if key, ok := namespaceKey(ns); ok {
-			z.exposed[key] = struct{}{}
+			z.namespaces[key] = struct{}{}
 		}
 	}
 	return z
@@ -152,19 +152,19 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 		r.Fail(wire.Refused)
 		return Refused, ""
 	}
-	m := z.find(name, o, b)
+	m := z.lookup(name, o, b)
 	switch {
-	case b.spent():
+	case b.exhausted():
 		return OverBudget, ""
-	case m.node == missing:
+	case m.node == notFound:
 		return z.nameError(name, o, r), ""
-	case m.node == elsewhere:
+	case m.node == incomplete:
 		return Incomplete, ""
 	}
-	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl, budget: b}
+	w := answerWriter{zone: z, origin: o, reply: r, ttl: z.ttl, budget: b}
 	r.SetAuthoritative()
 	target, end := w.write(&m, q.Type)
-	if outcome := z.lacks(end, b); outcome != Answered {
+	if outcome := z.outcomeOf(end, b); outcome != Answered {
 		r.Reset()
 		return outcome, ""
 	}
@@ -172,20 +172,20 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 		return Alias, target
 	}
 	if r.Count(wire.Answer) == 0 {
-		w.soa(wire.Authority)
+		w.writeSOA(wire.Authority)
 	}
 	return Answered, ""
 }
 
-// lacks is what keeps an answer that ends at the node end, and has taken what b lacks, from being one; [Answered]
+// outcomeOf is what keeps an answer that ends at the node end, and has taken what b lacks, from being one; [Answered]
 // is nothing.
-func (z *Zone) lacks(end node, b *Budget) Outcome {
+func (z *Zone) outcomeOf(end nodeType, b *Budget) Outcome {
 	switch {
-	case b.spent():
+	case b.exhausted():
 		return OverBudget
-	case end == elsewhere:
+	case end == incomplete:
 		return Incomplete
-	case end == missing && !z.view.Synced():
+	case end == notFound && !z.view.Synced():
 		return NotSynced
 	}
 	return Answered
@@ -200,7 +200,7 @@ func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
 	return z.view.await(ctx, q, func(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
 		outcome, target := z.Answer(q, r, b)
 		if outcome == Incomplete {
-			z.view.widen(z.find(q.Name(), z.origin(q.Name()), b))
+			z.view.requestWholeCluster(z.lookup(q.Name(), z.origin(q.Name()), b))
 		}
 		return outcome, target
 	})
@@ -224,16 +224,16 @@ func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query
 	}
 }
 
-// widen has the view follow what m, which is elsewhere, hangs on if that isn't the
+// requestWholeCluster has the view follow what m, which is elsewhere, hangs on if that isn't the
 // slices of one namespace.
-func (v *View) widen(m match) {
+func (v *View) requestWholeCluster(m match) {
 	switch {
-	case m.node != elsewhere || m.svc != nil:
+	case m.node != incomplete || m.svc != nil:
 	case m.pod:
-		v.scope.othersOnce.Do(func() { close(v.scope.others) })
+		v.scope.allPodsOnce.Do(func() { close(v.scope.allPodsNeeded) })
 	default:
-		v.scope.reverse.Store(v.scope.epoch.Load())
-		v.stir()
+		v.scope.reverseUsed.Store(v.scope.tick.Load())
+		v.requestReconcile()
 	}
 }
 
@@ -248,35 +248,35 @@ func (z *Zone) Origins() []wire.Name {
 
 // nameError answers for a name that does not exist.
 func (z *Zone) nameError(name []byte, o *origin, r *wire.Reply) Outcome {
-	if z.falls(name) {
+	if z.fallsThrough(name) {
 		return NotMine
 	}
 	if !z.view.Synced() {
 		return NotSynced
 	}
-	w := writer{zone: z, origin: o, reply: r, ttl: z.ttl}
-	w.deny()
+	w := answerWriter{zone: z, origin: o, reply: r, ttl: z.ttl}
+	w.writeNXDomain()
 	return Answered
 }
 
-// deny answers that the name does not exist.
-func (w *writer) deny() {
+// writeNXDomain answers that the name does not exist.
+func (w *answerWriter) writeNXDomain() {
 	w.reply.SetAuthoritative()
 	w.reply.SetRcode(wire.NXDomain)
-	w.soa(wire.Authority)
+	w.writeSOA(wire.Authority)
 }
 
-// falls reports whether name errors for name go on to the next directive.
-func (z *Zone) falls(name []byte) bool {
-	if z.fall == nil {
+// fallsThrough reports whether name errors for name go on to the next directive.
+func (z *Zone) fallsThrough(name []byte) bool {
+	if z.fallthroughTo == nil {
 		return false
 	}
-	for _, zone := range z.fall.Zones {
+	for _, zone := range z.fallthroughTo.Zones {
 		if wire.Under(name, zone) {
 			return true
 		}
 	}
-	return len(z.fall.Zones) == 0
+	return len(z.fallthroughTo.Zones) == 0
 }
 
 // origin is the longest zone that holds name, nil if none does.

@@ -1,0 +1,327 @@
+package kubernetes
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// resource is one of the kinds a view is made of.
+type resource uint8
+
+const (
+	services resource = iota
+	endpointSlices
+	namespaces
+	pods
+	serviceImports
+	importSlices
+	numResources // how many there are
+)
+
+// plural is the resource's name in RBAC rules and in paths, group its API group.
+func (r resource) plural() string {
+	return [...]string{"services", "endpointslices", "namespaces", "pods", "serviceimports", "endpointslices"}[r]
+}
+func (r resource) group() string {
+	return [...]string{"", discoveryv1.GroupName, "", "", multiclusterV1alpha1.Group, discoveryv1.GroupName}[r]
+}
+
+// handler is where the objects of one watch go. It turns each into records, puts them
+// into the view's index, and keeps nothing of the object. Its methods are called one
+// at a time.
+type handler struct {
+	view     *View
+	resource resource
+	// source is where slices come from, nil for other resources and for manifests.
+	source *sliceSource
+	// everyPod says that the pods are not this node's alone.
+	everyPod bool
+	// seen are the objects of the list that is coming in, nil between lists.
+	seen map[string]struct{}
+}
+
+// BeginList starts a list: what is put until complete is all there is.
+func (s *handler) BeginList() { s.seen = make(map[string]struct{}) }
+
+// EndList ends a list of that version. What wasn't in it is gone, and goes last: at
+// no moment is a name that both the old and the new state have unknown.
+func (s *handler) EndList(version uint64) {
+	since := version
+	if since > 0 {
+		since++ // what is of the list's own version is gone as well
+	}
+	for _, o := range s.missingObjects() {
+		s.forget(o[0], o[1], since)
+	}
+	s.view.pruneFaults(s)
+	s.seen = nil
+	s.view.noteActivity()
+	if s.source != nil {
+		s.source.markComplete(version)
+		return
+	}
+	if s.everyPod && !s.view.allPods.Swap(true) {
+		s.view.scope.broadcast()
+	}
+	s.view.setListed(s.resource)
+}
+
+// Upsert records obj. live says that it comes from a watch and not from a list.
+func (s *handler) Upsert(obj runtime.Object, live bool) {
+	meta, ok := obj.(metav1.Object)
+	if !ok {
+		return
+	}
+	ns, name := meta.GetNamespace(), meta.GetName()
+	if s.seen != nil {
+		s.seen[s.indexKey(ns, name)] = struct{}{}
+	}
+	var f faults
+	switch o := obj.(type) {
+	case *corev1.Service:
+		s.putService(o, &f)
+	case *discoveryv1.EndpointSlice:
+		if s.resource == importSlices {
+			s.view.putImportSlice(o, &f)
+		} else {
+			s.putSlice(o, live, &f)
+		}
+	case *serviceImport:
+		s.view.putImport(o, &f)
+	case *corev1.Pod:
+		s.putPod(o, &f)
+	default: // a Namespace, whole or its metadata
+		key, ok := namespaceKey(name)
+		if ok {
+			s.view.change(func(x *index) bool { return x.putNamespace(key) })
+		} else {
+			f.add("the name can't be a DNS label")
+		}
+	}
+	s.view.noteFaults(s.resource, ns, name, f)
+}
+
+func (s *handler) putService(o *corev1.Service, f *faults) {
+	key, rec, ok := convertService(o, f)
+	if !ok {
+		return
+	}
+	s.view.change(func(x *index) bool { return x.putService(key, rec) })
+	if rec.kind == headless {
+		s.view.requestReconcile() // its namespace may be in use
+	}
+}
+
+func (s *handler) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
+	rec := convertSlice(o, s.view.sliceConverter(), f)
+	version := uint64(0) // what a manifest says of it means nothing
+	if s.source != nil {
+		version = resourceVersionOf(o)
+	}
+	if rec == nil {
+		s.remove(o.Namespace, o.Name, version) // what is wrong with it is still to be noted
+		return
+	}
+	rec.version = version
+	s.noteVersion(version)
+	_, rec.labelled = o.Labels[corev1.IsHeadlessService]
+	s.change(func(x *index) bool {
+		if s.source != nil && x.isStale(rec, s.source) {
+			return false
+		}
+		return x.putSlice(rec)
+	})
+	if live {
+		s.view.observeProgramming(rec.key, o.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	}
+}
+
+func (s *handler) putPod(o *corev1.Pod, f *faults) {
+	rec := convertPod(o, s.view.node, s.view.podSelector, f)
+	if rec == nil {
+		s.change(func(x *index) bool { x.dropPod(objectKey(o.Namespace, o.Name)); return false })
+		return
+	}
+	s.change(func(x *index) bool { x.putPod(rec); return false })
+	s.view.requestReconcile()
+}
+
+// Delete forgets obj; its resourceVersion is that of the deletion.
+func (s *handler) Delete(obj runtime.Object) {
+	if o, ok := obj.(metav1.Object); ok {
+		s.noteVersion(resourceVersionOf(o))
+		s.forget(o.GetNamespace(), o.GetName(), resourceVersionOf(o))
+	}
+}
+
+// noteVersion notes that s has brought something of that version.
+func (s *handler) noteVersion(version uint64) {
+	if s.source == nil {
+		return
+	}
+	s.view.mu.Lock()
+	s.source.version = max(s.source.version, version)
+	s.view.mu.Unlock()
+}
+
+// forget takes the object of that name out, which is gone since that version, and
+// what was wrong with it.
+func (s *handler) forget(ns, name string, version uint64) {
+	s.remove(ns, name, version)
+	s.view.noteFaults(s.resource, ns, name, nil)
+}
+
+// remove takes the records of the object of that name out of the index.
+func (s *handler) remove(ns, name string, version uint64) {
+	switch s.resource {
+	case serviceImports:
+		s.view.dropImport(ns, name)
+		return
+	case importSlices:
+		s.view.dropImportSlice(ns, name)
+		return
+	}
+	s.change(func(x *index) bool {
+		switch s.resource {
+		case services:
+			key, ok := serviceKey(name, ns)
+			return ok && x.dropService(key)
+		case endpointSlices:
+			if s.source != nil && x.isStaleDelete(objectKey(ns, name), version, s.source) {
+				return false
+			}
+			return x.dropSlice(objectKey(ns, name))
+		case pods:
+			x.dropPod(objectKey(ns, name))
+			return false // pods' own names have no place in the serial's meaning
+		default:
+			key, ok := namespaceKey(name)
+			return ok && x.dropNamespace(key)
+		}
+	})
+}
+
+// change is [View.change] as long as s is to be listened to.
+func (s *handler) change(f func(*index) bool) {
+	s.view.change(func(x *index) bool {
+		if s.source != nil && s.source.closed {
+			return false
+		}
+		return f(x)
+	})
+}
+
+// missingObjects lists the objects, as namespace and name, that are in the index and, though s
+// covers them, were not in the list.
+func (s *handler) missingObjects() [][2]string {
+	s.view.mu.RLock()
+	defer s.view.mu.RUnlock()
+	var list [][2]string
+	switch s.resource {
+	case services:
+		list = s.view.index.serviceNames()
+	case serviceImports:
+		list = s.view.imports.serviceNames()
+	case endpointSlices:
+		list = s.view.index.sliceNames(s.source)
+	case importSlices:
+		list = s.view.imports.sliceNames(nil)
+	case pods:
+		list = s.view.index.podNames()
+	default:
+		list = s.view.index.namespaceNames()
+	}
+	return slices.DeleteFunc(list, func(o [2]string) bool {
+		_, ok := s.seen[objectKey(o[0], o[1])]
+		return ok
+	})
+}
+
+func (x *index) serviceNames() (list [][2]string) {
+	for key, svc := range x.services {
+		if svc.kind != orphan {
+			list = append(list, [2]string{namespaceOf(key)[1:], key[1 : 1+key[0]]})
+		}
+	}
+	return list
+}
+
+func (x *index) sliceNames(src *sliceSource) (list [][2]string) {
+	for key, sl := range x.slices {
+		if src.covers(sl) {
+			ns, name, _ := strings.Cut(key, "/")
+			list = append(list, [2]string{ns, name})
+		}
+	}
+	return list
+}
+
+func (x *index) podNames() (list [][2]string) {
+	for key := range x.pods {
+		ns, name, _ := strings.Cut(key, "/")
+		list = append(list, [2]string{ns, name})
+	}
+	return list
+}
+
+func (x *index) namespaceNames() (list [][2]string) {
+	for label, ns := range x.namespaces {
+		if ns.hasObject {
+			list = append(list, [2]string{"", label[1:]})
+		}
+	}
+	return list
+}
+
+// indexKey is the object's key as gone reads it back from the index, where the names
+// that queries see are in lower case.
+func (s *handler) indexKey(ns, name string) string {
+	switch s.resource {
+	case endpointSlices, importSlices, pods:
+		return objectKey(ns, name)
+	}
+	return strings.ToLower(objectKey(ns, name))
+}
+
+// objectKey names an object within its resource. Names have no slash.
+func objectKey(ns, name string) string { return ns + "/" + name }
+
+func namespaceKey(name string) (string, bool) {
+	b, ok := appendLabel(nil, name)
+	return string(b), ok
+}
+
+// resourceVersionOf is o's resourceVersion: a number that grows with every change in the
+// cluster. 0 stands for one that is missing, or is no number.
+func resourceVersionOf(o metav1.Object) uint64 {
+	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// observeProgramming measures the delay from a change in the cluster, as the slice
+// controller noted it, to now, when queries see it.
+func (v *View) observeProgramming(key, trigger string) {
+	if trigger == "" {
+		return
+	}
+	at, err := time.Parse(time.RFC3339Nano, trigger)
+	if err != nil {
+		return
+	}
+	s := v.service([]byte(key), false)
+	if !s.hasEndpoints() {
+		return
+	}
+	// The clocks of two machines may make it less than nothing.
+	v.programming[s.kind-clusterIP].Observe(max(0, v.now().Sub(at)).Seconds())
+}

@@ -1,0 +1,82 @@
+package kubernetes
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// The bare name of a headless service gives the addresses of all its slices, each once, the
+// nearest first. To put them together takes as long as there are endpoints, and that with
+// each change of a slice: where there are many it is not done under the view's lock, but for
+// the first answer that needs them.
+
+// maxEagerEndpoints is how many are put together when a slice changes. That takes 10 µs; with
+// twice as many, all who ask would wait that much longer, and with half, the second slice
+// of a service would make its first answer after a change slower.
+const maxEagerEndpoints = 200
+
+// lazyAddrs is the addresses of a service's bare name, as fields of the service have them
+// elsewhere.
+type lazyAddrs struct {
+	nearestOnly      bool
+	endpoints        int // endpoints
+	once             sync.Once
+	built            atomic.Bool
+	v4, v6           string
+	bounds4, bounds6 localityBounds
+}
+
+// updateHeadlessAddrs prepares the addresses of the bare name of s, which takes the place of old (nil:
+// none).
+func (s *service) updateHeadlessAddrs(old *service, narrow bool) {
+	if old != nil && old.kind == headless && old.lazy != nil && old.distribution == s.distribution && sameBacking(old.slices, s.slices) {
+		s.lazy = old.lazy
+		return
+	}
+	total, lists := 0, 0
+	for _, sl := range s.slices {
+		if sl.addrs != "" {
+			total, lists = total+sl.len(), lists+1
+		}
+	}
+	s.lazy = nil
+	if lists > 1 && total > maxEagerEndpoints {
+		s.v4, s.v6, s.bounds4, s.bounds6 = "", "", localityBounds{}, localityBounds{}
+		s.lazy = &lazyAddrs{nearestOnly: narrow, endpoints: total}
+		return
+	}
+	s.v4, s.bounds4 = s.headlessAddrs(4, narrow)
+	s.v6, s.bounds6 = s.headlessAddrs(16, narrow)
+}
+
+// sameBacking reports whether a and b are one list, not only alike.
+func sameBacking(a, b []*slice) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// addrs is the packed RDATA of the addresses of qtype, and where those of the next distance
+// begin. Once b is spent it is nothing.
+func (s *service) addrs(qtype uint16, b *Budget) (packed string, cut localityBounds) {
+	switch all := s.lazy; {
+	case all == nil && qtype == wire.TypeA:
+		return s.v4, s.bounds4
+	case all == nil:
+		return s.v6, s.bounds6
+	case !all.built.Load() && !b.spend(dedupSteps*all.endpoints):
+		return "", localityBounds{}
+	default:
+		all.once.Do(func() { all.build(s) })
+		if qtype == wire.TypeA {
+			return all.v4, all.bounds4
+		}
+		return all.v6, all.bounds6
+	}
+}
+
+func (b *lazyAddrs) build(s *service) {
+	b.v4, b.bounds4 = s.headlessAddrs(4, b.nearestOnly)
+	b.v6, b.bounds6 = s.headlessAddrs(16, b.nearestOnly)
+	b.built.Store(true)
+}

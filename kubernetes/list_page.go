@@ -1,0 +1,96 @@
+package kubernetes
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	// pageSize is how many objects of a list are asked for at once where the
+	// server can't stream: client-go's. Half would be twice as many requests against
+	// the client's own rate, double twice the memory for a page.
+	pageSize = 500
+	// maxPageBytes is the longest page that is read, in bytes: 500 slices of 100 endpoints
+	// in JSON are half of it; double would be no bound for an agent.
+	maxPageBytes = 64 << 20
+)
+
+// listPage is a part of a list.
+type listPage struct {
+	version string // the list's resourceVersion
+	token   string // what to ask for the rest with, "" if there is none
+}
+
+// decodePage reads a part of a list and hands each of its objects to put, and each
+// that can't be read to skip. The objects are valid while put runs, their strings for
+// longer.
+func (f *decoder) decodePage(body io.Reader, put func(runtime.Object), skip func(error)) (listPage, error) {
+	data, err := io.ReadAll(io.LimitReader(body, maxPageBytes+1))
+	switch {
+	case err != nil:
+		return listPage{}, connError(unexpectedEOF(err))
+	case len(data) > maxPageBytes:
+		return listPage{}, fmt.Errorf("a page of a list has more than %d bytes", maxPageBytes)
+	}
+	f.acquire()
+	defer f.release()
+	keep := func(obj runtime.Object, err error) {
+		if err != nil {
+			skip(err)
+		} else {
+			put(obj)
+		}
+	}
+	if message, ok := bytes.CutPrefix(data, []byte(protobufMagic)); ok {
+		return f.decodeProtobufPage(message, keep)
+	}
+	var list struct {
+		Metadata struct{ ResourceVersion, Continue string }
+		Items    []json.RawMessage
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return listPage{}, fmt.Errorf("reading a list: %w", err)
+	}
+	for _, item := range list.Items {
+		keep(f.decode(item))
+	}
+	return listPage{list.Metadata.ResourceVersion, list.Metadata.Continue}, nil
+}
+
+// decodeProtobufPage reads a list in protobuf. All lists have their metadata in field 1
+// and their items in field 2.
+func (f *decoder) decodeProtobufPage(message []byte, keep func(runtime.Object, error)) (listPage, error) {
+	var p listPage
+	_, raw, err := unwrapObject(message)
+	if err != nil {
+		return p, fmt.Errorf("reading a list: %w", err)
+	}
+	list := protobufFields{rest: raw}
+	for list.next() {
+		switch list.number {
+		case 1:
+			meta := protobufFields{rest: list.data}
+			for meta.next() {
+				switch meta.number {
+				case 2:
+					p.version = string(meta.data)
+				case 3:
+					p.token = string(meta.data)
+				}
+			}
+			if meta.err != nil {
+				return p, fmt.Errorf("reading a list: %w", meta.err)
+			}
+		case 2:
+			keep(f.decodeProtobuf("", list.data))
+		}
+	}
+	if list.err != nil {
+		return p, fmt.Errorf("reading a list: %w", list.err)
+	}
+	return p, nil
+}

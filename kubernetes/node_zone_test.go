@@ -1,0 +1,191 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// nodeServer is a fakeServer that has Nodes as well.
+type nodeServer struct {
+	*fakeServer
+	url   string
+	asked atomic.Int32
+	// node answers requests for a Node.
+	node atomic.Pointer[http.HandlerFunc]
+}
+
+func newNodeServer(t *testing.T, node http.HandlerFunc) *nodeServer {
+	s := &nodeServer{fakeServer: newFakeServer(t)}
+	s.node.Store(&node)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.URL.Path, "/api/v1/nodes/") {
+			s.asked.Add(1)
+			(*s.node.Load())(w, req)
+			return
+		}
+		s.serve(w, req)
+	}))
+	t.Cleanup(func() {
+		s.disconnect()
+		front.CloseClientConnections()
+		front.Close()
+	})
+	s.url = front.URL
+	return s
+}
+
+func unavailable(w http.ResponseWriter, _ *http.Request) {
+	writeStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+}
+
+// inZ1 says that the node is in the zone z1.
+func inZ1(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"n1","labels":{%q:"z1"}}}`, zoneLabelKey)
+}
+
+// spreadOut is a slice of db with one endpoint in z1, the last by address, and four in z2.
+func spreadOut(ns string) *discoveryv1.EndpointSlice {
+	es := makeSlice(ns, "db", "db-"+ns, "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.9")
+	for i := range es.Endpoints {
+		zone := "z2"
+		if i == 4 {
+			zone = "z1"
+		}
+		es.Endpoints[i].Zone = &zone
+	}
+	return es
+}
+
+// firsts are the addresses that come first in some answers for name.
+func firsts(t *testing.T, z *Zone, name string) map[string]bool {
+	seen := map[string]bool{}
+	for range 40 {
+		m, _, _ := ask(t, z, name, dns.TypeA)
+		if len(m.Answer) != 5 {
+			return nil
+		}
+		a, _ := m.Answer[0].(*dns.A)
+		seen[a.A.String()] = true
+	}
+	return seen
+}
+
+// An API server that does not say where the node is holds nothing back, at either scope:
+// headless names are answered, the log has one line about it, and when the server says
+// it, the order is right and each set of slices has been listed once more.
+func TestNodeUnavailable(t *testing.T) {
+	for name, scope := range map[string]config.Scope{"node": config.ScopeNode, "cluster": config.ScopeCluster} {
+		t.Run(name, func(t *testing.T) {
+			s := newNodeServer(t, unavailable)
+			for _, ns := range []string{"a", "b"} {
+				svc := makeService(ns, "db", "None")
+				svc.Spec.Selector = map[string]string{"app": "db"}
+				s.put(svc)
+				es := spreadOut(ns)
+				es.Labels["service.kubernetes.io/headless"] = ""
+				s.put(es)
+			}
+			s.put(makePod("a", "p", "10.1.0.1"))
+			v, z, log := followAs(t, s.url, Options{Node: "n1"}, func(c *config.Kubernetes) { c.Scope = scope })
+			await(t, "the sync", v.Synced)
+			for _, ns := range []string{"a", "b"} {
+				await(t, "names of "+ns, func() bool { return len(firsts(t, z, "db."+ns+".svc.cluster.local")) > 1 })
+			}
+			await(t, "five questions for the node", func() bool { return s.asked.Load() >= 5 })
+			if n := strings.Count(log.String(), "topology zone"); n != 1 || !strings.Contains(log.String(), "not known yet") {
+				t.Errorf("%d lines about the zone, want one:\n%s", n, log)
+			}
+			before := s.requests("/endpointslices?", "watch=true")
+			node := http.HandlerFunc(inZ1)
+			s.node.Store(&node)
+			for _, ns := range []string{"a", "b"} {
+				await(t, "the order of "+ns, func() bool {
+					f := firsts(t, z, "db."+ns+".svc.cluster.local")
+					return len(f) == 1 && f["10.1.0.9"]
+				})
+			}
+			again := s.requests("/endpointslices?", "watch=true") - before
+			if want := v.Stats().Sources; again > max(want, 1) {
+				t.Errorf("%d more lists of slices, want at most %d, one for each source", again, max(want, 1))
+			}
+			if n := strings.Count(log.String(), "topology zone"); n != 2 || !strings.Contains(log.String(), "is known; ") {
+				t.Errorf("%d lines about the zone, want one more for the end:\n%s", n, log)
+			}
+			asked := s.asked.Load()
+			s.put(makeService("a", "last", "10.0.0.1"))
+			await(t, "a later change", func() bool { return resolves(t, z, "last.a.svc.cluster.local", "10.0.0.1") })
+			if n := s.asked.Load(); n != asked {
+				t.Errorf("the node is asked for %d times more, though it is known", n-asked)
+			}
+		})
+	}
+}
+
+// One that takes the question and says nothing holds nothing back either.
+func TestNodeSilent(t *testing.T) {
+	s := newNodeServer(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
+	s.put(makeService("a", "db", "None"))
+	s.put(spreadOut("a"))
+	s.put(makePod("a", "p", "10.1.0.1"))
+	_, z, _ := followAs(t, s.url, Options{Node: "n1"}, nil)
+	await(t, "the names", func() bool { return len(firsts(t, z, "db.a.svc.cluster.local")) > 1 })
+}
+
+// The head start ends with the first answer, at its limit, or with the context; what is
+// followed before the zone is known is followed again, and else once.
+func TestLocation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := newNodeLocation()
+		start := time.Now()
+		l.waitFirstReply(ctx, time.Second)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("without an answer it takes %v", took)
+		}
+		runs := 0
+		follow := func(ctx context.Context) { runs++; <-ctx.Done() }
+		go l.runWithZone(ctx, time.Second, follow)
+		synctest.Wait()
+		close(l.firstReply)
+		start = time.Now()
+		l.waitFirstReply(ctx, time.Second)
+		if took := time.Since(start); took != 0 || runs != 1 {
+			t.Errorf("after an answer it takes %v, %d runs", took, runs)
+		}
+		l.setZoneKnown()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if runs != 2 {
+			t.Errorf("%d runs when the zone is known, want one more", runs)
+		}
+		go l.runWithZone(ctx, time.Second, follow)
+		synctest.Wait()
+		cancel()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if runs != 3 {
+			t.Errorf("%d runs, want one more of what was begun with the zone known", runs)
+		}
+		l = newNodeLocation()
+		start = time.Now()
+		l.waitFirstReply(ctx, time.Second)
+		l.runWithZone(ctx, time.Second, follow)
+		if took := time.Since(start); took != 0 || runs != 4 {
+			t.Errorf("after the end it takes %v, %d runs", took, runs)
+		}
+	})
+}

@@ -1,0 +1,457 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// A list is streamed, and the watch goes on behind it and, when it breaks, from
+// the last version that a bookmark or an object had.
+func TestFollowStreams(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		s := newScript(t, w,
+			reply{body: slices.Concat(w.say(watch.Added, "a", "3"), w.say(watch.Added, "b", "2"), w.end("7"),
+				w.say(watch.Modified, "b", "8"), w.say(watch.Deleted, "a", "9"))},
+			reply{body: w.say(watch.Bookmark, "", "12")},
+			reply{body: w.say(watch.Added, "c", "13"), open: true})
+		f, rec, log := s.follower(t)
+		f.start(t)
+		rec.expect(t, "begin", "put a@3", "put b@2", "complete 7", "put b@8 live", "drop a@9", "put c@13 live")
+		s.asked(t, streamed, fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 12))
+		if n := len(s.queries()); n != 3 {
+			t.Errorf("%d requests, want 3", n)
+		}
+		if got := log.String(); strings.Contains(got, "left out") {
+			t.Errorf("the log is\n%s", got)
+		}
+	})
+}
+
+// An object that goes while the list is streamed is dropped, and one that
+// comes is the list's.
+func TestFollowDeletesInList(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		s := newScript(t, w, reply{open: true, body: slices.Concat(
+			w.say(watch.Added, "a", "3"), w.say(watch.Deleted, "a", "5"), w.say(watch.Modified, "b", "6"), w.end("7"))})
+		f, rec, _ := s.follower(t)
+		f.start(t)
+		rec.expect(t, "begin", "put a@3", "drop a@5", "put b@6", "complete 7")
+	})
+}
+
+// A list that breaks off is never complete: it is begun again.
+func TestFollowListBreaks(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		second := w.say(watch.Added, "b", "4")
+		s := newScript(t, w,
+			reply{body: w.say(watch.Added, "a", "3")},
+			reply{body: slices.Concat(w.say(watch.Added, "a", "3"), second[:len(second)/2])},
+			reply{body: slices.Concat(w.say(watch.Added, "a", "3"), second, w.end("4")), open: true})
+		f, rec, _ := s.follower(t)
+		f.start(t)
+		rec.expect(t, "begin", "put a@3", "begin", "put a@3", "begin", "put a@3", "put b@4", "complete 4")
+		s.asked(t, streamed, streamed, streamed)
+	})
+}
+
+// A server that can't stream is asked for pages; that is remembered. A page that
+// comes too late means a new list.
+func TestFollowPages(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		list := func(version, token string, names ...string) reply {
+			l := &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: version, Continue: token}}
+			l.TypeMeta = metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}
+			for _, n := range names {
+				l.Items = append(l.Items, *versioned(n, "2"))
+			}
+			return reply{body: w.object(l)}
+		}
+		s := newScript(t, w,
+			reply{status: http.StatusUnprocessableEntity, reason: metav1.StatusReasonInvalid},
+			list("7", "more", "a", "b"),
+			reply{status: http.StatusGone, reason: metav1.StatusReasonExpired},
+			list("8", "more", "a"),
+			list("8", "", "c"),
+			reply{body: w.event(watch.Error, w.object(expiredStatus()))},
+			list("9", ""),
+			reply{body: w.say(watch.Modified, "c", "10"), open: true})
+		f, rec, _ := s.follower(t)
+		f.start(t)
+		rec.expect(t, "begin", "put a@2", "put b@2", "begin", "put a@2", "put c@2", "complete 8",
+			"begin", "complete 9", "put c@10 live")
+		s.asked(t, streamed, "limit=500", "continue=more&limit=500", "limit=500", "continue=more&limit=500",
+			fmt.Sprintf(resumed, 8), "limit=500", fmt.Sprintf(resumed, 9))
+	})
+}
+
+// A version that the server no longer knows means a new list, whether the request
+// or the stream says so; other errors don't.
+func TestFollowExpires(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		other := expiredStatus()
+		other.Code, other.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+		s := newScript(t, w,
+			reply{body: w.end("7")},
+			reply{status: http.StatusGone, reason: metav1.StatusReasonGone},
+			reply{body: w.end("8")},
+			reply{body: w.event(watch.Error, w.object(expiredStatus()))},
+			reply{body: w.end("9")},
+			reply{body: w.event(watch.Error, w.object(other))},
+			reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable},
+			reply{body: w.say(watch.Added, "a", "10"), open: true})
+		f, rec, log := s.follower(t)
+		f.start(t)
+		rec.expect(t, "begin", "complete 7", "begin", "complete 8", "begin", "complete 9", "put a@10 live")
+		s.asked(t, streamed, fmt.Sprintf(resumed, 7), streamed, fmt.Sprintf(resumed, 8), streamed,
+			fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9))
+		await(t, "the recovery", func() bool {
+			return strings.HasSuffix(strings.TrimSpace(log.String()), `followed again" resource=services`)
+		})
+		if got := log.String(); !strings.Contains(got, "in the stream: ") || !strings.Contains(got, "verb=watch") {
+			t.Errorf("the log is\n%s", got)
+		}
+	})
+}
+
+// A server that comes back after long, and has forgotten the version, is asked for a list
+// soon; one that forgets each list's version is asked ever more slowly.
+func TestFollowExpiresLate(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		gone := reply{body: w.event(watch.Error, w.object(expiredStatus()))}
+		away := reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable}
+		synctest.Test(t, func(t *testing.T) {
+			replies := append([]reply{{body: w.end("7")}}, slices.Repeat([]reply{away}, 10)...)
+			comeback := len(replies)
+			replies = append(replies, slices.Repeat([]reply{gone, {body: w.end("8")}}, 10)...)
+			f, s, _, _ := localFollower(t, w, replies...)
+			var asked []time.Time
+			c := f.client.(*rest.RESTClient)
+			inner := c.Client.Transport
+			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+				asked = append(asked, time.Now())
+				return inner.RoundTrip(req)
+			})
+			f.start(t)
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if len(asked) < len(replies) {
+				t.Fatalf("%d requests, want %d and more: %q", len(asked), len(replies), s.queries())
+			}
+			if d := asked[comeback].Sub(asked[comeback-1]); d < maxBackoff {
+				t.Errorf("the server is asked again after %v: this test shows nothing", d)
+			}
+			if d := asked[comeback+1].Sub(asked[comeback]); d >= 2*minBackoff {
+				t.Errorf("the list is asked for after %v, want less than %v", d, 2*minBackoff)
+			}
+			last := asked[comeback+18]
+			if d := asked[comeback+19].Sub(last); d < maxBackoff {
+				t.Errorf("the tenth list in a row is asked for after %v", d)
+			}
+		})
+	})
+}
+
+// Errors that come out of streams are one trouble, which opening the next stream
+// doesn't end, and neither is it nothing when every stream ends early.
+func TestFollowTroubleInStreams(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		failure := expiredStatus()
+		failure.Code, failure.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+		fails := reply{body: w.event(watch.Error, w.object(failure))}
+		for _, c := range []struct {
+			name, says string
+			replies    []reply
+		}{
+			{"errors", "too old", []reply{fails, fails, fails}},
+			{"early ends", errEndedEarly.Error(), []reply{{body: []byte{}}, {body: []byte{}}, {body: []byte{}}}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				replies := slices.Concat([]reply{{body: w.end("7")}}, c.replies, []reply{{body: w.say(watch.Added, "a", "8"), open: true}})
+				s := newScript(t, w, replies...)
+				f, rec, log := s.follower(t)
+				f.start(t)
+				rec.expect(t, "begin", "complete 7", "put a@8 live")
+				got := log.String()
+				if strings.Count(got, "can't be followed") != 1 || strings.Count(got, "followed again") != 1 || !strings.Contains(got, c.says) {
+					t.Errorf("the log is\n%s", got)
+				}
+			})
+		}
+	})
+}
+
+// An object that can't be read costs nothing but itself.
+func TestFollowSkips(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}}
+		pod.Name = "p"
+		large := versioned("large", "6")
+		large.Annotations = map[string]string{"x": strings.Repeat("x", maxEventBytes)}
+		almost := versioned("almost", "5")
+		almost.Annotations = map[string]string{"x": strings.Repeat("x", maxEventBytes-1000)}
+		broken := w.say(watch.Added, "broken", "4")
+		broken = bytes.Replace(broken, []byte(`"name":"broken"`), []byte(`"name":[1,2,3]`), 1)
+		broken = bytes.Replace(broken, []byte("\n\006broken"), []byte("\n\177broken"), 1)
+		s := newScript(t, w, reply{open: true, body: slices.Concat(
+			w.say(watch.Added, "a", "2"), broken, w.event(watch.Added, w.object(pod)), w.event(watch.Added, w.object(expiredStatus())),
+			w.event(watch.Added, w.object(almost)), w.event(watch.Added, w.object(large)), w.say("NONSENSE", "n", "6"), w.end("7"),
+			w.say(watch.Added, "b", "8"))})
+		f, rec, log := s.follower(t)
+		f.start(t)
+		rec.expect(t, "begin", "put a@2", "put almost@5", "complete 7", "put b@8 live")
+		for _, want := range []string{`it is a \"Pod\" and not a Service`, "has a *v1.Status", "the most is", `unknown type \"NONSENSE\"`} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log doesn't say %q:\n%s", want, log.String())
+			}
+		}
+		if n := strings.Count(log.String(), "left out"); n != 5 {
+			t.Errorf("%d objects left out, want 5:\n%s", n, log.String())
+		}
+	})
+}
+
+// What is no event at all ends the stream, and the watch goes on from where it was.
+func TestFollowGarbage(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		garbage := []byte("\x00\x00\x00\x05\xff\xff\xff\xff\xff")
+		if w.name == "JSON" {
+			garbage = []byte("]]\n")
+		}
+		s := newScript(t, w,
+			reply{body: []byte("<html>your session has ended</html>")},
+			reply{body: slices.Concat(w.end("7"), garbage, w.say(watch.Added, "lost", "8"))},
+			reply{body: w.say(watch.Added, "a", "8"), open: true})
+		f, rec, log := s.follower(t)
+		f.start(t)
+		rec.expect(t, "begin", "begin", "complete 7", "put a@8 live")
+		s.asked(t, streamed, streamed, fmt.Sprintf(resumed, 7))
+		if n := strings.Count(log.String(), "can't be followed"); n != 2 {
+			t.Errorf("%d troubles, want 2:\n%s", n, log.String())
+		}
+	})
+}
+
+// A server that takes a request and says nothing, or says nothing any more, is
+// given up. A list is asked for as a stream and in pages in turns then.
+func TestFollowSilence(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		l := &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+		l.TypeMeta = metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}
+		synctest.Test(t, func(t *testing.T) {
+			f, s, rec, log := localFollower(t, w,
+				reply{silent: true},
+				reply{silent: true},
+				reply{body: w.say(watch.Added, "a", "3"), open: true},
+				reply{body: w.object(l)},
+				reply{open: true},
+				reply{body: w.say(watch.Added, "b", "8"), open: true},
+				reply{silent: true},
+				reply{body: w.say(watch.Added, "c", "9"), open: true})
+			f.start(t)
+			time.Sleep(7*watchSilenceTimeout + 7*2*maxBackoff)
+			synctest.Wait()
+			rec.expect(t, "begin", "begin", "put a@3", "begin", "complete 7", "put b@8 live", "put c@9 live")
+			s.asked(t, streamed, "limit=500", streamed, "limit=500", fmt.Sprintf(resumed, 7), fmt.Sprintf(resumed, 7),
+				fmt.Sprintf(resumed, 8), fmt.Sprintf(resumed, 8))
+			if !strings.Contains(log.String(), errSilent.Error()) {
+				t.Errorf("the log is\n%s", log.String())
+			}
+		})
+	})
+}
+
+// Followers of many agents start apart, and come back apart.
+func TestFollowSpreads(t *testing.T) {
+	w := dialects(t)[0]
+	synctest.Test(t, func(t *testing.T) {
+		zero := time.Now()
+		const n = 50
+		first, second := map[time.Duration]bool{}, map[time.Duration]bool{}
+		var mu sync.Mutex
+		ctx, cancel := context.WithCancel(t.Context())
+		for range n {
+			f, _, _, _ := localFollower(t, w, reply{status: http.StatusBadGateway})
+			f.startDelay = maxStartDelay
+			calls := 0
+			f.onActivity = func() { t.Error("nothing is to be heard") }
+			f.newObject = nil // nothing is to be read either
+			c := f.client.(*rest.RESTClient)
+			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				calls++
+				switch since := time.Since(zero); calls {
+				case 1:
+					first[since] = true
+					if since >= maxStartDelay {
+						t.Errorf("the first request comes after %v", since)
+					}
+				case 2:
+					second[since] = true
+				}
+				return nil, errors.New("no route")
+			})
+			go f.run(ctx)
+		}
+		time.Sleep(maxStartDelay + 2*minBackoff)
+		cancel()
+		synctest.Wait()
+		if len(first) < n*9/10 || len(second) < n*9/10 {
+			t.Errorf("%d followers start at %d instants and come back at %d", n, len(first), len(second))
+		}
+	})
+}
+
+// A server that is away for long is asked at the slowest pace, and what it has to
+// say of that is said once a minute.
+func TestFollowPatience(t *testing.T) {
+	w := dialects(t)[0]
+	synctest.Test(t, func(t *testing.T) {
+		f, s, rec, log := localFollower(t, w, reply{body: w.end("7")},
+			reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable})
+		f.start(t)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		rec.expect(t, "begin", "complete 7")
+		least, most := int(time.Hour/(2*maxBackoff)), int(time.Hour/maxBackoff)+10
+		if n := len(s.queries()); n < least || n > most {
+			t.Errorf("%d requests in an hour, want %d to %d", n, least, most)
+		}
+		if n := strings.Count(log.String(), "can't be followed"); n > 61 || n < 30 {
+			t.Errorf("%d lines are logged in an hour", n)
+		}
+	})
+}
+
+// What a follower asks for is what it was made for, and a refusal says which rule
+// of which namespace is missing.
+func TestFollowForbidden(t *testing.T) {
+	w := dialects(t)[0]
+	s := newScript(t, w,
+		reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
+		reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
+		reply{body: w.end("7"), open: true})
+	f, rec, log := s.follower(t)
+	f.namespace, f.fields = "shop", "spec.nodeName=n1"
+	var err error
+	if f.labels, err = labels.Parse("a in (b)"); err != nil {
+		t.Fatal(err)
+	}
+	f.start(t)
+	rec.expect(t, "begin", "complete 7")
+	s.mu.Lock()
+	u := s.seen[0].URL
+	s.mu.Unlock()
+	if q := u.Query(); u.Path != "/api/v1/namespaces/shop/services" || q.Get("fieldSelector") != f.fields || q.Get("labelSelector") != "a in (b)" {
+		t.Errorf("it asks for %s", u)
+	}
+	const rule = `Role in the namespace shop) of the agent's ServiceAccount: {apiGroups: [\"\"], resources: [\"services\"], verbs: [\"list\", \"watch\"]}`
+	if got := log.String(); strings.Count(got, "can't be followed") != 1 || !strings.Contains(got, rule) || !strings.Contains(got, "namespace=shop") {
+		t.Errorf("the log is\n%s", got)
+	}
+}
+
+// Only the metadata of objects is asked for, and a server that sends them whole is
+// understood.
+func TestFollowMetadata(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		meta := func(version string) *metav1.PartialObjectMetadata {
+			m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
+			m.Name, m.ResourceVersion = "x", version
+			return m
+		}
+		end := meta("7")
+		end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		whole := &corev1.Namespace{TypeMeta: metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"}}
+		whole.Name, whole.ResourceVersion = "y", "8"
+		whole.Spec.Finalizers = []corev1.FinalizerName{"kubernetes"}
+		s := newScript(t, w, reply{open: true, body: slices.Concat(
+			w.event(watch.Added, w.object(meta("3"))), w.event(watch.Bookmark, w.object(end)), w.event(watch.Added, w.object(whole)))})
+		f, rec, _ := s.follower(t)
+		f.resource, f.metadata = namespaces, true
+		f.newObject = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
+		f.start(t)
+		rec.expect(t, "begin", "put x@3", "complete 7", "put y@8 live")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if got := s.seen[0].Header.Get("Accept"); !strings.HasPrefix(got, "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;") {
+			t.Errorf("it accepts %q", got)
+		}
+	})
+}
+
+// The pauses between tries grow, differ, and end at twice the most; a server may
+// ask for one.
+func TestFollowBackoff(t *testing.T) {
+	f := &reflector{firstBackoff: minBackoff}
+	for failed := range 40 {
+		low, high := f.firstBackoff<<min(max(failed-1, 0), 20), f.firstBackoff<<min(failed, 20)
+		if failed == 0 {
+			low = 0
+		}
+		low, high = min(low, maxBackoff), min(high, 2*maxBackoff)
+		seen := map[time.Duration]bool{}
+		for range 100 {
+			d := f.backoff(failed)
+			seen[d] = true
+			if d < low || d >= high {
+				t.Fatalf("after %d failures it waits for %v, want [%v, %v)", failed, d, low, high)
+			}
+		}
+		if len(seen) < 50 {
+			t.Errorf("after %d failures: %d different pauses of 100", failed, len(seen))
+		}
+	}
+	for seconds, want := range map[int]time.Duration{0: 0, 7: 7 * time.Second, 9999: maxBackoff, -3: 0} {
+		if got := retryAfter(apierrors.NewTooManyRequests("slow down", seconds)); got != want {
+			t.Errorf("asked for %d s it waits for %v", seconds, got)
+		}
+	}
+	if got := retryAfter(errors.New("no status")); got != 0 {
+		t.Errorf("not asked for a pause it waits for %v", got)
+	}
+}
+
+// getNode gives the zone of a node and no more.
+func TestGetNode(t *testing.T) {
+	inDialects(t, func(t *testing.T, w dialect) {
+		node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
+		node.Labels = map[string]string{zoneLabelKey: "z1"}
+		s := newScript(t, w,
+			reply{body: w.object(node)},
+			reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
+			reply{body: []byte("<html>")},
+			reply{body: w.object(expiredStatus())})
+		f, _, _ := s.follower(t)
+		if zone, err := getNodeZone(t.Context(), f.client, "n1"); zone != "z1" || err != nil {
+			t.Errorf("zone %q, error %v", zone, err)
+		}
+		for range 3 {
+			if zone, err := getNodeZone(t.Context(), f.client, "n1"); zone != "" || err == nil || !strings.Contains(err.Error(), "node n1") {
+				t.Errorf("zone %q, error %v", zone, err)
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.seen) != 4 || s.seen[0].URL.Path != "/api/v1/nodes/n1" {
+			t.Errorf("%d requests, the first for %s", len(s.seen), s.seen[0].URL)
+		}
+	})
+}

@@ -1,0 +1,403 @@
+package kubernetes
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// savedHead is what the records hang on besides the cluster.
+type savedHead struct {
+	Version int
+	// Made is what shaped them: the options, and the node. Zone is where that is, if
+	// the API server has said it.
+	Made, Zone           string
+	At                   time.Time
+	Serial, ImportSerial uint32
+	Level                level
+}
+
+// savedRecord is one of its fields.
+type savedRecord struct {
+	Namespace *savedNamespace
+	Service   *savedService
+	Slice     *savedSlice
+	Pod       *savedPod
+	// Import says that the service or slice is of the multicluster zones.
+	Import bool
+}
+
+type savedNamespace struct {
+	Label         string
+	Object, Whole bool
+}
+
+type savedService struct {
+	Key                  string
+	Kind                 serviceKind
+	V4, V6               string
+	Ports                portList
+	Target               wire.Name
+	Selects              bool
+	Nearest              trafficDistribution
+	External4, External6 string
+}
+
+type savedSlice struct {
+	Name, Key, Cluster string
+	Size               int
+	Addrs              string
+	Hosts              []string
+	Ports              portList
+	Near               string
+	Zones              []string
+	Version            uint64
+	Labelled           bool
+}
+
+type savedPod struct {
+	Name, NS           string
+	IPs                []string
+	Here, Host, Ending bool
+	Shown              bool
+}
+
+// bytes is what s takes in the file, or somewhat more.
+func (s *savedSlice) bytes() int {
+	const most = 6 // of a field's own, or of a string's length
+	n := 12*most + len(s.Name) + len(s.Key) + len(s.Cluster) + len(s.Addrs) + len(s.Ports) + len(s.Near)
+	for _, list := range [][]string{s.Hosts, s.Zones} {
+		for _, text := range list {
+			n += most + len(text)
+		}
+	}
+	return n
+}
+
+// gobMessages splits a stream of gob values into its messages, so that what is decoded has
+// a bound before it is. A message is its length and as many bytes, which begin with the
+// id of the value's type; a negative one defines that type.
+type gobMessages struct {
+	from *bufio.Reader
+	// decodable takes the messages; who decodes takes them out.
+	decodable bytes.Buffer
+	typeBytes int // bytes of all that define types
+}
+
+var (
+	errTruncated      = errors.New("it is cut off")
+	errNotGob         = errors.New("it is not made of gob values")
+	errRecordTooLarge = fmt.Errorf("it takes more than %d bytes", maxRecordBytes)
+)
+
+// next adds the messages up to the end of the next value to text. At the end of the
+// stream the error is io.EOF.
+func (m *gobMessages) next() error {
+	for {
+		head, err := m.from.Peek(1)
+		if err != nil {
+			return err // io.EOF: a whole message was the last
+		}
+		head, _ = m.from.Peek(uintBytes(head[0]))
+		size, n := gobUint(head)
+		if n == 0 {
+			return errTruncated
+		}
+		if size > maxRecordBytes {
+			return errRecordTooLarge
+		}
+		m.decodable.Write(head[:n])
+		_, _ = m.from.Discard(n) // it has been seen
+		id, err := m.from.Peek(1)
+		if err != nil {
+			return errTruncated
+		}
+		id, _ = m.from.Peek(min(uintBytes(id[0]), int(size)))
+		number, n := gobUint(id)
+		if n == 0 {
+			return errNotGob
+		}
+		if _, err := io.CopyN(&m.decodable, m.from, int64(size)); err != nil {
+			return errTruncated
+		}
+		if number&1 == 0 { // a signed number's lowest bit says that it is negative
+			return nil
+		}
+		if m.typeBytes += int(size); m.typeBytes > maxTypeBytes {
+			return fmt.Errorf("its types take more than %d bytes", maxTypeBytes)
+		}
+	}
+}
+
+// uintBytes is the length of a gob's unsigned number that begins with b. What is longer
+// than 9 is none.
+func uintBytes(b byte) int {
+	if b < 0x80 {
+		return 1
+	}
+	return 1 + int(^b) + 1
+}
+
+// gobUint reads a gob's unsigned number, which is one byte below 128, or the negated
+// number of bytes that follow. n is its length, 0 if b does not hold it.
+func gobUint(b []byte) (x uint64, n int) {
+	if len(b) == 0 || uintBytes(b[0]) > min(len(b), 9) {
+		return 0, 0
+	}
+	if b[0] < 0x80 {
+		return uint64(b[0]), 1
+	}
+	n = uintBytes(b[0])
+	for _, c := range b[1:n] {
+		x = x<<8 | uint64(c)
+	}
+	return x, n
+}
+
+// invalid says what is wrong with a record.
+func invalid(what string, value any) error {
+	return fmt.Errorf("its %s can't be %q", what, fmt.Sprint(value))
+}
+
+// check is an error unless h is one that a view has.
+func (h *savedHead) check() error {
+	if h.Level > levelAll {
+		return invalid("level", int(h.Level))
+	}
+	if at := h.At.Year(); at < 1970 || at >= 2262 { // what nanoseconds since then can say
+		return invalid("time", h.At.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// check is an error unless r is what sinks make of an object. It takes all that they
+// make: otherwise a tenant who can create an object could keep a node's view from being read.
+// A record without any of the known fields is a later version's, and nothing to this one.
+func (r *savedRecord) check() error {
+	known := 0
+	var err error
+	if r.Namespace != nil {
+		known++
+		if !isLabels(r.Namespace.Label, 1) || r.Import {
+			err = invalid("namespace", r.Namespace.Label)
+		}
+	}
+	if r.Service != nil {
+		known++
+		err = errors.Join(err, r.Service.check(r.Import))
+	}
+	if r.Slice != nil {
+		known++
+		err = errors.Join(err, r.Slice.check(r.Import))
+	}
+	if r.Pod != nil {
+		known++
+		err = errors.Join(err, r.Pod.check(r.Import))
+	}
+	if known > 1 {
+		return fmt.Errorf("it has %d objects in one", known)
+	}
+	return err
+}
+
+// requirement is what must be true of a record, and of which of its values.
+type requirement struct {
+	holds bool
+	what  string
+	value any
+}
+
+// firstViolated is an error that names the first of them that does not hold.
+func firstViolated(list ...requirement) error {
+	for _, c := range list {
+		if !c.holds {
+			return invalid(c.what, c.value)
+		}
+	}
+	return nil
+}
+
+func (s *savedService) check(imported bool) error {
+	return firstViolated(
+		requirement{isLabels(s.Key, 2), "key", s.Key},
+		requirement{s.Kind != orphan && s.Kind <= externalName, "kind", int(s.Kind)},
+		requirement{areAddresses(s.V4, s.V6), "addresses", s.V4 + s.V6},
+		requirement{s.Kind == clusterIP || s.V4+s.V6 == "", "addresses", s.V4 + s.V6},
+		requirement{areAddresses(s.External4, s.External6), "external addresses", s.External4 + s.External6},
+		requirement{s.Ports.wellFormed(), "ports", string(s.Ports)},
+		requirement{s.Target == "" || isTarget(s.Target), "target", string(s.Target)},
+		requirement{s.Nearest <= preferSameNode, "distance", int(s.Nearest)},
+		requirement{!imported || s.Kind != externalName, "kind of import", int(s.Kind)},
+		requirement{!imported || string(s.Target)+s.External4+s.External6 == "", "import's outside", s.Key},
+	)
+}
+
+func (s *savedSlice) check(imported bool) error {
+	if s.Size != 4 && s.Size != 16 {
+		return invalid("size of addresses", s.Size)
+	}
+	if !isLabels(s.Key, 2) {
+		return invalid("key", s.Key)
+	}
+	n := len(s.Addrs) / s.Size
+	all := func(have int) bool { return have == 0 || have == n }
+	if err := firstViolated(
+		requirement{len(s.Addrs)%s.Size == 0, "addresses", s.Addrs},
+		requirement{isObjectKey(s.Name, namespaceOf(s.Key)), "name", s.Name},
+		requirement{s.Cluster == "" || imported, "cluster", s.Cluster},
+		requirement{s.Cluster == "" || isLabels(s.Cluster, 1), "cluster", s.Cluster},
+		requirement{s.Ports.wellFormed(), "ports", string(s.Ports)},
+		requirement{all(len(s.Hosts)), "number of hosts", len(s.Hosts)},
+		requirement{all(len(s.Near)), "number of places", len(s.Near)},
+		requirement{all(len(s.Zones)), "number of zones", len(s.Zones)},
+	); err != nil {
+		return err
+	}
+	for i := range n {
+		if err := s.checkEndpoint(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkEndpoint is an error unless endpoint i is one, in its order: by address and host.
+func (s *savedSlice) checkEndpoint(i int) error {
+	addr, host, zone := s.endpoint(i)
+	if unpackAddr(addr).Is4In6() {
+		return invalid("address", addr)
+	}
+	if host != "" && lowerLabel(host) != host {
+		return invalid("host", host)
+	}
+	if zone != "" && !isLabels(zone, -1) {
+		return invalid("zone", zone)
+	}
+	if i == 0 {
+		return nil
+	}
+	before, beside, _ := s.endpoint(i - 1)
+	if cmp.Or(strings.Compare(before, addr), strings.Compare(beside, host)) >= 0 {
+		return invalid("order of addresses and hosts", s.Name)
+	}
+	return nil
+}
+
+// endpoint is what s has of endpoint i.
+func (s *savedSlice) endpoint(i int) (addr, host, zone string) {
+	addr = s.Addrs[i*s.Size : (i+1)*s.Size]
+	if len(s.Hosts) > 0 {
+		host = s.Hosts[i]
+	}
+	if len(s.Zones) > 0 {
+		zone = s.Zones[i]
+	}
+	return addr, host, zone
+}
+
+func (p *savedPod) check(imported bool) error {
+	if imported || !isLabels(p.NS, 1) || !isObjectKey(p.Name, p.NS) {
+		return invalid("pod", p.Name)
+	}
+	for _, ip := range p.IPs {
+		if a, ok := netip.AddrFromSlice([]byte(ip)); !ok || a.Is4In6() {
+			return invalid("pod IP", ip)
+		}
+	}
+	return nil
+}
+
+// isLabels reports whether s is n labels in wire form as [appendLabel] makes them, without a
+// root; n below 0 is any number but none.
+func isLabels(s string, n int) bool {
+	for ; s != "" && n != 0; n-- {
+		end := 1 + int(s[0])
+		if end > len(s) || lowerLabel(s[1:end]) != s[1:end] || end == 1 {
+			return false
+		}
+		s = s[end:]
+	}
+	return s == "" && n <= 0
+}
+
+// maxObjectName is the longest name of an object (Kubernetes' names are subdomains of RFC
+// 1123).
+const maxObjectName = 253
+
+// isObjectKey reports whether s is the key of an object, see [objectKey], in the namespace
+// of that label.
+func isObjectKey(s, namespace string) bool {
+	ns, name, ok := strings.Cut(s, "/")
+	return ok && name != "" && len(name) <= maxObjectName && !strings.Contains(name, "/") && lowerLabel(ns) == namespace[1:]
+}
+
+// areAddresses reports whether v4 and v6 are packed addresses of their families, each
+// once.
+func areAddresses(v4, v6 string) bool {
+	return distinctAddrs(v4, 4) && distinctAddrs(v6, 16)
+}
+
+func distinctAddrs(packed string, size int) bool {
+	if len(packed)%size != 0 {
+		return false
+	}
+	list := make([]string, 0, len(packed)/size)
+	for ; packed != ""; packed = packed[size:] {
+		if unpackAddr(packed[:size]).Is4In6() {
+			return false
+		}
+		list = append(list, packed[:size])
+	}
+	slices.Sort(list)
+	return len(slices.Compact(list)) == cap(list)
+}
+
+// wellFormed reports whether p is a list that [appendPort] makes.
+func (p portList) wellFormed() bool {
+	for p != "" {
+		if len(p) < 4 || len(p) < 4+int(p[3]) {
+			return false
+		}
+		name, proto, _, rest := p.next()
+		if proto < tcp || proto > sctp || name != "" && (lowerLabel(name) != name || len(name) == wire.MaxLabel) {
+			return false
+		}
+		p = rest
+	}
+	return true
+}
+
+// isTarget reports whether name is one that [parseExternalName] makes.
+func isTarget(name wire.Name) bool {
+	if len(name) > wire.MaxName || name == wire.Root {
+		return false
+	}
+	for rest := string(name); rest != ""; {
+		n := int(rest[0])
+		if n == 0 {
+			return len(rest) == 1
+		}
+		if n > wire.MaxLabel || 1+n > len(rest) {
+			return false
+		}
+		if strings.IndexFunc(rest[1:1+n], invalidInTarget) >= 0 {
+			return false
+		}
+		rest = rest[1+n:]
+	}
+	return false
+}
+
+// invalidInTarget reports whether [parseExternalName] makes no label with c.
+func invalidInTarget(c rune) bool {
+	return c <= ' ' || c > '~' || c == '\\' || c == '.' || 'A' <= c && c <= 'Z'
+}

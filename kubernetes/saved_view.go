@@ -1,0 +1,349 @@
+package kubernetes
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+	"unique"
+
+	"github.com/nodens-dns/nodens/internal/file"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// A saved view is a file of gob values: a head, then records in any order, then the
+// SHA-256 of all before. It is written beside its place and put there when it is
+// whole, so that there is the old one or the new one, whatever happens meanwhile. It is
+// read as an upstream's reply is: what the agent's own user has not written is not opened
+// (see [file.Open]), sizes and counts are bounded before anything is decoded, and each
+// record is checked (see savedRecord.check). One that is wrong refuses the whole file.
+
+const (
+	// saveInterval is how often a view that has changed is saved. A start from the file
+	// is followed by the API server's own list within a second where there is an API
+	// server; where there is none, what the file lacks is what changed in the last
+	// minutes. Half would write a large cluster's 5 MB to the node's disk 600 times
+	// a day, double would lack ten minutes.
+	saveInterval = 5 * time.Minute
+	// maxSavedBytes bounds the file. A view of 10,000 services and 100,000 endpoints is a
+	// tenth of it.
+	maxSavedBytes = 128 << 20
+	// maxSavedRecords bounds the records. The largest clusters have 10,000 services and
+	// 150,000 pods; half would do, double would let a file make twice the garbage.
+	maxSavedRecords = 1 << 20
+	// maxRecordBytes bounds one of them, and with it what decoding takes at once, which is
+	// sixteen times of it at most. The API server takes no object of more than 3 MiB. A
+	// slice of 1,000 endpoints is a tenth of it, and only one with dozens of addresses
+	// for each endpoint, which nothing makes, can be longer: it is not saved.
+	maxRecordBytes = 4 << 20
+	// maxTypeBytes bounds what describes the records' types. Ours are a fiftieth of it; with
+	// half of it there would still be room for what later versions add.
+	maxTypeBytes = 64 << 10
+	// savedVersion is that of the format: files of others are left alone.
+	savedVersion = 1
+)
+
+// viewSaver keeps the file of a view.
+type viewSaver struct {
+	view *View
+	path string
+	last uint64 // the view's changes when it was saved
+}
+
+// run saves the view now and then, and when ctx ends.
+func (s *viewSaver) run(ctx context.Context) {
+	tick := time.NewTicker(saveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.save()
+		case <-ctx.Done():
+			s.save()
+			return
+		}
+	}
+}
+
+// save saves the view if it is whole and has changed.
+func (s *viewSaver) save() {
+	last := s.view.changes.Load()
+	if !s.view.Synced() || last == s.last {
+		return
+	}
+	if err := file.Replace(s.path, s.view.writeSaved); err != nil {
+		s.view.log.Error("cluster zone: the view can't be saved; the file stays as it was",
+			"save", s.path, "error", err)
+		return
+	}
+	s.last = last
+}
+
+// errTooLarge is a view that no start would read.
+var errTooLarge = fmt.Errorf("it has more than %d objects or %d bytes", maxSavedRecords, maxSavedBytes)
+
+// writeSaved writes v's saved form.
+func (v *View) writeSaved(to io.Writer) error {
+	head, records := v.savedRecords()
+	if len(records) > maxSavedRecords {
+		return errTooLarge
+	}
+	sum := sha256.New()
+	b := bufio.NewWriter(&limitedWriter{io.MultiWriter(to, sum), maxSavedBytes - sha256.Size})
+	enc := gob.NewEncoder(b)
+	if err := enc.Encode(head); err != nil {
+		return err
+	}
+	for _, r := range records {
+		rec := r()
+		if rec.Slice != nil && rec.Slice.bytes() > maxRecordBytes {
+			v.log.Warn("cluster zone: an EndpointSlice is too long to be saved", "endpointslice", rec.Slice.Name, "most", maxRecordBytes)
+			continue
+		}
+		if err := enc.Encode(rec); err != nil {
+			return err
+		}
+	}
+	if err := b.Flush(); err != nil {
+		return err
+	}
+	_, err := to.Write(sum.Sum(nil))
+	return err
+}
+
+// limitedWriter writes to to until no room is left.
+type limitedWriter struct {
+	to   io.Writer
+	left int
+}
+
+func (l *limitedWriter) Write(b []byte) (int, error) {
+	if l.left -= len(b); l.left < 0 {
+		return 0, errTooLarge
+	}
+	return l.to.Write(b)
+}
+
+// savedRecords lists what is to be saved. What they are made of does not change, so that
+// only the listing needs the lock.
+func (v *View) savedRecords() (savedHead, []func() savedRecord) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	head := savedHead{
+		Version: savedVersion, Made: v.fingerprint, Zone: v.converter.zone, At: time.Unix(0, v.lastEvent.Load()),
+		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level,
+	}
+	var list []func() savedRecord
+	for _, ns := range v.index.namespaces {
+		rec := savedNamespace{Label: ns.label, Object: ns.hasObject, Whole: ns.complete}
+		list = append(list, func() savedRecord { return savedRecord{Namespace: &rec} })
+	}
+	for _, p := range v.index.pods {
+		list = append(list, func() savedRecord { return savedRecord{Pod: p.saved()} })
+	}
+	for _, x := range []*index{&v.index, &v.imports} {
+		for key, s := range x.services {
+			if s.kind != orphan {
+				list = append(list, func() savedRecord { return savedRecord{Service: s.saved(key), Import: x == &v.imports} })
+			}
+		}
+		for _, s := range x.slices {
+			version := s.version // which changes
+			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(version), Import: x == &v.imports} })
+		}
+	}
+	return head, list
+}
+
+func (p *pod) saved() *savedPod {
+	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.onNode, Host: p.hostNetwork, Ending: p.terminating, Shown: p.named}
+}
+
+func (s *service) saved(key string) *savedService {
+	r := &savedService{
+		Key: key, Kind: s.kind, Ports: s.ports, Target: s.target, Selects: s.selects, Nearest: s.distribution,
+		External4: s.external4, External6: s.external6,
+	}
+	if s.kind == clusterIP {
+		r.V4, r.V6 = s.v4, s.v6
+	}
+	return r
+}
+
+func (s *slice) saved(version uint64) *savedSlice {
+	r := &savedSlice{
+		Name: s.name, Key: s.key, Cluster: s.cluster, Size: s.size, Addrs: s.addrs, Hosts: s.hosts, Ports: s.ports,
+		Near: s.localities, Version: version, Labelled: s.labelled,
+	}
+	for _, z := range s.zones {
+		text := ""
+		if z != (zoneName{}) && len(z.Value()) <= wire.MaxName { // else no query can name it
+			text = z.Value()
+		}
+		r.Zones = append(r.Zones, text)
+	}
+	return r
+}
+
+// errOtherConfig is a saved view that fits another configuration, node or version.
+var errOtherConfig = errors.New("it was saved with other options, on another node or by another version")
+
+// restore starts v from the file at path, if there is one that fits: then it counts
+// as synced, and is as old as the file. Whatever is wrong with the file is logged,
+// and the view starts empty.
+func (v *View) restore(path string) {
+	fresh := newView(Options{Now: v.now, Epochs: v.index.epochs})
+	fresh.index.nearestOnly = v.index.nearestOnly
+	head, err := fresh.loadFile(path, v.fingerprint)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		v.log.Warn("cluster zone: the saved view can't be used; the start waits for the API server", "save", path, "error", err)
+		return
+	}
+	if v.converter.zone == "" {
+		v.converter.zone = head.Zone
+	}
+	v.index, v.imports = fresh.index, fresh.imports
+	v.index.level = head.Level
+	v.index.recompute()
+	v.scope.level.Store(uint32(head.Level))
+	v.scope.restored = head.Level
+	v.serial.Store(head.Serial)
+	v.importSerial.Store(head.ImportSerial)
+	v.lastEvent.Store(head.At.UnixNano())
+	for r := range v.listed {
+		v.listed[r].Store(true)
+	}
+	v.log.Info("cluster zone: started from the saved view", "save", path, "services", len(v.index.services),
+		"endpointslices", len(v.index.slices), "age", v.now().Sub(head.At).Round(time.Second))
+}
+
+// loadFile fills v, which must be empty, from the file at path. After an error v is of no
+// use.
+func (v *View) loadFile(path, made string) (head savedHead, err error) {
+	f, err := file.Open(path, maxSavedBytes)
+	if err != nil {
+		return head, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return head, err
+	}
+	size := st.Size() - sha256.Size
+	if size < 0 {
+		return head, errTruncated
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(f, 0, size)); err != nil {
+		return head, err
+	}
+	var sum [sha256.Size]byte
+	if _, err := f.ReadAt(sum[:], size); err != nil {
+		return head, err
+	}
+	if !bytes.Equal(h.Sum(nil), sum[:]) {
+		return head, errors.New("its checksum is wrong")
+	}
+	return v.decodeRecords(io.NewSectionReader(f, 0, size), made)
+}
+
+// decodeRecords is loadFile for what stands before the checksum.
+func (v *View) decodeRecords(from io.Reader, made string) (head savedHead, err error) {
+	m := gobMessages{from: bufio.NewReader(from)}
+	dec := gob.NewDecoder(&m.decodable)
+	if head, err = readHead(&m, dec, made); err != nil {
+		return head, err
+	}
+	for n := 1; n <= maxSavedRecords; n++ {
+		r, err := readRecord(&m, dec)
+		if errors.Is(err, io.EOF) {
+			return head, nil
+		}
+		if err != nil {
+			return head, fmt.Errorf("record %d: %w", n, err)
+		}
+		v.putRecord(r)
+	}
+	if err := m.next(); !errors.Is(err, io.EOF) {
+		return head, errTooLarge
+	}
+	return head, nil
+}
+
+func readHead(m *gobMessages, dec *gob.Decoder, made string) (head savedHead, err error) {
+	if err = m.next(); err == nil {
+		err = dec.Decode(&head)
+	}
+	if err != nil {
+		return head, fmt.Errorf("reading its head: %w", err)
+	}
+	if head.Version != savedVersion || head.Made != made {
+		return head, errOtherConfig
+	}
+	return head, head.check()
+}
+
+// readRecord reads the next record, which is one that an object becomes. At the end the
+// error is io.EOF.
+func readRecord(m *gobMessages, dec *gob.Decoder) (*savedRecord, error) {
+	if err := m.next(); err != nil {
+		return nil, err
+	}
+	var r savedRecord
+	if err := dec.Decode(&r); err != nil {
+		return nil, fmt.Errorf("decoding it: %w", unexpectedEOF(err))
+	}
+	return &r, r.check()
+}
+
+// putRecord puts one record, which has been checked, into the index.
+func (v *View) putRecord(r *savedRecord) {
+	x := &v.index
+	if r.Import {
+		x = &v.imports
+	}
+	switch {
+	case r.Namespace != nil:
+		ns := x.ensureNamespace(r.Namespace.Label)
+		ns.hasObject, ns.complete = r.Namespace.Object, r.Namespace.Whole
+		if ns.complete {
+			ns.lastUsed.Store(v.scope.tick.Load()) // and so followed again
+		}
+	case r.Service != nil:
+		s := r.Service
+		x.putService(s.Key, service{
+			kind: s.Kind, v4: s.V4, v6: s.V6, ports: s.Ports, target: s.Target, selects: s.Selects, distribution: s.Nearest,
+			external4: s.External4, external6: s.External6,
+		})
+	case r.Slice != nil:
+		x.putSlice(r.Slice.slice())
+	case r.Pod != nil:
+		p := r.Pod
+		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, onNode: p.Here, hostNetwork: p.Host, terminating: p.Ending, named: p.Shown})
+	}
+}
+
+// slice is s as the index has it.
+func (s *savedSlice) slice() *slice {
+	sl := &slice{
+		name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
+		localities: s.Near, version: s.Version, labelled: s.Labelled,
+	}
+	for _, text := range s.Zones {
+		var z zoneName
+		if text != "" {
+			z = unique.Make(text)
+		}
+		sl.zones = append(sl.zones, z)
+	}
+	return sl
+}

@@ -1,0 +1,221 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/file"
+)
+
+// savedConfig is the configuration of a view that is saved to path and can't reach
+// its API server.
+func savedConfig(t testing.TB, path string) *config.Kubernetes {
+	cfg := testConfig(t)
+	cfg.Manifests, cfg.Endpoint, cfg.Save = nil, "http://127.0.0.1:1", path
+	return cfg
+}
+
+func openSaved(t *testing.T, cfg *config.Kubernetes) (*View, string) {
+	t.Helper()
+	var log bytes.Buffer
+	v, err := Open(cfg, Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Now: testClock, Node: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, log.String()
+}
+
+// Whatever a view holds comes back from its file, and an older one of its objects
+// does not push out what is newer.
+func TestSavedViewComesBack(t *testing.T) {
+	for seed := range uint64(40) {
+		path := filepath.Join(t.TempDir(), "view")
+		cfg := savedConfig(t, path)
+		cfg.Zonal = seed%2 == 0
+		v, _ := openSaved(t, cfg)
+		w := newWorld(seed)
+		for range 80 {
+			w.step(v)
+		}
+		if err := file.Replace(path, v.writeSaved); err != nil {
+			t.Fatal(err)
+		}
+		back, _ := openSaved(t, cfg)
+		if d := cmp.Diff(strings.Split(v.index.dump(), "\n"), strings.Split(back.index.dump(), "\n")); d != "" {
+			t.Fatalf("seed %d: -before +after:\n%s", seed, d)
+		}
+		if !back.Synced() || back.serial.Load() != v.serial.Load() {
+			t.Fatalf("seed %d: synced %v, serial %d, want %d", seed, back.Synced(), back.serial.Load(), v.serial.Load())
+		}
+	}
+}
+
+// A view without an API server answers what its file says, and saves itself at its
+// end.
+func TestSavedViewServes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "view")
+	v, _ := openSaved(t, savedConfig(t, path))
+	for i := range v.listed {
+		v.listed[i].Store(true)
+	}
+	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	told{v, services}.put(makeService("a", "db", "None"))
+	told{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
+	v.mu.Lock()
+	v.index.namespaces["\x01a"].complete = true
+	v.index.recompute()
+	v.mu.Unlock()
+	run := func(v *View, until func() bool) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { v.Run(ctx); close(done) }()
+		for !until() {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+		<-done
+	}
+	run(v, func() bool { return true })
+	for range 2 { // the second time it is saved by one that has never seen the server
+		cfg := savedConfig(t, path)
+		back, log := openSaved(t, cfg)
+		if !strings.Contains(log, "started from the saved view") {
+			t.Fatalf("log: %s", log)
+		}
+		z := NewZone(back, cfg)
+		for name, want := range map[string]string{
+			"web.a.svc.cluster.local": "10.0.0.1", "db.a.svc.cluster.local": "10.1.0.1",
+		} {
+			if !resolves(t, z, name, want) {
+				t.Errorf("%s is not %s", name, want)
+			}
+		}
+		if msg, outcome, _ := ask(t, z, "none.a.svc.cluster.local", dns.TypeA); outcome != Answered || msg.Rcode != dns.RcodeNameError {
+			t.Errorf("outcome %d", outcome)
+		}
+		told{back, services}.put(makeService("a", "new", "10.0.0.2"))
+		run(back, func() bool { return true })
+	}
+	cfg := savedConfig(t, path)
+	last, _ := openSaved(t, cfg)
+	if !resolves(t, NewZone(last, cfg), "new.a.svc.cluster.local", "10.0.0.2") {
+		t.Error("the last change was not saved")
+	}
+}
+
+// The zone that the API server has told stays known.
+func TestSavedZone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "view")
+	v, _ := openSaved(t, savedConfig(t, path))
+	v.converter.zone = "z1"
+	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	if err := file.Replace(path, v.writeSaved); err != nil {
+		t.Fatal(err)
+	}
+	back, log := openSaved(t, savedConfig(t, path))
+	if back.converter.zone != "z1" || !back.Synced() {
+		t.Errorf("zone %q, log %s", back.converter.zone, log)
+	}
+}
+
+// A file that can't be used leaves the view empty and not synced, and says why.
+func TestSavedViewRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "view")
+	cfg := savedConfig(t, path)
+	v, log := openSaved(t, cfg)
+	if log != "" || v.Synced() {
+		t.Errorf("without a file: synced %v, log %s", v.Synced(), log)
+	}
+	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	if err := file.Replace(path, v.writeSaved); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := bytes.Clone(good)
+	flipped[len(flipped)/2] ^= 1
+	for name, c := range map[string]struct {
+		text   []byte
+		change func(*config.Kubernetes)
+		want   string
+	}{
+		"empty":         {nil, nil, "cut off"},
+		"cut off":       {good[:len(good)/2], nil, "checksum"},
+		"flipped":       {flipped, nil, "checksum"},
+		"other options": {good, func(c *config.Kubernetes) { c.EndpointPodNames = true }, "other options"},
+		"other labels":  {good, func(c *config.Kubernetes) { c.Labels = "a=b" }, "other options"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(path, c.text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cfg := savedConfig(t, path)
+			if c.change != nil {
+				c.change(cfg)
+			}
+			v, log := openSaved(t, cfg)
+			if v.Synced() || len(v.index.services) > 0 || !strings.Contains(log, c.want) {
+				t.Errorf("synced %v, %d services, log %s", v.Synced(), len(v.index.services), log)
+			}
+		})
+	}
+}
+
+// A folder that is not there is said so, and nothing is left beside the old file.
+func TestSaveFails(t *testing.T) {
+	dir := t.TempDir()
+	cfg := savedConfig(t, filepath.Join(dir, "gone", "view"))
+	v, _ := openSaved(t, cfg)
+	if err := file.Replace(v.savePath, v.writeSaved); err == nil {
+		t.Error("saved into a folder that does not exist")
+	}
+	var objects []metav1.Object
+	told{v, services}.list(objects...)
+	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Replace(filepath.Join(dir, "folder"), v.writeSaved); err == nil {
+		t.Error("saved over a folder")
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%d entries are left, %v", len(entries), err)
+	}
+}
+
+// What a saved view has stood in for and nobody follows any more goes when the rest
+// has come.
+func TestSavedViewIsRelieved(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	l.service("a", "db", true)
+	l.service("b", "db", true)
+	l.slice("a", "db", true, "10.1.0.1")
+	v := l.view
+	told{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.9"))
+	told{v, endpointSlices}.put(makeSlice("b", "db", "db-1", "10.1.0.8"))
+	v.mu.Lock()
+	v.index.namespaces["\x01a"].complete = true
+	v.index.namespaces["\x01a"].lastUsed.Store(1)
+	v.index.level, v.scope.restored = levelAll, levelAll
+	v.index.recompute()
+	v.mu.Unlock()
+	v.scope.level.Store(uint32(levelAll))
+	l.keep.reconcile(l.ctx)
+	l.want("db.a.svc.cluster.local", "10.1.0.9")
+	l.settle()
+	l.want("db.a.svc.cluster.local", "10.1.0.1")
+	l.want("db.b.svc.cluster.local", "?")
+}

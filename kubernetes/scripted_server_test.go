@@ -1,0 +1,343 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// record is a target that writes down what it is told.
+type record struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *record) add(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, fmt.Sprintf(format, args...))
+}
+
+func (r *record) BeginList() { r.add("begin") }
+
+func (r *record) Upsert(obj runtime.Object, live bool) {
+	r.add("put %s%s", says(obj), map[bool]string{true: " live"}[live])
+}
+
+func (r *record) Delete(obj runtime.Object) { r.add("drop %s", says(obj)) }
+
+func (r *record) EndList(version uint64) { r.add("complete %d", version) }
+
+func (r *record) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lines)
+}
+
+// says is the name and the version of obj.
+func says(obj runtime.Object) string {
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		return fmt.Sprintf("%T", obj)
+	}
+	return o.GetName() + "@" + o.GetResourceVersion()
+}
+
+// dialect is one of the two forms that objects come in.
+type dialect struct {
+	name, contentType string
+	object            func(runtime.Object) []byte
+	event             func(kind watch.EventType, object []byte) []byte
+}
+
+// dialects are protobuf and JSON, as the API server writes them.
+func dialects(t testing.TB) []dialect {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	codec := protobuf.NewSerializer(scheme, scheme)
+	return []dialect{
+		{
+			"protobuf", "application/vnd.kubernetes.protobuf;stream=watch",
+			func(obj runtime.Object) []byte {
+				var b bytes.Buffer
+				if err := codec.Encode(obj, &b); err != nil {
+					t.Error(err)
+				}
+				return b.Bytes()
+			},
+			func(kind watch.EventType, object []byte) []byte {
+				e := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}}
+				b, err := e.Marshal()
+				if err != nil {
+					t.Error(err)
+				}
+				return frame(b)
+			},
+		},
+		{
+			"JSON", "application/json",
+			func(obj runtime.Object) []byte {
+				b, err := json.Marshal(obj)
+				if err != nil {
+					t.Error(err)
+				}
+				return b
+			},
+			func(kind watch.EventType, object []byte) []byte {
+				return fmt.Appendf(nil, "{\"type\":%q,\"object\":%s}\n", kind, object)
+			},
+		},
+	}
+}
+
+func frame(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+}
+
+// say is an event with a Service of that name and version.
+func (w *dialect) say(kind watch.EventType, name, version string) []byte {
+	return w.event(kind, w.object(versioned(name, version)))
+}
+
+// end is the bookmark that ends a streamed list.
+func (w *dialect) end(version string) []byte {
+	s := versioned("", version)
+	s.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	return w.event(watch.Bookmark, w.object(s))
+}
+
+func versioned(name, version string) *corev1.Service {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+	s.TypeMeta = metav1.TypeMeta{Kind: "Service", APIVersion: "v1"}
+	return s
+}
+
+func expiredStatus() *metav1.Status {
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old",
+	}
+}
+
+// reply answers one request: with an error, or with bytes, after which it ends or
+// stays open.
+type reply struct {
+	status int // 0 is 200
+	reason metav1.StatusReason
+	body   []byte
+	open   bool
+	silent bool // not even headers
+}
+
+// script is a server that answers the first request with the first reply and so
+// on, and all that come after the last with the last.
+type script struct {
+	*httptest.Server
+	wire    dialect
+	replies []reply
+
+	mu   sync.Mutex
+	seen []*http.Request
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	s.mu.Lock()
+	r := s.replies[min(len(s.seen), len(s.replies)-1)]
+	s.seen = append(s.seen, req)
+	s.mu.Unlock()
+	if r.silent {
+		<-req.Context().Done()
+		return
+	}
+	if r.status != 0 {
+		writeStatus(w, r.status, r.reason)
+		return
+	}
+	w.Header().Set("Content-Type", s.wire.contentType)
+	_, _ = w.Write(r.body)
+	_ = http.NewResponseController(w).Flush()
+	if r.open {
+		<-req.Context().Done()
+	}
+}
+
+// queries are the parts of the requests so far that make a difference.
+func (s *script) queries() (list []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, req := range s.seen {
+		q := req.URL.Query()
+		kept := url.Values{}
+		for _, k := range []string{"continue", "limit", "resourceVersion", "sendInitialEvents", "resourceVersionMatch", "watch"} {
+			if q.Has(k) {
+				kept.Set(k, q.Get(k))
+			}
+		}
+		list = append(list, kept.Encode())
+	}
+	return list
+}
+
+func newScript(t *testing.T, w dialect, replies ...reply) *script {
+	t.Helper()
+	s := &script{wire: w, replies: replies}
+	s.Server = httptest.NewServer(s)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// follower makes one of the server's services, without running it.
+func (s *script) follower(t *testing.T) (*reflector, *record, *buffer) {
+	t.Helper()
+	api, err := newClients(&rest.Config{Host: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(api.close)
+	rec, log := new(record), new(buffer)
+	return &reflector{
+		client: api.core, resource: services, handler: rec, firstBackoff: time.Millisecond,
+		newObject: func() runtime.Object { return &corev1.Service{} },
+		log:       slog.New(slog.NewTextHandler(log, nil)),
+	}, rec, log
+}
+
+// start runs f until the test ends.
+func (f *reflector) start(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { f.run(ctx); close(done) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// expect waits until the target was told as much as want, and compares. Followers
+// that go on for ever may have told more.
+func (r *record) expect(t *testing.T, want ...string) {
+	t.Helper()
+	await(t, want[len(want)-1], func() bool { return len(r.all()) >= len(want) })
+	if d := cmp.Diff(want, r.all()[:len(want)]); d != "" {
+		t.Errorf("the target is told, -want +got:\n%s", d)
+	}
+}
+
+const (
+	streamed = "resourceVersionMatch=NotOlderThan&sendInitialEvents=true&watch=true"
+	resumed  = "resourceVersion=%d&watch=true"
+)
+
+// asked compares the first requests.
+func (s *script) asked(t *testing.T, want ...string) {
+	t.Helper()
+	await(t, "the last request", func() bool { return len(s.queries()) >= len(want) })
+	if d := cmp.Diff(want, s.queries()[:len(want)]); d != "" {
+		t.Errorf("requests, -want +got:\n%s", d)
+	}
+}
+
+func inDialects(t *testing.T, test func(t *testing.T, w dialect)) {
+	t.Helper()
+	for _, w := range dialects(t) {
+		t.Run(w.name, func(t *testing.T) { test(t, w) })
+	}
+}
+
+// local is the script without a network, for time that is made up. Bodies end with
+// their requests.
+type local struct{ *script }
+
+func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	ctx := req.Context()
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	l.ServeHTTP(w, req.WithContext(done))
+	l.mu.Lock()
+	r := l.replies[min(len(l.seen), len(l.replies))-1]
+	l.mu.Unlock()
+	if r.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	resp := w.Result()
+	if r.open {
+		resp.Body = io.NopCloser(io.MultiReader(resp.Body, hanging{ctx}))
+	}
+	return resp, nil
+}
+
+// hanging is the rest of a body that never comes.
+type hanging struct{ context.Context }
+
+func (h hanging) Read([]byte) (int, error) {
+	<-h.Done()
+	return 0, h.Err()
+}
+
+// localFollower makes a follower of the script without a network.
+func localFollower(t *testing.T, w dialect, replies ...reply) (*reflector, *script, *record, *buffer) {
+	t.Helper()
+	s := &script{wire: w, replies: replies}
+	codec, err := newCodecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &rest.Config{Host: "http://localhost", APIPath: "/api"}
+	c.GroupVersion, c.NegotiatedSerializer = &corev1.SchemeGroupVersion, codec.WithoutConversion()
+	client, err := rest.RESTClientForConfigAndClient(c, &http.Client{Transport: local{s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, log := new(record), new(buffer)
+	return &reflector{
+		client: client, resource: services, handler: rec,
+		newObject: func() runtime.Object { return &corev1.Service{} },
+		log:       slog.New(slog.NewTextHandler(log, nil)),
+	}, s, rec, log
+}
+
+// buffer is a log that can be read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// hasten makes the pauses of a view's followers short.
+func hasten(v *View) {
+	v.firstBackoff = 5 * time.Millisecond
+	v.maxStartDelay = 0
+}

@@ -1,0 +1,522 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// slicesAt is an API server's EndpointSlices: every change has a version, and each
+// source sees the changes at its own pace, which the test decides.
+type slicesAt struct {
+	mu      sync.Mutex
+	version uint64
+	log     []sliceEvent
+	open    []*reading
+}
+
+type sliceEvent struct {
+	slice *discoveryv1.EndpointSlice
+	gone  bool
+}
+
+// reading is one source and how far it has come.
+type reading struct {
+	*handler
+	ctx  context.Context
+	next int // of the log; -1 before the list
+}
+
+// follow is a keeper's; it returns when ctx ends.
+func (a *slicesAt) follow(ctx context.Context, src *sliceSource) {
+	s := &reading{handler: &handler{view: src.view, resource: endpointSlices, source: src}, ctx: ctx, next: -1}
+	a.mu.Lock()
+	a.open = append(a.open, s)
+	a.mu.Unlock()
+	<-ctx.Done()
+	a.mu.Lock()
+	a.open = slices.DeleteFunc(a.open, func(have *reading) bool { return have == s })
+	a.mu.Unlock()
+}
+
+// write changes a slice; nil endpoints delete it.
+func (a *slicesAt) write(es *discoveryv1.EndpointSlice, gone bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.version++
+	es = es.DeepCopy()
+	es.ResourceVersion = fmt.Sprint(a.version)
+	a.log = append(a.log, sliceEvent{es, gone})
+}
+
+// sees reports whether es is in what s asked for.
+func (s *reading) sees(es *discoveryv1.EndpointSlice) bool {
+	_, labelled := es.Labels[corev1.IsHeadlessService]
+	return (s.source.ns == nil || s.source.ns.label[1:] == es.Namespace) && (!s.source.labelled || labelled)
+}
+
+// advance brings s one event further, or gives it its list. It reports whether there
+// was anything.
+func (a *slicesAt) advance(s *reading) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	if s.next < 0 {
+		now := map[string]*discoveryv1.EndpointSlice{}
+		for _, e := range a.log {
+			delete(now, e.slice.Namespace+"/"+e.slice.Name)
+			if !e.gone {
+				now[e.slice.Namespace+"/"+e.slice.Name] = e.slice
+			}
+		}
+		s.BeginList()
+		for _, es := range now {
+			if s.sees(es) {
+				s.Upsert(es, false)
+			}
+		}
+		s.EndList(a.version)
+		s.next = len(a.log)
+		return true
+	}
+	if s.next == len(a.log) {
+		return false
+	}
+	e := a.log[s.next]
+	before := false // was it among what s asked for?
+	for _, old := range a.log[:s.next] {
+		if old.slice.Namespace == e.slice.Namespace && old.slice.Name == e.slice.Name {
+			before = !old.gone && s.sees(old.slice)
+		}
+	}
+	s.next++
+	switch {
+	case !e.gone && s.sees(e.slice):
+		s.Upsert(e.slice, true)
+	case before:
+		s.Delete(e.slice)
+	}
+	return true
+}
+
+// drain brings all sources up to date.
+func (a *slicesAt) drain() {
+	for again := true; again; {
+		a.mu.Lock()
+		open := slices.Clone(a.open)
+		a.mu.Unlock()
+		again = false
+		for _, s := range open {
+			again = a.advance(s) || again
+		}
+	}
+}
+
+// lab is a view whose keeper runs against an API server of the test.
+type lab struct {
+	*testing.T
+	view *View
+	zone *Zone
+	api  *slicesAt
+	keep *sliceManager
+	ctx  context.Context
+}
+
+func newLab(t *testing.T, change func(*config.Kubernetes)) *lab {
+	cfg := testConfig(t)
+	cfg.Manifests = nil
+	cfg.Fallthrough = nil
+	change(cfg)
+	v := newView(Options{Now: testClock})
+	v.scope, v.node = newScope(cfg), "n1"
+	for i := range v.listed {
+		v.listed[i].Store(true)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &lab{T: t, view: v, zone: NewZone(v, cfg), api: &slicesAt{}, ctx: ctx}
+	l.keep = &sliceManager{view: v, reflect: l.api.follow}
+	t.Cleanup(func() {
+		cancel()
+		l.keep.reflectors.Wait()
+	})
+	return l
+}
+
+// settle lets the keeper do what it does when it is woken, until it has nothing to
+// do, and brings the sources up to date.
+func (l *lab) settle() {
+	l.keep.reconcile(l.ctx)
+	l.await()
+	l.api.drain()
+	l.keep.reconcile(l.ctx)
+	l.api.drain()
+}
+
+// await waits until the API server knows all the sources that the keeper has, and
+// no others.
+func (l *lab) await() {
+	kept := slices.Collect(maps.Values(l.keep.sources))
+	for !l.api.reads(kept) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// reads reports whether the open streams are those of kept.
+func (a *slicesAt) reads(kept []*sliceSource) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, src := range kept {
+		if !slices.ContainsFunc(a.open, func(s *reading) bool { return s.source == src }) {
+			return false
+		}
+	}
+	return len(a.open) == len(kept)
+}
+
+// idle passes the time of scope_idle.
+func (l *lab) idle() { l.view.scope.tick.Add(idleTicks + 1) }
+
+func (l *lab) service(ns, name string, selects bool) {
+	s := makeService(ns, name, "None")
+	if selects {
+		s.Spec.Selector = map[string]string{"app": name}
+	}
+	told{l.view, services}.put(s)
+}
+
+// slice writes a slice of the service of that name; labelled as the controller does.
+func (l *lab) slice(ns, name string, labelled bool, addrs ...string) {
+	es := makeSlice(ns, name, name+"-1", addrs...)
+	if labelled {
+		es.Labels[corev1.IsHeadlessService] = ""
+	}
+	l.api.write(es, false)
+}
+
+// addrs are the addresses that the name has; "?" if it is elsewhere, "-" if it does
+// not exist.
+func (l *lab) addrs(name string) string {
+	l.Helper()
+	msg, outcome, _ := ask(l, l.zone, name, dns.TypeA)
+	switch {
+	case outcome == Incomplete:
+		return "?"
+	case outcome != Answered:
+		l.Fatalf("%s: outcome %d", name, outcome)
+	}
+	if msg.Rcode == dns.RcodeNameError {
+		return "-"
+	}
+	var list []string
+	for _, rr := range msg.Answer {
+		list = append(list, rr.(*dns.A).A.String())
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}
+
+func (l *lab) want(name, addrs string) {
+	l.Helper()
+	if got := l.addrs(name); got != addrs {
+		l.Errorf("%s: %q, want %q", name, got, addrs)
+	}
+}
+
+// sources are what is followed now.
+func (l *lab) sources() string {
+	var cluster, local []string
+	for key := range l.keep.sources {
+		if key == wideSource || key == allSource {
+			cluster = append(cluster, key)
+		} else {
+			local = append(local, key[1:])
+		}
+	}
+	slices.Sort(cluster)
+	slices.Sort(local)
+	return strings.Join(append(cluster, local...), " ")
+}
+
+func (l *lab) wantSources(want string) {
+	l.Helper()
+	if got := l.sources(); got != want {
+		l.Errorf("sources %q, want %q", got, want)
+	}
+}
+
+// A namespace comes into view when it is asked for, is followed, and goes when
+// nobody asks any more.
+func TestScopeByQuery(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	l.service("a", "db", true)
+	l.service("b", "db", true)
+	l.slice("a", "db", true, "10.1.0.1")
+	l.slice("b", "db", true, "10.1.0.2")
+	told{l.view, services}.put(makeService("a", "web", "10.0.0.1"))
+	l.settle()
+	l.wantSources("")
+	l.want("web.a.svc.cluster.local", "10.0.0.1")
+	l.want("none.a.svc.cluster.local", "-")
+	l.settle()
+	l.wantSources("") // a cluster IP needs no slices
+	l.want("db.a.svc.cluster.local", "?")
+	l.want("db.a.svc.cluster.local", "?")
+	l.settle()
+	l.wantSources("a")
+	l.want("db.a.svc.cluster.local", "10.1.0.1")
+	l.want("db.b.svc.cluster.local", "?")
+	l.slice("a", "db", true, "10.1.0.3")
+	l.api.drain()
+	l.want("db.a.svc.cluster.local", "10.1.0.3")
+	l.settle()
+	l.idle()
+	l.want("db.b.svc.cluster.local", "10.1.0.2")
+	l.settle()
+	l.wantSources("b")
+	l.want("db.a.svc.cluster.local", "?")
+	if n := len(l.view.index.slices); n != 1 {
+		t.Errorf("%d slices are kept, want 1", n)
+	}
+}
+
+// A namespace in which a pod of this node lives is in view before anybody asks.
+func TestScopeByPod(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	l.service("a", "db", true)
+	l.slice("a", "db", true, "10.1.0.1")
+	other := makePod("b", "p", "10.1.0.9")
+	other.Spec.NodeName = "n2"
+	told{l.view, pods}.put(other)
+	told{l.view, pods}.put(makePod("c", "p")) // where no service needs slices
+	told{l.view, pods}.put(makePod("a", "p"))
+	l.settle()
+	l.wantSources("a")
+	l.want("db.a.svc.cluster.local", "10.1.0.1")
+	l.idle()
+	l.settle()
+	l.wantSources("a")
+	told{l.view, pods}.drop(makePod("a", "p"))
+	l.idle()
+	l.settle()
+	l.wantSources("")
+}
+
+// Services whose slices nobody labels get what there is, at every level.
+func TestScopeHole(t *testing.T) {
+	for name, change := range map[string]func(*config.Kubernetes){
+		"node": func(*config.Kubernetes) {},
+		"wide": func(c *config.Kubernetes) { c.Scope = config.ScopeCluster },
+		"all":  func(c *config.Kubernetes) { c.Scope, c.AllEndpoints = config.ScopeCluster, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, change)
+			l.service("a", "bare", false)
+			l.slice("a", "bare", false, "10.1.0.1")
+			l.service("b", "mirrored", true)
+			l.slice("b", "mirrored", false, "10.1.0.2")
+			l.service("c", "plain", true)
+			l.slice("c", "plain", true, "10.1.0.3")
+			for _, n := range []string{"bare.a", "mirrored.b", "plain.c"} {
+				_ = l.addrs(n + ".svc.cluster.local")
+				l.settle()
+				l.settle()
+			}
+			l.want("bare.a.svc.cluster.local", "10.1.0.1")
+			l.want("mirrored.b.svc.cluster.local", "10.1.0.2")
+			l.want("plain.c.svc.cluster.local", "10.1.0.3")
+			want := map[string]string{"node": "a b c", "wide": "wide a b", "all": "all"}[name]
+			l.wantSources(want)
+		})
+	}
+}
+
+// With more namespaces in use than scope_max the cluster is followed, and back, and
+// no name that was known is ever not.
+func TestScopeMax(t *testing.T) {
+	l := newLab(t, func(c *config.Kubernetes) { c.ScopeMax = 4 })
+	var names []string
+	for i := range 6 {
+		ns := fmt.Sprintf("ns%d", i)
+		l.service(ns, "db", true)
+		l.slice(ns, "db", true, fmt.Sprintf("10.1.0.%d", i))
+		names = append(names, "db."+ns+".svc.cluster.local")
+	}
+	check := func(n int) {
+		t.Helper()
+		for i, name := range names[:n] {
+			l.want(name, fmt.Sprintf("10.1.0.%d", i))
+		}
+	}
+	for i, name := range names {
+		l.want(name, map[bool]string{true: "?", false: fmt.Sprintf("10.1.0.%d", i)}[i <= 4])
+		check(i)
+		l.keep.reconcile(l.ctx)
+		check(i)
+		l.await()
+		check(i)
+		l.settle()
+		check(i + 1)
+	}
+	l.wantSources("wide")
+	l.idle()
+	check(3) // more than half of what brought it about
+	l.settle()
+	l.wantSources("wide")
+	l.idle()
+	check(2)
+	l.keep.reconcile(l.ctx)
+	l.wantSources("wide ns0 ns1")
+	check(2)
+	l.settle()
+	l.wantSources("ns0 ns1")
+	check(2)
+	if n := len(l.view.index.slices); n != 2 {
+		t.Errorf("%d slices are kept, want 2", n)
+	}
+}
+
+// A namespace that is gone is not followed, and its name does not stay because it was.
+func TestScopeNamespaceGone(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	l.service("a", "db", false)
+	_ = l.addrs("db.a.svc.cluster.local")
+	l.settle()
+	l.wantSources("a")
+	told{l.view, services}.drop(makeService("a", "db", "None"))
+	l.want("a.svc.cluster.local", "-")
+	l.settle()
+	l.wantSources("")
+	if n := len(l.view.index.namespaces); n != 0 {
+		t.Errorf("%d namespaces are left", n)
+	}
+}
+
+// Reverse names of endpoints are known when the node's own pod has the address, or
+// when all slices are in view, which waiting for one brings about.
+func TestScopeReverse(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	l.service("a", "db", true)
+	l.slice("a", "db", true, "10.1.0.1", "10.1.0.2")
+	told{l.view, services}.put(makeService("a", "web", "10.0.0.1"))
+	told{l.view, pods}.put(makePod("a", "p", "10.1.0.1"))
+	l.settle()
+	check := func(name string, want Outcome) {
+		t.Helper()
+		if _, got, _ := ask(t, l.zone, name, dns.TypePTR); got != want {
+			t.Errorf("%s: outcome %d, want %d", name, got, want)
+		}
+	}
+	check("1.0.0.10.in-addr.arpa", Answered)
+	check("1.0.1.10.in-addr.arpa", Answered)
+	check("2.0.1.10.in-addr.arpa", Incomplete)
+	check("9.9.9.9.in-addr.arpa", Incomplete)
+	q := parsed(t, "2.0.1.10.in-addr.arpa", dns.TypePTR)
+	waited := make(chan error)
+	go func() { waited <- l.zone.Await(l.ctx, &q) }()
+	for l.view.scope.reverseUsed.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	l.settle()
+	if err := <-waited; err != nil {
+		t.Fatal(err)
+	}
+	l.wantSources("all")
+	check("2.0.1.10.in-addr.arpa", Answered)
+	check("9.9.9.9.in-addr.arpa", Answered)
+	l.idle()
+	l.settle()
+	l.wantSources("a")
+}
+
+// Await ends with its context.
+func TestAwaitEnds(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	l.service("a", "db", true)
+	q := parsed(t, "db.a.svc.cluster.local", dns.TypeA)
+	ctx, cancel := context.WithCancel(l.ctx)
+	cancel()
+	if err := l.zone.Await(ctx, &q); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Whatever is asked and whatever changes, in whatever order the sources hear of it:
+// an answer that is given is one that was true between what the slowest source knows
+// and now, and when all is quiet every name that is asked for twice has its answer.
+func TestScopeNeverGuesses(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		l := newLab(t, func(c *config.Kubernetes) {
+			c.ScopeMax = 1 + rng.IntN(3)
+			if rng.IntN(4) == 0 {
+				c.Scope = config.ScopeCluster
+			}
+		})
+		const many = 5
+		truth := map[string][]string{} // what each name has been, the last one now
+		name := func(i int) string { return fmt.Sprintf("db.ns%d.svc.cluster.local", i) }
+		for i := range many {
+			l.service(fmt.Sprintf("ns%d", i), "db", rng.IntN(2) == 0)
+			truth[name(i)] = []string{"-"}
+		}
+		for range 150 {
+			i := rng.IntN(many)
+			ns := fmt.Sprintf("ns%d", i)
+			switch rng.IntN(8) {
+			case 0:
+				addr := fmt.Sprintf("10.1.%d.%d", i, rng.IntN(250))
+				l.slice(ns, "db", rng.IntN(2) == 0, addr)
+				truth[name(i)] = append(truth[name(i)], addr)
+			case 1:
+				l.api.write(makeSlice(ns, "db", "db-1"), true)
+				truth[name(i)] = append(truth[name(i)], "-")
+			case 2:
+				l.keep.reconcile(l.ctx)
+				l.await()
+			case 3:
+				if rng.IntN(5) == 0 {
+					l.idle()
+				}
+			case 4, 5:
+				l.await()
+				l.api.mu.Lock()
+				var s *reading
+				if n := len(l.api.open); n > 0 {
+					s = l.api.open[rng.IntN(n)]
+				}
+				l.api.mu.Unlock()
+				if s != nil {
+					l.api.advance(s)
+				}
+			default:
+				if got := l.addrs(name(i)); got != "?" && !slices.Contains(truth[name(i)], got) {
+					t.Fatalf("seed %d: %s: %q, which it never was: %q", seed, name(i), got, truth[name(i)])
+				}
+			}
+		}
+		for i := range many {
+			_ = l.addrs(name(i))
+			l.settle()
+			l.settle()
+			was := truth[name(i)]
+			if got := l.addrs(name(i)); got != was[len(was)-1] {
+				t.Fatalf("seed %d: %s: %q at the end, want %q (sources %s)", seed, name(i), got, was[len(was)-1], l.sources())
+			}
+		}
+	}
+}
