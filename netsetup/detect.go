@@ -17,10 +17,11 @@ type backendChoice struct {
 	others  []ruleBackend
 }
 
-// chooseBackend implements Node. It looks, and changes nothing.
+// chooseBackend implements Node. It changes nothing on the node.
 func (k *kernelNode) chooseBackend(ctx context.Context, how Netfilter, locals []netip.Addr) (backendChoice, error) {
 	var c backendChoice
-	installed := installedModes(ctx, locals)
+	programs := newProgramSet()
+	installed, unusable := installedModes(ctx, programs, locals)
 	for _, t := range installed {
 		c.others = append(c.others, t)
 	}
@@ -28,14 +29,14 @@ func (k *kernelNode) chooseBackend(ctx context.Context, how Netfilter, locals []
 		c.backend = t
 	}
 	if _, err := exec.LookPath("nft"); err == nil {
-		nft := newNftBackend()
+		nft := newNftBackend(programs)
 		c.others = append(c.others, nft)
 		if how != NetfilterIptables && (c.backend == nil || nft.hasKubeProxy()) {
 			c.backend = nft
 		}
 	}
 	if c.backend == nil {
-		return backendChoice{}, how.missingTool()
+		return backendChoice{}, errors.Join(how.missingTool(), unusable)
 	}
 	c.others = slices.DeleteFunc(c.others, func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
@@ -52,48 +53,53 @@ func (n Netfilter) missingTool() error {
 	return fmt.Errorf("neither iptables nor nft: %w", ErrNoTool)
 }
 
-// installedModes are the filters of iptables that are installed, first the one that goes by
-// the plain name.
-func installedModes(ctx context.Context, locals []netip.Addr) (installed []*iptablesBackend) {
-	names := []string{"nft", "legacy"}
+// installedModes returns a backend for each mode of iptables that is installed, first the mode
+// of the program without a mode in its name. unusable has the programs that are installed and
+// fail when they are asked for their version.
+func installedModes(ctx context.Context, programs *programSet, addrs []netip.Addr) (installed []*iptablesBackend, unusable error) {
+	modes := []string{"nft", "legacy"}
 	plain := ""
 	if out, err := execute(ctx, "", "iptables", "--version"); err == nil {
-		plain = "legacy" // as are those whose version does not say
+		plain = "legacy" // old versions do not print their mode
 		if strings.Contains(out, "nf_tables") {
 			plain = "nft"
 		}
 	}
 	if plain == "legacy" {
-		slices.Reverse(names)
+		slices.Reverse(modes)
 	}
-	for _, name := range names {
-		t := &iptablesBackend{mode: name, locals: locals, run: execute, tableLoaded: legacyTableLoaded}
-		if name == "nft" {
-			t.tableLoaded = func(Family, string) bool { return true } // a look loads nothing
+	for _, mode := range modes {
+		t := &iptablesBackend{mode: mode, locals: addrs, tableLoaded: legacyTableLoaded}
+		if mode == "nft" {
+			t.tableLoaded = func(Family, string) bool { return true } // listing loads nothing
 		}
 		for _, f := range families() {
-			t.programs[f] = findProgram(f, name, plain)
+			names := []string{f.String() + "-" + mode}
+			if mode == plain {
+				names = append(names, f.String())
+			}
+			unusable = errors.Join(unusable, t.openProgram(ctx, programs, f, names))
 		}
-		if t.programs != [2]string{} {
+		if t.programs != [2]ruleProgram{} {
 			installed = append(installed, t)
 		}
 	}
-	return installed
+	return installed, unusable
 }
 
-// findProgram is the name by which a family's program of a flavour is called, where that of
-// the one without a flavour in its name is plain; "" if it is not installed.
-func findProgram(f Family, flavour, plain string) string {
-	names := []string{f.String() + "-" + flavour}
-	if flavour == plain {
-		names = append(names, f.String())
-	}
+// openProgram sets the family's program to the first of names that is installed.
+func (t *iptablesBackend) openProgram(ctx context.Context, programs *programSet, f Family, names []string) error {
 	for _, name := range names {
-		if _, err := exec.LookPath(name + "-restore"); err == nil {
-			return name
+		p, err := programs.open(ctx, f, name)
+		if err == nil {
+			t.programs[f] = p
+			return nil
+		}
+		if !errors.Is(err, ErrNoTool) {
+			return err
 		}
 	}
-	return ""
+	return nil
 }
 
 // preferredMode is the flavour that the node's kubelet or kube-proxy uses, or else the first;
@@ -119,13 +125,13 @@ func preferredMode(ctx context.Context, installed []*iptablesBackend) *iptablesB
 	return installed[0]
 }
 
-// hasChain reports whether a chain exists, of one family or the other.
+// hasChain reports whether a chain exists, in one family or the other.
 func (t *iptablesBackend) hasChain(ctx context.Context, table, chain string) bool {
 	return slices.ContainsFunc(families(), func(f Family) bool {
-		if t.programs[f] == "" || !t.tableLoaded(f, table) {
+		if t.programs[f] == nil || !t.tableLoaded(f, table) {
 			return false
 		}
-		_, exists, err := t.list(ctx, f, table, chain)
+		exists, err := t.programs[f].hasChain(ctx, table, chain)
 		return err == nil && exists
 	})
 }

@@ -112,10 +112,26 @@ func TestChoosesByVersion(t *testing.T) {
 		for _, name := range []string{"iptables", "iptables-restore"} {
 			script(t, dir, name, "echo '"+version+"'")
 		}
-		found := installedModes(t.Context(), nil)
-		if len(found) != 1 || found[0].mode != want || found[0].programs != [2]string{"iptables", ""} {
-			t.Errorf("%s: %+v", version, found)
+		found, err := installedModes(t.Context(), newProgramSet(), nil)
+		if len(found) != 1 || found[0].mode != want || found[0].programs[IPv6] != nil || err != nil {
+			t.Fatalf("%s: %+v, %v", version, found, err)
 		}
+		if p, ok := found[0].programs[IPv4].(*iptablesProgram); !ok || p.name != "iptables" {
+			t.Errorf("%s: the program is %+v", version, found[0].programs[IPv4])
+		}
+	}
+}
+
+// TestChooseUnusableProgram: a program that is installed and does not run is named.
+func TestChooseUnusableProgram(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	for _, name := range []string{"ip6tables-legacy", "ip6tables-legacy-restore"} {
+		script(t, dir, name, "exit 126")
+	}
+	_, err := (&kernelNode{}).chooseBackend(t.Context(), NetfilterAuto, nil)
+	if !errors.Is(err, ErrNoTool) || !strings.Contains(err.Error(), "ip6tables-legacy") || !strings.Contains(err.Error(), "126") {
+		t.Errorf("%v does not say that ip6tables-legacy fails", err)
 	}
 }
 

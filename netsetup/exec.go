@@ -30,23 +30,20 @@ const (
 )
 
 var (
-	// errNoChain: a chain or table that iptables was asked for is not there.
+	// errNoChain: the chain or table that iptables was asked about does not exist.
 	errNoChain = errors.New("no such chain")
-	// errNotFound: what nft was asked for is not there.
+	// errNotFound: the table or chain that nft was asked about does not exist.
 	errNotFound = errors.New("no such table or chain")
-	// errSyntax: a name of somebody else's is a word of nft's language.
+	// errSyntax: the name of a foreign chain is a keyword of nft's language.
 	errSyntax = errors.New("cannot be said in the language of nft")
 	// errNotXtables: a table has rules of nf_tables that iptables can't read.
 	errNotXtables = errors.New("the table is not for iptables")
 )
 
-// runner runs a program to its end, with input on its standard input, and returns its
-// standard output. It blocks as long as the program runs, but not after ctx is done.
-// Errors hold what the program wrote to standard error, and wrap ErrNoTool, ErrLocked,
-// fs.ErrPermission or those of this file where its words say so.
-type runner func(ctx context.Context, input, program string, args ...string) (output string, err error)
-
-// execute is the runner of this machine.
+// execute runs a program to its end, with input on its standard input, and returns its standard
+// output. It kills the program when ctx is done, after execTimeout, and at maxOutput bytes of
+// output. Errors contain what the program wrote to standard error, and wrap ErrNoTool,
+// ErrLocked, fs.ErrPermission or a sentinel of this file where that is the cause.
 func execute(asked context.Context, input, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(asked, execTimeout)
 	defer cancel()
@@ -66,15 +63,28 @@ func execute(asked context.Context, input, program string, args ...string) (stri
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
-	said := strings.Join(strings.Fields(stderr.buf.String()), " ")
-	err = fmt.Errorf("%s: %w: %s", strings.Join(append([]string{program}, args...), " "), err, said)
-	for _, c := range errorPatterns() {
-		if strings.Contains(said, c.text) && !errors.Is(err, c.sentinel) {
-			err = fmt.Errorf("%w: %w", c.sentinel, err)
-		}
+	message := oneLine(stderr.buf.String())
+	return "", &commandError{
+		text:   fmt.Sprintf("%s: %v: %s", strings.Join(append([]string{program}, args...), " "), err, message),
+		causes: append([]error{err}, knownCauses(message)...),
 	}
-	return "", err
 }
+
+// commandError is a program's failure. Its message is on one line and contains what the
+// program wrote.
+type commandError struct {
+	text   string
+	causes []error
+}
+
+// Error implements error.
+func (e *commandError) Error() string { return e.text }
+
+// Unwrap returns the error of package exec or go-iptables, and sentinels of this package.
+func (e *commandError) Unwrap() []error { return e.causes }
+
+// oneLine replaces line breaks and runs of spaces by one space each.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // limitedBuffer is a buffer that refuses what is too much, which ends the program. The buffer
 // is not embedded: what it would read by itself is past counting.
@@ -96,25 +106,32 @@ type errorPattern struct {
 	sentinel error
 }
 
-// errorPatterns lists what the programs print, who don't translate it: exit statuses don't tell
-// the causes apart (4 is the lock in one build of iptables and lack of permission in the
-// other), but these texts do. The same words may mean different things to those who ask.
+// errorPatterns maps what the programs print, always in English, to sentinels. Their exit
+// statuses are not enough: 4 is a held lock in one mode of iptables and a lack of permission
+// in the other.
 func errorPatterns() []errorPattern {
 	return []errorPattern{
 		{"Permission denied", fs.ErrPermission},
 		{"Operation not permitted", fs.ErrPermission},
 		{"holding the xtables lock", ErrLocked},
 		{"Can't lock", ErrLocked},
-		// nf_tables has no lock; the kernel refuses a change that crosses another.
+		// nf_tables has no lock; the kernel refuses a change that conflicts with another one.
 		{"Resource temporarily unavailable", ErrLocked},
 		{"Device or resource busy", ErrLocked},
-		// Of a list of a chain. The second is what iptables-nft 1.8.9 says where others
-		// say the first.
-		{"No chain/target/match by that name", errNoChain},
+		// iptables-nft 1.8.9 says this about a missing chain, too.
 		{"is incompatible, use 'nft' tool", errNoChain},
-		{"does not exist", errNoChain},
 		{"is incompatible, use 'nft' tool", errNotXtables},
 		{"No such file or directory", errNotFound},
 		{"syntax error", errSyntax},
 	}
+}
+
+// knownCauses returns the sentinels whose patterns text contains.
+func knownCauses(text string) (sentinels []error) {
+	for _, p := range errorPatterns() {
+		if strings.Contains(text, p.text) {
+			sentinels = append(sentinels, p.sentinel)
+		}
+	}
+	return sentinels
 }

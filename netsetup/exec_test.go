@@ -19,7 +19,6 @@ func TestExecute(t *testing.T) {
 		"iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied":    fs.ErrPermission,
 		"Another app is currently holding the xtables lock. Stopped waiting after 1s.":              ErrLocked,
 		"Can't lock /run/xtables.lock: Resource temporarily unavailable":                            ErrLocked,
-		"iptables: No chain/target/match by that name.":                                             errNoChain,
 		"iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.":    errNoChain,
 		"iptables-restore: line 3 failed":                                                           nil,
 		"Extension socket revision 0 not supported, missing kernel module?":                         nil,

@@ -195,9 +195,8 @@ func (f *fakeNode) DeleteAddr(a Addr) error {
 func (f *fakeNode) chooseBackend(_ context.Context, _ Netfilter, locals []netip.Addr) (backendChoice, error) {
 	return backendChoice{backend: &iptablesBackend{
 		mode:        "model",
-		programs:    [2]string{"iptables", "ip6tables"},
+		programs:    [2]ruleProgram{fakeProgram{f, "iptables"}, fakeProgram{f, "ip6tables"}},
 		locals:      locals,
-		run:         f.run,
 		tableLoaded: func(Family, string) bool { return true },
 	}}, nil
 }
@@ -261,16 +260,65 @@ func (f *fakeNode) changeDefaults(over ...defaultInterface) {
 // signalRemoval has the node tell of a loss, and returns when somebody has heard it.
 func (f *fakeNode) signalRemoval() { f.removals <- struct{}{} }
 
-// run is the runner: it plays the programs of iptables.
-func (f *fakeNode) run(ctx context.Context, input, program string, args ...string) (string, error) {
-	if err := f.begin(program, strings.Join(args, " ")+" "+input); err != nil {
-		return "", err
+// fakeProgram implements ruleProgram on the tables of a fakeNode.
+type fakeProgram struct {
+	node *fakeNode
+	name string
+}
+
+// run runs a command line, unless fail refuses it.
+func (p fakeProgram) run(ctx context.Context, input, program string, args ...string) (output string, err error) {
+	err = retryLocked(ctx, func() error {
+		if err := p.node.begin(program, strings.Join(args, " ")+" "+input); err != nil {
+			return err
+		}
+		defer p.node.mu.Unlock()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		output, err = p.node.tables.runCommand(input, program, args)
+		return err
+	})
+	return output, err
+}
+
+// hasChain implements ruleProgram.
+func (p fakeProgram) hasChain(ctx context.Context, table, chain string) (bool, error) {
+	_, err := p.list(ctx, table, chain)
+	if errors.Is(err, errNoChain) {
+		return false, nil
 	}
-	defer f.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return "", err
+	return err == nil, err
+}
+
+// list implements ruleProgram.
+func (p fakeProgram) list(ctx context.Context, table, chain string) ([]string, error) {
+	output, err := p.run(ctx, "", p.name, "-t", table, "-S", chain)
+	if err != nil {
+		return nil, err
 	}
-	return f.tables.runCommand(input, program, args)
+	return strings.Split(strings.TrimSuffix(output, "\n"), "\n"), nil
+}
+
+// deleteRule implements ruleProgram.
+func (p fakeProgram) deleteRule(ctx context.Context, table, line string) error {
+	_, err := p.run(ctx, "", p.name, "-t", table, "-D", strings.TrimPrefix(line, "-A "))
+	return err
+}
+
+// deleteChain implements ruleProgram.
+func (p fakeProgram) deleteChain(ctx context.Context, table, chain string) error {
+	if _, err := p.run(ctx, "", p.name, "-t", table, "-F", chain); err != nil {
+		return err
+	}
+	_, err := p.run(ctx, "", p.name, "-t", table, "-X", chain)
+	return err
+}
+
+// restore implements ruleProgram.
+func (p fakeProgram) restore(ctx context.Context, script string) error {
+	_, err := p.run(ctx, script, p.name+"-restore", "--noflush")
+	return err
 }
 
 // runIptables plays a stranger's command, such as "ip6tables -t raw -F OUTPUT", or the

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -57,12 +56,10 @@ func families() []Family { return []Family{IPv4, IPv6} }
 type iptablesBackend struct {
 	// mode is "nft" or "legacy".
 	mode string
-	// programs are by Family; "" is not installed. With "-restore" behind, they read
-	// many rules at once.
-	programs [2]string
+	// programs are by Family; nil: not installed.
+	programs [2]ruleProgram
 	// locals are the addresses whose rules of NodeLocal DNSCache go. Nil: all go.
 	locals []netip.Addr
-	run    runner
 	// tableLoaded reports whether the kernel has a table. Listing one that it does not have
 	// would load it, and tables of nat turn connection tracking on.
 	tableLoaded func(f Family, table string) bool
@@ -178,7 +175,10 @@ func (t *iptablesBackend) ensureFamily(ctx context.Context, w desiredRules, f Fa
 	after := before
 	for range writeTries {
 		t.lastWrite[f] = writtenState{}
-		failed := t.write(ctx, f, restoreScript(w, f, after, tables))
+		failed := t.restore(ctx, f, restoreScript(w, f, after, tables))
+		if failed == nil {
+			failed = t.deleteNodeLocal(ctx, f, after)
+		}
 		if after, err = t.readState(ctx, w, f); err != nil {
 			return 0, err
 		}
@@ -239,10 +239,10 @@ func (t *iptablesBackend) diagnose(ctx context.Context, w desiredRules, f Family
 		return err
 	}
 	const head, tail = "*raw\n:NODENS-PROBE - [0:0]\n", "COMMIT\n"
-	with := t.write(ctx, f, head+"-A NODENS-PROBE -p udp "+socketMatch+"-j ACCEPT\n"+tail)
-	without := t.write(ctx, f, head+"-A NODENS-PROBE -p udp -j ACCEPT\n"+tail)
+	with := t.restore(ctx, f, head+"-A NODENS-PROBE -p udp "+socketMatch+"-j ACCEPT\n"+tail)
+	without := t.restore(ctx, f, head+"-A NODENS-PROBE -p udp -j ACCEPT\n"+tail)
 	if with == nil || without == nil {
-		err = errors.Join(err, t.write(ctx, f, head+"-X NODENS-PROBE\n"+tail))
+		err = errors.Join(err, t.restore(ctx, f, head+"-X NODENS-PROBE\n"+tail))
 	}
 	if with != nil && without == nil {
 		return fmt.Errorf("%w: %w", ErrNoSocket, err)
@@ -264,7 +264,7 @@ func (t *iptablesBackend) remove(ctx context.Context) (removed int, err error) {
 }
 
 func (t *iptablesBackend) removeFamily(ctx context.Context, f Family) (removed int, err error) {
-	if t.programs[f] == "" && !f.has(t.locals) {
+	if t.programs[f] == nil && !f.has(t.locals) {
 		return 0, nil // nobody can have made a rule of that family with it
 	}
 	// What stood after the last write most likely stands, and then one program does what
@@ -272,24 +272,58 @@ func (t *iptablesBackend) removeFamily(ctx context.Context, f Family) (removed i
 	stood := t.lastWrite[f].chains
 	t.lastWrite[f] = writtenState{}
 	if stood != nil {
-		if err := t.write(ctx, f, restoreScript(desiredRules{}, f, stood, nil)); err == nil {
+		if err := t.restore(ctx, f, restoreScript(desiredRules{}, f, stood, nil)); err == nil {
 			return countChanges(stood, nil), nil
 		} else if errors.Is(err, ErrLocked) {
 			return 0, err
 		}
 	}
-	before, err := t.readState(ctx, desiredRules{}, f)
+	state, err := t.readState(ctx, desiredRules{}, f)
 	if err != nil {
 		return 0, err
 	}
-	text := restoreScript(desiredRules{}, f, before, nil)
-	if text == "" {
-		return 0, nil
-	}
-	if err := t.write(ctx, f, text); err != nil {
+	if err := t.deleteState(ctx, f, state); err != nil {
 		return 0, err
 	}
-	return countChanges(before, nil), nil
+	return countChanges(state, nil), nil
+}
+
+// deleteState deletes what readState has found, one rule or chain at a time. The chains that
+// let untracked packets pass go last.
+func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[chain]chainState) error {
+	for _, table := range []string{"raw", "nat", "filter"} {
+		for _, c := range chains() {
+			if c.table != table {
+				continue
+			}
+			for _, line := range slices.Concat(state[c].jumps, state[c].nodeLocal) {
+				if err := t.programs[f].deleteRule(ctx, table, line); err != nil {
+					return err
+				}
+			}
+		}
+		for _, c := range chains() {
+			if c.table != table || !state[c].exists {
+				continue
+			}
+			if err := t.programs[f].deleteChain(ctx, table, c.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deleteNodeLocal deletes the rules of NodeLocal DNSCache in state.
+func (t *iptablesBackend) deleteNodeLocal(ctx context.Context, f Family, state map[chain]chainState) error {
+	for _, c := range slices.Backward(chains()) { // raw first, filter last
+		for _, line := range state[c].nodeLocal {
+			if err := t.programs[f].deleteRule(ctx, c.table, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // readState lists what stands. Tables that the kernel does not have, and w needs nothing of,
@@ -343,16 +377,20 @@ func (t *iptablesBackend) isNodeLocalRule(line string) bool {
 	})
 }
 
-// list gives the rules of a chain, without its policy; exists: there is one.
+// list returns the rules of a chain, without its policy, and whether the chain exists.
 func (t *iptablesBackend) list(ctx context.Context, f Family, table, chain string) (rules []string, exists bool, err error) {
-	out, err := t.call(ctx, f, "", "", "-t", table, "-S", chain)
+	p, err := t.program(f)
+	if err != nil {
+		return nil, false, err
+	}
+	lines, err := p.list(ctx, table, chain)
 	if errors.Is(err, errNoChain) {
 		return nil, false, nil
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	for line := range strings.Lines(out) {
+	for _, line := range lines {
 		if strings.HasPrefix(line, "-A ") {
 			rules = append(rules, strings.TrimSpace(line))
 		}
@@ -360,23 +398,20 @@ func (t *iptablesBackend) list(ctx context.Context, f Family, table, chain strin
 	return rules, true, nil
 }
 
-func (t *iptablesBackend) write(ctx context.Context, f Family, text string) error {
-	_, err := t.call(ctx, f, "-restore", text, "--noflush")
-	return err
+func (t *iptablesBackend) restore(ctx context.Context, f Family, script string) error {
+	p, err := t.program(f)
+	if err != nil {
+		return err
+	}
+	return p.restore(ctx, script)
 }
 
-// call runs the family's program, with suffix behind its name, as often as the lock
-// asks for.
-func (t *iptablesBackend) call(ctx context.Context, f Family, suffix, input string, args ...string) (out string, err error) {
-	if t.programs[f] == "" {
-		return "", fmt.Errorf("%s-%s: %w", f, t.mode, ErrNoTool)
+// program returns the family's program. ErrNoTool if it is not installed.
+func (t *iptablesBackend) program(f Family) (ruleProgram, error) {
+	if t.programs[f] == nil {
+		return nil, fmt.Errorf("%s-%s: %w", f, t.mode, ErrNoTool)
 	}
-	args = append([]string{"-w", strconv.Itoa(int(lockWait.Seconds()))}, args...)
-	err = retryLocked(ctx, func() error {
-		out, err = t.run(ctx, input, t.programs[f]+suffix, args...)
-		return err
-	})
-	return out, err
+	return t.programs[f], nil
 }
 
 // countChanges counts the rules in which two looks differ; one that is other than before

@@ -42,7 +42,7 @@ func tableScript(w desiredRules, f Family, name string, before map[chain]chainSt
 			continue
 		}
 		rules, stands := chainRules(w, f, c), before[c]
-		for _, line := range slices.Concat(stands.jumps, stands.nodeLocal) {
+		for _, line := range stands.jumps {
 			fmt.Fprintf(&hook, "-D %s\n", strings.TrimPrefix(line, "-A "))
 		}
 		if len(rules) == 0 && !stands.exists {

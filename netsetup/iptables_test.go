@@ -225,7 +225,11 @@ func TestIptablesFailsOpen(t *testing.T) {
 		for _, hook := range []string{"PREROUTING", "OUTPUT"} {
 			run(t, "iptables", "-w", "-t", "nat", "-I", hook, "1", "-j", "KUBE-SERVICES")
 		}
-		f := installedModes(t.Context(), labLocals)[0]
+		installed, err := installedModes(t.Context(), newProgramSet(), labLocals)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := installed[0]
 		if _, err := f.ensure(t.Context(), labWant()); err != nil {
 			t.Fatal(err)
 		}

@@ -356,22 +356,25 @@ func TestKernelSaysThatIPv6IsDisabled(t *testing.T) {
 
 func TestKernelSaysWhichPermissionIsMissing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		run(t, "ip", "link", "set", "lo", "up")
-		dropNetAdmin(t)
-		s := newSetup(t, dualStack(), noDummy{&kernelNode{}})
-		err := s.EnsureInterface(t.Context())
-		wantError(t, err, InterfaceAdd, "NET_ADMIN", "-setupinterface=false")
-		if !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("%v is not fs.ErrPermission", err)
+		if os.Getenv(unprivilegedEnv) == "" {
+			run(t, "ip", "link", "set", "lo", "up")
 		}
-		err = s.EnsureRules(t.Context())
-		wantError(t, err, Iptables, "NET_ADMIN", "-setupiptables=false")
-		if !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("%v is not fs.ErrPermission", err)
-		}
-		if got := s.Stats().Errors[Iptables]; got != 2 {
-			t.Errorf("%d iptables errors counted, want one for each family", got)
-		}
+		withoutNetAdmin(t, func() {
+			s := newSetup(t, dualStack(), noDummy{&kernelNode{}})
+			err := s.EnsureInterface(t.Context())
+			wantError(t, err, InterfaceAdd, "NET_ADMIN", "-setupinterface=false")
+			if !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("%v is not fs.ErrPermission", err)
+			}
+			err = s.EnsureRules(t.Context())
+			wantError(t, err, Iptables, "NET_ADMIN", "-setupiptables=false")
+			if !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("%v is not fs.ErrPermission", err)
+			}
+			if got := s.Stats().Errors[Iptables]; got != 2 {
+				t.Errorf("%d iptables errors counted, want one for each family", got)
+			}
+		})
 	})
 }
 

@@ -80,13 +80,19 @@ const childLimit = 8 * time.Minute
 // variables set, and fails or skips t as that test does.
 func apart(t *testing.T, env ...string) {
 	t.Helper()
+	rerun(t, syscall.CLONE_NEWNET, env...)
+}
+
+// rerun is apart with other new namespaces.
+func rerun(t *testing.T, namespaces uintptr, env ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), childLimit)
 	defer cancel()
 	test, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.run=^"+test+"$")
 	// A child that is killed leaves its temporary files.
 	cmd.Env = append(append(os.Environ(), "TMPDIR="+t.TempDir()), env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Pdeathsig: syscall.SIGKILL}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 

@@ -33,13 +33,16 @@ const (
 // printed right after the last change, so that no version's way of printing matters. A
 // process that has changed nothing so far writes once, even if all is in place.
 type nftBackend struct {
+	// programs are those of iptables, for the chains that it manages.
+	programs *programSet
 	// lastScript is the table that was last written, and written what the kernel held then.
 	lastScript string
 	lastState  nftState
 }
 
-// newNftBackend touches nothing.
-func newNftBackend() *nftBackend { return &nftBackend{} }
+// newNftBackend returns a backend that reads and changes chains managed by iptables through
+// programs. It touches nothing.
+func newNftBackend(programs *programSet) *nftBackend { return &nftBackend{programs: programs} }
 
 // name implements filter.
 func (n *nftBackend) name() string { return "nftables" }
@@ -85,7 +88,7 @@ func (n *nftBackend) ensure(ctx context.Context, w desiredRules) (changed int, e
 
 // ensureOnce looks once and changes what is to be changed.
 func (n *nftBackend) ensureOnce(ctx context.Context, w desiredRules) (changed int, err error) {
-	before, err := readNftState(ctx)
+	before, err := readNftState(ctx, n.programs)
 	if err != nil {
 		return 0, err
 	}
@@ -97,7 +100,7 @@ func (n *nftBackend) ensureOnce(ctx context.Context, w desiredRules) (changed in
 	if err := nftWrite(ctx, before, w); err != nil {
 		return 0, err
 	}
-	after, err := readNftState(ctx)
+	after, err := readNftState(ctx, n.programs)
 	if err != nil {
 		return 0, err
 	}
@@ -164,7 +167,7 @@ func (n *nftBackend) remove(ctx context.Context) (removed int, err error) {
 	}
 	for range maxNftTries {
 		var accepts int
-		accepts, err = nftRemoveAccepts(ctx)
+		accepts, err = n.removeAccepts(ctx)
 		if err == nil || ctx.Err() != nil {
 			return removed + accepts, err
 		}
@@ -172,10 +175,10 @@ func (n *nftBackend) remove(ctx context.Context) (removed int, err error) {
 	return removed, err
 }
 
-// nftRemoveAccepts takes our rules out of others' chains.
-func nftRemoveAccepts(ctx context.Context) (removed int, err error) {
+// removeAccepts deletes our rules from foreign chains.
+func (n *nftBackend) removeAccepts(ctx context.Context) (removed int, err error) {
 	var s nftState
-	if err := s.readForeign(ctx); err != nil {
+	if err := s.readForeign(ctx, n.programs); err != nil {
 		return 0, err
 	}
 	if script := s.foreignScript(desiredRules{}); script != "" {

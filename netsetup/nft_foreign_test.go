@@ -89,7 +89,7 @@ func TestNftOthersThatDrop(t *testing.T) {
 					all += "; iptables-legacy -S; ip6tables-legacy -S"
 				}
 				before := sh(t, all)
-				n := newNftBackend()
+				n := newNftBackend(newProgramSet())
 				wantChanged(t, n, labWant(), 1+f.chains)
 				rules := sh(t, all)
 				if strings.Contains(f.script, "iptables") { // both list those of iptables
@@ -100,8 +100,8 @@ func TestNftOthersThatDrop(t *testing.T) {
 				}
 				l.wantAnswers(t, l.pod, "local")
 				wantChanged(t, n, labWant(), 0)
-				wantChanged(t, newNftBackend(), labWant(), 0) // another process
-				if got, err := newNftBackend().remove(t.Context()); err != nil || got != 1+f.accepts {
+				wantChanged(t, newNftBackend(newProgramSet()), labWant(), 0) // another process
+				if got, err := newNftBackend(newProgramSet()).remove(t.Context()); err != nil || got != 1+f.accepts {
 					t.Errorf("remove = %d, %v; want %d", got, err, 1+f.accepts)
 				}
 				if diff := cmp.Diff(before, sh(t, all)); diff != "" {
@@ -124,7 +124,7 @@ func TestNftReadableByIptables(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("PATH", only)
-		n := newNftBackend()
+		n := newNftBackend(newProgramSet())
 		wantChanged(t, n, labWant(), 4)
 		wantChanged(t, n, labWant(), 0)
 		t.Setenv("PATH", path)
@@ -140,7 +140,7 @@ func TestNftReadableByIptables(t *testing.T) {
 			}
 		}
 		// With iptables at hand the rules are found, too.
-		if _, err := newNftBackend().remove(t.Context()); err != nil {
+		if _, err := newNftBackend(newProgramSet()).remove(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff(before, sh(t, "iptables-nft -S; ip6tables-nft -S")); diff != "" {
@@ -162,7 +162,7 @@ table ip kube-proxy {
 }'`)
 		w := labWant()
 		w.diversion = []netip.AddrPort{netip.MustParseAddrPort("10.9.2.2:53")}
-		wantChanged(t, newNftBackend(), w, 1)
+		wantChanged(t, newNftBackend(newProgramSet()), w, 1)
 		for _, from := range []*place{l.pod, nil} {
 			for to, want := range map[string]string{
 				"10.96.0.10:53":    "cluster 10.9.2.3:5353",
@@ -198,7 +198,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 				}
 			}
 		}()
-		n := newNftBackend()
+		n := newNftBackend(newProgramSet())
 		for busy := true; busy; {
 			select {
 			case <-over:

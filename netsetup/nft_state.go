@@ -43,6 +43,14 @@ type nftHook struct {
 // String is the place in nft's words.
 func (p nftHook) String() string { return p.Family + " " + p.Table + " " + p.Name }
 
+// family is the address family of a chain in family ip or ip6.
+func (p nftHook) family() Family {
+	if p.Family == "ip6" {
+		return IPv6
+	}
+	return IPv4
+}
+
 // nftRule is a rule of ours. The handle is the kernel's, for deleting it.
 type nftRule struct {
 	handle int
@@ -51,29 +59,29 @@ type nftRule struct {
 
 // readNftState reads the state. Its cost grows with the number of chains, not of rules: the
 // chains of a node with 25,000 Services are listed in 0.15 s.
-func readNftState(ctx context.Context) (nftState, error) {
+func readNftState(ctx context.Context, programs *programSet) (nftState, error) {
 	var s nftState
 	own, err := execute(ctx, "", "nft", "-s", "list", "table", "inet", "nodens")
 	if err != nil && !errors.Is(err, errNotFound) {
 		return s, err
 	}
 	s.own = own
-	err = s.readForeign(ctx)
+	err = s.readForeign(ctx, programs)
 	return s, err
 }
 
 // readForeign reads what is in others' chains.
-func (s *nftState) readForeign(ctx context.Context) error {
+func (s *nftState) readForeign(ctx context.Context, programs *programSet) error {
 	places, err := nftListChains(ctx)
 	if err != nil {
 		return err
 	}
 	for _, p := range places {
 		err := errNotXtables
-		if tool := p.xtables(); tool != "" {
-			err = s.addXtables(ctx, p, tool)
+		if name := p.xtables(); name != "" {
+			err = s.addXtables(ctx, p, programs, name)
 		}
-		if errors.Is(err, errNotXtables) {
+		if errors.Is(err, errNotXtables) || errors.Is(err, ErrNoTool) {
 			err = s.addChain(ctx, p)
 		}
 		if err != nil {
@@ -81,7 +89,7 @@ func (s *nftState) readForeign(ctx context.Context) error {
 		}
 	}
 	for _, p := range nftLegacyHooks() {
-		if err := s.addXtables(ctx, p, nftLegacyTool(p.Family)); err != nil {
+		if err := s.addXtables(ctx, p, programs, p.family().String()+"-legacy"); err != nil && !errors.Is(err, ErrNoTool) {
 			return err
 		}
 	}
@@ -102,8 +110,12 @@ func (s *nftState) addChain(ctx context.Context, p nftHook) error {
 	return err
 }
 
-func (s *nftState) addXtables(ctx context.Context, p nftHook, tool string) error {
-	c, err := nftReadXtables(ctx, p, tool)
+func (s *nftState) addXtables(ctx context.Context, p nftHook, programs *programSet, name string) error {
+	program, err := programs.open(ctx, p.family(), name)
+	if err != nil {
+		return err
+	}
+	c, err := nftReadXtables(ctx, p, program)
 	if err == nil && (c.drops || len(c.ours) > 0) {
 		s.xtables = append(s.xtables, c)
 	}
@@ -271,7 +283,7 @@ func (s nftState) parts() map[string]string {
 		pieces[c.String()] = text
 	}
 	for _, c := range s.xtables {
-		pieces[c.tool+" "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
+		pieces[c.program.name+" "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
 	}
 	return pieces
 }

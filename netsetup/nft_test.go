@@ -43,7 +43,7 @@ func TestNftFailsOpen(t *testing.T) {
 		l := newNftLab(t)
 		// Where conntrack finds a packet invalid it is dropped, as kube-proxy does.
 		sh(t, "nft 'table inet others { chain forward { type filter hook forward priority 0; ct state invalid drop; }; }'")
-		n := newNftBackend()
+		n := newNftBackend(newProgramSet())
 		wantChanged(t, n, labWant(), 1)
 		l.wantAnswers(t, l.pod, "cluster")
 		l.wantAnswers(t, nil, "cluster")
@@ -86,7 +86,7 @@ func TestNftRepairs(t *testing.T) {
 			t.Run(d.name, func(t *testing.T) {
 				sh(t, "nft flush ruleset")
 				sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'")
-				n := newNftBackend()
+				n := newNftBackend(newProgramSet())
 				wantChanged(t, n, labWant(), 2)
 				own := sh(t, "nft list table inet nodens")
 				sh(t, d.script)
@@ -116,7 +116,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		before := sh(t, "nft -s list ruleset")
 		removed := func(want int) {
 			t.Helper()
-			if got, err := newNftBackend().remove(t.Context()); err != nil || got != want {
+			if got, err := newNftBackend(newProgramSet()).remove(t.Context()); err != nil || got != want {
 				t.Errorf("remove = %d, %v; want %d", got, err, want)
 			}
 			if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
@@ -124,7 +124,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 			}
 		}
 		removed(0)
-		n := newNftBackend()
+		n := newNftBackend(newProgramSet())
 		wantChanged(t, n, labWant(), 2)
 		removed(3)
 		wantChanged(t, n, labWant(), 2) // it does not trust its memory
@@ -138,7 +138,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 // TestNftChanges goes from one want to another.
 func TestNftChanges(t *testing.T) {
 	inNftLab(t, func(t *testing.T) {
-		n := newNftBackend()
+		n := newNftBackend(newProgramSet())
 		w := labWant()
 		wantChanged(t, n, w, 1)
 		shuffled := w
@@ -161,7 +161,7 @@ func TestNftChanges(t *testing.T) {
 			change(&w)
 			wantChanged(t, n, w, 1)
 			wantChanged(t, n, w, 0)
-			wantChanged(t, newNftBackend(), w, 0) // another process that wants the same
+			wantChanged(t, newNftBackend(newProgramSet()), w, 0) // another process that wants the same
 			wantChanged(t, n, labWant(), 1)
 			// What describe prints is what the kernel holds.
 			own := sh(t, "nft -s list table inet nodens")
@@ -184,7 +184,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 		l := newNftLab(t)
 		defer l.listen(t)()
 		sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; iifname lo accept; meta l4proto ipv6-icmp accept; }; }'")
-		n := newNftBackend()
+		n := newNftBackend(newProgramSet())
 		wantChanged(t, n, labWant(), 2)
 		l.wantAnswers(t, l.pod, "local")
 		const rounds, least = 200, 50 // queries of each client
@@ -309,7 +309,7 @@ if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'
 						t.Fatal(err)
 					}
 				}
-				n := newNftBackend()
+				n := newNftBackend(newProgramSet())
 				changed, err := n.ensure(t.Context(), labWant())
 				if changed != 0 || err == nil || !strings.Contains(err.Error(), tt.says) {
 					t.Errorf("ensure = %d, %v; want an error that says %q", changed, err, tt.says)
@@ -347,7 +347,7 @@ func TestNftOwnedByOthers(t *testing.T) {
 		_, _ = io.WriteString(script, "add table inet fw { flags owner ; }\n"+
 			"add chain inet fw in { type filter hook input priority 0 ; policy drop ; }\n")
 		waitUntil(t, func() bool { return strings.Contains(sh(t, "nft list chains"), "policy drop") })
-		n := newNftBackend()
+		n := newNftBackend(newProgramSet())
 		_, err = n.ensure(t.Context(), labWant())
 		if err == nil || errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "accept port 53 by its own means") {
 			t.Errorf("ensure: %v", err)
@@ -377,7 +377,7 @@ func TestNftEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := newNftBackend().ensure(ctx, labWant())
+		_, err := newNftBackend(newProgramSet()).ensure(ctx, labWant())
 		done <- err
 	}()
 	waitUntil(t, func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil })
@@ -402,12 +402,12 @@ func TestNftFindsKubeProxy(t *testing.T) {
 		} {
 			sh(t, "nft flush ruleset")
 			sh(t, tt.script)
-			if got := newNftBackend().hasKubeProxy(); got != tt.want {
+			if got := newNftBackend(newProgramSet()).hasKubeProxy(); got != tt.want {
 				t.Errorf("%s: found = %v", tt.script, got)
 			}
 		}
 		t.Setenv("PATH", t.TempDir())
-		if newNftBackend().hasKubeProxy() {
+		if newNftBackend(newProgramSet()).hasKubeProxy() {
 			t.Error("found without nft")
 		}
 	})

@@ -3,8 +3,6 @@ package netsetup
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +14,8 @@ import (
 // nobody else.
 type nftXtables struct {
 	nftHook
-	// tool is the program that keeps the chain: iptables-nft, ip6tables-legacy and so on.
-	tool string
+	// program manages the chain: iptables-nft, ip6tables-legacy and so on.
+	program *iptablesProgram
 	// drops: the chain has rules of others, or does not accept what comes to its end.
 	// Which of those lead to a drop, by way of chains that programs such as a CNI hang
 	// in there, is not looked into.
@@ -26,59 +24,39 @@ type nftXtables struct {
 	ours []string
 }
 
-// xtables is the program that keeps a chain of nf_tables, "" if nft does, or if it is not
-// installed.
+// xtables returns the name of the program that may manage a chain of nf_tables: "" if the chain
+// is not of a form that iptables makes.
 func (p nftHook) xtables() string {
-	tool := map[string]string{"ip": "iptables-nft", "ip6": "ip6tables-nft"}[p.Family]
-	if tool == "" || !p.foreign() || p.Table != "filter" || p.Name != strings.ToUpper(p.Hook) {
+	if p.Family == "inet" || !p.foreign() || p.Table != "filter" || p.Name != strings.ToUpper(p.Hook) {
 		return ""
 	}
-	if _, err := exec.LookPath(tool); err != nil {
-		return ""
-	}
-	return tool
+	return p.family().String() + "-nft"
 }
 
-// nftLegacyHooks are the chains that the legacy build of iptables keeps on this node:
-// none where its table filter has never been used, as asking it would make it.
+// nftLegacyHooks returns the chains that the legacy mode of iptables may manage on this node:
+// none where its table filter has never been used, as listing the table would create it.
 func nftLegacyHooks() []nftHook {
-	var places []nftHook
-	for _, f := range []struct{ family, names string }{
-		{"ip", "/proc/net/ip_tables_names"},
-		{"ip6", "/proc/net/ip6_tables_names"},
-	} {
-		names, err := os.ReadFile(f.names)
-		if err != nil || !slices.Contains(strings.Fields(string(names)), "filter") {
-			continue // no file: the kernel has no such tables
-		}
-		if _, err := exec.LookPath(nftLegacyTool(f.family)); err != nil {
+	var hooks []nftHook
+	for _, f := range []string{"ip", "ip6"} {
+		if !legacyTableLoaded(nftHook{Family: f}.family(), "filter") {
 			continue
 		}
 		for _, hook := range []string{"input", "output"} {
-			places = append(places, nftHook{Family: f.family, Table: "filter",
+			hooks = append(hooks, nftHook{Family: f, Table: "filter",
 				Name: strings.ToUpper(hook), Type: "filter", Hook: hook})
 		}
 	}
-	return places
-}
-
-// nftLegacyTool is the legacy build's program for a family.
-func nftLegacyTool(family string) string {
-	if family == "ip6" {
-		return "ip6tables-legacy"
-	}
-	return "iptables-legacy"
+	return hooks
 }
 
 // nftReadXtables reads one chain.
-func nftReadXtables(ctx context.Context, p nftHook, tool string) (nftXtables, error) {
-	c := nftXtables{nftHook: p, tool: tool}
-	out, err := execute(ctx, "", tool, "-w", "-S", p.Name)
+func nftReadXtables(ctx context.Context, p nftHook, program *iptablesProgram) (nftXtables, error) {
+	c := nftXtables{nftHook: p, program: program}
+	lines, err := program.list(ctx, "filter", p.Name)
 	if err != nil {
 		return c, err
 	}
-	for line := range strings.Lines(out) {
-		line = strings.TrimSpace(line)
+	for _, line := range lines {
 		switch {
 		case strings.Contains(line, strconv.Quote(nftComment)):
 			c.ours = append(c.ours, line)
@@ -93,25 +71,24 @@ func nftReadXtables(ctx context.Context, p nftHook, tool string) (nftXtables, er
 // transaction for each program. What is written there already is written again: the
 // caller has seen that something is not as it should be.
 func nftWriteXtables(ctx context.Context, chains []nftXtables, w desiredRules) error {
-	edits := make(map[string]string)
-	var tools []string
+	scripts := make(map[*iptablesProgram]string)
+	var programs []*iptablesProgram
 	for _, c := range chains {
-		if edits[c.tool] == "" {
-			tools = append(tools, c.tool)
+		if !slices.Contains(programs, c.program) {
+			programs = append(programs, c.program)
 		}
 		for _, line := range c.ours {
-			edits[c.tool] += "-D" + strings.TrimPrefix(line, "-A") + "\n"
+			scripts[c.program] += "-D" + strings.TrimPrefix(line, "-A") + "\n"
 		}
 		if c.drops {
-			edits[c.tool] += c.accepts(w)
+			scripts[c.program] += c.accepts(w)
 		}
 	}
-	for _, tool := range tools {
-		if edits[tool] == "" {
+	for _, p := range programs {
+		if scripts[p] == "" {
 			continue
 		}
-		script := "*filter\n" + edits[tool] + "COMMIT\n"
-		if _, err := execute(ctx, script, tool+"-restore", "--noflush", "-w"); err != nil {
+		if err := p.restore(ctx, "*filter\n"+scripts[p]+"COMMIT\n"); err != nil {
 			return err
 		}
 	}

@@ -166,7 +166,7 @@ func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != Net
 func (p Plan) String() string {
 	var like ruleBackend = &iptablesBackend{}
 	if p.netfilter == NetfilterNftables {
-		like = newNftBackend()
+		like = newNftBackend(newProgramSet())
 	}
 	return p.text(like)
 }

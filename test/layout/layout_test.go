@@ -68,6 +68,7 @@ func TestImports(t *testing.T) {
 	}{
 		{"k8s.io/", []string{"kubernetes", "cmd/nodens/migrate"}, "the agent reads the API server there, and the migration edits a cluster's objects"},
 		{"github.com/vishvananda/", []string{"netsetup"}, "links and addresses are that package's business"},
+		{"github.com/coreos/go-iptables", []string{"netsetup"}, "rules are that package's business"},
 		{"github.com/prometheus/", []string{"cmd/nodens"}, "parts count in plain numbers; exposing them is the command's business"},
 		{"github.com/coredns/", []string{"internal/config"}, "the Corefile's syntax is that package's business"},
 		{"github.com/cilium/", []string{"server/fastpath"}, "programs in the kernel are that package's business"},

@@ -1,0 +1,133 @@
+package netsetup
+
+// Inside the package: the programs are not exported.
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coreos/go-iptables/iptables"
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestProgramErrors: what the programs print and their exit status say what is wrong. The type
+// of the library stays in the chain.
+func TestProgramErrors(t *testing.T) {
+	sentinels := []error{fs.ErrPermission, ErrLocked, ErrNoTool, errNoChain, errNotXtables}
+	for _, tt := range []struct {
+		name, says string
+		status     string
+		want       []error
+	}{
+		{"legacy, no permission", "Fatal: can't open lock file /run/xtables.lock: Permission denied", "4", []error{fs.ErrPermission}},
+		{"nft, no permission", "iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied (you must be root)", "4", []error{fs.ErrPermission}},
+		{"no folder for the lock", "Fatal: can't open lock file /run/xtables.lock: No such file or directory", "4", nil},
+		{"locked", "Another app is currently holding the xtables lock. Stopped waiting after 1s.", "4", []error{ErrLocked}},
+		{"no chain", "iptables: No chain/target/match by that name.", "1", []error{errNoChain}},
+		{"no table", "iptables v1.8.9 (legacy): can't initialize iptables table `raw': Table does not exist (do you need to insmod?)", "3", []error{errNoChain}},
+		{"native table", "iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.", "1", []error{errNoChain, errNotXtables}},
+		{"anything else", "iptables v1.8.9 (nf_tables): line 3 failed", "2", nil},
+	} {
+		fakeTool(t, "tool", "echo \""+strings.ReplaceAll(tt.says, "`", "\\`")+"\" >&2; exit "+tt.status)
+		_, err := openTool(t, "tool").list(t.Context(), "raw", "X")
+		var typed *iptables.Error
+		if !errors.As(err, &typed) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v is no *iptables.Error on one line with %q", tt.name, err, tt.says)
+		}
+		for _, s := range sentinels {
+			if got := errors.Is(err, s); got != slices.Contains(tt.want, s) {
+				t.Errorf("%s: is %q: %v", tt.name, s, got)
+			}
+		}
+	}
+}
+
+// TestProgramNotInstalled: both programs of a pair are needed.
+func TestProgramNotInstalled(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	for _, name := range []string{"nothing", "tool-restore", "tool"} {
+		if _, err := newProgramSet().open(t.Context(), IPv4, "tool"); !errors.Is(err, ErrNoTool) {
+			t.Errorf("before %s is there: %v", name, err)
+		}
+		script(t, dir, name, `echo "iptables v1.8.9 (nf_tables)"`)
+	}
+	openTool(t, "tool")
+}
+
+// TestProgramIsAskedOnce: the version is read when the program is opened first.
+func TestProgramIsAskedOnce(t *testing.T) {
+	fakeTool(t, "tool", "exit 1")
+	set := newProgramSet()
+	first, err := set.open(t.Context(), IPv4, "tool")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if second, err := set.open(t.Context(), IPv4, "tool"); second != first || err != nil {
+		t.Errorf("opened again: %v, %v", second, err)
+	}
+}
+
+func TestSplitRule(t *testing.T) {
+	for line, want := range map[string][]string{
+		"":                         nil,
+		"-A INPUT":                 {"-A", "INPUT"},
+		" -A  X  ":                 {"-A", "X"},
+		`-c "a b" x`:               {"-c", "a b", "x"},
+		`-c ""`:                    {"-c", ""},
+		`-c "say \"hi\" \\ it\'s"`: {"-c", `say "hi" \ it's`},
+		`-A OUTPUT -s 169.254.20.10/32 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK`: {
+			"-A", "OUTPUT", "-s", "169.254.20.10/32", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack", "-j", "NOTRACK"},
+	} {
+		if diff := cmp.Diff(want, splitRule(line)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", line, diff)
+		}
+	}
+}
+
+// TestProgramDeletesOnRealRules: rules and chains go one by one, whatever their comments, and
+// what is gone already is no error.
+func TestProgramDeletesOnRealRules(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		before := dump(t)
+		p := openTool(t, "iptables")
+		for _, comment := range []string{"plain", "NodeLocal DNS Cache: skip conntrack", `quotes " and \ it's`} {
+			run(t, "iptables", "-w", "-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.1", "-m", "comment", "--comment", comment, "-j", "NOTRACK")
+		}
+		run(t, "iptables", "-w", "-t", "raw", "-N", "NODENS-OUTPUT")
+		run(t, "iptables", "-w", "-t", "raw", "-A", "NODENS-OUTPUT", "-j", "ACCEPT")
+		lines, err := p.list(t.Context(), "raw", "OUTPUT")
+		if err != nil || len(lines) != 4 {
+			t.Fatalf("%q, %v", lines, err)
+		}
+		if found, err := p.hasChain(t.Context(), "raw", "NODENS-OUTPUT"); !found || err != nil {
+			t.Errorf("the chain is there: %v, %v", found, err)
+		}
+		for range 2 {
+			for _, line := range lines[1:] {
+				if err := p.deleteRule(t.Context(), "raw", line); err != nil {
+					t.Errorf("%s: %v", line, err)
+				}
+			}
+			if err := p.deleteChain(t.Context(), "raw", "NODENS-OUTPUT"); err != nil {
+				t.Error(err)
+			}
+		}
+		if found, err := p.hasChain(t.Context(), "raw", "NODENS-OUTPUT"); found || err != nil {
+			t.Errorf("the chain is gone: %v, %v", found, err)
+		}
+		if _, err := p.list(t.Context(), "raw", "NODENS-OUTPUT"); !errors.Is(err, errNoChain) {
+			t.Errorf("listing it: %v", err)
+		}
+		run(t, "iptables", "-w", "-t", "raw", "-F")
+		if after := strings.ReplaceAll(dump(t), "# ", "# "); countRules(after) != countRules(before) {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+	})
+}
+
+func countRules(dump string) int { return strings.Count(dump, "\n-A ") }
