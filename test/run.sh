@@ -71,7 +71,7 @@ fuzzers() {
 # to other processes, where it sees nothing. Many wait more than they compute, so there are more
 # of them at a time than cores, the slowest from the start on. The bench measures CPU
 # and delays, so it runs alone.
-units=$(go list ./netsetup ./cmd/nodens/app ./... | grep -v -e /nodens/test/ -e /nodens/daemonset)
+units=$(go list ./netsetup ./cmd/nodens ./cmd/nodens/app ./... | grep -v -e /nodens/test/ -e /nodens/daemonset)
 bench=./test/bench
 suites=$(go list ./test/node ./test/differential ./test/... ./daemonset/... | grep -v -e /test/summary -e '/test/bench$')
 # shellcheck disable=SC2086

@@ -1,12 +1,22 @@
-// Command nodens is a node-local DNS agent for Kubernetes: one binary on every node,
-// which answers pods' queries from a cache and from its own view of the cluster, and
-// forwards the rest. Without a command it is the agent; `nodens -help` lists the others.
+// Command nodens is a node-local DNS agent for Kubernetes: one process on each node, which
+// answers the pods' queries from a cache and from its own view of the cluster, and
+// forwards all others.
+//
+// This package is the command line only: flags, help and the commands. Package app is the
+// agent. Without a command the program runs the agent; `nodens -help` lists the commands.
+// The flags are those of NodeLocal DNSCache and take one dash or two.
 package main
 
 import (
+	"context"
 	"os"
-
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"os/signal"
+	"syscall"
 )
 
-func main() { os.Exit(app.Run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}

@@ -27,7 +27,7 @@ func (s *settings) compile(ctx context.Context, a architecture) (oci.Layer, []mo
 	// Without cgo the agent needs no libc. Without paths and VCS state the build is
 	// reproducible.
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", fmt.Sprintf("-s -w -X github.com/nodens-dns/nodens/cmd/nodens/app.version=%s -X github.com/nodens-dns/nodens/cmd/nodens/app.revision=%s", s.version, s.revision),
+		"-ldflags", fmt.Sprintf("-s -w -X main.version=%s -X main.revision=%s", s.version, s.revision),
 		"-o", out, "./cmd/nodens")
 	cmd.Dir = s.top
 	// The user's own settings of these variables would change the binary.

@@ -64,7 +64,7 @@ func TestData(t *testing.T) {
 	}
 	dir, ports := t.TempDir(), peer.Ports(t, 3)
 	conf := filepath.Join(dir, "Corefile")
-	write(t, conf, fmt.Sprintf(corefile, ports[0], ports[1], filepath.Join(root, "cmd/nodens/app/sample/manifests"), upstream(t)))
+	write(t, conf, fmt.Sprintf(corefile, ports[0], ports[1], filepath.Join(root, "cmd/nodens/sample/manifests"), upstream(t)))
 	agent := peer.Start(t, peer.Command{Name: "nodens", Path: peer.Build(t, "nodens"), Args: []string{"-conf", conf, "-metrics-listen-address", ""}})
 	asked := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0])
 	agent.Must(t, "the agent to answer", peer.Answers(asked))

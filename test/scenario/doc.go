@@ -12,5 +12,5 @@
 // stands still but for the steps that move it, so that TTLs are exact.
 //
 // The package knows nothing of the agent but the interface [Agent]; the tests of
-// cmd/nodens/app play the files in testdata against the real one.
+// cmd/nodens play the files in testdata against the real one.
 package scenario

@@ -116,8 +116,8 @@ func (a *agent) adminHandler() http.Handler {
 	})
 }
 
-// flushed is the reply to a flush.
-type flushed struct {
+// flushResult is the reply to a flush.
+type flushResult struct {
 	Entries int `json:"entries"` // removed
 }
 
@@ -141,13 +141,13 @@ func (a *agent) flushCache(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	n := a.assembly.store.Flush([]byte(name), subtree)
+	n := a.builder.store.Flush([]byte(name), subtree)
 	a.log.Info("the cache was flushed", "name", name.String(), "subtree", subtree, "entries", n)
-	reply(w, flushed{n})
+	writeJSON(w, flushResult{n})
 }
 
-// forwarding is one forward directive as /upstreams shows it.
-type forwarding struct {
+// forwardState is one forward directive as /upstreams shows it.
+type forwardState struct {
 	Zones     []string        `json:"zones"` // of the server block
 	From      string          `json:"from"`
 	Upstreams []upstreamState `json:"upstreams"`
@@ -164,11 +164,11 @@ type upstreamState struct {
 }
 
 func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) {
-	list := []forwarding{}
-	for _, p := range a.current.Load().parts {
+	list := []forwardState{}
+	for _, p := range a.current.Load().blocks {
 		f := p.block.Forward
 		for _, u := range p.pools {
-			show := forwarding{From: f.From.String(), Upstreams: []upstreamState{}}
+			show := forwardState{From: f.From.String(), Upstreams: []upstreamState{}}
 			for _, z := range p.block.Zones {
 				show.Zones = append(show.Zones, z.String())
 			}
@@ -191,7 +191,7 @@ func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) {
 			f = f.Next
 		}
 	}
-	reply(w, list)
+	writeJSON(w, list)
 }
 
 // configState is what /config shows.
@@ -204,10 +204,10 @@ type configState struct {
 
 func (a *agent) showConfig(w http.ResponseWriter, _ *http.Request) {
 	cfg := a.current.Load().cfg
-	reply(w, configState{Path: cfg.Path, Hash: cfg.Hash, Files: cfg.Files, Refused: a.watch.refused.Load()})
+	writeJSON(w, configState{Path: cfg.Path, Hash: cfg.Hash, Files: cfg.Files, Refused: a.reloadState.refused.Load()})
 }
 
-func reply(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

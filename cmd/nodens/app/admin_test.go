@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,13 +12,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // over asks at an admin socket.
 func over(t *testing.T, socket, method, path string) (int, string) {
 	t.Helper()
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := http.Client{Timeout: agenttest.Timeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://nodens"+path, nil)
@@ -43,7 +43,7 @@ func TestAdminSocket(t *testing.T) {
 	p := peer.Ports(t, 1)
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "a.sock")
-	r := startAgent(t, fmt.Sprintf("test:%d example.org:%d {\n bind 127.0.0.1\n cache\n forward example.org 192.0.2.1\n forward . 192.0.2.2\n}\n", p[0], p[0]), "-admin-socket", socket)
+	r := startAgent(t, fmt.Sprintf("test:%d example.org:%d {\n bind 127.0.0.1\n cache\n forward example.org 192.0.2.1\n forward . 192.0.2.2\n}\n", p[0], p[0]), func(o *Options) { o.AdminSocket = socket })
 	info, err := os.Lstat(socket)
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Fatalf("the socket's mode is %v, %v", info.Mode(), err)
@@ -52,7 +52,7 @@ func TestAdminSocket(t *testing.T) {
 		t.Errorf("%v is left behind", left)
 	}
 	code, text := over(t, socket, "GET", "/upstreams")
-	var forwards []forwarding
+	var forwards []forwardState
 	if err := json.Unmarshal([]byte(text), &forwards); err != nil || code != http.StatusOK || len(forwards) != 2 {
 		t.Fatalf("/upstreams: %d %v\n%s", code, err, text)
 	}
@@ -61,7 +61,7 @@ func TestAdminSocket(t *testing.T) {
 	}
 	code, text = over(t, socket, "GET", "/config")
 	var cfg configState
-	if err := json.Unmarshal([]byte(text), &cfg); err != nil || code != http.StatusOK || cfg.Path != r.conf || len(cfg.Hash) != 128 || cfg.Refused || len(cfg.Files) != 1 {
+	if err := json.Unmarshal([]byte(text), &cfg); err != nil || code != http.StatusOK || cfg.Path != r.Conf || len(cfg.Hash) != 128 || cfg.Refused || len(cfg.Files) != 1 {
 		t.Errorf("/config: %d %v\n%s", code, err, text)
 	}
 	for _, c := range []struct {
@@ -80,8 +80,8 @@ func TestAdminSocket(t *testing.T) {
 			t.Errorf("%s %s: %d %q, want %d %q", c.method, c.path, code, text, c.code, c.want)
 		}
 	}
-	r.stop()
-	r.until("the socket to go", func() bool { _, err := os.Lstat(socket); return os.IsNotExist(err) })
+	r.Stop()
+	r.Await("the socket to go", func() bool { _, err := os.Lstat(socket); return os.IsNotExist(err) })
 }
 
 // TestAdminSocketPlace: a socket gives way to the next agent's, whose own then stays;
@@ -107,7 +107,7 @@ func TestAdminSocketPlace(t *testing.T) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
 	file := filepath.Join(dir, "file")
-	write(t, file, "text")
+	agenttest.WriteFile(t, file, "text")
 	for at, want := range map[string]string{
 		file:                               "not a socket",
 		filepath.Join(dir, "none", "a"):    "can be written to",
@@ -127,74 +127,3 @@ func TestAdminSocketPlace(t *testing.T) {
 
 // long is a folder's name in dir that leaves no place for a socket's.
 func long(dir string) string { return strings.Repeat("x", max(1, 100-len(dir))) }
-
-// TestFlush: the command removes names from the caches of a running agent, and tells
-// how many entries that were; what is asked next is asked upstream.
-func TestFlush(t *testing.T) {
-	p := peer.Ports(t, 2)
-	upstream := func(ip string) string {
-		names := ""
-		for _, n := range []string{"a.test", "www.a.test", "b.test"} {
-			names += fmt.Sprintf("  %s %s\n", ip, n)
-		}
-		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n%s }\n}\n", p[1], names)
-	}
-	up := startAgent(t, upstream("192.0.2.1"))
-	socket := filepath.Join(t.TempDir(), "a.sock")
-	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n cache 300\n forward . 127.0.0.1:%d\n}\n", p[0], p[1]), "-admin-socket", socket)
-	all := []string{"a.test.", "www.a.test.", "b.test."}
-	for _, name := range all {
-		if got := ask(t, p[0], name); got != "192.0.2.1" {
-			t.Fatalf("%s is %s", name, got)
-		}
-	}
-	up.reload(upstream("192.0.2.2"), "the new configuration is in force")
-	fresh := make(map[string]bool)
-	for _, c := range []struct {
-		args, out string
-		gone      []string
-	}{
-		{"c.test", "0 entries removed\n", nil},
-		{"A.test", "1 entries removed\n", []string{"a.test."}},
-		{"-subtree a.test.", "2 entries removed\n", []string{"a.test.", "www.a.test."}},
-		{"-subtree .", "3 entries removed\n", all},
-	} {
-		var out, stderr bytes.Buffer
-		args := append([]string{"flush", "-socket", socket}, strings.Fields(c.args)...)
-		if code := Run(args, &out, &stderr); code != 0 || out.String() != c.out {
-			t.Fatalf("flush %s: %d %q %q, want %q", c.args, code, &out, &stderr, c.out)
-		}
-		for _, name := range c.gone {
-			fresh[name] = true
-		}
-		for _, name := range all {
-			want := "192.0.2.1"
-			if fresh[name] {
-				want = "192.0.2.2"
-			}
-			if got := ask(t, p[0], name); got != want {
-				t.Errorf("after flush %s %s is %s, want %s", c.args, name, got, want)
-			}
-		}
-	}
-}
-
-// TestFlushCommand: what the command refuses, and what it says where no agent is.
-func TestFlushCommand(t *testing.T) {
-	for _, c := range []struct {
-		args string
-		code int
-		want string
-	}{
-		{"flush", 2, "takes one name"},
-		{"flush a b", 2, "takes one name"},
-		{"flush -subtre a", 2, "subtre"},
-		{"flush -help", 0, "nodens flush [-socket PATH]"},
-		{"flush -socket /nonexistent/s example.org", 1, "-admin-socket /nonexistent/s"},
-	} {
-		var stderr bytes.Buffer
-		if code := Run(strings.Fields(c.args), io.Discard, &stderr); code != c.code || !strings.Contains(stderr.String(), c.want) {
-			t.Errorf("%s: exit code %d, %q; want %d, %q", c.args, code, &stderr, c.code, c.want)
-		}
-	}
-}

@@ -33,16 +33,16 @@ func (h *hostAddrs) has(addr netip.Addr) bool {
 	if addr.IsLoopback() || h == nil {
 		return addr.IsLoopback()
 	}
-	known, at := h.last()
+	known, at := h.cached()
 	if known == nil || clock.Now()-at > hostAddrsAge {
 		h.refresh()
-		known, _ = h.last()
+		known, _ = h.cached()
 	}
 	_, ok := known[addr]
 	return ok
 }
 
-func (h *hostAddrs) last() (known map[netip.Addr]struct{}, at time.Duration) {
+func (h *hostAddrs) cached() (known map[netip.Addr]struct{}, at time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.known, h.at

@@ -60,11 +60,11 @@ func newHTTPConns(local func(netip.Addr) bool, counts *httpCounts) *httpConns {
 // 8 connections anybody behind the masquerade of Prometheus' node could keep it out.
 // An idle connection that is closed costs a scraper a new handshake and no scrape.
 func (h *httpConns) admit(conn *net.TCPConn) *httpConn {
-	c := &httpConn{TCPConn: conn, in: h}
+	c := &httpConn{TCPConn: conn, owner: h}
 	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		c.client = a.AddrPort().Addr().Unmap()
 	}
-	c.last.Store(int64(clock.Now()))
+	c.lastActivity.Store(int64(clock.Now()))
 	c.set = &h.others
 	if h.local != nil && h.local(c.client) {
 		c.set = &h.node
@@ -129,36 +129,36 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 // httpConn is one connection to an HTTP endpoint.
 type httpConn struct {
 	*net.TCPConn
-	in     *httpConns
+	owner  *httpConns
 	set    *connlimit.Set[*httpConn] // one of in's
 	client netip.Addr
-	// last is when the last request began or ended, or else the connection came, by
+	// lastActivity is when the last request began or ended, or else the connection came, by
 	// package clock. Bytes that are no request yet don't move it.
-	last     atomic.Int64
-	requests atomic.Int32 // being answered
+	lastActivity atomic.Int64
+	requests     atomic.Int32 // being answered
 }
 
 func (c *httpConn) ClientAddr() netip.Addr { return c.client }
 
 func (c *httpConn) Activity() (last time.Duration, busy bool) {
-	return time.Duration(c.last.Load()), c.requests.Load() > 0
+	return time.Duration(c.lastActivity.Load()), c.requests.Load() > 0
 }
 
 func (c *httpConn) begin() {
 	c.requests.Add(1)
-	c.last.Store(int64(clock.Now()))
+	c.lastActivity.Store(int64(clock.Now()))
 }
 
 func (c *httpConn) end() {
-	c.last.Store(int64(clock.Now()))
+	c.lastActivity.Store(int64(clock.Now()))
 	c.requests.Add(-1)
 }
 
 // Close closes the connection and gives its place back. It may be called again, and while
 // the connection is in use.
 func (c *httpConn) Close() error {
-	c.in.mu.Lock()
+	c.owner.mu.Lock()
 	c.set.Remove(c)
-	c.in.mu.Unlock()
+	c.owner.mu.Unlock()
 	return c.TCPConn.Close()
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/connlimit"
+
+	"github.com/nodens-dns/nodens/test/agenttest"
 )
 
 // nodeAddr is the node's own address in these tests; what else is in the loopback
@@ -22,7 +24,7 @@ var nodeAddr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 func otherHost(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(i)}) }
 
 // bounded are endpoints that serve h at the address.
-func bounded(t *testing.T, h http.Handler) (e *endpoints, addr string) {
+func bounded(t *testing.T, h http.Handler) (e *httpServers, addr string) {
 	t.Helper()
 	e, addr = newEndpoints(), free(t)
 	e.local = func(a netip.Addr) bool { return a == nodeAddr }
@@ -34,7 +36,7 @@ func bounded(t *testing.T, h http.Handler) (e *endpoints, addr string) {
 }
 
 // openConns is how many connections the endpoint at addr holds: of others, and of the node.
-func openConns(e *endpoints, addr string) (others, node int) {
+func openConns(e *httpServers, addr string) (others, node int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.servers[addr].conns
@@ -57,7 +59,7 @@ func connect(t *testing.T, from netip.Addr, addr string) *scraper {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(agenttest.Timeout))
 	return &scraper{conn, bufio.NewReader(conn)}
 }
 
@@ -212,7 +214,7 @@ func TestHTTPBusy(t *testing.T) {
 // TestHTTPLimitHandedBack: connections count whichever way the listener came.
 func TestHTTPLimitHandedBack(t *testing.T) {
 	e, addr := bounded(t, says("x"))
-	e.yield()
+	e.suspend()
 	e.resume()
 	for range 3 * httpClientConns {
 		if !connect(t, otherHost(1), addr).served() {

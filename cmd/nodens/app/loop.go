@@ -7,15 +7,15 @@ import (
 	"github.com/nodens-dns/nodens/server"
 )
 
-// loops makes the detectors of p's zones. Where p has the upstreams of was (nil: none),
+// newLoops makes the detectors of p's zones. Where p has the upstreams of was (nil: none),
 // forwarding that was stopped stays so until a probe has shown that nothing comes back.
-func (a *assembly) loops(g *generation, p, was *parts) error {
+func (a *builder) newLoops(g *generation, p, was *blockParts) error {
 	if p.block.Loop == nil {
 		return nil
 	}
 	for _, z := range p.block.Zones {
 		opts := server.LoopOptions{Logger: a.log.With("part", "loop"), Sources: a.loopSources(g)}
-		if was != nil && p.asks(was) {
+		if was != nil && p.sameUpstreams(was) {
 			opts.Was = was.loops[z]
 		}
 		l, err := server.NewLoop(z, p.pools, opts)
@@ -31,7 +31,7 @@ func (a *assembly) loops(g *generation, p, was *parts) error {
 // if a server is the cluster IP of a Service, one of its endpoints; or this node, where
 // another resolver may pass it on. A pod is none of these, unless it is on the node's
 // network.
-func (a *assembly) loopSources(g *generation) func([]netip.Addr) func(netip.Addr) bool {
+func (a *builder) loopSources(g *generation) func([]netip.Addr) func(netip.Addr) bool {
 	return func(servers []netip.Addr) func(netip.Addr) bool {
 		expected := make(map[netip.Addr]struct{})
 		for _, s := range servers {
@@ -50,7 +50,7 @@ func (a *assembly) loopSources(g *generation) func([]netip.Addr) func(netip.Addr
 	}
 }
 
-func (p *parts) hasLoop(part any) bool {
+func (p *blockParts) hasLoop(part any) bool {
 	for _, l := range p.loops {
 		if part == any(l) {
 			return true
@@ -63,7 +63,7 @@ func (p *parts) hasLoop(part any) bool {
 // would multiply every query until the node dies of it. The addresses of a block share a
 // zone's upstreams and its detector: one probe speaks for all.
 func (a *agent) watchLoops(ctx context.Context, g *generation) {
-	for _, p := range g.parts {
+	for _, p := range g.blocks {
 		for _, l := range p.loops {
 			a.launch(ctx, l, l.Run)
 		}

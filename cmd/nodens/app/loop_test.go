@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -32,7 +32,7 @@ func startCircle(t *testing.T, to uint16) *circle {
 	c.turns.Store(true)
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		if c.turns.Load() {
-			client := dns.Client{Timeout: patience}
+			client := dns.Client{Timeout: agenttest.Timeout}
 			if m, _, err := client.Exchange(q, fmt.Sprintf("127.0.0.1:%d", to)); err == nil {
 				_ = w.WriteMsg(m)
 			}
@@ -60,41 +60,37 @@ func TestAgentLoop(t *testing.T) {
 	corefile := func(more string) string {
 		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n errors\n loop\n %s\n cache\n hosts {\n  192.0.2.9 by.hand\n  fallthrough\n }\n forward . %s\n prometheus 127.0.0.1:%d\n}\n", p[0], more, up.addr, p[1])
 	}
-	var a *agent
-	r := startChanged(t, func(made *agent) { a = made }, corefile(""), "-setupinterface=false", "-setupiptables=false")
+	r := startAgent(t, corefile(""))
 	detected := func(n string) bool {
-		_, text := get(t, p[1], "/metrics")
+		_, text := agenttest.Get(t, p[1], "/metrics")
 		return strings.Contains(text, fmt.Sprintf("nodens_loop_detected{server=\"dns://127.0.0.1:%d\",view=\"\",zone=\".\"} %s\n", p[0], n))
 	}
 	check := func(when, want string) {
 		t.Helper()
-		if got := ask(t, p[0], "by.hand."); got != "192.0.2.9" {
+		if got := agenttest.Ask(t, p[0], "by.hand."); got != "192.0.2.9" {
 			t.Errorf("%s: a name in hosts is %s", when, got)
 		}
-		if got := ask(t, p[0], strings.Fields(when)[0]+".test."); got != want {
-			t.Errorf("%s: a name that has to be forwarded is %s, want %s; log:\n%s", when, got, want, r.log)
+		if got := agenttest.Ask(t, p[0], strings.Fields(when)[0]+".test."); got != want {
+			t.Errorf("%s: a name that has to be forwarded is %s, want %s; log:\n%s", when, got, want, r.Log)
 		}
 	}
 	reload := func(more string) {
 		t.Helper()
-		n := strings.Count(r.log.String(), "new configuration is in force")
-		write(t, r.conf, corefile(more))
-		a.usr1 <- syscall.SIGUSR1
-		r.until("the reload", func() bool { return strings.Count(r.log.String(), "new configuration is in force") > n })
+		r.Reload(corefile(more), "new configuration is in force")
 	}
-	r.until("forwarding to stop", func() bool { return detected("1") })
+	r.Await("forwarding to stop", func() bool { return detected("1") })
 	check("loop", "SERVFAIL")
 	reload("loadbalance")
 	check("reloaded, with the loop", "SERVFAIL")
-	if n := strings.Count(r.log.String(), "forwarding stopped"); n != 1 {
-		t.Errorf("the log tells %d times that forwarding stops:\n%s", n, r.log)
+	if n := strings.Count(r.Log.String(), "forwarding stopped"); n != 1 {
+		t.Errorf("the log tells %d times that forwarding stops:\n%s", n, r.Log)
 	}
 	up.turns.Store(false)
 	reload("minimal")
-	r.until("forwarding to go on", func() bool { return detected("0") })
+	r.Await("forwarding to go on", func() bool { return detected("0") })
 	check("mended", "192.0.2.1")
-	if strings.Contains(r.log.String(), "query failed") {
-		t.Errorf("queries that are not forwarded are logged one by one:\n%s", r.log)
+	if strings.Contains(r.Log.String(), "query failed") {
+		t.Errorf("queries that are not forwarded are logged one by one:\n%s", r.Log)
 	}
 }
 
@@ -102,7 +98,7 @@ func TestAgentLoop(t *testing.T) {
 // behind a cluster IP, and from the node itself. They don't from pods.
 func TestLoopSources(t *testing.T) {
 	manifests := filepath.Join(t.TempDir(), "m.yaml")
-	write(t, manifests, `apiVersion: v1
+	agenttest.WriteFile(t, manifests, `apiVersion: v1
 kind: Service
 metadata: {name: kube-dns, namespace: kube-system}
 spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], selector: {k8s-app: kube-dns}, ports: [{name: dns, port: 53, protocol: UDP}]}
@@ -127,10 +123,10 @@ ports: [{port: 80}]
 endpoints: [{addresses: [10.244.1.9]}]
 `)
 	l := lookedAt(t, fmt.Sprintf("test:%d {\n bind 127.0.0.1\n kubernetes cluster.local {\n  manifests %s\n }\n}\n", peer.Ports(t, 1)[0], manifests))
-	l.assembly.addrs = &hostAddrs{list: func() ([]net.Addr, error) {
+	l.builder.addrs = &hostAddrs{list: func() ([]net.Addr, error) {
 		return []net.Addr{&net.IPNet{IP: net.IPv4(192, 0, 2, 10), Mask: net.CIDRMask(24, 32)}}, nil
 	}}
-	expected := l.assembly.loopSources(l.current.Load())([]netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.0.2.53")})
+	expected := l.builder.loopSources(l.current.Load())([]netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.0.2.53")})
 	for from, want := range map[string]bool{
 		"10.96.0.10": true, "192.0.2.53": true, // the servers
 		"10.244.1.5": true, "10.244.2.5": true, // endpoints of the first

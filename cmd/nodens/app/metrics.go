@@ -33,22 +33,22 @@ func (a *agent) metrics() http.Handler {
 // maxScrapes bounds scrapes at once: two Prometheus servers and somebody's curl.
 const maxScrapes = 4
 
-// family is one metric: its name, its help and its labels.
-type family struct {
+// metricDesc is one metric: its name, its help and its labels.
+type metricDesc struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 }
 
-func counter(name, help string, labels ...string) family {
-	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
+func counter(name, help string, labels ...string) metricDesc {
+	return metricDesc{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
 }
 
-func gauge(name, help string, labels ...string) family {
-	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+func gauge(name, help string, labels ...string) metricDesc {
+	return metricDesc{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
 }
 
-func proxy(name, help string, labels ...string) family {
-	return family{prometheus.NewDesc("coredns_proxy_"+name, help, labels, prometheus.Labels{"proxy_name": "forward"}), prometheus.CounterValue}
+func proxy(name, help string, labels ...string) metricDesc {
+	return metricDesc{prometheus.NewDesc("coredns_proxy_"+name, help, labels, prometheus.Labels{"proxy_name": "forward"}), prometheus.CounterValue}
 }
 
 // The table of metrics.
@@ -161,9 +161,9 @@ func (a *agent) Describe(chan<- *prometheus.Desc) {}
 // Collect reads all counters of the agent.
 func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s := scrape(ch)
-	a.shortcut.sweep() // what is read from here on has it all
-	v, revision, goversion := build()
-	s.put(buildInfo, 1, v, revision, goversion)
+	a.fastPath.updateCounters() // what is read from here on has it all
+	b := a.opts.Build
+	s.put(buildInfo, 1, b.Version, b.Commit, b.GoVersion)
 	s.put(panics, float64(a.server.Panics()))
 	a.server.EachShed(func(reason string, n uint64) { s.put(shedRequests, float64(n), reason) })
 	s.histogram(socketWait, a.server.SocketDelay())
@@ -173,9 +173,9 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.http(&a.http.counts)
 	s.put(handshakesFailed, float64(a.server.HandshakesFailed()))
 	s.put(reloadFailed, float64(a.reloadFailed.Load()))
-	s.put(configRefused, truth(a.watch.refused.Load()))
-	s.histogram(healthDuration, a.pulse.took.Read())
-	s.put(healthFailures, float64(a.pulse.failed.Load()))
+	s.put(configRefused, boolFloat(a.reloadState.refused.Load()))
+	s.histogram(healthDuration, a.selfProbe.duration.Read())
+	s.put(healthFailures, float64(a.selfProbe.failed.Load()))
 	s.put(setupErrors, float64(a.configMapFailed.Load()), "configmap")
 	if a.net != nil {
 		st := a.net.Stats()
@@ -184,20 +184,20 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		}
 		s.put(setupRepairs, float64(st.Repairs))
 		if st.Backend != "" { // without rules there is nothing to fail open, and nothing to alert of
-			s.put(setupFailOpen, truth(st.FailOpen))
+			s.put(setupFailOpen, boolFloat(st.FailOpen))
 			s.put(setupDiversion, float64(st.Diversion))
 		}
 	}
-	s.shortcut(a.shortcut)
-	s.handovers(&a.succession)
-	s.put(cacheBytes, float64(a.assembly.store.Bytes()))
-	s.put(cacheBudget, float64(a.assembly.store.Budget()))
+	s.fastPath(a.fastPath)
+	s.handovers(&a.handoverState)
+	s.put(cacheBytes, float64(a.builder.store.Bytes()))
+	s.put(cacheBudget, float64(a.builder.store.Budget()))
 	g := a.current.Load()
 	if g == nil {
 		return
 	}
 	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
-	guards := newGuarded()
+	guards := newPolicyCounters()
 	for addr, l := range g.listeners {
 		rt := l.Routes
 		srv := serverLabel(l.Transport, addr)
@@ -226,14 +226,14 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.views(g)
 }
 
-func (s scrape) handovers(of *succession) {
+func (s scrape) handovers(of *handoverState) {
 	var given handover.Stats
-	if host := of.host.Load(); host != nil {
+	if host := of.handoverServer.Load(); host != nil {
 		given = host.Stats()
 	}
 	const successor, predecessor = "successor", "predecessor"
-	s.put(handovers, float64(of.takenOver.Load()), successor, "complete")
-	s.put(handovers, float64(of.brokeOff.Load()), successor, "failed")
+	s.put(handovers, float64(of.takeovers.Load()), successor, "complete")
+	s.put(handovers, float64(of.takeoversFailed.Load()), successor, "failed")
 	s.put(handovers, float64(given.Completed), predecessor, "complete")
 	s.put(handovers, float64(given.Failed), predecessor, "failed")
 	s.put(handovers, float64(given.Resumed), predecessor, "resumed")
@@ -247,9 +247,9 @@ func (s scrape) http(c *httpCounts) {
 	}
 }
 
-func (s scrape) loops(srv string, p *parts) {
+func (s scrape) loops(srv string, p *blockParts) {
 	for z, l := range p.loops {
-		s.put(loopDetected, truth(l.Stopped()), srv, z.String(), p.block.ViewName())
+		s.put(loopDetected, boolFloat(l.Stopped()), srv, z.String(), p.block.ViewName())
 	}
 }
 
@@ -277,11 +277,11 @@ func serverLabel(via config.Transport, addr netip.AddrPort) string {
 // scrape is where the metrics of one scrape go.
 type scrape chan<- prometheus.Metric
 
-func (s scrape) put(f family, v float64, labels ...string) {
+func (s scrape) put(f metricDesc, v float64, labels ...string) {
 	s <- prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
 }
 
-func (s scrape) histogram(f family, h stat.Snapshot, labels ...string) {
+func (s scrape) histogram(f metricDesc, h stat.Snapshot, labels ...string) {
 	s <- prometheus.MustNewConstHistogram(f.desc, h.Count, h.Sum, h.Buckets, labels...)
 }
 
@@ -306,7 +306,7 @@ func (s scrape) parts(g *generation) {
 	var broken, rejects, entries uint64
 	hasHosts := false
 	servers := make(map[netip.AddrPort]upstream.Server)
-	for _, p := range g.parts {
+	for _, p := range g.blocks {
 		srv := serverLabel(p.block.Transport, p.block.Listen[0])
 		zones := make([]string, len(p.block.Zones))
 		for i, z := range p.block.Zones {
@@ -397,8 +397,8 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(proxyConnMisses, float64(to.UDP.Misses), label, "udp")
 	s.put(proxyConnMisses, float64(to.TCP.Misses), label, "tcp")
 	s.put(upstreamStrays, float64(to.UnexpectedReplies), label)
-	s.put(upstreamDown, truth(to.Down), label)
-	s.put(upstreamDoubted, truth(to.Suspected), label)
+	s.put(upstreamDown, boolFloat(to.Down), label)
+	s.put(upstreamDoubted, boolFloat(to.Suspected), label)
 	s.put(upstreamDoubts, float64(to.SuspectedTotal), label)
 	s.put(upstreamRTT, to.RTT.Seconds(), label)
 	s.put(upstreamHedges, float64(to.Hedges), label)
@@ -406,8 +406,8 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(upstreamBroken, float64(to.Broken), label)
 }
 
-// truth is 1 for true.
-func truth(b bool) float64 {
+// boolFloat is 1 for true.
+func boolFloat(b bool) float64 {
 	if b {
 		return 1
 	}

@@ -15,20 +15,20 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// settling is how long after a change was seen the files are read once more: what is
+// settleTime is how long after a change was seen the files are read once more: what is
 // being written just then is whole by that time. Half of it is close to what a slow
 // disk takes for a file, and twice as much is seen by whoever waits for a change.
-const settling = 100 * time.Millisecond
+const settleTime = 100 * time.Millisecond
 
-// watch is what an agent remembers from one look at its files to the next. One
+// reloadState is what an agent remembers from one look at its files to the next. One
 // goroutine uses it; refused is for everybody.
-type watch struct {
+type reloadState struct {
 	// pending is the digest of a configuration that lacks a file which the one in
 	// force was made from: it counts once a second look has found the same.
 	pending string
-	// fault is what the configuration that was refused last was refused for, ""
+	// lastError is what the configuration that was refused last was refused for, ""
 	// after one that was not.
-	fault string
+	lastError string
 	// refused says that the files hold something else than what is in force.
 	refused atomic.Bool
 }
@@ -37,16 +37,16 @@ type watch struct {
 // directive says, with its jitter, so that the agents of a cluster don't all read
 // at once; soon if a look was put off.
 func (a *agent) reloadInterval() time.Duration {
-	if a.overdue {
-		return retry
+	if a.reloadPending {
+		return reloadRetry
 	}
-	for _, p := range a.current.Load().parts {
+	for _, p := range a.current.Load().blocks {
 		if r := p.block.Reload; r != nil && r.Interval > 0 {
 			return r.Interval + time.Duration(rand.Int64N(int64(r.Jitter)+1))
 		}
 	}
-	if a.opts.reloadBySignal {
-		return a.opts.syncInterval
+	if a.opts.ReloadBySignal {
+		return a.opts.SyncInterval
 	}
 	return never
 }
@@ -57,17 +57,17 @@ func (a *agent) reloadInterval() time.Duration {
 // Asked for, by a signal, it acts on what is there now. While another agent takes over
 // it is put off: what has been handed over must not change.
 func (a *agent) reload(ctx context.Context, asked bool) {
-	asked = asked || a.asked
-	if a.putOff(asked) {
+	asked = asked || a.reloadRequested
+	if a.deferReload(asked) {
 		return
 	}
-	cfg, err := a.opts.loadConfig()
-	if !asked && !a.stands(ctx, cfg, err) {
+	cfg, err := a.opts.LoadConfig()
+	if !asked && !a.stable(ctx, cfg, err) {
 		a.log.Debug("reload: what has changed is left to the next look")
 		return
 	}
 	if err == nil && cfg.Digest == a.current.Load().cfg.Digest {
-		a.accept()
+		a.clearRefused()
 		level := slog.LevelDebug
 		if asked {
 			level = slog.LevelInfo
@@ -79,31 +79,31 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 		err = a.apply(ctx, cfg)
 	}
 	if err != nil {
-		a.refuse(err, asked)
+		a.setRefused(err, asked)
 		return
 	}
-	a.accept()
+	a.clearRefused()
 	a.log.Info("reload: the new configuration is in force", "hash", cfg.Hash)
 }
 
-// putOff reports whether a hand-over is under way, or done, and remembers what was asked
+// deferReload reports whether a hand-over is under way, or done, and remembers what was asked
 // for until it has come to nothing.
-func (a *agent) putOff(asked bool) bool {
-	if !a.handingOver() {
-		a.overdue, a.asked = false, false
+func (a *agent) deferReload(asked bool) bool {
+	if !a.handoverInProgress() {
+		a.reloadPending, a.reloadRequested = false, false
 		return false
 	}
-	if !a.overdue {
+	if !a.reloadPending {
 		a.log.Info("reload: put off until the hand-over has ended")
 	}
-	a.overdue, a.asked = true, asked
+	a.reloadPending, a.reloadRequested = true, asked
 	return true
 }
 
-// stands reports whether what a look at the files has found is more than a moment of
+// stable reports whether what a look at the files has found is more than a moment of
 // somebody writing them: a second look finds the same, and no file is missing that
 // was there, or not for the first time.
-func (a *agent) stands(ctx context.Context, cfg *config.Config, err error) bool {
+func (a *agent) stable(ctx context.Context, cfg *config.Config, err error) bool {
 	running := a.current.Load().cfg
 	if err == nil && cfg.Digest == running.Digest {
 		return true
@@ -111,15 +111,15 @@ func (a *agent) stands(ctx context.Context, cfg *config.Config, err error) bool 
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(settling):
+	case <-time.After(settleTime):
 	}
-	if again, now := a.opts.loadConfig(); fingerprint(again, now) != fingerprint(cfg, err) {
+	if again, now := a.opts.LoadConfig(); fingerprint(again, now) != fingerprint(cfg, err) {
 		return false
 	}
-	if err != nil || !lacks(cfg.Files, running.Files) || a.watch.pending == cfg.Digest {
+	if err != nil || !missingFiles(cfg.Files, running.Files) || a.reloadState.pending == cfg.Digest {
 		return true
 	}
-	a.watch.pending = cfg.Digest
+	a.reloadState.pending = cfg.Digest
 	return false
 }
 
@@ -131,8 +131,8 @@ func fingerprint(cfg *config.Config, err error) string {
 	return cfg.Digest
 }
 
-// lacks reports whether one of files, which have does without, is not there any more.
-func lacks(have, files []string) bool {
+// missingFiles reports whether one of files, which have does without, is not there any more.
+func missingFiles(have, files []string) bool {
 	return slices.ContainsFunc(files, func(f string) bool {
 		if slices.Contains(have, f) {
 			return false
@@ -142,26 +142,26 @@ func lacks(have, files []string) bool {
 	})
 }
 
-func (a *agent) accept() {
-	a.watch.pending, a.watch.fault = "", ""
-	a.watch.refused.Store(false)
+func (a *agent) clearRefused() {
+	a.reloadState.pending, a.reloadState.lastError = "", ""
+	a.reloadState.refused.Store(false)
 }
 
-// refuse counts and logs why a configuration was not taken on.
-func (a *agent) refuse(err error, asked bool) {
-	a.watch.refused.Store(true)
-	if text := err.Error(); asked || text != a.watch.fault {
-		a.watch.fault = text
+// setRefused counts and logs why a configuration was not taken on.
+func (a *agent) setRefused(err error, asked bool) {
+	a.reloadState.refused.Store(true)
+	if text := err.Error(); asked || text != a.reloadState.lastError {
+		a.reloadState.lastError = text
 		a.reloadFailed.Add(1)
-		a.countConfigMap(err)
+		a.countConfigMapError(err)
 		a.log.Error("reload: the old configuration stays", "err", err)
 	}
 }
 
-// countConfigMap counts err if it is about the mounted kube-dns ConfigMap.
-func (a *agent) countConfigMap(err error) {
+// countConfigMapError counts err if it is about the mounted kube-dns ConfigMap.
+func (a *agent) countConfigMapError(err error) {
 	var fault *config.Fault
-	if errors.As(err, &fault) && a.opts.kubeDNSDir != "" && filepath.Dir(fault.File) == filepath.Clean(a.opts.kubeDNSDir) {
+	if errors.As(err, &fault) && a.opts.KubeDNSDir != "" && filepath.Dir(fault.File) == filepath.Clean(a.opts.KubeDNSDir) {
 		a.configMapFailed.Add(1)
 	}
 }

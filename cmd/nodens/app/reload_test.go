@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,38 +14,28 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// looked is an agent whose looks at its files the test makes itself.
+// looked is an agent that reads its files when the test says so.
 type looked struct {
 	*agent
 	t    *testing.T
-	log  *log
+	log  *agenttest.Log
 	conf string
 }
 
-// lookedAt makes an agent of the Corefile that serves, without a loop of its own.
-func lookedAt(t *testing.T, corefile string, args ...string) *looked {
+// lookedAt returns an agent that serves the Corefile, without a main loop.
+func lookedAt(t *testing.T, corefile string, changes ...func(*Options)) *looked {
 	t.Helper()
-	l := &looked{t: t, log: new(log), conf: filepath.Join(t.TempDir(), "Corefile")}
-	write(t, l.conf, corefile)
-	opts, err := parseFlags(append([]string{"-conf", l.conf, "-metrics-listen-address=", "-kubednscm=", "-setupinterface=false", "-setupiptables=false"}, args...), io.Discard)
+	l := &looked{t: t, log: new(agenttest.Log), conf: agenttest.WriteCorefile(t, corefile)}
+	a, cfg, err := prepare(testOptions(l.conf, changes...), l.log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	logger, err := newLogger(opts.logFormat, l.log, opts.level)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l.agent, err = newAgent(opts, logger); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := opts.loadConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	l.agent = a
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		cancel()
@@ -82,14 +71,14 @@ func TestReloadFiles(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := filepath.Join(dir, c.file)
-			write(t, file, c.before)
+			agenttest.WriteFile(t, file, c.before)
 			body := strings.Replace(c.corefile, "%s", file, 1)
 			l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n %s\n}\n", p[0], body),
-				"-kubednscm", dir, "-localip", "127.0.0.1", "-dns.port", fmt.Sprint(p[0]))
+				withStubs(dir, p[0]))
 			if l.look() {
 				t.Error("nothing has changed, and it was taken on")
 			}
-			write(t, file, c.after)
+			agenttest.WriteFile(t, file, c.after)
 			if !l.look() {
 				t.Errorf("the change is not taken on:\n%s", l.log)
 			}
@@ -108,10 +97,10 @@ func TestReloadVanished(t *testing.T) {
 	dir := t.TempDir()
 	stubs, resolv := filepath.Join(dir, "stubDomains"), filepath.Join(dir, "resolv.conf")
 	const domains, servers = `{"a.test": ["192.0.2.1"]}`, "nameserver 192.0.2.1\n"
-	write(t, stubs, domains)
-	write(t, resolv, servers)
+	agenttest.WriteFile(t, stubs, domains)
+	agenttest.WriteFile(t, resolv, servers)
 	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . %s\n}\n", p[0], resolv),
-		"-kubednscm", dir, "-localip", "127.0.0.1", "-dns.port", fmt.Sprint(p[0]))
+		withStubs(dir, p[0]))
 	remove := func(file string) {
 		t.Helper()
 		if err := os.Remove(file); err != nil {
@@ -120,15 +109,15 @@ func TestReloadVanished(t *testing.T) {
 	}
 	failed := func(want uint64, refused bool) {
 		t.Helper()
-		if got := l.reloadFailed.Load(); got != want || l.watch.refused.Load() != refused {
-			t.Errorf("%d reloads failed, refused %v; want %d, %v:\n%s", got, l.watch.refused.Load(), want, refused, l.log)
+		if got := l.reloadFailed.Load(); got != want || l.reloadState.refused.Load() != refused {
+			t.Errorf("%d reloads failed, refused %v; want %d, %v:\n%s", got, l.reloadState.refused.Load(), want, refused, l.log)
 		}
 	}
 	remove(stubs)
 	if l.look() {
 		t.Error("stub domains that are gone at one look are gone")
 	}
-	write(t, stubs, domains)
+	agenttest.WriteFile(t, stubs, domains)
 	if l.look() {
 		t.Error("stub domains that are back are new")
 	}
@@ -137,7 +126,7 @@ func TestReloadVanished(t *testing.T) {
 		t.Error("stub domains that stay away are kept, or dropped at once")
 	}
 	failed(0, false)
-	write(t, resolv, "# being written\n")
+	agenttest.WriteFile(t, resolv, "# being written\n")
 	for range 3 { // the same fault is one
 		if l.look() {
 			t.Error("an empty resolv.conf was taken on")
@@ -152,7 +141,7 @@ func TestReloadVanished(t *testing.T) {
 		t.Error("a missing resolv.conf was taken on")
 	}
 	failed(2, true)
-	write(t, resolv, servers)
+	agenttest.WriteFile(t, resolv, servers)
 	if l.look() {
 		t.Error("what is in force was taken on again")
 	}
@@ -167,12 +156,12 @@ func TestReloadWritten(t *testing.T) {
 		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.%d a.test\n }\n}\n", p[0], i)
 	}
 	l := lookedAt(t, corefile(1))
-	first, err := l.opts.loadConfig()
+	first, err := l.opts.LoadConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, l.conf, corefile(2))
-	if first.Digest == "" || l.stands(context.Background(), first, fmt.Errorf("half a file")) {
+	agenttest.WriteFile(t, l.conf, corefile(2))
+	if first.Digest == "" || l.stable(context.Background(), first, fmt.Errorf("half a file")) {
 		t.Error("what only one of two reads has found is taken for true")
 	}
 	if !l.look() {
@@ -185,7 +174,7 @@ func TestHeirs(t *testing.T) {
 	p := peer.Ports(t, 2)
 	dir := t.TempDir()
 	resolv, stubs := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "stubDomains")
-	write(t, resolv, "nameserver 192.0.2.1\n")
+	agenttest.WriteFile(t, resolv, "nameserver 192.0.2.1\n")
 	block := func(keys, bind, to string) string {
 		return fmt.Sprintf("%s {\n bind %s\n cache 30\n forward . %s\n}\n", keys, bind, to)
 	}
@@ -193,9 +182,9 @@ func TestHeirs(t *testing.T) {
 	one := block(at("a.test")+" "+at("b.test"), "127.0.0.1", "192.0.2.53")
 	twin := block(at("a.test")+" "+at("b.test"), "127.0.0.2", "192.0.2.53")
 	rest := block(at("."), "127.0.0.1", resolv)
-	l := lookedAt(t, one+twin+rest, "-kubednscm", dir, "-localip", "127.0.0.1", "-dns.port", fmt.Sprint(p[0]))
+	l := lookedAt(t, one+twin+rest, withStubs(dir, p[0]))
 	caches := func() (list []any) {
-		for _, p := range l.current.Load().parts {
+		for _, p := range l.current.Load().blocks {
 			list = append(list, p.cache)
 		}
 		return list
@@ -211,11 +200,11 @@ func TestHeirs(t *testing.T) {
 		{"one of two of the same zones is gone", twin + rest, nil, []int{1, 2}},
 		{"and comes back", one + twin + rest, nil, []int{-1, 1, 2}},
 		{"another port", twin + strings.ReplaceAll(rest, fmt.Sprint(p[0]), fmt.Sprint(p[1])), nil, []int{1, 2}},
-		{"a stub domain", twin + rest, func() { write(t, stubs, `{"stub.test": ["192.0.2.1"]}`) }, []int{1, 2, -1}},
-		{"another name server", twin + rest, func() { write(t, resolv, "nameserver 192.0.2.2\n") }, []int{1, -1, -1}},
+		{"a stub domain", twin + rest, func() { agenttest.WriteFile(t, stubs, `{"stub.test": ["192.0.2.1"]}`) }, []int{1, 2, -1}},
+		{"another name server", twin + rest, func() { agenttest.WriteFile(t, resolv, "nameserver 192.0.2.2\n") }, []int{1, -1, -1}},
 		{"another upstream", strings.Replace(twin, ".53", ".54", 1), nil, []int{-1, -1}},
 	} {
-		write(t, l.conf, c.corefile)
+		agenttest.WriteFile(t, l.conf, c.corefile)
 		if c.change != nil {
 			c.change()
 		}
@@ -262,7 +251,7 @@ func TestReloadLosesNothing(t *testing.T) {
 		for asked.Load() < until && bad.Load() == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		write(t, l.conf, corefile(i+1))
+		agenttest.WriteFile(t, l.conf, corefile(i+1))
 		before := l.current.Load()
 		l.reload(context.Background(), true)
 		if l.current.Load() == before {
@@ -279,7 +268,7 @@ func TestReloadLosesNothing(t *testing.T) {
 // askOn asks until done: names that are there, in cache, or take waiting, over UDP
 // and, every odd client, TCP.
 func askOn(t *testing.T, addr string, client int, asked, bad *atomic.Int64, done <-chan struct{}) {
-	c := dns.Client{Net: [...]string{"udp", "tcp"}[client%2], Timeout: patience}
+	c := dns.Client{Net: [...]string{"udp", "tcp"}[client%2], Timeout: agenttest.Timeout}
 	conn, err := c.Dial(addr)
 	if err != nil {
 		t.Error(err)
@@ -334,23 +323,23 @@ func TestHeirsOfServices(t *testing.T) {
 	p := peer.Ports(t, 1)
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
-		write(t, filepath.Join(dir, name+".yaml"), "")
+		agenttest.WriteFile(t, filepath.Join(dir, name+".yaml"), "")
 	}
 	corefile := func(manifest, more string) string {
 		return fmt.Sprintf("test:%d {\n bind 127.0.0.1\n forward . k8s:kube-system/kube-dns\n}\ncluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n  manifests %s\n }\n %s\n}\n",
 			p[0], p[0], filepath.Join(dir, manifest), more)
 	}
 	l := lookedAt(t, corefile("a.yaml", ""))
-	first := l.current.Load().parts
-	if first[0].around == nil || first[0].around != first[1].view {
+	first := l.current.Load().blocks
+	if first[0].endpointsView == nil || first[0].endpointsView != first[1].view {
 		t.Fatal("the endpoints are of another view than the Corefile has")
 	}
-	write(t, l.conf, corefile("a.yaml", "loadbalance"))
-	if !l.look() || l.current.Load().parts[0].pools[0] != first[0].pools[0] {
+	agenttest.WriteFile(t, l.conf, corefile("a.yaml", "loadbalance"))
+	if !l.look() || l.current.Load().blocks[0].pools[0] != first[0].pools[0] {
 		t.Errorf("the same view makes other pools:\n%s", l.log)
 	}
-	write(t, l.conf, corefile("b.yaml", "loadbalance"))
-	if !l.look() || l.current.Load().parts[0].pools[0] == first[0].pools[0] {
+	agenttest.WriteFile(t, l.conf, corefile("b.yaml", "loadbalance"))
+	if !l.look() || l.current.Load().blocks[0].pools[0] == first[0].pools[0] {
 		t.Errorf("the pool goes on with a view that has ended:\n%s", l.log)
 	}
 }
@@ -366,15 +355,15 @@ func root(t *testing.T) string {
 func TestReloadCertificates(t *testing.T) {
 	p := peer.Ports(t, 1)
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
-	write(t, caFile, root(t))
+	agenttest.WriteFile(t, caFile, root(t))
 	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . tls://192.0.2.1 {\n  tls %s\n }\n}\n", p[0], caFile))
-	first := l.current.Load().parts[0].pools[0]
-	write(t, caFile, "none")
+	first := l.current.Load().blocks[0].pools[0]
+	agenttest.WriteFile(t, caFile, "none")
 	if l.look() || l.reloadFailed.Load() != 1 {
 		t.Errorf("a file that is no certificate was taken on:\n%s", l.log)
 	}
-	write(t, caFile, root(t))
-	if !l.look() || l.current.Load().parts[0].pools[0] == first {
+	agenttest.WriteFile(t, caFile, root(t))
+	if !l.look() || l.current.Load().blocks[0].pools[0] == first {
 		t.Errorf("the pool goes on with the old certificate:\n%s", l.log)
 	}
 }
@@ -383,15 +372,15 @@ func TestReloadCertificates(t *testing.T) {
 // reason says both.
 func TestReloadLoop(t *testing.T) {
 	resolv := filepath.Join(t.TempDir(), "resolv.conf")
-	write(t, resolv, "nameserver 192.0.2.1\n")
+	agenttest.WriteFile(t, resolv, "nameserver 192.0.2.1\n")
 	port := peer.Ports(t, 1)[0]
 	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . %s\n}\n", port, resolv))
 	before := l.current.Load()
-	write(t, resolv, "nameserver 127.0.0.1\n")
+	agenttest.WriteFile(t, resolv, "nameserver 127.0.0.1\n")
 	if !l.look() {
 		t.Errorf("another port of the same address is another server:\n%s", l.log)
 	}
-	write(t, l.conf, fmt.Sprintf(".:53 {\n bind 127.0.0.1\n forward . %s\n}\n", resolv))
+	agenttest.WriteFile(t, l.conf, fmt.Sprintf(".:53 {\n bind 127.0.0.1\n forward . %s\n}\n", resolv))
 	if l.look() || l.reloadFailed.Load() != 1 || l.current.Load() == before {
 		t.Error("the agent forwards to itself")
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -17,12 +18,12 @@ func TestClusterSteps(t *testing.T) {
 	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n 192.0.2.1 www.example.org\n }\n}\n", up))
 	dir := t.TempDir()
 	manifests, search := filepath.Join(dir, "m.yaml"), filepath.Join(dir, "resolv.conf")
-	write(t, manifests, `apiVersion: v1
+	agenttest.WriteFile(t, manifests, `apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
 spec: {clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9], externalIPs: [203.0.113.9]}
 `)
-	write(t, search, "search shop.svc.cluster.local svc.cluster.local\n")
+	agenttest.WriteFile(t, search, "search shop.svc.cluster.local svc.cluster.local\n")
 	startAgent(t, fmt.Sprintf(`.:%d {
     bind 127.0.0.1
     prometheus 127.0.0.1:%d
@@ -38,11 +39,11 @@ spec: {clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9], externalIPs: [203.0.113.9]
 		"web.shop.example.com.": "203.0.113.9", "web.shop.svc.cluster.local.": "10.96.0.9",
 		"www.example.org.shop.svc.cluster.local.": "192.0.2.1", "no.shop.svc.cluster.local.": "SERVFAIL",
 	} {
-		if got := ask(t, dnsPort, name); got != want {
+		if got := agenttest.Ask(t, dnsPort, name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
-	_, text := get(t, web, "/metrics")
+	_, text := agenttest.Get(t, web, "/metrics")
 	srv := fmt.Sprintf(`server="dns://127.0.0.1:%d"`, dnsPort)
 	for _, want := range []string{
 		`coredns_autopath_success_total{` + srv + `} 1`,

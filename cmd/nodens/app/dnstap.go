@@ -1,0 +1,55 @@
+package app
+
+import (
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/dnstap"
+)
+
+// openTaps makes the taps of g's directives, those of old (nil: none) where they are the
+// same. Directives that say the same share one.
+func (a *builder) openTaps(g, old *generation) {
+	for _, b := range g.cfg.Blocks {
+		for d := range b.Dnstap.All {
+			key := withoutNext(d)
+			switch {
+			case g.taps[key] != nil:
+			case old != nil && old.taps[key] != nil:
+				g.taps[key] = old.taps[key]
+			default:
+				g.taps[key] = dnstap.New(key, "nodens-"+a.opts.Build.Version, a.log)
+			}
+		}
+	}
+}
+
+// blockTaps are those of b in g.
+func (a *builder) blockTaps(g *generation, b *config.Block) (list []server.Tap) {
+	for d := range b.Dnstap.All {
+		t := server.Tap{To: g.taps[withoutNext(d)], Full: d.Full}
+		if d.Extra != "" {
+			t.Extra = server.ParseFormat(d.Extra)
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// withoutNext is d without those behind it.
+func withoutNext(d *config.Dnstap) config.Dnstap {
+	key := *d
+	key.Next = nil
+	return key
+}
+
+// taps puts what collectors did not get. The label can't tell two taps of one
+// collector apart.
+func (s scrape) taps(g *generation) {
+	dropped := make(map[string]uint64)
+	for _, t := range g.taps {
+		dropped[t.Endpoint()] += t.Dropped()
+	}
+	for to, n := range dropped {
+		s.put(tapDropped, float64(n), to)
+	}
+}

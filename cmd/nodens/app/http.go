@@ -1,0 +1,228 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/stat"
+)
+
+// httpServers are the HTTP servers of health, readiness and metrics. Several
+// directives may name one address; their paths then share its server. They are safe
+// for concurrent use.
+type httpServers struct {
+	log *slog.Logger
+	// reusePort: another agent may listen at the same addresses, which this one starts
+	// beside where there can be no hand-over.
+	reusePort bool
+	// local reports whether an address is the node's own (see [httpConns]); nil: none is.
+	local  func(netip.Addr) bool
+	counts httpCounts
+
+	mu        sync.Mutex
+	servers   map[string]*httpServer
+	inherited map[string]*os.File // what adopt was given, and listen has not taken yet
+}
+
+// httpServer is one HTTP address. Its handler can be swapped while it serves.
+type httpServer struct {
+	ln        *net.TCPListener
+	server    *http.Server
+	conns     *httpConns
+	handler   atomic.Pointer[http.ServeMux]
+	suspended *os.File // the listener between yield and resume, else nil
+}
+
+// httpTimeout bounds one request: a probe or a scrape takes milliseconds, a
+// client that takes longer is stuck.
+const httpTimeout = 10 * time.Second
+
+// maxHeader bounds a request's header; probes and scrapers send a few hundred
+// bytes.
+const maxHeader = 16 << 10
+
+// listen serves exactly the given handlers, keyed by address and path. New
+// addresses are bound first: on an error nothing has changed, but for listeners that were
+// handed down, which are closed if nobody wants them.
+func (e *httpServers) listen(want map[string]map[string]http.Handler) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fresh, err := e.bind(want)
+	e.closeInherited()
+	if err != nil {
+		return err
+	}
+	for addr, s := range e.servers {
+		if want[addr] == nil {
+			s.close()
+			delete(e.servers, addr)
+		}
+	}
+	for addr, paths := range want {
+		mux := http.NewServeMux()
+		for path, h := range paths {
+			mux.Handle(path, h)
+		}
+		s := e.servers[addr]
+		if s == nil {
+			s = e.newServer()
+			s.handler.Store(mux)
+			e.serve(s, fresh[addr])
+			e.servers[addr] = s
+		}
+		s.handler.Store(mux)
+	}
+	return nil
+}
+
+// bind listens on the addresses that nobody listens on yet, or on none.
+func (e *httpServers) bind(want map[string]map[string]http.Handler) (map[string]*net.TCPListener, error) {
+	fresh := make(map[string]*net.TCPListener)
+	for addr := range want {
+		if e.servers[addr] != nil {
+			continue
+		}
+		if fresh[addr] = e.takeInherited(addr); fresh[addr] != nil {
+			continue
+		}
+		ln, err := e.listenTCP(addr)
+		if err != nil {
+			delete(fresh, addr)
+			for _, ln := range fresh {
+				_ = ln.Close()
+			}
+			return nil, fmt.Errorf("listening for health, ready or metrics on %s: %w; choose another address in the Corefile, or in -metrics-listen-address", addr, err)
+		}
+		fresh[addr] = ln.(*net.TCPListener)
+	}
+	return fresh, nil
+}
+
+// listenTCP listens at addr.
+func (e *httpServers) listenTCP(addr string) (net.Listener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if !e.reusePort {
+			return nil
+		}
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(err, failed)
+	}}
+	return lc.Listen(context.Background(), "tcp", addr)
+}
+
+func (e *httpServers) newServer() *httpServer {
+	s := &httpServer{conns: newHTTPConns(e.local, &e.counts)}
+	s.server = &http.Server{
+		Handler:           s.conns.handler(func(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) }),
+		ConnContext:       connContext,
+		ReadTimeout:       httpTimeout,
+		ReadHeaderTimeout: httpTimeout,
+		WriteTimeout:      httpTimeout,
+		IdleTimeout:       2 * time.Minute, // longer than a scrape interval, so that its connection is reused
+		MaxHeaderBytes:    maxHeader,
+	}
+	return s
+}
+
+// serve makes s serve what comes to ln, until one of the two is closed.
+func (e *httpServers) serve(s *httpServer, ln *net.TCPListener) {
+	s.ln = ln
+	go func() {
+		if err := s.server.Serve(s.conns.listener(ln)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			e.log.Error("an HTTP endpoint stopped", "address", ln.Addr(), "err", err)
+		}
+	}()
+}
+
+// close closes all that is open. Another process that has the same listeners goes on.
+func (e *httpServers) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closeInherited()
+	for addr, s := range e.servers {
+		s.close()
+		delete(e.servers, addr)
+	}
+}
+
+func (s *httpServer) close() {
+	_ = s.server.Close()
+	if s.suspended != nil {
+		_ = s.suspended.Close()
+	}
+}
+
+// status is a plain-text probe answer: 200 with "OK" if every check passes, else
+// 503 with what is missing.
+func status(checks func() error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := checks(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "OK")
+	})
+}
+
+// selfProbe measures, from outside, how long the agent's own health endpoint takes: a
+// process that is starved of CPU shows it here first.
+type selfProbe struct {
+	duration *stat.Histogram
+	failed   atomic.Uint64
+}
+
+// selfProbeInterval is between two looks. CoreDNS looks every second; a fifth of that
+// shows the same and leaves an idle node idle.
+const selfProbeInterval = 5 * time.Second
+
+// run looks at address until ctx ends.
+func (p *selfProbe) run(ctx context.Context, address string) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	client := &http.Client{Timeout: selfProbeInterval}
+	defer client.CloseIdleConnections()
+	tick := time.NewTicker(selfProbeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		start := time.Now()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/health", nil)
+		if err != nil {
+			return
+		}
+		resp, err := client.Do(req)
+		if ctx.Err() != nil {
+			return
+		}
+		p.duration.Observe(time.Since(start).Seconds())
+		if err != nil {
+			p.failed.Add(1)
+			continue
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHeader))
+		_ = resp.Body.Close()
+	}
+}

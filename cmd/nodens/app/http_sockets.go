@@ -1,0 +1,112 @@
+package app
+
+import (
+	"net"
+	"os"
+
+	"github.com/nodens-dns/nodens/server"
+)
+
+// setInherited gives listeners of another agent, by the address that the configuration calls
+// them by. The next listen takes those it wants and closes the rest.
+func (e *httpServers) setInherited(files map[string]*os.File) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closeInherited()
+	e.inherited = files
+}
+
+// closeInherited closes what was given to adopt and not taken. The caller holds e.mu.
+func (e *httpServers) closeInherited() {
+	for _, f := range e.inherited {
+		_ = f.Close()
+	}
+	e.inherited = nil
+}
+
+// takeInherited gives the listener that was handed down for addr; nil if there is none that is
+// what it is said to be. The caller holds e.mu.
+func (e *httpServers) takeInherited(addr string) *net.TCPListener {
+	f := e.inherited[addr]
+	if f == nil {
+		return nil
+	}
+	delete(e.inherited, addr)
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil
+	}
+	want, err := net.ResolveTCPAddr("tcp", addr)
+	is, ok := ln.Addr().(*net.TCPAddr)
+	// Without an IP address it is one of the two that stand for all.
+	if err != nil || !ok || want.Port != is.Port || want.IP == nil && !is.IP.IsUnspecified() || want.IP != nil && !want.IP.Equal(is.IP) {
+		_ = ln.Close()
+		return nil
+	}
+	return ln.(*net.TCPListener)
+}
+
+// listenerFiles gives duplicates of all listeners, by address; the caller closes them.
+func (e *httpServers) listenerFiles() (map[string]*os.File, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	files := make(map[string]*os.File)
+	for addr, s := range e.servers {
+		f, err := s.listenerFile()
+		if err != nil {
+			for _, f := range files {
+				_ = f.Close()
+			}
+			return nil, err
+		}
+		files[addr] = f
+	}
+	return files, nil
+}
+
+func (s *httpServer) listenerFile() (*os.File, error) {
+	if s.suspended != nil {
+		return server.Duplicate(s.suspended)
+	}
+	return server.Duplicate(s.ln)
+}
+
+// suspend leaves new connections to another process that has the same listeners, and
+// returns at once. Connections close as soon as nothing is under way on them; a request
+// has the time it always has, but for the end of this process.
+func (e *httpServers) suspend() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for addr, s := range e.servers {
+		f, err := s.listenerFile()
+		if s.suspended != nil || err != nil {
+			e.log.Error("an HTTP endpoint is not handed over", "address", addr, "err", err)
+			continue
+		}
+		s.suspended = f
+		// Not Shutdown, which drops the requests of connections that were just accepted.
+		_ = s.ln.Close()
+		s.server.SetKeepAlivesEnabled(false)
+	}
+}
+
+// resume goes back to serving what yield left to others.
+func (e *httpServers) resume() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for addr, s := range e.servers {
+		if s.suspended == nil {
+			continue
+		}
+		ln, err := net.FileListener(s.suspended)
+		if err != nil {
+			e.log.Error("an HTTP endpoint is not served again", "address", addr, "err", err)
+			continue
+		}
+		_ = s.suspended.Close()
+		s.suspended = nil
+		s.server.SetKeepAlivesEnabled(true)
+		e.serve(s, ln.(*net.TCPListener))
+	}
+}

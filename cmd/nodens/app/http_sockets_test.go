@@ -1,0 +1,168 @@
+package app
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+func newEndpoints() *httpServers {
+	return &httpServers{log: slog.New(slog.DiscardHandler), servers: make(map[string]*httpServer)}
+}
+
+// says is a handler that writes text.
+func says(text string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
+}
+
+// at gives what path of each address serves.
+func at(path string, h http.Handler, addrs ...string) map[string]map[string]http.Handler {
+	want := make(map[string]map[string]http.Handler)
+	for _, addr := range addrs {
+		want[addr] = map[string]http.Handler{path: h}
+	}
+	return want
+}
+
+// fetch asks once, over a connection of its own.
+func fetch(addr string) (string, error) {
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	resp, err := c.Get("http://" + addr + "/who")
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
+}
+
+func free(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", peer.Ports(t, 1)[0])
+}
+
+// TestEndpointsBequest: two sets of endpoints have the same listeners, give way to each
+// other, and no request in between fails or finds nobody.
+func TestEndpointsBequest(t *testing.T) {
+	addr, other := free(t), free(t)
+	a, b := newEndpoints(), newEndpoints()
+	defer b.close()
+	if err := a.listen(at("/who", says("a"), addr, other)); err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	files, err := a.listenerFiles()
+	if err != nil || len(files) != 2 {
+		t.Fatalf("%d listeners, %v", len(files), err)
+	}
+	unwanted := files[other]
+	b.setInherited(files)
+	if err := b.listen(at("/who", says("b"), addr)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unwanted.Stat(); err == nil {
+		t.Error("a listener that nobody wants is open")
+	}
+	var done sync.WaitGroup
+	var asked atomic.Uint64
+	stop := make(chan struct{})
+	for range 2 {
+		done.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := fetch(addr); err != nil {
+					t.Errorf("a request failed: %v", err)
+				}
+				asked.Add(1)
+			}
+		})
+	}
+	for range 10 {
+		for _, turn := range []struct {
+			name     string
+			from, to *httpServers
+		}{{"b", a, b}, {"a", b, a}} {
+			turn.to.resume()
+			turn.from.suspend()
+			for n := asked.Load(); asked.Load() < n+5; time.Sleep(time.Millisecond) {
+				if who, err := fetch(addr); err != nil || who != turn.name {
+					t.Fatalf("answered by %q, %v; want %q", who, err, turn.name)
+				}
+			}
+		}
+	}
+	close(stop)
+	done.Wait()
+	b.close()
+	if who, err := fetch(addr); err != nil || who != "a" {
+		t.Errorf("after b's end: answered by %q, %v", who, err)
+	}
+}
+
+// TestEndpointsYieldBusy: a request under way when the listeners go is answered.
+func TestEndpointsYieldBusy(t *testing.T) {
+	addr := free(t)
+	begun, release := make(chan struct{}), make(chan struct{})
+	a := newEndpoints()
+	defer a.close()
+	slow := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(begun)
+		<-release
+		_, _ = io.WriteString(w, "late")
+	})
+	if err := a.listen(at("/who", slow, addr)); err != nil {
+		t.Fatal(err)
+	}
+	type reply struct {
+		text string
+		err  error
+	}
+	got := make(chan reply, 1)
+	go func() {
+		text, err := fetch(addr)
+		got <- reply{text, err}
+	}()
+	<-begun
+	a.suspend()
+	close(release)
+	if r := <-got; r.err != nil || r.text != "late" {
+		t.Errorf("the request under way got %q, %v", r.text, r.err)
+	}
+}
+
+// TestEndpointsInherit: what is not the listener that it is said to be is not taken, and
+// the address is bound anew.
+func TestEndpointsInherit(t *testing.T) {
+	a, b := newEndpoints(), newEndpoints()
+	defer a.close()
+	defer b.close()
+	wrong, addr := free(t), free(t)
+	if err := a.listen(at("/who", says("a"), wrong)); err != nil {
+		t.Fatal(err)
+	}
+	files, err := a.listenerFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.setInherited(map[string]*os.File{addr: files[wrong]})
+	if err := b.listen(at("/who", says("b"), addr)); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{wrong: "a", addr: "b"} {
+		if who, err := fetch(at); err != nil || who != want {
+			t.Errorf("%s: answered by %q, %v; want %q", at, who, err, want)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package app
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server"
+)
+
+// The values of -log-format.
+const (
+	formatText    = "text"
+	formatJSON    = "json"
+	formatCoreDNS = "coredns"
+)
+
+// newLogger makes the log of the process. level may be changed while it is in use.
+func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: level}
+	switch format {
+	case formatText:
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case formatJSON:
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	case formatCoreDNS:
+		return slog.New(&corednsHandler{out: &lockedWriter{w: w}, level: level}), nil
+	default:
+		return nil, fmt.Errorf("-log-format %q is not known; give text, json or coredns", format)
+	}
+}
+
+// corednsHandler writes a log as CoreDNS does: the level in brackets, the message, and what else
+// is known behind it. It is safe for concurrent use.
+type corednsHandler struct {
+	out   *lockedWriter
+	level slog.Leveler
+	attrs string // of With, each with a space before it
+}
+
+// lockedWriter is a writer for one line at a time.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *corednsHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= l.level.Level()
+}
+
+func (l *corednsHandler) Handle(_ context.Context, r slog.Record) error {
+	var b bytes.Buffer
+	b.WriteString("[" + levelName(r.Level) + "] " + oneLine.Replace(r.Message) + l.attrs)
+	r.Attrs(func(a slog.Attr) bool {
+		b.WriteString(formatAttr(a))
+		return true
+	})
+	b.WriteByte('\n')
+	l.out.mu.Lock()
+	defer l.out.mu.Unlock()
+	_, err := l.out.w.Write(b.Bytes())
+	return err
+}
+
+func (l *corednsHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	more := *l
+	for _, a := range attrs {
+		more.attrs += formatAttr(a)
+	}
+	return &more
+}
+
+// WithGroup is not used in this program; names would only be longer.
+func (l *corednsHandler) WithGroup(string) slog.Handler { return l }
+
+// formatAttr is " KEY=VALUE", quoted where it must be.
+func formatAttr(a slog.Attr) string {
+	v := a.Value.Resolve().String()
+	if v == "" || strings.ContainsAny(v, " =\"\n\r\t") {
+		v = strconv.Quote(v)
+	}
+	return " " + a.Key + "=" + v
+}
+
+var oneLine = strings.NewReplacer("\n", `\n`, "\r", `\r`)
+
+// levelName is CoreDNS's.
+func levelName(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return "ERROR"
+	case l >= slog.LevelWarn:
+		return "WARNING"
+	case l >= slog.LevelInfo:
+		return "INFO"
+	}
+	return "DEBUG"
+}
+
+// queryLog is the log of queries that b asks for, of a zone that is asked at addr. nil
+// if it asks for none.
+func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *server.QueryLog {
+	if b.Log == nil {
+		return nil
+	}
+	form := a.opts.LogFormat
+	log := &server.QueryLog{Plain: form == formatCoreDNS, Local: addr, Logger: a.log.With("plugin", "log", "zone", zone)}
+	if log.Plain {
+		log.Logger = a.log // nothing but the line
+	}
+	for l := b.Log; l != nil; l = l.Next {
+		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
+		rule := server.LogRule{Names: l.Names, Success: wants("success"), Denial: wants("denial"), Error: wants("error")}
+		if l.Format != "" || form != formatText {
+			rule.Format = server.ParseFormat(cmp.Or(l.Format, config.CommonLogFormat))
+		}
+		log.Rules = append(log.Rules, rule)
+	}
+	return log
+}
+
+// errorLog is the log of failed queries that b asks for; nil if it asks for none.
+func (a *builder) errorLog(b *config.Block) *server.ErrorLog {
+	if b.Errors == nil {
+		return nil
+	}
+	log := &server.ErrorLog{Plain: a.opts.LogFormat == formatCoreDNS, Logger: a.log.With("plugin", "errors")}
+	if log.Plain {
+		log.Logger = a.log // nothing but the line
+	}
+	for _, c := range b.Errors.Consolidate {
+		log.Patterns = append(log.Patterns, &server.Consolidation{
+			Logger: a.log, Level: levels[c.Level], Period: c.Period, Match: c.Pattern, ShowFirst: c.ShowFirst,
+		})
+	}
+	return log
+}
+
+// levels are those of the Corefile.
+var levels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "error": slog.LevelError,
+}

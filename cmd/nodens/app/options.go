@@ -1,0 +1,186 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/server/fastpath"
+)
+
+// Options are the settings of an agent beside its Corefile, one for each flag of the
+// command. [DefaultOptions] has their defaults. The agent does not change them.
+type Options struct {
+	Build Build // of the binary, for metrics, logs and other agents
+
+	// LocalIPs are the addresses of the interface and the rules. Without any the agent
+	// leaves the node's network alone.
+	LocalIPs []netip.Addr
+	// Conf is the path of the Corefile, and BaseConf that of its template. The agent reads
+	// BaseConf if there is no Conf, or if PreferBaseConf is set.
+	Conf, BaseConf string
+	PreferBaseConf bool
+	KubeDNSDir     string // mount path of the kube-dns ConfigMap
+	// UpstreamService names the Service in namespace kube-system whose cluster IP replaces
+	// __PILLAR__CLUSTER__DNS__, and whose endpoints answer while no agent listens.
+	UpstreamService string
+	PrometheusAddr  string // replaces __PROMETHEUS__ENDPOINT__
+	DNSPort         uint16 // of server blocks that name none
+
+	SetupInterface bool   // create the interface and assign LocalIPs to it
+	InterfaceName  string // of that interface
+	SetupIptables  bool   // install rules for LocalIPs
+	Netfilter      netsetup.Netfilter
+	// ExternalInterfaces are the interfaces whose traffic the rules keep from the agent:
+	// names separated by commas, [netsetup.ExternalAuto], or "none".
+	ExternalInterfaces string
+	SyncInterval       time.Duration // between two checks of the interface and the rules
+	SkipTeardown       bool          // keep the interface and the rules at the end
+	HealthPort         uint16        // of the health endpoint, for the rules; 0: none
+
+	MetricsAddr    string // listen address of the metrics; "": none but those of the Corefile
+	Pidfile        string // "": none
+	ReloadBySignal bool   // check for a changed configuration every SyncInterval
+	NodeName       string // name of the Node object of this machine; "": unknown
+	NodeZone       string // topology zone of this machine; "": the label of its Node object
+	Readers        int    // UDP sockets and threads of each address; 0: one for each core
+	Polled         bool   // Go's poller waits for packets, not the reader's thread
+	CacheSize      int    // bytes that all caches together may take
+	AdminSocket    string // path of the admin socket; "": none
+	HandoverDir    string // directory for handovers and the saved cache; "": none
+	LogFormat      string // text, json or coredns
+	FastPath       FastPathMode
+	FastPathOrder  fastpath.Order // of the program among others on an interface
+
+	// Reload makes the agent read its configuration again, whenever a value arrives; nil: only
+	// what the configuration says does.
+	Reload <-chan os.Signal
+	// CacheClock is the clock of the caches; nil: package clock's. Tests set it.
+	CacheClock func() time.Duration
+}
+
+// Build describes the binary.
+type Build struct {
+	Version   string // as released, or "dev"
+	Commit    string // of the source, or "unknown"
+	GoVersion string // of the compiler
+}
+
+// String returns the line that -version prints.
+func (b Build) String() string {
+	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", b.Version, runtime.GOOS, runtime.GOARCH, b.GoVersion, b.Commit)
+}
+
+const (
+	// defaultCacheSize holds some 200,000 answers, ten times the entries of one cache
+	// directive with its defaults.
+	defaultCacheSize = 32 << 20
+	// MaxCacheSize is the highest CacheSize, about a hundred million answers.
+	MaxCacheSize = 16 << 30
+)
+
+// DefaultOptions returns the defaults of all flags.
+func DefaultOptions() Options {
+	return Options{
+		Conf:               "/etc/Corefile",
+		BaseConf:           "/etc/coredns/Corefile.base",
+		KubeDNSDir:         "/etc/kube-dns",
+		UpstreamService:    "kube-dns",
+		PrometheusAddr:     ":9253",
+		DNSPort:            53,
+		SetupInterface:     true,
+		InterfaceName:      "nodelocaldns",
+		SetupIptables:      true,
+		Netfilter:          netsetup.NetfilterAuto,
+		ExternalInterfaces: netsetup.ExternalAuto,
+		SyncInterval:       time.Minute,
+		HealthPort:         8080,
+		MetricsAddr:        "0.0.0.0:9353",
+		CacheSize:          defaultCacheSize,
+		LogFormat:          formatText,
+	}
+}
+
+// LoadConfig reads the Corefile and the files it names. It changes nothing on the node.
+func (o *Options) LoadConfig() (*config.Config, error) {
+	path, err := o.corefile()
+	if err != nil {
+		return nil, err
+	}
+	return config.Load(path, config.Options{
+		Port:            o.DNSPort,
+		LocalIPs:        o.LocalIPs,
+		UpstreamService: o.UpstreamService,
+		KubeDNS:         o.KubeDNSDir,
+		PrometheusAddr:  o.PrometheusAddr,
+		Interface:       o.interfaceAddrs,
+	})
+}
+
+// interfaceAddrs returns the addresses of the network interface that `bind` names. The
+// agent's own interface may not exist yet, but its addresses are known.
+func (o *Options) interfaceAddrs(name string) ([]netip.Addr, error) {
+	if name == o.InterfaceName && o.SetupInterface && len(o.LocalIPs) > 0 {
+		return o.LocalIPs, nil
+	}
+	return config.InterfaceAddrs(name)
+}
+
+// corefile returns the path of the file to read: BaseConf or Conf. NodeLocal DNSCache
+// renders the one into the other; here the rendered text stays in memory.
+func (o *Options) corefile() (string, error) {
+	if o.PreferBaseConf {
+		return o.BaseConf, nil
+	}
+	_, confErr := os.Stat(o.Conf)
+	if confErr == nil {
+		return o.Conf, nil
+	}
+	if _, err := os.Stat(o.BaseConf); err == nil && errors.Is(confErr, fs.ErrNotExist) {
+		return o.BaseConf, nil
+	}
+	return "", fmt.Errorf("reading the Corefile: %w; name one with -conf or -basecorefile", confErr)
+}
+
+// rules reports whether the agent installs rules.
+func (o *Options) rules() bool { return o.SetupIptables && o.Netfilter != netsetup.NetfilterNone }
+
+// SetsUpNetwork reports whether the agent creates an interface or rules. It needs an
+// address for either.
+func (o *Options) SetsUpNetwork() bool {
+	return len(o.LocalIPs) > 0 && (o.SetupInterface || o.rules())
+}
+
+// Network returns the settings of the node's network. Package netsetup logs to log.
+func (o *Options) Network(log *slog.Logger) netsetup.Config {
+	return netsetup.Config{
+		Addresses:      o.LocalIPs,
+		DNSPort:        o.DNSPort,
+		HealthPort:     o.HealthPort,
+		InterfaceName:  o.InterfaceName,
+		SetupInterface: o.SetupInterface,
+		SetupIptables:  o.rules(),
+		Netfilter:      o.Netfilter,
+		Interval:       o.SyncInterval,
+		SkipTeardown:   o.SkipTeardown,
+		Logger:         log.With("part", "netsetup"),
+
+		ExternalInterfaces: o.ExternalInterfaces,
+	}
+}
+
+// CachePath returns the path of the saved cache, "" if the agent saves none.
+func (o *Options) CachePath() string {
+	if o.HandoverDir == "" {
+		return ""
+	}
+	return filepath.Join(o.HandoverDir, "cache")
+}

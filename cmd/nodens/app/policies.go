@@ -1,0 +1,103 @@
+package app
+
+import (
+	"net/netip"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server"
+)
+
+// policies are the steps of a server block that need no other part.
+type policies struct {
+	acl   *server.ACL
+	local *server.Local
+	dns64 *server.DNS64
+}
+
+func newPolicies(b *config.Block) (g policies) {
+	if b.ACL != nil {
+		g.acl = server.NewACL(b.ACL)
+	}
+	if b.Local != nil {
+		g.local = server.NewLocal(b.Local)
+	}
+	if b.DNS64 != nil {
+		g.dns64 = server.NewDNS64(b.DNS64)
+	}
+	return g
+}
+
+// setPolicies puts p's guards into z.
+func (p *blockParts) setPolicies(z *server.Zone) {
+	b := p.block
+	z.ACL, z.Local, z.DNS64 = p.policies.acl, p.policies.local, p.policies.dns64
+	z.Any, z.Minimal, z.Whoami = b.Any != nil, b.Minimal != nil, b.Whoami != nil
+	if b.NSID != nil {
+		z.NSID = b.NSID.ID
+	}
+}
+
+// newView makes the view of b on addr, nil if it has none.
+func newView(b *config.Block, addr netip.AddrPort) *server.View {
+	if b.View == nil {
+		return nil
+	}
+	return server.NewView(b.View, addr)
+}
+
+// policyCounters adds up what the zones of one scrape count, where labels can't tell them
+// apart.
+type policyCounters struct {
+	localhosts uint64
+	local      bool
+	dns64      map[string]uint64                // by server
+	allowed    map[aclKey]uint64                // zone is ""
+	denied     map[metricDesc]map[aclKey]uint64 // by metric
+}
+
+// aclKey is the labels of a verdict.
+type aclKey struct{ server, zone, view string }
+
+func newPolicyCounters() *policyCounters {
+	return &policyCounters{dns64: make(map[string]uint64), allowed: make(map[aclKey]uint64), denied: make(map[metricDesc]map[aclKey]uint64)}
+}
+
+func (g *policyCounters) add(srv, view string, z *server.Zone) {
+	if z.Local != nil {
+		g.local = true
+		g.localhosts += z.Stats.Localhosts()
+	}
+	if z.DNS64 != nil {
+		g.dns64[srv] += z.Stats.Mapped()
+	}
+	v := z.Stats.Verdicts()
+	if z.ACL != nil {
+		g.allowed[aclKey{server: srv, view: view}] += v.Allowed
+	}
+	for f, of := range map[metricDesc]map[wire.Name]uint64{aclBlocked: v.Blocked, aclFiltered: v.Filtered, aclDropped: v.Dropped} {
+		if g.denied[f] == nil {
+			g.denied[f] = make(map[aclKey]uint64)
+		}
+		for zone, n := range of {
+			g.denied[f][aclKey{srv, zone.String(), view}] += n
+		}
+	}
+}
+
+func (g *policyCounters) put(s scrape) {
+	if g.local {
+		s.put(localNames, float64(g.localhosts))
+	}
+	for srv, n := range g.dns64 {
+		s.put(dns64Mapped, float64(n), srv)
+	}
+	for k, n := range g.allowed {
+		s.put(aclAllowed, float64(n), k.server, k.view)
+	}
+	for f, of := range g.denied {
+		for k, n := range of {
+			s.put(f, float64(n), k.server, k.zone, k.view)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"errors"
+	"net/http"
+)
+
+// ready is nil when the agent can take queries.
+func (a *agent) ready() error {
+	switch g := a.current.Load(); {
+	case a.stopping.Load():
+		return errors.New("stopping")
+	case a.yielded.Load():
+		return errors.New("another agent has taken over")
+	case g == nil || !a.serving.Load():
+		return errors.New("not set up yet")
+	default:
+		return g.synced()
+	}
+}
+
+// handlers are the HTTP paths that g's directives ask for, by address.
+func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
+	want := make(map[string]map[string]http.Handler)
+	add := func(addr, path string, h http.Handler) {
+		if want[addr] == nil {
+			want[addr] = make(map[string]http.Handler)
+		}
+		want[addr][path] = h
+	}
+	metrics := a.metrics()
+	if a.opts.MetricsAddr != "" {
+		add(a.opts.MetricsAddr, "/metrics", metrics)
+	}
+	for _, b := range g.cfg.Blocks {
+		if b.Health != nil {
+			add(b.Health.Addr, "/health", status(func() error { return nil }))
+		}
+		if b.Ready != nil {
+			add(b.Ready.Addr, "/ready", status(a.ready))
+		}
+		if b.Prometheus != nil {
+			add(b.Prometheus.Addr, "/metrics", metrics)
+		}
+		if b.Pprof != nil {
+			addPprof(func(path string, h http.Handler) { add(b.Pprof.Addr, path, h) })
+		}
+	}
+	return want
+}

@@ -1,0 +1,39 @@
+package app
+
+import (
+	"fmt"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server"
+)
+
+// loadCertificates reads the certificates of g's blocks, but for those that old has.
+func (a *builder) loadCertificates(g, old *generation) (err error) {
+	g.certs = make(map[config.TLSServer]*server.Certificate)
+	for _, b := range g.cfg.Blocks {
+		if b.Transport == config.PlainDNS {
+			continue
+		}
+		c := g.certs[*b.TLS]
+		if c == nil && old != nil {
+			c = old.certs[*b.TLS]
+		}
+		if c == nil {
+			if c, err = server.NewCertificate(*b.TLS, a.log.With("part", "server")); err != nil {
+				return fmt.Errorf("line %d: %w", b.Line, err)
+			}
+		}
+		g.certs[*b.TLS] = c
+	}
+	return nil
+}
+
+// listenerConfig is before with what b says of how clients come in: blocks on one address have
+// one door.
+func (g *generation) listenerConfig(before server.ListenerConfig, b *config.Block) server.ListenerConfig {
+	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.Over(b.Timeouts)}
+	if b.Transport != config.PlainDNS {
+		d.Certificate = g.certs[*b.TLS]
+	}
+	return d
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// needsAgent lists the directives that keep a server block's queries from the kernel: the
+// answer depends on the client, each query is reported, or the answer can change without
+// notice (see [server.Server.UseKernel]).
+var needsAgent = []string{"acl", "autopath", "dns64", "dnstap", "hosts", "k8s_external", "log", "rewrite", "template"}
+
+// fastPathStatus returns whether the kernel may answer queries to b, one of blocks, and if
+// not, why. A view affects all blocks on its address.
+func fastPathStatus(b *config.Block, blocks []*config.Block) string {
+	var reasons []string
+	if slices.ContainsFunc(blocks, func(o *config.Block) bool {
+		return o.View != nil && slices.ContainsFunc(o.Listen, func(a netip.AddrPort) bool { return slices.Contains(b.Listen, a) })
+	}) {
+		reasons = append(reasons, "view")
+	}
+	for _, name := range b.Directives() {
+		if slices.Contains(needsAgent, name) {
+			reasons = append(reasons, name)
+		}
+	}
+	switch {
+	case b.Transport != config.PlainDNS:
+		return "none, because clients use " + b.Transport.String()
+	case !slices.ContainsFunc(b.Listen, func(a netip.AddrPort) bool { return !a.Addr().IsUnspecified() }):
+		return "none, because the block listens on all addresses; name some with bind"
+	case len(reasons) > 0:
+		return "none, because of " + strings.Join(reasons, ", ")
+	case b.Kubernetes == nil && b.Cache == nil:
+		return "none, without kubernetes and cache"
+	}
+	return "answers are copied into the kernel"
+}
+
+// describeFastPath returns when the kernel's program is in use, and its position on each
+// pod's interface.
+func describeFastPath(opts *app.Options) string {
+	text := "required: the agent does not start without it"
+	if opts.FastPath == app.FastPathAuto {
+		text = "if this node's kernel supports it and Cilium is not installed"
+	}
+	order := "after all other programs"
+	switch at := opts.FastPathOrder; {
+	case at.First:
+		order = "before all other programs"
+	case at.Before != "":
+		order = "before the program " + at.Before + " if it is present, else after all others"
+	case at.After != "":
+		order = "after the program " + at.After + " if it is present, else after all others"
+	}
+	return text + "\non each pod's interface " + order
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPlace(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host = strings.ToLower(host)
+	for _, tt := range []struct {
+		name, args         string
+		envNode, envZone   string
+		wantNode, wantZone string
+	}{
+		{"nothing", "", "", "", host, ""},
+		{"environment", "", "env-1", "env-zone", "env-1", "env-zone"},
+		{"flags", "-node-name=flag-1 -node-zone=flag-zone", "", "", "flag-1", "flag-zone"},
+		{"flags go before the environment", "-node-name flag-1 -node-zone flag-zone", "env-1", "env-zone", "flag-1", "flag-zone"},
+		{"empty flags", "-node-name= -node-zone=", "env-1", "env-zone", "env-1", "env-zone"},
+		{"a name is taken as it is", "-node-name=Node.Example.ORG", "", "", "Node.Example.ORG", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("NODE_NAME", tt.envNode)
+			t.Setenv("NODE_ZONE", tt.envZone)
+			o, err := parseFlags(strings.Fields(tt.args), io.Discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.NodeName != tt.wantNode || o.NodeZone != tt.wantZone {
+				t.Errorf("node %q in zone %q, want %q in %q", o.NodeName, o.NodeZone, tt.wantNode, tt.wantZone)
+			}
+		})
+	}
+}
+
+// TestFlags: NodeLocal DNSCache's flags, with its values and its ways of writing
+// them, and errors that name the flag.
+func TestFlags(t *testing.T) {
+	o, err := parseFlags(strings.Fields("-localip 169.254.20.10,10.96.0.10,fd00::a -conf /etc/Corefile -upstreamsvc kube-dns-upstream "+
+		"-basecorefile /b -kubednscm /k -setupinterface=false -interfacename x0 -setupiptables=false -syncinterval 30 -skipteardown "+
+		"-health-port 8081 -metrics-listen-address 127.0.0.1:9353 -prometheus-listen-address :9254 -pidfile /p -reloadwithsignal -dns.port 1053"), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.LocalIPs) != 3 || o.SyncInterval != 30*time.Second || o.HealthPort != 8081 || o.DNSPort != 1053 || !o.SkipTeardown ||
+		o.SetupInterface || o.SetupIptables || o.InterfaceName != "x0" || !o.ReloadBySignal || o.UpstreamService != "kube-dns-upstream" {
+		t.Errorf("flags are %+v", o)
+	}
+	if o, err := parseFlags([]string{"-syncinterval=90s"}, io.Discard); err != nil || o.SyncInterval != 90*time.Second {
+		t.Errorf("-syncinterval=90s: %v", err)
+	}
+	for arg, want := range map[string]int{"": 32 << 20, "1048576": 1 << 20, "2048Ki": 2 << 20, "64Mi": 64 << 20, "16Gi": 16 << 30} {
+		args := []string{"-cache-size=" + arg}
+		if arg == "" {
+			args = nil
+		}
+		if o, err := parseFlags(args, io.Discard); err != nil || o.CacheSize != want {
+			t.Errorf("%v: %v, want %d bytes", args, err, want)
+		}
+	}
+	for arg, want := range map[string]string{
+		"-localip=169.254.20":    "-localip",
+		"-syncinterval=0":        "-syncinterval",
+		"-syncinterval=banana":   "-syncinterval",
+		"-health-port=70000":     "-health-port",
+		"-dns.port=0":            "-dns.port",
+		"-readers=-1":            "-readers",
+		"-readers=many":          "-readers",
+		"-reader-wait=thread":    "-reader-wait",
+		"-cache-size=32":         "-cache-size",
+		"-cache-size=0Gi":        "-cache-size",
+		"-cache-size=17Gi":       "-cache-size",
+		"-cache-size=32MB":       "-cache-size",
+		"-cache-size=-32Mi":      "-cache-size",
+		"-interfacenam=x":        "interfacenam",
+		"stray":                  "unknown command",
+		"-version=true stray":    "",
+		"-log-format=xml -conf=": "",
+	} {
+		var stderr bytes.Buffer
+		if code := run(t.Context(), strings.Fields(arg), io.Discard, &stderr); code == 0 && want != "" || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: exit code %d, error %q, want it to name %s", arg, code, &stderr, want)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/handover"
+
+	"github.com/nodens-dns/nodens/test/agenttest"
+)
+
+// asProcess is the variable that makes the test's binary be something else: "agent", or
+// the step at which a predecessor dies.
+const asProcess = "NODENS_TEST_PROCESS"
+
+func TestMain(m *testing.M) {
+	switch as := os.Getenv(asProcess); as {
+	case "":
+		os.Exit(m.Run())
+	case "agent":
+		main()
+	default:
+		perish(as, os.Args[1])
+	}
+}
+
+// mortal is the estate of a predecessor that dies at a step.
+type mortal struct{ step string }
+
+func (m mortal) die(at string) {
+	if m.step == at {
+		os.Exit(3)
+	}
+}
+
+func (m mortal) Sockets() ([]handover.Socket, error) {
+	m.die("sockets")
+	return nil, nil
+}
+
+func (m mortal) WriteCache(_ context.Context, w io.Writer) error {
+	_, _ = io.WriteString(w, "no more than a beginning")
+	m.die("cache")
+	return errors.New("nothing to write")
+}
+
+func (m mortal) Yield(context.Context, func(handover.Conn) error) error {
+	m.die("yield")
+	return nil
+}
+
+func (m mortal) Resume() {}
+
+// startAgent runs the agent in this process on a Corefile until the test ends, and waits
+// until it serves.
+func startAgent(t *testing.T, corefile string, args ...string) *agenttest.Agent {
+	t.Helper()
+	return agenttest.Start(t, corefile, func(ctx context.Context, conf string, log io.Writer) error {
+		args := append([]string{"-conf", conf, "-metrics-listen-address="}, args...)
+		if code := run(ctx, args, io.Discard, log); code != exitOK {
+			return fmt.Errorf("exit code %d", code)
+		}
+		return nil
+	})
+}
+
+// outcome runs a command to its end in this process.
+func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errors bytes.Buffer
+	code = run(t.Context(), args, &out, &errors)
+	return code, out.String(), errors.String()
+}
+
+// perish is a predecessor in dir that dies at a step.
+func perish(step, dir string) {
+	host, err := handover.Listen(dir, mortal{step}, handover.Config{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Fprintln(os.Stderr, "msg=serving")
+	host.Serve(context.Background())
+}
+
+// process is a program that runs until the test ends.
+type process struct {
+	*agenttest.Agent // without Stop and Reload
+	cmd              *exec.Cmd
+	exited           chan struct{} // closed then
+	code             int           // after exited
+}
+
+// startProcess runs the test's binary as something else, without waiting for it.
+func startProcess(t *testing.T, as string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{
+		Agent:  &agenttest.Agent{T: t, Log: new(agenttest.Log)},
+		cmd:    exec.Command(os.Args[0], args...),
+		exited: make(chan struct{}),
+	}
+	p.cmd.Env = append(append(os.Environ(), asProcess+"="+as), env...)
+	p.cmd.Stderr = p.Log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		p.code = p.cmd.ProcessState.ExitCode()
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+		if t.Failed() {
+			t.Logf("log of process %d, %s:\n%s", p.cmd.Process.Pid, as, p.Log)
+		}
+	})
+	return p
+}
+
+// startAgentProcess runs an agent in a process of its own, and waits until it serves.
+func startAgentProcess(t *testing.T, corefile string, args ...string) *process {
+	t.Helper()
+	p := newAgentProcess(t, corefile, nil, args...)
+	p.AwaitLog("msg=serving")
+	return p
+}
+
+// newAgentProcess is startAgentProcess without the wait, and with more environment.
+func newAgentProcess(t *testing.T, corefile string, env []string, args ...string) *process {
+	t.Helper()
+	conf := agenttest.WriteCorefile(t, corefile)
+	p := startProcess(t, "agent", env, append([]string{"-conf", conf, "-metrics-listen-address="}, args...)...)
+	p.Conf = conf
+	return p
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.T.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.T.Fatal(err)
+	}
+}
+
+// awaitExit waits for the end, which has to have that code.
+func (p *process) awaitExit(code int) {
+	p.T.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(agenttest.Timeout):
+		p.T.Fatalf("the process does not end; log:\n%s", p.Log)
+	}
+	if p.code != code {
+		p.T.Fatalf("the process ended with code %d, want %d; log:\n%s", p.code, code, p.Log)
+	}
+}
+
+func (p *process) alive() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}

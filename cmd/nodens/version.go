@@ -1,0 +1,26 @@
+package main
+
+import (
+	"cmp"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/app"
+)
+
+// version and revision are set by the linker in released binaries.
+var version, revision = "dev", ""
+
+// buildInfo describes this binary. The commit is the one the linker was given, else the
+// one that the go tool recorded.
+func buildInfo() app.Build {
+	commit := revision
+	if info, ok := debug.ReadBuildInfo(); ok && commit == "" {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				commit = s.Value
+			}
+		}
+	}
+	return app.Build{Version: version, Commit: cmp.Or(commit, "unknown"), GoVersion: runtime.Version()}
+}
