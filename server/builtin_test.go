@@ -103,7 +103,7 @@ func told(m *dns.Msg) string {
 	return text
 }
 
-// asked makes a query of "NAME TYPE [do] [cd] [edns] [nsid]".
+// asked makes a query of "NAME TYPE [call] [cd] [edns] [nsid]".
 func asked(text string) *dns.Msg {
 	words := strings.Fields(text)
 	m := question(words[0], dns.StringToType[words[1]])

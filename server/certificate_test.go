@@ -17,14 +17,14 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// issue writes a certificate to folder.
-func issue(t testing.TB, a *ca.Test, folder, name string, until time.Time) config.TLSServer {
+// writeCertificate writes a certificate to folder.
+func writeCertificate(t testing.TB, a *ca.Test, folder, name string, until time.Time) config.TLSServer {
 	t.Helper()
 	cert, key := a.ServerFiles(t, folder, name, until)
 	return config.TLSServer{Cert: cert, Key: key}
 }
 
-func certify(t testing.TB, files config.TLSServer) *Certificate {
+func mustCertificate(t testing.TB, files config.TLSServer) *Certificate {
 	t.Helper()
 	c, err := NewCertificate(files, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -34,18 +34,18 @@ func certify(t testing.TB, files config.TLSServer) *Certificate {
 	return c
 }
 
-// doored serves zones on a loopback address behind a door, with a new certificate
+// startListener serves zones on a loopback address behind a door, with a new certificate
 // unless it has one, until the test ends. The roots are those of the certificate.
-func doored(t testing.TB, limits Limits, door ListenerConfig, zones ...*Zone) (*Server, netip.AddrPort, *x509.CertPool) {
+func startListener(t testing.TB, limits Limits, cfg ListenerConfig, zones ...*Zone) (*Server, netip.AddrPort, *x509.CertPool) {
 	t.Helper()
 	var roots *x509.CertPool
-	if door.Certificate == nil {
+	if cfg.Certificate == nil {
 		a := ca.ForTest(t)
-		door.Certificate, roots = certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour))), a.Pool()
+		cfg.Certificate, roots = mustCertificate(t, writeCertificate(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour))), a.Pool()
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, zones...)}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(cfg, zones...)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -58,18 +58,18 @@ func doored(t testing.TB, limits Limits, door ListenerConfig, zones ...*Zone) (*
 	return s, addr, roots
 }
 
-func through(door ListenerConfig, zones ...*Zone) ListenerConfig {
+func withRoutes(cfg ListenerConfig, zones ...*Zone) ListenerConfig {
 	for _, z := range zones {
 		if z.Stats == nil {
 			z.Stats = NewStats()
 		}
 	}
-	door.Routes = NewRoutes(zones, NewStats())
-	return door
+	cfg.Routes = NewRoutes(zones, NewStats())
+	return cfg
 }
 
-// shown is the name of the certificate that a client is shown now.
-func shown(c *Certificate) string {
+// servedName is the name of the certificate that a client is shown now.
+func servedName(c *Certificate) string {
 	return c.tlsConfig(config.DNSOverTLS).Certificates[0].Leaf.Subject.CommonName
 }
 
@@ -77,12 +77,12 @@ func shown(c *Certificate) string {
 func TestCertificate(t *testing.T) {
 	a, folder := ca.ForTest(t), t.TempDir()
 	until := time.Now().Add(time.Hour).Truncate(time.Second)
-	files := issue(t, a, folder, "first", until)
-	c := certify(t, files)
+	files := writeCertificate(t, a, folder, "first", until)
+	c := mustCertificate(t, files)
 	is := func(name string, failed uint64) {
 		t.Helper()
 		for range 3 { // what failed once is not tried again
-			if got := shown(c); got != name {
+			if got := servedName(c); got != name {
 				t.Errorf("%q is shown, want %q", got, name)
 			}
 		}
@@ -94,7 +94,7 @@ func TestCertificate(t *testing.T) {
 	if !c.Expiry().Equal(until) {
 		t.Errorf("ends at %s, want %s", c.Expiry(), until)
 	}
-	issue(t, a, folder, "second", until.Add(time.Hour))
+	writeCertificate(t, a, folder, "second", until.Add(time.Hour))
 	is("second", 0)
 	if !c.Expiry().Equal(until.Add(time.Hour)) {
 		t.Errorf("ends at %s, want an hour later than %s", c.Expiry(), until)
@@ -106,7 +106,7 @@ func TestCertificate(t *testing.T) {
 	}
 	is("second", 2)
 	other := t.TempDir()
-	issue(t, a, other, "third", until)
+	writeCertificate(t, a, other, "third", until)
 	for i, name := range []string{"cert.pem", "key.pem"} {
 		text, err := os.ReadFile(filepath.Join(other, name))
 		if err != nil {
@@ -115,21 +115,21 @@ func TestCertificate(t *testing.T) {
 		peer.ReplaceFile(t, filepath.Join(folder, name), text)
 		is([]string{"second", "third"}[i], 3) // a certificate with no key, and then its own
 	}
-	issue(t, a, folder, "old", time.Now().Add(-time.Minute))
+	writeCertificate(t, a, folder, "old", time.Now().Add(-time.Minute))
 	is("old", 3) // clients say whether they take it
 }
 
-// TestCertificateOnce: files are looked at once in a while, not for each connection.
-func TestCertificateOnce(t *testing.T) {
+// TestCertificateCheckInterval: files are looked at once in a while, not for each connection.
+func TestCertificateCheckInterval(t *testing.T) {
 	a, folder := ca.ForTest(t), t.TempDir()
-	c := certify(t, issue(t, a, folder, "first", time.Now().Add(time.Hour)))
+	c := mustCertificate(t, writeCertificate(t, a, folder, "first", time.Now().Add(time.Hour)))
 	c.interval = time.Hour
-	issue(t, a, folder, "second", time.Now().Add(time.Hour))
-	if got := shown(c); got != "first" {
+	writeCertificate(t, a, folder, "second", time.Now().Add(time.Hour))
+	if got := servedName(c); got != "first" {
 		t.Errorf("%q is shown before its time", got)
 	}
 	c.lastCheck.Store(c.lastCheck.Load() - int64(time.Hour))
-	if got := shown(c); got != "second" {
+	if got := servedName(c); got != "second" {
 		t.Errorf("%q is shown when it is time to look", got)
 	}
 }
@@ -141,14 +141,14 @@ func TestCertificateMounted(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		issue(t, a, filepath.Join(folder, name), name, time.Now().Add(time.Hour))
+		writeCertificate(t, a, filepath.Join(folder, name), name, time.Now().Add(time.Hour))
 	}
 	link := filepath.Join(folder, "data")
 	if err := os.Symlink("one", link); err != nil {
 		t.Fatal(err)
 	}
-	c := certify(t, config.TLSServer{Cert: filepath.Join(link, "cert.pem"), Key: filepath.Join(link, "key.pem")})
-	if got := shown(c); got != "one" {
+	c := mustCertificate(t, config.TLSServer{Cert: filepath.Join(link, "cert.pem"), Key: filepath.Join(link, "key.pem")})
+	if got := servedName(c); got != "one" {
 		t.Errorf("%q is shown", got)
 	}
 	if err := os.Symlink("two", link+".new"); err != nil {
@@ -157,7 +157,7 @@ func TestCertificateMounted(t *testing.T) {
 	if err := os.Rename(link+".new", link); err != nil {
 		t.Fatal(err)
 	}
-	if got := shown(c); got != "two" {
+	if got := servedName(c); got != "two" {
 		t.Errorf("%q is shown after the change", got)
 	}
 }
@@ -174,7 +174,7 @@ func TestCertificateMissing(t *testing.T) {
 // TestClientAuth: clients are asked for their own certificates where the door says so.
 func TestClientAuth(t *testing.T) {
 	a, folder := ca.ForTest(t), t.TempDir()
-	files := issue(t, a, folder, "a server", time.Now().Add(time.Hour))
+	files := writeCertificate(t, a, folder, "a server", time.Now().Add(time.Hour))
 	files.CA = a.RootFile(t, folder)
 	stranger := ca.ForTest(t).ClientCert(t)
 	for _, tt := range []struct {
@@ -191,14 +191,14 @@ func TestClientAuth(t *testing.T) {
 		for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 			t.Run(tt.name+" "+via.String(), func(t *testing.T) {
 				files.ClientAuth = tt.auth
-				s, addr, _ := doored(t, Limits{}, ListenerConfig{Transport: via, Certificate: certify(t, files)}, byHand(t))
+				s, addr, _ := startListener(t, Limits{}, ListenerConfig{Transport: via, Certificate: mustCertificate(t, files)}, byHand(t))
 				failed := uint64(0)
 				for _, c := range []struct {
 					name string
 					cert []tls.Certificate
 					want bool
 				}{{"none", nil, tt.none}, {"own", []tls.Certificate{a.ClientCert(t)}, tt.own}, {"stranger's", []tls.Certificate{stranger}, tt.other}} {
-					err := visitAs(t, via, addr, &tls.Config{RootCAs: a.Pool(), Certificates: c.cert})
+					err := askOnce(t, via, addr, &tls.Config{RootCAs: a.Pool(), Certificates: c.cert})
 					if (err == nil) != c.want {
 						t.Errorf("%s: error %v, comes in: want %t", c.name, err, c.want)
 					}

@@ -14,9 +14,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// pair is a connection as the server holds it, without its reader, and the client's
+// newServerConn is a connection as the server holds it, without its reader, and the client's
 // end of it.
-func pair(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Conn) {
+func newServerConn(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Conn) {
 	t.Helper()
 	s := New(slog.New(slog.DiscardHandler), limits)
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
@@ -43,17 +43,17 @@ func pair(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Conn) {
 	return c, ln, client
 }
 
-// isStuck reports whether the client is seen not to read.
-func (o *connWriter) isStuck() bool {
+// isBlocked reports whether the client is seen not to read.
+func (o *connWriter) isBlocked() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.blocked
 }
 
-// TestOwed: replies that come while their client takes none are held up to a bound,
+// TestMaxUnsent: replies that come while their client takes none are held up to a bound,
 // beyond which it loses its connection, and nobody waits.
-func TestOwed(t *testing.T) {
-	c, ln, _ := pair(t, Limits{WriteTimeout: patience})
+func TestMaxUnsent(t *testing.T) {
+	c, ln, _ := newServerConn(t, Limits{WriteTimeout: patience})
 	msg := make([]byte, 16<<10)
 	isBroken := func() bool {
 		c.writer.mu.Lock()
@@ -66,7 +66,7 @@ func TestOwed(t *testing.T) {
 			c.writer.enqueue(msg)
 		}
 	})
-	eventually(t, "the kernel's buffers to be full", c.writer.isStuck)
+	eventually(t, "the kernel's buffers to be full", c.writer.isBlocked)
 	for !isBroken() {
 		if held := c.s.unsent.Load(); held > maxUnsent {
 			t.Fatalf("%d bytes are held", held)
@@ -86,10 +86,10 @@ func TestOwed(t *testing.T) {
 	}
 }
 
-// TestPut: replies of many at once, and of the reader, come whole, each once, in
+// TestEnqueue: replies of many at once, and of the reader, come whole, each once, in
 // the order of who gave them, whoever writes them.
-func TestPut(t *testing.T) {
-	c, _, client := pair(t, Limits{WriteTimeout: patience})
+func TestEnqueue(t *testing.T) {
+	c, _, client := newServerConn(t, Limits{WriteTimeout: patience})
 	const writers, each = 16, 50
 	message := func(w, i int) []byte {
 		msg := bytes.Repeat([]byte{byte(w)}, 12+w*200)
@@ -110,7 +110,7 @@ func TestPut(t *testing.T) {
 		}()
 	}
 	// More than fits into the kernel, so that some of it is written in pieces.
-	eventually(t, "the kernel's buffers to be full", c.writer.isStuck)
+	eventually(t, "the kernel's buffers to be full", c.writer.isBlocked)
 	var next [writers]int
 	for range writers * each {
 		msg, err := client.ReadMsgHeader(nil)
@@ -125,9 +125,9 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestLeaving: a connection that has to go isn't read from, though its client sends.
-func TestLeaving(t *testing.T) {
-	c, ln, client := pair(t, Limits{})
+// TestClosingNotRead: a connection that has to go isn't read from, though its client sends.
+func TestClosingNotRead(t *testing.T) {
+	c, ln, client := newServerConn(t, Limits{})
 	c.l.config.Store(&ListenerConfig{Routes: NewRoutes([]*Zone{byHand(t)}, NewStats())})
 	ln.closeSoon(&c.connState)
 	if err := client.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
@@ -140,10 +140,10 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// TestBegin: no more queries wait than may, and a reader that waits for one to end
+// TestBeginQuery: no more queries wait than may, and a reader that waits for one to end
 // goes on when it does.
-func TestBegin(t *testing.T) {
-	c, _, _ := pair(t, Limits{})
+func TestBeginQuery(t *testing.T) {
+	c, _, _ := newServerConn(t, Limits{})
 	o := &c.writer
 	for range 2 {
 		if !o.beginQuery(2, false) {

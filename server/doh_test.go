@@ -53,7 +53,7 @@ func (c httpsClient) ask(addr netip.AddrPort, q *dns.Msg) (*dns.Msg, http.Header
 	return m, resp.Header, m.Unpack(body)
 }
 
-func visitHTTPS(t testing.TB, addr netip.AddrPort, cfg *tls.Config) error {
+func askOnceHTTPS(t testing.TB, addr netip.AddrPort, cfg *tls.Config) error {
 	t.Helper()
 	client := newHTTPS(cfg, true)
 	defer client.CloseIdleConnections()
@@ -64,10 +64,10 @@ func visitHTTPS(t testing.TB, addr netip.AddrPort, cfg *tls.Config) error {
 	return err
 }
 
-var doh = ListenerConfig{Transport: config.DNSOverHTTPS}
+var dohConfig = ListenerConfig{Transport: config.DNSOverHTTPS}
 
-// overHTTPS is a client for as long as the test lasts.
-func overHTTPS(t testing.TB, cfg *tls.Config, two bool) httpsClient {
+// openHTTPS is a client for as long as the test lasts.
+func openHTTPS(t testing.TB, cfg *tls.Config, two bool) httpsClient {
 	c := newHTTPS(cfg, two)
 	t.Cleanup(c.CloseIdleConnections)
 	return c
@@ -76,7 +76,7 @@ func overHTTPS(t testing.TB, cfg *tls.Config, two bool) httpsClient {
 // eachHTTP runs f over HTTP/1.1 and HTTP/2.
 func eachHTTP(t *testing.T, cfg *tls.Config, f func(t *testing.T, c httpsClient)) {
 	for _, two := range []bool{false, true} {
-		t.Run(fmt.Sprintf("two=%t", two), func(t *testing.T) { f(t, overHTTPS(t, cfg, two)) })
+		t.Run(fmt.Sprintf("two=%t", two), func(t *testing.T) { f(t, openHTTPS(t, cfg, two)) })
 	}
 }
 
@@ -100,7 +100,7 @@ func TestDoH(t *testing.T) {
 		}
 		return m
 	})
-	_, addr, roots := doored(t, Limits{}, doh, byHand(t, b.addr))
+	_, addr, roots := startListener(t, Limits{}, dohConfig, byHand(t, b.addr))
 	for _, tt := range []struct {
 		name, age string
 		rcode     int
@@ -133,7 +133,7 @@ func TestDoH(t *testing.T) {
 
 // TestDoHRequests: what is wrong with a request is said in HTTP, and counted.
 func TestDoHRequests(t *testing.T) {
-	s, addr, roots := doored(t, Limits{}, doh, byHand(t))
+	s, addr, roots := startListener(t, Limits{}, dohConfig, byHand(t))
 	packet, err := question("by.hand.", dns.TypeA).Pack()
 	if err != nil {
 		t.Fatal(err)
@@ -205,9 +205,9 @@ func TestDoHRequests(t *testing.T) {
 // TestDoHBounds: headers and bodies that don't end are cut off, and so are clients
 // that send them slowly.
 func TestDoHBounds(t *testing.T) {
-	door := doh
+	door := dohConfig
 	door.Timeouts = config.Timeouts{Read: 50 * time.Millisecond}
-	s, addr, roots := doored(t, Limits{}, door, byHand(t))
+	s, addr, roots := startListener(t, Limits{}, door, byHand(t))
 	for _, start := range []string{
 		"GET /dns-query?dns=" + strings.Repeat("A", 2*maxHTTPHeader) + " HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET /dns-query HTTP/1.1\r\nHost",
@@ -245,8 +245,8 @@ func TestDoHWaits(t *testing.T) {
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
-	s, addr, roots := doored(t, Limits{Waiting: 8}, doh, byHand(t, b.addr))
-	c := overHTTPS(t, &tls.Config{RootCAs: roots}, true)
+	s, addr, roots := startListener(t, Limits{Waiting: 8}, dohConfig, byHand(t, b.addr))
+	c := openHTTPS(t, &tls.Config{RootCAs: roots}, true)
 	var all sync.WaitGroup
 	for i := range 3 {
 		all.Go(func() {
@@ -285,5 +285,5 @@ func TestDoHWaits(t *testing.T) {
 	<-given // an answer that comes at the same time might win
 	close(release)
 	all.Wait()
-	eventually(t, "requests to end", func() bool { return visitHTTPS(t, addr, &tls.Config{RootCAs: roots}) == nil })
+	eventually(t, "requests to end", func() bool { return askOnceHTTPS(t, addr, &tls.Config{RootCAs: roots}) == nil })
 }

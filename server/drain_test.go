@@ -16,14 +16,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// over is s's routes as another server may have them.
-func over(addr netip.AddrPort, z *Zone) map[netip.AddrPort]ListenerConfig {
+// plainConfig is s's routes as another server may have them.
+func plainConfig(addr netip.AddrPort, z *Zone) map[netip.AddrPort]ListenerConfig {
 	return map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}
 }
 
-// serves fails unless queries over both transports are answered, often enough for each
+// checkServes fails unless queries over both transports are answered, often enough for each
 // reader to have had some.
-func serves(t *testing.T, addr netip.AddrPort) {
+func checkServes(t *testing.T, addr netip.AddrPort) {
 	t.Helper()
 	for range 20 {
 		for _, network := range []string{"udp", "tcp"} {
@@ -34,35 +34,35 @@ func serves(t *testing.T, addr netip.AddrPort) {
 	}
 }
 
-// TestDepartureEnds: whichever of two servers with the same sockets ends, and however,
+// TestSuspendEitherEnds: whichever of two servers with the same sockets ends, and however,
 // the other one goes on.
-func TestDepartureEnds(t *testing.T) {
-	for _, first := range ways {
-		for _, second := range ways {
+func TestSuspendEitherEnds(t *testing.T) {
+	for _, first := range readerKinds {
+		for _, second := range readerKinds {
 			t.Run(first.name+", "+second.name, func(t *testing.T) {
 				z := byHand(t)
 				first.limits.noMmsg, second.limits.noMmsg = first.plain, second.plain
-				a, addr := startWith(t, first.limits, first.plain, z)
-				b := heir(t, a, second.limits, over(addr, z))
-				serves(t, addr)
+				a, addr := startReaders(t, first.limits, first.plain, z)
+				b := successor(t, a, second.limits, plainConfig(addr, z))
+				checkServes(t, addr)
 				shutdown(t, b) // has read, and breaks off
-				serves(t, addr)
-				quiet(t, a)
-				b = heir(t, a, second.limits, over(addr, z))
-				yield(t, a, b)
-				serves(t, addr)
+				checkServes(t, addr)
+				checkIdle(t, a)
+				b = successor(t, a, second.limits, plainConfig(addr, z))
+				suspendInto(t, a, b)
+				checkServes(t, addr)
 				shutdown(t, a)
-				serves(t, addr)
-				quiet(t, b)
+				checkServes(t, addr)
+				checkIdle(t, b)
 				shutdown(t, b)
 			})
 		}
 	}
 }
 
-// quiet fails if there is something to read from the sockets of s although nobody asks:
+// checkIdle fails if there is something to read from the sockets of s although nobody asks:
 // of one that was shut down that is always so.
-func quiet(t *testing.T, s *Server) {
+func checkIdle(t *testing.T, s *Server) {
 	t.Helper()
 	handles, err := s.SocketFiles()
 	if err != nil {
@@ -82,26 +82,26 @@ func quiet(t *testing.T, s *Server) {
 	}
 }
 
-// TestDepartureResume: a server that gave way takes up again when the other one is gone.
-func TestDepartureResume(t *testing.T) {
-	for _, w := range ways {
+// TestSuspendResume: a server that gave way takes up again when the other one is gone.
+func TestSuspendResume(t *testing.T) {
+	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
 			z := byHand(t)
-			a, addr := startWith(t, w.limits, w.plain, z)
+			a, addr := startReaders(t, w.limits, w.plain, z)
 			for range 3 {
-				b := heir(t, a, ways[0].limits, over(addr, z))
-				yield(t, a, b)
-				serves(t, addr)
+				b := successor(t, a, readerKinds[0].limits, plainConfig(addr, z))
+				suspendInto(t, a, b)
+				checkServes(t, addr)
 				if err := a.Suspend(t.Context(), nil); !errors.Is(err, errSuspended) {
 					t.Errorf("a second Yield: %v", err)
 				}
-				if err := a.Listen(over(addr, z)); !errors.Is(err, errSuspended) {
+				if err := a.Listen(plainConfig(addr, z)); !errors.Is(err, errSuspended) {
 					t.Errorf("Listen in between: %v", err)
 				}
 				shutdown(t, b)
 				a.Resume()
-				serves(t, addr)
-				if err := a.Listen(over(addr, z)); err != nil {
+				checkServes(t, addr)
+				if err := a.Listen(plainConfig(addr, z)); err != nil {
 					t.Errorf("Listen afterwards: %v", err)
 				}
 			}
@@ -109,10 +109,10 @@ func TestDepartureResume(t *testing.T) {
 	}
 }
 
-// TestDepartureHurried: a socket that another process has kept from waiting is waited on
+// TestSocketMadeNonblocking: a socket that another process has kept from waiting is waited on
 // again, once that has to be.
-func TestDepartureHurried(t *testing.T) {
-	a, addr := startWith(t, Limits{Readers: 1}, false, byHand(t))
+func TestSocketMadeNonblocking(t *testing.T) {
+	a, addr := startReaders(t, Limits{Readers: 1}, false, byHand(t))
 	p := a.listeners[addr].udp[0].(*blockingSocket)
 	if err := unix.SetNonblock(p.fd, true); err != nil {
 		t.Fatal(err)
@@ -130,31 +130,31 @@ func TestDepartureHurried(t *testing.T) {
 			t.Fatal("the socket doesn't wait")
 		}
 	}
-	serves(t, addr)
+	checkServes(t, addr)
 }
 
-// TestDeparturePartial: what has been read of a query goes along with its connection.
-func TestDeparturePartial(t *testing.T) {
+// TestSuspendPartialQuery: what has been read of a query goes along with its connection.
+func TestSuspendPartialQuery(t *testing.T) {
 	z := byHand(t)
-	a, addr := startWith(t, Limits{}, false, z)
+	a, addr := startReaders(t, Limits{}, false, z)
 	q := question("by.hand.", dns.TypeA)
 	q.SetEdns0(1232, false)
 	q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_PADDING{Padding: make([]byte, 3*readBufSize)})
 	long := frame(t, q)
 	for _, sent := range []int{1, 2, 3, readBufSize - 1, readBufSize, readBufSize + 1, 2 * readBufSize, len(long) - 1} {
 		conn := dial(t, loopback, addr)
-		if !served(conn) {
+		if !isServed(conn) {
 			t.Fatal("not served")
 		}
 		if _, err := conn.Conn.Write(long[:sent]); err != nil {
 			t.Fatal(err)
 		}
-		b := heir(t, a, Limits{}, over(addr, z))
+		b := successor(t, a, Limits{}, plainConfig(addr, z))
 		var read []byte
-		eventually(t, "the part of a query to come", func() bool { return arrived(t, conn.Conn) })
+		eventually(t, "the part of a query to come", func() bool { return allAcked(t, conn.Conn) })
 		err := a.Suspend(t.Context(), func(at netip.AddrPort, c *net.TCPConn, part []byte) error {
 			read = append(read[:0], part...)
-			return to(b)(at, c, part)
+			return adoptInto(b)(at, c, part)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -168,7 +168,7 @@ func TestDeparturePartial(t *testing.T) {
 		if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
 			t.Errorf("cut after %d bytes: %v, %v", sent, m, err)
 		}
-		if !served(conn) {
+		if !isServed(conn) {
 			t.Errorf("cut after %d bytes: not served on", sent)
 		}
 		_ = conn.Close()
@@ -177,8 +177,8 @@ func TestDeparturePartial(t *testing.T) {
 	}
 }
 
-// arrived reports whether the other side's kernel has all that was written.
-func arrived(t *testing.T, conn net.Conn) bool {
+// allAcked reports whether the other side's kernel has all that was written.
+func allAcked(t *testing.T, conn net.Conn) bool {
 	t.Helper()
 	unsent := -1
 	if err := withFD(conn.(*net.TCPConn), func(fd int) (err error) {
@@ -190,8 +190,8 @@ func arrived(t *testing.T, conn net.Conn) bool {
 	return unsent == 0
 }
 
-// keeping is byHand with an upstream that keeps all queries until they are let go.
-func keeping(t *testing.T) (z *Zone, asked chan string, release chan struct{}) {
+// blockingZone is byHand with an upstream that keeps all queries until they are let go.
+func blockingZone(t *testing.T) (z *Zone, asked chan string, release chan struct{}) {
 	t.Helper()
 	asked, release = make(chan string, 100), make(chan struct{})
 	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
@@ -202,11 +202,11 @@ func keeping(t *testing.T) (z *Zone, asked chan string, release chan struct{}) {
 	return byHand(t, b.addr), asked, release
 }
 
-// TestDepartureWaits: queries under way are answered by who has them, one behind them on
+// TestSuspendPendingQueries: queries under way are answered by who has them, one behind them on
 // the same connection does not wait for them, and the connection goes when they are done.
-func TestDepartureWaits(t *testing.T) {
-	z, asked, release := keeping(t)
-	a, addr := startWith(t, Limits{}, false, z)
+func TestSuspendPendingQueries(t *testing.T) {
+	z, asked, release := blockingZone(t)
+	a, addr := startReaders(t, Limits{}, false, z)
 	conn := dial(t, loopback, addr)
 	packets, err := dns.Dial("udp", addr.String())
 	if err != nil {
@@ -219,12 +219,12 @@ func TestDepartureWaits(t *testing.T) {
 		}
 		<-asked
 	}
-	b := heir(t, a, Limits{}, over(addr, byHand(t)))
+	b := successor(t, a, Limits{}, plainConfig(addr, byHand(t)))
 	defer func() { shutdown(t, b) }()
 	ended := make(chan error, 1)
-	go func() { ended <- a.Suspend(context.Background(), to(b)) }()
-	eventually(t, "the connection to be asked to move", func() bool { return moving(a) })
-	if !served(conn) {
+	go func() { ended <- a.Suspend(context.Background(), adoptInto(b)) }()
+	eventually(t, "the connection to be asked to move", func() bool { return transferring(a) })
+	if !isServed(conn) {
 		t.Error("a query behind one that waits is not answered")
 	}
 	select {
@@ -232,7 +232,7 @@ func TestDepartureWaits(t *testing.T) {
 		t.Fatalf("Yield has returned %v while a query is under way", err)
 	default:
 	}
-	if open(b) > 0 {
+	if openConns(b) > 0 {
 		t.Error("the connection has moved with a query under way")
 	}
 	close(release)
@@ -245,17 +245,17 @@ func TestDepartureWaits(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if n := open(b); n != 1 {
+	if n := openConns(b); n != 1 {
 		t.Errorf("%d connections have moved, want 1", n)
 	}
 	shutdown(t, a)
-	if !served(conn) {
+	if !isServed(conn) {
 		t.Error("the connection is not served where it has moved")
 	}
 }
 
-// moving reports whether the connections of s are to move.
-func moving(s *Server) bool {
+// transferring reports whether the connections of s are to move.
+func transferring(s *Server) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.listeners {
@@ -270,15 +270,15 @@ func moving(s *Server) bool {
 	return false
 }
 
-// TestDepartureBusy: a client that always has a query under way does not hold it up.
-func TestDepartureBusy(t *testing.T) {
-	z := slowly(t)
-	a, addr := startWith(t, Limits{}, false, z)
+// TestSuspendBusyConn: a client that always has a query under way does not hold it up.
+func TestSuspendBusyConn(t *testing.T) {
+	z := slowZone(t)
+	a, addr := startReaders(t, Limits{}, false, z)
 	conn := dial(t, loopback, addr)
-	if !served(conn) {
+	if !isServed(conn) {
 		t.Fatal("not served")
 	}
-	b := heir(t, a, Limits{}, over(addr, z))
+	b := successor(t, a, Limits{}, plainConfig(addr, z))
 	defer func() { shutdown(t, b) }()
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -301,8 +301,8 @@ func TestDepartureBusy(t *testing.T) {
 			}
 		}()
 	}()
-	yield(t, a, b)
-	if n := open(b); n != 1 {
+	suspendInto(t, a, b)
+	if n := openConns(b); n != 1 {
 		t.Errorf("%d connections have moved, want 1", n)
 	}
 	close(stop)
@@ -311,11 +311,11 @@ func TestDepartureBusy(t *testing.T) {
 	}
 }
 
-// TestDepartureHasty: once a connection that doesn't come to rest has to, what comes behind
+// TestSuspendForced: once a connection that doesn't come to rest has to, what comes behind
 // the query that waits is answered where the connection moves to.
-func TestDepartureHasty(t *testing.T) {
-	z, asked, release := keeping(t)
-	a, addr := startWith(t, Limits{}, false, z)
+func TestSuspendForced(t *testing.T) {
+	z, asked, release := blockingZone(t)
+	a, addr := startReaders(t, Limits{}, false, z)
 	conn := dial(t, loopback, addr)
 	if err := conn.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
 		t.Fatal(err)
@@ -323,11 +323,11 @@ func TestDepartureHasty(t *testing.T) {
 	<-asked
 	there := byHand(t)
 	there.Hosts = table(t, true, "192.0.2.10 by.hand")
-	b := heir(t, a, Limits{}, over(addr, there))
+	b := successor(t, a, Limits{}, plainConfig(addr, there))
 	defer func() { shutdown(t, b) }()
 	ended := make(chan error, 1)
-	go func() { ended <- a.Suspend(context.Background(), to(b)) }()
-	eventually(t, "the connection to be asked to move", func() bool { return moving(a) })
+	go func() { ended <- a.Suspend(context.Background(), adoptInto(b)) }()
+	eventually(t, "the connection to be asked to move", func() bool { return transferring(a) })
 	a.listeners[addr].tcp.transferConns(true)
 	if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		t.Fatal(err)
@@ -344,13 +344,13 @@ func TestDepartureHasty(t *testing.T) {
 	}
 }
 
-// TestDepartureRefused: connections that can't be passed on stay, and so do those that
+// TestSuspendTransferFails: connections that can't be passed on stay, and so do those that
 // are left when time is up.
-func TestDepartureRefused(t *testing.T) {
-	a, addr := startWith(t, Limits{}, false, byHand(t))
+func TestSuspendTransferFails(t *testing.T) {
+	a, addr := startReaders(t, Limits{}, false, byHand(t))
 	conns := []*dns.Conn{dial(t, loopback, addr), dial(t, loopback, addr)}
 	for _, c := range conns {
-		if !served(c) {
+		if !isServed(c) {
 			t.Fatal("not served")
 		}
 	}
@@ -371,7 +371,7 @@ func TestDepartureRefused(t *testing.T) {
 		t.Errorf("Yield: %v after %d calls, want its context's error after one", err, calls)
 	}
 	for _, c := range conns {
-		if !served(c) {
+		if !isServed(c) {
 			t.Error("a connection that stays is not served")
 		}
 	}
@@ -386,24 +386,24 @@ func TestDepartureRefused(t *testing.T) {
 	}
 	a.Resume()
 	for _, c := range conns {
-		if !served(c) {
+		if !isServed(c) {
 			t.Error("a connection that has stayed is not served")
 		}
 	}
-	serves(t, addr)
+	checkServes(t, addr)
 }
 
-// TestDepartureDoors: a connection over TLS or HTTPS that is silent is closed in the
+// TestSuspendTLS: a connection over TLS or HTTPS that is silent is closed in the
 // proper way, and after Resume clients come in as before.
-func TestDepartureDoors(t *testing.T) {
+func TestSuspendTLS(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			a, addr, roots := doored(t, Limits{}, ListenerConfig{Transport: via}, byHand(t))
+			a, addr, roots := startListener(t, Limits{}, ListenerConfig{Transport: via}, byHand(t))
 			cfg := &tls.Config{RootCAs: roots}
 			for range 3 {
-				conn := overTLS(t, addr, roots)
+				conn := openTLS(t, addr, roots)
 				if via == config.DNSOverTLS {
-					if err := askOn(conn); err != nil {
+					if err := askOver(conn); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -413,11 +413,11 @@ func TestDepartureDoors(t *testing.T) {
 				if _, err := conn.Read(make([]byte, 1)); via == config.DNSOverTLS && !errors.Is(err, io.EOF) {
 					t.Errorf("the connection ends with %v, want EOF", err)
 				}
-				if !ended(conn) {
+				if !isClosed(conn) {
 					t.Error("the connection is open")
 				}
 				a.Resume()
-				if err := visitAs(t, via, addr, cfg); err != nil {
+				if err := askOnce(t, via, addr, cfg); err != nil {
 					t.Errorf("after Resume: %v", err)
 				}
 			}

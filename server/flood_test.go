@@ -25,27 +25,27 @@ type flood struct {
 	addr    netip.AddrPort
 	stop    chan struct{}
 	all     sync.WaitGroup
-	clients []*customer
+	clients []*floodClient
 
-	answered                  atomic.Uint64
-	unasked, silent, servfail atomic.Uint64
-	broken                    atomic.Uint64 // connections
+	answered                         atomic.Uint64
+	unexpected, unanswered, servfail atomic.Uint64
+	broken                           atomic.Uint64 // connections
 
 	mu    sync.Mutex
 	wrong []string // what was wrong, the first of it
 }
 
-// window is how many queries a client of a flood has under way.
-const window = 16
+// floodWindow is how many queries a client of a flood has under way.
+const floodWindow = 16
 
-// tick is between two looks of a client of a flood whose window is full, or two of its
+// floodInterval is between two looks of a client of a flood whose window is full, or two of its
 // bursts: six clients with 16 queries each send up to 24,000 a second then.
-const tick = 4 * time.Millisecond
+const floodInterval = 4 * time.Millisecond
 
-// samples is how many faults a flood tells of one by one: all of a client's window. With
+// maxReported is how many faults a flood tells of one by one: all of a client's window. With
 // half of it some would be missing where one client has lost all, twice as many would say
 // the same again.
-const samples = window
+const maxReported = floodWindow
 
 // startFlood starts that many clients over UDP and over TCP, and returns when each of them
 // has a reply: a connection that nobody has accepted yet is not there for its server. One
@@ -61,7 +61,7 @@ func startFlood(t *testing.T, addr netip.AddrPort, udp, tcp int) *flood {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log("the flood's clients:\n" + f.state())
+			t.Log("the flood's clients:\n" + f.report())
 		}
 	})
 	for _, c := range f.clients {
@@ -102,60 +102,60 @@ func (f *flood) connect(network string, wrap func([]byte) []byte, read func(net.
 			f.t.Fatal(err)
 		}
 	}
-	c := &customer{Conn: conn, name: network + " " + conn.LocalAddr().String(), owed: make(map[uint16]time.Time)}
+	c := &floodClient{Conn: conn, name: network + " " + conn.LocalAddr().String(), pending: make(map[uint16]time.Time)}
 	f.clients = append(f.clients, c)
-	f.all.Go(func() { f.ask(c, queries[:], wrap) })
-	f.all.Go(func() { f.listen(c, read) })
+	f.all.Go(func() { f.sendAll(c, queries[:], wrap) })
+	f.all.Go(func() { f.receiveAll(c, read) })
 }
 
-// customer is one client of a flood. Beside its own two goroutines others may look at it.
-type customer struct {
+// floodClient is one client of a flood. Beside its own two goroutines others may look at it.
+type floodClient struct {
 	net.Conn
 	name string
 
 	mu      sync.Mutex
-	owed    map[uint16]time.Time // queries that have no reply yet, and when they were sent
-	over    bool                 // there will be no more of them
+	pending map[uint16]time.Time // queries that have no reply yet, and when they were sent
+	stopped bool                 // there will be no more of them
 	replies int
 	last    time.Time // when the last reply came
 }
 
-func (c *customer) add(id uint16) bool {
+func (c *floodClient) add(id uint16) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.owed) >= window {
+	if len(c.pending) >= floodWindow {
 		return false
 	}
-	c.owed[id] = time.Now()
+	c.pending[id] = time.Now()
 	return true
 }
 
-// settle takes id off; done is whether it was the last one.
-func (c *customer) settle(id uint16) (was, done bool) {
+// done takes id off; done is whether it was the last one.
+func (c *floodClient) done(id uint16) (was, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, was = c.owed[id]
-	delete(c.owed, id)
+	_, was = c.pending[id]
+	delete(c.pending, id)
 	c.replies++
 	c.last = time.Now()
-	return was, c.over && len(c.owed) == 0
+	return was, c.stopped && len(c.pending) == 0
 }
 
-func (c *customer) end() (left int) {
+func (c *floodClient) stop() (left int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = true
-	return len(c.owed)
+	c.stopped = true
+	return len(c.pending)
 }
 
-func (c *customer) served() bool {
+func (c *floodClient) served() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.replies > 0
 }
 
 // String is where c stands: which queries have no reply, and since when.
-func (c *customer) String() string {
+func (c *floodClient) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var b strings.Builder
@@ -163,7 +163,7 @@ func (c *customer) String() string {
 	if c.replies > 0 {
 		fmt.Fprintf(&b, ", the last %v ago", time.Since(c.last).Round(time.Millisecond))
 	}
-	for id, sent := range c.owed {
+	for id, sent := range c.pending {
 		fmt.Fprintf(&b, "; none to %s, sent %v ago", queryName(id), time.Since(sent).Round(time.Millisecond))
 	}
 	return b.String()
@@ -176,12 +176,12 @@ func queryName(id uint16) string {
 	return fmt.Sprintf("query %d", id)
 }
 
-// ask asks until the flood ends. Over TCP what it sends is cut wherever it happens to.
-func (f *flood) ask(c *customer, queries [][]byte, wrap func([]byte) []byte) {
+// sendAll asks until the flood ends. Over TCP what it sends is cut wherever it happens to.
+func (f *flood) sendAll(c *floodClient, queries [][]byte, wrap func([]byte) []byte) {
 	for id := uint16(0); ; {
 		select {
 		case <-f.stop:
-			if c.end() == 0 {
+			if c.stop() == 0 {
 				_ = c.SetReadDeadline(past)
 			} else {
 				_ = c.SetReadDeadline(time.Now().Add(patience))
@@ -189,7 +189,7 @@ func (f *flood) ask(c *customer, queries [][]byte, wrap func([]byte) []byte) {
 			return
 		default:
 		}
-		for range window {
+		for range floodWindow {
 			if !c.add(id) {
 				break
 			}
@@ -203,43 +203,43 @@ func (f *flood) ask(c *customer, queries [][]byte, wrap func([]byte) []byte) {
 			f.send(c, id, out[:cut])
 			if cut < len(out) {
 				if id%7 == 0 {
-					time.Sleep(tick)
+					time.Sleep(floodInterval)
 				}
 				f.send(c, id, out[cut:])
 			}
 			id++
 		}
-		time.Sleep(tick)
+		time.Sleep(floodInterval)
 	}
 }
 
 // send tells of an error and goes on: what was not sent has no reply.
-func (f *flood) send(c *customer, id uint16, part []byte) {
+func (f *flood) send(c *floodClient, id uint16, part []byte) {
 	if _, err := c.Write(part); err != nil {
-		f.fault(nil, "%s: sending %s: %v", c.name, queryName(id), err)
+		f.fail(nil, "%s: sending %s: %v", c.name, queryName(id), err)
 	}
 }
 
-// listen takes the replies, until the last one.
-func (f *flood) listen(c *customer, read func(net.Conn, []byte) ([]byte, error)) {
+// receiveAll takes the replies, until the last one.
+func (f *flood) receiveAll(c *floodClient, read func(net.Conn, []byte) ([]byte, error)) {
 	buf := make([]byte, 65536)
 	for {
 		packet, err := read(c, buf)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			f.silent.Add(uint64(c.end()))
+			f.unanswered.Add(uint64(c.stop()))
 			return
 		case err != nil:
-			f.fault(&f.broken, "%s: %v", c.name, err)
+			f.fail(&f.broken, "%s: %v", c.name, err)
 			return
 		}
 		id := binary.BigEndian.Uint16(packet)
-		was, done := c.settle(id)
+		was, done := c.done(id)
 		if !was {
-			f.fault(&f.unasked, "%s: a reply to %s", c.name, queryName(id))
+			f.fail(&f.unexpected, "%s: a reply to %s", c.name, queryName(id))
 		}
 		if rcode, answers := packet[3]&15, packet[7]; rcode != 0 || answers != 1 {
-			f.fault(&f.servfail, "%s: the reply to %s has rcode %d and %d answers", c.name, queryName(id), rcode, answers)
+			f.fail(&f.servfail, "%s: the reply to %s has rcode %d and %d answers", c.name, queryName(id), rcode, answers)
 		}
 		f.answered.Add(1)
 		if done {
@@ -248,20 +248,20 @@ func (f *flood) listen(c *customer, read func(net.Conn, []byte) ([]byte, error))
 	}
 }
 
-// fault counts what was wrong, if there is a count for it, and keeps it.
-func (f *flood) fault(count *atomic.Uint64, format string, args ...any) {
+// fail counts what was wrong, if there is a count for it, and keeps it.
+func (f *flood) fail(count *atomic.Uint64, format string, args ...any) {
 	if count != nil {
 		count.Add(1)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.wrong) < samples {
+	if len(f.wrong) < maxReported {
 		f.wrong = append(f.wrong, fmt.Sprintf(format, args...))
 	}
 }
 
-// state is what was wrong and where each client stands.
-func (f *flood) state() string {
+// report is what was wrong and where each client stands.
+func (f *flood) report() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	lines := slices.Clone(f.wrong)
@@ -271,13 +271,13 @@ func (f *flood) state() string {
 	return strings.Join(lines, "\n")
 }
 
-// end stops asking, waits for all replies and checks the counts.
-func (f *flood) end() {
+// stopAndCheck stops asking, waits for all replies and checks the counts.
+func (f *flood) stopAndCheck() {
 	f.t.Helper()
 	close(f.stop)
 	f.all.Wait()
 	for what, n := range map[string]uint64{
-		"queries had no reply": f.silent.Load(), "replies were to no query, or to one that had one": f.unasked.Load(),
+		"queries had no reply": f.unanswered.Load(), "replies were to no query, or to one that had one": f.unexpected.Load(),
 		"replies had no answer": f.servfail.Load(), "connections broke": f.broken.Load(),
 	} {
 		if n > 0 {

@@ -31,10 +31,10 @@ func TestDoTShutdown(t *testing.T) {
 				<-release
 				return addressed("192.0.2.1")(q)
 			})
-			s, addr, roots := doored(t, Limits{IdleTimeout: time.Hour, ReadTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t, b.addr))
-			silent, idle := dial(t, loopback, addr), overTLS(t, addr, roots)
+			s, addr, roots := startListener(t, Limits{IdleTimeout: time.Hour, ReadTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t, b.addr))
+			silent, idle := dial(t, loopback, addr), openTLS(t, addr, roots)
 			answered := make(chan error, 1)
-			go func() { answered <- visitFor(t, "slow.test.", via, addr, &tls.Config{RootCAs: roots}) }()
+			go func() { answered <- exchangeOnce(t, "slow.test.", via, addr, &tls.Config{RootCAs: roots}) }()
 			<-waits
 			stopped := make(chan error)
 			go func() {
@@ -42,7 +42,7 @@ func TestDoTShutdown(t *testing.T) {
 				defer cancel()
 				stopped <- s.Shutdown(ctx)
 			}()
-			if !ended(silent) || !ended(idle) {
+			if !isClosed(silent) || !isClosed(idle) {
 				t.Error("a connection on which nothing happens does not end")
 			}
 			close(release)
@@ -53,7 +53,7 @@ func TestDoTShutdown(t *testing.T) {
 				t.Error(err)
 			}
 			eventually(t, "goroutines to end", func() bool {
-				return !stands("server.(*httpsServer)", "server.(*tcpConn)", "server.(*httpsConn)", "net/http.(*conn)")
+				return !runningIn("server.(*httpsServer)", "server.(*tcpConn)", "server.(*httpsConn)", "net/http.(*conn)")
 			})
 		})
 	}
@@ -65,9 +65,9 @@ func TestDoTShutdownStuck(t *testing.T) {
 		t.Run(via.String(), func(t *testing.T) {
 			waits := make(chan struct{}, 16)
 			b := startBackend(t, func(*dns.Msg) *dns.Msg { waits <- struct{}{}; return nil })
-			s, addr, roots := doored(t, Limits{}, ListenerConfig{Transport: via}, byHand(t, b.addr))
+			s, addr, roots := startListener(t, Limits{}, ListenerConfig{Transport: via}, byHand(t, b.addr))
 			answered := make(chan error, 1)
-			go func() { answered <- visitFor(t, "never.test.", via, addr, &tls.Config{RootCAs: roots}) }()
+			go func() { answered <- exchangeOnce(t, "never.test.", via, addr, &tls.Config{RootCAs: roots}) }()
 			<-waits
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -76,14 +76,14 @@ func TestDoTShutdownStuck(t *testing.T) {
 			}
 			<-answered
 			eventually(t, "goroutines to end", func() bool {
-				return !stands("server.(*httpsServer)", "server.(*tcpConn)", "server.(*httpsConn)", "net/http.(*conn)")
+				return !runningIn("server.(*httpsServer)", "server.(*tcpConn)", "server.(*httpsConn)", "net/http.(*conn)")
 			})
 		})
 	}
 }
 
-// visitFor asks for name once, over a connection of its own; a SERVFAIL is an error.
-func visitFor(t testing.TB, name string, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {
+// exchangeOnce asks for name once, over a connection of its own; a SERVFAIL is an error.
+func exchangeOnce(t testing.TB, name string, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {
 	var m *dns.Msg
 	var err error
 	if via == config.DNSOverHTTPS {
@@ -100,8 +100,8 @@ func visitFor(t testing.TB, name string, via config.Transport, addr netip.AddrPo
 	return err
 }
 
-// stands reports whether a goroutine is in one of the functions.
-func stands(functions ...string) bool {
+// runningIn reports whether a goroutine is in one of the functions.
+func runningIn(functions ...string) bool {
 	buf := make([]byte, 1<<20)
 	stacks := string(buf[:runtime.Stack(buf, true)])
 	for _, f := range functions {
@@ -117,17 +117,17 @@ func TestDoTReload(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
 			a, folder := ca.ForTest(t), t.TempDir()
-			issue(t, a, folder, "0", time.Now().Add(time.Hour))
-			cert := certify(t, issue(t, a, folder, "0", time.Now().Add(time.Hour)))
+			writeCertificate(t, a, folder, "0", time.Now().Add(time.Hour))
+			cert := mustCertificate(t, writeCertificate(t, a, folder, "0", time.Now().Add(time.Hour)))
 			door := ListenerConfig{Transport: via, Certificate: cert}
-			s, addr, _ := doored(t, Limits{ClientConns: 500}, door, byHand(t))
+			s, addr, _ := startListener(t, Limits{ClientConns: 500}, door, byHand(t))
 			cfg := &tls.Config{RootCAs: a.Pool()}
 			var done atomic.Bool
 			var rounds atomic.Int64
 			var clients sync.WaitGroup
 			for range 2 { // on one connection, and on one after the other
 				clients.Go(func() {
-					stays := newVisitor(via, addr, cfg)
+					stays := newPersistentClient(via, addr, cfg)
 					defer stays.close()
 					for !done.Load() {
 						if err := stays.ask(); err != nil {
@@ -139,7 +139,7 @@ func TestDoTReload(t *testing.T) {
 				})
 				clients.Go(func() {
 					for !done.Load() {
-						if err := visitAs(t, via, addr, cfg); err != nil {
+						if err := askOnce(t, via, addr, cfg); err != nil {
 							t.Errorf("on a new connection: %v", err)
 							return
 						}
@@ -149,12 +149,12 @@ func TestDoTReload(t *testing.T) {
 			}
 			for i := range 10 {
 				name := itoa(i + 1)
-				issue(t, a, folder, name, time.Now().Add(time.Hour))
+				writeCertificate(t, a, folder, name, time.Now().Add(time.Hour))
 				if i == 5 {
 					peer.ReplaceFile(t, folder+"/cert.pem", []byte("broken"))
 					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailures() > 0 })
 				}
-				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
+				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
 					t.Error(err)
 				}
 				before := rounds.Load()
@@ -162,7 +162,7 @@ func TestDoTReload(t *testing.T) {
 			}
 			done.Store(true)
 			clients.Wait()
-			if got := shown(cert); got != "10" {
+			if got := servedName(cert); got != "10" {
 				t.Errorf("%q is shown at the end", got)
 			}
 			if cert.ReloadFailures() == 0 {
@@ -172,16 +172,16 @@ func TestDoTReload(t *testing.T) {
 	}
 }
 
-// caller is a client that keeps its connection.
-type caller struct {
+// persistentClient is a client that keeps its connection.
+type persistentClient struct {
 	ask   func() error
 	close func()
 }
 
-func newVisitor(via config.Transport, addr netip.AddrPort, cfg *tls.Config) caller {
+func newPersistentClient(via config.Transport, addr netip.AddrPort, cfg *tls.Config) persistentClient {
 	if via == config.DNSOverHTTPS {
 		client := newHTTPS(cfg, true)
-		return caller{func() error {
+		return persistentClient{func() error {
 			m, _, err := client.ask(addr, question("by.hand.", dns.TypeA))
 			if err == nil && len(m.Answer) != 1 {
 				err = errors.New("no answer")
@@ -191,22 +191,22 @@ func newVisitor(via config.Transport, addr netip.AddrPort, cfg *tls.Config) call
 	}
 	conn, err := dialTLS(addr, cfg)
 	if err != nil {
-		return caller{func() error { return err }, func() {}}
+		return persistentClient{func() error { return err }, func() {}}
 	}
-	return caller{func() error { return askOn(conn) }, func() { _ = conn.Close() }}
+	return persistentClient{func() error { return askOver(conn) }, func() { _ = conn.Close() }}
 }
 
-// TestDoor: an address may change its transport; an address that stays keeps what it
+// TestListenChangesTransport: an address may change its transport; an address that stays keeps what it
 // can.
-func TestDoor(t *testing.T) {
+func TestListenChangesTransport(t *testing.T) {
 	a := ca.ForTest(t)
-	cert := certify(t, issue(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour)))
+	cert := mustCertificate(t, writeCertificate(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour)))
 	plain := ListenerConfig{}
-	s, addr, _ := doored(t, Limits{}, ListenerConfig{Transport: config.DNSOverTLS, Certificate: cert}, byHand(t))
+	s, addr, _ := startListener(t, Limits{}, ListenerConfig{Transport: config.DNSOverTLS, Certificate: cert}, byHand(t))
 	cfg := &tls.Config{RootCAs: a.Pool()}
 	works := func(via config.Transport) error {
 		if via != config.PlainDNS {
-			return visitAs(t, via, addr, cfg)
+			return askOnce(t, via, addr, cfg)
 		}
 		for _, network := range []string{"udp", "tcp"} {
 			if m := query(t, network, addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
@@ -224,7 +224,7 @@ func TestDoor(t *testing.T) {
 		plain,
 	} {
 		before := s.listeners[addr]
-		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
+		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
 			t.Fatal(err)
 		}
 		if kept := s.listeners[addr] == before; kept != (i == 4) {

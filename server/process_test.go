@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// note is one message between a test and the server in its second process. A file that
+// childMessage is one message between a test and the server in its second process. A file that
 // goes along is a socket or a connection.
-type note struct {
+type childMessage struct {
 	// Do is what the other side has to do, or that it is done.
 	Do   string
 	Addr netip.AddrPort `json:",omitzero"`
@@ -27,20 +27,20 @@ type note struct {
 	Err  string         `json:",omitzero"`
 }
 
-// line is how notes go, in order and whole.
-type line struct{ *net.UnixConn }
+// childConn is how notes go, in order and whole.
+type childConn struct{ *net.UnixConn }
 
-func newLine(f *os.File) (line, error) {
+func newChildConn(f *os.File) (childConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		return line{}, err
+		return childConn{}, err
 	}
-	return line{c.(*net.UnixConn)}, nil
+	return childConn{c.(*net.UnixConn)}, nil
 }
 
 // write sends n with the descriptor of c, if there is one.
-func (l line) write(n note, c *os.File) error {
+func (l childConn) write(n childMessage, c *os.File) error {
 	text, err := json.Marshal(n)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (l line) write(n note, c *os.File) error {
 	})
 }
 
-func (l line) read() (n note, f *os.File, err error) {
+func (l childConn) read() (n childMessage, f *os.File, err error) {
 	text, rights := make([]byte, 1<<17), make([]byte, unix.CmsgSpace(4))
 	_ = l.SetReadDeadline(time.Now().Add(patience))
 	size, oobn, _, _, err := l.ReadMsgUnix(text, rights)
@@ -77,18 +77,18 @@ func (l line) read() (n note, f *os.File, err error) {
 	return n, f, json.Unmarshal(text[:size], &n)
 }
 
-// pass sends a connection.
-func (l line) pass(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
+// transfer sends a connection.
+func (l childConn) transfer(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
 	f, err := Duplicate(conn)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return l.write(note{Do: "admit", Addr: at, Read: read}, f)
+	return l.write(childMessage{Do: "admit", Addr: at, Read: read}, f)
 }
 
-// admit serves a connection that came along with n.
-func (n note) admit(s *Server, f *os.File) error {
+// adopt serves a connection that came along with n.
+func (n childMessage) adopt(s *Server, f *os.File) error {
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
@@ -100,12 +100,12 @@ func (n note) admit(s *Server, f *os.File) error {
 	return nil
 }
 
-// take admits the connections that come until the other side is done.
-func (l line) take(s *Server) error {
+// serveUntilDone admits the connections that come until the other side is done.
+func (l childConn) serveUntilDone(s *Server) error {
 	for {
 		n, f, err := l.read()
 		if err == nil && n.Do == "admit" {
-			err = n.admit(s, f)
+			err = n.adopt(s, f)
 		}
 		switch {
 		case err != nil:
@@ -129,11 +129,11 @@ func TestProcessChild(t *testing.T) {
 	if mode == "" {
 		t.Skip("is run by TestProcess")
 	}
-	l, err := newLine(os.NewFile(3, "line"))
+	l, err := newChildConn(os.NewFile(3, "line"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	z := slowlyOf(t, netip.MustParseAddrPort(os.Getenv(childSlow)))
+	z := slowZoneAt(t, netip.MustParseAddrPort(os.Getenv(childSlow)))
 	s := New(slog.New(slog.DiscardHandler), Limits{Readers: 2, Poller: mode == "polled"})
 	for {
 		n, f, err := l.read()
@@ -145,20 +145,20 @@ func TestProcessChild(t *testing.T) {
 			s.SetInherited([]SocketFile{{Addr: n.Addr, UDP: n.UDP, File: f}})
 			continue
 		case "admit":
-			err = n.admit(s, f)
+			err = n.adopt(s, f)
 			if err == nil {
 				continue
 			}
 		case "listen":
-			err = s.Listen(over(n.Addr, z))
+			err = s.Listen(plainConfig(n.Addr, z))
 		case "yield":
-			err = s.Suspend(t.Context(), l.pass)
+			err = s.Suspend(t.Context(), l.transfer)
 		case "resume":
 			s.Resume()
 		case "end":
 			shutdown(t, s)
 		}
-		answer := note{Do: "done"}
+		answer := childMessage{Do: "done"}
 		if err != nil {
 			answer.Err = err.Error()
 		}
@@ -168,8 +168,8 @@ func TestProcessChild(t *testing.T) {
 	}
 }
 
-// child starts the second process, with what s listens with.
-func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l line, kill func()) {
+// startChild starts the second process, with what s listens with.
+func startChild(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l childConn, kill func()) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -183,7 +183,7 @@ func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l lin
 	cmd.ExtraFiles = []*os.File{far}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, os.Stderr
-	if l, err = newLine(os.NewFile(uintptr(pair[0]), "line")); err != nil {
+	if l, err = newChildConn(os.NewFile(uintptr(pair[0]), "line")); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
@@ -205,21 +205,21 @@ func child(t *testing.T, s *Server, mode string, upstream netip.AddrPort) (l lin
 	var addr netip.AddrPort
 	for _, h := range handles {
 		addr = h.Addr
-		if err := l.write(note{Do: "adopt", Addr: h.Addr, UDP: h.UDP}, h.File); err != nil {
+		if err := l.write(childMessage{Do: "adopt", Addr: h.Addr, UDP: h.UDP}, h.File); err != nil {
 			t.Fatal(err)
 		}
 		_ = h.File.Close()
 	}
-	l.do(t, note{Do: "listen", Addr: addr}, s)
+	l.call(t, childMessage{Do: "listen", Addr: addr}, s)
 	return l, kill
 }
 
-// do has the other side do what n says, and s serve the connections that come back.
-func (l line) do(t *testing.T, n note, s *Server) {
+// call has the other side do what n says, and s serve the connections that come back.
+func (l childConn) call(t *testing.T, n childMessage, s *Server) {
 	t.Helper()
 	err := l.write(n, nil)
 	if err == nil {
-		err = l.take(s)
+		err = l.serveUntilDone(s)
 	}
 	if err != nil {
 		t.Fatalf("the second process, %s: %v", n.Do, err)
@@ -239,45 +239,45 @@ func TestProcess(t *testing.T) {
 		{"blocking", "blocking", 25}, {"blocking", "polled", 5}, {"polled", "blocking", 5}, {"polled", "polled", 5},
 	} {
 		t.Run(w.here+", "+w.there, func(t *testing.T) {
-			upstream := slow(t)
-			s, addr := startWith(t, Limits{Readers: 2, Poller: w.here == "polled"}, false, slowlyOf(t, upstream))
-			l, _ := child(t, s, w.there, upstream)
+			upstream := slowUpstream(t)
+			s, addr := startReaders(t, Limits{Readers: 2, Poller: w.here == "polled"}, false, slowZoneAt(t, upstream))
+			l, _ := startChild(t, s, w.there, upstream)
 			f := startFlood(t, addr, 4, 2)
 			for turn := range w.turns {
-				await(t, f.answered.Load, 200)
-				if err := s.Suspend(t.Context(), l.pass); err != nil {
+				awaitCount(t, f.answered.Load, 200)
+				if err := s.Suspend(t.Context(), l.transfer); err != nil {
 					t.Fatalf("turn %d: %v", turn, err)
 				}
-				if n := open(s); n != 0 {
+				if n := openConns(s); n != 0 {
 					t.Errorf("turn %d: %d connections have stayed", turn, n)
 				}
-				await(t, f.answered.Load, 200)
+				awaitCount(t, f.answered.Load, 200)
 				s.Resume()
-				l.do(t, note{Do: "yield"}, s)
-				if n := open(s); n != 2 {
+				l.call(t, childMessage{Do: "yield"}, s)
+				if n := openConns(s); n != 2 {
 					t.Errorf("turn %d: %d connections have come back, want 2", turn, n)
 				}
-				await(t, f.answered.Load, 200)
-				l.do(t, note{Do: "resume"}, s)
+				awaitCount(t, f.answered.Load, 200)
+				l.call(t, childMessage{Do: "resume"}, s)
 				if list := socketsAt(t, addr); len(list) != 5 {
 					t.Errorf("turn %d: sockets %q, want two for packets, a listener and two connections", turn, list)
 				}
 			}
-			l.do(t, note{Do: "end"}, s)
-			await(t, f.answered.Load, 200)
-			f.end()
+			l.call(t, childMessage{Do: "end"}, s)
+			awaitCount(t, f.answered.Load, 200)
+			f.stopAndCheck()
 
-			l, kill := child(t, s, w.there, upstream)
-			if err := s.Suspend(t.Context(), l.pass); err != nil {
+			l, kill := startChild(t, s, w.there, upstream)
+			if err := s.Suspend(t.Context(), l.transfer); err != nil {
 				t.Fatal(err)
 			}
-			serves(t, addr)
+			checkServes(t, addr)
 			kill()
 			s.Resume()
-			serves(t, addr)
+			checkServes(t, addr)
 			f = startFlood(t, addr, 2, 1)
-			await(t, f.answered.Load, 200)
-			f.end()
+			awaitCount(t, f.answered.Load, 200)
+			f.stopAndCheck()
 		})
 	}
 }

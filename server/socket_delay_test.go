@@ -24,13 +24,13 @@ func openLoopback(limits Limits) (udpSocket, error) {
 	return newUDPSocket(fd, addr, limits)
 }
 
-// detained is for how long packets wait in a test: it lies between two bounds.
-const detained = 25 * time.Millisecond
+// queueTime is for how long packets wait in a test: it lies between two bounds.
+const queueTime = 25 * time.Millisecond
 
-// TestQueue lets packets wait in a socket whose reader is busy: that they have waited, and
+// TestSocketTimestamp lets packets wait in a socket whose reader is busy: that they have waited, and
 // for how long at least, must be in the sample.
-func TestQueue(t *testing.T) {
-	for _, w := range ways {
+func TestSocketTimestamp(t *testing.T) {
+	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
 			limits := w.limits
 			limits.noMmsg = w.plain
@@ -39,7 +39,7 @@ func TestQueue(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := newBatch()
-			client := dialPort(t, p)
+			client := dialSocket(t, p)
 			defer func() { // as a server does
 				p.close()
 				for p.readBatch(b) {
@@ -70,22 +70,22 @@ func TestQueue(t *testing.T) {
 					t.Fatalf("%d samples became %d", before.Count, q.delays.Read().Count)
 				}
 				send(batchSize)
-				time.Sleep(detained)
+				time.Sleep(queueTime)
 				p.readBatch(b)
 				q.sample(p, q.next)
-				for b.n < batchSize && !empty(t, p) { // what comes one at a time
+				for b.n < batchSize && !queueEmpty(t, p) { // what comes one at a time
 					p.readBatch(b)
 				}
 			}
 			if quick := q.delays.Read().Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
-				t.Errorf("%d of %d packets that waited %v are in the bucket of 20 ms", quick, samples, detained)
+				t.Errorf("%d of %d packets that waited %v are in the bucket of 20 ms", quick, samples, queueTime)
 			}
 		})
 	}
 }
 
-// dialPort is a client of p.
-func dialPort(t *testing.T, p udpSocket) net.Conn {
+// dialSocket is a client of p.
+func dialSocket(t *testing.T, p udpSocket) net.Conn {
 	t.Helper()
 	var at netip.AddrPort
 	switch p := p.(type) {
@@ -106,8 +106,8 @@ func dialPort(t *testing.T, p udpSocket) net.Conn {
 	return conn
 }
 
-// empty reports whether nothing waits in p.
-func empty(t *testing.T, p udpSocket) bool {
+// queueEmpty reports whether nothing waits in p.
+func queueEmpty(t *testing.T, p udpSocket) bool {
 	t.Helper()
 	var n int
 	var err error
@@ -128,23 +128,23 @@ func empty(t *testing.T, p udpSocket) bool {
 	return n == 0
 }
 
-// stamped is a port that says when packets came.
-type stamped struct {
+// fakeStamps is a port that says when packets came.
+type fakeStamps struct {
 	udpSocket
 	came  func() time.Time
 	errno syscall.Errno
 	asked int
 }
 
-func (p *stamped) timestamp(came *unix.Timespec) syscall.Errno {
+func (p *fakeStamps) timestamp(came *unix.Timespec) syscall.Errno {
 	p.asked++
 	*came = unix.NsecToTimespec(p.came().UnixNano())
 	return p.errno
 }
 
-// TestQueueLooks: what is no sample isn't one, and looks are as far apart as they should be.
-func TestQueueLooks(t *testing.T) {
-	p := &stamped{came: func() time.Time { return time.Now().Add(-time.Second) }}
+// TestDelaySampler: what is no sample isn't one, and looks are as far apart as they should be.
+func TestDelaySampler(t *testing.T) {
+	p := &fakeStamps{came: func() time.Time { return time.Now().Add(-time.Second) }}
 	q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
 	now := clock.Now()
 	count := func() uint64 {
@@ -194,9 +194,9 @@ func TestQueueLooks(t *testing.T) {
 	}
 }
 
-// TestWaits: a server that is asked has samples, by all ways of waiting.
-func TestWaits(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+// TestSocketDelay: a server that is asked has samples, by all ways of waiting.
+func TestSocketDelay(t *testing.T) {
+	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
 		c := newClient(t, addr)
 		for s.SocketDelay().Count == 0 {
 			if err := c.ask(); err != nil {
@@ -206,9 +206,9 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// BenchmarkLook is what a reader pays for a look at the queue: off is what each batch
+// BenchmarkDelaySample is what a reader pays for a look at the queue: off is what each batch
 // pays, on what one a millisecond does.
-func BenchmarkLook(b *testing.B) {
+func BenchmarkDelaySample(b *testing.B) {
 	p, err := openLoopback(Limits{})
 	if err != nil {
 		b.Fatal(err)

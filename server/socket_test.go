@@ -10,22 +10,22 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// burst is how many packets come while late replies are sent: with a socket that joined
+// burstSize is how many packets come while late replies are sent: with a socket that joined
 // the others in front every two hundredth of those that come while one is closed would be
 // lost. A tenth of it might not meet with one, ten times as many would take seconds.
-const burst = 5000
+const burstSize = 5000
 
-// TestSendAfterShut: a port that is shut sends a reply from its address, and whoever reads
+// TestSendAfterClose: a port that is shut sends a reply from its address, and whoever reads
 // there by then loses nothing by it.
-func TestSendAfterShut(t *testing.T) {
+func TestSendAfterClose(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "0.0.0.0", "::1", "::"} {
-		for _, w := range ways {
+		for _, w := range readerKinds {
 			t.Run(host+", "+w.name, func(t *testing.T) {
 				addr := netip.AddrPortFrom(netip.MustParseAddr(host), peer.Ports(t, 1)[0])
 				limits := w.limits
 				limits.noMmsg = w.plain
-				p := portAt(t, addr, limits)
-				client := dialled(t, addr)
+				p := openAt(t, addr, limits)
+				client := dialUDP(t, addr)
 				if _, err := client.Write([]byte("?")); err != nil {
 					t.Fatal(err)
 				}
@@ -34,7 +34,7 @@ func TestSendAfterShut(t *testing.T) {
 					t.Fatal("the port gives no packet")
 				}
 				from := b.packets[0].from
-				others := []udpSocket{portAt(t, addr, limits), portAt(t, addr, limits)}
+				others := []udpSocket{openAt(t, addr, limits), openAt(t, addr, limits)}
 				p.close()
 				if p.readBatch(b) {
 					t.Fatal("the port is shut and gives a packet")
@@ -44,13 +44,13 @@ func TestSendAfterShut(t *testing.T) {
 					t.Fatalf("%d bytes came back, %v", n, err)
 				}
 				balance(others)
-				undisturbed(t, addr, others, func() { p.send(&from, []byte("!")) })
+				checkNoLoss(t, addr, others, func() { p.send(&from, []byte("!")) })
 			})
 		}
 	}
 }
 
-func portAt(t *testing.T, addr netip.AddrPort, limits Limits) udpSocket {
+func openAt(t *testing.T, addr netip.AddrPort, limits Limits) udpSocket {
 	t.Helper()
 	p, err := openUDPSocket(addr, limits)
 	if err != nil {
@@ -60,8 +60,8 @@ func portAt(t *testing.T, addr netip.AddrPort, limits Limits) udpSocket {
 	return p
 }
 
-// dialled is a client of addr, which hears nothing but what comes from there.
-func dialled(t *testing.T, addr netip.AddrPort) net.Conn {
+// dialUDP is a client of addr, which hears nothing but what comes from there.
+func dialUDP(t *testing.T, addr netip.AddrPort) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("udp", addr.String())
 	if err != nil {
@@ -71,9 +71,9 @@ func dialled(t *testing.T, addr netip.AddrPort) net.Conn {
 	return conn
 }
 
-// undisturbed checks that ports, which are those of addr, get each packet of a burst while
+// checkNoLoss checks that ports, which are those of addr, get each packet of a burst while
 // disturb is called again and again.
-func undisturbed(t *testing.T, addr netip.AddrPort, ports []udpSocket, disturb func()) {
+func checkNoLoss(t *testing.T, addr netip.AddrPort, ports []udpSocket, disturb func()) {
 	t.Helper()
 	var all sync.WaitGroup
 	var got atomic.Uint64
@@ -93,8 +93,8 @@ func undisturbed(t *testing.T, addr netip.AddrPort, ports []udpSocket, disturb f
 	defer all.Wait()
 	defer closeAll(ports)
 	defer over.Store(true)
-	client := dialled(t, addr)
-	for sent := range uint64(burst) {
+	client := dialUDP(t, addr)
+	for sent := range uint64(burstSize) {
 		if _, err := client.Write([]byte("?")); err != nil {
 			t.Fatal(err)
 		}
@@ -102,5 +102,5 @@ func undisturbed(t *testing.T, addr netip.AddrPort, ports []udpSocket, disturb f
 			eventually(t, "the packets to be read", func() bool { return got.Load()+64*batchSize > sent })
 		}
 	}
-	eventually(t, "each packet to be read", func() bool { return got.Load() == burst })
+	eventually(t, "each packet to be read", func() bool { return got.Load() == burstSize })
 }

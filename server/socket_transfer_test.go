@@ -20,8 +20,8 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// heir starts a server on what old listens with. It reads as soon as it listens.
-func heir(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]ListenerConfig) *Server {
+// successor starts a server on what old listens with. It reads as soon as it listens.
+func successor(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]ListenerConfig) *Server {
 	t.Helper()
 	next := New(slog.New(slog.DiscardHandler), limits)
 	handles, err := old.SocketFiles()
@@ -35,8 +35,8 @@ func heir(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]Li
 	return next
 }
 
-// to passes connections to s.
-func to(s *Server) func(netip.AddrPort, *net.TCPConn, []byte) error {
+// adoptInto passes connections to s.
+func adoptInto(s *Server) func(netip.AddrPort, *net.TCPConn, []byte) error {
 	return func(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
 		f, err := conn.File()
 		if err != nil {
@@ -54,18 +54,18 @@ func to(s *Server) func(netip.AddrPort, *net.TCPConn, []byte) error {
 	}
 }
 
-// yield has s give way to next, which takes its connections.
-func yield(t *testing.T, s, next *Server) {
+// suspendInto has s give way to next, which takes its connections.
+func suspendInto(t *testing.T, s, next *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := s.Suspend(ctx, to(next)); err != nil {
+	if err := s.Suspend(ctx, adoptInto(next)); err != nil {
 		t.Errorf("yield: %v", err)
 	}
 }
 
-// open are the connections of s.
-func open(s *Server) (n int) {
+// openConns are the connections of s.
+func openConns(s *Server) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.listeners {
@@ -76,11 +76,11 @@ func open(s *Server) (n int) {
 	return n
 }
 
-// slowly is a zone that answers by.hand. at once, and all else from an upstream after some
+// slowZone is a zone that answers by.hand. at once, and all else from an upstream after some
 // milliseconds, so that queries are under way at any time.
-func slowly(t *testing.T) *Zone { return slowlyOf(t, slow(t)) }
+func slowZone(t *testing.T) *Zone { return slowZoneAt(t, slowUpstream(t)) }
 
-func slowlyOf(t *testing.T, addr netip.AddrPort) *Zone {
+func slowZoneAt(t *testing.T, addr netip.AddrPort) *Zone {
 	t.Helper()
 	p := upstream.New(&config.Forward{
 		From: wire.Root, To: []config.Target{{Addr: addr}}, PreferUDP: true,
@@ -92,8 +92,8 @@ func slowlyOf(t *testing.T, addr netip.AddrPort) *Zone {
 	return z
 }
 
-// slow is that upstream.
-func slow(t *testing.T) netip.AddrPort {
+// slowUpstream is that upstream.
+func slowUpstream(t *testing.T) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
 	if err != nil {
@@ -118,36 +118,36 @@ func slow(t *testing.T) netip.AddrPort {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// TestLegacyChain: one server after the other takes over under load, of any kind, and
+// TestTransferChain: one server after the other takes over under load, of any kind, and
 // each query is answered once, over connections that last.
-func TestLegacyChain(t *testing.T) {
-	for _, from := range ways {
-		for _, next := range ways {
+func TestTransferChain(t *testing.T) {
+	for _, from := range readerKinds {
+		for _, next := range readerKinds {
 			if from.plain != next.plain && (from.limits.Poller || next.limits.Poller) {
 				continue
 			}
 			t.Run(from.name+" to "+next.name, func(t *testing.T) {
-				z := slowly(t)
-				s, addr := startWith(t, from.limits, from.plain, z)
+				z := slowZone(t)
+				s, addr := startReaders(t, from.limits, from.plain, z)
 				routes := map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}
 				kinds := []Limits{next.limits, from.limits}
 				kinds[0].noMmsg, kinds[1].noMmsg = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
 				for turn := range 4 {
-					await(t, f.answered.Load, 300)
-					n := heir(t, s, kinds[turn%2], routes)
-					await(t, f.answered.Load, 100)
-					yield(t, s, n)
-					await(t, f.answered.Load, 100)
+					awaitCount(t, f.answered.Load, 300)
+					n := successor(t, s, kinds[turn%2], routes)
+					awaitCount(t, f.answered.Load, 100)
+					suspendInto(t, s, n)
+					awaitCount(t, f.answered.Load, 100)
 					shutdown(t, s)
-					if s = n; open(s) != 2 {
-						t.Errorf("turn %d: %d connections, want 2", turn, open(s))
+					if s = n; openConns(s) != 2 {
+						t.Errorf("turn %d: %d connections, want 2", turn, openConns(s))
 					}
 					if list := socketsAt(t, addr); len(list) != 5 {
 						t.Errorf("turn %d: sockets %q, want two for packets, a listener and two connections", turn, list)
 					}
 				}
-				f.end()
+				f.stopAndCheck()
 				shutdown(t, s)
 			})
 		}
@@ -181,37 +181,37 @@ func socketsAt(t *testing.T, addr netip.AddrPort) (found []string) {
 	return found
 }
 
-// TestLegacyBackAndForth: two servers give way to each other, twenty times.
-func TestLegacyBackAndForth(t *testing.T) {
-	for _, w := range ways {
+// TestTransferBackAndForth: two servers give way to each other, twenty times.
+func TestTransferBackAndForth(t *testing.T) {
+	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
-			z := slowly(t)
-			a, addr := startWith(t, w.limits, w.plain, z)
-			other := ways[0].limits
-			b := heir(t, a, other, map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}})
+			z := slowZone(t)
+			a, addr := startReaders(t, w.limits, w.plain, z)
+			other := readerKinds[0].limits
+			b := successor(t, a, other, map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}})
 			defer func() { shutdown(t, b) }()
 			f := startFlood(t, addr, 4, 2)
-			yield(t, a, b)
+			suspendInto(t, a, b)
 			for range 10 {
-				await(t, f.answered.Load, 100)
+				awaitCount(t, f.answered.Load, 100)
 				a.Resume()
-				yield(t, b, a)
-				await(t, f.answered.Load, 100)
+				suspendInto(t, b, a)
+				awaitCount(t, f.answered.Load, 100)
 				b.Resume()
-				yield(t, a, b)
+				suspendInto(t, a, b)
 			}
-			f.end()
+			f.stopAndCheck()
 		})
 	}
 }
 
-// TestAdopt: of what is handed down, that is taken which is what it is said to be, the
+// TestSetInherited: of what is handed down, that is taken which is what it is said to be, the
 // rest is closed, and readers are as many as they should be.
-func TestAdopt(t *testing.T) {
+func TestSetInherited(t *testing.T) {
 	z := byHand(t)
-	a, addr := startWith(t, Limits{Readers: 2}, false, z)
-	_, other := startWith(t, Limits{Readers: 1}, false, z)
-	files := descriptors(t)
+	a, addr := startReaders(t, Limits{Readers: 2}, false, z)
+	_, other := startReaders(t, Limits{Readers: 1}, false, z)
+	files := openFDs(t)
 	elsewhere, err := a.SocketFiles()
 	if err != nil {
 		t.Fatal(err)
@@ -236,13 +236,13 @@ func TestAdopt(t *testing.T) {
 		b.SetInherited(elsewhere)
 		b.SetInherited(handles)
 		swapped, elsewhere = nil, nil
-		if err := b.Listen(over(addr, z)); err != nil {
+		if err := b.Listen(plainConfig(addr, z)); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(b.listeners[addr].udp); n != max(2, more) {
 			t.Errorf("%d readers, want %d of which 2 are adopted", n, more)
 		}
-		serves(t, addr)
+		checkServes(t, addr)
 		for _, h := range handles {
 			if _, err := h.File.Stat(); err == nil {
 				t.Error("a file that was handed down is open")
@@ -252,18 +252,18 @@ func TestAdopt(t *testing.T) {
 			t.Fatal(err)
 		}
 		shutdown(t, b)
-		serves(t, addr)
+		checkServes(t, addr)
 	}
 	for _, h := range handles {
 		_ = h.File.Close()
 	}
-	eventually(t, "all files to be closed", func() bool { return descriptors(t) <= files })
+	eventually(t, "all files to be closed", func() bool { return openFDs(t) <= files })
 }
 
-// TestAdoptSteering: packets are dealt out over adopted sockets and new ones alike, and to
+// TestInheritedReuseport: packets are dealt out over adopted sockets and new ones alike, and to
 // the first one while it does the work alone.
-func TestAdoptSteering(t *testing.T) {
-	a, addr := startWith(t, Limits{Readers: 2}, false, byHand(t))
+func TestInheritedReuseport(t *testing.T) {
+	a, addr := startReaders(t, Limits{Readers: 2}, false, byHand(t))
 	if err := a.Suspend(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -290,16 +290,16 @@ func TestAdoptSteering(t *testing.T) {
 			}
 		}
 		for i, p := range ports {
-			if got := !empty(t, p); got != (i < n) {
+			if got := !queueEmpty(t, p); got != (i < n) {
 				t.Errorf("of %d that are dealt to, number %d has packets: %v", n, i, got)
 			}
 		}
 	}
 }
 
-// TestAdmit: a connection that is passed on is a guest as any other.
-func TestAdmit(t *testing.T) {
-	s, addr := startWith(t, Limits{Conns: 1}, false, byHand(t))
+// TestAdoptConn: a connection that is passed on is a guest as any other.
+func TestAdoptConn(t *testing.T) {
+	s, addr := startReaders(t, Limits{Conns: 1}, false, byHand(t))
 	whole := frame(t, question("by.hand.", dns.TypeA))
 	for _, tt := range []struct {
 		name  string
@@ -315,7 +315,7 @@ func TestAdmit(t *testing.T) {
 		{"more than a message", addr, make([]byte, lengthPrefix+65536), false, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			client, conn := connected(t)
+			client, conn := connPair(t)
 			if s.AdoptConn(tt.at, conn, tt.read) != tt.admit {
 				t.Fatalf("admitted: %v", !tt.admit)
 			}
@@ -325,7 +325,7 @@ func TestAdmit(t *testing.T) {
 				}
 			}
 			if !tt.admit {
-				if !ended(client) {
+				if !isClosed(client) {
 					t.Error("the connection is open")
 				}
 				return
@@ -338,18 +338,18 @@ func TestAdmit(t *testing.T) {
 					t.Fatalf("the rest: got %v, %v", m, err)
 				}
 			}
-			if !served(client) {
+			if !isServed(client) {
 				t.Error("not served")
 			}
-			if n := open(s); n > 1 {
+			if n := openConns(s); n > 1 {
 				t.Errorf("%d connections, more than the limit", n)
 			}
 		})
 	}
 }
 
-// connected are the two ends of a connection that no server has accepted.
-func connected(t *testing.T) (client *dns.Conn, server *net.TCPConn) {
+// connPair are the two ends of a connection that no server has accepted.
+func connPair(t *testing.T) (client *dns.Conn, server *net.TCPConn) {
 	t.Helper()
 	ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
 	if err != nil {

@@ -101,7 +101,7 @@ func TestFrames(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conn := dial(t, loopback, addr)
-			if !served(conn) {
+			if !isServed(conn) {
 				t.Fatal("the query before has no answer")
 			}
 			if _, err := conn.Conn.Write(c.frame); err != nil {
@@ -113,7 +113,7 @@ func TestFrames(t *testing.T) {
 					t.Fatalf("reply %v (%v), want %s", m, err, dns.RcodeToString[c.rcode])
 				}
 			}
-			if !served(conn) {
+			if !isServed(conn) {
 				t.Error("the query behind has no answer")
 			}
 		})
@@ -220,9 +220,9 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
-// exchanger sends n queries for by.hand. at once and reads n replies, again and
+// newExchanger sends n queries for by.hand. at once and reads n replies, again and
 // again, with nothing allocated on its own side.
-func exchanger(t testing.TB, addr netip.AddrPort, n int) func() {
+func newExchanger(t testing.TB, addr netip.AddrPort, n int) func() {
 	t.Helper()
 	conn := dial(t, loopback, addr)
 	q := frame(t, question("by.hand.", dns.TypeA))
@@ -245,11 +245,11 @@ func exchanger(t testing.TB, addr netip.AddrPort, n int) func() {
 	}
 }
 
-// TestStreamAllocPin: a hit over TCP allocates nothing, alone or with others.
-func TestStreamAllocPin(t *testing.T) {
+// TestTCPAllocPin: a hit over TCP allocates nothing, alone or with others.
+func TestTCPAllocPin(t *testing.T) {
 	_, addr := start(t, Limits{}, byHand(t))
 	for _, n := range []int{1, 20, 500} {
-		exchange := exchanger(t, addr, n)
+		exchange := newExchanger(t, addr, n)
 		// What happens once, to the pools and to the deadline, is far below one in a
 		// run; a run is several queries.
 		if got := testing.AllocsPerRun(500, exchange); got >= 1 {
@@ -258,12 +258,12 @@ func TestStreamAllocPin(t *testing.T) {
 	}
 }
 
-// BenchmarkStream is the time of client and server together.
-func BenchmarkStream(b *testing.B) {
+// BenchmarkTCP is the time of client and server together.
+func BenchmarkTCP(b *testing.B) {
 	for _, n := range []int{1, 16} {
 		b.Run(itoa(n)+"at once", func(b *testing.B) {
 			_, addr := start(b, Limits{}, byHand(b))
-			exchange := exchanger(b, addr, n)
+			exchange := newExchanger(b, addr, n)
 			b.ReportAllocs()
 			for range b.N / n {
 				exchange()
@@ -272,16 +272,16 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleStream tells how much memory a connection holds that has asked once
+// BenchmarkIdleTCP tells how much memory a connection holds that has asked once
 // and is silent, the kernel's not counted. The clients are bare descriptors, which
 // take none.
-func BenchmarkIdleStream(b *testing.B) {
+func BenchmarkIdleTCP(b *testing.B) {
 	const conns = 5000
 	fds := make([]int, conns)
 	for b.Loop() {
 		s, addr := start(b, Limits{Conns: conns, ClientConns: conns}, byHand(b))
 		q := frame(b, question("by.hand.", dns.TypeA))
-		before := held()
+		before := memoryInUse()
 		for i := range fds {
 			fd := bareClient(b, addr)
 			fds[i] = fd
@@ -293,7 +293,7 @@ func BenchmarkIdleStream(b *testing.B) {
 				b.Fatalf("%d bytes, %v", n, err)
 			}
 		}
-		b.ReportMetric(float64(held()-before)/conns, "B/conn")
+		b.ReportMetric(float64(memoryInUse()-before)/conns, "B/conn")
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
@@ -318,8 +318,8 @@ func bareClient(b *testing.B, to netip.AddrPort) int {
 	return fd
 }
 
-// held is the memory of heap and stacks in use.
-func held() uint64 {
+// memoryInUse is the memory of heap and stacks in use.
+func memoryInUse() uint64 {
 	runtime.GC()
 	runtime.GC() // the first one leaves what pools had
 	var m runtime.MemStats

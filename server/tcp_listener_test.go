@@ -49,8 +49,8 @@ func byHand(t testing.TB, to ...netip.AddrPort) *Zone {
 	return z
 }
 
-// many is a zone whose name many.test. has 200 addresses, which take 3 KiB.
-func many(t *testing.T) *Zone {
+// manyAddressesZone is a zone whose name many.test. has 200 addresses, which take 3 KiB.
+func manyAddressesZone(t *testing.T) *Zone {
 	lines := make([]string, 200)
 	for i := range lines {
 		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
@@ -58,8 +58,8 @@ func many(t *testing.T) *Zone {
 	return &Zone{Name: wire.Root, Hosts: table(t, false, lines...)}
 }
 
-// served reports whether the connection answers a query that need not wait.
-func served(conn *dns.Conn) bool {
+// isServed reports whether the connection answers a query that need not wait.
+func isServed(conn *dns.Conn) bool {
 	if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		return false
 	}
@@ -67,8 +67,8 @@ func served(conn *dns.Conn) bool {
 	return err == nil && len(m.Answer) == 1
 }
 
-// ended reports whether the server has closed the connection; it waits for that.
-func ended(conn *dns.Conn) bool {
+// isClosed reports whether the server has closed the connection; it waits for that.
+func isClosed(conn *dns.Conn) bool {
 	_, err := conn.Conn.Read(make([]byte, 1))
 	var timeout net.Error
 	return err != nil && !(errors.As(err, &timeout) && timeout.Timeout())
@@ -102,14 +102,14 @@ func TestEviction(t *testing.T) {
 	})
 	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, IdleTimeout: time.Hour}, byHand(t, b.addr))
 	first, second := dial(t, loopback, addr), dial(t, loopback, addr)
-	if !served(second) || !served(first) { // so second is the more silent one
+	if !isServed(second) || !isServed(first) { // so second is the more silent one
 		t.Fatal("a connection within the limit is not served")
 	}
 	third := dial(t, loopback, addr)
-	if !served(third) {
+	if !isServed(third) {
 		t.Error("a new connection is not served")
 	}
-	if !ended(second) {
+	if !isClosed(second) {
 		t.Error("the connection that was silent for longest is still there")
 	}
 	if n := s.ConnsEvicted(); n != 1 {
@@ -122,7 +122,7 @@ func TestEviction(t *testing.T) {
 		}
 		eventually(t, "the query to wait", func() bool { return b.count(name) > 0 })
 	}
-	if served(dial(t, loopback, addr)) {
+	if isServed(dial(t, loopback, addr)) {
 		t.Error("a connection is served for which one with a query that waits had to go")
 	}
 	if n := s.ConnsRefused(); n != 1 {
@@ -136,7 +136,7 @@ func TestEviction(t *testing.T) {
 	}
 	_ = first.Close()
 	eventually(t, "the place to come back", func() bool { return connections(s, addr) == 1 })
-	if !served(dial(t, loopback, addr)) || !served(third) {
+	if !isServed(dial(t, loopback, addr)) || !isServed(third) {
 		t.Error("there is a place, and the new connection or the old one isn't served")
 	}
 	if n := s.ConnsEvicted(); n != 1 {
@@ -150,23 +150,23 @@ func TestClientLimit(t *testing.T) {
 	const own = 4
 	s, addr := start(t, Limits{Conns: 64, ClientConns: own, IdleTimeout: time.Hour}, byHand(t))
 	other := dial(t, netip.MustParseAddr("127.0.0.2"), addr)
-	if !served(other) {
+	if !isServed(other) {
 		t.Fatal("a connection within the limit is not served")
 	}
 	conns := make([]*dns.Conn, 3*own)
 	for i := range conns {
 		conns[i] = dial(t, loopback, addr)
-		if !served(conns[i]) {
+		if !isServed(conns[i]) {
 			t.Fatalf("connection %d of a client is not served", i)
 		}
 	}
 	for i, conn := range conns[:2*own] {
-		if !ended(conn) {
+		if !isClosed(conn) {
 			t.Errorf("connection %d is still there", i)
 		}
 	}
 	for i, conn := range append(conns[2*own:], other) {
-		if !served(conn) {
+		if !isServed(conn) {
 			t.Errorf("connection %d is gone", i)
 		}
 	}
@@ -178,9 +178,9 @@ func TestClientLimit(t *testing.T) {
 	}
 }
 
-// TestCrowd: connections on which nothing happens, of many clients and many times
+// TestManyIdleClients: connections on which nothing happens, of many clients and many times
 // what there is room for, keep nobody out.
-func TestCrowd(t *testing.T) {
+func TestManyIdleClients(t *testing.T) {
 	const places, crowd = 32, 8
 	s, addr := start(t, Limits{Conns: places}, byHand(t))
 	live := dial(t, netip.MustParseAddr("127.0.1.1"), addr)
@@ -193,10 +193,10 @@ func TestCrowd(t *testing.T) {
 			continue
 		}
 		// Connections are taken in order, so this one is the last.
-		if !served(dial(t, netip.MustParseAddr("127.0.1.2"), addr)) {
+		if !isServed(dial(t, netip.MustParseAddr("127.0.1.2"), addr)) {
 			t.Fatalf("%d idle connections keep a client out", i)
 		}
-		if !served(live) {
+		if !isServed(live) {
 			t.Fatalf("the client that asks lost its connection to %d idle ones", i)
 		}
 	}
@@ -215,12 +215,12 @@ func TestCrowd(t *testing.T) {
 func TestSlowSender(t *testing.T) {
 	s, addr := start(t, Limits{ReadTimeout: 50 * time.Millisecond}, byHand(t))
 	conn := dial(t, loopback, addr)
-	if !served(conn) {
+	if !isServed(conn) {
 		t.Fatal("not served")
 	}
 	slow := frame(t, question(strings.Repeat("a-name-that-takes-very-much-longer-than-the-time-there-is.", 4)+"by.hand.", dns.TypeA))
 	finished := make(chan bool)
-	go func() { finished <- ended(conn) }()
+	go func() { finished <- isClosed(conn) }()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for cut := false; !cut; {
@@ -237,7 +237,7 @@ func TestSlowSender(t *testing.T) {
 		}
 	}
 	eventually(t, "it to be counted", func() bool { return s.ConnsCut() == 1 })
-	if !served(dial(t, loopback, addr)) {
+	if !isServed(dial(t, loopback, addr)) {
 		t.Error("another client is not served")
 	}
 }
@@ -248,7 +248,7 @@ func TestIdle(t *testing.T) {
 	s, addr := start(t, Limits{IdleTimeout: 50 * time.Millisecond}, byHand(t))
 	for _, talk := range []func(*dns.Conn) bool{
 		func(*dns.Conn) bool { return true },
-		served,
+		isServed,
 		func(conn *dns.Conn) bool {
 			go func() {
 				for err := error(nil); err == nil; {
@@ -262,7 +262,7 @@ func TestIdle(t *testing.T) {
 		if !talk(conn) {
 			t.Error("not served")
 		}
-		if !ended(conn) {
+		if !isClosed(conn) {
 			t.Error("the connection does not end")
 		}
 	}
@@ -283,7 +283,7 @@ func TestShutdownTCP(t *testing.T) {
 	})
 	s, addr := start(t, Limits{}, byHand(t, b.addr))
 	idle, busy, waiting := dial(t, loopback, addr), dial(t, loopback, addr), dial(t, loopback, addr)
-	if !served(idle) {
+	if !isServed(idle) {
 		t.Fatal("not served")
 	}
 	q := frame(t, question("by.hand.", dns.TypeA))
@@ -303,7 +303,7 @@ func TestShutdownTCP(t *testing.T) {
 		defer cancel()
 		done <- s.Shutdown(ctx)
 	}()
-	if !ended(idle) {
+	if !isClosed(idle) {
 		t.Error("a connection on which nothing happens does not end")
 	}
 	close(release)
@@ -317,7 +317,7 @@ func TestShutdownTCP(t *testing.T) {
 
 // TestShutdownStuck: who doesn't read can't put the end off either.
 func TestShutdownStuck(t *testing.T) {
-	s, addr := start(t, Limits{WriteTimeout: time.Hour}, many(t))
+	s, addr := start(t, Limits{WriteTimeout: time.Hour}, manyAddressesZone(t))
 	conn := dial(t, loopback, addr, 32<<10)
 	q := frame(t, question("many.test.", dns.TypeA))
 	go func() {
@@ -347,7 +347,7 @@ func TestShutdownStuck(t *testing.T) {
 // TestSlowReader: a client that doesn't read is not read from, whatever it goes on
 // to send, and has lost nothing when it reads at last.
 func TestSlowReader(t *testing.T) {
-	_, addr := start(t, Limits{WriteTimeout: patience}, many(t))
+	_, addr := start(t, Limits{WriteTimeout: patience}, manyAddressesZone(t))
 	conn := dial(t, loopback, addr, 64<<10)
 	q := frame(t, question("many.test.", dns.TypeA))
 	// The kernel's buffers, of queries on both sides and of replies, and the server's
@@ -380,15 +380,15 @@ func TestSlowReader(t *testing.T) {
 		whole = len(reply)
 	}
 	<-rest
-	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil || !ended(conn) {
+	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil || !isClosed(conn) {
 		t.Errorf("more replies than queries (%v)", err)
 	}
 }
 
-// TestReaderCut: a client that does not take its replies in time loses its
+// TestSlowReaderCut: a client that does not take its replies in time loses its
 // connection, and what was held for it.
-func TestReaderCut(t *testing.T) {
-	s, addr := start(t, Limits{WriteTimeout: 50 * time.Millisecond}, many(t))
+func TestSlowReaderCut(t *testing.T) {
+	s, addr := start(t, Limits{WriteTimeout: 50 * time.Millisecond}, manyAddressesZone(t))
 	conn := dial(t, loopback, addr)
 	q := frame(t, question("many.test.", dns.TypeA))
 	go func() {

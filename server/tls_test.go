@@ -15,22 +15,22 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// visitAs asks for by.hand. once, over a connection of its own.
-func visitAs(t testing.TB, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {
+// askOnce asks for by.hand. once, over a connection of its own.
+func askOnce(t testing.TB, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {
 	t.Helper()
 	if via == config.DNSOverHTTPS {
-		return visitHTTPS(t, addr, cfg)
+		return askOnceHTTPS(t, addr, cfg)
 	}
 	conn, err := dialTLS(addr, cfg)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	return askOn(conn)
+	return askOver(conn)
 }
 
-// askOn asks for by.hand. over conn.
-func askOn(conn *dns.Conn) error {
+// askOver asks for by.hand. over conn.
+func askOver(conn *dns.Conn) error {
 	q := question("by.hand.", dns.TypeA)
 	if err := conn.WriteMsg(q); err != nil {
 		return err
@@ -51,8 +51,8 @@ func dialTLS(addr netip.AddrPort, cfg *tls.Config) (*dns.Conn, error) {
 	return &dns.Conn{Conn: conn}, nil
 }
 
-// overTLS opens a connection that lasts as long as the test.
-func overTLS(t testing.TB, addr netip.AddrPort, roots *x509.CertPool) *dns.Conn {
+// openTLS opens a connection that lasts as long as the test.
+func openTLS(t testing.TB, addr netip.AddrPort, roots *x509.CertPool) *dns.Conn {
 	t.Helper()
 	conn, err := dialTLS(addr, &tls.Config{RootCAs: roots})
 	if err != nil {
@@ -62,11 +62,11 @@ func overTLS(t testing.TB, addr netip.AddrPort, roots *x509.CertPool) *dns.Conn 
 	return conn
 }
 
-var dot = ListenerConfig{Transport: config.DNSOverTLS}
+var dotConfig = ListenerConfig{Transport: config.DNSOverTLS}
 
 // TestDoT: every TLS that a client may speak, and whatever protocol it names.
 func TestDoT(t *testing.T) {
-	s, addr, roots := doored(t, Limits{}, dot, byHand(t))
+	s, addr, roots := startListener(t, Limits{}, dotConfig, byHand(t))
 	sessions := tls.NewLRUClientSessionCache(1)
 	for _, tt := range []struct {
 		name     string
@@ -98,7 +98,7 @@ func TestDoT(t *testing.T) {
 			}
 			defer conn.Close()
 			for range 3 {
-				if err := askOn(conn); err != nil {
+				if err := askOver(conn); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -124,8 +124,8 @@ func TestDoTOrder(t *testing.T) {
 		lines = append(lines, fmt.Sprintf("10.1.%d.%d many.test", i>>8, i&255))
 	}
 	z.Hosts = table(t, true, lines...)
-	_, addr, roots := doored(t, Limits{}, dot, z)
-	conn := overTLS(t, addr, roots)
+	_, addr, roots := startListener(t, Limits{}, dotConfig, z)
+	conn := openTLS(t, addr, roots)
 	var stream []byte
 	names := []string{"slow.test.", "by.hand.", "many.test.", "by.hand."}
 	for i, name := range names {
@@ -167,7 +167,7 @@ func TestDoTOrder(t *testing.T) {
 func TestDoTHandshake(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			s, addr, roots := doored(t, Limits{ReadTimeout: 50 * time.Millisecond, Conns: 64}, ListenerConfig{Transport: via}, byHand(t))
+			s, addr, roots := startListener(t, Limits{ReadTimeout: 50 * time.Millisecond, Conns: 64}, ListenerConfig{Transport: via}, byHand(t))
 			for range 3 {
 				_ = dial(t, loopback, addr).Close()
 			}
@@ -186,19 +186,19 @@ func TestDoTHandshake(t *testing.T) {
 				silent = append(silent, conn)
 			}
 			for _, conn := range silent {
-				if !ended(conn) {
+				if !isClosed(conn) {
 					t.Error("a connection without a handshake does not end")
 				}
 			}
 			eventually(t, "them to be counted", func() bool { return s.HandshakesFailed() == 4 && s.ConnsCut() == 4 })
 			plain := dial(t, loopback, addr)
-			if served(plain) {
+			if isServed(plain) {
 				t.Error("a query is answered without TLS")
 			}
 			eventually(t, "it to be counted", func() bool { return s.HandshakesFailed() == 5 })
 			eventually(t, "all to be gone", func() bool { return connections(s, addr) == 0 })
 			eventually(t, "a slow machine to make a handshake in time", func() bool {
-				return visitAs(t, via, addr, &tls.Config{RootCAs: roots}) == nil
+				return askOnce(t, via, addr, &tls.Config{RootCAs: roots}) == nil
 			})
 		})
 	}
@@ -207,41 +207,41 @@ func TestDoTHandshake(t *testing.T) {
 // TestDoTIdle: time-outs of the door hold, from the next query on if they change, and
 // so does the number of queries.
 func TestDoTIdle(t *testing.T) {
-	door := dot
-	s, addr, roots := doored(t, Limits{IdleTimeout: time.Hour}, door, byHand(t))
-	conn := overTLS(t, addr, roots)
-	if err := askOn(conn); err != nil {
+	door := dotConfig
+	s, addr, roots := startListener(t, Limits{IdleTimeout: time.Hour}, door, byHand(t))
+	conn := openTLS(t, addr, roots)
+	if err := askOver(conn); err != nil {
 		t.Fatal(err)
 	}
 	door = *s.listeners[addr].config.Load()
 	door.Timeouts = config.Timeouts{Idle: 50 * time.Millisecond}
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
 		t.Fatal(err)
 	}
-	next := overTLS(t, addr, roots)
-	if !ended(next) {
+	next := openTLS(t, addr, roots)
+	if !isClosed(next) {
 		t.Error("a connection on which nothing happens does not end")
 	}
 	door.Timeouts = config.Timeouts{MaxTCPQueries: 3}
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: through(door, byHand(t))}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
 		t.Fatal(err)
 	}
-	few := overTLS(t, addr, roots)
+	few := openTLS(t, addr, roots)
 	for range 3 {
-		if err := askOn(few); err != nil {
+		if err := askOver(few); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !ended(few) {
+	if !isClosed(few) {
 		t.Error("a connection does not end after its last query")
 	}
 }
 
-// TestDoTStuck: a client that takes no replies is cut off, and costs no more than one
+// TestDoTSlowReader: a client that takes no replies is cut off, and costs no more than one
 // without TLS.
-func TestDoTStuck(t *testing.T) {
-	s, addr, roots := doored(t, Limits{WriteTimeout: 50 * time.Millisecond, IdleTimeout: time.Hour}, dot, many(t), byHand(t))
-	conn := overTLS(t, addr, roots)
+func TestDoTSlowReader(t *testing.T) {
+	s, addr, roots := startListener(t, Limits{WriteTimeout: 50 * time.Millisecond, IdleTimeout: time.Hour}, dotConfig, manyAddressesZone(t), byHand(t))
+	conn := openTLS(t, addr, roots)
 	q := frame(t, question("many.test.", dns.TypeA))
 	for err := error(nil); err == nil; {
 		_, err = conn.Conn.Write(q)
@@ -256,7 +256,7 @@ func TestDoTStuck(t *testing.T) {
 func TestDoTEviction(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			s, addr, roots := doored(t, Limits{Conns: 4, ClientConns: 2, IdleTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t))
+			s, addr, roots := startListener(t, Limits{Conns: 4, ClientConns: 2, IdleTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t))
 			conns := make([]*dns.Conn, 3)
 			for i := range conns {
 				conn, err := dialTLS(addr, &tls.Config{RootCAs: roots})
@@ -268,12 +268,12 @@ func TestDoTEviction(t *testing.T) {
 				// So that the first is the one that is silent for longest.
 				eventually(t, "it to come in", func() bool { return connections(s, addr) == min(i+1, 2) })
 				if via == config.DNSOverTLS {
-					if err := askOn(conn); err != nil {
+					if err := askOver(conn); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
-			if !ended(conns[0]) {
+			if !isClosed(conns[0]) {
 				t.Error("the first connection of too many does not go")
 			}
 			eventually(t, "the count", func() bool { return s.ConnsEvicted() == 1 && connections(s, addr) == 2 })
@@ -284,30 +284,30 @@ func TestDoTEviction(t *testing.T) {
 // TestDoTGarbage: whatever comes after the handshake, the connection ends, and the
 // next one is served.
 func TestDoTGarbage(t *testing.T) {
-	s, addr, roots := doored(t, Limits{IdleTimeout: time.Hour}, dot, byHand(t))
+	s, addr, roots := startListener(t, Limits{IdleTimeout: time.Hour}, dotConfig, byHand(t))
 	for _, text := range []string{"\x17\x03\x03\x00\x10garbagegarbage!!", "\x17\x03\x03\xff\xff", "GET / HTTP/1.1\r\n\r\n", "\x15\x03\x03\x00\x02\x02\x00"} {
-		conn := overTLS(t, addr, roots)
-		if err := askOn(conn); err != nil {
+		conn := openTLS(t, addr, roots)
+		if err := askOver(conn); err != nil {
 			t.Fatal(err)
 		}
 		raw := conn.Conn.(*tls.Conn).NetConn()
 		if _, err := io.WriteString(raw, text); err != nil {
 			t.Fatal(err)
 		}
-		if !ended(&dns.Conn{Conn: &drained{raw}}) {
+		if !isClosed(&dns.Conn{Conn: &drainedConn{raw}}) {
 			t.Errorf("%q does not end the connection", text)
 		}
 	}
 	eventually(t, "all to be gone", func() bool { return connections(s, addr) == 0 })
-	if err := visitAs(t, config.DNSOverTLS, addr, &tls.Config{RootCAs: roots}); err != nil {
+	if err := askOnce(t, config.DNSOverTLS, addr, &tls.Config{RootCAs: roots}); err != nil {
 		t.Error(err)
 	}
 }
 
-// drained is a connection from which only its end is read.
-type drained struct{ net.Conn }
+// drainedConn is a connection from which only its end is read.
+type drainedConn struct{ net.Conn }
 
-func (d *drained) Read([]byte) (int, error) {
+func (d *drainedConn) Read([]byte) (int, error) {
 	_, err := io.Copy(io.Discard, d.Conn)
 	if err == nil {
 		err = io.EOF

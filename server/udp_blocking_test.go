@@ -20,8 +20,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// ways are all ways a reader can wait.
-var ways = []struct {
+// readerKinds are all ways a reader can wait.
+var readerKinds = []struct {
 	name   string
 	limits Limits
 	plain  bool
@@ -31,21 +31,21 @@ var ways = []struct {
 	{"polled", Limits{Readers: 2, Poller: true}, false},
 }
 
-// eachWay runs f for each way, with a server that answers by.hand and logs to log,
+// eachReader runs f for each way, with a server that answers by.hand and logs to log,
 // if that isn't nil.
-func eachWay(t *testing.T, log *QueryLog, f func(t *testing.T, s *Server, addr netip.AddrPort, z *Zone)) {
+func eachReader(t *testing.T, log *QueryLog, f func(t *testing.T, s *Server, addr netip.AddrPort, z *Zone)) {
 	t.Helper()
-	for _, w := range ways {
+	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
 			z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand"), Log: log}
-			s, addr := startWith(t, w.limits, w.plain, z)
+			s, addr := startReaders(t, w.limits, w.plain, z)
 			f(t, s, addr, z)
 		})
 	}
 }
 
-// startWith is start, where plain makes the readers do without recvmmsg.
-func startWith(t *testing.T, limits Limits, plain bool, zones ...*Zone) (*Server, netip.AddrPort) {
+// startReaders is start, where plain makes the readers do without recvmmsg.
+func startReaders(t *testing.T, limits Limits, plain bool, zones ...*Zone) (*Server, netip.AddrPort) {
 	t.Helper()
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
@@ -124,8 +124,8 @@ func (c *client) until(stop <-chan struct{}) error {
 	}
 }
 
-// under runs f while two clients ask, which must all be answered at once.
-func under(t *testing.T, addr netip.AddrPort, f func(answered func() uint64)) {
+// underLoad runs f while two clients ask, which must all be answered at once.
+func underLoad(t *testing.T, addr netip.AddrPort, f func(answered func() uint64)) {
 	t.Helper()
 	stop, failed := make(chan struct{}), make(chan error, 2)
 	clients := []*client{newClient(t, addr), newClient(t, addr)}
@@ -144,8 +144,8 @@ func under(t *testing.T, addr netip.AddrPort, f func(answered func() uint64)) {
 	}
 }
 
-// await waits until the count has grown by n: the readers are at work.
-func await(t *testing.T, count func() uint64, n uint64) {
+// awaitCount waits until the count has grown by n: the readers are at work.
+func awaitCount(t *testing.T, count func() uint64, n uint64) {
 	t.Helper()
 	start := time.Now()
 	for from := count(); count() < from+n; runtime.Gosched() {
@@ -155,14 +155,14 @@ func await(t *testing.T, count func() uint64, n uint64) {
 	}
 }
 
-// TestReaderCollections: the garbage collector gets its way while readers wait, and
+// TestReaderGC: the garbage collector gets its way while readers wait, and
 // no query is lost; with traffic and without.
-func TestReaderCollections(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
-		under(t, addr, func(answered func() uint64) {
+func TestReaderGC(t *testing.T) {
+	eachReader(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
+		underLoad(t, addr, func(answered func() uint64) {
 			for range 30 {
 				runtime.GC()
-				await(t, answered, 20)
+				awaitCount(t, answered, 20)
 			}
 		})
 		for range 10 {
@@ -176,12 +176,12 @@ func TestReaderCollections(t *testing.T) {
 
 // TestReaderProfiles: what stops or samples all threads works on readers that wait.
 func TestReaderProfiles(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
-		under(t, addr, func(answered func() uint64) {
+	eachReader(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
+		underLoad(t, addr, func(answered func() uint64) {
 			if err := pprof.StartCPUProfile(io.Discard); err != nil {
 				t.Fatal(err)
 			}
-			await(t, answered, 500)
+			awaitCount(t, answered, 500)
 			pprof.StopCPUProfile()
 			for _, name := range []string{"goroutine", "heap", "allocs", "threadcreate", "block", "mutex"} {
 				if err := pprof.Lookup(name).WriteTo(io.Discard, 0); err != nil {
@@ -191,45 +191,45 @@ func TestReaderProfiles(t *testing.T) {
 			if err := trace.Start(io.Discard); err != nil {
 				t.Fatal(err)
 			}
-			await(t, answered, 200)
+			awaitCount(t, answered, 200)
 			trace.Stop()
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
-			await(t, answered, 200)
+			awaitCount(t, answered, 200)
 		})
 	})
 }
 
-// deep is a log handler that takes a lot of stack.
-type deep struct{ slog.Handler }
+// deepHandler is a log handler that takes a lot of stack.
+type deepHandler struct{ slog.Handler }
 
-func (deep) Enabled(context.Context, slog.Level) bool { return true }
+func (deepHandler) Enabled(context.Context, slog.Level) bool { return true }
 
-func (deep) Handle(context.Context, slog.Record) error {
-	if grow(2000) != 2000 {
+func (deepHandler) Handle(context.Context, slog.Record) error {
+	if growStack(2000) != 2000 {
 		panic("the stack has changed")
 	}
 	return nil
 }
 
-// grow takes about a KiB of stack for each of n.
-func grow(n int) int {
+// growStack takes about a KiB of stack for each of n.
+func growStack(n int) int {
 	var frame [128]int
 	if n == 0 {
 		return 0
 	}
-	frame[n%len(frame)] = grow(n-1) + 1
+	frame[n%len(frame)] = growStack(n-1) + 1
 	return frame[n%len(frame)]
 }
 
 // TestReaderStack: a reader's stack grows, is moved and shrinks, and what the kernel
 // writes to is not on it.
 func TestReaderStack(t *testing.T) {
-	log := &QueryLog{Logger: slog.New(deep{}), Rules: []LogRule{{Success: true}}}
-	eachWay(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
-		under(t, addr, func(answered func() uint64) {
+	log := &QueryLog{Logger: slog.New(deepHandler{}), Rules: []LogRule{{Success: true}}}
+	eachReader(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+		underLoad(t, addr, func(answered func() uint64) {
 			for range 10 {
-				await(t, answered, 20)
+				awaitCount(t, answered, 20)
 				runtime.GC()
 			}
 		})
@@ -239,8 +239,8 @@ func TestReaderStack(t *testing.T) {
 	})
 }
 
-// descriptors are the open files of this process.
-func descriptors(t *testing.T) int {
+// openFDs are the open files of this process.
+func openFDs(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -252,10 +252,10 @@ func descriptors(t *testing.T) int {
 // TestReaderShutdown: readers end, whatever they wait for, and give back what they
 // hold.
 func TestReaderShutdown(t *testing.T) {
-	for _, w := range ways {
+	for _, w := range readerKinds {
 		for _, state := range []string{"not begun", "silent", "busy"} {
 			t.Run(w.name+", "+state, func(t *testing.T) {
-				procs, files := runtime.GOMAXPROCS(0), descriptors(t)
+				procs, files := runtime.GOMAXPROCS(0), openFDs(t)
 				z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
 				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 				s := New(slog.New(slog.DiscardHandler), w.limits)
@@ -271,10 +271,10 @@ func TestReaderShutdown(t *testing.T) {
 					}
 					_ = c.Close()
 					for _, p := range s.listeners[addr].udp {
-						awaitRest(t, p)
+						awaitPolling(t, p)
 					}
 				case "busy":
-					under(t, addr, func(answered func() uint64) { await(t, answered, 1000) })
+					underLoad(t, addr, func(answered func() uint64) { awaitCount(t, answered, 1000) })
 					files++ // each client's socket, until the test ends
 					files++
 				}
@@ -282,7 +282,7 @@ func TestReaderShutdown(t *testing.T) {
 				if n := runtime.GOMAXPROCS(0); n != procs {
 					t.Errorf("GOMAXPROCS is %d, was %d", n, procs)
 				}
-				if n := descriptors(t); n > files {
+				if n := openFDs(t); n > files {
 					t.Errorf("%d files are open, were %d", n, files)
 				}
 			})
@@ -290,8 +290,8 @@ func TestReaderShutdown(t *testing.T) {
 	}
 }
 
-// awaitRest waits until p's reader waits without holding a P.
-func awaitRest(t *testing.T, p udpSocket) {
+// awaitPolling waits until p's reader waits without holding a P.
+func awaitPolling(t *testing.T, p udpSocket) {
 	t.Helper()
 	b, ok := p.(*blockingSocket)
 	if !ok {
@@ -304,10 +304,10 @@ func awaitRest(t *testing.T, p udpSocket) {
 	}
 }
 
-// TestReaderHandOver: a server that starts on the address of one that stops takes
+// TestReaderReplaced: a server that starts on the address of one that stops takes
 // over, and what the first had read or not yet read is answered.
-func TestReaderHandOver(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, first *Server, addr netip.AddrPort, z *Zone) {
+func TestReaderReplaced(t *testing.T) {
+	eachReader(t, nil, func(t *testing.T, first *Server, addr netip.AddrPort, z *Zone) {
 		lossy := first.limits.Poller // it closes its socket without a last look
 		c := newClient(t, addr)
 		c.wait = time.Second
@@ -318,16 +318,16 @@ func TestReaderHandOver(t *testing.T) {
 			turns = 2 // each with a query that is sent again, a second later
 		}
 		for range turns {
-			await(t, c.asked.Load, 50)
+			awaitCount(t, c.asked.Load, 50)
 			next := New(slog.New(slog.DiscardHandler), first.limits)
 			if err := next.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
-			await(t, c.asked.Load, 50)
+			awaitCount(t, c.asked.Load, 50)
 			shutdown(t, first)
 			first = next
 		}
-		await(t, c.asked.Load, 50)
+		awaitCount(t, c.asked.Load, 50)
 		close(stop)
 		if err := <-failed; err != nil {
 			t.Errorf("a query had no reply: %v", err)
@@ -345,7 +345,7 @@ func TestReaderHandOver(t *testing.T) {
 // TestReaderLateReply: a query that still waits when its address is given up is
 // answered all the same, from that address.
 func TestReaderLateReply(t *testing.T) {
-	for _, w := range ways {
+	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
 			asked, release := make(chan struct{}), make(chan struct{})
 			b := startBackend(t, func(q *dns.Msg) *dns.Msg {
@@ -353,7 +353,7 @@ func TestReaderLateReply(t *testing.T) {
 				<-release
 				return addressed("192.0.2.1")(q)
 			})
-			s, addr := startWith(t, w.limits, w.plain, &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)})
+			s, addr := startReaders(t, w.limits, w.plain, &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)})
 			conn, err := dns.Dial("udp", addr.String())
 			if err != nil {
 				t.Fatal(err)
@@ -397,14 +397,14 @@ func (s *Stats) counts() []uint64 {
 	return out
 }
 
-// TestSteering: one client alone keeps one reader busy while that is enough, and all
+// TestReuseport: one client alone keeps one reader busy while that is enough, and all
 // of them when it is not.
-func TestSteering(t *testing.T) {
+func TestReuseport(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("one core has one reader")
 	}
 	z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
-	s, addr := startWith(t, Limits{Readers: 2}, false, z)
+	s, addr := startReaders(t, Limits{Readers: 2}, false, z)
 	c := newClient(t, addr)
 	busy := func() (n int) {
 		before := z.Stats.counts()

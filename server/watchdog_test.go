@@ -9,10 +9,10 @@ import (
 	"unsafe"
 )
 
-// stuck is a log that is written when somebody lets it.
-type stuck struct{ entered, release chan struct{} }
+// blockedWriter is a log that is written when somebody lets it.
+type blockedWriter struct{ entered, release chan struct{} }
 
-func (w stuck) Write(p []byte) (int, error) {
+func (w blockedWriter) Write(p []byte) (int, error) {
 	w.entered <- struct{}{}
 	<-w.release
 	return len(p), nil
@@ -21,15 +21,15 @@ func (w stuck) Write(p []byte) (int, error) {
 // TestAlive: a server whose readers wait for packets is alive, and so is one that is busy;
 // one of whose readers is held up in the middle of a query is not, until it goes on.
 func TestAlive(t *testing.T) {
-	eachWay(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, z *Zone) {
+	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, z *Zone) {
 		for range 3 {
 			if !s.Alive() {
 				t.Fatal("nobody asks, and the server is not alive")
 			}
 		}
-		under(t, addr, func(answered func() uint64) {
+		underLoad(t, addr, func(answered func() uint64) {
 			for range 50 {
-				await(t, answered, 10)
+				awaitCount(t, answered, 10)
 				// Two looks may fall into one batch, but never so many.
 				for start := time.Now(); !s.Alive(); runtime.Gosched() {
 					if time.Since(start) > patience {
@@ -39,9 +39,9 @@ func TestAlive(t *testing.T) {
 			}
 		})
 	})
-	w := stuck{make(chan struct{}), make(chan struct{})}
+	w := blockedWriter{make(chan struct{}), make(chan struct{})}
 	log := &QueryLog{Logger: slog.New(slog.NewTextHandler(w, nil)), Rules: []LogRule{{Success: true}}, Plain: true}
-	eachWay(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+	eachReader(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
 		asked := make(chan error, 1)
 		c := newClient(t, addr)
 		go func() { asked <- c.ask() }()
@@ -64,8 +64,8 @@ func TestAlive(t *testing.T) {
 	})
 }
 
-// TestShiftsApart: readers on different cores do not write to one cache line.
-func TestShiftsApart(t *testing.T) {
+// TestProgressCacheLine: readers on different cores do not write to one cache line.
+func TestProgressCacheLine(t *testing.T) {
 	if size := unsafe.Sizeof(progress{}); size%64 != 0 {
 		t.Errorf("what a reader writes has %d bytes, want whole cache lines of 64", size)
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestCrew: a goroutine that rests gets the next query, no more rest than may, and
+// TestWorkerPool: a goroutine that rests gets the next query, no more rest than may, and
 // none does when the server has stopped.
-func TestCrew(t *testing.T) {
+func TestWorkerPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		c := newWorkerPool(2)
@@ -43,8 +43,8 @@ func TestCrew(t *testing.T) {
 	})
 }
 
-// TestCrewThins: those that have nothing to do leave, half of them at a time.
-func TestCrewThins(t *testing.T) {
+// TestWorkerPoolTrims: those that have nothing to do leave, half of them at a time.
+func TestWorkerPoolTrims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newWorkerPool(8)
 		for range 8 {

@@ -17,21 +17,21 @@ import (
 )
 
 var (
-	door4   = netip.MustParseAddrPort("169.254.20.10:53")
-	door6   = netip.MustParseAddrPort("[fd00::10]:53")
-	client4 = netip.MustParseAddrPort("10.244.1.7:40001")
-	client6 = netip.MustParseAddrPort("[fd00:1::7]:40001")
+	listener4 = netip.MustParseAddrPort("169.254.20.10:53")
+	listener6 = netip.MustParseAddrPort("[fd00::10]:53")
+	client4   = netip.MustParseAddrPort("10.244.1.7:40001")
+	client6   = netip.MustParseAddrPort("[fd00:1::7]:40001")
 )
 
-// lab is a path with doors, and clients that are admitted.
-type lab struct {
+// testProgram is a path with doors, and clients that are admitted.
+type testProgram struct {
 	*Program
 	t testing.TB
 }
 
-func newLab(t testing.TB) *lab {
-	l := &lab{Program: open(t), t: t}
-	if err := l.SetListeners(map[netip.AddrPort]uint32{door4: 7, door6: 7}); err != nil {
+func newTestProgram(t testing.TB) *testProgram {
+	l := &testProgram{Program: open(t), t: t}
+	if err := l.SetListeners(map[netip.AddrPort]uint32{listener4: 7, listener6: 7}); err != nil {
 		t.Fatal(err)
 	}
 	l.Heartbeat()
@@ -41,24 +41,24 @@ func newLab(t testing.TB) *lab {
 }
 
 // admit has a client answered, which has asked before.
-func (l *lab) admit(addr netip.Addr, d time.Duration) {
+func (l *testProgram) admit(addr netip.Addr, d time.Duration) {
 	l.t.Helper()
-	door := door4
+	door := listener4
 	if addr.Is6() {
-		door = door6
+		door = listener6
 	}
 	l.run(frame(netip.AddrPortFrom(addr, 4000), door, []byte("no query")))
 	until := uint64(kernelNow() + d)
-	l.client(addr).Passes[0].Until, l.client(addr).Passes[0].Renew = stampOf(until, 7), until
+	l.client(addr).Passes[0].Until, l.client(addr).Passes[0].Renew = newStamp(until, 7), until
 }
 
-// stampOf is the program's stamp.
-func stampOf(time uint64, number uint32) uint64 {
+// newStamp is the program's stamp.
+func newStamp(time uint64, number uint32) uint64 {
 	return time>>programBoundSTAMP_TIME<<programBoundSTAMP_BITS | uint64(number)
 }
 
 // client is what the program knows of a client; nil if it is nobody.
-func (l *lab) client(addr netip.Addr) *programClientState {
+func (l *testProgram) client(addr netip.Addr) *programClientState {
 	l.t.Helper()
 	var n uint32
 	key := programClient{Addr: listenerKey(netip.AddrPortFrom(addr, 0)).Addr}
@@ -92,13 +92,13 @@ func frame(from, to netip.AddrPort, msg []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(size))
 	b = append(b, 0, 0)
 	b = append(b, msg...)
-	binary.LittleEndian.PutUint16(b[at+6:], udpSum(b, at))
+	binary.LittleEndian.PutUint16(b[at+6:], udpChecksum(b, at))
 	return b
 }
 
-// udpSum is the right UDP checksum of the frame whose UDP header is at that place and has a
+// udpChecksum is the right UDP checksum of the frame whose UDP header is at that place and has a
 // checksum of 0.
-func udpSum(b []byte, at int) uint16 {
+func udpChecksum(b []byte, at int) uint16 {
 	addrs := b[26:34]
 	if at > 34 {
 		addrs = b[22:54]
@@ -114,7 +114,7 @@ func udpSum(b []byte, at int) uint16 {
 const redirected = 7
 
 // run gives the program a frame.
-func (l *lab) run(in []byte) (verdict uint32, out []byte) {
+func (l *testProgram) run(in []byte) (verdict uint32, out []byte) {
 	l.t.Helper()
 	out = make([]byte, 2048)
 	opts := ebpf.RunOptions{Data: in, DataOut: out}
@@ -154,7 +154,7 @@ func answerTo(t testing.TB, query []byte, edit func(*wire.Reply)) *Answer {
 	return &Answer{Listener: 7, Query: q, Reply: r.Finish(512), MaxSize: 65535}
 }
 
-func (l *lab) put(a *Answer) {
+func (l *testProgram) put(a *Answer) {
 	l.t.Helper()
 	cluster, _ := l.Epochs()
 	a.Mark, a.Source = cluster.Mark(5), new(hits)
@@ -173,8 +173,8 @@ func (h *hits) ReportHits(n uint64, _ time.Duration) { *h += hits(n) }
 var answers = map[string]struct {
 	qtype uint16
 	reply func(*wire.Reply)
-	put   func(*lab, *Answer) // what more is known of it
-	now   func([]byte)        // what has become of the reply when it is asked for
+	put   func(*testProgram, *Answer) // what more is known of it
+	now   func([]byte)                // what has become of the reply when it is asked for
 }{
 	"an address": {dns.TypeA, func(r *wire.Reply) {
 		r.SetAuthoritative()
@@ -188,7 +188,7 @@ var answers = map[string]struct {
 	"a name error": {dns.TypeA, func(r *wire.Reply) {
 		r.SetRcode(wire.NXDomain)
 		r.Add(wire.Authority, r.Suffix(7), wire.TypeSOA, 5, append([]byte("\x02ns\x03dns\xc0\x0c\x01h\xc0\x0c"), make([]byte, 20)...))
-	}, func(l *lab, a *Answer) {
+	}, func(l *testProgram, a *Answer) {
 		cluster, _ := l.Epochs()
 		v := cluster.Value()
 		v.Store(0x01020304)
@@ -201,7 +201,7 @@ var answers = map[string]struct {
 		r.Add(wire.Answer, at, wire.TypeA, 60, []byte{192, 0, 2, 1})
 		r.Add(wire.Answer, at, wire.TypeTXT, 60, []byte("\x04text"))
 		r.Add(wire.Answer, at, wire.TypeA, 60, []byte{192, 0, 2, 2})
-	}, func(_ *lab, a *Answer) {
+	}, func(_ *testProgram, a *Answer) {
 		a.Counts, a.Life = true, 60
 		a.Ends = clock.Now() + 40*time.Second
 		a.Expires = a.Ends
@@ -218,10 +218,10 @@ var answers = map[string]struct {
 // TestAnswers: what the program makes of a query is what the agent has made of it before,
 // in a packet that is whole, for every form of query and of answer.
 func TestAnswers(t *testing.T) {
-	l := newLab(t)
+	l := newTestProgram(t)
 	n := 0
 	for what, a := range answers {
-		for _, way := range [...]struct{ from, to netip.AddrPort }{{client4, door4}, {client6, door6}} {
+		for _, way := range [...]struct{ from, to netip.AddrPort }{{client4, listener4}, {client6, listener6}} {
 			for form, edit := range forms {
 				for _, name := range []string{"web.default.svc.cluster.local.", "webs.default.svc.cluster.local.", "x.test.", strings.Repeat("long.", 25)} {
 					first := ask(t, name, a.qtype, edit)
@@ -250,7 +250,7 @@ func TestAnswers(t *testing.T) {
 					if verdict != redirected {
 						t.Fatalf("%s, %s, %s: verdict %d, counters %v", what, form, name, int32(verdict), l.Counters())
 					}
-					same(t, out, frame(way.to, way.from, want))
+					checkPacket(t, out, frame(way.to, way.from, want))
 					n++
 				}
 			}
@@ -276,8 +276,8 @@ var forms = map[string]func(*dns.Msg){
 	},
 }
 
-// same compares two frames but for what a sender chooses.
-func same(t *testing.T, got, want []byte) {
+// checkPacket compares two frames but for what a sender chooses.
+func checkPacket(t *testing.T, got, want []byte) {
 	t.Helper()
 	if got[12] == 8 && len(got) == len(want) {
 		copy(want[18:26], []byte{0, 0, 0x40, 0, 64, 17, 0, 0})
@@ -293,13 +293,13 @@ func same(t *testing.T, got, want []byte) {
 	}
 }
 
-func BenchmarkRun(b *testing.B) {
-	l := newLab(b)
+func BenchmarkProgram(b *testing.B) {
+	l := newTestProgram(b)
 	query := ask(b, "web.default.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
 	l.put(answerTo(b, query, func(r *wire.Reply) {
 		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7})
 	}))
-	in := frame(client4, door4, query)
+	in := frame(client4, listener4, query)
 	_, took, err := l.objects.NodensAnswer.Benchmark(in, b.N, nil)
 	if err != nil {
 		b.Fatal(err)

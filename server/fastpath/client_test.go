@@ -20,23 +20,23 @@ const (
 	portB = 20
 )
 
-// street is a lab with two interfaces, and clients that nobody knows yet. One
+// admissionTest is a lab with two interfaces, and clients that nobody knows yet. One
 // name is in the table.
-type street struct {
-	*lab
+type admissionTest struct {
+	*testProgram
 	query []byte
 }
 
-func newStreet(t *testing.T) *street {
+func newAdmissionTest(t *testing.T) *admissionTest {
 	t.Helper()
 	runtime.LockOSThread() // for good: the thread ends with the test, and its network too
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skip("a network of its own: ", err)
 	}
-	run(t, "ip", "link", "add", "poda", "index", "10", "type", "veth", "peer", "name", "ina")
-	run(t, "ip", "link", "add", "podb", "index", "20", "type", "veth", "peer", "name", "inb")
-	s := &street{lab: &lab{Program: open(t), t: t}}
-	if err := s.SetListeners(map[netip.AddrPort]uint32{door4: 7, door6: 7, otherDoor4: 8}); err != nil {
+	runCommand(t, "ip", "link", "add", "poda", "index", "10", "type", "veth", "peer", "name", "ina")
+	runCommand(t, "ip", "link", "add", "podb", "index", "20", "type", "veth", "peer", "name", "inb")
+	s := &admissionTest{testProgram: &testProgram{Program: open(t), t: t}}
+	if err := s.SetListeners(map[netip.AddrPort]uint32{listener4: 7, listener6: 7, otherDoor4: 8}); err != nil {
 		t.Fatal(err)
 	}
 	s.query = ask(t, "web.default.svc.cluster.local.", dns.TypeA, nil)
@@ -45,21 +45,21 @@ func newStreet(t *testing.T) *street {
 		a.Listener = door
 		s.put(a)
 	}
-	s.live()
+	s.renew()
 	return s
 }
 
 // otherDoor4 is an address at which something else is served.
 var otherDoor4 = netip.MustParseAddrPort("10.96.0.10:53")
 
-// live has the agent be well, and all interfaces watched.
-func (s *street) live() {
+// renew has the agent be well, and all interfaces watched.
+func (s *admissionTest) renew() {
 	s.Heartbeat()
 	s.ConfirmWatched()
 }
 
-// over gives a program a frame that comes in, or leaves, over an interface.
-func (s *street) over(ifindex uint32, program *ebpf.Program, in []byte) uint32 {
+// runOn gives a program a frame that comes in, or leaves, over an interface.
+func (s *admissionTest) runOn(ifindex uint32, program *ebpf.Program, in []byte) uint32 {
 	s.t.Helper()
 	var context [192]byte // struct __sk_buff
 	binary.NativeEndian.PutUint32(context[40:], ifindex)
@@ -70,27 +70,27 @@ func (s *street) over(ifindex uint32, program *ebpf.Program, in []byte) uint32 {
 	return verdict
 }
 
-func doorFor(client netip.AddrPort) netip.AddrPort {
+func listenerFor(client netip.AddrPort) netip.AddrPort {
 	if client.Addr().Is4() {
-		return door4
+		return listener4
 	}
-	return door6
+	return listener6
 }
 
-// asks has a client ask over an interface, and reports whether the kernel answers.
-func (s *street) asks(client netip.AddrPort, ifindex uint32) bool {
+// isAnswered has a client ask over an interface, and reports whether the kernel answers.
+func (s *admissionTest) isAnswered(client netip.AddrPort, ifindex uint32) bool {
 	s.t.Helper()
-	return s.over(ifindex, s.objects.NodensAnswer, frame(client, doorFor(client), s.query)) == redirected
+	return s.runOn(ifindex, s.objects.NodensAnswer, frame(client, listenerFor(client), s.query)) == redirected
 }
 
 // replied has a reply of the agent leave to a client over an interface.
-func (s *street) replied(client netip.AddrPort, ifindex uint32) {
+func (s *admissionTest) replied(client netip.AddrPort, ifindex uint32) {
 	s.t.Helper()
-	s.over(ifindex, s.objects.NodensAdmit, frame(doorFor(client), client, s.query))
+	s.runOn(ifindex, s.objects.NodensAdmit, frame(listenerFor(client), client, s.query))
 }
 
-// later has all that the program knows of clients be older. The machine may be up for less.
-func (s *street) later(d time.Duration) {
+// advance has all that the program knows of clients be older. The machine may be up for less.
+func (s *admissionTest) advance(d time.Duration) {
 	units := uint64(d >> programBoundSTAMP_TIME)
 	earlier := func(ns *uint64) { *ns -= min(*ns, units<<programBoundSTAMP_TIME) }
 	for i := range s.clients.states {
@@ -115,15 +115,15 @@ const unit = time.Duration(1) << programBoundSTAMP_TIME
 // TestAdmission: a client is answered if the agent has answered it over the interface that it
 // asks over, and nobody else has its address.
 func TestAdmission(t *testing.T) {
-	s := newStreet(t)
+	s := newAdmissionTest(t)
 	steps := func(steps ...func(client netip.AddrPort)) []func(netip.AddrPort) { return steps }
-	asksOver := func(port uint32) func(netip.AddrPort) { return func(c netip.AddrPort) { s.asks(c, port) } }
+	asksOver := func(port uint32) func(netip.AddrPort) { return func(c netip.AddrPort) { s.isAnswered(c, port) } }
 	repliedOver := func(port uint32) func(netip.AddrPort) { return func(c netip.AddrPort) { s.replied(c, port) } }
-	later := func(d time.Duration) func(netip.AddrPort) { return func(netip.AddrPort) { s.later(d) } }
+	later := func(d time.Duration) func(netip.AddrPort) { return func(netip.AddrPort) { s.advance(d) } }
 	unwatched := func(netip.AddrPort) { s.state.Watched = 0 }
 	odd := func(edit func([]byte) []byte) func(netip.AddrPort) {
 		return func(c netip.AddrPort) {
-			s.over(portA, s.objects.NodensAnswer, edit(frame(c, doorFor(c), s.query)))
+			s.runOn(portA, s.objects.NodensAnswer, edit(frame(c, listenerFor(c), s.query)))
 		}
 	}
 	set := func(at4, at6 int, to4, to6 byte) func(netip.AddrPort) {
@@ -170,11 +170,11 @@ func TestAdmission(t *testing.T) {
 	} {
 		for _, client := range []netip.AddrPort{client4, client6} {
 			s.forget()
-			s.live()
+			s.renew()
 			for _, step := range c.steps {
 				step(client)
 			}
-			if got := s.asks(client, portB); got != c.want {
+			if got := s.isAnswered(client, portB); got != c.want {
 				t.Errorf("%s: %s is answered: %v, want %v; %v", client.Addr(), c.name, got, c.want, s.Counters().Results)
 			}
 		}
@@ -182,26 +182,26 @@ func TestAdmission(t *testing.T) {
 }
 
 // forget has no client be known.
-func (s *street) forget() {
+func (s *admissionTest) forget() {
 	s.clients.lastSweep = 0
 	s.clients.sweep(kernelNow() + clientIdle + 2*unit)
 	s.clients.sweep(s.clients.lastSweep + sweepInterval)
 	s.clients.lastSweep = 0
 }
 
-// TestWatch: the program that answers nothing notes who asks, too.
-func TestWatch(t *testing.T) {
-	s := newStreet(t)
+// TestWatchTimeout: the program that answers nothing notes who asks, too.
+func TestWatchTimeout(t *testing.T) {
+	s := newAdmissionTest(t)
 	for _, client := range []netip.AddrPort{client4, client6} {
-		s.asks(client, portB)
+		s.isAnswered(client, portB)
 		s.replied(client, portB)
-		if !s.asks(client, portB) {
+		if !s.isAnswered(client, portB) {
 			t.Fatalf("%s is not answered", client)
 		}
-		if got := s.over(portA, s.objects.NodensWatch, frame(client, doorFor(client), s.query)); got != passedOn {
+		if got := s.runOn(portA, s.objects.NodensWatch, frame(client, listenerFor(client), s.query)); got != passedOn {
 			t.Errorf("verdict %d", int32(got))
 		}
-		if s.asks(client, portB) {
+		if s.isAnswered(client, portB) {
 			t.Errorf("%s is answered though another one has its address", client)
 		}
 	}
@@ -210,19 +210,19 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestAdmissionDoors: a client is admitted at each door apart, and at the four last ones.
-func TestAdmissionDoors(t *testing.T) {
-	s := newStreet(t)
+// TestAdmissionListeners: a client is admitted at each door apart, and at the four last ones.
+func TestAdmissionListeners(t *testing.T) {
+	s := newAdmissionTest(t)
 	at := func(door netip.AddrPort) bool {
-		return s.over(portB, s.objects.NodensAnswer, frame(client4, door, s.query)) == redirected
+		return s.runOn(portB, s.objects.NodensAnswer, frame(client4, door, s.query)) == redirected
 	}
-	s.asks(client4, portB)
+	s.isAnswered(client4, portB)
 	s.replied(client4, portB)
-	if !at(door4) || at(otherDoor4) {
+	if !at(listener4) || at(otherDoor4) {
 		t.Error("a client is to be answered at the door of the agent's reply alone")
 	}
-	s.over(portB, s.objects.NodensAdmit, frame(otherDoor4, client4, s.query))
-	if !at(door4) || !at(otherDoor4) {
+	s.runOn(portB, s.objects.NodensAdmit, frame(otherDoor4, client4, s.query))
+	if !at(listener4) || !at(otherDoor4) {
 		t.Error("a client is to be answered at both doors")
 	}
 	pass := s.client(client4.Addr()).Passes
@@ -237,32 +237,32 @@ func TestAdmissionDoors(t *testing.T) {
 // stay so. When there is room, a client that was not noted may be one whose name another has
 // used: it is admitted ten seconds later.
 func TestAdmissionFull(t *testing.T) {
-	s := newStreet(t)
-	s.asks(client4, portB)
+	s := newAdmissionTest(t)
+	s.isAnswered(client4, portB)
 	s.replied(client4, portB)
 	flood := netip.MustParseAddr("198.18.0.1")
 	for range len(s.clients.states) {
-		s.over(portA, s.objects.NodensWatch, frame(netip.AddrPortFrom(flood, 1), door4, s.query))
+		s.runOn(portA, s.objects.NodensWatch, frame(netip.AddrPortFrom(flood, 1), listener4, s.query))
 		flood = flood.Next()
 	}
 	late := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.8"), 40001)
 	admitted := func() bool {
-		s.live()
-		s.asks(late, portB)
+		s.renew()
+		s.isAnswered(late, portB)
 		s.replied(late, portB)
-		return s.asks(late, portB)
+		return s.isAnswered(late, portB)
 	}
 	if admitted() || s.client(late.Addr()) != nil {
 		t.Fatal("a client is admitted for which there is no room")
 	}
-	if !s.asks(client4, portB) {
+	if !s.isAnswered(client4, portB) {
 		t.Error("a client that is known is not answered")
 	}
 	s.forget()
 	if admitted() || s.client(late.Addr()) == nil {
 		t.Error("a client that was not noted before is admitted, or has no room")
 	}
-	s.later(10*time.Second + 2*unit)
+	s.advance(10*time.Second + 2*unit)
 	if !admitted() {
 		t.Error("a client is not admitted though there is room")
 	}
@@ -271,7 +271,7 @@ func TestAdmissionFull(t *testing.T) {
 // TestClientsSweep: clients that no longer ask lose their numbers, which others have not before
 // the next sweep.
 func TestClientsSweep(t *testing.T) {
-	s := newStreet(t)
+	s := newAdmissionTest(t)
 	free := func() (n int) {
 		for i := range s.clients.states {
 			if s.clients.states[i].Place == 0 {
@@ -281,7 +281,7 @@ func TestClientsSweep(t *testing.T) {
 		return n
 	}
 	all := free()
-	s.asks(client4, portB)
+	s.isAnswered(client4, portB)
 	asked := kernelNow()
 	for _, c := range []struct {
 		name  string
@@ -303,7 +303,7 @@ func TestClientsSweep(t *testing.T) {
 	s.clients.lastSweep = 0
 	used := make(map[*programClientState]bool)
 	for range all { // each number is used in turn
-		s.asks(client6, portB)
+		s.isAnswered(client6, portB)
 		used[s.client(client6.Addr())] = true
 		s.forget()
 	}
@@ -312,15 +312,15 @@ func TestClientsSweep(t *testing.T) {
 	}
 }
 
-// TestClientOfAnother: a number that has become another's in between is not taken for the client's.
-func TestClientOfAnother(t *testing.T) {
-	s := newStreet(t)
-	s.asks(client4, portB)
+// TestClientNumberReused: a number that has become another's in between is not taken for the client's.
+func TestClientNumberReused(t *testing.T) {
+	s := newAdmissionTest(t)
+	s.isAnswered(client4, portB)
 	s.replied(client4, portB)
 	c := s.client(client4.Addr())
 	c.Client.Addr[3]++
 	before := *c
-	if s.asks(client4, portB) {
+	if s.isAnswered(client4, portB) {
 		t.Error("a client is answered by the pass of another")
 	}
 	s.replied(client4, portB)

@@ -27,22 +27,22 @@ const stowLinks = 48
 // patience ends a test that would hang; no test measures it.
 const patience = 30 * time.Second
 
-// TestKilled: of an agent that is killed the sockets go first, so that nobody sends to them
+// TestKilledProcess: of an agent that is killed the sockets go first, so that nobody sends to them
 // any more, and then the program leaves the links, all by itself.
-func TestKilled(t *testing.T) {
+func TestKilledProcess(t *testing.T) {
 	if os.Getenv(doomed) != "" {
-		beKilled(t)
+		attachAndWait(t)
 	}
 	open(t)
 	runtime.LockOSThread() // for good: the thread ends with the test, and its network too
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skip("a network of its own: ", err)
 	}
-	run(t, "ip", "link", "set", "lo", "up")
+	runCommand(t, "ip", "link", "set", "lo", "up")
 	for i := range stowLinks {
-		run(t, "ip", "link", "add", fmt.Sprintf("pod%d", i), "type", "veth", "peer", "name", fmt.Sprintf("in%d", i))
+		runCommand(t, "ip", "link", "add", fmt.Sprintf("pod%d", i), "type", "veth", "peer", "name", fmt.Sprintf("in%d", i))
 	}
-	victim := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+	victim := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
 	victim.Env = append(os.Environ(), doomed+"=1")
 	out, err := victim.StdoutPipe()
 	if err == nil {
@@ -56,7 +56,7 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(at, err)
 	}
-	if n := attachments(t); n != stowLinks {
+	if n := countAttached(t); n != stowLinks {
 		t.Fatalf("%d links have the program, want %d", n, stowLinks)
 	}
 	client, err := net.Dial("udp4", at[:len(at)-1])
@@ -67,24 +67,24 @@ func TestKilled(t *testing.T) {
 	if err := victim.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for start := time.Now(); !refused(client); {
+	for start := time.Now(); !isRefused(client); {
 		if time.Since(start) > patience {
 			t.Fatal("the socket of a process that was killed is still there")
 		}
 	}
-	if attachments(t) == 0 {
+	if countAttached(t) == 0 {
 		t.Error("the socket has outlived all links: until then packets went to nobody")
 	}
 	_ = victim.Wait()
-	for start := time.Now(); attachments(t) > 0; time.Sleep(time.Millisecond) {
+	for start := time.Now(); countAttached(t) > 0; time.Sleep(time.Millisecond) {
 		if time.Since(start) > patience {
-			t.Fatalf("%d links still have the program", attachments(t))
+			t.Fatalf("%d links still have the program", countAttached(t))
 		}
 	}
 }
 
-// beKilled listens, has the program on all links, and waits for the end.
-func beKilled(t *testing.T) {
+// attachAndWait listens, has the program on all links, and waits for the end.
+func attachAndWait(t *testing.T) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -104,8 +104,8 @@ func beKilled(t *testing.T) {
 	os.Exit(0)
 }
 
-// refused reports whether nobody has the socket that c sends to.
-func refused(c net.Conn) bool {
+// isRefused reports whether nobody has the socket that c sends to.
+func isRefused(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	if _, err := c.Write([]byte{0}); errors.Is(err, syscall.ECONNREFUSED) {
 		return true
@@ -114,8 +114,8 @@ func refused(c net.Conn) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// attachments counts the links whose ingress has a program.
-func attachments(t *testing.T) (n int) {
+// countAttached counts the links whose ingress has a program.
+func countAttached(t *testing.T) (n int) {
 	t.Helper()
 	all, err := net.Interfaces()
 	if err != nil {
@@ -130,7 +130,7 @@ func attachments(t *testing.T) (n int) {
 	return n
 }
 
-func run(t *testing.T, name string, args ...string) {
+func runCommand(t *testing.T, name string, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", name, args, err, out)

@@ -29,15 +29,15 @@ func (m *model) compare(t testing.TB, in []byte) bool {
 		t.Fatalf("verdict %d, the model answers: %v\n%x\n%v", int32(verdict), answered, in, m.Counters().Results)
 	case !answered && !bytes.Equal(out, in):
 		t.Fatalf("the frame was passed on as\n%x, and was\n%x", out, in)
-	case answered && !alike(out, want):
+	case answered && !equalFrames(out, want):
 		t.Fatalf("the answer to\n%x is\n%x, want\n%x", in, out, want)
 	}
 	return answered
 }
 
-// alike compares frames. A UDP checksum has two zeros, which mean the same in one that is
+// equalFrames compares frames. A UDP checksum has two zeros, which mean the same in one that is
 // wrong.
-func alike(got, want []byte) bool {
+func equalFrames(got, want []byte) bool {
 	if len(got) != len(want) || len(got) < 54 {
 		return false
 	}
@@ -59,24 +59,24 @@ func alike(got, want []byte) bool {
 func FuzzProgram(f *testing.F) {
 	m, queries := newModel(f)
 	for _, q := range queries {
-		f.Add(frame(client4, door4, q))
-		f.Add(frame(client6, door6, q))
+		f.Add(frame(client4, listener4, q))
+		f.Add(frame(client6, listener6, q))
 	}
-	for _, in := range strange(f) {
+	for _, in := range unusualFrames(f) {
 		f.Add(in)
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		if !runs(in) {
+		if !isRunnable(in) {
 			t.Skip("the kernel takes no test run of it")
 		}
-		m.lab.t = t
+		m.testProgram.t = t
 		m.compare(t, in)
 	})
 }
 
-// runs reports whether the kernel takes a test run of the frame: headers that are cut off
+// isRunnable reports whether the kernel takes a test run of the frame: headers that are cut off
 // it refuses.
-func runs(in []byte) bool {
+func isRunnable(in []byte) bool {
 	if len(in) < 14 || len(in) > maxFrame {
 		return false
 	}
@@ -89,10 +89,10 @@ func runs(in []byte) bool {
 	return true
 }
 
-// strange are frames that differ from one that is answered by one thing, and are not.
-func strange(t testing.TB) (all [][]byte) {
+// unusualFrames are frames that differ from one that is answered by one thing, and are not.
+func unusualFrames(t testing.TB) (all [][]byte) {
 	query := ask(t, "web.default.svc.cluster.local.", dns.TypeA, nil)
-	four, six := frame(client4, door4, query), frame(client6, door6, query)
+	four, six := frame(client4, listener4, query), frame(client6, listener6, query)
 	with := func(in []byte, edit func([]byte) []byte) { all = append(all, edit(bytes.Clone(in))) }
 	set := func(at int, to ...byte) func([]byte) []byte {
 		return func(b []byte) []byte { copy(b[at:], to); return b }
@@ -108,7 +108,7 @@ func strange(t testing.TB) (all [][]byte) {
 	mapped := append(make([]byte, 10), 0xFF, 0xFF)
 	for _, edit := range []func([]byte) []byte{
 		set(12, 0x08, 0x00), set(20, 44), set(20, 0), set(60, 0, 0), set(18, 0, 1),
-		set(22, append(mapped, client4.Addr().AsSlice()...)...), set(38, append(mapped, door4.Addr().AsSlice()...)...),
+		set(22, append(mapped, client4.Addr().AsSlice()...)...), set(38, append(mapped, listener4.Addr().AsSlice()...)...),
 		func(b []byte) []byte { return append(b, 0) }, func(b []byte) []byte { return b[:61] },
 	} {
 		with(six, edit)
@@ -123,27 +123,27 @@ func strange(t testing.TB) (all [][]byte) {
 		func([]byte) []byte { return ask(t, "[a`z}.", dns.TypeA, nil) },
 		func([]byte) []byte { return ask(t, "{a@z}.", dns.TypeA, nil) },
 	} {
-		all = append(all, frame(client4, door4, edit(bytes.Clone(edns))))
+		all = append(all, frame(client4, listener4, edit(bytes.Clone(edns))))
 	}
 	return all
 }
 
-// TestStrange: frames that look like queries, and are not, go on.
-func TestStrange(t *testing.T) {
+// TestUnusualFrames: frames that look like queries, and are not, go on.
+func TestUnusualFrames(t *testing.T) {
 	m, _ := newModel(t)
-	for i, in := range strange(t) {
+	for i, in := range unusualFrames(t) {
 		if m.compare(t, in) {
 			t.Errorf("%d is answered: %x", i, in)
 		}
 	}
 }
 
-// TestBroken gives the program the packets that the agent's own readers are tried with, in
+// TestBrokenPackets gives the program the packets that the agent's own readers are tried with, in
 // headers that are right and in broken ones. Each query is answered as long as it is whole.
-func TestBroken(t *testing.T) {
+func TestBrokenPackets(t *testing.T) {
 	m, queries := newModel(t)
 	for _, q := range queries {
-		for _, in := range [][]byte{frame(client4, door4, q), frame(client6, door6, q)} {
+		for _, in := range [][]byte{frame(client4, listener4, q), frame(client6, listener6, q)} {
 			if !m.compare(t, in) {
 				t.Fatalf("a query is not answered: %x", q)
 			}
@@ -161,9 +161,9 @@ func TestBroken(t *testing.T) {
 		if len(packet) > maxFrame-62 {
 			continue
 		}
-		in := frame(client4, door4, packet)
+		in := frame(client4, listener4, packet)
 		if i%2 == 0 {
-			in = frame(client6, door6, packet)
+			in = frame(client6, listener6, packet)
 		}
 		if i%4 == 0 {
 			in[r.IntN(62)%len(in)] ^= 1 << r.IntN(8)

@@ -20,7 +20,7 @@ import (
 // model is the program as the documents have it: which frames are answered, and with what.
 // It reads frames with code of its own, and has the agent's code make the reply.
 type model struct {
-	*lab
+	*testProgram
 	known []entry
 	put   map[string]entry // by what the reply hangs on
 	// serial is what the zone's serial is at the moment.
@@ -73,9 +73,9 @@ func entries(serial *uint32) []entry {
 	}
 }
 
-// shapes are the variants of a query that there are answers to: each goes into the table
+// queryForms are the variants of a query that there are answers to: each goes into the table
 // apart.
-func shapes() []func(*dns.Msg) {
+func queryForms() []func(*dns.Msg) {
 	return []func(*dns.Msg){
 		func(m *dns.Msg) { m.RecursionDesired = false },
 		func(*dns.Msg) {},
@@ -87,7 +87,7 @@ func shapes() []func(*dns.Msg) {
 
 // newModel fills a table, and gives all queries that are answered from it.
 func newModel(t testing.TB) (m *model, queries [][]byte) {
-	m = &model{lab: newLab(t), put: make(map[string]entry), now: new(uint32)}
+	m = &model{testProgram: newTestProgram(t), put: make(map[string]entry), now: new(uint32)}
 	m.known = entries(m.now)
 	cluster, _ := m.Epochs()
 	m.serial = cluster.Value()
@@ -95,7 +95,7 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 	m.admit(client4.Addr(), time.Hour)
 	m.admit(client6.Addr(), time.Hour)
 	for i, e := range m.known {
-		for _, shape := range shapes() {
+		for _, shape := range queryForms() {
 			query := ask(t, e.name, e.qtype, shape)
 			a := answerTo(t, query, e.build)
 			a.Cluster, a.MaxSize, a.Counts, a.Shuffled = i%2 == 0, e.maxSize, e.counts, false
@@ -109,8 +109,8 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 			}
 			var q wire.Query
 			q.Parse(query)
-			m.put[m.hangs(&q)] = e
-			if usual(&q) { // one name is in the table in vain
+			m.put[m.replyKey(&q)] = e
+			if isPlain(&q) { // one name is in the table in vain
 				queries = append(queries, query)
 			}
 			if q.EDNS && i%2 == 0 {
@@ -134,25 +134,25 @@ func (m *model) change(serial uint32) {
 	m.serial.Store(serial)
 }
 
-// hangs is what a reply hangs on.
-func (m *model) hangs(q *wire.Query) string {
+// replyKey is what a reply hangs on.
+func (m *model) replyKey(q *wire.Query) string {
 	return fmt.Sprintf("%x %d %v %v %v %v %v", q.Name(), q.Type, q.RD(), q.AD(), q.CD(), q.EDNS, q.EDNS && q.DO)
 }
 
 // reply is the frame that answers in; false: in goes on as it is.
 func (m *model) reply(in []byte) (out []byte, ok bool) {
-	from, to, udp, ok := envelope(in)
-	known := slices.Contains([]netip.AddrPort{door4, door6}, to) &&
+	from, to, udp, ok := parseFrame(in)
+	known := slices.Contains([]netip.AddrPort{listener4, listener6}, to) &&
 		slices.Contains([]netip.Addr{client4.Addr(), client6.Addr()}, from.Addr())
 	if !ok || !known || from.Port() == 0 {
 		return nil, false
 	}
 	msg := udp[8:]
 	var q wire.Query
-	if len(msg) > 512 || q.Parse(msg) != wire.Serve || !usual(&q) {
+	if len(msg) > 512 || q.Parse(msg) != wire.Serve || !isPlain(&q) {
 		return nil, false
 	}
-	e, ok := m.put[m.hangs(&q)]
+	e, ok := m.put[m.replyKey(&q)]
 	if !ok {
 		return nil, false
 	}
@@ -171,13 +171,13 @@ func (m *model) reply(in []byte) (out []byte, ok bool) {
 		copy(out[14:18], []byte{0x60, 0, 0, 0})
 		out[21] = 64
 	}
-	m.sum(in[len(in)-len(udp):], in, out)
+	m.updateChecksum(in[len(in)-len(udp):], in, out)
 	return out, true
 }
 
-// sum sets the UDP checksum that out has: none if in has none, else wrong if that of in is
+// updateChecksum sets the UDP checksum that out has: none if in has none, else wrong if that of in is
 // wrong, by as much: who gets it throws it away, as the agent's kernel would have in.
-func (m *model) sum(udp, in, out []byte) {
+func (m *model) updateChecksum(udp, in, out []byte) {
 	at := len(in) - len(udp)
 	had := binary.LittleEndian.Uint16(udp[6:])
 	if had == 0 {
@@ -186,7 +186,7 @@ func (m *model) sum(udp, in, out []byte) {
 	}
 	clean := bytes.Clone(in)
 	clean[at+6], clean[at+7] = 0, 0
-	fault := uint32(had) + 0xFFFF - uint32(udpSum(clean, at))
+	fault := uint32(had) + 0xFFFF - uint32(udpChecksum(clean, at))
 	if fault%0xFFFF == 0 {
 		return
 	}
@@ -194,10 +194,10 @@ func (m *model) sum(udp, in, out []byte) {
 	binary.LittleEndian.PutUint16(out[at+6:], uint16(fold(uint32(right)+fold(fault))))
 }
 
-// envelope reads the headers of a frame, if there is nothing unusual about them: IPv4
+// parseFrame reads the headers of a frame, if there is nothing unusual about them: IPv4
 // without options, whole (RFC 791, 3.1), or IPv6 without extension headers (RFC 8200), with
 // UDP behind it that fills the packet (RFC 768).
-func envelope(in []byte) (from, to netip.AddrPort, udp []byte, ok bool) {
+func parseFrame(in []byte) (from, to netip.AddrPort, udp []byte, ok bool) {
 	if len(in) < 14 {
 		return from, to, nil, false
 	}
@@ -222,10 +222,10 @@ func envelope(in []byte) (from, to netip.AddrPort, udp []byte, ok bool) {
 	return from, to, udp, true
 }
 
-// usual reports whether a query is of the kind that is answered in the kernel: class IN, no
+// isPlain reports whether a query is of the kind that is answered in the kernel: class IN, no
 // unknown flag, nothing but an OPT record behind the question, of version 0, without flags but
 // DO and with no option but one of padding (RFC 7830), and nothing behind that.
-func usual(q *wire.Query) bool {
+func isPlain(q *wire.Query) bool {
 	p := q.Packet
 	flags := binary.BigEndian.Uint16(p[2:])
 	// A name that has a zero byte in a label is nobody's, and not looked for.
