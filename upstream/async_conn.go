@@ -48,81 +48,81 @@ func newAsyncConn(conn *net.TCPConn, spawn func(func())) (*asyncConn, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	p := &asyncConn{TCPConn: conn, raw: raw, spawn: spawn}
-	p.writeFunc = func(fd uintptr) bool {
-		p.written, p.writeErr = tryWrite(fd, p.writeMsg)
+	c := &asyncConn{TCPConn: conn, raw: raw, spawn: spawn}
+	c.writeFunc = func(fd uintptr) bool {
+		c.written, c.writeErr = tryWrite(fd, c.writeMsg)
 		return true
 	}
-	return p, nil
+	return c, nil
 }
 
 // bufferReads has p read more than is asked for: TLS asks for little at a time.
-func (p *asyncConn) bufferReads() { p.reader = bufio.NewReaderSize(p.TCPConn, readBufSize) }
+func (c *asyncConn) bufferReads() { c.reader = bufio.NewReaderSize(c.TCPConn, readBufSize) }
 
 // Read is [net.Conn.Read].
-func (p *asyncConn) Read(b []byte) (int, error) {
-	if p.reader == nil {
-		return p.TCPConn.Read(b)
+func (c *asyncConn) Read(b []byte) (int, error) {
+	if c.reader == nil {
+		return c.TCPConn.Read(b)
 	}
-	return p.reader.Read(b)
+	return c.reader.Read(b)
 }
 
 // Write is [net.Conn.Write], but does not wait. b is copied.
-func (p *asyncConn) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+func (c *asyncConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
 		return 0, net.ErrClosed
 	}
 	left := b
-	if !p.flushing {
-		p.writeMsg, p.written, p.writeErr = b, 0, nil
-		if err := p.raw.Write(p.writeFunc); err != nil {
+	if !c.flushing {
+		c.writeMsg, c.written, c.writeErr = b, 0, nil
+		if err := c.raw.Write(c.writeFunc); err != nil {
 			return 0, err
 		}
-		p.writeMsg = nil
-		if p.writeErr != nil {
-			return 0, p.writeErr
+		c.writeMsg = nil
+		if c.writeErr != nil {
+			return 0, c.writeErr
 		}
-		if left = b[p.written:]; len(left) == 0 {
+		if left = b[c.written:]; len(left) == 0 {
 			return len(b), nil
 		}
 	}
-	if len(p.pending)+len(left) > maxPendingWrite {
+	if len(c.pending)+len(left) > maxPendingWrite {
 		return 0, errNotReading
 	}
-	p.pending = append(p.pending, left...)
-	if !p.flushing {
-		p.flushing = true
-		p.spawn(p.flush)
+	c.pending = append(c.pending, left...)
+	if !c.flushing {
+		c.flushing = true
+		c.spawn(c.flush)
 	}
 	return len(b), nil
 }
 
 // flush writes what was left, until nothing is or the connection ends.
-func (p *asyncConn) flush() {
+func (c *asyncConn) flush() {
 	for {
-		p.mu.Lock()
-		b := p.pending
-		p.pending = nil
-		p.flushing = len(b) > 0
-		p.mu.Unlock()
+		c.mu.Lock()
+		b := c.pending
+		c.pending = nil
+		c.flushing = len(b) > 0
+		c.mu.Unlock()
 		if len(b) == 0 {
 			return
 		}
-		if _, err := p.TCPConn.Write(b); err != nil {
-			_ = p.Close() // whoever reads has the error
+		if _, err := c.TCPConn.Write(b); err != nil {
+			_ = c.Close() // whoever reads has the error
 			return
 		}
 	}
 }
 
 // Close is [net.Conn.Close]. After it no goroutine begins.
-func (p *asyncConn) Close() error {
-	p.mu.Lock()
-	p.closed, p.pending = true, nil
-	p.mu.Unlock()
-	return p.TCPConn.Close()
+func (c *asyncConn) Close() error {
+	c.mu.Lock()
+	c.closed, c.pending = true, nil
+	c.mu.Unlock()
+	return c.TCPConn.Close()
 }
 
 // tryWrite writes what fd, a stream socket, takes of msg at once.

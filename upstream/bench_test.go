@@ -55,21 +55,21 @@ func TestOwnAllocations(t *testing.T) {
 	cfg := directive()
 	cfg.To = []config.Target{{Addr: mirror(t)}}
 	p := start(t, cfg)
-	c := fixedCall(t)
-	reply := address(append([]byte(nil), c.message()...))
+	q := fixedCall(t)
+	reply := address(append([]byte(nil), q.message()...))
 	packed := testing.AllocsPerRun(100, func() {
-		if _, err := wire.ParseResponse(reply, c.request); err != nil {
+		if _, err := wire.ParseResponse(reply, q.request); err != nil {
 			t.Fatal(err)
 		}
 	})
-	r := newExchange(p) // one for all: under the race detector a sync.Pool forgets
+	x := newExchange(p) // one for all: under the race detector a sync.Pool forgets
 	for _, overTCP := range []bool{false, true} {
 		all := testing.AllocsPerRun(200, func() {
-			r.request, r.servers, r.tcp, r.deadline = c.request, p.servers(), overTCP, time.Now().Add(time.Hour)
-			if _, err := r.run(context.Background()); err != nil {
+			x.request, x.servers, x.tcp, x.deadline = q.request, p.servers(), overTCP, time.Now().Add(time.Hour)
+			if _, err := x.run(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			r.reset()
+			x.reset()
 		})
 		if all > packed {
 			t.Errorf("an exchange (TCP %t) allocates %v times, the answer alone %v", overTCP, all, packed)

@@ -143,59 +143,59 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 }
 
 // start is [transport.start].
-func (t *dohTransport) start(c *query) {
-	binary.BigEndian.PutUint16(c.frame[2:], 0) // so that caches may hold it (RFC 8484, 4.1)
-	f := &dohRequest{query: c, client: c.client, message: bytes.Clone(c.message()), deadline: c.deadline}
-	if err := t.begin(f); err != nil {
-		c.complete(err)
+func (t *dohTransport) start(q *query) {
+	binary.BigEndian.PutUint16(q.frame[2:], 0) // so that caches may hold it (RFC 8484, 4.1)
+	r := &dohRequest{query: q, client: q.client, message: bytes.Clone(q.message()), deadline: q.deadline}
+	if err := t.begin(r); err != nil {
+		q.complete(err)
 	}
 }
 
-func (t *dohTransport) begin(f *dohRequest) error {
+func (t *dohTransport) begin(r *dohRequest) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.inFlight.Ask(f.client) != share.Fits:
+	case t.inFlight.Ask(r.client) != share.Fits:
 		return ErrBusy
 	}
-	ctx, cancel := context.WithDeadline(t.ctx, f.deadline)
-	f.cancel, f.query.dohRequest = cancel, f
-	f.clientInFlight = t.inFlight.Held(f.client)
-	t.inFlight.Add(f.client)
+	ctx, cancel := context.WithDeadline(t.ctx, r.deadline)
+	r.cancel, r.query.dohRequest = cancel, r
+	r.clientInFlight = t.inFlight.Held(r.client)
+	t.inFlight.Add(r.client)
 	t.tasks.Go(func() {
 		defer cancel()
-		msg, err := t.roundTrip(ctx, f)
-		t.finish(f, msg, err)
+		msg, err := t.roundTrip(ctx, r)
+		t.finish(r, msg, err)
 	})
 	return nil
 }
 
 // finish is the end of f.
-func (t *dohTransport) finish(f *dohRequest, msg []byte, err error) {
+func (t *dohTransport) finish(r *dohRequest, msg []byte, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.inFlight.Remove(f.client)
-	c := f.query
-	if c == nil {
+	t.inFlight.Remove(r.client)
+	q := r.query
+	if q == nil {
 		return
 	}
-	c.dohRequest = nil
+	q.dohRequest = nil
 	switch {
 	case t.closed:
 		err = ErrClosed
-	case err != nil && !isLocal(err) && !time.Now().Before(f.deadline):
+	case err != nil && !isLocal(err) && !time.Now().Before(r.deadline):
 		err = os.ErrDeadlineExceeded
-	case err == nil && !c.matches(msg):
+	case err == nil && !q.matches(msg):
 		t.unexpected.Add(1)
 		err = errMismatch
 	}
 	if err == nil {
-		c.growReply(len(msg))
-		c.replyLen = copy(c.reply, msg)
+		q.growReply(len(msg))
+		q.replyLen = copy(q.reply, msg)
 	}
-	c.complete(err)
+	q.complete(err)
 }
 
 var (
@@ -205,22 +205,22 @@ var (
 
 // roundTrip asks, and again where a connection breaks that was good before, or the server
 // refuses one query more on it.
-func (t *dohTransport) roundTrip(ctx context.Context, f *dohRequest) ([]byte, error) {
+func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, error) {
 	for resent := 0; ; resent++ {
-		l, err := t.acquireConn(ctx, f.clientInFlight)
+		c, err := t.acquireConn(ctx, r.clientInFlight)
 		if err != nil {
 			return nil, err
 		}
-		resp, err := l.conn.RoundTrip(t.newHTTPRequest(ctx, f.message))
+		resp, err := c.conn.RoundTrip(t.newHTTPRequest(ctx, r.message))
 		var msg []byte
-		again := err != nil && ctx.Err() == nil && l.answered.Load() && resent < maxResends
+		again := err != nil && ctx.Err() == nil && c.answered.Load() && resent < maxResends
 		if err == nil {
-			if l.answered.CompareAndSwap(false, true) {
-				t.waitQueue.wake(l.conn.Available(), nil)
+			if c.answered.CompareAndSwap(false, true) {
+				t.waitQueue.wake(c.conn.Available(), nil)
 			}
 			msg, err = readMessage(resp)
 		}
-		t.release(l, resp != nil)
+		t.release(c, resp != nil)
 		if !again {
 			return msg, err
 		}
@@ -263,15 +263,15 @@ func readMessage(resp *http.Response) ([]byte, error) {
 }
 
 // cancel is [transport.cancel].
-func (t *dohTransport) cancel(c *query) bool {
+func (t *dohTransport) cancel(q *query) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := c.dohRequest
-	if f == nil {
+	r := q.dohRequest
+	if r == nil {
 		return false
 	}
-	f.query, c.dohRequest = nil, nil
-	f.cancel()
+	r.query, q.dohRequest = nil, nil
+	r.cancel()
 	return true
 }
 
@@ -281,14 +281,14 @@ func (t *dohTransport) close() {
 	t.closed = true
 	t.stop()
 	var all []*dohConn
-	for l := range t.live {
-		all = append(all, l)
+	for c := range t.live {
+		all = append(all, c)
 	}
 	clear(t.live)
 	t.open = nil
 	t.mu.Unlock()
-	for _, l := range all {
-		_ = l.conn.Close()
+	for _, c := range all {
+		_ = c.conn.Close()
 	}
 	t.tasks.Wait()
 }

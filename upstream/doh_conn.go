@@ -35,10 +35,10 @@ type dohConn struct {
 func (t *dohTransport) acquireConn(ctx context.Context, held int) (*dohConn, error) {
 	for first := true; ; first = false {
 		place := t.waitQueue.join(held) // before looking, so that nothing is missed
-		l, err := t.tryAcquireConn(first)
-		if l != nil || err != nil {
+		c, err := t.tryAcquireConn(first)
+		if c != nil || err != nil {
 			t.waitQueue.leave(place)
-			return l, err
+			return c, err
 		}
 		select {
 		case err = <-place:
@@ -76,13 +76,13 @@ func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 	}
 	now := time.Now()
 	t.closeExpired(now)
-	l, more := t.bestConn(now)
+	c, more := t.bestConn(now)
 	switch {
-	case l != nil:
+	case c != nil:
 		if first {
 			t.hits.Add(1)
 		}
-		return l, nil
+		return c, nil
 	case more && !t.connecting && len(t.live) < maxConns:
 		t.connecting = true
 		t.misses.Add(1)
@@ -94,16 +94,16 @@ func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 // bestConn takes a place on a connection, on one that is silent only where no other can be
 // made. Without a place, more says that another connection is of use: not while there
 // is one of which nobody knows what it will take. t is locked.
-func (t *dohTransport) bestConn(now time.Time) (l *dohConn, more bool) {
+func (t *dohTransport) bestConn(now time.Time) (c *dohConn, more bool) {
 	var silent *dohConn
 	more = true
-	for _, l := range t.open {
-		known := l.answered.Load()
+	for _, c := range t.open {
+		known := c.answered.Load()
 		switch {
-		case l.replyOverdue(now) >= stalledAfter:
-			silent = l
-		case (known || l.inFlight < maxBeforeFirstReply) && t.reserve(l, now):
-			return l, false
+		case c.replyOverdue(now) >= stalledAfter:
+			silent = c
+		case (known || c.inFlight < maxBeforeFirstReply) && t.reserve(c, now):
+			return c, false
 		default:
 			more = more && known
 		}
@@ -115,34 +115,34 @@ func (t *dohTransport) bestConn(now time.Time) (l *dohConn, more bool) {
 }
 
 // replyOverdue is for how long a reply is owed.
-func (l *dohConn) replyOverdue(now time.Time) time.Duration {
-	if l.owedSince.IsZero() {
+func (c *dohConn) replyOverdue(now time.Time) time.Duration {
+	if c.owedSince.IsZero() {
 		return 0
 	}
-	return now.Sub(l.owedSince)
+	return now.Sub(c.owedSince)
 }
 
 // reserve takes a place on l if there is one; t is locked.
-func (t *dohTransport) reserve(l *dohConn, now time.Time) bool {
-	if l.conn.Reserve() != nil {
+func (t *dohTransport) reserve(c *dohConn, now time.Time) bool {
+	if c.conn.Reserve() != nil {
 		return false
 	}
-	if l.owedSince.IsZero() {
-		l.owedSince = now
+	if c.owedSince.IsZero() {
+		c.owedSince = now
 	}
-	l.inFlight++
+	c.inFlight++
 	return true
 }
 
 // closeExpired lets go of connections that are broken, idle for too long or too old; t is
 // locked.
 func (t *dohTransport) closeExpired(now time.Time) {
-	t.open = slices.DeleteFunc(t.open, func(l *dohConn) bool {
-		gone := l.conn.Err() != nil ||
-			l.inFlight == 0 && !l.idleSince.IsZero() && now.Sub(l.idleSince) >= t.expire ||
-			t.maxAge > 0 && now.Sub(l.openedAt) >= t.maxAge
+	t.open = slices.DeleteFunc(t.open, func(c *dohConn) bool {
+		gone := c.conn.Err() != nil ||
+			c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
+			t.maxAge > 0 && now.Sub(c.openedAt) >= t.maxAge
 		if gone {
-			t.retire(l)
+			t.retire(c)
 		}
 		return gone
 	})
@@ -150,47 +150,47 @@ func (t *dohTransport) closeExpired(now time.Time) {
 
 // retire closes l, which takes no more queries, unless some are in flight on it; t is
 // locked. Whether it is broken already the last one will see.
-func (t *dohTransport) retire(l *dohConn) {
-	if l.conn.Err() != nil && l.inFlight > 0 {
+func (t *dohTransport) retire(c *dohConn) {
+	if c.conn.Err() != nil && c.inFlight > 0 {
 		t.brokenConns.Add(1)
 	}
-	if l.inFlight == 0 || l.conn.Err() != nil {
-		delete(t.live, l)
-		_ = l.conn.Close() // does not wait
+	if c.inFlight == 0 || c.conn.Err() != nil {
+		delete(t.live, c)
+		_ = c.conn.Close() // does not wait
 	}
 }
 
 // release gives back a place on l. heard says that a reply has come.
-func (t *dohTransport) release(l *dohConn, heard bool) {
+func (t *dohTransport) release(c *dohConn, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	l.inFlight--
+	c.inFlight--
 	if heard {
-		l.owedSince = time.Time{}
-		if l.inFlight > 0 {
-			l.owedSince = now
+		c.owedSince = time.Time{}
+		if c.inFlight > 0 {
+			c.owedSince = now
 		}
 	}
-	if l.inFlight > 0 {
+	if c.inFlight > 0 {
 		return
 	}
-	l.idleSince = now
-	i := slices.Index(t.open, l)
+	c.idleSince = now
+	i := slices.Index(t.open, c)
 	if i >= 0 && (t.expire <= 0 || t.tooManyIdle()) {
 		t.open = slices.Delete(t.open, i, i+1)
 		i = -1
 	}
-	if _, live := t.live[l]; live && i < 0 {
-		t.retire(l)
+	if _, live := t.live[c]; live && i < 0 {
+		t.retire(c)
 	}
 }
 
 // tooManyIdle reports whether more connections are idle than should be kept; t is locked.
 func (t *dohTransport) tooManyIdle() bool {
 	idle := 0
-	for _, l := range t.open {
-		if l.inFlight == 0 {
+	for _, c := range t.open {
+		if c.inFlight == 0 {
 			idle++
 		}
 	}
@@ -232,12 +232,12 @@ func (t *dohTransport) addConn(conn *http.ClientConn) bool {
 		return false
 	}
 	now := time.Now()
-	l := &dohConn{conn: conn, openedAt: now}
+	c := &dohConn{conn: conn, openedAt: now}
 	if t.waitQueue.empty() {
-		l.idleSince = now
+		c.idleSince = now
 	}
-	t.open = append(t.open, l)
-	t.live[l] = struct{}{}
+	t.open = append(t.open, c)
+	t.live[c] = struct{}{}
 	return true
 }
 

@@ -125,12 +125,12 @@ func TestDoHRequest(t *testing.T) {
 			}
 			d := newDoHTransport(tt.target, w.addr(), opts)
 			defer d.close()
-			c := fixedCall(t)
-			msg, err := roundTrip(t.Context(), d, c, time.Now().Add(20*time.Second))
+			q := fixedCall(t)
+			msg, err := roundTrip(t.Context(), d, q, time.Now().Add(20*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r, err := parseResponse(msg, c); err != nil || r.Answers != 1 {
+			if r, err := parseResponse(msg, q); err != nil || r.Answers != 1 {
 				t.Errorf("%d answers, %v; want 1", r.Answers, err)
 			}
 			tt.want.Proto, tt.want.Accept, tt.want.ID = "HTTP/2.0", messageType, []byte{0, 0}
@@ -215,21 +215,21 @@ func TestDoHEnds(t *testing.T) {
 		ended <- struct{}{}
 	})
 	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
-	c := fixedCall(t)
-	c.deadline = time.Now().Add(5 * time.Millisecond)
-	d.start(c)
-	if <-c.done; !errors.Is(c.err, os.ErrDeadlineExceeded) {
-		t.Errorf("after its time: %v", c.err)
+	q := fixedCall(t)
+	q.deadline = time.Now().Add(5 * time.Millisecond)
+	d.start(q)
+	if <-q.done; !errors.Is(q.err, os.ErrDeadlineExceeded) {
+		t.Errorf("after its time: %v", q.err)
 	}
 	before := int(began.Load()) // the time may have been too short to connect
-	c = fixedCall(t)
-	c.deadline = time.Now().Add(time.Hour)
-	d.start(c)
+	q = fixedCall(t)
+	q.deadline = time.Now().Add(time.Hour)
+	d.start(q)
 	eventually(t, "the server has the query", func() bool { return int(began.Load()) > before })
-	if !d.cancel(c) || d.cancel(c) {
+	if !d.cancel(q) || d.cancel(q) {
 		t.Error("a call in flight is withdrawn not at all or twice")
 	}
-	if over, _ := landed(c); over {
+	if over, _ := landed(q); over {
 		t.Error("a withdrawn call has landed")
 	}
 	eventually(t, "the server is told that nobody waits", func() bool { return len(ended) > before })
@@ -248,12 +248,12 @@ func TestDoHEnds(t *testing.T) {
 	d.mu.Lock()
 	d.inFlight = share.NewDivision(maxInFlightDoH)
 	d.mu.Unlock()
-	c = fixedCall(t)
-	c.deadline = time.Now().Add(time.Hour)
-	d.start(c)
+	q = fixedCall(t)
+	q.deadline = time.Now().Add(time.Hour)
+	d.start(q)
 	d.close()
-	if <-c.done; !errors.Is(c.err, ErrClosed) {
-		t.Errorf("in flight when the transport closed: %v, want ErrClosed", c.err)
+	if <-q.done; !errors.Is(q.err, ErrClosed) {
+		t.Errorf("in flight when the transport closed: %v, want ErrClosed", q.err)
 	}
 	if err := flyOnce(t, d); !errors.Is(err, ErrClosed) {
 		t.Errorf("after close: %v, want ErrClosed", err)
@@ -283,14 +283,14 @@ func TestDoHBreak(t *testing.T) {
 	}
 	var calls []*query
 	for range n {
-		c := fixedCall(t)
-		c.deadline = time.Now().Add(time.Hour)
-		d.start(c)
-		calls = append(calls, c)
+		q := fixedCall(t)
+		q.deadline = time.Now().Add(time.Hour)
+		d.start(q)
+		calls = append(calls, q)
 	}
-	for _, c := range calls {
-		if <-c.done; c.err != nil {
-			t.Error(c.err)
+	for _, q := range calls {
+		if <-q.done; q.err != nil {
+			t.Error(q.err)
 		}
 	}
 	if got := d.brokenConns.Load(); got != 1 {
@@ -361,19 +361,19 @@ func crowdDoH(t *testing.T, a *authority, two bool) {
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {
-			c := newQuery()
+			q := newQuery()
 			for j := range 10 {
 				ctx, cancel := context.WithCancel(t.Context())
 				if rand.IntN(10) == 0 {
 					go cancel()
 				}
-				c.request, c.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
-				c.build(true)
-				msg, err := roundTrip(ctx, d, c, time.Now().Add(20*time.Second))
+				q.request, q.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
+				q.build(true)
+				msg, err := roundTrip(ctx, d, q, time.Now().Add(20*time.Second))
 				if err != nil && !errors.Is(err, context.Canceled) {
 					t.Errorf("query %d of %d: %v", j, i, err)
 				}
-				if err == nil && !wire.Matches(msg, c.message()) {
+				if err == nil && !wire.Matches(msg, q.message()) {
 					t.Errorf("query %d of %d has another's answer", j, i)
 				}
 				cancel()
@@ -403,9 +403,9 @@ func TestDoHSilent(t *testing.T) {
 		serves(w, r)
 	})
 	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
-	c := fixedCall(t)
-	c.deadline = time.Now().Add(time.Hour)
-	d.start(c)
+	q := fixedCall(t)
+	q.deadline = time.Now().Add(time.Hour)
+	d.start(q)
 	eventually(t, "the query is in flight", func() bool {
 		if arrived.Load() == 0 {
 			return false
@@ -422,8 +422,8 @@ func TestDoHSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(hold)
-	if <-c.done; c.err != nil {
-		t.Errorf("an answer after a long time: %v", c.err)
+	if <-q.done; q.err != nil {
+		t.Errorf("an answer after a long time: %v", q.err)
 	}
 	if err := flyOnce(t, d); err != nil {
 		t.Fatal(err)

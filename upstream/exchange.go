@@ -94,100 +94,100 @@ func newExchange(p *Pool) *exchange {
 		default:
 		}
 	}
-	r := &exchange{pool: p, completed: make(chan *query, maxOutstanding), wakeup: bell, timer: time.AfterFunc(time.Hour, ring)}
-	r.timer.Stop()
-	return r
+	x := &exchange{pool: p, completed: make(chan *query, maxOutstanding), wakeup: bell, timer: time.AfterFunc(time.Hour, ring)}
+	x.timer.Stop()
+	return x
 }
 
 // reset ends what is in flight, and lets go of the query.
-func (r *exchange) reset() {
-	r.cancelAll()
-	for _, c := range r.queries {
-		if c != nil {
-			c.reset()
+func (x *exchange) reset() {
+	x.cancelAll()
+	for _, q := range x.queries {
+		if q != nil {
+			q.reset()
 		}
 	}
-	*r = exchange{pool: r.pool, order: r.order[:0], queries: r.queries, completed: r.completed, wakeup: r.wakeup, timer: r.timer, timerAt: r.timerAt}
+	*x = exchange{pool: x.pool, order: x.order[:0], queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt}
 }
 
 // cancelAll ends what is in flight.
-func (r *exchange) cancelAll() {
+func (x *exchange) cancelAll() {
 	landing := 0
-	for _, c := range r.queries[:r.inFlight] {
-		if !c.attempt.via.cancel(c) {
+	for _, q := range x.queries[:x.inFlight] {
+		if !q.attempt.via.cancel(q) {
 			landing++
 		}
 	}
 	for range landing {
-		<-r.completed
+		<-x.completed
 	}
-	for _, c := range r.queries[:r.inFlight] {
-		c.attempt.server.inFlight.Add(-1)
+	for _, q := range x.queries[:x.inFlight] {
+		q.attempt.server.inFlight.Add(-1)
 	}
-	r.inFlight = 0
+	x.inFlight = 0
 }
 
 // run asks until there is an answer, or no sense in going on.
-func (r *exchange) run(ctx context.Context) (wire.Response, error) {
+func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 	now := time.Now()
-	r.failuresLeft, r.hedgesLeft = r.pool.failureLimit(len(r.servers)), maxOutstanding-1
-	r.orderServers()
-	if !r.askNext(now) {
+	x.failuresLeft, x.hedgesLeft = x.pool.failureLimit(len(x.servers)), maxOutstanding-1
+	x.orderServers()
+	if !x.askNext(now) {
 		return wire.Response{}, ErrNoUpstream
 	}
-	r.pool.sendShadows(r, now)
-	for r.inFlight > 0 {
-		r.armTimer(now)
+	x.pool.sendShadows(x, now)
+	for x.inFlight > 0 {
+		x.armTimer(now)
 		select {
-		case c := <-r.completed:
+		case q := <-x.completed:
 			now = time.Now()
-			answer, ok := r.handleCompletion(c, now)
+			answer, ok := x.handleCompletion(q, now)
 			if ok {
 				return answer, nil
 			}
-			if over := r.abortReason(ctx, c); over != nil {
+			if over := x.abortReason(ctx, q); over != nil {
 				return wire.Response{}, over
 			}
-		case <-r.wakeup:
+		case <-x.wakeup:
 			now = time.Now()
-			if r.onWakeup(now) {
-				return r.fallback, nil
+			if x.onWakeup(now) {
+				return x.fallback, nil
 			}
 		case <-ctx.Done():
-			return wire.Response{}, contextError(ctx, r.queries[0])
+			return wire.Response{}, contextError(ctx, x.queries[0])
 		}
 	}
-	if r.hasFallback {
-		return r.fallback, nil
+	if x.hasFallback {
+		return x.fallback, nil
 	}
-	return wire.Response{}, r.finalError()
+	return wire.Response{}, x.finalError()
 }
 
 // finalError is the error of a race in which nobody has answered.
-func (r *exchange) finalError() error {
-	if r.localFailure {
-		return localError{r.err}
+func (x *exchange) finalError() error {
+	if x.localFailure {
+		return localError{x.err}
 	}
-	return r.err
+	return x.err
 }
 
 // abortReason is why there is no sense in going on after c, which brought no answer; nil if
 // there is.
-func (r *exchange) abortReason(ctx context.Context, c *query) error {
+func (x *exchange) abortReason(ctx context.Context, q *query) error {
 	switch {
-	case r.err == nil:
+	case x.err == nil:
 		return nil
-	case r.pool.stop.Err() != nil:
+	case x.pool.stop.Err() != nil:
 		return ErrClosed
 	case ctx.Err() != nil:
-		return contextError(ctx, c)
+		return contextError(ctx, q)
 	}
 	return nil
 }
 
 // contextError is the error of a race whose Exchange is not waited for any more.
-func contextError(ctx context.Context, c *query) error {
-	err := fmt.Errorf("asking %s: %w", c.attempt.server.label, ctx.Err())
+func contextError(ctx context.Context, q *query) error {
+	err := fmt.Errorf("asking %s: %w", q.attempt.server.label, ctx.Err())
 	if errors.Is(err, context.Canceled) {
 		return localError{err}
 	}
@@ -197,50 +197,50 @@ func contextError(ctx context.Context, c *query) error {
 // orderServers puts the servers into the order in which they are asked: that of the policy,
 // but those that are doubted after the others, and none that is down. With all down
 // it is random, since then the probes rather than every server may be at fault.
-func (r *exchange) orderServers() {
-	p := r.pool
-	all := p.order.appendOrder(r.order[:0], len(r.servers))
-	r.order = slices.DeleteFunc(all, func(i int) bool { return p.down(r.servers[i]) })
-	if len(r.order) == 0 && len(all) > 0 {
-		r.enterAllDown()
+func (x *exchange) orderServers() {
+	p := x.pool
+	all := p.order.appendOrder(x.order[:0], len(x.servers))
+	x.order = slices.DeleteFunc(all, func(i int) bool { return p.down(x.servers[i]) })
+	if len(x.order) == 0 && len(all) > 0 {
+		x.enterAllDown()
 		return
 	}
-	trusted := r.moveSuspectsBack()
-	if p.order.policy == config.PolicyFastest && trusted > 1 && r.expectedTime(r.order[1]) < r.expectedTime(r.order[0]) {
-		r.order[0], r.order[1] = r.order[1], r.order[0]
+	trusted := x.moveSuspectsBack()
+	if p.order.policy == config.PolicyFastest && trusted > 1 && x.expectedTime(x.order[1]) < x.expectedTime(x.order[0]) {
+		x.order[0], x.order[1] = x.order[1], x.order[0]
 	}
 }
 
 // moveSuspectsBack puts the servers that are doubted behind the others, and gives how many those
 // are.
-func (r *exchange) moveSuspectsBack() (trusted int) {
-	for _, i := range r.order {
-		trusted += 1 - r.suspectRank(i)
+func (x *exchange) moveSuspectsBack() (trusted int) {
+	for _, i := range x.order {
+		trusted += 1 - x.suspectRank(i)
 	}
-	if trusted > 0 && trusted < len(r.order) {
-		slices.SortStableFunc(r.order, func(a, b int) int { return r.suspectRank(a) - r.suspectRank(b) })
+	if trusted > 0 && trusted < len(x.order) {
+		slices.SortStableFunc(x.order, func(a, b int) int { return x.suspectRank(a) - x.suspectRank(b) })
 	}
 	return trusted
 }
 
 // enterAllDown is for when all servers are down: one of them is asked and, if it is late,
 // another one, unless `failfast_all_unhealthy_upstreams` is set.
-func (r *exchange) enterAllDown() {
-	r.pool.allDownCount.Add(1)
-	r.allDown, r.order, r.failuresLeft, r.hedgesLeft = true, r.order[:0], 1, 1
-	if r.pool.cfg.FailfastAllUnhealthy {
+func (x *exchange) enterAllDown() {
+	x.pool.allDownCount.Add(1)
+	x.allDown, x.order, x.failuresLeft, x.hedgesLeft = true, x.order[:0], 1, 1
+	if x.pool.cfg.FailfastAllUnhealthy {
 		return
 	}
-	for i := range r.servers {
-		r.order = append(r.order, i)
+	for i := range x.servers {
+		x.order = append(x.order, i)
 	}
-	rand.Shuffle(len(r.order), func(i, j int) { r.order[i], r.order[j] = r.order[j], r.order[i] })
-	r.nextIndex = 0
+	rand.Shuffle(len(x.order), func(i, j int) { x.order[i], x.order[j] = x.order[j], x.order[i] })
+	x.nextIndex = 0
 }
 
 // suspectRank is 1 for a server that is doubted.
-func (r *exchange) suspectRank(i int) int {
-	if r.servers[i].suspected.Load() {
+func (x *exchange) suspectRank(i int) int {
+	if x.servers[i].suspected.Load() {
 		return 1
 	}
 	return 0
@@ -254,9 +254,9 @@ const unmeasuredRTT = int64(time.Second)
 // expectedTime is the time that the query is expected to take at a server: its smoothed one,
 // for each query that it owes an answer. Where two are as fast that spreads the
 // load, and one that has stopped to answer is left alone at once.
-func (r *exchange) expectedTime(i int) int64 {
-	s := r.servers[i]
-	_, times := s.transportFor(r.tcp)
+func (x *exchange) expectedTime(i int) int64 {
+	s := x.servers[i]
+	_, times := s.transportFor(x.tcp)
 	smooth := times.srtt.Load()
 	if smooth == 0 {
 		smooth = unmeasuredRTT
@@ -265,45 +265,45 @@ func (r *exchange) expectedTime(i int) int64 {
 }
 
 // askNext asks the next server; false if there is none, or no time left.
-func (r *exchange) askNext(now time.Time) bool {
-	s := r.nextServer(false)
-	if s == nil || !now.Before(r.deadline) {
+func (x *exchange) askNext(now time.Time) bool {
+	s := x.nextServer(false)
+	if s == nil || !now.Before(x.deadline) {
 		return false
 	}
-	r.ask(s, now, false)
+	x.ask(s, now, false)
 	return true
 }
 
 // nextServer gives the next server that is not down and has not got the query now; nil if
 // there is none. With trusted it is none that is doubted.
-func (r *exchange) nextServer(trusted bool) *server {
-	for i := range r.order {
-		k := (r.nextIndex + i) % len(r.order)
-		if s := r.servers[r.order[k]]; r.eligible(s, trusted) {
-			r.nextIndex = k + 1
+func (x *exchange) nextServer(trusted bool) *server {
+	for i := range x.order {
+		k := (x.nextIndex + i) % len(x.order)
+		if s := x.servers[x.order[k]]; x.eligible(s, trusted) {
+			x.nextIndex = k + 1
 			return s
 		}
 	}
-	if r.inFlight > 0 || r.allDown || len(r.order) == 0 {
+	if x.inFlight > 0 || x.allDown || len(x.order) == 0 {
 		return nil
 	}
-	r.enterAllDown() // all have gone down by now
-	if len(r.order) == 0 {
+	x.enterAllDown() // all have gone down by now
+	if len(x.order) == 0 {
 		return nil
 	}
-	r.nextIndex = 1
-	return r.servers[r.order[0]]
+	x.nextIndex = 1
+	return x.servers[x.order[0]]
 }
 
 // eligible reports whether s can be asked now, and, if it has to be trusted, is.
-func (r *exchange) eligible(s *server, trusted bool) bool {
-	return !r.outstandingAt(s) && !(trusted && s.suspected.Load()) && (r.allDown || !r.pool.down(s))
+func (x *exchange) eligible(s *server, trusted bool) bool {
+	return !x.outstandingAt(s) && !(trusted && s.suspected.Load()) && (x.allDown || !x.pool.down(s))
 }
 
 // outstandingAt reports whether the query is outstanding at s.
-func (r *exchange) outstandingAt(s *server) bool {
-	for _, c := range r.queries[:r.inFlight] {
-		if c.attempt.server == s {
+func (x *exchange) outstandingAt(s *server) bool {
+	for _, q := range x.queries[:x.inFlight] {
+		if q.attempt.server == s {
 			return true
 		}
 	}
@@ -311,45 +311,45 @@ func (r *exchange) outstandingAt(s *server) bool {
 }
 
 // ask sends the query to s. There must be a leg for it.
-func (r *exchange) ask(s *server, now time.Time, hedge bool) {
-	c := r.queries[r.inFlight]
-	if c == nil {
-		c = newQuery()
-		c.done, c.wakeup = r.completed, r.wakeup
-		r.queries[r.inFlight] = c
+func (x *exchange) ask(s *server, now time.Time, hedge bool) {
+	q := x.queries[x.inFlight]
+	if q == nil {
+		q = newQuery()
+		q.done, q.wakeup = x.completed, x.wakeup
+		x.queries[x.inFlight] = q
 	}
-	r.inFlight++
+	x.inFlight++
 	s.inFlight.Add(1)
-	c.request, c.client, c.payload, c.tcp = r.request, r.client, uint16(r.pool.opts.Payload), r.tcp
-	c.attempt = attempt{server: s, started: now, isHedge: hedge}
-	r.send(c, now)
+	q.request, q.client, q.payload, q.tcp = x.request, x.client, uint16(x.pool.opts.Payload), x.tcp
+	q.attempt = attempt{server: s, started: now, isHedge: hedge}
+	x.send(q, now)
 }
 
 // send begins a flight of c, which is the first at its server or one that another reply
 // calls for.
-func (r *exchange) send(c *query, now time.Time) {
-	l := &c.attempt
-	s := l.server
-	l.via, l.rtt = s.transportFor(c.tcp)
-	l.sent, l.slowCounted, l.checkInterval = now, false, 0
-	l.delays = r.delaysFor(s, l.rtt)
-	l.nextCheck = now.Add(l.delays.hedge)
-	c.deadline = now.Add(s.readTimeout)
-	if r.deadline.Before(c.deadline) {
-		c.deadline = r.deadline
+func (x *exchange) send(q *query, now time.Time) {
+	a := &q.attempt
+	s := a.server
+	a.via, a.rtt = s.transportFor(q.tcp)
+	a.sent, a.slowCounted, a.checkInterval = now, false, 0
+	a.delays = x.delaysFor(s, a.rtt)
+	a.nextCheck = now.Add(a.delays.hedge)
+	q.deadline = now.Add(s.readTimeout)
+	if x.deadline.Before(q.deadline) {
+		q.deadline = x.deadline
 	}
-	c.build(!l.withoutEDNS)
-	c.softError.Store(false)
-	l.via.start(c)
+	q.build(!a.withoutEDNS)
+	q.softError.Store(false)
+	a.via.start(q)
 }
 
 // delaysFor is how long s is waited for. A server that was not measured yet is expected to
 // be as fast as the slowest of the others.
-func (r *exchange) delaysFor(s *server, times *rtt) delays {
+func (x *exchange) delaysFor(s *server, times *rtt) delays {
 	tail, known := times.percentile95()
 	if !known {
-		for _, other := range r.servers {
-			_, times := other.transportFor(r.tcp)
+		for _, other := range x.servers {
+			_, times := other.transportFor(x.tcp)
 			if t, ok := times.percentile95(); ok {
 				tail, known = max(tail, t), true
 			}
@@ -360,109 +360,109 @@ func (r *exchange) delaysFor(s *server, times *rtt) delays {
 
 // handleCompletion is what is done about the flight that c has ended. It gives the answer if there
 // is one by that.
-func (r *exchange) handleCompletion(c *query, now time.Time) (wire.Response, bool) {
-	l := &c.attempt
-	r.removeInFlight(c)
-	if c.err != nil {
-		r.handleFailure(c, c.err, now)
+func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, bool) {
+	a := &q.attempt
+	x.removeInFlight(q)
+	if q.err != nil {
+		x.handleFailure(q, q.err, now)
 		return wire.Response{}, false
 	}
-	msg := c.reply[:c.replyLen]
-	l.rtt.observe(now.Sub(l.sent), l.slowCounted, r.pool.timestamp(now))
-	r.pool.recordReply(l.server, wire.Rcode(msg[3]&rcodeBits), now)
-	if !l.withoutEDNS && lacksEDNS(msg) {
-		l.withoutEDNS = true
-		r.resend(c, now)
+	msg := q.reply[:q.replyLen]
+	a.rtt.observe(now.Sub(a.sent), a.slowCounted, x.pool.timestamp(now))
+	x.pool.recordReply(a.server, wire.Rcode(msg[3]&rcodeBits), now)
+	if !a.withoutEDNS && lacksEDNS(msg) {
+		a.withoutEDNS = true
+		x.resend(q, now)
 		return wire.Response{}, false
 	}
-	answer, err := parseResponse(msg, c)
-	if !c.tcp && isTruncated(msg) && l.server.udp != l.server.tcp {
+	answer, err := parseResponse(msg, q)
+	if !q.tcp && isTruncated(msg) && a.server.udp != a.server.tcp {
 		// Half an answer can't be cached. The client gets it only if TCP fails, and
 		// may have more luck there itself. What is cut inside a record is no answer.
-		l.truncated, l.hasTruncated = answer, err == nil
-		c.tcp, l.withoutEDNS = true, false
-		r.resend(c, now)
+		a.truncated, a.hasTruncated = answer, err == nil
+		q.tcp, a.withoutEDNS = true, false
+		x.resend(q, now)
 		return wire.Response{}, false
 	}
 	if err != nil {
-		r.handleFailure(c, err, now)
+		x.handleFailure(q, err, now)
 		return wire.Response{}, false
 	}
-	return answer, r.accept(c, answer, now)
+	return answer, x.accept(q, answer, now)
 }
 
 // removeInFlight takes c out of those in flight.
-func (r *exchange) removeInFlight(c *query) {
-	i := slices.Index(r.queries[:r.inFlight], c)
-	r.inFlight--
-	r.queries[i], r.queries[r.inFlight] = r.queries[r.inFlight], c
-	c.attempt.server.inFlight.Add(-1)
+func (x *exchange) removeInFlight(q *query) {
+	i := slices.Index(x.queries[:x.inFlight], q)
+	x.inFlight--
+	x.queries[i], x.queries[x.inFlight] = x.queries[x.inFlight], q
+	q.attempt.server.inFlight.Add(-1)
 }
 
 // resend begins another flight of c, which has just landed.
-func (r *exchange) resend(c *query, now time.Time) {
-	r.inFlight++ // c is the first behind those in flight
-	c.attempt.server.inFlight.Add(1)
-	r.send(c, now)
+func (x *exchange) resend(q *query, now time.Time) {
+	x.inFlight++ // c is the first behind those in flight
+	q.attempt.server.inFlight.Add(1)
+	x.send(q, now)
 }
 
 // accept reports whether answer, from c's server, is the one to give. A server's error
 // is not, while another server has the query.
-func (r *exchange) accept(c *query, answer wire.Response, now time.Time) bool {
-	l := &c.attempt
-	l.server.durations.observe(answer.Rcode, now.Sub(l.started))
-	if slices.Contains(r.pool.cfg.Failover, answer.Rcode) {
-		r.failovers++
-		r.keepFallback(answer, time.Time{})
-		if r.failovers < len(r.servers) && (r.inFlight > 0 || r.askNext(now)) {
+func (x *exchange) accept(q *query, answer wire.Response, now time.Time) bool {
+	a := &q.attempt
+	a.server.durations.observe(answer.Rcode, now.Sub(a.started))
+	if slices.Contains(x.pool.cfg.Failover, answer.Rcode) {
+		x.failovers++
+		x.keepFallback(answer, time.Time{})
+		if x.failovers < len(x.servers) && (x.inFlight > 0 || x.askNext(now)) {
 			return false
 		}
-	} else if r.inFlight > 0 && (answer.Rcode == wire.ServFail || answer.Rcode == wire.Refused) {
-		r.keepFallback(answer, now.Add(l.delays.unanswered))
+	} else if x.inFlight > 0 && (answer.Rcode == wire.ServFail || answer.Rcode == wire.Refused) {
+		x.keepFallback(answer, now.Add(a.delays.unanswered))
 		return false
 	}
-	r.recordWin(c, now)
+	x.recordWin(q, now)
 	return true
 }
 
 // keepFallback keeps answer for want of a better one.
-func (r *exchange) keepFallback(answer wire.Response, until time.Time) {
-	r.fallback, r.hasFallback, r.fallbackUntil = answer, true, until
+func (x *exchange) keepFallback(answer wire.Response, until time.Time) {
+	x.fallback, x.hasFallback, x.fallbackUntil = answer, true, until
 }
 
 // recordWin notes that c's server was first.
-func (r *exchange) recordWin(c *query, now time.Time) {
-	if c.attempt.isHedge {
-		c.attempt.server.hedgeWins.Add(1)
+func (x *exchange) recordWin(q *query, now time.Time) {
+	if q.attempt.isHedge {
+		q.attempt.server.hedgeWins.Add(1)
 	}
-	for _, other := range r.queries[:r.inFlight] {
-		if l := &other.attempt; !l.started.After(c.attempt.started) {
-			r.recordLostRace(l, now)
+	for _, other := range x.queries[:x.inFlight] {
+		if a := &other.attempt; !a.started.After(q.attempt.started) {
+			x.recordLostRace(a, now)
 		}
 	}
 }
 
 // recordLostRace notes that l's server was asked first and would have been second.
-func (r *exchange) recordLostRace(l *attempt, now time.Time) {
-	s, p := l.server, r.pool
-	l.rtt.observeAtLeast(now.Sub(l.sent))
-	if !l.unanswered {
-		l.unanswered = true
+func (x *exchange) recordLostRace(a *attempt, now time.Time) {
+	s, p := a.server, x.pool
+	a.rtt.observeAtLeast(now.Sub(a.sent))
+	if !a.unanswered {
+		a.unanswered = true
 		p.recordUnanswered(s)
 	}
-	if s.lastReply.Load() < p.timestamp(l.sent) {
+	if s.lastReply.Load() < p.timestamp(a.sent) {
 		p.startProbe(s) // nothing came from it meanwhile; the probe says whether it lives
 	}
 }
 
 // handleFailure is the end of c without a reply.
-func (r *exchange) handleFailure(c *query, err error, now time.Time) {
-	l := &c.attempt
-	s, p := l.server, r.pool
-	if l.hasTruncated { // TCP has failed
-		r.keepFallback(l.truncated, time.Time{})
+func (x *exchange) handleFailure(q *query, err error, now time.Time) {
+	a := &q.attempt
+	s, p := a.server, x.pool
+	if a.hasTruncated { // TCP has failed
+		x.keepFallback(a.truncated, time.Time{})
 	}
-	r.err, r.localFailure = fmt.Errorf("asking %s: %w", s.label, publicError(err)), r.localFailure || isLocal(err)
+	x.err, x.localFailure = fmt.Errorf("asking %s: %w", s.label, publicError(err)), x.localFailure || isLocal(err)
 	switch {
 	case p.stop.Err() != nil:
 		return
@@ -471,12 +471,12 @@ func (r *exchange) handleFailure(c *query, err error, now time.Time) {
 		p.startProbe(s)
 	case isLocal(err): // ours, or gone from the set
 	default:
-		if !l.unanswered {
+		if !a.unanswered {
 			p.recordUnanswered(s)
 		}
 		p.startProbe(s)
 	}
-	if r.failuresLeft--; r.failuresLeft > 0 && r.inFlight == 0 && !r.hasFallback {
-		r.askNext(now)
+	if x.failuresLeft--; x.failuresLeft > 0 && x.inFlight == 0 && !x.hasFallback {
+		x.askNext(now)
 	}
 }

@@ -19,16 +19,16 @@ type frameReader struct {
 }
 
 // next gives the next message, valid until fill; false if no whole one is there.
-func (f *frameReader) next() (msg []byte, ok bool) {
-	if f.to-f.from < 2 {
+func (r *frameReader) next() (msg []byte, ok bool) {
+	if r.to-r.from < 2 {
 		return nil, false
 	}
-	end := f.from + 2 + int(binary.BigEndian.Uint16(f.buf[f.from:]))
-	if f.to < end {
+	end := r.from + 2 + int(binary.BigEndian.Uint16(r.buf[r.from:]))
+	if r.to < end {
 		return nil, false
 	}
-	msg = f.buf[f.from+2 : end]
-	f.from = end
+	msg = r.buf[r.from+2 : end]
+	r.from = end
 	return msg, true
 }
 
@@ -51,25 +51,25 @@ func (f *frameReader) fill(r io.Reader) error {
 }
 
 // grow leaves place for the rest of a message, or for many short ones.
-func (f *frameReader) grow() {
-	left := f.buf[f.from:f.to]
+func (r *frameReader) grow() {
+	left := r.buf[r.from:r.to]
 	need := readBufSize
 	if len(left) >= 2 {
 		need = max(need, 2+int(binary.BigEndian.Uint16(left)))
 	}
-	if need > len(f.buf) || len(f.buf) > maxKeptBuffer && need <= maxKeptBuffer {
-		f.buf = append(make([]byte, 0, need), left...)[:need]
+	if need > len(r.buf) || len(r.buf) > maxKeptBuffer && need <= maxKeptBuffer {
+		r.buf = append(make([]byte, 0, need), left...)[:need]
 	} else {
-		copy(f.buf, left)
+		copy(r.buf, left)
 	}
-	f.from, f.to = 0, len(left)
+	r.from, r.to = 0, len(left)
 }
 
 // atBoundary reports whether the last byte read ends a message.
-func (f *frameReader) atBoundary() bool {
-	at := f.from
-	for f.to-at >= 2 {
-		at += 2 + int(binary.BigEndian.Uint16(f.buf[at:]))
+func (r *frameReader) atBoundary() bool {
+	at := r.from
+	for r.to-at >= 2 {
+		at += 2 + int(binary.BigEndian.Uint16(r.buf[at:]))
 	}
-	return at == f.to
+	return at == r.to
 }

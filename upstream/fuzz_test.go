@@ -36,11 +36,11 @@ func (b *bytesConn) Read(p []byte) (int, error) {
 
 // fixedCall is a call whose query has ID 0x0102.
 func fixedCall(t testing.TB) *query {
-	c := newQuery()
-	c.request, c.payload = question(t, "www.example.org."), DefaultPayload
-	c.build(true)
-	binary.BigEndian.PutUint16(c.frame[2:], 0x0102)
-	return c
+	q := newQuery()
+	q.request, q.payload = question(t, "www.example.org."), DefaultPayload
+	q.build(true)
+	binary.BigEndian.PutUint16(q.frame[2:], 0x0102)
+	return q
 }
 
 // seeds are replies to fixedCall's query, and what is nearly one.
@@ -84,9 +84,9 @@ func FuzzStream(f *testing.F) {
 			}
 			want, rest = append(want, rest[2:end]), rest[end:]
 		}
-		c := fixedCall(t)
-		l := &streamConn{queries: map[uint16]*query{c.sentID(): c}, inFlight: 1, division: new(share.Division)}
-		l.division.Add(c.client)
+		q := fixedCall(t)
+		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, inFlight: 1, division: new(share.Division)}
+		c.division.Add(q.client)
 		conn := &bytesConn{left: sent, piece: 1 + int(piece)}
 		in := frameReader{buf: make([]byte, readBufSize)}
 		answered, n := -1, 0
@@ -96,7 +96,7 @@ func FuzzStream(f *testing.F) {
 				if n == len(want) || !bytes.Equal(msg, want[n]) {
 					t.Fatalf("frame %d is %x", n, msg)
 				}
-				if arrive(l, msg, time.Now()) && answered < 0 {
+				if arrive(c, msg, time.Now()) && answered < 0 {
 					answered = n
 				}
 				n++
@@ -105,17 +105,17 @@ func FuzzStream(f *testing.F) {
 		if n != len(want) {
 			t.Fatalf("%d frames were read, want %d", n, len(want))
 		}
-		if over, err := landed(c); over != (answered >= 0) || err != nil {
+		if over, err := landed(q); over != (answered >= 0) || err != nil {
 			t.Fatalf("the query has ended: %t, with %v; the frame for it is number %d", over, err, answered)
 		}
 		if answered < 0 {
 			return
 		}
-		msg := c.reply[:c.replyLen]
-		if !bytes.Equal(msg, want[answered]) || !wire.Matches(msg, c.message()) {
+		msg := q.reply[:q.replyLen]
+		if !bytes.Equal(msg, want[answered]) || !wire.Matches(msg, q.message()) {
 			t.Fatalf("%x does not answer the query", msg)
 		}
-		parseResponse(msg, c)
+		parseResponse(msg, q)
 	})
 }
 
@@ -127,22 +127,22 @@ func FuzzDatagram(f *testing.F) {
 	}
 	f.Add(make([]byte, maxDatagram+1))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
-		c := fixedCall(t)
-		p := udpSocket{division: new(share.Division)}
-		p.add(c)
-		if !p.deliver(datagram[:min(len(datagram), maxDatagram+1)]) {
+		q := fixedCall(t)
+		s := udpSocket{division: new(share.Division)}
+		s.add(q)
+		if !s.deliver(datagram[:min(len(datagram), maxDatagram+1)]) {
 			return
 		}
-		<-c.done
-		msg := c.reply[:c.replyLen]
-		if !wire.Matches(msg, c.message()) {
+		<-q.done
+		msg := q.reply[:q.replyLen]
+		if !wire.Matches(msg, q.message()) {
 			t.Fatalf("%x does not answer the query", msg)
 		}
 		if len(msg) > maxDatagram && !isTruncated(msg) {
 			t.Fatal("a datagram that was cut is not marked")
 		}
 		lacksEDNS(msg)
-		if r, err := parseResponse(msg, c); err == nil && r.Packed.IsZero() {
+		if r, err := parseResponse(msg, q); err == nil && r.Packed.IsZero() {
 			t.Fatal("a response without an answer to send")
 		}
 	})

@@ -6,9 +6,9 @@ import (
 )
 
 // rankOf says how good it is to put a query on l; t is locked.
-func (t *streamTransport) rankOf(l *streamConn, now time.Time) rank {
-	r := l.rank(now)
-	if r == rankReady && t.headOfLineBlocked(l, now) {
+func (t *streamTransport) rankOf(c *streamConn, now time.Time) rank {
+	r := c.rank(now)
+	if r == rankReady && t.headOfLineBlocked(c, now) {
 		return rankBlocked
 	}
 	return r
@@ -49,8 +49,8 @@ const (
 )
 
 // headOfLineBlocked reports whether a slow name seems to hold up what is behind it on l; t is locked.
-func (t *streamTransport) headOfLineBlocked(l *streamConn, now time.Time) bool {
-	return !t.outOfOrder && l.inFlight > 0 && l.replyOverdue(now) >= t.blockedAfter()
+func (t *streamTransport) headOfLineBlocked(c *streamConn, now time.Time) bool {
+	return !t.outOfOrder && c.inFlight > 0 && c.replyOverdue(now) >= t.blockedAfter()
 }
 
 // blockedAfter is how long a connection may be silent before that speaks of a slow name; t is
@@ -60,52 +60,52 @@ func (t *streamTransport) blockedAfter() time.Duration {
 }
 
 // scheduleBlockedCheck has l looked after when a slow name may hold up others there; t is locked.
-func (t *streamTransport) scheduleBlockedCheck(l *streamConn, now time.Time) {
-	if !t.outOfOrder && l.inFlight > 1 && l.conn != nil && !l.closed {
-		l.wakeBy(l.owedSince.Add(t.blockedAfter()), now)
+func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
+	if !t.outOfOrder && c.inFlight > 1 && c.conn != nil && !c.closed {
+		c.wakeBy(c.owedSince.Add(t.blockedAfter()), now)
 	}
 }
 
 // moveOneBlocked takes one of the queries that are held up behind a slow name on l elsewhere, if
 // there is a place; t is locked. When that has been answered the others follow it
 // ([streamTransport.recordReply]): a server that is slow with all of them is asked for no more.
-func (t *streamTransport) moveOneBlocked(l *streamConn, now time.Time) {
+func (t *streamTransport) moveOneBlocked(c *streamConn, now time.Time) {
 	switch {
-	case l.conn == nil || !t.headOfLineBlocked(l, now):
-		t.scheduleBlockedCheck(l, now)
-	case !l.movedOne:
-		if list := l.queuedBehind(); len(list) > 0 && t.moveQuery(list[0], now) {
-			list[0].movedFrom, l.movedOne = l, true
+	case c.conn == nil || !t.headOfLineBlocked(c, now):
+		t.scheduleBlockedCheck(c, now)
+	case !c.movedOne:
+		if list := c.queuedBehind(); len(list) > 0 && t.moveQuery(list[0], now) {
+			list[0].movedFrom, c.movedOne = c, true
 		}
 	}
 }
 
 // moveQuery asks c's query once more on another connection, if there is a place; t is locked.
 // What comes of the first time is dropped.
-func (t *streamTransport) moveQuery(c *query, now time.Time) bool {
-	if c.resends == maxResends {
+func (t *streamTransport) moveQuery(q *query, now time.Time) bool {
+	if q.resends == maxResends {
 		return false
 	}
-	l := t.pickConn(now)
-	if l == nil || l == c.conn || t.rankOf(l, now) >= rankBlocked {
+	c := t.pickConn(now)
+	if c == nil || c == q.conn || t.rankOf(c, now) >= rankBlocked {
 		return false
 	}
-	c.conn.orphan(c)
-	c.resends++
-	l.add(c, now)
-	t.scheduleBlockedCheck(l, now)
-	if l.claimWrite() {
-		t.tasks.Go(func() { t.write(l) })
+	q.conn.orphan(q)
+	q.resends++
+	c.add(q, now)
+	t.scheduleBlockedCheck(c, now)
+	if c.claimWrite() {
+		t.tasks.Go(func() { t.write(c) })
 	}
 	return true
 }
 
 // queuedBehind gives the calls that were put on l after another one that is still in flight, in
 // the order in which they were.
-func (l *streamConn) queuedBehind() (list []*query) {
-	for _, c := range l.queries {
-		if c != nil {
-			list = append(list, c)
+func (c *streamConn) queuedBehind() (list []*query) {
+	for _, q := range c.queries {
+		if q != nil {
+			list = append(list, q)
 		}
 	}
 	slices.SortFunc(list, func(a, b *query) int { return int(int32(a.sequence - b.sequence)) })
@@ -121,19 +121,19 @@ func (t *streamTransport) currentPipelineLimit() int {
 }
 
 // recordReply takes down that the reply to c has come on l; t is locked.
-func (t *streamTransport) recordReply(l *streamConn, c *query, now time.Time) {
-	t.lastReply, l.movedOne = now, false
-	if l.inFlight > int(l.lastSequence-c.sequence) { // more than there were after it
+func (t *streamTransport) recordReply(c *streamConn, q *query, now time.Time) {
+	t.lastReply, c.movedOne = now, false
+	if c.inFlight > int(c.lastSequence-q.sequence) { // more than there were after it
 		t.outOfOrder = true
 	}
-	if from := c.movedFrom; from != nil && from.movedOne && !from.closed && t.headOfLineBlocked(from, now) {
-		for _, c := range from.queuedBehind() {
-			if !t.moveQuery(c, now) {
+	if from := q.movedFrom; from != nil && from.movedOne && !from.closed && t.headOfLineBlocked(from, now) {
+		for _, q := range from.queuedBehind() {
+			if !t.moveQuery(q, now) {
 				break
 			}
 		}
 	}
-	switch took := now.Sub(c.assignedAt); {
+	switch took := now.Sub(q.assignedAt); {
 	case t.typicalRTT == 0:
 		t.typicalRTT = max(took, time.Microsecond)
 	case took > t.typicalRTT:
@@ -144,11 +144,11 @@ func (t *streamTransport) recordReply(l *streamConn, c *query, now time.Time) {
 }
 
 // deliverMessage is [streamConn.deliver], and what is learnt by it; t is locked.
-func (t *streamTransport) deliverMessage(l *streamConn, msg []byte, now time.Time) bool {
-	c, ok := l.deliver(msg, now)
-	if c != nil {
-		t.recordReply(l, c, now)
-		c.complete(nil)
+func (t *streamTransport) deliverMessage(c *streamConn, msg []byte, now time.Time) bool {
+	q, ok := c.deliver(msg, now)
+	if q != nil {
+		t.recordReply(c, q, now)
+		q.complete(nil)
 	}
 	return ok
 }

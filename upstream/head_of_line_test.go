@@ -10,11 +10,11 @@ import (
 // named is a call for a name, to be started.
 func named(t *testing.T, name string) *query {
 	t.Helper()
-	c := fixedCall(t)
-	c.request = question(t, name)
-	c.deadline = time.Now().Add(time.Hour)
-	c.build(true)
-	return c
+	q := fixedCall(t)
+	q.request = question(t, name)
+	q.deadline = time.Now().Add(time.Hour)
+	q.build(true)
+	return q
 }
 
 // through has a name answered by way of via.
@@ -47,13 +47,13 @@ func TestHeldUp(t *testing.T) {
 	through(t, via, "usual.test.")
 	var waiting []*query
 	for len(waiting) < maxConns+3 {
-		c := named(t, "slow.test.")
-		waiting = append(waiting, c)
-		via.start(c)
+		q := named(t, "slow.test.")
+		waiting = append(waiting, q)
+		via.start(q)
 		eventually(t, "it is seen to be held up", func() bool {
 			via.mu.Lock()
 			defer via.mu.Unlock()
-			return c.conn != nil && via.rankOf(c.conn, time.Now()) >= rankBlocked
+			return q.conn != nil && via.rankOf(q.conn, time.Now()) >= rankBlocked
 		})
 		for range 5 {
 			through(t, via, "quick.test.")
@@ -63,10 +63,10 @@ func TestHeldUp(t *testing.T) {
 		t.Errorf("%d connections are open, want more than %d and at most %d", n, maxConns, maxConnsInOrder)
 	}
 	freed()
-	for _, c := range waiting {
-		<-c.done
-		if c.err != nil {
-			t.Errorf("a slow name: %v", c.err)
+	for _, q := range waiting {
+		<-q.done
+		if q.err != nil {
+			t.Errorf("a slow name: %v", q.err)
 		}
 	}
 }
@@ -90,13 +90,13 @@ func TestBehind(t *testing.T) {
 	for range 10 {
 		calls = append(calls, named(t, "quick.test."))
 	}
-	for _, c := range calls {
-		via.start(c)
+	for _, q := range calls {
+		via.start(q)
 	}
-	for _, c := range calls[1:] {
-		<-c.done
-		if c.err != nil {
-			t.Errorf("behind a slow name: %v", c.err)
+	for _, q := range calls[1:] {
+		<-q.done
+		if q.err != nil {
+			t.Errorf("behind a slow name: %v", q.err)
 		}
 	}
 	select {
@@ -134,8 +134,8 @@ func TestAnyTurn(t *testing.T) {
 	if known() {
 		t.Error("one reply is out of turn")
 	}
-	for _, c := range both {
-		via.start(c)
+	for _, q := range both {
+		via.start(q)
 	}
 	<-both[1].done
 	if !known() {

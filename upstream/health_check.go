@@ -23,12 +23,12 @@ func (p *Pool) startProbe(s *server) {
 // closes.
 func (p *Pool) probeLoop(s *server) {
 	defer s.probing.Store(false)
-	c := newQuery()
-	c.probe = true
+	q := newQuery()
+	q.probe = true
 	t := time.NewTicker(max(p.cfg.HealthInterval, time.Millisecond))
 	defer t.Stop()
 	for {
-		err := p.probeOnce(s, c)
+		err := p.probeOnce(s, q)
 		if p.stop.Err() != nil {
 			return
 		}
@@ -64,16 +64,16 @@ func (p *Pool) markAlive(s *server) {
 
 // probeOnce sends one probe: the name servers of the root or of the configured
 // domain, without EDNS, so that it is the plainest query there is.
-func (p *Pool) probeOnce(s *server, c *query) error {
+func (p *Pool) probeOnce(s *server, q *query) error {
 	domain := p.cfg.HealthDomain
 	if domain == "" {
 		domain = wire.Root
 	}
-	b := wire.AppendQuery(append(c.frame[:0], 0, 0), c.newID(), []byte(domain), wire.TypeNS, nil, DefaultPayload)
+	b := wire.AppendQuery(append(q.frame[:0], 0, 0), q.newID(), []byte(domain), wire.TypeNS, nil, DefaultPayload)
 	if p.cfg.HealthNoRec {
 		b[2+2] &^= rdBit
 	}
-	c.setFrame(stripOPT(b))
-	_, err := roundTrip(p.stop, s.probes, c, time.Now().Add(p.opts.ProbeTimeout))
+	q.setFrame(stripOPT(b))
+	_, err := roundTrip(p.stop, s.probes, q, time.Now().Add(p.opts.ProbeTimeout))
 	return err
 }

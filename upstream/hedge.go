@@ -4,82 +4,82 @@ import "time"
 
 // armTimer sees to it that the bell rings when a leg, or what is held, has to be looked
 // after.
-func (r *exchange) armTimer(now time.Time) {
-	next := r.fallbackUntil
-	for _, c := range r.queries[:r.inFlight] {
-		if at := c.attempt.nextCheck; next.IsZero() || !at.IsZero() && at.Before(next) {
+func (x *exchange) armTimer(now time.Time) {
+	next := x.fallbackUntil
+	for _, q := range x.queries[:x.inFlight] {
+		if at := q.attempt.nextCheck; next.IsZero() || !at.IsZero() && at.Before(next) {
 			next = at
 		}
 	}
-	r.nextCheck = next
-	if next.IsZero() || now.Before(r.timerAt) && !next.Before(r.timerAt) {
+	x.nextCheck = next
+	if next.IsZero() || now.Before(x.timerAt) && !next.Before(x.timerAt) {
 		return // it rings before, and this is called again then
 	}
-	r.timerAt = next
-	r.timer.Reset(next.Sub(now))
+	x.timerAt = next
+	x.timer.Reset(next.Sub(now))
 }
 
 // onWakeup looks after the legs that are due. It reports whether what is held has been
 // held for long enough. When the timer itself went off late, this process did not get
 // the processor, and replies may be there that nobody has read: they have the time
 // that their readers need.
-func (r *exchange) onWakeup(now time.Time) bool {
-	r.hedgeSoftErrors(now)
-	if r.nextCheck.IsZero() || now.Before(r.nextCheck) {
+func (x *exchange) onWakeup(now time.Time) bool {
+	x.hedgeSoftErrors(now)
+	if x.nextCheck.IsZero() || now.Before(x.nextCheck) {
 		return false
 	}
-	if !r.fallbackUntil.IsZero() && !now.Before(r.fallbackUntil) {
+	if !x.fallbackUntil.IsZero() && !now.Before(x.fallbackUntil) {
 		return true
 	}
-	late := !r.timerWasLate && now.Sub(r.nextCheck) > minHedgeDelay
-	r.timerWasLate = r.timerWasLate || late
-	for _, c := range r.queries[:r.inFlight] { // those asked meanwhile are not due
+	late := !x.timerWasLate && now.Sub(x.nextCheck) > minHedgeDelay
+	x.timerWasLate = x.timerWasLate || late
+	for _, q := range x.queries[:x.inFlight] { // those asked meanwhile are not due
 		switch {
-		case !c.attempt.due(now):
+		case !q.attempt.due(now):
 		case late:
-			c.attempt.nextCheck = now.Add(minHedgeDelay)
+			q.attempt.nextCheck = now.Add(minHedgeDelay)
 		default:
-			r.handleOverdue(c, now)
+			x.handleOverdue(q, now)
 		}
 	}
 	return false
 }
 
 // due reports whether l has to be looked after at now.
-func (l *attempt) due(now time.Time) bool { return !l.nextCheck.IsZero() && !now.Before(l.nextCheck) }
+func (a *attempt) due(now time.Time) bool { return !a.nextCheck.IsZero() && !now.Before(a.nextCheck) }
 
 // handleOverdue looks after c, which has not landed at its alarm. Another server is asked as
 // soon as that is allowed. The looks until then grow rarer, since with all servers
 // frozen there are many that look.
-func (r *exchange) handleOverdue(c *query, now time.Time) {
-	l := &c.attempt
-	s := l.server
-	if l.checkInterval == 0 { // the first look
-		l.checkInterval = l.delays.hedge
+func (x *exchange) handleOverdue(q *query, now time.Time) {
+	a := &q.attempt
+	s := a.server
+	if a.checkInterval == 0 { // the first look
+		a.checkInterval = a.delays.hedge
 		if !s.suspected.Load() { // what a frozen server does says nothing about its times
-			l.slowCounted = true
-			l.rtt.observeSlow()
+			a.slowCounted = true
+			a.rtt.observeSlow()
 		}
 	} else {
-		l.checkInterval = min(2*l.checkInterval, max(maxCheckInterval, l.delays.hedge))
+		a.checkInterval = min(2*a.checkInterval, max(maxCheckInterval, a.delays.hedge))
 	}
-	if late := l.sent.Add(l.delays.unanswered); !l.unanswered && !now.Before(late) {
-		l.unanswered = true
-		r.pool.recordUnanswered(s)
+	if late := a.sent.Add(a.delays.unanswered); !a.unanswered && !now.Before(late) {
+		a.unanswered = true
+		x.pool.recordUnanswered(s)
 	}
-	if !l.hedged {
-		l.hedged = r.hedge(c, now)
+	if !a.hedged {
+		a.hedged = x.hedge(q, now)
 	}
-	l.nextCheck = l.nextCheckAfter(now)
+	a.nextCheck = a.nextCheckAfter(now)
 }
 
 // nextCheckAfter is when to look after l again, after now; zero is never.
-func (l *attempt) nextCheckAfter(now time.Time) time.Time {
-	late := l.sent.Add(l.delays.unanswered)
-	switch next := now.Add(l.checkInterval); {
-	case !l.unanswered && (l.hedged || late.Before(next)):
+func (a *attempt) nextCheckAfter(now time.Time) time.Time {
+	late := a.sent.Add(a.delays.unanswered)
+	switch next := now.Add(a.checkInterval); {
+	case !a.unanswered && (a.hedged || late.Before(next)):
 		return late
-	case l.hedged:
+	case a.hedged:
 		return time.Time{}
 	default:
 		return next
@@ -96,19 +96,19 @@ const maxCheckInterval = 100 * time.Millisecond
 // it has. To leave a server that is doubted for one that isn't is no extra query: it
 // would be asked there if it came now. Everything else is within the budget, but for
 // queries that have waited for too long.
-func (r *exchange) hedge(c *query, now time.Time) bool {
-	if r.inFlight == maxOutstanding || r.failuresLeft <= 0 || r.hedgesLeft <= 0 || !now.Before(r.deadline) {
+func (x *exchange) hedge(q *query, now time.Time) bool {
+	if x.inFlight == maxOutstanding || x.failuresLeft <= 0 || x.hedgesLeft <= 0 || !now.Before(x.deadline) {
 		return false
 	}
-	at := r.nextIndex
-	s, free := r.hedgeTarget(c, now)
-	if s == nil || !free && !r.pool.hedgeBudget.withdraw() {
-		r.nextIndex = at
+	at := x.nextIndex
+	s, free := x.hedgeTarget(q, now)
+	if s == nil || !free && !x.pool.hedgeBudget.withdraw() {
+		x.nextIndex = at
 		return false
 	}
-	r.hedgesLeft--
+	x.hedgesLeft--
 	s.hedges.Add(1)
-	r.ask(s, now, true)
+	x.ask(s, now, true)
 	return true
 }
 
@@ -121,27 +121,27 @@ const forceHedgeAfter = time.Second
 
 // hedgeTarget is the server to ask because c is late, nil for none, and whether the budget
 // has no say in that.
-func (r *exchange) hedgeTarget(c *query, now time.Time) (s *server, free bool) {
-	desperate := now.Sub(c.attempt.started) >= forceHedgeAfter
-	if s = r.nextServer(true); s != nil {
-		return s, desperate || c.attempt.server.suspected.Load()
+func (x *exchange) hedgeTarget(q *query, now time.Time) (s *server, free bool) {
+	desperate := now.Sub(q.attempt.started) >= forceHedgeAfter
+	if s = x.nextServer(true); s != nil {
+		return s, desperate || q.attempt.server.suspected.Load()
 	}
-	if s = r.nextServer(false); s == nil && r.probablyLost(c, now) {
-		return c.attempt.server, desperate
+	if s = x.nextServer(false); s == nil && x.probablyLost(q, now) {
+		return q.attempt.server, desperate
 	}
 	return s, desperate
 }
 
 // probablyLost reports whether c's query, or its answer, was probably lost, and asking the same
 // server over another port may help.
-func (r *exchange) probablyLost(c *query, now time.Time) bool {
-	l := &c.attempt
-	if c.tcp || l.server.udp == l.server.tcp {
+func (x *exchange) probablyLost(q *query, now time.Time) bool {
+	a := &q.attempt
+	if q.tcp || a.server.udp == a.server.tcp {
 		return false // TCP sends again itself
 	}
 	after := defaultResendDelay
-	if tail, known := l.rtt.percentile95(); known {
+	if tail, known := a.rtt.percentile95(); known {
 		after = max(resendP95s*tail, minResendDelay)
 	}
-	return now.Sub(l.sent) >= after
+	return now.Sub(a.sent) >= after
 }

@@ -276,17 +276,17 @@ func TestRelief(t *testing.T) {
 		if tt.funds {
 			p.hedgeBudget.credit.Store(queriesPerHedge)
 		}
-		r := newExchange(p)
+		x := newExchange(p)
 		now := time.Now()
-		r.failuresLeft, r.hedgesLeft = 4, 3
-		r.request, r.servers, r.deadline, r.order = question(t, "a.test."), p.servers(), now.Add(time.Hour), []int{0, 1}
-		r.askNext(now)
-		got := r.hedge(r.queries[0], now)
+		x.failuresLeft, x.hedgesLeft = 4, 3
+		x.request, x.servers, x.deadline, x.order = question(t, "a.test."), p.servers(), now.Add(time.Hour), []int{0, 1}
+		x.askNext(now)
+		got := x.hedge(x.queries[0], now)
 		spent := tt.funds && p.hedgeBudget.credit.Load() == 0
-		if got != tt.want || spent != tt.spent || r.inFlight != 1+int(p.Stats().Servers[1].Hedges) {
-			t.Errorf("%+v: asked another one: %t, spent: %t, in flight: %d", tt, got, spent, r.inFlight)
+		if got != tt.want || spent != tt.spent || x.inFlight != 1+int(p.Stats().Servers[1].Hedges) {
+			t.Errorf("%+v: asked another one: %t, spent: %t, in flight: %d", tt, got, spent, x.inFlight)
 		}
-		r.reset()
+		x.reset()
 	}
 }
 

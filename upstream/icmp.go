@@ -60,26 +60,26 @@ type icmpError struct {
 }
 
 // readErrorQueue takes the next error from fd's queue, into buf; false if there is none.
-func readErrorQueue(fd uintptr, buf *[maxQuotedQuery]byte) (r icmpError, ok bool) {
+func readErrorQueue(fd uintptr, buf *[maxQuotedQuery]byte) (e icmpError, ok bool) {
 	var control [128]byte
 	n, size, _, _, err := unix.Recvmsg(int(fd), buf[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if err != nil {
 		return icmpError{}, false
 	}
-	r.query = buf[:n]
+	e.query = buf[:n]
 	messages, err := unix.ParseSocketControlMessage(control[:size])
 	if err != nil {
-		return r, true
+		return e, true
 	}
 	for _, m := range messages {
 		ours := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_RECVERR ||
 			m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_RECVERR
 		if ours && len(m.Data) >= 8 { // struct sock_extended_err
-			r.errno = syscall.Errno(binary.NativeEndian.Uint32(m.Data))
-			r.hard = isHardError(r.errno, m.Data[4], m.Data[6])
+			e.errno = syscall.Errno(binary.NativeEndian.Uint32(m.Data))
+			e.hard = isHardError(e.errno, m.Data[4], m.Data[6])
 		}
 	}
-	return r, true
+	return e, true
 }
 
 // isHardError reports whether an error of this origin and code is one that the kernel tells
@@ -97,71 +97,71 @@ func isHardError(errno syscall.Errno, origin, code uint8) bool {
 }
 
 // handleErrorQueue deals with the errors in the queue of p's socket, fd, after one that passes.
-func (t *udpTransport) handleErrorQueue(p *udpSocket, fd uintptr) {
+func (t *udpTransport) handleErrorQueue(s *udpSocket, fd uintptr) {
 	var buf [maxQuotedQuery]byte
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	queued := false
-	for r, ok := readErrorQueue(fd, &buf); ok; r, ok = readErrorQueue(fd, &buf) {
+	for e, ok := readErrorQueue(fd, &buf); ok; e, ok = readErrorQueue(fd, &buf) {
 		queued = true
-		t.handleICMPError(p, r)
+		t.handleICMPError(s, e)
 	}
 	if !queued {
-		p.reportSoftError()
+		s.reportSoftError()
 	}
 }
 
 // handleICMPError deals with one error; t is locked.
-func (t *udpTransport) handleICMPError(p *udpSocket, r icmpError) {
+func (t *udpTransport) handleICMPError(s *udpSocket, e icmpError) {
 	switch {
-	case !r.hard:
-	case len(r.query) < 2:
-		p.reportSoftError()
-	case p.failQuoted(r), slices.Contains(p.orphanIDs, binary.BigEndian.Uint16(r.query)):
+	case !e.hard:
+	case len(e.query) < 2:
+		s.reportSoftError()
+	case s.failQuoted(e), slices.Contains(s.orphanIDs, binary.BigEndian.Uint16(e.query)):
 	default:
-		t.countUnexpected(p)
+		t.countUnexpected(s)
 	}
 }
 
 // failQuoted ends the flight of the query that r is about; false if there is none.
-func (p *udpSocket) failQuoted(r icmpError) bool {
-	i := p.indexOf(binary.BigEndian.Uint16(r.query))
+func (s *udpSocket) failQuoted(e icmpError) bool {
+	i := s.indexOf(binary.BigEndian.Uint16(e.query))
 	if i < 0 {
 		return false
 	}
-	sent := p.queries[i].message()
-	if n := min(len(sent), len(r.query)); !bytes.Equal(sent[:n], r.query[:n]) {
+	sent := s.queries[i].message()
+	if n := min(len(sent), len(e.query)); !bytes.Equal(sent[:n], e.query[:n]) {
 		return false
 	}
-	p.complete(i, localError{fmt.Errorf("%w, as an ICMP message says", r.errno)})
+	s.complete(i, localError{fmt.Errorf("%w, as an ICMP message says", e.errno)})
 	return true
 }
 
 // reportSoftError tells all races with a flight on p that it may get no reply.
-func (p *udpSocket) reportSoftError() {
-	for _, c := range p.queries[:p.inFlight] {
-		c.reportSoftError()
+func (s *udpSocket) reportSoftError() {
+	for _, q := range s.queries[:s.inFlight] {
+		q.reportSoftError()
 	}
 }
 
 // reportSoftError is called while c is in flight. It does not block.
-func (c *query) reportSoftError() {
-	if c.wakeup == nil {
+func (q *query) reportSoftError() {
+	if q.wakeup == nil {
 		return
 	}
-	c.softError.Store(true)
+	q.softError.Store(true)
 	select {
-	case c.wakeup <- struct{}{}:
+	case q.wakeup <- struct{}{}:
 	default:
 	}
 }
 
 // hedgeSoftErrors asks other servers, as far as the budget allows, beside those whose flights may
 // get no reply.
-func (r *exchange) hedgeSoftErrors(now time.Time) {
-	for _, c := range r.queries[:r.inFlight] {
-		if c.softError.Swap(false) && !c.attempt.hedged {
-			c.attempt.hedged = r.hedge(c, now)
+func (x *exchange) hedgeSoftErrors(now time.Time) {
+	for _, q := range x.queries[:x.inFlight] {
+		if q.softError.Swap(false) && !q.attempt.hedged {
+			q.attempt.hedged = x.hedge(q, now)
 		}
 	}
 }

@@ -79,11 +79,11 @@ func TestForgedICMP(t *testing.T) {
 	query := queryOf(via, 0)
 	wrong := append([]byte(nil), query...)
 	via.mu.Lock()
-	var port *udpSocket
+	var s *udpSocket
 	for q := range via.live {
-		port = q
+		s = q
 	}
-	for port.indexOf(binary.BigEndian.Uint16(wrong)) >= 0 {
+	for s.indexOf(binary.BigEndian.Uint16(wrong)) >= 0 {
 		wrong[1]++
 	}
 	via.mu.Unlock()
@@ -118,8 +118,8 @@ func TestForgedICMP(t *testing.T) {
 func queryOf(via *udpTransport, i int) []byte {
 	via.mu.Lock()
 	defer via.mu.Unlock()
-	for p := range via.live {
-		return append([]byte(nil), p.queries[i].message()...)
+	for s := range via.live {
+		return append([]byte(nil), s.queries[i].message()...)
 	}
 	return nil
 }

@@ -40,22 +40,22 @@ type passiveHealth struct {
 
 // recordReply notes a reply of this rcode that came at now. It ends doubts, unless it is
 // one more error where they are too many: then it reports that.
-func (t *passiveHealth) recordReply(rcode wire.Rcode, now int64) (failing bool) {
-	t.lastReply.Store(now)
-	resetNonZero(&t.unanswered)
+func (h *passiveHealth) recordReply(rcode wire.Rcode, now int64) (failing bool) {
+	h.lastReply.Store(now)
+	resetNonZero(&h.unanswered)
 	if rcode == wire.ServFail || rcode == wire.Refused {
-		if t.errors.Add(1) >= suspectAfterErrors {
+		if h.errors.Add(1) >= suspectAfterErrors {
 			return true
 		}
 	} else {
-		resetNonZero(&t.errors)
+		resetNonZero(&h.errors)
 	}
-	if t.suspected.Load() {
-		t.suspected.Store(false)
+	if h.suspected.Load() {
+		h.suspected.Store(false)
 	}
-	if t.reinstated.Load() || t.probeUnreliable.Load() {
-		t.reinstated.Store(false)
-		t.probeUnreliable.Store(false)
+	if h.reinstated.Load() || h.probeUnreliable.Load() {
+		h.reinstated.Store(false)
+		h.probeUnreliable.Store(false)
 	}
 	return false
 }
@@ -69,29 +69,29 @@ func resetNonZero(n *atomic.Uint32) {
 }
 
 // recordUnanswered notes a query that was let pass, and reports whether that is one too many.
-func (t *passiveHealth) recordUnanswered() bool { return t.unanswered.Add(1) >= suspectAfterUnanswered }
+func (h *passiveHealth) recordUnanswered() bool { return h.unanswered.Add(1) >= suspectAfterUnanswered }
 
 // markSuspect reports whether the doubt is new.
-func (t *passiveHealth) markSuspect() bool {
-	if !t.suspected.CompareAndSwap(false, true) {
+func (h *passiveHealth) markSuspect() bool {
+	if !h.suspected.CompareAndSwap(false, true) {
 		return false
 	}
-	if t.reinstated.Load() {
-		t.probeUnreliable.Store(true)
+	if h.reinstated.Load() {
+		h.probeUnreliable.Store(true)
 	}
 	return true
 }
 
 // reinstate notes the reply to a probe. It is enough for one query to be tried, and one
 // more miss is enough for the doubt to come back.
-func (t *passiveHealth) reinstate(now int64) {
-	t.lastReply.Store(now)
-	if t.probeUnreliable.Load() || t.errors.Load() >= suspectAfterErrors || !t.suspected.Load() {
+func (h *passiveHealth) reinstate(now int64) {
+	h.lastReply.Store(now)
+	if h.probeUnreliable.Load() || h.errors.Load() >= suspectAfterErrors || !h.suspected.Load() {
 		return
 	}
-	t.reinstated.Store(true)
-	t.unanswered.Store(suspectAfterUnanswered - 1)
-	t.suspected.Store(false)
+	h.reinstated.Store(true)
+	h.unanswered.Store(suspectAfterUnanswered - 1)
+	h.suspected.Store(false)
 }
 
 // hedgeBudget is how many queries may be asked twice. It is safe for concurrent use.

@@ -256,31 +256,31 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 	}
 	defer p.limiter.release(from.Client)
 	p.hedgeBudget.deposit()
-	r := p.exchanges.Get().(*exchange)
+	x := p.exchanges.Get().(*exchange)
 	defer func() {
-		r.reset()
-		p.exchanges.Put(r)
+		x.reset()
+		p.exchanges.Put(x)
 	}()
-	r.request, r.client, r.servers = q, from.Client, p.servers()
-	r.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
-	r.deadline = time.Now().Add(p.opts.Deadline)
-	if d, ok := ctx.Deadline(); ok && d.Before(r.deadline) {
-		r.deadline = d
+	x.request, x.client, x.servers = q, from.Client, p.servers()
+	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
+	x.deadline = time.Now().Add(p.opts.Deadline)
+	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
+		x.deadline = d
 	}
-	if len(r.servers) == 0 && p.members.ready != nil {
-		p.awaitServers(ctx, r)
+	if len(x.servers) == 0 && p.members.ready != nil {
+		p.awaitServers(ctx, x)
 	}
-	return r.run(ctx)
+	return x.run(ctx)
 }
 
 // awaitServers waits until names or Services have led to the first server, for a while:
 // an agent that has just started finds out within milliseconds, mostly.
-func (p *Pool) awaitServers(ctx context.Context, r *exchange) {
+func (p *Pool) awaitServers(ctx context.Context, x *exchange) {
 	t := time.NewTimer(min(p.opts.Deadline, firstServerTimeout))
 	defer t.Stop()
 	select {
 	case <-p.members.ready:
-		r.servers = p.servers()
+		x.servers = p.servers()
 	case <-t.C:
 	case <-ctx.Done():
 	case <-p.stop.Done():
@@ -348,41 +348,41 @@ type limiter struct {
 	idle     chan struct{} // closed once the gate is closed and n is 0
 }
 
-func (g *limiter) acquire(c share.Client) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
+func (l *limiter) acquire(c share.Client) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
 		return ErrClosed
 	}
-	if g.limit > 0 {
-		if g.division.Ask(c) != share.Fits {
+	if l.limit > 0 {
+		if l.division.Ask(c) != share.Fits {
 			return ErrTooMany
 		}
-		g.division.Add(c)
+		l.division.Add(c)
 	}
-	g.active++
+	l.active++
 	return nil
 }
 
-func (g *limiter) release(c share.Client) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.limit > 0 {
-		g.division.Remove(c)
+func (l *limiter) release(c share.Client) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.limit > 0 {
+		l.division.Remove(c)
 	}
-	if g.active--; g.active == 0 && g.closed {
-		close(g.idle)
+	if l.active--; l.active == 0 && l.closed {
+		close(l.idle)
 	}
 }
 
-func (g *limiter) close() <-chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed && g.active == 0 {
-		close(g.idle)
+func (l *limiter) close() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed && l.active == 0 {
+		close(l.idle)
 	}
-	g.closed = true
-	return g.idle
+	l.closed = true
+	return l.idle
 }
 
 // isTimeout reports whether err is a deadline, of a socket or of a context.

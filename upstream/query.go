@@ -76,52 +76,52 @@ type query struct {
 }
 
 func newQuery() *query {
-	c := &query{
+	q := &query{
 		frame: make([]byte, 0, 2+headerLen+wire.MaxName+4+optLen),
 		reply: make([]byte, initialReplySize),
 		done:  make(chan *query, 1),
 	}
-	c.writeFunc = func(fd uintptr) bool {
-		c.writeErr = sendDatagram(fd, c.message())
+	q.writeFunc = func(fd uintptr) bool {
+		q.writeErr = sendDatagram(fd, q.message())
 		return true // whatever came of it: false would wait until fd is writable
 	}
-	return c
+	return q
 }
 
 // reset lets go of the query and of a buffer too large to keep.
-func (c *query) reset() {
-	c.request, c.client = nil, share.Nobody
-	c.attempt = attempt{}
-	if len(c.reply) > maxKeptBuffer {
-		c.reply = make([]byte, initialReplySize)
+func (q *query) reset() {
+	q.request, q.client = nil, share.Nobody
+	q.attempt = attempt{}
+	if len(q.reply) > maxKeptBuffer {
+		q.reply = make([]byte, initialReplySize)
 	}
 }
 
 // newID is the next query ID. The IDs come from crypto/rand: math/rand/v2's default
 // source is a ChaCha8 today, but its documentation promises no more than speed,
 // and a guessable ID is a poisoned cache (RFC 5452, 4.3).
-func (c *query) newID() uint16 {
-	if c.randomLeft == 0 {
-		rand.Read(c.randomBytes[:]) // never fails: the runtime ends the process instead
-		c.randomLeft = idBatch
+func (q *query) newID() uint16 {
+	if q.randomLeft == 0 {
+		rand.Read(q.randomBytes[:]) // never fails: the runtime ends the process instead
+		q.randomLeft = idBatch
 	}
-	c.randomLeft -= 2
-	return binary.BigEndian.Uint16(c.randomBytes[c.randomLeft:])
+	q.randomLeft -= 2
+	return binary.BigEndian.Uint16(q.randomBytes[q.randomLeft:])
 }
 
 // build writes the query into frame, with an ID of its own.
-func (c *query) build(edns bool) {
-	b := wire.AppendQuery(append(c.frame[:0], 0, 0), c.newID(), c.request.Name(), c.request.Type, c.request, c.payload)
+func (q *query) build(edns bool) {
+	b := wire.AppendQuery(append(q.frame[:0], 0, 0), q.newID(), q.request.Name(), q.request.Type, q.request, q.payload)
 	if !edns {
 		b = stripOPT(b)
 	}
-	c.setFrame(b)
+	q.setFrame(b)
 }
 
 // setFrame completes the length prefix.
-func (c *query) setFrame(b []byte) {
+func (q *query) setFrame(b []byte) {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
-	c.frame = b
+	q.frame = b
 }
 
 // stripOPT takes the OPT record off a framed query of wire.AppendQuery's.
@@ -132,50 +132,50 @@ func stripOPT(b []byte) []byte {
 }
 
 // message is the query without its length prefix.
-func (c *query) message() []byte { return c.frame[2:] }
+func (q *query) message() []byte { return q.frame[2:] }
 
 // sentID is the ID in frame.
-func (c *query) sentID() uint16 { return binary.BigEndian.Uint16(c.frame[2:]) }
+func (q *query) sentID() uint16 { return binary.BigEndian.Uint16(q.frame[2:]) }
 
 // replaceID gives the query another ID.
-func (c *query) replaceID() { binary.BigEndian.PutUint16(c.frame[2:], c.newID()) }
+func (q *query) replaceID() { binary.BigEndian.PutUint16(q.frame[2:], q.newID()) }
 
 // complete ends c's flight, with err or the reply it holds. It never blocks: landed has
 // room for every call of an exchange, and a flight ends once.
-func (c *query) complete(err error) {
-	c.err = err
-	c.done <- c
+func (q *query) complete(err error) {
+	q.err = err
+	q.done <- q
 }
 
 // sendFrom sends the query from a connected socket. It does not block.
-func (c *query) sendFrom(socket syscall.RawConn) error {
-	if err := socket.Write(c.writeFunc); err != nil {
+func (q *query) sendFrom(socket syscall.RawConn) error {
+	if err := socket.Write(q.writeFunc); err != nil {
 		return err
 	}
-	return c.writeErr
+	return q.writeErr
 }
 
 // storeDatagram copies the reply msg, a datagram.
-func (c *query) storeDatagram(msg []byte) {
-	c.growReply(len(msg))
-	c.replyLen = copy(c.reply, msg)
-	if c.replyLen > maxDatagram { // the kernel has cut the rest off
-		c.reply[2] |= tcBit
+func (q *query) storeDatagram(msg []byte) {
+	q.growReply(len(msg))
+	q.replyLen = copy(q.reply, msg)
+	if q.replyLen > maxDatagram { // the kernel has cut the rest off
+		q.reply[2] |= tcBit
 	}
 }
 
 // matches reports whether msg is the reply waited for.
-func (c *query) matches(msg []byte) bool {
-	if c.probe { // a server that answers anything at all is alive
-		return len(msg) >= headerLen && string(msg[:2]) == string(c.frame[2:4]) && msg[2]&qrBit != 0
+func (q *query) matches(msg []byte) bool {
+	if q.probe { // a server that answers anything at all is alive
+		return len(msg) >= headerLen && string(msg[:2]) == string(q.frame[2:4]) && msg[2]&qrBit != 0
 	}
-	return wire.Matches(msg, c.message())
+	return wire.Matches(msg, q.message())
 }
 
 // growReply makes reply at least n bytes long and keeps what is in it.
-func (c *query) growReply(n int) {
-	if n > len(c.reply) {
-		c.reply = append(c.reply, make([]byte, n-len(c.reply))...)
+func (q *query) growReply(n int) {
+	if n > len(q.reply) {
+		q.reply = append(q.reply, make([]byte, n-len(q.reply))...)
 	}
 }
 

@@ -135,14 +135,14 @@ func (s *server) close() {
 // errTransport is a transport that can't be.
 type errTransport struct{ err error }
 
-func (t errTransport) start(c *query)               { c.complete(t.err) }
+func (t errTransport) start(q *query)               { q.complete(t.err) }
 func (t errTransport) cancel(*query) bool           { return false }
 func (t errTransport) closeIdle(time.Time)          {}
 func (t errTransport) close()                       {}
 func (t errTransport) reuse() (hits, misses uint64) { return 0, 0 }
 
-func parseResponse(msg []byte, c *query) (wire.Response, error) {
-	r, err := wire.ParseResponse(msg, c.request)
+func parseResponse(msg []byte, q *query) (wire.Response, error) {
+	r, err := wire.ParseResponse(msg, q.request)
 	if err != nil {
 		return wire.Response{}, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
@@ -150,19 +150,19 @@ func parseResponse(msg []byte, c *query) (wire.Response, error) {
 }
 
 // roundTrip is one whole flight of c: it blocks until the reply, until, or the end of ctx.
-func roundTrip(ctx context.Context, via transport, c *query, until time.Time) ([]byte, error) {
-	c.deadline = until
-	via.start(c)
+func roundTrip(ctx context.Context, via transport, q *query, until time.Time) ([]byte, error) {
+	q.deadline = until
+	via.start(q)
 	select {
-	case <-c.done:
+	case <-q.done:
 	case <-ctx.Done():
-		if via.cancel(c) {
+		if via.cancel(q) {
 			return nil, ctx.Err()
 		}
-		<-c.done
+		<-q.done
 	}
-	if c.err != nil {
-		return nil, c.err
+	if q.err != nil {
+		return nil, q.err
 	}
-	return c.reply[:c.replyLen], nil
+	return q.reply[:q.replyLen], nil
 }

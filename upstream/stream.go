@@ -143,75 +143,75 @@ func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
 }
 
 // start is [transport.start].
-func (t *streamTransport) start(c *query) {
-	c.resends, c.movedFrom = 0, nil
+func (t *streamTransport) start(q *query) {
+	q.resends, q.movedFrom = 0, nil
 	now := time.Now()
 	t.mu.Lock()
-	l, err := t.assignNew(c, now)
-	mine := err == nil && l.claimWrite()
+	c, err := t.assignNew(q, now)
+	mine := err == nil && c.claimWrite()
 	t.mu.Unlock()
 	if err != nil {
-		c.complete(err)
+		q.complete(err)
 	} else if mine {
-		t.write(l)
+		t.write(c)
 	}
 }
 
 // assignNew is [streamTransport.acquireConn] for a flight that begins; t is locked.
-func (t *streamTransport) assignNew(c *query, now time.Time) (*streamConn, error) {
-	if t.inFlight.Ask(c.client) != share.Fits {
+func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error) {
+	if t.inFlight.Ask(q.client) != share.Fits {
 		return nil, ErrBusy
 	}
-	return t.assign(c, now)
+	return t.assign(q, now)
 }
 
 // assign puts c on a connection, which may still be in the making; t is locked.
-func (t *streamTransport) assign(c *query, now time.Time) (*streamConn, error) {
+func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 	if t.closed {
 		return nil, ErrClosed
 	}
-	l := t.pickConn(now)
-	if l == nil {
+	c := t.pickConn(now)
+	if c == nil {
 		return nil, ErrBusy
 	}
-	l.add(c, now)
-	t.scheduleBlockedCheck(l, now)
-	return l, nil
+	c.add(q, now)
+	t.scheduleBlockedCheck(c, now)
+	return c, nil
 }
 
 // pickConn gives the connection for the next query, and begins one where that is of use;
 // nil if there is no place. t is locked.
 func (t *streamTransport) pickConn(now time.Time) *streamConn {
-	l := t.bestConn(now)
-	if l == nil && t.closeOldestRetired(now) {
-		l = t.bestConn(now) // what was in flight there may have opened one
+	c := t.bestConn(now)
+	if c == nil && t.closeOldestRetired(now) {
+		c = t.bestConn(now) // what was in flight there may have opened one
 	}
-	if len(t.live) < t.connLimit(l, now) && t.needsConn(l, now) {
+	if len(t.live) < t.connLimit(c, now) && t.needsConn(c, now) {
 		t.misses.Add(1)
-		if fresh := t.dial(now); l == nil || t.rankOf(l, now) >= rankBlocked {
+		if fresh := t.dial(now); c == nil || t.rankOf(c, now) >= rankBlocked {
 			return fresh
 		}
-	} else if l != nil {
+	} else if c != nil {
 		t.hits.Add(1)
 	}
-	return l
+	return c
 }
 
 // bestConn gives the connection for the next query, nil for none; t is locked. It is
 // the first that is not crowded, so that those there are too many of get idle.
 func (t *streamTransport) bestConn(now time.Time) (best *streamConn) {
 	for i := len(t.open) - 1; i >= 0; i-- {
-		if l := t.open[i]; t.expired(l, now) {
-			t.retire(l, now)
+		if c := t.open[i]; t.expired(c, now) {
+			t.retire(c, now)
 		}
 	}
-	for _, l := range t.open {
-		if len(l.queries) >= maxInFlightPerConn {
+	for _, c := range t.open {
+		if len(c.queries) >= maxInFlightPerConn {
 			continue
 		}
-		if best == nil || t.rankOf(l, now) < t.rankOf(best, now) ||
-			t.rankOf(l, now) == t.rankOf(best, now) && best.inFlight >= t.currentPipelineLimit() && l.inFlight < best.inFlight {
-			best = l
+		if best == nil || t.rankOf(c, now) < t.rankOf(best, now) ||
+			t.rankOf(c, now) == t.rankOf(best, now) && best.inFlight >= t.currentPipelineLimit() && c.inFlight < best.inFlight {
+			best = c
 		}
 	}
 	return best
@@ -227,16 +227,16 @@ func (t *streamTransport) needsConn(best *streamConn, now time.Time) bool {
 	case rankStalled, rankBlocked:
 		return !t.dialFailed
 	case rankReady:
-		return best.inFlight >= t.currentPipelineLimit() && !t.dialFailed && !slices.ContainsFunc(t.open, func(l *streamConn) bool { return l.conn == nil })
+		return best.inFlight >= t.currentPipelineLimit() && !t.dialFailed && !slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.conn == nil })
 	}
 	return false
 }
 
 // expired reports whether l should take no more queries; t is locked.
-func (t *streamTransport) expired(l *streamConn, now time.Time) bool {
-	return l.inFlight == 0 && !l.idleSince.IsZero() && now.Sub(l.idleSince) >= t.expire ||
-		t.maxAge > 0 && now.Sub(l.begunAt) >= t.maxAge ||
-		l.replyOverdue(now) >= closeStalledAfter
+func (t *streamTransport) expired(c *streamConn, now time.Time) bool {
+	return c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
+		t.maxAge > 0 && now.Sub(c.begunAt) >= t.maxAge ||
+		c.replyOverdue(now) >= closeStalledAfter
 }
 
 // closeOldestRetired breaks the oldest connection that drains, if all places are taken, and reports
@@ -246,9 +246,9 @@ func (t *streamTransport) closeOldestRetired(now time.Time) bool {
 		return false
 	}
 	var oldest *streamConn
-	for l := range t.live {
-		if l.retired && (oldest == nil || l.begunAt.Before(oldest.begunAt)) {
-			oldest = l
+	for c := range t.live {
+		if c.retired && (oldest == nil || c.begunAt.Before(oldest.begunAt)) {
+			oldest = c
 		}
 	}
 	if oldest != nil {
@@ -262,42 +262,42 @@ var errConnStuck error = localError{errors.New("the connection is stuck")}
 
 // dial begins a connection; t is locked and not closed.
 func (t *streamTransport) dial(now time.Time) *streamConn {
-	l := newStreamConn(now, &t.inFlight)
-	l.ctx, l.cancel = context.WithTimeout(t.ctx, connectTimeout)
-	l.timer = time.AfterFunc(connectTimeout, func() { t.onTimer(l) })
-	t.open = append(t.open, l)
-	t.live[l] = struct{}{}
-	t.tasks.Go(func() { t.run(l) })
-	return l
+	c := newStreamConn(now, &t.inFlight)
+	c.ctx, c.cancel = context.WithTimeout(t.ctx, connectTimeout)
+	c.timer = time.AfterFunc(connectTimeout, func() { t.onTimer(c) })
+	t.open = append(t.open, c)
+	t.live[c] = struct{}{}
+	t.tasks.Go(func() { t.run(c) })
+	return c
 }
 
 // run is the goroutine of l: it connects, and then reads.
-func (t *streamTransport) run(l *streamConn) {
-	conn, err := t.connect(l.ctx)
-	if !t.handleConnected(l, conn, err) {
+func (t *streamTransport) run(c *streamConn) {
+	conn, err := t.connect(c.ctx)
+	if !t.handleConnected(c, conn, err) {
 		return
 	}
-	t.write(l)
-	t.readLoop(l)
+	t.write(c)
+	t.readLoop(c)
 }
 
 // handleConnected takes conn, or the error there is instead, and reports whether l is alive
 // with it. What waits on l is claimed then.
-func (t *streamTransport) handleConnected(l *streamConn, conn net.Conn, err error) bool {
+func (t *streamTransport) handleConnected(c *streamConn, conn net.Conn, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l.closed {
+	if c.closed {
 		if err == nil {
 			conn.Close()
 		}
 		return false
 	}
 	if t.dialFailed = err != nil; t.dialFailed {
-		t.closeConn(l, fmt.Errorf("connecting: %w", err), time.Now())
+		t.closeConn(c, fmt.Errorf("connecting: %w", err), time.Now())
 		return false
 	}
-	l.setConn(conn)
-	l.writing = true
+	c.setConn(conn)
+	c.writing = true
 	return true
 }
 
@@ -312,29 +312,29 @@ func (t *streamTransport) connect(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := newAsyncConn(conn, t.tasks.Go)
+	c, err := newAsyncConn(conn, t.tasks.Go)
 	switch {
 	case err != nil:
 		return nil, err
 	case t.tls == nil:
-		return p, nil
+		return c, nil
 	}
-	return handshake(ctx, p, t.tls)
+	return handshake(ctx, c, t.tls)
 }
 
 // readLoop reads from l until it breaks.
-func (t *streamTransport) readLoop(l *streamConn) {
-	f := frameReader{buf: make([]byte, readBufSize)}
+func (t *streamTransport) readLoop(c *streamConn) {
+	r := frameReader{buf: make([]byte, readBufSize)}
 	for {
-		err := f.fill(l.conn)
+		err := r.fill(c.conn)
 		t.mu.Lock()
-		if !l.closed {
-			t.deliver(l, &f)
+		if !c.closed {
+			t.deliver(c, &r)
 		}
-		if err != nil && !l.closed {
-			t.closeConn(l, err, time.Now())
+		if err != nil && !c.closed {
+			t.closeConn(c, err, time.Now())
 		}
-		over := l.closed
+		over := c.closed
 		t.mu.Unlock()
 		if over {
 			return
@@ -343,36 +343,36 @@ func (t *streamTransport) readLoop(l *streamConn) {
 }
 
 // deliver hands out the messages that f holds; t is locked.
-func (t *streamTransport) deliver(l *streamConn, f *frameReader) {
-	before, now := l.inFlight, time.Now()
-	for msg, ok := f.next(); ok; msg, ok = f.next() {
-		if t.deliverMessage(l, msg, now) {
+func (t *streamTransport) deliver(c *streamConn, r *frameReader) {
+	before, now := c.inFlight, time.Now()
+	for msg, ok := r.next(); ok; msg, ok = r.next() {
+		if t.deliverMessage(c, msg, now) {
 			continue
 		}
 		t.unexpected.Add(1)
-		if l.unexpected++; l.unexpected == maxUnexpected {
-			t.retire(l, now)
+		if c.unexpected++; c.unexpected == maxUnexpected {
+			t.retire(c, now)
 		}
 	}
-	t.closeIfUnused(l, before-l.inFlight, now)
+	t.closeIfUnused(c, before-c.inFlight, now)
 }
 
 // closeIfUnused ends l if it is of no use any more after n calls have left it; t is locked.
-func (t *streamTransport) closeIfUnused(l *streamConn, n int, now time.Time) {
-	if l.closed {
+func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
+	if c.closed {
 		return
 	}
-	if l.orphans >= maxOrphans || l.replyOverdue(now) >= closeStalledAfter {
-		t.retire(l, now)
+	if c.orphans >= maxOrphans || c.replyOverdue(now) >= closeStalledAfter {
+		t.retire(c, now)
 	}
-	if l.closed || l.inFlight > 0 {
+	if c.closed || c.inFlight > 0 {
 		return
 	}
 	if n > 0 {
-		l.idleSince = now
+		c.idleSince = now
 	}
-	if l.retired || t.expire <= 0 || t.tooManyIdle() {
-		t.closeConn(l, nil, now)
+	if c.retired || t.expire <= 0 || t.tooManyIdle() {
+		t.closeConn(c, nil, now)
 	}
 }
 
@@ -380,8 +380,8 @@ func (t *streamTransport) closeIfUnused(l *streamConn, n int, now time.Time) {
 // locked.
 func (t *streamTransport) tooManyIdle() bool {
 	idle := 0
-	for _, l := range t.open {
-		if l.inFlight == 0 && !l.idleSince.IsZero() {
+	for _, c := range t.open {
+		if c.inFlight == 0 && !c.idleSince.IsZero() {
 			idle++
 		}
 	}
@@ -389,86 +389,86 @@ func (t *streamTransport) tooManyIdle() bool {
 }
 
 // retire lets l take no more queries; t is locked.
-func (t *streamTransport) retire(l *streamConn, now time.Time) {
-	l.retired = true
-	if i := slices.Index(t.open, l); i >= 0 {
+func (t *streamTransport) retire(c *streamConn, now time.Time) {
+	c.retired = true
+	if i := slices.Index(t.open, c); i >= 0 {
 		t.open = slices.Delete(t.open, i, i+1)
 	}
-	if l.inFlight == 0 {
-		t.closeConn(l, nil, now)
+	if c.inFlight == 0 {
+		t.closeConn(c, nil, now)
 	}
 }
 
 // closeConn is the end of l, because of err; nil if nothing is wrong. t is locked.
-func (t *streamTransport) closeConn(l *streamConn, err error, now time.Time) {
-	if l.closed {
+func (t *streamTransport) closeConn(c *streamConn, err error, now time.Time) {
+	if c.closed {
 		return
 	}
-	l.release()
-	delete(t.live, l)
-	t.retire(l, now)
+	c.release()
+	delete(t.live, c)
+	t.retire(c, now)
 	if err == nil {
 		return
 	}
-	if l.inFlight > 0 || l.conn == nil {
+	if c.inFlight > 0 || c.conn == nil {
 		t.brokenConns.Add(1)
 	}
-	again := l.answered || t.hasReadyConn(now)
-	for _, c := range l.removeAll() {
-		if !again || !t.resend(c, now) {
+	again := c.answered || t.hasReadyConn(now)
+	for _, q := range c.removeAll() {
+		if !again || !t.resend(q, now) {
 			if t.closed {
 				err = ErrClosed
 			}
-			c.complete(err)
+			q.complete(err)
 		}
 	}
 }
 
 // hasReadyConn reports whether a connection works; t is locked.
 func (t *streamTransport) hasReadyConn(now time.Time) bool {
-	return slices.ContainsFunc(t.open, func(l *streamConn) bool { return l.rank(now) == rankReady })
+	return slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.rank(now) == rankReady })
 }
 
 // resend puts c on another connection; false if it has been on too many, or its time
 // is over. t is locked.
-func (t *streamTransport) resend(c *query, now time.Time) bool {
-	if t.closed || c.resends == maxResends || !c.deadline.After(now) {
+func (t *streamTransport) resend(q *query, now time.Time) bool {
+	if t.closed || q.resends == maxResends || !q.deadline.After(now) {
 		return false
 	}
-	c.resends++
-	l, err := t.assign(c, now)
+	q.resends++
+	c, err := t.assign(q, now)
 	if err != nil {
 		return false
 	}
-	if l.claimWrite() {
-		t.tasks.Go(func() { t.write(l) })
+	if c.claimWrite() {
+		t.tasks.Go(func() { t.write(c) })
 	}
 	return true
 }
 
 // onTimer is called by l's timer.
-func (t *streamTransport) onTimer(l *streamConn) {
+func (t *streamTransport) onTimer(c *streamConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l.closed {
+	if c.closed {
 		return
 	}
 	now := time.Now()
-	n := l.expire(now)
-	t.moveOneBlocked(l, now)
-	t.closeIfUnused(l, n, now)
+	n := c.expire(now)
+	t.moveOneBlocked(c, now)
+	t.closeIfUnused(c, n, now)
 }
 
 // cancel is [transport.cancel].
-func (t *streamTransport) cancel(c *query) bool {
+func (t *streamTransport) cancel(q *query) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := c.conn
-	if l == nil {
+	c := q.conn
+	if c == nil {
 		return false
 	}
-	l.orphan(c)
-	t.closeIfUnused(l, 1, time.Now())
+	c.orphan(q)
+	t.closeIfUnused(c, 1, time.Now())
 	return true
 }
 
@@ -477,8 +477,8 @@ func (t *streamTransport) closeIdle(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := len(t.open) - 1; i >= 0; i-- {
-		if l := t.open[i]; t.expired(l, now) {
-			t.retire(l, now)
+		if c := t.open[i]; t.expired(c, now) {
+			t.retire(c, now)
 		}
 	}
 }
@@ -488,8 +488,8 @@ func (t *streamTransport) close() {
 	t.mu.Lock()
 	t.closed = true
 	t.stop()
-	for l := range t.live {
-		t.closeConn(l, ErrClosed, time.Now())
+	for c := range t.live {
+		t.closeConn(c, ErrClosed, time.Now())
 	}
 	t.mu.Unlock()
 	t.tasks.Wait()

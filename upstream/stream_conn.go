@@ -75,182 +75,182 @@ const (
 )
 
 // rank is that of l as it shows by itself.
-func (l *streamConn) rank(now time.Time) rank {
+func (c *streamConn) rank(now time.Time) rank {
 	switch {
-	case l.replyOverdue(now) >= stalledAfter:
+	case c.replyOverdue(now) >= stalledAfter:
 		return rankStalled
-	case l.conn == nil:
+	case c.conn == nil:
 		return rankConnecting
 	}
 	return rankReady
 }
 
 // replyOverdue is for how long a reply is owed.
-func (l *streamConn) replyOverdue(now time.Time) time.Duration {
-	if l.owedSince.IsZero() {
+func (c *streamConn) replyOverdue(now time.Time) time.Duration {
+	if c.owedSince.IsZero() {
 		return 0
 	}
-	return now.Sub(l.owedSince)
+	return now.Sub(c.owedSince)
 }
 
 // add takes c in, under an ID that no other query here has, and queues the query.
-func (l *streamConn) add(c *query, now time.Time) {
+func (c *streamConn) add(q *query, now time.Time) {
 	for {
-		if _, taken := l.queries[c.sentID()]; !taken {
+		if _, taken := c.queries[q.sentID()]; !taken {
 			break
 		}
-		c.replaceID()
+		q.replaceID()
 	}
-	l.queries[c.sentID()] = c
-	l.inFlight++
-	l.division.Add(c.client)
-	l.lastSequence++
-	c.conn, c.sequence, c.assignedAt = l, l.lastSequence, now
-	if l.owedSince.IsZero() {
-		l.owedSince = now
+	c.queries[q.sentID()] = q
+	c.inFlight++
+	c.division.Add(q.client)
+	c.lastSequence++
+	q.conn, q.sequence, q.assignedAt = c, c.lastSequence, now
+	if c.owedSince.IsZero() {
+		c.owedSince = now
 	}
-	l.wakeBy(c.deadline, now)
-	if l.conn != nil {
-		l.writeBuf = append(l.writeBuf, c.frame...)
+	c.wakeBy(q.deadline, now)
+	if c.conn != nil {
+		c.writeBuf = append(c.writeBuf, q.frame...)
 	}
 }
 
 // wakeBy makes the timer ring at at the latest.
-func (l *streamConn) wakeBy(at, now time.Time) {
-	if l.timerAt.IsZero() || at.Before(l.timerAt) {
-		l.timerAt = at
-		l.timer.Reset(at.Sub(now))
+func (c *streamConn) wakeBy(at, now time.Time) {
+	if c.timerAt.IsZero() || at.Before(c.timerAt) {
+		c.timerAt = at
+		c.timer.Reset(at.Sub(now))
 	}
 }
 
 // setConn queues the queries that have waited for conn. What nobody waits for any
 // more is not sent.
-func (l *streamConn) setConn(conn net.Conn) {
-	l.conn = conn
-	for id, c := range l.queries {
-		if c == nil {
-			delete(l.queries, id)
-			l.orphans--
+func (c *streamConn) setConn(conn net.Conn) {
+	c.conn = conn
+	for id, q := range c.queries {
+		if q == nil {
+			delete(c.queries, id)
+			c.orphans--
 			continue
 		}
-		l.writeBuf = append(l.writeBuf, c.frame...)
+		c.writeBuf = append(c.writeBuf, q.frame...)
 	}
 	now := time.Now()
-	l.owedSince, l.idleSince = time.Time{}, now // as far as it is idle
-	if l.inFlight > 0 {
-		l.owedSince = now
+	c.owedSince, c.idleSince = time.Time{}, now // as far as it is idle
+	if c.inFlight > 0 {
+		c.owedSince = now
 	}
 }
 
 // remove takes c out, whose ID becomes free.
-func (l *streamConn) remove(c *query) {
-	delete(l.queries, c.sentID())
-	l.inFlight--
-	l.division.Remove(c.client)
-	c.conn = nil
+func (c *streamConn) remove(q *query) {
+	delete(c.queries, q.sentID())
+	c.inFlight--
+	c.division.Remove(q.client)
+	q.conn = nil
 }
 
 // orphan takes c out, to whose query a reply may come still.
-func (l *streamConn) orphan(c *query) {
-	l.queries[c.sentID()] = nil
-	l.orphans++
-	l.inFlight--
-	l.division.Remove(c.client)
-	c.conn = nil
+func (c *streamConn) orphan(q *query) {
+	c.queries[q.sentID()] = nil
+	c.orphans++
+	c.inFlight--
+	c.division.Remove(q.client)
+	q.conn = nil
 }
 
 // removeAll takes all calls out and gives them.
-func (l *streamConn) removeAll() []*query {
-	calls := make([]*query, 0, l.inFlight)
-	for _, c := range l.queries {
-		if c != nil {
-			calls = append(calls, c)
+func (c *streamConn) removeAll() []*query {
+	calls := make([]*query, 0, c.inFlight)
+	for _, q := range c.queries {
+		if q != nil {
+			calls = append(calls, q)
 		}
 	}
-	for _, c := range calls {
-		l.remove(c)
+	for _, q := range calls {
+		c.remove(q)
 	}
 	return calls
 }
 
 // deliver takes out the call that msg is the reply to, which is to land with the copy of
 // msg in it, or drops a reply that comes too late; false if msg is neither.
-func (l *streamConn) deliver(msg []byte, now time.Time) (c *query, ok bool) {
+func (c *streamConn) deliver(msg []byte, now time.Time) (q *query, ok bool) {
 	if len(msg) < headerLen {
 		return nil, false
 	}
 	id := binary.BigEndian.Uint16(msg)
-	c, known := l.queries[id]
+	q, known := c.queries[id]
 	switch {
 	case !known, msg[2]&qrBit == 0:
 		return nil, false
-	case c == nil:
-		delete(l.queries, id)
-		l.orphans--
-	case !c.matches(msg):
+	case q == nil:
+		delete(c.queries, id)
+		c.orphans--
+	case !q.matches(msg):
 		return nil, false
 	default:
-		c.growReply(len(msg))
-		c.replyLen = copy(c.reply, msg)
-		l.remove(c)
+		q.growReply(len(msg))
+		q.replyLen = copy(q.reply, msg)
+		c.remove(q)
 	}
-	l.answered = true
-	l.owedSince = time.Time{}
-	if len(l.queries) > 0 {
-		l.owedSince = now
+	c.answered = true
+	c.owedSince = time.Time{}
+	if len(c.queries) > 0 {
+		c.owedSince = now
 	}
-	return c, true
+	return q, true
 }
 
 // expire ends the flights whose time is over at now, and gives their number.
-func (l *streamConn) expire(now time.Time) (n int) {
-	l.timerAt = time.Time{}
-	for _, c := range l.queries {
+func (c *streamConn) expire(now time.Time) (n int) {
+	c.timerAt = time.Time{}
+	for _, q := range c.queries {
 		switch {
-		case c == nil:
-		case !c.deadline.After(now):
-			l.orphan(c)
-			c.complete(os.ErrDeadlineExceeded)
+		case q == nil:
+		case !q.deadline.After(now):
+			c.orphan(q)
+			q.complete(os.ErrDeadlineExceeded)
 			n++
-		case l.timerAt.IsZero() || c.deadline.Before(l.timerAt):
-			l.timerAt = c.deadline
+		case c.timerAt.IsZero() || q.deadline.Before(c.timerAt):
+			c.timerAt = q.deadline
 		}
 	}
-	if !l.timerAt.IsZero() {
-		l.timer.Reset(l.timerAt.Sub(now))
+	if !c.timerAt.IsZero() {
+		c.timer.Reset(c.timerAt.Sub(now))
 	}
 	return n
 }
 
 // release gives back what l holds. The calls in flight stay.
-func (l *streamConn) release() {
-	l.closed = true
-	l.timer.Stop()
-	l.cancel()
-	if l.conn != nil {
-		l.conn.Close() // does not block: nothing is written that a pipe has no place for
+func (c *streamConn) release() {
+	c.closed = true
+	c.timer.Stop()
+	c.cancel()
+	if c.conn != nil {
+		c.conn.Close() // does not block: nothing is written that a pipe has no place for
 	}
-	l.writeBuf, l.spareBuf = nil, nil
+	c.writeBuf, c.spareBuf = nil, nil
 }
 
 // claimWrite reports whether the caller is to write what is queued.
-func (l *streamConn) claimWrite() bool {
-	if l.writing || l.conn == nil || l.closed || len(l.writeBuf) == 0 {
+func (c *streamConn) claimWrite() bool {
+	if c.writing || c.conn == nil || c.closed || len(c.writeBuf) == 0 {
 		return false
 	}
-	l.writing = true
+	c.writing = true
 	return true
 }
 
 // write writes what is queued on l, which the caller has claimed. What others queue
 // meanwhile is written by a goroutine of its own: the caller has a reply to wait for.
-func (t *streamTransport) write(l *streamConn) {
-	if t.flush(l) {
+func (t *streamTransport) write(c *streamConn) {
+	if t.flush(c) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if !l.closed { // so that close waits for it
+		if !c.closed { // so that close waits for it
 			t.tasks.Go(func() {
-				for t.flush(l) {
+				for t.flush(c) {
 				}
 			})
 		}
@@ -258,35 +258,35 @@ func (t *streamTransport) write(l *streamConn) {
 }
 
 // flush writes once, and reports whether more is queued. It does not block.
-func (t *streamTransport) flush(l *streamConn) (more bool) {
+func (t *streamTransport) flush(c *streamConn) (more bool) {
 	t.mu.Lock()
-	if l.inFlight >= yieldAbove && len(l.writeBuf) < maxKeptWriteBuf {
+	if c.inFlight >= yieldAbove && len(c.writeBuf) < maxKeptWriteBuf {
 		t.mu.Unlock()
 		runtime.Gosched()
 		t.mu.Lock()
 	}
-	if l.closed || len(l.writeBuf) == 0 {
-		l.writing = false
+	if c.closed || len(c.writeBuf) == 0 {
+		c.writing = false
 		t.mu.Unlock()
 		return false
 	}
-	b, conn := l.writeBuf, l.conn
-	l.writeBuf = l.spareBuf
+	b, conn := c.writeBuf, c.conn
+	c.writeBuf = c.spareBuf
 	t.mu.Unlock()
 	_, err := conn.Write(b)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l.closed {
+	if c.closed {
 		return false
 	}
-	l.spareBuf = nil
+	c.spareBuf = nil
 	if cap(b) <= maxKeptWriteBuf {
-		l.spareBuf = b[:0]
+		c.spareBuf = b[:0]
 	}
 	if err != nil {
-		t.closeConn(l, err, time.Now())
+		t.closeConn(c, err, time.Now())
 		return false
 	}
-	l.writing = len(l.writeBuf) > 0
-	return l.writing
+	c.writing = len(c.writeBuf) > 0
+	return c.writing
 }

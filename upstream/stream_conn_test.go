@@ -15,11 +15,11 @@ import (
 
 // testLink is a link without a connection, whose timer never rings.
 func testLink(now time.Time) *streamConn {
-	l := newStreamConn(now, new(share.Division))
-	l.cancel = func() {}
-	l.timer = time.AfterFunc(time.Hour, func() {})
-	l.conn = &bytesConn{}
-	return l
+	c := newStreamConn(now, new(share.Division))
+	c.cancel = func() {}
+	c.timer = time.AfterFunc(time.Hour, func() {})
+	c.conn = &bytesConn{}
+	return c
 }
 
 // TestLinkAgainstModel flies calls on a link in random order and holds what comes of
@@ -30,56 +30,56 @@ func TestLinkAgainstModel(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
-	l := testLink(start)
-	defer l.timer.Stop()
+	c := testLink(start)
+	defer c.timer.Stop()
 	var air []*query
 	var late [][]byte // replies that nobody waits for
-	reply := func(c *query) []byte { return address(append([]byte(nil), c.message()...)) }
+	reply := func(q *query) []byte { return address(append([]byte(nil), q.message()...)) }
 	drop := func(i int) *query {
-		c := air[i]
+		q := air[i]
 		air[i] = air[len(air)-1]
 		air = air[:len(air)-1]
-		return c
+		return q
 	}
 	for step := range 20_000 {
-		l.writeBuf = l.writeBuf[:0]
+		c.writeBuf = c.writeBuf[:0]
 		now := start.Add(time.Duration(step) * time.Microsecond)
 		switch op := random.IntN(100); {
-		case op < 45 && len(l.queries) < 200:
-			c := fixedCall(t) // all have the same ID, so that each must draw another
-			c.deadline = now.Add(time.Hour + time.Duration(random.IntN(1000)))
-			l.add(c, now)
-			if !bytes.Equal(l.writeBuf, c.frame) {
-				t.Fatalf("step %d: queued is %x, the query %x", step, l.writeBuf, c.frame)
+		case op < 45 && len(c.queries) < 200:
+			q := fixedCall(t) // all have the same ID, so that each must draw another
+			q.deadline = now.Add(time.Hour + time.Duration(random.IntN(1000)))
+			c.add(q, now)
+			if !bytes.Equal(c.writeBuf, q.frame) {
+				t.Fatalf("step %d: queued is %x, the query %x", step, c.writeBuf, q.frame)
 			}
-			air = append(air, c)
+			air = append(air, q)
 		case op < 70 && len(air) > 0:
-			c := drop(random.IntN(len(air)))
-			msg := reply(c)
+			q := drop(random.IntN(len(air)))
+			msg := reply(q)
 			msg[headerLen+1] ^= 1
-			if arrive(l, msg, now) {
+			if arrive(c, msg, now) {
 				t.Fatalf("step %d: a reply to another question is taken", step)
 			}
 			msg[headerLen+1] ^= 1
-			if !arrive(l, msg, now) {
+			if !arrive(c, msg, now) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
-			if over, err := landed(c); err != nil || !over || !bytes.Equal(c.reply[:c.replyLen], msg) {
-				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.replyLen])
+			if over, err := landed(q); err != nil || !over || !bytes.Equal(q.reply[:q.replyLen], msg) {
+				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, q.reply[:q.replyLen])
 			}
-			if arrive(l, msg, now) {
+			if arrive(c, msg, now) {
 				t.Fatalf("step %d: the reply is taken twice", step)
 			}
 		case op < 85 && len(air) > 0:
-			c := drop(random.IntN(len(air)))
-			late = append(late, reply(c))
-			l.orphan(c)
+			q := drop(random.IntN(len(air)))
+			late = append(late, reply(q))
+			c.orphan(q)
 		case op < 95 && len(late) > 0:
 			i := random.IntN(len(late))
-			if !arrive(l, late[i], now) {
+			if !arrive(c, late[i], now) {
 				t.Fatalf("step %d: a reply that comes late is a stray", step)
 			}
-			if arrive(l, late[i], now) {
+			if arrive(c, late[i], now) {
 				t.Fatalf("step %d: a reply that comes late is taken twice", step)
 			}
 			late = append(late[:i], late[i+1:]...)
@@ -92,20 +92,20 @@ func TestLinkAgainstModel(t *testing.T) {
 					late = append(late, reply(drop(i)))
 				}
 			}
-			if got := l.expire(at); got != n {
+			if got := c.expire(at); got != n {
 				t.Fatalf("step %d: %d flights expired, want %d", step, got, n)
 			}
 		}
-		if l.inFlight != len(air) || l.orphans != len(late) || len(l.queries) != len(air)+len(late) {
-			t.Fatalf("step %d: %d in flight and %d lost of %d; want %d and %d", step, l.inFlight, l.orphans, len(l.queries), len(air), len(late))
+		if c.inFlight != len(air) || c.orphans != len(late) || len(c.queries) != len(air)+len(late) {
+			t.Fatalf("step %d: %d in flight and %d lost of %d; want %d and %d", step, c.inFlight, c.orphans, len(c.queries), len(air), len(late))
 		}
-		for id, c := range l.queries {
-			if c != nil && (c.sentID() != id || c.conn != l) {
-				t.Fatalf("step %d: under ID %d is a call with %d", step, id, c.sentID())
+		for id, q := range c.queries {
+			if q != nil && (q.sentID() != id || q.conn != c) {
+				t.Fatalf("step %d: under ID %d is a call with %d", step, id, q.sentID())
 			}
 		}
-		if (len(l.queries) == 0) != l.owedSince.IsZero() && l.answered {
-			t.Fatalf("step %d: with %d IDs in use a reply is owed since %v", step, len(l.queries), l.owedSince)
+		if (len(c.queries) == 0) != c.owedSince.IsZero() && c.answered {
+			t.Fatalf("step %d: with %d IDs in use a reply is owed since %v", step, len(c.queries), c.owedSince)
 		}
 	}
 }
@@ -113,23 +113,23 @@ func TestLinkAgainstModel(t *testing.T) {
 // TestExpireRings: the timer is set to the first deadline, and all that are over end.
 func TestExpireRings(t *testing.T) {
 	now := time.Now()
-	l := testLink(now)
-	defer l.timer.Stop()
+	c := testLink(now)
+	defer c.timer.Stop()
 	var calls []*query
 	for i := range 3 {
-		c := fixedCall(t)
-		c.deadline = now.Add(time.Duration(3-i) * time.Hour)
-		l.add(c, now)
-		calls = append(calls, c)
-		if !l.timerAt.Equal(c.deadline) {
-			t.Errorf("the timer rings at %v, want %v", l.timerAt, c.deadline)
+		q := fixedCall(t)
+		q.deadline = now.Add(time.Duration(3-i) * time.Hour)
+		c.add(q, now)
+		calls = append(calls, q)
+		if !c.timerAt.Equal(q.deadline) {
+			t.Errorf("the timer rings at %v, want %v", c.timerAt, q.deadline)
 		}
 	}
-	if n := l.expire(now.Add(2 * time.Hour)); n != 2 || !l.timerAt.Equal(calls[0].deadline) {
-		t.Errorf("%d flights ended, and the timer rings at %v; want 2, and the last one's time", n, l.timerAt)
+	if n := c.expire(now.Add(2 * time.Hour)); n != 2 || !c.timerAt.Equal(calls[0].deadline) {
+		t.Errorf("%d flights ended, and the timer rings at %v; want 2, and the last one's time", n, c.timerAt)
 	}
-	for i, c := range calls {
-		over, err := landed(c)
+	for i, q := range calls {
+		over, err := landed(q)
 		if over != (i > 0) || over && !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("call %d: landed %t, with %v", i, over, err)
 		}
@@ -154,13 +154,13 @@ func TestFrames(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for _, piece := range []int{1, 2, 3, 1000, 100_000} {
-			f := frameReader{buf: make([]byte, readBufSize)}
+			r := frameReader{buf: make([]byte, readBufSize)}
 			conn := &bytesConn{left: tt.sent, piece: piece}
 			var got []int
 			var err error
 			for err == nil {
-				err = f.fill(conn)
-				for msg, ok := f.next(); ok; msg, ok = f.next() {
+				err = r.fill(conn)
+				for msg, ok := r.next(); ok; msg, ok = r.next() {
 					got = append(got, len(msg))
 				}
 			}
@@ -173,8 +173,8 @@ func TestFrames(t *testing.T) {
 					t.Errorf("%s in pieces of %d: messages of %v bytes, want %v", tt.name, piece, got, tt.want)
 				}
 			}
-			if f.grow(); len(f.buf) > maxKeptBuffer {
-				t.Errorf("%s in pieces of %d: a buffer of %d bytes is kept", tt.name, piece, len(f.buf))
+			if r.grow(); len(r.buf) > maxKeptBuffer {
+				t.Errorf("%s in pieces of %d: a buffer of %d bytes is kept", tt.name, piece, len(r.buf))
 			}
 		}
 	}
@@ -198,7 +198,7 @@ func TestPipe(t *testing.T) {
 	}
 	defer far.Close()
 	var over []chan struct{}
-	p, err := newAsyncConn(near, func(f func()) {
+	c, err := newAsyncConn(near, func(f func()) {
 		end := make(chan struct{})
 		over = append(over, end)
 		go func() {
@@ -209,7 +209,7 @@ func TestPipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	defer c.Close()
 	random := rand.New(rand.NewPCG(1, 2))
 	var sent []byte
 	for {
@@ -217,7 +217,7 @@ func TestPipe(t *testing.T) {
 		for i := range piece {
 			piece[i] = byte(random.Uint32())
 		}
-		if _, err := p.Write(piece); err != nil {
+		if _, err := c.Write(piece); err != nil {
 			if !errors.Is(err, errNotReading) {
 				t.Fatal(err)
 			}
@@ -230,15 +230,15 @@ func TestPipe(t *testing.T) {
 		t.Errorf("of %d bytes the other end has not the same (%v)", len(sent), err)
 	}
 	eventually(t, "nothing is left", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return !p.flushing && len(p.pending) == 0
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return !c.flushing && len(c.pending) == 0
 	})
-	if _, err := p.Write([]byte("more")); err != nil {
+	if _, err := c.Write([]byte("more")); err != nil {
 		t.Errorf("after all was read: %v", err)
 	}
-	p.Close()
-	if _, err := p.Write([]byte("more")); !errors.Is(err, net.ErrClosed) {
+	c.Close()
+	if _, err := c.Write([]byte("more")); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("after Close: %v, want net.ErrClosed", err)
 	}
 	for _, end := range over {
@@ -247,10 +247,10 @@ func TestPipe(t *testing.T) {
 }
 
 // arrive takes msg as the reader of l does, and reports whether it was no stray.
-func arrive(l *streamConn, msg []byte, now time.Time) bool {
-	c, ok := l.deliver(msg, now)
-	if c != nil {
-		c.complete(nil)
+func arrive(c *streamConn, msg []byte, now time.Time) bool {
+	q, ok := c.deliver(msg, now)
+	if q != nil {
+		q.complete(nil)
 	}
 	return ok
 }

@@ -13,11 +13,11 @@ import (
 func age(via *streamTransport, by time.Duration) (all []*streamConn) {
 	via.mu.Lock()
 	defer via.mu.Unlock()
-	for l := range via.live {
-		if !l.owedSince.IsZero() {
-			l.owedSince = time.Now().Add(-by)
+	for c := range via.live {
+		if !c.owedSince.IsZero() {
+			c.owedSince = time.Now().Add(-by)
 		}
-		all = append(all, l)
+		all = append(all, c)
 	}
 	return all
 }
@@ -71,15 +71,15 @@ func TestSilentConnection(t *testing.T) {
 func TestTimeoutRetires(t *testing.T) {
 	f := startFake(t, silence)
 	_, via := solo(t, f, streamOptions{expire: time.Hour})
-	c := fixedCall(t)
-	c.deadline = time.Now().Add(time.Hour)
-	via.start(c)
-	l := age(via, closeStalledAfter)[0]
+	q := fixedCall(t)
+	q.deadline = time.Now().Add(time.Hour)
+	via.start(q)
+	c := age(via, closeStalledAfter)[0]
 	via.mu.Lock()
-	c.deadline = time.Now()
+	q.deadline = time.Now()
 	via.mu.Unlock()
-	via.onTimer(l)
-	if over, err := landed(c); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
+	via.onTimer(c)
+	if over, err := landed(q); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("landed %t, with %v", over, err)
 	}
 	if n := sockets(via); n != 0 {
@@ -135,8 +135,8 @@ func TestLateReply(t *testing.T) {
 	}
 	via.mu.Lock()
 	defer via.mu.Unlock()
-	if l := via.open[0]; len(l.queries) != 0 || l.orphans != 0 {
-		t.Errorf("%d IDs are taken, %d lost; want none", len(l.queries), l.orphans)
+	if c := via.open[0]; len(c.queries) != 0 || c.orphans != 0 {
+		t.Errorf("%d IDs are taken, %d lost; want none", len(c.queries), c.orphans)
 	}
 	if n := p.servers()[0].unexpected.Load(); n != 0 {
 		t.Errorf("%d strays are counted", n)
@@ -149,16 +149,16 @@ func TestLostQueries(t *testing.T) {
 	f := startFake(t, silence)
 	_, via := solo(t, f, streamOptions{expire: time.Hour})
 	for range maxOrphans {
-		c := fixedCall(t)
-		c.deadline = time.Now().Add(time.Hour)
-		via.start(c)
+		q := fixedCall(t)
+		q.deadline = time.Now().Add(time.Hour)
+		via.start(q)
 		eventually(t, "the connection is there", func() bool {
 			via.mu.Lock()
 			defer via.mu.Unlock()
-			return c.conn.conn != nil // what is withdrawn before is never sent
+			return q.conn.conn != nil // what is withdrawn before is never sent
 		})
 		age(via, 0)
-		via.cancel(c)
+		via.cancel(q)
 	}
 	if n := sockets(via); n != 0 {
 		t.Errorf("%d connections are kept", n)

@@ -133,8 +133,8 @@ func TestStartBehindClose(t *testing.T) {
 	f := startFake(t, answers)
 	for _, via := range []transport{newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64)), newStreamTransport(f.addr, streamOptions{})} {
 		via.close()
-		c := fixedCall(t)
-		if _, err := roundTrip(t.Context(), via, c, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
+		q := fixedCall(t)
+		if _, err := roundTrip(t.Context(), via, q, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
 			t.Errorf("%T after close: %v, want ErrClosed", via, err)
 		}
 		if sockets(via) != 0 {
@@ -163,8 +163,8 @@ func (t *streamTransport) inFlightCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
-	for l := range t.live {
-		n += l.inFlight
+	for c := range t.live {
+		n += c.inFlight
 	}
 	return n
 }
@@ -282,29 +282,29 @@ func TestResendsEnd(t *testing.T) {
 		// Each connection has answered something before: its end does not say that the
 		// server is at fault.
 		via.mu.Lock()
-		for l := range via.live {
-			l.answered = true
+		for c := range via.live {
+			c.answered = true
 		}
 		via.mu.Unlock()
-		c := newQuery()
-		c.request, c.payload = question(t, "deadly.test."), DefaultPayload
-		c.build(true)
-		_, err := roundTrip(t.Context(), via, c, time.Now().Add(time.Hour))
+		q := newQuery()
+		q.request, q.payload = question(t, "deadly.test."), DefaultPayload
+		q.build(true)
+		_, err := roundTrip(t.Context(), via, q, time.Now().Add(time.Hour))
 		if err == nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("flight %d: %v; want that the server closed the connection", i, err)
 		}
-		if c.resends > maxResends {
-			t.Errorf("the query was sent %d times again", c.resends)
+		if q.resends > maxResends {
+			t.Errorf("the query was sent %d times again", q.resends)
 		}
 	}
 	if n := via.inFlightCount(); n != 0 {
 		t.Errorf("%d queries are in flight", n)
 	}
-	c := fixedCall(t)
-	c.deadline, c.resends = time.Now().Add(time.Hour), maxResends
+	q := fixedCall(t)
+	q.deadline, q.resends = time.Now().Add(time.Hour), maxResends
 	via.mu.Lock()
 	defer via.mu.Unlock()
-	if via.resend(c, time.Now()) {
+	if via.resend(q, time.Now()) {
 		t.Error("a query that was on too many connections is sent again")
 	}
 }
@@ -317,12 +317,12 @@ func TestLinksUnderLoad(t *testing.T) {
 	defer via.close()
 	var calls []*query
 	begin := func() *query {
-		c := fixedCall(t)
-		c.deadline = time.Now().Add(time.Hour)
-		c.client = share.Client(1 + len(calls)) // one client would get half of the places
-		via.start(c)
-		calls = append(calls, c)
-		return c
+		q := fixedCall(t)
+		q.deadline = time.Now().Add(time.Hour)
+		q.client = share.Client(1 + len(calls)) // one client would get half of the places
+		via.start(q)
+		calls = append(calls, q)
+		return q
 	}
 	// settle waits for the connections in the making, and takes the server's silence
 	// for no matter.
@@ -331,9 +331,9 @@ func TestLinksUnderLoad(t *testing.T) {
 			via.mu.Lock()
 			defer via.mu.Unlock()
 			there := true
-			for l := range via.live {
-				l.owedSince = time.Time{}
-				there = there && l.conn != nil
+			for c := range via.live {
+				c.owedSince = time.Time{}
+				there = there && c.conn != nil
 			}
 			return there
 		})
@@ -362,14 +362,14 @@ func TestLinksUnderLoad(t *testing.T) {
 		t.Errorf("one more than may be in flight: landed %t, with %v; want ErrBusy", over, err)
 	}
 	via.mu.Lock()
-	for l := range via.live {
-		if len(l.queries) > maxInFlightPerConn {
-			t.Errorf("%d IDs are taken on one connection", len(l.queries))
+	for c := range via.live {
+		if len(c.queries) > maxInFlightPerConn {
+			t.Errorf("%d IDs are taken on one connection", len(c.queries))
 		}
 	}
 	via.mu.Unlock()
-	for _, c := range calls[:len(calls)-1] {
-		if !via.cancel(c) {
+	for _, q := range calls[:len(calls)-1] {
+		if !via.cancel(q) {
 			t.Fatal("a call in flight can't be withdrawn")
 		}
 	}
@@ -377,11 +377,11 @@ func TestLinksUnderLoad(t *testing.T) {
 }
 
 func TestLargeBufferIsNotKept(t *testing.T) {
-	c := newQuery()
-	c.growReply(maxKeptBuffer + 1)
-	c.reset()
-	if len(c.reply) != initialReplySize {
-		t.Errorf("%d bytes are kept for the next query, want %d", len(c.reply), initialReplySize)
+	q := newQuery()
+	q.growReply(maxKeptBuffer + 1)
+	q.reset()
+	if len(q.reply) != initialReplySize {
+		t.Errorf("%d bytes are kept for the next query, want %d", len(q.reply), initialReplySize)
 	}
 }
 

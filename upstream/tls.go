@@ -68,11 +68,11 @@ func clientTLS(cfg *tls.Config, addr netip.Addr) *tls.Config {
 }
 
 // handshake makes p, which it takes over, a TLS connection.
-func handshake(ctx context.Context, p *asyncConn, cfg *tls.Config) (net.Conn, error) {
-	p.bufferReads()
-	conn := tls.Client(p, cfg)
+func handshake(ctx context.Context, c *asyncConn, cfg *tls.Config) (net.Conn, error) {
+	c.bufferReads()
+	conn := tls.Client(c, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = p.Close()
+		_ = c.Close()
 		return nil, fmt.Errorf("the TLS handshake as a client of %s: %w", cfg.ServerName, err)
 	}
 	return conn, nil

@@ -227,21 +227,21 @@ func TestSlowHandshake(t *testing.T) {
 	defer via.close()
 	var calls []*query
 	for range 20 {
-		c := fixedCall(t) // all have the same ID
-		c.deadline = time.Now().Add(time.Hour)
-		via.start(c)
-		calls = append(calls, c)
+		q := fixedCall(t) // all have the same ID
+		q.deadline = time.Now().Add(time.Hour)
+		via.start(q)
+		calls = append(calls, q)
 	}
 	<-reached
-	for _, c := range calls[:10] {
-		if !via.cancel(c) {
+	for _, q := range calls[:10] {
+		if !via.cancel(q) {
 			t.Error("a call that waits can't be withdrawn")
 		}
 	}
 	close(release)
-	for _, c := range calls[10:] {
-		if <-c.done; c.err != nil {
-			t.Errorf("a call that waited: %v", c.err)
+	for _, q := range calls[10:] {
+		if <-q.done; q.err != nil {
+			t.Errorf("a call that waited: %v", q.err)
 		}
 	}
 	if n := len(f.requests()); n != 10 {
@@ -249,9 +249,9 @@ func TestSlowHandshake(t *testing.T) {
 	}
 	via.mu.Lock()
 	defer via.mu.Unlock()
-	for l := range via.live {
-		if len(l.queries) != 0 || l.orphans != 0 {
-			t.Errorf("%d IDs are taken, %d of them lost, after all is over", len(l.queries), l.orphans)
+	for c := range via.live {
+		if len(c.queries) != 0 || c.orphans != 0 {
+			t.Errorf("%d IDs are taken, %d of them lost, after all is over", len(c.queries), c.orphans)
 		}
 	}
 }
@@ -263,9 +263,9 @@ func TestCloseWhileConnecting(t *testing.T) {
 	f := startFake(t, silence) // reads the handshake as a message that never ends
 	via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
 	result := make(chan error, 1)
-	c := fixedCall(t)
+	q := fixedCall(t)
 	go func() {
-		_, err := roundTrip(context.Background(), via, c, time.Now().Add(time.Hour))
+		_, err := roundTrip(context.Background(), via, q, time.Now().Add(time.Hour))
 		result <- err
 	}()
 	eventually(t, "the connection is open", func() bool { return f.open() == 1 })

@@ -151,9 +151,9 @@ func BenchmarkCost(b *testing.B) {
 					var wg sync.WaitGroup
 					for range flying {
 						wg.Go(func() {
-							c := fixedCall(b)
+							q := fixedCall(b)
 							for left.Add(-1) >= 0 {
-								costOne(b, via, c)
+								costOne(b, via, q)
 							}
 						})
 					}
@@ -174,9 +174,9 @@ func BenchmarkCost(b *testing.B) {
 					places <- struct{}{}
 					wg.Go(func() {
 						defer func() { <-places }()
-						c := calls.Get().(*query)
-						costOne(b, via, c)
-						calls.Put(c)
+						q := calls.Get().(*query)
+						costOne(b, via, q)
+						calls.Put(q)
 					})
 				}
 				wg.Wait()
@@ -185,11 +185,11 @@ func BenchmarkCost(b *testing.B) {
 	}
 }
 
-func costOne(b *testing.B, via transport, c *query) {
-	c.deadline = time.Now().Add(10 * time.Second)
-	via.start(c)
-	if <-c.done; c.err != nil {
-		b.Error(c.err)
+func costOne(b *testing.B, via transport, q *query) {
+	q.deadline = time.Now().Add(10 * time.Second)
+	via.start(q)
+	if <-q.done; q.err != nil {
+		b.Error(q.err)
 	}
 }
 

@@ -101,28 +101,28 @@ func newUDPTransport(to netip.AddrPort, bounds udpOptions, strays *atomic.Uint64
 }
 
 // start is [transport.start].
-func (t *udpTransport) start(c *query) {
-	p, err := t.assign(c)
-	if p == nil && err == nil {
-		p, err = t.dial(c)
+func (t *udpTransport) start(q *query) {
+	s, err := t.assign(q)
+	if s == nil && err == nil {
+		s, err = t.dial(q)
 	}
 	if err != nil {
-		c.complete(err)
+		q.complete(err)
 		return
 	}
-	if err := c.sendFrom(p.raw); err != nil {
-		t.retrySend(p, c, err)
+	if err := q.sendFrom(s.raw); err != nil {
+		t.retrySend(s, q, err)
 	}
 }
 
 // retrySend sends c's query again where its socket gave err instead of taking it.
-func (t *udpTransport) retrySend(p *udpSocket, c *query, err error) {
+func (t *udpTransport) retrySend(s *udpSocket, q *query, err error) {
 	for tries := 0; tries < maxSendRetries && err != nil && isRecoverable(err); tries++ {
-		_ = p.raw.Control(func(fd uintptr) { t.handleErrorQueue(p, fd) })
-		err = c.sendFrom(p.raw)
+		_ = s.raw.Control(func(fd uintptr) { t.handleErrorQueue(s, fd) })
+		err = q.sendFrom(s.raw)
 	}
 	if err != nil {
-		t.failUnsent(p, c, err)
+		t.failUnsent(s, q, err)
 	}
 }
 
@@ -133,144 +133,144 @@ const maxSendRetries = 2
 
 // assign puts c on an open port, or gives nil if it needs a new one. The error is that
 // too many are in flight.
-func (t *udpTransport) assign(c *query) (*udpSocket, error) {
-	draw := int(c.newID())
+func (t *udpTransport) assign(q *query) (*udpSocket, error) {
+	draw := int(q.newID())
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inFlight.Ask(c.client) != share.Fits {
+	if t.inFlight.Ask(q.client) != share.Fits {
 		return nil, ErrBusy
 	}
 	n := len(t.open)
 	if n == 0 {
 		return nil, nil
 	}
-	p := t.open[draw%n]
-	if p.inFlight > 0 && n < t.udpOptions.maxOpen {
+	s := t.open[draw%n]
+	if s.inFlight > 0 && n < t.udpOptions.maxOpen {
 		return nil, nil
 	}
-	if time.Since(p.openedAt) >= t.expire {
-		t.retire(p)
+	if time.Since(s.openedAt) >= t.expire {
+		t.retire(s)
 		return nil, nil
 	}
 	t.hits.Add(1)
-	t.addQuery(p, c)
-	return p, nil
+	t.addQuery(s, q)
+	return s, nil
 }
 
 // dial opens a port for c. The kernel draws its number from a generator of its
 // own, out of ip_local_port_range. The port stays for others if there is place,
 // which several that dial at the same time may compete for.
-func (t *udpTransport) dial(c *query) (*udpSocket, error) {
+func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 	t.misses.Add(1)
 	conn, err := net.DialUDP("udp", t.local, t.remote)
 	if err != nil {
 		return nil, err
 	}
-	p := &udpSocket{conn: conn, openedAt: time.Now(), division: &t.inFlight}
-	if p.raw, err = conn.SyscallConn(); err != nil {
-		p.conn.Close()
+	s := &udpSocket{conn: conn, openedAt: time.Now(), division: &t.inFlight}
+	if s.raw, err = conn.SyscallConn(); err != nil {
+		s.conn.Close()
 		return nil, err
 	}
-	enableErrorQueue(p.raw)
+	enableErrorQueue(s.raw)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		p.conn.Close()
+		s.conn.Close()
 		return nil, ErrClosed
 	}
-	t.live[p] = struct{}{}
+	t.live[s] = struct{}{}
 	if len(t.open) < t.udpOptions.maxOpen {
-		t.open = append(t.open, p)
+		t.open = append(t.open, s)
 	} else {
-		p.retired = true
+		s.retired = true
 	}
-	t.addQuery(p, c)
-	t.readers.Go(func() { t.readLoop(p) })
-	return p, nil
+	t.addQuery(s, q)
+	t.readers.Go(func() { t.readLoop(s) })
+	return s, nil
 }
 
 // addQuery is the start of c's flight on p; t is locked.
-func (t *udpTransport) addQuery(p *udpSocket, c *query) {
-	p.add(c)
-	p.wakeBy(c.deadline)
-	if p.sent == maxQueriesPerSocket {
-		t.retire(p)
+func (t *udpTransport) addQuery(s *udpSocket, q *query) {
+	s.add(q)
+	s.wakeBy(q.deadline)
+	if s.sent == maxQueriesPerSocket {
+		t.retire(s)
 	}
 }
 
 // retire takes p out of the open ports; t is locked.
-func (t *udpTransport) retire(p *udpSocket) {
-	p.retired = true
-	if i := slices.Index(t.open, p); i >= 0 {
+func (t *udpTransport) retire(s *udpSocket) {
+	s.retired = true
+	if i := slices.Index(t.open, s); i >= 0 {
 		t.open = slices.Delete(t.open, i, i+1)
 	}
-	if p.finished() {
-		p.wakeBy(immediately)
+	if s.finished() {
+		s.wakeBy(immediately)
 	}
 }
 
 // failUnsent ends the flight of c, which p's socket did not take because of err. The others on
 // p go on.
-func (t *udpTransport) failUnsent(p *udpSocket, c *query, err error) {
+func (t *udpTransport) failUnsent(s *udpSocket, q *query, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.socket != p {
+	if q.socket != s {
 		return // it has landed
 	}
-	p.complete(slices.Index(p.queries[:p.inFlight], c), err)
-	t.retire(p)
+	s.complete(slices.Index(s.queries[:s.inFlight], q), err)
+	t.retire(s)
 }
 
 // countUnexpected counts something that answers nothing on p; t is locked.
-func (t *udpTransport) countUnexpected(p *udpSocket) {
+func (t *udpTransport) countUnexpected(s *udpSocket) {
 	t.unexpected.Add(1)
-	if p.unexpected++; p.unexpected == maxUnexpected {
-		t.retire(p)
+	if s.unexpected++; s.unexpected == maxUnexpected {
+		t.retire(s)
 	}
 }
 
 // cancel is [transport.cancel].
-func (t *udpTransport) cancel(c *query) bool {
+func (t *udpTransport) cancel(q *query) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := c.socket
-	if p == nil {
+	s := q.socket
+	if s == nil {
 		return false
 	}
-	p.orphan(slices.Index(p.queries[:p.inFlight], c))
-	if p.finished() {
-		p.wakeBy(immediately)
+	s.orphan(slices.Index(s.queries[:s.inFlight], q))
+	if s.finished() {
+		s.wakeBy(immediately)
 	}
 	return true
 }
 
 // readLoop is the goroutine of p.
-func (t *udpTransport) readLoop(p *udpSocket) {
-	drain := func(fd uintptr) bool { return t.readAvailable(p, fd) }
+func (t *udpTransport) readLoop(s *udpSocket) {
+	drain := func(fd uintptr) bool { return t.readAvailable(s, fd) }
 	for {
-		if err := p.raw.Read(drain); err != nil && !isTimeout(err) {
-			p.readErr = err
+		if err := s.raw.Read(drain); err != nil && !isTimeout(err) {
+			s.readErr = err
 		}
-		if t.expireQueries(p) {
+		if t.expireQueries(s) {
 			break
 		}
 	}
-	p.conn.Close()
+	s.conn.Close()
 }
 
 // readAvailable delivers what waits on p's socket; true is for p to be settled. False is
 // for the netpoller to wait: what comes after the last read wakes it up.
-func (t *udpTransport) readAvailable(p *udpSocket, fd uintptr) bool {
+func (t *udpTransport) readAvailable(s *udpSocket, fd uintptr) bool {
 	b := t.batches.Get().(*batch)
 	defer t.batches.Put(b)
 	for {
 		n, err := b.read(fd)
-		over := n > 0 && t.deliver(p, b, n)
+		over := n > 0 && t.deliver(s, b, n)
 		if err != nil && isRecoverable(err) {
-			t.handleErrorQueue(p, fd)
+			t.handleErrorQueue(s, fd)
 			continue
 		}
-		p.readErr = err
+		s.readErr = err
 		if over || err != nil {
 			return true
 		}
@@ -282,34 +282,34 @@ func (t *udpTransport) readAvailable(p *udpSocket, fd uintptr) bool {
 
 // deliver hands the first n datagrams of b to the calls in flight on p, and reports
 // whether p is over. Who waits runs when all of them are handed out.
-func (t *udpTransport) deliver(p *udpSocket, b *batch, n int) (over bool) {
+func (t *udpTransport) deliver(s *udpSocket, b *batch, n int) (over bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range n {
-		if p.deliver(b.datagram(i)) || p.takeOrphanReply(b.datagram(i)) {
+		if s.deliver(b.datagram(i)) || s.takeOrphanReply(b.datagram(i)) {
 			continue
 		}
-		t.countUnexpected(p)
+		t.countUnexpected(s)
 	}
-	return p.finished()
+	return s.finished()
 }
 
 // expireQueries does what is to be done about p beside reading: flights end whose time is
 // over, all of them if the socket has failed. It reports whether p is over, which
 // then is t's no more.
-func (t *udpTransport) expireQueries(p *udpSocket) (over bool) {
+func (t *udpTransport) expireQueries(s *udpSocket) (over bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p.readErr != nil {
-		p.failAll(p.readErr)
-		t.retire(p)
+	if s.readErr != nil {
+		s.failAll(s.readErr)
+		t.retire(s)
 	}
-	p.wakeAt = p.expire(time.Now())
-	_ = p.conn.SetReadDeadline(p.wakeAt)
-	if p.finished() {
-		delete(t.live, p)
+	s.wakeAt = s.expire(time.Now())
+	_ = s.conn.SetReadDeadline(s.wakeAt)
+	if s.finished() {
+		delete(t.live, s)
 	}
-	return p.finished()
+	return s.finished()
 }
 
 // closeIdle is [transport.closeIdle].
@@ -317,8 +317,8 @@ func (t *udpTransport) closeIdle(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := len(t.open) - 1; i >= 0; i-- {
-		if p := t.open[i]; now.Sub(p.openedAt) >= t.expire {
-			t.retire(p)
+		if s := t.open[i]; now.Sub(s.openedAt) >= t.expire {
+			t.retire(s)
 		}
 	}
 }
@@ -327,9 +327,9 @@ func (t *udpTransport) closeIdle(now time.Time) {
 func (t *udpTransport) close() {
 	t.mu.Lock()
 	t.closed = true
-	for p := range t.live {
-		p.failAll(ErrClosed)
-		t.retire(p)
+	for s := range t.live {
+		s.failAll(ErrClosed)
+		t.retire(s)
 	}
 	t.mu.Unlock()
 	t.readers.Wait()

@@ -40,8 +40,8 @@ type udpSocket struct {
 }
 
 // indexOf gives the index of the call with this ID, -1 if there is none.
-func (p *udpSocket) indexOf(id uint16) int {
-	for i, other := range p.ids[:p.inFlight] {
+func (s *udpSocket) indexOf(id uint16) int {
+	for i, other := range s.ids[:s.inFlight] {
 		if other == id {
 			return i
 		}
@@ -50,78 +50,78 @@ func (p *udpSocket) indexOf(id uint16) int {
 }
 
 // add takes c in, under an ID that no other call here has.
-func (p *udpSocket) add(c *query) {
-	for p.indexOf(c.sentID()) >= 0 {
-		c.replaceID()
+func (s *udpSocket) add(q *query) {
+	for s.indexOf(q.sentID()) >= 0 {
+		q.replaceID()
 	}
-	p.ids[p.inFlight], p.queries[p.inFlight] = c.sentID(), c
-	c.socket = p
-	p.inFlight++
-	p.division.Add(c.client)
-	p.sent++
+	s.ids[s.inFlight], s.queries[s.inFlight] = q.sentID(), q
+	q.socket = s
+	s.inFlight++
+	s.division.Add(q.client)
+	s.sent++
 }
 
 // remove takes the i-th call out; the last one takes its place.
-func (p *udpSocket) remove(i int) {
-	p.division.Remove(p.queries[i].client)
-	p.queries[i].socket = nil
-	p.inFlight--
-	last := p.inFlight
-	p.ids[i], p.queries[i] = p.ids[last], p.queries[last]
-	p.queries[last] = nil
+func (s *udpSocket) remove(i int) {
+	s.division.Remove(s.queries[i].client)
+	s.queries[i].socket = nil
+	s.inFlight--
+	last := s.inFlight
+	s.ids[i], s.queries[i] = s.ids[last], s.queries[last]
+	s.queries[last] = nil
 }
 
 // orphan takes the i-th call out, whose reply may come still.
-func (p *udpSocket) orphan(i int) *query {
-	c := p.queries[i]
-	p.orphanIDs = append(p.orphanIDs, p.ids[i])
-	p.remove(i)
-	return c
+func (s *udpSocket) orphan(i int) *query {
+	q := s.queries[i]
+	s.orphanIDs = append(s.orphanIDs, s.ids[i])
+	s.remove(i)
+	return q
 }
 
 // takeOrphanReply reports whether msg is the reply to a query that nobody waits for any more:
 // no forger, only a server that was slow.
-func (p *udpSocket) takeOrphanReply(msg []byte) bool {
+func (s *udpSocket) takeOrphanReply(msg []byte) bool {
 	if len(msg) < headerLen || msg[2]&qrBit == 0 {
 		return false
 	}
-	i := slices.Index(p.orphanIDs, binary.BigEndian.Uint16(msg))
+	i := slices.Index(s.orphanIDs, binary.BigEndian.Uint16(msg))
 	if i < 0 {
 		return false
 	}
-	p.orphanIDs = slices.Delete(p.orphanIDs, i, i+1)
+	s.orphanIDs = slices.Delete(s.orphanIDs, i, i+1)
 	return true
 }
 
 // complete is the end of the i-th call's flight: with err, or with the reply it holds.
-func (p *udpSocket) complete(i int, err error) {
-	c := p.queries[i]
-	p.remove(i)
-	c.complete(err)
+func (s *udpSocket) complete(i int, err error) {
+	q := s.queries[i]
+	s.remove(i)
+	q.complete(err)
 }
 
 // deliver ends the flight of the call that msg, a datagram, is the reply to; false
 // if there is none. msg is copied.
-func (p *udpSocket) deliver(msg []byte) bool {
+func (s *udpSocket) deliver(msg []byte) bool {
 	if len(msg) < headerLen {
 		return false
 	}
-	i := p.indexOf(binary.BigEndian.Uint16(msg))
-	if i < 0 || !p.queries[i].matches(msg) {
+	i := s.indexOf(binary.BigEndian.Uint16(msg))
+	if i < 0 || !s.queries[i].matches(msg) {
 		return false
 	}
-	p.queries[i].storeDatagram(msg)
-	p.complete(i, nil)
+	s.queries[i].storeDatagram(msg)
+	s.complete(i, nil)
 	return true
 }
 
 // expire ends the flights whose time is over at now, and gives when the next one's
 // is; zero if none is left.
-func (p *udpSocket) expire(now time.Time) (next time.Time) {
-	for i := p.inFlight - 1; i >= 0; i-- { // downwards: what takes i's place was seen
-		switch until := p.queries[i].deadline; {
+func (s *udpSocket) expire(now time.Time) (next time.Time) {
+	for i := s.inFlight - 1; i >= 0; i-- { // downwards: what takes i's place was seen
+		switch until := s.queries[i].deadline; {
 		case !until.After(now):
-			p.orphan(i).complete(os.ErrDeadlineExceeded)
+			s.orphan(i).complete(os.ErrDeadlineExceeded)
 		case next.IsZero() || until.Before(next):
 			next = until
 		}
@@ -130,9 +130,9 @@ func (p *udpSocket) expire(now time.Time) (next time.Time) {
 }
 
 // failAll ends all flights with err.
-func (p *udpSocket) failAll(err error) {
-	for p.inFlight > 0 {
-		p.complete(p.inFlight-1, err)
+func (s *udpSocket) failAll(err error) {
+	for s.inFlight > 0 {
+		s.complete(s.inFlight-1, err)
 	}
 }
 
@@ -142,12 +142,12 @@ var immediately = time.Unix(1, 0)
 // wakeBy makes the reader wake up at at the latest. It costs a timer only where the
 // reader would sleep for longer: once per port, nearly, since all queries have the
 // same time.
-func (p *udpSocket) wakeBy(at time.Time) {
-	if p.wakeAt.IsZero() || at.Before(p.wakeAt) {
-		p.wakeAt = at
-		_ = p.conn.SetReadDeadline(at) // fails on a closed socket, whose reader is gone
+func (s *udpSocket) wakeBy(at time.Time) {
+	if s.wakeAt.IsZero() || at.Before(s.wakeAt) {
+		s.wakeAt = at
+		_ = s.conn.SetReadDeadline(at) // fails on a closed socket, whose reader is gone
 	}
 }
 
 // finished reports whether nothing is left to do but to close the socket.
-func (p *udpSocket) finished() bool { return p.retired && p.inFlight == 0 }
+func (s *udpSocket) finished() bool { return s.retired && s.inFlight == 0 }

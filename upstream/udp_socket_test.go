@@ -15,10 +15,10 @@ import (
 )
 
 // landed reports whether c's flight has ended, and how.
-func landed(c *query) (over bool, err error) {
+func landed(q *query) (over bool, err error) {
 	select {
-	case <-c.done:
-		return true, c.err
+	case <-q.done:
+		return true, q.err
 	default:
 		return false, nil
 	}
@@ -32,46 +32,46 @@ func TestPortAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
 	broken := errors.New("broken")
-	p := udpSocket{division: new(share.Division)}
+	s := udpSocket{division: new(share.Division)}
 	var air []*query
 	drop := func(i int) *query {
-		c := air[i]
+		q := air[i]
 		air[i] = air[len(air)-1]
 		air = air[:len(air)-1]
-		return c
+		return q
 	}
 	for step := range 20_000 {
 		switch op := random.IntN(100); {
 		case op < 50 && len(air) < maxQueriesPerSocket:
-			c := fixedCall(t) // all have the same ID, so that each must draw another
-			c.deadline = start.Add(time.Duration(random.IntN(1000)))
-			p.add(c)
-			air = append(air, c)
+			q := fixedCall(t) // all have the same ID, so that each must draw another
+			q.deadline = start.Add(time.Duration(random.IntN(1000)))
+			s.add(q)
+			air = append(air, q)
 		case op < 80 && len(air) > 0:
 			i := random.IntN(len(air))
 			reply := address(append([]byte(nil), air[i].message()...))
 			if op < 55 { // the right ID, another question
 				reply[headerLen+1] ^= 1
-				if p.deliver(reply) {
+				if s.deliver(reply) {
 					t.Fatalf("step %d: a reply to another question is taken", step)
 				}
 				break
 			}
-			if !p.deliver(reply) {
+			if !s.deliver(reply) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
-			c := drop(i)
-			if over, err := landed(c); err != nil || !over || string(c.reply[:c.replyLen]) != string(reply) {
-				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, c.reply[:c.replyLen])
+			q := drop(i)
+			if over, err := landed(q); err != nil || !over || string(q.reply[:q.replyLen]) != string(reply) {
+				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, q.reply[:q.replyLen])
 			}
-			if p.deliver(reply) {
+			if s.deliver(reply) {
 				t.Fatalf("step %d: the reply is taken twice", step)
 			}
 		case op < 90 && len(air) > 0:
-			p.remove(p.indexOf(drop(random.IntN(len(air))).sentID()))
+			s.remove(s.indexOf(drop(random.IntN(len(air))).sentID()))
 		case op < 98:
 			now := start.Add(time.Duration(random.IntN(1000)))
-			next := p.expire(now)
+			next := s.expire(now)
 			var first time.Time
 			for i := len(air) - 1; i >= 0; i-- {
 				if until := air[i].deadline; until.After(now) {
@@ -86,39 +86,39 @@ func TestPortAgainstModel(t *testing.T) {
 				t.Fatalf("step %d: the next call expires at %v, want %v", step, next, first)
 			}
 		case op == 99:
-			p.failAll(broken)
+			s.failAll(broken)
 			for len(air) > 0 {
 				if over, err := landed(drop(0)); !over || !errors.Is(err, broken) {
 					t.Fatalf("step %d: a call on a broken port: landed %t, with %v", step, over, err)
 				}
 			}
 		}
-		checkPort(t, &p, air)
+		checkPort(t, &s, air)
 	}
 }
 
 // checkPort compares what p has in flight with air.
-func checkPort(t *testing.T, p *udpSocket, air []*query) {
+func checkPort(t *testing.T, s *udpSocket, air []*query) {
 	t.Helper()
-	if p.inFlight != len(air) {
-		t.Fatalf("%d calls in flight, want %d", p.inFlight, len(air))
+	if s.inFlight != len(air) {
+		t.Fatalf("%d calls in flight, want %d", s.inFlight, len(air))
 	}
 	ids := map[uint16]bool{}
-	for _, c := range air {
-		i := p.indexOf(c.sentID())
-		if i < 0 || p.queries[i] != c {
-			t.Fatalf("ID %d leads to another call", c.sentID())
+	for _, q := range air {
+		i := s.indexOf(q.sentID())
+		if i < 0 || s.queries[i] != q {
+			t.Fatalf("ID %d leads to another call", q.sentID())
 		}
-		if over, _ := landed(c); over {
+		if over, _ := landed(q); over {
 			t.Fatal("a call in flight has landed")
 		}
-		ids[c.sentID()] = true
+		ids[q.sentID()] = true
 	}
 	if len(ids) != len(air) {
 		t.Fatalf("%d calls have %d IDs", len(air), len(ids))
 	}
-	for _, c := range p.queries[p.inFlight:] {
-		if c != nil {
+	for _, q := range s.queries[s.inFlight:] {
+		if q != nil {
 			t.Fatal("a call that has landed is held")
 		}
 	}
@@ -182,17 +182,17 @@ func TestBatch(t *testing.T) {
 
 // TestProbeReply: what a probe takes for a reply has its ID, and no more.
 func TestProbeReply(t *testing.T) {
-	c := fixedCall(t)
-	c.probe = true
-	p := udpSocket{division: new(share.Division)}
-	p.add(c)
+	q := fixedCall(t)
+	q.probe = true
+	s := udpSocket{division: new(share.Division)}
+	s.add(q)
 	reply := make([]byte, headerLen)
-	copy(reply, c.message()[:2])
-	if p.deliver(reply) {
+	copy(reply, q.message()[:2])
+	if s.deliver(reply) {
 		t.Error("a query is taken for a reply")
 	}
 	reply[2] |= qrBit
-	if wire.Matches(reply, c.message()) || !p.deliver(reply) {
+	if wire.Matches(reply, q.message()) || !s.deliver(reply) {
 		t.Error("a bare header with the probe's ID is not taken")
 	}
 }

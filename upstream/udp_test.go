@@ -55,8 +55,8 @@ func (t *udpTransport) inFlightCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
-	for p := range t.live {
-		n += p.inFlight
+	for s := range t.live {
+		n += s.inFlight
 	}
 	return n
 }
@@ -245,24 +245,24 @@ func TestUnsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	p := &udpSocket{conn: conn, division: &via.inFlight}
-	via.open = append(via.open, p)
+	s := &udpSocket{conn: conn, division: &via.inFlight}
+	via.open = append(via.open, s)
 	var all []*query
 	for range 3 {
-		c := fixedCall(t)
-		p.add(c)
-		all = append(all, c)
+		q := fixedCall(t)
+		s.add(q)
+		all = append(all, q)
 	}
-	via.failUnsent(p, all[1], syscall.EAGAIN)
-	for i, c := range all {
-		over, err := landed(c)
+	via.failUnsent(s, all[1], syscall.EAGAIN)
+	for i, q := range all {
+		over, err := landed(q)
 		if over != (i == 1) || over && (!isLocal(err) || errors.Is(publicError(err), ErrTimeout)) {
 			t.Errorf("call %d: landed %t, with %v", i, over, err)
 		}
 	}
-	via.failUnsent(p, all[1], syscall.EAGAIN) // has landed
-	if p.inFlight != 2 || via.inFlight.Used() != 2 || len(via.open) != 0 {
-		t.Errorf("%d queries are in flight, %d ports are open", p.inFlight, len(via.open))
+	via.failUnsent(s, all[1], syscall.EAGAIN) // has landed
+	if s.inFlight != 2 || via.inFlight.Used() != 2 || len(via.open) != 0 {
+		t.Errorf("%d queries are in flight, %d ports are open", s.inFlight, len(via.open))
 	}
 }
 
