@@ -144,7 +144,7 @@ func TestHandover(t *testing.T) {
 		if got := agenttest.Metric(t, web, `nodens_handovers_total{result="complete",role="successor"}`); got != "1" {
 			t.Errorf("the successor counts %q hand-overs, want 1", got)
 		}
-		if got := agenttest.Metric(t, web, "nodens_handover_restored_answers"); got != "1" {
+		if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "1" {
 			t.Errorf("%q answers were handed over, want 1", got)
 		}
 		if code, text := agenttest.Get(t, web, "/ready"); code != 200 {

@@ -33,7 +33,7 @@ func TestWarmStart(t *testing.T) {
 	if got := agenttest.Ask(t, port, "www.example.org."); got != "192.0.2.1" {
 		t.Errorf("the second agent answered with %s", got)
 	}
-	if got := agenttest.Metric(t, web, "nodens_handover_restored_answers"); got != "1" {
+	if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "1" {
 		t.Errorf("%q answers were found, want 1", got)
 	}
 	if got := agenttest.Metric(t, web, `nodens_handovers_total{result="complete",role="successor"}`); got != "0" {
@@ -48,7 +48,7 @@ func TestWarmStart(t *testing.T) {
 	if got := third.Log.String(); strings.Count(got, "starting without the saved answers") != 1 {
 		t.Errorf("want one line about the broken file in the log:\n%s", got)
 	}
-	if got := agenttest.Metric(t, web, "nodens_handover_restored_answers"); got != "0" {
+	if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "0" {
 		t.Errorf("%q answers were found in a broken file", got)
 	}
 	third.signal(syscall.SIGTERM)

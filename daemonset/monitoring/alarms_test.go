@@ -212,13 +212,13 @@ var alarms = []alarm{
 		series: map[string]string{
 			"coredns_kubernetes_rest_client_requests_total{" + at + `,code="200",method="GET"}`:     "9x60",
 			"coredns_kubernetes_rest_client_requests_total{" + at + `,code="<error>",method="GET"}`: "0x9 0+1x50",
-			"nodens_kubernetes_age_seconds{" + at + "}":                                             "30x9 0+60x19 5x30",
+			"nodens_kubernetes_last_event_age_seconds{" + at + "}":                                             "30x9 0+60x19 5x30",
 		},
 		labels: here, quiet: []int{5, 15, 20}, fires: []int{21, 29}, over: []int{30},
 	}, {
 		// A view made of files hears of nobody.
 		alert: "NodensViewStale", severity: "warning",
-		series: map[string]string{"nodens_kubernetes_age_seconds{" + at + "}": "0+60x60"},
+		series: map[string]string{"nodens_kubernetes_last_event_age_seconds{" + at + "}": "0+60x60"},
 		quiet:  []int{5, 30, 60},
 	}, {
 		alert: "NodensSetupErrors", severity: "critical",
@@ -232,22 +232,22 @@ var alarms = []alarm{
 		series: map[string]string{"nodens_netsetup_fail_open{" + at + "}": "1x9 0x19 1x9"},
 		labels: here, quiet: []int{5, 24}, fires: []int{25, 29}, over: []int{30},
 	}, {
-		alert: "NodensNoDiversion", severity: "warning",
+		alert: "NodensNoFallback", severity: "warning",
 		series: map[string]string{
 			"nodens_netsetup_fail_open{" + at + "}":           "1x60",
-			"nodens_netsetup_diversion_endpoints{" + at + "}": "2x9 0x19 2x9",
+			"nodens_netsetup_fallback_endpoints{" + at + "}": "2x9 0x19 2x9",
 		},
 		labels: here, quiet: []int{5, 24}, fires: []int{25, 29}, over: []int{30},
 	}, {
 		// Where the rules don't fail open, that is what is to be mended.
-		alert: "NodensNoDiversion", severity: "warning",
+		alert: "NodensNoFallback", severity: "warning",
 		series: map[string]string{
 			"nodens_netsetup_fail_open{" + at + "}":           "0x60",
-			"nodens_netsetup_diversion_endpoints{" + at + "}": "0x60",
+			"nodens_netsetup_fallback_endpoints{" + at + "}": "0x60",
 		},
 		quiet: []int{5, 30, 60},
 	}, {
-		alert: "NodensRulesFought", severity: "warning",
+		alert: "NodensRulesModified", severity: "warning",
 		series: map[string]string{"nodens_netsetup_repairs_total{" + at + "}": "0x9 0+1x40 40x90"},
 		labels: here, quiet: []int{5, 15}, fires: []int{30, 60}, over: []int{120},
 	}, {

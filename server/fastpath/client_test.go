@@ -205,7 +205,7 @@ func TestWatchTimeout(t *testing.T) {
 			t.Errorf("%s is answered though another one has its address", client)
 		}
 	}
-	if n := s.Counters().Results["moved"]; n != 2 {
+	if n := s.Counters().Results["client_moved"]; n != 2 {
 		t.Errorf("%d of 2 queries are counted as moved", n)
 	}
 }

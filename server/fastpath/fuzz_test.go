@@ -176,7 +176,7 @@ func TestBrokenPackets(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d broken packets are answered: %v", answered, packets, m.Counters().Results)
-	for _, result := range []string{"shape", "miss", "answered", "stranger"} {
+	for _, result := range []string{"unsupported", "miss", "answered", "unknown_client"} {
 		if m.Counters().Results[result] == 0 {
 			t.Errorf("nothing was counted as %q", result)
 		}

@@ -231,7 +231,7 @@ func (r *report) String() string {
 	line("connections", "idle %d, a byte a second %d, broken frames %d", r.silent.Load(), r.slowly.Load(), r.frames.Load())
 	line("the agent's counters: panics, shed", "%v, %v", r.end.counted["coredns_panics_total"], r.end.counted["nodens_dns_shed_total"])
 	line("  connections refused, evicted, cut", "%v, %v, %v", r.end.counted["nodens_dns_connections_refused_total"],
-		r.end.counted[evicted], r.end.counted["nodens_dns_connections_cut_total"])
+		r.end.counted[evicted], r.end.counted["nodens_dns_connections_aborted_total"])
 	for _, s := range []struct {
 		when string
 		state

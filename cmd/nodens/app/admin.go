@@ -157,7 +157,7 @@ type upstreamState struct {
 	To                  string            `json:"to"`
 	Down                bool              `json:"down"`
 	HealthcheckFailures uint64            `json:"healthcheckFailures"`
-	Strays              uint64            `json:"strays"`
+	UnexpectedReplies   uint64            `json:"unexpectedReplies"`
 	Exchanges           map[string]uint64 `json:"exchanges"` // by rcode
 	// MeanSeconds is over all exchanges.
 	MeanSeconds float64 `json:"meanSeconds"`
@@ -174,7 +174,7 @@ func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) {
 			}
 			for _, to := range u.Stats().Servers {
 				state := upstreamState{
-					To: fmt.Sprint(to.To), Down: to.Down, HealthcheckFailures: to.HealthcheckFailures, Strays: to.UnexpectedReplies,
+					To: fmt.Sprint(to.To), Down: to.Down, HealthcheckFailures: to.HealthcheckFailures, UnexpectedReplies: to.UnexpectedReplies,
 					Exchanges: make(map[string]uint64),
 				}
 				var n, sum float64

@@ -297,9 +297,9 @@ func (s scrape) fastPath(of *fastPath) {
 		results = of.program.Counters().Results
 	}
 	s.put(kernelActive, active)
-	s.put(kernelLinks, float64(links))
+	s.put(kernelInterfaces, float64(links))
 	s.put(kernelWatched, float64(watched))
-	s.put(kernelLinkErrors, failed)
+	s.put(kernelAttachErrors, failed)
 	for result, n := range results {
 		s.put(kernelQueries, float64(n), result)
 	}
