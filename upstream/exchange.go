@@ -13,77 +13,76 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// maxOutstanding is how many servers one query may be outstanding at. With three of them
-// frozen the fourth one answers; half of it would let two that fail together be
-// felt, and each leg costs a buffer and an upstream a query.
+// maxOutstanding is how many servers may have one query at the same time. With three of
+// them frozen the fourth still answers; each costs a buffer and the upstreams a query.
 const maxOutstanding = 4
 
-// exchange is one Exchange: the query is asked of one server and, when that one is late or
-// fails, of further ones, and the first good reply is the answer. It runs on the
-// goroutine of the Exchange, belongs to it alone, and is reused.
+// exchange is the state of one Exchange: it asks one server and, when that one is late or
+// fails, further ones; the first good reply is the answer. It belongs to the goroutine of
+// the Exchange and is reused.
 type exchange struct {
 	pool     *Pool
 	request  *wire.Query
 	client   share.Client
-	tcp      bool // by which the servers are asked
+	tcp      bool // ask over TCP
 	deadline time.Time
 
-	servers   []*server // all there were when it began
-	order     []int     // in which they are asked; none that was down then
-	nextIndex int       // where in order to go on
-	// failuresLeft is how many more may fail until no other is asked.
+	servers   []*server // all servers at the start of the exchange
+	order     []int     // indices of servers in the order to ask them, without those that are down
+	nextIndex int       // position in order to continue from
+	// failuresLeft is how many more attempts may fail before the exchange fails.
 	failuresLeft int
-	// hedgesLeft is how many more may be asked because others are late.
+	// hedgesLeft is how many more servers may be asked because others are late.
 	hedgesLeft int
 	// allDown says that all servers are down.
 	allDown bool
 
-	// queries are the calls of the race; the first flying are with their servers, or in
-	// landed. The others are for later.
+	// queries holds the queries of the exchange. The first inFlight of them are in flight,
+	// or waiting in completed; the others are unused.
 	queries   [maxOutstanding]*query
 	inFlight  int
 	completed chan *query
 
-	// wakeup rings when a leg may have to be looked after: at rings, of which timer takes
-	// care, and now and then for nothing. It is not stopped when the race is over: an
-	// armed timer costs the next one nothing, while setting one wakes up a thread.
+	// wakeup is signalled when a query may need a check: by timer at timerAt, by soft
+	// errors, and sometimes needlessly. The timer stays armed after the exchange: an armed
+	// timer costs the next exchange nothing, while setting one wakes a thread.
 	wakeup    chan struct{}
 	timer     *time.Timer
 	timerAt   time.Time
-	nextCheck time.Time // when it has to; zero: never
-	// timerWasLate says that it once went off late.
+	nextCheck time.Time // when a check is due; zero: never
+	// timerWasLate says that the timer has fired late once.
 	timerWasLate bool
 
-	// fallback is a reply that is given if no better one comes, until heldUntil; zero is as
-	// long as something is in flight.
+	// fallback is the reply to return if no better one arrives until fallbackUntil. A zero
+	// fallbackUntil means as long as a query is in flight.
 	fallback      wire.Response
 	hasFallback   bool
 	fallbackUntil time.Time
 	failovers     int   // replies with an rcode of `failover`
-	err           error // of the last leg that failed
-	// localFailure says that one has failed for a reason that says nothing about the name: with
-	// an answer of its server the race might have come to something.
+	err           error // of the last failed attempt
+	// localFailure says that an attempt failed for a local reason ([ErrLocal]); its server
+	// might have answered.
 	localFailure bool
 }
 
-// attempt is what a race knows about one of its calls.
+// attempt is what an exchange knows about one of its queries.
 type attempt struct {
 	server       *server
 	via          transport
 	rtt          *rtt
-	started      time.Time // when the server was
-	sent         time.Time // when the flight was, which may be a later one
-	withoutEDNS  bool      // without EDNS
+	started      time.Time // when this server was first asked
+	sent         time.Time // when the query was last sent
+	withoutEDNS  bool      // send the query without an OPT record
 	truncated    wire.Response
-	hasTruncated bool // short is what came over UDP
+	hasTruncated bool // truncated holds the UDP reply
 
-	nextCheck     time.Time     // when to look after it next; zero: never
-	checkInterval time.Duration // between the last looks; 0 before the first
+	nextCheck     time.Time     // when to check it next; zero: never
+	checkInterval time.Duration // time between the last checks; 0 before the first
 	delays        delays
-	isHedge       bool // it was asked because another one was late
-	slowCounted   bool // it has taken longer than the 95th percentile
-	unanswered    bool // it was counted as missed
-	hedged        bool // another server was asked because of it
+	isHedge       bool // sent because another server was late
+	slowCounted   bool // already counted as slower than the 95th percentile
+	unanswered    bool // already counted as unanswered
+	hedged        bool // another server was asked because this one is late
 }
 
 func newExchange(p *Pool) *exchange {
@@ -99,7 +98,7 @@ func newExchange(p *Pool) *exchange {
 	return x
 }
 
-// reset ends what is in flight, and lets go of the query.
+// reset cancels the queries in flight and drops references to the request.
 func (x *exchange) reset() {
 	x.cancelAll()
 	for _, q := range x.queries {
@@ -110,7 +109,7 @@ func (x *exchange) reset() {
 	*x = exchange{pool: x.pool, order: x.order[:0], queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt}
 }
 
-// cancelAll ends what is in flight.
+// cancelAll cancels the queries in flight.
 func (x *exchange) cancelAll() {
 	landing := 0
 	for _, q := range x.queries[:x.inFlight] {
@@ -127,7 +126,7 @@ func (x *exchange) cancelAll() {
 	x.inFlight = 0
 }
 
-// run asks until there is an answer, or no sense in going on.
+// run asks servers until there is an answer or no point in continuing.
 func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 	now := time.Now()
 	x.failuresLeft, x.hedgesLeft = x.pool.failureLimit(len(x.servers)), maxOutstanding-1
@@ -163,7 +162,7 @@ func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 	return wire.Response{}, x.finalError()
 }
 
-// finalError is the error of a race in which nobody has answered.
+// finalError is the error of an exchange that got no reply.
 func (x *exchange) finalError() error {
 	if x.localFailure {
 		return localError{x.err}
@@ -171,8 +170,7 @@ func (x *exchange) finalError() error {
 	return x.err
 }
 
-// abortReason is why there is no sense in going on after c, which brought no answer; nil if
-// there is.
+// abortReason returns why the exchange must end after q failed; nil if it may continue.
 func (x *exchange) abortReason(ctx context.Context, q *query) error {
 	switch {
 	case x.err == nil:
@@ -185,7 +183,7 @@ func (x *exchange) abortReason(ctx context.Context, q *query) error {
 	return nil
 }
 
-// contextError is the error of a race whose Exchange is not waited for any more.
+// contextError is the error of an exchange whose context has ended.
 func contextError(ctx context.Context, q *query) error {
 	err := fmt.Errorf("asking %s: %w", q.attempt.server.label, ctx.Err())
 	if errors.Is(err, context.Canceled) {
@@ -194,9 +192,9 @@ func contextError(ctx context.Context, q *query) error {
 	return err
 }
 
-// orderServers puts the servers into the order in which they are asked: that of the policy,
-// but those that are doubted after the others, and none that is down. With all down
-// it is random, since then the probes rather than every server may be at fault.
+// orderServers sets the order in which the servers are asked: that of the policy, with
+// suspect servers last and without servers that are down. If all are down the order is
+// random, since the probes may be at fault rather than all servers.
 func (x *exchange) orderServers() {
 	p := x.pool
 	all := p.order.appendOrder(x.order[:0], len(x.servers))
@@ -211,8 +209,8 @@ func (x *exchange) orderServers() {
 	}
 }
 
-// moveSuspectsBack puts the servers that are doubted behind the others, and gives how many those
-// are.
+// moveSuspectsBack moves suspect servers behind the others and returns the number of the
+// others.
 func (x *exchange) moveSuspectsBack() (trusted int) {
 	for _, i := range x.order {
 		trusted += 1 - x.suspectRank(i)
@@ -223,8 +221,8 @@ func (x *exchange) moveSuspectsBack() (trusted int) {
 	return trusted
 }
 
-// enterAllDown is for when all servers are down: one of them is asked and, if it is late,
-// another one, unless `failfast_all_unhealthy_upstreams` is set.
+// enterAllDown handles the case that all servers are down: one of them is asked, and
+// another one if it is late, unless failfast_all_unhealthy_upstreams is set.
 func (x *exchange) enterAllDown() {
 	x.pool.allDownCount.Add(1)
 	x.allDown, x.order, x.failuresLeft, x.hedgesLeft = true, x.order[:0], 1, 1
@@ -238,7 +236,7 @@ func (x *exchange) enterAllDown() {
 	x.nextIndex = 0
 }
 
-// suspectRank is 1 for a server that is doubted.
+// suspectRank is 1 for a suspect server and 0 for others.
 func (x *exchange) suspectRank(i int) int {
 	if x.servers[i].suspected.Load() {
 		return 1
@@ -246,14 +244,13 @@ func (x *exchange) suspectRank(i int) int {
 	return 0
 }
 
-// unmeasuredRTT is the time of a server that nothing is known about, in nanoseconds: it
-// is asked once all others are slower than any reply should be. Scouts measure it
-// meanwhile.
+// unmeasuredRTT stands for the RTT of a server without measurements, in nanoseconds. Such a
+// server is asked once all others are slower; shadow queries measure it meanwhile.
 const unmeasuredRTT = int64(time.Second)
 
-// expectedTime is the time that the query is expected to take at a server: its smoothed one,
-// for each query that it owes an answer. Where two are as fast that spreads the
-// load, and one that has stopped to answer is left alone at once.
+// expectedTime estimates how long a server takes to answer, in nanoseconds: its smoothed
+// RTT times the queries it has in flight, this one included. This balances equally fast
+// servers and quickly avoids one that has stopped answering.
 func (x *exchange) expectedTime(i int) int64 {
 	s := x.servers[i]
 	_, times := s.transportFor(x.tcp)
@@ -264,7 +261,7 @@ func (x *exchange) expectedTime(i int) int64 {
 	return smooth * int64(s.inFlight.Load()+1)
 }
 
-// askNext asks the next server; false if there is none, or no time left.
+// askNext asks the next server; false if there is none or the deadline has passed.
 func (x *exchange) askNext(now time.Time) bool {
 	s := x.nextServer(false)
 	if s == nil || !now.Before(x.deadline) {
@@ -274,8 +271,8 @@ func (x *exchange) askNext(now time.Time) bool {
 	return true
 }
 
-// nextServer gives the next server that is not down and has not got the query now; nil if
-// there is none. With trusted it is none that is doubted.
+// nextServer returns the next server that is not down and does not have the query in
+// flight; nil if there is none. With trusted it skips suspect servers.
 func (x *exchange) nextServer(trusted bool) *server {
 	for i := range x.order {
 		k := (x.nextIndex + i) % len(x.order)
@@ -287,7 +284,7 @@ func (x *exchange) nextServer(trusted bool) *server {
 	if x.inFlight > 0 || x.allDown || len(x.order) == 0 {
 		return nil
 	}
-	x.enterAllDown() // all have gone down by now
+	x.enterAllDown() // all servers have gone down since the start
 	if len(x.order) == 0 {
 		return nil
 	}
@@ -295,12 +292,12 @@ func (x *exchange) nextServer(trusted bool) *server {
 	return x.servers[x.order[0]]
 }
 
-// eligible reports whether s can be asked now, and, if it has to be trusted, is.
+// eligible reports whether s may be asked now; with trusted, a suspect server may not.
 func (x *exchange) eligible(s *server, trusted bool) bool {
 	return !x.outstandingAt(s) && !(trusted && s.suspected.Load()) && (x.allDown || !x.pool.down(s))
 }
 
-// outstandingAt reports whether the query is outstanding at s.
+// outstandingAt reports whether the query is in flight to s.
 func (x *exchange) outstandingAt(s *server) bool {
 	for _, q := range x.queries[:x.inFlight] {
 		if q.attempt.server == s {
@@ -310,7 +307,7 @@ func (x *exchange) outstandingAt(s *server) bool {
 	return false
 }
 
-// ask sends the query to s. There must be a leg for it.
+// ask sends the query to s. The caller ensures that inFlight is below maxOutstanding.
 func (x *exchange) ask(s *server, now time.Time, hedge bool) {
 	q := x.queries[x.inFlight]
 	if q == nil {
@@ -325,8 +322,7 @@ func (x *exchange) ask(s *server, now time.Time, hedge bool) {
 	x.send(q, now)
 }
 
-// send begins a flight of c, which is the first at its server or one that another reply
-// calls for.
+// send sends q: for the first time to its server, or again because of the server's reply.
 func (x *exchange) send(q *query, now time.Time) {
 	a := &q.attempt
 	s := a.server
@@ -343,8 +339,8 @@ func (x *exchange) send(q *query, now time.Time) {
 	a.via.start(q)
 }
 
-// delaysFor is how long s is waited for. A server that was not measured yet is expected to
-// be as fast as the slowest of the others.
+// delaysFor returns the delays for s. A server without measurements is expected to be as
+// fast as the slowest of the others.
 func (x *exchange) delaysFor(s *server, times *rtt) delays {
 	tail, known := times.percentile95()
 	if !known {
@@ -358,8 +354,8 @@ func (x *exchange) delaysFor(s *server, times *rtt) delays {
 	return delaysFor(tail, known, s.readTimeout)
 }
 
-// handleCompletion is what is done about the flight that c has ended. It gives the answer if there
-// is one by that.
+// handleCompletion processes the result of q. It returns the answer, and true if that ends
+// the exchange.
 func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, bool) {
 	a := &q.attempt
 	x.removeInFlight(q)
@@ -377,8 +373,8 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 	}
 	answer, err := parseResponse(msg, q)
 	if !q.tcp && isTruncated(msg) && a.server.udp != a.server.tcp {
-		// Half an answer can't be cached. The client gets it only if TCP fails, and
-		// may have more luck there itself. What is cut inside a record is no answer.
+		// A truncated answer can't be cached. The client gets it only if TCP fails, and may
+		// then succeed over TCP itself. A reply truncated inside a record is not used.
 		a.truncated, a.hasTruncated = answer, err == nil
 		q.tcp, a.withoutEDNS = true, false
 		x.resend(q, now)
@@ -391,7 +387,7 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 	return answer, x.accept(q, answer, now)
 }
 
-// removeInFlight takes c out of those in flight.
+// removeInFlight removes q from the queries in flight.
 func (x *exchange) removeInFlight(q *query) {
 	i := slices.Index(x.queries[:x.inFlight], q)
 	x.inFlight--
@@ -399,15 +395,15 @@ func (x *exchange) removeInFlight(q *query) {
 	q.attempt.server.inFlight.Add(-1)
 }
 
-// resend begins another flight of c, which has just landed.
+// resend sends q, which has just completed, again.
 func (x *exchange) resend(q *query, now time.Time) {
-	x.inFlight++ // c is the first behind those in flight
+	x.inFlight++ // removeInFlight has put q right behind those in flight
 	q.attempt.server.inFlight.Add(1)
 	x.send(q, now)
 }
 
-// accept reports whether answer, from c's server, is the one to give. A server's error
-// is not, while another server has the query.
+// accept reports whether answer, the reply to q, is the final one. An error rcode is not
+// while another server has the query.
 func (x *exchange) accept(q *query, answer wire.Response, now time.Time) bool {
 	a := &q.attempt
 	a.server.durations.observe(answer.Rcode, now.Sub(a.started))
@@ -425,12 +421,12 @@ func (x *exchange) accept(q *query, answer wire.Response, now time.Time) bool {
 	return true
 }
 
-// keepFallback keeps answer for want of a better one.
+// keepFallback keeps answer in case no better one arrives.
 func (x *exchange) keepFallback(answer wire.Response, until time.Time) {
 	x.fallback, x.hasFallback, x.fallbackUntil = answer, true, until
 }
 
-// recordWin notes that c's server was first.
+// recordWin records that q was answered first.
 func (x *exchange) recordWin(q *query, now time.Time) {
 	if q.attempt.isHedge {
 		q.attempt.server.hedgeWins.Add(1)
@@ -442,7 +438,8 @@ func (x *exchange) recordWin(q *query, now time.Time) {
 	}
 }
 
-// recordLostRace notes that l's server was asked first and would have been second.
+// recordLostRace records that the server of a was asked no later than the winner and has
+// not answered.
 func (x *exchange) recordLostRace(a *attempt, now time.Time) {
 	s, p := a.server, x.pool
 	a.rtt.observeAtLeast(now.Sub(a.sent))
@@ -451,15 +448,15 @@ func (x *exchange) recordLostRace(a *attempt, now time.Time) {
 		p.recordUnanswered(s)
 	}
 	if s.lastReply.Load() < p.timestamp(a.sent) {
-		p.startProbe(s) // nothing came from it meanwhile; the probe says whether it lives
+		p.startProbe(s) // no reply from it since then; find out whether it is alive
 	}
 }
 
-// handleFailure is the end of c without a reply.
+// handleFailure processes the end of q without a reply.
 func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 	a := &q.attempt
 	s, p := a.server, x.pool
-	if a.hasTruncated { // TCP has failed
+	if a.hasTruncated { // TCP has failed; the truncated UDP reply is better than none
 		x.keepFallback(a.truncated, time.Time{})
 	}
 	x.err, x.localFailure = fmt.Errorf("asking %s: %w", s.label, publicError(err)), x.localFailure || isLocal(err)
@@ -469,7 +466,7 @@ func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 	case isUnreachable(err):
 		p.suspect(s)
 		p.startProbe(s)
-	case isLocal(err): // ours, or gone from the set
+	case isLocal(err): // our own failure, or the server has been removed
 	default:
 		if !a.unanswered {
 			p.recordUnanswered(s)

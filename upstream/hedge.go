@@ -2,8 +2,7 @@ package upstream
 
 import "time"
 
-// armTimer sees to it that the bell rings when a leg, or what is held, has to be looked
-// after.
+// armTimer sets the timer for the next check of a query or of the fallback.
 func (x *exchange) armTimer(now time.Time) {
 	next := x.fallbackUntil
 	for _, q := range x.queries[:x.inFlight] {
@@ -13,16 +12,15 @@ func (x *exchange) armTimer(now time.Time) {
 	}
 	x.nextCheck = next
 	if next.IsZero() || now.Before(x.timerAt) && !next.Before(x.timerAt) {
-		return // it rings before, and this is called again then
+		return // the timer fires earlier, and armTimer is called again then
 	}
 	x.timerAt = next
 	x.timer.Reset(next.Sub(now))
 }
 
-// onWakeup looks after the legs that are due. It reports whether what is held has been
-// held for long enough. When the timer itself went off late, this process did not get
-// the processor, and replies may be there that nobody has read: they have the time
-// that their readers need.
+// onWakeup checks the queries that are due. It reports whether the fallback's time is up.
+// If the timer fired late, this process was not scheduled and replies may be waiting
+// unread; the checks are then postponed once so that the readers can catch up.
 func (x *exchange) onWakeup(now time.Time) bool {
 	x.hedgeSoftErrors(now)
 	if x.nextCheck.IsZero() || now.Before(x.nextCheck) {
@@ -33,7 +31,7 @@ func (x *exchange) onWakeup(now time.Time) bool {
 	}
 	late := !x.timerWasLate && now.Sub(x.nextCheck) > minHedgeDelay
 	x.timerWasLate = x.timerWasLate || late
-	for _, q := range x.queries[:x.inFlight] { // those asked meanwhile are not due
+	for _, q := range x.queries[:x.inFlight] { // queries added meanwhile are not due
 		switch {
 		case !q.attempt.due(now):
 		case late:
@@ -45,18 +43,18 @@ func (x *exchange) onWakeup(now time.Time) bool {
 	return false
 }
 
-// due reports whether l has to be looked after at now.
+// due reports whether a has to be checked at now.
 func (a *attempt) due(now time.Time) bool { return !a.nextCheck.IsZero() && !now.Before(a.nextCheck) }
 
-// handleOverdue looks after c, which has not landed at its alarm. Another server is asked as
-// soon as that is allowed. The looks until then grow rarer, since with all servers
-// frozen there are many that look.
+// handleOverdue checks q, which had no reply at its nextCheck. It asks another server as
+// soon as that is allowed. The interval between checks grows, because with all servers
+// frozen many queries are checked.
 func (x *exchange) handleOverdue(q *query, now time.Time) {
 	a := &q.attempt
 	s := a.server
-	if a.checkInterval == 0 { // the first look
+	if a.checkInterval == 0 { // the first check
 		a.checkInterval = a.delays.hedge
-		if !s.suspected.Load() { // what a frozen server does says nothing about its times
+		if !s.suspected.Load() { // a frozen server's delays say nothing about its RTT
 			a.slowCounted = true
 			a.rtt.observeSlow()
 		}
@@ -73,7 +71,7 @@ func (x *exchange) handleOverdue(q *query, now time.Time) {
 	a.nextCheck = a.nextCheckAfter(now)
 }
 
-// nextCheckAfter is when to look after l again, after now; zero is never.
+// nextCheckAfter returns when to check a next, after now; zero means never.
 func (a *attempt) nextCheckAfter(now time.Time) time.Time {
 	late := a.sent.Add(a.delays.unanswered)
 	switch next := now.Add(a.checkInterval); {
@@ -86,16 +84,15 @@ func (a *attempt) nextCheckAfter(now time.Time) time.Time {
 	}
 }
 
-// maxCheckInterval is how rarely a query is looked after for which no other server can be asked.
-// With all servers silent there are a thousand of them and more: half of it costs
-// some hundredths of a core, double is how long a query waits at worst that could be
-// asked elsewhere by now.
+// maxCheckInterval bounds the interval between checks of a query that can't be hedged yet.
+// It limits the CPU use with all servers silent and a thousand queries in flight, and the
+// time until a query notices that another server is available.
 const maxCheckInterval = 100 * time.Millisecond
 
-// hedge asks another server in place of c's, if that is allowed, and reports whether
-// it has. To leave a server that is doubted for one that isn't is no extra query: it
-// would be asked there if it came now. Everything else is within the budget, but for
-// queries that have waited for too long.
+// hedge asks another server because the one of q is late, if that is allowed, and reports
+// whether it did. Moving from a suspect to a trusted server is free: a new query would be
+// sent there. Any other hedge costs budget, except for queries that have waited longer than
+// forceHedgeAfter.
 func (x *exchange) hedge(q *query, now time.Time) bool {
 	if x.inFlight == maxOutstanding || x.failuresLeft <= 0 || x.hedgesLeft <= 0 || !now.Before(x.deadline) {
 		return false
@@ -112,15 +109,12 @@ func (x *exchange) hedge(q *query, now time.Time) bool {
 	return true
 }
 
-// forceHedgeAfter is how long a query waits before another server is asked, or the only one again,
-// whatever the budget says: it is what a time-out would come to, earlier. A budget that is spent would leave
-// a lone query with a frozen server until its end. With half of it, names that their
-// servers take a second over would be asked twice when all of them are slow; a client
-// feels each second more.
+// forceHedgeAfter is how long a query waits before it is hedged regardless of the budget.
+// It keeps an exhausted budget from leaving a query with a frozen server until its timeout.
 const forceHedgeAfter = time.Second
 
-// hedgeTarget is the server to ask because c is late, nil for none, and whether the budget
-// has no say in that.
+// hedgeTarget returns the server to ask because q is late, nil for none, and whether the
+// hedge is free of budget.
 func (x *exchange) hedgeTarget(q *query, now time.Time) (s *server, free bool) {
 	desperate := now.Sub(q.attempt.started) >= forceHedgeAfter
 	if s = x.nextServer(true); s != nil {
@@ -132,12 +126,12 @@ func (x *exchange) hedgeTarget(q *query, now time.Time) (s *server, free bool) {
 	return s, desperate
 }
 
-// probablyLost reports whether c's query, or its answer, was probably lost, and asking the same
-// server over another port may help.
+// probablyLost reports whether q or its reply was probably lost, so that asking the same
+// server from another port may help.
 func (x *exchange) probablyLost(q *query, now time.Time) bool {
 	a := &q.attempt
 	if q.tcp || a.server.udp == a.server.tcp {
-		return false // TCP sends again itself
+		return false // TCP retransmits by itself
 	}
 	after := defaultResendDelay
 	if tail, known := a.rtt.percentile95(); known {

@@ -1,30 +1,29 @@
 // Package upstream forwards queries to other DNS servers.
 //
-// [Pool.Exchange] is a [exchange]: it puts the servers into the order of the policy and
-// asks the first that is not down. When that one fails, the next is asked, twice
-// around at most and never past the whole deadline. When it takes longer than
-// nineteen of twenty of its replies do, the next is asked, too, and the first good
-// reply is the answer; a [hedgeBudget] of 5 % bounds these extra queries. A server that
-// lets queries pass in a row while it says nothing is doubted, within tens of
-// milliseconds ([passiveHealth]): then others are asked first, and what it was asked is asked
-// of them at once. A copy of a query now and then, a scout, shows when it is back.
+// [Pool.ExchangeFrom] orders the servers by the policy and asks the first that is not down
+// (see [exchange]). If that server fails, the next one is asked, for at most two rounds and
+// never beyond the deadline. If its reply takes longer than its 95th percentile, the next
+// server is asked as well, and the first good reply wins; a [hedgeBudget] of 5 % bounds
+// these extra queries. A server that leaves three queries in a row unanswered becomes
+// suspect within tens of milliseconds ([passiveHealth]): other servers are asked first, and
+// the queries it already has are hedged at once. Copies of client queries, called shadow
+// queries, find out when it has recovered.
 //
-// A server is asked over UDP, TCP, TLS or HTTPS through a [transport]; a UDP reply
-// that is cut is fetched again over TCP, and a server that can't read EDNS is asked
-// again without it. The first failure of a server starts a probe that goes on, at the
-// health interval, until one reply comes; only failed probes count towards max_fails,
-// so that one name no one can resolve does not take a good server out of service.
+// A [transport] asks one server over UDP, TCP, TLS or HTTPS. A truncated UDP reply is
+// fetched again over TCP. A server that rejects EDNS is asked again without it. The first
+// failure of a server starts health probes, which repeat at the health interval until one
+// is answered. Only failed probes count towards max_fails, so a name that nobody can
+// resolve does not take a working server out of service.
 //
-// Replies are hard to forge (RFC 5452): every query has an ID from the system's
-// generator and goes out of one of a few connected sockets, drawn at random, so
-// that the kernel drops what comes from any other address and port; ports are
-// drawn by the kernel and soon retired ([udpTransport] says what that is worth). What
-// arrives with another ID or question is counted and dropped, and the wait goes
-// on.
+// Replies are hard to forge (RFC 5452): each query has an ID from the system's random
+// number generator and leaves through one of several connected sockets, chosen at random.
+// The kernel drops datagrams from any other address and port. It also chooses the local
+// ports, which are replaced often; see [udpTransport] for an estimate of the protection. A
+// message with another ID or question is counted and dropped while the query keeps waiting.
 //
-// Messages stay bytes from end to end: internal/wire builds the query, checks
-// the reply and packs it. One goroutine per Pool retires what is idle or old,
-// one per UDP socket reads; a query starts none.
+// Messages stay in wire format throughout: internal/wire builds the query, checks the reply
+// and packs it. Each Pool has one goroutine that closes idle connections, and each UDP
+// socket one that reads. A query over UDP starts no goroutine.
 package upstream
 
 import (
@@ -43,84 +42,78 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// What [Pool.Exchange] fails with. Every one but ErrTooMany is SERVFAIL to the
-// client.
+// The errors of [Pool.Exchange]. The client gets REFUSED for ErrTooMany and SERVFAIL for
+// all others.
 var (
-	// ErrLocal is what [errors.Is] finds in every error that says nothing about the name
-	// that was asked for: a limit of this package, a lack of files, memory or ports, no
-	// route, the end of the caller's context or of the Pool, or an ICMP message, which
-	// anybody may have sent. Such an error is no reason to fail the next client, and must
-	// not be kept. It has no text of its own.
+	// ErrLocal marks, for [errors.Is], every error that says nothing about the queried
+	// name: a limit of this package; a lack of file descriptors, memory or ports; no route;
+	// the end of the caller's context or of the Pool; or an ICMP message, which anyone can
+	// forge. Such an error must not be cached or applied to other clients.
 	ErrLocal = errors.New("not because of the name")
 	// ErrTimeout: the server asked last did not answer in time.
 	ErrTimeout = errors.New("no answer in time")
-	// ErrFailed: the server asked last refused the connection, broke it off, or
-	// sent a reply that is no DNS message. The cause is wrapped beside it.
+	// ErrFailed: the server asked last refused or closed the connection, or sent an invalid
+	// DNS message. It is wrapped together with the cause.
 	ErrFailed = errors.New("the exchange failed")
-	// ErrNoUpstream: none is configured, or all are down and
+	// ErrNoUpstream: no server is configured, or all are down and
 	// failfast_all_unhealthy_upstreams is set.
 	ErrNoUpstream = errors.New("no upstream is healthy")
-	// ErrTooMany: max_concurrent queries are on their way already, or as many of this
-	// client's as there is place for more. The client gets REFUSED, which makes stub
-	// resolvers ask their next server at once.
+	// ErrTooMany: max_concurrent queries, or this client's share of them, are in flight.
+	// The client gets REFUSED, which makes stub resolvers try their next server at once.
 	ErrTooMany error = localError{errors.New("more than max_concurrent queries")}
 	// ErrClosed: the Pool is closed.
 	ErrClosed error = localError{errors.New("the upstream pool is closed")}
-	// ErrBusy: too many queries are in flight to the server asked last, or as many of
-	// this client's as there is place for more.
+	// ErrBusy: too many queries, of all clients or of this one, are in flight to the server
+	// asked last.
 	ErrBusy error = localError{errors.New("too many queries are in flight to this server")}
 )
 
 const (
-	// DefaultPayload is the UDP size our queries claim. 1232 is the IPv6 minimum
-	// MTU of 1280 less the IPv6 and UDP headers: no path fragments it (RFC 9715).
-	// Twice that would be fragmented or lost, half would send every signed
-	// answer to TCP.
+	// DefaultPayload is the EDNS UDP payload size of our queries, in bytes: the IPv6
+	// minimum MTU of 1280 less the IPv6 and UDP headers, so that replies are not fragmented
+	// (RFC 9715).
 	DefaultPayload = 1232
-	// DefaultDeadline is all the time one Exchange has. Stub resolvers ask again
-	// after 5 s (resolv.conf(5), timeout): an answer after that finds nobody.
+	// DefaultDeadline is the total time of one Exchange. Stub resolvers give up after 5 s
+	// (resolv.conf(5), timeout).
 	DefaultDeadline = 5 * time.Second
-	// DefaultProbeTimeout is how long a probe waits. A server that takes longer
-	// for a name in its cache is of no use; half would call a server behind a
-	// slow link or under load dead.
+	// DefaultProbeTimeout is the timeout of a health probe.
 	DefaultProbeTimeout = time.Second
 
-	// maxRounds is how often each server is asked at most in one Exchange: the second
-	// time helps when one packet was lost on the way to the only server; a third
-	// one does not fit into the deadline.
+	// maxRounds is how often one Exchange asks each server at most. The second round
+	// recovers from a lost packet when there is only one server; a third does not fit into
+	// the deadline.
 	maxRounds = 2
-	// firstServerTimeout is how long a query waits for the pool to know a server at all: half
-	// of it fails queries while a resolver is asked a second time, after double stub
-	// resolvers have given up.
+	// firstServerTimeout is how long a query waits for the first server of a pool to become
+	// known: long enough for a second attempt to look up its name, and shorter than the
+	// timeout of stub resolvers.
 	firstServerTimeout = 2 * time.Second
-	// maxAttempts is what `max_connect_attempts 0`, which sets no limit, is taken for:
-	// a server that refuses at once must not be asked all the time until the deadline.
-	// Half is met by 15 servers in their second turn, double by nobody in time.
+	// maxAttempts bounds `max_connect_attempts 0` (no limit), so that a server that refuses
+	// at once is not asked in a loop until the deadline.
 	maxAttempts = 4 * maxOutstanding * maxRounds
 )
 
-// Options is what a [Pool] needs beside its directive. The zero value is ready.
+// Options holds what a [Pool] needs beside its directive. The zero value is valid.
 type Options struct {
-	// Logger gets a line when a server goes down or comes back; nil is silence.
+	// Logger gets changes of the servers' state; nil discards them.
 	Logger *slog.Logger
-	// Payload is the UDP size claimed, DefaultPayload where 0, cut to 512…4096.
+	// Payload is the EDNS UDP payload size in bytes, limited to 512…4096; 0 means
+	// DefaultPayload.
 	Payload int
-	// Deadline is all the time of one Exchange, DefaultDeadline where 0.
+	// Deadline is the total time of one Exchange; 0 means DefaultDeadline.
 	Deadline time.Duration
-	// ProbeTimeout is how long a probe waits, DefaultProbeTimeout where 0.
+	// ProbeTimeout is the timeout of a health probe; 0 means DefaultProbeTimeout.
 	ProbeTimeout time.Duration
-	// Endpoints gives the addresses of a Service's ready endpoints that answer DNS,
-	// nearest first, and a channel that is closed when they have changed; port 0 is
-	// the one named dns, or 53. service is NAMESPACE/NAME. nil where there is no view
-	// of the cluster.
+	// Endpoints returns the addresses of a Service's ready DNS endpoints, nearest first,
+	// and a channel that is closed when they change. service is NAMESPACE/NAME; port 0
+	// selects the port named dns, or 53. Endpoints is nil if there is no cluster view.
 	Endpoints func(service string, port uint16) (addrs []netip.AddrPort, changed <-chan struct{})
-	// Own reports whether queries to an address come back to the agent, so that none
-	// are sent there, whatever a name turns out to be. nil knows of none.
+	// Own reports whether an address is the agent's own. Queries are never sent to such an
+	// address, even if a name resolves to it. nil means that no address is.
 	Own func(to netip.AddrPort) bool
 }
 
-// Pool is the servers of one forward directive. It is safe for concurrent use.
-// It holds sockets and goroutines until [Pool.Close].
+// Pool is the servers of one forward directive. It is safe for concurrent use and holds
+// sockets and goroutines until [Pool.Close].
 type Pool struct {
 	cfg        *config.Forward
 	opts       Options
@@ -132,19 +125,19 @@ type Pool struct {
 	limiter     limiter
 	exchanges   sync.Pool
 	hedgeBudget *hedgeBudget
-	// nextShadow is when scouts are due, as a stamp.
+	// nextShadow is when the next shadow queries are due, as a timestamp of the pool.
 	nextShadow atomic.Int64
 
-	stop   context.Context // done when the Pool closes: probes, dials, the sweeper
+	stop   context.Context // done when the Pool closes
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // probes and the sweeper
+	tasks  sync.WaitGroup // probes, shadow queries, watchers and closeIdleLoop
 
 	allDownCount  atomic.Uint64
 	rejectedCount atomic.Uint64
 }
 
-// New makes the Pool of cfg, which must not change from here on. It opens no
-// socket. Without servers every Exchange is [ErrNoUpstream].
+// New returns the Pool of cfg, which must not change afterwards. It opens no socket.
+// Without servers every Exchange returns [ErrNoUpstream].
 func New(cfg *config.Forward, opts Options) *Pool {
 	opts.setDefaults()
 	p := &Pool{cfg: cfg, opts: opts, created: time.Now(), hedgeBudget: newHedgeBudget(), order: serverOrder{policy: cfg.Policy}}
@@ -158,8 +151,8 @@ func New(cfg *config.Forward, opts Options) *Pool {
 	return p
 }
 
-// Chain makes each pool the one that `next` and `next_on_nodata` of the pool before it
-// lead to, and gives pools back. It is called before the first Exchange.
+// Chain links each pool to the next one, for the options `next` and `next_on_nodata`, and
+// returns pools. It must be called before the first Exchange.
 func Chain(pools []*Pool) []*Pool {
 	for i := 1; i < len(pools); i++ {
 		pools[i-1].next = pools[i]
@@ -183,9 +176,9 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Covers reports whether name, lower case and in wire form, is forwarded here:
-// it is at or under From, and not at or under an Except. From itself is always
-// covered, as in CoreDNS.
+// Covers reports whether name, in lower case and wire format, is forwarded here: it is at
+// or below From, and not at or below any Except. From itself is always covered, as in
+// CoreDNS.
 func (p *Pool) Covers(name []byte) bool {
 	if !wire.Under(name, p.cfg.From) {
 		return false
@@ -201,33 +194,34 @@ func (p *Pool) Covers(name []byte) bool {
 	return true
 }
 
-// From is who asks.
+// From identifies who sent a query.
 type From struct {
-	// Client is who the queries in flight are counted for; it must be that client's
-	// number until the exchange is over.
+	// Client is charged for the queries in flight. It must stay valid until the exchange
+	// returns.
 	Client share.Client
-	// TCP says that the client came over TCP, which decides the protocol where neither
-	// force_tcp nor prefer_udp is set.
+	// TCP says that the client used TCP. It decides the protocol unless force_tcp or
+	// prefer_udp is set.
 	TCP bool
 }
 
-// Exchange is [Pool.ExchangeFrom] for what no client waits for.
+// Exchange is [Pool.ExchangeFrom] without a client, for background queries such as
+// prefetch.
 func (p *Pool) Exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.Response, error) {
 	return p.ExchangeFrom(ctx, q, From{TCP: overTCP})
 }
 
-// ExchangeFrom asks the servers for q and gives the first valid reply, whatever its
-// rcode. It blocks until the reply, the whole deadline, ctx, or Close. q is read until it
-// returns; the response refers to neither q nor anything of the Pool. Errors are those of
-// this package or, wrapped, that of ctx.
+// ExchangeFrom asks the servers for q and returns the first valid reply, whatever its
+// rcode. It blocks until there is a reply, the deadline passes, ctx ends, or the Pool is
+// closed. q is read until ExchangeFrom returns; the response refers neither to q nor to the
+// Pool. Errors are those of this package or wrap that of ctx.
 //
-// What a Pool bounds, queries in flight to a server and `max_concurrent`, it divides
-// among the clients as package share says.
+// The limits of a Pool, max_concurrent and the queries in flight to a server, are divided
+// among the clients as described in package share.
 func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
 	if p.next == nil || !p.cfg.NextOnNodata && len(p.cfg.NextOn) == 0 {
 		return p.exchange(ctx, q, from)
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.opts.Deadline) // one for the whole chain
+	ctx, cancel := context.WithTimeout(ctx, p.opts.Deadline) // one deadline for the whole chain
 	defer cancel()
 	answer, err := p.exchange(ctx, q, from)
 	if err != nil || !p.goesToNext(answer) {
@@ -241,12 +235,12 @@ func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire
 	return answer, nil
 }
 
-// goesToNext reports whether the query goes to the next forward because of answer.
+// goesToNext reports whether answer makes the query go to the next forward directive.
 func (p *Pool) goesToNext(answer wire.Response) bool {
 	return p.cfg.NextOnNodata && answer.Rcode == wire.NoError && answer.Answers == 0 || slices.Contains(p.cfg.NextOn, answer.Rcode)
 }
 
-// exchange is ExchangeFrom with the servers of p alone.
+// exchange is ExchangeFrom with the servers of p only.
 func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
 	if err := p.limiter.acquire(from.Client); err != nil {
 		if errors.Is(err, ErrTooMany) {
@@ -273,8 +267,8 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 	return x.run(ctx)
 }
 
-// awaitServers waits until names or Services have led to the first server, for a while:
-// an agent that has just started finds out within milliseconds, mostly.
+// awaitServers waits up to firstServerTimeout for the first address of a name or Service.
+// Right after a start this mostly takes milliseconds.
 func (p *Pool) awaitServers(ctx context.Context, x *exchange) {
 	t := time.NewTimer(min(p.opts.Deadline, firstServerTimeout))
 	defer t.Stop()
@@ -287,11 +281,10 @@ func (p *Pool) awaitServers(ctx context.Context, x *exchange) {
 	}
 }
 
-// servers are those there are now. The list is not changed any more.
+// servers returns the current servers. The caller must not modify the list.
 func (p *Pool) servers() []*server { return *p.serverList.Load() }
 
-// failureLimit is how many of n servers, or how often one of them, may fail before the
-// query does.
+// failureLimit returns how many attempts may fail before the query fails, with n servers.
 func (p *Pool) failureLimit(n int) int {
 	switch limit := p.cfg.MaxConnectAttempts; {
 	case limit == 0:
@@ -303,10 +296,10 @@ func (p *Pool) failureLimit(n int) int {
 	}
 }
 
-// closeIdleLoop closes what has been idle for too long.
+// closeIdleLoop closes idle connections until the Pool closes.
 func (p *Pool) closeIdleLoop() {
-	// Half the expiry: a connection is closed at most 1.5 times its age, and a
-	// node with nothing to do wakes up once in 5 s.
+	// Half the expiry closes a connection after at most 1.5 times its expiry, and wakes an
+	// idle node rarely.
 	t := time.NewTicker(max(p.cfg.Expire/2, time.Millisecond))
 	defer t.Stop()
 	for {
@@ -321,12 +314,12 @@ func (p *Pool) closeIdleLoop() {
 	}
 }
 
-// Close ends every exchange with [ErrClosed], stops the probes and closes the
-// sockets. It waits until all of that is done. A second call does nothing.
+// Close ends every exchange with [ErrClosed], stops the background tasks and closes the
+// sockets. It blocks until all of that is done. Further calls do nothing.
 func (p *Pool) Close() error {
 	idle := p.limiter.close()
 	p.cancel()
-	p.members.mu.Lock() // who changes the set is through, or sees that it is too late
+	p.members.mu.Lock() // a concurrent setAddrs has finished, or sees that the pool is closed
 	last := p.servers()
 	p.members.mu.Unlock()
 	for _, s := range last {
@@ -337,15 +330,15 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// limiter counts the exchanges on their way, bounds them, and lets Close wait for
-// them. A WaitGroup can't: its Add must not race with Wait.
+// limiter counts the exchanges in flight, enforces max_concurrent, and lets Close wait for
+// them. A WaitGroup can't do that because its Add must not run concurrently with Wait.
 type limiter struct {
 	mu       sync.Mutex
 	active   int
-	limit    int            // 0: none
-	division share.Division // of limit
+	limit    int            // max_concurrent; 0 means no limit
+	division share.Division // divides limit among clients
 	closed   bool
-	idle     chan struct{} // closed once the gate is closed and n is 0
+	idle     chan struct{} // closed once the limiter is closed and active is 0
 }
 
 func (l *limiter) acquire(c share.Client) error {
@@ -385,7 +378,7 @@ func (l *limiter) close() <-chan struct{} {
 	return l.idle
 }
 
-// isTimeout reports whether err is a deadline, of a socket or of a context.
+// isTimeout reports whether err is a timeout of a socket or a context.
 func isTimeout(err error) bool {
 	var t net.Error
 	return errors.As(err, &t) && t.Timeout()
