@@ -314,9 +314,9 @@ func TestReplacement(t *testing.T) {
 			r := reply(q)
 			if _, err := c.Fetch(t.Context(), q, r, func(context.Context, *wire.Query) (wire.Response, error) {
 				k := c.key(q)
-				k.part.shard.mu.Lock()
+				k.shard.shard.mu.Lock()
 				put(c, &k, response(t, q, tt.first))
-				k.part.shard.mu.Unlock()
+				k.shard.shard.mu.Unlock()
 				return response(t, q, tt.second), nil
 			}); err != nil {
 				t.Fatal(err)
@@ -351,8 +351,8 @@ func TestEviction(t *testing.T) {
 	cfg.Success.Entries, cfg.Denial.Entries = 3, 2 // small enough for one shard
 	clock := newHand()
 	c := newCache(cfg, Options{Clock: clock.now})
-	if len(c.parts) != 1 {
-		t.Fatalf("%d parts for 3 entries", len(c.parts))
+	if len(c.shards) != 1 {
+		t.Fatalf("%d parts for 3 entries", len(c.shards))
 	}
 	put := func(i int, m message) {
 		name := fmt.Sprintf("n%d.example.", i)

@@ -159,10 +159,10 @@ func (w *walk) step(name string) string {
 		return "a restored answer"
 	case 6, 7:
 		k := c.key(q)
-		k.part.shard.mu.Lock()
+		k.shard.shard.mu.Lock()
 		put(c, &k, w.says(q))
-		k.part.shard.mu.Unlock()
-		w.store.trim(k.part.shard)
+		k.shard.shard.mu.Unlock()
+		w.store.enforceBudget(k.shard.shard)
 		return "an answer that comes late"
 	case 8:
 		c.CountHits(q, uint64(w.rng.IntN(5)), w.rng.IntN(2) == 0, w.clock.now())
@@ -245,14 +245,12 @@ func TestFloodEndsNoCopies(t *testing.T) {
 	}
 }
 
-// A cache that is about to close has more entries than go at once: those that are still
-// there are answered no more, and so no copies of them.
+// A cache that is closed answers no more, and so no copy of its answers is good.
 func TestCopiesOfWhatCloses(t *testing.T) {
-	const n = leaving + 10
-	cfg, epochs := defaults(), newCounters()
-	store := NewStore(minShardBytes, Options{Epochs: epochs.Table})
-	c := store.NewCache(cfg)
-	kept := make([]copied, n)
+	epochs := newCounters()
+	store := NewStore(budget, Options{Epochs: epochs.Table})
+	c := store.NewCache(defaults())
+	kept := make([]copied, 300)
 	for i := range kept {
 		q := question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)
 		fetch(t, c, q, message{answer: []string{fmt.Sprintf("n%d.example. 100 IN A 192.0.2.1", i)}})
@@ -261,15 +259,12 @@ func TestCopiesOfWhatCloses(t *testing.T) {
 			t.Fatal("no copy")
 		}
 	}
-	if !c.parts[0].leaveSome() {
-		t.Fatal("all went at once: the test tests nothing")
-	}
+	c.Close()
 	for i := range kept {
-		if epochs.good(kept[i].term.Mark) {
+		if epochs.good(kept[i].term.Mark) || answer(t, c, kept[i].q) != nil {
 			t.Fatalf("copy %d is good, and the answer is %v", i, answer(t, c, kept[i].q))
 		}
 	}
-	c.Close()
 }
 
 // While answers come, nobody who has one finds an older one in a copy that is good.
@@ -313,9 +308,9 @@ func TestCopiesAreNeverOlder(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			k.part.shard.mu.Lock()
+			k.shard.shard.mu.Lock()
 			put(c, &k, resp)
-			k.part.shard.mu.Unlock()
+			k.shard.shard.mu.Unlock()
 		}
 	})
 	number := func(m *dns.Msg) int {

@@ -6,19 +6,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// flushing is how many entries are looked at in one taking of the lock: those who wait
-// for an answer meanwhile wait some ten microseconds. With half as many it would be
-// taken twice as often to no use.
-const flushing = 256
-
-// Flush removes the entries for name, lower case and in wire form, of all types, and
-// with subtree those for all names below it; it gives how many there were. What is being
-// asked for when it is called reaches those who wait, and is not kept. It may take some
-// milliseconds, in which the cache is used as ever.
+// Flush removes the entries for name, lower case and in wire form, of all types. With
+// subtree it also removes those for all names below. It returns how many it removed. The
+// result of an exchange that runs meanwhile reaches its clients and is not stored. Flush may
+// take some milliseconds; the cache stays usable.
 func (c *Cache) Flush(name []byte, subtree bool) int {
 	n := 0
-	for i := range c.parts {
-		n += c.parts[i].shard.flush(c, name, subtree)
+	for i := range c.shards {
+		n += c.shards[i].flush(name, subtree)
 	}
 	return n
 }
@@ -27,50 +22,30 @@ func (c *Cache) Flush(name []byte, subtree bool) int {
 func (s *Store) Flush(name []byte, subtree bool) int {
 	n := 0
 	for i := range s.shards {
-		n += s.shards[i].flush(nil, name, subtree)
+		for _, p := range s.shards[i].openCaches() {
+			n += p.flush(name, subtree)
+		}
 	}
 	return n
 }
 
-// flush removes what there is of name in c; nil is all caches.
-func (s *shard) flush(c *Cache, name []byte, subtree bool) int {
-	of := func(p *part, n []byte) bool {
-		return (c == nil || p.cache == c) && (bytes.Equal(n, name) || subtree && wire.Under(n, wire.Name(name)))
+func (p *cacheShard) flush(name []byte, subtree bool) (removed int) {
+	matches := func(n []byte) bool {
+		return bytes.Equal(n, name) || subtree && wire.Under(n, wire.Name(name))
 	}
+	s := p.shard
 	s.mu.Lock()
-	for _, chain := range s.flights {
-		for f := chain; f != nil; f = f.next {
-			f.flushed = f.flushed || of(f.part, f.q.Name())
+	for _, f := range s.calls {
+		for ; f != nil; f = f.next {
+			f.flushed = f.flushed || f.shard == p && matches(f.q.Name())
 		}
 	}
-	at := s.last
 	s.mu.Unlock()
-	total := 0
-	for at != none {
-		var n int
-		at, n = s.flushSome(at, of)
-		total += n
-	}
-	return total
-}
-
-// flushSome looks at the slots from at downwards, and gives where to go on. What a
-// removal puts in a slot's place is the last one, which has been looked at, or has come
-// since and is news.
-func (s *shard) flushSome(at ref, of func(*part, []byte) bool) (next ref, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at = min(at, s.last)
-	for range flushing {
-		if at == none {
-			break
+	p.visit(p.keys(), func(hash uint64, e *entry) {
+		if matches(e.packed.Name()) {
+			p.remove(hash, e)
+			removed++
 		}
-		e := s.at(at)
-		if of(s.parts[e.owner>>ownerShift], e.packed.Name()) {
-			s.remove(at)
-			n++
-		}
-		at--
-	}
-	return at, n
+	})
+	return removed
 }

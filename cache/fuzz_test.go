@@ -89,7 +89,7 @@ func (l *ledger) usable(p *page, now time.Duration) bool {
 	return now < p.ends+l.cfg.Stale.For && p.what != failing
 }
 
-func (l *ledger) claim() time.Duration { return max(claim, l.cfg.Stale.Recheck) }
+func (l *ledger) claim() time.Duration { return max(refreshTimeout, l.cfg.Stale.Recheck) }
 
 // answer says what the cache does with a query for name, and with which TTL.
 func (l *ledger) answer(name string, now time.Duration) (found Found, what told, ttl int) {
@@ -110,8 +110,8 @@ func (l *ledger) answer(name string, now time.Duration) (found Found, what told,
 	case l.usable(p, now):
 		old := l.recovered != 0 && l.recovered >= p.until-l.claim()
 		rests := p.rests && now < p.until && !old
-		if rests && l.failures >= outage && now >= l.probe {
-			l.probe, p.rests = now+probing, true
+		if rests && l.failures >= outageThreshold && now >= l.probe {
+			l.probe, p.rests = now+probeInterval, true
 			found, p.hits.last, p.until = Refresh, now, now+l.claim()
 			return found, p.what, int(l.cfg.Stale.TTL / time.Second)
 		}
@@ -179,7 +179,7 @@ func (l *ledger) fetched(name string, what told, ttl int, now time.Duration, war
 	}
 	switch {
 	case !bad:
-		if l.failures >= outage {
+		if l.failures >= outageThreshold {
 			l.recovered = now
 		}
 		l.failures = 0

@@ -7,88 +7,74 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Lease is until when a copy of an answer may be given in its place. Moments are on the
-// store's clock.
+// Lease says how long a copy of an answer may be served in the cache's place. Times are on
+// the store's clock.
 type Lease struct {
-	// Mark is what the copy hangs on: it moves when the entry goes, or is replaced.
+	// Mark moves when the entry is removed or replaced: the copy ends then.
 	Mark epoch.Mark
-	// Expires is when the entry ends; Renew when queries must come to the cache again, so
-	// that it can have the name fetched in time: not later than Expires.
+	// Expires is when the entry expires. Renew is when queries must reach the cache again,
+	// so that it can have the name prefetched; it is at most Expires.
 	Expires, Renew time.Duration
-	// Life is the most that TTLs are, in seconds, and Counts says that they count down to
-	// Expires, in seconds rounded up; else they are Life until then.
+	// Life is the highest TTL, in seconds. If CountsDown is set, TTLs count down to Expires
+	// and are rounded up; otherwise they are Life until then.
 	Life       uint32
 	CountsDown bool
 	// Denial is the kind of the answer, for [Cache.CountHits].
 	Denial bool
 }
 
-// Lease is that of the entry that q has just been answered with; ok is false for what no
-// copy may be kept of: an answer that is not of an entry for the question itself, has
-// expired, is a failure, or is to be fetched again; and without [Options.Epochs]. It is for
-// those who read [epoch.Table.Any] before [Cache.Get], and find it unmoved after Lease.
+// Lease returns the lease of the entry for q. ok is false if no copy may be made: the entry
+// is missing, expired, a failure or about to be prefetched, or the store has no
+// [Options.Epochs]. The caller reads [epoch.Table.Any] before [Cache.Get] and again after
+// Lease, and makes no copy if it has moved: the entry may not be the one that Get found.
 func (c *Cache) Lease(q *wire.Query, now time.Duration) (t Lease, ok bool) {
 	if c.store.epochs == nil {
 		return Lease{}, false
 	}
-	now = c.moment(now)
+	now = c.store.now(now)
 	k := c.key(q)
-	s := k.part.shard
+	s := k.shard.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := s.find(&k)
-	if i == none {
+	e := k.find()
+	if e == nil {
 		return Lease{}, false
 	}
-	e := s.at(i)
 	t = Lease{
-		Mark:    c.store.epochs.Mark(uint64(e.hash)),
+		Mark:    c.store.epochs.Mark(k.hash),
 		Expires: e.expires, Renew: e.expires,
-		Life: e.life, CountsDown: !c.cfg.KeepTTL,
-		Denial: e.owner&kindBit == uint32(denial),
+		Life: e.ttl, CountsDown: !c.cfg.KeepTTL,
+		Denial: e.kind() == denial,
 	}
 	if c.cfg.Prefetch.Amount > 0 {
-		t.Renew -= ttl(e.late(&c.cfg.Prefetch)) // and so nobody is fetching it yet
+		t.Renew -= ttlOf(e.prefetchTTL(&c.cfg.Prefetch)) // before that, no client refreshes it
 	}
 	if now >= t.Renew || e.packed.Rcode() == wire.ServFail {
 		return Lease{}, false
 	}
-	e.owner |= copiedBit
+	e.flags |= copiedFlag
 	return t, true
 }
 
-// CountHits says that q was answered n times, until now, with a copy of what Answer gave, of
-// the kind that its [Lease] says: they count as if the cache had been asked, and keep the
-// entry from being pushed out by others and, with `prefetch`, from running out.
+// CountHits counts n queries for q, the last one at now, that were answered with a copy. They
+// count as hits of the kind that the [Lease] said, as a use of the entry, and for `prefetch`.
 func (c *Cache) CountHits(q *wire.Query, n uint64, denied bool, now time.Duration) {
-	now = c.moment(now)
+	now = c.store.now(now)
 	k := c.key(q)
-	s := k.part.shard
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := &k.part.lists[success]
+	p := k.shard
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	l := &p.lists[success]
 	if denied {
-		list = &k.part.lists[denial]
+		l = &p.lists[denial]
 	}
-	list.hits += n
-	i := s.find(&k)
-	if i == none {
-		return
-	}
-	e := s.at(i)
-	if !e.alive(now) {
+	l.hits += n
+	e := k.find()
+	if e == nil || !e.alive(now) {
 		return
 	}
 	if c.cfg.Prefetch.Amount > 0 {
-		e.beat(now, c.cfg.Prefetch.Within, n)
+		e.countHits(now, c.cfg.Prefetch.Within, n)
 	}
-	s.touch(i, e, now)
-}
-
-// moment is now, unless the store has a clock of its own.
-func (c *Cache) moment(now time.Duration) time.Duration {
-	if c.store.moved {
-		return c.store.clock()
-	}
-	return now
+	p.touch(k.hash, e, now)
 }

@@ -9,12 +9,11 @@ import (
 // Result is what [Cache.Get] found for one question. It is a value: it refers to no query,
 // and it stays valid whatever happens to the cache. The zero Result counts nothing.
 type Result struct {
-	part    *part // where the lookup is counted; nil in the zero Result
-	now     time.Duration
-	expires time.Duration // with hash and owner, tells whether the entry is still the same
-	hash    uint32
-	owner   uint32
-	state   resultState
+	shard *cacheShard // where the lookup is counted; nil in the zero Result
+	entry *entry      // nil at a miss
+	hash  uint64      // of the entry
+	now   time.Duration
+	state resultState
 }
 
 type resultState uint8
@@ -23,7 +22,7 @@ const (
 	resultMiss resultState = iota
 	resultFresh
 	resultStale
-	resultInferred // from the denial of a name at or above the question's (nxdomain_cut)
+	resultCut // inferred from the denial of a name at or above the question's
 )
 
 // Hit reports whether Get has completed the reply.
@@ -32,54 +31,62 @@ func (r *Result) Hit() bool { return r.state != resultMiss }
 // Get makes r the cached reply to q, with the TTL that is left at now, a time on the
 // store's clock. At a miss r is unchanged. Get changes nothing in the cache: the caller
 // counts the lookup with [Result.Count] when the query is finished, or drops the Result if
-// the query will be run again. It never blocks on the network and allocates only what r's
+// the query will run again. Get never waits for an upstream, and it allocates only what r's
 // buffer needs to grow.
 func (c *Cache) Get(q *wire.Query, r *wire.Reply, now time.Duration) Result {
-	now = c.moment(now)
+	now = c.store.now(now)
 	k := c.key(q)
-	s := k.part.shard
+	s := k.shard.shard
 	s.mu.Lock()
-	e, res := c.seek(&k, now)
-	if e == nil {
+	res := c.lookup(&k, now)
+	if res.entry == nil {
 		s.mu.Unlock()
-		return c.cut(&k, r, now)
+		return c.inferDenial(&k, r, now)
 	}
-	packed, ttl := e.packed, c.ttl(e, now)
+	packed, ttl := res.entry.packed, c.ttl(res.entry, now)
 	s.mu.Unlock()
 	r.Copy(packed, ttl)
 	return res
 }
 
-// seek finds the entry that answers k at once, nil if there is none. k's shard is locked.
-func (c *Cache) seek(k *key, now time.Duration) (*slot, Result) {
-	res := Result{part: k.part, now: now}
-	s := k.part.shard
-	i := s.find(k)
-	if i == none {
-		return nil, res
-	}
-	e := s.at(i)
+// lookup finds the entry that answers k without a wait; k's shard is locked.
+func (c *Cache) lookup(k *key, now time.Duration) Result {
+	res := Result{shard: k.shard, now: now}
+	e := k.find()
 	switch {
+	case e == nil:
+		return res
 	case e.alive(now):
 		res.state = resultFresh
 	case c.servedAtOnce(e, now):
 		res.state = resultStale
 	default:
-		return nil, res
+		return res
 	}
-	res.expires, res.hash, res.owner = e.expires, e.hash, e.owner
-	return e, res
+	res.entry, res.hash = e, k.hash
+	return res
+}
+
+// ttl returns the TTL of the records of e at now.
+func (c *Cache) ttl(e *entry, now time.Duration) uint32 {
+	switch {
+	case !e.alive(now):
+		return seconds(c.cfg.Stale.TTL)
+	case c.cfg.KeepTTL && e.flags&failedFlag == 0:
+		return e.ttl
+	}
+	return e.remaining(now)
 }
 
 // Count counts the lookup as a request, and as a hit, a stale answer or a miss, and marks
 // the entry as used. It reports whether the caller must now call [Cache.Refresh] for the
 // same question; no other caller is told so for a while. Call it at most once. It never
-// blocks on the network and allocates nothing.
+// waits for an upstream and allocates nothing.
 func (r *Result) Count() (refresh bool) {
-	if r.part == nil {
+	if r.shard == nil {
 		return false
 	}
-	s := r.part.shard
+	s := r.shard.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return r.count()
@@ -87,48 +94,34 @@ func (r *Result) Count() (refresh bool) {
 
 // count is Count with the shard locked.
 func (r *Result) count() (refresh bool) {
-	p, c := r.part, r.part.cache
-	if r.state == resultMiss {
+	p, c, e := r.shard, r.shard.cache, r.entry
+	if e == nil {
 		p.misses++
 		return false
 	}
-	p.lists[r.owner&kindBit].hits++
+	l := &p.lists[e.kind()]
+	l.hits++
 	switch r.state {
 	case resultStale:
 		p.stale++
-	case resultInferred:
+	case resultCut:
 		p.cuts++
 	}
-	i := p.shard.findAgain(r)
-	if i == none {
+	if l.lru == nil { // the cache is closed
 		return false
 	}
-	e := p.shard.at(i)
+	if same, _ := l.lru.Peek(r.hash); same != e { // replaced or removed since Get
+		return false
+	}
 	switch {
 	case r.state == resultStale:
 		refresh = c.claimStale(e, r.now)
 	case r.state == resultFresh && c.cfg.Prefetch.Amount > 0:
-		if e.beat(r.now, c.cfg.Prefetch.Within, 1); e.due(&c.cfg.Prefetch, r.now) {
-			e.used |= claimed
+		if e.countHits(r.now, c.cfg.Prefetch.Within, 1); e.needsPrefetch(&c.cfg.Prefetch, r.now) {
+			e.flags |= refreshingFlag
 			refresh = true
 		}
 	}
-	p.shard.touch(i, e, r.now)
+	p.touch(r.hash, e, r.now)
 	return refresh
-}
-
-// findAgain finds the entry that r is about; s is locked.
-func (s *shard) findAgain(r *Result) ref {
-	if r.part.closed {
-		return none
-	}
-	i := *s.bucket(r.hash)
-	for i != none {
-		e := s.at(i)
-		if e.hash == r.hash && (e.owner^r.owner)&^(failedBit|copiedBit) == 0 && e.expires == r.expires {
-			break
-		}
-		i = e.chain
-	}
-	return i
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// check holds what must be true of a store whenever none of its locks is held: the
-// tables, the lists and the slots tell of the same entries, and the bytes are theirs.
+// check holds what must be true of a store whenever none of its locks is held: the bytes
+// are those of the entries, and each entry is once in the right list, in the order of use.
 func (s *Store) check(t testing.TB) {
 	t.Helper()
 	total := int64(0)
@@ -34,79 +34,41 @@ func (s *Store) check(t testing.TB) {
 
 func (s *shard) check(t testing.TB) {
 	t.Helper()
-	bytes := int64(len(s.table)) * refBytes
-	for i := ref(1); i <= s.last; i++ {
-		bytes += s.at(i).cost()
+	bytes := int64(0)
+	for _, p := range s.caches {
+		bytes += p.check(t)
 	}
 	if n := s.bytes.Load(); n != bytes {
-		t.Errorf("shard %d counts %d bytes, and holds %d", s.index, n, bytes)
-	}
-	s.checkTable(t)
-	s.checkLists(t)
-	segments := int(s.last)/segmentSlots + 1
-	if n := len(s.segments); n != segments && n != segments+1 && s.last != 0 {
-		t.Errorf("%d segments for %d slots", n, s.last)
-	}
-	for i := int(s.last) + 1; i < len(s.segments)*segmentSlots; i++ {
-		if e := s.at(ref(i)); !e.packed.IsZero() {
-			t.Errorf("slot %d, which is not in use, keeps a reply", i)
-		}
+		t.Errorf("shard %d counts %d bytes, its caches %d", s.index, n, bytes)
 	}
 }
 
-// checkTable looks whether each slot is in its bucket, once.
-func (s *shard) checkTable(t testing.TB) {
+func (p *cacheShard) check(t testing.TB) (bytes int64) {
 	t.Helper()
-	found := make(map[ref]bool)
-	for b, head := range s.table {
-		for i := head; i != none; i = s.at(i).chain {
-			if found[i] || i > s.last {
-				t.Fatalf("shard %d, bucket %d: slot %d of %d stands there wrongly", s.index, b, i, s.last)
-			}
-			found[i] = true
-			if at := int(s.at(i).hash) & (len(s.table) - 1); at != b {
-				t.Errorf("slot %d is in bucket %d and belongs into %d", i, b, at)
-			}
-		}
-	}
-	if len(found) != int(s.last) {
-		t.Errorf("shard %d: the table has %d entries, there are %d", s.index, len(found), s.last)
-	}
-}
-
-// checkLists looks whether each slot is in its list, once, in the order of use.
-func (s *shard) checkLists(t testing.TB) {
-	t.Helper()
-	sum := int32(0)
-	for number, p := range s.parts {
-		if p == nil {
+	seen := make(map[uint64]bool)
+	for kd := range p.lists {
+		l, before := &p.lists[kd], time.Duration(-1)
+		if l.lru == nil {
 			continue
 		}
-		for k := range p.lists {
-			l := &p.lists[k]
-			n, newer := int32(0), none
-			for i := l.newest; i != none; i = s.at(i).older {
-				e := s.at(i)
-				if n++; n > l.len {
-					t.Fatalf("shard %d: a list of %d has more entries, or is a ring", s.index, l.len)
-				}
-				if e.newer != newer || e.owner>>ownerShift != uint32(number) || e.owner&kindBit != uint32(k) {
-					t.Errorf("shard %d: slot %d is in the wrong place of the list, or in the wrong list", s.index, i)
-				}
-				if newer != none && s.at(newer).used <= e.used {
-					t.Errorf("shard %d: slot %d was used after its newer neighbour", s.index, i)
-				}
-				newer = i
+		for _, hash := range l.lru.Keys() {
+			e, _ := l.lru.Peek(hash)
+			if e.kind() != kind(kd) || seen[hash] {
+				t.Errorf("entry %#x is in two lists or in the wrong one", hash)
 			}
-			if n != l.len || l.oldest != newer || n > l.limit {
-				t.Errorf("shard %d: a list of %d entries, at most %d, counts %d", s.index, n, l.limit, l.len)
+			if seen[hash] = true; e.lastUsed <= before {
+				t.Errorf("entry %#x was used at %v, and the one before it at %v", hash, e.lastUsed, before)
 			}
-			sum += n
+			if before = e.lastUsed; before > p.shard.lastTick {
+				t.Errorf("entry %#x was used at %v, after %v", hash, before, p.shard.lastTick)
+			}
+			bytes += e.size()
 		}
 	}
-	if sum != int32(s.last) {
-		t.Errorf("shard %d: the lists have %d entries, there are %d", s.index, sum, s.last)
+	if p.bytes != bytes || p.closed {
+		t.Errorf("an open cache counts %d bytes, and has %d", p.bytes, bytes)
 	}
+	return bytes
 }
 
 // modelKey is a key as a test thinks of it.
@@ -139,7 +101,7 @@ type model struct {
 func (m *model) bytes() int {
 	n := m.fixed
 	for _, e := range m.entries {
-		n += slotBytes + e.resp.Packed.Size()
+		n += entryOverhead + e.resp.Packed.Size()
 	}
 	return n
 }
@@ -318,19 +280,19 @@ func (h *history) put() {
 	k, q := h.some()
 	resp := response(h.t, q, h.says(k))
 	stale := k.cache.key(q)
-	s := stale.part.shard
+	s := stale.shard.shard
 	s.mu.Lock()
 	put(k.cache, &stale, resp)
 	s.mu.Unlock()
-	h.store.trim(s)
+	h.store.enforceBudget(s)
 	h.modelPut(k, q, resp)
 }
 
 func (h *history) modelPut(k modelKey, q *wire.Query, resp wire.Response) {
-	v := k.cache.judge(q, &resp)
-	if limit := h.limits[k.cache][v.kind]; v.keep && limit > 0 {
+	v := k.cache.classify(q, &resp)
+	if limit := h.limits[k.cache][v.kind]; v.cacheable && limit > 0 {
 		now := h.clock.now()
-		h.model.put(k, &modelEntry{resp: resp, kind: v.kind, expires: now + v.life}, limit, now)
+		h.model.put(k, &modelEntry{resp: resp, kind: v.kind, expires: now + v.ttl}, limit, now)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestStaleWorkingSet(t *testing.T) {
 				if g.Took > 0 {
 					waited[i]++
 				}
-				if g.Took == hurried {
+				if g.Took == outageTimeout {
 					hurry++
 				}
 			}
@@ -89,7 +89,7 @@ func nameOf(t testing.TB, q *wire.Query) string {
 func TestRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := staleCache(t, fallback, Options{})
-		for i := range outage {
+		for i := range outageThreshold {
 			name := fmt.Sprintf("n%d.example.", i)
 			fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 5 IN A " + old}})
 		}
@@ -106,22 +106,22 @@ func TestRecovery(t *testing.T) {
 			fetch(t, c, question(t, fmt.Sprintf("other%d.example.", c.store.clock()), dns.TypeA), message{})
 			time.Sleep(2 * time.Second)
 		}
-		fail(outage - 1)
+		fail(outageThreshold - 1)
 		other()
-		if n := broken.count(); lookup(c, q, reply(q), c.store.clock()) != Hit || n != outage-1 {
+		if n := broken.count(); lookup(c, q, reply(q), c.store.clock()) != Hit || n != outageThreshold-1 {
 			t.Errorf("names that are broken by themselves are not left alone, after %d asks", n)
 		}
 		time.Sleep(30 * time.Second)
-		fail(outage - 1) // behind the clients' backs
+		fail(outageThreshold - 1) // behind the clients' backs
 		synctest.Wait()
 		resolve(t, c, question(t, "n3.example.", dns.TypeA), broken.ask)
 		for range 3 { // seconds, in each of which one asks
 			told := 0
 			for i := range 20 {
-				if lookup(c, question(t, fmt.Sprintf("n%d.example.", i%outage), dns.TypeA), reply(q), c.store.clock()) == Refresh {
+				if lookup(c, question(t, fmt.Sprintf("n%d.example.", i%outageThreshold), dns.TypeA), reply(q), c.store.clock()) == Refresh {
 					told++
 				}
-				time.Sleep(probing / 20)
+				time.Sleep(probeInterval / 20)
 			}
 			if told != 1 {
 				t.Errorf("%d are told to ask in a second of an outage", told)

@@ -184,25 +184,27 @@ func TestPrefetchReplaced(t *testing.T) {
 	})
 }
 
-// TestBeat holds the count at its bounds.
-func TestBeat(t *testing.T) {
-	const tick = 1 << tickBits
-	var e slot
+// TestCountHits holds the count at its bounds.
+func TestCountHits(t *testing.T) {
+	var e entry
 	for i := range 100_000 {
-		e.beat(0, time.Hour, 1)
-		if n := e.used & hitMask; n != uint64(min(i+1, claimed-1)) {
+		e.countHits(0, time.Hour, 1)
+		if n := int(e.hits); n != min(i+1, maxHits) {
 			t.Fatalf("%d after %d hits", n, i+1)
 		}
 	}
-	e.used |= 7 << hitBits
-	e.beat(7*tick+time.Second+1, time.Second, 1)
-	if e.used != 7<<hitBits|1 {
-		t.Errorf("%#x after a pause", e.used)
+	e.lastUsed = time.Hour
+	e.countHits(time.Hour+time.Second, time.Second, 1)
+	if int(e.hits) != maxHits {
+		t.Errorf("%d after a hit in time", e.hits)
 	}
-	e.used |= claimed
-	e.beat(time.Hour, 0, 1)
-	if e.used != 7<<hitBits|claimed {
-		t.Errorf("%#x: a claim is forgotten", e.used)
+	e.countHits(time.Hour+time.Second+1, time.Second, 5)
+	if e.hits != 5 {
+		t.Errorf("%d after a pause", e.hits)
+	}
+	e.countHits(time.Hour+time.Second+1, time.Hour, 1<<20)
+	if int(e.hits) != maxHits {
+		t.Errorf("%d after many at once", e.hits)
 	}
 }
 

@@ -6,164 +6,189 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// list is the entries of one kind that a cache has in one shard, with what it counts.
+// shard is one stripe of a store's lock. The lock is held for a lookup and for a move in a
+// list, never while a reply is copied or fetched.
+type shard struct {
+	mu       sync.Mutex
+	lastTick time.Duration // see tick
+	caches   []*cacheShard // those that are open
+	calls    [callBuckets]*call
+	free     *call // calls to be used again
+	store    *Store
+	index    int
+	bytes    atomic.Int64 // written under the lock
+
+	_ [64]byte // keeps the next shard's lock out of this one's cache lines
+}
+
+// cacheShard is what one cache has in one shard. The shard's lock guards all but shard and
+// cache.
+type cacheShard struct {
+	shard  *shard
+	cache  *Cache
+	closed bool
+	lists  [kinds]list
+	bytes  int64 // of its entries
+
+	misses     uint64
+	mismatches uint64 // replies to another question
+	stale      uint64 // expired answers served
+	prefetches uint64
+	cuts       uint64 // answers inferred from the denial of a name above
+
+	_ [64]byte // the next cacheShard is under another lock
+}
+
+// list is an LRU list of one kind of entry, and its counters. The keys are hashes.
 type list struct {
-	newest, oldest  ref
-	len, limit      int32
+	lru             *simplelru.LRU[uint64, *entry] // nil if it has no capacity
 	hits, evictions uint64
 }
 
-// part is what a cache has in one shard. The shard's lock guards all but shard and
-// owner. It has whole lines of the CPU's caches: another lock guards the next part.
-type part struct {
-	shard      *shard
-	cache      *Cache
-	owner      uint32 // of its slots, without the lowest bits; good until closed
-	closed     bool
-	lists      [kinds]list
-	misses     uint64
-	drops      uint64
-	stale      uint64 // expired answers given
-	prefetches uint64
-	cuts       uint64 // names answered by the denial of one above
-}
-
-// key is what an entry or a flight is found by. It is good as long as q.
+// key identifies an entry or a call. It is valid as long as q.
 type key struct {
-	part  *part
+	shard *cacheShard
 	q     *wire.Query
-	hash  uint32
-	owner uint32 // without the kind
+	hash  uint64
+	flags flags // of the key alone
 }
 
-// shard is a piece of the store under one lock, which is held for a look into the
-// table and a move in a list, never while an answer is copied or asked for.
-type shard struct {
-	mu sync.Mutex
-	slab
-	table   []ref   // heads of chains; its length is a power of two
-	uses    uint64  // the tick of the last use, see hitBits
-	parts   []*part // nil where one has left
-	flights [flightBuckets]*flight
-	spare   *flight // flights to be used again
-	store   *Store
-	index   int
-	bytes   atomic.Int64 // written under the lock
-
-	_ [64]byte // keeps the next shard's lock out of this one's lines
-}
-
-// refBytes is the size of a ref.
-const refBytes = 4
-
-func (s *shard) init(store *Store, index, buckets int) {
-	s.store, s.index = store, index
-	s.table = make([]ref, buckets)
-	s.weigh(int64(buckets) * refBytes)
-}
-
-// find gives the slot of k, none if there is none; s is locked.
-func (s *shard) find(k *key) ref {
-	if k.part.closed {
-		return none // its number may be another's by now
+// newList makes an LRU list of p for size entries.
+func (p *cacheShard) newList(size int) (l list) {
+	if size > 0 {
+		l.lru, _ = simplelru.NewLRU(size, p.onRemove) // it refuses only a size below 1
 	}
-	i := *s.bucket(k.hash)
-	for i != none {
-		e := s.at(i)
-		if e.hash == k.hash && e.owner&^stateBits == k.owner && e.packed.For(k.q) {
-			break
+	return l
+}
+
+// onRemove accounts for an entry that has left its list: by eviction, removal or replacement.
+func (p *cacheShard) onRemove(hash uint64, e *entry) {
+	if e.flags&copiedFlag != 0 { // without a copy the epoch stays, so that floods of names end no copies of others
+		p.shard.store.epochs.Bump(hash)
+	}
+	if e.flags&cutFlag != 0 {
+		p.cache.cuts.Add(-1)
+	}
+	p.addBytes(-e.size())
+}
+
+// addBytes adds n to the bytes in use; the shard is locked.
+func (p *cacheShard) addBytes(n int64) {
+	s := p.shard
+	p.bytes += n
+	s.bytes.Store(s.bytes.Load() + n)
+	s.store.bytes.Add(n)
+}
+
+// at returns the entry at hash, nil if there is none, without a use; the shard is locked.
+func (p *cacheShard) at(hash uint64) *entry {
+	for k := range p.lists {
+		if l := p.lists[k].lru; l != nil {
+			if e, ok := l.Peek(hash); ok {
+				return e
+			}
 		}
-		i = e.chain
 	}
-	return i
+	return nil
 }
 
-func (s *shard) bucket(hash uint32) *ref { return &s.table[int(hash)&(len(s.table)-1)] }
-
-// touch makes e, which is i, the one used last; s is locked.
-func (s *shard) touch(i ref, e *slot, now time.Duration) {
-	if l := s.list(e); l.newest != i {
-		s.unlink(l, e)
-		s.push(l, i, e)
+// find returns the entry of k, nil if there is none, without a use; the shard is locked.
+func (k *key) find() *entry {
+	e := k.shard.at(k.hash)
+	if e == nil || e.flags&keyFlags != k.flags || !e.packed.For(k.q) {
+		return nil
 	}
-	e.used = s.tick(now)<<hitBits | e.used&hitMask
+	return e
 }
 
-// tick is the next moment of use; s is locked. More uses than ticks make the count go
-// ahead of the clock, which does no harm.
-func (s *shard) tick(now time.Duration) uint64 {
-	s.uses = max(s.uses+1, uint64(now)>>tickBits)
-	return s.uses
+// touch makes e, which is at hash, the most recently used entry; the shard is locked.
+func (p *cacheShard) touch(hash uint64, e *entry, now time.Duration) {
+	p.lists[e.kind()].lru.Get(hash)
+	e.lastUsed = p.shard.tick(now)
 }
 
-// put keeps n under k, in place of what is there; s is locked. A SERVFAIL, or
-// whatever else is no better, is dropped if an answer is there that may still be given:
-// kept is false only then.
-func (s *shard) put(k *key, n entry) (kept bool) {
-	p := k.part
-	l := &p.lists[n.kind]
-	if p.closed || l.limit == 0 {
+// tick returns now, or the next time that no entry of the shard was used at; s is locked.
+func (s *shard) tick(now time.Duration) time.Duration {
+	s.lastTick = max(s.lastTick+1, now)
+	return s.lastTick
+}
+
+// put stores f under k in place of the entry that is there; the shard is locked. It is
+// false if the entry that is there is better than f.
+func (k *key) put(f *fetched) bool {
+	p := k.shard
+	if p.closed || p.lists[f.kind].lru == nil {
 		return true
 	}
-	used := s.tick(n.stored) << hitBits
-	if i := s.find(k); i != none {
-		old := s.at(i)
-		if p.cache.holds(old, &n) {
+	e := &entry{packed: f.packed, expires: f.at + f.ttl, ttl: seconds(f.ttl), flags: k.flags}
+	if f.kind == denial {
+		e.flags |= denialFlag
+	}
+	if f.cut {
+		e.flags |= cutFlag
+	}
+	if old := k.find(); old != nil {
+		if p.cache.keepsOld(old, f) {
 			return false
 		}
-		if n.warm {
-			used |= uint64(p.cache.cfg.Prefetch.Amount) // claimed stood for at least as many
+		if f.prefetched { // the name is still popular
+			e.hits = uint16(p.cache.cfg.Prefetch.Amount)
 		}
-		s.remove(i)
 	}
-	owner := k.owner | uint32(n.kind)
-	if n.cut {
-		owner |= cutBit
-	}
-	s.insert(p, l, &slot{
-		packed: n.packed, expires: n.stored + n.life, life: seconds(n.life), used: used, hash: k.hash, owner: owner,
-	})
+	p.insert(k.hash, e, f.at)
 	return true
 }
 
-// insert makes a copy of n, which has no neighbours yet, the newest of l, which is of p
-// and in which the oldest makes place if need be; s is locked.
-func (s *shard) insert(p *part, l *list, n *slot) {
-	if l.len == l.limit {
+// insert stores e at hash, in place of the entry that is there; the shard is locked and the
+// list of e's kind has a capacity.
+func (p *cacheShard) insert(hash uint64, e *entry, now time.Duration) {
+	s := p.shard
+	for k := range p.lists { // an Add to an existing key would not call onRemove
+		if l := p.lists[k].lru; l != nil {
+			l.Remove(hash)
+		}
+	}
+	s.store.epochs.BumpAny() // see [Cache.Lease]
+	if e.flags&cutFlag != 0 {
+		p.cache.cuts.Add(1)
+	}
+	e.lastUsed = s.tick(now)
+	p.addBytes(e.size())
+	if l := &p.lists[e.kind()]; l.lru.Add(hash, e) {
 		l.evictions++
-		s.remove(l.oldest)
 	}
-	s.store.epochs.BumpAny() // who is about to copy what was here before sees it
-	if n.owner&cutBit != 0 {
-		p.cache.deniers.Add(1)
-	}
-	i, b := s.grow(), s.bucket(n.hash)
-	e := s.at(i)
-	*e = *n
-	e.chain = *b
-	*b = i
-	l.len++
-	s.push(l, i, e)
-	s.weigh(e.cost())
 }
 
-// evict removes the entry that is unused for longest, of any cache, and reports
-// whether there was one.
+// remove removes the entry e, which is at hash; the shard is locked.
+func (p *cacheShard) remove(hash uint64, e *entry) { p.lists[e.kind()].lru.Remove(hash) }
+
+// openCaches returns the open caches' parts of the shard.
+func (s *shard) openCaches() []*cacheShard {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.caches)
+}
+
+// evict removes the least recently used entry of all caches and reports whether there was
+// one.
 func (s *shard) evict() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var from *list
-	for _, p := range s.parts {
-		if p == nil {
-			continue
-		}
+	var oldest time.Duration
+	for _, p := range s.caches {
 		for k := range p.lists {
 			l := &p.lists[k]
-			if l.len > 0 && (from == nil || s.at(l.oldest).used < s.at(from.oldest).used) {
-				from = l
+			if l.lru == nil {
+				continue
+			}
+			if _, e, ok := l.lru.GetOldest(); ok && (from == nil || e.lastUsed < oldest) {
+				from, oldest = l, e.lastUsed
 			}
 		}
 	}
@@ -171,157 +196,83 @@ func (s *shard) evict() bool {
 		return false
 	}
 	from.evictions++
-	s.remove(from.oldest)
+	from.lru.RemoveOldest()
 	return true
 }
 
-// remove takes i out of its list and its bucket, and moves the last slot into its
-// place, so that numbers that were got before are good no more; s is locked.
-func (s *shard) remove(i ref) {
-	e := s.at(i)
-	if e.owner&copiedBit != 0 { // else a flood of names would end the copies of others
-		s.store.epochs.Bump(uint64(e.hash))
+// keysPerLock is how many entries are visited while a shard is locked: a client that waits
+// for the lock waits a few microseconds.
+const keysPerLock = 64
+
+// keys returns the hashes of p's entries. It holds the lock while it reads them, which takes
+// some ten microseconds for the longest list, see maxListEntries.
+func (p *cacheShard) keys() (hashes []uint64) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	for k := range p.lists {
+		if l := p.lists[k].lru; l != nil {
+			hashes = append(hashes, l.Keys()...)
+		}
 	}
-	l := s.list(e)
-	s.unlink(l, e)
-	l.len--
-	*s.link(e.hash, i) = e.chain
-	s.weigh(-e.cost())
-	if e.owner&cutBit != 0 {
-		s.parts[e.owner>>ownerShift].cache.deniers.Add(-1)
-	}
-	if last := s.last; last != i {
-		m := s.at(last)
-		*s.link(m.hash, last) = i
-		s.relink(s.list(m), m, i)
-		*e = *m
-	}
-	s.shrink()
+	return hashes
 }
 
-// link is what points to i in the chain of hash.
-func (s *shard) link(hash uint32, i ref) *ref {
-	at := s.bucket(hash)
-	for *at != i {
-		at = &s.at(*at).chain
-	}
-	return at
-}
-
-// list is the one e is in.
-func (s *shard) list(e *slot) *list {
-	return &s.parts[e.owner>>ownerShift].lists[e.owner&kindBit]
-}
-
-// push makes e, which is i, the newest of l.
-func (s *shard) push(l *list, i ref, e *slot) {
-	e.newer, e.older = none, l.newest
-	if l.newest != none {
-		s.at(l.newest).newer = i
-	} else {
-		l.oldest = i
-	}
-	l.newest = i
-}
-
-// unlink takes e out of l.
-func (s *shard) unlink(l *list, e *slot) {
-	if e.newer != none {
-		s.at(e.newer).older = e.older
-	} else {
-		l.newest = e.older
-	}
-	if e.older != none {
-		s.at(e.older).newer = e.newer
-	} else {
-		l.oldest = e.newer
+// visit calls f for the entries at hashes that still exist, with the shard locked. It unlocks
+// the shard in between, see keysPerLock.
+func (p *cacheShard) visit(hashes []uint64, f func(hash uint64, e *entry)) {
+	for some := range slices.Chunk(hashes, keysPerLock) {
+		p.visitSome(some, f)
 	}
 }
 
-// relink makes e's neighbours in l point to i, where e is about to be.
-func (s *shard) relink(l *list, e *slot, i ref) {
-	if e.newer != none {
-		s.at(e.newer).older = i
-	} else {
-		l.newest = i
-	}
-	if e.older != none {
-		s.at(e.older).newer = i
-	} else {
-		l.oldest = i
+func (p *cacheShard) visitSome(hashes []uint64, f func(hash uint64, e *entry)) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	for _, hash := range hashes {
+		if e := p.at(hash); e != nil {
+			f(hash, e)
+		}
 	}
 }
 
-// weigh counts n bytes more; s is locked or not in use yet.
-func (s *shard) weigh(n int64) {
-	s.bytes.Store(s.bytes.Load() + n)
-	s.store.bytes.Add(n)
-}
-
-// join gives p its place in s.
-func (p *part) join(s *shard) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.Index(s.parts, nil)
-	if i < 0 {
-		i = len(s.parts)
-		s.parts = append(s.parts, nil)
-	}
-	s.parts[i] = p
-	p.shard, p.owner = s, uint32(i)<<ownerShift
-}
-
-// leave removes p's entries and p from its shard. It may be called again.
-func (p *part) leave() {
-	for p.leaveSome() {
-	}
-}
-
-// leaving is how many entries go in one taking of the lock: those who wait for an
-// answer meanwhile wait some ten microseconds. With half as many it would be taken
-// twice as often to no use.
-const leaving = 256
-
-// leaveSome reports whether there is more to do.
-func (p *part) leaveSome() bool {
+// close removes p and its entries from the shard. It may be called again.
+func (p *cacheShard) close() {
 	s := p.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !p.closed {
-		s.store.epochs.BumpAll() // what is still to go is found no more
-		p.closed = true
+	if p.closed {
+		return
 	}
-	at := &s.parts[p.owner>>ownerShift]
-	if *at != p { // it has left before
-		return false
+	s.store.epochs.BumpAll() // all copies of its entries end
+	p.closed = true
+	p.addBytes(-p.bytes)
+	for k := range p.lists {
+		p.lists[k].lru = nil
 	}
-	for range leaving {
-		l := &p.lists[success]
-		if l.len == 0 {
-			l = &p.lists[denial]
-		}
-		if l.len == 0 {
-			*at = nil
-			return false
-		}
-		s.remove(l.oldest)
-	}
-	return true
+	s.caches = slices.DeleteFunc(s.caches, func(o *cacheShard) bool { return o == p })
 }
 
-func (p *part) addTo(t *Stats) {
+// addTo adds p's counters to t.
+func (p *cacheShard) addTo(t *Stats) {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
 	a, b := &p.lists[success], &p.lists[denial]
 	t.Hits.Success += a.hits
 	t.Hits.Denial += b.hits
 	t.Misses += p.misses
-	t.Drops += p.drops
+	t.Drops += p.mismatches
 	t.Stale += p.stale
 	t.Prefetches += p.prefetches
 	t.Cuts += p.cuts
 	t.Evictions.Success += a.evictions
 	t.Evictions.Denial += b.evictions
-	t.Entries.Success += uint64(a.len)
-	t.Entries.Denial += uint64(b.len)
+	t.Entries.Success += a.len()
+	t.Entries.Denial += b.len()
+}
+
+func (l *list) len() uint64 {
+	if l.lru == nil {
+		return 0
+	}
+	return uint64(l.lru.Len())
 }

@@ -14,30 +14,22 @@ import (
 )
 
 const (
-	// maxShards: a lock is held for less than 100 ns of the microseconds that a
-	// query takes, so at 32 shards even 64 cores that do nothing else meet in few
-	// of a hundred look-ups. Half as many would double that; twice as many would
-	// leave each list half as long (156 of the default's 9984 entries), so that
-	// chance fills one well before its neighbours.
-	maxShards = 32
-	// minShare is the least number of entries that a cache has in a shard, for the
-	// same reason: a small cache is spread over fewer shards. At 128 chance fills a
-	// list when the others are at nine tenths.
-	minShare = 128
-	// minOther is the same for the kind of which there are fewer, where a list may
-	// well be half empty: but with one or none to a shard, some names would never
-	// be kept.
-	minOther = 16
-	// minShardBytes is the least part of the budget worth a shard. A segment of
-	// slots has 32 KiB and may be nearly empty: an eighth of this.
+	// minShards is the number of shards where the budget allows it. A lock is held for some
+	// 100 ns of the microseconds that a query takes, so that even 64 busy cores rarely meet.
+	// More shards would make lists so short that chance fills one well before the others:
+	// 9984 entries, the default, are 312 for each.
+	minShards = 32
+	// minShardBytes is the smallest part of the budget that is worth a shard.
 	minShardBytes = 256 << 10
-	// bytesPerBucket times the buckets of the table is the budget: an entry with
-	// one address takes about this, so that a full table has an entry a bucket.
-	// Half of it would make the table 6 % of all; twice as much would double the
-	// slots looked at.
-	bytesPerBucket = 128
-	// minBuckets is the table of a budget that has no room for anything.
-	minBuckets = 8
+	// maxShardBytes keeps lists short: a shard of this size has room for some 4,096 entries,
+	// whose keys are read under one lock.
+	maxShardBytes  = 1 << 20
+	maxListEntries = 4096
+	// minList is the fewest entries that a cache has in a shard: a small cache uses fewer
+	// shards, so that chance doesn't fill one list early.
+	minList = 128
+	// minOtherList is the same for the kind with the smaller capacity.
+	minOtherList = 16
 )
 
 // Options are what a Store needs of its surroundings. The zero value is ready.
@@ -57,31 +49,28 @@ type Options struct {
 // Store is the memory of all caches of a process. [NewStore] makes it. It is safe
 // for concurrent use.
 type Store struct {
-	clock  func() time.Duration
-	moved  bool // clock is not the path's
-	run    func(func(context.Context)) bool
-	seed   maphash.Seed
-	salts  [2]uint64
-	shards []shard
-	epochs *epoch.Table
-	caches atomic.Uint64 // made so far
+	clock    func() time.Duration
+	ownClock bool // the times that Get is given are of another clock
+	run      func(func(context.Context)) bool
+	seed     maphash.Seed
+	shards   []shard
+	epochs   *epoch.Table
+	caches   atomic.Uint64 // made so far
 
-	// budget is over all shards together. A shard may take what the others leave,
-	// and one that has more than its share gives first when the whole is too
-	// much: so neither chance nor a cache that lives in one shard only can push
-	// out entries while there is room elsewhere.
+	// budget bounds the bytes of all shards together. A shard that has more than its share
+	// evicts first, but only if the whole exceeds the budget: neither chance nor a cache
+	// that lives in one shard evicts entries while there is room elsewhere.
 	budget int64
 	share  int64
-	_      [64]byte // readers of the above don't share a line with what every put writes
+	_      [64]byte // bytes is written at each put: keep it off the cache line of the above
 	bytes  atomic.Int64
 }
 
-// NewStore makes a store whose entries, and the tables that find them, take at most
-// budget bytes. What the garbage collector leaves lying until its next round comes
-// on top, and at most two segments of slots in each shard.
+// NewStore makes a store whose entries take at most budget bytes, what finds them included.
+// What the garbage collector has not freed yet comes on top.
 func NewStore(budget int, opts Options) *Store {
 	s := &Store{
-		clock: opts.Clock, moved: opts.Clock != nil, run: opts.Go, seed: maphash.MakeSeed(), budget: int64(max(budget, 0)),
+		clock: opts.Clock, ownClock: opts.Clock != nil, run: opts.Go, seed: maphash.MakeSeed(), budget: int64(max(budget, 0)),
 		epochs: opts.Epochs,
 	}
 	if s.clock == nil {
@@ -93,80 +82,92 @@ func NewStore(budget int, opts Options) *Store {
 			return true
 		}
 	}
-	for i := range s.salts {
-		s.salts[i] = maphash.Comparable(s.seed, i)
-	}
-	n := powerOfTwo(budget/minShardBytes, maxShards)
+	n := powerOfTwo(budget/minShardBytes, max(minShards, budget/maxShardBytes))
 	s.shards = make([]shard, n)
 	s.share = s.budget / int64(n)
-	buckets := powerOfTwo(int(s.share)/bytesPerBucket, 1<<31)
 	for i := range s.shards {
-		s.shards[i].init(s, i, max(buckets, minBuckets))
+		s.shards[i].store, s.shards[i].index = s, i
 	}
 	return s
 }
 
-// powerOfTwo is the greatest power of two that is at most n and most, at least 1.
-func powerOfTwo(n, most int) int {
-	return min(most, 1<<max(bits.Len(uint(max(n, 0)))-1, 0))
+// now returns the time of the store's clock: t, unless the store has a clock of its own.
+func (s *Store) now(t time.Duration) time.Duration {
+	if s.ownClock {
+		return s.clock()
+	}
+	return t
 }
 
-// NewCache makes an empty cache as cfg says, whose entries live in s. cfg is copied.
-// A kind with no entries in cfg keeps nothing. Whoever makes a cache closes it. bounds
-// are the names at which other servers are asked than above them: no denial of a name
-// above one of them answers for those below it.
-func (s *Store) NewCache(cfg *config.Cache, bounds ...wire.Name) *Cache {
-	id := s.caches.Add(1)
-	n := parts(cfg.Success.Entries, cfg.Denial.Entries, len(s.shards))
-	c := &Cache{cfg: *cfg, bounds: bounds, store: s, id: id, parts: make([]part, n)}
-	for i := range c.parts {
-		p := &c.parts[i]
-		p.cache = c
-		p.lists[success].limit = share(cfg.Success.Entries, n, i)
-		p.lists[denial].limit = share(cfg.Denial.Entries, n, i)
-		// Small caches begin at different shards.
-		p.join(&s.shards[(int(id)+i)%len(s.shards)])
+// powerOfTwo returns the greatest power of two that is at most n and at most limit, or 1.
+func powerOfTwo(n, limit int) int {
+	return 1 << max(bits.Len(uint(max(min(n, limit), 0)))-1, 0)
+}
+
+// NewCache makes an empty cache, configured by cfg, whose entries live in s. cfg is copied.
+// The caller closes the cache. boundaries are the names at which other servers are asked
+// than above: the denial of a name above a boundary does not answer for names below it.
+func (s *Store) NewCache(cfg *config.Cache, boundaries ...wire.Name) *Cache {
+	first := int(s.caches.Add(1)) // spreads small caches over the shards
+	n := shardsFor(cfg.Success.Entries, cfg.Denial.Entries, len(s.shards))
+	c := &Cache{cfg: *cfg, boundaries: boundaries, store: s, shards: make([]cacheShard, n)}
+	for i := range c.shards {
+		p := &c.shards[i]
+		p.cache, p.shard = c, &s.shards[(first+i)%len(s.shards)]
+		p.lists[success] = p.newList(part(cfg.Success.Entries, n, i))
+		p.lists[denial] = p.newList(part(cfg.Denial.Entries, n, i))
+		p.shard.open(p)
 	}
 	return c
 }
 
-// parts is the number of shards, at most most, that a cache is spread over.
-func parts(success, denial, most int) int {
-	n := powerOfTwo(max(success, denial)/minShare, most)
-	if other := min(success, denial); other > 0 {
-		n = powerOfTwo(other/minOther, n)
-	}
-	return n
+func (s *shard) open(p *cacheShard) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caches = append(s.caches, p)
 }
 
-// share is the part of entries that shard i of n gets; the parts add up.
-func share(entries, n, i int) int32 {
-	if i < entries%n {
-		return int32(entries/n + 1)
+// shardsFor returns the number of shards, at most limit, for a cache of that capacity: few
+// enough that each list has a sensible length, but enough that none is too long to be read
+// under one lock, as long as the other kind has four entries for each shard.
+func shardsFor(success, denial, limit int) int {
+	larger, smaller := max(success, denial), min(success, denial)
+	n := powerOfTwo(larger/minList, limit)
+	least := powerOfTwo(2*(larger-1)/maxListEntries, limit)
+	if smaller > 0 {
+		n, least = powerOfTwo(smaller/minOtherList, n), powerOfTwo(smaller/4, least)
 	}
-	return int32(entries / n)
+	return max(n, least)
 }
 
-// Bytes is what the entries of all caches and the tables take.
+// part returns what part i of n gets of total; the parts add up to it.
+func part(total, n, i int) int {
+	if i < total%n {
+		return total/n + 1
+	}
+	return total / n
+}
+
+// Bytes returns what the entries of all caches take.
 func (s *Store) Bytes() int { return int(s.bytes.Load()) }
 
-// Budget is the most [Store.Bytes] may be.
+// Budget returns the most that [Store.Bytes] may be.
 func (s *Store) Budget() int { return int(s.budget) }
 
-// hash is that of a question in the cache id. The seed and the salts are random,
-// so that nobody outside can choose names that all fall into one shard or bucket:
-// the name's hash, which nobody knows, is multiplied with all else that tells keys
-// apart, of which nobody knows the salted value.
-func (s *Store) hash(name []byte, qtype uint16, tags uint32, id uint64) uint64 {
-	rest := id<<18 | uint64(qtype)<<2 | uint64(tags>>1) // the class is nearly always IN
-	hi, lo := bits.Mul64(maphash.Bytes(s.seed, name)^s.salts[0], rest^s.salts[1])
-	return hi ^ lo
+// hash returns the hash of a question. The seed is random, so that nobody outside can choose
+// names with the same hash, or of the same shard. The rest of the question is spread over
+// all bits by a multiplication that no two values share, so that it can't make two questions
+// about one name collide.
+func (s *Store) hash(name []byte, qtype, class uint16, f flags) uint64 {
+	const spread = 0x9E3779B97F4A7C15 // 2^64 divided by the golden ratio, odd
+	rest := uint64(class)<<24 | uint64(qtype)<<8 | uint64(f)
+	return maphash.Bytes(s.seed, name) ^ rest*spread
 }
 
-// trim makes the bytes fit into the budget again after entries came to the shard
-// first. The shards that have more than their share give, that one before all
-// others: the entries unused for longest, one for each taking of the lock.
-func (s *Store) trim(first *shard) {
+// enforceBudget evicts entries until the bytes fit into the budget, after entries were
+// added to the shard first. Only shards with more than their share evict, first before the
+// others, one entry per lock.
+func (s *Store) enforceBudget(first *shard) {
 	for i := 0; s.bytes.Load() > s.budget && i < len(s.shards); {
 		v := &s.shards[(first.index+i)%len(s.shards)]
 		if v.bytes.Load() <= s.share || !v.evict() {

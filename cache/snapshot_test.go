@@ -22,15 +22,15 @@ import (
 )
 
 // office is where streams are written and read by clocks that move by hand.
-type office struct{ stamp }
+type office struct{ timestamp }
 
 func newOffice() *office {
-	o := &office{stamp{up: time.Hour, wall: 1 << 60}}
+	o := &office{timestamp{up: time.Hour, wall: 1 << 60}}
 	copy(o.boot[:], "the first start of this machine, 0001")
 	return o
 }
 
-func (o *office) watch() *watch { return &watch{now: func() stamp { return o.stamp }} }
+func (o *office) clock() *bootClock { return &bootClock{now: func() timestamp { return o.timestamp }} }
 
 func (o *office) pass(d time.Duration) {
 	o.up += d
@@ -40,7 +40,7 @@ func (o *office) pass(d time.Duration) {
 func (o *office) write(t testing.TB, caches map[string]*Cache) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := newWriter(&b, o.watch()).write(t.Context(), caches); err != nil {
+	if _, err := newWriter(&b, o.clock()).write(t.Context(), caches); err != nil {
 		t.Fatalf("writing: %v", err)
 	}
 	return b.Bytes()
@@ -48,9 +48,9 @@ func (o *office) write(t testing.TB, caches map[string]*Cache) []byte {
 
 func (o *office) read(t testing.TB, stream []byte, caches map[string]*Cache) (int, error) {
 	t.Helper()
-	in := reader{chunks: chunks{r: bytes.NewReader(stream)}, watch: o.watch(), caches: caches}
+	in := reader{chunkReader: chunkReader{r: bytes.NewReader(stream)}, clock: o.clock(), caches: caches}
 	_, err := in.read(t.Context())
-	return in.taken, err
+	return in.stored, err
 }
 
 // move writes c and reads it into d.
@@ -99,8 +99,8 @@ func TestKeep(t *testing.T) {
 			clock.advance(by)
 			other.advance(by)
 		}
-		if a, b := c.deniers.Load(), d.deniers.Load(); b > a || a > 0 && !cfg.NXDomainCut {
-			t.Errorf("seed %d: %d deniers became %d", seed, a, b)
+		if a, b := c.cuts.Load(), d.cuts.Load(); b > a || a > 0 && !cfg.NXDomainCut {
+			t.Errorf("seed %d: %d cuts became %d", seed, a, b)
 		}
 	}
 }
@@ -265,8 +265,8 @@ func TestKeepCut(t *testing.T) {
 			if got := answer(t, d, question(t, "a.x.example.", dns.TypeTXT)) != nil; got != to {
 				t.Errorf("from %v to %v: a name below is denied: %v", from, to, got)
 			}
-			if n := d.deniers.Load(); (n == 1) != to || n > 1 {
-				t.Errorf("from %v to %v: %d deniers", from, to, n)
+			if n := d.cuts.Load(); (n == 1) != to || n > 1 {
+				t.Errorf("from %v to %v: %d cuts", from, to, n)
 			}
 		}
 	}
@@ -446,7 +446,7 @@ func (errReader) Read([]byte) (int, error) { return 0, errUpstream }
 func TestKeepExact(t *testing.T) {
 	stream, _ := small(t)
 	r := bytes.NewReader(append(bytes.Clone(stream), "more"...))
-	in := reader{chunks: chunks{r: r}, watch: newOffice().watch()}
+	in := reader{chunkReader: chunkReader{r: r}, clock: newOffice().clock()}
 	if _, err := in.read(t.Context()); err != nil || r.Len() != len("more") {
 		t.Errorf("%d bytes are left, error %v", r.Len(), err)
 	}
@@ -508,17 +508,17 @@ func TestKeepLater(t *testing.T) {
 
 // TestStamp: how long ago something was is never guessed to be less.
 func TestStamp(t *testing.T) {
-	one, two := newOffice().stamp, newOffice().stamp
+	one, two := newOffice().timestamp, newOffice().timestamp
 	two.boot[0]++
-	at := func(s stamp, up, wall time.Duration) stamp {
+	at := func(s timestamp, up, wall time.Duration) timestamp {
 		s.up, s.wall = s.up+up, s.wall+int64(wall)
 		return s
 	}
-	none := stamp{up: one.up, wall: one.wall}
+	none := timestamp{up: one.up, wall: one.wall}
 	for _, tt := range []struct {
 		name string
-		now  stamp
-		then stamp
+		now  timestamp
+		then timestamp
 		want time.Duration
 		ok   bool
 	}{
@@ -533,7 +533,7 @@ func TestStamp(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v, %v", tt.name, d, ok, tt.want, tt.ok)
 		}
 	}
-	w := newWatch()
+	w := newBootClock()
 	first := w.now()
 	second := w.now()
 	if d, ok := second.since(first); !ok || d > time.Hour || second.boot == [bootLen]byte{} {
@@ -678,14 +678,14 @@ func FuzzRead(f *testing.F) {
 // askAll asks c for everything that is in it.
 func askAll(t *testing.T, c *Cache) {
 	t.Helper()
-	all, err := gather(t.Context(), []*Cache{c})
+	all, err := collect(t.Context(), []*Cache{c})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range all {
 		var q wire.Query
 		msg := all[i].packed.Append(nil)
-		resp, err := q.Restore(msg, all[i].owner&doBit != 0, all[i].owner&cdBit != 0)
+		resp, err := q.Restore(msg, all[i].flags&doFlag != 0, all[i].flags&cdFlag != 0)
 		if err != nil {
 			t.Fatalf("what was taken can't be read again: %v\n%x", err, msg)
 		}

@@ -162,8 +162,8 @@ func TestCutOff(t *testing.T) {
 	if answer(t, on, below) != nil {
 		t.Error("denied by a closed cache")
 	}
-	if on.deniers.Load() != 0 || off.deniers.Load() != 0 || other.deniers.Load() != 1 {
-		t.Errorf("deniers %d, %d, %d", on.deniers.Load(), off.deniers.Load(), other.deniers.Load())
+	if on.cuts.Load() != 0 || off.cuts.Load() != 0 || other.cuts.Load() != 1 {
+		t.Errorf("cuts %d, %d, %d", on.cuts.Load(), off.cuts.Load(), other.cuts.Load())
 	}
 }
 
@@ -178,9 +178,9 @@ func TestCutOver(t *testing.T) {
 	}
 	// An answer in place of the denial ends it.
 	k := c.key(question(t, "x.example.", dns.TypeA))
-	k.part.shard.mu.Lock()
+	k.shard.shard.mu.Lock()
 	put(c, &k, response(t, k.q, message{answer: []string{"x.example. 300 IN A 192.0.2.1"}}))
-	k.part.shard.mu.Unlock()
+	k.shard.shard.mu.Unlock()
 	if m := answer(t, c, question(t, "b.x.example.", dns.TypeA)); m != nil {
 		t.Errorf("denied by a name that exists: %v", m)
 	}
@@ -210,7 +210,7 @@ func TestCutModel(t *testing.T) {
 				want = denied[name]
 				at = above(name)
 			}
-			for range maxCuts {
+			for range maxCutLookups {
 				parted := dns.IsSubDomain(bound, name) && !dns.IsSubDomain(bound, at)
 				want = want || denied[at] && !parted
 				at = above(at)

@@ -80,7 +80,7 @@ func landed(t *testing.T, c *Cache) {
 	for i := range c.store.shards {
 		s := &c.store.shards[i]
 		s.mu.Lock()
-		for _, f := range s.flights {
+		for _, f := range s.calls {
 			if f != nil {
 				t.Errorf("a flight of shard %d never landed", i)
 			}
@@ -278,7 +278,7 @@ func TestPanic(t *testing.T) {
 				if name == "panic" && recovered != "boom" {
 					t.Errorf("the panic became %v", recovered)
 				}
-				if !errors.Is(waited, errUnfinished) {
+				if !errors.Is(waited, errPanicked) {
 					t.Errorf("the one that waits gets %v", waited)
 				}
 				if st := c.Stats(); st.Entries != (Kinds{}) {

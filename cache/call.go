@@ -1,0 +1,198 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// callBuckets is the number of chains in which a shard finds its calls. The server lets
+// 4,096 queries wait: at most two for a chain, over 32 shards.
+const callBuckets = 64
+
+// call is an exchange under way and the clients that wait for it. The lock of the key's
+// shard guards next and done. The goroutine that exchanges writes the result; all may read
+// it after done is closed.
+type call struct {
+	// key's query is the first client's, which stays unchanged until the call ends.
+	key
+	next *call         // in the chain, or in the list of free calls
+	done chan struct{} // closed at the end; nil as long as nobody waits
+
+	began      time.Duration // on the store's clock; 0 where nothing is served stale
+	prefetched bool          // it refreshes the entry in the cache, see fetched
+	late       bool          // a client has waited for longer than the client timeout
+	flushed    bool          // its name was flushed: the result is not stored
+
+	callResult
+}
+
+// callResult is what clients get from a call.
+type callResult struct {
+	packed wire.Packed
+	ttl    uint32
+	err    error
+	// failed says that an expired answer is better, positive that it answers the question.
+	failed, positive bool
+}
+
+// fetched is what a call stores; with a ttl of 0, nothing.
+type fetched struct {
+	packed     wire.Packed
+	kind       kind
+	at         time.Duration // on the store's clock
+	ttl        time.Duration
+	cut        bool // see cutFlag
+	prefetched bool // it refreshes a popular entry, whose hits count on
+	// replied says that a server gave a usable reply, failed that none did. An exchange
+	// that ended for a local reason is neither.
+	replied, failed bool
+}
+
+// waiter is a client that waits for a call. done is closed at the call's end. old is the
+// expired answer that may be served, zero for none.
+type waiter struct {
+	call *call
+	done <-chan struct{}
+	old  staleAnswer
+}
+
+// chain returns the head of the chain that k's call is in; s is locked.
+func (s *shard) chain(k *key) **call {
+	return &s.calls[k.hash%callBuckets]
+}
+
+// join finds the call for k or starts one; s is locked. done is what to wait for,
+// nil for the first client.
+func (s *shard) join(k *key) (f *call, done <-chan struct{}) {
+	head := s.chain(k)
+	for f = *head; f != nil; f = f.next {
+		if !f.matches(k) {
+			continue
+		}
+		if f.done == nil {
+			f.done = make(chan struct{})
+		}
+		return f, f.done
+	}
+	if f = s.free; f != nil {
+		s.free = f.next
+	} else {
+		f = new(call)
+	}
+	f.key, f.next = *k, *head
+	*head = f
+	return f, nil
+}
+
+// matches reports whether k's client may wait for f: the key and the RD bit are the same.
+// The reply to a query without RD may be a referral, or whatever else the upstream has.
+func (f *call) matches(k *key) bool {
+	a, b := f.q, k.q
+	return !f.flushed && f.hash == k.hash && f.shard == k.shard && f.flags == k.flags && a.RD() == b.RD() &&
+		a.Type == b.Type && a.Class == b.Class && bytes.Equal(a.Name(), b.Name())
+}
+
+// finish ends f and stores n if its ttl is not zero: from here on clients find the entry, or
+// start another call. Only the clients that wait may use f afterwards.
+func (s *shard) finish(f *call, n fetched) {
+	s.mu.Lock()
+	if !f.flushed {
+		if n.ttl > 0 && !f.put(&n) {
+			n.replied, n.failed = false, true
+		}
+		f.shard.cache.noteOutcome(f, &n)
+	}
+	at := s.chain(&f.key)
+	for *at != f {
+		at = &(*at).next
+	}
+	*at = f.next
+	done := f.done
+	if done == nil {
+		*f = call{next: s.free}
+		s.free = f
+	}
+	s.mu.Unlock()
+	if done != nil {
+		close(done)
+	}
+	if n.ttl > 0 {
+		s.store.enforceBudget(s)
+	}
+}
+
+// wait waits for the call of another goroutine.
+func (c *Cache) wait(ctx context.Context, w waiter, r *wire.Reply) error {
+	select {
+	case <-w.done:
+		return c.deliver(w.call, w.old, r)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// deliver makes r the result of f, or else the expired answer.
+func (c *Cache) deliver(f *call, old staleAnswer, r *wire.Reply) error {
+	switch {
+	case !old.packed.IsZero() && c.preferStale(&f.callResult, old):
+		c.serveStale(f.shard, old, r)
+		return nil
+	case f.err == nil:
+		r.Copy(f.packed, f.ttl)
+	}
+	return f.err
+}
+
+// do exchanges for all clients of f, and makes r the result. r may be nil.
+func (c *Cache) do(ctx context.Context, f *call, exchange ExchangeFunc, w waiter, r *wire.Reply) (err error) {
+	s := f.shard.shard
+	f.err, f.failed = errPanicked, true // stands if exchange panics
+	if c.cfg.Stale.For > 0 {
+		f.began = c.store.clock()
+	}
+	var n fetched
+	defer func() { s.finish(f, n) }()
+
+	resp, err := exchange(ctx, f.q)
+	switch {
+	case err == nil:
+		n = c.setResult(f, &resp)
+	case errors.Is(err, ErrLocal), errors.Is(ctx.Err(), context.Canceled):
+		f.err = err
+	default:
+		resp = wire.ErrorResponse(f.q, wire.ServFail)
+		n = c.setResult(f, &resp)
+		f.err = err
+	}
+	if r == nil {
+		return nil
+	}
+	return c.deliver(f, w.old, r)
+}
+
+// setResult makes resp the call's result and returns what is to be stored.
+func (c *Cache) setResult(f *call, resp *wire.Response) (n fetched) {
+	if !resp.Packed.For(f.q) {
+		s := f.shard.shard
+		s.mu.Lock()
+		f.shard.mismatches++
+		s.mu.Unlock()
+		f.err = ErrMismatch
+		return fetched{failed: true}
+	}
+	v := c.classify(f.q, resp)
+	f.callResult = callResult{
+		packed: resp.Packed, ttl: seconds(v.ttl), positive: resp.Answered,
+		failed: resp.Truncated || resp.Rcode != wire.NoError && resp.Rcode != wire.NXDomain,
+	}
+	n = fetched{replied: !f.failed, failed: f.failed}
+	if v.cacheable {
+		n.packed, n.kind, n.at, n.ttl = resp.Packed, v.kind, c.store.clock(), v.ttl
+		n.cut, n.prefetched = c.cfg.NXDomainCut && deniesSubtree(f.q, resp), f.prefetched
+	}
+	return n
+}

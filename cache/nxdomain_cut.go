@@ -1,0 +1,93 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// maxCutLookups bounds the names that are looked up for one miss: the name itself and those
+// above it. What clients ask for below a missing name is nearly always one or two labels
+// longer.
+const maxCutLookups = 4
+
+// deniesSubtree reports whether resp, the reply to q, says that no name at or below q's
+// exists (RFC 8020, 2): an NXDOMAIN for the name itself, not for the target of an alias.
+//
+// Only replies to A queries count: some servers answer NXDOMAIN to AAAA for a name that has
+// an A record (RFC 4074, 4.2). Names that begin with an underscore don't count: some servers,
+// such as CoreDNS, deny these although SRV records exist below. Reverse names and top-level
+// domains don't count: different servers hold the parts, and some deny what lies between. A
+// client that asks for proof (DO), or checks for itself (CD), gets its own answers.
+func deniesSubtree(q *wire.Query, resp *wire.Response) bool {
+	name := q.Name()
+	return resp.Rcode == wire.NXDomain && resp.Answers == 0 && resp.SOA && q.Type == wire.TypeA &&
+		q.Class == wire.ClassIN && keyFlagsOf(q) == 0 && len(name) > 1 && name[1] != '_' &&
+		len(parent(name)) > 1 && !wire.Under(name, arpa)
+}
+
+// arpa is the domain of all reverse names.
+const arpa wire.Name = "\x04arpa\x00"
+
+// inferDenial makes r the denial of k's name by an entry for a name at or above it. No
+// boundary may lie between the two. It is called after a miss, and returns it if there is no
+// such entry.
+func (c *Cache) inferDenial(k *key, r *wire.Reply, now time.Duration) Result {
+	q, miss := k.q, Result{shard: k.shard, now: now}
+	if c.cuts.Load() == 0 || q.Class != wire.ClassIN || k.flags != 0 || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
+		return miss
+	}
+	name, shortest := q.Name(), c.boundaryLen(q.Name())
+	if q.Type == wire.TypeA { // that lookup has just missed
+		name = parent(name)
+	}
+	for range maxCutLookups {
+		if len(name) <= 1 || len(name) < shortest {
+			return miss
+		}
+		if res := c.denyBy(name, r, now); res.Hit() {
+			return res
+		}
+		name = parent(name)
+	}
+	return miss
+}
+
+func parent(name []byte) []byte {
+	if len(name) <= 1 {
+		return name
+	}
+	return name[1+name[0]:]
+}
+
+// boundaryLen returns the length of the longest boundary that name is under, 0 if there is
+// none. Names shorter than that belong to other servers.
+func (c *Cache) boundaryLen(name []byte) int {
+	n := 0
+	for _, b := range c.boundaries {
+		if len(b) > n && wire.Under(name, b) {
+			n = len(b)
+		}
+	}
+	return n
+}
+
+// denyBy makes r a denial by the entry that says that name does not exist. At a miss r is
+// unchanged.
+func (c *Cache) denyBy(name []byte, r *wire.Reply, now time.Duration) Result {
+	h := c.store.hash(name, wire.TypeA, wire.ClassIN, 0)
+	p := c.shardOf(h)
+	s := p.shard
+	s.mu.Lock()
+	e := p.at(h)
+	if e == nil || e.flags&cutFlag == 0 || !e.alive(now) || string(e.packed.Name()) != string(name) {
+		s.mu.Unlock()
+		return Result{}
+	}
+	packed, ttl := e.packed, c.ttl(e, now)
+	s.mu.Unlock()
+	if !r.Deny(packed, ttl) {
+		return Result{}
+	}
+	return Result{shard: p, entry: e, hash: h, now: now, state: resultCut}
+}
