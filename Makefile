@@ -1,5 +1,5 @@
-# Everything that is needed is installed by these targets: on Debian, as root, what
-# is missing comes from its packages; the rest from Go modules.
+# These targets install what they need: on Debian, as root, from its packages; the rest
+# from Go modules.
 
 .PHONY: run test lint bench build image e2e kernels
 
@@ -11,7 +11,7 @@ run: build
 	@sh test/install.sh dig || echo "install dig (Debian: bind9-dnsutils) to try the lines below" >&2
 	@exec bin/nodens sample
 
-# Every test there is, with a summary; needs root for namespaces and rules.
+# Every test, with a summary. Needs root for namespaces and rules.
 test:
 	@bash test/clean.sh bash test/run.sh
 
@@ -19,14 +19,14 @@ test:
 image:
 	go -C daemonset/image run . -out "$(CURDIR)/bin/nodens-image.tar"
 
-# A real cluster of two nodes on this machine: installed as the README says, asked,
-# scraped, broken and taken down, with a table of what was checked; needs root.
+# A real cluster of two nodes on this machine: installs nodens as the README says, queries
+# and scrapes it, breaks things, and prints a table of all checks. Needs root.
 e2e:
 	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
 	@bash test/clean.sh go run ./test/e2e
 
-# Answers from inside of the kernel, on the kernels of Debian's releases, each in a virtual
-# machine; a few minutes, after 60 MB of packages the first time.
+# Answers in the kernel, on the kernels of Debian's releases, each in a virtual machine.
+# Takes a few minutes and downloads 60 MB the first time.
 kernels:
 	@sh test/install.sh qemu-system-x86_64 xz ip
 	@bash test/clean.sh go run ./test/kernels
@@ -34,11 +34,11 @@ kernels:
 lint:
 	@bash test/lint.sh
 
-# The numbers and drawings of BENCHMARKS.md, measured on this machine, which takes
-# some 70 minutes. For a few of them: go run ./test/bench -help
+# Measures the numbers of BENCHMARKS.md on this machine, in about 70 minutes. For parts of
+# it: go run ./test/bench -help
 bench:
 	@sh test/install.sh dnsperf gcc
-	@sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "BENCHMARKS.md goes without them" >&2
+	@sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "BENCHMARKS.md is made without them" >&2
 	go run ./test/bench -out BENCHMARKS.md
 	go run ./test/bench -scale -out BENCHMARKS.md
 	go run ./test/bench -outage -out BENCHMARKS.md

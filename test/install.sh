@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages of the named programs that are missing. Exits with
-# 1 if one is missing and can't be installed.
+# Installs the Debian packages of those programs in the arguments that are missing. Exits with
+# 1 if one can't be installed.
 set -eu
 
 package() {
@@ -30,7 +30,7 @@ package() {
 	qemu-system-x86_64) echo qemu-system-x86 ;;
 	xz) echo xz-utils ;;
 	llvm-strip-14) echo llvm-14 ;;
-	*) echo "test/install.sh: no package is known for $1" >&2; exit 1 ;;
+	*) echo "test/install.sh: unknown program $1" >&2; exit 1 ;;
 	esac
 }
 
@@ -40,12 +40,12 @@ for program in "$@"; do
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-	echo "missing, and not installed without root on Debian:$missing" >&2
+	echo "missing packages, which this script installs only as root on Debian:$missing" >&2
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
-# Debian starts a server when it is installed, unless this file says no; port 53 is
-# not ours.
+# Debian starts servers when it installs them, unless this file forbids it. Tests must
+# not occupy port 53.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
 	trap 'rm -f "$policy"' EXIT

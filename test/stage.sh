@@ -1,17 +1,17 @@
-# For the scripts that run one thing after the other and say at the end how long each
-# took. The caller has a folder for its files in $report.
+# For scripts that run stages one after the other and print how long each one took. The
+# caller sets $report to a directory for its files.
 
-# All compile in the same way, so that each finds what another has compiled: as the agent
-# is, without C, and without the tree's folder in it, which differs from clone to clone.
+# All stages compile with the same settings, to share the build cache: without cgo, as
+# the agent is built, and without the repository's path, which differs between clones.
 export CGO_ENABLED=0
 GOFLAGS="$(go env GOFLAGS) -trimpath"
 export GOFLAGS
 
-# stages is the file with the times; whoever calls this script may have one already.
+# stages is the file with the times. A calling script may have set it.
 stages=${NODENS_STAGES:-${report:-/dev}/stages}
 failed=0
 
-# run runs a command and goes on if it fails.
+# run runs a command, and continues if it fails.
 run() {
 	local name=$1 began=$SECONDS verdict=ok
 	shift
