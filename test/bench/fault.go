@@ -24,8 +24,8 @@ func guarded() []server {
 
 // ways are kube-proxy's way in each row.
 var ways = map[string]string{
-	"nodens, iptables": testbed.Iptables, "nodens, nftables": testbed.Nftables, "CoreDNS, NodeLocal's rules": testbed.Iptables,
-	socketRow: testbed.Iptables, kernelRow: testbed.Iptables,
+	"nodens, iptables": testbed.ProxyIptablesNft, "nodens, nftables": testbed.ProxyNftables, "CoreDNS, NodeLocal's rules": testbed.ProxyIptablesNft,
+	socketRow: testbed.ProxyIptablesNft, kernelRow: testbed.ProxyIptablesNft,
 }
 
 // harm is what one mishap has done to clients.
@@ -46,7 +46,7 @@ type harm struct {
 func (h harm) lost() float64     { return float64(h.All().Lost) }
 func (h harm) servfail() float64 { return float64(h.All().Servfail + h.All().Other) }
 func (h harm) away() float64     { return float64(h.All().Cluster) }
-func (h harm) silence() float64  { return millis(h.Silence) }
+func (h harm) silence() float64  { return millis(h.LongestSilence) }
 func (h harm) late() float64     { return millis(h.WorstP99(h.from)) }
 func (h harm) traced() float64   { return float64(h.tracked) }
 
@@ -56,18 +56,18 @@ func (h harm) unserved() float64 {
 	if h.gone.IsZero() {
 		return 0
 	}
-	return float64(h.Between(h.gone, h.Ended.Add(1)).Failed())
+	return float64(h.Between(h.gone, h.End.Add(1)).Failed())
 }
 
 // back is the time from the start of the next process to the first question that it
 // answered.
 func (h harm) back() float64 {
 	for _, r := range h.Runs {
-		if r.Fate == client.Local && r.Last.After(h.spawned) {
+		if r.Outcome == client.Local && r.Last.After(h.spawned) {
 			return max(0, millis(r.First.Sub(h.spawned)))
 		}
 	}
-	return millis(h.Ended.Sub(h.spawned))
+	return millis(h.End.Sub(h.spawned))
 }
 
 // points is the difference of cache hits in points of a hundred.
@@ -121,7 +121,7 @@ func (b *bench) faults(ctx context.Context, list []mishap, rows []server, rounds
 					continue
 				}
 				h, err := b.befall(ctx, m, s)
-				if errors.Is(err, testbed.ErrNoGroup) {
+				if errors.Is(err, testbed.ErrNoMemoryGroup) {
 					b.leave(server{name: s.name + ", " + m.name}, err)
 					continue
 				}
@@ -150,7 +150,7 @@ func (b *bench) befall(ctx context.Context, m mishap, s server) (h harm, err err
 	if err != nil {
 		return h, err
 	}
-	asking, err := st.Ask(testbed.Load(testbed.Service4), self)
+	asking, err := st.StartLoad(testbed.LoadJob(testbed.Service4), self)
 	if err != nil {
 		return h, err
 	}

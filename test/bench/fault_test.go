@@ -40,12 +40,12 @@ func madeFaults() *report {
 				continue
 			}
 			for n := range 2 {
-				h := harm{Report: &client.Report{Began: at(0), Ended: at(3000)}, from: at(900), gone: at(1000), spawned: at(2000)}
-				h.Runs = []client.Run{{Fate: client.Local, Count: 100, First: at(0), Last: at(999)}, {Fate: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Fate: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
+				h := harm{Report: &client.Report{Start: at(0), End: at(3000)}, from: at(900), gone: at(1000), spawned: at(2000)}
+				h.Runs = []client.Run{{Outcome: client.Local, Count: 100, First: at(0), Last: at(999)}, {Outcome: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Outcome: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
 				h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Cluster: 100}
 				h.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: 2 * time.Millisecond}}
 				if s.program == "coredns" || m.name == halted && n == 1 {
-					h.Runs[1].Fate = client.Lost
+					h.Runs[1].Outcome = client.Lost
 					h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Lost: 100}
 				}
 				at := cell{s.name, m.name}
@@ -68,9 +68,9 @@ func TestPledges(t *testing.T) {
 	for _, name := range []string{upgraded, killed} {
 		bad := &r.harms[cell{"nodens, nftables", name}][1]
 		bad.UDP.Counts = client.Counts{Asked: 300, Lost: 10, Servfail: 10}
-		bad.Runs = []client.Run{{Fate: client.Lost, Count: 10, First: bad.gone, Last: bad.gone}}
+		bad.Runs = []client.Run{{Outcome: client.Lost, Count: 10, First: bad.gone, Last: bad.gone}}
 		bad.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: time.Second}}
-		bad.spawned, bad.hits, bad.tracked = bad.Began, 0.02, 1
+		bad.spawned, bad.hits, bad.tracked = bad.Start, 0.02, 1
 	}
 	var missed []string
 	for _, c := range pledges() {

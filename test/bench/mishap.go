@@ -54,7 +54,7 @@ var mishaps = []mishap{
 
 // handOver is one upgrade, with what it does to the cache.
 func handOver(ctx context.Context, s *stand, h *harm) error {
-	then, err := s.Tally()
+	then, err := s.CacheStats()
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func handOver(ctx context.Context, s *stand, h *harm) error {
 		return err
 	}
 	// The next process counts from zero.
-	after, err := s.over(ctx, testbed.Tally{})
+	after, err := s.over(ctx, testbed.CacheStats{})
 	h.hits = max(h.hits, math.Abs(after.Ratio()-before.Ratio()))
 	return err
 }
@@ -103,7 +103,7 @@ const (
 // starve fills the control group of the process with the pages of a file in memory. Of
 // those in the group the server is the largest, and so the one that goes.
 func starve(ctx context.Context, s *stand, h *harm) error {
-	g, err := s.NewGroup(plenty)
+	g, err := s.NewMemoryGroup(plenty)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func halt(ctx context.Context, s *stand, _ *harm) error {
 }
 
 func choke(ctx context.Context, s *stand, h *harm) error {
-	if err := testbed.Full(s.estate); err != nil {
+	if err := testbed.FillFilesystem(s.estate); err != nil {
 		return err
 	}
 	if err := handOver(ctx, s, h); err != nil {
@@ -173,7 +173,7 @@ func spoil(ctx context.Context, s *stand, h *harm) error {
 }
 
 func flush(_ context.Context, s *stand, _ *harm) error {
-	if s.way == testbed.Nftables {
+	if s.way == testbed.ProxyNftables {
 		_, err := s.In(s.Node, "nft", "flush", "ruleset")
 		return err
 	}
@@ -188,7 +188,7 @@ func flush(_ context.Context, s *stand, _ *harm) error {
 }
 
 func unlink(_ context.Context, s *stand, _ *harm) error {
-	if s.Link(false) == nil {
+	if s.SetNodeLocalInterface(false) == nil {
 		s.around = false
 		return nil
 	}

@@ -96,7 +96,7 @@ func measurePod(ctx context.Context, p plan) (*report, error) {
 // bed is a pod and a node with one server at a time, and the client in the pod.
 type bed struct {
 	*bench
-	lab      *testbed.Lab
+	lab      *testbed.Network
 	client   string
 	question []byte
 }
@@ -145,7 +145,7 @@ func (b *bench) makeBed(ctx context.Context) (*bed, error) {
 		return d, err
 	}
 	// No rules but the address: what they cost is none of the kernel path's merit.
-	return d, d.lab.Link(true, testbed.Local4)
+	return d, d.lab.SetNodeLocalInterface(true, testbed.Local4)
 }
 
 // visit starts the server, measures it and stops it. One that does not start is no row.
@@ -223,7 +223,7 @@ func (d *bed) open(ctx context.Context, s server) (*peer.Process, error) {
 
 // within is how many queries the node's server says the kernel has answered.
 func (d *bed) within() (float64, error) {
-	sums, err := d.lab.Sums(`nodens_kernel_path_queries_total{result="answered"}`)
+	sums, err := d.lab.SumMetrics(`nodens_kernel_path_queries_total{result="answered"}`)
 	if err != nil {
 		return 0, err
 	}

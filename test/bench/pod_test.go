@@ -39,7 +39,7 @@ func madePod() *report {
 			r.samples[cell{s.name, w.name}] = []sample{got, got}
 		}
 		for _, m := range podMishaps() {
-			h := harm{Report: &client.Report{Silence: time.Second}}
+			h := harm{Report: &client.Report{LongestSilence: time.Second}}
 			h.UDP.Counts = client.Counts{Asked: 1000, Local: 900, Lost: 100}
 			if s.program == "nodens" {
 				r.harms[cell{s.name, m.name}] = []harm{h, h}
@@ -67,10 +67,10 @@ func TestVows(t *testing.T) {
 	for _, m := range podMishaps() {
 		for i := range r.harms[cell{kernelRow, m.name}] {
 			bad := &r.harms[cell{kernelRow, m.name}][i]
-			bad.Report = &client.Report{Silence: 2 * time.Second, Began: time.Unix(1, 0), Ended: time.Unix(3, 0)}
+			bad.Report = &client.Report{LongestSilence: 2 * time.Second, Start: time.Unix(1, 0), End: time.Unix(3, 0)}
 			bad.UDP.Counts = client.Counts{Asked: 1000, Lost: 200}
 			bad.gone = time.Unix(1, 0)
-			bad.Runs = []client.Run{{Fate: client.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
+			bad.Runs = []client.Run{{Outcome: client.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
 		}
 	}
 	for _, c := range vows() {

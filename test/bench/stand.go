@@ -18,7 +18,7 @@ import (
 // stand is a node in a testbed with a server at the addresses of the cluster's DNS: nodens
 // as its manifest deploys it, or CoreDNS with what NodeLocal DNSCache makes around it.
 type stand struct {
-	*testbed.Lab
+	*testbed.Network
 	way     string
 	p       *peer.Process // the one that answers
 	absence time.Duration // how long it takes until a process that has ended is replaced
@@ -49,7 +49,7 @@ func (b *bench) stand(s server) (*stand, error) {
 		return nil, err
 	}
 	lab, err := testbed.New(dir, nodens)
-	st := &stand{Lab: lab, way: ways[s.name], absence: min(usualAbsence, b.length), upgrades: cmp.Or(b.upgrades, upgradesInARow)}
+	st := &stand{Network: lab, way: ways[s.name], absence: min(usualAbsence, b.length), upgrades: cmp.Or(b.upgrades, upgradesInARow)}
 	if err != nil {
 		return st, err
 	}
@@ -64,7 +64,7 @@ func (b *bench) stand(s server) (*stand, error) {
 	if st.estate, err = st.Tmpfs("estate", 8<<20); err != nil {
 		return st, err
 	}
-	st.args, err = st.AgentArgs(testbed.Locals(), append([]string{"-handover-dir", st.estate, "-skipteardown"}, s.flags...)...)
+	st.args, err = st.AgentArgs(testbed.AgentAddrs(), append([]string{"-handover-dir", st.estate, "-skipteardown"}, s.flags...)...)
 	if err != nil {
 		return st, err
 	}
@@ -76,20 +76,20 @@ func (s *stand) close() { s.Close() }
 // start starts a server when there is none.
 func (s *stand) start() (err error) {
 	if s.coredns == "" {
-		s.p, err = s.Agent(s.args...)
+		s.p, err = s.StartAgent(s.args...)
 		return err
 	}
 	locals := []string{testbed.Local4, testbed.Service4}
 	if !s.around {
-		if err := s.Link(true, locals...); err != nil {
+		if err := s.SetNodeLocalInterface(true, locals...); err != nil {
 			return err
 		}
 	}
-	if s.p, err = s.CoreDNS(s.coredns, locals...); err != nil || s.around {
+	if s.p, err = s.StartCoreDNS(s.coredns, locals...); err != nil || s.around {
 		return err
 	}
 	s.around = true
-	return s.NodeLocalRules(true, locals...)
+	return s.SetNodeLocalRules(true, locals...)
 }
 
 // stop ends the server as kubelet does, and returns when it is gone. NodeLocal DNSCache
@@ -98,7 +98,7 @@ func (s *stand) stop() error {
 	if s.around {
 		s.around = false
 		locals := []string{testbed.Local4, testbed.Service4}
-		if err := errors.Join(s.NodeLocalRules(false, locals...), s.Link(false)); err != nil {
+		if err := errors.Join(s.SetNodeLocalRules(false, locals...), s.SetNodeLocalInterface(false)); err != nil {
 			return err
 		}
 	}
@@ -144,7 +144,7 @@ func (s *stand) upgrade(ctx context.Context, h *harm) error {
 
 // known waits until the server has looked all names up.
 func (s *stand) known(ctx context.Context) error {
-	_, err := s.over(ctx, testbed.Tally{})
+	_, err := s.over(ctx, testbed.CacheStats{})
 	return err
 }
 
@@ -158,9 +158,9 @@ const lookups = 12_000
 const betweenScrapes = 250 * time.Millisecond
 
 // over waits until there have been enough look-ups since then, and gives them.
-func (s *stand) over(ctx context.Context, then testbed.Tally) (now testbed.Tally, err error) {
+func (s *stand) over(ctx context.Context, then testbed.CacheStats) (now testbed.CacheStats, err error) {
 	err = s.p.Await(ctx, "look-ups in the cache", func(ctx context.Context) error {
-		t, err := s.Tally()
+		t, err := s.CacheStats()
 		if now = t.Since(then); err == nil && now.Requests < lookups {
 			err = errors.Join(fmt.Errorf("%.0f so far", now.Requests), wait(ctx, betweenScrapes))
 		}

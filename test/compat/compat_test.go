@@ -39,8 +39,8 @@ func TestHandOver(t *testing.T) {
 		names := warm(t, s)
 		client, err := load.Start(load.Job{
 			Servers: []netip.AddrPort{s.server()}, Local: answered, Cluster: netip.IPv4Unspecified(),
-			Names: 500, Fresh: 20, Zone: "load.test.", Length: 5 * time.Minute, Patience: patience,
-			Rate: 1000, Sockets: 64, Reuse: 64, Streams: streams, StreamRate: 50, Shots: 50,
+			Names: 500, FreshEvery: 20, Zone: "load.test.", Duration: 5 * time.Minute, Timeout: patience,
+			Rate: 1000, Sockets: 64, QueriesPerSocket: 64, Streams: streams, StreamRate: 50, OneShots: 50,
 		}, os.Args[0], "load")
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestHandOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Log(r)
-		if all := r.All(); all.Local != all.Asked || r.Dropped > 0 || r.Stream.Asked == 0 || r.Shot.Asked == 0 {
+		if all := r.All(); all.Local != all.Asked || r.Dropped > 0 || r.Stream.Asked == 0 || r.OneShot.Asked == 0 {
 			t.Errorf("%+v, and %d dropped by the client; want all of them answered", all, r.Dropped)
 		}
 		cached(t, s, up, names)

@@ -19,7 +19,7 @@ import (
 // with an agent that answers inside of the kernel and is asked by a pod: the last answer to
 // a query is the kernel's where it may be.
 func (s *site) kernel(t *testing.T, n uint64) {
-	if err := errors.Join(testbed.Usable(), testbed.Attachable()); err != nil {
+	if err := errors.Join(testbed.Usable(), testbed.KernelPathUsable()); err != nil {
 		t.Skip(err)
 	}
 	g := newGenerator(n)
@@ -51,7 +51,7 @@ func ofServer(q query) bool {
 
 // house is a node with an agent, and a pod that asks it.
 type house struct {
-	*testbed.Lab
+	*testbed.Network
 	addr netip.AddrPort
 }
 
@@ -83,11 +83,11 @@ func (s *site) house(t *testing.T, text string) *house {
 		t.Fatal(err)
 	}
 	p, err := l.Spawn(l.Node, []string{"NODE_NAME=" + node}, l.Nodens, "-conf", conf,
-		"-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=", testbed.InKernel)
+		"-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=", testbed.KernelPathFlag)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Must(t, "the agent to log that it serves", testbed.Logs(p, "msg=serving"))
+	p.Must(t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
 	return &house{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), housePort)}
 }
 
@@ -99,7 +99,7 @@ func (s *site) neighbour(t *testing.T, ns string) {
 		t.Fatal(err)
 	}
 	var at *fakedns.Server
-	err = testbed.Inside(ns, func() (err error) {
+	err = testbed.InNamespace(ns, func() (err error) {
 		at, err = fakedns.Open(fakedns.Answers(u.reply), fakedns.Options{Addr: s.upstream})
 		return err
 	})

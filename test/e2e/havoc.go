@@ -194,7 +194,7 @@ func (t things) String() string {
 func (h *havoc) services() load.Job {
 	j := load.Job{
 		Local: fromService, Cluster: fromService, Names: chaosNames, Zone: chaosNamespace + ".svc." + cluster.Domain + ".",
-		Rate: 1000, Sockets: 64, Reuse: 64, Streams: 4, StreamRate: 25, Shots: 25,
+		Rate: 1000, Sockets: 64, QueriesPerSocket: 64, Streams: 4, StreamRate: 25, OneShots: 25,
 	}
 	if h.marked {
 		j.TTL = markTTL
@@ -207,8 +207,8 @@ func (h *havoc) services() load.Job {
 func (h *havoc) outside() load.Job {
 	h.zones++
 	return h.usual(load.Job{
-		Local: fromOutside, Names: chaosNames, Fresh: 10, Zone: fmt.Sprintf("chaos-%d.outside.test.", h.zones),
-		Rate: 300, Sockets: 32, Reuse: 64,
+		Local: fromOutside, Names: chaosNames, FreshEvery: 10, Zone: fmt.Sprintf("chaos-%d.outside.test.", h.zones),
+		Rate: 300, Sockets: 32, QueriesPerSocket: 64,
 	})
 }
 
@@ -216,7 +216,7 @@ func (h *havoc) outside() load.Job {
 // an answer has to come before resolvers in pods ask again.
 func (h *havoc) usual(j load.Job) load.Job {
 	j.Servers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(localDNS), 53)}
-	j.Length, j.Patience = 5*time.Minute, 4*time.Second
+	j.Duration, j.Timeout = 5*time.Minute, 4*time.Second
 	return j
 }
 
@@ -227,7 +227,7 @@ func (h *havoc) ask(ctx context.Context, n *cluster.Node, j load.Job) (*load.Cli
 		return nil, errNotBegun
 	}
 	to := netip.AddrPortFrom(pod, loadPort).String()
-	return load.By(j, h.cluster.Command(ctx, filepath.Join(h.dir, loadProgram), "dial", to))
+	return load.StartCommand(j, h.cluster.Command(ctx, filepath.Join(h.dir, loadProgram), "dial", to))
 }
 
 // calm is how long is asked before an event and after it: some hundred questions of each
@@ -286,8 +286,8 @@ func linger(ctx context.Context, d time.Duration) {
 
 // glance is a job that is over at once.
 func glance(j load.Job) load.Job {
-	j.Rate, j.Sockets, j.Streams, j.Shots, j.Length = 100, 4, 0, 0, 100*time.Millisecond
-	j.Patience = time.Second
+	j.Rate, j.Sockets, j.Streams, j.OneShots, j.Duration = 100, 4, 0, 0, 100*time.Millisecond
+	j.Timeout = time.Second
 	return j
 }
 

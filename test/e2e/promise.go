@@ -65,7 +65,7 @@ func (t toll) sum() (all load.Counts) {
 // silence is the longest time in which no answer came to one kind of question.
 func (t toll) silence() (longest time.Duration) {
 	for _, r := range t.reports {
-		longest = max(longest, r.Silence)
+		longest = max(longest, r.LongestSilence)
 	}
 	return longest
 }
@@ -121,7 +121,7 @@ func (p promise) over(j load.Job, r *load.Report, d death) error {
 	}
 	var late load.Counts
 	if !d.gone.IsZero() {
-		late = r.Between(d.gone, r.Ended.Add(1))
+		late = r.Between(d.gone, r.End.Add(1))
 	}
 	dying := p.dying + d.gone.Sub(d.killed)
 	for _, limit := range []struct {
@@ -131,7 +131,7 @@ func (p promise) over(j load.Job, r *load.Report, d death) error {
 		{all.Servfail + all.Other, 0, "are SERVFAIL or wrong"},
 		{r.UDP.Lost, excused + most(dying, j.Rate), "are lost over UDP"},
 		{r.Stream.Lost, p.breaks * uint64(j.Streams), "connections that stay open have ended"},
-		{r.Shot.Lost, excused + most(dying, j.Shots) + p.breaks, "connections for one question have ended"},
+		{r.OneShot.Lost, excused + most(dying, j.OneShots) + p.breaks, "connections for one question have ended"},
 		{late.Failed(), excused, "are lost that were asked when the process was gone"},
 		{all.Cluster, away, "are answered by the cluster's DNS"},
 	} {
@@ -156,11 +156,11 @@ func unusual(r *load.Report) string {
 	b.WriteString(r.String())
 	n := 0
 	for _, run := range r.Runs {
-		if run.Fate == load.Local || n == runsShown {
+		if run.Outcome == load.Local || n == runsShown {
 			continue
 		}
 		n++
-		fmt.Fprintf(&b, "\n    %d %s, asked from %v to %v", run.Count, run.Fate, run.First.Sub(r.Began), run.Last.Sub(r.Began))
+		fmt.Fprintf(&b, "\n    %d %s, asked from %v to %v", run.Count, run.Outcome, run.First.Sub(r.Start), run.Last.Sub(r.Start))
 	}
 	return b.String()
 }

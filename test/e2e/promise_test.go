@@ -10,11 +10,11 @@ import (
 
 // TestPromises: what breaks each promise, and what is just within it.
 func TestPromises(t *testing.T) {
-	job := load.Job{Zone: "load.test.", Rate: 1000, Streams: 4, Shots: 20}
+	job := load.Job{Zone: "load.test.", Rate: 1000, Streams: 4, OneShots: 20}
 	began := time.Unix(1000, 0)
 	report := func(c load.Counts) *load.Report {
 		c.Asked = c.Local + c.Cluster + c.Servfail + c.Other + c.Lost
-		return &load.Report{Began: began, Ended: began.Add(time.Minute), UDP: load.Tally{Counts: c}}
+		return &load.Report{Start: began, End: began.Add(time.Minute), UDP: load.Stats{Counts: c}}
 	}
 	for _, c := range []struct {
 		name   string
@@ -30,21 +30,21 @@ func TestPromises(t *testing.T) {
 		{name: "nothing asked", p: unseen, want: "none of 0"},
 		{name: "SERVFAIL", p: killed, counts: load.Counts{Local: 9, Servfail: 1}, want: "1 are SERVFAIL or wrong"},
 		{name: "wrong", p: killed, counts: load.Counts{Local: 9, Other: 1}, want: "1 are SERVFAIL or wrong"},
-		{name: "connections end", p: stopped, counts: load.Counts{Local: 9, Cluster: 9}, change: func(r *load.Report) { r.Stream.Lost, r.Shot.Lost = 8, 2 }},
+		{name: "connections end", p: stopped, counts: load.Counts{Local: 9, Cluster: 9}, change: func(r *load.Report) { r.Stream.Lost, r.OneShot.Lost = 8, 2 }},
 		{name: "more end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Stream.Lost = 9 }, want: "9 connections that stay open have ended, at most 8 may be"},
-		{name: "short ones end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.Shot.Lost = 3 }, want: "3 connections for one question have ended, at most 2 may be"},
+		{name: "short ones end", p: stopped, counts: load.Counts{Local: 9}, change: func(r *load.Report) { r.OneShot.Lost = 3 }, want: "3 connections for one question have ended, at most 2 may be"},
 		{name: "starved", p: stopped, counts: load.Counts{Local: 9, Lost: 3}, change: func(r *load.Report) { r.Skipped = 300 }},
 		{name: "upgraded when starved", p: unseen, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) { r.Skipped = 300 }, want: "1 are lost"},
 		{name: "lost in a stop", p: stopped, counts: load.Counts{Local: 9, Lost: 1}, want: "1 are lost over UDP"},
-		{name: "dies", p: killed, counts: load.Counts{Local: 9, Cluster: 9, Lost: 100}, change: func(r *load.Report) { r.Stream.Lost, r.Shot.Lost = 8, 4 }},
+		{name: "dies", p: killed, counts: load.Counts{Local: 9, Cluster: 9, Lost: 100}, change: func(r *load.Report) { r.Stream.Lost, r.OneShot.Lost = 8, 4 }},
 		{name: "dies slowly", p: killed, counts: load.Counts{Local: 9, Cluster: 9, Lost: 101}, want: "101 are lost over UDP, at most 100 may be"},
 		{name: "the client is slow", p: unseen, counts: load.Counts{Local: 9, Lost: 5}, change: func(r *load.Report) { r.Dropped, r.Backlog = 2, 3 }},
 		{name: "the client is slower", p: unseen, counts: load.Counts{Local: 9, Lost: 6}, change: func(r *load.Report) { r.Dropped, r.Backlog = 2, 3 }, want: "6 are lost"},
 		{name: "lost while it dies", p: killed, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) {
-			r.Runs = []load.Run{{Fate: load.Lost, Count: 1, First: began.Add(time.Second - 1), Last: began.Add(time.Second - 1)}}
+			r.Runs = []load.Run{{Outcome: load.Lost, Count: 1, First: began.Add(time.Second - 1), Last: began.Add(time.Second - 1)}}
 		}},
 		{name: "lost when it is gone", p: killed, counts: load.Counts{Local: 9, Lost: 1}, change: func(r *load.Report) {
-			r.Runs = []load.Run{{Fate: load.Lost, Count: 1, First: began.Add(time.Second), Last: began.Add(time.Second)}}
+			r.Runs = []load.Run{{Outcome: load.Lost, Count: 1, First: began.Add(time.Second), Last: began.Add(time.Second)}}
 		}, want: "1 are lost that were asked when the process was gone"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -68,10 +68,10 @@ func TestPromises(t *testing.T) {
 // TestToll: the line of the table.
 func TestToll(t *testing.T) {
 	var a, b load.Report
-	a.UDP.Counts, a.Silence = load.Counts{Asked: 10, Local: 7, Cluster: 2, Lost: 1}, 3*time.Millisecond
+	a.UDP.Counts, a.LongestSilence = load.Counts{Asked: 10, Local: 7, Cluster: 2, Lost: 1}, 3*time.Millisecond
 	a.Skipped = 77
 	a.Stream.Counts = load.Counts{Asked: 5, Local: 4, Other: 1}
-	b.UDP.Counts, b.Silence = load.Counts{Asked: 4, Local: 3, Servfail: 1}, 12*time.Millisecond
+	b.UDP.Counts, b.LongestSilence = load.Counts{Asked: 4, Local: 3, Servfail: 1}, 12*time.Millisecond
 	got := toll{node: "a", reports: []*load.Report{&a, &b}}.String()
 	want := "a: 19 asked, 1 lost, 1 SERVFAIL, 1 wrong, 2 by the cluster's DNS, 77 not asked for want of time, longest silence 12 ms"
 	if got != want {

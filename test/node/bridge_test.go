@@ -14,8 +14,8 @@ import (
 // is answered by the kernel, too: its packets are for another link than the one they come
 // in on.
 func TestKernelBridge(t *testing.T) {
-	l := newKernelLab(t)
-	for _, command := range words(`ip link add bridge0 type bridge
+	l := newKernelNetwork(t)
+	for _, command := range splitCommands(`ip link add bridge0 type bridge
 		ip link set bridge0 up
 		ip addr flush dev vpod
 		ip link set vpod master bridge0
@@ -26,7 +26,7 @@ func TestKernelBridge(t *testing.T) {
 	l.in(l.pod, "ip", "neigh", "flush", "all")
 	p := l.startInKernel()
 	for _, door := range []string{local4, local6} {
-		newAsker(t, l, p, door).check(t, pack(question("web.shop.svc.cluster.local.", dns.TypeA)), true, false)
+		newComparer(t, l, p, door).check(t, pack(question("web.shop.svc.cluster.local.", dns.TypeA)), true, false)
 	}
 }
 
@@ -34,19 +34,19 @@ func TestKernelBridge(t *testing.T) {
 // on its way out. One that belongs to a policy would: it has not seen the query, which came
 // no further than to ours, and would take the reply for a packet that nobody has asked for.
 func TestKernelReplies(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	p := l.startInKernel()
-	a := newAsker(t, l, p, local4)
+	a := newComparer(t, l, p, local4)
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
-	a.known(query)
-	out := l.program("out", goOn)
+	a.askUntilKernelAnswers(query)
+	out := l.loadProgram("out", tcxNext)
 	l.attach(out, "vpod", ebpf.AttachTCXEgress, link.Head()) // behind ours nothing would be answered
-	known := l.answered()
-	for range asks {
+	known := l.kernelAnswers()
+	for range repeats {
 		a.pod.ask(query, false)
 	}
-	known = l.answered() - known
-	if n := int(l.packets(out)); n != asks-known || known == 0 {
-		t.Errorf("%d replies have left, the kernel has answered %d of %d queries", n, known, asks)
+	known = l.kernelAnswers() - known
+	if n := int(l.packets(out)); n != repeats-known || known == 0 {
+		t.Errorf("%d replies have left, the kernel has answered %d of %d queries", n, known, repeats)
 	}
 }

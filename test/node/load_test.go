@@ -15,11 +15,11 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// load starts a client in the pod; stop gives its report, which is logged.
-func (l *lab) load(j load.Job) (stop func() *load.Report) {
+// startLoad starts a client in the pod; stop gives its report, which is logged.
+func (l *network) startLoad(j load.Job) (stop func() *load.Report) {
 	l.t.Helper()
-	j.Patience = patience
-	c, err := l.Ask(j, os.Args[0])
+	j.Timeout = answerTimeout
+	c, err := l.StartLoad(j, os.Args[0])
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -38,8 +38,8 @@ func (l *lab) load(j load.Job) (stop func() *load.Report) {
 		}
 		l.t.Log(r)
 		for i, run := range r.Runs {
-			if run.Fate != load.Local && i < shown {
-				l.t.Logf("%s: %d, asked from %v to %v", run.Fate, run.Count, run.First.Sub(r.Began), run.Last.Sub(r.Began))
+			if run.Outcome != load.Local && i < loggedRuns {
+				l.t.Logf("%s: %d, asked from %v to %v", run.Outcome, run.Count, run.First.Sub(r.Start), run.Last.Sub(r.Start))
 			}
 		}
 		if r.Dropped > 0 {
@@ -50,40 +50,40 @@ func (l *lab) load(j load.Job) (stop func() *load.Report) {
 }
 
 const (
-	// patience is how long a test waits for an answer: these count what is lost, not how
+	// answerTimeout is how long a test waits for an answer: these count what is lost, not how
 	// long things take on a machine that may be busy. The agent gives up on its upstream
 	// after five seconds.
-	patience = 10 * time.Second
-	// shown is how many runs of a report a test looks at for its log.
-	shown = 50
+	answerTimeout = 10 * time.Second
+	// loggedRuns is how many runs of a report a test looks at for its log.
+	loggedRuns = 50
 )
 
-// enough is how many look-ups say what part of them are hits: the names of the load twice,
+// enoughLookups is how many look-ups say what part of them are hits: the names of the load twice,
 // and some. A scrape reads requests and hits one after the other, and on a busy machine
 // hundreds of look-ups come in between.
-const enough = 12_000
+const enoughLookups = 12_000
 
-// between is the time between two scrapes: each takes a millisecond or two of the cores of
+// scrapeInterval is the time between two scrapes: each takes a millisecond or two of the cores of
 // those that are tested.
-const between = 250 * time.Millisecond
+const scrapeInterval = 250 * time.Millisecond
 
-// over waits until there have been enough look-ups since then, and gives them.
-func (l *lab) over(p *peer.Process, then testbed.Tally) (now testbed.Tally) {
+// waitForLookups waits until there have been enough look-ups since then, and gives them.
+func (l *network) waitForLookups(p *peer.Process, then testbed.CacheStats) (now testbed.CacheStats) {
 	l.t.Helper()
 	p.Must(l.t, "look-ups in the cache", func(context.Context) error {
-		c, err := l.Tally()
-		if now = c.Since(then); err == nil && now.Requests < enough {
+		c, err := l.CacheStats()
+		if now = c.Since(then); err == nil && now.Requests < enoughLookups {
 			err = fmt.Errorf("%.0f so far", now.Requests)
-			time.Sleep(between)
+			time.Sleep(scrapeInterval)
 		}
 		return err
 	})
 	return now
 }
 
-// counted is after how many upgrades one is looked at for its hits: the first one, and
+// hitCheckEvery is after how many upgrades one is looked at for its hits: the first one, and
 // some that come after others in quick succession, with what those have passed on.
-const counted = 5
+const hitCheckEvery = 5
 
 // TestUpgrades: twenty agents in a row, each of which takes over from the one before it,
 // under load: not a question is lost or answered SERVFAIL, none goes to the cluster's
@@ -93,25 +93,25 @@ func TestUpgrades(t *testing.T) {
 	if testing.Short() {
 		upgrades = 2
 	}
-	l := newLab(t)
-	l.proxied(testbed.Iptables)
-	args := l.everywhere()
-	p := l.run(args...)
-	stop := l.load(testbed.Load(local4, testbed.Service4))
-	l.over(p, testbed.Tally{}) // all names are known
+	l := newNetwork(t)
+	l.addKubeProxy(testbed.ProxyIptablesNft)
+	args := l.allAddrArgs()
+	p := l.startAgentWith(args...)
+	stop := l.startLoad(testbed.LoadJob(local4, testbed.Service4))
+	l.waitForLookups(p, testbed.CacheStats{}) // all names are known
 	worst := 0.0
 	for n := range upgrades {
 		// To say what part of look-ups are hits takes as long as an upgrade, twice.
-		counts := n%counted == 0
-		var before testbed.Tally
+		counts := n%hitCheckEvery == 0
+		var before testbed.CacheStats
 		if counts {
-			then, err := l.Tally()
+			then, err := l.CacheStats()
 			if err != nil {
 				t.Fatal(err)
 			}
-			before = l.over(p, then)
+			before = l.waitForLookups(p, then)
 		}
-		next := l.run(args...)
+		next := l.startAgentWith(args...)
 		if n%2 == 0 { // kubelet's way; an agent that is nobody's pod ends by itself
 			if err := p.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
@@ -122,7 +122,7 @@ func TestUpgrades(t *testing.T) {
 		}
 		p = next
 		if counts { // a new agent counts from zero
-			worst = max(worst, math.Abs(l.over(p, testbed.Tally{}).Ratio()-before.Ratio()))
+			worst = max(worst, math.Abs(l.waitForLookups(p, testbed.CacheStats{}).Ratio()-before.Ratio()))
 		}
 	}
 	t.Logf("the part of hits differs by %.4f at most", worst)
@@ -141,38 +141,38 @@ func TestUpgrades(t *testing.T) {
 // SIGKILL, those that are lost are the ones that were in the dead process or came while
 // it died, and the next agent answers from its first moment.
 func TestKilledUnderLoad(t *testing.T) {
-	for _, way := range append([]string{inKernel}, testbed.Ways...) {
+	for _, way := range append([]string{kernelPathCase}, testbed.ProxyModes...) {
 		t.Run(way, func(t *testing.T) {
-			l := newLab(t)
-			args := l.everywhere()
-			if way == inKernel {
-				if err := testbed.Attachable(); err != nil {
+			l := newNetwork(t)
+			args := l.allAddrArgs()
+			if way == kernelPathCase {
+				if err := testbed.KernelPathUsable(); err != nil {
 					t.Skip(err)
 				}
-				args, way = append(args, testbed.InKernel), testbed.Iptables
+				args, way = append(args, testbed.KernelPathFlag), testbed.ProxyIptablesNft
 			}
-			l.proxied(way)
-			p := l.run(args...)
-			job := testbed.Load(local4, testbed.Service4)
-			job.Streams, job.Shots = 0, 0 // a connection ends with its process
-			stop := l.load(job)
-			l.over(p, testbed.Tally{})
+			l.addKubeProxy(way)
+			p := l.startAgentWith(args...)
+			job := testbed.LoadJob(local4, testbed.Service4)
+			job.Streams, job.OneShots = 0, 0 // a connection ends with its process
+			stop := l.startLoad(job)
+			l.waitForLookups(p, testbed.CacheStats{})
 			killed := time.Now()
 			p.Kill()
 			gone := time.Now()
-			back := l.run(args...)
+			back := l.startAgentWith(args...)
 			ready := time.Now()
-			l.over(back, testbed.Tally{})
+			l.waitForLookups(back, testbed.CacheStats{})
 			r := stop()
 			// Lost are those in the sockets of the dead process, and those that it had
 			// asked its upstream for.
-			if early := r.Between(r.Began, killed.Add(-patience)); early.Failed() > 0 {
+			if early := r.Between(r.Start, killed.Add(-answerTimeout)); early.Failed() > 0 {
 				t.Errorf("before the kill: %+v", early)
 			}
 			if dead := r.Between(gone, ready); dead.Asked == 0 || dead.Failed() > 0 || dead.Cluster == 0 {
 				t.Errorf("while nobody listened: %+v", dead)
 			}
-			if after := r.Between(ready, r.Ended); after.Asked == 0 || after.Local != after.Asked {
+			if after := r.Between(ready, r.End); after.Asked == 0 || after.Local != after.Asked {
 				t.Errorf("after the restart: %+v", after)
 			}
 			dying := uint64(gone.Sub(killed).Seconds()*float64(job.Rate)) + inFlight
@@ -183,8 +183,8 @@ func TestKilledUnderLoad(t *testing.T) {
 	}
 }
 
-// inKernel is a node with kube-proxy and an agent that answers inside of the kernel.
-const inKernel = "in the kernel"
+// kernelPathCase is a node with kube-proxy and an agent that answers inside of the kernel.
+const kernelPathCase = "in the kernel"
 
 // inFlight is how many questions a process may have taken without an answer: what fits
 // into the buffers of its sockets if a core is busy for a few hundredths of a second, and
@@ -196,39 +196,39 @@ const inFlight = 400
 // never asked. The agents take themselves for pods: there the first one waits for kubelet
 // to end it, and so is still there when its successor dies late.
 func TestSuccessorDies(t *testing.T) {
-	l := newLab(t)
-	l.proxied(testbed.Iptables)
-	args, env := l.everywhere(), []string{"KUBERNETES_SERVICE_HOST=192.0.2.1"}
+	l := newNetwork(t)
+	l.addKubeProxy(testbed.ProxyIptablesNft)
+	args, env := l.allAddrArgs(), []string{"KUBERNETES_SERVICE_HOST=192.0.2.1"}
 	p := l.start(l.node, env, args...)
-	p.Must(t, "the first agent to log that it serves", testbed.Logs(p, "msg=serving"))
-	job := testbed.Load(local4, testbed.Service4)
-	job.Streams, job.Shots = 0, 0 // a connection that has been passed on ends with its process
-	stop := l.load(job)
-	l.over(p, testbed.Tally{})
+	p.Must(t, "the first agent to log that it serves", testbed.LogContains(p, "msg=serving"))
+	job := testbed.LoadJob(local4, testbed.Service4)
+	job.Streams, job.OneShots = 0, 0 // a connection that has been passed on ends with its process
+	stop := l.startLoad(job)
+	l.waitForLookups(p, testbed.CacheStats{})
 	steps := []string{"taking over from the agent that runs", "answers were handed over", "rules set up", "took over"}
 	for _, step := range steps {
 		next := l.start(l.node, env, args...)
-		next.Must(t, "the successor to log: "+step, testbed.Logs(next, step))
+		next.Must(t, "the successor to log: "+step, testbed.LogContains(next, step))
 		next.Kill()
-		var then testbed.Tally
+		var then testbed.CacheStats
 		p.Must(t, "the first agent's metrics", func(context.Context) (err error) {
-			then, err = l.Tally()
+			then, err = l.CacheStats()
 			return err
 		})
-		l.over(p, then)
+		l.waitForLookups(p, then)
 		if !strings.Contains(l.listening(), fmt.Sprintf("pid=%d,", p.Pid())) {
 			t.Errorf("after the death at %q the first agent does not listen:\n%s", step, l.listening())
 		}
 	}
 	// It can still hand over.
-	next := l.run(args...)
+	next := l.startAgentWith(args...)
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Err(); err != nil {
 		t.Errorf("the first agent ended with %v", err)
 	}
-	l.over(next, testbed.Tally{})
+	l.waitForLookups(next, testbed.CacheStats{})
 	r := stop()
 	if all := r.All(); all.Asked == 0 || all.Cluster > 0 || all.Failed() > uint64(len(steps)*inFlight) {
 		t.Errorf("%+v, want %d lost at most", all, len(steps)*inFlight)
@@ -236,7 +236,7 @@ func TestSuccessorDies(t *testing.T) {
 }
 
 // listening are the node's sockets that UDP queries can come in at.
-func (l *lab) listening() string {
+func (l *network) listening() string {
 	l.t.Helper()
 	return l.in(l.node, "ss", "-Hlnup", "sport", "=", ":53")
 }

@@ -20,19 +20,19 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// ban keeps a pod from the DNS, in one of the ways that network policies take.
-type ban struct {
+// denyPolicy keeps a pod from the DNS, in one of the ways that network policies take.
+type denyPolicy struct {
 	name string
-	door string
-	// put and lift are commands in the node, with PORT for the pod's link; put may say
+	addr string
+	// apply and lift are commands in the node, with PORT for the pod's link; put may say
 	// that the node has no such thing.
-	put, lift [][]string
+	apply, remove [][]string
 	// program has the ban be one of somebody else's program at that hook.
 	program ebpf.AttachType
 }
 
-// words are the commands, one a line.
-func words(text string) (commands [][]string) {
+// splitCommands are the commands, one a line.
+func splitCommands(text string) (commands [][]string) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 0 {
 			commands = append(commands, f)
@@ -41,47 +41,47 @@ func words(text string) (commands [][]string) {
 	return commands
 }
 
-func bans() []ban {
-	return []ban{
-		{name: "iptables raw", door: local4,
-			put:  words("iptables -w -t raw -I PREROUTING -i PORT -p udp --dport 53 -j DROP"),
-			lift: words("iptables -w -t raw -D PREROUTING -i PORT -p udp --dport 53 -j DROP")},
-		{name: "iptables INPUT", door: local4,
-			put:  words("iptables -w -I INPUT -i PORT -j DROP"),
-			lift: words("iptables -w -D INPUT -i PORT -j DROP")},
-		{name: "ip6tables raw", door: local6,
-			put:  words("ip6tables -w -t raw -I PREROUTING -i PORT -p udp --dport 53 -j DROP"),
-			lift: words("ip6tables -w -t raw -D PREROUTING -i PORT -p udp --dport 53 -j DROP")},
-		{name: "replies by iptables OUTPUT", door: local4,
-			put:  words("iptables -w -I OUTPUT -o PORT -p udp --sport 53 -j DROP"),
-			lift: words("iptables -w -D OUTPUT -o PORT -p udp --sport 53 -j DROP")},
-		{name: "nftables prerouting", door: local6,
-			put: words(`nft add table inet PORT
+func denyPolicies() []denyPolicy {
+	return []denyPolicy{
+		{name: "iptables raw", addr: local4,
+			apply:  splitCommands("iptables -w -t raw -I PREROUTING -i PORT -p udp --dport 53 -j DROP"),
+			remove: splitCommands("iptables -w -t raw -D PREROUTING -i PORT -p udp --dport 53 -j DROP")},
+		{name: "iptables INPUT", addr: local4,
+			apply:  splitCommands("iptables -w -I INPUT -i PORT -j DROP"),
+			remove: splitCommands("iptables -w -D INPUT -i PORT -j DROP")},
+		{name: "ip6tables raw", addr: local6,
+			apply:  splitCommands("ip6tables -w -t raw -I PREROUTING -i PORT -p udp --dport 53 -j DROP"),
+			remove: splitCommands("ip6tables -w -t raw -D PREROUTING -i PORT -p udp --dport 53 -j DROP")},
+		{name: "replies by iptables OUTPUT", addr: local4,
+			apply:  splitCommands("iptables -w -I OUTPUT -o PORT -p udp --sport 53 -j DROP"),
+			remove: splitCommands("iptables -w -D OUTPUT -o PORT -p udp --sport 53 -j DROP")},
+		{name: "nftables prerouting", addr: local6,
+			apply: splitCommands(`nft add table inet PORT
 				nft add chain inet PORT in { type filter hook prerouting priority -310 ; }
 				nft add rule inet PORT in iifname PORT udp dport 53 drop`),
-			lift: words("nft delete table inet PORT")},
-		{name: "nftables at the link", door: local4,
-			put: words(`nft add table netdev PORT
+			remove: splitCommands("nft delete table inet PORT")},
+		{name: "nftables at the link", addr: local4,
+			apply: splitCommands(`nft add table netdev PORT
 				nft add chain netdev PORT in { type filter hook ingress device PORT priority 0 ; }
 				nft add rule netdev PORT in udp dport 53 drop`),
-			lift: words("nft delete table netdev PORT")},
-		{name: "a program behind ours", door: local4, program: ebpf.AttachTCXIngress},
-		{name: "a program that drops replies", door: local6, program: ebpf.AttachTCXEgress},
+			remove: splitCommands("nft delete table netdev PORT")},
+		{name: "a program behind ours", addr: local4, program: ebpf.AttachTCXIngress},
+		{name: "a program that drops replies", addr: local6, program: ebpf.AttachTCXEgress},
 	}
 }
 
-// banned is a pod with its ban.
-type banned struct {
-	ban
+// deniedPod is a pod with its ban.
+type deniedPod struct {
+	denyPolicy
 	*client
-	l    *lab
+	l    *network
 	ns   string
 	port string
 	drop *program
 }
 
-// set puts the ban in place, or lifts it.
-func (b *banned) set(on bool) {
+// setDenied puts the ban in place, or lifts it.
+func (b *deniedPod) setDenied(on bool) {
 	b.l.t.Helper()
 	if b.program != ebpf.AttachNone {
 		// As one that is there before the agent comes, so that it knows of no other order:
@@ -97,9 +97,9 @@ func (b *banned) set(on bool) {
 		b.l.attach(b.drop, b.port, b.program, anchor)
 		return
 	}
-	commands := b.put
+	commands := b.apply
 	if !on {
-		commands = b.lift
+		commands = b.remove
 	}
 	for _, c := range commands {
 		args := strings.Split(strings.ReplaceAll(strings.Join(c, "\x00"), "PORT", b.port), "\x00")
@@ -113,57 +113,57 @@ func (b *banned) set(on bool) {
 // answered before. When the ban is lifted it is answered again. Pods may come while the
 // agent runs.
 func TestKernelPolicy(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
 	for _, door := range []string{local4, local6} {
-		newAsker(t, l, p, door).known(query)
+		newComparer(t, l, p, door).askUntilKernelAnswers(query)
 	}
-	var pods []*banned
-	for i, b := range bans() {
+	var pods []*deniedPod
+	for i, b := range denyPolicies() {
 		ns, err := l.AddPod(i + 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod := &banned{ban: b, l: l, ns: ns, port: fmt.Sprintf("vpod%d", i+1), drop: l.program(fmt.Sprintf("ban%d", i+1), drop)}
-		pod.client = l.client(ns, b.door)
+		pod := &deniedPod{denyPolicy: b, l: l, ns: ns, port: fmt.Sprintf("vpod%d", i+1), drop: l.loadProgram(fmt.Sprintf("ban%d", i+1), tcxDrop)}
+		pod.client = l.client(ns, b.addr)
 		pods = append(pods, pod)
 	}
 	for _, pod := range pods {
 		p.Must(t, "the new pod's link to be followed", func(context.Context) error {
-			if got := l.chain(pod.port); !slices.Contains(got, ours) {
+			if got := l.ingressPrograms(pod.port); !slices.Contains(got, answerProgram) {
 				return fmt.Errorf("it has the programs %q", got)
 			}
 			return nil
 		})
 	}
 	for _, pod := range pods {
-		pod.set(true)
-		pod.unanswered(t, query)
+		pod.setDenied(true)
+		pod.wantNoKernelAnswers(t, query)
 	}
-	l.spoof(t, pods[0].ns, query)
+	l.sendForged(t, pods[0].ns, query)
 	for _, pod := range pods {
-		pod.set(false)
-		pod.answered(t, p, query)
+		pod.setDenied(false)
+		pod.waitForKernelAnswer(t, p, query)
 	}
-	streams := make([]*stream, len(pods))
+	streams := make([]*queryStream, len(pods))
 	for i, pod := range pods {
-		streams[i] = pod.stream(query)
-	}
-	for i, pod := range pods {
-		pod.set(true)
-		streams[i].put <- time.Now()
+		streams[i] = pod.startQueries(query)
 	}
 	for i, pod := range pods {
-		streams[i].end(t, pod.name)
+		pod.setDenied(true)
+		streams[i].denied <- time.Now()
+	}
+	for i, pod := range pods {
+		streams[i].checkLastAnswer(t, pod.name)
 		pod.drain()
-		pod.set(false)
-		pod.answered(t, p, query)
+		pod.setDenied(false)
+		pod.waitForKernelAnswer(t, p, query)
 	}
 }
 
-// results is how many queries the program in the kernel has looked at.
-func (l *lab) results() (n int) {
+// kernelQueries is how many queries the program in the kernel has looked at.
+func (l *network) kernelQueries() (n int) {
 	l.t.Helper()
 	m, err := l.Metrics()
 	if err != nil {
@@ -177,23 +177,23 @@ func (l *lab) results() (n int) {
 	return n
 }
 
-// unanswered asks some times, and looks for an answer when the kernel has looked at all of
+// wantNoKernelAnswers asks some times, and looks for an answer when the kernel has looked at all of
 // the queries, and let them go on: there is nothing to wait for.
-func (b *banned) unanswered(t *testing.T, query []byte) {
+func (b *deniedPod) wantNoKernelAnswers(t *testing.T, query []byte) {
 	t.Helper()
-	known, seen := b.l.answered(), b.seen()
-	for range asks {
+	known, seen := b.l.kernelAnswers(), b.queriesSeen()
+	for range repeats {
 		b.write(query)
 	}
 	if err := peer.Await(t.Context(), "the queries to be seen", func(context.Context) error {
-		if n := b.seen() - seen; n < asks {
-			return fmt.Errorf("%d of %d so far", n, asks)
+		if n := b.queriesSeen() - seen; n < repeats {
+			return fmt.Errorf("%d of %d so far", n, repeats)
 		}
 		return nil
 	}); err != nil {
 		t.Fatalf("%s: %v", b.name, err)
 	}
-	if n := b.l.answered() - known; n != 0 {
+	if n := b.l.kernelAnswers() - known; n != 0 {
 		t.Errorf("%s: the kernel has answered %d queries", b.name, n)
 	}
 	if n := b.drain(); n != 0 {
@@ -201,22 +201,22 @@ func (b *banned) unanswered(t *testing.T, query []byte) {
 	}
 }
 
-// seen is how many queries have come to the program in the kernel, or to the one that drops them
+// queriesSeen is how many queries have come to the program in the kernel, or to the one that drops them
 // or their replies: ours moves behind that, and sees none.
-func (b *banned) seen() int {
+func (b *deniedPod) queriesSeen() int {
 	if b.program != ebpf.AttachNone {
 		return int(b.l.packets(b.drop))
 	}
-	return b.l.results()
+	return b.l.kernelQueries()
 }
 
-// answered waits until the kernel answers the pod.
-func (b *banned) answered(t *testing.T, p *peer.Process, query []byte) {
+// waitForKernelAnswer waits until the kernel answers the pod.
+func (b *deniedPod) waitForKernelAnswer(t *testing.T, p *peer.Process, query []byte) {
 	t.Helper()
-	before := b.l.answered()
+	before := b.l.kernelAnswers()
 	p.Must(t, b.name+": an answer from the kernel", func(context.Context) error {
-		b.try(query, 1, usual, nil)
-		if b.l.answered() == before {
+		b.try(query, 1, replyWait, nil)
+		if b.l.kernelAnswers() == before {
 			return errors.New("the kernel has not answered")
 		}
 		return nil
@@ -249,47 +249,47 @@ func (c *client) try(query []byte, id uint16, wait time.Duration, late func(id u
 }
 
 const (
-	// usual is for how long a pod waits for an answer before it asks the next query, where
+	// replyWait is for how long a pod waits for an answer before it asks the next query, where
 	// one that comes later is not lost.
-	usual = time.Second / 50
-	// admitted is for how long the kernel answers a client after the agent has last.
-	admitted = 2 * time.Second
-	// beyond is for how long a pod asks after that: an answer would come at once.
-	beyond = time.Second / 4
+	replyWait = time.Second / 50
+	// admissionTime is for how long the kernel answers a client after the agent has last.
+	admissionTime = 2 * time.Second
+	// extraTime is for how long a pod asks after that: an answer would come at once.
+	extraTime = time.Second / 4
 )
 
-// stream is a pod that asks, one query after the other.
-type stream struct {
-	put  chan time.Time // when it was banned
-	done chan struct{}
+// queryStream is a pod that asks, one query after the other.
+type queryStream struct {
+	denied chan time.Time // when it was banned
+	done   chan struct{}
 	// limit is until when the kernel may answer, last when the last query was asked that
 	// was answered, and n how many were.
 	limit, last time.Time
 	n           int
 }
 
-// stream starts asking, with IDs that go up. The agent's last reply is to a query that was
+// startQueries starts asking, with IDs that go up. The agent's last reply is to a query that was
 // under way when the ban came, or came before; two seconds later the kernel's is.
-func (b *banned) stream(query []byte) *stream {
-	s := &stream{put: make(chan time.Time, 1), done: make(chan struct{})}
+func (b *deniedPod) startQueries(query []byte) *queryStream {
+	s := &queryStream{denied: make(chan time.Time, 1), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		var under uint16 // the last query of before the ban
 		late := func(id uint16) {
 			if id <= under {
-				s.limit = time.Now().Add(admitted)
+				s.limit = time.Now().Add(admissionTime)
 			}
 		}
-		for id := uint16(1); s.limit.IsZero() || time.Since(s.limit) < beyond; id++ {
+		for id := uint16(1); s.limit.IsZero() || time.Since(s.limit) < extraTime; id++ {
 			asked := time.Now()
-			came := b.try(query, id, usual, late)
+			came := b.try(query, id, replyWait, late)
 			if !came.IsZero() {
 				s.last = asked
 				s.n++
 			}
-			if len(s.put) > 0 {
-				s.limit, under = (<-s.put).Add(admitted), id
-				if limit := came.Add(admitted); limit.After(s.limit) {
+			if len(s.denied) > 0 {
+				s.limit, under = (<-s.denied).Add(admissionTime), id
+				if limit := came.Add(admissionTime); limit.After(s.limit) {
 					s.limit = limit
 				}
 			}
@@ -298,8 +298,8 @@ func (b *banned) stream(query []byte) *stream {
 	return s
 }
 
-// end looks at the last answer, when that must have come.
-func (s *stream) end(t *testing.T, name string) {
+// checkLastAnswer looks at the last answer, when that must have come.
+func (s *queryStream) checkLastAnswer(t *testing.T, name string) {
 	t.Helper()
 	<-s.done
 	t.Logf("%s: %d answers, the last to a query %v before the time that is left", name, s.n, s.limit.Sub(s.last))
@@ -329,12 +329,12 @@ func (c *client) drain() (n int) {
 	return n
 }
 
-// spoof asks in the pod's name from another one, which is banned: nothing comes back to
+// sendForged asks in the pod's name from another one, which is banned: nothing comes back to
 // either.
-func (l *lab) spoof(t *testing.T, ns string, query []byte) {
+func (l *network) sendForged(t *testing.T, ns string, query []byte) {
 	t.Helper()
 	var fd int
-	err := testbed.Inside(ns, func() (err error) {
+	err := testbed.InNamespace(ns, func() (err error) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		return err
 	})
@@ -342,23 +342,23 @@ func (l *lab) spoof(t *testing.T, ns string, query []byte) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	known, seen := l.answered(), l.results()
+	known, seen := l.kernelAnswers(), l.kernelQueries()
 	from, to := netip.MustParseAddr(testbed.PodIP4), netip.MustParseAddr(local4)
 	packet := datagram(from, to, 4242, 53, query)
-	for range asks {
+	for range repeats {
 		if err := unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := peer.Await(t.Context(), "the forged queries to be seen", func(context.Context) error {
-		if n := l.results() - seen; n < asks {
-			return fmt.Errorf("%d of %d so far", n, asks)
+		if n := l.kernelQueries() - seen; n < repeats {
+			return fmt.Errorf("%d of %d so far", n, repeats)
 		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if n := l.answered() - known; n != 0 {
+	if n := l.kernelAnswers() - known; n != 0 {
 		t.Errorf("the kernel has answered %d forged queries", n)
 	}
 }

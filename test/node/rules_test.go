@@ -18,18 +18,18 @@ import (
 // SIGKILL; the agent answers again as soon as it is back; and a stop leaves the rule sets
 // byte for byte as they were.
 func TestFailOpen(t *testing.T) {
-	for _, way := range testbed.Ways {
+	for _, way := range testbed.ProxyModes {
 		t.Run(way, func(t *testing.T) {
-			l := newLab(t)
-			l.proxied(way)
+			l := newNetwork(t)
+			l.addKubeProxy(way)
 			before := l.ruleSets()
-			args := l.everywhere()
-			p := l.run(args...)
+			args := l.allAddrArgs()
+			p := l.startAgentWith(args...)
 			// What happens under way to the agent's upstream is none of this.
 			asked := func(when string, from string, askers ...string) {
 				t.Helper()
 				for _, ns := range askers {
-					for _, server := range testbed.Locals() {
+					for _, server := range testbed.AgentAddrs() {
 						for _, over := range []string{"+notcp", "+tcp"} {
 							got, err := l.dig(ns, "@"+server, over, "who."+testbed.Zone)
 							if err != nil || got != from {
@@ -45,7 +45,7 @@ func TestFailOpen(t *testing.T) {
 			}
 			p.Kill()
 			asked("after the kill", testbed.FromCluster.String(), l.pod, l.node)
-			p = l.run(args...)
+			p = l.startAgentWith(args...)
 			asked("after the restart", testbed.FromAgent.String(), l.pod, l.node)
 			p.Stop()
 			if err := p.Err(); err != nil {
@@ -58,37 +58,37 @@ func TestFailOpen(t *testing.T) {
 	}
 }
 
-// everywhere are the arguments of an agent at all four addresses, with its hand-over
+// allAddrArgs are the arguments of an agent at all four addresses, with its hand-over
 // folder.
-func (l *lab) everywhere(more ...string) []string {
+func (l *network) allAddrArgs(more ...string) []string {
 	l.t.Helper()
-	args, err := l.AgentArgs(testbed.Locals(), append([]string{"-handover-dir", l.estate()}, more...)...)
+	args, err := l.AgentArgs(testbed.AgentAddrs(), append([]string{"-handover-dir", l.handoverDir()}, more...)...)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	return args
 }
 
-// estate is the agents' hand-over folder. A socket's path has 107 bytes at most, which
+// handoverDir is the agents' hand-over folder. A socket's path has 107 bytes at most, which
 // a test's own folder may exceed.
-func (l *lab) estate() string {
+func (l *network) handoverDir() string {
 	l.t.Helper()
-	if l.shared == "" {
+	if l.handoverPath == "" {
 		dir, err := os.MkdirTemp("", "nodens-")
 		if err != nil {
 			l.t.Fatal(err)
 		}
 		l.t.Cleanup(func() { os.RemoveAll(dir) })
-		l.shared = dir
+		l.handoverPath = dir
 	}
-	return l.shared
+	return l.handoverPath
 }
 
-// proxied is a node with kube-proxy, in which all tables and hooks that rules may go to
+// addKubeProxy is a node with kube-proxy, in which all tables and hooks that rules may go to
 // exist: the first rule makes them, and nobody ever removes them.
-func (l *lab) proxied(way string) {
+func (l *network) addKubeProxy(way string) {
 	l.t.Helper()
-	for _, tool := range tools {
+	for _, tool := range iptablesTools {
 		for _, hook := range []string{"raw PREROUTING", "raw OUTPUT", "filter INPUT", "filter OUTPUT", "nat PREROUTING", "nat OUTPUT", "nat POSTROUTING"} {
 			table, chain, _ := strings.Cut(hook, " ")
 			for _, how := range []string{"-A", "-D"} {
@@ -101,14 +101,14 @@ func (l *lab) proxied(way string) {
 	}
 }
 
-// tools are iptables in both flavours and families.
-var tools = []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}
+// iptablesTools are iptables in both flavours and families.
+var iptablesTools = []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}
 
 // ruleSets is all that the node's kernel has of rules, without counters.
-func (l *lab) ruleSets() string {
+func (l *network) ruleSets() string {
 	l.t.Helper()
 	var b strings.Builder
-	for _, tool := range tools {
+	for _, tool := range iptablesTools {
 		for line := range strings.Lines(l.in(l.node, tool+"-save")) {
 			if strings.HasPrefix(line, "#") {
 				continue // the time, and that there are tables of the other flavour
@@ -126,12 +126,12 @@ func (l *lab) ruleSets() string {
 // TestClosedInput: where a node drops what comes in unless somebody accepts it, the agent
 // is reached, and its address by nothing else.
 func TestClosedInput(t *testing.T) {
-	for _, way := range testbed.Ways {
+	for _, way := range testbed.ProxyModes {
 		t.Run(way, func(t *testing.T) {
-			l := newLab(t)
-			l.proxied(way)
-			if way == testbed.Nftables {
-				if _, err := l.Feed(l.node, `table inet firewall { chain in { type filter hook input priority filter; policy drop;
+			l := newNetwork(t)
+			l.addKubeProxy(way)
+			if way == testbed.ProxyNftables {
+				if _, err := l.InWithInput(l.node, `table inet firewall { chain in { type filter hook input priority filter; policy drop;
 	iif lo accept; ct state established,related accept; meta l4proto ipv6-icmp accept; }; }`, "nft", "-f", "-"); err != nil {
 					t.Fatal(err)
 				}
@@ -144,15 +144,15 @@ func TestClosedInput(t *testing.T) {
 				l.in(l.node, "ip6"+strings.TrimPrefix(way, "ip"), "-w", "-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
 			}
 			before := l.ruleSets()
-			p := l.run(l.everywhere()...)
-			for _, server := range testbed.Locals() {
+			p := l.startAgentWith(l.allAddrArgs()...)
+			for _, server := range testbed.AgentAddrs() {
 				for _, over := range []string{"+notcp", "+tcp"} {
 					if got, err := l.dig(l.pod, "@"+server, over, "who."+testbed.Zone); err != nil || got != testbed.FromAgent.String() {
 						t.Errorf("%s %s: %q, %v", server, over, got, err)
 					}
 				}
 			}
-			l.neighbour()
+			l.checkOutsideHost()
 			if out, err := l.In(l.pod, "curl", "-s", "--max-time", "1", "http://"+net.JoinHostPort(local4, "8080")+"/health"); err == nil {
 				t.Errorf("the policy lets a pod in at another port: %q", out)
 			}
@@ -164,9 +164,9 @@ func TestClosedInput(t *testing.T) {
 	}
 }
 
-// neighbour has the host behind the node's default routes ask by way of the node: the agent
+// checkOutsideHost has the host behind the node's default routes ask by way of the node: the agent
 // does not answer, and kube-proxy goes on leading what is for a Service to the cluster's DNS.
-func (l *lab) neighbour() {
+func (l *network) checkOutsideHost() {
 	l.t.Helper()
 	for server, want := range map[string]string{
 		local4: "", local6: "",
@@ -184,10 +184,10 @@ func (l *lab) neighbour() {
 // TestNoNetfilter: with -netfilter none the agent answers at its addresses, and no rule
 // set is touched.
 func TestNoNetfilter(t *testing.T) {
-	l := newLab(t)
-	l.proxied(testbed.Iptables)
+	l := newNetwork(t)
+	l.addKubeProxy(testbed.ProxyIptablesNft)
 	before := l.ruleSets()
-	l.run(l.agentArgs("-netfilter", "none")...)
+	l.startAgentWith(l.agentArgs("-netfilter", "none")...)
 	if got, err := l.dig(l.pod, "@"+local4, "who."+testbed.Zone); err != nil || got != testbed.FromAgent.String() {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -55,9 +55,9 @@ func testKernel(t *testing.T, binary string, api *apiserver.Server, client kuber
 }
 
 // pods makes a lab whose agent answers in the kernel and follows the API server.
-func pods(t *testing.T, binary string, api *apiserver.Server) *testbed.Lab {
+func pods(t *testing.T, binary string, api *apiserver.Server) *testbed.Network {
 	t.Helper()
-	if err := errors.Join(testbed.Usable(), testbed.Attachable()); err != nil {
+	if err := errors.Join(testbed.Usable(), testbed.KernelPathUsable()); err != nil {
 		t.Skip(err)
 	}
 	l, err := testbed.New(t.TempDir(), binary)
@@ -80,7 +80,7 @@ func pods(t *testing.T, binary string, api *apiserver.Server) *testbed.Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := l.Agent("-conf", conf, "-localip", testbed.Local4, "-metrics-listen-address=", "-netfilter=none", testbed.InKernel)
+	p, err := l.StartAgent("-conf", conf, "-localip", testbed.Local4, "-metrics-listen-address=", "-netfilter=none", testbed.KernelPathFlag)
 	if err != nil {
 		t.Fatal(err)
 	}

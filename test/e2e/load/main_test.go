@@ -46,10 +46,10 @@ func TestJob(t *testing.T) {
 
 	job := load.Job{
 		Servers: []netip.AddrPort{server.Addr()}, Local: from, TTL: 60,
-		Names: 3, Zone: "load.test.", Length: 200 * time.Millisecond, Rate: 100, Sockets: 2, Reuse: 10,
+		Names: 3, Zone: "load.test.", Duration: 200 * time.Millisecond, Rate: 100, Sockets: 2, QueriesPerSocket: 10,
 	}
-	for _, length := range []time.Duration{job.Length, time.Hour} {
-		job.Length = length
+	for _, length := range []time.Duration{job.Duration, time.Hour} {
+		job.Duration = length
 		c, err := load.Start(job, os.Args[0], "dial", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)

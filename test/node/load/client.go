@@ -14,26 +14,26 @@ import (
 	"syscall"
 )
 
-// Ask does the job in this process until its time is over or ctx is done. It blocks for
+// Run does the job in this process until its time is over or ctx is done. It blocks for
 // the job's patience longer at most.
-func (j Job) Ask(ctx context.Context) (*Report, error) {
+func (j Job) Run(ctx context.Context) (*Report, error) {
 	if err := j.check(); err != nil {
 		return nil, err
 	}
-	j.Patience = cmp.Or(j.Patience, usualPatience)
-	ctx, cancel := context.WithTimeout(ctx, j.Length)
+	j.Timeout = cmp.Or(j.Timeout, defaultTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.Duration)
 	defer cancel()
 	r := &Report{}
 	var wg sync.WaitGroup
 	if j.Streams > 0 && j.StreamRate > 0 {
-		wg.Go(func() { r.Stream = j.overStreams(ctx) })
+		wg.Go(func() { r.Stream = j.runStreams(ctx) })
 	}
-	if j.Shots > 0 {
-		wg.Go(func() { r.Shot = j.overShots(ctx) })
+	if j.OneShots > 0 {
+		wg.Go(func() { r.OneShot = j.runOneShots(ctx) })
 	}
 	var err error
 	if j.Rate > 0 {
-		err = j.overUDP(ctx, r)
+		err = j.runUDP(ctx, r)
 	}
 	if err != nil {
 		cancel()
@@ -42,8 +42,8 @@ func (j Job) Ask(ctx context.Context) (*Report, error) {
 	return r, err
 }
 
-// outcome is what a client's process writes.
-type outcome struct {
+// clientResult is what a client's process writes.
+type clientResult struct {
 	Report *Report
 	Error  string
 }
@@ -66,8 +66,8 @@ func Serve(in io.Reader, out io.Writer) error {
 		_, _ = io.Copy(io.Discard, r) // the end of it is all that counts
 		stop()
 	}()
-	var o outcome
-	if o.Report, err = job.Ask(ctx); err != nil {
+	var o clientResult
+	if o.Report, err = job.Run(ctx); err != nil {
 		o.Error = err.Error()
 	}
 	return json.NewEncoder(out).Encode(o)
@@ -83,12 +83,12 @@ type Client struct {
 // Start starts a process that calls [Serve] with its standard input and output, and gives
 // it the job. The caller calls Stop or Wait, once.
 func Start(j Job, path string, args ...string) (*Client, error) {
-	return By(j, exec.Command(path, args...))
+	return StartCommand(j, exec.Command(path, args...))
 }
 
-// By is Start with a command that has not been started, and whose standard input, output
+// StartCommand is Start with a command that has not been started, and whose standard input, output
 // and error are not set.
-func By(j Job, cmd *exec.Cmd) (*Client, error) {
+func StartCommand(j Job, cmd *exec.Cmd) (*Client, error) {
 	if err := j.check(); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (c *Client) Stop() (*Report, error) {
 
 // Wait is Stop at the end of the job's time.
 func (c *Client) Wait() (*Report, error) {
-	var o outcome
+	var o clientResult
 	err := json.NewDecoder(c.out).Decode(&o)
 	c.in.Close()
 	if err := errors.Join(err, c.cmd.Wait()); err != nil {

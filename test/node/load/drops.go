@@ -6,31 +6,31 @@ import (
 	"strings"
 )
 
-// dropped is how many UDP packets the kernel has dropped in this network namespace
+// udpBufferDrops is how many UDP packets the kernel has dropped in this network namespace
 // because a socket's buffer was full.
-func dropped() (sum uint64) {
+func udpBufferDrops() (sum uint64) {
 	for _, file := range []string{"/proc/self/net/snmp", "/proc/self/net/snmp6"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			continue // no IPv6
 		}
-		sum += full(string(text))
+		sum += sumBufferErrors(string(text))
 	}
 	return sum
 }
 
-// backlogged is how many packets the machine has dropped, of whatever namespace, because
+// backlogDrops is how many packets the machine has dropped, of whatever namespace, because
 // more came than a CPU could look at.
-func backlogged() uint64 {
+func backlogDrops() uint64 {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {
 		return 0
 	}
-	return overflows(string(text))
+	return sumDrops(string(text))
 }
 
-// overflows adds up the second column, which is hexadecimal, of a line for each CPU.
-func overflows(text string) (sum uint64) {
+// sumDrops adds up the second column, which is hexadecimal, of a line for each CPU.
+func sumDrops(text string) (sum uint64) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 1 {
 			n, _ := strconv.ParseUint(f[1], 16, 64) // the kernel wrote it
@@ -40,28 +40,28 @@ func overflows(text string) (sum uint64) {
 	return sum
 }
 
-// full adds up the counters of full buffers in the text of /proc/net/snmp, where a line
+// sumBufferErrors adds up the counters of full buffers in the text of /proc/net/snmp, where a line
 // of names precedes one of numbers, or of snmp6, with one of each a line.
-func full(text string) (sum uint64) {
+func sumBufferErrors(text string) (sum uint64) {
 	var names []string
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) == 2 && strings.HasPrefix(f[0], "Udp6") {
-			sum += number(f[0], f[1])
+			sum += bufferErrors(f[0], f[1])
 		}
 		if len(f) < 2 || f[0] != "Udp:" {
 			continue
 		}
 		for i := range min(len(f), len(names)) {
-			sum += number(names[i], f[i])
+			sum += bufferErrors(names[i], f[i])
 		}
 		names = f
 	}
 	return sum
 }
 
-// number is the value of a counter of full buffers, 0 of another one.
-func number(name, value string) uint64 {
+// bufferErrors is the value of a counter of full buffers, 0 of another one.
+func bufferErrors(name, value string) uint64 {
 	if !strings.HasSuffix(name, "bufErrors") {
 		return 0
 	}

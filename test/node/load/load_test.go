@@ -71,7 +71,7 @@ func server(t *testing.T) netip.AddrPort {
 func TestFates(t *testing.T) {
 	job := Job{
 		Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: cluster,
-		Names: 4, Fresh: 5, Zone: "load.test.", Length: time.Second, Rate: 500, Sockets: 3, Reuse: 7, Streams: 2, StreamRate: 50, Shots: 50,
+		Names: 4, FreshEvery: 5, Zone: "load.test.", Duration: time.Second, Rate: 500, Sockets: 3, QueriesPerSocket: 7, Streams: 2, StreamRate: 50, OneShots: 50,
 	}
 	c, err := Start(job, os.Args[0], "load")
 	if err != nil {
@@ -81,8 +81,8 @@ func TestFates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fates := map[string]Fate{"name-0": Cluster, "name-1": Servfail, "name-2": Other, "name-3": Local, "fresh-": Lost}
-	for _, tally := range []Tally{r.UDP, r.Shot} {
+	fates := map[string]Outcome{"name-0": Cluster, "name-1": Servfail, "name-2": Other, "name-3": Local, "fresh-": Lost}
+	for _, tally := range []Stats{r.UDP, r.OneShot} {
 		var want Counts
 		for n := range int(tally.Asked) {
 			want.add(fates[job.name(n)[:6]])
@@ -95,7 +95,7 @@ func TestFates(t *testing.T) {
 		t.Errorf("over connections that stay: %+v", r.Stream)
 	}
 	want := r.UDP.Counts
-	if got := r.Between(r.Began, r.Ended.Add(1)); got != r.UDP.Counts {
+	if got := r.Between(r.Start, r.End.Add(1)); got != r.UDP.Counts {
 		t.Errorf("the runs say %+v, want %+v", got, r.UDP.Counts)
 	}
 	var seconds Counts
@@ -112,16 +112,16 @@ func TestFates(t *testing.T) {
 func TestTTL(t *testing.T) {
 	job := Job{
 		Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: local,
-		Names: 4, Zone: "load.test.", Length: 300 * time.Millisecond, Shots: 100,
+		Names: 4, Zone: "load.test.", Duration: 300 * time.Millisecond, OneShots: 100,
 	}
-	for ttl, want := range map[uint32]Fate{0: Local, 7: Local, 8: Cluster} {
+	for ttl, want := range map[uint32]Outcome{0: Local, 7: Local, 8: Cluster} {
 		job.TTL = ttl
-		r, err := job.Ask(t.Context())
+		r, err := job.Run(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := map[Fate]uint64{Local: r.Shot.Local, Cluster: r.Shot.Cluster}; got[want] == 0 || r.Shot.Local+r.Shot.Cluster != got[want] {
-			t.Errorf("with TTLs from %d on: %+v, want only %s", ttl, r.Shot, want)
+		if got := map[Outcome]uint64{Local: r.OneShot.Local, Cluster: r.OneShot.Cluster}; got[want] == 0 || r.OneShot.Local+r.OneShot.Cluster != got[want] {
+			t.Errorf("with TTLs from %d on: %+v, want only %s", ttl, r.OneShot, want)
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestTTL(t *testing.T) {
 // TestStop: a client that is stopped early has a report; one with a job that makes no
 // sense none.
 func TestStop(t *testing.T) {
-	job := Job{Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: cluster, Names: 1, Zone: "load.test.", Length: time.Hour, Rate: 100, Sockets: 1, Reuse: 10}
+	job := Job{Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: cluster, Names: 1, Zone: "load.test.", Duration: time.Hour, Rate: 100, Sockets: 1, QueriesPerSocket: 10}
 	c, err := Start(job, os.Args[0], "load")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.UDP.Asked != r.UDP.Cluster || r.Away < r.Ended.Sub(r.Began) {
+	if r.UDP.Asked != r.UDP.Cluster || r.LongestAgentAbsence < r.End.Sub(r.Start) {
 		t.Errorf("%s", r)
 	}
 	job.Sockets = 0
@@ -155,7 +155,7 @@ func TestRefused(t *testing.T) {
 	}
 	to := p.LocalAddr().(*net.UDPAddr).AddrPort()
 	p.Close()
-	r, err := Job{Servers: []netip.AddrPort{to}, Names: 1, Zone: "load.test.", Length: 200 * time.Millisecond, Rate: 100, Sockets: 2, Reuse: 10}.Ask(t.Context())
+	r, err := Job{Servers: []netip.AddrPort{to}, Names: 1, Zone: "load.test.", Duration: 200 * time.Millisecond, Rate: 100, Sockets: 2, QueriesPerSocket: 10}.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,16 +168,16 @@ func TestRefused(t *testing.T) {
 func TestReport(t *testing.T) {
 	ms := func(n int64) int64 { return n * int64(time.Millisecond) }
 	var r Report
-	r.udp([]record{
+	r.addUDP([]record{
 		{ms(1000), ms(1001), Local}, {ms(1100), ms(1101), Local}, {ms(1200), 0, Lost}, {ms(1300), 0, Lost},
 		{ms(1400), ms(1411), Cluster}, {ms(1500), ms(1511), Servfail}, {ms(2100), ms(2105), Local}, {ms(2200), ms(2201), Local},
 	})
 	want := Report{
-		Began: time.Unix(0, ms(1000)), Ended: time.Unix(0, ms(2200)),
-		UDP:     Tally{Counts: Counts{Asked: 8, Local: 4, Cluster: 1, Servfail: 1, Lost: 2}, P50: time.Millisecond, P99: 11 * time.Millisecond, Max: 11 * time.Millisecond},
-		Runs:    []Run{{Local, 2, at(1000), at(1100)}, {Lost, 2, at(1200), at(1300)}, {Cluster, 1, at(1400), at(1400)}, {Servfail, 1, at(1500), at(1500)}, {Local, 2, at(2100), at(2200)}},
-		Seconds: []Second{{Counts{Asked: 6, Local: 2, Cluster: 1, Servfail: 1, Lost: 2}, 11 * time.Millisecond}, {Counts{Asked: 2, Local: 2}, 5 * time.Millisecond}},
-		Silence: 594 * time.Millisecond, Away: 1004 * time.Millisecond,
+		Start: time.Unix(0, ms(1000)), End: time.Unix(0, ms(2200)),
+		UDP:            Stats{Counts: Counts{Asked: 8, Local: 4, Cluster: 1, Servfail: 1, Lost: 2}, P50: time.Millisecond, P99: 11 * time.Millisecond, Max: 11 * time.Millisecond},
+		Runs:           []Run{{Local, 2, at(1000), at(1100)}, {Lost, 2, at(1200), at(1300)}, {Cluster, 1, at(1400), at(1400)}, {Servfail, 1, at(1500), at(1500)}, {Local, 2, at(2100), at(2200)}},
+		Seconds:        []Second{{Counts{Asked: 6, Local: 2, Cluster: 1, Servfail: 1, Lost: 2}, 11 * time.Millisecond}, {Counts{Asked: 2, Local: 2}, 5 * time.Millisecond}},
+		LongestSilence: 594 * time.Millisecond, LongestAgentAbsence: 1004 * time.Millisecond,
 	}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -191,10 +191,10 @@ func TestFull(t *testing.T) {
 	const text = "Ip: Forwarding DefaultTTL\nIp: 1 64\n" +
 		"Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 9 8 7 6 5 4\n" +
 		"UdpLite: InDatagrams RcvbufErrors\nUdpLite: 100 100\nUdp6RcvbufErrors 	3\nUdp6InErrors 50\nUdpLite6RcvbufErrors 200\n"
-	if got := full(text); got != 12 {
+	if got := sumBufferErrors(text); got != 12 {
 		t.Errorf("%d packets, want 12", got)
 	}
-	if got := overflows("000000ff 0000000a 1 2\n00000001 00000010 3 4\n"); got != 26 {
+	if got := sumDrops("000000ff 0000000a 1 2\n00000001 00000010 3 4\n"); got != 26 {
 		t.Errorf("%d packets, want 26", got)
 	}
 }

@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// Fate is what became of a question.
-type Fate string
+// Outcome is what became of a question.
+type Outcome string
 
 // The fates.
 const (
 	// Local: the agent has answered, Cluster: the cluster's DNS has.
-	Local   Fate = "local"
-	Cluster Fate = "cluster"
+	Local   Outcome = "local"
+	Cluster Outcome = "cluster"
 	// Servfail is an answer with that rcode, Other any that is none of the above.
-	Servfail Fate = "servfail"
-	Other    Fate = "other"
+	Servfail Outcome = "servfail"
+	Other    Outcome = "other"
 	// Lost: no answer came in time.
-	Lost Fate = "lost"
+	Lost Outcome = "lost"
 )
 
 const (
-	headerSize  = 12
-	rcodeServer = 2
-	typeA       = 1
-	fixed       = 10 // type, class, TTL and length of a record
+	headerSize       = 12
+	rcodeServfail    = 2
+	typeA            = 1
+	recordHeaderSize = 10 // type, class, TTL and length of a record
 )
 
 // appendQuery appends a question with the name, which ends with a dot, and its ID 0.
@@ -38,13 +38,13 @@ func appendQuery(b []byte, name string) []byte {
 	return append(b, 0, 0, typeA, 0, 1)
 }
 
-// judge says who has written the answer to the question. ok is false for what is no
+// classify says who has written the answer to the question. ok is false for what is no
 // answer to it.
-func (j Job) judge(query, msg []byte) (f Fate, ok bool) {
+func (j Job) classify(query, msg []byte) (f Outcome, ok bool) {
 	if len(msg) < len(query) || msg[2]&0x80 == 0 || !bytes.Equal(query[headerSize:], msg[headerSize:len(query)]) {
 		return "", false
 	}
-	if msg[3]&15 == rcodeServer {
+	if msg[3]&15 == rcodeServfail {
 		return Servfail, true
 	}
 	switch addr, ttl := address(msg, len(query)); {
@@ -74,8 +74,8 @@ func address(msg []byte, at int) (a netip.Addr, ttl uint32) {
 	if msg[at-1] != 0 {
 		at++ // or a pointer
 	}
-	if len(msg) < at+fixed+4 || binary.BigEndian.Uint16(msg[at:]) != typeA || binary.BigEndian.Uint16(msg[at+8:]) != 4 {
+	if len(msg) < at+recordHeaderSize+4 || binary.BigEndian.Uint16(msg[at:]) != typeA || binary.BigEndian.Uint16(msg[at+8:]) != 4 {
 		return a, 0
 	}
-	return netip.AddrFrom4([4]byte(msg[at+fixed:])), binary.BigEndian.Uint32(msg[at+4:])
+	return netip.AddrFrom4([4]byte(msg[at+recordHeaderSize:])), binary.BigEndian.Uint32(msg[at+4:])
 }

@@ -9,20 +9,20 @@ import (
 
 // Report is what became of a job's questions.
 type Report struct {
-	// Began and Ended are the times of the first and the last question.
-	Began, Ended time.Time
+	// Start and Ended are the times of the first and the last question.
+	Start, End time.Time
 	// UDP, Stream and Shot are the three ways of asking.
-	UDP, Stream, Shot Tally
+	UDP, Stream, OneShot Stats
 	// Runs are the fates over UDP in the order of the questions, those in a row with the
 	// same fate as one. There are mostRuns at most; Cut is how many are missing after
 	// them.
-	Runs []Run
-	Cut  int
+	Runs        []Run
+	OmittedRuns int
 	// Seconds are the seconds of the time in which questions were asked over UDP.
 	Seconds []Second
-	// Silence is the longest time without any answer over UDP, Away the longest without
+	// LongestSilence is the longest time without any answer over UDP, Away the longest without
 	// one of the agent: between two such answers, the start and the end.
-	Silence, Away time.Duration
+	LongestSilence, LongestAgentAbsence time.Duration
 	// Skipped is how many questions were due while the client did not have its core,
 	// and were not asked; Dropped is how many packets its kernel lost for want of room.
 	// Both say that the client was too slow, and nothing of a server.
@@ -34,13 +34,13 @@ type Report struct {
 	Refused uint64
 }
 
-// mostRuns bounds the report: a server whose answers change with each question is
+// maxRuns bounds the report: a server whose answers change with each question is
 // not described by runs.
-const mostRuns = 10_000
+const maxRuns = 10_000
 
 // Run is questions in a row with the same fate.
 type Run struct {
-	Fate Fate
+	Outcome Outcome
 	// Count is how many; First and Last are when the first and the last was asked.
 	Count       int
 	First, Last time.Time
@@ -55,7 +55,7 @@ type Second struct {
 // Counts are numbers of questions by their fates; Asked is the sum.
 type Counts struct{ Asked, Local, Cluster, Servfail, Other, Lost uint64 }
 
-func (c *Counts) add(f Fate) {
+func (c *Counts) add(f Outcome) {
 	c.Asked++
 	switch f {
 	case Local:
@@ -84,8 +84,8 @@ func (c *Counts) Add(o Counts) {
 	c.Lost += o.Lost
 }
 
-// Tally is what became of the questions that were asked in one way.
-type Tally struct {
+// Stats is what became of the questions that were asked in one way.
+type Stats struct {
 	Counts
 	// P50, P99 and Max are of the answers that came.
 	P50, P99, Max time.Duration
@@ -96,7 +96,7 @@ type Tally struct {
 // All is the sum of what became of questions, however they were asked.
 func (r *Report) All() Counts {
 	var sum Counts
-	for _, t := range []Tally{r.UDP, r.Stream, r.Shot} {
+	for _, t := range []Stats{r.UDP, r.Stream, r.OneShot} {
 		sum.Add(t.Counts)
 	}
 	return sum
@@ -107,7 +107,7 @@ func (r *Report) All() Counts {
 func (r *Report) WorstP99(from time.Time) time.Duration {
 	var worst time.Duration
 	for i, s := range r.Seconds {
-		if end := r.Began.Add(time.Duration(i+1) * time.Second); s.Asked-s.Lost >= 1000 && end.After(from) {
+		if end := r.Start.Add(time.Duration(i+1) * time.Second); s.Asked-s.Lost >= 1000 && end.After(from) {
 			worst = max(worst, s.P99)
 		}
 	}
@@ -125,7 +125,7 @@ func (r *Report) Between(from, to time.Time) Counts {
 				at = at.Add(run.Last.Sub(run.First) * time.Duration(i) / time.Duration(run.Count-1))
 			}
 			if !at.Before(from) && at.Before(to) {
-				c.add(run.Fate)
+				c.add(run.Outcome)
 			}
 		}
 	}
@@ -136,8 +136,8 @@ func (r *Report) String() string {
 	var b strings.Builder
 	for _, t := range []struct {
 		name string
-		Tally
-	}{{"UDP", r.UDP}, {"TCP", r.Stream}, {"TCP once", r.Shot}} {
+		Stats
+	}{{"UDP", r.UDP}, {"TCP", r.Stream}, {"TCP once", r.OneShot}} {
 		if t.Asked == 0 {
 			continue
 		}
@@ -148,12 +148,12 @@ func (r *Report) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "longest silence %v, longest without the agent %v, worst p99 of a second %v; %d refused, %d skipped, %d dropped by the client, %d by the machine",
-		r.Silence, r.Away, r.WorstP99(r.Began), r.Refused, r.Skipped, r.Dropped, r.Backlog)
+		r.LongestSilence, r.LongestAgentAbsence, r.WorstP99(r.Start), r.Refused, r.Skipped, r.Dropped, r.Backlog)
 	return b.String()
 }
 
 // percentiles fills in the times; it sorts them.
-func (t *Tally) percentiles(took []time.Duration) {
+func (t *Stats) percentiles(took []time.Duration) {
 	slices.Sort(took)
 	t.P50, t.P99, t.Max = percentile(took, 50), percentile(took, 99), percentile(took, 100)
 }
@@ -166,38 +166,38 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[(len(sorted)*p+99)/100-1]
 }
 
-// errorsShown is how many errors a tally keeps.
-const errorsShown = 5
+// maxErrors is how many errors a tally keeps.
+const maxErrors = 5
 
-func (t *Tally) note(err error) {
-	if err != nil && len(t.Errors) < errorsShown {
+func (t *Stats) addError(err error) {
+	if err != nil && len(t.Errors) < maxErrors {
 		t.Errors = append(t.Errors, err.Error())
 	}
 }
 
 // record is one question over UDP. Times are Unix ones in nanoseconds.
 type record struct {
-	asked, came int64 // came: 0 for none
-	fate        Fate
+	asked, received int64 // came: 0 for none
+	outcome         Outcome
 }
 
-// udp writes what the records say into the report.
-func (r *Report) udp(records []record) {
+// addUDP writes what the records say into the report.
+func (r *Report) addUDP(records []record) {
 	if len(records) == 0 {
 		return
 	}
 	var took []time.Duration
 	first, last := records[0].asked, records[len(records)-1].asked
-	r.Began, r.Ended = time.Unix(0, first), time.Unix(0, last)
+	r.Start, r.End = time.Unix(0, first), time.Unix(0, last)
 	seconds := make([][]time.Duration, (last-first)/int64(time.Second)+1)
 	r.Seconds = make([]Second, len(seconds))
 	for _, q := range records {
 		n := (q.asked - first) / int64(time.Second)
-		r.UDP.add(q.fate)
-		r.Seconds[n].add(q.fate)
-		r.run(q)
-		if q.fate != Lost {
-			d := time.Duration(q.came - q.asked)
+		r.UDP.add(q.outcome)
+		r.Seconds[n].add(q.outcome)
+		r.addRun(q)
+		if q.outcome != Lost {
+			d := time.Duration(q.received - q.asked)
 			took, seconds[n] = append(took, d), append(seconds[n], d)
 		}
 	}
@@ -206,31 +206,31 @@ func (r *Report) udp(records []record) {
 		slices.Sort(s)
 		r.Seconds[i].P99 = percentile(s, 99)
 	}
-	r.Silence = gap(records, first, last, func(f Fate) bool { return f != Lost })
-	r.Away = gap(records, first, last, func(f Fate) bool { return f == Local })
+	r.LongestSilence = longestGap(records, first, last, func(f Outcome) bool { return f != Lost })
+	r.LongestAgentAbsence = longestGap(records, first, last, func(f Outcome) bool { return f == Local })
 }
 
-// run adds one question to the runs.
-func (r *Report) run(q record) {
+// addRun adds one question to the runs.
+func (r *Report) addRun(q record) {
 	at := time.Unix(0, q.asked)
-	if n := len(r.Runs); n > 0 && r.Runs[n-1].Fate == q.fate && r.Cut == 0 {
+	if n := len(r.Runs); n > 0 && r.Runs[n-1].Outcome == q.outcome && r.OmittedRuns == 0 {
 		r.Runs[n-1].Count++
 		r.Runs[n-1].Last = at
 		return
 	}
-	if len(r.Runs) == mostRuns {
-		r.Cut++
+	if len(r.Runs) == maxRuns {
+		r.OmittedRuns++
 		return
 	}
-	r.Runs = append(r.Runs, Run{Fate: q.fate, Count: 1, First: at, Last: at})
+	r.Runs = append(r.Runs, Run{Outcome: q.outcome, Count: 1, First: at, Last: at})
 }
 
-// gap is the longest time between two moments at which answers came that count.
-func gap(records []record, first, last int64, counts func(Fate) bool) time.Duration {
+// longestGap is the longest time between two moments at which answers came that count.
+func longestGap(records []record, first, last int64, counts func(Outcome) bool) time.Duration {
 	moments := []int64{first, last}
 	for _, q := range records {
-		if q.fate != Lost && counts(q.fate) && q.came < last {
-			moments = append(moments, q.came)
+		if q.outcome != Lost && counts(q.outcome) && q.received < last {
+			moments = append(moments, q.received)
 		}
 	}
 	slices.Sort(moments)

@@ -11,48 +11,48 @@ import (
 	"time"
 )
 
-// mostShots bounds the connections that are open at once: those of two seconds at the
+// maxOpenConns bounds the connections that are open at once: those of two seconds at the
 // highest rate that makes sense.
-const mostShots = 2000
+const maxOpenConns = 2000
 
-// book keeps what became of questions over TCP.
-type book struct {
+// ledger keeps what became of questions over TCP.
+type ledger struct {
 	mu    sync.Mutex
-	tally Tally
+	stats Stats
 	took  []time.Duration
 }
 
-func (b *book) enter(f Fate, took time.Duration, err error) {
+func (b *ledger) record(f Outcome, took time.Duration, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tally.add(f)
-	b.tally.note(err)
+	b.stats.add(f)
+	b.stats.addError(err)
 	if f != Lost {
 		b.took = append(b.took, took)
 	}
 }
 
-// close is what the tally is in the end.
-func (b *book) close() Tally {
-	b.tally.percentiles(b.took)
-	return b.tally
+// result is what the tally is in the end.
+func (b *ledger) result() Stats {
+	b.stats.percentiles(b.took)
+	return b.stats
 }
 
-// overStreams asks on connections that stay open, and returns when all answers are there
+// runStreams asks on connections that stay open, and returns when all answers are there
 // or lost.
-func (j Job) overStreams(ctx context.Context) Tally {
-	var b book
+func (j Job) runStreams(ctx context.Context) Stats {
+	var b ledger
 	var wg sync.WaitGroup
 	for i := range j.Streams {
-		wg.Go(func() { j.stream(ctx, &b, i) })
+		wg.Go(func() { j.runStream(ctx, &b, i) })
 	}
 	wg.Wait()
-	return b.close()
+	return b.result()
 }
 
-// stream is one such connection. Where it breaks under a question, that question is lost
+// runStream is one such connection. Where it breaks under a question, that question is lost
 // and the next one gets a new connection.
-func (j Job) stream(ctx context.Context, b *book, i int) {
+func (j Job) runStream(ctx context.Context, b *ledger, i int) {
 	to := j.Servers[i%len(j.Servers)]
 	var conn net.Conn
 	defer func() {
@@ -71,12 +71,12 @@ func (j Job) stream(ctx context.Context, b *book, i int) {
 		began := time.Now()
 		fate, err := Lost, error(nil)
 		if conn == nil {
-			conn, err = net.DialTimeout("tcp", to.String(), j.Patience)
+			conn, err = net.DialTimeout("tcp", to.String(), j.Timeout)
 		}
 		if err == nil {
 			fate, err = j.exchange(conn, n, began)
 		}
-		b.enter(fate, time.Since(began), err)
+		b.record(fate, time.Since(began), err)
 		if err != nil && conn != nil {
 			conn.Close()
 			conn = nil
@@ -84,32 +84,32 @@ func (j Job) stream(ctx context.Context, b *book, i int) {
 	}
 }
 
-// overShots asks over connections for one question each.
-func (j Job) overShots(ctx context.Context) Tally {
-	var b book
+// runOneShots asks over connections for one question each.
+func (j Job) runOneShots(ctx context.Context) Stats {
+	var b ledger
 	var wg sync.WaitGroup
-	places := make(chan struct{}, mostShots)
-	tick := time.NewTicker(time.Second / time.Duration(j.Shots))
+	places := make(chan struct{}, maxOpenConns)
+	tick := time.NewTicker(time.Second / time.Duration(j.OneShots))
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		select {
 		case <-ctx.Done():
 			wg.Wait()
-			return b.close()
+			return b.result()
 		case <-tick.C:
 			places <- struct{}{}
 		}
 		wg.Go(func() {
 			defer func() { <-places }()
 			began := time.Now()
-			fate, err := j.shoot(j.Servers[n%len(j.Servers)], n, began)
-			b.enter(fate, time.Since(began), err)
+			fate, err := j.askOnce(j.Servers[n%len(j.Servers)], n, began)
+			b.record(fate, time.Since(began), err)
 		})
 	}
 }
 
-func (j Job) shoot(to netip.AddrPort, n int, began time.Time) (Fate, error) {
-	conn, err := net.DialTimeout("tcp", to.String(), j.Patience)
+func (j Job) askOnce(to netip.AddrPort, n int, began time.Time) (Outcome, error) {
+	conn, err := net.DialTimeout("tcp", to.String(), j.Timeout)
 	if err != nil {
 		return Lost, err
 	}
@@ -118,8 +118,8 @@ func (j Job) shoot(to netip.AddrPort, n int, began time.Time) (Fate, error) {
 }
 
 // exchange asks the n-th question. After an error the connection is of no use any more.
-func (j Job) exchange(conn net.Conn, n int, began time.Time) (Fate, error) {
-	if err := conn.SetDeadline(began.Add(j.Patience)); err != nil {
+func (j Job) exchange(conn net.Conn, n int, began time.Time) (Outcome, error) {
+	if err := conn.SetDeadline(began.Add(j.Timeout)); err != nil {
 		return Lost, err
 	}
 	q := appendQuery([]byte{0, 0}, j.name(n))
@@ -139,7 +139,7 @@ func (j Job) exchange(conn net.Conn, n int, began time.Time) (Fate, error) {
 	if len(msg) < headerSize || binary.BigEndian.Uint16(msg) != uint16(n) {
 		return Other, fmt.Errorf("%x is no answer to question %d", msg, n)
 	}
-	fate, ok := j.judge(q[2:], msg)
+	fate, ok := j.classify(q[2:], msg)
 	if !ok {
 		return Other, fmt.Errorf("%x is no answer to %x", msg, q[2:])
 	}

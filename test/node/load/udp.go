@@ -17,47 +17,47 @@ const (
 	// second ten are, as many as a pod's look-up of a search path makes. Half of it
 	// would cost twice the wake-ups, and the agent's core on a small machine.
 	tick = time.Millisecond
-	// behind is how late a question may be asked. Later ones would come in a burst that
+	// maxLag is how late a question may be asked. Later ones would come in a burst that
 	// overflows sockets' buffers, which nobody's pods did.
-	behind = 20 * time.Millisecond
-	// room is the receive buffer asked for: a socket has a few answers under way.
-	room = 1 << 18
-	// size is that of the largest answer without EDNS.
-	size = 512
+	maxLag = 20 * time.Millisecond
+	// receiveBuffer is the receive buffer asked for: a socket has a few answers under way.
+	receiveBuffer = 1 << 18
+	// maxAnswer is that of the largest answer without EDNS.
+	maxAnswer = 512
 )
 
 // socket is one source port.
 type socket struct {
-	fd   int
-	at   int64 // when it was left, 0 while it is in use
-	asks []ask // by ID
+	fd         int
+	replacedAt int64          // when it was left, 0 while it is in use
+	queries    []pendingQuery // by ID
 }
 
-// ask is a question of a socket: its number and its bytes.
-type ask struct {
+// pendingQuery is a question of a socket: its number and its bytes.
+type pendingQuery struct {
 	n     int
 	query []byte
 }
 
-// loop asks over UDP. Only one goroutine uses it.
-type loop struct {
+// udpClient asks over UDP. Only one goroutine uses it.
+type udpClient struct {
 	Job
-	epoll   int
-	socks   []*socket // in use, in turn
-	left    []*socket // replaced, oldest first
-	byFD    map[int]*socket
-	records []record
-	report  *Report
-	buf     [size]byte
-	oob     [64]byte
+	epoll    int
+	socks    []*socket // in use, in turn
+	replaced []*socket // replaced, oldest first
+	byFD     map[int]*socket
+	records  []record
+	report   *Report
+	buf      [maxAnswer]byte
+	oob      [64]byte
 }
 
 // ask asks over UDP until the job's time is over or ctx is done, and then waits for
 // answers.
-func (j Job) overUDP(ctx context.Context, r *Report) error {
+func (j Job) runUDP(ctx context.Context, r *Report) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	l := &loop{Job: j, byFD: map[int]*socket{}, report: r, records: make([]record, 0, min(1<<20, int(j.Length.Seconds()*float64(j.Rate))+1))}
+	l := &udpClient{Job: j, byFD: map[int]*socket{}, report: r, records: make([]record, 0, min(1<<20, int(j.Duration.Seconds()*float64(j.Rate))+1))}
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("load: %w", err)
@@ -70,23 +70,23 @@ func (j Job) overUDP(ctx context.Context, r *Report) error {
 		}
 		l.socks = append(l.socks, s)
 	}
-	before, backlog := dropped(), backlogged()
+	before, backlog := udpBufferDrops(), backlogDrops()
 	if err := l.run(ctx); err != nil {
 		return err
 	}
-	r.Dropped, r.Backlog = dropped()-before, backlogged()-backlog
-	r.udp(l.records)
+	r.Dropped, r.Backlog = udpBufferDrops()-before, backlogDrops()-backlog
+	r.addUDP(l.records)
 	return nil
 }
 
 // run is the time of asking and that of waiting.
-func (l *loop) run(ctx context.Context) error {
+func (l *udpClient) run(ctx context.Context) error {
 	every := time.Second / time.Duration(l.Rate)
 	start := time.Now()
 	due := start
-	for time.Since(start) < l.Length && ctx.Err() == nil {
+	for time.Since(start) < l.Duration && ctx.Err() == nil {
 		now := time.Now()
-		for ; now.Sub(due) > behind; due = due.Add(every) {
+		for ; now.Sub(due) > maxLag; due = due.Add(every) {
 			l.report.Skipped++
 		}
 		for ; !due.After(now); due = due.Add(every) {
@@ -95,20 +95,20 @@ func (l *loop) run(ctx context.Context) error {
 			}
 		}
 		l.receive(tick)
-		l.bury()
+		l.closeExpired()
 	}
-	for end := time.Now().Add(l.Patience); time.Now().Before(end) && l.waits(); {
+	for end := time.Now().Add(l.Timeout); time.Now().Before(end) && l.hasPending(); {
 		l.receive(tick)
 	}
 	return nil
 }
 
-// waits says whether a question of the last ones, which may still be answered, has no
+// hasPending says whether a question of the last ones, which may still be answered, has no
 // answer yet.
-func (l *loop) waits() bool {
-	oldest := time.Now().Add(-l.Patience).UnixNano()
+func (l *udpClient) hasPending() bool {
+	oldest := time.Now().Add(-l.Timeout).UnixNano()
 	for i := len(l.records) - 1; i >= 0 && l.records[i].asked > oldest; i-- {
-		if l.records[i].fate == Lost {
+		if l.records[i].outcome == Lost {
 			return true
 		}
 	}
@@ -116,23 +116,23 @@ func (l *loop) waits() bool {
 }
 
 // send asks the next question.
-func (l *loop) send() error {
+func (l *udpClient) send() error {
 	n := len(l.records)
 	i := n % len(l.socks)
 	s := l.socks[i]
-	if len(s.asks) == l.Reuse {
+	if len(s.queries) == l.QueriesPerSocket {
 		next, err := l.open(l.Servers[n%len(l.socks)%len(l.Servers)])
 		if err != nil {
 			return err
 		}
-		s.at = time.Now().UnixNano()
-		l.left = append(l.left, s)
+		s.replacedAt = time.Now().UnixNano()
+		l.replaced = append(l.replaced, s)
 		l.socks[i], s = next, next
 	}
 	q := appendQuery(nil, l.name(n))
-	binary.BigEndian.PutUint16(q, uint16(len(s.asks)))
-	s.asks = append(s.asks, ask{n, q})
-	l.records = append(l.records, record{asked: time.Now().UnixNano(), fate: Lost})
+	binary.BigEndian.PutUint16(q, uint16(len(s.queries)))
+	s.queries = append(s.queries, pendingQuery{n, q})
+	l.records = append(l.records, record{asked: time.Now().UnixNano(), outcome: Lost})
 	// The first send after an ICMP error says so, and sends nothing.
 	for range 3 {
 		_, err := unix.SendmsgN(s.fd, q, nil, nil, 0)
@@ -145,7 +145,7 @@ func (l *loop) send() error {
 }
 
 // receive waits for answers for d at most, and takes all there are.
-func (l *loop) receive(d time.Duration) {
+func (l *udpClient) receive(d time.Duration) {
 	var events [256]unix.EpollEvent
 	n, err := unix.EpollWait(l.epoll, events[:], int(d/time.Millisecond))
 	if err != nil {
@@ -153,14 +153,14 @@ func (l *loop) receive(d time.Duration) {
 	}
 	for _, e := range events[:n] {
 		if s := l.byFD[int(e.Fd)]; s != nil {
-			for l.take(s) {
+			for l.receiveOne(s) {
 			}
 		}
 	}
 }
 
-// take takes one answer; false if there is none.
-func (l *loop) take(s *socket) bool {
+// receiveOne takes one answer; false if there is none.
+func (l *udpClient) receiveOne(s *socket) bool {
 	n, oobn, _, _, err := unix.Recvmsg(s.fd, l.buf[:], l.oob[:], 0)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		l.report.Refused++
@@ -173,22 +173,22 @@ func (l *loop) take(s *socket) bool {
 		return true
 	}
 	id := int(binary.BigEndian.Uint16(l.buf[:]))
-	if id >= len(s.asks) {
+	if id >= len(s.queries) {
 		return true
 	}
-	a := s.asks[id]
-	fate, ok := l.judge(a.query, l.buf[:n])
+	a := s.queries[id]
+	fate, ok := l.classify(a.query, l.buf[:n])
 	r := &l.records[a.n]
-	came := stamp(l.oob[:oobn])
-	if !ok || r.came != 0 || came-r.asked > int64(l.Patience) {
+	came := receiveTime(l.oob[:oobn])
+	if !ok || r.received != 0 || came-r.asked > int64(l.Timeout) {
 		return true
 	}
-	r.came, r.fate = came, fate
+	r.received, r.outcome = came, fate
 	return true
 }
 
-// stamp is the kernel's time of a packet, or now.
-func stamp(oob []byte) int64 {
+// receiveTime is the kernel's time of a packet, or now.
+func receiveTime(oob []byte) int64 {
 	if list, err := unix.ParseSocketControlMessage(oob); err == nil {
 		for _, m := range list {
 			if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS && len(m.Data) >= 16 {
@@ -199,21 +199,21 @@ func stamp(oob []byte) int64 {
 	return time.Now().UnixNano()
 }
 
-// bury closes the sockets whose answers are too late by now.
-func (l *loop) bury() {
-	oldest := time.Now().Add(-l.Patience).UnixNano()
-	for len(l.left) > 0 && l.left[0].at < oldest {
-		l.drop(l.left[0])
-		l.left = l.left[1:]
+// closeExpired closes the sockets whose answers are too late by now.
+func (l *udpClient) closeExpired() {
+	oldest := time.Now().Add(-l.Timeout).UnixNano()
+	for len(l.replaced) > 0 && l.replaced[0].replacedAt < oldest {
+		l.closeSocket(l.replaced[0])
+		l.replaced = l.replaced[1:]
 	}
 }
 
-func (l *loop) drop(s *socket) {
+func (l *udpClient) closeSocket(s *socket) {
 	delete(l.byFD, s.fd)
 	unix.Close(s.fd)
 }
 
-func (l *loop) close() {
+func (l *udpClient) close() {
 	for _, s := range l.byFD {
 		unix.Close(s.fd)
 	}
@@ -221,14 +221,14 @@ func (l *loop) close() {
 }
 
 // open opens a socket with a port of its own.
-func (l *loop) open(to netip.AddrPort) (*socket, error) {
+func (l *udpClient) open(to netip.AddrPort) (*socket, error) {
 	family, sa := sockaddr(to)
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("load: opening a socket: %w", err)
 	}
 	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 		unix.Connect(fd, sa),
 		unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}),

@@ -13,12 +13,12 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// Locals are the addresses that an agent answers at.
-func Locals() []string { return []string{Local4, Local6, Service4, Service6} }
+// AgentAddrs are the addresses that an agent answers at.
+func AgentAddrs() []string { return []string{Local4, Local6, Service4, Service6} }
 
 // AgentArgs are the flags of an agent at the addresses, with its Corefile and manifests
 // laid out; more flags follow them.
-func (l *Lab) AgentArgs(locals []string, more ...string) ([]string, error) {
+func (l *Network) AgentArgs(locals []string, more ...string) ([]string, error) {
 	shop, err := l.File("cluster.yaml", Manifests())
 	if err != nil {
 		return nil, err
@@ -41,12 +41,12 @@ func (l *Lab) AgentArgs(locals []string, more ...string) ([]string, error) {
 	return append([]string{"-conf", conf, "-localip", strings.Join(locals, ","), "-metrics-listen-address="}, more...), err
 }
 
-// InKernel is the flag of an agent that answers inside of the kernel.
-const InKernel = "-kernel-path=on"
+// KernelPathFlag is the flag of an agent that answers inside of the kernel.
+const KernelPathFlag = "-kernel-path=on"
 
-// Attachable says why an agent on this machine can't answer inside of the kernel; nil if it
+// KernelPathUsable says why an agent on this machine can't answer inside of the kernel; nil if it
 // can.
-func Attachable() error {
+func KernelPathUsable() error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return err
@@ -54,27 +54,27 @@ func Attachable() error {
 	release := unix.ByteSliceToString(u.Release[:])
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return fmt.Errorf("%w: kernel %s: %w", errTools, release, err)
+		return fmt.Errorf("%w: kernel %s: %w", errUnusable, release, err)
 	}
 	if major < 6 || major == 6 && minor < 6 {
-		return fmt.Errorf("%w: kernel %s has no tcx, which came with 6.6", errTools, release)
+		return fmt.Errorf("%w: kernel %s has no tcx, which came with 6.6", errUnusable, release)
 	}
 	return nil
 }
 
-// Agent starts an agent in the node, and waits until it is ready. The process may be
+// StartAgent starts an agent in the node, and waits until it is ready. The process may be
 // anything that was started if there is an error.
-func (l *Lab) Agent(args ...string) (*peer.Process, error) {
+func (l *Network) StartAgent(args ...string) (*peer.Process, error) {
 	p, err := l.Spawn(l.Node, nil, append([]string{l.Nodens}, args...)...)
 	if err != nil {
 		return nil, err
 	}
-	return p, p.Await(context.Background(), "the agent to log that it serves", Logs(p, "msg=serving"))
+	return p, p.Await(context.Background(), "the agent to log that it serves", LogContains(p, "msg=serving"))
 }
 
-// CoreDNS starts a CoreDNS in the node at the addresses, with what an agent's Corefile
+// StartCoreDNS starts a CoreDNS in the node at the addresses, with what an agent's Corefile
 // has. Somebody has to have given the node the addresses.
-func (l *Lab) CoreDNS(coredns string, locals ...string) (*peer.Process, error) {
+func (l *Network) StartCoreDNS(coredns string, locals ...string) (*peer.Process, error) {
 	conf, err := l.File("Corefile.coredns", ".:53 {\n    bind "+strings.Join(locals, " ")+`
     errors
     prometheus 127.0.0.1:9253
@@ -90,8 +90,8 @@ func (l *Lab) CoreDNS(coredns string, locals ...string) (*peer.Process, error) {
 	return p, p.Await(context.Background(), "CoreDNS to answer", l.Answers(l.Node, FromAgent, "@"+locals[0]))
 }
 
-// Link makes NodeLocal DNSCache's link with the addresses, or deletes it.
-func (l *Lab) Link(add bool, addrs ...string) error {
+// SetNodeLocalInterface makes NodeLocal DNSCache's link with the addresses, or deletes it.
+func (l *Network) SetNodeLocalInterface(add bool, addrs ...string) error {
 	if !add {
 		_, err := l.In(l.Node, "ip", "link", "delete", "nodelocaldns")
 		return err
@@ -107,8 +107,8 @@ func (l *Lab) Link(add bool, addrs ...string) error {
 	return nil
 }
 
-// Logs holds when the process has written word.
-func Logs(p *peer.Process, word string) peer.Probe {
+// LogContains holds when the process has written word.
+func LogContains(p *peer.Process, word string) peer.Probe {
 	return func(context.Context) error {
 		if !strings.Contains(p.Tail(), word) {
 			return fmt.Errorf("its log has no %q", word)
@@ -118,20 +118,20 @@ func Logs(p *peer.Process, word string) peer.Probe {
 }
 
 // Tmpfs mounts a file system of so many bytes, in a folder of Dir.
-func (l *Lab) Tmpfs(name string, size int) (string, error) {
+func (l *Network) Tmpfs(name string, size int) (string, error) {
 	dir := filepath.Join(l.Dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
 	_, err := Run("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=700", size), "nodens-lab", dir)
 	if err == nil {
-		l.Undo(func() { _, _ = Run("umount", "--lazy", dir) })
+		l.Cleanup(func() { _, _ = Run("umount", "--lazy", dir) })
 	}
 	return dir, err
 }
 
-// Full fills the file system of a folder.
-func Full(dir string) error {
+// FillFilesystem fills the file system of a folder.
+func FillFilesystem(dir string) error {
 	f, err := os.Create(filepath.Join(dir, "full"))
 	if err != nil {
 		return err

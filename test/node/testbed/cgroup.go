@@ -9,12 +9,12 @@ import (
 	"strconv"
 )
 
-// Group is a control group that bounds memory.
-type Group struct{ dir string }
+// MemoryGroup is a control group that bounds memory.
+type MemoryGroup struct{ dir string }
 
-// ErrNoGroup: this machine has no control groups that bound memory, or they can't be made
+// ErrNoMemoryGroup: this machine has no control groups that bound memory, or they can't be made
 // here.
-var ErrNoGroup = errors.New("no control group for memory")
+var ErrNoMemoryGroup = errors.New("no control group for memory")
 
 // hierarchies are where memory is bounded, of version 1 and 2, with the file that holds
 // the bound.
@@ -23,33 +23,33 @@ var hierarchies = []struct{ root, bound string }{
 	{"/sys/fs/cgroup", "memory.max"},
 }
 
-// NewGroup makes a group whose processes may take limit bytes together; Close of the lab
+// NewMemoryGroup makes a group whose processes may take limit bytes together; Close of the lab
 // removes it. The error wraps ErrNoGroup where the machine can't.
-func (l *Lab) NewGroup(limit int64) (*Group, error) {
+func (l *Network) NewMemoryGroup(limit int64) (*MemoryGroup, error) {
 	var errs []error
 	for _, h := range hierarchies {
-		g := &Group{filepath.Join(h.root, l.Node)}
+		g := &MemoryGroup{filepath.Join(h.root, l.Node)}
 		if err := os.Mkdir(g.dir, 0o755); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		// The files are the kernel's: one that is not there can't be made.
-		err := put(filepath.Join(g.dir, h.bound), strconv.FormatInt(limit, 10))
+		err := writeFile(filepath.Join(g.dir, h.bound), strconv.FormatInt(limit, 10))
 		if err == nil {
-			l.Undo(func() { _ = os.Remove(g.dir) })
+			l.Cleanup(func() { _ = os.Remove(g.dir) })
 			return g, nil
 		}
 		errs = append(errs, err, os.Remove(g.dir))
 	}
-	return nil, fmt.Errorf("%w: %w", ErrNoGroup, errors.Join(errs...))
+	return nil, fmt.Errorf("%w: %w", ErrNoMemoryGroup, errors.Join(errs...))
 }
 
 // Add puts a process into the group. What it has taken before is not counted.
-func (g *Group) Add(pid int) error {
-	return put(filepath.Join(g.dir, "cgroup.procs"), strconv.Itoa(pid))
+func (g *MemoryGroup) Add(pid int) error {
+	return writeFile(filepath.Join(g.dir, "cgroup.procs"), strconv.Itoa(pid))
 }
 
-func put(file, text string) error {
+func writeFile(file, text string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no %s: %w", file, err)

@@ -14,15 +14,15 @@ import (
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
-// Load is what the pods of a busy node ask the servers, addresses without a port: ten
+// LoadJob is what the pods of a busy node ask the servers, addresses without a port: ten
 // thousand questions a second in all, over UDP from ports that change, over TCP connections
 // that stay and over some that don't. One in twenty is a name that has to be asked for
 // upstream.
-func Load(servers ...string) load.Job {
+func LoadJob(servers ...string) load.Job {
 	j := load.Job{
 		Local: FromAgent, Cluster: FromCluster,
-		Names: 5000, Fresh: 20, Zone: Zone + ".", Length: 5 * time.Minute,
-		Rate: 9000, Sockets: 256, Reuse: 64, Streams: 8, StreamRate: 100, Shots: 200,
+		Names: 5000, FreshEvery: 20, Zone: Zone + ".", Duration: 5 * time.Minute,
+		Rate: 9000, Sockets: 256, QueriesPerSocket: 64, Streams: 8, StreamRate: 100, OneShots: 200,
 	}
 	for _, s := range servers {
 		j.Servers = append(j.Servers, netip.AddrPortFrom(netip.MustParseAddr(s), 53))
@@ -30,33 +30,35 @@ func Load(servers ...string) load.Job {
 	return j
 }
 
-// Ask starts the job in the pod. The program is this one, which is to call [load.Serve]
+// StartLoad starts the job in the pod. The program is this one, which is to call [load.Serve]
 // when its first argument is "load".
-func (l *Lab) Ask(j load.Job, program string) (*load.Client, error) {
+func (l *Network) StartLoad(j load.Job, program string) (*load.Client, error) {
 	return load.Start(j, "ip", "netns", "exec", l.Pod, program, "load")
 }
 
-// Tally is what a server's metrics say of its caches.
-type Tally struct{ Requests, Hits float64 }
+// CacheStats is what a server's metrics say of its caches.
+type CacheStats struct{ Requests, Hits float64 }
 
 // Since is the part that came after b.
-func (a Tally) Since(b Tally) Tally { return Tally{a.Requests - b.Requests, a.Hits - b.Hits} }
-
-// Ratio is the part of the requests that were hits.
-func (a Tally) Ratio() float64 { return a.Hits / a.Requests }
-
-// Tally reads the metrics of whoever shows them in the node.
-func (l *Lab) Tally() (Tally, error) {
-	sums, err := l.Sums("coredns_cache_requests_total{", "coredns_cache_hits_total{")
-	if err != nil {
-		return Tally{}, err
-	}
-	return Tally{sums[0], sums[1]}, nil
+func (a CacheStats) Since(b CacheStats) CacheStats {
+	return CacheStats{a.Requests - b.Requests, a.Hits - b.Hits}
 }
 
-// Sums reads the metrics of whoever shows them in the node, and adds up, for each prefix,
+// Ratio is the part of the requests that were hits.
+func (a CacheStats) Ratio() float64 { return a.Hits / a.Requests }
+
+// CacheStats reads the metrics of whoever shows them in the node.
+func (l *Network) CacheStats() (CacheStats, error) {
+	sums, err := l.SumMetrics("coredns_cache_requests_total{", "coredns_cache_hits_total{")
+	if err != nil {
+		return CacheStats{}, err
+	}
+	return CacheStats{sums[0], sums[1]}, nil
+}
+
+// SumMetrics reads the metrics of whoever shows them in the node, and adds up, for each prefix,
 // the series whose names with their labels begin with it; 0 if none does.
-func (l *Lab) Sums(prefixes ...string) ([]float64, error) {
+func (l *Network) SumMetrics(prefixes ...string) ([]float64, error) {
 	m, err := l.Metrics()
 	sums := make([]float64, len(prefixes))
 	for series, v := range m {
@@ -71,8 +73,8 @@ func (l *Lab) Sums(prefixes ...string) ([]float64, error) {
 
 // Metrics are the values of all series that somebody shows in the node, by what stands
 // before the value.
-func (l *Lab) Metrics() (map[string]float64, error) {
-	client := http.Client{Timeout: scrapePatience, Transport: &http.Transport{
+func (l *Network) Metrics() (map[string]float64, error) {
+	client := http.Client{Timeout: scrapeTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
 			return Dial(l.Node, network, address)
@@ -101,5 +103,5 @@ func (l *Lab) Metrics() (map[string]float64, error) {
 	return m, lines.Err()
 }
 
-// scrapePatience ends a scrape of an agent that hangs.
-const scrapePatience = 5 * time.Second
+// scrapeTimeout ends a scrape of an agent that hangs.
+const scrapeTimeout = 5 * time.Second

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inside calls f on a thread that is in the namespace, and returns what f does. A socket
+// InNamespace calls f on a thread that is in the namespace, and returns what f does. A socket
 // that f opens, and it alone, is of the namespace for as long as it lives; f starts no
 // goroutine that opens one.
-func Inside(ns string, f func() error) error {
+func InNamespace(ns string, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		// A thread that stays locked ends with its goroutine: nobody else gets it.
@@ -37,7 +37,7 @@ func Inside(ns string, f func() error) error {
 
 // Dial connects from inside a namespace to an address that is no name.
 func Dial(ns, network, address string) (conn net.Conn, err error) {
-	err = Inside(ns, func() error {
+	err = InNamespace(ns, func() error {
 		conn, err = net.Dial(network, address)
 		return err
 	})
@@ -47,9 +47,9 @@ func Dial(ns, network, address string) (conn net.Conn, err error) {
 // Relay has TCP connections to the address inside of a namespace lead to the same address
 // outside of all of them, until the lab is closed: that way something that runs on this
 // machine's loopback can be had on a node's.
-func (l *Lab) Relay(ns, address string) error {
+func (l *Network) Relay(ns, address string) error {
 	var at net.Listener
-	err := Inside(ns, func() (err error) {
+	err := InNamespace(ns, func() (err error) {
 		at, err = net.Listen("tcp", address)
 		return err
 	})
@@ -58,7 +58,7 @@ func (l *Lab) Relay(ns, address string) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	l.Undo(func() {
+	l.Cleanup(func() {
 		stop()
 		at.Close()
 		wg.Wait()
@@ -69,14 +69,14 @@ func (l *Lab) Relay(ns, address string) error {
 			if err != nil {
 				return // closed
 			}
-			wg.Go(func() { relay(ctx, from, address) })
+			wg.Go(func() { copyBoth(ctx, from, address) })
 		}
 	})
 	return nil
 }
 
-// relay copies both ways until one side ends it or ctx is done.
-func relay(ctx context.Context, from net.Conn, address string) {
+// copyBoth copies both ways until one side ends it or ctx is done.
+func copyBoth(ctx context.Context, from net.Conn, address string) {
 	defer from.Close()
 	var d net.Dialer
 	to, err := d.DialContext(ctx, "tcp", address)

@@ -9,18 +9,18 @@ import (
 // marks by which a node's other programs see which way it is, and the translation of the
 // ClusterIPs of the cluster's DNS.
 const (
-	Iptables = "iptables-nft"
-	Legacy   = "iptables-legacy"
-	Nftables = "nftables"
+	ProxyIptablesNft    = "iptables-nft"
+	ProxyIptablesLegacy = "iptables-legacy"
+	ProxyNftables       = "nftables"
 )
 
-// Ways are all of them.
-var Ways = []string{Iptables, Legacy, Nftables}
+// ProxyModes are all of them.
+var ProxyModes = []string{ProxyIptablesNft, ProxyIptablesLegacy, ProxyNftables}
 
 // KubeProxy puts kube-proxy's rules into the node.
-func (l *Lab) KubeProxy(way string) error {
-	if way == Nftables {
-		_, err := l.Feed(l.Node, proxyTable("ip", Service4, ClusterDNS4)+proxyTable("ip6", Service6, "["+ClusterDNS6+"]"), "nft", "-f", "-")
+func (l *Network) KubeProxy(way string) error {
+	if way == ProxyNftables {
+		_, err := l.InWithInput(l.Node, proxyTable("ip", Service4, ClusterDNS4)+proxyTable("ip6", Service6, "["+ClusterDNS6+"]"), "nft", "-f", "-")
 		return err
 	}
 	flavour := strings.TrimPrefix(way, "iptables-")
@@ -28,7 +28,7 @@ func (l *Lab) KubeProxy(way string) error {
 		{"iptables-" + flavour + "-restore", proxyRules(Service4, ClusterDNS4)},
 		{"ip6tables-" + flavour + "-restore", proxyRules(Service6, "["+ClusterDNS6+"]")},
 	} {
-		if _, err := l.Feed(l.Node, f.text, f.tool, "-w", "5", "--noflush"); err != nil {
+		if _, err := l.InWithInput(l.Node, f.text, f.tool, "-w", "5", "--noflush"); err != nil {
 			return err
 		}
 	}
@@ -58,8 +58,8 @@ func proxyTable(family, service, endpoint string) string {
 `, family, rule)
 }
 
-// NodeLocalRules adds NodeLocal DNSCache's rules for the IPv4 addresses, or deletes them.
-func (l *Lab) NodeLocalRules(add bool, addrs ...string) error {
+// SetNodeLocalRules adds NodeLocal DNSCache's rules for the IPv4 addresses, or deletes them.
+func (l *Network) SetNodeLocalRules(add bool, addrs ...string) error {
 	how := "-D"
 	if add {
 		how = "-A"
@@ -75,6 +75,6 @@ func (l *Lab) NodeLocalRules(add bool, addrs ...string) error {
 			fmt.Fprintf(&filter, "%s OUTPUT -s %s -p %s -m %s --sport 53 %s\n", how, a, p, p, allow)
 		}
 	}
-	_, err := l.Feed(l.Node, "*filter\n"+filter.String()+"COMMIT\n*raw\n"+raw.String()+"COMMIT\n", "iptables-restore", "-w", "5", "--noflush")
+	_, err := l.InWithInput(l.Node, "*filter\n"+filter.String()+"COMMIT\n*raw\n"+raw.String()+"COMMIT\n", "iptables-restore", "-w", "5", "--noflush")
 	return err
 }

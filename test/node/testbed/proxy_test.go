@@ -6,9 +6,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestAround: every way of kube-proxy leads from the pod, and from the node itself, to
+// TestKubeProxyModes: every way of kube-proxy leads from the pod, and from the node itself, to
 // the cluster's DNS, over both families and protocols; and nothing is left behind.
-func TestAround(t *testing.T) {
+func TestKubeProxyModes(t *testing.T) {
 	if err := Usable(); err != nil {
 		t.Skip(err)
 	}
@@ -17,7 +17,7 @@ func TestAround(t *testing.T) {
 		t.Fatal(err)
 	}
 	nodens := peer.Build(t, "nodens")
-	for _, way := range Ways {
+	for _, way := range ProxyModes {
 		t.Run(way, func(t *testing.T) {
 			l, err := New(t.TempDir(), nodens)
 			t.Cleanup(l.Close)

@@ -10,17 +10,17 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// answering is a server block's answer to all names below Zone.
-func answering(a netip.Addr) string {
+// answerTemplate is a server block's answer to all names below Zone.
+func answerTemplate(a netip.Addr) string {
 	return fmt.Sprintf(`    template IN A %s {
         answer "{{ .Name }} 3600 IN A %s"
     }
 `, Zone, a)
 }
 
-// servers starts what the agent forwards to, which answers on port 53 as well, for
+// startServers starts what the agent forwards to, which answers on port 53 as well, for
 // queries that go around the agent, and what stands in for the cluster's DNS.
-func (l *Lab) servers() error {
+func (l *Network) startServers() error {
 	up, err := l.File("Corefile.upstream", `.:`+UpstreamPort+` .:53 {
     bind `+UpstreamIP+`
     hosts {
@@ -29,11 +29,11 @@ func (l *Lab) servers() error {
         192.0.2.90 web.shop.svc.cluster.local
         fallthrough
     }
-`+answering(FromAgent)+"}\n")
+`+answerTemplate(FromAgent)+"}\n")
 	if err != nil {
 		return err
 	}
-	cluster, err := l.File("Corefile.cluster", ".:53 {\n    bind "+ClusterDNS4+" "+ClusterDNS6+"\n"+answering(FromCluster)+"}\n")
+	cluster, err := l.File("Corefile.cluster", ".:53 {\n    bind "+ClusterDNS4+" "+ClusterDNS6+"\n"+answerTemplate(FromCluster)+"}\n")
 	if err != nil {
 		return err
 	}
@@ -52,14 +52,14 @@ func (l *Lab) servers() error {
 }
 
 // Dig asks from a namespace and gives what +short prints. There is one try.
-func (l *Lab) Dig(ns string, args ...string) (string, error) {
+func (l *Network) Dig(ns string, args ...string) (string, error) {
 	out, err := l.In(ns, append([]string{"dig", "+short", "+tries=1", "+time=2"}, args...)...)
 	return strings.TrimSpace(out), err
 }
 
 // Answers holds when dig with args gets an answer for a name below Zone that has come
 // from there.
-func (l *Lab) Answers(ns string, from netip.Addr, args ...string) peer.Probe {
+func (l *Network) Answers(ns string, from netip.Addr, args ...string) peer.Probe {
 	return func(context.Context) error {
 		out, err := l.Dig(ns, append(args, "who."+Zone)...)
 		if err == nil && out != from.String() {
@@ -70,7 +70,7 @@ func (l *Lab) Answers(ns string, from netip.Addr, args ...string) peer.Probe {
 }
 
 // Tracked gives the node's tracked connections of port 53, one a line.
-func (l *Lab) Tracked() (string, error) {
+func (l *Network) Tracked() (string, error) {
 	var lines strings.Builder
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for _, proto := range []string{"udp", "tcp"} {

@@ -39,8 +39,8 @@ var (
 	FromCluster = netip.MustParseAddr("192.0.2.53")
 )
 
-// Lab is the namespaces. Its methods may be called from several goroutines, Close last.
-type Lab struct {
+// Network is the namespaces. Its methods may be called from several goroutines, Close last.
+type Network struct {
 	// The namespaces' names.
 	Pod, Node, Upstream, Cluster string
 	// Dir receives files and is the caller's.
@@ -49,42 +49,42 @@ type Lab struct {
 	Nodens string
 
 	upstream, cluster *peer.Process
-	undo              []func()
+	cleanups          []func()
 }
 
-// errTools says that a machine can't have a lab.
-var errTools = errors.New("no lab here")
+// errUnusable says that a machine can't have a lab.
+var errUnusable = errors.New("no lab here")
 
 // Usable says why this machine can't have a lab; nil if it can.
 func Usable() error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("%w: network namespaces need root", errTools)
+		return fmt.Errorf("%w: network namespaces need root", errUnusable)
 	}
 	for _, tool := range []string{"ip", "dig", "iptables", "ip6tables", "nft", "conntrack"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("%w: %s is missing; `make test` installs it", errTools, tool)
+			return fmt.Errorf("%w: %s is missing; `make test` installs it", errUnusable, tool)
 		}
 	}
 	return nil
 }
 
-// labs counts the labs of this process: their namespaces have names of their own.
-var labs atomic.Int64
+// networks counts the labs of this process: their namespaces have names of their own.
+var networks atomic.Int64
 
 // New makes a lab. The caller calls Close, also after an error.
-func New(dir, nodens string) (*Lab, error) {
-	n := labs.Add(1)
+func New(dir, nodens string) (*Network, error) {
+	n := networks.Add(1)
 	name := func(role string) string { return fmt.Sprintf("nodens-%d-%d-%s", os.Getpid(), n, role) }
-	l := &Lab{Pod: name("pod"), Node: name("node"), Upstream: name("up"), Cluster: name("dns"), Dir: dir, Nodens: nodens}
+	l := &Network{Pod: name("pod"), Node: name("node"), Upstream: name("up"), Cluster: name("dns"), Dir: dir, Nodens: nodens}
 	for _, ns := range []string{l.Pod, l.Node, l.Upstream, l.Cluster} {
-		if err := l.space(ns); err != nil {
+		if err := l.addNamespace(ns); err != nil {
 			return l, err
 		}
 	}
 	err := errors.Join(
-		l.join(l.Pod, PodIP4, PodIP6, NodeIP4, NodeIP6),
-		l.join(l.Upstream, UpstreamIP, UpstreamIP6, "10.201.0.1", "fd00:201::1"),
-		l.join(l.Cluster, ClusterDNS4, ClusterDNS6, "10.202.0.1", "fd00:202::1"),
+		l.connect(l.Pod, PodIP4, PodIP6, NodeIP4, NodeIP6),
+		l.connect(l.Upstream, UpstreamIP, UpstreamIP6, "10.201.0.1", "fd00:201::1"),
+		l.connect(l.Cluster, ClusterDNS4, ClusterDNS6, "10.202.0.1", "fd00:202::1"),
 	)
 	if err != nil {
 		return l, err
@@ -95,51 +95,51 @@ func New(dir, nodens string) (*Lab, error) {
 	// As on a node, there is a way out for whatever is for nobody here.
 	_, err4 := l.In(l.Node, "ip", "route", "add", "default", "via", UpstreamIP)
 	_, err6 := l.In(l.Node, "ip", "-6", "route", "add", "default", "via", UpstreamIP6)
-	return l, errors.Join(err4, err6, l.servers())
+	return l, errors.Join(err4, err6, l.startServers())
 }
 
-// space makes a namespace.
-func (l *Lab) space(ns string) error {
+// addNamespace makes a namespace.
+func (l *Network) addNamespace(ns string) error {
 	if _, err := Run("ip", "netns", "add", ns); err != nil {
 		return err
 	}
-	l.Undo(func() { _, _ = Run("ip", "netns", "delete", ns) })
+	l.Cleanup(func() { _, _ = Run("ip", "netns", "delete", ns) })
 	_, err := l.In(ns, "ip", "link", "set", "lo", "up")
 	return err
 }
 
 // AddPod makes one more pod, the n-th of them from 1 on, and gives its namespace. On the
 // node its link is called vpod and n.
-func (l *Lab) AddPod(n int) (ns string, err error) {
-	ns = l.podSpace(n)
-	if err := l.space(ns); err != nil {
+func (l *Network) AddPod(n int) (ns string, err error) {
+	ns = l.podNamespace(n)
+	if err := l.addNamespace(ns); err != nil {
 		return ns, err
 	}
-	return ns, l.Plug(n)
+	return ns, l.ConnectPod(n)
 }
 
-func (l *Lab) podSpace(n int) string { return fmt.Sprintf("%s%d", l.Pod, n) }
+func (l *Network) podNamespace(n int) string { return fmt.Sprintf("%s%d", l.Pod, n) }
 
-// Plug connects the n-th pod, which has no link, or no longer one.
-func (l *Lab) Plug(n int) error {
+// ConnectPod connects the n-th pod, which has no link, or no longer one.
+func (l *Network) ConnectPod(n int) error {
 	v4 := func(host int) string { return fmt.Sprintf("10.244.%d.%d", 100+n, host) }
 	v6 := func(host int) string { return fmt.Sprintf("fd00:244:%d::%d", 100+n, host) }
-	return l.join(l.podSpace(n), v4(2), v6(2), v4(1), v6(1))
+	return l.connect(l.podNamespace(n), v4(2), v6(2), v4(1), v6(1))
 }
 
-// Undo has f called by Close, before what was given earlier.
-func (l *Lab) Undo(f func()) { l.undo = append(l.undo, f) }
+// Cleanup has f called by Close, before what was given earlier.
+func (l *Network) Cleanup(f func()) { l.cleanups = append(l.cleanups, f) }
 
 // Close takes the lab down.
-func (l *Lab) Close() {
-	for i := len(l.undo) - 1; i >= 0; i-- {
-		l.undo[i]()
+func (l *Network) Close() {
+	for i := len(l.cleanups) - 1; i >= 0; i-- {
+		l.cleanups[i]()
 	}
-	l.undo = nil
+	l.cleanups = nil
 }
 
-// join connects ns to the node by veth, with the node as its gateway.
-func (l *Lab) join(ns, ip4, ip6, gw4, gw6 string) error {
+// connect connects ns to the node by veth, with the node as its gateway.
+func (l *Network) connect(ns, ip4, ip6, gw4, gw6 string) error {
 	port := "v" + ns[strings.LastIndex(ns, "-")+1:] // the node's end
 	_, err := Run("ip", "link", "add", port, "netns", l.Node, "type", "veth", "peer", "name", "eth0", "netns", ns)
 	if err != nil {
@@ -168,10 +168,10 @@ func (l *Lab) join(ns, ip4, ip6, gw4, gw6 string) error {
 func Run(args ...string) (string, error) { return run("", args) }
 
 // In is Run inside a namespace.
-func (l *Lab) In(ns string, args ...string) (string, error) { return run("", inside(ns, args)) }
+func (l *Network) In(ns string, args ...string) (string, error) { return run("", inside(ns, args)) }
 
-// Feed is In with a standard input.
-func (l *Lab) Feed(ns, text string, args ...string) (string, error) {
+// InWithInput is In with a standard input.
+func (l *Network) InWithInput(ns, text string, args ...string) (string, error) {
 	return run(text, inside(ns, args))
 }
 
@@ -190,19 +190,19 @@ func run(input string, args []string) (string, error) {
 }
 
 // Spawn runs a program in a namespace; Close stops it.
-func (l *Lab) Spawn(ns string, env []string, args ...string) (*peer.Process, error) {
+func (l *Network) Spawn(ns string, env []string, args ...string) (*peer.Process, error) {
 	p, err := peer.Spawn(peer.Command{
 		Name: filepath.Base(args[0]) + ns[strings.LastIndex(ns, "-"):], Path: "ip", Env: env, Dir: l.Dir,
 		Args: inside(ns, args)[1:],
 	})
 	if err == nil {
-		l.Undo(p.Stop)
+		l.Cleanup(p.Stop)
 	}
 	return p, err
 }
 
 // File writes a file in Dir and gives its path.
-func (l *Lab) File(name, text string) (string, error) {
+func (l *Network) File(name, text string) (string, error) {
 	path := filepath.Join(l.Dir, name)
 	return path, os.WriteFile(path, []byte(text), 0o644)
 }

@@ -20,41 +20,41 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// bypassed is a foreign program that the kernel's answers would bypass: it is behind
+// foreignFilter is a foreign program that the kernel's answers would bypass: it is behind
 // ours, and drops all of a pod's queries or all replies to it.
-type bypassed struct {
-	name, door string
+type foreignFilter struct {
+	name, addr string
 	// side is where a program of tcx is; parent is where a filter of tc is, below a qdisc.
 	side   ebpf.AttachType
 	qdisc  string
 	parent uint32
-	// left are the programs of ours on the ingress while it is there, and nil if ours are behind
+	// remaining are the programs of ours on the ingress while it is there, and nil if ours are behind
 	// it then.
-	left []string
+	remaining []string
 }
 
-func bypasses() []bypassed {
-	watched := []string{watcher}
-	return []bypassed{
-		{name: "clsact egress", door: local4, qdisc: "clsact", parent: netlink.HANDLE_MIN_EGRESS, left: watched},
-		{name: "clsact ingress", door: local6, qdisc: "clsact", parent: netlink.HANDLE_MIN_INGRESS, left: watched},
-		{name: "the ingress qdisc", door: local4, qdisc: "ingress", parent: netlink.MakeHandle(0xffff, 0), left: watched},
-		{name: "a qdisc that replies leave by", door: local6, qdisc: "htb", parent: netlink.MakeHandle(1, 0), left: watched},
-		{name: "tcx egress", door: local4, side: ebpf.AttachTCXEgress},
-		{name: "tcx ingress", door: local6, side: ebpf.AttachTCXIngress},
+func foreignFilters() []foreignFilter {
+	watched := []string{watchProgram}
+	return []foreignFilter{
+		{name: "clsact egress", addr: local4, qdisc: "clsact", parent: netlink.HANDLE_MIN_EGRESS, remaining: watched},
+		{name: "clsact ingress", addr: local6, qdisc: "clsact", parent: netlink.HANDLE_MIN_INGRESS, remaining: watched},
+		{name: "the ingress qdisc", addr: local4, qdisc: "ingress", parent: netlink.MakeHandle(0xffff, 0), remaining: watched},
+		{name: "a qdisc that replies leave by", addr: local6, qdisc: "htb", parent: netlink.MakeHandle(1, 0), remaining: watched},
+		{name: "tcx egress", addr: local4, side: ebpf.AttachTCXEgress},
+		{name: "tcx ingress", addr: local6, side: ebpf.AttachTCXIngress},
 	}
 }
 
-// put has the program drop what it sees on a link of the node.
-func (b bypassed) put(l *lab, p *program, port string) {
+// attach has the program drop what it sees on a link of the node.
+func (b foreignFilter) attach(l *network, p *program, port string) {
 	l.t.Helper()
 	if b.qdisc == "" {
 		l.attach(p, port, b.side, link.Tail())
 		return
 	}
-	index := l.index(port)
-	err := testbed.Inside(l.node, func() error {
-		return errors.Join(netlink.QdiscReplace(b.discipline(index)), netlink.FilterReplace(&netlink.BpfFilter{
+	index := l.ifindex(port)
+	err := testbed.InNamespace(l.node, func() error {
+		return errors.Join(netlink.QdiscReplace(b.newQdisc(index)), netlink.FilterReplace(&netlink.BpfFilter{
 			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: b.parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
 			Fd:          p.FD(), Name: "policy", DirectAction: true,
 		}))
@@ -64,8 +64,8 @@ func (b bypassed) put(l *lab, p *program, port string) {
 	}
 }
 
-// discipline is the qdisc that the filter is below.
-func (b bypassed) discipline(index int) netlink.Qdisc {
+// newQdisc is the qdisc that the filter is below.
+func (b foreignFilter) newQdisc(index int) netlink.Qdisc {
 	if b.qdisc == "htb" {
 		return netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Handle: b.parent, Parent: netlink.HANDLE_ROOT})
 	}
@@ -73,8 +73,8 @@ func (b bypassed) discipline(index int) netlink.Qdisc {
 	return &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: b.qdisc}
 }
 
-// lift takes the program away. The qdisc stays if it can do no harm.
-func (b bypassed) lift(l *lab, p *program, port string) {
+// detach takes the program away. The qdisc stays if it can do no harm.
+func (b foreignFilter) detach(l *network, p *program, port string) {
 	l.t.Helper()
 	switch b.qdisc {
 	case "":
@@ -89,57 +89,57 @@ func (b bypassed) lift(l *lab, p *program, port string) {
 	}
 }
 
-// bystander is a pod whose link has such a program.
-type bystander struct {
-	banned
-	bypassed
+// filteredPod is a pod whose link has such a program.
+type filteredPod struct {
+	deniedPod
+	foreignFilter
 	p *program
 }
 
-// aside waits until ours answer nothing that the program does not see.
-func (b *bystander) aside(t *testing.T, agent *peer.Process) {
+// waitForAgent waits until ours answer nothing that the program does not see.
+func (b *filteredPod) waitForAgent(t *testing.T, agent *peer.Process) {
 	t.Helper()
-	agent.Must(t, b.bypassed.name+": the agent to look at the link", func(context.Context) error {
-		got := b.l.chain(b.port)
-		if b.left != nil && slices.Equal(got, b.left) {
+	agent.Must(t, b.foreignFilter.name+": the agent to look at the link", func(context.Context) error {
+		got := b.l.ingressPrograms(b.port)
+		if b.remaining != nil && slices.Equal(got, b.remaining) {
 			return nil
 		}
-		if b.left == nil && b.behind() {
+		if b.remaining == nil && b.agentIsBehind() {
 			return nil
 		}
 		return fmt.Errorf("it has the programs %q", got)
 	})
 }
 
-// behind reports whether the agent's program on the side of the program of tcx is behind it.
-func (b *bystander) behind() bool {
+// agentIsBehind reports whether the agent's program on the side of the program of tcx is behind it.
+func (b *filteredPod) agentIsBehind() bool {
 	names := b.l.programs(b.port, b.side)
 	at := slices.Index(names, b.p.name)
-	return at >= 0 && strings.HasPrefix(names[len(names)-1], "nodens_") && at < len(names)-1 && slices.Contains(b.l.chain(b.port), ours)
+	return at >= 0 && strings.HasPrefix(names[len(names)-1], "nodens_") && at < len(names)-1 && slices.Contains(b.l.ingressPrograms(b.port), answerProgram)
 }
 
-// dropped asks some times, and looks for an answer when the program has dropped all queries, or
+// wantAllDropped asks some times, and looks for an answer when the program has dropped all queries, or
 // the agent's replies to them.
-func (b *bystander) dropped(t *testing.T, query []byte) {
+func (b *filteredPod) wantAllDropped(t *testing.T, query []byte) {
 	t.Helper()
-	answered, seen := b.l.answered(), b.l.packets(b.p)
+	answered, seen := b.l.kernelAnswers(), b.l.packets(b.p)
 	_ = b.SetDeadline(time.Time{}) // see try
-	for range asks {
+	for range repeats {
 		b.write(query)
 	}
 	if err := peer.Await(t.Context(), "the program to drop all", func(context.Context) error {
-		if n := b.l.packets(b.p) - seen; n < asks {
-			return fmt.Errorf("%d of %d so far", n, asks)
+		if n := b.l.packets(b.p) - seen; n < repeats {
+			return fmt.Errorf("%d of %d so far", n, repeats)
 		}
 		return nil
 	}); err != nil {
-		t.Errorf("%s: %v", b.bypassed.name, err)
+		t.Errorf("%s: %v", b.foreignFilter.name, err)
 	}
-	if n := b.l.answered() - answered; n != 0 {
-		t.Errorf("%s: the kernel has answered %d queries", b.bypassed.name, n)
+	if n := b.l.kernelAnswers() - answered; n != 0 {
+		t.Errorf("%s: the kernel has answered %d queries", b.foreignFilter.name, n)
 	}
 	if n := b.drain(); n != 0 {
-		t.Errorf("%s: %d replies have come", b.bypassed.name, n)
+		t.Errorf("%s: %d replies have come", b.foreignFilter.name, n)
 	}
 }
 
@@ -147,40 +147,40 @@ func (b *bystander) dropped(t *testing.T, query []byte) {
 // by tcx, be it there before the agent or come later. When it goes the kernel answers again, also
 // where an empty clsact is left.
 func TestKernelBypass(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
-	var pods []*bystander
-	for i, c := range bypasses() {
+	var pods []*filteredPod
+	for i, c := range foreignFilters() {
 		ns, err := l.AddPod(i + 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		pod := &bystander{bypassed: c, p: l.program(fmt.Sprintf("policy%d", i+1), drop)}
-		pod.banned = banned{ban: ban{name: c.name}, l: l, ns: ns, port: fmt.Sprintf("vpod%d", i+1), client: l.client(ns, c.door)}
-		pod.put(l, pod.p, pod.port)
+		pod := &filteredPod{foreignFilter: c, p: l.loadProgram(fmt.Sprintf("policy%d", i+1), tcxDrop)}
+		pod.deniedPod = deniedPod{denyPolicy: denyPolicy{name: c.name}, l: l, ns: ns, port: fmt.Sprintf("vpod%d", i+1), client: l.client(ns, c.addr)}
+		pod.attach(l, pod.p, pod.port)
 		pods = append(pods, pod)
 	}
 	p := l.startInKernel()
 	for _, door := range []string{local4, local6} {
-		newAsker(t, l, p, door).known(query)
+		newComparer(t, l, p, door).askUntilKernelAnswers(query)
 	}
 	for _, when := range []string{"before the agent", "after it"} {
 		t.Log("programs that come", when)
 		for _, pod := range pods {
-			pod.aside(t, p)
+			pod.waitForAgent(t, p)
 		}
 		for _, pod := range pods {
-			pod.dropped(t, query)
+			pod.wantAllDropped(t, query)
 		}
 		for _, pod := range pods {
-			pod.lift(l, pod.p, pod.port)
+			pod.detach(l, pod.p, pod.port)
 		}
 		for _, pod := range pods {
-			pod.answered(t, p, query)
+			pod.waitForKernelAnswer(t, p, query)
 		}
 		if when == "before the agent" {
 			for _, pod := range pods {
-				pod.put(l, pod.p, pod.port)
+				pod.attach(l, pod.p, pod.port)
 			}
 		}
 	}
@@ -189,10 +189,10 @@ func TestKernelBypass(t *testing.T) {
 // TestKernelForged: a pod that is kept from the agent is not answered because another one asks in
 // its name, whether it asks itself or not. When that ends it is answered again.
 func TestKernelForged(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
-	newAsker(t, l, p, local4).known(query)
+	newComparer(t, l, p, local4).askUntilKernelAnswers(query)
 	var spaces []string
 	for n := range 2 {
 		ns, err := l.AddPod(n + 1)
@@ -201,10 +201,10 @@ func TestKernelForged(t *testing.T) {
 		}
 		spaces = append(spaces, ns)
 	}
-	b := &banned{ban: bans()[1], l: l, ns: spaces[1], port: "vpod2", client: l.client(spaces[1], local4)}
-	b.answered(t, p, query)
-	b.set(true)
-	forge, end := l.forge(spaces[0], b.LocalAddr().String(), query)
+	b := &deniedPod{denyPolicy: denyPolicies()[1], l: l, ns: spaces[1], port: "vpod2", client: l.client(spaces[1], local4)}
+	b.waitForKernelAnswer(t, p, query)
+	b.setDenied(true)
+	forge, end := l.forgedSender(spaces[0], b.LocalAddr().String(), query)
 	defer end()
 	replies := func() string { return l.in(l.node, "cat", "/sys/class/net/vpod2/statistics/tx_packets") }
 	before := replies()
@@ -217,23 +217,23 @@ func TestKernelForged(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	answered := l.answered()
-	for id := range uint16(3 * asks) {
+	answered := l.kernelAnswers()
+	for id := range uint16(3 * repeats) {
 		forge()
-		b.try(query, id, usual, nil)
+		b.try(query, id, replyWait, nil)
 	}
-	if n := l.answered() - answered; n != 0 {
+	if n := l.kernelAnswers() - answered; n != 0 {
 		t.Errorf("the kernel has answered %d queries of a pod that is kept from the agent", n)
 	}
-	b.set(false)
-	b.answered(t, p, query)
+	b.setDenied(false)
+	b.waitForKernelAnswer(t, p, query)
 }
 
-// forge has a pod send the query from another's address, each time it is called.
-func (l *lab) forge(ns, client string, query []byte) (send, end func()) {
+// forgedSender has a pod send the query from another's address, each time it is called.
+func (l *network) forgedSender(ns, client string, query []byte) (send, end func()) {
 	l.t.Helper()
 	var fd int
-	err := testbed.Inside(ns, func() (err error) {
+	err := testbed.InNamespace(ns, func() (err error) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		return err
 	})

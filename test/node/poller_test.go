@@ -20,39 +20,39 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// sighting is what an answer says: its first address, with the TTL; and when it was asked
+// observation is what an answer says: its first address, with the TTL; and when it was asked
 // for and came.
-type sighting struct {
-	asked, came time.Time
-	addr        [4]byte
-	ttl         uint32
+type observation struct {
+	sent, received time.Time
+	addr           [4]byte
+	ttl            uint32
 }
 
-// witness is a pod that asks one query, again and again, as fast as it is answered.
-type witness struct {
-	l    *lab
-	ends chan struct{}
-	done chan struct{}
+// poller is a pod that asks one query, again and again, as fast as it is answered.
+type poller struct {
+	network *network
+	stop    chan struct{}
+	done    chan struct{}
 
 	mu   sync.Mutex // holds what follows
-	seen []sighting
+	seen []observation
 	err  error
 }
 
-// witness starts asking, until the test ends.
-func (l *lab) witness(query []byte) *witness {
+// startPoller starts asking, until the test ends.
+func (l *network) startPoller(query []byte) *poller {
 	l.t.Helper()
 	c := l.client(l.pod, local4)
-	w := &witness{l: l, ends: make(chan struct{}), done: make(chan struct{})}
+	w := &poller{network: l, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
 		for id := uint16(1); ; id++ {
 			select {
-			case <-w.ends:
+			case <-w.stop:
 				return
 			default:
 			}
-			if err := w.ask(c, query, id); err != nil {
+			if err := w.poll(c, query, id); err != nil {
 				w.mu.Lock()
 				w.err = err
 				w.mu.Unlock()
@@ -61,16 +61,16 @@ func (l *lab) witness(query []byte) *witness {
 		}
 	}()
 	l.t.Cleanup(func() {
-		close(w.ends)
+		close(w.stop)
 		<-w.done
 	})
 	return w
 }
 
-func (w *witness) ask(c *client, query []byte, id uint16) error {
+func (w *poller) poll(c *client, query []byte, id uint16) error {
 	packet := append([]byte{byte(id >> 8), byte(id)}, query[2:]...)
-	s := sighting{asked: time.Now()}
-	_ = c.SetDeadline(s.asked.Add(patience))
+	s := observation{sent: time.Now()}
+	_ = c.SetDeadline(s.sent.Add(answerTimeout))
 	if _, err := c.Write(packet); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (w *witness) ask(c *client, query []byte, id uint16) error {
 	if err != nil {
 		return err
 	}
-	s.came = time.Now()
+	s.received = time.Now()
 	at := len(query) + 2 // behind the pointer to the name
 	if n < at+14 || b[0] != packet[0] || b[1] != packet[1] || b[3]&15 != 0 {
 		return fmt.Errorf("%x is no answer to %x", b[:n], packet)
@@ -92,35 +92,35 @@ func (w *witness) ask(c *client, query []byte, id uint16) error {
 	return nil
 }
 
-// cut waits for some more answers, and gives all since it was called last.
-func (w *witness) cut() (seen []sighting) {
-	w.l.t.Helper()
+// waitForMore waits for some more answers, and gives all since it was called last.
+func (w *poller) waitForMore() (seen []observation) {
+	w.network.t.Helper()
 	w.mu.Lock()
 	then := len(w.seen)
 	w.mu.Unlock()
-	err := peer.Await(w.l.t.Context(), "some answers", func(context.Context) error {
+	err := peer.Await(w.network.t.Context(), "some answers", func(context.Context) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.err != nil {
-			w.l.t.Fatal(w.err)
+			w.network.t.Fatal(w.err)
 		}
-		if n := len(w.seen) - then; n < asks {
+		if n := len(w.seen) - then; n < repeats {
 			return fmt.Errorf("%d so far", n)
 		}
 		seen, w.seen = w.seen, nil
 		return nil
 	})
 	if err != nil {
-		w.l.t.Fatal(err)
+		w.network.t.Fatal(err)
 	}
 	return seen
 }
 
-// mostly checks that the kernel has given most of the answers since then, so that what is
+// wantMostlyKernel checks that the kernel has given most of the answers since then, so that what is
 // said of all of them is said of it.
-func (l *lab) mostly(then, answers int) {
+func (l *network) wantMostlyKernel(then, answers int) {
 	l.t.Helper()
-	n := l.answered() - then
+	n := l.kernelAnswers() - then
 	l.t.Logf("the kernel has given %d of %d answers", n, answers)
 	if n < answers/2 {
 		l.t.Errorf("the kernel has given %d of %d answers, which says little about it", n, answers)
@@ -130,7 +130,7 @@ func (l *lab) mostly(then, answers int) {
 // TestKernelReload: from the moment at which a new configuration is in force no answer is one
 // of the configuration before.
 func TestKernelReload(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	conf := filepath.Join(l.dir, "Corefile")
 	text, err := os.ReadFile(conf)
@@ -138,37 +138,37 @@ func TestKernelReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
-	w := l.witness(query)
-	ack := &dns.Conn{Conn: dial(t, l.node, "tcp")}
-	all, then := 0, l.answered()
+	w := l.startPoller(query)
+	ack := &dns.Conn{Conn: dialAgent(t, l.node, "tcp")}
+	all, then := 0, l.kernelAnswers()
 	for n := range uint32(5) {
 		ttl := 10 + n
-		all += len(w.cut())
+		all += len(w.waitForMore())
 		peer.ReplaceFile(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
 		if err := p.Signal(syscall.SIGUSR1); err != nil {
 			t.Fatal(err)
 		}
 		var at time.Time
 		p.Must(t, "the agent to answer by the new configuration", func(context.Context) error {
-			m, err := exchange(ack, query)
+			m, err := exchangeTCP(ack, query)
 			if err == nil && m.Answer[0].Header().Ttl != ttl {
 				err = fmt.Errorf("the TTL is %d, want %d", m.Answer[0].Header().Ttl, ttl)
 			}
 			at = time.Now()
 			return err
 		})
-		seen := w.cut()
+		seen := w.waitForMore()
 		all += len(seen)
 		for _, s := range seen {
-			if s.asked.After(at) && s.ttl != ttl {
-				t.Fatalf("%v after the configuration was in force the TTL is %d, want %d", s.asked.Sub(at), s.ttl, ttl)
+			if s.sent.After(at) && s.ttl != ttl {
+				t.Fatalf("%v after the configuration was in force the TTL is %d, want %d", s.sent.Sub(at), s.ttl, ttl)
 			}
 		}
 	}
-	l.mostly(then, all)
+	l.wantMostlyKernel(then, all)
 }
 
-func dial(t *testing.T, ns, network string) net.Conn {
+func dialAgent(t *testing.T, ns, network string) net.Conn {
 	t.Helper()
 	conn, err := testbed.Dial(ns, network, net.JoinHostPort(local4, "53"))
 	if err != nil {
@@ -178,8 +178,8 @@ func dial(t *testing.T, ns, network string) net.Conn {
 	return conn
 }
 
-func exchange(c *dns.Conn, query []byte) (*dns.Msg, error) {
-	_ = c.SetDeadline(time.Now().Add(patience))
+func exchangeTCP(c *dns.Conn, query []byte) (*dns.Msg, error) {
+	_ = c.SetDeadline(time.Now().Add(answerTimeout))
 	if _, err := c.Write(query); err != nil {
 		return nil, err
 	}
@@ -190,31 +190,31 @@ func exchange(c *dns.Conn, query []byte) (*dns.Msg, error) {
 	return m, err
 }
 
-// moving is an upstream whose answer is the number of its generation, in an address.
-type moving struct{ generation atomic.Uint32 }
+// versionedUpstream is an upstream whose answer is the number of its generation, in an address.
+type versionedUpstream struct{ version atomic.Uint32 }
 
-// hold is the TTL of its answers, in seconds: the least that the cache holds one for.
-const hold = 5
+// answerTTL is the TTL of its answers, in seconds: the least that the cache holds one for.
+const answerTTL = 5
 
-func (m *moving) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+func (m *versionedUpstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	r := new(dns.Msg).SetReply(q)
-	n := m.generation.Load()
+	n := m.version.Load()
 	r.Answer = []dns.RR{&dns.A{
-		Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: hold},
+		Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: answerTTL},
 		A:   net.IPv4(10, 0, byte(n>>8), byte(n)),
 	}}
 	_ = w.WriteMsg(r) // whoever asks may have given up
 }
 
-// movingPort is where it listens.
-const movingPort = "5301"
+// versionedUpstreamPort is where it listens.
+const versionedUpstreamPort = "5301"
 
-func (l *lab) moving() *moving {
+func (l *network) startVersionedUpstream() *versionedUpstream {
 	l.t.Helper()
-	m := &moving{}
+	m := &versionedUpstream{}
 	var conn net.PacketConn
-	err := testbed.Inside(l.upstream, func() (err error) {
-		conn, err = net.ListenPacket("udp", net.JoinHostPort(upstreamIP, movingPort))
+	err := testbed.InNamespace(l.upstream, func() (err error) {
+		conn, err = net.ListenPacket("udp", net.JoinHostPort(upstreamIP, versionedUpstreamPort))
 		return err
 	})
 	if err != nil {
@@ -231,56 +231,56 @@ func (l *lab) moving() *moving {
 // TestKernelFlush: from the moment at which a flush is done no answer is what the cache held
 // before; and without a flush none is given for longer than its TTL, which counts down.
 func TestKernelFlush(t *testing.T) {
-	l := newKernelLab(t)
-	m := l.moving()
-	args := l.agentArgs(testbed.InKernel, "-admin-socket", filepath.Join(l.estate(), "admin.sock"))
+	l := newKernelNetwork(t)
+	m := l.startVersionedUpstream()
+	args := l.agentArgs(testbed.KernelPathFlag, "-admin-socket", filepath.Join(l.handoverDir(), "admin.sock"))
 	conf, err := os.ReadFile(filepath.Join(l.dir, "Corefile"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.file("Corefile", strings.Replace(string(conf), ":"+testbed.UpstreamPort, ":"+movingPort, 1))
-	l.run(args...)
+	l.file("Corefile", strings.Replace(string(conf), ":"+testbed.UpstreamPort, ":"+versionedUpstreamPort, 1))
+	l.startAgentWith(args...)
 	const name = "moving.test."
-	w := l.witness(pack(question(name, dns.TypeA)))
-	w.cut()
-	all, then := 0, l.answered()
+	w := l.startPoller(pack(question(name, dns.TypeA)))
+	w.waitForMore()
+	all, then := 0, l.kernelAnswers()
 	for n := uint32(1); n <= 20; n++ {
-		m.generation.Store(n)
-		before := len(w.cut()) // the old one is in use
-		l.in(l.node, l.nodens, "flush", "-socket", filepath.Join(l.estate(), "admin.sock"), name)
+		m.version.Store(n)
+		before := len(w.waitForMore()) // the old one is in use
+		l.in(l.node, l.nodens, "flush", "-socket", filepath.Join(l.handoverDir(), "admin.sock"), name)
 		at := time.Now()
-		seen := w.cut()
+		seen := w.waitForMore()
 		all += before + len(seen)
 		for _, s := range seen {
-			if s.asked.After(at) && generation(s) != n {
-				t.Fatalf("%v after the flush the answer is number %d, want %d", s.asked.Sub(at), generation(s), n)
+			if s.sent.After(at) && versionOf(s) != n {
+				t.Fatalf("%v after the flush the answer is number %d, want %d", s.sent.Sub(at), versionOf(s), n)
 			}
 		}
 	}
-	all += w.expire(t, m)
-	l.mostly(then, all)
+	all += w.waitForExpiry(t, m)
+	l.wantMostlyKernel(then, all)
 }
 
-func generation(s sighting) uint32 { return uint32(s.addr[2])<<8 | uint32(s.addr[3]) }
+func versionOf(s observation) uint32 { return uint32(s.addr[2])<<8 | uint32(s.addr[3]) }
 
-// expire has an answer come to the end of its time.
-func (w *witness) expire(t *testing.T, m *moving) (answers int) {
+// waitForExpiry has an answer come to the end of its time.
+func (w *poller) waitForExpiry(t *testing.T, m *versionedUpstream) (answers int) {
 	t.Helper()
-	old := m.generation.Add(1) - 1
+	old := m.version.Add(1) - 1
 	var first time.Time // when the old one was seen first, or later
 	for ended := false; !ended; {
-		seen := w.cut()
+		seen := w.waitForMore()
 		answers += len(seen)
 		for _, s := range seen {
 			if first.IsZero() {
-				first = s.came
+				first = s.received
 			}
-			if generation(s) != old {
+			if versionOf(s) != old {
 				ended = true
 				continue
 			}
-			age := s.asked.Sub(first)
-			if age > hold*time.Second || s.ttl < 1 || time.Duration(s.ttl-1)*time.Second > hold*time.Second-age {
+			age := s.sent.Sub(first)
+			if age > answerTTL*time.Second || s.ttl < 1 || time.Duration(s.ttl-1)*time.Second > answerTTL*time.Second-age {
 				t.Fatalf("after %v the answer has the TTL %d", age, s.ttl)
 			}
 		}

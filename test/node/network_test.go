@@ -28,17 +28,17 @@ const (
 	upstreamIP     = testbed.UpstreamIP
 )
 
-// lab is a testbed whose errors fail the test.
-type lab struct {
-	*testbed.Lab
+// network is a testbed whose errors fail the test.
+type network struct {
+	*testbed.Network
 	t                   *testing.T
 	pod, node, upstream string
 	nodens, dir         string
-	shared              string // see estate
+	handoverPath        string // see estate
 }
 
-// newLab makes a lab, or skips the test where the machine can't have one.
-func newLab(t *testing.T) *lab {
+// newNetwork makes a lab, or skips the test where the machine can't have one.
+func newNetwork(t *testing.T) *network {
 	t.Helper()
 	if err := testbed.Usable(); err != nil {
 		t.Skip(err)
@@ -48,11 +48,11 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &lab{Lab: b, t: t, pod: b.Pod, node: b.Node, upstream: b.Upstream, nodens: b.Nodens, dir: b.Dir}
+	return &network{Network: b, t: t, pod: b.Pod, node: b.Node, upstream: b.Upstream, nodens: b.Nodens, dir: b.Dir}
 }
 
 // in runs a command inside a namespace.
-func (l *lab) in(ns string, args ...string) string {
+func (l *network) in(ns string, args ...string) string {
 	l.t.Helper()
 	out, err := l.In(ns, args...)
 	if err != nil {
@@ -62,7 +62,7 @@ func (l *lab) in(ns string, args ...string) string {
 }
 
 // start runs nodens in a namespace.
-func (l *lab) start(ns string, env []string, args ...string) *peer.Process {
+func (l *network) start(ns string, env []string, args ...string) *peer.Process {
 	l.t.Helper()
 	return peer.Start(l.t, peer.Command{
 		Name: "nodens-" + ns, Path: "ip", Env: env,
@@ -70,7 +70,7 @@ func (l *lab) start(ns string, env []string, args ...string) *peer.Process {
 	})
 }
 
-func (l *lab) file(name, text string) string {
+func (l *network) file(name, text string) string {
 	l.t.Helper()
 	path, err := l.File(name, text)
 	if err != nil {
@@ -81,7 +81,7 @@ func (l *lab) file(name, text string) string {
 
 // agentArgs are the arguments of an agent at the link-local addresses, which looks after
 // its rules every second.
-func (l *lab) agentArgs(more ...string) []string {
+func (l *network) agentArgs(more ...string) []string {
 	l.t.Helper()
 	args, err := l.AgentArgs([]string{local4, local6}, append([]string{"-syncinterval=1s"}, more...)...)
 	if err != nil {
@@ -92,24 +92,24 @@ func (l *lab) agentArgs(more ...string) []string {
 
 // startAgent runs the agent in the node until it is ready: rules come after the
 // sockets, so an answer alone does not say that it is.
-func (l *lab) startAgent(more ...string) *peer.Process {
+func (l *network) startAgent(more ...string) *peer.Process {
 	l.t.Helper()
-	return l.run(l.agentArgs(more...)...)
+	return l.startAgentWith(l.agentArgs(more...)...)
 }
 
-// run runs an agent in the node with these arguments until it is ready.
-func (l *lab) run(args ...string) *peer.Process {
+// startAgentWith runs an agent in the node with these arguments until it is ready.
+func (l *network) startAgentWith(args ...string) *peer.Process {
 	l.t.Helper()
 	p := l.start(l.node, nil, args...)
-	p.Must(l.t, "the agent to log that it serves", testbed.Logs(p, "msg=serving"))
+	p.Must(l.t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
 	return p
 }
 
 // dig asks from a namespace and gives what +short prints.
-func (l *lab) dig(ns string, args ...string) (string, error) { return l.Dig(ns, args...) }
+func (l *network) dig(ns string, args ...string) (string, error) { return l.Dig(ns, args...) }
 
 // tracked gives the node's tracked connections of port 53.
-func (l *lab) tracked() string {
+func (l *network) tracked() string {
 	l.t.Helper()
 	lines, err := l.Tracked()
 	if err != nil {
@@ -118,10 +118,10 @@ func (l *lab) tracked() string {
 	return lines
 }
 
-// saved gives the node's rules and the chains that somebody made, one a line, each
+// ruleList gives the node's rules and the chains that somebody made, one a line, each
 // with its table. Empty tables, which come with the first rule and stay when it
 // goes, are not told from missing ones.
-func (l *lab) saved() string {
+func (l *network) ruleList() string {
 	l.t.Helper()
 	var lines []string
 	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
@@ -140,7 +140,7 @@ func (l *lab) saved() string {
 }
 
 // addresses gives the node's addresses, one a line.
-func (l *lab) addresses() string {
+func (l *network) addresses() string {
 	l.t.Helper()
 	return l.in(l.node, "ip", "-o", "-br", "addr")
 }

@@ -21,7 +21,7 @@ import (
 // without EDNS, of a cluster name and of a name that is forwarded; and that none
 // of it leaves a trace in the connection-tracking table.
 func TestPodAsks(t *testing.T) {
-	l := newLab(t)
+	l := newNetwork(t)
 	// A rule that looks at a connection's state turns tracking on in the node.
 	l.in(l.node, "iptables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
 	l.in(l.node, "ip6tables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
@@ -63,12 +63,12 @@ func TestPodAsks(t *testing.T) {
 // TestRules: what the agent leaves in the node's rule sets while it runs, that a
 // rule somebody else removes comes back, and that a stop leaves nothing.
 func TestRules(t *testing.T) {
-	l := newLab(t)
+	l := newNetwork(t)
 	l.in(l.node, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "ACCEPT", "-m", "comment", "--comment", "somebody else's")
 	l.in(l.node, "ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "5353", "-j", "NOTRACK")
-	rules, addrs := l.saved(), l.addresses()
+	rules, addrs := l.ruleList(), l.addresses()
 	p := l.startAgent()
-	during := l.saved()
+	during := l.ruleList()
 	for _, want := range wantedRules() {
 		if n := strings.Count(during, want); n != 1 {
 			t.Errorf("rule stands %d times: %s\n%s", n, want, during)
@@ -81,7 +81,7 @@ func TestRules(t *testing.T) {
 	}
 	l.in(l.node, "iptables", "-t", "raw", "-F", "PREROUTING")
 	p.Must(t, "the removed rules to come back", func(context.Context) error {
-		if got := l.saved(); got != during {
+		if got := l.ruleList(); got != during {
 			return errors.New(cmp.Diff(during, got))
 		}
 		return nil
@@ -90,7 +90,7 @@ func TestRules(t *testing.T) {
 	if err := p.Err(); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}
-	if diff := cmp.Diff(rules, l.saved()); diff != "" {
+	if diff := cmp.Diff(rules, l.ruleList()); diff != "" {
 		t.Errorf("rules differ after the stop (-before +after):\n%s", diff)
 	}
 	if diff := cmp.Diff(addrs, l.addresses()); diff != "" {
@@ -125,37 +125,37 @@ func wantedRules() []string {
 // TestKilled: after a SIGKILL the next agent takes over what the dead one left,
 // twice nothing, and leaves nothing itself.
 func TestKilled(t *testing.T) {
-	l := newLab(t)
-	rules, addrs := l.saved(), l.addresses()
+	l := newNetwork(t)
+	rules, addrs := l.ruleList(), l.addresses()
 	p := l.startAgent()
-	during := l.saved()
+	during := l.ruleList()
 	p.Kill()
-	if diff := cmp.Diff(during, l.saved()); diff != "" {
+	if diff := cmp.Diff(during, l.ruleList()); diff != "" {
 		t.Errorf("rules went with the killed agent (-before +after):\n%s", diff)
 	}
 	p = l.startAgent()
-	if diff := cmp.Diff(during, l.saved()); diff != "" {
+	if diff := cmp.Diff(during, l.ruleList()); diff != "" {
 		t.Errorf("the second agent's rules differ from the first's (-first +second):\n%s", diff)
 	}
 	if got, err := l.dig(l.pod, "@"+local4, "web.shop.svc.cluster.local"); err != nil || got != "10.96.7.1" {
 		t.Errorf("after the restart: %q, %v", got, err)
 	}
 	p.Stop()
-	if diff := cmp.Diff(rules+addrs, l.saved()+l.addresses()); diff != "" {
+	if diff := cmp.Diff(rules+addrs, l.ruleList()+l.addresses()); diff != "" {
 		t.Errorf("the stop leaves something behind (-before +after):\n%s", diff)
 	}
 }
 
 // TestSkipTeardown: the flag leaves everything for the next agent.
 func TestSkipTeardown(t *testing.T) {
-	l := newLab(t)
+	l := newNetwork(t)
 	p := l.startAgent("-skipteardown")
-	during := l.saved() + l.addresses()
+	during := l.ruleList() + l.addresses()
 	p.Stop()
 	if err := p.Err(); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}
-	if diff := cmp.Diff(during, l.saved()+l.addresses()); diff != "" {
+	if diff := cmp.Diff(during, l.ruleList()+l.addresses()); diff != "" {
 		t.Errorf("something went in spite of -skipteardown (-before +after):\n%s", diff)
 	}
 }
@@ -163,7 +163,7 @@ func TestSkipTeardown(t *testing.T) {
 // TestReadiness: /ready is 200 while the agent serves and 503 in its lame-duck
 // time, in which it still answers.
 func TestReadiness(t *testing.T) {
-	l := newLab(t)
+	l := newNetwork(t)
 	args := l.agentArgs()
 	conf := args[1]
 	text, err := os.ReadFile(conf)
@@ -204,7 +204,7 @@ func TestReadiness(t *testing.T) {
 // TestStartErrors: what stands in the way of a start is named with the flag that
 // turns that part off, the exit code is 1, and nothing is left behind.
 func TestStartErrors(t *testing.T) {
-	l := newLab(t)
+	l := newNetwork(t)
 	noTools := filepath.Join(l.dir, "empty")
 	if err := os.Mkdir(noTools, 0o755); err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestStartErrors(t *testing.T) {
 		{"broken Corefile", []string{l.nodens, "-conf", l.file("Corefile.broken", ".:53 {\n    forwrad . 10.0.0.1\n}\n")}, `did you mean "forward"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rules, addrs := l.saved(), l.addresses()
+			rules, addrs := l.ruleList(), l.addresses()
 			cmd := append([]string{"netns", "exec", l.node}, c.cmd...)
 			if c.name != "broken Corefile" {
 				cmd = append(cmd, args...)
@@ -233,7 +233,7 @@ func TestStartErrors(t *testing.T) {
 			if !strings.Contains(string(out), c.want) {
 				t.Errorf("the error does not say %q:\n%s", c.want, out)
 			}
-			if diff := cmp.Diff(rules+addrs, l.saved()+l.addresses()); diff != "" {
+			if diff := cmp.Diff(rules+addrs, l.ruleList()+l.addresses()); diff != "" {
 				t.Errorf("something is left behind (-before +after):\n%s", diff)
 			}
 		})
@@ -243,7 +243,7 @@ func TestStartErrors(t *testing.T) {
 // TestOfficial: NodeLocal DNSCache's own Corefile and arguments start the agent
 // unchanged; cluster names go to the upstream service over TCP.
 func TestOfficial(t *testing.T) {
-	l := newLab(t)
+	l := newNetwork(t)
 	root, err := peer.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestOfficial(t *testing.T) {
 	// Where the ConfigMap is mounted is the one thing that is the test's own.
 	args := append(strings.Fields(string(text)), "-basecorefile", filepath.Join(fixture, "Corefile.base"))
 	p := l.start(l.node, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + upstreamIP}, args...)
-	p.Must(t, "the agent to log that it serves", testbed.Logs(p, "msg=serving"))
+	p.Must(t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
 	for _, server := range []string{local4, "10.96.0.10"} {
 		got, err := l.dig(l.node, "@"+server, "web.shop.svc.cluster.local")
 		if err != nil || got != "192.0.2.90" {

@@ -19,8 +19,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// sets are Services of several addresses, and what SRV records are about.
-const sets = `---
+// headlessService are Services of several addresses, and what SRV records are about.
+const headlessService = `---
 apiVersion: v1
 kind: Service
 metadata: {name: set, namespace: shop}
@@ -39,32 +39,32 @@ endpoints:
 ports: [{name: http, port: 80, protocol: TCP}]
 `
 
-// newKernelLab makes a lab whose kernel can answer, or skips the test.
-func newKernelLab(t *testing.T) *lab {
+// newKernelNetwork makes a lab whose kernel can answer, or skips the test.
+func newKernelNetwork(t *testing.T) *network {
 	t.Helper()
-	if err := testbed.Attachable(); err != nil {
+	if err := testbed.KernelPathUsable(); err != nil {
 		t.Skip(err)
 	}
-	return newLab(t)
+	return newNetwork(t)
 }
 
 // startInKernel runs an agent that answers inside of the kernel, at the link-local
 // addresses, with the sets among its Services, whose endpoints come in any order.
-func (l *lab) startInKernel(more ...string) *peer.Process {
+func (l *network) startInKernel(more ...string) *peer.Process {
 	l.t.Helper()
-	args := append(l.agentArgs(testbed.InKernel), more...)
-	l.file("cluster.yaml", testbed.Manifests()+sets)
+	args := append(l.agentArgs(testbed.KernelPathFlag), more...)
+	l.file("cluster.yaml", testbed.Manifests()+headlessService)
 	conf := filepath.Join(l.dir, "Corefile")
 	text, err := os.ReadFile(conf)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	l.file("Corefile", strings.NewReplacer("manifests ", "topology off\n        manifests ", "    errors\n", "    errors\n    loadbalance\n").Replace(string(text)))
-	return l.run(args...)
+	return l.startAgentWith(args...)
 }
 
-// count is a series of the agent's metrics, 0 if there is none.
-func (l *lab) count(series string) int {
+// metric is a series of the agent's metrics, 0 if there is none.
+func (l *network) metric(series string) int {
 	l.t.Helper()
 	m, err := l.Metrics()
 	if err != nil {
@@ -73,10 +73,10 @@ func (l *lab) count(series string) int {
 	return int(m[series])
 }
 
-// answered is how many queries the kernel has answered since the agent started.
-func (l *lab) answered() int {
+// kernelAnswers is how many queries the kernel has answered since the agent started.
+func (l *network) kernelAnswers() int {
 	l.t.Helper()
-	return l.count(`nodens_kernel_path_queries_total{result="answered"}`)
+	return l.metric(`nodens_kernel_path_queries_total{result="answered"}`)
 }
 
 // client is a UDP socket of a namespace, connected to a door of the agent.
@@ -86,7 +86,7 @@ type client struct {
 	id uint16
 }
 
-func (l *lab) client(ns, door string) *client {
+func (l *network) client(ns, door string) *client {
 	l.t.Helper()
 	conn, err := testbed.Dial(ns, "udp", net.JoinHostPort(door, "53"))
 	if err != nil {
@@ -100,7 +100,7 @@ func (l *lab) client(ns, door string) *client {
 // that does nothing else within milliseconds.
 func (c *client) read() []byte {
 	c.t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(answerTimeout))
 	buf := make([]byte, dns.MaxMsgSize)
 	n, err := c.Read(buf)
 	if err != nil {
@@ -162,11 +162,11 @@ func pack(m *dns.Msg) []byte {
 	return wire
 }
 
-// form is a way of asking, and whether the kernel is to answer it.
-type form struct {
-	name   string
-	in     bool
-	change func(*dns.Msg)
+// queryForm is a way of asking, and whether the kernel is to answer it.
+type queryForm struct {
+	name     string
+	inKernel bool
+	change   func(*dns.Msg)
 	// mangle changes the packed query.
 	mangle func([]byte) []byte
 	// silent says that nobody answers it.
@@ -180,24 +180,24 @@ func edns(size uint16, options ...dns.EDNS0) func(*dns.Msg) {
 	}
 }
 
-func forms() []form {
+func queryForms() []queryForm {
 	padding, cookie := &dns.EDNS0_PADDING{Padding: make([]byte, 40)}, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}
 	opcode := func(code int) func(*dns.Msg) { return func(m *dns.Msg) { m.Opcode = code } }
-	return []form{
-		{name: "plain", in: true},
-		{name: "EDNS 512", in: true, change: edns(512)},
-		{name: "EDNS 1232", in: true, change: edns(1232)},
-		{name: "EDNS 4096", in: true, change: edns(4096)},
-		{name: "padding", in: true, change: edns(1232, padding)},
-		{name: "DO", in: true, change: func(m *dns.Msg) { m.SetEdns0(1232, true) }},
-		{name: "CD", in: true, change: func(m *dns.Msg) { m.CheckingDisabled = true }},
-		{name: "AD", in: true, change: func(m *dns.Msg) { m.AuthenticatedData = true }},
-		{name: "AD CD DO", in: true, change: func(m *dns.Msg) {
+	return []queryForm{
+		{name: "plain", inKernel: true},
+		{name: "EDNS 512", inKernel: true, change: edns(512)},
+		{name: "EDNS 1232", inKernel: true, change: edns(1232)},
+		{name: "EDNS 4096", inKernel: true, change: edns(4096)},
+		{name: "padding", inKernel: true, change: edns(1232, padding)},
+		{name: "DO", inKernel: true, change: func(m *dns.Msg) { m.SetEdns0(1232, true) }},
+		{name: "CD", inKernel: true, change: func(m *dns.Msg) { m.CheckingDisabled = true }},
+		{name: "AD", inKernel: true, change: func(m *dns.Msg) { m.AuthenticatedData = true }},
+		{name: "AD CD DO", inKernel: true, change: func(m *dns.Msg) {
 			m.AuthenticatedData, m.CheckingDisabled = true, true
 			m.SetEdns0(1232, true)
 		}},
-		{name: "no RD", in: true, change: func(m *dns.Msg) { m.RecursionDesired = false }},
-		{name: "mixed case", in: true, change: func(m *dns.Msg) { m.Question[0].Name = mixed(m.Question[0].Name) }},
+		{name: "no RD", inKernel: true, change: func(m *dns.Msg) { m.RecursionDesired = false }},
+		{name: "mixed case", inKernel: true, change: func(m *dns.Msg) { m.Question[0].Name = mixedCase(m.Question[0].Name) }},
 
 		{name: "cookie", change: edns(1232, cookie)},
 		{name: "NSID", change: edns(1232, &dns.EDNS0_NSID{Code: dns.EDNS0NSID})},
@@ -224,8 +224,8 @@ func forms() []form {
 	}
 }
 
-// mixed has every second letter in upper case.
-func mixed(name string) string {
+// mixedCase has every second letter in upper case.
+func mixedCase(name string) string {
 	b := []byte(name)
 	for i := 0; i < len(b); i += 2 {
 		b[i] = bytes.ToUpper(b[i : i+1])[0]
@@ -233,7 +233,7 @@ func mixed(name string) string {
 	return string(b)
 }
 
-func (f form) query(name string, kind uint16) []byte {
+func (f queryForm) query(name string, kind uint16) []byte {
 	m := question(name, kind)
 	if f.change != nil {
 		f.change(m)
@@ -245,8 +245,8 @@ func (f form) query(name string, kind uint16) []byte {
 	return b
 }
 
-// of is the name below zone with the wanted number of bytes on the wire.
-func of(size int, zone string) string {
+// nameOfSize is the name below zone with the wanted number of bytes on the wire.
+func nameOfSize(size int, zone string) string {
 	room := size - (len(zone) + 1)
 	var b strings.Builder
 	for room > 0 {
@@ -263,16 +263,16 @@ func of(size int, zone string) string {
 // TestKernelAnswers: what the kernel answers is byte for byte what the agent answers, and
 // what is not plain goes on to the agent, whatever of it may be known.
 func TestKernelAnswers(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	for _, door := range []string{local4, local6} {
 		t.Run(door, func(t *testing.T) {
-			a := newAsker(t, l, p, door)
-			t.Run("turns", a.turns)
+			a := newComparer(t, l, p, door)
+			t.Run("turns", a.checkRotation)
 			const web, who = "web.shop.svc.cluster.local.", "who." + testbed.Zone + "."
-			for _, f := range forms() {
+			for _, f := range queryForms() {
 				for _, name := range []string{web, who} {
-					t.Run(f.name+" "+name, func(t *testing.T) { a.check(t, f.query(name, dns.TypeA), f.in, f.silent) })
+					t.Run(f.name+" "+name, func(t *testing.T) { a.check(t, f.query(name, dns.TypeA), f.inKernel, f.silent) })
 				}
 			}
 			for _, c := range []struct {
@@ -288,10 +288,10 @@ func TestKernelAnswers(t *testing.T) {
 				{"set-1.set.shop.svc.cluster.local.", dns.TypeA, true},
 				{"www.example.org.", dns.TypeA, true},
 				{"www.example.org.", dns.TypeAAAA, true},
-				{of(127, testbed.Zone+"."), dns.TypeA, true},
-				{of(128, testbed.Zone+"."), dns.TypeA, true},
-				{of(129, testbed.Zone+"."), dns.TypeA, false},
-				{of(255, testbed.Zone+"."), dns.TypeA, false},
+				{nameOfSize(127, testbed.Zone+"."), dns.TypeA, true},
+				{nameOfSize(128, testbed.Zone+"."), dns.TypeA, true},
+				{nameOfSize(129, testbed.Zone+"."), dns.TypeA, false},
+				{nameOfSize(255, testbed.Zone+"."), dns.TypeA, false},
 			} {
 				t.Run(fmt.Sprintf("%d %.40s %s", len(c.name)+1, c.name, dns.Type(c.kind)), func(t *testing.T) {
 					a.check(t, pack(question(c.name, c.kind)), c.in, false)
@@ -301,14 +301,14 @@ func TestKernelAnswers(t *testing.T) {
 	}
 }
 
-// turns: the addresses of an answer take turns, as where the agent answers.
-func (a *asker) turns(t *testing.T) {
+// checkRotation: the addresses of an answer take turns, as where the agent answers.
+func (a *comparer) checkRotation(t *testing.T) {
 	a.pod.t = t
 	query := pack(question("set.shop.svc.cluster.local.", dns.TypeA))
 	first := map[string]bool{}
-	for range 10 * asks { // by chance, one of three is never the first once in 10³⁵ times
+	for range 10 * repeats { // by chance, one of three is never the first once in 10³⁵ times
 		m := new(dns.Msg)
-		if err := m.Unpack(a.known(query)); err != nil || len(m.Answer) != 3 {
+		if err := m.Unpack(a.askUntilKernelAnswers(query)); err != nil || len(m.Answer) != 3 {
 			t.Fatal(m, err)
 		}
 		if first[m.Answer[0].String()] = true; len(first) == 3 {
@@ -318,58 +318,58 @@ func (a *asker) turns(t *testing.T) {
 	t.Errorf("of three addresses, only %v are ever the first", first)
 }
 
-// asker asks one door from the pod, whose queries the kernel may answer, and from the
+// comparer asks one door from the pod, whose queries the kernel may answer, and from the
 // node, where only the agent can.
-type asker struct {
-	l         *lab
+type comparer struct {
+	l         *network
 	p         *peer.Process
 	pod, node *client
 }
 
-func newAsker(t *testing.T, l *lab, p *peer.Process, door string) *asker {
+func newComparer(t *testing.T, l *network, p *peer.Process, door string) *comparer {
 	t.Helper()
 	was := l.t
 	l.t = t
 	defer func() { l.t = was }()
-	return &asker{l, p, l.client(l.pod, door), l.client(l.node, door)}
+	return &comparer{l, p, l.client(l.pod, door), l.client(l.node, door)}
 }
 
-// tries is how often a query is asked that the kernel must not answer: it would be learned
+// foreignRepeats is how often a query is asked that the kernel must not answer: it would be learned
 // from the first answer, or, where an upstream is asked, from the second.
-const tries = 4
+const foreignRepeats = 4
 
 // check asks the query from both sides.
-func (a *asker) check(t *testing.T, query []byte, in, silent bool) {
+func (a *comparer) check(t *testing.T, query []byte, in, silent bool) {
 	t.Helper()
 	a.pod.t, a.node.t = t, t
 	var replies [][]byte
 	want := [][]byte{a.node.ask(query, silent)}
 	if in {
-		replies = append(replies, a.known(query))
+		replies = append(replies, a.askUntilKernelAnswers(query))
 	} else {
-		before := a.l.answered()
-		for range tries {
+		before := a.l.kernelAnswers()
+		for range foreignRepeats {
 			replies = append(replies, a.pod.ask(query, silent))
 		}
-		if n := a.l.answered() - before; n != 0 {
-			t.Errorf("the kernel has answered %d of %d times", n, tries)
+		if n := a.l.kernelAnswers() - before; n != 0 {
+			t.Errorf("the kernel has answered %d of %d times", n, foreignRepeats)
 		}
 	}
 	want = append(want, a.node.ask(query, silent))
 	for _, got := range replies {
-		if !slices.ContainsFunc(want, func(w []byte) bool { return same(w, got) }) {
+		if !slices.ContainsFunc(want, func(w []byte) bool { return sameReply(w, got) }) {
 			t.Errorf("the pod's reply differs.\nnode %x\n     %x\npod  %x\n%s\n%s", want[0], want[1], got, text(want[1]), text(got))
 		}
 	}
 }
 
-// known asks until one query, of which exactly one is counted, was answered in the kernel,
+// askUntilKernelAnswers asks until one query, of which exactly one is counted, was answered in the kernel,
 // and gives its answer.
-func (a *asker) known(query []byte) (reply []byte) {
-	before := a.l.answered()
+func (a *comparer) askUntilKernelAnswers(query []byte) (reply []byte) {
+	before := a.l.kernelAnswers()
 	a.p.Must(a.pod.t, "an answer from the kernel", func(context.Context) error {
 		reply = a.pod.ask(query, false)
-		after := a.l.answered()
+		after := a.l.kernelAnswers()
 		n := after - before
 		before = after
 		if n > 1 {
@@ -383,9 +383,9 @@ func (a *asker) known(query []byte) (reply []byte) {
 	return reply
 }
 
-// same compares replies whose addresses may come in any order: all else is the same byte
+// sameReply compares replies whose addresses may come in any order: all else is the same byte
 // for byte.
-func same(a, b []byte) bool {
+func sameReply(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
@@ -393,11 +393,11 @@ func same(a, b []byte) bool {
 	if len(a) != len(b) || x.Unpack(a) != nil || y.Unpack(b) != nil || len(x.Answer) < 2 {
 		return false
 	}
-	return slices.Equal(lines(x), lines(y))
+	return slices.Equal(sortedText(x), sortedText(y))
 }
 
-// lines is the message as text, its answers sorted.
-func lines(m *dns.Msg) []string {
+// sortedText is the message as text, its answers sorted.
+func sortedText(m *dns.Msg) []string {
 	answer := make([]string, 0, len(m.Answer))
 	for _, rr := range m.Answer {
 		answer = append(answer, rr.String())

@@ -17,8 +17,8 @@ import (
 
 // What a tcx program makes of a packet.
 const (
-	goOn = -1 // TCX_NEXT
-	drop = 2  // TCX_DROP
+	tcxNext = -1 // TCX_NEXT
+	tcxDrop = 2  // TCX_DROP
 )
 
 // program is somebody else's tcx program on a pod's link: it counts packets of UDP, and lets
@@ -30,8 +30,8 @@ type program struct {
 	link    link.Link
 }
 
-// program loads one.
-func (l *lab) program(name string, verdict int32) *program {
+// loadProgram loads one.
+func (l *network) loadProgram(name string, verdict int32) *program {
 	l.t.Helper()
 	counter, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -40,7 +40,7 @@ func (l *lab) program(name string, verdict int32) *program {
 	l.t.Cleanup(func() { counter.Close() })
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: name, Type: ebpf.SchedCLS, License: "MIT",
-		Instructions: append(datagrams(), asm.Instructions{
+		Instructions: append(matchUDP(), asm.Instructions{
 			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 			asm.LoadMapPtr(asm.R1, counter.FD()),
 			asm.Mov.Reg(asm.R2, asm.RFP),
@@ -51,7 +51,7 @@ func (l *lab) program(name string, verdict int32) *program {
 			asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
 			asm.Mov.Imm(asm.R0, verdict),
 			asm.Return(),
-			asm.Mov.Imm(asm.R0, goOn).WithSymbol("other"),
+			asm.Mov.Imm(asm.R0, tcxNext).WithSymbol("other"),
 			asm.Return(),
 		}...),
 	})
@@ -62,9 +62,9 @@ func (l *lab) program(name string, verdict int32) *program {
 	return &program{Program: p, name: name, counter: counter}
 }
 
-// datagrams lets all go on but UDP: without the packets by which neighbours look for each
+// matchUDP lets all go on but UDP: without the packets by which neighbours look for each
 // other nobody would send any.
-func datagrams() asm.Instructions {
+func matchUDP() asm.Instructions {
 	const protocol = 16                     // of struct __sk_buff
 	const v4, v6 = 0x0008, 0xdd86           // as on the wire
 	const header4, header6 = 14 + 9, 14 + 6 // where the next protocol stands in a frame
@@ -81,10 +81,10 @@ func datagrams() asm.Instructions {
 }
 
 // attach puts p onto a link of the node, until it is detached or the test ends.
-func (l *lab) attach(p *program, port string, at ebpf.AttachType, anchor link.Anchor) {
+func (l *network) attach(p *program, port string, at ebpf.AttachType, anchor link.Anchor) {
 	l.t.Helper()
-	index := l.index(port)
-	err := testbed.Inside(l.node, func() (err error) {
+	index := l.ifindex(port)
+	err := testbed.InNamespace(l.node, func() (err error) {
 		p.link, err = link.AttachTCX(link.TCXOptions{Interface: index, Program: p.Program, Attach: at, Anchor: anchor})
 		return err
 	})
@@ -102,7 +102,7 @@ func (p *program) detach() {
 }
 
 // packets is how many the program has seen.
-func (l *lab) packets(p *program) (n uint64) {
+func (l *network) packets(p *program) (n uint64) {
 	l.t.Helper()
 	if err := p.counter.Lookup(uint32(0), &n); err != nil {
 		l.t.Fatal(err)
@@ -110,8 +110,8 @@ func (l *lab) packets(p *program) (n uint64) {
 	return n
 }
 
-// index is that of a link of the node.
-func (l *lab) index(port string) (n int) {
+// ifindex is that of a link of the node.
+func (l *network) ifindex(port string) (n int) {
 	l.t.Helper()
 	if _, err := fmt.Sscanf(l.in(l.node, "cat", "/sys/class/net/"+port+"/ifindex"), "%d", &n); err != nil {
 		l.t.Fatal(err)
@@ -119,23 +119,23 @@ func (l *lab) index(port string) (n int) {
 	return n
 }
 
-// chain are the names of the programs on the ingress of a link of the node, in their order.
-func (l *lab) chain(port string) (names []string) {
+// ingressPrograms are the names of the programs on the ingress of a link of the node, in their order.
+func (l *network) ingressPrograms(port string) (names []string) {
 	l.t.Helper()
 	return l.programs(port, ebpf.AttachTCXIngress)
 }
 
 // programs are those on one side.
-func (l *lab) programs(port string, side ebpf.AttachType) (names []string) {
+func (l *network) programs(port string, side ebpf.AttachType) (names []string) {
 	l.t.Helper()
-	index := l.index(port)
-	err := testbed.Inside(l.node, func() error {
+	index := l.ifindex(port)
+	err := testbed.InNamespace(l.node, func() error {
 		list, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: side})
 		if err != nil {
 			return err
 		}
 		for _, there := range list.Programs {
-			name, err := nameOf(there.ID)
+			name, err := programName(there.ID)
 			if err != nil {
 				return err
 			}
@@ -149,7 +149,7 @@ func (l *lab) programs(port string, side ebpf.AttachType) (names []string) {
 	return names
 }
 
-func nameOf(id ebpf.ProgramID) (string, error) {
+func programName(id ebpf.ProgramID) (string, error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
 		return "", err
@@ -161,59 +161,59 @@ func nameOf(id ebpf.ProgramID) (string, error) {
 // The names of the agent's programs on the ingress of a link: the one that answers, and those
 // that only see who asks, in its place and in front of programs of others.
 const (
-	ours    = "nodens_answer"
-	watcher = "nodens_watch"
-	ahead   = "nodens_ahead"
+	answerProgram = "nodens_answer"
+	watchProgram  = "nodens_watch"
+	aheadProgram  = "nodens_ahead"
 )
 
 // TestKernelOrder: the agent's program stands where -kernel-path-order says, programs of
 // others before and behind it go on working, and all of ours is gone with the agent.
 func TestKernelOrder(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	const port = "vpod"
-	first, second := l.program("first", goOn), l.program("second", goOn)
+	first, second := l.loadProgram("first", tcxNext), l.loadProgram("second", tcxNext)
 	l.attach(first, port, ebpf.AttachTCXIngress, link.Head())
 	l.attach(second, port, ebpf.AttachTCXIngress, link.Tail())
 	for _, c := range []struct {
 		order string
 		want  []string
 	}{
-		{"last", []string{ahead, "first", "second", ours}},
-		{"first", []string{ours, "first", "second"}},
-		{"before:second", []string{ahead, "first", ours, "second"}},
-		{"after:first", []string{ahead, "first", ours, "second"}},
-		{"before:absent", []string{ahead, "first", "second", ours}},
+		{"last", []string{aheadProgram, "first", "second", answerProgram}},
+		{"first", []string{answerProgram, "first", "second"}},
+		{"before:second", []string{aheadProgram, "first", answerProgram, "second"}},
+		{"after:first", []string{aheadProgram, "first", answerProgram, "second"}},
+		{"before:absent", []string{aheadProgram, "first", "second", answerProgram}},
 	} {
 		t.Run(c.order, func(t *testing.T) {
-			l := &lab{Lab: l.Lab, t: t, pod: l.pod, node: l.node, nodens: l.nodens, dir: l.dir}
+			l := &network{Network: l.Network, t: t, pod: l.pod, node: l.node, nodens: l.nodens, dir: l.dir}
 			p := l.startInKernel("-kernel-path-order=" + c.order)
-			a := newAsker(t, l, p, local4)
+			a := newComparer(t, l, p, local4)
 			query := pack(question("web.shop.svc.cluster.local.", 1))
 			a.pod.t = t
-			a.known(query)
-			if got := l.chain(port); !slices.Equal(got, c.want) {
+			a.askUntilKernelAnswers(query)
+			if got := l.ingressPrograms(port); !slices.Equal(got, c.want) {
 				t.Errorf("the programs are %q, want %q", got, c.want)
 			}
-			before, behind, known := l.packets(first), l.packets(second), l.answered()
-			for range asks {
+			before, behind, known := l.packets(first), l.packets(second), l.kernelAnswers()
+			for range repeats {
 				a.pod.ask(query, false)
 			}
-			at := slices.Index(c.want, ours)
-			known = l.answered() - known
+			at := slices.Index(c.want, answerProgram)
+			known = l.kernelAnswers() - known
 			for i, p := range []struct {
 				name string
 				seen uint64
 			}{{"first", l.packets(first) - before}, {"second", l.packets(second) - behind}} {
-				want := asks
+				want := repeats
 				if slices.Index(c.want, p.name) > at {
 					want -= known
 				}
 				if int(p.seen) != want {
-					t.Errorf("program %d has seen %d packets, want %d: the kernel has answered %d of %d queries", i, p.seen, want, known, asks)
+					t.Errorf("program %d has seen %d packets, want %d: the kernel has answered %d of %d queries", i, p.seen, want, known, repeats)
 				}
 			}
 			p.Stop()
-			if got := strings.Join(l.chain(port), " "); got != "first second" {
+			if got := strings.Join(l.ingressPrograms(port), " "); got != "first second" {
 				t.Errorf("after the stop the programs are %q", got)
 			}
 		})
@@ -223,7 +223,7 @@ func TestKernelOrder(t *testing.T) {
 // TestKernelLinks: a pod that comes while the agent runs is answered, and again when its link
 // has gone and another has come.
 func TestKernelLinks(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	ns, err := l.AddPod(1)
 	if err != nil {
@@ -232,16 +232,16 @@ func TestKernelLinks(t *testing.T) {
 	query := pack(question("web.shop.svc.cluster.local.", 1))
 	for range 3 {
 		for _, door := range []string{local4, local6} {
-			a := &asker{l, p, l.client(ns, door), l.client(l.node, door)}
+			a := &comparer{l, p, l.client(ns, door), l.client(l.node, door)}
 			a.check(t, query, true, false)
 		}
 		l.in(l.node, "ip", "link", "delete", "vpod1")
-		if err := l.Plug(1); err != nil {
+		if err := l.ConnectPod(1); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// asks is how often a query is asked that others are to see, or none: the kernel knows the
+// repeats is how often a query is asked that others are to see, or none: the kernel knows the
 // answer when it begins, and may let one go on for the agent to see.
-const asks = 20
+const repeats = 20

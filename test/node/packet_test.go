@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
-// control sets an option of the client's socket.
-func (c *client) control(set func(fd int) error) {
+// setSocketOption sets an option of the client's socket.
+func (c *client) setSocketOption(set func(fd int) error) {
 	c.t.Helper()
 	raw, err := c.Conn.(*net.UDPConn).SyscallConn()
 	if err != nil {
@@ -28,15 +28,15 @@ func (c *client) control(set func(fd int) error) {
 	}
 }
 
-// option is one of a socket.
-func option(level, name int, value string) func(fd int) error {
+// socketOption is one of a socket.
+func socketOption(level, name int, value string) func(fd int) error {
 	return func(fd int) error { return unix.SetsockoptString(fd, level, name, value) }
 }
 
 // TestKernelFrames: a query that comes in an unusual packet has the same answer as any other,
 // and the kernel leaves those to the agent that have something between the headers it knows.
 func TestKernelFrames(t *testing.T) {
-	l := newKernelLab(t)
+	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	plain := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
 	large := pack(question("web.shop.svc.cluster.local.", dns.TypeA, edns(1232, &dns.EDNS0_PADDING{Padding: make([]byte, 2000)})))
@@ -50,9 +50,9 @@ func TestKernelFrames(t *testing.T) {
 		in         bool
 	}{
 		{"no options", local4, nothing, plain, true},
-		{"IP options", local4, option(unix.IPPROTO_IP, unix.IP_OPTIONS, four), plain, false},
-		{"destination options", local6, option(unix.IPPROTO_IPV6, unix.IPV6_DSTOPTS, six), plain, false},
-		{"hop-by-hop options", local6, option(unix.IPPROTO_IPV6, unix.IPV6_HOPOPTS, six), plain, false},
+		{"IP options", local4, socketOption(unix.IPPROTO_IP, unix.IP_OPTIONS, four), plain, false},
+		{"destination options", local6, socketOption(unix.IPPROTO_IPV6, unix.IPV6_DSTOPTS, six), plain, false},
+		{"hop-by-hop options", local6, socketOption(unix.IPPROTO_IPV6, unix.IPV6_HOPOPTS, six), plain, false},
 		{"no checksum", local4, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1) }, plain, true},
 		{"fragments", local4, nothing, large, false},
 		{"fragments over IPv6", local6, nothing, large, false},
@@ -60,30 +60,30 @@ func TestKernelFrames(t *testing.T) {
 		{"flow label and class", local6, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 0xb8) }, plain, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := newAsker(t, l, p, c.door)
-			a.pod.control(c.set)
+			a := newComparer(t, l, p, c.door)
+			a.pod.setSocketOption(c.set)
 			a.check(t, c.query, c.in, false)
 		})
 	}
 	for _, door := range []string{local4, local6} {
-		t.Run("segments "+door, func(t *testing.T) { newAsker(t, l, p, door).segments(t, plain) })
+		t.Run("segments "+door, func(t *testing.T) { newComparer(t, l, p, door).checkSegments(t, plain) })
 	}
 	t.Run("without offload", func(t *testing.T) {
 		for _, end := range [][2]string{{l.pod, "eth0"}, {l.node, "vpod"}} {
-			if err := withoutOffload(end[0], end[1]); err != nil {
+			if err := disableOffload(end[0], end[1]); err != nil {
 				t.Skip(err)
 			}
 		}
 		for _, door := range []string{local4, local6} {
-			newAsker(t, l, p, door).check(t, plain, true, false)
+			newComparer(t, l, p, door).check(t, plain, true, false)
 		}
 	})
-	t.Run("VLAN", func(t *testing.T) { l.tagged(t, newAsker(t, l, p, local4), plain) })
+	t.Run("VLAN", func(t *testing.T) { l.checkVLAN(t, newComparer(t, l, p, local4), plain) })
 }
 
-// tagged sends queries in frames with the tag of a VLAN, of which the link knows none, and
+// checkVLAN sends queries in frames with the tag of a VLAN, of which the link knows none, and
 // without: only these are answered.
-func (l *lab) tagged(t *testing.T, a *asker, query []byte) {
+func (l *network) checkVLAN(t *testing.T, a *comparer, query []byte) {
 	t.Helper()
 	a.pod.t, a.node.t = t, t
 	packet := datagram(netip.MustParseAddr(testbed.PodIP4), netip.MustParseAddr(local4), 4242, 53, query)
@@ -95,18 +95,18 @@ func (l *lab) tagged(t *testing.T, a *asker, query []byte) {
 	packet[10], packet[11] = byte(sum>>8), byte(sum)
 	tags := [][]byte{{0x81, 0, 0, 5, 0x08, 0}, {0x08, 0}}
 	for i, tag := range tags {
-		a.known(query)
-		before := l.answered()
+		a.askUntilKernelAnswers(query)
+		before := l.kernelAnswers()
 		l.inject(t, slices.Concat(l.mac(l.node, "vpod"), l.mac(l.pod, "eth0"), tag, packet))
 		a.pod.ask(pack(question("fence.test.", dns.TypeTXT, func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS })), false)
-		if n := l.answered() - before; n > 0 != (i == 1) {
-			t.Errorf("of %d frames of the type %x the kernel has answered %d", asks, tag, n)
+		if n := l.kernelAnswers() - before; n > 0 != (i == 1) {
+			t.Errorf("of %d frames of the type %x the kernel has answered %d", repeats, tag, n)
 		}
 	}
 }
 
 // mac is the address of a link.
-func (l *lab) mac(ns, name string) []byte {
+func (l *network) mac(ns, name string) []byte {
 	l.t.Helper()
 	mac, err := net.ParseMAC(strings.TrimSpace(l.in(ns, "cat", "/sys/class/net/"+name+"/address")))
 	if err != nil {
@@ -116,9 +116,9 @@ func (l *lab) mac(ns, name string) []byte {
 }
 
 // inject sends a frame from the pod, some times.
-func (l *lab) inject(t *testing.T, frame []byte) {
+func (l *network) inject(t *testing.T, frame []byte) {
 	t.Helper()
-	err := testbed.Inside(l.pod, func() error {
+	err := testbed.InNamespace(l.pod, func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -128,7 +128,7 @@ func (l *lab) inject(t *testing.T, frame []byte) {
 		if err != nil {
 			return err
 		}
-		for range asks {
+		for range repeats {
 			if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Index}); err != nil {
 				return err
 			}
@@ -140,17 +140,17 @@ func (l *lab) inject(t *testing.T, frame []byte) {
 	}
 }
 
-// segments has the kernel send many queries as one packet that is cut up later, and not
+// checkSegments has the kernel send many queries as one packet that is cut up later, and not
 // before it comes to the node over a veth.
-func (a *asker) segments(t *testing.T, query []byte) {
+func (a *comparer) checkSegments(t *testing.T, query []byte) {
 	t.Helper()
 	a.pod.t, a.node.t = t, t
-	a.known(query)
+	a.askUntilKernelAnswers(query)
 	want := a.node.ask(query, false)
-	a.pod.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, len(query)) })
+	a.pod.setSocketOption(func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, len(query)) })
 	var all []byte
 	missing := map[byte]bool{}
-	for id := range byte(asks) {
+	for id := range byte(repeats) {
 		all = append(all, 0x77, id)
 		all = append(all, query[2:]...)
 		missing[id] = true
@@ -165,10 +165,10 @@ func (a *asker) segments(t *testing.T, query []byte) {
 	}
 }
 
-// withoutOffload has a link's packets leave with their checksums filled in.
-func withoutOffload(ns, name string) error {
+// disableOffload has a link's packets leave with their checksums filled in.
+func disableOffload(ns, name string) error {
 	const setTX, setSegments = 0x17, 0x24 // ETHTOOL_STXCSUM, ETHTOOL_SGSO
-	return testbed.Inside(ns, func() error {
+	return testbed.InNamespace(ns, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
