@@ -30,21 +30,21 @@ type fakeServer struct {
 	version  int
 	objects  map[string]map[string]metav1.Object // by plural and object key
 	watchers map[string]map[chan []byte]struct{}
-	history  map[string][]past
+	history  map[string][]history
 	// fail, if set, answers a request itself by giving a status other than 0.
 	fail func(*http.Request) (status int, reason metav1.StatusReason)
 	seen []string // paths and queries of all requests
 }
 
-// past is an event that a watch from an older version gets first.
-type past struct {
+// history is an event that a watch from an older version gets first.
+type history struct {
 	version int
 	event   []byte
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
 	f := &fakeServer{
-		history:  map[string][]past{},
+		history:  map[string][]history{},
 		objects:  map[string]map[string]metav1.Object{},
 		watchers: map[string]map[chan []byte]struct{}{},
 		version:  1,
@@ -89,7 +89,7 @@ func (f *fakeServer) serve(w http.ResponseWriter, req *http.Request) {
 	ch := make(chan []byte, 1000)
 	if query.Get("sendInitialEvents") == "true" {
 		for _, o := range f.objects[plural] {
-			ch <- event("ADDED", o)
+			ch <- encodeEvent("ADDED", o)
 		}
 		ch <- f.bookmark(plural)
 	} else if from, err := strconv.Atoi(query.Get("resourceVersion")); err == nil {
@@ -142,7 +142,7 @@ func versionOf(plural string) string {
 	return "v1"
 }
 
-func event(kind string, o any) []byte {
+func encodeEvent(kind string, o any) []byte {
 	b, err := json.Marshal(map[string]any{"type": kind, "object": o})
 	if err != nil {
 		panic(err)
@@ -151,7 +151,7 @@ func event(kind string, o any) []byte {
 }
 
 func (f *fakeServer) bookmark(plural string) []byte {
-	return event("BOOKMARK", map[string]any{
+	return encodeEvent("BOOKMARK", map[string]any{
 		"kind": kindOf(plural), "apiVersion": versionOf(plural),
 		"metadata": map[string]any{
 			"resourceVersion": strconv.Itoa(f.version),
@@ -173,7 +173,7 @@ func (f *fakeServer) put(o metav1.Object) {
 		kind = "ADDED"
 	}
 	f.objects[plural][key] = o
-	f.tell(plural, event(kind, o))
+	f.tell(plural, encodeEvent(kind, o))
 }
 
 // remove deletes o and tells the watchers.
@@ -184,11 +184,11 @@ func (f *fakeServer) remove(o metav1.Object) {
 	f.version++
 	o.SetResourceVersion(strconv.Itoa(f.version))
 	delete(f.objects[plural], objectKey(o.GetNamespace(), o.GetName()))
-	f.tell(plural, event("DELETED", o))
+	f.tell(plural, encodeEvent("DELETED", o))
 }
 
 func (f *fakeServer) tell(plural string, b []byte) {
-	f.history[plural] = append(f.history[plural], past{f.version, b})
+	f.history[plural] = append(f.history[plural], history{f.version, b})
 	for ch := range f.watchers[plural] {
 		ch <- b
 	}
@@ -247,15 +247,15 @@ func typed(o metav1.Object) string {
 	panic(fmt.Sprintf("no resource for %T", o))
 }
 
-// follow opens a view of all that the server at url has and runs it until the test
+// openAndRun opens a view of all that the server at url has and runs it until the test
 // ends.
-func follow(t *testing.T, url string) (*View, *Zone, *buffer) {
+func openAndRun(t *testing.T, url string) (*View, *Zone, *buffer) {
 	t.Helper()
-	return followAs(t, url, Options{}, func(c *config.Kubernetes) { c.Scope, c.AllEndpoints = config.ScopeCluster, true })
+	return openAndRunWith(t, url, Options{}, func(c *config.Kubernetes) { c.Scope, c.AllEndpoints = config.ScopeCluster, true })
 }
 
-// followAs opens a view of the server at url and runs it until the test ends.
-func followAs(t *testing.T, url string, opts Options, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
+// openAndRunWith opens a view of the server at url and runs it until the test ends.
+func openAndRunWith(t *testing.T, url string, opts Options, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
 	t.Helper()
 	cfg := testConfig(t)
 	cfg.Endpoint = url
@@ -268,7 +268,7 @@ func followAs(t *testing.T, url string, opts Options, change func(*config.Kubern
 	if err != nil {
 		t.Fatal(err)
 	}
-	hasten(v)
+	shortenDelays(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { v.Run(ctx); close(done) }()
@@ -314,7 +314,7 @@ func TestWatchFollows(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
 	f.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "bare"}})
-	v, z, _ := follow(t, f.URL)
+	v, z, _ := openAndRun(t, f.URL)
 	await(t, "the first sync", v.Synced)
 	if !resolves(t, z, x, "10.0.0.1") {
 		t.Error("a service of the first list does not resolve")
@@ -352,7 +352,7 @@ func TestWatchFollows(t *testing.T) {
 func TestWatchResumes(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
-	v, z, log := follow(t, f.URL)
+	v, z, log := openAndRun(t, f.URL)
 	await(t, "the first sync", v.Synced)
 	f.setFail(func(*http.Request) (int, metav1.StatusReason) {
 		return http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
@@ -375,7 +375,7 @@ func TestWatchExpires(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
 	f.put(makeService("default", "y", "10.0.0.2"))
-	v, z, _ := follow(t, f.URL)
+	v, z, _ := openAndRun(t, f.URL)
 	await(t, "the first sync", v.Synced)
 	f.setFail(func(req *http.Request) (int, metav1.StatusReason) {
 		if req.URL.Query().Get("resourceVersion") != "" {
@@ -403,7 +403,7 @@ func TestWatchLists(t *testing.T) {
 		}
 		return 0, ""
 	})
-	v, z, _ := follow(t, f.URL)
+	v, z, _ := openAndRun(t, f.URL)
 	await(t, "the first sync", v.Synced)
 	if !resolves(t, z, x, "10.0.0.1") {
 		t.Error("the service does not resolve")
@@ -421,7 +421,7 @@ func TestWatchForbidden(t *testing.T) {
 		}
 		return 0, ""
 	})
-	v, z, log := follow(t, f.URL)
+	v, z, log := openAndRun(t, f.URL)
 	await(t, "the service", func() bool { return resolves(t, z, x, "10.0.0.1") })
 	await(t, "three tries", func() bool { return f.requests("endpointslices") >= 3 })
 	if v.Synced() {
@@ -455,7 +455,7 @@ func TestWatchStartsLate(t *testing.T) {
 		return 0, ""
 	})
 	f.put(makeService("default", "x", "10.0.0.1"))
-	v, z, _ := follow(t, f.URL)
+	v, z, _ := openAndRun(t, f.URL)
 	await(t, "the first sync", v.Synced)
 	f.mu.Lock()
 	f.tell("services", []byte("{\"type\":\"MODIFIED\",\"object\":{\"kind\"]}\n"))

@@ -13,11 +13,11 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// followScoped opens a view of the default scope, on node n1, and runs it until the
+// openAndRunScoped opens a view of the default scope, on node n1, and runs it until the
 // test ends.
-func followScoped(t *testing.T, url string, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
+func openAndRunScoped(t *testing.T, url string, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
 	t.Helper()
-	return followAs(t, url, Options{Node: "n1", Zone: "z1"}, change)
+	return openAndRunWith(t, url, Options{Node: "n1", Zone: "z1"}, change)
 }
 
 // Whichever resource the agent may not see, the view is not synced, and the log says
@@ -34,7 +34,7 @@ func TestForbidden(t *testing.T) {
 				}
 				return 0, ""
 			})
-			v, _, log := followScoped(t, f.URL, nil)
+			v, _, log := openAndRunScoped(t, f.URL, nil)
 			rule := `apiGroups: [\"` + group + `\"], resources: [\"` + plural + `\"]`
 			await(t, "the rule in the log", func() bool { return strings.Contains(log.String(), rule) })
 			await(t, "three tries", func() bool { return f.requests("/"+plural) >= 3 })
@@ -56,7 +56,7 @@ func TestFollowsByNamespace(t *testing.T) {
 		f.put(makeSlice(ns, "db", "db-"+ns, "10.1.0.1"))
 	}
 	f.put(makePod("a", "p", "10.1.0.1"))
-	v, z, _ := followScoped(t, f.URL, nil)
+	v, z, _ := openAndRunScoped(t, f.URL, nil)
 	await(t, "the sync", v.Synced)
 	if !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") {
 		t.Error("the namespace of the node's pod is not in view")
@@ -88,7 +88,7 @@ func TestVerifiedPods(t *testing.T) {
 	f.put(makePod("a", "here", "10.1.0.1", "fd00::1"))
 	f.put(makeService("a", "web", "10.0.0.1"))
 	verified := func(c *config.Kubernetes) { c.Pods, c.Labels = config.PodsVerified, "!hidden" }
-	v, z, _ := followScoped(t, f.URL, verified)
+	v, z, _ := openAndRunScoped(t, f.URL, verified)
 	await(t, "the sync", v.Synced)
 	for name, want := range map[string]struct {
 		qtype   uint16
@@ -136,14 +136,14 @@ func TestFollowsFromSaved(t *testing.T) {
 	f.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
 	f.put(makePod("a", "p", "10.1.0.1"))
 	t.Run("first", func(t *testing.T) {
-		v, z, _ := followScoped(t, f.URL, save)
+		v, z, _ := openAndRunScoped(t, f.URL, save)
 		await(t, "the sync", v.Synced)
 		await(t, "the slices", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") })
 	})
 	f.remove(makeService("a", "old", "10.0.0.9"))
 	f.put(makeSlice("a", "db", "db-1", "10.1.0.2"))
 	f.setFail(func(*http.Request) (int, metav1.StatusReason) { return http.StatusServiceUnavailable, "" })
-	v, z, log := followScoped(t, f.URL, save)
+	v, z, log := openAndRunScoped(t, f.URL, save)
 	if !v.Synced() || !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") || !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") {
 		t.Fatalf("not started from the file: %s", log)
 	}
@@ -154,12 +154,12 @@ func TestFollowsFromSaved(t *testing.T) {
 
 // What is wrong with a slice that can't be shown at all is said once, however often
 // the slice comes.
-func TestHopelessSliceIsLoggedOnce(t *testing.T) {
+func TestInvalidSliceIsLoggedOnce(t *testing.T) {
 	v := emptyView()
 	log := new(buffer)
 	v.log = slog.New(slog.NewTextHandler(log, nil))
 	for range 3 {
-		told{v, endpointSlices}.put(makeSlice("a", "no.label", "x-1", "10.1.0.1"))
+		handlerFixture{v, endpointSlices}.put(makeSlice("a", "no.label", "x-1", "10.1.0.1"))
 	}
 	if n := strings.Count(log.String(), "can't be shown"); n != 1 || v.Stats().Faults != 1 {
 		t.Errorf("%d lines and %d faults, want one of each:\n%s", n, v.Stats().Faults, log)
@@ -168,7 +168,7 @@ func TestHopelessSliceIsLoggedOnce(t *testing.T) {
 
 // The race for a pod's address: whoever may have it by now, nobody is taken for the
 // pod that had it before.
-func TestHomeOfReusedAddress(t *testing.T) {
+func TestClientNamespaceOfReusedAddress(t *testing.T) {
 	v := emptyView()
 	z := NewZone(v, testConfig(t))
 	at := netipAddr(t, "10.1.0.1")
@@ -179,8 +179,8 @@ func TestHomeOfReusedAddress(t *testing.T) {
 			t.Errorf("home %q %v, want %q", ns, ok, want)
 		}
 	}
-	tell := told{v, pods}
-	tell.begin("n1")
+	tell := handlerFixture{v, pods}
+	tell.setNode("n1")
 	home("")
 	tell.put(makePod("a", "first", "10.1.0.1"))
 	home("a")

@@ -63,7 +63,7 @@ func hotZone(t testing.TB) (z, zonal *Zone) {
 		{"spread", "10.4.0.%d", 50, true},
 		{"six", "fd00:5::%x", 50, false},
 	} {
-		told{v, services}.put(makeService("default", s.name, "None"))
+		handlerFixture{v, services}.put(makeService("default", s.name, "None"))
 		var addrs []string
 		for i := range s.n {
 			addrs = append(addrs, fmt.Sprintf(s.addrs, i+1))
@@ -78,7 +78,7 @@ func hotZone(t testing.TB) (z, zonal *Zone) {
 				ep.NodeName, ep.Zone, ep.Hostname = &node, &zone, &host
 			}
 		}
-		told{v, endpointSlices}.put(es)
+		handlerFixture{v, endpointSlices}.put(es)
 	}
 	return NewZone(v, testConfig(t)), NewZone(v, cfg)
 }
@@ -217,7 +217,7 @@ func fill(v *View, n int, ip bool, endpoints int, hostnames bool) {
 			clusterIP = clusterIP.Next()
 			svc = makeService(ns, name, clusterIP.String())
 		}
-		told{v, services}.put(svc)
+		handlerFixture{v, services}.put(svc)
 		if endpoints == 0 {
 			continue
 		}
@@ -231,6 +231,6 @@ func fill(v *View, n int, ip bool, endpoints int, hostnames bool) {
 			}
 			es.Endpoints = append(es.Endpoints, ep)
 		}
-		told{v, endpointSlices}.put(es)
+		handlerFixture{v, endpointSlices}.put(es)
 	}
 }

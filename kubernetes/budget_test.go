@@ -16,26 +16,26 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// worst is a view with the dearest that tenants make.
-type worst struct{ *View }
+// worstCase is a view with the dearest that tenants make.
+type worstCase struct{ *View }
 
-func newWorst() worst {
+func newWorstCase() worstCase {
 	v := emptyView()
 	v.addrs = []netip.Addr{netip.MustParseAddr(agentAddr), netip.MustParseAddr("169.254.20.11")}
-	return worst{v}
+	return worstCase{v}
 }
 
 const agentAddr = "169.254.20.10"
 
 // service adds a Service of the namespace tenant and gives its key.
-func (w worst) service(name string, s service) string {
+func (w worstCase) service(name string, s service) string {
 	key, _ := serviceKey(name, "tenant")
 	w.change(func(x *index) bool { return x.putService(key, s) })
 	return key
 }
 
 // slice adds a slice of that service with n endpoints from the address first on.
-func (w worst) slice(key, name string, first netip.Addr, n int, more func(*slice)) {
+func (w worstCase) slice(key, name string, first netip.Addr, n int, more func(*slice)) {
 	s := &slice{name: "tenant/" + name, key: key, size: 4, addrs: packed(first, n)}
 	if more != nil {
 		more(s)
@@ -66,7 +66,7 @@ func makePorts(n, step int) portList {
 var podNet, podAddress = netip.MustParseAddr("10.2.0.0"), netip.MustParseAddr("10.1.2.3")
 
 // pod puts one address into n slices, each of a service of its own.
-func (w worst) pod(addr string, n int) {
+func (w worstCase) pod(addr string, n int) {
 	a := netip.MustParseAddr(addr)
 	for i := range n {
 		name := fmt.Sprintf("s%05d", i)
@@ -75,7 +75,7 @@ func (w worst) pod(addr string, n int) {
 }
 
 // spread makes a headless service of n slices with each endpoints.
-func (w worst) spread(name string, n, each int, more func(i int, s *slice)) {
+func (w worstCase) spread(name string, n, each int, more func(i int, s *slice)) {
 	key := w.service(name, service{kind: headless, selects: true})
 	a := binary.BigEndian.Uint32([]byte{10, 8, 0, 0})
 	for i := range n {
@@ -90,65 +90,65 @@ func (w worst) spread(name string, n, each int, more func(i int, s *slice)) {
 	}
 }
 
-// dearest are the dearest queries of each kind.
-var dearest = []struct {
+// dearestAnswers are the dearest queries of each kind.
+var dearestAnswers = []struct {
 	name  string
 	qname string
 	qtype uint16
-	make  func(w worst)
+	make  func(w worstCase)
 	// large says that it takes a worker at 64 KiB, small that it does at 1,232 bytes. steps
 	// is the most that it may take there in all.
 	large, small bool
 	steps        [2]int // at 1,232 bytes, at 64 KiB
 }{
-	{"PTR of 5,000 services", "3.2.1.10.in-addr.arpa.", dns.TypePTR, func(w worst) { w.pod("10.1.2.3", 5000) }, true, false, [2]int{2100, 90000}},
-	{"PTR of 5,000 slices without a service", "3.2.1.10.in-addr.arpa.", dns.TypePTR, func(w worst) {
+	{"PTR of 5,000 services", "3.2.1.10.in-addr.arpa.", dns.TypePTR, func(w worstCase) { w.pod("10.1.2.3", 5000) }, true, false, [2]int{2100, 90000}},
+	{"PTR of 5,000 slices without a service", "3.2.1.10.in-addr.arpa.", dns.TypePTR, func(w worstCase) {
 		for i := range 5000 {
 			key, _ := serviceKey(fmt.Sprintf("o%05d", i), "tenant")
 			w.slice(key, fmt.Sprintf("o%05d", i), podAddress, 1, nil)
 		}
 	}, true, true, [2]int{85000, 85000}},
-	{"PTR of one service's 1,000 slices", "3.2.1.10.in-addr.arpa.", dns.TypePTR, func(w worst) {
+	{"PTR of one service's 1,000 slices", "3.2.1.10.in-addr.arpa.", dns.TypePTR, func(w worstCase) {
 		key := w.service("big", service{kind: headless})
 		for i := range 1000 {
 			w.slice(key, fmt.Sprintf("big-%04d", i), podAddress, 1, nil)
 		}
 	}, true, true, [2]int{22000, 22000}},
-	{"SRV of 5,000 ports at 20 endpoints", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worst) {
+	{"SRV of 5,000 ports at 20 endpoints", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worstCase) {
 		w.spread("big", 1, 20, func(_ int, s *slice) { s.ports = makePorts(5000, 1) })
 	}, true, false, [2]int{2000, 50000}},
-	{"SRV of 20 ports at 5,000 endpoints", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worst) {
+	{"SRV of 20 ports at 5,000 endpoints", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worstCase) {
 		w.spread("big", 5, 1000, func(_ int, s *slice) { s.ports = makePorts(20, 1) })
 	}, true, false, [2]int{2000, 50000}},
-	{"SRV of 5,000 ports of one number at 5,000 endpoints", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worst) {
+	{"SRV of 5,000 ports of one number at 5,000 endpoints", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worstCase) {
 		w.spread("big", 5, 1000, func(_ int, s *slice) { s.ports = makePorts(5000, 5000) })
 	}, true, true, [2]int{50000, 100000}},
-	{"SRV of 5,000 endpoints of one name", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worst) {
+	{"SRV of 5,000 endpoints of one name", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worstCase) {
 		w.spread("big", 5, 1000, func(_ int, s *slice) {
 			s.ports, s.hosts = makePorts(1000, 1), make([]string, 1000)
 			fillWith(s.hosts, "h")
 		})
 	}, true, false, [2]int{2000, 52000}},
-	{"SRV of ports without a number", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worst) {
+	{"SRV of ports without a number", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worstCase) {
 		w.spread("big", 50, 100, func(_ int, s *slice) { s.ports = portList(strings.Repeat("\x01\x00\x00\x01p", 1000)) })
 	}, true, true, [2]int{60000, 60000}},
-	{"SRV of a Service's last port of 20,000", "_p19999._tcp.big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worst) {
+	{"SRV of a Service's last port of 20,000", "_p19999._tcp.big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worstCase) {
 		w.service("big", service{kind: clusterIP, v4: packed(podNet, 1), ports: makePorts(20000, 1)})
 	}, true, true, [2]int{90000, 90000}},
-	{"headless A of 10,000 endpoints", "big.tenant.svc.cluster.local.", dns.TypeA, func(w worst) { w.spread("big", 10, 1000, nil) }, true, false, [2]int{300, 5000}},
-	{"headless A of 1,000 slices", "big.tenant.svc.cluster.local.", dns.TypeA, func(w worst) { w.spread("big", 1000, 100, nil) }, true, false, [2]int{300, 5000}},
-	{"headless SRV of 1,000 slices", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worst) { w.spread("big", 1000, 100, nil) }, true, false, [2]int{2000, 50000}},
-	{"port of 1,000 slices", "_p1._tcp.big.tenant.svc.cluster.local.", dns.TypeA, func(w worst) { w.spread("big", 1000, 100, nil) }, true, true, [2]int{110000, 130000}},
-	{"port of 5,000 slices with one address", "_p1._tcp.big.tenant.svc.cluster.local.", dns.TypeA, func(w worst) {
+	{"headless A of 10,000 endpoints", "big.tenant.svc.cluster.local.", dns.TypeA, func(w worstCase) { w.spread("big", 10, 1000, nil) }, true, false, [2]int{300, 5000}},
+	{"headless A of 1,000 slices", "big.tenant.svc.cluster.local.", dns.TypeA, func(w worstCase) { w.spread("big", 1000, 100, nil) }, true, false, [2]int{300, 5000}},
+	{"headless SRV of 1,000 slices", "big.tenant.svc.cluster.local.", dns.TypeSRV, func(w worstCase) { w.spread("big", 1000, 100, nil) }, true, false, [2]int{2000, 50000}},
+	{"port of 1,000 slices", "_p1._tcp.big.tenant.svc.cluster.local.", dns.TypeA, func(w worstCase) { w.spread("big", 1000, 100, nil) }, true, true, [2]int{110000, 130000}},
+	{"port of 5,000 slices with one address", "_p1._tcp.big.tenant.svc.cluster.local.", dns.TypeA, func(w worstCase) {
 		w.spread("big", 5000, 1, func(_ int, s *slice) { s.addrs = packed(podAddress, 1) })
 	}, true, true, [2]int{61000, 61000}},
 	{"endpoint in 1,000 slices", "h99999.big.tenant.svc.cluster.local.", dns.TypeA, named1000, true, true, [2]int{16100, 16100}},
 	{"no endpoint in 1,000 slices", "nope.big.tenant.svc.cluster.local.", dns.TypeA, named1000, true, true, [2]int{8100, 8100}},
 	{"no port in 1,000 slices", "_nope._tcp.big.tenant.svc.cluster.local.", dns.TypeA, named1000, true, true, [2]int{5100, 5100}},
-	{"NS of 5,000 services that select the agent", "cluster.local.", dns.TypeNS, func(w worst) { w.pod(agentAddr, 5000) }, true, false, [2]int{1100, 90000}},
-	{"ns.dns of 5,000 services that select the agent", "ns.dns.cluster.local.", dns.TypeA, func(w worst) { w.pod(agentAddr, 5000) }, true, true, [2]int{10000, 90000}},
+	{"NS of 5,000 services that select the agent", "cluster.local.", dns.TypeNS, func(w worstCase) { w.pod(agentAddr, 5000) }, true, false, [2]int{1100, 90000}},
+	{"ns.dns of 5,000 services that select the agent", "ns.dns.cluster.local.", dns.TypeA, func(w worstCase) { w.pod(agentAddr, 5000) }, true, true, [2]int{10000, 90000}},
 	{"alias of aliases", "a0.tenant.svc.cluster.local.", dns.TypeA, aliases, false, false, [2]int{200, 200}},
-	{"alias of an endpoint in 1,000 slices", "a.tenant.svc.cluster.local.", dns.TypeA, func(w worst) {
+	{"alias of an endpoint in 1,000 slices", "a.tenant.svc.cluster.local.", dns.TypeA, func(w worstCase) {
 		named1000(w)
 		target, _ := wire.ParseName("h99999.big.tenant.svc.cluster.local")
 		w.service("a", service{kind: externalName, target: target})
@@ -161,7 +161,7 @@ func fillWith(list []string, s string) {
 	}
 }
 
-func named1000(w worst) {
+func named1000(w worstCase) {
 	w.spread("big", 1000, 100, func(i int, s *slice) {
 		s.hosts = make([]string, 100)
 		for j := range s.hosts {
@@ -170,7 +170,7 @@ func named1000(w worst) {
 	})
 }
 
-func aliases(w worst) {
+func aliases(w worstCase) {
 	for i := range 10 {
 		target := fmt.Sprintf("a%d.tenant.svc.cluster.local", i+1)
 		if i == 9 {
@@ -184,7 +184,7 @@ func aliases(w worst) {
 
 // answer answers a query whose reply is expected to have at most limit bytes, and gives the
 // steps that took.
-func (w worst) answer(t testing.TB, z answers, name string, qtype uint16, limit, steps int) (r *wire.Reply, outcome Outcome, took int) {
+func (w worstCase) answer(t testing.TB, z answers, name string, qtype uint16, limit, steps int) (r *wire.Reply, outcome Outcome, took int) {
 	t.Helper()
 	q := parsed(t, name, qtype)
 	r = new(wire.Reply)
@@ -198,7 +198,7 @@ func (w worst) answer(t testing.TB, z answers, name string, qtype uint16, limit,
 // noBudget is more than any answer may take.
 const noBudget = 1 << 40
 
-func (w worst) zone(t testing.TB) *Zone {
+func (w worstCase) zone(t testing.TB) *Zone {
 	cfg := testConfig(t)
 	cfg.Topology = config.TopologyOff // or the order is another one each time
 	return NewZone(w.View, cfg)
@@ -206,10 +206,10 @@ func (w worst) zone(t testing.TB) *Zone {
 
 // What an answer costs is bounded by what the reply can hold and, on a reader, by the
 // budget, whatever tenants make.
-func TestDearestAnswersAreBounded(t *testing.T) {
-	for _, c := range dearest {
+func TestWorstAnswersAreBounded(t *testing.T) {
+	for _, c := range dearestAnswers {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorst()
+			w := newWorstCase()
 			c.make(w)
 			z := w.zone(t)
 			// The first answer after a change may have more to put together.
@@ -238,7 +238,7 @@ func TestDearestAnswersAreBounded(t *testing.T) {
 
 // checkCut holds what is sent of a reply that is known to be cut against that of one that
 // was made whole.
-func checkCut(t *testing.T, w worst, z answers, name string, qtype uint16) {
+func checkCut(t *testing.T, w worstCase, z answers, name string, qtype uint16) {
 	t.Helper()
 	for _, limit := range []int{512, 1232, 4096} {
 		cut, _, _ := w.answer(t, z, name, qtype, limit, noBudget)
@@ -250,10 +250,10 @@ func checkCut(t *testing.T, w worst, z answers, name string, qtype uint16) {
 	}
 }
 
-// BenchmarkDearest is what one such query costs a reader, at either size.
-func BenchmarkDearest(b *testing.B) {
-	for _, c := range dearest {
-		w := newWorst()
+// BenchmarkWorstAnswer is what one such query costs a reader, at either size.
+func BenchmarkWorstAnswer(b *testing.B) {
+	for _, c := range dearestAnswers {
+		w := newWorstCase()
 		c.make(w)
 		z := w.zone(b)
 		q := parsed(b, c.qname, c.qtype)

@@ -25,9 +25,9 @@ func dnsSlice(v *View, name, ports string, endpoints ...string) {
 		es.Ports = append(es.Ports, discoveryv1.EndpointPort{Name: &words[i], Port: &number, Protocol: &proto})
 	}
 	for _, e := range endpoints {
-		es.Endpoints = append(es.Endpoints, at(e))
+		es.Endpoints = append(es.Endpoints, endpointAt(e))
 	}
-	told{v, endpointSlices}.put(es)
+	handlerFixture{v, endpointSlices}.put(es)
 }
 
 func listOf(addrs []netip.AddrPort) string { return strings.Trim(fmt.Sprint(addrs), "[]") }
@@ -48,7 +48,7 @@ func TestEndpointsPorts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := openPlaced(t, testConfig(t), "")
-			told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+			handlerFixture{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
 			dnsSlice(v, "dns-1", c.ports, "10.0.0.1 n9 west")
 			if got, _ := v.Endpoints("kube-system/dns", c.given); listOf(got) != c.want {
 				t.Errorf("endpoints %s, want %s", listOf(got), c.want)
@@ -62,7 +62,7 @@ func TestEndpointsOrder(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Topology = config.TopologyOrder
 	v := openPlaced(t, cfg, "")
-	told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	handlerFixture{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
 	dnsSlice(v, "dns-1", "dns 53", "10.0.0.1 n9 west", "10.0.0.2 n1 east", "10.0.0.3 n0 east")
 	dnsSlice(v, "dns-2", "dns 53", "10.0.0.2 n1 east", "10.0.0.4 n2 east")
 	got, _ := v.Endpoints("kube-system/dns", 0)
@@ -110,20 +110,20 @@ func TestEndpointsChange(t *testing.T) {
 		return changed
 	}
 	c := wants("before all", "", nil)
-	told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	handlerFixture{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
 	c = wants("the service", "", c)
 	dnsSlice(v, "dns-1", "dns 53", "10.0.0.1 n9 west")
 	c = wants("a slice", "10.0.0.1:53", c)
-	told{v, services}.put(makeService("kube-system", "other", "10.96.0.11"))
+	handlerFixture{v, services}.put(makeService("kube-system", "other", "10.96.0.11"))
 	if closed(c) {
 		t.Error("another service closes the channel")
 	}
 	if _, twin := v.Endpoints("kube-system/dns", 0); twin != c {
 		t.Error("two who ask wait for different things")
 	}
-	told{v, endpointSlices}.drop(makeSlice("kube-system", "dns", "dns-1"))
+	handlerFixture{v, endpointSlices}.drop(makeSlice("kube-system", "dns", "dns-1"))
 	c = wants("no slice", "", c)
-	told{v, services}.drop(makeService("kube-system", "dns", "10.96.0.10"))
+	handlerFixture{v, services}.drop(makeService("kube-system", "dns", "10.96.0.10"))
 	wants("no service", "", c)
 	for _, bad := range []string{"", "dns", "/", "a/", "kube-system/dns.", strings.Repeat("x", 64) + "/dns"} {
 		if addrs, changed := v.Endpoints(bad, 0); addrs != nil || changed != nil {
@@ -136,12 +136,12 @@ func TestEndpointsChange(t *testing.T) {
 // somebody does, and go when nobody does.
 func TestEndpointsHold(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
-	told{l.view, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	handlerFixture{l.view, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
 	l.slice("kube-system", "dns", false, "10.1.0.1")
-	l.settle()
+	l.reconcile()
 	l.wantSources("")
 	_, changed := l.view.Endpoints("kube-system/dns", 1053)
-	l.settle()
+	l.reconcile()
 	l.wantSources("kube-system")
 	if !closed(changed) {
 		t.Fatal("the endpoints are in view, and nobody is told")
@@ -156,19 +156,19 @@ func TestEndpointsHold(t *testing.T) {
 		if !closed(changed) {
 			t.Fatal("nobody is made to ask again")
 		}
-		l.settle()
+		l.reconcile()
 	}
 	l.wantSources("kube-system")
 	l.idle()
-	l.settle()
+	l.reconcile()
 	l.wantSources("")
 }
 
 // TestEndpointsBehind: who answers what is sent to a cluster IP.
 func TestEndpointsBehind(t *testing.T) {
 	v := openPlaced(t, testConfig(t), "")
-	told{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
-	told{v, services}.put(makeService("kube-system", "empty", "10.96.0.11"))
+	handlerFixture{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
+	handlerFixture{v, services}.put(makeService("kube-system", "empty", "10.96.0.11"))
 	dnsSlice(v, "dns-1", "dns 53", "10.0.0.1 n1 west", "10.0.0.2 n2 west")
 	dnsSlice(v, "dns-2", "dns 53", "10.0.0.3 n3 east")
 	for at, want := range map[string]string{

@@ -24,9 +24,9 @@ type marked interface {
 	Mark(*wire.Query, *wire.Reply) (epoch.Mark, bool)
 }
 
-// counters are a table whose groups are so many that hardly two keys share one: a counter
+// epochTable are a table whose groups are so many that hardly two keys share one: a counter
 // that fails to move would else be moved for another's sake.
-type counters struct {
+type epochTable struct {
 	*epoch.Table
 	words []atomic.Uint64
 }
@@ -36,15 +36,17 @@ const (
 	counterBase = 3
 )
 
-func newCounters() *counters {
+func newCounters() *epochTable {
 	words := make([]atomic.Uint64, epoch.Words(counterBits))
-	return &counters{epoch.New(words, counterBase, counterBits), words}
+	return &epochTable{epoch.New(words, counterBase, counterBits), words}
 }
 
-func (c *counters) good(m epoch.Mark) bool { return c.words[m.Index-counterBase].Load() == m.Value }
+func (c *epochTable) isCurrent(m epoch.Mark) bool {
+	return c.words[m.Index-counterBase].Load() == m.Value
+}
 
-// of has v move c, in place of nothing.
-func (c *counters) of(v *View) *View {
+// newView has v move c, in place of nothing.
+func (c *epochTable) newView(v *View) *View {
 	v.index.epochs, v.imports.epochs = c.Table, c.Table
 	v.serial.shared = c.Value()
 	v.serial.Store(v.serial.Load())
@@ -60,7 +62,7 @@ type copied struct {
 }
 
 // copy gets z's answer as those do who keep copies; ok is false if there is none to keep.
-func (c *counters) copy(t testing.TB, z marked, name string, qtype uint16) (k copied, ok bool) {
+func (c *epochTable) copy(t testing.TB, z marked, name string, qtype uint16) (k copied, ok bool) {
 	t.Helper()
 	q := parsed(t, name, qtype)
 	var r wire.Reply
@@ -76,8 +78,8 @@ func (c *counters) copy(t testing.TB, z marked, name string, qtype uint16) (k co
 	return k, ok && outcome == Answered && c.Any() == before
 }
 
-// follow puts the serial into a copy that follows it.
-func (c *counters) follow(t testing.TB, m epoch.Mark, q *wire.Query, reply []byte) {
+// checkSerial puts the serial into a copy that follows it.
+func (c *epochTable) checkSerial(t testing.TB, m epoch.Mark, q *wire.Query, reply []byte) {
 	t.Helper()
 	if m.Serial == 0 {
 		return
@@ -94,10 +96,10 @@ func (c *counters) follow(t testing.TB, m epoch.Mark, q *wire.Query, reply []byt
 	}
 }
 
-// shelf is the copies of one zone's answers.
-type shelf struct {
+// copySet is the copies of one zone's answers.
+type copySet struct {
 	testing.TB
-	*counters
+	*epochTable
 	zone marked
 	kept map[string]copied
 	// lasted counts the copies that outlived a change elsewhere, of positive answers and of
@@ -105,12 +107,12 @@ type shelf struct {
 	lasted [2]int
 }
 
-func (s *shelf) key(name string, qtype uint16) string { return name + " " + dns.TypeToString[qtype] }
+func (s *copySet) key(name string, qtype uint16) string { return name + " " + dns.TypeToString[qtype] }
 
-// keep takes a copy of the answer, if there is none that is good.
-func (s *shelf) keep(name string, qtype uint16) {
+// store takes a copy of the answer, if there is none that is good.
+func (s *copySet) store(name string, qtype uint16) {
 	key := s.key(name, qtype)
-	if k, ok := s.kept[key]; ok && s.good(k.mark) {
+	if k, ok := s.kept[key]; ok && s.isCurrent(k.mark) {
 		return
 	}
 	delete(s.kept, key)
@@ -120,10 +122,10 @@ func (s *shelf) keep(name string, qtype uint16) {
 }
 
 // check holds all copies that are good against the answers of now.
-func (s *shelf) check(after string) {
+func (s *copySet) check(after string) {
 	s.Helper()
 	for key, k := range s.kept {
-		if !s.good(k.mark) {
+		if !s.isCurrent(k.mark) {
 			delete(s.kept, key)
 			continue
 		}
@@ -133,7 +135,7 @@ func (s *shelf) check(after string) {
 		outcome, _ := s.zone.Answer(&q, &r, nil)
 		now := r.Finish(wire.MaxMessage)
 		c := slices.Clone(k.reply)
-		s.follow(s, k.mark, &q, c)
+		s.checkSerial(s, k.mark, &q, c)
 		if outcome != Answered || string(now[2:]) != string(c[2:]) { // but for the ID
 			s.Fatalf("%s: a copy of the answer to %s is good:\n%s\nthe answer is (outcome %d)\n%s",
 				after, key, unpacked(s, k.reply), outcome, unpacked(s, now))
@@ -177,14 +179,14 @@ var kindsOfZone = []struct {
 	{"fallthrough", func(c *config.Kubernetes) { c.Fallthrough = &config.Fallthrough{} }},
 }
 
-// shelves are those of a zone, and of the outside of one, whose directive has that change.
-func (c *counters) shelves(t testing.TB, v *View, change func(*config.Kubernetes)) [2]*shelf {
+// newCopySets are those of a zone, and of the outside of one, whose directive has that change.
+func (c *epochTable) newCopySets(t testing.TB, v *View, change func(*config.Kubernetes)) [2]*copySet {
 	cfg, out := plainConfig(t), externalConfig(t)
 	change(cfg)
 	out.Headless, out.Fallthrough = cfg.NamespaceLabels == "", cfg.Fallthrough
-	return [2]*shelf{
-		{TB: t, counters: c, zone: NewZone(v, cfg), kept: map[string]copied{}},
-		{TB: t, counters: c, zone: NewExternal(v, out, cfg), kept: map[string]copied{}},
+	return [2]*copySet{
+		{TB: t, epochTable: c, zone: NewZone(v, cfg), kept: map[string]copied{}},
+		{TB: t, epochTable: c, zone: NewExternal(v, out, cfg), kept: map[string]copied{}},
 	}
 }
 
@@ -217,8 +219,8 @@ func everyName() (list []string) {
 
 var copiedTypes = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeCNAME, dns.TypePTR, dns.TypeSOA, dns.TypeNS}
 
-// extra tells v of something that [world.next] knows nothing of.
-func (w *world) extra(v *View) string {
+// extra tells v of something that [objectWorld.next] knows nothing of.
+func (w *objectWorld) extra(v *View) string {
 	ns, f := w.pick("a", "b"), faults{}
 	service := w.pick("x", "y")
 	switch w.rng.IntN(7) {
@@ -253,25 +255,25 @@ func (w *world) extra(v *View) string {
 		o.Spec.ExternalName = w.pick("x", "y") + "." + ns + ".svc." + w.pick("cluster.local", "clusterset.local", "example.com")
 	}
 	w.objects[services][objectKey(ns, service)] = o
-	told{v, services}.put(o)
+	handlerFixture{v, services}.put(o)
 	return "a Service of another sort"
 }
 
 // Whatever changes, copies that are good are what the zones answer, byte for byte. A name
 // is looked at only now and then: a copy should have seen several changes.
-func TestGoodCopiesAreTheAnswers(t *testing.T) {
+func TestCurrentCopiesMatchAnswers(t *testing.T) {
 	var lasted [2]int
 	names := everyName()
 	for _, kind := range kindsOfZone {
 		for seed := range uint64(8) {
 			w, c, now := newWorld(seed), newCounters(), testClock()
-			v := c.of(emptyView())
+			v := c.newView(emptyView())
 			v.now = func() time.Time { return now }
-			v.converter = newConverter(plainConfig(t), here)
-			shelves := c.shelves(t, v, kind.change)
+			v.converter = newConverter(plainConfig(t), testNode)
+			shelves := c.newCopySets(t, v, kind.change)
 			for i := range 60 {
 				for range 60 {
-					shelves[w.rng.IntN(2)].keep(names[w.rng.IntN(len(names))], copiedTypes[w.rng.IntN(len(copiedTypes))])
+					shelves[w.rng.IntN(2)].store(names[w.rng.IntN(len(names))], copiedTypes[w.rng.IntN(len(copiedTypes))])
 				}
 				if w.rng.IntN(3) == 0 {
 					now = now.Add(time.Second)
@@ -299,7 +301,7 @@ func TestGoodCopiesAreTheAnswers(t *testing.T) {
 
 // Whatever the keeper does, and however far the sources of slices have come, copies that
 // are good are what the zone answers.
-func TestGoodCopiesByScope(t *testing.T) {
+func TestCurrentCopiesByScope(t *testing.T) {
 	lasted := 0
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 4))
@@ -311,26 +313,26 @@ func TestGoodCopiesByScope(t *testing.T) {
 			}
 		})
 		const many = 4
-		s := &shelf{TB: t, counters: newCounters(), zone: l.zone, kept: map[string]copied{}}
-		s.of(l.view)
+		s := &copySet{TB: t, epochTable: newCounters(), zone: l.zone, kept: map[string]copied{}}
+		s.newView(l.view)
 		var names []string
 		for i := range many {
 			ns := fmt.Sprintf("ns%d", i)
 			l.service(ns, "db", rng.IntN(2) == 0)
-			told{l.view, pods}.put(makePod(ns, "p", fmt.Sprintf("10.1.%d.1", i)))
+			handlerFixture{l.view, pods}.put(makePod(ns, "p", fmt.Sprintf("10.1.%d.1", i)))
 			if i > 1 {
-				told{l.view, pods}.drop(makePod(ns, "p"))
+				handlerFixture{l.view, pods}.drop(makePod(ns, "p"))
 			}
 			names = append(names, "db."+ns+".svc.cluster.local", arpa(fmt.Sprintf("10.1.%d.1", i)), "nope."+ns+".svc.cluster.local")
 		}
 		for i := range 150 {
 			ns := fmt.Sprintf("ns%d", rng.IntN(many))
-			after := l.happen(rng, ns)
+			after := l.randomEvent(rng, ns)
 			if rng.IntN(2) == 0 { // else the namespaces are not in use
 				s.check(fmt.Sprintf("seed %d, event %d, %s", seed, i, after))
 				name := names[rng.IntN(len(names))]
-				s.keep(name, dns.TypeA)
-				s.keep(name, dns.TypePTR)
+				s.store(name, dns.TypeA)
+				s.store(name, dns.TypePTR)
 			}
 		}
 		lasted += s.lasted[0]
@@ -341,8 +343,8 @@ func TestGoodCopiesByScope(t *testing.T) {
 	}
 }
 
-// happen is one thing that comes about, and says which.
-func (l *lab) happen(rng *rand.Rand, ns string) string {
+// randomEvent is one thing that comes about, and says which.
+func (l *sliceLab) randomEvent(rng *rand.Rand, ns string) string {
 	switch rng.IntN(8) {
 	case 0:
 		l.slice(ns, "db", rng.IntN(2) == 0, fmt.Sprintf("10.1.%s.%d", ns[2:], 1+rng.IntN(3)))
@@ -352,7 +354,7 @@ func (l *lab) happen(rng *rand.Rand, ns string) string {
 		return "a slice that goes"
 	case 2, 3:
 		l.keep.reconcile(l.ctx)
-		l.await()
+		l.awaitSynced()
 		return "the keeper"
 	case 4:
 		if rng.IntN(3) == 0 {
@@ -360,9 +362,9 @@ func (l *lab) happen(rng *rand.Rand, ns string) string {
 		}
 		return "time"
 	}
-	l.await()
+	l.awaitSynced()
 	l.api.mu.Lock()
-	var s *reading
+	var s *sliceReader
 	if n := len(l.api.open); n > 0 {
 		s = l.api.open[rng.IntN(n)]
 	}
@@ -376,16 +378,16 @@ func (l *lab) happen(rng *rand.Rand, ns string) string {
 // While the cluster changes, nobody who has an answer finds an older one in a copy that is
 // good: neither a Service's nor, by the serial, that of a name that hangs on nothing else,
 // or on a Service that is not there.
-func TestCopiesAreNeverOlder(t *testing.T) {
+func TestCurrentCopiesAreNeverStale(t *testing.T) {
 	const enough = 300 // copies that were good when they were looked at, of each name
 	c := newCounters()
-	v := c.of(emptyView())
+	v := c.newView(emptyView())
 	var clock atomic.Int64
 	v.now = func() time.Time { return time.Unix(clock.Add(1), 0) }
 	z := NewZone(v, testConfig(t))
 	names := []string{"web.a.svc.cluster.local", "google.com.cluster.local", "nope.a.svc.cluster.local"}
 	put := func(i int) {
-		told{v, services}.put(makeService("a", "web", fmt.Sprintf("10.%d.%d.%d", 1+i>>16, i>>8&255, i&255)))
+		handlerFixture{v, services}.put(makeService("a", "web", fmt.Sprintf("10.%d.%d.%d", 1+i>>16, i>>8&255, i&255)))
 	}
 	put(0)
 	var kept [3]atomic.Pointer[copied]
@@ -424,21 +426,21 @@ func TestCopiesAreNeverOlder(t *testing.T) {
 		for i, name := range names {
 			m, _, _ := ask(t, z, name, dns.TypeA)
 			k := kept[i].Load()
-			if k == nil || !c.good(k.mark) {
+			if k == nil || !c.isCurrent(k.mark) {
 				continue
 			}
 			good[i]++
 			q, reply := parsed(t, name, dns.TypeA), slices.Clone(k.reply)
-			c.follow(t, k.mark, &q, reply)
-			if age(m) > age(unpacked(t, reply)) {
+			c.checkSerial(t, k.mark, &q, reply)
+			if remainingTTL(m) > remainingTTL(unpacked(t, reply)) {
 				t.Fatalf("%s: after\n%s\na copy is good of\n%s", name, m, unpacked(t, reply))
 			}
 		}
 	}
 }
 
-// age is a number that grows from one answer of TestCopiesAreNeverOlder to the next.
-func age(m *dns.Msg) (n uint32) {
+// remainingTTL is a number that grows from one answer of TestCopiesAreNeverOlder to the next.
+func remainingTTL(m *dns.Msg) (n uint32) {
 	for _, rr := range append(m.Answer, m.Ns...) {
 		switch rr := rr.(type) {
 		case *dns.A:

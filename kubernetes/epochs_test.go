@@ -16,8 +16,8 @@ import (
 // Each sort of change ends the copies of what it changes, and leaves those of others.
 func TestMarks(t *testing.T) {
 	const web, db = "web.a.svc.cluster.local", "db.a.svc.cluster.local"
-	svc := func(v *View) told { return told{v, services} }
-	eps := func(v *View) told { return told{v, endpointSlices} }
+	svc := func(v *View) handlerFixture { return handlerFixture{v, services} }
+	eps := func(v *View) handlerFixture { return handlerFixture{v, endpointSlices} }
 	for name, c := range map[string]struct {
 		change           func(*View)
 		web, db, missing bool // whether copies are good afterwards
@@ -32,20 +32,22 @@ func TestMarks(t *testing.T) {
 		"a slice":                   {func(v *View) { eps(v).put(makeSlice("a", "db", "db-1", "10.1.0.2")) }, true, false, true},
 		"a slice that goes":         {func(v *View) { eps(v).drop(makeSlice("a", "db", "db-1")) }, true, false, true},
 		"a slice that moves on":     {func(v *View) { eps(v).put(makeSlice("a", "web", "db-1", "10.1.0.2")) }, false, false, true},
-		"a pod":                     {func(v *View) { told{v, pods}.put(makePod("a", "p", "10.1.0.1")) }, true, true, true},
-		"a namespace":               {func(v *View) { told{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}}) }, true, true, true},
-		"a namespace that goes":     {func(v *View) { told{v, namespaces}.list() }, false, false, false},
+		"a pod":                     {func(v *View) { handlerFixture{v, pods}.put(makePod("a", "p", "10.1.0.1")) }, true, true, true},
+		"a namespace": {func(v *View) {
+			handlerFixture{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}})
+		}, true, true, true},
+		"a namespace that goes": {func(v *View) { handlerFixture{v, namespaces}.list() }, false, false, false},
 		"an empty one that goes": {func(v *View) {
-			told{v, namespaces}.drop(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}})
+			handlerFixture{v, namespaces}.drop(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}})
 		}, true, true, true},
 		"less in view": {func(v *View) { v.setLevel(levelNode) }, false, false, true},
 		"an import":    {func(v *View) { v.putImport(testImport("web", "Headless", nil), &faults{}) }, true, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			counters := newCounters()
-			v := counters.of(emptyView())
+			v := counters.newView(emptyView())
 			for _, ns := range []string{"a", "empty"} {
-				told{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+				handlerFixture{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 			}
 			svc(v).put(makeService("a", "web", "10.0.0.1"))
 			svc(v).put(makeService("a", "db", "None"))
@@ -61,7 +63,7 @@ func TestMarks(t *testing.T) {
 			}
 			c.change(v)
 			for i, want := range []bool{c.web, c.db, c.missing} {
-				if got := counters.good(kept[i].mark); got != want {
+				if got := counters.isCurrent(kept[i].mark); got != want {
 					t.Errorf("the copy of %s is good: %v, want %v", kept[i].name, got, want)
 				}
 			}
@@ -83,9 +85,9 @@ func TestMarksOfNamespaces(t *testing.T) {
 		change func(*View)
 	}{
 		"a pod that goes": {verified, "10-1-0-1.default.pod.cluster.local", dns.TypeA, func(v *View) {
-			told{v, pods}.drop(makePod("default", "p"))
+			handlerFixture{v, pods}.drop(makePod("default", "p"))
 		}},
-		"one that is hidden": {listed, "web.default.svc.clusterset.local", dns.TypeA, func(v *View) { told{v, namespaces}.drop(a) }},
+		"one that is hidden": {listed, "web.default.svc.clusterset.local", dns.TypeA, func(v *View) { handlerFixture{v, namespaces}.drop(a) }},
 		"a source that ends": {verified, arpa("10.1.0.1"), dns.TypePTR, func(v *View) {
 			v.change(func(x *index) bool {
 				x.closeSource(&sliceSource{ns: x.namespaces["\x07default"]})
@@ -99,19 +101,19 @@ func TestMarksOfNamespaces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			counters := newCounters()
-			v := counters.of(emptyView())
+			v := counters.newView(emptyView())
 			v.setLevel(levelNode)
 			v.node = "n1"
 			z := NewZone(v, c.cfg)
 			if c.cfg == listed {
 				v.putImport(testImport("web", "ClusterSetIP", nil, "10.240.0.1"), &faults{})
 			} else {
-				told{v, pods}.put(makePod("default", "p", "10.1.0.1"))
-				told{v, services}.put(makeService("default", "db", "10.0.0.1"))
-				told{v, endpointSlices}.put(makeSlice("default", "db", "db-1", "10.1.0.1"))
+				handlerFixture{v, pods}.put(makePod("default", "p", "10.1.0.1"))
+				handlerFixture{v, services}.put(makeService("default", "db", "10.0.0.1"))
+				handlerFixture{v, endpointSlices}.put(makeSlice("default", "db", "db-1", "10.1.0.1"))
 				v.index.namespaces["\x07default"].complete = true
 			}
-			told{v, namespaces}.put(a)
+			handlerFixture{v, namespaces}.put(a)
 			k, ok := counters.copy(t, z, c.qname, c.qtype)
 			if !ok || len(unpacked(t, k.reply).Answer) == 0 {
 				t.Fatalf("no copy: %v", unpacked(t, k.reply))
@@ -120,7 +122,7 @@ func TestMarksOfNamespaces(t *testing.T) {
 			if m, outcome, _ := ask(t, z, c.qname, c.qtype); outcome == Answered && len(m.Answer) > 0 {
 				t.Fatalf("it is still answered: %v", m)
 			}
-			if counters.good(k.mark) {
+			if counters.isCurrent(k.mark) {
 				t.Error("the copy is good")
 			}
 		})
@@ -130,14 +132,14 @@ func TestMarksOfNamespaces(t *testing.T) {
 // There are no copies of what is not, or not only, an answer of the zone.
 func TestNoMark(t *testing.T) {
 	c := newCounters()
-	v := c.of(emptyView())
+	v := c.newView(emptyView())
 	for name, target := range map[string]string{"out": "example.com", "in": "web.a.svc.cluster.local", "loop": "loop.a.svc.cluster.local"} {
 		s := makeService("a", name, "")
 		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, target
-		told{v, services}.put(s)
+		handlerFixture{v, services}.put(s)
 	}
-	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	told{v, services}.put(makeService("b", "db", "None"))
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(makeService("b", "db", "None"))
 	v.setLevel(levelNode)
 	cfg := testConfig(t)
 	cfg.Fallthrough = &config.Fallthrough{Zones: names(t, "in-addr.arpa")}
@@ -178,7 +180,7 @@ func TestMarkOfSavedView(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
 	v, _ := openSaved(t, cfg)
-	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
 	if err := file.Replace(path, v.writeSaved); err != nil {
 		t.Fatal(err)
 	}
@@ -191,8 +193,8 @@ func TestMarkOfSavedView(t *testing.T) {
 	if !ok || unpacked(t, k.reply).Answer == nil {
 		t.Fatal("no copy")
 	}
-	told{back, services}.put(makeService("a", "web", "10.0.0.2"))
-	if c.good(k.mark) {
+	handlerFixture{back, services}.put(makeService("a", "web", "10.0.0.2"))
+	if c.isCurrent(k.mark) {
 		t.Error("a copy of what the file said is good")
 	}
 }
@@ -203,23 +205,23 @@ func TestTouch(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	s := makeService("c", "alias", "")
 	s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "db.a.svc.cluster.local"
-	told{l.view, services}.put(s)
+	handlerFixture{l.view, services}.put(s)
 	for _, ns := range []string{"a", "b"} {
 		l.service(ns, "db", true)
 		l.slice(ns, "db", true, "10.1.0.1")
 		_ = l.addrs("db." + ns + ".svc.cluster.local")
 	}
-	l.settle()
+	l.reconcile()
 	l.wantSources("a b")
 	q := parsed(t, "db.b.svc.cluster.local", dns.TypeA)
 	alias := parsed(t, "alias.c.svc.cluster.local", dns.TypeA)
 	l.idle()
 	l.zone.Touch(&q)
 	l.zone.Touch(&alias)
-	l.settle()
+	l.reconcile()
 	l.wantSources("a b")
 	l.idle()
 	l.zone.Touch(&q)
-	l.settle()
+	l.reconcile()
 	l.wantSources("b")
 }

@@ -11,23 +11,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// told is a view's source in tests: objects come as they are told, one by one or as
+// handlerFixture is a view's source in tests: objects come as they are told, one by one or as
 // lists, without an API server.
-type told struct {
+type handlerFixture struct {
 	view     *View
 	resource resource
 }
 
-func (t told) sink() *handler { return &handler{view: t.view, resource: t.resource} }
+func (t handlerFixture) sink() *handler { return &handler{view: t.view, resource: t.resource} }
 
 // put tells of an object that is new or changed.
-func (t told) put(obj metav1.Object) { t.sink().Upsert(obj.(runtime.Object), true) }
+func (t handlerFixture) put(obj metav1.Object) { t.sink().Upsert(obj.(runtime.Object), true) }
 
 // drop tells that it is gone.
-func (t told) drop(obj metav1.Object) { t.sink().Delete(obj.(runtime.Object)) }
+func (t handlerFixture) drop(obj metav1.Object) { t.sink().Delete(obj.(runtime.Object)) }
 
 // list tells all there is.
-func (t told) list(objects ...metav1.Object) {
+func (t handlerFixture) list(objects ...metav1.Object) {
 	s := t.sink()
 	s.BeginList()
 	for _, o := range objects {
@@ -36,8 +36,8 @@ func (t told) list(objects ...metav1.Object) {
 	s.EndList(0)
 }
 
-// begin says which node the view is on.
-func (t told) begin(node string) { t.view.node = node }
+// setNode says which node the view is on.
+func (t handlerFixture) setNode(node string) { t.view.node = node }
 
 func netipAddr(t testing.TB, text string) netip.Addr {
 	t.Helper()

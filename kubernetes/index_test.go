@@ -64,25 +64,25 @@ func (x *index) dump() string {
 	return strings.Join(lines, "\n")
 }
 
-// world is a random cluster: the objects there are at the moment, by resource and
+// objectWorld is a random cluster: the objects there are at the moment, by resource and
 // name.
-type world struct {
+type objectWorld struct {
 	rng     *rand.Rand
 	objects [numResources]map[string]metav1.Object
 }
 
-func newWorld(seed uint64) *world {
-	w := &world{rng: rand.New(rand.NewPCG(seed, 1))}
+func newWorld(seed uint64) *objectWorld {
+	w := &objectWorld{rng: rand.New(rand.NewPCG(seed, 1))}
 	for i := range w.objects {
 		w.objects[i] = map[string]metav1.Object{}
 	}
 	return w
 }
 
-func (w *world) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
+func (w *objectWorld) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
 
 // make is a random object of r; names and addresses collide often.
-func (w *world) make(r resource) metav1.Object {
+func (w *objectWorld) make(r resource) metav1.Object {
 	ns := w.pick("a", "b", "a.b")
 	switch r {
 	case namespaces:
@@ -119,9 +119,9 @@ func (w *world) make(r resource) metav1.Object {
 
 // step changes the cluster and tells v by one event, or, after some it did not
 // tell, by a new list.
-func (w *world) step(v *View) {
+func (w *objectWorld) step(v *View) {
 	r := resource(w.rng.IntN(int(serviceImports)))
-	s := told{v, r}
+	s := handlerFixture{v, r}
 	if w.rng.IntN(8) == 0 { // a disconnect: changes that only the next list shows
 		for range 1 + w.rng.IntN(4) {
 			w.change(r)
@@ -145,7 +145,7 @@ func (w *world) step(v *View) {
 }
 
 // change adds, changes or deletes one object of r.
-func (w *world) change(r resource) (o metav1.Object, was bool) {
+func (w *objectWorld) change(r resource) (o metav1.Object, was bool) {
 	o = w.make(r)
 	key := objectKey(o.GetNamespace(), o.GetName())
 	_, was = w.objects[r][key]
@@ -162,7 +162,7 @@ func (w *world) change(r resource) (o metav1.Object, was bool) {
 
 // Whatever the order of events, the index is the one that a list of the final
 // objects makes.
-func TestIndexIsWhatTheObjectsSay(t *testing.T) {
+func TestIndexMatchesObjects(t *testing.T) {
 	for seed := range uint64(200) {
 		w, v := newWorld(seed), emptyView()
 		for range 120 {
@@ -174,7 +174,7 @@ func TestIndexIsWhatTheObjectsSay(t *testing.T) {
 			for _, o := range w.objects[r] {
 				list = append(list, o)
 			}
-			told{fresh, r}.list(list...)
+			handlerFixture{fresh, r}.list(list...)
 		}
 		got, want := v.index.dump(), fresh.index.dump()
 		if got != want {
@@ -193,7 +193,7 @@ func TestIndexEmpties(t *testing.T) {
 		w.step(v)
 	}
 	for r := range numResources {
-		told{v, r}.list()
+		handlerFixture{v, r}.list()
 	}
 	if got := v.index.dump(); got != "" {
 		t.Errorf("left behind:\n%s", got)
@@ -209,8 +209,8 @@ func TestReplaceKeepsNames(t *testing.T) {
 	v := emptyView()
 	z := NewZone(v, testConfig(t))
 	a, b := makeSlice("default", "db", "db-a", "10.1.0.1"), makeSlice("default", "db", "db-b", "10.1.0.2")
-	told{v, services}.put(makeService("default", "db", "None"))
-	told{v, endpointSlices}.put(a)
+	handlerFixture{v, services}.put(makeService("default", "db", "None"))
+	handlerFixture{v, endpointSlices}.put(a)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -219,8 +219,8 @@ func TestReplaceKeepsNames(t *testing.T) {
 			if i%2 == 0 {
 				list = []metav1.Object{b}
 			}
-			told{v, endpointSlices}.list(list...)
-			told{v, services}.list(makeService("default", "db", "None"))
+			handlerFixture{v, endpointSlices}.list(list...)
+			handlerFixture{v, services}.list(makeService("default", "db", "None"))
 		}
 	}()
 	answer := answerer(t, z, "db.default.svc.cluster.local", dns.TypeA)
@@ -245,13 +245,13 @@ func TestServiceChangesType(t *testing.T) {
 	check := func(when, want string) {
 		t.Helper()
 		m, outcome, target := ask(t, z, name, dns.TypeA)
-		if got := show(m, outcome, target); !strings.HasPrefix(got, want) {
+		if got := format(m, outcome, target); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s", when, got, want)
 		}
 	}
 	ext := makeService("default", "x", "")
 	ext.Spec.Type, ext.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
-	svc, eps := told{v, services}, told{v, endpointSlices}
+	svc, eps := handlerFixture{v, services}, handlerFixture{v, endpointSlices}
 	eps.put(makeSlice("default", "x", "x-1", "10.1.0.1"))
 	check("slice only", "answered NXDOMAIN")
 	svc.put(makeService("default", "x", "None"))
@@ -275,7 +275,7 @@ func TestSerial(t *testing.T) {
 	now := testClock()
 	v := emptyView()
 	v.now = func() time.Time { return now }
-	svc, eps := told{v, services}, told{v, endpointSlices}
+	svc, eps := handlerFixture{v, services}, handlerFixture{v, endpointSlices}
 	labelled := makeService("default", "x", "10.0.0.1")
 	labelled.Labels = map[string]string{"a": "b"}
 	notReady := makeSlice("default", "x", "x-1", "10.1.0.1", "10.1.0.2")
@@ -324,12 +324,12 @@ func TestFaults(t *testing.T) {
 		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, name
 		objects = append(objects, s)
 	}
-	told{v, services}.list(objects...)
+	handlerFixture{v, services}.list(objects...)
 	es := makeSlice("default", "half", "half-1", "10.1.0.1", "300.1.1.1", "fd00::1")
 	host := "under score!"
 	es.Endpoints[0].Hostname = &host
 	for range 2 {
-		told{v, endpointSlices}.put(es)
+		handlerFixture{v, endpointSlices}.put(es)
 	}
 	checkAnswers(t, z, []answerCase{
 		{"half.default.svc.cluster.local", dns.TypeA, "answered NOERROR | half.default.svc.cluster.local. 30 IN A 10.0.0.1 |"},
@@ -354,7 +354,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("the log names %s not once:\n%s", name, log.String())
 		}
 	}
-	told{v, endpointSlices}.put(makeSlice("default", "half", "half-1", "10.1.0.1"))
+	handlerFixture{v, endpointSlices}.put(makeSlice("default", "half", "half-1", "10.1.0.1"))
 	if st := v.Stats(); st.Faulty != want-1 {
 		t.Errorf("%d faulty objects after one was mended, want %d", st.Faulty, want-1)
 	}
@@ -398,7 +398,7 @@ func undash(s string) (netip.Addr, error) {
 
 // A name that exists makes all names above it exist (RFC 8020), and a name exists
 // for all types or for none.
-func TestNamesAboveExist(t *testing.T) {
+func TestEmptyNonTerminals(t *testing.T) {
 	cfg := testConfig(t)
 	found := 0
 	for seed := range uint64(60) {
@@ -433,7 +433,7 @@ func TestNamesAboveExist(t *testing.T) {
 }
 
 // name is a random name of the sort that the world's objects have.
-func (w *world) name() string {
+func (w *objectWorld) name() string {
 	base := w.pick("x", "y", "z") + "." + w.pick("a", "b") + "." + w.pick("svc", "svc", "svc", "pod")
 	switch w.rng.IntN(4) {
 	case 0:

@@ -175,7 +175,7 @@ func FuzzManifest(f *testing.F) {
 		v := emptyView()
 		for r := range numResources {
 			for _, o := range all[r] {
-				told{v, r}.put(o.(metav1.Object))
+				handlerFixture{v, r}.put(o.(metav1.Object))
 			}
 		}
 		if _, outcome, _ := ask(t, NewZone(v, cfg), x, dns.TypeA); outcome == NotSynced {

@@ -87,7 +87,7 @@ func firsts(t *testing.T, z *Zone, name string) map[string]bool {
 // An API server that does not say where the node is holds nothing back, at either scope:
 // headless names are answered, the log has one line about it, and when the server says
 // it, the order is right and each set of slices has been listed once more.
-func TestNodeUnavailable(t *testing.T) {
+func TestNodeZoneUnavailable(t *testing.T) {
 	for name, scope := range map[string]config.Scope{"node": config.ScopeNode, "cluster": config.ScopeCluster} {
 		t.Run(name, func(t *testing.T) {
 			s := newNodeServer(t, unavailable)
@@ -100,7 +100,7 @@ func TestNodeUnavailable(t *testing.T) {
 				s.put(es)
 			}
 			s.put(makePod("a", "p", "10.1.0.1"))
-			v, z, log := followAs(t, s.url, Options{Node: "n1"}, func(c *config.Kubernetes) { c.Scope = scope })
+			v, z, log := openAndRunWith(t, s.url, Options{Node: "n1"}, func(c *config.Kubernetes) { c.Scope = scope })
 			await(t, "the sync", v.Synced)
 			for _, ns := range []string{"a", "b"} {
 				await(t, "names of "+ns, func() bool { return len(firsts(t, z, "db."+ns+".svc.cluster.local")) > 1 })
@@ -136,18 +136,18 @@ func TestNodeUnavailable(t *testing.T) {
 }
 
 // One that takes the question and says nothing holds nothing back either.
-func TestNodeSilent(t *testing.T) {
+func TestNodeZoneTimeout(t *testing.T) {
 	s := newNodeServer(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
 	s.put(makeService("a", "db", "None"))
 	s.put(spreadOut("a"))
 	s.put(makePod("a", "p", "10.1.0.1"))
-	_, z, _ := followAs(t, s.url, Options{Node: "n1"}, nil)
+	_, z, _ := openAndRunWith(t, s.url, Options{Node: "n1"}, nil)
 	await(t, "the names", func() bool { return len(firsts(t, z, "db.a.svc.cluster.local")) > 1 })
 }
 
 // The head start ends with the first answer, at its limit, or with the context; what is
 // followed before the zone is known is followed again, and else once.
-func TestLocation(t *testing.T) {
+func TestRunWithZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := newNodeLocation()

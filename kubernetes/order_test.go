@@ -32,11 +32,11 @@ func TestOrderIsRandomWithinDistance(t *testing.T) {
 		}
 		addr4, addr6 := fmt.Sprintf("10.0.0.%d", i+1), fmt.Sprintf("fd00::%x", i+1)
 		want[addr4], want[addr6] = r, r
-		slice1 = append(slice1, at(addr4+" "+words+" host=h"))
+		slice1 = append(slice1, endpointAt(addr4+" "+words+" host=h"))
 		if i%3 == 0 { // a duplicate that seems to be far
-			slice2 = append(slice2, at(addr4+" n9 west host=h"))
+			slice2 = append(slice2, endpointAt(addr4+" n9 west host=h"))
 		}
-		slice6 = append(slice6, at(addr6+" "+words+" host=h"))
+		slice6 = append(slice6, endpointAt(addr6+" "+words+" host=h"))
 	}
 	headlessOf(v, "", slice2, slice1, slice6)
 	z := NewZone(v, cfg)
@@ -89,7 +89,7 @@ func checkOrder(t *testing.T, z *Zone, name string, qtype uint16, n int, ranks m
 
 // The names below a service give the addresses that a plain reading of the rules
 // gives, for random slices: each once, by the nearest endpoint that the name selects.
-func TestMembersAreWhatTheRulesSay(t *testing.T) {
+func TestEndpointAddrsMatchModel(t *testing.T) {
 	const bare = "db.default.svc.cluster.local"
 	hosts, zones, nodes := []string{"", " host=h", " host=g"}, []string{"east", "west", "-"}, []string{"n0", "n1"}
 	for seed := range uint64(1000) {
@@ -97,7 +97,7 @@ func TestMembersAreWhatTheRulesSay(t *testing.T) {
 		cfg := testConfig(t)
 		cfg.Zonal = true
 		v := emptyView()
-		v.converter = newConverter(cfg, here)
+		v.converter = newConverter(cfg, testNode)
 		z := NewZone(v, cfg)
 		want := map[string]map[string]rank{"_http._tcp.": {}, "h.": {}, "east.pin._zone.": {}, "west.prefer._zone.": {}}
 		var lists [][]discoveryv1.Endpoint
@@ -112,7 +112,7 @@ func TestMembersAreWhatTheRulesSay(t *testing.T) {
 					continue
 				}
 				listed[addr+host] = true
-				ep := at(addr + " " + node + " " + zone + host)
+				ep := endpointAt(addr + " " + node + " " + zone + host)
 				list = append(list, ep)
 				r := v.converter.localityOf(&ep).rank()
 				note := func(m map[string]rank) { m[addr] = max(m[addr], r) }
@@ -152,7 +152,7 @@ func TestTopologyOffKeepsOrder(t *testing.T) {
 	v := openPlaced(t, cfg, "")
 	var list []discoveryv1.Endpoint
 	for i := range 9 {
-		list = append(list, at(fmt.Sprintf("10.0.0.%d n%d east host=h", i+1, 8-i)))
+		list = append(list, endpointAt(fmt.Sprintf("10.0.0.%d n%d east host=h", i+1, 8-i)))
 	}
 	headlessOf(v, "", list)
 	z := NewZone(v, cfg)
@@ -176,7 +176,7 @@ func TestMoreThanFit(t *testing.T) {
 	const n = 9000
 	var list []discoveryv1.Endpoint
 	for i := range n {
-		list = append(list, at(fmt.Sprintf("10.0.%d.%d n9 west", i/250, i%250)))
+		list = append(list, endpointAt(fmt.Sprintf("10.0.%d.%d n9 west", i/250, i%250)))
 	}
 	headlessOf(v, "", list)
 	z := NewZone(v, cfg)

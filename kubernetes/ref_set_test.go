@@ -22,7 +22,7 @@ func byPlace(a, b *placed) int { return a.place - b.place }
 
 // What is under an address is what a plain list says, in order, after any changes: each
 // place once, with what was put there last, and only that can be taken away.
-func TestRefsAreWhatWasPut(t *testing.T) {
+func TestRefSetMatchesModel(t *testing.T) {
 	for _, most := range []int{2, 5, blockSize, 20 * blockSize} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(most), 1))
@@ -88,11 +88,11 @@ func checkRefs(t *testing.T, m map[addrKey]refSet[*placed], at addrKey, want []*
 
 // The reverse name of an address gives the names that a plain reading of the slices gives,
 // whatever came and went before.
-func TestOwnersAreWhatTheSlicesSay(t *testing.T) {
+func TestAddrOwnersMatchSlices(t *testing.T) {
 	const packedAddr = "\x0a\x01\x02\x03"
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		w := newWorst()
+		w := newWorstCase()
 		z := w.zone(t)
 		names := 5 + rng.IntN(60)
 		current, kinds := map[string]*slice{}, map[string]serviceKind{}
@@ -164,37 +164,37 @@ func checkOwners(t *testing.T, z *Zone, addr string, current map[string]*slice, 
 // endpoints the service has besides.
 func TestChangesCostWhatChanges(t *testing.T) {
 	a := netip.MustParseAddr("10.1.2.3")
-	crowd := func(n int) worst {
-		w := newWorst()
+	crowd := func(n int) worstCase {
+		w := newWorstCase()
 		w.pod("10.1.2.3", n)
 		return w
 	}
 	for _, c := range []struct {
 		name   string
-		make   func(n int) worst
-		change func(w worst, i int)
+		make   func(n int) worstCase
+		change func(w worstCase, i int)
 	}{
-		{"one address of all", crowd, func(w worst, i int) {
+		{"one address of all", crowd, func(w worstCase, i int) {
 			w.slice("\x01x\x06tenant", "x", a, 1+i%2, nil)
 		}},
-		{"a slice that comes and goes", crowd, func(w worst, i int) {
+		{"a slice that comes and goes", crowd, func(w worstCase, i int) {
 			w.slice("\x01x\x06tenant", "x", a, 100, nil)
 			w.change(func(x *index) bool { return x.dropSlice("tenant/x") })
 		}},
-		{"services at one external address", func(n int) worst {
-			w := newWorst()
+		{"services at one external address", func(n int) worstCase {
+			w := newWorstCase()
 			for i := range n {
 				w.service(fmt.Sprint("s", i), service{kind: clusterIP, external4: packed(a, 1)})
 			}
 			return w
-		}, func(w worst, i int) {
+		}, func(w worstCase, i int) {
 			w.service("s0", service{kind: clusterIP, external4: packed(a, 1+i%2)})
 		}},
-		{"endpoints of one service", func(n int) worst {
-			w := newWorst()
+		{"endpoints of one service", func(n int) worstCase {
+			w := newWorstCase()
 			w.spread("big", 10, n/10, nil)
 			return w
-		}, func(w worst, i int) {
+		}, func(w worstCase, i int) {
 			w.slice("\x03big\x06tenant", "big-x", a, 1+i%2, nil)
 		}},
 	} {
@@ -239,7 +239,7 @@ func BenchmarkChange(b *testing.B) {
 	for _, n := range []int{0, 2000, 20000} {
 		for _, all := range []int{1, 100} {
 			b.Run(fmt.Sprintf("%d services/%d addresses", n, all), func(b *testing.B) {
-				w := newWorst()
+				w := newWorstCase()
 				for i := range n {
 					name := fmt.Sprintf("s%05d", i)
 					w.slice(w.service(name, service{kind: headless}), name, a, all, nil)

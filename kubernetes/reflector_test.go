@@ -24,17 +24,17 @@ import (
 
 // A list is streamed, and the watch goes on behind it and, when it breaks, from
 // the last version that a bookmark or an object had.
-func TestFollowStreams(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
-		s := newScript(t, w,
-			reply{body: slices.Concat(w.say(watch.Added, "a", "3"), w.say(watch.Added, "b", "2"), w.end("7"),
-				w.say(watch.Modified, "b", "8"), w.say(watch.Deleted, "a", "9"))},
-			reply{body: w.say(watch.Bookmark, "", "12")},
-			reply{body: w.say(watch.Added, "c", "13"), open: true})
-		f, rec, log := s.follower(t)
+func TestReflectorStreams(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
+		s := newScriptedServer(t, w,
+			reply{body: slices.Concat(w.encode(watch.Added, "a", "3"), w.encode(watch.Added, "b", "2"), w.endOfList("7"),
+				w.encode(watch.Modified, "b", "8"), w.encode(watch.Deleted, "a", "9"))},
+			reply{body: w.encode(watch.Bookmark, "", "12")},
+			reply{body: w.encode(watch.Added, "c", "13"), open: true})
+		f, rec, log := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "put a@3", "put b@2", "complete 7", "put b@8 live", "drop a@9", "put c@13 live")
-		s.asked(t, streamed, fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 12))
+		s.wantQueries(t, streamed, fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 12))
 		if n := len(s.queries()); n != 3 {
 			t.Errorf("%d requests, want 3", n)
 		}
@@ -46,35 +46,35 @@ func TestFollowStreams(t *testing.T) {
 
 // An object that goes while the list is streamed is dropped, and one that
 // comes is the list's.
-func TestFollowDeletesInList(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
-		s := newScript(t, w, reply{open: true, body: slices.Concat(
-			w.say(watch.Added, "a", "3"), w.say(watch.Deleted, "a", "5"), w.say(watch.Modified, "b", "6"), w.end("7"))})
-		f, rec, _ := s.follower(t)
+func TestReflectorDeletesWhileListing(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
+		s := newScriptedServer(t, w, reply{open: true, body: slices.Concat(
+			w.encode(watch.Added, "a", "3"), w.encode(watch.Deleted, "a", "5"), w.encode(watch.Modified, "b", "6"), w.endOfList("7"))})
+		f, rec, _ := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "put a@3", "drop a@5", "put b@6", "complete 7")
 	})
 }
 
 // A list that breaks off is never complete: it is begun again.
-func TestFollowListBreaks(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
-		second := w.say(watch.Added, "b", "4")
-		s := newScript(t, w,
-			reply{body: w.say(watch.Added, "a", "3")},
-			reply{body: slices.Concat(w.say(watch.Added, "a", "3"), second[:len(second)/2])},
-			reply{body: slices.Concat(w.say(watch.Added, "a", "3"), second, w.end("4")), open: true})
-		f, rec, _ := s.follower(t)
+func TestReflectorListBreaks(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
+		second := w.encode(watch.Added, "b", "4")
+		s := newScriptedServer(t, w,
+			reply{body: w.encode(watch.Added, "a", "3")},
+			reply{body: slices.Concat(w.encode(watch.Added, "a", "3"), second[:len(second)/2])},
+			reply{body: slices.Concat(w.encode(watch.Added, "a", "3"), second, w.endOfList("4")), open: true})
+		f, rec, _ := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "put a@3", "begin", "put a@3", "begin", "put a@3", "put b@4", "complete 4")
-		s.asked(t, streamed, streamed, streamed)
+		s.wantQueries(t, streamed, streamed, streamed)
 	})
 }
 
 // A server that can't stream is asked for pages; that is remembered. A page that
 // comes too late means a new list.
-func TestFollowPages(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorPages(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		list := func(version, token string, names ...string) reply {
 			l := &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: version, Continue: token}}
 			l.TypeMeta = metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}
@@ -83,7 +83,7 @@ func TestFollowPages(t *testing.T) {
 			}
 			return reply{body: w.object(l)}
 		}
-		s := newScript(t, w,
+		s := newScriptedServer(t, w,
 			reply{status: http.StatusUnprocessableEntity, reason: metav1.StatusReasonInvalid},
 			list("7", "more", "a", "b"),
 			reply{status: http.StatusGone, reason: metav1.StatusReasonExpired},
@@ -91,35 +91,35 @@ func TestFollowPages(t *testing.T) {
 			list("8", "", "c"),
 			reply{body: w.event(watch.Error, w.object(expiredStatus()))},
 			list("9", ""),
-			reply{body: w.say(watch.Modified, "c", "10"), open: true})
-		f, rec, _ := s.follower(t)
+			reply{body: w.encode(watch.Modified, "c", "10"), open: true})
+		f, rec, _ := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "put a@2", "put b@2", "begin", "put a@2", "put c@2", "complete 8",
 			"begin", "complete 9", "put c@10 live")
-		s.asked(t, streamed, "limit=500", "continue=more&limit=500", "limit=500", "continue=more&limit=500",
+		s.wantQueries(t, streamed, "limit=500", "continue=more&limit=500", "limit=500", "continue=more&limit=500",
 			fmt.Sprintf(resumed, 8), "limit=500", fmt.Sprintf(resumed, 9))
 	})
 }
 
 // A version that the server no longer knows means a new list, whether the request
 // or the stream says so; other errors don't.
-func TestFollowExpires(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorExpires(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		other := expiredStatus()
 		other.Code, other.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
-		s := newScript(t, w,
-			reply{body: w.end("7")},
+		s := newScriptedServer(t, w,
+			reply{body: w.endOfList("7")},
 			reply{status: http.StatusGone, reason: metav1.StatusReasonGone},
-			reply{body: w.end("8")},
+			reply{body: w.endOfList("8")},
 			reply{body: w.event(watch.Error, w.object(expiredStatus()))},
-			reply{body: w.end("9")},
+			reply{body: w.endOfList("9")},
 			reply{body: w.event(watch.Error, w.object(other))},
 			reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable},
-			reply{body: w.say(watch.Added, "a", "10"), open: true})
-		f, rec, log := s.follower(t)
+			reply{body: w.encode(watch.Added, "a", "10"), open: true})
+		f, rec, log := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "complete 7", "begin", "complete 8", "begin", "complete 9", "put a@10 live")
-		s.asked(t, streamed, fmt.Sprintf(resumed, 7), streamed, fmt.Sprintf(resumed, 8), streamed,
+		s.wantQueries(t, streamed, fmt.Sprintf(resumed, 7), streamed, fmt.Sprintf(resumed, 8), streamed,
 			fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9))
 		await(t, "the recovery", func() bool {
 			return strings.HasSuffix(strings.TrimSpace(log.String()), `followed again" resource=services`)
@@ -132,15 +132,15 @@ func TestFollowExpires(t *testing.T) {
 
 // A server that comes back after long, and has forgotten the version, is asked for a list
 // soon; one that forgets each list's version is asked ever more slowly.
-func TestFollowExpiresLate(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorExpiresLate(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		gone := reply{body: w.event(watch.Error, w.object(expiredStatus()))}
 		away := reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable}
 		synctest.Test(t, func(t *testing.T) {
-			replies := append([]reply{{body: w.end("7")}}, slices.Repeat([]reply{away}, 10)...)
+			replies := append([]reply{{body: w.endOfList("7")}}, slices.Repeat([]reply{away}, 10)...)
 			comeback := len(replies)
-			replies = append(replies, slices.Repeat([]reply{gone, {body: w.end("8")}}, 10)...)
-			f, s, _, _ := localFollower(t, w, replies...)
+			replies = append(replies, slices.Repeat([]reply{gone, {body: w.endOfList("8")}}, 10)...)
+			f, s, _, _ := newLocalReflector(t, w, replies...)
 			var asked []time.Time
 			c := f.client.(*rest.RESTClient)
 			inner := c.Client.Transport
@@ -170,8 +170,8 @@ func TestFollowExpiresLate(t *testing.T) {
 
 // Errors that come out of streams are one trouble, which opening the next stream
 // doesn't end, and neither is it nothing when every stream ends early.
-func TestFollowTroubleInStreams(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorErrorInStream(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		failure := expiredStatus()
 		failure.Code, failure.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
 		fails := reply{body: w.event(watch.Error, w.object(failure))}
@@ -183,9 +183,9 @@ func TestFollowTroubleInStreams(t *testing.T) {
 			{"early ends", errEndedEarly.Error(), []reply{{body: []byte{}}, {body: []byte{}}, {body: []byte{}}}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				replies := slices.Concat([]reply{{body: w.end("7")}}, c.replies, []reply{{body: w.say(watch.Added, "a", "8"), open: true}})
-				s := newScript(t, w, replies...)
-				f, rec, log := s.follower(t)
+				replies := slices.Concat([]reply{{body: w.endOfList("7")}}, c.replies, []reply{{body: w.encode(watch.Added, "a", "8"), open: true}})
+				s := newScriptedServer(t, w, replies...)
+				f, rec, log := s.newReflector(t)
 				f.start(t)
 				rec.expect(t, "begin", "complete 7", "put a@8 live")
 				got := log.String()
@@ -198,22 +198,22 @@ func TestFollowTroubleInStreams(t *testing.T) {
 }
 
 // An object that can't be read costs nothing but itself.
-func TestFollowSkips(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorSkips(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}}
 		pod.Name = "p"
 		large := versioned("large", "6")
 		large.Annotations = map[string]string{"x": strings.Repeat("x", maxEventBytes)}
 		almost := versioned("almost", "5")
 		almost.Annotations = map[string]string{"x": strings.Repeat("x", maxEventBytes-1000)}
-		broken := w.say(watch.Added, "broken", "4")
+		broken := w.encode(watch.Added, "broken", "4")
 		broken = bytes.Replace(broken, []byte(`"name":"broken"`), []byte(`"name":[1,2,3]`), 1)
 		broken = bytes.Replace(broken, []byte("\n\006broken"), []byte("\n\177broken"), 1)
-		s := newScript(t, w, reply{open: true, body: slices.Concat(
-			w.say(watch.Added, "a", "2"), broken, w.event(watch.Added, w.object(pod)), w.event(watch.Added, w.object(expiredStatus())),
-			w.event(watch.Added, w.object(almost)), w.event(watch.Added, w.object(large)), w.say("NONSENSE", "n", "6"), w.end("7"),
-			w.say(watch.Added, "b", "8"))})
-		f, rec, log := s.follower(t)
+		s := newScriptedServer(t, w, reply{open: true, body: slices.Concat(
+			w.encode(watch.Added, "a", "2"), broken, w.event(watch.Added, w.object(pod)), w.event(watch.Added, w.object(expiredStatus())),
+			w.event(watch.Added, w.object(almost)), w.event(watch.Added, w.object(large)), w.encode("NONSENSE", "n", "6"), w.endOfList("7"),
+			w.encode(watch.Added, "b", "8"))})
+		f, rec, log := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "put a@2", "put almost@5", "complete 7", "put b@8 live")
 		for _, want := range []string{`it is a \"Pod\" and not a Service`, "has a *v1.Status", "the most is", `unknown type \"NONSENSE\"`} {
@@ -228,20 +228,20 @@ func TestFollowSkips(t *testing.T) {
 }
 
 // What is no event at all ends the stream, and the watch goes on from where it was.
-func TestFollowGarbage(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorGarbage(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		garbage := []byte("\x00\x00\x00\x05\xff\xff\xff\xff\xff")
 		if w.name == "JSON" {
 			garbage = []byte("]]\n")
 		}
-		s := newScript(t, w,
+		s := newScriptedServer(t, w,
 			reply{body: []byte("<html>your session has ended</html>")},
-			reply{body: slices.Concat(w.end("7"), garbage, w.say(watch.Added, "lost", "8"))},
-			reply{body: w.say(watch.Added, "a", "8"), open: true})
-		f, rec, log := s.follower(t)
+			reply{body: slices.Concat(w.endOfList("7"), garbage, w.encode(watch.Added, "lost", "8"))},
+			reply{body: w.encode(watch.Added, "a", "8"), open: true})
+		f, rec, log := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "begin", "complete 7", "put a@8 live")
-		s.asked(t, streamed, streamed, fmt.Sprintf(resumed, 7))
+		s.wantQueries(t, streamed, streamed, fmt.Sprintf(resumed, 7))
 		if n := strings.Count(log.String(), "can't be followed"); n != 2 {
 			t.Errorf("%d troubles, want 2:\n%s", n, log.String())
 		}
@@ -250,25 +250,25 @@ func TestFollowGarbage(t *testing.T) {
 
 // A server that takes a request and says nothing, or says nothing any more, is
 // given up. A list is asked for as a stream and in pages in turns then.
-func TestFollowSilence(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorSilence(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		l := &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
 		l.TypeMeta = metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}
 		synctest.Test(t, func(t *testing.T) {
-			f, s, rec, log := localFollower(t, w,
+			f, s, rec, log := newLocalReflector(t, w,
 				reply{silent: true},
 				reply{silent: true},
-				reply{body: w.say(watch.Added, "a", "3"), open: true},
+				reply{body: w.encode(watch.Added, "a", "3"), open: true},
 				reply{body: w.object(l)},
 				reply{open: true},
-				reply{body: w.say(watch.Added, "b", "8"), open: true},
+				reply{body: w.encode(watch.Added, "b", "8"), open: true},
 				reply{silent: true},
-				reply{body: w.say(watch.Added, "c", "9"), open: true})
+				reply{body: w.encode(watch.Added, "c", "9"), open: true})
 			f.start(t)
 			time.Sleep(7*watchSilenceTimeout + 7*2*maxBackoff)
 			synctest.Wait()
 			rec.expect(t, "begin", "begin", "put a@3", "begin", "complete 7", "put b@8 live", "put c@9 live")
-			s.asked(t, streamed, "limit=500", streamed, "limit=500", fmt.Sprintf(resumed, 7), fmt.Sprintf(resumed, 7),
+			s.wantQueries(t, streamed, "limit=500", streamed, "limit=500", fmt.Sprintf(resumed, 7), fmt.Sprintf(resumed, 7),
 				fmt.Sprintf(resumed, 8), fmt.Sprintf(resumed, 8))
 			if !strings.Contains(log.String(), errSilent.Error()) {
 				t.Errorf("the log is\n%s", log.String())
@@ -278,8 +278,8 @@ func TestFollowSilence(t *testing.T) {
 }
 
 // Followers of many agents start apart, and come back apart.
-func TestFollowSpreads(t *testing.T) {
-	w := dialects(t)[0]
+func TestReflectorStartDelay(t *testing.T) {
+	w := encodings(t)[0]
 	synctest.Test(t, func(t *testing.T) {
 		zero := time.Now()
 		const n = 50
@@ -287,7 +287,7 @@ func TestFollowSpreads(t *testing.T) {
 		var mu sync.Mutex
 		ctx, cancel := context.WithCancel(t.Context())
 		for range n {
-			f, _, _, _ := localFollower(t, w, reply{status: http.StatusBadGateway})
+			f, _, _, _ := newLocalReflector(t, w, reply{status: http.StatusBadGateway})
 			f.startDelay = maxStartDelay
 			calls := 0
 			f.onActivity = func() { t.Error("nothing is to be heard") }
@@ -321,10 +321,10 @@ func TestFollowSpreads(t *testing.T) {
 
 // A server that is away for long is asked at the slowest pace, and what it has to
 // say of that is said once a minute.
-func TestFollowPatience(t *testing.T) {
-	w := dialects(t)[0]
+func TestReflectorRetryAfter(t *testing.T) {
+	w := encodings(t)[0]
 	synctest.Test(t, func(t *testing.T) {
-		f, s, rec, log := localFollower(t, w, reply{body: w.end("7")},
+		f, s, rec, log := newLocalReflector(t, w, reply{body: w.endOfList("7")},
 			reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable})
 		f.start(t)
 		time.Sleep(time.Hour)
@@ -342,13 +342,13 @@ func TestFollowPatience(t *testing.T) {
 
 // What a follower asks for is what it was made for, and a refusal says which rule
 // of which namespace is missing.
-func TestFollowForbidden(t *testing.T) {
-	w := dialects(t)[0]
-	s := newScript(t, w,
+func TestReflectorForbidden(t *testing.T) {
+	w := encodings(t)[0]
+	s := newScriptedServer(t, w,
 		reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
 		reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
-		reply{body: w.end("7"), open: true})
-	f, rec, log := s.follower(t)
+		reply{body: w.endOfList("7"), open: true})
+	f, rec, log := s.newReflector(t)
 	f.namespace, f.fields = "shop", "spec.nodeName=n1"
 	var err error
 	if f.labels, err = labels.Parse("a in (b)"); err != nil {
@@ -370,8 +370,8 @@ func TestFollowForbidden(t *testing.T) {
 
 // Only the metadata of objects is asked for, and a server that sends them whole is
 // understood.
-func TestFollowMetadata(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestReflectorMetadata(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		meta := func(version string) *metav1.PartialObjectMetadata {
 			m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
 			m.Name, m.ResourceVersion = "x", version
@@ -382,9 +382,9 @@ func TestFollowMetadata(t *testing.T) {
 		whole := &corev1.Namespace{TypeMeta: metav1.TypeMeta{Kind: "Namespace", APIVersion: "v1"}}
 		whole.Name, whole.ResourceVersion = "y", "8"
 		whole.Spec.Finalizers = []corev1.FinalizerName{"kubernetes"}
-		s := newScript(t, w, reply{open: true, body: slices.Concat(
+		s := newScriptedServer(t, w, reply{open: true, body: slices.Concat(
 			w.event(watch.Added, w.object(meta("3"))), w.event(watch.Bookmark, w.object(end)), w.event(watch.Added, w.object(whole)))})
-		f, rec, _ := s.follower(t)
+		f, rec, _ := s.newReflector(t)
 		f.resource, f.metadata = namespaces, true
 		f.newObject = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
 		f.start(t)
@@ -399,7 +399,7 @@ func TestFollowMetadata(t *testing.T) {
 
 // The pauses between tries grow, differ, and end at twice the most; a server may
 // ask for one.
-func TestFollowBackoff(t *testing.T) {
+func TestReflectorBackoff(t *testing.T) {
 	f := &reflector{firstBackoff: minBackoff}
 	for failed := range 40 {
 		low, high := f.firstBackoff<<min(max(failed-1, 0), 20), f.firstBackoff<<min(failed, 20)
@@ -430,16 +430,16 @@ func TestFollowBackoff(t *testing.T) {
 }
 
 // getNode gives the zone of a node and no more.
-func TestGetNode(t *testing.T) {
-	inDialects(t, func(t *testing.T, w dialect) {
+func TestGetNodeZone(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
 		node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
 		node.Labels = map[string]string{zoneLabelKey: "z1"}
-		s := newScript(t, w,
+		s := newScriptedServer(t, w,
 			reply{body: w.object(node)},
 			reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
 			reply{body: []byte("<html>")},
 			reply{body: w.object(expiredStatus())})
-		f, _, _ := s.follower(t)
+		f, _, _ := s.newReflector(t)
 		if zone, err := getNodeZone(t.Context(), f.client, "n1"); zone != "z1" || err != nil {
 			t.Errorf("zone %q, error %v", zone, err)
 		}

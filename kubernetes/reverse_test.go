@@ -53,8 +53,8 @@ func TestAnswerManyPointers(t *testing.T) {
 			want := map[string]bool{}
 			for i := range c.names {
 				ns, service := fmt.Sprintf("team-%d", i%3), fmt.Sprintf("service-%d", i)
-				told{v, services}.put(makeService(ns, service, "None"))
-				told{v, endpointSlices}.put(makeSlice(ns, service, service, "10.1.0.1"))
+				handlerFixture{v, services}.put(makeService(ns, service, "None"))
+				handlerFixture{v, endpointSlices}.put(makeSlice(ns, service, service, "10.1.0.1"))
 				want[fmt.Sprintf("10-1-0-1.%s.%s.svc.cluster.local.", service, ns)] = true
 			}
 			if n := packedLen(t, z, name, dns.TypePTR); n > c.most {

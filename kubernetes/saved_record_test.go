@@ -24,8 +24,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// sealed is a saved view of those values, with its checksum.
-func sealed(t testing.TB, values ...any) []byte {
+// encodeSaved is a saved view of those values, with its checksum.
+func encodeSaved(t testing.TB, values ...any) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	enc := gob.NewEncoder(&b)
@@ -34,23 +34,23 @@ func sealed(t testing.TB, values ...any) []byte {
 			t.Fatal(err)
 		}
 	}
-	return seal(b.Bytes())
+	return appendChecksum(b.Bytes())
 }
 
-func seal(data []byte) []byte {
+func appendChecksum(data []byte) []byte {
 	sum := sha256.Sum256(data)
 	return append(bytes.Clone(data), sum[:]...)
 }
 
-// madeOf is what a view of cfg says of itself.
-func madeOf(t *testing.T, cfg *config.Kubernetes) savedHead {
+// fingerprintOf is what a view of cfg says of itself.
+func fingerprintOf(t *testing.T, cfg *config.Kubernetes) savedHead {
 	v, _ := openSaved(t, cfg)
 	return savedHead{Version: savedVersion, Made: v.fingerprint, At: testClock()}
 }
 
-// refuses opens a view with the file of cfg, which it must not take anything of, for that
+// wantRefused opens a view with the file of cfg, which it must not take anything of, for that
 // reason, in one line.
-func refuses(t *testing.T, cfg *config.Kubernetes, want string) {
+func wantRefused(t *testing.T, cfg *config.Kubernetes, want string) {
 	t.Helper()
 	v, log := openSaved(t, cfg)
 	if v.Synced() || v.index.dump()+v.imports.dump() != "" {
@@ -63,10 +63,10 @@ func refuses(t *testing.T, cfg *config.Kubernetes, want string) {
 
 // A file that another user may have put there is not read, and does not hold up the
 // start.
-func TestSavedViewIsOurs(t *testing.T) {
+func TestSavedViewFileOwner(t *testing.T) {
 	dir := t.TempDir()
 	good := filepath.Join(dir, "good")
-	text := sealed(t, madeOf(t, savedConfig(t, good)), savedRecord{Namespace: &savedNamespace{Label: "\x01a", Object: true}})
+	text := encodeSaved(t, fingerprintOf(t, savedConfig(t, good)), savedRecord{Namespace: &savedNamespace{Label: "\x01a", Object: true}})
 	put := func(mode os.FileMode) func(string) error {
 		return func(path string) error { return errors.Join(os.WriteFile(path, text, 0o600), os.Chmod(path, mode)) }
 	}
@@ -95,13 +95,13 @@ func TestSavedViewIsOurs(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			refuses(t, savedConfig(t, path), c.want)
+			wantRefused(t, savedConfig(t, path), c.want)
 		})
 	}
 }
 
-// spoiled are records that no object becomes, by what is wrong with them.
-var spoiled = map[string]savedRecord{
+// invalidRecords are records that no object becomes, by what is wrong with them.
+var invalidRecords = map[string]savedRecord{
 	"namespace without a label":      {Namespace: &savedNamespace{}},
 	"namespace cut off":              {Namespace: &savedNamespace{Label: "\x05a"}},
 	"namespace of two labels":        {Namespace: &savedNamespace{Label: "\x01a\x01b"}},
@@ -169,14 +169,14 @@ var spoiled = map[string]savedRecord{
 func TestSavedRecordsAreChecked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
-	head := madeOf(t, cfg)
+	head := fingerprintOf(t, cfg)
 	good := savedRecord{Service: &savedService{Key: "\x03web\x01n", Kind: clusterIP, V4: "\x0a\x00\x00\x01"}}
-	for name, r := range spoiled {
+	for name, r := range invalidRecords {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(path, sealed(t, head, good, r, good), 0o600); err != nil {
+			if err := os.WriteFile(path, encodeSaved(t, head, good, r, good), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			refuses(t, cfg, "record 2: ")
+			wantRefused(t, cfg, "record 2: ")
 		})
 	}
 	for name, spoil := range map[string]func(*savedHead){
@@ -187,10 +187,10 @@ func TestSavedRecordsAreChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := head
 			spoil(&h)
-			if err := os.WriteFile(path, sealed(t, h, good), 0o600); err != nil {
+			if err := os.WriteFile(path, encodeSaved(t, h, good), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			refuses(t, cfg, "can't be")
+			wantRefused(t, cfg, "can't be")
 		})
 	}
 }
@@ -199,7 +199,7 @@ func TestSavedRecordsAreChecked(t *testing.T) {
 func TestSavedViewIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
-	whole := sealed(t, madeOf(t, cfg))
+	whole := encodeSaved(t, fingerprintOf(t, cfg))
 	head := whole[:len(whole)-sha256.Size]
 	define := func() (b []byte) { // a type of one field, again and again
 		for range maxTypeBytes / 16 {
@@ -221,10 +221,10 @@ func TestSavedViewIsBounded(t *testing.T) {
 		"no values":                    {[]byte("\x03\x80\x01\x02"), "record 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(path, seal(append(bytes.Clone(head), c.more...)), 0o600); err != nil {
+			if err := os.WriteFile(path, appendChecksum(append(bytes.Clone(head), c.more...)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			refuses(t, cfg, c.want)
+			wantRefused(t, cfg, c.want)
 		})
 	}
 	if n, err := (&limitedWriter{new(bytes.Buffer), 3}).Write([]byte("four")); n != 0 || !errors.Is(err, errTooLarge) {
@@ -233,7 +233,7 @@ func TestSavedViewIsBounded(t *testing.T) {
 }
 
 // Whatever a tenant makes of an object, the file that the view is saved to can be read.
-func TestSavedViewTakesWhatSinksMake(t *testing.T) {
+func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
 	cfg.Zonal, cfg.EndpointPodNames = true, true
@@ -245,22 +245,22 @@ func TestSavedViewTakesWhatSinksMake(t *testing.T) {
 		s := makeService("Upper", fmt.Sprintf("Alias%d", i), "")
 		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, name
 		s.Spec.ExternalIPs = []string{"::ffff:192.0.2.1", "192.0.2.1", "fd00::1%eth0", "2001:db8::1", "junk"}
-		told{v, services}.put(s)
+		handlerFixture{v, services}.put(s)
 		s = makeService("Upper", fmt.Sprintf("Balanced_%d", i), "::ffff:10.0.0.1")
 		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "10.0.0.1", "fd00::1", "fd00::1")
 		s.Spec.Ports = []corev1.ServicePort{{Name: name, Port: int32(i * 9000)}, {Name: "X", Port: 1}, {Protocol: "SCTP", Port: 2}, {Protocol: "no", Port: 2}}
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: name}}
-		told{v, services}.put(s)
+		handlerFixture{v, services}.put(s)
 		es := makeSlice("Upper", fmt.Sprintf("Balanced_%d", i), fmt.Sprintf("s%d", i), "10.1.0.2", "10.1.0.1", "10.1.0.1", "::ffff:10.1.0.1", "junk")
 		zone := strings.Repeat("z.", i*30) + "Z"
 		for j := range es.Endpoints {
 			es.Endpoints[j].Hostname, es.Endpoints[j].Zone = &name, &zone
 		}
-		told{v, endpointSlices}.put(es)
+		handlerFixture{v, endpointSlices}.put(es)
 		es = makeSlice("Upper", fmt.Sprintf("Balanced_%d", i), fmt.Sprintf("six%d", i), "::ffff:10.1.0.1", "fd00::2", "fd00::1")
 		es.AddressType = discoveryv1.AddressTypeIPv6
-		told{v, endpointSlices}.put(es)
-		told{v, pods}.put(makePod("Upper", fmt.Sprintf("p%d", i), "::ffff:10.1.0.1", "10.1.0.1", "junk", "fd00::1"))
+		handlerFixture{v, endpointSlices}.put(es)
+		handlerFixture{v, pods}.put(makePod("Upper", fmt.Sprintf("p%d", i), "::ffff:10.1.0.1", "10.1.0.1", "junk", "fd00::1"))
 	}
 	if err := file.Replace(path, v.writeSaved); err != nil {
 		t.Fatal(err)
@@ -281,7 +281,7 @@ func TestSavedViewWithoutLongSlice(t *testing.T) {
 	v, _ := openSaved(t, cfg)
 	var log bytes.Buffer
 	v.log = slog.New(slog.NewTextHandler(&log, nil))
-	told{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
+	handlerFixture{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
 	v.change(func(x *index) bool {
 		return x.putSlice(&slice{name: "a/db-2", key: "\x02db\x01a", size: 4, addrs: string(ascending(maxRecordBytes / 4))})
 	})
@@ -310,29 +310,29 @@ func ascending(n int) (b []byte) {
 func FuzzRestore(f *testing.F) {
 	head := savedHead{Version: savedVersion, Made: "m", At: testClock(), Level: levelAll}
 	unsealed := func(values ...any) []byte {
-		b := sealed(f, values...)
+		b := encodeSaved(f, values...)
 		return b[:len(b)-sha256.Size]
 	}
 	all := []any{head}
-	for _, r := range spoiled {
+	for _, r := range invalidRecords {
 		f.Add(unsealed(head, r))
 		all = append(all, r)
 	}
 	f.Add(unsealed(all...))
-	f.Add(savedWorld(f))
+	f.Add(randomSavedView(f))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v := newView(Options{Now: testClock})
 		if _, err := v.decodeRecords(bytes.NewReader(data), "m"); err == nil {
-			interrogate(t, v)
+			queryEverything(t, v)
 		}
 	})
 }
 
-// savedWorld is a saved view with every kind of record, without its checksum.
-func savedWorld(t testing.TB) []byte {
+// randomSavedView is a saved view with every kind of record, without its checksum.
+func randomSavedView(t testing.TB) []byte {
 	v := openText(t, multiclusterConfig(t), cluster)
 	testImports(t, v)
-	told{v, pods}.put(makePod("default", "p", "10.1.0.1", "fd00::1"))
+	handlerFixture{v, pods}.put(makePod("default", "p", "10.1.0.1", "fd00::1"))
 	v.fingerprint = "m"
 	var b bytes.Buffer
 	if err := v.writeSaved(&b); err != nil {
@@ -372,12 +372,12 @@ func FuzzSavedRecord(f *testing.F) {
 		v.index.level = levelAll
 		v.putRecord(&savedRecord{Service: &savedService{Key: "\x02db\x01n", Kind: headless}, Import: imported})
 		v.putRecord(&r)
-		interrogate(t, v)
+		queryEverything(t, v)
 	})
 }
 
-// interrogate asks v for every name that it has.
-func interrogate(t *testing.T, v *View) {
+// queryEverything asks v for every name that it has.
+func queryEverything(t *testing.T, v *View) {
 	for i := range v.listed {
 		v.listed[i].Store(true)
 	}
@@ -412,7 +412,7 @@ func interrogate(t *testing.T, v *View) {
 	}
 	for _, name := range list {
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME} {
-			interrogateName(t, all, name, qtype)
+			queryName(t, all, name, qtype)
 		}
 	}
 	v.Stats()
@@ -426,7 +426,7 @@ func keysOf[T comparable](m map[addrKey]refSet[T]) map[addrKey]struct{} {
 	return keys
 }
 
-func interrogateName(t *testing.T, all []answers, name string, qtype uint16) {
+func queryName(t *testing.T, all []answers, name string, qtype uint16) {
 	packet := append([]byte("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00"), name...)
 	packet = append(packet, byte(qtype>>8), byte(qtype), 0, 1)
 	var q wire.Query

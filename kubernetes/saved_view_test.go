@@ -69,9 +69,9 @@ func TestSavedViewServes(t *testing.T) {
 	for i := range v.listed {
 		v.listed[i].Store(true)
 	}
-	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	told{v, services}.put(makeService("a", "db", "None"))
-	told{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(makeService("a", "db", "None"))
+	handlerFixture{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
 	v.mu.Lock()
 	v.index.namespaces["\x01a"].complete = true
 	v.index.recompute()
@@ -104,7 +104,7 @@ func TestSavedViewServes(t *testing.T) {
 		if msg, outcome, _ := ask(t, z, "none.a.svc.cluster.local", dns.TypeA); outcome != Answered || msg.Rcode != dns.RcodeNameError {
 			t.Errorf("outcome %d", outcome)
 		}
-		told{back, services}.put(makeService("a", "new", "10.0.0.2"))
+		handlerFixture{back, services}.put(makeService("a", "new", "10.0.0.2"))
 		run(back, func() bool { return true })
 	}
 	cfg := savedConfig(t, path)
@@ -119,7 +119,7 @@ func TestSavedZone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	v, _ := openSaved(t, savedConfig(t, path))
 	v.converter.zone = "z1"
-	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
 	if err := file.Replace(path, v.writeSaved); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestSavedViewRefused(t *testing.T) {
 	if log != "" || v.Synced() {
 		t.Errorf("without a file: synced %v, log %s", v.Synced(), log)
 	}
-	told{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
 	if err := file.Replace(path, v.writeSaved); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestSaveFails(t *testing.T) {
 		t.Error("saved into a folder that does not exist")
 	}
 	var objects []metav1.Object
-	told{v, services}.list(objects...)
+	handlerFixture{v, services}.list(objects...)
 	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -198,14 +198,14 @@ func TestSaveFails(t *testing.T) {
 
 // What a saved view has stood in for and nobody follows any more goes when the rest
 // has come.
-func TestSavedViewIsRelieved(t *testing.T) {
+func TestSavedViewIsReplaced(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", true)
 	l.service("b", "db", true)
 	l.slice("a", "db", true, "10.1.0.1")
 	v := l.view
-	told{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.9"))
-	told{v, endpointSlices}.put(makeSlice("b", "db", "db-1", "10.1.0.8"))
+	handlerFixture{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.9"))
+	handlerFixture{v, endpointSlices}.put(makeSlice("b", "db", "db-1", "10.1.0.8"))
 	v.mu.Lock()
 	v.index.namespaces["\x01a"].complete = true
 	v.index.namespaces["\x01a"].lastUsed.Store(1)
@@ -215,7 +215,7 @@ func TestSavedViewIsRelieved(t *testing.T) {
 	v.scope.level.Store(uint32(levelAll))
 	l.keep.reconcile(l.ctx)
 	l.want("db.a.svc.cluster.local", "10.1.0.9")
-	l.settle()
+	l.reconcile()
 	l.want("db.a.svc.cluster.local", "10.1.0.1")
 	l.want("db.b.svc.cluster.local", "?")
 }

@@ -25,36 +25,36 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// record is a target that writes down what it is told.
-type record struct {
+// eventRecorder is a target that writes down what it is told.
+type eventRecorder struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (r *record) add(format string, args ...any) {
+func (r *eventRecorder) add(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines = append(r.lines, fmt.Sprintf(format, args...))
 }
 
-func (r *record) BeginList() { r.add("begin") }
+func (r *eventRecorder) BeginList() { r.add("begin") }
 
-func (r *record) Upsert(obj runtime.Object, live bool) {
-	r.add("put %s%s", says(obj), map[bool]string{true: " live"}[live])
+func (r *eventRecorder) Upsert(obj runtime.Object, live bool) {
+	r.add("put %s%s", describe(obj), map[bool]string{true: " live"}[live])
 }
 
-func (r *record) Delete(obj runtime.Object) { r.add("drop %s", says(obj)) }
+func (r *eventRecorder) Delete(obj runtime.Object) { r.add("drop %s", describe(obj)) }
 
-func (r *record) EndList(version uint64) { r.add("complete %d", version) }
+func (r *eventRecorder) EndList(version uint64) { r.add("complete %d", version) }
 
-func (r *record) all() []string {
+func (r *eventRecorder) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.lines)
 }
 
-// says is the name and the version of obj.
-func says(obj runtime.Object) string {
+// describe is the name and the version of obj.
+func describe(obj runtime.Object) string {
 	o, ok := obj.(metav1.Object)
 	if !ok {
 		return fmt.Sprintf("%T", obj)
@@ -62,19 +62,19 @@ func says(obj runtime.Object) string {
 	return o.GetName() + "@" + o.GetResourceVersion()
 }
 
-// dialect is one of the two forms that objects come in.
-type dialect struct {
+// encoding is one of the two forms that objects come in.
+type encoding struct {
 	name, contentType string
 	object            func(runtime.Object) []byte
 	event             func(kind watch.EventType, object []byte) []byte
 }
 
-// dialects are protobuf and JSON, as the API server writes them.
-func dialects(t testing.TB) []dialect {
+// encodings are protobuf and JSON, as the API server writes them.
+func encodings(t testing.TB) []encoding {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	codec := protobuf.NewSerializer(scheme, scheme)
-	return []dialect{
+	return []encoding{
 		{
 			"protobuf", "application/vnd.kubernetes.protobuf;stream=watch",
 			func(obj runtime.Object) []byte {
@@ -113,13 +113,13 @@ func frame(b []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// say is an event with a Service of that name and version.
-func (w *dialect) say(kind watch.EventType, name, version string) []byte {
+// encode is an event with a Service of that name and version.
+func (w *encoding) encode(kind watch.EventType, name, version string) []byte {
 	return w.event(kind, w.object(versioned(name, version)))
 }
 
-// end is the bookmark that ends a streamed list.
-func (w *dialect) end(version string) []byte {
+// endOfList is the bookmark that ends a streamed list.
+func (w *encoding) endOfList(version string) []byte {
 	s := versioned("", version)
 	s.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 	return w.event(watch.Bookmark, w.object(s))
@@ -148,18 +148,18 @@ type reply struct {
 	silent bool // not even headers
 }
 
-// script is a server that answers the first request with the first reply and so
+// scriptedServer is a server that answers the first request with the first reply and so
 // on, and all that come after the last with the last.
-type script struct {
+type scriptedServer struct {
 	*httptest.Server
-	wire    dialect
+	wire    encoding
 	replies []reply
 
 	mu   sync.Mutex
 	seen []*http.Request
 }
 
-func (s *script) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.mu.Lock()
 	r := s.replies[min(len(s.seen), len(s.replies)-1)]
 	s.seen = append(s.seen, req)
@@ -181,7 +181,7 @@ func (s *script) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // queries are the parts of the requests so far that make a difference.
-func (s *script) queries() (list []string) {
+func (s *scriptedServer) queries() (list []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, req := range s.seen {
@@ -197,23 +197,23 @@ func (s *script) queries() (list []string) {
 	return list
 }
 
-func newScript(t *testing.T, w dialect, replies ...reply) *script {
+func newScriptedServer(t *testing.T, w encoding, replies ...reply) *scriptedServer {
 	t.Helper()
-	s := &script{wire: w, replies: replies}
+	s := &scriptedServer{wire: w, replies: replies}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
 	return s
 }
 
-// follower makes one of the server's services, without running it.
-func (s *script) follower(t *testing.T) (*reflector, *record, *buffer) {
+// newReflector makes one of the server's services, without running it.
+func (s *scriptedServer) newReflector(t *testing.T) (*reflector, *eventRecorder, *buffer) {
 	t.Helper()
 	api, err := newClients(&rest.Config{Host: s.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(api.close)
-	rec, log := new(record), new(buffer)
+	rec, log := new(eventRecorder), new(buffer)
 	return &reflector{
 		client: api.core, resource: services, handler: rec, firstBackoff: time.Millisecond,
 		newObject: func() runtime.Object { return &corev1.Service{} },
@@ -235,7 +235,7 @@ func (f *reflector) start(t *testing.T) {
 
 // expect waits until the target was told as much as want, and compares. Followers
 // that go on for ever may have told more.
-func (r *record) expect(t *testing.T, want ...string) {
+func (r *eventRecorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	await(t, want[len(want)-1], func() bool { return len(r.all()) >= len(want) })
 	if d := cmp.Diff(want, r.all()[:len(want)]); d != "" {
@@ -248,8 +248,8 @@ const (
 	resumed  = "resourceVersion=%d&watch=true"
 )
 
-// asked compares the first requests.
-func (s *script) asked(t *testing.T, want ...string) {
+// wantQueries compares the first requests.
+func (s *scriptedServer) wantQueries(t *testing.T, want ...string) {
 	t.Helper()
 	await(t, "the last request", func() bool { return len(s.queries()) >= len(want) })
 	if d := cmp.Diff(want, s.queries()[:len(want)]); d != "" {
@@ -257,18 +257,18 @@ func (s *script) asked(t *testing.T, want ...string) {
 	}
 }
 
-func inDialects(t *testing.T, test func(t *testing.T, w dialect)) {
+func inEncodings(t *testing.T, test func(t *testing.T, w encoding)) {
 	t.Helper()
-	for _, w := range dialects(t) {
+	for _, w := range encodings(t) {
 		t.Run(w.name, func(t *testing.T) { test(t, w) })
 	}
 }
 
-// local is the script without a network, for time that is made up. Bodies end with
+// localTransport is the script without a network, for time that is made up. Bodies end with
 // their requests.
-type local struct{ *script }
+type localTransport struct{ *scriptedServer }
 
-func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
+func (l localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	ctx := req.Context()
 	done, cancel := context.WithCancel(ctx)
@@ -283,34 +283,34 @@ func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp := w.Result()
 	if r.open {
-		resp.Body = io.NopCloser(io.MultiReader(resp.Body, hanging{ctx}))
+		resp.Body = io.NopCloser(io.MultiReader(resp.Body, hangingBody{ctx}))
 	}
 	return resp, nil
 }
 
-// hanging is the rest of a body that never comes.
-type hanging struct{ context.Context }
+// hangingBody is the rest of a body that never comes.
+type hangingBody struct{ context.Context }
 
-func (h hanging) Read([]byte) (int, error) {
+func (h hangingBody) Read([]byte) (int, error) {
 	<-h.Done()
 	return 0, h.Err()
 }
 
-// localFollower makes a follower of the script without a network.
-func localFollower(t *testing.T, w dialect, replies ...reply) (*reflector, *script, *record, *buffer) {
+// newLocalReflector makes a follower of the script without a network.
+func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*reflector, *scriptedServer, *eventRecorder, *buffer) {
 	t.Helper()
-	s := &script{wire: w, replies: replies}
+	s := &scriptedServer{wire: w, replies: replies}
 	codec, err := newCodecs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &rest.Config{Host: "http://localhost", APIPath: "/api"}
 	c.GroupVersion, c.NegotiatedSerializer = &corev1.SchemeGroupVersion, codec.WithoutConversion()
-	client, err := rest.RESTClientForConfigAndClient(c, &http.Client{Transport: local{s}})
+	client, err := rest.RESTClientForConfigAndClient(c, &http.Client{Transport: localTransport{s}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, log := new(record), new(buffer)
+	rec, log := new(eventRecorder), new(buffer)
 	return &reflector{
 		client: client, resource: services, handler: rec,
 		newObject: func() runtime.Object { return &corev1.Service{} },
@@ -336,8 +336,8 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// hasten makes the pauses of a view's followers short.
-func hasten(v *View) {
+// shortenDelays makes the pauses of a view's followers short.
+func shortenDelays(v *View) {
 	v.firstBackoff = 5 * time.Millisecond
 	v.maxStartDelay = 0
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// slicesAt is an API server's EndpointSlices: every change has a version, and each
+// sliceServer is an API server's EndpointSlices: every change has a version, and each
 // source sees the changes at its own pace, which the test decides.
-type slicesAt struct {
+type sliceServer struct {
 	mu      sync.Mutex
 	version uint64
 	log     []sliceEvent
-	open    []*reading
+	open    []*sliceReader
 }
 
 type sliceEvent struct {
@@ -33,27 +33,27 @@ type sliceEvent struct {
 	gone  bool
 }
 
-// reading is one source and how far it has come.
-type reading struct {
+// sliceReader is one source and how far it has come.
+type sliceReader struct {
 	*handler
 	ctx  context.Context
 	next int // of the log; -1 before the list
 }
 
-// follow is a keeper's; it returns when ctx ends.
-func (a *slicesAt) follow(ctx context.Context, src *sliceSource) {
-	s := &reading{handler: &handler{view: src.view, resource: endpointSlices, source: src}, ctx: ctx, next: -1}
+// reflect is a keeper's; it returns when ctx ends.
+func (a *sliceServer) reflect(ctx context.Context, src *sliceSource) {
+	s := &sliceReader{handler: &handler{view: src.view, resource: endpointSlices, source: src}, ctx: ctx, next: -1}
 	a.mu.Lock()
 	a.open = append(a.open, s)
 	a.mu.Unlock()
 	<-ctx.Done()
 	a.mu.Lock()
-	a.open = slices.DeleteFunc(a.open, func(have *reading) bool { return have == s })
+	a.open = slices.DeleteFunc(a.open, func(have *sliceReader) bool { return have == s })
 	a.mu.Unlock()
 }
 
 // write changes a slice; nil endpoints delete it.
-func (a *slicesAt) write(es *discoveryv1.EndpointSlice, gone bool) {
+func (a *sliceServer) write(es *discoveryv1.EndpointSlice, gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.version++
@@ -63,14 +63,14 @@ func (a *slicesAt) write(es *discoveryv1.EndpointSlice, gone bool) {
 }
 
 // sees reports whether es is in what s asked for.
-func (s *reading) sees(es *discoveryv1.EndpointSlice) bool {
+func (s *sliceReader) sees(es *discoveryv1.EndpointSlice) bool {
 	_, labelled := es.Labels[corev1.IsHeadlessService]
 	return (s.source.ns == nil || s.source.ns.label[1:] == es.Namespace) && (!s.source.labelled || labelled)
 }
 
 // advance brings s one event further, or gives it its list. It reports whether there
 // was anything.
-func (a *slicesAt) advance(s *reading) bool {
+func (a *sliceServer) advance(s *sliceReader) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -115,7 +115,7 @@ func (a *slicesAt) advance(s *reading) bool {
 }
 
 // drain brings all sources up to date.
-func (a *slicesAt) drain() {
+func (a *sliceServer) drain() {
 	for again := true; again; {
 		a.mu.Lock()
 		open := slices.Clone(a.open)
@@ -127,17 +127,17 @@ func (a *slicesAt) drain() {
 	}
 }
 
-// lab is a view whose keeper runs against an API server of the test.
-type lab struct {
+// sliceLab is a view whose keeper runs against an API server of the test.
+type sliceLab struct {
 	*testing.T
 	view *View
 	zone *Zone
-	api  *slicesAt
+	api  *sliceServer
 	keep *sliceManager
 	ctx  context.Context
 }
 
-func newLab(t *testing.T, change func(*config.Kubernetes)) *lab {
+func newLab(t *testing.T, change func(*config.Kubernetes)) *sliceLab {
 	cfg := testConfig(t)
 	cfg.Manifests = nil
 	cfg.Fallthrough = nil
@@ -148,8 +148,8 @@ func newLab(t *testing.T, change func(*config.Kubernetes)) *lab {
 		v.listed[i].Store(true)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &lab{T: t, view: v, zone: NewZone(v, cfg), api: &slicesAt{}, ctx: ctx}
-	l.keep = &sliceManager{view: v, reflect: l.api.follow}
+	l := &sliceLab{T: t, view: v, zone: NewZone(v, cfg), api: &sliceServer{}, ctx: ctx}
+	l.keep = &sliceManager{view: v, reflect: l.api.reflect}
 	t.Cleanup(func() {
 		cancel()
 		l.keep.reflectors.Wait()
@@ -157,31 +157,31 @@ func newLab(t *testing.T, change func(*config.Kubernetes)) *lab {
 	return l
 }
 
-// settle lets the keeper do what it does when it is woken, until it has nothing to
+// reconcile lets the keeper do what it does when it is woken, until it has nothing to
 // do, and brings the sources up to date.
-func (l *lab) settle() {
+func (l *sliceLab) reconcile() {
 	l.keep.reconcile(l.ctx)
-	l.await()
+	l.awaitSynced()
 	l.api.drain()
 	l.keep.reconcile(l.ctx)
 	l.api.drain()
 }
 
-// await waits until the API server knows all the sources that the keeper has, and
+// awaitSynced waits until the API server knows all the sources that the keeper has, and
 // no others.
-func (l *lab) await() {
+func (l *sliceLab) awaitSynced() {
 	kept := slices.Collect(maps.Values(l.keep.sources))
-	for !l.api.reads(kept) {
+	for !l.api.readsFor(kept) {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// reads reports whether the open streams are those of kept.
-func (a *slicesAt) reads(kept []*sliceSource) bool {
+// readsFor reports whether the open streams are those of kept.
+func (a *sliceServer) readsFor(kept []*sliceSource) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, src := range kept {
-		if !slices.ContainsFunc(a.open, func(s *reading) bool { return s.source == src }) {
+		if !slices.ContainsFunc(a.open, func(s *sliceReader) bool { return s.source == src }) {
 			return false
 		}
 	}
@@ -189,18 +189,18 @@ func (a *slicesAt) reads(kept []*sliceSource) bool {
 }
 
 // idle passes the time of scope_idle.
-func (l *lab) idle() { l.view.scope.tick.Add(idleTicks + 1) }
+func (l *sliceLab) idle() { l.view.scope.tick.Add(idleTicks + 1) }
 
-func (l *lab) service(ns, name string, selects bool) {
+func (l *sliceLab) service(ns, name string, selects bool) {
 	s := makeService(ns, name, "None")
 	if selects {
 		s.Spec.Selector = map[string]string{"app": name}
 	}
-	told{l.view, services}.put(s)
+	handlerFixture{l.view, services}.put(s)
 }
 
 // slice writes a slice of the service of that name; labelled as the controller does.
-func (l *lab) slice(ns, name string, labelled bool, addrs ...string) {
+func (l *sliceLab) slice(ns, name string, labelled bool, addrs ...string) {
 	es := makeSlice(ns, name, name+"-1", addrs...)
 	if labelled {
 		es.Labels[corev1.IsHeadlessService] = ""
@@ -210,7 +210,7 @@ func (l *lab) slice(ns, name string, labelled bool, addrs ...string) {
 
 // addrs are the addresses that the name has; "?" if it is elsewhere, "-" if it does
 // not exist.
-func (l *lab) addrs(name string) string {
+func (l *sliceLab) addrs(name string) string {
 	l.Helper()
 	msg, outcome, _ := ask(l, l.zone, name, dns.TypeA)
 	switch {
@@ -230,7 +230,7 @@ func (l *lab) addrs(name string) string {
 	return strings.Join(list, " ")
 }
 
-func (l *lab) want(name, addrs string) {
+func (l *sliceLab) want(name, addrs string) {
 	l.Helper()
 	if got := l.addrs(name); got != addrs {
 		l.Errorf("%s: %q, want %q", name, got, addrs)
@@ -238,7 +238,7 @@ func (l *lab) want(name, addrs string) {
 }
 
 // sources are what is followed now.
-func (l *lab) sources() string {
+func (l *sliceLab) sources() string {
 	var cluster, local []string
 	for key := range l.keep.sources {
 		if key == wideSource || key == allSource {
@@ -252,7 +252,7 @@ func (l *lab) sources() string {
 	return strings.Join(append(cluster, local...), " ")
 }
 
-func (l *lab) wantSources(want string) {
+func (l *sliceLab) wantSources(want string) {
 	l.Helper()
 	if got := l.sources(); got != want {
 		l.Errorf("sources %q, want %q", got, want)
@@ -267,26 +267,26 @@ func TestScopeByQuery(t *testing.T) {
 	l.service("b", "db", true)
 	l.slice("a", "db", true, "10.1.0.1")
 	l.slice("b", "db", true, "10.1.0.2")
-	told{l.view, services}.put(makeService("a", "web", "10.0.0.1"))
-	l.settle()
+	handlerFixture{l.view, services}.put(makeService("a", "web", "10.0.0.1"))
+	l.reconcile()
 	l.wantSources("")
 	l.want("web.a.svc.cluster.local", "10.0.0.1")
 	l.want("none.a.svc.cluster.local", "-")
-	l.settle()
+	l.reconcile()
 	l.wantSources("") // a cluster IP needs no slices
 	l.want("db.a.svc.cluster.local", "?")
 	l.want("db.a.svc.cluster.local", "?")
-	l.settle()
+	l.reconcile()
 	l.wantSources("a")
 	l.want("db.a.svc.cluster.local", "10.1.0.1")
 	l.want("db.b.svc.cluster.local", "?")
 	l.slice("a", "db", true, "10.1.0.3")
 	l.api.drain()
 	l.want("db.a.svc.cluster.local", "10.1.0.3")
-	l.settle()
+	l.reconcile()
 	l.idle()
 	l.want("db.b.svc.cluster.local", "10.1.0.2")
-	l.settle()
+	l.reconcile()
 	l.wantSources("b")
 	l.want("db.a.svc.cluster.local", "?")
 	if n := len(l.view.index.slices); n != 1 {
@@ -301,23 +301,23 @@ func TestScopeByPod(t *testing.T) {
 	l.slice("a", "db", true, "10.1.0.1")
 	other := makePod("b", "p", "10.1.0.9")
 	other.Spec.NodeName = "n2"
-	told{l.view, pods}.put(other)
-	told{l.view, pods}.put(makePod("c", "p")) // where no service needs slices
-	told{l.view, pods}.put(makePod("a", "p"))
-	l.settle()
+	handlerFixture{l.view, pods}.put(other)
+	handlerFixture{l.view, pods}.put(makePod("c", "p")) // where no service needs slices
+	handlerFixture{l.view, pods}.put(makePod("a", "p"))
+	l.reconcile()
 	l.wantSources("a")
 	l.want("db.a.svc.cluster.local", "10.1.0.1")
 	l.idle()
-	l.settle()
+	l.reconcile()
 	l.wantSources("a")
-	told{l.view, pods}.drop(makePod("a", "p"))
+	handlerFixture{l.view, pods}.drop(makePod("a", "p"))
 	l.idle()
-	l.settle()
+	l.reconcile()
 	l.wantSources("")
 }
 
 // Services whose slices nobody labels get what there is, at every level.
-func TestScopeHole(t *testing.T) {
+func TestScopeUnlabelledSlices(t *testing.T) {
 	for name, change := range map[string]func(*config.Kubernetes){
 		"node": func(*config.Kubernetes) {},
 		"wide": func(c *config.Kubernetes) { c.Scope = config.ScopeCluster },
@@ -333,8 +333,8 @@ func TestScopeHole(t *testing.T) {
 			l.slice("c", "plain", true, "10.1.0.3")
 			for _, n := range []string{"bare.a", "mirrored.b", "plain.c"} {
 				_ = l.addrs(n + ".svc.cluster.local")
-				l.settle()
-				l.settle()
+				l.reconcile()
+				l.reconcile()
 			}
 			l.want("bare.a.svc.cluster.local", "10.1.0.1")
 			l.want("mirrored.b.svc.cluster.local", "10.1.0.2")
@@ -367,22 +367,22 @@ func TestScopeMax(t *testing.T) {
 		check(i)
 		l.keep.reconcile(l.ctx)
 		check(i)
-		l.await()
+		l.awaitSynced()
 		check(i)
-		l.settle()
+		l.reconcile()
 		check(i + 1)
 	}
 	l.wantSources("wide")
 	l.idle()
 	check(3) // more than half of what brought it about
-	l.settle()
+	l.reconcile()
 	l.wantSources("wide")
 	l.idle()
 	check(2)
 	l.keep.reconcile(l.ctx)
 	l.wantSources("wide ns0 ns1")
 	check(2)
-	l.settle()
+	l.reconcile()
 	l.wantSources("ns0 ns1")
 	check(2)
 	if n := len(l.view.index.slices); n != 2 {
@@ -395,11 +395,11 @@ func TestScopeNamespaceGone(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", false)
 	_ = l.addrs("db.a.svc.cluster.local")
-	l.settle()
+	l.reconcile()
 	l.wantSources("a")
-	told{l.view, services}.drop(makeService("a", "db", "None"))
+	handlerFixture{l.view, services}.drop(makeService("a", "db", "None"))
 	l.want("a.svc.cluster.local", "-")
-	l.settle()
+	l.reconcile()
 	l.wantSources("")
 	if n := len(l.view.index.namespaces); n != 0 {
 		t.Errorf("%d namespaces are left", n)
@@ -412,9 +412,9 @@ func TestScopeReverse(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", true)
 	l.slice("a", "db", true, "10.1.0.1", "10.1.0.2")
-	told{l.view, services}.put(makeService("a", "web", "10.0.0.1"))
-	told{l.view, pods}.put(makePod("a", "p", "10.1.0.1"))
-	l.settle()
+	handlerFixture{l.view, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{l.view, pods}.put(makePod("a", "p", "10.1.0.1"))
+	l.reconcile()
 	check := func(name string, want Outcome) {
 		t.Helper()
 		if _, got, _ := ask(t, l.zone, name, dns.TypePTR); got != want {
@@ -431,7 +431,7 @@ func TestScopeReverse(t *testing.T) {
 	for l.view.scope.reverseUsed.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	l.settle()
+	l.reconcile()
 	if err := <-waited; err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +439,7 @@ func TestScopeReverse(t *testing.T) {
 	check("2.0.1.10.in-addr.arpa", Answered)
 	check("9.9.9.9.in-addr.arpa", Answered)
 	l.idle()
-	l.settle()
+	l.reconcile()
 	l.wantSources("a")
 }
 
@@ -487,15 +487,15 @@ func TestScopeNeverGuesses(t *testing.T) {
 				truth[name(i)] = append(truth[name(i)], "-")
 			case 2:
 				l.keep.reconcile(l.ctx)
-				l.await()
+				l.awaitSynced()
 			case 3:
 				if rng.IntN(5) == 0 {
 					l.idle()
 				}
 			case 4, 5:
-				l.await()
+				l.awaitSynced()
 				l.api.mu.Lock()
-				var s *reading
+				var s *sliceReader
 				if n := len(l.api.open); n > 0 {
 					s = l.api.open[rng.IntN(n)]
 				}
@@ -511,8 +511,8 @@ func TestScopeNeverGuesses(t *testing.T) {
 		}
 		for i := range many {
 			_ = l.addrs(name(i))
-			l.settle()
-			l.settle()
+			l.reconcile()
+			l.reconcile()
 			was := truth[name(i)]
 			if got := l.addrs(name(i)); got != was[len(was)-1] {
 				t.Fatalf("seed %d: %s: %q at the end, want %q (sources %s)", seed, name(i), got, was[len(was)-1], l.sources())

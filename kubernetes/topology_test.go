@@ -21,8 +21,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// here is where the agent of these tests is.
-var here = Options{
+// testNode is where the agent of these tests is.
+var testNode = Options{
 	Now: testClock, ServerAddrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")},
 	Node: "n0", Zone: "east",
 }
@@ -30,7 +30,7 @@ var here = Options{
 // openPlaced is openText for an agent that knows where it is.
 func openPlaced(t testing.TB, cfg *config.Kubernetes, yaml string) *View {
 	t.Helper()
-	return openWith(t, cfg, here, yaml)
+	return openWith(t, cfg, testNode, yaml)
 }
 
 func openWith(t testing.TB, cfg *config.Kubernetes, opts Options, yaml string) *View {
@@ -47,9 +47,9 @@ func openWith(t testing.TB, cfg *config.Kubernetes, opts Options, yaml string) *
 	return v
 }
 
-// at is an endpoint in few words: "10.0.0.1 n0 east host=h nodes=n0,n1 zones=east".
+// endpointAt is an endpoint in few words: "10.0.0.1 n0 east host=h nodes=n0,n1 zones=east".
 // A dash stands for an unknown node or zone.
-func at(text string) discoveryv1.Endpoint {
+func endpointAt(text string) discoveryv1.Endpoint {
 	words := strings.Fields(text)
 	ep := discoveryv1.Endpoint{Addresses: words[:1]}
 	if words[1] != "-" {
@@ -85,14 +85,14 @@ func headlessOf(v *View, distribution string, lists ...[]discoveryv1.Endpoint) {
 	if distribution != "" {
 		svc.Spec.TrafficDistribution = &distribution
 	}
-	told{v, services}.put(svc)
+	handlerFixture{v, services}.put(svc)
 	for i, list := range lists {
 		es := makeSlice("default", "db", fmt.Sprintf("db-%d", i))
 		es.Endpoints = list
 		if len(list) > 0 && strings.Contains(list[0].Addresses[0], ":") {
 			es.AddressType = discoveryv1.AddressTypeIPv6
 		}
-		told{v, endpointSlices}.put(es)
+		handlerFixture{v, endpointSlices}.put(es)
 	}
 }
 
@@ -111,9 +111,9 @@ func addresses(t testing.TB, z *Zone, name string, qtype uint16) (list []string)
 	return list
 }
 
-// sets are the answers to a query, sorted within each distance; sizes says how many
+// addressGroups are the answers to a query, sorted within each distance; sizes says how many
 // addresses each distance has.
-func sets(t *testing.T, z *Zone, name string, sizes ...int) string {
+func addressGroups(t *testing.T, z *Zone, name string, sizes ...int) string {
 	t.Helper()
 	list := addresses(t, z, name, dns.TypeA)
 	var b strings.Builder
@@ -215,18 +215,18 @@ func TestTopology(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
 			cfg.Topology = tt.mode
-			opts := here
+			opts := testNode
 			if tt.opts != nil {
 				opts = *tt.opts
 			}
 			v := openWith(t, cfg, opts, "")
 			var list []discoveryv1.Endpoint
 			for _, s := range tt.eps {
-				list = append(list, at(s))
+				list = append(list, endpointAt(s))
 			}
 			headlessOf(v, tt.wants, list)
 			z := NewZone(v, cfg)
-			if got := sets(t, z, bare, tt.sizes...); got != tt.want {
+			if got := addressGroups(t, z, bare, tt.sizes...); got != tt.want {
 				t.Errorf("one slice: got %s, want %s", got, tt.want)
 			}
 			if z.Ordered() != (tt.mode != config.TopologyOff) {
@@ -234,7 +234,7 @@ func TestTopology(t *testing.T) {
 			}
 			// So it is with the same endpoints in three slices, where some are twice.
 			headlessOf(v, tt.wants, list[:1], list[1:], list[:2])
-			if got := sets(t, z, bare, tt.sizes...); got != tt.want {
+			if got := addressGroups(t, z, bare, tt.sizes...); got != tt.want {
 				t.Errorf("three slices: got %s, want %s", got, tt.want)
 			}
 			// All other names know all of them.
@@ -263,15 +263,15 @@ func arpa(addr string) string {
 	return name
 }
 
-// entry is an endpoint as the model of unite sees it.
-type entry struct {
+// endpointEntry is an endpoint as the model of unite sees it.
+type endpointEntry struct {
 	addr  string
 	place locality
 }
 
 // The addresses of the bare name are what a plain reading of the rules gives, for
 // random slices.
-func TestUniteIsWhatTheRulesSay(t *testing.T) {
+func TestHeadlessAddrsMatchModel(t *testing.T) {
 	shared := 0
 	for seed := range uint64(3000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -279,7 +279,7 @@ func TestUniteIsWhatTheRulesSay(t *testing.T) {
 		narrow := rng.IntN(4) > 0
 		bits := []locality{0, sameNode | sameZone, sameZone, 0, sameNode | sameZone}[rng.IntN(5):]
 		hints := []locality{hasNodeHints | hintsNode, hasZoneHints | hintsZone, hasNodeHints | hasZoneHints, hasNodeHints, hasZoneHints, 0}[rng.IntN(6):]
-		var list []entry
+		var list []endpointEntry
 		for i := range rng.IntN(4) {
 			var l endpointList
 			size := []int{4, 4, 16}[rng.IntN(3)]
@@ -295,12 +295,12 @@ func TestUniteIsWhatTheRulesSay(t *testing.T) {
 			l.pack(sl)
 			s.slices = append(s.slices, sl)
 			for j := range sl.len() {
-				list = append(list, entry{sl.addr(j), sl.locality(j)})
+				list = append(list, endpointEntry{sl.addr(j), sl.locality(j)})
 			}
 		}
 		for _, size := range []int{4, 16} {
 			got, cut := s.headlessAddrs(size, narrow)
-			want, places := model(s, list, size, narrow)
+			want, places := expectedAddrs(s, list, size, narrow)
 			if diff := cmp.Diff(want, byRank(got, cut, size)); diff != "" {
 				t.Fatalf("seed %d, narrow %v, nearest %d, of %v (-want +got):\n%s", seed, narrow, s.distribution, list, diff)
 			}
@@ -335,14 +335,14 @@ func byRank(packed string, cut localityBounds, size int) (out [4][]string) {
 	return out
 }
 
-// model is unite, written to be read.
-func model(s *service, list []entry, size int, narrow bool) (out [4][]string, cut localityBounds) {
-	list = slices.DeleteFunc(slices.Clone(list), func(e entry) bool { return len(e.addr) != size })
+// expectedAddrs is unite, written to be read.
+func expectedAddrs(s *service, list []endpointEntry, size int, narrow bool) (out [4][]string, cut localityBounds) {
+	list = slices.DeleteFunc(slices.Clone(list), func(e endpointEntry) bool { return len(e.addr) != size })
 	some := func(p locality) bool {
-		return slices.ContainsFunc(list, func(e entry) bool { return e.place&p != 0 })
+		return slices.ContainsFunc(list, func(e endpointEntry) bool { return e.place&p != 0 })
 	}
 	every := func(p locality) bool {
-		return !slices.ContainsFunc(list, func(e entry) bool { return e.place&p == 0 })
+		return !slices.ContainsFunc(list, func(e endpointEntry) bool { return e.place&p == 0 })
 	}
 	keep := locality(0)
 	switch {
@@ -373,7 +373,7 @@ func model(s *service, list []entry, size int, narrow bool) (out [4][]string, cu
 
 // What only the place of an endpoint changes, answers and the serial follow.
 // Addresses turn only where their order is one of chance.
-func TestTurns(t *testing.T) {
+func TestRotatable(t *testing.T) {
 	const bare = "db.default.svc.cluster.local"
 	for name, c := range map[string]struct {
 		mode config.Topology
@@ -393,7 +393,7 @@ func TestTurns(t *testing.T) {
 			v := openPlaced(t, cfg, "")
 			var list []discoveryv1.Endpoint
 			for _, text := range c.eps {
-				list = append(list, at(text))
+				list = append(list, endpointAt(text))
 			}
 			headlessOf(v, "", list)
 			z := NewZone(v, cfg)
@@ -449,11 +449,11 @@ func TestTopologyChanges(t *testing.T) {
 		before := v.serial.Load()
 		var list []discoveryv1.Endpoint
 		for _, e := range s.eps {
-			list = append(list, at(e))
+			list = append(list, endpointAt(e))
 		}
 		headlessOf(v, s.wants, list)
 		head, _, _ := strings.Cut(s.want, "]")
-		if got := sets(t, z, bare, strings.Count(head, ".")/3, 2); got != s.want {
+		if got := addressGroups(t, z, bare, strings.Count(head, ".")/3, 2); got != s.want {
 			t.Errorf("%s: got %s, want %s", s.what, got, s.want)
 		}
 		if moved := v.serial.Load() != before; moved != s.visible {
@@ -462,7 +462,7 @@ func TestTopologyChanges(t *testing.T) {
 	}
 }
 
-func TestNearestOf(t *testing.T) {
+func TestTrafficDistributionOf(t *testing.T) {
 	for text, want := range map[string]trafficDistribution{
 		"": noPreference, "PreferClose": preferSameZone, "PreferSameZone": preferSameZone, "PreferSameNode": preferSameNode, "other": noPreference,
 	} {
@@ -478,18 +478,18 @@ func TestNearestOf(t *testing.T) {
 
 // A slice whose endpoints are all alike to the agent costs no more than their
 // addresses.
-func TestFarCostsNothing(t *testing.T) {
+func TestNoLocalityCostsNothing(t *testing.T) {
 	order, off := testConfig(t), testConfig(t)
 	order.Topology, off.Topology = config.TopologyOrder, config.TopologyOff
-	far := []discoveryv1.Endpoint{at("10.0.0.1 n9 west"), at("10.0.0.2 n8 west")}
-	hinted := []discoveryv1.Endpoint{at("10.0.0.1 n9 west zones=east nodes=n0"), at("10.0.0.2 n8 west zones=west nodes=n1")}
+	far := []discoveryv1.Endpoint{endpointAt("10.0.0.1 n9 west"), endpointAt("10.0.0.2 n8 west")}
+	hinted := []discoveryv1.Endpoint{endpointAt("10.0.0.1 n9 west zones=east nodes=n0"), endpointAt("10.0.0.2 n8 west zones=west nodes=n1")}
 	for name, tt := range map[string]struct {
 		pack converter
 		eps  []discoveryv1.Endpoint
 	}{
-		"far":                  {newConverter(testConfig(t), here), far},
-		"hints in mode order":  {newConverter(order, here), hinted},
-		"hints in mode off":    {newConverter(off, here), hinted},
+		"far":                  {newConverter(testConfig(t), testNode), far},
+		"hints in mode order":  {newConverter(order, testNode), hinted},
+		"hints in mode off":    {newConverter(off, testNode), hinted},
 		"hints, nothing known": {newConverter(testConfig(t), Options{}), hinted},
 		"zero":                 {converter{}, hinted},
 	} {
@@ -503,7 +503,7 @@ func TestFarCostsNothing(t *testing.T) {
 }
 
 // The count of addresses by distance has two bytes.
-func TestPlacesSaturate(t *testing.T) {
+func TestLocalityBoundsSaturate(t *testing.T) {
 	var p localityBounds
 	for _, r := range []rank{nodeRank, zoneRank, otherRank} {
 		p.addCount(r, 40_000)

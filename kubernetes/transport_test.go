@@ -75,7 +75,7 @@ func runView(t *testing.T, kubeconfig string) (v *View, end func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hasten(v)
+	shortenDelays(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { v.Run(ctx); close(done) }()

@@ -103,7 +103,7 @@ func BenchmarkStream(b *testing.B) {
 		{"Service", realService(), func() runtime.Object { return &corev1.Service{} }},
 		{"EndpointSlice50", realSlice(50), func() runtime.Object { return &discoveryv1.EndpointSlice{} }},
 	} {
-		for _, w := range dialects(b) {
+		for _, w := range encodings(b) {
 			b.Run(c.name+"/"+w.name, func(b *testing.B) {
 				event := w.event(watch.Modified, w.object(c.object))
 				s, err := openWatchStream(&repeat{whole: event}, &decoder{newObject: c.example})
@@ -188,7 +188,7 @@ var sameParts = cmpopts.EquateEmpty()
 
 // What a scratch reads is what the generated code reads, again and again with the
 // same scratch.
-func TestScratchReadsSlices(t *testing.T) {
+func TestSliceDecoderMatchesGenerated(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var s sliceDecoder
 	for range 2000 {
@@ -212,7 +212,7 @@ func TestScratchReadsSlices(t *testing.T) {
 
 // A scratch forgets: no word stays for ever, and a small slice after a large
 // one has nothing of it.
-func TestScratchForgets(t *testing.T) {
+func TestSliceDecoderForgets(t *testing.T) {
 	var s sliceDecoder
 	for i := range 5 * maxInterned {
 		if w := s.intern(fmt.Appendf(nil, "node-%d", i)); w != fmt.Sprintf("node-%d", i) {
@@ -245,7 +245,7 @@ func TestScratchForgets(t *testing.T) {
 // FuzzStream reads any bytes as a stream: it ends, keeps nothing longer than what
 // came, and finds in a message what the generated code finds.
 func FuzzStream(f *testing.F) {
-	for _, w := range dialects(f) {
+	for _, w := range encodings(f) {
 		f.Add(w.event(watch.Added, w.object(realSlice(2))))
 		f.Add(w.event(watch.Bookmark, w.object(&discoveryv1.EndpointSlice{})))
 	}

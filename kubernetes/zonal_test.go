@@ -150,7 +150,7 @@ func TestZonalUnsynced(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Zonal = true
 	v := openPlaced(t, cfg, "")
-	headlessOf(v, "", []discoveryv1.Endpoint{at("10.0.0.1 n9 west")})
+	headlessOf(v, "", []discoveryv1.Endpoint{endpointAt("10.0.0.1 n9 west")})
 	v.listed[endpointSlices].Store(false)
 	z := NewZone(v, cfg)
 	for name, want := range map[string]Outcome{"east.pin": NotSynced, "west.pin": Answered, "east.florp": NotSynced, "pin": Answered} {
@@ -166,7 +166,7 @@ func TestZonalUnsynced(t *testing.T) {
 func TestZonalFaults(t *testing.T) {
 	for _, zone := range []string{"east/1", "a..b", ".", "a.", strings.Repeat("x", 64)} {
 		es := makeSlice("default", "db", "db-1")
-		es.Endpoints = []discoveryv1.Endpoint{at("10.0.0.1 n9 " + zone), at("10.0.0.2 n9 a.b")}
+		es.Endpoints = []discoveryv1.Endpoint{endpointAt("10.0.0.1 n9 " + zone), endpointAt("10.0.0.2 n9 a.b")}
 		var f faults
 		s := convertSlice(es, converter{zonal: true}, &f)
 		if s.len() != 2 || len(s.zones) != 2 || s.zones[0] != (zoneName{}) || s.zones[1].Value() != "\x01a\x01b" {

@@ -92,8 +92,8 @@ func ask(t testing.TB, z answers, name string, qtype uint16) (*dns.Msg, Outcome,
 	return m, outcome, target
 }
 
-// show writes an answer down, a record a line, sorted within its section.
-func show(m *dns.Msg, outcome Outcome, target wire.Name) string {
+// format writes an answer down, a record a line, sorted within its section.
+func format(m *dns.Msg, outcome Outcome, target wire.Name) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, [...]string{"not mine", "answered", "not synced", "alias", "refused", "elsewhere", "large"}[outcome], target, dns.RcodeToString[m.Rcode])
 	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
@@ -239,7 +239,7 @@ func checkAnswers(t *testing.T, z answers, cases []answerCase) {
 	for _, c := range cases {
 		t.Run(c.name+" "+dns.TypeToString[c.qtype], func(t *testing.T) {
 			m, outcome, target := ask(t, z, c.name, c.qtype)
-			got := show(m, outcome, target)
+			got := format(m, outcome, target)
 			if d := cmp.Diff(strings.Split(c.want, "|"), strings.Split(got, "|")); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}

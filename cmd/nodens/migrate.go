@@ -88,7 +88,7 @@ func runMigrate(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if err != nil {
 		return err
 	}
-	result, err := migrate.Make(migrate.Request{
+	result, err := migrate.Run(migrate.Request{
 		Objects: objects, Namespace: f.namespace, Name: f.name, Image: f.image, Domain: f.domain, Minimal: f.minimal,
 		Manifest: daemonset.Manifest, Flags: parseAgentArgs, Known: lookupFlag,
 	})

@@ -68,15 +68,15 @@ func Victim() []byte { return pack("victim.default.svc.cluster.local.", dns.Type
 // Cases are all of them.
 func Cases() []Case {
 	return []Case{
-		{Name: "PTR of a shared address", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: commonRate,
+		{Name: "PTR of a shared address", Pinned: "TestWorstAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("%d headless Services select one pod.", owners), Queries: one("3.2.1.10.in-addr.arpa.", dns.TypePTR)},
-		{Name: "SRV, many ports", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: heavySRVRate,
+		{Name: "SRV, many ports", Pinned: "TestWorstAnswersAreBounded", Who: Tenant, Rate: heavySRVRate,
 			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", ports, fewPorts), Queries: one("ports.tenant.svc.cluster.local.", dns.TypeSRV)},
-		{Name: "SRV, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: heavySRVRate,
+		{Name: "SRV, many endpoints", Pinned: "TestWorstAnswersAreBounded", Who: Tenant, Rate: heavySRVRate,
 			What: fmt.Sprintf("A headless Service has %d ports and %d endpoints.", fewPorts, endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeSRV)},
-		{Name: "A, many endpoints", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: commonRate,
+		{Name: "A, many endpoints", Pinned: "TestWorstAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("The addresses of that Service's %d endpoints.", endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeA)},
-		{Name: "A, many slices", Pinned: "TestDearestAnswersAreBounded", Who: Tenant, Rate: commonRate,
+		{Name: "A, many slices", Pinned: "TestWorstAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("A headless Service has %d EndpointSlices.", slices), Queries: one("scattered.tenant.svc.cluster.local.", dns.TypeA)},
 		{Name: "aliases", Pinned: "TestOneBudget", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("%d Services of type ExternalName, each of which leads to the next.", chain), Queries: one("alias-00.tenant.svc.cluster.local.", dns.TypeA)},

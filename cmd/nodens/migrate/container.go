@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// command makes the container run what its image is made for: nodens' image has no
+// convertCommand makes the container run what its image is made for: nodens' image has no
 // program of NodeLocal DNSCache's name.
-func (m *migration) command() error {
-	words := m.pod.box.texts("command")
+func (m *migration) convertCommand() error {
+	words := m.pod.container.texts("command")
 	if len(words) == 0 || path.Base(words[0]) == "nodens" {
 		return nil
 	}
 	if path.Base(words[0]) != "node-cache" {
 		return fmt.Errorf("%s, command: the container runs %q, and migrate knows node-cache only; write its arguments under args, and take command out",
-			m.pod.set.where(), words[0])
+			m.pod.daemonSet.describe(), words[0])
 	}
-	m.pod.box["args"] = append(values(words[1:]), m.pod.box.list("args")...)
-	m.remove(m.pod.box, "command")
+	m.pod.container["args"] = append(toAny(words[1:]), m.pod.container.list("args")...)
+	m.removeField(m.pod.container, "command")
 	m.note(Changed, "command", "it is left out: the image's own is nodens")
 	return nil
 }
 
-// values are texts as the trees have them.
-func values(texts []string) []any {
+// toAny are texts as the trees have them.
+func toAny(texts []string) []any {
 	list := make([]any, len(texts))
 	for i, text := range texts {
 		list[i] = text
@@ -34,27 +34,27 @@ func values(texts []string) []any {
 	return list
 }
 
-// remove takes a field away. Where the cluster's object was not made by kubectl apply,
+// removeField takes a field away. Where the cluster's object was not made by kubectl apply,
 // that would leave a field alone that isn't mentioned: null removes it.
-func (m *migration) remove(from object, field string) {
-	if m.Objects.live && m.pod.set.text("metadata", "annotations", lastApplied) == "" {
+func (m *migration) removeField(from object, field string) {
+	if m.Objects.live && m.pod.daemonSet.text("metadata", "annotations", lastApplied) == "" {
 		from[field] = nil
 		return
 	}
 	delete(from, field)
 }
 
-// image puts nodens' image in.
-func (m *migration) image() error {
-	was := m.pod.box.text("image")
+// setImage puts nodens' image in.
+func (m *migration) setImage() error {
+	was := m.pod.container.text("image")
 	if m.Image == "" {
-		if !m.handsOver() && !m.environs(nodeName) {
+		if !m.handsOver() && !m.hasEnv(nodeNameVar) {
 			return errors.New("-image is not set: name nodens' image in a registry that the nodes pull from, such as -image YOUR-REGISTRY/nodens:0.1.0")
 		}
 		return nil
 	}
 	if was != m.Image {
-		m.pod.box["image"] = m.Image
+		m.pod.container["image"] = m.Image
 		m.note(Changed, "image", "%s in place of %s", m.Image, was)
 	}
 	return nil
@@ -62,15 +62,15 @@ func (m *migration) image() error {
 
 // handsOver reports whether the DaemonSet runs an agent that hands over.
 func (m *migration) handsOver() bool {
-	return slices.ContainsFunc(m.pod.box.texts("args"), func(arg string) bool { return flagName(arg) == "handover-dir" })
+	return slices.ContainsFunc(m.pod.container.texts("args"), func(arg string) bool { return flagName(arg) == "handover-dir" })
 }
 
-// settings leaves out the arguments that nodens doesn't know, and reads the others.
-func (m *migration) settings() (err error) {
-	args := m.pod.box.texts("args")
+// convertArgs leaves out the arguments that nodens doesn't know, and reads the others.
+func (m *migration) convertArgs() (err error) {
+	args := m.pod.container.texts("args")
 	var kept []string
 	for i := 0; i < len(args); {
-		n, known := m.flag(args[i:])
+		n, known := m.splitFlag(args[i:])
 		if known {
 			kept = append(kept, args[i:i+n]...)
 		} else {
@@ -78,21 +78,21 @@ func (m *migration) settings() (err error) {
 		}
 		i += n
 	}
-	m.pod.box["args"] = values(kept)
-	expanded, unknown := m.pod.expanded()
+	m.pod.container["args"] = toAny(kept)
+	expanded, unknown := m.pod.expandedArgs()
 	for _, name := range unknown {
 		m.note(Todo, "args", "$(%s) is known on a node only, so what it stands for is not checked", name)
 	}
 	if m.flags, err = m.Flags(expanded); err != nil {
-		return fmt.Errorf("%s, args: %w", m.pod.set.where(), err)
+		return fmt.Errorf("%s, args: %w", m.pod.daemonSet.describe(), err)
 	}
 	return nil
 }
 
-// flag says how many of the arguments are the first flag and its value, and whether
+// splitFlag says how many of the arguments are the first flag and its value, and whether
 // nodens knows it. Of one that it doesn't know what follows is the value, unless that is
 // a flag.
-func (m *migration) flag(args []string) (n int, known bool) {
+func (m *migration) splitFlag(args []string) (n int, known bool) {
 	name := flagName(args[0])
 	if name == "" {
 		return 1, true // for the agent's own parser to judge
@@ -107,26 +107,26 @@ func (m *migration) flag(args []string) (n int, known bool) {
 	return 1, known
 }
 
-// argue adds arguments, unless the flag of the first is there.
-func (m *migration) argue(args ...string) bool {
+// setArgs adds arguments, unless the flag of the first is there.
+func (m *migration) setArgs(args ...string) bool {
 	name := flagName(args[0])
-	if slices.ContainsFunc(m.pod.box.texts("args"), func(arg string) bool { return flagName(arg) == name }) {
+	if slices.ContainsFunc(m.pod.container.texts("args"), func(arg string) bool { return flagName(arg) == name }) {
 		return false
 	}
-	m.pod.box["args"] = append(m.pod.box.list("args"), values(args)...)
+	m.pod.container["args"] = append(m.pod.container.list("args"), toAny(args)...)
 	return true
 }
 
-// environs reports whether the container has a variable.
-func (m *migration) environs(name string) bool {
-	return slices.ContainsFunc(m.pod.box.subs("env"), func(e object) bool { return e.text("name") == name })
+// hasEnv reports whether the container has a variable.
+func (m *migration) hasEnv(name string) bool {
+	return slices.ContainsFunc(m.pod.container.children("env"), func(e object) bool { return e.text("name") == name })
 }
 
-// environ adds a variable, unless one of that name is there.
-func (m *migration) environ(variable object) bool {
-	if m.environs(variable.text("name")) {
+// addEnv adds a variable, unless one of that name is there.
+func (m *migration) addEnv(variable object) bool {
+	if m.hasEnv(variable.text("name")) {
 		return false
 	}
-	m.pod.box["env"] = append(m.pod.box.list("env"), map[string]any(variable))
+	m.pod.container["env"] = append(m.pod.container.list("env"), map[string]any(variable))
 	return true
 }

@@ -20,35 +20,35 @@ type corefile struct {
 	key, text string
 	cfg       *config.Config
 
-	dir   string // a temporary folder with the files that it is read with
-	path  string // of the Corefile in it
-	opts  config.Options
-	paths *strings.Replacer // of the container, to those in dir
-	kept  *strings.Replacer // what stands for an object in errors
+	dir          string // a temporary folder with the files that it is read with
+	path         string // of the Corefile in it
+	options      config.Options
+	replacePaths *strings.Replacer // of the container, to those in dir
+	restorePaths *strings.Replacer // what stands for an object in errors
 }
 
-// corefile finds the Corefile and reads it. close has to be called unless there is an
+// loadCorefile finds the Corefile and reads it. close has to be called unless there is an
 // error.
-func (m *migration) corefile() (c *corefile, err error) {
-	s, err := m.source()
+func (m *migration) loadCorefile() (c *corefile, err error) {
+	s, err := m.corefileSource()
 	if err != nil {
 		return nil, err
 	}
-	namespace := m.pod.set.namespace()
+	namespace := m.pod.daemonSet.namespace()
 	configMap := m.Objects.get("ConfigMap", namespace, s.configMap)
 	if configMap == nil {
 		return nil, fmt.Errorf("there is no ConfigMap %s among the objects, from which %s takes its Corefile; give its file with -f too",
-			strings.TrimPrefix(namespace+"/"+s.configMap, "/"), m.pod.set.where())
+			strings.TrimPrefix(namespace+"/"+s.configMap, "/"), m.pod.daemonSet.describe())
 	}
 	c = &corefile{configMap: configMap.clone(), key: s.key, text: configMap.text("data", s.key)}
-	if _, ok := configMap.at("data", s.key).(string); !ok {
-		return nil, fmt.Errorf("%s has no key %q, from which %s takes its Corefile", configMap.where(), s.key, m.pod.set.where())
+	if _, ok := configMap.value("data", s.key).(string); !ok {
+		return nil, fmt.Errorf("%s has no key %q, from which %s takes its Corefile", configMap.describe(), s.key, m.pod.daemonSet.describe())
 	}
 	if c.dir, err = os.MkdirTemp("", "nodens-migrate-"); err != nil {
 		return nil, err
 	}
-	if err = m.layOut(c, s); err == nil {
-		c.cfg, err = c.read(c.text)
+	if err = m.writeInputs(c, s); err == nil {
+		c.cfg, err = c.parse(c.text)
 	}
 	if err != nil {
 		c.close()
@@ -59,53 +59,53 @@ func (m *migration) corefile() (c *corefile, err error) {
 
 func (c *corefile) close() { os.RemoveAll(c.dir) }
 
-// source is where the agent finds its Corefile: the order is that of nodens.
-func (m *migration) source() (*source, error) {
+// corefileSource is where the agent finds its Corefile: the order is that of nodens.
+func (m *migration) corefileSource() (*configMapFile, error) {
 	paths := []string{m.flags.Conf, m.flags.Base}
 	if m.flags.BaseGiven {
 		paths = paths[1:]
 	}
 	for _, path := range paths {
-		s, err := m.pod.mounted(path)
+		s, err := m.pod.mountedFile(path)
 		if err != nil || s != nil {
 			return s, err
 		}
 	}
-	return nil, fmt.Errorf("%s, volumeMounts: %w (%s)", m.pod.set.where(), errNoCorefile, strings.Join(paths, ", "))
+	return nil, fmt.Errorf("%s, volumeMounts: %w (%s)", m.pod.daemonSet.describe(), errNoCorefile, strings.Join(paths, ", "))
 }
 
-// layOut writes the files that the Corefile is read with.
-func (m *migration) layOut(c *corefile, s *source) error {
+// writeInputs writes the files that the Corefile is read with.
+func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	base, legacy, resolv := filepath.Join(c.dir, "base"), filepath.Join(c.dir, "kube-dns"), filepath.Join(c.dir, "resolv.conf")
-	if err := os.WriteFile(resolv, []byte(standIn), 0o600); err != nil {
+	if err := os.WriteFile(resolv, []byte(placeholderResolvConf), 0o600); err != nil {
 		return err
 	}
-	if err := write(base, m.pod.files(s, c.configMap)); err != nil {
-		return fmt.Errorf("%s: %w", c.configMap.where(), err)
+	if err := writeFiles(base, m.pod.volumeFiles(s, c.configMap)); err != nil {
+		return fmt.Errorf("%s: %w", c.configMap.describe(), err)
 	}
 	c.path = filepath.Join(base, "Corefile")
-	stubs, err := m.stubs()
+	stubs, err := m.kubeDNSFiles()
 	if err != nil {
 		return err
 	}
-	if err := write(legacy, stubs); err != nil {
+	if err := writeFiles(legacy, stubs); err != nil {
 		return fmt.Errorf("ConfigMap kube-dns: %w", err)
 	}
-	c.opts = m.flags.Config
-	c.opts.KubeDNS, c.opts.ResolvConf = legacy, resolv
-	c.opts.LookupEnv = func(name string) (string, bool) { return m.environment(name), true }
-	c.opts.Interface = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(someAddress)}, nil }
-	c.paths = strings.NewReplacer(m.stand(resolv, s.dir, base)...)
-	c.kept = strings.NewReplacer(c.path, c.configMap.where()+", "+c.key, base, s.dir, legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf")
+	c.options = m.flags.Config
+	c.options.KubeDNS, c.options.ResolvConf = legacy, resolv
+	c.options.LookupEnv = func(name string) (string, bool) { return m.lookupEnv(name), true }
+	c.options.Interface = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil }
+	c.replacePaths = strings.NewReplacer(m.placeholders(resolv, s.dir, base)...)
+	c.restorePaths = strings.NewReplacer(c.path, c.configMap.describe()+", "+c.key, base, s.dir, legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf")
 	return nil
 }
 
-// standIn stands for the nodes' resolv.conf: they ask other servers than this machine
+// placeholderResolvConf stands for the nodes' resolv.conf: they ask other servers than this machine
 // does (RFC 5737).
-const standIn = "nameserver 192.0.2.54\n"
+const placeholderResolvConf = "nameserver 192.0.2.54\n"
 
-// write writes files of those names into a new folder.
-func write(dir string, files map[string]string) error {
+// writeFiles writes files of those names into a new folder.
+func writeFiles(dir string, files map[string]string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
@@ -124,131 +124,131 @@ func write(dir string, files map[string]string) error {
 	return nil
 }
 
-// stubs are the files of the kube-dns ConfigMap, if it is mounted and there.
-func (m *migration) stubs() (map[string]string, error) {
+// kubeDNSFiles are the files of the kube-dns ConfigMap, if it is mounted and there.
+func (m *migration) kubeDNSFiles() (map[string]string, error) {
 	const any = "stubDomains"
 	if m.flags.KubeDNS == "" {
 		return nil, nil
 	}
-	s, err := m.pod.mounted(filepath.Join(m.flags.KubeDNS, any))
+	s, err := m.pod.mountedFile(filepath.Join(m.flags.KubeDNS, any))
 	if s == nil || err != nil {
 		return nil, err
 	}
-	configMap := m.Objects.get("ConfigMap", m.pod.set.namespace(), s.configMap)
+	configMap := m.Objects.get("ConfigMap", m.pod.daemonSet.namespace(), s.configMap)
 	if configMap == nil {
 		if !m.Objects.live {
-			m.about(Todo, "ConfigMap "+s.configMap, "it is not among the objects, so its stubDomains and upstreamNameservers, if it has any, are not checked; give its file with -f")
+			m.noteFor(Todo, "ConfigMap "+s.configMap, "it is not among the objects, so its stubDomains and upstreamNameservers, if it has any, are not checked; give its file with -f")
 		}
 		return nil, nil
 	}
-	return m.pod.files(s, configMap), nil
+	return m.pod.volumeFiles(s, configMap), nil
 }
 
-// environment is what a variable has in the container: the address of a Service that is
+// lookupEnv is what a variable has in the container: the address of a Service that is
 // known, else one that stands for it.
-func (m *migration) environment(name string) string {
+func (m *migration) lookupEnv(name string) string {
 	for _, obj := range m.Objects.list {
-		if obj.text("kind") == "Service" && obj.in(m.pod.set.namespace()) &&
+		if obj.text("kind") == "Service" && obj.inNamespace(m.pod.daemonSet.namespace()) &&
 			strings.ToUpper(strings.ReplaceAll(obj.name(), "-", "_"))+"_SERVICE_HOST" == name {
 			if addr := obj.text("spec", "clusterIP"); addr != "" && addr != "None" {
 				return addr
 			}
 		}
 	}
-	return unknownService
+	return placeholderClusterIP
 }
 
-// unknownService stands for a Service's ClusterIP (RFC 5737).
-const unknownService = "192.0.2.53"
+// placeholderClusterIP stands for a Service's ClusterIP (RFC 5737).
+const placeholderClusterIP = "192.0.2.53"
 
-// stand are pairs of what the Corefile names in the container and what stands for it
+// placeholders are pairs of what the Corefile names in the container and what stands for it
 // here. All have as many lines.
-func (m *migration) stand(resolv, mounted, base string) []string {
+func (m *migration) placeholders(resolv, mounted, base string) []string {
 	pairs := []string{"/etc/resolv.conf", resolv, mounted + "/", base + "/"}
-	for _, e := range m.pod.box.subs("env") {
+	for _, e := range m.pod.container.children("env") {
 		value := e.text("value")
-		if e.at("valueFrom") != nil {
-			value = someAddress
+		if e.value("valueFrom") != nil {
+			value = placeholderAddr
 		}
 		pairs = append(pairs, "{$"+e.text("name")+"}", value, "{%"+e.text("name")+"%}", value)
 	}
 	return pairs
 }
 
-// read reads a Corefile as the agent would. An error has all that is wrong with it.
-func (c *corefile) read(text string) (*config.Config, error) {
-	cfg, err := config.Parse(config.Source{Path: c.path, Text: []byte(c.paths.Replace(text)), Options: c.opts})
+// parse reads a Corefile as the agent would. An error has all that is wrong with it.
+func (c *corefile) parse(text string) (*config.Config, error) {
+	cfg, err := config.Parse(config.Source{Path: c.path, Text: []byte(c.replacePaths.Replace(text)), Options: c.options})
 	if err != nil {
-		return nil, fmt.Errorf("nodens would not start with this Corefile:\n%s", c.kept.Replace(err.Error()))
+		return nil, fmt.Errorf("nodens would not start with this Corefile:\n%s", c.restorePaths.Replace(err.Error()))
 	}
 	return cfg, nil
 }
 
-// answer has the agent answer for the cluster's names, with the rights it takes.
-func (m *migration) answer(c *corefile) error {
-	if m.second {
-		if err := m.insert(c); err != nil {
+// enableKubernetes has the agent answer for the cluster's names, with the rights it takes.
+func (m *migration) enableKubernetes(c *corefile) error {
+	if m.secondStep {
+		if err := m.insertDirectives(c); err != nil {
 			return err
 		}
 	}
-	if slices.ContainsFunc(c.cfg.Blocks, answers) {
-		m.rights()
+	if slices.ContainsFunc(c.cfg.Blocks, hasKubernetes) {
+		m.addRBAC()
 	}
 	return nil
 }
 
-// insert adds the directive to each block whose names are the cluster's. Whatever else
+// insertDirectives adds the directive to each block whose names are the cluster's. Whatever else
 // stands in the Corefile stays as it is, byte for byte.
-func (m *migration) insert(c *corefile) error {
-	blocks := m.forwarding(c)
-	domain := m.domain(c, blocks)
+func (m *migration) insertDirectives(c *corefile) error {
+	blocks := m.forwardingBlocks(c)
+	domain := m.clusterDomain(c, blocks)
 	if domain == "" {
 		return nil
 	}
-	options := m.likeness(domain)
+	options := m.dnsOptions(domain)
 	lines := strings.Split(c.text, "\n")
 	texts := make(map[int][]string) // by the index of the line they come before
 	for _, b := range blocks {
 		zones := []string{domain}
 		for _, z := range b.Zones {
-			if reverse(z) {
-				zones = append(zones, plain(z))
+			if isReverseZone(z) {
+				zones = append(zones, zoneText(z))
 			}
 		}
-		at := opening(lines, b.Line)
-		if at < 0 || len(zones) == 1 && !slices.Contains(b.Zones, mustName(domain)) {
+		at := blockBodyStart(lines, b.Line)
+		if at < 0 || len(zones) == 1 && !slices.Contains(b.Zones, parseZone(domain)) {
 			continue
 		}
-		texts[at] = directive(zones, options, indentation(lines, at))
-		m.about(Changed, c.configMap.where()+", "+c.key+fmt.Sprintf(", line %d", b.Line),
+		texts[at] = directiveLines(zones, options, indentation(lines, at))
+		m.noteFor(Changed, c.configMap.describe()+", "+c.key+fmt.Sprintf(", line %d", b.Line),
 			"kubernetes %s: these names are answered on the node, and not by the cluster DNS", strings.Join(zones, " "))
 	}
 	var out []string
 	for i, line := range lines {
 		out = append(append(out, texts[i]...), line)
 	}
-	return m.replace(c, strings.Join(out, "\n"), len(texts))
+	return m.replaceCorefile(c, strings.Join(out, "\n"), len(texts))
 }
 
-// replace puts another text in place of the Corefile, if n lines are another.
-func (m *migration) replace(c *corefile, text string, n int) error {
+// replaceCorefile puts another text in place of the Corefile, if n lines are another.
+func (m *migration) replaceCorefile(c *corefile, text string, n int) error {
 	if n == 0 {
 		return nil
 	}
-	cfg, err := c.read(text)
+	cfg, err := c.parse(text)
 	if err != nil {
 		return errors.Join(errors.New("the directive kubernetes can't be added; -minimal leaves the Corefile as it is"), err)
 	}
 	c.text, c.cfg = text, cfg
-	c.configMap.need("data")[c.key] = text
+	c.configMap.ensure("data")[c.key] = text
 	m.out = append(m.out, c.configMap)
 	return nil
 }
 
-// forwarding are the blocks of the Corefile's own text that ask the cluster's DNS and
+// forwardingBlocks are the blocks of the Corefile's own text that ask the cluster's DNS and
 // have no directive kubernetes yet, one for each place in the text.
-func (m *migration) forwarding(c *corefile) []*config.Block {
-	servers := m.servers(c)
+func (m *migration) forwardingBlocks(c *corefile) []*config.Block {
+	servers := m.clusterDNSAddrs(c)
 	var blocks []*config.Block
 	seen := make(map[int]bool)
 	for _, b := range c.cfg.Blocks {
@@ -263,10 +263,10 @@ func (m *migration) forwarding(c *corefile) []*config.Block {
 	return blocks
 }
 
-// servers are the addresses of the cluster's DNS: its Services', as far as they are
+// clusterDNSAddrs are the addresses of the cluster's DNS: its Services', as far as they are
 // known, and whom names of ClusterIPs are asked of.
-func (m *migration) servers(c *corefile) map[netip.Addr]bool {
-	servers := map[netip.Addr]bool{netip.MustParseAddr(unknownService): true}
+func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
+	servers := map[netip.Addr]bool{netip.MustParseAddr(placeholderClusterIP): true}
 	for _, obj := range m.Objects.list {
 		if !isClusterDNS(obj) {
 			continue
@@ -278,7 +278,7 @@ func (m *migration) servers(c *corefile) map[netip.Addr]bool {
 		}
 	}
 	for _, b := range c.cfg.Blocks {
-		if b.Forward == nil || !slices.ContainsFunc(b.Zones, reverse) || slices.Contains(b.Zones, wire.Root) {
+		if b.Forward == nil || !slices.ContainsFunc(b.Zones, isReverseZone) || slices.Contains(b.Zones, wire.Root) {
 			continue
 		}
 		for _, t := range b.Forward.To {
@@ -296,54 +296,54 @@ func isClusterDNS(obj object) bool {
 		(obj.text("metadata", "labels", "k8s-app") == "kube-dns" || obj.name() == "kube-dns" || obj.name() == "coredns")
 }
 
-// domain is the cluster's domain, "" if it can't be told.
-func (m *migration) domain(c *corefile, blocks []*config.Block) string {
+// clusterDomain is the cluster's domain, "" if it can't be told.
+func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 	if m.Domain != "" {
 		return strings.TrimSuffix(m.Domain, ".")
 	}
-	zones := forwarded(blocks)
-	where := c.configMap.where() + ", " + c.key
+	zones := forwardedZones(blocks)
+	where := c.configMap.describe() + ", " + c.key
 	switch {
-	case slices.Contains(zones, usualDomain):
-		return usualDomain
+	case slices.Contains(zones, defaultDomain):
+		return defaultDomain
 	case len(zones) == 1:
 		return zones[0]
 	case len(zones) > 1:
-		m.about(Todo, where, "several zones are asked of the cluster's DNS (%s): -domain says which is the cluster's, so that its names are answered on the node", enumerate(zones))
-	case !slices.ContainsFunc(c.cfg.Blocks, answers):
-		m.about(Todo, where, "no block is for the cluster's domain and asks the cluster's DNS, so nothing is answered on the node: write `kubernetes DOMAIN in-addr.arpa ip6.arpa` where it belongs")
+		m.noteFor(Todo, where, "several zones are asked of the cluster's DNS (%s): -domain says which is the cluster's, so that its names are answered on the node", joinNames(zones))
+	case !slices.ContainsFunc(c.cfg.Blocks, hasKubernetes):
+		m.noteFor(Todo, where, "no block is for the cluster's domain and asks the cluster's DNS, so nothing is answered on the node: write `kubernetes DOMAIN in-addr.arpa ip6.arpa` where it belongs")
 	}
 	return ""
 }
 
-// answers reports whether a block answers for the cluster's names.
-func answers(b *config.Block) bool { return b.Kubernetes != nil }
+// hasKubernetes reports whether a block answers for the cluster's names.
+func hasKubernetes(b *config.Block) bool { return b.Kubernetes != nil }
 
-// forwarded are the zones of the blocks that may be the cluster's domain.
-func forwarded(blocks []*config.Block) []string {
+// forwardedZones are the zones of the blocks that may be the cluster's domain.
+func forwardedZones(blocks []*config.Block) []string {
 	var zones []string
 	for _, b := range blocks {
 		for _, z := range b.Zones {
-			if !reverse(z) && z != wire.Root && !slices.Contains(zones, plain(z)) {
-				zones = append(zones, plain(z))
+			if !isReverseZone(z) && z != wire.Root && !slices.Contains(zones, zoneText(z)) {
+				zones = append(zones, zoneText(z))
 			}
 		}
 	}
 	return zones
 }
 
-// usualDomain is the cluster's domain unless somebody chose another.
-const usualDomain = "cluster.local"
+// defaultDomain is the cluster's domain unless somebody chose another.
+const defaultDomain = "cluster.local"
 
-func reverse(z wire.Name) bool {
-	return z.Under(mustName("in-addr.arpa")) || z.Under(mustName("ip6.arpa"))
+func isReverseZone(z wire.Name) bool {
+	return z.Under(parseZone("in-addr.arpa")) || z.Under(parseZone("ip6.arpa"))
 }
 
-// plain is the zone as people write it.
-func plain(z wire.Name) string { return strings.TrimSuffix(z.String(), ".") }
+// zoneText is the zone as people write it.
+func zoneText(z wire.Name) string { return strings.TrimSuffix(z.String(), ".") }
 
-// mustName is the zone of a name; what is none is the root.
-func mustName(name string) wire.Name {
+// parseZone is the zone of a name; what is none is the root.
+func parseZone(name string) wire.Name {
 	n, err := wire.ParseName(name)
 	if err != nil {
 		return wire.Root
@@ -351,9 +351,9 @@ func mustName(name string) wire.Name {
 	return n
 }
 
-// opening is the index of the line behind the one that opens the block which starts in
+// blockBodyStart is the index of the line behind the one that opens the block which starts in
 // line number start; -1 if there is none.
-func opening(lines []string, start int) int {
+func blockBodyStart(lines []string, start int) int {
 	for i := max(start-1, 0); i < len(lines); i++ {
 		code, _, _ := strings.Cut(lines[i], "#")
 		if strings.HasSuffix(strings.TrimSpace(code), "{") {
@@ -373,8 +373,8 @@ func indentation(lines []string, at int) string {
 	return "    "
 }
 
-// directive is what is added for a cluster's zones, the domain first.
-func directive(zones, options []string, indent string) []string {
+// directiveLines is what is added for a cluster's zones, the domain first.
+func directiveLines(zones, options []string, indent string) []string {
 	step := "    "
 	if strings.HasPrefix(indent, "\t") {
 		step = "\t"

@@ -22,9 +22,9 @@ type Access struct {
 	Namespace string
 }
 
-// perRequest bounds one request. A list of a namespace's ConfigMaps takes milliseconds;
+// requestTimeout bounds one request. A list of a namespace's ConfigMaps takes milliseconds;
 // half of this could be too short for an API server behind a slow link.
-const perRequest = 20 * time.Second
+const requestTimeout = 20 * time.Second
 
 // Fetch reads the objects that matter from an API server. What the caller may not list,
 // apart from DaemonSets and ConfigMaps, is left out.
@@ -60,12 +60,12 @@ func (o *Objects) Fetch(ctx context.Context, a Access) error {
 			return err
 		}
 	}
-	o.kubelet(ctx, client, base)
+	o.fetchKubeletConfig(ctx, client, base)
 	return nil
 }
 
-// kubelet adds a kubelet's configuration, if the caller may see it.
-func (o *Objects) kubelet(ctx context.Context, client *http.Client, base *url.URL) {
+// fetchKubeletConfig adds a kubelet's configuration, if the caller may see it.
+func (o *Objects) fetchKubeletConfig(ctx context.Context, client *http.Client, base *url.URL) {
 	var nodes, conf object
 	into := func(dst *object) func(io.Reader) error {
 		return func(body io.Reader) error { return json.NewDecoder(io.LimitReader(body, maxBytes)).Decode(dst) }
@@ -75,20 +75,20 @@ func (o *Objects) kubelet(ctx context.Context, client *http.Client, base *url.UR
 	if get(ctx, client, from, into(&nodes)) != nil {
 		return
 	}
-	for _, node := range nodes.subs("items") {
+	for _, node := range nodes.children("items") {
 		if get(ctx, client, base.JoinPath("/api/v1/nodes", node.name(), "proxy/configz"), into(&conf)) != nil {
 			return
 		}
-		if k := conf.sub("kubeletconfig"); k != nil {
+		if k := conf.child("kubeletconfig"); k != nil {
 			k["kind"] = "KubeletConfiguration"
-			_ = o.keep(k) // at the limit of objects there is one less to look at
+			_ = o.store(k) // at the limit of objects there is one less to look at
 		}
 	}
 }
 
 // get reads what the API server has at an address.
 func get(ctx context.Context, client *http.Client, from *url.URL, read func(io.Reader) error) error {
-	ctx, cancel := context.WithTimeout(ctx, perRequest)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from.String(), nil)
 	if err != nil {

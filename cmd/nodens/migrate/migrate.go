@@ -88,85 +88,85 @@ type Result struct {
 	Notes    []Note
 }
 
-// Make makes the manifest. On an error there is none; a Corefile that nodens would
+// Run makes the manifest. On an error there is none; a Corefile that nodens would
 // refuse is one, with all its faults.
-func Make(r Request) (*Result, error) {
+func Run(r Request) (*Result, error) {
 	if _, err := wire.ParseName(r.Domain); r.Domain != "" && err != nil {
 		return nil, fmt.Errorf("-domain %q is no domain name: %w", r.Domain, err)
 	}
-	own, err := readOwn(r.Manifest)
+	own, err := readReference(r.Manifest)
 	if err != nil {
 		return nil, err
 	}
-	p, err := r.find()
+	p, err := r.findDaemonSet()
 	if err != nil {
 		return nil, err
 	}
-	m := &migration{Request: r, own: own, pod: p}
-	if err := m.container(); err != nil {
+	m := &migration{Request: r, reference: own, pod: p}
+	if err := m.convertContainer(); err != nil {
 		return nil, err
 	}
-	c, err := m.corefile()
+	c, err := m.loadCorefile()
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	if err := m.change(c); err != nil {
+	if err := m.applyChanges(c); err != nil {
 		return nil, err
 	}
-	m.observe(c)
-	text, err := m.print()
+	m.addNotes(c)
+	text, err := m.printManifest()
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Manifest: text, Notes: m.sorted()}, nil
+	return &Result{Manifest: text, Notes: m.sortedNotes()}, nil
 }
 
 // migration is one run of Make.
 type migration struct {
 	Request
-	own   *own
-	pod   *pod
-	flags *Flags
-	// second says that it is the second step, and waits that it will be when the first
+	reference *reference
+	pod       *agentPod
+	flags     *Flags
+	// secondStep says that it is the second step, and waits that it will be when the first
 	// one's rollout is done.
-	second, waits bool
+	secondStep, rolloutPending bool
 	// out are the objects to print besides the DaemonSet, in their order.
 	out   []object
 	notes []Note
 }
 
-// container has the container run nodens.
-func (m *migration) container() error {
-	if err := m.command(); err != nil {
+// convertContainer has the container run nodens.
+func (m *migration) convertContainer() error {
+	if err := m.convertCommand(); err != nil {
 		return err
 	}
-	if err := m.image(); err != nil {
+	if err := m.setImage(); err != nil {
 		return err
 	}
-	return m.settings()
+	return m.convertArgs()
 }
 
-// change makes all changes but those that every image needs.
-func (m *migration) change(c *corefile) error {
+// applyChanges makes all changes but those that every image needs.
+func (m *migration) applyChanges(c *corefile) error {
 	if m.Minimal {
 		return nil
 	}
-	m.step()
-	m.identity()
-	if err := m.answer(c); err != nil {
+	m.determineStep()
+	m.setServiceAccount()
+	if err := m.enableKubernetes(c); err != nil {
 		return err
 	}
-	return m.handOver()
+	return m.enableHandover()
 }
 
-// step tells which step it is.
-func (m *migration) step() {
-	already := m.handsOver() || !m.hosted() && m.environs(nodeName)
-	m.waits = already && m.rolling()
-	m.second = already && !m.waits
+// determineStep tells which step it is.
+func (m *migration) determineStep() {
+	already := m.handsOver() || !m.hostNetwork() && m.hasEnv(nodeNameVar)
+	m.rolloutPending = already && m.isRollingOut()
+	m.secondStep = already && !m.rolloutPending
 	switch {
-	case m.waits:
+	case m.rolloutPending:
 		m.note(Todo, "status", "the rollout is not done yet, so this is the first step still. Wait for `kubectl rollout status`, and run `nodens migrate` again")
 	case !already:
 		m.note(Todo, "the rollout", "this is the first step: pods are replaced the old way, and forward all that is not in their cache, as before. When `kubectl rollout status` says that it is done, run `nodens migrate` again and apply what it prints: then the cluster's names are answered on the node, and a new pod takes over from the old one")
@@ -177,16 +177,16 @@ func (m *migration) step() {
 
 // note adds a note about a setting of the DaemonSet.
 func (m *migration) note(kind Kind, setting, format string, args ...any) {
-	m.notes = append(m.notes, Note{Kind: kind, Where: m.pod.set.where() + ", " + setting, Text: fmt.Sprintf(format, args...)})
+	m.notes = append(m.notes, Note{Kind: kind, Where: m.pod.daemonSet.describe() + ", " + setting, Text: fmt.Sprintf(format, args...)})
 }
 
-// about adds a note about another object.
-func (m *migration) about(kind Kind, where, format string, args ...any) {
+// noteFor adds a note about another object.
+func (m *migration) noteFor(kind Kind, where, format string, args ...any) {
 	m.notes = append(m.notes, Note{Kind: kind, Where: where, Text: fmt.Sprintf(format, args...)})
 }
 
-// sorted are the notes by kind, each once, otherwise in the order in which they came.
-func (m *migration) sorted() []Note {
+// sortedNotes are the notes by kind, each once, otherwise in the order in which they came.
+func (m *migration) sortedNotes() []Note {
 	var list []Note
 	seen := make(map[Note]bool)
 	for _, kind := range []Kind{Todo, Differs, Changed} {
@@ -200,5 +200,5 @@ func (m *migration) sorted() []Note {
 	return list
 }
 
-// errNothing is what is wrong where no object came.
-var errNothing = errors.New("there is no object to migrate; name the files of NodeLocal DNSCache's DaemonSet and ConfigMap")
+// errNoObjects is what is wrong where no object came.
+var errNoObjects = errors.New("there is no object to migrate; name the files of NodeLocal DNSCache's DaemonSet and ConfigMap")

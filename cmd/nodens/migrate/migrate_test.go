@@ -59,8 +59,8 @@ const configMaps = `{"kind":"ConfigMapList","apiVersion":"v1","items":[
 {"metadata":{"name":"node-local-dns","namespace":"kube-system"},"data":{"Corefile":"cluster.local:53 {\n\tcache 30\n\tforward . __PILLAR__CLUSTER__DNS__\n}\nexample.test:53 {\n\tforward . 192.0.2.9\n}\n"}},
 {"metadata":{"name":"coredns","namespace":"kube-system"},"data":{"Corefile":".:53 {\n\trewrite name a.test b.test\n\tkubernetes cluster.local in-addr.arpa {\n\t\tpods verified\n\t\tttl 7\n\t\tendpoint_pod_names\n\t\tfallthrough in-addr.arpa\n\t}\n\tforward . /etc/resolv.conf\n}\n"}}]}`
 
-// flags reads the arguments of the objects above.
-func flags(args []string) (*Flags, error) {
+// testFlags reads the arguments of the objects above.
+func testFlags(args []string) (*Flags, error) {
 	f := &Flags{Conf: "/etc/Corefile", Base: "/etc/coredns/Corefile.base", KubeDNS: "/etc/kube-dns"}
 	for i := 0; i+1 < len(args); i++ {
 		switch args[i] {
@@ -77,10 +77,10 @@ func flags(args []string) (*Flags, error) {
 	return f, nil
 }
 
-func known(name string) (known, value bool) { return true, name != "skipteardown" }
+func knownTestFlag(name string) (known, value bool) { return true, name != "skipteardown" }
 
-// server is an API server that has the paths, and forbids all others.
-func server(t *testing.T, paths map[string]string) (kubeconfig string) {
+// apiServer is an API server that has the paths, and forbids all others.
+func apiServer(t *testing.T, paths map[string]string) (kubeconfig string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, ok := paths[r.URL.Path]
@@ -112,7 +112,7 @@ func TestFetch(t *testing.T) {
 		}, []string{"it has `rewrite`"}, []string{"example.test:53 {\n    \tkubernetes"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			kubeconfig := server(t, map[string]string{
+			kubeconfig := apiServer(t, map[string]string{
 				"/apis/apps/v1/namespaces/kube-system/daemonsets": strings.NewReplacer("EXTRA", c.extra, "UPDATED", c.updated).Replace(daemonSet),
 				"/api/v1/namespaces/kube-system/configmaps":       configMaps,
 				"/api/v1/nodes":                 `{"kind":"NodeList","items":[{"metadata":{"name":"n"}}]}`,
@@ -122,7 +122,7 @@ func TestFetch(t *testing.T) {
 			if err := o.Fetch(t.Context(), Access{Kubeconfig: kubeconfig, Namespace: "kube-system"}); err != nil {
 				t.Fatal(err)
 			}
-			r, err := Make(Request{Objects: &o, Image: c.image, Manifest: []byte(ownManifest), Flags: flags, Known: known})
+			r, err := Run(Request{Objects: &o, Image: c.image, Manifest: []byte(ownManifest), Flags: testFlags, Known: knownTestFlag})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,16 +152,16 @@ func TestFetch(t *testing.T) {
 // TestFetchRefused: what the caller may not list is said, with the server's words.
 func TestFetchRefused(t *testing.T) {
 	var o Objects
-	err := o.Fetch(t.Context(), Access{Kubeconfig: server(t, nil), Namespace: "kube-system"})
+	err := o.Fetch(t.Context(), Access{Kubeconfig: apiServer(t, nil), Namespace: "kube-system"})
 	if err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("error %v, want that of the API server", err)
 	}
 }
 
-// endless is a reader without an end.
-type endless struct{}
+// endlessReader is a reader without an end.
+type endlessReader struct{}
 
-func (endless) Read(p []byte) (int, error) {
+func (endlessReader) Read(p []byte) (int, error) {
 	for i := range p {
 		p[i] = '\n'
 	}
@@ -171,7 +171,7 @@ func (endless) Read(p []byte) (int, error) {
 // TestBounds: bytes and objects are bounded over all that is read.
 func TestBounds(t *testing.T) {
 	var o Objects
-	if err := o.Read("file", endless{}); err == nil || !strings.Contains(err.Error(), "file: more than 32 MiB") {
+	if err := o.Read("file", endlessReader{}); err == nil || !strings.Contains(err.Error(), "file: more than 32 MiB") {
 		t.Errorf("of endless input: %v", err)
 	}
 	var many strings.Builder
@@ -220,7 +220,7 @@ func TestMarshal(t *testing.T) {
 		"nodens-text-0-\n":      true,
 	} {
 		obj := object{"kind": "ConfigMap", "data": map[string]any{"Corefile": text, "other": "---\nx: |\n  y\n"}}
-		out, err := marshal(obj)
+		out, err := marshalYAML(obj)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,15 +244,15 @@ func FuzzMake(f *testing.F) {
 		if errors.Join(o.Read("set", strings.NewReader(string(set))), o.Read("conf", strings.NewReader(string(conf)))) != nil {
 			return
 		}
-		request := Request{Objects: &o, Image: "new", Manifest: []byte(ownManifest), Flags: flags, Known: known}
-		r, err := Make(request)
+		request := Request{Objects: &o, Image: "new", Manifest: []byte(ownManifest), Flags: testFlags, Known: knownTestFlag}
+		r, err := Run(request)
 		if err != nil {
 			return
 		}
 		if err := o.Read("made", strings.NewReader(string(r.Manifest))); err != nil {
 			t.Fatalf("what is printed can't be read: %v\n%s", err, r.Manifest)
 		}
-		if next, err := Make(request); (next == nil) != (err != nil) {
+		if next, err := Run(request); (next == nil) != (err != nil) {
 			t.Fatalf("the next step is %v, with error %v", next, err)
 		}
 	})
@@ -262,7 +262,7 @@ func FuzzMake(f *testing.F) {
 func TestSameOptions(t *testing.T) {
 	k := &config.Kubernetes{Pods: config.PodsInsecure, TTL: 5, NoEndpoints: true, IgnoreEmptyService: true, EndpointPodNames: true, Namespaces: []string{"a", "b"}, Labels: "x=y", NamespaceLabels: "z"}
 	want := "pods insecure;ttl 5;endpoint_pod_names;noendpoints;ignore empty_service;namespaces a b;namespace_labels z;labels x=y"
-	if got := strings.Join(sameOptions(k), ";"); got != want {
+	if got := strings.Join(directiveOptions(k), ";"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

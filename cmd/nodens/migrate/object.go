@@ -25,8 +25,8 @@ const (
 	maxObjects = 10000
 )
 
-// kinds are those of the objects that are kept; others are passed over.
-var kinds = []string{"DaemonSet", "ConfigMap", "Service", "KubeletConfiguration", "PodMonitor"}
+// defaultKinds are those of the objects that are kept; others are passed over.
+var defaultKinds = []string{"DaemonSet", "ConfigMap", "Service", "KubeletConfiguration", "PodMonitor"}
 
 // object is one object as it was written: its fields are looked up by name, and those
 // that nobody asks for stay.
@@ -55,12 +55,12 @@ func (o *Objects) Files(paths []string, stdin io.Reader) error {
 			}
 			continue
 		}
-		files, err := expand(path)
+		files, err := listFiles(path)
 		if err != nil {
 			return fmt.Errorf("-f %s: %w", path, err)
 		}
 		for _, name := range files {
-			if err := o.file(name); err != nil {
+			if err := o.readFile(name); err != nil {
 				return err
 			}
 		}
@@ -68,8 +68,8 @@ func (o *Objects) Files(paths []string, stdin io.Reader) error {
 	return nil
 }
 
-// expand is path, or the manifests in the folder that it is.
-func expand(path string) ([]string, error) {
+// listFiles is path, or the manifests in the folder that it is.
+func listFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func expand(path string) ([]string, error) {
 	return files, nil
 }
 
-func (o *Objects) file(name string) error {
+func (o *Objects) readFile(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (o *Objects) Read(name string, r io.Reader) error {
 		}
 		var tree any
 		if err == nil {
-			tree, err = parse(doc)
+			tree, err = parseDocument(doc)
 		}
 		if err == nil {
 			err = o.add(tree, object{})
@@ -131,8 +131,8 @@ func (o *Objects) Read(name string, r io.Reader) error {
 	}
 }
 
-// parse reads one document, without making a float of an integer.
-func parse(doc []byte) (tree any, err error) {
+// parseDocument reads one document, without making a float of an integer.
+func parseDocument(doc []byte) (tree any, err error) {
 	if json.Unmarshal(doc, &tree) == nil {
 		return tree, nil
 	}
@@ -159,7 +159,7 @@ func (o *Objects) add(tree any, list object) error {
 		obj["kind"], obj["apiVersion"] = strings.TrimSuffix(list.text("kind"), "List"), list["apiVersion"]
 	}
 	if !strings.HasSuffix(obj.text("kind"), "List") {
-		return o.keep(obj)
+		return o.store(obj)
 	}
 	for i, item := range obj.list("items") {
 		if err := o.add(item, obj); err != nil {
@@ -169,11 +169,11 @@ func (o *Objects) add(tree any, list object) error {
 	return nil
 }
 
-// keep keeps an object of the kinds that matter.
-func (o *Objects) keep(obj object) error {
+// store keeps an object of the kinds that matter.
+func (o *Objects) store(obj object) error {
 	wanted := o.kinds
 	if wanted == nil {
-		wanted = kinds
+		wanted = defaultKinds
 	}
 	switch kind := obj.text("kind"); {
 	case kind == "":
@@ -186,14 +186,14 @@ func (o *Objects) keep(obj object) error {
 	if o.index == nil {
 		o.index = make(map[string]int)
 	}
-	o.index[obj.where()] = len(o.list)
+	o.index[obj.describe()] = len(o.list)
 	o.list = append(o.list, obj)
 	return nil
 }
 
 // replace puts obj in the place of the one with its kind and name, as applying both would.
 func (o *Objects) replace(obj object) bool {
-	i, ok := o.index[obj.where()]
+	i, ok := o.index[obj.describe()]
 	if ok {
 		o.list[i] = obj
 	}
@@ -203,15 +203,15 @@ func (o *Objects) replace(obj object) bool {
 // get is the object of that kind and name, nil if there is none. namespace "" is any.
 func (o *Objects) get(kind, namespace, name string) object {
 	for _, obj := range o.list {
-		if obj.text("kind") == kind && obj.name() == name && obj.in(namespace) {
+		if obj.text("kind") == kind && obj.name() == name && obj.inNamespace(namespace) {
 			return obj
 		}
 	}
 	return nil
 }
 
-// at is the value that path leads to, nil if there is none.
-func (o object) at(path ...string) any {
+// value is the value that path leads to, nil if there is none.
+func (o object) value(path ...string) any {
 	var v any = map[string]any(o)
 	for _, key := range path {
 		m, ok := v.(map[string]any)
@@ -224,23 +224,23 @@ func (o object) at(path ...string) any {
 }
 
 func (o object) text(path ...string) string {
-	s, _ := o.at(path...).(string)
+	s, _ := o.value(path...).(string)
 	return s
 }
 
 func (o object) list(path ...string) []any {
-	l, _ := o.at(path...).([]any)
+	l, _ := o.value(path...).([]any)
 	return l
 }
 
-// sub is the object at path, nil if there is none; what is put into it is in o.
-func (o object) sub(path ...string) object {
-	m, _ := o.at(path...).(map[string]any)
+// child is the object at path, nil if there is none; what is put into it is in o.
+func (o object) child(path ...string) object {
+	m, _ := o.value(path...).(map[string]any)
 	return m
 }
 
-// need is sub, which it makes if it is not there.
-func (o object) need(path ...string) object {
+// ensure is sub, which it makes if it is not there.
+func (o object) ensure(path ...string) object {
 	for _, key := range path {
 		m, ok := o[key].(map[string]any)
 		if !ok {
@@ -252,8 +252,8 @@ func (o object) need(path ...string) object {
 	return o
 }
 
-// subs are the objects in the list at path.
-func (o object) subs(path ...string) []object {
+// children are the objects in the list at path.
+func (o object) children(path ...string) []object {
 	var list []object
 	for _, item := range o.list(path...) {
 		if m, ok := item.(map[string]any); ok {
@@ -274,34 +274,34 @@ func (o object) texts(path ...string) []string {
 func (o object) name() string      { return o.text("metadata", "name") }
 func (o object) namespace() string { return o.text("metadata", "namespace") }
 
-// in reports whether o is in the namespace; one that says none is in any.
-func (o object) in(namespace string) bool {
+// inNamespace reports whether o is in the namespace; one that says none is in any.
+func (o object) inNamespace(namespace string) bool {
 	return namespace == "" || o.namespace() == "" || o.namespace() == namespace
 }
 
-// where is what notes and errors call o.
-func (o object) where() string {
+// describe is what notes and errors call o.
+func (o object) describe() string {
 	return o.text("kind") + " " + strings.TrimPrefix(o.namespace()+"/"+o.name(), "/")
 }
 
 // clone is o, all the way down.
 func (o object) clone() object {
-	c, _ := clone(map[string]any(o)).(map[string]any)
+	c, _ := deepCopy(map[string]any(o)).(map[string]any)
 	return c
 }
 
-func clone(v any) any {
+func deepCopy(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		c := make(map[string]any, len(v))
 		for key, item := range v {
-			c[key] = clone(item)
+			c[key] = deepCopy(item)
 		}
 		return c
 	case []any:
 		c := make([]any, len(v))
 		for i, item := range v {
-			c[i] = clone(item)
+			c[i] = deepCopy(item)
 		}
 		return c
 	}

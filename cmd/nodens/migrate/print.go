@@ -19,17 +19,17 @@ import (
 // lastApplied is where kubectl apply keeps what it was given.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// bookkeeping are the fields of metadata, and the annotations, that an API server or its
+// serverFields are the fields of metadata, and the annotations, that an API server or its
 // clients write for themselves.
-var bookkeeping = struct{ fields, annotations []string }{
+var serverFields = struct{ fields, annotations []string }{
 	fields:      []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"},
 	annotations: []string{lastApplied, "deprecated.daemonset.template.generation"},
 }
 
-// print gives all objects as YAML: rights before the Corefile that makes use of them, the
+// printManifest gives all objects as YAML: rights before the Corefile that makes use of them, the
 // DaemonSet last.
-func (m *migration) print() ([]byte, error) {
-	strict, err := decoder()
+func (m *migration) printManifest() ([]byte, error) {
+	strict, err := strictDecoder()
 	if err != nil {
 		return nil, err
 	}
@@ -41,14 +41,14 @@ func (m *migration) print() ([]byte, error) {
 		return 0
 	}
 	slices.SortStableFunc(m.out, func(a, b object) int { return late(a) - late(b) })
-	for _, obj := range append(m.out, m.pod.set) {
-		tidy(obj)
-		if err := m.verify(strict, obj); err != nil {
+	for _, obj := range append(m.out, m.pod.daemonSet) {
+		removeServerFields(obj)
+		if err := m.checkSchema(strict, obj); err != nil {
 			return nil, err
 		}
-		text, err := marshal(obj)
+		text, err := marshalYAML(obj)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", obj.where(), err)
+			return nil, fmt.Errorf("%s: %w", obj.describe(), err)
 		}
 		out.WriteString("---\n")
 		out.Write(text)
@@ -56,28 +56,28 @@ func (m *migration) print() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// tidy takes away what is the API server's.
-func tidy(obj object) {
+// removeServerFields takes away what is the API server's.
+func removeServerFields(obj object) {
 	delete(obj, "status")
-	metadata := obj.sub("metadata")
-	for _, field := range bookkeeping.fields {
+	metadata := obj.child("metadata")
+	for _, field := range serverFields.fields {
 		delete(metadata, field)
 	}
-	annotations := metadata.sub("annotations")
-	for _, name := range bookkeeping.annotations {
+	annotations := metadata.child("annotations")
+	for _, name := range serverFields.annotations {
 		delete(annotations, name)
 	}
 	if annotations != nil && len(annotations) == 0 {
 		delete(metadata, "annotations")
 	}
-	if template := obj.sub("spec", "template", "metadata"); template != nil && template["creationTimestamp"] == nil {
+	if template := obj.child("spec", "template", "metadata"); template != nil && template["creationTimestamp"] == nil {
 		delete(template, "creationTimestamp")
 	}
 }
 
-// decoder reads the kinds that are printed. A field that their types don't have is an
+// strictDecoder reads the kinds that are printed. A field that their types don't have is an
 // error.
-func decoder() (runtime.Decoder, error) {
+func strictDecoder() (runtime.Decoder, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -87,34 +87,34 @@ func decoder() (runtime.Decoder, error) {
 	return serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme, scheme, serializer.SerializerOptions{Strict: true}), nil
 }
 
-// verify decodes obj by its type. A field that is not known may be a newer API's: it is
+// checkSchema decodes obj by its type. A field that is not known may be a newer API's: it is
 // noted, and stays.
-func (m *migration) verify(strict runtime.Decoder, obj object) error {
+func (m *migration) checkSchema(strict runtime.Decoder, obj object) error {
 	text, err := json.Marshal(obj)
 	if err != nil {
-		return fmt.Errorf("%s: %w", obj.where(), err)
+		return fmt.Errorf("%s: %w", obj.describe(), err)
 	}
 	_, _, err = strict.Decode(text, nil, nil)
 	if runtime.IsStrictDecodingError(err) {
-		m.about(Todo, obj.where(), "it is printed with what the API types of this program don't know (%v); check that the API server does", err)
+		m.noteFor(Todo, obj.describe(), "it is printed with what the API types of this program don't know (%v); check that the API server does", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not what the Kubernetes API takes: %w", obj.where(), err)
+		return fmt.Errorf("%s is not what the Kubernetes API takes: %w", obj.describe(), err)
 	}
 	return nil
 }
 
-// marshal writes obj as YAML. The texts of a ConfigMap are written as they are, whatever
+// marshalYAML writes obj as YAML. The texts of a ConfigMap are written as they are, whatever
 // spaces and tabs they have: the library would put one with a tab, or with spaces at the
 // end of a line, into one long line of escapes. What can't be written so is left to it.
-func marshal(obj object) ([]byte, error) {
+func marshalYAML(obj object) ([]byte, error) {
 	usual, err := yaml.Marshal(obj)
 	if err != nil || obj.text("kind") != "ConfigMap" {
 		return usual, err
 	}
 	short := obj.clone()
-	data := short.sub("data")
+	data := short.child("data")
 	var pairs []string
 	for key := range data {
 		// The last line break is the literal block's own; more than one, or none, would
@@ -133,14 +133,14 @@ func marshal(obj object) ([]byte, error) {
 	}
 	text = []byte(strings.NewReplacer(pairs...).Replace(string(text)))
 	var back object
-	if err := yaml.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(texts(back.sub("data")), texts(obj.sub("data"))) {
+	if err := yaml.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(dataTexts(back.child("data")), dataTexts(obj.child("data"))) {
 		return usual, nil //nolint:nilerr // what the library writes is right, if less pleasant
 	}
 	return text, nil
 }
 
-// texts are the values of a ConfigMap's data.
-func texts(data object) map[string]string {
+// dataTexts are the values of a ConfigMap's data.
+func dataTexts(data object) map[string]string {
 	list := make(map[string]string, len(data))
 	for key := range data {
 		list[key] = data.text(key)

@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// own is what is taken from nodens' own manifest.
-type own struct {
+// reference is what is taken from nodens' own manifest.
+type reference struct {
 	account, role, binding object
-	pod                    *pod
+	pod                    *agentPod
 }
 
-// readOwn reads nodens' own manifest. An error is a fault of the program.
-func readOwn(text []byte) (*own, error) {
+// readReference reads nodens' own manifest. An error is a fault of the program.
+func readReference(text []byte) (*reference, error) {
 	all := Objects{kinds: []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"}}
 	if err := all.Read("nodens' own manifest", bytes.NewReader(text)); err != nil {
 		return nil, err
@@ -29,15 +29,15 @@ func readOwn(text []byte) (*own, error) {
 			return nil, fmt.Errorf("nodens' own manifest has no %s", kind)
 		}
 	}
-	o := &own{account: ofKind[0], role: ofKind[1], binding: ofKind[2], pod: open(ofKind[3])}
-	if o.pod.box == nil {
+	o := &reference{account: ofKind[0], role: ofKind[1], binding: ofKind[2], pod: newAgentPod(ofKind[3])}
+	if o.pod.container == nil {
 		return nil, errors.New("nodens' own manifest has no container with -localip")
 	}
 	return o, nil
 }
 
-// named is the object of that name in a list of o's pod, such as its volumes.
-func named(list []object, name string) (object, error) {
+// findNamed is the object of that name in a list of o's pod, such as its volumes.
+func findNamed(list []object, name string) (object, error) {
 	for _, obj := range list {
 		if obj.text("name") == name {
 			return obj.clone(), nil

@@ -9,63 +9,63 @@ import (
 // handoverVolume is the volume's name in nodens' own manifest.
 const handoverVolume = "handover"
 
-// handOver has each agent take over from the one before it.
-func (m *migration) handOver() error {
-	if !m.hosted() {
+// enableHandover has each agent take over from the one before it.
+func (m *migration) enableHandover() error {
+	if !m.hostNetwork() {
 		m.note(Differs, "hostNetwork", "it is not true, so each pod has a network of its own and nothing to hand over: a pod that is replaced is away for as long as with NodeLocal DNSCache")
 		return nil
 	}
-	if err := m.folder(); err != nil {
+	if err := m.addHandoverDir(); err != nil {
 		return err
 	}
-	m.probe()
-	m.ports()
-	m.grace()
-	m.stay()
-	m.strategy()
+	m.setStartupProbe()
+	m.removePorts()
+	m.setGracePeriod()
+	m.keepNetwork()
+	m.setUpdateStrategy()
 	return nil
 }
 
-// hosted reports whether the pods are in their nodes' network.
-func (m *migration) hosted() bool {
-	hosted, _ := m.pod.spec["hostNetwork"].(bool)
+// hostNetwork reports whether the pods are in their nodes' network.
+func (m *migration) hostNetwork() bool {
+	hosted, _ := m.pod.podSpec["hostNetwork"].(bool)
 	return hosted
 }
 
-// folder gives the agent the folder through which it hands over.
-func (m *migration) folder() error {
-	mount, err := named(m.own.pod.box.subs("volumeMounts"), handoverVolume)
+// addHandoverDir gives the agent the folder through which it hands over.
+func (m *migration) addHandoverDir() error {
+	mount, err := findNamed(m.reference.pod.container.children("volumeMounts"), handoverVolume)
 	if err != nil {
 		return err
 	}
-	volume, err := named(m.own.pod.spec.subs("volumes"), handoverVolume)
+	volume, err := findNamed(m.reference.pod.podSpec.children("volumes"), handoverVolume)
 	if err != nil {
 		return err
 	}
 	dir := mount.text("mountPath")
-	if !m.argue("-handover-dir", dir) {
+	if !m.setArgs("-handover-dir", dir) {
 		return nil // with a volume of its own
 	}
 	name := handoverVolume
-	for slices.ContainsFunc(m.pod.spec.subs("volumes"), func(v object) bool { return v.text("name") == name }) {
+	for slices.ContainsFunc(m.pod.podSpec.children("volumes"), func(v object) bool { return v.text("name") == name }) {
 		name += "-nodens"
 	}
 	mount["name"], volume["name"] = name, name
-	m.pod.box["volumeMounts"] = append(m.pod.box.list("volumeMounts"), map[string]any(mount))
-	m.pod.spec["volumes"] = append(m.pod.spec.list("volumes"), map[string]any(volume))
+	m.pod.container["volumeMounts"] = append(m.pod.container.list("volumeMounts"), map[string]any(mount))
+	m.pod.podSpec["volumes"] = append(m.pod.podSpec.list("volumes"), map[string]any(volume))
 	m.note(Changed, "args and volumes", "-handover-dir %s, a folder of the node: the next agent takes sockets and cache over through it, and the cache is saved there", dir)
 	return nil
 }
 
-// probe adds the probe that a rollout waits for.
-func (m *migration) probe() {
-	own := m.own.pod.box.sub("startupProbe").clone()
+// setStartupProbe adds the probe that a rollout waits for.
+func (m *migration) setStartupProbe() {
+	own := m.reference.pod.container.child("startupProbe").clone()
 	for i, word := range own.texts("exec", "command") {
 		if word == "-handover-dir" {
 			own.list("exec", "command")[i+1] = m.handoverDir()
 		}
 	}
-	if was := m.pod.box.sub("startupProbe"); was != nil {
+	if was := m.pod.container.child("startupProbe"); was != nil {
 		if slices.Equal(was.texts("exec", "command"), own.texts("exec", "command")) {
 			return
 		}
@@ -73,12 +73,12 @@ func (m *migration) probe() {
 	} else {
 		m.note(Changed, "startupProbe", "nodens ready: a rollout waits until the new pod's own agent serves")
 	}
-	m.pod.box["startupProbe"] = map[string]any(own)
+	m.pod.container["startupProbe"] = map[string]any(own)
 }
 
 // handoverDir is the value of that flag.
 func (m *migration) handoverDir() string {
-	args := m.pod.box.texts("args")
+	args := m.pod.container.texts("args")
 	for i, arg := range args {
 		if flagName(arg) != "handover-dir" {
 			continue
@@ -93,14 +93,14 @@ func (m *migration) handoverDir() string {
 	return ""
 }
 
-// ports takes the declared ports away: with hostNetwork each is a port of the host,
+// removePorts takes the declared ports away: with hostNetwork each is a port of the host,
 // and the scheduler puts no second pod beside the first.
-func (m *migration) ports() {
-	ports := m.pod.box.subs("ports")
+func (m *migration) removePorts() {
+	ports := m.pod.container.children("ports")
 	if len(ports) == 0 {
 		return
 	}
-	m.remove(m.pod.box, "ports")
+	m.removeField(m.pod.container, "ports")
 	var names []string
 	for _, p := range ports {
 		if name := p.text("name"); name != "" {
@@ -108,22 +108,22 @@ func (m *migration) ports() {
 		}
 	}
 	m.note(Changed, "ports", "they are left out: with hostNetwork they keep a second pod off the node, and so the hand-over. The agent listens as before")
-	m.services(ports)
+	m.fixServicePorts(ports)
 	if len(names) > 0 {
-		m.monitors(ports, names)
+		m.notePodMonitors(ports, names)
 	}
 }
 
-// services has Services that name a port of the pods name its number.
-func (m *migration) services(ports []object) {
-	labels := m.pod.set.sub("spec", "template", "metadata", "labels")
+// fixServicePorts has Services that name a port of the pods name its number.
+func (m *migration) fixServicePorts(ports []object) {
+	labels := m.pod.daemonSet.child("spec", "template", "metadata", "labels")
 	for _, obj := range m.Objects.list {
-		if obj.text("kind") != "Service" || !obj.in(m.pod.set.namespace()) || !selects(obj.sub("spec", "selector"), labels) {
+		if obj.text("kind") != "Service" || !obj.inNamespace(m.pod.daemonSet.namespace()) || !selects(obj.child("spec", "selector"), labels) {
 			continue
 		}
 		service := obj.clone()
 		changed := false
-		for _, p := range service.subs("spec", "ports") {
+		for _, p := range service.children("spec", "ports") {
 			for _, to := range ports {
 				if to.text("name") != "" && p.text("targetPort") == to.text("name") {
 					p["targetPort"] = to["containerPort"]
@@ -133,7 +133,7 @@ func (m *migration) services(ports []object) {
 		}
 		if changed {
 			m.out = append(m.out, service)
-			m.about(Changed, service.where()+", ports", "targetPort is the number in place of the name, which the pod no longer declares")
+			m.noteFor(Changed, service.describe()+", ports", "targetPort is the number in place of the name, which the pod no longer declares")
 		}
 	}
 }
@@ -148,15 +148,15 @@ func selects(selector, labels object) bool {
 	return len(selector) > 0
 }
 
-// monitors tells who finds the ports by their names.
-func (m *migration) monitors(ports []object, names []string) {
+// notePodMonitors tells who finds the ports by their names.
+func (m *migration) notePodMonitors(ports []object, names []string) {
 	seen := false
 	for _, obj := range m.Objects.list {
-		for _, e := range obj.subs("spec", "podMetricsEndpoints") {
+		for _, e := range obj.children("spec", "podMetricsEndpoints") {
 			for _, p := range ports {
 				if e.text("port") != "" && e.text("port") == p.text("name") {
 					seen = true
-					m.about(Todo, obj.where()+", podMetricsEndpoints", "write portNumber: %v in place of port: %s, if it is for these pods: they no longer declare ports", p["containerPort"], e.text("port"))
+					m.noteFor(Todo, obj.describe()+", podMetricsEndpoints", "write portNumber: %v in place of port: %s, if it is for these pods: they no longer declare ports", p["containerPort"], e.text("port"))
 				}
 			}
 		}
@@ -166,42 +166,42 @@ func (m *migration) monitors(ports []object, names []string) {
 	}
 }
 
-// shortest is the time that an agent which is asked to stop in the middle of handing
+// minGracePeriod is the time that an agent which is asked to stop in the middle of handing
 // over needs to see that through, and half as much again.
-const shortest = 30
+const minGracePeriod = 30
 
-// grace leaves the agent the time to hand over.
-func (m *migration) grace() {
+// setGracePeriod leaves the agent the time to hand over.
+func (m *migration) setGracePeriod() {
 	const field = "terminationGracePeriodSeconds"
-	seconds, ok := m.pod.spec[field].(int64)
-	if !ok || seconds >= shortest {
+	seconds, ok := m.pod.podSpec[field].(int64)
+	if !ok || seconds >= minGracePeriod {
 		return // the API's default is as long
 	}
-	m.pod.spec[field] = int64(shortest)
-	m.note(Changed, field, "%d in place of %d: an agent that is stopped while it hands over sees that through, for 20 s at most, and else ends in less than 5 s", shortest, seconds)
+	m.pod.podSpec[field] = int64(minGracePeriod)
+	m.note(Changed, field, "%d in place of %d: an agent that is stopped while it hands over sees that through, for 20 s at most, and else ends in less than 5 s", minGracePeriod, seconds)
 }
 
-// stay leaves link and rules on the node between one agent and the next.
-func (m *migration) stay() {
-	if m.argue("-skipteardown") {
+// keepNetwork leaves link and rules on the node between one agent and the next.
+func (m *migration) keepNetwork() {
+	if m.setArgs("-skipteardown") {
 		m.note(Changed, "args", "-skipteardown: link and rules stay when the agent stops, and lead to the cluster DNS. To take them away for good, run `nodens cleanup` on the nodes after deleting the DaemonSet, or daemonset/cleanup.yaml")
 	}
 }
 
-// strategy is that of the first rollout, or the one of all others.
-func (m *migration) strategy() {
-	s := m.pod.set.need("spec", "updateStrategy")
+// setUpdateStrategy is that of the first rollout, or the one of all others.
+func (m *migration) setUpdateStrategy() {
+	s := m.pod.daemonSet.ensure("spec", "updateStrategy")
 	if s.text("type") == "OnDelete" {
 		m.note(Differs, "updateStrategy", "with OnDelete a pod starts after the old one's end, so it takes nothing over but the saved cache; RollingUpdate with maxSurge hands over")
 		return
 	}
-	surge, away := s.at("rollingUpdate", "maxSurge"), s.at("rollingUpdate", "maxUnavailable")
+	surge, away := s.value("rollingUpdate", "maxSurge"), s.value("rollingUpdate", "maxUnavailable")
 	switch {
-	case !m.second && !none(surge):
+	case !m.secondStep && !isZero(surge):
 		s["rollingUpdate"] = map[string]any{"maxSurge": int64(0), "maxUnavailable": surge}
 		m.note(Changed, "updateStrategy", "maxUnavailable %v in place of maxSurge, for this rollout", surge)
-	case m.second && none(surge):
-		if none(away) {
+	case m.secondStep && isZero(surge):
+		if isZero(away) {
 			away = int64(1) // the API's default
 		}
 		s["rollingUpdate"] = map[string]any{"maxSurge": away, "maxUnavailable": int64(0)}
@@ -209,19 +209,19 @@ func (m *migration) strategy() {
 	}
 }
 
-// none reports whether a number of pods, or a share of them, is nothing.
-func none(n any) bool {
+// isZero reports whether a number of pods, or a share of them, is nothing.
+func isZero(n any) bool {
 	text := strings.TrimSuffix(fmt.Sprint(n), "%")
 	return n == nil || text == "0"
 }
 
-// rolling reports whether the cluster has not yet brought all pods up to date.
-func (m *migration) rolling() bool {
-	status := m.pod.set.sub("status")
+// isRollingOut reports whether the cluster has not yet brought all pods up to date.
+func (m *migration) isRollingOut() bool {
+	status := m.pod.daemonSet.child("status")
 	if !m.Objects.live {
 		return false
 	}
 	number := func(from object, name string) int64 { n, _ := from[name].(int64); return n }
-	return number(status, "observedGeneration") < number(m.pod.set.sub("metadata"), "generation") ||
+	return number(status, "observedGeneration") < number(m.pod.daemonSet.child("metadata"), "generation") ||
 		number(status, "updatedNumberScheduled") < number(status, "desiredNumberScheduled")
 }

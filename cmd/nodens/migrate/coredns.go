@@ -10,12 +10,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// likeness are the options by which the agent answers as the cluster's DNS does. Where
+// dnsOptions are the options by which the agent answers as the cluster's DNS does. Where
 // that is not CoreDNS, or its Corefile is not among the objects, they are what nearly all
 // clusters have.
-func (m *migration) likeness(domain string) []string {
+func (m *migration) dnsOptions(domain string) []string {
 	usual := []string{"pods insecure", "ttl 30"}
-	b, where := m.central(domain)
+	b, where := m.corednsBlock(domain)
 	if b == nil {
 		return usual
 	}
@@ -27,15 +27,15 @@ func (m *migration) likeness(domain string) []string {
 		{"k8s_external", b.K8sExternal != nil}, {"rewrite", b.Rewrite != nil}, {"template", b.Template != nil},
 	} {
 		if d.has {
-			m.about(Todo, where, "it has `%s` beside `kubernetes`: for names below %s the agent answers without it, unless its block has the directive too", d.name, domain)
+			m.noteFor(Todo, where, "it has `%s` beside `kubernetes`: for names below %s the agent answers without it, unless its block has the directive too", d.name, domain)
 		}
 	}
-	return sameOptions(b.Kubernetes)
+	return directiveOptions(b.Kubernetes)
 }
 
-// sameOptions are those of a `kubernetes` directive, apart from what says where the
+// directiveOptions are those of a `kubernetes` directive, apart from what says where the
 // objects come from and what falls through.
-func sameOptions(k *config.Kubernetes) []string {
+func directiveOptions(k *config.Kubernetes) []string {
 	mode := map[config.PodMode]string{config.PodsDisabled: "disabled", config.PodsInsecure: "insecure", config.PodsVerified: "verified"}
 	list := []string{"pods " + mode[k.Pods], fmt.Sprintf("ttl %d", k.TTL)}
 	for _, o := range []struct {
@@ -56,21 +56,21 @@ func sameOptions(k *config.Kubernetes) []string {
 	return list
 }
 
-// central is the block of CoreDNS that answers for the domain, nil if it can't be told.
-func (m *migration) central(domain string) (b *config.Block, where string) {
+// corednsBlock is the block of CoreDNS that answers for the domain, nil if it can't be told.
+func (m *migration) corednsBlock(domain string) (b *config.Block, where string) {
 	const key = "Corefile"
-	obj := m.Objects.get("ConfigMap", m.pod.set.namespace(), "coredns")
+	obj := m.Objects.get("ConfigMap", m.pod.daemonSet.namespace(), "coredns")
 	text := obj.text("data", key)
 	if text == "" {
 		return nil, ""
 	}
-	where = obj.where() + ", " + key
-	cfg, err := readCentral(text)
+	where = obj.describe() + ", " + key
+	cfg, err := readCoreDNSCorefile(text)
 	if err != nil {
-		m.about(Todo, where, "nodens can't read all of it, so see for yourself that the `kubernetes` directives that are added have the same options: %v", err)
+		m.noteFor(Todo, where, "nodens can't read all of it, so see for yourself that the `kubernetes` directives that are added have the same options: %v", err)
 		return nil, where
 	}
-	zone := mustName(domain)
+	zone := parseZone(domain)
 	for _, b := range cfg.Blocks {
 		if b.Kubernetes != nil && slices.Contains(b.Kubernetes.Zones, zone) {
 			return b, fmt.Sprintf("%s, line %d", where, b.Line)
@@ -79,23 +79,23 @@ func (m *migration) central(domain string) (b *config.Block, where string) {
 	return nil, where
 }
 
-// readCentral reads CoreDNS's own Corefile, without the files and addresses that it finds
+// readCoreDNSCorefile reads CoreDNS's own Corefile, without the files and addresses that it finds
 // where it runs.
-func readCentral(text string) (*config.Config, error) {
+func readCoreDNSCorefile(text string) (*config.Config, error) {
 	dir, err := os.MkdirTemp("", "nodens-migrate-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	resolv := dir + "/resolv.conf"
-	if err := os.WriteFile(resolv, []byte(standIn), 0o600); err != nil {
+	if err := os.WriteFile(resolv, []byte(placeholderResolvConf), 0o600); err != nil {
 		return nil, err
 	}
 	return config.Parse(config.Source{
 		Path: "Corefile", Text: []byte(strings.ReplaceAll(text, "/etc/resolv.conf", resolv)),
 		Options: config.Options{
 			ResolvConf: resolv,
-			Interface:  func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(someAddress)}, nil },
+			Interface:  func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil },
 		},
 	})
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// observe notes what is different with nodens, and what is odd about the settings.
-func (m *migration) observe(c *corefile) {
-	m.managed(m.pod.set)
+// addNotes notes what is different with nodens, and what is odd about the settings.
+func (m *migration) addNotes(c *corefile) {
+	m.noteManagers(m.pod.daemonSet)
 	if slices.ContainsFunc(m.out, func(o object) bool { return o.text("kind") == "ConfigMap" }) {
-		m.managed(c.configMap)
+		m.noteManagers(c.configMap)
 	}
-	m.company()
-	m.resources()
-	m.capabilities()
-	m.readers()
-	m.proxy()
-	m.directives(c)
+	m.otherContainers()
+	m.checkResources()
+	m.checkCapabilities()
+	m.checkClusterDNS()
+	m.checkKubeProxy()
+	m.noteCorefile(c)
 }
 
-// keepers are the labels and annotations of those who put objects back as they have
+// managers are the labels and annotations of those who put objects back as they have
 // them, and what to do about it.
-var keepers = []struct{ field, key, value, who, do string }{
+var managers = []struct{ field, key, value, who, do string }{
 	{"labels", "app.kubernetes.io/managed-by", "Helm", "Helm", "its next upgrade merges its chart into it: change the chart's values, or take the release away with --keep-history and its objects kept (annotation helm.sh/resource-policy: keep)"},
 	{"labels", "addonmanager.kubernetes.io/mode", "Reconcile", "the addon manager, if the cluster has one", "change its copy of the manifest, or the label to EnsureExists"},
 	{"labels", "app.kubernetes.io/managed-by", "kops", "kOps", "set spec.kubeDNS.nodeLocalDNS.enabled to false in the cluster's spec, and apply the manifest under another name"},
@@ -37,50 +37,50 @@ var keepers = []struct{ field, key, value, who, do string }{
 	{"labels", "helm.toolkit.fluxcd.io/name", "", "Flux", "change the values of its HelmRelease"},
 }
 
-// managed tells who would put an object back.
-func (m *migration) managed(obj object) {
-	for _, k := range keepers {
+// noteManagers tells who would put an object back.
+func (m *migration) noteManagers(obj object) {
+	for _, k := range managers {
 		value := obj.text("metadata", k.field, k.key)
 		if value == "" || k.value != "" && value != k.value {
 			continue
 		}
-		m.about(Todo, obj.where()+", "+k.field+" "+k.key, "it is managed by %s: %s", k.who, k.do)
+		m.noteFor(Todo, obj.describe()+", "+k.field+" "+k.key, "it is managed by %s: %s", k.who, k.do)
 	}
-	for _, owner := range obj.subs("metadata", "ownerReferences") {
-		m.about(Todo, obj.where()+", ownerReferences", "it belongs to %s %s, which may put it back", owner.text("kind"), owner.text("name"))
+	for _, owner := range obj.children("metadata", "ownerReferences") {
+		m.noteFor(Todo, obj.describe()+", ownerReferences", "it belongs to %s %s, which may put it back", owner.text("kind"), owner.text("name"))
 	}
 }
 
-// company notes containers that are not the agent.
-func (m *migration) company() {
-	for _, box := range append(m.pod.spec.subs("containers"), m.pod.spec.subs("initContainers")...) {
-		if box.text("name") != m.pod.box.text("name") {
+// otherContainers notes containers that are not the agent.
+func (m *migration) otherContainers() {
+	for _, box := range append(m.pod.podSpec.children("containers"), m.pod.podSpec.children("initContainers")...) {
+		if box.text("name") != m.pod.container.text("name") {
 			m.note(Differs, "container "+box.text("name"), "it is left as it is. If it reads /etc/Corefile of the agent's container: nodens writes no such file")
 		}
 	}
 }
 
 const (
-	// enoughMemory is what nodens' own manifest asks for: twice what an agent has after
+	// recommendedRequest is what nodens' own manifest asks for: twice what an agent has after
 	// its start with a view of the cluster. One with a full cache and half of it as a
 	// limit would be killed.
-	enoughMemory = "64Mi"
-	// safeMemory is a limit that leaves the default cache room: with half of it the
+	recommendedRequest = "64Mi"
+	// recommendedLimit is a limit that leaves the default cache room: with half of it the
 	// cache's 32 MiB, garbage until the next collection and the view don't fit.
-	safeMemory = "128Mi"
+	recommendedLimit = "128Mi"
 )
 
-// resources looks at what the container may take.
-func (m *migration) resources() {
-	box := m.pod.box
-	if less(box.text("resources", "requests", "memory"), enoughMemory) {
-		m.note(Todo, "resources.requests.memory", "%s is less than an agent takes; nodens' own manifest has %s", box.text("resources", "requests", "memory"), enoughMemory)
+// checkResources looks at what the container may take.
+func (m *migration) checkResources() {
+	box := m.pod.container
+	if less(box.text("resources", "requests", "memory"), recommendedRequest) {
+		m.note(Todo, "resources.requests.memory", "%s is less than an agent takes; nodens' own manifest has %s", box.text("resources", "requests", "memory"), recommendedRequest)
 	}
 	limit := box.text("resources", "limits", "memory")
-	if less(limit, safeMemory) {
-		m.note(Todo, "resources.limits.memory", "%s is little for the default cache of 32Mi and a view of the cluster: %s or more, or a smaller -cache-size", limit, safeMemory)
+	if less(limit, recommendedLimit) {
+		m.note(Todo, "resources.limits.memory", "%s is little for the default cache of 32Mi and a view of the cluster: %s or more, or a smaller -cache-size", limit, recommendedLimit)
 	}
-	if box.at("resources", "limits", "cpu") != nil {
+	if box.value("resources", "limits", "cpu") != nil {
 		m.note(Differs, "resources.limits.cpu", "an agent that has used it up waits, and so does every lookup of the node; nodens' own manifest has none")
 	}
 	if limit == "" || m.Minimal {
@@ -89,7 +89,7 @@ func (m *migration) resources() {
 	if q, err := resource.ParseQuantity(limit); err == nil {
 		// Four fifths: the rest is for what the Go heap doesn't count.
 		soft := fmt.Sprintf("%dMiB", q.Value()/5*4>>20)
-		if m.environ(object{"name": "GOMEMLIMIT", "value": soft}) {
+		if m.addEnv(object{"name": "GOMEMLIMIT", "value": soft}) {
 			m.note(Changed, "env", "GOMEMLIMIT %s, below the limit of %s: garbage is collected before the kernel kills", soft, limit)
 		}
 	}
@@ -101,11 +101,11 @@ func less(text, than string) bool {
 	return text != "" && err == nil && q.Cmp(resource.MustParse(than)) < 0
 }
 
-// capabilities keeps the one that port 53 takes where all are dropped.
-func (m *migration) capabilities() {
-	caps := m.pod.box.sub("securityContext", "capabilities")
+// checkCapabilities keeps the one that port 53 takes where all are dropped.
+func (m *migration) checkCapabilities() {
+	caps := m.pod.container.child("securityContext", "capabilities")
 	all := slices.ContainsFunc(caps.texts("drop"), func(name string) bool { return strings.EqualFold(name, "ALL") })
-	if privileged, _ := m.pod.box.at("securityContext", "privileged").(bool); privileged {
+	if privileged, _ := m.pod.container.value("securityContext", "privileged").(bool); privileged {
 		m.note(Differs, "securityContext.privileged", "nodens doesn't need it: NET_ADMIN and NET_BIND_SERVICE do, with NET_RAW where kube-proxy uses legacy iptables")
 		return
 	}
@@ -115,8 +115,8 @@ func (m *migration) capabilities() {
 	}
 }
 
-// readers tells whether the kubelets' pods ask the agent at all.
-func (m *migration) readers() {
+// checkClusterDNS tells whether the kubelets' pods ask the agent at all.
+func (m *migration) checkClusterDNS() {
 	for _, obj := range m.Objects.list {
 		conf := obj
 		switch {
@@ -129,56 +129,56 @@ func (m *migration) readers() {
 			continue
 		}
 		servers := conf.texts("clusterDNS")
-		if len(servers) > 0 && !slices.ContainsFunc(servers, m.listens) {
-			m.about(Todo, "the kubelet's clusterDNS", "pods ask %s, and -localip is %v: no pod asks the agent, before as after", strings.Join(servers, ", "), m.flags.Config.LocalIPs)
+		if len(servers) > 0 && !slices.ContainsFunc(servers, m.isLocalIP) {
+			m.noteFor(Todo, "the kubelet's clusterDNS", "pods ask %s, and -localip is %v: no pod asks the agent, before as after", strings.Join(servers, ", "), m.flags.Config.LocalIPs)
 		}
 		return
 	}
 }
 
-func (m *migration) listens(server string) bool {
+func (m *migration) isLocalIP(server string) bool {
 	addr, err := netip.ParseAddr(server)
 	return err == nil && slices.Contains(m.flags.Config.LocalIPs, addr)
 }
 
-// proxy notes addresses that kube-proxy has on the nodes already.
-func (m *migration) proxy() {
+// checkKubeProxy notes addresses that kube-proxy has on the nodes already.
+func (m *migration) checkKubeProxy() {
 	obj := m.Objects.get("ConfigMap", "kube-system", "kube-proxy")
 	var conf object
 	if obj == nil || yaml.Unmarshal([]byte(obj.text("data", "config.conf")), &conf) != nil || conf.text("mode") != "ipvs" {
 		return
 	}
 	for _, service := range m.Objects.list {
-		if addr := service.text("spec", "clusterIP"); service.text("kind") == "Service" && m.listens(addr) {
+		if addr := service.text("spec", "clusterIP"); service.text("kind") == "Service" && m.isLocalIP(addr) {
 			m.note(Todo, "args", "-localip has %s, the ClusterIP of %s: with kube-proxy in IPVS mode that is an address of the node already, and nodens ends with an error that says so; take it out, and set the kubelet's clusterDNS to the link-local address",
-				addr, service.where())
+				addr, service.describe())
 		}
 	}
 }
 
-// directives notes what nodens makes of the Corefile in another way.
-func (m *migration) directives(c *corefile) {
-	where := c.configMap.where() + ", " + c.key
+// noteCorefile notes what nodens makes of the Corefile in another way.
+func (m *migration) noteCorefile(c *corefile) {
+	where := c.configMap.describe() + ", " + c.key
 	for _, text := range c.cfg.Warnings {
-		m.about(Differs, where, "%s", strings.TrimPrefix(c.kept.Replace(text), where+":"))
+		m.noteFor(Differs, where, "%s", strings.TrimPrefix(c.restorePaths.Replace(text), where+":"))
 	}
 	for _, b := range c.cfg.Blocks {
 		if b.File == c.path {
-			m.block(where, b)
+			m.noteBlock(where, b)
 		}
 	}
 }
 
-// block notes what nodens makes of a block in another way. where is the Corefile.
-func (m *migration) block(where string, b *config.Block) {
+// noteBlock notes what nodens makes of a block in another way. where is the Corefile.
+func (m *migration) noteBlock(where string, b *config.Block) {
 	at := fmt.Sprintf("%s, line %d", where, b.Line)
 	if b.Forward != nil && len(b.Forward.To) > 1 && b.Forward.Policy == config.PolicyFastest {
-		m.about(Differs, at, "forward without `policy` asks the fastest of its servers, and another one when that is late; CoreDNS takes one at random. `policy random` is its way")
+		m.noteFor(Differs, at, "forward without `policy` asks the fastest of its servers, and another one when that is late; CoreDNS takes one at random. `policy random` is its way")
 	}
-	if b.Log != nil && !strings.Contains(strings.Join(m.pod.box.texts("args"), " "), "-log-format") {
-		m.about(Differs, at, "the lines of `log` have fields with names; -log-format coredns writes them as CoreDNS does")
+	if b.Log != nil && !strings.Contains(strings.Join(m.pod.container.texts("args"), " "), "-log-format") {
+		m.noteFor(Differs, at, "the lines of `log` have fields with names; -log-format coredns writes them as CoreDNS does")
 	}
 	if b.Cache != nil && b.Kubernetes != nil {
-		m.about(Differs, where, "names from `kubernetes` are made anew for each query and not kept in the cache, so what is made or deleted is seen at once")
+		m.noteFor(Differs, where, "names from `kubernetes` are made anew for each query and not kept in the cache, so what is made or deleted is seen at once")
 	}
 }

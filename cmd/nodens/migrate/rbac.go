@@ -1,0 +1,44 @@
+package migrate
+
+// nodeNameVar is the variable that tells the agent its node.
+const nodeNameVar = "NODE_NAME"
+
+// setServiceAccount gives the pods what they need to ask the API server, once they may: an
+// account, its token, and their node's name.
+func (m *migration) setServiceAccount() {
+	if account := m.serviceAccount(); account == "" || account == "default" {
+		obj := m.reference.account.clone()
+		obj.ensure("metadata")["namespace"] = m.pod.daemonSet.namespace()
+		m.pod.podSpec["serviceAccountName"] = obj.name()
+		delete(m.pod.podSpec, "serviceAccount") // the field's old name
+		m.out = append(m.out, obj)
+		m.note(Changed, "serviceAccountName", "%s, in place of the one that all pods of the namespace share", obj.name())
+	}
+	if off, ok := m.pod.podSpec["automountServiceAccountToken"].(bool); ok && !off {
+		m.pod.podSpec["automountServiceAccountToken"] = true
+		m.note(Changed, "automountServiceAccountToken", "true: the agent asks the API server")
+	}
+	for _, e := range m.reference.pod.container.children("env") {
+		if e.text("name") == nodeNameVar && m.addEnv(e.clone()) {
+			m.note(Changed, "env", "%s: the agent watches the pods of its own node", nodeNameVar)
+		}
+	}
+}
+
+// serviceAccount is the pods' service account.
+func (m *migration) serviceAccount() string {
+	if account := m.pod.podSpec.text("serviceAccountName"); account != "" {
+		return account
+	}
+	return m.pod.podSpec.text("serviceAccount")
+}
+
+// addRBAC lets the pods' service account watch what the cluster's names are made of.
+func (m *migration) addRBAC() {
+	binding := m.reference.binding.clone()
+	for _, s := range binding.children("subjects") {
+		s["name"], s["namespace"] = m.serviceAccount(), m.pod.daemonSet.namespace()
+	}
+	m.out = append(m.out, m.reference.role.clone(), binding)
+	m.noteFor(Changed, m.reference.role.describe(), "the service account %s may list and watch what the cluster's names are made of; NodeLocal DNSCache asks the API server nothing", m.serviceAccount())
+}
