@@ -11,17 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPendingWrite is the bytes that wait for a connection's server to read. The queries of
-// all of its IDs are half of that, at most; twice is what nobody should hold for
-// a server that does not read.
+// maxPendingWrite bounds the bytes that wait for the server to read. The queries of all IDs
+// of a connection take at most half of it.
 const maxPendingWrite = 1 << 20
 
-// errNotReading is the end of a connection whose server does not read.
-var errNotReading = errors.New("the server does not read what it is sent")
+// errNotReading is the error of a connection whose server does not read.
+var errNotReading = errors.New("the server does not read")
 
-// asyncConn is a TCP connection whose Write never waits for the network: what the socket
-// does not take at once is written behind, by a goroutine that is there as long as
-// something is left.
+// asyncConn is a TCP connection whose Write never blocks. A goroutine writes what the
+// socket does not accept at once; it runs only while data is pending.
 type asyncConn struct {
 	*net.TCPConn
 	reader *bufio.Reader
@@ -30,18 +28,18 @@ type asyncConn struct {
 
 	mu      sync.Mutex
 	pending []byte
-	// flushing says that the goroutine is there, and writes.
+	// flushing says that the goroutine is running and the only one to write.
 	flushing bool
 	closed   bool
-	// writeFunc writes msg to the socket. It is made once, since a function that is made to
-	// be called by an interface is allocated; the others are its results.
+	// writeFunc writes writeMsg and sets written and writeErr. It is a field because
+	// creating a function for each call would allocate.
 	writeFunc func(fd uintptr) bool
 	writeMsg  []byte
 	written   int
 	writeErr  error
 }
 
-// newAsyncConn takes conn over, also with an error.
+// newAsyncConn takes ownership of conn, even if it fails. spawn starts a goroutine.
 func newAsyncConn(conn *net.TCPConn, spawn func(func())) (*asyncConn, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -56,10 +54,10 @@ func newAsyncConn(conn *net.TCPConn, spawn func(func())) (*asyncConn, error) {
 	return c, nil
 }
 
-// bufferReads has p read more than is asked for: TLS asks for little at a time.
+// bufferReads enables read buffering, because TLS reads in small pieces.
 func (c *asyncConn) bufferReads() { c.reader = bufio.NewReaderSize(c.TCPConn, readBufSize) }
 
-// Read is [net.Conn.Read].
+// Read implements [net.Conn].
 func (c *asyncConn) Read(b []byte) (int, error) {
 	if c.reader == nil {
 		return c.TCPConn.Read(b)
@@ -67,7 +65,7 @@ func (c *asyncConn) Read(b []byte) (int, error) {
 	return c.reader.Read(b)
 }
 
-// Write is [net.Conn.Write], but does not wait. b is copied.
+// Write implements [net.Conn] without blocking. It copies b if necessary.
 func (c *asyncConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +97,7 @@ func (c *asyncConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// flush writes what was left, until nothing is or the connection ends.
+// flush writes the pending data until none is left or the connection fails.
 func (c *asyncConn) flush() {
 	for {
 		c.mu.Lock()
@@ -111,13 +109,13 @@ func (c *asyncConn) flush() {
 			return
 		}
 		if _, err := c.TCPConn.Write(b); err != nil {
-			_ = c.Close() // whoever reads has the error
+			_ = c.Close() // the reader gets the error
 			return
 		}
 	}
 }
 
-// Close is [net.Conn.Close]. After it no goroutine begins.
+// Close implements [net.Conn]. No goroutine starts after it.
 func (c *asyncConn) Close() error {
 	c.mu.Lock()
 	c.closed, c.pending = true, nil
@@ -125,7 +123,7 @@ func (c *asyncConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// tryWrite writes what fd, a stream socket, takes of msg at once.
+// tryWrite writes as much of msg to fd, a stream socket, as possible without blocking.
 func tryWrite(fd uintptr, msg []byte) (n int, err error) {
 	for len(msg) > n {
 		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&msg[n])), uintptr(len(msg)-n), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)

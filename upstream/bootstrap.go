@@ -14,23 +14,20 @@ import (
 )
 
 const (
-	// minRefresh is how long the addresses of a name count at least, whatever their
-	// TTL: half asks servers with a TTL of 0 all the time, double is felt when a
-	// server moves.
+	// minRefresh is how long the addresses of a name are used at least, whatever their TTL.
 	minRefresh = 5 * time.Second
-	// maxRefresh is how long at most: TTLs of days are common, and servers move sooner.
+	// maxRefresh is how long they are used at most: TTLs of days are common.
 	maxRefresh = time.Hour
-	// firstRetry is how soon a name is looked up again after a failure, maxRetry how
-	// rarely at last. At the start of a node the network takes some seconds: with half
-	// of it they are spent asking, with double the agent is late. A resolver that has
-	// been silent for long is back half of maxRetry sooner than anybody looks.
+	// firstRetry is the delay before the first retry of a failed lookup; it doubles up to
+	// maxRetry. While a node starts, its network takes some seconds.
 	firstRetry = 250 * time.Millisecond
 	maxRetry   = 30 * time.Second
-	// resolvConf names the servers that are asked where `resolver` is not set.
+	// resolvConf lists the servers to use without `resolver`.
 	resolvConf = "/etc/resolv.conf"
 )
 
-// watchName keeps the addresses of the i-th target, a name.
+// watchName keeps the addresses of the i-th target, a name, up to date until the Pool
+// closes.
 func (p *Pool) watchName(i int, t config.Target) {
 	retry := firstRetry
 	timer := time.NewTimer(0)
@@ -44,7 +41,7 @@ func (p *Pool) watchName(i int, t config.Target) {
 		addrs, fresh, err := p.lookup(t.Host, t.Port)
 		if err != nil {
 			if p.stop.Err() == nil {
-				p.opts.Logger.Warn("the name of an upstream can't be looked up", "upstream", t.String(), "error", err, "again_in", retry)
+				p.opts.Logger.Warn("upstream name lookup failed", "upstream", t.String(), "err", err, "again_in", retry)
 			}
 			timer.Reset(retry)
 			retry = min(2*retry, maxRetry)
@@ -56,11 +53,11 @@ func (p *Pool) watchName(i int, t config.Target) {
 	}
 }
 
-// errNoAddress: the name has neither kind of address.
-var errNoAddress = errors.New("it has no address")
+// errNoAddress: the name has neither A nor AAAA records.
+var errNoAddress = errors.New("it has no A or AAAA records")
 
-// lookup gives the addresses of host, IPv4 first, and how long they count. One kind of
-// address is enough if the other one can't be had.
+// lookup returns the addresses of host, IPv4 first, and how long they are valid. If only
+// one of the two lookups succeeds, its addresses suffice.
 func (p *Pool) lookup(host string, port uint16) (addrs []netip.AddrPort, fresh time.Duration, err error) {
 	resolvers, err := p.resolvers()
 	if err != nil {
@@ -94,8 +91,8 @@ func (p *Pool) lookup(host string, port uint16) (addrs []netip.AddrPort, fresh t
 	return nil, 0, errNoAddress
 }
 
-// resolvers are the servers that names are looked up at. Never the agent itself: it
-// would ask the upstreams whose names they are.
+// resolvers returns the servers used to look up names. The agent's own addresses are
+// excluded: it would need the upstreams that are being looked up.
 func (p *Pool) resolvers() (to []config.Target, err error) {
 	list := p.cfg.Resolver
 	if len(list) == 0 {
@@ -109,12 +106,12 @@ func (p *Pool) resolvers() (to []config.Target, err error) {
 		}
 	}
 	if len(to) == 0 {
-		return nil, fmt.Errorf("%s names no server but the agent itself; set `resolver`", resolvConf)
+		return nil, fmt.Errorf("%s lists no server except the agent itself; set `resolver`", resolvConf)
 	}
 	return to[:min(len(to), maxAddrs)], nil
 }
 
-// lookupType asks p for host's addresses of one kind, on behalf of another pool.
+// lookupType queries p for host's addresses of one type, for the pool whose.
 func (p *Pool) lookupType(whose *Pool, host string, qtype uint16) (list []netip.Addr, ttl time.Duration, err error) {
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(host), qtype)
 	packet, err := m.Pack()
@@ -123,14 +120,14 @@ func (p *Pool) lookupType(whose *Pool, host string, qtype uint16) (list []netip.
 	}
 	var q wire.Query
 	if q.Parse(packet) != wire.Serve {
-		return nil, 0, fmt.Errorf("%q is not a name that can be asked for", host)
+		return nil, 0, fmt.Errorf("%q is not a valid name", host)
 	}
 	answer, err := p.Exchange(whose.stop, &q, false)
 	switch {
 	case err != nil:
 		return nil, 0, err
 	case answer.Rcode != wire.NoError:
-		return nil, 0, fmt.Errorf("the resolver says %s", answer.Rcode)
+		return nil, 0, fmt.Errorf("the resolver answered %s", answer.Rcode)
 	}
 	var r wire.Reply
 	r.Start(nil, &q)
@@ -147,7 +144,7 @@ func (p *Pool) lookupType(whose *Pool, host string, qtype uint16) (list []netip.
 	return list, time.Duration(answer.MinTTL) * time.Second, nil
 }
 
-// addrOf is the address that rr is about; not valid if it is about none.
+// addrOf returns the address in rr; invalid if it has none.
 func addrOf(rr dns.RR) (a netip.Addr) {
 	switch rr := rr.(type) {
 	case *dns.A:

@@ -28,76 +28,73 @@ import (
 )
 
 const (
-	// maxInFlightDoH bounds the queries in flight per server, those included that wait
-	// for a place on a connection; each has a goroutine. Servers allow 100 to 250
-	// at once on one connection: half of this is too few for maxLinks of those,
-	// double would wait longer than anybody has time.
+	// maxInFlightDoH bounds the queries in flight per server, including those that wait for
+	// a connection; each has a goroutine. Servers commonly allow 100 to 250 requests at
+	// once on one connection.
 	maxInFlightDoH = 1024
 	// messageType is the media type of DNS messages (RFC 8484, 6).
 	messageType = "application/dns-message"
-	// defaultPath is where servers answer, by custom.
+	// defaultPath is the customary path.
 	defaultPath = "/dns-query"
-	// maxHeaderBytes is the bytes of a reply's headers that are read. Usual ones have a
-	// tenth; the library's own bound is 10 MiB.
+	// maxHeaderBytes bounds the header of a response. Ordinary ones have a tenth of that.
 	maxHeaderBytes = 16 << 10
-	// pingTimeout is how long a connection is silent before it is asked whether it is
-	// there: half would ask while a slow name is resolved, double leaves twice as
-	// many queries without an answer on one that is gone.
+	// pingTimeout is how long a connection may be silent before it gets an HTTP/2 ping, and
+	// how long the ping may take.
 	pingTimeout = time.Second
 )
 
-// dohOptions is what a DNS-over-HTTPS transport needs beside its target.
+// dohOptions are the settings of a [dohTransport].
 type dohOptions struct {
 	streamOptions
-	// method is POST or GET; "" is POST.
+	// method is POST or GET; "" means POST.
 	method string
 }
 
-// dohTransport is a transport over HTTPS (RFC 8484): a few connections, with HTTP/2 as many
-// queries on each as the server allows, with HTTP/1.1 one. What finds no place waits
-// for one. Proxies that the environment names are not used: they are for what people
-// read, and may need this agent to be found.
+// dohTransport is a transport over HTTPS (RFC 8484) with a few connections. Each carries as
+// many queries at once as the server allows with HTTP/2, or one with HTTP/1.1. Further
+// queries wait. Proxies from the environment are not used: reaching them may require this
+// agent.
 //
-// Connections are chosen here and not by [http.Transport], which opens one for each
-// query that waits, or, told not to, lets queries wait for ever.
+// The transport manages the connections itself because [http.Transport] opens one for each
+// waiting query or, with a limit, lets queries wait without bound.
 //
-// Every flight has a goroutine of its own and buffers of its own, so that a call is
-// given back at once when it is withdrawn. An HTTP request ends with its context.
+// Each query has its own goroutine and buffers, so that cancel can return it at once. The
+// HTTP request ends with its context.
 type dohTransport struct {
-	addr   string // what is connected to
+	addr   string // address to connect to
 	url    url.URL
 	host   string
-	header http.Header // of all requests; not changed
+	header http.Header // of all requests; read-only
 	client *http.Transport
 	dohOptions
-	ctx       context.Context // ends everything
+	ctx       context.Context // ends all requests
 	stop      context.CancelFunc
 	tasks     sync.WaitGroup
 	waitQueue waitQueue
 
 	mu         sync.Mutex
-	open       []*dohConn            // those that take queries
-	live       map[*dohConn]struct{} // those that are connected
-	connecting bool                  // a connection is being made
+	open       []*dohConn            // take queries
+	live       map[*dohConn]struct{} // not closed
+	connecting bool                  // a connection is being opened
 	inFlight   share.Division
 	closed     bool
 
 	hits, misses atomic.Uint64
 }
 
-// dohRequest is the flight of one call, which is nil once it is withdrawn; the lock
-// of its doh guards it.
+// dohRequest is one query in flight. query is nil once it is canceled; the transport's lock
+// guards it.
 type dohRequest struct {
 	query          *query
 	client         share.Client
-	clientInFlight int // the client's flights before this one
+	clientInFlight int // the client's other queries in flight at the start
 	message        []byte
 	deadline       time.Time
 	cancel         context.CancelFunc
 }
 
-// newDoHTransport opens no connection yet. addr is where target is; its name is in the URL,
-// and the certificate must be for it unless the options have a ServerName.
+// newDoHTransport opens no connection. addr is the address of target, whose name is used in
+// the URL and must match the certificate unless the options have a ServerName.
 func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions) transport {
 	opts.setDefaults()
 	opts.method = cmp.Or(opts.method, http.MethodPost)
@@ -117,7 +114,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 		host: strings.TrimSuffix(host, ":443"),
 		header: http.Header{
 			"Accept":     {messageType},
-			"User-Agent": {""}, // none: it would tell who asks (RFC 8484, 8.2)
+			"User-Agent": {""}, // omitted: it would identify the client (RFC 8484, 8.2)
 		},
 		dohOptions: opts,
 		live:       make(map[*dohConn]struct{}),
@@ -144,7 +141,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 
 // start is [transport.start].
 func (t *dohTransport) start(q *query) {
-	binary.BigEndian.PutUint16(q.frame[2:], 0) // so that caches may hold it (RFC 8484, 4.1)
+	binary.BigEndian.PutUint16(q.frame[2:], 0) // cache friendly (RFC 8484, 4.1)
 	r := &dohRequest{query: q, client: q.client, message: bytes.Clone(q.message()), deadline: q.deadline}
 	if err := t.begin(r); err != nil {
 		q.complete(err)
@@ -172,7 +169,7 @@ func (t *dohTransport) begin(r *dohRequest) error {
 	return nil
 }
 
-// finish is the end of f.
+// finish completes the query of r, unless it was canceled.
 func (t *dohTransport) finish(r *dohRequest, msg []byte, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,12 +196,12 @@ func (t *dohTransport) finish(r *dohRequest, msg []byte, err error) {
 }
 
 var (
-	errMismatch = errors.New("the reply is not to this query")
+	errMismatch = errors.New("the reply does not match the query")
 	errTooLong  = errors.New("the reply is longer than a DNS message")
 )
 
-// roundTrip asks, and again where a connection breaks that was good before, or the server
-// refuses one query more on it.
+// roundTrip sends the request, and again if a working connection fails or the server
+// refuses the request on it.
 func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, error) {
 	for resent := 0; ; resent++ {
 		c, err := t.acquireConn(ctx, r.clientInFlight)
@@ -227,7 +224,7 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 	}
 }
 
-// newHTTPRequest makes the request for query.
+// newHTTPRequest returns the HTTP request for query.
 func (t *dohTransport) newHTTPRequest(ctx context.Context, query []byte) *http.Request {
 	u := t.url
 	r := &http.Request{Method: t.method, URL: &u, Header: t.header, Host: t.host}
@@ -241,15 +238,15 @@ func (t *dohTransport) newHTTPRequest(ctx context.Context, query []byte) *http.R
 	return r.WithContext(ctx)
 }
 
-// readMessage reads the message that resp has, and closes it.
+// readMessage returns the DNS message in resp, and closes its body.
 func readMessage(resp *http.Response) ([]byte, error) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the server answered with HTTP status %s", resp.Status)
+		return nil, fmt.Errorf("unexpected HTTP status %s", resp.Status)
 	}
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || kind != messageType {
-		return nil, fmt.Errorf("the reply has media type %.60q and not %s: is it a DNS server's URL?", resp.Header.Get("Content-Type"), messageType)
+		return nil, fmt.Errorf("unexpected media type %.60q instead of %s; check the upstream's URL", resp.Header.Get("Content-Type"), messageType)
 	}
 	b := make([]byte, 0, min(max(resp.ContentLength, 0)+1, wire.MaxMessage+1))
 	msg := bytes.NewBuffer(b)

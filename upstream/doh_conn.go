@@ -14,27 +14,28 @@ import (
 	"time"
 )
 
-// maxBeforeFirstReply is how many queries go out on a connection before its first reply. How
-// many the server allows is known only then, and the library waits for ever if more
-// have been promised. Nobody allows fewer; half would hold up more at a start.
+// maxBeforeFirstReply is how many queries use a connection before its first reply. The
+// server's limit is known only afterwards, and net/http blocks forever if more are
+// reserved.
 const maxBeforeFirstReply = 8
 
-// dohConn is one connection of a [dohTransport]. The lock of its doh guards what is not atomic.
+// dohConn is one connection of a [dohTransport], whose lock guards the fields that are not
+// atomic.
 type dohConn struct {
 	conn     *http.ClientConn
-	answered atomic.Bool // a reply has come
+	answered atomic.Bool // a reply has arrived
 
-	openedAt  time.Time // when it was made
-	idleSince time.Time // since when nothing is in flight; zero before the first flight
-	owedSince time.Time // since when a reply is owed and none has come; zero if none is
+	openedAt  time.Time
+	idleSince time.Time // when the last query left; zero before the first
+	owedSince time.Time // since when a reply is owed and none has arrived; zero if none is owed
 	inFlight  int
 }
 
-// acquireConn takes a place on a connection for one request of a client that has held others in
-// flight, and waits for it until ctx.
+// acquireConn reserves a connection for one query of a client with held others in flight.
+// It waits for one until ctx ends.
 func (t *dohTransport) acquireConn(ctx context.Context, held int) (*dohConn, error) {
 	for first := true; ; first = false {
-		place := t.waitQueue.join(held) // before looking, so that nothing is missed
+		place := t.waitQueue.join(held) // before checking, so that no wake-up is missed
 		c, err := t.tryAcquireConn(first)
 		if c != nil || err != nil {
 			t.waitQueue.leave(place)
@@ -52,11 +53,11 @@ func (t *dohTransport) acquireConn(ctx context.Context, held int) (*dohConn, err
 	}
 }
 
-// errNoCapacity is the end of a query that was never sent.
-var errNoCapacity error = localError{errors.New("no connection to the server had a place in time")}
+// errNoCapacity is the error of a query that was never sent.
+var errNoCapacity error = localError{errors.New("no connection to the server had capacity in time")}
 
-// timeoutError is the error of a query whose time was over before it had a place: the server's
-// fault only where there is no connection.
+// timeoutError returns the error of a query that got no connection in time. The server is
+// at fault only if there is no connection at all.
 func (t *dohTransport) timeoutError(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,8 +67,8 @@ func (t *dohTransport) timeoutError(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tryAcquireConn takes a place on a connection if there is one, and has another connection
-// made if not. first says that the query has not been counted.
+// tryAcquireConn reserves a connection if one is available, and otherwise starts opening
+// one. first says that the query has not been counted yet.
 func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,9 +92,9 @@ func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 	return nil, nil
 }
 
-// bestConn takes a place on a connection, on one that is silent only where no other can be
-// made. Without a place, more says that another connection is of use: not while there
-// is one of which nobody knows what it will take. t is locked.
+// bestConn reserves a connection; a stalled one only if no other can be opened. If it
+// returns nil, more says whether another connection is useful, which is not the case while
+// the limit of an existing one is unknown. t is locked.
 func (t *dohTransport) bestConn(now time.Time) (c *dohConn, more bool) {
 	var silent *dohConn
 	more = true
@@ -114,7 +115,7 @@ func (t *dohTransport) bestConn(now time.Time) (c *dohConn, more bool) {
 	return nil, more
 }
 
-// replyOverdue is for how long a reply is owed.
+// replyOverdue returns for how long a reply is owed.
 func (c *dohConn) replyOverdue(now time.Time) time.Duration {
 	if c.owedSince.IsZero() {
 		return 0
@@ -122,7 +123,7 @@ func (c *dohConn) replyOverdue(now time.Time) time.Duration {
 	return now.Sub(c.owedSince)
 }
 
-// reserve takes a place on l if there is one; t is locked.
+// reserve reserves c for one query if possible; t is locked.
 func (t *dohTransport) reserve(c *dohConn, now time.Time) bool {
 	if c.conn.Reserve() != nil {
 		return false
@@ -134,7 +135,7 @@ func (t *dohTransport) reserve(c *dohConn, now time.Time) bool {
 	return true
 }
 
-// closeExpired lets go of connections that are broken, idle for too long or too old; t is
+// closeExpired removes connections that have failed, are idle for too long or too old; t is
 // locked.
 func (t *dohTransport) closeExpired(now time.Time) {
 	t.open = slices.DeleteFunc(t.open, func(c *dohConn) bool {
@@ -148,19 +149,19 @@ func (t *dohTransport) closeExpired(now time.Time) {
 	})
 }
 
-// retire closes l, which takes no more queries, unless some are in flight on it; t is
-// locked. Whether it is broken already the last one will see.
+// retire closes c, which takes no more queries, if none is in flight or it has failed;
+// otherwise the last query closes it. t is locked.
 func (t *dohTransport) retire(c *dohConn) {
 	if c.conn.Err() != nil && c.inFlight > 0 {
 		t.brokenConns.Add(1)
 	}
 	if c.inFlight == 0 || c.conn.Err() != nil {
 		delete(t.live, c)
-		_ = c.conn.Close() // does not wait
+		_ = c.conn.Close() // does not block
 	}
 }
 
-// release gives back a place on l. heard says that a reply has come.
+// release undoes a reservation of c. heard says that a reply has arrived.
 func (t *dohTransport) release(c *dohConn, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,7 +187,7 @@ func (t *dohTransport) release(c *dohConn, heard bool) {
 	}
 }
 
-// tooManyIdle reports whether more connections are idle than should be kept; t is locked.
+// tooManyIdle reports whether more connections are idle than maxIdle; t is locked.
 func (t *dohTransport) tooManyIdle() bool {
 	idle := 0
 	for _, c := range t.open {
@@ -197,8 +198,8 @@ func (t *dohTransport) tooManyIdle() bool {
 	return t.maxIdle > 0 && idle > t.maxIdle
 }
 
-// connect makes a connection and lets those that wait have it, or the error if there
-// is no other.
+// connect opens a connection and wakes waiting queries; if that fails and there is no other
+// connection, they get the error.
 func (t *dohTransport) connect() {
 	ctx, cancel := context.WithTimeout(t.ctx, connectTimeout)
 	defer cancel()
@@ -214,7 +215,7 @@ func (t *dohTransport) connect() {
 	}
 	conn.SetStateHook(func(c *http.ClientConn) {
 		if c.Err() != nil {
-			t.waitQueue.wake(1, nil) // to have another one made
+			t.waitQueue.wake(1, nil) // so that it opens another connection
 			return
 		}
 		t.waitQueue.wake(c.Available(), nil)
@@ -222,8 +223,8 @@ func (t *dohTransport) connect() {
 	t.waitQueue.wake(conn.Available(), nil)
 }
 
-// addConn takes in a connection that is made; false after close, and where it was
-// made for those only who have gone.
+// addConn adds a new connection; false if the transport is closed, or if no query waits and
+// idle connections are not kept.
 func (t *dohTransport) addConn(conn *http.ClientConn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,8 +242,8 @@ func (t *dohTransport) addConn(conn *http.ClientConn) bool {
 	return true
 }
 
-// connectFailed is what those that wait are told when no connection can be made because of
-// err: nil, to wait on, if there is another one.
+// connectFailed returns the error for waiting queries after connecting failed with err; nil
+// if there is another connection to wait for.
 func (t *dohTransport) connectFailed(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -254,9 +255,9 @@ func (t *dohTransport) connectFailed(err error) error {
 	return fmt.Errorf("connecting: %w", err)
 }
 
-// dial connects to the server, whatever the URL says.
+// dial connects to the configured address, regardless of the URL.
 func (t *dohTransport) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	d := net.Dialer{KeepAlive: -1} // silence shows earlier than by keep-alives
+	d := net.Dialer{KeepAlive: -1} // pings detect a dead connection earlier than keep-alives
 	if t.source.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.source, 0))
 	}
@@ -270,29 +271,28 @@ func (t *dohTransport) closeIdle(now time.Time) {
 	t.closeExpired(now)
 }
 
-// waitQueue is the flights that wait for a place on a connection, in their order: a client
-// that has few queries in flight is ahead of one that has many, and of those that have
-// about as many, within a factor of two, the first that came. Its
-// lock is taken last: the library calls back from within what a doh calls.
+// waitQueue is the queries that wait for a connection, ordered by how many queries their
+// clients have in flight, rounded to powers of two, and then by arrival. Its lock is
+// acquired last, because net/http calls back with its own locks held.
 type waitQueue struct {
 	mu      sync.Mutex
 	waiters []chan error
-	ranks   []int // of places
+	ranks   []int // of waiters
 }
 
-// join puts in one more, of a client that has held queries in flight. Its channel gets one
-// value at most: nil to look again, or the error to give up with.
+// join adds a waiter of a client with held queries in flight. Its channel receives at most
+// one value: nil to try again, or an error to give up with.
 func (w *waitQueue) join(held int) chan error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	place, rank := make(chan error, 1), bits.Len(uint(held))
-	i, _ := slices.BinarySearch(w.ranks, rank+1) // behind all of its rank
+	i, _ := slices.BinarySearch(w.ranks, rank+1) // behind all waiters of the same rank
 	w.ranks = slices.Insert(w.ranks, i, rank)
 	w.waiters = slices.Insert(w.waiters, i, place)
 	return place
 }
 
-// leave takes one out. What was meant for it goes to the next.
+// leave removes a waiter. If it was woken already, the next one is woken instead.
 func (w *waitQueue) leave(place chan error) {
 	w.mu.Lock()
 	i := slices.Index(w.waiters, place)
@@ -305,14 +305,15 @@ func (w *waitQueue) leave(place chan error) {
 	}
 }
 
-// empty reports whether nobody waits.
+// empty reports whether there are no waiters.
 func (w *waitQueue) empty() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.waiters) == 0
 }
 
-// wake lets the first n look again, or give up with err; all of them if n is negative.
+// wake wakes the first n waiters, to try again or to give up with err; all if n is
+// negative.
 func (w *waitQueue) wake(n int, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

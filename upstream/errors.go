@@ -8,25 +8,24 @@ import (
 	"syscall"
 )
 
-// localError is an error that says nothing about the name that was asked for: see
-// [ErrLocal].
+// localError wraps an error that says nothing about the queried name; see [ErrLocal].
 type localError struct{ error }
 
 func (e localError) Unwrap() error        { return e.error }
 func (e localError) Is(target error) bool { return target == ErrLocal }
 
-// localErrnos are the errors of system calls that are about this machine and its network,
-// and not about the server: no place for a socket, a packet or a port, no way to send it
-// out. A connection that is refused or reset, or where nothing comes back, is the server's.
+// localErrnos are the system call errors that concern this machine and its network rather
+// than the server: no socket, buffer or port is available, or the packet can't be sent. A
+// refused or reset connection and a timeout are the server's failures.
 var localErrnos = []syscall.Errno{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS,
-	syscall.EAGAIN,                            // a socket that takes no more
-	syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, // no port left, or the source address is gone
-	syscall.EACCES, syscall.EPERM, // this node's own rules
+	syscall.EAGAIN,                            // the socket buffer is full
+	syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, // no free port, or the source address is gone
+	syscall.EACCES, syscall.EPERM, // this node's firewall rules
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EMSGSIZE,
 }
 
-// isLocal reports whether err, of a flight, is to be an [ErrLocal].
+// isLocal reports whether err, the result of a query, is an [ErrLocal].
 func isLocal(err error) bool {
 	if errors.Is(err, ErrLocal) || errors.Is(err, context.Canceled) {
 		return true
@@ -35,18 +34,18 @@ func isLocal(err error) bool {
 	return errors.As(err, &errno) && slices.Contains(localErrnos, errno)
 }
 
-// isUnreachable reports whether err says that there is no server, or no way to it: one
-// such error is enough to doubt it.
+// isUnreachable reports whether err says that nothing listens at the server's address or
+// that there is no route to it. One such error makes the server suspect.
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// publicError is err as the callers of the pool know it.
+// publicError returns err as callers of the Pool see it.
 func publicError(err error) error {
 	switch {
 	case errors.Is(err, ErrFailed), errors.Is(err, ErrClosed):
 		return err
-	case isTimeout(err) && !isLocal(err): // to package syscall a full socket is a time-out
+	case isTimeout(err) && !isLocal(err): // package syscall reports EAGAIN as a timeout, too
 		return ErrTimeout
 	}
 	return fmt.Errorf("%w: %w", ErrFailed, err)

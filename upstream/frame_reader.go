@@ -6,19 +6,18 @@ import (
 	"io"
 )
 
-// readBufSize is the buffer that a connection's messages are read into: thirty usual
-// ones. Double would be held by every connection for bursts; half would read twice
-// as often in those.
+// readBufSize is the size of a connection's read buffer, in bytes: about thirty ordinary
+// messages.
 const readBufSize = 4096
 
-// frameReader cuts what a stream carries into messages, each behind its length (RFC
-// 1035, 4.2.2). It grows to the longest there are, 64 KiB, and shrinks again.
+// frameReader splits a TCP stream into messages, each preceded by its length (RFC 1035,
+// 4.2.2). Its buffer grows to the largest message, 64 KiB at most, and shrinks again.
 type frameReader struct {
 	buf      []byte
-	from, to int // what is read and not given out
+	from, to int // unread part of buf
 }
 
-// next gives the next message, valid until fill; false if no whole one is there.
+// next returns the next message, valid until fill; false if none is complete.
 func (r *frameReader) next() (msg []byte, ok bool) {
 	if r.to-r.from < 2 {
 		return nil, false
@@ -32,25 +31,24 @@ func (r *frameReader) next() (msg []byte, ok bool) {
 	return msg, true
 }
 
-// fill reads from r what there is, and blocks until there is something. Messages are
-// given out first. An error comes with what was read before it, which may hold
-// messages.
-func (f *frameReader) fill(r io.Reader) error {
-	f.grow()
-	n, err := r.Read(f.buf[f.to:])
-	f.to += n
+// fill blocks until it has read something from src. The caller must take all messages with
+// next before. Data may have been read even if there is an error.
+func (r *frameReader) fill(src io.Reader) error {
+	r.grow()
+	n, err := src.Read(r.buf[r.to:])
+	r.to += n
 	switch {
 	case err == nil:
 		return nil
 	case err != io.EOF:
 		return err
-	case f.atBoundary():
+	case r.atBoundary():
 		return fmt.Errorf("the server closed the connection: %w", err)
 	}
 	return fmt.Errorf("the server closed the connection inside a message: %w", io.ErrUnexpectedEOF)
 }
 
-// grow leaves place for the rest of a message, or for many short ones.
+// grow makes room for the rest of a message, or for several short ones.
 func (r *frameReader) grow() {
 	left := r.buf[r.from:r.to]
 	need := readBufSize
@@ -65,7 +63,7 @@ func (r *frameReader) grow() {
 	r.from, r.to = 0, len(left)
 }
 
-// atBoundary reports whether the last byte read ends a message.
+// atBoundary reports whether the data read ends with a complete message.
 func (r *frameReader) atBoundary() bool {
 	at := r.from
 	for r.to-at >= 2 {

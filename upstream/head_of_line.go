@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// rankOf says how good it is to put a query on l; t is locked.
+// rankOf returns the rank of c, including head-of-line blocking; t is locked.
 func (t *streamTransport) rankOf(c *streamConn, now time.Time) rank {
 	r := c.rank(now)
 	if r == rankReady && t.headOfLineBlocked(c, now) {
@@ -14,8 +14,9 @@ func (t *streamTransport) rankOf(c *streamConn, now time.Time) rank {
 	return r
 }
 
-// connLimit is how many connections there may be where best is the best of them, nil for
-// none; t is locked. A server from which nothing comes gets no more than usual.
+// connLimit returns how many connections are allowed if best, nil for none, is the best
+// one; t is locked. A server that has stopped answering altogether gets no more than
+// maxConns.
 func (t *streamTransport) connLimit(best *streamConn, now time.Time) int {
 	if best != nil && t.rankOf(best, now) >= rankBlocked && !t.outOfOrder && now.Sub(t.lastReply) < stalledAfter {
 		return maxConnsInOrder
@@ -24,51 +25,47 @@ func (t *streamTransport) connLimit(best *streamConn, now time.Time) int {
 }
 
 const (
-	// maxConnsInOrder is the connections to a server that answers one query after the other
-	// (see [streamTransport.clientInFlight]) while all others wait for slow names there. Half of it would
-	// have sixteen slow names hold up all others; double is more than a server expects
-	// of one client.
+	// maxConnsInOrder is the maximum number of connections to a server that answers in
+	// order, while all other connections are blocked by slow names.
 	maxConnsInOrder = 32
-	// pipelineLimitInOrder is as [pipelineLimit] where the server may take one query after the other: each is
-	// then behind all others. Half of it would spread the queries of an ordinary second
-	// over all connections; with double they wait for twice as many.
+	// pipelineLimitInOrder replaces [pipelineLimit] for a server that may answer in order:
+	// each query then waits for all earlier ones on its connection.
 	pipelineLimitInOrder = 16
-	// minBlockedDelay is the least silence that makes a connection one that is held up: longer
-	// than a reply waits on a busy machine until somebody reads it. With half of it our
-	// own pauses open connections; with double twice as many queries are behind a slow
-	// one.
+	// minBlockedDelay is the shortest silence after which a connection counts as blocked.
+	// It is longer than a reply waits for its reader on a busy machine.
 	minBlockedDelay = 20 * time.Millisecond
-	// blockedRTTs is the same in the usual times of a reply: a resolver that answers
-	// what it knows in one and what it does not in four has answered out of turn
-	// before. With half of it a far server is held up by its distance.
+	// blockedRTTs is the same in multiples of the typical RTT. A resolver for which a cache
+	// miss takes four times as long as a hit has answered out of order before.
 	blockedRTTs = 4
-	// typicalRTTStep is the step of the usual time's estimate, as a part of it: it doubles
-	// with eleven longer times in a row. Half is as slow again, with double it swings by
-	// a quarter.
+	// typicalRTTStep is the inverse step of the estimate of the typical RTT, which doubles
+	// after eleven longer samples in a row.
 	typicalRTTStep = 16
 )
 
-// headOfLineBlocked reports whether a slow name seems to hold up what is behind it on l; t is locked.
+// headOfLineBlocked reports whether a slow name seems to delay the queries behind it on c;
+// t is locked.
 func (t *streamTransport) headOfLineBlocked(c *streamConn, now time.Time) bool {
 	return !t.outOfOrder && c.inFlight > 0 && c.replyOverdue(now) >= t.blockedAfter()
 }
 
-// blockedAfter is how long a connection may be silent before that speaks of a slow name; t is
-// locked.
+// blockedAfter returns how long a connection may be silent before it counts as blocked; t
+// is locked.
 func (t *streamTransport) blockedAfter() time.Duration {
 	return max(minBlockedDelay, blockedRTTs*t.typicalRTT)
 }
 
-// scheduleBlockedCheck has l looked after when a slow name may hold up others there; t is locked.
+// scheduleBlockedCheck sets the timer of c to the time at which it would count as blocked;
+// t is locked.
 func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
 	if !t.outOfOrder && c.inFlight > 1 && c.conn != nil && !c.closed {
 		c.wakeBy(c.owedSince.Add(t.blockedAfter()), now)
 	}
 }
 
-// moveOneBlocked takes one of the queries that are held up behind a slow name on l elsewhere, if
-// there is a place; t is locked. When that has been answered the others follow it
-// ([streamTransport.recordReply]): a server that is slow with all of them is asked for no more.
+// moveOneBlocked moves one query that is blocked on c to another connection, if one is
+// available; t is locked. The others follow when it has been answered
+// ([streamTransport.recordReply]), so a server that is slow with all queries gets no more
+// of them.
 func (t *streamTransport) moveOneBlocked(c *streamConn, now time.Time) {
 	switch {
 	case c.conn == nil || !t.headOfLineBlocked(c, now):
@@ -80,8 +77,8 @@ func (t *streamTransport) moveOneBlocked(c *streamConn, now time.Time) {
 	}
 }
 
-// moveQuery asks c's query once more on another connection, if there is a place; t is locked.
-// What comes of the first time is dropped.
+// moveQuery sends q again on another connection, if one is available, and ignores its reply
+// on the first; t is locked.
 func (t *streamTransport) moveQuery(q *query, now time.Time) bool {
 	if q.resends == maxResends {
 		return false
@@ -100,8 +97,8 @@ func (t *streamTransport) moveQuery(q *query, now time.Time) bool {
 	return true
 }
 
-// queuedBehind gives the calls that were put on l after another one that is still in flight, in
-// the order in which they were.
+// queuedBehind returns the queries in flight on c in the order in which they were added,
+// without the first.
 func (c *streamConn) queuedBehind() (list []*query) {
 	for _, q := range c.queries {
 		if q != nil {
@@ -112,7 +109,7 @@ func (c *streamConn) queuedBehind() (list []*query) {
 	return list[min(1, len(list)):]
 }
 
-// currentPipelineLimit is how many queries in flight are too many; t is locked.
+// currentPipelineLimit returns the pipeline limit of t's server; t is locked.
 func (t *streamTransport) currentPipelineLimit() int {
 	if t.outOfOrder {
 		return pipelineLimit
@@ -120,10 +117,10 @@ func (t *streamTransport) currentPipelineLimit() int {
 	return pipelineLimitInOrder
 }
 
-// recordReply takes down that the reply to c has come on l; t is locked.
+// recordReply records that the reply to q has arrived on c; t is locked.
 func (t *streamTransport) recordReply(c *streamConn, q *query, now time.Time) {
 	t.lastReply, c.movedOne = now, false
-	if c.inFlight > int(c.lastSequence-q.sequence) { // more than there were after it
+	if c.inFlight > int(c.lastSequence-q.sequence) { // more than were sent after q, so an earlier one is unanswered
 		t.outOfOrder = true
 	}
 	if from := q.movedFrom; from != nil && from.movedOne && !from.closed && t.headOfLineBlocked(from, now) {
@@ -143,7 +140,7 @@ func (t *streamTransport) recordReply(c *streamConn, q *query, now time.Time) {
 	}
 }
 
-// deliverMessage is [streamConn.deliver], and what is learnt by it; t is locked.
+// deliverMessage calls [streamConn.deliver] and completes the query; t is locked.
 func (t *streamTransport) deliverMessage(c *streamConn, msg []byte, now time.Time) bool {
 	q, ok := c.deliver(msg, now)
 	if q != nil {

@@ -6,21 +6,21 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// down reports whether s has failed more probes in a row than max_fails.
+// down reports whether s has failed more than max_fails probes in a row.
 func (p *Pool) down(s *server) bool {
 	return p.cfg.MaxFails > 0 && s.consecutiveProbeFailures.Load() > uint32(p.cfg.MaxFails)
 }
 
-// startProbe starts probing s, unless that is under way already. It is called from
-// within the gate, so that Close can't be waiting for the tasks yet.
+// startProbe starts probing s unless that is in progress. The caller must have an exchange
+// in flight, so that Close does not wait for the tasks yet.
 func (p *Pool) startProbe(s *server) {
 	if p.cfg.MaxFails > 0 && s.probing.CompareAndSwap(false, true) {
 		p.tasks.Go(func() { p.probeLoop(s) })
 	}
 }
 
-// probeLoop asks s at the health interval, and at once, until it replies or the Pool
-// closes.
+// probeLoop probes s at once and then at the health interval, until s replies or is
+// removed, or the Pool closes.
 func (p *Pool) probeLoop(s *server) {
 	defer s.probing.Store(false)
 	q := newQuery()
@@ -41,7 +41,7 @@ func (p *Pool) probeLoop(s *server) {
 			s.suspectedCount.Add(1)
 		}
 		if s.consecutiveProbeFailures.Add(1) == uint32(p.cfg.MaxFails)+1 {
-			p.opts.Logger.Warn("upstream is down", "to", s.label, "failed_probes", p.cfg.MaxFails+1, "error", err)
+			p.opts.Logger.Warn("upstream is down", "to", s.label, "failed_probes", p.cfg.MaxFails+1, "err", err)
 		}
 		select {
 		case <-t.C:
@@ -53,7 +53,7 @@ func (p *Pool) probeLoop(s *server) {
 	}
 }
 
-// markAlive notes the reply to a probe of s.
+// markAlive records the reply to a probe of s.
 func (p *Pool) markAlive(s *server) {
 	s.reinstate(p.timestamp(time.Now()))
 	if was := s.consecutiveProbeFailures.Swap(0); was > uint32(p.cfg.MaxFails) {
@@ -62,8 +62,8 @@ func (p *Pool) markAlive(s *server) {
 	p.nextShadow.Store(0)
 }
 
-// probeOnce sends one probe: the name servers of the root or of the configured
-// domain, without EDNS, so that it is the plainest query there is.
+// probeOnce sends one probe: an NS query for the root or the configured domain, without
+// EDNS.
 func (p *Pool) probeOnce(s *server, q *query) error {
 	domain := p.cfg.HealthDomain
 	if domain == "" {

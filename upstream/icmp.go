@@ -12,23 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An ICMP error comes from anywhere: from a host on the way, or from whoever has found out a
-// port and says so in another's name. To the kernel the addresses and ports in it are
-// enough to fail whatever the socket does next. So errors are taken from the socket's error
-// queue, with the beginning of the datagram that each is about, and are believed as replies
-// are: one that repeats a query in flight, its ID included, ends this query's flight, and
-// no other. The race asks the next server then; what comes of it is never kept
+// ICMP errors can be forged: any host on the path, or anyone who has discovered a local
+// port, can send one, and the kernel then fails the socket's next operation. Therefore
+// errors are read from the socket's error queue, which has the beginning of the datagram
+// that each is about. An error that quotes a query in flight, including its ID, fails this
+// query only. The exchange then asks the next server; the failure is never cached
 // ([ErrLocal]), and only probes take a server out of service.
 //
-// Some hosts repeat no more than the UDP header (RFC 792 asks for that much). That is a hint
-// as to all flights on the port: they go on, and another server is asked beside, as far as
-// the budget allows (RFC 5927, 5.2, soft errors). Everything else is a stray.
+// Some hosts quote only the UDP header, the minimum of RFC 792. Such an error is a soft
+// error (RFC 5927, 5.2) for all queries on the port: they continue, and other servers are
+// asked as well, within the hedge budget. Anything else counts as unexpected.
 
-// maxQuotedQuery is what is read of the datagram that an error is about: the longest query.
+// maxQuotedQuery is how much of a quoted datagram is read, in bytes: the longest query.
 const maxQuotedQuery = headerLen + 255 + 4 + optLen
 
-// enableErrorQueue has the kernel queue the ICMP errors for a socket. Where it can't, every error
-// is a hint.
+// enableErrorQueue makes the kernel queue ICMP errors for a socket. If that fails, every
+// error is a soft error.
 func enableErrorQueue(socket syscall.RawConn) {
 	_ = socket.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1) != nil {
@@ -37,9 +36,9 @@ func enableErrorQueue(socket syscall.RawConn) {
 	})
 }
 
-// isRecoverable reports whether err, of reading from or writing to a connected UDP socket, may be
-// that of an ICMP message, after which the socket is as good as before. What isn't is of a
-// socket that is none.
+// isRecoverable reports whether err, from a connected UDP socket, may stem from an ICMP
+// message, which leaves the socket usable. Other errors mean that the socket itself is
+// unusable.
 func isRecoverable(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -52,14 +51,15 @@ func isRecoverable(err error) bool {
 	return true
 }
 
-// icmpError is one error of a socket's queue.
+// icmpError is an entry of a socket's error queue.
 type icmpError struct {
-	query []byte // the beginning of what was sent, as far as it is repeated
+	query []byte // the beginning of the datagram sent, as far as it is quoted
 	errno syscall.Errno
-	hard  bool // not one that may pass, such as a route that is away for a moment
+	hard  bool // not transient, such as a missing route
 }
 
-// readErrorQueue takes the next error from fd's queue, into buf; false if there is none.
+// readErrorQueue reads the next error from fd's queue into buf; false if the queue is
+// empty.
 func readErrorQueue(fd uintptr, buf *[maxQuotedQuery]byte) (e icmpError, ok bool) {
 	var control [128]byte
 	n, size, _, _, err := unix.Recvmsg(int(fd), buf[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
@@ -82,21 +82,22 @@ func readErrorQueue(fd uintptr, buf *[maxQuotedQuery]byte) (e icmpError, ok bool
 	return e, true
 }
 
-// isHardError reports whether an error of this origin and code is one that the kernel tells
-// sockets of that don't ask: a closed port, or a firewall that says so. That a network or
-// host can't be reached may be over in a moment (RFC 1122, 4.1.3.3).
+// isHardError reports whether the error is one that the kernel reports to sockets without
+// an error queue, too: a closed port, or a firewall that rejects. An unreachable network or
+// host may be transient (RFC 1122, 4.1.3.3).
 func isHardError(errno syscall.Errno, origin, code uint8) bool {
 	switch errno {
 	case unix.ECONNREFUSED, unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET, unix.EACCES:
 		return true
 	case unix.EHOSTUNREACH, unix.ENETUNREACH:
-		// "Administratively prohibited" (RFC 1812, 5.2.7.1): a network, a host, a filter.
+		// "Administratively prohibited" (RFC 1812, 5.2.7.1): network, host, filter.
 		return origin == unix.SO_EE_ORIGIN_ICMP && (code == 9 || code == 10 || code == 13)
 	}
 	return false
 }
 
-// handleErrorQueue deals with the errors in the queue of p's socket, fd, after one that passes.
+// handleErrorQueue processes the error queue of s, whose descriptor is fd, after a
+// recoverable error.
 func (t *udpTransport) handleErrorQueue(s *udpSocket, fd uintptr) {
 	var buf [maxQuotedQuery]byte
 	t.mu.Lock()
@@ -111,7 +112,7 @@ func (t *udpTransport) handleErrorQueue(s *udpSocket, fd uintptr) {
 	}
 }
 
-// handleICMPError deals with one error; t is locked.
+// handleICMPError processes one error; t is locked.
 func (t *udpTransport) handleICMPError(s *udpSocket, e icmpError) {
 	switch {
 	case !e.hard:
@@ -123,7 +124,7 @@ func (t *udpTransport) handleICMPError(s *udpSocket, e icmpError) {
 	}
 }
 
-// failQuoted ends the flight of the query that r is about; false if there is none.
+// failQuoted fails the query that e quotes; false if there is none.
 func (s *udpSocket) failQuoted(e icmpError) bool {
 	i := s.indexOf(binary.BigEndian.Uint16(e.query))
 	if i < 0 {
@@ -137,14 +138,15 @@ func (s *udpSocket) failQuoted(e icmpError) bool {
 	return true
 }
 
-// reportSoftError tells all races with a flight on p that it may get no reply.
+// reportSoftError tells all queries in flight on s that they may get no reply.
 func (s *udpSocket) reportSoftError() {
 	for _, q := range s.queries[:s.inFlight] {
 		q.reportSoftError()
 	}
 }
 
-// reportSoftError is called while c is in flight. It does not block.
+// reportSoftError tells q's exchange that q, which is in flight, may get no reply. It does
+// not block.
 func (q *query) reportSoftError() {
 	if q.wakeup == nil {
 		return
@@ -156,8 +158,7 @@ func (q *query) reportSoftError() {
 	}
 }
 
-// hedgeSoftErrors asks other servers, as far as the budget allows, beside those whose flights may
-// get no reply.
+// hedgeSoftErrors hedges the queries with soft errors, within the budget.
 func (x *exchange) hedgeSoftErrors(now time.Time) {
 	for _, q := range x.queries[:x.inFlight] {
 		if q.softError.Swap(false) && !q.attempt.hedged {

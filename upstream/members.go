@@ -10,33 +10,32 @@ import (
 )
 
 const (
-	// maxAddrs bounds the servers of one target that is a name or a Service: as many
-	// as `forward` takes. More hide from the policies which of them works.
+	// maxAddrs bounds the servers of one name or Service, as `forward` bounds its targets.
 	maxAddrs = 15
-	// removalGrace is how long a server that has left the set keeps its connections,
-	// beyond the deadline of the exchanges that know it still.
+	// removalGrace is how long a removed server keeps its connections beyond the deadline
+	// of exchanges that may use it.
 	removalGrace = time.Second
 )
 
-// member is a target and the addresses it has now.
+// member is a target with its current addresses.
 type member struct {
 	target config.Target
 	addrs  []netip.AddrPort
 }
 
-// fixed reports whether the addresses never change.
+// fixed reports whether the target is an address.
 func (m member) fixed() bool { return m.target.Addr.IsValid() }
 
-// members are where the servers of a Pool come from, in the order of the directive.
+// members are the targets of a Pool, in the order of the directive.
 type members struct {
 	mu   sync.Mutex
 	list []member
-	// ready is closed once there is a server; nil where none has to be waited for.
+	// ready is closed once there is a server; nil if a target is an address.
 	ready chan struct{}
 }
 
-// initMembers begins with the targets: those that are addresses are servers at once, the
-// others are followed.
+// initMembers adds the targets. Addresses become servers at once; names and Services are
+// watched.
 func (p *Pool) initMembers(targets []config.Target) {
 	p.serverList.Store(new([]*server))
 	for _, t := range targets {
@@ -62,26 +61,25 @@ func (p *Pool) initMembers(targets []config.Target) {
 	}
 }
 
-// setAddrs gives the i-th target its addresses. Servers that stay keep their
-// connections and what is known about them; those that have gone are closed when
-// nobody can have a query there any more.
+// setAddrs sets the addresses of the i-th target. Servers that stay keep their connections
+// and measurements; removed ones are closed once no exchange uses them.
 func (p *Pool) setAddrs(i int, addrs []netip.AddrPort) {
 	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool { return p.excluded(i, a) })
 	addrs = addrs[:min(len(addrs), maxAddrs)]
 	p.members.mu.Lock()
 	defer p.members.mu.Unlock()
 	if p.stop.Err() != nil || len(addrs) == 0 || slices.Equal(addrs, p.members.list[i].addrs) {
-		return // the old ones may work still, none certainly don't
+		return // no addresses: the old ones may still work
 	}
 	p.members.list[i].addrs = addrs
-	p.opts.Logger.Info("upstream has other addresses", "upstream", p.members.list[i].target.String(), "addresses", len(addrs))
+	p.opts.Logger.Info("upstream addresses changed", "upstream", p.members.list[i].target.String(), "addresses", len(addrs))
 	for _, s := range p.rebuild() {
 		p.tasks.Go(func() { p.closeRemoved(s) })
 	}
 }
 
-// excluded reports whether the i-th target can't be asked at a: it is the agent itself, or
-// of another family than the source address.
+// excluded reports whether the i-th target must not be asked at a: a is the agent's own, or
+// not of the address family of the source address.
 func (p *Pool) excluded(i int, a netip.AddrPort) bool {
 	if source := p.cfg.SourceAddress; source.IsValid() && source.Is4() != a.Addr().Is4() {
 		return true
@@ -89,12 +87,12 @@ func (p *Pool) excluded(i int, a netip.AddrPort) bool {
 	if p.opts.Own == nil || !p.opts.Own(a) {
 		return false
 	}
-	p.opts.Logger.Warn("an address of an upstream is the agent's own and is left out", "upstream", p.members.list[i].target.String(), "address", a.String())
+	p.opts.Logger.Warn("ignored upstream address: it is the agent's own", "upstream", p.members.list[i].target.String(), "address", a.String())
 	return true
 }
 
-// rebuild makes the set of what the members are now, and gives the servers that have
-// gone. The members are locked.
+// rebuild sets the list of servers from the members, and returns the removed servers. The
+// caller holds the members' lock.
 func (p *Pool) rebuild() (gone []*server) {
 	before := p.servers()
 	var list []*server
@@ -117,11 +115,12 @@ func (p *Pool) rebuild() (gone []*server) {
 	return slices.DeleteFunc(slices.Clone(before), func(s *server) bool { return slices.Contains(list, s) })
 }
 
-// findServer gives the server of in that is the same as one for t at to; nil if there is none.
+// findServer returns the server in the list for target t at address to; nil if there is
+// none.
 func findServer(in []*server, to netip.AddrPort, t config.Target) *server {
 	same := func(s *server) bool {
 		u := s.target
-		u.Addr, u.Service, u.Port = t.Addr, t.Service, t.Port // which have become to
+		u.Addr, u.Service, u.Port = t.Addr, t.Service, t.Port // ignore where the address comes from
 		return s.addr == to && u == t
 	}
 	if i := slices.IndexFunc(in, same); i >= 0 {
@@ -130,8 +129,8 @@ func findServer(in []*server, to netip.AddrPort, t config.Target) *server {
 	return nil
 }
 
-// closeRemoved closes s, which is in the set no more, when the exchanges that began before
-// are over.
+// closeRemoved closes s, which was removed from the list, after the exchanges that may use
+// it.
 func (p *Pool) closeRemoved(s *server) {
 	close(s.removed)
 	t := time.NewTimer(p.opts.Deadline + removalGrace)
@@ -143,10 +142,11 @@ func (p *Pool) closeRemoved(s *server) {
 	s.close()
 }
 
-// watchService keeps the addresses of the i-th target, a Service.
+// watchService keeps the addresses of the i-th target, a Service, up to date until the Pool
+// closes.
 func (p *Pool) watchService(i int, t config.Target) {
 	if p.opts.Endpoints == nil {
-		p.opts.Logger.Error("upstream has no servers: no server block has a view of the cluster", "upstream", t.String())
+		p.opts.Logger.Error("upstream has no servers: no server block has a `kubernetes` directive", "upstream", t.String())
 		return
 	}
 	for {

@@ -9,37 +9,35 @@ import (
 )
 
 const (
-	// suspectAfterUnanswered is how many queries in a row a server must let pass, with no reply
-	// between them, until the others are asked first. Of a server that is well, one
-	// in twenty is late: half of three would doubt it every minute for slow names
-	// alone, with double twice as many queries run into one that is frozen.
+	// suspectAfterUnanswered is how many queries in a row a server must leave unanswered to
+	// become suspect. One in twenty replies of a healthy server is late.
 	suspectAfterUnanswered = 3
-	// suspectAfterErrors is how many SERVFAIL and REFUSED in a row mean, to `fastest`, that
-	// it is not the names: broken names come in runs, as clients ask for one with
-	// each of their search domains, so half would be met by one of them. Double lets
-	// twice as many clients see the error.
+	// suspectAfterErrors is how many SERVFAIL or REFUSED replies in a row make a server
+	// suspect under the policy fastest. Broken names cause short runs of errors, because
+	// clients ask for each with all their search domains.
 	suspectAfterErrors = 8
 )
 
-// passiveHealth is what the traffic says about a server, beside the time it takes. The zero
-// value trusts. It is safe for concurrent use: what is lost of two changes at once
-// the next reply or miss makes good.
+// passiveHealth judges a server by the replies to clients' queries. The zero value trusts
+// the server. It is safe for concurrent use; if one of two concurrent changes is lost, the
+// next reply corrects that.
 type passiveHealth struct {
-	// unanswered are the queries it let pass since its last reply, failures those it
-	// answered with SERVFAIL or REFUSED since its last other reply.
+	// unanswered counts the queries left unanswered since the last reply; errors counts
+	// SERVFAIL and REFUSED replies since the last other reply.
 	unanswered, errors atomic.Uint32
-	// lastReply is when its last reply came, as a stamp of the pool.
+	// lastReply is the time of the last reply, as a timestamp of the pool.
 	lastReply atomic.Int64
 	// suspected servers are asked after the others.
 	suspected atomic.Bool
-	// reinstated says that a probe's reply has ended the doubt and no query's reply
-	// has come since; fooled, that it came back nevertheless: then probes end none
-	// any more. A resolver that is cut off from the world answers probes.
+	// reinstated says that a probe's reply has ended the suspicion and no query has been
+	// answered since. probeUnreliable says that the server became suspect again after that:
+	// probes then no longer end the suspicion. A resolver without a connection to the
+	// internet answers probes.
 	reinstated, probeUnreliable atomic.Bool
 }
 
-// recordReply notes a reply of this rcode that came at now. It ends doubts, unless it is
-// one more error where they are too many: then it reports that.
+// recordReply records a reply with rcode at now. It ends a suspicion, except that it
+// returns true if the reply is one error too many.
 func (h *passiveHealth) recordReply(rcode wire.Rcode, now int64) (failing bool) {
 	h.lastReply.Store(now)
 	resetNonZero(&h.unanswered)
@@ -60,18 +58,19 @@ func (h *passiveHealth) recordReply(rcode wire.Rcode, now int64) (failing bool) 
 	return false
 }
 
-// resetNonZero writes only where there is something: what all replies write to is passed
-// from core to core.
+// resetNonZero sets n to 0. It writes only if necessary, because all cores share n's cache
+// line.
 func resetNonZero(n *atomic.Uint32) {
 	if n.Load() != 0 {
 		n.Store(0)
 	}
 }
 
-// recordUnanswered notes a query that was let pass, and reports whether that is one too many.
+// recordUnanswered records an unanswered query and reports whether the server becomes
+// suspect.
 func (h *passiveHealth) recordUnanswered() bool { return h.unanswered.Add(1) >= suspectAfterUnanswered }
 
-// markSuspect reports whether the doubt is new.
+// markSuspect marks the server suspect and reports whether it was not before.
 func (h *passiveHealth) markSuspect() bool {
 	if !h.suspected.CompareAndSwap(false, true) {
 		return false
@@ -82,8 +81,8 @@ func (h *passiveHealth) markSuspect() bool {
 	return true
 }
 
-// reinstate notes the reply to a probe. It is enough for one query to be tried, and one
-// more miss is enough for the doubt to come back.
+// reinstate records the reply to a probe. It lets one query try the server; if that one is
+// left unanswered, too, the server is suspect again.
 func (h *passiveHealth) reinstate(now int64) {
 	h.lastReply.Store(now)
 	if h.probeUnreliable.Load() || h.errors.Load() >= suspectAfterErrors || !h.suspected.Load() {
@@ -94,19 +93,17 @@ func (h *passiveHealth) reinstate(now int64) {
 	h.suspected.Store(false)
 }
 
-// hedgeBudget is how many queries may be asked twice. It is safe for concurrent use.
+// hedgeBudget bounds the queries that are hedged. It is safe for concurrent use.
 type hedgeBudget struct {
-	credit atomic.Int64 // of a query, perQuery each
+	credit atomic.Int64 // in queries; queriesPerHedge of them pay for one hedge
 }
 
 const (
-	// queriesPerHedge is how many queries allow one more: 5 %, which is what is beyond the
-	// 95th percentile. Half would leave every other slow one waiting, and with double
-	// every upstream carries a tenth more load for good.
+	// queriesPerHedge is how many queries earn one hedge: 5 %, the share beyond the 95th
+	// percentile.
 	queriesPerHedge = 20
-	// maxHedgeBurst is how many may be asked twice at once. It covers those that are asked
-	// until a server that freezes is doubted at some hundreds a second; half would not,
-	// double is more than one loss of packets calls for.
+	// maxHedgeBurst is how many hedges can be saved up. It covers the queries sent at some
+	// hundreds per second until a frozen server becomes suspect.
 	maxHedgeBurst = 16
 )
 
@@ -116,14 +113,14 @@ func newHedgeBudget() *hedgeBudget {
 	return b
 }
 
-// deposit is called for each query. Of two at once one may be lost.
+// deposit adds one query's credit. Of two concurrent calls one may be lost.
 func (b *hedgeBudget) deposit() {
 	if n := b.credit.Load(); n < maxHedgeBurst*queriesPerHedge {
 		b.credit.CompareAndSwap(n, n+1)
 	}
 }
 
-// withdraw takes one query more; false if there is none.
+// withdraw pays for one hedge; false if the credit is too low.
 func (b *hedgeBudget) withdraw() bool {
 	for n := b.credit.Load(); n >= queriesPerHedge; n = b.credit.Load() {
 		if b.credit.CompareAndSwap(n, n-queriesPerHedge) {
@@ -133,36 +130,37 @@ func (b *hedgeBudget) withdraw() bool {
 	return false
 }
 
-// recordReply is [passiveHealth.recordReply] of s. To the other policies a server's errors are answers.
+// recordReply records a reply of s. Error rcodes count as errors of s only under the policy
+// fastest.
 func (p *Pool) recordReply(s *server, rcode wire.Rcode, now time.Time) {
 	if p.order.policy != config.PolicyFastest {
 		rcode = wire.NoError
 	}
 	if s.recordReply(rcode, p.timestamp(now)) && s.markSuspect() {
 		s.suspectedCount.Add(1)
-		p.opts.Logger.Info("upstream fails one name after the other: others are asked first", "to", s.label)
+		p.opts.Logger.Info("upstream is suspect: too many error replies", "to", s.label)
 	}
 }
 
-// recordUnanswered is [passiveHealth.recordUnanswered] of s, with what follows from it.
+// recordUnanswered records a query that s left unanswered, and may make s suspect.
 func (p *Pool) recordUnanswered(s *server) {
 	if s.recordUnanswered() {
 		p.suspect(s)
 	}
 }
 
-// suspect lets the other servers be asked before s until s is heard of, and probes s
-// meanwhile.
+// suspect marks s suspect, so that other servers are asked first until s replies, and
+// starts probing it.
 func (p *Pool) suspect(s *server) {
 	if len(p.servers()) < 2 {
-		return // there is nobody to ask instead
+		return // there is no other server
 	}
 	if s.markSuspect() {
 		s.suspectedCount.Add(1)
-		p.opts.Logger.Info("upstream is doubted: others are asked first", "to", s.label)
+		p.opts.Logger.Info("upstream is suspect: queries unanswered", "to", s.label)
 	}
 	p.startProbe(s)
 }
 
-// timestamp is t in nanoseconds, as the pool counts them; never 0.
+// timestamp returns t in nanoseconds since the pool's creation; never 0.
 func (p *Pool) timestamp(t time.Time) int64 { return max(int64(t.Sub(p.created)), 1) }

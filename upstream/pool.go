@@ -49,7 +49,7 @@ var (
 	// name: a limit of this package; a lack of file descriptors, memory or ports; no route;
 	// the end of the caller's context or of the Pool; or an ICMP message, which anyone can
 	// forge. Such an error must not be cached or applied to other clients.
-	ErrLocal = errors.New("not because of the name")
+	ErrLocal = errors.New("local failure")
 	// ErrTimeout: the server asked last did not answer in time.
 	ErrTimeout = errors.New("no answer in time")
 	// ErrFailed: the server asked last refused or closed the connection, or sent an invalid

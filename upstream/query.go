@@ -12,67 +12,65 @@ import (
 )
 
 const (
-	// headerLen is the DNS header (RFC 1035, 4.1.1).
+	// headerLen is the length of the DNS header (RFC 1035, 4.1.1).
 	headerLen = 12
-	// optLen is the OPT record at the end of what wire.AppendQuery builds.
+	// optLen is the length of the OPT record that wire.AppendQuery appends.
 	optLen = 11
-	// maxDatagram is the longest UDP reply taken whole. Servers that ignore the
-	// size we claim send up to 4096, the usual limit of BIND and Unbound; what is
-	// longer is fetched over TCP. Twice that would double the buffers it is read
-	// into.
+	// maxDatagram is the largest UDP reply accepted. Servers that ignore our payload size
+	// send up to 4096 bytes, the usual limit of BIND and Unbound. Larger replies are
+	// fetched over TCP.
 	maxDatagram = 4096
-	// maxKeptBuffer is the longest reply buffer kept for the next query: a node that
-	// once fetched a 64 KiB answer should not keep that much per query in flight.
+	// maxKeptBuffer is the largest reply buffer kept for the next query, so that a few 64
+	// KiB replies do not raise memory use for good.
 	maxKeptBuffer = 16 << 10
-	// initialReplySize is where reply buffers start: at the size we claim, which hardly
-	// any reply is beyond. Half would grow for signed answers, double would be
-	// held by every query in flight for nothing.
+	// initialReplySize is the initial size of reply buffers. Few replies exceed the payload
+	// size that we announce.
 	initialReplySize = DefaultPayload
-	// idBatch is the bytes read from the system's generator at once: a read costs
-	// about as much for 64 as for 2, so an ID costs a thirty-second of it.
+	// idBatch is how many bytes are read from the random number generator at once. A read
+	// costs about the same for 64 bytes as for 2.
 	idBatch = 64
 )
 
-// query is a query to one server: one that a [exchange] asks, a scout or a probe. It
+// query is a query to one server: part of an [exchange], a shadow query or a probe. It
 // belongs to one goroutine at a time and is reused.
 type query struct {
 	request *wire.Query
-	client  share.Client // who its flights are counted for
+	client  share.Client // charged for the query while it is in flight
 	payload uint16
 	tcp     bool
-	probe   bool    // any reply with the right ID will do
-	attempt attempt // its race's
+	probe   bool    // any reply with the right ID matches
+	attempt attempt // state of the exchange for this query
 
-	// frame is the length prefix of TCP (RFC 1035, 4.2.2) and the query behind it.
+	// frame is the query with the length prefix of TCP (RFC 1035, 4.2.2).
 	frame []byte
-	// reply is where replies are read into or copied to.
+	// reply is the buffer for the reply.
 	reply []byte
 
-	// A flight ends at until at the latest. The call is sent to landed when it has;
-	// then err says why, or reply holds the got bytes of the reply.
+	// The query completes at deadline at the latest and is then sent to done. Afterwards
+	// either err is set, or reply holds the replyLen bytes of the reply.
 	deadline time.Time
 	done     chan *query
-	socket   *udpSocket  // whose reader waits for the reply; its udp's lock guards it
-	conn     *streamConn // the same over TCP, with the lock of its stream
-	resends  int         // how often link broke and was another
-	// sequence is which of the queries on link it was, and boarded when it came there.
+	socket   *udpSocket  // the UDP socket it is in flight on; guarded by the lock of udpTransport
+	conn     *streamConn // the same for TCP; guarded by the lock of streamTransport
+	resends  int         // how often it moved to another conn
+	// sequence numbers the queries of conn; assignedAt is when conn was assigned.
 	sequence   uint32
-	movedFrom  *streamConn // where it was held up before, if it was
+	movedFrom  *streamConn // the blocked connection it was moved from, if any
 	assignedAt time.Time
-	dohRequest *dohRequest // the same over HTTPS, with the lock of its doh
+	dohRequest *dohRequest // the same for HTTPS; guarded by the lock of dohTransport
 	err        error
 	replyLen   int
-	// writeFunc sends the query from a socket. It is made once, since a function that
-	// is made to be called by an interface is allocated; failed is its result.
+	// writeFunc sends the query on a socket and sets writeErr. It is a field because
+	// creating a function for each call would allocate.
 	writeFunc func(fd uintptr) bool
 	writeErr  error
-	// wakeup is rung when the flight, which goes on, may get no reply; warned says that
-	// it was. nil for what is in no race.
+	// wakeup is signalled, and softError set, when the query, still in flight, may get no
+	// reply. wakeup is nil outside of an exchange.
 	wakeup    chan<- struct{}
 	softError atomic.Bool
 
 	randomBytes [idBatch]byte
-	randomLeft  int // bytes of ids not used yet
+	randomLeft  int // unused bytes of randomBytes
 }
 
 func newQuery() *query {
@@ -83,12 +81,12 @@ func newQuery() *query {
 	}
 	q.writeFunc = func(fd uintptr) bool {
 		q.writeErr = sendDatagram(fd, q.message())
-		return true // whatever came of it: false would wait until fd is writable
+		return true // done in any case: false would wait until fd is writable
 	}
 	return q
 }
 
-// reset lets go of the query and of a buffer too large to keep.
+// reset drops references and a buffer that is too large to keep.
 func (q *query) reset() {
 	q.request, q.client = nil, share.Nobody
 	q.attempt = attempt{}
@@ -97,19 +95,18 @@ func (q *query) reset() {
 	}
 }
 
-// newID is the next query ID. The IDs come from crypto/rand: math/rand/v2's default
-// source is a ChaCha8 today, but its documentation promises no more than speed,
-// and a guessable ID is a poisoned cache (RFC 5452, 4.3).
+// newID returns a new query ID from crypto/rand: a predictable ID allows cache poisoning
+// (RFC 5452, 4.3), and math/rand/v2 does not promise unpredictability.
 func (q *query) newID() uint16 {
 	if q.randomLeft == 0 {
-		rand.Read(q.randomBytes[:]) // never fails: the runtime ends the process instead
+		rand.Read(q.randomBytes[:]) // never fails: the runtime terminates the process instead
 		q.randomLeft = idBatch
 	}
 	q.randomLeft -= 2
 	return binary.BigEndian.Uint16(q.randomBytes[q.randomLeft:])
 }
 
-// build writes the query into frame, with an ID of its own.
+// build writes the query with a new ID into frame.
 func (q *query) build(edns bool) {
 	b := wire.AppendQuery(append(q.frame[:0], 0, 0), q.newID(), q.request.Name(), q.request.Type, q.request, q.payload)
 	if !edns {
@@ -118,36 +115,36 @@ func (q *query) build(edns bool) {
 	q.setFrame(b)
 }
 
-// setFrame completes the length prefix.
+// setFrame sets frame to b and completes its length prefix.
 func (q *query) setFrame(b []byte) {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	q.frame = b
 }
 
-// stripOPT takes the OPT record off a framed query of wire.AppendQuery's.
+// stripOPT removes the OPT record from a framed query of wire.AppendQuery.
 func stripOPT(b []byte) []byte {
 	b = b[:len(b)-optLen]
 	binary.BigEndian.PutUint16(b[2+10:], 0) // ARCOUNT
 	return b
 }
 
-// message is the query without its length prefix.
+// message returns the query without the length prefix.
 func (q *query) message() []byte { return q.frame[2:] }
 
-// sentID is the ID in frame.
+// sentID returns the ID in frame.
 func (q *query) sentID() uint16 { return binary.BigEndian.Uint16(q.frame[2:]) }
 
-// replaceID gives the query another ID.
+// replaceID gives the query a new ID.
 func (q *query) replaceID() { binary.BigEndian.PutUint16(q.frame[2:], q.newID()) }
 
-// complete ends c's flight, with err or the reply it holds. It never blocks: landed has
-// room for every call of an exchange, and a flight ends once.
+// complete ends the flight of q, with err or with the reply it holds. It must be called
+// once per start. It never blocks: done has room for every query of an exchange.
 func (q *query) complete(err error) {
 	q.err = err
 	q.done <- q
 }
 
-// sendFrom sends the query from a connected socket. It does not block.
+// sendFrom sends the query on a connected socket without blocking.
 func (q *query) sendFrom(socket syscall.RawConn) error {
 	if err := socket.Write(q.writeFunc); err != nil {
 		return err
@@ -155,16 +152,16 @@ func (q *query) sendFrom(socket syscall.RawConn) error {
 	return q.writeErr
 }
 
-// storeDatagram copies the reply msg, a datagram.
+// storeDatagram copies msg, a UDP reply, to reply.
 func (q *query) storeDatagram(msg []byte) {
 	q.growReply(len(msg))
 	q.replyLen = copy(q.reply, msg)
-	if q.replyLen > maxDatagram { // the kernel has cut the rest off
+	if q.replyLen > maxDatagram { // the kernel has truncated it
 		q.reply[2] |= tcBit
 	}
 }
 
-// matches reports whether msg is the reply waited for.
+// matches reports whether msg is the reply to q.
 func (q *query) matches(msg []byte) bool {
 	if q.probe { // a server that answers anything at all is alive
 		return len(msg) >= headerLen && string(msg[:2]) == string(q.frame[2:4]) && msg[2]&qrBit != 0
@@ -172,14 +169,14 @@ func (q *query) matches(msg []byte) bool {
 	return wire.Matches(msg, q.message())
 }
 
-// growReply makes reply at least n bytes long and keeps what is in it.
+// growReply makes reply at least n bytes long and keeps its content.
 func (q *query) growReply(n int) {
 	if n > len(q.reply) {
 		q.reply = append(q.reply, make([]byte, n-len(q.reply))...)
 	}
 }
 
-// Bits of the header's third and fourth byte.
+// Bits of the third and fourth byte of the header.
 const (
 	qrBit     = 0x80
 	tcBit     = 0x02
@@ -187,12 +184,12 @@ const (
 	rcodeBits = 0x0F
 )
 
-// isTruncated reports whether msg, which has a header, has the TC bit.
+// isTruncated reports whether msg, which has a complete header, has the TC bit.
 func isTruncated(msg []byte) bool { return msg[2]&tcBit != 0 }
 
-// lacksEDNS reports whether msg is how a server that knows no EDNS answers a
-// query with an OPT record: FORMERR or NOTIMP, no OPT (RFC 6891, 6.2.2 and 7).
-// Such replies hold no records, so that no additional record means no OPT.
+// lacksEDNS reports whether msg is the reply of a server without EDNS to a query with an
+// OPT record: FORMERR or NOTIMP without OPT (RFC 6891, 6.2.2 and 7). Such replies have no
+// other additional records either.
 func lacksEDNS(msg []byte) bool {
 	rcode := wire.Rcode(msg[3] & rcodeBits)
 	return (rcode == wire.FormErr || rcode == wire.NotImp) && msg[10] == 0 && msg[11] == 0

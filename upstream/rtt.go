@@ -6,61 +6,51 @@ import (
 )
 
 const (
-	// smoothing is the share of a new time in the smoothed one, as an eighth: TCP's
-	// (RFC 6298, 2.3). With a quarter one slow name hides a fast server, with a
-	// sixteenth a server that has become slow is found out after twice as many.
+	// smoothing is the inverse weight of a new sample in the smoothed RTT, as in TCP (RFC
+	// 6298, 2.3).
 	smoothing = 8
-	// p95Step is the step of the estimate of the 95th percentile, as a part of it.
-	// In balance an estimate swings by about a sixth; it doubles with 7 times in a
-	// row that are longer and halves with a hundred that are shorter. Half the step
-	// is as slow again, double swings by a third.
+	// p95Step is the inverse step of the estimate of the 95th percentile. In equilibrium
+	// the estimate varies by about a sixth. It doubles after 7 longer samples in a row and
+	// halves after a hundred shorter ones.
 	p95Step = 8
-	// minSamples is how many times make an estimate of the 95th percentile: fewer say
-	// nothing about the slowest of twenty, but the estimate starts at double the
-	// first, and eight are there within the first seconds of a node.
+	// minSamples is how many samples the estimate of the 95th percentile needs.
 	minSamples = 8
 
-	// minHedgeDelay is the least time before another server is asked, too. On a busy
-	// node a reply waits for milliseconds until somebody reads it: half would ask
-	// twice for that alone, double is late for servers of the same data centre.
+	// minHedgeDelay is the shortest time before a second server is asked. On a busy node a
+	// reply may wait for milliseconds until its reader runs.
 	minHedgeDelay = 5 * time.Millisecond
-	// defaultHedgeDelay is that time where nothing is measured yet. A resolver of the same
-	// data centre answers in 2 ms, one far away in 40: half would ask those twice
-	// for each of the first names, double makes the first names of a node wait.
+	// defaultHedgeDelay applies while there are too few samples. A resolver in the same
+	// data centre answers in about 2 ms, a distant one in 40 ms.
 	defaultHedgeDelay = 25 * time.Millisecond
-	// minUnansweredDelay is how long a query is outstanding, at least, before that speaks
-	// against the server. It is longer than a collection of garbage or a burst that
-	// waits its turn; with half of it a server would be doubted for our own pauses,
-	// with double queries run into one that is frozen for twice as long.
+	// minUnansweredDelay is the shortest time before a query counts as unanswered. It is
+	// longer than a garbage collection pause or a burst, so that our own delays do not make
+	// a server suspect.
 	minUnansweredDelay = 20 * time.Millisecond
-	// unansweredP95s is the same in 95th percentiles: an authoritative server that does
-	// not answer makes its resolver three to five times as slow as its slowest
-	// twentieth. With half of it slow names speak against their server.
+	// unansweredP95s is the same time in multiples of the 95th percentile. An authoritative
+	// server that does not answer makes its resolver three to five times slower than that.
 	unansweredP95s = 4
-	// minResendDelay is how long the only server has before it is asked again, over
-	// another port: longer than nearly any name takes, so that what is
-	// outstanding still is lost. Half is the time of many names, double lets a
-	// client with a timeout of one second see the loss.
+	// minResendDelay is the shortest time before a single server is asked again from
+	// another port. It is longer than most names take to resolve, so a query without a
+	// reply by then was probably lost.
 	minResendDelay = 200 * time.Millisecond
-	// defaultResendDelay is that time where too little is measured: that of a TCP connection's
-	// first segment, for the same reason (RFC 6298, 2.1). Half is the time of many names
-	// that nobody has asked for; double is longer than clients wait that are in a hurry.
+	// defaultResendDelay applies while there are too few samples: TCP's initial
+	// retransmission timeout (RFC 6298, 2.1).
 	defaultResendDelay = time.Second
-	// resendP95s is the same in 95th percentiles.
+	// resendP95s is the resend delay in multiples of the 95th percentile.
 	resendP95s = 3
 )
 
-// rtt is how long one server takes over one protocol. The zero value has measured
-// nothing. It is safe for concurrent use: of two samples at once one may be lost.
+// rtt estimates the response time of one server over one protocol. The zero value has no
+// samples. It is safe for concurrent use; of two concurrent samples one may be lost.
 type rtt struct {
-	srtt       atomic.Int64 // nanoseconds; 0: nothing measured
-	p95        atomic.Int64 // the 95th percentile, or its estimate so far
+	srtt       atomic.Int64 // smoothed RTT in nanoseconds; 0: no samples
+	p95        atomic.Int64 // 95th percentile in nanoseconds
 	samples    atomic.Uint32
-	measuredAt atomic.Int64 // when the last one was measured, as a stamp of the pool
+	measuredAt atomic.Int64 // time of the last sample, as a timestamp of the pool
 }
 
-// observe takes a time that was measured at now. counted says that it was known
-// before to be beyond the tail (see [rtt.observeSlow]).
+// observe adds a sample measured at now. counted says that [rtt.observeSlow] was called for
+// it before.
 func (r *rtt) observe(took time.Duration, counted bool, now int64) {
 	t := max(int64(took), 1)
 	r.measuredAt.Store(now)
@@ -85,8 +75,8 @@ func (r *rtt) observe(took time.Duration, counted bool, now int64) {
 	}
 }
 
-// observeSlow notes that a reply takes longer than the tail, before it is there: often
-// nobody waits for it until then.
+// observeSlow records that a pending reply takes longer than the 95th percentile. It is
+// called before the reply arrives, because often nobody waits for it that long.
 func (r *rtt) observeSlow() {
 	if r.samples.Load() > 0 {
 		tail := r.p95.Load()
@@ -94,28 +84,27 @@ func (r *rtt) observeSlow() {
 	}
 }
 
-// observeAtLeast notes that a reply that nobody waits for any more would have taken longer
-// than so.
+// observeAtLeast records that a canceled query would have taken longer than so.
 func (r *rtt) observeAtLeast(so time.Duration) {
 	if smooth := r.srtt.Load(); smooth > 0 && int64(so) > smooth {
 		r.srtt.Store(smooth + (int64(so)-smooth)/smoothing)
 	}
 }
 
-// percentile95 is the 95th percentile; false if there are too few times.
+// percentile95 returns the 95th percentile; false if there are too few samples.
 func (r *rtt) percentile95() (time.Duration, bool) {
 	return time.Duration(r.p95.Load()), r.samples.Load() >= minSamples
 }
 
-// delays are how long a server is waited for.
+// delays are the times to wait for a server.
 type delays struct {
-	hedge      time.Duration // until another one is asked, too
-	unanswered time.Duration // until that speaks against it
+	hedge      time.Duration // until another server is asked as well
+	unanswered time.Duration // until the query counts as unanswered
 }
 
-// delaysFor is how long a server of this tail is waited for; known is false where too
-// few times are measured. No wait is longer than half of readTimeout, so that what
-// comes of it is there in time.
+// delaysFor returns the delays for a server with this 95th percentile; known is false if
+// there are too few samples. No delay exceeds half of readTimeout, so that a hedge can
+// still succeed.
 func delaysFor(tail time.Duration, known bool, readTimeout time.Duration) delays {
 	if !known {
 		tail = defaultHedgeDelay

@@ -12,63 +12,62 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// transport carries queries to one server: the seam for each protocol. Its methods
-// are safe for concurrent use, with different calls.
+// transport sends queries to one server over one protocol. Its methods are safe for
+// concurrent use with different queries.
 type transport interface {
-	// start sends the query in c.frame, whose ID it may change, and begins c's
-	// flight. It does not wait for the network. The flight ends once, with
-	// [query.complete], from start itself or from another goroutine: with the first
-	// reply that c accepts, of which c.reply holds c.got bytes; with
-	// os.ErrDeadlineExceeded at c.until; or with any other error when the server
-	// can't be asked, ErrClosed after close, ErrBusy if too many are in flight.
-	// Until then c belongs to the transport.
-	start(c *query)
-	// cancel ends c's flight without a result and gives c back at once; false if
-	// it has ended, so that c is in c.landed or about to be.
-	cancel(c *query) bool
-	// closeIdle closes the connections idle for too long at now.
+	// start sends the query in q.frame, whose ID it may change, without waiting for the
+	// network. The transport owns q until it calls [query.complete], once, from start
+	// itself or from another goroutine: with nil for the first reply that q matches, of
+	// which q.reply holds q.replyLen bytes; with os.ErrDeadlineExceeded at q.deadline; with
+	// ErrClosed after close; with ErrBusy if too many queries are in flight; or with
+	// another error if the server can't be asked.
+	start(q *query)
+	// cancel takes q back without a result. It returns false if q is complete: then it is
+	// in q.done or about to be.
+	cancel(q *query) bool
+	// closeIdle closes the connections whose idle time has expired at now.
 	closeIdle(now time.Time)
-	// close ends the flights on their way and closes every connection.
+	// close completes the queries in flight and closes every connection.
 	close()
-	// reuse is how often a connection was there already, and how often not.
+	// reuse returns how many queries used an existing connection, and how many did not.
 	reuse() (hits, misses uint64)
 }
 
-// server is one upstream.
+// server is one upstream address.
 type server struct {
-	target      config.Target // where it comes from
+	target      config.Target // as configured
 	addr        netip.AddrPort
-	label       string // to, as text
+	label       string // addr as text, for logs
 	readTimeout time.Duration
-	// udp and tcp are the same where the target has one transport only.
+	// udp and tcp are the same if the target has only one transport.
 	udp, tcp transport
-	// probes has sockets of its own: a probe must not wait behind the queries
-	// that a silent server holds up.
+	// probes has its own sockets: a probe must not wait behind queries to a silent server.
 	probes transport
-	// removed is closed when it has left the set.
+	// removed is closed when the server has left the pool.
 	removed chan struct{}
 
 	passiveHealth
 	udpRTT, tcpRTT rtt
-	// inFlight is how many queries it owes an answer, probes not counted.
+	// inFlight counts the queries without a reply yet, probes excluded.
 	inFlight atomic.Int32
-	// shadowing is true while a scout is under way, which are begun at scouted.
+	// shadowing says that a shadow query is in flight; shadowedAt is when the last one
+	// began.
 	shadowing  atomic.Bool
 	shadowedAt atomic.Int64
 
-	consecutiveProbeFailures atomic.Uint32 // failed probes since the last reply to one
+	consecutiveProbeFailures atomic.Uint32 // since the last answered probe
 	probing                  atomic.Bool
-	probeFailures            atomic.Uint64 // failed probes ever
+	probeFailures            atomic.Uint64 // total
 	unexpected               atomic.Uint64
-	brokenConns              atomic.Uint64 // connections
-	hedges                   atomic.Uint64 // queries it got because another server was late
-	hedgeWins                atomic.Uint64 // those of them that it answered first
+	brokenConns              atomic.Uint64 // failed connections
+	hedges                   atomic.Uint64 // queries sent because another server was late
+	hedgeWins                atomic.Uint64 // hedges that it answered first
 	suspectedCount           atomic.Uint64
 	durations                durations
 }
 
-// newServer opens no connection yet. Where what cfg says about TLS can't be done,
-// every query to the server fails with the reason.
+// newServer opens no connection. If the TLS settings of cfg can't be used, every query to
+// the server fails with the reason.
 func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward) *server {
 	s := &server{target: target, addr: to, label: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations(), removed: make(chan struct{})}
 	opts := streamOptions{
@@ -97,18 +96,18 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward) *se
 	return s
 }
 
-// initPlainDNS makes the transports of DNS without encryption.
+// initPlainDNS sets the transports for unencrypted DNS.
 func (s *server) initPlainDNS(cfg *config.Forward, opts, probe streamOptions) {
 	s.udp = newUDPTransport(s.addr, udpOptions{maxInFlight: maxInFlightUDP, maxOpen: maxOpenSockets, expire: cfg.Expire, source: cfg.SourceAddress}, &s.unexpected)
 	s.tcp = newStreamTransport(s.addr, opts)
-	if cfg.ForceTCP { // UDP may be blocked: that would be why it is set
+	if cfg.ForceTCP { // UDP may be blocked, which would be the reason for force_tcp
 		s.probes = newStreamTransport(s.addr, probe)
 		return
 	}
 	s.probes = newUDPTransport(s.addr, udpOptions{maxInFlight: 1, source: cfg.SourceAddress}, &s.unexpected)
 }
 
-// transportFor is how s is asked, and the times that are measured on the way.
+// transportFor returns the transport for a query over TCP or UDP, and its measurements.
 func (s *server) transportFor(tcp bool) (transport, *rtt) {
 	if tcp || s.udp == s.tcp {
 		return s.tcp, &s.tcpRTT
@@ -116,7 +115,7 @@ func (s *server) transportFor(tcp bool) (transport, *rtt) {
 	return s.udp, &s.udpRTT
 }
 
-// closeIdle closes what is idle for too long.
+// closeIdle closes the connections whose idle time has expired.
 func (s *server) closeIdle(now time.Time) {
 	s.tcp.closeIdle(now)
 	if s.udp != s.tcp {
@@ -132,7 +131,7 @@ func (s *server) close() {
 	}
 }
 
-// errTransport is a transport that can't be.
+// errTransport is a transport that fails every query with err.
 type errTransport struct{ err error }
 
 func (t errTransport) start(q *query)               { q.complete(t.err) }
@@ -149,7 +148,7 @@ func parseResponse(msg []byte, q *query) (wire.Response, error) {
 	return r, nil
 }
 
-// roundTrip is one whole flight of c: it blocks until the reply, until, or the end of ctx.
+// roundTrip sends q and blocks until the reply, the time until, or the end of ctx.
 func roundTrip(ctx context.Context, via transport, q *query, until time.Time) ([]byte, error) {
 	q.deadline = until
 	via.start(q)

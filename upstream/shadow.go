@@ -8,18 +8,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// remeasureAfter is how long the time of a server counts that nobody asks, to `fastest`.
-// Half would ask more often than routes change, with double a server that has become
-// fast again idles twice as long.
+// remeasureAfter is the age at which the policy fastest measures an unused server again.
 const remeasureAfter = 10 * time.Second
 
-// defaultShadowInterval is what is meant by a health interval of 0: CoreDNS's default.
+// defaultShadowInterval replaces a health interval of 0. It is CoreDNS's default.
 const defaultShadowInterval = 500 * time.Millisecond
 
-// sendShadows sends a copy of r's query to servers that the clients' queries don't go to,
-// to see whether they should again: one that is doubted, at the health interval, and,
-// for `fastest`, one that was not measured for a while, within the budget. No client
-// waits for a scout. r has been asked already.
+// sendShadows sends copies of x's query to servers that client queries avoid, to find out
+// whether they have recovered: to suspect servers at the health interval and, under the
+// policy fastest, to one that was not measured for a while, within the budget. No client
+// waits for the replies. x must have asked its first server.
 func (p *Pool) sendShadows(x *exchange, now time.Time) {
 	at := p.timestamp(now)
 	due := p.nextShadow.Load()
@@ -39,12 +37,13 @@ func (p *Pool) sendShadows(x *exchange, now time.Time) {
 	}
 }
 
-// shadowable reports whether a scout to s would tell more than is under way anyway.
+// shadowable reports whether s is neither down nor being asked already.
 func (p *Pool) shadowable(s *server, x *exchange) bool {
 	return !p.down(s) && !s.shadowing.Load() && !x.outstandingAt(s)
 }
 
-// leastRecentlyMeasured is the server that was measured the longest time ago; nil if that is not long.
+// leastRecentlyMeasured returns the server with the oldest measurement; nil if all are
+// recent.
 func (p *Pool) leastRecentlyMeasured(x *exchange, at int64) (stalest *server) {
 	oldest := at - int64(remeasureAfter)
 	for _, s := range x.servers {
@@ -57,7 +56,7 @@ func (p *Pool) leastRecentlyMeasured(x *exchange, at int64) (stalest *server) {
 	return stalest
 }
 
-// startShadow sends a copy of r's query to s.
+// startShadow sends a copy of x's query to s.
 func (p *Pool) startShadow(s *server, x *exchange, at int64) {
 	if !s.shadowing.CompareAndSwap(false, true) {
 		return
@@ -66,14 +65,14 @@ func (p *Pool) startShadow(s *server, x *exchange, at int64) {
 	q := newQuery()
 	q.request, q.payload, q.tcp = x.request, uint16(p.opts.Payload), x.tcp
 	q.build(true)
-	q.request = nil // it is the race's
+	q.request = nil // it belongs to the exchange
 	p.tasks.Go(func() {
 		defer s.shadowing.Store(false)
 		p.runShadow(s, q)
 	})
 }
 
-// runShadow waits for what comes of the scout c.
+// runShadow waits for the reply to q and records the result.
 func (p *Pool) runShadow(s *server, q *query) {
 	via, times := s.transportFor(q.tcp)
 	begun := time.Now()

@@ -8,49 +8,47 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Stats is a snapshot of a Pool's counters. All only grow, but
-// Down, Doubted and RTT. Counters
-// read while queries are under way need not add up to the last one.
+// Stats is a snapshot of a Pool's counters. All of them only grow, except Down, Suspected
+// and RTT. Counters read while queries are in flight may not add up.
 type Stats struct {
 	Servers []Server
-	// HealthcheckBroken is how often all servers were down when one was needed.
+	// HealthcheckBroken counts the queries for which all servers were down.
 	HealthcheckBroken uint64
-	// MaxConcurrentRejects is how often Exchange was [ErrTooMany].
+	// MaxConcurrentRejects counts the exchanges that returned [ErrTooMany].
 	MaxConcurrentRejects uint64
 }
 
-// Server is what is counted per upstream.
+// Server has the counters of one upstream address.
 type Server struct {
 	To   netip.AddrPort
 	Down bool
-	// Suspected says that the traffic speaks against it: others are asked first.
+	// Suspected says that the server left queries unanswered, so that others are asked
+	// first.
 	Suspected bool
-	// RTT is the smoothed time of its replies, 0 where none has come: over UDP, or
-	// over what else it is asked.
+	// RTT is the smoothed response time, over UDP if it is used; 0 without samples.
 	RTT time.Duration
-	// Hedges are the queries it got because another server was late, HedgeWins those
-	// of them that it answered first, Doubts how often it became doubted.
+	// Hedges counts the queries sent to it because another server was late, HedgeWins those
+	// that it answered first, and SuspectedTotal how often it became suspect.
 	Hedges, HedgeWins, SuspectedTotal uint64
-	// Broken are the connections that could not be made, or broke with queries in
+	// Broken counts the connections that could not be opened, or failed with queries in
 	// flight.
 	Broken uint64
-	// Durations is how long the exchanges took, in seconds, by the rcode they
-	// ended with; only those that were seen.
+	// Durations has the durations of exchanges, in seconds, for each rcode received.
 	Durations           map[wire.Rcode]stat.Snapshot
 	HealthcheckFailures uint64
 	UDP, TCP            Reuse
-	// UnexpectedReplies are the messages dropped because their ID or question was another
-	// one, or because they had no question and were no error. What came from another
-	// address the kernel has dropped, uncounted.
+	// UnexpectedReplies counts the messages dropped because their ID or question matches no
+	// query, or because they have no question and no error rcode. The kernel drops messages
+	// from other addresses, which are not counted.
 	UnexpectedReplies uint64
 }
 
-// Reuse is how often a query found a connection open, and how often not.
+// Reuse counts the queries that used an existing connection (Hits) and those that did not.
 type Reuse struct {
 	Hits, Misses uint64
 }
 
-// Stats takes a snapshot. The caller owns it.
+// Stats returns a snapshot, which the caller owns.
 func (p *Pool) Stats() Stats {
 	out := Stats{HealthcheckBroken: p.allDownCount.Load(), MaxConcurrentRejects: p.rejectedCount.Load()}
 	for _, s := range p.servers() {
@@ -76,7 +74,7 @@ func (p *Pool) Stats() Stats {
 	return out
 }
 
-// displayedRTT is [Server.RTT].
+// displayedRTT returns [Server.RTT].
 func (s *server) displayedRTT() time.Duration {
 	if t := s.udpRTT.srtt.Load(); t > 0 {
 		return time.Duration(t)
@@ -84,8 +82,8 @@ func (s *server) displayedRTT() time.Duration {
 	return time.Duration(s.tcpRTT.srtt.Load())
 }
 
-// durations is a histogram for each rcode of the header's four bits; extended
-// ones have become SERVFAIL in wire.
+// durations has a histogram for each rcode of the header's four bits; internal/wire has
+// turned extended rcodes into SERVFAIL.
 type durations [16]*stat.Histogram
 
 func newDurations() (d durations) {

@@ -16,63 +16,54 @@ import (
 )
 
 const (
-	// maxConns is the connections to one server, those that drain included. Servers
-	// count them per client (RFC 7766, 6.2.2, asks for few). Two would be enough for
-	// a node's misses; four leave place for a new one while others drain.
+	// maxConns is the maximum number of connections to one server, retired ones included.
+	// RFC 7766, 6.2.2, asks clients for few. Two suffice for a node's cache misses; four
+	// leave room for new ones while others are retired.
 	maxConns = 4
-	// pipelineLimit is how many queries a connection has in flight before another one is
-	// opened: at 10 ms each, 128 are 12,800 a second. Half would open a second
-	// connection for a burst, and the fewer there are, the more queries go out in
-	// one write; with double, one lost segment holds up twice as many.
+	// pipelineLimit is how many queries are in flight on a connection before another one is
+	// opened. At 10 ms each that is 12,800 queries per second. Fewer connections mean more
+	// queries per write; but one lost segment delays all queries of its connection.
 	pipelineLimit = 128
-	// maxInFlightPerConn is the IDs one connection has in use, of 65,536: an ID drawn at
-	// random is free at the first try nearly always. With maxLinks it bounds the
-	// queries in flight per server, at double what UDP has, since they cost no
-	// sockets; one more fails at once.
+	// maxInFlightPerConn bounds the IDs in use on a connection. A random ID is then almost
+	// always free. maxConns times this bounds the queries in flight per server.
 	maxInFlightPerConn = 1024
-	// maxOrphans is how many queries that nobody waits for any more may hold an ID of
-	// a connection; then it takes no more. Half would retire the connection to a
-	// server that drops what it can't resolve after every burst of those, double
-	// is half of all IDs.
+	// maxOrphans is how many IDs of canceled or expired queries a connection may hold
+	// before it is retired.
 	maxOrphans = maxInFlightPerConn / 4
-	// maxResends is how often a query is sent again because its connection broke.
-	// Once meets a server that closes what was idle; twice also one that restarts
-	// at that moment. More would feed what kills a server to all its connections.
+	// maxResends is how often a query is sent again because its connection failed: once for
+	// a server that closes idle connections, twice for one that also restarts at that
+	// moment.
 	maxResends = 2
-	// stalledAfter is how long a connection is silent, with a reply owed, before new
-	// queries go to another one. A lost segment is sent again after 200 ms, the
-	// least time Linux waits: half would open connections for every one of those,
-	// double lets twice as many queries run into a connection that is gone.
+	// stalledAfter is how long a connection may be silent, with a reply owed, before new
+	// queries use another one. It is longer than Linux's shortest retransmission timeout of
+	// 200 ms.
 	stalledAfter = 250 * time.Millisecond
-	// closeStalledAfter is how long such a connection is kept in the hope that it comes back:
-	// about as long as a reply is waited for. Half would close it on names that are
-	// slow to resolve, double keeps one of maxLinks places for twice as long.
+	// closeStalledAfter is how long such a connection is kept in case it recovers: about
+	// the read timeout.
 	closeStalledAfter = 2 * time.Second
-	// connectTimeout is the time to connect, handshakes included: the time of a whole
-	// exchange. Nobody waits for longer, and half would fail where a segment was
-	// lost twice.
+	// connectTimeout bounds connecting, including the TLS handshake.
 	connectTimeout = DefaultDeadline
 )
 
-// streamOptions is what a [streamTransport] needs beside the server's address.
+// streamOptions are the settings of a [streamTransport].
 type streamOptions struct {
-	// tls makes it DNS over TLS (RFC 7858); nil is plain TCP. It is copied. An empty
-	// ServerName is the server's address.
+	// tls selects DNS over TLS (RFC 7858); nil means TCP. It is cloned. An empty ServerName
+	// stands for the server's address.
 	tls *tls.Config
-	// source is the address to ask from; the system's choice if it is not valid.
+	// source is the local address; the system chooses if it is invalid.
 	source netip.Addr
-	// expire is how long an idle connection is kept; 0 keeps none.
+	// expire is how long an idle connection is kept; 0 means not at all.
 	expire time.Duration
-	// maxAge is how long a connection takes new queries; 0 is for ever.
+	// maxAge is how long a connection takes new queries; 0 means without limit.
 	maxAge time.Duration
-	// maxIdle is the most idle connections kept; 0 is as many as there are.
+	// maxIdle is the maximum number of idle connections kept; 0 means without limit.
 	maxIdle int
-	// unexpected counts the messages that answer nothing, broken the connections that
-	// could not be made or broke with queries in flight. nil counts nothing.
+	// unexpected counts messages that match no query; brokenConns counts connections that
+	// could not be opened or failed with queries in flight. Either may be nil.
 	unexpected, brokenConns *atomic.Uint64
 }
 
-// setDefaults replaces what is nil.
+// setDefaults replaces nil fields.
 func (o *streamOptions) setDefaults() {
 	if o.unexpected == nil {
 		o.unexpected = new(atomic.Uint64)
@@ -82,56 +73,53 @@ func (o *streamOptions) setDefaults() {
 	}
 }
 
-// streamTransport is a transport over TCP (RFC 7766) or TLS (RFC 7858): a few connections,
-// many queries in flight on each, answers in any order.
+// streamTransport is a transport over TCP (RFC 7766) or TLS (RFC 7858) with a few
+// connections, many queries in flight on each, and replies in any order.
 //
-// Connections are made in the background, and queries wait on them meanwhile. A
-// query goes to the first connection that is not crowded; one more is opened when
-// all are, or when those there are owe replies and say nothing. The goroutine that
-// starts a flight writes the query itself, and what others have queued by then with
-// it; nothing waits for the network, since what a socket does not take at once is
-// written in the background ([asyncConn]). One goroutine per connection reads. A
-// connection has one timer, not each query.
+// Connections are opened in the background while queries wait. A query uses the first
+// connection below its pipeline limit. Another connection is opened when all are at the
+// limit or stalled. The goroutine that starts a query writes it, together with the queries
+// queued by then. Nothing waits for the network: [asyncConn] writes in the background what
+// the socket does not accept at once. Each connection has one reading goroutine and one
+// timer.
 //
-// When a connection breaks, the queries in flight on it are sent again on another
-// one: servers close connections as they like, mostly idle ones, and a query
-// may be asked twice. But a connection that never brought a reply says something
-// about the server; then the queries fail, and the pool goes on to the next one.
+// When a connection fails, its queries are sent again on another one, because servers close
+// connections at any time. A connection that never brought a reply indicates a failing
+// server: its queries fail, and the pool asks the next server.
 //
-// Many servers, CoreDNS among them, read the next query of a connection when they have
-// answered the last, so that one slow name holds up all behind it. Until a server has
-// answered out of turn once, a connection that is silent for longer than usual with
-// replies owed is taken for held up: queries go elsewhere, over more connections than
-// otherwise if need be ([streamTransport.clientInFlight]).
+// Many servers, CoreDNS among them, answer the queries of a connection strictly in order,
+// so one slow name delays all queries behind it (head-of-line blocking). Until a server has
+// once answered out of order, a connection that owes replies and is silent for longer than
+// usual is considered blocked: queries use other connections, and more of them if necessary
+// (see [streamTransport.headOfLineBlocked]).
 //
-// An ID is not used again on a connection before its reply has come, whether or not
-// somebody waits for it still: a late reply is never taken for another query's.
+// An ID is not reused on a connection before its reply has arrived, even if the query was
+// canceled or has expired. So a late reply is never taken for that of another query.
 type streamTransport struct {
 	addr netip.AddrPort
 	streamOptions
-	ctx   context.Context // ends dials
+	ctx   context.Context // ends connecting
 	stop  context.CancelFunc
-	tasks sync.WaitGroup // one for each connection, and those that write behind
+	tasks sync.WaitGroup // connections and background writes
 
 	mu     sync.Mutex
-	open   []*streamConn            // those that take queries, the oldest first
-	live   map[*streamConn]struct{} // those that have a connection, or will
+	open   []*streamConn            // take queries; oldest first
+	live   map[*streamConn]struct{} // connected or connecting
 	closed bool
-	// dialFailed says that no connection could be made the last time it was tried.
+	// dialFailed says that the last attempt to connect failed.
 	dialFailed bool
-	// outOfOrder says that the server has answered a query before one that was sent ahead
-	// of it.
+	// outOfOrder says that the server has answered a query before an earlier one.
 	outOfOrder bool
-	// typicalRTT is the time of every second reply, or its estimate; 0 before the first.
+	// typicalRTT estimates the median time of a reply; 0 without samples.
 	typicalRTT time.Duration
-	lastReply  time.Time // when the last reply came
-	// inFlight is the queries in flight on all connections.
+	lastReply  time.Time // of any connection
+	// inFlight divides the queries in flight among the clients.
 	inFlight share.Division
 
 	hits, misses atomic.Uint64
 }
 
-// newStreamTransport opens no connection yet.
+// newStreamTransport opens no connection.
 func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
 	opts.setDefaults()
 	if opts.tls != nil {
@@ -157,7 +145,7 @@ func (t *streamTransport) start(q *query) {
 	}
 }
 
-// assignNew is [streamTransport.acquireConn] for a flight that begins; t is locked.
+// assignNew is assign for a query that starts: it enforces the limits; t is locked.
 func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error) {
 	if t.inFlight.Ask(q.client) != share.Fits {
 		return nil, ErrBusy
@@ -165,7 +153,7 @@ func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error
 	return t.assign(q, now)
 }
 
-// assign puts c on a connection, which may still be in the making; t is locked.
+// assign assigns q to a connection, which may still be connecting; t is locked.
 func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 	if t.closed {
 		return nil, ErrClosed
@@ -179,12 +167,12 @@ func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 	return c, nil
 }
 
-// pickConn gives the connection for the next query, and begins one where that is of use;
-// nil if there is no place. t is locked.
+// pickConn returns the connection for the next query, and opens one if that is useful; nil
+// if all are full. t is locked.
 func (t *streamTransport) pickConn(now time.Time) *streamConn {
 	c := t.bestConn(now)
 	if c == nil && t.closeOldestRetired(now) {
-		c = t.bestConn(now) // what was in flight there may have opened one
+		c = t.bestConn(now) // resending its queries may have opened a connection
 	}
 	if len(t.live) < t.connLimit(c, now) && t.needsConn(c, now) {
 		t.misses.Add(1)
@@ -197,8 +185,8 @@ func (t *streamTransport) pickConn(now time.Time) *streamConn {
 	return c
 }
 
-// bestConn gives the connection for the next query, nil for none; t is locked. It is
-// the first that is not crowded, so that those there are too many of get idle.
+// bestConn returns the best connection for the next query, nil for none; t is locked. It
+// prefers the first one below the pipeline limit, so that surplus connections become idle.
 func (t *streamTransport) bestConn(now time.Time) (best *streamConn) {
 	for i := len(t.open) - 1; i >= 0; i-- {
 		if c := t.open[i]; t.expired(c, now) {
@@ -217,8 +205,8 @@ func (t *streamTransport) bestConn(now time.Time) (best *streamConn) {
 	return best
 }
 
-// needsConn reports whether another connection should be made where best is the best
-// there is; t is locked.
+// needsConn reports whether another connection should be opened if best is the best one; t
+// is locked.
 func (t *streamTransport) needsConn(best *streamConn, now time.Time) bool {
 	if best == nil {
 		return true
@@ -232,15 +220,15 @@ func (t *streamTransport) needsConn(best *streamConn, now time.Time) bool {
 	return false
 }
 
-// expired reports whether l should take no more queries; t is locked.
+// expired reports whether c should take no more queries; t is locked.
 func (t *streamTransport) expired(c *streamConn, now time.Time) bool {
 	return c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
 		t.maxAge > 0 && now.Sub(c.begunAt) >= t.maxAge ||
 		c.replyOverdue(now) >= closeStalledAfter
 }
 
-// closeOldestRetired breaks the oldest connection that drains, if all places are taken, and reports
-// whether one has become free; t is locked.
+// closeOldestRetired closes the oldest retired connection if there are maxConns
+// connections, and reports whether it did; t is locked.
 func (t *streamTransport) closeOldestRetired(now time.Time) bool {
 	if len(t.live) < maxConns {
 		return false
@@ -257,10 +245,10 @@ func (t *streamTransport) closeOldestRetired(now time.Time) bool {
 	return oldest != nil
 }
 
-// errConnStuck is the end of a connection that owes replies for too long.
+// errConnStuck is the error of a connection closed because it owes replies for too long.
 var errConnStuck error = localError{errors.New("the connection is stuck")}
 
-// dial begins a connection; t is locked and not closed.
+// dial starts connecting; t is locked and not closed.
 func (t *streamTransport) dial(now time.Time) *streamConn {
 	c := newStreamConn(now, &t.inFlight)
 	c.ctx, c.cancel = context.WithTimeout(t.ctx, connectTimeout)
@@ -271,7 +259,7 @@ func (t *streamTransport) dial(now time.Time) *streamConn {
 	return c
 }
 
-// run is the goroutine of l: it connects, and then reads.
+// run is the goroutine of c: it connects and then reads.
 func (t *streamTransport) run(c *streamConn) {
 	conn, err := t.connect(c.ctx)
 	if !t.handleConnected(c, conn, err) {
@@ -281,8 +269,8 @@ func (t *streamTransport) run(c *streamConn) {
 	t.readLoop(c)
 }
 
-// handleConnected takes conn, or the error there is instead, and reports whether l is alive
-// with it. What waits on l is claimed then.
+// handleConnected processes the result of connecting, and reports whether c is usable. If
+// so, the caller has to write the queries queued on c.
 func (t *streamTransport) handleConnected(c *streamConn, conn net.Conn, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,13 +289,13 @@ func (t *streamTransport) handleConnected(c *streamConn, conn net.Conn, err erro
 	return true
 }
 
-// connect makes a connection, ready to carry messages.
+// connect opens a connection, including the TLS handshake.
 func (t *streamTransport) connect(ctx context.Context) (net.Conn, error) {
 	var from netip.AddrPort
 	if t.source.IsValid() {
 		from = netip.AddrPortFrom(t.source, 0)
 	}
-	d := net.Dialer{KeepAlive: -1} // silence shows earlier than by keep-alives
+	d := net.Dialer{KeepAlive: -1} // the timeouts above detect a dead connection earlier than keep-alives
 	conn, err := d.DialTCP(ctx, "tcp", from, t.addr)
 	if err != nil {
 		return nil, err
@@ -322,7 +310,7 @@ func (t *streamTransport) connect(ctx context.Context) (net.Conn, error) {
 	return handshake(ctx, c, t.tls)
 }
 
-// readLoop reads from l until it breaks.
+// readLoop reads from c until it fails or is closed.
 func (t *streamTransport) readLoop(c *streamConn) {
 	r := frameReader{buf: make([]byte, readBufSize)}
 	for {
@@ -342,7 +330,7 @@ func (t *streamTransport) readLoop(c *streamConn) {
 	}
 }
 
-// deliver hands out the messages that f holds; t is locked.
+// deliver processes the messages in r; t is locked.
 func (t *streamTransport) deliver(c *streamConn, r *frameReader) {
 	before, now := c.inFlight, time.Now()
 	for msg, ok := r.next(); ok; msg, ok = r.next() {
@@ -357,7 +345,8 @@ func (t *streamTransport) deliver(c *streamConn, r *frameReader) {
 	t.closeIfUnused(c, before-c.inFlight, now)
 }
 
-// closeIfUnused ends l if it is of no use any more after n calls have left it; t is locked.
+// closeIfUnused closes or retires c if it is of no use after n queries have left it; t is
+// locked.
 func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
 	if c.closed {
 		return
@@ -376,8 +365,7 @@ func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
 	}
 }
 
-// tooManyIdle reports whether more connections are idle than should be kept; t is
-// locked.
+// tooManyIdle reports whether more connections are idle than maxIdle; t is locked.
 func (t *streamTransport) tooManyIdle() bool {
 	idle := 0
 	for _, c := range t.open {
@@ -388,7 +376,7 @@ func (t *streamTransport) tooManyIdle() bool {
 	return t.maxIdle > 0 && idle > t.maxIdle
 }
 
-// retire lets l take no more queries; t is locked.
+// retire makes c take no more queries, and closes it once none is in flight; t is locked.
 func (t *streamTransport) retire(c *streamConn, now time.Time) {
 	c.retired = true
 	if i := slices.Index(t.open, c); i >= 0 {
@@ -399,7 +387,8 @@ func (t *streamTransport) retire(c *streamConn, now time.Time) {
 	}
 }
 
-// closeConn is the end of l, because of err; nil if nothing is wrong. t is locked.
+// closeConn closes c because of err; nil if nothing is wrong. Queries in flight are sent
+// again or fail. t is locked.
 func (t *streamTransport) closeConn(c *streamConn, err error, now time.Time) {
 	if c.closed {
 		return
@@ -424,13 +413,13 @@ func (t *streamTransport) closeConn(c *streamConn, err error, now time.Time) {
 	}
 }
 
-// hasReadyConn reports whether a connection works; t is locked.
+// hasReadyConn reports whether a connection is ready; t is locked.
 func (t *streamTransport) hasReadyConn(now time.Time) bool {
 	return slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.rank(now) == rankReady })
 }
 
-// resend puts c on another connection; false if it has been on too many, or its time
-// is over. t is locked.
+// resend assigns q to another connection; false if it has been sent too often or its
+// deadline has passed. t is locked.
 func (t *streamTransport) resend(q *query, now time.Time) bool {
 	if t.closed || q.resends == maxResends || !q.deadline.After(now) {
 		return false
@@ -446,7 +435,7 @@ func (t *streamTransport) resend(q *query, now time.Time) bool {
 	return true
 }
 
-// onTimer is called by l's timer.
+// onTimer is called by the timer of c.
 func (t *streamTransport) onTimer(c *streamConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

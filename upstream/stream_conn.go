@@ -12,50 +12,48 @@ import (
 )
 
 const (
-	// yieldAbove is how many queries a connection has in flight when who writes makes
-	// place first, so that others that are about to ask queue theirs, for one write
-	// and one TLS record. With half, nobody may be there and the way through the
-	// scheduler is for nothing; with double, the calls saved begin later.
+	// yieldAbove is from how many queries in flight the writer yields first, so that other
+	// goroutines can queue their queries for the same write and TLS record.
 	yieldAbove = 8
-	// maxKeptWriteBuf is the longest buffer for queries kept for the next write: what half
-	// of a connection's queries fill. More is of bursts.
+	// maxKeptWriteBuf is the largest write buffer kept for reuse, in bytes: half of a
+	// connection's queries.
 	maxKeptWriteBuf = 32 << 10
 )
 
-// streamConn is one connection of a [streamTransport], from the first query that wants it to its
-// end. The stream's lock guards it, but for what the reader alone uses.
+// streamConn is one connection of a [streamTransport], from the first query assigned to it
+// to its end. The transport's lock guards it.
 type streamConn struct {
-	conn   net.Conn // nil until it is connected
+	conn   net.Conn // nil while connecting
 	ctx    context.Context
 	cancel context.CancelFunc
 	timer  *time.Timer
-	// timerAt is when the timer rings; zero is never.
+	// timerAt is when the timer fires; zero: never.
 	timerAt time.Time
 
-	begunAt time.Time // when it was begun
-	// idleSince is since when nothing is in flight; it means nothing while there is, and
-	// is zero before it is connected.
+	begunAt time.Time // start of connecting
+	// idleSince is when the last query left; zero before the connection is established. It
+	// is meaningless while queries are in flight.
 	idleSince time.Time
-	// owedSince is since when a reply is owed and none has come; zero if none is.
+	// owedSince is since when a reply is owed and none has arrived; zero if none is owed.
 	owedSince time.Time
-	// answered says that a reply has come.
+	// answered says that a reply has arrived.
 	answered bool
-	// retired links get no more queries, and end once none is in flight.
+	// retired connections take no more queries, and are closed once none is in flight.
 	retired    bool
 	closed     bool
 	unexpected int
 
-	// queries are the IDs in use. Those of calls that nobody waits for any more have nil.
+	// queries has the IDs in use; nil for those of canceled or expired queries.
 	queries      map[uint16]*query
-	inFlight     int             // the calls in ids
-	division     *share.Division // the calls of all links of the stream
-	orphans      int             // the nils
-	lastSequence uint32          // the queries there have been
-	// movedOne says that a query was taken elsewhere since the last reply.
+	inFlight     int             // non-nil entries of queries
+	division     *share.Division // of all connections of the transport
+	orphans      int             // nil entries of queries
+	lastSequence uint32          // queries assigned so far
+	// movedOne says that a query was moved elsewhere since the last reply.
 	movedOne bool
 
-	// writeBuf is the queries to be written, framed. writing says that somebody has claimed
-	// that; spare is the buffer he leaves behind.
+	// writeBuf holds the framed queries to write; spareBuf is its replacement during a
+	// write. writing says that a goroutine is writing, or about to.
 	writeBuf, spareBuf []byte
 	writing            bool
 }
@@ -64,17 +62,17 @@ func newStreamConn(now time.Time, all *share.Division) *streamConn {
 	return &streamConn{begunAt: now, queries: make(map[uint16]*query), division: all}
 }
 
-// The ranks of links, the best first.
+// rank orders connections by how suitable they are for the next query, the best first.
 type rank uint8
 
 const (
 	rankReady      rank = iota // connected
-	rankConnecting             // not connected yet
-	rankBlocked                // a slow name seems to hold up what is behind it, see [streamTransport.clientInFlight]
-	rankStalled                // a reply is owed for too long
+	rankConnecting             // still connecting
+	rankBlocked                // a slow name seems to block it, see [streamTransport.headOfLineBlocked]
+	rankStalled                // it owes a reply for too long
 )
 
-// rank is that of l as it shows by itself.
+// rank returns the rank of c, without regard to head-of-line blocking.
 func (c *streamConn) rank(now time.Time) rank {
 	switch {
 	case c.replyOverdue(now) >= stalledAfter:
@@ -85,7 +83,7 @@ func (c *streamConn) rank(now time.Time) rank {
 	return rankReady
 }
 
-// replyOverdue is for how long a reply is owed.
+// replyOverdue returns for how long a reply is owed.
 func (c *streamConn) replyOverdue(now time.Time) time.Duration {
 	if c.owedSince.IsZero() {
 		return 0
@@ -93,7 +91,8 @@ func (c *streamConn) replyOverdue(now time.Time) time.Duration {
 	return now.Sub(c.owedSince)
 }
 
-// add takes c in, under an ID that no other query here has, and queues the query.
+// add adds q, and changes its ID if another query here has the same, and queues it for
+// writing.
 func (c *streamConn) add(q *query, now time.Time) {
 	for {
 		if _, taken := c.queries[q.sentID()]; !taken {
@@ -115,7 +114,7 @@ func (c *streamConn) add(q *query, now time.Time) {
 	}
 }
 
-// wakeBy makes the timer ring at at the latest.
+// wakeBy makes the timer fire at the given time at the latest.
 func (c *streamConn) wakeBy(at, now time.Time) {
 	if c.timerAt.IsZero() || at.Before(c.timerAt) {
 		c.timerAt = at
@@ -123,8 +122,8 @@ func (c *streamConn) wakeBy(at, now time.Time) {
 	}
 }
 
-// setConn queues the queries that have waited for conn. What nobody waits for any
-// more is not sent.
+// setConn sets conn and queues the queries that have waited for it. Canceled and expired
+// ones are not sent.
 func (c *streamConn) setConn(conn net.Conn) {
 	c.conn = conn
 	for id, q := range c.queries {
@@ -136,13 +135,13 @@ func (c *streamConn) setConn(conn net.Conn) {
 		c.writeBuf = append(c.writeBuf, q.frame...)
 	}
 	now := time.Now()
-	c.owedSince, c.idleSince = time.Time{}, now // as far as it is idle
+	c.owedSince, c.idleSince = time.Time{}, now // meaningless if queries are in flight
 	if c.inFlight > 0 {
 		c.owedSince = now
 	}
 }
 
-// remove takes c out, whose ID becomes free.
+// remove removes q, whose ID becomes free.
 func (c *streamConn) remove(q *query) {
 	delete(c.queries, q.sentID())
 	c.inFlight--
@@ -150,7 +149,7 @@ func (c *streamConn) remove(q *query) {
 	q.conn = nil
 }
 
-// orphan takes c out, to whose query a reply may come still.
+// orphan removes q, whose reply may still arrive.
 func (c *streamConn) orphan(q *query) {
 	c.queries[q.sentID()] = nil
 	c.orphans++
@@ -159,7 +158,7 @@ func (c *streamConn) orphan(q *query) {
 	q.conn = nil
 }
 
-// removeAll takes all calls out and gives them.
+// removeAll removes and returns all queries.
 func (c *streamConn) removeAll() []*query {
 	calls := make([]*query, 0, c.inFlight)
 	for _, q := range c.queries {
@@ -173,8 +172,9 @@ func (c *streamConn) removeAll() []*query {
 	return calls
 }
 
-// deliver takes out the call that msg is the reply to, which is to land with the copy of
-// msg in it, or drops a reply that comes too late; false if msg is neither.
+// deliver copies msg to the query that it answers, and removes and returns that query; the
+// caller completes it. A late reply returns nil and true; a message that matches no query
+// returns false.
 func (c *streamConn) deliver(msg []byte, now time.Time) (q *query, ok bool) {
 	if len(msg) < headerLen {
 		return nil, false
@@ -202,7 +202,7 @@ func (c *streamConn) deliver(msg []byte, now time.Time) (q *query, ok bool) {
 	return q, true
 }
 
-// expire ends the flights whose time is over at now, and gives their number.
+// expire completes the queries whose deadline has passed at now, and returns their number.
 func (c *streamConn) expire(now time.Time) (n int) {
 	c.timerAt = time.Time{}
 	for _, q := range c.queries {
@@ -222,18 +222,18 @@ func (c *streamConn) expire(now time.Time) (n int) {
 	return n
 }
 
-// release gives back what l holds. The calls in flight stay.
+// release frees the resources of c. The queries in flight stay.
 func (c *streamConn) release() {
 	c.closed = true
 	c.timer.Stop()
 	c.cancel()
 	if c.conn != nil {
-		c.conn.Close() // does not block: nothing is written that a pipe has no place for
+		c.conn.Close() // does not block: TLS writes its last record to an asyncConn
 	}
 	c.writeBuf, c.spareBuf = nil, nil
 }
 
-// claimWrite reports whether the caller is to write what is queued.
+// claimWrite reports whether the caller has to write the queued queries.
 func (c *streamConn) claimWrite() bool {
 	if c.writing || c.conn == nil || c.closed || len(c.writeBuf) == 0 {
 		return false
@@ -242,13 +242,13 @@ func (c *streamConn) claimWrite() bool {
 	return true
 }
 
-// write writes what is queued on l, which the caller has claimed. What others queue
-// meanwhile is written by a goroutine of its own: the caller has a reply to wait for.
+// write writes the queries queued on c; the caller has claimed that. Queries queued
+// meanwhile are written by another goroutine, because the caller waits for its own reply.
 func (t *streamTransport) write(c *streamConn) {
 	if t.flush(c) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if !c.closed { // so that close waits for it
+		if !c.closed { // so that close waits for the goroutine
 			t.tasks.Go(func() {
 				for t.flush(c) {
 				}
@@ -257,7 +257,7 @@ func (t *streamTransport) write(c *streamConn) {
 	}
 }
 
-// flush writes once, and reports whether more is queued. It does not block.
+// flush writes once, without blocking, and reports whether more is queued.
 func (t *streamTransport) flush(c *streamConn) (more bool) {
 	t.mu.Lock()
 	if c.inFlight >= yieldAbove && len(c.writeBuf) < maxKeptWriteBuf {

@@ -8,26 +8,21 @@ import (
 	"github.com/nodens-dns/nodens/internal/mmsg"
 )
 
-// The system calls of UDP are made without telling the scheduler, which is a
-// tenth of what an exchange costs: they are on non-blocking sockets and so never
-// wait.
+// The UDP system calls use RawSyscall, which bypasses the scheduler and saves a tenth of an
+// exchange's cost. This is safe because the sockets are non-blocking.
 
-// batchSize is the datagrams read in one system call. A socket rarely has more
-// that wait, since a busy server's replies spread over several ports: half would
-// split what a burst brings, double would be 64 KiB more for next to no call
-// saved.
+// batchSize is how many datagrams one system call reads. More are rarely waiting, because
+// the replies of a busy server are spread over several sockets.
 const batchSize = 16
 
-// batch is room for what one call reads. It belongs to one goroutine at a time;
-// the kernel writes into it only during read.
+// batch is the buffers of one read. It belongs to one goroutine at a time; the kernel
+// writes to it only during read.
 type batch struct {
 	messages [batchSize]mmsg.Message
 	vectors  [batchSize]unix.Iovec
-	// buffers take one byte more than datagramRoom, so that a datagram that was cut
-	// is told from one that just fits.
+	// buffers have one byte more than maxDatagram, to recognize truncated datagrams.
 	buffers [batchSize][maxDatagram + 1]byte
-	// noRecvmmsg is set where recvmmsg is refused: by a kernel without it, or by a
-	// filter on system calls.
+	// noRecvmmsg is set if the kernel lacks recvmmsg or a system call filter blocks it.
 	noRecvmmsg bool
 }
 
@@ -42,14 +37,13 @@ func newBatch() *batch {
 	return b
 }
 
-// datagram is the i-th one read, valid until the next read.
+// datagram returns the i-th datagram, valid until the next read.
 func (b *batch) datagram(i int) []byte { return b.buffers[i][:b.messages[i].Len] }
 
-// read takes what waits on fd, a non-blocking datagram socket, and gives the
-// number of datagrams. Fewer than batchSize means that nothing is left, and so
-// that the next one to come makes the socket readable anew. The error is that of
-// the socket, such as ECONNREFUSED for an ICMP message; the datagrams before it
-// are good.
+// read reads the datagrams waiting on fd, a non-blocking socket, and returns their number.
+// Fewer than batchSize means that none are left, so the next one makes the socket readable
+// again. An error is that of the socket, such as ECONNREFUSED after an ICMP message; the n
+// datagrams before it are valid.
 func (b *batch) read(fd uintptr) (n int, err error) {
 	if !b.noRecvmmsg {
 		n, errno := mmsg.Receive(fd, b.messages[:], unix.MSG_DONTWAIT)
@@ -67,7 +61,7 @@ func (b *batch) read(fd uintptr) (n int, err error) {
 	return b.readOneByOne(fd)
 }
 
-// readOneByOne is read with a call for each datagram.
+// readOneByOne is read with one system call per datagram.
 func (b *batch) readOneByOne(fd uintptr) (n int, err error) {
 	for i := range b.messages {
 		room := &b.buffers[i]
@@ -84,9 +78,9 @@ func (b *batch) readOneByOne(fd uintptr) (n int, err error) {
 	return batchSize, nil
 }
 
-// sendDatagram puts msg into the connected datagram socket fd, or gives the error: that of
-// an ICMP message for an earlier one, or EAGAIN where the socket's buffer is full.
-// It has room for more than the queries of one port, so that hardly ever is.
+// sendDatagram sends msg on the connected datagram socket fd. The error may stem from an
+// ICMP message about an earlier datagram; EAGAIN means that the socket buffer is full,
+// which is rare because it holds more than all queries of a socket.
 func sendDatagram(fd uintptr, msg []byte) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(msg))), uintptr(len(msg)), unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {

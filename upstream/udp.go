@@ -12,75 +12,70 @@ import (
 )
 
 const (
-	// maxQueriesPerSocket is how many queries go out of one port. A socket costs about as much
-	// as four exchanges: spread over 128 of them that is 3 %. Half would cost
-	// 6 %, double lets a port that was found out live twice as long.
+	// maxQueriesPerSocket is how many queries use one socket, and so one local port.
+	// Opening a socket costs about as much as four exchanges; 128 queries reduce that to 3
+	// %.
 	maxQueriesPerSocket = 128
-	// maxOpenSockets is how many ports take new queries. Who has found one out sees
-	// every sixteenth query there. Half would let him see twice as many; double
-	// leaves fewer replies for each read, and costs more than it hides.
+	// maxOpenSockets is how many sockets take new queries. An attacker who has discovered
+	// one port sees every sixteenth query there.
 	maxOpenSockets = 16
-	// maxUnexpected is how many datagrams that answer nothing a port may get before it
-	// takes no more queries: somebody is guessing at IDs there, and needs tens of
-	// thousands. Half would be met by the late replies of a server that was stuck
-	// for a moment, double gives forgers twice the guesses.
+	// maxUnexpected is how many unexpected datagrams a socket may get before it is retired:
+	// they may be guesses of an ID, which take tens of thousands. It tolerates the late
+	// replies of a server after a short freeze.
 	maxUnexpected = 32
-	// maxInFlightUDP bounds the queries in flight per server: with a server that is
-	// silent and a read timeout of 2 s it is 1,024 queries a second that wait. Half
-	// is too few for a busy node. Each holds 2 KiB, and, if all but one of its
-	// port's were answered, a socket: double is files that others need.
+	// maxInFlightUDP bounds the queries in flight to one server. With a silent server and a
+	// read timeout of 2 s that is 1,024 queries per second. Each holds 2 KiB and at worst a
+	// socket.
 	maxInFlightUDP = 2048
 )
 
-// udpOptions is the bounds on the sockets of a [udpTransport].
+// udpOptions are the limits of a [udpTransport].
 type udpOptions struct {
-	// maxInFlight is the most queries in flight; one more fails at once.
+	// maxInFlight is the maximum number of queries in flight; further ones fail at once.
 	maxInFlight int
-	// maxOpen is the most ports that take new queries; with 0 each query has a port
-	// of its own.
+	// maxOpen is the maximum number of sockets that take new queries; 0 means that each
+	// query gets its own socket.
 	maxOpen int
-	// expire is how long a port takes new queries; 0 is as 0 for open.
+	// expire is how long a socket takes new queries; 0 means that each query gets its own
+	// socket.
 	expire time.Duration
-	// source is the address queries go out from; not valid is the system's choice.
+	// source is the local address; the system chooses if it is invalid.
 	source netip.Addr
 }
 
-// udpTransport is a transport that has many queries in flight on each of a few connected
-// sockets, so that the kernel takes datagrams from that one address and port
-// only, and hands on ICMP errors (icmp.go says which of them are believed).
+// udpTransport is a transport over UDP with a few connected sockets and many queries in
+// flight on each. The kernel passes on only datagrams from the server's address and port,
+// and ICMP errors (icmp.go describes how they are handled).
 //
-// Every query goes out of a port drawn from those that are open, one more being
-// opened while those are busy and there are fewer than [udpOptions].open. A port has
-// one goroutine, which reads what comes in and closes it in the end, in the netpoller
-// until a datagram or the first of its queries' deadlines comes. A reply is
-// matched by ID and question, copied into the call, and wakes who waits for it.
+// Each query uses a random open socket. If that one is busy and fewer than
+// [udpOptions].maxOpen are open, a new one is opened. Each socket has one goroutine, which
+// reads from it and finally closes it. It waits in the netpoller for a datagram or the
+// earliest deadline. A reply is matched by ID and question, and copied into its query.
 //
-// To a forger (RFC 5452, 4 to 9): one forged datagram is taken for the answer to a
-// query with a chance of one in the ports there are, times 65,536 IDs, however
-// many others are in flight, on its port or elsewhere: those have other
-// questions, since the cache has no question in flight twice. What sharing
-// ports costs is that they live on: who finds one out, say by how fast ICMP
-// messages come back, has to guess only the ID of what goes there next. So ports
-// retire, after maxUses queries, after expire, which was the same with one query
-// at a time on each, and after maxStrays wrong guesses; and which query goes
-// there is drawn.
+// How hard are replies to forge (RFC 5452, 4 to 9)? A forged datagram must have the right
+// port and one of 65,536 IDs. Other queries in flight do not help the attacker: they have
+// other questions, because the cache never has the same question in flight twice. The price
+// of sharing sockets is that ports live longer: an attacker who has discovered one, for
+// example by the rate of ICMP messages, only has to guess the ID of the next query there.
+// Therefore sockets are retired after maxQueriesPerSocket queries, after expire, and after
+// maxUnexpected wrong guesses; and the socket of each query is chosen at random.
 type udpTransport struct {
-	local, remote *net.UDPAddr // from may be nil
+	local, remote *net.UDPAddr // local may be nil
 	udpOptions
 	batches    sync.Pool
 	readers    sync.WaitGroup
 	unexpected *atomic.Uint64
 
 	mu       sync.Mutex
-	open     []*udpSocket            // those that take new queries
-	live     map[*udpSocket]struct{} // those that have a socket
+	open     []*udpSocket            // take new queries
+	live     map[*udpSocket]struct{} // not closed yet
 	inFlight share.Division          // queries in flight
 	closed   bool
 
 	hits, misses atomic.Uint64
 }
 
-// newUDPTransport opens no socket yet. Datagrams that answer nothing are counted in strays.
+// newUDPTransport opens no socket. It counts unexpected datagrams in strays.
 func newUDPTransport(to netip.AddrPort, bounds udpOptions, strays *atomic.Uint64) *udpTransport {
 	if bounds.expire <= 0 {
 		bounds.maxOpen = 0
@@ -115,7 +110,7 @@ func (t *udpTransport) start(q *query) {
 	}
 }
 
-// retrySend sends c's query again where its socket gave err instead of taking it.
+// retrySend sends q again after sending on s failed with err.
 func (t *udpTransport) retrySend(s *udpSocket, q *query, err error) {
 	for tries := 0; tries < maxSendRetries && err != nil && isRecoverable(err); tries++ {
 		_ = s.raw.Control(func(fd uintptr) { t.handleErrorQueue(s, fd) })
@@ -126,13 +121,13 @@ func (t *udpTransport) retrySend(s *udpSocket, q *query, err error) {
 	}
 }
 
-// maxSendRetries is how often a query is sent again because the socket gave an error instead: that
-// of an ICMP message about an earlier one, mostly. One is enough for those that come by
-// themselves; with more, an attacker who sends them all the time keeps us busy.
+// maxSendRetries is how often sending is retried after an error, which mostly belongs to an
+// ICMP message about an earlier query. The limit stops an attacker who sends such messages
+// all the time from keeping the CPU busy.
 const maxSendRetries = 2
 
-// assign puts c on an open port, or gives nil if it needs a new one. The error is that
-// too many are in flight.
+// assign assigns q to an open socket, or returns nil if q needs a new one. The error says
+// that too many queries are in flight.
 func (t *udpTransport) assign(q *query) (*udpSocket, error) {
 	draw := int(q.newID())
 	t.mu.Lock()
@@ -157,9 +152,8 @@ func (t *udpTransport) assign(q *query) (*udpSocket, error) {
 	return s, nil
 }
 
-// dial opens a port for c. The kernel draws its number from a generator of its
-// own, out of ip_local_port_range. The port stays for others if there is place,
-// which several that dial at the same time may compete for.
+// dial opens a socket for q. The kernel chooses a random port from ip_local_port_range. The
+// socket stays open for other queries if there are fewer than maxOpen by then.
 func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 	t.misses.Add(1)
 	conn, err := net.DialUDP("udp", t.local, t.remote)
@@ -189,7 +183,7 @@ func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 	return s, nil
 }
 
-// addQuery is the start of c's flight on p; t is locked.
+// addQuery adds q to s; t is locked.
 func (t *udpTransport) addQuery(s *udpSocket, q *query) {
 	s.add(q)
 	s.wakeBy(q.deadline)
@@ -198,7 +192,7 @@ func (t *udpTransport) addQuery(s *udpSocket, q *query) {
 	}
 }
 
-// retire takes p out of the open ports; t is locked.
+// retire makes s take no more queries; t is locked.
 func (t *udpTransport) retire(s *udpSocket) {
 	s.retired = true
 	if i := slices.Index(t.open, s); i >= 0 {
@@ -209,19 +203,19 @@ func (t *udpTransport) retire(s *udpSocket) {
 	}
 }
 
-// failUnsent ends the flight of c, which p's socket did not take because of err. The others on
-// p go on.
+// failUnsent fails q, which could not be sent on s because of err. Other queries on s
+// continue.
 func (t *udpTransport) failUnsent(s *udpSocket, q *query, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q.socket != s {
-		return // it has landed
+		return // it is complete
 	}
 	s.complete(slices.Index(s.queries[:s.inFlight], q), err)
 	t.retire(s)
 }
 
-// countUnexpected counts something that answers nothing on p; t is locked.
+// countUnexpected counts an unexpected datagram or ICMP error on s; t is locked.
 func (t *udpTransport) countUnexpected(s *udpSocket) {
 	t.unexpected.Add(1)
 	if s.unexpected++; s.unexpected == maxUnexpected {
@@ -244,7 +238,7 @@ func (t *udpTransport) cancel(q *query) bool {
 	return true
 }
 
-// readLoop is the goroutine of p.
+// readLoop is the goroutine of s.
 func (t *udpTransport) readLoop(s *udpSocket) {
 	drain := func(fd uintptr) bool { return t.readAvailable(s, fd) }
 	for {
@@ -258,8 +252,8 @@ func (t *udpTransport) readLoop(s *udpSocket) {
 	s.conn.Close()
 }
 
-// readAvailable delivers what waits on p's socket; true is for p to be settled. False is
-// for the netpoller to wait: what comes after the last read wakes it up.
+// readAvailable delivers the datagrams waiting on s. It returns true if expireQueries has
+// to be called, and false to wait in the netpoller for the next datagram.
 func (t *udpTransport) readAvailable(s *udpSocket, fd uintptr) bool {
 	b := t.batches.Get().(*batch)
 	defer t.batches.Put(b)
@@ -280,8 +274,8 @@ func (t *udpTransport) readAvailable(s *udpSocket, fd uintptr) bool {
 	}
 }
 
-// deliver hands the first n datagrams of b to the calls in flight on p, and reports
-// whether p is over. Who waits runs when all of them are handed out.
+// deliver completes the queries that the first n datagrams of b answer, and reports whether
+// s is finished.
 func (t *udpTransport) deliver(s *udpSocket, b *batch, n int) (over bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -294,9 +288,8 @@ func (t *udpTransport) deliver(s *udpSocket, b *batch, n int) (over bool) {
 	return s.finished()
 }
 
-// expireQueries does what is to be done about p beside reading: flights end whose time is
-// over, all of them if the socket has failed. It reports whether p is over, which
-// then is t's no more.
+// expireQueries completes the queries whose deadline has passed, or all if the socket has
+// failed. It reports whether s is finished; s is then removed from t.
 func (t *udpTransport) expireQueries(s *udpSocket) (over bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

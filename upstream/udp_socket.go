@@ -11,35 +11,34 @@ import (
 	"github.com/nodens-dns/nodens/internal/share"
 )
 
-// udpSocket is one connected socket and the calls in flight on it. What its reader
-// alone uses stands first; the lock of its [udpTransport] guards the rest.
+// udpSocket is a connected socket and the queries in flight on it. The first fields are
+// used by the reader only; the others are guarded by the lock of its [udpTransport].
 type udpSocket struct {
 	conn net.Conn
 	raw  syscall.RawConn
-	// readErr is why the socket can't be used any more.
+	// readErr is why the socket is unusable.
 	readErr error
 
-	openedAt time.Time // when it was opened
-	sent     int       // the queries sent from it
-	// retired ports get no more queries; the reader closes them once none is in
-	// flight.
+	openedAt time.Time
+	sent     int // queries sent
+	// retired sockets take no more queries; the reader closes them once none is in flight.
 	retired    bool
 	unexpected int
-	// wakeAt is when the reader wakes up without a datagram; zero is never.
+	// wakeAt is when the reader wakes up without a datagram; zero: never.
 	wakeAt time.Time
 
-	// ids are those of calls, index by index and in no order. Only the first
-	// flying of both are in use. A look-up reads 256 bytes at most, in a row.
+	// ids and queries are parallel, in no order; the first inFlight entries are in use. A
+	// lookup reads at most 256 consecutive bytes.
 	ids      [maxQueriesPerSocket]uint16
 	queries  [maxQueriesPerSocket]*query
 	inFlight int
-	division *share.Division // the queries in flight on all ports of the udp
-	// orphanIDs are the IDs of queries nobody waits for any more, whose replies may come
-	// still; nil for most ports. There are maxUses at most.
+	division *share.Division // of all sockets of the transport
+	// orphanIDs are the IDs of canceled or expired queries whose replies may still arrive;
+	// at most maxQueriesPerSocket.
 	orphanIDs []uint16
 }
 
-// indexOf gives the index of the call with this ID, -1 if there is none.
+// indexOf returns the index of the query with this ID; -1 if there is none.
 func (s *udpSocket) indexOf(id uint16) int {
 	for i, other := range s.ids[:s.inFlight] {
 		if other == id {
@@ -49,7 +48,7 @@ func (s *udpSocket) indexOf(id uint16) int {
 	return -1
 }
 
-// add takes c in, under an ID that no other call here has.
+// add adds q, and changes its ID if another query here has the same.
 func (s *udpSocket) add(q *query) {
 	for s.indexOf(q.sentID()) >= 0 {
 		q.replaceID()
@@ -61,7 +60,7 @@ func (s *udpSocket) add(q *query) {
 	s.sent++
 }
 
-// remove takes the i-th call out; the last one takes its place.
+// remove removes the i-th query; the last one takes its place.
 func (s *udpSocket) remove(i int) {
 	s.division.Remove(s.queries[i].client)
 	s.queries[i].socket = nil
@@ -71,7 +70,7 @@ func (s *udpSocket) remove(i int) {
 	s.queries[last] = nil
 }
 
-// orphan takes the i-th call out, whose reply may come still.
+// orphan removes the i-th query, whose reply may still arrive.
 func (s *udpSocket) orphan(i int) *query {
 	q := s.queries[i]
 	s.orphanIDs = append(s.orphanIDs, s.ids[i])
@@ -79,8 +78,8 @@ func (s *udpSocket) orphan(i int) *query {
 	return q
 }
 
-// takeOrphanReply reports whether msg is the reply to a query that nobody waits for any more:
-// no forger, only a server that was slow.
+// takeOrphanReply reports whether msg is a late reply to a query that was canceled or has
+// expired, and forgets its ID.
 func (s *udpSocket) takeOrphanReply(msg []byte) bool {
 	if len(msg) < headerLen || msg[2]&qrBit == 0 {
 		return false
@@ -93,15 +92,14 @@ func (s *udpSocket) takeOrphanReply(msg []byte) bool {
 	return true
 }
 
-// complete is the end of the i-th call's flight: with err, or with the reply it holds.
+// complete completes the i-th query with err, or with the reply it holds.
 func (s *udpSocket) complete(i int, err error) {
 	q := s.queries[i]
 	s.remove(i)
 	q.complete(err)
 }
 
-// deliver ends the flight of the call that msg, a datagram, is the reply to; false
-// if there is none. msg is copied.
+// deliver completes the query that msg answers, with a copy of msg; false if there is none.
 func (s *udpSocket) deliver(msg []byte) bool {
 	if len(msg) < headerLen {
 		return false
@@ -115,10 +113,10 @@ func (s *udpSocket) deliver(msg []byte) bool {
 	return true
 }
 
-// expire ends the flights whose time is over at now, and gives when the next one's
-// is; zero if none is left.
+// expire completes the queries whose deadline has passed at now, and returns the next
+// deadline; zero if no query is left.
 func (s *udpSocket) expire(now time.Time) (next time.Time) {
-	for i := s.inFlight - 1; i >= 0; i-- { // downwards: what takes i's place was seen
+	for i := s.inFlight - 1; i >= 0; i-- { // backwards: remove moves a query already seen to i
 		switch until := s.queries[i].deadline; {
 		case !until.After(now):
 			s.orphan(i).complete(os.ErrDeadlineExceeded)
@@ -129,25 +127,24 @@ func (s *udpSocket) expire(now time.Time) (next time.Time) {
 	return next
 }
 
-// failAll ends all flights with err.
+// failAll completes all queries with err.
 func (s *udpSocket) failAll(err error) {
 	for s.inFlight > 0 {
 		s.complete(s.inFlight-1, err)
 	}
 }
 
-// immediately as the time to wake up is at once.
+// immediately is a time in the past, for wakeBy.
 var immediately = time.Unix(1, 0)
 
-// wakeBy makes the reader wake up at at the latest. It costs a timer only where the
-// reader would sleep for longer: once per port, nearly, since all queries have the
-// same time.
+// wakeBy wakes the reader at the given time at the latest. It sets a timer only if the
+// reader would sleep longer, which is rare: all queries have the same timeout.
 func (s *udpSocket) wakeBy(at time.Time) {
 	if s.wakeAt.IsZero() || at.Before(s.wakeAt) {
 		s.wakeAt = at
-		_ = s.conn.SetReadDeadline(at) // fails on a closed socket, whose reader is gone
+		_ = s.conn.SetReadDeadline(at) // fails on a closed socket, which has no reader
 	}
 }
 
-// finished reports whether nothing is left to do but to close the socket.
+// finished reports whether the socket can be closed.
 func (s *udpSocket) finished() bool { return s.retired && s.inFlight == 0 }
