@@ -15,36 +15,34 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// checkInterval is how often the files of a certificate are looked at, where somebody
-// asks for it: a rotation is in force a second later. With half of it the three
-// looks would only be more; with twice as much, who replaces a broken certificate
-// waits for nothing.
+// checkInterval is the least time between two checks of a certificate's files. A rotation
+// takes effect within it.
 const checkInterval = time.Second
 
-// Certificate is what servers over TLS show their clients. Its files are looked at
-// when a connection or a scrape comes, at most once a second; what has changed there
-// holds for the connections that come from then on. Files that can't be used change
-// nothing but a counter and the log. It is safe for concurrent use.
+// Certificate is a server certificate for TLS that reloads itself. Its files are checked
+// when a connection or a scrape arrives, at most once a second. Changes apply to new
+// connections. If the new files cannot be used, the old certificate stays in use, and the
+// failure is counted and logged. A Certificate is safe for concurrent use.
 type Certificate struct {
 	cfg      config.TLSServer
 	log      *slog.Logger
-	interval time.Duration // lookEvery, but for tests
+	interval time.Duration // checkInterval, except in tests
 
-	lastCheck atomic.Int64 // when the files were looked at, by package clock
+	lastCheck atomic.Int64 // when the files were last checked, by package clock
 	current   atomic.Pointer[keyPair]
 	failed    atomic.Uint64
 
 	mu    sync.Mutex
-	files [3]fs.FileInfo // as they were when they were read; nil is no file
+	files [3]fs.FileInfo // as of the last load; nil if the file did not exist
 }
 
-// keyPair is what files made.
+// keyPair is what was loaded from the files.
 type keyPair struct {
 	expiry   time.Time
 	dot, doh *tls.Config
 }
 
-// NewCertificate reads the files that cfg names. Its error names the one at fault.
+// NewCertificate loads the files in cfg. An error names the file at fault.
 func NewCertificate(cfg config.TLSServer, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{cfg: cfg, log: log, interval: checkInterval}
 	c.lastCheck.Store(int64(clock.Now()))
@@ -52,22 +50,22 @@ func NewCertificate(cfg config.TLSServer, log *slog.Logger) (*Certificate, error
 	return c, c.load()
 }
 
-// File is the path of the certificate.
+// File returns the path of the certificate file.
 func (c *Certificate) File() string { return c.cfg.Cert }
 
-// Expiry is when the certificate in force ends.
+// Expiry returns when the certificate in use expires.
 func (c *Certificate) Expiry() time.Time {
 	c.checkFiles()
 	return c.current.Load().expiry
 }
 
-// ReloadFailures counts changes of the files that could not be used.
+// ReloadFailures returns the number of changes to the files that could not be used.
 func (c *Certificate) ReloadFailures() uint64 {
 	c.checkFiles()
 	return c.failed.Load()
 }
 
-// tlsConfig are what a connection that comes now is served with.
+// tlsConfig returns the settings for a new connection.
 func (c *Certificate) tlsConfig(t config.Transport) *tls.Config {
 	c.checkFiles()
 	m := c.current.Load()
@@ -77,7 +75,8 @@ func (c *Certificate) tlsConfig(t config.Transport) *tls.Config {
 	return m.dot
 }
 
-// checkFiles looks whether the files have changed, unless somebody has just done so.
+// checkFiles reloads the files if they have changed. It does nothing if the last check was
+// less than checkInterval ago or another goroutine is checking.
 func (c *Certificate) checkFiles() {
 	last, now := c.lastCheck.Load(), clock.Now()
 	if now < time.Duration(last)+c.interval || !c.lastCheck.CompareAndSwap(last, int64(now)) {
@@ -89,17 +88,16 @@ func (c *Certificate) checkFiles() {
 	if slices.EqualFunc(files[:], c.files[:], sameFile) {
 		return
 	}
-	c.files = files // before they are read: what changes from here on is seen the next time
+	c.files = files // set before loading, so that the next check sees later changes
 	if err := c.load(); err != nil {
 		c.failed.Add(1)
-		c.log.Error("tls: the old certificate stays", "file", c.cfg.Cert, "err", err)
+		c.log.Error("certificate not reloaded, keeping the old one", "file", c.cfg.Cert, "err", err)
 		return
 	}
-	c.log.Info("tls: a new certificate is in force", "file", c.cfg.Cert, "expires", c.current.Load().expiry)
+	c.log.Info("certificate reloaded", "file", c.cfg.Cert, "expires", c.current.Load().expiry)
 }
 
-// stat looks at the files, by way of the symbolic links that a mounted Secret is
-// made of.
+// stat returns the file infos, following the symbolic links of a mounted Secret.
 func (c *Certificate) stat() (files [3]fs.FileInfo) {
 	for i, path := range []string{c.cfg.Cert, c.cfg.Key, c.cfg.CA} {
 		if path == "" {
@@ -119,9 +117,8 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// load reads the files and puts what they make in force. With them the keys of
-// session tickets are new: whoever is let in on account of an old certificate or an
-// old root is asked again.
+// load reads the files and puts them into use. Session ticket keys are renewed with them,
+// so that a client admitted under an old certificate or root has to authenticate again.
 func (c *Certificate) load() error {
 	cert, roots, err := c.cfg.Load()
 	if err != nil {
@@ -135,8 +132,8 @@ func (c *Certificate) load() error {
 	}
 	m := &keyPair{expiry: cert.Leaf.NotAfter, dot: base, doh: base.Clone()}
 	m.doh.NextProtos = []string{"h2", "http/1.1"}
-	// Most stub resolvers name no protocol, and some name one of their own, which
-	// would end the handshake: the protocol's name is only for those that know it
+	// Most stub resolvers offer no ALPN protocol, and some offer one of their own, which
+	// would fail the handshake. Only clients that offer "dot" get it back
 	// (RFC 7858, 3.2; IANA's registry of ALPN).
 	named := base.Clone()
 	named.NextProtos = []string{"dot"}
@@ -148,7 +145,7 @@ func (c *Certificate) load() error {
 	}
 	c.current.Store(m)
 	if time.Now().After(m.expiry) {
-		c.log.Warn("tls: the certificate has expired, so that clients will not take it", "file", c.cfg.Cert, "expired", m.expiry)
+		c.log.Warn("certificate has expired", "file", c.cfg.Cert, "expired", m.expiry)
 	}
 	return nil
 }

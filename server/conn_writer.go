@@ -12,28 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxUnsent bounds the bytes of replies that all clients together may leave with the
-// server: those that find their client not reading while there are more of them
-// cost it its connection. It is 64 replies of 4 KiB, all that a client may have
-// waited for, for each of 64 clients that are slow for a moment. Twice as much
-// would be a fifth of what a node agent is usually given.
+// maxUnsent limits the bytes of replies that the server holds for all clients together.
+// Beyond it, a client that does not read loses its connection. It is 64 replies of 4 KiB
+// for each of 64 slow clients, and a tenth of a node agent's usual memory limit.
 const maxUnsent = 16 << 20
 
 // connWriter is the writing side of a connection. It is safe for concurrent use. One
-// goroutine writes at a time; what others put in the meantime it writes as well.
+// goroutine writes at a time; replies that others enqueue meanwhile are written by that
+// goroutine. It copies what it is given: callers may reuse their buffers when a method
+// has returned.
 type connWriter struct {
-	c *tcpConn // whose queries that wait only its reader adds to
+	c *tcpConn // only its reader begins queries
 
 	mu      sync.Mutex
-	changed sync.Cond // the writing, or a query's waiting, is over
-	queue   []byte    // replies that nobody has begun to write; counted in Server.owed
+	changed sync.Cond // signals the end of a write or of a pending query
+	queue   []byte    // replies that are not being written yet; counted in Server.unsent
 	writing bool
-	blocked bool // the client does not take what is being written
-	broken  bool // nothing can be written any more
+	blocked bool // the current write waits for the client
+	broken  bool // the connection is lost
 }
 
-// beginQuery counts one more query that waits. If limit of them do, it is false, or with
-// block waits until one is done; it is also false if there is nobody to reply to.
+// beginQuery counts one more pending query. If there are limit of them, it returns false
+// or, with block set, waits until one ends. It also returns false if the connection is
+// lost.
 func (o *connWriter) beginQuery(limit int, block bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -47,7 +48,7 @@ func (o *connWriter) beginQuery(limit int, block bool) bool {
 	return true
 }
 
-// endQuery takes back a begin.
+// endQuery ends a query that beginQuery has counted.
 func (o *connWriter) endQuery() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -57,7 +58,7 @@ func (o *connWriter) endQuery() {
 	o.changed.Broadcast()
 }
 
-// waitIdle waits until no query waits any more.
+// waitIdle blocks until there is no pending query.
 func (o *connWriter) waitIdle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,9 +67,9 @@ func (o *connWriter) waitIdle() {
 	}
 }
 
-// write writes frames to the connection, whose descriptor is fd, and returns when
-// the kernel has all of them; false if the connection is lost. The caller is the
-// connection's reader.
+// write writes frames to the connection, whose descriptor is fd, and blocks until the
+// kernel has taken all of them. It returns false if the connection is lost. Only the
+// connection's reader calls it.
 func (o *connWriter) write(fd int, frames []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +87,7 @@ func (o *connWriter) write(fd int, frames []byte) bool {
 	return !o.broken
 }
 
-// writeFrames writes frames of the reader's.
+// writeFrames writes frames that are not counted in Server.unsent yet.
 func (o *connWriter) writeFrames(fd int, frames []byte) (err error) {
 	owed := &o.c.s.unsent
 	if o.c.tls != nil {
@@ -103,7 +104,7 @@ func (o *connWriter) writeFrames(fd int, frames []byte) (err error) {
 	return err
 }
 
-// writeBatch writes a batch of the queue, which is counted already.
+// writeBatch writes a part of the queue, which is counted in Server.unsent already.
 func (o *connWriter) writeBatch(batch []byte) (err error) {
 	if o.c.tls != nil {
 		_, err = o.c.tls.Write(batch)
@@ -117,8 +118,8 @@ func (o *connWriter) writeBatch(batch []byte) (err error) {
 	return err
 }
 
-// enqueue writes one reply, or leaves it to the goroutine that is writing. It waits for
-// the client only if it is the one that writes.
+// enqueue writes one reply or leaves it to the goroutine that is writing. It blocks for
+// the client only if it writes itself.
 func (o *connWriter) enqueue(msg []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,8 +137,8 @@ func (o *connWriter) enqueue(msg []byte) {
 	}
 }
 
-// writeQueue writes the queue until nothing is left in it, and ends the writing. err is
-// what came of the write before it. The caller holds o.mu, and has set writing.
+// writeQueue writes the queue until it is empty and then ends the writing. err is the
+// result of the write before it. The caller holds o.mu and has set writing.
 func (o *connWriter) writeQueue(err error) {
 	for err == nil && len(o.queue) > 0 {
 		batch := o.queue
@@ -154,8 +155,8 @@ func (o *connWriter) writeQueue(err error) {
 	o.changed.Broadcast()
 }
 
-// abort gives up a client that is too slow, or gone. The caller holds o.mu, and
-// has seen that it isn't broken.
+// abort gives up the connection because the client is slow or gone. The caller holds o.mu
+// and has checked that the connection is not broken yet.
 func (o *connWriter) abort(slow bool) {
 	o.c.s.unsent.Add(-int64(len(o.queue)))
 	o.broken, o.queue = true, nil
@@ -166,8 +167,9 @@ func (o *connWriter) abort(slow bool) {
 	o.changed.Broadcast()
 }
 
-// writeBlocking writes what the kernel did not take at once, waiting for the client if the
-// server can afford it, and as long as it runs. frames are counted in Server.owed.
+// writeBlocking writes what the kernel did not take at once. It waits for the client up to
+// the write timeout, and not at all while maxUnsent is exceeded or once the server has
+// stopped. frames are counted in Server.unsent.
 func (o *connWriter) writeBlocking(frames []byte) error {
 	if o.c.s.unsent.Load() > maxUnsent {
 		return os.ErrDeadlineExceeded
@@ -183,14 +185,15 @@ func (o *connWriter) writeBlocking(frames []byte) error {
 	return err
 }
 
+// setBlocked records whether the current write waits for the client.
 func (o *connWriter) setBlocked(stuck bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.blocked = stuck
 }
 
-// writeNow writes as much of frames as the kernel takes at once, and gives its length.
-// After an error that is nothing.
+// writeNow writes as much of frames as the kernel takes without blocking and returns the
+// number of bytes, 0 after an error.
 func writeNow(fd int, frames []byte) int {
 	for {
 		switch n, errno := rawIO(unix.SYS_WRITE, fd, frames); errno {
@@ -203,10 +206,9 @@ func writeNow(fd int, frames []byte) int {
 	}
 }
 
-// rawIO is read(2) or write(2) on a descriptor that doesn't block; buf is not
-// empty. The scheduler isn't told: a call that waits for nobody needs no other
-// thread to take over its work, and looking for such a thread costs a query that
-// comes alone a tenth of its time.
+// rawIO calls read(2) or write(2) on a non-blocking descriptor; buf must not be empty. It
+// bypasses the scheduler: the call does not block, so no other thread has to take over,
+// and looking for one costs a tenth of the time of a single query.
 func rawIO(call uintptr, fd int, buf []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
 	return int(n), errno

@@ -13,15 +13,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// drain is one [Server.Suspend], from its beginning to the Resume that ends it.
+// drain is the state of one [Server.Suspend], until the [Server.Resume] that ends it.
 type drain struct {
 	mu sync.Mutex
-	// transfer is nil when no more connections are passed on: it has failed, or Yield has
+	// transfer passes a connection on. It is nil once it has failed or Suspend has
 	// returned.
 	transfer func(at netip.AddrPort, conn *net.TCPConn, read []byte) error
 }
 
-// transferConn passes c on; false if it stays here. One connection is passed at a time.
+// transferConn passes c on, one connection at a time. It returns false if c stays here.
 func (d *drain) transferConn(c *tcpConn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,35 +35,38 @@ func (d *drain) transferConn(c *tcpConn) bool {
 	return true
 }
 
+// stop ends the passing on of connections.
 func (d *drain) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.transfer = nil
 }
 
-// errSuspended is what is not possible between Yield and Resume.
-var errSuspended = errors.New("the sockets are handed over to another process")
+// errSuspended is returned by methods that are not allowed between Suspend and Resume.
+var errSuspended = errors.New("the server is suspended: its sockets are handed over to another process")
 
-// drainPollInterval is how often Yield looks whether all has ended. That happens once in the
-// life of an agent, and takes as long as its slowest query: with ten times as much a
-// successor would wait for it, with a tenth it would only cost.
+// drainPollInterval is how often Suspend checks whether everything has ended. It happens
+// once in the life of an agent.
 const drainPollInterval = time.Millisecond
 
-// drainGrace is how long connections on which queries wait are read on, if they never come
-// to rest by themselves: longer than nearly all queries take. With half of it a client
-// whose upstream is slow would more often wait behind one query for another; with twice
-// as much the end would be put off for no more than a few.
+// drainGrace is how long connections with pending queries are still read from if they do
+// not become idle by themselves. Nearly all queries take less.
 const drainGrace = time.Second
 
 // Suspend stops reading and accepting while another process reads from the same sockets,
-// which stay open. Connections over plain TCP are given to pass as they come to rest,
-// with the part of a message that was read, one at a time; pass doesn't keep conn, but
-// what it duplicates. After an error of pass the rest stays here and is served on. Over
-// TLS connections end as they do at [Server.Shutdown]. Yield returns when nothing is
-// under way any more, or with ctx's error; it has stopped reading then, in any case, and
-// does not call pass any more. What is left goes on until Shutdown.
-func (s *Server) Suspend(ctx context.Context, pass func(at netip.AddrPort, conn *net.TCPConn, read []byte) error) error {
-	d := &drain{transfer: pass}
+// which stay open here. It then drains the connections:
+//
+//   - Connections over plain TCP are passed to transfer when they become idle, one at a
+//     time and together with the part of a message that has been read. transfer must not
+//     keep conn, but may duplicate its descriptor. After an error of transfer the
+//     remaining connections are served here.
+//   - Connections over TLS and HTTPS end as they do in [Server.Shutdown].
+//
+// Suspend returns nil when there is no connection and no pending query left, or ctx's
+// error when ctx ends. In both cases reading has stopped and transfer is not called any
+// more; what is left is served until Shutdown.
+func (s *Server) Suspend(ctx context.Context, transfer func(at netip.AddrPort, conn *net.TCPConn, read []byte) error) error {
+	d := &drain{transfer: transfer}
 	leaving, err := s.stopReaders(d)
 	if err != nil {
 		return err
@@ -71,8 +74,8 @@ func (s *Server) Suspend(ctx context.Context, pass func(at netip.AddrPort, conn 
 	defer d.stop()
 	tick := time.NewTicker(drainPollInterval)
 	defer tick.Stop()
-	// Readers and acceptors end within [recvTimeout], whatever ctx says: nobody else could
-	// tell when they may begin again.
+	// Readers and acceptors end within [recvTimeout], so this wait ignores ctx. Resume
+	// relies on their having ended.
 	for !all(leaving, (*listener).stopped) {
 		<-tick.C
 	}
@@ -82,8 +85,8 @@ func (s *Server) Suspend(ctx context.Context, pass func(at netip.AddrPort, conn 
 	return s.waitDrained(ctx, leaving, tick.C)
 }
 
-// waitDrained waits until nothing is under way any more, or for the end of ctx. It looks at
-// each tick.
+// waitDrained blocks until no query is pending and no connection is left, or ctx ends. It
+// checks at each tick.
 func (s *Server) waitDrained(ctx context.Context, leaving []*listener, tick <-chan time.Time) error {
 	late := time.NewTimer(drainGrace)
 	defer late.Stop()
@@ -103,7 +106,7 @@ func (s *Server) waitDrained(ctx context.Context, leaving []*listener, tick <-ch
 	return nil
 }
 
-// stopReaders tells all readers and acceptors to end, and gives their listeners.
+// stopReaders tells all readers and acceptors to end and returns their listeners.
 func (s *Server) stopReaders(d *drain) ([]*listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +125,7 @@ func (s *Server) stopReaders(d *drain) ([]*listener, error) {
 	return leaving, nil
 }
 
-// drainConns asks the clients of l to go, who no longer become more.
+// drainConns starts to move or close l's connections; no new ones are accepted.
 func (s *Server) drainConns(l *listener) {
 	if l.isPlainDNS() {
 		l.tcp.transferConns(false)
@@ -134,8 +137,8 @@ func (s *Server) drainConns(l *listener) {
 	}
 }
 
-// Resume goes back to reading and accepting after [Server.Suspend], which has returned.
-// Connections that were passed on are gone.
+// Resume undoes [Server.Suspend], which must have returned: the server reads and accepts
+// again. Connections that were passed on are gone.
 func (s *Server) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +147,7 @@ func (s *Server) Resume() {
 	}
 	for _, l := range s.listeners {
 		if l.https != nil {
-			l.https = s.newHTTPSServer(l) // the one before is closed for good
+			l.https = s.newHTTPSServer(l) // an http.Server cannot be restarted
 		}
 		_ = l.tcp.SetDeadline(time.Time{})
 		for _, p := range l.udp {
@@ -156,12 +159,12 @@ func (s *Server) Resume() {
 	s.openDoors()
 }
 
-// stopped reports whether nobody reads packets or accepts connections.
+// stopped reports whether all readers and the acceptor have ended.
 func (l *listener) stopped() bool { return l.active.Load() == 0 }
 
 func (l *listener) isPlainDNS() bool { return l.config.Load().Transport == config.PlainDNS }
 
-// hasNoConns reports whether there are no connections.
+// hasNoConns reports whether l has no connections.
 func (l *listener) hasNoConns() bool {
 	l.tcp.mu.Lock()
 	defer l.tcp.mu.Unlock()
@@ -177,45 +180,47 @@ func all(listeners []*listener, holds func(*listener) bool) bool {
 	return true
 }
 
-// transferConns makes all connections move to another process when they come to rest; hasty has
-// them come to rest.
-func (t *tcpListener) transferConns(hasty bool) {
+// transferConns makes all connections move to another process when they become idle.
+// force makes them idle by not reading from them any more.
+func (t *tcpListener) transferConns(force bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for c := range t.conns.All() {
-		c.forced.Store(hasty)
+		c.forced.Store(force)
 		c.transferring.Store(true)
 		t.wakeLocked(c)
 	}
 }
 
-// wake is called when no query of c waits any more.
+// wake is called when c's last pending query has ended.
 func (t *tcpListener) wake(c *connState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.wakeLocked(c)
 }
 
-// wakeLocked has c's reader come back from reading if c is to move now. The caller holds t.mu.
+// wakeLocked makes c's reader return from reading if c is to be transferred now. The
+// caller holds t.mu.
 func (t *tcpListener) wakeLocked(c *connState) {
 	if c.shouldTransfer() && !c.closing.Load() {
 		_ = c.conn.SetReadDeadline(past)
 	}
 }
 
-// shouldTransfer reports whether c is to move now. Until then it is read from, since what comes
-// behind a query that waits should not wait for it.
+// shouldTransfer reports whether c is to be transferred now. Until then it is read from,
+// so that queries behind a pending one do not wait for it.
 func (c *connState) shouldTransfer() bool {
 	return c.transferring.Load() && (c.forced.Load() || c.waiting.Load() == 0)
 }
 
-// mayTransfer reports whether the connection, whose reader has come back from reading, is to
-// be passed on.
+// mayTransfer reports whether the connection is to be transferred rather than closed. Its
+// reader has returned from reading.
 func (c *tcpConn) mayTransfer() bool {
 	return c.transferring.Load() && !c.closing.Load() && !c.ended && c.tls == nil
 }
 
-// transferAway passes the connection on when no query waits; false if it stays here.
+// transferAway waits for pending queries and passes the connection on. It returns false if
+// the connection stays here.
 func (c *tcpConn) transferAway() bool {
 	c.writer.waitIdle()
 	d := c.s.suspended.Load()
@@ -224,15 +229,15 @@ func (c *tcpConn) transferAway() bool {
 	}
 	c.l.tcp.mu.Lock()
 	defer c.l.tcp.mu.Unlock()
-	if c.s.suspended.Load() == d { // else there is another one to go with
+	if c.s.suspended.Load() == d { // otherwise another drain has begun
 		c.transferring.Store(false)
 	}
 	return false
 }
 
-// keepServing has the connection go on here, as if the client had just come.
+// keepServing continues to serve the connection here, as if the client had just connected.
 func (c *tcpConn) keepServing() {
-	// Whoever tried to pass it on may have had its descriptor from [os.File.Fd].
+	// The failed transfer may have called [os.File.Fd], which makes the socket blocking.
 	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetNonblock(int(fd), true) })
 	c.partial, c.deadline = false, 0
 	c.resetDeadline(false)

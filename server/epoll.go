@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epollWaiter is a wait by way of Go's poller for descriptors that are not non-blocking,
-// which the poller itself does not take: it watches an epoll set of our own, which
-// holds a descriptor only while one waits for it. It serves one goroutine.
+// epollWaiter waits on Go's network poller for a descriptor that is in blocking mode,
+// which the poller itself does not accept. The poller watches an epoll set, which holds
+// the descriptor only during a wait. Only one goroutine may wait at a time; wake and
+// reset are safe for concurrent use.
 //
-// poll(2) would do the same with less code; but a goroutine in a long system call
-// has its P taken away by the runtime's monitor, which then looks again every 20 µs
-// for a while: some fifty wake-ups for each pause.
+// poll(2) would take less code, but the runtime's monitor takes the P away from a
+// goroutine in a long system call and then checks again every 20 µs for a while: about
+// fifty wake-ups for each wait.
 type epollWaiter struct {
 	set  *os.File
 	conn syscall.RawConn
@@ -26,7 +27,7 @@ func newEpollWaiter() (*epollWaiter, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // says that the poller may have it
+	if err := unix.SetNonblock(fd, true); err != nil { // required by the poller
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("setting O_NONBLOCK: %w", err)
 	}
@@ -38,11 +39,12 @@ func newEpollWaiter() (*epollWaiter, error) {
 	return p, nil
 }
 
-// wait returns when fd can be read from, or when wake was called, also before.
+// wait blocks until fd is readable or wake has been called, possibly before wait. It
+// returns early on errors of the epoll set.
 func (p *epollWaiter) wait(fd int) {
 	err := p.conn.Read(func(set uintptr) bool {
 		err := unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN})
-		if err != nil && err != unix.EEXIST { // not from the first call on
+		if err != nil && err != unix.EEXIST { // EEXIST: not the first call
 			return true
 		}
 		var event [1]unix.EpollEvent
@@ -58,7 +60,7 @@ func (p *epollWaiter) wait(fd int) {
 	}
 }
 
-// wake ends all waits until reset is called. Both may be called while somebody waits.
+// wake ends the current wait and every later one until reset is called.
 func (p *epollWaiter) wake() { _ = p.set.SetReadDeadline(past) }
 
 func (p *epollWaiter) reset() { _ = p.set.SetReadDeadline(time.Time{}) }

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// procs is the runtime's GOMAXPROCS, which is the process's and not a server's: what
-// of it readers hold.
+// procs is how many Ps of GOMAXPROCS the readers occupy. Like GOMAXPROCS, it belongs to
+// the process, not to a Server.
 var procs struct {
 	sync.Mutex
 	held int
 }
 
-// addProcs gives the runtime n more Ps, for readers that keep theirs while they
-// wait; n is negative when they have ended. The collector counts them too, so that
-// it takes a larger part of the machine for a shorter time.
+// addProcs adds n Ps to GOMAXPROCS, for readers that keep their P while they wait in the
+// kernel. A negative n takes them away again. The garbage collector sees the larger
+// GOMAXPROCS too: it uses more of the machine, for a shorter time.
 func addProcs(n int) {
 	procs.Lock()
 	defer procs.Unlock()
@@ -22,8 +22,7 @@ func addProcs(n int) {
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
 }
 
-// cores is how many cores the process may use: GOMAXPROCS without what readers
-// hold.
+// cores returns how many cores the process may use: GOMAXPROCS without the Ps of readers.
 func cores() int {
 	procs.Lock()
 	defer procs.Unlock()

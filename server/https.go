@@ -16,42 +16,40 @@ import (
 )
 
 const (
-	// maxHTTP2Streams is how many requests a client may have under way over one HTTP/2
-	// connection. RFC 9113, 5.1.2 advises against less than 100, and a client that
-	// has more opens another connection.
+	// maxHTTP2Streams is how many concurrent requests a client may have on one HTTP/2
+	// connection. RFC 9113, 5.1.2 recommends at least 100. A client that needs more opens
+	// another connection.
 	maxHTTP2Streams = 100
-	// maxHTTPHeader bounds a request's header: a query of 4 KiB in a URL takes 5,500
-	// bytes. Half of it would leave little room for a browser's own lines; twice as
-	// much, times the requests that may wait, is memory that no query needs. Longer
-	// queries go into a body.
+	// maxHTTPHeader limits a request's header. A query of 4 KiB in a URL takes 5,500 bytes;
+	// longer queries go into a body.
 	maxHTTPHeader = 16 << 10
-	// http2Window is how much of bodies may be on its way in one HTTP/2 connection: two
-	// of the largest. It is also the least that the protocol allows for one of them.
+	// http2Window is how much of request bodies may be in flight on one HTTP/2 connection:
+	// two of the largest. It is also the protocol's minimum.
 	http2Window = 128 << 10
-	// http2FrameSize is the largest HTTP/2 frame that is read, and the least there may be.
+	// http2FrameSize is the largest HTTP/2 frame that is accepted, the protocol's minimum.
 	http2FrameSize = 16 << 10
-	// maxAnswerTime is what a request may take besides the time that its client takes:
-	// upstreams give up after five seconds, and a search path or an alias may take a
-	// second look. With half of it the slowest answers would be thrown away.
+	// maxAnswerTime is how long the server may take for an answer, in addition to the time
+	// that the client takes. Upstreams time out after five seconds, and a search path or an
+	// alias may ask them a second time.
 	maxAnswerTime = 10 * time.Second
 )
 
-// httpsServer is where clients of DNS over HTTPS come in (RFC 8484). It is package net/http's
-// server behind the listener's own door: who may come in, and for how long, is decided
-// as it is for TCP, and the handshake is over when net/http gets a connection.
+// httpsServer serves DNS over HTTPS (RFC 8484) with net/http. The TCP listener admits,
+// times out and evicts its connections as it does for TCP, and net/http receives them
+// after the TLS handshake. It implements net.Listener for net/http.
 type httpsServer struct {
 	s *Server
 	l *listener
-	// statuses counts replies.
+	// statuses counts replies by status.
 	statuses *httpStatuses
 	http     *http.Server
 	conns    chan net.Conn
-	done     chan struct{} // is closed when nobody comes in any more
+	done     chan struct{} // closed when no more connections are accepted
 
 	mu       sync.Mutex
 	draining bool
-	requests *share.Places // requests under way
-	drained  chan struct{} // is closed when closed is set and active is 0
+	requests *share.Places // current requests
+	drained  chan struct{} // closed when draining is set and there are no requests
 }
 
 func (s *Server) newHTTPSServer(l *listener) *httpsServer {
@@ -77,19 +75,19 @@ func (s *Server) newHTTPSServer(l *listener) *httpsServer {
 			}
 			return ctx
 		},
-		ErrorLog: log.New(io.Discard, "", 0), // of what clients do wrong there is no end
+		ErrorLog: log.New(io.Discard, "", 0), // clients' mistakes are not worth a log line
 	}
 	return h
 }
 
-// connKey is under which the context of a request has its *visit.
+// connKey is the context key of a request's *httpsConn.
 type connKey struct{}
 
-// serve serves until leave is called.
+// serve serves connections until shutdown is called.
 func (h *httpsServer) serve() { _ = h.http.Serve(h) }
 
-// shutdown lets the requests under way end, at the latest when the server does, and
-// closes all connections.
+// shutdown lets current requests finish, at the latest until the server stops, and closes
+// all connections. It blocks until then.
 func (h *httpsServer) shutdown() {
 	h.mu.Lock()
 	h.draining = true
@@ -97,15 +95,16 @@ func (h *httpsServer) shutdown() {
 		close(h.drained)
 	}
 	h.mu.Unlock()
-	h.l.tcp.closeIdle() // net/http would wait five seconds for the first request of each
+	h.l.tcp.closeIdle() // net/http would wait five seconds for the first request of a new connection
 	_ = h.http.Shutdown(h.s.ctx)
 	_ = h.http.Close()
 	<-h.drained
 }
 
-// beginRequest counts a request, and gives what the caller has to call when it is over; nil if
-// there is no room for it. Requests are divided among clients as the places are in which
-// queries wait: bodies that come slowly hold none of those.
+// beginRequest admits a request and returns the function that ends it; nil if there is no
+// room. Requests are divided among clients by the same rule as waiting queries, but have
+// places of their own, because a body that arrives slowly occupies no place of a waiting
+// query.
 func (h *httpsServer) beginRequest(v *httpsConn) (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,7 +129,7 @@ func (h *httpsServer) beginRequest(v *httpsConn) (end func()) {
 	}
 }
 
-// Accept gives net/http the next connection, whose handshake is over.
+// Accept returns the next connection to net/http, after its TLS handshake.
 func (h *httpsServer) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
@@ -140,13 +139,13 @@ func (h *httpsServer) Accept() (net.Conn, error) {
 	}
 }
 
-// Close makes Accept end. Net/http calls it, once.
+// Close makes Accept return. Only net/http calls it, once.
 func (h *httpsServer) Close() error {
 	close(h.done)
 	return nil
 }
 
-// Addr is the address that is listened on.
+// Addr returns the listening address.
 func (h *httpsServer) Addr() net.Addr { return h.l.tcp.Addr() }
 
 // httpsConn is one connection over HTTPS.
@@ -163,7 +162,7 @@ func (h *httpsServer) newConn(conn *net.TCPConn, lane int) *httpsConn {
 	return v
 }
 
-// serve makes the handshake and hands the connection over to net/http.
+// serve performs the TLS handshake and passes the connection to net/http.
 func (v *httpsConn) serve() {
 	conn := tls.Server(v, v.h.l.config.Load().Certificate.tlsConfig(config.DNSOverHTTPS))
 	if !v.h.s.handshake(v.h.l, &v.connState, conn) || !v.h.l.tcp.hijack(&v.connState) {
@@ -177,7 +176,7 @@ func (v *httpsConn) serve() {
 	}
 }
 
-// Close closes the connection and forgets it. It may be called again.
+// Close closes the connection and removes it from the listener. It may be called again.
 func (v *httpsConn) Close() (err error) {
 	err = net.ErrClosed
 	v.once.Do(func() {

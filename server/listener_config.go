@@ -21,13 +21,13 @@ type ListenerConfig struct {
 	Timeouts config.Timeouts
 }
 
-// timeouts are how long clients may take, and how much a connection may carry.
+// timeouts are the limits of one connection in time and queries.
 type timeouts struct {
 	idle, read, write time.Duration // as in Limits
-	maxQueries        int           // 0: any number
+	maxQueries        int           // 0 means no limit
 }
 
-// timeouts are l's with what t sets in their place.
+// timeouts returns l's timeouts, overridden by those of t that are set.
 func (l *Limits) timeouts(t config.Timeouts) timeouts {
 	return timeouts{
 		idle:       orDefault(t.Idle, l.IdleTimeout),
@@ -37,14 +37,14 @@ func (l *Limits) timeouts(t config.Timeouts) timeouts {
 	}
 }
 
-// accepts reports whether l can go on under d, with its sockets and connections. What an
-// HTTP server is told it is told at its start.
+// accepts reports whether l can take over cfg and keep its sockets and connections. The
+// timeouts of an HTTP server are fixed when it starts.
 func (l *listener) accepts(cfg *ListenerConfig) bool {
 	old := l.config.Load()
 	return old.Transport == cfg.Transport && (cfg.Transport != config.DNSOverHTTPS || old.Timeouts == cfg.Timeouts)
 }
 
-// timeouts are those that hold now for l's connections.
+// timeouts returns the timeouts that apply to l's connections now.
 func (s *Server) timeouts(l *listener) timeouts {
 	return s.limits.timeouts(l.config.Load().Timeouts)
 }

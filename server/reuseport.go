@@ -9,28 +9,29 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 )
 
-// overloadBatches is how many full batches in a row mean that one reader does not keep
-// up: 512 packets, a tenth of what its socket holds, some 2 ms of work. With a
-// fourth of it, a burst of what one pod asks at its start would call for help.
+// overloadBatches is how many full batches in a row show that one reader cannot keep up:
+// 512 packets, a tenth of a socket's buffer and about 2 ms of work. A quarter of it would
+// react to the queries that a single pod sends when it starts.
 const overloadBatches = 32
 
-// reuseportBalancer tells the kernel which of the sockets that share an address gets the
-// next packet. While one reader can do the work it gets all of it: one thread
-// that is awake costs less than many that take turns. When it no longer keeps up,
-// packets are dealt out at random over all readers, so that neither one busy
-// client nor an unlucky hash leaves a core idle while another drowns.
+// reuseportBalancer controls, by a classic BPF program, which of the sockets that share
+// an address receives the next packet. While one reader can do the work, it receives all
+// packets: one thread that stays awake costs less than several that take turns. When it
+// cannot keep up, packets go to a random socket, so that neither one busy client nor an
+// unlucky hash leaves one core idle and another overloaded.
 //
-// A nil steering, and one the kernel does not take, leave it to the kernel's hash
-// of the client's address and port.
+// A nil reuseportBalancer does nothing. Without a program the kernel chooses by a hash of
+// the client's address and port. It is safe for concurrent use.
 type reuseportBalancer struct {
 	fd          int
 	n           int
 	spreadSince atomic.Int64 // since when all readers help, on the path's clock; 0 if one does the work
 }
 
-// balance steers the ports of one address: those that can say when they need help as is
-// said at [reuseportBalancer], others by lot. Without a program the kernel would also deal packets
-// to a socket that is open only for a late reply.
+// balance attaches a program to the sockets of one address. Blocking sockets get a
+// reuseportBalancer; others, whose readers cannot tell that they are overloaded, get
+// packets at random. There is always a program: the kernel's own hash would also deliver
+// packets to a socket that is open only to send a late reply.
 func balance(ports []udpSocket) {
 	if len(ports) == 0 {
 		return
@@ -41,7 +42,7 @@ func balance(ports []udpSocket) {
 	}
 	first := ports[0].(*blockingSocket)
 	if first.noMmsg || len(ports) == 1 {
-		// One packet at a time does not tell whether the reader keeps up.
+		// Without batches the reader cannot tell whether it keeps up.
 		_ = (&reuseportBalancer{fd: first.fd}).attach(len(ports))
 		return
 	}
@@ -54,15 +55,15 @@ func balance(ports []udpSocket) {
 	}
 }
 
-// spread has all readers help.
+// spread distributes packets over all sockets.
 func (s *reuseportBalancer) spread() {
 	if s != nil && s.spreadSince.CompareAndSwap(0, int64(max(clock.Now(), 1))) {
 		_ = s.attach(s.n)
 	}
 }
 
-// concentrate leaves the work to one reader again, if all were to help while one had
-// nothing to do from then on.
+// concentrate sends all packets to one reader again, if they have been spread since
+// before then. The caller has had no packets since then, on the path's clock.
 func (s *reuseportBalancer) concentrate(then time.Duration) {
 	if s == nil {
 		return
@@ -72,11 +73,12 @@ func (s *reuseportBalancer) concentrate(then time.Duration) {
 	}
 }
 
-// randomOffset is where a classic BPF program reads a random number (linux/filter.h:
-// SKF_AD_OFF + SKF_AD_RANDOM).
+// randomOffset is where a classic BPF program loads a random number
+// (SKF_AD_OFF + SKF_AD_RANDOM in linux/filter.h).
 const randomOffset = ^uint32(0x1000-56) + 1
 
-// attach deals packets out over the first n sockets.
+// attach distributes packets at random over the first n sockets, in the order in which
+// they were bound.
 func (s *reuseportBalancer) attach(n int) error {
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: randomOffset},

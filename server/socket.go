@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpBufferSize is asked for in both directions: a node's pods may send some
-// thousand queries within the milliseconds that the reader isn't scheduled, and
-// each takes about a KiB of the kernel's accounting.
+// udpBufferSize is requested for both directions of a UDP socket. A node's pods can send
+// some thousand queries in the milliseconds in which the reader is not scheduled, and each
+// is accounted with about 1 KiB.
 const udpBufferSize = 4 << 20
 
-// openUDP opens a socket that is bound to addr, which others of this process, or
-// of an agent that takes over, may share.
+// openUDP opens a UDP socket bound to addr and returns its descriptor. The port can be
+// shared with other sockets of this process or of another agent. On an error no socket is
+// held.
 func openUDP(addr netip.AddrPort) (fd int, err error) {
 	family, to, err := sockaddr(addr)
 	if err != nil {
@@ -40,32 +41,34 @@ func openUDP(addr netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
-// openReplySocket opens a socket to send from addr when its port is closed and others may read
-// there, whom that must not cost a packet. The kernel takes a socket that is closed out of
-// its group first and off its list of sockets only then: what comes between the two goes to
-// the best of that list, the first one if they are equally good, and is lost with it. IPv4's
-// sockets join the list in front, IPv6's behind; and one of IPv6 that is bound to an address
-// of IPv4 is worse than any of IPv4, and in a group of its own (udp_lib_get_port and
-// compute_score in net/ipv4/udp.c).
+// openReplySocket opens a socket for sending a reply from addr after its listening socket
+// is closed, without taking packets from other sockets at that address.
+//
+// The kernel removes a closing socket first from its reuseport group and only then from
+// its list of sockets. A packet that arrives between the two goes to the best match in the
+// list, the first of equals, and would be lost if that were the reply socket. IPv4 sockets
+// are added at the head of the list, IPv6 sockets at its end. An IPv6 socket bound to an
+// IPv4-mapped address is a worse match than any IPv4 socket and has a group of its own, so
+// it is used for IPv4, too (udp_lib_get_port and compute_score in net/ipv4/udp.c).
 func openReplySocket(addr netip.AddrPort) (fd int, err error) {
 	if a := addr.Addr(); a.Is4() {
 		if fd, err = openUDP(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), addr.Port())); err == nil {
 			return fd, nil
 		}
-		// A machine without IPv6.
+		// The machine has no IPv6.
 	}
 	return openUDP(addr)
 }
 
-// setUDPOptions sets what can be set at any time.
+// setUDPOptions sets the options that can be changed on a bound socket.
 func setUDPOptions(fd int, addr netip.Addr) error {
 	if addr.IsUnspecified() {
 		if err := enablePktinfo(fd, addr.Is4()); err != nil {
 			return err
 		}
 	}
-	// Wishes: where the process may not go over the kernel's own maximum it gets
-	// that.
+	// Best effort: without the privilege to exceed the kernel's maximum, the socket
+	// gets that maximum.
 	for _, opt := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[0], udpBufferSize) != nil {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[1], udpBufferSize)
@@ -74,7 +77,7 @@ func setUDPOptions(fd int, addr netip.Addr) error {
 	return nil
 }
 
-// sockaddr is addr as system calls take it, and its family.
+// sockaddr returns the address family of addr and addr in the form for system calls.
 func sockaddr(addr netip.AddrPort) (family int, sa unix.Sockaddr, err error) {
 	a := addr.Addr()
 	if a.Is4() {
@@ -91,8 +94,8 @@ func sockaddr(addr netip.AddrPort) (family int, sa unix.Sockaddr, err error) {
 	return unix.AF_INET6, sa6, nil
 }
 
-// network is net's name for a transport and the family of addr. The unspecified
-// IPv6 address stands for both families.
+// network returns package net's name for a transport and the family of addr. The
+// unspecified IPv6 address stands for both families.
 func network(transport string, addr netip.Addr) string {
 	switch {
 	case addr.Is4():
@@ -104,6 +107,7 @@ func network(transport string, addr netip.Addr) string {
 	}
 }
 
+// control calls set with the descriptor of c and returns set's error.
 func control(c syscall.RawConn, set func(fd int) error) error {
 	var failed error
 	if err := c.Control(func(fd uintptr) { failed = set(int(fd)) }); err != nil {
@@ -112,6 +116,7 @@ func control(c syscall.RawConn, set func(fd int) error) error {
 	return failed
 }
 
+// setReuseport sets SO_REUSEPORT. On IPv6 sockets it also sets whether they accept IPv4.
 func setReuseport(fd int, addr netip.Addr) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
@@ -128,7 +133,7 @@ func setReuseport(fd int, addr netip.Addr) error {
 	return nil
 }
 
-// enablePktinfo makes the kernel hand over the address each packet was sent to.
+// enablePktinfo makes the kernel pass the destination address of each packet.
 func enablePktinfo(fd int, is4 bool) error {
 	err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	if err == nil && !is4 {
@@ -140,7 +145,7 @@ func enablePktinfo(fd int, is4 bool) error {
 	return nil
 }
 
-// explainBindError says what to do about the errors of bind(2) that operators meet.
+// explainBindError adds to an error of bind(2) what the operator can do about it.
 func explainBindError(err error, addr netip.AddrPort) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -154,9 +159,10 @@ func explainBindError(err error, addr netip.AddrPort) error {
 	}
 }
 
-// openUDPSockets opens every UDP socket of addr, or none. Those that were handed down come
-// first, all of them: a queue that nobody reads is lost packets. Their order is the one
-// in which the kernel counts them (reuseport.go).
+// openUDPSockets opens all UDP sockets of addr. On an error none is held. It takes every
+// inherited socket of addr first, because packets in the queue of a socket without a
+// reader are lost. The order of the result is the order in which the kernel counts the
+// sockets (reuseport.go).
 func openUDPSockets(addr netip.AddrPort, limits Limits, legacy inheritedSockets) ([]udpSocket, error) {
 	ports := make([]udpSocket, 0, limits.Readers)
 	for {
@@ -188,8 +194,7 @@ func openUDPSocket(addr netip.AddrPort, limits Limits) (udpSocket, error) {
 	return newUDPSocket(fd, addr, limits)
 }
 
-// newUDPSocket makes a port of a socket that is bound to addr, and has the descriptor from
-// here on.
+// newUDPSocket returns a udpSocket for fd, which is bound to addr. It takes over fd.
 func newUDPSocket(fd int, addr netip.AddrPort, limits Limits) (udpSocket, error) {
 	if limits.Poller {
 		return newPolledSocket(fd, addr)

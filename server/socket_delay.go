@@ -10,45 +10,43 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 )
 
-// sampleInterval is how often a reader looks at how long packets wait for it, at most. A look is
-// a system call and a reading of the clock, 400 ns: less than a thousandth of a busy
-// reader's time, and as often as packets come for one that is not busy. With half of it
-// one would pay twice as much for another thousand samples a second; with ten times as
-// much, most bursts would be over before anybody looked.
+// sampleInterval is the least time between two samples of one reader. A sample costs a
+// system call and a reading of the clock, about 400 ns. At ten times the interval most
+// bursts would be over before they are sampled.
 const sampleInterval = time.Millisecond
 
-// maxClockDrift is by how much the wall clock may move against the one that nobody sets before
-// that counts as setting it: more than the two readings are apart, and less than would
-// show in a wait that matters.
+// maxClockDrift is how far the wall clock may move against the monotonic clock between
+// two samples before the sample is discarded. It is more than the time between the two
+// readings and less than a delay that matters.
 const maxClockDrift = time.Millisecond
 
-// delayBuckets are those of the time that packets wait, in seconds: from what waking up a
-// thread takes to what no client waits for any more.
+// delayBuckets are the histogram's bounds, in seconds.
 var delayBuckets = []float64{
 	10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10,
 }
 
-// delaySampler is what a reader knows of the queue in its socket: how long the packets that it
-// takes have waited there. The kernel stamps each packet that comes in, for as long as any
-// socket of the machine wants that, and keeps the stamp of the last one that was read; to
-// ask for it costs one call, where a stamp with each packet would cost every packet.
+// delaySampler measures how long packets wait in the socket before the reader takes them.
+// The kernel stamps incoming packets while any socket of the machine asks for it, and
+// keeps the stamp of the packet that was read last. Asking for that stamp costs one
+// ioctl, where a control message with the stamp would cost every packet.
 //
-// The last packet of a batch is the one that came last, so the others have waited longer:
-// by less than the time in which a batch came. A packet that wakes its reader is alone in
-// its batch; and where the queue is long, what matters is how long, not the order within
-// sixteen. Where another process reads from the same socket, the stamp may be of a packet
-// that it took a moment later. So a sample is never more than what some packet has waited.
+// The last packet of a batch arrived last, so the others have waited longer, by less
+// than the time in which the batch arrived. If another process reads from the same
+// socket, the stamp may belong to a packet that the other process took a moment later. A
+// sample is therefore never longer than some packet has really waited.
+//
+// A delaySampler belongs to one reader.
 type delaySampler struct {
 	delays *stat.Histogram
-	next   time.Duration // when to look again, on the path's clock
-	first  time.Time     // of the first look, by both clocks
-	drift  time.Duration // see moved
-	off    bool          // the kernel does not say
-	stamp  unix.Timespec // here, since an interface's method makes what it points to escape
+	next   time.Duration // the earliest time of the next sample, by package clock
+	first  time.Time     // of the first sample, with both clocks
+	drift  time.Duration // see checkDrift
+	off    bool          // the kernel has no stamps
+	stamp  unix.Timespec // a field because a pointer passed to an interface method escapes
 }
 
-// sample takes a sample at now, on the path's clock, just after p has given a batch, if it is
-// time to.
+// sample takes a sample unless the last one was less than sampleInterval ago. It is
+// called just after p has read a batch; now is the time by package clock.
 func (q *delaySampler) sample(p udpSocket, now time.Duration) {
 	if now < q.next || q.off {
 		return
@@ -57,50 +55,51 @@ func (q *delaySampler) sample(p udpSocket, now time.Duration) {
 	at := time.Now()
 	errno := p.timestamp(&q.stamp)
 	switch {
-	case errno == unix.ENOENT: // nothing was read from it yet
+	case errno == unix.ENOENT: // nothing has been read from the socket yet
 	case errno != 0:
 		q.off = true
-	case !q.clockSteady(at): // what the two clocks say doesn't go together
+	case !q.clockSteady(at): // the wall clock was set, or this is the first sample
 	default:
-		// A packet that has no stamp gets the time of the question for it: those that
-		// came before the first question, which makes the kernel stamp.
+		// A packet without a stamp is given the time of the ioctl, so its delay is
+		// negative. Stamps begin with the first ioctl.
 		if wait := at.UnixNano() - q.stamp.Nano(); wait > 0 {
 			q.delays.Observe(float64(wait) / nanoseconds)
 		}
 	}
 }
 
-// clockSteady reports whether nobody has set the wall clock since the last look. It is false for
-// the first, when the kernel may not stamp packets yet.
+// clockSteady reports whether the wall clock has not been set since the last sample. It
+// returns false for the first sample, because the kernel may not have stamped packets
+// before it.
 func (q *delaySampler) clockSteady(at time.Time) bool {
 	if q.first.IsZero() {
 		q.first = at
 		return false
 	}
-	// Sub goes by the clock that nobody sets, Round(0) leaves only the other one.
+	// Sub uses the monotonic clock unless Round(0) has removed it.
 	return q.checkDrift(at.Round(0).Sub(q.first.Round(0)) - at.Sub(q.first))
 }
 
-// checkDrift takes down how far the wall clock is ahead of the other one, each since the first
-// look, and reports whether that is where it was.
+// checkDrift records how far the wall clock has moved ahead of the monotonic clock since
+// the first sample, and reports whether that is unchanged within maxClockDrift.
 func (q *delaySampler) checkDrift(ahead time.Duration) (steady bool) {
 	steady = (ahead - q.drift).Abs() < maxClockDrift
 	q.drift = ahead
 	return steady
 }
 
-// socketTimestamp asks for the time at which the packet came that was last read from fd.
+// socketTimestamp stores the arrival time of the packet that was last read from fd.
 func socketTimestamp(fd int, came *unix.Timespec) syscall.Errno {
 	_, _, errno := syscall.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGSTAMPNS, uintptr(unsafe.Pointer(came)))
 	return errno
 }
 
-// timestamp is [udpSocket.timestamp].
+// timestamp implements udpSocket.
 func (p *blockingSocket) timestamp(came *unix.Timespec) syscall.Errno {
 	return socketTimestamp(p.fd, came)
 }
 
-// timestamp is [udpSocket.timestamp]. It allocates a few bytes, once for each look.
+// timestamp implements udpSocket. It allocates a few bytes.
 func (p *polledSocket) timestamp(came *unix.Timespec) syscall.Errno {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
@@ -111,6 +110,6 @@ func (p *polledSocket) timestamp(came *unix.Timespec) syscall.Errno {
 	return errno
 }
 
-// SocketDelay is how long packets wait in the sockets before they are read, in seconds, of
-// samples.
+// SocketDelay returns how long UDP packets have waited in the sockets before they were
+// read, in seconds. It is sampled, at most once per millisecond and reader.
 func (s *Server) SocketDelay() stat.Snapshot { return s.delays.Read() }

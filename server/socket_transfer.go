@@ -12,21 +12,21 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// SocketFile is a listening socket of a server, as another process may take it over.
+// SocketFile is a listening socket that one process hands to another.
 type SocketFile struct {
 	Addr netip.AddrPort
-	// UDP tells the UDP sockets of an address from its TCP listener.
+	// UDP tells an address's UDP sockets from its TCP listener.
 	UDP bool
-	// File is the socket; whoever gets it closes it.
+	// File is a duplicate of the socket. Its receiver closes it.
 	File *os.File
 }
 
-// SocketFiles gives duplicates of all sockets that s listens with, those of an address in
-// the order in which they were bound. The caller closes them. On an error none is open.
+// SocketFiles returns duplicates of all sockets that s listens on, those of an address in
+// the order in which they were bound. The caller closes them. On an error it holds none.
 //
-// What is shared is the socket with all its settings: whether it waits, its options,
-// its queue. So nobody may shut it down, and [os.File.Fd] of a file that package net
-// has made, which makes a socket wait, is not to be called. These files leave it alone.
+// A duplicate shares the socket with its mode, options and queue. So no process may shut
+// the socket down, nor call [os.File.Fd] on a file made by package net, which makes the
+// socket blocking. Calling it on these files is safe.
 func (s *Server) SocketFiles() ([]SocketFile, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,9 +55,9 @@ func (s *Server) SocketFiles() ([]SocketFile, error) {
 	return all, nil
 }
 
-// SetInherited makes the next [Server.Listen] take these sockets for their addresses instead
-// of binding new ones. Those it has no use for it closes. The files are the server's
-// from here on.
+// SetInherited makes the next [Server.Listen] use these sockets instead of binding new
+// ones for their addresses. Listen closes those that it does not need. The server takes
+// over the files.
 func (s *Server) SetInherited(handles []SocketFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,9 +70,10 @@ func (s *Server) SetInherited(handles []SocketFile) {
 	}
 }
 
-// AdoptConn serves a connection that another process has passed on, of which read was read
-// already. It is false if nobody listens at that address, or the limits are reached; the
-// connection is closed then.
+// AdoptConn serves a connection that another process has transferred. read is what that
+// process has read of an incomplete message. AdoptConn takes over conn. It returns false,
+// with conn closed, if the server does not listen at that address, is suspended, or has
+// reached its limits.
 func (s *Server) AdoptConn(at netip.AddrPort, conn *net.TCPConn, read []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,18 +94,17 @@ func (s *Server) AdoptConn(at netip.AddrPort, conn *net.TCPConn, read []byte) bo
 	return s.serveConn(l, v, conn)
 }
 
-// socketKey is what a socket is for.
+// socketKey is the purpose of a socket.
 type socketKey struct {
 	addr netip.AddrPort
 	udp  bool
 }
 
-// inheritedSockets are sockets that another process has handed down and nobody has taken yet. A
-// nil legacy is none.
+// inheritedSockets are sockets from another process that no listener has taken yet. The
+// nil map is empty.
 type inheritedSockets map[socketKey][]*os.File
 
-// take gives the next socket that is fit for k; nil if there is none. The caller closes
-// it.
+// take returns the next socket that matches k; nil if there is none. The caller closes it.
 func (l inheritedSockets) take(k socketKey) *os.File {
 	for len(l[k]) > 0 {
 		f := l[k][0]
@@ -117,7 +117,7 @@ func (l inheritedSockets) take(k socketKey) *os.File {
 	return nil
 }
 
-// takeUDP is take for a UDP socket, of which it gives a descriptor; -1 is none.
+// takeUDP returns the descriptor of the next UDP socket for addr; -1 if there is none.
 func (l inheritedSockets) takeUDP(addr netip.AddrPort) (fd int, err error) {
 	f := l.take(socketKey{addr, true})
 	if f == nil {
@@ -139,7 +139,7 @@ func (l inheritedSockets) takeUDP(addr netip.AddrPort) (fd int, err error) {
 	return fd, err
 }
 
-// takeTCP is take for a TCP listener; nil is none.
+// takeTCP returns the TCP listener for addr; nil if there is none.
 func (l inheritedSockets) takeTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 	f := l.take(socketKey{addr, false})
 	if f == nil {
@@ -157,7 +157,7 @@ func (l inheritedSockets) takeTCP(addr netip.AddrPort) (*net.TCPListener, error)
 	return ln.(*net.TCPListener), nil
 }
 
-// close closes what nobody has taken.
+// close closes all sockets that no listener has taken.
 func (l inheritedSockets) close() {
 	for _, files := range l {
 		for _, f := range files {
@@ -166,8 +166,8 @@ func (l inheritedSockets) close() {
 	}
 }
 
-// matches reports whether f is a socket for k. Who hands sockets down has the same rights
-// as this process, but may be of another version.
+// matches reports whether f is a socket for k. The sender has the same privileges as this
+// process but may be of another version.
 func (k socketKey) matches(f *os.File) bool {
 	kind, listens := unix.SOCK_STREAM, 1
 	if k.udp {
@@ -187,10 +187,10 @@ func (k socketKey) matches(f *os.File) bool {
 	}) == nil
 }
 
-var errMismatch = errors.New("not the socket that it is said to be")
+var errMismatch = errors.New("the inherited socket does not match its description")
 
-// hasAddr reports whether sa is k's address. A zone is known by its name here and by its
-// number there, and is left out.
+// hasAddr reports whether sa is k's address. Zones are ignored: k has the zone's name, sa
+// its number.
 func (k socketKey) hasAddr(sa unix.Sockaddr) bool {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -202,10 +202,10 @@ func (k socketKey) hasAddr(sa unix.Sockaddr) bool {
 	}
 }
 
-// Duplicate gives another descriptor of c's socket, which the caller closes. Unlike the
-// File methods of package net it gives one that leaves the socket as it is, whatever is
-// asked of it: a listener that waits because of [os.File.Fd] would keep whoever else
-// accepts from it from ending.
+// Duplicate returns another descriptor of c's socket, which the caller closes. Unlike the
+// File methods of package net, its file never changes the mode of the socket: a listener
+// that [os.File.Fd] has made blocking would keep other processes that accept from it from
+// ending.
 func Duplicate(c syscall.Conn) (f *os.File, err error) {
 	failed := withFD(c, func(fd int) error {
 		f, err = duplicateFD(fd, "socket")
@@ -222,7 +222,7 @@ func duplicateFD(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(other), name), nil
 }
 
-// withFD calls use with c's descriptor, and leaves the socket as it is.
+// withFD calls use with c's descriptor and does not change the socket's mode.
 func withFD(c syscall.Conn, use func(fd int) error) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -17,33 +17,31 @@ import (
 	"github.com/nodens-dns/nodens/internal/connlimit"
 )
 
-// tcpBufferSize is asked for in both directions of a connection, so that the kernel
-// neither holds megabytes for a client that doesn't read nor takes them from one
-// that isn't read from. The kernel doubles it for its own accounting; it then
-// holds one reply of the largest size, or some hundred of the usual ones. Half of
-// it would make the largest reply wait for the client; twice as much is what a
-// thousand connections should not be able to take.
+// tcpBufferSize is requested for both directions of a connection, so that the kernel
+// neither holds megabytes for a client that does not read nor accepts them from a client
+// that is not read from. The kernel doubles the size for its own accounting; it then holds
+// one reply of the largest size or some hundred typical ones.
 const tcpBufferSize = 64 << 10
 
-// connState is a connection as its listener knows it.
+// connState is what a listener knows about one of its connections.
 type connState struct {
 	conn   *net.TCPConn
 	client netip.AddrPort
 	lane   int
-	// hijacked says that the connection is in other hands, and is closed when it has to
-	// go. Those who have it see to its end when the listener is closed. The listener's
-	// lock is for this, too.
+	// hijacked is set when net/http serves the connection; the listener then closes it to
+	// end it. Guarded by the listener's lock.
 	hijacked bool
-	// lastQuery is when the last query came, or else the connection, by package clock.
+	// lastQuery is when the last query arrived, or the connection before its first query,
+	// by package clock.
 	lastQuery atomic.Int64
-	// waiting is the number of queries that wait.
+	// waiting is the number of queries that wait for upstreams.
 	waiting atomic.Int32
-	// closing is set, under the listener's lock, when the connection has to go
-	// although its client may still send.
+	// closing is set, under the listener's lock, when the connection must end although its
+	// client may still send.
 	closing atomic.Bool
-	// transferring is set, under the listener's lock, when the connection is to move to
-	// another process as soon as no query waits; hasty, when it is no longer read from
-	// until then.
+	// transferring is set, under the listener's lock, when the connection is to be
+	// transferred to another process once none of its queries waits. forced also stops
+	// reading from it until then.
 	transferring, forced atomic.Bool
 }
 
@@ -57,22 +55,23 @@ func (g *connState) init(conn *net.TCPConn, lane int) {
 
 func (g *connState) state() *connState { return g }
 
-// ClientAddr and Activity are for package connlimit.
-
+// ClientAddr implements connlimit's interface.
 func (g *connState) ClientAddr() netip.Addr { return g.client.Addr() }
 
+// Activity implements connlimit's interface.
 func (g *connState) Activity() (last time.Duration, busy bool) {
 	return time.Duration(g.lastQuery.Load()), g.waiting.Load() > 0
 }
 
-// clientConn is a connection as it is served.
+// clientConn is a connection that can be served: a tcpConn or an httpsConn.
 type clientConn interface {
 	state() *connState
-	// serve serves the connection, and returns when it is closed or in other hands.
+	// serve serves the connection and returns when it is closed or handed to another
+	// owner.
 	serve()
 }
 
-// newConn makes a visitor of a connection to l.
+// newConn returns the clientConn for conn, which l has accepted.
 func (s *Server) newConn(l *listener, conn *net.TCPConn, lane int) (clientConn, error) {
 	if l.https != nil {
 		return l.https.newConn(conn, lane), nil
@@ -80,7 +79,7 @@ func (s *Server) newConn(l *listener, conn *net.TCPConn, lane int) (clientConn, 
 	return s.newTCPConn(l, conn, lane)
 }
 
-// tcpListener is a listening socket and its connections.
+// tcpListener is a listening TCP socket and its connections. It is safe for concurrent use.
 type tcpListener struct {
 	*net.TCPListener
 
@@ -89,7 +88,7 @@ type tcpListener struct {
 	conns  connlimit.Set[*connState]
 }
 
-// listenTCP takes the listener that was handed down, or makes one.
+// listenTCP takes the inherited listener of addr, or binds a new one.
 func listenTCP(addr netip.AddrPort, limits Limits, legacy inheritedSockets) (*tcpListener, error) {
 	ln, err := legacy.takeTCP(addr)
 	if ln == nil && err == nil {
@@ -101,12 +100,14 @@ func listenTCP(addr netip.AddrPort, limits Limits, legacy inheritedSockets) (*tc
 	return &tcpListener{TCPListener: ln, conns: connlimit.Set[*connState]{Total: limits.Conns, PerClient: limits.ClientConns}}, nil
 }
 
-// setTCPBuffers sets what connections inherit; a kernel that allows less gives less.
+// setTCPBuffers sets the buffer sizes that accepted connections inherit. The kernel may
+// grant less.
 func setTCPBuffers(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, tcpBufferSize)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, tcpBufferSize)
 }
 
+// bindTCP binds a listener to addr. On an error no socket is held.
 func bindTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return control(c, func(fd int) error {
@@ -121,11 +122,12 @@ func bindTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 	return ln.(*net.TCPListener), nil
 }
 
-// past is a deadline that ends all waiting.
+// past is a deadline in the past. It ends all current and future waits.
 var past = time.Unix(1, 0)
 
-// close stops listening and reading; replies under way can still be written. It does
-// not end the listening of others who have the same socket.
+// close closes the listening socket and stops reading from all connections. Replies to
+// pending queries can still be written. Other processes that share the listening socket
+// are not affected.
 func (t *tcpListener) close() {
 	_ = t.Close()
 	t.mu.Lock()
@@ -146,15 +148,15 @@ func (t *tcpListener) stopReading() {
 	}
 }
 
-// closeSoon makes c end soon, whatever it is at. It does not close the connection of a
-// stream: that would wait until its reader has left it.
+// closeSoon makes c end soon, whatever it is doing. It does not close the connection of a
+// tcpConn, because closing would block until the reader has left it.
 func (t *tcpListener) closeSoon(c *connState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closeSoonLocked(c)
 }
 
-// closeSoonLocked is expel for who holds t.mu.
+// closeSoonLocked is closeSoon for callers that hold t.mu.
 func (t *tcpListener) closeSoonLocked(c *connState) {
 	c.closing.Store(true)
 	if c.hijacked {
@@ -164,14 +166,14 @@ func (t *tcpListener) closeSoonLocked(c *connState) {
 	_ = c.conn.SetDeadline(past)
 }
 
-// setDeadline gives c until then for all that it reads and writes; false if it has to go.
+// setDeadline limits all reads and writes of c. It returns false if c is closing.
 func (t *tcpListener) setDeadline(c *connState, until time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !c.closing.Load() && c.conn.SetDeadline(until) == nil
 }
 
-// hijack leaves c to others; false if it has to go.
+// hijack notes that net/http now serves c. It returns false if c is closing.
 func (t *tcpListener) hijack(c *connState) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,7 +181,7 @@ func (t *tcpListener) hijack(c *connState) bool {
 	return !c.closing.Load()
 }
 
-// closeIdle closes the connections in other hands on which nothing waits.
+// closeIdle closes the hijacked connections that have no pending request.
 func (t *tcpListener) closeIdle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,18 +192,17 @@ func (t *tcpListener) closeIdle() {
 	}
 }
 
-// setReadDeadline sets the time, by package clock, until which c may keep its reader
-// waiting; false if c has to go or to move, whose own deadline must stand.
+// setReadDeadline sets until when, by package clock, c's reader may wait. It returns
+// false if c is closing or being transferred, which set deadlines of their own.
 func (t *tcpListener) setReadDeadline(c *connState, until time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !c.closing.Load() && !c.shouldTransfer() && c.conn.SetReadDeadline(time.Now().Add(until-clock.Now())) == nil
 }
 
-// add takes c in, if need be in place of another connection: one of its client's that
-// has all it may have, else, where all places are taken, the one that has been silent
-// for longest (RFC 7766, 6.2.3). ok is false if all of those have queries that wait, or
-// if t is closed.
+// add admits c. If the limits are reached, it evicts another connection: one of the same
+// client if that client has all it may have, otherwise the least recently active one (RFC
+// 7766, 6.2.3). ok is false if t is closed or all candidates have pending queries.
 func (t *tcpListener) add(c *connState) (evicted, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,22 +216,23 @@ func (t *tcpListener) add(c *connState) (evicted, ok bool) {
 	return evicted, ok
 }
 
-// remove takes c, which is closed, off the list.
+// remove removes c, which is closed.
 func (t *tcpListener) remove(c *connState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conns.Remove(c)
 }
 
-// acceptRetryDelay is waited after an accept that failed, so that a process out of
-// file descriptors doesn't spin: they come back as queries end.
+// acceptRetryDelay is the delay after a failed accept, so that a process without free file
+// descriptors does not spin.
 const acceptRetryDelay = 10 * time.Millisecond
 
+// acceptConns accepts and serves connections until the listener is closed or suspended.
 func (s *Server) acceptConns(l *listener) {
 	for lane := 0; ; lane++ {
 		conn, err := l.tcp.Accept()
 		switch {
-		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // shut, or away
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // closed or suspended
 			return
 		case err != nil:
 			time.Sleep(acceptRetryDelay)
@@ -238,15 +240,15 @@ func (s *Server) acceptConns(l *listener) {
 		}
 		v, err := s.newConn(l, conn.(*net.TCPConn), lane)
 		if err != nil {
-			_ = conn.Close() // it is broken already
+			_ = conn.Close() // already broken
 			continue
 		}
 		s.serveConn(l, v, conn)
 	}
 }
 
-// serveConn serves v, which is conn, if there is a place for it; else it is false, and
-// conn is closed.
+// serveConn serves v if the limits admit it. Otherwise it closes conn, which is v's
+// connection, and returns false.
 func (s *Server) serveConn(l *listener, v clientConn, conn net.Conn) bool {
 	evicted, ok := l.tcp.add(v.state())
 	if !ok {

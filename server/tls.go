@@ -15,45 +15,44 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// A connection over TLS (RFC 7858) is a stream like any other: it is read and written
-// without waiting, and waits where one without TLS waits, so that all that bounds
-// those holds for it, and one on which nothing happens holds no more than its keys. What
-// package crypto/tls reads and writes it reads and writes here.
+// DNS over TLS (RFC 7858) uses the same tcpConn as DNS over TCP. tlsTransport lies below
+// package crypto/tls and never blocks a read, so the connection waits in the same place
+// with and without TLS and the same limits apply. An idle connection holds its keys and
+// no buffers.
 
-// tlsTransport is the connection below TLS. Until the handshake is over it waits as any
-// connection does. From then on a read never waits, and is only made by the stream's
-// reader; a write is one of the stream's outlet, or of package tls itself, which
-// makes one at a time.
+// tlsTransport is the TCP connection below TLS. Reads and writes block during the
+// handshake. After it, reads never block, and only the connection's reader makes them;
+// writes come one at a time from the connection's writer or from crypto/tls itself.
 type tlsTransport struct {
 	*net.TCPConn
 	c *tcpConn
 
-	established bool // the handshake is over
-	closing     bool // nobody waits for the client any more
-	fd          int  // is what the reader reads from, as long as it does
+	established bool // the handshake has completed
+	closing     bool // do not wait for the client any more
+	fd          int  // valid during readTLS
 
-	unwritten []byte // what is to be written
+	unwritten []byte // what the current Write still has to write
 	tryWrite  func(fd uintptr)
 }
 
-// errWouldBlock ends a read when there is nothing to read. Package tls goes on where it
-// was when it is asked again, as after a deadline.
+// errWouldBlock ends a read when no data is available. It is a timeout, after which
+// crypto/tls can continue with the next read.
 var errWouldBlock net.Error = wouldBlock{}
 
 type wouldBlock struct{}
 
-func (wouldBlock) Error() string   { return "nothing has come" }
+func (wouldBlock) Error() string   { return "no data available" }
 func (wouldBlock) Timeout() bool   { return true }
 func (wouldBlock) Temporary() bool { return true }
 
-// Read reads what is there. It ends the connection where a client that sends no query
-// keeps the reader at it.
+// Read returns the available data. It ends the connection if its client keeps the reader
+// busy without sending a query.
 func (e *tlsTransport) Read(b []byte) (int, error) {
 	if !e.established {
 		return e.TCPConn.Read(b)
 	}
 	for {
-		// Twice the time: a query that comes late is answered, and then it is the end.
+		// Twice the timeout: a late query is still answered, then idleTooLong ends the connection.
 		if e.c.closing.Load() || clock.Now() > time.Duration(e.c.lastQuery.Load())+2*e.c.s.timeouts(e.c.l).idle {
 			return 0, io.EOF
 		}
@@ -72,7 +71,7 @@ func (e *tlsTransport) Read(b []byte) (int, error) {
 	}
 }
 
-// Write writes b, and waits for the client to take it as long as a stream does.
+// Write writes b and waits for the client up to the write timeout.
 func (e *tlsTransport) Write(b []byte) (int, error) {
 	if !e.established {
 		return e.TCPConn.Write(b)
@@ -92,7 +91,7 @@ func (e *tlsTransport) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// startTLS puts c under TLS; false if the client doesn't come to terms.
+// startTLS performs the TLS handshake. It returns false if that fails.
 func (c *tcpConn) startTLS() bool {
 	c.transport = &tlsTransport{TCPConn: c.conn, c: c}
 	c.transport.tryWrite = func(fd uintptr) {
@@ -108,7 +107,7 @@ func (c *tcpConn) startTLS() bool {
 	return c.l.tcp.setReadDeadline(&c.connState, now+c.s.timeouts(c.l).idle)
 }
 
-// readTLS reads what there is into buf, as read(2) does.
+// readTLS decrypts available data into buf, with the results of read(2).
 func (c *tcpConn) readTLS(fd int, buf []byte) (int, syscall.Errno) {
 	c.transport.fd = fd
 	n, err := c.tls.Read(buf)
@@ -122,7 +121,7 @@ func (c *tcpConn) readTLS(fd int, buf []byte) (int, syscall.Errno) {
 	}
 }
 
-// Close ends the connection without waiting for the client.
+// Close closes the connection without waiting for the client.
 func (c *tcpConn) Close() error {
 	if c.tls == nil {
 		return c.conn.Close()
@@ -134,8 +133,9 @@ func (c *tcpConn) Close() error {
 	return c.tls.Close()
 }
 
-// handshake makes the handshake of a connection, which may take as long as a query; false
-// if there is none.
+// handshake performs the TLS handshake of a connection within the read timeout, and
+// counts failures. A client that closes the connection without sending anything, such as
+// a port check, is no failure.
 func (s *Server) handshake(l *listener, g *connState, conn *tls.Conn) bool {
 	if !l.tcp.setDeadline(g, time.Now().Add(s.timeouts(l).read)) {
 		return false
@@ -148,7 +148,7 @@ func (s *Server) handshake(l *listener, g *connState, conn *tls.Conn) bool {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.cut.Add(1)
 		s.handshakesFailed.Add(1)
-	case !errors.Is(err, io.EOF): // who only looks whether the port is open has done nothing wrong
+	case !errors.Is(err, io.EOF): // not a port check
 		s.handshakesFailed.Add(1)
 	}
 	return false

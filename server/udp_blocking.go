@@ -16,57 +16,58 @@ import (
 	"github.com/nodens-dns/nodens/internal/mmsg"
 )
 
-// recvTimeout is how long a blocking port waits in the kernel before it gives its
-// processor back to the scheduler. The runtime asks a goroutine that has run for
-// 10 ms to make place, and a wait counts as running: with more, idle readers would
-// be signalled a hundred times a second each; with a tenth, a node with some
-// hundred queries a second would pay for both ways of waiting.
+// recvTimeout is how long a blocking socket waits in the kernel before its reader gives
+// its P back to the scheduler. It is the time after which the runtime preempts a running
+// goroutine, and a wait counts as running: with a longer timeout the runtime would signal
+// every idle reader a hundred times a second.
 const recvTimeout = 10 * time.Millisecond
 
-// busyGap is how soon a packet must end a pause for the next wait to be in the kernel
-// again. Half of [recvTimeout], so that evenly spaced packets don't lead from one way
-// of waiting to the other and back: each change costs what four packets do.
+// busyGap is how soon a packet must end a wait on the poller for the next wait to be in
+// the kernel again. It is half of recvTimeout so that evenly spaced packets do not make
+// the reader switch back and forth; each switch costs as much as four packets.
 const busyGap = recvTimeout / 2
 
-// blockingSocket is a port whose reader waits in the kernel like a C program would: in a
-// blocking system call that the Go scheduler does not know of, so that a packet
-// wakes its thread and nothing else.
+// blockingSocket is a udpSocket whose reader waits in the kernel as a C program does: in
+// a blocking system call that the Go scheduler does not know of, so that a packet wakes
+// the reader's thread and nothing else.
 //
-// The goroutine keeps its P while it waits, hence [addProcs], and can't be asked
-// to stop for the garbage collector but by the runtime's signal. That signal ends
-// the wait (EINTR) because the socket has a receive time-out: without one the
-// kernel would go back to waiting (signal(7)), and the collector would wait with
-// it. A wait without a packet ends after [recvTimeout] anyway, and then goes on by way of
-// Go's poller, without a P, for as long as it takes; and while packets come as rarely
-// as that, all waits do.
+// The goroutine keeps its P while it waits, which is why [addProcs] adds one for it. The
+// garbage collector can stop it only by the runtime's signal. The signal ends the wait
+// (EINTR) because the socket has a receive timeout; without one the kernel would restart
+// the wait (signal(7)) and the collector would wait with it. After [recvTimeout] without
+// a packet, and while packets arrive more rarely than that, the reader waits on Go's
+// poller instead, without a P.
+//
+// Buffers: the reader's batch owns all packets and replies. startReading points the
+// kernel's message headers at it; they stay valid until stopReading.
 type blockingSocket struct {
 	fd       int
 	addr     netip.AddrPort
 	poll     *epollWaiter
 	balancer *reuseportBalancer
 
-	// in and out are what recvmmsg and sendmmsg work on: packets and replies of the
-	// same slots.
+	// in and out are the message headers for recvmmsg and sendmmsg. Index i of both
+	// belongs to packet i of the batch.
 	in, out       [batchSize]mmsg.Message
 	inVec, outVec [batchSize]unix.Iovec
-	// noMmsg is set where recvmmsg is refused, by an old seccomp profile for example:
-	// recvmsg and sendmsg stand in for it.
+	// noMmsg is set where recvmmsg is refused, for example by an old seccomp profile;
+	// recvmsg and sendmsg take its place.
 	noMmsg      bool
 	wildcard    bool
-	lowRate     bool // packets are too rare to wait for them in the kernel
+	lowRate     bool // packets arrive too rarely to wait for them in the kernel
 	fullBatches int  // full batches in a row
 
-	batch   *batch       // the reader's, once it has begun
-	command atomic.Int32 // an order; it changes under mu
-	polling atomic.Bool  // in [blockingSocket.unwritten]
-	// mu keeps the descriptor from being closed under a send.
+	batch   *batch       // the reader's; nil before startReading
+	command atomic.Int32 // a socketCommand; written under mu
+	polling atomic.Bool  // the reader is in waitPolled
+	// mu guards hasReader and closed, and keeps fd open during a send.
 	mu        sync.RWMutex
-	hasReader bool // somebody reads, who closes fd when told to
+	hasReader bool // there is a reader, which closes fd when commanded to
 	closed    bool
 }
 
-// newBlockingSocket makes a blocking port of a socket that is bound to addr, and has the
-// descriptor from here on; plain makes it do without recvmmsg.
+// newBlockingSocket returns a blocking socket for fd, which is bound to addr. It takes
+// over fd and closes it on an error. noMmsg makes the socket do without recvmmsg.
 func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket, error) {
 	p := &blockingSocket{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), lowRate: true}
 	err := p.setBlocking()
@@ -81,8 +82,9 @@ func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket
 	return p, nil
 }
 
-// setBlocking sets what makes receiving wait, and not for long. Another process may have
-// set the socket otherwise: it is the socket's, not the descriptor's.
+// setBlocking puts the socket into blocking mode with a receive timeout. Both are
+// settings of the socket, not of the descriptor, so another process that shares the socket
+// may have changed them.
 func (p *blockingSocket) setBlocking() error {
 	tv := unix.NsecToTimeval(int64(recvTimeout))
 	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
@@ -91,7 +93,7 @@ func (p *blockingSocket) setBlocking() error {
 	return os.NewSyscallError("fcntl", unix.SetNonblock(p.fd, false))
 }
 
-// readBatch is [udpSocket.transferConn].
+// readBatch implements udpSocket.
 func (p *blockingSocket) readBatch(b *batch) bool {
 	if p.batch != b && !p.startReading(b) {
 		return false
@@ -100,7 +102,7 @@ func (p *blockingSocket) readBatch(b *batch) bool {
 		if p.command.Load() != keepReading {
 			return p.stopReading()
 		}
-		// An order that comes from now on is heard when the wait is over.
+		// A command that comes from here on is obeyed after the wait.
 		errno := p.receive(p.lowRate)
 		switch {
 		case p.batch.n > 0:
@@ -109,13 +111,13 @@ func (p *blockingSocket) readBatch(b *batch) bool {
 		case errno != unix.EINTR:
 			p.waitPolled()
 		}
-		// EINTR is the runtime's signal. The next call is where the goroutine makes
-		// place, if it is asked to.
+		// EINTR is the runtime's signal. The next function call is a preemption
+		// point.
 	}
 }
 
-// startReading makes b's owner the reader, and points the kernel to the places in b; false if
-// p was shut before.
+// startReading makes the caller the reader, with b as its batch, and points the message
+// headers at b. It returns false if the socket is closed.
 func (p *blockingSocket) startReading(b *batch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +135,8 @@ func (p *blockingSocket) startReading(b *batch) bool {
 	return true
 }
 
-// checkLoad looks whether the reader keeps up, and if not has others help.
+// checkLoad counts full batches and spreads packets over all sockets if there have been
+// too many in a row.
 func (p *blockingSocket) checkLoad() {
 	if p.batch.n < batchSize {
 		p.fullBatches = 0
@@ -145,11 +148,12 @@ func (p *blockingSocket) checkLoad() {
 	}
 }
 
-// waitPolled waits for a packet, or for shut, without holding a P.
+// waitPolled waits on the poller, without a P, for a packet or a command. It then decides
+// where the next wait happens and whether other readers are still needed.
 func (p *blockingSocket) waitPolled() {
 	start := clock.Now()
 	if !p.lowRate && !p.madeNonblocking() {
-		start -= recvTimeout // waited in the kernel
+		start -= recvTimeout // includes the wait in the kernel
 	}
 	p.polling.Store(true)
 	p.poll.wait(p.fd)
@@ -161,23 +165,23 @@ func (p *blockingSocket) waitPolled() {
 	}
 }
 
-// madeNonblocking reports whether another process that has the socket has kept receiving from
-// waiting, and sees to that: a reader that waits by way of a poller needs no socket
-// that doesn't wait, as long as there is a time-out. Without this, one that has come
-// and gone would leave all waits to the pause.
+// madeNonblocking reports whether another process that shares the socket has made it
+// non-blocking, and makes it blocking again. A reader on the poller works with either mode
+// as long as there is a receive timeout. Without this check the reader would stay on the
+// poller after the other process has gone.
 func (p *blockingSocket) madeNonblocking() bool {
 	flags, err := unix.FcntlInt(uintptr(p.fd), unix.F_GETFL, 0)
 	return err == nil && flags&unix.O_NONBLOCK != 0 && p.setBlocking() == nil
 }
 
-// receive fills the batch with what is there, and waits for the first packet unless it
-// has to be quick.
-func (p *blockingSocket) receive(quick bool) syscall.Errno {
+// receive fills the batch with the packets that are there. Unless nonblock is set, it
+// waits for the first one.
+func (p *blockingSocket) receive(nonblock bool) syscall.Errno {
 	b := p.batch
 	for i := range b.n {
 		p.resetLengths(i)
 	}
-	n, errno := p.recvmmsg(quick)
+	n, errno := p.recvmmsg(nonblock)
 	b.n = n
 	for i := range n {
 		d, h := &b.packets[i], &p.in[i]
@@ -188,7 +192,8 @@ func (p *blockingSocket) receive(quick bool) syscall.Errno {
 	return errno
 }
 
-// resetLengths says how much of its address and control message a packet may write.
+// resetLengths sets how many bytes of address and control message the kernel may write
+// for packet i.
 func (p *blockingSocket) resetLengths(i int) {
 	p.in[i].Namelen = uint32(len(udpPeer{}.name))
 	if p.wildcard {
@@ -196,10 +201,11 @@ func (p *blockingSocket) resetLengths(i int) {
 	}
 }
 
-// recvmmsg is recvmmsg, or what stands in for it.
-func (p *blockingSocket) recvmmsg(quick bool) (int, syscall.Errno) {
+// recvmmsg calls recvmmsg(2), or recvmsg(2) where noMmsg is set, and returns the number
+// of packets.
+func (p *blockingSocket) recvmmsg(nonblock bool) (int, syscall.Errno) {
 	flags := unix.MSG_WAITFORONE
-	if quick {
+	if nonblock {
 		flags = unix.MSG_DONTWAIT
 	}
 	if !p.noMmsg {
@@ -213,7 +219,8 @@ func (p *blockingSocket) recvmmsg(quick bool) (int, syscall.Errno) {
 	return 1, 0
 }
 
-// clientAddr reads the address the kernel wrote.
+// clientAddr decodes the client's address as the kernel has written it; the zero AddrPort
+// if there is none.
 func clientAddr(o *udpPeer) netip.AddrPort {
 	if o.nameLen < 8 {
 		return netip.AddrPort{}
@@ -225,7 +232,7 @@ func clientAddr(o *udpPeer) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(o.name[8:24])), at)
 }
 
-// writeBatch is [udpSocket.writeBatch].
+// writeBatch implements udpSocket.
 func (p *blockingSocket) writeBatch(b *batch) {
 	n := 0
 	for i := range b.packets[:b.n] {
@@ -243,14 +250,15 @@ func (p *blockingSocket) writeBatch(b *batch) {
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:
-			done++ // the one that can't be sent
+			done++ // skip the reply that cannot be sent
 		default:
 			done += sent
 		}
 	}
 }
 
-// sendmmsg is sendmmsg, or what stands in for it.
+// sendmmsg calls sendmmsg(2), or sendmsg(2) where noMmsg is set, and returns the number
+// of replies sent.
 func (p *blockingSocket) sendmmsg(out []mmsg.Message) (int, syscall.Errno) {
 	if !p.noMmsg {
 		return mmsg.Send(uintptr(p.fd), out, sendFlags)
@@ -262,10 +270,10 @@ func (p *blockingSocket) sendmmsg(out []mmsg.Message) (int, syscall.Errno) {
 	return 1, 0
 }
 
-// sendFlags: a full send buffer loses the reply instead of stopping the reader.
+// sendFlags makes a full send buffer drop the reply instead of blocking the reader.
 const sendFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 
-// setMsghdr makes h stand for the bytes of v and the address of o.
+// setMsghdr points h at the bytes of v and the address and control message of o.
 func (p *blockingSocket) setMsghdr(h *unix.Msghdr, v *unix.Iovec, o *udpPeer) {
 	h.Iov = v
 	h.SetIovlen(1)
@@ -276,7 +284,7 @@ func (p *blockingSocket) setMsghdr(h *unix.Msghdr, v *unix.Iovec, o *udpPeer) {
 	}
 }
 
-// send is [udpSocket.send].
+// send implements udpSocket.
 func (p *blockingSocket) send(to *udpPeer, msg []byte) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -284,7 +292,7 @@ func (p *blockingSocket) send(to *udpPeer, msg []byte) {
 	if p.closed {
 		var err error
 		if fd, err = openReplySocket(p.addr); err != nil {
-			return // the address is gone
+			return // the address no longer exists
 		}
 		defer func() { _ = unix.Close(fd) }()
 	}
@@ -300,7 +308,7 @@ func (p *blockingSocket) send(to *udpPeer, msg []byte) {
 	}
 }
 
-// close is [udpSocket.done].
+// close implements udpSocket.
 func (p *blockingSocket) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,23 +316,24 @@ func (p *blockingSocket) close() {
 	switch {
 	case p.closed:
 	case p.hasReader:
-		// Not shutdown(2), which would end the waits of all who share the socket.
+		// shutdown(2) would also end the waits of other processes that share the socket.
 		p.poll.wake()
 	default:
 		p.closeFD()
 	}
 }
 
-// closeFD closes what p has open; mu is held.
+// closeFD closes all descriptors of p. The caller holds p.mu.
 func (p *blockingSocket) closeFD() {
 	p.closed = true
 	_ = unix.Close(p.fd)
 	p.poll.close()
 }
 
-// stopReading ends the reader's work. If p is to be closed it looks into the queue for the
-// last time: true if there still was a packet. Between that look and the close lies
-// nothing, not even the wait for a lock: what comes meanwhile has no reader.
+// stopReading obeys the command to stop. Before it closes the socket it reads once more:
+// it returns true if there was a packet, and the socket stays open until the next call.
+// Nothing, not even waiting for a lock, happens between that read and the close, because
+// packets that arrive in between are lost.
 func (p *blockingSocket) stopReading() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -338,8 +347,8 @@ func (p *blockingSocket) stopReading() bool {
 	return false
 }
 
-// suspend is [udpSocket.suspend]. A wait in the kernel ends after [recvTimeout] at the latest, and
-// what it brings is answered.
+// suspend implements udpSocket. A wait in the kernel ends within [recvTimeout], and a
+// packet that ends it is answered.
 func (p *blockingSocket) suspend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -348,18 +357,18 @@ func (p *blockingSocket) suspend() {
 	}
 }
 
-// resume is [udpSocket.resume].
+// resume implements udpSocket.
 func (p *blockingSocket) resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || !p.command.CompareAndSwap(stopKeepOpen, keepReading) {
 		return
 	}
-	_ = p.setBlocking() // as it did at the start
+	_ = p.setBlocking()
 	p.poll.reset()
 }
 
-// duplicate is [udpSocket.duplicate].
+// duplicate implements udpSocket.
 func (p *blockingSocket) duplicate() (*os.File, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

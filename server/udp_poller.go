@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// polledSocket is a port whose reader waits by way of Go's own poller: the fallback
-// where a thread can't be spared. It takes one packet at a time.
+// polledSocket is a udpSocket whose reader waits on Go's network poller. It is the
+// fallback for where no thread can be spared for each reader (-reader-wait=poller), and
+// reads one packet at a time.
 type polledSocket struct {
 	conn     *net.UDPConn
 	addr     netip.AddrPort
 	wildcard bool
-	batch    *batch // the reader's, once it has begun
+	batch    *batch // the reader's; nil before startReading
 
 	mu        sync.Mutex
 	command   socketCommand
-	hasReader bool // somebody reads
+	hasReader bool
 }
 
-// newPolledSocket makes a polled port of a socket that is bound to addr, and has the
-// descriptor from here on.
+// newPolledSocket returns a polled socket for fd, which is bound to addr. It takes over fd.
 func newPolledSocket(fd int, addr netip.AddrPort) (*polledSocket, error) {
 	f := os.NewFile(uintptr(fd), "udp "+addr.String())
-	defer f.Close() // FilePacketConn has its own descriptor of the socket
+	defer f.Close() // FilePacketConn duplicates the descriptor
 	c, err := net.FilePacketConn(f)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func newPolledSocket(fd int, addr netip.AddrPort) (*polledSocket, error) {
 	return &polledSocket{conn: c.(*net.UDPConn), addr: addr, wildcard: addr.Addr().IsUnspecified()}, nil
 }
 
-// readBatch is [udpSocket.transferConn].
+// readBatch implements udpSocket.
 func (p *polledSocket) readBatch(b *batch) bool {
 	if p.batch != b && !p.startReading(b) {
 		return false
@@ -57,11 +57,12 @@ func (p *polledSocket) readBatch(b *batch) bool {
 			p.stopReading()
 			return false
 		}
-		// An ICMP error of an earlier reply; the socket is fine.
+		// An ICMP error for an earlier reply: the socket still works.
 	}
 }
 
-// startReading makes b's owner the reader; false if p was shut before.
+// startReading makes the caller the reader, with b as its batch. It returns false if the
+// socket is closed.
 func (p *polledSocket) startReading(b *batch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +73,7 @@ func (p *polledSocket) startReading(b *batch) bool {
 	return true
 }
 
-// stopReading is what the reader does last.
+// stopReading ends the reader's work and closes the socket if commanded to.
 func (p *polledSocket) stopReading() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,21 +83,21 @@ func (p *polledSocket) stopReading() {
 	}
 }
 
-// writeBatch is [udpSocket.writeBatch].
+// writeBatch implements udpSocket.
 func (p *polledSocket) writeBatch(b *batch) {
 	if d := &b.packets[0]; b.n > 0 && d.reply != nil {
 		p.send(&d.from, d.reply)
 	}
 }
 
-// send is [udpSocket.send].
+// send implements udpSocket.
 func (p *polledSocket) send(to *udpPeer, msg []byte) {
 	if !errors.Is(p.writeTo(to, msg), net.ErrClosed) {
 		return
 	}
 	fd, err := openReplySocket(p.addr)
 	if err != nil {
-		return // the address is gone
+		return // the address no longer exists
 	}
 	late, err := newPolledSocket(fd, p.addr)
 	if err != nil {
@@ -115,7 +116,7 @@ func (p *polledSocket) writeTo(to *udpPeer, msg []byte) (err error) {
 	return err
 }
 
-// close is [udpSocket.done]. A reader that is about to send a reply may still do so.
+// close implements udpSocket. A reader that is about to send a reply still does so.
 func (p *polledSocket) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +128,7 @@ func (p *polledSocket) close() {
 	_ = p.conn.Close()
 }
 
-// suspend is [udpSocket.suspend].
+// suspend implements udpSocket.
 func (p *polledSocket) suspend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +138,7 @@ func (p *polledSocket) suspend() {
 	}
 }
 
-// resume is [udpSocket.resume].
+// resume implements udpSocket.
 func (p *polledSocket) resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,5 +148,5 @@ func (p *polledSocket) resume() {
 	}
 }
 
-// duplicate is [udpSocket.duplicate].
+// duplicate implements udpSocket.
 func (p *polledSocket) duplicate() (*os.File, error) { return Duplicate(p.conn) }

@@ -8,32 +8,30 @@ import (
 )
 
 const (
-	// maxIdleWorkers is how many goroutines stay when there is nothing to wait for. Each
-	// holds a stack of 8 KiB. Half would have a flood of misses start goroutines
-	// again and again, double would hold 4 MiB after any burst.
+	// maxIdleWorkers is how many idle workers are kept. Each holds a stack of 8 KiB.
 	maxIdleWorkers = 256
-	// trimInterval is how often half of those that rest leave: after a burst all are
-	// gone within a minute. Twice as often would send home those that a steady load
-	// needs again in a moment.
+	// trimInterval is how often half of the idle workers end: after a burst all have ended
+	// within a minute.
 	trimInterval = 5 * time.Second
 )
 
-// workerPool is the goroutines in which UDP queries wait for upstreams. One that is done
-// takes the next query, since its stack has the size that takes by then: a new
-// goroutine's grows twice on the way, which costs a fifth of the whole miss.
+// workerPool is the goroutines in which UDP queries wait for upstreams. A worker that is
+// done takes the next query, because its stack has already grown: growing a new
+// goroutine's stack takes a fifth of the time of a miss. It is safe for concurrent use.
 type workerPool struct {
 	work     chan *pendingQuery
-	idle     chan struct{} // one value for each that stays
+	idle     chan struct{} // holds one value for each idle worker
 	running  sync.WaitGroup
-	trimming atomic.Bool // they are going to be thinned out
+	trimming atomic.Bool // a trim is scheduled
 }
 
-// newWorkerPool is nobody yet; idle bounds how many stay.
+// newWorkerPool returns a pool without workers that keeps at most idle of them.
 func newWorkerPool(idle int) *workerPool {
 	return &workerPool{work: make(chan *pendingQuery), idle: make(chan struct{}, idle)}
 }
 
-// dispatch gives w to a goroutine that is idle; false if there is none.
+// dispatch gives w to an idle worker. It does not block and returns false if there is
+// none.
 func (c *workerPool) dispatch(w *pendingQuery) bool {
 	select {
 	case c.work <- w:
@@ -43,8 +41,8 @@ func (c *workerPool) dispatch(w *pendingQuery) bool {
 	}
 }
 
-// waitForWork waits for the next query to complete; nil is the end: of the server's ctx, or
-// since enough others rest, or because there has been too little to do.
+// waitForWork returns the next query for the calling worker. It returns nil if the worker
+// has to end: ctx has ended, enough others are idle, or trim has chosen it.
 func (c *workerPool) waitForWork(ctx context.Context) *pendingQuery {
 	select {
 	case c.idle <- struct{}{}:
@@ -63,7 +61,7 @@ func (c *workerPool) waitForWork(ctx context.Context) *pendingQuery {
 	}
 }
 
-// trim ends half of those that rest, the last one too, and comes back while any
+// trim ends half of the idle workers, rounded up, and schedules itself again while any
 // are left.
 func (c *workerPool) trim() {
 	n := len(c.idle)
