@@ -2,13 +2,9 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"net/netip"
 	"slices"
-	"sync"
-	"time"
 
-	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -118,136 +114,62 @@ func endsWith(labels, label []byte) bool {
 	return bytes.Equal(labels, label)
 }
 
-// search is the step behind all others: x, whose name as it was asked for has come
-// to at, goes on along its client's search path. It does so without waiting if none
-// of the names on the way takes that.
-func (rt *Routes) search(x *request, at step) step {
-	if at == alias || at == done && x.reply.Rcode() != wire.NXDomain {
-		return at
+// autopath is the step behind the zone's sources, which have come to o: a name that does not
+// exist is looked for further down the client's search path.
+func (rt *Routes) autopath(r *request, o outcome) outcome {
+	if o == answered && r.reply.Rcode() != wire.NXDomain {
+		return o
 	}
-	p, base := x.zone.Autopath.find(&x.query, x.client.Addr().Unmap())
+	p, base := r.zone.Autopath.find(&r.query, r.client.Addr().Unmap())
 	if p == nil {
-		return at
+		return o
 	}
-	if at == done {
-		waits, _ := rt.walk(x, p, base, nil)
-		if !waits {
-			return done
-		}
+	if o = r.finishForward(o); o != answered || r.err != nil || r.reply.Rcode() != wire.NXDomain {
+		return o
 	}
-	x.reply.Reset()
-	x.source = fromServer
-	return walk
+	return rt.trySearchPath(r, p, base)
 }
 
-// searchOn is search where it may wait. It begins anew: a moment ago some name took
-// waiting, and it may be another client's by now who has the address.
-func (rt *Routes) searchOn(ctx context.Context, x *request) error {
-	wait := func(x *request, at step) error { return rt.complete(ctx, x, at) }
-	if err := wait(x, x.zone.resolve(x)); err != nil || x.reply.Rcode() != wire.NXDomain {
-		return err
-	}
-	p, base := x.zone.Autopath.find(&x.query, x.client.Addr().Unmap())
-	if p == nil {
-		return nil
-	}
-	_, err := rt.walk(x, p, base, wait)
-	return err
-}
-
-// walk asks for one name after the other along p, until there is one that exists or
-// can't be resolved: that is what x's reply becomes. Where there is none, x's reply,
-// that to the first name, stays. wait completes what takes waiting; without it, such
-// a name ends the walk with waits, and x is as it was.
-//
-// A name of the path that no zone takes is x's zone's: it would be REFUSED if the
-// client asked for it, but the client may know of another server.
-func (rt *Routes) walk(x *request, p *searchPath, base int, wait func(*request, step) error) (waits bool, err error) {
-	w, now := walkers.Get().(*walker), x.arrival
+// trySearchPath asks for one name after the other along p, until one exists or can't be
+// resolved: that is what r's reply becomes. Where there is none the reply to the first name
+// stays. A name of the path that no zone takes belongs to r's zone: it would be REFUSED if
+// the client asked for it, but the client may know of another server.
+func (rt *Routes) trySearchPath(r *request, p *searchPath, base int) outcome {
+	sub := newSubquery()
+	defer sub.release()
 	for _, domain := range p.rest {
-		if wait != nil {
-			now = clock.Now()
-		}
-		if !w.turn(x, base, domain, now) {
+		if !sub.askIn(r, base, domain) {
 			continue
 		}
-		if w.zone = rt.match(&w.request); w.zone == nil {
-			w.zone = x.zone
+		sub.onPath = true
+		if sub.zone = rt.match(&sub.request); sub.zone == nil {
+			sub.zone = r.zone
 		}
-		if at := w.zone.resolve(&w.request); at != done {
-			if waits = wait == nil; waits {
-				break
-			}
-			err = wait(&w.request, at)
+		if sub.finishForward(rt.ask(&sub.request)) == wouldWait {
+			return wouldWait
 		}
-		if w.reply.Rcode() != wire.NXDomain {
-			x.adopt(&w.request)
+		if sub.reply.Rcode() != wire.NXDomain {
+			r.takeReply(&sub.request)
 			break
 		}
 	}
-	w.release()
-	return waits, err
+	return answered
 }
 
-// adopt makes other's reply x's. Errors are passed on bare, so that the client asks
-// again. An answer that can't be moved to another name leaves it to the client to go
-// on: x's name does not exist.
-func (x *request) adopt(other *request) {
+// takeReply makes other's reply the one to r. Errors are passed on bare, so that the client
+// asks again. An answer that can't be moved to another name leaves the search to the client:
+// r's name does not exist.
+func (r *request) takeReply(other *request) {
 	switch rcode := other.reply.Rcode(); {
 	case rcode != wire.NoError:
-		x.reply.Fail(rcode)
-		x.reply.CopyEDE(&other.reply)
-	case x.reply.Adopt(&other.reply):
-		x.reply.CopyEDE(&other.reply)
-		x.viaSearch = true
+		r.reply.Fail(rcode)
+		r.reply.CopyEDE(&other.reply)
+	case r.reply.Adopt(&other.reply):
+		r.reply.CopyEDE(&other.reply)
+		r.viaSearch = true
 	default:
-		x.reply.Fail(wire.NXDomain)
+		r.reply.Fail(wire.NXDomain)
 	}
-	x.source, x.ordered = fromSearch, other.ordered
-	x.inherit(other)
-}
-
-// walker is what asking for the names on a path takes: an exchange of its own, whose
-// packet and reply are in buffers that are used again for each name and each walk.
-type walker struct {
-	request
-	name   [wire.MaxName]byte
-	packet [packetBuffer]byte
-	out    [replyBuffer]byte
-}
-
-// packetBuffer holds the longest query that a walker makes: header, the longest name,
-// its type and class, and an OPT record of 11 bytes.
-const packetBuffer = wire.HeaderLen + wire.MaxName + 4 + 11
-
-// release gives w back.
-func (w *walker) release() {
-	w.zone, w.pool, w.missing, w.budget = nil, nil, nil, nil // may be gone before the next time
-	walkers.Put(w)
-}
-
-var walkers = sync.Pool{New: func() any { return new(walker) }}
-
-// turn makes w the exchange for the first base bytes of x's name, in the case in which
-// they were asked for, with domain behind them, at now; false if there is no such name.
-func (w *walker) turn(x *request, base int, domain wire.Name, now time.Duration) bool {
-	if base+len(domain) > wire.MaxName {
-		return false
-	}
-	n := copy(w.name[:], x.query.Packet[wire.HeaderLen:wire.HeaderLen+base])
-	n += copy(w.name[n:], domain)
-	return w.begin(x, w.name[:n], x.query.Type, now)
-}
-
-// begin makes w the exchange for name and qtype, else as x's, at now; false if that is
-// no query.
-func (w *walker) begin(x *request, name []byte, qtype uint16, now time.Duration) bool {
-	packet := wire.AppendQuery(w.packet[:0], x.query.ID, name, qtype, &x.query, wire.MinUDP)
-	w.arrival, w.proto, w.client, w.place, w.hops, w.ordered, w.verdicts = now, x.proto, x.client, x.place, x.hops, false, 0
-	w.budget = x.budget
-	if w.query.Parse(packet) != wire.Serve {
-		return false
-	}
-	w.reply.Start(w.out[:0], &w.query)
-	return true
+	r.source, r.ordered, r.err = fromSearch, other.ordered, other.err
+	r.inherit(other)
 }

@@ -13,7 +13,7 @@ import (
 
 // searcher is a server without sockets, with everything in its cache that
 // www.example.org takes on shopper's path.
-func searcher(t testing.TB) (z *Zone, serve func(name string) step) {
+func searcher(t testing.TB) (z *Zone, serve func(name string) outcome) {
 	t.Helper()
 	b := &dns.Server{Net: "udp", Addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]).String(), Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		_ = w.WriteMsg(outer(q))
@@ -29,7 +29,7 @@ func searcher(t testing.TB) (z *Zone, serve func(name string) step) {
 	x := &request{client: netip.AddrPortFrom(shopper, 4242)}
 	out := make([]byte, 0, replyBuffer)
 	packets := make(map[string][]byte)
-	return z, func(name string) step {
+	return z, func(name string) outcome {
 		packet := packets[name]
 		if packet == nil {
 			m := question(name, dns.TypeA)
@@ -41,11 +41,11 @@ func searcher(t testing.TB) (z *Zone, serve func(name string) step) {
 			packets[name] = packet
 		}
 		x.query.Packet = packet
-		_, at := s.serve(rt, x, out, (*wire.Query).Limit)
-		if at != done {
-			s.wait(rt, x, at, wire.MinUDP)
+		_, o := s.serve(rt, x, out, (*wire.Query).Limit)
+		if o != answered {
+			s.resume(rt, x, o, wire.MinUDP)
 		}
-		return at
+		return o
 	}
 }
 
@@ -71,7 +71,7 @@ func TestSearchAllocPin(t *testing.T) {
 	for _, name := range []string{"www.example.org" + inShop, "db.other" + inShop, "no.such" + inShop, "empty.example.org" + inShop} {
 		serve(name) // fills the cache
 		if n := testing.AllocsPerRun(200, func() {
-			if serve(name) != done {
+			if serve(name) != answered {
 				t.Fatal("not answered at once")
 			}
 		}); n != 0 {
@@ -91,7 +91,7 @@ func BenchmarkSearch(b *testing.B) {
 			serve(c.qname)
 			b.ReportAllocs()
 			for b.Loop() {
-				if serve(c.qname) != done {
+				if serve(c.qname) != answered {
 					b.Fatal("not answered at once")
 				}
 			}

@@ -20,18 +20,18 @@ const (
 	anyDenial  = blocked | filtered | dropped
 )
 
-// guard is what the zone does with a query whatever its sources know: answer what needs
-// none. ok is false if it leaves the query to those behind it.
-func (z *Zone) guard(x *request) (at step, ok bool) {
+// builtin is the step of answers that need no data source; false if it leaves the query to
+// the steps after it.
+func (z *Zone) builtin(x *request) bool {
 	if z.Local != nil && z.Local.answer(x) {
-		return done, true
+		return true
 	}
 	if z.Any && x.query.Type == wire.TypeANY {
 		x.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeHINFO, anyTTL, []byte(anyData))
 		x.source = fromAny
-		return done, true
+		return true
 	}
-	return done, false
+	return false
 }
 
 // The answer to ANY (RFC 8482, 4.2), as CoreDNS gives it.
@@ -42,10 +42,9 @@ const (
 
 // whoami is the last step, of what nobody is there to be asked for: it answers with the
 // client's own address and port, if the zone has that, or else SERVFAIL.
-func (z *Zone) whoami(x *request) {
+func (z *Zone) whoami(x *request) outcome {
 	if !z.Whoami {
-		x.reply.Fail(wire.ServFail)
-		return
+		return x.fail(wire.ServFail)
 	}
 	x.reply.SetAuthoritative()
 	x.source = fromWhoami
@@ -65,4 +64,5 @@ func (z *Zone) whoami(x *request) {
 	port := x.client.Port()
 	srv := [7]byte{4: byte(port >> 8), 5: byte(port)} // priority, weight, port, the root
 	x.reply.AddBelow(wire.Additional, label, wire.TypeSRV, 0, srv[:])
+	return answered
 }

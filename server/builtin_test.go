@@ -49,13 +49,18 @@ func (d *counterDesk) serve(packet []byte) []byte {
 	if d.x.proto == udp {
 		limit = (*wire.Query).Limit
 	}
-	msg, at := d.s.serve(d.rt, &d.x, d.out, limit)
-	if at != done {
-		w := new(request)
-		d.x.detach(w, nil, nil)
-		msg = d.s.wait(d.rt, w, at, limit(&w.query))
+	msg, o := d.s.serve(d.rt, &d.x, d.out, limit)
+	if o != answered {
+		msg = d.s.resume(d.rt, &d.x, o, limit(&d.x.query))
 	}
 	return msg
+}
+
+// resume completes a copy of r, whose first run has ended in o.
+func (s *Server) resume(rt *Routes, r *request, o outcome, limit int) []byte {
+	w := new(request)
+	r.detach(s.ctx, w, nil, nil)
+	return s.wait(rt, w, o, nil, limit)
 }
 
 // ask answers m; nil is no reply.

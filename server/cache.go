@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -10,19 +11,31 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// cached is the step of what the cache holds; false is a miss, which leaves x as it
-// was. An answer that is near its end, or past it, is asked for anew behind the client's
-// back. A miss is counted by the fetch that follows, if there is somebody to ask.
-func (z *Zone) cached(x *request) bool {
-	res := z.Cache.Get(&x.query, &x.reply, x.arrival)
-	p := z.upstreams(&x.query)
-	if !res.Hit() && p != nil {
+// cached is the step of the cache, for a request that may not wait; false is a miss, which
+// leaves the reply as it was. The look-up is counted when the request is finished.
+func (z *Zone) cached(r *request) bool {
+	found := z.Cache.Get(&r.query, &r.reply, r.now)
+	r.lookups.add(r, found)
+	if !found.Hit() {
 		return false
 	}
-	if res.Count() && p != nil {
-		z.Cache.Refresh(&x.query, z.Loop.guard(p, asker(p, x.proto, share.Nobody)))
+	r.source = fromCache
+	return true
+}
+
+// refresh has the answer to l, one of the look-ups for r, fetched anew while no client waits
+// for it.
+func (z *Zone) refresh(r *request, l *lookup) {
+	q := &r.query
+	if l.qtype != q.Type || !bytes.Equal(l.name, q.Name()) {
+		q = new(wire.Query)
+		if q.Parse(wire.AppendQuery(nil, r.query.ID, l.name, l.qtype, &r.query, wire.MinUDP)) != wire.Serve {
+			return
+		}
 	}
-	return res.Hit()
+	if p := z.upstreams(q); p != nil {
+		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, r.proto, share.Nobody)))
+	}
 }
 
 // asker asks the upstreams of p for the client that holds place. It holds on to no

@@ -167,10 +167,10 @@ func TestElsewhere(t *testing.T) {
 	}{
 		{"elsewhere, asked of the cluster DNS", kubernetes.Incomplete, always, nil, dns.RcodeSuccess, "192.0.2.1", 1, "NOERROR forward", ""},
 		{"elsewhere, awaited", kubernetes.Incomplete, nil, arrive, dns.RcodeSuccess, "10.96.0.9", 0, "NOERROR kubernetes", ""},
-		{"elsewhere, awaited in vain", kubernetes.Incomplete, nil, nil, dns.RcodeServerFailure, "", 0, "SERVFAIL ", "did not get the objects that the answer hangs on: in vain"},
+		{"elsewhere, awaited in vain", kubernetes.Incomplete, nil, nil, dns.RcodeServerFailure, "", 0, "SERVFAIL ", "has not loaded the objects that the answer needs: in vain"},
 		{"elsewhere, still after waiting", kubernetes.Incomplete, nil, func(*partial) func(context.Context) error {
 			return func(context.Context) error { return nil }
-		}, dns.RcodeServerFailure, "", 0, "SERVFAIL ", "did not get the objects that the answer hangs on\""},
+		}, dns.RcodeServerFailure, "", 0, "SERVFAIL ", "has not loaded the objects that the answer needs\""},
 		{"elsewhere, forwarded after waiting", kubernetes.Incomplete, nil, func(p *partial) func(context.Context) error {
 			return func(context.Context) error { p.lacks(name, kubernetes.NotMine); return nil }
 		}, dns.RcodeSuccess, "192.0.2.1", 1, "NOERROR forward", ""},
@@ -276,13 +276,13 @@ func TestAwaitAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	reply := func(before time.Duration) *dns.Msg {
-		x := request{arrival: came - before}
+		x := request{arrival: came - before, ctx: t.Context()}
 		if x.query.Parse(packet) != wire.Serve {
 			t.Fatal("not a query")
 		}
-		x.reply.Start(nil, &x.query)
-		if err := rt.complete(t.Context(), &x, rt.answer(&x)); err != nil {
-			t.Fatal(err)
+		x.begin(rt, x.arrival, nil)
+		if x.finishForward(rt.resolve(&x)); x.err != nil {
+			t.Fatal(x.err)
 		}
 		if x.arrival != came-before {
 			t.Error("the query is not as old any more as it was")

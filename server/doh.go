@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -74,7 +75,8 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if writeReply(w, msg) != nil {
 		return // net/http may still be at it, so that the errand can't be used again
 	}
-	e.in, e.out, e.x = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), request{}
+	e.in, e.out = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg)
+	e.x.clear()
 	dohRequests.Put(e)
 }
 
@@ -103,15 +105,19 @@ func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte 
 	x.proto, x.client, x.stripe = tcp, v.client, v.lane
 	x.query.Packet, x.arrival = packet, clock.Now()
 	rt := h.l.config.Load().Routes
-	msg, at := s.serve(rt, x, e.out, noSizeLimit)
-	if at == done {
-		return msg
+	place, verdict := s.waiting.Take(v.client.Addr())
+	if verdict == share.Fits {
+		defer s.release(place)
+		x.place, x.ctx = place, s.ctx
 	}
-	if !s.acquire(x) {
+	msg, o := s.serve(rt, x, e.out, noSizeLimit)
+	switch {
+	case o == answered:
+		return msg
+	case !s.admitted(verdict):
 		return s.full(x, wire.MaxMessage)
 	}
-	defer s.release(x.place)
-	return s.wait(rt, x, at, wire.MaxMessage)
+	return s.wait(rt, x, o, e.out, wire.MaxMessage)
 }
 
 // readQuery reads the query out of r, behind buf; the status is 200 if there is one.

@@ -91,9 +91,10 @@ func (l *ErrorLog) matching(err error) *Consolidation {
 	return nil
 }
 
-// failed logs that x ended with err. Errors of no pattern are bounded by the zone's
+// failed logs that x ended with an error. Errors of no pattern are bounded by the zone's
 // limiter.
-func (l *ErrorLog) failed(x *request, err error, limit *limiter) {
+func (l *ErrorLog) failed(x *request, limit *limiter) {
+	err := x.err
 	level, missed := slog.LevelError, int64(0)
 	if p := l.matching(err); p != nil {
 		if !p.take() {

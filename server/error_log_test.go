@@ -56,7 +56,7 @@ func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []
 	}}
 	x, _ := askedOf(t, func(*dns.Msg) {}, func(r *wire.Reply) { r.Fail(wire.ServFail) })
 	x.zone = &Zone{Name: wire.Root}
-	fail = func(err error) { log.failed(x, err, &x.zone.failed) }
+	fail = func(err error) { x.err = err; log.failed(x, &x.zone.failed) }
 	lines = func() []string {
 		return strings.Split(strings.TrimSpace(out.take()), "\n")
 	}

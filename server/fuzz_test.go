@@ -78,9 +78,9 @@ func FuzzServe(f *testing.F) {
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		var x request
 		x.query.Packet = packet
-		msg, at := s.serve(rt, &x, nil, (*wire.Query).Limit)
-		if at != done {
-			msg = s.wait(rt, &x, at, x.query.Limit())
+		msg, o := s.serve(rt, &x, nil, (*wire.Query).Limit)
+		if o != answered {
+			msg = s.resume(rt, &x, o, x.query.Limit())
 		}
 		if n := s.Panics(); n != 0 {
 			t.Fatalf("%d panics", n)

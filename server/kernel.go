@@ -119,7 +119,7 @@ func (c *copier) put(rt *Routes, x *request, msg []byte) {
 // copied reports whether x's reply is as good for the next one who asks the same. One with
 // names that an ACL was asked about is not, whatever zone it is of.
 func (x *request) copied() bool {
-	if x.hops != 0 || x.verdicts != 0 || x.viaSearch || !x.zone.copied() {
+	if x.source != fromCluster && x.source != fromCache || x.verdicts != 0 || x.viaSearch || !x.zone.copied() {
 		return false
 	}
 	rcode := x.reply.Rcode()
@@ -141,7 +141,7 @@ func (c *copier) mark(x *request) (ok bool) {
 			return false
 		}
 		a.Mark, a.Expires, a.Ends, a.Life, a.Counts = t.Mark, t.Renew, t.Expires, t.Life, t.CountsDown
-		x.denied = t.Denial
+		x.copyDenial = t.Denial
 		return c.cached.Any() == x.epochs.cached
 	}
 	return false
@@ -151,7 +151,7 @@ func (c *copier) mark(x *request) (ok bool) {
 func (x *request) HitReporter() fastpath.HitReporter {
 	return &holding{
 		zone: x.zone, query: bytes.Clone(x.query.Packet), reply: len(x.copy.Reply),
-		rcode: x.reply.Rcode(), source: x.source, v6: x.v6(), denied: x.denied,
+		rcode: x.reply.Rcode(), source: x.source, v6: x.v6(), denied: x.copyDenial,
 	}
 }
 

@@ -169,16 +169,14 @@ func TestOneBudget(t *testing.T) {
 			if x.query.Packet, err = question(v.asked, v.qtype).Pack(); err != nil {
 				t.Fatal(err)
 			}
-			if _, at := s.serve(rt, x, nil, (*wire.Query).Limit); at != done {
-				t.Fatalf("it came to %d", at)
+			if _, o := s.serve(rt, x, nil, (*wire.Query).Limit); o != answered {
+				t.Fatalf("it came to %d", o)
 			}
-			if n := c.budgets[&x.steps]; n != v.times || len(c.budgets) != 1 {
+			if n := c.budgets[&x.ownBudget]; n != v.times || len(c.budgets) != 1 {
 				t.Errorf("%d times with the query's budget, want %d; and %d budgets", n, v.times, len(c.budgets))
 			}
 			c.asked()
-			if x.budget = nil; rt.complete(t.Context(), x, large) != nil {
-				t.Error("it can't be completed")
-			}
+			s.resume(rt, x, wouldWait, wire.MinUDP)
 			if bounded, free, _ := c.asked(); bounded != 0 || free == 0 {
 				t.Errorf("a worker asks %d times with a budget, %d times without", bounded, free)
 			}

@@ -169,12 +169,15 @@ func (x *request) replyField(b []byte, at field, msg []byte) []byte { //nolint:g
 	return append(b, nothing...)
 }
 
-// bufsize is the most that the client takes, as `bufsize` has it.
+// bufsize is the largest reply that the client takes. `bufsize` bounds it.
 func (x *request) bufsize() int {
-	if x.proto == udp {
-		return max(int(x.claimed), x.query.Limit())
+	switch {
+	case x.proto != udp:
+		return wire.MaxMessage
+	case x.zone.Bufsize == 0:
+		return max(int(x.advertised), x.query.Limit())
 	}
-	return wire.MaxMessage
+	return x.query.Limit()
 }
 
 // headerFlags are the bits of a header's third and fourth byte, in CoreDNS's order.

@@ -25,7 +25,7 @@ func askedOf(t *testing.T, edit func(q *dns.Msg), reply func(r *wire.Reply)) (*r
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &request{client: netip.MustParseAddrPort("192.0.2.7:4242"), latency: 1500 * time.Microsecond}
+	x := &request{result: result{zone: new(Zone)}, client: netip.MustParseAddrPort("192.0.2.7:4242"), latency: 1500 * time.Microsecond}
 	if x.query.Parse(packet) != wire.Serve {
 		t.Fatal("no query")
 	}

@@ -60,7 +60,7 @@ var (
 
 // fates are what becomes of a probe.
 const (
-	answered = "answered"
+	replied = "replied"
 	back     = "back"  // it comes back from the upstream
 	frompod  = "pod"   // it comes back from a pod, several times
 	lost     = "lost"  // nothing comes
@@ -108,7 +108,7 @@ func rehearse(t *testing.T, length time.Duration, was *Loop, fates ...string) (a
 				}
 			case lost:
 				return wire.Response{}, errors.New("no answer")
-			case answered:
+			case replied:
 				return wire.Response{Rcode: wire.NXDomain}, nil
 			}
 			return wire.Response{Rcode: wire.ServFail}, nil
@@ -131,18 +131,18 @@ func TestLoopCourse(t *testing.T) {
 		stopped bool
 		log     []string // messages begin so
 	}{
-		{"nothing comes back", time.Hour, []string{answered}, []int{0}, false, nil},
+		{"nothing comes back", time.Hour, []string{replied}, []int{0}, false, nil},
 		{"the upstreams are silent", time.Hour, []string{lost}, []int{0, 5, 10}, false, nil},
 		{"the upstreams fail", time.Hour, []string{servfail}, []int{0, 5, 10}, false, nil},
-		{"silent at first", time.Hour, []string{lost, answered}, []int{0, 5}, false, nil},
-		{"one comes back", time.Hour, []string{back, answered}, []int{0, 0, 5}, false, nil},
-		{"two come back, time and again", time.Hour, []string{back, back, answered, back, back, lost, answered}, []int{0, 0, 0, 5, 5, 5, 10}, false, nil},
+		{"silent at first", time.Hour, []string{lost, replied}, []int{0, 5}, false, nil},
+		{"one comes back", time.Hour, []string{back, replied}, []int{0, 0, 5}, false, nil},
+		{"two come back, time and again", time.Hour, []string{back, back, replied, back, back, lost, replied}, []int{0, 0, 0, 5, 5, 5, 10}, false, nil},
 		{"a pod knows the name", time.Hour, []string{frompod}, []int{0, 5, 10}, false, []string{"a loop probe", "a loop probe", "a loop probe"}},
-		{"a pod knows two of the names", time.Hour, []string{back, frompod, frompod, answered}, []int{0, 0, 5, 10}, false, []string{"a loop probe", "a loop probe"}},
+		{"a pod knows two of the names", time.Hour, []string{back, frompod, frompod, replied}, []int{0, 0, 5, 10}, false, []string{"a loop probe", "a loop probe"}},
 		{"all come back", 12 * time.Second, []string{back}, []int{0, 0, 0, 5, 10}, true, []string{"forwarding stopped"}},
 		{"a loop found late", 12 * time.Second, []string{lost, lost, back}, []int{0, 5, 10, 10, 10}, true, []string{"forwarding stopped"}},
-		{"a loop that ends", time.Hour, []string{back, back, back, back, answered}, []int{0, 0, 0, 5, 10, 15, 20, 25}, false, []string{"forwarding stopped", "forwarding resumed"}},
-		{"and is there again", 31 * time.Second, []string{back, back, back, answered, answered, back}, []int{0, 0, 0, 5, 10, 15, 15, 15, 20, 25, 30}, true, []string{"forwarding stopped", "forwarding resumed", "forwarding stopped"}},
+		{"a loop that ends", time.Hour, []string{back, back, back, back, replied}, []int{0, 0, 0, 5, 10, 15, 20, 25}, false, []string{"forwarding stopped", "forwarding resumed"}},
+		{"and is there again", 31 * time.Second, []string{back, back, back, replied, replied, back}, []int{0, 0, 0, 5, 10, 15, 15, 15, 20, 25, 30}, true, []string{"forwarding stopped", "forwarding resumed", "forwarding stopped"}},
 		{"a loop in which probes are lost", 31 * time.Second, []string{back, back, back, lost, lost, back, lost, lost, back}, []int{0, 0, 0, 5, 10, 15, 20, 25, 30}, true, []string{"forwarding stopped"}},
 		{"a loop, and then silence", 16 * time.Second, []string{back, back, back, lost}, []int{0, 0, 0, 5, 10, 15}, false, []string{"forwarding stopped", "forwarding resumed"}},
 		{"a loop, and then a pod", 16 * time.Second, []string{back, back, back, frompod}, []int{0, 0, 0, 5, 10, 15}, false, []string{"forwarding stopped", "a loop probe", "a loop probe", "a loop probe", "forwarding resumed"}},
@@ -183,7 +183,7 @@ func TestLoopReload(t *testing.T) {
 	if l.opts.Was != nil {
 		t.Error("every loop that there ever was is kept")
 	}
-	at, l, log := rehearse(t, time.Second, l, answered)
+	at, l, log := rehearse(t, time.Second, l, replied)
 	if l.Stopped() || len(at) != 1 || !strings.Contains(log, "forwarding resumed") || !strings.Contains(log, "servfail=1") {
 		t.Errorf("stopped: %v, probes at %v; the log says\n%s", l.Stopped(), at, log)
 	}
@@ -217,7 +217,7 @@ func startRelay(t *testing.T, from netip.Addr, to netip.AddrPort) *relay {
 }
 
 // TestLoop: queries that come back stop the forwarding of their zone, and of nothing
-// else. What the zone has itself or in its cache is still answered. When they come back
+// else. What the zone has itself or in its cache is still replied. When they come back
 // no more, forwarding goes on without a restart.
 func TestLoop(t *testing.T) {
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"net/netip"
 	"runtime/debug"
@@ -217,13 +216,13 @@ func TestRulesStampede(t *testing.T) {
 }
 
 // unconnected is a server without sockets, and asks it.
-func unconnected(t testing.TB, z *Zone) func(name string) step {
+func unconnected(t testing.TB, z *Zone) func(name string) outcome {
 	t.Helper()
 	rt, s := NewRoutes([]*Zone{z}, NewStats()), New(slog.New(slog.DiscardHandler), Limits{})
 	x := &request{client: netip.AddrPortFrom(shopper, 4242)}
 	out := make([]byte, 0, replyBuffer)
 	packets := make(map[string][]byte)
-	return func(name string) step {
+	return func(name string) outcome {
 		packet := packets[name]
 		if packet == nil {
 			var err error
@@ -233,11 +232,11 @@ func unconnected(t testing.TB, z *Zone) func(name string) step {
 			packets[name] = packet
 		}
 		x.query.Packet = packet
-		_, at := s.serve(rt, x, out, (*wire.Query).Limit)
-		if at != done {
-			_ = rt.complete(context.Background(), x, at)
+		_, o := s.serve(rt, x, out, (*wire.Query).Limit)
+		if o != answered {
+			s.resume(rt, x, o, wire.MinUDP)
 		}
-		return at
+		return o
 	}
 }
 
@@ -252,7 +251,7 @@ func TestRulesAllocs(t *testing.T) {
 	for name, most := range map[string]float64{"www.example.org.": 0, "www.a.test.": 2} {
 		serve(name)
 		if n := testing.AllocsPerRun(100, func() {
-			if serve(name) != done {
+			if serve(name) != answered {
 				t.Fatal("not a hit")
 			}
 		}); n > most {
@@ -278,7 +277,7 @@ func BenchmarkRewritten(b *testing.B) {
 			serve(name)
 			b.ReportAllocs()
 			for b.Loop() {
-				if serve(name) != done {
+				if serve(name) != answered {
 					b.Fatal("not a hit")
 				}
 			}

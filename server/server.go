@@ -31,6 +31,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/stat"
@@ -334,49 +335,58 @@ func (s *Server) ConnsCut() uint64 { return s.cut.Load() }
 // came to no terms in.
 func (s *Server) HandshakesFailed() uint64 { return s.handshakesFailed.Load() }
 
-// serve walks the path as far as it goes without waiting. msg is what to send, nil
-// for nothing; at other than done means that wait must be called with a copy of
-// the exchange.
-func (s *Server) serve(rt *Routes, x *request, buf []byte, limit func(*wire.Query) int) (msg []byte, at step) {
+// serve runs the query path on what x.query.Packet holds. The reply is written to buf. msg is
+// what to send, nil for nothing. With any outcome but [answered] there is none yet: the
+// request has to wait, see [request.detach] and [Server.wait].
+func (s *Server) serve(rt *Routes, x *request, buf []byte, limit func(*wire.Query) int) (msg []byte, o outcome) {
 	defer func() {
 		if p := recover(); p != nil {
-			msg, at = s.panicked(x, buf, p), done
+			msg, o = s.panicked(x, buf, p), answered
 		}
 	}()
-	x.latency = 0
-	x.source, x.hops, x.ordered, x.viaSearch, x.verdicts = fromServer, 0, false, false, 0
-	x.steps.Refill()
-	x.budget, x.direct = &x.steps, true
+	x.latency, x.hops, x.direct = 0, 0, true
 	switch x.query.Parse(x.query.Packet) {
 	case wire.Drop:
-		return nil, done
+		x.result = result{}
+		return nil, answered
 	case wire.Malformed:
-		return wire.AppendError(buf[:0], x.query.Packet, wire.FormErr), done
+		x.result = result{}
+		return wire.AppendError(buf[:0], x.query.Packet, wire.FormErr), answered
 	case wire.Unsupported:
-		return wire.AppendError(buf[:0], x.query.Packet, wire.NotImp), done
+		x.result = result{}
+		return wire.AppendError(buf[:0], x.query.Packet, wire.NotImp), answered
 	case wire.Serve:
 	}
-	x.reply.Start(buf, &x.query)
-	if at := rt.answer(x); at != done {
-		return nil, at
+	x.advertised = x.query.UDPSize
+	x.begin(rt, x.arrival, buf)
+	if o = rt.resolve(x); o != answered {
+		return nil, o
 	}
-	return x.zone.finish(x, limit(&x.query), nil), done
+	return s.finish(x, limit(&x.query)), answered
 }
 
-// wait walks the rest of the path. How long that may take is up to the upstreams,
-// who give up after five seconds.
-func (s *Server) wait(rt *Routes, x *request, at step, limit int) (msg []byte) {
+// finish completes the reply to x and counts the query.
+func (s *Server) finish(x *request, limit int) []byte {
+	if x.err != nil && errors.Is(x.err, upstream.ErrBusy) {
+		s.shed[shedUpstream].Add(1)
+	}
+	return x.zone.finish(x, limit)
+}
+
+// wait completes a request that may wait, after its run has ended in o. The upstreams bound
+// the time: they give up after five seconds.
+func (s *Server) wait(rt *Routes, x *request, o outcome, buf []byte, limit int) (msg []byte) {
 	defer func() {
 		if p := recover(); p != nil {
 			msg = s.panicked(x, nil, p)
 		}
 	}()
-	x.budget = nil
-	err := rt.complete(s.ctx, x, at)
-	if errors.Is(err, upstream.ErrBusy) {
-		s.shed[shedUpstream].Add(1)
+	if o == wouldWait {
+		x.begin(rt, clock.Now(), buf)
+		o = rt.resolve(x)
 	}
-	return x.zone.finish(x, limit, err)
+	x.finishForward(o)
+	return s.finish(x, limit)
 }
 
 // panicked turns a panic of one query into a SERVFAIL. The packet is one the

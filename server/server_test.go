@@ -34,7 +34,7 @@ type backend struct {
 }
 
 // startBackend answers with reply; nil is silence.
-func startBackend(t *testing.T, reply func(q *dns.Msg) *dns.Msg) *backend {
+func startBackend(t testing.TB, reply func(q *dns.Msg) *dns.Msg) *backend {
 	t.Helper()
 	b := &backend{addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]), asked: make(map[string]int)}
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
@@ -583,12 +583,12 @@ func TestServeAllocPin(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.query.Packet = packet
-		if _, at := s.serve(rt, &x, out, (*wire.Query).Limit); at != done {
-			s.wait(rt, &x, at, wire.MinUDP) // fills the cache
+		if _, o := s.serve(rt, &x, out, (*wire.Query).Limit); o != answered {
+			s.resume(rt, &x, o, wire.MinUDP) // fills the cache
 		}
 		if n := testing.AllocsPerRun(200, func() {
 			x.query.Packet = packet
-			if _, at := s.serve(rt, &x, out, (*wire.Query).Limit); at != done {
+			if _, o := s.serve(rt, &x, out, (*wire.Query).Limit); o != answered {
 				t.Fatal("not answered at once")
 			}
 		}); n != 0 {

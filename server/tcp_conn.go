@@ -126,7 +126,8 @@ func (c *tcpConn) onReadable(fd uintptr) bool {
 	}
 	more := c.readAll(int(fd), d)
 	got := d.gotQuery
-	d.x, d.replies = request{}, nil // which hold on to packets, replies and zones
+	d.x.clear()
+	d.replies = nil
 	readStates.Put(d)
 	if c.buffered == 0 {
 		if len(c.readBuf) == readBufSize {
@@ -232,10 +233,10 @@ func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 	}
 	n := len(d.replies) + lengthPrefix
 	rt := c.l.config.Load().Routes
-	msg, at := c.s.serve(rt, &d.x, d.replies[n:n], noSizeLimit)
+	msg, o := c.s.serve(rt, &d.x, d.replies[n:n], noSizeLimit)
 	d.x.arrival += d.x.latency
-	if at != done {
-		return c.goAsync(fd, d, rt, at)
+	if o != answered {
+		return c.goAsync(fd, d, rt, o)
 	}
 	d.gotQuery = d.gotQuery || d.x.verdicts&dropped != 0
 	d.addReply(msg)
@@ -271,7 +272,7 @@ func (c *tcpConn) flush(fd int, d *readState) bool {
 
 // goAsync has a query that has to wait completed in a goroutine of its own, while
 // the connection is read on. It is false if the connection has to end.
-func (c *tcpConn) goAsync(fd int, d *readState, rt *Routes, at step) bool {
+func (c *tcpConn) goAsync(fd int, d *readState, rt *Routes, o outcome) bool {
 	d.gotQuery = true
 	limit := c.s.limits.Pipelined
 	if !c.writer.beginQuery(limit, false) {
@@ -286,10 +287,10 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *Routes, at step) bool {
 		return true
 	}
 	w := new(request)
-	d.x.detach(w, nil, nil)
+	d.x.detach(c.s.ctx, w, nil, nil)
 	go func() {
 		defer c.writer.endQuery()
-		msg := c.s.wait(rt, w, at, wire.MaxMessage)
+		msg := c.s.wait(rt, w, o, nil, wire.MaxMessage)
 		c.s.release(w.place)
 		if msg != nil {
 			c.writer.enqueue(msg)

@@ -1,43 +1,42 @@
 package server
 
 import (
-	"context"
-
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/template"
 )
 
-// template is the step of answers that are made of the query; ok is false if it leaves
-// the query to those behind it.
-func (z *Zone) template(x *request) (at step, ok bool) {
+// template is the step of answers that are computed from the question. Without permission to
+// wait, no alias is followed and no error reported.
+func (z *Zone) template(r *request) outcome {
 	if z.Template == nil {
-		return done, false
+		return notMine
 	}
-	outcome, err := z.Template.Answer(&x.query, x.client.Addr(), &x.reply, nil)
+	var follow template.Lookup
+	if r.mayWait() {
+		follow = r.followAliases()
+	}
+	found, err := z.Template.Answer(&r.query, r.client.Addr(), &r.reply, follow)
 	switch {
-	case outcome == template.Waits, err != nil: // which is logged where queries wait
-		return made, true
-	case outcome == template.Answered:
-		x.source = fromTemplate
-		return done, true
-	default:
-		return done, false
+	case !r.mayWait() && (found == template.Waits || err != nil):
+		return wouldWait
+	case found == template.NotMine && err == nil:
+		return notMine
 	}
+	r.source, r.err = fromTemplate, err
+	return answered
 }
 
-// templateOn is template where it may wait: for what the aliases that are made lead to.
-// Each counts as one hop more than the one before it, so that templates that lead to
-// themselves by several aliases are made some hundred times, and not more with each.
-func (rt *Routes) templateOn(ctx context.Context, x *request) error {
-	x.source = fromTemplate
-	hops := x.hops
-	_, err := x.zone.Template.Answer(&x.query, x.client.Addr(), &x.reply, func(name []byte) (*wire.Reply, error) {
+// followAliases returns a function that resolves the targets of aliases that templates make.
+// Each counts as one hop more than the one before, so that templates which lead to
+// themselves by several aliases are computed some hundred times, and not more with each.
+func (r *request) followAliases() template.Lookup {
+	hops := r.hops
+	return func(name []byte) (*wire.Reply, error) {
 		if hops >= maxHops {
 			return nil, errHops
 		}
 		hops++
-		r, _, err := rt.lookup(x, name, hops, func(x *request, at step) error { return rt.complete(ctx, x, at) })
-		return r, err
-	})
-	return err
+		sub, _ := r.lookup(name, hops)
+		return &sub.reply, sub.err
+	}
 }

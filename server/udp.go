@@ -139,15 +139,15 @@ func (s *Server) readUDP(l *listener, p udpSocket, lane int) {
 func (s *Server) answerPacket(rt *Routes, p udpSocket, x *request, d *packet) (waits bool) {
 	x.client = d.from.client
 	x.query.Packet = d.in[:d.n]
-	var at step
+	var o outcome
 	x.epochs = s.copies.glance()
-	d.reply, at = s.serve(rt, x, d.out, (*wire.Query).Limit)
+	d.reply, o = s.serve(rt, x, d.out, (*wire.Query).Limit)
 	x.arrival += x.latency // the next one's turn
 	switch {
-	case at == done:
+	case o == answered:
 		s.copies.put(rt, x, d.reply)
 	case s.acquire(x):
-		s.dispatch(rt, p, x, at, &d.from)
+		s.dispatch(rt, p, x, o, &d.from)
 		waits = true
 	default:
 		d.reply = s.full(x, x.query.Limit())
@@ -166,7 +166,7 @@ func reuseBuffer(buf, msg []byte) []byte {
 }
 
 // pendingQuery is one UDP query that waits, with buffers of its own, and the rest of
-// its way: from at on rt, and out of port.
+// its way: from the outcome o on rt, and out of port.
 type pendingQuery struct {
 	request
 	in   [maxUDPQuery]byte
@@ -174,17 +174,17 @@ type pendingQuery struct {
 	to   udpPeer
 	rt   *Routes
 	port udpSocket
-	at   step
+	o    outcome
 }
 
 // pendingQueries keeps those that are done, for the next that have to wait.
 var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, replyBuffer)} }}
 
 // dispatch copies x and has a goroutine complete the copy.
-func (s *Server) dispatch(rt *Routes, p udpSocket, x *request, at step, from *udpPeer) {
+func (s *Server) dispatch(rt *Routes, p udpSocket, x *request, o outcome, from *udpPeer) {
 	w := pendingQueries.Get().(*pendingQuery)
-	x.detach(&w.request, w.in[:], w.out)
-	w.to, w.rt, w.port, w.at = *from, rt, p, at
+	x.detach(s.ctx, &w.request, w.in[:], w.out)
+	w.to, w.rt, w.port, w.o = *from, rt, p, o
 	s.running.Add(1)
 	if !s.workers.dispatch(w) {
 		s.workers.running.Go(func() {
@@ -199,7 +199,7 @@ func (s *Server) dispatch(rt *Routes, p udpSocket, x *request, at step, from *ud
 func (s *Server) completePending(w *pendingQuery) {
 	defer s.running.Done()
 	defer s.release(w.place)
-	if msg := s.wait(w.rt, &w.request, w.at, w.query.Limit()); msg != nil {
+	if msg := s.wait(w.rt, &w.request, w.o, w.out, w.query.Limit()); msg != nil {
 		w.port.send(&w.to, msg)
 		w.out = reuseBuffer(w.out, msg)
 	}

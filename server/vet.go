@@ -160,21 +160,21 @@ func (x *request) sentence(r ruling) {
 
 // zoneOf is the zone that would take a query of x's client for name and qtype, nil if none
 // would.
-func (rt *Routes) zoneOf(x *request, name []byte, qtype uint16) *Zone {
+func (rt *Routes) zoneOf(r *request, name []byte, qtype uint16) *Zone {
 	if !rt.views {
-		return rt.longest(lastLabels(name, rt.depth), qtype, x)
+		return rt.longest(lastLabels(name, rt.depth), qtype, r)
 	}
-	w := walkers.Get().(*walker)
-	defer w.release()
-	if !w.begin(x, name, qtype, x.arrival) {
+	sub := newSubquery()
+	defer sub.release()
+	if !sub.ask(r, name, qtype) {
 		return nil
 	}
-	return rt.match(&w.request)
+	return rt.match(&sub.request)
 }
 
-// elsewhere judges x, which is asked of its zone by way of a rewrite rule, by the zone that
+// deniedElsewhere judges x, which is asked of its zone by way of a rewrite rule, by the zone that
 // would have taken it from the client. It is true if the client may not ask.
-func (rt *Routes) elsewhere(x *request) bool {
+func (rt *Routes) deniedElsewhere(x *request) bool {
 	if x.zone.lists == nil {
 		return false
 	}
@@ -191,12 +191,14 @@ func (rt *Routes) elsewhere(x *request) bool {
 	return true
 }
 
-// vetted is err, or nil if x's reply is one that its client may not have.
-func (x *request) vetted(err error) error {
-	if x.zone.lists != nil && x.zone.lists.vet(x) {
-		return nil
+// vet judges the names in r's reply by the lists of its zone's routes. It is true if the
+// client may not have the reply, which then says so.
+func (r *request) vet() bool {
+	if !r.zone.lists.vet(r) {
+		return false
 	}
-	return err
+	r.err = nil
+	return true
 }
 
 // inherit makes the verdict on other, whose reply x's leads to, that on x, if it is a denial.
@@ -207,9 +209,9 @@ func (x *request) inherit(other *request) {
 	}
 }
 
-// judgedAs gives x the marks of other, whose reply is x's. A verdict on other stands for
+// copyVerdict gives x the marks of other, whose reply is x's. A verdict on other stands for
 // that on x.
-func (x *request) judgedAs(other *request) {
+func (x *request) copyVerdict(other *request) {
 	if other.verdicts&anyVerdict != 0 {
 		x.verdicts, x.rule = x.verdicts&^anyVerdict, other.rule
 	}

@@ -50,7 +50,8 @@ func (s *Server) release(place share.Client) { s.waiting.Give(place) }
 // full answers a query for which there is no place.
 func (s *Server) full(x *request, limit int) []byte {
 	x.reply.Fail(wire.ServFail)
-	return x.zone.finish(x, limit, nil)
+	x.source, x.ordered, x.viaSearch = fromServer, false, false
+	return x.zone.finish(x, limit)
 }
 
 // ownKey is under which the context of what no client waits for has a value.

@@ -136,9 +136,10 @@ func (z *Zone) shape(x *request) {
 	}
 }
 
-// finish does what is done to every complete reply before it leaves, counts it
-// and gives its bytes, at most limit; nil if nothing is to be sent.
-func (z *Zone) finish(x *request, limit int, err error) []byte {
+// finish completes the reply, counts and logs what the run has gathered, and returns the
+// message, at most limit bytes; nil if nothing is to be sent.
+func (z *Zone) finish(x *request, limit int) []byte {
+	x.countLookups()
 	z.shape(x)
 	msg := x.reply.Finish(limit)
 	if x.verdicts&dropped != 0 {
@@ -146,8 +147,8 @@ func (z *Zone) finish(x *request, limit int, err error) []byte {
 	}
 	x.latency = clock.Now() - x.arrival
 	z.Stats.count(x, len(msg))
-	if err != nil && z.Errors != nil {
-		z.Errors.failed(x, err, &z.failed)
+	if x.err != nil && z.Errors != nil {
+		z.Errors.failed(x, &z.failed)
 	}
 	if rule := z.Log.rule(x); rule != nil {
 		z.Log.write(rule, x, msg)
