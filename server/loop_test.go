@@ -60,7 +60,7 @@ var (
 
 // fates are what becomes of a probe.
 const (
-	replied = "replied"
+	replied  = "replied"
 	back     = "back"  // it comes back from the upstream
 	frompod  = "pod"   // it comes back from a pod, several times
 	lost     = "lost"  // nothing comes
