@@ -94,7 +94,7 @@ func (r *Result) Count() (refresh bool) {
 
 // count is Count with the shard locked.
 func (r *Result) count() (refresh bool) {
-	p, c, e := r.shard, r.shard.cache, r.entry
+	p, e := r.shard, r.entry
 	if e == nil {
 		p.misses++
 		return false
@@ -110,18 +110,30 @@ func (r *Result) count() (refresh bool) {
 	if l.lru == nil { // the cache is closed
 		return false
 	}
-	if same, _ := l.lru.Peek(r.hash); same != e { // replaced or removed since Get
+	current, ok := l.lru.Get(r.hash)
+	if !ok { // removed since Get
 		return false
 	}
+	if current == e { // not replaced since Get
+		refresh = r.claimRefresh()
+	}
+	current.lastUsed = p.shard.tick(r.now)
+	return refresh
+}
+
+// claimRefresh reports whether the client that r answers is to refresh the entry. If so, no
+// other client is for a while. The shard is locked.
+func (r *Result) claimRefresh() bool {
+	c, e := r.shard.cache, r.entry
 	switch {
 	case r.state == resultStale:
-		refresh = c.claimStale(e, r.now)
+		return c.claimStale(e, r.now)
 	case r.state == resultFresh && c.cfg.Prefetch.Amount > 0:
-		if e.countHits(r.now, c.cfg.Prefetch.Within, 1); e.needsPrefetch(&c.cfg.Prefetch, r.now) {
+		e.countHits(r.now, c.cfg.Prefetch.Within, 1)
+		if e.needsPrefetch(&c.cfg.Prefetch, r.now) {
 			e.flags |= refreshingFlag
-			refresh = true
+			return true
 		}
 	}
-	p.touch(r.hash, e, r.now)
-	return refresh
+	return false
 }

@@ -99,12 +99,14 @@ func (p *cacheShard) at(hash uint64) *entry {
 
 // find returns the entry of k, nil if there is none, without a use; the shard is locked.
 func (k *key) find() *entry {
-	e := k.shard.at(k.hash)
-	if e == nil || e.flags&keyFlags != k.flags || !e.packed.For(k.q) {
-		return nil
+	if e := k.shard.at(k.hash); e != nil && k.matches(e) {
+		return e
 	}
-	return e
+	return nil
 }
+
+// matches reports whether e, which is at k's hash, has k's question.
+func (k *key) matches(e *entry) bool { return e.flags&keyFlags == k.flags && e.packed.For(k.q) }
 
 // touch makes e, which is at hash, the most recently used entry; the shard is locked.
 func (p *cacheShard) touch(hash uint64, e *entry, now time.Duration) {
@@ -132,7 +134,8 @@ func (k *key) put(f *fetched) bool {
 	if f.cut {
 		e.flags |= cutFlag
 	}
-	if old := k.find(); old != nil {
+	old := p.at(k.hash)
+	if old != nil && k.matches(old) {
 		if p.cache.keepsOld(old, f) {
 			return false
 		}
@@ -140,18 +143,16 @@ func (k *key) put(f *fetched) bool {
 			e.hits = uint16(p.cache.cfg.Prefetch.Amount)
 		}
 	}
-	p.insert(k.hash, e, f.at)
+	p.replace(k.hash, old, e, f.at)
 	return true
 }
 
-// insert stores e at hash, in place of the entry that is there; the shard is locked and the
-// list of e's kind has a capacity.
-func (p *cacheShard) insert(hash uint64, e *entry, now time.Duration) {
+// replace stores e at hash in place of old, the entry that is there or nil; the shard is
+// locked and the list of e's kind has a capacity.
+func (p *cacheShard) replace(hash uint64, old, e *entry, now time.Duration) {
 	s := p.shard
-	for k := range p.lists { // an Add to an existing key would not call onRemove
-		if l := p.lists[k].lru; l != nil {
-			l.Remove(hash)
-		}
+	if old != nil { // an Add to an existing key would not call onRemove
+		p.remove(hash, old)
 	}
 	s.store.epochs.BumpAny() // see [Cache.Lease]
 	if e.flags&cutFlag != 0 {

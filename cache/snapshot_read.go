@@ -214,10 +214,11 @@ func (k *key) restore(e *entry, now time.Duration) bool {
 	if p.closed || p.lists[e.kind()].lru == nil {
 		return false
 	}
-	if old := k.find(); old != nil && !p.cache.betterThan(e, old, now) {
+	old := p.at(k.hash)
+	if old != nil && k.matches(old) && !p.cache.betterThan(e, old, now) {
 		return false
 	}
-	p.insert(k.hash, e, now)
+	p.replace(k.hash, old, e, now)
 	return true
 }
 
