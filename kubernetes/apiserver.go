@@ -91,7 +91,7 @@ func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handle
 	s.view, s.resource = c.view, r
 	f := &reflector{
 		client: c.clients.core, resource: r, labels: selector, handler: s, onActivity: c.view.noteActivity,
-		log: c.view.log, firstBackoff: c.view.firstBackoff, startDelay: c.view.maxStartDelay,
+		log: c.view.log, outages: c.view.outages, firstBackoff: c.view.firstBackoff, startDelay: c.view.maxStartDelay,
 	}
 	switch r {
 	case services:
@@ -140,7 +140,8 @@ func (c *apiSource) checkSliceAccess(ctx context.Context) {
 		return // it is going to ask for all
 	}
 	f := c.newReflector(endpointSlices, c.selector, &handler{})
-	f.errors = errorLog{log: f.log, resource: f.resource}
+	f.errors = errorLog{log: f.log, outages: f.outages, resource: f.resource}
+	defer f.errors.close()
 	for delay := f.firstBackoff; ctx.Err() == nil; delay = min(2*delay, maxBackoff) {
 		err := f.newRequest(&metav1.ListOptions{Limit: 1}).Do(ctx).Error()
 		if err == nil {

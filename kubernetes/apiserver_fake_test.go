@@ -358,12 +358,12 @@ func TestWatchResumes(t *testing.T) {
 		return http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
 	})
 	f.disconnect()
-	await(t, "a failed request", func() bool { return strings.Contains(log.String(), "can't be followed") })
+	await(t, "a failed request", func() bool { return strings.Contains(log.String(), "API server unavailable") })
 	if !resolves(t, z, x, "10.0.0.1") || !v.Synced() {
 		t.Error("what was known is gone with the connection")
 	}
 	f.setFail(nil)
-	await(t, "the watch to come back", func() bool { return strings.Contains(log.String(), "followed again") })
+	await(t, "the watch to come back", func() bool { return strings.Contains(log.String(), "API server available again") })
 	await(t, "all watches", func() bool { return f.requests("/services", "watch=true") >= 2 })
 	f.put(makeService("default", "y", "10.0.0.2"))
 	await(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
@@ -432,7 +432,7 @@ func TestWatchForbidden(t *testing.T) {
 	}
 	const rule = `apiGroups: [\\\"discovery.k8s.io\\\"], resources: [\\\"endpointslices\\\"], verbs: [\\\"list\\\", \\\"watch\\\"]`
 	got := log.String()
-	if strings.Count(got, "can't be followed") != 1 || !strings.Contains(got, strings.ReplaceAll(rule, `\\\"`, `\"`)) || !strings.Contains(got, "verb=watch") {
+	if strings.Count(got, "API server rejects request") != 1 || !strings.Contains(got, strings.ReplaceAll(rule, `\\\"`, `\"`)) || !strings.Contains(got, "verb=watch") {
 		t.Errorf("the log is\n%s", got)
 	}
 	f.setFail(nil)

@@ -161,7 +161,7 @@ func TestInvalidSliceIsLoggedOnce(t *testing.T) {
 	for range 3 {
 		handlerFixture{v, endpointSlices}.put(makeSlice("a", "no.label", "x-1", "10.1.0.1"))
 	}
-	if n := strings.Count(log.String(), "can't be shown"); n != 1 || v.Stats().Faults != 1 {
+	if n := strings.Count(log.String(), "that DNS can't show"); n != 1 || v.Stats().Faults != 1 {
 		t.Errorf("%d lines and %d faults, want one of each:\n%s", n, v.Stats().Faults, log)
 	}
 }

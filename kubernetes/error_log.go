@@ -9,18 +9,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// repeatInterval is how often the same trouble is logged again while it lasts. Half
-// would drown what else is logged on a node whose API server is away; double would
-// be missed by who looks at the last minutes.
+// repeatInterval is the time until the same unreadable object is logged again.
 const repeatInterval = time.Minute
 
-// repeatFilter remembers what was said last.
+// repeatFilter suppresses a text that was logged a short time ago.
 type repeatFilter struct {
 	text string
 	at   time.Time
 }
 
-// due reports whether text should be said now: it is new, or it was said long ago.
+// due reports whether text should be logged now: it is new, or repeatInterval is over.
 func (n *repeatFilter) due(text string) bool {
 	now := time.Now()
 	if text == n.text && now.Sub(n.at) < repeatInterval {
@@ -30,34 +28,41 @@ func (n *repeatFilter) due(text string) bool {
 	return true
 }
 
-// errorLog logs what keeps one set of objects from being followed. The zero value
-// with log, resource and namespace set is ready; it is its follower's own.
+// errorLog logs the errors of one reflector: failed requests to the outage log that the
+// view's reflectors share, unreadable objects to the log. It is for one goroutine at a
+// time; log, outages and resource must be set.
 type errorLog struct {
 	log       *slog.Logger
+	outages   *outageLog
 	resource  resource
-	namespace string
+	namespace string // "" is all
 
-	last     repeatFilter // what keeps it from being followed, "" if all is well
-	inStream bool         // it came out of a stream, so that opening one is no sign of its end
-	skipped  repeatFilter // what is wrong with single objects
+	participant outageParticipant
+	failing     bool
+	// inStream says that the last error came out of a response that had begun, so that
+	// the start of the next response is no sign of recovery.
+	inStream bool
+	skipped  repeatFilter
 }
 
-// report logs why verb failed: a new reason at once, the same one every minute.
+// report notes that a request failed. verb is the Kubernetes verb.
 func (t *errorLog) report(verb string, err error) {
-	var late streamError
-	t.inStream = errors.As(err, &late)
-	if !t.last.due(err.Error()) {
-		return
+	var inStream streamError
+	t.inStream = errors.As(err, &inStream)
+	t.failing = true
+	t.participant.resource = t.resource.plural()
+	cause, texts := "", serverOutage
+	args := append(t.args(), "verb", verb)
+	if isRejection(err) {
+		cause, texts = t.resource.plural(), rejectedRequest
 	}
-	args := append(t.args(), "verb", verb, "error", err)
-	var status apierrors.APIStatus
-	if errors.As(err, &status) && apierrors.IsForbidden(err) {
+	if apierrors.IsForbidden(err) {
 		args = append(args, "fix", t.rule())
 	}
-	t.log.Error("cluster zone: the API server can't be followed; what is known stays", args...)
+	t.outages.fail(&t.participant, cause, texts, err, args...)
 }
 
-// rule says which rule of RBAC is missing.
+// rule returns the RBAC rule that is missing.
 func (t *errorLog) rule() string {
 	role := "the ClusterRole"
 	if t.namespace != "" {
@@ -67,21 +72,27 @@ func (t *errorLog) rule() string {
 		role, t.resource.group(), t.resource.plural())
 }
 
-// skip logs that one object of many couldn't be read.
+// skip logs that one object can't be read.
 func (t *errorLog) skip(err error) {
 	if t.skipped.due(err.Error()) {
-		t.log.Warn("cluster zone: an object can't be read and is left out", append(t.args(), "error", err)...)
+		t.log.Warn("unreadable object skipped", append(t.args(), "err", err)...)
 	}
 }
 
-// recovered notes that a request was answered well, or, with event, that objects
-// arrive.
-func (t *errorLog) recovered(event bool) {
-	if t.last.text == "" || t.inStream && !event {
+// recovered notes that a request succeeded or, with objects, that it has delivered
+// objects.
+func (t *errorLog) recovered(objects bool) {
+	if !t.failing || t.inStream && !objects {
 		return
 	}
-	t.last, t.inStream = repeatFilter{}, false
-	t.log.Info("cluster zone: the API server is followed again", t.args()...)
+	t.failing, t.inStream = false, false
+	t.outages.recovered(&t.participant)
+}
+
+// close ends the reflector's part in an outage.
+func (t *errorLog) close() {
+	t.failing = false
+	t.outages.remove(&t.participant)
 }
 
 func (t *errorLog) args() []any {

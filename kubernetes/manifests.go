@@ -64,20 +64,18 @@ func openManifestSource(v *View, cfg *config.Kubernetes, selector labels.Selecto
 func (m *manifestSource) run(ctx context.Context) {
 	t := time.NewTicker(m.interval)
 	defer t.Stop()
-	trouble := ""
+	failing := outageParticipant{resource: "manifests"}
+	defer m.view.outages.remove(&failing)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		err := m.refresh()
-		switch {
-		case err == nil:
-			trouble = ""
-		case err.Error() != trouble:
-			trouble = err.Error()
-			m.view.log.Error("cluster zone: manifests can't be read; what is known stays", "error", err)
+		if err := m.refresh(); err != nil {
+			m.view.outages.fail(&failing, "manifests", manifestOutage, err)
+		} else {
+			m.view.outages.recovered(&failing)
 		}
 	}
 }
@@ -200,7 +198,7 @@ func (m *manifestSource) load(files []string, texts [][]byte) error {
 		}
 		s.EndList(0)
 	}
-	m.view.log.Info("cluster zone: manifests are read", "files", len(files), "services", len(all[services]),
+	m.view.log.Info("manifests loaded", "files", len(files), "services", len(all[services]),
 		"endpointslices", len(all[endpointSlices]), "namespaces", len(all[namespaces]))
 	return nil
 }

@@ -103,7 +103,7 @@ func TestManifestsAreFollowed(t *testing.T) {
 	await(t, "a new file", func() bool { return resolves(t, z, y, "10.0.0.2") })
 
 	write(t, filepath.Join(dir, "x.yaml"), strings.Replace(asYAML, "10.0.0.1", "10.0.0.3", 1)+"---\nkind: Service\nmetadata: [\n")
-	await(t, "the complaint", func() bool { return strings.Contains(log.String(), "can't be read") })
+	await(t, "the complaint", func() bool { return strings.Contains(log.String(), "manifests unreadable") })
 	if got := log.String(); !strings.Contains(got, "x.yaml, document 4: ") {
 		t.Errorf("the log does not say where:\n%s", got)
 	}
@@ -113,7 +113,7 @@ func TestManifestsAreFollowed(t *testing.T) {
 
 	write(t, filepath.Join(dir, "x.yaml"), strings.Replace(asYAML, "10.0.0.1", "10.0.0.3", 1))
 	await(t, "the mended file", func() bool { return resolves(t, z, x, "10.0.0.3") })
-	if n := strings.Count(log.String(), "can't be read"); n != 1 {
+	if n := strings.Count(log.String(), "manifests unreadable"); n != 1 {
 		t.Errorf("one bad file is logged %d times", n)
 	}
 	if err := os.Remove(filepath.Join(dir, "y.json")); err != nil {

@@ -88,16 +88,16 @@ func (v *View) reportZone(zone string, err error, failed int) (settled bool) {
 	switch {
 	case err == nil:
 		if failed > 0 && zone != "" {
-			v.log.Info("cluster zone: the topology zone of the node is known; endpoints in it come first", "zone", zone)
+			v.log.Info("topology zone of the node found, endpoints in it come first", "zone", zone)
 		}
 		return true
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
-		v.log.Info("cluster zone: the topology zone of the node is not known; endpoints in it don't come first",
-			"error", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
+		v.log.Info("topology zone of the node unknown, endpoints in it don't come first",
+			"err", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
 		return true
 	case failed == 0:
-		v.log.Warn("cluster zone: the topology zone of the node is not known yet; until then endpoints in it don't come first",
-			"error", err, "fix", "set -node-zone or NODE_ZONE, so that the API server need not be asked")
+		v.log.Warn("topology zone of the node not found yet, endpoints in it don't come first",
+			"err", withoutURL(err), "fix", "set -node-zone or NODE_ZONE")
 	}
 	return false
 }

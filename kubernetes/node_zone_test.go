@@ -106,7 +106,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 				await(t, "names of "+ns, func() bool { return len(firsts(t, z, "db."+ns+".svc.cluster.local")) > 1 })
 			}
 			await(t, "five questions for the node", func() bool { return s.asked.Load() >= 5 })
-			if n := strings.Count(log.String(), "topology zone"); n != 1 || !strings.Contains(log.String(), "not known yet") {
+			if n := strings.Count(log.String(), "topology zone"); n != 1 || !strings.Contains(log.String(), "not found yet") {
 				t.Errorf("%d lines about the zone, want one:\n%s", n, log)
 			}
 			before := s.requests("/endpointslices?", "watch=true")
@@ -122,7 +122,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 			if want := v.Stats().Sources; again > max(want, 1) {
 				t.Errorf("%d more lists of slices, want at most %d, one for each source", again, max(want, 1))
 			}
-			if n := strings.Count(log.String(), "topology zone"); n != 2 || !strings.Contains(log.String(), "is known; ") {
+			if n := strings.Count(log.String(), "topology zone"); n != 2 || !strings.Contains(log.String(), "node found") {
 				t.Errorf("%d lines about the zone, want one more for the end:\n%s", n, log)
 			}
 			asked := s.asked.Load()

@@ -99,6 +99,7 @@ type reflector struct {
 	handler    eventHandler
 	onActivity func() // if not nil, called whenever the server says anything of the objects
 	log        *slog.Logger
+	outages    *outageLog // shared by all reflectors of the view
 
 	firstBackoff   time.Duration // the first back-off; 0 is backoffFirst
 	startDelay     time.Duration // the first request waits for up to this; 0 is not at all
@@ -113,7 +114,8 @@ type reflector struct {
 
 // run follows until ctx ends, and returns as soon as what it asked for is torn down.
 func (f *reflector) run(ctx context.Context) {
-	f.errors = errorLog{log: f.log, resource: f.resource, namespace: f.namespace}
+	f.errors = errorLog{log: f.log, outages: f.outages, resource: f.resource, namespace: f.namespace}
+	defer f.errors.close()
 	if f.firstBackoff == 0 {
 		f.firstBackoff = minBackoff
 	}
@@ -333,7 +335,7 @@ func (f *reflector) noteActivity() {
 // upsert hands an object on.
 func (f *reflector) upsert(obj runtime.Object, live bool) {
 	if _, ok := obj.(*metav1.Status); ok {
-		f.errors.skip(errors.New("it is a Status and no object"))
+		f.errors.skip(errors.New("a Status in place of an object"))
 		return
 	}
 	f.handler.Upsert(obj, live)

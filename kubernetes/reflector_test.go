@@ -38,7 +38,7 @@ func TestReflectorStreams(t *testing.T) {
 		if n := len(s.queries()); n != 3 {
 			t.Errorf("%d requests, want 3", n)
 		}
-		if got := log.String(); strings.Contains(got, "left out") {
+		if got := log.String(); strings.Contains(got, "object skipped") {
 			t.Errorf("the log is\n%s", got)
 		}
 	})
@@ -122,7 +122,8 @@ func TestReflectorExpires(t *testing.T) {
 		s.wantQueries(t, streamed, fmt.Sprintf(resumed, 7), streamed, fmt.Sprintf(resumed, 8), streamed,
 			fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9))
 		await(t, "the recovery", func() bool {
-			return strings.HasSuffix(strings.TrimSpace(log.String()), `followed again" resource=services`)
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			return strings.Contains(lines[len(lines)-1], "API server available again")
 		})
 		if got := log.String(); !strings.Contains(got, "in the stream: ") || !strings.Contains(got, "verb=watch") {
 			t.Errorf("the log is\n%s", got)
@@ -189,7 +190,7 @@ func TestReflectorErrorInStream(t *testing.T) {
 				f.start(t)
 				rec.expect(t, "begin", "complete 7", "put a@8 live")
 				got := log.String()
-				if strings.Count(got, "can't be followed") != 1 || strings.Count(got, "followed again") != 1 || !strings.Contains(got, c.says) {
+				if strings.Count(got, "API server unavailable") != 1 || strings.Count(got, "API server available again") != 1 || !strings.Contains(got, c.says) {
 					t.Errorf("the log is\n%s", got)
 				}
 			})
@@ -221,8 +222,8 @@ func TestReflectorSkips(t *testing.T) {
 				t.Errorf("the log doesn't say %q:\n%s", want, log.String())
 			}
 		}
-		if n := strings.Count(log.String(), "left out"); n != 5 {
-			t.Errorf("%d objects left out, want 5:\n%s", n, log.String())
+		if n := strings.Count(log.String(), "object skipped"); n != 5 {
+			t.Errorf("%d objects skipped, want 5:\n%s", n, log.String())
 		}
 	})
 }
@@ -242,8 +243,8 @@ func TestReflectorGarbage(t *testing.T) {
 		f.start(t)
 		rec.expect(t, "begin", "begin", "complete 7", "put a@8 live")
 		s.wantQueries(t, streamed, streamed, fmt.Sprintf(resumed, 7))
-		if n := strings.Count(log.String(), "can't be followed"); n != 2 {
-			t.Errorf("%d troubles, want 2:\n%s", n, log.String())
+		if n := strings.Count(log.String(), "API server unavailable"); n != 2 {
+			t.Errorf("%d outages, want 2:\n%s", n, log.String())
 		}
 	})
 }
@@ -334,8 +335,11 @@ func TestReflectorRetryAfter(t *testing.T) {
 		if n := len(s.queries()); n < least || n > most {
 			t.Errorf("%d requests in an hour, want %d to %d", n, least, most)
 		}
-		if n := strings.Count(log.String(), "can't be followed"); n > 61 || n < 30 {
-			t.Errorf("%d lines are logged in an hour", n)
+		if n := strings.Count(log.String(), "API server unavailable"); n != 1 {
+			t.Errorf("%d lines for the start, want 1", n)
+		}
+		if n := strings.Count(log.String(), "API server still unavailable"); n != 59 {
+			t.Errorf("%d summaries in an hour, want 59", n)
 		}
 	})
 }
@@ -363,7 +367,7 @@ func TestReflectorForbidden(t *testing.T) {
 		t.Errorf("it asks for %s", u)
 	}
 	const rule = `Role in the namespace shop) of the agent's ServiceAccount: {apiGroups: [\"\"], resources: [\"services\"], verbs: [\"list\", \"watch\"]}`
-	if got := log.String(); strings.Count(got, "can't be followed") != 1 || !strings.Contains(got, rule) || !strings.Contains(got, "namespace=shop") {
+	if got := log.String(); strings.Count(got, "API server rejects request") != 1 || !strings.Contains(got, rule) || !strings.Contains(got, "namespace=shop") {
 		t.Errorf("the log is\n%s", got)
 	}
 }

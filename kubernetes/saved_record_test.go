@@ -288,7 +288,7 @@ func TestSavedViewWithoutLongSlice(t *testing.T) {
 	if err := file.Replace(path, v.writeSaved); err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(log.String(), "too long to be saved"); n != 1 {
+	if n := strings.Count(log.String(), "too large to save"); n != 1 {
 		t.Errorf("%d lines about it:\n%s", n, log.String())
 	}
 	back, text := openSaved(t, cfg)

@@ -78,8 +78,7 @@ func (s *viewSaver) save() {
 		return
 	}
 	if err := file.Replace(s.path, s.view.writeSaved); err != nil {
-		s.view.log.Error("cluster zone: the view can't be saved; the file stays as it was",
-			"save", s.path, "error", err)
+		s.view.log.Error("view not saved, file unchanged", "save", s.path, "err", err)
 		return
 	}
 	s.last = last
@@ -103,7 +102,7 @@ func (v *View) writeSaved(to io.Writer) error {
 	for _, r := range records {
 		rec := r()
 		if rec.Slice != nil && rec.Slice.bytes() > maxRecordBytes {
-			v.log.Warn("cluster zone: an EndpointSlice is too long to be saved", "endpointslice", rec.Slice.Name, "most", maxRecordBytes)
+			v.log.Warn("EndpointSlice too large to save", "endpointslice", rec.Slice.Name, "max", maxRecordBytes)
 			continue
 		}
 		if err := enc.Encode(rec); err != nil {
@@ -205,7 +204,7 @@ func (v *View) restore(path string) {
 		return
 	}
 	if err != nil {
-		v.log.Warn("cluster zone: the saved view can't be used; the start waits for the API server", "save", path, "error", err)
+		v.log.Warn("saved view unusable, waiting for the API server", "save", path, "err", err)
 		return
 	}
 	if v.converter.zone == "" {
@@ -222,7 +221,8 @@ func (v *View) restore(path string) {
 	for r := range v.listed {
 		v.listed[r].Store(true)
 	}
-	v.log.Info("cluster zone: started from the saved view", "save", path, "services", len(v.index.services),
+	v.syncTime.Store(int64(max(v.now().Sub(v.opened), 1)))
+	v.log.Info("saved view restored", "save", path, "services", len(v.index.services),
 		"endpointslices", len(v.index.slices), "age", v.now().Sub(head.At).Round(time.Second))
 }
 

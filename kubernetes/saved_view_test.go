@@ -90,7 +90,7 @@ func TestSavedViewServes(t *testing.T) {
 	for range 2 { // the second time it is saved by one that has never seen the server
 		cfg := savedConfig(t, path)
 		back, log := openSaved(t, cfg)
-		if !strings.Contains(log, "started from the saved view") {
+		if !strings.Contains(log, "saved view restored") {
 			t.Fatalf("log: %s", log)
 		}
 		z := NewZone(back, cfg)

@@ -218,6 +218,7 @@ func (s *scriptedServer) newReflector(t *testing.T) (*reflector, *eventRecorder,
 		client: api.core, resource: services, handler: rec, firstBackoff: time.Millisecond,
 		newObject: func() runtime.Object { return &corev1.Service{} },
 		log:       slog.New(slog.NewTextHandler(log, nil)),
+		outages:   newOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
 	}, rec, log
 }
 
@@ -315,6 +316,7 @@ func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*reflector, 
 		client: client, resource: services, handler: rec,
 		newObject: func() runtime.Object { return &corev1.Service{} },
 		log:       slog.New(slog.NewTextHandler(log, nil)),
+		outages:   newOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
 	}, s, rec, log
 }
 

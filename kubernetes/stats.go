@@ -13,6 +13,9 @@ import (
 type Stats struct {
 	// Synced is [View.Synced].
 	Synced bool
+	// SyncTime is the time from [Open] until the view was synced for the first time; 0
+	// before that.
+	SyncTime time.Duration
 	// Services, Slices, Endpoints and Namespaces are what the index holds.
 	// Endpoints counts addresses, so one in two services is two.
 	Services, Slices, Endpoints, Namespaces, Pods int

@@ -87,6 +87,10 @@ type View struct {
 	savePath     string // a file; "" is none
 	fingerprint  string // what shapes the records, for those that are saved
 
+	outages  *outageLog
+	opened   time.Time
+	syncTime atomic.Int64 // from opened to the first sync, in nanoseconds; 0 before
+
 	faultsMu sync.Mutex
 	faulty   map[string]string // object → what is wrong with it
 	faults   uint64
@@ -163,9 +167,12 @@ func newView(opts Options) *View {
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
 	}
+	v.log = v.log.With("part", "kubernetes")
 	if v.now == nil {
 		v.now = time.Now
 	}
+	v.opened = v.now()
+	v.outages = newOutageLog(v.log, v.now)
 	return v
 }
 
@@ -199,6 +206,7 @@ func (v *View) Synced() bool {
 func (v *View) Stats() Stats {
 	s := Stats{
 		Synced:    v.Synced(),
+		SyncTime:  time.Duration(v.syncTime.Load()),
 		Serial:    v.serial.Load(),
 		LastEvent: time.Unix(0, v.lastEvent.Load()),
 		Programming: map[string]stat.Snapshot{
@@ -235,8 +243,22 @@ func (v *View) setListed(r resource) {
 	if v.listed[r].Swap(true) {
 		return
 	}
-	v.log.Info("cluster zone: first list is complete", "resource", r.plural(), "synced", v.Synced())
+	v.log.Debug("first list complete", "resource", r.plural())
+	if v.Synced() {
+		v.setSynced()
+	}
 	v.requestReconcile()
+}
+
+// setSynced logs that the view is synced, once.
+func (v *View) setSynced() {
+	took := max(v.now().Sub(v.opened), 1)
+	if !v.syncTime.CompareAndSwap(0, int64(took)) {
+		return
+	}
+	s := v.Stats()
+	v.log.Info("view synced", "services", s.Services, "endpointslices", s.Slices, "endpoints", s.Endpoints,
+		"namespaces", s.Namespaces, "pods", s.Pods, "level", s.Level, "took", took.Round(time.Millisecond))
 }
 
 // bumpSerial moves the SOA serial: the unix time of the last change that DNS can see.
@@ -290,7 +312,7 @@ func (v *View) noteFaults(r resource, ns, name string, f faults) {
 	}
 	v.faultsMu.Unlock()
 	if isNew {
-		v.log.Warn("cluster zone: an object can't be shown in DNS in full",
+		v.log.Warn("object has values that DNS can't show",
 			"resource", r.plural(), "namespace", ns, "name", name, "problem", text)
 	}
 }

@@ -155,7 +155,7 @@ func TestSavedView(t *testing.T) {
 		}
 		end(t, first)
 		api.Close()
-		found(t, s.run(t, d.later, "msg=serving"), "started from the saved view")
+		found(t, s.run(t, d.later, "msg=serving"), "saved view restored")
 		after := make(map[string]string)
 		for _, q := range questions {
 			after[q.String()] = ask(t, s.server(), q.name, q.qtype)
