@@ -143,8 +143,8 @@ func TestSavedCacheRefused(t *testing.T) {
 		want   string
 	}{
 		{"too old", write(stream), 0, "ago"},
-		{"empty", write(nil), maxCacheAge, "too early"},
-		{"cut short", write(stream[:len(stream)-1]), maxCacheAge, "too early"},
+		{"empty", write(nil), maxCacheAge, "truncated"},
+		{"cut short", write(stream[:len(stream)-1]), maxCacheAge, "truncated"},
 		{"a bit at the end", write(last), maxCacheAge, "checksum"},
 		{"something else", write(bytes.Repeat([]byte("x"), 1000)), maxCacheAge, "does not begin"},
 		{"a directory", func(path string) error { return os.Mkdir(path, 0o700) }, maxCacheAge, "not a regular file"},
