@@ -4,7 +4,7 @@
 .PHONY: run test lint bench build image e2e kernels
 
 build:
-	go build -o bin/nodens ./cmd/nodens
+	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
 
 # An agent on 127.0.0.1:5353 with a sample cluster; no root, no cluster.
 run: build

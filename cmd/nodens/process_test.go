@@ -52,7 +52,7 @@ func (m mortal) WriteCache(_ context.Context, w io.Writer) error {
 	return errors.New("nothing to write")
 }
 
-func (m mortal) Yield(context.Context, func(handover.Conn) error) error {
+func (m mortal) Suspend(context.Context, func(handover.Conn) error) error {
 	m.die("yield")
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 // BenchmarkCache is the stream of a cache of 64 MiB, without what reads and writes the cache.
 func BenchmarkCache(b *testing.B) {
 	dir := b.TempDir()
-	e := newEstate(b)
+	e := newFakeSource(b)
 	buf := make([]byte, 4096)
 	e.writeCache = func(_ context.Context, w io.Writer) error {
 		for range 64 << 20 / len(buf) {

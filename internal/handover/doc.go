@@ -3,7 +3,7 @@
 // read by whoever reads next, then the answers that it knows, and, once the new one
 // serves, its TCP connections.
 //
-// The old agent is the [Host], the new one its successor, to whom the old one is the
+// The old agent is the [Server], the new one its successor, to whom the old one is the
 // [Predecessor]. Until the successor commits, nothing changes for the host: whatever goes wrong,
 // it goes on. From then on the connection is a lifeline: when it breaks while the host
 // still lives, the host goes back to work, unless somebody else is in charge by then.

@@ -7,7 +7,7 @@ import (
 
 // FuzzUnpack: no message takes either end by surprise, and what is packed is what is read.
 func FuzzUnpack(f *testing.F) {
-	whole, err := pack(nil, hello, greeting{Min: 1, Max: 2, State: stateOK}, []byte("rest"))
+	whole, err := pack(nil, kindHello, helloHead{Min: 1, Max: 2, State: stateOK}, []byte("rest"))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -22,13 +22,13 @@ func FuzzUnpack(f *testing.F) {
 		if again := append([]byte{byte(k), byte(len(head) >> 8), byte(len(head))}, append(append([]byte(nil), head...), rest...)...); !bytes.Equal(again, p) {
 			t.Errorf("%x became %x", p, again)
 		}
-		var hi greeting
+		var hi helloHead
 		if decode(k, head, &hi) == nil {
-			if v := hi.spoken(); v != 0 && (v < hi.Min || v > hi.Max || v < minVersion || v > maxVersion) {
+			if v := hi.commonVersion(); v != 0 && (v < hi.Min || v > hi.Max || v < minVersion || v > maxVersion) {
 				t.Errorf("%+v: version %d is spoken", hi, v)
 			}
 		}
-		for _, to := range []any{new(inventory), new(progress), new(origin)} {
+		for _, to := range []any{new(socketsHead), new(cacheHead), new(connHead)} {
 			_ = decode(k, head, to)
 		}
 	})

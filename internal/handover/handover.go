@@ -29,25 +29,25 @@ type Conn struct {
 	// bytes of its length at most.
 	Read []byte
 	// File is the connection. The successor's take closes it; the pass of
-	// [Estate.Yield] leaves it to its caller.
+	// [Source.Suspend] leaves it to its caller.
 	File *os.File
 }
 
-// Estate is what a running agent hands over. Its methods are called one at a time.
-type Estate interface {
+// Source is what a running agent hands over. Its methods are called one at a time.
+type Source interface {
 	// Sockets gives duplicates of all listening sockets; the caller closes them. The
 	// agent goes on reading from its own. Nobody may make them non-blocking for the
 	// other, or shut them down.
 	Sockets() ([]Socket, error)
 	// WriteCache writes the answers in the cache to w. Queries go on meanwhile.
 	WriteCache(ctx context.Context, w io.Writer) error
-	// Yield stops reading, for good or until Resume: the successor reads. It gives the
+	// Suspend stops reading, for good or until Resume: the successor reads. It gives the
 	// clients' TCP connections to pass as they come to rest, from any goroutine, but
 	// not after it has returned. pass does not close the connection's file, its
 	// caller does; after an error of pass the connection stays. Yield returns when
 	// nothing is under way any more, or when ctx is done: after 15 s, or at the
 	// successor's end.
-	Yield(ctx context.Context, pass func(Conn) error) error
+	Suspend(ctx context.Context, pass func(Conn) error) error
 	// Resume goes back to reading after Yield, however that ended: the successor has
 	// died.
 	Resume()

@@ -16,15 +16,15 @@ import (
 func TestTakeOver(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
+	e := newFakeSource(t)
 	e.count = 3*maxFiles + 7
-	h := host(t, dir, e, nil)
+	h := startServer(t, dir, e, nil)
 	p, cache, count, conns := takeOver(t, dir)
 	if !bytes.Equal(cache, e.cache) || count != e.count || conns != e.conns || e.kept != 0 {
 		t.Errorf("%d bytes of cache, %d sockets, %d connections; want %d, %d, %d", len(cache), count, conns, len(e.cache), e.count, e.conns)
 	}
 	e.await("yield")
-	if !h.Yielded() {
+	if !h.Suspended() {
 		t.Error("not yielded")
 	}
 	select {
@@ -37,7 +37,7 @@ func TestTakeOver(t *testing.T) {
 	if s := h.Stats(); s != (Stats{Completed: 1}) {
 		t.Errorf("%+v", s)
 	}
-	if !h.Stop(within(t)) {
+	if !h.Stop(testContext(t)) {
 		t.Error("Stop after a hand-over says that there was none")
 	}
 	h.end()
@@ -49,60 +49,60 @@ func TestTakeOver(t *testing.T) {
 func TestStopped(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
-	h := host(t, dir, e, nil)
+	e := newFakeSource(t)
+	h := startServer(t, dir, e, nil)
 	p, _, _, _ := takeOver(t, dir)
 	p.Settled()
-	if !h.Stop(within(t)) {
+	if !h.Stop(testContext(t)) {
 		t.Error("Stop after a hand-over says that there was none")
 	}
 	p.Close()
-	for len(h.lines) > 0 {
+	for len(h.conns) > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	e.await("yield")
-	if !h.Yielded() {
+	if !h.Suspended() {
 		t.Error("back at work")
 	}
 }
 
-func TestNobody(t *testing.T) {
+func TestNoPredecessor(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Join(dir, "not", "there")} {
-		if p, err := Connect(within(t), d, Config{}); p != nil || err != nil {
+		if p, err := Connect(testContext(t), d, Config{}); p != nil || err != nil {
 			t.Errorf("%s: %v, %v", d, p, err)
 		}
 	}
-	h := host(t, dir, newEstate(t), nil)
+	h := startServer(t, dir, newFakeSource(t), nil)
 	h.end()
 	if _, err := os.Lstat(filepath.Join(dir, SocketName)); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := Connect(within(t), dir, Config{}); p != nil || err != nil {
+	if p, err := Connect(testContext(t), dir, Config{}); p != nil || err != nil {
 		t.Errorf("at a dead socket: %v, %v", p, err)
 	}
 }
 
-func TestSuccessorDiesAndHostResumes(t *testing.T) {
+func TestResumeAfterSuccessorDies(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
-	h := host(t, dir, e, nil)
+	e := newFakeSource(t)
+	h := startServer(t, dir, e, nil)
 	for i := range 3 {
 		p, _, _, _ := takeOver(t, dir)
 		if i == 1 { // it has had time to make its own socket
-			l, _, err := place(dir)
+			l, _, err := listen(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
 			l.Close()
 		}
 		p.Settled()
-		h.reach(done)
+		h.awaitPhase(done)
 		p.Close()
-		h.reach(serving)
-		if h.Yielded() {
+		h.awaitPhase(serving)
+		if h.Suspended() {
 			t.Error("yielded, after all")
 		}
 	}
@@ -112,18 +112,18 @@ func TestSuccessorDiesAndHostResumes(t *testing.T) {
 	}
 }
 
-func TestFaultsOfTheEstate(t *testing.T) {
+func TestSourceErrors(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
+	e := newFakeSource(t)
 	e.sockets = func() ([]Socket, error) { return []Socket{{File: pipeFile(t)}}, errEstate }
 	e.writeCache = func(_ context.Context, w io.Writer) error {
-		_, _ = w.Write(make([]byte, piece+5))
+		_, _ = w.Write(make([]byte, cachePieceSize+5))
 		return errEstate
 	}
 	e.yield = func(context.Context, func(Conn) error) error { return errEstate }
-	h := host(t, dir, e, nil)
-	ctx := within(t)
+	h := startServer(t, dir, e, nil)
+	ctx := testContext(t)
 	p, err := Connect(ctx, dir, Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestFaultsOfTheEstate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err := io.ReadAll(r); len(b) != piece+5 || err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
+	if b, err := io.ReadAll(r); len(b) != cachePieceSize+5 || err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
 		t.Errorf("%d bytes of cache, %v", len(b), err)
 	}
 	if err := p.Commit(ctx, nil); err != nil {
@@ -150,20 +150,20 @@ func TestFaultsOfTheEstate(t *testing.T) {
 func TestBusy(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
-	h := host(t, dir, e, nil)
-	first, err := Connect(within(t), dir, Config{})
+	e := newFakeSource(t)
+	h := startServer(t, dir, e, nil)
+	first, err := Connect(testContext(t), dir, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(context.Background(), 3*again)
+	short, cancel := context.WithTimeout(context.Background(), 3*retryDelay)
 	defer cancel()
 	if _, err := Connect(short, dir, Config{}); !errors.Is(err, ErrBusy) {
 		t.Errorf("while another one is at work: %v", err)
 	}
 	got := make(chan *Predecessor)
 	go func() {
-		p, _ := Connect(within(t), dir, Config{})
+		p, _ := Connect(testContext(t), dir, Config{})
 		got <- p
 	}()
 	first.Close()
@@ -172,7 +172,7 @@ func TestBusy(t *testing.T) {
 		t.Fatal("no place after the first one has gone")
 	}
 	second.Close()
-	h.reach(serving)
+	h.awaitPhase(serving)
 	e.await()
 }
 
@@ -181,19 +181,19 @@ func TestStop(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
 	t.Run("nobody", func(t *testing.T) {
-		h := host(t, dir, newEstate(t), nil)
-		if h.Stop(within(t)) {
+		h := startServer(t, dir, newFakeSource(t), nil)
+		if h.Stop(testContext(t)) {
 			t.Error("yielded, to nobody")
 		}
 		got := make(chan error)
 		go func() {
-			p, err := Connect(within(t), dir, Config{Logger: logger(t)})
+			p, err := Connect(testContext(t), dir, Config{Logger: logger(t)})
 			if p != nil {
 				err = errors.New("connected to an agent that stops")
 			}
 			got <- err
 		}()
-		for len(h.lines) == 0 {
+		for len(h.conns) == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		h.end()
@@ -202,17 +202,17 @@ func TestStop(t *testing.T) {
 		}
 	})
 	t.Run("a successor that commits", func(t *testing.T) {
-		h := host(t, dir, newEstate(t), nil)
-		p, err := Connect(within(t), dir, Config{})
+		h := startServer(t, dir, newFakeSource(t), nil)
+		p, err := Connect(testContext(t), dir, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := make(chan bool)
-		go func() { got <- h.Stop(within(t)) }()
+		go func() { got <- h.Stop(testContext(t)) }()
 		for h.state() != stateStopping {
 			time.Sleep(time.Millisecond)
 		}
-		if err := p.Commit(within(t), func(c Conn) { c.File.Close() }); err != nil {
+		if err := p.Commit(testContext(t), func(c Conn) { c.File.Close() }); err != nil {
 			t.Fatal(err)
 		}
 		p.Settled()
@@ -223,29 +223,29 @@ func TestStop(t *testing.T) {
 		<-p.Gone()
 	})
 	t.Run("a successor that does not", func(t *testing.T) {
-		h := host(t, dir, newEstate(t), nil)
-		p, err := Connect(within(t), dir, Config{})
+		h := startServer(t, dir, newFakeSource(t), nil)
+		p, err := Connect(testContext(t), dir, Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		short, cancel := context.WithTimeout(context.Background(), again)
+		short, cancel := context.WithTimeout(context.Background(), retryDelay)
 		defer cancel()
 		if h.Stop(short) {
 			t.Error("yielded without a commit")
 		}
 		got := make(chan error)
 		go func() {
-			_, err := p.Sockets(within(t))
+			_, err := p.Sockets(testContext(t))
 			got <- err
 		}()
-		for len(h.lines) == 0 {
+		for len(h.conns) == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		h.end()
 		if err := <-got; !errors.Is(err, ErrGone) {
 			t.Errorf("of an agent that has ended: %v", err)
 		}
-		if err := p.Commit(within(t), nil); err != nil {
+		if err := p.Commit(testContext(t), nil); err != nil {
 			t.Errorf("Commit without a predecessor: %v", err)
 		}
 	})
@@ -254,11 +254,11 @@ func TestStop(t *testing.T) {
 func TestReady(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	if err := Ready(within(t), dir); err == nil || !strings.Contains(err.Error(), "no agent") {
+	if err := Ready(testContext(t), dir); err == nil || !strings.Contains(err.Error(), "no agent") {
 		t.Errorf("of nobody: %v", err)
 	}
 	faults := make(chan error, 1)
-	h := host(t, dir, newEstate(t), func(h *Host) {
+	h := startServer(t, dir, newFakeSource(t), func(h *Server) {
 		h.config.Ready = func() error {
 			select {
 			case err := <-faults:
@@ -269,23 +269,23 @@ func TestReady(t *testing.T) {
 		}
 	})
 	faults <- errEstate
-	if err := Ready(within(t), dir); err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
+	if err := Ready(testContext(t), dir); err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
 		t.Errorf("of one that is not: %v", err)
 	}
-	if err := Ready(within(t), dir); err != nil {
+	if err := Ready(testContext(t), dir); err != nil {
 		t.Error(err)
 	}
 	p, _, _, _ := takeOver(t, dir)
-	if err := Ready(within(t), dir); err == nil || !strings.Contains(err.Error(), "handed over") {
+	if err := Ready(testContext(t), dir); err == nil || !strings.Contains(err.Error(), "handed over") {
 		t.Errorf("of one that has handed over: %v", err)
 	}
 	p.Close()
-	h.reach(serving)
+	h.awaitPhase(serving)
 }
 
 func TestDirectory(t *testing.T) {
 	noLeak(t)
-	e := newEstate(t)
+	e := newFakeSource(t)
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	h, err := Listen(dir, e, Config{})
 	if err != nil {
@@ -325,7 +325,7 @@ func TestDirectory(t *testing.T) {
 // made even when its path leads elsewhere.
 func TestDirectoryOfAnother(t *testing.T) {
 	noLeak(t)
-	e := newEstate(t)
+	e := newFakeSource(t)
 	own, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(own, link); err != nil {
 		t.Fatal(err)
@@ -340,7 +340,7 @@ func TestDirectoryOfAnother(t *testing.T) {
 	}
 	for dir, want := range refused {
 		_, listening := Listen(dir, e, Config{})
-		_, connecting := Connect(within(t), dir, Config{})
+		_, connecting := Connect(testContext(t), dir, Config{})
 		for _, err := range []error{listening, connecting} {
 			if !errors.Is(err, ErrFolder) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "-handover-dir "+dir) {
 				t.Errorf("%s: %v, want something with %q", dir, err, want)
@@ -350,7 +350,7 @@ func TestDirectoryOfAnother(t *testing.T) {
 			t.Errorf("%s holds %v, %v", dir, list, err)
 		}
 	}
-	f, err := openFolder(own)
+	f, err := openSocketDir(own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestDirectoryOfAnother(t *testing.T) {
 	if err := errors.Join(os.Rename(own, moved), os.Mkdir(own, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	l, err := listen(f.at("x"))
+	l, err := listenPrivate(f.at("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func TestDirectoryOfAnother(t *testing.T) {
 // TestSweep: what a process has left that died over making its socket goes, what is new stays.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
-	l, _, err := place(dir)
+	l, _, err := listen(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,17 +381,17 @@ func TestSweep(t *testing.T) {
 		if err := os.Rename(filepath.Join(dir, SocketName), filepath.Join(dir, n)); err != nil {
 			t.Fatal(err)
 		}
-		l, _, err := place(dir)
+		l, _, err := listen(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
 	}
-	old := time.Now().Add(-2 * leftover)
+	old := time.Now().Add(-2 * tempMaxAge)
 	if err := os.Chtimes(filepath.Join(dir, "handover.1.new"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	sweep(dir)
+	removeStale(dir)
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
 	if len(left) != 2 || filepath.Base(left[0]) != "handover.2.new" || filepath.Base(left[1]) != SocketName {
 		t.Errorf("%v", left)
@@ -403,7 +403,7 @@ func TestSweep(t *testing.T) {
 func TestPass(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
+	e := newFakeSource(t)
 	const each, many = 40, 8
 	late := make(chan error, 1)
 	e.yield = func(ctx context.Context, pass func(Conn) error) error {
@@ -439,14 +439,14 @@ func TestPass(t *testing.T) {
 		}()
 		return ctx.Err()
 	}
-	h := host(t, dir, e, nil)
-	p, err := Connect(within(t), dir, Config{})
+	h := startServer(t, dir, e, nil)
+	p, err := Connect(testContext(t), dir, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
 	seen := make(map[int]int)
-	err = p.Commit(within(t), func(c Conn) {
+	err = p.Commit(testContext(t), func(c Conn) {
 		seen[len(c.Read)]++
 		if _, err := c.File.Stat(); err != nil || bytes.Count(c.Read, []byte{7}) != len(c.Read) || c.Addr != "[::1]:53" {
 			t.Errorf("a connection of %d bytes at %q: %v", len(c.Read), c.Addr, err)
@@ -456,7 +456,7 @@ func TestPass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := <-late; !errors.Is(err, errPassed) {
+	if err := <-late; !errors.Is(err, errOver) {
 		t.Errorf("pass after the end of Yield: %v", err)
 	}
 	delete(seen, 1) // one of those, or late
@@ -464,5 +464,5 @@ func TestPass(t *testing.T) {
 		t.Errorf("%d sizes of connections, want %d", len(seen), want)
 	}
 	p.Settled()
-	h.reach(done)
+	h.awaitPhase(done)
 }

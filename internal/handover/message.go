@@ -20,10 +20,10 @@ const (
 	// maxRest: the longest beginning of a DNS message over TCP, with its length
 	// (RFC 1035, 4.2.2).
 	maxRest = 2 + 64<<10
-	// piece is what the cache stream is cut into. With half of it there are twice the
+	// cachePieceSize is what the cache stream is cut into. With half of it there are twice the
 	// system calls; the double may not fit into a socket buffer that an
 	// administrator has cut down.
-	piece = 32 << 10
+	cachePieceSize = 32 << 10
 	// maxFiles come with one message. The kernel takes up to 253; a quarter of that
 	// leaves its limit alone, and nobody has so many sockets that it matters.
 	maxFiles = 64
@@ -31,27 +31,27 @@ const (
 	maxText = 200
 )
 
-// kind says what a message means.
-type kind byte
+// messageKind says what a message means.
+type messageKind byte
 
 const (
-	hello kind = iota + 1
-	wantSockets
-	sockets
-	wantCache
-	cachePiece
-	commit
-	committed
-	connection
-	yielded
-	settled
+	kindHello messageKind = iota + 1
+	kindWantSockets
+	kindSockets
+	kindWantCache
+	kindCache
+	kindCommit
+	kindCommitted
+	kindConnection
+	kindYielded
+	kindSettled
 )
 
 // The purposes of a connection, as the successor's hello names them.
 const (
-	takeover = "takeover"
-	query    = "state"
-	watch    = "watch"
+	purposeTakeover = "takeover"
+	purposeState    = "state"
+	purposeWatch    = "watch"
 )
 
 // What the host answers.
@@ -62,8 +62,8 @@ const (
 	stateYielded  = "yielded"
 )
 
-// greeting is the head of a hello in both directions.
-type greeting struct {
+// helloHead is the head of a hello in both directions.
+type helloHead struct {
 	Min   int    `json:"min"`
 	Max   int    `json:"max"`
 	Agent string `json:"agent,omitempty"`
@@ -76,8 +76,8 @@ type greeting struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// spoken is the version that this end and g's speak with each other; 0 is none.
-func (g greeting) spoken() int {
+// commonVersion is the version that this end and g's speak with each other; 0 is none.
+func (g helloHead) commonVersion() int {
 	v := min(g.Max, maxVersion)
 	if v < g.Min || v < minVersion {
 		return 0
@@ -85,31 +85,31 @@ func (g greeting) spoken() int {
 	return v
 }
 
-// inventory is the head of a message with sockets.
-type inventory struct {
-	Sockets []label `json:"sockets"`
+// socketsHead is the head of a message with sockets.
+type socketsHead struct {
+	Sockets []socketInfo `json:"sockets"`
 	// More follow in the next message of the kind.
 	More bool `json:"more,omitempty"`
 	// Fault: there are none, for this reason.
 	Fault string `json:"fault,omitempty"`
 }
 
-// label is what belongs to one socket of an inventory, in the order of the files.
-type label struct {
+// socketInfo is what belongs to one socket of an inventory, in the order of the files.
+type socketInfo struct {
 	Role string `json:"role"`
 	Addr string `json:"addr"`
 }
 
-// progress is the head of a piece of the cache, and of yielded.
-type progress struct {
+// cacheHead is the head of a piece of the cache, and of yielded.
+type cacheHead struct {
 	// End: this is the last piece.
 	End bool `json:"end,omitempty"`
 	// Fault: it is not all, for this reason.
 	Fault string `json:"fault,omitempty"`
 }
 
-// origin is the head of a connection.
-type origin struct {
+// connHead is the head of a connection.
+type connHead struct {
 	Addr string `json:"addr"`
 }
 
@@ -117,7 +117,7 @@ type origin struct {
 var errMalformed = errors.New("malformed message")
 
 // pack appends a message to buf. A nil head is an empty one.
-func pack(buf []byte, k kind, head any, rest []byte) ([]byte, error) {
+func pack(buf []byte, k messageKind, head any, rest []byte) ([]byte, error) {
 	text := []byte("{}")
 	if head != nil {
 		var err error
@@ -135,7 +135,7 @@ func pack(buf []byte, k kind, head any, rest []byte) ([]byte, error) {
 }
 
 // unpack takes a message apart. head and rest are parts of p.
-func unpack(p []byte) (k kind, head, rest []byte, err error) {
+func unpack(p []byte) (k messageKind, head, rest []byte, err error) {
 	if len(p) < 3 {
 		return 0, nil, nil, fmt.Errorf("%w of %d bytes", errMalformed, len(p))
 	}
@@ -143,19 +143,19 @@ func unpack(p []byte) (k kind, head, rest []byte, err error) {
 	if n > maxHead || n > len(p)-3 {
 		return 0, nil, nil, fmt.Errorf("%w: a head of %d bytes in a message of %d", errMalformed, n, len(p))
 	}
-	return kind(p[0]), p[3 : 3+n], p[3+n:], nil
+	return messageKind(p[0]), p[3 : 3+n], p[3+n:], nil
 }
 
 // decode reads the head of a message into to.
-func decode(k kind, head []byte, to any) error {
+func decode(k messageKind, head []byte, to any) error {
 	if err := json.Unmarshal(head, to); err != nil {
 		return fmt.Errorf("%w of kind %d: %w", errMalformed, k, err)
 	}
 	return nil
 }
 
-// clip is a text of the other side as it may go into a log.
-func clip(s string) string {
+// truncate is a text of the other side as it may go into a log.
+func truncate(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "…"
 	}

@@ -18,10 +18,10 @@ const maxSockets = 4096
 // Predecessor is the successor's side of a hand-over. Its methods are called one after the
 // other, Gone and Close excepted.
 type Predecessor struct {
-	line   *line
+	conn   *peerConn
 	dir    string
 	config Config
-	limits limits
+	limits timeouts
 	gone   chan struct{}
 	// broken is why nothing more can be asked for.
 	broken error
@@ -34,11 +34,11 @@ type Predecessor struct {
 // that somebody is there who can't be dealt with: who hangs, or is somebody else's;
 // ErrFolder, that anybody could be.
 func Connect(ctx context.Context, dir string, c Config) (*Predecessor, error) {
-	return connect(ctx, dir, c, usual())
+	return connect(ctx, dir, c, defaultTimeouts())
 }
 
-func connect(ctx context.Context, dir string, c Config, limits limits) (*Predecessor, error) {
-	f, err := openFolder(dir)
+func connect(ctx context.Context, dir string, c Config, limits timeouts) (*Predecessor, error) {
+	f, err := openSocketDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -46,13 +46,13 @@ func connect(ctx context.Context, dir string, c Config, limits limits) (*Predece
 		return nil, err
 	}
 	f.close() // who is met there says itself whose process it is
-	a := approach{dir: dir, config: c, limits: limits, log: c.logger(), reason: errSilent}
+	a := attempt{dir: dir, config: c, limits: limits, log: c.logger(), reason: errNoReply}
 	for {
 		p, err := a.try(ctx)
 		if p != nil || err == nil || !errors.Is(err, errAgain) {
 			return p, err
 		}
-		pause(ctx, again)
+		pause(ctx, retryDelay)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("-handover-dir %s: %w (%w)", dir, a.reason, ctx.Err())
 		}
@@ -62,15 +62,15 @@ func connect(ctx context.Context, dir string, c Config, limits limits) (*Predece
 var (
 	// errAgain: not now.
 	errAgain = errors.New("not now")
-	// errSilent: there was no time to hear more.
-	errSilent = errors.New("the running agent has not answered")
+	// errNoReply: there was no time to hear more.
+	errNoReply = errors.New("the running agent has not answered")
 )
 
-// approach is one Connect.
-type approach struct {
+// attempt is one Connect.
+type attempt struct {
 	dir    string
 	config Config
-	limits limits
+	limits timeouts
 	log    *slog.Logger
 	// reason is what is waited for.
 	reason error
@@ -79,100 +79,100 @@ type approach struct {
 }
 
 // try connects once. errAgain: it should be tried again.
-func (a *approach) try(ctx context.Context) (*Predecessor, error) {
+func (a *attempt) try(ctx context.Context) (*Predecessor, error) {
 	l, err := dial(a.dir)
-	if errors.Is(err, errCrowded) {
+	if errors.Is(err, errBacklogFull) {
 		a.reason = ErrBusy
 		return nil, errAgain
 	}
 	if l == nil || err != nil {
 		return nil, err
 	}
-	who, err := l.trusted()
+	who, err := l.checkPeer()
 	if err != nil {
 		l.close()
 		return nil, fmt.Errorf("-handover-dir %s: %w", a.dir, err)
 	}
-	hi, err := l.greet(ctx, a.limits.hello, a.config.greeting(takeover))
-	if errors.Is(err, errClosed) || err != nil && spent(ctx) != nil {
+	hi, err := l.exchangeHello(ctx, a.limits.hello, a.config.helloHead(purposeTakeover))
+	if errors.Is(err, errClosed) || err != nil && ctxDone(ctx) != nil {
 		err = errAgain // it ends, or has no room; or it is this agent that has no time
 	} else if err != nil {
 		err = fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, so nothing can be taken over from it: %w", a.dir, who.Pid, err)
 	}
-	return a.outcome(ctx, l, who.Pid, hi, err)
+	return a.result(ctx, l, who.Pid, hi, err)
 }
 
-// outcome is what comes of a hello to l, or err in its place.
-func (a *approach) outcome(ctx context.Context, l *line, pid int32, hi greeting, err error) (*Predecessor, error) {
-	if err == nil && hi.spoken() != 0 && hi.State == stateOK {
-		a.log.Info("taking over from the agent that runs", "its_version", clip(hi.Agent), "pid", pid)
-		return &Predecessor{line: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
+// result is what comes of a hello to l, or err in its place.
+func (a *attempt) result(ctx context.Context, l *peerConn, pid int32, hi helloHead, err error) (*Predecessor, error) {
+	if err == nil && hi.commonVersion() != 0 && hi.State == stateOK {
+		a.log.Info("taking over from the agent that runs", "its_version", truncate(hi.Agent), "pid", pid)
+		return &Predecessor{conn: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
 	}
 	defer l.close()
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.wait(ctx, l, hi)
+	return nil, a.waitUnavailable(ctx, l, hi)
 }
 
-// wait waits for what comes of an agent that does not hand over now.
-func (a *approach) wait(ctx context.Context, l *line, hi greeting) error {
+// waitUnavailable waits for what comes of an agent that does not hand over now.
+func (a *attempt) waitUnavailable(ctx context.Context, l *peerConn, hi helloHead) error {
 	state := hi.State
 	a.reason = ErrBusy
-	if hi.spoken() == 0 {
+	if hi.commonVersion() == 0 {
 		state, a.reason = "version", ErrVersion
 	}
 	if state != a.state {
 		a.state = state
-		a.log.Warn("can't take over from the running agent yet; waiting", "state", clip(state), "its_version", clip(hi.Agent),
+		a.log.Warn("can't take over from the running agent yet; waiting", "state", truncate(state), "its_version", truncate(hi.Agent),
 			"its_protocols", fmt.Sprintf("%d-%d", hi.Min, hi.Max), "protocols", fmt.Sprintf("%d-%d", minVersion, maxVersion))
 	}
 	if state == "version" || state == stateStopping {
-		l.outlive(ctx)
+		l.waitClosed(ctx)
 	}
 	return errAgain
 }
 
-// outlive waits until the line ends, or ctx is done.
-func (l *line) outlive(ctx context.Context) {
-	l.until(time.Time{})
-	stop := context.AfterFunc(ctx, func() { l.until(time.Unix(1, 0)) })
+// waitClosed waits until the line ends, or ctx is done.
+func (l *peerConn) waitClosed(ctx context.Context) {
+	l.setDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { l.setDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = l.drain()
 }
 
-// spent is ctx's error, also if its deadline has passed and nobody has told it yet: a
+// ctxDone is ctx's error, also if its deadline has passed and nobody has told it yet: a
 // connection's deadline may be faster.
-func spent(ctx context.Context) error {
+func ctxDone(ctx context.Context) error {
 	if end, set := ctx.Deadline(); set && !time.Now().Before(end) {
 		return context.DeadlineExceeded
 	}
 	return ctx.Err()
 }
 
-// greeting is the successor's hello.
-func (c Config) greeting(purpose string) greeting {
-	return greeting{Min: minVersion, Max: maxVersion, Agent: c.Version, Purpose: purpose, PatienceMS: c.Patience.Milliseconds()}
+// helloHead is the successor's hello.
+func (c Config) helloHead(purpose string) helloHead {
+	return helloHead{Min: minVersion, Max: maxVersion, Agent: c.Version, Purpose: purpose, PatienceMS: c.Patience.Milliseconds()}
 }
 
-// greet says hi and gives the other end's answer.
-func (l *line) greet(ctx context.Context, limit time.Duration, hi greeting) (greeting, error) {
-	defer l.within(ctx, limit)()
-	if err := l.send(hello, hi, nil); err != nil {
-		return greeting{}, err
+// exchangeHello says hi and gives the other end's answer.
+func (l *peerConn) exchangeHello(ctx context.Context, limit time.Duration, hi helloHead) (helloHead, error) {
+	defer l.withDeadline(ctx, limit)()
+	if err := l.send(kindHello, hi, nil); err != nil {
+		return helloHead{}, err
 	}
-	return l.greeted()
+	return l.receiveHello()
 }
 
 // Sockets are what the predecessor listens with; the caller closes them. Without an
 // error they are all of them.
 func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) {
-	if err := p.ask(ctx, wantSockets); err != nil {
+	if err := p.request(ctx, kindWantSockets); err != nil {
 		return nil, fmt.Errorf("asking for the running agent's sockets: %w", err)
 	}
 	var all []Socket
 	for {
-		some, more, err := p.someSockets(ctx)
+		some, more, err := p.receiveSockets(ctx)
 		all = append(all, some...)
 		if err == nil && len(all) > maxSockets {
 			err = p.fail(ctx, fmt.Errorf("%w: more than %d sockets", errMalformed, maxSockets))
@@ -189,24 +189,24 @@ func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) {
 	}
 }
 
-// someSockets receives one message of them.
-func (p *Predecessor) someSockets(ctx context.Context) (some []Socket, more bool, err error) {
-	m, err := p.await(ctx, p.limits.step, sockets)
+// receiveSockets receives one message of them.
+func (p *Predecessor) receiveSockets(ctx context.Context) (some []Socket, more bool, err error) {
+	m, err := p.await(ctx, p.limits.step, kindSockets)
 	if err != nil {
 		return nil, false, err
 	}
-	var list inventory
+	var list socketsHead
 	err = decode(m.kind, m.head, &list)
 	if err == nil && (len(list.Sockets) != len(m.files) || list.More && len(m.files) == 0) {
 		err = fmt.Errorf("%w: %d sockets by name, %d files", errMalformed, len(list.Sockets), len(m.files))
 	}
 	if err != nil {
-		m.drop()
+		m.close()
 		return nil, false, p.fail(ctx, err)
 	}
 	if list.Fault != "" {
-		m.drop()
-		return nil, false, fmt.Errorf("it reports: %s", clip(list.Fault))
+		m.close()
+		return nil, false, fmt.Errorf("it reports: %s", truncate(list.Fault))
 	}
 	for i, s := range list.Sockets {
 		some = append(some, Socket{Role: s.Role, Addr: s.Addr, File: m.files[i]})
@@ -214,11 +214,11 @@ func (p *Predecessor) someSockets(ctx context.Context) (some []Socket, more bool
 	return some, list.More, nil
 }
 
-// Cache is the stream that the predecessor's [Estate.WriteCache] writes. It must be read to its
+// Cache is the stream that the predecessor's [Source.WriteCache] writes. It must be read to its
 // end or closed before the next call, while ctx lives. Reading ends with an error of
 // the predecessor's, or ErrGone; what has been read is whole pieces of what was written.
 func (p *Predecessor) Cache(ctx context.Context) (io.ReadCloser, error) {
-	if err := p.ask(ctx, wantCache); err != nil {
+	if err := p.request(ctx, kindWantCache); err != nil {
 		return nil, fmt.Errorf("asking for the running agent's cache: %w", err)
 	}
 	p.cache = &stream{p: p, ctx: ctx}
@@ -247,18 +247,18 @@ func (s *stream) Read(b []byte) (int, error) {
 
 // next gives the next piece, and the error behind it.
 func (s *stream) next() ([]byte, error) {
-	m, err := s.p.await(s.ctx, s.p.limits.piece, cachePiece)
+	m, err := s.p.await(s.ctx, s.p.limits.piece, kindCache)
 	if err != nil {
 		return nil, fmt.Errorf("taking over the running agent's cache: %w", err)
 	}
-	m.drop()
-	var at progress
+	m.close()
+	var at cacheHead
 	if err := decode(m.kind, m.head, &at); err != nil {
 		return nil, s.p.fail(s.ctx, err)
 	}
 	switch {
 	case at.Fault != "":
-		err = fmt.Errorf("taking over the running agent's cache: it reports: %s", clip(at.Fault))
+		err = fmt.Errorf("taking over the running agent's cache: it reports: %s", truncate(at.Fault))
 	case at.End:
 		err = io.EOF
 	}
@@ -291,36 +291,36 @@ func (p *Predecessor) Commit(ctx context.Context, take func(Conn)) error {
 	if err != nil {
 		return fmt.Errorf("taking over from the running agent: %w", err)
 	}
-	p.line.until(time.Time{})
+	p.conn.setDeadline(time.Time{})
 	go func() {
 		defer close(p.gone)
-		defer p.line.close()
-		_ = p.line.drain()
+		defer p.conn.close()
+		_ = p.conn.drain()
 	}()
 	return nil
 }
 
 func (p *Predecessor) commit(ctx context.Context, take func(Conn)) error {
-	if err := p.ask(ctx, commit); err != nil {
+	if err := p.request(ctx, kindCommit); err != nil {
 		return err
 	}
-	if _, err := p.await(ctx, p.limits.step, committed); err != nil {
+	if _, err := p.await(ctx, p.limits.step, kindCommitted); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.limits.yield+p.limits.step)
+	ctx, cancel := context.WithTimeout(ctx, p.limits.drain+p.limits.step)
 	defer cancel()
 	for {
-		m, err := p.await(ctx, p.limits.yield+p.limits.step, connection, yielded)
+		m, err := p.await(ctx, p.limits.drain+p.limits.step, kindConnection, kindYielded)
 		switch {
 		case err != nil:
 			return err
-		case m.kind == yielded:
-			m.drop()
+		case m.kind == kindYielded:
+			m.close()
 			return nil
 		}
-		var from origin
+		var from connHead
 		if len(m.files) != 1 || decode(m.kind, m.head, &from) != nil {
-			m.drop() // one client's loss; breaking off would be everybody's
+			m.close() // one client's loss; breaking off would be everybody's
 			continue
 		}
 		take(Conn{Addr: from.Addr, Read: append([]byte(nil), m.rest...), File: m.files[0]})
@@ -330,7 +330,7 @@ func (p *Predecessor) commit(ctx context.Context, take func(Conn)) error {
 // Settled says that this agent waits for a successor of its own now (see [Listen]). The
 // predecessor may end from then on; it waits for it for some seconds.
 func (p *Predecessor) Settled() {
-	_ = p.line.sendWithin(p.limits.step, settled, nil, nil) // if it is gone it need not know
+	_ = p.conn.sendWithin(p.limits.step, kindSettled, nil, nil) // if it is gone it need not know
 }
 
 // Gone is closed, after a Commit without an error, when the predecessor has ended.
@@ -339,10 +339,10 @@ func (p *Predecessor) Gone() <-chan struct{} { return p.gone }
 // Close ends the hand-over. Before Commit it leaves everything to the predecessor; after
 // it, the predecessor goes back to work if it still lives. So it should stay open for as long
 // as this agent does.
-func (p *Predecessor) Close() error { return p.line.conn.Close() }
+func (p *Predecessor) Close() error { return p.conn.unixConn.Close() }
 
-// ask sends a request.
-func (p *Predecessor) ask(ctx context.Context, k kind) error {
+// request sends a request.
+func (p *Predecessor) request(ctx context.Context, k messageKind) error {
 	if p.cache != nil {
 		_ = p.cache.Close()
 		p.cache = nil
@@ -350,20 +350,20 @@ func (p *Predecessor) ask(ctx context.Context, k kind) error {
 	if p.broken != nil {
 		return p.broken
 	}
-	defer p.line.within(ctx, p.limits.step)()
-	if err := p.line.send(k, nil, nil); err != nil {
+	defer p.conn.withDeadline(ctx, p.limits.step)()
+	if err := p.conn.send(k, nil, nil); err != nil {
 		return p.fail(ctx, err)
 	}
 	return nil
 }
 
 // await receives a message of one of kinds. After an error nothing more can be asked for.
-func (p *Predecessor) await(ctx context.Context, limit time.Duration, kinds ...kind) (message, error) {
+func (p *Predecessor) await(ctx context.Context, limit time.Duration, kinds ...messageKind) (message, error) {
 	if p.broken != nil {
 		return message{}, p.broken
 	}
-	defer p.line.within(ctx, limit)()
-	m, err := p.line.await(kinds...)
+	defer p.conn.withDeadline(ctx, limit)()
+	m, err := p.conn.await(kinds...)
 	if err != nil {
 		return message{}, p.fail(ctx, err)
 	}
@@ -375,12 +375,12 @@ func (p *Predecessor) fail(ctx context.Context, err error) error {
 	if p.broken != nil {
 		return p.broken
 	}
-	p.line.close()
+	p.conn.close()
 	switch {
 	case errors.Is(err, errClosed):
-		err = p.inquest(ctx)
-	case spent(ctx) != nil:
-		err = spent(ctx)
+		err = p.checkPredecessor(ctx)
+	case ctxDone(ctx) != nil:
+		err = ctxDone(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errors.New("it does not go on, though it has not ended")
 	}
@@ -388,26 +388,26 @@ func (p *Predecessor) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// inquest finds out whether the predecessor has ended, or has just broken off. If it is
+// checkPredecessor finds out whether the predecessor has ended, or has just broken off. If it is
 // stopping, its end is waited for.
-func (p *Predecessor) inquest(ctx context.Context) error {
+func (p *Predecessor) checkPredecessor(ctx context.Context) error {
 	for {
-		err := p.autopsy(ctx)
+		err := p.checkOnce(ctx)
 		if !errors.Is(err, errAgain) {
 			return err
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("waiting for the running agent's end: %w", ctx.Err())
 		}
-		pause(ctx, again/10)
+		pause(ctx, retryDelay/10)
 	}
 }
 
-// autopsy looks once. errAgain: it can't be told yet.
-func (p *Predecessor) autopsy(ctx context.Context) error {
+// checkOnce looks once. errAgain: it can't be told yet.
+func (p *Predecessor) checkOnce(ctx context.Context) error {
 	l, err := dial(p.dir)
 	switch {
-	case errors.Is(err, errCrowded):
+	case errors.Is(err, errBacklogFull):
 		return errAgain
 	case err != nil:
 		return err
@@ -415,14 +415,14 @@ func (p *Predecessor) autopsy(ctx context.Context) error {
 		return ErrGone
 	}
 	defer l.close()
-	hi, err := l.greet(ctx, p.limits.hello, p.config.greeting(watch))
+	hi, err := l.exchangeHello(ctx, p.limits.hello, p.config.helloHead(purposeWatch))
 	switch {
 	case errors.Is(err, errClosed): // its process is ending
 		return errAgain
 	case err != nil:
 		return fmt.Errorf("it has broken off the hand-over, and does not answer: %w", err)
 	case hi.State == stateStopping:
-		l.outlive(ctx)
+		l.waitClosed(ctx)
 		return errAgain
 	}
 	return errors.New("it has broken off the hand-over, and goes on")

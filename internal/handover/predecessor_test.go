@@ -13,43 +13,43 @@ import (
 	"time"
 )
 
-// impostor is an old agent played by hand. The first line is for the script; what later ones
+// fakePredecessor is an old agent played by hand. The first line is for the script; what later ones
 // get is said by later: a state, "" for silence.
-type impostor struct {
-	*actor
+type fakePredecessor struct {
+	*fakeSuccessor
 	listener *net.UnixListener
 	later    string
 	lines    sync.WaitGroup
 }
 
-// pretend waits for a successor, answers its hello with hi, and gives the line to script.
-func pretend(t testing.TB, dir string, hi any, later string, script func(*impostor)) *impostor {
+// startFakePredecessor waits for a successor, answers its hello with hi, and gives the line to script.
+func startFakePredecessor(t testing.TB, dir string, hi any, later string, script func(*fakePredecessor)) *fakePredecessor {
 	t.Helper()
-	l, _, err := place(dir)
+	l, _, err := listen(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &impostor{listener: l, later: later}
+	i := &fakePredecessor{listener: l, later: later}
 	i.lines.Go(func() {
 		for first := true; ; first = false {
 			conn, err := l.AcceptUnix()
 			if err != nil {
 				return
 			}
-			a := &actor{line: newLine(conn), t: t}
-			a.until(time.Now().Add(patience))
+			a := &fakeSuccessor{peerConn: newPeerConn(conn), t: t}
+			a.setDeadline(time.Now().Add(patience))
 			i.lines.Go(func() {
 				defer a.close()
 				if first {
-					i.actor = a
+					i.fakeSuccessor = a
 					if hi != nil {
-						_, _ = a.await(hello)
-						a.say(hello, hi, nil)
+						_, _ = a.await(kindHello)
+						a.say(kindHello, hi, nil)
 					}
 					script(i)
 				} else if i.later != "" {
-					_, _ = a.await(hello)
-					a.say(hello, greeting{Min: 1, Max: 1, State: i.later}, nil)
+					_, _ = a.await(kindHello)
+					a.say(kindHello, helloHead{Min: 1, Max: 1, State: i.later}, nil)
 					if i.later == stateStopping {
 						i.end()
 						return
@@ -64,45 +64,45 @@ func pretend(t testing.TB, dir string, hi any, later string, script func(*impost
 }
 
 // end is the end of the old agent's process, but for lines that are being played.
-func (i *impostor) end() { i.listener.Close() }
+func (i *fakePredecessor) end() { i.listener.Close() }
 
 // give sends n sockets, and says that they were said.
-func (i *impostor) give(said, n int, more bool) {
-	list := inventory{Sockets: make([]label, said), More: more}
+func (i *fakePredecessor) give(said, n int, more bool) {
+	list := socketsHead{Sockets: make([]socketInfo, said), More: more}
 	files := make([]*os.File, n)
 	for j := range files {
 		files[j] = pipeFile(i.t)
 	}
-	i.say(sockets, list, nil, files...)
+	i.say(kindSockets, list, nil, files...)
 	closeFiles(files)
 }
 
 // hostSteps are the way of an old agent that does all as it should.
 var hostSteps = []struct {
 	name string
-	do   func(*impostor)
+	do   func(*fakePredecessor)
 }{
-	{"hello", func(i *impostor) {}},
-	{"some sockets", func(i *impostor) {
-		_, _ = i.await(wantSockets)
+	{"hello", func(i *fakePredecessor) {}},
+	{"some sockets", func(i *fakePredecessor) {
+		_, _ = i.await(kindWantSockets)
 		i.give(3, 3, true)
 	}},
-	{"all sockets", func(i *impostor) { i.give(2, 2, false) }},
-	{"half of the cache", func(i *impostor) {
-		_, _ = i.await(wantCache)
-		i.say(cachePiece, nil, []byte("half"))
+	{"all sockets", func(i *fakePredecessor) { i.give(2, 2, false) }},
+	{"half of the cache", func(i *fakePredecessor) {
+		_, _ = i.await(kindWantCache)
+		i.say(kindCache, nil, []byte("half"))
 	}},
-	{"the other half", func(i *impostor) { i.say(cachePiece, progress{End: true}, []byte("half")) }},
-	{"committed", func(i *impostor) {
-		_, _ = i.await(commit)
-		i.say(committed, nil, nil)
+	{"the other half", func(i *fakePredecessor) { i.say(kindCache, cacheHead{End: true}, []byte("half")) }},
+	{"committed", func(i *fakePredecessor) {
+		_, _ = i.await(kindCommit)
+		i.say(kindCommitted, nil, nil)
 	}},
-	{"a connection", func(i *impostor) {
+	{"a connection", func(i *fakePredecessor) {
 		f := pipeFile(i.t)
 		defer f.Close()
-		i.say(connection, origin{Addr: "here"}, []byte("abc"), f)
+		i.say(kindConnection, connHead{Addr: "here"}, []byte("abc"), f)
 	}},
-	{"yielded", func(i *impostor) { i.say(yielded, nil, nil) }},
+	{"yielded", func(i *fakePredecessor) { i.say(kindYielded, nil, nil) }},
 }
 
 // result is how far a successor came.
@@ -114,16 +114,16 @@ type result struct {
 	p                               *Predecessor
 }
 
-// hasty are limits for those who are kept waiting on purpose.
-func hasty() limits {
-	l := usual()
-	l.hello, l.step, l.piece, l.yield = again, again, again, again
+// shortTimeouts are limits for those who are kept waiting on purpose.
+func shortTimeouts() timeouts {
+	l := defaultTimeouts()
+	l.hello, l.step, l.piece, l.drain = retryDelay, retryDelay, retryDelay, retryDelay
 	return l
 }
 
 // succeed goes the whole way, whatever goes wrong.
-func succeed(t testing.TB, dir string, limits limits) (r result) {
-	ctx := within(t)
+func succeed(t testing.TB, dir string, limits timeouts) (r result) {
+	ctx := testContext(t)
 	r.p, r.connect = Connect(ctx, dir, Config{Logger: logger(t)})
 	if r.p == nil {
 		return r
@@ -158,7 +158,7 @@ var okay = map[string]any{"min": 1, "max": 1, "state": "ok", "new": map[string]a
 func TestLaterPredecessor(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	pretend(t, dir, okay, "", func(i *impostor) {
+	startFakePredecessor(t, dir, okay, "", func(i *fakePredecessor) {
 		for n, s := range hostSteps {
 			s.do(i)
 			for files := range 3 {
@@ -168,7 +168,7 @@ func TestLaterPredecessor(t *testing.T) {
 		i.end()
 		i.close()
 	})
-	r := succeed(t, dir, usual())
+	r := succeed(t, dir, defaultTimeouts())
 	if err := errors.Join(r.connect, r.sockets, r.cache, r.commit); err != nil {
 		t.Error(err)
 	}
@@ -183,29 +183,29 @@ func TestLaterPredecessor(t *testing.T) {
 func TestPredecessorFails(t *testing.T) {
 	faults := []struct {
 		name string
-		do   func(*impostor)
+		do   func(*fakePredecessor)
 		// later is what others hear that connect.
 		later string
 		ended bool
 	}{
-		{"ends", func(i *impostor) { i.end(); i.close() }, "", true},
-		{"breaks off", func(i *impostor) { i.close() }, stateOK, false},
-		{"breaks off and hangs", func(i *impostor) { i.close() }, "", false},
-		{"breaks off to stop", func(i *impostor) { i.close() }, stateStopping, true},
-		{"stalls", func(i *impostor) {}, stateOK, false},
-		{"one byte", func(i *impostor) { i.raw([]byte{9}, 0) }, stateOK, false},
-		{"a head that is none", func(i *impostor) {
-			for _, k := range []kind{sockets, cachePiece, connection} {
+		{"ends", func(i *fakePredecessor) { i.end(); i.close() }, "", true},
+		{"breaks off", func(i *fakePredecessor) { i.close() }, stateOK, false},
+		{"breaks off and hangs", func(i *fakePredecessor) { i.close() }, "", false},
+		{"breaks off to stop", func(i *fakePredecessor) { i.close() }, stateStopping, true},
+		{"stalls", func(i *fakePredecessor) {}, stateOK, false},
+		{"one byte", func(i *fakePredecessor) { i.raw([]byte{9}, 0) }, stateOK, false},
+		{"a head that is none", func(i *fakePredecessor) {
+			for _, k := range []messageKind{kindSockets, kindCache, kindConnection} {
 				i.raw([]byte{byte(k), 0, 2, '{', '['}, 2)
 			}
 		}, stateOK, false},
-		{"a head longer than the message", func(i *impostor) { i.raw([]byte{byte(yielded), 0, 9, '{', '}'}, 1) }, stateOK, false},
-		{"a message longer than any", func(i *impostor) { i.raw(make([]byte, 3+maxHead+maxRest+1), 2) }, stateOK, false},
-		{"too many files", func(i *impostor) { i.raw([]byte{200, 0, 0}, maxFiles+1) }, stateOK, false},
-		{"far too many files", func(i *impostor) { i.raw([]byte{200, 0, 0}, 250) }, stateOK, false},
-		{"unknown messages without end", func(i *impostor) {
+		{"a head longer than the message", func(i *fakePredecessor) { i.raw([]byte{byte(kindYielded), 0, 9, '{', '}'}, 1) }, stateOK, false},
+		{"a message longer than any", func(i *fakePredecessor) { i.raw(make([]byte, 3+maxHead+maxRest+1), 2) }, stateOK, false},
+		{"too many files", func(i *fakePredecessor) { i.raw([]byte{200, 0, 0}, maxFiles+1) }, stateOK, false},
+		{"far too many files", func(i *fakePredecessor) { i.raw([]byte{200, 0, 0}, 250) }, stateOK, false},
+		{"unknown messages without end", func(i *fakePredecessor) {
 			for range maxSkipped + 1 {
-				i.say(kind(201), nil, nil)
+				i.say(messageKind(201), nil, nil)
 			}
 		}, stateOK, false},
 	}
@@ -214,15 +214,15 @@ func TestPredecessorFails(t *testing.T) {
 			t.Run("after "+hostSteps[n].name+"/"+f.name, func(t *testing.T) {
 				noLeak(t)
 				dir := t.TempDir()
-				i := pretend(t, dir, okay, f.later, func(i *impostor) {
+				i := startFakePredecessor(t, dir, okay, f.later, func(i *fakePredecessor) {
 					for _, s := range hostSteps[:n+1] {
 						s.do(i)
 					}
 					f.do(i)
 				})
-				limits := hasty()
+				limits := shortTimeouts()
 				if f.ended || n == len(hostSteps)-1 {
-					limits = usual() // it is not too late that is looked for
+					limits = defaultTimeouts() // it is not too late that is looked for
 				}
 				r := succeed(t, dir, limits)
 				if r.connect != nil {
@@ -250,8 +250,8 @@ func TestPredecessorFails(t *testing.T) {
 	}
 }
 
-// TestLies: sockets that are not there, or not said.
-func TestLies(t *testing.T) {
+// TestMalformedPredecessor: sockets that are not there, or not said.
+func TestMalformedPredecessor(t *testing.T) {
 	for _, c := range []struct {
 		said, files int
 		more        bool
@@ -259,12 +259,12 @@ func TestLies(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			noLeak(t)
 			dir := t.TempDir()
-			pretend(t, dir, okay, stateOK, func(i *impostor) {
-				_, _ = i.await(wantSockets)
+			startFakePredecessor(t, dir, okay, stateOK, func(i *fakePredecessor) {
+				_, _ = i.await(kindWantSockets)
 				i.give(2, 2, true)
 				i.give(c.said, c.files, c.more)
 			})
-			if r := succeed(t, dir, usual()); r.sockets == nil || r.commit == nil || r.got != 0 {
+			if r := succeed(t, dir, defaultTimeouts()); r.sockets == nil || r.commit == nil || r.got != 0 {
 				t.Errorf("%+v", r)
 			}
 		})
@@ -272,32 +272,32 @@ func TestLies(t *testing.T) {
 	t.Run("without end", func(t *testing.T) {
 		noLeak(t)
 		dir := t.TempDir()
-		pretend(t, dir, okay, stateOK, func(i *impostor) {
-			_, _ = i.await(wantSockets)
+		startFakePredecessor(t, dir, okay, stateOK, func(i *fakePredecessor) {
+			_, _ = i.await(kindWantSockets)
 			for range maxSockets/maxFiles + 1 {
 				i.give(maxFiles, maxFiles, true)
 			}
 			i.give(1, 1, false)
 		})
-		if r := succeed(t, dir, usual()); r.sockets == nil || r.got != 0 {
+		if r := succeed(t, dir, defaultTimeouts()); r.sockets == nil || r.got != 0 {
 			t.Errorf("%+v", r)
 		}
 	})
 	t.Run("connections", func(t *testing.T) {
 		noLeak(t)
 		dir := t.TempDir()
-		pretend(t, dir, okay, stateOK, func(i *impostor) {
+		startFakePredecessor(t, dir, okay, stateOK, func(i *fakePredecessor) {
 			for _, s := range hostSteps[:6] {
 				s.do(i)
 			}
-			i.raw([]byte{byte(connection), 0, 2, '{', '}'}, 0)
-			i.raw([]byte{byte(connection), 0, 2, '{', '}'}, 2)
-			i.raw([]byte{byte(connection), 0, 2, '{', ']'}, 1)
+			i.raw([]byte{byte(kindConnection), 0, 2, '{', '}'}, 0)
+			i.raw([]byte{byte(kindConnection), 0, 2, '{', '}'}, 2)
+			i.raw([]byte{byte(kindConnection), 0, 2, '{', ']'}, 1)
 			for _, s := range hostSteps[6:] {
 				s.do(i)
 			}
 		})
-		if r := succeed(t, dir, usual()); r.commit != nil || r.conns != 1 {
+		if r := succeed(t, dir, defaultTimeouts()); r.commit != nil || r.conns != 1 {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -308,19 +308,19 @@ func TestConnectFails(t *testing.T) {
 	cases := []struct {
 		name   string
 		hi     any
-		script func(*impostor)
+		script func(*fakePredecessor)
 	}{
-		{"silent", nil, func(*impostor) {}},
-		{"no hello", nil, func(i *impostor) { i.say(committed, nil, nil) }},
-		{"not JSON", nil, func(i *impostor) { i.raw([]byte{byte(hello), 0, 1, 'x'}, 5) }},
-		{"files", nil, func(i *impostor) { i.raw([]byte{byte(hello), 0, 1, 'x'}, maxFiles+1) }},
+		{"silent", nil, func(*fakePredecessor) {}},
+		{"no hello", nil, func(i *fakePredecessor) { i.say(kindCommitted, nil, nil) }},
+		{"not JSON", nil, func(i *fakePredecessor) { i.raw([]byte{byte(kindHello), 0, 1, 'x'}, 5) }},
+		{"files", nil, func(i *fakePredecessor) { i.raw([]byte{byte(kindHello), 0, 1, 'x'}, maxFiles+1) }},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			noLeak(t)
 			dir := t.TempDir()
-			pretend(t, dir, c.hi, "", c.script)
-			p, err := connect(within(t), dir, Config{}, hasty())
+			startFakePredecessor(t, dir, c.hi, "", c.script)
+			p, err := connect(testContext(t), dir, Config{}, shortTimeouts())
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) || !strings.Contains(err.Error(), "-handover-dir") {
 				t.Errorf("%v, %v", p, err)
 			}
@@ -328,9 +328,9 @@ func TestConnectFails(t *testing.T) {
 	}
 }
 
-// TestVersionsAtSuccessor: without a common version the successor waits for the old agent's
+// TestSuccessorVersions: without a common version the successor waits for the old agent's
 // end, and starts as if there had been nobody.
-func TestVersionsAtSuccessor(t *testing.T) {
+func TestSuccessorVersions(t *testing.T) {
 	cases := []struct {
 		min, max int
 		spoken   bool
@@ -339,10 +339,10 @@ func TestVersionsAtSuccessor(t *testing.T) {
 		t.Run(fmt.Sprintf("%d-%d", c.min, c.max), func(t *testing.T) {
 			noLeak(t)
 			dir := t.TempDir()
-			met := make(chan *impostor, 1)
-			i := pretend(t, dir, greeting{Min: c.min, Max: c.max, State: stateOK}, "", func(i *impostor) { met <- i })
+			met := make(chan *fakePredecessor, 1)
+			i := startFakePredecessor(t, dir, helloHead{Min: c.min, Max: c.max, State: stateOK}, "", func(i *fakePredecessor) { met <- i })
 			if c.spoken {
-				p, err := Connect(within(t), dir, Config{})
+				p, err := Connect(testContext(t), dir, Config{})
 				if p == nil || err != nil {
 					t.Fatalf("%v, %v", p, err)
 				}
@@ -354,11 +354,11 @@ func TestVersionsAtSuccessor(t *testing.T) {
 				i.end()
 				first.close()
 			}()
-			if p, err := Connect(within(t), dir, Config{}); p != nil || err != nil {
+			if p, err := Connect(testContext(t), dir, Config{}); p != nil || err != nil {
 				t.Errorf("after the end of an agent of another version: %v, %v", p, err)
 			}
-			pretend(t, dir, greeting{Min: c.min, Max: c.max, State: stateOK}, "", func(i *impostor) {})
-			short, cancel := context.WithTimeout(context.Background(), again)
+			startFakePredecessor(t, dir, helloHead{Min: c.min, Max: c.max, State: stateOK}, "", func(i *fakePredecessor) {})
+			short, cancel := context.WithTimeout(context.Background(), retryDelay)
 			defer cancel()
 			if p, err := Connect(short, dir, Config{}); p != nil || !errors.Is(err, ErrVersion) {
 				t.Errorf("beside an agent of another version: %v, %v", p, err)
@@ -371,19 +371,19 @@ func TestVersionsAtSuccessor(t *testing.T) {
 func TestCancel(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
+	e := newFakeSource(t)
 	hold := make(chan struct{})
 	e.yield = func(ctx context.Context, _ func(Conn) error) error {
 		close(hold)
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	h := host(t, dir, e, nil)
-	p, err := Connect(within(t), dir, Config{})
+	h := startServer(t, dir, e, nil)
+	p, err := Connect(testContext(t), dir, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(testContext(t))
 	go func() {
 		<-hold
 		cancel()
@@ -391,9 +391,9 @@ func TestCancel(t *testing.T) {
 	if err := p.Commit(ctx, func(Conn) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Commit: %v", err)
 	}
-	h.reach(serving)
+	h.awaitPhase(serving)
 	e.await("yield", "resume")
-	for _, err := range []error{p.Commit(within(t), nil), second(p.Sockets(within(t))), second(p.Cache(within(t)))} {
+	for _, err := range []error{p.Commit(testContext(t), nil), second(p.Sockets(testContext(t))), second(p.Cache(testContext(t)))} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("after it: %v", err)
 		}
@@ -406,16 +406,16 @@ func second[T any](_ T, err error) error { return err }
 func TestCacheClosed(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
-	e.cache = make([]byte, 2*maxSkipped*piece)
-	host(t, dir, e, nil)
-	p, err := Connect(within(t), dir, Config{})
+	e := newFakeSource(t)
+	e.cache = make([]byte, 2*maxSkipped*cachePieceSize)
+	startServer(t, dir, e, nil)
+	p, err := Connect(testContext(t), dir, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
 	for i := range 3 {
-		c, err := p.Cache(within(t))
+		c, err := p.Cache(testContext(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -427,7 +427,7 @@ func TestCacheClosed(t *testing.T) {
 			c.Close()
 		}
 	}
-	all, err := p.Sockets(within(t))
+	all, err := p.Sockets(testContext(t))
 	if err != nil || len(all) != e.count {
 		t.Errorf("%d sockets, %v", len(all), err)
 	}

@@ -48,8 +48,8 @@ func reached(step, last string) {
 	}
 }
 
-// insist ends the process with err.
-func insist(err error) {
+// must ends the process with err.
+func must(err error) {
 	if err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
@@ -63,33 +63,33 @@ func playSuccessor(dir, last string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	p, err := Connect(ctx, dir, Config{Version: "child"})
-	insist(err)
+	must(err)
 	reached("connected", last)
 	all, err := p.Sockets(ctx)
-	insist(err)
+	must(err)
 	reached("sockets", last)
 	r, err := p.Cache(ctx)
-	insist(err)
+	must(err)
 	_, err = io.ReadFull(r, make([]byte, 10))
-	insist(err)
+	must(err)
 	reached("half of the cache", last)
 	_, err = io.Copy(io.Discard, r)
-	insist(err)
+	must(err)
 	reached("cache", last)
-	insist(p.Commit(ctx, func(c Conn) {}))
+	must(p.Commit(ctx, func(c Conn) {}))
 	reached("committed", last)
-	h, err := Listen(dir, &heirEstate{all}, Config{Version: "child"})
-	insist(err)
+	h, err := Listen(dir, &successorSource{all}, Config{Version: "child"})
+	must(err)
 	go h.Serve(context.Background())
 	reached("listens", last)
 	p.Settled()
 	reached("settled", last)
 }
 
-// heirEstate hands on what a process has got.
-type heirEstate struct{ all []Socket }
+// successorSource hands on what a process has got.
+type successorSource struct{ all []Socket }
 
-func (e *heirEstate) Sockets() ([]Socket, error) {
+func (e *successorSource) Sockets() ([]Socket, error) {
 	fds := make([]Socket, len(e.all))
 	for i, s := range e.all {
 		fd, err := descriptor(s.File)
@@ -104,45 +104,45 @@ func (e *heirEstate) Sockets() ([]Socket, error) {
 	return fds, nil
 }
 
-func (e *heirEstate) WriteCache(_ context.Context, w io.Writer) error {
+func (e *successorSource) WriteCache(_ context.Context, w io.Writer) error {
 	_, err := w.Write(make([]byte, 1<<20))
 	return err
 }
 
-func (e *heirEstate) Yield(context.Context, func(Conn) error) error { return nil }
+func (e *successorSource) Suspend(context.Context, func(Conn) error) error { return nil }
 
-func (e *heirEstate) Resume() {}
+func (e *successorSource) Resume() {}
 
-// stuckEstate is one whose process is killed in the middle of last.
-type stuckEstate struct {
-	heirEstate
+// stuckSource is one whose process is killed in the middle of last.
+type stuckSource struct {
+	successorSource
 	last string
 }
 
-func (e *stuckEstate) Sockets() ([]Socket, error) {
+func (e *stuckSource) Sockets() ([]Socket, error) {
 	reached("sockets", e.last)
-	return e.heirEstate.Sockets()
+	return e.successorSource.Sockets()
 }
 
-func (e *stuckEstate) WriteCache(ctx context.Context, w io.Writer) error {
-	_, _ = w.Write(make([]byte, 2*piece))
+func (e *stuckSource) WriteCache(ctx context.Context, w io.Writer) error {
+	_, _ = w.Write(make([]byte, 2*cachePieceSize))
 	reached("cache", e.last)
 	return nil
 }
 
-func (e *stuckEstate) Yield(_ context.Context, pass func(Conn) error) error {
+func (e *stuckSource) Suspend(_ context.Context, pass func(Conn) error) error {
 	reached("yield", e.last)
 	return nil
 }
 
 func playPredecessor(dir, last string) {
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	insist(err)
+	must(err)
 	f, err := conn.File()
-	insist(err)
-	e := &stuckEstate{heirEstate{[]Socket{{Role: "udp", Addr: conn.LocalAddr().String(), File: f}}}, last}
+	must(err)
+	e := &stuckSource{successorSource{[]Socket{{Role: "udp", Addr: conn.LocalAddr().String(), File: f}}}, last}
 	h, err := Listen(dir, e, Config{Version: "child"})
-	insist(err)
+	must(err)
 	go h.Serve(context.Background())
 	reached("serves", "serves")
 }
@@ -210,18 +210,18 @@ func TestSuccessorKilled(t *testing.T) {
 	for i, step := range deeds {
 		t.Run(step, func(t *testing.T) {
 			dir := t.TempDir()
-			e := newEstate(t)
+			e := newFakeSource(t)
 			e.cache = make([]byte, 1<<20)
-			h := host(t, dir, e, nil)
+			h := startServer(t, dir, e, nil)
 			c := spawn(t, "successor", dir, step, nil)
 			c.reach(step)
 			if before := i < slices.Index(deeds, "committed"); before {
-				h.reach(giving)
-			} else if !h.Yielded() {
+				h.awaitPhase(transferring)
+			} else if !h.Suspended() {
 				t.Error("not yielded")
 			}
 			c.kill()
-			h.reach(serving)
+			h.awaitPhase(serving)
 			next := spawn(t, "successor", dir, "settled", nil)
 			next.reach("settled")
 			<-h.Done()
@@ -230,7 +230,7 @@ func TestSuccessorKilled(t *testing.T) {
 			} else {
 				e.await("yield", "resume", "yield")
 			}
-			if !h.Stop(within(t)) {
+			if !h.Stop(testContext(t)) {
 				t.Error("Stop: no successor in charge")
 			}
 		})
@@ -246,7 +246,7 @@ func TestPredecessorKilled(t *testing.T) {
 			dir := t.TempDir()
 			c := spawn(t, "predecessor", dir, step, nil)
 			c.reach("serves")
-			ctx := within(t)
+			ctx := testContext(t)
 			p, err := Connect(ctx, dir, Config{})
 			if p == nil || err != nil {
 				t.Fatalf("%v, %v", p, err)
@@ -268,7 +268,7 @@ func TestPredecessorKilled(t *testing.T) {
 				t.Errorf("%d sockets, %v", len(all), err)
 			}
 			for _, s := range all {
-				queued(t, s, killed, step)
+				askQueued(t, s, killed, step)
 			}
 			r, err := p.Cache(ctx)
 			if err == nil {
@@ -289,9 +289,9 @@ func TestPredecessorKilled(t *testing.T) {
 	}
 }
 
-// queued sends a packet to a socket that both processes hold, and reads it when the old
+// askQueued sends a packet to a socket that both processes hold, and reads it when the old
 // one has been killed.
-func queued(t *testing.T, s Socket, killed <-chan struct{}, step string) {
+func askQueued(t *testing.T, s Socket, killed <-chan struct{}, step string) {
 	t.Helper()
 	defer s.File.Close()
 	out, err := net.Dial("udp", s.Addr)
@@ -322,34 +322,34 @@ func queued(t *testing.T, s Socket, killed <-chan struct{}, step string) {
 func TestGenerations(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	oldest := newEstate(t)
-	o := host(t, dir, oldest, nil)
+	oldest := newFakeSource(t)
+	o := startServer(t, dir, oldest, nil)
 	p1, _, _, _ := takeOver(t, dir)
-	middle := newEstate(t)
-	n := host(t, dir, middle, nil)
+	middle := newFakeSource(t)
+	n := startServer(t, dir, middle, nil)
 	p1.Settled()
 	<-o.Done()
 	p2, _, _, _ := takeOver(t, dir)
-	m := host(t, dir, newEstate(t), nil)
+	m := startServer(t, dir, newFakeSource(t), nil)
 	p2.Settled()
 	<-n.Done()
 	n.end()
 	p1.Close() // which n's process held
-	for len(m.lines) == 0 {
+	for len(m.conns) == 0 {
 		time.Sleep(time.Millisecond) // the oldest finds out who is in charge
 	}
 	oldest.await("yield")
-	if !o.Yielded() {
+	if !o.Suspended() {
 		t.Error("back at work beside another one")
 	}
 	m.end()
 	p2.Close()
-	o.reach(serving)
+	o.awaitPhase(serving)
 	oldest.await("yield", "resume")
 	middle.await("yield")
 	p, _, _, _ := takeOver(t, dir)
 	p.Settled()
-	o.reach(done)
+	o.awaitPhase(done)
 }
 
 // TestOtherNamespace: a probe of one container does not take the agent of another for its own.
@@ -358,7 +358,7 @@ func TestOtherNamespace(t *testing.T) {
 		t.Skip("a pid namespace takes root")
 	}
 	dir := t.TempDir()
-	host(t, dir, newEstate(t), nil)
+	startServer(t, dir, newFakeSource(t), nil)
 	for flags, want := range map[uintptr]string{0: "<nil>", syscall.CLONE_NEWPID: "is not this container's"} {
 		c := spawn(t, "probe", dir, "", &syscall.SysProcAttr{Cloneflags: flags})
 		if !c.lines.Scan() || !strings.Contains(c.lines.Text(), want) {
@@ -367,8 +367,8 @@ func TestOtherNamespace(t *testing.T) {
 	}
 }
 
-// TestStrangers: who is neither this user nor root gets nothing, at either end.
-func TestStrangers(t *testing.T) {
+// TestOtherUsers: who is neither this user nor root gets nothing, at either end.
+func TestOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to be somebody else takes root")
 	}
@@ -376,8 +376,8 @@ func TestStrangers(t *testing.T) {
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	t.Run("successor", func(t *testing.T) {
 		dir := open(t)
-		e := newEstate(t)
-		host(t, dir, e, nil)
+		e := newFakeSource(t)
+		startServer(t, dir, e, nil)
 		probe := func() string {
 			c := spawn(t, "probe", dir, "", nobody)
 			c.lines.Scan()
@@ -399,13 +399,13 @@ func TestStrangers(t *testing.T) {
 			t.Fatal(err)
 		}
 		spawn(t, "predecessor", dir, "serves", nobody).reach("serves")
-		if p, err := Connect(within(t), dir, Config{}); p != nil || !errors.Is(err, ErrFolder) {
+		if p, err := Connect(testContext(t), dir, Config{}); p != nil || !errors.Is(err, ErrFolder) {
 			t.Errorf("in a folder of another user: %v, %v", p, err)
 		}
 		if err := os.Chown(dir, 0, 0); err != nil {
 			t.Fatal(err)
 		}
-		if p, err := Connect(within(t), dir, Config{}); p != nil || err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
+		if p, err := Connect(testContext(t), dir, Config{}); p != nil || err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
 			t.Errorf("%v, %v", p, err)
 		}
 	})

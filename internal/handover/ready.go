@@ -17,19 +17,19 @@ func Ready(ctx context.Context, dir string) error {
 		return fmt.Errorf("-handover-dir %s: no agent waits there", dir)
 	}
 	defer l.close()
-	who, err := l.trusted()
+	who, err := l.checkPeer()
 	if err != nil {
 		return fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
 	if who.Pid <= 0 {
 		return fmt.Errorf("-handover-dir %s: the agent that waits there is not this container's", dir)
 	}
-	hi, err := l.greet(ctx, usual().hello, Config{}.greeting(query))
+	hi, err := l.exchangeHello(ctx, defaultTimeouts().hello, Config{}.helloHead(purposeState))
 	if err != nil {
 		return fmt.Errorf("-handover-dir %s: asking the agent there: %w", dir, err)
 	}
 	if !hi.Ready {
-		return fmt.Errorf("the agent (pid %d) is not ready: %s", who.Pid, clip(hi.Reason))
+		return fmt.Errorf("the agent (pid %d) is not ready: %s", who.Pid, truncate(hi.Reason))
 	}
 	return nil
 }

@@ -12,33 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// actor plays one end of a hand-over by hand.
-type actor struct {
-	*line
+// fakeSuccessor plays one end of a hand-over by hand.
+type fakeSuccessor struct {
+	*peerConn
 	t testing.TB
 }
 
-// play is a successor that has connected and not said anything.
-func play(t testing.TB, dir string) *actor {
+// connectFakeSuccessor is a successor that has connected and not said anything.
+func connectFakeSuccessor(t testing.TB, dir string) *fakeSuccessor {
 	t.Helper()
 	l, err := dial(dir)
 	if l == nil || err != nil {
 		t.Fatalf("dial: %v, %v", l, err)
 	}
 	t.Cleanup(l.close)
-	l.until(time.Now().Add(patience))
-	return &actor{line: l, t: t}
+	l.setDeadline(time.Now().Add(patience))
+	return &fakeSuccessor{peerConn: l, t: t}
 }
 
 // say sends a message; the other end may have gone.
-func (a *actor) say(k kind, head any, rest []byte, files ...*os.File) {
+func (a *fakeSuccessor) say(k messageKind, head any, rest []byte, files ...*os.File) {
 	if err := a.send(k, head, rest, files...); err != nil && !errors.Is(err, errClosed) {
 		a.t.Fatal(err)
 	}
 }
 
 // raw sends bytes as they are, with n files.
-func (a *actor) raw(p []byte, n int) {
+func (a *fakeSuccessor) raw(p []byte, n int) {
 	r := pipeFile(a.t)
 	defer r.Close()
 	fd, err := descriptor(r)
@@ -53,28 +53,28 @@ func (a *actor) raw(p []byte, n int) {
 	if n > 0 {
 		control = unix.UnixRights(fds...)
 	}
-	if _, _, err := a.conn.WriteMsgUnix(p, control, nil); err != nil && !errors.Is(ended(err), errClosed) {
+	if _, _, err := a.unixConn.WriteMsgUnix(p, control, nil); err != nil && !errors.Is(normalizeClosed(err), errClosed) {
 		a.t.Fatal(err)
 	}
 }
 
 // hear receives one of kinds, and drops what is with it.
-func (a *actor) hear(kinds ...kind) message {
+func (a *fakeSuccessor) hear(kinds ...messageKind) message {
 	a.t.Helper()
 	m, err := a.await(kinds...)
 	if err != nil {
 		a.t.Fatalf("waiting for a message of kind %v: %v", kinds, err)
 	}
-	m.drop()
+	m.close()
 	return m
 }
 
 // lastPiece hears the cache to its end.
-func (a *actor) lastPiece() {
+func (a *fakeSuccessor) lastPiece() {
 	a.t.Helper()
 	for {
-		var at progress
-		if err := decode(cachePiece, a.hear(cachePiece).head, &at); err != nil {
+		var at cacheHead
+		if err := decode(kindCache, a.hear(kindCache).head, &at); err != nil {
 			a.t.Fatal(err)
 		}
 		if at.End {
@@ -86,27 +86,27 @@ func (a *actor) lastPiece() {
 // successorSteps are the way of a successor.
 var successorSteps = []struct {
 	name string
-	do   func(a *actor)
+	do   func(a *fakeSuccessor)
 }{
-	{"hello", func(a *actor) {
-		a.say(hello, map[string]any{"min": 1, "max": 1, "purpose": "takeover", "patience_ms": 60_000, "new": []int{1}}, nil)
-		a.hear(hello)
+	{"hello", func(a *fakeSuccessor) {
+		a.say(kindHello, map[string]any{"min": 1, "max": 1, "purpose": "takeover", "patience_ms": 60_000, "new": []int{1}}, nil)
+		a.hear(kindHello)
 	}},
-	{"sockets", func(a *actor) {
-		a.say(wantSockets, map[string]any{"new": "field"}, nil)
-		a.hear(sockets)
+	{"sockets", func(a *fakeSuccessor) {
+		a.say(kindWantSockets, map[string]any{"new": "field"}, nil)
+		a.hear(kindSockets)
 	}},
-	{"half of the cache", func(a *actor) {
-		a.say(wantCache, nil, []byte("more than expected"))
-		a.hear(cachePiece)
+	{"half of the cache", func(a *fakeSuccessor) {
+		a.say(kindWantCache, nil, []byte("more than expected"))
+		a.hear(kindCache)
 	}},
-	{"the other half", func(a *actor) { a.lastPiece() }},
-	{"commit", func(a *actor) {
-		a.say(commit, nil, nil)
-		a.hear(committed)
+	{"the other half", func(a *fakeSuccessor) { a.lastPiece() }},
+	{"commit", func(a *fakeSuccessor) {
+		a.say(kindCommit, nil, nil)
+		a.hear(kindCommitted)
 	}},
-	{"yielded", func(a *actor) { a.hear(yielded) }},
-	{"settled", func(a *actor) { a.say(settled, nil, nil) }},
+	{"yielded", func(a *fakeSuccessor) { a.hear(kindYielded) }},
+	{"settled", func(a *fakeSuccessor) { a.say(kindSettled, nil, nil) }},
 }
 
 // commits is the number of steps behind which the successor is in charge.
@@ -118,20 +118,20 @@ func TestSuccessorFails(t *testing.T) {
 	oversize := make([]byte, 3+maxHead+maxRest+1)
 	faults := []struct {
 		name  string
-		do    func(a *actor)
+		do    func(a *fakeSuccessor)
 		stays bool // the connection stays open, so after the commit all is well
 	}{
-		{"closes", func(a *actor) { a.close() }, false},
-		{"one byte", func(a *actor) { a.raw([]byte{9}, 0) }, true},
-		{"one byte with files", func(a *actor) { a.raw([]byte{9}, 3) }, true},
-		{"a head longer than the message", func(a *actor) { a.raw([]byte{byte(commit), 0, 9, '{', '}'}, 0) }, true},
-		{"a head longer than any", func(a *actor) { a.raw(append([]byte{byte(commit), 255, 255}, make([]byte, 1<<16)...), 0) }, true},
-		{"a message longer than any", func(a *actor) { a.raw(oversize, 2) }, true},
-		{"too many files", func(a *actor) { a.raw([]byte{200, 0, 0}, maxFiles+1) }, true},
-		{"far too many files", func(a *actor) { a.raw([]byte{200, 0, 0}, 250) }, true},
-		{"unknown messages without end", func(a *actor) {
+		{"closes", func(a *fakeSuccessor) { a.close() }, false},
+		{"one byte", func(a *fakeSuccessor) { a.raw([]byte{9}, 0) }, true},
+		{"one byte with files", func(a *fakeSuccessor) { a.raw([]byte{9}, 3) }, true},
+		{"a head longer than the message", func(a *fakeSuccessor) { a.raw([]byte{byte(kindCommit), 0, 9, '{', '}'}, 0) }, true},
+		{"a head longer than any", func(a *fakeSuccessor) { a.raw(append([]byte{byte(kindCommit), 255, 255}, make([]byte, 1<<16)...), 0) }, true},
+		{"a message longer than any", func(a *fakeSuccessor) { a.raw(oversize, 2) }, true},
+		{"too many files", func(a *fakeSuccessor) { a.raw([]byte{200, 0, 0}, maxFiles+1) }, true},
+		{"far too many files", func(a *fakeSuccessor) { a.raw([]byte{200, 0, 0}, 250) }, true},
+		{"unknown messages without end", func(a *fakeSuccessor) {
 			for range maxSkipped + 1 {
-				a.say(kind(201), nil, nil)
+				a.say(messageKind(201), nil, nil)
 			}
 		}, true},
 	}
@@ -144,12 +144,12 @@ func TestSuccessorFails(t *testing.T) {
 			t.Run(at+"/"+f.name, func(t *testing.T) {
 				noLeak(t)
 				dir := t.TempDir()
-				e := newEstate(t)
+				e := newFakeSource(t)
 				e.cache = make([]byte, 1<<19) // more than the buffers of a socket hold
-				h := host(t, dir, e, func(h *Host) {
-					h.limits.settle = again / 2 // nobody tells
+				h := startServer(t, dir, e, func(h *Server) {
+					h.limits.settle = retryDelay / 2 // nobody tells
 				})
-				a := play(t, dir)
+				a := connectFakeSuccessor(t, dir)
 				for _, s := range successorSteps[:n] {
 					s.do(a)
 				}
@@ -163,22 +163,22 @@ func TestSuccessorFails(t *testing.T) {
 				switch {
 				case n < commits:
 					if n > 0 {
-						h.reach(serving)
+						h.awaitPhase(serving)
 					}
 					e.await()
 				case f.stays:
-					h.reach(done)
+					h.awaitPhase(done)
 					e.await("yield")
 					a.close()
 					fallthrough
 				default:
-					h.reach(serving)
+					h.awaitPhase(serving)
 					e.await("yield", "resume")
 				}
 				reading.Wait()
 				p, _, _, _ := takeOver(t, dir)
 				p.Settled()
-				h.reach(done)
+				h.awaitPhase(done)
 				if n < commits {
 					e.await("yield")
 				} else {
@@ -197,28 +197,28 @@ func TestSuccessorStalls(t *testing.T) {
 			t.Run(fmt.Sprintf("after %d steps", n), func(t *testing.T) {
 				t.Parallel()
 				dir := t.TempDir()
-				e := newEstate(t)
+				e := newFakeSource(t)
 				e.cache = make([]byte, 1<<20)
-				h := host(t, dir, e, func(h *Host) {
-					h.limits.settle = again
+				h := startServer(t, dir, e, func(h *Server) {
+					h.limits.settle = retryDelay
 					switch n {
 					case 0:
-						h.limits.hello = again
+						h.limits.hello = retryDelay
 					case 3:
-						h.limits.piece = 20 * again
+						h.limits.piece = 20 * retryDelay
 					}
 				})
-				a := play(t, dir)
+				a := connectFakeSuccessor(t, dir)
 				for i, s := range successorSteps[:n] {
 					if i > 0 || n == 3 || n >= commits {
 						s.do(a)
 						continue
 					}
-					a.say(hello, greeting{Min: 1, Max: 1, PatienceMS: 2000}, nil)
-					a.hear(hello)
+					a.say(kindHello, helloHead{Min: 1, Max: 1, PatienceMS: 2000}, nil)
+					a.hear(kindHello)
 				}
 				if n >= commits {
-					h.reach(done)
+					h.awaitPhase(done)
 					e.await("yield")
 					return
 				}
@@ -228,14 +228,14 @@ func TestSuccessorStalls(t *testing.T) {
 					}
 				}
 				if n > 0 {
-					h.reach(serving)
+					h.awaitPhase(serving)
 				}
-				p, err := Connect(within(t), dir, Config{})
+				p, err := Connect(testContext(t), dir, Config{})
 				if p == nil || err != nil {
 					t.Fatalf("the next one: %v, %v", p, err)
 				}
 				p.Close()
-				h.reach(serving)
+				h.awaitPhase(serving)
 				e.await()
 			})
 		}
@@ -246,23 +246,23 @@ func TestSuccessorStalls(t *testing.T) {
 func TestLaterSuccessor(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	e := newEstate(t)
-	h := host(t, dir, e, nil)
-	a := play(t, dir)
+	e := newFakeSource(t)
+	h := startServer(t, dir, e, nil)
+	a := connectFakeSuccessor(t, dir)
 	for i, s := range successorSteps {
 		s.do(a)
 		for n := range 3 {
 			a.raw([]byte{byte(100 + i), 0, 0, 1, 2, 3}, n)
 		}
-		a.say(kind(0), map[string]string{"later": "news"}, nil)
+		a.say(messageKind(0), map[string]string{"later": "news"}, nil)
 	}
-	h.reach(done)
+	h.awaitPhase(done)
 	<-h.Done()
 	e.await("yield")
 }
 
-// TestVersionsAtHost: who has no version in common is kept waiting, and takes nobody's place.
-func TestVersionsAtHost(t *testing.T) {
+// TestServerVersions: who has no version in common is kept waiting, and takes nobody's place.
+func TestServerVersions(t *testing.T) {
 	cases := []struct {
 		min, max int
 		spoken   bool
@@ -271,20 +271,20 @@ func TestVersionsAtHost(t *testing.T) {
 		t.Run(fmt.Sprintf("%d-%d", c.min, c.max), func(t *testing.T) {
 			noLeak(t)
 			dir := t.TempDir()
-			h := host(t, dir, newEstate(t), nil)
-			a := play(t, dir)
-			a.say(hello, greeting{Min: c.min, Max: c.max}, nil)
-			var hi greeting
-			if err := decode(hello, a.hear(hello).head, &hi); err != nil || hi.Min != minVersion || hi.Max != maxVersion || hi.State != stateOK {
+			h := startServer(t, dir, newFakeSource(t), nil)
+			a := connectFakeSuccessor(t, dir)
+			a.say(kindHello, helloHead{Min: c.min, Max: c.max}, nil)
+			var hi helloHead
+			if err := decode(kindHello, a.hear(kindHello).head, &hi); err != nil || hi.Min != minVersion || hi.Max != maxVersion || hi.State != stateOK {
 				t.Errorf("%+v, %v", hi, err)
 			}
 			if c.spoken {
-				h.reach(giving)
+				h.awaitPhase(transferring)
 				return
 			}
 			p, _, _, _ := takeOver(t, dir)
 			p.Close()
-			h.reach(serving)
+			h.awaitPhase(serving)
 			h.end()
 			if m, err := a.receive(); !errors.Is(err, errClosed) {
 				t.Errorf("at the old agent's end: %v, %v", m, err)
@@ -297,42 +297,42 @@ func TestVersionsAtHost(t *testing.T) {
 func TestPatience(t *testing.T) {
 	dir := t.TempDir()
 	for _, ms := range []int64{0, -1, 1, 1 << 62} {
-		h := host(t, dir, newEstate(t), nil)
-		a := play(t, dir)
-		a.say(hello, greeting{Min: 1, Max: 1, PatienceMS: ms}, nil)
-		a.hear(hello)
+		h := startServer(t, dir, newFakeSource(t), nil)
+		a := connectFakeSuccessor(t, dir)
+		a.say(kindHello, helloHead{Min: 1, Max: 1, PatienceMS: ms}, nil)
+		a.hear(kindHello)
 		if ms == 1 {
-			h.reach(serving)
+			h.awaitPhase(serving)
 			if h.Stats().Failed != 1 {
 				t.Error("not counted")
 			}
 			continue
 		}
-		a.say(wantCache, nil, nil)
+		a.say(kindWantCache, nil, nil)
 		a.lastPiece()
 		h.end()
 	}
 }
 
-// TestCrowd: more than are served at a time do not take the successor's place, nor wait for ever.
-func TestCrowd(t *testing.T) {
+// TestManyConnections: more than are served at a time do not take the successor's place, nor wait for ever.
+func TestManyConnections(t *testing.T) {
 	noLeak(t)
 	dir := t.TempDir()
-	h := host(t, dir, newEstate(t), nil)
-	var crowd []*actor
-	for range maxLines {
-		a := play(t, dir)
-		a.say(hello, greeting{Min: 1, Max: 1, Purpose: watch}, nil)
-		a.hear(hello)
+	h := startServer(t, dir, newFakeSource(t), nil)
+	var crowd []*fakeSuccessor
+	for range maxConns {
+		a := connectFakeSuccessor(t, dir)
+		a.say(kindHello, helloHead{Min: 1, Max: 1, Purpose: purposeWatch}, nil)
+		a.hear(kindHello)
 		crowd = append(crowd, a)
 	}
-	a := play(t, dir)
+	a := connectFakeSuccessor(t, dir)
 	if m, err := a.receive(); !errors.Is(err, errClosed) {
 		t.Errorf("one too many: %v, %v", m, err)
 	}
 	got := make(chan *Predecessor)
 	go func() {
-		p, _ := Connect(within(t), dir, Config{})
+		p, _ := Connect(testContext(t), dir, Config{})
 		got <- p
 	}()
 	for _, a := range crowd {
@@ -343,7 +343,7 @@ func TestCrowd(t *testing.T) {
 		t.Fatal("no place when the crowd has gone")
 	}
 	p.Close()
-	h.reach(serving)
+	h.awaitPhase(serving)
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 {
 		t.Errorf("%v", left)
 	}

@@ -46,7 +46,7 @@ type handoverState struct {
 	// ownsNode: link, rules, and the files are this agent's, to keep and to take down.
 	ownsNode bool
 	// handoverServer waits for the next agent, nil for nobody; stopHost ends that.
-	handoverServer atomic.Pointer[handover.Host]
+	handoverServer atomic.Pointer[handover.Server]
 	stopServer     context.CancelFunc
 	// yielded: the next one serves.
 	yielded atomic.Bool

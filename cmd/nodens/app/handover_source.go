@@ -30,7 +30,7 @@ const (
 	reloadRetry = time.Second
 )
 
-// handoverSource is what a running agent hands over (see [handover.Estate]). Its methods are
+// handoverSource is what a running agent hands over (see [handover.Source]). Its methods are
 // called on a goroutine of the host's.
 type handoverSource struct{ *agent }
 
@@ -91,8 +91,8 @@ func (e handoverSource) WriteCache(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// Yield leaves everything to the next agent, and returns when no query is under way.
-func (e handoverSource) Yield(ctx context.Context, pass func(handover.Conn) error) error {
+// Suspend leaves everything to the next agent, and returns when no query is under way.
+func (e handoverSource) Suspend(ctx context.Context, pass func(handover.Conn) error) error {
 	if !e.callMain(e.suspend) {
 		return handover.ErrBusy
 	}

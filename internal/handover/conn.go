@@ -21,38 +21,38 @@ const maxSkipped = 256
 // errClosed: the other end of the line is closed, or its process has ended.
 var errClosed = errors.New("the connection has ended")
 
-// line is a connection to the other agent. One goroutine may receive while several send.
-type line struct {
-	conn *net.UnixConn
-	// in and control take the message that is being received.
-	in, control []byte
+// peerConn is a connection to the other agent. One goroutine may receive while several send.
+type peerConn struct {
+	unixConn *net.UnixConn
+	// readBuf and control take the message that is being received.
+	readBuf, controlBuf []byte
 
-	sending sync.Mutex
-	out     []byte
+	writeMu  sync.Mutex
+	writeBuf []byte
 }
 
-func newLine(conn *net.UnixConn) *line {
+func newPeerConn(conn *net.UnixConn) *peerConn {
 	// What the kernel gives by default is enough for a message; an administrator may have
 	// made that less, and then asking may help. Sending says what is wrong if not.
 	_ = conn.SetWriteBuffer(4 * (maxHead + maxRest))
-	return &line{
-		conn: conn,
-		in:   make([]byte, 3+maxHead+maxRest),
+	return &peerConn{
+		unixConn: conn,
+		readBuf:  make([]byte, 3+maxHead+maxRest),
 		// One file more than allowed is seen as one too many, and not as cut off.
-		control: make([]byte, unix.CmsgSpace(4*(maxFiles+1))),
+		controlBuf: make([]byte, unix.CmsgSpace(4*(maxFiles+1))),
 	}
 }
 
 // message is one that has been received. head and rest are good until the next one;
 // files belong to whoever has the message.
 type message struct {
-	kind       kind
+	kind       messageKind
 	head, rest []byte
 	files      []*os.File
 }
 
-// drop closes what came with m.
-func (m *message) drop() {
+// close closes what came with m.
+func (m *message) close() {
 	closeFiles(m.files)
 	m.files = nil
 }
@@ -65,25 +65,25 @@ func closeFiles(files []*os.File) {
 
 // receive waits for a message until the connection's deadline. At the end of the line
 // the error is errClosed.
-func (l *line) receive() (message, error) {
-	n, oobn, flags, _, err := l.conn.ReadMsgUnix(l.in, l.control)
-	files, broken := unpackFiles(l.control[:max(oobn, 0)])
+func (l *peerConn) receive() (message, error) {
+	n, oobn, flags, _, err := l.unixConn.ReadMsgUnix(l.readBuf, l.controlBuf)
+	files, broken := unpackFiles(l.controlBuf[:max(oobn, 0)])
 	m := message{files: files}
 	switch {
 	case err != nil:
-		err = ended(err)
+		err = normalizeClosed(err)
 	case broken != nil:
 		err = fmt.Errorf("%w: its files can't be read: %w", errMalformed, broken)
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		err = fmt.Errorf("%w: longer than %d bytes or with more than %d files, or this process may not open more",
-			errMalformed, len(l.in), maxFiles)
+			errMalformed, len(l.readBuf), maxFiles)
 	case len(files) > maxFiles:
 		err = fmt.Errorf("%w: it comes with more than %d files", errMalformed, maxFiles)
 	default:
-		m.kind, m.head, m.rest, err = unpack(l.in[:n])
+		m.kind, m.head, m.rest, err = unpack(l.readBuf[:n])
 	}
 	if err != nil {
-		m.drop()
+		m.close()
 		return message{}, err
 	}
 	return m, nil
@@ -109,7 +109,7 @@ func unpackFiles(control []byte) (files []*os.File, err error) {
 }
 
 // await receives until a message of one of these kinds comes. Others are skipped.
-func (l *line) await(kinds ...kind) (message, error) {
+func (l *peerConn) await(kinds ...messageKind) (message, error) {
 	for range maxSkipped {
 		m, err := l.receive()
 		if err != nil {
@@ -120,18 +120,18 @@ func (l *line) await(kinds ...kind) (message, error) {
 				return m, nil
 			}
 		}
-		m.drop()
+		m.close()
 	}
 	return message{}, fmt.Errorf("%d messages in a row that nobody has asked for", maxSkipped)
 }
 
 // drain receives and drops until the line ends, or its deadline.
-func (l *line) drain() error {
+func (l *peerConn) drain() error {
 	for {
 		m, err := l.receive()
 		switch {
 		case err == nil:
-			m.drop()
+			m.close()
 		case errors.Is(err, errMalformed): // as good as unknown
 		default:
 			return err
@@ -141,26 +141,26 @@ func (l *line) drain() error {
 
 // send sends a message, within the connection's deadline. The files stay the caller's; whether
 // they are blocking is not touched, since that is the socket's and not the descriptor's.
-func (l *line) send(k kind, head any, rest []byte, files ...*os.File) error {
-	l.sending.Lock()
-	defer l.sending.Unlock()
+func (l *peerConn) send(k messageKind, head any, rest []byte, files ...*os.File) error {
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
 	return l.write(k, head, rest, files)
 }
 
 // sendWithin is send with a deadline of its own, also while others send.
-func (l *line) sendWithin(limit time.Duration, k kind, head any, rest []byte, files ...*os.File) error {
-	l.sending.Lock()
-	defer l.sending.Unlock()
-	_ = l.conn.SetWriteDeadline(time.Now().Add(limit))
+func (l *peerConn) sendWithin(limit time.Duration, k messageKind, head any, rest []byte, files ...*os.File) error {
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	_ = l.unixConn.SetWriteDeadline(time.Now().Add(limit))
 	return l.write(k, head, rest, files)
 }
 
-func (l *line) write(k kind, head any, rest []byte, files []*os.File) error {
-	packed, err := pack(l.out[:0], k, head, rest)
+func (l *peerConn) write(k messageKind, head any, rest []byte, files []*os.File) error {
+	packed, err := pack(l.writeBuf[:0], k, head, rest)
 	if err != nil {
 		return err
 	}
-	l.out = packed
+	l.writeBuf = packed
 	var control []byte
 	if len(files) > 0 {
 		fds := make([]int, 0, len(files))
@@ -173,9 +173,9 @@ func (l *line) write(k kind, head any, rest []byte, files []*os.File) error {
 		}
 		control = unix.UnixRights(fds...)
 	}
-	_, _, err = l.conn.WriteMsgUnix(packed, control, nil)
+	_, _, err = l.unixConn.WriteMsgUnix(packed, control, nil)
 	runtime.KeepAlive(files)
-	return ended(err)
+	return normalizeClosed(err)
 }
 
 // descriptor is f's number, good while f is open. (*os.File).Fd would make f blocking for
@@ -189,8 +189,8 @@ func descriptor(f *os.File) (fd int, err error) {
 	return fd, err
 }
 
-// ended gives all errors that say that the other end is closed as errClosed.
-func ended(err error) error {
+// normalizeClosed gives all errors that say that the other end is closed as errClosed.
+func normalizeClosed(err error) error {
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, unix.EPIPE, unix.ECONNRESET, unix.ENOTCONN, net.ErrClosed} {
 		if errors.Is(err, end) {
 			return errClosed
@@ -199,17 +199,17 @@ func ended(err error) error {
 	return err
 }
 
-// within bounds what is received and sent until release by limit, and by ctx.
-func (l *line) within(ctx context.Context, limit time.Duration) (release func()) {
+// withDeadline bounds what is received and sent until release by limit, and by ctx.
+func (l *peerConn) withDeadline(ctx context.Context, limit time.Duration) (release func()) {
 	end := time.Now().Add(limit)
 	if t, set := ctx.Deadline(); set && t.Before(end) {
 		end = t
 	}
-	l.until(end)
+	l.setDeadline(end)
 	fired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(fired)
-		l.until(time.Unix(1, 0))
+		l.setDeadline(time.Unix(1, 0))
 	})
 	return func() {
 		if !stop() {
@@ -218,17 +218,17 @@ func (l *line) within(ctx context.Context, limit time.Duration) (release func())
 	}
 }
 
-// until sets the deadline of what is received and sent; the zero time is none. An error of it
+// setDeadline sets the deadline of what is received and sent; the zero time is none. An error of it
 // means that the line is closed, which the next step finds out.
-func (l *line) until(t time.Time) { _ = l.conn.SetDeadline(t) }
+func (l *peerConn) setDeadline(t time.Time) { _ = l.unixConn.SetDeadline(t) }
 
 // close ends the line; what is under way on it ends with errClosed.
-func (l *line) close() { _ = l.conn.Close() }
+func (l *peerConn) close() { _ = l.unixConn.Close() }
 
 // peer is who is at the other end: of a listener, who has made it. The pid is 0 if it is
 // not visible in this process's namespace.
-func (l *line) peer() (*unix.Ucred, error) {
-	raw, err := l.conn.SyscallConn()
+func (l *peerConn) peer() (*unix.Ucred, error) {
+	raw, err := l.unixConn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
@@ -243,8 +243,8 @@ func (l *line) peer() (*unix.Ucred, error) {
 	return who, nil
 }
 
-// trusted gives an error unless the other end belongs to this user or to root.
-func (l *line) trusted() (*unix.Ucred, error) {
+// checkPeer gives an error unless the other end belongs to this user or to root.
+func (l *peerConn) checkPeer() (*unix.Ucred, error) {
 	who, err := l.peer()
 	if err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// limits are how long the other side may take for a step.
-type limits struct {
+// timeouts are how long the other side may take for a step.
+type timeouts struct {
 	// hello: nothing has to be looked up for it, so even on a crowded node it takes
 	// milliseconds; a second might cut off a process that the kernel has just swapped in.
 	hello time.Duration
@@ -29,41 +29,41 @@ type limits struct {
 	// nothing else: the views' first lists (startup_timeout is 5 s) and the cache, ten
 	// times over. It holds the place of the next successor, no more.
 	patience time.Duration
-	// yield is for what is under way: a query takes 6 s at most, a TCP connection without
+	// drain is for what is under way: a query takes 6 s at most, a TCP connection without
 	// one 10 s. More would keep a node's upgrade waiting for one slow client.
-	yield time.Duration
+	drain time.Duration
 	// settle is from then until the successor listens for its own one, which is the next
 	// thing it does.
 	settle time.Duration
 }
 
-func usual() limits {
-	return limits{
+func defaultTimeouts() timeouts {
+	return timeouts{
 		hello: 2 * time.Second, step: 5 * time.Second, piece: 10 * time.Second,
-		patience: time.Minute, yield: 15 * time.Second, settle: 5 * time.Second,
+		patience: time.Minute, drain: 15 * time.Second, settle: 5 * time.Second,
 	}
 }
 
 const (
-	// longestPatience: a successor that asks for more is not believed. Views of large
+	// maxPatience: a successor that asks for more is not believed. Views of large
 	// clusters may be given minutes.
-	longestPatience = 10 * time.Minute
-	// maxLines are served at a time: one successor, the questions of probes, and agents that
+	maxPatience = 10 * time.Minute
+	// maxConns are served at a time: one successor, the questions of probes, and agents that
 	// wait. Half of it would do; each is a goroutine and 100 KiB.
-	maxLines = 16
-	// again is the pause before something is tried again that somebody else is in the way
+	maxConns = 16
+	// retryDelay is the pause before something is tried again that somebody else is in the way
 	// of. Half would be as good.
-	again = 100 * time.Millisecond
+	retryDelay = 100 * time.Millisecond
 )
 
 // phase is where a host is.
 type phase int
 
 const (
-	serving  phase = iota // in charge, alone
-	giving                // in charge, a successor is at work
-	yielding              // the successor has committed
-	done                  // the successor has all
+	serving      phase = iota // in charge, alone
+	transferring              // in charge, a successor is at work
+	draining                  // the successor has committed
+	done                      // the successor has all
 )
 
 // Stats are a host's counts.
@@ -73,56 +73,56 @@ type Stats struct {
 	Completed, Failed, Resumed uint64
 }
 
-// Host is the running agent's side: it waits for a successor. Its methods are safe for
+// Server is the running agent's side: it waits for a successor. Its methods are safe for
 // concurrent use.
-type Host struct {
+type Server struct {
 	dir    string
-	estate Estate
+	source Source
 	config Config
 	log    *slog.Logger
-	limits limits
+	limits timeouts
 
 	completed, failed, resumed atomic.Uint64
 
-	finished chan struct{}
-	finish   sync.Once
+	handedOver      chan struct{}
+	closeHandedOver sync.Once
 
-	lines   chan struct{} // one token for each line
+	conns   chan struct{} // one token for each line
 	running sync.WaitGroup
 
-	mu       sync.Mutex
-	serve    context.Context // Serve's, for the listeners to come
-	listener *net.UnixListener
-	own      os.FileInfo // of the listener's socket
-	phase    phase
-	changed  chan struct{} // closed and made anew at each change of phase
-	heir     *line         // the successor's while giving
-	stopping bool
-	left     bool // Stop has said that the successor is in charge
+	mu           sync.Mutex
+	serveCtx     context.Context // Serve's, for the listeners to come
+	listener     *net.UnixListener
+	socketInfo   os.FileInfo // of the listener's socket
+	phase        phase
+	phaseChanged chan struct{} // closed and made anew at each change of phase
+	successor    *peerConn     // the successor's while giving
+	stopping     bool
+	suspended    bool // Stop has said that the successor is in charge
 }
 
 // Listen makes the socket in dir, in place of one that is there; dir is made if need be.
 // The caller calls Serve next. The errors name -handover-dir and what to do.
-func Listen(dir string, estate Estate, c Config) (*Host, error) {
-	l, info, err := place(dir)
+func Listen(dir string, estate Source, c Config) (*Server, error) {
+	l, info, err := listen(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Host{
-		dir: dir, estate: estate, config: c, log: c.logger(), limits: usual(),
-		finished: make(chan struct{}), changed: make(chan struct{}), lines: make(chan struct{}, maxLines),
-		listener: l, own: info,
+	return &Server{
+		dir: dir, source: estate, config: c, log: c.logger(), limits: defaultTimeouts(),
+		handedOver: make(chan struct{}), phaseChanged: make(chan struct{}), conns: make(chan struct{}, maxConns),
+		listener: l, socketInfo: info,
 	}, nil
 }
 
 // Serve hands over to those who ask, one at a time, until ctx is done, which should be at
 // the end of the process: that it is going to end, Stop says. After that nothing of
 // the Host is running. A successor that has committed stays in charge.
-func (h *Host) Serve(ctx context.Context) {
+func (h *Server) Serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	h.mu.Lock()
-	h.serve = ctx
+	h.serveCtx = ctx
 	h.accept()
 	h.mu.Unlock()
 	<-ctx.Done()
@@ -132,20 +132,20 @@ func (h *Host) Serve(ctx context.Context) {
 	h.running.Wait()
 }
 
-// Yielded reports whether a successor is in charge: from its commit on, for as long as it
+// Suspended reports whether a successor is in charge: from its commit on, for as long as it
 // lives.
-func (h *Host) Yielded() bool {
+func (h *Server) Suspended() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.phase >= yielding
+	return h.phase >= draining
 }
 
 // Done is closed when a successor has taken over everything and waits for one of its own. An
 // agent that nobody starts anew ends then. It stays closed if the successor dies later.
-func (h *Host) Done() <-chan struct{} { return h.finished }
+func (h *Server) Done() <-chan struct{} { return h.handedOver }
 
 // Stats gives the counts so far.
-func (h *Host) Stats() Stats {
+func (h *Server) Stats() Stats {
 	return Stats{Completed: h.completed.Load(), Failed: h.failed.Load(), Resumed: h.resumed.Load()}
 }
 
@@ -154,12 +154,12 @@ func (h *Host) Stats() Stats {
 // broken off then if the successor has not committed. The result is true if a successor
 // is in charge: it has everything, or ctx is done. The agent ends without a teardown
 // then, and without Resume. Else it stops as usual, and ends Serve last.
-func (h *Host) Stop(ctx context.Context) (yielded bool) {
+func (h *Server) Stop(ctx context.Context) (yielded bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopping = true
-	for h.phase == giving || h.phase == yielding {
-		changed := h.changed
+	for h.phase == transferring || h.phase == draining {
+		changed := h.phaseChanged
 		h.mu.Unlock()
 		select {
 		case <-changed:
@@ -170,126 +170,126 @@ func (h *Host) Stop(ctx context.Context) (yielded bool) {
 		h.mu.Lock()
 		break
 	}
-	if h.phase == giving {
-		h.heir.close()
-		h.become(serving)
+	if h.phase == transferring {
+		h.successor.close()
+		h.setPhase(serving)
 	}
-	h.left = h.phase != serving
-	return h.left
+	h.suspended = h.phase != serving
+	return h.suspended
 }
 
-// become sets the phase. The caller holds mu.
-func (h *Host) become(p phase) {
+// setPhase sets the phase. The caller holds mu.
+func (h *Server) setPhase(p phase) {
 	h.phase = p
-	close(h.changed)
-	h.changed = make(chan struct{})
+	close(h.phaseChanged)
+	h.phaseChanged = make(chan struct{})
 }
 
-// advance sets the phase if it is from.
-func (h *Host) advance(from, to phase) bool {
+// compareAndSetPhase sets the phase if it is from.
+func (h *Server) compareAndSetPhase(from, to phase) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.phase != from {
 		return false
 	}
-	h.become(to)
+	h.setPhase(to)
 	return true
 }
 
 // accept starts to accept at the listener there is. The caller holds mu.
-func (h *Host) accept() {
-	l, ctx := h.listener, h.serve
+func (h *Server) accept() {
+	l, ctx := h.listener, h.serveCtx
 	h.running.Go(func() {
 		for ctx.Err() == nil {
 			conn, err := l.AcceptUnix()
 			switch {
 			case err == nil:
-				h.welcome(ctx, conn)
+				h.serveConn(ctx, conn)
 			case errors.Is(err, net.ErrClosed):
 				return
 			default: // no more files, say
-				pause(ctx, again)
+				pause(ctx, retryDelay)
 			}
 		}
 	})
 }
 
-// welcome serves conn on a goroutine of its own, if there is room.
-func (h *Host) welcome(ctx context.Context, conn *net.UnixConn) {
+// serveConn serves conn on a goroutine of its own, if there is room.
+func (h *Server) serveConn(ctx context.Context, conn *net.UnixConn) {
 	select {
-	case h.lines <- struct{}{}:
+	case h.conns <- struct{}{}:
 	default:
 		_ = conn.Close() // they come again
 		return
 	}
 	h.running.Go(func() {
-		defer func() { <-h.lines }()
-		l := newLine(conn)
+		defer func() { <-h.conns }()
+		l := newPeerConn(conn)
 		defer l.close()
 		stop := context.AfterFunc(ctx, l.close)
 		defer stop()
-		h.meet(ctx, l)
+		h.handle(ctx, l)
 	})
 }
 
-// meet finds out what the other end wants, and does it.
-func (h *Host) meet(ctx context.Context, l *line) {
-	who, err := l.trusted()
+// handle finds out what the other end wants, and does it.
+func (h *Server) handle(ctx context.Context, l *peerConn) {
+	who, err := l.checkPeer()
 	if err != nil {
 		h.log.Warn("hand-over refused", "err", err)
 		return
 	}
-	l.until(time.Now().Add(h.limits.hello))
-	hi, err := l.greeted()
+	l.setDeadline(time.Now().Add(h.limits.hello))
+	hi, err := l.receiveHello()
 	if err != nil {
 		h.log.Debug("somebody connected for a hand-over and did not say hello", "pid", who.Pid, "err", err)
 		return
 	}
 	switch hi.Purpose {
-	case query:
-		_ = l.send(hello, h.greeting(h.state()), nil)
-	case watch:
-		if l.send(hello, h.greeting(h.state()), nil) == nil {
-			h.hold(l)
+	case purposeState:
+		_ = l.send(kindHello, h.helloHead(h.state()), nil)
+	case purposeWatch:
+		if l.send(kindHello, h.helloHead(h.state()), nil) == nil {
+			h.keepOpen(l)
 		}
-	case takeover, "":
-		h.succession(ctx, l, hi)
+	case purposeTakeover, "":
+		h.handleTakeover(ctx, l, hi)
 	}
 }
 
-// greeted receives the hello, which is the first message in every version.
-func (l *line) greeted() (greeting, error) {
+// receiveHello receives the hello, which is the first message in every version.
+func (l *peerConn) receiveHello() (helloHead, error) {
 	m, err := l.receive()
 	if err != nil {
-		return greeting{}, err
+		return helloHead{}, err
 	}
-	m.drop()
-	if m.kind != hello {
-		return greeting{}, fmt.Errorf("%w of kind %d instead of hello", errMalformed, m.kind)
+	m.close()
+	if m.kind != kindHello {
+		return helloHead{}, fmt.Errorf("%w of kind %d instead of hello", errMalformed, m.kind)
 	}
-	var hi greeting
+	var hi helloHead
 	err = decode(m.kind, m.head, &hi)
 	return hi, err
 }
 
-// greeting is this host's hello.
-func (h *Host) greeting(state string) greeting {
-	hi := greeting{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true}
+// helloHead is this host's hello.
+func (h *Server) helloHead(state string) helloHead {
+	hi := helloHead{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true}
 	if state == stateYielded {
 		hi.Ready, hi.Reason = false, "it has handed over to another agent"
 	} else if h.config.Ready != nil {
 		if err := h.config.Ready(); err != nil {
-			hi.Ready, hi.Reason = false, clip(err.Error())
+			hi.Ready, hi.Reason = false, truncate(err.Error())
 		}
 	}
 	return hi
 }
 
-func (h *Host) state() string {
+func (h *Server) state() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.phase >= yielding:
+	case h.phase >= draining:
 		return stateYielded
 	case h.stopping:
 		return stateStopping
@@ -297,38 +297,38 @@ func (h *Host) state() string {
 	return stateOK
 }
 
-// hold keeps the line until the other side ends it, or Serve.
-func (h *Host) hold(l *line) {
-	l.until(time.Time{})
+// keepOpen keeps the line until the other side ends it, or Serve.
+func (h *Server) keepOpen(l *peerConn) {
+	l.setDeadline(time.Time{})
 	_ = l.drain()
 }
 
-// renew listens again if somebody else has taken the name since.
-func (h *Host) renew() {
-	if h.mine() {
+// relisten listens again if somebody else has taken the name since.
+func (h *Server) relisten() {
+	if h.ownsSocket() {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.serve.Err() != nil {
+	if h.serveCtx.Err() != nil {
 		return
 	}
-	l, info, err := place(h.dir)
+	l, info, err := listen(h.dir)
 	if err != nil {
 		h.log.Error("no further agent can take over from this one", "err", err)
 		return
 	}
 	_ = h.listener.Close()
-	h.listener, h.own = l, info
+	h.listener, h.socketInfo = l, info
 	h.accept()
 }
 
-// mine reports whether the socket that others find is this host's.
-func (h *Host) mine() bool {
+// ownsSocket reports whether the socket that others find is this host's.
+func (h *Server) ownsSocket() bool {
 	now, err := os.Lstat(filepath.Join(h.dir, SocketName))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return err == nil && os.SameFile(now, h.own)
+	return err == nil && os.SameFile(now, h.socketInfo)
 }
 
 // pause waits for d, or until ctx is done.

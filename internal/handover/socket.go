@@ -18,17 +18,17 @@ import (
 const (
 	// SocketName is what the socket is called in its directory.
 	SocketName = "handover.sock"
-	// fresh is what a socket is called until it takes the place of SocketName.
-	fresh = "handover.*.new"
-	// leftover: a fresh socket of this age is of a process that has died over it; those
+	// tempPattern is what a socket is called until it takes the place of SocketName.
+	tempPattern = "handover.*.new"
+	// tempMaxAge: a fresh socket of this age is of a process that has died over it; those
 	// that live need milliseconds.
-	leftover = time.Minute
+	tempMaxAge = time.Minute
 	// maxPath is the room for a path in struct sockaddr_un, less its final zero.
 	maxPath = 107
 )
 
-// fits gives an error if a socket at path could not be reached.
-func fits(dir, path string) error {
+// checkPath gives an error if a socket at path could not be reached.
+func checkPath(dir, path string) error {
 	if len(path) > maxPath {
 		return fmt.Errorf("-handover-dir %s: the path of a socket in it would have %d bytes, %d are the most; use a shorter path",
 			dir, len(path), maxPath)
@@ -36,17 +36,17 @@ func fits(dir, path string) error {
 	return nil
 }
 
-// folder is the directory of the socket, held open: what is made, moved and removed in it
+// socketDir is the directory of the socket, held open: what is made, moved and removed in it
 // is so in the directory that has been checked, whatever its path leads to by then.
-type folder struct {
+type socketDir struct {
 	dir  string // as it was named
 	file *os.File
 }
 
-// openFolder opens dir, and refuses one in which others could put a socket of theirs: who
+// openSocketDir opens dir, and refuses one in which others could put a socket of theirs: who
 // can write there is given the sockets of the next agent that starts. These errors are
 // [ErrFolder]; without the directory it is one of fs.ErrNotExist. The caller closes it.
-func openFolder(dir string) (*folder, error) {
+func openSocketDir(dir string) (*socketDir, error) {
 	// Without a slash at the end, with which a link would be followed.
 	fd, err := unix.Open(filepath.Clean(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil && isLink(dir) {
@@ -55,7 +55,7 @@ func openFolder(dir string) (*folder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
-	f := &folder{dir: dir, file: os.NewFile(uintptr(fd), dir)}
+	f := &socketDir{dir: dir, file: os.NewFile(uintptr(fd), dir)}
 	if err := f.check(); err != nil {
 		f.close()
 		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
@@ -69,7 +69,7 @@ func isLink(path string) bool {
 }
 
 // check is an error unless the directory is this user's, and only this user may write to it.
-func (f *folder) check() error {
+func (f *socketDir) check() error {
 	info, err := f.file.Stat()
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (f *folder) check() error {
 }
 
 // at is a path of name in the directory itself, for this process.
-func (f *folder) at(name string) string {
+func (f *socketDir) at(name string) string {
 	fd, err := descriptor(f.file)
 	if err != nil {
 		return filepath.Join(f.dir, name) // it is closed, and so is this path
@@ -95,27 +95,27 @@ func (f *folder) at(name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name)
 }
 
-func (f *folder) close() { _ = f.file.Close() }
+func (f *socketDir) close() { _ = f.file.Close() }
 
-// place makes a socket in dir in place of the one that is there, and says which it is.
+// listen makes a socket in dir in place of the one that is there, and says which it is.
 // The name is never without a socket meanwhile.
-func place(dir string) (*net.UnixListener, os.FileInfo, error) {
+func listen(dir string) (*net.UnixListener, os.FileInfo, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
-	f, err := openFolder(dir)
+	f, err := openSocketDir(dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.close()
-	sweep(dir)
+	removeStale(dir)
 	var tag [4]byte
 	_, _ = rand.Read(tag[:]) // never fails
 	name := fmt.Sprintf("handover.%x.new", tag)
-	if err := fits(dir, filepath.Join(dir, name)); err != nil {
+	if err := checkPath(dir, filepath.Join(dir, name)); err != nil {
 		return nil, nil, err
 	}
-	l, err := listen(f.at(name))
+	l, err := listenPrivate(f.at(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
@@ -131,9 +131,9 @@ func place(dir string) (*net.UnixListener, os.FileInfo, error) {
 	return l, info, nil
 }
 
-// listen makes a socket that only this user can connect to, from its first moment on: its
+// listenPrivate makes a socket that only this user can connect to, from its first moment on: its
 // file gets the mode that the socket has when it is bound.
-func listen(path string) (*net.UnixListener, error) {
+func listenPrivate(path string) (*net.UnixListener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var fault error
 		err := conn.Control(func(fd uintptr) { fault = unix.Fchmod(int(fd), 0o600) })
@@ -152,11 +152,11 @@ func listen(path string) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// sweep removes fresh sockets of processes that have died.
-func sweep(dir string) {
-	paths, _ := filepath.Glob(filepath.Join(dir, fresh))
+// removeStale removes fresh sockets of processes that have died.
+func removeStale(dir string) {
+	paths, _ := filepath.Glob(filepath.Join(dir, tempPattern))
 	for _, path := range paths {
-		if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket && time.Since(info.ModTime()) > leftover {
+		if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket && time.Since(info.ModTime()) > tempMaxAge {
 			os.Remove(path)
 		}
 	}
@@ -164,9 +164,9 @@ func sweep(dir string) {
 
 // dial connects to the agent at dir. Nobody there: nil, without an error. An error that
 // is errCrowded: somebody is, but has no time.
-func dial(dir string) (*line, error) {
+func dial(dir string) (*peerConn, error) {
 	path := filepath.Join(dir, SocketName)
-	if err := fits(dir, path); err != nil {
+	if err := checkPath(dir, path); err != nil {
 		return nil, err
 	}
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -174,12 +174,12 @@ func dial(dir string) (*line, error) {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED):
 		return nil, nil
 	case errors.Is(err, unix.EAGAIN):
-		return nil, errCrowded
+		return nil, errBacklogFull
 	case err != nil:
 		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
-	return newLine(conn), nil
+	return newPeerConn(conn), nil
 }
 
-// errCrowded: more connections wait at the agent than its backlog holds.
-var errCrowded = errors.New("the running agent does not accept connections")
+// errBacklogFull: more connections wait at the agent than its backlog holds.
+var errBacklogFull = errors.New("the running agent does not accept connections")

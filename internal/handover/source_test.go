@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// estate is an agent with a few sockets, a cache that is a text, and connections that come
+// fakeSource is an agent with a few sockets, a cache that is a text, and connections that come
 // to rest at once.
-type estate struct {
+type fakeSource struct {
 	t     testing.TB
 	count int // of sockets
 	cache []byte
@@ -34,11 +34,11 @@ type estate struct {
 	change chan struct{}
 }
 
-func newEstate(t testing.TB) *estate {
-	return &estate{t: t, count: 5, cache: bytes.Repeat([]byte("answers "), 20_000), conns: 3, change: make(chan struct{})}
+func newFakeSource(t testing.TB) *fakeSource {
+	return &fakeSource{t: t, count: 5, cache: bytes.Repeat([]byte("answers "), 20_000), conns: 3, change: make(chan struct{})}
 }
 
-func (e *estate) note(event string) {
+func (e *fakeSource) note(event string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.events = append(e.events, event)
@@ -47,7 +47,7 @@ func (e *estate) note(event string) {
 }
 
 // await waits until the events so far are these.
-func (e *estate) await(want ...string) {
+func (e *fakeSource) await(want ...string) {
 	e.t.Helper()
 	late := time.After(patience)
 	for {
@@ -68,7 +68,7 @@ func (e *estate) await(want ...string) {
 // patience of tests with what must happen: so long that only what hangs takes it.
 const patience = 30 * time.Second
 
-func (e *estate) Sockets() ([]Socket, error) {
+func (e *fakeSource) Sockets() ([]Socket, error) {
 	if e.sockets != nil {
 		return e.sockets()
 	}
@@ -90,7 +90,7 @@ func pipeFile(t testing.TB) *os.File {
 	return r
 }
 
-func (e *estate) WriteCache(ctx context.Context, w io.Writer) error {
+func (e *fakeSource) WriteCache(ctx context.Context, w io.Writer) error {
 	if e.writeCache != nil {
 		return e.writeCache(ctx, w)
 	}
@@ -98,7 +98,7 @@ func (e *estate) WriteCache(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-func (e *estate) Yield(ctx context.Context, pass func(Conn) error) error {
+func (e *fakeSource) Suspend(ctx context.Context, pass func(Conn) error) error {
 	e.note("yield")
 	if e.yield != nil {
 		return e.yield(ctx, pass)
@@ -115,19 +115,19 @@ func (e *estate) Yield(ctx context.Context, pass func(Conn) error) error {
 	return ctx.Err()
 }
 
-func (e *estate) Resume() { e.note("resume") }
+func (e *fakeSource) Resume() { e.note("resume") }
 
-// running is a Host that serves.
-type running struct {
-	*Host
+// runningServer is a Host that serves.
+type runningServer struct {
+	*Server
 	t      testing.TB
 	dir    string
 	cancel context.CancelFunc
 	over   chan struct{}
 }
 
-// host lets e run in dir. At the test's end, no goroutine of it is left.
-func host(t testing.TB, dir string, e Estate, change func(*Host)) *running {
+// startServer lets e run in dir. At the test's end, no goroutine of it is left.
+func startServer(t testing.TB, dir string, e Source, change func(*Server)) *runningServer {
 	t.Helper()
 	h, err := Listen(dir, e, Config{Version: "old", Logger: logger(t)})
 	if err != nil {
@@ -137,7 +137,7 @@ func host(t testing.TB, dir string, e Estate, change func(*Host)) *running {
 		change(h)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{Host: h, t: t, dir: dir, cancel: cancel, over: make(chan struct{})}
+	r := &runningServer{Server: h, t: t, dir: dir, cancel: cancel, over: make(chan struct{})}
 	go func() {
 		defer close(r.over)
 		h.Serve(ctx)
@@ -147,7 +147,7 @@ func host(t testing.TB, dir string, e Estate, change func(*Host)) *running {
 }
 
 // end ends Serve, as the process's end does.
-func (r *running) end() {
+func (r *runningServer) end() {
 	r.cancel()
 	select {
 	case <-r.over:
@@ -156,13 +156,13 @@ func (r *running) end() {
 	}
 }
 
-// reach waits until the host is in a phase.
-func (r *running) reach(p phase) {
+// awaitPhase waits until the host is in a phase.
+func (r *runningServer) awaitPhase(p phase) {
 	r.t.Helper()
 	late := time.After(patience)
 	for {
 		r.mu.Lock()
-		now, changed := r.phase, r.changed
+		now, changed := r.phase, r.phaseChanged
 		r.mu.Unlock()
 		if now == p {
 			return
@@ -177,18 +177,18 @@ func (r *running) reach(p phase) {
 
 // logger writes to the test's log while the test runs.
 func logger(t testing.TB) *slog.Logger {
-	w := &quiet{t: t}
+	w := &testLog{t: t}
 	t.Cleanup(w.stop)
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-type quiet struct {
+type testLog struct {
 	mu   sync.Mutex
 	t    testing.TB
 	over bool
 }
 
-func (q *quiet) Write(p []byte) (int, error) {
+func (q *testLog) Write(p []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.over {
@@ -197,14 +197,14 @@ func (q *quiet) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (q *quiet) stop() {
+func (q *testLog) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.over = true
 }
 
-// within is a context that ends before the test does.
-func within(t testing.TB) context.Context {
+// testContext is a context that ends before the test does.
+func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
@@ -246,7 +246,7 @@ func noLeak(t testing.TB) {
 // takeOver goes the whole way of a successor, and gives what it got.
 func takeOver(t testing.TB, dir string) (p *Predecessor, cache []byte, socketCount, conns int) {
 	t.Helper()
-	ctx := within(t)
+	ctx := testContext(t)
 	p, err := Connect(ctx, dir, Config{Version: "new", Logger: logger(t)})
 	if err != nil || p == nil {
 		t.Fatalf("Connect: %v, %v", p, err)
