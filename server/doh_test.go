@@ -287,3 +287,40 @@ func TestDoHWaits(t *testing.T) {
 	all.Wait()
 	eventually(t, "requests to end", func() bool { return askOnceHTTPS(t, addr, &tls.Config{RootCAs: roots}) == nil })
 }
+
+// TestCloseUnused: only connections that have never had a request are closed at once. On
+// any other connection net/http may still be writing a reply.
+func TestCloseUnused(t *testing.T) {
+	s, addr, roots := startListener(t, Limits{}, dohConfig, byHand(t))
+	client := openHTTPS(t, &tls.Config{RootCAs: roots}, true)
+	if _, _, err := client.ask(addr, question("by.hand.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	unused := openTLS(t, addr, roots)
+	ln := s.listeners[addr].tcp
+	states := func() (used, hijacked, closing int) {
+		ln.mu.Lock()
+		defer ln.mu.Unlock()
+		for c := range ln.conns.All() {
+			if c.requested.Load() {
+				used++
+			}
+			if c.hijacked {
+				hijacked++
+			}
+			if c.closing.Load() {
+				closing++
+			}
+		}
+		return used, hijacked, closing
+	}
+	eventually(t, "both connections to be net/http's", func() bool { _, n, _ := states(); return n == 2 })
+	ln.closeUnused()
+	if !isClosed(unused) {
+		t.Error("the connection without a request is open")
+	}
+	eventually(t, "the closed connection to be removed", func() bool { return connections(s, addr) == 1 })
+	if used, _, closing := states(); used != 1 || closing != 0 {
+		t.Errorf("%d connections with a request are left, %d of them closing; want one, not closing", used, closing)
+	}
+}

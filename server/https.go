@@ -95,7 +95,7 @@ func (h *httpsServer) shutdown() {
 		close(h.drained)
 	}
 	h.mu.Unlock()
-	h.l.tcp.closeIdle() // net/http would wait five seconds for the first request of a new connection
+	h.l.tcp.closeUnused() // net/http would wait five seconds for the first request of a new connection
 	_ = h.http.Shutdown(h.s.ctx)
 	_ = h.http.Close()
 	<-h.drained
@@ -116,6 +116,7 @@ func (h *httpsServer) beginRequest(v *httpsConn) (end func()) {
 	if !h.s.admitted(verdict) {
 		return nil
 	}
+	v.requested.Store(true)
 	v.waiting.Add(1)
 	v.lastQuery.Store(int64(clock.Now()))
 	return func() {

@@ -31,6 +31,8 @@ type connState struct {
 	// hijacked is set when net/http serves the connection; the listener then closes it to
 	// end it. Guarded by the listener's lock.
 	hijacked bool
+	// requested is set once net/http has had a request on the connection.
+	requested atomic.Bool
 	// lastQuery is when the last query arrived, or the connection before its first query,
 	// by package clock.
 	lastQuery atomic.Int64
@@ -181,12 +183,13 @@ func (t *tcpListener) hijack(c *connState) bool {
 	return !c.closing.Load()
 }
 
-// closeIdle closes the hijacked connections that have no pending request.
-func (t *tcpListener) closeIdle() {
+// closeUnused closes the hijacked connections that have never had a request. Other idle
+// connections are left to net/http: it knows whether the last reply has been written.
+func (t *tcpListener) closeUnused() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for c := range t.conns.All() {
-		if c.hijacked && c.waiting.Load() == 0 {
+		if c.hijacked && !c.requested.Load() {
 			t.closeSoonLocked(c)
 		}
 	}
