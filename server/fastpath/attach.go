@@ -12,31 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reopenDelay is for how long an interface is only watched before it is answered on again. By
-// then nobody is admitted any more by a reply that a program behind ours has dropped.
+// reopenDelay is for how long an interface is only watched before queries are answered
+// there again. By then every client that was admitted by a reply has expired, including
+// those whose reply was dropped by a program behind ours.
 const reopenDelay = 2 * time.Second
 
-// attachment is the programs on one interface. Each has its link; which program is behind a link
-// changes, in place, as what others have attached does.
+// attachment is the programs on one interface. Each has its own link. Which program a link
+// runs changes in place, as other programs on the interface come and go.
 type attachment struct {
-	answer keptLink // nodens_answer, or nodens_watch
-	admit  keptLink // nodens_admit, or nodens_idle
-	front  keptLink // nodens_ahead, in front of programs of others; none if there are none
-	// answering says that queries are answered here, else they are only seen.
+	answer keptLink // runs nodens_answer or nodens_watch
+	admit  keptLink // runs nodens_admit or nodens_idle
+	front  keptLink // runs nodens_ahead in front of other programs; noLink if there are none
+	// answering is set while queries are answered here; otherwise they are only watched.
 	answering bool
-	// positioned says that answer is where the operator wants it: the programs behind it are not
-	// to see what is answered.
+	// positioned is set if the operator has chosen the position of answer. Programs behind
+	// it are then meant not to see answered queries.
 	positioned bool
-	watchUntil time.Duration // until when queries are not answered again
+	watchUntil time.Duration // earliest time to answer again, on the kernel's clock
 }
 
-// Update looks at what others have on an interface, and has queries that come in there answered
-// if nobody is passed over, else only watched. It is to be called for a new interface of a
-// pod and again at short intervals: there are no news of programs of tcx. filtered says that
-// there are tc filters, which stand behind all programs. An interface that goes takes what is
-// attached along.
+// Update inspects the other programs on an interface and answers queries there if that
+// bypasses none of them; otherwise it only watches. filtered says that the interface has
+// tc filters, which run after all tcx programs. Call it for each new interface of a pod
+// and then at short intervals, because the kernel has no notifications for tcx. An
+// interface that is deleted takes its programs with it.
 //
-// After an error queries are not even watched. It wraps [ErrGone] where there are none.
+// On an error nothing is attached, and queries are not even watched. The error wraps
+// [ErrGone] if the interface no longer exists.
 func (p *Program) Update(ifindex int, filtered bool) (answers bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,14 +53,13 @@ func (p *Program) Update(ifindex int, filtered bool) (answers bool, err error) {
 		err = explainLoadError(err)
 	}
 	if err != nil {
-		p.detach(ifindex) // to begin anew
+		p.detach(ifindex) // the next Update starts afresh
 		return false, fmt.Errorf("interface %d: %w", ifindex, err)
 	}
 	return a.answering, nil
 }
 
-// attachment is what is on an interface, which is put there if it is new: nothing is answered or
-// admitted yet.
+// attachment returns the attachment of an interface. A new one neither answers nor admits.
 func (p *Program) attachment(ifindex int) (*attachment, error) {
 	if a := p.links[ifindex]; a != nil {
 		return a, nil
@@ -76,15 +77,15 @@ func (p *Program) attachment(ifindex int) (*attachment, error) {
 	return a, nil
 }
 
-// attachIngress puts a program where the one belongs that answers.
+// attachIngress attaches program to the ingress, at the configured position.
 func (p *Program) attachIngress(ifindex int, program *ebpf.Program) (s keptLink, ordered bool, err error) {
 	anchor, ordered := p.anchor(ifindex)
 	s, err = attach(link.TCXOptions{Interface: ifindex, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
 	return s, ordered, err
 }
 
-// attachEgress puts a program where the one belongs that admits: behind all others, so that it
-// sees no reply that one of them has dropped.
+// attachEgress attaches program to the egress, behind all others, so that it sees no reply
+// that one of them has dropped.
 func attachEgress(ifindex int, program *ebpf.Program) (keptLink, error) {
 	return attach(link.TCXOptions{Interface: ifindex, Program: program, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail()})
 }
@@ -98,10 +99,10 @@ func attach(opts link.TCXOptions) (keptLink, error) {
 	return keepLink(l.(descriptor).FD())
 }
 
-// descriptor is what every [link.Link] of this kind has.
+// descriptor is implemented by every tcx link.
 type descriptor interface{ FD() int }
 
-// reconcile makes of a what may be there.
+// reconcile adapts a to the other programs on its interface.
 func (p *Program) reconcile(a *attachment, ifindex int, filtered bool) error {
 	there, err := p.otherPrograms(ifindex)
 	if err != nil {
@@ -123,10 +124,11 @@ func (p *Program) reconcile(a *attachment, ifindex int, filtered bool) error {
 	return p.startAnswering(a, ifindex, there.in.behind)
 }
 
-// mayAnswer reports whether it is time to answer again.
+// mayAnswer reports whether a is not answering and reopenDelay has passed.
 func (a *attachment) mayAnswer() bool { return !a.answering && kernelNow() >= a.watchUntil }
 
-// startAdmitting has clients admitted. With others behind it the program moves there.
+// startAdmitting starts to admit clients. If other programs are behind ours, ours moves
+// behind them.
 func (p *Program) startAdmitting(a *attachment, ifindex int, behind bool) error {
 	if !behind {
 		return a.admit.update(p.objects.NodensAdmit)
@@ -140,7 +142,8 @@ func (p *Program) startAdmitting(a *attachment, ifindex int, behind bool) error 
 	return nil
 }
 
-// startAnswering has queries answered, as openOut.
+// startAnswering starts to answer queries. If other programs are behind ours, ours moves
+// behind them.
 func (p *Program) startAnswering(a *attachment, ifindex int, behind bool) error {
 	a.answering = true
 	if !behind {
@@ -155,21 +158,21 @@ func (p *Program) startAnswering(a *attachment, ifindex int, behind bool) error 
 	return nil
 }
 
-// stopAnswering ends the answers at once: the kernel waits for nothing.
+// stopAnswering stops answers at once. Swapping the programs does not block.
 func (p *Program) stopAnswering(a *attachment) error {
 	a.answering, a.watchUntil = false, kernelNow()+reopenDelay
 	return errors.Join(a.answer.update(p.objects.NodensWatch), a.admit.update(p.objects.NodensIdle))
 }
 
-// placeFront watches in front of programs of others, which may keep packets from the ones
-// behind them and still let them into the node. Those behind ours come to be in front of it
-// when it moves.
+// placeFront attaches a watching program in front of other programs, which may hide
+// packets from the programs behind them and still deliver them to the node. It moves the
+// program if others are in front of it, and removes it if there are no others.
 func (p *Program) placeFront(a *attachment, ifindex int, in positions) (err error) {
 	others := in.ahead || in.between || in.behind
 	if others == (a.front != noLink) && !in.ahead {
 		return nil
 	}
-	_ = a.front.Close() // it is of no use, or not the first
+	_ = a.front.Close() // no longer needed, or no longer the first
 	a.front = noLink
 	if others {
 		a.front, err = attach(link.TCXOptions{
@@ -179,8 +182,8 @@ func (p *Program) placeFront(a *attachment, ifindex int, in positions) (err erro
 	return err
 }
 
-// anchor is where among the programs that see a pod's packets ours belongs, and whether that
-// is because the operator says so.
+// anchor returns where on the ingress our program belongs, and whether the operator has
+// chosen that position.
 func (p *Program) anchor(ifindex int) (at link.Anchor, ordered bool) {
 	if p.order.First {
 		return link.Head(), true
@@ -196,7 +199,7 @@ func (p *Program) anchor(ifindex int) (at link.Anchor, ordered bool) {
 	return link.Tail(), false
 }
 
-// findProgram looks for the program of that name that sees a pod's packets.
+// findProgram returns the program with that name on an interface's ingress.
 func (p *Program) findProgram(ifindex int, name string) (ebpf.ProgramID, bool) {
 	if name == "" {
 		return 0, false
@@ -213,7 +216,7 @@ func (p *Program) findProgram(ifindex int, name string) (ebpf.ProgramID, bool) {
 	return 0, false
 }
 
-// programName is the name of a program in the kernel, "" if it is gone.
+// programName returns the name of a program in the kernel, "" if it no longer exists.
 func programName(id ebpf.ProgramID) string {
 	program, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -227,15 +230,15 @@ func programName(id ebpf.ProgramID) string {
 	return info.Name
 }
 
-// otherPrograms is what others have on an interface, beside the programs of p.
+// otherPrograms is where programs that are not p's are on an interface, relative to p's.
 type otherPrograms struct{ in, out positions }
 
-// bypassed reports whether another program would not see what is answered, or that a reply was
-// dropped.
+// bypassed reports whether another program would miss an answered query, or has dropped a
+// reply that ours has already seen.
 func (n otherPrograms) bypassed() bool { return n.in.behind || n.out.behind }
 
-// positions says, of the programs on one side of an interface, whether ours are among them, and
-// whether others are in front of the first of ours, between them, and behind the last.
+// positions describes the programs on one side of an interface: whether ours are present,
+// and whether others are in front of our first, between ours, or behind our last.
 type positions struct{ present, ahead, between, behind bool }
 
 func (p *Program) otherPrograms(ifindex int) (n otherPrograms, err error) {
@@ -268,11 +271,11 @@ func (p *Program) positions(ifindex int, side ebpf.AttachType) (r positions, err
 	return r, nil
 }
 
-// maxKnownPrograms bounds the programs of others that are remembered. A node has some ten.
+// maxKnownPrograms limits how many programs isAgentProgram remembers. A node has about ten.
 const maxKnownPrograms = 1024
 
-// isAgentProgram reports whether a program is that of another agent, which comes or goes: such ones
-// let all go on that they don't answer.
+// isAgentProgram reports whether a program belongs to another agent, during a hand-over.
+// Such a program passes on everything that it does not answer.
 func (p *Program) isAgentProgram(id ebpf.ProgramID) bool {
 	is, known := p.agentPrograms[id]
 	if !known {
@@ -285,8 +288,8 @@ func (p *Program) isAgentProgram(id ebpf.ProgramID) bool {
 	return is
 }
 
-// Detach is the opposite of [Program.Update]. It needs not be called for an interface that is gone,
-// but before another has its index.
+// Detach undoes [Program.Update]. It is not needed for an interface that is gone, except
+// before another interface has its index.
 func (p *Program) Detach(ifindex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,12 +303,12 @@ func (p *Program) detach(ifindex int) {
 	}
 }
 
-// close takes all programs away.
+// close detaches all programs.
 func (a *attachment) close() error {
 	return errors.Join(a.answer.Close(), a.front.Close(), a.admit.Close())
 }
 
-// Links is the number of interfaces on which queries are answered, and of those on which they
+// Links returns the number of interfaces on which queries are answered, and on which they
 // are only watched.
 func (p *Program) Links() (answering, watched int) {
 	p.mu.Lock()

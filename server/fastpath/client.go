@@ -11,26 +11,27 @@ import (
 )
 
 const (
-	// clientIdle is how long a client that doesn't ask keeps its number. Nothing is lost with it
-	// but that the agent answers once more. It is many times as long as the program remembers
-	// anything; pods that start and end every few seconds don't fill the table.
+	// clientIdle is after how long without a query a client loses its number. That costs the
+	// client one answer from the agent. It is much longer than the program remembers anything
+	// and short enough for pods that start and end every few seconds not to fill the table.
 	clientIdle = time.Minute
-	// sweepInterval is the least time between two looks for such clients. A number is given again
-	// only at the look after the one that took it away: no packet takes as long.
+	// sweepInterval is the least time between two sweeps. A number is reused only one sweep
+	// after it was released, when no packet can still be using it.
 	sweepInterval = 10 * time.Second
 )
 
-// clients is the agent's side of who may be answered.
+// clients is the agent's side of the clients that the program knows. It is safe for
+// concurrent use.
 type clients struct {
 	mu        sync.Mutex
 	numbers   *ebpf.Map
 	free      *ebpf.Map
-	states    []programClientState // shared with the program
-	released  []uint32             // numbers that nobody finds any more
+	states    []programClientState // memory shared with the program
+	released  []uint32             // numbers that the program can no longer find
 	lastSweep time.Duration
 }
 
-// loadClients gives all numbers to the program.
+// loadClients makes all client numbers available to the program.
 func (p *Program) loadClients() error {
 	states, err := mapArray[programClientState](p, p.objects.ClientStates)
 	if err != nil {
@@ -39,13 +40,13 @@ func (p *Program) loadClients() error {
 	p.clients.numbers, p.clients.free, p.clients.states = p.objects.Clients, p.objects.FreeClients, states
 	for n := range states {
 		if err := p.clients.free.Put(nil, uint32(n)); err != nil {
-			return fmt.Errorf("making room for clients: %w", err)
+			return fmt.Errorf("initialising the client numbers: %w", err)
 		}
 	}
 	return nil
 }
 
-// sweep takes their numbers from clients that no longer ask.
+// sweep releases the numbers of clients that no longer ask. now is on the kernel's clock.
 func (c *clients) sweep(now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +56,7 @@ func (c *clients) sweep(now time.Duration) {
 	c.lastSweep = now
 	for _, n := range c.released {
 		c.states[n] = programClientState{}
-		_ = c.free.Put(nil, n) // there is room for all numbers
+		_ = c.free.Put(nil, n) // the queue has room for all numbers
 	}
 	c.released = c.released[:0]
 	for n := range c.states {
@@ -70,7 +71,7 @@ func (c *clients) sweep(now time.Duration) {
 	}
 }
 
-// stampTime is when a stamp of the program was made, or up to 134 ms earlier.
+// stampTime returns when the program has made a stamp, or up to 134 ms earlier.
 func stampTime(stamp uint64) time.Duration {
 	return time.Duration(stamp >> programBoundSTAMP_BITS << programBoundSTAMP_TIME)
 }

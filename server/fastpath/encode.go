@@ -19,13 +19,14 @@ const (
 	optLen     = 11 // an OPT record without options
 	optPadding = 12 // RFC 7830, 3
 	doFlag     = 0x80
-	// maxTTLs is the number of TTLs that may count down.
+	// maxTTLs is how many TTLs of one answer can count down.
 	maxTTLs = len(programSlot{}.TtlAt)
 )
 
-// variant is the bits of q that a reply hangs on; ok is false for a query that isn't plain:
-// one question of class IN, nothing unusual in its header, no record but OPT, no option but
-// padding, and nothing behind them.
+// variant returns the bits of q that distinguish replies. ok is false for queries that the
+// program does not answer. It answers queries with one question of class IN, nothing
+// unusual in the header, no record except OPT, no option except padding, and no trailing
+// bytes.
 func variant(q *wire.Query) (v programVariant, ok bool) {
 	p := q.Packet
 	flags := binary.BigEndian.Uint16(p[2:])
@@ -57,8 +58,8 @@ func variant(q *wire.Query) (v programVariant, ok bool) {
 	return 0, false
 }
 
-// plainOPT reports whether b is an OPT record of version 0 with no flag but DO and no option
-// but padding (RFC 6891, 6.1.2).
+// plainOPT reports whether b is an OPT record of version 0 with no flag except DO and no
+// option except padding (RFC 6891, 6.1.2).
 func plainOPT(b []byte) bool {
 	if len(b) < optLen {
 		return false
@@ -75,8 +76,8 @@ func plainOPT(b []byte) bool {
 		int(binary.BigEndian.Uint16(options[2:])) == len(options)-4
 }
 
-// newKey is what an answer to q at that door is found by; false if q isn't answered in the
-// kernel.
+// newKey returns the key of an answer to q at the listeners with that number; false if q
+// is not answered in the kernel.
 func newKey(door uint32, q *wire.Query) (k programKey, ok bool) {
 	v, ok := variant(q)
 	name := q.Name()
@@ -93,7 +94,7 @@ func newKey(door uint32, q *wire.Query) (k programKey, ok bool) {
 	return k, true
 }
 
-// tag is the hash by which the program finds k; never 0.
+// tag returns the hash by which the program finds k; never 0.
 func (k *programKey) tag(seed uint64) uint64 {
 	mix := func(tag, word uint64) uint64 {
 		tag = (tag ^ word) * seed
@@ -106,8 +107,8 @@ func (k *programKey) tag(seed uint64) uint64 {
 	return max(1, mix(tag, uint64(k.Type)<<8|uint64(k.Variant)))
 }
 
-// encode makes t.fresh the answer a, but for its key. False: a is not of the kind that the
-// program gives.
+// encode makes t.fresh the answer a, except for its key. It returns false if the program
+// cannot give such an answer.
 func (t *table) encode(a *Answer) bool {
 	s, msg, behind := &t.fresh, a.Reply, a.Query.End()
 	tail := msg[behind:]
@@ -132,13 +133,13 @@ func (t *table) encode(a *Answer) bool {
 	return true
 }
 
-// layout finds what the program changes in a tail.
+// layout finds the places in the tail of a reply that the program changes.
 type layout struct {
 	slot  *programSlot
 	query *wire.Query
 	tail  []byte
 	opt   bool
-	next  int // where the next record that changes places would stand
+	next  int // offset of the next record that rotates
 }
 
 func (l *layout) parse(a *Answer) bool {
@@ -156,7 +157,7 @@ func (l *layout) parse(a *Answer) bool {
 	return want == 0 && l.opt == l.query.EDNS
 }
 
-// addRecord sees to one record; false if the program can't.
+// addRecord handles one record; false if the program cannot.
 func (l *layout) addRecord(a *Answer, section wire.Section, r wire.Record) bool {
 	switch {
 	case r.Type == wire.TypeOPT:
@@ -171,7 +172,8 @@ func (l *layout) addRecord(a *Answer, section wire.Section, r wire.Record) bool 
 	return true
 }
 
-// addOPT takes the OPT record at that place of the tail, whose size is the query's.
+// addOPT handles the OPT record at that offset of the tail; its size is taken from the
+// query.
 func (l *layout) addOPT(a *Answer, at int) bool {
 	if at != int(l.slot.TailLen)-optLen {
 		return false
@@ -181,7 +183,7 @@ func (l *layout) addOPT(a *Answer, at int) bool {
 	return true
 }
 
-// addTTL has the TTL of r count down.
+// addTTL makes the TTL of r count down.
 func (l *layout) addTTL(r wire.Record) bool {
 	s, at := l.slot, r.TTLAt()-l.query.End()
 	if int(s.Ttls) == maxTTLs {
@@ -194,10 +196,10 @@ func (l *layout) addTTL(r wire.Record) bool {
 	return true
 }
 
-// serialBack is how far from the end of a SOA its serial stands (RFC 1035, 3.3.13).
+// serialBack is how far from the end of a SOA record its serial is (RFC 1035, 3.3.13).
 const serialBack = 20
 
-// addSerial has the serial of r, a SOA, put in.
+// addSerial makes the program fill in the serial of r, a SOA record.
 func (l *layout) addSerial(a *Answer, r wire.Record) bool {
 	s, at := l.slot, r.End-serialBack-l.query.End()
 	if s.SerialAt != 0 || r.End-r.Data < serialBack {
@@ -208,8 +210,8 @@ func (l *layout) addSerial(a *Answer, r wire.Record) bool {
 	return true
 }
 
-// addRotated has r change places, if it is an address. Addresses that don't stand together, or not
-// in records of one form, can't.
+// addRotated makes r change places with others, if it is an address. It returns false for
+// addresses that are not adjacent or whose records differ in size.
 func (l *layout) addRotated(r wire.Record) bool {
 	s, at, size := l.slot, r.Start-l.query.End(), r.End-r.Start
 	if r.Type != wire.TypeA && r.Type != wire.TypeAAAA {
@@ -226,11 +228,11 @@ func (l *layout) addRotated(r wire.Record) bool {
 	return true
 }
 
-// sumOf is the Internet checksum's sum of b, which stands at that place of a message (RFC
-// 1071), in the machine's order of bytes.
+// sumOf returns the Internet checksum's sum (RFC 1071) of b, which is at that offset of a
+// message, in the machine's byte order.
 func sumOf(b []byte, at int) (sum uint32) {
 	if at&1 != 0 {
-		sum, b = uint32(b[0])<<8, b[1:] // little endian: the second byte of a word is the higher one
+		sum, b = uint32(b[0])<<8, b[1:] // little endian: the second byte of a word is the high one
 	}
 	for len(b) > 1 {
 		sum += uint32(binary.LittleEndian.Uint16(b))

@@ -1,7 +1,3 @@
-// Package fastpath answers queries inside of the kernel, before any process wakes: a
-// program on the node's ends of the pods' links (tcx ingress) looks each query up in a
-// table that the agent fills, and where it finds the answer sends it back the way the query
-// came. Whatever it does not know, or is not certain of, goes on to the agent untouched.
 package fastpath
 
 import (
@@ -16,27 +12,29 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// ErrUnsupported is why this machine can't have a path in the kernel.
-var ErrUnsupported = errors.New("no answers inside of the kernel")
+// ErrUnsupported means that the kernel or the process's privileges do not allow answers
+// in the kernel.
+var ErrUnsupported = errors.New("answers in the kernel are not supported")
 
-// ErrGone is why there is nothing on an interface that no longer exists.
-var ErrGone = errors.New("the interface is gone")
+// ErrGone means that an interface no longer exists.
+var ErrGone = errors.New("the interface no longer exists")
 
-// Order is where the program stands among others on a link.
+// Order is the position of the answering program among others on an interface.
 type Order struct {
-	// First is before all others.
+	// First puts it in front of all others.
 	First bool
-	// Before and After name a program (its name in the kernel) that is on the link; where
-	// it is not, and with the zero Order, the program comes after all others.
+	// Before and After name another program, by its name in the kernel. If that program is
+	// not on the interface, and with the zero Order, ours goes behind all others.
 	Before, After string
 }
 
-// Options of a [Program].
+// Options configure a [Program].
 type Options struct {
 	Order Order
 }
 
-// Program is the program and its memory. It is safe for concurrent use.
+// Program is the programs in the kernel and the memory that the agent shares with them. It
+// is safe for concurrent use.
 type Program struct {
 	order   Order
 	objects programObjects
@@ -49,48 +47,51 @@ type Program struct {
 	mu            sync.Mutex
 	links         map[int]*attachment
 	listeners     map[programDoor]uint32
-	agentPrograms map[ebpf.ProgramID]bool // whether they are another agent's
+	agentPrograms map[ebpf.ProgramID]bool // whether a program belongs to another agent
 }
 
-// Answer is what is put: a reply of the agent, and how long it holds.
+// Answer is a reply of the agent to be copied into the kernel, and how long it is valid.
 type Answer struct {
+	// Listener is the number of the listeners where the answer is valid, see
+	// [Program.SetListeners].
 	Listener uint32
-	Query    *wire.Query // as it came
-	Reply    []byte      // as it went, whole
-	// Cluster says that the answer is of the cluster's names, else it is the cache's.
+	Query    *wire.Query // as received
+	Reply    []byte      // as sent, not truncated
+	// Cluster is set for answers about cluster names, unset for cached answers.
 	Cluster bool
 	Mark    epoch.Mark
-	// Expires is when the answer is no longer given, on package clock; 0 is never. TTLs
-	// count down to Ends where Counts is set, in seconds rounded up, at most Life.
+	// Expires is when the answer is no longer given, by package clock; 0 means never. With
+	// Counts set, TTLs count down to Ends, in seconds rounded up and at most Life.
 	Expires, Ends time.Duration
 	Counts        bool
 	Life          uint32
-	// MaxSize is the highest payload size that the reply's OPT record may claim.
+	// MaxSize is the largest payload size that the reply's OPT record may advertise.
 	MaxSize uint16
-	// Shuffled says that addresses are given in another order each time.
+	// Shuffled means that the order of addresses changes with each reply.
 	Shuffled bool
-	// Source gives its owner, if it comes to be kept.
+	// Source provides the HitReporter if the answer is kept.
 	Source Source
 }
 
-// Source is asked once for an answer that takes a place. It must not call the Path.
+// Source provides an answer's HitReporter. It is called once for each answer that is kept
+// and must not call the Program.
 type Source interface{ HitReporter() HitReporter }
 
-// HitReporter is whose answer it is.
+// HitReporter receives the number of hits of one answer.
 type HitReporter interface {
-	// ReportHits is called with the number of times that the answer was given since the last
-	// call, which is not 0, and how long answers take in the mean: by [Program.Sweep], and
-	// when another answer takes the place. It must not call the Path.
+	// ReportHits is called by [Program.Sweep], and when another answer replaces this one. n
+	// is the number of hits since the last call and not 0; took is the average time of an
+	// answer. It must not call the Program.
 	ReportHits(n uint64, took time.Duration)
 }
 
-// Put keeps a, and reports whether it is kept: it isn't if it is not of the kind that the
-// program answers, or while somebody else puts. It does not keep what a points to but for the
-// owner, and does not wait.
+// Put copies a into the kernel and reports whether it did. It does not if a has a form
+// that the program does not answer, or while another goroutine is in Put. It does not
+// block, and keeps nothing that a points to except the HitReporter.
 func (p *Program) Put(a *Answer) bool { return p.table.put(a) }
 
-// Sweep tells all owners of their hits, and forgets clients that no longer ask. Called every
-// second or more often it does the latter every few seconds.
+// Sweep reports hits to all HitReporters and releases clients that no longer ask. Call it
+// every second or more often; clients are released every few seconds.
 func (p *Program) Sweep() {
 	took := time.Duration(0)
 	if n := p.count(programResultTIMED); n > 0 {
@@ -100,12 +101,12 @@ func (p *Program) Sweep() {
 	p.clients.sweep(kernelNow())
 }
 
-// Clear drops all answers; their owners are told.
+// Clear drops all answers and reports their remaining hits.
 func (p *Program) Clear() { p.table.clear() }
 
-// Counters is what the program has done with packets to doors since it was loaded.
+// Counters is what the program has done with packets to listeners since it was loaded.
 type Counters struct {
-	// Results is the number of packets by what became of them, by name: "answered", or why
-	// a packet went on to the agent.
+	// Results is the number of packets by result: "answered", or why a packet was passed on
+	// to the agent.
 	Results map[string]uint64
 }

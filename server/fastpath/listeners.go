@@ -6,17 +6,19 @@ import (
 	"sync/atomic"
 )
 
-// anyPort is the number that the address of a door has where the port does not count.
+// anyPort is the map value of a listening address without its port.
 const anyPort = 1
 
-// SetListeners says at which addresses the agent listens, and the number of what is served there,
-// which is not 0: an answer is given only at a door of its own number. An empty map: at none.
-// On an error there are no doors, or fewer.
-func (p *Program) SetListeners(doors map[netip.AddrPort]uint32) error {
+// SetListeners sets the addresses at which the agent listens, each with the non-zero
+// number of what it serves there. The program gives an answer only at listeners with the
+// answer's number. An empty map stops all answers. On an error some listeners are missing.
+//
+// The C sources call a listener a door.
+func (p *Program) SetListeners(listeners map[netip.AddrPort]uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	want, ports := make(map[programDoor]uint32), uint64(0)
-	for at, n := range doors {
+	for at, n := range listeners {
 		d := listenerKey(at)
 		want[d], want[programDoor{Addr: d.Addr, Any: 1}] = n, anyPort
 		ports |= 1 << (at.Port() & 63)
@@ -24,7 +26,7 @@ func (p *Program) SetListeners(doors map[netip.AddrPort]uint32) error {
 	for d, n := range p.listeners {
 		if want[d] != n {
 			if err := p.objects.Doors.Delete(&d); err != nil {
-				return fmt.Errorf("closing a door: %w", err)
+				return fmt.Errorf("removing a listener: %w", err)
 			}
 			delete(p.listeners, d)
 		}
@@ -32,14 +34,15 @@ func (p *Program) SetListeners(doors map[netip.AddrPort]uint32) error {
 	atomic.StoreUint64(&p.state.Ports, ports)
 	for d, n := range want {
 		if err := p.objects.Doors.Put(&d, n); err != nil {
-			return fmt.Errorf("opening a door: %w", err)
+			return fmt.Errorf("adding a listener: %w", err)
 		}
 	}
 	p.listeners = want
 	return nil
 }
 
-// listenerKey is the key of an address: IPv4 in mapped form, and the port as in packets.
+// listenerKey returns the map key of an address: IPv4 in mapped form, the port in network
+// byte order.
 func listenerKey(at netip.AddrPort) programDoor {
 	b := at.Addr().As16()
 	d := programDoor{Port: at.Port()<<8 | at.Port()>>8}

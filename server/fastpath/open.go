@@ -17,8 +17,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
-// Open loads the programs, which answer nothing before there is a [Program.Heartbeat]. The error wraps
-// [ErrUnsupported] where the kernel or the process's rights lack what is needed, and says what.
+// Open loads the programs. They answer nothing before the first [Program.Heartbeat]. An
+// error wraps [ErrUnsupported] and says what the kernel or the process lacks.
 func Open(opts Options) (*Program, error) {
 	p := &Program{order: opts.Order, links: make(map[int]*attachment), agentPrograms: make(map[ebpf.ProgramID]bool)}
 	if err := p.load(); err != nil {
@@ -28,15 +28,14 @@ func Open(opts Options) (*Program, error) {
 	return p, nil
 }
 
-// checkTCX is nil unless the kernel's links have no place for the programs: Linux before 6.6
-// does not know the question.
+// checkTCX returns an error if the kernel has no tcx, which came with Linux 6.6.
 func checkTCX() error {
-	const loopback = 1 // of every network namespace
+	const loopback = 1 // exists in every network namespace
 	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("the kernel is too old: it has no tcx, which came with Linux 6.6: %w", err)
 	}
-	return nil // what else is missing, loading tells
+	return nil // loading the programs shows what else is missing
 }
 
 func (p *Program) load() error {
@@ -77,7 +76,7 @@ func (p *Program) load() error {
 	return nil
 }
 
-// programIDs are the numbers of programs in the kernel.
+// programIDs returns the kernel's IDs of programs.
 func programIDs(programs ...*ebpf.Program) (list []ebpf.ProgramID, err error) {
 	for _, program := range programs {
 		info, err := program.Info()
@@ -86,19 +85,20 @@ func programIDs(programs ...*ebpf.Program) (list []ebpf.ProgramID, err error) {
 		}
 		id, ok := info.ID()
 		if !ok {
-			return nil, fmt.Errorf("program %s has no number", info.Name)
+			return nil, fmt.Errorf("program %s has no ID", info.Name)
 		}
 		list = append(list, id)
 	}
 	return list, nil
 }
 
-// mapArray maps the memory of an array into the process.
+// mapArray maps the memory of an array map into the process. It stays mapped for the life
+// of the process.
 func mapArray[T any](p *Program, m *ebpf.Map) ([]T, error) {
 	var t T
 	n := int(m.MaxEntries())
 	if size := int(unsafe.Sizeof(t)); size != int(m.ValueSize()) || size%8 != 0 {
-		return nil, fmt.Errorf("%s: a value has %d bytes, and here %d", m, m.ValueSize(), size)
+		return nil, fmt.Errorf("%s: the kernel's value has %d bytes, the agent's %d", m, m.ValueSize(), size)
 	}
 	page := unix.Getpagesize()
 	size := (n*int(m.ValueSize()) + page - 1) / page * page
@@ -109,12 +109,12 @@ func mapArray[T any](p *Program, m *ebpf.Map) ([]T, error) {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
 }
 
-// explainLoadError says what an operator can do about err.
+// explainLoadError adds to an error what the operator can do about it.
 func explainLoadError(err error) error {
 	var refused *ebpf.VerifierError
 	switch {
 	case errors.As(err, &refused) && len(refused.Log) > 0:
-		return fmt.Errorf("the kernel's verifier refuses the program; it needs the capability PERFMON beside BPF and NET_ADMIN: %w", err)
+		return fmt.Errorf("the kernel's verifier rejects the program; the capability PERFMON is needed in addition to BPF and NET_ADMIN: %w", err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return fmt.Errorf("the process may not load programs; it needs the capabilities BPF, NET_ADMIN and PERFMON: %w", err)
 	case errors.Is(err, ebpf.ErrNotSupported):
@@ -123,16 +123,16 @@ func explainLoadError(err error) error {
 	return err
 }
 
-// kernelNow is the kernel's clock, CLOCK_MONOTONIC.
+// kernelNow returns the kernel's clock, CLOCK_MONOTONIC.
 func kernelNow() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return time.Duration(ts.Nano())
 }
 
-// Close takes the programs off all links; the end of the process does the same, however it
-// comes. Their memory stays for as long as the process, so that whoever holds on to the path
-// or its epochs does no harm.
+// Close detaches the programs from all interfaces; the kernel does the same when the
+// process ends. Their memory stays mapped, so that it is safe to keep using p or its
+// epochs.
 func (p *Program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,32 +142,33 @@ func (p *Program) Close() error {
 	return p.objects.Close()
 }
 
-// Epochs are the counters that answers hang on: those of the cluster's names, and those of
-// the cache's.
+// Epochs returns the counters that answers depend on: one table for cluster names, one
+// for cached answers.
 func (p *Program) Epochs() (cluster, cached *epoch.Table) {
 	const bits = int(programBoundEPOCH_BITS)
 	n := epoch.Words(bits)
 	return epoch.New(p.epochs, 0, bits), epoch.New(p.epochs[n:], uint32(n), bits)
 }
 
-// HeartbeatTimeout is how long answers are given without a [Program.Heartbeat].
+// HeartbeatTimeout is how long queries are answered after a [Program.Heartbeat].
 const HeartbeatTimeout = 2 * time.Second
 
-// Heartbeat says that the agent is well. Without it nothing is answered after [HeartbeatTimeout].
+// Heartbeat confirms that the agent is healthy. Without it no query is answered after
+// [HeartbeatTimeout].
 func (p *Program) Heartbeat() {
 	atomic.StoreUint64(&p.state.Deadline, uint64(kernelNow()+HeartbeatTimeout))
 }
 
-// WatchTimeout is how long clients are admitted without a [Program.ConfirmWatched]: of the looks that
-// come every second, two may be late.
+// WatchTimeout is how long clients are admitted after [Program.ConfirmWatched]. The checks
+// come every second, so two may be late.
 const WatchTimeout = 3 * time.Second
 
-// ConfirmWatched says that all interfaces of pods are watched ([Program.Update]). Without it no client is
-// admitted after [WatchTimeout], nor answered two seconds later, as another pod may ask in its name
-// unseen.
+// ConfirmWatched confirms that all interfaces of pods are watched ([Program.Update]).
+// Without it no client is admitted after [WatchTimeout], and none is answered two seconds
+// later: an unwatched pod could send queries with another pod's address.
 func (p *Program) ConfirmWatched() {
 	atomic.StoreUint64(&p.state.Watched, uint64(kernelNow()+WatchTimeout))
 }
 
-// Stop ends what [Program.Heartbeat] has begun at once.
+// Stop stops answers at once, until the next [Program.Heartbeat].
 func (p *Program) Stop() { atomic.StoreUint64(&p.state.Deadline, 0) }

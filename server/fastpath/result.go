@@ -1,6 +1,6 @@
 package fastpath
 
-// results are the names of what becomes of a query.
+// results are the names of the program's results.
 var results = [...]string{
 	programResultANSWERED: "answered",
 	programResultMISS:     "miss",
@@ -15,7 +15,7 @@ var results = [...]string{
 	programResultFAILED:   "failed",
 }
 
-// Counters adds up what each CPU has counted.
+// Counters returns the sums over all CPUs.
 func (p *Program) Counters() Counters {
 	c := Counters{Results: make(map[string]uint64, len(results))}
 	for i, name := range results {
@@ -24,7 +24,7 @@ func (p *Program) Counters() Counters {
 	return c
 }
 
-// count is one of the counters, of all CPUs.
+// count returns one counter, summed over all CPUs.
 func (p *Program) count(at programResult) (n uint64) {
 	var each []uint64
 	if p.objects.Counters.Lookup(uint32(at), &each) != nil {

@@ -6,34 +6,34 @@ import (
 	"time"
 )
 
-// The table is sets of ways. The first half of a set's ways is for the cluster's names, the
-// other for the cache's, so that neither pushes the other out.
+// The table is set-associative. The first half of the ways of each set is for cluster
+// names, the second for cached answers, so that neither evicts the other.
 const (
 	ways      = len(programSet{}.Tag)
 	halfWays  = ways / 2
 	slotCount = ways << programBoundSETS_BITS
 )
 
-// table is the agent's side of the answers.
+// table is the agent's side of the answers. It is safe for concurrent use.
 type table struct {
 	mu    sync.Mutex
-	sets  []programSet  // shared with the program
-	slots []programSlot // shared with the program
+	sets  []programSet  // memory shared with the program
+	slots []programSlot // memory shared with the program
 	seed  uint64
-	// offset is what turns a time of package clock into the kernel's.
+	// offset converts a time of package clock into the kernel's clock.
 	offset   time.Duration
-	meanTime time.Duration // what an answer takes
+	meanTime time.Duration // the average time of an answer
 	info     [slotCount]slotInfo
-	fresh    programSlot // where an answer is made before it is written
+	fresh    programSlot // scratch space for the next answer
 }
 
-// slotInfo is what the agent knows of a place.
+// slotInfo is what the agent knows about a slot.
 type slotInfo struct {
-	reporter HitReporter // nil: the place is empty
+	reporter HitReporter // nil if the slot is empty
 	reported uint32
 }
 
-// put is [Program.Put].
+// put implements [Program.Put].
 func (t *table) put(a *Answer) bool {
 	key, ok := newKey(a.Listener, a.Query)
 	if !ok || !t.mu.TryLock() {
@@ -54,7 +54,7 @@ func (t *table) put(a *Answer) bool {
 	return true
 }
 
-// expiry is from when on a is not given, on the kernel's clock.
+// expiry returns from when on a is no longer given, on the kernel's clock.
 func (t *table) expiry(a *Answer) uint64 {
 	if a.Expires == 0 {
 		return 1<<64 - 1
@@ -62,9 +62,10 @@ func (t *table) expiry(a *Answer) uint64 {
 	return uint64(a.Expires + t.offset)
 }
 
-// chooseWay is the way of a set that an answer goes to: the one that has its key, which is there
-// then, an empty one, or the one that was not given for longest. Answers that were never given
-// go first, so that names that are asked for once don't push out those that are in use.
+// chooseWay returns the way of a set that an answer goes to: the one that already has its
+// key, in which case there is true; otherwise an empty way or the least recently given
+// one. Answers that were never given are replaced first, so that names that are asked for
+// once do not evict names in use.
 func (t *table) chooseWay(set int, tag uint64, key *programKey, cluster bool) (way int, there bool) {
 	first, oldest := halfWays, uint64(1<<64-1)
 	if cluster {
@@ -90,8 +91,8 @@ func (t *table) chooseWay(set int, tag uint64, key *programKey, cluster bool) (w
 	return best, false
 }
 
-// write puts the fresh answer into a place. The program takes none that it finds half
-// written, nor one that changed while it read it.
+// write copies the fresh answer into a slot. The program ignores a slot that is being
+// written, or that changed while it was read (Seq).
 func (t *table) write(set, way int, tag uint64, owner HitReporter) {
 	place := set*ways + way
 	s := &t.slots[place]
@@ -107,7 +108,7 @@ func (t *table) write(set, way int, tag uint64, owner HitReporter) {
 	atomic.StoreUint64(&t.sets[set].Tag[way], tag)
 }
 
-// reportHits has the owner of a place know of its hits.
+// reportHits reports the new hits of a slot.
 func (t *table) reportHits(place int) {
 	h := &t.info[place]
 	if h.reporter == nil {
@@ -119,7 +120,7 @@ func (t *table) reportHits(place int) {
 	}
 }
 
-// sweep is [Program.Sweep].
+// sweep implements [Program.Sweep].
 func (t *table) sweep(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,7 +130,7 @@ func (t *table) sweep(took time.Duration) {
 	}
 }
 
-// clear is [Program.Clear].
+// clear implements [Program.Clear].
 func (t *table) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
