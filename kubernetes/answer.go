@@ -8,7 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// answerWriter writes the records of a node that was found.
+// answerWriter writes the records of one match into a reply. It is for one query.
 type answerWriter struct {
 	zone   *Zone
 	origin *origin
@@ -17,14 +17,15 @@ type answerWriter struct {
 	budget *Budget
 }
 
-// enoughAddrs reports whether no more addresses need be written. Those that are put in
-// random order before the reply is cut are, though not all of them can stay.
+// enoughAddrs reports whether no more addresses need to be written. It is false until there
+// are enough to choose from: the addresses are shuffled before the reply is truncated.
 func (w *answerWriter) enoughAddrs() bool {
 	return w.reply.Over() && w.reply.Count(wire.Answer) >= wire.MaxShuffled
 }
 
-// write writes m's records of qtype, if it has any. target is the name outside of
-// the zone that an alias ends at, end the node that the answer ends at.
+// write writes m's records of qtype, if there are any. target is the name outside of the
+// zone that a CNAME chain ends at, "" if it ends inside. end is the node that the chain
+// ends at.
 func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end nodeType) {
 	switch {
 	case qtype != wire.TypeA && qtype != wire.TypeAAAA:
@@ -40,11 +41,11 @@ func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end node
 	return "", m.node
 }
 
-// isAlias reports whether m is the name of an external service.
+// isAlias reports whether m is a Service of type ExternalName.
 func (m *match) isAlias() bool { return m.node == serviceName && m.svc.kind == externalName }
 
-// ownerTypes says which node has records of each type that is no address. A type that is
-// not here has none: the name exists, and that is all there is to say.
+// ownerTypes maps each non-address record type, except SRV, to the node that owns such
+// records. Other types exist nowhere: the answer is NODATA.
 var ownerTypes = map[uint16]nodeType{
 	wire.TypeCNAME: serviceName,
 	wire.TypePTR:   reverseName,
@@ -53,7 +54,7 @@ var ownerTypes = map[uint16]nodeType{
 	wire.TypeNS:    zoneApex,
 }
 
-// writeOther writes m's records of a type that is no address.
+// writeOther writes m's records of qtype, which is no address type.
 func (w *answerWriter) writeOther(m *match, qtype uint16) {
 	if qtype == wire.TypeSRV {
 		w.writeSRV(m)
@@ -78,7 +79,7 @@ func (w *answerWriter) writeOther(m *match, qtype uint16) {
 	}
 }
 
-// writeAddresses writes m's addresses of qtype, as records of owner.
+// writeAddresses writes m's addresses of qtype. owner is the offset of the owner name.
 func (w *answerWriter) writeAddresses(m *match, owner int, qtype uint16) {
 	switch m.node {
 	case portName:
@@ -100,7 +101,8 @@ func (w *answerWriter) writeAddresses(m *match, owner int, qtype uint16) {
 	}
 }
 
-// writeServiceAddrs writes the addresses of a service's bare name.
+// writeServiceAddrs writes the addresses of a service's own name: its cluster IPs or, of a
+// headless service, its endpoints.
 func (w *answerWriter) writeServiceAddrs(section wire.Section, owner int, s *service, qtype uint16) {
 	list, cut := s.addrs(qtype, w.budget)
 	size := addrSize(qtype)
@@ -121,7 +123,8 @@ func (w *answerWriter) writeServiceAddrs(section wire.Section, owner int, s *ser
 	w.writeShuffled(section, owner, qtype, list[rest:])
 }
 
-// writeShuffled writes addresses of qtype in random order.
+// writeShuffled writes addresses of qtype in random order. If the reply can't hold all of
+// them, it starts at a random one.
 func (w *answerWriter) writeShuffled(section wire.Section, owner int, qtype uint16, list string) {
 	if list == "" {
 		return
@@ -138,7 +141,7 @@ func (w *answerWriter) writeShuffled(section wire.Section, owner int, qtype uint
 	w.reply.ShuffleLast(n, qtype)
 }
 
-// writeAddr writes one address record.
+// writeAddr writes one address record; packed is its RDATA.
 func (w *answerWriter) writeAddr(section wire.Section, owner int, packed string) {
 	var rdata [16]byte
 	n := copy(rdata[:], packed)
@@ -149,16 +152,17 @@ func (w *answerWriter) writeAddr(section wire.Section, owner int, packed string)
 	w.reply.Add(section, owner, qtype, w.ttl, rdata[:n])
 }
 
-// writeName writes a record whose RDATA is one name, and gives the offset of that name.
+// writeName writes a record whose RDATA is one name, and returns the offset of that name in
+// the reply.
 func (w *answerWriter) writeName(section wire.Section, rtype uint16, owner int, name wire.Name) int {
 	var rdata [wire.MaxName]byte
 	n := copy(rdata[:], name)
 	return w.reply.Add(section, owner, rtype, w.ttl, rdata[:n])
 }
 
-// joinName appends the parts to a name in buf: an endpoint's label (none if it is
-// empty), a service's key, and where services are. It is nil if the name is too
-// long to be one.
+// joinName appends a name to buf: the host label (none if host is ""), a service key, and
+// svc, the name that services are below. It returns nil if the name is longer than
+// [wire.MaxName].
 func joinName(buf []byte, host, key string, svc wire.Name) []byte {
 	if joinedLen(host, key, svc) > wire.MaxName {
 		return nil
@@ -171,7 +175,7 @@ func joinName(buf []byte, host, key string, svc wire.Name) []byte {
 	return append(buf, svc...)
 }
 
-// joinedLen is the length of what [joinName] gives, if it is a name.
+// joinedLen returns the length of the name that [joinName] builds.
 func joinedLen(host, key string, svc wire.Name) int {
 	n := len(key) + len(svc)
 	if host != "" {
@@ -180,12 +184,13 @@ func joinedLen(host, key string, svc wire.Name) int {
 	return n
 }
 
-// maxCNAMEs is how many aliases of the zone are followed, as many as CoreDNS does.
-// A chain that is longer is a loop.
+// maxCNAMEs is the longest chain of CNAMEs within the zone that is followed, as in CoreDNS.
+// A longer chain is a loop.
 const maxCNAMEs = 11
 
-// writeAlias writes the alias s and what it leads to inside of the zone. A chain that
-// ends in no address is no alias at all, as with CoreDNS: nothing is written.
+// writeAlias writes the CNAME of s, a Service of type ExternalName, and follows the chain
+// within the zone. As in CoreDNS, a chain that ends at a name of the zone without addresses
+// writes nothing.
 func (w *answerWriter) writeAlias(s *service, qtype uint16) (target wire.Name, end nodeType) {
 	owner := wire.AtQuestion
 	end = serviceName
@@ -217,8 +222,8 @@ func (w *answerWriter) writeAlias(s *service, qtype uint16) (target wire.Name, e
 	return "", end
 }
 
-// writeSOA writes the zone's SOA. Its names point into the question. The buffer holds all
-// but those of an unusually long `apex`.
+// writeSOA writes the zone's SOA. Its MNAME and RNAME end in a compression pointer to the
+// zone in the question. buf holds all but an unusually long `apex`.
 func (w *answerWriter) writeSOA(section wire.Section) {
 	zone := w.reply.Suffix(len(w.origin.name))
 	pointer := 0xC000 | uint16(zone)
@@ -233,8 +238,8 @@ func (w *answerWriter) writeSOA(section wire.Section) {
 	w.reply.Add(section, zone, wire.TypeSOA, min(w.ttl, soaTTL), b)
 }
 
-// writeNameservers writes the NS of the apex: the services that select the agent, else
-// ns.dns under the zone, with their addresses as glue.
+// writeNameservers writes the NS records of the zone apex and their glue: the services that
+// select the agent, or ns.dns.<zone> if there are none.
 func (w *answerWriter) writeNameservers() {
 	list, some := w.writeSelectingServices()
 	for _, n := range list {
@@ -254,15 +259,16 @@ func (w *answerWriter) writeNameservers() {
 	}
 }
 
-// selectingService is a service that selects the agent, and where the reply has its name.
+// selectingService is a service that selects the agent, and the offset of its name in the
+// reply.
 type selectingService struct {
 	nameOffset int
 	svc        *service
 }
 
-// writeSelectingServices writes the names of the services that select the agent, and lists them if
-// their addresses are to be written: if there is room, and all have names. some says that
-// there are any.
+// writeSelectingServices writes NS records for the services that select the agent. list has
+// those whose addresses belong into the additional section; it is nil if the reply is full
+// or one of the names is too long. some reports whether there are any such services.
 func (w *answerWriter) writeSelectingServices() (list []selectingService, some bool) {
 	base := w.origin
 	if base.lacksServices() && w.zone.primary != nil {
@@ -292,7 +298,7 @@ func (w *answerWriter) writeSelectingServices() (list []selectingService, some b
 }
 
 // writeNameserverAddrs writes the addresses of ns.dns: those of the services that select
-// the agent, else the agent's own.
+// the agent, or the agent's own.
 func (w *answerWriter) writeNameserverAddrs(owner int, qtype uint16) {
 	some := false
 	for _, svc := range (selectingServices{w.zone.view, w.budget}).each {
@@ -312,7 +318,7 @@ func (w *answerWriter) writeNameserverAddrs(owner int, qtype uint16) {
 	}
 }
 
-// reachableAddrs are the addresses others can reach the agent at: all but loopback ones.
+// reachableAddrs returns the addresses of all that other hosts can reach: not loopback.
 func reachableAddrs(all []netip.Addr) []netip.Addr {
 	var list []netip.Addr
 	for _, a := range all {

@@ -18,21 +18,20 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// apiSource fills a view from an API server: all Services, the Namespaces' metadata,
-// this node's pods, and the EndpointSlices that the keeper asks for.
+// apiSource fills a view from an API server: all Services, the metadata of all Namespaces,
+// this node's pods, and the EndpointSlices that the sliceManager asks for.
 type apiSource struct {
 	view         *View
 	clients      *clients
 	selector     labels.Selector // of services and slices
 	namespaces   labels.Selector
 	withSlices   bool
-	podsVerified bool // names of pods are theirs only if they exist
-	multicluster bool // of other clusters
+	podsVerified bool // names of pods need an existing pod (`pods verified`)
+	multicluster bool // ServiceImports are watched, too
 }
 
-// stopTimeout is how long Run waits for the watches once it is told to stop. They
-// end at once but for a program that a kubeconfig names to get credentials, which
-// nothing stops; half would do, double would be felt when an agent stops.
+// stopTimeout is how long run waits for the reflectors to stop. They stop at once, except
+// for a credential plugin of a kubeconfig, which nothing interrupts.
 const stopTimeout = time.Second
 
 func openAPISource(v *View, cfg *config.Kubernetes, selector labels.Selector, opts Options) (*apiSource, error) {
@@ -61,7 +60,7 @@ func openAPISource(v *View, cfg *config.Kubernetes, selector labels.Selector, op
 	return c, nil
 }
 
-// run follows the API server until ctx ends.
+// run watches the API server until ctx ends.
 func (c *apiSource) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.newReflector(services, c.selector, &handler{}).run(ctx) })
@@ -86,7 +85,7 @@ func (c *apiSource) run(ctx context.Context) {
 	c.clients.close()
 }
 
-// newReflector makes a follower of r that fills s.
+// newReflector returns a reflector of r that feeds s. It is not running.
 func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handler) *reflector {
 	s.view, s.resource = c.view, r
 	f := &reflector{
@@ -112,8 +111,9 @@ func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handle
 	return f
 }
 
-// runSliceReflectors follows slices. Where the node is is asked for meanwhile: that is for their
-// order alone, and nothing waits for it longer than other first requests do.
+// runSliceReflectors watches EndpointSlices until ctx ends. It asks for the node's zone at
+// the same time; the zone only affects the order of answers, so the first lists wait for it
+// no longer than for the start delay.
 func (c *apiSource) runSliceReflectors(ctx context.Context) {
 	var wg sync.WaitGroup
 	where := newNodeLocation()
@@ -133,14 +133,15 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 	wg.Wait()
 }
 
-// checkSliceAccess asks for one slice until the API server gives it. An agent whose node asks
-// for no slices yet would find out that it must not read them when it is too late.
+// checkSliceAccess asks for one EndpointSlice until the API server returns a list. Without
+// it an agent that needs no slices yet would notice missing RBAC rights only when a pod
+// asks.
 func (c *apiSource) checkSliceAccess(ctx context.Context) {
 	if c.view.scope.cluster {
 		return // it is going to ask for all
 	}
 	f := c.newReflector(endpointSlices, c.selector, &handler{})
-	f.errors = errorLog{log: f.log, outages: f.outages, resource: f.resource}
+	f.errors = newErrorLog(f.log, f.outages, f.resource, "")
 	defer f.errors.close()
 	for delay := f.firstBackoff; ctx.Err() == nil; delay = min(2*delay, maxBackoff) {
 		err := f.newRequest(&metav1.ListOptions{Limit: 1}).Do(ctx).Error()
@@ -153,7 +154,7 @@ func (c *apiSource) checkSliceAccess(ctx context.Context) {
 	}
 }
 
-// reflectSlices follows the slices of src.
+// reflectSlices watches the EndpointSlices of src until ctx ends.
 func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 	f := c.newReflector(endpointSlices, c.selector, &handler{source: src})
 	if src.ns != nil {
@@ -168,7 +169,7 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 	f.run(ctx)
 }
 
-// reflectImportSlices follows the slices of ServiceImports, which there are few of.
+// reflectImportSlices watches the EndpointSlices of all ServiceImports until ctx ends.
 func (c *apiSource) reflectImportSlices(ctx context.Context) {
 	f := c.newReflector(importSlices, c.selector, &handler{})
 	// The error is that of a malformed key or operator.
@@ -178,11 +179,11 @@ func (c *apiSource) reflectImportSlices(ctx context.Context) {
 	f.run(ctx)
 }
 
-// reflectsAllPods reports whether all pods of the cluster are followed from the start.
+// reflectsAllPods reports whether all pods of the cluster are watched from the start.
 func (c *apiSource) reflectsAllPods() bool { return c.podsVerified && c.view.scope.cluster }
 
-// reflectPods follows this node's pods, and when somebody waits for the name of
-// another's, all pods. Pods that have ended have no address and no name.
+// reflectPods watches this node's pods and, from the first query that needs another node's
+// pod, all pods. Pods that have ended are left out: they have no address.
 func (c *apiSource) reflectPods(ctx context.Context) {
 	running := fieldselectors.AndSelectors(
 		fieldselectors.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),

@@ -1,36 +1,35 @@
 package kubernetes
 
-// Budget is how many steps the answers to one query may still take, where nobody may be
-// kept waiting. What tenants create decides how many objects an answer has to look at: so
-// each is counted, and what would take more steps than are left is [OverBudget]. A nil Budget
-// has no end. It is for one goroutine at a time.
+// Budget counts the steps that the answers to one query may still take on a goroutine that
+// must not be kept busy. Tenants decide how many objects an answer has to look at, so every
+// object counts; an answer that needs more steps than are left is [OverBudget]. A nil
+// Budget is unlimited. A Budget is for one goroutine at a time.
 //
-// A step is what it costs to look at one endpoint, port or slice, or to copy one address:
-// some 10 ns. What costs more takes several of them.
+// A step is the cost of looking at one endpoint, port or slice, or of copying one address:
+// some 10 ns. More expensive operations take several steps.
 type Budget struct{ left int }
 
 const (
-	// readerSteps is what one query may take of a reader, which has other clients' queries
-	// behind it: 1,024 addresses, or 64 records of other types, and less than 50 µs where
-	// each step misses the caches. With half of it replies that fill a packet would go to a
-	// worker, which costs each some microseconds; double would be 100 µs.
+	// readerSteps is the budget of one query on a reader, which other clients' queries wait
+	// for: 1,024 addresses or 64 records of other types, and less than 50 µs if each step
+	// misses the CPU caches.
 	readerSteps = 1024
-	// lookupSteps is what it takes to find an object in the index, or to make a record of a
-	// name that is mostly written already.
+	// lookupSteps is the cost of a lookup in the index, or of a record with a compressed
+	// name.
 	lookupSteps = 8
-	// recordSteps is what it takes to make a record of a name that has to be remembered.
+	// recordSteps is the cost of a record whose name must be remembered.
 	recordSteps = 16
-	// sliceSteps is what it takes to look at one more slice: it lies elsewhere in memory.
+	// sliceSteps is the cost of one more slice, which is elsewhere in memory.
 	sliceSteps = 4
-	// dedupSteps is what a look into a set of what was written takes.
+	// dedupSteps is the cost of a lookup in a set of what has been written.
 	dedupSteps = 4
 )
 
-// Refill makes b what a query on a reader has.
+// Refill gives b the budget of one query on a reader.
 func (b *Budget) Refill() { b.left = readerSteps }
 
-// spend takes n steps. Where it is false there are none left, for all that comes: the
-// caller returns at once, with whatever it has.
+// spend takes n steps. If it returns false, the budget is exhausted and stays so: the
+// caller returns at once with what it has.
 func (b *Budget) spend(n int) bool {
 	if b == nil {
 		return true
@@ -39,5 +38,5 @@ func (b *Budget) spend(n int) bool {
 	return b.left >= 0
 }
 
-// exhausted reports whether more was to be taken than was there.
+// exhausted reports whether more steps were needed than there were. It is false for nil.
 func (b *Budget) exhausted() bool { return b != nil && b.left < 0 }

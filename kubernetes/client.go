@@ -16,9 +16,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// newCodecs knows the types of this package and no more: the clientset's scheme
-// registers every API group there is, which an agent on each node pays for in
-// memory.
+// newCodecs returns codecs for the types of this package only. The scheme of client-go's
+// clientset registers all API groups, which costs an agent on each node memory.
 func newCodecs() (serializer.CodecFactory, error) {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
@@ -35,7 +34,8 @@ func newCodecs() (serializer.CodecFactory, error) {
 	return serializer.NewCodecFactory(s), nil
 }
 
-// restConfig says where the API server is and who the agent is there.
+// restConfig returns the address of the API server and the credentials. Errors name the
+// option at fault.
 func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 	var c *rest.Config
 	var err error
@@ -75,7 +75,7 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 	return c, nil
 }
 
-// clients are a view's clients of the API groups, over one connection.
+// clients are a view's clients of the API groups. They share one connection.
 type clients struct {
 	core, discovery, multicluster rest.Interface
 
@@ -115,5 +115,5 @@ func newClients(c *rest.Config) (*clients, error) {
 	return set, nil
 }
 
-// close ends the connection and what goes on over it.
+// close closes the connection and cancels all requests.
 func (c *clients) close() { c.conn.close() }

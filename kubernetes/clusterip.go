@@ -2,9 +2,8 @@ package kubernetes
 
 import "net/netip"
 
-// IsClusterIP reports whether a Service in view has the address for its own, so that
-// what listens there is the cluster's. It is safe for concurrent use and allocates
-// nothing.
+// IsClusterIP reports whether a is the cluster IP of a Service in view. It is safe for
+// concurrent use and does not allocate.
 func (v *View) IsClusterIP(a netip.Addr) bool {
 	v.mu.RLock()
 	_, ok := v.index.clusterIPs[addrKey(a.As16())] // IPv4 in its mapped form, as the index has it
@@ -12,14 +11,13 @@ func (v *View) IsClusterIP(a netip.Addr) bool {
 	return ok
 }
 
-// maxEndpointsBehind bounds the endpoints that [View.EndpointsBehind] gives. Cluster DNS has one
-// for some hundred cores.
+// maxEndpointsBehind bounds the result of [View.EndpointsBehind]. Cluster DNS has one
+// endpoint for some hundred cores.
 const maxEndpointsBehind = 1000
 
-// EndpointsBehind gives the addresses of the ready endpoints of the Service that has a for
-// a cluster IP: who answers what is sent to a, and asks others in its place. There are
-// none if there is no such Service, or if its endpoints are not in view yet; the call
-// asks for them. It does not wait. It is safe for concurrent use.
+// EndpointsBehind returns the addresses of the ready endpoints of the Service whose cluster
+// IP is a. The result is empty if there is no such Service or if its endpoints are not in
+// view; the call requests them. It does not block and is safe for concurrent use.
 func (v *View) EndpointsBehind(a netip.Addr) (list []netip.Addr) {
 	var owners []*service
 	v.mu.RLock()

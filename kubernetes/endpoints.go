@@ -9,25 +9,23 @@ import (
 )
 
 const (
-	// dnsPort is the port of DNS, and dnsPortName what the Services of cluster DNS
-	// call it, whatever its number is.
+	// dnsPort is the port of DNS, and dnsPortName the name that cluster DNS's Services give
+	// it, whatever its number.
 	dnsPort     = 53
 	dnsPortName = "dns"
-	// maxEndpoints bounds the endpoints given: half as many can all be of a zone that
-	// fails, with twice as many a node would hold sockets to servers that it asks
-	// once a minute.
+	// maxEndpoints bounds the result of [View.Endpoints].
 	maxEndpoints = 16
 )
 
-// Endpoints gives the addresses of the ready endpoints of a Service, NAMESPACE/NAME,
-// that answer DNS, the nearest first, and a channel that is closed when the addresses
-// may be others. A port of 0 is that named dns, else 53. Of a large Service it is the
-// nearest [maxEndpoints]; of those equally near each node has others.
+// Endpoints returns the addresses of the ready endpoints of a Service, NAMESPACE/NAME, for
+// DNS, the nearest first, and a channel that is closed when they may have changed. port 0
+// is the port named dns, or else 53. Of a large Service it returns the nearest
+// [maxEndpoints]; among equally near endpoints the choice differs from node to node.
 //
-// It does not wait: what is not in view yet, or does not exist, is no addresses. Whoever
-// wants the addresses asks again each time the channel is closed, which now and then it
-// is without a change: as long as somebody does, the Service's endpoints stay in view.
-// A name that can't be a Service's gives a nil channel.
+// It does not block: a Service that doesn't exist or is not in view has no addresses.
+// Callers call again whenever the channel is closed, which also happens without a change
+// from time to time: these calls keep the Service's endpoints in view. The channel is nil
+// if service can't be the name of a Service.
 //
 // It is safe for concurrent use.
 func (v *View) Endpoints(service string, port uint16) (addrs []netip.AddrPort, changed <-chan struct{}) {
@@ -49,7 +47,7 @@ func (v *View) Endpoints(service string, port uint16) (addrs []netip.AddrPort, c
 	return v.rankEndpoints(svc, port), changed
 }
 
-// broadcast tells those who wait for endpoints of the service of key.
+// broadcast closes the channel of those who wait for a change of the service's endpoints.
 func (x *index) broadcast(key string) {
 	if c := x.endpointWaiters[key]; c != nil {
 		close(c)
@@ -57,8 +55,8 @@ func (x *index) broadcast(key string) {
 	}
 }
 
-// expireWaiters has all who wait for endpoints ask again, so that it shows who still wants
-// them.
+// expireWaiters closes all channels that [View.Endpoints] has returned, so that those who
+// still want the endpoints call again.
 func (v *View) expireWaiters() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -67,7 +65,7 @@ func (v *View) expireWaiters() {
 	}
 }
 
-// rankedEndpoint is an endpoint and what it is ordered by.
+// rankedEndpoint is an endpoint with what it is sorted by.
 type rankedEndpoint struct {
 	addr     netip.AddrPort
 	rank     rank
@@ -99,8 +97,9 @@ func (v *View) rankEndpoints(s *service, port uint16) []netip.AddrPort {
 	return addrs
 }
 
-// findDNSPort is the port, of those of a slice, that DNS is asked at: given if that is not 0;
-// 0 is none. Without any ports a slice says nothing of them.
+// findDNSPort returns the port for DNS: configured unless that is 0, else the port named
+// dns, else 53 if the list has it; 0 if there is none. A slice without ports does not
+// restrict them.
 func (p portList) findDNSPort(configured uint16) uint16 {
 	if configured != 0 || p == "" {
 		return cmp.Or(configured, dnsPort)

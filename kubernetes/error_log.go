@@ -30,7 +30,7 @@ func (n *repeatFilter) due(text string) bool {
 
 // errorLog logs the errors of one reflector: failed requests to the outage log that the
 // view's reflectors share, unreadable objects to the log. It is for one goroutine at a
-// time; log, outages and resource must be set.
+// time.
 type errorLog struct {
 	log       *slog.Logger
 	outages   *outageLog
@@ -45,12 +45,18 @@ type errorLog struct {
 	skipped  repeatFilter
 }
 
+func newErrorLog(log *slog.Logger, outages *outageLog, r resource, namespace string) errorLog {
+	return errorLog{
+		log: log, outages: outages, resource: r, namespace: namespace,
+		participant: outageParticipant{resource: r.plural()},
+	}
+}
+
 // report notes that a request failed. verb is the Kubernetes verb.
 func (t *errorLog) report(verb string, err error) {
 	var inStream streamError
 	t.inStream = errors.As(err, &inStream)
 	t.failing = true
-	t.participant.resource = t.resource.plural()
 	cause, texts := "", serverOutage
 	args := append(t.args(), "verb", verb)
 	if isRejection(err) {

@@ -11,23 +11,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// External answers the names of one `k8s_external` directive from a view: below
-// each of its zones, <service>.<namespace> is where the Service is reached from
-// outside of the cluster. It is immutable and safe for concurrent use.
+// External answers the names of one `k8s_external` directive from a view: below each of its
+// zones, <service>.<namespace> is the address at which a Service is reachable from outside
+// of the cluster. It is immutable and safe for concurrent use.
 type External struct {
-	// zone has the directive's own zones, TTL and `fallthrough`, and shows the
-	// namespaces that the block's `kubernetes` directive does.
+	// zone has the zones, the TTL and the `fallthrough` of the k8s_external directive, and
+	// the namespaces of the block's `kubernetes` directive.
 	zone     *Zone
-	apex     string // the label that the name server's name is under, in wire form
+	apex     string // the label, in wire form, above the name server's name
 	headless bool
 }
 
-// defaultApex is where `apex` says nothing, or what no label can hold.
+// defaultApex is used if `apex` is not set or is not a label.
 const defaultApex = "\x03dns"
 
-// NewExternal gives the answers of cfg from v, which must be the view of the same
-// block's `kubernetes` directive k. PTR records point into the first of its zones
-// that is no reverse zone; if there is none, no address has one.
+// NewExternal returns the zones of cfg, answered from v, which must be the view of the same
+// block's `kubernetes` directive k. PTR records point into the first zone that is not a
+// reverse zone; without such a zone there are none.
 func NewExternal(v *View, cfg *config.K8sExternal, k *config.Kubernetes) *External {
 	shown := *k
 	shown.Zones, shown.TTL, shown.Fallthrough = cfg.Zones, cfg.TTL, cfg.Fallthrough
@@ -43,10 +43,10 @@ func NewExternal(v *View, cfg *config.K8sExternal, k *config.Kubernetes) *Extern
 	return e
 }
 
-// Answer writes the answer to q, which must be of class IN, into r, which must have
-// been started for q and hold nothing yet. It does not block. b and the outcomes are those
-// of [Zone.Answer]. With [Alias], the name is what a load balancer goes by that has
-// no address of its own; the server resolves it in its own way, wherever it is.
+// Answer writes the answer to q, which must be of class IN, into r, which must have been
+// started for q and be empty. It does not block. b and the outcomes are as for
+// [Zone.Answer]. With [Alias], the name is the host name of a load balancer that has no
+// address; the server resolves it.
 func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
 	name := q.Name()
 	o := e.zone.origin(name)
@@ -73,7 +73,7 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wir
 	return e.finish(&w, &m, q.Type)
 }
 
-// finish writes the answer that m is found for.
+// finish writes the answer for m, which exists.
 func (e *External) finish(w *answerWriter, m *match, qtype uint16) (Outcome, wire.Name) {
 	w.reply.SetAuthoritative()
 	target := e.write(w, m, qtype)
@@ -89,23 +89,23 @@ func (e *External) finish(w *answerWriter, m *match, qtype uint16) (Outcome, wir
 	return Answered, ""
 }
 
-// Await waits until the view holds what the answer to q, which was [Incomplete],
-// hangs on. The error is that of ctx.
+// Await waits until the view holds the data for the answer to q, which was [Incomplete]. It
+// returns the error of ctx.
 func (e *External) Await(ctx context.Context, q *wire.Query) error {
 	return e.zone.view.await(ctx, q, e.Answer)
 }
 
-// underApex reports whether name is under the label of the name servers, where no
-// object has a name and nothing is passed on.
+// underApex reports whether name is at or below the label of the name servers. No object
+// has such a name, and `fallthrough` does not apply.
 func (e *External) underApex(name []byte, o *origin) bool {
 	return wire.Under(name, wire.Name(e.apex)+o.name)
 }
 
-// maxExternalDepth is the most labels a name has in front of the zone:
+// maxExternalDepth is the largest number of labels in front of the zone:
 // _port._proto.service.namespace.
 const maxExternalDepth = 4
 
-// lookup looks name, which is in o, up.
+// lookup finds name, which is in o.
 func (e *External) lookup(name []byte, o *origin, b *Budget) match {
 	if a, ok := parseReverse(name); ok {
 		if e.zone.primary != nil {
@@ -137,7 +137,7 @@ func (e *External) lookup(name []byte, o *origin, b *Budget) match {
 	return e.lookupService(rel, at[:n+1], b)
 }
 
-// lookupApex looks up a name by the labels in front of the name servers' one.
+// lookupApex finds a name of the name servers; rel is what precedes their label.
 func lookupApex(rel []byte) match {
 	switch string(rel) {
 	case "":
@@ -148,9 +148,9 @@ func lookupApex(rel []byte) match {
 	return match{}
 }
 
-// lookupService looks up a name that is none of the zone's own. at holds where its
-// labels start, and its end. A Service has a name if it is reached from outside, or,
-// with `headless`, for its endpoints.
+// lookupService finds a name below a namespace. at holds the offset of each label in rel,
+// and its end. A Service has a name if it is externally reachable or, with `headless`,
+// through its endpoints.
 func (e *External) lookupService(rel []byte, at []int, b *Budget) match {
 	n := len(at) - 1
 	ns := rel[at[n-1]:]
@@ -173,17 +173,16 @@ func (e *External) lookupService(rel []byte, at []int, b *Budget) match {
 	return m.matchInternal(rel, at, b)
 }
 
-// endpointsNamed reports whether the endpoints of svc, which may be nil, can give it a name of
-// n labels: a service with a cluster IP has only theirs, which don't start with an
-// underscore.
+// endpointsNamed reports whether the endpoints of svc, which may be nil, give it a name of
+// n labels. Below a service with a cluster IP only endpoints have names; these don't begin
+// with an underscore.
 func (e *External) endpointsNamed(svc *service, n int, rel []byte) bool {
 	return e.headless && svc.hasEndpoints() && (svc.kind == headless || n == 3 && rel[1] != '_')
 }
 
-// matchExternal is the node of a name of m's service, which is reached from outside. One
-// label in front of it, whatever it is, changes nothing: CoreDNS takes it for an
-// endpoint and gives the Service, so there may be clients that ask for their
-// endpoint and live on that.
+// matchExternal returns the node of a name of m's service, which is externally reachable. A
+// single label in front of the service is ignored, as in CoreDNS, which takes it for an
+// endpoint.
 func (m match) matchExternal(rel []byte, at []int, b *Budget) match {
 	m.node = externalService
 	if len(at) != 5 {
@@ -196,7 +195,8 @@ func (m match) matchExternal(rel []byte, at []int, b *Budget) match {
 	return m
 }
 
-// matchInternal is the node of a name of m's service, whose endpoints have names.
+// matchInternal returns the node of a name of m's service, which has names through its
+// endpoints.
 func (m match) matchInternal(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 5:
@@ -214,7 +214,8 @@ func (m match) matchInternal(rel []byte, at []int, b *Budget) match {
 	return m
 }
 
-// write writes m's records of qtype, if it has any. target is what an alias leads to.
+// write writes m's records of qtype, if there are any. target is the name that an alias
+// points to.
 func (e *External) write(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
 	switch m.node {
 	case externalService:
@@ -255,7 +256,7 @@ func (e *External) writePTRs(w *answerWriter, a packedAddr) {
 	}
 }
 
-// writeApex writes the zone's own records of qtype.
+// writeApex writes the records of the zone apex.
 func (e *External) writeApex(w *answerWriter, qtype uint16) {
 	switch qtype {
 	case wire.TypeSOA:
@@ -271,14 +272,14 @@ func (e *External) writeApex(w *answerWriter, qtype uint16) {
 	}
 }
 
-// nameserverAddrs are the addresses of the zones' name server: those at which the Services that
-// select the agent are reached from outside; where none does, the agent's own.
+// nameserverAddrs iterates over the addresses of the zone's name server: the external
+// addresses of the services that select the agent, or the agent's own if there are none.
 type nameserverAddrs struct {
 	external *External
 	budget   *Budget
 }
 
-// each goes over the addresses, packed and each once, until the budget is spent.
+// each yields each packed address once, until the budget is exhausted.
 func (l nameserverAddrs) each(yield func(string) bool) {
 	seen := make(map[string]struct{}) // one address for TCP and UDP is common
 	some := false
@@ -307,7 +308,7 @@ func (l nameserverAddrs) each(yield func(string) bool) {
 	}
 }
 
-// addrsOf are the addresses of a service that selects the agent.
+// addrsOf returns the addresses at which a service that selects the agent is reachable.
 func (e *External) addrsOf(s *service, b *Budget) addrSet {
 	if e.headless && s.kind == headless {
 		v4, _ := s.addrs(wire.TypeA, b)
@@ -317,9 +318,9 @@ func (e *External) addrsOf(s *service, b *Budget) addrSet {
 	return addrSet{s.external4, s.external6}
 }
 
-// writeExternal writes the records of qtype of a service that is reached from outside: its
-// addresses, or an alias where there is only the name of its load balancer. An
-// owner of other records can be no alias (RFC 2181, 10.1), so addresses go first.
+// writeExternal writes the records of qtype of an externally reachable service: its
+// addresses, or a CNAME if its load balancer has only a host name. Addresses take
+// precedence: a CNAME allows no other records (RFC 2181, section 10.1).
 func (w *answerWriter) writeExternal(m *match, qtype uint16) (target wire.Name) {
 	switch qtype {
 	case wire.TypeSRV:
@@ -347,9 +348,8 @@ func (w *answerWriter) writeExternal(m *match, qtype uint16) (target wire.Name) 
 	return ""
 }
 
-// writeLoadBalancerSRV writes the SRV records of a service whose load balancer has only a name.
-// What that resolves to is for the client to ask: glue is a courtesy, and this one
-// would have to be waited for.
+// writeLoadBalancerSRV writes SRV records that point to the host name of a load balancer.
+// They have no glue: the name would have to be resolved first.
 func (w *answerWriter) writeLoadBalancerSRV(m *match, to wire.Name) {
 	t := srvWriter{answerWriter: *w, port: m.port, weight: srvWeight(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
 	if !t.readPorts(m.svc.ports) {
@@ -364,12 +364,14 @@ func (w *answerWriter) writeLoadBalancerSRV(m *match, to wire.Name) {
 	}
 }
 
-// externallyReachable reports whether s is reached from outside of the cluster.
+// externallyReachable reports whether s has an address or a load balancer outside of the
+// cluster.
 func (s *service) externallyReachable() bool {
 	return s.external4 != "" || s.external6 != "" || s.loadBalancerName() != ""
 }
 
-// loadBalancerName is the name of the load balancer in front of s if it has no address.
+// loadBalancerName returns the host name of the load balancer of s, "" if it has an address
+// or no name.
 func (s *service) loadBalancerName() wire.Name {
 	if s.kind == externalName || s.external4 != "" || s.external6 != "" {
 		return ""
@@ -377,14 +379,13 @@ func (s *service) loadBalancerName() wire.Name {
 	return s.target
 }
 
-// eachExternal goes over the addresses s is reached at from outside, packed.
+// eachExternal yields the external addresses of s, packed.
 func (s *service) eachExternal(yield func(string) bool) {
 	addrSet{s.external4, s.external6}.each(yield)
 }
 
-// addExternalAddrs reads where svc is reached from outside of the cluster: its external
-// IPs, and what its load balancer goes by, which is an address or a name. Of several
-// names the first counts: a name has one alias.
+// addExternalAddrs adds the external IPs of svc and the addresses of its load balancer. If
+// the load balancer has host names, the first one counts: a name has one CNAME.
 func (s *service) addExternalAddrs(svc *corev1.Service, f *faults) {
 	for _, ip := range svc.Spec.ExternalIPs {
 		s.addExternalAddr(ip, "external IP", f)
@@ -419,14 +420,14 @@ func (s *service) addExternalAddr(ip, what string, f *faults) {
 	}
 }
 
-// linkExternals notes that s, of that key, is reached at its external addresses.
+// linkExternals enters s under its external addresses.
 func (x *index) linkExternals(key string, s *service) {
 	for ip := range s.eachExternal {
 		addRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
 	}
 }
 
-// unlinkExternals is the inverse of linkOutside.
+// unlinkExternals is the inverse of linkExternals.
 func (x *index) unlinkExternals(key string, s *service) {
 	for ip := range s.eachExternal {
 		dropRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)

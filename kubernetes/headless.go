@@ -12,13 +12,13 @@ import (
 // each change of a slice: where there are many it is not done under the view's lock, but for
 // the first answer that needs them.
 
-// maxEagerEndpoints is how many are put together when a slice changes. That takes 10 µs; with
-// twice as many, all who ask would wait that much longer, and with half, the second slice
-// of a service would make its first answer after a change slower.
+// maxEagerEndpoints is the number of endpoints up to which addresses are merged when a
+// slice changes, which takes 10 µs.
 const maxEagerEndpoints = 200
 
-// lazyAddrs is the addresses of a service's bare name, as fields of the service have them
-// elsewhere.
+// lazyAddrs are the merged addresses of a large headless service. The first answer that
+// needs them merges them, not the change of a slice: that would hold the view's lock for as
+// long as there are endpoints.
 type lazyAddrs struct {
 	nearestOnly      bool
 	endpoints        int // endpoints
@@ -28,8 +28,8 @@ type lazyAddrs struct {
 	bounds4, bounds6 localityBounds
 }
 
-// updateHeadlessAddrs prepares the addresses of the bare name of s, which takes the place of old (nil:
-// none).
+// updateHeadlessAddrs sets the addresses of a headless service's name. old is the service
+// that s replaces, nil if none: if the slices are the same, its addresses are reused.
 func (s *service) updateHeadlessAddrs(old *service, narrow bool) {
 	if old != nil && old.kind == headless && old.lazy != nil && old.distribution == s.distribution && sameBacking(old.slices, s.slices) {
 		s.lazy = old.lazy
@@ -51,13 +51,13 @@ func (s *service) updateHeadlessAddrs(old *service, narrow bool) {
 	s.v6, s.bounds6 = s.headlessAddrs(16, narrow)
 }
 
-// sameBacking reports whether a and b are one list, not only alike.
+// sameBacking reports whether a and b are the same slice in memory.
 func sameBacking(a, b []*slice) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// addrs is the packed RDATA of the addresses of qtype, and where those of the next distance
-// begin. Once b is spent it is nothing.
+// addrs returns the packed RDATA of the addresses of qtype, and where the next distance
+// begins in it. It returns nothing if b is exhausted.
 func (s *service) addrs(qtype uint16, b *Budget) (packed string, cut localityBounds) {
 	switch all := s.lazy; {
 	case all == nil && qtype == wire.TypeA:

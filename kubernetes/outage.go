@@ -60,11 +60,10 @@ type outage struct {
 	timer    *time.Timer // of the next summary
 }
 
-// outageParticipant is something that can fail, such as a reflector. The zero value works.
-// Its fields belong to the outageLog.
+// outageParticipant is something that can fail, such as a reflector.
 type outageParticipant struct {
-	resource string
-	outage   *outage // nil: it works
+	resource string  // set before use and then left alone
+	outage   *outage // the outageLog's own; nil: it works
 }
 
 func newOutageLog(log *slog.Logger, now func() time.Time) *outageLog {

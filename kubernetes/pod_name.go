@@ -2,9 +2,9 @@ package kubernetes
 
 import "bytes"
 
-// appendDashed appends the label that stands for a packed address: its text with
-// dashes for dots and colons. A label must not end in a dash, so an IPv6 address
-// that would (fd00::) gets a zero, which names the same address.
+// appendDashed appends the label of a packed address: its text form with dashes in place of
+// dots and colons. A label must not end in a dash, so an IPv6 address that ends in "::"
+// gets a zero.
 func appendDashed(b []byte, addr string) []byte {
 	start := len(b)
 	b = unpackAddr(addr).AppendTo(b)
@@ -19,9 +19,8 @@ func appendDashed(b []byte, addr string) []byte {
 	return b
 }
 
-// parseDashed reads an address with dashes, packed as RDATA. Three dashes with
-// something between them are IPv4; in all else dashes are colons. An IPv4 address
-// written as IPv6 (::ffff:a00:1) is IPv4.
+// parseDashed parses an address with dashes. Three single dashes are an IPv4 address;
+// otherwise dashes stand for colons. An IPv4-mapped IPv6 address is returned as IPv4.
 func parseDashed(text []byte) (addr packedAddr, ok bool) {
 	if bytes.Count(text, dash) == 3 && !bytes.Contains(text, doubleDash) {
 		return parseDashedIPv4(text)
@@ -29,8 +28,8 @@ func parseDashed(text []byte) (addr packedAddr, ok bool) {
 	return parseDashedIPv6(text)
 }
 
-// packedAddr is an address in its RDATA form without a place on the heap: 4 or 16
-// bytes of it count, 0 is none.
+// packedAddr is an address in RDATA form that needs no heap memory: the first size bytes, 4
+// or 16. The zero value is no address.
 type packedAddr struct {
 	bytes [16]byte
 	size  uint8
@@ -58,8 +57,8 @@ func parseDashedIPv4(text []byte) (a packedAddr, ok bool) {
 	return a, true
 }
 
-// parseOctet reads one byte of an IPv4 address: no leading zeros, which some readers
-// take for octal.
+// parseOctet parses one byte of an IPv4 address. Leading zeros are invalid: some parsers
+// take them for octal.
 func parseOctet(part []byte) (byte, bool) {
 	if len(part) == 0 || len(part) > 3 || len(part) > 1 && part[0] == '0' {
 		return 0, false
@@ -84,8 +83,8 @@ func hexDigit(c byte) (byte, bool) {
 	return 0, false
 }
 
-// parseDashedIPv6 reads groups of one to four hex digits between dashes, with "--" at
-// most once for one or more groups of zeros (RFC 4291, 2.2).
+// parseDashedIPv6 parses groups of one to four hex digits between dashes. "--" stands for
+// one or more groups of zeros and appears at most once (RFC 4291, section 2.2).
 func parseDashedIPv6(text []byte) (packedAddr, bool) {
 	var b [16]byte
 	n, gap := 0, -1
@@ -110,7 +109,7 @@ func parseDashedIPv6(text []byte) (packedAddr, bool) {
 	return expandGap(b, n, gap)
 }
 
-// hexGroup reads the hex digits that text starts with, five at most.
+// hexGroup reads the hex digits at the start of text, at most five.
 func hexGroup(text []byte) (v, digits int) {
 	for digits < len(text) && digits < 5 {
 		d, ok := hexDigit(text[digits])
@@ -123,7 +122,7 @@ func hexGroup(text []byte) (v, digits int) {
 	return v, digits
 }
 
-// separator is what stands between two groups.
+// separator is what follows a group of hex digits.
 type separator uint8
 
 const (
@@ -133,8 +132,8 @@ const (
 	gapSeparator
 )
 
-// cutSeparator reads what stands behind a group, and gives what is behind that. Only a
-// double dash may end the text.
+// cutSeparator reads the separator at the start of text and returns the rest. Only a double
+// dash may end the text.
 func cutSeparator(text []byte) (separator, []byte) {
 	switch {
 	case len(text) == 0:
@@ -147,7 +146,8 @@ func cutSeparator(text []byte) (separator, []byte) {
 	return badSeparator, text
 }
 
-// expandGap puts the zeros of "--" where they stood.
+// expandGap inserts the zeros that "--" stands for. n bytes of b are set; gap is where the
+// zeros belong, -1 if nowhere.
 func expandGap(b [16]byte, n, gap int) (a packedAddr, ok bool) {
 	switch {
 	case gap < 0 && n != 16, gap >= 0 && n == 16:
@@ -162,7 +162,8 @@ func expandGap(b [16]byte, n, gap int) (a packedAddr, ok bool) {
 	return packedAddr{bytes: b, size: 16}.unmap(), true
 }
 
-// unmap is the IPv4 address in an IPv4-mapped one.
+// unmap returns the IPv4 address of an IPv4-mapped IPv6 address, and other addresses
+// unchanged.
 func (a packedAddr) unmap() packedAddr {
 	for i, c := range a.bytes[:12] {
 		want := byte(0)

@@ -114,7 +114,7 @@ type reflector struct {
 
 // run follows until ctx ends, and returns as soon as what it asked for is torn down.
 func (f *reflector) run(ctx context.Context) {
-	f.errors = errorLog{log: f.log, outages: f.outages, resource: f.resource, namespace: f.namespace}
+	f.errors = newErrorLog(f.log, f.outages, f.resource, f.namespace)
 	defer f.errors.close()
 	if f.firstBackoff == 0 {
 		f.firstBackoff = minBackoff
