@@ -12,7 +12,7 @@ import (
 func (rt *Routes) applyRewrite(r *request) outcome {
 	sub := newSubquery()
 	defer sub.release()
-	matched, err := sub.change.Take(r.zone.Rewrite, &r.query)
+	matched, err := sub.change.Apply(r.zone.Rewrite, &r.query)
 	switch {
 	case err != nil:
 		return r.failWith(err)
@@ -49,7 +49,7 @@ func (rt *Routes) askRewritten(r *request, sub *subquery) outcome {
 	r.source, r.ordered, r.viaSearch = sub.source, sub.ordered, sub.viaSearch
 	r.copyVerdict(&sub.request)
 	if !r.reply.Rewrite(&sub.reply, &sub.change, other) {
-		return r.failWith(rewrite.ErrName)
+		return r.failWith(rewrite.ErrInvalidName)
 	}
 	r.reply.CopyEDE(&sub.reply)
 	rcode := sub.change.Rcode(sub.reply.Rcode())
@@ -70,11 +70,11 @@ const maxPlainRcode = 15
 // resolveAlias resolves the target of the first alias in sub's reply that a rule applies to.
 // The outcome is [answered] or [wouldWait]. The error is why the target does not resolve.
 func (rt *Routes) resolveAlias(sub *subquery) (*wire.Splice, outcome, error) {
-	if sub.hops > maxHops || !sub.change.Aliases() {
+	if sub.hops > maxHops || !sub.change.RewritesCNAME() {
 		return nil, answered, nil
 	}
 	for i, target := range sub.reply.Aliases(sub.name[:]) {
-		name, leads, ok := sub.change.Target(target)
+		name, leads, ok := sub.change.CNAMETarget(target)
 		if !ok {
 			continue
 		}

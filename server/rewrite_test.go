@@ -178,7 +178,7 @@ func TestRulesCounted(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if text := log.String(); strings.Count(text, "\n") != 4 || strings.Count(text, rewrite.ErrName.Error()) != 2 || strings.Count(text, "template answer: dns:") != 2 {
+	if text := log.String(); strings.Count(text, "\n") != 4 || strings.Count(text, rewrite.ErrInvalidName.Error()) != 2 || strings.Count(text, "template answer: dns:") != 2 {
 		t.Errorf("logged:\n%s", text)
 	}
 }

@@ -36,7 +36,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.zones[z.Name] = z
 		rt.depth = max(rt.depth, z.Name.Labels())
 		rt.views = rt.views || z.View != nil
-		rt.classes = rt.classes || z.Rewrite.Classes()
+		rt.classes = rt.classes || z.Rewrite.RewritesClass()
 	}
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
 		for _, z := range zones {

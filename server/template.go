@@ -17,7 +17,7 @@ func (z *Zone) template(r *request) outcome {
 	}
 	found, err := z.Template.Answer(&r.query, r.client.Addr(), &r.reply, follow)
 	switch {
-	case !r.mayWait() && (found == template.Waits || err != nil):
+	case !r.mayWait() && (found == template.WouldWait || err != nil):
 		return wouldWait
 	case found == template.NotMine && err == nil:
 		return notMine

@@ -32,25 +32,25 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// maxFile bounds the file, which is read whole. A block list of a million names has
+// maxFileSize bounds the file, which is read whole. A block list of a million names has
 // about 30 MB; half as much would refuse it, twice as much would let one mistyped
 // path take memory that a node's agent has not got.
-const maxFile = 32 << 20
+const maxFileSize = 32 << 20
 
 var (
-	errSize    = fmt.Errorf("it is larger than %d MiB", maxFile>>20)
-	errRegular = errors.New("it is not a regular file")
+	errTooLarge   = fmt.Errorf("it is larger than %d MiB", maxFileSize>>20)
+	errNotRegular = errors.New("it is not a regular file")
 )
 
 // Table is safe for concurrent use. [New] makes it.
 type Table struct {
-	cfg  config.Hosts
-	log  *slog.Logger
-	view atomic.Pointer[view]
+	cfg     config.Hosts
+	log     *slog.Logger
+	records atomic.Pointer[records]
 
 	// What the file looked like when it was last read or failed to be; nil if it
 	// was not there. Only New and Run touch it.
-	seen fs.FileInfo
+	lastInfo fs.FileInfo
 }
 
 // Options are what a Table needs beside its directive.
@@ -67,7 +67,7 @@ func New(cfg *config.Hosts, opts Options) (*Table, error) {
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
-	t.view.Store(t.build(nil))
+	t.records.Store(t.buildRecords(nil))
 	info, err := os.Stat(t.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {
 		t.log.Warn("the file does not exist; it is read as soon as it does", "file", t.cfg.File)
@@ -97,23 +97,23 @@ func (t *Table) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			t.check()
+			t.reloadIfChanged()
 		}
 	}
 }
 
-// check reads the file if it has changed. A failure is logged once, not at every
+// reloadIfChanged reads the file if it has changed. A failure is logged once, not at every
 // look.
-func (t *Table) check() {
+func (t *Table) reloadIfChanged() {
 	info, err := os.Stat(t.cfg.File)
 	if err != nil {
-		if t.seen != nil {
+		if t.lastInfo != nil {
 			t.log.Warn("the file can't be looked at; the last state stays", "file", t.cfg.File, "error", err)
 		}
-		t.seen = nil
+		t.lastInfo = nil
 		return
 	}
-	if t.seen != nil && os.SameFile(info, t.seen) && info.ModTime().Equal(t.seen.ModTime()) && info.Size() == t.seen.Size() {
+	if t.lastInfo != nil && os.SameFile(info, t.lastInfo) && info.ModTime().Equal(t.lastInfo.ModTime()) && info.Size() == t.lastInfo.Size() {
 		return
 	}
 	if err := t.load(info); err != nil {
@@ -125,42 +125,42 @@ func (t *Table) check() {
 
 // load reads the file that info was got from.
 func (t *Table) load(info fs.FileInfo) error {
-	t.seen = info
+	t.lastInfo = info
 	if !info.Mode().IsRegular() { // to open a pipe would wait for its writer
-		return errRegular
+		return errNotRegular
 	}
 	f, err := os.Open(t.cfg.File)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return err
 	}
-	if len(text) > maxFile {
-		return errSize
+	if len(text) > maxFileSize {
+		return errTooLarge
 	}
-	t.view.Store(t.build(text))
+	t.records.Store(t.buildRecords(text))
 	return nil
 }
 
 // Entries is the number of addresses and reverse names held: coredns_hosts_entries.
-func (t *Table) Entries() int { return t.view.Load().entries }
+func (t *Table) Entries() int { return t.records.Load().entries }
 
 // Answer makes r the answer to q and reports true, or reports false if the next
 // step has to answer; r is untouched then. It does not allocate.
 func (t *Table) Answer(q *wire.Query, r *wire.Reply) bool {
-	v := t.view.Load()
+	v := t.records.Load()
 	if q.Type == wire.TypePTR {
 		return t.answerReverse(v, q, r)
 	}
-	if !within(q.Name(), t.cfg.Zones) {
+	if !inZones(q.Name(), t.cfg.Zones) {
 		return false
 	}
-	h := v.find(q.Name())
+	h := v.lookup(q.Name())
 	if h == nil {
-		if t.cfg.Fallthrough != nil && within(q.Name(), t.cfg.Fallthrough.Zones) {
+		if t.cfg.Fallthrough != nil && inZones(q.Name(), t.cfg.Fallthrough.Zones) {
 			return false
 		}
 		r.Fail(wire.ServFail)
@@ -181,7 +181,7 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) bool {
 	return true
 }
 
-func (t *Table) answerReverse(v *view, q *wire.Query, r *wire.Reply) bool {
+func (t *Table) answerReverse(v *records, q *wire.Query, r *wire.Reply) bool {
 	names := v.reverse[wire.Name(q.Name())]
 	if len(names) == 0 {
 		return false
@@ -194,8 +194,8 @@ func (t *Table) answerReverse(v *view, q *wire.Query, r *wire.Reply) bool {
 	return true
 }
 
-// within reports whether name, lower case, is in one of zones; none means all.
-func within(name []byte, zones []wire.Name) bool {
+// inZones reports whether name, lower case, is in one of zones; none means all.
+func inZones(name []byte, zones []wire.Name) bool {
 	if len(zones) == 0 {
 		return true
 	}

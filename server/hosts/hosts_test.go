@@ -21,8 +21,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// file writes text to a new hosts file.
-func file(t testing.TB, text string) string {
+// writeFile writes text to a new hosts file.
+func writeFile(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -31,8 +31,8 @@ func file(t testing.TB, text string) string {
 	return path
 }
 
-// table makes a Table, with what it logged.
-func table(t testing.TB, cfg config.Hosts) (*Table, *bytes.Buffer) {
+// newTable makes a Table, with what it logged.
+func newTable(t testing.TB, cfg config.Hosts) (*Table, *bytes.Buffer) {
 	t.Helper()
 	var out bytes.Buffer
 	tab, err := New(&cfg, Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
@@ -66,9 +66,9 @@ func query(t testing.TB, qname string, qtype uint16) *wire.Query {
 	return &q
 }
 
-// look is what tab answers, as lines: the rcode and AA, then the records. Empty
+// ask is what tab answers, as lines: the rcode and AA, then the records. Empty
 // means that the next step has to answer.
-func look(t testing.TB, tab *Table, qname string, qtype uint16) []string {
+func ask(t testing.TB, tab *Table, qname string, qtype uint16) []string {
 	t.Helper()
 	q := query(t, qname, qtype)
 	var r wire.Reply
@@ -110,7 +110,7 @@ fd00::2 own.wild.example
 
 func TestAnswer(t *testing.T) {
 	cfg := config.Hosts{
-		File: file(t, text), TTL: 3600, Zones: []wire.Name{name(t, "example"), name(t, "10.in-addr.arpa")},
+		File: writeFile(t, text), TTL: 3600, Zones: []wire.Name{name(t, "example"), name(t, "10.in-addr.arpa")},
 		Inline: []string{"10.0.0.9 inline.example web.example"},
 	}
 	tests := map[string]struct {
@@ -148,13 +148,13 @@ func TestAnswer(t *testing.T) {
 		"PTR of a plain name":     {"web.example", dns.TypePTR, nil},
 		"A of a reverse name":     {"1.0.0.10.in-addr.arpa", dns.TypeA, []string{"SERVFAIL"}},
 	}
-	tab, logged := table(t, cfg)
+	tab, logged := newTable(t, cfg)
 	if logged.Len() > 0 {
 		t.Errorf("logged:\n%s", logged)
 	}
 	for label, tt := range tests {
 		t.Run(label, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, look(t, tab, tt.qname, tt.qtype)); diff != "" {
+			if diff := cmp.Diff(tt.want, ask(t, tab, tt.qname, tt.qtype)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -167,7 +167,7 @@ func TestAnswer(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	path := file(t, "10.0.0.1 web.example\n")
+	path := writeFile(t, "10.0.0.1 web.example\n")
 	tests := map[string]struct {
 		cfg   config.Hosts
 		qname string
@@ -185,8 +185,8 @@ func TestOptions(t *testing.T) {
 	for label, tt := range tests {
 		t.Run(label, func(t *testing.T) {
 			tt.cfg.File = path
-			tab, _ := table(t, tt.cfg)
-			if diff := cmp.Diff(tt.want, look(t, tab, tt.qname, tt.qtype)); diff != "" {
+			tab, _ := newTable(t, tt.cfg)
+			if diff := cmp.Diff(tt.want, ask(t, tab, tt.qname, tt.qtype)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -213,7 +213,7 @@ func TestBadLines(t *testing.T) {
 	}
 	for label, tt := range tests {
 		t.Run(label, func(t *testing.T) {
-			tab, logged := table(t, config.Hosts{File: file(t, "\n10.0.0.7 first.example\n"+tt.line+"\n10.0.0.8 last.example")})
+			tab, logged := newTable(t, config.Hosts{File: writeFile(t, "\n10.0.0.7 first.example\n"+tt.line+"\n10.0.0.8 last.example")})
 			got := logged.String()
 			if tt.log == "" && got != "" {
 				t.Errorf("logged %s", got)
@@ -222,20 +222,20 @@ func TestBadLines(t *testing.T) {
 				t.Errorf("logged %s", got)
 			}
 			for _, n := range []string{"first.example", "last.example", tt.good} {
-				if n != "" && len(look(t, tab, n, dns.TypeA)) != 2 {
+				if n != "" && len(ask(t, tab, n, dns.TypeA)) != 2 {
 					t.Errorf("%s is not there", n)
 				}
 			}
 		})
 	}
 	t.Run("many", func(t *testing.T) {
-		_, logged := table(t, config.Hosts{File: file(t, strings.Repeat("x\n", 1000))})
-		if n := strings.Count(logged.String(), "\n"); n != maxLogged+1 || !strings.Contains(logged.String(), "lines=1000") {
+		_, logged := newTable(t, config.Hosts{File: writeFile(t, strings.Repeat("x\n", 1000))})
+		if n := strings.Count(logged.String(), "\n"); n != maxLoggedLines+1 || !strings.Contains(logged.String(), "lines=1000") {
 			t.Errorf("%d lines logged, last:\n%s", n, logged)
 		}
 	})
 	t.Run("inline", func(t *testing.T) {
-		_, logged := table(t, config.Hosts{File: file(t, ""), Inline: []string{"10.0.0.1 a.example", "b.example"}})
+		_, logged := newTable(t, config.Hosts{File: writeFile(t, ""), Inline: []string{"10.0.0.1 a.example", "b.example"}})
 		if !strings.Contains(logged.String(), "source=Corefile line=2") {
 			t.Errorf("logged %s", logged)
 		}
@@ -244,24 +244,24 @@ func TestBadLines(t *testing.T) {
 
 func TestFile(t *testing.T) {
 	t.Run("missing", func(t *testing.T) {
-		tab, logged := table(t, config.Hosts{File: filepath.Join(t.TempDir(), "hosts"), Inline: []string{"10.0.0.1 a.example"}})
+		tab, logged := newTable(t, config.Hosts{File: filepath.Join(t.TempDir(), "hosts"), Inline: []string{"10.0.0.1 a.example"}})
 		if !strings.Contains(logged.String(), "does not exist") {
 			t.Errorf("logged %s", logged)
 		}
-		if len(look(t, tab, "a.example", dns.TypeA)) != 2 {
+		if len(ask(t, tab, "a.example", dns.TypeA)) != 2 {
 			t.Error("the inline lines don't count")
 		}
 	})
 	t.Run("a folder", func(t *testing.T) {
 		dir := t.TempDir()
 		_, err := New(&config.Hosts{File: dir}, Options{})
-		if !errors.Is(err, errRegular) || !strings.Contains(err.Error(), dir) {
+		if !errors.Is(err, errNotRegular) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("too large", func(t *testing.T) {
-		path := file(t, "")
-		if err := os.Truncate(path, maxFile+1); err != nil { // a hole, no blocks
+		path := writeFile(t, "")
+		if err := os.Truncate(path, maxFileSize+1); err != nil { // a hole, no blocks
 			t.Fatal(err)
 		}
 		if _, err := New(&config.Hosts{File: path}, Options{}); err == nil || !strings.Contains(err.Error(), "32 MiB") {
@@ -283,12 +283,12 @@ func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const every = 5 * time.Second
 		ctx, stop := context.WithCancel(t.Context())
-		tab, logged := table(t, config.Hosts{File: path, Reload: every})
+		tab, logged := newTable(t, config.Hosts{File: path, Reload: every})
 		done := make(chan struct{})
 		go func() { tab.Run(ctx); close(done) }()
 		tick := func() { time.Sleep(every); synctest.Wait() } // fake time
 		has := func(addr string) bool {
-			lines := look(t, tab, "a.example", dns.TypeA)
+			lines := ask(t, tab, "a.example", dns.TypeA)
 			return len(lines) == 2 && strings.HasSuffix(lines[1], addr)
 		}
 		then := time.Unix(1e9, 0)
@@ -321,7 +321,7 @@ func TestReload(t *testing.T) {
 			}, "10.0.0.66"},
 			{"it comes back", func() { write("10.0.0.55 a.example", then) }, "10.0.0.55"},
 			{"it becomes too large", func() {
-				if err := os.Truncate(path, maxFile+1); err != nil {
+				if err := os.Truncate(path, maxFileSize+1); err != nil {
 					t.Fatal(err)
 				}
 			}, "10.0.0.55"},
@@ -330,7 +330,7 @@ func TestReload(t *testing.T) {
 			s.do()
 			tick()
 			if !has(s.want) {
-				t.Errorf("%s: %v, want %s", s.what, look(t, tab, "a.example", dns.TypeA), s.want)
+				t.Errorf("%s: %v, want %s", s.what, ask(t, tab, "a.example", dns.TypeA), s.want)
 			}
 		}
 		before := logged.Len()
@@ -345,8 +345,8 @@ func TestReload(t *testing.T) {
 
 func TestNoReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := file(t, "10.0.0.1 a.example")
-		tab, _ := table(t, config.Hosts{File: path})
+		path := writeFile(t, "10.0.0.1 a.example")
+		tab, _ := newTable(t, config.Hosts{File: path})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { tab.Run(ctx); close(done) }()
@@ -355,7 +355,7 @@ func TestNoReload(t *testing.T) {
 		}
 		time.Sleep(time.Hour) // fake time
 		synctest.Wait()
-		if lines := look(t, tab, "a.example", dns.TypeA); len(lines) != 2 || !strings.HasSuffix(lines[1], "10.0.0.1") {
+		if lines := ask(t, tab, "a.example", dns.TypeA); len(lines) != 2 || !strings.HasSuffix(lines[1], "10.0.0.1") {
 			t.Errorf("read again: %v", lines)
 		}
 		stop()
@@ -369,11 +369,11 @@ func TestBlockList(t *testing.T) {
 	for i := range maxRecords + 10 {
 		fmt.Fprintf(&lines, "0.0.0.0 n%d.example\n10.%d.%d.1 many.example\n", i, i/256, i%256)
 	}
-	tab, _ := table(t, config.Hosts{File: file(t, lines.String())})
+	tab, _ := newTable(t, config.Hosts{File: writeFile(t, lines.String())})
 	if got := tab.Entries(); got != maxRecords+10+maxRecords+maxRecords+maxRecords {
 		t.Errorf("%d entries", got)
 	}
-	if got := look(t, tab, fmt.Sprintf("n%d.example", maxRecords+9), dns.TypeA); len(got) != 2 {
+	if got := ask(t, tab, fmt.Sprintf("n%d.example", maxRecords+9), dns.TypeA); len(got) != 2 {
 		t.Errorf("the last name: %v", got)
 	}
 	for _, q := range []*wire.Query{query(t, "0.0.0.0.in-addr.arpa", dns.TypePTR), query(t, "many.example", dns.TypeA)} {
@@ -398,7 +398,7 @@ func TestReverseName(t *testing.T) {
 }
 
 func TestAllocations(t *testing.T) {
-	tab, _ := table(t, config.Hosts{File: file(t, text), Zones: []wire.Name{name(t, "example")}})
+	tab, _ := newTable(t, config.Hosts{File: writeFile(t, text), Zones: []wire.Name{name(t, "example")}})
 	var r wire.Reply
 	buf := make([]byte, 0, 4096)
 	for _, q := range []*wire.Query{
@@ -422,8 +422,8 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte("::1 localhost\r\n127.0.0.1 .\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		tab := &Table{log: slog.New(slog.DiscardHandler), cfg: config.Hosts{Zones: []wire.Name{name(t, "example"), wire.Root}}}
-		v := tab.build(text)
-		tab.view.Store(v)
+		v := tab.buildRecords(text)
+		tab.records.Store(v)
 		entries := 0
 		for n, h := range v.names {
 			if len(h.v4)+len(h.v6) == 0 {
@@ -434,7 +434,7 @@ func FuzzLines(f *testing.F) {
 			if err != nil || back != n {
 				t.Errorf("%q came back as %q, %v", n, back, err)
 			}
-			if v.find([]byte(n)) != h {
+			if v.lookup([]byte(n)) != h {
 				t.Errorf("%s is not found", n)
 			}
 		}
@@ -455,7 +455,7 @@ func BenchmarkAnswer(b *testing.B) {
 	for i := range 10000 {
 		fmt.Fprintf(&lines, "10.0.%d.%d n%d.example\n", i/256, i%256, i)
 	}
-	tab, _ := table(b, config.Hosts{File: file(b, lines.String()), Zones: []wire.Name{name(b, "example")}})
+	tab, _ := newTable(b, config.Hosts{File: writeFile(b, lines.String()), Zones: []wire.Name{name(b, "example")}})
 	q := query(b, "n5000.example", dns.TypeA)
 	var r wire.Reply
 	buf := make([]byte, 0, 4096)

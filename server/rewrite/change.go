@@ -14,39 +14,39 @@ type Change struct {
 	// Type and Class are what is asked instead.
 	Type, Class uint16
 
-	name   []byte // asked instead, in wire form and lower case
-	text   []byte // the same in presentation form
-	other  []byte // what text is made into
-	edits  []edit
-	turned []byte // the names that edits lead from and to, one behind the other
-	out    [2][]byte
-	next   int
+	name      []byte // asked instead, in wire form and lower case
+	text      []byte // the same in presentation form
+	scratch   []byte // what text is made into
+	edits     []edit
+	names     []byte // the names that edits lead from and to, one behind the other
+	buffers   [2][]byte
+	nextIndex int
 }
 
 // edit is what a rule does to the reply.
 type edit struct {
 	*rule
-	// from and to bound the name that the rule made and the one that it was made of, in
-	// [Change.turned]; both are empty where the rule doesn't turn names back, or does so
+	// newStart and to bound the name that the rule made and the one that it was made of, in
+	// [Change.names]; both are empty where the rule doesn't turn names back, or does so
 	// whatever the name.
-	from, made, to int
+	newStart, oldStart, oldEnd int
 }
 
-// Take puts q through the rules; false says that none has taken it, and c means nothing.
-// The error is [ErrName]. c refers to q's name no longer when it returns.
-func (c *Change) Take(r *Rules, q *wire.Query) (taken bool, err error) {
+// Apply puts q through the rules; false says that none has taken it, and c means nothing.
+// The error is [ErrInvalidName]. c refers to q's name no longer when it returns.
+func (c *Change) Apply(r *Rules, q *wire.Query) (matched bool, err error) {
 	c.Type, c.Class = q.Type, q.Class
-	c.edits, c.turned = c.edits[:0], c.turned[:0]
+	c.edits, c.names = c.edits[:0], c.names[:0]
 	c.name = append(c.name[:0], q.Name()...)
 	c.text = wire.AppendText(c.text[:0], c.name)
 	for i := range r.list {
 		rule := &r.list[i]
-		if !c.takes(rule) {
+		if !c.applyRule(rule) {
 			continue
 		}
-		taken = true
+		matched = true
 		if rule.Field == config.RewriteName {
-			if err := c.rename(rule); err != nil {
+			if err := c.applyName(rule); err != nil {
 				return true, err
 			}
 		}
@@ -54,11 +54,11 @@ func (c *Change) Take(r *Rules, q *wire.Query) (taken bool, err error) {
 			break
 		}
 	}
-	return taken, nil
+	return matched, nil
 }
 
-// takes puts the query through one rule, but for its name.
-func (c *Change) takes(r *rule) bool {
+// applyRule puts the query through one rule, but for its name.
+func (c *Change) applyRule(r *rule) bool {
 	switch r.Field {
 	case config.RewriteType:
 		if c.Type != r.FromCode {
@@ -76,7 +76,7 @@ func (c *Change) takes(r *rule) bool {
 		return true
 	case config.RewriteCNAME: // takes every query; replies are what it is held against
 	default:
-		if !r.takes(c.text) {
+		if !r.matches(c.text) {
 			return false
 		}
 	}
@@ -86,19 +86,19 @@ func (c *Change) takes(r *rule) bool {
 	return true
 }
 
-// rename makes the rule's name the one that is asked.
-func (c *Change) rename(r *rule) error {
-	c.other = lowered(r.replace(c.other[:0], c.text))
-	e := edit{rule: r, from: len(c.turned)}
+// applyName makes the rule's name the one that is asked.
+func (c *Change) applyName(r *rule) error {
+	c.scratch = lowerASCII(r.replace(c.scratch[:0], c.text))
+	e := edit{rule: r, newStart: len(c.names)}
 	var ok bool
-	c.turned, ok = wire.AppendName(c.turned, c.other)
-	if !ok || len(c.other) > maxText {
-		return ErrName
+	c.names, ok = wire.AppendName(c.names, c.scratch)
+	if !ok || len(c.scratch) > maxNameText {
+		return ErrInvalidName
 	}
-	e.made = len(c.turned)
-	c.turned = append(c.turned, c.name...)
-	e.to = len(c.turned)
-	c.name = append(c.name[:0], c.turned[e.from:e.made]...)
+	e.oldStart = len(c.names)
+	c.names = append(c.names, c.name...)
+	e.oldEnd = len(c.names)
+	c.name = append(c.name[:0], c.names[e.newStart:e.oldStart]...)
 	c.text = wire.AppendText(c.text[:0], c.name)
 	c.edits = append(c.edits, e)
 	return nil
@@ -108,62 +108,62 @@ func (c *Change) rename(r *rule) error {
 func (c *Change) Name() []byte { return c.name }
 
 // Owner is what the owner of a record becomes (see [wire.Editor]).
-func (c *Change) Owner(name []byte) []byte { return c.edit(name, false) }
+func (c *Change) Owner(name []byte) []byte { return c.applyEdits(name, false) }
 
 // Value is what a name in a record's data becomes (see [wire.Editor]).
-func (c *Change) Value(name []byte) []byte { return c.edit(name, true) }
+func (c *Change) Value(name []byte) []byte { return c.applyEdits(name, true) }
 
-// edit puts a name of the reply through the edits; nil is a name that is none.
-func (c *Change) edit(name []byte, value bool) []byte {
+// applyEdits puts a name of the reply through the edits; nil is a name that is none.
+func (c *Change) applyEdits(name []byte, value bool) []byte {
 	for i := len(c.edits) - 1; i >= 0 && name != nil; i-- {
-		name = c.one(&c.edits[i], name, value)
+		name = c.applyEdit(&c.edits[i], name, value)
 	}
 	return name
 }
 
-// one puts a name of the reply through one edit.
-func (c *Change) one(e *edit, name []byte, value bool) []byte {
+// applyEdit puts a name of the reply through one edit.
+func (c *Change) applyEdit(e *edit, name []byte, value bool) []byte {
 	if e.Field != config.RewriteName {
 		return name
 	}
 	for i := len(e.answers) - 1; i >= 0 && name != nil; i-- {
 		if a := &e.answers[i]; a.value == value {
-			name = c.match(a, name)
+			name = c.applyAnswerRule(a, name)
 		}
 	}
 	if e.Auto && name != nil {
-		name = c.back(e, name)
+		name = c.revertName(e, name)
 	}
 	return name
 }
 
-// buffer is one to make a name in, another one than the last.
-func (c *Change) buffer() *[]byte {
-	c.next = 1 - c.next
-	c.out[c.next] = c.out[c.next][:0]
-	return &c.out[c.next]
+// nextBuffer is one to make a name in, another one than the last.
+func (c *Change) nextBuffer() *[]byte {
+	c.nextIndex = 1 - c.nextIndex
+	c.buffers[c.nextIndex] = c.buffers[c.nextIndex][:0]
+	return &c.buffers[c.nextIndex]
 }
 
-// match is name as a makes it.
-func (c *Change) match(a *answer, name []byte) []byte {
+// applyAnswerRule is name as a makes it.
+func (c *Change) applyAnswerRule(a *answerRule, name []byte) []byte {
 	c.text = wire.AppendText(c.text[:0], name)
 	at := a.pattern.FindSubmatchIndex(c.text)
 	if at == nil {
 		return name
 	}
-	c.other = a.to.expand(c.other[:0], c.text, at)
-	return c.made()
+	c.scratch = a.to.expand(c.scratch[:0], c.text, at)
+	return c.finishName()
 }
 
-// made is the name in c.other, nil if it is none. A second dot at its end is passed over:
+// finishName is the name in c.other, nil if it is none. A second dot at its end is passed over:
 // what replaces a name ends with one, and so may the group of a pattern before it.
-func (c *Change) made() []byte {
-	b := c.buffer()
+func (c *Change) finishName() []byte {
+	b := c.nextBuffer()
 	var ok bool
-	if *b, ok = wire.AppendName(*b, c.other); ok {
+	if *b, ok = wire.AppendName(*b, c.scratch); ok {
 		return *b
 	}
-	if text, double := bytes.CutSuffix(c.other, []byte("..")); double {
+	if text, double := bytes.CutSuffix(c.scratch, []byte("..")); double {
 		if *b, ok = wire.AppendName(*b, text); ok {
 			return *b
 		}
@@ -171,19 +171,19 @@ func (c *Change) made() []byte {
 	return nil
 }
 
-// back turns name back to what it was before e's rule, where that made it: the name
+// revertName turns name back to what it was before e's rule, where that made it: the name
 // itself or one below it; for a suffix all names that end with what the rule puts there.
-func (c *Change) back(e *edit, name []byte) []byte {
+func (c *Change) revertName(e *edit, name []byte) []byte {
 	if e.Match.Kind == config.MatchSuffix {
 		c.text = wire.AppendText(c.text[:0], name)
-		head, ok := cut(c.text, e.To)
+		head, ok := trimSuffixFold(c.text, e.To)
 		if !ok {
 			return name
 		}
-		c.other = append(append(c.other[:0], head...), e.Match.Text...)
-		return c.made()
+		c.scratch = append(append(c.scratch[:0], head...), e.Match.Text...)
+		return c.finishName()
 	}
-	from, to := c.turned[e.from:e.made], c.turned[e.made:e.to]
+	from, to := c.names[e.newStart:e.oldStart], c.names[e.oldStart:e.oldEnd]
 	head := 0
 	for len(name)-head > len(from) {
 		head += 1 + int(name[head])
@@ -194,7 +194,7 @@ func (c *Change) back(e *edit, name []byte) []byte {
 	if head+len(to) > wire.MaxName {
 		return nil
 	}
-	b := c.buffer()
+	b := c.nextBuffer()
 	*b = append(append(*b, name[:head]...), to...)
 	return *b
 }
@@ -219,8 +219,8 @@ func (c *Change) Rcode(rcode wire.Rcode) wire.Rcode {
 	return rcode
 }
 
-// Aliases reports whether a rule may take what an alias of the reply leads to.
-func (c *Change) Aliases() bool {
+// RewritesCNAME reports whether a rule may take what an alias of the reply leads to.
+func (c *Change) RewritesCNAME() bool {
 	for i := range c.edits {
 		if c.edits[i].Field == config.RewriteCNAME {
 			return true
@@ -229,23 +229,23 @@ func (c *Change) Aliases() bool {
 	return false
 }
 
-// Target says what becomes of an alias of the reply, given what it leads to in wire form:
+// CNAMETarget says what becomes of an alias of the reply, given what it leads to in wire form:
 // the name to ask instead, and what it leads to then, which rules may have turned back.
 // ok is false where no rule takes it. Both are made for the caller.
-func (c *Change) Target(target []byte) (ask, leads []byte, ok bool) {
+func (c *Change) CNAMETarget(target []byte) (ask, leads []byte, ok bool) {
 	name := target
 	for i := len(c.edits) - 1; i >= 0 && name != nil; i-- {
 		e := &c.edits[i]
 		if e.Field != config.RewriteCNAME {
-			name = c.one(e, name, true)
+			name = c.applyEdit(e, name, true)
 			continue
 		}
-		c.text = lowered(wire.AppendText(c.text[:0], name))
-		if !e.takes(c.text) {
+		c.text = lowerASCII(wire.AppendText(c.text[:0], name))
+		if !e.matches(c.text) {
 			continue
 		}
-		c.other = e.replace(c.other[:0], c.text)
-		name = c.made()
+		c.scratch = e.replace(c.scratch[:0], c.text)
+		name = c.finishName()
 		ask, ok = slices.Clone(name), true
 	}
 	return ask, slices.Clone(name), ok && name != nil

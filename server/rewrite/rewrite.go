@@ -22,8 +22,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// ErrName is why a query or a reply can't be rewritten.
-var ErrName = errors.New("a rewrite rule makes a name that is none")
+// ErrInvalidName is why a query or a reply can't be rewritten.
+var ErrInvalidName = errors.New("a rewrite rule makes a name that is none")
 
 // Rules are those of one server block. They are immutable and safe for concurrent use.
 type Rules struct {
@@ -34,52 +34,52 @@ type Rules struct {
 // rule is one rule, with what can be made of its texts once.
 type rule struct {
 	config.RewriteRule
-	to      template
-	answers []answer
+	to      replacement
+	answers []answerRule
 }
 
-// answer is an edit of names in the reply by a pattern.
-type answer struct {
+// answerRule is an edit of names in the reply by a pattern.
+type answerRule struct {
 	value   bool
 	pattern *regexp.Regexp
-	to      template
+	to      replacement
 }
 
 // New makes the rules of cfg.
 func New(cfg *config.Rewrite) *Rules {
 	r := &Rules{}
 	for _, c := range cfg.Rules {
-		made := rule{RewriteRule: c, to: split(c.To)}
+		compiled := rule{RewriteRule: c, to: parseReplacement(c.To)}
 		for _, a := range c.Answers {
-			made.answers = append(made.answers, answer{value: a.Value, pattern: a.Pattern, to: split(a.To)})
+			compiled.answers = append(compiled.answers, answerRule{value: a.Value, pattern: a.Pattern, to: parseReplacement(a.To)})
 		}
-		r.list = append(r.list, made)
+		r.list = append(r.list, compiled)
 		r.classes = r.classes || c.Field == config.RewriteClass
 	}
 	return r
 }
 
-// Classes reports whether a rule may take queries of other classes than IN. It is false
+// RewritesClass reports whether a rule may take queries of other classes than IN. It is false
 // for nil rules.
-func (r *Rules) Classes() bool { return r != nil && r.classes }
+func (r *Rules) RewritesClass() bool { return r != nil && r.classes }
 
-// template is a text with groups of a pattern in it.
-type template []piece
+// replacement is a text with groups of a pattern in it.
+type replacement []segment
 
-// piece is some text and the group behind it, -1 for none.
-type piece struct {
+// segment is some text and the group behind it, -1 for none.
+type segment struct {
 	text  string
 	group int
 }
 
-// split finds the references to groups in text: {0}, {1} ….
-func split(text string) template {
-	var list template
+// parseReplacement finds the references to groups in text: {0}, {1} ….
+func parseReplacement(text string) replacement {
+	var list replacement
 	rest, from := text, 0
 	for {
 		i := strings.IndexByte(rest[from:], '{')
 		if i < 0 {
-			return append(list, piece{rest, -1})
+			return append(list, segment{rest, -1})
 		}
 		i += from
 		end := strings.IndexByte(rest[i:], '}')
@@ -93,32 +93,32 @@ func split(text string) template {
 			from = i + 1
 			continue
 		}
-		list = append(list, piece{rest[:i], n})
+		list = append(list, segment{rest[:i], n})
 		rest, from = rest[i+end+1:], 0
 	}
 }
 
 // expand appends t to b, with the groups that at says stand in src; no more than limit
 // bytes and one piece.
-func (t template) expand(b, src []byte, at []int) []byte {
+func (t replacement) expand(b, src []byte, at []int) []byte {
 	for _, p := range t {
 		b = append(b, p.text...)
 		if i := 2 * p.group; p.group >= 0 && i+1 < len(at) && at[i] >= 0 {
 			b = append(b, src[at[i]:at[i+1]]...)
 		}
-		if len(b) > maxText {
+		if len(b) > maxNameText {
 			break
 		}
 	}
 	return b
 }
 
-// maxText bounds a name while it is made: more than the longest name in presentation
+// maxNameText bounds a name while it is made: more than the longest name in presentation
 // form, which has four characters for each of its bytes, is no name whatever follows.
-const maxText = 4 * wire.MaxName
+const maxNameText = 4 * wire.MaxName
 
-// takes reports whether the rule takes the name text.
-func (r *rule) takes(text []byte) bool {
+// matches reports whether the rule takes the name text.
+func (r *rule) matches(text []byte) bool {
 	switch m := &r.Match; m.Kind {
 	case config.MatchPrefix:
 		return len(text) >= len(m.Text) && string(text[:len(m.Text)]) == m.Text
@@ -164,7 +164,7 @@ func (r *rule) replace(b, text []byte) []byte {
 // replaceAll appends text with to in place of each from to b; not much more than a name
 // can have.
 func replaceAll(b, text []byte, from, to string) []byte {
-	for len(b) <= maxText {
+	for len(b) <= maxNameText {
 		i := index(text, from)
 		if i < 0 || from == "" {
 			break
@@ -175,8 +175,8 @@ func replaceAll(b, text []byte, from, to string) []byte {
 	return append(b, text...)
 }
 
-// lowered puts text in lower case, in place.
-func lowered(text []byte) []byte {
+// lowerASCII puts text in lower case, in place.
+func lowerASCII(text []byte) []byte {
 	for i, c := range text {
 		if 'A' <= c && c <= 'Z' {
 			text[i] = c + 'a' - 'A'
@@ -185,8 +185,8 @@ func lowered(text []byte) []byte {
 	return text
 }
 
-// cut is text without suffix at its end, whatever the case it has there.
-func cut(text []byte, suffix string) ([]byte, bool) {
+// trimSuffixFold is text without suffix at its end, whatever the case it has there.
+func trimSuffixFold(text []byte, suffix string) ([]byte, bool) {
 	at := len(text) - len(suffix)
 	if at < 0 || !bytes.EqualFold(text[at:], []byte(suffix)) {
 		return text, false

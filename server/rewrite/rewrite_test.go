@@ -38,8 +38,8 @@ func query(t testing.TB, name string, qtype uint16) *wire.Query {
 	return q
 }
 
-// named is name in wire form.
-func named(t testing.TB, name string) []byte {
+// wireName is name in wire form.
+func wireName(t testing.TB, name string) []byte {
 	t.Helper()
 	b, ok := wire.AppendName(nil, []byte(name))
 	if !ok {
@@ -56,9 +56,9 @@ func text(name []byte) string {
 	return string(wire.AppendText(nil, name))
 }
 
-// TestTake: what is asked in place of a name. "" is that no rule takes it, "-" that there
+// TestApply: what is asked in place of a name. "" is that no rule takes it, "-" that there
 // is no such name.
-func TestTake(t *testing.T) {
+func TestApply(t *testing.T) {
 	for _, tt := range []struct {
 		rules string // by ;
 		names map[string]string
@@ -90,7 +90,7 @@ func TestTake(t *testing.T) {
 		rules := parse(t, strings.Split(tt.rules, ";")...)
 		for name, want := range tt.names {
 			var c Change
-			taken, err := c.Take(rules, query(t, name, dns.TypeA))
+			taken, err := c.Apply(rules, query(t, name, dns.TypeA))
 			got := ""
 			switch {
 			case err != nil:
@@ -108,16 +108,16 @@ func TestTake(t *testing.T) {
 // TestTypes: types, classes and rcodes.
 func TestTypes(t *testing.T) {
 	var c Change
-	if _, err := c.Take(parse(t, "continue type ANY HINFO", "type HINFO TXT"), query(t, "a.", dns.TypeANY)); err != nil || c.Type != dns.TypeTXT {
+	if _, err := c.Apply(parse(t, "continue type ANY HINFO", "type HINFO TXT"), query(t, "a.", dns.TypeANY)); err != nil || c.Type != dns.TypeTXT {
 		t.Errorf("asked for type %d, %v", c.Type, err)
 	}
 	q := query(t, "a.", dns.TypeA)
 	q.Class = dns.ClassCHAOS
 	rules := parse(t, "class CH IN", "type A AAAA")
-	if _, err := c.Take(rules, q); err != nil || c.Class != wire.ClassIN || c.Type != dns.TypeA || !rules.Classes() {
+	if _, err := c.Apply(rules, q); err != nil || c.Class != wire.ClassIN || c.Type != dns.TypeA || !rules.RewritesClass() {
 		t.Errorf("asked for class %d, type %d, %v", c.Class, c.Type, err)
 	}
-	if parse(t, "type A AAAA").Classes() || (*Rules)(nil).Classes() {
+	if parse(t, "type A AAAA").RewritesClass() || (*Rules)(nil).RewritesClass() {
 		t.Error("rules for classes where there are none")
 	}
 	for rules, want := range map[string]wire.Rcode{
@@ -133,7 +133,7 @@ func TestTypes(t *testing.T) {
 		"continue name a.test b.test;rcode exact a.test SERVFAIL NOERROR": wire.ServFail,
 	} {
 		var c Change
-		if _, err := c.Take(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
+		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
 		if got := c.Rcode(wire.ServFail); got != want {
@@ -158,7 +158,7 @@ func TestTTL(t *testing.T) {
 		"continue name a.test b.test;ttl b.test 30": {30, 30, 30},
 	} {
 		var c Change
-		if _, err := c.Take(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
+		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
 		if got := [3]uint32{c.TTL(5), c.TTL(50), c.TTL(500)}; got != want {
@@ -167,8 +167,8 @@ func TestTTL(t *testing.T) {
 	}
 }
 
-// TestEdit: what names in the reply to a name become, as owners and in data.
-func TestEdit(t *testing.T) {
+// TestReplyEdits: what names in the reply to a name become, as owners and in data.
+func TestReplyEdits(t *testing.T) {
 	for _, tt := range []struct {
 		rules, qname string
 		names        map[string][2]string
@@ -197,18 +197,18 @@ func TestEdit(t *testing.T) {
 		rules := parse(t, strings.Split(tt.rules, ";")...)
 		for name, want := range tt.names {
 			var c Change
-			if taken, err := c.Take(rules, query(t, tt.qname, dns.TypeA)); err != nil || !taken {
+			if taken, err := c.Apply(rules, query(t, tt.qname, dns.TypeA)); err != nil || !taken {
 				t.Fatalf("%s: taken %t, %v", tt.rules, taken, err)
 			}
-			if got := [2]string{text(c.Owner(named(t, name))), text(c.Value(named(t, name)))}; got != want {
+			if got := [2]string{text(c.Owner(wireName(t, name))), text(c.Value(wireName(t, name)))}; got != want {
 				t.Errorf("%s: %q becomes %q, want %q", tt.rules, name, got, want)
 			}
 		}
 	}
 }
 
-// TestTarget: what is asked in place of an alias's target, and what the alias leads to.
-func TestTarget(t *testing.T) {
+// TestCNAMETarget: what is asked in place of an alias's target, and what the alias leads to.
+func TestCNAMETarget(t *testing.T) {
 	for _, tt := range []struct{ rules, target, ask, leads string }{
 		{"cname a.test b.test", "a.test.", "b.test.", "b.test."},
 		{"cname a.test b.test", "A.Test.", "b.test.", "b.test."},
@@ -224,10 +224,10 @@ func TestTarget(t *testing.T) {
 		{"cname regex ^(.*)\\.$ {1}..{1}", "a.test.", "", ""},
 	} {
 		var c Change
-		if _, err := c.Take(parse(t, strings.Split(tt.rules, ";")...), query(t, "q.test.", dns.TypeA)); err != nil || !c.Aliases() {
+		if _, err := c.Apply(parse(t, strings.Split(tt.rules, ";")...), query(t, "q.test.", dns.TypeA)); err != nil || !c.RewritesCNAME() {
 			t.Fatalf("%s: %v", tt.rules, err)
 		}
-		ask, leads, ok := c.Target(named(t, tt.target))
+		ask, leads, ok := c.CNAMETarget(wireName(t, tt.target))
 		got := [2]string{}
 		if ok {
 			got = [2]string{text(ask), text(leads)}
@@ -238,18 +238,18 @@ func TestTarget(t *testing.T) {
 	}
 }
 
-// TestTakeAllocs: a query that no rule takes allocates nothing, and neither does one that
+// TestApplyAllocs: a query that no rule takes allocates nothing, and neither does one that
 // gets another name by an exact rule, nor its reply.
-func TestTakeAllocs(t *testing.T) {
-	if raced() {
+func TestApplyAllocs(t *testing.T) {
+	if raceEnabled() {
 		t.Skip("regexp's pools are not kept under the race detector")
 	}
 	rules := parse(t, "name a.test b.test", "name suffix .a.test .b.test answer auto", "name substring x. y.", `name regex ^(a.*)\.c\.test\.$ {1}.b.test`, "type MX A")
 	var c Change
-	owner := named(t, "b.test.")
+	owner := wireName(t, "b.test.")
 	for name, q := range map[string]*wire.Query{"taken": query(t, "a.test.", dns.TypeA), "not taken": query(t, "www.example.org.", dns.TypeA)} {
 		do := func() {
-			if taken, _ := c.Take(rules, q); taken {
+			if taken, _ := c.Apply(rules, q); taken {
 				c.Owner(owner)
 			}
 		}
@@ -260,9 +260,9 @@ func TestTakeAllocs(t *testing.T) {
 	}
 }
 
-// raced reports whether the race detector is on, under which a [sync.Pool] forgets what it
+// raceEnabled reports whether the race detector is on, under which a [sync.Pool] forgets what it
 // is given now and then.
-func raced() bool {
+func raceEnabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
@@ -272,9 +272,9 @@ func raced() bool {
 func FuzzChange(f *testing.F) {
 	long := strings.Repeat(strings.Repeat("a", 63)+".", 3)
 	f.Add([]byte("\x01a\x04test\x00"), []byte("\x01b\x04test\x00"))
-	f.Add(named(f, long+strings.Repeat("b", 61)+"."), named(f, long+strings.Repeat("c", 61)+"."))
-	f.Add(named(f, strings.Repeat("a.", 127)), named(f, strings.Repeat("a.", 127)))
-	f.Add(named(f, strings.Repeat(`\000.`, 127)), []byte{0})
+	f.Add(wireName(f, long+strings.Repeat("b", 61)+"."), wireName(f, long+strings.Repeat("c", 61)+"."))
+	f.Add(wireName(f, strings.Repeat("a.", 127)), wireName(f, strings.Repeat("a.", 127)))
+	f.Add(wireName(f, strings.Repeat(`\000.`, 127)), []byte{0})
 	rules := []*Rules{
 		parse(f, "continue name substring a. aa.aa.", "continue name substring a. aa.aa.", `name regex (.*)\.$ {1}.{1}.{1} answer auto`),
 		parse(f, `name regex (.*) {1}{0}{1}x answer name (.*) {1}{1}.{1} value (.*)\. {1}.{1}`),
@@ -294,23 +294,23 @@ func FuzzChange(f *testing.F) {
 		}
 		for _, r := range rules {
 			var c Change
-			taken, err := c.Take(r, &q)
+			taken, err := c.Apply(r, &q)
 			if err != nil || !taken {
 				continue
 			}
-			proper(t, c.Name())
-			proper(t, c.Owner(name))
-			proper(t, c.Value(name))
-			if ask, leads, ok := c.Target(name); ok {
-				proper(t, ask)
-				proper(t, leads)
+			checkWireName(t, c.Name())
+			checkWireName(t, c.Owner(name))
+			checkWireName(t, c.Value(name))
+			if ask, leads, ok := c.CNAMETarget(name); ok {
+				checkWireName(t, ask)
+				checkWireName(t, leads)
 			}
 		}
 	})
 }
 
-// proper fails the test unless name is nil or a whole name.
-func proper(t *testing.T, name []byte) {
+// checkWireName fails the test unless name is nil or a whole name.
+func checkWireName(t *testing.T, name []byte) {
 	t.Helper()
 	if name == nil {
 		return
@@ -327,15 +327,15 @@ func proper(t *testing.T, name []byte) {
 	}
 }
 
-// BenchmarkTake is what the rules cost a query that they take.
-func BenchmarkTake(b *testing.B) {
+// BenchmarkApply is what the rules cost a query that they take.
+func BenchmarkApply(b *testing.B) {
 	for name, rule := range map[string]string{"exact": "name www.a.test b.test", "suffix": "name suffix .a.test .b.test answer auto", "regex": `name regex (.*)\.a\.test {1}.b.test answer auto`, "none": "name x.test y.test"} {
 		b.Run(name, func(b *testing.B) {
 			rules, q := parse(b, rule), query(b, "www.a.test.", dns.TypeA)
 			var c Change
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := c.Take(rules, q); err != nil {
+				if _, err := c.Apply(rules, q); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -40,43 +40,43 @@ const (
 	NotMine Outcome = iota
 	// Answered: the reply is whole; it may be an error.
 	Answered
-	// Waits: an alias that was made leads to what has to be looked up, without a
+	// WouldWait: an alias that was made leads to what has to be looked up, without a
 	// [Lookup]; the reply is empty.
-	Waits
+	WouldWait
 )
 
 // Lookup gives the reply to a query for name, in wire form, and the type of the query at
 // hand, through the whole path. The error is why it has no answers.
 type Lookup func(name []byte) (*wire.Reply, error)
 
-// ErrText is why a template failed whose text is longer than a record can be.
-var ErrText = errors.New("a template makes more than 64 KiB of text")
+// ErrTooLong is why a template failed whose text is longer than a record can be.
+var ErrTooLong = errors.New("a template makes more than 64 KiB of text")
 
-// errNone is why a template failed that makes nothing.
-var errNone = errors.New("a template makes no record")
+// errNoRecord is why a template failed that makes nothing.
+var errNoRecord = errors.New("a template makes no record")
 
 // Answer makes the reply to q of client, if one of the templates is for it. lookup resolves
-// what aliases among the answers lead to; without it such a query comes to [Waits]. An
+// what aliases among the answers lead to; without it such a query comes to [WouldWait]. An
 // error says why the reply is a SERVFAIL, or why such an alias stands alone. Nothing is
 // allocated for a query that no template's zones and type take.
 func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, lookup Lookup) (Outcome, error) {
-	var n *name
+	var n *nameText
 	defer func() { n.release() }()
 	for _, c := range t.list {
-		zone, ok := within(q, c)
+		zone, ok := matchZone(q, c)
 		if !ok {
 			continue
 		}
 		if n == nil {
-			n = newName(q)
+			n = newNameText(q)
 		}
-		re := n.match(c)
+		re := n.firstMatch(c)
 		switch {
 		case re != nil:
-			m := maker{template: c, r: r, lookup: lookup, data: newData(q, client, n, zone, re)}
-			m.data.kind(q, c)
-			return m.reply(q)
-		case !through(q, c.Fallthrough):
+			m := builder{template: c, r: r, lookup: lookup, data: newData(q, client, n, zone, re)}
+			m.data.setType(q, c)
+			return m.buildReply(q)
+		case !fallsThrough(q, c.Fallthrough):
 			r.Fail(wire.ServFail)
 			return Answered, nil
 		}
@@ -84,8 +84,8 @@ func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, look
 	return NotMine, nil
 }
 
-// within gives the longest of c's zones that q's name is in, if c is for q's type.
-func within(q *wire.Query, c *config.Template) (zone wire.Name, ok bool) {
+// matchZone gives the longest of c's zones that q's name is in, if c is for q's type.
+func matchZone(q *wire.Query, c *config.Template) (zone wire.Name, ok bool) {
 	if c.Type != wire.TypeANY && q.Type != wire.TypeANY && q.Type != c.Type {
 		return "", false
 	}
@@ -97,8 +97,8 @@ func within(q *wire.Query, c *config.Template) (zone wire.Name, ok bool) {
 	return zone, zone != ""
 }
 
-// through reports whether f lets q go on.
-func through(q *wire.Query, f *config.Fallthrough) bool {
+// fallsThrough reports whether f lets q go on.
+func fallsThrough(q *wire.Query, f *config.Fallthrough) bool {
 	if f == nil {
 		return false
 	}
@@ -110,31 +110,31 @@ func through(q *wire.Query, f *config.Fallthrough) bool {
 	return len(f.Zones) == 0
 }
 
-// name is a qname in presentation form, in a buffer that is used again.
-type name struct{ text []byte }
+// nameText is a qname in presentation form, in a buffer that is used again.
+type nameText struct{ text []byte }
 
-var names = sync.Pool{New: func() any { return new(name) }}
+var nameTexts = sync.Pool{New: func() any { return new(nameText) }}
 
-func newName(q *wire.Query) *name {
-	n := names.Get().(*name)
+func newNameText(q *wire.Query) *nameText {
+	n := nameTexts.Get().(*nameText)
 	n.text = wire.AppendText(n.text[:0], q.Name())
 	return n
 }
 
 // release gives n, which may be nil, back.
-func (n *name) release() {
+func (n *nameText) release() {
 	if n != nil {
-		names.Put(n)
+		nameTexts.Put(n)
 	}
 }
 
-// all is the pattern of a template without one.
-var all = regexp.MustCompile(".*")
+// matchAll is the pattern of a template without one.
+var matchAll = regexp.MustCompile(".*")
 
-// match is the first of c's patterns that takes the name, nil if none does.
-func (n *name) match(c *config.Template) *regexp.Regexp {
+// firstMatch is the first of c's patterns that takes the name, nil if none does.
+func (n *nameText) firstMatch(c *config.Template) *regexp.Regexp {
 	if len(c.Match) == 0 {
-		return all
+		return matchAll
 	}
 	for _, re := range c.Match {
 		if re.Match(n.text) {
@@ -160,7 +160,7 @@ type Data struct {
 	msg    *dns.Msg
 }
 
-func newData(q *wire.Query, client netip.Addr, n *name, zone wire.Name, re *regexp.Regexp) *Data {
+func newData(q *wire.Query, client netip.Addr, n *nameText, zone wire.Name, re *regexp.Regexp) *Data {
 	d := &Data{
 		Zone: zone.String(), Name: string(n.text), Regex: re.String(), Class: "IN",
 		Remote: client.Unmap().String(), packet: q.Packet,
@@ -178,9 +178,9 @@ func newData(q *wire.Query, client netip.Addr, n *name, zone wire.Name, re *rege
 	return d
 }
 
-// kind sets the type: the query's, or what the template is for where the query asks for
+// setType sets the type: the query's, or what the template is for where the query asks for
 // all.
-func (d *Data) kind(q *wire.Query, c *config.Template) {
+func (d *Data) setType(q *wire.Query, c *config.Template) {
 	d.Type = dns.TypeToString[q.Type]
 	if q.Type == wire.TypeANY {
 		d.Type = dns.TypeToString[c.Type]
@@ -211,21 +211,21 @@ func (d *Data) Question() (*dns.Question, error) {
 // Meta is a value of CoreDNS's metadata; there is none.
 func (d *Data) Meta(string) string { return "" }
 
-// maker makes one reply.
-type maker struct {
-	template *config.Template
-	r        *wire.Reply
-	lookup   Lookup
-	data     *Data
-	text     limited
-	failed   error // of a lookup
+// builder makes one reply.
+type builder struct {
+	template  *config.Template
+	r         *wire.Reply
+	lookup    Lookup
+	data      *Data
+	text      limitedBuffer
+	lookupErr error // of a lookup
 }
 
-// reply makes the whole reply.
-func (m *maker) reply(q *wire.Query) (Outcome, error) {
+// buildReply makes the whole reply.
+func (m *builder) buildReply(q *wire.Query) (Outcome, error) {
 	c := m.template
 	m.r.Fail(c.Rcode)
-	if c.Rcode == wire.ServFail || c.Rcode > maxPlain && !q.EDNS {
+	if c.Rcode == wire.ServFail || c.Rcode > maxRcodeWithoutEDNS && !q.EDNS {
 		m.r.Fail(wire.ServFail)
 		return Answered, nil
 	}
@@ -234,35 +234,35 @@ func (m *maker) reply(q *wire.Query) (Outcome, error) {
 		m.r.SetEDEText(wire.EDE(c.EDE.Code), c.EDE.Text)
 	}
 	for _, t := range c.Answer {
-		waits, err := m.answer(q, t)
+		waits, err := m.addAnswer(q, t)
 		if waits {
 			m.r.Reset()
-			return Waits, nil
+			return WouldWait, nil
 		}
 		if err != nil {
 			return m.fail(err)
 		}
 	}
-	if err := m.section(wire.Authority, c.Authority); err != nil {
+	if err := m.addSection(wire.Authority, c.Authority); err != nil {
 		return m.fail(err)
 	}
-	if err := m.section(wire.Additional, c.Additional); err != nil {
+	if err := m.addSection(wire.Additional, c.Additional); err != nil {
 		return m.fail(err)
 	}
-	return Answered, m.failed
+	return Answered, m.lookupErr
 }
 
-// maxPlain is the last rcode that a client without EDNS can be told (RFC 6891, 6.1.3).
-const maxPlain = 15
+// maxRcodeWithoutEDNS is the last rcode that a client without EDNS can be told (RFC 6891, 6.1.3).
+const maxRcodeWithoutEDNS = 15
 
-func (m *maker) fail(err error) (Outcome, error) {
+func (m *builder) fail(err error) (Outcome, error) {
 	m.r.Fail(wire.ServFail)
 	return Answered, err
 }
 
-// answer makes one of the answers, and resolves what it leads to.
-func (m *maker) answer(q *wire.Query, t *gotemplate.Template) (waits bool, err error) {
-	rr, err := m.record(t)
+// addAnswer makes one of the answers, and resolves what it leads to.
+func (m *builder) addAnswer(q *wire.Query, t *gotemplate.Template) (waits bool, err error) {
+	rr, err := m.buildRecord(t)
 	if err != nil {
 		return false, err
 	}
@@ -276,12 +276,12 @@ func (m *maker) answer(q *wire.Query, t *gotemplate.Template) (waits bool, err e
 	if m.lookup == nil {
 		return true, nil
 	}
-	m.follow(alias.Target)
+	m.addLookup(alias.Target)
 	return false, nil
 }
 
-// follow adds what target resolves to; why it does not is in failed then.
-func (m *maker) follow(target string) {
+// addLookup adds what target resolves to; why it does not is in failed then.
+func (m *builder) addLookup(target string) {
 	name, ok := wire.AppendName(nil, []byte(strings.ToLower(target)))
 	if !ok {
 		return
@@ -290,15 +290,15 @@ func (m *maker) follow(target string) {
 	if other != nil && !m.r.AddAnswers(other) {
 		err = wire.ErrResponse
 	}
-	if m.failed == nil { // one tells it all
-		m.failed = err
+	if m.lookupErr == nil { // one tells it all
+		m.lookupErr = err
 	}
 }
 
-// section makes the records of s.
-func (m *maker) section(s wire.Section, list []*gotemplate.Template) error {
+// addSection makes the records of s.
+func (m *builder) addSection(s wire.Section, list []*gotemplate.Template) error {
 	for _, t := range list {
-		rr, err := m.record(t)
+		rr, err := m.buildRecord(t)
 		if err != nil {
 			return err
 		}
@@ -309,8 +309,8 @@ func (m *maker) section(s wire.Section, list []*gotemplate.Template) error {
 	return nil
 }
 
-// record makes one record.
-func (m *maker) record(t *gotemplate.Template) (dns.RR, error) {
+// buildRecord makes one record.
+func (m *builder) buildRecord(t *gotemplate.Template) (dns.RR, error) {
 	m.text.Reset()
 	if err := t.Execute(&m.text, m.data); err != nil {
 		return nil, fmt.Errorf("template: %w", err)
@@ -320,18 +320,18 @@ func (m *maker) record(t *gotemplate.Template) (dns.RR, error) {
 		return nil, fmt.Errorf("template %s: %w", t.Name(), err)
 	}
 	if rr == nil {
-		return nil, errNone
+		return nil, errNoRecord
 	}
 	return rr, nil
 }
 
-// limited takes as much text as the longest record may need.
-type limited struct{ bytes.Buffer }
+// limitedBuffer takes as much text as the longest record may need.
+type limitedBuffer struct{ bytes.Buffer }
 
-// Write fails with [ErrText] beyond the limit.
-func (l *limited) Write(b []byte) (int, error) {
+// Write fails with [ErrTooLong] beyond the limit.
+func (l *limitedBuffer) Write(b []byte) (int, error) {
 	if l.Len()+len(b) > wire.MaxMessage {
-		return 0, ErrText
+		return 0, ErrTooLong
 	}
 	return l.Buffer.Write(b)
 }

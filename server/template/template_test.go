@@ -50,8 +50,8 @@ func ask(t testing.TB, list *Templates, name string, qtype uint16, lookup Lookup
 	return outcome, got, err
 }
 
-// short is a reply in one line: rcode, records by section, extended error.
-func short(m *dns.Msg) string {
+// summary is a reply in one line: rcode, records by section, extended error.
+func summary(m *dns.Msg) string {
 	out := dns.RcodeToString[m.Rcode]
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		out += " |"
@@ -111,12 +111,12 @@ answer "{{ .Name }} 1 IN A 192.0.2.1"
 		t.Run(tt.name, func(t *testing.T) {
 			outcome, m, err := ask(t, parse(t, strings.Replace(tt.text, "%s", "", 1)), tt.qname, tt.qtype, nil)
 			if tt.want == "" {
-				if outcome != NotMine || err != nil || short(m) != "NOERROR | | |" || m.Authoritative {
+				if outcome != NotMine || err != nil || summary(m) != "NOERROR | | |" || m.Authoritative {
 					t.Fatalf("outcome %d, %v\n%s", outcome, err, m)
 				}
 				return
 			}
-			if got := short(m); outcome != Answered || got != tt.want {
+			if got := summary(m); outcome != Answered || got != tt.want {
 				t.Errorf("outcome %d, %v\n%s, want\n%s", outcome, err, got, tt.want)
 			}
 			if failed := strings.HasPrefix(tt.want, "SERVFAIL"); m.Authoritative == failed {
@@ -126,10 +126,10 @@ answer "{{ .Name }} 1 IN A 192.0.2.1"
 	}
 }
 
-// TestAlias: what an alias leads to is looked up for addresses, and stands behind it.
-func TestAlias(t *testing.T) {
+// TestCNAME: what an alias leads to is looked up for addresses, and stands behind it.
+func TestCNAME(t *testing.T) {
 	list := parse(t, "template IN ANY {\nanswer \"{{ .Name }} 1 IN CNAME Y.test.\" \"{{ .Name }} 1 IN A 192.0.2.9\"\nauthority \". 1 IN NS n.\"\n}")
-	if outcome, m, err := ask(t, list, "x.", dns.TypeA, nil); outcome != Waits || err != nil || len(m.Answer) != 0 {
+	if outcome, m, err := ask(t, list, "x.", dns.TypeA, nil); outcome != WouldWait || err != nil || len(m.Answer) != 0 {
 		t.Fatalf("outcome %d, %v\n%s", outcome, err, m)
 	}
 	var asked []string
@@ -143,7 +143,7 @@ func TestAlias(t *testing.T) {
 		return &r, nil
 	})
 	const want = "NOERROR | x. 1 IN CNAME Y.test.; y.test. 5 IN A 192.0.2.1; x. 1 IN A 192.0.2.9; | . 1 IN NS n.; |"
-	if got := short(m); outcome != Answered || err != nil || got != want {
+	if got := summary(m); outcome != Answered || err != nil || got != want {
 		t.Errorf("outcome %d, %v\n%s, want\n%s", outcome, err, got, want)
 	}
 	if diff := cmp.Diff([]string{"\x01y\x04test\x00"}, asked); diff != "" {
@@ -151,7 +151,7 @@ func TestAlias(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	_, m, err = ask(t, list, "x.", dns.TypeAAAA, func([]byte) (*wire.Reply, error) { return nil, broken })
-	if !errors.Is(err, broken) || short(m) != "NOERROR | x. 1 IN CNAME Y.test.; x. 1 IN A 192.0.2.9; | . 1 IN NS n.; |" {
+	if !errors.Is(err, broken) || summary(m) != "NOERROR | x. 1 IN CNAME Y.test.; x. 1 IN A 192.0.2.9; | . 1 IN NS n.; |" {
 		t.Errorf("%v\n%s", err, m)
 	}
 }
@@ -159,7 +159,7 @@ func TestAlias(t *testing.T) {
 // TestAnswerAllocs: a query that is of no template's zones and type allocates nothing, and one
 // that no pattern takes neither.
 func TestAnswerAllocs(t *testing.T) {
-	if raced() {
+	if raceEnabled() {
 		t.Skip("pools are not kept under the race detector")
 	}
 	list := parse(t, "template IN A a.test\ntemplate IN MX {\nfallthrough\n}\ntemplate IN A b.test {\nmatch ^c\nfallthrough\n}")
@@ -184,9 +184,9 @@ func TestAnswerAllocs(t *testing.T) {
 	}
 }
 
-// raced reports whether the race detector is on, under which a [sync.Pool] forgets what it
+// raceEnabled reports whether the race detector is on, under which a [sync.Pool] forgets what it
 // is given now and then.
-func raced() bool {
+func raceEnabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

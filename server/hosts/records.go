@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// view is one state of all lines. It does not change once it is built.
-type view struct {
+// records is one state of all lines. It does not change once it is built.
+type records struct {
 	names map[wire.Name]*host
 	// reverse holds, under the name of an address in in-addr.arpa or ip6.arpa, the
 	// RDATA of its PTR records.
@@ -27,43 +27,43 @@ type host struct {
 	v6 [][16]byte
 }
 
-// asterisk is the first label of a wildcard in wire form.
-const asterisk = "\x01*"
+// wildcardLabel is the first label of a wildcard in wire form.
+const wildcardLabel = "\x01*"
 
 // maxRecords bounds the addresses of a name and the names of an address. No message
 // holds more (64 KiB, 16 bytes the least record), and block lists put a million
 // names at 0.0.0.0.
 const maxRecords = 4096
 
-// find gives the host of name, or of the wildcard that stands for it; nil if there
+// lookup gives the host of name, or of the wildcard that stands for it; nil if there
 // is none.
-func (v *view) find(name []byte) *host {
+func (v *records) lookup(name []byte) *host {
 	if h := v.names[wire.Name(name)]; h != nil {
 		return h
 	}
 	if len(name) < 2 {
 		return nil
 	}
-	var buf [len(asterisk) + wire.MaxName]byte
-	n := copy(buf[:], asterisk)
+	var buf [len(wildcardLabel) + wire.MaxName]byte
+	n := copy(buf[:], wildcardLabel)
 	n += copy(buf[n:], name[1+name[0]:])
 	return v.names[wire.Name(buf[:n])]
 }
 
-// maxLogged bounds the bad lines of one source that are logged one by one: enough
+// maxLoggedLines bounds the bad lines of one source that are logged one by one: enough
 // to see what is wrong, and a binary file does not fill the log.
-const maxLogged = 10
+const maxLoggedLines = 10
 
-// build makes the view of the file's text and, behind it, the inline lines.
-func (t *Table) build(text []byte) *view {
-	v := &view{names: make(map[wire.Name]*host), reverse: make(map[wire.Name][][]byte)}
-	t.read(v, t.cfg.File, text)
-	t.read(v, "Corefile", []byte(strings.Join(t.cfg.Inline, "\n")))
+// buildRecords makes the view of the file's text and, behind it, the inline lines.
+func (t *Table) buildRecords(text []byte) *records {
+	v := &records{names: make(map[wire.Name]*host), reverse: make(map[wire.Name][][]byte)}
+	t.addLines(v, t.cfg.File, text)
+	t.addLines(v, "Corefile", []byte(strings.Join(t.cfg.Inline, "\n")))
 	return v
 }
 
-// read adds the lines of text; source is what the log calls it.
-func (t *Table) read(v *view, source string, text []byte) {
+// addLines adds the lines of text; source is what the log calls it.
+func (t *Table) addLines(v *records, source string, text []byte) {
 	bad, number := 0, 0
 	for line := range bytes.Lines(text) {
 		number++
@@ -71,20 +71,20 @@ func (t *Table) read(v *view, source string, text []byte) {
 		if err == nil {
 			continue
 		}
-		if bad++; bad <= maxLogged {
+		if bad++; bad <= maxLoggedLines {
 			t.log.Warn("skipped a line", "source", source, "line", number, "error", err)
 		}
 	}
-	if bad > maxLogged {
+	if bad > maxLoggedLines {
 		t.log.Warn("skipped lines", "source", source, "lines", bad)
 	}
 }
 
-var errAlone = errors.New("an address without a name")
+var errNoName = errors.New("an address without a name")
 
 // addLine reads one line: an address, then names, then perhaps a comment. The names
 // before one that is broken count.
-func (t *Table) addLine(v *view, line []byte) error {
+func (t *Table) addLine(v *records, line []byte) error {
 	line, _, _ = bytes.Cut(line, []byte("#"))
 	fields := strings.Fields(string(line))
 	if len(fields) == 0 {
@@ -97,14 +97,14 @@ func (t *Table) addLine(v *view, line []byte) error {
 		return fmt.Errorf("%.64q is not an IP address", text)
 	}
 	if len(fields) == 1 {
-		return errAlone
+		return errNoName
 	}
 	for _, field := range fields[1:] {
 		name, err := wire.ParseName(field)
 		if err != nil {
 			return err
 		}
-		if within([]byte(name), t.cfg.Zones) {
+		if inZones([]byte(name), t.cfg.Zones) {
 			t.add(v, name, addr.Unmap())
 		}
 	}
@@ -112,7 +112,7 @@ func (t *Table) addLine(v *view, line []byte) error {
 }
 
 // add notes that name has addr.
-func (t *Table) add(v *view, name wire.Name, addr netip.Addr) {
+func (t *Table) add(v *records, name wire.Name, addr netip.Addr) {
 	h := v.names[name]
 	if h == nil {
 		h = new(host)
@@ -120,15 +120,15 @@ func (t *Table) add(v *view, name wire.Name, addr netip.Addr) {
 	}
 	var isNew bool
 	if addr.Is4() {
-		h.v4, isNew = appendNew(h.v4, addr.As4())
+		h.v4, isNew = appendUnique(h.v4, addr.As4())
 	} else {
-		h.v6, isNew = appendNew(h.v6, addr.As16())
+		h.v6, isNew = appendUnique(h.v6, addr.As16())
 	}
 	if !isNew {
 		return
 	}
 	v.entries++
-	if t.cfg.NoReverse || strings.HasPrefix(string(name), asterisk) {
+	if t.cfg.NoReverse || strings.HasPrefix(string(name), wildcardLabel) {
 		return
 	}
 	at := reverseName(addr)
@@ -138,8 +138,8 @@ func (t *Table) add(v *view, name wire.Name, addr netip.Addr) {
 	}
 }
 
-// appendNew appends e to s if it is not there and there is room.
-func appendNew[E comparable](s []E, e E) ([]E, bool) {
+// appendUnique appends e to s if it is not there and there is room.
+func appendUnique[E comparable](s []E, e E) ([]E, bool) {
 	if len(s) == maxRecords || slices.Contains(s, e) {
 		return s, false
 	}
