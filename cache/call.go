@@ -176,7 +176,7 @@ func (c *Cache) do(ctx context.Context, f *call, exchange ExchangeFunc, w waiter
 
 // setResult makes resp the call's result and returns what is to be stored.
 func (c *Cache) setResult(f *call, resp *wire.Response) (n fetched) {
-	if !resp.Packed.For(f.q) {
+	if !resp.Packed.IsReplyTo(f.q) {
 		s := f.shard.shard
 		s.mu.Lock()
 		f.shard.mismatches++

@@ -101,7 +101,7 @@ func TestVisitRemoved(t *testing.T) {
 	c.Flush(queries[0].Name(), false)
 	seen := 0
 	p.visit(hashes, func(_ uint64, e *entry) {
-		if seen++; e.packed.For(queries[0]) {
+		if seen++; e.packed.IsReplyTo(queries[0]) {
 			t.Error("the removed entry is visited")
 		}
 	})

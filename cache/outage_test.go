@@ -36,7 +36,7 @@ func TestStaleWorkingSet(t *testing.T) {
 		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(100 * time.Millisecond) {
 			for i, q := range queries {
 				g := resolve(t, c, q, ask)
-				if g.Addr != old || g.Err != nil || g.Took > fallback.Patience {
+				if g.Addr != old || g.Err != nil || g.Took > fallback.ClientTimeout {
 					t.Fatalf("name %d after %v: %+v", i, time.Since(start), g)
 				}
 				if g.Took > 0 {

@@ -106,7 +106,7 @@ func (k *key) find() *entry {
 }
 
 // matches reports whether e, which is at k's hash, has k's question.
-func (k *key) matches(e *entry) bool { return e.flags&keyFlags == k.flags && e.packed.For(k.q) }
+func (k *key) matches(e *entry) bool { return e.flags&keyFlags == k.flags && e.packed.IsReplyTo(k.q) }
 
 // touch makes e, which is at hash, the most recently used entry; the shard is locked.
 func (p *cacheShard) touch(hash uint64, e *entry, now time.Duration) {

@@ -278,7 +278,7 @@ func TestKeepRests(t *testing.T) {
 	cfg := defaults()
 	cfg.Stale = fallback
 	cfg.Stale.For, cfg.Stale.Recheck, cfg.Stale.TTL = time.Hour, 20*time.Second, 30*time.Second
-	cfg.Stale.Patience = 0
+	cfg.Stale.ClientTimeout = 0
 	clock, other := newHand(), &hand{t: time.Second}
 	c, d := newCache(cfg, Options{Clock: clock.now}), newCache(cfg, Options{Clock: other.now})
 	q := question(t, "www.example.", dns.TypeA)
@@ -351,7 +351,7 @@ func TestKeepFresher(t *testing.T) {
 func TestKeepFresherRests(t *testing.T) {
 	cfg := defaults()
 	cfg.Stale = fallback
-	cfg.Stale.Patience = 0
+	cfg.Stale.ClientTimeout = 0
 	for _, tt := range []struct {
 		name  string
 		age   time.Duration // of what comes

@@ -122,12 +122,12 @@ func (c *Cache) fetchStale(ctx context.Context, k *key, e *entry, r *wire.Reply,
 	switch {
 	case done != nil:
 		s.mu.Unlock()
-		if st.Mode == config.StaleVerify && (st.Patience > 0 || st.Recheck > 0) { // one client verifies
+		if st.Mode == config.StaleVerify && (st.ClientTimeout > 0 || st.Recheck > 0) { // one client verifies
 			c.serveStale(k.shard, old, r)
 			return nil
 		}
 		return c.waitOrStale(ctx, k, waiter{call: f, done: done, old: old}, r)
-	case st.Patience == 0:
+	case st.ClientTimeout == 0:
 		s.mu.Unlock()
 		return c.do(ctx, f, exchange, waiter{old: old}, r)
 	}
@@ -180,7 +180,7 @@ func (c *Cache) waitOrStale(ctx context.Context, k *key, w waiter, r *wire.Reply
 // clientTimeout is how long a client waits now before it is served the expired answer (RFC
 // 8767, 5); 0: until the call ends.
 func (c *Cache) clientTimeout() time.Duration {
-	t := c.cfg.Stale.Patience
+	t := c.cfg.Stale.ClientTimeout
 	if c.cfg.Stale.Mode == config.StaleFallback && c.failures.Load() >= outageThreshold {
 		return min(t, outageTimeout)
 	}

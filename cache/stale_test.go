@@ -17,7 +17,7 @@ import (
 
 // The modes as they are without further words.
 var (
-	fallback  = config.Stale{For: time.Hour, Patience: 1800 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second}
+	fallback  = config.Stale{For: time.Hour, ClientTimeout: 1800 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second}
 	immediate = config.Stale{For: time.Hour, Mode: config.StaleImmediate, TTL: 30 * time.Second, Recheck: 30 * time.Second}
 	verify    = config.Stale{For: time.Hour, Mode: config.StaleVerify, TTL: 30 * time.Second}
 )
@@ -170,7 +170,7 @@ func TestStale(t *testing.T) {
 			got{Addr: newer, TTL: 60, Took: 3 * time.Second}, got{Addr: newer, TTL: 60}, 1},
 		"verify, an error": {verify, &upstream{err: errUpstream, after: 3 * time.Second},
 			got{Addr: old, TTL: 30, Took: 3 * time.Second}, got{Addr: old, TTL: 30, Took: 3 * time.Second}, 2},
-		"verify for a while": {changed(verify, func(s *config.Stale) { s.Patience = time.Second }), &upstream{err: errUpstream, after: 3 * time.Second},
+		"verify for a while": {changed(verify, func(s *config.Stale) { s.ClientTimeout = time.Second }), &upstream{err: errUpstream, after: 3 * time.Second},
 			got{Addr: old, TTL: 30, Took: time.Second}, got{Addr: old, TTL: 30, Took: time.Second}, 2},
 		"verify, with a recheck": {changed(verify, func(s *config.Stale) { s.Recheck = 30 * time.Second }), &upstream{err: errUpstream},
 			given, given, 1},
@@ -237,7 +237,7 @@ func TestStaleCrowd(t *testing.T) {
 		for range clients {
 			wg.Go(func() {
 				g := resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
-				if g != (got{Addr: old, TTL: 30, Took: fallback.Patience}) {
+				if g != (got{Addr: old, TTL: 30, Took: fallback.ClientTimeout}) {
 					t.Errorf("a client got %+v", g)
 				}
 			})
@@ -263,7 +263,7 @@ func TestVerifyTogether(t *testing.T) {
 		took time.Duration
 	}{
 		"as it is": {func(*config.Stale) {}, time.Second},
-		"time-out": {func(s *config.Stale) { s.Patience = 2 * time.Second }, 0},
+		"time-out": {func(s *config.Stale) { s.ClientTimeout = 2 * time.Second }, 0},
 		"recheck":  {func(s *config.Stale) { s.Recheck = time.Second }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ type answerWriter struct {
 // enoughAddrs reports whether no more addresses need to be written. It is false until there
 // are enough to choose from: the addresses are shuffled before the reply is truncated.
 func (w *answerWriter) enoughAddrs() bool {
-	return w.reply.Over() && w.reply.Count(wire.Answer) >= wire.MaxShuffled
+	return w.reply.Overflows() && w.reply.Count(wire.Answer) >= wire.MaxShuffled
 }
 
 // write writes m's records of qtype, if there are any. target is the name outside of the
@@ -108,7 +108,7 @@ func (w *answerWriter) writeServiceAddrs(section wire.Section, owner int, s *ser
 	size := addrSize(qtype)
 	n := len(list) / size
 	if n > wire.MaxShuffled { // of which not all need be written
-		n = min(n, w.reply.Room(section, qtype))
+		n = min(n, w.reply.AddrCapacity(section, qtype))
 	}
 	if !w.budget.spend(n) {
 		return
@@ -130,7 +130,7 @@ func (w *answerWriter) writeShuffled(section wire.Section, owner int, qtype uint
 		return
 	}
 	at, size := 0, addrSize(qtype)
-	room := w.reply.Room(section, qtype)
+	room := w.reply.AddrCapacity(section, qtype)
 	if len(list) > room*size {
 		at = rand.IntN(len(list)/size) * size // there is no room for all: others each time
 	}
@@ -245,7 +245,7 @@ func (w *answerWriter) writeNameservers() {
 	for _, n := range list {
 		w.writeServiceAddrs(wire.Additional, n.nameOffset, n.svc, wire.TypeA)
 		w.writeServiceAddrs(wire.Additional, n.nameOffset, n.svc, wire.TypeAAAA)
-		if w.reply.Over() {
+		if w.reply.Overflows() {
 			return
 		}
 	}
@@ -287,7 +287,7 @@ func (w *answerWriter) writeSelectingServices() (list []selectingService, some b
 			continue
 		}
 		list = append(list, selectingService{w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeNS, w.ttl, name), svc})
-		if w.reply.Over() {
+		if w.reply.Overflows() {
 			return nil, true
 		}
 	}

@@ -189,7 +189,7 @@ func (w worstCase) answer(t testing.TB, z answers, name string, qtype uint16, li
 	q := parsed(t, name, qtype)
 	r = new(wire.Reply)
 	r.Start(nil, &q)
-	r.Expect(limit)
+	r.SetLimit(limit)
 	b := Budget{left: steps}
 	outcome, _ = z.Answer(&q, r, &b)
 	return r, outcome, steps - b.left
@@ -265,7 +265,7 @@ func BenchmarkWorstAnswer(b *testing.B) {
 					cpu := cpuTime(b)
 					for b.Loop() {
 						r.Start(buf, &q)
-						r.Expect(limit)
+						r.SetLimit(limit)
 						var budget Budget
 						budget.Refill()
 						if on == "worker" {

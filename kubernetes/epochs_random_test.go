@@ -48,7 +48,7 @@ func (c *epochTable) isCurrent(m epoch.Mark) bool {
 // newView has v move c, in place of nothing.
 func (c *epochTable) newView(v *View) *View {
 	v.index.epochs, v.imports.epochs = c.Table, c.Table
-	v.serial.shared = c.Value()
+	v.serial.shared = c.AcquireValue()
 	v.serial.Store(v.serial.Load())
 	return v
 }

@@ -265,7 +265,7 @@ func (e *External) writeApex(w *answerWriter, qtype uint16) {
 		at := w.writeName(wire.Answer, wire.TypeNS, wire.AtQuestion, wire.Name(w.origin.server)+w.origin.name)
 		for a := range (nameserverAddrs{e, w.budget}).each {
 			w.writeAddr(wire.Additional, at, a)
-			if w.reply.Over() {
+			if w.reply.Overflows() {
 				return
 			}
 		}
@@ -341,7 +341,7 @@ func (w *answerWriter) writeExternal(m *match, qtype uint16) (target wire.Name) 
 		if qtype == wire.TypeAAAA {
 			list = m.svc.external6
 		}
-		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.spend(min(n, w.reply.Room(wire.Answer, qtype))) {
+		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.spend(min(n, w.reply.AddrCapacity(wire.Answer, qtype))) {
 			w.reply.AddAddrs(wire.Answer, wire.AtQuestion, qtype, w.ttl, list)
 		}
 	}

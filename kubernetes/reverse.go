@@ -226,7 +226,7 @@ func (w *answerWriter) writePTR(p *ptrCompression, host, key string) bool {
 		return false // the message is full
 	}
 	p.record(at, key, keyAt, nsAt, svcAt)
-	return !w.reply.Over()
+	return !w.reply.Overflows()
 }
 
 // record takes down where the parts of a name stand that were written out in the RDATA at

@@ -69,7 +69,7 @@ func (w *answerWriter) writeSRV(m *match) {
 		return
 	}
 	for _, g := range t.addrs {
-		if !w.budget.spend(dedupSteps) || w.reply.Over() {
+		if !w.budget.spend(dedupSteps) || w.reply.Overflows() {
 			return
 		}
 		w.writeAddr(wire.Additional, t.written[g.prefix].at, g.addr)
@@ -122,7 +122,7 @@ func (t *srvWriter) readPorts(p portList) bool {
 	}
 	t.reads++
 	t.ports, t.numbers = p, t.numbers[:0]
-	most := 1 + t.reply.Expected()/minSRVBytes // an endpoint with so many ports is the last one
+	most := 1 + t.reply.Limit()/minSRVBytes // an endpoint with so many ports is the last one
 	var seen portSet
 	for p != "" && len(t.numbers) < most {
 		label, proto, number, rest := p.next()
@@ -208,7 +208,7 @@ func (t *srvWriter) writeRecord(to srvTarget, rdata []byte) (at int, ok bool) {
 	binary.BigEndian.PutUint16(rdata[2:], t.weight)
 	binary.BigEndian.PutUint16(rdata[4:], to.number)
 	at = t.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeSRV, t.ttl, rdata)
-	return at, !t.reply.Over()
+	return at, !t.reply.Overflows()
 }
 
 // usesServiceAddrs reports whether m's SRV records are made of the service's own addresses and

@@ -46,7 +46,7 @@ type Requests struct {
 
 // programmingBounds are 1 ms doubled 19 times, about 9 minutes: CoreDNS's, which
 // dashboards of the scalability SLO are made for.
-var programmingBounds = stat.Doubled(0.001, 20)
+var programmingBounds = stat.ExponentialBuckets(0.001, 20)
 
 // requestCounter counts HTTP requests by outcome; safe for concurrent use.
 type requestCounter struct {

@@ -142,7 +142,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if v.savePath = cfg.Save; v.savePath != "" {
 		v.restore(v.savePath)
 	}
-	v.serial.shared = opts.Epochs.Value()
+	v.serial.shared = opts.Epochs.AcquireValue()
 	v.serial.Store(v.serial.Load())
 	return v, nil
 }

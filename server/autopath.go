@@ -164,7 +164,7 @@ func (r *request) takeReply(other *request) {
 	case rcode != wire.NoError:
 		r.reply.Fail(rcode)
 		r.reply.CopyEDE(&other.reply)
-	case r.reply.Adopt(&other.reply):
+	case r.reply.CopyAsAlias(&other.reply):
 		r.reply.CopyEDE(&other.reply)
 		r.viaSearch = true
 	default:

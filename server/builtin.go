@@ -63,6 +63,6 @@ func (z *Zone) whoami(x *request) outcome {
 	}
 	port := x.client.Port()
 	srv := [7]byte{4: byte(port >> 8), 5: byte(port)} // priority, weight, port, the root
-	x.reply.AddBelow(wire.Additional, label, wire.TypeSRV, 0, srv[:])
+	x.reply.AddChild(wire.Additional, label, wire.TypeSRV, 0, srv[:])
 	return answered
 }

@@ -34,7 +34,7 @@ func (z *Zone) refresh(r *request, l *lookup) {
 		}
 	}
 	if p := z.upstreams(q); p != nil {
-		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, r.proto, share.Nobody)))
+		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, r.proto, share.NoClient)))
 	}
 }
 

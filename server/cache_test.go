@@ -46,9 +46,9 @@ func passing(silent *atomic.Bool) func(*dns.Msg) *dns.Msg {
 // TestServeStale: while no upstream answers, every query for what is known is answered.
 func TestServeStale(t *testing.T) {
 	for name, st := range map[string]config.Stale{
-		"fallback":  {For: time.Hour, Patience: 50 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second},
+		"fallback":  {For: time.Hour, ClientTimeout: 50 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second},
 		"immediate": {For: time.Hour, Mode: config.StaleImmediate, TTL: 30 * time.Second, Recheck: time.Second},
-		"verify":    {For: time.Hour, Mode: config.StaleVerify, Patience: 50 * time.Millisecond, TTL: 30 * time.Second},
+		"verify":    {For: time.Hour, Mode: config.StaleVerify, ClientTimeout: 50 * time.Millisecond, TTL: 30 * time.Second},
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			t.Run(name+"/"+network, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestGo(t *testing.T) {
 	if !s.Go(func(context.Context) { panic("boom") }) {
 		t.Fatal("no place in an idle server")
 	}
-	eventually(t, "the panic", func() bool { return s.Panics() == 1 && s.waiting.Used() == 0 })
+	eventually(t, "the panic", func() bool { return s.Panics() == 1 && s.waiting.InUse() == 0 })
 	var ended atomic.Bool
 	if !s.Go(func(ctx context.Context) {
 		<-ctx.Done()

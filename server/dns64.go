@@ -33,7 +33,7 @@ func (d *DNS64) needsSynthesis(r *request) bool {
 	if r.reply.Rcode() == wire.NXDomain || r.verdicts&dropped != 0 {
 		return false
 	}
-	_, has := r.reply.First(wire.Answer, wire.TypeAAAA)
+	_, has := r.reply.FirstTTL(wire.Answer, wire.TypeAAAA)
 	return d.all || !has
 }
 
@@ -57,7 +57,7 @@ const unknownTTL = 600
 // synthesize asks for the IPv4 addresses of r's name, through the whole path, and makes r's
 // reply of the answer.
 func (rt *Routes) synthesize(r *request) outcome {
-	maxTTL, ok := r.reply.First(wire.Authority, wire.TypeSOA)
+	maxTTL, ok := r.reply.FirstTTL(wire.Authority, wire.TypeSOA)
 	if !ok {
 		maxTTL = unknownTTL
 	}
@@ -74,7 +74,7 @@ func (rt *Routes) synthesize(r *request) outcome {
 		return answered
 	}
 	r.source, r.ordered, r.err = fromDNS64, sub.ordered, sub.err
-	if err := r.reply.Map64(&sub.reply, &r.zone.DNS64.prefix, maxTTL); err != nil {
+	if err := r.reply.Synthesize64(&sub.reply, &r.zone.DNS64.prefix, maxTTL); err != nil {
 		if !r.mayWait() { // to log the error
 			return wouldWait
 		}

@@ -105,8 +105,8 @@ func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte 
 	x.proto, x.client, x.stripe = tcp, v.client, v.lane
 	x.query.Packet, x.arrival = packet, clock.Now()
 	rt := h.l.config.Load().Routes
-	place, verdict := s.waiting.Take(v.client.Addr())
-	if verdict == share.Fits {
+	place, verdict := s.waiting.Acquire(v.client.Addr())
+	if verdict == share.Available {
 		defer s.release(place)
 		x.place, x.ctx = place, s.ctx
 	}
@@ -169,7 +169,7 @@ func readBody(body io.Reader, buf []byte) ([]byte, int) {
 func writeReply(w http.ResponseWriter, msg []byte) error {
 	fresh := uint32(defaultMaxAge)
 	if rcode := wire.Rcode(msg[3] & 0xf); rcode == wire.NoError || rcode == wire.NXDomain {
-		if ttl, ok := wire.Age(msg); ok {
+		if ttl, ok := wire.MinTTL(msg); ok {
 			fresh = min(ttl, maxMaxAge)
 		}
 	}

@@ -48,13 +48,13 @@ type httpsServer struct {
 
 	mu       sync.Mutex
 	draining bool
-	requests *share.Places // current requests
-	drained  chan struct{} // closed when draining is set and there are no requests
+	requests *share.Limiter // current requests
+	drained  chan struct{}  // closed when draining is set and there are no requests
 }
 
 func (s *Server) newHTTPSServer(l *listener) *httpsServer {
 	t := s.timeouts(l)
-	h := &httpsServer{s: s, l: l, statuses: s.statusesAt(l.addr), conns: make(chan net.Conn), requests: share.NewPlaces(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
+	h := &httpsServer{s: s, l: l, statuses: s.statusesAt(l.addr), conns: make(chan net.Conn), requests: share.NewLimiter(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -91,7 +91,7 @@ func (h *httpsServer) serve() { _ = h.http.Serve(h) }
 func (h *httpsServer) shutdown() {
 	h.mu.Lock()
 	h.draining = true
-	if h.requests.Used() == 0 {
+	if h.requests.InUse() == 0 {
 		close(h.drained)
 	}
 	h.mu.Unlock()
@@ -112,7 +112,7 @@ func (h *httpsServer) beginRequest(v *httpsConn) (end func()) {
 		h.s.shed[shedCapacity].Add(1)
 		return nil
 	}
-	place, verdict := h.requests.Take(v.client.Addr())
+	place, verdict := h.requests.Acquire(v.client.Addr())
 	if !h.s.admitted(verdict) {
 		return nil
 	}
@@ -123,8 +123,8 @@ func (h *httpsServer) beginRequest(v *httpsConn) (end func()) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		v.waiting.Add(-1)
-		h.requests.Give(place)
-		if h.draining && h.requests.Used() == 0 {
+		h.requests.Release(place)
+		if h.draining && h.requests.InUse() == 0 {
 			close(h.drained)
 		}
 	}

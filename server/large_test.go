@@ -124,7 +124,7 @@ func TestLarge(t *testing.T) {
 func TestLargeIsShed(t *testing.T) {
 	c := newCrowded(t, 300)
 	s, addr := start(t, Limits{Waiting: 1}, &Zone{Name: wire.Root, Cluster: c, Bufsize: 0xFFFF})
-	if v := s.waiting.TakeOwn(); v != share.Fits {
+	if v := s.waiting.AcquireShared(); v != share.Available {
 		t.Fatalf("no place: %d", v)
 	}
 	for _, network := range []string{"udp", "tcp"} {
@@ -139,7 +139,7 @@ func TestLargeIsShed(t *testing.T) {
 	if n := shed(s); n != 2 {
 		t.Errorf("%d are counted, want 2", n)
 	}
-	s.release(share.Nobody)
+	s.release(share.NoClient)
 }
 
 // TestOneBudget: all names that one query leads to on a reader share its budget, and none of

@@ -100,7 +100,7 @@ func (r *request) fail(rcode wire.Rcode) outcome {
 // what is cut off from a client's reply need not be written.
 func (r *request) expect() {
 	if r.direct && r.proto == udp {
-		r.reply.Expect(r.query.Limit())
+		r.reply.SetLimit(r.query.Limit())
 	}
 }
 
@@ -115,7 +115,7 @@ func (r *request) detach(ctx context.Context, w *request, packet, reply []byte) 
 	w.ctx, w.budget, w.lookups = ctx, nil, &w.ownLookups
 	w.ownLookups = lookups{}
 	w.query.Packet = append(packet[:0], r.query.Packet...)
-	w.reply.Detach(reply, &w.query)
+	w.reply.MoveTo(reply, &w.query)
 }
 
 // derive makes sub a request on behalf of r's client, for a query that is still to be

@@ -148,7 +148,7 @@ func (r *request) forward() {
 	} else {
 		var resp wire.Response
 		if resp, r.err = exchange(r.ctx, q); r.err == nil {
-			r.reply.Pass(resp.Packed)
+			r.reply.CopyRaw(resp.Packed)
 		}
 	}
 	switch {

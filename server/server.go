@@ -94,7 +94,7 @@ type Server struct {
 	inherited    inheritedSockets
 	suspended    atomic.Pointer[drain] // nil while s reads
 
-	waiting *share.Places  // of queries that wait, and of what is done for none
+	waiting *share.Limiter // of queries that wait, and of what is done for none
 	running sync.WaitGroup // readers, connections and waiting queries
 	workers *workerPool    // what UDP queries wait in
 	copies  *copier        // nil: no answers inside of the kernel
@@ -125,7 +125,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 		limits:       limits,
 		listeners:    make(map[netip.AddrPort]*listener),
 		httpStatuses: make(map[netip.AddrPort]*httpStatuses),
-		waiting:      share.NewPlaces(limits.Waiting),
+		waiting:      share.NewLimiter(limits.Waiting),
 		workers:      newWorkerPool(maxIdleWorkers),
 		delays:       stat.NewHistogram(delayBuckets),
 	}

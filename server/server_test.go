@@ -420,7 +420,7 @@ func TestShed(t *testing.T) {
 			t.Errorf("a query within the limit: %s", dns.RcodeToString[m.Rcode])
 		}
 	}
-	eventually(t, "the places to be free again", func() bool { return s.waiting.Used() == 0 })
+	eventually(t, "the places to be free again", func() bool { return s.waiting.InUse() == 0 })
 }
 
 // TestPanic: one query's panic is its SERVFAIL, and is counted.

@@ -52,9 +52,9 @@ type counters struct {
 	viaSearch uint64
 	localhost uint64
 	verdicts  map[verdictKey]uint64 // nil until there is one
-	duration  stat.Tally            // in nanoseconds
-	reqSize   [transports]stat.Tally
-	respSize  [transports]stat.Tally
+	duration  stat.LocalHistogram   // in nanoseconds
+	reqSize   [transports]stat.LocalHistogram
+	respSize  [transports]stat.LocalHistogram
 
 	_ [64]byte // keeps the next lane's lock out of this one's cache line
 }
@@ -68,9 +68,9 @@ func NewStats() *Stats {
 	s := &Stats{stripes: make([]counters, min(runtime.NumCPU(), maxStripes))}
 	for i := range s.stripes {
 		c := &s.stripes[i]
-		c.duration = stat.NewTally(durations)
+		c.duration = stat.NewLocalHistogram(durations)
 		for t := range transports {
-			c.reqSize[t], c.respSize[t] = stat.NewTally(sizes), stat.NewTally(sizes)
+			c.reqSize[t], c.respSize[t] = stat.NewLocalHistogram(sizes), stat.NewLocalHistogram(sizes)
 		}
 	}
 	return s
@@ -78,8 +78,8 @@ func NewStats() *Stats {
 
 // The bounds of the histograms, as whole numbers.
 var (
-	durations = whole(stat.Seconds, nanoseconds)
-	sizes     = whole(stat.Bytes, 1)
+	durations = whole(stat.DurationBuckets, nanoseconds)
+	sizes     = whole(stat.SizeBuckets, 1)
 )
 
 const nanoseconds = 1e9
@@ -149,7 +149,7 @@ func (s *Stats) each(f func(c *counters)) {
 // Duration is the time from a query's arrival to its reply, in seconds.
 func (s *Stats) Duration() stat.Snapshot {
 	var sum stat.Snapshot
-	s.each(func(c *counters) { sum = sum.Plus(c.duration.Read(nanoseconds)) })
+	s.each(func(c *counters) { sum = sum.Add(c.duration.Read(nanoseconds)) })
 	return sum
 }
 
@@ -173,7 +173,7 @@ func (s *Stats) ViaSearch() uint64 {
 func (s *Stats) EachSize(f func(proto string, req, resp stat.Snapshot)) {
 	for t := range proto(transports) {
 		var req, resp stat.Snapshot
-		s.each(func(c *counters) { req, resp = req.Plus(c.reqSize[t].Read(1)), resp.Plus(c.respSize[t].Read(1)) })
+		s.each(func(c *counters) { req, resp = req.Add(c.reqSize[t].Read(1)), resp.Add(c.respSize[t].Read(1)) })
 		if req.Count > 0 {
 			f(t.String(), req, resp)
 		}

@@ -70,7 +70,7 @@ func TestPipelinedLimit(t *testing.T) {
 	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "by.hand." {
 		t.Fatalf("%v, %v; want the answer that waits for nobody", m, err)
 	}
-	if n := s.waiting.Used(); n != 1 {
+	if n := s.waiting.InUse(); n != 1 {
 		t.Errorf("%d queries wait, want one", n)
 	}
 	close(release)

@@ -126,7 +126,7 @@ func (s *Server) readUDP(l *listener, p udpSocket, lane int) {
 		}
 		p.writeBatch(b)
 		work.tick()
-		if waits && s.waiting.Used() <= yieldThreshold {
+		if waits && s.waiting.InUse() <= yieldThreshold {
 			// The goroutines of those that wait stand in line for this goroutine's
 			// P, which it would take along into the kernel. They would be stolen
 			// from there, but only after a while.

@@ -78,7 +78,7 @@ func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	p.noMmsg = plain || mmsg.Refused(uintptr(fd))
+	p.noMmsg = plain || mmsg.Unavailable(uintptr(fd))
 	return p, nil
 }
 

@@ -44,7 +44,7 @@ func (rt *Routes) vet(x *request) bool {
 // vetting judges the names in x's reply, as much of it as can reach the client.
 func (rt *Routes) vetting(x *request) vetting {
 	if x.proto == udp {
-		x.reply.Cut(maxUDPReply)
+		x.reply.Truncate(maxUDPReply)
 	}
 	v := vetting{rt: rt, x: x}
 	v.names()
@@ -103,7 +103,7 @@ func (v *vetting) names() {
 }
 
 // leave has n's record left out if r isn't that it is allowed.
-func (v *vetting) leave(n *wire.Named, r ruling) {
+func (v *vetting) leave(n *wire.NameRef, r ruling) {
 	if r.verdict == allowed {
 		return
 	}

@@ -34,7 +34,7 @@ func (v *View) Name() string {
 func (v *View) matches(x *request) bool {
 	f := viewEnv{x: x, server: v.addr}
 	for _, e := range v.when {
-		if !e.Holds(&f) {
+		if !e.Eval(&f) {
 			return false
 		}
 	}

@@ -28,24 +28,24 @@ func (s *Server) EachShed(f func(reason string, n uint64)) {
 // none, which is counted. Each query has a place of its own, those too that wait for what
 // another one asks.
 func (s *Server) acquire(x *request) bool {
-	place, verdict := s.waiting.Take(x.client.Addr())
+	place, verdict := s.waiting.Acquire(x.client.Addr())
 	x.place = place
 	return s.admitted(verdict)
 }
 
 // admitted reports whether v is a place, and counts it if it is none.
-func (s *Server) admitted(v share.Verdict) bool {
+func (s *Server) admitted(v share.Availability) bool {
 	switch v {
 	case share.Full:
 		s.shed[shedCapacity].Add(1)
-	case share.Excess:
+	case share.OverShare:
 		s.shed[shedClient].Add(1)
-	case share.Fits:
+	case share.Available:
 	}
-	return v == share.Fits
+	return v == share.Available
 }
 
-func (s *Server) release(place share.Client) { s.waiting.Give(place) }
+func (s *Server) release(place share.Client) { s.waiting.Release(place) }
 
 // full answers a query for which there is no place.
 func (s *Server) full(x *request, limit int) []byte {
@@ -61,7 +61,7 @@ type ownKey struct{}
 // place's client: that client, but where it may have gone meanwhile, nobody.
 func payer(ctx context.Context, place share.Client) share.Client {
 	if ctx.Value(ownKey{}) != nil {
-		return share.Nobody
+		return share.NoClient
 	}
 	return place
 }
@@ -72,11 +72,11 @@ func payer(ctx context.Context, place share.Client) share.Client {
 // waits for f, a panic in it is counted like that of a query. It is safe for concurrent use
 // while queries are answered.
 func (s *Server) Go(f func(ctx context.Context)) bool {
-	if s.waiting.TakeOwn() != share.Fits {
+	if s.waiting.AcquireShared() != share.Available {
 		return false
 	}
 	s.workers.running.Go(func() {
-		defer s.release(share.Nobody)
+		defer s.release(share.NoClient)
 		defer func() {
 			if p := recover(); p != nil {
 				s.panics.Add(1)

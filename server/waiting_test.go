@@ -98,7 +98,7 @@ func TestClientShare(t *testing.T) {
 				for n := range places {
 					over[n%2].send(fmt.Sprintf(format, strconv.Itoa(n)))
 					held++
-					eventually(t, "it to wait", func() bool { return s.waiting.Used() == held })
+					eventually(t, "it to wait", func() bool { return s.waiting.InUse() == held })
 				}
 				for n := range 4 {
 					over[n%2].send(fmt.Sprintf("more%d.hold.test.", n))
@@ -115,7 +115,7 @@ func TestClientShare(t *testing.T) {
 				}
 			}
 			close(release)
-			eventually(t, "the places to be free again", func() bool { return s.waiting.Used() == 0 })
+			eventually(t, "the places to be free again", func() bool { return s.waiting.InUse() == 0 })
 		})
 	}
 }
@@ -155,7 +155,7 @@ func TestBusyIsNotKept(t *testing.T) {
 		t.Errorf("one query too many: %s", rcode)
 	}
 	close(release)
-	eventually(t, "the places to be free again", func() bool { return s.waiting.Used() == 0 })
+	eventually(t, "the places to be free again", func() bool { return s.waiting.InUse() == 0 })
 	again := newAsker(t, "udp", "127.0.0.9", addr)
 	again.send("late.test.")
 	if rcode := again.rcode(); rcode != "NOERROR" {

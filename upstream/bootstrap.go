@@ -131,7 +131,7 @@ func (p *Pool) lookupType(whose *Pool, host string, qtype uint16) (list []netip.
 	}
 	var r wire.Reply
 	r.Start(nil, &q)
-	r.Pass(answer.Packed)
+	r.CopyRaw(answer.Packed)
 	reply, err := wire.Unpack(r.Finish(wire.MaxMessage))
 	if err != nil {
 		return nil, 0, err

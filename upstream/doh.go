@@ -76,7 +76,7 @@ type dohTransport struct {
 	open       []*dohConn            // take queries
 	live       map[*dohConn]struct{} // not closed
 	connecting bool                  // a connection is being opened
-	inFlight   share.Division
+	inFlight   share.FairShare
 	closed     bool
 
 	hits, misses atomic.Uint64
@@ -118,7 +118,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 		},
 		dohOptions: opts,
 		live:       make(map[*dohConn]struct{}),
-		inFlight:   share.NewDivision(maxInFlightDoH),
+		inFlight:   share.NewFairShare(maxInFlightDoH),
 	}
 	if t.method == http.MethodPost {
 		t.header["Content-Type"] = []string{messageType}
@@ -154,12 +154,12 @@ func (t *dohTransport) begin(r *dohRequest) error {
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.inFlight.Ask(r.client) != share.Fits:
+	case t.inFlight.Check(r.client) != share.Available:
 		return ErrBusy
 	}
 	ctx, cancel := context.WithDeadline(t.ctx, r.deadline)
 	r.cancel, r.query.dohRequest = cancel, r
-	r.clientInFlight = t.inFlight.Held(r.client)
+	r.clientInFlight = t.inFlight.InUseBy(r.client)
 	t.inFlight.Add(r.client)
 	t.tasks.Go(func() {
 		defer cancel()

@@ -236,17 +236,17 @@ func TestDoHEnds(t *testing.T) {
 	eventually(t, "both have ended", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.inFlight.Used() > 0 {
+		if d.inFlight.InUse() > 0 {
 			return false
 		}
-		d.inFlight = share.NewDivision(0)
+		d.inFlight = share.NewFairShare(0)
 		return true
 	})
 	if err := flyOnce(t, d); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 	d.mu.Lock()
-	d.inFlight = share.NewDivision(maxInFlightDoH)
+	d.inFlight = share.NewFairShare(maxInFlightDoH)
 	d.mu.Unlock()
 	q = fixedCall(t)
 	q.deadline = time.Now().Add(time.Hour)
@@ -386,8 +386,8 @@ func crowdDoH(t *testing.T, a *authority, two bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.inFlight.Used() > 60 {
-		t.Errorf("%d are in flight", d.inFlight.Used())
+	if d.inFlight.InUse() > 60 {
+		t.Errorf("%d are in flight", d.inFlight.InUse())
 	}
 }
 

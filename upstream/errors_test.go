@@ -110,11 +110,11 @@ func fillUp(t *testing.T, s *server) {
 	for _, via := range []transport{s.udp, s.tcp} {
 		switch via := via.(type) {
 		case *udpTransport:
-			via.inFlight = share.NewDivision(0)
+			via.inFlight = share.NewFairShare(0)
 		case *streamTransport:
-			via.inFlight = share.NewDivision(0)
+			via.inFlight = share.NewFairShare(0)
 		case *dohTransport:
-			via.inFlight = share.NewDivision(0)
+			via.inFlight = share.NewFairShare(0)
 		default:
 			t.Fatalf("no way to fill up %T", via)
 		}

@@ -85,7 +85,7 @@ func FuzzStream(f *testing.F) {
 			want, rest = append(want, rest[2:end]), rest[end:]
 		}
 		q := fixedCall(t)
-		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, inFlight: 1, division: new(share.Division)}
+		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, inFlight: 1, division: new(share.FairShare)}
 		c.division.Add(q.client)
 		conn := &bytesConn{left: sent, piece: 1 + int(piece)}
 		in := frameReader{buf: make([]byte, readBufSize)}
@@ -128,7 +128,7 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(make([]byte, maxDatagram+1))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		q := fixedCall(t)
-		s := udpSocket{division: new(share.Division)}
+		s := udpSocket{division: new(share.FairShare)}
 		s.add(q)
 		if !s.deliver(datagram[:min(len(datagram), maxDatagram+1)]) {
 			return

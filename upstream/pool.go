@@ -141,7 +141,7 @@ type Pool struct {
 func New(cfg *config.Forward, opts Options) *Pool {
 	opts.setDefaults()
 	p := &Pool{cfg: cfg, opts: opts, created: time.Now(), hedgeBudget: newHedgeBudget(), order: serverOrder{policy: cfg.Policy}}
-	p.limiter = limiter{limit: cfg.MaxConcurrent, division: share.NewDivision(cfg.MaxConcurrent), idle: make(chan struct{})}
+	p.limiter = limiter{limit: cfg.MaxConcurrent, division: share.NewFairShare(cfg.MaxConcurrent), idle: make(chan struct{})}
 	p.exchanges.New = func() any { return newExchange(p) }
 	p.stop, p.cancel = context.WithCancel(context.Background())
 	p.initMembers(cfg.To)
@@ -335,8 +335,8 @@ func (p *Pool) Close() error {
 type limiter struct {
 	mu       sync.Mutex
 	active   int
-	limit    int            // max_concurrent; 0 means no limit
-	division share.Division // divides limit among clients
+	limit    int             // max_concurrent; 0 means no limit
+	division share.FairShare // divides limit among clients
 	closed   bool
 	idle     chan struct{} // closed once the limiter is closed and active is 0
 }
@@ -348,7 +348,7 @@ func (l *limiter) acquire(c share.Client) error {
 		return ErrClosed
 	}
 	if l.limit > 0 {
-		if l.division.Ask(c) != share.Fits {
+		if l.division.Check(c) != share.Available {
 			return ErrTooMany
 		}
 		l.division.Add(c)

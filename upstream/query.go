@@ -88,7 +88,7 @@ func newQuery() *query {
 
 // reset drops references and a buffer that is too large to keep.
 func (q *query) reset() {
-	q.request, q.client = nil, share.Nobody
+	q.request, q.client = nil, share.NoClient
 	q.attempt = attempt{}
 	if len(q.reply) > maxKeptBuffer {
 		q.reply = make([]byte, initialReplySize)

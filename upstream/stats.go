@@ -88,7 +88,7 @@ type durations [16]*stat.Histogram
 
 func newDurations() (d durations) {
 	for i := range d {
-		d[i] = stat.NewHistogram(stat.Seconds)
+		d[i] = stat.NewHistogram(stat.DurationBuckets)
 	}
 	return d
 }

@@ -114,7 +114,7 @@ type streamTransport struct {
 	typicalRTT time.Duration
 	lastReply  time.Time // of any connection
 	// inFlight divides the queries in flight among the clients.
-	inFlight share.Division
+	inFlight share.FairShare
 
 	hits, misses atomic.Uint64
 }
@@ -125,7 +125,7 @@ func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
 	if opts.tls != nil {
 		opts.tls = clientTLS(opts.tls, to.Addr())
 	}
-	t := &streamTransport{addr: to, streamOptions: opts, live: make(map[*streamConn]struct{}), inFlight: share.NewDivision(maxConns * maxInFlightPerConn)}
+	t := &streamTransport{addr: to, streamOptions: opts, live: make(map[*streamConn]struct{}), inFlight: share.NewFairShare(maxConns * maxInFlightPerConn)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t
 }
@@ -147,7 +147,7 @@ func (t *streamTransport) start(q *query) {
 
 // assignNew is assign for a query that starts: it enforces the limits; t is locked.
 func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error) {
-	if t.inFlight.Ask(q.client) != share.Fits {
+	if t.inFlight.Check(q.client) != share.Available {
 		return nil, ErrBusy
 	}
 	return t.assign(q, now)

@@ -45,10 +45,10 @@ type streamConn struct {
 
 	// queries has the IDs in use; nil for those of canceled or expired queries.
 	queries      map[uint16]*query
-	inFlight     int             // non-nil entries of queries
-	division     *share.Division // of all connections of the transport
-	orphans      int             // nil entries of queries
-	lastSequence uint32          // queries assigned so far
+	inFlight     int              // non-nil entries of queries
+	division     *share.FairShare // of all connections of the transport
+	orphans      int              // nil entries of queries
+	lastSequence uint32           // queries assigned so far
 	// movedOne says that a query was moved elsewhere since the last reply.
 	movedOne bool
 
@@ -58,7 +58,7 @@ type streamConn struct {
 	writing            bool
 }
 
-func newStreamConn(now time.Time, all *share.Division) *streamConn {
+func newStreamConn(now time.Time, all *share.FairShare) *streamConn {
 	return &streamConn{begunAt: now, queries: make(map[uint16]*query), division: all}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // testLink is a link without a connection, whose timer never rings.
 func testLink(now time.Time) *streamConn {
-	c := newStreamConn(now, new(share.Division))
+	c := newStreamConn(now, new(share.FairShare))
 	c.cancel = func() {}
 	c.timer = time.AfterFunc(time.Hour, func() {})
 	c.conn = &bytesConn{}

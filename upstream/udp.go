@@ -69,7 +69,7 @@ type udpTransport struct {
 	mu       sync.Mutex
 	open     []*udpSocket            // take new queries
 	live     map[*udpSocket]struct{} // not closed yet
-	inFlight share.Division          // queries in flight
+	inFlight share.FairShare         // queries in flight
 	closed   bool
 
 	hits, misses atomic.Uint64
@@ -91,7 +91,7 @@ func newUDPTransport(to netip.AddrPort, bounds udpOptions, strays *atomic.Uint64
 		batches:    sync.Pool{New: func() any { return newBatch() }},
 		unexpected: strays,
 		live:       make(map[*udpSocket]struct{}),
-		inFlight:   share.NewDivision(bounds.maxInFlight),
+		inFlight:   share.NewFairShare(bounds.maxInFlight),
 	}
 }
 
@@ -132,7 +132,7 @@ func (t *udpTransport) assign(q *query) (*udpSocket, error) {
 	draw := int(q.newID())
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inFlight.Ask(q.client) != share.Fits {
+	if t.inFlight.Check(q.client) != share.Available {
 		return nil, ErrBusy
 	}
 	n := len(t.open)

@@ -32,7 +32,7 @@ type udpSocket struct {
 	ids      [maxQueriesPerSocket]uint16
 	queries  [maxQueriesPerSocket]*query
 	inFlight int
-	division *share.Division // of all sockets of the transport
+	division *share.FairShare // of all sockets of the transport
 	// orphanIDs are the IDs of canceled or expired queries whose replies may still arrive;
 	// at most maxQueriesPerSocket.
 	orphanIDs []uint16

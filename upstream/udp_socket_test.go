@@ -32,7 +32,7 @@ func TestPortAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
 	broken := errors.New("broken")
-	s := udpSocket{division: new(share.Division)}
+	s := udpSocket{division: new(share.FairShare)}
 	var air []*query
 	drop := func(i int) *query {
 		q := air[i]
@@ -184,7 +184,7 @@ func TestBatch(t *testing.T) {
 func TestProbeReply(t *testing.T) {
 	q := fixedCall(t)
 	q.probe = true
-	s := udpSocket{division: new(share.Division)}
+	s := udpSocket{division: new(share.FairShare)}
 	s.add(q)
 	reply := make([]byte, headerLen)
 	copy(reply, q.message()[:2])

@@ -261,7 +261,7 @@ func TestUnsent(t *testing.T) {
 		}
 	}
 	via.failUnsent(s, all[1], syscall.EAGAIN) // has landed
-	if s.inFlight != 2 || via.inFlight.Used() != 2 || len(via.open) != 0 {
+	if s.inFlight != 2 || via.inFlight.InUse() != 2 || len(via.open) != 0 {
 		t.Errorf("%d queries are in flight, %d ports are open", s.inFlight, len(via.open))
 	}
 }
@@ -368,7 +368,7 @@ func besiege(t *testing.T, plain bool) {
 		if n := s.udp.(*udpTransport).inFlightCount(); n != 0 {
 			t.Errorf("%d queries are in flight to %s after all have ended", n, s.label)
 		}
-		if n := s.udp.(*udpTransport).inFlight.Used(); n != 0 {
+		if n := s.udp.(*udpTransport).inFlight.InUse(); n != 0 {
 			t.Errorf("%d places are taken at %s", n, s.label)
 		}
 	}
@@ -399,7 +399,7 @@ func exchangeHostile(t *testing.T, p *Pool, name string) bool {
 	}
 	var reply wire.Reply
 	reply.Start(nil, q)
-	reply.Pass(resp.Packed)
+	reply.CopyRaw(resp.Packed)
 	var m dns.Msg
 	if err := m.Unpack(reply.Finish(wire.MaxMessage)); err != nil {
 		t.Errorf("%s: the answer is no message: %v", name, err)

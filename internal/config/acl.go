@@ -52,7 +52,7 @@ func (a *ACL) parse(p *parser, s statement) {
 		case !ok:
 			choice(p, name, "action", aclActions)
 		case line.body != nil:
-			p.fault(name, "%q takes no block in braces; write: %s [type QTYPES…] [net SOURCES…]", name.text, name.text)
+			p.errorf(name, "%q takes no block in braces; write: %s [type QTYPES…] [net SOURCES…]", name.text, name.text)
 		default:
 			p.option = strings.ToLower(name.text)
 			rule.Policies = append(rule.Policies, p.policy(action, line.args()))
@@ -68,22 +68,22 @@ func (a *ACL) join(_ *parser, _ statement, next directive) {
 
 // policy reads what a line has behind its action: sections that begin with `type` or
 // `net`, in any order.
-func (p *parser) policy(action ACLAction, args []word) ACLPolicy {
+func (p *parser) policy(action ACLAction, args []token) ACLPolicy {
 	line := ACLPolicy{Action: action}
 	var allTypes, allNets bool
 	for len(args) > 0 {
-		var head word
-		var values []word
+		var head token
+		var values []token
 		head, values, args = cutSection(args)
 		switch {
-		case !section(head):
+		case !isSection(head):
 			p.unknown(head, "word", []string{"net", "type"})
 		case len(values) == 0:
-			p.fault(head, "nothing stands behind %q; name some, or * for all", head.text)
+			p.errorf(head, "nothing stands behind %q; name some, or * for all", head.text)
 		case strings.EqualFold(head.text, "type"):
-			line.Types, allTypes = p.qtypes(line.Types, values), allTypes || everything(values)
+			line.Types, allTypes = p.qtypes(line.Types, values), allTypes || matchesAll(values)
 		default:
-			line.Nets, allNets = p.nets(line.Nets, values), allNets || everything(values)
+			line.Nets, allNets = p.nets(line.Nets, values), allNets || matchesAll(values)
 		}
 	}
 	if allTypes {
@@ -97,34 +97,34 @@ func (p *parser) policy(action ACLAction, args []word) ACLPolicy {
 
 // cutSection splits args before its second section: into the word that the first begins
 // with, those behind it, and the rest.
-func cutSection(args []word) (head word, values, rest []word) {
+func cutSection(args []token) (head token, values, rest []token) {
 	n := 1
-	for n < len(args) && !section(args[n]) {
+	for n < len(args) && !isSection(args[n]) {
 		n++
 	}
 	return args[0], args[1:n], args[n:]
 }
 
-func section(w word) bool {
+func isSection(w token) bool {
 	return strings.EqualFold(w.text, "type") || strings.EqualFold(w.text, "net")
 }
 
 // wildcard is the word for all types and all nets.
 const wildcard = "*"
 
-func everything(words []word) bool {
-	return slices.ContainsFunc(words, func(w word) bool { return w.text == wildcard })
+func matchesAll(words []token) bool {
+	return slices.ContainsFunc(words, func(w token) bool { return w.text == wildcard })
 }
 
 // qtypes adds the types that words name to list.
-func (p *parser) qtypes(list []uint16, words []word) []uint16 {
+func (p *parser) qtypes(list []uint16, words []token) []uint16 {
 	for _, w := range words {
 		if w.text == wildcard {
 			continue
 		}
 		qtype, ok := dns.StringToType[strings.ToUpper(w.text)]
 		if !ok {
-			p.fault(w, "%q is not a type of records such as A, AAAA or TXT", w.text)
+			p.errorf(w, "%q is not a type of records such as A, AAAA or TXT", w.text)
 			continue
 		}
 		list = append(list, qtype)
@@ -133,14 +133,14 @@ func (p *parser) qtypes(list []uint16, words []word) []uint16 {
 }
 
 // nets adds the addresses and nets that words name to list.
-func (p *parser) nets(list []netip.Prefix, words []word) []netip.Prefix {
+func (p *parser) nets(list []netip.Prefix, words []token) []netip.Prefix {
 	for _, w := range words {
 		if w.text == wildcard {
 			continue
 		}
 		prefix, ok := parseNet(w.text)
 		if !ok {
-			p.fault(w, "%q is not an address or a CIDR such as 10.0.0.0/8", w.text)
+			p.errorf(w, "%q is not an address or a CIDR such as 10.0.0.0/8", w.text)
 			continue
 		}
 		list = append(list, prefix)

@@ -55,39 +55,39 @@ func (a *Autopath) parse(p *parser, s statement) {
 }
 
 // file reads the search path off the file that w names.
-func (a *Autopath) file(p *parser, w word) {
+func (a *Autopath) file(p *parser, w token) {
 	text, err := readFile(w.text)
 	if errors.Is(err, os.ErrNotExist) {
-		p.fault(w, "%q is neither @kubernetes nor a file that exists; write: %s", w.text, autopathUsage)
+		p.errorf(w, "%q is neither @kubernetes nor a file that exists; write: %s", w.text, autopathUsage)
 		return
 	}
 	if err != nil {
-		p.fault(w, "can't read %q: %v", w.text, err)
+		p.errorf(w, "can't read %q: %v", w.text, err)
 		return
 	}
-	p.reads(w.text, text)
+	p.recordFile(w.text, text)
 	a.Search = searches(text)
 	if n := len(a.Search); n == 0 {
-		p.fault(w, "%s names no search domain; add a `search DOMAINS…` line to it", w.text)
+		p.errorf(w, "%s names no search domain; add a `search DOMAINS…` line to it", w.text)
 	} else if n > maxSearch {
-		p.fault(w, "%s names %d search domains; allowed: 1 to %d", w.text, n, maxSearch)
+		p.errorf(w, "%s names %d search domains; allowed: 1 to %d", w.text, n, maxSearch)
 	}
 }
 
 // host reads what the kubelet puts behind the cluster's own domains on a pod's search
 // path: the machine's domains, as many as there is place for. A machine without the
 // file has none.
-func (a *Autopath) host(p *parser, w word) {
+func (a *Autopath) host(p *parser, w token) {
 	path := p.opts.ResolvConf
 	text, err := readFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	if err != nil {
-		p.fault(w, "can't read %q, whose search domains stand at the end of a pod's: %v", path, err)
+		p.errorf(w, "can't read %q, whose search domains stand at the end of a pod's: %v", path, err)
 		return
 	}
-	p.reads(path, text)
+	p.recordFile(path, text)
 	a.Search = searches(text)
 	a.Search = a.Search[:min(len(a.Search), maxSearch-podSearch)]
 }

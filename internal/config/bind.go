@@ -20,18 +20,18 @@ func (b *Bind) parse(p *parser, s statement) {
 	}
 	var except []netip.Addr
 	p.body(s, options{
-		"except": {usage: "except ADDRESS|INTERFACE…", least: 1, most: -1, set: func(args []word) {
+		"except": {usage: "except ADDRESS|INTERFACE…", least: 1, most: -1, set: func(args []token) {
 			except = append(except, p.addresses(args)...)
 		}},
 	})
-	faults := len(p.faults)
+	faults := len(p.errs)
 	for _, addr := range p.addresses(s.args()) {
 		if !slices.Contains(except, addr) {
 			b.add(addr)
 		}
 	}
-	if len(b.Addrs) == 0 && len(p.faults) == faults {
-		p.fault(s.name(), "no address is left to listen on; take one out of except, or give the interface an address")
+	if len(b.Addrs) == 0 && len(p.errs) == faults {
+		p.errorf(s.name(), "no address is left to listen on; take one out of except, or give the interface an address")
 	}
 }
 
@@ -49,7 +49,7 @@ func (b *Bind) add(addr netip.Addr) {
 }
 
 // addresses reads IP addresses and names of interfaces.
-func (p *parser) addresses(words []word) []netip.Addr {
+func (p *parser) addresses(words []token) []netip.Addr {
 	var list []netip.Addr
 	for _, w := range words {
 		if addr, err := netip.ParseAddr(w.text); err == nil {
@@ -58,11 +58,11 @@ func (p *parser) addresses(words []word) []netip.Addr {
 		}
 		addrs, err := p.opts.Interface(w.text)
 		if err != nil {
-			p.fault(w, "%q is neither an IP address nor an interface of this machine: %v", w.text, err)
+			p.errorf(w, "%q is neither an IP address nor an interface of this machine: %v", w.text, err)
 			continue
 		}
 		if len(addrs) == 0 {
-			p.fault(w, "the interface %q has no address", w.text)
+			p.errorf(w, "the interface %q has no address", w.text)
 		}
 		list = append(list, addrs...)
 	}

@@ -8,24 +8,24 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// door is where the queries for a block come in: as CoreDNS groups them, before
+// listenKey is where the queries for a block come in: as CoreDNS groups them, before
 // addresses.
-type door struct {
+type listenKey struct {
 	transport Transport
 	port      uint16
 }
 
 // blocks reads one server block: a Block for each transport and port its keys name.
 func (p *parser) blocks(g group) []*Block {
-	zones := make(map[door][]wire.Name)
-	var doors []door
+	zones := make(map[listenKey][]wire.Name)
+	var doors []listenKey
 	for _, w := range g.keys {
 		for text := range strings.SplitSeq(w.text, ",") {
 			key, err := parseKey(text)
 			if err != nil {
-				p.fault(word{text: text, file: w.file, line: w.line}, "%v", err)
+				p.errorf(token{text: text, file: w.file, line: w.line}, "%v", err)
 			}
-			d := door{key.transport, key.transport.usualPort(p.opts.Port)}
+			d := listenKey{key.transport, key.transport.defaultPort(p.opts.Port)}
 			if key.ported {
 				d.port = key.port
 			}
@@ -42,46 +42,46 @@ func (p *parser) blocks(g group) []*Block {
 	list := make([]*Block, 0, len(doors))
 	for _, d := range doors {
 		p.block = &Block{Zones: zones[d], Transport: d.transport, Port: d.port, File: g.keys[0].file, Line: g.keys[0].line}
-		p.firsts = make(map[string]word)
+		p.firsts = make(map[string]token)
 		p.directives(g.directives)
-		p.cluster()
-		p.listening()
-		p.encrypted()
+		p.checkCluster()
+		p.setListen()
+		p.checkCertificate()
 		list = append(list, p.block)
 	}
 	return list
 }
 
-// encrypted notes a block that has no certificate for its transport.
-func (p *parser) encrypted() {
+// checkCertificate notes a block that has no certificate for its transport.
+func (p *parser) checkCertificate() {
 	b := p.block
 	if b.Transport == PlainDNS || b.TLS != nil {
 		return
 	}
-	at := word{text: b.Transport.String() + "://", file: b.File, line: b.Line}
-	p.fault(at, "%s needs a certificate, else nothing would be encrypted; add `%s` to the block, or write its zones without %s", at.text, certificateUsage, at.text)
+	at := token{text: b.Transport.String() + "://", file: b.File, line: b.Line}
+	p.errorf(at, "%s needs a certificate, else nothing would be encrypted; add `%s` to the block, or write its zones without %s", at.text, certificateUsage, at.text)
 }
 
-// cluster notes directives that answer from the block's view of the cluster where
+// checkCluster notes directives that answer from the block's view of the cluster where
 // there is none.
-func (p *parser) cluster() {
+func (p *parser) checkCluster() {
 	defer func() { p.name = "" }()
 	if p.block.Kubernetes != nil {
 		return
 	}
 	if a := p.block.Autopath; a != nil && a.Kubernetes {
 		p.name = "autopath"
-		p.fault(p.firsts[p.name], "@kubernetes takes the search path from the block's kubernetes directive, and the block has none; add it, or name a resolv.conf file")
+		p.errorf(p.firsts[p.name], "@kubernetes takes the search path from the block's kubernetes directive, and the block has none; add it, or name a resolv.conf file")
 	}
 	if p.block.K8sExternal != nil {
 		p.name = "k8s_external"
-		p.fault(p.firsts[p.name], "the Services are those of the block's kubernetes directive, and the block has none; add it, such as `kubernetes cluster.local`")
+		p.errorf(p.firsts[p.name], "the Services are those of the block's kubernetes directive, and the block has none; add it, such as `kubernetes cluster.local`")
 	}
 }
 
-// listening fills p.block's addresses in and refuses upstreams that are one of
+// setListen fills p.block's addresses in and refuses upstreams that are one of
 // them.
-func (p *parser) listening() {
+func (p *parser) setListen() {
 	b := p.block
 	addrs := p.opts.LocalIPs
 	if b.Bind != nil {
@@ -105,7 +105,7 @@ func (p *parser) listening() {
 			}
 			at := p.firsts["forward"]
 			at.text = to.String()
-			p.fault(at, "the upstream %s is an address that this block listens on, so queries would go in a circle; name another upstream%s", to, from)
+			p.errorf(at, "the upstream %s is an address that this block listens on, so queries would go in a circle; name another upstream%s", to, from)
 		}
 	}
 }
@@ -130,33 +130,33 @@ func listensOn(listen []netip.AddrPort, to netip.AddrPort) bool {
 	return false
 }
 
-// check looks at the blocks together.
-func (p *parser) check(path string, blocks []*Block) {
+// checkBlocks looks at the blocks together.
+func (p *parser) checkBlocks(path string, blocks []*Block) {
 	if len(blocks) == 0 {
-		p.fault(word{file: path}, `no server block; a Corefile has at least one, such as ". { forward . /etc/resolv.conf }"`)
+		p.errorf(token{file: path}, `no server block; a Corefile has at least one, such as ". { forward . /etc/resolv.conf }"`)
 	}
 	type claim struct {
 		zone wire.Name
-		door door
+		door listenKey
 		view string
 	}
 	claims := make(map[claim][]*Block)
 	for _, b := range blocks {
 		for _, zone := range b.Zones {
-			c := claim{zone, door{b.Transport, b.Port}, b.ViewName()}
-			if !slices.ContainsFunc(claims[c], func(first *Block) bool { return p.overlap(first, b, zone) }) {
+			c := claim{zone, listenKey{b.Transport, b.Port}, b.ViewName()}
+			if !slices.ContainsFunc(claims[c], func(first *Block) bool { return p.checkOverlap(first, b, zone) }) {
 				claims[c] = append(claims[c], b)
 			}
 		}
 	}
-	p.shared(blocks)
-	p.saves(blocks)
-	p.services(blocks)
+	p.checkSharedSockets(blocks)
+	p.checkSaves(blocks)
+	p.checkServices(blocks)
 }
 
-// shared notes blocks that can't share the address they listen on: it is one socket,
+// checkSharedSockets notes blocks that can't share the address they listen on: it is one socket,
 // of one transport and with one certificate.
-func (p *parser) shared(blocks []*Block) {
+func (p *parser) checkSharedSockets(blocks []*Block) {
 	firsts := make(map[netip.AddrPort]*Block)
 	for _, b := range blocks {
 		for _, addr := range b.Listen {
@@ -165,13 +165,13 @@ func (p *parser) shared(blocks []*Block) {
 				firsts[addr] = b
 				continue
 			}
-			at := word{text: addr.String(), file: b.File, line: b.Line}
+			at := token{text: addr.String(), file: b.File, line: b.Line}
 			switch {
 			case first.Transport != b.Transport:
-				p.fault(at, "the block at %s:%d serves %s:// on %s already, so that this one can't serve %s:// there; give one of them another port",
+				p.errorf(at, "the block at %s:%d serves %s:// on %s already, so that this one can't serve %s:// there; give one of them another port",
 					first.File, first.Line, first.Transport, addr, b.Transport)
 			case b.Transport != PlainDNS && first.TLS != nil && b.TLS != nil && *first.TLS != *b.TLS:
-				p.fault(at, "the block at %s:%d listens on %s with another certificate or client_auth; there can be one: write the same `tls` in both, or bind them to different addresses",
+				p.errorf(at, "the block at %s:%d listens on %s with another certificate or client_auth; there can be one: write the same `tls` in both, or bind them to different addresses",
 					first.File, first.Line, addr)
 			default:
 				continue
@@ -181,21 +181,21 @@ func (p *parser) shared(blocks []*Block) {
 	}
 }
 
-// overlap reports whether b serves zone where first, whose view has the same name, does
+// checkOverlap reports whether b serves zone where first, whose view has the same name, does
 // already, and notes it. A block without bind listens everywhere, as CoreDNS counts it.
-func (p *parser) overlap(first, b *Block, zone wire.Name) bool {
+func (p *parser) checkOverlap(first, b *Block, zone wire.Name) bool {
 	if first.Bind != nil && b.Bind != nil {
 		shared := slices.ContainsFunc(b.Bind.Addrs, func(a netip.Addr) bool { return slices.Contains(first.Bind.Addrs, a) })
 		if !shared {
 			return false
 		}
 	}
-	at := word{text: zone.String(), file: b.File, line: b.Line}
+	at := token{text: zone.String(), file: b.File, line: b.Line}
 	if b.View != nil {
-		p.fault(at, "the zone %s on port %d has a view %q already, in the block at %s:%d; give this one another name", zone, b.Port, b.View.Name, first.File, first.Line)
+		p.errorf(at, "the zone %s on port %d has a view %q already, in the block at %s:%d; give this one another name", zone, b.Port, b.View.Name, first.File, first.Line)
 		return true
 	}
-	p.fault(at, "the zone %s on port %d is served already by the block at %s:%d; make one block of them, or bind them to different addresses",
+	p.errorf(at, "the zone %s on port %d is served already by the block at %s:%d; make one block of them, or bind them to different addresses",
 		zone, b.Port, first.File, first.Line)
 	return true
 }

@@ -52,9 +52,9 @@ type Stale struct {
 	// For is how long after its end an answer may be given; 0 is not at all.
 	For  time.Duration
 	Mode StaleMode
-	// Patience is how long a client waits before it gets the expired answer, 0 until the
+	// ClientTimeout is how long a client waits before it gets the expired answer, 0 until the
 	// ask has ended; it means nothing with StaleImmediate.
-	Patience time.Duration
+	ClientTimeout time.Duration
 	// TTL is that of expired answers, in whole seconds.
 	TTL time.Duration
 	// Recheck is how long a name is not asked for again after it failed.
@@ -96,15 +96,15 @@ func (c *Cache) parse(p *parser, s statement) {
 	table := options{
 		"success": c.limits(p, "success", &c.Success),
 		"denial":  c.limits(p, "denial", &c.Denial),
-		"servfail": {usage: "servfail DURATION", least: 1, most: 1, set: func(args []word) {
+		"servfail": {usage: "servfail DURATION", least: 1, most: 1, set: func(args []token) {
 			c.Servfail, _ = p.duration(args[0], 0, maxServfail)
 		}},
-		"disable": {usage: "disable success|denial [ZONES…]", least: 1, most: -1, set: func(args []word) { c.disable(p, args) }},
+		"disable": {usage: "disable success|denial [ZONES…]", least: 1, most: -1, set: func(args []token) { c.disable(p, args) }},
 		"keepttl": flag("keepttl", &c.KeepTTL),
-		"nxdomain_cut": {usage: "nxdomain_cut on|off", least: 1, most: 1, set: func(args []word) {
+		"nxdomain_cut": {usage: "nxdomain_cut on|off", least: 1, most: 1, set: func(args []token) {
 			c.NXDomainCut, _ = choice(p, args[0], "value", map[string]bool{"on": true, "off": false})
 		}},
-		"prefetch": {usage: prefetchUsage, least: 1, most: 3, set: func(args []word) { c.Prefetch.parse(p, args) }},
+		"prefetch": {usage: prefetchUsage, least: 1, most: 3, set: func(args []token) { c.Prefetch.parse(p, args) }},
 	}
 	c.Stale.options(p, s, table)
 	p.body(s, table)
@@ -124,7 +124,7 @@ func defaultCache() Cache {
 
 // limits is the `success` and the `denial` option.
 func (c *Cache) limits(p *parser, name string, dst *CacheLimits) option {
-	return option{usage: name + " CAPACITY [TTL] [MINTTL]", least: 1, most: 3, set: func(args []word) {
+	return option{usage: name + " CAPACITY [TTL] [MINTTL]", least: 1, most: 3, set: func(args []token) {
 		n, _ := p.number(args[0], 1, maxEntries)
 		dst.Entries = int(n)
 		if len(args) > 1 {
@@ -138,7 +138,7 @@ func (c *Cache) limits(p *parser, name string, dst *CacheLimits) option {
 
 // disable is the option of that name. Written twice for one kind, the last one counts,
 // as in CoreDNS.
-func (c *Cache) disable(p *parser, args []word) {
+func (c *Cache) disable(p *parser, args []token) {
 	limits, ok := choice(p, args[0], "kind", map[string]*CacheLimits{"success": &c.Success, "denial": &c.Denial})
 	if !ok {
 		return
@@ -148,7 +148,7 @@ func (c *Cache) disable(p *parser, args []word) {
 	}
 }
 
-func (c *Cache) seconds(p *parser, w word, least int64) time.Duration {
+func (c *Cache) seconds(p *parser, w token, least int64) time.Duration {
 	n, _ := p.number(w, least, maxTTL)
 	return time.Duration(n) * time.Second
 }

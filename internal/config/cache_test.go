@@ -14,7 +14,7 @@ import (
 func TestCacheOptions(t *testing.T) {
 	stale := func(edit func(*Stale)) func(*Cache) {
 		return func(c *Cache) {
-			c.Stale = Stale{For: time.Hour, Patience: 1800 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second}
+			c.Stale = Stale{For: time.Hour, ClientTimeout: 1800 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second}
 			edit(&c.Stale)
 		}
 	}
@@ -34,9 +34,11 @@ func TestCacheOptions(t *testing.T) {
 		{"serve_stale 2h immediate", stale(func(s *Stale) { s.For, s.Mode = 2*time.Hour, StaleImmediate })},
 		{"serve_stale 2h Immediate 7s", stale(func(s *Stale) { s.For, s.Mode, s.TTL = 2*time.Hour, StaleImmediate, 7*time.Second })},
 		{"serve_stale 2h immediate 0 1m", stale(func(s *Stale) { s.For, s.Mode, s.TTL, s.Recheck = 2*time.Hour, StaleImmediate, 0, time.Minute })},
-		{"serve_stale 1h verify", stale(func(s *Stale) { s.Mode, s.Patience, s.Recheck = StaleVerify, 0, 0 })},
-		{"serve_stale 1h VERIFY 100ms", stale(func(s *Stale) { s.Mode, s.Patience, s.Recheck = StaleVerify, 100*time.Millisecond, 0 })},
-		{"serve_stale 1h verify 0 5s 10s", stale(func(s *Stale) { s.Mode, s.Patience, s.TTL, s.Recheck = StaleVerify, 0, 5*time.Second, 10*time.Second })},
+		{"serve_stale 1h verify", stale(func(s *Stale) { s.Mode, s.ClientTimeout, s.Recheck = StaleVerify, 0, 0 })},
+		{"serve_stale 1h VERIFY 100ms", stale(func(s *Stale) { s.Mode, s.ClientTimeout, s.Recheck = StaleVerify, 100*time.Millisecond, 0 })},
+		{"serve_stale 1h verify 0 5s 10s", stale(func(s *Stale) {
+			s.Mode, s.ClientTimeout, s.TTL, s.Recheck = StaleVerify, 0, 5*time.Second, 10*time.Second
+		})},
 		{"serve_stale\nserve_stale_policy prefer_positive", stale(func(s *Stale) { s.PreferPositive = true })},
 		{"serve_stale_policy Prefer_positive\nserve_stale 3h", stale(func(s *Stale) { s.For, s.PreferPositive = 3*time.Hour, true })},
 		{"keepttl", func(c *Cache) { c.KeepTTL = true }},
@@ -109,7 +111,7 @@ except x.test y.test
 }
 `).Blocks[0]
 	want := names(t, "example.org", "a.test", "corp.test", ".", "x.test", "y.test", "cluster.local", "b.test", "b.test", "ext.test")
-	if diff := cmp.Diff(want, b.Bounds()); diff != "" {
+	if diff := cmp.Diff(want, b.Boundaries()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -6,7 +6,7 @@
 // package adds is meaning: each directive is one file, which holds its type and
 // the method that reads its tokens, and one line in [Block], the table of all
 // directives in the order in which a query meets them. Reading goes on after a
-// fault, so one error names all that is wrong, each as a [Fault]; when every block
+// fault, so one error names all that is wrong, each as a [ParseError]; when every block
 // is read, blocks that claim the same zone and upstreams that lead straight back
 // are looked for. Files are read (imports, resolv.conf files, the kube-dns
 // ConfigMap), and nothing is touched, so a Config can be made, looked at and
@@ -45,7 +45,7 @@ type Config struct {
 	// Files are all the files it was made from, Path first: imports, resolv.conf
 	// files and the kube-dns ConfigMap's. A change in one is a reason to read anew.
 	Files []string
-	// Warnings are what is odd and no fault, each in the form of a [Fault]'s error.
+	// Warnings are what is odd and no fault, each in the form of a [ParseError]'s error.
 	Warnings []string
 	// Blocks are the server blocks, in the file's order, and behind them one for
 	// each stub domain of the kube-dns ConfigMap. A block whose keys name several
@@ -186,14 +186,14 @@ type Source struct {
 func Load(path string, opts Options) (*Config, error) {
 	text, err := readFile(path)
 	if err != nil {
-		return nil, &Fault{File: path, Text: "can't read the Corefile: " + err.Error()}
+		return nil, &ParseError{File: path, Text: "can't read the Corefile: " + err.Error()}
 	}
 	return Parse(Source{Path: path, Text: text, Options: opts})
 }
 
 // Parse makes a Config of src: it fills the placeholders in, reads the blocks, adds
 // those of the stub domains, and checks the whole. The error joins all the
-// [Fault]s found (see [errors.Join]); the Config is nil then.
+// [ParseError]s found (see [errors.Join]); the Config is nil then.
 func Parse(src Source) (*Config, error) {
 	src.Path = cmp.Or(src.Path, "Corefile")
 	opts := src.Options.withDefaults()
@@ -201,15 +201,15 @@ func Parse(src Source) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := Render(src.Text, opts.pillars(src.Path, legacy.upstreams))
+	text, err := Render(src.Text, opts.placeholders(src.Path, legacy.upstreams))
 	if err != nil {
 		return nil, err
 	}
 	main := file{path: src.Path, text: text}
-	im := imports{snippets: make(map[string][]word)}
+	im := imports{snippets: make(map[string][]token)}
 	abs, err := filepath.Abs(src.Path)
 	if err != nil {
-		return nil, syntaxFault(src.Path, err)
+		return nil, syntaxError(src.Path, err)
 	}
 	if err := im.walk(main, []string{abs}); err != nil {
 		return nil, err
@@ -221,34 +221,34 @@ func Parse(src Source) (*Config, error) {
 	p := &parser{opts: &opts}
 	c := &Config{Path: src.Path, Hash: hash(im.files, legacy.files)}
 	for _, f := range slices.Concat(im.files, legacy.files) {
-		p.uses(f.path)
+		p.recordPath(f.path)
 	}
 	for _, g := range groups {
 		c.Blocks = append(c.Blocks, p.blocks(g)...)
 	}
-	c.Blocks = append(c.Blocks, p.stubs(legacy.stubs)...)
-	p.check(src.Path, c.Blocks)
+	c.Blocks = append(c.Blocks, p.stubBlocks(legacy.stubs)...)
+	p.checkBlocks(src.Path, c.Blocks)
 	c.Files, c.Warnings, c.Digest = p.files, p.warnings, hash(im.files, legacy.files, p.texts)
 	c.Sums = make(map[string][sha256.Size]byte)
 	for _, f := range p.texts {
 		c.Sums[f.path] = sha256.Sum256(f.text)
 	}
-	if err := join(src.Path, p.faults); err != nil {
+	if err := joinErrors(src.Path, p.errs); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// uses notes a file that the Config is made from.
-func (p *parser) uses(path string) {
+// recordPath notes a file that the Config is made from.
+func (p *parser) recordPath(path string) {
 	if !slices.Contains(p.files, path) {
 		p.files = append(p.files, path)
 	}
 }
 
-// reads notes a file that the Config is made from, and what it held.
-func (p *parser) reads(path string, text []byte) {
-	p.uses(path)
+// recordFile notes a file that the Config is made from, and what it held.
+func (p *parser) recordFile(path string, text []byte) {
+	p.recordPath(path)
 	p.texts = append(p.texts, file{path: path, text: text})
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// word is one token and where it stands.
-type word struct {
+// token is one token and where it stands.
+type token struct {
 	text string
 	file string
 	line int
@@ -21,16 +21,16 @@ type word struct {
 // statement is one line of a block and what it holds in braces: a directive with
 // its options, or an option.
 type statement struct {
-	words []word // never empty
+	words []token // never empty
 	body  []statement
 }
 
-func (s statement) name() word   { return s.words[0] }
-func (s statement) args() []word { return s.words[1:] }
+func (s statement) name() token   { return s.words[0] }
+func (s statement) args() []token { return s.words[1:] }
 
 // group is one server block as it stands in the file.
 type group struct {
-	keys       []word
+	keys       []token
 	directives []statement
 }
 
@@ -39,7 +39,7 @@ type group struct {
 func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 	raw, err := caddyfile.Parse(path, bytes.NewReader(text), nil)
 	if err != nil {
-		return nil, syntaxFault(path, err)
+		return nil, syntaxError(path, err)
 	}
 	groups := make([]group, 0, len(raw))
 	for _, block := range raw {
@@ -56,8 +56,8 @@ func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 
 // locate gives each key its place. The lexer's blocks don't carry one, so the
 // first header of the same keys that no block has taken is it. heads is used up.
-func (g *group) locate(path string, keys []string, heads *[]header) []word {
-	at := word{file: path}
+func (g *group) locate(path string, keys []string, heads *[]header) []token {
+	at := token{file: path}
 	for _, d := range g.directives {
 		if w := d.name(); at.line == 0 || w.file == at.file && w.line < at.line {
 			at = w
@@ -70,9 +70,9 @@ func (g *group) locate(path string, keys []string, heads *[]header) []word {
 		*heads = (*heads)[1:]
 	}
 	at.line = max(at.line, 1)
-	words := make([]word, len(keys))
+	words := make([]token, len(keys))
 	for i, key := range keys {
-		words[i] = word{text: key, file: at.file, line: at.line}
+		words[i] = token{text: key, file: at.file, line: at.line}
 	}
 	return words
 }
@@ -80,9 +80,9 @@ func (g *group) locate(path string, keys []string, heads *[]header) []word {
 // statements splits the tokens that the lexer has gathered under one directive's
 // name: one statement for each time the block has it.
 func statements(path, name string, tokens []caddyfile.Token) []statement {
-	words := make([]word, len(tokens))
+	words := make([]token, len(tokens))
 	for i, t := range tokens {
-		words[i] = word{text: t.Text, file: t.File, line: t.Line}
+		words[i] = token{text: t.Text, file: t.File, line: t.Line}
 		if t.File == "" {
 			words[i].file = path
 		}
@@ -104,7 +104,7 @@ func expandedName(text, name string) string {
 }
 
 // sameLine reports whether next stands on the line that w ends on.
-func (w word) sameLine(next word) bool {
+func (w token) sameLine(next token) bool {
 	return w.file == next.file && w.line+strings.Count(w.text, "\n") == next.line
 }
 
@@ -114,9 +114,9 @@ const maxNesting = 3
 
 // nest reads statements from words up to the closing brace of the block it is
 // called in, and gives the words left.
-func nest(words []word, depth int) (list []statement, rest []word) {
+func nest(words []token, depth int) (list []statement, rest []token) {
 	fresh := true // the next word starts a statement
-	var last word
+	var last token
 	for len(words) > 0 {
 		w := words[0]
 		switch {
@@ -129,7 +129,7 @@ func nest(words []word, depth int) (list []statement, rest []word) {
 			s.body, fresh = append(s.body, body...), true
 			continue
 		case fresh || !last.sameLine(w):
-			list = append(list, statement{words: []word{w}})
+			list = append(list, statement{words: []token{w}})
 		default:
 			s := &list[len(list)-1]
 			s.words = append(s.words, w)
@@ -139,11 +139,11 @@ func nest(words []word, depth int) (list []statement, rest []word) {
 	return list, nil
 }
 
-// syntaxFault puts the lexer's error ("FILE:LINE - Error during parsing: TEXT") in
+// syntaxError puts the lexer's error ("FILE:LINE - Error during parsing: TEXT") in
 // this package's form.
-func syntaxFault(path string, err error) error {
-	f := &Fault{File: path, Text: err.Error()}
-	var fault *Fault
+func syntaxError(path string, err error) error {
+	f := &ParseError{File: path, Text: err.Error()}
+	var fault *ParseError
 	if errors.As(err, &fault) {
 		return fault
 	}

@@ -14,7 +14,7 @@ import (
 func one(t *testing.T, directive, text string) any {
 	t.Helper()
 	b := mustParse(t, "example.org {\n"+text+"\n}\n").Blocks[0]
-	for _, s := range slots() {
+	for _, s := range fields() {
 		if s.name == directive {
 			return reflect.ValueOf(b).Elem().Field(s.index).Interface()
 		}
@@ -224,7 +224,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("directives (-want +got):\n%s", diff)
 	}
 	block := reflect.TypeFor[Block]()
-	for _, s := range slots() {
+	for _, s := range fields() {
 		field := block.Field(s.index)
 		if field.Type.Kind() != reflect.Pointer || !field.IsExported() {
 			t.Errorf("%s: Block.%s is no exported pointer", s.name, field.Name)

@@ -25,20 +25,20 @@ func (d *DNS64) parse(p *parser, s statement) {
 		d.prefix(p, s.args()[0])
 	}
 	p.body(s, options{
-		"prefix":        {usage: "prefix PREFIX", least: 1, most: 1, set: func(args []word) { d.prefix(p, args[0]) }},
+		"prefix":        {usage: "prefix PREFIX", least: 1, most: 1, set: func(args []token) { d.prefix(p, args[0]) }},
 		"translate_all": flag("translate_all", &d.TranslateAll),
 		"allow_ipv4":    flag("allow_ipv4", &d.AllowIPv4),
 	})
 }
 
-func (d *DNS64) prefix(p *parser, w word) {
+func (d *DNS64) prefix(p *parser, w token) {
 	prefix, err := netip.ParsePrefix(w.text)
 	if err != nil || !prefix.Addr().Is6() || prefix.Addr().Is4In6() {
-		p.fault(w, "%q is not an IPv6 prefix such as 64:ff9b::/96", w.text)
+		p.errorf(w, "%q is not an IPv6 prefix such as 64:ff9b::/96", w.text)
 		return
 	}
 	if _, ok := wire.NewPrefix64(prefix); !ok {
-		p.fault(w, "%q has a length that IPv4 addresses can't be put behind; allowed: 32, 40, 48, 56, 64, 96", w.text)
+		p.errorf(w, "%q has a length that IPv4 addresses can't be put behind; allowed: 32, 40, 48, 56, 64, 96", w.text)
 		return
 	}
 	d.Prefix = prefix.Masked()

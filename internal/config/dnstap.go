@@ -42,22 +42,22 @@ const (
 func (x *Dnstap) parse(p *parser, s statement) {
 	*x = Dnstap{WriteBuffer: dnstapBuffer, Queue: DnstapQueue}
 	if args := s.args(); len(args) > 0 && args[0].text == "listen" {
-		f := p.fault(args[0], "CoreDNS has dnstap listen, this version of nodens doesn't: let the collector listen, and name it here")
+		f := p.errorf(args[0], "CoreDNS has dnstap listen, this version of nodens doesn't: let the collector listen, and name it here")
 		f.Allowed = []string{"ENDPOINT"}
 	} else if p.count(s, 1, 4, dnstapUsage) {
 		x.endpoint(p, args[0])
 		x.sizes(p, args[1:])
 	}
 	p.body(s, options{
-		"identity":   {usage: "identity TEXT", least: 1, most: 1, set: func(args []word) { x.Identity = args[0].text }},
-		"version":    {usage: "version TEXT", least: 1, most: 1, set: func(args []word) { x.Version = args[0].text }},
-		"extra":      {usage: "extra TEXT", least: 1, most: 1, set: func(args []word) { x.Extra = args[0].text }},
+		"identity":   {usage: "identity TEXT", least: 1, most: 1, set: func(args []token) { x.Identity = args[0].text }},
+		"version":    {usage: "version TEXT", least: 1, most: 1, set: func(args []token) { x.Version = args[0].text }},
+		"extra":      {usage: "extra TEXT", least: 1, most: 1, set: func(args []token) { x.Extra = args[0].text }},
 		"skipverify": flag("skipverify", &x.SkipVerify),
-		"tls":        later("only a listening dnstap has certificates of its own; take the line out"),
+		"tls":        replacedBy("only a listening dnstap has certificates of its own; take the line out"),
 	})
 }
 
-func (x *Dnstap) endpoint(p *parser, w word) {
+func (x *Dnstap) endpoint(p *parser, w token) {
 	network, rest, ok := strings.Cut(w.text, "://")
 	if !ok {
 		network, rest = "unix", w.text
@@ -66,12 +66,12 @@ func (x *Dnstap) endpoint(p *parser, w word) {
 	switch network {
 	case "unix":
 		if rest == "" {
-			p.fault(w, "the path of the socket is empty; is an environment variable unset?")
+			p.errorf(w, "the path of the socket is empty; is an environment variable unset?")
 		}
 	case "tcp", "tls":
 		host, port, err := net.SplitHostPort(rest)
 		if err != nil || host == "" || port == "" {
-			p.fault(w, "%q is not HOST:PORT; write %s://HOST:PORT", rest, network)
+			p.errorf(w, "%q is not HOST:PORT; write %s://HOST:PORT", rest, network)
 		}
 	default:
 		p.unknown(w, "scheme", []string{"unix", "tcp", "tls"})
@@ -80,7 +80,7 @@ func (x *Dnstap) endpoint(p *parser, w word) {
 
 // sizes reads [full] [WRITEBUFFER] [QUEUE]. As in CoreDNS, any other word in the place
 // of full is passed over, so that sizes can stand without it.
-func (x *Dnstap) sizes(p *parser, args []word) {
+func (x *Dnstap) sizes(p *parser, args []token) {
 	if len(args) > 0 {
 		x.Full = args[0].text == "full"
 	}
@@ -98,7 +98,7 @@ func (x *Dnstap) sizes(p *parser, args []word) {
 func (x *Dnstap) join(p *parser, s statement, next directive) {
 	chain := slices.Collect(x.All)
 	if len(chain) == maxDnstaps {
-		p.fault(s.name(), "a block has more than %d dnstaps; let one collector pass on to others", maxDnstaps)
+		p.errorf(s.name(), "a block has more than %d dnstaps; let one collector pass on to others", maxDnstaps)
 		return
 	}
 	chain[len(chain)-1].Next = next.(*Dnstap)

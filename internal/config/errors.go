@@ -39,21 +39,21 @@ func (e *Errors) parse(p *parser, s statement) {
 	}
 	p.body(s, options{
 		// The log of a panic always has its stack.
-		"stacktrace":  {usage: "stacktrace", set: func([]word) {}},
-		"consolidate": {usage: consolidateUsage, least: 2, most: 4, set: func(args []word) { e.consolidate(p, args) }},
+		"stacktrace":  {usage: "stacktrace", set: func([]token) {}},
+		"consolidate": {usage: consolidateUsage, least: 2, most: 4, set: func(args []token) { e.consolidate(p, args) }},
 	})
 }
 
-func (e *Errors) consolidate(p *parser, args []word) {
+func (e *Errors) consolidate(p *parser, args []token) {
 	c := Consolidation{Level: "error"}
 	c.Period, _ = p.duration(args[0], time.Millisecond, longest)
 	var err error
 	if n := len(args[1].text); n > maxErrorPattern {
-		p.fault(args[1], "the regular expression has %d bytes; allowed: up to %d", n, maxErrorPattern)
+		p.errorf(args[1], "the regular expression has %d bytes; allowed: up to %d", n, maxErrorPattern)
 		return
 	}
 	if c.Pattern, err = regexp.Compile(args[1].text); err != nil {
-		p.fault(args[1], "%v", err)
+		p.errorf(args[1], "%v", err)
 	}
 	levels := map[string]bool{"error": true, "warning": true, "info": true, "debug": true}
 	for i, w := range args[2:] {
@@ -63,13 +63,13 @@ func (e *Errors) consolidate(p *parser, args []word) {
 		case levels[w.text] && i == 0:
 			c.Level = w.text
 		case levels[w.text]:
-			p.fault(w, "the level stands once, and before show_first; write: %s", consolidateUsage)
+			p.errorf(w, "the level stands once, and before show_first; write: %s", consolidateUsage)
 		default:
 			p.unknown(w, "option", []string{"error", "warning", "info", "debug", "show_first"})
 		}
 	}
 	if len(e.Consolidate) == maxErrorPatterns {
-		p.fault(args[0], "there are more than %d patterns; make one regular expression of several", maxErrorPatterns)
+		p.errorf(args[0], "there are more than %d patterns; make one regular expression of several", maxErrorPatterns)
 		return
 	}
 	e.Consolidate = append(e.Consolidate, c)

@@ -22,8 +22,8 @@ type K8sExternal struct {
 func (k *K8sExternal) parse(p *parser, s statement) {
 	*k = K8sExternal{Zones: p.zonesOr(s.args()), Apex: "dns", TTL: 5}
 	p.body(s, options{
-		"apex": {usage: "apex LABEL", least: 1, most: 1, set: func(args []word) { k.apex(p, args[0]) }},
-		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []word) {
+		"apex": {usage: "apex LABEL", least: 1, most: 1, set: func(args []token) { k.apex(p, args[0]) }},
+		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []token) {
 			n, _ := p.number(args[0], 0, 3600)
 			k.TTL = uint32(n)
 		}},
@@ -34,10 +34,10 @@ func (k *K8sExternal) parse(p *parser, s statement) {
 
 // apex reads a label of letters, digits, hyphens and underscores, so that a name made
 // with it needs no escapes.
-func (k *K8sExternal) apex(p *parser, w word) {
+func (k *K8sExternal) apex(p *parser, w token) {
 	label := strings.ToLower(w.text)
 	if label == "" || len(label) > wire.MaxLabel || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-		p.fault(w, "%q is not one label of a domain name, such as dns", w.text)
+		p.errorf(w, "%q is not one label of a domain name, such as dns", w.text)
 		return
 	}
 	k.Apex = label

@@ -104,48 +104,48 @@ func (f *Forward) parse(p *parser, s statement) {
 		f.from(p, s.args()[0])
 		f.upstreams(p, s.args()[1:])
 	}
-	at := make(map[string]word)
+	at := make(map[string]token)
 	p.body(s, f.options(p, at))
 	if f.MaxAge > 0 && f.MaxAge < f.Expire {
-		p.fault(at["max_age"], "max_age %s is less than expire %s; make it at least that", f.MaxAge, f.Expire)
+		p.errorf(at["max_age"], "max_age %s is less than expire %s; make it at least that", f.MaxAge, f.Expire)
 	}
-	f.named(p, at)
+	f.checkNames(p, at)
 }
 
 // options are those of forward. Where a word is looked at once more when all is
 // read, it is left in at.
-func (f *Forward) options(p *parser, at map[string]word) options {
+func (f *Forward) options(p *parser, at map[string]token) options {
 	table := options{
 		"force_tcp":  flag("force_tcp", &f.ForceTCP),
 		"prefer_udp": flag("prefer_udp", &f.PreferUDP),
-		"policy": {usage: "policy fastest|random|round_robin|sequential", least: 1, most: 1, set: func(args []word) {
+		"policy": {usage: "policy fastest|random|round_robin|sequential", least: 1, most: 1, set: func(args []token) {
 			f.Policy, _ = choice(p, args[0], "policy", map[string]Policy{
 				"fastest": PolicyFastest, "random": PolicyRandom, "round_robin": PolicyRoundRobin, "sequential": PolicySequential,
 			})
 		}},
-		"except":                           {usage: "except ZONES…", least: 1, most: -1, set: func(args []word) { f.Except = append(f.Except, p.zones(args)...) }},
+		"except":                           {usage: "except ZONES…", least: 1, most: -1, set: func(args []token) { f.Except = append(f.Except, p.zones(args)...) }},
 		"failfast_all_unhealthy_upstreams": flag("failfast_all_unhealthy_upstreams", &f.FailfastAllUnhealthy),
-		"health_check":                     {usage: healthUsage, least: 1, most: 4, set: func(args []word) { f.health(p, args) }},
+		"health_check":                     {usage: healthUsage, least: 1, most: 4, set: func(args []token) { f.health(p, args) }},
 
-		"failover":       {usage: "failover RCODE…", least: 1, most: -1, set: func(args []word) { f.Failover = append(f.Failover, failures(p, args)...) }},
-		"next":           {usage: "next RCODE…", least: 1, most: -1, set: func(args []word) { f.NextOn = append(f.NextOn, rcodes(p, args)...) }},
+		"failover":       {usage: "failover RCODE…", least: 1, most: -1, set: func(args []token) { f.Failover = append(f.Failover, failures(p, args)...) }},
+		"next":           {usage: "next RCODE…", least: 1, most: -1, set: func(args []token) { f.NextOn = append(f.NextOn, rcodes(p, args)...) }},
 		"next_on_nodata": flag("next_on_nodata", &f.NextOnNodata),
 	}
 	f.limits(p, table, at)
-	f.carriage(p, table, at)
+	f.transportOptions(p, table, at)
 	return table
 }
 
 // limits adds the options that are durations or numbers.
-func (f *Forward) limits(p *parser, table options, at map[string]word) {
+func (f *Forward) limits(p *parser, table options, at map[string]token) {
 	duration := func(name string, least time.Duration, dst *time.Duration) {
-		table[name] = option{usage: name + " DURATION", least: 1, most: 1, set: func(args []word) {
+		table[name] = option{usage: name + " DURATION", least: 1, most: 1, set: func(args []token) {
 			*dst, _ = p.duration(args[0], least, longest)
 			at[name] = args[0]
 		}}
 	}
 	number := func(name string, dst *int) {
-		table[name] = option{usage: name + " NUMBER", least: 1, most: 1, set: func(args []word) {
+		table[name] = option{usage: name + " NUMBER", least: 1, most: 1, set: func(args []token) {
 			n, _ := p.number(args[0], 0, math.MaxInt32)
 			*dst = int(n)
 		}}
@@ -156,7 +156,7 @@ func (f *Forward) limits(p *parser, table options, at map[string]word) {
 	number("max_fails", &f.MaxFails)
 	number("max_concurrent", &f.MaxConcurrent)
 	number("max_idle_conns", &f.MaxIdle)
-	table["max_connect_attempts"] = option{usage: "max_connect_attempts NUMBER", least: 1, most: 1, set: func(args []word) {
+	table["max_connect_attempts"] = option{usage: "max_connect_attempts NUMBER", least: 1, most: 1, set: func(args []token) {
 		n, _ := p.number(args[0], 0, math.MaxInt32)
 		if f.MaxConnectAttempts = int(n); n == 0 {
 			f.MaxConnectAttempts = -1
@@ -167,7 +167,7 @@ func (f *Forward) limits(p *parser, table options, at map[string]word) {
 const healthUsage = "health_check DURATION [no_rec] [domain NAME]"
 
 // health reads the health_check option.
-func (f *Forward) health(p *parser, args []word) {
+func (f *Forward) health(p *parser, args []token) {
 	f.HealthInterval, _ = p.duration(args[0], 0, longest)
 	for i := 1; i < len(args); i++ {
 		switch w := args[i]; {
@@ -177,11 +177,11 @@ func (f *Forward) health(p *parser, args []word) {
 			i++
 			name, err := wire.ParseName(args[i].text)
 			if err != nil {
-				p.fault(args[i], "%v", err)
+				p.errorf(args[i], "%v", err)
 			}
 			f.HealthDomain = name
 		case w.text == "domain":
-			p.fault(w, "a name is missing after %q; write: %s", w.text, healthUsage)
+			p.errorf(w, "a name is missing after %q; write: %s", w.text, healthUsage)
 		default:
 			p.unknown(w, "option", []string{"domain", "no_rec"})
 		}
@@ -189,10 +189,10 @@ func (f *Forward) health(p *parser, args []word) {
 }
 
 // from reads FROM, which is one zone.
-func (f *Forward) from(p *parser, w word) {
-	zones := p.zones([]word{w})
+func (f *Forward) from(p *parser, w token) {
+	zones := p.zones([]token{w})
 	if len(zones) > 1 {
-		p.fault(w, "%q is %d reverse zones; write a forward for each, or a CIDR that ends at a label", w.text, len(zones))
+		p.errorf(w, "%q is %d reverse zones; write a forward for each, or a CIDR that ends at a label", w.text, len(zones))
 	}
 	if len(zones) > 0 {
 		f.From = zones[0]
@@ -206,7 +206,7 @@ func (f *Forward) join(p *parser, s statement, next directive) {
 		last = last.Next
 	}
 	if n > maxForwards {
-		p.fault(s.name(), "a block has more than %d forwards; write a server block for each zone", maxForwards)
+		p.errorf(s.name(), "a block has more than %d forwards; write a server block for each zone", maxForwards)
 		return
 	}
 	last.Next = next.(*Forward)

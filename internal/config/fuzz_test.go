@@ -50,7 +50,7 @@ func FuzzParse(f *testing.F) {
 					t.Fatalf("an error without its file: %q", line)
 				}
 			}
-			var fault *Fault
+			var fault *ParseError
 			if c != nil || !errors.As(err, &fault) || fault.Text == "" {
 				t.Fatalf("error %#v, Config %v", err, c)
 			}
@@ -108,7 +108,7 @@ func holdsOnView(t *testing.T, b *Block) {
 func FuzzRender(f *testing.F) {
 	corpus(f)
 	f.Fuzz(func(t *testing.T, text string) {
-		if strings.Contains(text, pillarServer) {
+		if strings.Contains(text, placeholderServer) {
 			t.Skip("it becomes nothing, and what stood around it may make a placeholder")
 		}
 		values := pillars()
@@ -125,7 +125,7 @@ func FuzzRender(f *testing.F) {
 		if !strings.Contains(text, "__") && string(got) != text {
 			t.Fatalf("%q became %q", text, got)
 		}
-		again, err := Render(got, Pillars{})
+		again, err := Render(got, Placeholders{})
 		if err != nil || !bytes.Equal(again, got) {
 			t.Fatalf("%q still has placeholders: %v", got, err)
 		}

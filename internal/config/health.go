@@ -16,7 +16,7 @@ func (h *Health) parse(p *parser, s statement) {
 		h.Addr, _ = p.listen(s.args()[0])
 	}
 	p.body(s, options{
-		"lameduck": {usage: "lameduck DURATION", least: 1, most: 1, set: func(args []word) {
+		"lameduck": {usage: "lameduck DURATION", least: 1, most: 1, set: func(args []token) {
 			h.Lameduck, _ = p.duration(args[0], 0, longest)
 		}},
 	})

@@ -26,7 +26,7 @@ func (h *Hosts) parse(p *parser, s statement) {
 	if len(args) > 0 {
 		h.File, args = args[0].text, args[1:]
 		if h.File == "" {
-			p.fault(s.name(), "the file's name is empty; is an environment variable unset?")
+			p.errorf(s.name(), "the file's name is empty; is an environment variable unset?")
 		}
 	}
 	h.Zones = p.zonesOr(args)
@@ -43,16 +43,16 @@ func (h *Hosts) parse(p *parser, s statement) {
 
 func (h *Hosts) options(p *parser) options {
 	return options{
-		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []word) {
+		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []token) {
 			n, _ := p.number(args[0], 1, 65535)
 			h.TTL = uint32(n)
 		}},
-		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []word) {
+		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []token) {
 			h.Reload, _ = p.duration(args[0], 0, longest)
 		}},
 		"no_reverse":              flag("no_reverse", &h.NoReverse),
 		"fallthrough":             p.fallthroughs(&h.Fallthrough),
-		"fallthrough_unsupported": later("types that a hosts file can't hold are NODATA; take the line out"),
+		"fallthrough_unsupported": replacedBy("types that a hosts file can't hold are NODATA; take the line out"),
 	}
 }
 
@@ -63,7 +63,7 @@ func (h *Hosts) inline(p *parser, s statement) {
 	}
 	for _, w := range s.args() {
 		if _, err := wire.ParseName(w.text); err != nil {
-			p.fault(w, "%v", err)
+			p.errorf(w, "%v", err)
 		}
 	}
 	h.Inline = append(h.Inline, strings.Join(texts(s.words), " "))

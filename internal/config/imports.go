@@ -31,7 +31,7 @@ type file struct {
 
 // header is the start of a server block.
 type header struct {
-	at   word
+	at   token
 	keys []string
 }
 
@@ -47,7 +47,7 @@ func (h header) snippet() string {
 // size, to refuse a file or snippet that imports itself, to know which files count
 // and on which lines blocks start.
 type imports struct {
-	snippets map[string][]word
+	snippets map[string][]token
 	files    []file
 	heads    []header
 	words    int
@@ -67,16 +67,16 @@ func (im *imports) walk(f file, open []string) error {
 }
 
 // lex splits a file into words.
-func lex(f file) ([]word, error) {
+func lex(f file) ([]token, error) {
 	if len(f.text) > maxFile {
-		return nil, &Fault{File: f.path, Text: fmt.Sprintf("the file is larger than %d bytes; a Corefile is not", maxFile)}
+		return nil, &ParseError{File: f.path, Text: fmt.Sprintf("the file is larger than %d bytes; a Corefile is not", maxFile)}
 	}
 	d := caddyfile.NewDispenser(f.path, bytes.NewReader(f.text))
-	var words []word
+	var words []token
 	for d.Next() {
-		w := word{text: d.Val(), file: f.path, line: d.Line()}
+		w := token{text: d.Val(), file: f.path, line: d.Line()}
 		if len(w.text) > maxWord {
-			return nil, &Fault{File: f.path, Line: w.line, Text: fmt.Sprintf("a word is longer than %d bytes; is a closing quote missing?", maxWord)}
+			return nil, &ParseError{File: f.path, Line: w.line, Text: fmt.Sprintf("a word is longer than %d bytes; is a closing quote missing?", maxWord)}
 		}
 		words = append(words, w)
 	}
@@ -84,7 +84,7 @@ func lex(f file) ([]word, error) {
 }
 
 // blocks notes the headers and snippets among words.
-func (im *imports) blocks(words []word) error {
+func (im *imports) blocks(words []token) error {
 	for i := 0; i < len(words); {
 		if words[i].text == "import" && i+1 < len(words) {
 			i += 2
@@ -97,7 +97,7 @@ func (im *imports) blocks(words []word) error {
 			return nil
 		}
 		if len(head.keys) == 0 && len(im.files) == 1 { // an import may be a part of a block
-			return &Fault{File: head.at.file, Line: head.at.line, Word: "{", Text: `a server block needs a zone before its "{", such as "." for all names`}
+			return &ParseError{File: head.at.file, Line: head.at.line, Word: "{", Text: `a server block needs a zone before its "{", such as "." for all names`}
 		}
 		end := closing(words, i)
 		if name := head.snippet(); name != "" {
@@ -111,7 +111,7 @@ func (im *imports) blocks(words []word) error {
 }
 
 // keys reads a block's keys from words[i:] and gives the index behind them.
-func keys(words []word, i int, head *header) int {
+func keys(words []token, i int, head *header) int {
 	more := false // a comma says that another key follows, maybe on the next line
 	for start := i; i < len(words) && words[i].text != "{"; i++ {
 		if i > start && !more && words[i].line != words[i-1].line {
@@ -128,7 +128,7 @@ func keys(words []word, i int, head *header) int {
 
 // closing is the index of the brace that closes the block which starts at
 // words[open], with or without a brace of its own, or the last index.
-func closing(words []word, open int) int {
+func closing(words []token, open int) int {
 	depth := 0
 	if words[open].text != "{" {
 		depth = 1
@@ -147,10 +147,10 @@ func closing(words []word, open int) int {
 }
 
 // follow counts words and goes into what they import.
-func (im *imports) follow(words []word, open []string) error {
+func (im *imports) follow(words []token, open []string) error {
 	for i, w := range words {
 		if im.words++; im.words > maxWords {
-			return &Fault{File: w.file, Line: w.line, Text: fmt.Sprintf("the Corefile has more than %d words with its imports in place", maxWords)}
+			return &ParseError{File: w.file, Line: w.line, Text: fmt.Sprintf("the Corefile has more than %d words with its imports in place", maxWords)}
 		}
 		starts := i == 0 || words[i-1].line != w.line
 		if w.text != "import" || !starts || i+1 == len(words) {
@@ -164,7 +164,7 @@ func (im *imports) follow(words []word, open []string) error {
 }
 
 // target follows one import.
-func (im *imports) target(w word, open []string) error {
+func (im *imports) target(w token, open []string) error {
 	pattern := expand(w.text)
 	if body, ok := im.snippets[pattern]; ok {
 		open, err := enter(w, "("+pattern+")", open)
@@ -181,7 +181,7 @@ func (im *imports) target(w word, open []string) error {
 		}
 		text, err := readFile(path)
 		if err != nil {
-			return &Fault{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("can't import %q: %v", w.text, err)}
+			return &ParseError{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("can't import %q: %v", w.text, err)}
 		}
 		if err := im.walk(file{path: path, text: text}, open); err != nil {
 			return err
@@ -190,13 +190,13 @@ func (im *imports) target(w word, open []string) error {
 	return nil
 }
 
-func enter(w word, name string, open []string) ([]string, error) {
+func enter(w token, name string, open []string) ([]string, error) {
 	if slices.Contains(open, name) {
-		return nil, &Fault{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("%s imports itself", name)}
+		return nil, &ParseError{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("%s imports itself", name)}
 	}
 	// Real nesting is two or three; this keeps the walk's own stack small.
 	if len(open) > 64 {
-		return nil, &Fault{File: w.file, Line: w.line, Word: w.text, Text: "imports are nested more than 64 deep"}
+		return nil, &ParseError{File: w.file, Line: w.line, Word: w.text, Text: "imports are nested more than 64 deep"}
 	}
 	return append(slices.Clone(open), name), nil
 }

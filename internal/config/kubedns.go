@@ -34,8 +34,8 @@ type kubeDNS struct {
 
 // stub is one stub domain.
 type stub struct {
-	domain  word
-	servers []word
+	domain  token
+	servers []token
 }
 
 // readKubeDNS reads the folder the ConfigMap is mounted at. No folder, or one
@@ -51,9 +51,9 @@ func readKubeDNS(folder string) (kubeDNS, error) {
 		return kubeDNS{}, err
 	}
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
-		s := stub{domain: word{text: domain, file: path, line: keyLine(text, domain)}}
+		s := stub{domain: token{text: domain, file: path, line: keyLine(text, domain)}}
 		for _, server := range domains[domain] {
-			s.servers = append(s.servers, word{text: server, file: path, line: s.domain.line})
+			s.servers = append(s.servers, token{text: server, file: path, line: s.domain.line})
 		}
 		k.stubs = append(k.stubs, s)
 	}
@@ -62,7 +62,7 @@ func readKubeDNS(folder string) (kubeDNS, error) {
 	}
 	for _, server := range k.upstreams {
 		if err := checkServer(server); err != nil {
-			return kubeDNS{}, &Fault{File: path, Word: server, Text: err.Error()}
+			return kubeDNS{}, &ParseError{File: path, Word: server, Text: err.Error()}
 		}
 	}
 	return k, nil
@@ -87,7 +87,7 @@ func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, 
 		return nil, path, nil
 	}
 	if err != nil {
-		return nil, path, &Fault{File: path, Text: fmt.Sprintf("can't read the kube-dns ConfigMap's %s: %v; see -kubednscm", key, err)}
+		return nil, path, &ParseError{File: path, Text: fmt.Sprintf("can't read the kube-dns ConfigMap's %s: %v; see -kubednscm", key, err)}
 	}
 	k.files = append(k.files, file{path: path, text: text})
 	if len(bytes.TrimSpace(text)) == 0 {
@@ -101,7 +101,7 @@ func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, 
 		}
 	}
 	if err != nil {
-		return nil, path, &Fault{File: path, Line: errorLine(text, err), Text: fmt.Sprintf("%s of the kube-dns ConfigMap is not JSON of the form %s: %v", key, shape, err)}
+		return nil, path, &ParseError{File: path, Line: errorLine(text, err), Text: fmt.Sprintf("%s of the kube-dns ConfigMap is not JSON of the form %s: %v", key, shape, err)}
 	}
 	return text, path, nil
 }
@@ -135,15 +135,15 @@ func keyLine(text []byte, key string) int {
 	return 1 + bytes.Count(text[:i], []byte{'\n'})
 }
 
-// stubs makes the block of each stub domain, as NodeLocal DNSCache writes it:
+// stubBlocks makes the block of each stub domain, as NodeLocal DNSCache writes it:
 // bound to the local IPs, with errors, a cache of 30 s, and the domain's servers.
-func (p *parser) stubs(list []stub) []*Block {
+func (p *parser) stubBlocks(list []stub) []*Block {
 	var blocks []*Block
 	for _, s := range list {
 		b := &Block{Port: p.opts.Port, File: s.domain.file, Line: s.domain.line, Errors: &Errors{}}
 		key, err := parseKey(s.domain.text)
 		if err != nil || key.ported {
-			p.fault(s.domain, "the stub domain %q is not a domain name", s.domain.text)
+			p.errorf(s.domain, "the stub domain %q is not a domain name", s.domain.text)
 		}
 		b.Zones = key.zones
 		if len(p.opts.LocalIPs) > 0 {
@@ -156,12 +156,12 @@ func (p *parser) stubs(list []stub) []*Block {
 		forward := defaultForward()
 		b.Forward = &forward
 		if len(s.servers) == 0 {
-			p.fault(s.domain, "the stub domain %q has no server; list at least one IP address", s.domain.text)
+			p.errorf(s.domain, "the stub domain %q has no server; list at least one IP address", s.domain.text)
 		} else {
 			forward.upstreams(p, s.servers)
 		}
-		p.block, p.firsts = b, map[string]word{"forward": s.domain}
-		p.listening()
+		p.block, p.firsts = b, map[string]token{"forward": s.domain}
+		p.setListen()
 		blocks = append(blocks, b)
 	}
 	return blocks

@@ -73,9 +73,9 @@ func (k *Kubernetes) parse(p *parser, s statement) {
 		ScopeIdle: defaultScopeIdle, ScopeMax: defaultScopeMax,
 	}
 	if len(k.Zones) > 0 && !slices.ContainsFunc(k.Zones, func(z wire.Name) bool { return !reverse(z) }) {
-		p.fault(s.name(), "all zones are reverse zones; name the cluster's own zone too, such as cluster.local")
+		p.errorf(s.name(), "all zones are reverse zones; name the cluster's own zone too, such as cluster.local")
 	}
-	given := make(map[string]word)
+	given := make(map[string]token)
 	for _, line := range s.body {
 		given[line.name().text] = line.name()
 	}
@@ -85,74 +85,74 @@ func (k *Kubernetes) parse(p *parser, s statement) {
 
 func (k *Kubernetes) options(p *parser) options {
 	table := options{
-		"namespaces": {usage: "namespaces NAMESPACES…", least: 1, most: -1, set: func(args []word) {
+		"namespaces": {usage: "namespaces NAMESPACES…", least: 1, most: -1, set: func(args []token) {
 			k.Namespaces = append(k.Namespaces, texts(args)...)
 		}},
-		"namespace_labels": {usage: "namespace_labels SELECTOR", least: 1, most: -1, set: func(args []word) {
+		"namespace_labels": {usage: "namespace_labels SELECTOR", least: 1, most: -1, set: func(args []token) {
 			k.NamespaceLabels = strings.Join(texts(args), " ")
 		}},
-		"labels": {usage: "labels SELECTOR", least: 1, most: -1, set: func(args []word) {
+		"labels": {usage: "labels SELECTOR", least: 1, most: -1, set: func(args []token) {
 			k.Labels = strings.Join(texts(args), " ")
 		}},
-		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []word) {
+		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []token) {
 			n, _ := p.number(args[0], 0, 3600)
 			k.TTL = uint32(n)
 		}},
-		"pods": {usage: "pods disabled|insecure|verified", least: 1, most: 1, set: func(args []word) {
+		"pods": {usage: "pods disabled|insecure|verified", least: 1, most: 1, set: func(args []token) {
 			k.Pods, _ = choice(p, args[0], "value", map[string]PodMode{
 				"disabled": PodsDisabled, "insecure": PodsInsecure, "verified": PodsVerified,
 			})
 		}},
 		"endpoint_pod_names": flag("endpoint_pod_names", &k.EndpointPodNames),
 		"noendpoints":        flag("noendpoints", &k.NoEndpoints),
-		"ignore": {usage: "ignore empty_service", least: 1, most: 1, set: func(args []word) {
+		"ignore": {usage: "ignore empty_service", least: 1, most: 1, set: func(args []token) {
 			k.IgnoreEmptyService, _ = choice(p, args[0], "value", map[string]bool{"empty_service": true})
 		}},
-		"startup_timeout": {usage: "startup_timeout DURATION", least: 1, most: 1, set: func(args []word) {
+		"startup_timeout": {usage: "startup_timeout DURATION", least: 1, most: 1, set: func(args []token) {
 			k.StartupTimeout, _ = p.duration(args[0], 0, longest)
 		}},
 		"fallthrough":  p.fallthroughs(&k.Fallthrough),
-		"multicluster": {usage: "multicluster ZONES…", least: 1, most: -1, set: func(args []word) { k.multicluster(p, args) }},
+		"multicluster": {usage: "multicluster ZONES…", least: 1, most: -1, set: func(args []token) { k.multicluster(p, args) }},
 		"zonal":        flag("zonal", &k.Zonal),
 	}
 	k.access(p, table)
-	k.extent(p, table)
+	k.scopeOptions(p, table)
 	return table
 }
 
 // access adds the options that say where the objects come from.
 func (k *Kubernetes) access(p *parser, table options) {
-	table["endpoint"] = option{usage: "endpoint URL", least: 1, most: 1, set: func(args []word) { k.endpoint(p, args[0]) }}
-	table["tls"] = option{usage: "tls CERT KEY CACERT", least: 3, most: 3, set: func(args []word) {
+	table["endpoint"] = option{usage: "endpoint URL", least: 1, most: 1, set: func(args []token) { k.endpoint(p, args[0]) }}
+	table["tls"] = option{usage: "tls CERT KEY CACERT", least: 3, most: 3, set: func(args []token) {
 		k.TLS = &TLS{Cert: args[0].text, Key: args[1].text, CA: args[2].text}
 	}}
-	table["kubeconfig"] = option{usage: "kubeconfig FILE [CONTEXT]", least: 1, most: 2, set: func(args []word) {
+	table["kubeconfig"] = option{usage: "kubeconfig FILE [CONTEXT]", least: 1, most: 2, set: func(args []token) {
 		k.Kubeconfig = args[0].text
 		if len(args) == 2 {
 			k.Context = args[1].text
 		}
 	}}
-	table["manifests"] = option{usage: "manifests PATHS…", least: 1, most: -1, set: func(args []word) { k.manifests(p, args) }}
-	table["apiserver_qps"] = option{usage: "apiserver_qps NUMBER", least: 1, most: 1, set: func(args []word) { k.qps(p, args[0]) }}
-	table["apiserver_burst"] = option{usage: "apiserver_burst NUMBER", least: 1, most: 1, set: func(args []word) {
+	table["manifests"] = option{usage: "manifests PATHS…", least: 1, most: -1, set: func(args []token) { k.manifests(p, args) }}
+	table["apiserver_qps"] = option{usage: "apiserver_qps NUMBER", least: 1, most: 1, set: func(args []token) { k.qps(p, args[0]) }}
+	table["apiserver_burst"] = option{usage: "apiserver_burst NUMBER", least: 1, most: 1, set: func(args []token) {
 		n, _ := p.number(args[0], 0, 1<<31-1)
 		k.Burst = int(n)
 	}}
 	// A bound on requests in flight has no use: there is one list or watch for each
 	// of a few kinds and for each namespace in use, and scope_max bounds those.
-	table["apiserver_max_inflight"] = option{usage: "apiserver_max_inflight NUMBER", least: 1, most: 1, set: func(args []word) {
+	table["apiserver_max_inflight"] = option{usage: "apiserver_max_inflight NUMBER", least: 1, most: 1, set: func(args []token) {
 		p.number(args[0], 0, 1<<31-1)
 	}}
 }
 
 // multicluster reads zones, each of which must be one of the directive's own.
-func (k *Kubernetes) multicluster(p *parser, words []word) {
+func (k *Kubernetes) multicluster(p *parser, words []token) {
 	own := slices.DeleteFunc(slices.Clone(k.Zones), reverse)
 	for _, w := range words {
-		for _, zone := range p.zones([]word{w}) {
+		for _, zone := range p.zones([]token{w}) {
 			if !slices.Contains(own, zone) {
-				f := p.fault(w, "%q is none of the zones that this directive answers; write it behind `kubernetes` too", w.text)
-				f.Allowed = shown(own)
+				f := p.errorf(w, "%q is none of the zones that this directive answers; write it behind `kubernetes` too", w.text)
+				f.Allowed = displayNames(own)
 				break
 			}
 			if !slices.Contains(k.Multicluster, zone) {
@@ -162,8 +162,8 @@ func (k *Kubernetes) multicluster(p *parser, words []word) {
 	}
 }
 
-// shown are the zones as an error names them.
-func shown(zones []wire.Name) []string {
+// displayNames are the zones as an error names them.
+func displayNames(zones []wire.Name) []string {
 	list := make([]string, len(zones))
 	for i, zone := range zones {
 		list[i] = zone.String()
@@ -171,19 +171,19 @@ func shown(zones []wire.Name) []string {
 	return list
 }
 
-func (k *Kubernetes) endpoint(p *parser, w word) {
+func (k *Kubernetes) endpoint(p *parser, w token) {
 	u, err := url.Parse(w.text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		p.fault(w, "%q is not the URL of an API server such as https://10.0.0.1:6443", w.text)
+		p.errorf(w, "%q is not the URL of an API server such as https://10.0.0.1:6443", w.text)
 		return
 	}
 	k.Endpoint = w.text
 }
 
-func (k *Kubernetes) qps(p *parser, w word) {
+func (k *Kubernetes) qps(p *parser, w token) {
 	n, err := strconv.ParseFloat(w.text, 32)
 	if err != nil || !(n >= 0) || n > math.MaxFloat32 {
-		p.fault(w, "%q is not a number of requests per second; allowed: 0 or more", w.text)
+		p.errorf(w, "%q is not a number of requests per second; allowed: 0 or more", w.text)
 		return
 	}
 	k.QPS = float32(n)
@@ -191,7 +191,7 @@ func (k *Kubernetes) qps(p *parser, w word) {
 
 // manifests checks that each path leads to something, so that a slip is seen at the
 // start and not as a cluster without services.
-func (k *Kubernetes) manifests(p *parser, words []word) {
+func (k *Kubernetes) manifests(p *parser, words []token) {
 	for _, w := range words {
 		k.Manifests = append(k.Manifests, w.text)
 		_, err := os.Stat(w.text)
@@ -202,13 +202,13 @@ func (k *Kubernetes) manifests(p *parser, words []word) {
 			if errors.Is(err, os.ErrNotExist) {
 				err = os.ErrNotExist
 			}
-			p.fault(w, "can't read the manifests at %q: %v", w.text, err)
+			p.errorf(w, "can't read the manifests at %q: %v", w.text, err)
 			continue
 		}
 		if paths, err := filepath.Glob(w.text); err != nil {
-			p.fault(w, "%q is not a glob pattern: %v", w.text, err)
+			p.errorf(w, "%q is not a glob pattern: %v", w.text, err)
 		} else if len(paths) == 0 {
-			p.fault(w, "no file matches %q", w.text)
+			p.errorf(w, "no file matches %q", w.text)
 		}
 	}
 }
@@ -225,12 +225,12 @@ var conflicts = []struct{ name, with, why string }{
 }
 
 // check looks at options that don't go together; given are those that were written.
-func (k *Kubernetes) check(p *parser, given map[string]word) {
+func (k *Kubernetes) check(p *parser, given map[string]token) {
 	for _, c := range conflicts {
 		w, ok := given[c.name]
 		with, both := given[c.with]
 		if ok && both {
-			p.fault(w, "%q and %q (line %d) can't both be set: %s", c.name, c.with, with.line, c.why)
+			p.errorf(w, "%q and %q (line %d) can't both be set: %s", c.name, c.with, with.line, c.why)
 		}
 	}
 	// CoreDNS goes by the kubeconfig where both are there.

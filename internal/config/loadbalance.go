@@ -9,7 +9,7 @@ func (l *Loadbalance) parse(p *parser, s statement) {
 		case "round_robin":
 			p.count(s, 0, 1, "loadbalance [round_robin]")
 		case "weighted":
-			f := p.fault(args[0], `CoreDNS has the policy "weighted", this version of nodens doesn't: use round_robin`)
+			f := p.errorf(args[0], `CoreDNS has the policy "weighted", this version of nodens doesn't: use round_robin`)
 			f.Allowed = []string{"round_robin"}
 			return // its options would be reported once more
 		default:
@@ -17,6 +17,6 @@ func (l *Loadbalance) parse(p *parser, s statement) {
 		}
 	}
 	p.body(s, options{
-		"prefer": later("addresses are put in random order; take the line out"),
+		"prefer": replacedBy("addresses are put in random order; take the line out"),
 	})
 }

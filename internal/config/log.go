@@ -46,7 +46,7 @@ func (l *Log) parse(p *parser, s statement) {
 	}
 	given := make(map[string]bool)
 	p.body(s, options{
-		"class": {usage: "class CLASSES…", least: 1, most: -1, set: func(args []word) {
+		"class": {usage: "class CLASSES…", least: 1, most: -1, set: func(args []token) {
 			for _, w := range args {
 				l.class(p, w, given)
 			}
@@ -59,7 +59,7 @@ func (l *Log) parse(p *parser, s statement) {
 	}
 }
 
-func (l *Log) class(p *parser, w word, given map[string]bool) {
+func (l *Log) class(p *parser, w token, given map[string]bool) {
 	if w.text != "all" && !slices.Contains(classes, w.text) {
 		p.unknown(w, "class", append([]string{"all"}, classes...))
 		return
@@ -74,7 +74,7 @@ func (l *Log) join(p *parser, s statement, next directive) {
 		last = last.Next
 	}
 	if n > maxLogs {
-		p.fault(s.name(), "a block has more than %d logs; put names of the same classes and format on one line", maxLogs)
+		p.errorf(s.name(), "a block has more than %d logs; put names of the same classes and format on one line", maxLogs)
 		return
 	}
 	last.Next = next.(*Log)

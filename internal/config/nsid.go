@@ -17,9 +17,9 @@ func (n *NSID) parse(p *parser, s statement) {
 	n.ID = strings.Join(texts(s.args()), " ")
 	switch {
 	case len(n.ID) > wire.MaxNSID:
-		p.fault(s.args()[0], "the identifier has %d bytes, which is too much to send along with each reply; allowed: %d", len(n.ID), wire.MaxNSID)
+		p.errorf(s.args()[0], "the identifier has %d bytes, which is too much to send along with each reply; allowed: %d", len(n.ID), wire.MaxNSID)
 	case len(s.args()) > 0 && n.ID == "":
-		p.fault(s.args()[0], "the identifier is empty; is an environment variable unset?")
+		p.errorf(s.args()[0], "the identifier is empty; is an environment variable unset?")
 	case n.ID == "":
 		n.ID = ownName()
 	}

@@ -22,11 +22,11 @@ type parser struct {
 	option string
 	files  []string
 	texts  []file // of the files that are no part of the Corefile's own text
-	faults []*Fault
+	errs   []*ParseError
 	// warnings are what is odd and no fault.
 	warnings []string
 	// firsts are the directives the block has already had.
-	firsts map[string]word
+	firsts map[string]token
 }
 
 // option is one option of a directive.
@@ -36,35 +36,35 @@ type option struct {
 	// least and most bound its arguments; most -1 is any number.
 	least, most int
 	// set reads the arguments.
-	set func(args []word)
-	// later, if not empty, says that CoreDNS has the option and this version of
+	set func(args []token)
+	// advice, if not empty, says that CoreDNS has the option and this version of
 	// nodens doesn't, and what to do.
-	later string
+	advice string
 }
 
 // options are the options a directive takes, by name.
 type options map[string]option
 
-// fault notes what is wrong with w.
-func (p *parser) fault(w word, format string, args ...any) *Fault {
-	f := &Fault{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Word: w.text, Text: fmt.Sprintf(format, args...)}
-	p.faults = append(p.faults, f)
+// errorf notes what is wrong with w.
+func (p *parser) errorf(w token, format string, args ...any) *ParseError {
+	f := &ParseError{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Word: w.text, Text: fmt.Sprintf(format, args...)}
+	p.errs = append(p.errs, f)
 	return f
 }
 
 // warn notes what is odd about w and yet can be done.
-func (p *parser) warn(w word, format string, args ...any) {
-	f := &Fault{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Text: fmt.Sprintf(format, args...)}
-	if text := f.Error(); len(p.warnings) < maxFaults && !slices.Contains(p.warnings, text) {
+func (p *parser) warn(w token, format string, args ...any) {
+	f := &ParseError{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Text: fmt.Sprintf(format, args...)}
+	if text := f.Error(); len(p.warnings) < maxErrors && !slices.Contains(p.warnings, text) {
 		p.warnings = append(p.warnings, text)
 	}
 }
 
 // unknown notes that w is none of allowed; what is the kind of word it should be.
-func (p *parser) unknown(w word, what string, allowed []string) {
+func (p *parser) unknown(w token, what string, allowed []string) {
 	allowed = slices.Sorted(slices.Values(allowed))
-	f := p.fault(w, "unknown %s %q", what, w.text)
-	f.Allowed, f.Nearest = allowed, nearest(w.text, allowed)
+	f := p.errorf(w, "unknown %s %q", what, w.text)
+	f.Allowed, f.Nearest = allowed, closestMatch(w.text, allowed)
 }
 
 // body reads a directive's options.
@@ -74,14 +74,14 @@ func (p *parser) body(s statement, table options) {
 		o, ok := table[name.text]
 		switch {
 		case !ok && len(table) == 0:
-			p.fault(name, "unknown option %q: %s takes no options", name.text, p.name)
+			p.errorf(name, "unknown option %q: %s takes no options", name.text, p.name)
 		case !ok:
 			p.unknown(name, "option", table.names())
-		case o.later != "":
-			f := p.fault(name, "CoreDNS has the option %q, this version of nodens doesn't: %s", name.text, o.later)
+		case o.advice != "":
+			f := p.errorf(name, "CoreDNS has the option %q, this version of nodens doesn't: %s", name.text, o.advice)
 			f.Allowed = table.names()
 		case line.body != nil:
-			p.fault(name, "%q takes no block in braces; write: %s", name.text, o.usage)
+			p.errorf(name, "%q takes no block in braces; write: %s", name.text, o.usage)
 		case p.count(line, o.least, o.most, o.usage):
 			p.option = name.text
 			o.set(line.args())
@@ -94,7 +94,7 @@ func (p *parser) body(s statement, table options) {
 func (o options) names() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(o)) {
-		if o[name].later == "" {
+		if o[name].advice == "" {
 			names = append(names, name)
 		}
 	}
@@ -103,11 +103,11 @@ func (o options) names() []string {
 
 // flag is an option without arguments, which sets dst.
 func flag(name string, dst *bool) option {
-	return option{usage: name, set: func([]word) { *dst = true }}
+	return option{usage: name, set: func([]token) { *dst = true }}
 }
 
-// later is an option that CoreDNS has and this version doesn't.
-func later(advice string) option { return option{later: advice} }
+// replacedBy is an option that CoreDNS has and this version doesn't.
+func replacedBy(advice string) option { return option{advice: advice} }
 
 // count reports whether s has from least to most arguments, and notes it if not.
 func (p *parser) count(s statement, least, most int, usage string) bool {
@@ -119,40 +119,40 @@ func (p *parser) count(s statement, least, most int, usage string) bool {
 		at = s.words[most+1]
 		what = fmt.Sprintf("%q is one argument too many", at.text)
 	}
-	p.fault(at, "%s after %q; write: %s", what, s.name().text, usage)
+	p.errorf(at, "%s after %q; write: %s", what, s.name().text, usage)
 	return false
 }
 
 // duration reads a duration of least to most.
-func (p *parser) duration(w word, least, most time.Duration) (time.Duration, bool) {
+func (p *parser) duration(w token, least, most time.Duration) (time.Duration, bool) {
 	d, err := time.ParseDuration(w.text)
 	if err != nil {
-		p.fault(w, "%q is not a duration such as 500ms, 30s or 1m30s", w.text)
+		p.errorf(w, "%q is not a duration such as 500ms, 30s or 1m30s", w.text)
 		return 0, false
 	}
 	if d < least || d > most {
-		p.fault(w, "%s is out of range; allowed: %s to %s", w.text, least, most)
+		p.errorf(w, "%s is out of range; allowed: %s to %s", w.text, least, most)
 		return 0, false
 	}
 	return d, true
 }
 
 // number reads a whole number of least to most.
-func (p *parser) number(w word, least, most int64) (int64, bool) {
+func (p *parser) number(w token, least, most int64) (int64, bool) {
 	n, err := strconv.ParseInt(w.text, 10, 64)
 	if err != nil {
-		p.fault(w, "%q is not a whole number; allowed: %d to %d", w.text, least, most)
+		p.errorf(w, "%q is not a whole number; allowed: %d to %d", w.text, least, most)
 		return 0, false
 	}
 	if n < least || n > most {
-		p.fault(w, "%d is out of range; allowed: %d to %d", n, least, most)
+		p.errorf(w, "%d is out of range; allowed: %d to %d", n, least, most)
 		return 0, false
 	}
 	return n, true
 }
 
 // choice reads one of some words.
-func choice[T any](p *parser, w word, what string, table map[string]T) (v T, ok bool) {
+func choice[T any](p *parser, w token, what string, table map[string]T) (v T, ok bool) {
 	if v, ok = table[w.text]; !ok {
 		p.unknown(w, what, slices.Collect(maps.Keys(table)))
 	}
@@ -161,26 +161,26 @@ func choice[T any](p *parser, w word, what string, table map[string]T) (v T, ok 
 
 // listen reads a host:port to serve HTTP at. The host may be empty (all addresses)
 // or a name; the port is a number.
-func (p *parser) listen(w word) (string, bool) {
+func (p *parser) listen(w token) (string, bool) {
 	_, port, err := net.SplitHostPort(w.text)
 	if err != nil {
-		p.fault(w, "%q is not an address with a port such as 127.0.0.1:8080 or :8080", w.text)
+		p.errorf(w, "%q is not an address with a port such as 127.0.0.1:8080 or :8080", w.text)
 		return "", false
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		p.fault(w, "%q has a bad port; allowed: 0 to 65535", w.text)
+		p.errorf(w, "%q has a bad port; allowed: 0 to 65535", w.text)
 		return "", false
 	}
 	return w.text, true
 }
 
 // zones reads zones: names, or CIDRs for their reverse zones. nil if words is.
-func (p *parser) zones(words []word) []wire.Name {
+func (p *parser) zones(words []token) []wire.Name {
 	var zones []wire.Name
 	for _, w := range words {
 		key, err := parseKey(w.text)
 		if err != nil {
-			p.fault(w, "%v", err)
+			p.errorf(w, "%v", err)
 			continue
 		}
 		for _, zone := range key.zones {
@@ -193,7 +193,7 @@ func (p *parser) zones(words []word) []wire.Name {
 }
 
 // zonesOr reads zones as [parser.zones] does; none given are the block's.
-func (p *parser) zonesOr(words []word) []wire.Name {
+func (p *parser) zonesOr(words []token) []wire.Name {
 	if len(words) == 0 {
 		return slices.Clone(p.block.Zones)
 	}
@@ -201,7 +201,7 @@ func (p *parser) zonesOr(words []word) []wire.Name {
 }
 
 // texts are the words' texts.
-func texts(words []word) []string {
+func texts(words []token) []string {
 	list := make([]string, len(words))
 	for i, w := range words {
 		list[i] = w.text

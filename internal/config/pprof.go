@@ -16,7 +16,7 @@ func (x *Pprof) parse(p *parser, s statement) {
 		x.Addr, _ = p.listen(s.args()[0])
 	}
 	p.body(s, options{
-		"block": {usage: "block [RATE]", most: 1, set: func(args []word) {
+		"block": {usage: "block [RATE]", most: 1, set: func(args []token) {
 			x.BlockRate = 1
 			if len(args) > 0 {
 				n, _ := p.number(args[0], 0, math.MaxInt32)

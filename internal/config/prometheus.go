@@ -11,7 +11,7 @@ func (m *Prometheus) parse(p *parser, s statement) {
 		m.Addr, _ = p.listen(s.args()[0])
 	}
 	p.body(s, options{
-		"runtime_metrics": later("the Go runtime's usual metrics are always there; take the line out"),
-		"tls":             later("metrics are served without TLS; bind them to a loopback address"),
+		"runtime_metrics": replacedBy("the Go runtime's usual metrics are always there; take the line out"),
+		"tls":             replacedBy("metrics are served without TLS; bind them to a loopback address"),
 	})
 }

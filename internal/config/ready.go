@@ -14,7 +14,7 @@ func (r *Ready) parse(p *parser, s statement) {
 	p.body(s, options{
 		// Both are the same here: what readiness waits for (sockets, the first sync)
 		// does not come undone before the stop, which is reported at once.
-		"monitor": {usage: "monitor until-ready|continuously", least: 1, most: 1, set: func(args []word) {
+		"monitor": {usage: "monitor until-ready|continuously", least: 1, most: 1, set: func(args []token) {
 			choice(p, args[0], "monitor", map[string]bool{"until-ready": true, "continuously": true})
 		}},
 	})

@@ -32,7 +32,7 @@ func (r *Reload) parse(p *parser, s statement) {
 	}
 	args := s.args()
 	if len(args) > 0 {
-		if args[0].text == "off" || zero(args[0]) {
+		if args[0].text == "off" || isZero(args[0]) {
 			*r = Reload{}
 			return
 		}
@@ -40,7 +40,7 @@ func (r *Reload) parse(p *parser, s statement) {
 	}
 	if len(args) > 1 {
 		least := minJitter
-		if zero(args[1]) {
+		if isZero(args[1]) {
 			least = 0
 		}
 		r.Jitter, _ = p.duration(args[1], least, longest)
@@ -48,8 +48,8 @@ func (r *Reload) parse(p *parser, s statement) {
 	r.Jitter = min(r.Jitter, r.Interval/2)
 }
 
-// zero reports whether w is a duration of nothing, which turns a thing off.
-func zero(w word) bool {
+// isZero reports whether w is a duration of nothing, which turns a thing off.
+func isZero(w token) bool {
 	d, err := time.ParseDuration(w.text)
 	return err == nil && d == 0
 }

@@ -99,12 +99,12 @@ const (
 	rewriteUsage = "rewrite [continue|stop] name|type|class|ttl|rcode|cname [exact|prefix|suffix|substring|regex] FROM TO"
 )
 
-// reading is what the fields' methods read from: the rule's words behind the field, and
+// rewriteParser is what the fields' methods read from: the rule's words behind the field, and
 // its place for what is missing.
-type reading struct {
+type rewriteParser struct {
 	p    *parser
-	at   word
-	args []word
+	at   token
+	args []token
 	rule *RewriteRule
 }
 
@@ -112,19 +112,19 @@ func (x *Rewrite) parse(p *parser, s statement) {
 	words := s.args()
 	switch {
 	case len(words) >= 2 && s.body != nil:
-		p.fault(s.name(), "a rule that is whole takes no block in braces; write each rule as a rewrite of its own")
+		p.errorf(s.name(), "a rule that is whole takes no block in braces; write each rule as a rewrite of its own")
 		return
 	case len(words) < 2:
 		words = slices.Clone(words)
 		for _, line := range s.body {
 			if line.body != nil {
-				p.fault(line.name(), "%q takes no block in braces; write: %s", line.name().text, rewriteUsage)
+				p.errorf(line.name(), "%q takes no block in braces; write: %s", line.name().text, rewriteUsage)
 				return
 			}
 			words = append(words, line.words...)
 		}
 	}
-	r := reading{p: p, at: s.name(), args: words, rule: &RewriteRule{}}
+	r := rewriteParser{p: p, at: s.name(), args: words, rule: &RewriteRule{}}
 	r.read()
 	x.Rules = []RewriteRule{*r.rule}
 }
@@ -133,23 +133,23 @@ func (x *Rewrite) parse(p *parser, s statement) {
 func (x *Rewrite) join(p *parser, s statement, next directive) {
 	x.Rules = append(x.Rules, next.(*Rewrite).Rules...)
 	if len(x.Rules) == maxRules+1 {
-		p.fault(s.name(), "a block has more than %d rewrites; make one regex of those that are alike, or a server block for each zone", maxRules)
+		p.errorf(s.name(), "a block has more than %d rewrites; make one regex of those that are alike, or a server block for each zone", maxRules)
 	}
 }
 
 // rewriteFields are the fields by name.
-var rewriteFields = map[string]func(*reading){
-	"name":  (*reading).names,
-	"type":  (*reading).types,
-	"class": (*reading).classes,
-	"ttl":   (*reading).ttl,
-	"rcode": (*reading).rcodes,
-	"cname": (*reading).cname,
-	"edns0": (*reading).edns0,
+var rewriteFields = map[string]func(*rewriteParser){
+	"name":  (*rewriteParser).names,
+	"type":  (*rewriteParser).types,
+	"class": (*rewriteParser).classes,
+	"ttl":   (*rewriteParser).ttl,
+	"rcode": (*rewriteParser).rcodes,
+	"cname": (*rewriteParser).cname,
+	"edns0": (*rewriteParser).edns0,
 }
 
 // read reads the whole rule.
-func (r *reading) read() {
+func (r *rewriteParser) read() {
 	if len(r.args) > 0 {
 		switch strings.ToLower(r.args[0].text) {
 		case "continue":
@@ -160,14 +160,14 @@ func (r *reading) read() {
 		}
 	}
 	if len(r.args) == 0 {
-		r.p.fault(r.at, "the field to rewrite is missing; write: %s", rewriteUsage)
+		r.p.errorf(r.at, "the field to rewrite is missing; write: %s", rewriteUsage)
 		return
 	}
 	field := r.args[0]
 	r.at, r.args = field, r.args[1:]
 	name := strings.ToLower(field.text)
 	if name == "answer" {
-		r.p.fault(field, "an answer is rewritten behind a name; write: rewrite name [TYPE] FROM TO answer …")
+		r.p.errorf(field, "an answer is rewritten behind a name; write: rewrite name [TYPE] FROM TO answer …")
 		return
 	}
 	read, ok := rewriteFields[name]
@@ -182,12 +182,12 @@ func (r *reading) read() {
 
 // has reports whether the rule has from least to most words behind its field, and notes
 // it if not.
-func (r *reading) has(least, most int, usage string) bool {
+func (r *rewriteParser) has(least, most int, usage string) bool {
 	switch n := len(r.args); {
 	case n < least:
-		r.p.fault(r.at, "an argument is missing; write: %s", usage)
+		r.p.errorf(r.at, "an argument is missing; write: %s", usage)
 	case n > most:
-		r.p.fault(r.args[most], "%q is one argument too many; write: %s", r.args[most].text, usage)
+		r.p.errorf(r.args[most], "%q is one argument too many; write: %s", r.args[most].text, usage)
 	default:
 		return true
 	}
@@ -196,10 +196,10 @@ func (r *reading) has(least, most int, usage string) bool {
 
 // match reads the kind, where there is one before the values words at the end, and what
 // is looked for.
-func (r *reading) match(values int) bool {
+func (r *rewriteParser) match(values int) bool {
 	kind := MatchExact
 	if len(r.args) > values+1 {
-		name := word{text: strings.ToLower(r.args[0].text), file: r.args[0].file, line: r.args[0].line}
+		name := token{text: strings.ToLower(r.args[0].text), file: r.args[0].file, line: r.args[0].line}
 		var ok bool
 		if kind, ok = choice(r.p, name, "type of match", matchKinds); !ok {
 			return false
@@ -213,34 +213,34 @@ func (r *reading) match(values int) bool {
 		r.rule.Match.Pattern = r.p.pattern(from)
 		return r.rule.Match.Pattern != nil
 	}
-	r.rule.Match.Text = normal(from.text)
+	r.rule.Match.Text = canonical(from.text)
 	return r.name(kind, from)
 }
 
 // name notes w if a rule of this kind needs it to be a name and it is none.
-func (r *reading) name(kind MatchKind, w word) bool {
+func (r *rewriteParser) name(kind MatchKind, w token) bool {
 	if kind != MatchExact {
 		return true
 	}
 	_, err := wire.ParseName(w.text)
 	if err != nil {
-		r.p.fault(w, "%v", err)
+		r.p.errorf(w, "%v", err)
 	}
 	return err == nil
 }
 
-// normal is a name, or a part of one, in lower case and with the last dot.
-func normal(text string) string { return strings.ToLower(dns.Fqdn(text)) }
+// canonical is a name, or a part of one, in lower case and with the last dot.
+func canonical(text string) string { return strings.ToLower(dns.Fqdn(text)) }
 
 // pattern reads a regular expression; nil, and a fault, if it is none.
-func (p *parser) pattern(w word) *regexp.Regexp {
+func (p *parser) pattern(w token) *regexp.Regexp {
 	if len(w.text) > maxPattern {
-		p.fault(word{file: w.file, line: w.line}, "the pattern has %d bytes; allowed: up to %d", len(w.text), maxPattern)
+		p.errorf(token{file: w.file, line: w.line}, "the pattern has %d bytes; allowed: up to %d", len(w.text), maxPattern)
 		return nil
 	}
 	re, err := regexp.Compile(w.text)
 	if err != nil {
-		p.fault(w, "%q is no regular expression of Go's (RE2): %v", w.text, err)
+		p.errorf(w, "%q is no regular expression of Go's (RE2): %v", w.text, err)
 	}
 	return re
 }
@@ -249,23 +249,23 @@ func (p *parser) pattern(w word) *regexp.Regexp {
 var groupRef = regexp.MustCompile(`\{[0-9]+\}`)
 
 // replaces reads what the pattern is replaced with; nil is no pattern.
-func (r *reading) replaces(w word, from *regexp.Regexp) (to string) {
+func (r *rewriteParser) replaces(w token, from *regexp.Regexp) (to string) {
 	if from == nil {
-		return normal(w.text)
+		return canonical(w.text)
 	}
 	for _, ref := range groupRef.FindAllString(w.text, -1) {
 		n, err := strconv.Atoi(ref[1 : len(ref)-1])
 		if err != nil || n > from.NumSubexp() {
-			r.p.fault(w, "%s names a group that the pattern %q, which has %d, doesn't have", ref, from, from.NumSubexp())
+			r.p.errorf(w, "%s names a group that the pattern %q, which has %d, doesn't have", ref, from, from.NumSubexp())
 		}
 	}
-	return normal(w.text)
+	return canonical(w.text)
 }
 
 const nameUsage = "rewrite [continue|stop] name [exact|prefix|suffix|substring|regex] FROM TO [answer auto|answer name FROM TO|answer value FROM TO]"
 
 // names reads `name [TYPE] FROM TO [answer …]`.
-func (r *reading) names() {
+func (r *rewriteParser) names() {
 	if !r.has(2, math.MaxInt, nameUsage) {
 		return
 	}
@@ -285,7 +285,7 @@ func (r *reading) names() {
 
 // answers reads what is behind a name rule: `answer auto|name FROM TO|value FROM TO`,
 // with answer only needed before the first.
-func (r *reading) answers() {
+func (r *rewriteParser) answers() {
 	auto, named := false, false
 	for first := true; len(r.args) > 0; first = false {
 		kind, ok := r.kind(first)
@@ -296,25 +296,25 @@ func (r *reading) answers() {
 		named = named || kind.text == "name"
 	}
 	if auto && named {
-		r.p.fault(r.at, "answer auto and answer name say the same thing twice; keep one")
+		r.p.errorf(r.at, "answer auto and answer name say the same thing twice; keep one")
 	}
 	r.rule.Auto = r.rule.Auto || auto
 }
 
 // kind reads `[answer] auto|name|value`, where first must have the answer.
-func (r *reading) kind(first bool) (kind word, ok bool) {
+func (r *rewriteParser) kind(first bool) (kind token, ok bool) {
 	switch w := r.args[0]; {
 	case w.text == "answer":
 		r.args = r.args[1:]
 	case first && w.text == "metadata":
-		r.p.fault(w, "CoreDNS puts metadata into names, this version of nodens doesn't: take the rule out, or forward the names that need it to a CoreDNS")
+		r.p.errorf(w, "CoreDNS puts metadata into names, this version of nodens doesn't: take the rule out, or forward the names that need it to a CoreDNS")
 		return w, false
 	case first:
-		r.p.fault(w, "%q stands where only answer may; write: %s", w.text, nameUsage)
+		r.p.errorf(w, "%q stands where only answer may; write: %s", w.text, nameUsage)
 		return w, false
 	}
 	if len(r.args) == 0 {
-		r.p.fault(r.at, "auto, name or value is missing behind answer; write: %s", nameUsage)
+		r.p.errorf(r.at, "auto, name or value is missing behind answer; write: %s", nameUsage)
 		return kind, false
 	}
 	kind, r.args = r.args[0], r.args[1:]
@@ -323,9 +323,9 @@ func (r *reading) kind(first bool) (kind word, ok bool) {
 }
 
 // answer reads FROM TO behind kind.
-func (r *reading) answer(kind word) bool {
+func (r *rewriteParser) answer(kind token) bool {
 	if len(r.args) < 2 {
-		r.p.fault(kind, "an argument is missing behind %q; write: answer %s FROM TO", kind.text, kind.text)
+		r.p.errorf(kind, "an argument is missing behind %q; write: answer %s FROM TO", kind.text, kind.text)
 		return false
 	}
 	from := r.p.pattern(r.args[0])
@@ -340,7 +340,7 @@ func (r *reading) answer(kind word) bool {
 }
 
 // types reads `type FROM TO`.
-func (r *reading) types() {
+func (r *rewriteParser) types() {
 	if r.has(2, 2, "rewrite [continue|stop] type FROM TO") {
 		r.rule.Field = RewriteType
 		r.rule.FromCode = r.code(r.args[0], "type", dns.StringToType)
@@ -349,7 +349,7 @@ func (r *reading) types() {
 }
 
 // classes reads `class FROM TO`.
-func (r *reading) classes() {
+func (r *rewriteParser) classes() {
 	if !r.has(2, 2, "rewrite [continue|stop] class FROM TO") {
 		return
 	}
@@ -357,21 +357,21 @@ func (r *reading) classes() {
 	r.rule.FromCode = r.code(r.args[0], "class", dns.StringToClass)
 	r.rule.ToCode = r.code(r.args[1], "class", dns.StringToClass)
 	if r.rule.ToCode != wire.ClassIN {
-		r.p.fault(r.args[1], "only the class IN is served, a query of the class %s is REFUSED; write: rewrite class %s IN", r.args[1].text, r.args[0].text)
+		r.p.errorf(r.args[1], "only the class IN is served, a query of the class %s is REFUSED; write: rewrite class %s IN", r.args[1].text, r.args[0].text)
 	}
 }
 
 // code reads a type or a class by its name.
-func (r *reading) code(w word, what string, table map[string]uint16) uint16 {
+func (r *rewriteParser) code(w token, what string, table map[string]uint16) uint16 {
 	v, ok := table[strings.ToUpper(w.text)]
 	if !ok || v == 0 {
-		r.p.fault(w, "%q is no %s of DNS such as %s", w.text, what, map[string]string{"type": "A, AAAA or HINFO", "class": "IN or CH"}[what])
+		r.p.errorf(w, "%q is no %s of DNS such as %s", w.text, what, map[string]string{"type": "A, AAAA or HINFO", "class": "IN or CH"}[what])
 	}
 	return v
 }
 
 // ttl reads `ttl [TYPE] FROM SECONDS|MIN-MAX`.
-func (r *reading) ttl() {
+func (r *rewriteParser) ttl() {
 	const usage = "rewrite [continue|stop] ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX|MIN-|-MAX"
 	if !r.has(2, 3, usage) || !r.match(1) {
 		return
@@ -381,7 +381,7 @@ func (r *reading) ttl() {
 }
 
 // ttls reads SECONDS or a range, which may be open at one end.
-func (p *parser) ttls(w word) (least, most uint32) {
+func (p *parser) ttls(w token) (least, most uint32) {
 	low, high, ranged := strings.Cut(w.text, "-")
 	switch {
 	case !ranged:
@@ -394,13 +394,13 @@ func (p *parser) ttls(w word) (least, most uint32) {
 	a, err1 := strconv.ParseUint(low, 10, 32)
 	b, err2 := strconv.ParseUint(high, 10, 32)
 	if err1 != nil || err2 != nil || a > b {
-		p.fault(w, "%q is no TTL in seconds such as 30, 30-300, 30- or -300", w.text)
+		p.errorf(w, "%q is no TTL in seconds such as 30, 30-300, 30- or -300", w.text)
 	}
 	return uint32(a), uint32(b)
 }
 
 // rcodes reads `rcode [TYPE] NAME FROM TO`.
-func (r *reading) rcodes() {
+func (r *rewriteParser) rcodes() {
 	if !r.has(3, 4, "rewrite [continue|stop] rcode [exact|prefix|suffix|substring|regex] NAME FROM TO") || !r.match(2) {
 		return
 	}
@@ -412,19 +412,19 @@ func (r *reading) rcodes() {
 const maxRcode = 23
 
 // rcode reads an rcode by its name or its number.
-func (p *parser) rcode(w word) uint16 {
+func (p *parser) rcode(w token) uint16 {
 	if n, err := strconv.ParseUint(w.text, 10, 16); err == nil && n <= maxRcode {
 		return uint16(n)
 	}
 	n, ok := dns.StringToRcode[strings.ToUpper(w.text)]
 	if !ok {
-		p.fault(w, "%q is no rcode such as NOERROR, SERVFAIL, NXDOMAIN or REFUSED, or its number, 0 to %d", w.text, maxRcode)
+		p.errorf(w, "%q is no rcode such as NOERROR, SERVFAIL, NXDOMAIN or REFUSED, or its number, 0 to %d", w.text, maxRcode)
 	}
 	return uint16(n)
 }
 
 // cname reads `cname [TYPE] FROM TO`.
-func (r *reading) cname() {
+func (r *rewriteParser) cname() {
 	if !r.has(2, 3, "rewrite [continue|stop] cname [exact|prefix|suffix|substring|regex] FROM TO") {
 		return
 	}
@@ -436,7 +436,7 @@ func (r *reading) cname() {
 	r.rule.To = strings.ToLower(r.args[0].text)
 	switch m := &r.rule.Match; m.Kind {
 	case MatchExact:
-		r.rule.To = normal(r.args[0].text)
+		r.rule.To = canonical(r.args[0].text)
 		r.name(MatchExact, r.args[0])
 	case MatchRegex: // targets come in any case
 		r.replaces(r.args[0], m.Pattern)
@@ -450,14 +450,14 @@ func (r *reading) cname() {
 
 // edns0 reads `edns0 local|nsid|subnet set|replace|append|unset …`. Options of clients go
 // no further than here, so that to unset one is done already.
-func (r *reading) edns0() {
+func (r *rewriteParser) edns0() {
 	const usage = "rewrite [continue|stop] edns0 local|nsid|subnet unset [CODE]"
 	if !r.has(2, math.MaxInt, usage) {
 		return
 	}
 	kind, action := strings.ToLower(r.args[0].text), strings.ToLower(r.args[1].text)
 	if action != "unset" {
-		r.p.fault(r.args[1], "CoreDNS adds EDNS options to queries, this version of nodens doesn't: it sends none of its own and passes none on; take the rule out, or forward the names that need it to a CoreDNS")
+		r.p.errorf(r.args[1], "CoreDNS adds EDNS options to queries, this version of nodens doesn't: it sends none of its own and passes none on; take the rule out, or forward the names that need it to a CoreDNS")
 		return
 	}
 	want := map[string]int{"local": 3, "nsid": 2, "subnet": 2}[kind]
@@ -470,7 +470,7 @@ func (r *reading) edns0() {
 	}
 	if want == 3 {
 		if _, err := strconv.ParseUint(r.args[2].text, 0, 16); err != nil {
-			r.p.fault(r.args[2], "%q is no code of an EDNS option such as 0xffee", r.args[2].text)
+			r.p.errorf(r.args[2], "%q is no code of an EDNS option such as 0xffee", r.args[2].text)
 		}
 	}
 }

@@ -133,7 +133,7 @@ fallthrough c.test
 upstream
 }
 template any ANY`).(*Template)
-	list := got.Each()
+	list := got.All()
 	if len(list) != 2 {
 		t.Fatalf("%d templates", len(list))
 	}
@@ -157,7 +157,7 @@ template any ANY`).(*Template)
 	if diff := cmp.Diff(&Template{Type: dns.TypeANY, Zones: names(t, "example.org")}, second); diff != "" {
 		t.Errorf("the defaults (-want +got):\n%s", diff)
 	}
-	if (*Template)(nil).Each() != nil {
+	if (*Template)(nil).All() != nil {
 		t.Error("templates of none")
 	}
 }

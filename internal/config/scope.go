@@ -54,58 +54,58 @@ const (
 	maxScopeMax = 1000
 )
 
-// extent adds the options that say how much is watched and what of it is given.
-func (k *Kubernetes) extent(p *parser, table options) {
-	table["scope"] = option{usage: "scope node|cluster", least: 1, most: 1, set: func(args []word) {
+// scopeOptions adds the options that say how much is watched and what of it is given.
+func (k *Kubernetes) scopeOptions(p *parser, table options) {
+	table["scope"] = option{usage: "scope node|cluster", least: 1, most: 1, set: func(args []token) {
 		k.Scope, _ = choice(p, args[0], "value", map[string]Scope{"node": ScopeNode, "cluster": ScopeCluster})
 	}}
-	table["scope_idle"] = option{usage: "scope_idle DURATION", least: 1, most: 1, set: func(args []word) {
+	table["scope_idle"] = option{usage: "scope_idle DURATION", least: 1, most: 1, set: func(args []token) {
 		k.ScopeIdle, _ = p.duration(args[0], minScopeIdle, maxScopeIdle)
 	}}
-	table["scope_max"] = option{usage: "scope_max NUMBER", least: 1, most: 1, set: func(args []word) {
+	table["scope_max"] = option{usage: "scope_max NUMBER", least: 1, most: 1, set: func(args []token) {
 		n, _ := p.number(args[0], 1, maxScopeMax)
 		k.ScopeMax = int(n)
 	}}
-	table["endpoints"] = option{usage: "endpoints all", least: 1, most: 1, set: func(args []word) {
+	table["endpoints"] = option{usage: "endpoints all", least: 1, most: 1, set: func(args []token) {
 		k.AllEndpoints, _ = choice(p, args[0], "value", map[string]bool{"all": true})
 	}}
-	table["topology"] = option{usage: "topology off|order|hints", least: 1, most: 1, set: func(args []word) {
+	table["topology"] = option{usage: "topology off|order|hints", least: 1, most: 1, set: func(args []token) {
 		k.Topology, _ = choice(p, args[0], "value", map[string]Topology{
 			"off": TopologyOff, "order": TopologyOrder, "hints": TopologyHints,
 		})
 	}}
-	table["save"] = option{usage: "save FILE", least: 1, most: 1, set: func(args []word) { k.save(p, args[0]) }}
+	table["save"] = option{usage: "save FILE", least: 1, most: 1, set: func(args []token) { k.save(p, args[0]) }}
 }
 
 // save checks that there is a place for the file, so that a mount that was forgotten
 // is seen at the start and not at the next one, which would find nothing saved.
-func (k *Kubernetes) save(p *parser, w word) {
+func (k *Kubernetes) save(p *parser, w token) {
 	if !filepath.IsAbs(w.text) {
-		p.fault(w, "%q is not an absolute path such as /var/lib/nodens/view", w.text)
+		p.errorf(w, "%q is not an absolute path such as /var/lib/nodens/view", w.text)
 		return
 	}
 	folder := filepath.Dir(w.text)
 	switch info, err := os.Stat(folder); {
 	case errors.Is(err, os.ErrNotExist):
-		p.fault(w, "the folder %s does not exist; make it, or mount it into the pod", folder)
+		p.errorf(w, "the folder %s does not exist; make it, or mount it into the pod", folder)
 		return
 	case err != nil:
-		p.fault(w, "can't look at the folder of %q: %v", w.text, err)
+		p.errorf(w, "can't look at the folder of %q: %v", w.text, err)
 		return
 	case !info.IsDir():
-		p.fault(w, "%s is not a folder, so that %q can't be in it", folder, w.text)
+		p.errorf(w, "%s is not a folder, so that %q can't be in it", folder, w.text)
 		return
 	}
 	if info, err := os.Stat(w.text); err == nil && info.IsDir() {
-		p.fault(w, "%q is a folder; name a file in it", w.text)
+		p.errorf(w, "%q is a folder; name a file in it", w.text)
 		return
 	}
 	k.Save = filepath.Clean(w.text)
 }
 
-// saves notes views that would be saved over each other: after a restart one block
+// checkSaves notes views that would be saved over each other: after a restart one block
 // would start from what the other one watches.
-func (p *parser) saves(blocks []*Block) {
+func (p *parser) checkSaves(blocks []*Block) {
 	p.name, p.option = "kubernetes", "save"
 	defer func() { p.name, p.option = "", "" }()
 	firsts := make(map[string]*Block)
@@ -119,15 +119,15 @@ func (p *parser) saves(blocks []*Block) {
 			firsts[path] = b
 			continue
 		}
-		if !reflect.DeepEqual(first.Kubernetes.watched(), b.Kubernetes.watched()) {
-			at := word{text: path, file: b.File, line: b.Line}
-			p.fault(at, "the block at %s:%d saves to %s too, and watches something else; name another file", first.File, first.Line, path)
+		if !reflect.DeepEqual(first.Kubernetes.watchedOnly(), b.Kubernetes.watchedOnly()) {
+			at := token{text: path, file: b.File, line: b.Line}
+			p.errorf(at, "the block at %s:%d saves to %s too, and watches something else; name another file", first.File, first.Line, path)
 		}
 	}
 }
 
-// watched is k without what only answers depend on.
-func (k Kubernetes) watched() Kubernetes {
+// watchedOnly is k without what only answers depend on.
+func (k Kubernetes) watchedOnly() Kubernetes {
 	k.Zones, k.Multicluster, k.Namespaces, k.Fallthrough = nil, nil, nil, nil
 	k.TTL, k.Pods, k.Topology, k.StartupTimeout = 0, 0, 0, 0
 	k.IgnoreEmptyService, k.Zonal = false, false

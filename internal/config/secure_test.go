@@ -157,10 +157,10 @@ func TestLoadTLS(t *testing.T) {
 // word counts.
 func TestTimeoutsOver(t *testing.T) {
 	one, two := &Timeouts{Read: 1, Write: 2, MaxTCPQueries: 3}, &Timeouts{Write: 4, Idle: 5}
-	if got, want := one.Over(two), (Timeouts{1, 4, 5, 3}); got != want {
+	if got, want := one.WithDefaults(two), (Timeouts{1, 4, 5, 3}); got != want {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if got := one.Over(nil); got != *one {
+	if got := one.WithDefaults(nil); got != *one {
 		t.Errorf("%v, want %v", got, *one)
 	}
 }

@@ -16,9 +16,9 @@ func Cluster(blocks []*Block, b *Block) *Block {
 	return blocks[i]
 }
 
-// services notes upstreams that are Services where there is no view that has their
+// checkServices notes upstreams that are Services where there is no view that has their
 // endpoints.
-func (p *parser) services(blocks []*Block) {
+func (p *parser) checkServices(blocks []*Block) {
 	p.name = "forward"
 	defer func() { p.name = "" }()
 	for _, b := range blocks {
@@ -33,11 +33,11 @@ func (p *parser) services(blocks []*Block) {
 }
 
 func (p *parser) service(blocks []*Block, b *Block, to Target) {
-	at := word{text: to.String(), file: b.File, line: b.Line}
+	at := token{text: to.String(), file: b.File, line: b.Line}
 	switch c := Cluster(blocks, b); {
 	case c == nil:
-		p.fault(at, "the endpoints of %s are those that a kubernetes directive sees, and no block has one; add it, such as `kubernetes cluster.local`, or write the IP address of the Service", to)
+		p.errorf(at, "the endpoints of %s are those that a kubernetes directive sees, and no block has one; add it, such as `kubernetes cluster.local`, or write the IP address of the Service", to)
 	case c.Kubernetes.NoEndpoints:
-		p.fault(at, "the endpoints of %s are those that the kubernetes directive of the block at %s:%d sees, which has noendpoints; take that out, or write the IP address of the Service", to, c.File, c.Line)
+		p.errorf(at, "the endpoints of %s are those that the kubernetes directive of the block at %s:%d sees, which has noendpoints; take that out, or write the IP address of the Service", to, c.File, c.Line)
 	}
 }

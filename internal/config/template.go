@@ -56,73 +56,73 @@ func (t *Template) parse(p *parser, s statement) {
 	kind := s.args()[1]
 	var ok bool
 	if t.Type, ok = dns.StringToType[strings.ToUpper(kind.text)]; !ok || t.Type == 0 {
-		p.fault(kind, "%q is no type of DNS such as A, AAAA or MX, or ANY for all; write: %s", kind.text, templateUsage)
+		p.errorf(kind, "%q is no type of DNS such as A, AAAA or MX, or ANY for all; write: %s", kind.text, templateUsage)
 	}
 	t.Zones = p.zonesOr(s.args()[2:])
 	p.body(s, t.options(p))
 }
 
 // class reads CLASS. Queries of other classes than IN don't get as far as here.
-func (t *Template) class(p *parser, w word) {
+func (t *Template) class(p *parser, w token) {
 	switch class, ok := dns.StringToClass[strings.ToUpper(w.text)]; {
 	case !ok:
-		p.fault(w, "%q is no class of DNS; write IN, or ANY for all; %s", w.text, templateUsage)
+		p.errorf(w, "%q is no class of DNS; write IN, or ANY for all; %s", w.text, templateUsage)
 	case class != dns.ClassINET && class != dns.ClassANY:
-		p.fault(w, "only the class IN is served, a query of the class %s is REFUSED; write IN", w.text)
+		p.errorf(w, "only the class IN is served, a query of the class %s is REFUSED; write IN", w.text)
 	}
 }
 
 func (t *Template) options(p *parser) options {
 	const advice = "write what it says with match and groups, or forward the names that need it to a CoreDNS"
 	return options{
-		"match": {usage: "match REGEX…", least: 1, most: -1, set: func(args []word) {
+		"match": {usage: "match REGEX…", least: 1, most: -1, set: func(args []token) {
 			for _, w := range args {
 				if re := p.pattern(w); re != nil {
 					t.Match = append(t.Match, re)
 				}
 			}
 		}},
-		"answer":     p.made("answer", &t.Answer),
-		"additional": p.made("additional", &t.Additional),
-		"authority":  p.made("authority", &t.Authority),
-		"rcode": {usage: "rcode CODE", least: 1, most: 1, set: func(args []word) {
+		"answer":     p.templateOption("answer", &t.Answer),
+		"additional": p.templateOption("additional", &t.Additional),
+		"authority":  p.templateOption("authority", &t.Authority),
+		"rcode": {usage: "rcode CODE", least: 1, most: 1, set: func(args []token) {
 			t.Rcode = wire.Rcode(p.rcode(args[0]))
 		}},
-		"ederror":     {usage: "ederror CODE [TEXT]", least: 1, most: 2, set: func(args []word) { t.EDE = p.extended(args) }},
+		"ederror":     {usage: "ederror CODE [TEXT]", least: 1, most: 2, set: func(args []token) { t.EDE = p.extended(args) }},
 		"fallthrough": p.fallthroughs(&t.Fallthrough),
 		// CoreDNS passes it over: targets of aliases are always resolved by the server itself.
-		"upstream": {usage: "upstream", most: -1, set: func([]word) {}},
-		"var":      later(advice),
-		"expr":     later(advice),
+		"upstream": {usage: "upstream", most: -1, set: func([]token) {}},
+		"var":      replacedBy(advice),
+		"expr":     replacedBy(advice),
 	}
 }
 
-// made is an option whose arguments are templates of one record each.
-func (p *parser) made(name string, dst *[]*template.Template) option {
-	return option{usage: name + " RECORD…", least: 1, most: -1, set: func(args []word) {
+// templateOption is an option whose arguments are templates of one record each.
+func (p *parser) templateOption(name string, dst *[]*template.Template) option {
+	return option{usage: name + " RECORD…", least: 1, most: -1, set: func(args []token) {
 		for _, w := range args {
 			made, err := template.New(name).Funcs(template.FuncMap{"parseInt": strconv.ParseUint}).Parse(w.text)
 			if err != nil {
-				p.fault(w, "%q is no template of Go's text/template: %v", w.text, err)
+				p.errorf(w, "%q is no template of Go's text/template: %v", w.text, err)
 				continue
 			}
 			*dst = append(*dst, made)
 		}
 		if len(*dst) > maxMade {
 			*dst = (*dst)[:maxMade]
-			p.fault(args[0], "a template has more than %d records in a section; a reply holds no more", maxMade)
+			p.errorf(args[0], "a template has more than %d records in a section; a reply holds no more", maxMade)
 		}
 	}}
 }
 
 // extended reads an extended error.
-func (p *parser) extended(args []word) *ExtendedError {
+func (p *parser) extended(args []token) *ExtendedError {
 	n, _ := p.number(args[0], 0, 65535)
 	e := &ExtendedError{Code: uint16(n)}
 	if len(args) > 1 {
 		e.Text = args[1].text
 		if len(e.Text) > wire.MaxEDEText {
-			p.fault(args[1], "the text has %d bytes; allowed: up to %d", len(e.Text), wire.MaxEDEText)
+			p.errorf(args[1], "the text has %d bytes; allowed: up to %d", len(e.Text), wire.MaxEDEText)
 		}
 	}
 	return e
@@ -135,14 +135,14 @@ func (t *Template) join(p *parser, s statement, next directive) {
 		last = last.Next
 	}
 	if n > maxTemplates {
-		p.fault(s.name(), "a block has more than %d templates; write a server block for each zone", maxTemplates)
+		p.errorf(s.name(), "a block has more than %d templates; write a server block for each zone", maxTemplates)
 		return
 	}
 	last.Next = next.(*Template)
 }
 
-// Each gives the templates of a block in their order; none for nil.
-func (t *Template) Each() []*Template {
+// All gives the templates of a block in their order; none for nil.
+func (t *Template) All() []*Template {
 	var list []*Template
 	for ; t != nil; t = t.Next {
 		list = append(list, t)

@@ -26,16 +26,16 @@ func (x *Timeouts) parse(p *parser, s statement) {
 		return
 	}
 	if len(s.body) == 0 {
-		p.fault(s.name(), "no timeout is set; add a line such as `read 5s`, or take the directive out")
+		p.errorf(s.name(), "no timeout is set; add a line such as `read 5s`, or take the directive out")
 		return
 	}
 	p.body(s, options{
 		"read":  x.option(p, "read", &x.Read),
 		"write": x.option(p, "write", &x.Write),
 		"idle":  x.option(p, "idle", &x.Idle),
-		"maxtcpqueries": {usage: "maxtcpqueries NUMBER", least: 1, most: 1, set: func(args []word) {
+		"maxtcpqueries": {usage: "maxtcpqueries NUMBER", least: 1, most: 1, set: func(args []token) {
 			if n, ok := p.number(args[0], -1, 1<<31-1); ok && n == 0 {
-				p.fault(args[0], "0 queries make no connection; allowed: -1 for any number, or 1 and more")
+				p.errorf(args[0], "0 queries make no connection; allowed: -1 for any number, or 1 and more")
 			} else {
 				x.MaxTCPQueries = int(n)
 			}
@@ -45,7 +45,7 @@ func (x *Timeouts) parse(p *parser, s statement) {
 
 // option is the option that sets dst. A number without a unit is seconds.
 func (x *Timeouts) option(p *parser, name string, dst *time.Duration) option {
-	return option{usage: name + " DURATION", least: 1, most: 1, set: func(args []word) {
+	return option{usage: name + " DURATION", least: 1, most: 1, set: func(args []token) {
 		w := args[0]
 		if _, err := strconv.Atoi(w.text); err == nil {
 			w.text += "s"
@@ -54,8 +54,8 @@ func (x *Timeouts) option(p *parser, name string, dst *time.Duration) option {
 	}}
 }
 
-// Over is x with what next sets in its place. Both may be nil, which sets nothing.
-func (x *Timeouts) Over(next *Timeouts) Timeouts {
+// WithDefaults is x with what next sets in its place. Both may be nil, which sets nothing.
+func (x *Timeouts) WithDefaults(next *Timeouts) Timeouts {
 	var sum Timeouts
 	for _, t := range []*Timeouts{x, next} {
 		if t == nil {

@@ -30,7 +30,7 @@ const certificateUsage = "tls CERT KEY [CA]"
 
 func (x *TLSServer) parse(p *parser, s statement) {
 	if len(s.args()) == 0 {
-		p.fault(s.name(), "this version of nodens asks nobody for certificates, so that there must be files; write: %s", certificateUsage)
+		p.errorf(s.name(), "this version of nodens asks nobody for certificates, so that there must be files; write: %s", certificateUsage)
 		return
 	}
 	if !p.count(s, 2, 3, certificateUsage) {
@@ -42,10 +42,10 @@ func (x *TLSServer) parse(p *parser, s statement) {
 		x.CA = args[2].text
 	}
 	p.body(s, options{
-		"client_auth": {usage: "client_auth KIND", least: 1, most: 1, set: func(args []word) {
+		"client_auth": {usage: "client_auth KIND", least: 1, most: 1, set: func(args []token) {
 			x.ClientAuth, _ = choice(p, args[0], "kind", clientAuths())
 		}},
-		"keylog": later("it writes no keys to a file, with which all could be read; take the line out"),
+		"keylog": replacedBy("it writes no keys to a file, with which all could be read; take the line out"),
 	})
 	if _, _, err := x.Load(); err != nil {
 		at := args[0]
@@ -53,7 +53,7 @@ func (x *TLSServer) parse(p *parser, s statement) {
 		if errors.As(err, &f) {
 			at = args[f.arg]
 		}
-		p.fault(at, "%v", err)
+		p.errorf(at, "%v", err)
 	}
 }
 
@@ -74,7 +74,7 @@ func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err erro
 			continue
 		}
 		if pem[i], err = readFile(path); err != nil {
-			return cert, nil, &fileError{i, unreadable(path, err)}
+			return cert, nil, &fileError{i, readProblem(path, err)}
 		}
 	}
 	if cert, err = tls.X509KeyPair(pem[0], pem[1]); err != nil {
@@ -89,7 +89,7 @@ func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err erro
 	return cert, roots, nil
 }
 
-func unreadable(path string, err error) string {
+func readProblem(path string, err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Sprintf("there is no file %s; mount the Secret that it is in, or name another one", path)
 	}

@@ -13,12 +13,12 @@ import (
 )
 
 // upstreams reads TO….
-func (f *Forward) upstreams(p *parser, words []word) {
+func (f *Forward) upstreams(p *parser, words []token) {
 	for _, w := range words {
 		to, path, err := parseUpstream(w.text)
 		switch {
 		case err != nil:
-			p.fault(w, "%v", err)
+			p.errorf(w, "%v", err)
 		case path != "":
 			f.file(p, w, path)
 		default:
@@ -26,25 +26,25 @@ func (f *Forward) upstreams(p *parser, words []word) {
 		}
 	}
 	if n := len(f.To); n > maxUpstreams {
-		p.fault(words[0], "there are %d upstreams; allowed: 1 to %d", n, maxUpstreams)
+		p.errorf(words[0], "there are %d upstreams; allowed: 1 to %d", n, maxUpstreams)
 	}
 }
 
 // file adds the name servers of a resolv.conf file.
-func (f *Forward) file(p *parser, w word, path string) {
+func (f *Forward) file(p *parser, w token, path string) {
 	text, err := readFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		p.fault(w, "%q is neither an IP address nor a file that exists; write an IP address, or the path of a resolv.conf file", w.text)
+		p.errorf(w, "%q is neither an IP address nor a file that exists; write an IP address, or the path of a resolv.conf file", w.text)
 		return
 	}
 	if err != nil {
-		p.fault(w, "can't read %q: %v", w.text, err)
+		p.errorf(w, "can't read %q: %v", w.text, err)
 		return
 	}
-	p.reads(path, text)
+	p.recordFile(path, text)
 	servers := nameservers(text)
 	if len(servers) == 0 {
-		p.fault(w, "%s names no name server; add a `nameserver ADDRESS` line to it, or write the upstream's IP address here", path)
+		p.errorf(w, "%s names no name server; add a `nameserver ADDRESS` line to it, or write the upstream's IP address here", path)
 	}
 	if !slices.Contains(f.Files, path) {
 		f.Files = append(f.Files, path)

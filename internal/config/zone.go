@@ -66,8 +66,8 @@ func parseScheme(scheme, text string) (Transport, error) {
 	return 0, fmt.Errorf("%q has an unknown scheme %q; %s", text, scheme, allowed)
 }
 
-// usualPort is the port of keys that name none; plain is that of plain DNS.
-func (t Transport) usualPort(plain uint16) uint16 {
+// defaultPort is the port of keys that name none; plain is that of plain DNS.
+func (t Transport) defaultPort(plain uint16) uint16 {
 	switch t {
 	case DNSOverTLS:
 		return 853

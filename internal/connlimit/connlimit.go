@@ -90,15 +90,15 @@ func (s *Set[C]) Add(c C) (victim C, evict bool, met Limit, ok bool) {
 
 // victim is the connection that goes, of those that may; ok is false if none can.
 func (s *Set[C]) victim(may func(C) bool) (found C, ok bool) {
-	var worst standing
+	var worst rank
 	for _, c := range s.list {
 		last, busy := c.Activity()
 		if busy && !s.Force || !may(c) {
 			continue
 		}
-		st := standing{busy: busy, last: last}
+		st := rank{busy: busy, last: last}
 		if s.Fair {
-			st.held = s.clients[c.ClientAddr()]
+			st.conns = s.clients[c.ClientAddr()]
 		}
 		if !ok || st.before(worst) {
 			found, worst, ok = c, st, true
@@ -107,20 +107,20 @@ func (s *Set[C]) victim(may func(C) bool) (found C, ok bool) {
 	return found, ok
 }
 
-// standing is what decides which connection goes.
-type standing struct {
-	busy bool
-	held int // connections of its client
-	last time.Duration
+// rank is what decides which connection goes.
+type rank struct {
+	busy  bool
+	conns int // connections of its client
+	last  time.Duration
 }
 
 // before reports whether a connection that stands so goes before another one.
-func (s standing) before(o standing) bool {
+func (s rank) before(o rank) bool {
 	switch {
 	case s.busy != o.busy:
 		return !s.busy
-	case s.held != o.held:
-		return s.held > o.held
+	case s.conns != o.conns:
+		return s.conns > o.conns
 	}
 	return s.last < o.last
 }

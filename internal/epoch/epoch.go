@@ -17,7 +17,7 @@ type Mark struct {
 	// Index is the counter's place in the memory that the table was made over.
 	Index uint32
 	Value uint64
-	// Serial is the index of a [Value] that is the serial of the copy's SOA record; 0: the
+	// Serial is the index of a [AcquireValue] that is the serial of the copy's SOA record; 0: the
 	// record stays as it was.
 	Serial uint32
 }
@@ -71,8 +71,8 @@ func (v Value) Store(n uint32) {
 	}
 }
 
-// Value gives one that nobody else has, the zero Value if there is none left.
-func (t *Table) Value() (v Value) {
+// AcquireValue gives one that nobody else has, the zero Value if there is none left.
+func (t *Table) AcquireValue() (v Value) {
 	if t == nil {
 		return Value{}
 	}
@@ -108,7 +108,7 @@ func (t *Table) Bump(hash uint64) {
 		return
 	}
 	t.words[0].Add(1)
-	t.words[t.at(hash)].Add(1)
+	t.words[t.index(hash)].Add(1)
 }
 
 // BumpAll moves every counter: nothing that was copied is good any more.
@@ -130,7 +130,7 @@ func (t *Table) BumpAny() {
 }
 
 // Mark is the mark of a copy that hangs on the group of hash.
-func (t *Table) Mark(hash uint64) Mark { return t.mark(t.at(hash)) }
+func (t *Table) Mark(hash uint64) Mark { return t.mark(t.index(hash)) }
 
 // MarkAny is the mark of a copy that any change ends.
 func (t *Table) MarkAny() Mark { return t.mark(0) }
@@ -139,4 +139,4 @@ func (t *Table) mark(at uint64) Mark {
 	return Mark{Index: t.base + uint32(at), Value: t.words[at].Load()}
 }
 
-func (t *Table) at(hash uint64) uint64 { return 1 + hash&uint64(len(t.words)-2) }
+func (t *Table) index(hash uint64) uint64 { return 1 + hash&uint64(len(t.words)-2) }

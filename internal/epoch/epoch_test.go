@@ -24,7 +24,7 @@ func TestValues(t *testing.T) {
 	x := New(words, testBase, testBits)
 	seen := map[uint32]Value{}
 	for range values {
-		v := x.Value()
+		v := x.AcquireValue()
 		if v.Index < testBase+1<<testBits+1 || int(v.Index) >= testBase+len(words) {
 			t.Fatalf("a value at %d", v.Index)
 		}
@@ -33,7 +33,7 @@ func TestValues(t *testing.T) {
 	if len(seen) != values {
 		t.Errorf("%d values, want %d", len(seen), values)
 	}
-	none := x.Value()
+	none := x.AcquireValue()
 	if none.Index != 0 {
 		t.Errorf("one too many, at %d", none.Index)
 	}
@@ -51,10 +51,10 @@ func TestValues(t *testing.T) {
 	}
 	x.Release(none)
 	x.Release(seen[testBase+1<<testBits+3])
-	if v := x.Value(); v != seen[testBase+1<<testBits+3] {
+	if v := x.AcquireValue(); v != seen[testBase+1<<testBits+3] {
 		t.Errorf("what was given back is not given again, but %+v", v)
 	}
-	if v := (*Table)(nil).Value(); v != (Value{}) {
+	if v := (*Table)(nil).AcquireValue(); v != (Value{}) {
 		t.Errorf("nobody's value: %+v", v)
 	}
 	(*Table)(nil).Release(none)

@@ -1,7 +1,7 @@
 // Package expression is the conditions under which a view takes a query, in the
 // language and with the functions that CoreDNS has for them. An [Expression] is checked
 // and compiled once, when the Corefile is read, and asked for each query; what it wants
-// to know of the query it asks [Facts]. The language has no loops but over lists that
+// to know of the query it asks [Env]. The language has no loops but over lists that
 // the expression itself makes, and the memory of one run is bounded.
 package expression
 
@@ -16,9 +16,9 @@ import (
 	"github.com/expr-lang/expr/vm"
 )
 
-// Facts are what expressions ask of a query. The methods are called by one goroutine,
-// and only while [Expression.Holds] runs.
-type Facts interface {
+// Env are what expressions ask of a query. The methods are called by one goroutine,
+// and only while [Expression.Eval] runs.
+type Env interface {
 	Type() string  // A, AAAA, TYPE123
 	Name() string  // in lower case, with the last dot
 	Class() string // IN
@@ -52,7 +52,7 @@ func Parse(text string) (*Expression, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("it is longer than %d bytes", maxText)
 	}
-	r := newRun()
+	r := newEvaluation()
 	prog, err := expr.Compile(text, expr.Env(r.env), expr.DisableBuiltin("type"), expr.AsBool())
 	if err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n") // a drawing follows
@@ -64,30 +64,30 @@ func Parse(text string) (*Expression, error) {
 // String is the text it was read from.
 func (e *Expression) String() string { return e.text }
 
-// Holds reports whether e is true of f. What fails is not.
-func (e *Expression) Holds(f Facts) bool {
-	r := runs.Get().(*run)
+// Eval reports whether e is true of f. What fails is not.
+func (e *Expression) Eval(f Env) bool {
+	r := evaluations.Get().(*evaluation)
 	r.facts = f
 	value, err := r.vm.Run(e.prog, r.env)
 	r.facts = nil
-	runs.Put(r)
+	evaluations.Put(r)
 	holds, ok := value.(bool)
 	return err == nil && ok && holds
 }
 
-var runs = sync.Pool{New: func() any { return newRun() }}
+var evaluations = sync.Pool{New: func() any { return newEvaluation() }}
 
-// run is what one evaluation takes.
-type run struct {
-	facts Facts
+// evaluation is what one evaluation takes.
+type evaluation struct {
+	facts Env
 	env   map[string]any
 	vm    vm.VM
 }
 
-// newRun makes a run with the functions that CoreDNS's expressions have. The addresses
+// newEvaluation makes a run with the functions that CoreDNS's expressions have. The addresses
 // are without brackets and zones, those of IPv4 in their own form.
-func newRun() *run {
-	r := &run{vm: vm.VM{MemoryBudget: maxMemory}}
+func newEvaluation() *evaluation {
+	r := &evaluation{vm: vm.VM{MemoryBudget: maxMemory}}
 	r.env = map[string]any{
 		"type":        func() string { return r.facts.Type() },
 		"name":        func() string { return r.facts.Name() },

@@ -67,7 +67,7 @@ func TestHolds(t *testing.T) {
 			continue
 		}
 		for range 2 {
-			if got := e.Holds(plain()); got != want {
+			if got := e.Eval(plain()); got != want {
 				t.Errorf("%s is %v", text, got)
 			}
 		}
@@ -107,7 +107,7 @@ func TestTogether(t *testing.T) {
 			q.client = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10 + byte(i%2), 0, 0, 1}), 1)
 			q.name = "a."
 			for range 500 {
-				if e.Holds(q) != (i%2 == 0) {
+				if e.Eval(q) != (i%2 == 0) {
 					t.Errorf("wrong for %s", q.client)
 					return
 				}
@@ -131,7 +131,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		q := plain()
-		if first := e.Holds(q); first != e.Holds(q) && !strings.Contains(text, "now") {
+		if first := e.Eval(q); first != e.Eval(q) && !strings.Contains(text, "now") {
 			t.Errorf("%q is true and false", text)
 		}
 	})
@@ -145,6 +145,6 @@ func BenchmarkHolds(b *testing.B) {
 	q := plain()
 	b.ReportAllocs()
 	for b.Loop() {
-		e.Holds(q)
+		e.Eval(q)
 	}
 }

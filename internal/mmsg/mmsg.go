@@ -32,9 +32,9 @@ func Send(fd uintptr, ms []Message, flags int) (int, syscall.Errno) {
 	return call(unix.SYS_SENDMMSG, fd, ms, flags)
 }
 
-// Refused reports whether the kernel, or a filter on system calls, does not let this
+// Unavailable reports whether the kernel, or a filter on system calls, does not let this
 // process use the two on the socket fd.
-func Refused(fd uintptr) bool {
+func Unavailable(fd uintptr) bool {
 	for _, number := range []uintptr{unix.SYS_RECVMMSG, unix.SYS_SENDMMSG} {
 		_, _, errno := syscall.RawSyscall6(number, fd, 0, 0, unix.MSG_DONTWAIT, 0, 0)
 		if errno == unix.ENOSYS || errno == unix.EPERM {

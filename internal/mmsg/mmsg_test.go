@@ -33,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	if Refused(uintptr(fds[0])) {
+	if Unavailable(uintptr(fds[0])) {
 		t.Skip("a filter refuses the system calls")
 	}
 	out, in := make([]place, 3), make([]place, 5)
@@ -59,7 +59,7 @@ func TestRoundTrip(t *testing.T) {
 
 // TestRefused: a descriptor that is no socket is no refusal.
 func TestRefused(t *testing.T) {
-	if Refused(^uintptr(0)) {
+	if Unavailable(^uintptr(0)) {
 		t.Error("EBADF is taken for a refusal")
 	}
 }

@@ -27,12 +27,12 @@ func TestShares(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%d of %d", tt.clients, tt.places), func(t *testing.T) {
-			p := NewPlaces(tt.places)
+			p := NewLimiter(tt.places)
 			held := make([]int, tt.clients)
 			for more := true; more; {
 				more = false
 				for i := range held {
-					if _, v := p.Take(addr(i)); v == Fits {
+					if _, v := p.Acquire(addr(i)); v == Available {
 						held[i]++
 						more = true
 					}
@@ -43,10 +43,10 @@ func TestShares(t *testing.T) {
 					t.Errorf("client %d holds %d places, want %d", i, n, tt.each)
 				}
 			}
-			if free := tt.places - p.Used(); free < tt.free || free > tt.free+tt.clients {
+			if free := tt.places - p.InUse(); free < tt.free || free > tt.free+tt.clients {
 				t.Errorf("%d places are free, want %d", free, tt.free)
 			}
-			if _, v := p.Take(addr(tt.clients)); (v == Fits) != (tt.free > 0) {
+			if _, v := p.Acquire(addr(tt.clients)); (v == Available) != (tt.free > 0) {
 				t.Errorf("one who comes last: verdict %d with %d free places", v, tt.free)
 			}
 		})
@@ -55,20 +55,20 @@ func TestShares(t *testing.T) {
 
 // TestVerdicts: who is refused knows whether that is for its own sake.
 func TestVerdicts(t *testing.T) {
-	p := NewPlaces(2)
-	one, _ := p.Take(addr(1))
-	if _, v := p.Take(addr(1)); v != Excess {
+	p := NewLimiter(2)
+	one, _ := p.Acquire(addr(1))
+	if _, v := p.Acquire(addr(1)); v != OverShare {
 		t.Errorf("the second place of the only client: verdict %d, want Excess", v)
 	}
-	if v := p.TakeOwn(); v != Fits {
+	if v := p.AcquireShared(); v != Available {
 		t.Errorf("the last place: verdict %d, want Fits", v)
 	}
-	if _, v := p.Take(addr(2)); v != Full {
+	if _, v := p.Acquire(addr(2)); v != Full {
 		t.Errorf("without a place: verdict %d, want Full", v)
 	}
-	p.Give(one)
-	p.Give(Nobody)
-	if n := p.Used(); n != 0 {
+	p.Release(one)
+	p.Release(NoClient)
+	if n := p.InUse(); n != 0 {
 		t.Errorf("%d places are taken by nobody", n)
 	}
 }
@@ -78,9 +78,9 @@ func TestAddresses(t *testing.T) {
 	same := [][2]string{{"192.0.2.1", "::ffff:192.0.2.1"}, {"fe80::1", "fe80::1%eth0"}}
 	other := [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}}
 	take := func(pair [2]string) (a, b Client) {
-		p := NewPlaces(8)
-		a, _ = p.Take(netip.MustParseAddr(pair[0]))
-		b, _ = p.Take(netip.MustParseAddr(pair[1]))
+		p := NewLimiter(8)
+		a, _ = p.Acquire(netip.MustParseAddr(pair[0]))
+		b, _ = p.Acquire(netip.MustParseAddr(pair[1]))
 		return a, b
 	}
 	for _, pair := range same {
@@ -102,7 +102,7 @@ func TestPlacesAgainstModel(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	const places = 50
-	p, model := NewPlaces(places), map[Client]netip.Addr{}
+	p, model := NewLimiter(places), map[Client]netip.Addr{}
 	var all []Client
 	held := map[netip.Addr]int{}
 	for step := range 50_000 {
@@ -115,22 +115,22 @@ func TestPlacesAgainstModel(t *testing.T) {
 				delete(held, model[c])
 				delete(model, c)
 			}
-			p.Give(c)
+			p.Release(c)
 			continue
 		}
 		a, free := addr(random.IntN(200)), places-len(all)
-		want := Fits
+		want := Available
 		switch {
 		case free == 0:
 			want = Full
 		case held[a] >= free:
-			want = Excess
+			want = OverShare
 		}
-		c, v := p.Take(a)
+		c, v := p.Acquire(a)
 		if v != want {
 			t.Fatalf("step %d: verdict %d, want %d, with %d held and %d free", step, v, want, held[a], free)
 		}
-		if v != Fits {
+		if v != Available {
 			continue
 		}
 		if other, ok := model[c]; ok && other != a {
@@ -144,25 +144,25 @@ func TestPlacesAgainstModel(t *testing.T) {
 		t.Errorf("the table has grown to %d clients", n)
 	}
 	for _, c := range all {
-		p.Give(c)
+		p.Release(c)
 	}
-	if d := cmp.Diff(make([]Client, len(p.chains)), p.chains); d != "" || p.Used() != 0 {
-		t.Errorf("%d places are taken in the end, chains (-want +got):\n%s", p.Used(), d)
+	if d := cmp.Diff(make([]Client, len(p.chains)), p.chains); d != "" || p.InUse() != 0 {
+		t.Errorf("%d places are taken in the end, chains (-want +got):\n%s", p.InUse(), d)
 	}
 }
 
 // TestAllocations: a place costs no memory once as many clients have been there.
 func TestAllocations(t *testing.T) {
-	p, d := NewPlaces(64), NewDivision(64)
+	p, d := NewLimiter(64), NewFairShare(64)
 	n := testing.AllocsPerRun(100, func() {
-		a, _ := p.Take(addr(1))
-		b, _ := p.Take(addr(2))
+		a, _ := p.Acquire(addr(1))
+		b, _ := p.Acquire(addr(2))
 		d.Add(a)
 		d.Add(b)
 		d.Remove(a)
 		d.Remove(b)
-		p.Give(a)
-		p.Give(b)
+		p.Release(a)
+		p.Release(b)
 	})
 	if n != 0 {
 		t.Errorf("%v allocations for two places", n)
@@ -170,11 +170,11 @@ func TestAllocations(t *testing.T) {
 }
 
 func BenchmarkPlace(b *testing.B) {
-	p, a := NewPlaces(4096), addr(1)
+	p, a := NewLimiter(4096), addr(1)
 	b.ReportAllocs()
 	for b.Loop() {
-		c, _ := p.Take(a)
-		p.Give(c)
+		c, _ := p.Acquire(a)
+		p.Release(c)
 	}
 }
 

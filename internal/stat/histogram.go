@@ -53,9 +53,9 @@ func (h *Histogram) Read() Snapshot {
 	return out
 }
 
-// Plus is the sum of two snapshots of the same bounds; the zero Snapshot counts as
+// Add is the sum of two snapshots of the same bounds; the zero Snapshot counts as
 // one of any.
-func (s Snapshot) Plus(t Snapshot) Snapshot {
+func (s Snapshot) Add(t Snapshot) Snapshot {
 	sum := Snapshot{Count: s.Count + t.Count, Sum: s.Sum + t.Sum, Buckets: make(map[float64]uint64, len(t.Buckets))}
 	for _, part := range []Snapshot{s, t} {
 		for bound, n := range part.Buckets {
@@ -65,15 +65,15 @@ func (s Snapshot) Plus(t Snapshot) Snapshot {
 	return sum
 }
 
-// Seconds are the bounds CoreDNS's duration metrics have: 250 µs, doubled 15
+// DurationBuckets are the bounds CoreDNS's duration metrics have: 250 µs, doubled 15
 // times.
-var Seconds = Doubled(0.00025, 16)
+var DurationBuckets = ExponentialBuckets(0.00025, 16)
 
-// Bytes are the bounds CoreDNS's size metrics have.
-var Bytes = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
+// SizeBuckets are the bounds CoreDNS's size metrics have.
+var SizeBuckets = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
 
-// Doubled gives n bounds: first, and each further one twice the one before.
-func Doubled(first float64, n int) []float64 {
+// ExponentialBuckets gives n bounds: first, and each further one twice the one before.
+func ExponentialBuckets(first float64, n int) []float64 {
 	b := make([]float64, n)
 	for i := range b {
 		b[i] = first * float64(int(1)<<i)

@@ -18,10 +18,10 @@ func TestHistogram(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	if len(Seconds) != 16 || Seconds[0] != 0.00025 || Seconds[15] != 8.192 {
-		t.Errorf("Seconds = %v, want 16 bounds from 0.00025 to 8.192", Seconds)
+	if len(DurationBuckets) != 16 || DurationBuckets[0] != 0.00025 || DurationBuckets[15] != 8.192 {
+		t.Errorf("Seconds = %v, want 16 bounds from 0.00025 to 8.192", DurationBuckets)
 	}
-	for name, bounds := range map[string][]float64{"Seconds": Seconds, "Bytes": Bytes} {
+	for name, bounds := range map[string][]float64{"Seconds": DurationBuckets, "Bytes": SizeBuckets} {
 		if len(bounds) >= maxBuckets {
 			t.Errorf("%s has %d bounds, a Histogram has room for %d", name, len(bounds), maxBuckets-1)
 		}
@@ -29,7 +29,7 @@ func TestBounds(t *testing.T) {
 }
 
 func TestObserveDoesNotAllocate(t *testing.T) {
-	h := NewHistogram(Seconds)
+	h := NewHistogram(DurationBuckets)
 	if n := testing.AllocsPerRun(100, func() { h.Observe(0.003) }); n != 0 {
 		t.Errorf("Observe allocates %v times", n)
 	}
@@ -39,10 +39,10 @@ func TestPlus(t *testing.T) {
 	a := Snapshot{Count: 3, Sum: 4, Buckets: map[float64]uint64{1: 1, 2: 2}}
 	b := Snapshot{Count: 1, Sum: 0.5, Buckets: map[float64]uint64{1: 1, 2: 1}}
 	want := Snapshot{Count: 4, Sum: 4.5, Buckets: map[float64]uint64{1: 2, 2: 3}}
-	if diff := cmp.Diff(want, a.Plus(b)); diff != "" {
+	if diff := cmp.Diff(want, a.Add(b)); diff != "" {
 		t.Errorf("sum differs (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(a, Snapshot{}.Plus(a)); diff != "" {
+	if diff := cmp.Diff(a, Snapshot{}.Add(a)); diff != "" {
 		t.Errorf("sum with nothing differs (-want +got):\n%s", diff)
 	}
 }

@@ -26,14 +26,14 @@ const MaxAddrs = MaxMessage / stride4
 // off, as many as [Reply.Shuffle] may put in their place. packed is not kept.
 func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed string) int {
 	if owner > maxPointed { // owners are written out there: rare, and large
-		return r.addEach(s, owner, rtype, ttl, packed)
+		return r.addEachAddr(s, owner, rtype, ttl, packed)
 	}
 	stride := addrStride(rtype)
 	n := len(packed) / (stride - fixedLen)
-	if room := r.room(s, stride); n > room {
+	if room := r.capacity(s, stride); n > room {
 		n, r.full = room, true
 	}
-	n = min(n, r.wanted(stride))
+	n = min(n, r.usefulRecords(stride))
 	if n == 0 {
 		return 0
 	}
@@ -44,29 +44,29 @@ func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed 
 	head := uint64(0xC000|owner)<<48 | uint64(rtype)<<32 | uint64(ClassIN)<<16 | uint64(ttl>>16)
 	tail := ttl<<16 | uint32(stride-fixedLen)
 	if rtype == TypeA {
-		fill4(r.b[at:], head, tail, packed)
+		appendA(r.b[at:], head, tail, packed)
 	} else {
-		fill6(r.b[at:], head, tail, packed)
+		appendAAAA(r.b[at:], head, tail, packed)
 	}
 	return n
 }
 
-// Room is how many addresses of rtype [Reply.AddAddrs] would write in s, however many it
+// AddrCapacity is how many addresses of rtype [Reply.AddAddrs] would write in s, however many it
 // is given.
-func (r *Reply) Room(s Section, rtype uint16) int {
+func (r *Reply) AddrCapacity(s Section, rtype uint16) int {
 	stride := addrStride(rtype)
-	return min(r.room(s, stride), r.wanted(stride))
+	return min(r.capacity(s, stride), r.usefulRecords(stride))
 }
 
-// wanted is how many records of stride bytes may make a difference to what is sent: those
+// usefulRecords is how many records of stride bytes may make a difference to what is sent: those
 // up to the first that is cut off, and those that [Reply.Shuffle] may put in their place.
-func (r *Reply) wanted(stride int) int {
+func (r *Reply) usefulRecords(stride int) int {
 	return max(MaxShuffled, 1+(r.limit-len(r.b))/stride)
 }
 
-// room is how many records of stride bytes Add would find room for in s. It asks for
+// capacity is how many records of stride bytes Add would find room for in s. It asks for
 // as much as the longest owner takes.
-func (r *Reply) room(s Section, stride int) int {
+func (r *Reply) capacity(s Section, stride int) int {
 	left := MaxMessage - len(r.b) - (MaxName + stride - 2 + optLen)
 	if left < 0 || r.full || s < r.section {
 		return 0
@@ -74,9 +74,9 @@ func (r *Reply) room(s Section, stride int) int {
 	return left/stride + 1
 }
 
-// fill4 fills b with records of the IPv4 addresses in packed, which begin with head
+// appendA fills b with records of the IPv4 addresses in packed, which begin with head
 // and tail. The lengths are constants so that each is three stores.
-func fill4(b []byte, head uint64, tail uint32, packed string) {
+func appendA(b []byte, head uint64, tail uint32, packed string) {
 	for len(b) >= stride4 && len(packed) >= 4 {
 		binary.BigEndian.PutUint64(b, head)
 		binary.BigEndian.PutUint32(b[8:], tail)
@@ -85,8 +85,8 @@ func fill4(b []byte, head uint64, tail uint32, packed string) {
 	}
 }
 
-// fill6 is fill4 for IPv6.
-func fill6(b []byte, head uint64, tail uint32, packed string) {
+// appendAAAA is fill4 for IPv6.
+func appendAAAA(b []byte, head uint64, tail uint32, packed string) {
 	for len(b) >= stride6 && len(packed) >= 16 {
 		binary.BigEndian.PutUint64(b, head)
 		binary.BigEndian.PutUint32(b[8:], tail)
@@ -95,8 +95,8 @@ func fill6(b []byte, head uint64, tail uint32, packed string) {
 	}
 }
 
-// addEach is AddAddrs, record by record.
-func (r *Reply) addEach(s Section, owner int, rtype uint16, ttl uint32, packed string) (n int) {
+// addEachAddr is AddAddrs, record by record.
+func (r *Reply) addEachAddr(s Section, owner int, rtype uint16, ttl uint32, packed string) (n int) {
 	size := addrStride(rtype) - fixedLen
 	var rdata [16]byte
 	for ; len(packed) >= size && !r.full; packed = packed[size:] {

@@ -1,7 +1,7 @@
 package wire
 
-// First is the TTL of the first record of type rtype in s; false if there is none.
-func (r *Reply) First(s Section, rtype uint16) (ttl uint32, ok bool) {
+// FirstTTL is the TTL of the first record of type rtype in s; false if there is none.
+func (r *Reply) FirstTTL(s Section, rtype uint16) (ttl uint32, ok bool) {
 	off := r.q.questionEnd()
 	for at := range s + 1 {
 		for range r.count[at] {
@@ -26,8 +26,8 @@ func (r *Reply) Minimize() {
 		return
 	}
 	if r.count[Answer] == 0 {
-		_, denies := r.First(Authority, TypeSOA)
-		_, refers := r.First(Authority, TypeNS)
+		_, denies := r.FirstTTL(Authority, TypeSOA)
+		_, refers := r.FirstTTL(Authority, TypeNS)
 		if denies || refers {
 			return
 		}
@@ -45,9 +45,9 @@ func (r *Reply) Minimize() {
 	r.count[Authority], r.count[Additional] = 0, 0
 }
 
-// AddBelow is [Reply.Add] for an owner that is label and then the qname. It adds nothing
+// AddChild is [Reply.Add] for an owner that is label and then the qname. It adds nothing
 // where that is no name, since it is too long.
-func (r *Reply) AddBelow(s Section, label string, rtype uint16, ttl uint32, rdata []byte) {
+func (r *Reply) AddChild(s Section, label string, rtype uint16, ttl uint32, rdata []byte) {
 	if r.q.nameLen+1+len(label) > MaxName {
 		return
 	}

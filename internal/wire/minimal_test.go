@@ -35,7 +35,7 @@ func whole(t testing.TB, q *Query, text string) *Reply {
 	}
 	var r Reply
 	r.Start(nil, q)
-	r.Pass(resp.Packed)
+	r.CopyRaw(resp.Packed)
 	return &r
 }
 
@@ -107,7 +107,7 @@ func TestFirst(t *testing.T) {
 	}{
 		{Answer, TypeA, 60, true}, {Answer, TypeSOA, 0, false}, {Authority, TypeSOA, 7, true}, {Authority, TypeA, 0, false}, {Additional, TypeA, 60, true}, {Additional, TypeNS, 0, false},
 	} {
-		if ttl, ok := r.First(tt.s, tt.rtype); ttl != tt.ttl || ok != tt.ok {
+		if ttl, ok := r.FirstTTL(tt.s, tt.rtype); ttl != tt.ttl || ok != tt.ok {
 			t.Errorf("type %d in section %d: %d %v", tt.rtype, tt.s, ttl, ok)
 		}
 	}
@@ -122,7 +122,7 @@ func TestAddBelow(t *testing.T) {
 	} {
 		var r Reply
 		r.Start(nil, ask(t, tt.name, dns.TypeA))
-		r.AddBelow(Additional, "_udp", TypeSRV, 9, []byte{0, 0, 0, 0, 0, 53, 0})
+		r.AddChild(Additional, "_udp", TypeSRV, 9, []byte{0, 0, 0, 0, 0, 53, 0})
 		want := tidy("NOERROR -- -- " + tt.want)
 		if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != want {
 			t.Errorf("%s: %s, want %s", tt.name, got, want)
@@ -132,7 +132,7 @@ func TestAddBelow(t *testing.T) {
 	r.Start(nil, ask(t, "www.example.", dns.TypeA))
 	r.Add(Additional, AtQuestion, TypeA, 1, []byte{1, 2, 3, 4})
 	size := len(r.b)
-	r.AddBelow(Answer, "_udp", TypeSRV, 9, nil) // a section that is over
+	r.AddChild(Answer, "_udp", TypeSRV, 9, nil) // a section that is over
 	if msg := r.Finish(MinUDP); len(msg) != size || !unpacked(t, msg).Truncated {
 		t.Errorf("%d bytes became\n%s", size, unpacked(t, msg))
 	}

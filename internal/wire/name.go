@@ -197,13 +197,13 @@ func skipName(msg []byte, off int) int {
 // pointer is taken from left, whose end does not end it.
 //
 //nolint:gocyclo // one loop over three kinds of length byte, each with its bounds; apart they are harder to check
-func unpackName(dst, msg []byte, off int, left *steps) (n, end int) {
+func unpackName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 	jumps := 0
 	end = -1
 	for off < len(msg) {
 		c := int(msg[off])
 		if end >= 0 {
-			left.read(c)
+			left.spend(c)
 		}
 		switch {
 		case c == 0:

@@ -70,8 +70,8 @@ func FuzzName(f *testing.F) {
 			t.Errorf("%q: %q came back as %q, %v", s, n, back, err)
 		}
 		var buf [MaxName]byte
-		left := newSteps(len(n))
-		if used, end := unpackName(buf[:], []byte(n), 0, &left); left != newSteps(len(n)) || used != len(n) || end != len(n) || string(buf[:used]) != string(n) {
+		left := newReadBudget(len(n))
+		if used, end := unpackName(buf[:], []byte(n), 0, &left); left != newReadBudget(len(n)) || used != len(n) || end != len(n) || string(buf[:used]) != string(n) {
 			t.Errorf("%q reads back as %q", n, buf[:used])
 		}
 		labels := 0

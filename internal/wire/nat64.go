@@ -27,8 +27,8 @@ func NewPrefix64(p netip.Prefix) (Prefix64, bool) {
 	return Prefix64{}, false
 }
 
-// Map is the IPv6 address of a, four bytes. Bits 64 to 71 are left out (RFC 6052, 2.2).
-func (p *Prefix64) Map(a []byte) (addr [16]byte) {
+// Embed is the IPv6 address of a, four bytes. Bits 64 to 71 are left out (RFC 6052, 2.2).
+func (p *Prefix64) Embed(a []byte) (addr [16]byte) {
 	addr = p.bytes
 	at := p.head
 	for _, b := range a[:4] {
@@ -41,16 +41,16 @@ func (p *Prefix64) Map(a []byte) (addr [16]byte) {
 	return addr
 }
 
-// Map64 makes r, whatever it holds, the reply that a, to an A question for r's name, is
+// Synthesize64 makes r, whatever it holds, the reply that a, to an A question for r's name, is
 // with p's addresses in place of those it holds, with TTLs of most at most; the other
 // records stay as they are (RFC 6147, 5.3 and 5.4). AD is not taken along, because
 // nobody has validated what is made here, and AA because no zone has it. a is used up.
 // An error is a record that can't be read; r is empty then.
-func (r *Reply) Map64(a *Reply, p *Prefix64, most uint32) error {
+func (r *Reply) Synthesize64(a *Reply, p *Prefix64, most uint32) error {
 	r.Reset()
-	if !r.map64(a, p, most) {
+	if !r.synthesize64(a, p, most) {
 		r.Reset()
-		if err := r.map64Objects(a, p, most); err != nil {
+		if err := r.synthesize64Unpacked(a, p, most); err != nil {
 			r.Reset()
 			return err
 		}
@@ -61,10 +61,10 @@ func (r *Reply) Map64(a *Reply, p *Prefix64, most uint32) error {
 	return nil
 }
 
-// map64 is Map64 for the usual shapes: aliases and then addresses and no more, or no
+// synthesize64 is Map64 for the usual shapes: aliases and then addresses and no more, or no
 // address at all. It is false for any other, where what stands behind the addresses may
 // point to what is between them.
-func (r *Reply) map64(a *Reply, p *Prefix64, most uint32) bool {
+func (r *Reply) synthesize64(a *Reply, p *Prefix64, most uint32) bool {
 	end := a.q.questionEnd()
 	off, ahead := end, uint16(0)
 	for ; ahead < a.count[Answer]; ahead++ {
@@ -102,15 +102,15 @@ func (r *Reply) addMapped(a *Reply, off int, p *Prefix64, most uint32) bool {
 		if owner < 0 || owner >= first {
 			return false
 		}
-		addr := p.Map(a.b[rr.Data:rr.End])
+		addr := p.Embed(a.b[rr.Data:rr.End])
 		r.Add(Answer, owner, TypeAAAA, min(rr.TTL, most), addr[:])
 		off = rr.End
 	}
 	return true
 }
 
-// map64Objects is Map64 for the rest: a rare path, through objects.
-func (r *Reply) map64Objects(a *Reply, p *Prefix64, most uint32) error {
+// synthesize64Unpacked is Map64 for the rest: a rare path, through objects.
+func (r *Reply) synthesize64Unpacked(a *Reply, p *Prefix64, most uint32) error {
 	m, err := Unpack(a.Finish(MaxMessage))
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (r *Reply) map64Objects(a *Reply, p *Prefix64, most uint32) error {
 		}
 		head := v4.Hdr
 		head.Rrtype, head.Ttl = TypeAAAA, min(head.Ttl, most)
-		addr := p.Map(v4.A.To4())
+		addr := p.Embed(v4.A.To4())
 		m.Answer[i] = &dns.AAAA{Hdr: head, AAAA: addr[:]}
 	}
 	extra := m.Extra[:0]

@@ -24,7 +24,7 @@ func TestPrefix64(t *testing.T) {
 		"2001:db8:122:344::1:2/64": "2001:db8:122:344:c0:2:2100:0",
 	} {
 		p, ok := NewPrefix64(netip.MustParsePrefix(prefix))
-		if got := netip.AddrFrom16(p.Map([]byte{192, 0, 2, 33})); !ok || got != netip.MustParseAddr(want) {
+		if got := netip.AddrFrom16(p.Embed([]byte{192, 0, 2, 33})); !ok || got != netip.MustParseAddr(want) {
 			t.Errorf("%s: %v %s, want %s", prefix, ok, got, want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestMap64(t *testing.T) {
 		var r Reply
 		r.Start(nil, asAAAA(t, q))
 		r.Add(Authority, AtQuestion, TypeTXT, 1, nil) // what was there goes
-		if err := r.Map64(a, wellKnown(t), 30); err != nil {
+		if err := r.Synthesize64(a, wellKnown(t), 30); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
@@ -98,7 +98,7 @@ func TestMap64Limit(t *testing.T) {
 	a.Start(nil, q)
 	a.AddAddrs(Answer, AtQuestion, TypeA, 60, strings.Repeat("\xc0\x00\x02\x01", 3900))
 	r.Start(nil, asAAAA(t, q))
-	if err := r.Map64(&a, wellKnown(t), 30); err != nil {
+	if err := r.Synthesize64(&a, wellKnown(t), 30); err != nil {
 		t.Fatal(err)
 	}
 	if m := unpacked(t, r.Finish(MaxMessage)); !m.Truncated || len(m.Answer) < 2300 {
@@ -119,7 +119,7 @@ func TestMap64Owners(t *testing.T) {
 		owner = at
 	}
 	r.Start(nil, asAAAA(t, q))
-	if err := r.Map64(&a, wellKnown(t), 30); err != nil {
+	if err := r.Synthesize64(&a, wellKnown(t), 30); err != nil {
 		t.Fatal(err)
 	}
 	m := unpacked(t, r.Finish(MinUDP))
@@ -154,12 +154,12 @@ func FuzzMap64(f *testing.F) {
 		}
 		var a, again, r Reply
 		a.Start(nil, q)
-		a.Pass(resp.Packed)
+		a.CopyRaw(resp.Packed)
 		again.Start(nil, q)
-		again.Pass(resp.Packed)
+		again.CopyRaw(resp.Packed)
 		r.Start(nil, asAAAA(t, q))
 		want := remap(unpacked(t, again.Finish(MaxMessage)), wellKnown(t), most)
-		if err := r.Map64(&a, wellKnown(t), most); err != nil {
+		if err := r.Synthesize64(&a, wellKnown(t), most); err != nil {
 			t.Fatal(err)
 		}
 		got := unpacked(t, r.Finish(MaxMessage))
@@ -169,8 +169,8 @@ func FuzzMap64(f *testing.F) {
 		var way Reply
 		way.Start(nil, asAAAA(t, q))
 		a.Start(nil, q)
-		a.Pass(resp.Packed)
-		if err := way.map64Objects(&a, wellKnown(t), most); err != nil {
+		a.CopyRaw(resp.Packed)
+		if err := way.synthesize64Unpacked(&a, wellKnown(t), most); err != nil {
 			t.Fatal(err)
 		}
 		way.rcode = Rcode(got.Rcode)
@@ -185,7 +185,7 @@ func remap(m *dns.Msg, p *Prefix64, most uint32) []string {
 	m = m.Copy()
 	for i, rr := range m.Answer {
 		if a, ok := rr.(*dns.A); ok {
-			addr := p.Map(a.A.To4())
+			addr := p.Embed(a.A.To4())
 			line := fmt.Sprintf("%s %d IN AAAA %s", a.Hdr.Name, min(a.Hdr.Ttl, most), netip.AddrFrom16(addr))
 			rr, err := dns.NewRR(line)
 			if err != nil {
@@ -207,7 +207,7 @@ func TestMap64Allocs(t *testing.T) {
 	var r Reply
 	if n := testing.AllocsPerRun(100, func() {
 		r.Start(buf, six)
-		if err := r.Map64(a, p, 30); err != nil {
+		if err := r.Synthesize64(a, p, 30); err != nil {
 			t.Fatal(err)
 		}
 		r.Minimize()

@@ -11,8 +11,8 @@ import (
 // ErrResponse is what every refused response wraps.
 var ErrResponse = errors.New("broken response")
 
-// errSteps is the error of a message that takes too long to read for its length.
-var errSteps = fmt.Errorf("%w: its names point to too many others", ErrResponse)
+// errTooCostly is the error of a message that takes too long to read for its length.
+var errTooCostly = fmt.Errorf("%w: its names point to too many others", ErrResponse)
 
 // Packed is a whole reply as it is kept between queries: a checked message with
 // ID 0, its question in lower case, its names compressed and no OPT record,
@@ -31,8 +31,8 @@ func (p Packed) Rcode() Rcode { return Rcode(u16(p.data[2:]) & rcodeMask) }
 // IsZero reports whether p is no reply at all.
 func (p Packed) IsZero() bool { return p.data == nil }
 
-// For reports whether p is the reply to q's question; the zero Packed is to none.
-func (p Packed) For(q *Query) bool {
+// IsReplyTo reports whether p is the reply to q's question; the zero Packed is to none.
+func (p Packed) IsReplyTo(q *Query) bool {
 	end := q.questionEnd()
 	return len(p.data) >= end && string(p.data[HeaderLen:HeaderLen+q.nameLen]) == string(q.Name()) &&
 		u16(p.data[end-4:]) == q.Type && u16(p.data[end-2:]) == q.Class
@@ -66,7 +66,7 @@ type Response struct {
 	// for at the end of the CNAME chain that starts at the qname.
 	Answered bool
 	// Contradictory says that the answer section does not agree with itself, or with the
-	// rcode, on what there is: see [scanned.follow].
+	// rcode, on what there is: see [responseScan.followAliases].
 	Contradictory bool
 }
 
@@ -119,8 +119,8 @@ func ParseResponse(msg []byte, q *Query) (Response, error) {
 	if u16(msg[4:]) == 0 { // a bare error
 		return bareResponse(q, Rcode(u16(msg[2:])&rcodeMask)), nil
 	}
-	left := newSteps(len(msg))
-	s, err := scan(msg, q, left)
+	left := newReadBudget(len(msg))
+	s, err := scanResponse(msg, q, left)
 	if err != nil {
 		return Response{}, err
 	}
@@ -130,7 +130,7 @@ func ParseResponse(msg []byte, q *Query) (Response, error) {
 		}
 		rcode := s.Rcode // the extended part went with the OPT record
 		// Names that were written out may be pointers now.
-		if s, err = scan(msg, q, 2*left); err != nil {
+		if s, err = scanResponse(msg, q, 2*left); err != nil {
 			return Response{}, err
 		}
 		s.Rcode = rcode
@@ -167,8 +167,8 @@ func pack(msg []byte, q *Query, ttls []uint16) Packed {
 	return Packed{data: data}
 }
 
-// scanned is what one walk over a response finds.
-type scanned struct {
+// responseScan is what one walk over a response finds.
+type responseScan struct {
 	Response
 	checker
 	opts   uint16 // OPT records found
@@ -176,9 +176,9 @@ type scanned struct {
 	repack bool   // an OPT before other records, or a name the question could stand for
 }
 
-// scan walks over every record of msg once, in so many steps at most.
-func scan(msg []byte, q *Query, left steps) (scanned, error) {
-	var s scanned
+// scanResponse walks over every record of msg once, in so many steps at most.
+func scanResponse(msg []byte, q *Query, left readBudget) (responseScan, error) {
+	var s responseScan
 	flags := u16(msg[2:])
 	s.Rcode = Rcode(flags & rcodeMask)
 	s.Truncated = flags&flagTC != 0
@@ -193,32 +193,32 @@ func scan(msg []byte, q *Query, left steps) (scanned, error) {
 		for i := range u16(msg[6+2*int(section):]) {
 			rr, ok := readRecord(msg, off)
 			if !ok || !s.checker.record(msg, section, rr) {
-				return s, s.refusal(i+1, section)
+				return s, s.recordError(i+1, section)
 			}
 			off = rr.End
-			s.note(msg, q, section, rr)
+			s.count(msg, q, section, rr)
 		}
 	}
 	if s.Records == 0 {
 		s.MinTTL = 0
 	}
-	s.follow(msg, q)
+	s.followAliases(msg, q)
 	if s.left < 0 {
-		return s, errSteps
+		return s, errTooCostly
 	}
 	return s, nil
 }
 
-// refusal is why the record number i of the section is not taken.
-func (s *scanned) refusal(i uint16, section Section) error {
+// recordError is why the record number i of the section is not taken.
+func (s *responseScan) recordError(i uint16, section Section) error {
 	if s.left < 0 {
-		return errSteps
+		return errTooCostly
 	}
 	return fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i, section)
 }
 
-// note takes down one record of a walk that has been checked.
-func (s *scanned) note(msg []byte, q *Query, section Section, rr Record) {
+// count takes down one record of a walk that has been checked.
+func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	if rr.Type == TypeOPT {
 		s.opts++
 		if rr.TTL>>24 != 0 { // an extended rcode: nothing a client without EDNS could be told

@@ -334,7 +334,7 @@ func FuzzResponse(f *testing.F) {
 		if !ok {
 			return
 		}
-		if s, err := scan(msg, q, newSteps(len(msg))); -s.left > oneName || err == nil && s.left < 0 {
+		if s, err := scanResponse(msg, q, newReadBudget(len(msg))); -s.left > oneName || err == nil && s.left < 0 {
 			t.Errorf("%d steps too many were taken: %v", -s.left, err)
 		}
 		resp, err := ParseResponse(msg, q)
@@ -344,7 +344,7 @@ func FuzzResponse(f *testing.F) {
 			}
 			return
 		}
-		if !resp.Packed.For(q) {
+		if !resp.Packed.IsReplyTo(q) {
 			t.Errorf("the question is lost in %x", resp.Packed.data)
 		}
 		var r Reply
@@ -434,11 +434,11 @@ func TestFor(t *testing.T) {
 		"longer":       {ask(t, "a.www.example.", dns.TypeA), false},
 		"other bytes":  {ask(t, "wwx.example.", dns.TypeA), false},
 	} {
-		if got := p.For(tt.q); got != tt.want {
+		if got := p.IsReplyTo(tt.q); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if (Packed{}).For(q) {
+	if (Packed{}).IsReplyTo(q) {
 		t.Error("the zero Packed is for a query")
 	}
 }

@@ -18,14 +18,14 @@ import (
 // false if one of the paths does not take msg.
 func throughObjects(t *testing.T, msg []byte, q *Query) (p Packed, written []byte, ok bool) {
 	t.Helper()
-	first, err := scan(msg, q, newSteps(len(msg)))
+	first, err := scanResponse(msg, q, newReadBudget(len(msg)))
 	if err != nil {
 		return p, nil, false
 	}
 	if written, err = repack(msg); err != nil {
 		return p, nil, false
 	}
-	s, err := scan(written, q, 2*newSteps(len(msg)))
+	s, err := scanResponse(written, q, 2*newReadBudget(len(msg)))
 	if err != nil {
 		t.Fatalf("what objects wrote is not taken: %v\n%x", err, written)
 	}
@@ -58,7 +58,7 @@ func FuzzPathsFixpoint(f *testing.F) {
 			return
 		}
 		direct, err := ParseResponse(written, q)
-		if errors.Is(err, errSteps) { // it is shorter, and has more pointers
+		if errors.Is(err, errTooCostly) { // it is shorter, and has more pointers
 			return
 		}
 		if err != nil {
@@ -116,7 +116,7 @@ func FuzzPathsCanonical(f *testing.F) {
 		m := newMaker(seed)
 		q := m.query(t, m.names[0])
 		msg := packed(t, m.canonical(t, q))
-		s, err := scan(msg, q, newSteps(len(msg)))
+		s, err := scanResponse(msg, q, newReadBudget(len(msg)))
 		if err != nil || s.repack {
 			t.Fatalf("a common shape is taken for a rare one (%v): %v\n%x", s.repack, err, msg)
 		}

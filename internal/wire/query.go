@@ -1,11 +1,11 @@
 package wire
 
-// Verdict is what reading a packet as a query came to.
-type Verdict uint8
+// ParseResult is what reading a packet as a query came to.
+type ParseResult uint8
 
 const (
 	// Serve: a well-formed query with one question.
-	Serve Verdict = iota
+	Serve ParseResult = iota
 	// Drop: not a query at all (too short for a header, or a response);
 	// answering it would make the server a mirror.
 	Drop
@@ -46,7 +46,7 @@ type Query struct {
 // Parse reads packet. The counts it takes are those a stub resolver sends: one
 // question, at most one record in the answer (NOTIFY, IXFR) and authority
 // sections, at most two in the additional section (OPT and TSIG).
-func (q *Query) Parse(packet []byte) Verdict {
+func (q *Query) Parse(packet []byte) ParseResult {
 	q.Packet = packet
 	q.nameLen, q.labels = 0, 0
 	q.EDNS, q.DO, q.NSID, q.Version, q.UDPSize = false, false, false, 0, 0
@@ -100,7 +100,7 @@ func (q *Query) parseName(packet []byte) int {
 }
 
 // parseRecords walks what follows the question, for the OPT record.
-func (q *Query) parseRecords(packet []byte, off int) Verdict {
+func (q *Query) parseRecords(packet []byte, off int) ParseResult {
 	before := int(u16(packet[6:])) + int(u16(packet[8:])) // records ahead of the additional section
 	total := before + int(u16(packet[10:]))
 	for i := range total {

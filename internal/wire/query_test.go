@@ -87,7 +87,7 @@ func TestParse(t *testing.T) {
 // verdicts are packets that are no query like others, by name.
 var verdicts = map[string]struct {
 	packet string
-	want   Verdict
+	want   ParseResult
 }{
 	"nothing":                        {"", Drop},
 	"half a header":                  {"0001 0100 0001 0000 0000 00", Drop},

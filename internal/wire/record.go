@@ -80,11 +80,11 @@ func addressLen(t uint16) int {
 // checker checks the records of one message, from the first to the last, so that no
 // client trips over one. The zero value is ready.
 type checker struct {
-	ttls []uint16 // where the TTLs of the records up to now stand
-	left steps    // for the whole message; below zero it is refused
-	// owned is the pointer that the last owner was which is one: sets of records have one
+	ttls []uint16   // where the TTLs of the records up to now stand
+	left readBudget // for the whole message; below zero it is refused
+	// lastOwner is the pointer that the last owner was which is one: sets of records have one
 	// owner, and the same pointer leads to the same name. 0: none.
-	owned uint16
+	lastOwner uint16
 	// masked is a copy of the message for miekg/dns, nil until it is needed. What
 	// moves is overwritten up to the record ttls[unmasked].
 	masked   []byte
@@ -103,14 +103,14 @@ func (c *checker) record(msg []byte, section Section, r Record) bool {
 
 func (c *checker) owner(msg []byte, r Record) bool {
 	at := u16(msg[r.Start:])
-	if at == questionPointer || at == c.owned {
+	if at == questionPointer || at == c.lastOwner {
 		return true
 	}
 	if !c.name(msg, r.Start, r.Data) {
 		return false
 	}
 	if at >= 0xC000 {
-		c.owned = at
+		c.lastOwner = at
 	}
 	return true
 }
@@ -119,7 +119,7 @@ func (c *checker) owner(msg []byte, r Record) bool {
 func (c *checker) name(msg []byte, off, most int) bool {
 	var buf [MaxName]byte
 	n, end := unpackName(buf[:], msg, off, &c.left)
-	return n > 0 && end <= most && c.left >= 0 && c.steady(msg, off)
+	return n > 0 && end <= most && c.left >= 0 && c.isStable(msg, off)
 }
 
 // rdata reports whether the RDATA of r is what its type says: fixed sizes, and names
@@ -135,7 +135,7 @@ func (c *checker) rdata(msg []byte, r Record) bool {
 	case r.Type == TypeTXT:
 		return stringsFill(msg[r.Data:r.End])
 	case !ok:
-		return c.object(msg, r)
+		return c.unpacks(msg, r)
 	}
 	off := r.Data + shape.head
 	for range shape.names {
@@ -145,7 +145,7 @@ func (c *checker) rdata(msg []byte, r Record) bool {
 		off = skipName(msg, off)
 	}
 	if shape.tail < 0 {
-		return c.object(msg, r)
+		return c.unpacks(msg, r)
 	}
 	return r.End-off == shape.tail
 }
@@ -163,14 +163,14 @@ func stringsFill(data []byte) bool {
 	return true
 }
 
-// object reports whether miekg/dns can read r's RDATA, whatever stands in the parts
+// unpacks reports whether miekg/dns can read r's RDATA, whatever stands in the parts
 // of the message that move.
-func (c *checker) object(msg []byte, r Record) bool {
+func (c *checker) unpacks(msg []byte, r Record) bool {
 	if _, known := dns.TypeToRR[r.Type]; !known {
 		return true
 	}
 	at, n := namesIn(msg, r)
-	if c.left.names(msg[:r.End], at, n); c.left < 0 {
+	if c.left.spendNames(msg[:r.End], at, n); c.left < 0 {
 		return false
 	}
 	if c.masked == nil {
@@ -178,7 +178,7 @@ func (c *checker) object(msg []byte, r Record) bool {
 		mask(c.masked[:HeaderLen]) // moves too: a name there would change with the ID
 	}
 	for ; c.unmasked < len(c.ttls); c.unmasked++ {
-		ttl, from, to := moving(msg, int(c.ttls[c.unmasked]))
+		ttl, from, to := mutableRanges(msg, int(c.ttls[c.unmasked]))
 		mask(c.masked[ttl : ttl+4])
 		mask(c.masked[from:to])
 	}
@@ -194,25 +194,25 @@ func mask(b []byte) {
 	}
 }
 
-// moving gives what changes between two replies of one record, whose TTL stands at
+// mutableRanges gives what changes between two replies of one record, whose TTL stands at
 // ttl: that, and the bytes from..to if they are an address that [Reply.Shuffle] moves.
-func moving(msg []byte, ttl int) (at, from, to int) {
+func mutableRanges(msg []byte, ttl int) (at, from, to int) {
 	from = ttl + 6
 	return ttl, from, from + addressLen(u16(msg[ttl-4:]))
 }
 
-// steady reports whether the name at off, which unpackName has read, stays a name
+// isStable reports whether the name at off, which unpackName has read, stays a name
 // when TTLs and addresses change: a pointer may lead anywhere, but no writer makes
 // it lead to those.
-func (c *checker) steady(msg []byte, off int) bool {
+func (c *checker) isStable(msg []byte, off int) bool {
 	// behind is how many TTLs begin at off or before, -1 as long as no pointer was
 	// followed: then what is read is of the record itself.
 	for behind := -1; ; {
 		n := int(msg[off])
 		pointer := n&0xC0 == 0xC0
 		if behind >= 0 {
-			behind = c.pass(behind, off)
-			if c.moves(msg, off, behind) || pointer && c.moves(msg, off+1, c.pass(behind, off+1)) {
+			behind = c.ttlsBeforeFrom(behind, off)
+			if c.isMutable(msg, off, behind) || pointer && c.isMutable(msg, off+1, c.ttlsBeforeFrom(behind, off+1)) {
 				return false
 			}
 		}
@@ -221,15 +221,15 @@ func (c *checker) steady(msg []byte, off int) bool {
 			return true
 		case pointer:
 			off = int(u16(msg[off:]) & 0x3FFF)
-			behind = c.find(off)
+			behind = c.ttlsBefore(off)
 		default:
 			off += 1 + n
 		}
 	}
 }
 
-// find is how many TTLs begin at off or before.
-func (c *checker) find(off int) int {
+// ttlsBefore is how many TTLs begin at off or before.
+func (c *checker) ttlsBefore(off int) int {
 	if len(c.ttls) == 0 || off < int(c.ttls[0]) {
 		return 0 // of the question or the first owner, where most pointers lead
 	}
@@ -240,21 +240,21 @@ func (c *checker) find(off int) int {
 	return i
 }
 
-// pass is find for an off that is not before the one that gave behind.
-func (c *checker) pass(behind, off int) int {
+// ttlsBeforeFrom is find for an off that is not before the one that gave behind.
+func (c *checker) ttlsBeforeFrom(behind, off int) int {
 	for behind < len(c.ttls) && int(c.ttls[behind]) <= off {
 		behind++
 	}
 	return behind
 }
 
-// moves reports whether the byte at off, which so many TTLs begin at or before, is of a
+// isMutable reports whether the byte at off, which so many TTLs begin at or before, is of a
 // TTL or of an address that may change. It is of the record whose TTL is the last of
 // them, or of the next one's owner, type and class.
-func (c *checker) moves(msg []byte, off, behind int) bool {
+func (c *checker) isMutable(msg []byte, off, behind int) bool {
 	if behind == 0 {
 		return false
 	}
-	ttl, from, to := moving(msg, int(c.ttls[behind-1]))
+	ttl, from, to := mutableRanges(msg, int(c.ttls[behind-1]))
 	return off < ttl+4 || from <= off && off < to
 }

@@ -91,7 +91,7 @@ func FuzzPathsCopy(f *testing.F) {
 		if own {
 			var r Reply
 			r.Start(nil, q)
-			r.Pass(resp.Packed)
+			r.CopyRaw(resp.Packed)
 			got = r.Finish(size)
 		}
 		query := unpacked(t, q.Packet)

@@ -49,16 +49,16 @@ func (r *Reply) Start(buf []byte, q *Query) {
 	r.Reset()
 }
 
-// Expect says that [Reply.Finish] will cut the reply to limit bytes or fewer. Records are
-// written past that all the same: [Reply.Over] tells who writes many when to stop.
-func (r *Reply) Expect(limit int) { r.limit = limit }
+// SetLimit says that [Reply.Finish] will cut the reply to limit bytes or fewer. Records are
+// written past that all the same: [Reply.Overflows] tells who writes many when to stop.
+func (r *Reply) SetLimit(limit int) { r.limit = limit }
 
-// Expected is how long the message may get.
-func (r *Reply) Expected() int { return r.limit }
+// Limit is how long the message may get.
+func (r *Reply) Limit() int { return r.limit }
 
-// Over reports whether what is written from now on can't be in the message that is sent,
+// Overflows reports whether what is written from now on can't be in the message that is sent,
 // in the section that was written to last or behind it.
-func (r *Reply) Over() bool { return r.full || len(r.b) > r.limit }
+func (r *Reply) Overflows() bool { return r.full || len(r.b) > r.limit }
 
 // Reset drops every record and flag, so that another step can answer.
 func (r *Reply) Reset() {
@@ -67,9 +67,9 @@ func (r *Reply) Reset() {
 	r.count = [3]uint16{}
 }
 
-// Detach makes r, a shallow copy of another reply, independent of it: its bytes
+// MoveTo makes r, a shallow copy of another reply, independent of it: its bytes
 // are copied to buf, and it answers q, a copy of the other's query.
-func (r *Reply) Detach(buf []byte, q *Query) {
+func (r *Reply) MoveTo(buf []byte, q *Query) {
 	r.b = append(buf[:0], r.b...)
 	r.q = q
 }
@@ -108,7 +108,7 @@ func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte
 		r.b = append16(r.b, 0xC000|uint16(owner))
 	} else {
 		var name [MaxName]byte
-		left := newSteps(len(r.b)) // for one name
+		left := newReadBudget(len(r.b)) // for one name
 		n, _ := unpackName(name[:], r.b, owner, &left)
 		r.b = append(r.b, name[:n]...)
 	}
@@ -128,14 +128,14 @@ func (r *Reply) Suffix(n int) int { return HeaderLen + r.q.nameLen - n }
 // Copy makes the reply that of p: its records with every TTL set to ttl, its
 // rcode and flags. p's question must be r's but for case.
 func (r *Reply) Copy(p Packed, ttl uint32) {
-	r.Pass(p)
+	r.CopyRaw(p)
 	for t := p.data[p.end():]; len(t) > 0; t = t[2:] {
 		put32(r.b[u16(t):], ttl)
 	}
 }
 
-// Pass is [Reply.Copy] with the TTLs that p came with.
-func (r *Reply) Pass(p Packed) {
+// CopyRaw is [Reply.Copy] with the TTLs that p came with.
+func (r *Reply) CopyRaw(p Packed) {
 	r.Reset()
 	msg := p.message()
 	flags := u16(msg[2:])
@@ -275,7 +275,7 @@ func (r *Reply) addresses(at *[MaxShuffled]int) (n, size int) {
 func (r *Reply) oneOwner(n int) bool {
 	var name [MaxName]byte
 	var last uint16 // the pointer compared last; 0: none
-	left, length, off := shuffleSteps, 0, r.q.questionEnd()
+	left, length, off := shuffleBudget, 0, r.q.questionEnd()
 	for n > 0 && left >= 0 {
 		rr, _ := readRecord(r.b, off)
 		off = rr.End
@@ -287,7 +287,7 @@ func (r *Reply) oneOwner(n int) bool {
 		switch {
 		case length == 0:
 			length, _ = unpackName(name[:], r.b, rr.Start, &left)
-		case at != last && !left.equal(r.b, rr.Start, name[:length]):
+		case at != last && !left.equalNames(r.b, rr.Start, name[:length]):
 			return false
 		}
 		if last = 0; at >= 0xC000 {
@@ -302,9 +302,9 @@ func (r *Reply) oneOwner(n int) bool {
 // array stays on the stack.
 const MaxShuffled = 256
 
-// shuffleSteps bounds what comparing their owners may cost a reader at each hit: some 20 µs.
+// shuffleBudget bounds what comparing their owners may cost a reader at each hit: some 20 µs.
 // Owners that are 64 labels apart from one another in pointers are nobody's.
-const shuffleSteps steps = 64 * MaxShuffled
+const shuffleBudget readBudget = 64 * MaxShuffled
 
 // AppendError appends the answer to a packet that is no [Serve]: its ID, opcode
 // and RD, rcode c, and nothing else. packet must have a whole header.

@@ -108,7 +108,7 @@ func answers(t testing.TB, q *Query, compress bool, records ...string) *Reply {
 	}
 	var r Reply
 	r.Start(nil, q)
-	r.Pass(resp.Packed)
+	r.CopyRaw(resp.Packed)
 	return &r
 }
 
@@ -211,7 +211,7 @@ func TestAllocations(t *testing.T) {
 		"Matches":               func() { Matches(full, q.Packet) },
 		"AppendQuery":           func() { AppendQuery(out, 1, q.Name(), TypeA, q, 1232) },
 		"AppendError":           func() { AppendError(out, q.Packet, FormErr) },
-		"For":                   func() { resp.Packed.For(q) },
+		"For":                   func() { resp.Packed.IsReplyTo(q) },
 	}
 	for name, f := range tests {
 		f()

@@ -46,7 +46,7 @@ type Splice struct {
 // other take too long to read. What is longer than a message is cut, with TC set.
 func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.Reset()
-	w := rewriter{from: other.b, left: rewriteSteps(other.b), to: r, e: e, splice: s}
+	w := rewriter{from: other.b, left: rewriteBudget(other.b), to: r, e: e, splice: s}
 	if !w.sections(other) {
 		r.Reset()
 		return false
@@ -63,20 +63,20 @@ func (w *rewriter) sections(other *Reply) bool {
 	for section := range Section(3) {
 		for i := range int(other.count[section]) {
 			rr, ok := readRecord(other.b, off)
-			if !ok || !w.either(section, i, rr) {
+			if !ok || !w.recordOrSplice(section, i, rr) {
 				return false
 			}
 			off = rr.End
 		}
-		if section == Answer && w.splice != nil && !w.answers(w.splice.Answers) {
+		if section == Answer && w.splice != nil && !w.spliceAnswers(w.splice.Answers) {
 			return false
 		}
 	}
 	return true
 }
 
-// either writes rr, the record number i of its section, or leaves it out by the splice.
-func (w *rewriter) either(section Section, i int, rr Record) bool {
+// recordOrSplice writes rr, the record number i of its section, or leaves it out by the splice.
+func (w *rewriter) recordOrSplice(section Section, i int, rr Record) bool {
 	w.target = nil
 	if s := w.splice; s != nil && section == Answer {
 		if !s.keeps(i, rr.Type) {
@@ -89,10 +89,10 @@ func (w *rewriter) either(section Section, i int, rr Record) bool {
 	return w.record(section, rr)
 }
 
-// answers writes those of other as they are.
-func (w *rewriter) answers(other *Reply) bool {
+// spliceAnswers writes those of other as they are.
+func (w *rewriter) spliceAnswers(other *Reply) bool {
 	from, left, e := w.from, w.left, w.e
-	w.from, w.left, w.e, w.target = other.b, rewriteSteps(other.b), asItIs{}, nil
+	w.from, w.left, w.e, w.target = other.b, rewriteBudget(other.b), unchanged{}, nil
 	off := other.q.questionEnd()
 	for range int(other.count[Answer]) {
 		rr, ok := readRecord(other.b, off)
@@ -114,7 +114,7 @@ func (r *Reply) AddRecord(s Section, rr dns.RR) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrResponse, err)
 	}
-	w := rewriter{from: buf[:end], left: rewriteSteps(buf[:end]), to: r, e: asItIs{}, plain: true}
+	w := rewriter{from: buf[:end], left: rewriteBudget(buf[:end]), to: r, e: unchanged{}, plain: true}
 	rec, ok := readRecord(w.from, 0)
 	if r.full = r.full || s < r.section; !ok || !w.record(s, rec) {
 		return fmt.Errorf("%w: %s", ErrResponse, rr)
@@ -126,15 +126,15 @@ func (r *Reply) AddRecord(s Section, rr dns.RR) error {
 // false if one of them can't be read.
 func (r *Reply) AddAnswers(other *Reply) bool {
 	w := rewriter{to: r}
-	return w.answers(other)
+	return w.spliceAnswers(other)
 }
 
-// asItIs is an [Editor] that changes nothing.
-type asItIs struct{}
+// unchanged is an [Editor] that changes nothing.
+type unchanged struct{}
 
-func (asItIs) Owner(name []byte) []byte { return name }
-func (asItIs) Value(name []byte) []byte { return name }
-func (asItIs) TTL(ttl uint32) uint32    { return ttl }
+func (unchanged) Owner(name []byte) []byte { return name }
+func (unchanged) Value(name []byte) []byte { return name }
+func (unchanged) TTL(ttl uint32) uint32    { return ttl }
 
 // keeps reports whether the answer at i, of type t, stays.
 func (s *Splice) keeps(i int, t uint16) bool {
@@ -149,7 +149,7 @@ const maxKnown = 4
 // rewriter writes the records of one message into another.
 type rewriter struct {
 	from   []byte
-	left   steps // for from
+	left   readBudget // for from
 	to     *Reply
 	e      Editor
 	splice *Splice // nil: none
@@ -162,9 +162,9 @@ type rewriter struct {
 	plain bool // no name in from is compressed, and nobody is asked about those in RDATA
 }
 
-// rewriteSteps is what reading from may take. It is more than a message may take that
+// rewriteBudget is what reading from may take. It is more than a message may take that
 // comes in: there the owner of a set of records counts once, and here it is read for each.
-func rewriteSteps(from []byte) steps { return 4 * newSteps(len(from)) }
+func rewriteBudget(from []byte) readBudget { return 4 * newReadBudget(len(from)) }
 
 // record writes rr, as the editor has it.
 func (w *rewriter) record(section Section, rr Record) bool {
@@ -178,7 +178,7 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	if r.full || owner == nil {
 		return r.full
 	}
-	w.point(owner, true)
+	w.compressName(owner, true)
 	r.b = append16(r.b, rr.Type)
 	r.b = append16(r.b, rr.Class)
 	r.b = append32(r.b, w.e.TTL(rr.TTL))
@@ -197,16 +197,16 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	return true
 }
 
-// point writes name, as a pointer where it stands in the message already. An owner that is
+// compressName writes name, as a pointer where it stands in the message already. An owner that is
 // the question's name is that in any case, so that it comes in the client's; all other names
 // keep their own.
-func (w *rewriter) point(name []byte, owner bool) {
+func (w *rewriter) compressName(name []byte, owner bool) {
 	r := w.to
 	if owner && EqualNames(r.q.Name(), name) {
 		r.b = append16(r.b, questionPointer)
 		return
 	}
-	if asked := r.b[HeaderLen : HeaderLen+r.q.nameLen]; len(name) > 1 && ends(asked, name) {
+	if asked := r.b[HeaderLen : HeaderLen+r.q.nameLen]; len(name) > 1 && hasSuffix(asked, name) {
 		r.b = append16(r.b, 0xC000|uint16(HeaderLen+len(asked)-len(name)))
 		return
 	}
@@ -216,11 +216,11 @@ func (w *rewriter) point(name []byte, owner bool) {
 			return
 		}
 	}
-	w.write(name)
+	w.writeName(name)
 }
 
-// write writes name out, and notes where.
-func (w *rewriter) write(name []byte) {
+// writeName writes name out, and notes where.
+func (w *rewriter) writeName(name []byte) {
 	if at := len(w.to.b); at <= maxPointed && len(name) > 1 {
 		w.last = (w.last + 1) % maxKnown
 		w.known[w.last].at, w.known[w.last].n = at, len(name)
@@ -228,8 +228,8 @@ func (w *rewriter) write(name []byte) {
 	w.to.b = append(w.to.b, name...)
 }
 
-// ends reports whether name is q or what q ends with, from a label on.
-func ends(q, name []byte) bool {
+// hasSuffix reports whether name is q or what q ends with, from a label on.
+func hasSuffix(q, name []byte) bool {
 	for len(q) > len(name) {
 		q = q[1+int(q[0]):]
 	}
@@ -253,7 +253,7 @@ func EqualNames(a, b []byte) bool {
 func (w *rewriter) rdata(rr Record) bool {
 	shape, named := rdataNames[rr.Type]
 	if !named {
-		return w.opaque(rr)
+		return w.copyRdata(rr)
 	}
 	off := rr.Data + shape.head
 	w.to.b = append(w.to.b, w.from[rr.Data:off]...)
@@ -263,16 +263,16 @@ func (w *rewriter) rdata(rr Record) bool {
 			return false
 		}
 		name := w.name[:n]
-		if i == 0 && asked(rr.Type) {
+		if i == 0 && editable(rr.Type) {
 			name = w.value(name)
 		}
 		if name == nil {
 			return false
 		}
-		if compressed(rr.Type) {
-			w.point(name, false)
+		if compressible(rr.Type) {
+			w.compressName(name, false)
 		} else {
-			w.write(name)
+			w.writeName(name)
 		}
 		off = end
 	}
@@ -288,8 +288,8 @@ func (w *rewriter) value(name []byte) []byte {
 	return w.e.Value(name)
 }
 
-// asked reports whether an editor is asked about the first name of RDATA of type t.
-func asked(t uint16) bool {
+// editable reports whether an editor is asked about the first name of RDATA of type t.
+func editable(t uint16) bool {
 	switch t {
 	case TypeCNAME, TypeDNAME, TypeMX, TypeNAPTR, TypeNS, TypePTR, TypeSRV, TypeSOA:
 		return true
@@ -297,9 +297,9 @@ func asked(t uint16) bool {
 	return false
 }
 
-// compressed reports whether everybody reads pointers in RDATA of type t, as those do
+// compressible reports whether everybody reads pointers in RDATA of type t, as those do
 // that RFC 1035 defines (RFC 3597, 4).
-func compressed(t uint16) bool {
+func compressible(t uint16) bool {
 	switch t {
 	case TypeCNAME, TypeMX, TypeNS, TypePTR, TypeSOA:
 		return true
@@ -307,15 +307,15 @@ func compressed(t uint16) bool {
 	return false
 }
 
-// opaque writes RDATA that has no names, or none that this package has a table for:
+// copyRdata writes RDATA that has no names, or none that this package has a table for:
 // those are written out by miekg/dns, since pointers in them would lead nowhere.
-func (w *rewriter) opaque(rr Record) bool {
+func (w *rewriter) copyRdata(rr Record) bool {
 	_, object := dns.TypeToRR[rr.Type]
 	if addressLen(rr.Type) > 0 || !object || rr.Type == TypeTXT || w.plain || rr.Data == rr.End {
 		w.to.b = append(w.to.b, w.from[rr.Data:rr.End]...)
 		return true
 	}
-	if at, n := namesIn(w.from, rr); w.left.names(w.from[:rr.End], at, n) < 0 {
+	if at, n := namesIn(w.from, rr); w.left.spendNames(w.from[:rr.End], at, n) < 0 {
 		return false
 	}
 	head := dns.RR_Header{Rrtype: rr.Type, Class: rr.Class, Rdlength: uint16(rr.End - rr.Data), Name: "."}
@@ -330,15 +330,15 @@ func (w *rewriter) opaque(rr Record) bool {
 	}
 	data := buf[1+10 : end] // behind the root as owner
 	if rr.Type == TypeNAPTR {
-		return w.replacement(data)
+		return w.rewriteNAPTR(data)
 	}
 	w.to.b = append(w.to.b, data...)
 	return true
 }
 
-// replacement writes the RDATA of a NAPTR record (RFC 3403, 4.1), data, whose name is
+// rewriteNAPTR writes the RDATA of a NAPTR record (RFC 3403, 4.1), data, whose name is
 // behind two numbers and three strings.
-func (w *rewriter) replacement(data []byte) bool {
+func (w *rewriter) rewriteNAPTR(data []byte) bool {
 	off := 4
 	for range 3 {
 		if off >= len(data) {
@@ -365,12 +365,12 @@ func (w *rewriter) replacement(data []byte) bool {
 // end it.
 //
 //nolint:gocyclo // as unpackName
-func expandName(dst, msg []byte, off int, left *steps) (n, end int) {
+func expandName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 	end = -1
 	for jumps := 0; off < len(msg); {
 		c := int(msg[off])
 		if jumps > 0 {
-			left.read(c)
+			left.spend(c)
 		}
 		switch {
 		case c&0xC0 == 0xC0:
@@ -404,7 +404,7 @@ func expandName(dst, msg []byte, off int, left *steps) (n, end int) {
 // next. It ends early at what can't be read.
 func (r *Reply) Aliases(buf []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
-		off, left := r.q.questionEnd(), newSteps(len(r.b))
+		off, left := r.q.questionEnd(), newReadBudget(len(r.b))
 		for i := range int(r.count[Answer]) {
 			rr, ok := readRecord(r.b, off)
 			if !ok {

@@ -97,7 +97,7 @@ func TestRewriteRefused(t *testing.T) {
 	if r.Rewrite(other, moved{wired(t, "b."), wired(t, "longer.")}, nil) || len(r.b) != q.questionEnd() || r.count != [3]uint16{} {
 		t.Errorf("%v records in %d bytes are left", r.count, len(r.b))
 	}
-	if !r.Rewrite(other, asItIs{}, nil) {
+	if !r.Rewrite(other, unchanged{}, nil) {
 		t.Fatal("refused")
 	}
 	if m := unpacked(t, r.Finish(MaxMessage)); m.AuthenticatedData || !m.Authoritative {
@@ -121,7 +121,7 @@ func TestSplice(t *testing.T) {
 	rest := whole(t, ask(t, "n.test.", dns.TypeA), "NOERROR n.test. 5 IN CNAME m.test.; m.test. 4 IN A 192.0.2.2 -- m.test. 1 IN NS ns.test.")
 	var r Reply
 	r.Start(nil, q)
-	if !r.Rewrite(other, asItIs{}, &Splice{At: 2, Target: wired(t, "n.test."), Answers: rest}) {
+	if !r.Rewrite(other, unchanged{}, &Splice{At: 2, Target: wired(t, "n.test."), Answers: rest}) {
 		t.Fatal("refused")
 	}
 	const want = "NOERROR www.a.test. 9 IN CNAME x.test.; x.test. 8 IN CNAME n.test.; n.test. 5 IN CNAME m.test.; m.test. 4 IN A 192.0.2.2 -- z.test. 1 IN NS ns.test."
@@ -188,9 +188,9 @@ func FuzzRewrite(f *testing.F) {
 		}
 		var from, r Reply
 		from.Start(nil, sub)
-		from.Pass(resp.Packed)
+		from.CopyRaw(resp.Packed)
 		r.Start(nil, q)
-		if !r.Rewrite(&from, asItIs{}, nil) {
+		if !r.Rewrite(&from, unchanged{}, nil) {
 			return
 		}
 		want, got := unpacked(t, from.Finish(MaxMessage)), unpacked(t, r.Finish(MaxMessage))
@@ -211,7 +211,7 @@ func BenchmarkRewrite(b *testing.B) {
 	other := whole(b, ask(b, "www.b.test.", dns.TypeA), "NOERROR www.b.test. 60 IN A 192.0.2.1")
 	var r Reply
 	r.Start(make([]byte, 0, 2048), q)
-	e := Editor(asItIs{})
+	e := Editor(unchanged{})
 	b.ReportAllocs()
 	for b.Loop() {
 		if !r.Rewrite(other, e, nil) {

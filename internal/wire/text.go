@@ -14,7 +14,7 @@ func AppendText(b, name []byte) []byte {
 			switch {
 			case c < ' ' || c > '~':
 				b = append(b, '\\', '0'+c/100, '0'+c/10%10, '0'+c%10)
-			case special(c):
+			case needsEscape(c):
 				b = append(b, '\\', c)
 			default:
 				b = append(b, c)
@@ -26,7 +26,7 @@ func AppendText(b, name []byte) []byte {
 	return b
 }
 
-func special(c byte) bool {
+func needsEscape(c byte) bool {
 	switch c {
 	case '.', ' ', '\'', '@', ';', '(', ')', '"', '\\':
 		return true
@@ -45,7 +45,7 @@ func AppendName(b, text []byte) (_ []byte, ok bool) {
 	for len(text) > 0 {
 		label := len(b)
 		var n int
-		if b, n = appendLabel(append(b, 0), text); n == 0 || !closes(b, label) {
+		if b, n = appendLabel(append(b, 0), text); n == 0 || !finishLabel(b, label) {
 			return b[:begin], false
 		}
 		text = text[n:]
@@ -78,8 +78,8 @@ func appendLabel(b, text []byte) (_ []byte, n int) {
 	return b, n
 }
 
-// closes writes the length of the label at its start, and reports whether it can be one.
-func closes(b []byte, start int) bool {
+// finishLabel writes the length of the label at its start, and reports whether it can be one.
+func finishLabel(b []byte, start int) bool {
 	n := len(b) - start - 1
 	if n < 1 || n > MaxLabel {
 		return false

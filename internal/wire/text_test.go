@@ -33,7 +33,7 @@ func FuzzText(f *testing.F) {
 	f.Add([]byte("\x04\x00 @\xff\x00"), `\000\032`)
 	f.Add([]byte("\x00"), ".")
 	f.Fuzz(func(t *testing.T, name []byte, text string) {
-		if n, end := expandName(make([]byte, MaxName), name, 0, new(steps)); n == len(name) && end == n {
+		if n, end := expandName(make([]byte, MaxName), name, 0, new(readBudget)); n == len(name) && end == n {
 			got := AppendText(nil, name)
 			want, _, err := dns.UnpackDomainName(name, 0)
 			if err != nil || want != string(got) {

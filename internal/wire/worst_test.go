@@ -192,10 +192,10 @@ func BenchmarkWorst(b *testing.B) {
 // length allows, or refused; a reply that is taken can be rewritten, moved and written out
 // within the same.
 func TestWorst(t *testing.T) {
-	if most := newSteps(MaxMessage); most > 136_000 {
+	if most := newReadBudget(MaxMessage); most > 136_000 {
 		t.Errorf("a message of 64 KiB may take %d steps, want 136,000 at most", most)
 	}
-	if most := newSteps(1232); most > 6_600 {
+	if most := newReadBudget(1232); most > 6_600 {
 		t.Errorf("a datagram may take %d steps, want 6,600 at most", most)
 	}
 	q := ask(t, "a.", TypeA)
@@ -204,13 +204,13 @@ func TestWorst(t *testing.T) {
 			refused := 0
 			for _, depth := range []int{0, 3, 124} {
 				msg := worstReply(i, depth, size, MaxMessage)
-				s, err := scan(msg, q, newSteps(len(msg)))
+				s, err := scanResponse(msg, q, newReadBudget(len(msg)))
 				if -s.left > oneName {
 					t.Errorf("%s, %d pointers, %d bytes: %d steps too many were taken", shape.name, depth, size, -s.left)
 				}
 				if err != nil {
 					refused++
-					if !errors.Is(err, ErrResponse) || !errors.Is(err, errSteps) {
+					if !errors.Is(err, ErrResponse) || !errors.Is(err, errTooCostly) {
 						t.Errorf("%s, %d pointers, %d bytes: %v", shape.name, depth, size, err)
 					}
 				}
@@ -238,11 +238,11 @@ func checkUse(t *testing.T, q *Query, msg []byte) {
 	r.Copy(resp.Packed, 60)
 	r.Shuffle()
 	other.Start(nil, ask(t, "b.", TypeA))
-	w := rewriter{from: r.b, left: rewriteSteps(r.b), to: &other, e: asItIs{}}
+	w := rewriter{from: r.b, left: rewriteBudget(r.b), to: &other, e: unchanged{}}
 	if !w.sections(&r) && w.left < 0 {
 		t.Errorf("%x is taken, and can't be rewritten", msg)
 	}
-	other.Adopt(&r)
+	other.CopyAsAlias(&r)
 	for range r.Aliases(make([]byte, MaxName)) {
 	}
 	_, _ = Unpack(append([]byte(nil), r.Finish(MaxMessage)...))
@@ -336,7 +336,7 @@ func TestLarge(t *testing.T) {
 			r.Start(nil, q)
 			r.Copy(resp.Packed, 60)
 			other.Start(nil, ask(t, "another-name.example.org.", tt.qtype))
-			if !other.Rewrite(&r, asItIs{}, nil) {
+			if !other.Rewrite(&r, unchanged{}, nil) {
 				t.Errorf("%s can't be rewritten", tt.name)
 			}
 			if _, err := Unpack(r.Finish(MaxMessage)); err != nil {

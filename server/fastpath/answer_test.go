@@ -190,7 +190,7 @@ var answers = map[string]struct {
 		r.Add(wire.Authority, r.Suffix(7), wire.TypeSOA, 5, append([]byte("\x02ns\x03dns\xc0\x0c\x01h\xc0\x0c"), make([]byte, 20)...))
 	}, func(l *testProgram, a *Answer) {
 		cluster, _ := l.Epochs()
-		v := cluster.Value()
+		v := cluster.AcquireValue()
 		v.Store(0x01020304)
 		a.Mark.Serial = v.Index
 	}, func(b []byte) {
@@ -226,7 +226,7 @@ func TestAnswers(t *testing.T) {
 				for _, name := range []string{"web.default.svc.cluster.local.", "webs.default.svc.cluster.local.", "x.test.", strings.Repeat("long.", 25)} {
 					first := ask(t, name, a.qtype, edit)
 					put := answerTo(t, first, a.reply)
-					if len(put.Reply) == put.Query.End() {
+					if len(put.Reply) == put.Query.QuestionEnd() {
 						continue // nothing stands behind the question
 					}
 					cluster, _ := l.Epochs()

@@ -41,7 +41,7 @@ func variant(q *wire.Query) (v programVariant, ok bool) {
 			v |= f.bit
 		}
 	}
-	rest := p[q.End():]
+	rest := p[q.QuestionEnd():]
 	switch binary.BigEndian.Uint16(p[10:]) {
 	case 0:
 		return v, len(rest) == 0
@@ -85,7 +85,7 @@ func newKey(door uint32, q *wire.Query) (k programKey, ok bool) {
 		return k, false
 	}
 	k.Door, k.Variant, k.NameLen = door, uint8(v), uint8(len(name))
-	k.Type = binary.NativeEndian.Uint16(q.Packet[q.End()-4:])
+	k.Type = binary.NativeEndian.Uint16(q.Packet[q.QuestionEnd()-4:])
 	var b [8 * len(k.Name)]byte
 	copy(b[:], name)
 	for i := range k.Name {
@@ -110,7 +110,7 @@ func (k *programKey) tag(seed uint64) uint64 {
 // encode makes t.fresh the answer a, except for its key. It returns false if the program
 // cannot give such an answer.
 func (t *table) encode(a *Answer) bool {
-	s, msg, behind := &t.fresh, a.Reply, a.Query.End()
+	s, msg, behind := &t.fresh, a.Reply, a.Query.QuestionEnd()
 	tail := msg[behind:]
 	if len(msg) > int(programBoundMAX_MESSAGE) || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
 		return false
@@ -161,7 +161,7 @@ func (l *layout) parse(a *Answer) bool {
 func (l *layout) addRecord(a *Answer, section wire.Section, r wire.Record) bool {
 	switch {
 	case r.Type == wire.TypeOPT:
-		return l.addOPT(a, r.Start-l.query.End())
+		return l.addOPT(a, r.Start-l.query.QuestionEnd())
 	case a.Counts && !l.addTTL(r):
 		return false
 	case r.Type == wire.TypeSOA && a.Mark.Serial != 0:
@@ -185,13 +185,13 @@ func (l *layout) addOPT(a *Answer, at int) bool {
 
 // addTTL makes the TTL of r count down.
 func (l *layout) addTTL(r wire.Record) bool {
-	s, at := l.slot, r.TTLAt()-l.query.End()
+	s, at := l.slot, r.TTLOffset()-l.query.QuestionEnd()
 	if int(s.Ttls) == maxTTLs {
 		return false
 	}
 	s.TtlAt[s.Ttls] = uint16(at)
 	s.Ttls++
-	s.Odd += uint8(r.TTLAt() & 1)
+	s.Odd += uint8(r.TTLOffset() & 1)
 	clear(l.tail[at : at+4])
 	return true
 }
@@ -201,7 +201,7 @@ const serialBack = 20
 
 // addSerial makes the program fill in the serial of r, a SOA record.
 func (l *layout) addSerial(a *Answer, r wire.Record) bool {
-	s, at := l.slot, r.End-serialBack-l.query.End()
+	s, at := l.slot, r.End-serialBack-l.query.QuestionEnd()
 	if s.SerialAt != 0 || r.End-r.Data < serialBack {
 		return false
 	}
@@ -213,7 +213,7 @@ func (l *layout) addSerial(a *Answer, r wire.Record) bool {
 // addRotated makes r change places with others, if it is an address. It returns false for
 // addresses that are not adjacent or whose records differ in size.
 func (l *layout) addRotated(r wire.Record) bool {
-	s, at, size := l.slot, r.Start-l.query.End(), r.End-r.Start
+	s, at, size := l.slot, r.Start-l.query.QuestionEnd(), r.End-r.Start
 	if r.Type != wire.TypeA && r.Type != wire.TypeAAAA {
 		return s.Turns == 0
 	}

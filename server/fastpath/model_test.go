@@ -90,7 +90,7 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 	m = &model{testProgram: newTestProgram(t), put: make(map[string]entry), now: new(uint32)}
 	m.known = entries(m.now)
 	cluster, _ := m.Epochs()
-	m.serial = cluster.Value()
+	m.serial = cluster.AcquireValue()
 	m.change(1)
 	m.admit(client4.Addr(), time.Hour)
 	m.admit(client6.Addr(), time.Hour)
@@ -235,7 +235,7 @@ func isPlain(q *wire.Query) bool {
 	if q.Class != 1 || flags&0xFECF != 0 || binary.BigEndian.Uint16(p[6:]) != 0 || binary.BigEndian.Uint16(p[8:]) != 0 || len(q.Name()) > 128 {
 		return false
 	}
-	rest := p[q.End():]
+	rest := p[q.QuestionEnd():]
 	if binary.BigEndian.Uint16(p[10:]) == 0 || !q.EDNS {
 		return binary.BigEndian.Uint16(p[10:]) == 0 && len(rest) == 0
 	}

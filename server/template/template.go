@@ -30,7 +30,7 @@ type Templates struct {
 }
 
 // New makes the templates of cfg and those behind it.
-func New(cfg *config.Template) *Templates { return &Templates{list: cfg.Each()} }
+func New(cfg *config.Template) *Templates { return &Templates{list: cfg.All()} }
 
 // Outcome is what came of a query.
 type Outcome uint8

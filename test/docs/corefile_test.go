@@ -193,7 +193,7 @@ func options(written string) []string {
 func allowed(t *testing.T, text string) []string {
 	t.Helper()
 	err := parse(text)
-	var fault *config.Fault
+	var fault *config.ParseError
 	if !errors.As(err, &fault) || fault.Word != "nothing-of-the-kind" {
 		t.Fatalf("%s: %v, want a fault of nothing-of-the-kind", text, err)
 	}

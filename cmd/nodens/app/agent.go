@@ -112,7 +112,7 @@ func newAgent(opts *Options, log *slog.Logger, level *slog.LevelVar) (*agent, er
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
 			epochs: clusterEpochs, addrs: addrs,
 		},
-		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.Seconds)},
+		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
 		cancels:   make(map[any]context.CancelFunc),
 		fatal:     make(chan error, 1),
 

@@ -375,7 +375,7 @@ func merge(a, b upstream.Server) upstream.Server {
 	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
 	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
 	for rcode, h := range a.Durations {
-		b.Durations[rcode] = b.Durations[rcode].Plus(h)
+		b.Durations[rcode] = b.Durations[rcode].Add(h)
 	}
 	return b
 }
@@ -460,7 +460,7 @@ type viewSum struct {
 
 func (sum *viewSum) add(st kubernetes.Stats) {
 	for kind, h := range st.Programming {
-		sum.durations[kind] = sum.durations[kind].Plus(h)
+		sum.durations[kind] = sum.durations[kind].Add(h)
 	}
 	for _, r := range st.Requests {
 		n := r.Count

@@ -160,7 +160,7 @@ func (a *agent) setRefused(err error, asked bool) {
 
 // countConfigMapError counts err if it is about the mounted kube-dns ConfigMap.
 func (a *agent) countConfigMapError(err error) {
-	var fault *config.Fault
+	var fault *config.ParseError
 	if errors.As(err, &fault) && a.opts.KubeDNSDir != "" && filepath.Dir(fault.File) == filepath.Clean(a.opts.KubeDNSDir) {
 		a.configMapFailed.Add(1)
 	}

@@ -68,7 +68,7 @@ func sameCache(a, b *config.Block) bool {
 	}
 	x, y := *a.Cache, *b.Cache
 	x.Zones, y.Zones = sorted(x.Zones), sorted(y.Zones)
-	return reflect.DeepEqual(x, y) && slices.Equal(sorted(a.Bounds()), sorted(b.Bounds()))
+	return reflect.DeepEqual(x, y) && slices.Equal(sorted(a.Boundaries()), sorted(b.Boundaries()))
 }
 
 func sorted(zones []wire.Name) []wire.Name {
@@ -107,7 +107,7 @@ func (a *builder) setUpstreamsAndCache(p, was *blockParts) {
 	case sameUpstreams && sameCache(was.block, b):
 		p.cache = was.cache
 	default: // what was asked of other upstreams is not what these would answer
-		p.cache = a.store.NewCache(b.Cache, b.Bounds()...)
+		p.cache = a.store.NewCache(b.Cache, b.Boundaries()...)
 	}
 }
 

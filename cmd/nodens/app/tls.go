@@ -31,7 +31,7 @@ func (a *builder) loadCertificates(g, old *generation) (err error) {
 // listenerConfig is before with what b says of how clients come in: blocks on one address have
 // one door.
 func (g *generation) listenerConfig(before server.ListenerConfig, b *config.Block) server.ListenerConfig {
-	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.Over(b.Timeouts)}
+	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.WithDefaults(b.Timeouts)}
 	if b.Transport != config.PlainDNS {
 		d.Certificate = g.certs[*b.TLS]
 	}

@@ -2,8 +2,8 @@ package wire
 
 import "iter"
 
-// End is the offset behind the question section of q, and of replies to it.
-func (q *Query) End() int { return q.questionEnd() }
+// QuestionEnd is the offset behind the question section of q, and of replies to it.
+func (q *Query) QuestionEnd() int { return q.questionEnd() }
 
 // Records goes over the records of reply, a whole reply to q, in order, with the section
 // that each is in. It ends early at a record that leaves the message.
@@ -22,5 +22,5 @@ func (q *Query) Records(reply []byte) iter.Seq2[Section, Record] {
 	}
 }
 
-// TTLAt is the offset of the record's TTL.
-func (r Record) TTLAt() int { return r.ttlOffset() }
+// TTLOffset is the offset of the record's TTL.
+func (r Record) TTLOffset() int { return r.ttlOffset() }

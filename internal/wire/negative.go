@@ -32,15 +32,15 @@ func (r *Reply) Deny(p Packed, ttl uint32) bool {
 			return false
 		}
 		if off = rr.End; rr.Type == TypeSOA && rr.Class == ClassIN {
-			return r.denyBy(msg, rr, denied, ttl) && r.denied(flags)
+			return r.writeDenial(msg, rr, denied, ttl) && r.setDenialHeader(flags)
 		}
 	}
 	return false
 }
 
-// denyBy makes the SOA of msg, the denial of the name denied, the only record of r.
-func (r *Reply) denyBy(msg []byte, soa Record, denied []byte, ttl uint32) bool {
-	left := newSteps(len(msg)) // for three names
+// writeDenial makes the SOA of msg, the denial of the name denied, the only record of r.
+func (r *Reply) writeDenial(msg []byte, soa Record, denied []byte, ttl uint32) bool {
+	left := newReadBudget(len(msg)) // for three names
 	var zone [MaxName]byte
 	n, _ := unpackName(zone[:], msg, soa.Start, &left)
 	if n == 0 || len(denied) < n || string(denied[len(denied)-n:]) != string(zone[:n]) || !Under(denied, Name(zone[:n])) {
@@ -64,8 +64,8 @@ func (r *Reply) denyBy(msg []byte, soa Record, denied []byte, ttl uint32) bool {
 // soaNumbers is the size of what follows the names in an SOA.
 const soaNumbers = 20
 
-// denied gives r the rest of a denial.
-func (r *Reply) denied(flags uint16) bool {
+// setDenialHeader gives r the rest of a denial.
+func (r *Reply) setDenialHeader(flags uint16) bool {
 	r.flags, r.rcode = flags&(flagAA|flagRA), NXDomain
 	return true
 }

@@ -23,15 +23,15 @@ func (q *Query) Restore(msg []byte, do, cd bool) (Response, error) {
 	if cd {
 		flags |= flagCD
 	}
-	if !q.ask(msg, flags) {
+	if !q.setQuestion(msg, flags) {
 		return Response{}, fmt.Errorf("%w: its question is cut off or malformed", ErrResponse)
 	}
 	q.EDNS, q.DO = do, do
 	return ParseResponse(msg, q)
 }
 
-// ask makes q the query with flags for the first question of msg, which has a whole header.
-func (q *Query) ask(msg []byte, flags uint16) bool {
+// setQuestion makes q the query with flags for the first question of msg, which has a whole header.
+func (q *Query) setQuestion(msg []byte, flags uint16) bool {
 	end := skipName(msg, HeaderLen) + 4
 	if end < HeaderLen+4 || end > len(msg) {
 		return false

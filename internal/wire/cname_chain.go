@@ -6,7 +6,7 @@ import "slices"
 // have fewer than ten.
 const maxChain = 16
 
-// follow goes along the CNAMEs of the answer section (RFC 1034, 3.6.2) from the qname, in
+// followAliases goes along the CNAMEs of the answer section (RFC 1034, 3.6.2) from the qname, in
 // whatever order they stand, and says whether they lead to an answer, or contradict one
 // another:
 //
@@ -18,25 +18,25 @@ const maxChain = 16
 //
 // All records must have been checked. It costs a walk over the answers for each name on
 // the way, and takes what it reads behind pointers from s.left.
-func (s *scanned) follow(msg []byte, q *Query) {
+func (s *responseScan) followAliases(msg []byte, q *Query) {
 	if s.Answers > 0 && (s.Rcode == NoError || s.Rcode == NXDomain) {
-		s.walk(msg, q)
+		s.followChain(msg, q)
 	}
 }
 
-// walk is follow where there is something to follow.
-func (s *scanned) walk(msg []byte, q *Query) {
+// followChain is follow where there is something to follow.
+func (s *responseScan) followChain(msg []byte, q *Query) {
 	var buf [MaxName]byte
 	var passed [maxChain]int // the targets followed
 	name, beside := q.Name(), false
 	for i := range maxChain {
-		o := s.ownedBy(msg, q, name)
+		o := s.recordsOf(msg, q, name)
 		if o.ambiguous || o.alias > 0 && slices.Contains(passed[:i], o.alias) {
 			s.Contradictory = true
 			return
 		}
 		if o.alias == 0 || q.Type == TypeCNAME || q.Type == TypeANY {
-			s.arrive(o.asked, beside)
+			s.endChain(o.asked, beside)
 			return
 		}
 		passed[i], beside = o.alias, beside || o.asked
@@ -46,22 +46,22 @@ func (s *scanned) walk(msg []byte, q *Query) {
 	s.Contradictory = beside
 }
 
-// arrive is the end of the way: whether there is what was asked for, and whether it was
+// endChain is the end of the way: whether there is what was asked for, and whether it was
 // beside an alias on the way.
-func (s *scanned) arrive(asked, beside bool) {
+func (s *responseScan) endChain(asked, beside bool) {
 	s.Answered = asked && s.Rcode == NoError
 	s.Contradictory = asked && s.Rcode == NXDomain || !asked && beside
 }
 
-// owned is what the answer section has for one owner.
-type owned struct {
+// ownerRecords is what the answer section has for one owner.
+type ownerRecords struct {
 	alias     int  // where the target of its first CNAME stands; 0: it has none
 	ambiguous bool // another CNAME has another target
 	asked     bool // it has a record of the type asked for
 }
 
-// ownedBy looks through the answers for those of name, lower case and uncompressed.
-func (s *scanned) ownedBy(msg []byte, q *Query, name []byte) (o owned) {
+// recordsOf looks through the answers for those of name, lower case and uncompressed.
+func (s *responseScan) recordsOf(msg []byte, q *Query, name []byte) (o ownerRecords) {
 	var last uint16 // the pointer compared last, and what came of it; 0: none
 	same := false
 	off := q.questionEnd()
@@ -72,20 +72,20 @@ func (s *scanned) ownedBy(msg []byte, q *Query, name []byte) (o owned) {
 		}
 		off = rr.End
 		if at := u16(msg[rr.Start:]); at < 0xC000 || at != last {
-			same, last = s.left.equal(msg, rr.Start, name), 0
+			same, last = s.left.equalNames(msg, rr.Start, name), 0
 			if at >= 0xC000 {
 				last = at
 			}
 		}
 		if same && rr.Class == q.Class {
-			s.own(msg, &o, rr, q.Type)
+			s.addRecord(msg, &o, rr, q.Type)
 		}
 	}
 	return o
 }
 
-// own adds rr, which is one of the owner's, to o.
-func (s *scanned) own(msg []byte, o *owned, rr Record, asked uint16) {
+// addRecord adds rr, which is one of the owner's, to o.
+func (s *responseScan) addRecord(msg []byte, o *ownerRecords, rr Record, asked uint16) {
 	o.asked = o.asked || rr.Type == asked || asked == TypeANY
 	switch {
 	case rr.Type != TypeCNAME:
@@ -97,8 +97,8 @@ func (s *scanned) own(msg []byte, o *owned, rr Record, asked uint16) {
 }
 
 // sameTarget compares the names at two offsets, without case.
-func (s *scanned) sameTarget(msg []byte, a, b int) bool {
+func (s *responseScan) sameTarget(msg []byte, a, b int) bool {
 	var buf [MaxName]byte
 	n, _ := unpackName(buf[:], msg, a, &s.left)
-	return s.left.equal(msg, b, buf[:n])
+	return s.left.equalNames(msg, b, buf[:n])
 }

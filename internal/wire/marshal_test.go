@@ -65,7 +65,7 @@ func FuzzRestoreAny(f *testing.F) {
 			}
 			return
 		}
-		if !resp.Packed.For(&q) || q.CD() != cd || q.DO {
+		if !resp.Packed.IsReplyTo(&q) || q.CD() != cd || q.DO {
 			t.Fatalf("%x is not the reply to %+v", msg, q)
 		}
 		var r Reply

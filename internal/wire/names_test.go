@@ -18,7 +18,7 @@ func copied(t testing.TB, q *Query, m *dns.Msg) *Reply {
 	}
 	r := new(Reply)
 	r.Start(nil, q)
-	r.Pass(resp.Packed)
+	r.CopyRaw(resp.Packed)
 	return r
 }
 
@@ -144,7 +144,7 @@ func TestCut(t *testing.T) {
 	q := ask(t, "a.test.", dns.TypeA)
 	for size, want := range map[int]int{104: 5, 103: 4, 1000: 5} {
 		r := answers(t, q, true, slices.Repeat([]string{"a.test. 60 IN A 192.0.2.1"}, 5)...)
-		r.Cut(size)
+		r.Truncate(size)
 		m := unpacked(t, r.Finish(MaxMessage)) // header and question take 24 bytes, an address 16
 		if len(m.Answer) != want || m.Truncated != (want < 5) {
 			t.Errorf("%d bytes: %d records, TC %v", size, len(m.Answer), m.Truncated)

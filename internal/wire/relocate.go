@@ -2,7 +2,7 @@ package wire
 
 import "github.com/miekg/dns"
 
-// Adopt makes r, whatever it holds, the reply that other is to a question for another
+// CopyAsAlias makes r, whatever it holds, the reply that other is to a question for another
 // name: the records, the rcode and the flags of other behind r's own question. Where
 // other has answers, an alias leads from r's name to other's, in the case of other's
 // query, with the TTL of the first of them; without answers there is nothing to lead
@@ -11,9 +11,9 @@ import "github.com/miekg/dns"
 // It is false, and r empty, where a record can't be moved: names in its RDATA that
 // only its own type tells from other bytes, pointers to what is no name, or beyond
 // what a pointer reaches. Nothing is allocated but what r's buffer needs to grow.
-func (r *Reply) Adopt(other *Reply) bool {
+func (r *Reply) CopyAsAlias(other *Reply) bool {
 	r.Reset()
-	m := mover{from: other.b, to: r, question: other.q.questionEnd()}
+	m := relocator{from: other.b, to: r, question: other.q.questionEnd()}
 	m.anchor = m.question
 	for at := HeaderLen; at < m.question-4; at += 1 + int(m.from[at]) {
 		m.labels[at/64] |= 1 << (at % 64)
@@ -26,8 +26,8 @@ func (r *Reply) Adopt(other *Reply) bool {
 		m.anchor = HeaderLen
 		m.placed = r.Add(Answer, AtQuestion, TypeCNAME, first.TTL, other.b[HeaderLen:m.question-4])
 	}
-	m.shift(m.question)
-	if !m.records(other) {
+	m.markShift(m.question)
+	if !m.copyRecords(other) {
 		r.Reset()
 		return false
 	}
@@ -44,9 +44,9 @@ func (r *Reply) Adopt(other *Reply) bool {
 // written out, and those differ in their first label: hosts, zones, the root.
 const maxShifts = 8
 
-// mover copies records from one message to another with a question of another length,
+// relocator copies records from one message to another with a question of another length,
 // so that the pointers in it (RFC 1035, 4.1.4) lead to what they led to.
-type mover struct {
+type relocator struct {
 	from []byte
 	to   *Reply
 	// question is the end of from's question section. The part of its name that
@@ -60,8 +60,8 @@ type mover struct {
 	labels [(maxPointed + 1) / 64]uint64
 }
 
-// shift notes that what comes next in from, at off, comes next in the other message.
-func (m *mover) shift(off int) bool {
+// markShift notes that what comes next in from, at off, comes next in the other message.
+func (m *relocator) markShift(off int) bool {
 	if m.n == maxShifts {
 		return false
 	}
@@ -70,12 +70,12 @@ func (m *mover) shift(off int) bool {
 	return true
 }
 
-// records copies all of other's.
-func (m *mover) records(other *Reply) bool {
+// copyRecords copies all of other's.
+func (m *relocator) copyRecords(other *Reply) bool {
 	off := m.question
 	for range int(other.count[Answer]) + int(other.count[Authority]) + int(other.count[Additional]) {
 		rr, ok := readRecord(m.from, off)
-		if !ok || !m.record(rr) {
+		if !ok || !m.copyRecord(rr) {
 			return false
 		}
 		off = rr.End
@@ -83,46 +83,46 @@ func (m *mover) records(other *Reply) bool {
 	return len(m.to.b)+optLen <= MaxMessage
 }
 
-func (m *mover) record(rr Record) bool {
-	off, ok := m.name(rr.Start)
+func (m *relocator) copyRecord(rr Record) bool {
+	off, ok := m.copyName(rr.Start)
 	if !ok {
 		return false
 	}
-	m.copy(off, rr.Data)
+	m.copyBytes(off, rr.Data)
 	at := len(m.to.b)
-	if !m.rdata(rr) {
+	if !m.copyRdata(rr) {
 		return false
 	}
 	put16(m.to.b[at-2:], uint16(len(m.to.b)-at))
 	return true
 }
 
-func (m *mover) copy(from, to int) { m.to.b = append(m.to.b, m.from[from:to]...) }
+func (m *relocator) copyBytes(from, to int) { m.to.b = append(m.to.b, m.from[from:to]...) }
 
-// rdata copies r's. RDATA without names is copied as it is, and so is that of types
+// copyRdata copies r's. RDATA without names is copied as it is, and so is that of types
 // nobody knows, which is never compressed (RFC 3597, 4).
-func (m *mover) rdata(r Record) bool {
+func (m *relocator) copyRdata(r Record) bool {
 	shape, named := rdataNames[r.Type]
 	if !named {
 		_, known := dns.TypeToRR[r.Type]
-		m.copy(r.Data, r.End)
+		m.copyBytes(r.Data, r.End)
 		return addressLen(r.Type) > 0 || !known || r.Type == TypeTXT
 	}
 	off := r.Data + shape.head
-	m.copy(r.Data, off)
+	m.copyBytes(r.Data, off)
 	for range shape.names {
-		end, ok := m.name(off)
+		end, ok := m.copyName(off)
 		if !ok {
 			return false
 		}
 		off = end
 	}
-	m.copy(off, r.End)
+	m.copyBytes(off, r.End)
 	return shape.tail >= 0
 }
 
-// name copies the name at off, and gives the offset behind it.
-func (m *mover) name(off int) (end int, ok bool) {
+// copyName copies the name at off, and gives the offset behind it.
+func (m *relocator) copyName(off int) (end int, ok bool) {
 	for {
 		if off <= maxPointed {
 			m.labels[off/64] |= 1 << (off % 64)
@@ -133,38 +133,38 @@ func (m *mover) name(off int) (end int, ok bool) {
 			return off + 1, true
 		case n&0xC0 == 0xC0:
 			end = off + 2
-			return end, m.point(int(u16(m.from[off:])&0x3FFF), end)
+			return end, m.copyPointer(int(u16(m.from[off:])&0x3FFF), end)
 		default:
-			m.copy(off, off+1+n)
+			m.copyBytes(off, off+1+n)
 			off += 1 + n
 		}
 	}
 }
 
-// point ends a name as a pointer to the byte to of from does; next is what stands
+// copyPointer ends a name as a pointer to the byte to of from does; next is what stands
 // behind that pointer.
-func (m *mover) point(to, next int) bool {
+func (m *relocator) copyPointer(to, next int) bool {
 	switch {
 	case m.labels[to/64]&(1<<(to%64)) == 0:
 		return false
 	case to >= m.question:
-		return m.pointAt(to + m.by(to))
+		return m.writePointer(to + m.shiftAt(to))
 	case to >= m.anchor:
-		return m.pointAt(m.placed + to - m.anchor)
+		return m.writePointer(m.placed + to - m.anchor)
 	default:
 		m.anchor, m.placed = to, len(m.to.b)
-		m.copy(to, m.question-4)
-		return m.shift(next)
+		m.copyBytes(to, m.question-4)
+		return m.markShift(next)
 	}
 }
 
-func (m *mover) pointAt(at int) bool {
+func (m *relocator) writePointer(at int) bool {
 	m.to.b = append16(m.to.b, 0xC000|uint16(at))
 	return at <= maxPointed
 }
 
-// by is how far what stands at off in from has moved.
-func (m *mover) by(off int) int {
+// shiftAt is how far what stands at off in from has moved.
+func (m *relocator) shiftAt(off int) int {
 	i := m.n - 1
 	for i > 0 && m.shifts[i].from > off {
 		i--

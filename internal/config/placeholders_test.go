@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-func pillars() Pillars {
-	return Pillars{
+func pillars() Placeholders {
+	return Placeholders{
 		Path:               "Corefile.base",
 		ClusterDNS:         "10.96.0.11",
 		ServiceEnv:         "KUBE_DNS_UPSTREAM_SERVICE_HOST",
@@ -21,7 +21,7 @@ func TestRender(t *testing.T) {
 	six.LocalDNS = addrs("fd00::a")
 	for _, tt := range []struct {
 		name   string
-		values Pillars
+		values Placeholders
 		base   string
 		want   string
 	}{
@@ -34,9 +34,9 @@ func TestRender(t *testing.T) {
 		{"local with a port, IPv6", six, "health __PILLAR__LOCAL__DNS__:8080\n", "health [fd00::a]:8080\n"},
 		{"prometheus", pillars(), "prometheus __PROMETHEUS__ENDPOINT__\n", "prometheus :9253\n"},
 		{"two in a line", pillars(), "__PROMETHEUS__ENDPOINT__ __PILLAR__CLUSTER__DNS__ __PROMETHEUS__ENDPOINT__", ":9253 10.96.0.11 :9253"},
-		{"comment", Pillars{}, "errors # __PILLAR__CLUSTER__DNS__ __PILLAR__X__\n", "errors # __PILLAR__CLUSTER__DNS__ __PILLAR__X__\n"},
+		{"comment", Placeholders{}, "errors # __PILLAR__CLUSTER__DNS__ __PILLAR__X__\n", "errors # __PILLAR__CLUSTER__DNS__ __PILLAR__X__\n"},
 		{"no comment in quotes", pillars(), "\"a # \\\" b\n# c\" __PILLAR__CLUSTER__DNS__\n", "\"a # \\\" b\n# c\" 10.96.0.11\n"},
-		{"a quote inside a word is none", Pillars{}, "a\"b # __PILLAR__X__\n", "a\"b # __PILLAR__X__\n"},
+		{"a quote inside a word is none", Placeholders{}, "a\"b # __PILLAR__X__\n", "a\"b # __PILLAR__X__\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Render([]byte(tt.base), tt.values)
@@ -48,13 +48,13 @@ func TestRender(t *testing.T) {
 }
 
 func TestRenderFaults(t *testing.T) {
-	allowed := strings.Join(pillarNames, ", ")
-	missing := Pillars{Path: "Corefile.base", ServiceEnv: "KUBE_DNS_UPSTREAM_SERVICE_HOST"}
+	allowed := strings.Join(placeholderNames, ", ")
+	missing := Placeholders{Path: "Corefile.base", ServiceEnv: "KUBE_DNS_UPSTREAM_SERVICE_HOST"}
 	headless := missing
 	headless.ClusterDNS = "None"
 	for _, tt := range []struct {
 		name   string
-		values Pillars
+		values Placeholders
 		base   string
 		want   string
 	}{

@@ -36,7 +36,7 @@ func adopted(t testing.TB, q, sub *Query, msg []byte, ttl uint32) (r Reply, ok b
 	before := string(from.b)
 	r.Start(nil, q)
 	r.Add(Authority, AtQuestion, TypeTXT, 1, []byte("\x04gone"))
-	ok = r.Adopt(&from)
+	ok = r.CopyAsAlias(&from)
 	if string(from.b) != before {
 		t.Error("the other reply has changed")
 	}
@@ -256,7 +256,7 @@ func BenchmarkAdopt(b *testing.B) {
 			r.Start(make([]byte, 0, 2048), q)
 			b.ReportAllocs()
 			for b.Loop() {
-				if !r.Adopt(from) {
+				if !r.CopyAsAlias(from) {
 					b.Fatal("not adopted")
 				}
 			}

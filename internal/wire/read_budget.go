@@ -6,44 +6,44 @@ import (
 	"github.com/miekg/dns"
 )
 
-// steps is how many more labels (each eight bytes of them) and pointers may be read behind compression pointers in
+// readBudget is how many more labels (each eight bytes of them) and pointers may be read behind compression pointers in
 // one message; less than zero says that it was too many, and that the message is to be
 // refused. A pointer has two bytes and may lead to a name of 127 labels with a pointer
 // before each (RFC 1035, 4.1.4, bounds neither), so that without it a message can cost
 // a hundred steps for each of its bytes. What stands before the first pointer of a name
 // is not counted: its bytes are the record's own.
-type steps int
+type readBudget int
 
 const (
-	// freeSteps is for short messages, whose few records may all have long names: 200
+	// baseBudget is for short messages, whose few records may all have long names: 200
 	// pointers to names of 20 labels.
-	freeSteps = 4096
-	// stepsPerByte allows 4,000 records in 64 KiB, with an owner and a name in the RDATA
+	baseBudget = 4096
+	// budgetPerByte allows 4,000 records in 64 KiB, with an owner and a name in the RDATA
 	// that are never the ones before, three pointers deep with twelve labels behind
 	// those. Half as much is met by large zones with deep names, double only costs.
-	stepsPerByte = 2
+	budgetPerByte = 2
 )
 
-// read counts a label or a pointer that begins with the byte c. Every eight bytes of a
+// spend counts a label or a pointer that begins with the byte c. Every eight bytes of a
 // label are as dear as another label.
-func (s *steps) read(c int) {
+func (s *readBudget) spend(c int) {
 	*s--
 	if c <= MaxLabel {
-		*s -= steps(c >> 3)
+		*s -= readBudget(c >> 3)
 	}
 }
 
-// newSteps is for a message of n bytes.
-func newSteps(n int) steps { return freeSteps + stepsPerByte*steps(n) }
+// newReadBudget is for a message of n bytes.
+func newReadBudget(n int) readBudget { return baseBudget + budgetPerByte*readBudget(n) }
 
-// equal reports whether the name at off is name, which is lower case and uncompressed.
+// equalNames reports whether the name at off is name, which is lower case and uncompressed.
 // What it reads of msg must have been checked.
-func (s *steps) equal(msg []byte, off int, name []byte) bool {
+func (s *readBudget) equalNames(msg []byte, off int, name []byte) bool {
 	pointed := false
 	for at := 0; ; {
 		n := int(msg[off])
 		if pointed {
-			s.read(n)
+			s.spend(n)
 		}
 		if n&0xC0 == 0xC0 {
 			if *s < 0 {
@@ -75,14 +75,14 @@ const (
 	// maxObjects bounds the bytes of all names in a message that becomes objects, which
 	// have each name written out: 4,000 records with two names of 60 bytes each. They
 	// take some ten nanoseconds a byte, and are for rare shapes.
-	maxObjects steps = 8 * (MaxMessage + 1)
+	maxObjects readBudget = 8 * (MaxMessage + 1)
 )
 
 // Unpack reads msg into objects. It refuses what would take far longer than other messages
 // of that length, for which miekg/dns has a bound for each name but none for all. Errors
 // wrap [ErrResponse].
 func Unpack(msg []byte) (*dns.Msg, error) {
-	if left := maxObjects; !left.bear(msg) {
+	if left := maxObjects; !left.allows(msg) {
 		return nil, fmt.Errorf("%w: its names are too long in all", ErrResponse)
 	}
 	m := new(dns.Msg)
@@ -92,39 +92,39 @@ func Unpack(msg []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// bear counts the bytes of all names in msg, and reports whether there are not too many.
+// allows counts the bytes of all names in msg, and reports whether there are not too many.
 // What is broken ends the count, since it ends the reading, too.
-func (s *steps) bear(msg []byte) bool {
+func (s *readBudget) allows(msg []byte) bool {
 	if len(msg) < HeaderLen {
 		return true
 	}
 	off := HeaderLen
 	for range u16(msg[4:]) {
-		if off = s.names(msg, off, 1); off < 0 || *s < 0 {
+		if off = s.spendNames(msg, off, 1); off < 0 || *s < 0 {
 			return *s >= 0
 		}
 		off += 4
 	}
 	for range int(u16(msg[6:])) + int(u16(msg[8:])) + int(u16(msg[10:])) {
 		r, ok := readRecord(msg, off)
-		if !ok || s.names(msg, off, 1) < 0 || *s < 0 {
+		if !ok || s.spendNames(msg, off, 1) < 0 || *s < 0 {
 			break
 		}
 		at, n := namesIn(msg, r)
-		s.names(msg[:r.End], at, n)
+		s.spendNames(msg[:r.End], at, n)
 		off = r.End
 	}
 	return *s >= 0
 }
 
-// names counts the bytes of n names that follow one another from off on; with n below
+// spendNames counts the bytes of n names that follow one another from off on; with n below
 // zero they go on to the end of msg. It gives the offset behind them, -1 if one is broken
 // or they are too many.
-func (s *steps) names(msg []byte, off, n int) int {
+func (s *readBudget) spendNames(msg []byte, off, n int) int {
 	var buf [MaxName]byte
 	for ; n > 0 || n < 0 && off < len(msg); n-- {
 		used, end := expandName(buf[:], msg, off, s)
-		*s -= steps(used + objectName)
+		*s -= readBudget(used + objectName)
 		if used == 0 || *s < 0 {
 			return -1
 		}

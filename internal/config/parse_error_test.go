@@ -166,7 +166,7 @@ func TestFaults(t *testing.T) {
 			if err == nil || err.Error() != "Corefile:"+tt.want {
 				t.Errorf("error %v\nwant  Corefile:%s", err, tt.want)
 			}
-			var f *Fault
+			var f *ParseError
 			if !errors.As(err, &f) || f.File != "Corefile" || f.Line < 3 || f.Word == "" && !strings.Contains(tt.text, `""`) {
 				t.Errorf("fault %+v", f)
 			}
@@ -210,7 +210,7 @@ Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 func TestManyFaults(t *testing.T) {
 	_, err := parse(t, ". {\n"+strings.Repeat("bufsize\n", 100)+"}\n")
 	lines := strings.Split(err.Error(), "\n")
-	if len(lines) != maxFaults+1 || lines[maxFaults] != "Corefile: more is wrong; mend what is above first" {
+	if len(lines) != maxErrors+1 || lines[maxErrors] != "Corefile: more is wrong; mend what is above first" {
 		t.Errorf("%d lines, the last is %q", len(lines), lines[len(lines)-1])
 	}
 }
@@ -246,7 +246,7 @@ func TestNearest(t *testing.T) {
 		"cahce": "cache", "Cache": "cache", "chache": "cache", "lop": "loop", "loops": "loop", "error": "errors", "forcetcp": "force_tcp",
 		"": "", "x": "", "dns64": "", "rewrite": "", strings.Repeat("cache", 100): "",
 	} {
-		if got := nearest(text, allowed); got != want {
+		if got := closestMatch(text, allowed); got != want {
 			t.Errorf("nearest to %q is %q, want %q", text, got, want)
 		}
 	}
@@ -260,7 +260,7 @@ func TestDistance(t *testing.T) {
 		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "abd", 1},
 		{"abc", "ab", 1}, {"abc", "xabc", 1}, {"ca", "abc", 3}, {"kitten", "sitting", 3},
 	} {
-		if got := distance(tt.a, tt.b); got != tt.want {
+		if got := editDistance(tt.a, tt.b); got != tt.want {
 			t.Errorf("distance of %q and %q is %d, want %d", tt.a, tt.b, got, tt.want)
 		}
 	}

@@ -12,26 +12,26 @@ import (
 
 const tlsUsage = "tls [CERT KEY] [CA]"
 
-// carriage adds forward's options about how upstreams are reached.
-func (f *Forward) carriage(p *parser, table options, at map[string]word) {
-	table["tls"] = option{usage: tlsUsage, most: 3, set: func(args []word) { f.TLS = tlsClient(p, args) }}
-	table["tls_servername"] = option{usage: "tls_servername NAME", least: 1, most: 1, set: func(args []word) {
+// transportOptions adds forward's options about how upstreams are reached.
+func (f *Forward) transportOptions(p *parser, table options, at map[string]token) {
+	table["tls"] = option{usage: tlsUsage, most: 3, set: func(args []token) { f.TLS = tlsClient(p, args) }}
+	table["tls_servername"] = option{usage: "tls_servername NAME", least: 1, most: 1, set: func(args []token) {
 		f.ServerName, at["tls_servername"] = args[0].text, args[0]
 		if !hostname(f.ServerName) {
-			p.fault(args[0], "%q is not a host name", f.ServerName)
+			p.errorf(args[0], "%q is not a host name", f.ServerName)
 		}
 	}}
-	table["doh_method"] = option{usage: "doh_method POST|GET", least: 1, most: 1, set: func(args []word) {
+	table["doh_method"] = option{usage: "doh_method POST|GET", least: 1, most: 1, set: func(args []token) {
 		f.DoHMethod, _ = choice(p, args[0], "method", map[string]string{"POST": "POST", "GET": "GET"})
 	}}
-	table["source_address"] = option{usage: "source_address IP", least: 1, most: 1, set: func(args []word) {
+	table["source_address"] = option{usage: "source_address IP", least: 1, most: 1, set: func(args []token) {
 		addr, err := netip.ParseAddr(args[0].text)
 		if err != nil {
-			p.fault(args[0], "%q is not an IP address", args[0].text)
+			p.errorf(args[0], "%q is not an IP address", args[0].text)
 		}
 		f.SourceAddress, at["source_address"] = addr.Unmap(), args[0]
 	}}
-	table["resolver"] = option{usage: "resolver IP…", least: 1, most: -1, set: func(args []word) {
+	table["resolver"] = option{usage: "resolver IP…", least: 1, most: -1, set: func(args []token) {
 		f.Resolver, at["resolver"] = resolvers(p, args), args[0]
 	}}
 }
@@ -41,27 +41,27 @@ func (f *Forward) carriage(p *parser, table options, at map[string]word) {
 const maxResolvers = 15
 
 // resolvers reads addresses with or without a port.
-func resolvers(p *parser, args []word) []netip.AddrPort {
+func resolvers(p *parser, args []token) []netip.AddrPort {
 	var list []netip.AddrPort
 	for _, w := range args {
 		at, err := address(w.text, 53)
 		switch {
 		case err != nil:
-			p.fault(w, "%v", err)
+			p.errorf(w, "%v", err)
 		case !at.IsValid():
-			p.fault(w, "%q is not an IP address; write IP or IP:PORT", w.text)
+			p.errorf(w, "%q is not an IP address; write IP or IP:PORT", w.text)
 		case !slices.Contains(list, at):
 			list = append(list, at)
 		}
 	}
 	if len(list) > maxResolvers {
-		p.fault(args[0], "there are %d resolvers; allowed: 1 to %d", len(list), maxResolvers)
+		p.errorf(args[0], "there are %d resolvers; allowed: 1 to %d", len(list), maxResolvers)
 	}
 	return list
 }
 
 // tlsClient reads the files that args name, so that a broken one is found now.
-func tlsClient(p *parser, args []word) *TLSClient {
+func tlsClient(p *parser, args []token) *TLSClient {
 	c := &TLSClient{}
 	switch len(args) {
 	case 1:
@@ -75,25 +75,25 @@ func tlsClient(p *parser, args []word) *TLSClient {
 	for i, w := range args {
 		text, err := readFile(w.text)
 		if err != nil {
-			p.fault(w, "can't read %q: %v; write: %s", w.text, err, tlsUsage)
+			p.errorf(w, "can't read %q: %v; write: %s", w.text, err, tlsUsage)
 			return c
 		}
-		p.reads(w.text, text)
+		p.recordFile(w.text, text)
 		texts[i] = text
 	}
 	if len(args) >= 2 {
 		if _, err := tls.X509KeyPair(texts[0], texts[1]); err != nil {
-			p.fault(args[0], "%q and %q are not a certificate and its key in PEM: %v", args[0].text, args[1].text, err)
+			p.errorf(args[0], "%q and %q are not a certificate and its key in PEM: %v", args[0].text, args[1].text, err)
 		}
 	}
 	if n := len(args); n%2 == 1 && !x509.NewCertPool().AppendCertsFromPEM(texts[n-1]) {
-		p.fault(args[n-1], "%q holds no certificate in PEM; name the file of the authority that signs the upstreams' certificates", args[n-1].text)
+		p.errorf(args[n-1], "%q holds no certificate in PEM; name the file of the authority that signs the upstreams' certificates", args[n-1].text)
 	}
 	return c
 }
 
 // rcodes reads names of rcodes, in any case.
-func rcodes(p *parser, args []word) []wire.Rcode {
+func rcodes(p *parser, args []token) []wire.Rcode {
 	const last = 23 // BADCOOKIE (IANA, DNS RCODEs); what is above is for private use
 	table := make(map[string]wire.Rcode)
 	for c := range wire.Rcode(last + 1) {
@@ -110,24 +110,24 @@ func rcodes(p *parser, args []word) []wire.Rcode {
 }
 
 // failures reads rcodes other than NOERROR.
-func failures(p *parser, args []word) []wire.Rcode {
+func failures(p *parser, args []token) []wire.Rcode {
 	for _, w := range args {
 		if strings.EqualFold(w.text, wire.NoError.String()) {
-			p.fault(w, "NOERROR is no failure; next_on_nodata is the option about empty answers")
+			p.errorf(w, "NOERROR is no failure; next_on_nodata is the option about empty answers")
 		}
 	}
 	return rcodes(p, args)
 }
 
-// named looks at what the options say about the upstreams when both are known.
-func (f *Forward) named(p *parser, at map[string]word) {
+// checkNames looks at what the options say about the upstreams when both are known.
+func (f *Forward) checkNames(p *parser, at map[string]token) {
 	for _, to := range f.To {
 		if to.ServerName != "" && f.ServerName != "" {
-			p.fault(at["tls_servername"], "the upstream %s names its certificate %s itself; take out one of the two", to, to.ServerName)
+			p.errorf(at["tls_servername"], "the upstream %s names its certificate %s itself; take out one of the two", to, to.ServerName)
 		}
 		addr := to.Addr.Addr()
 		if f.SourceAddress.IsValid() && addr.IsValid() && addr.Is4() != f.SourceAddress.Is4() {
-			p.fault(at["source_address"], "the upstream %s is of the other address family than %s; write a forward for each family", to, f.SourceAddress)
+			p.errorf(at["source_address"], "the upstream %s is of the other address family than %s; write a forward for each family", to, f.SourceAddress)
 		}
 	}
 }

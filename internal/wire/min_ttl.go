@@ -1,8 +1,8 @@
 package wire
 
-// Age gives the least TTL of msg's records but for its OPT record, in seconds: for how
+// MinTTL gives the least TTL of msg's records but for its OPT record, in seconds: for how
 // long all of it holds. ok is false where it has none, or is not a message.
-func Age(msg []byte) (ttl uint32, ok bool) {
+func MinTTL(msg []byte) (ttl uint32, ok bool) {
 	if len(msg) < HeaderLen {
 		return 0, false
 	}

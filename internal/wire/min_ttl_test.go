@@ -41,12 +41,12 @@ func TestAge(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got, ok := Age(msg); got != tt.want || ok != tt.ok {
+				if got, ok := MinTTL(msg); got != tt.want || ok != tt.ok {
 					t.Errorf("%d, %t; want %d, %t", got, ok, tt.want, tt.ok)
 				}
 				for n := range msg { // cut anywhere, it is no message
 					if len(m.Answer) > 0 || n < HeaderLen {
-						if _, ok := Age(msg[:n]); ok {
+						if _, ok := MinTTL(msg[:n]); ok {
 							t.Errorf("cut at %d of %d it has a TTL", n, len(msg))
 						}
 					}

@@ -1,24 +1,24 @@
 package stat
 
-// Tally is a [Histogram] of whole numbers for one goroutine at a time: counting
-// is plain addition. It must be made by [NewTally].
-type Tally struct {
+// LocalHistogram is a [Histogram] of whole numbers for one goroutine at a time: counting
+// is plain addition. It must be made by [NewLocalHistogram].
+type LocalHistogram struct {
 	bounds  []uint64
 	buckets []uint64 // one more than bounds
 	sum     uint64
 }
 
-// NewTally makes a tally of ascending bounds, which must not change afterwards.
-func NewTally(bounds []uint64) Tally {
-	return Tally{bounds: bounds, buckets: make([]uint64, len(bounds)+1)}
+// NewLocalHistogram makes a tally of ascending bounds, which must not change afterwards.
+func NewLocalHistogram(bounds []uint64) LocalHistogram {
+	return LocalHistogram{bounds: bounds, buckets: make([]uint64, len(bounds)+1)}
 }
 
 // Observe counts v. It looks for the bucket from the least bound on: values are
 // mostly small.
-func (t *Tally) Observe(v uint64) { t.ObserveMany(v, 1) }
+func (t *LocalHistogram) Observe(v uint64) { t.ObserveMany(v, 1) }
 
 // ObserveMany counts v n times.
-func (t *Tally) ObserveMany(v, n uint64) {
+func (t *LocalHistogram) ObserveMany(v, n uint64) {
 	i := 0
 	for i < len(t.bounds) && v > t.bounds[i] {
 		i++
@@ -28,7 +28,7 @@ func (t *Tally) ObserveMany(v, n uint64) {
 }
 
 // Read gives the values so far, in units of which a value has perUnit.
-func (t *Tally) Read(perUnit float64) Snapshot {
+func (t *LocalHistogram) Read(perUnit float64) Snapshot {
 	out := Snapshot{Sum: float64(t.sum) / perUnit, Buckets: make(map[float64]uint64, len(t.bounds))}
 	for i, b := range t.bounds {
 		out.Count += t.buckets[i]

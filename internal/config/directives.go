@@ -17,20 +17,20 @@ type repeatable interface {
 	join(p *parser, s statement, next directive)
 }
 
-// slot is one line of the table: a directive's name and its field in [Block].
-type slot struct {
+// field is one line of the table: a directive's name and its field in [Block].
+type field struct {
 	name  string
 	index int
 }
 
-// slots reads the table off [Block]'s tags. It is called once for a Corefile, not
+// fields reads the table off [Block]'s tags. It is called once for a Corefile, not
 // for queries.
-func slots() []slot {
-	var list []slot
+func fields() []field {
+	var list []field
 	block := reflect.TypeFor[Block]()
 	for i := range block.NumField() {
 		if name := block.Field(i).Tag.Get("directive"); name != "" {
-			list = append(list, slot{name: name, index: i})
+			list = append(list, field{name: name, index: i})
 		}
 	}
 	return list
@@ -40,7 +40,7 @@ func slots() []slot {
 // table, which is the order in which a query meets them.
 func Directives() []string {
 	var names []string
-	for _, s := range slots() {
+	for _, s := range fields() {
 		names = append(names, s.name)
 	}
 	return names
@@ -50,7 +50,7 @@ func Directives() []string {
 func (b *Block) Directives() []string {
 	var names []string
 	v := reflect.ValueOf(b).Elem()
-	for _, s := range slots() {
+	for _, s := range fields() {
 		if !v.Field(s.index).IsNil() {
 			names = append(names, s.name)
 		}
@@ -60,16 +60,16 @@ func (b *Block) Directives() []string {
 
 // directives reads a block's directives into p.block.
 func (p *parser) directives(list []statement) {
-	table := slots()
+	table := fields()
 	for _, s := range list {
-		if len(p.faults) > 1000 { // no Corefile, and no error would show them all
+		if len(p.errs) > 1000 { // no Corefile, and no error would show them all
 			break
 		}
 		name := s.name()
-		i := slices.IndexFunc(table, func(s slot) bool { return s.name == name.text })
+		i := slices.IndexFunc(table, func(s field) bool { return s.name == name.text })
 		if i < 0 {
 			p.name = ""
-			p.stranger(name)
+			p.unknownDirective(name)
 			continue
 		}
 		p.name = name.text
@@ -79,7 +79,7 @@ func (p *parser) directives(list []statement) {
 }
 
 // directive reads s into its field.
-func (p *parser) directive(at slot, s statement) {
+func (p *parser) directive(at field, s statement) {
 	field := reflect.ValueOf(p.block).Elem().Field(at.index)
 	fresh := reflect.New(field.Type().Elem())
 	value := fresh.Interface().(directive)
@@ -94,13 +94,13 @@ func (p *parser) directive(at slot, s statement) {
 		r.join(p, s, value)
 		return
 	}
-	p.fault(s.name(), "%q stands twice in a block, first at %s:%d; keep one", at.name, first.file, first.line)
+	p.errorf(s.name(), "%q stands twice in a block, first at %s:%d; keep one", at.name, first.file, first.line)
 }
 
-// stranger notes a directive that is not in the table.
-func (p *parser) stranger(w word) {
+// unknownDirective notes a directive that is not in the table.
+func (p *parser) unknownDirective(w token) {
 	if slices.Contains(coreDNS, w.text) {
-		f := p.fault(w, "CoreDNS has the directive %q, this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS", w.text)
+		f := p.errorf(w, "CoreDNS has the directive %q, this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS", w.text)
 		f.Allowed = slices.Sorted(slices.Values(Directives()))
 		return
 	}

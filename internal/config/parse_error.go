@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Fault is one thing wrong in a Corefile or in a file it names. It says where it
+// ParseError is one thing wrong in a Corefile or in a file it names. It says where it
 // stands and what to write instead. It is not changed once it is made.
-type Fault struct {
+type ParseError struct {
 	// File and Line are where Word stands; Line is 0 where the file as a whole is
 	// at fault.
 	File string
@@ -30,7 +30,7 @@ type Fault struct {
 
 // Error is "FILE:LINE: DIRECTIVE OPTION: TEXT (did you mean …?); allowed: …", in one
 // line.
-func (f *Fault) Error() string {
+func (f *ParseError) Error() string {
 	var b strings.Builder
 	b.WriteString(f.File)
 	if f.Line > 0 {
@@ -53,14 +53,14 @@ func (f *Fault) Error() string {
 // oneLine keeps a quoted word with line breaks in it on the line of its error.
 var oneLine = strings.NewReplacer("\n", `\n`, "\r", `\r`)
 
-// maxFaults bounds what one reading reports: a screenful. A file with more is most
+// maxErrors bounds what one reading reports: a screenful. A file with more is most
 // often not a Corefile at all.
-const maxFaults = 25
+const maxErrors = 25
 
-// join makes one error of faults, by file and line and each text once; nil if there
+// joinErrors makes one error of faults, by file and line and each text once; nil if there
 // are none.
-func join(file string, faults []*Fault) error {
-	slices.SortStableFunc(faults, func(a, b *Fault) int {
+func joinErrors(file string, faults []*ParseError) error {
+	slices.SortStableFunc(faults, func(a, b *ParseError) int {
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 	})
 	var errs []error
@@ -71,8 +71,8 @@ func join(file string, faults []*Fault) error {
 			continue
 		}
 		seen[text] = true
-		if len(errs) == maxFaults {
-			more := &Fault{File: file, Text: "more is wrong; mend what is above first"}
+		if len(errs) == maxErrors {
+			more := &ParseError{File: file, Text: "more is wrong; mend what is above first"}
 			return errors.Join(append(errs, more)...)
 		}
 		errs = append(errs, f)
@@ -80,24 +80,24 @@ func join(file string, faults []*Fault) error {
 	return errors.Join(errs...)
 }
 
-// nearest is the word of allowed that text is probably a slip of, or "".
-func nearest(text string, allowed []string) string {
+// closestMatch is the word of allowed that text is probably a slip of, or "".
+func closestMatch(text string, allowed []string) string {
 	// One slip in three letters: "lop" is loop, but "dns64" is not "ready".
 	best, limit := "", max(1, len(text)/3)
 	if len(text) > 64 { // no directive or option is a third as long
 		return ""
 	}
 	for _, word := range allowed {
-		if d := distance(strings.ToLower(text), word); d <= limit {
+		if d := editDistance(strings.ToLower(text), word); d <= limit {
 			best, limit = word, d-1
 		}
 	}
 	return best
 }
 
-// distance is how many letters to add, drop, change or swap with their neighbour
+// editDistance is how many letters to add, drop, change or swap with their neighbour
 // turn a into b (optimal string alignment).
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
 	for j := range rows[0] {
 		rows[0][j] = j

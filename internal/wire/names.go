@@ -1,8 +1,8 @@
 package wire
 
-// Named is a name in a reply that says what is known of another name than the question's:
+// NameRef is a name in a reply that says what is known of another name than the question's:
 // the owner of a record, or the target of one of the types in [Names.Next].
-type Named struct {
+type NameRef struct {
 	Section Section
 	Record  int    // the record's number in the reply, from 0
 	Type    uint16 // of the record
@@ -22,42 +22,42 @@ type Names struct {
 	number  int
 	off     int
 	rr      Record
-	target  bool   // rr's data has a name, which comes next
-	owner   uint16 // the compression pointer that the record before began with
-	budget  steps  // for what is left of r
+	target  bool       // rr's data has a name, which comes next
+	owner   uint16     // the compression pointer that the record before began with
+	budget  readBudget // for what is left of r
 	name    [MaxName]byte
 }
 
 // Names starts before the first name of r.
 func (r *Reply) Names() Names {
-	return Names{r: r, left: r.count[Answer], number: -1, off: r.q.questionEnd(), owner: questionPointer, budget: newSteps(len(r.b))}
+	return Names{r: r, left: r.count[Answer], number: -1, off: r.q.questionEnd(), owner: questionPointer, budget: newReadBudget(len(r.b))}
 }
 
 // Next gives the next name; false if there is none. In the answer section these are the
 // owners, but for the question's and those of several records next to one another, which
 // come once; and the targets of CNAME, DNAME, PTR, SVCB
 // and HTTPS records. In the additional section they are all owners.
-func (n *Names) Next() (Named, bool) {
+func (n *Names) Next() (NameRef, bool) {
 	for {
 		if n.target {
 			n.target = false
-			return n.named(n.rr.Data+targetAt(n.rr.Type), true), true
+			return n.nameRef(n.rr.Data+targetAt(n.rr.Type), true), true
 		}
-		if !n.next() {
-			return Named{}, false
+		if !n.nextRecord() {
+			return NameRef{}, false
 		}
 		n.target = n.section == Answer && targetAt(n.rr.Type) >= 0
 		owner := u16(n.r.b[n.rr.Start:])
 		same := owner >= 0xC000 && owner == n.owner
 		n.owner = owner
 		if !same || n.section != Answer {
-			return n.named(n.rr.Start, false), true
+			return n.nameRef(n.rr.Start, false), true
 		}
 	}
 }
 
-// next reads the next record; false if there is none.
-func (n *Names) next() bool {
+// nextRecord reads the next record; false if there is none.
+func (n *Names) nextRecord() bool {
 	for n.left == 0 || n.section == Authority {
 		if n.section == Additional {
 			return false
@@ -83,10 +83,10 @@ func (n *Names) next() bool {
 	return true
 }
 
-// named is the name at off.
-func (n *Names) named(off int, target bool) Named {
+// nameRef is the name at off.
+func (n *Names) nameRef(off int, target bool) NameRef {
 	size, _ := unpackName(n.name[:], n.r.b, off, &n.budget)
-	item := Named{Section: n.section, Record: n.number, Type: n.rr.Type, Target: target}
+	item := NameRef{Section: n.section, Record: n.number, Type: n.rr.Type, Target: target}
 	if size > 0 {
 		item.Name = n.name[:size]
 	}
@@ -110,9 +110,9 @@ func targetAt(t uint16) int {
 	return -1
 }
 
-// Cut shortens r to size bytes, as [Reply.Finish] does, and has it go out with TC set if
+// Truncate shortens r to size bytes, as [Reply.Finish] does, and has it go out with TC set if
 // something is lost.
-func (r *Reply) Cut(size int) {
+func (r *Reply) Truncate(size int) {
 	if len(r.b) > size {
 		r.truncate(size)
 		r.full = true
@@ -127,7 +127,7 @@ func (r *Reply) CopyTC(other *Reply) { r.full = r.full || other.full }
 func (r *Reply) Remove(records []int) bool {
 	var out Reply
 	out.Start(make([]byte, 0, len(r.b)), r.q)
-	w := rewriter{from: r.b, left: newSteps(len(r.b)), to: &out, e: asItIs{}}
+	w := rewriter{from: r.b, left: newReadBudget(len(r.b)), to: &out, e: unchanged{}}
 	off, number := r.q.questionEnd(), 0
 	for section := range Section(3) {
 		for range r.count[section] {

@@ -8,7 +8,7 @@ import (
 
 // TestTally: a tally says what a histogram of the same values says.
 func TestTally(t *testing.T) {
-	tally, h := NewTally([]uint64{1000, 2000, 4000}), NewHistogram([]float64{1, 2, 4})
+	tally, h := NewLocalHistogram([]uint64{1000, 2000, 4000}), NewHistogram([]float64{1, 2, 4})
 	for _, v := range []uint64{0, 1000, 1500, 4000, 5000} {
 		tally.Observe(v)
 		h.Observe(float64(v) / 1000)

@@ -12,23 +12,23 @@ import (
 
 // The placeholders of NodeLocal DNSCache's base Corefile.
 const (
-	pillarCluster    = "__PILLAR__CLUSTER__DNS__"
-	pillarUpstream   = "__PILLAR__UPSTREAM__SERVERS__"
-	pillarLocal      = "__PILLAR__LOCAL__DNS__"
-	pillarServer     = "__PILLAR__DNS__SERVER__"
-	pillarPrometheus = "__PROMETHEUS__ENDPOINT__"
+	placeholderCluster    = "__PILLAR__CLUSTER__DNS__"
+	placeholderUpstream   = "__PILLAR__UPSTREAM__SERVERS__"
+	placeholderLocal      = "__PILLAR__LOCAL__DNS__"
+	placeholderServer     = "__PILLAR__DNS__SERVER__"
+	placeholderPrometheus = "__PROMETHEUS__ENDPOINT__"
 )
 
-// pillarDomain stands in the manifest that installers fill in before the agent sees
+// placeholderDomain stands in the manifest that installers fill in before the agent sees
 // it.
-const pillarDomain = "__PILLAR__DNS__DOMAIN__"
+const placeholderDomain = "__PILLAR__DNS__DOMAIN__"
 
-// pillarNames are the placeholders that are filled in.
-var pillarNames = []string{pillarCluster, pillarUpstream, pillarLocal, pillarServer, pillarPrometheus}
+// placeholderNames are the placeholders that are filled in.
+var placeholderNames = []string{placeholderCluster, placeholderUpstream, placeholderLocal, placeholderServer, placeholderPrometheus}
 
-// Pillars are the values of a base Corefile's placeholders. A value that is missing
+// Placeholders are the values of a base Corefile's placeholders. A value that is missing
 // is an error only where its placeholder stands.
-type Pillars struct {
+type Placeholders struct {
 	// Path is what errors call the base Corefile.
 	Path string
 	// ClusterDNS is the ClusterIP of the cluster's DNS behind the agent, the value of
@@ -47,14 +47,14 @@ type Pillars struct {
 	PrometheusEndpoint string
 }
 
-// pillars are the values that the options give.
-func (o Options) pillars(path string, upstreams []string) Pillars {
+// placeholders are the values that the options give.
+func (o Options) placeholders(path string, upstreams []string) Placeholders {
 	env := serviceEnv(o.UpstreamService)
 	cluster, _ := o.LookupEnv(env)
 	if len(upstreams) == 0 {
 		upstreams = []string{o.ResolvConf}
 	}
-	return Pillars{
+	return Placeholders{
 		Path:               path,
 		ClusterDNS:         cluster,
 		ServiceEnv:         env,
@@ -72,14 +72,14 @@ func serviceEnv(service string) string {
 
 // Render fills the placeholders of base in, outside of comments. Lines stay where
 // they are; a text without placeholders comes back as it is. base is not changed.
-// The error joins a [Fault] for each placeholder that has no value or that nothing
+// The error joins a [ParseError] for each placeholder that has no value or that nothing
 // fills in, such as one that the installer's own replacement has missed.
-func Render(base []byte, v Pillars) ([]byte, error) {
+func Render(base []byte, v Placeholders) ([]byte, error) {
 	v.Path = cmp.Or(v.Path, "Corefile")
 	if len(base) > maxFile {
-		return nil, &Fault{File: v.Path, Text: fmt.Sprintf("the file is larger than %d bytes; a Corefile is not", maxFile)}
+		return nil, &ParseError{File: v.Path, Text: fmt.Sprintf("the file is larger than %d bytes; a Corefile is not", maxFile)}
 	}
-	var faults []*Fault
+	var faults []*ParseError
 	var out strings.Builder
 	var s scanner
 	number := 0
@@ -91,18 +91,18 @@ func Render(base []byte, v Pillars) ([]byte, error) {
 		out.WriteString(text)
 		out.WriteString(comment)
 	}
-	if err := join(v.Path, faults); err != nil {
+	if err := joinErrors(v.Path, faults); err != nil {
 		return nil, err
 	}
 	return []byte(out.String()), nil
 }
 
 // line fills one line in.
-func (v Pillars) line(code string, number int) (string, []*Fault) {
+func (v Placeholders) line(code string, number int) (string, []*ParseError) {
 	var out strings.Builder
-	var faults []*Fault
+	var faults []*ParseError
 	for {
-		start, name := findPillar(code)
+		start, name := findPlaceholder(code)
 		if start < 0 {
 			out.WriteString(code)
 			return out.String(), faults
@@ -118,38 +118,38 @@ func (v Pillars) line(code string, number int) (string, []*Fault) {
 }
 
 // fault is what is the matter with the placeholder name.
-func (v Pillars) fault(name string, number int, problem string) *Fault {
-	f := &Fault{File: v.Path, Line: number, Word: name, Text: problem}
-	if slices.Contains(pillarNames, name) {
+func (v Placeholders) fault(name string, number int, problem string) *ParseError {
+	f := &ParseError{File: v.Path, Line: number, Word: name, Text: problem}
+	if slices.Contains(placeholderNames, name) {
 		return f
 	}
-	f.Allowed = pillarNames
-	if name != pillarDomain {
-		f.Nearest = nearestPillar(name)
+	f.Allowed = placeholderNames
+	if name != placeholderDomain {
+		f.Nearest = nearestPlaceholder(name)
 	}
 	return f
 }
 
-// nearestPillar is like [nearest], for words in capitals.
-func nearestPillar(name string) string {
+// nearestPlaceholder is like [closestMatch], for words in capitals.
+func nearestPlaceholder(name string) string {
 	var lower []string
-	for _, n := range pillarNames {
+	for _, n := range placeholderNames {
 		lower = append(lower, strings.ToLower(n))
 	}
-	return strings.ToUpper(nearest(name, lower))
+	return strings.ToUpper(closestMatch(name, lower))
 }
 
-// findPillar is the first placeholder of code, known or not; start is -1 if there
+// findPlaceholder is the first placeholder of code, known or not; start is -1 if there
 // is none.
-func findPillar(code string) (start int, name string) {
+func findPlaceholder(code string) (start int, name string) {
 	start = strings.Index(code, "__PILLAR__")
-	if i := strings.Index(code, pillarPrometheus); i >= 0 && (start < 0 || i < start) {
-		return i, pillarPrometheus
+	if i := strings.Index(code, placeholderPrometheus); i >= 0 && (start < 0 || i < start) {
+		return i, placeholderPrometheus
 	}
 	if start < 0 {
 		return -1, ""
 	}
-	for _, known := range pillarNames {
+	for _, known := range placeholderNames {
 		if strings.HasPrefix(code[start:], known) {
 			return start, known
 		}
@@ -160,37 +160,37 @@ func findPillar(code string) (start int, name string) {
 
 // value is what name stands for, or what is the matter with it. ported is whether
 // a port follows it.
-func (v Pillars) value(name string, ported bool) (value, problem string) {
+func (v Placeholders) value(name string, ported bool) (value, problem string) {
 	switch name {
-	case pillarServer:
+	case placeholderServer:
 		return "", ""
-	case pillarPrometheus:
+	case placeholderPrometheus:
 		return v.PrometheusEndpoint, ""
-	case pillarUpstream:
+	case placeholderUpstream:
 		return strings.Join(v.UpstreamServers, " "), ""
-	case pillarLocal:
+	case placeholderLocal:
 		return v.local(ported)
-	case pillarCluster:
+	case placeholderCluster:
 		return v.cluster()
-	case pillarDomain:
+	case placeholderDomain:
 		return "", name + " is for the installer to replace: write the cluster's domain, such as cluster.local"
 	}
 	return "", fmt.Sprintf("nothing fills the placeholder %s in; write its value", name)
 }
 
-func (v Pillars) cluster() (value, problem string) {
+func (v Placeholders) cluster() (value, problem string) {
 	if v.ClusterDNS == "" {
-		return "", fmt.Sprintf("%s is the value of the environment variable %s, which is not set: create the Service that -upstreamsvc names before this pod, or name another one with -upstreamsvc", pillarCluster, v.ServiceEnv)
+		return "", fmt.Sprintf("%s is the value of the environment variable %s, which is not set: create the Service that -upstreamsvc names before this pod, or name another one with -upstreamsvc", placeholderCluster, v.ServiceEnv)
 	}
 	if _, err := netip.ParseAddr(v.ClusterDNS); err != nil {
-		return "", fmt.Sprintf("%s is the value of the environment variable %s, and %q is not an IP address: the Service that -upstreamsvc names needs a ClusterIP", pillarCluster, v.ServiceEnv, v.ClusterDNS)
+		return "", fmt.Sprintf("%s is the value of the environment variable %s, and %q is not an IP address: the Service that -upstreamsvc names needs a ClusterIP", placeholderCluster, v.ServiceEnv, v.ClusterDNS)
 	}
 	return v.ClusterDNS, ""
 }
 
-func (v Pillars) local(ported bool) (value, problem string) {
+func (v Placeholders) local(ported bool) (value, problem string) {
 	if len(v.LocalDNS) == 0 {
-		return "", fmt.Sprintf("%s is the addresses of -localip, which is not set; set it to 169.254.20.10, for example", pillarLocal)
+		return "", fmt.Sprintf("%s is the addresses of -localip, which is not set; set it to 169.254.20.10, for example", placeholderLocal)
 	}
 	if ported {
 		host := net.JoinHostPort(v.LocalDNS[0].String(), "")

@@ -19,7 +19,7 @@ func Open(path string, most int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := private(f, most); err != nil {
+	if err := checkPrivate(f, most); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func Overwrite(path, text string, mode os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	st, err := regular(f)
+	st, err := statRegular(f)
 	if err == nil && st.Nlink > 1 {
 		err = errors.New("it is a file that has another name, too (a hard link)")
 	}
@@ -69,8 +69,8 @@ func open(path string, flags int, mode uint32) (*os.File, error) {
 
 var errIrregular = errors.New("it is not a regular file")
 
-// regular gives what the kernel knows of f, which must be a regular file.
-func regular(f *os.File) (st unix.Stat_t, err error) {
+// statRegular gives what the kernel knows of f, which must be a regular file.
+func statRegular(f *os.File) (st unix.Stat_t, err error) {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return st, err
@@ -83,9 +83,9 @@ func regular(f *os.File) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// private is an error unless f is as [Open] says.
-func private(f *os.File, most int64) error {
-	st, err := regular(f)
+// checkPrivate is an error unless f is as [Open] says.
+func checkPrivate(f *os.File, most int64) error {
+	st, err := statRegular(f)
 	switch {
 	case err != nil:
 		return err
