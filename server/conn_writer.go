@@ -176,7 +176,7 @@ func (o *connWriter) writeBlocking(frames []byte) error {
 	}
 	o.setBlocked(true)
 	defer o.setBlocked(false)
-	if err := o.c.conn.SetWriteDeadline(time.Now().Add(o.c.s.timeouts(o.c.l).write)); err != nil {
+	if err := o.c.conn.SetWriteDeadline(time.Now().Add(o.c.l.timeouts().write)); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(o.c.s.ctx, func() { _ = o.c.conn.SetWriteDeadline(past) })

@@ -31,9 +31,9 @@ func newServerConn(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Co
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	l := &listener{addr: addr, tcp: ln}
+	l := &listener{s: s, addr: addr, tcp: ln}
 	l.config.Store(&ListenerConfig{})
-	c, err := s.newTCPConn(l, conn.(*net.TCPConn), 0)
+	c, err := newTCPConn(l, conn.(*net.TCPConn), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -19,19 +18,19 @@ import (
 )
 
 const (
-	// dohPath is where queries are asked, as CoreDNS has it and nearly all clients are
-	// told.
+	// dohPath is the path for queries, as in CoreDNS and most clients' configurations.
 	dohPath = "/dns-query"
-	// dnsMessageType is the type of a query and of a reply (RFC 8484, 6).
+	// dnsMessageType is the media type of queries and replies (RFC 8484, 6).
 	dnsMessageType = "application/dns-message"
-	// maxMaxAge is the longest a reply may be said to hold, in seconds: CoreDNS's bound.
+	// maxMaxAge limits the max-age of a reply, in seconds. CoreDNS has the same limit.
 	maxMaxAge = 3600
-	// defaultMaxAge is how long a reply holds that doesn't say it: a failure, or a denial
-	// without an SOA record. It is CoreDNS's, and what the cache keeps a failure for.
+	// defaultMaxAge is the max-age, in seconds, of replies without a TTL of their own:
+	// failures, and denials without a SOA record. CoreDNS uses the same, and the cache keeps
+	// failures for as long.
 	defaultMaxAge = 5
 )
 
-// dohRequest is what answering a request takes.
+// dohRequest is the state of answering one request. It is reused.
 type dohRequest struct {
 	x       request
 	in, out []byte
@@ -41,8 +40,8 @@ var dohRequests = sync.Pool{New: func() any {
 	return &dohRequest{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
 }}
 
-// ServeHTTP answers one request (RFC 8484, 4). What is wrong with the request is
-// said in HTTP, and what is wrong with its query in DNS.
+// ServeHTTP answers one request (RFC 8484, 4). Errors of the request are reported by an
+// HTTP status, errors of its query by a DNS reply.
 func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != dohPath {
 		h.writeError(w, http.StatusNotFound)
@@ -73,24 +72,24 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.statuses.add(http.StatusOK)
 	if writeReply(w, msg) != nil {
-		return // net/http may still be at it, so that the errand can't be used again
+		return // net/http may still be using the buffers
 	}
 	e.in, e.out = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg)
 	e.x.clear()
 	dohRequests.Put(e)
 }
 
-// recoverPanic is for a panic outside of the path, which looks after its own.
+// recoverPanic handles panics outside of the query path, which handles its own.
 func (h *httpsServer) recoverPanic(w http.ResponseWriter) {
 	if p := recover(); p != nil {
 		h.s.panics.Add(1)
-		h.s.log.Error("a request panicked", "panic", p, "stack", string(debug.Stack()))
+		h.s.log.Error("HTTP request panicked", "panic", p, "stack", string(debug.Stack()))
 		h.writeError(w, http.StatusInternalServerError)
 	}
 }
 
-// isRequestError reports whether msg, a reply or nil, is for what could not be read as a query.
-// Without HTTP that is an error of DNS, and here, as in CoreDNS, one of the request.
+// isRequestError reports whether msg, a reply or nil, is for something that could not be
+// parsed as a query. As in CoreDNS, that is an HTTP error.
 func isRequestError(msg []byte) bool {
 	if len(msg) != wire.HeaderLen {
 		return msg == nil
@@ -120,7 +119,7 @@ func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte 
 	return s.wait(rt, x, o, e.out, wire.MaxMessage)
 }
 
-// readQuery reads the query out of r, behind buf; the status is 200 if there is one.
+// readQuery reads the query of r into buf. It returns status 200 if there is one.
 func readQuery(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, int) {
 	switch r.Method {
 	case http.MethodPost:
@@ -144,7 +143,7 @@ func readQuery(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, int)
 	}
 }
 
-// readBody reads all of body behind buf, which grows by what really comes.
+// readBody appends body to buf, which grows by what is received.
 func readBody(body io.Reader, buf []byte) ([]byte, int) {
 	for {
 		if len(buf) == cap(buf) {
@@ -165,7 +164,7 @@ func readBody(body io.Reader, buf []byte) ([]byte, int) {
 	}
 }
 
-// writeReply writes msg, and for how long it holds (RFC 8484, 5.1).
+// writeReply writes msg with its freshness lifetime (RFC 8484, 5.1).
 func writeReply(w http.ResponseWriter, msg []byte) error {
 	fresh := uint32(defaultMaxAge)
 	if rcode := wire.Rcode(msg[3] & 0xf); rcode == wire.NoError || rcode == wire.NXDomain {
@@ -181,7 +180,7 @@ func writeReply(w http.ResponseWriter, msg []byte) error {
 	return err
 }
 
-// writeError answers with an error of HTTP.
+// writeError replies with an HTTP status.
 func (h *httpsServer) writeError(w http.ResponseWriter, status int) {
 	h.statuses.add(status)
 	http.Error(w, http.StatusText(status), status)
@@ -200,32 +199,5 @@ type httpStatuses [len(countedStatuses)]atomic.Uint64
 func (c *httpStatuses) add(status int) {
 	if i := slices.Index(countedStatuses[:], status); i >= 0 {
 		c[i].Add(1)
-	}
-}
-
-// statusesAt returns the counters of addr, which last as long as s. The caller holds
-// s.mu.
-func (s *Server) statusesAt(addr netip.AddrPort) *httpStatuses {
-	c := s.httpStatuses[addr]
-	if c == nil {
-		c = new(httpStatuses)
-		s.httpStatuses[addr] = c
-	}
-	return c
-}
-
-// EachHTTPStatus calls f for each HTTP status that the server has replied with at addr,
-// with the number of replies since the server was made.
-func (s *Server) EachHTTPStatus(addr netip.AddrPort, f func(status int, n uint64)) {
-	s.mu.Lock()
-	c := s.httpStatuses[addr]
-	s.mu.Unlock()
-	if c == nil {
-		return
-	}
-	for i, status := range countedStatuses {
-		if n := c[i].Load(); n > 0 {
-			f(status, n)
-		}
 	}
 }

@@ -7,10 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // drain is the state of one [Server.Suspend], until the [Server.Resume] that ends it.
@@ -80,7 +76,7 @@ func (s *Server) Suspend(ctx context.Context, transfer func(at netip.AddrPort, c
 		<-tick.C
 	}
 	for _, l := range leaving {
-		s.drainConns(l)
+		l.drain()
 	}
 	return s.waitDrained(ctx, leaving, tick.C)
 }
@@ -125,18 +121,6 @@ func (s *Server) stopReaders(d *drain) ([]*listener, error) {
 	return leaving, nil
 }
 
-// drainConns starts to move or close l's connections; no new ones are accepted.
-func (s *Server) drainConns(l *listener) {
-	if l.isPlainDNS() {
-		l.tcp.transferConns(false)
-		return
-	}
-	l.tcp.stopReading()
-	if l.https != nil {
-		s.running.Go(l.https.shutdown)
-	}
-}
-
 // Resume undoes [Server.Suspend], which must have returned: the server reads and accepts
 // again. Connections that were passed on are gone.
 func (s *Server) Resume() {
@@ -147,28 +131,16 @@ func (s *Server) Resume() {
 	}
 	for _, l := range s.listeners {
 		if l.https != nil {
-			l.https = s.newHTTPSServer(l) // an http.Server cannot be restarted
+			l.https = newHTTPSServer(l) // an http.Server cannot be restarted
 		}
 		_ = l.tcp.SetDeadline(time.Time{})
 		for _, p := range l.udp {
 			p.resume()
 		}
 		balance(l.udp)
-		s.startListener(l)
+		l.start()
 	}
 	s.openDoors()
-}
-
-// stopped reports whether all readers and the acceptor have ended.
-func (l *listener) stopped() bool { return l.active.Load() == 0 }
-
-func (l *listener) isPlainDNS() bool { return l.config.Load().Transport == config.PlainDNS }
-
-// hasNoConns reports whether l has no connections.
-func (l *listener) hasNoConns() bool {
-	l.tcp.mu.Lock()
-	defer l.tcp.mu.Unlock()
-	return l.tcp.conns.Len() == 0
 }
 
 func all(listeners []*listener, holds func(*listener) bool) bool {
@@ -178,67 +150,4 @@ func all(listeners []*listener, holds func(*listener) bool) bool {
 		}
 	}
 	return true
-}
-
-// transferConns makes all connections move to another process when they become idle.
-// force makes them idle by not reading from them any more.
-func (t *tcpListener) transferConns(force bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for c := range t.conns.All() {
-		c.forced.Store(force)
-		c.transferring.Store(true)
-		t.wakeLocked(c)
-	}
-}
-
-// wake is called when c's last pending query has ended.
-func (t *tcpListener) wake(c *connState) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.wakeLocked(c)
-}
-
-// wakeLocked makes c's reader return from reading if c is to be transferred now. The
-// caller holds t.mu.
-func (t *tcpListener) wakeLocked(c *connState) {
-	if c.shouldTransfer() && !c.closing.Load() {
-		_ = c.conn.SetReadDeadline(past)
-	}
-}
-
-// shouldTransfer reports whether c is to be transferred now. Until then it is read from,
-// so that queries behind a pending one do not wait for it.
-func (c *connState) shouldTransfer() bool {
-	return c.transferring.Load() && (c.forced.Load() || c.waiting.Load() == 0)
-}
-
-// mayTransfer reports whether the connection is to be transferred rather than closed. Its
-// reader has returned from reading.
-func (c *tcpConn) mayTransfer() bool {
-	return c.transferring.Load() && !c.closing.Load() && !c.ended && c.tls == nil
-}
-
-// transferAway waits for pending queries and passes the connection on. It returns false if
-// the connection stays here.
-func (c *tcpConn) transferAway() bool {
-	c.writer.waitIdle()
-	d := c.s.suspended.Load()
-	if d != nil && !c.closing.Load() && d.transferConn(c) {
-		return true
-	}
-	c.l.tcp.mu.Lock()
-	defer c.l.tcp.mu.Unlock()
-	if c.s.suspended.Load() == d { // otherwise another drain has begun
-		c.transferring.Store(false)
-	}
-	return false
-}
-
-// keepServing continues to serve the connection here, as if the client had just connected.
-func (c *tcpConn) keepServing() {
-	// The failed transfer may have called [os.File.Fd], which makes the socket blocking.
-	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetNonblock(int(fd), true) })
-	c.partial, c.deadline = false, 0
-	c.resetDeadline(false)
 }

@@ -52,8 +52,9 @@ type httpsServer struct {
 	drained  chan struct{}  // closed when draining is set and there are no requests
 }
 
-func (s *Server) newHTTPSServer(l *listener) *httpsServer {
-	t := s.timeouts(l)
+func newHTTPSServer(l *listener) *httpsServer {
+	s := l.s
+	t := l.timeouts()
 	h := &httpsServer{s: s, l: l, statuses: s.statusesAt(l.addr), conns: make(chan net.Conn), requests: share.NewLimiter(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -166,7 +167,7 @@ func (h *httpsServer) newConn(conn *net.TCPConn, lane int) *httpsConn {
 // serve performs the TLS handshake and passes the connection to net/http.
 func (v *httpsConn) serve() {
 	conn := tls.Server(v, v.h.l.config.Load().Certificate.tlsConfig(config.DNSOverHTTPS))
-	if !v.h.s.handshake(v.h.l, &v.connState, conn) || !v.h.l.tcp.hijack(&v.connState) {
+	if !v.h.l.handshake(&v.connState, conn) || !v.h.l.tcp.hijack(&v.connState) {
 		_ = v.Close()
 		return
 	}

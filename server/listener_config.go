@@ -36,15 +36,3 @@ func (l *Limits) timeouts(t config.Timeouts) timeouts {
 		maxQueries: max(0, t.MaxTCPQueries),
 	}
 }
-
-// accepts reports whether l can take over cfg and keep its sockets and connections. The
-// timeouts of an HTTP server are fixed when it starts.
-func (l *listener) accepts(cfg *ListenerConfig) bool {
-	old := l.config.Load()
-	return old.Transport == cfg.Transport && (cfg.Transport != config.DNSOverHTTPS || old.Timeouts == cfg.Timeouts)
-}
-
-// timeouts returns the timeouts that apply to l's connections now.
-func (s *Server) timeouts(l *listener) timeouts {
-	return s.limits.timeouts(l.config.Load().Timeouts)
-}

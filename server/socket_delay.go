@@ -109,7 +109,3 @@ func (p *polledSocket) timestamp(came *unix.Timespec) syscall.Errno {
 	_ = raw.Control(func(fd uintptr) { errno = socketTimestamp(int(fd), came) }) // closed: EBADF
 	return errno
 }
-
-// SocketDelay returns how long UDP packets have waited in the sockets before they were
-// read, in seconds. It is sampled, at most once per millisecond and reader.
-func (s *Server) SocketDelay() stat.Snapshot { return s.delays.Read() }

@@ -82,7 +82,7 @@ func (s *Server) AdoptConn(at netip.AddrPort, conn *net.TCPConn, read []byte) bo
 		_ = conn.Close()
 		return false
 	}
-	v, err := s.newConn(l, conn, 0)
+	v, err := l.newConn(conn, 0)
 	if err != nil {
 		_ = conn.Close()
 		return false
@@ -91,7 +91,7 @@ func (s *Server) AdoptConn(at netip.AddrPort, conn *net.TCPConn, read []byte) bo
 		c.readBuf = make([]byte, max(readBufSize, min(2*len(read), lengthPrefix+wire.MaxMessage+1)))
 		c.buffered, c.adopted = copy(c.readBuf, read), true
 	}
-	return s.serveConn(l, v, conn)
+	return l.serveConn(v, conn)
 }
 
 // socketKey is the purpose of a socket.

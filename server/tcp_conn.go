@@ -62,12 +62,12 @@ type tcpConn struct {
 	adopted  bool // in holds what another process has read
 }
 
-func (s *Server) newTCPConn(l *listener, conn *net.TCPConn, lane int) (*tcpConn, error) {
+func newTCPConn(l *listener, conn *net.TCPConn, lane int) (*tcpConn, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	c := &tcpConn{s: s, l: l, raw: raw}
+	c := &tcpConn{s: l.s, l: l, raw: raw}
 	c.init(conn, lane)
 	c.writer.c, c.writer.changed.L = c, &c.writer.mu
 	return c, nil
@@ -171,14 +171,14 @@ func (c *tcpConn) read(fd int, buf []byte) (int, syscall.Errno) {
 // end. The deadline for reading doesn't say so while there is always something to
 // read.
 func (c *tcpConn) idleTooLong(now time.Duration) bool {
-	return now > time.Duration(c.lastQuery.Load())+c.s.timeouts(c.l).idle*11/10
+	return now > time.Duration(c.lastQuery.Load())+c.l.timeouts().idle*11/10
 }
 
 // answerQueries answers the queries in data, which is the beginning of c.in, and keeps
 // what is left of it. It is false if the connection has to end.
 func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
 	d.x.arrival = clock.Now()
-	most := c.s.timeouts(c.l).maxQueries
+	most := c.l.timeouts().maxQueries
 	for {
 		packet, rest, ok := splitFrame(data)
 		if !ok {
@@ -304,7 +304,7 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *Routes, o outcome) bool {
 // is set a tenth late, so that it is moved only when a tenth of the time has gone:
 // once a second, not with each query.
 func (c *tcpConn) resetDeadline(got bool) bool {
-	times, heard := c.s.timeouts(c.l), time.Duration(c.lastQuery.Load())
+	times, heard := c.l.timeouts(), time.Duration(c.lastQuery.Load())
 	switch {
 	case c.buffered > 0 && (got || !c.partial):
 		c.partial, c.deadline = true, clock.Now()+times.read
@@ -316,4 +316,34 @@ func (c *tcpConn) resetDeadline(got bool) bool {
 		return true
 	}
 	return c.l.tcp.setReadDeadline(&c.connState, c.deadline)
+}
+
+// mayTransfer reports whether the connection is to be transferred rather than closed. Its
+// reader has returned from reading.
+func (c *tcpConn) mayTransfer() bool {
+	return c.transferring.Load() && !c.closing.Load() && !c.ended && c.tls == nil
+}
+
+// transferAway waits for pending queries and passes the connection on. It returns false if
+// the connection stays here.
+func (c *tcpConn) transferAway() bool {
+	c.writer.waitIdle()
+	d := c.s.suspended.Load()
+	if d != nil && !c.closing.Load() && d.transferConn(c) {
+		return true
+	}
+	c.l.tcp.mu.Lock()
+	defer c.l.tcp.mu.Unlock()
+	if c.s.suspended.Load() == d { // otherwise another drain has begun
+		c.transferring.Store(false)
+	}
+	return false
+}
+
+// keepServing continues to serve the connection here, as if the client had just connected.
+func (c *tcpConn) keepServing() {
+	// The failed transfer may have called [os.File.Fd], which makes the socket blocking.
+	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetNonblock(int(fd), true) })
+	c.partial, c.deadline = false, 0
+	c.resetDeadline(false)
 }

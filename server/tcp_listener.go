@@ -2,10 +2,8 @@ package server
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -65,20 +63,18 @@ func (g *connState) Activity() (last time.Duration, busy bool) {
 	return time.Duration(g.lastQuery.Load()), g.waiting.Load() > 0
 }
 
+// shouldTransfer reports whether c is to be transferred now. Until then it is read from,
+// so that queries behind a pending one do not wait for it.
+func (g *connState) shouldTransfer() bool {
+	return g.transferring.Load() && (g.forced.Load() || g.waiting.Load() == 0)
+}
+
 // clientConn is a connection that can be served: a tcpConn or an httpsConn.
 type clientConn interface {
 	state() *connState
 	// serve serves the connection and returns when it is closed or handed to another
 	// owner.
 	serve()
-}
-
-// newConn returns the clientConn for conn, which l has accepted.
-func (s *Server) newConn(l *listener, conn *net.TCPConn, lane int) (clientConn, error) {
-	if l.https != nil {
-		return l.https.newConn(conn, lane), nil
-	}
-	return s.newTCPConn(l, conn, lane)
 }
 
 // tcpListener is a listening TCP socket and its connections. It is safe for concurrent use.
@@ -226,42 +222,29 @@ func (t *tcpListener) remove(c *connState) {
 	t.conns.Remove(c)
 }
 
-// acceptRetryDelay is the delay after a failed accept, so that a process without free file
-// descriptors does not spin.
-const acceptRetryDelay = 10 * time.Millisecond
-
-// acceptConns accepts and serves connections until the listener is closed or suspended.
-func (s *Server) acceptConns(l *listener) {
-	for lane := 0; ; lane++ {
-		conn, err := l.tcp.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // closed or suspended
-			return
-		case err != nil:
-			time.Sleep(acceptRetryDelay)
-			continue
-		}
-		v, err := s.newConn(l, conn.(*net.TCPConn), lane)
-		if err != nil {
-			_ = conn.Close() // already broken
-			continue
-		}
-		s.serveConn(l, v, conn)
+// transferConns makes all connections move to another process when they become idle.
+// force makes them idle by not reading from them any more.
+func (t *tcpListener) transferConns(force bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.conns.All() {
+		c.forced.Store(force)
+		c.transferring.Store(true)
+		t.wakeLocked(c)
 	}
 }
 
-// serveConn serves v if the limits admit it. Otherwise it closes conn, which is v's
-// connection, and returns false.
-func (s *Server) serveConn(l *listener, v clientConn, conn net.Conn) bool {
-	evicted, ok := l.tcp.add(v.state())
-	if !ok {
-		s.refused.Add(1)
-		_ = conn.Close()
-		return false
+// wake is called when c's last pending query has ended.
+func (t *tcpListener) wake(c *connState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wakeLocked(c)
+}
+
+// wakeLocked makes c's reader return from reading if c is to be transferred now. The
+// caller holds t.mu.
+func (t *tcpListener) wakeLocked(c *connState) {
+	if c.shouldTransfer() && !c.closing.Load() {
+		_ = c.conn.SetReadDeadline(past)
 	}
-	if evicted {
-		s.evicted.Add(1)
-	}
-	s.running.Go(v.serve)
-	return true
 }

@@ -53,7 +53,7 @@ func (e *tlsTransport) Read(b []byte) (int, error) {
 	}
 	for {
 		// Twice the timeout: a late query is still answered, then idleTooLong ends the connection.
-		if e.c.closing.Load() || clock.Now() > time.Duration(e.c.lastQuery.Load())+2*e.c.s.timeouts(e.c.l).idle {
+		if e.c.closing.Load() || clock.Now() > time.Duration(e.c.lastQuery.Load())+2*e.c.l.timeouts().idle {
 			return 0, io.EOF
 		}
 		n, errno := rawIO(unix.SYS_READ, e.fd, b)
@@ -98,13 +98,13 @@ func (c *tcpConn) startTLS() bool {
 		c.transport.unwritten = c.transport.unwritten[writeNow(int(fd), c.transport.unwritten):]
 	}
 	c.tls = tls.Server(c.transport, c.l.config.Load().Certificate.tlsConfig(config.DNSOverTLS))
-	if !c.s.handshake(c.l, &c.connState, c.tls) {
+	if !c.l.handshake(&c.connState, c.tls) {
 		return false
 	}
 	c.transport.established = true
 	now := clock.Now()
 	c.lastQuery.Store(int64(now))
-	return c.l.tcp.setReadDeadline(&c.connState, now+c.s.timeouts(c.l).idle)
+	return c.l.tcp.setReadDeadline(&c.connState, now+c.l.timeouts().idle)
 }
 
 // readTLS decrypts available data into buf, with the results of read(2).
@@ -136,8 +136,8 @@ func (c *tcpConn) Close() error {
 // handshake performs the TLS handshake of a connection within the read timeout, and
 // counts failures. A client that closes the connection without sending anything, such as
 // a port check, is no failure.
-func (s *Server) handshake(l *listener, g *connState, conn *tls.Conn) bool {
-	if !l.tcp.setDeadline(g, time.Now().Add(s.timeouts(l).read)) {
+func (l *listener) handshake(g *connState, conn *tls.Conn) bool {
+	if !l.tcp.setDeadline(g, time.Now().Add(l.timeouts().read)) {
 		return false
 	}
 	err := conn.Handshake()
@@ -146,10 +146,10 @@ func (s *Server) handshake(l *listener, g *connState, conn *tls.Conn) bool {
 		return true
 	case g.closing.Load():
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		s.cut.Add(1)
-		s.handshakesFailed.Add(1)
+		l.s.cut.Add(1)
+		l.s.handshakesFailed.Add(1)
 	case !errors.Is(err, io.EOF): // not a port check
-		s.handshakesFailed.Add(1)
+		l.s.handshakesFailed.Add(1)
 	}
 	return false
 }

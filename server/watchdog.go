@@ -22,19 +22,3 @@ func (t *progress) stuck() bool {
 	t.last = n
 	return same && n%2 == 1
 }
-
-// Alive reports whether every UDP reader is making progress. It returns false if a
-// reader has been answering the same batch since the last call, as one that waits for a
-// lock that is never released would be. A reader that waits for packets is alive. Alive
-// blocks while [Server.Listen] changes addresses; only one goroutine may call it.
-func (s *Server) Alive() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	alive := true
-	for _, l := range s.listeners {
-		for i := range l.progress {
-			alive = !l.progress[i].stuck() && alive
-		}
-	}
-	return alive
-}

@@ -1,0 +1,71 @@
+// Package server receives queries and sends replies, over UDP, TCP, TLS and HTTPS.
+//
+// # The way of a packet
+//
+// Each listening address has as many UDP sockets as the process may use cores, which share
+// the port, and one TCP listener. A reader takes the packets that wait in its socket, up to
+// a batch of 16, parses each in place, and walks the query path. What local data or the
+// cache can answer is written to the reader's reply buffers and sent before the next read,
+// without an allocation and without waking another thread. A query that has to wait for an
+// upstream is copied and handed to a goroutine of the worker pool. [Limits.Waiting] limits
+// how many queries wait and how many of them one client may have; queries beyond that are
+// answered SERVFAIL at once and counted, while hits are answered as before.
+//
+// A [ListenerConfig] can select TLS or HTTPS instead of plain DNS. Such an address has a
+// TCP listener with the same limits and no UDP sockets.
+//
+// # Buffer ownership
+//
+// A reader owns its packet and reply buffers and reuses them for the next batch. A waiting
+// query owns copies of both until its reply is sent. Routes are immutable and are replaced
+// as a whole.
+//
+// # UDP readers
+//
+// At the rates of a real node, most of the cost of a query is waking up whoever answers it
+// and, in Go, the scheduler. A reader (udp_blocking.go) therefore waits as a C program
+// does: in a blocking recvmmsg that the scheduler does not know of, keeping its P. A packet
+// wakes one thread, which answers and waits again. This is safe because:
+//
+//   - Each reader adds one to GOMAXPROCS (gomaxprocs.go), so that the rest of the program
+//     has as many Ps as before.
+//   - The socket has a receive timeout. With it, the signal by which the runtime preempts
+//     a thread (for the garbage collector, a profile, or after 10 ms) ends the wait with
+//     EINTR, and the goroutine yields at its next function call. Without a timeout the
+//     kernel would resume the wait, and the collector would wait with it.
+//   - After 10 ms without a packet, and while packets arrive as rarely as that, the reader
+//     waits on Go's network poller (epoll.go) without a P, so an idle agent sleeps.
+//   - Its tests collect garbage, grow and move stacks, profile, trace, shut down and hand
+//     sockets over under load.
+//
+// If more than one packet waits, up to 16 are read and answered with two system calls.
+// Where a seccomp profile refuses recvmmsg, recvmsg reads one packet at a time. With
+// -reader-wait=poller, readers use a net.UDPConn (udp_poller.go). Both implement udpSocket.
+//
+// A BPF program (reuseport.go) distributes packets over the sockets of an address. One
+// reader gets all packets while it keeps up, because one thread that stays awake costs less
+// than several that take turns. Once it has read full batches for a while, packets go to
+// random readers, so the packets of one busy client are distributed as well as those of
+// many.
+//
+// At most once a millisecond a reader asks its socket when the last packet arrived
+// (socket_delay.go): one ioctl, where control messages would cost every packet. Each reader
+// has its own counters, plain numbers under a lock that only a scrape shares.
+//
+// # Hand-over
+//
+// Another process may hold the same sockets (socket_transfer.go), so they are closed and
+// never shut down. A reader that has to end (drain.go) checks an atomic before each wait;
+// the receive timeout ends a wait in the kernel within 10 ms, a deadline ends a wait on the
+// poller. If the other process has made a socket non-blocking, the reader makes it blocking
+// again.
+//
+// # TCP, TLS and HTTPS
+//
+// A connection holds no buffers while it is idle (tcp_conn.go). One goroutine reads and
+// answers; replies of waiting queries are written in the order in which they are ready
+// (conn_writer.go). A TLS connection is the same tcpConn with a transport below crypto/tls
+// whose reads never block (tls.go). HTTPS is served by net/http behind the same listener
+// (https.go, doh.go), which decides about admission, timeouts and eviction, and performs
+// the TLS handshake.
+package server

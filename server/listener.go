@@ -1,0 +1,187 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// listener is one listening address: its sockets, and what it serves. Its sockets are
+// open from newListener until close; on an error newListener holds none.
+type listener struct {
+	s        *Server
+	addr     netip.AddrPort
+	config   atomic.Pointer[ListenerConfig]
+	udp      []udpSocket // only for plain DNS
+	tcp      *tcpListener
+	https    *httpsServer // nil except for DNS over HTTPS
+	active   atomic.Int32 // the number of running readers and acceptors
+	progress []progress   // of the readers, by their index
+}
+
+// newListener opens all sockets of addr. The caller holds s.mu.
+func newListener(s *Server, addr netip.AddrPort, cfg *ListenerConfig) (*listener, error) {
+	l := &listener{s: s, addr: addr}
+	l.config.Store(cfg)
+	var err error
+	if cfg.Transport == config.PlainDNS {
+		if l.udp, err = openUDPSockets(addr, s.limits, s.inherited); err != nil {
+			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
+		}
+		l.progress = make([]progress, len(l.udp))
+	}
+	if l.tcp, err = listenTCP(addr, s.limits, s.inherited); err != nil {
+		l.close()
+		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
+	}
+	if cfg.Transport == config.DNSOverHTTPS {
+		l.https = newHTTPSServer(l)
+	}
+	return l, nil
+}
+
+// start starts the readers and the acceptor.
+func (l *listener) start() {
+	s := l.s
+	if !s.limits.Poller {
+		addProcs(len(l.udp))
+	}
+	var readers sync.WaitGroup
+	l.active.Add(int32(len(l.udp)) + 1)
+	for i, p := range l.udp {
+		readers.Add(1)
+		s.running.Go(func() {
+			defer readers.Done()
+			defer l.active.Add(-1)
+			s.readUDP(l, p, i)
+		})
+	}
+	s.running.Go(func() {
+		readers.Wait()
+		if !s.limits.Poller {
+			addProcs(-len(l.udp))
+		}
+	})
+	s.running.Go(func() {
+		defer l.active.Add(-1)
+		l.acceptConns()
+	})
+	if l.https != nil {
+		s.running.Go(l.https.serve)
+	}
+}
+
+// stop closes a listener that was started; pending queries are still answered. While the
+// server is suspended there are no readers and the HTTPS server has been shut down. The
+// UDP sockets then stay open for the replies to pending queries: a socket opened later
+// for such a reply could receive packets that are meant for the other process.
+func (l *listener) stop() {
+	if l.s.suspended.Load() != nil {
+		l.tcp.close()
+		return
+	}
+	l.close()
+	if l.https != nil {
+		l.s.running.Go(l.https.shutdown)
+	}
+}
+
+// close stops listening and reading.
+func (l *listener) close() {
+	closeAll(l.udp)
+	if l.tcp != nil {
+		l.tcp.close()
+	}
+}
+
+// drain starts to move or close all connections; no new ones are accepted.
+func (l *listener) drain() {
+	if l.isPlainDNS() {
+		l.tcp.transferConns(false)
+		return
+	}
+	l.tcp.stopReading()
+	if l.https != nil {
+		l.s.running.Go(l.https.shutdown)
+	}
+}
+
+// accepts reports whether l can take over cfg and keep its sockets and connections. The
+// timeouts of an HTTP server are fixed when it starts.
+func (l *listener) accepts(cfg *ListenerConfig) bool {
+	old := l.config.Load()
+	return old.Transport == cfg.Transport && (cfg.Transport != config.DNSOverHTTPS || old.Timeouts == cfg.Timeouts)
+}
+
+// timeouts returns the timeouts that apply to l's connections now.
+func (l *listener) timeouts() timeouts {
+	return l.s.limits.timeouts(l.config.Load().Timeouts)
+}
+
+func (l *listener) isPlainDNS() bool { return l.config.Load().Transport == config.PlainDNS }
+
+// stopped reports whether all readers and the acceptor have ended.
+func (l *listener) stopped() bool { return l.active.Load() == 0 }
+
+// hasNoConns reports whether l has no connections.
+func (l *listener) hasNoConns() bool {
+	l.tcp.mu.Lock()
+	defer l.tcp.mu.Unlock()
+	return l.tcp.conns.Len() == 0
+}
+
+// acceptRetryDelay is the delay after a failed accept, so that a process without free file
+// descriptors does not spin.
+const acceptRetryDelay = 10 * time.Millisecond
+
+// acceptConns accepts and serves connections until the listener is closed or suspended.
+func (l *listener) acceptConns() {
+	for n := 0; ; n++ {
+		conn, err := l.tcp.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // closed or suspended
+			return
+		case err != nil:
+			time.Sleep(acceptRetryDelay)
+			continue
+		}
+		v, err := l.newConn(conn.(*net.TCPConn), n)
+		if err != nil {
+			_ = conn.Close() // already broken
+			continue
+		}
+		l.serveConn(v, conn)
+	}
+}
+
+// newConn returns the clientConn for conn, which l has accepted. lane selects the
+// counters that the connection uses.
+func (l *listener) newConn(conn *net.TCPConn, lane int) (clientConn, error) {
+	if l.https != nil {
+		return l.https.newConn(conn, lane), nil
+	}
+	return newTCPConn(l, conn, lane)
+}
+
+// serveConn serves v if the limits admit it. Otherwise it closes conn, which is v's
+// connection, and returns false.
+func (l *listener) serveConn(v clientConn, conn net.Conn) bool {
+	evicted, ok := l.tcp.add(v.state())
+	if !ok {
+		l.s.refused.Add(1)
+		_ = conn.Close()
+		return false
+	}
+	if evicted {
+		l.s.evicted.Add(1)
+	}
+	l.s.running.Go(v.serve)
+	return true
+}

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"net/netip"
+
+	"github.com/nodens-dns/nodens/internal/stat"
+)
+
+// Panics returns the number of queries that panicked. They were answered SERVFAIL.
+func (s *Server) Panics() uint64 { return s.panics.Load() }
+
+// ConnsRefused returns the number of TCP connections closed because [Limits.Conns] or
+// [Limits.ClientConns] was reached and every other connection had pending queries.
+func (s *Server) ConnsRefused() uint64 { return s.refused.Load() }
+
+// ConnsEvicted returns the number of idle TCP connections closed to make room for new ones.
+func (s *Server) ConnsEvicted() uint64 { return s.evicted.Load() }
+
+// ConnsCut returns the number of TCP connections closed because the client took too long
+// to send a query or to read its replies.
+func (s *Server) ConnsCut() uint64 { return s.cut.Load() }
+
+// HandshakesFailed returns the number of failed TLS handshakes, including those that took
+// too long.
+func (s *Server) HandshakesFailed() uint64 { return s.handshakesFailed.Load() }
+
+// SocketDelay returns how long UDP packets have waited in the sockets before they were
+// read, in seconds. It is sampled, at most once per millisecond and reader.
+func (s *Server) SocketDelay() stat.Snapshot { return s.delays.Read() }
+
+// Alive reports whether every UDP reader is making progress. It returns false if a
+// reader has been answering the same batch since the last call, as one that waits for a
+// lock that is never released would be. A reader that waits for packets is alive. Alive
+// blocks while [Server.Listen] changes addresses; only one goroutine may call it.
+func (s *Server) Alive() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	alive := true
+	for _, l := range s.listeners {
+		for i := range l.progress {
+			alive = !l.progress[i].stuck() && alive
+		}
+	}
+	return alive
+}
+
+// statusesAt returns the counters of addr, which last as long as s. The caller holds
+// s.mu.
+func (s *Server) statusesAt(addr netip.AddrPort) *httpStatuses {
+	c := s.httpStatuses[addr]
+	if c == nil {
+		c = new(httpStatuses)
+		s.httpStatuses[addr] = c
+	}
+	return c
+}
+
+// EachHTTPStatus calls f for each HTTP status that the server has replied with at addr,
+// with the number of replies. The counts last as long as s.
+func (s *Server) EachHTTPStatus(addr netip.AddrPort, f func(status int, n uint64)) {
+	s.mu.Lock()
+	c := s.httpStatuses[addr]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	for i, status := range countedStatuses {
+		if n := c[i].Load(); n > 0 {
+			f(status, n)
+		}
+	}
+}
