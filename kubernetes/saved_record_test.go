@@ -85,7 +85,7 @@ func TestSavedViewFileOwner(t *testing.T) {
 		"a link":           {func(path string) error { return os.Symlink(good, path) }, "symbolic link"},
 		"group may write":  {put(0o620), "others may write"},
 		"others may write": {put(0o602), "others may write"},
-		"far too long":     {func(path string) error { return errors.Join(put(0o600)(path), os.Truncate(path, maxSavedBytes+1)) }, "the most is"},
+		"far too long":     {func(path string) error { return errors.Join(put(0o600)(path), os.Truncate(path, maxSavedBytes+1)) }, "at most"},
 		"somebody else's":  {func(path string) error { return errors.Join(put(0o600)(path), os.Chown(path, 12345, 0)) }, "another user"},
 	} {
 		t.Run(name, func(t *testing.T) {

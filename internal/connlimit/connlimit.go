@@ -1,10 +1,9 @@
-// Package connlimit bounds the connections of a listener: how many all clients may have
-// and how many one may have. When a limit is reached it names the connection that has
-// to be closed in favour of a new one.
+// Package connlimit limits the connections of a listener, in total and for each client
+// address. At a limit it chooses the connection that is closed to make room for a new one.
 //
-// A [Set] knows which connections are open, whose they are and since when each is idle.
-// It holds no sockets and starts nothing. Its owner accepts and closes connections, and
-// calls the Set under a lock of its own.
+// A [Set] knows which connections are open, their clients and how long each has been idle.
+// It holds no sockets and starts no goroutines. Its owner accepts and closes connections,
+// and calls the Set under a lock of its own.
 package connlimit
 
 import (
@@ -19,37 +18,37 @@ type Conn interface {
 	// ClientAddr is the address of the client. It must not change while the connection
 	// is in a Set.
 	ClientAddr() netip.Addr
-	// Activity is when the last query or request came, or else the connection, and
-	// whether one is not answered yet.
+	// Activity returns the time of the last query or request, or of the connection if there
+	// was none, and whether a query is unanswered.
 	Activity() (last time.Duration, busy bool)
 }
 
-// Limit is a limit that a new connection has met.
+// Limit is the limit that a new connection has reached.
 type Limit uint8
 
 const (
-	// None: there was room.
+	// None: no limit was reached.
 	None Limit = iota
-	// Client: the client has all the connections that one may have.
+	// Client: the client has as many connections as one client may have.
 	Client
-	// Total: the listener has all the connections that it may have.
+	// Total: the listener has as many connections as it may have.
 	Total
-	// Limits is the number of values.
+	// Limits is the number of Limit values.
 	Limits
 )
 
-// Set is the open connections of one listener. Fill in the limits before the first call
-// of a method. It is not safe for concurrent use.
+// Set is the set of a listener's open connections. Set the exported fields before the first
+// method call. It is not safe for concurrent use.
 type Set[C Conn] struct {
-	// Total and PerClient are the most connections at once, of all clients and of one
+	// Total and PerClient are the maximum numbers of connections, of all clients and of one
 	// address. Both are at least 1.
 	Total, PerClient int
-	// Fair decides what a full Set gives up. If set, the client that has the most
-	// connections loses the one that has been idle for longest. If not, whichever
-	// connection has been idle for longest goes, as RFC 7766, 6.2.3 has it.
+	// Fair decides which connection a full Set evicts. If it is set, the client with the most
+	// connections loses the one that has been idle longest. If not, the connection of any
+	// client that has been idle longest goes (RFC 7766, 6.2.3).
 	Fair bool
-	// Force has a busy connection go where no idle one can, so that a new one always
-	// gets in.
+	// Force evicts a busy connection if there is no idle one, so that a new one is always
+	// accepted.
 	Force bool
 
 	list    []C
@@ -57,12 +56,12 @@ type Set[C Conn] struct {
 	clients map[netip.Addr]int
 }
 
-// Add takes c in. If a limit is reached, another connection may have to go: then evict
-// is true, and victim is in the Set no more and must be closed. ok is false, and c not
-// in the Set, if no connection can go. A client that has all it may have gives up one of
-// its own, so that it is in nobody's way but its own. met says which limit it was.
+// Add adds c. If a limit is reached and another connection is removed for c, evict is true
+// and the caller closes victim. If none can be removed, ok is false and c is not added. A
+// client that has reached its own limit loses one of its own connections. met is the limit
+// that was reached.
 //
-// At a limit it looks at every connection. That takes less time than the kernel takes to
+// At a limit Add inspects every connection, which takes less time than the kernel takes to
 // open one.
 func (s *Set[C]) Add(c C) (victim C, evict bool, met Limit, ok bool) {
 	if s.index == nil {
@@ -88,7 +87,7 @@ func (s *Set[C]) Add(c C) (victim C, evict bool, met Limit, ok bool) {
 	return victim, evict, met, true
 }
 
-// victim is the connection that goes, of those that may; ok is false if none can.
+// victim chooses among the connections that may allows; ok is false if there is none.
 func (s *Set[C]) victim(may func(C) bool) (found C, ok bool) {
 	var worst rank
 	for _, c := range s.list {
@@ -107,14 +106,14 @@ func (s *Set[C]) victim(may func(C) bool) (found C, ok bool) {
 	return found, ok
 }
 
-// rank is what decides which connection goes.
+// rank decides which connection is evicted.
 type rank struct {
 	busy  bool
 	conns int // connections of its client
 	last  time.Duration
 }
 
-// before reports whether a connection that stands so goes before another one.
+// before reports whether a connection with this rank is evicted before one with rank o.
 func (s rank) before(o rank) bool {
 	switch {
 	case s.busy != o.busy:
@@ -125,7 +124,7 @@ func (s rank) before(o rank) bool {
 	return s.last < o.last
 }
 
-// Remove forgets c, if it is there.
+// Remove removes c if it is in the Set.
 func (s *Set[C]) Remove(c C) {
 	at, ok := s.index[c]
 	if !ok {
@@ -146,13 +145,13 @@ func (s *Set[C]) Remove(c C) {
 	}
 }
 
-// Len is the number of connections.
+// Len returns the number of connections.
 func (s *Set[C]) Len() int { return len(s.list) }
 
-// Clients is the number of addresses that have connections.
+// Clients returns the number of client addresses.
 func (s *Set[C]) Clients() int { return len(s.clients) }
 
-// All gives every connection, in no order. The Set must not change meanwhile.
+// All iterates over the connections in no particular order. The Set must not change meanwhile.
 func (s *Set[C]) All() iter.Seq[C] {
 	return func(yield func(C) bool) {
 		for _, c := range s.list {

@@ -1,9 +1,9 @@
-// Package epoch is how copies of answers learn that they are no longer true: counters,
-// one for each group of answers, that whoever owns the answers moves when one of a group
-// changes, and that whoever keeps a copy compares with what it was when the copy was made.
+// Package epoch invalidates copies of answers. Each group of answers has a counter. The
+// owner of the answers increments it when an answer of the group changes. The holder of a
+// copy compares it with its value when the copy was made.
 //
-// The counters may lie in memory that is shared with the kernel, whose program compares
-// there: moving one is an addition to a word, and takes no system call.
+// The counters may be in memory that is shared with the kernel, where an eBPF program
+// compares them. Incrementing one is an atomic addition and no system call.
 package epoch
 
 import (
@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 )
 
-// Mark is a group and where its counter stood. A copy that was made then is good for as
-// long as the counter stands there.
+// Mark is a group and the value of its counter. A copy that was made with it is valid as
+// long as the counter has that value.
 type Mark struct {
-	// Index is the counter's place in the memory that the table was made over.
+	// Index is the counter's index in the memory of the table.
 	Index uint32
 	Value uint64
 	// Serial is the index of a [AcquireValue] that is the serial of the copy's SOA record; 0: the
@@ -22,30 +22,31 @@ type Mark struct {
 	Serial uint32
 }
 
-// Table is counters. The first is that of all groups together, and moves with each. A nil
-// Table counts nothing. It is safe for concurrent use.
+// Table is a table of counters. The first counter is for all groups and is incremented with
+// each of the others. A nil Table counts nothing. Table is safe for concurrent use.
 //
-// The order makes copies safe: an owner moves the counter before anybody can see the new
-// answer, under the lock by which it is seen; a copier looks at [Table.Any] first, gets
-// its answer, takes the mark, and lets the copy go if Any has moved meanwhile.
+// No copy outlives its answer if both sides keep this order: the owner increments the
+// counter before the new answer is visible, while holding the lock that guards the answer.
+// The copier reads [Table.Any], gets the answer and its mark, and discards the copy if Any
+// has changed.
 type Table struct {
-	words []atomic.Uint64 // a power of two, and one before it
+	words []atomic.Uint64 // the counter for all groups, then a power of two
 	base  uint32
 
 	mu     sync.Mutex
-	values []Value // that nobody has
+	values []Value // not acquired
 }
 
-// values is how many values a table has: two for each view of a cluster, of which there is
-// nearly always one, and as many again for those that come in the place of others at a
-// reload. Who finds none left does without.
+// values is the number of values of a table: two for each view of a cluster, and as many
+// again while a reload replaces views. There is nearly always one view.
 const values = 16
 
-// Words is the number of words that a table of 1<<bits groups takes.
+// Words returns the number of words that a table of 1<<bits groups needs.
 func Words(bits int) int { return 1<<bits + 1 + values }
 
-// New makes a table of 1<<bits groups over words, of which it takes [Words]. They begin at
-// base in the memory that marks are about, and are shared with whoever compares.
+// New makes a table of 1<<bits groups in words, which has at least [Words] elements. base is
+// the index of the first of them for marks and values, in the memory that is shared with
+// those who compare.
 func New(words []atomic.Uint64, base uint32, bits int) *Table {
 	n := 1<<bits + 1
 	t := &Table{words: words[:n], base: base}
@@ -55,23 +56,23 @@ func New(words []atomic.Uint64, base uint32, bits int) *Table {
 	return t
 }
 
-// Value is a number that stands in many copies, such as the serial of a zone: whoever gives
-// a copy puts in what the number is at that moment, so that it may change without their end.
-// The zero Value is none, and takes what is stored.
+// Value is a number that many copies contain, such as the serial of a zone. It is inserted
+// when a copy is served, so that it may change without invalidating the copies. The zero
+// Value ignores what is stored.
 type Value struct {
-	// Index is its place in the memory that the table was made over, not 0.
+	// Index is the index in the memory of the table. It is not 0.
 	Index uint32
 	word  *atomic.Uint64
 }
 
-// Store sets the number. It is to be stored before anybody else can see it.
+// Store sets the number. Call it before the number is visible elsewhere.
 func (v Value) Store(n uint32) {
 	if v.word != nil {
 		v.word.Store(uint64(n))
 	}
 }
 
-// AcquireValue gives one that nobody else has, the zero Value if there is none left.
+// AcquireValue returns a Value that is not in use, or the zero Value if there is none.
 func (t *Table) AcquireValue() (v Value) {
 	if t == nil {
 		return Value{}
@@ -84,7 +85,7 @@ func (t *Table) AcquireValue() (v Value) {
 	return v
 }
 
-// Release gives v back when no copy with it can be given any more.
+// Release returns v to the table. No copy with it may be served any more.
 func (t *Table) Release(v Value) {
 	if t == nil || v.word == nil {
 		return
@@ -94,7 +95,7 @@ func (t *Table) Release(v Value) {
 	t.values = append(t.values, v)
 }
 
-// Any is the counter of all groups.
+// Any returns the counter of all groups.
 func (t *Table) Any() uint64 {
 	if t == nil {
 		return 0
@@ -102,7 +103,7 @@ func (t *Table) Any() uint64 {
 	return t.words[0].Load()
 }
 
-// Bump moves the counter of the group that hash falls into.
+// Bump increments the counter of hash's group.
 func (t *Table) Bump(hash uint64) {
 	if t == nil {
 		return
@@ -111,7 +112,7 @@ func (t *Table) Bump(hash uint64) {
 	t.words[t.index(hash)].Add(1)
 }
 
-// BumpAll moves every counter: nothing that was copied is good any more.
+// BumpAll increments every counter: all copies end.
 func (t *Table) BumpAll() {
 	if t == nil {
 		return
@@ -121,18 +122,18 @@ func (t *Table) BumpAll() {
 	}
 }
 
-// BumpAny moves the counter of all groups and of no other: what hangs on one group only
-// stays good.
+// BumpAny increments the counter for all groups only. Copies that were marked with one group
+// stay valid.
 func (t *Table) BumpAny() {
 	if t != nil {
 		t.words[0].Add(1)
 	}
 }
 
-// Mark is the mark of a copy that hangs on the group of hash.
+// Mark returns the mark of a copy that depends on hash's group.
 func (t *Table) Mark(hash uint64) Mark { return t.mark(t.index(hash)) }
 
-// MarkAny is the mark of a copy that any change ends.
+// MarkAny returns the mark of a copy that any change ends.
 func (t *Table) MarkAny() Mark { return t.mark(0) }
 
 func (t *Table) mark(at uint64) Mark {

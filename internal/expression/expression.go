@@ -1,8 +1,7 @@
-// Package expression is the conditions under which a view takes a query, in the
-// language and with the functions that CoreDNS has for them. An [Expression] is checked
-// and compiled once, when the Corefile is read, and asked for each query; what it wants
-// to know of the query it asks [Env]. The language has no loops but over lists that
-// the expression itself makes, and the memory of one run is bounded.
+// Package expression evaluates the conditions of the `view` directive, in the language and
+// with the functions of CoreDNS's view plugin. An [Expression] is compiled once, when the
+// Corefile is read, and evaluated for each query with the query's [Env]. The language has
+// loops only over lists in the expression itself, and the memory of an evaluation is bounded.
 package expression
 
 import (
@@ -16,15 +15,15 @@ import (
 	"github.com/expr-lang/expr/vm"
 )
 
-// Env are what expressions ask of a query. The methods are called by one goroutine,
-// and only while [Expression.Eval] runs.
+// Env is what an expression can use of a query. Only the goroutine that calls
+// [Expression.Eval] calls its methods, while Eval runs.
 type Env interface {
 	Type() string  // A, AAAA, TYPE123
-	Name() string  // in lower case, with the last dot
+	Name() string  // in lower case, with the trailing dot
 	Class() string // IN
 	Proto() string // udp or tcp
 	Size() int     // of the query, in bytes
-	Bufsize() int  // of the reply that the client takes
+	Bufsize() int  // the largest reply that the client accepts, in bytes
 	ID() int
 	Opcode() int
 	DO() bool
@@ -38,33 +37,32 @@ type Expression struct {
 	prog *vm.Program
 }
 
-// maxText bounds an expression, in bytes: a list of two hundred networks. Ten times as
-// much belongs into an acl.
+// maxText is the maximum length of an expression, in bytes: a list of two hundred networks.
 const maxText = 8 << 10
 
-// maxMemory bounds what one run allocates, in the language's units of about one value.
-// The longest expression names some thousand; the default of the language is a million,
-// which is 16 MiB for each query.
+// maxMemory bounds the memory of an evaluation, in the library's units of about one value.
+// The longest expression has some thousand values. The library's default is a million, or
+// 16 MiB for each query.
 const maxMemory = 10_000
 
-// Parse reads an expression whose value is true or false. The error is one line.
+// Parse compiles an expression whose value is a bool. Its error is one line.
 func Parse(text string) (*Expression, error) {
 	if len(text) > maxText {
-		return nil, fmt.Errorf("it is longer than %d bytes", maxText)
+		return nil, fmt.Errorf("the expression is longer than %d bytes", maxText)
 	}
 	r := newEvaluation()
 	prog, err := expr.Compile(text, expr.Env(r.env), expr.DisableBuiltin("type"), expr.AsBool())
 	if err != nil {
-		first, _, _ := strings.Cut(err.Error(), "\n") // a drawing follows
+		first, _, _ := strings.Cut(err.Error(), "\n") // the rest points at the error in the text
 		return nil, errors.New(first)
 	}
 	return &Expression{text: text, prog: prog}, nil
 }
 
-// String is the text it was read from.
+// String returns the text that was parsed.
 func (e *Expression) String() string { return e.text }
 
-// Eval reports whether e is true of f. What fails is not.
+// Eval reports whether e is true for f. If the evaluation fails, it is false.
 func (e *Expression) Eval(f Env) bool {
 	r := evaluations.Get().(*evaluation)
 	r.facts = f
@@ -77,15 +75,15 @@ func (e *Expression) Eval(f Env) bool {
 
 var evaluations = sync.Pool{New: func() any { return newEvaluation() }}
 
-// evaluation is what one evaluation takes.
+// evaluation is the state of one evaluation; it is reused.
 type evaluation struct {
 	facts Env
 	env   map[string]any
 	vm    vm.VM
 }
 
-// newEvaluation makes a run with the functions that CoreDNS's expressions have. The addresses
-// are without brackets and zones, those of IPv4 in their own form.
+// newEvaluation makes an evaluation with the functions of CoreDNS's expressions. Addresses
+// have no brackets and no zone, and IPv4 addresses are not mapped to IPv6.
 func newEvaluation() *evaluation {
 	r := &evaluation{vm: vm.VM{MemoryBudget: maxMemory}}
 	r.env = map[string]any{
@@ -103,7 +101,7 @@ func newEvaluation() *evaluation {
 		"server_ip":   func() string { return host(r.facts.Server()) },
 		"server_port": func() string { return port(r.facts.Server()) },
 		"incidr":      inCIDR,
-		"metadata":    func(string) string { return "" }, // there is no plugin that gives any
+		"metadata":    func(string) string { return "" }, // no plugin sets any
 	}
 	return r
 }
@@ -112,7 +110,7 @@ func host(a netip.AddrPort) string { return a.Addr().Unmap().WithZone("").String
 
 func port(a netip.AddrPort) string { return fmt.Sprint(a.Port()) }
 
-// inCIDR reports whether an address is in a net.
+// inCIDR reports whether addr is in cidr.
 func inCIDR(addr, cidr string) (bool, error) {
 	a, err := netip.ParseAddr(addr)
 	if err != nil {

@@ -86,7 +86,7 @@ func TestParse(t *testing.T) {
 		"nosuch() == 1":       "unknown name nosuch (1:1)",
 		"incidr(client_ip())": "not enough arguments to call incidr (1:1)",
 		"name() matches '('":  "error parsing regexp: missing closing ): `(` (1:8)",
-		"do() || " + strings.Repeat("x", maxText): "it is longer than 8192 bytes",
+		"do() || " + strings.Repeat("x", maxText): "the expression is longer than 8192 bytes",
 	} {
 		if _, err := Parse(text); err == nil || err.Error() != want {
 			t.Errorf("%.40s: %v\nwant %s", text, err, want)

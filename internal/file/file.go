@@ -1,7 +1,6 @@
-// Package file reads and writes the agent's own files. [Replace] replaces one whole:
-// whatever happens meanwhile (a full disk, a kill, a loss of power), what a reader finds at
-// the path is the old content or the new one. [Open] and [Overwrite] take nothing for the
-// agent's own that another user may have put at the path.
+// Package file reads and writes the agent's own files. [Replace] is atomic: after a full
+// disk, a kill or a power failure the file has either the old or the new content. [Open] and
+// [Overwrite] refuse files that another user may have put at the path.
 package file
 
 import (
@@ -11,10 +10,10 @@ import (
 	"path/filepath"
 )
 
-// Replace makes the file at path what write writes. It writes beside it first, to a file
-// that only this user can read, and takes away what a process has left that was killed at
-// that. On an error the old file stays and no other is left. Of two calls for one path at
-// once one may get an error.
+// Replace replaces the content of the file at path with what write writes. It writes to a
+// temporary file in the same directory, which only this user can read, and renames it; it
+// removes temporary files that a killed process has left. On an error the old file stays
+// and the temporary file is removed. Of two concurrent calls for one path one may fail.
 func Replace(path string, write func(io.Writer) error) (err error) {
 	dir, name := filepath.Split(path)
 	dir, pattern := filepath.Clean(dir), "."+name+"-*"
@@ -24,7 +23,7 @@ func Replace(path string, write func(io.Writer) error) (err error) {
 	}
 	f, err := os.CreateTemp(dir, pattern)
 	if err != nil {
-		return fmt.Errorf("making a file beside it: %w", err)
+		return fmt.Errorf("creating a temporary file: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -42,12 +41,12 @@ func Replace(path string, write func(io.Writer) error) (err error) {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("writing it: %w", err)
+		return fmt.Errorf("replacing the file: %w", err)
 	}
 	return syncDir(dir)
 }
 
-// syncDir makes a rename in dir outlive a loss of power.
+// syncDir makes a rename in dir survive a power failure.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

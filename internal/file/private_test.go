@@ -55,7 +55,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("without a file: %v", err)
 	}
 	eachOdd(t, dir, kept, func(_, path, want string) { refused(t, path, 4, want) })
-	refused(t, kept, 3, "4 bytes, the most is 3")
+	refused(t, kept, 3, "4 bytes, at most 3 are allowed")
 	for _, mode := range []os.FileMode{0o620, 0o602, 0o666} {
 		refused(t, write(t, filepath.Join(dir, mode.String()), mode), 4, "others may write")
 	}

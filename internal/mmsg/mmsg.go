@@ -1,7 +1,8 @@
-// Package mmsg is recvmmsg(2) and sendmmsg(2): many datagrams with one system call.
+// Package mmsg wraps recvmmsg(2) and sendmmsg(2), which transfer many datagrams with one
+// system call.
 //
-// The calls are made past the Go scheduler: the goroutine keeps its P. So they must
-// not wait for long, or the caller must know what it does.
+// The calls bypass the Go scheduler: the goroutine keeps its P. A call that blocks for long
+// stops other goroutines.
 package mmsg
 
 import (
@@ -11,29 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Message is struct mmsghdr. What it points to must not be on a stack that moves:
-// the garbage collector does not know that the kernel reads and writes there.
+// Message is struct mmsghdr. What it points to must be on the heap: Go may move a stack
+// while the kernel reads or writes it.
 type Message struct {
 	unix.Msghdr
 	// Len is the number of bytes that were received or sent.
 	Len uint32
 }
 
-// Receive fills ms, which must not be empty, in order, and gives how many of them it
-// filled. flags are those of recvmmsg(2). The errno is 0 unless nothing was received.
+// Receive fills ms in order and returns how many it filled. ms must not be empty. flags are
+// those of recvmmsg(2). The errno is 0 unless nothing was received.
 func Receive(fd uintptr, ms []Message, flags int) (int, syscall.Errno) {
 	return call(unix.SYS_RECVMMSG, fd, ms, flags)
 }
 
-// Send sends ms, which must not be empty, in order, and gives how many of them it
-// sent. flags are those of sendmmsg(2). The errno, which is why the first one could
-// not be sent, is 0 if it could.
+// Send sends ms in order and returns how many it sent. ms must not be empty. flags are those
+// of sendmmsg(2). The errno is 0 unless nothing was sent.
 func Send(fd uintptr, ms []Message, flags int) (int, syscall.Errno) {
 	return call(unix.SYS_SENDMMSG, fd, ms, flags)
 }
 
-// Unavailable reports whether the kernel, or a filter on system calls, does not let this
-// process use the two on the socket fd.
+// Unavailable reports whether the kernel or a seccomp filter denies one of the two system
+// calls, tried on the socket fd.
 func Unavailable(fd uintptr) bool {
 	for _, number := range []uintptr{unix.SYS_RECVMMSG, unix.SYS_SENDMMSG} {
 		_, _, errno := syscall.RawSyscall6(number, fd, 0, 0, unix.MSG_DONTWAIT, 0, 0)

@@ -1,12 +1,11 @@
-// Package share divides a fixed number of places among clients, so that none of them can
-// take them all. A client gets one more place while it holds fewer than are free: alone it
-// gets half of all places, two clients get a third each, and n clients that take what they
-// can leave one part in n+1 to the next one. A place that nobody needs is lost to nobody:
-// what a client may hold grows and shrinks with what is free.
+// Package share divides a fixed number of slots fairly among clients. A client gets another
+// slot while it has fewer than are free: a single client gets half of all slots, two clients
+// get a third each, and n greedy clients leave one part in n+1 for the next one. No slot is
+// reserved: what a client may have grows and shrinks with what is free.
 //
-// [Limiter] knows clients by their addresses, and gives each that holds a place a small
-// number. [FairShare] knows them by that number, and is for what a client uses while it has
-// a place of [Limiter]: it counts in a slice, without looking anything up.
+// [Limiter] identifies clients by address, and gives each that has a slot a small number.
+// [FairShare] identifies them by that number, for other resources that a client uses while
+// it has a slot of the [Limiter]: it needs no lookup.
 package share
 
 import (
@@ -15,39 +14,39 @@ import (
 	"sync"
 )
 
-// Client is the number of a client, as [Limiter] gives it: from 1 on, and only the client's
-// as long as it holds a place there.
+// Client is the number that [Limiter] gives a client, 1 or more. It belongs to the client as
+// long as the client has a slot.
 type Client int32
 
-// NoClient is for what no client waits for. All of that together counts as one client.
+// NoClient is for work that no client waits for. All such work together counts as one client.
 const NoClient Client = 0
 
-// Availability says whether there is a place.
+// Availability says whether a slot is available.
 type Availability uint8
 
 const (
-	// Available: there is one.
+	// Available: a slot is free for the client.
 	Available Availability = iota
-	// Full: all places are taken.
+	// Full: all slots are in use.
 	Full
-	// OverShare: places are free, but the client holds as many as that already.
+	// OverShare: slots are free, but the client has as many already.
 	OverShare
 )
 
-// FairShare counts the places that clients hold. It is not safe for concurrent use. The
-// zero value has no places.
+// FairShare counts the slots of clients. It is not safe for concurrent use. The zero value
+// has no slots.
 type FairShare struct {
 	limit, used int
 	held        []int32 // by the client's number
 }
 
-// NewFairShare makes a Division of so many places.
-func NewFairShare(places int) FairShare { return FairShare{limit: places} }
+// NewFairShare makes a FairShare with n slots.
+func NewFairShare(n int) FairShare { return FairShare{limit: n} }
 
-// InUse is how many places are taken.
+// InUse returns the number of slots in use.
 func (d *FairShare) InUse() int { return d.used }
 
-// Check says whether c may take one more place. It takes none.
+// Check says whether c may have another slot. It changes nothing.
 func (d *FairShare) Check(c Client) Availability {
 	switch free := d.limit - d.used; {
 	case free <= 0:
@@ -58,7 +57,7 @@ func (d *FairShare) Check(c Client) Availability {
 	return Available
 }
 
-// InUseBy is how many places c holds.
+// InUseBy returns the number of c's slots.
 func (d *FairShare) InUseBy(c Client) int {
 	if int(c) >= len(d.held) {
 		return 0
@@ -66,8 +65,8 @@ func (d *FairShare) InUseBy(c Client) int {
 	return int(d.held[c])
 }
 
-// Add counts a place that c takes, whatever [FairShare.Check] says. It allocates only where c
-// is greater than all clients before.
+// Add counts another slot for c, whatever [FairShare.Check] says. It allocates only if c is
+// greater than all clients before.
 func (d *FairShare) Add(c Client) {
 	if n := int(c) + 1 - len(d.held); n > 0 {
 		d.held = append(d.held, make([]int32, n)...)
@@ -76,25 +75,25 @@ func (d *FairShare) Add(c Client) {
 	d.used++
 }
 
-// Remove gives back a place that was counted for c.
+// Remove takes back one slot of c, which must have one.
 func (d *FairShare) Remove(c Client) {
 	d.held[c]--
 	d.used--
 }
 
-// Limiter is places for clients that are known by their addresses. It is safe for concurrent
-// use. It remembers only clients that hold a place, so that it is never larger than the
-// places there are.
+// Limiter shares slots among clients that are identified by their addresses. It is safe for
+// concurrent use. It remembers only clients that have a slot, so that the number of slots
+// bounds its size.
 type Limiter struct {
 	seed maphash.Seed
 
 	mu    sync.Mutex
 	slots FairShare
-	// chains are the first client of each chain, which leads on by next; Nobody ends it.
+	// chains are the hash chains: the first client of each, linked by next, ended by NoClient.
 	chains []Client
-	// clients are by their number; the first is Nobody's and not used.
+	// clients are indexed by number; the first, NoClient's, is not used.
 	clients []client
-	free    Client // the first of the numbers that nobody has, which lead on by next
+	free    Client // the first unused number, linked by next
 }
 
 type client struct {
@@ -102,7 +101,7 @@ type client struct {
 	next Client
 }
 
-// NewLimiter makes so many places.
+// NewLimiter makes a Limiter with n slots.
 func NewLimiter(n int) *Limiter {
 	chains := 1
 	for chains < n {
@@ -111,9 +110,9 @@ func NewLimiter(n int) *Limiter {
 	return &Limiter{seed: maphash.MakeSeed(), slots: NewFairShare(n), chains: make([]Client, chains), clients: make([]client, 1)}
 }
 
-// Acquire takes a place for the client at addr, unless the verdict is that there is none. An
-// IPv4 address mapped to IPv6 is the IPv4 address; the zone of an address does not count.
-// Take allocates only when more clients hold places than ever before.
+// Acquire takes a slot for the client at addr if one is [Available]. An IPv4 address and its
+// IPv6-mapped form are the same client, and zones are ignored. Acquire allocates only when
+// more clients have slots than ever before.
 func (p *Limiter) Acquire(addr netip.Addr) (Client, Availability) {
 	key := addr.As16()
 	p.mu.Lock()
@@ -125,9 +124,9 @@ func (p *Limiter) Acquire(addr netip.Addr) (Client, Availability) {
 	}
 	known := c != NoClient
 	if !known {
-		c = p.spare()
+		c = p.unused()
 	}
-	if v := p.ask(c, known); v != Available {
+	if v := p.check(c, known); v != Available {
 		return NoClient, v
 	}
 	if !known {
@@ -139,16 +138,16 @@ func (p *Limiter) Acquire(addr netip.Addr) (Client, Availability) {
 	return c, Available
 }
 
-// ask is [FairShare.Check]; who is not known holds nothing.
-func (p *Limiter) ask(c Client, known bool) Availability {
+// check is [FairShare.Check]; a client that is not known has no slots.
+func (p *Limiter) check(c Client, known bool) Availability {
 	if !known && p.slots.used < p.slots.limit {
 		return Available
 	}
 	return p.slots.Check(c)
 }
 
-// spare is a number that nobody has.
-func (p *Limiter) spare() Client {
+// unused returns an unused number.
+func (p *Limiter) unused() Client {
 	if p.free == NoClient {
 		p.clients = append(p.clients, client{})
 		p.free = Client(len(p.clients) - 1)
@@ -156,7 +155,7 @@ func (p *Limiter) spare() Client {
 	return p.free
 }
 
-// AcquireShared takes a place for Nobody.
+// AcquireShared takes a slot for [NoClient] if one is [Available].
 func (p *Limiter) AcquireShared() Availability {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +166,7 @@ func (p *Limiter) AcquireShared() Availability {
 	return v
 }
 
-// Release gives back a place of c's.
+// Release returns one slot of c, which must have one.
 func (p *Limiter) Release(c Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,12 +182,12 @@ func (p *Limiter) Release(c Client) {
 	p.clients[c].next, p.free = p.free, c
 }
 
-// chain is where the chain begins that the client at key is in.
+// chain returns the head of the hash chain for key.
 func (p *Limiter) chain(key *[16]byte) *Client {
 	return &p.chains[maphash.Bytes(p.seed, key[:])&uint64(len(p.chains)-1)]
 }
 
-// InUse is how many places are taken.
+// InUse returns the number of slots in use.
 func (p *Limiter) InUse() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

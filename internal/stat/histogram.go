@@ -1,24 +1,23 @@
-// Package stat holds the counters that the parts keep and cmd/nodens exposes:
-// plain numbers, so that no part knows the metrics library. Adding takes a few
+// Package stat has the histograms that packages fill and cmd/nodens/app exposes: plain
+// numbers, so that only that one package needs the metrics library. Counting takes a few
 // atomic additions and no lock.
 package stat
 
 import "sync/atomic"
 
-// maxBuckets is room for the longest list of bounds in use (20) and for what is
-// beyond its last.
+// maxBuckets is the longest list of bounds (20) and a bucket for larger values.
 const maxBuckets = 21
 
-// Histogram counts values by upper bounds. It must be made by [NewHistogram]; it
-// is safe for concurrent use.
+// Histogram counts values by upper bounds. [NewHistogram] makes it. It is safe for
+// concurrent use.
 type Histogram struct {
 	bounds  []float64
 	buckets [maxBuckets]atomic.Uint64
 	sum     atomic.Uint64 // in millionths of the unit
 }
 
-// NewHistogram makes a histogram of at most 20 ascending bounds, which must not
-// change afterwards.
+// NewHistogram makes a histogram with ascending bounds, of which it uses the first 20. bounds
+// must not change afterwards.
 func NewHistogram(bounds []float64) *Histogram {
 	return &Histogram{bounds: bounds[:min(len(bounds), maxBuckets-1)]}
 }
@@ -33,8 +32,8 @@ func (h *Histogram) Observe(v float64) {
 	h.sum.Add(uint64(v * 1e6))
 }
 
-// Snapshot is a histogram at one moment; values counted meanwhile may be in its
-// sum and not yet in its buckets.
+// Snapshot is the state of a histogram. Values that are counted while it is read may be in
+// the sum but not in the buckets.
 type Snapshot struct {
 	Count uint64
 	Sum   float64
@@ -42,7 +41,7 @@ type Snapshot struct {
 	Buckets map[float64]uint64
 }
 
-// Read gives the values so far.
+// Read returns the values counted so far.
 func (h *Histogram) Read() Snapshot {
 	out := Snapshot{Sum: float64(h.sum.Load()) / 1e6, Buckets: make(map[float64]uint64, len(h.bounds))}
 	for i, b := range h.bounds {
@@ -53,8 +52,8 @@ func (h *Histogram) Read() Snapshot {
 	return out
 }
 
-// Add is the sum of two snapshots of the same bounds; the zero Snapshot counts as
-// one of any.
+// Add returns the sum of two snapshots with the same bounds. The zero Snapshot goes with any
+// bounds.
 func (s Snapshot) Add(t Snapshot) Snapshot {
 	sum := Snapshot{Count: s.Count + t.Count, Sum: s.Sum + t.Sum, Buckets: make(map[float64]uint64, len(t.Buckets))}
 	for _, part := range []Snapshot{s, t} {
@@ -65,14 +64,14 @@ func (s Snapshot) Add(t Snapshot) Snapshot {
 	return sum
 }
 
-// DurationBuckets are the bounds CoreDNS's duration metrics have: 250 µs, doubled 15
-// times.
+// DurationBuckets are the bounds of CoreDNS's duration metrics, in seconds: 250 µs, doubled
+// 15 times.
 var DurationBuckets = ExponentialBuckets(0.00025, 16)
 
-// SizeBuckets are the bounds CoreDNS's size metrics have.
+// SizeBuckets are the bounds of CoreDNS's size metrics, in bytes.
 var SizeBuckets = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
 
-// ExponentialBuckets gives n bounds: first, and each further one twice the one before.
+// ExponentialBuckets returns n bounds: first, and each further one twice the one before.
 func ExponentialBuckets(first float64, n int) []float64 {
 	b := make([]float64, n)
 	for i := range b {

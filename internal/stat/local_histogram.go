@@ -1,20 +1,19 @@
 package stat
 
-// LocalHistogram is a [Histogram] of whole numbers for one goroutine at a time: counting
-// is plain addition. It must be made by [NewLocalHistogram].
+// LocalHistogram is a [Histogram] of integers without atomic operations. [NewLocalHistogram]
+// makes it. It is not safe for concurrent use.
 type LocalHistogram struct {
 	bounds  []uint64
 	buckets []uint64 // one more than bounds
 	sum     uint64
 }
 
-// NewLocalHistogram makes a tally of ascending bounds, which must not change afterwards.
+// NewLocalHistogram makes a histogram with ascending bounds, which must not change afterwards.
 func NewLocalHistogram(bounds []uint64) LocalHistogram {
 	return LocalHistogram{bounds: bounds, buckets: make([]uint64, len(bounds)+1)}
 }
 
-// Observe counts v. It looks for the bucket from the least bound on: values are
-// mostly small.
+// Observe counts v. It searches the bounds upwards: most values are small.
 func (t *LocalHistogram) Observe(v uint64) { t.ObserveMany(v, 1) }
 
 // ObserveMany counts v n times.
@@ -27,7 +26,7 @@ func (t *LocalHistogram) ObserveMany(v, n uint64) {
 	t.sum += v * n
 }
 
-// Read gives the values so far, in units of which a value has perUnit.
+// Read returns the values counted so far, divided by perUnit.
 func (t *LocalHistogram) Read(perUnit float64) Snapshot {
 	out := Snapshot{Sum: float64(t.sum) / perUnit, Buckets: make(map[float64]uint64, len(t.bounds))}
 	for i, b := range t.bounds {

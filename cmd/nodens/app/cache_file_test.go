@@ -155,7 +155,7 @@ func TestSavedCacheRefused(t *testing.T) {
 		}, maxCacheAge, "others may write"},
 		{"far too long", func(path string) error {
 			return errors.Join(os.WriteFile(path, stream, 0o600), os.Truncate(path, maxCacheFile+1))
-		}, maxCacheAge, "the most is"},
+		}, maxCacheAge, "at most"},
 	} {
 		path := filepath.Join(dir, tt.name)
 		if err := tt.make(path); err != nil {
