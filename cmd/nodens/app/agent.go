@@ -240,7 +240,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	}
 	if err != nil {
 		a.stopUnused(g, old)
-		closeAll(g.unusedPools(old))
+		closePools(g.unusedPools(old))
 		if old != nil {
 			return errors.Join(err, a.http.listen(a.handlers(old)))
 		}
@@ -345,7 +345,7 @@ func (a *agent) replace(ctx context.Context, old, g *generation) {
 		case <-time.After(drainTime):
 		case <-a.drained:
 		}
-		closeAll(pools)
+		closePools(pools)
 		select {
 		case <-a.draining:
 		default:

@@ -7,18 +7,16 @@ import (
 	"github.com/nodens-dns/nodens/server"
 )
 
-// newLoops makes the detectors of p's zones. Where p has the upstreams of was (nil: none),
-// forwarding that was stopped stays so until a probe has shown that nothing comes back.
-func (a *builder) newLoops(g *generation, p, was *blockParts) error {
+// addLoops adds a loop detector for each zone of p. If p reuses its pools, forwarding that a
+// detector had stopped stays stopped until a probe has shown that no query comes back.
+func (a *builder) addLoops(g *generation, p *blockParts) error {
 	if p.block.Loop == nil {
 		return nil
 	}
 	for _, z := range p.block.Zones {
-		opts := server.LoopOptions{Logger: a.log.With("part", "loop"), Sources: a.loopSources(g)}
-		if was != nil && p.sameUpstreams(was) {
-			opts.Was = was.loops[z]
-		}
-		l, err := server.NewLoop(z, p.pools, opts)
+		l, err := server.NewLoop(z, p.pools, server.LoopOptions{
+			Logger: a.log.With("part", "loop"), Sources: a.loopSources(g), Was: p.previousLoops[z],
+		})
 		if err != nil {
 			return err
 		}

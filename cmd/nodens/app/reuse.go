@@ -1,178 +1,145 @@
 package app
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/kubernetes"
-	"github.com/nodens-dns/nodens/upstream"
 )
 
-// heirs finds for each of blocks the parts that it takes over from g: those of a block
-// of the same zones, in whatever order, wherever in the file. Where there are several,
-// for other ports, addresses or clients, the one most like it; nobody inherits twice.
-// A nil generation has none.
-func (g *generation) heirs(blocks []*config.Block) map[*config.Block]*blockParts {
-	found := make(map[*config.Block]*blockParts)
-	if g == nil {
-		return found
+// Views, taps and certificates are shared: all blocks of a generation, and of the one before
+// it, with the same key have the same one (see views.go, dnstap.go and tls.go). Hosts tables,
+// pools and caches belong to one block each; this file matches them across a reload by what
+// they are made of, wherever their block stands in the Corefile.
+
+// partKey identifies a part of a block.
+type partKey struct {
+	// content is all that the part is made of, compared by [reflect.DeepEqual]; nil: the
+	// block has no such part.
+	content any
+	// place is the block's listen addresses and view. It only decides between parts of equal
+	// content, so that each keeps its counters' labels.
+	place string
+}
+
+// partKeys are the keys of a block's parts.
+type partKeys struct{ hosts, pools, cache partKey }
+
+// upstreamContent is what the pools of a block are made of.
+type upstreamContent struct {
+	forward *config.Forward
+	// certs are the digests of the client certificates and CAs, in the order of the forward
+	// directives. A pool reads these files once.
+	certs [][sha256.Size]byte
+	view  string // key of the view that resolves upstreams that are Services; "": none is one
+	// listen is set if an upstream's address is looked up, because the address may turn out
+	// to be the block's own.
+	listen []netip.AddrPort
+}
+
+// cacheContent is what a cache is made of: its settings, the names it may hold, and the
+// upstreams that fill it.
+type cacheContent struct {
+	settings  config.Cache
+	bounds    []wire.Name
+	upstreams upstreamContent
+}
+
+// newPartKeys returns the keys of b's parts. The view with the key view resolves its upstreams
+// that are Services.
+func newPartKeys(cfg *config.Config, b *config.Block, view string) (keys partKeys) {
+	place := fmt.Sprintf("%v %v %q", b.Transport, b.Listen, b.ViewName())
+	if b.Hosts != nil {
+		keys.hosts = partKey{*b.Hosts, place}
 	}
-	taken := make(map[*blockParts]bool)
-	for alike := same; alike >= namesake; alike-- {
-		for _, b := range blocks {
-			if found[b] != nil {
+	upstreams := newUpstreamContent(cfg, b, view)
+	if b.Forward != nil {
+		keys.pools = partKey{upstreams, place}
+	}
+	if b.Cache != nil {
+		settings := *b.Cache
+		settings.Zones = sorted(settings.Zones)
+		keys.cache = partKey{cacheContent{settings, sorted(b.Boundaries()), upstreams}, place}
+	}
+	return keys
+}
+
+func newUpstreamContent(cfg *config.Config, b *config.Block, view string) upstreamContent {
+	c := upstreamContent{forward: b.Forward, view: view}
+	for f := b.Forward; f != nil; f = f.Next {
+		if f.TLS != nil {
+			c.certs = append(c.certs, cfg.Sums[f.TLS.Cert], cfg.Sums[f.TLS.Key], cfg.Sums[f.TLS.CA])
+		}
+		if slices.ContainsFunc(f.To, func(to config.Target) bool { return !to.Addr.IsValid() }) {
+			c.listen = b.Listen
+		}
+	}
+	return c
+}
+
+func sorted(names []wire.Name) []wire.Name {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return names
+}
+
+// matchParts returns for each of want the index of the part in have to reuse, -1 for none.
+// Contents must be equal. Among several of equal content, those of the same place match
+// first, then the others in file order. No part matches twice.
+func matchParts(have, want []partKey) []int {
+	match, used := make([]int, len(want)), make([]bool, len(have))
+	for i := range match {
+		match[i] = -1
+	}
+	for _, samePlace := range []bool{true, false} {
+		for i, w := range want {
+			if match[i] >= 0 || w.content == nil {
 				continue
 			}
-			for _, p := range g.blocks {
-				if !taken[p] && compare(p.block, b) >= alike {
-					found[b], taken[p] = p, true
+			for j, h := range have {
+				if !used[j] && (h.place == w.place || !samePlace) && reflect.DeepEqual(h.content, w.content) {
+					match[i], used[j] = j, true
 					break
 				}
 			}
 		}
 	}
-	return found
+	return match
 }
 
-// likeness is how like each other two blocks are.
-type likeness uint8
-
-const (
-	stranger  likeness = iota // of other zones
-	namesake                  // of the same zones
-	colleague                 // and with the same upstreams
-	neighbour                 // and on the same addresses
-	same                      // and for the same clients
-)
-
-func compare(a, b *config.Block) likeness {
-	switch {
-	case !slices.Equal(sorted(a.Zones), sorted(b.Zones)):
-		return stranger
-	case !reflect.DeepEqual(a.Forward, b.Forward):
-		return namesake
-	case !slices.Equal(a.Listen, b.Listen):
-		return colleague
-	case a.ViewName() != b.ViewName():
-		return neighbour
+// reuseParts gives the blocks of g the hosts tables, pools and caches of old (nil: none) that
+// are made of the same.
+func (g *generation) reuseParts(old *generation) {
+	if old == nil {
+		return
 	}
-	return same
-}
-
-// sameCache reports whether a cache made for a is what b asks for.
-func sameCache(a, b *config.Block) bool {
-	if a.Cache == nil || b.Cache == nil {
-		return a.Cache == b.Cache
-	}
-	x, y := *a.Cache, *b.Cache
-	x.Zones, y.Zones = sorted(x.Zones), sorted(y.Zones)
-	return reflect.DeepEqual(x, y) && slices.Equal(sorted(a.Boundaries()), sorted(b.Boundaries()))
-}
-
-func sorted(zones []wire.Name) []wire.Name {
-	zones = slices.Clone(zones)
-	slices.Sort(zones)
-	return zones
-}
-
-// certDigest tells apart what was in the certificates that b's upstreams are asked with
-// and trusted by, when cfg was read: who has them in use reads them once.
-func certDigest(cfg *config.Config, b *config.Block) string {
-	var out []byte
-	for f := b.Forward; f != nil; f = f.Next {
-		if f.TLS == nil {
-			continue
-		}
-		for _, path := range []string{f.TLS.Cert, f.TLS.Key, f.TLS.CA} {
-			sum := cfg.Sums[path]
-			out = append(out, sum[:]...)
+	match := func(kind func(partKeys) partKey) []int { return matchParts(old.keys(kind), g.keys(kind)) }
+	for i, j := range match(func(k partKeys) partKey { return k.hosts }) {
+		if j >= 0 {
+			g.blocks[i].hosts = old.blocks[j].hosts
 		}
 	}
-	return string(out)
-}
-
-// setUpstreamsAndCache makes the pools and the cache of p, or takes those of was (nil: none) over.
-func (a *builder) setUpstreamsAndCache(p, was *blockParts) {
-	b := p.block
-	sameUpstreams := was != nil && p.sameUpstreams(was)
-	if sameUpstreams {
-		p.pools = was.pools
-	} else {
-		p.pools = a.newPools(b, p.endpointsView)
-	}
-	switch {
-	case b.Cache == nil:
-	case sameUpstreams && sameCache(was.block, b):
-		p.cache = was.cache
-	default: // what was asked of other upstreams is not what these would answer
-		p.cache = a.store.NewCache(b.Cache, b.Boundaries()...)
-	}
-}
-
-// sameUpstreams reports whether p's upstreams are those that was asks, in the same way.
-func (p *blockParts) sameUpstreams(was *blockParts) bool {
-	if !reflect.DeepEqual(was.block.Forward, p.block.Forward) || was.endpointsView != p.endpointsView || was.certDigest != p.certDigest {
-		return false
-	}
-	for f := p.block.Forward; f != nil; f = f.Next {
-		for _, to := range f.To { // an address that is looked up may be the block's own
-			if !to.Addr.IsValid() && !slices.Equal(was.block.Listen, p.block.Listen) {
-				return false
-			}
+	for i, j := range match(func(k partKeys) partKey { return k.pools }) {
+		if j >= 0 {
+			g.blocks[i].pools, g.blocks[i].previousLoops = old.blocks[j].pools, old.blocks[j].loops
 		}
 	}
-	return true
-}
-
-// newPools makes those of b's forward directives; around (nil: none of them is a
-// Service) has the endpoints of its upstreams.
-func (a *builder) newPools(b *config.Block, around *kubernetes.View) (pools []*upstream.Pool) {
-	opts := upstream.Options{Logger: a.log.With("part", "upstream"), Own: b.ListensAt}
-	if around != nil {
-		opts.Endpoints = around.Endpoints
-	}
-	for f := b.Forward; f != nil; f = f.Next {
-		pools = append(pools, upstream.New(f, opts))
-	}
-	return upstream.Chain(pools)
-}
-
-// closeUnused ends all of g that keep does not have.
-func (g *generation) closeUnused(keep *generation) {
-	g.stopUnused(keep)
-	closeAll(g.unusedPools(keep))
-}
-
-// stopUnused is closeUnless for all but the pools.
-func (g *generation) stopUnused(keep *generation) {
-	for _, p := range g.blocks {
-		if p.cache != nil && !keep.owns(p.cache) {
-			p.cache.Close()
-		}
-		if p.errors != nil {
-			for _, pattern := range p.errors.Patterns {
-				pattern.Stop()
-			}
+	for i, j := range match(func(k partKeys) partKey { return k.cache }) {
+		if j >= 0 {
+			g.blocks[i].cache = old.blocks[j].cache
 		}
 	}
 }
 
-// unusedPools lists the pools of g that keep does not have.
-func (g *generation) unusedPools(keep *generation) (list []*upstream.Pool) {
-	for _, p := range g.blocks {
-		for _, u := range p.pools {
-			if !keep.owns(u) {
-				list = append(list, u)
-			}
-		}
+// keys returns the keys of one kind of all blocks.
+func (g *generation) keys(kind func(partKeys) partKey) []partKey {
+	list := make([]partKey, len(g.blocks))
+	for i, p := range g.blocks {
+		list[i] = kind(p.keys)
 	}
 	return list
-}
-
-func closeAll(pools []*upstream.Pool) {
-	for _, u := range pools {
-		_ = u.Close()
-	}
 }

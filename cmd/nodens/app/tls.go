@@ -9,7 +9,6 @@ import (
 
 // loadCertificates reads the certificates of g's blocks, but for those that old has.
 func (a *builder) loadCertificates(g, old *generation) (err error) {
-	g.certs = make(map[config.TLSServer]*server.Certificate)
 	for _, b := range g.cfg.Blocks {
 		if b.Transport == config.PlainDNS {
 			continue

@@ -1,13 +1,16 @@
 package app
 
 import (
+	"fmt"
+	"net"
+	"net/netip"
+
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/kubernetes"
 )
 
-// openViews opens the views of g, so that a block can forward to what another one's view
-// knows.
-func (a *builder) openViews(g *generation, old *generation) error {
+// openViews opens the views of all blocks.
+func (a *builder) openViews(g, old *generation) error {
 	for _, b := range g.cfg.Blocks {
 		if b.Kubernetes == nil {
 			continue
@@ -19,8 +22,8 @@ func (a *builder) openViews(g *generation, old *generation) error {
 	return nil
 }
 
-// endpointsView is the view that has the endpoints of b's upstreams; nil if none of
-// them is a Service.
+// endpointsView returns the view that resolves the upstreams of b that are Services, nil if
+// none is one.
 func (a *builder) endpointsView(g *generation, b *config.Block, old *generation) (*kubernetes.View, error) {
 	for f := b.Forward; f != nil; f = f.Next {
 		for _, to := range f.To {
@@ -30,4 +33,76 @@ func (a *builder) endpointsView(g *generation, b *config.Block, old *generation)
 		}
 	}
 	return nil, nil
+}
+
+// openView returns the view of b. Blocks with the same viewKey share one, also across a
+// reload.
+func (a *builder) openView(g *generation, b *config.Block, old *generation) (*kubernetes.View, error) {
+	addrs, err := concreteAddrs(b.Listen)
+	if err != nil {
+		return nil, err
+	}
+	key := viewKey(b, addrs)
+	if v := g.views[key]; v != nil {
+		return v, nil
+	}
+	if old != nil && old.views[key] != nil {
+		g.views[key] = old.views[key]
+		return old.views[key], nil
+	}
+	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
+		Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone,
+		Epochs: a.epochs,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.views[key] = v
+	return v, nil
+}
+
+// concreteAddrs returns the addresses of listen, with this machine's addresses in place of an
+// unspecified one.
+func concreteAddrs(listen []netip.AddrPort) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, l := range listen {
+		if !l.Addr().IsUnspecified() {
+			addrs = append(addrs, l.Addr())
+			continue
+		}
+		all, err := net.InterfaceAddrs()
+		if err != nil {
+			return nil, fmt.Errorf("listing this machine's addresses: %w", err)
+		}
+		for _, a := range all {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				addrs = append(addrs, p.Addr().Unmap())
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// viewKey identifies a view by everything that it is made of (see [kubernetes.Open]).
+func viewKey(b *config.Block, addrs []netip.Addr) string {
+	k := *b.Kubernetes
+	var tls config.TLS
+	if k.TLS != nil {
+		tls = *k.TLS
+	}
+	return fmt.Sprintf("%q", []any{
+		k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.QPS, k.Burst, k.Save, addrs,
+		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, k.Multicluster, k.Zonal,
+		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified,
+	})
+}
+
+// keyOf returns the key of one of g's views, "" for nil.
+func (g *generation) keyOf(v *kubernetes.View) string {
+	for key, known := range g.views {
+		if known == v {
+			return key
+		}
+	}
+	return ""
 }

@@ -1,0 +1,171 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/dnstap"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// generation is everything that the agent built from one configuration. A reload builds the
+// next one, which reuses the parts that did not change.
+type generation struct {
+	cfg    *config.Config
+	blocks []*blockParts                 // in the order of the Corefile
+	views  map[string]*kubernetes.View   // by viewKey
+	taps   map[config.Dnstap]*dnstap.Tap // by directive, without Next
+	certs  map[config.TLSServer]*server.Certificate
+	// listeners is what the server listens on.
+	listeners map[netip.AddrPort]server.ListenerConfig
+}
+
+func newGeneration(cfg *config.Config) *generation {
+	return &generation{
+		cfg:       cfg,
+		views:     make(map[string]*kubernetes.View),
+		taps:      make(map[config.Dnstap]*dnstap.Tap),
+		certs:     make(map[config.TLSServer]*server.Certificate),
+		listeners: make(map[netip.AddrPort]server.ListenerConfig),
+	}
+}
+
+// synced returns nil once all views have received their first lists.
+func (g *generation) synced() error {
+	for _, v := range g.views {
+		if !v.Synced() {
+			return errors.New("the view of the cluster is not synced yet")
+		}
+	}
+	return nil
+}
+
+// syncPoll is the interval between two checks for a synced view. Syncing takes tens of
+// milliseconds.
+const syncPoll = 10 * time.Millisecond
+
+// startupGCPercent is the garbage collector's target percentage during the first lists,
+// which leave much garbage and few objects. At the default of 100 % they take a third more
+// memory, which counts against the container's limit; at half of this value the start takes
+// half as much CPU again.
+const startupGCPercent = 25
+
+// awaitSync waits until all views are synced, for limit at most; a limit of 0 means the
+// longest startup_timeout. Meanwhile the garbage collector runs more often.
+func (g *generation) awaitSync(ctx context.Context, limit time.Duration) {
+	if g.synced() == nil {
+		return
+	}
+	before := debug.SetGCPercent(startupGCPercent)
+	defer func() { debug.SetGCPercent(before) }()
+	if limit == 0 {
+		limit = g.startupTimeout()
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(syncPoll)
+	defer tick.Stop()
+	for g.synced() != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// startupTimeout returns the longest startup_timeout.
+func (g *generation) startupTimeout() (limit time.Duration) {
+	for _, p := range g.blocks {
+		if p.block.Kubernetes != nil {
+			limit = max(limit, p.block.Kubernetes.StartupTimeout)
+		}
+	}
+	return limit
+}
+
+// start runs the parts that need a goroutine, unless old (nil: none) runs them already.
+// launch decides when each part ends.
+func (g *generation) start(old *generation, launch func(part any, run func(context.Context))) {
+	for _, v := range g.views {
+		if !old.owns(v) {
+			launch(v, v.Run)
+		}
+	}
+	for _, t := range g.taps {
+		if !old.owns(t) {
+			launch(t, t.Run)
+		}
+	}
+	for _, p := range g.blocks {
+		if p.hosts != nil && !old.owns(p.hosts) {
+			launch(p.hosts, p.hosts.Run)
+		}
+	}
+}
+
+// owns reports whether part is in use in g. A nil generation owns nothing.
+func (g *generation) owns(part any) bool {
+	if g == nil {
+		return false
+	}
+	for _, v := range g.views {
+		if part == any(v) {
+			return true
+		}
+	}
+	for _, t := range g.taps {
+		if part == any(t) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
+		return part == any(p.hosts) || part == any(p.cache) || p.hasLoop(part) ||
+			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
+	})
+}
+
+// closeUnused closes all of g's parts but those that keep (nil: none) owns.
+func (g *generation) closeUnused(keep *generation) {
+	g.stopUnused(keep)
+	closePools(g.unusedPools(keep))
+}
+
+// stopUnused is closeUnused without the pools.
+func (g *generation) stopUnused(keep *generation) {
+	for _, p := range g.blocks {
+		if p.cache != nil && !keep.owns(p.cache) {
+			p.cache.Close()
+		}
+		if p.errors != nil {
+			for _, pattern := range p.errors.Patterns {
+				pattern.Stop()
+			}
+		}
+	}
+}
+
+// unusedPools returns g's pools that keep does not own.
+func (g *generation) unusedPools(keep *generation) (list []*upstream.Pool) {
+	for _, p := range g.blocks {
+		for _, u := range p.pools {
+			if !keep.owns(u) {
+				list = append(list, u)
+			}
+		}
+	}
+	return list
+}
+
+func closePools(pools []*upstream.Pool) {
+	for _, u := range pools {
+		_ = u.Close()
+	}
+}

@@ -1,0 +1,107 @@
+package app
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// buildRoutes adds a listener for each address, with the zones of its blocks.
+func (a *builder) buildRoutes(g *generation) {
+	zones := make(map[netip.AddrPort][]*server.Zone)
+	for _, p := range g.blocks {
+		b := p.block
+		for _, addr := range b.Listen {
+			g.listeners[addr] = g.listenerConfig(g.listeners[addr], b)
+			for _, name := range b.Zones {
+				z := p.newZone(name)
+				z.View = newView(b, addr)
+				z.Stats = a.statsFor(b.Transport, addr, name.String(), b.ViewName())
+				z.Taps = a.blockTaps(g, b)
+				z.Log = a.queryLog(b, name.String(), addr.Addr())
+				zones[addr] = append(zones[addr], z)
+			}
+		}
+	}
+	for addr, list := range zones {
+		l := g.listeners[addr]
+		l.Routes = server.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
+		g.listeners[addr] = l
+	}
+}
+
+// droppedZone is CoreDNS's zone label for queries outside of all zones.
+const droppedZone = "dropped"
+
+// statsFor returns the counters of a zone, the same ones after a reload.
+func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone, view string) *server.Stats {
+	k := statsKey{transport, addr, zone, view}
+	if a.stats[k] == nil {
+		a.stats[k] = server.NewStats()
+	}
+	return a.stats[k]
+}
+
+// newZone returns the zone name with the parts of p.
+func (p *blockParts) newZone(name wire.Name) *server.Zone {
+	b := p.block
+	z := &server.Zone{
+		Name: name, Hosts: p.hosts, Autopath: p.autopath, Cache: p.cache, Forward: p.pools,
+		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
+	}
+	p.setPolicies(z)
+	if p.cluster != nil {
+		z.Cluster, z.ClusterDNS = p.cluster, p.clusterDNS(name)
+		z.Ordered = p.cluster.Ordered()
+	}
+	if p.external != nil {
+		z.External = p.external
+	}
+	z.Designates = p.designates(name)
+	z.Rewrite, z.Template = p.rewrite, p.template
+	if b.Bufsize != nil {
+		z.Bufsize = b.Bufsize.Size
+	}
+	z.Errors = p.errors
+	return z
+}
+
+// designates returns which of p's pools may name the designated resolvers of zone's clients
+// (RFC 9462): only those that are configured for resolver.arpa.
+func (p *blockParts) designates(zone wire.Name) func(*upstream.Pool) bool {
+	own := make(map[*upstream.Pool]bool)
+	f := p.block.Forward
+	for _, u := range p.pools {
+		own[u] = server.InResolverZone(zone) || server.InResolverZone(f.From)
+		f = f.Next
+	}
+	return func(u *upstream.Pool) bool { return own[u] }
+}
+
+// clusterDNS returns which of p's pools reach the cluster's own DNS for names in zone: those
+// that receive only names of the cluster, and those with the address of a Service. The
+// former is fixed; the latter follows the view. A resolver for all names is neither, unless
+// it is itself a Service.
+func (p *blockParts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
+	inside := func(name wire.Name) bool {
+		return slices.ContainsFunc(p.cluster.Origins(), func(o wire.Name) bool { return o != wire.Root && name.Under(o) })
+	}
+	type target struct {
+		named bool
+		to    []config.Target
+	}
+	targets := make(map[*upstream.Pool]target)
+	f := p.block.Forward
+	for _, u := range p.pools {
+		targets[u] = target{named: inside(zone) || inside(f.From), to: f.To}
+		f = f.Next
+	}
+	return func(u *upstream.Pool) bool {
+		t := targets[u]
+		return t.named || slices.ContainsFunc(t.to, func(a config.Target) bool { return a.Service != "" || p.view.IsClusterIP(a.Addr.Addr()) })
+	}
+}
