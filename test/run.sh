@@ -37,6 +37,11 @@ image() {
 	go -C daemonset/image test -count=1 -json -timeout 20m ./... >"$report/image.json"
 }
 
+# dnstap tests server/dnstap against golang-dnstap, in a module of its own.
+dnstap() {
+	go -C test/dnstap test -count=1 -json -timeout 5m -bench . -benchtime 1x ./... >"$report/dnstap.json"
+}
+
 # fuzz runs a package's fuzzers one after the other. It links them once, where go test
 # would link them for each fuzzer. New inputs go to the go command's fuzz cache.
 fuzz() {
@@ -78,6 +83,7 @@ suites=$(go list ./test/node ./test/differential ./test/... ./daemonset/... | gr
 	run "allocation pins and benchmarks" tests pins -run Alloc -bench . -benchtime 1x -timeout 10m $units
 	run "suites against real peers" tests suites -p 2 -timeout 40m $suites
 	run "the image" image
+	run "dnstap, read by golang-dnstap" dnstap
 	run "the bench, short" tests bench -timeout 40m $bench
 	run "fuzzers" fuzzers
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// patience ends a test that would hang; no test measures it.
-const patience = 30 * time.Second
+// hangTimeout ends a test that would hang; no test measures it.
+const hangTimeout = 30 * time.Second
 
 // fields is a protobuf message: by number, numbers and bytes in their order.
 func fields(t *testing.T, b []byte) map[uint64][]any {
@@ -74,12 +74,12 @@ func TestMessage(t *testing.T) {
 			{Type: ClientQuery, Protocol: UDP, Client: netip.MustParseAddrPort("[::ffff:192.0.2.7]:1"), Query: at},
 		} {
 			tap := New(config.Dnstap{Identity: "me", Version: "it", Queue: 1}, "", slog.New(slog.DiscardHandler))
-			frame := m.appendFrame([]byte("before"), tap.head)[6:]
+			frame := m.appendFrame([]byte("before"), tap.commonFields)[6:]
 			if n := binary.BigEndian.Uint32(frame); int(n) != len(frame)-4 {
 				t.Fatalf("a frame of %d bytes says it has %d", len(frame)-4, n)
 			}
-			if len(frame) > m.room(tap.head) {
-				t.Errorf("a frame takes %d bytes, and place for %d was looked for", len(frame), m.room(tap.head))
+			if len(frame) > m.maxLen(tap.commonFields) {
+				t.Errorf("a frame takes %d bytes, and place for %d was looked for", len(frame), m.maxLen(tap.commonFields))
 			}
 			f := fields(t, frame[4:])
 			if text(f, fieldIdentity) != "me" || text(f, fieldVersion) != "it" || text(f, fieldExtra) != string(m.Extra) || number(f, fieldKind) != 1 {
@@ -131,16 +131,16 @@ func (c *collector) accept() (net.Conn, *bufio.Reader) {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(hangTimeout))
 	r := bufio.NewReader(conn)
 	kind, body, err := readControl(r)
-	if err != nil || kind != ready || !accepts(body) {
+	if err != nil || kind != controlReady || !acceptsContentType(body) {
 		c.t.Fatalf("READY: %d % x %v", kind, body, err)
 	}
-	if _, err := conn.Write(control(accept, contentType)); err != nil {
+	if _, err := conn.Write(controlFrame(controlAccept, contentType)); err != nil {
 		c.t.Fatal(err)
 	}
-	if kind, body, err = readControl(r); err != nil || kind != start || !accepts(body) {
+	if kind, body, err = readControl(r); err != nil || kind != controlStart || !acceptsContentType(body) {
 		c.t.Fatalf("START: %d % x %v", kind, body, err)
 	}
 	return conn, r
@@ -155,7 +155,7 @@ func (c *collector) frame(r *bufio.Reader) int {
 	}
 	n := binary.BigEndian.Uint32(head)
 	if n == 0 {
-		if kind, _, err := readControl(r); err != nil || kind != stop {
+		if kind, _, err := readControl(r); err != nil || kind != controlStop {
 			c.t.Fatalf("STOP: %d %v", kind, err)
 		}
 		return -1
@@ -167,7 +167,7 @@ func (c *collector) frame(r *bufio.Reader) int {
 	return int(number(fields(c.t, fields(c.t, frame[4:])[fieldMessage][0].([]byte)), fieldQueryPort))
 }
 
-func message(port uint16) *Message {
+func clientQuery(port uint16) *Message {
 	return &Message{Type: ClientQuery, Protocol: UDP, Client: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.7"), port), Query: time.Unix(1, 0)}
 }
 
@@ -183,7 +183,7 @@ func run(t *testing.T, tap *Tap) (stop func()) {
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(patience):
+		case <-time.After(hangTimeout):
 			t.Error("the tap does not end")
 		}
 	}
@@ -197,12 +197,12 @@ func run(t *testing.T, tap *Tap) (stop func()) {
 func TestTap(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	tap := New(config.Dnstap{Network: "unix", Address: path, Queue: 10}, "v", slog.New(slog.DiscardHandler))
-	tap.Send(message(1))
-	tap.Send(message(2))
+	tap.Send(clientQuery(1))
+	tap.Send(clientQuery(2))
 	c := collect(t, path)
 	stop := run(t, tap)
 	conn, r := c.accept()
-	tap.Send(message(3))
+	tap.Send(clientQuery(3))
 	for want := 1; want <= 3; want++ {
 		if got := c.frame(r); got != want {
 			t.Fatalf("message %d, want %d", got, want)
@@ -211,7 +211,7 @@ func TestTap(t *testing.T) {
 	_ = conn.Close()
 	conn, r = c.accept()
 	for i := range 5 {
-		tap.Send(message(uint16(4 + i)))
+		tap.Send(clientQuery(uint16(4 + i)))
 	}
 	if got := c.frame(r); got != 4 {
 		t.Fatalf("after the break message %d, want 4", got)
@@ -225,7 +225,7 @@ func TestTap(t *testing.T) {
 			}
 		}
 		if c.frame(r) == -1 {
-			_, _ = conn.Write(control(finish, ""))
+			_, _ = conn.Write(controlFrame(controlFinish, ""))
 		}
 	}()
 	stop()
@@ -241,19 +241,19 @@ func TestTapFull(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	tap := New(config.Dnstap{Network: "unix", Address: filepath.Join(t.TempDir(), "s"), Queue: 10}, "v", log)
 	for range 25 {
-		tap.Send(message(1))
+		tap.Send(clientQuery(1))
 	}
-	if tap.n != 10 || tap.Dropped() != 15 {
-		t.Errorf("%d messages wait and %d were dropped, want 10 and 15", tap.n, tap.Dropped())
+	if tap.queued != 10 || tap.Dropped() != 15 {
+		t.Errorf("%d messages wait and %d were dropped, want 10 and 15", tap.queued, tap.Dropped())
 	}
 	large := New(config.Dnstap{Network: "unix", Address: "none", Queue: config.DnstapQueue}, "v", log)
-	m := message(1)
+	m := clientQuery(1)
 	m.Packet = make([]byte, 65535)
-	for range 2 * maxBytes / 65535 {
+	for range 2 * bufferSize / 65535 {
 		large.Send(m)
 	}
-	if len(large.pending) > maxBytes || large.Dropped() == 0 || large.n >= config.DnstapQueue {
-		t.Errorf("%d messages of %d bytes wait, %d were dropped", large.n, len(large.pending), large.Dropped())
+	if len(large.pending) > bufferSize || large.Dropped() == 0 || large.queued >= config.DnstapQueue {
+		t.Errorf("%d messages of %d bytes wait, %d were dropped", large.queued, len(large.pending), large.Dropped())
 	}
 	run(t, tap)()
 	if tap.Dropped() != 25 {
@@ -261,11 +261,11 @@ func TestTapFull(t *testing.T) {
 	}
 }
 
-// TestSendCostsNothing: a message that finds place allocates nothing.
-func TestSendCostsNothing(t *testing.T) {
+// TestSendAllocs: a message that finds place allocates nothing.
+func TestSendAllocs(t *testing.T) {
 	tap := New(config.Dnstap{Network: "unix", Address: "none", Queue: 1 << 20}, "v", slog.New(slog.DiscardHandler))
-	tap.pending = make([]byte, 0, maxBytes)
-	m := message(1)
+	tap.pending = make([]byte, 0, bufferSize)
+	m := clientQuery(1)
 	m.Packet = make([]byte, 100)
 	if n := testing.AllocsPerRun(1000, func() { tap.Send(m) }); n > 0 {
 		t.Errorf("%v allocations", n)
@@ -278,26 +278,26 @@ func TestHandshake(t *testing.T) {
 		reply []byte
 		ok    bool
 	}{
-		"accept":          {control(accept, contentType), true},
-		"accept of any":   {control(accept, ""), true},
-		"another content": {control(accept, "protobuf:other"), false},
-		"another frame":   {control(start, contentType), false},
+		"accept":          {controlFrame(controlAccept, contentType), true},
+		"accept of any":   {controlFrame(controlAccept, ""), true},
+		"another content": {controlFrame(controlAccept, "protobuf:other"), false},
+		"another frame":   {controlFrame(controlStart, contentType), false},
 		"a data frame":    {[]byte{0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 1}, false},
 		"a long frame":    {[]byte{0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 1}, false},
 		"a short frame":   {[]byte{0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1}, false},
 		"a broken field":  {[]byte{0, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 9}, false},
 		"half a field":    {[]byte{0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 1}, false},
 		"the end":         {nil, false},
-		"half a frame":    {control(accept, contentType)[:20], false},
+		"half a frame":    {controlFrame(controlAccept, contentType)[:20], false},
 		"HTTP":            {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false},
 		"another, then ours": {func() []byte {
-			b := control(accept, "x")
-			b = append(b, control(accept, contentType)[12:]...)
+			b := controlFrame(controlAccept, "x")
+			b = append(b, controlFrame(controlAccept, contentType)[12:]...)
 			binary.BigEndian.PutUint32(b[4:], uint32(len(b)-8))
 			return b
 		}(), true},
 	} {
-		err := begin(io.Discard, bufio.NewReader(bytes.NewReader(c.reply)))
+		err := startStream(io.Discard, bufio.NewReader(bytes.NewReader(c.reply)))
 		if (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -309,9 +309,9 @@ func TestHandshake(t *testing.T) {
 
 // FuzzControl holds that nothing a collector sends does harm.
 func FuzzControl(f *testing.F) {
-	f.Add(control(accept, contentType))
+	f.Add(controlFrame(controlAccept, contentType))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		_ = begin(io.Discard, bufio.NewReader(bytes.NewReader(b)))
-		_ = finished(bufio.NewReader(bytes.NewReader(b)))
+		_ = startStream(io.Discard, bufio.NewReader(bytes.NewReader(b)))
+		_ = awaitFinish(bufio.NewReader(bytes.NewReader(b)))
 	})
 }

@@ -6,45 +6,45 @@ import (
 	"time"
 )
 
-// Type is what a message is about.
+// Type is the type of a message.
 type Type uint8
 
-// The types that are sent, with their numbers in the schema.
+// The types in use, with their numbers in dnstap.proto.
 const (
 	ClientQuery    Type = 5
 	ClientResponse Type = 6
 )
 
-// Protocol is how a query came, with its number in the schema.
+// Protocol is the protocol of a query, with its number in dnstap.proto.
 type Protocol uint8
 
-// The protocols.
+// The protocols in use.
 const (
 	UDP Protocol = 1
 	TCP Protocol = 2
 )
 
-// Message is a query, or a reply. Its slices are read by [Tap.Send] and not kept.
+// Message is a query or a reply. [Tap.Send] does not keep its slices.
 type Message struct {
 	Type     Type
 	Protocol Protocol
 	Client   netip.AddrPort
-	// Query is when the query came, Response when the reply was ready; the zero time
-	// is none.
+	// Query is when the query arrived, and Response when the reply was ready; zero if there
+	// is no reply.
 	Query, Response time.Time
-	// Packet is the query or the reply, as Type says; nil is not told.
+	// Packet is the query or the reply, depending on Type; nil to omit it.
 	Packet []byte
-	// Extra is text of the user's; nil is none.
+	// Extra is text configured by the user; nil for none.
 	Extra []byte
 }
 
-// The numbers of the fields (dnstap.proto).
+// Field numbers of dnstap.proto.
 const (
 	fieldIdentity = 1
 	fieldVersion  = 2
 	fieldExtra    = 3
 	fieldMessage  = 14
-	fieldKind     = 15 // of the payload; 1 is a message
+	fieldKind     = 15 // of the payload; 1 means Message
 
 	fieldType         = 1
 	fieldFamily       = 2
@@ -59,23 +59,24 @@ const (
 	fieldReplyPacket  = 14
 )
 
-// The wire types of protobuf.
+// Wire types of protobuf.
 const (
 	wireVarint = 0
 	wireBytes  = 2
 	wire32     = 5
 )
 
-// fixedRoom is what a frame takes beside what differs in length: its length, and less
-// than six bytes for each of twelve fields, but sixteen for an address.
-const fixedRoom = 96
+// fixedLen bounds the fixed-size parts of a frame, in bytes: its length, and less than six
+// bytes for each of twelve fields, with sixteen for an address.
+const fixedLen = 96
 
-// room is at least what m's frame takes.
-func (m *Message) room(head []byte) int {
-	return fixedRoom + len(head) + len(m.Packet) + len(m.Extra)
+// maxLen returns an upper bound for the length of m's frame.
+func (m *Message) maxLen(head []byte) int {
+	return fixedLen + len(head) + len(m.Packet) + len(m.Extra)
 }
 
-// appendFrame appends m as a data frame; head is what comes before it in its payload.
+// appendFrame appends m as a data frame to b; head is the encoding of the fields before
+// m's.
 func (m *Message) appendFrame(b, head []byte) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0)
@@ -83,8 +84,8 @@ func (m *Message) appendFrame(b, head []byte) []byte {
 	if m.Extra != nil {
 		b = appendBytes(b, fieldExtra, m.Extra)
 	}
-	// The length of the message stands before it, in as many bytes as it takes; so it
-	// is written where there is place for it, and moved.
+	// The length of the message precedes it as a varint. Leave room for the longest one,
+	// and move the message back afterwards.
 	const place = 1 + binary.MaxVarintLen32
 	at := len(b)
 	b = append(b, make([]byte, place)...)
@@ -98,7 +99,7 @@ func (m *Message) appendFrame(b, head []byte) []byte {
 	return b
 }
 
-// append appends the fields of m itself.
+// append appends the fields of m.
 func (m *Message) append(b []byte) []byte {
 	b = appendVarint(b, fieldType, uint64(m.Type))
 	addr := m.Client.Addr().Unmap()
@@ -142,7 +143,7 @@ func appendBytes(b []byte, field uint64, v []byte) []byte {
 	return append(b, v...)
 }
 
-// appendTime appends at as seconds in one field and nanoseconds in the next.
+// appendTime appends at as seconds in field and nanoseconds in the next field.
 func appendTime(b []byte, field uint64, at time.Time) []byte {
 	b = appendVarint(b, field, uint64(at.Unix()))
 	return binary.LittleEndian.AppendUint32(appendKey(b, field+1, wire32), uint32(at.Nanosecond()))

@@ -1,18 +1,17 @@
-// Package hosts answers from a hosts(5) file and from lines of the same form in
-// the Corefile.
+// Package hosts answers from a hosts(5) file and from lines of the same form in the
+// Corefile.
 //
-// The lines become two maps, both keyed by what a query carries, its qname in wire
-// form: names to addresses, and reverse names to names. They are built once and
-// never changed; Run looks at the file's time and size and puts new maps in the
-// place of the old ones when they differ, so that a query reads without a lock and
-// sees one state of the file.
+// The lines are kept in two maps from a qname in wire format: one from names to addresses,
+// one from reverse names to names. The maps never change once they are built. [Table.Run]
+// checks the file's modification time and size and replaces the maps if they differ, so
+// that queries need no lock and see a consistent state.
 //
-// An address query for a name that is there is answered, with NODATA if only the
-// other family is. A name that is not there goes on to the next step if
-// `fallthrough` says so and is SERVFAIL otherwise: a hosts file has no SOA, and
-// NXDOMAIN without one is a denial without a life. A reverse name that is not there
-// always goes on, because no zone is claimed by listing some of its addresses. A
-// name `*.zone` stands for all names one label below zone that have no line of
+// An address query for a listed name is answered, with NODATA if the name only has
+// addresses of the other family. For a name that is not listed, the query goes to the next
+// step if `fallthrough` allows it, and is answered SERVFAIL otherwise: NXDOMAIN needs an
+// SOA record (RFC 2308, 3), which a hosts file lacks. A reverse name that is not listed
+// always goes to the next step, because listing some addresses of a zone does not claim the
+// zone. A name `*.zone` stands for all names one label below zone that have no line of
 // their own (RFC 4592).
 package hosts
 
@@ -32,9 +31,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// maxFileSize bounds the file, which is read whole. A block list of a million names has
-// about 30 MB; half as much would refuse it, twice as much would let one mistyped
-// path take memory that a node's agent has not got.
+// maxFileSize bounds the file, which is read as a whole. A block list of a million names
+// has about 30 MB.
 const maxFileSize = 32 << 20
 
 var (
@@ -42,26 +40,26 @@ var (
 	errNotRegular = errors.New("it is not a regular file")
 )
 
-// Table is safe for concurrent use. [New] makes it.
+// Table answers queries from the lines. It is created by [New] and safe for concurrent use.
 type Table struct {
 	cfg     config.Hosts
 	log     *slog.Logger
 	records atomic.Pointer[records]
 
-	// What the file looked like when it was last read or failed to be; nil if it
-	// was not there. Only New and Run touch it.
+	// lastInfo describes the file when it was last read, even if that failed; nil if the
+	// file did not exist. Only New and Run use it.
 	lastInfo fs.FileInfo
 }
 
-// Options are what a Table needs beside its directive.
+// Options holds what a Table needs beside its directive.
 type Options struct {
-	// Logger gets the warnings; nil drops them.
+	// Logger gets warnings; nil discards them.
 	Logger *slog.Logger
 }
 
-// New reads the file once. One that does not exist is a warning, as it is to
-// CoreDNS: it may come. One that can't be read is an error. Lines that say nothing
-// are skipped, with a warning that has their number.
+// New reads the file. If it does not exist, New logs a warning, as CoreDNS does, because
+// the file may appear later. If it can't be read, New returns an error. Invalid lines are
+// skipped with a warning.
 func New(cfg *config.Hosts, opts Options) (*Table, error) {
 	t := &Table{cfg: *cfg, log: opts.Logger}
 	if t.log == nil {
@@ -70,7 +68,7 @@ func New(cfg *config.Hosts, opts Options) (*Table, error) {
 	t.records.Store(t.buildRecords(nil))
 	info, err := os.Stat(t.cfg.File)
 	if errors.Is(err, fs.ErrNotExist) {
-		t.log.Warn("the file does not exist; it is read as soon as it does", "file", t.cfg.File)
+		t.log.Warn("hosts file does not exist; waiting for it", "file", t.cfg.File)
 		return t, nil
 	}
 	if err == nil {
@@ -82,9 +80,9 @@ func New(cfg *config.Hosts, opts Options) (*Table, error) {
 	return t, nil
 }
 
-// Run looks at the file every `reload` until ctx ends, and reads it when its time,
-// its size or the file itself is another. A file that goes away or can't be read
-// leaves what was read before in place. With `reload 0` it only waits.
+// Run checks the file every `reload` until ctx ends, and reads it again if its modification
+// time, its size or the file itself has changed. If the file disappears or can't be read,
+// the table keeps its state. With `reload 0` Run only waits for ctx.
 func (t *Table) Run(ctx context.Context) {
 	if t.cfg.Reload <= 0 {
 		<-ctx.Done()
@@ -102,13 +100,12 @@ func (t *Table) Run(ctx context.Context) {
 	}
 }
 
-// reloadIfChanged reads the file if it has changed. A failure is logged once, not at every
-// look.
+// reloadIfChanged reads the file if it has changed. It logs a failure once.
 func (t *Table) reloadIfChanged() {
 	info, err := os.Stat(t.cfg.File)
 	if err != nil {
 		if t.lastInfo != nil {
-			t.log.Warn("the file can't be looked at; the last state stays", "file", t.cfg.File, "error", err)
+			t.log.Warn("can't check the hosts file; keeping the last state", "file", t.cfg.File, "err", err)
 		}
 		t.lastInfo = nil
 		return
@@ -117,16 +114,16 @@ func (t *Table) reloadIfChanged() {
 		return
 	}
 	if err := t.load(info); err != nil {
-		t.log.Warn("the file can't be read; the last state stays", "file", t.cfg.File, "error", err)
+		t.log.Warn("can't read the hosts file; keeping the last state", "file", t.cfg.File, "err", err)
 		return
 	}
-	t.log.Info("read the file", "file", t.cfg.File, "entries", t.Entries())
+	t.log.Info("hosts file loaded", "file", t.cfg.File, "entries", t.Entries())
 }
 
-// load reads the file that info was got from.
+// load reads the file that info describes.
 func (t *Table) load(info fs.FileInfo) error {
 	t.lastInfo = info
-	if !info.Mode().IsRegular() { // to open a pipe would wait for its writer
+	if !info.Mode().IsRegular() { // opening a pipe would wait for its writer
 		return errNotRegular
 	}
 	f, err := os.Open(t.cfg.File)
@@ -145,11 +142,11 @@ func (t *Table) load(info fs.FileInfo) error {
 	return nil
 }
 
-// Entries is the number of addresses and reverse names held: coredns_hosts_entries.
+// Entries returns the number of addresses and reverse names, for coredns_hosts_entries.
 func (t *Table) Entries() int { return t.records.Load().entries }
 
-// Answer makes r the answer to q and reports true, or reports false if the next
-// step has to answer; r is untouched then. It does not allocate.
+// Answer writes the answer to q into r and returns true, or returns false if the next step
+// has to answer; r is then unchanged. It does not allocate.
 func (t *Table) Answer(q *wire.Query, r *wire.Reply) bool {
 	v := t.records.Load()
 	if q.Type == wire.TypePTR {
@@ -194,7 +191,8 @@ func (t *Table) answerReverse(v *records, q *wire.Query, r *wire.Reply) bool {
 	return true
 }
 
-// inZones reports whether name, lower case, is in one of zones; none means all.
+// inZones reports whether name, in lower case, is in one of zones; an empty list contains
+// all names.
 func inZones(name []byte, zones []wire.Name) bool {
 	if len(zones) == 0 {
 		return true

@@ -11,32 +11,31 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// records is one state of all lines. It does not change once it is built.
+// records is the content of all lines. It is immutable once built.
 type records struct {
 	names map[wire.Name]*host
-	// reverse holds, under the name of an address in in-addr.arpa or ip6.arpa, the
-	// RDATA of its PTR records.
+	// reverse has the RDATA of PTR records by their owner in in-addr.arpa or ip6.arpa.
 	reverse map[wire.Name][][]byte
 	entries int
 }
 
-// host is what one name has, in the order of the lines, each address once: a set
-// of records has no duplicates (RFC 2181, 5).
+// host has the addresses of one name in the order of the lines, each once: an RRset has no
+// duplicates (RFC 2181, 5).
 type host struct {
 	v4 [][4]byte
 	v6 [][16]byte
 }
 
-// wildcardLabel is the first label of a wildcard in wire form.
+// wildcardLabel is the first label of a wildcard in wire format.
 const wildcardLabel = "\x01*"
 
-// maxRecords bounds the addresses of a name and the names of an address. No message
-// holds more (64 KiB, 16 bytes the least record), and block lists put a million
-// names at 0.0.0.0.
+// maxRecords bounds the addresses of a name and the names of an address. A message can't
+// hold more (64 KiB, at least 16 bytes per record), and block lists map a million names to
+// 0.0.0.0.
 const maxRecords = 4096
 
-// lookup gives the host of name, or of the wildcard that stands for it; nil if there
-// is none.
+// lookup returns the host for name or for the wildcard that covers it; nil if there is
+// none.
 func (v *records) lookup(name []byte) *host {
 	if h := v.names[wire.Name(name)]; h != nil {
 		return h
@@ -50,11 +49,11 @@ func (v *records) lookup(name []byte) *host {
 	return v.names[wire.Name(buf[:n])]
 }
 
-// maxLoggedLines bounds the bad lines of one source that are logged one by one: enough
-// to see what is wrong, and a binary file does not fill the log.
+// maxLoggedLines bounds the invalid lines that are logged individually per source, so that
+// a binary file does not flood the log.
 const maxLoggedLines = 10
 
-// buildRecords makes the view of the file's text and, behind it, the inline lines.
+// buildRecords returns the records of the file's text followed by the inline lines.
 func (t *Table) buildRecords(text []byte) *records {
 	v := &records{names: make(map[wire.Name]*host), reverse: make(map[wire.Name][][]byte)}
 	t.addLines(v, t.cfg.File, text)
@@ -62,7 +61,7 @@ func (t *Table) buildRecords(text []byte) *records {
 	return v
 }
 
-// addLines adds the lines of text; source is what the log calls it.
+// addLines adds the lines of text; source names them in the log.
 func (t *Table) addLines(v *records, source string, text []byte) {
 	bad, number := 0, 0
 	for line := range bytes.Lines(text) {
@@ -72,25 +71,25 @@ func (t *Table) addLines(v *records, source string, text []byte) {
 			continue
 		}
 		if bad++; bad <= maxLoggedLines {
-			t.log.Warn("skipped a line", "source", source, "line", number, "error", err)
+			t.log.Warn("skipped an invalid line", "source", source, "line", number, "err", err)
 		}
 	}
 	if bad > maxLoggedLines {
-		t.log.Warn("skipped lines", "source", source, "lines", bad)
+		t.log.Warn("skipped invalid lines", "source", source, "lines", bad)
 	}
 }
 
 var errNoName = errors.New("an address without a name")
 
-// addLine reads one line: an address, then names, then perhaps a comment. The names
-// before one that is broken count.
+// addLine adds one line: an address, names, and optionally a comment. If a name is invalid,
+// the names before it are still added.
 func (t *Table) addLine(v *records, line []byte) error {
 	line, _, _ = bytes.Cut(line, []byte("#"))
 	fields := strings.Fields(string(line))
 	if len(fields) == 0 {
 		return nil
 	}
-	// An IPv6 zone (fe80::1%eth0) means nothing to another machine.
+	// The zone of an IPv6 address (fe80::1%eth0) has no meaning on other machines.
 	text, _, _ := strings.Cut(fields[0], "%")
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -111,7 +110,7 @@ func (t *Table) addLine(v *records, line []byte) error {
 	return nil
 }
 
-// add notes that name has addr.
+// add adds the address addr of name.
 func (t *Table) add(v *records, name wire.Name, addr netip.Addr) {
 	h := v.names[name]
 	if h == nil {
@@ -138,7 +137,7 @@ func (t *Table) add(v *records, name wire.Name, addr netip.Addr) {
 	}
 }
 
-// appendUnique appends e to s if it is not there and there is room.
+// appendUnique appends e to s unless it is there already or s is full.
 func appendUnique[E comparable](s []E, e E) ([]E, bool) {
 	if len(s) == maxRecords || slices.Contains(s, e) {
 		return s, false
@@ -146,8 +145,8 @@ func appendUnique[E comparable](s []E, e E) ([]E, bool) {
 	return append(s, e), true
 }
 
-// reverseName is where the PTR records of addr stand: RFC 1035, 3.5 and RFC 3596,
-// 2.5.
+// reverseName returns the owner of the PTR records of addr (RFC 1035, 3.5, and RFC 3596,
+// 2.5).
 func reverseName(addr netip.Addr) wire.Name {
 	var b []byte
 	if addr.Is4() {

@@ -8,17 +8,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Change is what the rules make of one query and its reply. The zero value is ready; it
-// is used for query after query, and isn't safe for concurrent use.
+// Change is what the rules do with one query and its reply. The zero value is valid. A
+// Change is reused for many queries; it is not safe for concurrent use.
 type Change struct {
-	// Type and Class are what is asked instead.
+	// Type and Class are those of the rewritten query.
 	Type, Class uint16
 
-	name      []byte // asked instead, in wire form and lower case
-	text      []byte // the same in presentation form
-	scratch   []byte // what text is made into
+	name      []byte // of the rewritten query, in wire format and lower case
+	text      []byte // the same in presentation format
+	scratch   []byte // buffer for the next text
 	edits     []edit
-	names     []byte // the names that edits lead from and to, one behind the other
+	names     []byte // names before and after name rules, referenced by edits
 	buffers   [2][]byte
 	nextIndex int
 }
@@ -26,14 +26,13 @@ type Change struct {
 // edit is what a rule does to the reply.
 type edit struct {
 	*rule
-	// newStart and to bound the name that the rule made and the one that it was made of, in
-	// [Change.names]; both are empty where the rule doesn't turn names back, or does so
-	// whatever the name.
+	// newStart, oldStart and oldEnd delimit two names in [Change.names]: the one that the
+	// rule has produced, and the one it was before. They are all zero for other rules.
 	newStart, oldStart, oldEnd int
 }
 
-// Apply puts q through the rules; false says that none has taken it, and c means nothing.
-// The error is [ErrInvalidName]. c refers to q's name no longer when it returns.
+// Apply applies the rules to q. It returns false if none matches; c is then meaningless.
+// The error is [ErrInvalidName]. c does not refer to q afterwards.
 func (c *Change) Apply(r *Rules, q *wire.Query) (matched bool, err error) {
 	c.Type, c.Class = q.Type, q.Class
 	c.edits, c.names = c.edits[:0], c.names[:0]
@@ -57,7 +56,7 @@ func (c *Change) Apply(r *Rules, q *wire.Query) (matched bool, err error) {
 	return matched, nil
 }
 
-// applyRule puts the query through one rule, but for its name.
+// applyRule applies one rule, except for a new name, and reports whether it matches.
 func (c *Change) applyRule(r *rule) bool {
 	switch r.Field {
 	case config.RewriteType:
@@ -74,7 +73,7 @@ func (c *Change) applyRule(r *rule) bool {
 		return true
 	case config.RewriteNothing:
 		return true
-	case config.RewriteCNAME: // takes every query; replies are what it is held against
+	case config.RewriteCNAME: // matches every query; its condition is about the reply
 	default:
 		if !r.matches(c.text) {
 			return false
@@ -86,7 +85,7 @@ func (c *Change) applyRule(r *rule) bool {
 	return true
 }
 
-// applyName makes the rule's name the one that is asked.
+// applyName changes the name of the query as r says.
 func (c *Change) applyName(r *rule) error {
 	c.scratch = lowerASCII(r.replace(c.scratch[:0], c.text))
 	e := edit{rule: r, newStart: len(c.names)}
@@ -104,16 +103,18 @@ func (c *Change) applyName(r *rule) error {
 	return nil
 }
 
-// Name is what is asked instead, in wire form and lower case. It is c's own.
+// Name returns the name of the rewritten query, in wire format and lower case. It is valid
+// until the next Apply.
 func (c *Change) Name() []byte { return c.name }
 
-// Owner is what the owner of a record becomes (see [wire.Editor]).
+// Owner returns what the owner of a record of the reply becomes (see [wire.Editor]).
 func (c *Change) Owner(name []byte) []byte { return c.applyEdits(name, false) }
 
-// Value is what a name in a record's data becomes (see [wire.Editor]).
+// Value returns what a name in the data of a record becomes (see [wire.Editor]).
 func (c *Change) Value(name []byte) []byte { return c.applyEdits(name, true) }
 
-// applyEdits puts a name of the reply through the edits; nil is a name that is none.
+// applyEdits applies all edits to a name of the reply; nil means that the result is
+// invalid.
 func (c *Change) applyEdits(name []byte, value bool) []byte {
 	for i := len(c.edits) - 1; i >= 0 && name != nil; i-- {
 		name = c.applyEdit(&c.edits[i], name, value)
@@ -121,7 +122,7 @@ func (c *Change) applyEdits(name []byte, value bool) []byte {
 	return name
 }
 
-// applyEdit puts a name of the reply through one edit.
+// applyEdit applies one edit to a name of the reply.
 func (c *Change) applyEdit(e *edit, name []byte, value bool) []byte {
 	if e.Field != config.RewriteName {
 		return name
@@ -137,14 +138,15 @@ func (c *Change) applyEdit(e *edit, name []byte, value bool) []byte {
 	return name
 }
 
-// nextBuffer is one to make a name in, another one than the last.
+// nextBuffer returns an empty buffer, alternating between two, so that the last result
+// stays valid.
 func (c *Change) nextBuffer() *[]byte {
 	c.nextIndex = 1 - c.nextIndex
 	c.buffers[c.nextIndex] = c.buffers[c.nextIndex][:0]
 	return &c.buffers[c.nextIndex]
 }
 
-// applyAnswerRule is name as a makes it.
+// applyAnswerRule returns name as a changes it.
 func (c *Change) applyAnswerRule(a *answerRule, name []byte) []byte {
 	c.text = wire.AppendText(c.text[:0], name)
 	at := a.pattern.FindSubmatchIndex(c.text)
@@ -155,8 +157,9 @@ func (c *Change) applyAnswerRule(a *answerRule, name []byte) []byte {
 	return c.finishName()
 }
 
-// finishName is the name in c.other, nil if it is none. A second dot at its end is passed over:
-// what replaces a name ends with one, and so may the group of a pattern before it.
+// finishName returns the name in c.scratch in wire format, nil if it is invalid. It ignores
+// a second dot at the end: both a replacement and the group of a pattern before it may end
+// with one.
 func (c *Change) finishName() []byte {
 	b := c.nextBuffer()
 	var ok bool
@@ -171,8 +174,8 @@ func (c *Change) finishName() []byte {
 	return nil
 }
 
-// revertName turns name back to what it was before e's rule, where that made it: the name
-// itself or one below it; for a suffix all names that end with what the rule puts there.
+// revertName undoes the name rule of e if name is the name that it has produced or one
+// below it; for a suffix rule, if name ends with the rule's replacement.
 func (c *Change) revertName(e *edit, name []byte) []byte {
 	if e.Match.Kind == config.MatchSuffix {
 		c.text = wire.AppendText(c.text[:0], name)
@@ -199,7 +202,7 @@ func (c *Change) revertName(e *edit, name []byte) []byte {
 	return *b
 }
 
-// TTL is what a record's TTL becomes, in seconds.
+// TTL returns what the TTL of a record becomes, in seconds.
 func (c *Change) TTL(ttl uint32) uint32 {
 	for i := len(c.edits) - 1; i >= 0; i-- {
 		if e := &c.edits[i]; e.Field == config.RewriteTTL {
@@ -209,7 +212,7 @@ func (c *Change) TTL(ttl uint32) uint32 {
 	return ttl
 }
 
-// Rcode is what the reply's rcode becomes.
+// Rcode returns what the rcode of the reply becomes.
 func (c *Change) Rcode(rcode wire.Rcode) wire.Rcode {
 	for i := len(c.edits) - 1; i >= 0; i-- {
 		if e := &c.edits[i]; e.Field == config.RewriteRcode && rcode == wire.Rcode(e.FromCode) {
@@ -219,7 +222,8 @@ func (c *Change) Rcode(rcode wire.Rcode) wire.Rcode {
 	return rcode
 }
 
-// RewritesCNAME reports whether a rule may take what an alias of the reply leads to.
+// RewritesCNAME reports whether a rule may change the target of a CNAME record in the
+// reply.
 func (c *Change) RewritesCNAME() bool {
 	for i := range c.edits {
 		if c.edits[i].Field == config.RewriteCNAME {
@@ -229,9 +233,10 @@ func (c *Change) RewritesCNAME() bool {
 	return false
 }
 
-// CNAMETarget says what becomes of an alias of the reply, given what it leads to in wire form:
-// the name to ask instead, and what it leads to then, which rules may have turned back.
-// ok is false where no rule takes it. Both are made for the caller.
+// CNAMETarget applies the rules to the target of a CNAME record of the reply, in wire
+// format. It returns the name to query instead, and the target to put into the record, to
+// which other rules may have applied. ok is false if no rule matches. The caller owns the
+// results.
 func (c *Change) CNAMETarget(target []byte) (ask, leads []byte, ok bool) {
 	name := target
 	for i := len(c.edits) - 1; i >= 0 && name != nil; i-- {

@@ -1,14 +1,12 @@
-// Package rewrite is the rules by which a query is asked in another form than the
-// client's, and by which what comes back is turned into an answer to what the client
-// asked.
+// Package rewrite implements rewrite rules: they change a query before it is resolved, and
+// change the reply so that it answers the client's query.
 //
-// Each rule that takes a query changes its name, its type or its class for the rules
-// behind it, or notes an edit of the reply; a rule that says stop ends it. Edits are done
-// in the reverse order, so that each finds the names that its own rule made. Names are
-// held against rules in presentation form and lower case, as Corefiles spell them.
+// Each matching rule changes the name, type or class of the query for the rules after it,
+// or adds an edit of the reply. A rule with `stop` ends the list. Edits are applied in
+// reverse order, so that each sees the names that its own rule has produced. Rules match
+// names in presentation format and lower case, as they are written in a Corefile.
 //
-// What a rule does is fixed when it is made, and a query allocates nothing but where a
-// pattern has taken it.
+// Rules are compiled once. A query only allocates if a regular expression matches it.
 package rewrite
 
 import (
@@ -22,30 +20,31 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// ErrInvalidName is why a query or a reply can't be rewritten.
-var ErrInvalidName = errors.New("a rewrite rule makes a name that is none")
+// ErrInvalidName means that a rule has turned a name of the query or reply into an invalid
+// one.
+var ErrInvalidName = errors.New("a rewrite rule produces an invalid name")
 
-// Rules are those of one server block. They are immutable and safe for concurrent use.
+// Rules are the rules of one server block. They are immutable and safe for concurrent use.
 type Rules struct {
 	list    []rule
 	classes bool
 }
 
-// rule is one rule, with what can be made of its texts once.
+// rule is one rule with its compiled replacements.
 type rule struct {
 	config.RewriteRule
 	to      replacement
 	answers []answerRule
 }
 
-// answerRule is an edit of names in the reply by a pattern.
+// answerRule edits names of the reply by a pattern.
 type answerRule struct {
 	value   bool
 	pattern *regexp.Regexp
 	to      replacement
 }
 
-// New makes the rules of cfg.
+// New compiles the rules of cfg.
 func New(cfg *config.Rewrite) *Rules {
 	r := &Rules{}
 	for _, c := range cfg.Rules {
@@ -59,20 +58,20 @@ func New(cfg *config.Rewrite) *Rules {
 	return r
 }
 
-// RewritesClass reports whether a rule may take queries of other classes than IN. It is false
-// for nil rules.
+// RewritesClass reports whether a rule may change the class, so that queries of other
+// classes than IN have to be tried. It is false for nil rules.
 func (r *Rules) RewritesClass() bool { return r != nil && r.classes }
 
-// replacement is a text with groups of a pattern in it.
+// replacement is a text with references to the groups of a pattern.
 type replacement []segment
 
-// segment is some text and the group behind it, -1 for none.
+// segment is a text followed by a group; -1 means no group.
 type segment struct {
 	text  string
 	group int
 }
 
-// parseReplacement finds the references to groups in text: {0}, {1} ….
+// parseReplacement parses the references to groups in text: {0}, {1} and so on.
 func parseReplacement(text string) replacement {
 	var list replacement
 	rest, from := text, 0
@@ -98,8 +97,8 @@ func parseReplacement(text string) replacement {
 	}
 }
 
-// expand appends t to b, with the groups that at says stand in src; no more than limit
-// bytes and one piece.
+// expand appends t to b, with the groups of src at the positions in at (see
+// [regexp.Regexp.FindSubmatchIndex]). It stops after the segment that exceeds maxNameText.
 func (t replacement) expand(b, src []byte, at []int) []byte {
 	for _, p := range t {
 		b = append(b, p.text...)
@@ -113,11 +112,11 @@ func (t replacement) expand(b, src []byte, at []int) []byte {
 	return b
 }
 
-// maxNameText bounds a name while it is made: more than the longest name in presentation
-// form, which has four characters for each of its bytes, is no name whatever follows.
+// maxNameText bounds a name in presentation format, in bytes: four characters for each byte
+// of the longest name. A longer text is not a valid name.
 const maxNameText = 4 * wire.MaxName
 
-// matches reports whether the rule takes the name text.
+// matches reports whether the rule matches the name text.
 func (r *rule) matches(text []byte) bool {
 	switch m := &r.Match; m.Kind {
 	case config.MatchPrefix:
@@ -133,7 +132,7 @@ func (r *rule) matches(text []byte) bool {
 	}
 }
 
-// contains is [bytes.Contains] for a text.
+// contains is [bytes.Contains] with a string.
 func contains(b []byte, text string) bool { return index(b, text) >= 0 }
 
 func index(b []byte, text string) int {
@@ -145,7 +144,7 @@ func index(b []byte, text string) int {
 	return -1
 }
 
-// replace appends what the rule makes of text, which it takes, to b.
+// replace appends to b what the rule turns text, which it matches, into.
 func (r *rule) replace(b, text []byte) []byte {
 	switch m := &r.Match; m.Kind {
 	case config.MatchPrefix:
@@ -161,8 +160,8 @@ func (r *rule) replace(b, text []byte) []byte {
 	}
 }
 
-// replaceAll appends text with to in place of each from to b; not much more than a name
-// can have.
+// replaceAll appends text to b with each from replaced by to. It stops soon after
+// maxNameText.
 func replaceAll(b, text []byte, from, to string) []byte {
 	for len(b) <= maxNameText {
 		i := index(text, from)
@@ -175,7 +174,7 @@ func replaceAll(b, text []byte, from, to string) []byte {
 	return append(b, text...)
 }
 
-// lowerASCII puts text in lower case, in place.
+// lowerASCII converts text to lower case in place.
 func lowerASCII(text []byte) []byte {
 	for i, c := range text {
 		if 'A' <= c && c <= 'Z' {
@@ -185,7 +184,8 @@ func lowerASCII(text []byte) []byte {
 	return text
 }
 
-// trimSuffixFold is text without suffix at its end, whatever the case it has there.
+// trimSuffixFold removes suffix from the end of text, ignoring case, and reports whether it
+// did.
 func trimSuffixFold(text []byte, suffix string) ([]byte, bool) {
 	at := len(text) - len(suffix)
 	if at < 0 || !bytes.EqualFold(text[at:], []byte(suffix)) {

@@ -1,9 +1,9 @@
-// Package template answers queries with records that are made of the query by templates
-// of Go's text/template.
+// Package template answers queries with records produced by Go text/template templates.
 //
-// Each template is for some zones and types, and for the names that one of its patterns
-// takes; what it does not take goes on to the next, or ends there. What is made is bounded
-// by what a message holds. A template that fails, or makes no record, is a SERVFAIL.
+// Each template applies to some zones and types, and to the names that match one of its
+// patterns. Queries that do not match go to the next template if `fallthrough` allows it,
+// and are answered SERVFAIL otherwise. Output is limited to the size of a message. If a
+// template fails or produces no record, the query is answered SERVFAIL.
 package template
 
 import (
@@ -23,42 +23,42 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Templates are those of one server block. They are immutable and safe for concurrent
-// use.
+// Templates are the templates of one server block. They are immutable and safe for
+// concurrent use.
 type Templates struct {
 	list []*config.Template
 }
 
-// New makes the templates of cfg and those behind it.
+// New returns the templates of cfg and those chained to it.
 func New(cfg *config.Template) *Templates { return &Templates{list: cfg.All()} }
 
-// Outcome is what came of a query.
+// Outcome is the result of [Templates.Answer].
 type Outcome uint8
 
 const (
-	// NotMine: no template is for the query; the reply is as it was.
+	// NotMine: no template matches; the reply is unchanged.
 	NotMine Outcome = iota
-	// Answered: the reply is whole; it may be an error.
+	// Answered: the reply is complete; it may be an error.
 	Answered
-	// WouldWait: an alias that was made leads to what has to be looked up, without a
-	// [Lookup]; the reply is empty.
+	// WouldWait: the target of a CNAME record has to be resolved, but there is no [Lookup];
+	// the reply is empty.
 	WouldWait
 )
 
-// Lookup gives the reply to a query for name, in wire form, and the type of the query at
-// hand, through the whole path. The error is why it has no answers.
+// Lookup resolves name, in wire format, and the type of the current query through the whole
+// query path. The error says why there is no answer.
 type Lookup func(name []byte) (*wire.Reply, error)
 
-// ErrTooLong is why a template failed whose text is longer than a record can be.
-var ErrTooLong = errors.New("a template makes more than 64 KiB of text")
+// ErrTooLong means that the output of a template exceeds the size of a record.
+var ErrTooLong = errors.New("the output of a template exceeds 64 KiB")
 
-// errNoRecord is why a template failed that makes nothing.
-var errNoRecord = errors.New("a template makes no record")
+// errNoRecord means that a template has produced no record.
+var errNoRecord = errors.New("a template produces no record")
 
-// Answer makes the reply to q of client, if one of the templates is for it. lookup resolves
-// what aliases among the answers lead to; without it such a query comes to [WouldWait]. An
-// error says why the reply is a SERVFAIL, or why such an alias stands alone. Nothing is
-// allocated for a query that no template's zones and type take.
+// Answer writes the reply to q, sent by client, into r if a template matches. lookup
+// resolves the targets of CNAME records; if it is nil, such a query returns [WouldWait].
+// The error says why the reply is SERVFAIL or a CNAME record has no addresses with it. A
+// query outside of the templates' zones and types does not allocate.
 func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, lookup Lookup) (Outcome, error) {
 	var n *nameText
 	defer func() { n.release() }()
@@ -84,7 +84,8 @@ func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, look
 	return NotMine, nil
 }
 
-// matchZone gives the longest of c's zones that q's name is in, if c is for q's type.
+// matchZone returns the longest zone of c that contains q's name; false if there is none or
+// c is for another type.
 func matchZone(q *wire.Query, c *config.Template) (zone wire.Name, ok bool) {
 	if c.Type != wire.TypeANY && q.Type != wire.TypeANY && q.Type != c.Type {
 		return "", false
@@ -97,7 +98,7 @@ func matchZone(q *wire.Query, c *config.Template) (zone wire.Name, ok bool) {
 	return zone, zone != ""
 }
 
-// fallsThrough reports whether f lets q go on.
+// fallsThrough reports whether f lets q go to the next step.
 func fallsThrough(q *wire.Query, f *config.Fallthrough) bool {
 	if f == nil {
 		return false
@@ -110,7 +111,7 @@ func fallsThrough(q *wire.Query, f *config.Fallthrough) bool {
 	return len(f.Zones) == 0
 }
 
-// nameText is a qname in presentation form, in a buffer that is used again.
+// nameText is a qname in presentation format, in a reusable buffer.
 type nameText struct{ text []byte }
 
 var nameTexts = sync.Pool{New: func() any { return new(nameText) }}
@@ -121,7 +122,7 @@ func newNameText(q *wire.Query) *nameText {
 	return n
 }
 
-// release gives n, which may be nil, back.
+// release makes n, which may be nil, available for reuse.
 func (n *nameText) release() {
 	if n != nil {
 		nameTexts.Put(n)
@@ -131,7 +132,7 @@ func (n *nameText) release() {
 // matchAll is the pattern of a template without one.
 var matchAll = regexp.MustCompile(".*")
 
-// firstMatch is the first of c's patterns that takes the name, nil if none does.
+// firstMatch returns the first pattern of c that matches; nil if there is none.
 func (n *nameText) firstMatch(c *config.Template) *regexp.Regexp {
 	if len(c.Match) == 0 {
 		return matchAll
@@ -144,7 +145,7 @@ func (n *nameText) firstMatch(c *config.Template) *regexp.Regexp {
 	return nil
 }
 
-// Data is what a template can name of the query, as CoreDNS has it.
+// Data is what a template can use of the query, as in CoreDNS.
 type Data struct {
 	Zone  string
 	Name  string
@@ -153,7 +154,7 @@ type Data struct {
 	Group map[string]string
 	Class string
 	Type  string
-	// Remote is the client's address.
+	// Remote is the client's IP address.
 	Remote string
 
 	packet []byte
@@ -178,8 +179,7 @@ func newData(q *wire.Query, client netip.Addr, n *nameText, zone wire.Name, re *
 	return d
 }
 
-// setType sets the type: the query's, or what the template is for where the query asks for
-// all.
+// setType sets the type: that of the query, or that of the template for ANY.
 func (d *Data) setType(q *wire.Query, c *config.Template) {
 	d.Type = dns.TypeToString[q.Type]
 	if q.Type == wire.TypeANY {
@@ -187,7 +187,7 @@ func (d *Data) setType(q *wire.Query, c *config.Template) {
 	}
 }
 
-// Message is the whole query.
+// Message returns the query.
 func (d *Data) Message() (*dns.Msg, error) {
 	if d.msg == nil {
 		m, err := wire.Unpack(d.packet)
@@ -199,7 +199,7 @@ func (d *Data) Message() (*dns.Msg, error) {
 	return d.msg, nil
 }
 
-// Question is the query's question.
+// Question returns the question of the query.
 func (d *Data) Question() (*dns.Question, error) {
 	m, err := d.Message()
 	if err != nil {
@@ -208,20 +208,20 @@ func (d *Data) Question() (*dns.Question, error) {
 	return &m.Question[0], nil
 }
 
-// Meta is a value of CoreDNS's metadata; there is none.
+// Meta returns a value of CoreDNS's metadata. There is none, so it is always empty.
 func (d *Data) Meta(string) string { return "" }
 
-// builder makes one reply.
+// builder builds one reply.
 type builder struct {
 	template  *config.Template
 	r         *wire.Reply
 	lookup    Lookup
 	data      *Data
 	text      limitedBuffer
-	lookupErr error // of a lookup
+	lookupErr error // first error of a lookup
 }
 
-// buildReply makes the whole reply.
+// buildReply builds the whole reply.
 func (m *builder) buildReply(q *wire.Query) (Outcome, error) {
 	c := m.template
 	m.r.Fail(c.Rcode)
@@ -252,7 +252,8 @@ func (m *builder) buildReply(q *wire.Query) (Outcome, error) {
 	return Answered, m.lookupErr
 }
 
-// maxRcodeWithoutEDNS is the last rcode that a client without EDNS can be told (RFC 6891, 6.1.3).
+// maxRcodeWithoutEDNS is the largest rcode that a reply without EDNS can have (RFC 6891,
+// 6.1.3).
 const maxRcodeWithoutEDNS = 15
 
 func (m *builder) fail(err error) (Outcome, error) {
@@ -260,7 +261,7 @@ func (m *builder) fail(err error) (Outcome, error) {
 	return Answered, err
 }
 
-// addAnswer makes one of the answers, and resolves what it leads to.
+// addAnswer adds an answer record and, for a CNAME record, resolves its target.
 func (m *builder) addAnswer(q *wire.Query, t *gotemplate.Template) (waits bool, err error) {
 	rr, err := m.buildRecord(t)
 	if err != nil {
@@ -280,7 +281,7 @@ func (m *builder) addAnswer(q *wire.Query, t *gotemplate.Template) (waits bool, 
 	return false, nil
 }
 
-// addLookup adds what target resolves to; why it does not is in failed then.
+// addLookup adds the records that target resolves to, or sets lookupErr.
 func (m *builder) addLookup(target string) {
 	name, ok := wire.AppendName(nil, []byte(strings.ToLower(target)))
 	if !ok {
@@ -290,12 +291,12 @@ func (m *builder) addLookup(target string) {
 	if other != nil && !m.r.AddAnswers(other) {
 		err = wire.ErrResponse
 	}
-	if m.lookupErr == nil { // one tells it all
+	if m.lookupErr == nil { // one error is enough
 		m.lookupErr = err
 	}
 }
 
-// addSection makes the records of s.
+// addSection adds the records of section s.
 func (m *builder) addSection(s wire.Section, list []*gotemplate.Template) error {
 	for _, t := range list {
 		rr, err := m.buildRecord(t)
@@ -309,7 +310,7 @@ func (m *builder) addSection(s wire.Section, list []*gotemplate.Template) error 
 	return nil
 }
 
-// buildRecord makes one record.
+// buildRecord executes t and parses its output.
 func (m *builder) buildRecord(t *gotemplate.Template) (dns.RR, error) {
 	m.text.Reset()
 	if err := t.Execute(&m.text, m.data); err != nil {
@@ -325,10 +326,10 @@ func (m *builder) buildRecord(t *gotemplate.Template) (dns.RR, error) {
 	return rr, nil
 }
 
-// limitedBuffer takes as much text as the longest record may need.
+// limitedBuffer is a buffer limited to the size of a message.
 type limitedBuffer struct{ bytes.Buffer }
 
-// Write fails with [ErrTooLong] beyond the limit.
+// Write returns [ErrTooLong] if the limit is exceeded.
 func (l *limitedBuffer) Write(b []byte) (int, error) {
 	if l.Len()+len(b) > wire.MaxMessage {
 		return 0, ErrTooLong
