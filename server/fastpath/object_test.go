@@ -11,7 +11,7 @@ import (
 // TestObject builds the program anew, by the command in generate.go, and compares it with
 // what is committed.
 func TestObject(t *testing.T) {
-	if out, err := exec.Command("sh", "../../../../test/install.sh", "clang-14", "llvm-strip-14").CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "../../test/install.sh", "clang-14", "llvm-strip-14").CombinedOutput(); err != nil {
 		t.Skipf("without clang: %s", out)
 	}
 	names := []string{"program_bpfel.go", "program_bpfel.o"}
@@ -28,11 +28,11 @@ func TestObject(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	module, err := os.ReadFile("../../../../go.mod")
+	module, err := os.ReadFile("../../go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sums, err := os.ReadFile("../../../../go.sum")
+	sums, err := os.ReadFile("../../go.sum")
 	if err != nil {
 		t.Fatal(err)
 	}
