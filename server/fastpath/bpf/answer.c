@@ -1,10 +1,10 @@
-/* The programs for the node's end of a pod's link. nodens_answer (tcx ingress) answers the
- * pod's queries out of the table; what it does not know goes on untouched. nodens_admit (tcx
- * egress) sees which clients the agent's own replies go to: only they are answered here, so
- * that whoever keeps a pod's packets from the agent keeps its answers back, too. Where nothing
- * may be answered nodens_watch stands in for the one, which sees who asks over which interface
- * and lets all go on, and nodens_idle, which does nothing, for the other. nodens_ahead sees the
- * same in front of programs of others. */
+/* The programs for the host side of a pod's interface. nodens_answer (tcx ingress) answers the
+ * pod's queries from the table and passes everything else on unchanged. nodens_admit (tcx
+ * egress) sees which clients the agent itself replies to; only those are answered here, so a
+ * policy that keeps a pod's packets from the agent also stops these answers. Where nothing may
+ * be answered, nodens_watch replaces nodens_answer: it records who asks on which interface and
+ * passes everything on; nodens_idle, which does nothing, replaces nodens_admit. nodens_ahead is
+ * nodens_watch in front of other programs. */
 #include "client.h"
 
 struct {
@@ -63,18 +63,18 @@ struct {
 #define UDP_BYTES 8
 #define QUESTION_MAX (NAME_BYTES + 4)
 
-/* ROOM bounds places and lengths in a tail: the next power of two. */
+/* ROOM limits offsets and lengths in a tail: the next power of two. */
 #define ROOM 512
 
-/* work is where a query is looked at. msg starts so that the name stands at a whole word, and
- * has room for what the verifier takes to be possible: the end of the longest question, and
- * from there the longest message. */
+/* work is scratch space for a query. msg is placed so that the name is aligned to a word. Its
+ * size covers what the verifier considers possible: the end of the longest question, followed
+ * by the longest message. */
 struct work {
 	u64 fence;
 	u32 zero;
 	u8 msg[HEADER_BYTES + QUESTION_MAX + MAX_MESSAGE + 8];
 	struct key key;
-	u64 tail[2 * ROOM / 8]; /* for a place below ROOM, and a length of ROOM */
+	u64 tail[2 * ROOM / 8]; /* for an offset below ROOM and a length of ROOM */
 };
 
 struct {
@@ -84,8 +84,8 @@ struct {
 	TYPE(value, struct work);
 } works SEC(".maps");
 
-/* head4 and head6 are the headers of a UDP packet, behind what has addresses stand at whole
- * words. */
+/* head4 and head6 are the headers of a UDP packet, with padding in front that aligns the
+ * addresses. */
 struct head4 {
 	u16 zero;
 	struct ethhdr eth;
@@ -103,27 +103,27 @@ struct head6 {
 #define HEAD4_BYTES (sizeof(struct head4) - 2)
 #define HEAD6_BYTES (sizeof(struct head6) - 2)
 
-/* packet is what the headers of a packet to or from a door say. They are read and written as
- * copies, wherever the kernel has them. */
+/* packet is what the headers of a packet to or from a door say. The headers are read and
+ * written as copies, wherever the kernel keeps them. */
 struct packet {
 	union {
 		struct head4 v4;
 		struct head6 v6;
 	};
 	u32 from[4], to[4]; /* IPv4 in mapped form */
-	u32 l4;             /* where the UDP header is */
+	u32 l4;             /* offset of the UDP header */
 	u16 source, dest, len;
 };
 
-/* same keeps the compiler from drawing conclusions that the verifier does not draw. */
+/* same hides a value from the compiler, which knows more about it than the verifier. */
 #define same(x) asm volatile("" : "+r"(x))
 
-/* apart keeps the compiler from making the ends of two branches one, with an address that
- * varies; n is another one in each. */
+/* apart keeps the compiler from merging the ends of two branches, which would make an address
+ * variable; n differs in each branch. */
 #define apart(n) asm volatile("" ::"i"(n))
 
-/* bounded is x, which is 1 to ROOM, as every verifier sees it: those before 6.8 learn nothing
- * from "it is not 0", nor what a comparison says of a value that is also on the stack. */
+/* bounded returns x, which is 1 to ROOM, in a form that every verifier understands: before 6.8
+ * they learn nothing from "x is not 0", nor from comparing a value that is also on the stack. */
 ALWAYS_INLINE u32 bounded(u32 x)
 {
 	same(x);
@@ -149,10 +149,10 @@ ALWAYS_INLINE u32 fold(u32 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* turned is a folded sum of what stands at an odd place. */
+/* turned is the folded sum of data at an odd offset. */
 ALWAYS_INLINE u32 turned(u32 sum, u32 odd) { return odd & 1 ? __builtin_bswap16(sum) : sum; }
 
-/* is_mapped reports whether an IPv6 address is one of IPv4 in mapped form. */
+/* is_mapped reports whether an IPv6 address is an IPv4-mapped address. */
 ALWAYS_INLINE int is_mapped(u32 *addr)
 {
 	u32 differs = addr[0] | addr[1] | (addr[2] ^ htonl(0xffff));
@@ -160,7 +160,7 @@ ALWAYS_INLINE int is_mapped(u32 *addr)
 	return !differs;
 }
 
-/* ports takes what is known of the UDP header. */
+/* ports stores the fields of the UDP header. */
 ALWAYS_INLINE void ports(struct packet *p, struct udphdr *udp)
 {
 	p->source = udp->source;
@@ -168,15 +168,15 @@ ALWAYS_INLINE void ports(struct packet *p, struct udphdr *udp)
 	p->len = ntohs(udp->len);
 }
 
-/* form is what is known of a packet. */
+/* form classifies a packet. */
 enum form {
-	FOREIGN, /* no UDP that this machine would take */
-	BURIED,  /* perhaps UDP, whose ports stand somewhere else */
-	ODD,     /* UDP, whose headers say something unusual */
-	WHOLE,   /* a UDP packet that is whole and has nothing unusual */
+	FOREIGN, /* not UDP, or this machine would drop it */
+	BURIED,  /* possibly UDP, with the ports elsewhere */
+	ODD,     /* UDP with unusual headers */
+	WHOLE,   /* a complete and ordinary UDP packet */
 };
 
-/* headers reads those of a packet: addresses unless it is FOREIGN, ports if it is WHOLE or ODD. */
+/* headers parses the headers: addresses unless FOREIGN, ports if WHOLE or ODD. */
 ALWAYS_INLINE enum form headers(struct __sk_buff *skb, struct packet *p)
 {
 	int usual;
@@ -201,12 +201,12 @@ ALWAYS_INLINE enum form headers(struct __sk_buff *skb, struct packet *p)
 			return FOREIGN;
 		__builtin_memcpy(p->from, ip->saddr, 16);
 		__builtin_memcpy(p->to, ip->daddr, 16);
-		/* The kernel drops addresses that are those of IPv4. */
+		/* The kernel drops packets with IPv4-mapped addresses. */
 		if (is_mapped(p->from) || is_mapped(p->to))
 			return FOREIGN;
 		if (ip->nexthdr != 17)
 			return BURIED;
-		/* It drops IPv6 without a checksum, too (RFC 8200, 8.1). */
+		/* It also drops UDP over IPv6 without a checksum (RFC 8200, 8.1). */
 		usual = ntohs(ip->payload_len) == skb->len - ETH_BYTES - sizeof(*ip) && p->v6.udp.check;
 		p->l4 = ETH_BYTES + sizeof(*ip);
 		ports(p, &p->v6.udp);
@@ -217,7 +217,7 @@ ALWAYS_INLINE enum form headers(struct __sk_buff *skb, struct packet *p)
 	return usual && p->len == skb->len - p->l4 ? WHOLE : ODD;
 }
 
-/* door_of is the number of the door at addr and port, 0 if there is none. */
+/* door_of returns the number of the door at addr and port, 0 if there is none. */
 ALWAYS_INLINE u32 door_of(struct state *st, u32 *addr, u16 port)
 {
 	struct door d = {.port = port};
@@ -229,8 +229,8 @@ ALWAYS_INLINE u32 door_of(struct state *st, u32 *addr, u16 port)
 	return n ? *n : 0;
 }
 
-/* may_reach reports whether a packet that is BURIED may get to a door. One with options of
- * IPv4 may have a route to it in them. */
+/* may_reach reports whether a BURIED packet may reach a door. IPv4 options may contain a route
+ * to it. */
 ALWAYS_INLINE int may_reach(struct __sk_buff *skb, struct packet *p)
 {
 	struct door d = {.any = 1};
@@ -244,8 +244,8 @@ ALWAYS_INLINE int may_reach(struct __sk_buff *skb, struct packet *p)
 #define ONES 0x0101010101010101ULL
 #define HIGH (0x80 * ONES)
 
-/* lower is w with the bytes that are capitals in lower case. A label's length is at most 63,
- * which is below them. */
+/* lower returns w with capital letters in lower case. Label lengths are at most 63 and below
+ * the letters. */
 ALWAYS_INLINE u64 lower(u64 w)
 {
 	u64 low = w & ~HIGH;
@@ -259,10 +259,10 @@ ALWAYS_INLINE u64 mixed(u64 tag, u64 word, u64 seed)
 	return tag ^ tag >> 32;
 }
 
-/* read_name puts the question's name into the key, and adds it to *tag. It ends at the first
- * zero byte: of a name in the table that is its root, and a name of another shape is not in
- * the table. Bytes behind the message may be an earlier one's. The result is the name's
- * length, 0 for one that is too long. */
+/* read_name copies the question's name into the key and adds it to *tag. It ends at the first
+ * zero byte: for a name in the table that is the root label, and a name for which it is not
+ * cannot be in the table. Bytes after the message may be left from an earlier one. Returns the
+ * name's length, 0 if it is too long. */
 ALWAYS_INLINE u32 read_name(struct work *w, u64 *tag, u64 seed)
 {
 	u64 *from = (u64 *)(w->msg + HEADER_BYTES);
@@ -285,8 +285,8 @@ ALWAYS_INLINE u32 read_name(struct work *w, u64 *tag, u64 seed)
 	return len;
 }
 
-/* variant_of is the bits of the query that its reply hangs on, -1 for a query that is not
- * plain. behind is where the question ends; size becomes what its OPT claims. */
+/* variant_of returns the bits of the query that distinguish replies, -1 for a query that is not
+ * plain. behind is the end of the question; size is set to the size in its OPT record. */
 ALWAYS_INLINE int variant_of(u8 *msg, u32 behind, u32 len, u16 *size)
 {
 	u16 flags = ntohs(*(u16 *)(msg + 2));
@@ -323,7 +323,7 @@ ALWAYS_INLINE int matches(struct key *a, struct key *b)
 	return !differ;
 }
 
-/* find is the place of the key's answer, -1 if there is none. */
+/* find returns the index of the key's slot, -1 if there is none. */
 ALWAYS_INLINE struct slot *find(struct key *key, u64 tag)
 {
 	u32 at = tag >> (64 - SETS_BITS);
@@ -342,14 +342,14 @@ ALWAYS_INLINE struct slot *find(struct key *key, u64 tag)
 	return 0;
 }
 
-/* fence keeps what is read before it and what is read behind it apart. */
+/* fence orders the reads before it and the reads after it. */
 ALWAYS_INLINE void fence(struct work *w)
 {
 	u64 before = __sync_fetch_and_add(&w->fence, 0); /* one that gives what it finds, which orders */
 	same(before);
 }
 
-/* answer is what a slot says, when it is known to be whole. */
+/* answer is a consistent copy of a slot. */
 struct answer {
 	u64 ends;
 	u32 life, sum;
@@ -357,8 +357,8 @@ struct answer {
 	u8 head[12];
 };
 
-/* copy takes the slot's answer: the tail to w, the rest to a. ANSWERED, or why it is not
- * given. */
+/* copy copies the slot's answer: the tail to w, the rest to a. Returns ANSWERED, or why it is
+ * not given. */
 ALWAYS_INLINE u32 copy(struct slot *slot, struct work *w, struct answer *a, u64 now)
 {
 	u32 seq = *(volatile u32 *)&slot->seq;
@@ -422,7 +422,7 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct work *w, struct answer *a, u64 
 	return seq == *(volatile u32 *)&slot->seq && matches(&w->key, &slot->key) ? ANSWERED : BUSY;
 }
 
-/* put_tail writes the tail, with its records in another order. */
+/* put_tail writes the tail with its records rotated. */
 ALWAYS_INLINE int put_tail(struct __sk_buff *skb, u32 to, struct work *w, struct answer *a)
 {
 	u8 *tail = (u8 *)w->tail;
@@ -445,7 +445,7 @@ ALWAYS_INLINE int put_tail(struct __sk_buff *skb, u32 to, struct work *w, struct
 	return skb_store_bytes(skb, to + at, tail + from, rest, 0) || skb_store_bytes(skb, to + at + rest, tail + at, first, 0) ? -1 : 0;
 }
 
-/* turn_eth and turn_udp make their headers those of the reply. */
+/* turn_eth and turn_udp turn their headers into those of the reply. */
 ALWAYS_INLINE void turn_eth(struct ethhdr *eth)
 {
 	u8 mac[6];
@@ -462,7 +462,7 @@ ALWAYS_INLINE void turn_udp(struct packet *p, struct udphdr *udp, u32 len)
 	udp->len = htons(len + UDP_BYTES);
 }
 
-/* turn_around makes the headers those of the reply, which has len bytes behind the UDP
+/* turn_around turns the headers into those of the reply, which has len bytes after the UDP
  * header. */
 ALWAYS_INLINE long turn_around(struct __sk_buff *skb, struct packet *p, u32 len)
 {
@@ -502,16 +502,16 @@ ALWAYS_INLINE long turn_around(struct __sk_buff *skb, struct packet *p, u32 len)
 	return err;
 }
 
-/* reply makes the query in skb, whose question ends at behind, the reply, and says where the
- * packet goes. Negative: nowhere, it is as it was. Once the packet has its new length nothing
- * can fail, as far as is known; it is dropped if something does. */
+/* reply turns the query in skb, whose question ends at behind, into the reply and returns the
+ * verdict. Negative: the packet is unchanged. Once the packet has its new length, no failure is
+ * known to be possible; if one happens, the packet is dropped. */
 ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w, struct answer *a, u32 behind, u16 size)
 {
 	u32 len = p->len - UDP_BYTES, rest = len - behind, at = p->l4 + UDP_BYTES;
 	u32 sum = a->sum, old = 0;
 	s64 gone = 0;
 
-	/* What the message loses and gains; question and ID stay. */
+	/* What the message loses and gains; the question and ID stay. */
 	for (int i = 2; i < HEADER_BYTES; i += 2)
 		old += *(u16 *)(w->msg + i);
 	same(behind);
@@ -549,9 +549,9 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 	}
 	l4_csum_replace(skb, p->l4 + 6, old_len, new_len, CSUM_PSEUDO_HDR | CSUM_MARK_MANGLED_0 | 2);
 	l4_csum_replace(skb, p->l4 + 6, 0, sum, CSUM_MARK_MANGLED_0);
-	/* It goes in at the pod's end and not out at the node's: a policy's program that stands
-	 * behind this one has not seen the query, and would take the reply for something else. A
-	 * bridge's port takes its pod's packets for others'. */
+	/* The reply enters at the pod's end instead of leaving at the node's: a policy program
+	 * behind this one has not seen the query and would misjudge the reply. A bridge port
+	 * marks its pod's packets as addressed to others, hence the type. */
 	if (skb_change_type(skb, PACKET_HOST)) {
 		count(FAILED, 1);
 		return TC_SHOT;
@@ -559,11 +559,11 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 	return redirect_peer(skb->ifindex, 0);
 }
 
-/* ODD_DOOR is the number of a door that is not known, or that a packet does not reach in the
- * usual way: no answer has it. */
+/* ODD_DOOR is the number of a door that is unknown, or that a packet reaches in an unusual
+ * way. No answer has it. */
 #define ODD_DOOR (~0U)
 
-/* arrives is the number of the door that a packet gets to; 0: it gets to none. */
+/* arrives returns the number of the door that a packet reaches; 0 if none. */
 ALWAYS_INLINE u32 arrives(struct __sk_buff *skb, struct state *st, struct packet *p)
 {
 	if (!st)
@@ -642,7 +642,7 @@ int nodens_answer(struct __sk_buff *skb)
 	return verdict;
 }
 
-/* see notes who asks, and nothing else. */
+/* see only records who asks. */
 ALWAYS_INLINE int see(struct __sk_buff *skb)
 {
 	u32 zero = 0;
@@ -654,7 +654,7 @@ ALWAYS_INLINE int see(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
-/* The kernel takes a program only once on each side of a link, and two may have to see. */
+/* The kernel attaches a program once per side of an interface, and two may be needed. */
 SEC("tcx/ingress")
 int nodens_watch(struct __sk_buff *skb) { return see(skb); }
 
@@ -667,7 +667,7 @@ int nodens_admit(struct __sk_buff *skb)
 	u32 zero = 0;
 	struct packet p;
 
-	/* What has come in over a link is not the agent's, nor are the answers of above. */
+	/* Forwarded packets are not the agent's, nor are the answers made above. */
 	struct state *st = map_lookup(&states, &zero);
 	if (!st || skb->ingress_ifindex || headers(skb, &p) != WHOLE)
 		return TCX_NEXT;
@@ -680,7 +680,7 @@ int nodens_admit(struct __sk_buff *skb)
 SEC("tcx/egress")
 int nodens_idle(struct __sk_buff *skb) { return TCX_NEXT; }
 
-/* Without a use the compiler would not tell the Go side of the types. */
+/* Without a use the types would be missing from the Go side. */
 const enum bound *bound_type __attribute__((unused));
 const enum variant *variant_type __attribute__((unused));
 const enum result *result_type __attribute__((unused));

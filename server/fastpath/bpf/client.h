@@ -1,10 +1,10 @@
-/* Which clients may be answered: those that the agent itself has answered of late, over the
- * interface that they ask over, if nobody else uses their address. */
+/* Which clients may be answered: those that the agent itself has answered recently, on the
+ * interface on which they ask, if no other interface uses their address. */
 #pragma once
 #include "memory.h"
 
-/* clients has the number of each address that asks. The agent frees the numbers of addresses
- * that no longer do. */
+/* clients maps each address that asks to its number. The agent frees the numbers of addresses
+ * that no longer ask. */
 struct {
 	UINT(type, MAP_HASH);
 	UINT(max_entries, CLIENTS);
@@ -20,7 +20,7 @@ struct {
 	TYPE(value, struct client_state);
 } client_states SEC(".maps");
 
-/* free_clients has the numbers that are nobody's, whose state is all zero. */
+/* free_clients has the free numbers. Their state is zero. */
 struct {
 	UINT(type, MAP_QUEUE);
 	UINT(max_entries, CLIENTS);
@@ -32,16 +32,16 @@ ALWAYS_INLINE u64 stamp(u64 time, u32 number)
 	return time >> STAMP_TIME << STAMP_BITS | (number & STAMP_MASK);
 }
 
-/* stamped reports whether the number of a stamp is this one. */
+/* stamped reports whether a stamp has this number. */
 ALWAYS_INLINE int stamped(u64 stamp, u32 number) { return (stamp & STAMP_MASK) == (number & STAMP_MASK); }
 
-/* since is how long ago a stamp's time was, in units of stamps. */
+/* since is the age of a stamp, in units of stamps. */
 ALWAYS_INLINE u64 since(u64 stamp, u64 now) { return (now >> STAMP_TIME) - (stamp >> STAMP_BITS); }
 
 #define UNITS(time) ((time) >> STAMP_TIME)
 
-/* client_of is the state of a client, 0 if it has none. Between the two look-ups the number may
- * have become another's. */
+/* client_of returns the state of a client, 0 if it has none. The address is compared because
+ * the number may have been reassigned between the two look-ups. */
 ALWAYS_INLINE struct client_state *client_of(struct client *client)
 {
 	u32 *n = map_lookup(&clients, client);
@@ -55,8 +55,8 @@ ALWAYS_INLINE struct client_state *client_of(struct client *client)
 	return (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) ? 0 : c;
 }
 
-/* add_client gives a client a number; 0: there is none left, or another processor does. A new
- * client may be one of those for which there was no room before. */
+/* add_client gives a client a number; 0 if none is free or another CPU has just done it. A new
+ * client may be one of those that had no room before, and is barred as they were. */
 ALWAYS_INLINE int add_client(struct state *st, struct client *client, u64 place)
 {
 	u32 n = 0;
@@ -77,8 +77,8 @@ ALWAYS_INLINE int add_client(struct state *st, struct client *client, u64 place)
 	return 0;
 }
 
-/* note sees that a client asks over an interface, and is its state; 0 if it has none, or is
- * new. */
+/* note records that a client asks on an interface and returns its state; 0 if it has none or
+ * is new. */
 ALWAYS_INLINE struct client_state *note(struct state *st, struct client *client, u32 ifindex, u64 now)
 {
 	u64 place = stamp(now, ifindex);
@@ -96,15 +96,15 @@ ALWAYS_INLINE struct client_state *note(struct state *st, struct client *client,
 	}
 	if (*(volatile u64 *)&c->place == place)
 		return c;
-	/* Of two processors that come to be here together, one sees what the other writes, whose
-	 * clock may be a unit ahead. */
+	/* If two CPUs get here at the same time, one of them sees what the other has written. Its
+	 * clock may be one unit ahead. */
 	u64 before = __sync_lock_test_and_set(&c->place, place);
 	if (!stamped(before, ifindex) && since(before, now) + 1 <= UNITS(QUARANTINE) + 2)
 		*(volatile u64 *)&c->barred = now + QUARANTINE;
 	return c;
 }
 
-/* admitted reports whether a client that was noted may be answered: RESULTS, else why not. */
+/* admitted returns RESULTS if a recorded client may be answered, otherwise why not. */
 ALWAYS_INLINE u32 admitted(struct client_state *c, u32 door, u64 now)
 {
 	if (!c)
@@ -126,8 +126,8 @@ ALWAYS_INLINE u32 admitted(struct client_state *c, u32 door, u64 now)
 	return STRANGER;
 }
 
-/* admit has a client answered at a door, to which the agent's reply leaves over an interface:
- * if it has asked over that one, and nobody can have asked in its name unseen. */
+/* admit admits a client at a door when the agent's reply leaves on an interface, if the client
+ * has asked on that interface and no forged query can have gone unseen. */
 ALWAYS_INLINE void admit(struct state *st, struct client *client, u32 ifindex, u32 door, u64 now)
 {
 	if (now >= *(volatile u64 *)&st->watched)

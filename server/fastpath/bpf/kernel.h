@@ -1,6 +1,6 @@
-/* What the program uses of the kernel's interface, written down from its documents
- * (linux/bpf.h, the man page bpf-helpers): with it, the object needs no headers of the
- * machine that it is built on. */
+/* The parts of the kernel's interface that the programs use, taken from its documentation
+ * (linux/bpf.h, bpf-helpers(7)), so that building the object needs no headers of the build
+ * machine. */
 #pragma once
 
 typedef unsigned char u8;
@@ -12,7 +12,7 @@ typedef long long s64;
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Maps are described to the loader by types. */
+/* Types describe maps to the loader. */
 #define UINT(name, value) int (*name)[value]
 #define TYPE(name, value) typeof(value) *name
 
@@ -25,14 +25,14 @@ enum {
 
 #define MAP_MMAPABLE (1 << 10)
 
-/* NOEXIST has map_update only add. */
+/* NOEXIST makes map_update fail if the key exists. */
 #define NOEXIST 1
 
-/* What a tcx program returns: whether the next program on the link has its turn. */
+/* What a tcx program returns: run the next program, or drop the packet. */
 #define TCX_NEXT (-1)
 #define TC_SHOT 2
 
-/* The context of a program on a link, as far as its fields are read. */
+/* The context of a tcx program, up to the last field that is needed. */
 struct __sk_buff {
 	u32 len;
 	u32 pkt_type;
@@ -43,7 +43,7 @@ struct __sk_buff {
 	u32 vlan_tci;
 	u32 vlan_proto;
 	u32 priority;
-	u32 ingress_ifindex; /* 0: a process of this machine has sent it */
+	u32 ingress_ifindex; /* 0: sent by a process of this machine */
 	u32 ifindex;
 	u32 tc_index;
 	u32 cb[5];
@@ -82,7 +82,7 @@ static long (*skb_change_type)(struct __sk_buff *skb, u32 type) = (void *)32;
 static long (*skb_change_tail)(struct __sk_buff *skb, u32 len, u64 flags) = (void *)38;
 static long (*redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
 
-/* PACKET_HOST is the type of a packet that is for the machine it comes to. */
+/* PACKET_HOST is the type of a packet addressed to the receiving machine. */
 #define PACKET_HOST 0
 
 #define CSUM_PSEUDO_HDR (1 << 4)
