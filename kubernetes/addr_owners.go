@@ -2,24 +2,23 @@ package kubernetes
 
 import "strings"
 
-// What an address belongs to is kept ready under it, in order. An answer that goes over it
-// takes the view's lock for a few at a time: the lists are as long as tenants make them,
-// and who has to change them is not to wait. So an answer may be made of two states; each
-// record was true while it was made, and copies are let go if anything has changed.
+// The owners of an address are kept in order. An answer that iterates over them takes the
+// view's lock for a few at a time: tenants decide how long the lists are, and changes must
+// not wait. So an answer may mix two states. Each record was true when it was written, and
+// copies of the answer are invalid after any change.
 
-// ownersPerLock is how many are looked at under the lock at once, about a microsecond. With a
-// quarter of it taking the lock would cost as much as what is done under it; and where it
-// is more, those behind the last one that finds room in a reply were looked at in vain.
+// ownersPerLock is how many owners are looked at under one lock, for about a microsecond.
+// Owners beyond the last one that the reply has room for are looked at in vain.
 const ownersPerLock = 16
 
-// addrOwner is a slice that an address is in, and the service whose endpoint that makes it.
+// addrOwner is a slice that contains an address, and its service.
 type addrOwner struct {
 	*slice
 	svc *service
 }
 
-// addrOwners are the slices that the address at is in and that make it an endpoint with a
-// name. With a zone it is only those in namespaces that it shows; nil is all.
+// addrOwners iterates over the slices that contain the address at, and thereby give it a
+// name. zone limits them to the namespaces that it exposes; nil is all.
 type addrOwners struct {
 	view   *View
 	at     addrKey
@@ -27,7 +26,7 @@ type addrOwners struct {
 	budget *Budget
 }
 
-// each goes over h, those of a service one after the other, until the budget is spent.
+// each yields the owners, grouped by service, until the budget is exhausted.
 func (h addrOwners) each(yield func(addrOwner) bool) {
 	var list [ownersPerLock]addrOwner
 	var last *slice
@@ -44,9 +43,9 @@ func (h addrOwners) each(yield func(addrOwner) bool) {
 	}
 }
 
-// nextOwners gives those among the next slices behind last, nil being before all, as many as
-// find room in list, and the last that was looked at. more says that there may be others.
-// The view's lock is held.
+// nextOwners looks at the slices after last, nil for the beginning, until list is full. It
+// returns the owners among them, the last slice it looked at, and whether there may be
+// more. The view's lock is held for reading.
 func (x *index) nextOwners(at addrKey, last *slice, z *Zone, list []addrOwner, b *Budget) (some []addrOwner, end *slice, more bool) {
 	r, ok := x.endpoints[at]
 	if !ok {
@@ -66,21 +65,22 @@ func (x *index) nextOwners(at addrKey, last *slice, z *Zone, list []addrOwner, b
 	return some, last, more
 }
 
-// hasEndpoints reports whether s, which may be nil, is a service whose endpoints
-// have names.
+// hasEndpoints reports whether s, which may be nil, is a service whose endpoints have
+// names.
 func (s *service) hasEndpoints() bool {
 	return s != nil && (s.kind == clusterIP || s.kind == headless)
 }
 
-// selectingServices are the services that one of the agent's addresses is an endpoint of.
+// selectingServices iterates over the services that one of the agent's addresses is an
+// endpoint of.
 type selectingServices struct {
 	view   *View
 	budget *Budget
 }
 
-// each goes over the services with their keys, each once, until the budget is spent.
+// each yields each service once with its key, until the budget is exhausted.
 func (l selectingServices) each(yield func(string, *service) bool) {
-	var seen map[string]struct{} // but for the last one
+	var seen map[string]struct{} // except the last
 	last := ""
 	for i, a := range l.view.addrs {
 		for h := range (addrOwners{l.view, addrKeyOf(packAddr(a)), nil, l.budget}).each {
@@ -101,15 +101,15 @@ func (l selectingServices) each(yield func(string, *service) bool) {
 	}
 }
 
-// externalServices are the services that are reached at the address at from outside, of those in
-// namespaces that the zone shows.
+// externalServices iterates over the services that are externally reachable at an address,
+// in namespaces that the zone exposes.
 type externalServices struct {
 	zone   *Zone
 	at     addrKey
 	budget *Budget
 }
 
-// each goes over the keys of l, until the budget is spent.
+// each yields the services' keys until the budget is exhausted.
 func (l externalServices) each(yield func(string) bool) {
 	var list [ownersPerLock]string
 	last := ""
@@ -124,8 +124,8 @@ func (l externalServices) each(yield func(string) bool) {
 	}
 }
 
-// nextExternalServices gives those among the next keys behind last, as many as find room in list,
-// and the last that was looked at. more says that there may be others.
+// nextExternalServices looks at the keys after last until list is full. It returns those
+// that the zone exposes, the last key it looked at, and whether there may be more.
 func (z *Zone) nextExternalServices(at addrKey, last string, list []string, b *Budget) (some []string, end string, more bool) {
 	z.view.mu.RLock()
 	defer z.view.mu.RUnlock()

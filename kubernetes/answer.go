@@ -36,7 +36,7 @@ func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end node
 		w.writeAddresses(m, wire.AtQuestion, qtype)
 	}
 	if m.node == zonalName && w.reply.Count(wire.Answer) == 0 {
-		return "", notFound // of a zone without endpoints some may not be in view yet
+		return "", notFound // its endpoints may not be in view yet
 	}
 	return "", m.node
 }
@@ -107,7 +107,7 @@ func (w *answerWriter) writeServiceAddrs(section wire.Section, owner int, s *ser
 	list, cut := s.addrs(qtype, w.budget)
 	size := addrSize(qtype)
 	n := len(list) / size
-	if n > wire.MaxShuffled { // of which not all need be written
+	if n > wire.MaxShuffled { // not all need to be written
 		n = min(n, w.reply.AddrCapacity(section, qtype))
 	}
 	if !w.budget.spend(n) {
@@ -132,10 +132,10 @@ func (w *answerWriter) writeShuffled(section wire.Section, owner int, qtype uint
 	at, size := 0, addrSize(qtype)
 	room := w.reply.AddrCapacity(section, qtype)
 	if len(list) > room*size {
-		at = rand.IntN(len(list)/size) * size // there is no room for all: others each time
+		at = rand.IntN(len(list)/size) * size // no room for all: choose others each time
 	}
 	n := w.reply.AddAddrs(section, owner, qtype, w.ttl, list[at:])
-	if n <= room { // with the first for which there is no room, the reply is marked as cut
+	if n <= room { // the first one without room marks the reply as truncated
 		n += w.reply.AddAddrs(section, owner, qtype, w.ttl, list[:min(at, (room-n+1)*size)])
 	}
 	w.reply.ShuffleLast(n, qtype)
@@ -194,7 +194,7 @@ const maxCNAMEs = 11
 func (w *answerWriter) writeAlias(s *service, qtype uint16) (target wire.Name, end nodeType) {
 	owner := wire.AtQuestion
 	end = serviceName
-	var buf [wire.MaxName]byte // here, where it needs no place on the heap
+	var buf [wire.MaxName]byte // declared here it stays on the stack
 	for range maxCNAMEs {
 		owner = w.writeName(wire.Answer, wire.TypeCNAME, owner, s.target)
 		if !s.target.Under(w.origin.name) {

@@ -96,7 +96,7 @@ func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handle
 	case services:
 		f.newObject = func() runtime.Object { return &corev1.Service{} }
 	case endpointSlices:
-		f.client, f.startDelay = c.clients.discovery, 0 // somebody asks for it
+		f.client, f.startDelay = c.clients.discovery, 0 // a query waits for it
 		f.newObject = func() runtime.Object { return &discoveryv1.EndpointSlice{} }
 	case serviceImports:
 		f.client, f.newObject = c.clients.multicluster, func() runtime.Object { return &serviceImport{} }
@@ -138,7 +138,7 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 // asks.
 func (c *apiSource) checkSliceAccess(ctx context.Context) {
 	if c.view.scope.cluster {
-		return // it is going to ask for all
+		return // it lists all slices anyway
 	}
 	f := c.newReflector(endpointSlices, c.selector, &handler{})
 	f.errors = newErrorLog(f.log, f.outages, f.resource, "")
@@ -161,7 +161,7 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 		f.namespace = src.ns.label[1:]
 	}
 	if src.labelled {
-		// The error is that of a malformed key or operator.
+		// The key and the operator are valid, so there is no error.
 		if has, err := labels.NewRequirement(corev1.IsHeadlessService, selection.Exists, nil); err == nil {
 			f.labels = c.selector.Add(*has)
 		}
@@ -172,7 +172,7 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 // reflectImportSlices watches the EndpointSlices of all ServiceImports until ctx ends.
 func (c *apiSource) reflectImportSlices(ctx context.Context) {
 	f := c.newReflector(importSlices, c.selector, &handler{})
-	// The error is that of a malformed key or operator.
+	// The key and the operator are valid, so there is no error.
 	if has, err := labels.NewRequirement(labelImport, selection.Exists, nil); err == nil {
 		f.labels = c.selector.Add(*has)
 	}

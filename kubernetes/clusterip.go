@@ -6,7 +6,7 @@ import "net/netip"
 // concurrent use and does not allocate.
 func (v *View) IsClusterIP(a netip.Addr) bool {
 	v.mu.RLock()
-	_, ok := v.index.clusterIPs[addrKey(a.As16())] // IPv4 in its mapped form, as the index has it
+	_, ok := v.index.clusterIPs[addrKey(a.As16())] // IPv4 in its mapped form, as in the index
 	v.mu.RUnlock()
 	return ok
 }

@@ -13,15 +13,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// faults collects what is wrong with one object. The rest of the object counts.
+// faults collects the values of an object that DNS can't use. The rest of the object is
+// used.
 type faults []string
 
 func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
 
 func (f faults) String() string { return strings.Join(f, "; ") }
 
-// convertService turns a Service into what DNS knows of it. ok is false if no DNS
-// name can carry its name. The result shares no memory with svc.
+// convertService converts a Service to a record. ok is false if its name can't be a DNS
+// name. The result shares no memory with svc.
 func convertService(svc *corev1.Service, f *faults) (key string, s service, ok bool) {
 	if key, ok = serviceKey(svc.Name, svc.Namespace); !ok {
 		f.add("%q in namespace %q can't be two DNS labels", svc.Name, svc.Namespace)
@@ -33,7 +34,7 @@ func convertService(svc *corev1.Service, f *faults) (key string, s service, ok b
 	}
 	s.addExternalAddrs(svc, f)
 	if !s.externallyReachable() && (svc.Spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc)) {
-		s.ports = "" // those of its endpoints count
+		s.ports = "" // its endpoints' ports count
 	}
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
@@ -83,8 +84,8 @@ func (s *service) addClusterIP(ip string, f *faults) {
 	}
 }
 
-// appendPort appends one port of a Service or a slice. A number that is missing is
-// a port that SRV can't name; its name still counts.
+// appendPort appends one port of a Service or a slice. A port without a number has no SRV
+// record, but its name exists.
 func appendPort(list portList, name, proto string, number *int32, f *faults) portList {
 	if proto == "" {
 		proto = string(corev1.ProtocolTCP) // the API's default
@@ -112,10 +113,10 @@ func appendPort(list portList, name, proto string, number *int32, f *faults) por
 	return list.append(name, p, uint16(n))
 }
 
-// parseExternalName reads an ExternalName; "" is one that no CNAME can carry.
+// parseExternalName parses an ExternalName; "" if it can't be the target of a CNAME.
 func parseExternalName(name string, f *faults) wire.Name {
 	if _, err := netip.ParseAddr(strings.TrimSuffix(name, ".")); err == nil {
-		return "" // allowed by the API, and no alias: the name doesn't exist
+		return "" // the API allows it, but a CNAME can't hold it
 	}
 	for i := range len(name) {
 		if c := name[i]; c <= ' ' || c > '~' || c == '\\' {
@@ -131,7 +132,7 @@ func parseExternalName(name string, f *faults) wire.Name {
 	return target
 }
 
-// convertSlice turns the ready part of an EndpointSlice into its records. It is nil
+// convertSlice converts the ready endpoints of an EndpointSlice to a record. It returns nil
 // if the slice belongs to no service. The result shares no memory with es.
 func convertSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults) *slice {
 	owner := es.Labels[discoveryv1.LabelServiceName]
@@ -156,8 +157,8 @@ func convertSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults) *sli
 	return s
 }
 
-// sliceAddrSize is the size of a slice's addresses. Manifests may leave the type
-// out; then the first address says it.
+// sliceAddrSize returns the size of a slice's addresses. Manifests may lack the address
+// type; then the first address decides.
 func sliceAddrSize(es *discoveryv1.EndpointSlice) int {
 	if es.AddressType == discoveryv1.AddressTypeIPv6 {
 		return 16
@@ -176,7 +177,7 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// endpoint is one address of a slice, its label and where it is.
+// endpoint is one address of a slice with its hostname and location.
 type endpoint struct {
 	addr, host string
 	place      locality
@@ -204,7 +205,7 @@ func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, pack converter, f
 	}
 }
 
-// hostLabel is the label of ep in lower case, "" for the dashed address.
+// hostLabel returns the label of ep in lower case, "" for the dashed address.
 func hostLabel(ep *discoveryv1.Endpoint, podNames bool, f *faults) string {
 	if name := deref(ep.Hostname); name != "" {
 		if host := lowerLabel(name); host != "" {
@@ -218,8 +219,7 @@ func hostLabel(ep *discoveryv1.Endpoint, podNames bool, f *faults) string {
 	return ""
 }
 
-// pack puts the endpoints into s in order, each once: where one is listed twice, the
-// nearest counts.
+// pack writes the endpoints to s in order, each once. Of duplicates the nearest counts.
 func (l endpointList) pack(s *slice) {
 	slices.SortStableFunc(l, func(a, b endpoint) int {
 		return cmp.Or(strings.Compare(a.addr, b.addr), strings.Compare(a.host, b.host),
@@ -238,8 +238,8 @@ func (l endpointList) pack(s *slice) {
 	s.zones = columnOf(l, func(e *endpoint) zoneName { return e.zone })
 }
 
-// columnOf is one value of each endpoint, nil if all of them are zero: most endpoints
-// have no more than an address.
+// columnOf returns one value of each endpoint, nil if all are zero: most endpoints only
+// have an address.
 func columnOf[T comparable](l endpointList, of func(*endpoint) T) (list []T) {
 	var zero T
 	if !slices.ContainsFunc(l, func(e endpoint) bool { return of(&e) != zero }) {

@@ -8,18 +8,18 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// hostnameMatch selects endpoints by their label.
+// hostnameMatch selects endpoints by the label of their name.
 type hostnameMatch struct {
 	label []byte
-	// addr is the address that label is the dashed form of; none if it isn't.
+	// addr is the address whose dashed form is label; none if label is something else.
 	addr packedAddr
-	// cluster is the length of the label, in wire form, that stands behind label in the
-	// qname, where that is an import's cluster. Every query copies a hostMatch around,
-	// so it has no third slice.
+	// cluster is the length of the label, in wire form, that follows label in the qname if it
+	// names the cluster of a ServiceImport's endpoint. It is no slice because every query
+	// copies a hostnameMatch.
 	cluster uint8
 }
 
-// inCluster reports whether s is of the cluster that h selects.
+// inCluster reports whether s belongs to the cluster that h selects.
 func (h *hostnameMatch) inCluster(s *slice) bool {
 	n := len(h.label)
 	return s.cluster == string(h.label[n:n+int(h.cluster)])
@@ -31,7 +31,7 @@ func newHostnameMatch(label []byte) hostnameMatch {
 	if !ok {
 		return h
 	}
-	// Other spellings of the address (fd00-0-0--1) are other names.
+	// Another spelling of the address (fd00-0-0--1) is another name.
 	var buf [wire.MaxLabel]byte
 	if string(appendDashed(buf[:0], string(a.bytes[:a.size]))) == string(label) {
 		h.addr = a
@@ -39,13 +39,14 @@ func newHostnameMatch(label []byte) hostnameMatch {
 	return h
 }
 
-// nextEndpoint is the first endpoint of s from i on that h selects, s.len() if none is.
+// nextEndpoint returns the first endpoint of s from i on that h selects, s.len() if there
+// is none.
 func (h *hostnameMatch) nextEndpoint(s *slice, i int) int {
 	n := s.len()
 	if !h.inCluster(s) {
 		return n
 	}
-	if s.hosts == nil { // all are dashed addresses, and each is there once
+	if s.hosts == nil { // all are dashed addresses without duplicates
 		if int(h.addr.size) != s.size {
 			return n
 		}
@@ -64,8 +65,8 @@ func (h *hostnameMatch) nextEndpoint(s *slice, i int) int {
 	return i
 }
 
-// nextDashed is the first endpoint of s from i on that goes by the address that h's label
-// stands for, s.len() if none does.
+// nextDashed returns the first endpoint of s from i on that has no hostname and the address
+// that h's label stands for; s.len() if there is none.
 func (h *hostnameMatch) nextDashed(s *slice, i int) int {
 	if int(h.addr.size) != s.size {
 		return s.len()
@@ -79,17 +80,17 @@ func (h *hostnameMatch) nextDashed(s *slice, i int) int {
 	return s.len()
 }
 
-// hostnameIndex is the endpoints of a slice in the order of their hosts.
+// hostnameIndex is the endpoints of a slice in the order of their hostnames.
 type hostnameIndex struct {
 	list           []uint16
-	duplicateAddrs bool // an address is there twice
+	duplicateAddrs bool // an address occurs twice
 }
 
-// maxUnindexedHosts is how many hosts are looked through one by one: in the time that takes a search
-// gets nowhere.
+// maxUnindexedHosts is the number of hostnames up to which a linear search is as fast as
+// the index.
 const maxUnindexedHosts = 8
 
-// indexHosts prepares looking for a host in s.
+// indexHosts builds the index of s's hostnames if there are many.
 func (s *slice) indexHosts() {
 	n := len(s.hosts)
 	if n <= maxUnindexedHosts || n > 1<<16 || s.byHost != nil {
@@ -103,7 +104,8 @@ func (s *slice) indexHosts() {
 	s.byHost = &o
 }
 
-// next is the first endpoint of s from i on whose host is label, s.len() if none is.
+// next returns the first endpoint of s from i on whose hostname is label, s.len() if there
+// is none.
 func (o *hostnameIndex) next(s *slice, label []byte, i int) int {
 	lo, hi := 0, len(o.list)
 	for lo < hi {
@@ -121,7 +123,7 @@ func (o *hostnameIndex) next(s *slice, label []byte, i int) int {
 	return s.len()
 }
 
-// selects reports whether h, which is in s, selects endpoint i of it.
+// selects reports whether h selects endpoint i of s. s is in h's cluster.
 func (h *hostnameMatch) selects(s *slice, i int) bool {
 	if host := s.host(i); host != "" {
 		return host == string(h.label)
@@ -129,7 +131,7 @@ func (h *hostnameMatch) selects(s *slice, i int) bool {
 	return h.addr.equals(s.addr(i))
 }
 
-// cost is what it takes to look for h in s.
+// cost is the number of steps of a search for h in s.
 func (h *hostnameMatch) cost(s *slice) int {
 	switch {
 	case s.hosts == nil:
@@ -153,8 +155,8 @@ func (s *service) hasEndpoint(h *hostnameMatch, b *Budget) bool {
 	return false
 }
 
-// bestRank is the rank of the nearest endpoint of m that the slice s has at the address
-// addr, 0 if it has none.
+// bestRank returns the rank of the nearest endpoint of m that s has at addr, 0 if there is
+// none.
 func (m *match) bestRank(s *slice, addr string) (r rank) {
 	if m.node == endpointName && !m.host.inCluster(s) {
 		return 0
@@ -167,7 +169,7 @@ func (m *match) bestRank(s *slice, addr string) (r rank) {
 	return r
 }
 
-// includes reports whether endpoint i of s is m's.
+// includes reports whether endpoint i of s belongs to m.
 func (m *match) includes(s *slice, i int) bool {
 	switch m.node {
 	case endpointName:
@@ -178,7 +180,7 @@ func (m *match) includes(s *slice, i int) bool {
 	return true
 }
 
-// next is the next endpoint of s from i on that is m's.
+// next returns the first endpoint of s from i on that may belong to m.
 func (m *match) next(s *slice, i int) int {
 	switch m.node {
 	case endpointName:
@@ -189,10 +191,10 @@ func (m *match) next(s *slice, i int) int {
 	return i
 }
 
-// endpoints goes over the endpoints of s that are m's, until b is spent.
+// endpoints iterates over the endpoints of s that belong to m, until b is exhausted.
 func (m *match) endpoints(s *slice, b *Budget) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		i, passed := m.next(s, 0), 0 // up to passed all are paid for
+		i, passed := m.next(s, 0), 0 // endpoints before passed are charged
 		for ; i < s.len(); i = m.next(s, i+1) {
 			if !b.spend(1+i-passed) || !yield(i) {
 				return
@@ -204,7 +206,7 @@ func (m *match) endpoints(s *slice, b *Budget) iter.Seq[int] {
 }
 
 // writeEndpointAddrs writes the addresses of the endpoints that m selects, each once: the
-// nearest first, if the zone's answers have an order, and at random within a distance.
+// nearest first if the zone is ordered, in random order within a distance.
 func (w *answerWriter) writeEndpointAddrs(m *match, owner int, qtype uint16) {
 	size := addrSize(qtype)
 	if m.node == endpointName {
@@ -233,9 +235,8 @@ func (w *answerWriter) writeEndpointAddrs(m *match, owner int, qtype uint16) {
 	}
 }
 
-// singleAddr is the address of the endpoint that goes by m's name, and how many there are:
-// nearly always it is one, and going through them once is enough. Two is as far as it
-// counts.
+// singleAddr returns the address of the endpoint with m's name, and the number of such
+// endpoints up to 2. Nearly always there is one, which needs no deduplication.
 func (m *match) singleAddr(size int, b *Budget) (addr string, n int) {
 	for _, s := range m.svc.slices {
 		if !b.spend(m.host.cost(s)) {
@@ -254,35 +255,34 @@ func (m *match) singleAddr(size int, b *Budget) (addr string, n int) {
 	return addr, n
 }
 
-// endpointWriter is what writing the addresses of several endpoints takes.
+// endpointWriter writes the addresses of several endpoints.
 type endpointWriter struct {
 	w     *answerWriter
 	m     *match
 	owner int
-	// slices is the slices that they may be in.
+	// slices may contain the endpoints.
 	slices []*slice
-	// seen holds the addresses that are written, where there are too many to compare each
-	// with all others; nil where there are few.
+	// seen holds the addresses written so far; nil if there are few, which are compared with
+	// each other.
 	seen map[string]struct{}
-	full bool // no more can be written
+	full bool // the reply has no room
 }
 
-// maxComparisons is how many times an address is compared with those of another slice: a service
-// of 200 endpoints, which has two, needs 400. That takes no memory. With twice as many a
-// set is cheaper.
+// maxComparisons is the number of comparisons up to which duplicates are found without a
+// set, and without its memory. A service of 200 endpoints in two slices needs 400.
 const maxComparisons = 512
 
-// matchesPort reports whether m's port, if it names one, is a port of s.
+// matchesPort reports whether s has the port that m names, if it names one.
 func (m *match) matchesPort(s *slice, b *Budget) bool {
 	return m.node != portName || b.spend(s.ports.steps()) && s.ports.has(m.port)
 }
 
-// stackSlices is how many slices need no place on the heap.
+// stackSlices is how many slices need no heap memory.
 const stackSlices = 8
 
-// candidateSlices appends the slices with addresses of the given size that m's may be among. many
-// says that these are too many to compare each with all others. Once b is spent, what it
-// gives means nothing.
+// candidateSlices appends the slices with addresses of that size that may contain m's
+// endpoints. many reports whether they are too many to compare each address with all
+// others. The result is meaningless once b is exhausted.
 func (m *match) candidateSlices(list []*slice, size int, b *Budget) (all []*slice, many bool) {
 	n, repeated := 0, 0
 	for _, s := range m.svc.slices {
@@ -295,7 +295,7 @@ func (m *match) candidateSlices(list []*slice, size int, b *Budget) (all []*slic
 		list = append(list, s)
 		n += s.len()
 		if s.hasDuplicateAddrs() {
-			repeated += s.len() // an address may be there as often
+			repeated += s.len() // the address may occur as often
 		}
 	}
 	lists := len(list) + repeated
@@ -305,13 +305,13 @@ func (m *match) candidateSlices(list []*slice, size int, b *Budget) (all []*slic
 	return list, lists*n > maxComparisons || !b.spend(2*lists*n)
 }
 
-// writeRank writes the addresses of rank r in slice n that are not written yet.
+// writeRank writes the addresses of rank r in slice n that have not been written.
 func (g *endpointWriter) writeRank(n int, r rank) {
 	s := g.slices[n]
 	if g.full || s.localities == "" && r != otherRank {
 		return
 	}
-	passed := 0 // endpoints that are paid for
+	passed := 0 // endpoints before it are charged
 	for i := g.m.next(s, 0); i < s.len(); i = g.m.next(s, i+1) {
 		if i-passed >= budgetBatch {
 			if !g.w.budget.spend(i - passed) {
@@ -329,8 +329,8 @@ func (g *endpointWriter) writeRank(n int, r rank) {
 	g.w.budget.spend(s.len() - passed)
 }
 
-// budgetBatch is how many endpoints are looked at before they are paid for: to do it with
-// each costs as much as the look.
+// budgetBatch is how many endpoints are charged at once: charging each costs as much as the
+// look at it.
 const budgetBatch = 32
 
 // isNew reports whether the address of endpoint i, of rank r, in slice n is to be written.
@@ -347,9 +347,7 @@ func (g *endpointWriter) isNew(n, i int, r rank) bool {
 }
 
 // isDuplicate reports whether the address of endpoint i, of rank r, in slice n is written
-// without it: there is a nearer one with that address, or one before it. Slices are in
-// order of address, so that looking for one in the others is cheap where it is needed at
-// all: with more than one slice.
+// for another endpoint: a nearer one, or an earlier one at the same distance.
 func (g *endpointWriter) isDuplicate(n, i int, r rank) bool {
 	s := g.slices[n]
 	if s.hosts != nil && g.m.duplicateInSlice(s, i, r) {
@@ -362,14 +360,15 @@ func (g *endpointWriter) isDuplicate(n, i int, r rank) bool {
 		}
 	}
 	for _, other := range g.slices[n+1:] {
-		if other.localities != "" && g.m.bestRank(other, addr) > r { // else nothing is nearer there
+		if other.localities != "" && g.m.bestRank(other, addr) > r { // otherwise nothing in it is nearer
 			return true
 		}
 	}
 	return false
 }
 
-// duplicateInSlice is known within one slice: an address is there once for each of its hosts.
+// duplicateInSlice is isDuplicate within one slice, where an address occurs once for each
+// of its hostnames.
 func (m *match) duplicateInSlice(s *slice, i int, r rank) bool {
 	addr := s.addr(i)
 	for j := i - 1; j >= 0 && s.addr(j) == addr; j-- {
@@ -385,7 +384,7 @@ func (m *match) duplicateInSlice(s *slice, i int, r rank) bool {
 	return false
 }
 
-// addrSize is the RDATA length of an address of qtype.
+// addrSize returns the RDATA length of an address of qtype.
 func addrSize(qtype uint16) int {
 	if qtype == wire.TypeA {
 		return 4

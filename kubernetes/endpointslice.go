@@ -8,27 +8,25 @@ import (
 )
 
 const (
-	// maxInternedBytes is the longest string that is looked for among those seen before. A label's
-	// value has 63 bytes at most; names that differ from object to object, such as an
-	// annotation's value, are often longer.
+	// maxInternedBytes is the longest string that is interned. A label's value has 63 bytes
+	// at most; longer strings, such as annotations, mostly differ from object to object.
 	maxInternedBytes = 63
-	// maxInterned is how many of them are remembered: the nodes, zones and label values of
-	// a list of slices. Half would forget the nodes of a large cluster at each slice;
-	// double is memory for words that nobody repeats.
+	// maxInterned bounds the interned strings: the nodes, zones and label values of a list of
+	// slices.
 	maxInterned = 1024
 )
 
-// sliceDecoder is what objects are read with: buffers, and the one EndpointSlice that
-// they all are read into. Slices are the churn of a cluster, and of a slice of 50
-// endpoints the generated code makes 900 values of which a dozen are looked at. The
-// zero value is ready; it is for one goroutine at a time.
+// sliceDecoder decodes objects with reusable buffers, all EndpointSlices into the same one.
+// Slices are most of a cluster's changes, and the generated code allocates 900 values for a
+// slice of 50 endpoints, of which a dozen are used. The zero value is ready. It is for one
+// goroutine at a time.
 type sliceDecoder struct {
-	frame []byte // what is read
+	frame []byte // the event that is being read
 
 	interned map[string]string
 
 	slice  discoveryv1.EndpointSlice
-	addrs  []string // what the slice's fields point to, up to here
+	addrs  []string // backing arrays of the slice's fields, from here on
 	texts  []string
 	refs   []corev1.ObjectReference
 	hints  []discoveryv1.EndpointHints
@@ -39,9 +37,9 @@ type sliceDecoder struct {
 	bools  [2]bool
 }
 
-// decode reads the protobuf message of an object into obj, or, if that is an
-// EndpointSlice, what DNS needs of it into the scratch's own, which it then gives
-// instead and which is valid until the next read.
+// decode decodes the protobuf message of an object into obj. Of an EndpointSlice it decodes
+// what DNS needs into the decoder's own slice and returns that; it is valid until the next
+// decode.
 func (s *sliceDecoder) decode(message []byte, obj protobufObject) (runtime.Object, error) {
 	if _, ok := obj.(*discoveryv1.EndpointSlice); ok {
 		return &s.slice, s.readSlice(message)
@@ -49,7 +47,7 @@ func (s *sliceDecoder) decode(message []byte, obj protobufObject) (runtime.Objec
 	return obj, obj.Unmarshal(message)
 }
 
-// intern is b as a string, the same one for the same bytes where it can be.
+// intern returns b as a string, if possible one that was returned before.
 func (s *sliceDecoder) intern(b []byte) string {
 	if len(b) > maxInternedBytes {
 		return string(b)
@@ -65,7 +63,7 @@ func (s *sliceDecoder) intern(b []byte) string {
 	return w
 }
 
-// readSlice reads an EndpointSlice.
+// readSlice decodes an EndpointSlice.
 func (s *sliceDecoder) readSlice(message []byte) error {
 	s.bools = [2]bool{false, true}
 	s.addrs, s.texts, s.refs, s.protos, s.ports = s.addrs[:0], s.texts[:0], s.refs[:0], s.protos[:0], s.ports[:0]
@@ -154,7 +152,7 @@ func (s *sliceDecoder) readEndpoint(message []byte) error {
 	return f.err
 }
 
-// stringPtr is a pointer to a copy of t.
+// stringPtr returns a pointer to a copy of t.
 func (s *sliceDecoder) stringPtr(t string) *string {
 	s.texts = append(s.texts, t)
 	return &s.texts[len(s.texts)-1]

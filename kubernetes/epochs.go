@@ -8,23 +8,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Copies of answers are kept where the view's lock means nothing, and [tick.Table] says
-// until when they are true. The index moves a counter under the lock before it is changed,
-// and all that answers are made of is read under that lock, so that an answer that was
-// begun after the counter moved is of the new state. What is read without it (whether the
-// view is synced, whether all pods are in it) only ever makes an answer of what was none,
-// and of that there is no copy.
+// Copies of answers are read without the view's lock; [epoch.Table] says until when they
+// are valid. The index bumps a counter with the lock held before it changes, and answers
+// read their data with the lock held, so an answer that begins after the bump has the new
+// state. Data that is read without the lock (whether the view is synced, whether all pods
+// are in view) only ever turns no answer into an answer, and there is no copy of the
+// former.
 
-// bumpService says that what is made of the service of key is about to change, and with it
-// all that hangs on more.
+// bumpService invalidates the copies of answers made from the service of key, and those
+// that depend on the whole view. It precedes the change.
 func (x *index) bumpService(key string) {
 	if x.epochs != nil {
 		x.epochs.Bump(x.serviceGroup([]byte(key)))
 	}
 }
 
-// bumpNamespace says that the object of ns is about to go. Where only namespaces whose objects
-// are in view have names it takes those of its services with it.
+// bumpNamespace invalidates copies before the object of ns is removed. With
+// `namespace_labels` its services' names disappear, too.
 func (x *index) bumpNamespace(ns *namespace) {
 	if ns.objectCount > 0 {
 		x.epochs.BumpAll()
@@ -33,10 +33,11 @@ func (x *index) bumpNamespace(ns *namespace) {
 	x.epochs.BumpAny()
 }
 
-// serviceGroup is what copies hang on that are made of the service of key alone.
+// serviceGroup is the epoch group of answers made from the service of key alone.
 func (x *index) serviceGroup(key []byte) uint64 { return maphash.Bytes(x.seed, key) }
 
-// zoneSerial is that of a zone: copies have it as it is, not as it was.
+// zoneSerial is the SOA serial of a zone, shared with the copies of answers, which read it
+// when they are sent.
 type zoneSerial struct {
 	value  atomic.Uint32
 	shared epoch.Value
@@ -49,8 +50,8 @@ func (s *zoneSerial) Store(n uint32) {
 	s.value.Store(n)
 }
 
-// serialOf is o's serial. Where there are copies it is read under the lock that it is
-// written under: names that hang on nothing else take no lock that would have them wait.
+// serialOf returns o's serial. If there are copies it is read under the lock that guards
+// changes; names that depend on nothing else would not wait for that lock.
 func (v *View) serialOf(o *origin) uint32 {
 	if v.index.epochs != nil {
 		v.mu.RLock()
@@ -59,14 +60,14 @@ func (v *View) serialOf(o *origin) uint32 {
 	return o.serial.Load()
 }
 
-// Mark is what the answer r that [Zone.Answer] has just given to q hangs on: where it is made
-// of one Service, or of that there is none, the group of that Service, with all others every
-// change that queries can see. Negative answers have a serial, which copies follow.
+// Mark returns the epoch mark of r, the answer that [Zone.Answer] has just given to q: when
+// it no longer matches, a copy of r is invalid. An answer made from one Service, or denied
+// because that Service does not exist, depends on the Service's group; other answers depend
+// on every change that queries can see. Negative answers carry the zone's serial.
 //
-// It is for those who read [tick.Table.Any] before Answer, and find it unmoved after
-// Mark. ok is false without [Options.Epochs], for what is no answer of this zone, and for
-// an alias that leads out of it: what comes behind that is somebody else's. It does not
-// block, and leaves r as it is.
+// The caller reads [epoch.Table.Any] before Answer and discards the copy unless it is
+// unchanged after Mark. ok is false without [Options.Epochs], if r is not an answer of this
+// zone, and for an alias that leads out of it. Mark does not block and does not change r.
 func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 	name := q.Name()
 	o := z.origin(name)
@@ -86,7 +87,7 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 		if end.isAlias() && !end.svc.target.Under(o.name) {
 			return epoch.Mark{}, false
 		}
-		m = match{node: end.node} // it hangs on more than one Service
+		m = match{node: end.node} // it depends on more than one Service
 	}
 	if b.exhausted() {
 		return epoch.Mark{}, false
@@ -94,12 +95,12 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 	return z.epochMark(&m, o, q, r)
 }
 
-// absentServiceKey is the key of the Service whose absence is why there is no such name in o, or what
-// stands for it with names that are below neither Services nor pods, which nothing brings
-// about; nil if more than that may.
+// absentServiceKey returns the key of the Service whose absence is the reason that name
+// does not exist in o, or a stand-in for names that are below neither services nor pods and
+// never exist. It returns nil if the name's existence depends on more.
 func (o *origin) absentServiceKey(name []byte) []byte {
 	rel := name[:len(name)-len(o.name)]
-	var at [3]int // where the last labels start
+	var at [3]int // offsets of the last labels
 	n := 0
 	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
 		at[0], at[1], at[2] = at[1], at[2], off
@@ -115,14 +116,14 @@ func (o *origin) absentServiceKey(name []byte) []byte {
 	return rel[at[2]:]
 }
 
-// epochMark is what r, the answer to q that is made of m, hangs on.
+// epochMark returns the mark of r, the answer to q made from m.
 func (z *Zone) epochMark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epoch.Mark, bool) {
 	x := z.view.indexFor(o.imports)
 	positive := r.Rcode() == wire.NoError && r.Count(wire.Answer) > 0
 	switch {
 	case x.epochs == nil, m.node == incomplete, q.Type == wire.TypeAXFR, q.Type == wire.TypeIXFR, !positive && !z.view.Synced():
 		return epoch.Mark{}, false
-	case m.key == nil, z.needsNamespaceObject && (o.imports || !positive): // the namespace's object may be in the other index, or come
+	case m.key == nil, z.needsNamespaceObject && (o.imports || !positive): // the Namespace may be in the other index, or be created
 		return x.epochs.MarkAny(), true
 	}
 	mark := x.epochs.Mark(x.serviceGroup(m.key))
@@ -134,7 +135,8 @@ func (z *Zone) epochMark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epo
 	return mark, true
 }
 
-// followAliases is where the aliases from m on lead to, an alias if that is out of o or nowhere.
+// followAliases returns the node that the aliases from m lead to; an alias if they leave o
+// or don't end.
 func (z *Zone) followAliases(m match, o *origin, b *Budget) match {
 	for range maxCNAMEs {
 		if !m.isAlias() || !m.svc.target.Under(o.name) {
@@ -145,20 +147,20 @@ func (z *Zone) followAliases(m match, o *origin, b *Budget) match {
 	return m
 }
 
-// Touch notes that q, to which there was an answer, was asked again and answered with a
-// copy of that: what it is made of stays in use. It does not block.
+// Touch records that q was answered from a copy: the data behind the answer stays in use.
+// It does not block.
 func (z *Zone) Touch(q *wire.Query) {
 	if o := z.origin(q.Name()); o != nil {
 		var b Budget
 		b.Refill()
-		m := z.lookup(q.Name(), o, &b) // which notes it
+		m := z.lookup(q.Name(), o, &b) // which records the use
 		if isAddressType(q.Type) {
 			z.followAliases(m, o, &b)
 		}
 	}
 }
 
-// Mark is [Zone.Mark] for the answers of e. An answer that is the name of a load
+// Mark is [Zone.Mark] for the answers of e. An answer that is the host name of a load
 // balancer has none.
 func (e *External) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
 	name := q.Name()

@@ -116,7 +116,7 @@ func (e *External) lookup(name []byte, o *origin, b *Budget) match {
 		return match{}
 	}
 	rel := name[:len(name)-len(o.name)]
-	var at [maxExternalDepth + 1]int // where each label starts; the last is the end of rel
+	var at [maxExternalDepth + 1]int // the offset of each label; the last is the end of rel
 	n := 0
 	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
 		if n == maxExternalDepth {
@@ -207,7 +207,7 @@ func (m match) matchInternal(rel []byte, at []int, b *Budget) match {
 		}
 		return match{}
 	}
-	if !m.svc.ready { // a headless one: others have no such name
+	if !m.svc.ready { // headless: other services have no such name
 		return match{}
 	}
 	m.node = serviceName
@@ -281,7 +281,7 @@ type nameserverAddrs struct {
 
 // each yields each packed address once, until the budget is exhausted.
 func (l nameserverAddrs) each(yield func(string) bool) {
-	seen := make(map[string]struct{}) // one address for TCP and UDP is common
+	seen := make(map[string]struct{}) // two Services, for TCP and UDP, often share one
 	some := false
 	for _, svc := range (selectingServices{l.external.zone.view, l.budget}).each {
 		some = true

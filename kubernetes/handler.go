@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// resource is one of the kinds a view is made of.
+// resource is a kind of object that a view watches.
 type resource uint8
 
 const (
@@ -22,10 +22,10 @@ const (
 	pods
 	serviceImports
 	importSlices
-	numResources // how many there are
+	numResources
 )
 
-// plural is the resource's name in RBAC rules and in paths, group its API group.
+// plural returns the resource's name in paths and RBAC rules, group its API group.
 func (r resource) plural() string {
 	return [...]string{"services", "endpointslices", "namespaces", "pods", "serviceimports", "endpointslices"}[r]
 }
@@ -33,29 +33,29 @@ func (r resource) group() string {
 	return [...]string{"", discoveryv1.GroupName, "", "", multiclusterV1alpha1.Group, discoveryv1.GroupName}[r]
 }
 
-// handler is where the objects of one watch go. It turns each into records, puts them
-// into the view's index, and keeps nothing of the object. Its methods are called one
-// at a time.
+// handler receives the objects of one resource, converts them to records and puts these
+// into the view's index. It keeps nothing of the objects. Its methods are called one at a
+// time.
 type handler struct {
 	view     *View
 	resource resource
-	// source is where slices come from, nil for other resources and for manifests.
+	// source delivers the slices; nil for other resources and for manifests.
 	source *sliceSource
-	// everyPod says that the pods are not this node's alone.
+	// everyPod says that it receives the pods of all nodes.
 	everyPod bool
-	// seen are the objects of the list that is coming in, nil between lists.
+	// seen holds the keys of the objects of the current list; nil between lists.
 	seen map[string]struct{}
 }
 
-// BeginList starts a list: what is put until complete is all there is.
+// BeginList implements eventHandler.
 func (s *handler) BeginList() { s.seen = make(map[string]struct{}) }
 
-// EndList ends a list of that version. What wasn't in it is gone, and goes last: at
-// no moment is a name that both the old and the new state have unknown.
+// EndList implements eventHandler. It removes the objects that were not in the list, last,
+// so that a name that exists before and after the list never disappears.
 func (s *handler) EndList(version uint64) {
 	since := version
 	if since > 0 {
-		since++ // what is of the list's own version is gone as well
+		since++ // objects of the list's own version were deleted, too
 	}
 	for _, o := range s.missingObjects() {
 		s.forget(o[0], o[1], since)
@@ -73,7 +73,7 @@ func (s *handler) EndList(version uint64) {
 	s.view.setListed(s.resource)
 }
 
-// Upsert records obj. live says that it comes from a watch and not from a list.
+// Upsert implements eventHandler.
 func (s *handler) Upsert(obj runtime.Object, live bool) {
 	meta, ok := obj.(metav1.Object)
 	if !ok {
@@ -97,7 +97,7 @@ func (s *handler) Upsert(obj runtime.Object, live bool) {
 		s.view.putImport(o, &f)
 	case *corev1.Pod:
 		s.putPod(o, &f)
-	default: // a Namespace, whole or its metadata
+	default: // a Namespace or its metadata
 		key, ok := namespaceKey(name)
 		if ok {
 			s.view.change(func(x *index) bool { return x.putNamespace(key) })
@@ -121,12 +121,12 @@ func (s *handler) putService(o *corev1.Service, f *faults) {
 
 func (s *handler) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
 	rec := convertSlice(o, s.view.sliceConverter(), f)
-	version := uint64(0) // what a manifest says of it means nothing
+	version := uint64(0) // meaningless in a manifest
 	if s.source != nil {
 		version = resourceVersionOf(o)
 	}
 	if rec == nil {
-		s.remove(o.Namespace, o.Name, version) // what is wrong with it is still to be noted
+		s.remove(o.Namespace, o.Name, version) // its faults are noted later
 		return
 	}
 	rec.version = version
@@ -153,7 +153,7 @@ func (s *handler) putPod(o *corev1.Pod, f *faults) {
 	s.view.requestReconcile()
 }
 
-// Delete forgets obj; its resourceVersion is that of the deletion.
+// Delete implements eventHandler.
 func (s *handler) Delete(obj runtime.Object) {
 	if o, ok := obj.(metav1.Object); ok {
 		s.noteVersion(resourceVersionOf(o))
@@ -161,7 +161,7 @@ func (s *handler) Delete(obj runtime.Object) {
 	}
 }
 
-// noteVersion notes that s has brought something of that version.
+// noteVersion records that the source has delivered something of that version.
 func (s *handler) noteVersion(version uint64) {
 	if s.source == nil {
 		return
@@ -171,14 +171,13 @@ func (s *handler) noteVersion(version uint64) {
 	s.view.mu.Unlock()
 }
 
-// forget takes the object of that name out, which is gone since that version, and
-// what was wrong with it.
+// forget removes an object that was deleted at that version, and its faults.
 func (s *handler) forget(ns, name string, version uint64) {
 	s.remove(ns, name, version)
 	s.view.noteFaults(s.resource, ns, name, nil)
 }
 
-// remove takes the records of the object of that name out of the index.
+// remove removes the records of an object from the index.
 func (s *handler) remove(ns, name string, version uint64) {
 	switch s.resource {
 	case serviceImports:
@@ -200,7 +199,7 @@ func (s *handler) remove(ns, name string, version uint64) {
 			return x.dropSlice(objectKey(ns, name))
 		case pods:
 			x.dropPod(objectKey(ns, name))
-			return false // pods' own names have no place in the serial's meaning
+			return false // pods don't change the serial
 		default:
 			key, ok := namespaceKey(name)
 			return ok && x.dropNamespace(key)
@@ -208,7 +207,7 @@ func (s *handler) remove(ns, name string, version uint64) {
 	})
 }
 
-// change is [View.change] as long as s is to be listened to.
+// change is [View.change], unless the source is closed.
 func (s *handler) change(f func(*index) bool) {
 	s.view.change(func(x *index) bool {
 		if s.source != nil && s.source.closed {
@@ -218,8 +217,8 @@ func (s *handler) change(f func(*index) bool) {
 	})
 }
 
-// missingObjects lists the objects, as namespace and name, that are in the index and, though s
-// covers them, were not in the list.
+// missingObjects returns the objects, as namespace and name, that are in the index and
+// covered by s, but were not in the list.
 func (s *handler) missingObjects() [][2]string {
 	s.view.mu.RLock()
 	defer s.view.mu.RUnlock()
@@ -280,8 +279,8 @@ func (x *index) namespaceNames() (list [][2]string) {
 	return list
 }
 
-// indexKey is the object's key as gone reads it back from the index, where the names
-// that queries see are in lower case.
+// indexKey returns the key of an object as missingObjects reads it from the index, where
+// names are in lower case.
 func (s *handler) indexKey(ns, name string) string {
 	switch s.resource {
 	case endpointSlices, importSlices, pods:
@@ -290,7 +289,7 @@ func (s *handler) indexKey(ns, name string) string {
 	return strings.ToLower(objectKey(ns, name))
 }
 
-// objectKey names an object within its resource. Names have no slash.
+// objectKey identifies an object of a resource. Names contain no slash.
 func objectKey(ns, name string) string { return ns + "/" + name }
 
 func namespaceKey(name string) (string, bool) {
@@ -298,8 +297,8 @@ func namespaceKey(name string) (string, bool) {
 	return string(b), ok
 }
 
-// resourceVersionOf is o's resourceVersion: a number that grows with every change in the
-// cluster. 0 stands for one that is missing, or is no number.
+// resourceVersionOf returns o's resourceVersion, which grows with every change in the
+// cluster; 0 if it is missing or not a number.
 func resourceVersionOf(o metav1.Object) uint64 {
 	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -308,8 +307,8 @@ func resourceVersionOf(o metav1.Object) uint64 {
 	return n
 }
 
-// observeProgramming measures the delay from a change in the cluster, as the slice
-// controller noted it, to now, when queries see it.
+// observeProgramming measures the delay from the change that triggered an update of the
+// slice, by the slice controller's clock, to now.
 func (v *View) observeProgramming(key, trigger string) {
 	if trigger == "" {
 		return
@@ -322,6 +321,6 @@ func (v *View) observeProgramming(key, trigger string) {
 	if !s.hasEndpoints() {
 		return
 	}
-	// The clocks of two machines may make it less than nothing.
+	// The clocks of two machines may differ.
 	v.programming[s.kind-clusterIP].Observe(max(0, v.now().Sub(at)).Seconds())
 }

@@ -7,11 +7,6 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// The bare name of a headless service gives the addresses of all its slices, each once, the
-// nearest first. To put them together takes as long as there are endpoints, and that with
-// each change of a slice: where there are many it is not done under the view's lock, but for
-// the first answer that needs them.
-
 // maxEagerEndpoints is the number of endpoints up to which addresses are merged when a
 // slice changes, which takes 10 µs.
 const maxEagerEndpoints = 200
@@ -21,7 +16,7 @@ const maxEagerEndpoints = 200
 // long as there are endpoints.
 type lazyAddrs struct {
 	nearestOnly      bool
-	endpoints        int // endpoints
+	endpoints        int
 	once             sync.Once
 	built            atomic.Bool
 	v4, v6           string

@@ -9,8 +9,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
-// addrKey is a key of the reverse indexes: IPv4 in its mapped form, so that one
-// pointer-free map holds both families.
+// addrKey is the key of the indexes by address: IPv4 in its mapped form, so that a map
+// without pointers holds both families.
 type addrKey [16]byte
 
 func addrKeyOf(packed string) addrKey {
@@ -20,36 +20,34 @@ func addrKeyOf(packed string) addrKey {
 	return addrKey([]byte(packed))
 }
 
-// namespace is what the view knows of one namespace: its object, and things in it.
-// Names in a namespace whose own object has not come yet are known all the same.
-// Its plain fields belong to who holds the view's lock.
+// namespace is what the view knows of one namespace: whether its object exists, and what is
+// in it. Objects may arrive before their Namespace. The view's lock guards the plain
+// fields.
 type namespace struct {
 	label       string // in wire form
 	hasObject   bool
 	objectCount int // services, slices and pods
-	sourceCount int // of its slices
-	nodePods    int // of this node, and not ended
-	// headlessCount counts the services whose answers are made of slices, bare those of
-	// them without a selector, untold the others of which no slice has the label of
-	// headless services' slices.
+	sourceCount int // sources of its slices
+	nodePods    int // pods of this node that have not ended
+	// headlessCount is the number of headless services, selectorless of those without a
+	// selector, and unlabelled of the others none of whose slices has the headless label.
 	headlessCount, selectorless, unlabelled int
 	// complete says that all of its slices are in view.
 	complete bool
-	// lastUsed is the last epoch in which an answer was made of its slices, or would
-	// have been; gap says that one was for a service with a cluster IP, whose slices
-	// don't have the label either.
+	// lastUsed is the last tick in which a query needed its slices. needsUnlabelled says that
+	// one was about a service with a cluster IP, whose slices don't have the headless label.
 	lastUsed        atomic.Uint32
 	needsUnlabelled atomic.Bool
 }
 
-// index is the zone's data. Its methods are called with the view's lock held for
-// writing; all they take and publish is immutable.
+// index holds the records that answers are made of. Its methods need the view's lock, held
+// for writing unless they say otherwise. All values that it publishes are immutable.
 type index struct {
 	services   map[string]*service   // by serviceKey
 	namespaces map[string]*namespace // by label in wire form
 	slices     map[string]*slice     // by namespace/name
 	pods       map[string]*pod       // by namespace/name
-	// clusterIPs holds service keys, endpoints the slices an address is in.
+	// clusterIPs maps to service keys, endpoints to the slices that contain the address.
 	clusterIPs map[addrKey]refSet[string]
 	endpoints  map[addrKey]refSet[*slice]
 	podIPs     map[addrKey]refSet[*pod]
@@ -57,15 +55,15 @@ type index struct {
 	sources    []*sliceSource
 	// pendingPods counts the pods of this node that have no address yet.
 	pendingPods int
-	// externalAddrs holds the keys of the services reached there from outside.
+	// externalAddrs maps to the keys of the services that are externally reachable there.
 	externalAddrs map[addrKey]refSet[string]
-	// nearestOnly says that the bare names of headless services give only the nearest
-	// endpoints where the service or its slices ask for that.
+	// nearestOnly limits the addresses of headless services to the nearest endpoints, if the
+	// service or its slices ask for that.
 	nearestOnly bool
-	// endpointWaiters holds, by service key, what is closed when the service changes.
+	// endpointWaiters are closed when the service with that key changes.
 	endpointWaiters map[string]chan struct{}
-	// epochs are moved with every change of what queries see: the group of a service
-	// for what is made of that service alone, see [Zone.Mark]. seed is of its hash.
+	// epochs are bumped with every visible change; answers made from one service alone depend
+	// on that service's group, see [Zone.Mark]. seed is the seed of the group's hash.
 	epochs *epoch.Table
 	seed   maphash.Seed
 }
@@ -85,8 +83,8 @@ func newIndex(epochs *epoch.Table) index {
 	}
 }
 
-// putService sets what the Service itself says; the slices stay. It reports
-// whether DNS can see the difference.
+// putService sets the fields of a Service; its slices stay. It reports whether DNS answers
+// change.
 func (x *index) putService(key string, s service) bool {
 	old := x.services[key]
 	if old != nil {
@@ -112,8 +110,7 @@ func (x *index) putService(key string, s service) bool {
 	return true
 }
 
-// dropService forgets the Service; slices that name it stay, for when it comes
-// back.
+// dropService removes the Service. Slices that belong to it stay until it comes back.
 func (x *index) dropService(key string) bool {
 	old := x.services[key]
 	if old == nil || old.kind == orphan {
@@ -125,7 +122,7 @@ func (x *index) dropService(key string) bool {
 	return true
 }
 
-// countService notes that n more services like s, which may be nil, are in ns.
+// countService adds n to the counters that s, which may be nil, belongs to.
 func (ns *namespace) countService(s *service, n int) {
 	switch {
 	case s == nil || s.kind != headless:
@@ -138,7 +135,7 @@ func (ns *namespace) countService(s *service, n int) {
 	ns.headlessCount += n
 }
 
-// hasLabelledSlice reports whether a slice of s has the label.
+// hasLabelledSlice reports whether a slice of s has the headless label.
 func (s *service) hasLabelledSlice() bool {
 	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.labelled })
 }
@@ -153,23 +150,24 @@ func (x *index) unlinkService(key string, s *service) {
 	}
 }
 
-// each goes over the addresses of the bare name, packed.
+// each yields the packed addresses of the service's own name.
 func (s *service) each(yield func(string) bool) { addrSet{s.v4, s.v6}.each(yield) }
 
-// putSlice adds s or sets it in place of the slice of its name.
+// putSlice adds s or replaces the slice of that name. It reports whether DNS answers
+// change.
 func (x *index) putSlice(s *slice) bool {
 	old := x.slices[s.name]
 	if old != nil {
 		if old.same(s) {
-			old.version = s.version // which no query reads
+			old.version = s.version // not read by queries
 			return false
 		}
 	} else {
 		x.ensureNamespace(namespaceOf(s.key)).objectCount++
 	}
 	s.indexHosts()
-	// The new endpoints come before the old ones go: at an address in both s takes the
-	// place of old.
+	// The new endpoints are added before the old ones are removed: at an address in both, s
+	// replaces old.
 	for addr := range s.each {
 		addRef(x.endpoints, addrKeyOf(addr), s, (*slice).compare)
 	}
@@ -203,8 +201,8 @@ func (x *index) unlinkSlice(s *slice) {
 	}
 }
 
-// replaceSlice publishes the service of key with del (nil: none) taken out of
-// its slices and add (nil: none) put in.
+// replaceSlice publishes the service of key without the slice del and with add; both may be
+// nil.
 func (x *index) replaceSlice(key string, del, add *slice) {
 	var s service
 	if old := x.services[key]; old != nil {
@@ -224,7 +222,7 @@ func (x *index) replaceSlice(key string, del, add *slice) {
 	x.publish(key, &s)
 }
 
-// publish completes s and makes it what queries for key find.
+// publish completes s and makes it the value that queries for key find.
 func (x *index) publish(key string, s *service) {
 	defer x.broadcast(key)
 	x.bumpService(key)
@@ -248,7 +246,7 @@ func (x *index) publish(key string, s *service) {
 	x.services[key] = s
 }
 
-// putPod adds p or sets it in place of the pod of its name.
+// putPod adds p or replaces the pod of that name.
 func (x *index) putPod(p *pod) bool {
 	old := x.pods[p.name]
 	if old != nil && old.same(p) {
@@ -313,11 +311,11 @@ func (x *index) dropNamespace(key string) bool {
 	return ns.objectCount == 0
 }
 
-// ensureNamespace is the namespace of that label, a new one if there is none.
+// ensureNamespace returns the namespace with that label and creates it if necessary.
 func (x *index) ensureNamespace(label string) *namespace {
 	ns := x.namespaces[label]
 	if ns == nil {
-		label = strings.Clone(label) // it is a part of a service's key, which may go first
+		label = strings.Clone(label) // it is part of a service's key, which may be freed first
 		ns = &namespace{label: label}
 		x.namespaces[label] = ns
 	}
@@ -329,10 +327,10 @@ func (x *index) removeObject(ns *namespace) {
 	x.removeIfUnused(ns)
 }
 
-// exists reports whether there is something in ns, if not ns itself.
+// exists reports whether ns or anything in it exists. It is false for nil.
 func (ns *namespace) exists() bool { return ns != nil && (ns.hasObject || ns.objectCount > 0) }
 
-// removeIfUnused takes ns out if nothing needs it.
+// removeIfUnused removes ns if nothing needs it.
 func (x *index) removeIfUnused(ns *namespace) {
 	if !ns.exists() && ns.sourceCount == 0 {
 		delete(x.namespaces, ns.label)

@@ -10,24 +10,21 @@ import (
 )
 
 const (
-	// pageSize is how many objects of a list are asked for at once where the
-	// server can't stream: client-go's. Half would be twice as many requests against
-	// the client's own rate, double twice the memory for a page.
+	// pageSize is the number of objects of a page, if the server can't stream lists. It is
+	// client-go's.
 	pageSize = 500
-	// maxPageBytes is the longest page that is read, in bytes: 500 slices of 100 endpoints
-	// in JSON are half of it; double would be no bound for an agent.
+	// maxPageBytes bounds a page: 500 slices of 100 endpoints in JSON are half of it.
 	maxPageBytes = 64 << 20
 )
 
-// listPage is a part of a list.
+// listPage is the metadata of one page of a list.
 type listPage struct {
 	version string // the list's resourceVersion
-	token   string // what to ask for the rest with, "" if there is none
+	token   string // the continue token, "" on the last page
 }
 
-// decodePage reads a part of a list and hands each of its objects to put, and each
-// that can't be read to skip. The objects are valid while put runs, their strings for
-// longer.
+// decodePage reads one page of a list. It passes its objects to put, and the errors of
+// unreadable ones to skip. An object is valid while put runs, its strings longer.
 func (f *decoder) decodePage(body io.Reader, put func(runtime.Object), skip func(error)) (listPage, error) {
 	data, err := io.ReadAll(io.LimitReader(body, maxPageBytes+1))
 	switch {
@@ -61,8 +58,8 @@ func (f *decoder) decodePage(body io.Reader, put func(runtime.Object), skip func
 	return listPage{list.Metadata.ResourceVersion, list.Metadata.Continue}, nil
 }
 
-// decodeProtobufPage reads a list in protobuf. All lists have their metadata in field 1
-// and their items in field 2.
+// decodeProtobufPage reads a page in protobuf. Every list has its metadata in field 1 and
+// its items in field 2.
 func (f *decoder) decodeProtobufPage(message []byte, keep func(runtime.Object, error)) (listPage, error) {
 	var p listPage
 	_, raw, err := unwrapObject(message)

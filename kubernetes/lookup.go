@@ -6,13 +6,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// nodeType is what a name is in the tree of a zone.
+// nodeType is what a name is in the DNS tree of a zone.
 type nodeType uint8
 
 const (
 	notFound         nodeType = iota
-	incomplete                // what it hangs on is not in view
-	emptyNonTerminal          // exists for the names below it (RFC 8020)
+	incomplete                // data it depends on is not in view
+	emptyNonTerminal          // exists because of names below it (RFC 8020)
 	zoneApex                  // the zone
 	versionName               // dns-version
 	nameserverName            // ns.dns
@@ -22,26 +22,26 @@ const (
 	zonalName                 // the endpoints of a headless service in a topology zone
 	podName                   // a pod's address
 	reverseName               // a reverse name
-	externalService           // a service as it is reached from outside
+	externalService           // an externally reachable service
 )
 
-// match is a node that was found, with what the answer is made from.
+// match is the node of a name, with what its answer is made from.
 type match struct {
 	node nodeType
 	svc  *service
-	key  []byte // of svc; a part of the qname
+	key  []byte // of svc; part of the qname
 	port portMatch
 	host hostnameMatch
-	addr packedAddr // podAddr, reverseIP
-	pod  bool       // what is elsewhere is a pod
-	zone zoneName   // zonal; the zero value is all
+	addr packedAddr // podName, reverseName
+	pod  bool       // what is incomplete is a pod
+	zone zoneName   // zonalName; the zero value is all zones
 }
 
-// maxDepth is the most labels a name in the zone has: _port._proto.svc.ns.svc. Only
-// names by topology zone have more, and of those that many say what they are.
+// maxDepth is the largest number of labels of a name in the zone: _port._proto.svc.ns.svc.
+// Only zonal names have more.
 const maxDepth = 5
 
-// lookup looks name, which is in o, up. Once b is spent, what it gives means nothing.
+// lookup finds name, which is in o. The result is meaningless once b is exhausted.
 func (z *Zone) lookup(name []byte, o *origin, b *Budget) match {
 	rel := name[:len(name)-len(o.name)]
 	switch {
@@ -50,7 +50,7 @@ func (z *Zone) lookup(name []byte, o *origin, b *Budget) match {
 	case o.reverse:
 		return z.lookupReverse(name, rel, b)
 	}
-	var at [maxDepth]int // where the last labels start
+	var at [maxDepth]int // offsets of the last labels
 	n := 0
 	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
 		if n == maxDepth {
@@ -76,7 +76,7 @@ func (z *Zone) lookup(name []byte, o *origin, b *Budget) match {
 	}
 }
 
-// lookupNameserver knows the names that are not of the cluster's objects.
+// lookupNameserver finds names that don't belong to objects of the cluster.
 func lookupNameserver(rel []byte) match {
 	switch string(rel) {
 	case "\x0bdns-version":
@@ -89,8 +89,8 @@ func lookupNameserver(rel []byte) match {
 	return match{}
 }
 
-// exposes reports whether names in the namespace (a label in wire form) may be
-// seen, existing or not.
+// exposes reports whether names in the namespace (a label in wire form) are visible,
+// whether it exists or not.
 func (z *Zone) exposes(ns []byte) bool {
 	if z.needsNamespaceObject && !z.view.hasNamespaceObject(ns) {
 		return false
@@ -98,7 +98,7 @@ func (z *Zone) exposes(ns []byte) bool {
 	return z.selectsNamespace(ns)
 }
 
-// exposesLocked is exposes for who holds the view's lock.
+// exposesLocked is exposes for callers that hold the view's lock.
 func (z *Zone) exposesLocked(ns string) bool {
 	if z.needsNamespaceObject {
 		if at := z.view.index.namespaces[ns]; at == nil || !at.hasObject {
@@ -108,8 +108,7 @@ func (z *Zone) exposesLocked(ns string) bool {
 	return z.selectsNamespace([]byte(ns))
 }
 
-// selectsNamespace reports whether the namespace is one of those that are listed by name, if
-// any are.
+// selectsNamespace reports whether `namespaces` lists the namespace or is not set.
 func (z *Zone) selectsNamespace(ns []byte) bool {
 	if z.namespaces == nil {
 		return true
@@ -118,8 +117,8 @@ func (z *Zone) selectsNamespace(ns []byte) bool {
 	return ok
 }
 
-// lookupService looks up a name below svc, that of a Service or, where o has those, of a
-// ServiceImport; at holds where its labels start.
+// lookupService finds a name below svc: a Service's or, in a multicluster zone, a
+// ServiceImport's. at holds the offsets of its labels.
 func (z *Zone) lookupService(rel []byte, at []int, o *origin, b *Budget) match {
 	n := len(at)
 	if n == 1 {
@@ -147,13 +146,12 @@ func (z *Zone) lookupService(rel []byte, at []int, o *origin, b *Budget) match {
 	return m.matchBelowService(rel, at, b)
 }
 
-// hasNamespace reports whether names in that namespace (a label in wire form) may be
-// in o.
+// hasNamespace reports whether o has names in that namespace (a label in wire form).
 func (o *origin) hasNamespace(v *View, ns []byte) bool {
 	return v.hasNamespace(ns) || o.imports && v.importsInto(ns)
 }
 
-// matchBelowService is the node of the labels, if any, in front of a service.
+// matchBelowService returns the node of the labels, if any, in front of a service.
 func (m match) matchBelowService(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 4:
@@ -164,9 +162,9 @@ func (m match) matchBelowService(rel []byte, at []int, b *Budget) match {
 	return m
 }
 
-// needsSlices reports whether what s answers for a name of n labels hangs on its
-// slices. Below a service with a cluster IP that is only so for what may be an
-// endpoint's name, and those don't start with an underscore.
+// needsSlices reports whether the answer for a name of n labels at or below s depends on
+// its slices. Below a service with a cluster IP only endpoints' names do, which don't begin
+// with an underscore.
 func (z *Zone) needsSlices(s *service, n int, rel []byte) bool {
 	switch s.kind {
 	case headless:
@@ -184,9 +182,9 @@ func emptyIf(ok bool) match {
 	return match{}
 }
 
-// hasName reports whether a service has a name: a headless one without ready
-// endpoints has none, nor has one whose target no CNAME can hold, and with `ignore
-// empty_service` one that nothing stands behind.
+// hasName reports whether the service has a name. A headless one without ready endpoints
+// has none, nor has an ExternalName that is no CNAME target, nor, with `ignore
+// empty_service`, one without endpoints.
 func (z *Zone) hasName(s *service) bool {
 	switch s.kind {
 	case clusterIP:
@@ -199,8 +197,8 @@ func (z *Zone) hasName(s *service) bool {
 	return false
 }
 
-// matchEndpoint is the node of one more label below a service: an endpoint, or the
-// protocol above its named ports.
+// matchEndpoint returns the node of one label below a service: an endpoint, or the protocol
+// above its named ports.
 func (m match) matchEndpoint(label []byte, b *Budget) match {
 	if m.svc.kind == externalName {
 		return match{}
@@ -213,8 +211,8 @@ func (m match) matchEndpoint(label []byte, b *Budget) match {
 	return emptyIf(proto != 0 && m.svc.hasNamed(proto, b))
 }
 
-// matchPort is the node of two more labels below a service. A port that matches
-// nothing is no name, and nor is one without a name: that would be a wildcard.
+// matchPort returns the node of two labels below a service: a named port. An empty port
+// name would be a wildcard and doesn't exist.
 func (m match) matchPort(name, proto []byte, b *Budget) match {
 	m.node = portName
 	m.port = portMatch{proto: parseProtocol(trimUnderscore(proto)), name: trimUnderscore(name)}
@@ -224,11 +222,11 @@ func (m match) matchPort(name, proto []byte, b *Budget) match {
 	return m
 }
 
-// trimUnderscore is label without its underscore. RFC 2782 asks for one; clients that
-// leave it out get the same answer, as they do from CoreDNS.
+// trimUnderscore returns label without its underscore. RFC 2782 requires one; as in
+// CoreDNS, clients may leave it out.
 func trimUnderscore(label []byte) []byte { return bytes.TrimPrefix(label, []byte("_")) }
 
-// hasPort reports whether a port that pm selects has a record under s.
+// hasPort reports whether a port that pm selects has a record below s.
 func (s *service) hasPort(pm portMatch, b *Budget) bool {
 	if s.kind == clusterIP {
 		return b.spend(s.ports.steps()) && s.ports.has(pm)
@@ -260,7 +258,7 @@ func (s *service) hasNamed(proto byte, b *Budget) bool {
 	return false
 }
 
-// lookupPod looks up a name below pod; at holds where its labels start.
+// lookupPod finds a name below pod; at holds the offsets of its labels.
 func (z *Zone) lookupPod(rel []byte, at []int, b *Budget) match {
 	n := len(at)
 	if n == 1 {
@@ -279,7 +277,7 @@ func (z *Zone) lookupPod(rel []byte, at []int, b *Budget) match {
 	return z.lookupPodAddr(rel[1:at[1]], ns, b)
 }
 
-// lookupPodAddr looks up the name of a pod's address in the namespace ns.
+// lookupPodAddr finds the name of a pod's address in the namespace ns.
 func (z *Zone) lookupPodAddr(label, ns []byte, b *Budget) match {
 	addr, ok := parseDashed(label)
 	switch {

@@ -24,10 +24,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// manifestSource fills a view from files in place of an API server: YAML or JSON, one
-// document or many, single objects or the lists that `kubectl get -o yaml` prints.
-// The files are looked at again and again; when their content changes and all of it
-// can be read, it replaces what was known, as one new list of each resource.
+// manifestSource fills a view from files instead of an API server: YAML or JSON, one
+// document or several, single objects or lists as printed by `kubectl get -o yaml`. It
+// polls the files. When they change and all of them are valid, their objects replace the
+// previous ones like a new list of each resource.
 type manifestSource struct {
 	view       *View
 	paths      []string
@@ -40,7 +40,7 @@ type manifestSource struct {
 	hash  [sha256.Size]byte
 }
 
-// defaultPollInterval is [Options.PollInterval]'s default.
+// defaultPollInterval is the default of [Options.PollInterval].
 const defaultPollInterval = 2 * time.Second
 
 func openManifestSource(v *View, cfg *config.Kubernetes, selector labels.Selector, poll time.Duration) (*manifestSource, error) {
@@ -80,8 +80,8 @@ func (m *manifestSource) run(ctx context.Context) {
 	}
 }
 
-// refresh reads the files if they look changed since the last time, and puts their
-// objects into the view if they are.
+// refresh reads the files if their names, sizes or times have changed, and updates the view
+// if their content has changed.
 func (m *manifestSource) refresh() error {
 	files, stamp, err := m.files()
 	if err != nil {
@@ -109,8 +109,8 @@ func (m *manifestSource) refresh() error {
 	return nil
 }
 
-// files lists the manifests, folders resolved to the files in them, with a stamp
-// that changes when one is written, added or removed.
+// files returns the manifests, directories expanded, with a stamp that changes when one is
+// written, added or removed.
 func (m *manifestSource) files() (files []string, stamp string, err error) {
 	for _, path := range m.paths {
 		names, err := expandPath(path)
@@ -130,8 +130,8 @@ func (m *manifestSource) files() (files []string, stamp string, err error) {
 	return files, b.String(), nil
 }
 
-// expandPath lists the files of one path of the option: a file, a folder, or a glob
-// pattern of these.
+// expandPath returns the files of one path of the option: a file, a directory, or a glob
+// pattern.
 func expandPath(path string) ([]string, error) {
 	paths := []string{path}
 	if _, err := os.Stat(path); err != nil && strings.ContainsAny(path, "*?[") {
@@ -158,7 +158,7 @@ func expandPath(path string) ([]string, error) {
 	return files, nil
 }
 
-// listManifests lists the manifests in dir, by name. Sub-folders are left out: the ones of
+// listManifests returns the manifests in dir by name. Subdirectories are skipped: those of
 // a mounted ConfigMap hold the same files again.
 func listManifests(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
@@ -176,10 +176,10 @@ func listManifests(dir string) ([]string, error) {
 	return names, nil
 }
 
-// objectLists are the objects of some manifests, by resource.
+// objectLists are the objects of manifests by resource.
 type objectLists [numResources][]runtime.Object
 
-// load puts the objects of all the texts into the view, or of none if one is bad.
+// load replaces the view's objects with those of the texts, unless one of these is invalid.
 func (m *manifestSource) load(files []string, texts [][]byte) error {
 	var all objectLists
 	for i, text := range texts {
@@ -203,7 +203,7 @@ func (m *manifestSource) load(files []string, texts [][]byte) error {
 	return nil
 }
 
-// readFile adds the objects of one file.
+// readFile adds the objects of one file to all.
 func (m *manifestSource) readFile(text []byte, all *objectLists) error {
 	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {
@@ -212,8 +212,7 @@ func (m *manifestSource) readFile(text []byte, all *objectLists) error {
 			return nil
 		}
 		if err == nil && !json.Valid(doc) {
-			// The comment keeps ToJSON from taking what starts with a brace for JSON:
-			// YAML has those too.
+			// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
 			doc, err = yaml.ToJSON(append([]byte("#\n"), doc...))
 		}
 		if err == nil {
@@ -225,7 +224,7 @@ func (m *manifestSource) readFile(text []byte, all *objectLists) error {
 	}
 }
 
-// addDocument adds one document, which is an object, a list of objects, or nothing.
+// addDocument adds one document: an object, a list of objects, or nothing.
 func (m *manifestSource) addDocument(doc []byte, all *objectLists) error {
 	var head struct {
 		Kind  string
@@ -248,8 +247,8 @@ func (m *manifestSource) addDocument(doc []byte, all *objectLists) error {
 	return m.addObject(doc, head.Kind, all)
 }
 
-// addItem adds an object of a list. Those of a typed list, such as a ServiceList,
-// need not repeat their kind.
+// addItem adds an object of a list. Items of a typed list, such as a ServiceList, need not
+// repeat their kind.
 func (m *manifestSource) addItem(item []byte, listOf string, all *objectLists) error {
 	var head struct{ Kind string }
 	if err := json.Unmarshal(item, &head); err != nil {
@@ -261,7 +260,7 @@ func (m *manifestSource) addItem(item []byte, listOf string, all *objectLists) e
 	return m.addObject(item, head.Kind, all)
 }
 
-// addObject adds one object if it is of a kind DNS shows; others are left out.
+// addObject adds one object, unless DNS doesn't use its kind.
 func (m *manifestSource) addObject(text []byte, kind string, all *objectLists) error {
 	if kind == "" {
 		return errors.New("it has no kind")
@@ -289,8 +288,8 @@ func (m *manifestSource) addObject(text []byte, kind string, all *objectLists) e
 	return m.addSelected(obj, r, all)
 }
 
-// addSelected adds obj unless the selector excludes it, and completes what the API server
-// would have: the namespace.
+// addSelected adds obj unless the selector excludes it. Like the API server, it sets the
+// default namespace.
 func (m *manifestSource) addSelected(obj runtime.Object, r resource, all *objectLists) error {
 	o, ok := obj.(interface {
 		GetName() string

@@ -6,9 +6,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// A multicluster zone has the names of the Multi-Cluster Services API (KEP-1645),
-// made of ServiceImports and of the EndpointSlices that belong to them. They are in
-// an index of their own, since an import and a Service of one name are two things:
+// A multicluster zone has the names of the Multi-Cluster Services API (KEP-1645), made
+// from ServiceImports and their EndpointSlices. They have an index of their own, since a
+// ServiceImport and a Service may have the same name:
 //
 //	<service>.<namespace>.svc.<zone>                      the cluster set's IPs, or all endpoints
 //	_<port>._<proto>.<service>.<namespace>.svc.<zone>
@@ -22,8 +22,8 @@ const (
 	labelCluster = "multicluster.kubernetes.io/source-cluster"
 )
 
-// convertImport turns a ServiceImport into what DNS knows of it. ok is false if no DNS
-// name can carry its name. The result shares no memory with o.
+// convertImport converts a ServiceImport to a record. ok is false if its name can't be a
+// DNS name. The result shares no memory with o.
 func convertImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
 	if key, ok = serviceKey(o.Name, o.Namespace); !ok {
 		f.add("%q in namespace %q can't be two DNS labels", o.Name, o.Namespace)
@@ -44,10 +44,10 @@ func convertImport(o *serviceImport, f *faults) (key string, s service, ok bool)
 	return key, s, true
 }
 
-// convertImportSlice is [convertSlice] for a slice of a ServiceImport. One whose cluster
-// can't be a label has its endpoints' names without it.
+// convertImportSlice is [convertSlice] for an EndpointSlice of a ServiceImport. If its
+// cluster can't be a label, its endpoints' names have no cluster.
 func convertImportSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults) *slice {
-	own := *es // the slice as it would be, were it a Service's
+	own := *es // as if it belonged to a Service
 	own.Labels = map[string]string{discoveryv1.LabelServiceName: es.Labels[labelImport]}
 	s := convertSlice(&own, pack, f)
 	id := es.Labels[labelCluster]
@@ -62,7 +62,7 @@ func convertImportSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults
 	return s
 }
 
-// putImport adds o or sets it in place of the import of its name.
+// putImport adds o or replaces the import of that name.
 func (v *View) putImport(o *serviceImport, f *faults) {
 	key, rec, ok := convertImport(o, f)
 	if ok {
@@ -70,7 +70,7 @@ func (v *View) putImport(o *serviceImport, f *faults) {
 	}
 }
 
-// dropImport forgets the import of that name.
+// dropImport removes the import of that name.
 func (v *View) dropImport(ns, name string) {
 	key, ok := serviceKey(name, ns)
 	if ok {
@@ -78,8 +78,8 @@ func (v *View) dropImport(ns, name string) {
 	}
 }
 
-// putImportSlice adds es or sets it in place of the slice of its name. One that is no
-// import's is forgotten.
+// putImportSlice adds es or replaces the slice of that name. A slice that belongs to no
+// import is removed.
 func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
 	rec := convertImportSlice(es, v.sliceConverter(), f)
 	if rec == nil {
@@ -89,12 +89,12 @@ func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
 	v.changeImports(func(x *index) bool { return x.putSlice(rec) })
 }
 
-// dropImportSlice forgets the slice of that name.
+// dropImportSlice removes the slice of that name.
 func (v *View) dropImportSlice(ns, name string) {
 	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
 }
 
-// matchBelowImport is the node of the labels, if any, in front of an import.
+// matchBelowImport returns the node of the labels, if any, in front of an import.
 func (m match) matchBelowImport(rel []byte, at []int, b *Budget) match {
 	switch len(at) {
 	case 4:
@@ -105,9 +105,8 @@ func (m match) matchBelowImport(rel []byte, at []int, b *Budget) match {
 	return m
 }
 
-// matchCluster is the node of one more label, in wire form, below an import: an endpoint
-// of no cluster, the protocol above its named ports, or the cluster above its
-// endpoints.
+// matchCluster returns the node of one label, in wire form, below an import: an endpoint
+// without a cluster, the protocol above named ports, or the cluster above its endpoints.
 func (m match) matchCluster(label []byte, b *Budget) match {
 	if e := m.matchEndpoint(label[1:], b); e.node != notFound {
 		return e
@@ -123,15 +122,14 @@ func (m match) matchCluster(label []byte, b *Budget) match {
 	return match{}
 }
 
-// matchClusterEndpoint is the node of two more labels, in wire form, below an import. Other than
-// in the cluster zone it takes an underscore to name a port: a hostname and a
-// cluster have none.
+// matchClusterEndpoint returns the node of two labels, in wire form, below an import.
+// Unlike in the cluster zone, ports need an underscore: hostnames and clusters have none.
 func (m match) matchClusterEndpoint(host, cluster []byte, b *Budget) match {
 	if bytes.HasPrefix(host[1:], underscore) || bytes.HasPrefix(cluster[1:], underscore) {
 		return m.matchPort(host[1:], cluster[1:], b)
 	}
 	m.node, m.host = endpointName, newHostnameMatch(host[1:])
-	m.host.cluster = uint8(len(cluster)) // it stands behind host
+	m.host.cluster = uint8(len(cluster)) // it follows host in the qname
 	if !m.svc.hasEndpoint(&m.host, b) {
 		return match{}
 	}

@@ -8,12 +8,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// nodeLocation is what is known of where the node is, for those who follow slices: the place
-// of an endpoint is written into its record when the record is made.
+// nodeLocation tells those who watch slices when the node's topology zone is known: the
+// distance of an endpoint is part of its record.
 type nodeLocation struct {
-	// firstReply is closed when the API server has answered once, or need not be asked.
+	// firstReply is closed when the API server has answered once or need not be asked.
 	firstReply chan struct{}
-	// zoneKnown is done when the zone has come after that.
+	// zoneKnown ends when the zone becomes known after that.
 	zoneKnown    context.Context
 	setZoneKnown context.CancelFunc
 }
@@ -24,8 +24,8 @@ func newNodeLocation() *nodeLocation {
 	return l
 }
 
-// waitFirstReply waits for the first answer, but not for longer than limit: slices that are
-// listed before it are listed again after it.
+// waitFirstReply waits for the first answer, but not longer than limit. Slices that are
+// listed before it are listed again.
 func (l *nodeLocation) waitFirstReply(ctx context.Context, limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -36,9 +36,8 @@ func (l *nodeLocation) waitFirstReply(ctx context.Context, limit time.Duration) 
 	}
 }
 
-// runWithZone runs follow until ctx ends, and anew if the zone comes to be known meanwhile:
-// the records that it has made are without it. The pause between the two is of up to
-// spread, at random.
+// runWithZone runs reflect until ctx ends, and restarts it if the zone becomes known
+// meanwhile, after a random pause of at most spread: the records so far have no distances.
 func (l *nodeLocation) runWithZone(ctx context.Context, spread time.Duration, follow func(context.Context)) {
 	if l.zoneKnown.Err() == nil {
 		before, stop := context.WithCancel(ctx)
@@ -55,9 +54,9 @@ func (l *nodeLocation) runWithZone(ctx context.Context, spread time.Duration, fo
 	follow(ctx)
 }
 
-// findNodeZone finds out in which topology zone the node is, if nobody has said so, and tells l.
-// Without it, all that is not on the node itself is equally far. It asks until the API
-// server says it, or that it never will.
+// findNodeZone asks for the node's topology zone, unless it is configured, and tells l. It
+// asks until the API server gives it or refuses for good. Without the zone, endpoints are
+// either on this node or equally far.
 func (c *apiSource) findNodeZone(ctx context.Context, l *nodeLocation) {
 	v := c.view
 	p := v.sliceConverter()
@@ -82,8 +81,8 @@ func (c *apiSource) findNodeZone(ctx context.Context, l *nodeLocation) {
 	}
 }
 
-// reportZone logs what has come of asking for the zone, after so many failures: the first
-// one of them, and their end. It reports whether there is nothing more to ask.
+// reportZone logs the result of a request for the zone: the first failure, and the end of
+// failures. It reports whether no further request is needed.
 func (v *View) reportZone(zone string, err error, failed int) (settled bool) {
 	switch {
 	case err == nil:
@@ -102,14 +101,14 @@ func (v *View) reportZone(zone string, err error, failed int) (settled bool) {
 	return false
 }
 
-// sliceConverter is what records of slices are made with.
+// sliceConverter returns what slices are converted with.
 func (v *View) sliceConverter() converter {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.converter
 }
 
-// setZone sets where the node is, for the records that are made from now on.
+// setZone sets the node's zone for the slices that are converted from now on.
 func (v *View) setZone(zone string) {
 	v.mu.Lock()
 	v.converter.zone = zone

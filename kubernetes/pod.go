@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// convertPod turns a Pod into what DNS knows of it. node is the agent's own node, shown
-// selects the pods that may have names. It is nil if no DNS name can carry its
-// namespace, or if the pod has ended: its addresses are somebody else's by now. The
-// result shares no memory with o.
+// convertPod converts a Pod to a record. node is the agent's node; shown selects the pods
+// that may have names. It returns nil if the namespace can't be a label, or if the pod has
+// ended: its addresses may already belong to other pods. The result shares no memory with
+// o.
 func convertPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *pod {
 	if o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return nil
@@ -43,16 +43,15 @@ func (p *pod) addIP(text string, f *faults) {
 	p.ips = append(p.ips, packAddr(a.Unmap()))
 }
 
-// ClientNamespace is the namespace, as one label in wire form, of the pod of this node that
-// has the address. ok is false if there is none, or if it isn't certain which one:
-// then the client is to be taken as it comes. The result is not to be changed. It
-// is safe for concurrent use and allocates nothing.
+// ClientNamespace returns the namespace, as a label in wire form, of the pod of this node
+// whose address is client. ok is false if there is no such pod, or if it is not certain
+// which one it is. The result must not be changed. It is safe for concurrent use and does
+// not allocate.
 //
-// A pod's address is given to the next pod as soon as the first one is gone, which
-// may be before the API server tells of either. The next one was seen before it was
-// started, without an address. So as long as a pod of this node has no address in
-// view, any client might be that pod; when it has got one that another pod claims
-// as well, neither is believed.
+// An address may be reused as soon as its pod is gone, possibly before the API server
+// reports either pod. A new pod is seen before it starts, without an address. As long as a
+// pod of this node has no address in view, any client could be that pod; and an address
+// that two pods claim belongs to neither.
 func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
 	v := z.view
 	at := addrKey(client.As16())
@@ -68,8 +67,8 @@ func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
 	return p.label, true
 }
 
-// hasPod reports whether a pod in the namespace ns (a label in wire form) that may have
-// a name has the address.
+// hasPod reports whether a pod in namespace ns (a label in wire form) that may have a name
+// has the address.
 func (v *View) hasPod(a packedAddr, ns []byte, b *Budget) bool {
 	at := addrKeyOf(string(a.bytes[:a.size]))
 	v.mu.RLock()
@@ -89,12 +88,12 @@ func (v *View) hasPod(a packedAddr, ns []byte, b *Budget) bool {
 	return false
 }
 
-// ownedByNodePod reports whether the address is that of one pod of this node, and of no other,
-// and all slices of its namespace are in view.
+// ownedByNodePod reports whether the address belongs to exactly one pod, that pod is on
+// this node, and all slices of its namespace are in view.
 func (x *index) ownedByNodePod(at addrKey) bool {
 	p := x.onlyPodAt(at)
 	return p != nil && p.onNode && !p.hostNetwork && x.namespaces[p.ns].complete
 }
 
-// onlyPodAt is the pod that has the address, nil if none or several do.
+// onlyPodAt returns the pod with that address, nil if there is none or several.
 func (x *index) onlyPodAt(at addrKey) *pod { return x.podIPs[at].one }

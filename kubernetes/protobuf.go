@@ -5,21 +5,20 @@ import (
 	"errors"
 )
 
-// errProtobuf is a message that ends in the middle of a field or has a field of no
-// known wire type.
+// errProtobuf is a message that is truncated or has a field of an unknown wire type.
 var errProtobuf = errors.New("not a protobuf message")
 
-// protobufFields walks over the fields of a protobuf message in place. Set rest to the
-// message, call next until it is false, and look at err then.
+// protobufFields iterates over the fields of a protobuf message in place. Set rest to the
+// message, call next until it returns false, then check err.
 type protobufFields struct {
 	rest   []byte
-	number int    // of the field that next found
-	value  uint64 // of a varint, 0 for other types
-	data   []byte // of a length-delimited field, within the message; nil for other types
+	number int    // of the current field
+	value  uint64 // of a varint; 0 for other types
+	data   []byte // of a length-delimited field, part of the message; nil for other types
 	err    error
 }
 
-// The wire types of protobuf. Groups, 3 and 4, are of no message of Kubernetes.
+// The wire types of protobuf. Kubernetes uses no groups (3 and 4).
 const (
 	wireVarint    = 0
 	wireFixed64   = 1
@@ -27,7 +26,7 @@ const (
 	wireFixed32   = 5
 )
 
-// next moves on to the next field and reports whether there is one.
+// next advances to the next field and reports whether there is one.
 func (f *protobufFields) next() bool {
 	if len(f.rest) == 0 || f.err != nil {
 		return false
@@ -41,7 +40,7 @@ func (f *protobufFields) next() bool {
 	return true
 }
 
-// readValue reads what follows the tag of a field of that wire type.
+// readValue reads the value of a field of that wire type.
 func (f *protobufFields) readValue(wireType uint64) (ok bool) {
 	switch wireType {
 	case wireVarint:
@@ -60,7 +59,7 @@ func (f *protobufFields) readValue(wireType uint64) (ok bool) {
 }
 
 func (f *protobufFields) readUvarint() (uint64, bool) {
-	if len(f.rest) > 0 && f.rest[0] < 0x80 { // as most tags and lengths are
+	if len(f.rest) > 0 && f.rest[0] < 0x80 { // most tags and lengths
 		v := f.rest[0]
 		f.rest = f.rest[1:]
 		return uint64(v), true
@@ -82,7 +81,7 @@ func (f *protobufFields) readBytes(n uint64) ([]byte, bool) {
 	return b, true
 }
 
-// fail ends the walk with err, unless that is nil.
+// fail ends the iteration with err, unless that is nil.
 func (f *protobufFields) fail(err error) {
 	if err != nil {
 		f.err = err

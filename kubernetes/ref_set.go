@@ -5,24 +5,23 @@ import (
 	"slices"
 )
 
-// refSet is one or several T under one address. Nearly always it is one: the rest costs a
-// pointer. Several are kept in order, each once. It is read and changed under the view's
-// lock.
+// refSet is the values at one address. Nearly always it is one; several are kept in order,
+// each once. The view's lock guards it.
 type refSet[T comparable] struct {
 	one  T             // the zero value if there are several
 	many *blockList[T] // nil if there is one
 }
 
-// blockList is an ordered list, cut into pieces, none of which is empty. A list in one piece
-// would be moved as a whole by each change: with a tenant's 20,000 Services on one address,
-// and 100 addresses in a slice, that is 16 MB under the lock.
+// blockList is an ordered list in blocks, none of which is empty. A change moves one block:
+// with 20,000 Services on one address and 100 addresses in a slice, moving the whole list
+// would be 16 MB under the lock.
 type blockList[T comparable] [][]T
 
-// blockSize is the most a block holds. Half makes a list of blocks twice as long, which a
-// split moves; double moves twice as much with each change.
+// blockSize is the capacity of a block. A larger one moves more with each change, a smaller
+// one makes the list of blocks longer.
 const blockSize = 128
 
-// addRef puts x under the address at, in place of what compare finds equal to it.
+// addRef adds x at an address. It replaces a value that compares equal.
 func addRef[T comparable](m map[addrKey]refSet[T], at addrKey, x T, compare func(a, b T) int) {
 	r, ok := m[at]
 	switch {
@@ -41,7 +40,7 @@ func addRef[T comparable](m map[addrKey]refSet[T], at addrKey, x T, compare func
 	m[at] = r
 }
 
-// dropRef takes x, and nothing else that is equal to it, away from the address at.
+// dropRef removes x, but no other value that compares equal, from an address.
 func dropRef[T comparable](m map[addrKey]refSet[T], at addrKey, x T, compare func(a, b T) int) {
 	r, ok := m[at]
 	switch {
@@ -58,13 +57,13 @@ func dropRef[T comparable](m map[addrKey]refSet[T], at addrKey, x T, compare fun
 	}
 }
 
-// search says where x is, or else where it belongs.
+// search returns the position of x, or where it belongs.
 func (b blockList[T]) search(x T, compare func(a, b T) int) (block, i int, found bool) {
 	block, found = slices.BinarySearchFunc(b, x, func(have []T, x T) int { return compare(have[0], x) })
 	if found {
 		return block, 0, true
 	}
-	block = max(0, block-1) // the last one that does not begin behind x
+	block = max(0, block-1) // the last one that does not begin after x
 	i, found = slices.BinarySearchFunc(b[block], x, compare)
 	return block, i, found
 }
@@ -83,7 +82,7 @@ func (b *blockList[T]) put(x T, compare func(a, b T) int) {
 	}
 	half := len(block) / 2
 	rest := slices.Clone(block[half:])
-	clear(block[half:]) // or they would stay in memory
+	clear(block[half:]) // let the garbage collector have them
 	list[at] = block[:half]
 	*b = slices.Insert(list, at+1, rest)
 }
@@ -108,7 +107,7 @@ func (b *blockList[T]) drop(x T, compare func(a, b T) int) {
 	}
 }
 
-// each goes over what is under the address, in order.
+// each yields the values in order.
 func (r refSet[T]) each(yield func(T) bool) {
 	if r.many == nil {
 		yield(r.one)
@@ -117,8 +116,7 @@ func (r refSet[T]) each(yield func(T) bool) {
 	r.many.from(0, 0, yield)
 }
 
-// after goes over what is under the address behind last, in order; the zero value is
-// before all.
+// after yields the values after last in order, all of them if last is the zero value.
 func (r refSet[T]) after(last T, compare func(a, b T) int) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		var start T
@@ -137,7 +135,7 @@ func (r refSet[T]) after(last T, compare func(a, b T) int) iter.Seq[T] {
 	}
 }
 
-// from goes over what stands at i of a block, and behind that.
+// from yields the values from position i of a block on.
 func (b blockList[T]) from(block, i int, yield func(T) bool) {
 	for ; block < len(b); block, i = block+1, 0 {
 		for _, x := range b[block][i:] {

@@ -18,101 +18,93 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Back-off between tries at an API server that doesn't answer, each lengthened at
-// random up to twofold so that the nodes of a cluster don't come back in step. It
-// starts under a second, because most gaps are a restart behind a load balancer,
-// and ends at half a minute: 5,000 nodes are then under 200 requests a second per
-// resource. A watch that has lasted for the most starts it anew.
+// The back-off between requests to an API server that fails. Each pause is lengthened at
+// random by up to its own length, so that the nodes of a cluster don't retry in step. At
+// the longest pause, 5,000 nodes make under 200 requests a second per resource.
 const (
 	minBackoff = 800 * time.Millisecond
 	maxBackoff = 30 * time.Second
 )
 
 const (
-	// maxStartDelay is what the first requests of a process are spread over, at
-	// random, so that a cluster that updates its agents, or gets its power back,
-	// doesn't ask for everything at one instant. Half would double the peak, double
-	// would be seen in how long a start takes.
+	// maxStartDelay bounds the random delay of a process's first requests, so that a cluster
+	// that updates its agents or gets its power back doesn't list everything at once.
 	maxStartDelay = 500 * time.Millisecond
-	// watchSilenceTimeout is how long a watch may deliver nothing. A healthy server sends a
-	// bookmark about once a minute. At half of it the second would only have to be
-	// late, on a server that is strained already, for all its nodes to come again;
-	// double is more than what the watch is asked to last.
+	// watchSilenceTimeout ends a watch that delivers nothing. A healthy server sends a
+	// bookmark about once a minute.
 	watchSilenceTimeout = 3 * time.Minute
-	// minWatchDuration is how long a watch is asked to last, at least; up to twice as long
-	// at random, as client-go has it: so watches spread over servers that
-	// come back. Half is twice the requests, double leaves them where they are for
-	// twenty minutes.
+	// minWatchDuration is the shortest duration that a watch asks for; up to the same is
+	// added at random, as in client-go, which spreads watches over API servers that come
+	// back.
 	minWatchDuration = 5 * time.Minute
-	// watchEndTolerance is how much before its time the end of a watch is still its time:
-	// the server's timer starts before ours, by a request's way. Ten times what it
-	// takes across a continent; more would hide servers that end watches.
+	// watchEndTolerance is how early a watch may end without an error: the server's timer
+	// starts before ours, by a request's travel time.
 	watchEndTolerance = 5 * time.Second
 )
 
-// acceptMetadata asks for objects without spec and status.
+// acceptMetadata is the Accept header that asks for objects without spec and status.
 const acceptMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
 	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 var (
 	// errSilent ends a watch that neither ends nor delivers.
 	errSilent = errors.New("the server sends nothing, not even the bookmarks that it should once a minute")
-	// errEndedEarly is a watch that the server ended before its time.
+	// errEndedEarly is a watch that the server ended too early.
 	errEndedEarly = errors.New("the server ends the watch early")
-	// errNoVersion is a list or an event that nothing can be resumed from.
+	// errNoVersion is a list without a resourceVersion to watch from.
 	errNoVersion = errors.New("the list has no resourceVersion")
 )
 
-// eventHandler is where a follower's objects go. Its methods are called one at a time,
-// and must not wait for another follower: all followers of a view share its
-// connection's window.
+// eventHandler receives a reflector's objects. Its methods are called one at a time. They
+// must not wait for another reflector: all reflectors of a view share one connection and
+// its flow-control window.
 type eventHandler interface {
-	// BeginList: a list starts. Objects put from now on are the list's until complete.
-	// A list that broke off is followed by another begin.
+	// BeginList starts a list: the objects upserted until EndList are its items. A list that
+	// breaks off is followed by another BeginList.
 	BeginList()
-	// Upsert: the object is there in this version. live: it comes from the watch, not
-	// from a list. obj, with the maps and slices in it, is valid until put returns;
-	// its strings may be kept. An EndpointSlice has only what DNS needs (see
-	// scratch).
+	// Upsert adds obj or replaces its previous version. live says that it comes from a watch
+	// and not from a list. obj, with its maps and slices, is valid until Upsert returns; its
+	// strings may be kept. An EndpointSlice has only the fields that DNS needs (see
+	// sliceDecoder).
 	Upsert(obj runtime.Object, live bool)
-	// Delete: it is gone; obj is its last state, its resourceVersion that of the
-	// deletion, valid as for put.
+	// Delete removes obj. obj is its last state, with the resourceVersion of the deletion,
+	// and valid as for Upsert.
 	Delete(obj runtime.Object)
-	// EndList: all of the list has been put; what wasn't is gone. version is the
-	// list's resourceVersion, 0 if that isn't a number.
+	// EndList ends a list: objects that were not in it no longer exist. version is the list's
+	// resourceVersion, 0 if that isn't a number.
 	EndList(version uint64)
 }
 
-// reflector keeps one set of objects up to date: it lists them, by a streamed list
-// where the server can, and then watches them. Each object goes to the target as
-// it arrives and is forgotten. Whatever breaks is resumed from the last version
-// seen, and listed again only if the server no longer knows that version. The
-// fields are set before run and then left alone.
+// reflector keeps one set of objects up to date. It lists them, as a streamed list if the
+// server can, and then watches them. Each object goes to the handler as it arrives and is
+// not kept. After a failure the reflector resumes from the last resourceVersion, and lists
+// again only if the server no longer knows that version. The fields up to silenceTimeout
+// are set before run and not changed afterwards. run is called once.
 type reflector struct {
 	client     rest.Interface
 	resource   resource
 	namespace  string          // "" is all
 	labels     labels.Selector // nil or empty is all
 	fields     string          // a field selector, "" is all
-	metadata   bool            // ask for the objects' metadata only
+	metadata   bool            // ask for metadata only
 	newObject  func() runtime.Object
 	handler    eventHandler
-	onActivity func() // if not nil, called whenever the server says anything of the objects
+	onActivity func() // called on every sign of life of the objects; may be nil
 	log        *slog.Logger
 	outages    *outageLog // shared by all reflectors of the view
 
-	firstBackoff   time.Duration // the first back-off; 0 is backoffFirst
-	startDelay     time.Duration // the first request waits for up to this; 0 is not at all
-	silenceTimeout time.Duration // the longest silence of a watch; 0 is watchSilence
+	firstBackoff   time.Duration // 0 is minBackoff
+	startDelay     time.Duration // bound of the random delay of the first request; 0 is none
+	silenceTimeout time.Duration // 0 is watchSilenceTimeout
 
 	errors  errorLog
-	version string // the last resourceVersion seen, "" if a list is due
-	// cannotStream says that the server can't stream lists, pageOnce that it may not be
-	// able to.
+	version string // the last resourceVersion seen; "" if a list is due
+	// cannotStream says that the server can't stream lists; tryPaging that it may be unable
+	// to.
 	cannotStream, tryPaging bool
 }
 
-// run follows until ctx ends, and returns as soon as what it asked for is torn down.
+// run lists and watches until ctx ends. It returns as soon as its requests are torn down.
 func (f *reflector) run(ctx context.Context) {
 	f.errors = newErrorLog(f.log, f.outages, f.resource, f.namespace)
 	defer f.errors.close()
@@ -133,8 +125,8 @@ func (f *reflector) run(ctx context.Context) {
 			failed, relisted = 0, false // it worked for a while
 		}
 		if expired(err) && !relisted {
-			// The server is back, and has forgotten the version: what came before does not
-			// put off the list. Once; it might forget that list's version as well.
+			// The server is back but no longer knows the version: earlier failures must not
+			// delay the list. Only once, since it might not know that list's version either.
 			failed, relisted = min(failed, 1), true
 		}
 		if ctx.Err() != nil || f.handleResult(verb, err, failed > 0) {
@@ -145,7 +137,7 @@ func (f *reflector) run(ctx context.Context) {
 	}
 }
 
-// listOrWatch lists or watches once.
+// listOrWatch lists or watches once and returns the verb and the error.
 func (f *reflector) listOrWatch(ctx context.Context) (verb string, err error) {
 	if f.version == "" && (f.cannotStream || f.tryPaging) {
 		return "list", f.list(ctx)
@@ -153,8 +145,8 @@ func (f *reflector) listOrWatch(ctx context.Context) (verb string, err error) {
 	return "watch", f.watch(ctx)
 }
 
-// handleResult takes in how a try ended, and reports whether the next may follow at once.
-// again says that the try before it failed too.
+// handleResult processes the result of a request, and reports whether the next request may
+// follow at once. again says that the request before failed as well.
 func (f *reflector) handleResult(verb string, err error, again bool) bool {
 	if err == nil {
 		f.tryPaging = false
@@ -173,34 +165,33 @@ func (f *reflector) handleResult(verb string, err error, again bool) bool {
 	return false
 }
 
-// switchListMode decides, after a list that failed, how the next is asked for, and
-// reports whether that is known to be better.
+// switchListMode chooses, after a failed list, between streaming and paging, and reports
+// whether the other mode is known to work.
 func (f *reflector) switchListMode(err error) bool {
 	if !f.cannotStream && rejected(err) {
 		f.cannotStream = true
 		return true
 	}
 	if errors.Is(err, errSilent) {
-		// A server from before streamed lists takes one for a watch, without end.
+		// A server that does not know streamed lists treats one as a watch without end.
 		f.tryPaging = !f.tryPaging
 	}
 	return false
 }
 
-// transient reports whether err is none that an operator must know of, if the next
-// try goes well: a connection breaks when a server restarts, and what an expired
-// version needs is a list.
+// transient reports whether err need not be logged if the next request succeeds: a
+// connection breaks when a server restarts, and an expired version only needs a list.
 func transient(err error) bool {
 	return errors.Is(err, errConnBroken) || errors.Is(err, errEndedEarly) || expired(err)
 }
 
-// retryAfter is how long the server asks to be left alone.
+// retryAfter returns the delay that the server asks for, at most maxBackoff.
 func retryAfter(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
 	return min(time.Duration(max(seconds, 0))*time.Second, maxBackoff)
 }
 
-// backoff is how long to wait after so many failures before this one.
+// backoff returns the pause after a failure that failed others came before.
 func (f *reflector) backoff(failed int) time.Duration {
 	if failed == 0 {
 		return rand.N(f.firstBackoff)
@@ -223,26 +214,26 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// rejected reports whether the server doesn't take the request as it is.
+// rejected reports whether the server doesn't accept this kind of request.
 func rejected(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
 		apierrors.IsNotAcceptable(err)
 }
 
-// expired reports whether the server can't go on from the version that it was
-// given: it is too old, or, on a server whose state was set back, too new.
+// expired reports whether the server can't resume from the resourceVersion: it is too old
+// or, after the server's state was restored, too new.
 func expired(err error) bool {
 	return apierrors.IsGone(err) || apierrors.IsResourceExpired(err) ||
 		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// streamError is an error that came out of a request that was answered well.
+// streamError is an error that occurred after a response had begun.
 type streamError struct{ error }
 
 func (e streamError) Unwrap() error { return e.error }
 
-// newRequest is a request for the follower's objects. It is not tried again inside of
-// client-go, which would wait without a word.
+// newRequest returns a request for the reflector's objects. client-go must not retry it: it
+// would do so without a log line.
 func (f *reflector) newRequest(o *metav1.ListOptions) *rest.Request {
 	if f.labels != nil && !f.labels.Empty() {
 		o.LabelSelector = f.labels.String()
@@ -258,8 +249,8 @@ func (f *reflector) newRequest(o *metav1.ListOptions) *rest.Request {
 	return req
 }
 
-// withSilenceTimeout ends the context it gives with errSilent when it isn't told for as long as
-// f.silence that there was a sign of life. release must be called.
+// withSilenceTimeout returns a context that ends with errSilent when alive isn't called for
+// f.silenceTimeout. release must be called.
 func (f *reflector) withSilenceTimeout(ctx context.Context) (guarded context.Context, alive, release func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(f.silenceTimeout, func() { cancel(errSilent) })
@@ -269,7 +260,7 @@ func (f *reflector) withSilenceTimeout(ctx context.Context) (guarded context.Con
 	}
 }
 
-// silenceOr is err, or why ctx ended if that made it.
+// silenceOr returns errSilent if that ended ctx, else err.
 func silenceOr(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
 		return errSilent
@@ -293,7 +284,7 @@ func (f *reflector) list(ctx context.Context) error {
 	}
 }
 
-// fetchPage asks for one page of a list.
+// fetchPage reads one page of a list.
 func (f *reflector) fetchPage(ctx context.Context, token string) (listPage, error) {
 	guarded, _, release := f.withSilenceTimeout(ctx)
 	defer release()
@@ -310,7 +301,7 @@ func (f *reflector) newDecoder() *decoder {
 	return &decoder{newObject: f.newObject, metadata: f.metadata}
 }
 
-// endList notes that all of a list was put.
+// endList ends a list at its resourceVersion.
 func (f *reflector) endList(version string) error {
 	if version == "" {
 		return errNoVersion
@@ -324,7 +315,7 @@ func (f *reflector) endList(version string) error {
 	return nil
 }
 
-// noteActivity notes that the server said something of the objects.
+// noteActivity records that the server has delivered something.
 func (f *reflector) noteActivity() {
 	f.errors.recovered(true)
 	if f.onActivity != nil {
@@ -332,7 +323,7 @@ func (f *reflector) noteActivity() {
 	}
 }
 
-// upsert hands an object on.
+// upsert passes an object to the handler.
 func (f *reflector) upsert(obj runtime.Object, live bool) {
 	if _, ok := obj.(*metav1.Status); ok {
 		f.errors.skip(errors.New("a Status in place of an object"))
@@ -341,8 +332,8 @@ func (f *reflector) upsert(obj runtime.Object, live bool) {
 	f.handler.Upsert(obj, live)
 }
 
-// watch watches from the last version on, or from a streamed list on if there is
-// none, until the stream ends. It is nil if that was its time.
+// watch watches from the last resourceVersion, or from a streamed list if there is none,
+// until the stream ends. It returns nil if the stream ended at its time.
 func (f *reflector) watch(ctx context.Context) error {
 	lasts := minWatchDuration + rand.N(minWatchDuration)
 	seconds := int64(lasts / time.Second)
@@ -354,7 +345,7 @@ func (f *reflector) watch(ctx context.Context) error {
 	guarded, alive, release := f.withSilenceTimeout(ctx)
 	defer release()
 	start := time.Now()
-	// A watch isn't held back by the client's rate, as nowhere in client-go.
+	// As in client-go, the client's rate limit does not apply to watches.
 	body, err := f.newRequest(&o).Throttle(nil).Stream(guarded)
 	if err != nil {
 		return silenceOr(guarded, err)
@@ -371,7 +362,7 @@ func (f *reflector) watch(ctx context.Context) error {
 	return nil
 }
 
-// readEvents reads the stream of a watch up to its end, io.EOF if that is a clean one.
+// readEvents reads the stream of a watch. It returns io.EOF at its regular end.
 func (f *reflector) readEvents(body io.Reader, alive func()) error {
 	if f.version == "" {
 		f.handler.BeginList()
@@ -397,7 +388,7 @@ func (f *reflector) readEvents(body io.Reader, alive func()) error {
 	return err
 }
 
-// handleEvent takes in one event.
+// handleEvent processes one event.
 func (f *reflector) handleEvent(kind watch.EventType, obj runtime.Object) error {
 	if kind == watch.Error {
 		return fmt.Errorf("in the stream: %w", apierrors.FromObject(obj))
@@ -422,15 +413,14 @@ func (f *reflector) handleEvent(kind watch.EventType, obj runtime.Object) error 
 		f.errors.skip(fmt.Errorf("an event of the unknown type %q", kind))
 		return nil
 	}
-	// The objects of a list come in any order of their versions.
+	// The objects of a list are not in the order of their versions.
 	if v := o.GetResourceVersion(); !listing && v != "" {
 		f.version = v
 	}
 	return nil
 }
 
-// handleBookmark takes in one that comes before the list is complete: it may say that it
-// is.
+// handleBookmark processes a bookmark during a streamed list; one of them ends the list.
 func (f *reflector) handleBookmark(o metav1.Object) error {
 	if o.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
 		return nil
@@ -438,15 +428,14 @@ func (f *reflector) handleBookmark(o metav1.Object) error {
 	return f.endList(o.GetResourceVersion())
 }
 
-// getNodeTimeout is how long getNode may take. Half would give up on a server under strain,
-// double would put off the next try.
+// getNodeTimeout bounds one getNodeZone.
 const getNodeTimeout = 2 * time.Second
 
-// zoneLabelKey is the label of a Node that names its topology zone.
+// zoneLabelKey is the Node label that holds the topology zone.
 const zoneLabelKey = "topology.kubernetes.io/zone"
 
-// getNodeZone asks core for the topology zone of the node of that name; "" without an
-// error is a node without one. It blocks for nodeWait at most.
+// getNodeZone returns the topology zone of a Node, "" if it has none. It blocks for
+// getNodeTimeout at most.
 func getNodeZone(ctx context.Context, core rest.Interface, name string) (zone string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, getNodeTimeout)
 	defer cancel()

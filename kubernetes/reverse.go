@@ -7,7 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// lookupReverse looks up a name in a reverse zone; rel is its part before the zone.
+// lookupReverse finds a name in a reverse zone; rel is the part in front of the zone.
 func (z *Zone) lookupReverse(name, rel []byte, b *Budget) match {
 	a, ok := parseReverse(name)
 	if !ok {
@@ -26,8 +26,8 @@ func (z *Zone) lookupReverse(name, rel []byte, b *Budget) match {
 	return match{node: reverseName, addr: a}
 }
 
-// parseReverse reads the address of a whole reverse name (RFC 1035, 3.5; RFC 3596,
-// 2.5), in lower case and wire form.
+// parseReverse parses the address of a reverse name in lower case and wire form (RFC 1035,
+// section 3.5; RFC 3596, section 2.5).
 func parseReverse(name []byte) (a packedAddr, ok bool) {
 	if bytes.HasSuffix(name, []byte(arpa4)) {
 		return parseReverseIPv4(name[:len(name)-len(arpa4)])
@@ -53,7 +53,7 @@ func parseReverseIPv4(labels []byte) (a packedAddr, ok bool) {
 	return a, len(labels) == 0
 }
 
-// parseReverseIPv6 reads 32 labels of one nibble each, the lowest first.
+// parseReverseIPv6 parses 32 labels of one nibble each, the lowest first.
 func parseReverseIPv6(labels []byte) (a packedAddr, ok bool) {
 	if len(labels) != 64 {
 		return a, false
@@ -69,9 +69,8 @@ func parseReverseIPv6(labels []byte) (a packedAddr, ok bool) {
 	return a, true
 }
 
-// reverseExists reports whether the address has a name: it is a service's cluster IP, or an
-// endpoint. known is false if there may be others, in slices that are not in view; that
-// holds for all the time in which none was found.
+// reverseExists reports whether the address has a name: it is a cluster IP or an endpoint.
+// known is false if slices that are not in view might contain it.
 func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
 	at := addrKeyOf(string(a.bytes[:a.size]))
 	if z.clusterIPOwner(at, b) != "" {
@@ -85,7 +84,8 @@ func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
 	return some, known
 }
 
-// nextReverseOwner looks at the next of the slices, behind last, that the address is in.
+// nextReverseOwner looks at the slices after last that contain the address, up to the first
+// that gives it a name.
 func (z *Zone) nextReverseOwner(at addrKey, last *slice, b *Budget, known *bool) (some bool, end *slice, more bool) {
 	var list [1]addrOwner
 	z.view.mu.RLock()
@@ -97,9 +97,9 @@ func (z *Zone) nextReverseOwner(at addrKey, last *slice, b *Budget, known *bool)
 	return some, end, more
 }
 
-// clusterIPOwner is the key of the service that has the address for its own, "" if z shows
-// none: the first one by order, since two Services have one address only for a moment,
-// and the answer doesn't hang on who came first.
+// clusterIPOwner returns the key of the service with that cluster IP, "" if z exposes none.
+// If two Services have it for a moment, the first in order wins, so that the answer doesn't
+// depend on the order of events.
 func (z *Zone) clusterIPOwner(at addrKey, b *Budget) string {
 	z.view.mu.RLock()
 	defer z.view.mu.RUnlock()
@@ -115,8 +115,8 @@ func (z *Zone) clusterIPOwner(at addrKey, b *Budget) string {
 	return ""
 }
 
-// writePTRs writes the PTR records of m's address: the name of the service that has it as a
-// cluster IP, else that of every endpoint that has it.
+// writePTRs writes the PTR records of m's address: the name of the service whose cluster IP
+// it is, else the names of all endpoints that have it.
 func (w *answerWriter) writePTRs(m *match) {
 	packed := string(m.addr.bytes[:m.addr.size])
 	at := addrKeyOf(packed)
@@ -143,12 +143,12 @@ func (w *answerWriter) writePTRs(m *match) {
 	}
 }
 
-// seenHosts tells which hosts of a service have had the address before, in another of its
-// slices: they come one after the other, and nearly always there is one.
+// seenHosts finds hostnames that a service has at the address in several slices. A
+// service's slices are visited one after the other; nearly always there is one.
 type seenHosts struct {
 	first      *slice // the first one of the service
 	seen       map[string]struct{}
-	firstHosts []string // the hosts in first
+	firstHosts []string // the hostnames in first
 }
 
 // add reports whether host, which is in s, is new.
@@ -158,7 +158,7 @@ func (h *seenHosts) add(s *slice, host string) bool {
 		h.first, h.firstHosts = s, append(h.firstHosts[:0], host)
 		clear(h.seen)
 		return true
-	case h.first == s: // a slice has none twice
+	case h.first == s: // a slice has no duplicates
 		h.firstHosts = append(h.firstHosts, host)
 		return true
 	case len(h.seen) == 0:
@@ -174,10 +174,9 @@ func (h *seenHosts) add(s *slice, host string) bool {
 	return !dup
 }
 
-// ptrCompression are the ends of the PTR targets in a reply that further ones point at: the
-// offsets of the last service's key, of namespaces, and of what services are under. A pod
-// behind many services has many names that are alike, and compressed (RFC 1035, 4.1.4)
-// they fit into a UDP answer. Names come by service.
+// ptrCompression holds the offsets of name suffixes in a reply that further PTR targets can
+// point to (RFC 1035, section 4.1.4): the last service's key, namespaces, and the zone
+// part. It makes the names of a pod behind many services fit into a UDP reply.
 type ptrCompression struct {
 	key        string
 	keyAt      int            // 0 is none
@@ -185,8 +184,8 @@ type ptrCompression struct {
 	svcAt      int            // 0 is none
 }
 
-// writePTR writes one PTR record, compressed against p. It is false once there is no room
-// for more.
+// writePTR writes one PTR record, compressed against p. It returns false if there is no
+// room for more.
 func (w *answerWriter) writePTR(p *ptrCompression, host, key string) bool {
 	svc := w.zone.primary.svc
 	if !w.budget.spend(lookupSteps) {
@@ -202,7 +201,7 @@ func (w *answerWriter) writePTR(p *ptrCompression, host, key string) bool {
 		b = append(b, host...)
 	}
 	ns := namespaceOf(key)
-	keyAt, nsAt, svcAt := -1, -1, -1 // of what is written out here
+	keyAt, nsAt, svcAt := -1, -1, -1 // of the suffixes in this RDATA
 	switch at, ok := p.namespaces[ns]; {
 	case p.keyAt > 0 && p.key == key:
 		b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(p.keyAt))
@@ -229,8 +228,8 @@ func (w *answerWriter) writePTR(p *ptrCompression, host, key string) bool {
 	return !w.reply.Overflows()
 }
 
-// record takes down where the parts of a name stand that were written out in the RDATA at
-// at, as far as pointers reach; -1 is what was not.
+// record stores the offsets of the suffixes that the RDATA at offset at spells out, if
+// pointers can reach them; -1 is a suffix that it does not.
 func (p *ptrCompression) record(at int, key string, keyAt, nsAt, svcAt int) {
 	if keyAt >= 0 {
 		p.key, p.keyAt = key, 0
@@ -249,5 +248,5 @@ func (p *ptrCompression) record(at int, key string, keyAt, nsAt, svcAt int) {
 	}
 }
 
-// maxPointerOffset is the end of what a compression pointer reaches: it has 14 bits.
+// maxPointerOffset is the limit of a compression pointer's 14 bits.
 const maxPointerOffset = 1 << 14

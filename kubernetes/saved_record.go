@@ -15,24 +15,24 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// savedHead is what the records hang on besides the cluster.
+// savedHead is the header of the file.
 type savedHead struct {
 	Version int
-	// Made is what shaped them: the options, and the node. Zone is where that is, if
-	// the API server has said it.
+	// Made is the fingerprint of the options and the node that shaped the records. Zone is
+	// the node's topology zone, if the API server has told it.
 	Made, Zone           string
 	At                   time.Time
 	Serial, ImportSerial uint32
 	Level                level
 }
 
-// savedRecord is one of its fields.
+// savedRecord is one record: exactly one of the pointers is set.
 type savedRecord struct {
 	Namespace *savedNamespace
 	Service   *savedService
 	Slice     *savedSlice
 	Pod       *savedPod
-	// Import says that the service or slice is of the multicluster zones.
+	// Import says that the service or slice belongs to the multicluster zones.
 	Import bool
 }
 
@@ -71,9 +71,9 @@ type savedPod struct {
 	Shown              bool
 }
 
-// bytes is what s takes in the file, or somewhat more.
+// bytes returns an upper estimate of the size of s in the file.
 func (s *savedSlice) bytes() int {
-	const most = 6 // of a field's own, or of a string's length
+	const most = 6 // of a field, or of a string's length
 	n := 12*most + len(s.Name) + len(s.Key) + len(s.Cluster) + len(s.Addrs) + len(s.Ports) + len(s.Near)
 	for _, list := range [][]string{s.Hosts, s.Zones} {
 		for _, text := range list {
@@ -83,14 +83,14 @@ func (s *savedSlice) bytes() int {
 	return n
 }
 
-// gobMessages splits a stream of gob values into its messages, so that what is decoded has
-// a bound before it is. A message is its length and as many bytes, which begin with the
-// id of the value's type; a negative one defines that type.
+// gobMessages splits a stream of gob values into messages, so that sizes are checked before
+// anything is decoded. A message is its length and that many bytes, which begin with the id
+// of the value's type; a negative id defines that type.
 type gobMessages struct {
 	from *bufio.Reader
-	// decodable takes the messages; who decodes takes them out.
+	// decodable holds the checked messages; the decoder reads from it.
 	decodable bytes.Buffer
-	typeBytes int // bytes of all that define types
+	typeBytes int // size of all type definitions
 }
 
 var (
@@ -99,13 +99,13 @@ var (
 	errRecordTooLarge = fmt.Errorf("it takes more than %d bytes", maxRecordBytes)
 )
 
-// next adds the messages up to the end of the next value to text. At the end of the
-// stream the error is io.EOF.
+// next appends the messages up to the end of the next value to decodable. At the end of the
+// stream it returns io.EOF.
 func (m *gobMessages) next() error {
 	for {
 		head, err := m.from.Peek(1)
 		if err != nil {
-			return err // io.EOF: a whole message was the last
+			return err // io.EOF after a complete message
 		}
 		head, _ = m.from.Peek(uintBytes(head[0]))
 		size, n := gobUint(head)
@@ -116,7 +116,7 @@ func (m *gobMessages) next() error {
 			return errRecordTooLarge
 		}
 		m.decodable.Write(head[:n])
-		_, _ = m.from.Discard(n) // it has been seen
+		_, _ = m.from.Discard(n) // it is in the buffer
 		id, err := m.from.Peek(1)
 		if err != nil {
 			return errTruncated
@@ -129,7 +129,7 @@ func (m *gobMessages) next() error {
 		if _, err := io.CopyN(&m.decodable, m.from, int64(size)); err != nil {
 			return errTruncated
 		}
-		if number&1 == 0 { // a signed number's lowest bit says that it is negative
+		if number&1 == 0 { // the lowest bit is the sign
 			return nil
 		}
 		if m.typeBytes += int(size); m.typeBytes > maxTypeBytes {
@@ -138,8 +138,8 @@ func (m *gobMessages) next() error {
 	}
 }
 
-// uintBytes is the length of a gob's unsigned number that begins with b. What is longer
-// than 9 is none.
+// uintBytes returns the length of a gob's unsigned integer that begins with b. More than 9
+// is invalid.
 func uintBytes(b byte) int {
 	if b < 0x80 {
 		return 1
@@ -147,8 +147,8 @@ func uintBytes(b byte) int {
 	return 1 + int(^b) + 1
 }
 
-// gobUint reads a gob's unsigned number, which is one byte below 128, or the negated
-// number of bytes that follow. n is its length, 0 if b does not hold it.
+// gobUint reads a gob's unsigned integer: one byte below 128, or the negated number of
+// bytes that follow. n is its length, 0 if b does not hold all of it.
 func gobUint(b []byte) (x uint64, n int) {
 	if len(b) == 0 || uintBytes(b[0]) > min(len(b), 9) {
 		return 0, 0
@@ -163,25 +163,25 @@ func gobUint(b []byte) (x uint64, n int) {
 	return x, n
 }
 
-// invalid says what is wrong with a record.
+// invalid returns the error for a value of a record.
 func invalid(what string, value any) error {
 	return fmt.Errorf("its %s can't be %q", what, fmt.Sprint(value))
 }
 
-// check is an error unless h is one that a view has.
+// check returns an error if no view can have the header h.
 func (h *savedHead) check() error {
 	if h.Level > levelAll {
 		return invalid("level", int(h.Level))
 	}
-	if at := h.At.Year(); at < 1970 || at >= 2262 { // what nanoseconds since then can say
+	if at := h.At.Year(); at < 1970 || at >= 2262 { // the range of Unix nanoseconds
 		return invalid("time", h.At.Format(time.RFC3339))
 	}
 	return nil
 }
 
-// check is an error unless r is what sinks make of an object. It takes all that they
-// make: otherwise a tenant who can create an object could keep a node's view from being read.
-// A record without any of the known fields is a later version's, and nothing to this one.
+// check returns an error if r can't be made from an object. It accepts all that handlers
+// make: otherwise a tenant who creates an object could prevent a node's view from being
+// restored. A record without a known field comes from a later version and is ignored.
 func (r *savedRecord) check() error {
 	known := 0
 	var err error
@@ -209,14 +209,14 @@ func (r *savedRecord) check() error {
 	return err
 }
 
-// requirement is what must be true of a record, and of which of its values.
+// requirement is a condition that a record must meet, and the value that it is about.
 type requirement struct {
 	holds bool
 	what  string
 	value any
 }
 
-// firstViolated is an error that names the first of them that does not hold.
+// firstViolated returns an error for the first requirement that is not met.
 func firstViolated(list ...requirement) error {
 	for _, c := range list {
 		if !c.holds {
@@ -270,7 +270,7 @@ func (s *savedSlice) check(imported bool) error {
 	return nil
 }
 
-// checkEndpoint is an error unless endpoint i is one, in its order: by address and host.
+// checkEndpoint checks endpoint i and its order, by address and hostname.
 func (s *savedSlice) checkEndpoint(i int) error {
 	addr, host, zone := s.endpoint(i)
 	if unpackAddr(addr).Is4In6() {
@@ -292,7 +292,7 @@ func (s *savedSlice) checkEndpoint(i int) error {
 	return nil
 }
 
-// endpoint is what s has of endpoint i.
+// endpoint returns the values of endpoint i.
 func (s *savedSlice) endpoint(i int) (addr, host, zone string) {
 	addr = s.Addrs[i*s.Size : (i+1)*s.Size]
 	if len(s.Hosts) > 0 {
@@ -316,8 +316,8 @@ func (p *savedPod) check(imported bool) error {
 	return nil
 }
 
-// isLabels reports whether s is n labels in wire form as [appendLabel] makes them, without a
-// root; n below 0 is any number but none.
+// isLabels reports whether s is n labels in wire form as [appendLabel] writes them, without
+// a root. A negative n is any number but zero.
 func isLabels(s string, n int) bool {
 	for ; s != "" && n != 0; n-- {
 		end := 1 + int(s[0])
@@ -329,19 +329,17 @@ func isLabels(s string, n int) bool {
 	return s == "" && n <= 0
 }
 
-// maxObjectName is the longest name of an object (Kubernetes' names are subdomains of RFC
-// 1123).
+// maxObjectName is the longest name of an object: an RFC 1123 subdomain.
 const maxObjectName = 253
 
-// isObjectKey reports whether s is the key of an object, see [objectKey], in the namespace
-// of that label.
+// isObjectKey reports whether s is an [objectKey] in the namespace of that label.
 func isObjectKey(s, namespace string) bool {
 	ns, name, ok := strings.Cut(s, "/")
 	return ok && name != "" && len(name) <= maxObjectName && !strings.Contains(name, "/") && lowerLabel(ns) == namespace[1:]
 }
 
-// areAddresses reports whether v4 and v6 are packed addresses of their families, each
-// once.
+// areAddresses reports whether v4 and v6 are packed addresses of their families without
+// duplicates.
 func areAddresses(v4, v6 string) bool {
 	return distinctAddrs(v4, 4) && distinctAddrs(v6, 16)
 }
@@ -361,7 +359,7 @@ func distinctAddrs(packed string, size int) bool {
 	return len(slices.Compact(list)) == cap(list)
 }
 
-// wellFormed reports whether p is a list that [appendPort] makes.
+// wellFormed reports whether [appendPort] can make p.
 func (p portList) wellFormed() bool {
 	for p != "" {
 		if len(p) < 4 || len(p) < 4+int(p[3]) {
@@ -376,7 +374,7 @@ func (p portList) wellFormed() bool {
 	return true
 }
 
-// isTarget reports whether name is one that [parseExternalName] makes.
+// isTarget reports whether [parseExternalName] can return name.
 func isTarget(name wire.Name) bool {
 	if len(name) > wire.MaxName || name == wire.Root {
 		return false
@@ -397,7 +395,7 @@ func isTarget(name wire.Name) bool {
 	return false
 }
 
-// invalidInTarget reports whether [parseExternalName] makes no label with c.
+// invalidInTarget reports whether no label of [parseExternalName] contains c.
 func invalidInTarget(c rune) bool {
 	return c <= ' ' || c > '~' || c == '\\' || c == '.' || 'A' <= c && c <= 'Z'
 }

@@ -17,46 +17,41 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// A saved view is a file of gob values: a head, then records in any order, then the
-// SHA-256 of all before. It is written beside its place and put there when it is
-// whole, so that there is the old one or the new one, whatever happens meanwhile. It is
-// read as an upstream's reply is: what the agent's own user has not written is not opened
-// (see [file.Open]), sizes and counts are bounded before anything is decoded, and each
-// record is checked (see savedRecord.check). One that is wrong refuses the whole file.
+// A saved view is a file of gob values: a header, records in any order, and the SHA-256 of
+// these. It is replaced atomically. It is read like untrusted input: [file.Open] opens it
+// only if the agent's user wrote it, sizes and counts are checked before anything is
+// decoded, and so is each record (see savedRecord.check). One invalid record rejects the
+// whole file.
 
 const (
-	// saveInterval is how often a view that has changed is saved. A start from the file
-	// is followed by the API server's own list within a second where there is an API
-	// server; where there is none, what the file lacks is what changed in the last
-	// minutes. Half would write a large cluster's 5 MB to the node's disk 600 times
-	// a day, double would lack ten minutes.
+	// saveInterval is how often a changed view is saved. A file of 5 MB for a large cluster
+	// is then written 300 times a day at most.
 	saveInterval = 5 * time.Minute
 	// maxSavedBytes bounds the file. A view of 10,000 services and 100,000 endpoints is a
 	// tenth of it.
 	maxSavedBytes = 128 << 20
 	// maxSavedRecords bounds the records. The largest clusters have 10,000 services and
-	// 150,000 pods; half would do, double would let a file make twice the garbage.
+	// 150,000 pods.
 	maxSavedRecords = 1 << 20
-	// maxRecordBytes bounds one of them, and with it what decoding takes at once, which is
-	// sixteen times of it at most. The API server takes no object of more than 3 MiB. A
-	// slice of 1,000 endpoints is a tenth of it, and only one with dozens of addresses
-	// for each endpoint, which nothing makes, can be longer: it is not saved.
+	// maxRecordBytes bounds one record, and thereby the memory that decoding takes at once,
+	// at most sixteen times as much. The API server accepts objects of at most 3 MiB. Only an
+	// EndpointSlice with dozens of addresses for each endpoint can be larger; it is not
+	// saved.
 	maxRecordBytes = 4 << 20
-	// maxTypeBytes bounds what describes the records' types. Ours are a fiftieth of it; with
-	// half of it there would still be room for what later versions add.
+	// maxTypeBytes bounds the type definitions, with room for those of later versions.
 	maxTypeBytes = 64 << 10
-	// savedVersion is that of the format: files of others are left alone.
+	// savedVersion is the version of the format. Files of other versions are not read.
 	savedVersion = 1
 )
 
-// viewSaver keeps the file of a view.
+// viewSaver keeps the file of a view up to date.
 type viewSaver struct {
 	view *View
 	path string
-	last uint64 // the view's changes when it was saved
+	last uint64 // the view's number of changes when it was last saved
 }
 
-// run saves the view now and then, and when ctx ends.
+// run saves the view at each interval, and when ctx ends.
 func (s *viewSaver) run(ctx context.Context) {
 	tick := time.NewTicker(saveInterval)
 	defer tick.Stop()
@@ -71,7 +66,7 @@ func (s *viewSaver) run(ctx context.Context) {
 	}
 }
 
-// save saves the view if it is whole and has changed.
+// save saves the view if it is synced and has changed.
 func (s *viewSaver) save() {
 	last := s.view.changes.Load()
 	if !s.view.Synced() || last == s.last {
@@ -84,10 +79,10 @@ func (s *viewSaver) save() {
 	s.last = last
 }
 
-// errTooLarge is a view that no start would read.
+// errTooLarge is a view that would not be read again.
 var errTooLarge = fmt.Errorf("it has more than %d objects or %d bytes", maxSavedRecords, maxSavedBytes)
 
-// writeSaved writes v's saved form.
+// writeSaved writes the records of v and their checksum.
 func (v *View) writeSaved(to io.Writer) error {
 	head, records := v.savedRecords()
 	if len(records) > maxSavedRecords {
@@ -116,7 +111,7 @@ func (v *View) writeSaved(to io.Writer) error {
 	return err
 }
 
-// limitedWriter writes to to until no room is left.
+// limitedWriter fails with errTooLarge when more than left bytes are written.
 type limitedWriter struct {
 	to   io.Writer
 	left int
@@ -129,8 +124,8 @@ func (l *limitedWriter) Write(b []byte) (int, error) {
 	return l.to.Write(b)
 }
 
-// savedRecords lists what is to be saved. What they are made of does not change, so that
-// only the listing needs the lock.
+// savedRecords returns the header and functions that return the records. The records'
+// sources are immutable, so only the listing needs the lock.
 func (v *View) savedRecords() (savedHead, []func() savedRecord) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -153,7 +148,7 @@ func (v *View) savedRecords() (savedHead, []func() savedRecord) {
 			}
 		}
 		for _, s := range x.slices {
-			version := s.version // which changes
+			version := s.version // it changes
 			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(version), Import: x == &v.imports} })
 		}
 	}
@@ -182,7 +177,7 @@ func (s *slice) saved(version uint64) *savedSlice {
 	}
 	for _, z := range s.zones {
 		text := ""
-		if z != (zoneName{}) && len(z.Value()) <= wire.MaxName { // else no query can name it
+		if z != (zoneName{}) && len(z.Value()) <= wire.MaxName { // no query can name others
 			text = z.Value()
 		}
 		r.Zones = append(r.Zones, text)
@@ -190,12 +185,12 @@ func (s *slice) saved(version uint64) *savedSlice {
 	return r
 }
 
-// errOtherConfig is a saved view that fits another configuration, node or version.
+// errOtherConfig is a saved view of another configuration, node or version.
 var errOtherConfig = errors.New("it was saved with other options, on another node or by another version")
 
-// restore starts v from the file at path, if there is one that fits: then it counts
-// as synced, and is as old as the file. Whatever is wrong with the file is logged,
-// and the view starts empty.
+// restore loads the file at path, if there is one for this configuration and node. The view
+// then counts as synced and is as old as the file. An invalid file is logged, and the view
+// starts empty.
 func (v *View) restore(path string) {
 	fresh := newView(Options{Now: v.now, Epochs: v.index.epochs})
 	fresh.index.nearestOnly = v.index.nearestOnly
@@ -226,8 +221,8 @@ func (v *View) restore(path string) {
 		"endpointslices", len(v.index.slices), "age", v.now().Sub(head.At).Round(time.Second))
 }
 
-// loadFile fills v, which must be empty, from the file at path. After an error v is of no
-// use.
+// loadFile fills v, which must be empty, from the file at path. v must not be used after an
+// error.
 func (v *View) loadFile(path, made string) (head savedHead, err error) {
 	f, err := file.Open(path, maxSavedBytes)
 	if err != nil {
@@ -256,7 +251,7 @@ func (v *View) loadFile(path, made string) (head savedHead, err error) {
 	return v.decodeRecords(io.NewSectionReader(f, 0, size), made)
 }
 
-// decodeRecords is loadFile for what stands before the checksum.
+// decodeRecords reads what precedes the checksum.
 func (v *View) decodeRecords(from io.Reader, made string) (head savedHead, err error) {
 	m := gobMessages{from: bufio.NewReader(from)}
 	dec := gob.NewDecoder(&m.decodable)
@@ -292,8 +287,7 @@ func readHead(m *gobMessages, dec *gob.Decoder, made string) (head savedHead, er
 	return head, head.check()
 }
 
-// readRecord reads the next record, which is one that an object becomes. At the end the
-// error is io.EOF.
+// readRecord reads the next record and checks it. At the end it returns io.EOF.
 func readRecord(m *gobMessages, dec *gob.Decoder) (*savedRecord, error) {
 	if err := m.next(); err != nil {
 		return nil, err
@@ -305,7 +299,7 @@ func readRecord(m *gobMessages, dec *gob.Decoder) (*savedRecord, error) {
 	return &r, r.check()
 }
 
-// putRecord puts one record, which has been checked, into the index.
+// putRecord adds one checked record to the index.
 func (v *View) putRecord(r *savedRecord) {
 	x := &v.index
 	if r.Import {
@@ -316,7 +310,7 @@ func (v *View) putRecord(r *savedRecord) {
 		ns := x.ensureNamespace(r.Namespace.Label)
 		ns.hasObject, ns.complete = r.Namespace.Object, r.Namespace.Whole
 		if ns.complete {
-			ns.lastUsed.Store(v.scope.tick.Load()) // and so followed again
+			ns.lastUsed.Store(v.scope.tick.Load()) // so that it is watched again
 		}
 	case r.Service != nil:
 		s := r.Service
@@ -332,7 +326,7 @@ func (v *View) putRecord(r *savedRecord) {
 	}
 }
 
-// slice is s as the index has it.
+// slice returns s as a record of the index.
 func (s *savedSlice) slice() *slice {
 	sl := &slice{
 		name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,

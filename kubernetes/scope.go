@@ -8,56 +8,53 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// level says how much of the cluster's EndpointSlices is in view.
+// level is how much of the cluster's EndpointSlices is in view.
 type level uint32
 
 const (
-	// levelNode: those of the namespaces in use, a source for each.
+	// levelNode is the slices of the namespaces in use, with a source for each.
 	levelNode level = iota
-	// levelWide: those with the label of headless services, and all those of the
-	// namespaces where these are not enough.
+	// levelWide is the slices with the headless label, and all slices of namespaces where
+	// these are not sufficient.
 	levelWide
-	// levelAll: all of them.
+	// levelAll is all slices.
 	levelAll
 )
 
 func (l level) String() string { return [...]string{"node", "wide", "all"}[l] }
 
-// scope is what a view's keeper goes by: the settings, and what queries say of what
-// they need. Queries only write marks that cost them nothing when they are there
-// already.
+// scope holds what a view's sliceManager goes by: the settings, and what queries need.
+// Queries only set marks, which cost nothing if they are set already.
 type scope struct {
-	cluster       bool          // level wide from the start
-	all           bool          // level all in place of it
-	maxNamespaces int           // namespaces in use before level wide
-	idleTimeout   time.Duration // until what nobody asks for is dropped
-	// restored is the level of a saved view, which holds until sources have taken over.
+	cluster       bool          // start at levelWide
+	all           bool          // use levelAll instead of levelWide
+	maxNamespaces int           // namespaces in use at levelNode
+	idleTimeout   time.Duration // time until unused data is dropped
+	// restored is the level of a saved view, valid until sources have replaced it.
 	restored level
-	// level is the index's, for those who don't hold its lock.
+	// level is the index's level, for readers without its lock.
 	level atomic.Uint32
-	// tick counts the times that idleness is looked at, from 1.
+	// tick counts the checks for idle namespaces, from 1.
 	tick atomic.Uint32
-	// reverseUsed is the last epoch in which a name hung on the slices of the whole
-	// cluster, and nobody else could be asked; 0 is never.
+	// reverseUsed is the last tick in which a query needed the slices of the whole cluster
+	// and had no other server to ask; 0 is never.
 	reverseUsed atomic.Uint32
-	// allPodsNeeded is closed when a name hung on the pods of the whole cluster, and nobody
-	// else could be asked.
+	// allPodsNeeded is closed when a query needs the pods of the whole cluster and has no
+	// other server to ask.
 	allPodsNeeded chan struct{}
 	allPodsOnce   sync.Once
-	// reconcileRequests wakes the keeper.
+	// reconcileRequests wakes the sliceManager.
 	reconcileRequests chan struct{}
 
 	moreMu   sync.Mutex
-	moreData chan struct{} // closed when more has come into view
+	moreData chan struct{} // closed when more data has come into view
 }
 
-// idleTicks is how many epochs make up scope_idle: what is not asked for is dropped
-// at most a sixteenth of it late. With half of it an hour could be 68 minutes, with
-// twice as many the keeper would look around twice as often for nothing.
+// idleTicks is the number of ticks in scope_idle: unused data is dropped at most a
+// sixteenth of that late.
 const idleTicks = 16
 
-// The defaults of scope_max and scope_idle, for those who make a view without a
-// Corefile.
+// The defaults of scope_max and scope_idle for a configuration that comes from no Corefile.
 const (
 	defaultScopeMax  = 32
 	defaultScopeIdle = time.Hour
@@ -78,12 +75,12 @@ func newScope(cfg *config.Kubernetes) *scope {
 	return sc
 }
 
-// usedRecently reports whether the epoch is not longer ago than scope_idle.
+// usedRecently reports whether the tick is not longer ago than scope_idle.
 func (sc *scope) usedRecently(epoch uint32) bool {
 	return epoch > 0 && sc.tick.Load()-epoch <= idleTicks
 }
 
-// requestReconcile makes the keeper look at what is to be followed. It does not block.
+// requestReconcile makes the sliceManager reconcile. It does not block.
 func (v *View) requestReconcile() {
 	select {
 	case v.scope.reconcileRequests <- struct{}{}:
@@ -91,14 +88,14 @@ func (v *View) requestReconcile() {
 	}
 }
 
-// more is a channel that is closed when more has come into view.
+// more returns a channel that is closed when more data has come into view.
 func (sc *scope) more() <-chan struct{} {
 	sc.moreMu.Lock()
 	defer sc.moreMu.Unlock()
 	return sc.moreData
 }
 
-// broadcast closes the channel of those who wait for more.
+// broadcast closes the channel that more returned.
 func (sc *scope) broadcast() {
 	sc.moreMu.Lock()
 	defer sc.moreMu.Unlock()
@@ -106,8 +103,8 @@ func (sc *scope) broadcast() {
 	sc.moreData = make(chan struct{})
 }
 
-// requireSlices reports whether all the slices that s's names are made of are in view, and
-// notes that they are in use. If they are not they soon will be.
+// requireSlices reports whether all slices that s's names depend on are in view, and
+// records that they are in use. If they are not, it requests them.
 func (v *View) requireSlices(s *service) bool {
 	ns, sc := s.ns, v.scope
 	if epoch := sc.tick.Load(); ns.lastUsed.Load() != epoch {
@@ -123,10 +120,10 @@ func (v *View) requireSlices(s *service) bool {
 	return false
 }
 
-// isComplete reports whether the index has all the slices that s's names are made of. The
-// slices with the label are not all there is for a service without a selector, whose
-// slices somebody makes by hand or mirrors from Endpoints, nor do they say anything
-// of a service that has none of them: then it is all of the namespace's, or Elsewhere.
+// isComplete reports whether all slices that s's names depend on are in the index. Labelled
+// slices are not sufficient for a Service without a selector, whose slices are made by hand
+// or mirrored from Endpoints, nor for a Service none of whose slices has the label: these
+// need all slices of the namespace.
 func (x *index) isComplete(s *service) bool {
 	switch {
 	case x.level == levelAll, s.ns.complete:
@@ -135,7 +132,7 @@ func (x *index) isComplete(s *service) bool {
 	return x.level == levelWide && s.kind == headless && s.selects && s.hasLabelledSlice()
 }
 
-// recompute publishes the services anew for which holds has another answer than before.
+// recompute publishes the services for which isComplete has changed.
 func (x *index) recompute() {
 	for key, old := range x.services {
 		if old.kind != orphan && x.isComplete(old) != old.complete {
@@ -145,13 +142,13 @@ func (x *index) recompute() {
 	}
 }
 
-// setLevel makes l what is in view.
+// setLevel sets the level that is in view.
 func (v *View) setLevel(l level) {
 	if level(v.scope.level.Load()) == l {
 		return
 	}
 	v.mu.Lock()
-	v.index.epochs.BumpAny() // reverse names hang on the level itself
+	v.index.epochs.BumpAny() // reverse names depend on the level
 	v.index.level = l
 	v.index.recompute()
 	v.mu.Unlock()

@@ -8,50 +8,49 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// serviceKind is what sort of Service a service is; it decides what its name answers.
+// serviceKind is the type of a Service as DNS sees it.
 type serviceKind uint8
 
 const (
-	orphan       serviceKind = iota // slices name it, the Service itself is not known
-	clusterIP                       // answers its own addresses
-	headless                        // answers its ready endpoints
-	externalName                    // an alias
+	orphan       serviceKind = iota // slices refer to it; the Service is not known
+	clusterIP                       // has its own addresses
+	headless                        // has its ready endpoints' addresses
+	externalName                    // a CNAME
 )
 
-// service is everything DNS knows about one Service and its slices. It is
-// immutable once it is in the index: a change publishes a new one, so that a
-// query works on what it found without a lock.
+// service is all that DNS knows of one Service and its slices. It is immutable once it is
+// in the index: a change publishes a new one, so that a query needs no lock after the
+// lookup.
 type service struct {
 	kind serviceKind
-	// v4 and v6 are the addresses of the bare name as packed RDATA, without
-	// duplicates: the cluster IPs, or the ready endpoints of a headless service, unless
-	// bare has these.
+	// v4 and v6 are the addresses of the service's own name as packed RDATA, without
+	// duplicates: the cluster IPs, or the ready endpoints of a headless service unless lazy
+	// holds them.
 	v4, v6 string
 	ports  portList // of the Service
-	// target is what an external service is an alias of; "" if no alias can be made of
-	// it. Of other services it is the name of the load balancer, where that has one.
+	// target is the name that a Service of type ExternalName points to, "" if it can't be a
+	// CNAME target. Of other services it is the host name of the load balancer.
 	target wire.Name
 	slices []*slice // by name; of every kind of service
-	// selects says that the Service has a selector, so that the slice controller
-	// makes its slices.
+	// selects says that the Service has a selector, so that the EndpointSlice controller
+	// maintains its slices.
 	selects bool
-	// distribution is how far the Service wants its clients to be served from.
+	// distribution is the Service's trafficDistribution.
 	distribution trafficDistribution
-	// bounds4 and far6 cut v4 and v6 of a headless service by distance; see [localityMasks].
+	// bounds4 and bounds6 divide v4 and v6 of a headless service by distance.
 	bounds4, bounds6 localityBounds
-	// complete says that slices are all that there are; see [index.isComplete].
+	// complete says that all slices are in view; see [index.isComplete].
 	complete bool
-	ready    bool // some slice has a ready endpoint
-	// external4 and external6 are the addresses that the Service is reached at from
-	// outside of the cluster, packed as RDATA.
+	ready    bool // a slice has a ready endpoint
+	// external4 and external6 are the packed addresses at which the Service is externally
+	// reachable.
 	external4, external6 string
 	ns                   *namespace
-	// lazy is the addresses of the bare name where they are made when they are asked for;
-	// nil where v4 and v6 have them.
+	// lazy holds the addresses of a large headless service; nil if v4 and v6 do.
 	lazy *lazyAddrs
 }
 
-// trafficDistribution is what a Service's trafficDistribution asks for.
+// trafficDistribution is a Service's preference for near endpoints.
 type trafficDistribution uint8
 
 const (
@@ -60,15 +59,14 @@ const (
 	preferSameNode
 )
 
-// localityBounds says where in a list of addresses that is ordered by distance the ones of
-// the same zone and the rest begin, as numbers of addresses: those before zone are
-// of the same node.
+// localityBounds divide a list of addresses that is ordered by distance: addresses before
+// zoneStart are on the same node, those before otherStart in the same zone.
 type localityBounds struct{ zoneStart, otherStart uint16 }
 
-// addrSet are lists of packed addresses, of both families.
+// addrSet is packed addresses of both families.
 type addrSet struct{ v4, v6 string }
 
-// each goes over the addresses.
+// each yields the addresses.
 func (a addrSet) each(yield func(string) bool) {
 	for list := a.v4; list != ""; list = list[4:] {
 		if !yield(list[:4]) {
@@ -82,7 +80,7 @@ func (a addrSet) each(yield func(string) bool) {
 	}
 }
 
-// same reports whether DNS can't tell s from t, slices aside.
+// same reports whether s and t, apart from their slices, give the same answers.
 func (s *service) same(t *service) bool {
 	if s.kind != t.kind || s.ports != t.ports || s.target != t.target {
 		return false
@@ -93,38 +91,38 @@ func (s *service) same(t *service) bool {
 	return s.kind == headless || s.v4 == t.v4 && s.v6 == t.v6
 }
 
-// slice is the ready part of one EndpointSlice. It is immutable.
+// slice holds the ready endpoints of one EndpointSlice. It is immutable.
 type slice struct {
 	name string // namespace/name of the object
 	key  string // of the service it belongs to
-	// cluster is the label, in wire form, of the cluster that the endpoints of an import
-	// are in; "" is none, or that it is no import's.
+	// cluster is the label, in wire form, of the cluster that a ServiceImport's endpoints are
+	// in; "" is none.
 	cluster string
 	size    int    // of an address: 4 or 16
-	addrs   string // packed RDATA, ascending; an address with two hosts is there twice
-	// hosts are the endpoints' labels in lower case, one per address, "" where
-	// the label is the dashed address; nil if that is true of all.
+	addrs   string // packed RDATA in ascending order; an address with two hostnames occurs twice
+	// hosts are the endpoints' hostnames in lower case, "" for the dashed address; nil if all
+	// are "".
 	hosts []string
 	ports portList
-	// localities is one byte per address, the [locality] it has; "" is far for all.
+	// localities has the [locality] of each endpoint as a byte; "" if all are zero.
 	localities string
-	// zones are the topology zones of the addresses as labels in wire form, one per
-	// address, where zonal names are answered; nil if none is known.
+	// zones are the topology zones of the endpoints, if zonal names are enabled; nil if none
+	// is known.
 	zones []zoneName
 	// version is the object's resourceVersion, 0 if it has none.
 	version uint64
 	// labelled says that the object has the label of headless services' slices.
 	labelled bool
-	byHost   *hostnameIndex // nil if hosts are few
+	byHost   *hostnameIndex // nil if there are few hosts
 }
 
-// len is the number of endpoints.
+// len returns the number of endpoints.
 func (s *slice) len() int { return len(s.addrs) / s.size }
 
-// addr is the packed address of endpoint i.
+// addr returns the packed address of endpoint i.
 func (s *slice) addr(i int) string { return s.addrs[i*s.size : (i+1)*s.size] }
 
-// each goes over the addresses, each once.
+// each yields each address once.
 func (s *slice) each(yield func(string) bool) {
 	last := ""
 	for i := range s.len() {
@@ -136,7 +134,7 @@ func (s *slice) each(yield func(string) bool) {
 	}
 }
 
-// compare is the order of slices at an address: those of a service stand together.
+// compare orders the slices of an address by service and name.
 func (s *slice) compare(t *slice) int {
 	if c := strings.Compare(s.key, t.key); c != 0 {
 		return c
@@ -144,7 +142,7 @@ func (s *slice) compare(t *slice) int {
 	return strings.Compare(s.name, t.name)
 }
 
-// host is the label of endpoint i, "" for the dashed address.
+// host returns the hostname of endpoint i, "" for the dashed address.
 func (s *slice) host(i int) string {
 	if s.hosts == nil {
 		return ""
@@ -152,7 +150,7 @@ func (s *slice) host(i int) string {
 	return s.hosts[i]
 }
 
-// searchAddr is the first endpoint whose address is not less than addr.
+// searchAddr returns the first endpoint whose address is not less than addr.
 func (s *slice) searchAddr(addr string) int {
 	lo, hi := 0, s.len()
 	for lo < hi {
@@ -166,7 +164,7 @@ func (s *slice) searchAddr(addr string) int {
 	return lo
 }
 
-// hasDuplicateAddrs reports whether an address is in s twice, under two hosts.
+// hasDuplicateAddrs reports whether an address occurs twice, with two hostnames.
 func (s *slice) hasDuplicateAddrs() bool {
 	if s.byHost != nil {
 		return s.byHost.duplicateAddrs
@@ -184,23 +182,22 @@ func (s *slice) same(t *slice) bool {
 		s.labelled == t.labelled && slices.Equal(s.hosts, t.hosts) && slices.Equal(s.zones, t.zones)
 }
 
-// pod is what DNS knows of a pod: where it is and whether it may be taken at its
-// word. It is immutable.
+// pod is what DNS knows of a Pod. It is immutable.
 type pod struct {
 	name string // namespace/name of the object
 	ns   string // the namespace's label in wire form
 	ips  []string
-	// onNode says that the pod is on the agent's node, host that it has that node's
-	// own addresses, ending that it is about to lose those it has.
+	// onNode says that the pod is on the agent's node, hostNetwork that it has the node's
+	// addresses, terminating that it is about to lose its own.
 	onNode, hostNetwork, terminating bool
-	// named says that it may have a name (`labels`). Pods that may not can have been
-	// given another's address all the same.
+	// named says that the pod may have a name (`labels`). Other pods count, too: they may
+	// have been given the address.
 	named bool
-	// label is ns as queries need it.
+	// label is ns as bytes, for queries.
 	label []byte
 }
 
-// compare is the order of pods at an address: those of a namespace stand together.
+// compare orders the pods of an address by namespace and name.
 func (p *pod) compare(q *pod) int {
 	if c := strings.Compare(p.ns, q.ns); c != 0 {
 		return c
@@ -208,7 +205,7 @@ func (p *pod) compare(q *pod) int {
 	return strings.Compare(p.name, q.name)
 }
 
-// awaitsAddr reports whether p will have an address of its own that is not known yet.
+// awaitsAddr reports whether p will get an address that is not known yet.
 func (p *pod) awaitsAddr() bool {
 	return p.onNode && len(p.ips) == 0 && !p.hostNetwork && !p.terminating
 }
@@ -224,7 +221,7 @@ const (
 	sctp
 )
 
-// parseProtocol reads a protocol's name in lower case; 0 is an unknown one.
+// parseProtocol returns the protocol of that name in lower case, 0 if it is unknown.
 func parseProtocol(name []byte) byte {
 	switch string(name) {
 	case "tcp":
@@ -237,22 +234,22 @@ func parseProtocol(name []byte) byte {
 	return 0
 }
 
-// portList is a list of ports in one string, which costs a service one allocation
-// instead of one per name: for each its protocol, its number (two bytes, 0 is
-// none), the length of its name, and the name in lower case ("" is unnamed).
+// portList is a list of ports in one string, which takes one allocation instead of one per
+// name. Each port is its protocol, its number (two bytes, 0 is none), the length of its
+// name, and the name in lower case.
 type portList string
 
 func (p portList) append(name string, proto byte, number uint16) portList {
 	return p + portList([]byte{proto, byte(number >> 8), byte(number), byte(len(name))}) + portList(name)
 }
 
-// steps is what it takes to get at p and go through it.
+// steps is the cost of reading p.
 func (p portList) steps() int { return sliceSteps + len(p)/typicalPortBytes }
 
-// typicalPortBytes is about what a port takes in [portList]: its name is mostly short.
+// typicalPortBytes is the usual size of a port in a portList.
 const typicalPortBytes = 8
 
-// next is the first port and what is behind it. p must not be empty.
+// next returns the first port and the rest. p must not be empty.
 func (p portList) next() (name string, proto byte, number uint16, rest portList) {
 	end := 4 + int(p[3])
 	return string(p[4:end]), p[0], uint16(p[1])<<8 | uint16(p[2]), p[end:]
@@ -270,8 +267,7 @@ func (m portMatch) matches(name string, proto byte) bool {
 	return (m.proto == 0 || m.proto == proto) && (len(m.name) == 0 || string(m.name) == name)
 }
 
-// has reports whether p has a port that m selects. No ports at all pass where
-// anything does.
+// has reports whether m selects a port of p. If m selects any port, p may be empty.
 func (p portList) has(m portMatch) bool {
 	if m.isAny() {
 		return true
@@ -286,7 +282,7 @@ func (p portList) has(m portMatch) bool {
 	return false
 }
 
-// hasNamed reports whether p has a named port of proto.
+// hasNamed reports whether p has a named port of that protocol.
 func (p portList) hasNamed(proto byte) bool {
 	for p != "" {
 		name, pr, _, rest := p.next()
@@ -298,8 +294,8 @@ func (p portList) hasNamed(proto byte) bool {
 	return false
 }
 
-// appendLabel appends name as one label in lower case; ok is false if it can't be one
-// that a cluster's names are made of (RFC 1035, 2.3.4; dots would make it two).
+// appendLabel appends name as one label in lower case. ok is false if name is not a label
+// of letters, digits, dashes and underscores (RFC 1035, section 2.3.4).
 func appendLabel(b []byte, name string) (out []byte, ok bool) {
 	if name == "" || len(name) > wire.MaxLabel {
 		return b, false
@@ -319,8 +315,8 @@ func appendLabel(b []byte, name string) (out []byte, ok bool) {
 	return b, true
 }
 
-// serviceKey is the name and the namespace of a service as two labels in wire
-// form: the bytes between its endpoint labels and "svc" in a qname.
+// serviceKey returns a service's name and namespace as two labels in wire form: the bytes
+// of a qname between the endpoint's labels and "svc".
 func serviceKey(name, namespace string) (string, bool) {
 	var buf [2 * (1 + wire.MaxLabel)]byte
 	b, ok := appendLabel(buf[:0], name)
@@ -333,10 +329,10 @@ func serviceKey(name, namespace string) (string, bool) {
 	return string(b), true
 }
 
-// namespaceOf is the namespace's label in a service's key.
+// namespaceOf returns the namespace's label in a service's key.
 func namespaceOf(key string) string { return key[1+key[0]:] }
 
-// packAddr is a's RDATA.
+// packAddr returns a's RDATA.
 func packAddr(a netip.Addr) string { return string(a.AsSlice()) }
 
 // unpackAddr is the inverse of packAddr.
@@ -349,7 +345,7 @@ func unpackAddr(s string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// lowerLabel is name as a label's text, or "" if it can't be one.
+// lowerLabel returns name as the text of a label in lower case, "" if it is not a label.
 func lowerLabel(name string) string {
 	var buf [1 + wire.MaxLabel]byte
 	b, ok := appendLabel(buf[:0], name)

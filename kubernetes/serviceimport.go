@@ -8,13 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// multiclusterV1alpha1 is the API group of ServiceImports, and the version that all
-// implementations of it serve.
+// multiclusterV1alpha1 is the API group of ServiceImports, in the version that all
+// implementations serve.
 var multiclusterV1alpha1 = schema.GroupVersion{Group: "multicluster.x-k8s.io", Version: "v1alpha1"}
 
-// serviceImport is what DNS shows of a ServiceImport: a service of several clusters
-// (Multi-Cluster Services API, KEP-1645). The type is a custom resource, so that it
-// always comes as JSON.
+// serviceImport is the part of a ServiceImport that DNS uses (Multi-Cluster Services API,
+// KEP-1645). It is a custom resource and always encoded as JSON.
 type serviceImport struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

@@ -7,21 +7,22 @@ import (
 	"time"
 )
 
-// sliceSource is a follower of slices: of one namespace, or of the cluster.
+// sliceSource is a source of EndpointSlices: a reflector of one namespace or of the
+// cluster.
 type sliceSource struct {
 	view     *View
-	ns       *namespace // nil is the cluster
-	labelled bool       // only those with the label of headless services
+	ns       *namespace // nil is the whole cluster
+	labelled bool       // only slices with the headless label
 	cancel   context.CancelFunc
-	// complete says that all it covers is in view, closed that what it still brings is
-	// not wanted, at is the latest version it has brought something of;
-	// under the view's lock.
+	// complete says that all of its slices are in view; closed that further events are
+	// ignored; version is the latest resourceVersion it has delivered. The view's lock guards
+	// them.
 	complete, closed bool
 	version          uint64
 }
 
-// covers reports whether sl is one of the slices that src brings. A nil source, that
-// of manifests, brings all.
+// covers reports whether src delivers sl. A nil src, the source of manifests, delivers all
+// slices.
 func (src *sliceSource) covers(sl *slice) bool {
 	switch {
 	case src == nil:
@@ -32,16 +33,15 @@ func (src *sliceSource) covers(sl *slice) bool {
 	return !src.labelled || sl.labelled
 }
 
-// seenByOther reports whether another source than from has seen version, and is one that
+// seenByOther reports whether a source other than from has reached version and satisfies
 // ok.
 func (x *index) seenByOther(version uint64, from *sliceSource, ok func(*sliceSource) bool) bool {
 	return slices.ContainsFunc(x.sources, func(src *sliceSource) bool { return src != from && src.version >= version && ok(src) })
 }
 
-// isStale reports whether sl, which from brings, is no news, because another source is
-// further on: it has brought a later version, or, where it would have brought sl and
-// it isn't there, seen it go. Without another source whatever is brought is news,
-// also from a server whose versions were set back.
+// isStale reports whether sl, which from delivers, is outdated because another source is
+// ahead: it has delivered a later version, or it covers sl and has seen its deletion. With
+// a single source nothing is stale, even if the server's versions were set back.
 func (x *index) isStale(sl *slice, from *sliceSource) bool {
 	old := x.slices[sl.name]
 	if old == nil {
@@ -50,13 +50,13 @@ func (x *index) isStale(sl *slice, from *sliceSource) bool {
 	return old.version > sl.version && x.seenByOther(old.version, from, func(*sliceSource) bool { return true })
 }
 
-// isStaleDelete is late for the news that the slice of that name is gone since version.
+// isStaleDelete is isStale for the deletion of the slice of that name.
 func (x *index) isStaleDelete(name string, version uint64, from *sliceSource) bool {
 	old := x.slices[name]
 	return old != nil && old.version >= version && x.seenByOther(old.version, from, func(*sliceSource) bool { return true })
 }
 
-// markComplete notes that all that src covers is in view, as of that version.
+// markComplete records that all slices of src are in view, as of version.
 func (src *sliceSource) markComplete(version uint64) {
 	v := src.view
 	v.mu.Lock()
@@ -74,35 +74,32 @@ func (src *sliceSource) markComplete(version uint64) {
 	}
 }
 
-// sliceManager decides which sources of slices a view has: as few as there can be for what
-// its node asks for. Going from one level to the other it keeps what is there until
-// all that comes in its place is in view, so that no answer is missing in between;
-// two sources that bring the same slice do no harm, since a slice is only put in
-// place of an older one.
+// sliceManager decides which sources of EndpointSlices a view has: as few as the queries
+// and pods of its node need. When the set of sources changes, the old ones stay until the
+// new ones are complete, so that no answer is missing in between. Two sources may deliver
+// the same slice: a slice only replaces an older version.
 type sliceManager struct {
 	view *View
-	// reflect runs a follower for src until ctx ends.
+	// reflect runs a reflector for src until ctx ends.
 	reflect func(ctx context.Context, src *sliceSource)
 
-	// sources are those there are: by the namespace's label in wire form, or as
-	// wideSource and allSource, which no such label is.
+	// sources are the current ones by the namespace's label in wire form, or wideSource or
+	// allSource, which are no such labels.
 	sources    map[string]*sliceSource
-	reconciled bool // all that was planned was in view once
+	reconciled bool // all desired sources were complete once
 	reflectors sync.WaitGroup
 }
 
 const (
-	wideSource = "wide" // the cluster's slices with the label
-	allSource  = "all"  // all of the cluster's
+	wideSource = "wide" // the cluster's slices with the headless label
+	allSource  = "all"  // all slices of the cluster
 )
 
-// minReconcileInterval is how often the keeper looks around at most. Clients that ask for what
-// can't be had, because the API server is away, wake it with every query. Twice as
-// often would take a percent of a core for nothing, half as often would be seen in how
-// long the first query to a namespace waits.
+// minReconcileInterval is the shortest time between two reconciliations. Queries that can't
+// be answered, because the API server is away, each request one.
 const minReconcileInterval = 5 * time.Millisecond
 
-// run keeps the sources until ctx ends.
+// run manages the sources until ctx ends.
 func (k *sliceManager) run(ctx context.Context) {
 	tick := time.NewTicker(max(k.view.scope.idleTimeout/idleTicks, time.Millisecond))
 	defer tick.Stop()
@@ -121,9 +118,9 @@ func (k *sliceManager) run(ctx context.Context) {
 	k.reflectors.Wait()
 }
 
-// reconcile brings the sources in line with what is in use.
+// reconcile starts and stops sources according to what is in use.
 func (k *sliceManager) reconcile(ctx context.Context) {
-	// That is only known when these are.
+	// What is in use is only known when these are listed.
 	known := k.view.listed[services].Load() && k.view.listed[pods].Load()
 	desired := k.view.desiredSources()
 	k.startSources(ctx, desired)
@@ -141,9 +138,8 @@ func (k *sliceManager) reconcile(ctx context.Context) {
 	}
 }
 
-// desiredSources lists the sources that what is in use asks for. A level is left for a lower
-// one only when half as much is in use as brought it about, so that nothing goes to
-// and fro.
+// desiredSources returns the keys of the sources that are needed. A level is left for a
+// lower one only at half the use that led to it, to avoid flapping.
 func (v *View) desiredSources() []string {
 	sc := v.scope
 	used, gaps, at := v.namespacesInUse()
@@ -163,8 +159,8 @@ func (v *View) desiredSources() []string {
 	return used
 }
 
-// namespacesInUse lists the namespaces in use, and those whose slices with the label are not
-// enough for what is asked of them, as labels in wire form.
+// namespacesInUse returns the labels of the namespaces in use, those of the namespaces
+// whose labelled slices are not sufficient, and the current level.
 func (v *View) namespacesInUse() (used, gaps []string, at level) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -183,10 +179,10 @@ func (v *View) namespacesInUse() (used, gaps []string, at level) {
 	return used, gaps, v.index.level
 }
 
-// needsAllSlices reports whether the slices with the label are not all that is asked for.
+// needsAllSlices reports whether slices without the headless label are needed, too.
 func (ns *namespace) needsAllSlices() bool { return ns.unlabelled > 0 || ns.needsUnlabelled.Load() }
 
-// startSources starts what is missing of plan.
+// startSources starts the desired sources that don't exist.
 func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 	for _, key := range desired {
 		if k.sources[key] != nil {
@@ -203,7 +199,7 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 		if key != wideSource && key != allSource {
 			src.ns = k.view.index.ensureNamespace(key)
 			src.ns.sourceCount++
-			src.complete = src.ns.complete // since a saved view
+			src.complete = src.ns.complete // from a saved view
 		}
 		k.view.mu.Unlock()
 		k.sources[key] = src
@@ -211,14 +207,14 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 	}
 }
 
-// complete reports whether all that plan covers is in view.
+// complete reports whether all desired sources are complete.
 func (k *sliceManager) complete(desired []string) bool {
 	k.view.mu.RLock()
 	defer k.view.mu.RUnlock()
 	return !slices.ContainsFunc(desired, func(key string) bool { return !k.sources[key].complete })
 }
 
-// publishLevel tells queries what is in view.
+// publishLevel sets the level that queries go by.
 func (k *sliceManager) publishLevel() {
 	switch {
 	case k.sources[allSource] != nil && k.complete([]string{allSource}):
@@ -230,8 +226,7 @@ func (k *sliceManager) publishLevel() {
 	}
 }
 
-// dropRestored ends what a saved view has stood in for: from now on what no source brings
-// is not known.
+// dropRestored drops what came from a saved view and is not covered by a source.
 func (k *sliceManager) dropRestored() {
 	k.view.scope.restored = levelNode
 	k.publishLevel()
@@ -246,7 +241,8 @@ func (k *sliceManager) dropRestored() {
 	k.dropUncovered()
 }
 
-// stopSources ends the sources that plan does without, and drops what only they covered.
+// stopSources stops the sources that are not desired, and drops the slices that only they
+// covered.
 func (k *sliceManager) stopSources(desired []string) {
 	var ended []*sliceSource
 	for key, src := range k.sources {
@@ -272,9 +268,9 @@ func (k *sliceManager) stopSources(desired []string) {
 	}
 }
 
-// closeSource makes src one that nobody listens to.
+// closeSource makes the index ignore src from now on.
 func (x *index) closeSource(src *sliceSource) {
-	x.epochs.BumpAny() // reverse names hang on what is whole
+	x.epochs.BumpAny() // reverse names depend on what is complete
 	src.closed = true
 	x.sources = slices.DeleteFunc(x.sources, func(have *sliceSource) bool { return have == src })
 	if src.ns != nil {
@@ -284,7 +280,7 @@ func (x *index) closeSource(src *sliceSource) {
 	}
 }
 
-// dropUncovered forgets the slices that no source brings.
+// dropUncovered removes the slices that no source covers.
 func (k *sliceManager) dropUncovered() {
 	k.view.change(func(x *index) bool {
 		for name, sl := range x.slices {
@@ -296,7 +292,7 @@ func (k *sliceManager) dropUncovered() {
 	})
 }
 
-// covers reports whether there is a source that brings sl.
+// covers reports whether a source covers sl.
 func (k *sliceManager) covers(sl *slice) bool {
 	wide := k.sources[wideSource]
 	return k.sources[allSource] != nil || wide != nil && wide.covers(sl) || k.sources[namespaceOf(sl.key)] != nil

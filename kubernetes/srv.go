@@ -7,52 +7,53 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// A SRV answer (RFC 2782) is made of pairs: each address of the service, or each of its
-// endpoints, at each of the ports that are asked for. There are as many as the product of
-// two lists that tenants write, so they are never listed. Their number sets the weight, and
-// need not be known beyond [maxPairs]; an endpoint's ports count once by number; and the
-// first record for which there is no room is the last.
+// An SRV answer (RFC 2782) has a record for each pair of an address (or endpoint) and a
+// port. The number of pairs is the product of two lists that tenants write, so they are
+// never listed. Their number sets the weight and need not be known beyond [maxPairs]. An
+// endpoint's ports count once by number. The first record without room is the last.
 
-// maxPairs is the least number of pairs at which the weight is 1.
+// maxPairs is the least number of pairs for which the weight is 1; larger numbers need not
+// be known.
 const maxPairs = 51
 
-// srvWeight is the weight of each of n records.
+// srvWeight returns the weight of each of n records.
 func srvWeight(n int) uint16 { return uint16(max(1, 100/max(1, n))) }
 
-// minSRVBytes is less than the least that a SRV record takes: a pointer, 10 bytes up to the
-// RDATA, and in that 6 bytes and a name of two labels and more.
+// minSRVBytes is a lower bound of the size of an SRV record: a pointer, 10 bytes up to the
+// RDATA, 6 bytes of it, and a name of at least two labels.
 const minSRVBytes = 20
 
-// srvWriter is what writing SRV records takes.
+// srvWriter writes the SRV records of one answer.
 type srvWriter struct {
 	answerWriter
 	port portMatch
 	// key is the service's.
 	key    string
 	weight uint16
-	// ports is what numbers were read from last, reads counts those that were different.
+	// ports is the list that numbers was read from; reads counts the different lists so far.
 	ports   portList
 	numbers []uint16
 	reads   int
-	// written has the names that records lead to, done these with their ports.
+	// written holds the targets that have records; done, these with their ports.
 	written map[string]srvName
 	done    map[srvTarget]struct{}
-	// addrs are those of the names, each once, and known has them for looking one up.
+	// addrs are the addresses of the targets, each once; known has the same for lookups.
 	addrs []glue
 	known map[glue]struct{}
 }
 
-// srvName is the name of a target: its offset, and the last of targets.reads for which it has
-// records.
+// srvName is the offset of a target's name, and the value of srvWriter.reads for which it
+// has records.
 type srvName struct{ at, read int }
 
-// srvTarget is a name by what it has in front of the service's, and a port.
+// srvTarget is a target, identified by the part of its name in front of the service's, and
+// a port.
 type srvTarget struct {
 	prefix string
 	number uint16
 }
 
-// glue is an address of a name.
+// glue is an address of a target.
 type glue struct{ prefix, addr string }
 
 // writeSRV writes m's SRV records and the addresses of their targets.
@@ -76,8 +77,8 @@ func (w *answerWriter) writeSRV(m *match) {
 	}
 }
 
-// writeAll writes the records of m; false if there is no room for all of them, or the budget is
-// spent.
+// writeAll writes the records of m. It returns false if the reply has no room for all of
+// them or the budget is exhausted.
 func (t *srvWriter) writeAll(m *match) bool {
 	if m.usesServiceAddrs() {
 		if !t.readPorts(m.svc.ports) || len(t.numbers) == 0 {
@@ -98,7 +99,8 @@ func (t *srvWriter) writeAll(m *match) bool {
 	return !t.budget.exhausted()
 }
 
-// writeSlice writes the records of those endpoints of s that are m's; the result is that of all.
+// writeSlice writes the records of the endpoints of s that belong to m; it returns as
+// writeAll.
 func (t *srvWriter) writeSlice(m *match, s *slice) bool {
 	if !t.readPorts(s.ports) {
 		return false
@@ -114,15 +116,15 @@ func (t *srvWriter) writeSlice(m *match, s *slice) bool {
 	return true
 }
 
-// readPorts reads the numbers of those of p that are asked for, each once, as many as there may
-// be room for; false if the budget is spent.
+// readPorts reads the numbers of the matching ports of p, each once, and not more than the
+// reply can hold. It returns false if the budget is exhausted.
 func (t *srvWriter) readPorts(p portList) bool {
 	if t.reads > 0 && p == t.ports {
-		return t.budget.spend(1 + len(p)/64) // which is what it takes to compare them
+		return t.budget.spend(1 + len(p)/64) // the cost of the comparison
 	}
 	t.reads++
 	t.ports, t.numbers = p, t.numbers[:0]
-	most := 1 + t.reply.Limit()/minSRVBytes // an endpoint with so many ports is the last one
+	most := 1 + t.reply.Limit()/minSRVBytes // an endpoint with more ports fills the reply
 	var seen portSet
 	for p != "" && len(t.numbers) < most {
 		label, proto, number, rest := p.next()
@@ -137,13 +139,13 @@ func (t *srvWriter) readPorts(p portList) bool {
 	return true
 }
 
-// portSet tells which numbers were there before; nil while they are few.
+// portSet is a set of port numbers; nil while there are few.
 type portSet []uint64
 
-// maxUnindexedPorts is how many are looked through one by one.
+// maxUnindexedPorts is the number of ports up to which a linear search is used.
 const maxUnindexedPorts = 16
 
-// add reports whether number is none of list, which is all that were new before.
+// add reports whether number is not in list, which holds all numbers so far.
 func (s *portSet) add(number uint16, list []uint16) bool {
 	if len(list) < maxUnindexedPorts {
 		return !slices.Contains(list, number)
@@ -160,8 +162,8 @@ func (s *portSet) add(number uint16, list []uint16) bool {
 	return isNew
 }
 
-// writeEndpoint writes the records of the endpoint of that label, cluster and address, each
-// target and port once; false if there is no room for all of them, or the budget is spent.
+// writeEndpoint writes the records of the endpoint with that hostname, cluster and address,
+// each target and port once. It returns as writeAll.
 func (t *srvWriter) writeEndpoint(host, cluster, addr string) bool {
 	front := host + cluster
 	if !t.budget.spend(dedupSteps) {
@@ -194,8 +196,9 @@ func (t *srvWriter) writeEndpoint(host, cluster, addr string) bool {
 	return true
 }
 
-// writeRecord writes one record, if there is none yet, whose RDATA is rdata but for what stands
-// before the name; ok is false if there was no room for it, or there is none for more.
+// writeRecord writes one record, unless it has been written. rdata is its RDATA, of which
+// the 6 bytes before the name are set here. at is the offset of the RDATA, 0 if there was
+// none to write. ok is false if the reply has no room for more.
 func (t *srvWriter) writeRecord(to srvTarget, rdata []byte) (at int, ok bool) {
 	if _, dup := t.done[to]; dup {
 		return 0, t.budget.spend(dedupSteps)
@@ -211,13 +214,13 @@ func (t *srvWriter) writeRecord(to srvTarget, rdata []byte) (at int, ok bool) {
 	return at, !t.reply.Overflows()
 }
 
-// usesServiceAddrs reports whether m's SRV records are made of the service's own addresses and
-// ports, and not of its endpoints'.
+// usesServiceAddrs reports whether m's SRV records are made of the service's own addresses
+// and ports, and not of its endpoints'.
 func (m *match) usesServiceAddrs() bool {
 	return m.node == externalService || m.node != endpointName && m.svc.kind == clusterIP
 }
 
-// serviceAddrs are the addresses that such records lead to.
+// serviceAddrs returns the addresses that these records lead to.
 func (m *match) serviceAddrs() addrSet {
 	if m.node == externalService {
 		return addrSet{m.svc.external4, m.svc.external6}
@@ -225,7 +228,7 @@ func (m *match) serviceAddrs() addrSet {
 	return addrSet{m.svc.v4, m.svc.v6}
 }
 
-// pairCount is the number of pairs that m's SRV records are made of, up to [maxPairs].
+// pairCount returns the number of pairs that m's SRV records are made of, up to [maxPairs].
 func (m *match) pairCount(b *Budget) (n int) {
 	switch m.node {
 	case externalService, serviceName, portName, endpointName, zonalName:
@@ -247,11 +250,11 @@ func (m *match) pairCount(b *Budget) (n int) {
 	return n
 }
 
-// pairsInSlice is pairs of those endpoints of s that are m's.
+// pairsInSlice is pairCount for the endpoints of s that belong to m.
 func (m *match) pairsInSlice(s *slice, b *Budget) (n int) {
 	per := m.port.count(s.ports, b)
 	if s.ports == "" && m.port.isAny() {
-		per = 1 // it gives no record, but has its part in the weight, as one without a number
+		per = 1 // no record, but part of the weight, like a port without a number
 	}
 	if per == 0 {
 		return 0
@@ -264,7 +267,7 @@ func (m *match) pairsInSlice(s *slice, b *Budget) (n int) {
 	return n
 }
 
-// count is the number of those of p that m selects, up to [maxPairs].
+// count returns the number of ports of p that m selects, up to [maxPairs].
 func (m portMatch) count(p portList, b *Budget) (n int) {
 	for b.spend(1) && p != "" && n < maxPairs {
 		label, proto, _, rest := p.next()
@@ -276,7 +279,7 @@ func (m portMatch) count(p portList, b *Budget) (n int) {
 	return n
 }
 
-// hostname is the label of endpoint i, spelled out.
+// hostname returns the hostname of endpoint i, or its dashed address.
 func (s *slice) hostname(i int) string {
 	if host := s.host(i); host != "" {
 		return host

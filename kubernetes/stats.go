@@ -16,20 +16,20 @@ type Stats struct {
 	// SyncTime is the time from [Open] until the view was synced for the first time; 0
 	// before that.
 	SyncTime time.Duration
-	// Services, Slices, Endpoints and Namespaces are what the index holds.
-	// Endpoints counts addresses, so one in two services is two.
+	// Services, Slices, Endpoints, Namespaces and Pods are the sizes of the view. Endpoints
+	// counts addresses: one in two services is two.
 	Services, Slices, Endpoints, Namespaces, Pods int
-	// Level is how much of the cluster's slices is in view: node, wide or all.
-	// Sources are the namespaces whose slices are followed.
+	// Level is how much of the cluster's EndpointSlices is in view: node, wide or all.
+	// Sources is the number of namespaces with a watch of their own.
 	Level   string
 	Sources int
-	// Faulty is the number of objects in view that DNS can't show in full;
-	// Faults counts every time one came to be so.
+	// Faulty is the number of objects with values that DNS can't show; Faults counts each
+	// time that an object became faulty.
 	Faulty int
 	Faults uint64
 	// Serial is the zone's SOA serial.
 	Serial uint32
-	// LastEvent is when the API server or the files last said anything.
+	// LastEvent is the last sign of life of the API server, or the last change of the files.
 	LastEvent time.Time
 	// Programming is dns_programming_duration_seconds by service_kind.
 	Programming map[string]stat.Snapshot
@@ -44,8 +44,8 @@ type Requests struct {
 	Count              uint64
 }
 
-// programmingBounds are 1 ms doubled 19 times, about 9 minutes: CoreDNS's, which
-// dashboards of the scalability SLO are made for.
+// programmingBounds are the bucket bounds of CoreDNS, 1 ms to about 9 minutes, which
+// dashboards of the scalability SLO expect.
 var programmingBounds = stat.ExponentialBuckets(0.001, 20)
 
 // requestCounter counts HTTP requests by outcome; safe for concurrent use.
@@ -54,7 +54,7 @@ type requestCounter struct {
 	counts map[Requests]uint64 // Count is 0 in the keys
 }
 
-// wrap gives a transport that counts what goes through next.
+// wrap returns a transport that counts the requests to next.
 func (c *requestCounter) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripFunc(func(req *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(req)

@@ -12,25 +12,25 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// locality is where an endpoint is, seen from this node, and whom it is meant for. Zero
-// is far away and meant for nobody in particular. The greater of two is the nearer.
+// locality is where an endpoint is, seen from this node, and which nodes or zones its hints
+// name. Zero is elsewhere, without hints. The greater of two is the nearer.
 type locality uint8
 
 const (
-	// sameNode and inZone are where it is. What is on this node is in its zone, if the
+	// sameNode and sameZone are where it is. An endpoint on this node is in its zone, if the
 	// zone is known.
 	sameNode locality = 1 << (7 - iota)
 	sameZone
-	// hintsNode and forZone say that its hints name this node, and this node's zone.
+	// hintsNode and hintsZone say that its hints name this node, or this node's zone.
 	hintsNode
 	hintsZone
-	// hasNodeHints and zoneHints say that it has any such hints.
+	// hasNodeHints and hasZoneHints say that it has such hints at all.
 	hasNodeHints
 	hasZoneHints
 )
 
-// rank is one of the sets that an answer is ordered by, the nearest last. Zero is of
-// what isn't there.
+// rank is one of the groups that an answer is ordered by, the nearest last. Zero is no
+// endpoint.
 type rank uint8
 
 const (
@@ -49,14 +49,14 @@ func (p locality) rank() rank {
 	return otherRank
 }
 
-// converter is what the records of an EndpointSlice depend on beside the object. The
-// zero value tells no endpoint from another.
+// converter is what the record of an EndpointSlice depends on besides the object. The zero
+// value ignores locations.
 type converter struct {
-	podNames   bool // an endpoint without a hostname goes by the name of its pod
-	zonal      bool // zones of endpoints have names
-	localities bool // endpoints of this node and its zone are told from others
-	hints      bool // so are those that are meant for this node or its zone
-	// node and zone are where the agent is; "" is unknown, and then nothing is there.
+	podNames   bool // an endpoint without a hostname has the name of its pod
+	zonal      bool // endpoints have names by topology zone
+	localities bool // tell apart endpoints of this node and its zone
+	hints      bool // read topology hints
+	// node and zone are where the agent is; "" is unknown and matches nothing.
 	node, zone string
 }
 
@@ -71,7 +71,7 @@ func newConverter(cfg *config.Kubernetes, opts Options) converter {
 	}
 }
 
-// localityOf is the place of ep.
+// localityOf returns the locality of ep.
 func (p *converter) localityOf(ep *discoveryv1.Endpoint) (at locality) {
 	if !p.localities {
 		return 0
@@ -89,8 +89,8 @@ func (p *converter) localityOf(ep *discoveryv1.Endpoint) (at locality) {
 	return at
 }
 
-// hintsOf says whom h names. Without a node or a zone of its own the agent can't
-// tell, so that the hints count as none.
+// hintsOf returns what h says about this node and zone. Hints count as none if these are
+// unknown.
 func (p *converter) hintsOf(h *discoveryv1.EndpointHints) (at locality) {
 	if p.node != "" && len(h.ForNodes) > 0 {
 		at |= hasNodeHints
@@ -107,8 +107,8 @@ func (p *converter) hintsOf(h *discoveryv1.EndpointHints) (at locality) {
 	return at
 }
 
-// trafficDistributionOf is what svc's trafficDistribution asks for. Values that came later than
-// this program ask for nothing.
+// trafficDistributionOf returns svc's trafficDistribution. Unknown values are no
+// preference.
 func trafficDistributionOf(svc *corev1.Service) trafficDistribution {
 	switch deref(svc.Spec.TrafficDistribution) {
 	case corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferClose:
@@ -119,7 +119,7 @@ func trafficDistributionOf(svc *corev1.Service) trafficDistribution {
 	return noPreference
 }
 
-// locality is where endpoint i is.
+// locality returns the locality of endpoint i.
 func (s *slice) locality(i int) locality {
 	if s.localities == "" {
 		return 0
@@ -127,7 +127,7 @@ func (s *slice) locality(i int) locality {
 	return locality(s.localities[i])
 }
 
-// localityMasks is what the places of all endpoints have in common, and what any has.
+// localityMasks returns the bits that all endpoints have, and those that any has.
 func (s *slice) localityMasks() (all, some locality) {
 	if s.localities == "" {
 		return 0, 0
@@ -140,11 +140,11 @@ func (s *slice) localityMasks() (all, some locality) {
 	return all, some
 }
 
-// requiredLocality is the place that endpoints must have to be given under the bare name, if
-// all of them have the bits of all, and some those of some; 0 is any. What the
-// Service itself asks for goes before the hints. Hints count as they do for
-// kube-proxy: only if every endpoint has some, since otherwise the slices are in
-// between two states, and if any is for here.
+// requiredLocality returns the bits that the endpoints given for the service's name must
+// have, 0 if any endpoint will do. all and some are the bits that all, and any, of them
+// have. The Service's trafficDistribution takes precedence over hints. As in kube-proxy,
+// hints only count if every endpoint has some, since otherwise the slices are in
+// transition, and if any names this node or zone.
 func (s *service) requiredLocality(all, some locality) locality {
 	has := func(p locality) bool { return some&p != 0 }
 	switch {
@@ -162,10 +162,9 @@ func (s *service) requiredLocality(all, some locality) locality {
 	return 0
 }
 
-// headlessAddrs is what the bare name of a headless service gives: the addresses of the
-// given size in its slices, each once and the nearest first, and where the next
-// distance begins. With narrow it is the nearest of them only, where the service asks
-// for that; any is better than none.
+// headlessAddrs returns the addresses of that size of a headless service's name, each once
+// and the nearest first, and where the distances begin. nearestOnly limits them to the
+// nearest ones, if the service or its hints ask for that and there are any.
 func (s *service) headlessAddrs(size int, narrow bool) (string, localityBounds) {
 	u := s.newAddrMerge(size)
 	if u.total == 0 {
@@ -178,7 +177,7 @@ func (s *service) headlessAddrs(size int, narrow bool) (string, localityBounds) 
 	if single && u.uniform() {
 		var cut localityBounds
 		cut.addCount(u.some.rank(), u.total)
-		return u.list[0].addrs, cut // share its bytes
+		return u.list[0].addrs, cut // shared
 	}
 	u.out = make([]byte, 0, u.total*size)
 	if !single {
@@ -195,15 +194,15 @@ func (s *service) headlessAddrs(size int, narrow bool) (string, localityBounds) 
 	return string(u.out), cut
 }
 
-// addrMerge collects addresses of one size, each once.
+// addrMerge merges the addresses of several slices.
 type addrMerge struct {
 	size      int
-	list      []*slice // what they come from
+	list      []*slice // the slices
 	total     int      // endpoints
-	all, some locality // what the places of all have in common, and what any has
-	want      locality // every address has these bits
+	all, some locality // bits that all have, and that any has
+	want      locality // bits that an address must have
 	out       []byte
-	seen      map[string]struct{} // nil if none can come twice
+	seen      map[string]struct{} // nil if there can be no duplicates
 }
 
 func (s *service) newAddrMerge(size int) addrMerge {
@@ -218,13 +217,13 @@ func (s *service) newAddrMerge(size int) addrMerge {
 	return u
 }
 
-// uniform reports whether all are wanted and as far away as each other.
+// uniform reports whether all endpoints are wanted and equally far.
 func (u *addrMerge) uniform() bool {
 	return u.all&u.want == u.want && (u.all^u.some)&(sameNode|sameZone) == 0
 }
 
-// addCount counts n addresses of the rank r. More than fit into two bytes are more than
-// any answer has room for.
+// addCount adds n addresses of rank r. The counters saturate: no answer has room for so
+// many.
 func (p *localityBounds) addCount(r rank, n int) {
 	sum := func(have uint16) uint16 { return uint16(min(int(have)+n, 1<<16-1)) }
 	if r == nodeRank {
@@ -235,7 +234,7 @@ func (p *localityBounds) addCount(r rank, n int) {
 	}
 }
 
-// appendRank appends the addresses of s that are of the rank r.
+// appendRank appends the addresses of s that have rank r.
 func (u *addrMerge) appendRank(s *slice, r rank) {
 	for i := range s.len() {
 		p := s.locality(i)
@@ -253,14 +252,13 @@ func (u *addrMerge) appendRank(s *slice, r rank) {
 	}
 }
 
-// Ordered reports whether the answers of endpoints come in an order that means
-// something: the nearest first, and at random where that makes no difference. Who
-// shuffles answers leaves them alone.
+// Ordered reports whether the addresses of endpoints are ordered by distance, and at random
+// within a distance. The caller must not shuffle such answers.
 func (z *Zone) Ordered() bool { return z.ordered }
 
-// Rotatable reports whether the addresses of the answer that [Zone.Answer] has just given to q,
-// which are several, come in an order of chance alone: a copy may give them in another one.
-// It is false where it is not certain.
+// Rotatable reports whether the order of the addresses in the answer that [Zone.Answer] has
+// just given to q is random, so that a copy may be sent in another order. It is false in
+// doubt.
 func (z *Zone) Rotatable(q *wire.Query) bool {
 	o := z.origin(q.Name())
 	if o == nil || !isAddressType(q.Type) {
@@ -277,18 +275,17 @@ func (z *Zone) Rotatable(q *wire.Query) bool {
 	return !b.exhausted() && n <= wire.MaxAddrs && cut.uniform(n)
 }
 
-// uniform reports whether n addresses are all as far away as each other.
+// uniform reports whether n addresses are equally far.
 func (p localityBounds) uniform(n int) bool {
 	zone, rest := int(p.zoneStart), int(p.otherStart)
 	return rest == 0 || zone == n || zone == 0 && rest == n
 }
 
-// zoneName is a topology zone as labels in wire form, so that it is what stands in a
-// qname. A value is kept once, however many endpoints are in the zone. The zero value
-// is none.
+// zoneName is a topology zone as labels in wire form, as in a qname. A name is in memory
+// once, however many endpoints are in the zone. The zero value is none.
 type zoneName = unique.Handle[string]
 
-// endpointZone is the topology zone of ep. Names have no case, and so have zones here.
+// endpointZone returns the topology zone of ep, in lower case.
 func endpointZone(ep *discoveryv1.Endpoint, f *faults) (none zoneName) {
 	zone := deref(ep.Zone)
 	if zone == "" {

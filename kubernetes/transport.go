@@ -14,34 +14,30 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// What a connection to the API server may hold back and how its death is noticed.
+// Flow control and timeouts of a connection to the API server.
 const (
-	// connWindow is how much a server may send ahead of the sinks on all streams
-	// of a connection together, streamWindow on one of them. Go's own are 1 GiB
-	// and 4 MiB: a first list would then lie in memory whole while the sinks are
-	// behind. Half of a stream's would be under what a server 20 ms away can send at
-	// 10 MB/s, twice the connection's would be a tenth of a small view.
+	// connWindow bounds what the server sends ahead of the handlers on all streams of a
+	// connection, streamWindow on one of them. Go's defaults, 1 GiB and 4 MiB, would buffer a
+	// whole first list. The window of a stream lets a server at 20 ms send 10 MB/s.
 	connWindow   = 2 << 20
 	streamWindow = 512 << 10
-	// pingInterval of silence a ping is sent, and the connection is given up when
-	// nothing comes within pingWait. They are client-go's: half would ping each
-	// idle watch between two of its bookmarks twice, double would hide a dead server
-	// for a minute and a half.
+	// After pingInterval of silence a ping is sent; without an answer within pingTimeout the
+	// connection is closed. Both are client-go's.
 	pingInterval = 30 * time.Second
 	pingTimeout  = 15 * time.Second
-	// idleConnTimeout closes a connection without a request. A view always has a watch
-	// open, so that only one that was replaced is idle; half or double is as good.
+	// idleConnTimeout closes a connection without requests. A view always has a watch, so
+	// only a replaced connection is idle.
 	idleConnTimeout = 90 * time.Second
-	// dialTimeout is for the TCP handshake and for the TLS handshake: three lost packets in
-	// a row still fit, and double would be no sooner than the back-off's end.
+	// dialTimeout bounds the TCP handshake and the TLS handshake; three lost packets in a row
+	// fit.
 	dialTimeout = 10 * time.Second
 )
 
-// connection is one view's own transport to its API server. client-go would share
-// one among all views of the same credentials, with windows that fit a controller
-// and not an agent on each node. It is made anew, with what the files of the
-// credentials hold by then, when the server's certificate can't be verified or the
-// server doesn't know the client any more. Safe for concurrent use.
+// connection is a view's own transport to its API server. client-go would share one among
+// all views with the same credentials, with windows for a controller rather than an agent
+// on each node. The transport is replaced, and credential files are read again, when the
+// server's certificate can't be verified or the server rejects the credentials. Safe for
+// concurrent use.
 type connection struct {
 	config *rest.Config
 
@@ -50,7 +46,7 @@ type connection struct {
 	open    map[net.Conn]struct{} // nil once it is closed
 }
 
-// newConnection prepares a connection; it opens none.
+// newConnection prepares a connection. It opens none.
 func newConnection(c *rest.Config) (*connection, error) {
 	conn := &connection{config: c, open: map[net.Conn]struct{}{}}
 	var err error
@@ -105,9 +101,9 @@ func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// replaceTransport replaces old, if that has not happened already. What runs on old goes on,
-// and its connections close when they have been idle for long.
-// Credentials that can't be read leave it as it is: the files may be half written.
+// replaceTransport replaces old, unless another caller has. Requests on old continue; its
+// connections close when they are idle. If the credentials can't be read, old stays: the
+// files may be half written.
 func (c *connection) replaceTransport(old *http.Transport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,10 +115,10 @@ func (c *connection) replaceTransport(old *http.Transport) {
 	}
 }
 
-// dialFunc opens one connection.
+// dialFunc opens a connection.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// track makes dial note what it opens, so that close can end it.
+// track returns a dialFunc whose connections close can close.
 func (c *connection) track(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		raw, err := dial(ctx, network, address)
@@ -140,7 +136,7 @@ func (c *connection) track(dial dialFunc) dialFunc {
 	}
 }
 
-// trackedConn is forgotten when it closes.
+// trackedConn removes itself from its owner when it is closed.
 type trackedConn struct {
 	net.Conn
 	owner *connection
@@ -153,19 +149,18 @@ func (k *trackedConn) Close() error {
 	return k.Conn.Close()
 }
 
-// close ends all there is of c, with whatever goes on over it. No request
-// can be made after it.
+// close closes all connections, which ends all requests. Later requests fail.
 func (c *connection) close() {
 	c.mu.Lock()
 	open := c.open
 	c.open = nil
 	c.mu.Unlock()
 	for conn := range open {
-		_ = conn.Close() // nobody waits for what it had to say
+		_ = conn.Close() // there is nothing left to do about an error
 	}
 }
 
-// httpClient gives the HTTP client that logs in over c.
+// httpClient returns a client that authenticates over c.
 func (c *connection) httpClient() (*http.Client, error) {
 	conf, err := c.config.TransportConfig()
 	if err != nil {

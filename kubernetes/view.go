@@ -1,20 +1,3 @@
-// Package kubernetes is the cluster zone: the names of Services, endpoints and
-// pods, answered from an index that follows the API server.
-//
-// A [View] is one cluster as DNS sees it from one node. Followers, or manifest files,
-// feed sinks; a sink turns each object into its records and lets the object go. The
-// index has one immutable service value per name, found by the wire bytes of its two
-// labels, so that a query takes them straight out of its qname: one map look-up under
-// a read lock, and no lock while the answer is written. Events come in any order:
-// slices that arrive before their Service wait in an orphan value under the same key,
-// and every event publishes a new value made from the whole of what is known. A
-// keeper decides whose slices are followed at all.
-//
-// A [Zone] answers the names of one `kubernetes` directive from a view, and an
-// [External] those of a `k8s_external` directive. They split the qname into labels,
-// find the node of the DNS tree they name, and write that node's records, or the SOA
-// of a negative answer, into the server's reply. They say in an [Outcome] whether the
-// server is done.
 package kubernetes
 
 import (
@@ -36,47 +19,44 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 )
 
-// Options is what a view needs beyond its directive. The zero value works.
+// Options are the settings of a view besides its directive. The zero value is valid.
 type Options struct {
-	// Log takes what an operator must know; nil logs nothing.
+	// Log receives outages and invalid objects; nil logs nothing.
 	Log *slog.Logger
-	// ServerAddrs are the agent's own addresses: the glue of the zones' NS, and
-	// what tells which Services select the agent.
+	// ServerAddrs are the agent's own addresses: the glue of the zones' NS records, and what
+	// identifies the Services that select the agent.
 	ServerAddrs []netip.Addr
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// Node is the name of the Node object that the agent runs on, and Zone its
-	// topology zone; "" is unknown.
+	// Node is the name of the agent's Node, and Zone its topology zone; "" is unknown.
 	Node, Zone string
-	// WrapTransport, if not nil, is put around the transport to the API server: to count what
-	// goes through it.
+	// WrapTransport wraps the transport to the API server; nil is none.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
-	// PollInterval is how often manifests are looked at; 0 is 2 s: an editor's save is
-	// seen while its author switches windows, and stat of a folder costs nothing.
+	// PollInterval is how often manifests are checked for changes; 0 is 2 s.
 	PollInterval time.Duration
-	// Epochs are moved when answers change, for those who keep copies; nil is nobody.
+	// Epochs is bumped when answers change, for holders of copies; nil is none.
 	Epochs *epoch.Table
 }
 
-// View is the index of one cluster. It is safe for concurrent use; [View.Run]
-// fills it and is called once.
+// View is the index of one cluster, as one node's DNS needs it. It is safe for concurrent
+// use. [View.Run] fills it and is called once.
 type View struct {
 	log           *slog.Logger
 	now           func() time.Time
 	addrs         []netip.Addr
 	converter     converter
 	node          string
-	podSelector   labels.Selector // of pods that have names; nil is all
+	podSelector   labels.Selector // selects the pods that may have names
 	source        source
 	scope         *scope
 	allPods       atomic.Bool   // all pods of the cluster are in view
-	firstBackoff  time.Duration // the first back-off from the API server
-	maxStartDelay time.Duration // what the first requests are spread over
-	seed          maphash.Seed  // of the order among endpoints equally near
+	firstBackoff  time.Duration // between requests to the API server
+	maxStartDelay time.Duration // of the first requests
+	seed          maphash.Seed  // of the order of equally near endpoints
 
 	mu      sync.RWMutex
 	index   index
-	imports index // of ServiceImports and their slices
+	imports index // ServiceImports and their slices
 
 	listed [numResources]atomic.Bool
 	serial zoneSerial
@@ -84,31 +64,31 @@ type View struct {
 	importSerial zoneSerial
 	lastEvent    atomic.Int64 // unix nanoseconds
 	changes      atomic.Uint64
-	savePath     string // a file; "" is none
-	fingerprint  string // what shapes the records, for those that are saved
+	savePath     string // "" is none
+	fingerprint  string // of the options that shape saved records
 
 	outages  *outageLog
 	opened   time.Time
 	syncTime atomic.Int64 // from opened to the first sync, in nanoseconds; 0 before
 
 	faultsMu sync.Mutex
-	faulty   map[string]string // object → what is wrong with it
+	faulty   map[string]string // object → its faults
 	faults   uint64
 
 	programming [2]*stat.Histogram // clusterIP, headless
 	requests    requestCounter
 }
 
-// source fills a view until ctx ends. It logs what goes wrong and goes on.
+// source fills a view until ctx ends. It logs errors and retries.
 type source interface {
 	run(ctx context.Context)
 }
 
-// Open prepares the view of cfg: where the API server is and how to log in, or a
-// first read of its manifests, which then is synced at once. It opens no
-// connection. Of cfg, the view takes the source, `labels`, `noendpoints`,
-// `endpoint_pod_names`, `topology`, `zonal` and the client's rates; directives that agree on these may
-// share a view. Errors name the option at fault.
+// Open prepares the view of cfg: it reads the API server's address and credentials, or its
+// manifests, which make it synced at once. It opens no connection. The view uses cfg's
+// source, `labels`, `noendpoints`, `endpoint_pod_names`, `topology`, `zonal` and the
+// client's rates; directives that agree on these may share a view. Errors name the option
+// at fault.
 func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	v := newView(opts)
 	v.converter = newConverter(cfg, opts)
@@ -147,7 +127,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	return v, nil
 }
 
-// newView makes a view that has no source yet.
+// newView returns a view without a source.
 func newView(opts Options) *View {
 	v := &View{
 		log:           opts.Log,
@@ -163,7 +143,7 @@ func newView(opts Options) *View {
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
 		},
 	}
-	v.imports.level = levelAll // their slices are few and all followed
+	v.imports.level = levelAll // all of their few slices are watched
 	if v.log == nil {
 		v.log = slog.New(slog.DiscardHandler)
 	}
@@ -176,8 +156,8 @@ func newView(opts Options) *View {
 	return v
 }
 
-// Run keeps the view up to date until ctx ends: a source that is away is tried
-// again for ever, and what was known stays known.
+// Run keeps the view up to date until ctx ends. It retries a source that fails forever, and
+// keeps what it knows meanwhile.
 func (v *View) Run(ctx context.Context) {
 	defer v.index.epochs.Release(v.serial.shared)
 	if v.savePath == "" {
@@ -191,8 +171,8 @@ func (v *View) Run(ctx context.Context) {
 	saving.Wait()
 }
 
-// Synced reports whether every resource has been listed once: only then is a
-// name that is not in view known not to exist.
+// Synced reports whether every resource has been listed once: only then is it certain that
+// a name that is not in view doesn't exist.
 func (v *View) Synced() bool {
 	for i := range v.listed {
 		if !v.listed[i].Load() {
@@ -202,7 +182,7 @@ func (v *View) Synced() bool {
 	return true
 }
 
-// Stats is a snapshot. It walks the slices: for scrapes, not for packets.
+// Stats returns a snapshot. It visits all slices: it is meant for scrapes, not for queries.
 func (v *View) Stats() Stats {
 	s := Stats{
 		Synced:    v.Synced(),
@@ -238,7 +218,7 @@ func (v *View) Stats() Stats {
 	return s
 }
 
-// setListed notes that all objects of r have been seen once.
+// setListed records that all objects of r have been listed once.
 func (v *View) setListed(r resource) {
 	if v.listed[r].Swap(true) {
 		return
@@ -261,26 +241,26 @@ func (v *View) setSynced() {
 		"namespaces", s.Namespaces, "pods", s.Pods, "level", s.Level, "took", took.Round(time.Millisecond))
 }
 
-// bumpSerial moves the SOA serial: the unix time of the last change that DNS can see.
+// bumpSerial sets the SOA serials to the current Unix time: that of the last visible
+// change.
 func (v *View) bumpSerial() {
 	now := uint32(v.now().Unix())
 	v.serial.Store(now)
 	v.importSerial.Store(now)
 }
 
-// change runs f on the index under the lock, and moves the serial if f says that
-// the change can be seen.
+// change runs f on the index with the lock held, and updates the serial if f reports a
+// visible change.
 func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) }
 
-// changeImports is change for the ServiceImports, whose zones have a serial of their
-// own.
+// changeImports is change for ServiceImports, whose zones have their own serial.
 func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
 
 func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
 	v.mu.Lock()
 	visible := f(x)
 	now := v.now()
-	if visible { // f has moved the epochs, and the serial is of the same change
+	if visible { // f has bumped the epochs
 		serial.Store(uint32(now.Unix()))
 	}
 	v.mu.Unlock()
@@ -288,11 +268,11 @@ func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
 	v.changes.Add(1)
 }
 
-// noteActivity notes that the source has said something.
+// noteActivity records a sign of life of the source.
 func (v *View) noteActivity() { v.lastEvent.Store(v.now().UnixNano()) }
 
-// noteFaults keeps track of objects that DNS can't show in full. A fault is logged once
-// for as long as it stays the same.
+// noteFaults records the faults of an object, none if f is empty, and logs them when they
+// change.
 func (v *View) noteFaults(r resource, ns, name string, f faults) {
 	v.faultsMu.Lock()
 	if len(f) == 0 && len(v.faulty) == 0 {
@@ -317,8 +297,7 @@ func (v *View) noteFaults(r resource, ns, name string, f faults) {
 	}
 }
 
-// pruneFaults forgets the faults of objects that a list of s should have shown, and
-// did not.
+// pruneFaults forgets the faults of objects that are not in the list of s.
 func (v *View) pruneFaults(s *handler) {
 	v.faultsMu.Lock()
 	defer v.faultsMu.Unlock()
@@ -337,8 +316,8 @@ func (v *View) pruneFaults(s *handler) {
 	}
 }
 
-// importsInto reports whether there is a ServiceImport, or a slice of one, in the
-// namespace of that label (in wire form).
+// importsInto reports whether a ServiceImport, or a slice of one, is in the namespace of
+// that label (in wire form).
 func (v *View) importsInto(label []byte) bool {
 	v.mu.RLock()
 	ok := v.imports.namespaces[string(label)].exists()
@@ -346,15 +325,14 @@ func (v *View) importsInto(label []byte) bool {
 	return ok
 }
 
-// service is what the index, or that of ServiceImports, has under a service's key, nil
-// if nothing.
+// service returns the service, or the ServiceImport, with that key; nil if there is none.
 func (v *View) service(key []byte, imports bool) *service {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.indexFor(imports).services[string(key)]
 }
 
-// indexFor is the index of Services, or that of ServiceImports.
+// indexFor returns the index of Services or of ServiceImports.
 func (v *View) indexFor(imports bool) *index {
 	if imports {
 		return &v.imports
@@ -362,7 +340,7 @@ func (v *View) indexFor(imports bool) *index {
 	return &v.index
 }
 
-// hasNamespaceObject reports whether the object of that namespace (a label in wire form) is in
+// hasNamespaceObject reports whether the Namespace with that label (in wire form) is in
 // view.
 func (v *View) hasNamespaceObject(label []byte) bool {
 	v.mu.RLock()
@@ -372,7 +350,8 @@ func (v *View) hasNamespaceObject(label []byte) bool {
 	return ok
 }
 
-// hasNamespace reports whether there is one of that label (in wire form).
+// hasNamespace reports whether the namespace with that label (in wire form), or anything in
+// it, is in view.
 func (v *View) hasNamespace(label []byte) bool {
 	v.mu.RLock()
 	ok := v.index.namespaces[string(label)].exists()

@@ -19,37 +19,35 @@ import (
 )
 
 const (
-	// maxEventBytes is the largest event that is read. The API server takes no object of
-	// more than 3 MiB, and JSON is at most about twice as long as protobuf; double
-	// would be a quarter of a small view's memory.
+	// maxEventBytes bounds an event. The API server accepts objects of at most 3 MiB; in JSON
+	// they are about twice as long as in protobuf.
 	maxEventBytes = 8 << 20
-	// readBufferSize is what a stream reads at once: a Service and its envelope. Double
-	// costs each idle stream as much again, half splits most reads.
+	// readBufferSize is the read buffer of a stream: a Service with its envelope fits.
 	readBufferSize = 4 << 10
 )
 
-// errConnBroken is a stream whose connection ended in the middle.
+// errConnBroken is a stream whose connection ended in the middle of an event.
 var errConnBroken = errors.New("the connection broke")
 
-// decodeError is one object of a stream or list that couldn't be read. What
-// follows can be.
+// decodeError is an object of a stream or list that can't be decoded. The objects after it
+// can.
 type decodeError struct{ error }
 
-// decoder is what objects of one kind look like, and what they are read with. Its
-// streams and lists may be read one after the other, not at once.
+// decoder decodes objects of one type. Its streams and lists are read one after the other,
+// not concurrently.
 type decoder struct {
 	newObject func() runtime.Object
-	// metadata says that the server was asked for the objects' metadata only. One
-	// that doesn't know how may send them whole, in JSON.
+	// metadata says that only metadata was requested. A server that doesn't support this may
+	// send whole objects in JSON.
 	metadata bool
-	// pool are scratches, nil or of this type, that the garbage collector takes when
-	// nothing was read for a while. An agent may have forty streams, and most of them
-	// are silent most of the time.
+	// pool holds sliceDecoders. The garbage collector takes them when nothing has been read
+	// for a while: an agent may have forty streams, most of them silent.
 	pool    sync.Pool
 	current *sliceDecoder // in use
 }
 
-// acquire gets hold of a scratch, end lets it go, and with it the objects read since.
+// acquire takes a sliceDecoder from the pool. release returns it, which invalidates the
+// objects decoded since.
 func (f *decoder) acquire() {
 	if f.current, _ = f.pool.Get().(*sliceDecoder); f.current == nil {
 		f.current = new(sliceDecoder)
@@ -63,20 +61,18 @@ func (f *decoder) release() {
 	}
 }
 
-// protobufObject is an object that reads itself from a protobuf message.
+// protobufObject is an object that decodes itself from a protobuf message.
 type protobufObject interface {
 	runtime.Object
 	Unmarshal(data []byte) error
 }
 
-// protobufMagic starts an object in protobuf; an envelope with its kind and the
-// object's own message follows.
+// protobufMagic precedes an object in protobuf; an envelope (runtime.Unknown) follows.
 const protobufMagic = "k8s\x00"
 
-// decode makes an object of data, in protobuf or JSON, between begin and end. Its
-// strings share no memory with data and may be kept; the rest of it is valid up to
-// the next read. A metav1.Status is returned as it is; other kinds than the form's
-// are unreadable.
+// decode decodes an object in protobuf or JSON, between acquire and release. Its strings
+// share no memory with data and may be kept; the rest is valid until the next decode. A
+// metav1.Status is returned as it is. Other types than the decoder's are a decodeError.
 func (f *decoder) decode(data []byte) (runtime.Object, error) {
 	if message, ok := bytes.CutPrefix(data, []byte(protobufMagic)); ok {
 		kind, raw, err := unwrapObject(message)
@@ -114,7 +110,7 @@ func (f *decoder) decodeProtobuf(kind string, message []byte) (runtime.Object, e
 	return obj, nil
 }
 
-// newInstance is an empty object of kind. Objects of a list need not say theirs.
+// newInstance returns an empty object of kind. Items of a list need not state their kind.
 func (f *decoder) newInstance(kind string) (runtime.Object, error) {
 	if kind == "Status" {
 		return &metav1.Status{}, nil
@@ -127,7 +123,7 @@ func (f *decoder) newInstance(kind string) (runtime.Object, error) {
 	return obj, nil
 }
 
-// unwrapObject opens the wrapping of a protobuf object (runtime.Unknown).
+// unwrapObject decodes the envelope of a protobuf object (runtime.Unknown).
 func unwrapObject(message []byte) (kind string, raw []byte, err error) {
 	f := protobufFields{rest: message}
 	for f.next() {
@@ -156,9 +152,9 @@ type watchStream struct {
 	json    bool
 }
 
-// openWatchStream waits for the first byte of body, which says what form the events
-// have: a JSON object starts with a brace, a protobuf frame with the first byte of
-// a length that such a brace would make 2 GiB.
+// openWatchStream waits for the first byte of body, which tells the encoding: JSON objects
+// start with a brace. As the first byte of a protobuf frame's length, a brace would mean 2
+// GiB.
 func openWatchStream(body io.Reader, f *decoder) (*watchStream, error) {
 	s := &watchStream{decoder: f, in: bufio.NewReaderSize(body, readBufferSize)}
 	first, err := s.in.Peek(1)
@@ -169,9 +165,9 @@ func openWatchStream(body io.Reader, f *decoder) (*watchStream, error) {
 	return s, nil
 }
 
-// next waits for the next event. The object is valid until the next call, its
-// strings for longer. The error is io.EOF at the end of the stream, unreadable if
-// only this event is lost, and final else.
+// next waits for the next event. The object is valid until the next call, its strings
+// longer. It returns io.EOF at the end of the stream and a decodeError if only this event
+// is lost; other errors are final.
 func (s *watchStream) next() (watch.EventType, runtime.Object, error) {
 	s.decoder.release()
 	if _, err := s.in.Peek(1); err != nil {
@@ -204,7 +200,7 @@ func (s *watchStream) next() (watch.EventType, runtime.Object, error) {
 	return kind, obj, err
 }
 
-// unwrapEvent opens a protobuf frame (metav1.WatchEvent).
+// unwrapEvent decodes a protobuf frame (metav1.WatchEvent).
 func unwrapEvent(frame []byte) (kind watch.EventType, object []byte, err error) {
 	f := protobufFields{rest: frame}
 	for f.next() {
@@ -229,7 +225,8 @@ func unwrapEvent(frame []byte) (kind watch.EventType, object []byte, err error) 
 	return kind, object, f.err
 }
 
-// readFrame reads one event with its length before it. It is valid until the next.
+// readFrame reads one event that follows its length. The result is valid until the next
+// read.
 func (s *watchStream) readFrame() ([]byte, error) {
 	head, err := s.in.Peek(4)
 	if err != nil {
@@ -246,7 +243,7 @@ func (s *watchStream) readFrame() ([]byte, error) {
 	now := s.decoder.current
 	now.frame = now.frame[:0]
 	for left := int(n); left > 0; {
-		// The buffer grows with what has come, not with what is announced.
+		// The buffer grows with the data received, not with the announced length.
 		have := len(now.frame)
 		part := min(left, max(have, cap(now.frame)-have, readBufferSize))
 		now.frame = slices.Grow(now.frame, part)[:have+part]
@@ -258,8 +255,7 @@ func (s *watchStream) readFrame() ([]byte, error) {
 	return now.frame, nil
 }
 
-// readLine reads one event up to its newline, which the API server writes behind each.
-// It is valid until the next.
+// readLine reads one event that ends in a newline. The result is valid until the next read.
 func (s *watchStream) readLine() ([]byte, error) {
 	now := s.decoder.current
 	now.frame = now.frame[:0]
@@ -281,7 +277,8 @@ func (s *watchStream) readLine() ([]byte, error) {
 	}
 }
 
-// connError marks an error of the connection; the end of a stream is none.
+// connError wraps an error of the connection in errConnBroken. It returns io.EOF, the end
+// of the stream, unchanged.
 func connError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -289,7 +286,7 @@ func connError(err error) error {
 	return fmt.Errorf("%w: %w", errConnBroken, err)
 }
 
-// unexpectedEOF makes the end in the middle of an event an error.
+// unexpectedEOF replaces io.EOF, in the middle of an event, by io.ErrUnexpectedEOF.
 func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -8,67 +8,65 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Outcome is what [Zone.Answer] came to.
+// Outcome is the result of [Zone.Answer].
 type Outcome uint8
 
 const (
-	// NotMine: no zone of the directive holds the name, or it is a name error that
-	// `fallthrough` passes on. Nothing is written; the next step answers.
+	// NotMine: the name is in no zone of the directive, or it does not exist and
+	// `fallthrough` applies. The reply is empty; the next step answers.
 	NotMine Outcome = iota
-	// Answered: the reply is whole, a negative one included.
+	// Answered: the reply is complete. It may be negative.
 	Answered
-	// NotSynced: the name is not in view, but the view is not complete. Nothing is
-	// written. A name error would be remembered for a service that exists.
+	// NotSynced: the name is not in view, but the view is not synced. The reply is empty,
+	// since a name error would be cached for a service that exists.
 	NotSynced
-	// Alias: the reply holds CNAMEs, and the last one's target is outside of the
-	// zone. What the target resolves to comes behind them; if it does not resolve
-	// the reply stands as it is, NOERROR.
+	// Alias: the reply holds CNAMEs that lead out of the zone. The caller appends the records
+	// of the target; if the target does not resolve, the reply stays as it is, NOERROR.
 	Alias
 	// Refused: a zone transfer. The reply is a bare REFUSED.
 	Refused
-	// Incomplete: the answer hangs on objects that a view of this scope does not
-	// hold, or not yet. Nothing is written. The cluster's own DNS has the answer;
-	// where there is none to ask, [Zone.Await] waits until the view has it.
+	// Incomplete: the answer depends on objects that are not, or not yet, in view. The reply
+	// is empty. The cluster's own DNS knows the answer; callers that can't ask it use
+	// [Zone.Await].
 	Incomplete
-	// OverBudget: the answer takes more steps than the query has left (see [Budget]). Nothing is
-	// written. Who can take longer asks again, without a budget.
+	// OverBudget: the answer takes more steps than are left (see [Budget]). The reply is
+	// empty. A caller that may take longer asks again with a nil Budget.
 	OverBudget
 )
 
-// versionTTL is the TTL of dns-version: the answer changes with the program, so
-// clients may keep it for the working day that CoreDNS gives it too.
+// versionTTL is the TTL of dns-version, as in CoreDNS.
 const versionTTL = 28800
 
-// soaTTL is the most a SOA's own TTL is; the MINIMUM says how long a negative
-// answer holds.
+// soaTTL is the largest TTL of an SOA record itself; its MINIMUM is the TTL of negative
+// answers.
 const soaTTL = 300
 
-// Zone answers the names of one `kubernetes` directive. It is immutable and safe
-// for concurrent use.
+// Zone answers the names of one `kubernetes` directive. It is immutable and safe for
+// concurrent use.
 type Zone struct {
 	view                 *View
 	origins              []origin // longest first
-	primary              *origin  // what PTR records point into; nil if Services have names in none
+	primary              *origin  // the zone of PTR targets; nil if no zone has Services
 	ttl                  uint32
 	pods                 config.PodMode
 	ignoreEmpty          bool
-	namespaces           map[string]struct{} // namespaces' labels in wire form; nil is all
-	needsNamespaceObject bool                // only namespaces whose own objects are in view have names
+	namespaces           map[string]struct{} // labels in wire form; nil is all
+	needsNamespaceObject bool                // only namespaces whose objects are in view have names
 	fallthroughTo        *config.Fallthrough
-	ordered              bool // the nearest endpoints come first
+	ordered              bool // near endpoints come first
 }
 
 // origin is one zone of a directive.
 type origin struct {
 	name    wire.Name
-	svc     wire.Name // what services are under: "svc.<zone>"
+	svc     wire.Name // what services are below: "svc.<zone>"
 	reverse bool
-	imports bool // its names are those of ServiceImports
-	// server and mailbox are the labels in front of the zone, in wire form, that are
-	// the SOA's name server and mailbox; serial is its serial.
+	imports bool // a multicluster zone
+	// server and mailbox are the labels, in wire form, in front of the zone in the SOA's
+	// MNAME and RNAME.
 	server, mailbox string
 	serial          *zoneSerial
-	zonal           bool // names by topology zone
+	zonal           bool // has names by topology zone
 }
 
 const (
@@ -76,8 +74,7 @@ const (
 	arpa6 = "\x03ip6\x04arpa\x00"
 )
 
-// newOrigin is the zone name, whose names are those of ServiceImports if it is among
-// imports.
+// newOrigin returns the zone called name, a multicluster zone if it is among imports.
 func newOrigin(v *View, name wire.Name, imports []wire.Name) origin {
 	o := origin{
 		name: name, svc: "\x03svc" + name,
@@ -91,13 +88,12 @@ func newOrigin(v *View, name wire.Name, imports []wire.Name) origin {
 	return o
 }
 
-// lacksServices reports whether Services have no names in o.
+// lacksServices reports whether o has no names of Services.
 func (o *origin) lacksServices() bool { return o.reverse || o.imports }
 
-// NewZone gives the answers of cfg from v. Of cfg it takes the zones and what
-// shapes an answer: `namespaces`, `multicluster`, `ttl`, `pods`, `ignore`,
-// `fallthrough`, `zonal`, `topology`. Where Services have names in none of the zones
-// there is no name for a PTR record to hold, and no address has one.
+// NewZone returns the zones of cfg, answered from v. It uses cfg's zones, `namespaces`,
+// `multicluster`, `ttl`, `pods`, `ignore`, `fallthrough`, `zonal` and `topology`. If no
+// zone has names of Services, no address has a PTR record.
 func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	z := &Zone{
 		view: v, ttl: cfg.TTL, pods: cfg.Pods,
@@ -133,15 +129,14 @@ func NewZone(v *View, cfg *config.Kubernetes) *Zone {
 	return z
 }
 
-// View is the view z answers from.
+// View returns the view that z answers from.
 func (z *Zone) View() *View { return z.view }
 
-// Answer writes the answer to q, which must be of class IN, into r, which must have
-// been started for q and hold nothing yet. It takes no more steps than b has, and none
-// that don't make a difference to what r is expected to hold. It does not block. With [Alias] it also
-// gives the name outside of the zone that the server resolves in its own way; the
-// name is "" with every other outcome. What has no object to make, which is all
-// address and negative answers, allocates nothing.
+// Answer writes the answer to q, which must be of class IN, into r, which must have been
+// started for q and be empty. It takes no more steps than b has, and stops when r can hold
+// no more. It does not block. With [Alias] it also returns the name outside of the zone
+// that the caller must resolve; otherwise that is "". Address and negative answers do not
+// allocate.
 func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
 	name := q.Name()
 	o := z.origin(name)
@@ -177,8 +172,7 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 	return Answered, ""
 }
 
-// outcomeOf is what keeps an answer that ends at the node end, and has taken what b lacks, from being one; [Answered]
-// is nothing.
+// outcomeOf returns the outcome of an answer that ends at the node end, with the budget b.
 func (z *Zone) outcomeOf(end nodeType, b *Budget) Outcome {
 	switch {
 	case b.exhausted():
@@ -191,11 +185,10 @@ func (z *Zone) outcomeOf(end nodeType, b *Budget) Outcome {
 	return Answered
 }
 
-// Await waits until the view holds what the answer to q, which was [Incomplete],
-// hangs on: it is for those who have no other server to ask. With a name that only
-// the whole cluster's objects can tell, such as an endpoint's reverse name, the view
-// follows the whole cluster for as long as such names are asked for. The error is
-// that of ctx.
+// Await waits until the view holds the data for the answer to q, which was [Incomplete]. It
+// is for callers without another server to ask. For a name that depends on the whole
+// cluster, such as an endpoint's reverse name, the view watches the whole cluster for as
+// long as such names are queried. Await returns the error of ctx.
 func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
 	return z.view.await(ctx, q, func(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Name) {
 		outcome, target := z.Answer(q, r, b)
@@ -206,8 +199,7 @@ func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
 	})
 }
 
-// await waits until answer gives something other than [Incomplete] for q, or ctx
-// ends.
+// await waits until answer returns something other than [Incomplete] for q, or ctx ends.
 func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query, *wire.Reply, *Budget) (Outcome, wire.Name)) error {
 	for {
 		more := v.scope.more()
@@ -224,8 +216,8 @@ func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query
 	}
 }
 
-// requestWholeCluster has the view follow what m, which is elsewhere, hangs on if that isn't the
-// slices of one namespace.
+// requestWholeCluster makes the view watch all that m, which is incomplete, depends on,
+// unless that is a single namespace.
 func (v *View) requestWholeCluster(m match) {
 	switch {
 	case m.node != incomplete || m.svc != nil:
@@ -237,7 +229,7 @@ func (v *View) requestWholeCluster(m match) {
 	}
 }
 
-// Origins are the zones of the directive, the longest first.
+// Origins returns the zones of the directive, the longest first.
 func (z *Zone) Origins() []wire.Name {
 	names := make([]wire.Name, len(z.origins))
 	for i := range z.origins {
@@ -266,7 +258,7 @@ func (w *answerWriter) writeNXDomain() {
 	w.writeSOA(wire.Authority)
 }
 
-// fallsThrough reports whether name errors for name go on to the next directive.
+// fallsThrough reports whether `fallthrough` applies to name errors for name.
 func (z *Zone) fallsThrough(name []byte) bool {
 	if z.fallthroughTo == nil {
 		return false
@@ -279,7 +271,7 @@ func (z *Zone) fallsThrough(name []byte) bool {
 	return len(z.fallthroughTo.Zones) == 0
 }
 
-// origin is the longest zone that holds name, nil if none does.
+// origin returns the longest zone that contains name, nil if none does.
 func (z *Zone) origin(name []byte) *origin {
 	for i := range z.origins {
 		if wire.Under(name, z.origins[i].name) {
