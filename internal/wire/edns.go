@@ -6,35 +6,32 @@ const (
 	optionEDE  = 15 // RFC 8914, 2
 )
 
-// EDE is an extended error's INFO-CODE (RFC 8914, 4).
+// EDE is the INFO-CODE of an extended DNS error (RFC 8914, 4).
 type EDE uint16
 
-// The extended errors this module gives.
+// The extended errors that this module sends.
 const (
 	EDEOther    EDE = 0
 	EDEBlocked  EDE = 15
 	EDEFiltered EDE = 17
 )
 
-// MaxNSID is the most bytes an identifier of the server may have. Behind the longest
-// question, with an extended error, it fits into the 512 bytes that every client takes;
-// thirty more would not. The longest host name has 64.
+// MaxNSID is the maximum length of the server's identifier, in bytes. With the longest
+// question and an extended error it fits into the 512 bytes that every client accepts.
 const MaxNSID = 200
 
-// MaxEDEText is the most bytes of text an extended error may have: half cuts a sentence,
-// double leaves no place for records in the 512 bytes that every client takes. Where it does
-// not fit it is left out.
+// MaxEDEText is the maximum length of an extended error's text, in bytes. The text is omitted
+// from a reply that has no room for it.
 const MaxEDEText = 100
 
-// optionHead is an option's code and length; edeLen is a whole extended error without
-// text.
+// optionHead is the length of an option's code and length; edeLen is that of an extended
+// error without text.
 const (
 	optionHead = 4
 	edeLen     = optionHead + 2
 )
 
-// readOptions notes which of the options in the OPT record's RDATA are asked for. What
-// is behind a broken one is passed over.
+// readOptions reads the options in the OPT record's RDATA, up to the first malformed one.
 func (q *Query) readOptions(data []byte) {
 	for len(data) >= optionHead {
 		end := optionHead + int(u16(data[2:]))
@@ -48,24 +45,22 @@ func (q *Query) readOptions(data []byte) {
 	}
 }
 
-// SetNSID has the reply name the server in an option of its OPT record, if it has one.
-// id may have [MaxNSID] bytes; "" takes it back. Unlike all else it outlives
-// [Reply.Reset], since it says nothing of the answer.
+// SetNSID adds the server's identifier to the reply's OPT record, if it has one. id has at
+// most [MaxNSID] bytes; "" removes it. [Reply.Reset] keeps it.
 func (r *Reply) SetNSID(id string) { r.nsid = id }
 
-// SetEDE has the reply say in an option of its OPT record, if it has one, why it is
-// what it is.
+// SetEDE adds an extended error to the reply's OPT record, if it has one.
 func (r *Reply) SetEDE(code EDE) { r.SetEDEText(code, "") }
 
-// SetEDEText is [Reply.SetEDE] with a text for people, of [MaxEDEText] bytes at most.
+// SetEDEText is [Reply.SetEDE] with a text of at most [MaxEDEText] bytes.
 func (r *Reply) SetEDEText(code EDE, text string) { r.ede, r.explained, r.edeText = code, true, text }
 
-// CopyEDE has the reply say what other does of why it is what it is.
+// CopyEDE copies other's extended error.
 func (r *Reply) CopyEDE(other *Reply) {
 	r.ede, r.explained, r.edeText = other.ede, other.explained, other.edeText
 }
 
-// optionsLen is what the options of the OPT record take.
+// optionsLen returns the length of the OPT record's options.
 func (r *Reply) optionsLen() (n int) {
 	if r.explained {
 		n = edeLen + len(r.edeText)
@@ -76,7 +71,7 @@ func (r *Reply) optionsLen() (n int) {
 	return n
 }
 
-// appendOptions appends what optionsLen counts.
+// appendOptions appends the OPT record's options.
 func (r *Reply) appendOptions() {
 	if r.explained {
 		r.b = append16(r.b, optionEDE)

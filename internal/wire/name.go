@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// ErrName is what every refused name wraps.
+// ErrName is wrapped by the errors of malformed names.
 var ErrName = errors.New("not a domain name")
 
 // Name is a domain name in wire form, lower case, uncompressed, with its root
 // byte. The zero value is no name; the root is "\x00". A Name is comparable and
-// is what maps are keyed by.
+// can be the key of a map.
 type Name string
 
 // Root is the DNS root.
@@ -28,7 +28,7 @@ func ParseName(s string) (Name, error) {
 		return "", fmt.Errorf("%w: it is empty", ErrName)
 	}
 	out := make([]byte, 1, len(s)+2)
-	start := 0 // where the length byte of the current label stands
+	start := 0 // of the current label's length byte
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		if c == '.' {
@@ -51,7 +51,7 @@ func ParseName(s string) (Name, error) {
 	return closeName(out, start, s)
 }
 
-// closeName closes the last label, if no dot has, and adds the root.
+// closeName closes the last label, unless a dot has, and adds the root.
 func closeName(out []byte, start int, s string) (Name, error) {
 	if len(out)-start > 1 {
 		if err := closeLabel(out, start, s); err != nil {
@@ -71,14 +71,14 @@ func closeLabel(out []byte, start int, s string) error {
 		return fmt.Errorf("%w: %q has an empty label", ErrName, s)
 	}
 	if n > MaxLabel {
-		return fmt.Errorf("%w: %q has a label of %d bytes, the most is %d", ErrName, s, n, MaxLabel)
+		return fmt.Errorf("%w: %q has a label of %d bytes, at most %d are allowed", ErrName, s, n, MaxLabel)
 	}
 	out[start] = byte(n)
 	return nil
 }
 
 // unescape reads what follows a backslash: three digits or one character. n is
-// the bytes read, 0 if the escape is broken.
+// the number of bytes read, 0 if the escape is malformed.
 func unescape(s string) (c byte, n int) {
 	if len(s) >= 3 && isDigit(s[0]) && isDigit(s[1]) && isDigit(s[2]) {
 		v := int(s[0]-'0')*100 + int(s[1]-'0')*10 + int(s[2]-'0')
@@ -95,7 +95,7 @@ func unescape(s string) (c byte, n int) {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// String is the presentation form, with the last dot (RFC 1035, 5.1).
+// String returns the presentation form, with the trailing dot (RFC 1035, 5.1).
 func (n Name) String() string {
 	if n == Root {
 		return "."
@@ -123,7 +123,7 @@ func (n Name) String() string {
 	return b.String()
 }
 
-// Parent is the name without its first label; the root's parent is the root.
+// Parent returns the name without its first label; the root's parent is the root.
 func (n Name) Parent() Name {
 	if len(n) < 2 {
 		return Root
@@ -131,7 +131,7 @@ func (n Name) Parent() Name {
 	return n[1+n[0]:]
 }
 
-// Labels is the number of labels in n, the root not counted.
+// Labels returns the number of labels in n, without the root.
 func (n Name) Labels() int {
 	labels := 0
 	for ; len(n) > 1; n = n.Parent() {
@@ -169,9 +169,8 @@ var lower = func() (t [256]byte) {
 	return t
 }()
 
-// skipName gives the offset behind the name that starts at off, or -1 if the
-// name leaves msg, holds a reserved label type, or points anywhere but back.
-// Pointers are not followed.
+// skipName returns the offset after the name at off, or -1 if the name leaves msg or has a
+// reserved label type. It doesn't follow pointers.
 func skipName(msg []byte, off int) int {
 	for off < len(msg) {
 		c := int(msg[off])
@@ -191,10 +190,10 @@ func skipName(msg []byte, off int) int {
 	return -1
 }
 
-// unpackName copies the name at off, decompressed and lower-cased, to dst. It
-// gives the bytes of dst used and the offset behind the name in msg; n is 0 if
-// the name is broken, loops, or is longer than dst. What is read behind its first
-// pointer is taken from left, whose end does not end it.
+// unpackName copies the name at off, decompressed and in lower case, to dst. It
+// returns the number of bytes written and the offset after the name in msg; n is 0 if
+// the name is malformed, loops, or is longer than dst. It spends left for what it reads
+// after the first pointer, but doesn't stop when left is used up.
 //
 //nolint:gocyclo // one loop over three kinds of length byte, each with its bounds; apart they are harder to check
 func unpackName(dst, msg []byte, off int, left *readBudget) (n, end int) {

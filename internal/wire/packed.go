@@ -8,51 +8,50 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ErrResponse is what every refused response wraps.
+// ErrResponse is wrapped by the errors of responses that are refused.
 var ErrResponse = errors.New("broken response")
 
-// errTooCostly is the error of a message that takes too long to read for its length.
-var errTooCostly = fmt.Errorf("%w: its names point to too many others", ErrResponse)
+// errTooCostly is the error of a message that exceeds its [readBudget].
+var errTooCostly = fmt.Errorf("%w: it has too many compression pointers", ErrResponse)
 
-// Packed is a whole reply as it is kept between queries: a checked message with
-// ID 0, its question in lower case, its names compressed and no OPT record,
-// followed by the offsets of its TTLs. It is immutable and safe for concurrent
-// use; the zero value is no reply.
+// Packed is a reply in the form in which it is cached: a checked message with ID 0, the
+// question in lower case, compressed names and no OPT record, followed by the offsets of its
+// TTLs. It is immutable and safe for concurrent use. The zero value is no reply.
 type Packed struct {
 	data []byte
 }
 
-// Size is the memory p's bytes take, what the allocator rounds up included.
+// Size returns the number of bytes that p takes in memory.
 func (p Packed) Size() int { return cap(p.data) }
 
-// Rcode is the reply's response code.
+// Rcode returns the reply's response code. p is not the zero Packed.
 func (p Packed) Rcode() Rcode { return Rcode(u16(p.data[2:]) & rcodeMask) }
 
-// IsZero reports whether p is no reply at all.
+// IsZero reports whether p is the zero Packed.
 func (p Packed) IsZero() bool { return p.data == nil }
 
-// IsReplyTo reports whether p is the reply to q's question; the zero Packed is to none.
+// IsReplyTo reports whether p is a reply to q's question. It is false for the zero Packed.
 func (p Packed) IsReplyTo(q *Query) bool {
 	end := q.questionEnd()
 	return len(p.data) >= end && string(p.data[HeaderLen:HeaderLen+q.nameLen]) == string(q.Name()) &&
 		u16(p.data[end-4:]) == q.Type && u16(p.data[end-2:]) == q.Class
 }
 
-// end is where the message ends and the offsets begin: there is one of two bytes
-// for each record. p is not the zero Packed.
+// end returns the end of the message, where the offsets begin: two bytes for each record. p
+// is not the zero Packed.
 func (p Packed) end() int {
 	return len(p.data) - 2*(int(u16(p.data[6:]))+int(u16(p.data[8:]))+int(u16(p.data[10:])))
 }
 
 func (p Packed) message() []byte { return p.data[:p.end()] }
 
-// Response is an upstream's reply, read and checked.
+// Response is an upstream's reply that has been read and checked.
 type Response struct {
 	Packed Packed
 	Rcode  Rcode
-	// Truncated is the TC bit: the answer is not whole.
+	// Truncated is the TC bit: the answer is incomplete.
 	Truncated bool
-	// Records is the number of records, OPT not counted.
+	// Records is the number of records, without OPT.
 	Records int
 	// Answers is the number of records in the answer section.
 	Answers int
@@ -65,14 +64,14 @@ type Response struct {
 	// Answered says that the answer section holds a record of the type asked
 	// for at the end of the CNAME chain that starts at the qname.
 	Answered bool
-	// Contradictory says that the answer section does not agree with itself, or with the
-	// rcode, on what there is: see [responseScan.followAliases].
+	// Contradictory says that the answer section contradicts itself or the rcode: see
+	// [responseScan.followAliases].
 	Contradictory bool
 }
 
-// Matches reports whether msg is a reply to query: its ID, and its question but
-// for case. A reply without a question says nothing about a name, so that it is taken
-// only for an error of the server: those that can't read a query send a bare header.
+// Matches reports whether msg is a reply to query: whether the ID and, without regard to
+// case, the question are the same. A reply without a question matches only if it is an error
+// that a server sends for a query that it can't read.
 func Matches(msg, query []byte) bool {
 	if len(msg) < HeaderLen || len(query) < HeaderLen || u16(msg) != u16(query) || u16(msg[2:])&flagQR == 0 {
 		return false
@@ -87,8 +86,8 @@ func Matches(msg, query []byte) bool {
 	}
 }
 
-// bareRcode reports whether a reply without a question may have rcode c: the errors that a
-// server gives before it has looked at a name. Any other would be taken on its ID alone.
+// bareRcode reports whether a reply without a question may have rcode c: an error that a
+// server sends before it has read a name. Others would be accepted by their ID alone.
 func bareRcode(c Rcode) bool {
 	switch c {
 	case FormErr, ServFail, NotImp, Refused:
@@ -110,8 +109,8 @@ func sameQuestion(msg, query []byte) bool {
 	return string(msg[end:end+4]) == string(query[end:end+4])
 }
 
-// ParseResponse reads msg, a reply that [Matches] a query for q's question, and
-// packs it. The result holds no reference to msg. Errors wrap [ErrResponse].
+// ParseResponse checks and packs msg, a reply that [Matches] a query for q's question. The
+// result holds no reference to msg. Errors wrap [ErrResponse].
 func ParseResponse(msg []byte, q *Query) (Response, error) {
 	if len(msg) < HeaderLen {
 		return Response{}, fmt.Errorf("%w: %d bytes are no header", ErrResponse, len(msg))
@@ -128,7 +127,7 @@ func ParseResponse(msg []byte, q *Query) (Response, error) {
 		if msg, err = repack(msg); err != nil {
 			return Response{}, err
 		}
-		rcode := s.Rcode // the extended part went with the OPT record
+		rcode := s.Rcode // repack drops its extended part with the OPT record
 		// Names that were written out may be pointers now.
 		if s, err = scanResponse(msg, q, 2*left); err != nil {
 			return Response{}, err
@@ -142,8 +141,8 @@ func ParseResponse(msg []byte, q *Query) (Response, error) {
 	return s.Response, nil
 }
 
-// ErrorResponse is a reply to q with rcode c and no records, such as a SERVFAIL
-// that is kept for a while.
+// ErrorResponse returns a reply to q with rcode c and no records, such as a SERVFAIL
+// that is cached.
 func ErrorResponse(q *Query, c Rcode) Response { return bareResponse(q, c) }
 
 func bareResponse(q *Query, c Rcode) Response {
@@ -155,7 +154,7 @@ func bareResponse(q *Query, c Rcode) Response {
 	return Response{Packed: p, Rcode: c}
 }
 
-// pack lays msg out as a Packed, with ID 0 and the question in lower case.
+// pack makes msg a Packed, with ID 0 and the question in lower case.
 func pack(msg []byte, q *Query, ttls []uint16) Packed {
 	data := slices.Grow([]byte(nil), len(msg)+2*len(ttls)) // its cap is what it takes
 	data = append(data, msg...)
@@ -167,16 +166,16 @@ func pack(msg []byte, q *Query, ttls []uint16) Packed {
 	return Packed{data: data}
 }
 
-// responseScan is what one walk over a response finds.
+// responseScan is the result of reading a response once.
 type responseScan struct {
 	Response
 	checker
 	opts   uint16 // OPT records found
-	end    int    // behind the last record that is kept
-	repack bool   // an OPT before other records, or a name the question could stand for
+	end    int    // after the last record that is packed
+	repack bool   // an OPT record before others, or a name that could be a pointer to the question
 }
 
-// scanResponse walks over every record of msg once, in so many steps at most.
+// scanResponse reads every record of msg once, with the budget left.
 func scanResponse(msg []byte, q *Query, left readBudget) (responseScan, error) {
 	var s responseScan
 	flags := u16(msg[2:])
@@ -209,7 +208,7 @@ func scanResponse(msg []byte, q *Query, left readBudget) (responseScan, error) {
 	return s, nil
 }
 
-// recordError is why the record number i of the section is not taken.
+// recordError returns the error of the section's record number i.
 func (s *responseScan) recordError(i uint16, section Section) error {
 	if s.left < 0 {
 		return errTooCostly
@@ -217,21 +216,21 @@ func (s *responseScan) recordError(i uint16, section Section) error {
 	return fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i, section)
 }
 
-// count takes down one record of a walk that has been checked.
+// count adds a checked record to s.
 func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	if rr.Type == TypeOPT {
 		s.opts++
-		if rr.TTL>>24 != 0 { // an extended rcode: nothing a client without EDNS could be told
+		if rr.TTL>>24 != 0 { // an extended rcode, which a client without EDNS could not be sent
 			s.Rcode = ServFail
 		}
 		return
 	}
-	// What follows an OPT record can't move up: names point by offset.
+	// Records after an OPT record can't just be moved: names point by offset.
 	s.repack = s.repack || s.opts > 0 || namesQuestion(msg, q, rr.Start)
 	s.end = rr.End
 	s.Records++
 	ttl := rr.TTL
-	if ttl>>31 != 0 { // RFC 2181, 8: with the highest bit set it is zero
+	if ttl>>31 != 0 { // RFC 2181, 8: a TTL with the highest bit set is 0
 		ttl = 0
 	}
 	s.MinTTL = min(s.MinTTL, ttl)
@@ -246,7 +245,7 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	}
 }
 
-// namesQuestion reports whether the name at off is the qname written out.
+// namesQuestion reports whether the name at off is the qname, uncompressed.
 func namesQuestion(msg []byte, q *Query, off int) bool {
 	end := off + q.nameLen
 	if end > len(msg) || msg[off]&0xC0 != 0 || q.nameLen == 1 {
@@ -260,9 +259,8 @@ func namesQuestion(msg []byte, q *Query, off int) bool {
 	return true
 }
 
-// repack writes msg anew with its names compressed, its question and what
-// equals it in lower case, and its OPT record last. This is the path of rare
-// shapes: it goes through objects.
+// repack rewrites msg with compressed names, the question and equal names in lower case,
+// and without OPT records. It is for rare messages and unpacks them into objects.
 func repack(msg []byte) ([]byte, error) {
 	m, err := Unpack(msg)
 	if err != nil {
@@ -290,8 +288,8 @@ func repack(msg []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrResponse, err)
 	}
-	if len(out) > MaxMessage { // names that were compressed where they may not be (RFC 3597, 4)
-		return nil, fmt.Errorf("%w: it has %d bytes without its OPT record in the middle", ErrResponse, len(out))
+	if len(out) > MaxMessage { // names were compressed where they may not be (RFC 3597, 4)
+		return nil, fmt.Errorf("%w: it has %d bytes with its names uncompressed", ErrResponse, len(out))
 	}
 	return out, nil
 }
@@ -308,9 +306,9 @@ func equalFold(a, b string) bool {
 	return true
 }
 
-// AppendAnswers appends the answer section of msg to r's, whatever its owner
-// names are: what an alias in the cluster that points out of it resolves to. A
-// rare path, through objects. msg is a whole message from [Reply.Finish].
+// AppendAnswers appends the answer section of msg to r's, whatever its owner names are: the
+// answers for the target of an alias. It is for rare cases and unpacks msg into objects. msg
+// is a message from [Reply.Finish].
 func (r *Reply) AppendAnswers(msg []byte) error {
 	m, err := Unpack(msg)
 	if err != nil {

@@ -1,13 +1,13 @@
 package wire
 
-// ParseResult is what reading a packet as a query came to.
+// ParseResult says how a packet is answered.
 type ParseResult uint8
 
 const (
 	// Serve: a well-formed query with one question.
 	Serve ParseResult = iota
-	// Drop: not a query at all (too short for a header, or a response);
-	// answering it would make the server a mirror.
+	// Drop: too short for a header, or a response. It is not answered, so that no one can
+	// use the server as a reflector.
 	Drop
 	// Malformed: answered FORMERR with a bare header.
 	Malformed
@@ -16,10 +16,10 @@ const (
 	Unsupported
 )
 
-// Query is a DNS query read in place. Its zero value is ready for [Query.Parse],
-// and it may be parsed into again and again; it is not safe for concurrent use.
+// Query is a DNS query read in place. Its zero value is ready for [Query.Parse], and it can
+// be reused. It is not safe for concurrent use.
 type Query struct {
-	// Packet is the whole message as it came. It belongs to the caller and
+	// Packet is the whole message as received. It belongs to the caller and
 	// must not change while the Query is in use.
 	Packet []byte
 
@@ -27,14 +27,14 @@ type Query struct {
 	Type  uint16
 	Class uint16
 
-	// EDNS says whether the query has an OPT record; the fields below mean
-	// nothing without it.
+	// EDNS says whether the query has an OPT record; the fields below are
+	// meaningless without it.
 	EDNS    bool
 	DO      bool
-	NSID    bool // the client asks which server answers (RFC 5001, 2.1)
+	NSID    bool // the client asks for the server's identifier (RFC 5001, 2.1)
 	Version uint8
-	// UDPSize is the payload size the client claims, as it stands in the OPT
-	// record: it may be below [MinUDP]. See [Query.Limit].
+	// UDPSize is the UDP payload size in the OPT record. It may be less than [MinUDP]; see
+	// [Query.Limit].
 	UDPSize uint16
 
 	flags   uint16
@@ -43,9 +43,9 @@ type Query struct {
 	name    [MaxName]byte
 }
 
-// Parse reads packet. The counts it takes are those a stub resolver sends: one
-// question, at most one record in the answer (NOTIFY, IXFR) and authority
-// sections, at most two in the additional section (OPT and TSIG).
+// Parse reads packet. It accepts the counts that stub resolvers send: one question, at most
+// one record in the answer and authority sections (NOTIFY, IXFR), and at most two in the
+// additional section (OPT and TSIG).
 func (q *Query) Parse(packet []byte) ParseResult {
 	q.Packet = packet
 	q.nameLen, q.labels = 0, 0
@@ -73,8 +73,8 @@ func (q *Query) Parse(packet []byte) ParseResult {
 	return q.parseRecords(packet, off+4)
 }
 
-// parseName reads the question's name and gives the offset behind it, or -1. A
-// compressed question has nothing to point at and is broken.
+// parseName reads the question's name and returns the offset after it, or -1. A
+// compressed question has nothing to point at and is malformed.
 func (q *Query) parseName(packet []byte) int {
 	off := HeaderLen
 	for off < len(packet) {
@@ -99,7 +99,7 @@ func (q *Query) parseName(packet []byte) int {
 	return -1
 }
 
-// parseRecords walks what follows the question, for the OPT record.
+// parseRecords reads the records after the question and looks for the OPT record.
 func (q *Query) parseRecords(packet []byte, off int) ParseResult {
 	before := int(u16(packet[6:])) + int(u16(packet[8:])) // records ahead of the additional section
 	total := before + int(u16(packet[10:]))
@@ -127,27 +127,27 @@ func (q *Query) parseRecords(packet []byte, off int) ParseResult {
 	return Serve
 }
 
-// Name is the qname, lower case, in wire form. It is valid until the next
-// Parse and must not be written to.
+// Name returns the qname in lower case and wire form. It is valid until the next
+// Parse and must not be changed.
 func (q *Query) Name() []byte { return q.name[:q.nameLen] }
 
-// Labels is the number of labels in the qname, the root not counted.
+// Labels returns the number of labels in the qname, without the root.
 func (q *Query) Labels() int { return q.labels }
 
-// Opcode is the header's opcode (RFC 1035, 4.1.1).
+// Opcode returns the header's opcode (RFC 1035, 4.1.1).
 func (q *Query) Opcode() int { return int(q.flags >> opcodeShift & opcodeMask) }
 
-// RD, CD and AD are the header's bits.
+// RD returns the "recursion desired" bit (RFC 1035, 4.1.1).
 func (q *Query) RD() bool { return q.flags&flagRD != 0 }
 
-// CD is the "checking disabled" bit (RFC 4035, 3.2.2).
+// CD returns the "checking disabled" bit (RFC 4035, 3.2.2).
 func (q *Query) CD() bool { return q.flags&flagCD != 0 }
 
-// AD in a query asks for the AD bit of the answer (RFC 6840, 5.7).
+// AD returns the AD bit, with which a query asks for the AD bit of the reply (RFC 6840, 5.7).
 func (q *Query) AD() bool { return q.flags&flagAD != 0 }
 
-// Limit is the most bytes a UDP reply may have: 512 without EDNS, else what the
-// client claims, but never less than 512 (RFC 6891, 6.2.3).
+// Limit returns the maximum size of a UDP reply in bytes: 512 without EDNS, otherwise the
+// client's payload size, but at least 512 (RFC 6891, 6.2.3).
 func (q *Query) Limit() int {
 	if !q.EDNS || q.UDPSize < MinUDP {
 		return MinUDP
@@ -155,14 +155,13 @@ func (q *Query) Limit() int {
 	return int(q.UDPSize)
 }
 
-// questionEnd is the offset behind the question section.
+// questionEnd returns the offset after the question section.
 func (q *Query) questionEnd() int { return HeaderLen + q.nameLen + 4 }
 
-// AppendQuery appends a query of its own for name to b: recursion desired, and
-// the flags RD, CD and DO of like (nil: none), with an EDNS record that claims
-// size. A query like another has AD set (RFC 6840, 5.7), because the reply may be kept
-// for a client that wants to know; [Reply.Finish] clears AD for one that does
-// not. id is put as it is: it must be unpredictable (RFC 5452, 9.2).
+// AppendQuery appends a query for name to b, with an OPT record for payload size size. Its
+// RD, CD and DO bits are those of like; if like is nil, only RD is set. With like it has AD
+// set (RFC 6840, 5.7), because the reply may be cached for a client that asks for AD;
+// [Reply.Finish] clears AD for others. id must be unpredictable (RFC 5452, 9.2).
 func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, size uint16) []byte {
 	flags := uint16(flagRD)
 	do := byte(0)

@@ -6,26 +6,25 @@ import (
 	"github.com/miekg/dns"
 )
 
-// readBudget is how many more labels (each eight bytes of them) and pointers may be read behind compression pointers in
-// one message; less than zero says that it was too many, and that the message is to be
-// refused. A pointer has two bytes and may lead to a name of 127 labels with a pointer
-// before each (RFC 1035, 4.1.4, bounds neither), so that without it a message can cost
-// a hundred steps for each of its bytes. What stands before the first pointer of a name
-// is not counted: its bytes are the record's own.
+// readBudget is how many more labels and pointers may be read after compression pointers in
+// one message; eight bytes of a label count as another label. If it is negative, the message
+// is refused. A pointer has two bytes and may lead to a name of 127 labels with a pointer
+// before each (RFC 1035, 4.1.4, bounds neither): without a budget a message could cost a
+// hundred steps for each of its bytes. Labels before the first pointer of a name are not
+// counted, because they are bytes of the record itself.
 type readBudget int
 
 const (
-	// baseBudget is for short messages, whose few records may all have long names: 200
-	// pointers to names of 20 labels.
+	// baseBudget allows 200 pointers to names of 20 labels, for short messages whose few
+	// records all have long names.
 	baseBudget = 4096
-	// budgetPerByte allows 4,000 records in 64 KiB, with an owner and a name in the RDATA
-	// that are never the ones before, three pointers deep with twelve labels behind
-	// those. Half as much is met by large zones with deep names, double only costs.
+	// budgetPerByte allows 4,000 records in 64 KiB whose owner and RDATA have different names,
+	// each with three pointers and twelve labels. Large zones with deep names come close.
 	budgetPerByte = 2
 )
 
-// spend counts a label or a pointer that begins with the byte c. Every eight bytes of a
-// label are as dear as another label.
+// spend counts a label or a pointer that begins with the byte c. Every eight bytes of a label
+// cost as much as another label.
 func (s *readBudget) spend(c int) {
 	*s--
 	if c <= MaxLabel {
@@ -33,11 +32,11 @@ func (s *readBudget) spend(c int) {
 	}
 }
 
-// newReadBudget is for a message of n bytes.
+// newReadBudget returns the budget for a message of n bytes.
 func newReadBudget(n int) readBudget { return baseBudget + budgetPerByte*readBudget(n) }
 
-// equalNames reports whether the name at off is name, which is lower case and uncompressed.
-// What it reads of msg must have been checked.
+// equalNames reports whether the name at off equals name, which is in lower case and
+// uncompressed. The name at off must have been checked.
 func (s *readBudget) equalNames(msg []byte, off int, name []byte) bool {
 	pointed := false
 	for at := 0; ; {
@@ -68,22 +67,21 @@ func (s *readBudget) equalNames(msg []byte, off int, name []byte) bool {
 }
 
 const (
-	// objectName is what a name costs at least that becomes an object, in steps: an
-	// allocation takes as long as some ten labels. RDATA may hold thousands of names
-	// of a byte.
+	// objectName is the cost of unpacking a name into an object, besides its bytes: an
+	// allocation takes as long as some ten labels. RDATA may have thousands of one-byte names.
 	objectName = 8
-	// maxObjects bounds the bytes of all names in a message that becomes objects, which
-	// have each name written out: 4,000 records with two names of 60 bytes each. They
-	// take some ten nanoseconds a byte, and are for rare shapes.
+	// maxObjects bounds the bytes of all names in a message that is unpacked into objects,
+	// where each name is uncompressed: 4,000 records with two names of 60 bytes each. A byte
+	// takes some ten nanoseconds.
 	maxObjects readBudget = 8 * (MaxMessage + 1)
 )
 
-// Unpack reads msg into objects. It refuses what would take far longer than other messages
-// of that length, for which miekg/dns has a bound for each name but none for all. Errors
-// wrap [ErrResponse].
+// Unpack unpacks msg into objects. It refuses messages that would take far longer than others
+// of their length: miekg/dns bounds each name, but not all together. Errors wrap
+// [ErrResponse].
 func Unpack(msg []byte) (*dns.Msg, error) {
 	if left := maxObjects; !left.allows(msg) {
-		return nil, fmt.Errorf("%w: its names are too long in all", ErrResponse)
+		return nil, fmt.Errorf("%w: its names are too long in total", ErrResponse)
 	}
 	m := new(dns.Msg)
 	if err := m.Unpack(msg); err != nil {
@@ -92,8 +90,8 @@ func Unpack(msg []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// allows counts the bytes of all names in msg, and reports whether there are not too many.
-// What is broken ends the count, since it ends the reading, too.
+// allows counts the bytes of all names in msg and reports whether the budget suffices. It
+// stops at a malformed record, as unpacking does.
 func (s *readBudget) allows(msg []byte) bool {
 	if len(msg) < HeaderLen {
 		return true
@@ -117,9 +115,9 @@ func (s *readBudget) allows(msg []byte) bool {
 	return *s >= 0
 }
 
-// spendNames counts the bytes of n names that follow one another from off on; with n below
-// zero they go on to the end of msg. It gives the offset behind them, -1 if one is broken
-// or they are too many.
+// spendNames counts the bytes of n consecutive names at off; with a negative n, of all names
+// to the end of msg. It returns the offset after them, or -1 if one is malformed or the
+// budget is exceeded.
 func (s *readBudget) spendNames(msg []byte, off, n int) int {
 	var buf [MaxName]byte
 	for ; n > 0 || n < 0 && off < len(msg); n-- {
@@ -133,9 +131,9 @@ func (s *readBudget) spendNames(msg []byte, off, n int) int {
 	return off
 }
 
-// namesIn is where the names in r's RDATA begin, and how many there are: below zero, they
-// go on to its end. They are those of the types that miekg/dns reads. RDATA of less than
-// four bytes has none but where their place is fixed: there is no room for two pointers.
+// namesIn returns the offset of the names in r's RDATA and their number; a negative number
+// means up to its end. It knows the types that miekg/dns unpacks. For types without a fixed
+// layout, RDATA of less than four bytes has no names: there is no room for two pointers.
 func namesIn(msg []byte, r Record) (off, n int) {
 	if shape, ok := rdataNames[r.Type]; ok {
 		return r.Data + shape.head, shape.names
@@ -147,8 +145,8 @@ func namesIn(msg []byte, r Record) (off, n int) {
 	return r.Data + off, n
 }
 
-// variableNames is namesIn for the types whose names stand at no fixed place, and for those
-// that have none. off is an offset in data, their RDATA.
+// variableNames is namesIn for types whose names have no fixed offset, and for those that
+// have none. off is an offset in data, the RDATA.
 func variableNames(t uint16, data []byte) (off, n int) {
 	if len(data) < 4 {
 		return 0, 0
@@ -172,7 +170,7 @@ func variableNames(t uint16, data []byte) (off, n int) {
 	return off, n
 }
 
-// gatewayNames is how many names a gateway of the kind is.
+// gatewayNames returns the number of names in a gateway of that kind.
 func gatewayNames(kind byte) int {
 	if kind == gatewayName {
 		return 1
@@ -180,19 +178,19 @@ func gatewayNames(kind byte) int {
 	return 0
 }
 
-// Types whose names stand at no fixed place.
+// Types whose names have no fixed offset.
 const (
 	typeIPSECKEY uint16 = 45
 	typeHIP      uint16 = 55
 	typeAMTRELAY uint16 = 260
 
-	// gatewayName is the kind of gateway that is a name.
+	// gatewayName is the gateway type of a domain name.
 	gatewayName = 3
 )
 
-// objectNames says, for types that only miekg/dns reads and that have names at a fixed
-// place, how many bytes are before them and how many they are. Nobody may compress them
-// (RFC 3597, 4), and miekg/dns follows pointers in them.
+// objectNames has, for types that only miekg/dns unpacks and whose names have a fixed offset,
+// the bytes before the names and their number. They must not be compressed (RFC 3597, 4),
+// but miekg/dns follows pointers in them.
 var objectNames = map[uint16]struct{ head, names int }{
 	23:  {0, 1},  // NSAP-PTR
 	46:  {18, 1}, // RRSIG

@@ -2,8 +2,8 @@ package wire
 
 import "math/rand/v2"
 
-// maxPointed is the last offset a compression pointer can name: it has 14 bits
-// (RFC 1035, 4.1.4). Owners that stand behind it are written out.
+// maxPointed is the highest offset of a compression pointer, which has 14 bits
+// (RFC 1035, 4.1.4). Owners after it are written uncompressed.
 const maxPointed = 0x3FFF
 
 // Section is one of the three record sections of a reply.
@@ -30,17 +30,17 @@ type Reply struct {
 	section Section
 	count   [3]uint16
 	full    bool
-	limit   int // see Expect
+	limit   int // see SetLimit
 
-	explained bool // ede says something
+	explained bool // ede is set
 	ede       EDE
 	edeText   string
 	nsid      string
 }
 
-// Start begins the reply to q in buf, whose contents are overwritten from its
-// start; the buffer grows when it must. buf and q belong to the reply until its
-// bytes from [Reply.Finish] are done with. q must have parsed as [Serve].
+// Start begins the reply to q in buf and overwrites its contents; the buffer grows if
+// necessary. buf and q belong to the reply as long as the bytes of [Reply.Finish] are in use.
+// q must have parsed as [Serve].
 func (r *Reply) Start(buf []byte, q *Query) {
 	r.q = q
 	r.b = append(buf[:0], make([]byte, HeaderLen)...)
@@ -49,54 +49,53 @@ func (r *Reply) Start(buf []byte, q *Query) {
 	r.Reset()
 }
 
-// SetLimit says that [Reply.Finish] will cut the reply to limit bytes or fewer. Records are
-// written past that all the same: [Reply.Overflows] tells who writes many when to stop.
+// SetLimit announces that [Reply.Finish] will truncate the reply to limit bytes or fewer.
+// Records beyond it are still written; a writer of many records stops at [Reply.Overflows].
 func (r *Reply) SetLimit(limit int) { r.limit = limit }
 
-// Limit is how long the message may get.
+// Limit returns the maximum size of the message in bytes.
 func (r *Reply) Limit() int { return r.limit }
 
-// Overflows reports whether what is written from now on can't be in the message that is sent,
-// in the section that was written to last or behind it.
+// Overflows reports whether [Reply.Finish] will drop what is written from now on, in the
+// last section written or a later one.
 func (r *Reply) Overflows() bool { return r.full || len(r.b) > r.limit }
 
-// Reset drops every record and flag, so that another step can answer.
+// Reset removes every record and flag, so that another step can answer.
 func (r *Reply) Reset() {
 	r.b = r.b[:r.q.questionEnd()]
 	r.flags, r.rcode, r.section, r.full, r.explained = 0, NoError, Answer, false, false
 	r.count = [3]uint16{}
 }
 
-// MoveTo makes r, a shallow copy of another reply, independent of it: its bytes
-// are copied to buf, and it answers q, a copy of the other's query.
+// MoveTo makes r, a shallow copy of another reply, independent of it: it copies r's bytes to
+// buf, and makes r a reply to q, a copy of the other's query.
 func (r *Reply) MoveTo(buf []byte, q *Query) {
 	r.b = append(buf[:0], r.b...)
 	r.q = q
 }
 
-// Rcode is the response code so far.
+// Rcode returns the response code.
 func (r *Reply) Rcode() Rcode { return r.rcode }
 
 // SetRcode sets the response code; the records stay.
 func (r *Reply) SetRcode(c Rcode) { r.rcode = c }
 
-// SetAuthoritative sets AA.
+// SetAuthoritative sets the AA bit.
 func (r *Reply) SetAuthoritative() { r.flags |= flagAA }
 
-// Count is the number of records in s.
+// Count returns the number of records in s.
 func (r *Reply) Count(s Section) int { return int(r.count[s]) }
 
-// Fail makes this a bare error: no records, no flags, rcode c.
+// Fail makes r an error with rcode c, without records and flags.
 func (r *Reply) Fail(c Rcode) {
 	r.Reset()
 	r.rcode = c
 }
 
-// Add writes one record of class IN. owner is the offset of a name already in
-// the message: [AtQuestion], what [Reply.Suffix] gave, or an offset into RDATA
-// of a record before. The result is the offset of the RDATA. A section before
-// the last one written to, or a record that would take the message over 64 KiB,
-// is not written, and the reply goes out with TC set.
+// Add writes a record of class IN and returns the offset of its RDATA. owner is the offset of
+// a name in the message: [AtQuestion], a result of [Reply.Suffix], or an offset into the RDATA
+// of an earlier record. If the section is before the last one written, or the message would
+// exceed 64 KiB, the record is not written, and the reply is sent with TC set.
 func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte) int {
 	if r.full || s < r.section || len(r.b)+MaxName+10+len(rdata)+optLen > MaxMessage {
 		r.full = true
@@ -121,12 +120,12 @@ func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte
 	return at
 }
 
-// Suffix is the owner offset for the last n bytes of the qname: a zone the
-// query is in, of wire length n.
+// Suffix returns the owner offset for the last n bytes of the qname: of a zone with an
+// n-byte name that the qname is in.
 func (r *Reply) Suffix(n int) int { return HeaderLen + r.q.nameLen - n }
 
-// Copy makes the reply that of p: its records with every TTL set to ttl, its
-// rcode and flags. p's question must be r's but for case.
+// Copy makes r a copy of p: its records, with every TTL set to ttl, its rcode and its flags.
+// p's question must be r's, without regard to case.
 func (r *Reply) Copy(p Packed, ttl uint32) {
 	r.CopyRaw(p)
 	for t := p.data[p.end():]; len(t) > 0; t = t[2:] {
@@ -134,7 +133,7 @@ func (r *Reply) Copy(p Packed, ttl uint32) {
 	}
 }
 
-// CopyRaw is [Reply.Copy] with the TTLs that p came with.
+// CopyRaw is [Reply.Copy] with p's original TTLs.
 func (r *Reply) CopyRaw(p Packed) {
 	r.Reset()
 	msg := p.message()
@@ -147,9 +146,9 @@ func (r *Reply) CopyRaw(p Packed) {
 	r.b = append(r.b, msg[len(r.b):]...)
 }
 
-// Finish completes the header and the OPT record, cuts the message to limit
-// bytes (RFC 2181, 9; RFC 6891, 6.2.3) and gives it. The OPT record is there if
-// the query had one, claims the size the query claimed, and repeats its DO bit.
+// Finish completes the header and the OPT record, truncates the message to limit bytes (RFC
+// 2181, 9; RFC 6891, 6.2.3) and returns it. It adds an OPT record if the query had one, with
+// the query's payload size and DO bit.
 func (r *Reply) Finish(limit int) []byte {
 	flags := r.flags | flagQR | r.q.flags&(flagRD|flagCD) | uint16(r.rcode&rcodeMask)
 	if !r.q.AD() && !r.q.DO {
@@ -196,8 +195,7 @@ func (r *Reply) appendOPT() {
 	r.appendOptions()
 }
 
-// truncate keeps the records that fit into room bytes, in order, and drops the
-// first that does not and all behind it.
+// truncate drops the first record that doesn't fit into room bytes, and all records after it.
 func (r *Reply) truncate(room int) {
 	off := r.q.questionEnd()
 	var kept [3]uint16
@@ -215,9 +213,9 @@ func (r *Reply) truncate(room int) {
 	}
 }
 
-// Shuffle puts the addresses of the answer section in random order, so that
-// clients that take the first spread over all of them. CNAMEs keep their
-// places. Only addresses of one type under one owner change places.
+// Shuffle puts the addresses of the answer section in random order, so that clients that use
+// the first one spread over all. CNAME records keep their places. It moves only addresses of
+// one type with one owner.
 func (r *Reply) Shuffle() {
 	if r.count[Answer] < 2 {
 		return
@@ -226,12 +224,12 @@ func (r *Reply) Shuffle() {
 	n, size := r.addresses(&at)
 	rand.Shuffle(n, func(i, j int) {
 		swap(r.b[at[i]:at[i]+size], r.b[at[j]:at[j]+size])
-		// An address keeps its own TTL, which stands before its RDLENGTH.
+		// An address keeps its TTL, which is before its RDLENGTH.
 		swap(r.b[at[i]-6:at[i]-2], r.b[at[j]-6:at[j]-2])
 	})
 }
 
-// swap exchanges a and b, of one length of at most 16.
+// swap exchanges a and b, which have the same length of at most 16.
 func swap(a, b []byte) {
 	var tmp [16]byte
 	n := copy(tmp[:], a)
@@ -239,11 +237,11 @@ func swap(a, b []byte) {
 	copy(b, tmp[:n])
 }
 
-// addresses finds where the addresses of the answer section stand, n of them of
-// size bytes each; none if they are not all of one type under one owner.
+// addresses finds the n addresses of the answer section, of size bytes each; none if they
+// are not all of one type with one owner.
 func (r *Reply) addresses(at *[MaxShuffled]int) (n, size int) {
 	var owner uint16                       // of the first
-	alike, off := false, r.q.questionEnd() // alike: all owners are the same pointer, as nearly always
+	alike, off := false, r.q.questionEnd() // alike: all owners are the same pointer, which is the usual case
 	for range r.count[Answer] {
 		rr, ok := readRecord(r.b, off)
 		if !ok || n == len(at) {
@@ -271,7 +269,7 @@ func (r *Reply) addresses(at *[MaxShuffled]int) (n, size int) {
 }
 
 // oneOwner reports whether the first n addresses of the answer section have one owner. It
-// gives up where that takes long.
+// returns false if that takes too long to find out.
 func (r *Reply) oneOwner(n int) bool {
 	var name [MaxName]byte
 	var last uint16 // the pointer compared last; 0: none
@@ -297,17 +295,15 @@ func (r *Reply) oneOwner(n int) bool {
 	return length > 0 && left >= 0
 }
 
-// MaxShuffled bounds the addresses put in random order: what fits into 64 KiB
-// is 4,096 A records, but no client looks beyond the first few dozen, and the
-// array stays on the stack.
+// MaxShuffled is the maximum number of addresses that Shuffle moves: no client uses more than
+// the first few dozen, and the array stays on the stack.
 const MaxShuffled = 256
 
-// shuffleBudget bounds what comparing their owners may cost a reader at each hit: some 20 µs.
-// Owners that are 64 labels apart from one another in pointers are nobody's.
+// shuffleBudget bounds the cost of comparing owners at each hit: some 20 µs.
 const shuffleBudget readBudget = 64 * MaxShuffled
 
-// AppendError appends the answer to a packet that is no [Serve]: its ID, opcode
-// and RD, rcode c, and nothing else. packet must have a whole header.
+// AppendError appends the reply to a packet that did not parse as [Serve]: a header with the
+// packet's ID, opcode and RD bit, and rcode c. packet must have a whole header.
 func AppendError(b, packet []byte, c Rcode) []byte {
 	flags := u16(packet[2:])
 	flags = flagQR | flags&(flagRD|opcodeMask<<opcodeShift) | uint16(c)

@@ -1,13 +1,13 @@
-// Package wire is the DNS message format (RFC 1035, section 4) as bytes: what
-// a query path that makes no object per query needs, and no more.
+// Package wire reads and writes DNS messages (RFC 1035, section 4) without making an object
+// for each query.
 //
 // A [Query] is read in place from a packet. A [Reply] is written, record by
 // record, into a buffer of the caller; its question section is the query's
 // own, byte for byte, so that every owner name compressed to it keeps the case
 // the client used. A [Packed] answer is a whole reply as it is kept between
-// queries: checked once when it comes in, then only copied, with its TTLs set
-// on the way out. Names inside the package are wire form, lower case: a length
-// byte before each label and a zero byte at the end.
+// queries: checked once on arrival, then only copied, with its TTLs replaced.
+// Names in the package are in wire form and in lower case: a length byte before
+// each label and a zero byte at the end.
 //
 // To add a record type that a cluster or hosts answer can hold: append its
 // RDATA with [Reply.Add]; if its RDATA carries names that old servers compress
@@ -20,7 +20,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Record types this module writes or looks at (RFC 1035 and successors).
+// Record types that this module writes or inspects (RFC 1035 and successors).
 const (
 	TypeA     uint16 = 1
 	TypeNS    uint16 = 2
@@ -46,7 +46,7 @@ const ClassIN uint16 = 1
 // Rcode is a response code, extended by EDNS to twelve bits (RFC 6891, 6.1.3).
 type Rcode uint16
 
-// The rcodes this module writes or decides on.
+// The rcodes that this module writes or inspects.
 const (
 	NoError  Rcode = 0
 	FormErr  Rcode = 1
@@ -57,7 +57,7 @@ const (
 	BadVers  Rcode = 16
 )
 
-// String is the rcode's name in the registry, or its number.
+// String returns the rcode's name in the IANA registry, or its number.
 func (c Rcode) String() string {
 	if name, ok := dns.RcodeToString[int(c)]; ok {
 		return name
@@ -65,7 +65,7 @@ func (c Rcode) String() string {
 	return strconv.Itoa(int(c))
 }
 
-// TypeName is the type's name in the registry, or TYPE and its number (RFC 3597,
+// TypeName returns the type's name in the IANA registry, or TYPE and its number (RFC 3597,
 // section 5).
 func TypeName(t uint16) string { return dns.Type(t).String() }
 
@@ -95,8 +95,8 @@ const (
 	MaxLabel = 63
 	// MaxMessage is the longest message: the TCP length prefix has 16 bits.
 	MaxMessage = 65535
-	// MinUDP is what every client takes over UDP without EDNS, and the floor
-	// under any size a client claims (RFC 1035, 4.2.1; RFC 6891, 6.2.3).
+	// MinUDP is the size that every client accepts over UDP without EDNS. A smaller size in
+	// an OPT record means this size (RFC 1035, 4.2.1; RFC 6891, 6.2.3).
 	MinUDP = 512
 	// SafeUDP is the largest payload that no path fragments: IPv6's least MTU of 1280
 	// less the IPv6 and UDP headers (RFC 9715).
@@ -105,8 +105,7 @@ const (
 	// and RDLENGTH.
 	optLen = 11
 	// maxPointers bounds the compression pointers followed in one name: as many
-	// as fit between the 127 labels that are the most a name can have. One more
-	// is followed by nobody else.
+	// as fit between the 127 labels that a name can have at most.
 	maxPointers = 126
 )
 
