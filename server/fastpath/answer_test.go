@@ -1,5 +1,7 @@
 package fastpath
 
+// Inside the package: it needs the objects that Open has loaded.
+
 import (
 	"bytes"
 	"encoding/binary"
@@ -23,14 +25,14 @@ var (
 	client6   = netip.MustParseAddrPort("[fd00:1::7]:40001")
 )
 
-// testProgram is a path with doors, and clients that are admitted.
+// testProgram is a Program with listeners and admitted clients.
 type testProgram struct {
 	*Program
 	t testing.TB
 }
 
 func newTestProgram(t testing.TB) *testProgram {
-	l := &testProgram{Program: open(t), t: t}
+	l := &testProgram{Program: openProgram(t), t: t}
 	if err := l.SetListeners(map[netip.AddrPort]uint32{listener4: 7, listener6: 7}); err != nil {
 		t.Fatal(err)
 	}
@@ -40,24 +42,24 @@ func newTestProgram(t testing.TB) *testProgram {
 	return l
 }
 
-// admit has a client answered, which has asked before.
+// admit makes a client ask and admits it for d.
 func (l *testProgram) admit(addr netip.Addr, d time.Duration) {
 	l.t.Helper()
 	door := listener4
 	if addr.Is6() {
 		door = listener6
 	}
-	l.run(frame(netip.AddrPortFrom(addr, 4000), door, []byte("no query")))
+	l.runAnswer(frame(netip.AddrPortFrom(addr, 4000), door, []byte("no query")))
 	until := uint64(kernelNow() + d)
 	l.client(addr).Passes[0].Until, l.client(addr).Passes[0].Renew = newStamp(until, 7), until
 }
 
-// newStamp is the program's stamp.
+// newStamp returns a stamp as the program makes it.
 func newStamp(time uint64, number uint32) uint64 {
 	return time>>programBoundSTAMP_TIME<<programBoundSTAMP_BITS | uint64(number)
 }
 
-// client is what the program knows of a client; nil if it is nobody.
+// client returns the program's state of a client; nil if it has none.
 func (l *testProgram) client(addr netip.Addr) *programClientState {
 	l.t.Helper()
 	var n uint32
@@ -70,7 +72,7 @@ func (l *testProgram) client(addr netip.Addr) *programClientState {
 	return &l.clients.states[n]
 }
 
-// frame is a query in its headers.
+// frame returns a query with its headers.
 func frame(from, to netip.AddrPort, msg []byte) []byte {
 	b := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
 	size := len(msg) + 8
@@ -96,8 +98,8 @@ func frame(from, to netip.AddrPort, msg []byte) []byte {
 	return b
 }
 
-// udpChecksum is the right UDP checksum of the frame whose UDP header is at that place and has a
-// checksum of 0.
+// udpChecksum returns the correct UDP checksum of the frame b, whose UDP header is at that
+// offset and has checksum 0.
 func udpChecksum(b []byte, at int) uint16 {
 	addrs := b[26:34]
 	if at > 34 {
@@ -113,8 +115,8 @@ func udpChecksum(b []byte, at int) uint16 {
 
 const redirected = 7
 
-// run gives the program a frame.
-func (l *testProgram) run(in []byte) (verdict uint32, out []byte) {
+// runAnswer runs nodens_answer on a frame.
+func (l *testProgram) runAnswer(in []byte) (verdict uint32, out []byte) {
 	l.t.Helper()
 	out = make([]byte, 2048)
 	opts := ebpf.RunOptions{Data: in, DataOut: out}
@@ -125,7 +127,7 @@ func (l *testProgram) run(in []byte) (verdict uint32, out []byte) {
 	return verdict, opts.DataOut
 }
 
-// ask packs a question as a client sends it.
+// ask returns a packed query.
 func ask(t testing.TB, name string, qtype uint16, edit func(*dns.Msg)) []byte {
 	t.Helper()
 	m := new(dns.Msg)
@@ -141,7 +143,7 @@ func ask(t testing.TB, name string, qtype uint16, edit func(*dns.Msg)) []byte {
 	return b
 }
 
-// answerTo makes what the agent would put for query: its reply, of records.
+// answerTo returns the agent's answer to query, with the records that edit adds.
 func answerTo(t testing.TB, query []byte, edit func(*wire.Reply)) *Answer {
 	t.Helper()
 	q := new(wire.Query)
@@ -163,7 +165,7 @@ func (l *testProgram) put(a *Answer) {
 	}
 }
 
-// hits is an owner.
+// hits is a Source and a HitReporter.
 type hits uint64
 
 func (h *hits) HitReporter() HitReporter             { return h }
@@ -173,8 +175,8 @@ func (h *hits) ReportHits(n uint64, _ time.Duration) { *h += hits(n) }
 var answers = map[string]struct {
 	qtype uint16
 	reply func(*wire.Reply)
-	put   func(*testProgram, *Answer) // what more is known of it
-	now   func([]byte)                // what has become of the reply when it is asked for
+	put   func(*testProgram, *Answer) // sets further fields
+	now   func([]byte)                // changes that the program makes to the reply
 }{
 	"an address": {dns.TypeA, func(r *wire.Reply) {
 		r.SetAuthoritative()
@@ -215,8 +217,8 @@ var answers = map[string]struct {
 	"no records": {dns.TypeMX, func(r *wire.Reply) { r.SetRcode(wire.NXDomain) }, nil, nil},
 }
 
-// TestAnswers: what the program makes of a query is what the agent has made of it before,
-// in a packet that is whole, for every form of query and of answer.
+// TestAnswers checks that the program's replies equal the agent's, in complete packets, for
+// every form of query and answer.
 func TestAnswers(t *testing.T) {
 	l := newTestProgram(t)
 	n := 0
@@ -227,10 +229,10 @@ func TestAnswers(t *testing.T) {
 					first := ask(t, name, a.qtype, edit)
 					put := answerTo(t, first, a.reply)
 					if len(put.Reply) == put.Query.QuestionEnd() {
-						continue // nothing stands behind the question
+						continue // nothing follows the question
 					}
 					cluster, _ := l.Epochs()
-					cluster.Bump(5) // else what is there is taken to be the same
+					cluster.Bump(5) // otherwise the existing answer is kept
 					put.Mark, put.Source = cluster.Mark(5), new(hits)
 					if a.put != nil {
 						a.put(l, put)
@@ -246,7 +248,7 @@ func TestAnswers(t *testing.T) {
 					again[0], again[13] = 0x77, again[13]^0x20
 					copy(want, again[:2])
 					want[13] = again[13]
-					verdict, out := l.run(frame(way.from, way.to, again))
+					verdict, out := l.runAnswer(frame(way.from, way.to, again))
 					if verdict != redirected {
 						t.Fatalf("%s, %s, %s: verdict %d, counters %v", what, form, name, int32(verdict), l.Counters())
 					}
@@ -276,7 +278,7 @@ var forms = map[string]func(*dns.Msg){
 	},
 }
 
-// checkPacket compares two frames but for what a sender chooses.
+// checkPacket compares two frames, except for what the sender chooses.
 func checkPacket(t *testing.T, got, want []byte) {
 	t.Helper()
 	if got[12] == 8 && len(got) == len(want) {

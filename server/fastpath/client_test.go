@@ -1,5 +1,7 @@
 package fastpath
 
+// Inside the package: it needs the objects that Open has loaded.
+
 import (
 	"encoding/binary"
 	"net/netip"
@@ -20,8 +22,8 @@ const (
 	portB = 20
 )
 
-// admissionTest is a lab with two interfaces, and clients that nobody knows yet. One
-// name is in the table.
+// admissionTest is a testProgram with two interfaces, clients that are not known yet, and
+// one name in the table.
 type admissionTest struct {
 	*testProgram
 	query []byte
@@ -29,13 +31,13 @@ type admissionTest struct {
 
 func newAdmissionTest(t *testing.T) *admissionTest {
 	t.Helper()
-	runtime.LockOSThread() // for good: the thread ends with the test, and its network too
+	runtime.LockOSThread() // never unlocked: the thread and its namespace end with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skip("a network of its own: ", err)
 	}
 	runCommand(t, "ip", "link", "add", "poda", "index", "10", "type", "veth", "peer", "name", "ina")
 	runCommand(t, "ip", "link", "add", "podb", "index", "20", "type", "veth", "peer", "name", "inb")
-	s := &admissionTest{testProgram: &testProgram{Program: open(t), t: t}}
+	s := &admissionTest{testProgram: &testProgram{Program: openProgram(t), t: t}}
 	if err := s.SetListeners(map[netip.AddrPort]uint32{listener4: 7, listener6: 7, otherDoor4: 8}); err != nil {
 		t.Fatal(err)
 	}
@@ -52,13 +54,13 @@ func newAdmissionTest(t *testing.T) *admissionTest {
 // otherDoor4 is an address at which something else is served.
 var otherDoor4 = netip.MustParseAddrPort("10.96.0.10:53")
 
-// renew has the agent be well, and all interfaces watched.
+// renew sends a heartbeat and confirms that all interfaces are watched.
 func (s *admissionTest) renew() {
 	s.Heartbeat()
 	s.ConfirmWatched()
 }
 
-// runOn gives a program a frame that comes in, or leaves, over an interface.
+// runOn runs a program on a frame that arrives or leaves on an interface.
 func (s *admissionTest) runOn(ifindex uint32, program *ebpf.Program, in []byte) uint32 {
 	s.t.Helper()
 	var context [192]byte // struct __sk_buff
@@ -77,19 +79,20 @@ func listenerFor(client netip.AddrPort) netip.AddrPort {
 	return listener6
 }
 
-// isAnswered has a client ask over an interface, and reports whether the kernel answers.
+// isAnswered sends a query on an interface and reports whether the kernel answers it.
 func (s *admissionTest) isAnswered(client netip.AddrPort, ifindex uint32) bool {
 	s.t.Helper()
 	return s.runOn(ifindex, s.objects.NodensAnswer, frame(client, listenerFor(client), s.query)) == redirected
 }
 
-// replied has a reply of the agent leave to a client over an interface.
+// replied sends a reply of the agent to a client on an interface.
 func (s *admissionTest) replied(client netip.AddrPort, ifindex uint32) {
 	s.t.Helper()
 	s.runOn(ifindex, s.objects.NodensAdmit, frame(listenerFor(client), client, s.query))
 }
 
-// advance has all that the program knows of clients be older. The machine may be up for less.
+// advance makes everything that the program knows about clients older by d. The machine may
+// have been up for less.
 func (s *admissionTest) advance(d time.Duration) {
 	units := uint64(d >> programBoundSTAMP_TIME)
 	earlier := func(ns *uint64) { *ns -= min(*ns, units<<programBoundSTAMP_TIME) }
@@ -98,7 +101,7 @@ func (s *admissionTest) advance(d time.Duration) {
 		if c.Place == 0 {
 			continue
 		}
-		c.Place -= units << programBoundSTAMP_BITS // before the beginning it is as long ago
+		c.Place -= units << programBoundSTAMP_BITS // may wrap around below 0
 		earlier(&c.Barred)
 		for i := range c.Passes {
 			pass := &c.Passes[i]
@@ -112,8 +115,8 @@ func (s *admissionTest) advance(d time.Duration) {
 // unit is the accuracy of the program's stamps.
 const unit = time.Duration(1) << programBoundSTAMP_TIME
 
-// TestAdmission: a client is answered if the agent has answered it over the interface that it
-// asks over, and nobody else has its address.
+// TestAdmission checks that a client is answered if the agent has answered it on the
+// interface on which it asks and no other interface uses its address.
 func TestAdmission(t *testing.T) {
 	s := newAdmissionTest(t)
 	steps := func(steps ...func(client netip.AddrPort)) []func(netip.AddrPort) { return steps }
@@ -181,7 +184,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// forget has no client be known.
+// forget removes all clients.
 func (s *admissionTest) forget() {
 	s.clients.lastSweep = 0
 	s.clients.sweep(kernelNow() + clientIdle + 2*unit)
@@ -189,8 +192,8 @@ func (s *admissionTest) forget() {
 	s.clients.lastSweep = 0
 }
 
-// TestWatchTimeout: the program that answers nothing notes who asks, too.
-func TestWatchTimeout(t *testing.T) {
+// TestWatchProgram checks that the program that does not answer also records who asks.
+func TestWatchProgram(t *testing.T) {
 	s := newAdmissionTest(t)
 	for _, client := range []netip.AddrPort{client4, client6} {
 		s.isAnswered(client, portB)
@@ -210,7 +213,8 @@ func TestWatchTimeout(t *testing.T) {
 	}
 }
 
-// TestAdmissionListeners: a client is admitted at each door apart, and at the four last ones.
+// TestAdmissionListeners checks that a client is admitted at each listener separately, and
+// at the last four of them.
 func TestAdmissionListeners(t *testing.T) {
 	s := newAdmissionTest(t)
 	at := func(door netip.AddrPort) bool {
@@ -233,9 +237,9 @@ func TestAdmissionListeners(t *testing.T) {
 	}
 }
 
-// TestAdmissionFull: where there is no room new clients are not admitted, those that are known
-// stay so. When there is room, a client that was not noted may be one whose name another has
-// used: it is admitted ten seconds later.
+// TestAdmissionFull checks that new clients are not admitted while there is no room, and
+// that known clients stay admitted. When there is room again, a client that was not recorded
+// is admitted ten seconds later, because its address may have been forged meanwhile.
 func TestAdmissionFull(t *testing.T) {
 	s := newAdmissionTest(t)
 	s.isAnswered(client4, portB)
@@ -268,8 +272,8 @@ func TestAdmissionFull(t *testing.T) {
 	}
 }
 
-// TestClientsSweep: clients that no longer ask lose their numbers, which others have not before
-// the next sweep.
+// TestClientsSweep checks that clients that no longer ask lose their numbers, and that a
+// number is not reused before the next sweep.
 func TestClientsSweep(t *testing.T) {
 	s := newAdmissionTest(t)
 	free := func() (n int) {
@@ -312,7 +316,8 @@ func TestClientsSweep(t *testing.T) {
 	}
 }
 
-// TestClientNumberReused: a number that has become another's in between is not taken for the client's.
+// TestClientNumberReused checks that a number that now belongs to another client is not
+// used for the first one.
 func TestClientNumberReused(t *testing.T) {
 	s := newAdmissionTest(t)
 	s.isAnswered(client4, portB)

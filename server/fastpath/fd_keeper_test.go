@@ -1,5 +1,7 @@
 package fastpath
 
+// Inside the package: it needs the objects that Open has loaded.
+
 import (
 	"bufio"
 	"errors"
@@ -17,33 +19,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// doomed is the variable that makes TestKilled be the process that is killed.
-const doomed = "NODENS_TEST_DOOMED"
+// childEnv is set in the process that TestKilledProcess starts and kills.
+const childEnv = "NODENS_TEST_DOOMED"
 
-// stowLinks is how many links the process has that is killed: letting go of one takes the
-// kernel some ten milliseconds, so that the first look afterwards finds most of them.
-const stowLinks = 48
+// linkCount is how many links the killed process has. Closing one takes the kernel about ten
+// milliseconds, so that the first check afterwards still finds most of them.
+const linkCount = 48
 
-// patience ends a test that would hang; no test measures it.
+// patience ends a test that would hang; no test depends on it.
 const patience = 30 * time.Second
 
-// TestKilledProcess: of an agent that is killed the sockets go first, so that nobody sends to them
-// any more, and then the program leaves the links, all by itself.
+// TestKilledProcess checks that the sockets of a killed agent close first, so that nothing
+// is sent to them any more, and that the kernel then detaches the programs.
 func TestKilledProcess(t *testing.T) {
-	if os.Getenv(doomed) != "" {
+	if os.Getenv(childEnv) != "" {
 		attachAndWait(t)
 	}
-	open(t)
-	runtime.LockOSThread() // for good: the thread ends with the test, and its network too
+	openProgram(t)
+	runtime.LockOSThread() // never unlocked: the thread and its namespace end with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skip("a network of its own: ", err)
 	}
 	runCommand(t, "ip", "link", "set", "lo", "up")
-	for i := range stowLinks {
+	for i := range linkCount {
 		runCommand(t, "ip", "link", "add", fmt.Sprintf("pod%d", i), "type", "veth", "peer", "name", fmt.Sprintf("in%d", i))
 	}
 	victim := exec.Command(os.Args[0], "-test.run=^TestKilledProcess$")
-	victim.Env = append(os.Environ(), doomed+"=1")
+	victim.Env = append(os.Environ(), childEnv+"=1")
 	out, err := victim.StdoutPipe()
 	if err == nil {
 		err = victim.Start()
@@ -56,8 +58,8 @@ func TestKilledProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(at, err)
 	}
-	if n := countAttached(t); n != stowLinks {
-		t.Fatalf("%d links have the program, want %d", n, stowLinks)
+	if n := countAttached(t); n != linkCount {
+		t.Fatalf("%d links have the program, want %d", n, linkCount)
 	}
 	client, err := net.Dial("udp4", at[:len(at)-1])
 	if err != nil {
@@ -83,14 +85,14 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// attachAndWait listens, has the program on all links, and waits for the end.
+// attachAndWait listens, attaches the programs to all interfaces, and waits to be killed.
 func attachAndWait(t *testing.T) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := open(t)
-	for i := range stowLinks {
+	p := openProgram(t)
+	for i := range linkCount {
 		l, err := net.InterfaceByName(fmt.Sprintf("pod%d", i))
 		if err == nil {
 			_, err = p.Update(l.Index, false)
@@ -104,7 +106,7 @@ func attachAndWait(t *testing.T) {
 	os.Exit(0)
 }
 
-// isRefused reports whether nobody has the socket that c sends to.
+// isRefused reports whether no socket receives what c sends.
 func isRefused(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	if _, err := c.Write([]byte{0}); errors.Is(err, syscall.ECONNREFUSED) {
@@ -114,7 +116,7 @@ func isRefused(c net.Conn) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// countAttached counts the links whose ingress has a program.
+// countAttached returns the number of interfaces that have a program on the ingress.
 func countAttached(t *testing.T) (n int) {
 	t.Helper()
 	all, err := net.Interfaces()

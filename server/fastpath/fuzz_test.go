@@ -1,5 +1,7 @@
 package fastpath
 
+// Inside the package: it needs the objects that Open has loaded.
+
 import (
 	"bytes"
 	"encoding/binary"
@@ -14,15 +16,15 @@ import (
 // passedOn is TCX_NEXT.
 const passedOn = 1<<32 - 1
 
-// maxFrame is the longest frame that goes into a test run: four times a longest message.
+// maxFrame is the longest frame for a test run: four times the longest message.
 const maxFrame = 2 << 10
 
-// compare gives the program a frame and reports whether it was answered. What becomes of
-// the frame has to be what the model says, byte for byte.
+// compare runs the program on a frame and reports whether it was answered. The result must
+// equal the model's, byte for byte.
 func (m *model) compare(t testing.TB, in []byte) bool {
 	t.Helper()
 	m.Heartbeat()
-	verdict, out := m.run(in)
+	verdict, out := m.runAnswer(in)
 	want, answered := m.reply(in)
 	switch {
 	case answered && verdict != redirected, !answered && verdict != passedOn:
@@ -35,8 +37,8 @@ func (m *model) compare(t testing.TB, in []byte) bool {
 	return answered
 }
 
-// equalFrames compares frames. A UDP checksum has two zeros, which mean the same in one that is
-// wrong.
+// equalFrames compares frames. A wrong UDP checksum may have either of the two
+// representations of zero.
 func equalFrames(got, want []byte) bool {
 	if len(got) != len(want) || len(got) < 54 {
 		return false
@@ -54,8 +56,8 @@ func equalFrames(got, want []byte) bool {
 	return bytes.Equal(got, want)
 }
 
-// FuzzProgram: whatever comes in on a link is answered as the agent would, or goes on as
-// it is.
+// FuzzProgram checks that every frame is either answered as the agent would answer it or
+// passed on unchanged.
 func FuzzProgram(f *testing.F) {
 	m, queries := newModel(f)
 	for _, q := range queries {
@@ -74,8 +76,8 @@ func FuzzProgram(f *testing.F) {
 	})
 }
 
-// isRunnable reports whether the kernel takes a test run of the frame: headers that are cut off
-// it refuses.
+// isRunnable reports whether the kernel accepts the frame for a test run. It rejects
+// truncated headers.
 func isRunnable(in []byte) bool {
 	if len(in) < 14 || len(in) > maxFrame {
 		return false
@@ -89,7 +91,8 @@ func isRunnable(in []byte) bool {
 	return true
 }
 
-// unusualFrames are frames that differ from one that is answered by one thing, and are not.
+// unusualFrames returns frames that each differ in one way from a frame that is answered,
+// and must not be answered themselves.
 func unusualFrames(t testing.TB) (all [][]byte) {
 	query := ask(t, "web.default.svc.cluster.local.", dns.TypeA, nil)
 	four, six := frame(client4, listener4, query), frame(client6, listener6, query)
@@ -101,7 +104,7 @@ func unusualFrames(t testing.TB) (all [][]byte) {
 		set(12, 0x08, 0x06), set(14, 0x46), set(14, 0x55), set(20, 0x20, 0), set(20, 0, 1), set(20, 0x80, 0), set(23, 6),
 		set(26, 10, 0, 0, 1), set(30, 10, 0, 0, 1), set(34, 0, 0), set(36, 0, 54), set(38, 0, 9), set(16, 0, 60),
 		func(b []byte) []byte { return append(b, 0) }, func(b []byte) []byte { return b[:41] }, func(b []byte) []byte { return b[:len(b)-1] },
-		func(b []byte) []byte { b[17]++; return append(b, 0) }, // behind what is UDP's of the packet
+		func(b []byte) []byte { b[17]++; return append(b, 0) }, // after the UDP datagram
 	} {
 		with(four, edit)
 	}
@@ -115,7 +118,7 @@ func unusualFrames(t testing.TB) (all [][]byte) {
 	}
 	edns := ask(t, "web.default.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, false) })
 	for _, edit := range []func([]byte) []byte{
-		func(b []byte) []byte { b = padded(b, 7); b[len(b)-8]--; return b },  // an option that ends early
+		func(b []byte) []byte { b = padded(b, 7); b[len(b)-8]--; return b },  // an option that is too short
 		func(b []byte) []byte { b = padded(b, 7); b[len(b)-10]--; return b }, // another option
 		func(b []byte) []byte { b[len(b)-4] = 1; return b },
 		func(b []byte) []byte { b[len(b)-5] = 1; return b },
@@ -128,7 +131,7 @@ func unusualFrames(t testing.TB) (all [][]byte) {
 	return all
 }
 
-// TestUnusualFrames: frames that look like queries, and are not, go on.
+// TestUnusualFrames checks that frames that only look like queries are passed on.
 func TestUnusualFrames(t *testing.T) {
 	m, _ := newModel(t)
 	for i, in := range unusualFrames(t) {
@@ -138,8 +141,8 @@ func TestUnusualFrames(t *testing.T) {
 	}
 }
 
-// TestBrokenPackets gives the program the packets that the agent's own readers are tried with, in
-// headers that are right and in broken ones. Each query is answered as long as it is whole.
+// TestBrokenPackets runs the program on the packets that the agent's readers are tested
+// with, in correct and in broken headers. Complete queries must be answered in between.
 func TestBrokenPackets(t *testing.T) {
 	m, queries := newModel(t)
 	for _, q := range queries {

@@ -1,5 +1,7 @@
 package fastpath
 
+// Inside the package: it checks checksums and headers of frames.
+
 import (
 	"bytes"
 	"encoding/binary"
@@ -17,32 +19,32 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// model is the program as the documents have it: which frames are answered, and with what.
-// It reads frames with code of its own, and has the agent's code make the reply.
+// model is the program as its documentation describes it: which frames it answers, and with
+// what. It parses frames with code of its own and makes replies with the agent's code.
 type model struct {
 	*testProgram
 	known []entry
-	put   map[string]entry // by what the reply hangs on
-	// serial is what the zone's serial is at the moment.
-	serial epoch.Value
-	now    *uint32
+	put   map[string]entry // by replyKey
+	// serial is the zone's current serial.
+	serial     epoch.Value
+	serialWord *uint32
 }
 
-// entry is a question with what the agent would say.
+// entry is a question and the agent's answer.
 type entry struct {
 	name  string
 	qtype uint16
 	build func(*wire.Reply)
-	// counts says that TTLs count down, maxSize is the largest that the reply's OPT claims.
+	// counts makes TTLs count down; maxSize is the largest size in the reply's OPT.
 	counts  bool
 	maxSize uint16
 }
 
-// life is what TTLs that count down stand at: they count to a time that is further away.
+// life is the value of TTLs that count down; their end is further away than that.
 const life = 77
 
-// entries are answers of every shape: one record and many, none with a denial's SOA, the
-// shortest and the longest name, at even and odd places.
+// entries returns answers of every form: one record and many, none with a denial's SOA, the
+// shortest and the longest name, at even and odd offsets.
 func entries(serial *uint32) []entry {
 	long := strings.Repeat("a123456789b123456789c123456789d12345.", 3) // 37 bytes each
 	address := func(n int) func(*wire.Reply) {
@@ -66,15 +68,14 @@ func entries(serial *uint32) []entry {
 		{name: "webs.default.svc.cluster.local.", qtype: dns.TypeA, build: address(9), counts: true, maxSize: 1232},
 		{name: "web.default.svc.cluster.local.", qtype: dns.TypeAAAA, build: denial(wire.NoError), maxSize: 65535},
 		{name: "web.default.svc.cluster.local.default.svc.cluster.local.", qtype: dns.TypeA, build: denial(wire.NXDomain), counts: true, maxSize: 1232},
-		{name: "{a`z}.", qtype: dns.TypeA, build: address(1), maxSize: 65535}, // next to letters, with another bit
+		{name: "{a`z}.", qtype: dns.TypeA, build: address(1), maxSize: 65535}, // neighbours of the letters
 		{name: ".", qtype: dns.TypeNS, build: denial(wire.NoError), maxSize: 65535},
 		{name: long + "a123456789b1234.", qtype: dns.TypeA, build: address(21), counts: true, maxSize: 512}, // 128 bytes
 		{name: `a\000b\255.\001.`, qtype: dns.TypeTXT, build: denial(wire.NoError), maxSize: 65535},
 	}
 }
 
-// queryForms are the variants of a query that there are answers to: each goes into the table
-// apart.
+// queryForms returns the variants of queries. Each has its own slot in the table.
 func queryForms() []func(*dns.Msg) {
 	return []func(*dns.Msg){
 		func(m *dns.Msg) { m.RecursionDesired = false },
@@ -85,10 +86,10 @@ func queryForms() []func(*dns.Msg) {
 	}
 }
 
-// newModel fills a table, and gives all queries that are answered from it.
+// newModel fills a table and returns all queries that are answered from it.
 func newModel(t testing.TB) (m *model, queries [][]byte) {
-	m = &model{testProgram: newTestProgram(t), put: make(map[string]entry), now: new(uint32)}
-	m.known = entries(m.now)
+	m = &model{testProgram: newTestProgram(t), put: make(map[string]entry), serialWord: new(uint32)}
+	m.known = entries(m.serialWord)
 	cluster, _ := m.Epochs()
 	m.serial = cluster.AcquireValue()
 	m.change(1)
@@ -110,7 +111,7 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 			var q wire.Query
 			q.Parse(query)
 			m.put[m.replyKey(&q)] = e
-			if isPlain(&q) { // one name is in the table in vain
+			if isPlain(&q) { // one name is in the table but never answered
 				queries = append(queries, query)
 			}
 			if q.EDNS && i%2 == 0 {
@@ -121,25 +122,25 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 	return m, queries
 }
 
-// padded is a query with n bytes of padding (RFC 7830), whose OPT record stands last.
+// padded returns a query with n bytes of padding (RFC 7830) in its OPT record, which is last.
 func padded(query []byte, n int) []byte {
 	b := binary.BigEndian.AppendUint16(bytes.Clone(query[:len(query)-2]), uint16(4+n))
 	b = binary.BigEndian.AppendUint16(b, 12)
 	return append(binary.BigEndian.AppendUint16(b, uint16(n)), make([]byte, n)...)
 }
 
-// change gives the zone another serial.
+// change sets the zone's serial.
 func (m *model) change(serial uint32) {
-	*m.now = serial
+	*m.serialWord = serial
 	m.serial.Store(serial)
 }
 
-// replyKey is what a reply hangs on.
+// replyKey returns what a reply depends on.
 func (m *model) replyKey(q *wire.Query) string {
 	return fmt.Sprintf("%x %d %v %v %v %v %v", q.Name(), q.Type, q.RD(), q.AD(), q.CD(), q.EDNS, q.EDNS && q.DO)
 }
 
-// reply is the frame that answers in; false: in goes on as it is.
+// reply returns the frame that answers in; false if in is passed on.
 func (m *model) reply(in []byte) (out []byte, ok bool) {
 	from, to, udp, ok := parseFrame(in)
 	known := slices.Contains([]netip.AddrPort{listener4, listener6}, to) &&
@@ -156,7 +157,7 @@ func (m *model) reply(in []byte) (out []byte, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	q.UDPSize = min(q.UDPSize, e.maxSize) // of no use where there is no EDNS
+	q.UDPSize = min(q.UDPSize, e.maxSize) // ignored without EDNS
 	var r wire.Reply
 	r.Start(nil, &q)
 	e.build(&r)
@@ -164,7 +165,7 @@ func (m *model) reply(in []byte) (out []byte, ok bool) {
 	copy(out, in[6:12])
 	copy(out[6:], in[:6])
 	if to.Addr().Is4() {
-		// A packet of its own: no class of traffic, no ID, never in fragments.
+		// A new packet: no traffic class, no ID, do not fragment.
 		copy(out[15:26], []byte{0, out[16], out[17], 0, 0, 0x40, 0, 64, 17, 0, 0})
 		binary.LittleEndian.PutUint16(out[24:], ^uint16(fold(sumOf(out[14:34], 0))))
 	} else {
@@ -175,8 +176,9 @@ func (m *model) reply(in []byte) (out []byte, ok bool) {
 	return out, true
 }
 
-// updateChecksum sets the UDP checksum that out has: none if in has none, else wrong if that of in is
-// wrong, by as much: who gets it throws it away, as the agent's kernel would have in.
+// updateChecksum sets out's UDP checksum: none if in has none, and wrong by the same amount
+// if in's is wrong. The receiver drops such a packet as the agent's kernel would have
+// dropped in.
 func (m *model) updateChecksum(udp, in, out []byte) {
 	at := len(in) - len(udp)
 	had := binary.LittleEndian.Uint16(udp[6:])
@@ -194,9 +196,9 @@ func (m *model) updateChecksum(udp, in, out []byte) {
 	binary.LittleEndian.PutUint16(out[at+6:], uint16(fold(uint32(right)+fold(fault))))
 }
 
-// parseFrame reads the headers of a frame, if there is nothing unusual about them: IPv4
-// without options, whole (RFC 791, 3.1), or IPv6 without extension headers (RFC 8200), with
-// UDP behind it that fills the packet (RFC 768).
+// parseFrame parses the headers of an ordinary frame: IPv4 without options and fragments
+// (RFC 791, 3.1) or IPv6 without extension headers (RFC 8200), with UDP that fills the
+// packet (RFC 768).
 func parseFrame(in []byte) (from, to netip.AddrPort, udp []byte, ok bool) {
 	if len(in) < 14 {
 		return from, to, nil, false
@@ -211,7 +213,7 @@ func parseFrame(in []byte) (from, to netip.AddrPort, udp []byte, ok bool) {
 	case kind == 0x86DD && len(ip) >= 48:
 		ok = int(binary.BigEndian.Uint16(ip[4:])) == len(ip)-40 && ip[6] == 17
 		src, dst, udp = netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:])), ip[40:]
-		// Without a checksum IPv6 has no UDP (RFC 8200, 8.1).
+		// UDP over IPv6 needs a checksum (RFC 8200, 8.1).
 		ok = ok && binary.BigEndian.Uint16(udp[6:]) != 0 && !src.Is4In6() && !dst.Is4In6()
 	}
 	if !ok || int(binary.BigEndian.Uint16(udp[4:])) != len(udp) {
@@ -222,13 +224,13 @@ func parseFrame(in []byte) (from, to netip.AddrPort, udp []byte, ok bool) {
 	return from, to, udp, true
 }
 
-// isPlain reports whether a query is of the kind that is answered in the kernel: class IN, no
-// unknown flag, nothing but an OPT record behind the question, of version 0, without flags but
-// DO and with no option but one of padding (RFC 7830), and nothing behind that.
+// isPlain reports whether the kernel answers this form of query: class IN, no unknown flag,
+// at most an OPT record of version 0 after the question, with no flag except DO and no
+// option except padding (RFC 7830), and nothing after it.
 func isPlain(q *wire.Query) bool {
 	p := q.Packet
 	flags := binary.BigEndian.Uint16(p[2:])
-	// A name that has a zero byte in a label is nobody's, and not looked for.
+	// A name with a zero byte in a label is never in the table.
 	if bytes.IndexByte(q.Name(), 0) != len(q.Name())-1 {
 		return false
 	}

@@ -1,4 +1,4 @@
-package fastpath
+package fastpath_test
 
 import (
 	"bytes"
@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestObject builds the program anew, by the command in generate.go, and compares it with
-// what is committed.
+// TestObject runs the command in generate.go and compares the result with the committed
+// files.
 func TestObject(t *testing.T) {
 	if out, err := exec.Command("sh", "../../test/install.sh", "clang-14", "llvm-strip-14").CombinedOutput(); err != nil {
 		t.Skipf("without clang: %s", out)

@@ -1,5 +1,7 @@
 package fastpath
 
+// Inside the package: it needs the objects that Open has loaded.
+
 import (
 	"errors"
 	"testing"
@@ -7,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// open is a path for a test, which is skipped where there can be none.
-func open(t testing.TB) *Program {
+// openProgram opens a Program. It skips the test where that is not supported.
+func openProgram(t testing.TB) *Program {
 	t.Helper()
 	p, err := Open(Options{})
 	var refused *ebpf.VerifierError
@@ -29,4 +31,4 @@ func open(t testing.TB) *Program {
 	return p
 }
 
-func TestOpen(t *testing.T) { open(t) }
+func TestOpen(t *testing.T) { openProgram(t) }

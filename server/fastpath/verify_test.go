@@ -1,5 +1,7 @@
 package fastpath
 
+// Inside the package: the program objects are not exported.
+
 import (
 	"errors"
 	"regexp"
@@ -11,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the kernel's verifier may need for a program. It refuses at a million instructions
-// and at 512 bytes of stack. Each version of it counts in another way, and older ones ten
-// times as much: half of the former leaves room for those that can't be tried, and so do
-// three quarters of the latter.
+// Limits of what the kernel's verifier needs for a program. It rejects programs at a
+// million instructions and at 512 bytes of stack. Versions count differently, older ones up
+// to ten times as much; half of the instructions and three quarters of the stack leave room
+// for versions that are not tested.
 const (
 	maxSteps = 500_000
 	maxStack = 384
@@ -25,9 +27,9 @@ var (
 	stack = regexp.MustCompile(`stack depth ([0-9+]+)`)
 )
 
-// TestVerifier loads the programs, which need no link for it, and bounds the verifier's
-// work: test/kernels runs it on kernels that have no tcx, too, whose verifier knows less
-// than that of any that has.
+// TestVerifier loads the programs without attaching them and limits the verifier's work.
+// test/kernels also runs it on kernels without tcx, whose verifiers know less than those of
+// any kernel with tcx.
 func TestVerifier(t *testing.T) {
 	spec, err := loadProgram()
 	if err != nil {
@@ -43,7 +45,7 @@ func TestVerifier(t *testing.T) {
 	}
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) && errors.As(load(ebpf.LogLevelBranch), &refused) {
-		// What has led there; all of it is thousands of lines.
+		// The end of the log; all of it is thousands of lines.
 		t.Log(strings.Join(refused.Log[max(0, len(refused.Log)-100):], "\n"))
 	}
 	if err != nil {
