@@ -12,15 +12,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// BenchmarkExchange is one query and its answer over loopback. The server is in
-// this process and costs about as much as the Pool: the time is that of both,
-// the allocations are the Pool's alone.
+// BenchmarkExchange measures one exchange over loopback. The server runs in this process
+// and costs about as much as the Pool: the time covers both, the allocations are the
+// Pool's.
 func BenchmarkExchange(b *testing.B) {
 	for _, over := range []string{"udp", "tcp"} {
 		b.Run(over, func(b *testing.B) {
-			cfg := directive()
-			cfg.To = []config.Target{{Addr: mirror(b)}}
-			p := start(b, cfg)
+			cfg := forwardTo()
+			cfg.To = []config.Target{{Addr: echoServer(b)}}
+			p := newPool(b, cfg)
 			q := question(b, "www.example.org.")
 			b.ReportAllocs()
 			for b.Loop() {
@@ -33,9 +33,9 @@ func BenchmarkExchange(b *testing.B) {
 }
 
 func BenchmarkExchangeParallel(b *testing.B) {
-	cfg := directive()
-	cfg.To = []config.Target{{Addr: mirror(b)}}
-	p := start(b, cfg)
+	cfg := forwardTo()
+	cfg.To = []config.Target{{Addr: echoServer(b)}}
+	p := newPool(b, cfg)
 	b.ReportAllocs()
 	b.SetParallelism(16)
 	b.RunParallel(func(pb *testing.PB) {
@@ -49,20 +49,20 @@ func BenchmarkExchangeParallel(b *testing.B) {
 	})
 }
 
-// TestOwnAllocations: an exchange allocates what the packed answer needs, which
-// is wire's, and nothing of its own but a socket now and then.
+// TestOwnAllocations: an exchange allocates only the packed answer, in package wire, and
+// occasionally a socket.
 func TestOwnAllocations(t *testing.T) {
-	cfg := directive()
-	cfg.To = []config.Target{{Addr: mirror(t)}}
-	p := start(t, cfg)
-	q := fixedCall(t)
-	reply := address(append([]byte(nil), q.message()...))
+	cfg := forwardTo()
+	cfg.To = []config.Target{{Addr: echoServer(t)}}
+	p := newPool(t, cfg)
+	q := fixedQuery(t)
+	reply := answerA(append([]byte(nil), q.message()...))
 	packed := testing.AllocsPerRun(100, func() {
 		if _, err := wire.ParseResponse(reply, q.request); err != nil {
 			t.Fatal(err)
 		}
 	})
-	x := newExchange(p) // one for all: under the race detector a sync.Pool forgets
+	x := newExchange(p) // one for all: the race detector makes sync.Pool drop items
 	for _, overTCP := range []bool{false, true} {
 		all := testing.AllocsPerRun(200, func() {
 			x.request, x.servers, x.tcp, x.deadline = q.request, p.servers(), overTCP, time.Now().Add(time.Hour)
@@ -77,9 +77,9 @@ func TestOwnAllocations(t *testing.T) {
 	}
 }
 
-// mirror is the cheapest server there is: every query comes back with one address
-// in place of its OPT record. It allocates nothing per query.
-func mirror(b testing.TB) netip.AddrPort {
+// echoServer returns every query with an address in place of its OPT record. It allocates
+// nothing per query.
+func echoServer(b testing.TB) netip.AddrPort {
 	b.Helper()
 	u, t := listen(b)
 	b.Cleanup(func() {
@@ -93,7 +93,7 @@ func mirror(b testing.TB) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			u.WriteToUDPAddrPort(address(buf[:n]), from)
+			u.WriteToUDPAddrPort(answerA(buf[:n]), from)
 		}
 	}()
 	go func() {
@@ -102,13 +102,13 @@ func mirror(b testing.TB) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			go mirrorConn(c)
+			go echoConn(c)
 		}
 	}()
 	return u.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-func mirrorConn(c net.Conn) {
+func echoConn(c net.Conn) {
 	defer c.Close()
 	buf := make([]byte, wire.MaxMessage)
 	for {
@@ -119,15 +119,15 @@ func mirrorConn(c net.Conn) {
 		if _, err := io.ReadFull(c, buf[2:n]); err != nil {
 			return
 		}
-		out := address(buf[2:n])
+		out := answerA(buf[2:n])
 		buf[0], buf[1] = byte(len(out)>>8), byte(len(out))
 		c.Write(buf[:2+len(out)])
 	}
 }
 
-// address makes the reply to query, which ends in an OPT record, in place. A probe has
-// none, and comes back as it is.
-func address(query []byte) []byte {
+// answerA turns query, which ends with an OPT record, into its reply in place. A probe has
+// no OPT record and is returned unchanged.
+func answerA(query []byte) []byte {
 	if query[11] == 0 {
 		query[2] |= qrBit
 		return query

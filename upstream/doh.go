@@ -139,7 +139,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 	return t
 }
 
-// start is [transport.start].
+// start is [transport.newPool].
 func (t *dohTransport) start(q *query) {
 	binary.BigEndian.PutUint16(q.frame[2:], 0) // cache friendly (RFC 8484, 4.1)
 	r := &dohRequest{query: q, client: q.client, message: bytes.Clone(q.message()), deadline: q.deadline}

@@ -28,18 +28,18 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// web is an HTTPS server whose certificate is for dns.test.
-type web struct {
+// dohServer is an HTTPS server whose certificate is for dns.test.
+type dohServer struct {
 	*httptest.Server
 	authority *authority
-	conns     atomic.Int64 // that are open
+	conns     atomic.Int64 // open connections
 	made      atomic.Int64
 }
 
-// startWeb runs handle until the test ends.
-func startWeb(t *testing.T, a *authority, set func(*httptest.Server), handle http.HandlerFunc) *web {
+// startDoHServer runs handle until the test ends.
+func startDoHServer(t *testing.T, a *authority, set func(*httptest.Server), handle http.HandlerFunc) *dohServer {
 	t.Helper()
-	w := &web{Server: httptest.NewUnstartedServer(handle), authority: a}
+	w := &dohServer{Server: httptest.NewUnstartedServer(handle), authority: a}
 	w.EnableHTTP2 = true
 	w.TLS = a.server("dns.test")
 	w.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -60,10 +60,10 @@ func startWeb(t *testing.T, a *authority, set func(*httptest.Server), handle htt
 	return w
 }
 
-func (w *web) addr() netip.AddrPort { return w.Listener.Addr().(*net.TCPAddr).AddrPort() }
+func (w *dohServer) addr() netip.AddrPort { return w.Listener.Addr().(*net.TCPAddr).AddrPort() }
 
-// client makes a transport to w.
-func (w *web) client(t *testing.T, opts dohOptions) *dohTransport {
+// newTransport returns a transport to w.
+func (w *dohServer) newTransport(t *testing.T, opts dohOptions) *dohTransport {
 	t.Helper()
 	if opts.tls == nil {
 		opts.tls = w.authority.client("")
@@ -73,8 +73,8 @@ func (w *web) client(t *testing.T, opts dohOptions) *dohTransport {
 	return d
 }
 
-// body is the DNS message in r.
-func body(r *http.Request) []byte {
+// messageOf returns the DNS message in r.
+func messageOf(r *http.Request) []byte {
 	b, _ := io.ReadAll(r.Body)
 	if r.Method == http.MethodGet {
 		b, _ = base64.RawURLEncoding.DecodeString(r.URL.Query().Get("dns"))
@@ -82,20 +82,20 @@ func body(r *http.Request) []byte {
 	return b
 }
 
-// serves answers like mirror.
-func serves(w http.ResponseWriter, r *http.Request) {
+// answerDoH answers like echoServer.
+func answerDoH(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", messageType)
-	w.Write(address(body(r)))
+	w.Write(answerA(messageOf(r)))
 }
 
-// TestDoHRequest: what a server gets, by either method.
+// TestDoHRequest checks the request that a server receives, for both methods.
 func TestDoHRequest(t *testing.T) {
 	type request struct {
 		Proto, Method, Host, URI, Type, Accept, Agent, Key string
 		ID                                                 []byte
 	}
 	a := newAuthority(t)
-	message := fixedCall(t).message()
+	message := fixedQuery(t).message()
 	message[0], message[1] = 0, 0
 	get := "/dns-query?dns=" + base64.RawURLEncoding.EncodeToString(message)
 	for _, tt := range []struct {
@@ -111,13 +111,13 @@ func TestDoHRequest(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got request
-			w := startWeb(t, a, nil, func(w http.ResponseWriter, r *http.Request) {
+			w := startDoHServer(t, a, nil, func(w http.ResponseWriter, r *http.Request) {
 				h := r.Header
 				host, _, _ := net.SplitHostPort(r.Host)
-				b := body(r)
+				b := messageOf(r)
 				got = request{r.Proto, r.Method, host, r.RequestURI, h.Get("Content-Type"), h.Get("Accept"), h.Get("User-Agent"), h.Get("Idempotency-Key"), b[:2]}
 				w.Header().Set("Content-Type", messageType)
-				w.Write(address(b))
+				w.Write(answerA(b))
 			})
 			opts := dohOptions{method: tt.method, streamOptions: streamOptions{expire: time.Hour, tls: a.client("")}}
 			if tt.target.Host == "" {
@@ -125,7 +125,7 @@ func TestDoHRequest(t *testing.T) {
 			}
 			d := newDoHTransport(tt.target, w.addr(), opts)
 			defer d.close()
-			q := fixedCall(t)
+			q := fixedQuery(t)
 			msg, err := roundTrip(t.Context(), d, q, time.Now().Add(20*time.Second))
 			if err != nil {
 				t.Fatal(err)
@@ -141,7 +141,7 @@ func TestDoHRequest(t *testing.T) {
 	}
 }
 
-// TestDoHErrors: what is no answer is an error that says why.
+// TestDoHErrors: an invalid response is an error that gives the reason.
 func TestDoHErrors(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	typed := func(f func(w http.ResponseWriter, r *http.Request)) http.HandlerFunc {
@@ -161,17 +161,17 @@ func TestDoHErrors(t *testing.T) {
 		{"a redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusFound) }, nil, "HTTP status 302"},
 		{"no type", func(w http.ResponseWriter, r *http.Request) {
 			w.Header()["Content-Type"] = nil
-			w.Write(address(body(r)))
+			w.Write(answerA(messageOf(r)))
 		}, nil, `media type ""`},
 		{"too long", typed(func(w http.ResponseWriter, r *http.Request) { w.Write(make([]byte, wire.MaxMessage+1)) }), nil, errTooLong.Error()},
 		{"empty", typed(func(http.ResponseWriter, *http.Request) {}), nil, errMismatch.Error()},
 		{"another's answer", typed(func(w http.ResponseWriter, r *http.Request) {
-			b := address(body(r))
+			b := answerA(messageOf(r))
 			b[headerLen+1] ^= 1
 			w.Write(b)
 		}), nil, errMismatch.Error()},
 		{"another's ID", typed(func(w http.ResponseWriter, r *http.Request) {
-			b := address(body(r))
+			b := answerA(messageOf(r))
 			b[0] = 7
 			w.Write(b)
 		}), nil, errMismatch.Error()},
@@ -189,13 +189,13 @@ func TestDoHErrors(t *testing.T) {
 				w.Header().Set(fmt.Sprintf("x-%d", i), strings.Repeat("x", 1000))
 			}
 		}, nil, ""},
-		{"another name", serves, a.client("other.test"), "valid for dns.test, not other.test"},
-		{"another authority", serves, other.client(""), "unknown authority"},
+		{"another name", answerDoH, a.client("other.test"), "valid for dns.test, not other.test"},
+		{"another authority", answerDoH, other.client(""), "unknown authority"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := startWeb(t, a, nil, tt.handle)
-			d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: tt.client}})
-			err := flyOnce(t, d)
+			w := startDoHServer(t, a, nil, tt.handle)
+			d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: tt.client}})
+			err := roundTripOnce(t, d)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || isTimeout(err) {
 				t.Errorf("the error is %v, want one about %q", err, tt.want)
 			}
@@ -203,33 +203,33 @@ func TestDoHErrors(t *testing.T) {
 	}
 }
 
-// TestDoHEnds: a flight ends with its time, when it is withdrawn, and with close; no
-// more of them are begun than the bound.
-func TestDoHEnds(t *testing.T) {
+// TestDoHCancelAndClose: a query ends at its deadline, when it is canceled, and when the
+// transport closes; no more than the limit are started.
+func TestDoHCancelAndClose(t *testing.T) {
 	ended := make(chan struct{}, 4)
 	var began atomic.Int64
-	w := startWeb(t, newAuthority(t), nil, func(_ http.ResponseWriter, r *http.Request) {
+	w := startDoHServer(t, newAuthority(t), nil, func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		began.Add(1)
 		<-r.Context().Done()
 		ended <- struct{}{}
 	})
-	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
-	q := fixedCall(t)
+	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	q := fixedQuery(t)
 	q.deadline = time.Now().Add(5 * time.Millisecond)
 	d.start(q)
 	if <-q.done; !errors.Is(q.err, os.ErrDeadlineExceeded) {
 		t.Errorf("after its time: %v", q.err)
 	}
 	before := int(began.Load()) // the time may have been too short to connect
-	q = fixedCall(t)
+	q = fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)
 	eventually(t, "the server has the query", func() bool { return int(began.Load()) > before })
 	if !d.cancel(q) || d.cancel(q) {
 		t.Error("a call in flight is withdrawn not at all or twice")
 	}
-	if over, _ := landed(q); over {
+	if over, _ := completed(q); over {
 		t.Error("a withdrawn call has landed")
 	}
 	eventually(t, "the server is told that nobody waits", func() bool { return len(ended) > before })
@@ -242,34 +242,34 @@ func TestDoHEnds(t *testing.T) {
 		d.inFlight = share.NewFairShare(0)
 		return true
 	})
-	if err := flyOnce(t, d); !errors.Is(err, ErrBusy) {
+	if err := roundTripOnce(t, d); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 	d.mu.Lock()
 	d.inFlight = share.NewFairShare(maxInFlightDoH)
 	d.mu.Unlock()
-	q = fixedCall(t)
+	q = fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)
 	d.close()
 	if <-q.done; !errors.Is(q.err, ErrClosed) {
 		t.Errorf("in flight when the transport closed: %v, want ErrClosed", q.err)
 	}
-	if err := flyOnce(t, d); !errors.Is(err, ErrClosed) {
+	if err := roundTripOnce(t, d); !errors.Is(err, ErrClosed) {
 		t.Errorf("after close: %v, want ErrClosed", err)
 	}
 	eventually(t, "the connections are closed", func() bool { return w.conns.Load() == 0 })
 }
 
-// TestDoHBreak: queries on a connection that breaks are asked again.
-func TestDoHBreak(t *testing.T) {
+// TestDoHConnectionFails: queries on a failed connection are sent again.
+func TestDoHConnectionFails(t *testing.T) {
 	const n = 20
 	var arrived atomic.Int64
-	var w *web
-	w = startWeb(t, newAuthority(t), nil, func(rw http.ResponseWriter, r *http.Request) {
+	var w *dohServer
+	w = startDoHServer(t, newAuthority(t), nil, func(rw http.ResponseWriter, r *http.Request) {
 		switch i := arrived.Add(1); {
 		case i <= 1, i > 1+n:
-			serves(rw, r)
+			answerDoH(rw, r)
 			return
 		case i == 1+n:
 			w.CloseClientConnections()
@@ -277,13 +277,13 @@ func TestDoHBreak(t *testing.T) {
 		io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	})
-	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
-	if err := flyOnce(t, d); err != nil {
+	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	if err := roundTripOnce(t, d); err != nil {
 		t.Fatal(err)
 	}
 	var calls []*query
 	for range n {
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		q.deadline = time.Now().Add(time.Hour)
 		d.start(q)
 		calls = append(calls, q)
@@ -298,16 +298,16 @@ func TestDoHBreak(t *testing.T) {
 	}
 }
 
-// TestDoHLifetimes: connections end with expire, max_age and the last query where
-// nothing is to be kept.
+// TestDoHLifetimes: connections end after expire and max_age, and with the last query if
+// none are kept.
 func TestDoHLifetimes(t *testing.T) {
-	w := startWeb(t, newAuthority(t), nil, serves)
+	w := startDoHServer(t, newAuthority(t), nil, answerDoH)
 	for name, opts := range map[string]streamOptions{
 		"expire":       {expire: time.Millisecond},
 		"nothing kept": {},
 	} {
-		d := w.client(t, dohOptions{streamOptions: opts})
-		if err := flyOnce(t, d); err != nil {
+		d := w.newTransport(t, dohOptions{streamOptions: opts})
+		if err := roundTripOnce(t, d); err != nil {
 			t.Fatal(err)
 		}
 		if opts.expire > 0 {
@@ -315,9 +315,9 @@ func TestDoHLifetimes(t *testing.T) {
 		}
 		eventually(t, name+": the connection is closed", func() bool { return w.conns.Load() == 0 })
 	}
-	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
+	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
 	for i := range 3 {
-		if err := flyOnce(t, d); err != nil {
+		if err := roundTripOnce(t, d); err != nil {
 			t.Fatal(err)
 		}
 		if _, misses := d.reuse(); misses != uint64(i+1) {
@@ -333,15 +333,14 @@ func TestDoHLifetimes(t *testing.T) {
 	eventually(t, "max_age: the connections are closed", func() bool { return w.conns.Load() == 0 })
 }
 
-// TestDoHUnderLoad has more queries at once than the server has streams, some of which
-// nobody waits for: each gets its own answer, over few connections, and nothing is
-// left behind.
+// TestDoHUnderLoad has more queries at once than the server has streams, and cancels some:
+// each gets its own answer, over few connections, and nothing is left over.
 func TestDoHUnderLoad(t *testing.T) {
 	a := newAuthority(t)
 	for name, two := range map[string]bool{"HTTP/2": true, "HTTP/1.1": false} {
 		t.Run(name, func(t *testing.T) {
 			goroutines, before := runtime.NumGoroutine(), openSockets(t)
-			t.Run("queries", func(t *testing.T) { crowdDoH(t, a, two) })
+			t.Run("queries", func(t *testing.T) { loadDoH(t, a, two) })
 			eventually(t, "goroutines and sockets are gone", func() bool {
 				return runtime.NumGoroutine() <= goroutines && openSockets(t) <= before
 			})
@@ -349,15 +348,15 @@ func TestDoHUnderLoad(t *testing.T) {
 	}
 }
 
-func crowdDoH(t *testing.T, a *authority, two bool) {
-	w := startWeb(t, a, func(s *httptest.Server) {
+func loadDoH(t *testing.T, a *authority, two bool) {
+	w := startDoHServer(t, a, func(s *httptest.Server) {
 		s.EnableHTTP2 = two
 		s.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 10}
 	}, func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
-		serves(w, r)
+		answerDoH(w, r)
 	})
-	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {
@@ -391,19 +390,19 @@ func crowdDoH(t *testing.T, a *authority, two bool) {
 	}
 }
 
-// TestDoHSilent: a connection that owes a reply for too long gets no queries while there
-// can be another, and does again when it speaks.
-func TestDoHSilent(t *testing.T) {
+// TestDoHStalled: a stalled connection gets no queries while another one can be opened, and
+// gets them again after a reply.
+func TestDoHStalled(t *testing.T) {
 	hold := make(chan struct{})
 	var arrived atomic.Int64
-	w := startWeb(t, newAuthority(t), nil, func(w http.ResponseWriter, r *http.Request) {
+	w := startDoHServer(t, newAuthority(t), nil, func(w http.ResponseWriter, r *http.Request) {
 		if arrived.Add(1) == 1 {
 			<-hold
 		}
-		serves(w, r)
+		answerDoH(w, r)
 	})
-	d := w.client(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
-	q := fixedCall(t)
+	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	q := fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)
 	eventually(t, "the query is in flight", func() bool {
@@ -418,14 +417,14 @@ func TestDoHSilent(t *testing.T) {
 		d.open[0].owedSince = time.Now().Add(-stalledAfter)
 		return true
 	})
-	if err := flyOnce(t, d); err != nil {
+	if err := roundTripOnce(t, d); err != nil {
 		t.Fatal(err)
 	}
 	close(hold)
 	if <-q.done; q.err != nil {
 		t.Errorf("an answer after a long time: %v", q.err)
 	}
-	if err := flyOnce(t, d); err != nil {
+	if err := roundTripOnce(t, d); err != nil {
 		t.Fatal(err)
 	}
 	if n := w.made.Load(); n != 2 {

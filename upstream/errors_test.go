@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/share"
 )
 
-// TestLocal: which errors say nothing about the name, and how they are known outside.
-func TestLocal(t *testing.T) {
+// TestErrLocal: which errors are ErrLocal, and what callers see.
+func TestErrLocal(t *testing.T) {
 	call := func(errno syscall.Errno) error {
 		return &net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("connect", errno)}
 	}
@@ -62,9 +62,9 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestBusyIsLocal: whatever the protocol, a query for which there is no place fails for
-// no reason of the name's; also when another server was asked in vain before.
-func TestBusyIsLocal(t *testing.T) {
+// TestErrBusyIsLocal: with every protocol, a query that exceeds a limit fails with a local
+// error, even if another server has failed before.
+func TestErrBusyIsLocal(t *testing.T) {
 	a := newAuthority(t)
 	for name, tt := range map[string]struct {
 		over config.Transport
@@ -78,19 +78,19 @@ func TestBusyIsLocal(t *testing.T) {
 	} {
 		for _, failed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%t", name, failed), func(t *testing.T) {
-				f := startFakeTLS(t, tt.tls, answers)
-				cfg := directive(f)
+				f := startFakeTLS(t, tt.tls, answerOK)
+				cfg := forwardTo(f)
 				cfg.To[0].Transport, cfg.MaxFails = tt.over, 0
 				if failed {
-					gone := startFake(t, answers)
+					gone := startFake(t, answerOK)
 					gone.tcp.Close()
 					cfg.To = append([]config.Target{{Addr: gone.addr}}, cfg.To...)
-					cfg.MaxConnectAttempts = 3 // the last one is there
+					cfg.MaxConnectAttempts = 3 // the last server has capacity
 				}
-				p := start(t, cfg)
+				p := newPool(t, cfg)
 				for _, s := range p.servers() {
 					if s.addr == f.addr {
-						fillUp(t, s)
+						fillInFlight(t, s)
 					} else {
 						s.udp = s.tcp
 					}
@@ -104,8 +104,8 @@ func TestBusyIsLocal(t *testing.T) {
 	}
 }
 
-// fillUp leaves no place at s.
-func fillUp(t *testing.T, s *server) {
+// fillInFlight uses up the capacity of s.
+func fillInFlight(t *testing.T, s *server) {
 	t.Helper()
 	for _, via := range []transport{s.udp, s.tcp} {
 		switch via := via.(type) {
@@ -121,9 +121,9 @@ func fillUp(t *testing.T, s *server) {
 	}
 }
 
-// TestWaitingOrder: who has few queries in flight does not wait behind one who has many,
-// and who has as many waits his turn.
-func TestWaitingOrder(t *testing.T) {
+// TestWaitQueueOrder: clients with few queries in flight precede those with many; equal
+// ones wait in order of arrival.
+func TestWaitQueueOrder(t *testing.T) {
 	var w waitQueue
 	held := []int{300, 400, 0, 300, 1, 0, 511}
 	var places []chan error

@@ -14,7 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// outcome is what one exchange came to, and what the server saw of it.
+// outcome is the result of an exchange, and what the server saw of it.
 type outcome struct {
 	Rcode     wire.Rcode
 	Answers   int
@@ -33,22 +33,22 @@ func TestExchange(t *testing.T) {
 		want    outcome
 	}{{
 		name:   "over UDP",
-		script: answers,
+		script: answerOK,
 		want:   outcome{Answers: 1, Over: []string{"udp"}},
 	}, {
 		name:    "over the client's protocol",
-		script:  answers,
+		script:  answerOK,
 		overTCP: true,
 		want:    outcome{Answers: 1, Over: []string{"tcp"}},
 	}, {
 		name:    "prefer_udp for a client on TCP",
-		script:  answers,
+		script:  answerOK,
 		option:  func(f *config.Forward) { f.PreferUDP = true },
 		overTCP: true,
 		want:    outcome{Answers: 1, Over: []string{"udp"}},
 	}, {
 		name:   "force_tcp is stronger than prefer_udp",
-		script: answers,
+		script: answerOK,
 		option: func(f *config.Forward) { f.PreferUDP, f.ForceTCP = true, true },
 		want:   outcome{Answers: 1, Over: []string{"tcp"}},
 	}, {
@@ -57,16 +57,16 @@ func TestExchange(t *testing.T) {
 		want:   outcome{Rcode: wire.ServFail, Over: []string{"udp"}},
 	}, {
 		name:   "a bare error is an answer",
-		script: func(r request) { r.send(r.bare(dns.RcodeRefused)) },
+		script: func(r request) { r.send(r.headerOnly(dns.RcodeRefused)) },
 		want:   outcome{Rcode: wire.Refused, Over: []string{"udp"}},
 	}, {
 		name:   "TC is fetched over TCP",
-		script: truncatesUDP(1, 40),
+		script: truncateUDP(1, 40),
 		want:   outcome{Answers: 40, Over: []string{"udp", "tcp"}},
 	}, {
 		name: "TC and no TCP gives what there is",
 		script: func(r request) {
-			if truncatesUDP(2, 0)(r); r.conn != nil {
+			if truncateUDP(2, 0)(r); r.conn != nil {
 				r.conn.Close()
 			}
 		},
@@ -100,7 +100,7 @@ func TestExchange(t *testing.T) {
 	}, {
 		name: "strays before the answer",
 		script: func(r request) {
-			for _, b := range strays(r) {
+			for _, b := range unexpectedReplies(r) {
 				r.send(b)
 			}
 			r.reply(r.answer(1))
@@ -110,7 +110,7 @@ func TestExchange(t *testing.T) {
 		name: "strays before the answer over TCP",
 		script: func(r request) {
 			var b []byte
-			for _, m := range append(strays(r), nil, r.pack(r.answer(1))) {
+			for _, m := range append(unexpectedReplies(r), nil, r.pack(r.answer(1))) {
 				b = append(binary.BigEndian.AppendUint16(b, uint16(len(m))), m...)
 			}
 			r.conn.Write(b)
@@ -139,20 +139,20 @@ func TestExchange(t *testing.T) {
 		want: outcome{Answers: 1, Over: []string{"udp"}},
 	}, {
 		name:   "FORMERR without OPT is asked again without",
-		script: plainOnly(dns.RcodeFormatError),
+		script: rejectEDNS(dns.RcodeFormatError),
 		want:   outcome{Answers: 1, Over: []string{"udp", "udp"}},
 	}, {
 		name:   "NOTIMP without OPT is asked again without",
-		script: plainOnly(dns.RcodeNotImplemented),
+		script: rejectEDNS(dns.RcodeNotImplemented),
 		want:   outcome{Answers: 1, Over: []string{"udp", "udp"}},
 	}, {
 		name:    "without EDNS over TCP",
-		script:  plainOnly(dns.RcodeFormatError),
+		script:  rejectEDNS(dns.RcodeFormatError),
 		overTCP: true,
 		want:    outcome{Answers: 1, Over: []string{"tcp", "tcp"}},
 	}, {
 		name:   "FORMERR to everything",
-		script: func(r request) { r.send(r.bare(dns.RcodeFormatError)) },
+		script: func(r request) { r.send(r.headerOnly(dns.RcodeFormatError)) },
 		want:   outcome{Rcode: wire.FormErr, Over: []string{"udp", "udp"}},
 	}, {
 		name:   "FORMERR with OPT is an answer",
@@ -167,7 +167,7 @@ func TestExchange(t *testing.T) {
 		want: outcome{Over: []string{"udp", "udp"}, Err: ErrFailed},
 	}, {
 		name:   "names that take too long to read",
-		script: func(r request) { r.send(tangled(r.pack(r.answer(0)))) },
+		script: func(r request) { r.send(withPointerChains(r.pack(r.answer(0)))) },
 		want:   outcome{Over: []string{"udp", "udp"}, Err: ErrFailed},
 	}, {
 		name: "TCP closed inside the message",
@@ -198,12 +198,12 @@ func TestExchange(t *testing.T) {
 		want:    outcome{Answers: 1, Over: []string{"tcp"}},
 	}, {
 		name:   "silence",
-		script: silence,
+		script: ignore,
 		option: func(f *config.Forward) { f.ReadTimeout = 20 * time.Millisecond },
 		want:   outcome{Over: []string{"udp", "udp"}, Err: ErrTimeout},
 	}, {
 		name:    "silence over TCP",
-		script:  silence,
+		script:  ignore,
 		option:  func(f *config.Forward) { f.ReadTimeout = 20 * time.Millisecond },
 		overTCP: true,
 		want:    outcome{Over: []string{"tcp", "tcp"}, Err: ErrTimeout},
@@ -211,12 +211,12 @@ func TestExchange(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFake(t, tt.script)
-			cfg := directive(f)
+			cfg := forwardTo(f)
 			cfg.MaxFails = 0 // no probes among the queries
 			if tt.option != nil {
 				tt.option(cfg)
 			}
-			p := start(t, cfg)
+			p := newPool(t, cfg)
 			r, err := p.Exchange(t.Context(), question(t, "www.example.org."), tt.overTCP)
 			got := outcome{Rcode: r.Rcode, Answers: r.Answers, Truncated: r.Truncated, Strays: p.Stats().Servers[0].UnexpectedReplies}
 			for _, r := range f.requests() {
@@ -233,9 +233,9 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// truncatesUDP answers with n records and TC over UDP, with all over TCP; none
-// if all is 0.
-func truncatesUDP(n, all int) script {
+// truncateUDP answers with n records and TC over UDP, and with all records over TCP, or not
+// at all if all is 0.
+func truncateUDP(n, all int) script {
 	return func(r request) {
 		if r.over == "udp" {
 			m := r.answer(n)
@@ -249,20 +249,20 @@ func truncatesUDP(n, all int) script {
 	}
 }
 
-// plainOnly answers queries without OPT, and those with one by a bare rcode.
-func plainOnly(rcode int) script {
+// rejectEDNS answers queries without OPT, and rejects others with a bare rcode.
+func rejectEDNS(rcode int) script {
 	return func(r request) {
 		if r.IsEdns0() != nil {
-			r.send(r.bare(rcode))
+			r.send(r.headerOnly(rcode))
 			return
 		}
-		answers(r)
+		answerOK(r)
 	}
 }
 
-// tangled appends records to b, a reply without any and without OPT, whose owners are a pointer after each
-// of a hundred labels.
-func tangled(b []byte) []byte {
+// withPointerChains appends records to b, a reply without records, whose owners have a
+// compression pointer after each of a hundred labels.
+func withPointerChains(b []byte) []byte {
 	const names, owners = 100, 200
 	last := len(b) + 12
 	b = append(b, 0xC0, headerLen, 0xFF, 0, 0, 1, 0, 0, 1, 44, 4*names>>8, 4*names&0xFF)
@@ -274,7 +274,7 @@ func tangled(b []byte) []byte {
 		}
 		last = at
 	}
-	for i := range owners { // none is that of the record before
+	for i := range owners { // none equals that of the previous record
 		at := last - 4*(i%2)
 		b = append(b, 0xC0|byte(at>>8), byte(at), 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 	}
@@ -282,8 +282,8 @@ func tangled(b []byte) []byte {
 	return b
 }
 
-// strays are messages that are not the reply to r, each for another reason.
-func strays(r request) [][]byte {
+// unexpectedReplies returns messages that do not match r, each for another reason.
+func unexpectedReplies(r request) [][]byte {
 	id := r.answer(1)
 	id.Id++
 	name := r.answer(1)
@@ -291,18 +291,18 @@ func strays(r request) [][]byte {
 	qtype := r.answer(1)
 	qtype.Question = []dns.Question{{Name: r.Question[0].Name, Qtype: dns.TypeAAAA, Qclass: dns.ClassINET}}
 	empty := r.answer(0)
-	empty.Question = nil // without a question only a server's error is taken
+	empty.Question = nil // only an error reply is accepted without a question
 	return [][]byte{
 		r.pack(id), r.pack(name), r.pack(qtype), r.pack(empty),
-		r.pack(r.Msg),              // our own query back
-		r.bare(dns.RcodeNameError), // denies no name
+		r.pack(r.Msg),                    // our own query
+		r.headerOnly(dns.RcodeNameError), // NXDOMAIN without a question
 		{1, 2, 3},
 	}
 }
 
 func TestQueryOnTheWire(t *testing.T) {
-	f := startFake(t, answers)
-	p := start(t, directive(f))
+	f := startFake(t, answerOK)
+	p := newPool(t, forwardTo(f))
 	m := new(dns.Msg).SetQuestion("WWW.Example.org.", dns.TypeMX)
 	m.CheckingDisabled = true
 	m.SetEdns0(4096, true)
@@ -333,8 +333,8 @@ func TestQueryOnTheWire(t *testing.T) {
 
 func TestPayload(t *testing.T) {
 	for _, tt := range []struct{ set, want int }{{0, DefaultPayload}, {100, 512}, {700, 700}, {65535, maxDatagram}} {
-		f := startFake(t, answers)
-		p := New(directive(f), Options{Payload: tt.set})
+		f := startFake(t, answerOK)
+		p := New(forwardTo(f), Options{Payload: tt.set})
 		_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
 		p.Close()
 		if err != nil {
@@ -346,12 +346,12 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// TestUnpredictable looks at what a forger has to guess. It can't prove good
-// randomness; it catches counters, constants and a port that is never retired.
-func TestUnpredictable(t *testing.T) {
+// TestRandomIDsAndPorts checks what a forger has to guess. It can't prove randomness; it
+// detects counters, constants and a port that is never retired.
+func TestRandomIDsAndPorts(t *testing.T) {
 	const n = 10 * maxQueriesPerSocket
-	f := startFake(t, answers)
-	p := start(t, directive(f))
+	f := startFake(t, answerOK)
+	p := newPool(t, forwardTo(f))
 	for range n {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 			t.Fatal(err)
@@ -374,7 +374,7 @@ func TestUnpredictable(t *testing.T) {
 		}
 	}
 	for port, times := range ports {
-		if times > 2*maxQueriesPerSocket { // the kernel may draw a port twice
+		if times > 2*maxQueriesPerSocket { // the kernel may choose a port twice
 			t.Errorf("port %d was used %d times", port, times)
 		}
 	}
@@ -391,9 +391,9 @@ func TestRefusedPort(t *testing.T) {
 	closed := c.LocalAddr().(*net.UDPAddr).AddrPort()
 	c.Close()
 	for _, overTCP := range []bool{false, true} {
-		cfg := directive()
+		cfg := forwardTo()
 		cfg.To = []config.Target{{Addr: closed}}
-		_, err := start(t, cfg).Exchange(t.Context(), question(t, "example.org."), overTCP)
+		_, err := newPool(t, cfg).Exchange(t.Context(), question(t, "example.org."), overTCP)
 		if !errors.Is(err, ErrFailed) {
 			t.Errorf("a closed port (TCP %t) is %v, want ErrFailed", overTCP, err)
 		}
@@ -401,7 +401,7 @@ func TestRefusedPort(t *testing.T) {
 }
 
 func TestNoServers(t *testing.T) {
-	if _, err := start(t, directive()).Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrNoUpstream) {
+	if _, err := newPool(t, forwardTo()).Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrNoUpstream) {
 		t.Errorf("without servers: %v, want ErrNoUpstream", err)
 	}
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// says is a script that answers every query with rcode.
-func says(rcode int) script { return func(r request) { r.reply(r.rcode(rcode)) } }
+// answerRcode is a script that answers every query with rcode.
+func answerRcode(rcode int) script { return func(r request) { r.reply(r.rcode(rcode)) } }
 
-// askAll sends one query and gives its rcode and how often each fake was asked.
-func askAll(t *testing.T, p *Pool, fakes ...*fake) (rcode wire.Rcode, times []int) {
+// exchangeAll sends one query and returns its rcode and how often each fake was asked.
+func exchangeAll(t *testing.T, p *Pool, fakes ...*fake) (rcode wire.Rcode, times []int) {
 	t.Helper()
 	answer := mustExchange(t, p, 0)
 	for _, f := range fakes {
-		times = append(times, asked(f))
+		times = append(times, queriesReceived(f))
 	}
 	return answer.Rcode, times
 }
 
 func TestFailover(t *testing.T) {
-	servfail, refused, good := says(dns.RcodeServerFailure), says(dns.RcodeRefused), script(answers)
+	servfail, refused, good := answerRcode(dns.RcodeServerFailure), answerRcode(dns.RcodeRefused), script(answerOK)
 	for _, tt := range []struct {
 		name    string
 		on      []wire.Rcode
@@ -46,9 +46,9 @@ func TestFailover(t *testing.T) {
 			for _, s := range tt.scripts {
 				fakes = append(fakes, startFake(t, s))
 			}
-			cfg := patient(fakes...)
+			cfg := longTimeout(fakes...)
 			cfg.Failover = tt.on
-			rcode, times := askAll(t, start(t, cfg), fakes...)
+			rcode, times := exchangeAll(t, newPool(t, cfg), fakes...)
 			if rcode != tt.want || !equalInts(times, tt.times) {
 				t.Errorf("the answer is %s after %v queries, want %s after %v", rcode, times, tt.want, tt.times)
 			}
@@ -65,7 +65,7 @@ func equalInts(a, b []int) bool {
 	return len(a) == len(b)
 }
 
-func TestNext(t *testing.T) {
+func TestNextOnRcode(t *testing.T) {
 	nodata := func(r request) { r.reply(r.answer(0)) }
 	other := wire.Name("\x05other\x00")
 	for _, tt := range []struct {
@@ -73,43 +73,43 @@ func TestNext(t *testing.T) {
 		first script
 		on    []wire.Rcode
 		empty bool
-		from  wire.Name // of the second forward; the third takes all
+		from  wire.Name // of the second forward; the third covers all names
 		want  wire.Rcode
 		times []int
 	}{
-		{"an answer", answers, []wire.Rcode{wire.NXDomain}, true, wire.Root, wire.NoError, []int{1, 0, 0}},
-		{"no option", says(dns.RcodeNameError), nil, false, wire.Root, wire.NXDomain, []int{1, 0, 0}},
-		{"its rcode", says(dns.RcodeNameError), []wire.Rcode{wire.NXDomain}, false, wire.Root, wire.Refused, []int{1, 1, 0}},
-		{"another rcode", says(dns.RcodeNameError), []wire.Rcode{wire.ServFail}, true, wire.Root, wire.NXDomain, []int{1, 0, 0}},
+		{"an answer", answerOK, []wire.Rcode{wire.NXDomain}, true, wire.Root, wire.NoError, []int{1, 0, 0}},
+		{"no option", answerRcode(dns.RcodeNameError), nil, false, wire.Root, wire.NXDomain, []int{1, 0, 0}},
+		{"its rcode", answerRcode(dns.RcodeNameError), []wire.Rcode{wire.NXDomain}, false, wire.Root, wire.Refused, []int{1, 1, 0}},
+		{"another rcode", answerRcode(dns.RcodeNameError), []wire.Rcode{wire.ServFail}, true, wire.Root, wire.NXDomain, []int{1, 0, 0}},
 		{"no data", nodata, nil, true, wire.Root, wire.Refused, []int{1, 1, 0}},
 		{"no data and only rcodes", nodata, []wire.Rcode{wire.NXDomain}, false, wire.Root, wire.NoError, []int{1, 0, 0}},
-		{"over one that doesn't take the name", says(dns.RcodeNameError), []wire.Rcode{wire.NXDomain}, false, other, wire.NotImp, []int{1, 0, 1}},
+		{"over one that doesn't take the name", answerRcode(dns.RcodeNameError), []wire.Rcode{wire.NXDomain}, false, other, wire.NotImp, []int{1, 0, 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			fakes := []*fake{startFake(t, tt.first), startFake(t, says(dns.RcodeRefused)), startFake(t, func(r request) {
+			fakes := []*fake{startFake(t, tt.first), startFake(t, answerRcode(dns.RcodeRefused)), startFake(t, func(r request) {
 				r.reply(r.rcode(dns.RcodeNotImplemented).SetEdns0(1232, false))
 			})}
 			var pools []*Pool
 			for i, f := range fakes {
-				cfg := patient(f)
+				cfg := longTimeout(f)
 				if i == 0 {
 					cfg.NextOn, cfg.NextOnNodata = tt.on, tt.empty
 				}
 				if i == 1 {
 					cfg.From = tt.from
 				}
-				pools = append(pools, start(t, cfg))
+				pools = append(pools, newPool(t, cfg))
 			}
-			rcode, times := askAll(t, Chain(pools)[0], fakes...)
+			rcode, times := exchangeAll(t, Chain(pools)[0], fakes...)
 			if rcode != tt.want || !equalInts(times, tt.times) {
 				t.Errorf("the answer is %s after %v queries, want %s after %v", rcode, times, tt.want, tt.times)
 			}
 		})
 	}
-	f := startFake(t, says(dns.RcodeNameError))
-	cfg := patient(f)
+	f := startFake(t, answerRcode(dns.RcodeNameError))
+	cfg := longTimeout(f)
 	cfg.NextOn = []wire.Rcode{wire.NXDomain}
-	if rcode, _ := askAll(t, Chain([]*Pool{start(t, cfg)})[0], f); rcode != wire.NXDomain {
+	if rcode, _ := exchangeAll(t, Chain([]*Pool{newPool(t, cfg)})[0], f); rcode != wire.NXDomain {
 		t.Errorf("without a next forward the answer is %s", rcode)
 	}
 }
@@ -121,23 +121,23 @@ func TestMaxConnectAttempts(t *testing.T) {
 			m := r.pack(r.answer(1))
 			r.send(m[:len(m)-3])
 		}
-		a.become(garbage)
-		b.become(garbage)
-		cfg := patient(a, b)
+		a.setScript(garbage)
+		b.setScript(garbage)
+		cfg := longTimeout(a, b)
 		cfg.MaxConnectAttempts, cfg.MaxFails = tt.set, 0
-		p := start(t, cfg)
+		p := newPool(t, cfg)
 		_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
-		if n := asked(a) + asked(b); !errors.Is(err, ErrFailed) || n != tt.want {
+		if n := queriesReceived(a) + queriesReceived(b); !errors.Is(err, ErrFailed) || n != tt.want {
 			t.Errorf("max_connect_attempts %d: %d attempts, error %v; want %d", tt.set, n, err, tt.want)
 		}
 	}
 }
 
 func TestSourceAddress(t *testing.T) {
-	f := startFake(t, answers)
-	cfg := patient(f)
+	f := startFake(t, answerOK)
+	cfg := longTimeout(f)
 	cfg.SourceAddress = netip.MustParseAddr("127.0.0.9")
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	for _, overTCP := range []bool{false, true} {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP); err != nil {
 			t.Fatal(err)
@@ -152,18 +152,18 @@ func TestSourceAddress(t *testing.T) {
 	}
 }
 
-// TestUnusable: an upstream whose TLS can't be set up fails with the reason, and keeps
-// no other from answering.
-func TestUnusable(t *testing.T) {
-	f := startFake(t, answers)
-	cfg := patient()
+// TestBrokenTLSConfig: an upstream with an unusable TLS configuration fails with the
+// reason, and other upstreams still answer.
+func TestBrokenTLSConfig(t *testing.T) {
+	f := startFake(t, answerOK)
+	cfg := longTimeout()
 	cfg.TLS = &config.TLSClient{CA: t.TempDir() + "/gone.pem"}
 	cfg.To = []config.Target{{Transport: config.DNSOverTLS, Addr: f.addr}}
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
 	if !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "gone.pem") || !strings.Contains(err.Error(), f.addr.String()) {
 		t.Errorf("error %v", err)
 	}
 	cfg.To = append(cfg.To, config.Target{Addr: f.addr})
-	mustExchange(t, start(t, cfg), 0)
+	mustExchange(t, newPool(t, cfg), 0)
 }

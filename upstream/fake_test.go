@@ -17,10 +17,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// fake is a DNS server with a script, on one loopback port for UDP and TCP.
+// fake is a scripted DNS server on one loopback port, over UDP and TCP.
 type fake struct {
 	t      *testing.T
-	tls    *tls.Config // what TCP is behind; nil is nothing
+	tls    *tls.Config // for DNS over TLS; nil for TCP
 	addr   netip.AddrPort
 	script atomic.Pointer[script]
 	tcp    *net.TCPListener
@@ -32,7 +32,7 @@ type fake struct {
 	conns map[net.Conn]bool // true while open
 }
 
-// request is one query that reached a fake, and the way back.
+// request is one query that reached a fake, and the way to reply.
 type request struct {
 	*dns.Msg
 	over string         // "udp" or "tcp"
@@ -42,10 +42,10 @@ type request struct {
 	fake *fake
 }
 
-// script decides what a fake does about a query. Doing nothing is silence.
+// script decides how a fake answers a query. Doing nothing leaves it unanswered.
 type script func(r request)
 
-// startFake runs s until the test ends.
+// startFake starts a fake that runs until the test ends.
 func startFake(t *testing.T, s script) *fake {
 	t.Helper()
 	f := &fake{t: t, conns: map[net.Conn]bool{}}
@@ -53,7 +53,7 @@ func startFake(t *testing.T, s script) *fake {
 	return f
 }
 
-// run is the start of a fake whose settings are made.
+// run starts a configured fake.
 func (f *fake) run(s script) {
 	f.t.Helper()
 	f.script.Store(&s)
@@ -64,7 +64,7 @@ func (f *fake) run(s script) {
 	f.t.Cleanup(f.stop)
 }
 
-// listen takes a loopback port that is free for both protocols.
+// listen returns sockets on a loopback port that is free for both protocols.
 func listen(t testing.TB) (*net.UDPConn, *net.TCPListener) {
 	t.Helper()
 	loopback := net.IPv4(127, 0, 0, 1)
@@ -88,12 +88,12 @@ func listen(t testing.TB) (*net.UDPConn, *net.TCPListener) {
 func (f *fake) stop() {
 	f.udp.Close()
 	f.tcp.Close()
-	f.hangUp()
+	f.closeConns()
 	f.done.Wait()
 }
 
-// hangUp closes the connections that are open.
-func (f *fake) hangUp() {
+// closeConns closes the open connections.
+func (f *fake) closeConns() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for c, open := range f.conns {
@@ -164,14 +164,14 @@ func (f *fake) handle(msg []byte, r request) {
 	(*f.script.Load())(r)
 }
 
-// requests gives the queries so far.
+// requests returns the queries received so far.
 func (f *fake) requests() []request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]request(nil), f.seen...)
 }
 
-// open is the number of TCP connections the clients have not closed.
+// open returns the number of TCP connections that clients have not closed.
 func (f *fake) open() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,7 +184,7 @@ func (f *fake) open() int {
 	return n
 }
 
-// send sends b as it is, behind its length over TCP.
+// send sends b unchanged, with a length prefix over TCP.
 func (r request) send(b []byte) {
 	if r.conn == nil {
 		r.fake.udp.WriteToUDPAddrPort(b, r.from)
@@ -205,7 +205,7 @@ func (r request) pack(m *dns.Msg) []byte {
 	return b
 }
 
-// answer is a good answer with n addresses.
+// answer returns an answer with n addresses.
 func (r request) answer(n int) *dns.Msg {
 	m := new(dns.Msg).SetReply(r.Msg)
 	for i := range n {
@@ -217,21 +217,21 @@ func (r request) answer(n int) *dns.Msg {
 	return m
 }
 
-// rcode is an error reply, with the question.
+// rcode returns an error reply with the question.
 func (r request) rcode(c int) *dns.Msg { return new(dns.Msg).SetRcode(r.Msg, c) }
 
-// bare is an error reply of a header only.
-func (r request) bare(c int) []byte {
+// headerOnly returns an error reply that is only a header.
+func (r request) headerOnly(c int) []byte {
 	m := r.rcode(c)
 	m.Question = nil
 	return r.pack(m)
 }
 
-// Scripts that many tests share.
-func answers(r request) { r.reply(r.answer(1)) }
-func silence(request)   {}
+// Common scripts.
+func answerOK(r request) { r.reply(r.answer(1)) }
+func ignore(request)     {}
 
-// question is a parsed query for name's A records, as a client sends it.
+// question returns a parsed query for name's A records.
 func question(t testing.TB, name string) *wire.Query {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
@@ -246,9 +246,9 @@ func question(t testing.TB, name string) *wire.Query {
 	return &q
 }
 
-// directive is a forward directive to the fakes, with the defaults, but for
-// probes that come often.
-func directive(to ...*fake) *config.Forward {
+// forwardTo returns a forward directive to the fakes with default settings, but frequent
+// probes.
+func forwardTo(to ...*fake) *config.Forward {
 	cfg := &config.Forward{
 		From:           wire.Root,
 		Policy:         config.PolicySequential,
@@ -264,25 +264,24 @@ func directive(to ...*fake) *config.Forward {
 	return cfg
 }
 
-// start makes a Pool that is closed when the test ends. The deadline is long, so
-// that a busy machine fails no test, and no query is asked twice because the machine is
-// slow.
-func start(t testing.TB, cfg *config.Forward) *Pool {
+// newPool returns a Pool that is closed when the test ends. Its deadline is long and it
+// sends no hedges, so that a busy machine fails no test.
+func newPool(t testing.TB, cfg *config.Forward) *Pool {
 	t.Helper()
-	p := lively(t, cfg)
+	p := newHedgingPool(t, cfg)
 	p.hedgeBudget.credit.Store(-1 << 40)
 	return p
 }
 
-// lively is start with queries that are asked twice.
-func lively(t testing.TB, cfg *config.Forward) *Pool {
+// newHedgingPool is newPool with hedges.
+func newHedgingPool(t testing.TB, cfg *config.Forward) *Pool {
 	t.Helper()
 	p := New(cfg, Options{Deadline: 30 * time.Second, ProbeTimeout: 50 * time.Millisecond})
 	t.Cleanup(func() { p.Close() })
 	return p
 }
 
-// eventually waits until ok.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for give := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// bytesConn is a connection whose other end has sent all it will ever send. It
-// hands it out in pieces of at most piece bytes; datagrams keeps them apart.
+// bytesConn is a connection whose peer has sent everything. Reads return at most piece
+// bytes, or whole datagrams.
 type bytesConn struct {
 	net.Conn
 	left  []byte
@@ -34,8 +34,8 @@ func (b *bytesConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fixedCall is a call whose query has ID 0x0102.
-func fixedCall(t testing.TB) *query {
+// fixedQuery returns a query with ID 0x0102.
+func fixedQuery(t testing.TB) *query {
 	q := newQuery()
 	q.request, q.payload = question(t, "www.example.org."), DefaultPayload
 	q.build(true)
@@ -43,10 +43,10 @@ func fixedCall(t testing.TB) *query {
 	return q
 }
 
-// seeds are replies to fixedCall's query, and what is nearly one.
+// seeds are replies to fixedQuery's query, and near misses.
 func seeds(t testing.TB) [][]byte {
 	var m dns.Msg
-	if err := m.Unpack(fixedCall(t).message()); err != nil {
+	if err := m.Unpack(fixedQuery(t).message()); err != nil {
 		t.Fatal(err)
 	}
 	var out [][]byte
@@ -66,8 +66,8 @@ func seeds(t testing.TB) [][]byte {
 	return out
 }
 
-// FuzzStream: whatever a TCP server sends, in whatever pieces, a query ends with one
-// whole frame of it that answers it, or not at all.
+// FuzzStream: whatever a TCP server sends, in whatever pieces, a query either completes
+// with a whole frame that matches it, or not at all.
 func FuzzStream(f *testing.F) {
 	for _, s := range seeds(f) {
 		framed := append(binary.BigEndian.AppendUint16(nil, uint16(len(s))), s...)
@@ -84,7 +84,7 @@ func FuzzStream(f *testing.F) {
 			}
 			want, rest = append(want, rest[2:end]), rest[end:]
 		}
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, inFlight: 1, division: new(share.FairShare)}
 		c.division.Add(q.client)
 		conn := &bytesConn{left: sent, piece: 1 + int(piece)}
@@ -96,7 +96,7 @@ func FuzzStream(f *testing.F) {
 				if n == len(want) || !bytes.Equal(msg, want[n]) {
 					t.Fatalf("frame %d is %x", n, msg)
 				}
-				if arrive(c, msg, time.Now()) && answered < 0 {
+				if deliverAndComplete(c, msg, time.Now()) && answered < 0 {
 					answered = n
 				}
 				n++
@@ -105,7 +105,7 @@ func FuzzStream(f *testing.F) {
 		if n != len(want) {
 			t.Fatalf("%d frames were read, want %d", n, len(want))
 		}
-		if over, err := landed(q); over != (answered >= 0) || err != nil {
+		if over, err := completed(q); over != (answered >= 0) || err != nil {
 			t.Fatalf("the query has ended: %t, with %v; the frame for it is number %d", over, err, answered)
 		}
 		if answered < 0 {
@@ -119,15 +119,14 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// FuzzDatagram: whatever comes over UDP, it is dropped, or it answers the query
-// and is read as a response or refused.
+// FuzzDatagram: a datagram is dropped, or it answers the query and is parsed or rejected.
 func FuzzDatagram(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)
 	}
 	f.Add(make([]byte, maxDatagram+1))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		s := udpSocket{division: new(share.FairShare)}
 		s.add(q)
 		if !s.deliver(datagram[:min(len(datagram), maxDatagram+1)]) {

@@ -7,47 +7,46 @@ import (
 	"time"
 )
 
-// named is a call for a name, to be started.
-func named(t *testing.T, name string) *query {
+// namedQuery returns a query for name, ready to start.
+func namedQuery(t *testing.T, name string) *query {
 	t.Helper()
-	q := fixedCall(t)
+	q := fixedQuery(t)
 	q.request = question(t, name)
 	q.deadline = time.Now().Add(time.Hour)
 	q.build(true)
 	return q
 }
 
-// through has a name answered by way of via.
-func through(t *testing.T, via transport, name string) {
+// mustRoundTrip sends a query for name and requires a reply.
+func mustRoundTrip(t *testing.T, via transport, name string) {
 	t.Helper()
-	if _, err := roundTrip(t.Context(), via, named(t, name), time.Now().Add(time.Minute)); err != nil {
+	if _, err := roundTrip(t.Context(), via, namedQuery(t, name), time.Now().Add(time.Minute)); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 }
 
-// slow reports whether r is for a name that takes its time.
-func slow(r request) bool { return strings.HasPrefix(r.Question[0].Name, "slow") }
+// isSlow reports whether r is for a slow name.
+func isSlow(r request) bool { return strings.HasPrefix(r.Question[0].Name, "slow") }
 
-// TestHeldUp: a server that answers one query of a connection after the other has slow
-// names hold up nobody: not the first one, nor as many as there are usually connections,
-// nor more.
-func TestHeldUp(t *testing.T) {
+// TestHeadOfLineBlocked: slow names of a server that answers in order do not delay other
+// queries, whether there is one slow name, one for each usual connection, or more.
+func TestHeadOfLineBlocked(t *testing.T) {
 	release := make(chan struct{})
 	f := startFake(t, func(r request) {
-		if slow(r) {
+		if isSlow(r) {
 			<-release
 		}
-		answers(r)
+		answerOK(r)
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed) // before the server's end
 	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
-	through(t, via, "usual.test.")
+	mustRoundTrip(t, via, "usual.test.")
 	var waiting []*query
 	for len(waiting) < maxConns+3 {
-		q := named(t, "slow.test.")
+		q := namedQuery(t, "slow.test.")
 		waiting = append(waiting, q)
 		via.start(q)
 		eventually(t, "it is seen to be held up", func() bool {
@@ -56,10 +55,10 @@ func TestHeldUp(t *testing.T) {
 			return q.conn != nil && via.rankOf(q.conn, time.Now()) >= rankBlocked
 		})
 		for range 5 {
-			through(t, via, "quick.test.")
+			mustRoundTrip(t, via, "quick.test.")
 		}
 	}
-	if n := sockets(via); n <= maxConns || n > maxConnsInOrder {
+	if n := openSocketCount(via); n <= maxConns || n > maxConnsInOrder {
 		t.Errorf("%d connections are open, want more than %d and at most %d", n, maxConns, maxConnsInOrder)
 	}
 	freed()
@@ -71,24 +70,24 @@ func TestHeldUp(t *testing.T) {
 	}
 }
 
-// TestBehind: what was put on a connection behind a slow name is taken elsewhere.
-func TestBehind(t *testing.T) {
+// TestQueuedBehind: queries behind a slow name move to another connection.
+func TestQueuedBehind(t *testing.T) {
 	release := make(chan struct{})
 	f := startFake(t, func(r request) {
-		if slow(r) {
+		if isSlow(r) {
 			<-release
 		}
-		answers(r)
+		answerOK(r)
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed)
 	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
-	through(t, via, "usual.test.")
-	calls := []*query{named(t, "slow.test.")}
+	mustRoundTrip(t, via, "usual.test.")
+	calls := []*query{namedQuery(t, "slow.test.")}
 	for range 10 {
-		calls = append(calls, named(t, "quick.test."))
+		calls = append(calls, namedQuery(t, "quick.test."))
 	}
 	for _, q := range calls {
 		via.start(q)
@@ -114,23 +113,23 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestAnyTurn: a server that answers out of turn keeps to one connection, however long a
-// slow name takes.
-func TestAnyTurn(t *testing.T) {
+// TestOutOfOrderServer: a server that answers out of order gets one connection, however
+// slow a name is.
+func TestOutOfOrderServer(t *testing.T) {
 	f := startFake(t, func(r request) {
-		if !slow(r) {
-			answers(r)
+		if !isSlow(r) {
+			answerOK(r)
 		}
 	})
 	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
-	through(t, via, "usual.test.")
+	mustRoundTrip(t, via, "usual.test.")
 	known := func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
 		return via.outOfOrder
 	}
-	both := []*query{named(t, "slow.test."), named(t, "quick.test.")}
+	both := []*query{namedQuery(t, "slow.test."), namedQuery(t, "quick.test.")}
 	if known() {
 		t.Error("one reply is out of turn")
 	}
@@ -141,14 +140,14 @@ func TestAnyTurn(t *testing.T) {
 	if !known() {
 		t.Fatal("a reply out of turn is not seen")
 	}
-	before := sockets(via)
+	before := openSocketCount(via)
 	eventually(t, "the connection to be silent", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
 		return both[0].conn.replyOverdue(time.Now()) >= minBlockedDelay
 	})
-	through(t, via, "quick.test.")
-	if n := sockets(via); n != before {
+	mustRoundTrip(t, via, "quick.test.")
+	if n := openSocketCount(via); n != before {
 		t.Errorf("%d connections are open, want %d as before", n, before)
 	}
 	if !via.cancel(both[0]) {
@@ -156,10 +155,10 @@ func TestAnyTurn(t *testing.T) {
 	}
 }
 
-// TestUnused: a connection that was opened for a crowd, and that nobody needed in the end,
-// goes when it has been idle for long enough, as all others do.
-func TestUnused(t *testing.T) {
-	f := startFake(t, answers)
+// TestSurplusConnectionsExpire: a connection opened because of slow names expires when
+// idle, like any other.
+func TestSurplusConnectionsExpire(t *testing.T) {
+	f := startFake(t, answerOK)
 	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	via.mu.Lock()
@@ -171,11 +170,11 @@ func TestUnused(t *testing.T) {
 		return via.open[0].conn != nil
 	})
 	via.closeIdle(time.Now())
-	if sockets(via) != 1 {
+	if openSocketCount(via) != 1 {
 		t.Error("it is gone before its time")
 	}
 	via.closeIdle(time.Now().Add(2 * time.Hour))
-	if sockets(via) != 0 {
+	if openSocketCount(via) != 0 {
 		t.Error("it is still there")
 	}
 }

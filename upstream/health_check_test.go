@@ -15,28 +15,28 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// impatient is a directive that gives up on silent servers soon.
-func impatient(to ...*fake) *config.Forward {
-	cfg := directive(to...)
+// fastProbes returns a directive with a short read timeout.
+func fastProbes(to ...*fake) *config.Forward {
+	cfg := forwardTo(to...)
 	cfg.ReadTimeout = 250 * time.Millisecond
 	return cfg
 }
 
-func (f *fake) become(s script) { f.script.Store(&s) }
+func (f *fake) setScript(s script) { f.script.Store(&s) }
 
 func isDown(p *Pool, i int) func() bool {
 	return func() bool { return p.Stats().Servers[i].Down }
 }
 
-func TestOneOfTwoDead(t *testing.T) {
-	dead := startFake(t, silence)
-	var early atomic.Int32 // queries to the dead server when the other one got its first
+func TestOneOfTwoDown(t *testing.T) {
+	dead := startFake(t, ignore)
+	var early atomic.Int32 // queries to the dead server by the time the other one gets its first
 	var first sync.Once
 	alive := startFake(t, func(r request) {
-		first.Do(func() { early.Store(int32(asked(dead))) })
-		answers(r)
+		first.Do(func() { early.Store(int32(queriesReceived(dead))) })
+		answerOK(r)
 	})
-	p := start(t, impatient(dead, alive))
+	p := newPool(t, fastProbes(dead, alive))
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 		t.Fatalf("with the second server alive: %v", err)
 	}
@@ -44,13 +44,13 @@ func TestOneOfTwoDead(t *testing.T) {
 		t.Errorf("the dead server was asked %d times before the second one, want 1", n)
 	}
 	eventually(t, "the dead server is down", isDown(p, 0))
-	before := asked(dead)
+	before := queriesReceived(dead)
 	for range 5 {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := asked(dead) - before; n != 0 {
+	if n := queriesReceived(dead) - before; n != 0 {
 		t.Errorf("%d queries went to the server that is down", n)
 	}
 	s := p.Stats()
@@ -60,18 +60,18 @@ func TestOneOfTwoDead(t *testing.T) {
 	if s.HealthcheckBroken != 0 {
 		t.Errorf("healthcheck_broken is %d with one server alive", s.HealthcheckBroken)
 	}
-	dead.become(answers)
+	dead.setScript(answerOK)
 	eventually(t, "the server is back", func() bool { return !isDown(p, 0)() })
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 		t.Fatal(err)
 	}
-	if n := asked(dead) - before; n != 1 {
+	if n := queriesReceived(dead) - before; n != 1 {
 		t.Errorf("%d queries went to the server that is back, want 1", n)
 	}
 }
 
-// asked counts the queries that are no probes.
-func asked(f *fake) int {
+// queriesReceived counts the queries without probes.
+func queriesReceived(f *fake) int {
 	n := 0
 	for _, r := range f.requests() {
 		if r.Question[0].Name != "." {
@@ -81,10 +81,10 @@ func asked(f *fake) int {
 	return n
 }
 
-func TestAllDeadThenRecover(t *testing.T) {
-	a, b := startFake(t, silence), startFake(t, silence)
+func TestAllDownThenRecover(t *testing.T) {
+	a, b := startFake(t, ignore), startFake(t, ignore)
 	var log lockedBuffer
-	p := New(impatient(a, b), Options{
+	p := New(fastProbes(a, b), Options{
 		Logger: slog.New(slog.NewTextHandler(&log, nil)), ProbeTimeout: 50 * time.Millisecond, Deadline: 30 * time.Second,
 	})
 	defer p.Close()
@@ -92,19 +92,19 @@ func TestAllDeadThenRecover(t *testing.T) {
 		t.Fatalf("with both servers silent: %v, want ErrTimeout", err)
 	}
 	eventually(t, "both are down", func() bool { return isDown(p, 0)() && isDown(p, 1)() })
-	before := asked(a) + asked(b)
+	before := queriesReceived(a) + queriesReceived(b)
 	broken := p.Stats().HealthcheckBroken
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrTimeout) {
 		t.Errorf("with both down: %v, want ErrTimeout", err)
 	}
-	if n := asked(a) + asked(b) - before; n < 1 || n > 2 {
+	if n := queriesReceived(a) + queriesReceived(b) - before; n < 1 || n > 2 {
 		t.Errorf("with both down %d servers were tried, want one at random and perhaps the other when that is late", n)
 	}
 	if n := p.Stats().HealthcheckBroken - broken; n != 1 {
 		t.Errorf("healthcheck_broken went up by %d, want 1", n)
 	}
-	a.become(answers)
-	b.become(answers)
+	a.setScript(answerOK)
+	b.setScript(answerOK)
 	eventually(t, "both are back", func() bool { return !isDown(p, 0)() && !isDown(p, 1)() })
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 		t.Errorf("with both back: %v", err)
@@ -117,7 +117,7 @@ func TestAllDeadThenRecover(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that several goroutines write.
+// lockedBuffer is a log for several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -136,34 +136,34 @@ func (l *lockedBuffer) String() string {
 }
 
 func TestFailfast(t *testing.T) {
-	f := startFake(t, silence)
-	cfg := impatient(f)
+	f := startFake(t, ignore)
+	cfg := fastProbes(f)
 	cfg.FailfastAllUnhealthy = true
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	p.Exchange(t.Context(), question(t, "example.org."), false)
 	eventually(t, "the server is down", isDown(p, 0))
-	before := asked(f)
+	before := queriesReceived(f)
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrNoUpstream) {
 		t.Errorf("with all down: %v, want ErrNoUpstream", err)
 	}
-	if n := asked(f) - before; n != 0 {
+	if n := queriesReceived(f) - before; n != 0 {
 		t.Errorf("%d queries were sent", n)
 	}
 }
 
 func TestMaxFailsZero(t *testing.T) {
-	f := startFake(t, silence)
-	cfg := impatient(f)
+	f := startFake(t, ignore)
+	cfg := fastProbes(f)
 	cfg.MaxFails = 0
 	cfg.ReadTimeout = 5 * time.Millisecond
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	for range 5 {
 		p.Exchange(t.Context(), question(t, "example.org."), false)
 	}
 	if p.servers()[0].probing.Load() || p.servers()[0].probeFailures.Load() != 0 || isDown(p, 0)() {
 		t.Error("max_fails 0 probed, or took the server out of service")
 	}
-	if n := asked(f); n != len(f.requests()) {
+	if n := queriesReceived(f); n != len(f.requests()) {
 		t.Errorf("%d probes were sent", len(f.requests())-n)
 	}
 }
@@ -184,10 +184,10 @@ func TestProbe(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := startFake(t, answers)
-			cfg := directive(f)
+			f := startFake(t, answerOK)
+			cfg := forwardTo(f)
 			tt.option(cfg)
-			p := New(cfg, Options{ProbeTimeout: time.Minute}) // the first one is to be answered
+			p := New(cfg, Options{ProbeTimeout: time.Minute}) // the first probe must be answered
 			defer p.Close()
 			p.startProbe(p.servers()[0])
 			eventually(t, "the probe is over", func() bool {
@@ -209,8 +209,8 @@ func TestProbeTakesAnyReply(t *testing.T) {
 		name   string
 		script script
 	}{
-		{"REFUSED", func(r request) { r.send(r.bare(dns.RcodeRefused)) }},
-		{"an empty header", func(r request) { r.send(r.bare(dns.RcodeSuccess)) }},
+		{"REFUSED", func(r request) { r.send(r.headerOnly(dns.RcodeRefused)) }},
+		{"an empty header", func(r request) { r.send(r.headerOnly(dns.RcodeSuccess)) }},
 		{"SERVFAIL", func(r request) { r.reply(r.rcode(dns.RcodeServerFailure)) }},
 		{"a broken answer", func(r request) {
 			b := r.pack(r.answer(1))
@@ -220,7 +220,7 @@ func TestProbeTakesAnyReply(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFake(t, tt.script)
-			p := start(t, directive(f))
+			p := newPool(t, forwardTo(f))
 			p.servers()[0].consecutiveProbeFailures.Store(7)
 			p.startProbe(p.servers()[0])
 			eventually(t, "the server is back", func() bool { return !isDown(p, 0)() })
@@ -228,37 +228,37 @@ func TestProbeTakesAnyReply(t *testing.T) {
 	}
 }
 
-// deaf is a transport on which nothing ever comes back.
-type deaf struct{ asked atomic.Int32 }
+// silentTransport never gets a reply.
+type silentTransport struct{ asked atomic.Int32 }
 
-func (d *deaf) start(*query)                 { d.asked.Add(1) }
-func (d *deaf) cancel(*query) bool           { return true }
-func (d *deaf) closeIdle(time.Time)          {}
-func (d *deaf) close()                       {}
-func (d *deaf) reuse() (hits, misses uint64) { return 0, 0 }
+func (d *silentTransport) start(*query)                 { d.asked.Add(1) }
+func (d *silentTransport) cancel(*query) bool           { return true }
+func (d *silentTransport) closeIdle(time.Time)          {}
+func (d *silentTransport) close()                       {}
+func (d *silentTransport) reuse() (hits, misses uint64) { return 0, 0 }
 
-// TestOneProbeAtATime: however many queries fail, one probe runs per server.
+// TestOneProbeAtATime: at most one probe per server runs, however many queries fail.
 func TestOneProbeAtATime(t *testing.T) {
-	p := New(directive(startFake(t, silence)), Options{})
-	var d deaf
+	p := New(forwardTo(startFake(t, ignore)), Options{})
+	var d silentTransport
 	p.servers()[0].probes = &d
 	for range 10 {
 		p.startProbe(p.servers()[0])
 	}
-	p.Close() // every probe that was started has asked once when this is over
+	p.Close() // afterwards every started probe has sent one query
 	if n := d.asked.Load(); n != 1 {
 		t.Errorf("%d probes were under way, want 1", n)
 	}
 }
 
-// TestProbeIgnoresOthersID: what does not answer the probe proves nothing.
+// TestProbeIgnoresOthersID: a message that does not match the probe is ignored.
 func TestProbeIgnoresOthersID(t *testing.T) {
 	f := startFake(t, func(r request) {
 		m := r.answer(1)
 		m.Id++
 		r.reply(m)
 	})
-	p := start(t, directive(f))
+	p := newPool(t, forwardTo(f))
 	p.startProbe(p.servers()[0])
 	eventually(t, "a probe has failed", func() bool { return p.Stats().Servers[0].HealthcheckFailures > 0 })
 	eventually(t, "the reply with another ID is counted", func() bool { return p.Stats().Servers[0].UnexpectedReplies > 0 })

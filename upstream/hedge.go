@@ -139,3 +139,12 @@ func (x *exchange) probablyLost(q *query, now time.Time) bool {
 	}
 	return now.Sub(a.sent) >= after
 }
+
+// hedgeSoftErrors hedges the queries with soft errors, within the budget.
+func (x *exchange) hedgeSoftErrors(now time.Time) {
+	for _, q := range x.queries[:x.inFlight] {
+		if q.softError.Swap(false) && !q.attempt.hedged {
+			q.attempt.hedged = x.hedge(q, now)
+		}
+	}
+}

@@ -18,15 +18,15 @@ var policies = map[string]config.Policy{
 	"fastest": config.PolicyFastest, "random": config.PolicyRandom, "round_robin": config.PolicyRoundRobin, "sequential": config.PolicySequential,
 }
 
-// patient is a directive whose queries end with replies and not with time.
-func patient(to ...*fake) *config.Forward {
-	cfg := directive(to...)
+// longTimeout returns a directive whose queries end by replies rather than timeouts.
+func longTimeout(to ...*fake) *config.Forward {
+	cfg := forwardTo(to...)
 	cfg.ReadTimeout = 20 * time.Second
 	cfg.HealthInterval = time.Hour
 	return cfg
 }
 
-// mustExchange asks for the i-th name.
+// mustExchange sends a query for the i-th name and requires an answer.
 func mustExchange(t *testing.T, p *Pool, i int) wire.Response {
 	t.Helper()
 	r, err := p.Exchange(t.Context(), question(t, fmt.Sprintf("n%d.test.", i)), false)
@@ -36,33 +36,33 @@ func mustExchange(t *testing.T, p *Pool, i int) wire.Response {
 	return r
 }
 
-// TestFrozen freezes one of two servers among queries. None of them may fail, and few
-// may be asked of the one that is frozen: those in a row that show it, those that the
-// budget allows when the other one is late, and scouts.
-func TestFrozen(t *testing.T) {
+// TestFrozenServer freezes one of two servers while queries are sent. None may fail, and
+// the frozen server gets few: those that make it suspect, hedges within the budget, and
+// shadow queries.
+func TestFrozenServer(t *testing.T) {
 	const before, after = 50, 400
 	for name, policy := range policies {
 		t.Run(name, func(t *testing.T) {
-			a, b := startFake(t, answers), startFake(t, answers)
-			cfg := patient(a, b)
-			cfg.Policy, cfg.MaxFails = policy, 0 // the queries alone show it
-			p := lively(t, cfg)
+			a, b := startFake(t, answerOK), startFake(t, answerOK)
+			cfg := longTimeout(a, b)
+			cfg.Policy, cfg.MaxFails = policy, 0 // no probes: queries alone must detect it
+			p := newHedgingPool(t, cfg)
 			for i := range before {
 				mustExchange(t, p, i)
 			}
 			frozen := a
-			if policy == config.PolicyFastest && asked(b) > asked(a) {
+			if policy == config.PolicyFastest && queriesReceived(b) > queriesReceived(a) {
 				frozen = b
 			}
-			known := asked(frozen)
-			frozen.become(silence)
+			known := queriesReceived(frozen)
+			frozen.setScript(ignore)
 			for i := range after {
 				mustExchange(t, p, before+i)
 			}
-			if n, most := asked(frozen)-known, suspectAfterUnanswered+1+maxHedgeBurst+(before+after)/queriesPerHedge; n > most {
+			if n, most := queriesReceived(frozen)-known, suspectAfterUnanswered+1+maxHedgeBurst+(before+after)/queriesPerHedge; n > most {
 				t.Errorf("%d of %d queries were asked of the server that is frozen, want %d at most", n, after, most)
 			}
-			if n := flyingUDP(p); n != 0 {
+			if n := inFlightUDP(p); n != 0 {
 				t.Errorf("%d queries are in flight after all have ended", n)
 			}
 			for _, s := range p.servers() {
@@ -72,8 +72,8 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// flyingUDP counts what is in flight over UDP, scouts not counted.
-func flyingUDP(p *Pool) (n int) {
+// inFlightUDP counts the queries in flight over UDP, shadow queries excluded.
+func inFlightUDP(p *Pool) (n int) {
 	for _, s := range p.servers() {
 		n += s.udp.(*udpTransport).inFlightCount()
 		if s.shadowing.Load() {
@@ -83,19 +83,19 @@ func flyingUDP(p *Pool) (n int) {
 	return n
 }
 
-// TestDeadFromTheStart is the same without anything known before, with many queries at
-// once, and in both ways of being dead.
-func TestDeadFromTheStart(t *testing.T) {
+// TestDownFromStart is TestFrozenServer without measurements, with many queries at once,
+// for a silent and a refusing server.
+func TestDownFromStart(t *testing.T) {
 	for name, policy := range policies {
 		for _, way := range []string{"silent", "refused"} {
 			t.Run(name+"/"+way, func(t *testing.T) {
-				dead, alive := startFake(t, silence), startFake(t, answers)
+				dead, alive := startFake(t, ignore), startFake(t, answerOK)
 				if way == "refused" {
 					dead.udp.Close()
 				}
-				cfg := patient(dead, alive)
-				cfg.Policy, cfg.MaxFails = policy, 0 // the queries alone show it
-				p := lively(t, cfg)
+				cfg := longTimeout(dead, alive)
+				cfg.Policy, cfg.MaxFails = policy, 0 // no probes: queries alone must detect it
+				p := newHedgingPool(t, cfg)
 				var wg sync.WaitGroup
 				for i := range 8 {
 					wg.Go(func() {
@@ -105,7 +105,7 @@ func TestDeadFromTheStart(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				if n, most := asked(dead), 8+suspectAfterUnanswered+1+maxHedgeBurst+400/queriesPerHedge; n > most {
+				if n, most := queriesReceived(dead), 8+suspectAfterUnanswered+1+maxHedgeBurst+400/queriesPerHedge; n > most {
 					t.Errorf("%d of 400 queries were asked of the server that is dead, want %d at most", n, most)
 				}
 			})
@@ -113,27 +113,27 @@ func TestDeadFromTheStart(t *testing.T) {
 	}
 }
 
-// TestComesBack holds that a doubted server is tried by scouts alone, without probes,
-// and that it gets the queries again when it answers one.
-func TestComesBack(t *testing.T) {
-	a, b := startFake(t, silence), startFake(t, answers)
-	cfg := patient(a, b)
+// TestRecovery: without probes, shadow queries find out that a suspect server has
+// recovered, and it gets queries again.
+func TestRecovery(t *testing.T) {
+	a, b := startFake(t, ignore), startFake(t, answerOK)
+	cfg := longTimeout(a, b)
 	cfg.MaxFails, cfg.ReadTimeout, cfg.HealthInterval = 0, time.Second, time.Millisecond
-	p := lively(t, cfg)
+	p := newHedgingPool(t, cfg)
 	n := 0
 	again := func() {
 		n++
 		mustExchange(t, p, n)
 	}
 	eventually(t, "it is doubted", func() bool { again(); return p.Stats().Servers[0].Suspected })
-	a.become(answers)
+	a.setScript(answerOK)
 	eventually(t, "it is trusted", func() bool { again(); return !p.Stats().Servers[0].Suspected })
 	eventually(t, "it is asked first", func() bool {
-		before := asked(b)
+		before := queriesReceived(b)
 		again()
-		return asked(b) == before
+		return queriesReceived(b) == before
 	})
-	if len(a.requests()) != asked(a) {
+	if len(a.requests()) != queriesReceived(a) {
 		t.Error("it was probed with max_fails 0")
 	}
 	if p.Stats().Servers[0].SuspectedTotal == 0 {
@@ -141,32 +141,32 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
-// TestBackForProbesOnly: a server that answers nothing but probes gets no query but
-// those that show it.
-func TestBackForProbesOnly(t *testing.T) {
+// TestAnswersProbesOnly: a server that answers nothing but probes only gets the queries
+// that make it suspect.
+func TestAnswersProbesOnly(t *testing.T) {
 	a := startFake(t, func(r request) {
 		if r.Question[0].Name == "." {
-			answers(r)
+			answerOK(r)
 		}
 	})
-	b := startFake(t, answers)
-	cfg := patient(a, b)
+	b := startFake(t, answerOK)
+	cfg := longTimeout(a, b)
 	cfg.HealthInterval = time.Millisecond
-	p := lively(t, cfg)
+	p := newHedgingPool(t, cfg)
 	fooled := func() bool { return p.servers()[0].probeUnreliable.Load() && p.servers()[0].suspected.Load() }
 	n := 0
 	eventually(t, "probes are seen through", func() bool { n++; mustExchange(t, p, n); return fooled() })
-	before := asked(a)
+	before := queriesReceived(a)
 	for i := range 100 {
 		mustExchange(t, p, n+i)
 	}
-	if n, most := asked(a)-before, 1+maxHedgeBurst+(n+100)/queriesPerHedge; n > most {
+	if n, most := queriesReceived(a)-before, 1+maxHedgeBurst+(n+100)/queriesPerHedge; n > most {
 		t.Errorf("it was asked %d of 100 queries, want %d at most", n, most)
 	}
 }
 
-// TestFirstAnswerWins: the answer is that of the server that was asked second, and the
-// first one's, which comes later, is no stray.
+// TestFirstAnswerWins: the answer is that of the server asked second, and the first one's
+// late reply does not count as unexpected.
 func TestFirstAnswerWins(t *testing.T) {
 	release := make(chan struct{})
 	var late sync.WaitGroup
@@ -174,7 +174,7 @@ func TestFirstAnswerWins(t *testing.T) {
 	var first atomic.Bool
 	a := startFake(t, func(r request) {
 		if r.Question[0].Name == "." || !first.CompareAndSwap(false, true) {
-			answers(r)
+			answerOK(r)
 			return
 		}
 		go func() {
@@ -184,22 +184,22 @@ func TestFirstAnswerWins(t *testing.T) {
 		}()
 	})
 	b := startFake(t, func(r request) { r.reply(r.answer(2)) })
-	p := lively(t, patient(a, b))
+	p := newHedgingPool(t, longTimeout(a, b))
 	if got := mustExchange(t, p, 0); got.Answers != 2 {
 		t.Errorf("the answer has %d records, want those of the second server", got.Answers)
 	}
 	close(release)
 	late.Wait()
-	mustExchange(t, p, 1) // what waits on the socket was read by then
+	mustExchange(t, p, 1) // by then the late reply has been read
 	st := p.Stats().Servers
 	if st[0].UnexpectedReplies != 0 || st[1].Hedges != 1 || st[1].HedgeWins != 1 || st[0].Hedges != 0 {
 		t.Errorf("strays %d, hedges %d and %d, wins %d; want 0, 0 and 1, 1", st[0].UnexpectedReplies, st[0].Hedges, st[1].Hedges, st[1].HedgeWins)
 	}
 }
 
-// TestErrorIsHeldBack: the second server's SERVFAIL is not the answer while the first
-// one may have a better one; if none comes, it is.
-func TestErrorIsHeldBack(t *testing.T) {
+// TestErrorRcodeIsFallback: the second server's SERVFAIL is not the answer while the first
+// one may have a better one; if none arrives, it is.
+func TestErrorRcodeIsFallback(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		arrived, said := make(chan request, 4), make(chan struct{}, 4)
 		a := startFake(t, func(r request) {
@@ -211,8 +211,8 @@ func TestErrorIsHeldBack(t *testing.T) {
 			r.reply(r.rcode(dns.RcodeServerFailure))
 			said <- struct{}{}
 		})
-		p := lively(t, patient(a, b))
-		// The second server's error is held for as long as it is waited for.
+		p := newHedgingPool(t, longTimeout(a, b))
+		// The fallback is kept as long as the second server would be waited for.
 		for range minSamples {
 			p.servers()[0].udpRTT.observe(2*time.Second, false, 1)
 			p.servers()[1].udpRTT.observe(2*time.Second, false, 1)
@@ -226,7 +226,7 @@ func TestErrorIsHeldBack(t *testing.T) {
 			<-said
 			if !silent {
 				eventually(t, "the error has been read", func() bool { return p.servers()[1].lastReply.Load() > 0 })
-				answers(r)
+				answerOK(r)
 			}
 		}()
 		got := mustExchange(t, p, 0)
@@ -236,15 +236,15 @@ func TestErrorIsHeldBack(t *testing.T) {
 	}
 }
 
-// TestLostPacket: the only server is asked a second time, out of another port, long
-// before the read timeout.
+// TestLostPacket: a single server is asked again, from another port, long before the read
+// timeout.
 func TestLostPacket(t *testing.T) {
 	f := startFake(t, func(r request) {
 		if r.nth > 1 {
-			answers(r)
+			answerOK(r)
 		}
 	})
-	p := lively(t, patient(f))
+	p := newHedgingPool(t, longTimeout(f))
 	mustExchange(t, p, 0)
 	got := f.requests()
 	if len(got) != 2 || got[0].from == got[1].from || got[0].Id == got[1].Id {
@@ -255,9 +255,9 @@ func TestLostPacket(t *testing.T) {
 	}
 }
 
-// TestRelief holds when a second server is asked: in place of one that is doubted always,
-// if it is not doubted itself; else as long as the budget lasts.
-func TestRelief(t *testing.T) {
+// TestHedgeAllowed: moving from a suspect to a trusted server is always allowed; other
+// hedges need budget.
+func TestHedgeAllowed(t *testing.T) {
 	for _, tt := range []struct{ doubted, other, funds, want, spent bool }{
 		{false, false, true, true, true},
 		{false, false, false, false, false},
@@ -268,8 +268,8 @@ func TestRelief(t *testing.T) {
 		{false, true, true, true, true},
 		{false, true, false, false, false},
 	} {
-		a, b := startFake(t, silence), startFake(t, silence)
-		p := lively(t, patient(a, b))
+		a, b := startFake(t, ignore), startFake(t, ignore)
+		p := newHedgingPool(t, longTimeout(a, b))
 		p.servers()[0].suspected.Store(tt.doubted)
 		p.servers()[1].suspected.Store(tt.other)
 		p.hedgeBudget.credit.Store(0)
@@ -290,14 +290,14 @@ func TestRelief(t *testing.T) {
 	}
 }
 
-// TestAllSilent: with nobody to turn to, extra queries stay within the budget.
+// TestAllSilent: with all servers silent, hedges stay within the budget.
 func TestAllSilent(t *testing.T) {
-	a, b := startFake(t, silence), startFake(t, silence)
-	cfg := patient(a, b)
+	a, b := startFake(t, ignore), startFake(t, ignore)
+	cfg := longTimeout(a, b)
 	cfg.MaxFails, cfg.ReadTimeout = 0, 300*time.Millisecond
-	p := lively(t, cfg)
+	p := newHedgingPool(t, cfg)
 	const n = 200
-	for _, s := range p.servers() { // as after the first of them
+	for _, s := range p.servers() { // as after the first queries
 		s.suspected.Store(true)
 	}
 	var wg sync.WaitGroup
@@ -319,12 +319,12 @@ func TestAllSilent(t *testing.T) {
 	}
 }
 
-// TestBusyIsNoFault: a server to which too many queries are on their way is asked no
-// more, and nothing is held against it.
-func TestBusyIsNoFault(t *testing.T) {
+// TestBusyIsNotUnanswered: a server with too many queries in flight gets no more of them,
+// and does not become suspect.
+func TestBusyIsNotUnanswered(t *testing.T) {
 	arrived := make(chan request, 8)
 	f := startFake(t, func(r request) { arrived <- r })
-	p := start(t, patient(f))
+	p := newPool(t, longTimeout(f))
 	p.servers()[0].udp.close()
 	p.servers()[0].udp = newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64))
 	var wg sync.WaitGroup
@@ -333,19 +333,19 @@ func TestBusyIsNoFault(t *testing.T) {
 	if _, err := p.Exchange(t.Context(), question(t, "b.test."), false); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrBusy) {
 		t.Errorf("the second query: %v, want ErrBusy", err)
 	}
-	answers(r)
+	answerOK(r)
 	wg.Wait()
 	if s := p.servers()[0]; s.unanswered.Load() != 0 || s.probing.Load() || s.probeFailures.Load() != 0 {
 		t.Errorf("%d misses, probing: %t, %d failed probes", s.unanswered.Load(), s.probing.Load(), s.probeFailures.Load())
 	}
 }
 
-// TestRescue: a query that a frozen server has had for long is asked elsewhere even if
-// the budget is spent.
-func TestRescue(t *testing.T) {
-	cfg := directive(startFake(t, silence), startFake(t, answers))
+// TestForcedHedge: a query that has waited long for a frozen server is hedged even without
+// budget.
+func TestForcedHedge(t *testing.T) {
+	cfg := forwardTo(startFake(t, ignore), startFake(t, answerOK))
 	cfg.Policy, cfg.ReadTimeout, cfg.MaxFails = config.PolicySequential, time.Hour, 0
-	p := lively(t, cfg)
+	p := newHedgingPool(t, cfg)
 	p.hedgeBudget.credit.Store(-1 << 40)
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 		t.Errorf("with another server at hand: %v", err)

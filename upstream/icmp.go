@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -142,27 +141,5 @@ func (s *udpSocket) failQuoted(e icmpError) bool {
 func (s *udpSocket) reportSoftError() {
 	for _, q := range s.queries[:s.inFlight] {
 		q.reportSoftError()
-	}
-}
-
-// reportSoftError tells q's exchange that q, which is in flight, may get no reply. It does
-// not block.
-func (q *query) reportSoftError() {
-	if q.wakeup == nil {
-		return
-	}
-	q.softError.Store(true)
-	select {
-	case q.wakeup <- struct{}{}:
-	default:
-	}
-}
-
-// hedgeSoftErrors hedges the queries with soft errors, within the budget.
-func (x *exchange) hedgeSoftErrors(now time.Time) {
-	for _, q := range x.queries[:x.inFlight] {
-		if q.softError.Swap(false) && !q.attempt.hedged {
-			q.attempt.hedged = x.hedge(q, now)
-		}
 	}
 }

@@ -13,14 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forger sends ICMP errors in the name of a host that has nothing to do with anything. It
-// needs root.
-type forger struct {
+// icmpForger sends ICMP errors from an unrelated host. It needs root.
+type icmpForger struct {
 	t    *testing.T
 	conn *net.IPConn
 }
 
-func newForger(t *testing.T) *forger {
+func newICMPForger(t *testing.T) *icmpForger {
 	t.Helper()
 	conn, err := net.ListenIP("ip4:icmp", &net.IPAddr{IP: net.IPv4(127, 9, 9, 9)})
 	if errors.Is(err, syscall.EPERM) {
@@ -30,11 +29,12 @@ func newForger(t *testing.T) *forger {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &forger{t, conn}
+	return &icmpForger{t, conn}
 }
 
-// closed says to from that nobody is at to, about a datagram that begins with query.
-func (f *forger) closed(from, to netip.AddrPort, query []byte) {
+// sendPortUnreachable tells from that to's port is closed, quoting a datagram that begins
+// with query.
+func (f *icmpForger) sendPortUnreachable(from, to netip.AddrPort, query []byte) {
 	f.t.Helper()
 	a, b := from.Addr().As4(), to.Addr().As4()
 	m := []byte{3, 3, 0, 0, 0, 0, 0, 0} // destination unreachable, port
@@ -63,20 +63,20 @@ func (f *forger) closed(from, to netip.AddrPort, query []byte) {
 	}
 }
 
-// TestForgedICMP: who knows a port, and not the ID of a query on it, ends no flight by
-// saying that nobody is there; who knows the whole query ends that one alone.
+// TestForgedICMP: an attacker who knows a port but not the ID of a query on it can't fail
+// queries; one who knows the whole query fails only that one.
 func TestForgedICMP(t *testing.T) {
-	forge := newForger(t)
-	f := startFake(t, holding)
-	p, via := lone(t, f, udpOptions{maxInFlight: 64, maxOpen: 1, expire: time.Hour})
+	forge := newICMPForger(t)
+	f := startFake(t, holdReplies)
+	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 64, maxOpen: 1, expire: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
 	for range 8 {
-		all = append(all, hold(t, p, via, ctx))
+		all = append(all, startHeld(t, p, via, ctx))
 	}
 	eventually(t, "the server has all queries", func() bool { return len(f.requests()) == 8 })
 	from := f.requests()[0].from
-	query := queryOf(via, 0)
+	query := queryInFlight(via, 0)
 	wrong := append([]byte(nil), query...)
 	via.mu.Lock()
 	var s *udpSocket
@@ -89,19 +89,19 @@ func TestForgedICMP(t *testing.T) {
 	via.mu.Unlock()
 	strays := func() uint64 { return p.Stats().Servers[0].UnexpectedReplies }
 	other := append([]byte(nil), query...)
-	other[headerLen+1] ^= 1 // the ID, and another question
+	other[headerLen+1] ^= 1 // the right ID, another question
 	for i, forged := range [][]byte{wrong, wrong[:2], other} {
-		forge.closed(from, f.addr, forged)
+		forge.sendPortUnreachable(from, f.addr, forged)
 		eventually(t, "the message is read", func() bool { return strays() == uint64(i+1) })
 	}
-	for range 10 { // no more than the ports
-		forge.closed(from, f.addr, nil)
+	for range 10 { // only the ports
+		forge.sendPortUnreachable(from, f.addr, nil)
 	}
-	ask(t, p, "next.test.") // the errors before it, if they are not read yet, cost it nothing
+	mustAnswer(t, p, "next.test.") // errors that are still queued do not affect it
 	if n := via.inFlightCount(); n != 8 {
 		t.Fatalf("%d of 8 queries are in flight", n)
 	}
-	forge.closed(from, f.addr, query[:headerLen])
+	forge.sendPortUnreachable(from, f.addr, query[:headerLen])
 	eventually(t, "one query ends, and is asked again", func() bool { return len(f.requests()) == 10 })
 	if n := via.inFlightCount(); n != 8 {
 		t.Errorf("%d queries are in flight, want 8", n)
@@ -114,8 +114,8 @@ func TestForgedICMP(t *testing.T) {
 	}
 }
 
-// queryOf is the i-th query on via's only port.
-func queryOf(via *udpTransport, i int) []byte {
+// queryInFlight returns the i-th query on via's only socket.
+func queryInFlight(via *udpTransport, i int) []byte {
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	for s := range via.live {
@@ -124,15 +124,15 @@ func queryOf(via *udpTransport, i int) []byte {
 	return nil
 }
 
-// TestICMPHint: a message that tells no more than the port has another server asked at
-// once, within the budget, and the answer of the first one is still taken.
-func TestICMPHint(t *testing.T) {
-	forge := newForger(t)
-	slow, other := startFake(t, holding), startFake(t, holding)
-	cfg := directive(slow, other)
+// TestICMPSoftError: an error that quotes only the ports makes the exchange ask another
+// server at once, within the budget, and the first one's answer is still accepted.
+func TestICMPSoftError(t *testing.T) {
+	forge := newICMPForger(t)
+	slow, other := startFake(t, holdReplies), startFake(t, holdReplies)
+	cfg := forwardTo(slow, other)
 	cfg.MaxFails, cfg.ReadTimeout = 0, time.Hour
-	p := start(t, cfg)
-	times := &p.servers()[0].udpRTT // so slow that nobody is asked beside it for half an hour
+	p := newPool(t, cfg)
+	times := &p.servers()[0].udpRTT // so slow that no hedge happens for half an hour
 	times.p95.Store(int64(time.Hour))
 	times.samples.Store(minSamples)
 	p.hedgeBudget.credit.Store(queriesPerHedge)
@@ -144,12 +144,12 @@ func TestICMPHint(t *testing.T) {
 	}()
 	eventually(t, "the first server is asked", func() bool { return len(slow.requests()) == 1 })
 	r := slow.requests()[0]
-	forge.closed(r.from, slow.addr, nil)
+	forge.sendPortUnreachable(r.from, slow.addr, nil)
 	eventually(t, "the second server is asked", func() bool { return len(other.requests()) == 1 })
 	if n := p.Stats().Servers[1].Hedges; n != 1 {
 		t.Errorf("%d hedges are counted", n)
 	}
-	answers(r)
+	answerOK(r)
 	if err := <-done; err != nil {
 		t.Errorf("the answer that came late: %v", err)
 	}

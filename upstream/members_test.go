@@ -40,22 +40,22 @@ func (s *service) set(addrs ...netip.AddrPort) {
 	s.changed = make(chan struct{})
 }
 
-// serving are the addresses of p's servers.
-func serving(p *Pool) (list []netip.AddrPort) {
+// serverAddrs returns the addresses of p's servers.
+func serverAddrs(p *Pool) (list []netip.AddrPort) {
 	for _, s := range p.servers() {
 		list = append(list, s.addr)
 	}
 	return list
 }
 
-// TestServersComeAndGo changes the endpoints among queries: none may fail, what stays
-// keeps its counters, and what has gone is closed.
+// TestServersComeAndGo changes the endpoints while queries are sent: none may fail, servers
+// that stay keep their counters, and removed ones are closed.
 func TestServersComeAndGo(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	t.Run("changes", func(t *testing.T) {
-		a, b, c := startFake(t, answers), startFake(t, answers), startFake(t, answers)
+		a, b, c := startFake(t, answerOK), startFake(t, answerOK), startFake(t, answerOK)
 		kubeDNS := newService(a.addr, b.addr)
-		cfg := patient()
+		cfg := longTimeout()
 		cfg.Policy = config.PolicyRoundRobin
 		cfg.To = []config.Target{{Service: "kube-system/kube-dns"}}
 		p := New(cfg, Options{Deadline: time.Second, Endpoints: kubeDNS.endpoints})
@@ -76,14 +76,14 @@ func TestServersComeAndGo(t *testing.T) {
 				addrs = append(addrs, f.addr)
 			}
 			kubeDNS.set(addrs...)
-			if len(addrs) == 0 { // the old ones may work still
+			if len(addrs) == 0 { // the old ones may still work
 				addrs = []netip.AddrPort{b.addr, c.addr}
 			}
-			eventually(t, "the change is taken on", func() bool { return slices.Equal(serving(p), addrs) })
+			eventually(t, "the change is taken on", func() bool { return slices.Equal(serverAddrs(p), addrs) })
 			last := set
 			if len(last) > 0 {
-				before := asked(last[0])
-				eventually(t, "a query goes there", func() bool { return asked(last[0]) > before })
+				before := queriesReceived(last[0])
+				eventually(t, "a query goes there", func() bool { return queriesReceived(last[0]) > before })
 			}
 		}
 		stop.Store(true)
@@ -92,19 +92,19 @@ func TestServersComeAndGo(t *testing.T) {
 		if len(s) != 1 || s[0].To != b.addr {
 			t.Fatalf("servers %v", s)
 		}
-		// Not all: of two that were asked one is not waited for.
-		if n := int(s[0].Durations[0].Count); n < asked(b)*3/4 {
-			t.Errorf("%d exchanges are counted with the server that stayed, it has seen %d", n, asked(b))
+		// Not all: an exchange waits for one of two servers only.
+		if n := int(s[0].Durations[0].Count); n < queriesReceived(b)*3/4 {
+			t.Errorf("%d exchanges are counted with the server that stayed, it has seen %d", n, queriesReceived(b))
 		}
 	})
 	eventually(t, "all goroutines gone", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
-// TestNoEndpointsYet: queries wait for the first server, not for the time to be up.
+// TestNoEndpointsYet: queries wait until there is a server, not for the whole timeout.
 func TestNoEndpointsYet(t *testing.T) {
-	f := startFake(t, answers)
+	f := startFake(t, answerOK)
 	kubeDNS := newService()
-	cfg := patient()
+	cfg := longTimeout()
 	cfg.To = []config.Target{{Service: "kube-system/kube-dns"}}
 	p := New(cfg, Options{Endpoints: kubeDNS.endpoints})
 	defer p.Close()
@@ -126,10 +126,10 @@ func TestNoEndpointsYet(t *testing.T) {
 	}
 }
 
-// TestOwnAddress: an endpoint that is the agent itself is left out.
+// TestOwnAddress: an endpoint with the agent's own address is ignored.
 func TestOwnAddress(t *testing.T) {
-	own, other := startFake(t, answers), startFake(t, answers)
-	cfg := patient()
+	own, other := startFake(t, answerOK), startFake(t, answerOK)
+	cfg := longTimeout()
 	cfg.To = []config.Target{{Service: "kube-system/kube-dns"}}
 	p := New(cfg, Options{
 		Endpoints: newService(own.addr, other.addr).endpoints,
@@ -137,26 +137,26 @@ func TestOwnAddress(t *testing.T) {
 	})
 	defer p.Close()
 	mustExchange(t, p, 0)
-	if got := serving(p); len(got) != 1 || got[0] != other.addr {
+	if got := serverAddrs(p); len(got) != 1 || got[0] != other.addr {
 		t.Errorf("servers %v, want %v alone", got, other.addr)
 	}
 }
 
-// TestOtherFamily: from an IPv4 address no IPv6 server is asked.
+// TestOtherFamily: IPv6 servers are not asked from an IPv4 source address.
 func TestOtherFamily(t *testing.T) {
-	f := startFake(t, answers)
-	cfg := patient()
+	f := startFake(t, answerOK)
+	cfg := longTimeout()
 	cfg.To, cfg.SourceAddress = []config.Target{{Service: "kube-system/kube-dns"}}, netip.MustParseAddr("127.0.0.9")
 	p := New(cfg, Options{Endpoints: newService(netip.MustParseAddrPort("[2001:db8::1]:53"), f.addr).endpoints})
 	defer p.Close()
 	mustExchange(t, p, 0)
-	if got := serving(p); len(got) != 1 || got[0] != f.addr {
+	if got := serverAddrs(p); len(got) != 1 || got[0] != f.addr {
 		t.Errorf("servers %v, want %v alone", got, f.addr)
 	}
 }
 
-// addressOf answers like a resolver that knows upstream.test as 127.0.0.1.
-func loopback(ttl uint32) script {
+// answerLoopback answers like a resolver that resolves upstream.test to 127.0.0.1.
+func answerLoopback(ttl uint32) script {
 	return func(r request) {
 		m := r.answer(0)
 		if r.Question[0].Qtype == dns.TypeA {
@@ -168,28 +168,28 @@ func loopback(ttl uint32) script {
 	}
 }
 
-// TestName looks an upstream's name up, after a failure, and does not ask the agent
-// for it.
+// TestName: an upstream's name is looked up, again after a failure, and never at the agent
+// itself.
 func TestName(t *testing.T) {
-	f := startFake(t, answers)
+	f := startFake(t, answerOK)
 	resolver := startFake(t, func(r request) {
 		if r.nth < 3 {
 			r.reply(r.rcode(dns.RcodeServerFailure))
 			return
 		}
-		loopback(3600)(r)
+		answerLoopback(3600)(r)
 	})
-	itself := startFake(t, loopback(60))
-	cfg := patient()
+	itself := startFake(t, answerLoopback(60))
+	cfg := longTimeout()
 	cfg.Resolver = []netip.AddrPort{itself.addr, resolver.addr}
 	cfg.To = []config.Target{{Host: "upstream.test", Port: f.addr.Port()}}
 	p := New(cfg, Options{Deadline: 20 * time.Second, Own: func(to netip.AddrPort) bool { return to == itself.addr }})
 	defer p.Close()
 	mustExchange(t, p, 0)
-	if got := serving(p); len(got) != 1 || got[0] != f.addr {
+	if got := serverAddrs(p); len(got) != 1 || got[0] != f.addr {
 		t.Errorf("servers %v, want %v", got, f.addr)
 	}
-	if asked(itself) != 0 {
+	if queriesReceived(itself) != 0 {
 		t.Error("the agent was asked for the name of its upstream")
 	}
 	for _, r := range resolver.requests() {
@@ -206,21 +206,21 @@ func TestLookUp(t *testing.T) {
 		fresh  time.Duration
 		fails  bool
 	}{
-		{"an address", loopback(30), 30 * time.Second, false},
+		{"an address", answerLoopback(30), 30 * time.Second, false},
 		{"the other kind fails", func(r request) {
 			if r.Question[0].Qtype == dns.TypeA {
-				loopback(7)(r)
+				answerLoopback(7)(r)
 				return
 			}
-			says(dns.RcodeServerFailure)(r)
+			answerRcode(dns.RcodeServerFailure)(r)
 		}, 7 * time.Second, false},
 		{"no address", func(r request) { r.reply(r.answer(0)) }, 0, true},
-		{"no such name", says(dns.RcodeNameError), 0, true},
+		{"no such name", answerRcode(dns.RcodeNameError), 0, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := patient()
+			cfg := longTimeout()
 			cfg.Resolver = []netip.AddrPort{startFake(t, tt.script).addr}
-			addrs, fresh, err := start(t, cfg).lookup("upstream.test", 5353)
+			addrs, fresh, err := newPool(t, cfg).lookup("upstream.test", 5353)
 			if tt.fails {
 				if err == nil {
 					t.Errorf("addresses %v", addrs)

@@ -9,14 +9,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// TestTrust follows one server through what may happen to it: m is a query it lets
-// pass, a its answer to one, e a SERVFAIL, p its reply to a probe. A capital letter
-// says that it is doubted after that.
-func TestTrust(t *testing.T) {
+// TestPassiveHealth follows one server through sequences of events: m is an unanswered
+// query, a an answer, e a SERVFAIL, p the reply to a probe. A capital letter means that the
+// server is suspect afterwards.
+func TestPassiveHealth(t *testing.T) {
 	for _, events := range []string{
 		"aaa", "mma", "mmM", "mmMM", "mmMa", "mmMam", "mmMamm", "mmMammM",
-		"mmMpM",   // pardoned, and not better
-		"mmMpMPP", // then probes don't help
+		"mmMpM",   // reinstated, then suspect again
+		"mmMpMPP", // then probes no longer count
 		"mmMpMPa", // a reply does
 		"mmMpMPammMp",
 		"mmMpammM",
@@ -46,9 +46,9 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestBudget holds that no order of earning and spending gives more than the burst and
-// one in twenty.
-func TestBudget(t *testing.T) {
+// TestHedgeBudget: no order of deposits and withdrawals exceeds the burst plus one in
+// twenty.
+func TestHedgeBudget(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		b := newHedgeBudget()
@@ -82,7 +82,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-func TestBudgetOfMany(t *testing.T) {
+func TestHedgeBudgetConcurrent(t *testing.T) {
 	const each = 20000
 	b := newHedgeBudget()
 	var spent atomic.Int64

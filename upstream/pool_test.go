@@ -37,7 +37,7 @@ func TestCovers(t *testing.T) {
 		{from: "example.org", except: []string{"example.org"}, in: []string{"example.org"}, out: []string{"www.example.org"}},
 	}
 	for _, tt := range tests {
-		p := start(t, &config.Forward{From: names(tt.from)[0], Except: names(tt.except...)})
+		p := newPool(t, &config.Forward{From: names(tt.from)[0], Except: names(tt.except...)})
 		for _, n := range names(tt.in...) {
 			if !p.Covers([]byte(n)) {
 				t.Errorf("forward %s except %v does not cover %s", tt.from, tt.except, n)
@@ -52,7 +52,7 @@ func TestCovers(t *testing.T) {
 }
 
 func TestCoversAllocatesNothing(t *testing.T) {
-	p := start(t, &config.Forward{From: wire.Root, Except: []wire.Name{"\x07example\x03org\x00", "\x04corp\x00"}})
+	p := newPool(t, &config.Forward{From: wire.Root, Except: []wire.Name{"\x07example\x03org\x00", "\x04corp\x00"}})
 	q := question(t, "a-name-that-is-longer-than-thirty-two-bytes.in.example.com.")
 	if n := testing.AllocsPerRun(100, func() { p.Covers(q.Name()) }); n != 0 {
 		t.Errorf("Covers allocates %v times, want 0", n)
@@ -64,8 +64,8 @@ func TestOrder(t *testing.T) {
 	tests := []struct {
 		policy config.Policy
 		n      int
-		// share is how often each server is asked first; slack is how far off by
-		// chance: more than six standard deviations.
+		// share is how often each server is asked first; slack allows for more than six
+		// standard deviations.
 		share, slack []int
 	}{
 		{config.PolicySequential, 3, []int{rounds, 0, 0}, []int{0, 0, 0}},
@@ -83,7 +83,7 @@ func TestOrder(t *testing.T) {
 			for _, i := range list {
 				seen[i] = true
 			}
-			if len(list) != tt.n || !cmp.Equal(seen, trues(tt.n)) {
+			if len(list) != tt.n || !cmp.Equal(seen, allTrue(tt.n)) {
 				t.Fatalf("policy %d: %v is no order of %d", tt.policy, list, tt.n)
 			}
 		}
@@ -100,7 +100,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func trues(n int) []bool {
+func allTrue(n int) []bool {
 	out := make([]bool, n)
 	for i := range out {
 		out[i] = true
@@ -109,10 +109,10 @@ func trues(n int) []bool {
 }
 
 func TestPolicyOnTheWire(t *testing.T) {
-	a, b := startFake(t, answers), startFake(t, answers)
-	cfg := directive(a, b)
+	a, b := startFake(t, answerOK), startFake(t, answerOK)
+	cfg := forwardTo(a, b)
 	cfg.Policy = config.PolicyRoundRobin
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	for range 10 {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 			t.Fatal(err)
@@ -128,11 +128,11 @@ func TestMaxConcurrent(t *testing.T) {
 	f := startFake(t, func(r request) {
 		arrived <- r
 		<-release
-		answers(r)
+		answerOK(r)
 	})
-	cfg := directive(f)
+	cfg := forwardTo(f)
 	cfg.MaxConcurrent = 1
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	var first error
 	var wg sync.WaitGroup
 	q := question(t, "example.org.")
@@ -158,7 +158,7 @@ func TestContext(t *testing.T) {
 	for _, overTCP := range []bool{false, true} {
 		arrived := make(chan request, 4)
 		f := startFake(t, func(r request) { arrived <- r })
-		p := start(t, directive(f))
+		p := newPool(t, forwardTo(f))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			<-arrived
@@ -178,8 +178,8 @@ func TestContext(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
 			t.Errorf("past ctx's deadline (TCP %t): %v, want a timeout", overTCP, err)
 		}
-		// A socket whose exchange was broken off must not be used again.
-		s := answers
+		// The socket of a canceled exchange must not be reused.
+		s := answerOK
 		f.script.Store((*script)(&s))
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP); err != nil {
 			t.Errorf("after the cancelled ones (TCP %t): %v", overTCP, err)
@@ -188,8 +188,8 @@ func TestContext(t *testing.T) {
 }
 
 func TestWholeDeadline(t *testing.T) {
-	f := startFake(t, silence)
-	cfg := directive(f)
+	f := startFake(t, ignore)
+	cfg := forwardTo(f)
 	cfg.ReadTimeout = time.Hour
 	p := New(cfg, Options{Deadline: 20 * time.Millisecond})
 	defer p.Close()
@@ -203,7 +203,7 @@ func TestWholeDeadline(t *testing.T) {
 	if err := <-ended; !errors.Is(err, ErrTimeout) {
 		t.Errorf("past the deadline: %v, want ErrTimeout", err)
 	}
-	if n := asked(f); n > 1 {
+	if n := queriesReceived(f); n > 1 {
 		t.Errorf("%d queries were sent, want no second one behind the deadline", n)
 	}
 }
@@ -211,14 +211,14 @@ func TestWholeDeadline(t *testing.T) {
 func TestClose(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Run("in flight", func(t *testing.T) {
-		f := startFake(t, silence)
-		dead := startFake(t, silence)
-		cfg := directive(f, dead)
+		f := startFake(t, ignore)
+		dead := startFake(t, ignore)
+		cfg := forwardTo(f, dead)
 		cfg.Policy = config.PolicyRoundRobin
-		cfg.ReadTimeout = time.Hour // what ends these exchanges is Close alone
+		cfg.ReadTimeout = time.Hour // only Close ends these exchanges
 		p := New(cfg, Options{Deadline: time.Hour, ProbeTimeout: time.Hour})
 		for _, s := range p.servers() {
-			p.startProbe(s) // probes that nobody answers
+			p.startProbe(s) // probes without a reply
 		}
 		var wg sync.WaitGroup
 		errs := make([]error, 16)
@@ -248,12 +248,12 @@ func TestClose(t *testing.T) {
 	eventually(t, "all goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// TestCloseAmongExchanges closes while queries come and go: nothing may hang,
-// panic, or end otherwise than well or with ErrClosed.
+// TestCloseAmongExchanges closes the Pool while queries are in flight: nothing hangs or
+// panics, and each query succeeds or fails with ErrClosed.
 func TestCloseAmongExchanges(t *testing.T) {
-	f := startFake(t, answers)
+	f := startFake(t, answerOK)
 	for range 20 {
-		p := New(directive(f), Options{})
+		p := New(forwardTo(f), Options{})
 		var wg sync.WaitGroup
 		for i := range 4 {
 			q := question(t, "example.org.")

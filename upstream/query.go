@@ -194,3 +194,16 @@ func lacksEDNS(msg []byte) bool {
 	rcode := wire.Rcode(msg[3] & rcodeBits)
 	return (rcode == wire.FormErr || rcode == wire.NotImp) && msg[10] == 0 && msg[11] == 0
 }
+
+// reportSoftError tells q's exchange that q, which is in flight, may get no reply. It does
+// not block.
+func (q *query) reportSoftError() {
+	if q.wakeup == nil {
+		return
+	}
+	q.softError.Store(true)
+	select {
+	case q.wakeup <- struct{}{}:
+	default:
+	}
+}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestPercentile holds the estimate against the times it was made of, for several
-// shapes, and after a change.
+// TestPercentile compares the estimate with the samples, for several distributions and
+// after a change.
 func TestPercentile(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	shapes := []struct {
@@ -25,7 +25,7 @@ func TestPercentile(t *testing.T) {
 		}},
 	}
 	var r rtt
-	for _, s := range shapes { // each behind the one before
+	for _, s := range shapes { // each continues after the previous one
 		var seen []time.Duration
 		for range 3000 {
 			took := s.draw()
@@ -41,9 +41,9 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-func TestFewTimes(t *testing.T) {
+func TestFewSamples(t *testing.T) {
 	var r rtt
-	r.observeSlow() // says nothing where nothing is known
+	r.observeSlow() // no effect without samples
 	r.observeAtLeast(time.Second)
 	if tail, known := r.percentile95(); tail != 0 || known || r.srtt.Load() != 0 {
 		t.Errorf("of nothing the 95th percentile is %v, known: %t", tail, known)
@@ -60,7 +60,7 @@ func TestFewTimes(t *testing.T) {
 	if got := time.Duration(r.srtt.Load()); got != 2*time.Millisecond {
 		t.Errorf("equal times are smoothed to %v", got)
 	}
-	r.observeAtLeast(time.Millisecond) // is no news
+	r.observeAtLeast(time.Millisecond) // no effect below the estimate
 	if got := time.Duration(r.srtt.Load()); got != 2*time.Millisecond {
 		t.Errorf("after a reply that took at least half of it the time is %v", got)
 	}
@@ -70,8 +70,9 @@ func TestFewTimes(t *testing.T) {
 	}
 }
 
-// TestLateIsCountedOnce: a reply that is known to be late moves the estimate once.
-func TestLateIsCountedOnce(t *testing.T) {
+// TestSlowReplyIsCountedOnce: a late reply that observeSlow has counted changes the
+// estimate once.
+func TestSlowReplyIsCountedOnce(t *testing.T) {
 	var once, twice rtt
 	for _, r := range []*rtt{&once, &twice} {
 		for range minSamples {
@@ -88,7 +89,7 @@ func TestLateIsCountedOnce(t *testing.T) {
 	}
 }
 
-func TestWaits(t *testing.T) {
+func TestDelays(t *testing.T) {
 	for _, tt := range []struct {
 		tail  time.Duration
 		known bool

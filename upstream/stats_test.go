@@ -33,9 +33,9 @@ func TestStatsOfExchanges(t *testing.T) {
 			r.reply(r.rcode(dns.RcodeNameError))
 			return
 		}
-		answers(r)
+		answerOK(r)
 	})
-	p := start(t, directive(f))
+	p := newPool(t, forwardTo(f))
 	for range 3 {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 			t.Fatal(err)

@@ -130,7 +130,7 @@ func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
 	return t
 }
 
-// start is [transport.start].
+// start is [transport.newPool].
 func (t *streamTransport) start(q *query) {
 	q.resends, q.movedFrom = 0, nil
 	now := time.Now()

@@ -13,8 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/share"
 )
 
-// testLink is a link without a connection, whose timer never rings.
-func testLink(now time.Time) *streamConn {
+// testConn returns a streamConn without a connection, whose timer never fires.
+func testConn(now time.Time) *streamConn {
 	c := newStreamConn(now, new(share.FairShare))
 	c.cancel = func() {}
 	c.timer = time.AfterFunc(time.Hour, func() {})
@@ -22,19 +22,18 @@ func testLink(now time.Time) *streamConn {
 	return c
 }
 
-// TestLinkAgainstModel flies calls on a link in random order and holds what comes of
-// each against a list of those that should be in the air, and of the IDs to which a
-// reply may come still.
-func TestLinkAgainstModel(t *testing.T) {
+// TestStreamConnAgainstModel applies random operations to a streamConn and compares it with
+// a list of the queries in flight and of the orphaned IDs.
+func TestStreamConnAgainstModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
-	c := testLink(start)
+	c := testConn(start)
 	defer c.timer.Stop()
 	var air []*query
-	var late [][]byte // replies that nobody waits for
-	reply := func(q *query) []byte { return address(append([]byte(nil), q.message()...)) }
+	var late [][]byte // replies to canceled and expired queries
+	reply := func(q *query) []byte { return answerA(append([]byte(nil), q.message()...)) }
 	drop := func(i int) *query {
 		q := air[i]
 		air[i] = air[len(air)-1]
@@ -46,7 +45,7 @@ func TestLinkAgainstModel(t *testing.T) {
 		now := start.Add(time.Duration(step) * time.Microsecond)
 		switch op := random.IntN(100); {
 		case op < 45 && len(c.queries) < 200:
-			q := fixedCall(t) // all have the same ID, so that each must draw another
+			q := fixedQuery(t) // all have the same ID, so each needs a new one
 			q.deadline = now.Add(time.Hour + time.Duration(random.IntN(1000)))
 			c.add(q, now)
 			if !bytes.Equal(c.writeBuf, q.frame) {
@@ -57,17 +56,17 @@ func TestLinkAgainstModel(t *testing.T) {
 			q := drop(random.IntN(len(air)))
 			msg := reply(q)
 			msg[headerLen+1] ^= 1
-			if arrive(c, msg, now) {
+			if deliverAndComplete(c, msg, now) {
 				t.Fatalf("step %d: a reply to another question is taken", step)
 			}
 			msg[headerLen+1] ^= 1
-			if !arrive(c, msg, now) {
+			if !deliverAndComplete(c, msg, now) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
-			if over, err := landed(q); err != nil || !over || !bytes.Equal(q.reply[:q.replyLen], msg) {
+			if over, err := completed(q); err != nil || !over || !bytes.Equal(q.reply[:q.replyLen], msg) {
 				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, q.reply[:q.replyLen])
 			}
-			if arrive(c, msg, now) {
+			if deliverAndComplete(c, msg, now) {
 				t.Fatalf("step %d: the reply is taken twice", step)
 			}
 		case op < 85 && len(air) > 0:
@@ -76,10 +75,10 @@ func TestLinkAgainstModel(t *testing.T) {
 			c.orphan(q)
 		case op < 95 && len(late) > 0:
 			i := random.IntN(len(late))
-			if !arrive(c, late[i], now) {
+			if !deliverAndComplete(c, late[i], now) {
 				t.Fatalf("step %d: a reply that comes late is a stray", step)
 			}
-			if arrive(c, late[i], now) {
+			if deliverAndComplete(c, late[i], now) {
 				t.Fatalf("step %d: a reply that comes late is taken twice", step)
 			}
 			late = append(late[:i], late[i+1:]...)
@@ -110,14 +109,15 @@ func TestLinkAgainstModel(t *testing.T) {
 	}
 }
 
-// TestExpireRings: the timer is set to the first deadline, and all that are over end.
-func TestExpireRings(t *testing.T) {
+// TestExpireSetsTimer: the timer is set to the earliest deadline, and expired queries
+// complete.
+func TestExpireSetsTimer(t *testing.T) {
 	now := time.Now()
-	c := testLink(now)
+	c := testConn(now)
 	defer c.timer.Stop()
 	var calls []*query
 	for i := range 3 {
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		q.deadline = now.Add(time.Duration(3-i) * time.Hour)
 		c.add(q, now)
 		calls = append(calls, q)
@@ -129,16 +129,16 @@ func TestExpireRings(t *testing.T) {
 		t.Errorf("%d flights ended, and the timer rings at %v; want 2, and the last one's time", n, c.timerAt)
 	}
 	for i, q := range calls {
-		over, err := landed(q)
+		over, err := completed(q)
 		if over != (i > 0) || over && !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("call %d: landed %t, with %v", i, over, err)
 		}
 	}
 }
 
-// TestFrames: messages come out as they went in, whatever pieces they arrive in, and
-// a stream that ends inside one says so.
-func TestFrames(t *testing.T) {
+// TestFrameReader: messages are read as sent, in whatever pieces they arrive, and a stream
+// that ends inside of one returns an error.
+func TestFrameReader(t *testing.T) {
 	tests := []struct {
 		name string
 		sent []byte
@@ -180,9 +180,9 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestPipe: what the other end does not read does not hold up who writes, and it gets
-// all of it in the end; what is too much is refused.
-func TestPipe(t *testing.T) {
+// TestAsyncConn: a peer that does not read does not block the writer and finally gets all
+// data; too much data is an error.
+func TestAsyncConn(t *testing.T) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -246,8 +246,8 @@ func TestPipe(t *testing.T) {
 	}
 }
 
-// arrive takes msg as the reader of l does, and reports whether it was no stray.
-func arrive(c *streamConn, msg []byte, now time.Time) bool {
+// deliverAndComplete processes msg like the reader of c, and reports whether it matched.
+func deliverAndComplete(c *streamConn, msg []byte, now time.Time) bool {
 	q, ok := c.deliver(msg, now)
 	if q != nil {
 		q.complete(nil)

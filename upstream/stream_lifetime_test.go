@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// age makes via's connections owe a reply for so long, and gives them.
-func age(via *streamTransport, by time.Duration) (all []*streamConn) {
+// ageConns makes via's connections owe a reply for the given time, and returns them.
+func ageConns(via *streamTransport, by time.Duration) (all []*streamConn) {
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	for c := range via.live {
@@ -22,26 +22,26 @@ func age(via *streamTransport, by time.Duration) (all []*streamConn) {
 	return all
 }
 
-// TestSilentConnection: a connection that owes a reply for too long gets no queries
-// while there is another; when it speaks again it does; when it does not, it is closed.
-func TestSilentConnection(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := solo(t, f, streamOptions{expire: time.Hour})
-	held := many(t, p, t.Context(), "a.hold.test.")
+// TestStalledConnection: a stalled connection gets no queries while there is another one.
+// After a reply it gets them again; without one it is closed.
+func TestStalledConnection(t *testing.T) {
+	f := startFake(t, holdReplies)
+	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	held := startExchanges(t, p, t.Context(), "a.hold.test.")
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
-	age(via, stalledAfter)
-	if err := <-many(t, p, t.Context(), "next.test."); err != nil {
+	ageConns(via, stalledAfter)
+	if err := <-startExchanges(t, p, t.Context(), "next.test."); err != nil {
 		t.Fatal(err)
 	}
 	all := f.requests()
 	if all[1].from == all[0].from {
 		t.Error("the query went to the connection that is silent")
 	}
-	answers(all[0])
+	answerOK(all[0])
 	if err := <-held; err != nil {
 		t.Errorf("an answer after a long time: %v", err)
 	}
-	if err := <-many(t, p, t.Context(), "last.test."); err != nil {
+	if err := <-startExchanges(t, p, t.Context(), "last.test."); err != nil {
 		t.Fatal(err)
 	}
 	if all = f.requests(); all[2].from != all[0].from {
@@ -49,14 +49,14 @@ func TestSilentConnection(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	held = many(t, p, ctx, "b.hold.test.")
+	held = startExchanges(t, p, ctx, "b.hold.test.")
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 4 })
 	cancel()
 	if err := <-held; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	age(via, closeStalledAfter)
-	if err := <-many(t, p, t.Context(), "after.test."); err != nil {
+	ageConns(via, closeStalledAfter)
+	if err := <-startExchanges(t, p, t.Context(), "after.test."); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the connection that stays silent is closed", func() bool { return f.open() == 1 })
@@ -66,71 +66,72 @@ func TestSilentConnection(t *testing.T) {
 	}
 }
 
-// TestTimeoutRetires: a connection on which a query's time ends, without a word for as
-// long as one has patience, is given up.
+// TestTimeoutRetires: a connection that stays silent past closeStalledAfter is retired when
+// a query on it expires.
 func TestTimeoutRetires(t *testing.T) {
-	f := startFake(t, silence)
-	_, via := solo(t, f, streamOptions{expire: time.Hour})
-	q := fixedCall(t)
+	f := startFake(t, ignore)
+	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	q := fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	via.start(q)
-	c := age(via, closeStalledAfter)[0]
+	c := ageConns(via, closeStalledAfter)[0]
 	via.mu.Lock()
 	q.deadline = time.Now()
 	via.mu.Unlock()
 	via.onTimer(c)
-	if over, err := landed(q); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if over, err := completed(q); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("landed %t, with %v", over, err)
 	}
-	if n := sockets(via); n != 0 {
+	if n := openSocketCount(via); n != 0 {
 		t.Errorf("%d connections are kept", n)
 	}
 }
 
-// TestStuckConnections: with every place taken by connections that drain, the oldest is
-// broken for a new one, and what was in flight there is asked again.
+// TestStuckConnections: if retired connections use up the limit, the oldest is closed for a
+// new one, and its queries are sent again.
 func TestStuckConnections(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	f := startFake(t, holdReplies)
+	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
 	var held []chan error
 	for i := range maxConns {
-		if err := <-many(t, p, t.Context(), "first.test."); err != nil {
+		if err := <-startExchanges(t, p, t.Context(), "first.test."); err != nil {
 			t.Fatal(err)
 		}
-		held = append(held, many(t, p, t.Context(), fmt.Sprintf("n%d.hold.test.", i)))
+		held = append(held, startExchanges(t, p, t.Context(), fmt.Sprintf("n%d.hold.test.", i)))
 		eventually(t, "one more is in flight", func() bool { return via.inFlightCount() == i+1 })
 		via.mu.Lock()
 		via.retire(via.open[0], time.Now())
 		via.mu.Unlock()
 	}
-	if n := sockets(via); n != maxConns {
+	if n := openSocketCount(via); n != maxConns {
 		t.Fatalf("%d connections drain, want %d", n, maxConns)
 	}
-	f.become(answers)
-	if err := <-many(t, p, t.Context(), "next.test."); err != nil {
+	f.setScript(answerOK)
+	if err := <-startExchanges(t, p, t.Context(), "next.test."); err != nil {
 		t.Error(err)
 	}
 	if err := <-held[0]; err != nil {
 		t.Errorf("what was in flight on the oldest: %v", err)
 	}
-	if n := sockets(via); n != maxConns {
+	if n := openSocketCount(via); n != maxConns {
 		t.Errorf("%d connections are open, want %d", n, maxConns)
 	}
 }
 
-// TestLateReply: a reply that comes when nobody waits is dropped, and is no stray.
+// TestLateReply: the reply to a canceled query is dropped, and does not count as
+// unexpected.
 func TestLateReply(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	f := startFake(t, holdReplies)
+	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
-	held := many(t, p, ctx, "a.hold.test.")
+	held := startExchanges(t, p, ctx, "a.hold.test.")
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
 	cancel()
 	if err := <-held; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	answers(f.requests()[0])
-	if err := <-many(t, p, t.Context(), "next.test."); err != nil { // behind it on the connection
+	answerOK(f.requests()[0])
+	if err := <-startExchanges(t, p, t.Context(), "next.test."); err != nil { // queued behind it on the connection
 		t.Fatal(err)
 	}
 	via.mu.Lock()
@@ -143,30 +144,29 @@ func TestLateReply(t *testing.T) {
 	}
 }
 
-// TestLostQueries: a connection on which too many queries are never answered is given
-// up for a new one.
-func TestLostQueries(t *testing.T) {
-	f := startFake(t, silence)
-	_, via := solo(t, f, streamOptions{expire: time.Hour})
+// TestOrphanLimit: a connection with too many unanswered queries is replaced.
+func TestOrphanLimit(t *testing.T) {
+	f := startFake(t, ignore)
+	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
 	for range maxOrphans {
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		q.deadline = time.Now().Add(time.Hour)
 		via.start(q)
 		eventually(t, "the connection is there", func() bool {
 			via.mu.Lock()
 			defer via.mu.Unlock()
-			return q.conn.conn != nil // what is withdrawn before is never sent
+			return q.conn.conn != nil // a query canceled before that is never sent
 		})
-		age(via, 0)
+		ageConns(via, 0)
 		via.cancel(q)
 	}
-	if n := sockets(via); n != 0 {
+	if n := openSocketCount(via); n != 0 {
 		t.Errorf("%d connections are kept", n)
 	}
 }
 
-// TestStrayFlood: a connection that brings too much that nobody asked for is given up.
-func TestStrayFlood(t *testing.T) {
+// TestUnexpectedReplyFlood: a connection with too many unexpected messages is retired.
+func TestUnexpectedReplyFlood(t *testing.T) {
 	f := startFake(t, func(r request) {
 		if r.nth == 1 {
 			for range maxUnexpected {
@@ -175,11 +175,11 @@ func TestStrayFlood(t *testing.T) {
 				r.reply(wrong)
 			}
 		}
-		answers(r)
+		answerOK(r)
 	})
-	p, via := solo(t, f, streamOptions{expire: time.Hour})
+	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
 	for range 2 {
-		if err := <-many(t, p, t.Context(), "n1.test."); err != nil {
+		if err := <-startExchanges(t, p, t.Context(), "n1.test."); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,12 +191,12 @@ func TestStrayFlood(t *testing.T) {
 	}
 }
 
-// TestMaxAge: a connection older than max_age takes no query, and is closed.
+// TestMaxAge: a connection older than max_age gets no queries, and is closed.
 func TestMaxAge(t *testing.T) {
-	f := startFake(t, answers)
-	p, via := solo(t, f, streamOptions{expire: time.Hour, maxAge: 2 * time.Hour})
+	f := startFake(t, answerOK)
+	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour, maxAge: 2 * time.Hour})
 	for i := range 3 {
-		if err := <-many(t, p, t.Context(), "n1.test."); err != nil {
+		if err := <-startExchanges(t, p, t.Context(), "n1.test."); err != nil {
 			t.Fatal(err)
 		}
 		if _, misses := via.reuse(); misses != uint64(i+1) {
@@ -212,20 +212,20 @@ func TestMaxAge(t *testing.T) {
 
 // TestMaxIdle: no more idle connections are kept than max_idle_conns.
 func TestMaxIdle(t *testing.T) {
-	for keep, want := range []int{2, 1, 2} { // 0 is no bound
-		f := startFake(t, holding)
-		p, via := solo(t, f, streamOptions{expire: time.Hour, maxIdle: keep})
-		held := many(t, p, t.Context(), "a.hold.test.")
+	for keep, want := range []int{2, 1, 2} { // 0 means no limit
+		f := startFake(t, holdReplies)
+		p, via := newStreamPool(t, f, streamOptions{expire: time.Hour, maxIdle: keep})
+		held := startExchanges(t, p, t.Context(), "a.hold.test.")
 		eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
-		age(via, stalledAfter)
-		if err := <-many(t, p, t.Context(), "next.test."); err != nil {
+		ageConns(via, stalledAfter)
+		if err := <-startExchanges(t, p, t.Context(), "next.test."); err != nil {
 			t.Fatal(err)
 		}
-		answers(f.requests()[0])
+		answerOK(f.requests()[0])
 		if err := <-held; err != nil {
 			t.Fatal(err)
 		}
-		if n := sockets(via); n != want {
+		if n := openSocketCount(via); n != want {
 			t.Errorf("max_idle_conns %d: %d connections are kept, want %d", keep, n, want)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 )
 
 func TestReuse(t *testing.T) {
-	f := startFake(t, answers)
-	p := start(t, directive(f))
+	f := startFake(t, answerOK)
+	p := newPool(t, forwardTo(f))
 	for i := range 10 {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), i%2 == 0); err != nil {
 			t.Fatal(err)
@@ -37,7 +37,7 @@ func TestReuse(t *testing.T) {
 func TestStaleConnection(t *testing.T) {
 	tests := []struct {
 		name string
-		// close is what the server does about the connection after the answer.
+		// close is what the server does with the connection after the answer.
 		close func(request)
 	}{
 		{"closed", func(r request) { r.conn.Close() }},
@@ -52,18 +52,18 @@ func TestStaleConnection(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFake(t, func(r request) {
 				if r.nth != 2 || tt.name != "closed at the next query" {
-					answers(r)
+					answerOK(r)
 				}
 				tt.close(r)
 			})
-			p := start(t, directive(f))
+			p := newPool(t, forwardTo(f))
 			for i := range 2 {
 				if _, err := p.Exchange(t.Context(), question(t, "example.org."), true); err != nil {
 					t.Fatalf("exchange %d: %v", i+1, err)
 				}
 			}
 			got := p.Stats().Servers[0]
-			// Whether the Pool has seen the end when it asks again is a matter of luck.
+			// Whether the Pool notices the close before its next query is a race.
 			if got.TCP.Misses != 2 || got.TCP.Hits > 1 {
 				t.Errorf("connections %+v, want two misses, and at most one hit, which was stale", got.TCP)
 			}
@@ -77,44 +77,44 @@ func TestStaleConnection(t *testing.T) {
 }
 
 func TestExpire(t *testing.T) {
-	f := startFake(t, answers)
-	cfg := directive(f)
+	f := startFake(t, answerOK)
+	cfg := forwardTo(f)
 	cfg.Expire = 5 * time.Millisecond
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	for _, overTCP := range []bool{false, true} {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the idle connections are closed", func() bool { return f.open() == 0 && live(p) == 0 })
+	eventually(t, "the idle connections are closed", func() bool { return f.open() == 0 && liveConns(p) == 0 })
 }
 
 func TestExpireZeroKeepsNothing(t *testing.T) {
-	f := startFake(t, answers)
-	cfg := directive(f)
+	f := startFake(t, answerOK)
+	cfg := forwardTo(f)
 	cfg.Expire = 0
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	for _, overTCP := range []bool{false, true} {
 		if _, err := p.Exchange(t.Context(), question(t, "example.org."), overTCP); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "nothing is kept", func() bool { return live(p) == 0 })
+	eventually(t, "nothing is kept", func() bool { return liveConns(p) == 0 })
 }
 
-// live counts the connections p holds.
-func live(p *Pool) int {
+// liveConns counts p's connections.
+func liveConns(p *Pool) int {
 	n := 0
 	for _, s := range p.servers() {
 		for _, via := range []transport{s.udp, s.tcp, s.probes} {
-			n += sockets(via)
+			n += openSocketCount(via)
 		}
 	}
 	return n
 }
 
-// sockets counts the connections via holds.
-func sockets(via transport) int {
+// openSocketCount counts via's connections.
+func openSocketCount(via transport) int {
 	switch t := via.(type) {
 	case *streamTransport:
 		t.mu.Lock()
@@ -128,28 +128,28 @@ func sockets(via transport) int {
 	return 0
 }
 
-// TestStartBehindClose: no connection is made after close.
+// TestStartBehindClose: no connection is opened after close.
 func TestStartBehindClose(t *testing.T) {
-	f := startFake(t, answers)
+	f := startFake(t, answerOK)
 	for _, via := range []transport{newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64)), newStreamTransport(f.addr, streamOptions{})} {
 		via.close()
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		if _, err := roundTrip(t.Context(), via, q, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
 			t.Errorf("%T after close: %v, want ErrClosed", via, err)
 		}
-		if sockets(via) != 0 {
+		if openSocketCount(via) != 0 {
 			t.Errorf("%T after close holds a connection", via)
 		}
 	}
 	eventually(t, "no TCP connection is open", func() bool { return f.open() == 0 })
 }
 
-// solo makes the TCP transport to f of a Pool that asks over TCP only.
-func solo(t *testing.T, f *fake, opts streamOptions) (*Pool, *streamTransport) {
+// newStreamPool returns a Pool that only uses TCP, and its transport to f.
+func newStreamPool(t *testing.T, f *fake, opts streamOptions) (*Pool, *streamTransport) {
 	t.Helper()
-	cfg := patient(f)
-	cfg.MaxFails, cfg.ReadTimeout, cfg.ForceTCP = 0, time.Hour, true // nothing fails but for a reason
-	p := start(t, cfg)
+	cfg := longTimeout(f)
+	cfg.MaxFails, cfg.ReadTimeout, cfg.ForceTCP = 0, time.Hour, true // no failures by time or probes
+	p := newPool(t, cfg)
 	s := p.servers()[0]
 	s.tcp.close()
 	opts.unexpected = &s.unexpected
@@ -158,7 +158,7 @@ func solo(t *testing.T, f *fake, opts streamOptions) (*Pool, *streamTransport) {
 	return p, via
 }
 
-// inFlightCount counts the calls on t's connections.
+// inFlightCount counts the queries on t's connections.
 func (t *streamTransport) inFlightCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,8 +169,8 @@ func (t *streamTransport) inFlightCount() int {
 	return n
 }
 
-// many has an exchange for each name at once and gives the channel of their results.
-func many(t *testing.T, p *Pool, ctx context.Context, names ...string) chan error {
+// startExchanges starts an exchange for each name and returns the channel of their results.
+func startExchanges(t *testing.T, p *Pool, ctx context.Context, names ...string) chan error {
 	t.Helper()
 	results := make(chan error, len(names))
 	for _, name := range names {
@@ -186,16 +186,16 @@ func many(t *testing.T, p *Pool, ctx context.Context, names ...string) chan erro
 	return results
 }
 
-func names(n int) (all []string) {
+func numberedNames(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf("n%d.test.", i))
 	}
 	return all
 }
 
-// TestAnyOrder: answers come in another order than the queries went, all over one
+// TestOutOfOrder: replies arrive in another order than the queries were sent, over one
 // connection.
-func TestAnyOrder(t *testing.T) {
+func TestOutOfOrder(t *testing.T) {
 	const n = 100
 	var held []request
 	f := startFake(t, func(r request) {
@@ -205,9 +205,9 @@ func TestAnyOrder(t *testing.T) {
 			}
 		}
 	})
-	p, via := solo(t, f, streamOptions{expire: time.Hour})
-	via.outOfOrder = true // as it is once the server has shown it
-	results := many(t, p, t.Context(), names(n)...)
+	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	via.outOfOrder = true // as after an out-of-order reply
+	results := startExchanges(t, p, t.Context(), numberedNames(n)...)
 	for range n {
 		if err := <-results; err != nil {
 			t.Error(err)
@@ -221,8 +221,8 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// TestBreakInFlight: what is in flight on a connection that breaks is asked again on
-// another one, and nobody notices.
+// TestBreakInFlight: queries in flight on a failed connection are sent again on another one
+// and succeed.
 func TestBreakInFlight(t *testing.T) {
 	const n = 50
 	ends := map[string]func(request){
@@ -238,20 +238,20 @@ func TestBreakInFlight(t *testing.T) {
 			held := 0
 			f := startFake(t, func(r request) {
 				if r.nth == 1 || r.nth > 1+n {
-					answers(r)
+					answerOK(r)
 				} else if held++; held == n {
 					end(r)
 				}
 			})
 			var broken atomic.Uint64
-			p, via := solo(t, f, streamOptions{expire: time.Hour, brokenConns: &broken})
-			if err := <-many(t, p, t.Context(), "first.test."); err != nil {
+			p, via := newStreamPool(t, f, streamOptions{expire: time.Hour, brokenConns: &broken})
+			if err := <-startExchanges(t, p, t.Context(), "first.test."); err != nil {
 				t.Fatal(err)
 			}
 			via.mu.Lock()
-			via.outOfOrder = true // so that one connection takes all
+			via.outOfOrder = true // so that one connection takes all queries
 			via.mu.Unlock()
-			results := many(t, p, t.Context(), names(n)...)
+			results := startExchanges(t, p, t.Context(), numberedNames(n)...)
 			for range n {
 				if err := <-results; err != nil {
 					t.Error(err)
@@ -267,20 +267,19 @@ func TestBreakInFlight(t *testing.T) {
 	}
 }
 
-// TestResendsEnd: a query that ends every connection it is sent on ends itself.
+// TestResendsEnd: a query whose connections all fail ends with an error.
 func TestResendsEnd(t *testing.T) {
 	f := startFake(t, func(r request) {
 		if r.Question[0].Name == "deadly.test." {
 			r.conn.Close()
 			return
 		}
-		answers(r)
+		answerOK(r)
 	})
-	_, via := solo(t, f, streamOptions{expire: time.Hour})
+	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
 	defer via.close()
 	for i := range 5 {
-		// Each connection has answered something before: its end does not say that the
-		// server is at fault.
+		// Each connection has brought a reply before, so its failure is not the server's.
 		via.mu.Lock()
 		for c := range via.live {
 			c.answered = true
@@ -300,7 +299,7 @@ func TestResendsEnd(t *testing.T) {
 	if n := via.inFlightCount(); n != 0 {
 		t.Errorf("%d queries are in flight", n)
 	}
-	q := fixedCall(t)
+	q := fixedQuery(t)
 	q.deadline, q.resends = time.Now().Add(time.Hour), maxResends
 	via.mu.Lock()
 	defer via.mu.Unlock()
@@ -309,23 +308,22 @@ func TestResendsEnd(t *testing.T) {
 	}
 }
 
-// TestLinksUnderLoad: more connections are opened while all are crowded, up to the
-// bound, and no more queries are in flight than all of them have place for.
-func TestLinksUnderLoad(t *testing.T) {
-	f := startFake(t, silence)
-	_, via := solo(t, f, streamOptions{expire: time.Hour})
+// TestConnsUnderLoad: connections are opened while all others are at their limit, up to
+// maxConns, and no more queries are in flight than they can hold.
+func TestConnsUnderLoad(t *testing.T) {
+	f := startFake(t, ignore)
+	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
 	defer via.close()
 	var calls []*query
 	begin := func() *query {
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		q.deadline = time.Now().Add(time.Hour)
-		q.client = share.Client(1 + len(calls)) // one client would get half of the places
+		q.client = share.Client(1 + len(calls)) // a single client would get half of the capacity
 		via.start(q)
 		calls = append(calls, q)
 		return q
 	}
-	// settle waits for the connections in the making, and takes the server's silence
-	// for no matter.
+	// settle waits until no connection is connecting, and resets the stall detection.
 	settle := func() {
 		eventually(t, "all connections are there", func() bool {
 			via.mu.Lock()
@@ -338,11 +336,11 @@ func TestLinksUnderLoad(t *testing.T) {
 			return there
 		})
 	}
-	via.outOfOrder = true // else fewer make a crowd
+	via.outOfOrder = true // otherwise the pipeline limit is lower
 	crowded := func(links int) {
 		t.Helper()
 		eventually(t, "the server has all queries", func() bool { return len(f.requests()) == len(calls) })
-		if n := sockets(via); n != links || f.open() != links {
+		if n := openSocketCount(via); n != links || f.open() != links {
 			t.Errorf("%d queries are in flight on %d connections, want %d", len(calls), n, links)
 		}
 	}
@@ -358,7 +356,7 @@ func TestLinksUnderLoad(t *testing.T) {
 		begin()
 	}
 	crowded(maxConns)
-	if over, err := landed(begin()); !over || !errors.Is(err, ErrBusy) {
+	if over, err := completed(begin()); !over || !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: landed %t, with %v; want ErrBusy", over, err)
 	}
 	via.mu.Lock()
@@ -388,8 +386,8 @@ func TestLargeBufferIsNotKept(t *testing.T) {
 func TestNoFreeConnection(t *testing.T) {
 	arrived := make(chan request, 2)
 	f := startFake(t, func(r request) { arrived <- r })
-	cfg := directive(f)
-	p := start(t, cfg)
+	cfg := forwardTo(f)
+	p := newPool(t, cfg)
 	p.servers()[0].udp = newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -412,10 +410,10 @@ func TestNoFreeConnection(t *testing.T) {
 }
 
 func TestTruncatedKeepsUDP(t *testing.T) {
-	f := startFake(t, truncatesUDP(1, 2))
-	cfg := directive(f)
+	f := startFake(t, truncateUDP(1, 2))
+	cfg := forwardTo(f)
 	cfg.Policy = config.PolicyRandom
-	p := start(t, cfg)
+	p := newPool(t, cfg)
 	for range 3 {
 		r, err := p.Exchange(t.Context(), question(t, "example.org."), false)
 		if err != nil || r.Answers != 2 {

@@ -31,8 +31,8 @@ func newAuthority(t testing.TB) *authority {
 	return &authority{Test: c, t: t, file: c.RootFile(t, t.TempDir())}
 }
 
-// written writes text to a file of its own and gives its path.
-func written(t testing.TB, text []byte) string {
+// writeFile writes text to a new file and returns its path.
+func writeFile(t testing.TB, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file.pem")
 	if err := os.WriteFile(path, text, 0o600); err != nil {
@@ -41,7 +41,7 @@ func written(t testing.TB, text []byte) string {
 	return path
 }
 
-// server is the settings of a server for these names and addresses.
+// server returns the TLS configuration of a server with these names and addresses.
 func (a *authority) server(names ...string) *tls.Config {
 	a.t.Helper()
 	return a.serverWith(ca.ServerTemplate(names...))
@@ -56,7 +56,7 @@ func (a *authority) serverWith(c *x509.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}}
 }
 
-// client is the settings of a client that trusts a.
+// client returns the TLS configuration of a client that trusts a.
 func (a *authority) client(serverName string) *tls.Config {
 	a.t.Helper()
 	cfg, err := newTLSConfig(&config.TLSClient{CA: a.file}, serverName)
@@ -66,7 +66,7 @@ func (a *authority) client(serverName string) *tls.Config {
 	return cfg
 }
 
-// startFakeTLS runs s behind TLS.
+// startFakeTLS starts a fake behind TLS.
 func startFakeTLS(t *testing.T, cfg *tls.Config, s script) *fake {
 	t.Helper()
 	f := &fake{t: t, conns: map[net.Conn]bool{}, tls: cfg}
@@ -74,15 +74,15 @@ func startFakeTLS(t *testing.T, cfg *tls.Config, s script) *fake {
 	return f
 }
 
-// via makes one Exchange's worth of flight over to, with the query of fixedCall.
-func flyOnce(t *testing.T, via transport) error {
+// roundTripOnce sends fixedQuery's query over via.
+func roundTripOnce(t *testing.T, via transport) error {
 	t.Helper()
-	_, err := roundTrip(t.Context(), via, fixedCall(t), time.Now().Add(20*time.Second))
+	_, err := roundTrip(t.Context(), via, fixedQuery(t), time.Now().Add(20*time.Second))
 	return err
 }
 
-// TestTLS: what the certificate of a server and the settings say decides whether it
-// is asked.
+// TestTLS: the server's certificate and the configuration decide whether the server is
+// used.
 func TestTLS(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	past := &x509.Certificate{DNSNames: []string{"dns.test"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
@@ -105,11 +105,11 @@ func TestTLS(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := startFakeTLS(t, tt.server, answers)
+			f := startFakeTLS(t, tt.server, answerOK)
 			var broken atomic.Uint64
 			via := newStreamTransport(f.addr, streamOptions{tls: tt.client, expire: time.Hour, brokenConns: &broken})
 			defer via.close()
-			err := flyOnce(t, via)
+			err := roundTripOnce(t, via)
 			if tt.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -122,14 +122,14 @@ func TestTLS(t *testing.T) {
 			if broken.Load() != 1 {
 				t.Errorf("%d connections are counted as broken, want 1", broken.Load())
 			}
-			if len(f.requests()) != 0 || sockets(via) != 0 {
+			if len(f.requests()) != 0 || openSocketCount(via) != 0 {
 				t.Error("a query went out, or the connection is kept")
 			}
 		})
 	}
 }
 
-// TestResumption: the second connection to a server resumes the session of the first.
+// TestResumption: the second connection resumes the first one's session.
 func TestResumption(t *testing.T) {
 	a := newAuthority(t)
 	var resumed []bool
@@ -142,13 +142,13 @@ func TestResumption(t *testing.T) {
 		resumed = nil
 		cfg := cfg.Clone()
 		cfg.MaxVersion = version
-		f := startFakeTLS(t, cfg, answers)
-		via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test")}) // no connection is kept
+		f := startFakeTLS(t, cfg, answerOK)
+		via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test")}) // no idle connection is kept
 		for range 2 {
-			if err := flyOnce(t, via); err != nil {
+			if err := roundTripOnce(t, via); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the connection is closed", func() bool { return f.open() == 0 && sockets(via) == 0 })
+			eventually(t, "the connection is closed", func() bool { return f.open() == 0 && openSocketCount(via) == 0 })
 		}
 		via.close()
 		if len(resumed) != 2 || resumed[0] || !resumed[1] {
@@ -157,7 +157,7 @@ func TestResumption(t *testing.T) {
 	}
 }
 
-// TestClientCertificate: a server that wants to know who asks gets the certificate.
+// TestClientCertificate: a server that requests a client certificate gets it.
 func TestClientCertificate(t *testing.T) {
 	a := newAuthority(t)
 	own, err := a.Client("node")
@@ -168,30 +168,30 @@ func TestClientCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := &config.TLSClient{Cert: written(t, cert), Key: written(t, key), CA: a.file}
+	files := &config.TLSClient{Cert: writeFile(t, cert), Key: writeFile(t, key), CA: a.file}
 	known, err := newTLSConfig(files, "dns.test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := a.server("dns.test")
 	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, a.Pool()
-	f := startFakeTLS(t, cfg, answers)
+	f := startFakeTLS(t, cfg, answerOK)
 	via := newStreamTransport(f.addr, streamOptions{tls: known, expire: time.Hour})
 	defer via.close()
-	if err := flyOnce(t, via); err != nil {
+	if err := roundTripOnce(t, via); err != nil {
 		t.Error(err)
 	}
 	unknown := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
 	defer unknown.close()
-	if err := flyOnce(t, unknown); err == nil || !strings.Contains(err.Error(), "certificate required") {
+	if err := roundTripOnce(t, unknown); err == nil || !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("without a certificate: %v; want that one is required", err)
 	}
 }
 
-// TestTLSFiles: files that are missing or broken are errors that name them.
+// TestTLSFiles: missing or invalid files are errors that name them.
 func TestTLSFiles(t *testing.T) {
 	a := newAuthority(t)
-	empty := written(t, nil)
+	empty := writeFile(t, nil)
 	for name, cfg := range map[string]*config.TLSClient{
 		"a CA that is missing":           {CA: "/nonexistent/ca.pem"},
 		"a CA without a certificate":     {CA: empty},
@@ -211,8 +211,7 @@ func TestTLSFiles(t *testing.T) {
 	}
 }
 
-// TestSlowHandshake: queries wait for a connection in the making; those that nobody
-// waits for any more are not sent.
+// TestSlowHandshake: queries wait while connecting; canceled ones are not sent.
 func TestSlowHandshake(t *testing.T) {
 	a := newAuthority(t)
 	reached, release := make(chan struct{}, maxConns), make(chan struct{})
@@ -222,12 +221,12 @@ func TestSlowHandshake(t *testing.T) {
 		<-release
 		return nil, nil
 	}
-	f := startFakeTLS(t, cfg, answers)
+	f := startFakeTLS(t, cfg, answerOK)
 	via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour}).(*streamTransport)
 	defer via.close()
 	var calls []*query
 	for range 20 {
-		q := fixedCall(t) // all have the same ID
+		q := fixedQuery(t) // all have the same ID
 		q.deadline = time.Now().Add(time.Hour)
 		via.start(q)
 		calls = append(calls, q)
@@ -256,14 +255,14 @@ func TestSlowHandshake(t *testing.T) {
 	}
 }
 
-// TestCloseWhileConnecting: close ends a handshake that hangs, and the queries that
-// wait for it.
+// TestCloseWhileConnecting: close ends a handshake that hangs, and the queries that wait
+// for it.
 func TestCloseWhileConnecting(t *testing.T) {
 	a := newAuthority(t)
-	f := startFake(t, silence) // reads the handshake as a message that never ends
+	f := startFake(t, ignore) // takes the handshake for an incomplete message
 	via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
 	result := make(chan error, 1)
-	q := fixedCall(t)
+	q := fixedQuery(t)
 	go func() {
 		_, err := roundTrip(context.Background(), via, q, time.Now().Add(time.Hour))
 		result <- err

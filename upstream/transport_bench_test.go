@@ -21,13 +21,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// costServer is set in the environment of the process that BenchmarkCost asks: to
-// tcp, tls or https, and after a colon how long each answer takes.
-const costServer = "NODENS_COST_SERVER"
+// benchServerEnv is set for the process that BenchmarkTransport queries: to tcp, tls or
+// https, followed by a colon and the time that each answer takes.
+const benchServerEnv = "NODENS_BENCH_SERVER"
 
-// TestCostServer is that process. It ends with its standard input.
-func TestCostServer(t *testing.T) {
-	over, delay, ok := strings.Cut(os.Getenv(costServer), ":")
+// TestBenchServer is that process. It ends with its standard input.
+func TestBenchServer(t *testing.T) {
+	over, delay, ok := strings.Cut(os.Getenv(benchServerEnv), ":")
 	if !ok {
 		t.Skip("for BenchmarkCost")
 	}
@@ -46,30 +46,30 @@ func TestCostServer(t *testing.T) {
 		cfg.NextProtos = []string{"h2"}
 		s := &http.Server{TLSConfig: cfg, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(wait)
-			serves(w, r)
+			answerDoH(w, r)
 		})}
 		go s.ServeTLS(l, "", "")
 	} else {
 		if over == "tls" {
 			l = tls.NewListener(l, cfg)
 		}
-		go costAccept(l, wait)
+		go acceptBenchConns(l, wait)
 	}
 	io.Copy(io.Discard, os.Stdin)
 }
 
-func costAccept(l net.Listener, wait time.Duration) {
+func acceptBenchConns(l net.Listener, wait time.Duration) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		go costConn(c, wait)
+		go serveBenchConn(c, wait)
 	}
 }
 
-// costConn answers each query on its own, as resolvers do, after wait.
-func costConn(c net.Conn, wait time.Duration) {
+// serveBenchConn answers each query after wait, in parallel.
+func serveBenchConn(c net.Conn, wait time.Duration) {
 	var mu sync.Mutex
 	in := bufio.NewReaderSize(c, 64<<10)
 	for {
@@ -82,7 +82,7 @@ func costConn(c net.Conn, wait time.Duration) {
 			return
 		}
 		answer := func() {
-			out := address(b)
+			out := answerA(b)
 			mu.Lock()
 			defer mu.Unlock()
 			c.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 1024), uint16(len(out))), out...))
@@ -95,15 +95,15 @@ func costConn(c net.Conn, wait time.Duration) {
 	}
 }
 
-// costPeer starts the other process and gives the transport to it.
-func costPeer(b *testing.B, over string, wait time.Duration) transport {
+// startBenchPeer starts the other process and returns a transport to it.
+func startBenchPeer(b *testing.B, over string, wait time.Duration) transport {
 	b.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		b.Fatal(err)
 	}
 	cmd := exec.Command(self, "-test.run", "^TestCostServer$")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s:%s", costServer, over, wait))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s:%s", benchServerEnv, over, wait))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -136,24 +136,23 @@ func costPeer(b *testing.B, over string, wait time.Duration) transport {
 	return newStreamTransport(netip.MustParseAddrPort(at), opts)
 }
 
-// BenchmarkCost is what a query costs this process, of processor time, with so many in
-// flight at any time; and where a rate is given, with so many begun in a second. The
-// server is another process.
-func BenchmarkCost(b *testing.B) {
+// BenchmarkTransport measures the CPU time of a query in this process, with a given number
+// of queries in flight or a given rate. The server is another process.
+func BenchmarkTransport(b *testing.B) {
 	for _, over := range []string{"tcp", "tls", "https"} {
 		for _, flying := range []int{1, 64, 256} {
 			b.Run(fmt.Sprintf("%s/flying=%d", over, flying), func(b *testing.B) {
-				via := costPeer(b, over, 0)
+				via := startBenchPeer(b, over, 0)
 				defer via.close()
 				var left atomic.Int64
 				left.Store(int64(b.N))
-				costs(b, via, func() {
+				measureCPU(b, via, func() {
 					var wg sync.WaitGroup
 					for range flying {
 						wg.Go(func() {
-							q := fixedCall(b)
+							q := fixedQuery(b)
 							for left.Add(-1) >= 0 {
-								costOne(b, via, q)
+								roundTripOne(b, via, q)
 							}
 						})
 					}
@@ -162,10 +161,10 @@ func BenchmarkCost(b *testing.B) {
 			})
 		}
 		b.Run(over+"/rate=5000", func(b *testing.B) {
-			via := costPeer(b, over, 2*time.Millisecond)
+			via := startBenchPeer(b, over, 2*time.Millisecond)
 			defer via.close()
-			calls := sync.Pool{New: func() any { return fixedCall(b) }}
-			costs(b, via, func() {
+			calls := sync.Pool{New: func() any { return fixedQuery(b) }}
+			measureCPU(b, via, func() {
 				var wg sync.WaitGroup
 				places := make(chan struct{}, 512) // on a busy machine many are late at once
 				start := time.Now()
@@ -175,7 +174,7 @@ func BenchmarkCost(b *testing.B) {
 					wg.Go(func() {
 						defer func() { <-places }()
 						q := calls.Get().(*query)
-						costOne(b, via, q)
+						roundTripOne(b, via, q)
 						calls.Put(q)
 					})
 				}
@@ -185,7 +184,7 @@ func BenchmarkCost(b *testing.B) {
 	}
 }
 
-func costOne(b *testing.B, via transport, q *query) {
+func roundTripOne(b *testing.B, via transport, q *query) {
 	q.deadline = time.Now().Add(10 * time.Second)
 	via.start(q)
 	if <-q.done; q.err != nil {
@@ -193,21 +192,21 @@ func costOne(b *testing.B, via transport, q *query) {
 	}
 }
 
-// costs runs f, which makes b.N exchanges over via, and reports what they cost.
-func costs(b *testing.B, via transport, f func()) {
-	costOne(b, via, fixedCall(b)) // to be connected
+// measureCPU runs f, which makes b.N exchanges over via, and reports their CPU time.
+func measureCPU(b *testing.B, via transport, f func()) {
+	roundTripOne(b, via, fixedQuery(b)) // opens a connection
 	b.ReportAllocs()
-	before := cpu(b)
+	before := cpuTime(b)
 	b.ResetTimer()
 	f()
 	b.StopTimer()
-	b.ReportMetric(float64((cpu(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 	_, misses := via.reuse()
 	b.ReportMetric(float64(misses), "conns")
 }
 
-// cpu is the processor time of this process so far.
-func cpu(b *testing.B) time.Duration {
+// cpuTime returns the CPU time of this process.
+func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)

@@ -10,17 +10,18 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// TestSecureTargets asks over TLS and HTTPS what the Corefile says, and by which name.
+// TestSecureTargets: TLS and HTTPS targets are asked as configured, and verified by the
+// right name.
 func TestSecureTargets(t *testing.T) {
 	a := newAuthority(t)
-	dot := startFakeTLS(t, a.server("dns.test"), answers)
-	numbered := startFakeTLS(t, a.server("127.0.0.1"), answers)
-	doh := startWeb(t, a, nil, func(w http.ResponseWriter, r *http.Request) {
+	dot := startFakeTLS(t, a.server("dns.test"), answerOK)
+	numbered := startFakeTLS(t, a.server("127.0.0.1"), answerOK)
+	doh := startDoHServer(t, a, nil, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/dns-query" && r.URL.Path != "/q" {
 			http.NotFound(w, r)
 			return
 		}
-		serves(w, r)
+		answerDoH(w, r)
 	})
 	for _, tt := range []struct {
 		name   string
@@ -38,7 +39,7 @@ func TestSecureTargets(t *testing.T) {
 		{"HTTPS with another path", config.Target{Transport: config.DNSOverHTTPS, Addr: doh.addr(), Path: "/x"}, "dns.test", "404"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := patient()
+			cfg := longTimeout()
 			cfg.TLS, cfg.ServerName, cfg.To = &config.TLSClient{CA: a.file}, tt.server, []config.Target{tt.target}
 			p := New(cfg, Options{Deadline: 30 * time.Second, ProbeTimeout: 20 * time.Second})
 			t.Cleanup(func() { p.Close() })
@@ -66,31 +67,31 @@ func TestSecureTargets(t *testing.T) {
 	}
 }
 
-// TestFrozenTLS: a server that freezes behind TLS is left as one over UDP is.
+// TestFrozenTLS: a server that freezes behind TLS is avoided like one over UDP.
 func TestFrozenTLS(t *testing.T) {
 	a := newAuthority(t)
-	x, y := startFakeTLS(t, a.server("127.0.0.1"), answers), startFakeTLS(t, a.server("127.0.0.1"), answers)
-	cfg := patient()
+	x, y := startFakeTLS(t, a.server("127.0.0.1"), answerOK), startFakeTLS(t, a.server("127.0.0.1"), answerOK)
+	cfg := longTimeout()
 	cfg.TLS, cfg.MaxFails = &config.TLSClient{CA: a.file}, 0
 	for _, f := range []*fake{x, y} {
 		cfg.To = append(cfg.To, config.Target{Transport: config.DNSOverTLS, Addr: f.addr})
 	}
-	p := lively(t, cfg)
+	p := newHedgingPool(t, cfg)
 	for i := range 20 {
 		mustExchange(t, p, i)
 	}
-	before := asked(x)
-	x.become(silence)
+	before := queriesReceived(x)
+	x.setScript(ignore)
 	for i := range 200 {
 		mustExchange(t, p, 20+i)
 	}
-	// Connections that are silent are given up, and what is in flight there is sent
-	// again on others: each query may be seen maxResends times more.
-	if n, most := asked(x)-before, (1+maxResends)*(suspectAfterUnanswered+1+maxHedgeBurst+220/queriesPerHedge); n > most {
+	// Stalled connections are closed and their queries sent again, so each query may be
+	// received maxResends times more.
+	if n, most := queriesReceived(x)-before, (1+maxResends)*(suspectAfterUnanswered+1+maxHedgeBurst+220/queriesPerHedge); n > most {
 		t.Errorf("%d of 200 queries were asked of the server that is frozen, want %d at most", n, most)
 	}
 	eventually(t, "it answers a scout, and is trusted", func() bool {
-		x.become(answers)
+		x.setScript(answerOK)
 		p.nextShadow.Store(0)
 		mustExchange(t, p, int(time.Now().UnixNano()))
 		return !p.Stats().Servers[0].Suspected

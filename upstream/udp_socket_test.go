@@ -14,8 +14,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// landed reports whether c's flight has ended, and how.
-func landed(q *query) (over bool, err error) {
+// completed reports whether q has completed, and how.
+func completed(q *query) (over bool, err error) {
 	select {
 	case <-q.done:
 		return true, q.err
@@ -24,9 +24,9 @@ func landed(q *query) (over bool, err error) {
 	}
 }
 
-// TestPortAgainstModel flies calls on a port in random order and holds what comes
-// of each against a list of those that should be in the air.
-func TestPortAgainstModel(t *testing.T) {
+// TestUDPSocketAgainstModel applies random operations to a udpSocket and compares it with a
+// list of the queries in flight.
+func TestUDPSocketAgainstModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -43,13 +43,13 @@ func TestPortAgainstModel(t *testing.T) {
 	for step := range 20_000 {
 		switch op := random.IntN(100); {
 		case op < 50 && len(air) < maxQueriesPerSocket:
-			q := fixedCall(t) // all have the same ID, so that each must draw another
+			q := fixedQuery(t) // all have the same ID, so each needs a new one
 			q.deadline = start.Add(time.Duration(random.IntN(1000)))
 			s.add(q)
 			air = append(air, q)
 		case op < 80 && len(air) > 0:
 			i := random.IntN(len(air))
-			reply := address(append([]byte(nil), air[i].message()...))
+			reply := answerA(append([]byte(nil), air[i].message()...))
 			if op < 55 { // the right ID, another question
 				reply[headerLen+1] ^= 1
 				if s.deliver(reply) {
@@ -61,7 +61,7 @@ func TestPortAgainstModel(t *testing.T) {
 				t.Fatalf("step %d: the reply is not taken", step)
 			}
 			q := drop(i)
-			if over, err := landed(q); err != nil || !over || string(q.reply[:q.replyLen]) != string(reply) {
+			if over, err := completed(q); err != nil || !over || string(q.reply[:q.replyLen]) != string(reply) {
 				t.Fatalf("step %d: the call landed %t, with %v and %x", step, over, err, q.reply[:q.replyLen])
 			}
 			if s.deliver(reply) {
@@ -78,7 +78,7 @@ func TestPortAgainstModel(t *testing.T) {
 					if first.IsZero() || until.Before(first) {
 						first = until
 					}
-				} else if over, err := landed(drop(i)); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
+				} else if over, err := completed(drop(i)); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Fatalf("step %d: a call whose time is over: landed %t, with %v", step, over, err)
 				}
 			}
@@ -88,17 +88,17 @@ func TestPortAgainstModel(t *testing.T) {
 		case op == 99:
 			s.failAll(broken)
 			for len(air) > 0 {
-				if over, err := landed(drop(0)); !over || !errors.Is(err, broken) {
+				if over, err := completed(drop(0)); !over || !errors.Is(err, broken) {
 					t.Fatalf("step %d: a call on a broken port: landed %t, with %v", step, over, err)
 				}
 			}
 		}
-		checkPort(t, &s, air)
+		checkUDPSocket(t, &s, air)
 	}
 }
 
-// checkPort compares what p has in flight with air.
-func checkPort(t *testing.T, s *udpSocket, air []*query) {
+// checkUDPSocket compares the queries in flight on s with air.
+func checkUDPSocket(t *testing.T, s *udpSocket, air []*query) {
 	t.Helper()
 	if s.inFlight != len(air) {
 		t.Fatalf("%d calls in flight, want %d", s.inFlight, len(air))
@@ -109,7 +109,7 @@ func checkPort(t *testing.T, s *udpSocket, air []*query) {
 		if i < 0 || s.queries[i] != q {
 			t.Fatalf("ID %d leads to another call", q.sentID())
 		}
-		if over, _ := landed(q); over {
+		if over, _ := completed(q); over {
 			t.Fatal("a call in flight has landed")
 		}
 		ids[q.sentID()] = true
@@ -124,8 +124,8 @@ func checkPort(t *testing.T, s *udpSocket, air []*query) {
 	}
 }
 
-// TestBatch reads what is there, in both ways, and finds the socket empty or
-// broken when it is.
+// TestBatch reads what is available, with and without recvmmsg, and detects an empty and a
+// failed socket.
 func TestBatch(t *testing.T) {
 	for name, plain := range map[string]bool{"recvmmsg": false, "recvfrom": true} {
 		t.Run(name, func(t *testing.T) {
@@ -180,9 +180,9 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestProbeReply: what a probe takes for a reply has its ID, and no more.
+// TestProbeReply: any message with its ID answers a probe.
 func TestProbeReply(t *testing.T) {
-	q := fixedCall(t)
+	q := fixedQuery(t)
 	q.probe = true
 	s := udpSocket{division: new(share.FairShare)}
 	s.add(q)

@@ -23,34 +23,34 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// lone makes the transport to f of a Pool of its own one with these bounds.
-func lone(t *testing.T, f *fake, bounds udpOptions) (*Pool, *udpTransport) {
+// newUDPPool returns a Pool whose only transport has these limits, and that transport.
+func newUDPPool(t *testing.T, f *fake, bounds udpOptions) (*Pool, *udpTransport) {
 	t.Helper()
-	cfg := directive(f)
-	cfg.MaxFails, cfg.ReadTimeout = 0, time.Hour // no probes; nothing fails but for a reason
-	p := start(t, cfg)
+	cfg := forwardTo(f)
+	cfg.MaxFails, cfg.ReadTimeout = 0, time.Hour // no failures by time or probes
+	p := newPool(t, cfg)
 	s := p.servers()[0]
 	via := newUDPTransport(f.addr, bounds, &s.unexpected)
 	s.udp = via
 	return p, via
 }
 
-// ask has one exchange, which must succeed.
-func ask(t *testing.T, p *Pool, name string) {
+// mustAnswer makes an exchange, which must succeed.
+func mustAnswer(t *testing.T, p *Pool, name string) {
 	t.Helper()
 	if _, err := p.Exchange(t.Context(), question(t, name), false); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// holding answers everything but questions below hold.test.
-func holding(r request) {
+// holdReplies answers everything except names below hold.test.
+func holdReplies(r request) {
 	if !strings.HasSuffix(r.Question[0].Name, "hold.test.") {
-		answers(r)
+		answerOK(r)
 	}
 }
 
-// inFlightCount counts the calls on via's ports.
+// inFlightCount counts the queries on t's sockets.
 func (t *udpTransport) inFlightCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,8 +61,8 @@ func (t *udpTransport) inFlightCount() int {
 	return n
 }
 
-// hold starts an exchange that gets no answer before the server changes.
-func hold(t *testing.T, p *Pool, via *udpTransport, ctx context.Context) (result chan error) {
+// startHeld starts an exchange that gets no answer until the script changes.
+func startHeld(t *testing.T, p *Pool, via *udpTransport, ctx context.Context) (result chan error) {
 	t.Helper()
 	before := via.inFlightCount()
 	q := question(t, "hold.test.")
@@ -75,24 +75,23 @@ func hold(t *testing.T, p *Pool, via *udpTransport, ctx context.Context) (result
 	return result
 }
 
-// TestRetiredPortDrains: a port that has carried all its queries is closed with
-// the last answer and not before.
-func TestRetiredPortDrains(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
-	ask(t, p, "first.test.")
-	held := hold(t, p, via, t.Context())
+// TestRetiredSocketFinishes: a retired socket is closed after its last answer, not before.
+func TestRetiredSocketFinishes(t *testing.T) {
+	f := startFake(t, holdReplies)
+	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
+	mustAnswer(t, p, "first.test.")
+	held := startHeld(t, p, via, t.Context())
 	for range maxQueriesPerSocket - 2 {
-		ask(t, p, "more.test.")
+		mustAnswer(t, p, "more.test.")
 	}
 	if hits, misses := via.reuse(); hits != maxQueriesPerSocket-1 || misses != 1 {
 		t.Fatalf("%d queries found a port open and %d not, want all but the first to", hits, misses)
 	}
-	ask(t, p, "next.test.")
+	mustAnswer(t, p, "next.test.")
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d ports were opened for %d queries, want 2", misses, maxQueriesPerSocket+1)
 	}
-	if n := sockets(via); n != 2 {
+	if n := openSocketCount(via); n != 2 {
 		t.Errorf("%d ports are live, want the new one and the one that waits", n)
 	}
 	var waits request
@@ -101,40 +100,39 @@ func TestRetiredPortDrains(t *testing.T) {
 			waits = r
 		}
 	}
-	answers(waits)
+	answerOK(waits)
 	if err := <-held; err != nil {
 		t.Errorf("the answer to a retired port: %v", err)
 	}
-	eventually(t, "the retired port is closed", func() bool { return sockets(via) == 1 })
+	eventually(t, "the retired port is closed", func() bool { return openSocketCount(via) == 1 })
 }
 
-// TestPortExpires: a port takes no query after its time, and is closed though none
-// comes.
-func TestPortExpires(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
-	ask(t, p, "first.test.")
+// TestSocketExpires: an expired socket takes no query, and is closed even if none comes.
+func TestSocketExpires(t *testing.T) {
+	f := startFake(t, holdReplies)
+	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
+	mustAnswer(t, p, "first.test.")
 	via.mu.Lock()
 	via.open[0].openedAt = time.Now().Add(-time.Hour)
 	via.mu.Unlock()
-	ask(t, p, "next.test.")
+	mustAnswer(t, p, "next.test.")
 	if hits, misses := via.reuse(); hits != 0 || misses != 2 {
 		t.Errorf("%d hits and %d misses, want a port for each", hits, misses)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	held := hold(t, p, via, ctx)
+	held := startHeld(t, p, via, ctx)
 	via.closeIdle(time.Now().Add(2 * time.Hour))
-	eventually(t, "the first port is closed", func() bool { return sockets(via) == 1 })
+	eventually(t, "the first port is closed", func() bool { return openSocketCount(via) == 1 })
 	cancel()
 	if err := <-held; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled on a retired port: %v", err)
 	}
-	eventually(t, "the second port is closed", func() bool { return sockets(via) == 0 })
+	eventually(t, "the second port is closed", func() bool { return openSocketCount(via) == 0 })
 }
 
-// TestGuessedPort: after so many datagrams that answer nothing a port gets no more
-// queries, and those in flight still get their answers.
-func TestGuessedPort(t *testing.T) {
+// TestIDGuesses: after maxUnexpected unexpected datagrams a socket gets no more queries,
+// and those in flight still get their answers.
+func TestIDGuesses(t *testing.T) {
 	f := startFake(t, func(r request) {
 		if r.nth == 1 {
 			for range maxUnexpected {
@@ -143,37 +141,37 @@ func TestGuessedPort(t *testing.T) {
 				r.reply(wrong)
 			}
 		}
-		answers(r)
+		answerOK(r)
 	})
-	p, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
-	ask(t, p, "first.test.")
-	ask(t, p, "next.test.")
+	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
+	mustAnswer(t, p, "first.test.")
+	mustAnswer(t, p, "next.test.")
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d ports were opened, want a second one", misses)
 	}
 	if n := p.Stats().Servers[0].UnexpectedReplies; n != maxUnexpected {
 		t.Errorf("%d strays are counted, want %d", n, maxUnexpected)
 	}
-	eventually(t, "the first port is closed", func() bool { return sockets(via) == 1 })
+	eventually(t, "the first port is closed", func() bool { return openSocketCount(via) == 1 })
 }
 
-// TestPortsUnderLoad: more ports are opened while all are busy, up to the bound,
-// and queries spread over them.
-func TestPortsUnderLoad(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := lone(t, f, udpOptions{maxInFlight: 400, maxOpen: 4, expire: time.Hour})
+// TestSocketsUnderLoad: sockets are opened while all others are busy, up to maxOpen, and
+// queries are spread over them.
+func TestSocketsUnderLoad(t *testing.T) {
+	f := startFake(t, holdReplies)
+	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 400, maxOpen: 4, expire: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
 	for range 100 {
-		all = append(all, hold(t, p, via, ctx))
+		all = append(all, startHeld(t, p, via, ctx))
 	}
 	from := map[netip.AddrPort]int{}
 	eventually(t, "the server has all queries", func() bool { return len(f.requests()) == 100 })
 	for _, r := range f.requests() {
 		from[r.from]++
 	}
-	if len(from) != 4 || sockets(via) != 4 {
-		t.Errorf("100 queries at once came from %d ports, and %d are live; want 4", len(from), sockets(via))
+	if len(from) != 4 || openSocketCount(via) != 4 {
+		t.Errorf("100 queries at once came from %d ports, and %d are live; want 4", len(from), openSocketCount(via))
 	}
 	for port, n := range from {
 		if n < 5 || n > 50 { // 25 expected; by chance once in a million runs
@@ -189,34 +187,34 @@ func TestPortsUnderLoad(t *testing.T) {
 	if n := via.inFlightCount(); n != 0 {
 		t.Errorf("%d queries are in flight after all were cancelled", n)
 	}
-	ask(t, p, "next.test.")
+	mustAnswer(t, p, "next.test.")
 	if hits, _ := via.reuse(); hits == 0 {
 		t.Error("a port whose queries were cancelled is not used again")
 	}
 }
 
-// TestBusy: no more queries are in flight than the bound says; one more fails at once.
+// TestBusy: queries beyond maxInFlight fail at once.
 func TestBusy(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := lone(t, f, udpOptions{maxInFlight: 6, maxOpen: 2, expire: time.Hour})
+	f := startFake(t, holdReplies)
+	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 6, maxOpen: 2, expire: time.Hour})
 	for range 3 {
-		hold(t, p, via, t.Context())
+		startHeld(t, p, via, t.Context())
 	}
 	if _, err := p.Exchange(t.Context(), question(t, "next.test."), false); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 }
 
-// TestRefused: an ICMP error ends the flight of the query that it repeats at once, and no
-// other on its port. It says nothing about the name.
+// TestRefused: an ICMP error immediately fails the query that it quotes, and no other on
+// its socket, with an ErrLocal.
 func TestRefused(t *testing.T) {
-	f := startFake(t, holding)
-	p, via := lone(t, f, udpOptions{maxInFlight: 16, maxOpen: 1, expire: time.Hour})
-	ask(t, p, "first.test.")
+	f := startFake(t, holdReplies)
+	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 16, maxOpen: 1, expire: time.Hour})
+	mustAnswer(t, p, "first.test.")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []chan error
 	for range 4 {
-		all = append(all, hold(t, p, via, ctx))
+		all = append(all, startHeld(t, p, via, ctx))
 	}
 	eventually(t, "the server has all queries", func() bool { return len(f.requests()) == 5 })
 	f.udp.Close()
@@ -235,11 +233,11 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestUnsent: an error that a sender meets ends the flight of its own query alone, and is
-// no time-out, though the error of a full socket looks like one. The port takes no more.
-func TestUnsent(t *testing.T) {
-	f := startFake(t, silence)
-	_, via := lone(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
+// TestSendFails: an error of sending fails that query only, and is no timeout although
+// EAGAIN looks like one. The socket takes no more queries.
+func TestSendFails(t *testing.T) {
+	f := startFake(t, ignore)
+	_, via := newUDPPool(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
 	conn, err := net.DialUDP("udp", nil, via.remote)
 	if err != nil {
 		t.Fatal(err)
@@ -249,25 +247,25 @@ func TestUnsent(t *testing.T) {
 	via.open = append(via.open, s)
 	var all []*query
 	for range 3 {
-		q := fixedCall(t)
+		q := fixedQuery(t)
 		s.add(q)
 		all = append(all, q)
 	}
 	via.failUnsent(s, all[1], syscall.EAGAIN)
 	for i, q := range all {
-		over, err := landed(q)
+		over, err := completed(q)
 		if over != (i == 1) || over && (!isLocal(err) || errors.Is(publicError(err), ErrTimeout)) {
 			t.Errorf("call %d: landed %t, with %v", i, over, err)
 		}
 	}
-	via.failUnsent(s, all[1], syscall.EAGAIN) // has landed
+	via.failUnsent(s, all[1], syscall.EAGAIN) // complete already
 	if s.inFlight != 2 || via.inFlight.InUse() != 2 || len(via.open) != 0 {
 		t.Errorf("%d queries are in flight, %d ports are open", s.inFlight, len(via.open))
 	}
 }
 
-// hostile is a server that holds back replies and sends what it should not. The
-// address in each good answer is made from its name.
+// hostile is a server that delays replies and sends forged ones. The address in each
+// correct answer is derived from its name.
 type hostile struct {
 	mu     sync.Mutex
 	random *rand.Rand
@@ -281,7 +279,7 @@ func (h *hostile) script(r request) {
 	good.Answer[0].(*dns.A).A = addressOf(r.Question[0].Name)
 	switch h.random.IntN(10) {
 	case 0: // dropped
-	case 1: // later, in another order, more than once
+	case 1: // later, in another order, repeatedly
 		h.late = append(h.late, r)
 		h.random.Shuffle(len(h.late), func(i, j int) { h.late[i], h.late[j] = h.late[j], h.late[i] })
 		for _, old := range h.late {
@@ -293,13 +291,13 @@ func (h *hostile) script(r request) {
 	case 2:
 		r.reply(good)
 		r.reply(good)
-	case 3: // an answer to somebody else's question, under this ID
+	case 3: // an answer to another question with this ID
 		other := good.Copy()
 		other.Question[0].Name = fmt.Sprintf("n%d.test.", h.random.IntN(hostileNames))
 		other.Answer[0].Header().Name = other.Question[0].Name
 		r.reply(other)
 		r.reply(good)
-	case 4: // this answer, under every ID nearby
+	case 4: // this answer with all nearby IDs
 		for range 20 {
 			other := good.Copy()
 			other.Answer[0].(*dns.A).A = net.IPv4(10, 0, 0, 0)
@@ -309,7 +307,7 @@ func (h *hostile) script(r request) {
 		}
 		r.reply(good)
 	case 5:
-		for _, b := range strays(r) {
+		for _, b := range unexpectedReplies(r) {
 			r.send(b)
 		}
 		r.reply(good)
@@ -329,14 +327,13 @@ func addressOf(name string) net.IP {
 	return net.IPv4(192, 1+byte(n>>16), byte(n>>8), byte(n))
 }
 
-// TestHostile has many exchanges at once with a hostile server, a dead one and a
-// port where nobody is: each gets its own answer or an error, and nothing is left
-// behind.
+// TestHostile makes many exchanges at once with a hostile server, a dead one and a closed
+// port: each gets its own answer or an error, and nothing is left over.
 func TestHostile(t *testing.T) {
 	for name, plain := range map[string]bool{"recvmmsg": false, "recvfrom": true} {
 		t.Run(name, func(t *testing.T) {
 			goroutines, before := runtime.NumGoroutine(), openSockets(t)
-			t.Run("exchanges", func(t *testing.T) { besiege(t, plain) })
+			t.Run("exchanges", func(t *testing.T) { attackUDP(t, plain) })
 			eventually(t, "goroutines and sockets are gone", func() bool {
 				return runtime.NumGoroutine() <= goroutines && openSockets(t) <= before
 			})
@@ -344,16 +341,16 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-func besiege(t *testing.T, plain bool) {
+func attackUDP(t *testing.T, plain bool) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	h := &hostile{random: rand.New(rand.NewPCG(seed, 0))}
-	bad, dead, gone := startFake(t, h.script), startFake(t, silence), startFake(t, silence)
+	bad, dead, gone := startFake(t, h.script), startFake(t, ignore), startFake(t, ignore)
 	gone.udp.Close()
-	cfg := directive(bad, dead, bad, gone)
+	cfg := forwardTo(bad, dead, bad, gone)
 	cfg.Policy = config.PolicyRoundRobin
 	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond
-	p := lively(t, cfg)
+	p := newHedgingPool(t, cfg)
 	for _, s := range p.servers() {
 		via := newUDPTransport(s.addr, udpOptions{maxInFlight: 40, maxOpen: 4, expire: 20 * time.Millisecond}, &s.unexpected)
 		via.batches.New = func() any {
@@ -376,13 +373,13 @@ func besiege(t *testing.T, plain bool) {
 		t.Error("no stray is counted")
 	}
 	p.Close()
-	if n := live(p); n != 0 {
+	if n := liveConns(p); n != 0 {
 		t.Errorf("%d sockets are held by a closed pool", n)
 	}
 }
 
-// exchangeHostile reports whether an exchange was answered, and fails the test
-// if that was wrong. Some give up halfway.
+// exchangeHostile reports whether an exchange was answered, and fails the test if the
+// answer is wrong. Some exchanges are canceled.
 func exchangeHostile(t *testing.T, p *Pool, name string) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -431,7 +428,7 @@ func openSockets(t *testing.T) int {
 	return n
 }
 
-// askHostile asks p for all names at once, of which some must be answered.
+// askHostile asks p for all names at once; some must be answered.
 func askHostile(t *testing.T, p *Pool) {
 	t.Helper()
 	var answered, next atomic.Int64
