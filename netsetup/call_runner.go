@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,9 +38,16 @@ const (
 // (CONFIG_PROC_CHILDREN, CONFIG_TASK_IO_ACCOUNTING) it kills nothing and only abandons calls.
 //
 // All methods are safe for concurrent use.
-type callRunner struct{ slots chan struct{} }
+type callRunner struct {
+	// slots has an element for each call under way.
+	slots chan struct{}
+	// maxOutput is in bytes.
+	maxOutput int64
+}
 
-func newCallRunner() *callRunner { return &callRunner{slots: make(chan struct{}, maxCalls)} }
+func newCallRunner() *callRunner {
+	return &callRunner{slots: make(chan struct{}, maxCalls), maxOutput: maxOutput}
+}
 
 // boundedCall calls f on a thread of its own and returns what f returns. f starts one program at a
 // time. The error is f's, ctx's, or says which bound was exceeded; program names the program
@@ -57,27 +65,29 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 	case <-limited.Done():
 		return none, fmt.Errorf("%s: %d earlier calls have not returned: %w", program, maxCalls, limited.Err())
 	}
-	started := make(chan thread, 1)
+	started := make(chan *callThread, 1)
 	done := make(chan result, 1) // buffered: nobody reads an abandoned call's result
 	go func() {
 		defer func() { <-r.slots }()
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		started <- currentThread()
+		t := newCallThread()
+		defer t.end()
+		started <- t
 		value, err := f()
 		done <- result{value, err}
 	}()
+	t := <-started
 	tick := time.NewTicker(outputCheckInterval)
 	defer tick.Stop()
-	on := <-started
 	var exceeded error
 	for exceeded == nil {
 		select {
 		case got := <-done:
 			return got.value, got.err
 		case <-tick.C:
-			if on.bytesWritten() > maxOutput {
-				exceeded = fmt.Errorf("%s: more than %d bytes of output", program, maxOutput)
+			if t.bytesWritten() > r.maxOutput {
+				exceeded = fmt.Errorf("%s: more than %d bytes of output", program, r.maxOutput)
 			}
 		case <-limited.Done():
 			exceeded = fmt.Errorf("%s is not done after %v", program, execTimeout)
@@ -86,7 +96,7 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 			}
 		}
 	}
-	on.killChildren()
+	t.killChildren()
 	grace := time.NewTimer(killGrace)
 	defer grace.Stop()
 	select {
@@ -96,22 +106,33 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 	return none, exceeded
 }
 
-// thread is an operating-system thread of this process while it makes a call.
-type thread struct {
+// callThread is the operating-system thread that makes a call.
+type callThread struct {
 	id int
-	// before are the children that it had started before the call.
+	// before are the children that the thread had started before the call.
 	before []int
+
+	mu    sync.Mutex
+	ended bool // the thread may start children of others
 }
 
-func currentThread() thread {
-	t := thread{id: unix.Gettid()}
+// newCallThread returns the calling thread, to which the caller is locked.
+func newCallThread() *callThread {
+	t := &callThread{id: unix.Gettid()}
 	t.before = t.children()
 	return t
 }
 
+// end marks the end of the call. The caller unlocks itself from the thread afterwards.
+func (t *callThread) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+}
+
 // children returns the process ids of the children that the call has started; nil if the kernel
 // does not tell.
-func (t thread) children() (pids []int) {
+func (t *callThread) children() (pids []int) {
 	list, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", t.id))
 	if err != nil {
 		return nil
@@ -125,7 +146,7 @@ func (t thread) children() (pids []int) {
 }
 
 // bytesWritten returns how many bytes the children have written; 0 if the kernel does not tell.
-func (t thread) bytesWritten() (n int64) {
+func (t *callThread) bytesWritten() (n int64) {
 	for _, pid := range t.children() {
 		counters, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 		if err != nil {
@@ -141,8 +162,13 @@ func (t thread) bytesWritten() (n int64) {
 	return n
 }
 
-// killChildren kills the children.
-func (t thread) killChildren() {
+// killChildren kills the children, unless the call has ended.
+func (t *callThread) killChildren() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return
+	}
 	for _, pid := range t.children() {
 		// Where the kernel has process file descriptors, the handle stays with the process
 		// it was opened for. If that is still a child, its id was not reused in between.

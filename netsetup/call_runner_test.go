@@ -79,10 +79,11 @@ func TestCallEndsWithItsContext(t *testing.T) {
 // behind.
 func TestCallOutputIsBounded(t *testing.T) {
 	canKill(t)
-	dir := fakeTool(t, "tool", `echo $$ > "${0%/*}/pid"; exec cat /dev/zero`)
+	dir := fakeTool(t, "tool", `echo $$ > "${0%/*}/pid"; echo "-P OUTPUT ACCEPT"; while :; do echo "-A OUTPUT -j ACCEPT"; done`)
 	p := openTool(t, "tool")
+	p.calls.maxOutput = 1000
 	_, err := p.list(t.Context(), "raw", "OUTPUT")
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("more than %d bytes", maxOutput)) {
+	if err == nil || !strings.Contains(err.Error(), "more than 1000 bytes") {
 		t.Errorf("it ended with %v", err)
 	}
 	waitUntil(t, func() bool { return isGone(t, filepath.Join(dir, "pid")) && len(p.calls.slots) == 0 })
@@ -147,7 +148,7 @@ func TestKillChildrenOfOthers(t *testing.T) {
 		_ = other.Wait()
 	}()
 	_, err := boundedCall(t.Context(), newCallRunner(), "sleep", func() (int, error) {
-		on := currentThread()
+		on := newCallThread()
 		mine := exec.Command("sleep", "600")
 		if err := mine.Start(); err != nil {
 			return 0, err

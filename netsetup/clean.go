@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// Clean removes all that an agent, of whatever version, or NodeLocal DNSCache, may have
-// left on this node: rules of every kind, c's addresses, and the link. It says in words
-// what it has removed, one entry for each thing, and goes on after errors.
+// Clean removes what an agent of any version, or NodeLocal DNSCache, may have left on this node:
+// rules of every backend, c's addresses, and the interface. removed describes each removed
+// object; nil if there was nothing. Clean continues after errors and joins them.
 func Clean(ctx context.Context, c Config) (removed []string, err error) {
 	return clean(ctx, c, &kernelNode{})
 }
 
-// clean is Clean on a node.
+// clean implements Clean.
 func clean(ctx context.Context, c Config, node Node) (removed []string, err error) {
 	if err := checkName(c.interfaceName()); err != nil {
 		return nil, err
@@ -39,8 +39,8 @@ func clean(ctx context.Context, c Config, node Node) (removed []string, err erro
 	return append(removed, gone...), errors.Join(append(problems, err)...)
 }
 
-// cleanInterface removes the plan's addresses and link, and says what was there. whole: the
-// link goes whatever addresses are on it, as nobody has said which are the agent's.
+// cleanInterface removes the plan's addresses and interface, and describes what it removed. whole:
+// the interface is deleted whatever its addresses, because none were given.
 func (s *Setup) cleanInterface(whole bool) (removed []string, err error) {
 	before, err := s.node.Addrs()
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Setup) cleanInterface(whole bool) (removed []string, err error) {
 		}
 	}
 	if _, is := s.node.Interface(s.plan.Interface); was == nil && errors.Is(is, ErrNotFound) {
-		removed = append(removed, "link "+s.plan.Interface)
+		removed = append(removed, "interface "+s.plan.Interface)
 	}
 	return removed, err
 }

@@ -20,10 +20,10 @@ func TestClean(t *testing.T) {
 		left   string
 	}{
 		{"of a Config", func(*Config) {}, []string{
-			"51 rules of iptables (model)", "address 169.254.20.10/32 on nodelocaldns", "address fd00::a/128 on nodelocaldns", "link nodelocaldns",
+			"51 rules of iptables (model)", "address 169.254.20.10/32 on nodelocaldns", "address fd00::a/128 on nodelocaldns", "interface nodelocaldns",
 		}, ""},
 		{"whatever is there", func(c *Config) { *c = Config{} }, []string{
-			"51 rules of iptables (model)", "address 169.254.20.10/32 on nodelocaldns", "address fd00::a/128 on nodelocaldns", "link nodelocaldns",
+			"51 rules of iptables (model)", "address 169.254.20.10/32 on nodelocaldns", "address fd00::a/128 on nodelocaldns", "interface nodelocaldns",
 		}, ""},
 		{"one address of two", func(c *Config) { c.Addresses = c.Addresses[:1] }, []string{
 			"51 rules of iptables (model)", "address 169.254.20.10/32 on nodelocaldns",

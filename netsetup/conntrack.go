@@ -14,44 +14,41 @@ import (
 )
 
 const (
-	// ctSubsystem is the part of netlink that tells of connection tracking
-	// (NFNL_SUBSYS_CTNETLINK), in a message's type above what is asked.
+	// ctSubsystem is NFNL_SUBSYS_CTNETLINK in the high byte of a message type.
 	ctSubsystem = 1 << 8
-	// netfilterHeader is the length of what precedes the attributes of a message.
+	// netfilterHeader is the length of struct nfgenmsg, which precedes the attributes.
 	netfilterHeader = 4
-	// maxConntrackDeletes bounds the memory of one look, 200 bytes for each. A pod has 28,000
-	// ports to ask from; twice as many flows are more than a node's pods leave in the two
-	// minutes that one lives.
+	// maxConntrackDeletes bounds the entries deleted at once, at 200 bytes each. A pod has
+	// 28,000 source ports, and an entry lives for two minutes.
 	maxConntrackDeletes = 1 << 16
 )
 
-// deleteConntrack has connection tracking forget the queries over UDP to a local address that it
-// leads to a server that is none of these, and returns how many it were. Such a flow stays
-// for two minutes, and every query from the same port is led the same way for as long: to
-// a pod that is gone. kube-proxy does this for the addresses of Services; nobody does
-// it for ours. TCP is left alone: its connections to a server that ends are still open.
+// deleteConntrack implements Node. An entry lives for two minutes, and until then every query from
+// the same source port goes to the same server, which may be a pod that is gone. kube-proxy deletes
+// the entries for Services, but not those for our addresses. TCP entries stay: the connections to a
+// terminating server are still open.
 //
-// It reads the whole table, which takes tenths of a second where there are 100,000 entries.
-func (k *kernelNode) deleteConntrack(locals []netip.Addr, dns uint16, servers []netip.AddrPort) (forgotten int, err error) {
+// It reads the whole table, which takes tenths of a second with 100,000 entries.
+func (k *kernelNode) deleteConntrack(addrs []netip.Addr, dns uint16, servers []netip.AddrPort) (deleted int, err error) {
 	stale := func(f conntrackEntry) bool {
-		return f.protocol == unix.IPPROTO_UDP && f.originalDst.Port() == dns && slices.Contains(locals, f.originalDst.Addr()) &&
+		return f.protocol == unix.IPPROTO_UDP && f.originalDst.Port() == dns && slices.Contains(addrs, f.originalDst.Addr()) &&
 			f.replySrc.Addr() != f.originalDst.Addr() && !slices.Contains(servers, f.replySrc)
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		if !slices.ContainsFunc(locals, func(a netip.Addr) bool { return a.Is4() == (family == unix.AF_INET) }) {
+		if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == (family == unix.AF_INET) }) {
 			continue
 		}
 		n, failed := deleteStaleEntries(family, stale)
-		forgotten, err = forgotten+n, errors.Join(err, failed)
+		deleted, err = deleted+n, errors.Join(err, failed)
 	}
 	if err != nil {
-		return forgotten, fmt.Errorf("having connection tracking forget servers that are gone: %w", err)
+		return deleted, fmt.Errorf("deleting connection-tracking entries of removed servers: %w", err)
 	}
-	return forgotten, nil
+	return deleted, nil
 }
 
-// deleteStaleEntries deletes those entries of a family that are stale.
-func deleteStaleEntries(family uint8, stale func(conntrackEntry) bool) (forgotten int, err error) {
+// deleteStaleEntries deletes the stale entries of a family and returns their number.
+func deleteStaleEntries(family uint8, stale func(conntrackEntry) bool) (deleted int, err error) {
 	list, err := listConntrack(family, stale)
 	for _, attributes := range list {
 		request := newConntrackRequest(nl.IPCTNL_MSG_CT_DELETE, family, unix.NLM_F_ACK)
@@ -59,18 +56,18 @@ func deleteStaleEntries(family uint8, stale func(conntrackEntry) bool) (forgotte
 		_, failed := request.Execute(unix.NETLINK_NETFILTER, 0)
 		switch {
 		case failed == nil:
-			forgotten++
-		case !errors.Is(failed, fs.ErrNotExist): // else it has ended meanwhile
+			deleted++
+		case !errors.Is(failed, fs.ErrNotExist): // else it expired meanwhile
 			err = errors.Join(err, failed)
 		}
 	}
-	return forgotten, err
+	return deleted, err
 }
 
-// conntrackEntry is an entry of connection tracking.
+// conntrackEntry is a tracked connection or UDP flow.
 type conntrackEntry struct {
 	protocol uint8
-	// originalDst is where the client sends to, and answers who its packets are led to.
+	// originalDst is the destination before translation, replySrc the server that answers.
 	originalDst, replySrc netip.AddrPort
 }
 
@@ -80,7 +77,7 @@ func newConntrackRequest(what int, family uint8, flags int) *nl.NetlinkRequest {
 	return r
 }
 
-// listConntrack gives the attributes of the entries of a family that are wanted.
+// listConntrack returns the netlink attributes of the wanted entries of a family.
 func listConntrack(family uint8, wanted func(conntrackEntry) bool) (list [][]byte, err error) {
 	err = newConntrackRequest(nl.IPCTNL_MSG_CT_GET, family, unix.NLM_F_DUMP).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
 		if len(message) < netfilterHeader {
@@ -95,19 +92,19 @@ func listConntrack(family uint8, wanted func(conntrackEntry) bool) (list [][]byt
 	return list, err
 }
 
-// parseConntrack is false for what is none.
+// parseConntrack returns false if the attributes do not describe an entry.
 func parseConntrack(attributes []byte) (f conntrackEntry, ok bool) {
 	orig, reply := attrValue(attributes, 0, nl.CTA_TUPLE_ORIG), attrValue(attributes, 0, nl.CTA_TUPLE_REPLY)
-	asked, ok := tupleEndpoint(orig, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT)
-	answers, too := tupleEndpoint(reply, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT)
+	originalDst, ok := tupleEndpoint(orig, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST, nl.CTA_PROTO_DST_PORT)
+	replySrc, too := tupleEndpoint(reply, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC, nl.CTA_PROTO_SRC_PORT)
 	protocol := attrValue(attrValue(orig, 0, nl.CTA_TUPLE_PROTO), 0, nl.CTA_PROTO_NUM)
 	if !ok || !too || len(protocol) != 1 {
 		return f, false
 	}
-	return conntrackEntry{protocol: protocol[0], originalDst: asked, replySrc: answers}, true
+	return conntrackEntry{protocol: protocol[0], originalDst: originalDst, replySrc: replySrc}, true
 }
 
-// tupleEndpoint is one of a tuple's two, by the types of its attributes.
+// tupleEndpoint returns the address and port in a tuple that have these attribute types.
 func tupleEndpoint(tuple []byte, ipv4, ipv6, port uint16) (netip.AddrPort, bool) {
 	addrs := attrValue(tuple, 0, nl.CTA_TUPLE_IP)
 	ip := attrValue(addrs, 0, ipv4)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// track makes an entry of connection tracking: from a client's port to asked, led to
+// addConntrackEntry makes an entry of connection tracking: from a client's port to asked, led to
 // answers.
-func track(t *testing.T, protocol uint8, port uint16, asked, answers netip.AddrPort) {
+func addConntrackEntry(t *testing.T, protocol uint8, port uint16, asked, answers netip.AddrPort) {
 	t.Helper()
 	client := net.ParseIP("10.244.1.9").To4()
 	family := netlink.InetFamily(unix.AF_INET)
@@ -54,15 +54,15 @@ func trackedPorts(t *testing.T) (ports []uint16) {
 	return ports
 }
 
-// TestForget: of all that is tracked only queries over UDP to the agent's addresses are
+// TestDeleteConntrack: of all that is tracked only queries over UDP to the agent's addresses are
 // forgotten, and of these only those that lead to a server that is none any more.
-func TestForget(t *testing.T) {
+func TestDeleteConntrack(t *testing.T) {
 	if os.Getenv(namespaceEnv) == "" {
 		if os.Geteuid() != 0 {
 			t.Skip("needs root to make a network namespace")
 		}
 		t.Parallel()
-		apart(t, namespaceEnv+"=1")
+		rerunInNetns(t, namespaceEnv+"=1")
 		return
 	}
 	addrPort := netip.MustParseAddrPort
@@ -82,7 +82,7 @@ func TestForget(t *testing.T) {
 		8: {unix.IPPROTO_UDP, local6, gone6},
 		9: {unix.IPPROTO_UDP, local6, servers[2]},
 	} {
-		track(t, entry.protocol, port, entry.asked, entry.answers)
+		addConntrackEntry(t, entry.protocol, port, entry.asked, entry.answers)
 	}
 	k := &kernelNode{}
 	locals := []netip.Addr{local.Addr(), local6.Addr()}
@@ -97,9 +97,9 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetOncePerChange: a Setup has flows forgotten when its rules lead elsewhere than
+// TestDeleteConntrackOncePerChange: a Setup has flows forgotten when its rules lead elsewhere than
 // before, not at every look at them.
-func TestForgetOncePerChange(t *testing.T) {
+func TestDeleteConntrackOncePerChange(t *testing.T) {
 	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	apply(t, s)
@@ -115,8 +115,8 @@ func TestForgetOncePerChange(t *testing.T) {
 	}
 }
 
-// FuzzReadFlow: whatever comes is read or refused.
-func FuzzReadFlow(f *testing.F) {
+// FuzzParseConntrack: whatever comes is read or refused.
+func FuzzParseConntrack(f *testing.F) {
 	f.Add([]byte(strings.Repeat("\x08\x00\x01\x80\x00\x00\x00\x00", 3)))
 	f.Add([]byte("\x05\x00\x01\x00\x00")) // no padding behind it
 	f.Fuzz(func(t *testing.T, text []byte) {

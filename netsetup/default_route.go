@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultInterface is an interface that a default route of this node leads over.
+// defaultInterface is the interface of a default route of this node.
 type defaultInterface struct {
 	name string
-	// kind is the kernel's name of the driver; hardware has "device".
+	// kind is the kernel's name of the driver; "device" for hardware.
 	kind string
-	// mayCarryPods: pods of this node may send by it, too, or nobody can say that they don't.
+	// mayCarryPods: pods of this node use the interface, or may do so.
 	mayCarryPods bool
 }
 
-// maxStackDepth is how many interfaces may stand on each other, such as a VLAN on a bond on
-// hardware. The kernel allows eight; what is deeper is taken for shared.
+// maxStackDepth is how many stacked interfaces are followed, such as a VLAN on a bond on hardware.
+// The kernel allows eight. Pods may use a deeper stack.
 const maxStackDepth = 4
 
 // defaultInterfaces implements Node.
@@ -35,7 +35,7 @@ func (k *kernelNode) defaultInterfaces() ([]defaultInterface, error) {
 	for _, index := range indexes {
 		l, err := netlink.LinkByIndex(index)
 		if errors.Is(netlinkError(err), ErrNotFound) {
-			continue // it has gone since, and its routes with it
+			continue // deleted since, with its routes
 		}
 		if err != nil {
 			return nil, netlinkError(err)
@@ -47,21 +47,21 @@ func (k *kernelNode) defaultInterfaces() ([]defaultInterface, error) {
 	return found, nil
 }
 
-// mayCarryPods reports whether pods of this node may send by an interface. It is false only for
-// kinds that are known to lead to somewhere else: an interface that is wrongly taken for one
-// of those costs all pods behind it their DNS. It is true of bridges whatever their ports are
-// at this moment, as pods come and go; of a TAP device, behind which there may be a switch in
-// user space, as Calico's VPP; and of what ends at another interface of this node.
+// mayCarryPods reports whether pods of this node may use an interface. It is false only for kinds
+// that never lead to pods, because a wrong false costs all pods behind the interface their DNS.
+// It is true for a bridge whatever its ports, as pods come and go; for a TAP device, behind which
+// there may be a switch in user space, such as Calico's VPP; and for an interface whose other end
+// is on this node.
 func mayCarryPods(l netlink.Link, depth int) bool {
 	attrs := l.Attrs()
-	elsewhere := attrs.NetNsID >= 0 // the other end, or the interface below, is in another namespace
+	otherNetns := attrs.NetNsID >= 0 // of the other end, or of the lower interface
 	switch l.Type() {
 	case "device", "bond", "team", "wireguard", kindDummy:
 		return false
 	case "veth", "macvlan", "ipvlan":
-		return !elsewhere // inside of a container the first two are its way out
+		return !otherNetns // in a container the first two lead out of it
 	case "vlan", "macsec":
-		if elsewhere {
+		if otherNetns {
 			return false
 		}
 		lower, err := netlink.LinkByIndex(attrs.ParentIndex)
@@ -70,10 +70,9 @@ func mayCarryPods(l netlink.Link, depth int) bool {
 	return true
 }
 
-// defaultRoutes returns the indexes, in order and each once, of the interfaces that default
-// routes of table main lead over, of both families, whatever their metrics. Other tables
-// are not looked at: there CNIs have default routes of their own, such as Cilium's over
-// cilium_host, by which pods come in.
+// defaultRoutes returns the indexes of the interfaces of all default routes in table main, of both
+// families and any metric, sorted and without duplicates. In other tables CNI plugins have default
+// routes to pods, such as Cilium's over cilium_host.
 func defaultRoutes() ([]int, error) {
 	indexes := make(map[int]bool)
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -84,13 +83,13 @@ func defaultRoutes() ([]int, error) {
 	return slices.Sorted(maps.Keys(indexes)), nil
 }
 
-// listDefaultRoutes adds the interfaces of one family. A list that changes while it is read is
-// read again; of one that changes each time everything counts that was seen.
+// listDefaultRoutes adds the interfaces of one family to indexes. It repeats an interrupted dump,
+// maxDumpTries in all, and uses what every dump returned.
 func listDefaultRoutes(family uint8, indexes map[int]bool) (err error) {
 	for range maxDumpTries {
 		request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 		request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
-		// Routes are looked at one by one: a router among nodes has a million.
+		// One route at a time: a node that is a router has a million.
 		err = request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(body []byte) bool {
 			for index := range routeInterfaces(body) {
 				indexes[index] = true
@@ -102,13 +101,13 @@ func listDefaultRoutes(family uint8, indexes map[int]bool) (err error) {
 		}
 	}
 	if errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil // the last two: the kernel does not have the family
+		return nil // with the last two, the kernel does not have the family
 	}
 	return err
 }
 
-// Offsets in a message about a route, without its header (struct rtmsg), and in one of its
-// next hops (struct rtnexthop).
+// Offsets in a route message without its header (struct rtmsg), and in a next hop (struct
+// rtnexthop).
 const (
 	routePrefix  = 1 // length of the destination's prefix
 	routeTable   = 4
@@ -118,15 +117,14 @@ const (
 	hopHeader    = 8
 )
 
-// isDefaultRoute reports whether a message is about a default route of table main that leads
-// somewhere.
+// isDefaultRoute reports whether a message is about a unicast default route in table main.
 func isDefaultRoute(body []byte) bool {
 	return len(body) >= unix.SizeofRtMsg && body[routePrefix] == 0 && body[routeTable] == unix.RT_TABLE_MAIN &&
 		body[routeType] == unix.RTN_UNICAST && nl.NativeEndian().Uint32(body[routeFlags:])&unix.RTM_F_CLONED == 0
 }
 
-// routeInterfaces gives the interfaces that a message about a default route names: one, or
-// those of its next hops. Of other messages there are none.
+// routeInterfaces yields the interface indexes in a message about a default route: one, or those
+// of its next hops. It yields nothing for other messages.
 func routeInterfaces(body []byte) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if !isDefaultRoute(body) {
@@ -152,8 +150,8 @@ func (k *kernelNode) watchDefaultRoutes(ctx context.Context) <-chan struct{} {
 		unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, isDefaultRouteChange}})
 }
 
-// isDefaultRouteChange: a default route has come or gone. Of the routes of an interface that
-// goes down the kernel says nothing; then its rules are of no effect either.
+// isDefaultRouteChange reports whether a default route was added or removed. The kernel does not
+// report the routes of an interface that goes down; rules for that interface match nothing then.
 func isDefaultRouteChange(_ watchSpec, kind uint16, body []byte) bool {
 	return (kind == unix.RTM_NEWROUTE || kind == unix.RTM_DELROUTE) && isDefaultRoute(body)
 }

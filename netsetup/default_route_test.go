@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// furnishRoutes gives the namespace interfaces of many kinds, eth0 to eth3 and mac of which
+// addDefaultRoutes gives the namespace interfaces of many kinds, eth0 to eth3 and mac of which
 // lead to another namespace.
-func furnishRoutes(t *testing.T) {
+func addDefaultRoutes(t *testing.T) {
 	t.Helper()
-	far := newPlace(t)
+	far := newNetns(t)
 	sh(t, `ip link set lo up
 for i in 0 1 2 3; do
 	ip link add eth$i type veth peer name far$i
@@ -36,8 +36,8 @@ ip link set mac netns /proc/%d/ns/net`, os.Getpid()))
 }
 
 func TestKernelDefaultInterfaces(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
-		furnishRoutes(t)
+	inNftNamespace(t, func(t *testing.T) {
+		addDefaultRoutes(t)
 		for _, tt := range []struct{ name, script, want string }{
 			{"no route", ":", ""},
 			{"IPv4", "ip route add default via 10.9.0.2", "eth0 veth false"},
@@ -79,9 +79,9 @@ func TestKernelDefaultInterfaces(t *testing.T) {
 	})
 }
 
-func TestEventsOfRoutes(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
-		furnishRoutes(t)
+func TestMonitorDefaultRoutes(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
+		addDefaultRoutes(t)
 		for _, change := range []string{
 			"ip route add default via 10.9.0.2",
 			"ip route replace default via 10.9.1.2",
@@ -102,7 +102,7 @@ func TestEventsOfRoutes(t *testing.T) {
 			}
 		}
 		source := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, isDefaultRouteChange}
-		quiet(t, source, "\x0a\x09\x03\x02", 8, func() {
+		wantNoSignal(t, source, "\x0a\x09\x03\x02", 8, func() {
 			sh(t, `ip route add 198.51.100.0/24 via 10.9.0.2
 ip route del 198.51.100.0/24
 ip route add default via 10.9.0.2 table 100

@@ -11,38 +11,39 @@ import (
 	"strings"
 )
 
-// backendChoice is the filter to use on a node, and the others that may have left something.
+// backendChoice is the backend to use on a node, and the other installed ones, whose rules of an
+// earlier agent may still be there.
 type backendChoice struct {
 	backend ruleBackend
 	others  []ruleBackend
 }
 
 // chooseBackend implements Node. It changes nothing on the node.
-func (k *kernelNode) chooseBackend(ctx context.Context, how Netfilter, locals []netip.Addr) (backendChoice, error) {
+func (k *kernelNode) chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
 	var c backendChoice
 	programs := newProgramSet()
-	installed, unusable := installedModes(ctx, programs, locals)
+	installed, unusable := installedModes(ctx, programs, addrs)
 	for _, t := range installed {
 		c.others = append(c.others, t)
 	}
-	if t := preferredMode(ctx, installed); t != nil && how != NetfilterNftables {
+	if t := preferredMode(ctx, installed); t != nil && setting != NetfilterNftables {
 		c.backend = t
 	}
 	if _, err := exec.LookPath("nft"); err == nil {
 		nft := newNftBackend(programs)
 		c.others = append(c.others, nft)
-		if how != NetfilterIptables && (c.backend == nil || nft.hasKubeProxy()) {
+		if setting != NetfilterIptables && (c.backend == nil || nft.hasKubeProxy()) {
 			c.backend = nft
 		}
 	}
 	if c.backend == nil {
-		return backendChoice{}, errors.Join(how.missingTool(), unusable)
+		return backendChoice{}, errors.Join(setting.missingTool(), unusable)
 	}
 	c.others = slices.DeleteFunc(c.others, func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
 }
 
-// missingTool says which program would be needed.
+// missingTool returns an ErrNoTool that names the program that is missing.
 func (n Netfilter) missingTool() error {
 	switch n {
 	case NetfilterIptables:
@@ -69,7 +70,7 @@ func installedModes(ctx context.Context, programs *programSet, addrs []netip.Add
 		slices.Reverse(modes)
 	}
 	for _, mode := range modes {
-		t := &iptablesBackend{mode: mode, locals: addrs, tableLoaded: legacyTableLoaded}
+		t := &iptablesBackend{mode: mode, addrs: addrs, tableLoaded: legacyTableLoaded}
 		if mode == "nft" {
 			t.tableLoaded = func(Family, string) bool { return true } // listing loads nothing
 		}
@@ -102,19 +103,19 @@ func (t *iptablesBackend) openProgram(ctx context.Context, programs *programSet,
 	return nil
 }
 
-// preferredMode is the flavour that the node's kubelet or kube-proxy uses, or else the first;
-// nil of none.
+// preferredMode returns the mode that the node's kubelet or kube-proxy uses, or else the first
+// installed one; nil if none is installed.
 func preferredMode(ctx context.Context, installed []*iptablesBackend) *iptablesBackend {
-	// kubelet and kube-proxy leave the first three for others to see which flavour they
-	// use; old ones leave the last one only.
-	for _, mark := range []struct{ table, chain string }{
+	// kubelet and kube-proxy create the first three chains to show which mode they use; old
+	// versions create only the last one.
+	for _, hint := range []struct{ table, chain string }{
 		{"mangle", "KUBE-IPTABLES-HINT"},
 		{"mangle", "KUBE-KUBELET-CANARY"},
 		{"mangle", "KUBE-PROXY-CANARY"},
 		{"nat", "KUBE-SERVICES"},
 	} {
 		for _, t := range installed {
-			if t.hasChain(ctx, mark.table, mark.chain) {
+			if t.hasChain(ctx, hint.table, hint.chain) {
 				return t
 			}
 		}
@@ -136,8 +137,8 @@ func (t *iptablesBackend) hasChain(ctx context.Context, table, chain string) boo
 	})
 }
 
-// legacyTableLoaded reports whether the kernel has one of the tables of iptables' legacy flavour.
-// If the kernel does not say, it has none.
+// legacyTableLoaded reports whether the kernel has a table of iptables' legacy mode; false if it
+// does not tell.
 func legacyTableLoaded(f Family, table string) bool {
 	path := "/proc/net/ip_tables_names"
 	if f == IPv6 {
@@ -147,10 +148,9 @@ func legacyTableLoaded(f Family, table string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(names)), table)
 }
 
-// Preview says in words what New and its Setup would do on this node: link, addresses,
-// external interfaces, and the rules in the form of the filter that they would use. It looks at
-// the node to know which these are, and changes nothing. The error is NewPlan's, or says that there is
-// no filter.
+// Preview describes what New and its Setup would do on this node: interface, addresses,
+// external interfaces, and the rules in the syntax of the backend that they would use. It reads
+// the node's state and changes nothing. The error is NewPlan's, or of type *Error.
 func Preview(ctx context.Context, c Config) (string, error) {
 	p, err := NewPlan(c)
 	if err != nil {

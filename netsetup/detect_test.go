@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// offered are the filters of a choice, the chosen one first.
-func offered(c backendChoice) []string {
+// backendNames are the filters of a choice, the chosen one first.
+func backendNames(c backendChoice) []string {
 	all := []string{c.backend.name()}
 	for _, f := range c.others {
 		all = append(all, f.name())
@@ -20,8 +20,8 @@ func offered(c backendChoice) []string {
 	return all
 }
 
-// TestKernelChooses: what kubelet and kube-proxy have left says which filter it is.
-func TestKernelChooses(t *testing.T) {
+// TestChooseBackend: what kubelet and kube-proxy have left says which filter it is.
+func TestChooseBackend(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore", "nft"} {
 			if _, err := exec.LookPath(program); err != nil {
@@ -53,7 +53,7 @@ func TestKernelChooses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := offered(c)
+			got := backendNames(c)
 			if got[0] != tt.want || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 3 {
 				t.Errorf("%s: chose %q, want %q and two others", tt.name, got, tt.want)
 			}
@@ -61,8 +61,8 @@ func TestKernelChooses(t *testing.T) {
 	})
 }
 
-// TestKernelChoosesWithoutTraces: looking for traces makes none.
-func TestKernelChoosesWithoutTraces(t *testing.T) {
+// TestChooseBackendLeavesNoTraces: looking for traces makes none.
+func TestChooseBackendLeavesNoTraces(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		state := func() string {
 			text := dump(t)
@@ -88,8 +88,8 @@ func TestKernelChoosesWithoutTraces(t *testing.T) {
 	})
 }
 
-// TestChooseNeedsAProgram: what is missing is named.
-func TestChooseNeedsAProgram(t *testing.T) {
+// TestChooseBackendNeedsProgram: what is missing is named.
+func TestChooseBackendNeedsProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	for how, want := range map[Netfilter]string{
 		NetfilterAuto: "neither iptables nor nft", NetfilterIptables: "iptables:", NetfilterNftables: "nft:",
@@ -101,9 +101,9 @@ func TestChooseNeedsAProgram(t *testing.T) {
 	}
 }
 
-// TestChoosesByVersion: programs without a flavour in their names are of
+// TestChooseModeByVersion: programs without a flavour in their names are of
 // the one that their version says, legacy if it says nothing.
-func TestChoosesByVersion(t *testing.T) {
+func TestChooseModeByVersion(t *testing.T) {
 	for version, want := range map[string]string{
 		"iptables v1.8.9 (nf_tables)": "nft", "iptables v1.8.9 (legacy)": "legacy", "iptables v1.6.1": "legacy",
 	} {

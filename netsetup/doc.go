@@ -1,94 +1,98 @@
 // Package netsetup gives a node the addresses and packet-filter rules that a
-// node-local DNS agent needs, keeps them there, and takes them away again.
+// node-local DNS agent needs, keeps them in place, and removes them.
 //
-// It works in two halves. [NewPlan] is a pure function: flags in, out comes a
-// [Plan] of one link, host addresses and what rules are to do, printable and
-// comparable. [Setup] makes the machine match that plan: look, add what is missing,
-// never touch what is not ours. As every step looks first, applying twice changes
-// nothing, and the same pass serves as the start, as the periodic repair, and after a
-// crash: nothing is remembered on disk. Links and addresses go through the [Node]
-// interface, rules through a filter: iptables of either flavour, or nftables.
+// It has two halves. [NewPlan] is a pure function from flags to a [Plan]: one
+// interface, host addresses, and what the rules do. A Plan can be printed and
+// compared. [Setup] makes the node match the Plan: it reads the current state, adds
+// what is missing, and leaves foreign objects alone. Because every step reads first,
+// applying a Plan twice changes nothing, and the same pass serves as start, periodic
+// repair and recovery after a crash. Nothing is stored on disk. Interfaces and
+// addresses go through [Node]; rules go through a rule backend: iptables in either
+// mode, or nftables.
 //
-// The order of steps is what keeps a node's DNS alive:
+// The order of steps keeps a node's DNS alive:
 //
 //  1. [Setup.EnsureInterface], before the sockets: an address must exist to be bound.
-//  2. [Setup.EnsureRules], after the sockets listen: before that nothing would be local.
-//  3. [Setup.Run], until shutdown: repairs every interval, and when the kernel tells of
-//     a loss, what has gone missing.
-//  4. [Setup.Teardown], rules first, then addresses: while the address stays, packets
-//     on their way are not lost.
+//  2. [Setup.EnsureRules], once the sockets listen.
+//  3. [Setup.Run], until shutdown: restores missing or modified objects at every
+//     interval, and when the kernel reports a removal.
+//  4. [Setup.Teardown]: the rules first, then the addresses, so that replies in flight
+//     can still leave from them.
 //
 // # Fail open
 //
-// Packets for a local address stay away from connection tracking, and so from whatever
-// would send them elsewhere, only while a socket waits for them: the rule in raw
-// PREROUTING matches by socket. When the agent is gone, in whatever way, the sockets
-// are gone with it, and the very next packet is an ordinary one, which a nat rule sends
-// on to one of the cluster DNS's servers ([Setup.Divert]). No program has to notice
-// anything. When the agent is back, the next packet is local again.
+// The rule in raw PREROUTING matches by socket: it exempts packets for a local address
+// from connection tracking, and so from address translation, only while a socket
+// listens there. When the agent dies, in whatever way, its sockets are closed, and the
+// next packet is tracked and translated: a nat rule sends it to an endpoint of the
+// cluster DNS ([Setup.Divert]). No program has to notice the death. When the agent is
+// back, the next packet is delivered locally again.
 //
-// A query of the node's own processes does not come in from outside and can't be
-// matched by socket. It stays untracked by a table of nf_tables that belongs to this
-// process, and that the kernel removes with it (Linux 5.12). Its source is the local
-// address itself, so that rules masquerade it where it leaves the node. Where the kernel
-// has no such tables, a plain rule takes the place: the node's own processes have no DNS
-// at the local address until the agent is back.
+// Queries from the node's own processes do not pass PREROUTING and can't be matched by
+// socket. A table of nf_tables that this process owns exempts them, and the kernel
+// deletes it with the process (Linux 5.12). Their source is the local address itself,
+// so diverted queries are masqueraded where they leave the node. On an older kernel a
+// plain rule replaces the table: the node's own processes then have no DNS at the local
+// address while the agent is down.
 //
-// A kernel without the match by socket gets plain rules, and a warning: then a dead
-// agent's packets are lost, as with NodeLocal DNSCache.
+// A kernel without the socket match gets plain rules, and the agent logs a warning:
+// while the agent is down, queries are lost, as with NodeLocal DNSCache.
 //
-// A connection over TCP that was made to the cluster DNS while the agent was away is
-// reset when it is back, as its next packet finds the agent's socket.
+// A TCP connection that was diverted while the agent was down is reset when the agent is
+// back, because its next packet reaches the agent's socket.
 //
 // # Which rules are ours
 //
-// With iptables: the chains whose names begin with NODENS-, and one jump to each in the
-// kernel's chain, at the head, but behind all others where packets are translated: an
-// address that is a Service's too is translated by kube-proxy, which knows the endpoints
-// of this moment. They are filled anew in one transaction for each table when they are
-// other than after the last write; the jump is then put where it belongs.
-// ACCEPT rules of the filter table are written before those that make packets
-// untracked, and go after them: a packet that is not tracked does not match a
-// firewall's "established" rule and needs its own. With nftables: table inet nodens.
+// With iptables: the chains whose names begin with NODENS-, and one jump to each of them
+// from a built-in chain. The jump is the first rule, except in nat PREROUTING and OUTPUT,
+// where it is the last: kube-proxy translates an address that is a Service's too, because
+// it knows the current endpoints. A table that differs from what this process wrote last
+// is written again in one transaction. The ACCEPT rules of table filter are added before
+// the NOTRACK rules and removed after them: an untracked packet does not match a firewall's
+// rule for established connections and needs a rule of its own. With nftables: table inet
+// nodens, and accept rules in foreign chains that would drop DNS.
 //
-// NodeLocal DNSCache's rules for the same addresses, which agents up to 0.1 made too,
-// hold whether anybody listens or not. They go as soon as ours stand. Should that
-// program still run, it puts them back, and the next re-check takes them away.
+// iptables is listed and emptied by go-iptables. That library has no context and no
+// bound on output, so a runner kills the program where either is exceeded (see
+// callRunner). Transactions go to iptables-restore, which the library does not have; so does
+// the teardown of rules that this process wrote, because it must end within 3 seconds and
+// each command on a large legacy table takes a tenth of a second.
+//
+// NodeLocal DNSCache's rules for the same addresses, which agents up to 0.1 wrote too, apply
+// whether a socket listens or not. They are deleted once ours are in place. If that program
+// still runs, it adds them again and the next re-check deletes them.
 //
 // # Hosts outside the node
 //
-// Rules are for what pods and the node itself send. What comes in by an external interface
-// (-external-interfaces, by default those that default routes lead over) is dropped in raw
-// PREROUTING if it is for a link-local address, and else passes all chains of ours as if they
-// were not there: it is neither accepted nor untracked nor diverted. An interface that pods
-// may send by is not external by itself: the loss of a node's DNS is worse than a
-// neighbour's query. The default routes of table main are listed before each re-check, and when the
-// kernel says that one has come or gone.
+// The rules are for packets from pods and from the node itself. A packet that enters by an
+// external interface (-external-interfaces; by default those of the default routes) is
+// dropped in raw PREROUTING if it is for a link-local address. Otherwise all our chains
+// return it unchanged. An interface that pods may use is never external by default, because
+// a node without DNS is worse than an answered query from a neighbouring host. The default
+// routes of table main are read before each re-check, and when the kernel reports a
+// change.
 //
-// # Whose address is it
+// # Who owns an address
 //
-// The addresses live on a link of kind dummy. A link of that name which exists
-// already is adopted if it is a dummy, and refused if it is anything else: it is
-// deleted at teardown, which a real interface must not be. A kernel without the
-// dummy driver gets the addresses on lo; that is logged as a warning.
+// The addresses are on an interface of kind dummy. An existing interface of that name is
+// adopted if it is a dummy and refused otherwise, because teardown deletes it. On a kernel
+// without the dummy driver the addresses go on lo, and the agent logs a warning.
 //
-// An address of the plan counts as ours on the dummy link and on lo, whoever put
-// it there, as an earlier run that was killed looks the same as this one. It is
-// removed from both at teardown, lo itself stays, and so does a dummy link that
-// carries somebody else's address. On any other link the address is in use: that
-// is an error, and it stays. In particular an address on kube-ipvs0 is served by
-// kube-proxy in IPVS mode, before any rule of ours, even if we have it too.
+// An address of the Plan on the dummy interface or on lo counts as ours, whoever added it: an
+// earlier agent that was killed leaves the same state. Teardown removes it from both. lo stays,
+// and so does a dummy interface with foreign addresses. An address of the Plan on any other
+// interface is in use: that is an error, and the address stays. In particular, kube-proxy in
+// IPVS mode serves the addresses on kube-ipvs0 before any rule of ours sees a packet.
 //
 // # What teardown leaves
 //
-// Nothing of the plan. iptables itself makes the base chains of a table when it
-// is first used and never removes them; they are empty and stay. Teardown ends in
-// under 3 seconds even if the xtables lock is held; what it could not remove is in
-// its error and is adopted by the next start. [Clean] removes all that any agent may
-// have left.
+// Nothing of the Plan. iptables creates the built-in chains of a table on first use and never
+// deletes them; they stay, empty. Teardown returns within 3 seconds even if another program
+// holds the xtables lock; its error lists what is left, which the next start adopts. [Clean]
+// removes everything that any agent may have left.
 //
 // # Who may import it
 //
-// Only cmd/nodens. This is the only package that knows netlink and packet filters; it
-// exports counters as plain numbers ([Stats]) and knows no metrics library.
+// Only cmd/nodens. No other package uses netlink or packet filters. Counters are plain numbers
+// ([Stats]); this package knows no metrics library.
 package netsetup

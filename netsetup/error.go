@@ -7,41 +7,41 @@ import (
 	"sync/atomic"
 )
 
-// ErrorType is the value of the label errortype in NodeLocal DNSCache's metric
-// coredns_nodecache_setup_errors_total.
+// ErrorType is a value of the label errortype of coredns_nodecache_setup_errors_total, a metric of
+// NodeLocal DNSCache.
 type ErrorType string
 
-// The kinds of failure. The fifth value of the label, configmap, is not of this
-// package.
+// The kinds of failure. The label has a fifth value, configmap, which this package never uses.
 const (
-	// Iptables: rules, of whatever kind, could not be looked up, made or removed.
+	// Iptables: rules of any backend could not be listed, written or removed.
 	Iptables ErrorType = "iptables"
-	// IptablesLock: the same, as another program held the xtables lock. It goes
-	// away by itself and Run repairs it, so a caller may go on after it.
+	// IptablesLock: the same, because another program held the xtables lock. It is
+	// temporary, and Run tries again, so a caller may continue.
 	IptablesLock ErrorType = "iptables_lock"
-	// InterfaceAdd: the link or an address could not be made.
+	// InterfaceAdd: the interface or an address could not be added.
 	InterfaceAdd ErrorType = "interface_add"
-	// InterfaceCheck: links could not be read or removed, or are in the way.
+	// InterfaceCheck: interfaces, addresses or routes could not be read or removed, or
+	// conflict with the Plan.
 	InterfaceCheck ErrorType = "interface_check"
 )
 
-// ErrorTypes returns all types, for a metric that shows zeros too.
+// ErrorTypes returns all types, for a metric that exposes zeros, too.
 func ErrorTypes() []ErrorType {
 	return []ErrorType{Iptables, IptablesLock, InterfaceAdd, InterfaceCheck}
 }
 
-// Error is one thing that could not be done. What Links, Rules and Teardown
-// return is one of these or several joined; errors.As finds the first.
+// Error is one failed operation. EnsureInterface, EnsureRules and Teardown return one or several
+// joined; errors.As finds the first.
 type Error struct {
 	Type ErrorType
-	// Op is what was being done, such as "adding link nodelocaldns".
+	// Op is the operation, such as "adding interface nodelocaldns".
 	Op string
-	// Hint names the flag that turns this part off, and what else would help.
+	// Hint says what to do, and names the flag that turns this part off.
 	Hint string
 	Err  error
 }
 
-// Error returns the operation, the cause and the hint in one line.
+// Error returns the operation, the cause and the hint.
 func (e *Error) Error() string {
 	s := e.Op + ": " + e.Err.Error()
 	if e.Hint != "" {
@@ -53,10 +53,10 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// errorList are errors that have nothing to do with each other; each counts.
+// errorList has independent errors, each of which is counted.
 type errorList []error
 
-// joinErrors is errs without those that are nil, or nil if there are no others.
+// joinErrors returns the errors of errs that are not nil, or nil if there are none.
 func joinErrors(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 0 {
@@ -65,30 +65,31 @@ func joinErrors(errs []error) error {
 	return errorList(errs)
 }
 
-// Error returns all, one a line.
+// Error returns all errors, one a line.
 func (s errorList) Error() string { return errors.Join(s...).Error() }
 
-// Unwrap returns all.
+// Unwrap returns all errors.
 func (s errorList) Unwrap() []error { return s }
 
-// Stats are totals since New, which only grow, and what is true now.
+// Stats are totals since New, and the current state.
 type Stats struct {
 	// Errors has every ErrorType as a key. The map is the caller's.
 	Errors map[ErrorType]uint64
 	// Checks counts finished re-checks, failed ones included.
 	Checks uint64
-	// Repairs counts links, addresses and rules that a re-check had to put back,
-	// and duplicates that it removed.
+	// Repairs counts the interfaces, addresses and rules that a re-check restored, and the
+	// duplicates that it removed.
 	Repairs uint64
 
-	// Backend is what makes the rules: "iptables (nft)", "iptables (legacy)" or
-	// "nftables". "" until it is known, and without rules.
+	// Backend is "iptables (nft)", "iptables (legacy)" or "nftables"; "" until it is chosen,
+	// and without rules.
 	Backend string
-	// FailOpen: the rules hold only while somebody listens, so that a dead agent's
-	// packets find another way. False where the kernel can't match by socket, and while
-	// rules are missing.
+	// FailOpen: the rules apply only while a socket listens, so that queries reach the
+	// cluster DNS while the agent is down. False if the kernel can't match by socket, and
+	// while rules are missing.
 	FailOpen bool
-	// Diversion is how many servers that way leads to, as far as it is known.
+	// Diversion is the number of servers that queries go to while the agent is down; 0 if
+	// none is known.
 	Diversion int
 }
 
@@ -124,7 +125,7 @@ func (c *counters) stats() Stats {
 	return s
 }
 
-// interfaceFailure counts and describes a failure with links and addresses.
+// interfaceFailure counts a failure with interfaces and addresses, and adds a hint.
 func (s *Setup) interfaceFailure(t ErrorType, op string, err error) *Error {
 	s.counters.fail(t)
 	hint := "use -setupinterface=false to go without"
@@ -139,20 +140,20 @@ func (s *Setup) interfaceFailure(t ErrorType, op string, err error) *Error {
 	return &Error{Type: t, Op: op, Hint: hint, Err: err}
 }
 
-// toolHint is what to do where no program makes rules.
+// toolHint says what to do if no program can make rules.
 const toolHint = "install the iptables package, or nftables, and see -netfilter; " +
 	"or use -setupiptables=false to go without rules"
 
-// ruleFailure counts and describes a failure with rules.
+// ruleFailure counts a failure with rules, and adds a hint.
 func (s *Setup) ruleFailure(op string, err error) *Error {
 	t := Iptables
 	hint := "use -setupiptables=false to go without rules"
 	switch {
 	case errors.Is(err, ErrLocked):
 		t = IptablesLock
-		hint = "look who holds /run/xtables.lock; or use -setupiptables=false"
+		hint = "find the program that holds /run/xtables.lock; or use -setupiptables=false"
 	case errors.Is(err, fs.ErrPermission):
-		hint = "needs root or the capability NET_ADMIN, with the legacy flavour of iptables NET_RAW too, " +
+		hint = "needs root or the capability NET_ADMIN, with the legacy mode of iptables NET_RAW too, " +
 			"and the host's /run/xtables.lock writable; or use -setupiptables=false"
 	case errors.Is(err, ErrNoTool):
 		hint = toolHint

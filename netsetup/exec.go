@@ -13,19 +13,16 @@ import (
 )
 
 const (
-	// maxOutput bounds what is taken from a program. The chains of 100,000 Services, which
-	// nft lists all at once, are 15 MB, and a chain of ten thousand rules is one; beyond
-	// four times the first something is not what it should be.
+	// maxOutput bounds the output of a program. nft prints 15 MB for the chains of 100,000
+	// Services.
 	maxOutput = 64 << 20
 
-	// execTimeout is how long a program may take. Writing to a table of 50,000 rules takes a
-	// few seconds on a busy node; what takes five times that hangs, and so would Run.
+	// execTimeout is how long a program may run. Writing to a table of 50,000 rules takes a
+	// few seconds on a busy node.
 	execTimeout = 20 * time.Second
 
-	// pipeGrace is how long the pipes of a program that has ended, or was killed, are read
-	// on. Nobody else has them open, so it is over at once; but it is counted from the end
-	// of the program also if all is well, and on a machine whose processors are taken half
-	// a second was not enough to read a line.
+	// pipeGrace is how long the pipes of a program are read after its end. It counts after a
+	// regular end, too, where half a second was not enough on a busy machine to read a line.
 	pipeGrace = 10 * time.Second
 )
 
@@ -44,8 +41,8 @@ var (
 // output. It kills the program when ctx is done, after execTimeout, and at maxOutput bytes of
 // output. Errors contain what the program wrote to standard error, and wrap ErrNoTool,
 // ErrLocked, fs.ErrPermission or a sentinel of this file where that is the cause.
-func execute(asked context.Context, input, program string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(asked, execTimeout)
+func execute(parent context.Context, input, program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(parent, execTimeout)
 	defer cancel()
 	stdout, stderr := &limitedBuffer{remaining: maxOutput}, &limitedBuffer{remaining: maxOutput}
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -56,8 +53,8 @@ func execute(asked context.Context, input, program string, args ...string) (stri
 	switch {
 	case err == nil:
 		return stdout.buf.String(), nil
-	case asked.Err() != nil:
-		return "", fmt.Errorf("%s: %w", program, asked.Err())
+	case parent.Err() != nil:
+		return "", fmt.Errorf("%s: %w", program, parent.Err())
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("%s is not done after %v", program, execTimeout)
 	case errors.Is(err, exec.ErrNotFound):
@@ -86,8 +83,8 @@ func (e *commandError) Unwrap() []error { return e.causes }
 // oneLine replaces line breaks and runs of spaces by one space each.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// limitedBuffer is a buffer that refuses what is too much, which ends the program. The buffer
-// is not embedded: what it would read by itself is past counting.
+// limitedBuffer is a buffer whose Write fails beyond a limit, which ends the program. The buffer is
+// not embedded, because its ReadFrom would bypass the limit.
 type limitedBuffer struct {
 	buf       bytes.Buffer
 	remaining int

@@ -67,8 +67,8 @@ func TestExecuteEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestPatiently: a held lock is waited for, and remains the cause if the time runs out.
-func TestPatiently(t *testing.T) {
+// TestRetryLocked: a held lock is waited for, and remains the cause if the time runs out.
+func TestRetryLocked(t *testing.T) {
 	other := errors.New("other")
 	for _, tt := range []struct {
 		name  string

@@ -15,16 +15,16 @@ const (
 	ExternalNone = "none"
 )
 
-// maxExternal bounds the external interfaces. Each is a rule or two that packets to this node
-// pass; a node has a default route over one, or over a few where it has several ways out.
+// maxExternal bounds the external interfaces. Every packet to this node passes a rule or two for
+// each.
 const maxExternal = 16
 
-// interfaceNamePattern are the names that rules can have in them, in the words of all filters: nft
-// and iptables take some characters for a pattern.
+// interfaceNamePattern matches names that rules of every backend can contain: nft and iptables
+// treat some characters as wildcards.
 var interfaceNamePattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
 
-// externalNames reads Config.ExternalInterfaces: the names, in order and each once, or that
-// they are those of the default routes.
+// externalNames parses Config.ExternalInterfaces. names are sorted, without duplicates, and nil
+// for none; auto: they are the interfaces of the default routes.
 func externalNames(setting string) (names []string, auto bool, err error) {
 	switch setting {
 	case "", ExternalAuto:
@@ -39,7 +39,7 @@ func externalNames(setting string) (names []string, auto bool, err error) {
 			return nil, false, fmt.Errorf("-external-interfaces: %q is not the name of an interface; "+
 				"give auto, none, or names separated by commas, such as eth0,eth1", name)
 		case name == loopback:
-			return nil, false, errors.New("-external-interfaces: lo is where the node's own queries come in; leave it out")
+			return nil, false, errors.New("-external-interfaces: lo carries the node's own queries; leave it out")
 		}
 		names = append(names, name)
 	}
@@ -51,9 +51,9 @@ func externalNames(setting string) (names []string, auto bool, err error) {
 	return names, false, nil
 }
 
-// splitExternal picks from the interfaces that default routes lead over those that no pod of
-// this node sends by, in order. open are the others, each with its kind: what can't be named
-// in rules, and what is more than maxExternal, is among them.
+// splitExternal splits the interfaces of default routes, sorted by name. external are those that
+// no pod of this node uses. open are the others, each with its kind, including those that rules
+// can't name and those beyond maxExternal.
 func splitExternal(found []defaultInterface) (external, open []string) {
 	found = slices.SortedFunc(slices.Values(found), func(a, b defaultInterface) int { return strings.Compare(a.name, b.name) })
 	for _, d := range found {
@@ -66,13 +66,13 @@ func splitExternal(found []defaultInterface) (external, open []string) {
 	return external, open
 }
 
-// externalHint is what to do where nobody knows the external interfaces.
+// externalHint says what to do if the external interfaces are unknown.
 const externalHint = "name them with -external-interfaces"
 
-// readDefaultRoutes has the rules' external interfaces be those of the default routes, and reports
-// whether they have changed; the rules are still to be written then. Where there is no default
-// route at all, or the routes can't be read, the last known ones stay: a forged router
-// advertisement, which ends a route, must not open the node.
+// readDefaultRoutes updates the external interfaces of the desired rules from the default routes,
+// and reports whether they have changed. It does not write the rules. If there is no default
+// route, or the routes can't be read, the last known interfaces stay: a forged router
+// advertisement that withdraws a route must not open the node.
 func (s *Setup) readDefaultRoutes() (changed bool) {
 	if !s.plan.followsRoutes {
 		return false
@@ -80,7 +80,7 @@ func (s *Setup) readDefaultRoutes() (changed bool) {
 	found, err := s.node.defaultInterfaces()
 	if err != nil {
 		s.counters.fail(InterfaceCheck)
-		s.log.Warn("external interfaces unknown, keeping the last ones", "interfaces", s.rules.external,
+		s.log.Warn("external interfaces unknown, keeping the last known", "interfaces", s.rules.external,
 			"err", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err})
 		return false
 	}
@@ -89,7 +89,7 @@ func (s *Setup) readDefaultRoutes() (changed bool) {
 	}
 	external, open := splitExternal(found)
 	if len(open) > 0 && !slices.Equal(open, s.notExternal) {
-		s.log.Warn("a default route leads over an interface that pods may use too, so the rules let in hosts behind it; "+
+		s.log.Warn("default route over an interface that pods may use: hosts behind it reach the agent; "+
 			"if no pod uses it, name it with -external-interfaces", "interfaces", open)
 	}
 	s.notExternal = open
@@ -100,7 +100,7 @@ func (s *Setup) readDefaultRoutes() (changed bool) {
 	return true
 }
 
-// followDefaultRoutes has the rules follow the default routes, at once.
+// followDefaultRoutes updates the rules after a change of the default routes.
 func (s *Setup) followDefaultRoutes(ctx context.Context) {
 	if s.acquire(ctx) != nil {
 		return // shutting down
@@ -110,6 +110,6 @@ func (s *Setup) followDefaultRoutes(ctx context.Context) {
 		return
 	}
 	if _, err := s.ensureRules(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn("re-check of the rules failed, trying again", "in", s.interval, "err", err)
+		s.log.Warn("re-check of the rules failed", "retry", s.interval, "err", err)
 	}
 }

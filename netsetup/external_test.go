@@ -34,7 +34,7 @@ func TestExternalNames(t *testing.T) {
 		{"end of a text", `eth0" accept`, nil, false, "is not the name"},
 		{"option", "-j", nil, false, "is not the name"},
 		{"too long", "a234567890123456", nil, false, "is not the name"},
-		{"lo", "eth0,lo", nil, false, "lo is where the node's own queries come in"},
+		{"lo", "eth0,lo", nil, false, "lo carries the node's own queries"},
 		{"too many", many, nil, false, "17 names; give 16 at most"},
 	}
 	for _, tt := range tests {
@@ -56,7 +56,7 @@ func TestExternalNames(t *testing.T) {
 	}
 }
 
-func TestExternalOf(t *testing.T) {
+func TestSplitExternal(t *testing.T) {
 	many := make([]defaultInterface, maxExternal+1)
 	for i := range many {
 		many[i] = defaultInterface{fmt.Sprintf("eth%02d", maxExternal-i), "device", false}
@@ -83,9 +83,9 @@ func TestExternalOf(t *testing.T) {
 	}
 }
 
-// externalWant has local addresses of all sorts.
-func externalWant(names ...string) desiredRules {
-	return desiredRules{addrs: addrs("169.254.20.10", "10.96.0.10", "fd00::a"), dnsPort: 53, healthPort: 8080, matchSocket: true,
+// externalRulesFor has local addresses of all sorts.
+func externalRulesFor(names ...string) desiredRules {
+	return desiredRules{addrs: parseAddrs("169.254.20.10", "10.96.0.10", "fd00::a"), dnsPort: 53, healthPort: 8080, matchSocket: true,
 		diversion: servers, external: names}
 }
 
@@ -94,7 +94,7 @@ func externalWant(names ...string) desiredRules {
 func TestExternalRules(t *testing.T) {
 	for _, f := range families() {
 		for _, c := range chains() {
-			with, without := chainRules(externalWant("eth0", "eth1"), f, c), chainRules(externalWant(), f, c)
+			with, without := chainRules(externalRulesFor("eth0", "eth1"), f, c), chainRules(externalRulesFor(), f, c)
 			var want []string
 			switch c.table + " " + c.hook {
 			case "raw PREROUTING":
@@ -111,7 +111,7 @@ func TestExternalRules(t *testing.T) {
 		}
 	}
 	// Where a chain has nothing to do it is not made for these alone.
-	w := externalWant("eth0")
+	w := externalRulesFor("eth0")
 	w.addrs, w.diversion = w.addrs[:1], nil
 	if got := restoreScript(w, IPv6, nil, nil); got != "" {
 		t.Errorf("rules of a family without addresses:\n%s", got)
@@ -137,17 +137,17 @@ func TestExternalNftRules(t *testing.T) {
 		type nat hook prerouting priority -95; policy accept;
 		iifname @external return
 		ip daddr @local4 `} {
-		if got := nftTable(externalWant("eth0", "eth1")); !strings.Contains(got, part) {
+		if got := nftTable(externalRulesFor("eth0", "eth1")); !strings.Contains(got, part) {
 			t.Errorf("no%s\nin\n%s", part, got)
 		}
 	}
-	if got := nftTable(externalWant("eth0")); strings.Count(got, "@external") != 3 {
+	if got := nftTable(externalRulesFor("eth0")); strings.Count(got, "@external") != 3 {
 		t.Errorf("external interfaces count in other chains, too:\n%s", got)
 	}
-	if got := nftTable(externalWant()); strings.Contains(got, "external") {
+	if got := nftTable(externalRulesFor()); strings.Contains(got, "external") {
 		t.Errorf("without external interfaces:\n%s", got)
 	}
-	w := externalWant("eth0")
+	w := externalRulesFor("eth0")
 	w.diversion = nil
 	if got := nftTable(w); strings.Contains(got, "nat-prerouting") {
 		t.Errorf("table nat without a diversion:\n%s", got)
@@ -168,7 +168,7 @@ func TestExternalAccepts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			with, without := externalWant(tt.names...), externalWant()
+			with, without := externalRulesFor(tt.names...), externalRulesFor()
 			for _, family := range []string{"inet", "ip", "ip6"} {
 				var want []string
 				for _, rule := range nftAccepts(family, "input", without) {

@@ -70,7 +70,7 @@ func (f *fakeNode) dump() string {
 	}
 	slices.Sort(lines)
 	if f.ownerTables > 0 {
-		lines = append(lines, fmt.Sprintf("owners %d", f.ownerTables))
+		lines = append(lines, fmt.Sprintf("owner tables %d", f.ownerTables))
 	}
 	return strings.Join(append(lines, f.tables.dump()...), "\n")
 }
@@ -92,7 +92,7 @@ func (f *fakeNode) find(name string) int {
 
 // Interface implements Node.
 func (f *fakeNode) Interface(name string) (Interface, error) {
-	if err := f.begin("Link", name); err != nil {
+	if err := f.begin("Interface", name); err != nil {
 		return Interface{}, err
 	}
 	defer f.mu.Unlock()
@@ -104,7 +104,7 @@ func (f *fakeNode) Interface(name string) (Interface, error) {
 
 // AddDummy implements Node.
 func (f *fakeNode) AddDummy(name string) error {
-	if err := f.begin("AddLink", name); err != nil {
+	if err := f.begin("AddDummy", name); err != nil {
 		return err
 	}
 	defer f.mu.Unlock()
@@ -134,7 +134,7 @@ func (f *fakeNode) SetUp(link string) error {
 
 // DeleteInterface implements Node. Like the kernel it refuses to delete lo.
 func (f *fakeNode) DeleteInterface(link string) error {
-	if err := f.begin("DeleteLink", link); err != nil {
+	if err := f.begin("DeleteInterface", link); err != nil {
 		return err
 	}
 	defer f.mu.Unlock()
@@ -196,14 +196,14 @@ func (f *fakeNode) chooseBackend(_ context.Context, _ Netfilter, locals []netip.
 	return backendChoice{backend: &iptablesBackend{
 		mode:        "model",
 		programs:    [2]ruleProgram{fakeProgram{f, "iptables"}, fakeProgram{f, "ip6tables"}},
-		locals:      locals,
+		addrs:       locals,
 		tableLoaded: func(Family, string) bool { return true },
 	}}, nil
 }
 
 // openOwnerTable implements Node.
 func (f *fakeNode) openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error) {
-	if err := f.begin("own", locals); err != nil {
+	if err := f.begin("openOwnerTable", locals); err != nil {
 		return nil, err
 	}
 	defer f.mu.Unlock()

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Family tells iptables from ip6tables.
+// Family is an address family, which has an iptables program of its own.
 type Family uint8
 
-// The two families. There is no unknown one: a Family comes from an address.
+// The families.
 const (
 	IPv4 Family = iota
 	IPv6
 )
 
-// String returns the name of the family's tool.
+// String returns the name of the family's program.
 func (f Family) String() string {
 	if f == IPv6 {
 		return "ip6tables"
@@ -39,57 +39,58 @@ func (f Family) has(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return familyOf(a) == f })
 }
 
-// families are both, in the order in which they are gone through.
+// families returns both, in the order in which they are processed.
 func families() []Family { return []Family{IPv4, IPv6} }
 
-// iptablesBackend is the filter that speaks through the programs of iptables, of one flavour.
+// iptablesBackend is the rule backend for one mode of iptables.
 //
-// All rules are in chains of its own, one for each hook, which a jump in the kernel's
-// chain leads to. A look lists these chains and the jumps, a write is one
-// iptables-restore for each family, and replaces a whole table's part in one step. No
-// rule is ever parsed: how the programs print a rule differs from how it was given, and
-// from version to version, so what stands is compared with what stood right after the
-// last write.
+// All rules are in chains of its own, one for each built-in chain, which jumps to it. A check lists
+// these chains and the jumps. A write is one iptables-restore for each family, which replaces our
+// part of a table in one transaction. The backend does not parse rules, because the programs print
+// them differently from how they were given, and each version differently: it compares the listed
+// rules with those listed right after the last write.
 //
-// Rules of NodeLocal DNSCache for the same addresses, which agents up to 0.1 made too,
-// hold whether anybody listens or not; a write takes them away, after its own stand.
+// Rules of NodeLocal DNSCache for the same addresses, which agents up to 0.1 wrote too, apply whether
+// a socket listens or not. They are deleted after a write.
 type iptablesBackend struct {
 	// mode is "nft" or "legacy".
 	mode string
-	// programs are by Family; nil: not installed.
+	// programs are indexed by Family; nil: not installed.
 	programs [2]ruleProgram
-	// locals are the addresses whose rules of NodeLocal DNSCache go. Nil: all go.
-	locals []netip.Addr
-	// tableLoaded reports whether the kernel has a table. Listing one that it does not have
-	// would load it, and tables of nat turn connection tracking on.
+	// addrs are the addresses whose NodeLocal DNSCache rules are deleted. Nil: all are.
+	addrs []netip.Addr
+	// tableLoaded reports whether the kernel has a table. Listing another one would load it,
+	// and table nat turns connection tracking on.
 	tableLoaded func(f Family, table string) bool
 
-	// lastWrite is what stood after the last write, by Family.
+	// lastWrite is indexed by Family.
 	lastWrite [2]writtenState
 }
 
-// writtenState is what a filter remembers of its last write.
+// writtenState describes the last write of a family.
 type writtenState struct {
-	script string // what was asked for; "": there was no write
+	script string // the whole script, for an empty table; "": no write yet
+	// chains were listed after the write.
 	chains map[chain]chainState
-	// cleared: w has nothing for the family, and nothing of ours stands.
+	// cleared: no rules are desired for the family, and there are none of ours.
 	cleared bool
 }
 
-// chain is one of ours.
+// chain is one of our chains.
 type chain struct {
 	table, name string
-	// hook is the kernel's chain that jumps to it; "": another of ours does.
+	// hook is the built-in chain that jumps to it; "": another chain of ours does.
 	hook string
-	// jumpLast: the jump is behind all other rules, else before them.
+	// jumpLast: the jump is the last rule of the built-in chain; otherwise the first.
 	jumpLast bool
 }
 
-// chainState is what the kernel has of a chain, lines as `iptables -S` prints them.
+// chainState is what the kernel holds of a chain. Rules are lines of `iptables -S`.
 type chainState struct {
 	exists bool
 	rules  []string
-	// jumps are the rules of the hook that lead to it, old those of NodeLocal DNSCache.
+	// jumps are the rules of the built-in chain that jump to it. nodeLocal are rules of
+	// NodeLocal DNSCache in the built-in chain, to be deleted.
 	jumps, nodeLocal []string
 }
 
@@ -98,10 +99,9 @@ func (s chainState) equal(o chainState) bool {
 		slices.Equal(s.jumps, o.jumps) && slices.Equal(s.nodeLocal, o.nodeLocal)
 }
 
-// chains are all, in the order of writing: what lets untracked packets pass before
-// what makes them untracked, and what translates the others in between. Translation of
-// kube-proxy's comes before ours: it knows the endpoints of a Service at this moment,
-// and ours those of the agent's last one.
+// chains returns all our chains in the order of writing: ACCEPT for untracked packets first, then
+// translation, then NOTRACK. Translation comes after kube-proxy's, which knows the current endpoints
+// of a Service; ours knows those that the agent saw last.
 func chains() []chain {
 	return []chain{
 		{table: "filter", name: "NODENS-INPUT", hook: "INPUT"},
@@ -116,37 +116,36 @@ func chains() []chain {
 }
 
 const (
-	// jumpComment is on every jump, for people who find it.
+	// jumpComment says on every jump who made it.
 	jumpComment = `-m comment --comment "nodens: DNS of this node" `
-	// nodeLocalComment is how the comments of NodeLocal DNSCache's rules begin.
+	// nodeLocalComment is in the rules of NodeLocal DNSCache.
 	nodeLocalComment = `--comment "NodeLocal DNS Cache: `
 )
 
-// name implements filter.
+// name implements ruleBackend.
 func (t *iptablesBackend) name() string {
 	if t.mode == "" {
-		return "iptables" // of a Plan, which does not know the node
+		return "iptables" // in a Plan, which is independent of the node
 	}
 	return "iptables (" + t.mode + ")"
 }
 
-// describe implements filter: the input of iptables-restore.
-func (t *iptablesBackend) describe(w desiredRules) string {
+// describe implements ruleBackend. It returns input of iptables-restore.
+func (t *iptablesBackend) describe(desired desiredRules) string {
 	var parts []string
 	for _, f := range families() {
-		if f.has(w.addrs) {
-			parts = append(parts, "# "+f.String()+"-restore --noflush\n"+restoreScript(w, f, nil, nil))
+		if f.has(desired.addrs) {
+			parts = append(parts, "# "+f.String()+"-restore --noflush\n"+restoreScript(desired, f, nil, nil))
 		}
 	}
 	return strings.TrimSuffix(strings.Join(parts, ""), "\n")
 }
 
-// ensure implements filter. The families don't wait for each other: what fails in one
-// is in the error, and the other's rules stand.
-func (t *iptablesBackend) ensure(ctx context.Context, w desiredRules) (changed int, err error) {
+// ensure implements ruleBackend. A failure in one family does not affect the other.
+func (t *iptablesBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
 	var problems []error
 	for _, f := range families() {
-		n, err := t.ensureFamily(ctx, w, f)
+		n, err := t.ensureFamily(ctx, desired, f)
 		changed += n
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s rules: %w", f, err))
@@ -155,46 +154,45 @@ func (t *iptablesBackend) ensure(ctx context.Context, w desiredRules) (changed i
 	return changed, joinErrors(problems)
 }
 
-// writeTries is how often a family is written until all of it stands. A second time is
-// for somebody who changes rules between a look and a write, or a write and the look
-// behind it; a third time would be for somebody who goes on doing so, which is an error.
+// writeTries is how often a family is written if another program changes the rules between listing
+// and writing.
 const writeTries = 2
 
-func (t *iptablesBackend) ensureFamily(ctx context.Context, w desiredRules, f Family) (changed int, err error) {
-	if !f.has(w.addrs) {
+func (t *iptablesBackend) ensureFamily(ctx context.Context, desired desiredRules, f Family) (changed int, err error) {
+	if !f.has(desired.addrs) {
 		return t.removeOnce(ctx, f)
 	}
-	before, err := t.readState(ctx, w, f)
+	before, err := t.readState(ctx, desired, f)
 	if err != nil {
 		return 0, err
 	}
-	tables := t.changedTables(w, f, before)
+	tables := t.changedTables(desired, f, before)
 	if len(tables) == 0 {
 		return 0, nil
 	}
 	after := before
 	for range writeTries {
 		t.lastWrite[f] = writtenState{}
-		failed := t.restore(ctx, f, restoreScript(w, f, after, tables))
+		failed := t.restore(ctx, f, restoreScript(desired, f, after, tables))
 		if failed == nil {
 			failed = t.deleteNodeLocal(ctx, f, after)
 		}
-		if after, err = t.readState(ctx, w, f); err != nil {
+		if after, err = t.readState(ctx, desired, f); err != nil {
 			return 0, err
 		}
-		if failed == nil && isComplete(w, f, after) {
-			t.lastWrite[f] = writtenState{script: restoreScript(w, f, nil, nil), chains: after}
+		if failed == nil && isComplete(desired, f, after) {
+			t.lastWrite[f] = writtenState{script: restoreScript(desired, f, nil, nil), chains: after}
 			return countChanges(before, after), nil
 		}
 		err, tables = failed, nil
 	}
 	if err == nil {
-		err = errors.New("what was written is not what stands; somebody else changes it at the same time")
+		err = errors.New("another program changes the rules at the same time")
 	}
-	return 0, t.diagnose(ctx, w, f, err)
+	return 0, t.diagnose(ctx, desired, f, err)
 }
 
-// removeOnce removes what stands of a family that w has nothing for, once.
+// removeOnce removes our rules of a family that has no desired rules, once.
 func (t *iptablesBackend) removeOnce(ctx context.Context, f Family) (removed int, err error) {
 	if t.lastWrite[f].cleared {
 		return 0, nil
@@ -204,24 +202,24 @@ func (t *iptablesBackend) removeOnce(ctx context.Context, f Family) (removed int
 	return removed, err
 }
 
-// changedTables is the tables of which something is other than it was after the last write; all, if
-// that was for something else. Empty: there are none.
-func (t *iptablesBackend) changedTables(w desiredRules, f Family, stands map[chain]chainState) map[string]bool {
+// changedTables returns the tables whose state differs from that after the last write; all tables if
+// that wrote other rules. The map is empty if nothing differs.
+func (t *iptablesBackend) changedTables(desired desiredRules, f Family, state map[chain]chainState) map[string]bool {
 	tables := make(map[string]bool)
-	same := t.lastWrite[f].script == restoreScript(w, f, nil, nil)
+	same := t.lastWrite[f].script == restoreScript(desired, f, nil, nil)
 	for _, c := range chains() {
-		if !same || !stands[c].equal(t.lastWrite[f].chains[c]) {
+		if !same || !state[c].equal(t.lastWrite[f].chains[c]) {
 			tables[c.table] = true
 		}
 	}
 	return tables
 }
 
-// isComplete reports whether all chains have as many rules as they should, and each one
-// jump. That the rules are the right ones is for the transaction to see to.
-func isComplete(w desiredRules, f Family, stands map[chain]chainState) bool {
+// isComplete reports whether every chain has the right number of rules and one jump. Which rules
+// they are is left to the transaction.
+func isComplete(desired desiredRules, f Family, state map[chain]chainState) bool {
 	for _, c := range chains() {
-		s, n, jumps := stands[c], len(chainRules(w, f, c)), 0
+		s, n, jumps := state[c], len(chainRules(desired, f, c)), 0
 		if n > 0 && c.hook != "" {
 			jumps = 1
 		}
@@ -232,10 +230,10 @@ func isComplete(w desiredRules, f Family, stands map[chain]chainState) bool {
 	return true
 }
 
-// diagnose tells the lack of the match by socket from other failures to write: it tries
-// a chain with one rule that needs it, and the same without.
-func (t *iptablesBackend) diagnose(ctx context.Context, w desiredRules, f Family, err error) error {
-	if !w.matchSocket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) {
+// diagnose adds ErrNoSocket to err if the kernel lacks the socket match: it writes a chain with one
+// rule that needs the match, and the same without.
+func (t *iptablesBackend) diagnose(ctx context.Context, desired desiredRules, f Family, err error) error {
+	if !desired.matchSocket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) {
 		return err
 	}
 	const head, tail = "*raw\n:NODENS-PROBE - [0:0]\n", "COMMIT\n"
@@ -250,7 +248,7 @@ func (t *iptablesBackend) diagnose(ctx context.Context, w desiredRules, f Family
 	return err
 }
 
-// remove implements filter.
+// remove implements ruleBackend.
 func (t *iptablesBackend) remove(ctx context.Context) (removed int, err error) {
 	var problems []error
 	for _, f := range families() {
@@ -264,16 +262,16 @@ func (t *iptablesBackend) remove(ctx context.Context) (removed int, err error) {
 }
 
 func (t *iptablesBackend) removeFamily(ctx context.Context, f Family) (removed int, err error) {
-	if t.programs[f] == nil && !f.has(t.locals) {
-		return 0, nil // nobody can have made a rule of that family with it
+	if t.programs[f] == nil && !f.has(t.addrs) {
+		return 0, nil // without the program there can be no rules
 	}
-	// What stood after the last write most likely stands, and then one program does what
-	// takes fifteen to look at: a node that is so busy that agents die is when it counts.
-	stood := t.lastWrite[f].chains
+	// Most likely nothing has changed since the last write, and then one program removes what
+	// takes some forty to list and delete: see Teardown's time limit.
+	written := t.lastWrite[f].chains
 	t.lastWrite[f] = writtenState{}
-	if stood != nil {
-		if err := t.restore(ctx, f, restoreScript(desiredRules{}, f, stood, nil)); err == nil {
-			return countChanges(stood, nil), nil
+	if written != nil {
+		if err := t.restore(ctx, f, restoreScript(desiredRules{}, f, written, nil)); err == nil {
+			return countChanges(written, nil), nil
 		} else if errors.Is(err, ErrLocked) {
 			return 0, err
 		}
@@ -288,8 +286,8 @@ func (t *iptablesBackend) removeFamily(ctx context.Context, f Family) (removed i
 	return countChanges(state, nil), nil
 }
 
-// deleteState deletes what readState has found, one rule or chain at a time. The chains that
-// let untracked packets pass go last.
+// deleteState deletes what readState has found, one rule or chain at a time. The chains with ACCEPT
+// rules for untracked packets go last.
 func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[chain]chainState) error {
 	for _, table := range []string{"raw", "nat", "filter"} {
 		for _, c := range chains() {
@@ -314,7 +312,7 @@ func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[c
 	return nil
 }
 
-// deleteNodeLocal deletes the rules of NodeLocal DNSCache in state.
+// deleteNodeLocal deletes the NodeLocal DNSCache rules in state.
 func (t *iptablesBackend) deleteNodeLocal(ctx context.Context, f Family, state map[chain]chainState) error {
 	for _, c := range slices.Backward(chains()) { // raw first, filter last
 		for _, line := range state[c].nodeLocal {
@@ -326,12 +324,12 @@ func (t *iptablesBackend) deleteNodeLocal(ctx context.Context, f Family, state m
 	return nil
 }
 
-// readState lists what stands. Tables that the kernel does not have, and w needs nothing of,
-// are not touched.
-func (t *iptablesBackend) readState(ctx context.Context, w desiredRules, f Family) (map[chain]chainState, error) {
+// readState lists our chains and the built-in chains that jump to them. It does not touch tables that
+// the kernel does not have and the desired rules do not need.
+func (t *iptablesBackend) readState(ctx context.Context, desired desiredRules, f Family) (map[chain]chainState, error) {
 	found := make(map[chain]chainState)
 	for _, c := range chains() {
-		needed := len(chainRules(w, f, c)) > 0
+		needed := len(chainRules(desired, f, c)) > 0
 		if !needed && !t.tableLoaded(f, c.table) {
 			continue
 		}
@@ -340,7 +338,7 @@ func (t *iptablesBackend) readState(ctx context.Context, w desiredRules, f Famil
 		if s.rules, s.exists, err = t.list(ctx, f, c.table, c.name); err != nil {
 			return nil, err
 		}
-		// Rules of NodeLocal DNSCache are not in nat, and jumps need what they lead to.
+		// NodeLocal DNSCache has no rules in nat, and a jump needs its target.
 		if c.hook != "" && (needed || s.exists || c.table != "nat") {
 			lines, _, err := t.list(ctx, f, c.table, c.hook)
 			if err != nil {
@@ -353,8 +351,8 @@ func (t *iptablesBackend) readState(ctx context.Context, w desiredRules, f Famil
 	return found, nil
 }
 
-// pickRules picks from the rules of c's hook those that lead to c, and NodeLocal DNSCache's
-// that must go.
+// pickRules returns the rules of c's built-in chain that jump to c, and those of NodeLocal DNSCache
+// to be deleted.
 func (t *iptablesBackend) pickRules(lines []string, c chain) (jumps, old []string) {
 	for _, l := range lines {
 		switch {
@@ -367,12 +365,12 @@ func (t *iptablesBackend) pickRules(lines []string, c chain) (jumps, old []strin
 	return jumps, old
 }
 
-// isNodeLocalRule reports whether a line is a rule of NodeLocal DNSCache that must go.
+// isNodeLocalRule reports whether a line is a NodeLocal DNSCache rule to be deleted.
 func (t *iptablesBackend) isNodeLocalRule(line string) bool {
 	if !strings.Contains(line, nodeLocalComment) {
 		return false
 	}
-	return t.locals == nil || slices.ContainsFunc(t.locals, func(a netip.Addr) bool {
+	return t.addrs == nil || slices.ContainsFunc(t.addrs, func(a netip.Addr) bool {
 		return strings.Contains(line, "-d "+hostPrefix(a)+" ") || strings.Contains(line, "-s "+hostPrefix(a)+" ")
 	})
 }
@@ -414,8 +412,8 @@ func (t *iptablesBackend) program(f Family) (ruleProgram, error) {
 	return t.programs[f], nil
 }
 
-// countChanges counts the rules in which two looks differ; one that is other than before
-// counts once, and so do those of a chain in another order.
+// countChanges counts the rules that differ between two states. A modified rule counts once, and so
+// does a chain whose rules are in another order.
 func countChanges(before, after map[chain]chainState) (n int) {
 	for _, c := range chains() {
 		b, a := before[c], after[c]
@@ -429,7 +427,7 @@ func countChanges(before, after map[chain]chainState) (n int) {
 	return n
 }
 
-// countMissing counts the lines of a that b does not have, or not as often.
+// countMissing counts the lines of a that b does not have, or has less often.
 func countMissing(a, b []string) (n int) {
 	rest := slices.Clone(b)
 	for _, l := range a {

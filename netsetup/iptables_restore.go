@@ -7,69 +7,68 @@ import (
 	"strings"
 )
 
-// socketMatch holds for a packet that a socket of this node waits for, be it bound to
-// one address or to all.
+// socketMatch matches a packet for which a socket of this node listens, at its address or at all.
 const socketMatch = "-m socket --nowildcard "
 
-// restoreScript is the input of a family's iptables-restore that turns what stands into w:
-// before, nil for nothing, is what stands. Only tables that are in the set are written;
-// nil is all. "" if there is nothing to do.
+// restoreScript returns the input of a family's iptables-restore that turns the current state into the
+// desired rules. before is the current state; nil: no rules of ours. Only the tables in the set are
+// written; nil: all. "" if there is nothing to do.
 //
-// Each table is one transaction. Ours is filled anew whatever it held, and its jump is
-// taken away wherever it stands, as often as it does, and put where it belongs.
-func restoreScript(w desiredRules, f Family, before map[chain]chainState, tables map[string]bool) string {
+// Each table is one transaction. It empties and fills our chains, and deletes every jump to them before
+// it adds the one at the right place.
+func restoreScript(desired desiredRules, f Family, before map[chain]chainState, tables map[string]bool) string {
 	names := []string{"filter", "nat", "raw"}
-	if len(w.addrs) == 0 {
-		slices.Reverse(names) // untracked packets need what lets them pass to the last
+	if len(desired.addrs) == 0 {
+		slices.Reverse(names) // untracked packets need their ACCEPT rules to the last
 	}
 	var text strings.Builder
 	for _, name := range names {
 		if tables != nil && !tables[name] {
 			continue
 		}
-		if t := tableScript(w, f, name, before); t != "" {
+		if t := tableScript(desired, f, name, before); t != "" {
 			text.WriteString("*" + name + "\n" + t + "COMMIT\n")
 		}
 	}
 	return text.String()
 }
 
-// tableScript is the part of restore for one table, without its frame.
-func tableScript(w desiredRules, f Family, name string, before map[chain]chainState) string {
-	var declare, fill, hook, drop strings.Builder
+// tableScript returns the commands of restoreScript for one table.
+func tableScript(desired desiredRules, f Family, name string, before map[chain]chainState) string {
+	var declarations, rules, jumps, deletions strings.Builder
 	for _, c := range chains() {
 		if c.table != name {
 			continue
 		}
-		rules, stands := chainRules(w, f, c), before[c]
-		for _, line := range stands.jumps {
-			fmt.Fprintf(&hook, "-D %s\n", strings.TrimPrefix(line, "-A "))
+		want, state := chainRules(desired, f, c), before[c]
+		for _, line := range state.jumps {
+			fmt.Fprintf(&jumps, "-D %s\n", strings.TrimPrefix(line, "-A "))
 		}
-		if len(rules) == 0 && !stands.exists {
+		if len(want) == 0 && !state.exists {
 			continue
 		}
-		fmt.Fprintf(&declare, ":%s - [0:0]\n", c.name) // made, or emptied
-		if len(rules) == 0 {
-			fmt.Fprintf(&drop, "-X %s\n", c.name)
+		fmt.Fprintf(&declarations, ":%s - [0:0]\n", c.name) // creates or empties it
+		if len(want) == 0 {
+			fmt.Fprintf(&deletions, "-X %s\n", c.name)
 			continue
 		}
-		for _, r := range rules {
-			fmt.Fprintf(&fill, "-A %s %s\n", c.name, r)
+		for _, r := range want {
+			fmt.Fprintf(&rules, "-A %s %s\n", c.name, r)
 		}
 		switch {
 		case c.jumpLast:
-			fmt.Fprintf(&hook, "-A %s %s-j %s\n", c.hook, jumpComment, c.name)
+			fmt.Fprintf(&jumps, "-A %s %s-j %s\n", c.hook, jumpComment, c.name)
 		case c.hook != "":
-			fmt.Fprintf(&hook, "-I %s 1 %s-j %s\n", c.hook, jumpComment, c.name)
+			fmt.Fprintf(&jumps, "-I %s 1 %s-j %s\n", c.hook, jumpComment, c.name)
 		}
 	}
-	return declare.String() + fill.String() + hook.String() + drop.String()
+	return declarations.String() + rules.String() + jumps.String() + deletions.String()
 }
 
-// chainRules is the rules of a chain, without its name. None: w needs no such chain.
-func chainRules(w desiredRules, f Family, c chain) (rules []string) {
+// chainRules returns the rules of a chain, without its name; nil if it needs none.
+func chainRules(desired desiredRules, f Family, c chain) (rules []string) {
 	var servers []netip.AddrPort
-	for _, to := range w.diversion {
+	for _, to := range desired.diversion {
 		if familyOf(to.Addr()) == f {
 			servers = append(servers, to)
 		}
@@ -78,29 +77,29 @@ func chainRules(w desiredRules, f Family, c chain) (rules []string) {
 		return nil
 	}
 	if c.hook == "" {
-		if !f.has(w.addrs) {
+		if !f.has(desired.addrs) {
 			return nil
 		}
 		return dnatRules(servers)
 	}
-	for _, l := range w.addrs {
+	for _, l := range desired.addrs {
 		if familyOf(l) == f {
-			rules = append(rules, w.addrRules(l, c)...)
+			rules = append(rules, desired.addrRules(l, c)...)
 		}
 	}
 	if len(rules) == 0 {
 		return nil
 	}
-	return slices.Concat(w.externalRules(f, c), rules)
+	return slices.Concat(desired.externalRules(f, c), rules)
 }
 
-// externalRules stand before the others of a chain, and keep those from what comes in by an
-// external interface.
-func (w desiredRules) externalRules(f Family, c chain) (rules []string) {
+// externalRules returns the rules at the head of a chain that drop or return packets from external
+// interfaces.
+func (desired desiredRules) externalRules(f Family, c chain) (rules []string) {
 	switch c.table + " " + c.hook {
 	case "raw PREROUTING":
-		for _, l := range linkLocalAddrs(w.addrs) {
-			for _, name := range w.external {
+		for _, l := range linkLocalAddrs(desired.addrs) {
+			for _, name := range desired.external {
 				if familyOf(l) == f {
 					rules = append(rules, fmt.Sprintf("-d %s -i %s -j DROP", hostPrefix(l), name))
 				}
@@ -108,16 +107,16 @@ func (w desiredRules) externalRules(f Family, c chain) (rules []string) {
 		}
 	case "filter INPUT", "nat PREROUTING":
 	default:
-		return nil // nothing comes in there
+		return nil // no packet has an input interface there
 	}
-	for _, name := range w.external {
+	for _, name := range desired.external {
 		rules = append(rules, "-i "+name+" -j RETURN")
 	}
 	return rules
 }
 
-// addrRules are the rules of one address in one chain.
-func (w desiredRules) addrRules(local netip.Addr, c chain) (rules []string) {
+// addrRules returns the rules of one address in one chain.
+func (desired desiredRules) addrRules(local netip.Addr, c chain) (rules []string) {
 	to := func(proto string, port uint16) string {
 		return fmt.Sprintf("-d %s -p %s -m %s --dport %d ", hostPrefix(local), proto, proto, port)
 	}
@@ -125,39 +124,39 @@ func (w desiredRules) addrRules(local netip.Addr, c chain) (rules []string) {
 		return fmt.Sprintf("-s %s -p %s -m %s --sport %d ", hostPrefix(local), proto, proto, port)
 	}
 	both := func(match func(string, uint16) string, then string) {
-		rules = append(rules, match("udp", w.dnsPort)+then, match("tcp", w.dnsPort)+then)
+		rules = append(rules, match("udp", desired.dnsPort)+then, match("tcp", desired.dnsPort)+then)
 	}
 	switch c.table + " " + c.hook {
-	case "filter INPUT": // queries come in though the firewall sees no connection
+	case "filter INPUT": // accept untracked queries
 		both(to, "-j ACCEPT")
-	case "filter OUTPUT": // and so do the answers go out
+	case "filter OUTPUT": // and replies
 		both(from, "-j ACCEPT")
-	case "nat PREROUTING", "nat OUTPUT": // what is tracked: nobody listens
+	case "nat PREROUTING", "nat OUTPUT": // a tracked query: nothing listens
 		both(to, "-j NODENS-DIVERT")
 	case "nat POSTROUTING":
-		// A process of this node asks from the local address itself, which is
-		// nobody's to answer to.
+		// A process of this node sends from the local address, to which another host
+		// cannot reply.
 		rules = append(rules, fmt.Sprintf("-s %s ! -o lo -m conntrack --ctstate DNAT -j MASQUERADE", hostPrefix(local)))
-	case "raw PREROUTING": // queries of pods
-		if w.matchSocket {
+	case "raw PREROUTING": // queries from pods
+		if desired.matchSocket {
 			both(to, socketMatch+"-j NOTRACK")
 		} else {
 			both(to, "-j NOTRACK")
 		}
 	case "raw OUTPUT":
-		both(from, "-j NOTRACK") // answers
-		if w.untrackHost {
-			both(to, "-j NOTRACK") // queries of the node itself and of host-network pods
+		both(from, "-j NOTRACK") // replies
+		if desired.untrackHost {
+			both(to, "-j NOTRACK") // queries from the node and host-network pods
 		}
-		if w.healthPort != 0 { // the kubelet's liveness probe, both ways
-			rules = append(rules, to("tcp", w.healthPort)+"-j NOTRACK", from("tcp", w.healthPort)+"-j NOTRACK")
+		if desired.healthPort != 0 { // the kubelet's liveness probe, in both directions
+			rules = append(rules, to("tcp", desired.healthPort)+"-j NOTRACK", from("tcp", desired.healthPort)+"-j NOTRACK")
 		}
 	}
 	return rules
 }
 
-// dnatRules sends what comes to one of the servers, each as often as the others: the
-// first of n takes one in n, the next one in n-1 of the rest, the last all.
+// dnatRules returns rules that send each connection to one of the servers with equal probability: the
+// first of n matches one in n, the next one in n-1 of the rest, the last all.
 func dnatRules(servers []netip.AddrPort) (rules []string) {
 	for _, proto := range []string{"udp", "tcp"} {
 		for i, to := range servers {
@@ -171,5 +170,5 @@ func dnatRules(servers []netip.AddrPort) (rules []string) {
 	return rules
 }
 
-// hostPrefix is an address as iptables prints one.
+// hostPrefix returns an address as iptables prints it, such as 192.0.2.1/32.
 func hostPrefix(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }

@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// refuse puts programs before those on the PATH that end with an error where the input
+// refuseRestore puts programs before those on the PATH that end with an error where the input
 // of iptables-restore has a certain text, as a kernel would that lacks something.
-func refuse(t *testing.T, text, says string) {
+func refuseRestore(t *testing.T, text, says string) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"iptables-restore", "ip6tables-restore"} {
@@ -34,9 +34,9 @@ printf %s "$in" | exec `+real+` "$@"`)
 // TestKernelCannotMatchBySocket: plain rules then, a warning, once, and no more trying.
 func TestKernelCannotMatchBySocket(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
-		refuse(t, "-m socket", "Extension socket revision 0 not supported, missing kernel module?")
+		refuseRestore(t, "-m socket", "Extension socket revision 0 not supported, missing kernel module?")
 		var log strings.Builder
 		c := dualStack()
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -54,7 +54,7 @@ func TestKernelCannotMatchBySocket(t *testing.T) {
 		if strings.Contains(applied, "PROBE") {
 			t.Errorf("the probe is left:\n%s", applied)
 		}
-		if got := s.Stats(); got.FailOpen || total(s) != 0 {
+		if got := s.Stats(); got.FailOpen || totalErrors(s) != 0 {
 			t.Errorf("%+v", got)
 		}
 		run(t, "iptables", "-w", "-t", "raw", "-F", "NODENS-PREROUTING")
@@ -62,7 +62,7 @@ func TestKernelCannotMatchBySocket(t *testing.T) {
 		if diff := cmp.Diff(applied, dump(t)); diff != "" {
 			t.Errorf("re-check (-want +got):\n%s", diff)
 		}
-		if n := strings.Count(log.String(), "level=WARN msg=\"rules hold whether"); n != 1 {
+		if n := strings.Count(log.String(), "level=WARN msg=\"rules do not fail open"); n != 1 {
 			t.Errorf("%d warnings, want 1:\n%s", n, log.String())
 		}
 		if err := s.Teardown(nil); err != nil {
@@ -79,7 +79,7 @@ func TestKernelCannotMatchBySocket(t *testing.T) {
 func TestKernelRefusesSomethingElse(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		run(t, "ip", "link", "set", "lo", "up")
-		refuse(t, "-j DNAT", "unable to initialize table 'nat'")
+		refuseRestore(t, "-j DNAT", "unable to initialize table 'nat'")
 		s := newSetup(t, dualStack(), nil)
 		if err := s.Divert(t.Context(), servers); err != nil {
 			t.Fatal(err)
@@ -95,9 +95,9 @@ func TestKernelRefusesSomethingElse(t *testing.T) {
 	})
 }
 
-// TestExplain: only a kernel that takes rules without the match, and none with it, lacks
+// TestDiagnoseNoSocket: only a kernel that takes rules without the match, and none with it, lacks
 // the match.
-func TestExplain(t *testing.T) {
+func TestDiagnoseNoSocket(t *testing.T) {
 	broken := errors.New("line 3 failed")
 	for _, tt := range []struct {
 		name string
@@ -138,9 +138,9 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestSomebodyUndoesWhatIsWritten: rules that are gone as soon as they are written are
+// TestConcurrentWriter: rules that are gone as soon as they are written are
 // not taken for what should stand.
-func TestSomebodyUndoesWhatIsWritten(t *testing.T) {
+func TestConcurrentWriter(t *testing.T) {
 	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	undo := 0
@@ -163,7 +163,7 @@ func TestSomebodyUndoesWhatIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	undo = 9
-	wantError(t, s.EnsureRules(t.Context()), Iptables, "somebody else changes it")
+	wantError(t, s.EnsureRules(t.Context()), Iptables, "another program changes the rules")
 	if s.Stats().FailOpen {
 		t.Error("rules that do not stand count as failing open")
 	}
@@ -172,8 +172,8 @@ func TestSomebodyUndoesWhatIsWritten(t *testing.T) {
 	wantComplete(t, f, s, "left alone")
 }
 
-// TestScatter: each of n servers gets one in n.
-func TestScatter(t *testing.T) {
+// TestDNATRules: each of n servers gets one in n.
+func TestDNATRules(t *testing.T) {
 	got := strings.Join(dnatRules(servers), "\n")
 	const want = `-p udp -m udp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.1.1.1:53
 -p udp -m udp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.1.1.2:5353
@@ -186,8 +186,8 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// TestDiverted: packets are not sent where they can't arrive, nor back.
-func TestDiverted(t *testing.T) {
+// TestDiversionTargets: packets are not sent where they can't arrive, nor back.
+func TestDiversionTargets(t *testing.T) {
 	locals := dualStack().Addresses
 	to := ports("10.1.1.2:53", "10.1.1.1:53", "[::ffff:10.1.1.1]:53", "127.0.0.1:53", "[::1]:53", "0.0.0.0:53",
 		"10.1.1.3:0", "169.254.20.10:53", "[fd00::a]:53", "[fe80::1%eth0]:53", "224.0.0.1:53", "[fd00:1::1]:53")
@@ -210,7 +210,7 @@ func TestIptablesFailsOpen(t *testing.T) {
 				t.Skip(err)
 			}
 		}
-		l := newNftLab(t)
+		l := newNftTestbed(t)
 		// Where conntrack finds a packet invalid it is dropped, as kube-proxy does; and
 		// what comes in needs a rule that lets it.
 		for _, tool := range []string{"iptables", "ip6tables"} {
@@ -230,7 +230,7 @@ func TestIptablesFailsOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := installed[0]
-		if _, err := f.ensure(t.Context(), labWant()); err != nil {
+		if _, err := f.ensure(t.Context(), testRules()); err != nil {
 			t.Fatal(err)
 		}
 		l.wantAnswers(t, l.pod, "cluster")
@@ -243,7 +243,7 @@ func TestIptablesFailsOpen(t *testing.T) {
 			}
 		}
 		l.wantFailOpen(t)
-		if n, err := f.ensure(t.Context(), labWant()); n != 0 || err != nil {
+		if n, err := f.ensure(t.Context(), testRules()); n != 0 || err != nil {
 			t.Errorf("the rules have changed meanwhile: %d, %v", n, err)
 		}
 	})

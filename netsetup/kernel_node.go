@@ -12,19 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDumpTries is how often the list of addresses is read if it changes while being
-// read. A node where pods start all the time interrupts a read now and then, three
-// times in a row hardly ever; the next re-check tries again anyway.
+// maxDumpTries is how often a netlink dump is made if the kernel reports that a change has interrupted
+// it. The next re-check tries again.
 const maxDumpTries = 3
 
-// kernelNode is the Node of this machine, in the network namespace of the process:
-// links and addresses by netlink, one short-lived socket per request. The zero value
-// is ready. Not safe for concurrent use.
+// kernelNode is the Node of this machine, in the network namespace of the process. It uses netlink
+// with one short-lived socket per request. The zero value is ready.
 type kernelNode struct{}
 
 // openOwnerTable implements Node.
-func (k *kernelNode) openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error) {
-	return newOwnerTable(locals, dns)
+func (k *kernelNode) openOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
+	return newOwnerTable(addrs, dns)
 }
 
 // watchRemovals implements Node.
@@ -95,7 +93,7 @@ func (k *kernelNode) Addrs() ([]Addr, error) {
 		if !known {
 			l, err := netlink.LinkByIndex(f.LinkIndex)
 			if err != nil {
-				continue // the link has gone since, and its addresses with it
+				continue // the interface was deleted since, with its addresses
 			}
 			name = l.Attrs().Name
 			names[f.LinkIndex] = name
@@ -113,12 +111,12 @@ func (k *kernelNode) AddAddr(a Addr) error {
 	}
 	addr := &netlink.Addr{IPNet: ipNet(a.Prefix)}
 	if a.Prefix.Addr().Is6() {
-		addr.Flags = unix.IFA_F_NODAD // else tentative, and bind fails, for a second
+		addr.Flags = unix.IFA_F_NODAD // else it is tentative for a second, and bind fails
 	}
 	err = netlink.AddrAdd(l, addr)
 	if a.Prefix.Addr().Is6() && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EOPNOTSUPP)) {
-		// EACCES is what the sysctl disable_ipv6 yields; a lack of capability is EPERM.
+		// The sysctl disable_ipv6 causes EACCES; a lack of capability is EPERM.
 		return fmt.Errorf("%w on %s: %v", ErrNoIPv6, a.Interface, err) //nolint:errorlint // wrapped, EACCES would look like a lack of permission
 	}
 	return netlinkError(err)
@@ -137,8 +135,8 @@ func (k *kernelNode) DeleteAddr(a Addr) error {
 	return netlinkError(err)
 }
 
-// netlinkError adds this package's sentinel to what netlink reports. EPERM is
-// fs.ErrPermission by itself.
+// netlinkError adds this package's sentinels to an error of netlink. EPERM is fs.ErrPermission by
+// itself.
 func netlinkError(err error) error {
 	var gone netlink.LinkNotFoundError
 	switch {

@@ -64,7 +64,7 @@ func apply(t *testing.T, s *Setup) {
 
 func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
 
 		s := newSetup(t, dualStack(), nil)
@@ -141,7 +141,7 @@ func TestKernelAddressesBindAtOnce(t *testing.T) {
 
 func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
 		var log strings.Builder
 		c := dualStack()
@@ -182,7 +182,7 @@ func TestKernelUsesDummyLink(t *testing.T) {
 		if err := (&kernelNode{}).DeleteInterface("probe"); err != nil {
 			t.Fatal(err)
 		}
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
 		run(t, "ip", "link", "add", DefaultInterfaceName, "type", "dummy") // as NodeLocal DNSCache leaves it
 		run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", DefaultInterfaceName)
@@ -207,18 +207,18 @@ func TestKernelUsesDummyLink(t *testing.T) {
 	})
 }
 
-// standIn is a kernel whose links of kind dummy are really bridges: all that a
+// bridgeAsDummy is a kernel whose links of kind dummy are really bridges: all that a
 // dummy link goes through, on kernels without the driver too. A bridge does
 // duplicate address detection, which a dummy does not.
-type standIn struct{ *kernelNode }
+type bridgeAsDummy struct{ *kernelNode }
 
-func (s standIn) AddDummy(name string) error {
+func (s bridgeAsDummy) AddDummy(name string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	return netlinkError(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
 }
 
-func (s standIn) Interface(name string) (Interface, error) {
+func (s bridgeAsDummy) Interface(name string) (Interface, error) {
 	l, err := s.kernelNode.Interface(name)
 	if l.Kind == "bridge" {
 		l.Kind = kindDummy
@@ -228,7 +228,7 @@ func (s standIn) Interface(name string) (Interface, error) {
 
 func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		node := standIn{&kernelNode{}}
+		node := bridgeAsDummy{&kernelNode{}}
 		err := node.AddDummy("probe")
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			t.Skip("this machine's kernel has no bridges to stand in for dummy links:", err)
@@ -245,7 +245,7 @@ func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 		if err := node.DeleteInterface("probe"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("deleting it twice: %v, want ErrNotFound", err)
 		}
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
 		s := newSetup(t, dualStack(), node)
 		apply(t, s)
@@ -295,7 +295,7 @@ func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 
 func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		run(t, "ip", "link", "add", "veth0", "type", "veth", "peer", "name", "veth1")
 		run(t, "ip", "addr", "add", "169.254.20.10/16", "dev", "veth0")
 		before := dump(t)

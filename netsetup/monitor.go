@@ -17,95 +17,89 @@ import (
 )
 
 const (
-	// ownTable is the table of the nftables filter, of which everything is ours.
+	// ownTable is the table of nftBackend, in which everything is ours.
 	ownTable = "nodens"
 
-	// minSignalInterval is the least time between two signals. A re-check takes some tens of
-	// milliseconds; at half of it a program that changes things all the time would keep
-	// a core busy, and twice as much is time in which a node may be without DNS.
+	// minSignalInterval is the minimum time between two signals. A re-check takes some tens of
+	// milliseconds, and until then the node may be without DNS.
 	minSignalInterval = 100 * time.Millisecond
 
-	// maxSignalInterval is what the pause grows to, twice as long each time, while what we
-	// put back is taken away at once, as by another program that wants it gone. Longer
-	// would be no better than the interval of re-checks; half as much would still spend
-	// a tenth of a core on a quarrel that only people can end.
+	// maxSignalInterval is the limit to which the interval doubles while another program removes
+	// at once what a re-check restores.
 	maxSignalInterval = 1600 * time.Millisecond
 
-	// reopenDelay is how long to wait before a socket that broke is opened again. It
-	// breaks hardly ever, and the interval's re-check goes on meanwhile.
+	// reopenDelay is the time before a failed socket is opened again. Periodic re-checks
+	// continue meanwhile.
 	reopenDelay = time.Second
 
-	// receiveQueue is how many bytes of events the kernel may hold for us: a firewall of
-	// some thousand rules that is replaced while no reader runs. With half of it large
-	// ones cost a re-check for nothing; what is lost costs no more than that either.
+	// receiveQueue is the size of the socket's receive buffer in bytes, enough for replacing a
+	// firewall of some thousand rules. A lost message causes a re-check.
 	receiveQueue = 1 << 20
 
-	// maxMessage is the largest run of messages read at once: the kernel writes 8 KiB
-	// for nf_tables, and for a link with many virtual functions up to 32 KiB.
+	// maxMessage is the size of the largest datagram: 8 KiB for nf_tables, and up to 32 KiB for
+	// an interface with many virtual functions.
 	maxMessage = 32 << 10
 )
 
-// watchSpec is what watchEvents looks out for. It is not changed while it is in use.
+// watchSpec names what watchRemovals watches. It is immutable.
 type watchSpec struct {
-	// iface is the name of the link; "" for none.
+	// iface is the name of an interface; "": none.
 	iface string
-	// addrs are the addresses on whatever link, of both families.
+	// addrs are addresses on any interface, of both families.
 	addrs []netip.Addr
-	// rules: what this package has in nf_tables counts, which is also where iptables-nft
-	// keeps its rules.
+	// rules: watch our rules in nf_tables, which include those of iptables-nft.
 	rules bool
 }
 
-// monitorSource is one kind of netlink socket.
+// monitorSource is a subscription to multicast groups of netlink.
 type monitorSource struct {
 	protocol int
 	groups   uint32
-	// isRemoval says whether a message, without its header, tells of a loss.
+	// isRemoval reports whether a message, without its header, reports a removal.
 	isRemoval func(of watchSpec, kind uint16, body []byte) bool
 }
 
-// watchRemovals tells of every moment at which something of interest may have been taken
-// away, by sending on the channel it returns: what was lost before is seen by whoever looks
-// after receiving. At most one signal waits, and there are at least 100 ms between two,
-// more if they go on. Events that the kernel had no room for count as a loss; so does a
-// time in which it could not be asked. Without permission, or without nf_tables, and for
-// rules of iptables-legacy, there are no signals.
+// watchRemovals returns a channel that receives a value when something in spec may have been removed.
+// The receiver then checks everything. At most one value waits, and there are at least 100 ms between
+// two, up to 1.6 s if they continue. Messages that the kernel dropped count as removals, and so does
+// the time while a socket is reopened. There are no values without permission, without nf_tables, and
+// for the rules of iptables-legacy.
 //
-// It never blocks. When ctx is done the channel is closed; nothing runs on then.
-func watchRemovals(ctx context.Context, of watchSpec) <-chan struct{} {
+// It does not block. The channel is closed when ctx is done and all goroutines have ended.
+func watchRemovals(ctx context.Context, spec watchSpec) <-chan struct{} {
 	sources := []monitorSource{{unix.NETLINK_ROUTE,
 		unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval}}
-	if of.rules {
+	if spec.rules {
 		sources = append(sources, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval})
 	}
-	return monitor(ctx, of, sources)
+	return monitor(ctx, spec, sources)
 }
 
-// monitor is watchEvents for certain sources.
-func monitor(ctx context.Context, of watchSpec, sources []monitorSource) <-chan struct{} {
-	losses := make(chan struct{}, 1)
+// monitor is watchRemovals for the given sources.
+func monitor(ctx context.Context, spec watchSpec, sources []monitorSource) <-chan struct{} {
+	removals := make(chan struct{}, 1)
 	signals := make(chan struct{}, 1)
 	var readers sync.WaitGroup
 	for _, s := range sources {
-		// Opened here, so that what is lost after our return is noticed.
+		// Opened here, so that removals after the return are noticed.
 		socket, err := s.open()
-		readers.Go(func() { s.monitor(ctx, socket, err, of, losses) })
+		readers.Go(func() { s.monitor(ctx, socket, err, spec, removals) })
 	}
 	go func() {
-		debounce(ctx, losses, signals)
+		debounce(ctx, removals, signals)
 		readers.Wait()
 		close(signals)
 	}()
 	return signals
 }
 
-// open subscribes. The file is not inherited by programs started later.
+// open subscribes. Child processes do not inherit the file.
 func (s monitorSource) open() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, s.protocol)
 	if err != nil {
 		return nil, err
 	}
-	// Without the permission to force it the usual size does.
+	// Without permission the default size is enough.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveQueue)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: s.groups}); err != nil {
 		_ = unix.Close(fd)
@@ -114,12 +108,12 @@ func (s monitorSource) open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// monitor reads from a socket, and from those that come after it, until ctx is done.
-func (s monitorSource) monitor(ctx context.Context, socket *os.File, err error, of watchSpec, losses chan<- struct{}) {
+// monitor reads from a socket, and reopens it after an error, until ctx is done.
+func (s monitorSource) monitor(ctx context.Context, socket *os.File, err error, spec watchSpec, removals chan<- struct{}) {
 	buffer := make([]byte, maxMessage)
 	for ctx.Err() == nil {
 		if err == nil {
-			s.readMessages(ctx, socket, buffer, of, losses)
+			s.readMessages(ctx, socket, buffer, spec, removals)
 		}
 		select {
 		case <-ctx.Done():
@@ -127,7 +121,7 @@ func (s monitorSource) monitor(ctx context.Context, socket *os.File, err error, 
 		case <-time.After(reopenDelay):
 		}
 		if socket, err = s.open(); err == nil {
-			notify(losses) // nobody looked until now
+			notify(removals) // of the time without a socket
 		}
 	}
 	if err == nil {
@@ -135,8 +129,8 @@ func (s monitorSource) monitor(ctx context.Context, socket *os.File, err error, 
 	}
 }
 
-// readMessages reads until the socket breaks or ctx is done, and closes the socket.
-func (s monitorSource) readMessages(ctx context.Context, socket *os.File, buffer []byte, of watchSpec, losses chan<- struct{}) {
+// readMessages reads until the socket fails or ctx is done, and closes the socket.
+func (s monitorSource) readMessages(ctx context.Context, socket *os.File, buffer []byte, spec watchSpec, removals chan<- struct{}) {
 	defer socket.Close()
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -148,21 +142,21 @@ func (s monitorSource) readMessages(ctx context.Context, socket *os.File, buffer
 		n, whole, err := receiveMessages(raw, buffer)
 		switch {
 		case errors.Is(err, unix.ENOBUFS), err == nil && !whole:
-			notify(losses)
+			notify(removals)
 			continue
 		case err != nil:
 			return
 		}
 		for kind, body := range eachMessage(buffer[:n]) {
-			if s.isRemoval(of, kind, body) {
-				notify(losses)
+			if s.isRemoval(spec, kind, body) {
+				notify(removals)
 				break
 			}
 		}
 	}
 }
 
-// receiveMessages waits for a datagram. whole is false for one that the buffer was too small for.
+// receiveMessages waits for a datagram. whole is false if the buffer was too small.
 func receiveMessages(raw interface {
 	Read(f func(fd uintptr) (done bool)) error
 }, buffer []byte) (n int, whole bool, err error) {
@@ -180,16 +174,16 @@ func receiveMessages(raw interface {
 	return n, flags&unix.MSG_TRUNC == 0, err
 }
 
-// debounce passes losses on, with a pause after each; what comes in a pause is passed on
-// at its end. It returns when ctx is done.
-func debounce(ctx context.Context, losses <-chan struct{}, signals chan<- struct{}) {
+// debounce forwards removals with a pause after each; removals during a pause are forwarded at its end.
+// It returns when ctx is done.
+func debounce(ctx context.Context, removals <-chan struct{}, signals chan<- struct{}) {
 	pause := minSignalInterval
 	for {
 		quiet := time.Now()
 		select {
 		case <-ctx.Done():
 			return
-		case <-losses:
+		case <-removals:
 		}
 		if time.Since(quiet) < pause {
 			pause = min(2*pause, maxSignalInterval)
@@ -205,7 +199,7 @@ func debounce(ctx context.Context, losses <-chan struct{}, signals chan<- struct
 	}
 }
 
-// notify sends unless a signal waits already.
+// notify sends unless a value is waiting.
 func notify(to chan<- struct{}) {
 	select {
 	case to <- struct{}{}:
@@ -213,8 +207,8 @@ func notify(to chan<- struct{}) {
 	}
 }
 
-// eachMessage walks over a run of netlink messages: type, and what comes behind the header.
-// It ends at the first that makes no sense.
+// eachMessage yields the type and the body of each netlink message in b. It stops at a malformed
+// one.
 func eachMessage(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.NLMSG_HDRLEN {
@@ -230,8 +224,8 @@ func eachMessage(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// attrValue returns the value of the first attribute of a kind in b, which begins after
-// skip bytes; nil if there is none. The value is part of b.
+// attrValue returns the value of the first attribute of a kind in b, after skip bytes; nil if there is
+// none. The value is a slice of b.
 func attrValue(b []byte, skip int, kind uint16) []byte {
 	const header, flags = 4, unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
 	for b = b[min(skip, len(b)):]; len(b) >= header; {
@@ -249,51 +243,52 @@ func attrValue(b []byte, skip int, kind uint16) []byte {
 
 func nlAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// attrName returns the text of an attribute, which ends with a zero.
+// attrName returns the value of a zero-terminated attribute.
 func attrName(b []byte, skip int, kind uint16) string {
 	return string(bytes.TrimRight(attrValue(b, skip, kind), "\x00"))
 }
 
-// isInterfaceRemoval: the link is gone or down, an address is gone from some link.
-func isInterfaceRemoval(of watchSpec, kind uint16, body []byte) bool {
+// isInterfaceRemoval reports whether the interface was deleted or is down, or an address was deleted
+// from any interface.
+func isInterfaceRemoval(spec watchSpec, kind uint16, body []byte) bool {
 	switch kind {
 	case unix.RTM_DELLINK, unix.RTM_NEWLINK:
-		// Of the family of bridges come messages about ports of one.
-		if len(body) < unix.SizeofIfInfomsg || body[0] != unix.AF_UNSPEC || of.iface == "" ||
-			attrName(body, unix.SizeofIfInfomsg, unix.IFLA_IFNAME) != of.iface {
+		// Messages of family AF_BRIDGE are about bridge ports.
+		if len(body) < unix.SizeofIfInfomsg || body[0] != unix.AF_UNSPEC || spec.iface == "" ||
+			attrName(body, unix.SizeofIfInfomsg, unix.IFLA_IFNAME) != spec.iface {
 			return false
 		}
 		up := nl.NativeEndian().Uint32(body[8:])&unix.IFF_UP != 0
 		return kind == unix.RTM_DELLINK || !up
 	case unix.RTM_DELADDR:
 		value := attrValue(body, unix.SizeofIfAddrmsg, unix.IFA_LOCAL)
-		if value == nil { // IPv6 has no other
+		if value == nil { // IPv6
 			value = attrValue(body, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS)
 		}
 		addr, ok := netip.AddrFromSlice(value)
-		return ok && slices.Contains(of.addrs, addr)
+		return ok && slices.Contains(spec.addrs, addr)
 	}
 	return false
 }
 
-// isRuleRemoval: a table, a chain or a rule of ours is gone; or a chain that sees what comes
-// in for this node is new or has another policy, which may keep queries from us.
+// isRuleRemoval reports whether a table, chain or rule of ours was deleted, or an input chain was added
+// or changed, which may drop queries.
 func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
 	const head = nl.SizeofNfgenmsg
 	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return false
 	}
 	kind = canonicalDeletion(kind & 0xff)
-	switch attrName(body, head, unix.NFTA_TABLE_NAME) { // has this number in all messages
-	case ownTable: // kinds come in threes: making, asking for, deleting
+	switch attrName(body, head, unix.NFTA_TABLE_NAME) { // the same number in all messages
+	case ownTable: // message types come in threes: add, get, delete
 		return kind <= unix.NFT_MSG_DELSETELEM && kind%3 == unix.NFT_MSG_DELTABLE
 	case "kube-proxy":
-		return false // it changes all the time, and has names in it that may be any text
+		return false // changes often, and contains names of Services
 	}
 	switch kind {
 	case unix.NFT_MSG_DELCHAIN:
 		return mentionsOurs(attrValue(body, head, unix.NFTA_CHAIN_NAME))
-	case unix.NFT_MSG_DELRULE: // kube-proxy's way in iptables, too
+	case unix.NFT_MSG_DELRULE: // kube-proxy with iptables-nft, too
 		return !strings.HasPrefix(attrName(body, head, unix.NFTA_RULE_CHAIN), "KUBE-") && mentionsOurs(body)
 	case unix.NFT_MSG_NEWCHAIN:
 		hook := attrValue(attrValue(body, head, unix.NFTA_CHAIN_HOOK), 0, unix.NFTA_HOOK_HOOKNUM)
@@ -302,8 +297,8 @@ func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
 	return false
 }
 
-// canonicalDeletion makes one of the two kinds of deletions that there are: Linux 6.3 has some in
-// which it is no error if there is nothing, and announces them under their own numbers.
+// canonicalDeletion maps the deletions of Linux 6.3 that ignore missing objects (NFT_MSG_DESTROY...) to
+// the older message types.
 func canonicalDeletion(kind uint16) uint16 {
 	const first, last = 26, 30 // table, chain, rule, set, element
 	if kind < first || kind > last {
@@ -312,8 +307,8 @@ func canonicalDeletion(kind uint16) uint16 {
 	return (kind-first)*3 + unix.NFT_MSG_DELTABLE
 }
 
-// mentionsOurs reports whether a rule or chain in a table of others is ours. Each of them has one
-// of two texts in its comment, in the name of its chain, or of the chain it leads to.
+// mentionsOurs reports whether a rule or chain in a foreign table is ours: our texts are in its comment,
+// in its chain's name, or in the name of its target.
 func mentionsOurs(b []byte) bool {
 	return bytes.Contains(b, []byte("nodens: DNS")) || bytes.Contains(b, []byte("NODENS-"))
 }

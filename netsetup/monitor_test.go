@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watched is what the tests of events look out for.
-func watched() watchSpec {
+// testWatchSpec is what the tests of events look out for.
+func testWatchSpec() watchSpec {
 	return watchSpec{
 		iface: DefaultInterfaceName,
 		addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
@@ -27,10 +27,10 @@ func watched() watchSpec {
 	}
 }
 
-// stage makes the link, the addresses and the rules that may be lost.
-func stage(t *testing.T) {
+// setUpMonitored makes the link, the addresses and the rules that may be lost.
+func setUpMonitored(t *testing.T) {
 	t.Helper()
-	shell(t, `ip link set lo up
+	runLines(t, `ip link set lo up
 		ip link add nodelocaldns type veth peer name peer
 		ip link set nodelocaldns up
 		ip addr add 169.254.20.10/32 dev nodelocaldns
@@ -53,8 +53,8 @@ func stage(t *testing.T) {
 		nft add rule inet fw in tcp dport 22 accept`)
 }
 
-// shell runs lines as a script that ends with the first failure.
-func shell(t *testing.T, lines string) {
+// runLines runs lines as a script that ends with the first failure.
+func runLines(t *testing.T, lines string) {
 	t.Helper()
 	run(t, "sh", "-ec", lines)
 }
@@ -64,9 +64,9 @@ func isLegacy(t *testing.T) bool {
 	return strings.Contains(run(t, "iptables", "--version"), "legacy")
 }
 
-func TestEventsOfLosses(t *testing.T) {
+func TestMonitorRemovals(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		stage(t)
+		setUpMonitored(t)
 		for _, loss := range []string{
 			"ip addr del 169.254.20.10/32 dev lo",
 			"ip -6 addr del fd00:20::10/128 dev nodelocaldns",
@@ -88,8 +88,8 @@ func TestEventsOfLosses(t *testing.T) {
 				continue
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			signals := watchRemovals(ctx, watched())
-			shell(t, loss)
+			signals := watchRemovals(ctx, testWatchSpec())
+			runLines(t, loss)
 			if _, open := <-signals; !open {
 				t.Fatal("closed")
 			}
@@ -101,11 +101,11 @@ func TestEventsOfLosses(t *testing.T) {
 	})
 }
 
-// TestEventsOfOthers changes much that is none of our business, and then, as the end,
+// TestMonitorIgnoresForeignChanges changes much that is none of our business, and then, as the end,
 // something that is: no message before that is taken for a loss.
-func TestEventsOfOthers(t *testing.T) {
+func TestMonitorIgnoresForeignChanges(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		stage(t)
+		setUpMonitored(t)
 		var churn strings.Builder
 		churn.WriteString("add table ip kube-proxy\nadd chain ip kube-proxy svc\nadd table ip foreign\nadd chain ip foreign KUBE-SVC\n")
 		for i := range 250 {
@@ -113,13 +113,13 @@ func TestEventsOfOthers(t *testing.T) {
 			fmt.Fprintf(&churn, "add rule ip foreign KUBE-SVC udp dport %d accept comment \"kube-system/nodens: DNS\"\n", i)
 		}
 		churn.WriteString("flush chain ip kube-proxy svc\nflush chain ip foreign KUBE-SVC\ndelete table ip kube-proxy\n")
-		quiet(t, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval}, "nodens\x00", 1000, func() {
+		wantNoSignal(t, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval}, "nodens\x00", 1000, func() {
 			nft := exec.Command("nft", "-f", "-")
 			nft.Stdin = strings.NewReader(churn.String())
 			if out, err := nft.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			shell(t, `iptables -w -D OUTPUT -t raw -p udp --dport 4789 -j NOTRACK
+			runLines(t, `iptables -w -D OUTPUT -t raw -p udp --dport 4789 -j NOTRACK
 				iptables -w -A INPUT -p tcp --dport 22 -j DROP
 				iptables -w -D INPUT -p tcp --dport 22 -j DROP
 				iptables -w -t nat -N KUBE-SERVICES
@@ -130,8 +130,8 @@ func TestEventsOfOthers(t *testing.T) {
 				nft delete table inet nodens`)
 		})
 		source := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval}
-		quiet(t, source, "\xa9\xfe\x14\x0a", 10, func() {
-			shell(t, `ip addr del 192.0.2.1/32 dev other
+		wantNoSignal(t, source, "\xa9\xfe\x14\x0a", 10, func() {
+			runLines(t, `ip addr del 192.0.2.1/32 dev other
 				ip addr add 169.254.20.11/32 dev nodelocaldns
 				ip addr del 169.254.20.11/32 dev nodelocaldns
 				ip link set nodelocaldns master other
@@ -144,9 +144,9 @@ func TestEventsOfOthers(t *testing.T) {
 	})
 }
 
-// quiet runs others, which ends with a loss whose messages have end in them, and fails the
+// wantNoSignal runs others, which ends with a loss whose messages have end in them, and fails the
 // test if any other message is taken for a loss, or if there were too few.
-func quiet(t *testing.T, s monitorSource, end string, atLeast int, others func()) {
+func wantNoSignal(t *testing.T, s monitorSource, end string, atLeast int, others func()) {
 	t.Helper()
 	socket, err := s.open()
 	if err != nil {
@@ -168,7 +168,7 @@ func quiet(t *testing.T, s monitorSource, end string, atLeast int, others func()
 	found, ended := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.readMessages(ctx, socket, make([]byte, maxMessage), watched(), found)
+		s.readMessages(ctx, socket, make([]byte, maxMessage), testWatchSpec(), found)
 	}()
 	<-found
 	cancel()
@@ -181,10 +181,10 @@ func quiet(t *testing.T, s monitorSource, end string, atLeast int, others func()
 	}
 }
 
-// TestEventsOverrun has the kernel throw events away.
-func TestEventsOverrun(t *testing.T) {
+// TestMonitorDroppedMessages has the kernel throw events away.
+func TestMonitorDroppedMessages(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		shell(t, "ip link set lo up")
+		runLines(t, "ip link set lo up")
 		s := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, isInterfaceRemoval}
 		socket, err := s.open()
 		if err != nil {
@@ -199,13 +199,13 @@ func TestEventsOverrun(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		shell(t, "for i in $(seq 20); do ip addr add 192.0.2.$i/32 dev lo; done")
+		runLines(t, "for i in $(seq 20); do ip addr add 192.0.2.$i/32 dev lo; done")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		losses, ended := make(chan struct{}, 1), make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.readMessages(ctx, socket, make([]byte, maxMessage), watched(), losses)
+			s.readMessages(ctx, socket, make([]byte, maxMessage), testWatchSpec(), losses)
 		}()
 		<-losses
 		cancel()
@@ -213,11 +213,11 @@ func TestEventsOverrun(t *testing.T) {
 	})
 }
 
-// TestEventsAfterBreak has the socket break: it is opened again, and whatever may have
+// TestMonitorReopensSocket has the socket break: it is opened again, and whatever may have
 // been missed is a loss.
-func TestEventsAfterBreak(t *testing.T) {
+func TestMonitorReopensSocket(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		stage(t)
+		setUpMonitored(t)
 		s := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, isInterfaceRemoval}
 		socket, err := s.open()
 		if err != nil {
@@ -227,19 +227,19 @@ func TestEventsAfterBreak(t *testing.T) {
 		losses, ended := make(chan struct{}, 1), make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.monitor(ctx, socket, nil, watched(), losses)
+			s.monitor(ctx, socket, nil, testWatchSpec(), losses)
 		}()
 		socket.Close()
 		<-losses
-		shell(t, "ip addr del 169.254.20.10/32 dev lo")
+		runLines(t, "ip addr del 169.254.20.10/32 dev lo")
 		<-losses
 		cancel()
 		<-ended
 	})
 }
 
-// TestEventsEnd looks for what is left when the context is done: no goroutine, no socket.
-func TestEventsEnd(t *testing.T) {
+// TestMonitorEndsWithContext looks for what is left when the context is done: no goroutine, no socket.
+func TestMonitorEndsWithContext(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		socket, err := monitorSource{protocol: unix.NETLINK_ROUTE}.open() // opens Go's poller, too
 		if err != nil {
@@ -248,7 +248,7 @@ func TestEventsEnd(t *testing.T) {
 		socket.Close()
 		before := openFiles(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		signals := watchRemovals(ctx, watched())
+		signals := watchRemovals(ctx, testWatchSpec())
 		if now := openFiles(t); now != before+2 {
 			t.Fatalf("%d file descriptors before, %d now", before, now)
 		}
@@ -271,11 +271,11 @@ func TestEventsEnd(t *testing.T) {
 	})
 }
 
-// TestEventsRepair takes away what a Setup has made: it is put back long before the
+// TestMonitorTriggersRepair takes away what a Setup has made: it is put back long before the
 // interval ends.
-func TestEventsRepair(t *testing.T) {
+func TestMonitorTriggersRepair(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		losses := map[Netfilter][]string{
 			NetfilterIptables: {"ip addr del 169.254.20.10/32 dev lo", "iptables -w -t raw -F OUTPUT", "ip6tables -w -F"},
 			NetfilterNftables: {"ip addr del fd00::a/128 dev lo", "nft flush ruleset", "nft delete table inet nodens"},
@@ -288,19 +288,19 @@ func TestEventsRepair(t *testing.T) {
 			c.Netfilter, c.Interval, c.SetupInterface = filter, 24*time.Hour, true
 			s := newSetup(t, c, withoutDummy{&kernelNode{}})
 			apply(t, s)
-			before := subscriptions(t)
+			before := netlinkGroups(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
 				s.Run(ctx)
 			}()
-			for subscriptions(t) < before+2 { // until Run watches
+			for netlinkGroups(t) < before+2 { // until Run watches
 				time.Sleep(time.Millisecond)
 			}
 			for _, command := range commands {
 				before := s.Stats().Repairs
-				shell(t, command)
+				runLines(t, command)
 				for s.Stats().Repairs == before {
 					time.Sleep(time.Millisecond)
 				}
@@ -319,8 +319,8 @@ type withoutDummy struct{ *kernelNode }
 
 func (withoutDummy) AddDummy(string) error { return ErrNoDummy }
 
-// subscriptions counts the netlink sockets of the namespace that are in groups.
-func subscriptions(t *testing.T) (n int) {
+// netlinkGroups counts the netlink sockets of the namespace that are in groups.
+func netlinkGroups(t *testing.T) (n int) {
 	t.Helper()
 	for _, line := range strings.Split(run(t, "cat", "/proc/self/net/netlink"), "\n") {
 		const groups = 3 // the column
@@ -341,8 +341,8 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// TestEventsSpaced has losses come alone, in bursts and without an end.
-func TestEventsSpaced(t *testing.T) {
+// TestDebounce has losses come alone, in bursts and without an end.
+func TestDebounce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		losses, signals := make(chan struct{}, 1), make(chan struct{}, 1)
@@ -384,8 +384,8 @@ func TestEventsSpaced(t *testing.T) {
 	})
 }
 
-// FuzzEvents has any bytes come as messages: none may break the reader.
-func FuzzEvents(f *testing.F) {
+// FuzzMonitorMessages has any bytes come as messages: none may break the reader.
+func FuzzMonitorMessages(f *testing.F) {
 	f.Add(batchMessage(unix.NFT_MSG_DELRULE, 0, attrText(unix.NFTA_RULE_TABLE, "raw"), attrText(unix.NFTA_RULE_CHAIN, "NODENS-OUTPUT")))
 	f.Add(batchMessage(unix.NFT_MSG_NEWCHAIN, 0, attrNest(unix.NFTA_CHAIN_HOOK, attrNumber(unix.NFTA_HOOK_HOOKNUM, 1))))
 	f.Add(batchMark(unix.RTM_DELADDR))
@@ -396,8 +396,8 @@ func FuzzEvents(f *testing.F) {
 			if rest -= unix.NLMSG_HDRLEN + len(body); rest < 0 {
 				t.Fatal("more messages than bytes")
 			}
-			isInterfaceRemoval(watched(), kind, body)
-			isRuleRemoval(watched(), kind, body)
+			isInterfaceRemoval(testWatchSpec(), kind, body)
+			isRuleRemoval(testWatchSpec(), kind, body)
 		}
 	})
 }

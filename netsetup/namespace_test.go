@@ -18,8 +18,8 @@ import (
 // its own.
 const namespaceEnv = "NODENS_TEST_NETSETUP_NAMESPACE"
 
-// backends are the two builds of iptables that nodes have.
-var backends = []struct{ name, program string }{
+// iptablesModes are the two builds of iptables that nodes have.
+var iptablesModes = []struct{ name, program string }{
 	{"nft", "xtables-nft-multi"},
 	{"legacy", "xtables-legacy-multi"},
 }
@@ -38,13 +38,13 @@ func inNamespace(t *testing.T, body func(t *testing.T)) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make a network namespace")
 	}
-	for _, program := range append(links(), "ip") {
+	for _, program := range append(iptablesNames(), "ip") {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skip("needs the programs of iptables and iproute2:", err)
 		}
 	}
 	t.Parallel()
-	for _, b := range backends {
+	for _, b := range iptablesModes {
 		t.Run(b.name, func(t *testing.T) {
 			program, err := exec.LookPath(b.program)
 			if err != nil {
@@ -55,8 +55,8 @@ func inNamespace(t *testing.T, body func(t *testing.T)) {
 	}
 }
 
-// links are the names by which a build of iptables is called.
-func links() []string {
+// iptablesNames are the names by which a build of iptables is called.
+func iptablesNames() []string {
 	return []string{"iptables", "ip6tables", "iptables-save", "ip6tables-save", "iptables-restore", "ip6tables-restore"}
 }
 
@@ -64,21 +64,21 @@ func links() []string {
 // iptables and its relatives are program.
 func runChild(t *testing.T, program string) {
 	dir := t.TempDir()
-	for _, name := range links() {
+	for _, name := range iptablesNames() {
 		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apart(t, namespaceEnv+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "XTABLES_LOCKFILE="+filepath.Join(dir, "lock"))
+	rerunInNetns(t, namespaceEnv+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "XTABLES_LOCKFILE="+filepath.Join(dir, "lock"))
 }
 
 // childLimit ends a child that hangs. The longest takes some seconds on a machine that
 // does nothing else.
 const childLimit = 8 * time.Minute
 
-// apart runs the test t is part of, alone, in a new process and namespace with these
+// rerunInNetns runs the test t is part of, alone, in a new process and namespace with these
 // variables set, and fails or skips t as that test does.
-func apart(t *testing.T, env ...string) {
+func rerunInNetns(t *testing.T, env ...string) {
 	t.Helper()
 	rerun(t, syscall.CLONE_NEWNET, env...)
 }
@@ -121,9 +121,9 @@ func run(t *testing.T, words ...string) string {
 	return string(out)
 }
 
-// volatile is what two dumps of an unchanged node differ in: the times in
+// changingOutput is what two dumps of an unchanged node differ in: the times in
 // iptables-save's comments and the packet counters of the chains.
-var volatile = regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]$`)
+var changingOutput = regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]$`)
 
 // dump returns the namespace's links, addresses and rules.
 func dump(t *testing.T) string {
@@ -133,12 +133,12 @@ func dump(t *testing.T) string {
 
 func dumpRules(t *testing.T, f Family) string {
 	t.Helper()
-	return volatile.ReplaceAllString(run(t, f.String()+"-save"), "")
+	return changingOutput.ReplaceAllString(run(t, f.String()+"-save"), "")
 }
 
-// furnish gives the namespace what a node has: lo up, rules and addresses of
+// addForeignObjects gives the namespace what a node has: lo up, rules and addresses of
 // others, so that every table and chain exists already.
-func furnish(t *testing.T) {
+func addForeignObjects(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "link", "set", "lo", "up")
 	run(t, "ip", "addr", "add", "192.0.2.7/32", "dev", "lo")

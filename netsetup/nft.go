@@ -10,32 +10,28 @@ import (
 )
 
 const (
-	// maxNftTries is how often a change is tried: chains are looked at first and changed
-	// then, and another program may change them in between. Once is not enough while a
-	// firewall reloads; what fails three times fails for another reason.
+	// maxNftTries is how often a change is tried, because another program, such as a firewall
+	// that reloads, may change the chains between listing and writing.
 	maxNftTries = 3
 
-	// kubeProxyTimeout is how long found may take. Listing the chains of a node with 25,000
-	// Services takes 0.15 s on an idle machine, and has taken 2 s on one with seven
-	// times the work it can do; a wrong answer makes rules that kube-proxy's may not
-	// agree with, so there is time to spare. Nodes start no faster with half of it.
+	// kubeProxyTimeout bounds hasKubeProxy. Listing the chains of a node with 25,000 Services
+	// takes 0.15 s on an idle machine and up to 2 s on a busy one. A wrong result selects a
+	// backend that conflicts with kube-proxy's.
 	kubeProxyTimeout = 10 * time.Second
 )
 
-// nftBackend is the filter that speaks nf_tables by the program nft. It has a table of its
-// own, which is replaced whole in one transaction: the kernel puts all of it in force at
-// one moment, so that no packet finds half of it. The same transaction puts an accept
-// rule into other tables' chains that would drop DNS (nftChain), as an accept of one
-// table is no word against another one's drop. Tables that iptables keeps are changed by
-// iptables (nftXtables).
+// nftBackend is the rule backend that uses the program nft. It replaces its own table in one
+// transaction, so that no packet finds half of it. The same transaction adds accept rules to foreign
+// chains that would drop DNS (nftChain), because an accept in one table does not override a drop in
+// another. Chains managed by iptables are changed by iptables (nftXtables).
 //
-// Whether all is as it should be is told by comparing what nft prints with what it
-// printed right after the last change, so that no version's way of printing matters. A
-// process that has changed nothing so far writes once, even if all is in place.
+// To check the rules it compares the output of nft with the output right after the last change, as
+// each version prints rules differently. A new process therefore writes once, even if everything is
+// in place.
 type nftBackend struct {
 	// programs are those of iptables, for the chains that it manages.
 	programs *programSet
-	// lastScript is the table that was last written, and written what the kernel held then.
+	// lastScript is the table as last written, and lastState what the kernel held then.
 	lastScript string
 	lastState  nftState
 }
@@ -44,19 +40,19 @@ type nftBackend struct {
 // programs. It touches nothing.
 func newNftBackend(programs *programSet) *nftBackend { return &nftBackend{programs: programs} }
 
-// name implements filter.
+// name implements ruleBackend.
 func (n *nftBackend) name() string { return "nftables" }
 
-// describe implements filter.
-func (n *nftBackend) describe(w desiredRules) string {
+// describe implements ruleBackend.
+func (n *nftBackend) describe(desired desiredRules) string {
 	const insert = "#   insert rule FAMILY TABLE CHAIN "
-	return "# at the head of other tables' chains that drop input, and likewise output:\n" +
-		insert + strings.Join(nftAccepts("inet", "input", w), "\n"+insert) +
-		"\n" + strings.TrimSuffix(nftTable(w), "\n")
+	return "# at the head of foreign chains that drop input, and likewise output:\n" +
+		insert + strings.Join(nftAccepts("inet", "input", desired), "\n"+insert) +
+		"\n" + strings.TrimSuffix(nftTable(desired), "\n")
 }
 
-// hasKubeProxy reports whether the node's kube-proxy uses nftables: whether a table of its name
-// is there. No nft, no right to ask: false. It may block for nftLook.
+// hasKubeProxy reports whether the node's kube-proxy uses nftables: whether its table exists. False if
+// nft fails. It may block for kubeProxyTimeout.
 func (n *nftBackend) hasKubeProxy() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), kubeProxyTimeout)
 	defer cancel()
@@ -72,10 +68,10 @@ func (n *nftBackend) hasKubeProxy() bool {
 	return false
 }
 
-// ensure implements filter.
-func (n *nftBackend) ensure(ctx context.Context, w desiredRules) (changed int, err error) {
+// ensure implements ruleBackend.
+func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
 	for range maxNftTries {
-		changed, err = n.ensureOnce(ctx, w)
+		changed, err = n.ensureOnce(ctx, desired)
 		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
 			return changed, err
 		}
@@ -83,21 +79,21 @@ func (n *nftBackend) ensure(ctx context.Context, w desiredRules) (changed int, e
 			break
 		}
 	}
-	return 0, n.diagnose(ctx, w, err)
+	return 0, n.diagnose(ctx, desired, err)
 }
 
-// ensureOnce looks once and changes what is to be changed.
-func (n *nftBackend) ensureOnce(ctx context.Context, w desiredRules) (changed int, err error) {
+// ensureOnce lists the rules, changes them if necessary, and lists them again.
+func (n *nftBackend) ensureOnce(ctx context.Context, desired desiredRules) (changed int, err error) {
 	before, err := readNftState(ctx, n.programs)
 	if err != nil {
 		return 0, err
 	}
-	text := nftTable(w)
+	text := nftTable(desired)
 	if text == n.lastScript && before.equal(n.lastState) {
 		return 0, nil
 	}
-	n.lastScript = "" // until all is done: what fails halfway is written again
-	if err := nftWrite(ctx, before, w); err != nil {
+	n.lastScript = "" // write again if this fails halfway
+	if err := nftWrite(ctx, before, desired); err != nil {
 		return 0, err
 	}
 	after, err := readNftState(ctx, n.programs)
@@ -105,25 +101,24 @@ func (n *nftBackend) ensureOnce(ctx context.Context, w desiredRules) (changed in
 		return 0, err
 	}
 	if after.own == "" {
-		return 0, errors.New("somebody removes table inet nodens as soon as it is made")
+		return 0, errors.New("another program deletes table inet nodens as soon as it is added")
 	}
-	if after.isComplete(w) { // else others are at work: the next check writes again
+	if after.isComplete(desired) { // else another program changes the chains: the next check writes again
 		n.lastScript, n.lastState = text, after
 	}
 	return before.countChanges(after), nil
 }
 
-// nftWrite replaces all that is ours, in the table and in chains of others. Accept rules
-// come first: an untracked packet matches none of a firewall's rules for established
-// connections.
-func nftWrite(ctx context.Context, before nftState, w desiredRules) error {
-	script := before.foreignScript(w) + nftTable(w)
+// nftWrite replaces our table and our rules in foreign chains. Accept rules come first: an untracked
+// packet does not match a firewall's rules for established connections.
+func nftWrite(ctx context.Context, before nftState, desired desiredRules) error {
+	script := before.foreignScript(desired) + nftTable(desired)
 	if len(before.xtables) > 0 {
-		// A transaction of its own; nothing is left behind if the other one is refused.
+		// iptables needs a transaction of its own: check the other one first.
 		if err := nftCheck(ctx, script); err != nil {
 			return err
 		}
-		if err := nftWriteXtables(ctx, before.xtables, w); err != nil {
+		if err := nftWriteXtables(ctx, before.xtables, desired); err != nil {
 			return err
 		}
 	}
@@ -131,31 +126,31 @@ func nftWrite(ctx context.Context, before nftState, w desiredRules) error {
 	return err
 }
 
-// diagnose finds out why nft has refused a change, by asking it to check parts of it.
-func (n *nftBackend) diagnose(ctx context.Context, w desiredRules, err error) error {
-	with := nftTable(w)
-	w.matchSocket = false
+// diagnose finds the reason for a refused change by having nft check parts of it.
+func (n *nftBackend) diagnose(ctx context.Context, desired desiredRules, err error) error {
+	with := nftTable(desired)
+	desired.matchSocket = false
 	switch refused := nftCheck(ctx, with); {
 	case refused == nil && errors.Is(err, fs.ErrPermission):
-		// Not wrapped: this process has the right that the cause seems to ask for.
-		return fmt.Errorf("another program keeps a table to itself that drops DNS; let that "+
-			"firewall accept port %d by its own means, or give -netfilter none: %s", w.dnsPort, err)
+		// Not wrapped: this process does have the permission.
+		return fmt.Errorf("another program owns a table that drops DNS; have that "+
+			"firewall accept port %d itself, or use -netfilter none: %s", desired.dnsPort, err)
 	case refused == nil, errors.Is(refused, fs.ErrPermission), errors.Is(refused, ErrLocked):
 		return err
-	case nftTable(w) != with && nftCheck(ctx, nftTable(w)) == nil && nftCheck(ctx, with) != nil:
+	case nftTable(desired) != with && nftCheck(ctx, nftTable(desired)) == nil && nftCheck(ctx, with) != nil:
 		return fmt.Errorf("%w: %w", ErrNoSocket, err)
 	}
 	return err
 }
 
-// nftCheck asks nft and the kernel whether they would take a script. Nothing changes.
+// nftCheck has nft and the kernel check a script without applying it.
 func nftCheck(ctx context.Context, script string) error {
 	_, err := execute(ctx, script, "nft", "-c", "-f", "-")
 	return err
 }
 
-// remove implements filter. The table goes first, by itself, as it takes no look at the
-// node: where time is short it is the accept rules that stay, which do nothing alone.
+// remove implements ruleBackend. It deletes the table first, which needs no listing: if time runs
+// out, only accept rules are left, which have no effect alone.
 func (n *nftBackend) remove(ctx context.Context) (removed int, err error) {
 	n.lastScript, n.lastState = "", nftState{}
 	_, err = execute(ctx, "", "nft", "delete", "table", "inet", "nodens")

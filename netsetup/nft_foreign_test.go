@@ -74,10 +74,10 @@ for t in iptables-legacy ip6tables-legacy; do
 done`, 2, 6},
 }
 
-// TestNftOthersThatDrop has DNS go through firewalls, and all of ours out of them again.
-func TestNftOthersThatDrop(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
-		l := newNftLab(t)
+// TestNftForeignChainsThatDrop has DNS go through firewalls, and all of ours out of them again.
+func TestNftForeignChainsThatDrop(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
+		l := newNftTestbed(t)
 		stop := l.listen(t)
 		defer stop()
 		for _, f := range nftFirewalls {
@@ -90,7 +90,7 @@ func TestNftOthersThatDrop(t *testing.T) {
 				}
 				before := sh(t, all)
 				n := newNftBackend(newProgramSet())
-				wantChanged(t, n, labWant(), 1+f.chains)
+				wantChanged(t, n, testRules(), 1+f.chains)
 				rules := sh(t, all)
 				if strings.Contains(f.script, "iptables") { // both list those of iptables
 					_, rules, _ = strings.Cut(rules, "-P ")
@@ -99,8 +99,8 @@ func TestNftOthersThatDrop(t *testing.T) {
 					t.Errorf("%d accept rules, want %d:\n%s", got, f.accepts, rules)
 				}
 				l.wantAnswers(t, l.pod, "local")
-				wantChanged(t, n, labWant(), 0)
-				wantChanged(t, newNftBackend(newProgramSet()), labWant(), 0) // another process
+				wantChanged(t, n, testRules(), 0)
+				wantChanged(t, newNftBackend(newProgramSet()), testRules(), 0) // another process
 				if got, err := newNftBackend(newProgramSet()).remove(t.Context()); err != nil || got != 1+f.accepts {
 					t.Errorf("remove = %d, %v; want %d", got, err, 1+f.accepts)
 				}
@@ -115,7 +115,7 @@ func TestNftOthersThatDrop(t *testing.T) {
 // TestNftReadableByIptables has no iptables of its own, but others on the node have one,
 // which has to read its table afterwards.
 func TestNftReadableByIptables(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		sh(t, "iptables-nft -P INPUT DROP; iptables-nft -A OUTPUT -j REJECT; ip6tables-nft -P INPUT DROP")
 		before := sh(t, "iptables-nft -S; ip6tables-nft -S")
 		path, nft := os.Getenv("PATH"), strings.TrimSpace(sh(t, "command -v nft"))
@@ -125,8 +125,8 @@ func TestNftReadableByIptables(t *testing.T) {
 		}
 		t.Setenv("PATH", only)
 		n := newNftBackend(newProgramSet())
-		wantChanged(t, n, labWant(), 4)
-		wantChanged(t, n, labWant(), 0)
+		wantChanged(t, n, testRules(), 4)
+		wantChanged(t, n, testRules(), 0)
 		t.Setenv("PATH", path)
 		after := sh(t, "iptables-nft -S; ip6tables-nft -S")
 		for _, rule := range []string{
@@ -152,18 +152,18 @@ func TestNftReadableByIptables(t *testing.T) {
 // TestNftLeavesServicesToKubeProxy has kube-proxy know another server than the diversion:
 // it is asked for what is a Service, also by the node's own processes.
 func TestNftLeavesServicesToKubeProxy(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
-		l := newNftLab(t)
+	inNftNamespace(t, func(t *testing.T) {
+		l := newNftTestbed(t)
 		sh(t, `nft '
 table ip kube-proxy {
 	chain services { ip daddr 10.96.0.10 meta l4proto { tcp, udp } th dport 53 dnat to 10.9.2.3:5353; }
 	chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
 	chain nat-output { type nat hook output priority -100; jump services; }
 }'`)
-		w := labWant()
+		w := testRules()
 		w.diversion = []netip.AddrPort{netip.MustParseAddrPort("10.9.2.2:53")}
 		wantChanged(t, newNftBackend(newProgramSet()), w, 1)
-		for _, from := range []*place{l.pod, nil} {
+		for _, from := range []*netnsThread{l.pod, nil} {
 			for to, want := range map[string]string{
 				"10.96.0.10:53":    "cluster 10.9.2.3:5353",
 				"169.254.20.10:53": "cluster 10.9.2.2:53",
@@ -180,10 +180,10 @@ table ip kube-proxy {
 	})
 }
 
-// TestNftBesideAReload has a firewall made anew all the time. A change that is lost to it
+// TestNftDuringFirewallReload has a firewall made anew all the time. A change that is lost to it
 // is no sign of a kernel that lacks something, and all is well in the end.
-func TestNftBesideAReload(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+func TestNftDuringFirewallReload(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		const reload = `nft '
 table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }
 delete table inet fw
@@ -205,16 +205,16 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 				busy = false
 			default:
 			}
-			if _, err := n.ensure(t.Context(), labWant()); errors.Is(err, ErrNoSocket) || errors.Is(err, fs.ErrPermission) {
+			if _, err := n.ensure(t.Context(), testRules()); errors.Is(err, ErrNoSocket) || errors.Is(err, fs.ErrPermission) {
 				t.Error(err)
 			}
 		}
-		if _, err := n.ensure(t.Context(), labWant()); err != nil {
+		if _, err := n.ensure(t.Context(), testRules()); err != nil {
 			t.Error(err)
 		}
 		if got := strings.Count(sh(t, "nft list table inet fw"), nftComment); got != 2 {
 			t.Errorf("%d accept rules, want 2", got)
 		}
-		wantChanged(t, n, labWant(), 0)
+		wantChanged(t, n, testRules(), 0)
 	})
 }

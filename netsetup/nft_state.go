@@ -13,34 +13,34 @@ import (
 	"strings"
 )
 
-// nftKubeProxy is the name of kube-proxy's tables, one in each family. Nobody else
-// changes them, and nothing in them drops DNS for an address that is local.
+// nftKubeProxy is the name of kube-proxy's tables, one in each family. They drop no DNS packets for a
+// local address.
 const nftKubeProxy = "kube-proxy"
 
-// nftState is what the kernel holds of ours, and the chains in which it might have to.
+// nftState is our table, and the foreign chains that have, or need, rules of ours.
 type nftState struct {
-	// own is our table as nft prints it; "" if there is none.
+	// own is our table as nft prints it; "": none.
 	own string
-	// chains are the base chains of others at the hooks input and output that drop, or
-	// that hold a rule of ours; xtables are those that iptables keeps.
+	// chains are the foreign base chains at the hooks input and output that drop packets or
+	// have a rule of ours; xtables are those managed by iptables.
 	chains  []nftChain
 	xtables []nftXtables
 }
 
-// nftChain is a chain of somebody else's.
+// nftChain is a foreign chain.
 type nftChain struct {
 	nftHook
 	drops bool
 	ours  []nftRule
 }
 
-// nftHook is a base chain as nft lists it.
+// nftHook is a base chain in the output of nft.
 type nftHook struct {
 	Family, Table, Name string
 	Type, Hook, Policy  string
 }
 
-// String is the place in nft's words.
+// String returns the chain in nft's syntax.
 func (p nftHook) String() string { return p.Family + " " + p.Table + " " + p.Name }
 
 // family is the address family of a chain in family ip or ip6.
@@ -51,14 +51,14 @@ func (p nftHook) family() Family {
 	return IPv4
 }
 
-// nftRule is a rule of ours. The handle is the kernel's, for deleting it.
+// nftRule is a rule of ours. The kernel's handle is needed to delete it.
 type nftRule struct {
 	handle int
 	text   string
 }
 
-// readNftState reads the state. Its cost grows with the number of chains, not of rules: the
-// chains of a node with 25,000 Services are listed in 0.15 s.
+// readNftState reads the state. Its cost grows with the number of chains, not of rules: listing the
+// chains of a node with 25,000 Services takes 0.15 s.
 func readNftState(ctx context.Context, programs *programSet) (nftState, error) {
 	var s nftState
 	own, err := execute(ctx, "", "nft", "-s", "list", "table", "inet", "nodens")
@@ -70,7 +70,7 @@ func readNftState(ctx context.Context, programs *programSet) (nftState, error) {
 	return s, err
 }
 
-// readForeign reads what is in others' chains.
+// readForeign reads the foreign chains.
 func (s *nftState) readForeign(ctx context.Context, programs *programSet) error {
 	places, err := nftListChains(ctx)
 	if err != nil {
@@ -122,11 +122,11 @@ func (s *nftState) addXtables(ctx context.Context, p nftHook, programs *programS
 	return err
 }
 
-// nftNamePattern are the names that can be said in nft's language. Others are made by programs
-// that speak netlink only; such chains are left alone.
+// nftNamePattern matches the names that nft can parse. Programs that use netlink can make others;
+// such chains are left alone.
 var nftNamePattern = regexp.MustCompile(`^[A-Za-z_][\w./\\-]*$`)
 
-// foreign reports whether p is a chain of somebody else's that sees DNS of this node.
+// foreign reports whether p is a foreign chain that DNS packets of this node pass.
 func (p nftHook) foreign() bool {
 	ours := p.Table == "nodens" || strings.HasPrefix(p.Table, "nodens-")
 	return !ours && p.Table != nftKubeProxy && p.Type == "filter" &&
@@ -144,7 +144,7 @@ func nftListChains(ctx context.Context) ([]nftHook, error) {
 	var places []nftHook
 	err = nftEachObject(out, func(key string, val json.RawMessage) error {
 		if key != "chain" || !bytes.Contains(val, []byte(`"hook"`)) {
-			return nil // most are the chains of kube-proxy's Services
+			return nil // most are the chains of Services
 		}
 		var p nftHook
 		if err := json.Unmarshal(val, &p); err != nil {
@@ -189,7 +189,7 @@ func nftReadChain(ctx context.Context, p nftHook) (nftChain, error) {
 	return c, err
 }
 
-// nftDropsAll reports whether a rule drops or rejects every packet that comes to it.
+// nftDropsAll reports whether a rule drops or rejects every packet.
 func nftDropsAll(expr []json.RawMessage) bool {
 	drops := false
 	for _, e := range expr {
@@ -203,20 +203,20 @@ func nftDropsAll(expr []json.RawMessage) bool {
 			case key == "drop", key == "reject", key == "xt" && nftRejects(val):
 				drops = true
 			default:
-				return false // a condition, or an end that is no drop
+				return false // a condition, or another verdict
 			}
 		}
 	}
 	return drops
 }
 
-// nftRejects reports whether an extension of iptables is its target REJECT.
+// nftRejects reports whether an iptables extension is the target REJECT.
 func nftRejects(xt json.RawMessage) bool {
 	var x struct{ Type, Name string }
 	return json.Unmarshal(xt, &x) == nil && x.Type == "target" && x.Name == "REJECT"
 }
 
-// nftEachObject calls f for every object that nft prints, with its kind.
+// nftEachObject calls f for every object in nft's JSON output, with its kind.
 func nftEachObject(out string, f func(key string, val json.RawMessage) error) error {
 	d := json.NewDecoder(strings.NewReader(out))
 	for {
@@ -226,21 +226,20 @@ func nftEachObject(out string, f func(key string, val json.RawMessage) error) er
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("reading what nft prints: %w", err)
+			return fmt.Errorf("parsing the output of nft: %w", err)
 		}
 		for _, object := range doc.Nftables {
 			for key, val := range object {
 				if err := f(key, val); err != nil {
-					return fmt.Errorf("reading what nft prints of a %s: %w", key, err)
+					return fmt.Errorf("parsing a %s in the output of nft: %w", key, err)
 				}
 			}
 		}
 	}
 }
 
-// foreignScript is the script that takes our rules out of the chains of others and puts those
-// for w in, one line for each.
-func (s nftState) foreignScript(w desiredRules) string {
+// foreignScript returns the script that replaces our rules in foreign chains, one line for each rule.
+func (s nftState) foreignScript(desired desiredRules) string {
 	var b strings.Builder
 	for _, c := range s.chains {
 		for _, r := range c.ours {
@@ -249,48 +248,47 @@ func (s nftState) foreignScript(w desiredRules) string {
 		if !c.drops {
 			continue
 		}
-		for _, rule := range nftAccepts(c.Family, c.Hook, w) {
+		for _, rule := range nftAccepts(c.Family, c.Hook, desired) {
 			fmt.Fprintf(&b, "insert rule %v %s\n", c.nftHook, rule)
 		}
 	}
 	return b.String()
 }
 
-// isComplete reports whether every chain that drops has the rules for w.
-func (s nftState) isComplete(w desiredRules) bool {
+// isComplete reports whether every chain that drops packets has the desired number of our rules.
+func (s nftState) isComplete(desired desiredRules) bool {
 	for _, c := range s.chains {
-		if c.drops && len(c.ours) != len(nftAccepts(c.Family, c.Hook, w)) {
+		if c.drops && len(c.ours) != len(nftAccepts(c.Family, c.Hook, desired)) {
 			return false
 		}
 	}
 	for _, c := range s.xtables {
-		if c.drops && len(c.ours) != strings.Count(c.accepts(w), "\n") {
+		if c.drops && len(c.ours) != strings.Count(c.accepts(desired), "\n") {
 			return false
 		}
 	}
 	return true
 }
 
-// parts is the state as text, by name, without what differs between two states that
-// do the same.
+// parts returns the state as text, by the name of the chain, without rule handles.
 func (s nftState) parts() map[string]string {
-	pieces := map[string]string{"": s.own}
+	parts := map[string]string{"": s.own}
 	for _, c := range s.chains {
 		text := fmt.Sprint("drops ", c.drops, "\n")
 		for _, r := range c.ours {
 			text += r.text + "\n"
 		}
-		pieces[c.String()] = text
+		parts[c.String()] = text
 	}
 	for _, c := range s.xtables {
-		pieces[c.program.name+" "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
+		parts[c.program.name+" "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
 	}
-	return pieces
+	return parts
 }
 
 func (s nftState) equal(o nftState) bool { return maps.Equal(s.parts(), o.parts()) }
 
-// countChanges is in how many pieces the states differ.
+// countChanges returns the number of parts that differ.
 func (s nftState) countChanges(o nftState) int {
 	a, b := s.parts(), o.parts()
 	names := slices.Collect(maps.Keys(a))

@@ -8,53 +8,48 @@ import (
 )
 
 const (
-	// nftOwn is the agent's table. There is one for both families: a rule of a family
-	// that the node does not have is never reached, and costs nothing.
+	// nftOwn is the agent's table, for both families.
 	nftOwn = "inet nodens"
 
-	// nftComment marks the agent's rules in chains of others.
+	// nftComment marks the agent's rules in foreign chains.
 	nftComment = "nodens: DNS"
 
-	// nftRaw is the priority before connection tracking (-200), where notrack has to
-	// stand. Fragments have been put together at -400.
+	// nftRaw is a priority before connection tracking (-200), as notrack requires, and after
+	// defragmentation (-400).
 	nftRaw = -300
 
-	// nftDNAT is the priority of the diversion: five after the one of kube-proxy's (and
-	// everybody's) destination NAT. Of all chains that translate a connection the first
-	// one counts. A ClusterIP is translated by kube-proxy then, which knows the
-	// endpoints of this moment, while those of an agent that has been dead for a day
-	// are a day old; what kube-proxy has no Service for comes here.
+	// nftDNAT is the priority of the diversion, after the usual one of destination NAT (-100).
+	// The first translation of a connection counts: kube-proxy translates a ClusterIP, because
+	// it knows the current endpoints, and our chain everything else.
 	nftDNAT = -95
 
 	// nftSNAT is the priority of source NAT.
 	nftSNAT = 100
 )
 
-// nftTable is the script that replaces the agent's table by the one for w, whatever is
-// there. It is a pure function; equal wants with addresses in another order give equal
-// texts.
+// nftTable returns the script that replaces the agent's table, if there is one. It is a pure function,
+// and independent of the order of addresses.
 //
-// The rules for queries that come in match by socket: `socket transparent 0` is true of
-// every socket at the packet's destination that is not transparent, and false if there
-// is none. `socket wildcard` is no way to say it: it is never true of the half-open
-// socket of a TCP handshake, so that the handshake's last packet would be tracked, found
-// invalid, and translated.
-func nftTable(w desiredRules) string {
+// The rules for incoming queries match by socket: `socket transparent 0` is true if a socket that is
+// not transparent listens at the packet's destination. `socket wildcard` does not work: it never
+// matches the half-open socket of a TCP handshake, whose last packet would be tracked, found invalid,
+// and translated.
+func nftTable(desired desiredRules) string {
 	var b strings.Builder
 	b.WriteString("add table " + nftOwn + "\ndelete table " + nftOwn + "\ntable " + nftOwn + " {\n")
-	families := nftFamilies(w)
+	families := nftFamilies(desired)
 	for _, f := range families {
-		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\telements = { %s }\n\t}\n", f.set, f.kind, nftList(f.locals))
+		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\telements = { %s }\n\t}\n", f.set, f.setType, nftList(f.addrs))
 	}
-	pass := nftReturnExternal(w)
+	pass := nftReturnExternal(desired)
 	if pass != nil {
-		fmt.Fprintf(&b, "\tset external {\n\t\ttype ifname\n\t\telements = { \"%s\" }\n\t}\n", strings.Join(w.external, `", "`))
+		fmt.Fprintf(&b, "\tset external {\n\t\ttype ifname\n\t\telements = { \"%s\" }\n\t}\n", strings.Join(desired.external, `", "`))
 	}
 	for _, c := range []nftBaseChain{
-		{"raw-prerouting", "filter", "prerouting", nftRaw, slices.Concat(nftDropExternal(w), pass), nftPrerouting(w)},
-		{"raw-output", "filter", "output", nftRaw, nil, nftOutput(w)},
-		{"nat-prerouting", "nat", "prerouting", nftDNAT, pass, nftDivert(w)},
-		{"nat-output", "nat", "output", nftDNAT, nil, nftDivert(w)},
+		{"raw-prerouting", "filter", "prerouting", nftRaw, slices.Concat(nftDropExternal(desired), pass), nftPrerouting(desired)},
+		{"raw-output", "filter", "output", nftRaw, nil, nftOutput(desired)},
+		{"nat-prerouting", "nat", "prerouting", nftDNAT, pass, nftDivert(desired)},
+		{"nat-output", "nat", "output", nftDNAT, nil, nftDivert(desired)},
 		{"nat-postrouting", "nat", "postrouting", nftSNAT, nil, nftMasquerade},
 	} {
 		b.WriteString(c.text(families))
@@ -63,49 +58,48 @@ func nftTable(w desiredRules) string {
 	return b.String()
 }
 
-// nftFamily is what differs between the rules of two families.
+// nftFamily has what differs between the rules of the two families.
 type nftFamily struct {
-	word      string // "ip", "ip6"
-	set, kind string
-	locals    []netip.Addr
-	diversion []netip.AddrPort
+	keyword      string // "ip", "ip6"
+	set, setType string
+	addrs        []netip.Addr
+	diversion    []netip.AddrPort
 }
 
-// nftFamilies are the families that w has local addresses of, everything in order and
-// once.
-func nftFamilies(w desiredRules) []nftFamily {
+// nftFamilies returns the families that have local addresses, with sorted addresses and servers.
+func nftFamilies(desired desiredRules) []nftFamily {
 	all := []nftFamily{
-		{word: "ip", set: "local4", kind: "ipv4_addr"},
-		{word: "ip6", set: "local6", kind: "ipv6_addr"},
+		{keyword: "ip", set: "local4", setType: "ipv4_addr"},
+		{keyword: "ip6", set: "local6", setType: "ipv6_addr"},
 	}
-	for _, a := range w.addrs {
+	for _, a := range desired.addrs {
 		f := &all[familyOf(a)]
-		f.locals = append(f.locals, a)
+		f.addrs = append(f.addrs, a)
 	}
-	for _, a := range w.diversion {
+	for _, a := range desired.diversion {
 		f := &all[familyOf(a.Addr())]
 		f.diversion = append(f.diversion, a)
 	}
 	for i := range all {
-		slices.SortFunc(all[i].locals, netip.Addr.Compare)
-		all[i].locals = slices.Compact(all[i].locals)
+		slices.SortFunc(all[i].addrs, netip.Addr.Compare)
+		all[i].addrs = slices.Compact(all[i].addrs)
 		slices.SortFunc(all[i].diversion, netip.AddrPort.Compare)
 		all[i].diversion = slices.Compact(all[i].diversion)
 	}
-	return slices.DeleteFunc(all, func(f nftFamily) bool { return len(f.locals) == 0 })
+	return slices.DeleteFunc(all, func(f nftFamily) bool { return len(f.addrs) == 0 })
 }
 
-// nftBaseChain is a base chain of the agent's table.
+// nftBaseChain is a base chain in the agent's table.
 type nftBaseChain struct {
 	name, kind, hook string
 	priority         int
-	// preamble are the rules before those for each family.
+	// preamble has the rules before those for each family.
 	preamble []string
 	rules    func(nftFamily) []string
 }
 
-// text is the chain with its rules; "" if there are none for any family, as a chain of
-// type nat turns connection tracking on for the node.
+// text returns the chain with its rules; "" if rules returns none, because even an empty chain of type
+// nat turns connection tracking on.
 func (c nftBaseChain) text(families []nftFamily) string {
 	var b strings.Builder
 	for _, f := range families {
@@ -124,68 +118,68 @@ func (c nftBaseChain) text(families []nftFamily) string {
 		c.name, c.kind, c.hook, c.priority, first+b.String())
 }
 
-// nftDropExternal drops what hosts outside of the node send to its link-local addresses. It counts
-// them, for people who look.
-func nftDropExternal(w desiredRules) (rules []string) {
-	if len(w.external) == 0 {
+// nftDropExternal returns rules that count and drop packets from external interfaces to link-local
+// addresses.
+func nftDropExternal(desired desiredRules) (rules []string) {
+	if len(desired.external) == 0 {
 		return nil
 	}
-	for _, f := range nftFamilies(w) {
-		if refused := linkLocalAddrs(f.locals); len(refused) > 0 {
-			rules = append(rules, fmt.Sprintf("iifname @external %s daddr { %s } counter drop", f.word, nftList(refused)))
+	for _, f := range nftFamilies(desired) {
+		if refused := linkLocalAddrs(f.addrs); len(refused) > 0 {
+			rules = append(rules, fmt.Sprintf("iifname @external %s daddr { %s } counter drop", f.keyword, nftList(refused)))
 		}
 	}
 	return rules
 }
 
-// nftReturnExternal keeps the rules behind it from what comes in by an external interface.
-func nftReturnExternal(w desiredRules) []string {
-	if len(w.external) == 0 {
+// nftReturnExternal returns the rule that exempts packets from external interfaces.
+func nftReturnExternal(desired desiredRules) []string {
+	if len(desired.external) == 0 {
 		return nil
 	}
 	return []string{"iifname @external return"}
 }
 
-// nftToAddrs matches DNS to the local addresses, nftFrom DNS from them.
+// nftToAddrs matches DNS packets to the local addresses, nftFromAddrs those from them.
 func nftToAddrs(f nftFamily, port uint16) string {
-	return fmt.Sprintf("%s daddr @%s meta l4proto { tcp, udp } th dport %d", f.word, f.set, port)
+	return fmt.Sprintf("%s daddr @%s meta l4proto { tcp, udp } th dport %d", f.keyword, f.set, port)
 }
 
 func nftFromAddrs(f nftFamily, port uint16) string {
-	return fmt.Sprintf("%s saddr @%s meta l4proto { tcp, udp } th sport %d", f.word, f.set, port)
+	return fmt.Sprintf("%s saddr @%s meta l4proto { tcp, udp } th sport %d", f.keyword, f.set, port)
 }
 
-// nftPrerouting keeps queries from connection tracking: those of pods.
-func nftPrerouting(w desiredRules) func(nftFamily) []string {
+// nftPrerouting returns the rules that leave queries from pods untracked.
+func nftPrerouting(desired desiredRules) func(nftFamily) []string {
 	return func(f nftFamily) []string {
-		rule := nftToAddrs(f, w.dnsPort)
-		if w.matchSocket {
+		rule := nftToAddrs(f, desired.dnsPort)
+		if desired.matchSocket {
 			rule += " socket transparent 0"
 		}
 		return []string{rule + " notrack"}
 	}
 }
 
-// nftOutput does so with answers, the probe in both directions, and, where nobody else
-// sees to that, queries of the node's own processes.
-func nftOutput(w desiredRules) func(nftFamily) []string {
+// nftOutput returns the rules that leave replies untracked, the liveness probe in both directions,
+// and, without an owner table, queries from the node's own processes.
+func nftOutput(desired desiredRules) func(nftFamily) []string {
 	return func(f nftFamily) []string {
-		rules := []string{nftFromAddrs(f, w.dnsPort) + " notrack"}
-		if w.untrackHost {
-			rules = append(rules, nftToAddrs(f, w.dnsPort)+" notrack")
+		rules := []string{nftFromAddrs(f, desired.dnsPort) + " notrack"}
+		if desired.untrackHost {
+			rules = append(rules, nftToAddrs(f, desired.dnsPort)+" notrack")
 		}
-		if w.healthPort != 0 {
+		if desired.healthPort != 0 {
 			rules = append(rules,
-				fmt.Sprintf("%s saddr @%s tcp sport %d notrack", f.word, f.set, w.healthPort),
-				fmt.Sprintf("%s daddr @%s tcp dport %d notrack", f.word, f.set, w.healthPort))
+				fmt.Sprintf("%s saddr @%s tcp sport %d notrack", f.keyword, f.set, desired.healthPort),
+				fmt.Sprintf("%s daddr @%s tcp dport %d notrack", f.keyword, f.set, desired.healthPort))
 		}
 		return rules
 	}
 }
 
-// nftDivert sends queries to one of the diversion's servers, at random. An untracked
-// packet never gets here, so this holds while nobody listens.
-func nftDivert(w desiredRules) func(nftFamily) []string {
+// nftDivert returns the rules that send queries to a random server of the diversion. Untracked packets
+// never reach them, so they apply while no socket listens.
+func nftDivert(desired desiredRules) func(nftFamily) []string {
 	return func(f nftFamily) []string {
 		if len(f.diversion) == 0 {
 			return nil
@@ -195,40 +189,39 @@ func nftDivert(w desiredRules) func(nftFamily) []string {
 			to[i] = fmt.Sprintf("%d : %v . %d", i, d.Addr(), d.Port())
 		}
 		return []string{fmt.Sprintf("%s dnat %s to numgen random mod %d map { %s }",
-			nftToAddrs(f, w.dnsPort), f.word, len(to), strings.Join(to, ", "))}
+			nftToAddrs(f, desired.dnsPort), f.keyword, len(to), strings.Join(to, ", "))}
 	}
 }
 
-// nftMasquerade gives a diverted query of the node's own processes, which has the local
-// address as its source, one that the server can answer to; whoever diverted it. Answers
-// of the agent are untracked and never get here.
+// nftMasquerade returns the rules that replace the source of a diverted query from the node's own
+// processes: it is the local address, to which the server cannot reply. The agent's replies are
+// untracked and never reach them.
 func nftMasquerade(f nftFamily) []string {
 	if len(f.diversion) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf(`%s saddr @%s oifname != "lo" ct status dnat masquerade`, f.word, f.set)}
+	return []string{fmt.Sprintf(`%s saddr @%s oifname != "lo" ct status dnat masquerade`, f.keyword, f.set)}
 }
 
-// nftAccepts are the rules, without the place, that let DNS through a chain of somebody
-// else's at a hook, input or output, in a table of a family. In tables of one family they
-// are of the few forms that the nft build of iptables can read, whose table it may be: a
-// program with an iptables of its own, such as a CNI, would stumble over a set.
-func nftAccepts(family, hook string, w desiredRules) []string {
-	addr, port, from := "daddr", "dport", nftNotExternal(w)
+// nftAccepts returns the rules, without the chain, that accept DNS in a foreign chain at a hook (input
+// or output) in a table of a family. In tables of family ip and ip6 they use only what iptables-nft can
+// read, because a CNI plugin with an iptables of its own may list the table.
+func nftAccepts(family, hook string, desired desiredRules) []string {
+	addr, port, from := "daddr", "dport", nftNotExternal(desired)
 	if hook == "output" {
 		addr, port, from = "saddr", "sport", ""
 	}
 	var rules []string
-	for _, f := range nftFamilies(w) {
+	for _, f := range nftFamilies(desired) {
 		switch family {
 		case "inet":
 			rules = append(rules, fmt.Sprintf(`%s%s %s { %s } meta l4proto { tcp, udp } th %s %d accept comment %q`,
-				from, f.word, addr, nftList(f.locals), port, w.dnsPort, nftComment))
-		case f.word:
-			for _, local := range f.locals {
+				from, f.keyword, addr, nftList(f.addrs), port, desired.dnsPort, nftComment))
+		case f.keyword:
+			for _, local := range f.addrs {
 				for _, proto := range []string{"tcp", "udp"} {
 					rules = append(rules, fmt.Sprintf(`%s%s %s %v %s %s %d accept comment %q`,
-						from, f.word, addr, local, proto, port, w.dnsPort, nftComment))
+						from, f.keyword, addr, local, proto, port, desired.dnsPort, nftComment))
 				}
 			}
 		}
@@ -236,11 +229,11 @@ func nftAccepts(family, hook string, w desiredRules) []string {
 	return rules
 }
 
-// nftNotExternal matches what comes in by no external interface. It is no set, for those who read
-// the rule by iptables; they see the last name only.
-func nftNotExternal(w desiredRules) string {
+// nftNotExternal matches packets from other than the external interfaces. It uses no set, because
+// iptables-nft may list the rule; that prints the last name only.
+func nftNotExternal(desired desiredRules) string {
 	match := ""
-	for _, name := range w.external {
+	for _, name := range desired.external {
 		match += fmt.Sprintf("iifname != %q ", name)
 	}
 	return match

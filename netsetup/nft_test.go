@@ -20,8 +20,8 @@ import (
 
 var _ ruleBackend = (*nftBackend)(nil)
 
-// labWant is what the lab's rules are to do.
-func labWant() desiredRules {
+// testRules is what the lab's rules are to do.
+func testRules() desiredRules {
 	return desiredRules{addrs: labLocals, dnsPort: 53, healthPort: 8080, matchSocket: true, diversion: labDiversion}
 }
 
@@ -39,16 +39,16 @@ func wantChanged(t *testing.T, n *nftBackend, w desiredRules, changed int) {
 
 // TestNftFailsOpen holds the way of queries against who listens.
 func TestNftFailsOpen(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
-		l := newNftLab(t)
+	inNftNamespace(t, func(t *testing.T) {
+		l := newNftTestbed(t)
 		// Where conntrack finds a packet invalid it is dropped, as kube-proxy does.
 		sh(t, "nft 'table inet others { chain forward { type filter hook forward priority 0; ct state invalid drop; }; }'")
 		n := newNftBackend(newProgramSet())
-		wantChanged(t, n, labWant(), 1)
+		wantChanged(t, n, testRules(), 1)
 		l.wantAnswers(t, l.pod, "cluster")
 		l.wantAnswers(t, nil, "cluster")
 		l.wantFailOpen(t)
-		wantChanged(t, n, labWant(), 0)
+		wantChanged(t, n, testRules(), 0)
 	})
 }
 
@@ -81,17 +81,17 @@ table inet fw3 { chain in { type filter hook input priority 0; policy accept; tc
 
 // TestNftRepairs has every damage put right, and counted.
 func TestNftRepairs(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		for _, d := range nftDamages {
 			t.Run(d.name, func(t *testing.T) {
 				sh(t, "nft flush ruleset")
 				sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'")
 				n := newNftBackend(newProgramSet())
-				wantChanged(t, n, labWant(), 2)
+				wantChanged(t, n, testRules(), 2)
 				own := sh(t, "nft list table inet nodens")
 				sh(t, d.script)
-				wantChanged(t, n, labWant(), d.changed)
-				wantChanged(t, n, labWant(), 0)
+				wantChanged(t, n, testRules(), d.changed)
+				wantChanged(t, n, testRules(), 0)
 				if diff := cmp.Diff(own, sh(t, "nft list table inet nodens")); diff != "" {
 					t.Errorf("(-before +after):\n%s", diff)
 				}
@@ -108,7 +108,7 @@ func TestNftRepairs(t *testing.T) {
 
 // TestNftRemove leaves a rule set of others byte for byte as it was, what ever is there.
 func TestNftRemove(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		sh(t, `nft '
 table ip kube-proxy { chain services { type nat hook prerouting priority dstnat; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.9.2.9:6443; }; }
 table inet nodens-host-1 { chain output { type filter hook output priority raw; udp dport 53 notrack; }; }
@@ -125,9 +125,9 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		}
 		removed(0)
 		n := newNftBackend(newProgramSet())
-		wantChanged(t, n, labWant(), 2)
+		wantChanged(t, n, testRules(), 2)
 		removed(3)
-		wantChanged(t, n, labWant(), 2) // it does not trust its memory
+		wantChanged(t, n, testRules(), 2) // it does not trust its memory
 		sh(t, "nft delete table inet nodens")
 		removed(2)
 		sh(t, "nft table inet nodens '{ chain other { tcp dport 1 drop; } ; }'") // another version's
@@ -137,9 +137,9 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 
 // TestNftChanges goes from one want to another.
 func TestNftChanges(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		n := newNftBackend(newProgramSet())
-		w := labWant()
+		w := testRules()
 		wantChanged(t, n, w, 1)
 		shuffled := w
 		shuffled.addrs, shuffled.diversion = slices.Clone(w.addrs), slices.Clone(w.diversion)
@@ -157,16 +157,16 @@ func TestNftChanges(t *testing.T) {
 			"IPv6":         func(w *desiredRules) { w.addrs = labLocals[2:] },
 			"both again":   func(w *desiredRules) { w.addrs = labLocals[1:] },
 		} {
-			w := labWant()
+			w := testRules()
 			change(&w)
 			wantChanged(t, n, w, 1)
 			wantChanged(t, n, w, 0)
 			wantChanged(t, newNftBackend(newProgramSet()), w, 0) // another process that wants the same
-			wantChanged(t, n, labWant(), 1)
+			wantChanged(t, n, testRules(), 1)
 			// What describe prints is what the kernel holds.
 			own := sh(t, "nft -s list table inet nodens")
 			file := filepath.Join(t.TempDir(), name)
-			if err := os.WriteFile(file, []byte(n.describe(labWant())), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(n.describe(testRules())), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			sh(t, "nft -f '"+file+"'")
@@ -180,12 +180,12 @@ func TestNftChanges(t *testing.T) {
 // TestNftReplacesAtomically floods the agent while its rules are replaced all the time:
 // no query may find a moment without them.
 func TestNftReplacesAtomically(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
-		l := newNftLab(t)
+	inNftNamespace(t, func(t *testing.T) {
+		l := newNftTestbed(t)
 		defer l.listen(t)()
 		sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; iifname lo accept; meta l4proto ipv6-icmp accept; }; }'")
 		n := newNftBackend(newProgramSet())
-		wantChanged(t, n, labWant(), 2)
+		wantChanged(t, n, testRules(), 2)
 		l.wantAnswers(t, l.pod, "local")
 		const rounds, least = 200, 50 // queries of each client
 		var over atomic.Bool
@@ -194,7 +194,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 			for _, local := range labLocals {
 				var asked int
 				at := netip.AddrPortFrom(local, 53)
-				client := newPlaceIn(t, l.pod)
+				client := newChildNetns(t, l.pod)
 				clients.Go(func() {
 					client.do(func() {
 						for ; asked < least || !over.Load(); asked++ {
@@ -208,7 +208,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 			}
 		}
 		for i := range rounds {
-			w := labWant()
+			w := testRules()
 			w.diversion = labDiversion[:i%len(labDiversion)]
 			var err error
 			if i%8 == 0 { // looks take longer than changes
@@ -231,8 +231,8 @@ func TestNftReplacesAtomically(t *testing.T) {
 // TestNftSetup goes the whole way, from flags to teardown, beside a kube-proxy that uses
 // nftables, which is what -netfilter auto goes by.
 func TestNftSetup(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
-		l := newNftLab(t)
+	inNftNamespace(t, func(t *testing.T) {
+		l := newNftTestbed(t)
 		sh(t, `nft '
 table ip kube-proxy { chain services { type nat hook prerouting priority dstnat; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.9.2.9:6443; }; }
 table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }; }'`)
@@ -274,7 +274,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 
 // TestNftErrors tells the causes of failure apart by programs that play them.
 func TestNftErrors(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		path, nft := os.Getenv("PATH"), strings.TrimSpace(sh(t, "command -v nft"))
 		tests := []struct {
 			name, program string // of a shell; "" for none
@@ -295,7 +295,7 @@ echo "$in" | PATH/nft "$@"`, ErrNoSocket, "No such file"},
 if [ "$1" = -s ] || [ "$1" = -j ]; then exec PATH/nft "$@"; fi
 echo 'Error: Could not process rule: Device or resource busy' >&2; exit 1`, ErrLocked, "busy"},
 			{"prints nonsense", `
-if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'`, nil, "reading"},
+if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'`, nil, "parsing"},
 		}
 		for _, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
@@ -310,7 +310,7 @@ if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'
 					}
 				}
 				n := newNftBackend(newProgramSet())
-				changed, err := n.ensure(t.Context(), labWant())
+				changed, err := n.ensure(t.Context(), testRules())
 				if changed != 0 || err == nil || !strings.Contains(err.Error(), tt.says) {
 					t.Errorf("ensure = %d, %v; want an error that says %q", changed, err, tt.says)
 				}
@@ -319,7 +319,7 @@ if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'
 						t.Errorf("%v: is %v: %v", err, sentinel, got)
 					}
 				}
-				w := labWant()
+				w := testRules()
 				w.matchSocket = false
 				if _, err := n.ensure(t.Context(), w); (err == nil) != errors.Is(tt.want, ErrNoSocket) {
 					t.Errorf("without socket: %v", err)
@@ -333,9 +333,9 @@ if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'
 	})
 }
 
-// TestNftOwnedByOthers has a firewall that keeps its table to itself.
-func TestNftOwnedByOthers(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+// TestNftForeignOwner has a firewall that owns its table.
+func TestNftForeignOwner(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		firewall := exec.Command("nft", "-i")
 		script, err := firewall.StdinPipe()
 		if err != nil {
@@ -348,8 +348,8 @@ func TestNftOwnedByOthers(t *testing.T) {
 			"add chain inet fw in { type filter hook input priority 0 ; policy drop ; }\n")
 		waitUntil(t, func() bool { return strings.Contains(sh(t, "nft list chains"), "policy drop") })
 		n := newNftBackend(newProgramSet())
-		_, err = n.ensure(t.Context(), labWant())
-		if err == nil || errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "accept port 53 by its own means") {
+		_, err = n.ensure(t.Context(), testRules())
+		if err == nil || errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "accept port 53 itself") {
 			t.Errorf("ensure: %v", err)
 		}
 		if got := sh(t, "nft list ruleset"); strings.Contains(got, "nodens") {
@@ -360,7 +360,7 @@ func TestNftOwnedByOthers(t *testing.T) {
 			t.Error(err)
 		}
 		waitUntil(t, func() bool { return sh(t, "nft list chains") == "" })
-		wantChanged(t, n, labWant(), 1)
+		wantChanged(t, n, testRules(), 1)
 	})
 }
 
@@ -377,7 +377,7 @@ func TestNftEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := newNftBackend(newProgramSet()).ensure(ctx, labWant())
+		_, err := newNftBackend(newProgramSet()).ensure(ctx, testRules())
 		done <- err
 	}()
 	waitUntil(t, func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil })
@@ -389,7 +389,7 @@ func TestNftEndsWithItsContext(t *testing.T) {
 
 // TestNftFindsKubeProxy looks for the tables of kube-proxy.
 func TestNftFindsKubeProxy(t *testing.T) {
-	inNftLab(t, func(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
 		for _, tt := range []struct {
 			script string
 			want   bool

@@ -8,19 +8,17 @@ import (
 	"strings"
 )
 
-// nftXtables is a chain of iptables: INPUT or OUTPUT of table filter. Those of the nft
-// build are nf_tables' in the kernel, but that program refuses to read a table in which
-// rules stand that it would not have made itself. Those of the legacy build are seen by
-// nobody else.
+// nftXtables is a chain managed by iptables: INPUT or OUTPUT of table filter. In mode nft the chain is
+// one of nf_tables, but iptables refuses to read a table with rules that it can't express. In mode
+// legacy only iptables can see it.
 type nftXtables struct {
 	nftHook
 	// program manages the chain: iptables-nft, ip6tables-legacy and so on.
 	program *iptablesProgram
-	// drops: the chain has rules of others, or does not accept what comes to its end.
-	// Which of those lead to a drop, by way of chains that programs such as a CNI hang
-	// in there, is not looked into.
+	// drops: the chain has foreign rules, or a policy other than ACCEPT. Whether a foreign
+	// rule leads to a drop is not examined.
 	drops bool
-	// ours are the rules of ours as the program prints them.
+	// ours are our rules as the program prints them.
 	ours []string
 }
 
@@ -67,10 +65,9 @@ func nftReadXtables(ctx context.Context, p nftHook, program *iptablesProgram) (n
 	return c, nil
 }
 
-// nftWriteXtables takes our rules out of the chains and puts those for w in, in one
-// transaction for each program. What is written there already is written again: the
-// caller has seen that something is not as it should be.
-func nftWriteXtables(ctx context.Context, chains []nftXtables, w desiredRules) error {
+// nftWriteXtables replaces our rules in the chains, in one transaction for each program. It writes
+// rules again that are in place.
+func nftWriteXtables(ctx context.Context, chains []nftXtables, desired desiredRules) error {
 	scripts := make(map[*iptablesProgram]string)
 	var programs []*iptablesProgram
 	for _, c := range chains {
@@ -81,7 +78,7 @@ func nftWriteXtables(ctx context.Context, chains []nftXtables, w desiredRules) e
 			scripts[c.program] += "-D" + strings.TrimPrefix(line, "-A") + "\n"
 		}
 		if c.drops {
-			scripts[c.program] += c.accepts(w)
+			scripts[c.program] += c.accepts(desired)
 		}
 	}
 	for _, p := range programs {
@@ -95,36 +92,36 @@ func nftWriteXtables(ctx context.Context, chains []nftXtables, w desiredRules) e
 	return nil
 }
 
-// accepts are the lines that put our rules at the chain's head.
-func (c nftXtables) accepts(w desiredRules) string {
-	addr, port, from := "-d", "--dport", iptablesNotExternal(w)
+// accepts returns the commands that insert our rules at the chain's head.
+func (c nftXtables) accepts(desired desiredRules) string {
+	addr, port, from := "-d", "--dport", iptablesNotExternal(desired)
 	if c.Hook == "output" {
 		addr, port, from = "-s", "--sport", ""
 	}
 	var b strings.Builder
-	for _, f := range nftFamilies(w) {
-		if f.word != c.Family {
+	for _, f := range nftFamilies(desired) {
+		if f.keyword != c.Family {
 			continue
 		}
-		for _, local := range f.locals {
+		for _, local := range f.addrs {
 			for _, proto := range []string{"tcp", "udp"} {
 				fmt.Fprintf(&b, "-I %s %s%s %v -p %s %s %d -m comment --comment %q -j ACCEPT\n",
-					c.Name, from, addr, local, proto, port, w.dnsPort, nftComment)
+					c.Name, from, addr, local, proto, port, desired.dnsPort, nftComment)
 			}
 		}
 	}
 	return b.String()
 }
 
-// iptablesNotExternal matches what comes in by no external interface. A rule of iptables can name one
-// interface only. Where there are more it matches what the table inet nodens has left
-// untracked, which is nothing that came in by one of them.
-func iptablesNotExternal(w desiredRules) string {
-	switch len(w.external) {
+// iptablesNotExternal matches packets from other than the external interfaces. A rule of iptables can
+// name one interface only. With more of them it matches the packets that table inet nodens has left
+// untracked, which never come from an external interface.
+func iptablesNotExternal(desired desiredRules) string {
+	switch len(desired.external) {
 	case 0:
 		return ""
 	case 1:
-		return "! -i " + w.external[0] + " "
+		return "! -i " + desired.external[0] + " "
 	}
 	return "-m conntrack --ctstate UNTRACKED "
 }

@@ -12,77 +12,79 @@ const (
 	kindDummy = "dummy"
 )
 
-// What a Node's methods report so that Setup can tell the causes apart. A lack
-// of permission is fs.ErrPermission.
+// Errors that Node's methods and backends wrap. A lack of permission is fs.ErrPermission.
 var (
-	// ErrNotFound: there is no such link.
-	ErrNotFound = errors.New("no such link")
-	// ErrExists: the link or address is there already.
+	// ErrNotFound: the interface or address does not exist.
+	ErrNotFound = errors.New("no such interface or address")
+	// ErrExists: the interface or address already exists.
 	ErrExists = errors.New("already exists")
-	// ErrNoDummy: the kernel cannot make links of kind dummy.
+	// ErrNoDummy: the kernel cannot create interfaces of kind dummy.
 	ErrNoDummy = errors.New("the kernel has no dummy driver")
-	// ErrNoIPv6: IPv6 is off for the link or the whole kernel.
+	// ErrNoIPv6: IPv6 is disabled for the interface or the whole kernel.
 	ErrNoIPv6 = errors.New("IPv6 is disabled")
 	// ErrNoTool: a program that makes rules is not installed.
 	ErrNoTool = errors.New("program not found")
-	// ErrNoSocket: the kernel can't match packets by their socket.
+	// ErrNoSocket: the kernel cannot match packets by socket.
 	ErrNoSocket = errors.New("the kernel cannot match packets by socket")
-	// ErrLocked: another program works on the rules at this moment.
+	// ErrLocked: another program is changing the rules.
 	ErrLocked = errors.New("another program holds the xtables lock")
 )
 
-// Interface is a network interface as far as this package looks at it.
+// Interface is a network interface.
 type Interface struct {
 	Name string
-	// Kind is the kernel's name of the driver, such as "dummy" or "veth"; lo and
-	// hardware have other words there, or none.
+	// Kind is the kernel's name of the driver, such as "dummy" or "veth". lo and hardware
+	// have other words, or none.
 	Kind string
 	Up   bool
 }
 
-// Addr is one address on one link.
+// Addr is an address on an interface.
 type Addr struct {
 	Interface string
 	Prefix    netip.Prefix
 }
 
-// Node is the machine, as narrow as Setup needs it. Every method may block for a
-// short time, and errors wrap one of this package's or fs.ErrPermission where that
-// is the cause. Setup never calls two methods at once.
+// Node is the machine, reduced to what Setup needs. Every method may block for a short time.
+// Errors wrap a sentinel of this package or fs.ErrPermission where that is the cause. Setup
+// never calls two methods at once, so an implementation need not be safe for concurrent use.
 type Node interface {
-	// Interface returns ErrNotFound if there is no link of that name.
+	// Interface returns ErrNotFound if there is no interface of that name.
 	Interface(name string) (Interface, error)
-	// AddDummy makes a link of kind dummy, down. ErrNoDummy, ErrExists.
+	// AddDummy adds an interface of kind dummy, which is down. ErrNoDummy, ErrExists.
 	AddDummy(name string) error
-	// SetUp brings a link up; a link that is up stays so.
-	SetUp(link string) error
-	// DeleteInterface returns ErrNotFound if there is no such link.
-	DeleteInterface(link string) error
+	// SetUp brings an interface up; no error if it is up. ErrNotFound.
+	SetUp(name string) error
+	// DeleteInterface returns ErrNotFound if there is no interface of that name.
+	DeleteInterface(name string) error
 
-	// Addrs lists the addresses of all links, in no order; none: nil.
+	// Addrs lists the addresses of all interfaces, in no order; nil if there are none.
 	Addrs() ([]Addr, error)
-	// AddAddr puts an address on a link, usable when it returns (no duplicate
-	// address detection). ErrExists, ErrNoIPv6.
+	// AddAddr adds an address to an interface. It can be bound when AddAddr returns:
+	// there is no duplicate address detection. ErrNotFound, ErrExists, ErrNoIPv6.
 	AddAddr(a Addr) error
-	// DeleteAddr returns ErrNotFound if the address is not there.
+	// DeleteAddr returns ErrNotFound if the interface does not have the address.
 	DeleteAddr(a Addr) error
 
-	// chooseBackend looks what filter how means on this machine, for these addresses, and
+	// chooseBackend returns the backend that setting selects on this machine for these
+	// addresses, which is never nil, and the other installed ones, which may be none. It
 	// changes nothing. ErrNoTool.
-	chooseBackend(ctx context.Context, how Netfilter, locals []netip.Addr) (backendChoice, error)
-	// openOwnerTable has the kernel leave queries from this machine to the addresses untracked
-	// until the Closer is closed or the process is gone, in whatever way. Any error:
-	// the kernel can't.
-	openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error)
-	// deleteConntrack has connection tracking forget the flows by which queries to the addresses
-	// are led to others than these servers, and says how many it were.
-	deleteConntrack(locals []netip.Addr, dns uint16, servers []netip.AddrPort) (int, error)
-	// watchRemovals says that some of p may have gone missing, once for many losses, until
-	// ctx is done; then it is closed. A kernel that does not tell: nothing comes, ever.
+	chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error)
+	// openOwnerTable makes the kernel leave queries from this machine to the addresses
+	// untracked until the Closer is closed or the process ends. On error the kernel does
+	// not, and the Closer is nil.
+	openOwnerTable(addrs []netip.Addr, dnsPort uint16) (io.Closer, error)
+	// deleteConntrack deletes the connection-tracking entries of UDP queries to the
+	// addresses that lead to other servers than these. It returns how many; 0 and no error
+	// if there were none.
+	deleteConntrack(addrs []netip.Addr, dnsPort uint16, servers []netip.AddrPort) (int, error)
+	// watchRemovals returns a channel that receives one value after one or more removals
+	// of objects in p, and is closed when ctx is done. It receives nothing if the kernel
+	// does not report removals. It is never nil.
 	watchRemovals(ctx context.Context, p Plan) <-chan struct{}
-	// defaultInterfaces lists the interfaces that default routes of table main lead over,
-	// without lo, of both families, in no order; none: nil.
+	// defaultInterfaces lists the interfaces of the default routes in table main, of both
+	// families, without lo and in no order; nil if there are none.
 	defaultInterfaces() ([]defaultInterface, error)
-	// watchDefaultRoutes says that a default route may have come or gone, in the way of events.
+	// watchDefaultRoutes is watchRemovals for added and removed default routes.
 	watchDefaultRoutes(ctx context.Context) <-chan struct{}
 }

@@ -15,77 +15,71 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoOwner: the kernel can't bind packet-filter rules to the life of a process.
+// ErrNoOwner: the kernel has no nf_tables tables that a process can own.
 var ErrNoOwner = errors.New("the kernel has no nf_tables, or none with tables that have an owner (Linux 5.12)")
 
 const (
-	// ownerTablePrefix begins the name of every owned table. What follows is random, as
-	// two agents are there during a hand-over and in their pods both are process 1.
+	// ownerTablePrefix is the prefix of the table's name. A random suffix follows, because two
+	// agents exist during a handover, and both may be process 1 of their pods.
 	ownerTablePrefix = "nodens-host-"
 
-	// ownerTableChain is the name of the only chain of an owned table.
+	// ownerTableChain is the name of the table's only chain.
 	ownerTableChain = "output"
 
-	// ownerFlag is NFT_TABLE_F_OWNER: the table goes when the socket that made it is
-	// closed, and nobody else can change it, nor remove it by `nft flush ruleset`.
+	// ownerFlag is NFT_TABLE_F_OWNER: the kernel deletes the table when the socket that made it
+	// is closed. No other process can change it, and `nft flush ruleset` skips it.
 	ownerFlag = 0x2
 
-	// priorityRaw is before connection tracking, which is at -200; where iptables has
-	// its table raw.
+	// priorityRaw is the priority of iptables' table raw, before connection tracking (-200).
 	priorityRaw = -300
 
-	// ackTimeout is how long an acknowledgement may take, in seconds. The kernel has
-	// written it before it returns from sending, so one second is never needed, but
-	// zero would mean for ever.
+	// ackTimeout is how long to wait for an acknowledgement, in seconds. The kernel writes it
+	// before the send returns; zero would mean no limit.
 	ackTimeout = 1
 
-	// minOwnerFD is the least number of the file descriptor that owns a table. Sockets
-	// of listeners are opened at the start and have lower ones on all but the largest
-	// machines; a process that dies closes the highest first. So the table goes before
-	// the sockets, and no query of the node meets a closed port in between. Half of it
-	// is what listeners on many addresses take on 128 cores; twice as much costs the
-	// kernel 8 KiB more, for the table of files, and buys nothing.
+	// minOwnerFD is the lowest file descriptor that may own a table. Listening sockets have
+	// lower ones on all but the largest machines, and a dying process closes the highest
+	// descriptors first. So the table disappears before the sockets close, and no query from
+	// the node finds a closed port.
 	minOwnerFD = 1024
 )
 
-// ownerTable is an nf_tables table that lives as long as its file descriptor.
+// ownerTable is a table of nf_tables that exists as long as its file descriptor is open.
 type ownerTable struct {
 	close func() error
 }
 
-// Close removes the table before it returns. Safe to call twice, and from any goroutine.
+// Close deletes the table before it returns. It is safe for concurrent use and may be called twice.
 func (o *ownerTable) Close() error { return o.close() }
 
-// newOwnerTable makes rules that keep queries from this node's own processes to the locals
-// (UDP and TCP, port dns) away from connection tracking, and so from every translation of
-// addresses. They are gone when the Closer is closed, and when the process ends, in
-// whatever way: such queries can't be matched by whether somebody listens, as those of
-// pods are, and without the rules they take the way to the cluster DNS.
+// newOwnerTable adds rules that exempt queries from this node's own processes to the addresses (UDP
+// and TCP) from connection tracking, and so from address translation. The kernel deletes them when
+// the Closer is closed or the process ends, in whatever way; such queries then go to the cluster DNS.
 //
-// Every call makes rules of its own; those of several processes do each other no harm.
-// Without locals it makes a table without rules. It may block while another program
-// changes the rules, for as long as that takes. ErrNoOwner, fs.ErrPermission.
-func newOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, error) {
+// Every call adds a table of its own; tables of several processes do not conflict. Without addresses
+// the table has no rules. It may block while another program changes the rules. ErrNoOwner,
+// fs.ErrPermission.
+func newOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
 	fd, err := openOwnerSocket()
 	if err != nil {
 		return nil, ownerTableError("opening a netlink socket", err)
 	}
 	name := ownerTablePrefix + strings.ToLower(rand.Text()[:8])
-	if err := sendBatch(fd, ownerTableBatch(name, locals, dns)); err != nil {
+	if err := sendBatch(fd, ownerTableBatch(name, addrs, dns)); err != nil {
 		_ = unix.Close(fd)
 		return nil, ownerTableError("making the nf_tables table "+name, err)
 	}
 	return &ownerTable{close: sync.OnceValue(func() error { return unix.Close(fd) })}, nil
 }
 
-// openOwnerSocket returns a bound socket that programs started later don't inherit.
+// openOwnerSocket returns a bound netlink socket that child processes do not inherit.
 func openOwnerSocket() (int, error) {
 	low, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return -1, err
 	}
 	fd, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, minOwnerFD)
-	if err != nil { // the process may not have so many
+	if err != nil { // beyond the limit of open files
 		fd = low
 	} else {
 		_ = unix.Close(low)
@@ -101,7 +95,7 @@ func openOwnerSocket() (int, error) {
 	return fd, nil
 }
 
-// ownerTableError adds ErrNoOwner where that is the cause. EPERM is fs.ErrPermission by itself.
+// ownerTableError adds ErrNoOwner if that is the cause. EPERM is fs.ErrPermission by itself.
 func ownerTableError(op string, err error) error {
 	for _, missing := range []unix.Errno{
 		unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, // no netlink socket of this kind
@@ -116,14 +110,14 @@ func ownerTableError(op string, err error) error {
 	return fmt.Errorf("%s: %w", op, err)
 }
 
-// sendBatch sends a batch and returns the kernel's verdict on it: all was done, or nothing.
+// sendBatch sends a batch, which the kernel applies as a whole or not at all.
 func sendBatch(fd int, batch [][]byte) error {
 	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
 	bytes := slices.Concat(batchMark(unix.NFNL_MSG_BATCH_BEGIN), slices.Concat(batch...), batchMark(unix.NFNL_MSG_BATCH_END))
 	if err := retryEINTR(func() error { return unix.Sendto(fd, bytes, 0, kernel) }); err != nil {
 		return err
 	}
-	for range batch { // each is acknowledged, in their order, or the first that fails comes first
+	for range batch { // one acknowledgement for each message, in order
 		if err := readAck(fd); err != nil {
 			return err
 		}
@@ -131,9 +125,9 @@ func sendBatch(fd int, batch [][]byte) error {
 	return nil
 }
 
-// readAck reads one answer of the kernel; what others send is left aside.
+// readAck reads one acknowledgement of the kernel and skips other messages.
 func readAck(fd int) error {
-	// An error brings the message it is about with it, of which only the head matters.
+	// An error repeats the message that it is about; its header is enough.
 	var answer [256]byte
 	for {
 		var n int
@@ -146,7 +140,7 @@ func readAck(fd int) error {
 			return fmt.Errorf("waiting for the acknowledgement: %w", err)
 		}
 		sender, ok := from.(*unix.SockaddrNetlink)
-		if !ok || sender.Pid != 0 || n < unix.NLMSG_HDRLEN+4 || // the kernel is number 0
+		if !ok || sender.Pid != 0 || n < unix.NLMSG_HDRLEN+4 || // 0 is the kernel
 			nl.NativeEndian().Uint16(answer[4:]) != unix.NLMSG_ERROR {
 			continue
 		}
@@ -165,9 +159,9 @@ func retryEINTR(f func() error) error {
 	}
 }
 
-// ownerTableBatch returns a table, a chain, and for each address and protocol a rule, as
-// eachMessage that ask for an acknowledgement each.
-func ownerTableBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
+// ownerTableBatch returns the messages that add a table, a chain, and a rule for each address and
+// protocol. Each requests an acknowledgement.
+func ownerTableBatch(name string, addrs []netip.Addr, dns uint16) [][]byte {
 	priority := int32(priorityRaw)
 	batch := [][]byte{
 		batchMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_EXCL,
@@ -181,7 +175,7 @@ func ownerTableBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
 				attrNumber(unix.NFTA_HOOK_PRIORITY, uint32(priority))),
 			attrText(unix.NFTA_CHAIN_TYPE, "filter")),
 	}
-	for _, l := range locals {
+	for _, l := range addrs {
 		for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			batch = append(batch, batchMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
 				attrText(unix.NFTA_RULE_TABLE, name),
@@ -192,13 +186,13 @@ func ownerTableBatch(name string, locals []netip.Addr, dns uint16) [][]byte {
 	return batch
 }
 
-// exprsUntrack returns the expressions of one rule. What most packets fail comes first.
+// exprsUntrack returns the expressions of one rule, the most selective ones first.
 func exprsUntrack(l netip.Addr, protocol byte, port uint16) []*nl.RtAttr {
 	family, offset := byte(unix.NFPROTO_IPV4), uint32(16) // of the destination in the header
 	if l.Is6() {
 		family, offset = unix.NFPROTO_IPV6, 24
 	}
-	const portOffset = 2 // of the destination's port, in UDP and TCP
+	const portOffset = 2 // of the destination port in UDP and TCP
 	return []*nl.RtAttr{
 		exprMeta(unix.NFT_META_L4PROTO), exprEquals(protocol),
 		exprPayload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, portOffset, 2), exprEquals(binary.BigEndian.AppendUint16(nil, port)...),
@@ -208,7 +202,7 @@ func exprsUntrack(l netip.Addr, protocol byte, port uint16) []*nl.RtAttr {
 	}
 }
 
-// exprMeta loads what the kernel knows about the packet into register 1.
+// exprMeta loads metadata of the packet into register 1.
 func exprMeta(key uint32) *nl.RtAttr {
 	return expr("meta", attrNumber(unix.NFTA_META_KEY, key), attrNumber(unix.NFTA_META_DREG, unix.NFT_REG_1))
 }
@@ -222,7 +216,7 @@ func exprPayload(base, offset uint32, length int) *nl.RtAttr {
 		attrNumber(unix.NFTA_PAYLOAD_LEN, uint32(length)))
 }
 
-// exprEquals ends the rule unless register 1 has these bytes.
+// exprEquals ends the rule unless register 1 equals value.
 func exprEquals(value ...byte) *nl.RtAttr {
 	return expr("cmp",
 		attrNumber(unix.NFTA_CMP_SREG, unix.NFT_REG_1),
@@ -246,13 +240,13 @@ func attrNest(attr int, children ...*nl.RtAttr) *nl.RtAttr {
 	return a
 }
 
-// attrNumber is an attribute of 32 bits; nf_tables has them all in the order of the network.
+// attrNumber returns a 32-bit attribute in network byte order, as nf_tables uses.
 func attrNumber(attr int, v uint32) *nl.RtAttr { return nl.NewRtAttr(attr, nl.BEUint32Attr(v)) }
 
-// attrText is an attribute that the kernel reads up to a zero.
+// attrText returns a zero-terminated attribute.
 func attrText(attr int, s string) *nl.RtAttr { return nl.NewRtAttr(attr, nl.ZeroTerminated(s)) }
 
-// batchMessage is one of the messages of a batch, for the family inet.
+// batchMessage returns a message of a batch, for family inet.
 func batchMessage(kind, flags int, attrs ...*nl.RtAttr) []byte {
 	m := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_CREATE|unix.NLM_F_ACK|flags)
 	m.AddData(&nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_INET, Version: unix.NFNETLINK_V0})
@@ -262,7 +256,7 @@ func batchMessage(kind, flags int, attrs ...*nl.RtAttr) []byte {
 	return m.Serialize()
 }
 
-// batchMark is the message at either end of a batch; it names the subsystem.
+// batchMark returns the message at either end of a batch, which names the subsystem.
 func batchMark(kind int) []byte {
 	m := nl.NewNetlinkRequest(kind, 0)
 	m.AddData(&nl.Nfgenmsg{Version: unix.NFNETLINK_V0, ResId: nl.Swap16(unix.NFNL_SUBSYS_NFTABLES)})

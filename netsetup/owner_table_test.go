@@ -30,7 +30,7 @@ func needProgram(t *testing.T, names ...string) {
 	}
 }
 
-func TestOwnedTable(t *testing.T) {
+func TestOwnerTable(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
 		o, err := newOwnerTable(hostLocals(), 53)
@@ -76,8 +76,8 @@ func TestOwnedTable(t *testing.T) {
 	})
 }
 
-// TestOwnedFewDescriptors: a process that may not have a descriptor as high as we like.
-func TestOwnedFewDescriptors(t *testing.T) {
+// TestOwnerTableFewDescriptors: a process that may not have a descriptor as high as we like.
+func TestOwnerTableFewDescriptors(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		few := &unix.Rlimit{Cur: minOwnerFD / 2, Max: minOwnerFD / 2}
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, few); err != nil {
@@ -91,7 +91,7 @@ func TestOwnedFewDescriptors(t *testing.T) {
 	})
 }
 
-func TestOwnedPermission(t *testing.T) {
+func TestOwnerTablePermission(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		withoutNetAdmin(t, func() {
 			_, err := newOwnerTable(hostLocals(), 53)
@@ -102,7 +102,7 @@ func TestOwnedPermission(t *testing.T) {
 	})
 }
 
-func TestOwnedErrors(t *testing.T) {
+func TestOwnerTableErrors(t *testing.T) {
 	for errno, want := range map[unix.Errno]error{
 		unix.EOPNOTSUPP:      ErrNoOwner,
 		unix.EINVAL:          ErrNoOwner,
@@ -119,8 +119,8 @@ func TestOwnedErrors(t *testing.T) {
 	}
 }
 
-// TestOwnedVerdict has the kernel refuse the last message of a batch, and so all of it.
-func TestOwnedVerdict(t *testing.T) {
+// TestOwnerTableAck has the kernel refuse the last message of a batch, and so all of it.
+func TestOwnerTableAck(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
 		fd, err := openOwnerSocket()
@@ -138,16 +138,16 @@ func TestOwnedVerdict(t *testing.T) {
 	})
 }
 
-// TestOwnedDies kills agents while processes of the node ask them without a pause. While
+// TestOwnerTableDiesWithProcess kills agents while processes of the node ask them without a pause. While
 // an agent lives, it answers, and no query is in the table of connections; when it is dead
 // the cluster DNS answers the next query; and no query ever meets a closed port.
-func TestOwnedDies(t *testing.T) {
+func TestOwnerTableDiesWithProcess(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "conntrack", "nft")
-		furnishHost(t)
+		setUpHost(t)
 		wantAnswers(t, "cluster")
 		for range 3 {
-			agent := startRole(t, "agent")
+			agent := startSubprocess(t, "agent")
 			run(t, "conntrack", "-F")
 			wantAnswers(t, "agent")
 			for _, family := range []string{"ipv4", "ipv6"} {
@@ -158,7 +158,7 @@ func TestOwnedDies(t *testing.T) {
 			var clients sync.WaitGroup
 			answered := make(chan struct{}, 1)
 			for _, l := range hostLocals() {
-				clients.Go(func() { flood(t, l, answered) })
+				clients.Go(func() { sendQueries(t, l, answered) })
 			}
 			<-answered
 			agent.kill(t)
@@ -168,11 +168,11 @@ func TestOwnedDies(t *testing.T) {
 	})
 }
 
-// TestOwnedNotInherited kills an agent that has started a program, which lives on.
-func TestOwnedNotInherited(t *testing.T) {
+// TestOwnerTableNotInherited kills an agent that has started a program, which lives on.
+func TestOwnerTableNotInherited(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
-		agent := startRole(t, "parent")
+		agent := startSubprocess(t, "parent")
 		if got := strings.Count(run(t, "nft", "list", "tables"), ownerTablePrefix); got != 1 {
 			t.Fatalf("%d tables while the process lives", got)
 		}

@@ -10,24 +10,22 @@ import (
 )
 
 const (
-	// DefaultInterfaceName is the link that NodeLocal DNSCache makes, so that an
-	// agent which replaces it adopts the link instead of making a second one.
+	// DefaultInterfaceName is the name that NodeLocal DNSCache uses, so that an agent which
+	// replaces it adopts the interface.
 	DefaultInterfaceName = "nodelocaldns"
 
-	// DefaultInterval is the time between two re-checks. A minute is what
-	// NodeLocal DNSCache's manifest uses: a re-check starts one short iptables
-	// process per rule, so a tenth of it would be seen in a node's CPU use, and
-	// ten times as long would be an outage of ten minutes after a flush.
+	// DefaultInterval is the time between two re-checks, as in NodeLocal DNSCache's manifest. A
+	// re-check starts some thirty short iptables processes.
 	DefaultInterval = time.Minute
 
-	// nameLimit is the kernel's IFNAMSIZ of 16 without the final zero byte.
+	// nameLimit is IFNAMSIZ without the final zero byte.
 	nameLimit = 15
 )
 
-// Netfilter is a way to have rules in the kernel (-netfilter).
+// Netfilter selects the rule backend (-netfilter).
 type Netfilter string
 
-// The ways. Auto is the one that the node's kube-proxy uses.
+// The values of -netfilter. NetfilterAuto selects the backend that the node's kube-proxy uses.
 const (
 	NetfilterAuto     Netfilter = "auto"
 	NetfilterIptables Netfilter = "iptables"
@@ -37,57 +35,55 @@ const (
 
 // Config says what to set up. The zero value sets up nothing.
 type Config struct {
-	// Addresses are the local addresses (-localip), IPv4, IPv6 or both. Nil is
-	// an error as soon as one of the two set-up fields is true.
+	// Addresses are the local addresses (-localip), IPv4, IPv6 or both. Nil is an error if one
+	// of the two set-up fields is true.
 	Addresses []netip.Addr
 
-	// DNSPort is the port the agent answers on (-dns.port). Zero is an error
-	// with SetupIptables and not looked at otherwise.
+	// DNSPort is the port of the agent (-dns.port). Zero is an error with SetupIptables; without
+	// it the field is ignored.
 	DNSPort uint16
 
-	// HealthPort is the TCP port of the liveness probe (-health-port). Zero:
-	// no health endpoint, and no rules for it.
+	// HealthPort is the TCP port of the liveness probe (-health-port). Zero: no rules for it.
 	HealthPort uint16
 
-	// InterfaceName names the dummy link (-interfacename). Empty means
+	// InterfaceName is the name of the dummy interface (-interfacename). Empty means
 	// DefaultInterfaceName.
 	InterfaceName string
 
-	// SetupInterface turns the link and its addresses on (-setupinterface).
+	// SetupInterface turns on the interface and its addresses (-setupinterface).
 	SetupInterface bool
 
-	// SetupIptables turns the rules on, of whatever kind (-setupiptables).
+	// SetupIptables turns on the rules, in any backend (-setupiptables).
 	SetupIptables bool
 
 	// Interval is the time between re-checks (-syncinterval). Zero means
 	// DefaultInterval; negative is an error.
 	Interval time.Duration
 
-	// SkipTeardown makes Teardown leave everything in place (-skipteardown), so
-	// that the next agent on the node starts without a gap.
+	// SkipTeardown makes Teardown leave everything in place (-skipteardown), for the next agent
+	// on the node.
 	SkipTeardown bool
 
-	// ExternalInterfaces are the interfaces by which hosts outside of the node send to it
-	// (-external-interfaces), whose packets the rules keep from the agent: names
-	// separated by commas, ExternalNone, or ExternalAuto for those that default routes
-	// lead over. The zero value is ExternalAuto.
+	// ExternalInterfaces are the interfaces to hosts outside the node (-external-interfaces),
+	// whose packets the rules keep away from the agent: names separated by commas,
+	// ExternalNone, or ExternalAuto for the interfaces of the default routes. The zero value
+	// means ExternalAuto.
 	ExternalInterfaces string
 
-	// Netfilter says how rules are made. The zero value is NetfilterAuto.
+	// Netfilter selects the rule backend. The zero value means NetfilterAuto.
 	Netfilter Netfilter
 
-	// Logger receives what is done and what fails between start and teardown.
-	// Nil means silence.
+	// Logger receives actions and failures. Nil: no log.
 	Logger *slog.Logger
 }
 
-// Plan is all that the agent wants to exist on the node. The zero value asks for
-// nothing. Nobody changes a Plan after NewPlan has returned it.
+// Plan describes everything that has to exist on the node; the zero value describes nothing. A Plan is
+// immutable.
 type Plan struct {
-	// Interface is the name of the dummy link; empty means no link and no addresses.
+	// Interface is the name of the dummy link; empty: no interface and no addresses.
 	Interface string
 
-	// Addresses are host prefixes (/32 and /128) in the order of the flags.
+	// Addresses are host prefixes (/32 and /128), in the order of Config.Addresses.
 	Addresses []netip.Prefix
 
 	// rules is what rules are to do; without locals there are none. netfilter says how.
@@ -100,10 +96,9 @@ type Plan struct {
 	notExternal   []string
 }
 
-// NewPlan turns a Config into the Plan it stands for. It looks at nothing but
-// its argument. With both set-up fields false the Plan is empty and the rest of
-// the Config is not checked. The error joins everything that is wrong, each part
-// naming the flag at fault and what to do.
+// NewPlan returns the Plan for a Config. It is a pure function. With both set-up fields false the Plan
+// is empty and most of the Config is not checked. The error joins all problems; each names the flag at
+// fault and what to do.
 func NewPlan(c Config) (Plan, error) {
 	if err := c.check(); err != nil {
 		return Plan{}, err
@@ -120,7 +115,7 @@ func NewPlan(c Config) (Plan, error) {
 	return p, nil
 }
 
-// interfacePlan is the Plan of link and addresses alone.
+// interfacePlan returns the Plan for the interface and the addresses alone.
 func (c Config) interfacePlan() Plan {
 	p := Plan{Interface: c.interfaceName()}
 	for _, a := range c.Addresses {
@@ -148,7 +143,7 @@ func (c Config) check() error {
 	return errors.Join(problems...)
 }
 
-// hostAddrs are the Addresses without their lengths.
+// hostAddrs returns the Addresses without their prefix lengths.
 func (p Plan) hostAddrs() (addrs []netip.Addr) {
 	for _, a := range p.Addresses {
 		addrs = append(addrs, a.Addr())
@@ -159,20 +154,19 @@ func (p Plan) hostAddrs() (addrs []netip.Addr) {
 // makesRules reports whether the Config asks for rules of any kind.
 func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != NetfilterNone }
 
-// String prints the plan for people: one line per link and address and for the external
-// interfaces, then the rules in the form of a filter that suits, without those that need to
-// know where the cluster DNS is, or which interfaces default routes lead over. It ends
-// without a newline.
+// String returns the plan as text, without a newline at the end: a line for the interface, for each
+// address and for the external interfaces, then the rules in the syntax of a backend. Rules that depend
+// on the cluster DNS's endpoints or on the default routes are missing.
 func (p Plan) String() string {
-	var like ruleBackend = &iptablesBackend{}
+	var backend ruleBackend = &iptablesBackend{}
 	if p.netfilter == NetfilterNftables {
-		like = newNftBackend(newProgramSet())
+		backend = newNftBackend(newProgramSet())
 	}
-	return p.text(like)
+	return p.text(backend)
 }
 
-// text is String with the rules in the form of f.
-func (p Plan) text(f ruleBackend) string {
+// text is String with the rules in the syntax of backend.
+func (p Plan) text(backend ruleBackend) string {
 	var lines []string
 	if p.Interface != "" {
 		lines = append(lines, fmt.Sprintf("link     %s (%s)", p.Interface, kindDummy))
@@ -189,7 +183,7 @@ func (p Plan) text(f ruleBackend) string {
 		lines = append(lines, "open     "+o+": pods may use it too; if none does, name it with -external-interfaces")
 	}
 	if len(p.rules.addrs) > 0 {
-		lines = append(lines, "rules    "+f.name(), f.describe(p.rules))
+		lines = append(lines, "rules    "+backend.name(), backend.describe(p.rules))
 	}
 	if len(lines) == 0 {
 		return "nothing to set up"
@@ -238,7 +232,7 @@ func checkAddresses(addrs []netip.Addr) []error {
 	return problems
 }
 
-// whyUnusable says why an address cannot be put on a link of its own, or "".
+// whyUnusable says why an address cannot be a local address; "" if it can.
 func whyUnusable(a netip.Addr) string {
 	switch {
 	case !a.IsValid():
@@ -246,15 +240,15 @@ func whyUnusable(a netip.Addr) string {
 	case a.Is4In6():
 		return "is an IPv4 address in IPv6 form; write it as " + a.Unmap().String()
 	case a.IsUnspecified():
-		return "means every address; name the one to listen on, such as 169.254.20.10"
+		return "stands for all addresses; give the one to listen on, such as 169.254.20.10"
 	case a.IsLoopback():
 		return "is on every machine already; use -setupinterface=false -setupiptables=false " +
 			"with it, or give another address, such as 169.254.20.10"
 	case a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "is no unicast address; give one, such as 169.254.20.10"
+		return "is not a unicast address; give one, such as 169.254.20.10"
 	case a.Is6() && (a.Zone() != "" || a.IsLinkLocalUnicast()):
 		// A pod cannot write a zone of the node into its resolv.conf.
-		return "is valid on one link only and pods cannot reach it; " +
+		return "is valid on one interface only and pods cannot reach it; " +
 			"give a unique local address, such as fd00::a"
 	}
 	return ""
@@ -266,9 +260,9 @@ func checkName(name string) error {
 	case len(name) > nameLimit:
 		why = fmt.Sprintf("is longer than the kernel's %d bytes", nameLimit)
 	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r\x00"):
-		why = "is not a name that the kernel takes"
+		why = "is not a valid interface name"
 	case name == loopback:
-		why = "is the loopback interface, which is used by itself where the kernel has no dummy links"
+		why = "is the loopback interface, which the agent uses only if the kernel has no dummy driver"
 	default:
 		return nil
 	}
@@ -278,11 +272,11 @@ func checkName(name string) error {
 
 func checkPorts(c Config) error {
 	if c.DNSPort == 0 {
-		return errors.New("-dns.port: 0 is not a port that rules can name; " +
+		return errors.New("-dns.port: 0 is not a port; " +
 			"give one, such as 53, or use -setupiptables=false")
 	}
 	if c.DNSPort == c.HealthPort {
-		return fmt.Errorf("-health-port: %d is -dns.port too; give another port, such as 8080",
+		return fmt.Errorf("-health-port: %d is also -dns.port; give another port, such as 8080",
 			c.HealthPort)
 	}
 	return nil
@@ -293,6 +287,6 @@ func checkNetfilter(n Netfilter) error {
 	case "", NetfilterAuto, NetfilterIptables, NetfilterNftables:
 		return nil
 	}
-	return fmt.Errorf("-netfilter: %q is not a way to make rules; give %s, %s, %s or %s",
+	return fmt.Errorf("-netfilter: unknown value %q; give %s, %s, %s or %s",
 		string(n), NetfilterAuto, NetfilterIptables, NetfilterNftables, NetfilterNone)
 }

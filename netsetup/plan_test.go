@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func addrs(words ...string) []netip.Addr {
+func parseAddrs(words ...string) []netip.Addr {
 	var as []netip.Addr
 	for _, w := range words {
 		as = append(as, netip.MustParseAddr(w))
@@ -27,12 +27,12 @@ func TestPlan(t *testing.T) {
 		want: "nothing to set up",
 	}, {
 		name:   "nothing to set up is not checked",
-		config: Config{Addresses: addrs("127.0.0.1", "127.0.0.1"), InterfaceName: "a/b"},
+		config: Config{Addresses: parseAddrs("127.0.0.1", "127.0.0.1"), InterfaceName: "a/b"},
 		want:   "nothing to set up",
 	}, {
 		name: "interface only, both families",
 		config: Config{
-			Addresses:      addrs("169.254.20.10", "10.96.0.10", "fd00::a"),
+			Addresses:      parseAddrs("169.254.20.10", "10.96.0.10", "fd00::a"),
 			SetupInterface: true,
 		},
 		want: `
@@ -43,7 +43,7 @@ address  fd00::a/128`,
 	}, {
 		name: "rules only, no health port",
 		config: Config{
-			Addresses:     addrs("fd00::a"),
+			Addresses:     parseAddrs("fd00::a"),
 			DNSPort:       5353,
 			SetupIptables: true,
 		},
@@ -73,7 +73,7 @@ COMMIT`,
 	}, {
 		name: "everything on one address",
 		config: Config{
-			Addresses:      addrs("169.254.20.10"),
+			Addresses:      parseAddrs("169.254.20.10"),
 			DNSPort:        53,
 			HealthPort:     8080,
 			InterfaceName:  "dns0",
@@ -111,7 +111,7 @@ COMMIT`,
 	}, {
 		name: "external interfaces",
 		config: Config{
-			Addresses:          addrs("169.254.20.10", "10.96.0.10"),
+			Addresses:          parseAddrs("169.254.20.10", "10.96.0.10"),
 			DNSPort:            53,
 			SetupIptables:      true,
 			ExternalInterfaces: "eth1,eth0",
@@ -157,7 +157,7 @@ COMMIT`,
 	}, {
 		name: "no rules at all",
 		config: Config{
-			Addresses:      addrs("169.254.20.10"),
+			Addresses:      parseAddrs("169.254.20.10"),
 			SetupInterface: true,
 			SetupIptables:  true,
 			Netfilter:      NetfilterNone,
@@ -186,26 +186,26 @@ func TestPlanErrors(t *testing.T) {
 		want   []string // each must be in the error
 	}{
 		{"no address", func(c *Config) { c.Addresses = nil }, []string{"-localip: no address", "-setupinterface=false"}},
-		{"twice the same", func(c *Config) { c.Addresses = addrs("fd00::a", "fd00:0::a") }, []string{"-localip: fd00::a is given twice"}},
+		{"twice the same", func(c *Config) { c.Addresses = parseAddrs("fd00::a", "fd00:0::a") }, []string{"-localip: fd00::a is given twice"}},
 		{"zero Addr", func(c *Config) { c.Addresses = []netip.Addr{{}} }, []string{"-localip: invalid IP is not an IP address"}},
-		{"unspecified IPv4", func(c *Config) { c.Addresses = addrs("0.0.0.0") }, []string{"-localip: 0.0.0.0 means every address"}},
-		{"unspecified IPv6", func(c *Config) { c.Addresses = addrs("::") }, []string{"-localip: :: means every address"}},
-		{"loopback IPv4", func(c *Config) { c.Addresses = addrs("127.0.0.1") }, []string{"-localip: 127.0.0.1 is on every machine", "-setupiptables=false"}},
-		{"loopback IPv6", func(c *Config) { c.Addresses = addrs("::1") }, []string{"-localip: ::1 is on every machine"}},
-		{"multicast IPv4", func(c *Config) { c.Addresses = addrs("224.0.0.251") }, []string{"-localip: 224.0.0.251 is no unicast address"}},
-		{"multicast IPv6", func(c *Config) { c.Addresses = addrs("ff02::fb") }, []string{"-localip: ff02::fb is no unicast address"}},
-		{"broadcast", func(c *Config) { c.Addresses = addrs("255.255.255.255") }, []string{"-localip: 255.255.255.255 is no unicast address"}},
-		{"IPv4 in IPv6", func(c *Config) { c.Addresses = addrs("::ffff:169.254.20.10") }, []string{"-localip: ::ffff:169.254.20.10 is an IPv4 address", "write it as 169.254.20.10"}},
-		{"IPv6 link-local", func(c *Config) { c.Addresses = addrs("fe80::a") }, []string{"-localip: fe80::a is valid on one link only", "fd00::a"}},
-		{"zone", func(c *Config) { c.Addresses = addrs("fd00::a%eth0") }, []string{"-localip: fd00::a%eth0 is valid on one link only"}},
+		{"unspecified IPv4", func(c *Config) { c.Addresses = parseAddrs("0.0.0.0") }, []string{"-localip: 0.0.0.0 stands for all addresses"}},
+		{"unspecified IPv6", func(c *Config) { c.Addresses = parseAddrs("::") }, []string{"-localip: :: stands for all addresses"}},
+		{"loopback IPv4", func(c *Config) { c.Addresses = parseAddrs("127.0.0.1") }, []string{"-localip: 127.0.0.1 is on every machine", "-setupiptables=false"}},
+		{"loopback IPv6", func(c *Config) { c.Addresses = parseAddrs("::1") }, []string{"-localip: ::1 is on every machine"}},
+		{"multicast IPv4", func(c *Config) { c.Addresses = parseAddrs("224.0.0.251") }, []string{"-localip: 224.0.0.251 is not a unicast address"}},
+		{"multicast IPv6", func(c *Config) { c.Addresses = parseAddrs("ff02::fb") }, []string{"-localip: ff02::fb is not a unicast address"}},
+		{"broadcast", func(c *Config) { c.Addresses = parseAddrs("255.255.255.255") }, []string{"-localip: 255.255.255.255 is not a unicast address"}},
+		{"IPv4 in IPv6", func(c *Config) { c.Addresses = parseAddrs("::ffff:169.254.20.10") }, []string{"-localip: ::ffff:169.254.20.10 is an IPv4 address", "write it as 169.254.20.10"}},
+		{"IPv6 link-local", func(c *Config) { c.Addresses = parseAddrs("fe80::a") }, []string{"-localip: fe80::a is valid on one interface only", "fd00::a"}},
+		{"zone", func(c *Config) { c.Addresses = parseAddrs("fd00::a%eth0") }, []string{"-localip: fd00::a%eth0 is valid on one interface only"}},
 		{"no DNS port", func(c *Config) { c.DNSPort = 0 }, []string{"-dns.port: 0", "-setupiptables=false"}},
-		{"health on the DNS port", func(c *Config) { c.HealthPort = 53 }, []string{"-health-port: 53 is -dns.port too"}},
+		{"health on the DNS port", func(c *Config) { c.HealthPort = 53 }, []string{"-health-port: 53 is also -dns.port"}},
 		{"negative interval", func(c *Config) { c.Interval = -time.Second }, []string{"-syncinterval: -1s is negative", "60s"}},
-		{"unknown filter", func(c *Config) { c.Netfilter = "ebtables" }, []string{`-netfilter: "ebtables" is not a way`, "auto, iptables, nftables or none"}},
+		{"unknown filter", func(c *Config) { c.Netfilter = "ebtables" }, []string{`-netfilter: unknown value "ebtables"`, "auto, iptables, nftables or none"}},
 		{"long name", func(c *Config) { c.InterfaceName = "nodelocaldns-one" }, []string{`-interfacename: "nodelocaldns-one" is longer than the kernel's 15 bytes`}},
-		{"slash in name", func(c *Config) { c.InterfaceName = "a/b" }, []string{`-interfacename: "a/b" is not a name`}},
-		{"blank in name", func(c *Config) { c.InterfaceName = "a b" }, []string{`-interfacename: "a b" is not a name`}},
-		{"name is ..", func(c *Config) { c.InterfaceName = ".." }, []string{`-interfacename: ".." is not a name`}},
+		{"slash in name", func(c *Config) { c.InterfaceName = "a/b" }, []string{`-interfacename: "a/b" is not a valid interface name`}},
+		{"blank in name", func(c *Config) { c.InterfaceName = "a b" }, []string{`-interfacename: "a b" is not a valid interface name`}},
+		{"name is ..", func(c *Config) { c.InterfaceName = ".." }, []string{`-interfacename: ".." is not a valid interface name`}},
 		{"name is lo", func(c *Config) { c.InterfaceName = "lo" }, []string{`-interfacename: "lo" is the loopback interface`}},
 		{"all at once", func(c *Config) { c.Addresses, c.DNSPort, c.InterfaceName = nil, 0, "lo" }, []string{"-localip", "-dns.port", "-interfacename"}},
 	}
@@ -232,7 +232,7 @@ func TestPlanErrors(t *testing.T) {
 	}
 }
 
-func TestNamesThatTheKernelTakes(t *testing.T) {
+func TestInterfaceNames(t *testing.T) {
 	for _, name := range []string{"", "nodelocaldns", "dns-0.5", "nodelocaldns-15", "..."} {
 		c := dualStack()
 		c.InterfaceName = name

@@ -16,85 +16,78 @@ import (
 )
 
 const (
-	// maxPodInterfaces bounds what is followed, a few hundred bytes for each. A node has 110 pods
-	// by default, and 2,500 where people try what it can bear; half as much could be reached,
-	// and twice as much is memory for links that no node has.
+	// maxPodInterfaces bounds the watched interfaces, at a few hundred bytes each. A node has 110
+	// pods by default, and up to 2,500 in tests of large nodes.
 	maxPodInterfaces = 4096
 
-	// listDelay is how long news are gathered before all links are listed. A CNI plugin
-	// makes, moves, names and raises a link within some tens of milliseconds: at half of it
-	// most pods would cost two lists, and twice as much is longer than some programs take
-	// from their start to their first query, which the agent answers until then.
+	// listDelay is the time from an event to the listing of all interfaces. A CNI plugin adds,
+	// moves, renames and raises an interface within some tens of milliseconds.
 	listDelay = 100 * time.Millisecond
 
-	// checkInterval is between two looks at what stands on the links beside our programs: programs
-	// of tcx come and go without news. A look at 250 links takes some milliseconds: half of it
-	// would be work for nothing, and twice as much is answers that a policy's program does not
-	// see.
+	// checkInterval is the time between two calls of Checked: the kernel does not report
+	// changes of tcx programs. A check of 250 interfaces takes some milliseconds.
 	checkInterval = time.Second
 
-	// checksPerFilterList is after how many of them filters are listed without news. There should be
-	// none of which no news came; at half of it, where all links have clsact, most of what looks
-	// cost would be for that.
+	// checksPerFilterList is the number of checks after which filters are listed even without an
+	// event.
 	checksPerFilterList = 10
 
-	// minCheckInterval is from news of filters to the look, and the least time between two: a
-	// tool adds several filters at once. It is a tenth of the interval at most, so that what
-	// changes all the time does not cost much more than that.
+	// minCheckInterval is the minimum time between two checks, which an event of a filter
+	// triggers: tools add several filters at once.
 	minCheckInterval = 100 * time.Millisecond
 )
 
-// PodInterface is the node's end of a link whose other end is a pod's: a veth whose peer is in
-// another network namespace, and over which the node's default route does not lead.
+// PodInterface is the node's end of a pod's interface: a veth whose peer is in another network
+// namespace, and that has no default route of the node.
 type PodInterface struct {
 	Index int
 	Name  string
 }
 
-// PodInterfaceObserver is told of pods' links, one call at a time. The callbacks may block; what
-// happens meanwhile is told later.
+// PodInterfaceObserver has callbacks, called one at a time from one goroutine. They may block; later
+// events wait.
 type PodInterfaceObserver struct {
-	// Added is called for every pod's link there is, and then for each that comes; Gone for each
-	// that goes.
+	// Added is called for every existing pod interface, then for each new one; Removed for each
+	// that is gone.
 	Added, Removed func(PodInterface)
-	// Checked is called after Seen, every second, and a tenth of one after news of filters.
+	// Checked is called after Added, every second, and 100 ms after a filter has changed.
 	Checked func(PodInterfaceCheck)
 }
 
-// PodInterfaceCheck is what stands on the links that were seen, as far as tc tells.
+// PodInterfaceCheck is the state of the added interfaces.
 type PodInterfaceCheck struct {
-	// Filtered has the links, by index, that have tc filters: in the kernel's order they are
-	// behind the programs of tcx.
+	// Filtered has the indexes of the interfaces with tc filters, which the kernel runs after
+	// tcx programs. Read-only; nil with Err.
 	Filtered map[int]bool
-	// Incomplete says that pods have links that are not told of: they are of a kind that is not
-	// followed, or one too many.
+	// Incomplete: pods have other interfaces, of a kind that is not watched or beyond the limit
+	// of 4,096.
 	Incomplete bool
-	// Err is why nothing of this is known; nil if it is.
+	// Err: the state is unknown.
 	Err error
 }
 
-// WatchPodInterfaces tells of the pods' links in this network namespace until ctx ends. It
-// lists anew where the kernel says that news were lost. The error is why it can't follow at
-// all. No privilege is needed.
+// WatchPodInterfaces calls o for the pod interfaces in this network namespace until ctx is done, and
+// then returns nil. It lists all interfaces again if the kernel has dropped events. It returns an error
+// only if it cannot start. It needs no privilege.
 //
-// A link has gone when it is deleted, when it or its other end is moved so that it leads to
-// no other namespace, and when the node's default route leads over it (of which there is no
-// news: the next of any veth shows it). Another link of the same index is gone and then seen.
-// A link that is renamed is neither, unless news were lost: gone is told the name it had
-// last. What is told is some hundred milliseconds old: seen may be called for a link that is
-// deleted already. Of more than 4,096 links the rest is left out.
+// An interface is removed when it is deleted, when it or its peer is moved so that both are in one
+// namespace, and when it gets a default route of the node (noticed at the next event of any veth). A
+// new interface with the same index is reported as Removed, then Added. A renamed interface is not
+// reported, unless events were dropped; Removed gets the last known name. Calls are late by some hundred
+// milliseconds: Added may be called for an interface that is already deleted. Interfaces beyond 4,096
+// are ignored.
 func WatchPodInterfaces(ctx context.Context, o PodInterfaceObserver) error {
 	const trafficControl = 1 << (unix.RTNLGRP_TC - 1)
 	f := podWatcher{PodInterfaceObserver: o, interfaces: make(map[int]podInterface)}
 	news := monitorSource{protocol: unix.NETLINK_ROUTE, groups: unix.RTMGRP_LINK | trafficControl}
-	// Before the list is read: what changes in between comes as news.
+	// Before the first list, so that changes in between arrive as events.
 	socket, err := news.open()
 	if err != nil {
-		return fmt.Errorf("subscribing to news of links: %w", err)
+		return fmt.Errorf("subscribing to interface events: %w", err)
 	}
 	if err := f.list(); err != nil {
 		socket.Close()
-		return fmt.Errorf("listing links: %w", err)
+		return fmt.Errorf("listing interfaces: %w", err)
 	}
 	for {
 		if err == nil {
@@ -107,28 +100,27 @@ func WatchPodInterfaces(ctx context.Context, o PodInterfaceObserver) error {
 		case <-time.After(reopenDelay):
 		}
 		if socket, err = news.open(); err == nil {
-			f.markMissed() // nobody looked until now
+			f.markMissed() // of the time without a socket
 		}
 	}
 }
 
-// podWatcher is the state of [WatchPodInterfaces]. It belongs to one goroutine.
+// podWatcher is the state of [WatchPodInterfaces]. It is not safe for concurrent use.
 type podWatcher struct {
 	PodInterfaceObserver
 	interfaces map[int]podInterface // by index
-	// incomplete: see PodLinkLook.
+	// incomplete: see PodInterfaceCheck.
 	incomplete bool
-	// listAt is when all links are to be listed; the zero Time while there are no news.
+	// listAt is when all interfaces have to be listed; zero: never.
 	listAt time.Time
-	// missedEvents: of some links that went no news came, so that one of the same index may be
-	// another.
+	// missedEvents: events were dropped, so that a known index may be another interface now.
 	missedEvents bool
-	// checkedAt is when the links were last looked at, look when they are to be again.
+	// checkedAt is the time of the last check, checkAt that of the next.
 	checkedAt, checkAt time.Time
 	filters            filterCache
 }
 
-// readEvents takes news from a socket until that breaks or ctx is done.
+// readEvents handles events from a socket until it fails or ctx is done.
 func (f *podWatcher) readEvents(ctx context.Context, socket *os.File) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
@@ -140,7 +132,7 @@ func (f *podWatcher) readEvents(ctx context.Context, socket *os.File) {
 	for {
 		_ = socket.SetReadDeadline(f.nextDeadline())
 		if ctx.Err() != nil {
-			return // whose deadline may have been replaced
+			return // the deadline of the AfterFunc may have been replaced
 		}
 		n, whole, err := receiveMessages(raw, buffer)
 		switch {
@@ -158,7 +150,7 @@ func (f *podWatcher) readEvents(ctx context.Context, socket *os.File) {
 	}
 }
 
-// nextDeadline is when something is to be done.
+// nextDeadline returns the time of the next list or check.
 func (f *podWatcher) nextDeadline() time.Time {
 	if !f.listAt.IsZero() && f.listAt.Before(f.checkAt) {
 		return f.listAt
@@ -166,7 +158,7 @@ func (f *podWatcher) nextDeadline() time.Time {
 	return f.checkAt
 }
 
-// runDue does what is due.
+// runDue lists or checks, whichever is due.
 func (f *podWatcher) runDue() {
 	now := time.Now()
 	if f.listAt.IsZero() || now.Before(f.listAt) {
@@ -179,7 +171,7 @@ func (f *podWatcher) runDue() {
 	}
 }
 
-// check looks at all links.
+// check calls Checked.
 func (f *podWatcher) check() {
 	filtered, err := f.filters.get(f.interfaces)
 	f.Checked(PodInterfaceCheck{Filtered: filtered, Incomplete: f.incomplete, Err: err})
@@ -187,7 +179,7 @@ func (f *podWatcher) check() {
 	f.checkAt = f.checkedAt.Add(checkInterval)
 }
 
-// checkSoon has all links looked at soon, as to their filters, too.
+// checkSoon schedules a check that lists the filters.
 func (f *podWatcher) checkSoon() {
 	f.filters.invalidate()
 	if at := f.checkedAt.Add(minCheckInterval); at.Before(f.checkAt) {
@@ -195,21 +187,21 @@ func (f *podWatcher) checkSoon() {
 	}
 }
 
-// listSoon has all links listed soon.
+// listSoon schedules a list of all interfaces.
 func (f *podWatcher) listSoon() {
 	if f.listAt.IsZero() {
 		f.listAt = time.Now().Add(listDelay)
 	}
 }
 
-// markMissed notes that news were lost.
+// markMissed records that events were dropped.
 func (f *podWatcher) markMissed() {
 	f.missedEvents = true
 	f.listSoon()
 }
 
-// handleMessages reads a run of messages. Of a veth everything counts, as what happens to one end may
-// be news of the other, of which there is no message: when a peer is moved away, say.
+// handleMessages handles the messages of a datagram. Any message about a veth schedules a list, because
+// some changes, such as a moved peer, are reported for the other end only.
 func (f *podWatcher) handleMessages(messages []byte) {
 	for kind, body := range eachMessage(messages) {
 		switch kind {
@@ -231,8 +223,8 @@ func (f *podWatcher) handleInterface(kind uint16, body []byte) {
 	}
 }
 
-// handleFilter reads a message about a qdisc or a filter, without its header. Filters that links
-// share say none of them.
+// handleFilter handles a message about a qdisc or a filter, without its header. Messages about shared
+// blocks of filters name no interface.
 func (f *podWatcher) handleFilter(body []byte) {
 	const shared = 0xFFFFFFFF // TCM_IFINDEX_MAGIC_BLOCK
 	if len(body) < nl.SizeofTcMsg {
@@ -251,8 +243,8 @@ func (f *podWatcher) remove(index int) {
 	}
 }
 
-// list makes what is known equal to what there is, and looks at it. It fails only if there is
-// no list; one that changed while it was read is used, and read again.
+// list updates the known interfaces from a list of all, and checks them. After an interrupted dump it
+// uses the partial list and schedules another one; it fails on other errors only.
 func (f *podWatcher) list() error {
 	found, other, err := listPodInterfaces()
 	part := errors.Is(err, netlink.ErrDumpInterrupted)
@@ -271,7 +263,8 @@ func (f *podWatcher) list() error {
 	return nil
 }
 
-// removeMissing forgets what is not found; of a part of what there is links may be missing.
+// removeMissing removes the interfaces that are not in found, unless found is partial, and those that
+// have been replaced.
 func (f *podWatcher) removeMissing(found map[int]podInterface, part bool) {
 	for _, index := range slices.Sorted(maps.Keys(f.interfaces)) {
 		now, there := found[index]
@@ -281,43 +274,42 @@ func (f *podWatcher) removeMissing(found map[int]podInterface, part bool) {
 	}
 }
 
-// addNew learns what is found, as far as there is room.
+// addNew adds the interfaces in found, up to maxPodInterfaces.
 func (f *podWatcher) addNew(found map[int]podInterface) {
 	for _, index := range slices.Sorted(maps.Keys(found)) {
 		_, known := f.interfaces[index]
 		if !known && len(f.interfaces) >= maxPodInterfaces {
 			continue
 		}
-		f.interfaces[index] = found[index] // its name may be new
+		f.interfaces[index] = found[index] // its name may have changed
 		if !known {
 			f.Added(found[index].PodInterface)
 		}
 	}
 }
 
-// podInterface is a PodLink with what tells it from a later one of the same index and name.
+// podInterface is a PodInterface with what distinguishes it from a later one of the same index and name.
 type podInterface struct {
 	PodInterface
 	mac             string // of the hardware
 	peer, peerNetns uint32 // index of the other end, and the kernel's number for its namespace
 }
 
-// ifinfoIndex is where a message about a link has its index (struct ifinfomsg).
+// ifinfoIndex is the offset of the interface index in struct ifinfomsg.
 const ifinfoIndex = 4
 
-// tcmsgIndex is where one about a qdisc or a filter has it (struct tcmsg).
+// tcmsgIndex is the offset of the interface index in struct tcmsg.
 const tcmsgIndex = 4
 
-// The kinds of links that lead to pods, of which the second are not followed.
+// The kinds of pod interfaces. Interfaces of kind netkit are not watched.
 const (
 	veth   = "veth"
 	netkit = "netkit"
 )
 
-// listPodInterfaces returns the pods' links by index, also if the list was interrupted by a
-// change, which is netlink.ErrDumpInterrupted; other is whether pods have links of another
-// kind.
-func listPodInterfaces() (found map[int]podInterface, other bool, err error) {
+// listPodInterfaces returns the pod interfaces by index. With netlink.ErrDumpInterrupted the result is
+// partial. otherKind: pods have interfaces of a kind that is not watched.
+func listPodInterfaces() (found map[int]podInterface, otherKind bool, err error) {
 	messages, err := listInterfaces(veth)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, false, err
@@ -332,16 +324,16 @@ func listPodInterfaces() (found map[int]podInterface, other bool, err error) {
 	messages, more := listInterfaces(netkit)
 	for _, body := range messages {
 		_, ok := parsePodInterface(body, netkit)
-		other = other || ok
+		otherKind = otherKind || ok
 	}
 	if err == nil {
 		err = more
 	}
-	return found, other, err
+	return found, otherKind, err
 }
 
-// listInterfaces asks for the links of a kind, without their statistics. A kernel that does not know
-// the kind gives all.
+// listInterfaces returns a message for each interface of a kind, without statistics. A kernel without
+// that kind returns all interfaces.
 func listInterfaces(ofKind string) ([][]byte, error) {
 	const withoutStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS
 	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
@@ -353,8 +345,8 @@ func listInterfaces(ofKind string) ([][]byte, error) {
 	return request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
 }
 
-// interfaceKind is the kind of the link that a message, without its header, is about. Those of
-// the bridges, which tell that a port is one no more, say none.
+// interfaceKind returns the kind of the interface in a message without its header; "" in messages about
+// bridge ports.
 func interfaceKind(body []byte) string {
 	if len(body) < unix.SizeofIfInfomsg {
 		return ""
@@ -362,8 +354,8 @@ func interfaceKind(body []byte) string {
 	return attrName(attrValue(body, unix.SizeofIfInfomsg, unix.IFLA_LINKINFO), 0, unix.IFLA_INFO_KIND)
 }
 
-// parsePodInterface reads a message about a link of a kind, without its header. The kernel gives a
-// number for the namespace of the other end only where that is not this one.
+// parsePodInterface parses a message about an interface of a kind, without its header. ok is false unless
+// the peer is in another namespace, for which the kernel then gives a number.
 func parsePodInterface(body []byte, kind string) (l podInterface, ok bool) {
 	if interfaceKind(body) != kind {
 		return podInterface{}, false
@@ -384,12 +376,9 @@ func parsePodInterface(body []byte, kind string) (l podInterface, ok bool) {
 	}, true
 }
 
-// defaultRouteInterfaces are the links by which the node reaches the world. One may be a veth: that of a
-// node which is itself a container, or of an agent in a pod's namespace. To answer there
-// would do no harm, as only clients that the agent answers over that very link are answered,
-// but every packet of the node would pay for it. The addresses asked for are of nobody
-// (RFC 5737, RFC 3849), so that the default route holds for them; without one there is no
-// answer.
+// defaultRouteInterfaces returns the indexes of the interfaces of the node's default routes; nil without
+// default routes. In a node that is itself a container, one of them is a veth, through which every packet
+// of the node passes. It looks up routes to documentation addresses (RFC 5737, RFC 3849).
 func defaultRouteInterfaces() (indexes []int) {
 	for _, nobody := range []net.IP{net.IPv4(192, 0, 2, 1), net.ParseIP("2001:db8::1")} {
 		routes, _ := netlink.RouteGet(nobody)
@@ -400,9 +389,8 @@ func defaultRouteInterfaces() (indexes []int) {
 	return indexes
 }
 
-// HasCilium reports whether Cilium's datapath is on this node: whether one of the links that it
-// makes on each is there. Its own programs on the pods' links enforce policies, and send
-// packets on from where they are.
+// HasCilium reports whether Cilium's datapath runs on this node: whether one of its interfaces exists.
+// Cilium's programs on pod interfaces enforce policies and redirect packets.
 func HasCilium() (bool, error) {
 	for _, name := range []string{"cilium_host", "cilium_net"} {
 		_, err := netlink.LinkByName(name)
@@ -410,7 +398,7 @@ func HasCilium() (bool, error) {
 		case err == nil:
 			return true, nil
 		case !errors.Is(err, ErrNotFound):
-			return false, fmt.Errorf("looking for link %s: %w", name, err)
+			return false, fmt.Errorf("looking up interface %s: %w", name, err)
 		}
 	}
 	return false, nil

@@ -23,7 +23,7 @@ import (
 func inBareNamespace(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(namespaceEnv) != "" {
-		shell(t, "ip link set lo up")
+		runLines(t, "ip link set lo up")
 		body(t)
 		return
 	}
@@ -36,12 +36,12 @@ func inBareNamespace(t *testing.T, body func(t *testing.T)) {
 		}
 	}
 	t.Parallel()
-	apart(t, namespaceEnv+"=1")
+	rerunInNetns(t, namespaceEnv+"=1")
 }
 
-// podSpace makes a network namespace, of which path leads other programs there, that lasts
+// newPodNetns makes a network namespace, of which path leads other programs there, that lasts
 // until end is called, or the test ends.
-func podSpace(t *testing.T) (path string, end func()) {
+func newPodNetns(t *testing.T) (path string, end func()) {
 	t.Helper()
 	cat := exec.Command("cat") // ends with its input, however this process ends
 	cat.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -60,8 +60,8 @@ func podSpace(t *testing.T) (path string, end func()) {
 	return fmt.Sprintf("/proc/%d/ns/net", cat.Process.Pid), end
 }
 
-// follower is a FollowPodLinks that runs, and what it has told.
-type follower struct {
+// podRecorder is a FollowPodLinks that runs, and what it has told.
+type podRecorder struct {
 	mu       sync.Mutex
 	followed map[int]string
 	told     []string
@@ -70,10 +70,10 @@ type follower struct {
 	looks    int
 }
 
-// startFollower starts one; hold, which may be nil, is called inside of seen.
-func startFollower(t *testing.T, hold func(PodInterface)) *follower {
+// startPodRecorder starts one; hold, which may be nil, is called inside of seen.
+func startPodRecorder(t *testing.T, hold func(PodInterface)) *podRecorder {
 	t.Helper()
-	f := &follower{followed: make(map[int]string)}
+	f := &podRecorder{followed: make(map[int]string)}
 	tell := func(what string, l PodInterface, wrong bool) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -115,20 +115,20 @@ func startFollower(t *testing.T, hold func(PodInterface)) *follower {
 		for _, fault := range f.faults {
 			t.Error(fault)
 		}
-		if n := len(linkSockets(t)); n != 0 {
+		if n := len(listNetlinkSockets(t)); n != 0 {
 			t.Errorf("%d sockets are left", n)
 		}
 	})
 	return f
 }
 
-// expect waits until told is what was told since the last call, in whatever order: a list
+// wantEvents waits until told is what was told since the last call, in whatever order: a list
 // that is read while things change may see what came later first. That no link is seen twice
 // or gone twice is looked at where it is told.
-func (f *follower) expect(t *testing.T, told ...string) {
+func (f *podRecorder) wantEvents(t *testing.T, told ...string) {
 	t.Helper()
 	var got []string
-	await(t, func() bool {
+	waitFor(t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		got = slices.Clone(f.told)
@@ -142,20 +142,20 @@ func (f *follower) expect(t *testing.T, told ...string) {
 	f.told = nil
 }
 
-// settle waits until what is followed is what there is.
-func (f *follower) settle(t *testing.T) {
+// waitForList waits until what is followed is what there is.
+func (f *podRecorder) waitForList(t *testing.T) {
 	t.Helper()
 	var want, got []int
-	await(t, func() bool {
+	waitFor(t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		want, got = slices.Sorted(maps.Keys(veths(t))), slices.Sorted(maps.Keys(f.followed))
+		want, got = slices.Sorted(maps.Keys(listVeths(t))), slices.Sorted(maps.Keys(f.followed))
 		return slices.Equal(want, got)
 	}, func() string { return fmt.Sprintf("followed %v, there are %v", got, want) })
 }
 
-// await waits until met holds.
-func await(t *testing.T, met func() bool, state func() string) {
+// waitFor waits until met holds.
+func waitFor(t *testing.T, met func() bool, state func() string) {
 	t.Helper()
 	limit := time.Now().Add(time.Minute)
 	for !met() {
@@ -166,9 +166,9 @@ func await(t *testing.T, met func() bool, state func() string) {
 	}
 }
 
-// veths are the links that lead to other namespaces, by index, read in another way than the
+// listVeths are the links that lead to other namespaces, by index, read in another way than the
 // product's.
-func veths(t *testing.T) map[int]string {
+func listVeths(t *testing.T) map[int]string {
 	t.Helper()
 	links, err := netlink.LinkList()
 	for err != nil {
@@ -183,8 +183,8 @@ func veths(t *testing.T) map[int]string {
 	return found
 }
 
-// linkSockets are the lines of this namespace's sockets that are told of links and filters.
-func linkSockets(t *testing.T) (lines []string) {
+// listNetlinkSockets are the lines of this namespace's sockets that are told of links and filters.
+func listNetlinkSockets(t *testing.T) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/net/netlink")
 	if err != nil {
@@ -198,22 +198,22 @@ func linkSockets(t *testing.T) (lines []string) {
 	return lines
 }
 
-// TestPodLinks has links come and go in each way that there is. Behind each step a link is
+// TestPodInterfaces has links come and go in each way that there is. Behind each step a link is
 // made, so that what must not be told would have been told.
-func TestPodLinks(t *testing.T) {
+func TestPodInterfaces(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
-		pod, _ := podSpace(t)
-		short, end := podSpace(t)
+		pod, _ := newPodNetns(t)
+		short, end := newPodNetns(t)
 		words := strings.NewReplacer("POD", pod, "SHORT", short, "HERE", strconv.Itoa(os.Getpid()))
-		shell(t, words.Replace("ip link add early type veth peer name eth0 netns POD; ip link add mark type veth peer name m netns POD"))
-		f := startFollower(t, nil)
-		f.expect(t, "seen early", "seen mark")
+		runLines(t, words.Replace("ip link add early type veth peer name eth0 netns POD; ip link add mark type veth peer name m netns POD"))
+		f := startPodRecorder(t, nil)
+		f.wantEvents(t, "seen early", "seen mark")
 		step := func(what, do string, told ...string) {
 			t.Helper()
 			t.Log(what)
-			shell(t, words.Replace("ip link del mark\n"+do+"\nip link add mark type veth peer name m netns POD"))
-			f.expect(t, append(append([]string{"gone mark"}, told...), "seen mark")...)
-			f.settle(t)
+			runLines(t, words.Replace("ip link del mark\n"+do+"\nip link add mark type veth peer name m netns POD"))
+			f.wantEvents(t, append(append([]string{"gone mark"}, told...), "seen mark")...)
+			f.waitForList(t)
 		}
 		step("made with its other end there", "ip link add poda type veth peer name poda0 netns POD", "seen poda")
 		step("made there, as most plugins do", "nsenter --net=POD ip link add podb0 type veth peer name podb netns HERE", "seen podb")
@@ -232,61 +232,61 @@ func TestPodLinks(t *testing.T) {
 			ip link add early index $index type veth peer name eth0 netns POD`, "gone early", "seen early")
 		step("its namespace ends", "ip link add podd type veth peer name podd0 netns SHORT", "seen podd")
 		end()
-		f.expect(t, "gone podd")
+		f.wantEvents(t, "gone podd")
 	})
 }
 
-// TestPodLinksUplink: the veth by which the node reaches the world is not a pod's.
-func TestPodLinksUplink(t *testing.T) {
+// TestPodInterfacesDefaultRoute: the veth by which the node reaches the world is not a pod's.
+func TestPodInterfacesDefaultRoute(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
-		pod, _ := podSpace(t)
+		pod, _ := newPodNetns(t)
 		const news = "ip link add both type veth peer name here; ip link del both"
-		shell(t, strings.ReplaceAll(`ip link add eth0 type veth peer name port netns POD
+		runLines(t, strings.ReplaceAll(`ip link add eth0 type veth peer name port netns POD
 			ip link set eth0 up; ip addr add 198.51.100.2/24 dev eth0; ip addr add fd00::2/64 dev eth0 nodad
 			ip route add default via 198.51.100.1; ip link add poda type veth peer name poda0 netns POD`, "POD", pod))
-		f := startFollower(t, nil)
-		f.expect(t, "seen poda")
-		shell(t, "ip route del default; "+news)
-		f.expect(t, "seen eth0")
-		shell(t, "ip -6 route add default via fd00::1; "+news)
-		f.expect(t, "gone eth0")
+		f := startPodRecorder(t, nil)
+		f.wantEvents(t, "seen poda")
+		runLines(t, "ip route del default; "+news)
+		f.wantEvents(t, "seen eth0")
+		runLines(t, "ip -6 route add default via fd00::1; "+news)
+		f.wantEvents(t, "gone eth0")
 	})
 }
 
-// TestPodLinksBegin makes a link once the list is read, and before anything else can be: its
+// TestPodInterfacesExistAtStart makes a link once the list is read, and before anything else can be: its
 // news are those that a follower which subscribed later would not get.
-func TestPodLinksBegin(t *testing.T) {
+func TestPodInterfacesExistAtStart(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
-		pod, _ := podSpace(t)
-		shell(t, "ip link add poda type veth peer name poda0 netns "+pod)
-		f := startFollower(t, func(l PodInterface) {
+		pod, _ := newPodNetns(t)
+		runLines(t, "ip link add poda type veth peer name poda0 netns "+pod)
+		f := startPodRecorder(t, func(l PodInterface) {
 			if l.Name == "poda" {
-				shell(t, "ip link add podb type veth peer name podb0 netns "+pod)
+				runLines(t, "ip link add podb type veth peer name podb0 netns "+pod)
 			}
 		})
-		f.expect(t, "seen poda", "seen podb")
+		f.wantEvents(t, "seen poda", "seen podb")
 	})
 }
 
-// TestPodLinksLost holds the reader up until the kernel has dropped news: what has come, what
+// TestPodInterfacesDroppedEvents holds the reader up until the kernel has dropped news: what has come, what
 // has gone, and what has gone and come again under the same index and name, all is told
 // afterwards; what stayed is not.
-func TestPodLinksLost(t *testing.T) {
+func TestPodInterfacesDroppedEvents(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
-		pod, _ := podSpace(t)
-		shell(t, strings.ReplaceAll(`for name in stays goes again; do
+		pod, _ := newPodNetns(t)
+		runLines(t, strings.ReplaceAll(`for name in stays goes again; do
 			ip link add $name type veth peer name $name netns POD; done`, "POD", pod))
 		held, freed := make(chan struct{}), make(chan struct{})
 		free := sync.OnceFunc(func() { close(freed) })
-		f := startFollower(t, func(l PodInterface) {
+		f := startPodRecorder(t, func(l PodInterface) {
 			if l.Name == "held" {
 				close(held)
 				<-freed
 			}
 		})
 		t.Cleanup(free) // or the follower never ends
-		f.expect(t, "seen stays", "seen goes", "seen again")
-		shell(t, "ip link add held type veth peer name held netns "+pod)
+		f.wantEvents(t, "seen stays", "seen goes", "seen again")
+		runLines(t, "ip link add held type veth peer name held netns "+pod)
 		<-held
 		told := []string{"seen held", "gone goes", "gone again", "seen again"}
 		var batch strings.Builder
@@ -299,15 +299,15 @@ func TestPodLinksLost(t *testing.T) {
 			fmt.Fprintf(&toggles, "link set v%d up\nlink set v%d down\n", i, i)
 		}
 		ipBatch(t, batch.String())
-		for dropped(t) == 0 {
+		for droppedEvents(t) == 0 {
 			ipBatch(t, toggles.String())
 		}
-		shell(t, strings.ReplaceAll(`ip link del goes
+		runLines(t, strings.ReplaceAll(`ip link del goes
 			index=$(ip -o link show dev again | cut -d: -f1); ip link del again
 			ip link add again index $index type veth peer name again netns POD`, "POD", pod))
 		free()
-		f.expect(t, told...)
-		f.settle(t)
+		f.wantEvents(t, told...)
+		f.waitForList(t)
 	})
 }
 
@@ -321,10 +321,10 @@ func ipBatch(t *testing.T, lines string) {
 	}
 }
 
-// dropped is how many news the kernel had no room for.
-func dropped(t *testing.T) (n int) {
+// droppedEvents is how many news the kernel had no room for.
+func droppedEvents(t *testing.T) (n int) {
 	t.Helper()
-	for _, line := range linkSockets(t) {
+	for _, line := range listNetlinkSockets(t) {
 		drops, err := strconv.Atoi(strings.Fields(line)[8])
 		if err != nil {
 			t.Fatal(err)
@@ -334,32 +334,32 @@ func dropped(t *testing.T) (n int) {
 	return n
 }
 
-// TestPodLinksProperty does anything to links, in any order: in the end, the links that are
+// TestPodInterfacesRandomChanges does anything to links, in any order: in the end, the links that are
 // followed are those that are there.
-func TestPodLinksProperty(t *testing.T) {
+func TestPodInterfacesRandomChanges(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
-		pod, _ := podSpace(t)
+		pod, _ := newPodNetns(t)
 		seed := rand.Uint64()
 		t.Log("seed", seed)
 		random := rand.New(rand.NewPCG(seed, 0))
-		f := startFollower(t, nil)
-		shell(t, "ip link add bridge1 type bridge")
+		f := startPodRecorder(t, nil)
+		runLines(t, "ip link add bridge1 type bridge")
 		for range 20 {
 			var lines strings.Builder
 			for range 1 + random.IntN(12) {
-				lines.WriteString(anyChange(random))
+				lines.WriteString(randomChange(random))
 				lines.WriteString("\n")
 			}
 			script := strings.NewReplacer("POD", pod, "HERE", strconv.Itoa(os.Getpid())).Replace(lines.String())
 			// What is not there can't be changed: that is part of the game.
 			_ = exec.Command("sh", "-c", script).Run()
-			f.settle(t)
+			f.waitForList(t)
 		}
 	})
 }
 
-// anyChange is one change to a link.
-func anyChange(random *rand.Rand) string {
+// randomChange is one change to a link.
+func randomChange(random *rand.Rand) string {
 	x, y := 'a'+rune(random.IntN(4)), 'a'+rune(random.IntN(4))
 	changes := []string{
 		"ip link add X type veth peer name X0 netns POD",
@@ -380,8 +380,8 @@ func anyChange(random *rand.Rand) string {
 	return strings.NewReplacer("X", "pod"+string(x), "Y", "pod"+string(y)).Replace(changes[random.IntN(len(changes))])
 }
 
-// TestPodLinksMany: what is beyond the bound is left out, and no more.
-func TestPodLinksMany(t *testing.T) {
+// TestPodInterfacesLimit: what is beyond the bound is left out, and no more.
+func TestPodInterfacesLimit(t *testing.T) {
 	f := podWatcher{interfaces: make(map[int]podInterface), PodInterfaceObserver: PodInterfaceObserver{Added: func(l PodInterface) { t.Errorf("%v is seen", l) }}}
 	for i := range maxPodInterfaces {
 		f.interfaces[-i] = podInterface{}
@@ -396,11 +396,11 @@ func TestPodLinksMany(t *testing.T) {
 func TestCilium(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
 		for _, name := range []string{"cilium", "cilium_host", "cilium_net"} {
-			shell(t, "ip link add "+name+" type bridge")
+			runLines(t, "ip link add "+name+" type bridge")
 			if here, err := HasCilium(); here != (name != "cilium") || err != nil {
 				t.Errorf("with %s: %v, error %v", name, here, err)
 			}
-			shell(t, "ip link del "+name)
+			runLines(t, "ip link del "+name)
 		}
 		if here, err := HasCilium(); here || err != nil {
 			t.Errorf("without a link: %v, error %v", here, err)

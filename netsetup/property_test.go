@@ -12,35 +12,35 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// world is one random history: our steps and a stranger's on one node.
-type world struct {
-	random *rand.Rand
-	node   *fakeNode
-	setup  *Setup
-	log    []string
+// history is one random history: our steps and a stranger's on one node.
+type history struct {
+	rng   *rand.Rand
+	node  *fakeNode
+	setup *Setup
+	log   []string
 }
 
-// stranger does something to the node that is not our doing.
-func (w *world) stranger() string {
+// foreignStep does something to the node that is not our doing.
+func (w *history) foreignStep() string {
 	p := w.setup.Plan()
 	links := []string{loopback, DefaultInterfaceName}
-	link := links[w.random.IntN(2)]
-	own := p.Addresses[w.random.IntN(len(p.Addresses))]
-	other := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(w.random.IntN(3))}), 32)
+	link := links[w.rng.IntN(2)]
+	own := p.Addresses[w.rng.IntN(len(p.Addresses))]
+	other := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(w.rng.IntN(3))}), 32)
 	// What is not there cannot be changed; that error is part of the game.
-	switch w.random.IntN(8) {
+	switch w.rng.IntN(8) {
 	case 7:
-		over := [][]defaultInterface{nil, {hardware0}, {hardware0, hardware1}, {bridge}, {bridge, hardware1}}[w.random.IntN(5)]
+		over := [][]defaultInterface{nil, {hardware0}, {hardware0, hardware1}, {bridge}, {bridge, hardware1}}[w.rng.IntN(5)]
 		w.node.setDefaults(over...)
 		return fmt.Sprintf("default routes over %v", over)
 	case 0, 1:
-		return w.meddle()
+		return w.foreignRuleStep()
 	case 2:
 		return fmt.Sprintf("delete %v on %s: %v", own, link, w.node.DeleteAddr(Addr{link, own}))
 	case 3:
 		return fmt.Sprintf("add %v on lo: %v", own, w.node.AddAddr(Addr{loopback, own}))
 	case 4:
-		if w.random.IntN(2) == 0 {
+		if w.rng.IntN(2) == 0 {
 			return fmt.Sprintf("add foreign %v on %s: %v", other, link, w.node.AddAddr(Addr{link, other}))
 		}
 		return fmt.Sprintf("delete foreign %v on %s: %v", other, link, w.node.DeleteAddr(Addr{link, other}))
@@ -56,12 +56,12 @@ func (w *world) stranger() string {
 	}
 }
 
-// meddle does something to the rules.
-func (w *world) meddle() string {
-	program := []string{"iptables", "ip6tables"}[w.random.IntN(2)]
-	c := chains()[w.random.IntN(len(chains()))]
+// foreignRuleStep does something to the rules.
+func (w *history) foreignRuleStep() string {
+	program := []string{"iptables", "ip6tables"}[w.rng.IntN(2)]
+	c := chains()[w.rng.IntN(len(chains()))]
 	var command string
-	switch w.random.IntN(8) {
+	switch w.rng.IntN(8) {
 	case 0:
 		command = "-F " + c.name
 	case 1:
@@ -84,17 +84,17 @@ func (w *world) meddle() string {
 }
 
 // ourStep is one of the four steps, one call in eight of it failing.
-func (w *world) ourStep(t *testing.T) string {
+func (w *history) ourStep(t *testing.T) string {
 	w.node.fail = func(string) error {
-		if w.random.IntN(8) == 0 {
+		if w.rng.IntN(8) == 0 {
 			return errors.New("bad luck")
 		}
 		return nil
 	}
 	defer func() { w.node.fail = nil }()
-	switch w.random.IntN(7) {
+	switch w.rng.IntN(7) {
 	case 6:
-		to := servers[:1+w.random.IntN(len(servers))]
+		to := servers[:1+w.rng.IntN(len(servers))]
 		return fmt.Sprintf("Divert %v: %v", to, w.setup.Divert(t.Context(), to))
 	case 0:
 		return fmt.Sprintf("Links: %v", w.setup.EnsureInterface(t.Context()))
@@ -113,8 +113,8 @@ func (w *world) ourStep(t *testing.T) string {
 	}
 }
 
-// foreign returns the lines of the dump that are not of the plan.
-func (w *world) foreign() []string {
+// foreignLines returns the lines of the dump that are not of the plan.
+func (w *history) foreignLines() []string {
 	p := w.setup.Plan()
 	return slices.DeleteFunc(strings.Split(w.node.dump(), "\n"), func(line string) bool {
 		for _, a := range p.Addresses {
@@ -123,7 +123,7 @@ func (w *world) foreign() []string {
 			}
 		}
 		old := strings.Contains(line, nodeLocalComment) && strings.Contains(line, "169.254.20.10")
-		return old || strings.Contains(line, "NODENS") || strings.HasPrefix(line, "link ") || strings.HasPrefix(line, "owners ")
+		return old || strings.Contains(line, "NODENS") || strings.HasPrefix(line, "link ") || strings.HasPrefix(line, "owner tables ")
 	})
 }
 
@@ -132,39 +132,39 @@ func (w *world) foreign() []string {
 // undisturbed teardown leaves nothing but what is foreign.
 func TestAnyHistoryConverges(t *testing.T) {
 	for seed := range uint64(300) {
-		w := &world{random: rand.New(rand.NewPCG(seed, 1)), node: newFakeNode()}
+		w := &history{rng: rand.New(rand.NewPCG(seed, 1)), node: newFakeNode()}
 		w.node.noDummy = seed%2 == 0
 		w.setup = newSetup(t, dualStack(), w.node)
-		for range 5 + w.random.IntN(25) {
-			if w.random.IntN(2) == 0 {
-				w.log = append(w.log, w.stranger())
+		for range 5 + w.rng.IntN(25) {
+			if w.rng.IntN(2) == 0 {
+				w.log = append(w.log, w.foreignStep())
 				continue
 			}
-			before := w.foreign()
+			before := w.foreignLines()
 			w.log = append(w.log, w.ourStep(t))
-			if diff := cmp.Diff(before, w.foreign()); diff != "" {
+			if diff := cmp.Diff(before, w.foreignLines()); diff != "" {
 				t.Fatalf("seed %d: the last step changed what is foreign:\n%s\n%s",
 					seed, strings.Join(w.log, "\n"), diff)
 			}
 		}
-		w.finish(t, seed)
+		w.checkConverges(t, seed)
 	}
 }
 
-func (w *world) finish(t *testing.T, seed uint64) {
+func (w *history) checkConverges(t *testing.T, seed uint64) {
 	t.Helper()
 	history := fmt.Sprintf("seed %d:\n%s", seed, strings.Join(w.log, "\n"))
-	before := w.foreign()
+	before := w.foreignLines()
 	apply(t, w.setup)
 	wantComplete(t, w.node, w.setup, history)
 	if err := w.setup.Teardown(nil); err != nil {
 		t.Fatalf("%s\nTeardown: %v", history, err)
 	}
-	if diff := cmp.Diff(before, w.foreign()); diff != "" {
+	if diff := cmp.Diff(before, w.foreignLines()); diff != "" {
 		t.Fatalf("%s\nstart and teardown changed what is foreign:\n%s", history, diff)
 	}
 	dump := w.node.dump()
-	for _, mark := range []string{"NODENS", `169.254.20.10/32 -p udp -m comment`, "owners"} {
+	for _, mark := range []string{"NODENS", `169.254.20.10/32 -p udp -m comment`, "owner tables"} {
 		if strings.Contains(dump, mark) {
 			t.Fatalf("%s\nleft behind: %s in\n%s", history, mark, dump)
 		}

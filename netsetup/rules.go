@@ -8,15 +8,13 @@ import (
 	"slices"
 )
 
-// maxDiversion bounds the servers that queries are diverted to. The cluster DNS of a
-// large cluster has a dozen pods, of which a view gives the 16 nearest; half as many
-// would be felt by those that are left, and twice as many only makes rules longer.
+// maxDiversion bounds the servers that queries are diverted to; the view passes the 16 nearest.
 const maxDiversion = 16
 
-// EnsureRules puts the rules in place. Call it when the sockets listen: from then on
-// the node's queries arrive. A family whose rules can't be made does not stop the
-// other. Errors are of type *Error, or ctx's. One of type IptablesLock is worth going
-// on with: Run puts the rest in place at the next interval.
+// EnsureRules puts the rules in place, and from now on Run keeps them there. Call it when the
+// sockets listen: the node's queries arrive from then on. A failure in one address family does
+// not affect the other. Errors are of type *Error, or ctx's. After one of type IptablesLock the
+// caller may continue: Run adds what is missing at the next interval.
 func (s *Setup) EnsureRules(ctx context.Context) error {
 	if err := s.acquire(ctx); err != nil {
 		return fmt.Errorf("setting up rules: %w", err)
@@ -26,15 +24,15 @@ func (s *Setup) EnsureRules(ctx context.Context) error {
 	s.readDefaultRoutes()
 	changed, err := s.ensureRules(ctx)
 	stats := s.Stats()
-	s.log.Info("rules set up", "filter", stats.Backend, "failopen", stats.FailOpen,
+	s.log.Info("rules set up", "backend", stats.Backend, "failopen", stats.FailOpen,
 		"diversion", stats.Diversion, "changed", changed, "complete", err == nil)
 	return err
 }
 
-// Divert says where queries go while nobody listens at the local addresses: to these
-// servers, the cluster DNS's ready endpoints, of both families, of which it takes 16.
-// The rules follow at once if they stand, else with Rules. Nobody: the last ones stay.
-// Errors are of type *Error, or ctx's; Run tries again. The slice stays the caller's.
+// Divert sets the servers that queries go to while nothing listens at the local addresses: the
+// ready endpoints of the cluster DNS, of both families. It uses the first 16 that packets can be
+// sent to; if there are none, the previous servers stay. It updates the rules if EnsureRules has
+// been called. Errors are of type *Error, or ctx's; Run tries again. Divert does not keep to.
 func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error {
 	servers := diversionTargets(to, s.plan.rules.addrs)
 	if len(servers) == 0 || len(s.plan.rules.addrs) == 0 {
@@ -56,12 +54,12 @@ func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error {
 	return err
 }
 
-// diversionTargets is to in one order, without what packets can't be sent on to.
-func diversionTargets(to []netip.AddrPort, locals []netip.Addr) (servers []netip.AddrPort) {
+// diversionTargets returns the servers that packets can be sent to, sorted and without duplicates.
+func diversionTargets(to []netip.AddrPort, addrs []netip.Addr) (servers []netip.AddrPort) {
 	for _, s := range to {
 		a := s.Addr().Unmap()
 		unfit := !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.Zone() != ""
-		if unfit || s.Port() == 0 || slices.Contains(locals, a) {
+		if unfit || s.Port() == 0 || slices.Contains(addrs, a) {
 			continue
 		}
 		servers = append(servers, netip.AddrPortFrom(a, s.Port()))
@@ -71,7 +69,7 @@ func diversionTargets(to []netip.AddrPort, locals []netip.Addr) (servers []netip
 	return slices.Compact(servers)
 }
 
-// ensureRules makes what stands match what is wanted and returns the number of changes.
+// ensureRules makes the kernel's rules match the desired ones and returns the number of changes.
 func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 	if len(s.rules.addrs) == 0 {
 		return 0, nil
@@ -82,8 +80,8 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 	s.openOwnerTable()
 	changed, err = s.backend.ensure(ctx, s.rules)
 	if errors.Is(err, ErrNoSocket) && s.rules.matchSocket {
-		s.log.Warn("rules hold whether the agent lives or not: if it dies, the node has no DNS until it is back; "+
-			"the kernel needs xt_socket for iptables, or nft_socket for nftables", "err", err)
+		s.log.Warn("rules do not fail open: the kernel cannot match by socket, so the node has no DNS while the agent is down; "+
+			"load xt_socket for iptables, or nft_socket for nftables", "err", err)
 		s.rules.matchSocket = false
 		changed, err = s.backend.ensure(ctx, s.rules)
 	}
@@ -93,40 +91,39 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 	}
 	if s.externalChanged {
 		s.externalChanged = false
-		s.log.Info("the rules follow the default routes", "external", s.rules.external)
+		s.log.Info("external interfaces updated", "external", s.rules.external)
 	}
 	s.removeOthers(ctx)
 	s.deleteConntrack()
 	return changed, nil
 }
 
-// deleteConntrack lets go, when the rules lead to other servers than before, of the flows that
-// still lead to those. A failure costs some queries of the next two minutes at most, if
-// the agent dies meanwhile, and is not tried again.
+// deleteConntrack deletes the connection-tracking entries of removed servers after the diversion
+// has changed. It does not retry: a failure matters only if the agent dies within two minutes.
 func (s *Setup) deleteConntrack() {
 	if len(s.rules.diversion) == 0 || slices.Equal(s.dnatTargets, s.rules.diversion) {
 		return
 	}
 	s.dnatTargets = s.rules.diversion
 	if n, err := s.node.deleteConntrack(s.rules.addrs, s.rules.dnsPort, s.dnatTargets); n > 0 || err != nil {
-		s.log.Info("queries are no longer led to servers that are gone", "flows", n, "err", err)
+		s.log.Info("deleted connection-tracking entries of removed servers", "entries", n, "err", err)
 	}
 }
 
-// openOwnerTable sees to the queries of the node's own processes, once. It comes before the rules,
-// which would lead them to the cluster DNS though the agent lives.
+// openOwnerTable exempts queries from the node's own processes, once. It runs before the rules are
+// written, which would send those queries to the cluster DNS while the agent is up.
 func (s *Setup) openOwnerTable() {
 	if s.ownerTable != nil || s.rules.untrackHost {
 		return
 	}
 	var err error
 	if s.ownerTable, err = s.node.openOwnerTable(s.rules.addrs, s.rules.dnsPort); err != nil {
-		s.log.Info("queries of the node's own processes stay untracked whether the agent lives or not", "err", err)
+		s.log.Info("no owner table: the node's own processes have no DNS at the local addresses while the agent is down", "err", err)
 		s.ownerTable, s.rules.untrackHost = nil, true
 	}
 }
 
-// chooseBackend chooses the filter, once.
+// chooseBackend chooses the backend, once.
 func (s *Setup) chooseBackend(ctx context.Context) error {
 	if s.backend != nil {
 		return nil
@@ -141,18 +138,18 @@ func (s *Setup) chooseBackend(ctx context.Context) error {
 	return nil
 }
 
-// removeOthers takes away, once, what earlier agents have left by other filters.
+// removeOthers removes, once, the rules that earlier agents have left in other backends.
 func (s *Setup) removeOthers(ctx context.Context) {
 	for _, f := range s.others {
 		removed, err := f.remove(ctx)
 		if err != nil || removed > 0 {
-			s.log.Info("removed rules of an earlier agent", "filter", f.name(), "rules", removed, "err", err)
+			s.log.Info("removed rules of an earlier agent", "backend", f.name(), "rules", removed, "err", err)
 		}
 	}
 	s.others = nil
 }
 
-// removeRules takes the rules away and says how many there were.
+// removeRules removes the rules and returns their number.
 func (s *Setup) removeRules(ctx context.Context) (removed int, problems []error) {
 	if len(s.rules.addrs) == 0 {
 		return 0, nil
@@ -168,16 +165,15 @@ func (s *Setup) removeRules(ctx context.Context) (removed int, problems []error)
 	return removed, problems
 }
 
-// closeOwnerTable ends what own has begun.
+// closeOwnerTable closes the owner table, if there is one.
 func (s *Setup) closeOwnerTable() {
 	if s.ownerTable != nil {
-		_ = s.ownerTable.Close() // the kernel closes it at the end of the process in any case
+		_ = s.ownerTable.Close() // the kernel deletes it at the end of the process, too
 		s.ownerTable = nil
 	}
 }
 
-// ruleFailures makes an *Error of each part of err, except when it stems from the
-// caller's context.
+// ruleFailures makes an *Error of each error in err, unless ctx is done.
 func (s *Setup) ruleFailures(ctx context.Context, op string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", op, err)

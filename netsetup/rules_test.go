@@ -20,7 +20,7 @@ func TestKernelRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		c := dualStack()
 		c.Addresses = c.Addresses[:1]
-		apply(t, newSetup(t, c, unowned{&kernelNode{}}))
+		apply(t, newSetup(t, c, withoutOwnerTable{&kernelNode{}}))
 		const want = `*filter
 :INPUT ACCEPT
 :FORWARD ACCEPT
@@ -116,10 +116,10 @@ func sorted(saved string) string {
 	return strings.Join(tables, "")
 }
 
-// unowned is a kernel in which no table can belong to a process.
-type unowned struct{ *kernelNode }
+// withoutOwnerTable is a kernel in which no table can belong to a process.
+type withoutOwnerTable struct{ *kernelNode }
 
-func (unowned) openOwnerTable([]netip.Addr, uint16) (io.Closer, error) {
+func (withoutOwnerTable) openOwnerTable([]netip.Addr, uint16) (io.Closer, error) {
 	return nil, errors.ErrUnsupported
 }
 
@@ -127,7 +127,7 @@ func (unowned) openOwnerTable([]netip.Addr, uint16) (io.Closer, error) {
 // right, and what is theirs stays.
 func TestKernelRulesAreChangedByOthers(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
 		s := newSetup(t, dualStack(), nil)
 		apply(t, s)
@@ -165,7 +165,7 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 				t.Errorf("%s: %d repairs, want %d", c.name, got, c.want)
 			}
 		}
-		if got := total(s); got != 0 {
+		if got := totalErrors(s); got != 0 {
 			t.Errorf("%d errors", got)
 		}
 		if err := s.Teardown(nil); err != nil {
@@ -207,10 +207,10 @@ func TestKernelRulesAreFlushed(t *testing.T) {
 // they stay.
 func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
 		programs := []string{"iptables", "ip6tables"}
-		for _, b := range backends {
+		for _, b := range iptablesModes {
 			if _, err := exec.LookPath("iptables-" + b.name); err == nil {
 				programs = append(programs, "iptables-"+b.name)
 			}
@@ -261,7 +261,7 @@ func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 // that comes behind another changes nothing.
 func TestKernelTwoAgents(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		before := dump(t)
 		first := newSetup(t, dualStack(), nil)
 		apply(t, first)
@@ -301,7 +301,7 @@ func TestKernelTwoAgents(t *testing.T) {
 // where the kernel tells of it.
 func TestKernelRunRepairsAtOnce(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		furnish(t)
+		addForeignObjects(t)
 		c := dualStack()
 		c.Interval = 24 * time.Hour
 		s := newSetup(t, c, nil)

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Setup makes a node match a Plan. Its methods may be called from several
-// goroutines; they take turns.
+// Setup makes a node match a Plan. Its methods are safe for concurrent use; one waits for the other.
 type Setup struct {
 	plan         Plan
 	node         Node
@@ -20,34 +19,33 @@ type Setup struct {
 	skipTeardown bool
 	counters     counters
 
-	// sem holds one token. It is a channel and not a mutex so that waiting for it
-	// ends with a context or Teardown's time limit. It guards what follows.
+	// sem holds one token, which guards the fields below. It is a channel and not a mutex so
+	// that a wait ends with a context.
 	sem chan struct{}
-	// keepInterface and rulesOn say what Run has to keep in place: set as soon as Links
-	// or Rules has been called, even if it failed, cleared by Teardown.
+	// keepInterface and keepRules: Run keeps these in place. Set when EnsureInterface or
+	// EnsureRules is called, even if it fails, and cleared by Teardown.
 	keepInterface, keepRules bool
-	// onLoopback: the kernel has no dummy driver, the addresses are on lo.
+	// onLoopback: the kernel has no dummy driver, and the addresses are on lo.
 	onLoopback bool
-	// rules is what rules are to do, filter what makes them; nil until it was needed.
-	// others are filters that may have left rules by an earlier agent; nil once they
-	// have been asked to take them away.
+	// rules are the desired rules, and backend, which is nil until it is needed, makes them.
+	// others are backends in which an earlier agent may have left rules; nil after these are
+	// removed.
 	rules   desiredRules
 	backend ruleBackend
 	others  []ruleBackend
-	// notExternal are the interfaces of default routes that were last found to be no external ones.
+	// notExternal are the interfaces of default routes that are not external, as last logged.
 	notExternal []string
-	// externalChanged: the rules have yet to follow the default routes.
+	// externalChanged: the external interfaces have changed since the rules were written.
 	externalChanged bool
-	// dnatTargets are the servers that connection tracking was last told of (see Node.forget).
+	// dnatTargets is the diversion when stale connection-tracking entries were last deleted.
 	dnatTargets []netip.AddrPort
-	// ownerTable keeps the queries of the node's own processes untracked while this process
-	// lives; nil: it was not asked for yet, or want.host is set as it can't be had.
+	// ownerTable exempts queries from the node's own processes while this process lives. Nil
+	// before the rules are written, and if rules.untrackHost is set instead.
 	ownerTable io.Closer
 }
 
-// New plans c and returns a Setup which has touched nothing yet. The error is
-// NewPlan's. A nil node means this machine's kernel; it is opened at first use,
-// so a Config that sets nothing up needs neither root nor iptables.
+// New plans c and returns a Setup. It touches nothing. The error is NewPlan's. A nil node means
+// this machine; a Config that sets nothing up needs neither root nor iptables.
 func New(c Config, node Node) (*Setup, error) {
 	plan, err := NewPlan(c)
 	if err != nil {
@@ -69,16 +67,16 @@ func New(c Config, node Node) (*Setup, error) {
 	return s, nil
 }
 
-// Plan returns what New has planned. The caller must not change its slices.
+// Plan returns the Plan. The caller must not change its slices.
 func (s *Setup) Plan() Plan { return s.plan }
 
-// Stats returns the totals so far. It does not wait for a step under way.
+// Stats returns the totals so far. It does not block.
 func (s *Setup) Stats() Stats { return s.counters.stats() }
 
-// EnsureInterface puts the link and the addresses in place and returns when they can be
-// bound. An address that is in use on another link is found before anything is
-// touched; after any other error part of the plan may be in place, and either
-// Links or Teardown may follow. The errors are of type *Error, or ctx's.
+// EnsureInterface puts the interface and the addresses in place, and from now on Run keeps them
+// there. When it returns, the addresses can be bound. It reports an address in use on another
+// interface before it changes anything; after any other error part of the Plan may be in place.
+// Then call either EnsureInterface again or Teardown. Errors are of type *Error, or ctx's.
 func (s *Setup) EnsureInterface(ctx context.Context) error {
 	if err := s.acquire(ctx); err != nil {
 		return fmt.Errorf("setting up the interface: %w", err)
@@ -86,16 +84,15 @@ func (s *Setup) EnsureInterface(ctx context.Context) error {
 	defer s.release()
 	s.keepInterface = true
 	changed, err := s.ensureInterface(true)
-	s.log.Info("interface set up", "link", s.plan.Interface, "addresses", len(s.plan.Addresses),
+	s.log.Info("interface set up", "interface", s.plan.Interface, "addresses", len(s.plan.Addresses),
 		"changed", changed, "complete", err == nil)
 	return err
 }
 
-// Run re-checks at once, at every interval, and when the kernel tells of a loss, what Links and
-// Rules have been called for, and puts back what is missing. When a default route comes or
-// goes it has the rules follow. A failure is logged,
-// counted and tried again at the next interval. Run blocks until ctx is done; it does
-// not tear down.
+// Run keeps in place what EnsureInterface and EnsureRules have put there. It re-checks at once, at
+// every interval, and when the kernel reports a removal, and restores missing and modified objects.
+// When a default route changes it updates the rules. It logs and counts a failure, and tries again
+// at the next interval. Run blocks until ctx is done. It does not tear down.
 func (s *Setup) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
@@ -104,7 +101,7 @@ func (s *Setup) Run(ctx context.Context) {
 	if s.plan.followsRoutes {
 		routes = s.node.watchDefaultRoutes(ctx)
 	}
-	s.recheck(ctx) // for what was lost before the kernel was listened to
+	s.recheck(ctx) // for removals before the subscription
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,7 +110,7 @@ func (s *Setup) Run(ctx context.Context) {
 			s.recheck(ctx)
 		case _, open := <-events:
 			if !open {
-				events = nil // what is left is the interval
+				events = nil // the interval remains
 				continue
 			}
 			s.recheck(ctx)
@@ -127,7 +124,7 @@ func (s *Setup) Run(ctx context.Context) {
 	}
 }
 
-// recheck is one turn of Run.
+// recheck is one pass of Run.
 func (s *Setup) recheck(ctx context.Context) {
 	if s.acquire(ctx) != nil {
 		return // shutting down
@@ -138,28 +135,28 @@ func (s *Setup) recheck(ctx context.Context) {
 		n, err := s.ensureInterface(false)
 		repaired += n
 		if err != nil {
-			s.log.Warn("re-check of the interface failed, trying again", "in", s.interval, "err", err)
+			s.log.Warn("re-check of the interface failed", "retry", s.interval, "err", err)
 		}
 	}
 	if s.keepRules {
 		s.readDefaultRoutes()
 		moved := s.externalChanged
 		n, err := s.ensureRules(ctx)
-		if !moved { // else the change is ours
+		if !moved { // else the change is our own
 			repaired += n
 		}
 		if err != nil && ctx.Err() == nil {
-			s.log.Warn("re-check of the rules failed, trying again", "in", s.interval, "err", err)
+			s.log.Warn("re-check of the rules failed", "retry", s.interval, "err", err)
 		}
 	}
 	if repaired > 0 {
 		s.counters.repairs.Add(uint64(repaired))
-		s.log.Warn("somebody had changed the node's DNS set-up; put right", "changes", repaired)
+		s.log.Warn("restored modified DNS rules or addresses", "changes", repaired)
 	}
 	s.counters.checks.Add(1)
 }
 
-// acquire waits for the token. A done context wins even if the token is free.
+// acquire waits for the token. It returns ctx's error if ctx is done, even if the token is free.
 func (s *Setup) acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -174,9 +171,8 @@ func (s *Setup) acquire(ctx context.Context) error {
 
 func (s *Setup) release() { s.sem <- struct{}{} }
 
-// ensureInterface puts back what is missing of link and addresses and returns the
-// number of changes it made. first: an address in use ends it before the
-// first change.
+// ensureInterface adds what is missing of interface and addresses and returns the number of changes.
+// first: return before the first change if an address is in use.
 func (s *Setup) ensureInterface(first bool) (changed int, err error) {
 	if s.plan.Interface == "" {
 		return 0, nil
@@ -189,17 +185,17 @@ func (s *Setup) ensureInterface(first bool) (changed int, err error) {
 	if first && inUse != nil {
 		return 0, inUse
 	}
-	home, changed, err := s.ensureAddrInterface()
+	iface, changed, err := s.ensureAddrInterface()
 	if err != nil {
 		return changed, errors.Join(inUse, err)
 	}
 	problems := []error{inUse}
 	for _, p := range missing {
-		err := s.node.AddAddr(Addr{Interface: home, Prefix: p})
+		err := s.node.AddAddr(Addr{Interface: iface, Prefix: p})
 		switch {
-		case errors.Is(err, ErrExists): // somebody else was faster, which is as good
+		case errors.Is(err, ErrExists): // another program was faster
 		case err != nil:
-			op := fmt.Sprintf("adding address %v to %s", p, home)
+			op := fmt.Sprintf("adding address %v to %s", p, iface)
 			problems = append(problems, s.interfaceFailure(InterfaceAdd, op, err))
 		default:
 			changed++
@@ -208,13 +204,13 @@ func (s *Setup) ensureInterface(first bool) (changed int, err error) {
 	return changed, errors.Join(problems...)
 }
 
-// missingAddrs returns the plan's addresses that are nowhere, and an error for those
-// that are on a link which is not ours.
+// missingAddrs returns the plan's addresses that no interface has, and an error for those on an
+// interface that is not ours.
 func (s *Setup) missingAddrs(addrs []Addr) (missing []netip.Prefix, inUse error) {
 	where := make(map[netip.Addr]string, len(addrs))
 	for _, a := range addrs {
 		if at := where[a.Prefix.Addr()]; at == ipvsInterface {
-			continue // it serves the address, whoever else has it
+			continue // kube-proxy serves the address, whatever other interface has it
 		}
 		if a.Interface == ipvsInterface {
 			where[a.Prefix.Addr()] = a.Interface
@@ -243,10 +239,10 @@ func (s *Setup) missingAddrs(addrs []Addr) (missing []netip.Prefix, inUse error)
 	return missing, errors.Join(problems...)
 }
 
-// ipvsInterface is where kube-proxy puts the addresses of Services in IPVS mode.
+// ipvsInterface has the addresses of Services if kube-proxy is in IPVS mode.
 const ipvsInterface = "kube-ipvs0"
 
-// inUseHint says what to do about an address of the plan that is on a foreign link.
+// inUseHint says what to do about an address of the plan that is on a foreign interface.
 func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]string) string {
 	if link != ipvsInterface {
 		return "give another -localip, or bind it where it is with -setupinterface=false"
@@ -260,24 +256,24 @@ func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]stri
 	if free == "" {
 		free = "169.254.20.10"
 	}
-	return fmt.Sprintf("kube-proxy runs in IPVS mode, where nobody else can answer at a Service's address: "+
-		"take %v out of -localip, have %s there, and tell the kubelet that pods ask it: "+
+	return fmt.Sprintf("in IPVS mode only kube-proxy can serve a Service's address: "+
+		"remove %v from -localip, add %s there, and have the kubelet configure it in pods: "+
 		"clusterDNS: [%q] in its KubeletConfiguration, or --cluster-dns=%s", p.Addr(), free, free, free)
 }
 
-// isOurs reports whether the plan's addresses on this link are for us to manage.
+// isOurs reports whether we manage the plan's addresses on this interface.
 func (s *Setup) isOurs(link string) bool { return link == s.plan.Interface || link == loopback }
 
-// ensureAddrInterface returns the link for the addresses: the dummy link, made if need be,
-// or lo. The link is up: an IPv6 address works on no other.
-func (s *Setup) ensureAddrInterface() (home string, changed int, err error) {
+// ensureAddrInterface returns the interface for the addresses: the dummy interface, which it adds if
+// it is missing, or lo. It brings the interface up, as IPv6 addresses require.
+func (s *Setup) ensureAddrInterface() (name string, changed int, err error) {
 	link, changed, err := s.findAddrInterface()
 	if err != nil {
 		return "", changed, err
 	}
 	if !link.Up {
 		if err := s.node.SetUp(link.Name); err != nil {
-			return "", changed, s.interfaceFailure(InterfaceAdd, "bringing up link "+link.Name, err)
+			return "", changed, s.interfaceFailure(InterfaceAdd, "bringing up interface "+link.Name, err)
 		}
 		changed++
 	}
@@ -297,7 +293,7 @@ func (s *Setup) findAddrInterface() (link Interface, changed int, err error) {
 		}
 	}
 	if err != nil {
-		return link, changed, s.asInterfaceFailure(InterfaceCheck, "looking for link "+name, err)
+		return link, changed, s.asInterfaceFailure(InterfaceCheck, "looking up interface "+name, err)
 	}
 	if link.Name != loopback && link.Kind != kindDummy {
 		return link, changed, s.wrongKind(link)
@@ -305,17 +301,17 @@ func (s *Setup) findAddrInterface() (link Interface, changed int, err error) {
 	return link, changed, nil
 }
 
-// addDummy makes the dummy link, or settles on lo where the kernel cannot.
+// addDummy adds the dummy interface and returns it; lo if the kernel has no dummy driver.
 func (s *Setup) addDummy() (Interface, error) {
 	err := s.node.AddDummy(s.plan.Interface)
 	switch {
 	case errors.Is(err, ErrNoDummy):
 		s.onLoopback = true
-		s.log.Warn("the kernel has no dummy driver: the local addresses go on lo",
-			"link", s.plan.Interface, "addresses", s.plan.Addresses)
+		s.log.Warn("the kernel has no dummy driver, using lo for the local addresses",
+			"interface", s.plan.Interface, "addresses", s.plan.Addresses)
 		return s.node.Interface(loopback)
 	case err != nil && !errors.Is(err, ErrExists):
-		return Interface{}, s.interfaceFailure(InterfaceAdd, "adding link "+s.plan.Interface, err)
+		return Interface{}, s.interfaceFailure(InterfaceAdd, "adding interface "+s.plan.Interface, err)
 	}
 	return s.node.Interface(s.plan.Interface)
 }
@@ -324,14 +320,14 @@ func (s *Setup) wrongKind(link Interface) *Error {
 	s.counters.fail(InterfaceCheck)
 	return &Error{
 		Type: InterfaceCheck,
-		Op:   "adopting link " + link.Name,
+		Op:   "adopting interface " + link.Name,
 		Hint: "give another name with -interfacename, such as " + DefaultInterfaceName +
 			", or use -setupinterface=false",
-		Err: fmt.Errorf("it exists and is not a dummy link (kind %q)", link.Kind),
+		Err: fmt.Errorf("it exists and is not a dummy interface (kind %q)", link.Kind),
 	}
 }
 
-// asInterfaceFailure counts and wraps err unless it is an *Error already.
+// asInterfaceFailure counts and wraps err unless it is an *Error.
 func (s *Setup) asInterfaceFailure(t ErrorType, op string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err

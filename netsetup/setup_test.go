@@ -71,12 +71,12 @@ func TestNothingToSetUpTouchesNothing(t *testing.T) {
 	apply(t, newSetup(t, Config{}, nil))
 }
 
-// record makes f keep the calls that change something: of iptables the tables that are
+// recordChanges makes f keep the calls that change something: of iptables the tables that are
 // written.
-func record(f *fakeNode) *[]string {
+func recordChanges(f *fakeNode) *[]string {
 	var calls []string
 	f.fail = func(call string) error {
-		for _, p := range []string{"AddLink", "AddAddr", "SetUp", "Delete", "own"} {
+		for _, p := range []string{"AddDummy", "AddAddr", "SetUp", "Delete", "openOwnerTable"} {
 			if strings.HasPrefix(call, p) {
 				calls = append(calls, call)
 			}
@@ -95,14 +95,14 @@ func record(f *fakeNode) *[]string {
 
 func TestOrderOfSteps(t *testing.T) {
 	f := newFakeNode()
-	calls := record(f)
+	calls := recordChanges(f)
 	c := dualStack()
 	c.Addresses = c.Addresses[1:]
 	s := newSetup(t, c, f)
 	apply(t, s)
 	want := []string{
-		"AddLink nodelocaldns", "SetUp nodelocaldns", "AddAddr {nodelocaldns fd00::a/128}",
-		"own [fd00::a]", "ip6tables filter", "ip6tables nat", "ip6tables raw",
+		"AddDummy nodelocaldns", "SetUp nodelocaldns", "AddAddr {nodelocaldns fd00::a/128}",
+		"openOwnerTable [fd00::a]", "ip6tables filter", "ip6tables nat", "ip6tables raw",
 	}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Errorf("start (-want +got):\n%s", diff)
@@ -115,7 +115,7 @@ func TestOrderOfSteps(t *testing.T) {
 	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
-	want = []string{"ip6tables raw", "ip6tables nat", "ip6tables filter", "DeleteLink nodelocaldns"}
+	want = []string{"ip6tables raw", "ip6tables nat", "ip6tables filter", "DeleteInterface nodelocaldns"}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Errorf("teardown (-want +got):\n%s", diff)
 	}
@@ -140,11 +140,11 @@ func TestEveryCallFails(t *testing.T) {
 		}, func(s *Setup) error { return s.EnsureRules(context.Background()) }},
 		{"recheck", func(t *testing.T, s *Setup, f *fakeNode) {
 			apply(t, s)
-			ruin(t, f)
+			damage(t, f)
 		}, func(s *Setup) error {
-			before := total(s)
+			before := totalErrors(s)
 			s.recheck(context.Background())
-			if total(s) == before {
+			if totalErrors(s) == before {
 				return nil
 			}
 			return &Error{Type: Iptables, Err: broken}
@@ -181,7 +181,7 @@ func TestEveryCallFails(t *testing.T) {
 					// A write that fails is tried again after another look; who can't
 					// have a table of its own uses another rule; of default routes that
 					// can't be read the last known ones count.
-					mended := strings.Contains(failed, "-restore") || strings.HasPrefix(failed, "own") ||
+					mended := strings.Contains(failed, "-restore") || strings.HasPrefix(failed, "openOwnerTable") ||
 						strings.HasPrefix(failed, "defaultInterfaces")
 					if err == nil && mended {
 						if step.name != "Teardown" {
@@ -191,8 +191,8 @@ func TestEveryCallFails(t *testing.T) {
 						}
 						continue
 					}
-					if !errors.As(err, &e) || !errors.Is(err, broken) || total(s) != 1 {
-						t.Fatalf("%s fails: reported %v, counted %d", failed, err, total(s))
+					if !errors.As(err, &e) || !errors.Is(err, broken) || totalErrors(s) != 1 {
+						t.Fatalf("%s fails: reported %v, counted %d", failed, err, totalErrors(s))
 					}
 					if step.name != "recheck" { // which starts from such a state
 						wantAcceptBeforeNotrack(t, f, failed)
@@ -217,8 +217,8 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// ruin takes away and doubles parts of the plan, as a stranger might.
-func ruin(t *testing.T, f *fakeNode) {
+// damage takes away and doubles parts of the plan, as a stranger might.
+func damage(t *testing.T, f *fakeNode) {
 	t.Helper()
 	for _, command := range []string{
 		"iptables -t filter -F NODENS-INPUT",
@@ -244,8 +244,8 @@ func ruin(t *testing.T, f *fakeNode) {
 	}
 }
 
-// total is the number of errors counted, of all types.
-func total(s *Setup) (n uint64) {
+// totalErrors is the number of errors counted, of all types.
+func totalErrors(s *Setup) (n uint64) {
 	for _, v := range s.Stats().Errors {
 		n += v
 	}
@@ -393,7 +393,7 @@ func TestSkipTeardown(t *testing.T) {
 	if err := s.Teardown(nil); err != nil {
 		t.Fatal(err)
 	}
-	before = strings.Replace(before, "owners 1\n", "", 1) // goes with the process in any case
+	before = strings.Replace(before, "owner tables 1\n", "", 1) // goes with the process in any case
 	if diff := cmp.Diff(before, f.dump()); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}
@@ -440,7 +440,7 @@ func TestDoneContextStopsBeforeTheNextCall(t *testing.T) {
 	if calls != 0 {
 		t.Errorf("%d calls with a done context", calls)
 	}
-	if got := total(s); got != 0 {
+	if got := totalErrors(s); got != 0 {
 		t.Errorf("a shutdown counts as %d errors", got)
 	}
 }
@@ -458,9 +458,9 @@ func TestStatsBelongToTheCaller(t *testing.T) {
 	}
 }
 
-// TestBetween: the callback comes once, after the rules and before the addresses,
+// TestTeardownCallback: the callback comes once, after the rules and before the addresses,
 // and also when nothing is torn down.
-func TestBetween(t *testing.T) {
+func TestTeardownCallback(t *testing.T) {
 	for _, skip := range []bool{false, true} {
 		fake := newFakeNode()
 		c := dualStack()
@@ -474,7 +474,7 @@ func TestBetween(t *testing.T) {
 			if rules := strings.Contains(dump, "--dport"); rules != skip {
 				t.Errorf("skip %v: rules in between: %v", skip, rules)
 			}
-			if strings.Contains(dump, "owners") {
+			if strings.Contains(dump, "owner tables") {
 				t.Errorf("skip %v: the node's own queries are untracked still", skip)
 			}
 			if !strings.Contains(dump, "addr 169.254.20.10/32") {

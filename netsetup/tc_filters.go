@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The hooks of the qdiscs clsact and ingress, as parents of filters (linux/pkt_sched.h).
+// Parents of filters at the qdiscs clsact and ingress (linux/pkt_sched.h).
 const (
 	parentIngress = 0xFFFFFFF2
 	parentEgress  = 0xFFFFFFF3
 )
 
-// filterCache remembers which links have filters. To ask for those of a link that has clsact
-// and none takes two requests, and there are news of all filters.
+// filterCache caches which interfaces have filters. The kernel reports changes of filters, and listing
+// those of an interface with an empty clsact takes two requests.
 type filterCache struct {
-	known map[int]bool // nil: nothing is
-	calls int          // since it was asked for
+	known map[int]bool // by index; nil: nothing is cached
+	calls int          // since the filters were listed
 }
 
-// get is filteredLinks, or what that said before. The map is not changed.
+// get returns the result of filteredInterfaces, cached or new. The caller must not change the map.
 func (f *filterCache) get(links map[int]podInterface) (map[int]bool, error) {
 	if f.calls++; f.known != nil && f.calls < checksPerFilterList {
 		return f.known, nil
@@ -35,10 +35,10 @@ func (f *filterCache) get(links map[int]podInterface) (map[int]bool, error) {
 	return known, err
 }
 
-// invalidate has it be asked for again.
+// invalidate makes the next get list the filters.
 func (f *filterCache) invalidate() { f.known = nil }
 
-// listQdiscs asks for all qdiscs of this network namespace.
+// listQdiscs returns a message for each qdisc of this network namespace.
 func listQdiscs() ([][]byte, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP)
 	request.AddData(&nl.TcMsg{Family: unix.AF_UNSPEC})
@@ -49,14 +49,13 @@ func listQdiscs() ([][]byte, error) {
 	return messages, err
 }
 
-// filteredInterfaces returns which of the links have tc filters, in whichever direction: at the hooks
-// of clsact and ingress, or at a qdisc through which packets leave. A qdisc without filters
-// doesn't count. Most links have no qdisc at all, which one dump for all of them tells. After
-// an error nothing is known.
-func filteredInterfaces(of map[int]podInterface) (map[int]bool, error) {
+// filteredInterfaces returns the indexes of the interfaces that have tc filters in any direction: at
+// clsact, at ingress, or at an egress qdisc. One dump lists the qdiscs of all interfaces; most have
+// none. The map is nil after an error.
+func filteredInterfaces(interfaces map[int]podInterface) (map[int]bool, error) {
 	messages, err := listQdiscs()
 	if err != nil {
-		return nil, err // a part of them is of no use
+		return nil, err // an interrupted dump is incomplete
 	}
 	filtered := make(map[int]bool)
 	for _, body := range messages {
@@ -65,7 +64,7 @@ func filteredInterfaces(of map[int]podInterface) (map[int]bool, error) {
 		}
 		q := nl.DeserializeTcMsg(body)
 		index := int(q.Ifindex)
-		if _, known := of[index]; !known || q.Handle == 0 || filtered[index] {
+		if _, known := interfaces[index]; !known || q.Handle == 0 || filtered[index] {
 			continue
 		}
 		if filtered[index], err = hasFilters(index, filterParents(attrName(body, nl.SizeofTcMsg, nl.TCA_KIND), q.Handle)); err != nil {
@@ -75,7 +74,7 @@ func filteredInterfaces(of map[int]podInterface) (map[int]bool, error) {
 	return filtered, nil
 }
 
-// filterParents is where filters of a qdisc hang.
+// filterParents returns the possible parents of filters at a qdisc.
 func filterParents(kind string, handle uint32) []uint32 {
 	switch kind {
 	case "clsact":
@@ -86,8 +85,8 @@ func filterParents(kind string, handle uint32) []uint32 {
 	return []uint32{handle}
 }
 
-// hasFilters reports whether a link has a filter at one of the parents. A link that is gone
-// has none.
+// hasFilters reports whether an interface has a filter at one of the parents; false if the interface was
+// deleted.
 func hasFilters(index int, parents []uint32) (bool, error) {
 	for _, parent := range parents {
 		request := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filtered waits until exactly these links have filters, as far as looks tell.
-func (f *follower) filtered(t *testing.T, want ...string) {
+// wantFiltered waits until exactly these links have filters, as far as looks tell.
+func (f *podRecorder) wantFiltered(t *testing.T, want ...string) {
 	t.Helper()
 	var look PodInterfaceCheck
 	var got []string
-	await(t, func() bool {
+	waitFor(t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		look, got = f.look, nil
@@ -31,24 +31,24 @@ func (f *follower) filtered(t *testing.T, want ...string) {
 	}, func() string { return fmt.Sprintf("links with filters %q, want %q; %+v", got, want, look) })
 }
 
-// again waits for two looks more: the second has begun after the call.
-func (f *follower) again(t *testing.T) {
+// waitForCheck waits for two looks more: the second has begun after the call.
+func (f *podRecorder) waitForCheck(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()
 	from := f.looks
 	f.mu.Unlock()
-	await(t, func() bool {
+	waitFor(t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.looks >= from+2
 	}, func() string { return "no look comes" })
 }
 
-// TestPodLinkFilters: looks say which links have filters, at whichever place; qdiscs alone don't
+// TestPodInterfaceFilters: looks say which links have filters, at whichever place; qdiscs alone don't
 // count, nor do filters of links that are no pod's.
-func TestPodLinkFilters(t *testing.T) {
+func TestPodInterfaceFilters(t *testing.T) {
 	inBareNamespace(t, func(t *testing.T) {
-		pod, _ := podSpace(t)
+		pod, _ := newPodNetns(t)
 		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "MIT", Instructions: asm.Instructions{
 			asm.Mov.Imm(asm.R0, -1), asm.Return(), // leaves the packet to others
 		}})
@@ -57,16 +57,16 @@ func TestPodLinkFilters(t *testing.T) {
 		}
 		defer program.Close()
 		for _, name := range []string{"egress", "htb", "in", "ingress", "plain"} {
-			shell(t, fmt.Sprintf("ip link add %s type veth peer name p%s netns %s", name, name, pod))
+			runLines(t, fmt.Sprintf("ip link add %s type veth peer name p%s netns %s", name, name, pod))
 		}
-		shell(t, "ip link add other type bridge")
-		f := startFollower(t, nil)
-		f.expect(t, "seen egress", "seen htb", "seen in", "seen ingress", "seen plain")
-		f.filtered(t)
-		shell(t, `tc qdisc add dev in clsact; tc qdisc add dev egress clsact; tc qdisc add dev other clsact
+		runLines(t, "ip link add other type bridge")
+		f := startPodRecorder(t, nil)
+		f.wantEvents(t, "seen egress", "seen htb", "seen in", "seen ingress", "seen plain")
+		f.wantFiltered(t)
+		runLines(t, `tc qdisc add dev in clsact; tc qdisc add dev egress clsact; tc qdisc add dev other clsact
 			tc qdisc add dev ingress ingress; tc qdisc add dev htb root handle 1: htb`)
-		f.again(t)
-		f.filtered(t)
+		f.waitForCheck(t)
+		f.wantFiltered(t)
 		parents := map[string]uint32{
 			"in": netlink.HANDLE_MIN_INGRESS, "egress": netlink.HANDLE_MIN_EGRESS, "other": netlink.HANDLE_MIN_EGRESS,
 			"ingress": netlink.MakeHandle(0xffff, 0), "htb": netlink.MakeHandle(1, 0),
@@ -84,17 +84,17 @@ func TestPodLinkFilters(t *testing.T) {
 				t.Fatal(name, err)
 			}
 		}
-		f.filtered(t, "egress", "htb", "in", "ingress")
-		shell(t, "tc filter del dev in ingress; tc filter del dev egress egress")
-		f.filtered(t, "htb", "ingress")
-		shell(t, "tc qdisc del dev htb root; tc qdisc del dev ingress ingress")
-		f.filtered(t)
+		f.wantFiltered(t, "egress", "htb", "in", "ingress")
+		runLines(t, "tc filter del dev in ingress; tc filter del dev egress egress")
+		f.wantFiltered(t, "htb", "ingress")
+		runLines(t, "tc qdisc del dev htb root; tc qdisc del dev ingress ingress")
+		f.wantFiltered(t)
 	})
 }
 
-// TestPodLinkLooks: filters that change all the time have the links looked at no more often than
+// TestPodInterfaceChecks: filters that change all the time have the links looked at no more often than
 // ten times a second, and otherwise each second.
-func TestPodLinkLooks(t *testing.T) {
+func TestPodInterfaceChecks(t *testing.T) {
 	f := podWatcher{interfaces: map[int]podInterface{7: {}}, PodInterfaceObserver: PodInterfaceObserver{Checked: func(PodInterfaceCheck) {}}}
 	f.check()
 	if got := f.nextDeadline().Sub(f.checkedAt); got != checkInterval {

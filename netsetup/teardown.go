@@ -11,28 +11,25 @@ import (
 )
 
 const (
-	// teardownBudget is when Teardown starts no further call. Half of it is
-	// enough for the 30 calls that two families take, each 6 ms on an idle
-	// machine and 15 to 25 on a busy one; twice as much would break the promise of
-	// a stop in under 5 s.
+	// teardownBudget is the time after which Teardown starts no further call. The 30 calls
+	// for two families take 6 ms each on an idle machine and 15 to 25 ms on a busy one.
 	teardownBudget = 1800 * time.Millisecond
 
-	// teardownLimit is when Teardown returns even if a call has not: the budget
-	// and one last call that waits lockWait for the lock.
+	// teardownLimit is the time after which Teardown returns even if a call has not: the budget
+	// and one last call that waits for the xtables lock.
 	teardownLimit = teardownBudget + lockWait
 )
 
-// Teardown removes the plan's rules, then its addresses and link, whoever made
-// them, of the parts that the Config turns on. It goes on after errors, returns in
-// under 3 seconds, and reports what is left. Run, if it still runs, puts nothing
-// back; Links and Rules start anew. With SkipTeardown it removes nothing.
+// Teardown removes the plan's rules, then its addresses and interface, of the parts that the Config
+// turns on and whoever made them. It continues after errors, returns within 3 seconds, and reports
+// what is left. A Run that is still running restores nothing; EnsureInterface and EnsureRules start
+// again. With SkipTeardown it removes nothing.
 //
-// between, nil for nothing, is called once in any case: when the rules are gone, so
-// that new packets go another way, and the addresses are not, so that replies under
-// way can still leave from them. That is the moment to stop listening. Its time
-// counts towards the three seconds.
+// Teardown calls between once in every case; nil is allowed. At that moment the rules are gone, so
+// that new packets take another way, and the addresses are still there, so that replies in flight
+// can leave from them: it is the time to stop listening. It counts towards the three seconds.
 //
-// Teardown takes no context: it is called when the process's own is done already.
+// Teardown takes no context: the process's own is already done when it is called.
 func (s *Setup) Teardown(between func()) error {
 	if between == nil {
 		between = func() {}
@@ -40,14 +37,14 @@ func (s *Setup) Teardown(between func()) error {
 	between = sync.OnceFunc(between)
 	defer between()
 	if s.skipTeardown {
-		s.log.Info("leaving interface and rules in place, as -skipteardown says")
+		s.log.Info("interface and rules stay in place because of -skipteardown")
 		return s.leaveInPlace()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
 	defer cancel()
 	limit := time.NewTimer(teardownLimit)
 	defer limit.Stop()
-	done := make(chan error, 1) // buffered: after the limit nobody reads it
+	done := make(chan error, 1) // buffered: nobody reads it after the limit
 	go func() { done <- s.teardown(ctx, between) }()
 	select {
 	case err := <-done:
@@ -58,13 +55,13 @@ func (s *Setup) Teardown(between func()) error {
 	}
 }
 
-// leaveInPlace is Teardown with SkipTeardown. Queries of the node's own processes are tracked,
-// and go where the rules lead them, before nobody listens any more.
+// leaveInPlace is Teardown with SkipTeardown. It closes the owner table before the sockets close, so
+// that queries from the node's own processes are diverted from then on.
 func (s *Setup) leaveInPlace() error {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
 	defer cancel()
 	if err := s.acquire(ctx); err != nil {
-		return nil // a re-check hangs; the process is about to end
+		return nil // a re-check hangs, and the process is about to end
 	}
 	defer s.release()
 	s.keepInterface, s.keepRules = false, false
@@ -87,7 +84,7 @@ func (s *Setup) teardown(ctx context.Context, between func()) error {
 	return err
 }
 
-// removeInterface deletes the dummy link and takes the plan's addresses off lo.
+// removeInterface deletes the dummy interface, and the plan's addresses on lo.
 func (s *Setup) removeInterface() error {
 	if s.plan.Interface == "" {
 		return nil
@@ -105,21 +102,21 @@ func (s *Setup) removeInterface() error {
 	return errors.Join(append(problems, s.removeDummy(addrs))...)
 }
 
-// removeDummy deletes the dummy link, or just our addresses if others are on it.
+// removeDummy deletes the dummy interface, or only our addresses if it has foreign ones.
 func (s *Setup) removeDummy(addrs []Addr) error {
 	link, err := s.node.Interface(s.plan.Interface)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return nil
 	case err != nil:
-		return s.interfaceFailure(InterfaceCheck, "looking for link "+s.plan.Interface, err)
+		return s.interfaceFailure(InterfaceCheck, "looking up interface "+s.plan.Interface, err)
 	case link.Kind != kindDummy:
-		return nil // Links has refused it; it was never ours
+		return nil // EnsureInterface has refused it
 	}
 	own, foreign := s.splitAddrs(addrs, link.Name)
 	if len(foreign) > 0 {
-		s.log.Warn("the link stays, as it carries addresses that are not the agent's",
-			"link", link.Name, "addresses", foreign)
+		s.log.Warn("keeping the interface, which has foreign addresses",
+			"interface", link.Name, "addresses", foreign)
 		var problems []error
 		for _, a := range own {
 			problems = append(problems, s.removeAddr(a))
@@ -127,13 +124,13 @@ func (s *Setup) removeDummy(addrs []Addr) error {
 		return errors.Join(problems...)
 	}
 	if err := s.node.DeleteInterface(link.Name); err != nil && !errors.Is(err, ErrNotFound) {
-		return s.interfaceFailure(InterfaceCheck, "removing link "+link.Name, err)
+		return s.interfaceFailure(InterfaceCheck, "removing interface "+link.Name, err)
 	}
 	return nil
 }
 
-// splitAddrs tells the plan's addresses on a link from somebody else's. The kernel's own
-// fe80 address, which goes with the link, is neither.
+// splitAddrs splits the addresses of an interface into the plan's and foreign ones. The kernel's own
+// fe80 address, which goes with the interface, is neither.
 func (s *Setup) splitAddrs(addrs []Addr, link string) (own []Addr, foreign []netip.Prefix) {
 	for _, a := range addrs {
 		switch {

@@ -7,22 +7,19 @@ import (
 )
 
 const (
-	// lockWait is how long one call waits for the xtables lock (iptables -w). One
-	// second is the shortest that iptables takes besides not at all; more would let
-	// a call outlive Teardown. A filter calls again where more patience is due.
+	// lockWait is how long one call waits for the xtables lock (iptables -w). iptables
+	// takes whole seconds. A longer wait would let a call outlive Teardown.
 	lockWait = time.Second
 
-	// lockTries is how often one call is made while another program holds the xtables
-	// lock, each waiting lockWait. Five seconds in all is what kube-proxy allows itself
-	// too: a full reload of its own rules on a large cluster takes one to three, and a
-	// lock held for longer is better reported than waited for.
+	// lockTries is how often a call is made while another program holds the xtables lock.
+	// kube-proxy waits five seconds in all, too: reloading its rules on a large cluster
+	// takes one to three.
 	lockTries = 5
 )
 
-// retryLocked calls f until it does not report a held lock, ctx is done, or lockTries is
-// used up, and returns what f returned last, or that the lock was held if ctx cut the
-// next try off; ctx's error if f was never called. f waits for the lock itself, so there
-// is no pause here.
+// retryLocked calls f, which waits for the xtables lock itself, until f returns something other
+// than ErrLocked, ctx is done, or f was called lockTries times. It returns f's last error;
+// ErrLocked if ctx ended a retry; ctx's error if f was never called.
 func retryLocked(ctx context.Context, f func() error) error {
 	err := ctx.Err()
 	for try := 0; try < lockTries && ctx.Err() == nil; try++ {

@@ -15,11 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// join connects one more place to the node, whose end of the link has the name, and is a port
+// connect connects one more place to the node, whose end of the link has the name, and is a port
 // of the bridge if that is not "".
-func (l *nftLab) join(t *testing.T, name, bridge string, n int) *place {
+func (l *nftTestbed) connect(t *testing.T, name, bridge string, n int) *netnsThread {
 	t.Helper()
-	p := newPlace(t)
+	p := newNetns(t)
 	at := name
 	if bridge != "" {
 		at = bridge
@@ -43,18 +43,18 @@ ip -6 route add default via fd09:N::1`))
 	return p
 }
 
-// neighbourLab is a lab with pods behind a veth and behind a bridge, and two hosts of which one
+// externalTestbed is a lab with pods behind a veth and behind a bridge, and two hosts of which one
 // is behind the node's default routes.
-type neighbourLab struct {
-	*nftLab
-	bridged, first, second *place
+type externalTestbed struct {
+	*nftTestbed
+	bridged, first, second *netnsThread
 }
 
-func newNeighbourLab(t *testing.T) *neighbourLab {
+func newExternalTestbed(t *testing.T) *externalTestbed {
 	t.Helper()
-	l := &neighbourLab{nftLab: newNftLab(t)}
-	l.first, l.second = l.join(t, "eth0", "", 3), l.join(t, "eth1", "", 4)
-	l.bridged = l.join(t, "port0", "cni0", 5)
+	l := &externalTestbed{nftTestbed: newNftTestbed(t)}
+	l.first, l.second = l.connect(t, "eth0", "", 3), l.connect(t, "eth1", "", 4)
+	l.bridged = l.connect(t, "port0", "cni0", 5)
 	// All tables and hooks: the first rule makes them, and nobody ever removes them.
 	sh(t, `for tool in iptables ip6tables; do
 	for hook in "raw PREROUTING" "raw OUTPUT" "filter INPUT" "filter OUTPUT" "nat PREROUTING" "nat OUTPUT" "nat POSTROUTING"; do
@@ -64,8 +64,8 @@ done`)
 	return l
 }
 
-// defaultOver has the node's default routes lead over an interface, that of net n.
-func (l *neighbourLab) defaultOver(t *testing.T, n int) {
+// setDefaultRoute has the node's default routes lead over an interface, that of net n.
+func (l *externalTestbed) setDefaultRoute(t *testing.T, n int) {
 	t.Helper()
 	sh(t, fmt.Sprintf("ip route replace default via 10.9.%d.2; ip -6 route replace default via fd09:%d::2", n, n))
 }
@@ -92,8 +92,8 @@ for tool in iptables ip6tables; do $tool -w -P INPUT ACCEPT; $tool -w -F INPUT; 
 // drops is how a rule that drops is printed with its count, by iptables and by nft.
 var drops = regexp.MustCompile(`(?m)^\[(\d+):\d+\] .* -j DROP$|counter packets (\d+) bytes \d+ drop$`)
 
-// refusals is how many packets all rules that drop have counted.
-func refusals(t *testing.T) (n int) {
+// droppedPackets is how many packets all rules that drop have counted.
+func droppedPackets(t *testing.T) (n int) {
 	t.Helper()
 	for _, found := range drops.FindAllStringSubmatch(sh(t, "iptables-save -c; ip6tables-save -c; nft list ruleset"), -1) {
 		count, err := strconv.Atoi(found[1] + found[2])
@@ -106,14 +106,14 @@ func refusals(t *testing.T) (n int) {
 }
 
 // wantDropped asks from a place, and wants the query dropped by a rule, and no answer.
-func wantDropped(t *testing.T, from *place, network string, at netip.AddrPort) {
+func wantDropped(t *testing.T, from *netnsThread, network string, at netip.AddrPort) {
 	t.Helper()
-	before := refusals(t)
-	ctx, cancel := context.WithTimeout(t.Context(), nftPatience)
+	before := droppedPackets(t)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	answers := make(chan string, 1)
 	go from.do(func() { answers <- askUntil(ctx, network, at) })
-	for refusals(t) == before {
+	for droppedPackets(t) == before {
 		select {
 		case got := <-answers:
 			t.Errorf("%s to %v: answer %q; nobody has dropped it", network, at, got)
@@ -140,8 +140,8 @@ func askUntil(ctx context.Context, network string, at netip.AddrPort) string {
 	return string(answer[:n])
 }
 
-// wantClosed has a place ask at every local address over UDP and TCP, and wants all dropped.
-func (l *neighbourLab) wantClosed(t *testing.T, from *place) {
+// wantNoAnswers has a place ask at every local address over UDP and TCP, and wants all dropped.
+func (l *externalTestbed) wantNoAnswers(t *testing.T, from *netnsThread) {
 	t.Helper()
 	for _, local := range labLocals {
 		for _, network := range []string{"udp", "tcp"} {
@@ -150,16 +150,16 @@ func (l *neighbourLab) wantClosed(t *testing.T, from *place) {
 	}
 }
 
-// wantInside has pods and the node itself ask.
-func (l *neighbourLab) wantInside(t *testing.T, answer string) {
+// wantPodAnswers has pods and the node itself ask.
+func (l *externalTestbed) wantPodAnswers(t *testing.T, answer string) {
 	t.Helper()
-	for _, from := range []*place{l.pod, l.bridged, nil} {
+	for _, from := range []*netnsThread{l.pod, l.bridged, nil} {
 		l.wantAnswers(t, from, answer)
 	}
 }
 
 // agent is a Setup whose rules stand, and which runs until stop is called.
-func (l *neighbourLab) agent(t *testing.T, by Netfilter) (s *Setup, stop func()) {
+func (l *externalTestbed) agent(t *testing.T, by Netfilter) (s *Setup, stop func()) {
 	t.Helper()
 	s = newSetup(t, Config{Addresses: labLocals, DNSPort: 53, HealthPort: 8080, SetupIptables: true,
 		Netfilter: by, Interval: 24 * time.Hour}, nil)
@@ -182,34 +182,34 @@ func ruleSets(t *testing.T) string {
 	return dumpRules(t, IPv4) + dumpRules(t, IPv6) + sh(t, "nft -s list ruleset")
 }
 
-// areNamed reports whether rules of the agent name an interface.
-func areNamed(t *testing.T, name string) bool {
+// rulesNameInterface reports whether rules of the agent name an interface.
+func rulesNameInterface(t *testing.T, name string) bool {
 	t.Helper()
 	rules := ruleSets(t)
 	return strings.Contains(rules, "-i "+name+" ") || strings.Contains(rules, strconv.Quote(name))
 }
 
-// TestNeighbour: a host on the node's network that routes the agent's addresses by way of the
+// TestExternalHosts: a host on the node's network that routes the agent's addresses by way of the
 // node does not get past the node's firewall, whether the agent listens or not, and pods and the
 // node itself do.
-func TestNeighbour(t *testing.T) {
+func TestExternalHosts(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		l := newNeighbourLab(t)
+		l := newExternalTestbed(t)
 		for _, way := range []struct{ rules, firewall Netfilter }{
 			{NetfilterIptables, NetfilterIptables},
 			{NetfilterNftables, NetfilterNftables},
 			{NetfilterNftables, NetfilterIptables},
 		} {
 			t.Run(fmt.Sprintf("%s behind %s", way.rules, way.firewall), func(t *testing.T) {
-				l.defaultOver(t, 3)
+				l.setDefaultRoute(t, 3)
 				sh(t, firewalls[way.firewall])
 				before := ruleSets(t)
 				s, stop := l.agent(t, way.rules)
 				quit := l.listen(t)
-				l.wantClosed(t, l.first)
-				l.wantInside(t, "local")
+				l.wantNoAnswers(t, l.first)
+				l.wantPodAnswers(t, "local")
 				quit()
-				l.wantClosed(t, l.first)
+				l.wantNoAnswers(t, l.first)
 				l.wantAnswers(t, l.pod, "cluster")
 				l.wantAnswers(t, l.bridged, "cluster")
 				stop()
@@ -225,12 +225,12 @@ func TestNeighbour(t *testing.T) {
 	})
 }
 
-// TestNeighbourOfAnOpenNode: where the node lets everything in, a link-local address is closed
+// TestExternalHostsOfOpenNode: where the node lets everything in, a link-local address is closed
 // to hosts outside all the same, at all ports; about others it is the node who decides.
-func TestNeighbourOfAnOpenNode(t *testing.T) {
+func TestExternalHostsOfOpenNode(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		l := newNeighbourLab(t)
-		l.defaultOver(t, 3)
+		l := newExternalTestbed(t)
+		l.setDefaultRoute(t, 3)
 		defer l.listen(t)()
 		for _, way := range []Netfilter{NetfilterIptables, NetfilterNftables} {
 			s, stop := l.agent(t, way)
@@ -244,7 +244,7 @@ func TestNeighbourOfAnOpenNode(t *testing.T) {
 					}
 				}
 			}
-			l.wantInside(t, "local")
+			l.wantPodAnswers(t, "local")
 			stop()
 			if err := s.Teardown(nil); err != nil {
 				t.Error(err)
@@ -253,38 +253,38 @@ func TestNeighbourOfAnOpenNode(t *testing.T) {
 	})
 }
 
-// TestNeighbourFollowed: when the default routes move the rules follow. A bridge that they lead
+// TestExternalHostsFollowRoutes: when the default routes move the rules follow. A bridge that they lead
 // over is left alone, as pods may be behind it, and the log says so once.
-func TestNeighbourFollowed(t *testing.T) {
+func TestExternalHostsFollowRoutes(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		l := newNeighbourLab(t)
+		l := newExternalTestbed(t)
 		defer l.listen(t)()
 		for _, way := range []Netfilter{NetfilterIptables, NetfilterNftables} {
 			sh(t, firewalls[NetfilterIptables])
-			l.defaultOver(t, 3)
+			l.setDefaultRoute(t, 3)
 			before := ruleSets(t)
 			s, stop := l.agent(t, way)
-			l.wantClosed(t, l.first)
+			l.wantNoAnswers(t, l.first)
 
-			l.defaultOver(t, 4)
-			waitUntil(t, func() bool { return areNamed(t, "eth1") && !areNamed(t, "eth0") })
-			l.wantClosed(t, l.second)
+			l.setDefaultRoute(t, 4)
+			waitUntil(t, func() bool { return rulesNameInterface(t, "eth1") && !rulesNameInterface(t, "eth0") })
+			l.wantNoAnswers(t, l.second)
 			l.wantAnswers(t, l.first, "local") // it is behind a link like a pod's now
-			l.wantInside(t, "local")
+			l.wantPodAnswers(t, "local")
 
 			sh(t, "ip route append default via 10.9.3.2 metric 9")
-			waitUntil(t, func() bool { return areNamed(t, "eth1") && areNamed(t, "eth0") })
-			l.wantClosed(t, l.first)
-			l.wantClosed(t, l.second)
-			l.wantInside(t, "local")
+			waitUntil(t, func() bool { return rulesNameInterface(t, "eth1") && rulesNameInterface(t, "eth0") })
+			l.wantNoAnswers(t, l.first)
+			l.wantNoAnswers(t, l.second)
+			l.wantPodAnswers(t, "local")
 
-			l.defaultOver(t, 5)
+			l.setDefaultRoute(t, 5)
 			sh(t, "ip route del default metric 9")
-			waitUntil(t, func() bool { return !areNamed(t, "eth1") && !areNamed(t, "eth0") })
-			if areNamed(t, "cni0") {
+			waitUntil(t, func() bool { return !rulesNameInterface(t, "eth1") && !rulesNameInterface(t, "eth0") })
+			if rulesNameInterface(t, "cni0") {
 				t.Errorf("a bridge is closed:\n%s", ruleSets(t))
 			}
-			l.wantInside(t, "local")
+			l.wantPodAnswers(t, "local")
 
 			stop()
 			if got := s.Stats(); got.Repairs != 0 {

@@ -21,14 +21,14 @@ const (
 	// own.
 	nftLabEnv = "NODENS_TEST_NFT_LAB"
 
-	// nftPatience is when a test gives up on something that has to come.
-	nftPatience = 10 * time.Second
+	// waitLimit is when a test gives up on something that has to come.
+	waitLimit = 10 * time.Second
 )
 
-// inNftLab runs body in a process with a network namespace of its own: this test binary
+// inNftNamespace runs body in a process with a network namespace of its own: this test binary
 // again, told to run the calling test only. What body leaves there goes with it. As with
 // inNamespace, such tests run side by side.
-func inNftLab(t *testing.T, body func(t *testing.T)) {
+func inNftNamespace(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(nftLabEnv) != "" {
 		body(t)
@@ -43,7 +43,7 @@ func inNftLab(t *testing.T, body func(t *testing.T)) {
 		}
 	}
 	t.Parallel()
-	apart(t, nftLabEnv+"=1")
+	rerunInNetns(t, nftLabEnv+"=1")
 }
 
 // sh runs a script in the namespace of the calling thread.
@@ -56,19 +56,19 @@ func sh(t *testing.T, script string) string {
 	return string(out)
 }
 
-// place is another network namespace: that of a thread that nothing else runs on.
-type place struct {
+// netnsThread is another network namespace: that of a thread that nothing else runs on.
+type netnsThread struct {
 	work chan func()
 	path string
 }
 
-func newPlace(t *testing.T) *place {
+func newNetns(t *testing.T) *netnsThread {
 	t.Helper()
 	return newThread(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
 }
 
-// newPlaceIn is another thread in the namespace of p.
-func newPlaceIn(t *testing.T, p *place) *place {
+// newChildNetns is another thread in the namespace of p.
+func newChildNetns(t *testing.T, p *netnsThread) *netnsThread {
 	t.Helper()
 	return newThread(t, func() error {
 		file, err := os.Open(p.path)
@@ -81,9 +81,9 @@ func newPlaceIn(t *testing.T, p *place) *place {
 }
 
 // newThread starts a thread with a call that takes it to a namespace.
-func newThread(t *testing.T, enter func() error) *place {
+func newThread(t *testing.T, enter func() error) *netnsThread {
 	t.Helper()
-	p := &place{work: make(chan func())}
+	p := &netnsThread{work: make(chan func())}
 	started := make(chan error)
 	var thread func()
 	thread = func() {
@@ -108,14 +108,14 @@ func newThread(t *testing.T, enter func() error) *place {
 }
 
 // do runs f in the place. f ends no test.
-func (p *place) do(f func()) {
+func (p *netnsThread) do(f func()) {
 	done := make(chan struct{})
 	p.work <- func() { defer close(done); f() }
 	<-done
 }
 
 // sh runs a script there.
-func (p *place) sh(t *testing.T, script string) {
+func (p *netnsThread) sh(t *testing.T, script string) {
 	t.Helper()
 	var out []byte
 	var err error
@@ -125,10 +125,10 @@ func (p *place) sh(t *testing.T, script string) {
 	}
 }
 
-// nftLab is a node, whose namespace is that of the process, with a pod and a cluster DNS
+// nftTestbed is a node, whose namespace is that of the process, with a pod and a cluster DNS
 // behind a veth each.
-type nftLab struct {
-	pod, dns *place
+type nftTestbed struct {
+	pod, dns *netnsThread
 }
 
 // The lab's addresses.
@@ -140,9 +140,9 @@ var (
 	}
 )
 
-func newNftLab(t *testing.T) *nftLab {
+func newNftTestbed(t *testing.T) *nftTestbed {
 	t.Helper()
-	l := &nftLab{pod: newPlace(t), dns: newPlace(t)}
+	l := &nftTestbed{pod: newNetns(t), dns: newNetns(t)}
 	sh(t, `
 ip link set lo up
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
@@ -157,7 +157,7 @@ for to in `+l.pod.path+` `+l.dns.path+`; do
 	ip link set eth$i netns $to
 	i=2
 done`)
-	for i, p := range []*place{l.pod, l.dns} {
+	for i, p := range []*netnsThread{l.pod, l.dns} {
 		p.sh(t, strings.ReplaceAll(`
 ip link set lo up
 for n in 2 3; do
@@ -179,7 +179,7 @@ ip addr add fd00:96::10/128 dev lo nodad`)
 }
 
 // listen is the agent: it serves at the local addresses, until stop is called.
-func (l *nftLab) listen(t *testing.T) (stop func()) {
+func (l *nftTestbed) listen(t *testing.T) (stop func()) {
 	t.Helper()
 	var stops []func()
 	for _, a := range labLocals {
@@ -194,7 +194,7 @@ func (l *nftLab) listen(t *testing.T) (stop func()) {
 
 // wantFailOpen has somebody listen at the local addresses and go, three times: queries are
 // answered there, untracked, or else by the cluster DNS.
-func (l *nftLab) wantFailOpen(t *testing.T) {
+func (l *nftTestbed) wantFailOpen(t *testing.T) {
 	t.Helper()
 	for range 3 {
 		stop := l.listen(t)
@@ -243,7 +243,7 @@ func serve(t *testing.T, at netip.AddrPort, says string) (stop func()) {
 			if err != nil {
 				return
 			}
-			_ = conn.SetDeadline(time.Now().Add(nftPatience))
+			_ = conn.SetDeadline(time.Now().Add(waitLimit))
 			if _, err := io.ReadFull(conn, make([]byte, 1)); err == nil {
 				_, _ = io.WriteString(conn, says)
 			}
@@ -258,12 +258,12 @@ func serve(t *testing.T, at netip.AddrPort, says string) (stop func()) {
 // ask sends one query from the namespace of the calling thread, and returns the answer's
 // text, or the error's. There is no second try.
 func ask(network string, at netip.AddrPort) string {
-	conn, err := (&net.Dialer{Timeout: nftPatience}).Dial(network, at.String())
+	conn, err := (&net.Dialer{Timeout: waitLimit}).Dial(network, at.String())
 	if err != nil {
 		return err.Error()
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(nftPatience))
+	_ = conn.SetDeadline(time.Now().Add(waitLimit))
 	if _, err := conn.Write([]byte("?")); err != nil {
 		return err.Error()
 	}
@@ -276,7 +276,7 @@ func ask(network string, at netip.AddrPort) string {
 }
 
 // askFrom asks from a place, nil for the node.
-func askFrom(from *place, network string, at netip.AddrPort) (answer string) {
+func askFrom(from *netnsThread, network string, at netip.AddrPort) (answer string) {
 	if from == nil {
 		return ask(network, at)
 	}
@@ -286,7 +286,7 @@ func askFrom(from *place, network string, at netip.AddrPort) (answer string) {
 
 // wantAnswers asks at every local address over UDP and TCP, and wants an answer that begins
 // so.
-func (l *nftLab) wantAnswers(t *testing.T, from *place, prefix string) {
+func (l *nftTestbed) wantAnswers(t *testing.T, from *netnsThread, prefix string) {
 	t.Helper()
 	for _, local := range labLocals {
 		for _, network := range []string{"udp", "tcp"} {
@@ -317,7 +317,7 @@ func tracked(t *testing.T) []string {
 // waitUntil waits for a condition.
 func waitUntil(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(nftPatience); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(waitLimit); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("what has to come does not")
 		}

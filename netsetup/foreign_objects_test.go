@@ -65,7 +65,7 @@ func TestAddressesOfOthers(t *testing.T) {
 // is ours already, and the error says what to change.
 func TestIPVS(t *testing.T) {
 	c := dualStack()
-	c.Addresses = addrs("10.96.0.10", "169.254.20.11")
+	c.Addresses = parseAddrs("10.96.0.10", "169.254.20.11")
 	for _, tt := range []struct {
 		name   string
 		locals []netip.Addr
@@ -73,11 +73,11 @@ func TestIPVS(t *testing.T) {
 		want   []string
 	}{
 		{"a link-local one is left", c.Addresses, false, []string{
-			"10.96.0.10/32", "in use on kube-ipvs0", "IPVS mode", "take 10.96.0.10 out of -localip",
+			"10.96.0.10/32", "in use on kube-ipvs0", "IPVS mode", "remove 10.96.0.10 from -localip",
 			`clusterDNS: ["169.254.20.11"]`, "--cluster-dns=169.254.20.11",
 		}},
 		{"it is ours, too", c.Addresses, true, []string{"in use on kube-ipvs0", `clusterDNS: ["169.254.20.11"]`}},
-		{"no other", c.Addresses[:1], false, []string{`clusterDNS: ["169.254.20.10"]`, "have 169.254.20.10 there"}},
+		{"no other", c.Addresses[:1], false, []string{`clusterDNS: ["169.254.20.10"]`, "add 169.254.20.10 there"}},
 	} {
 		f := newFakeNode()
 		f.putInterface(Interface{Name: ipvsInterface, Kind: kindDummy})
@@ -105,7 +105,7 @@ func TestLinksOfOthers(t *testing.T) {
 	f.putInterface(Interface{Name: DefaultInterfaceName, Kind: "veth", Up: true})
 	before := f.dump()
 	s := newSetup(t, dualStack(), f)
-	wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "not a dummy link", `"veth"`, "-interfacename")
+	wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "not a dummy interface", `"veth"`, "-interfacename")
 	if err := s.Teardown(nil); err != nil {
 		t.Error(err)
 	}
@@ -126,7 +126,7 @@ func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	if diff := cmp.Diff(left, f.dump()); diff != "" {
 		t.Errorf("the second start (-before +after):\n%s", diff)
 	}
-	if got := s.Stats(); got.Repairs != 0 || total(s) != 0 {
+	if got := s.Stats(); got.Repairs != 0 || totalErrors(s) != 0 {
 		t.Errorf("a start is no repair: %+v", got)
 	}
 	if err := s.Teardown(nil); err != nil {
@@ -137,15 +137,15 @@ func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	}
 }
 
-// TestSomebodyIsFaster has another agent add the link and the addresses between
+// TestAddressAddedConcurrently has another agent add the link and the addresses between
 // our look and our addition.
-func TestSomebodyIsFaster(t *testing.T) {
+func TestAddressAddedConcurrently(t *testing.T) {
 	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
 	raced := map[string]bool{}
 	f.fail = func(call string) error {
 		method, _, _ := strings.Cut(call, " ")
-		if (method == "AddLink" || method == "AddAddr") && !raced[method] {
+		if (method == "AddDummy" || method == "AddAddr") && !raced[method] {
 			raced[method] = true
 			return newSetup(t, dualStack(), f).EnsureInterface(context.Background())
 		}
@@ -180,8 +180,8 @@ link nodelocaldns kind dummy up true`
 	if diff := cmp.Diff(want, f.dump()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if !strings.Contains(log.String(), "the link stays") || !strings.Contains(log.String(), "192.0.2.9/32") {
-		t.Errorf("the log does not say why the link stays:\n%s", log.String())
+	if !strings.Contains(log.String(), "keeping the interface") || !strings.Contains(log.String(), "192.0.2.9/32") {
+		t.Errorf("the log does not say why the interface stays:\n%s", log.String())
 	}
 	if err := f.DeleteAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix("192.0.2.9/32")}); err != nil {
 		t.Fatal(err)

@@ -19,13 +19,13 @@ import (
 // roleEnv marks a process of this test binary that plays a part in a test of another one.
 const roleEnv = "NODENS_TEST_NETSETUP_ROLE"
 
-// role is a process that runs TestRole.
-type role struct{ cmd *exec.Cmd }
+// subprocess is a process that runs TestSubprocess.
+type subprocess struct{ cmd *exec.Cmd }
 
-// startRole starts a process and waits until it is ready. It ends when the test does.
-func startRole(t *testing.T, name string) role {
+// startSubprocess starts a process and waits until it is ready. It ends when the test does.
+func startSubprocess(t *testing.T, name string) subprocess {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestRole$", "-test.count=1")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestSubprocess$", "-test.count=1")
 	cmd.Env = append(os.Environ(), roleEnv+"="+name)
 	cmd.Stderr = os.Stderr
 	if name == "cluster" {
@@ -52,11 +52,11 @@ func startRole(t *testing.T, name string) role {
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
 		t.Fatalf("the %s says %q, %v", name, line, err)
 	}
-	return role{cmd}
+	return subprocess{cmd}
 }
 
 // kill ends the process by SIGKILL, and returns when it is gone with all its files.
-func (r role) kill(t *testing.T) {
+func (r subprocess) kill(t *testing.T) {
 	t.Helper()
 	if err := r.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -64,8 +64,8 @@ func (r role) kill(t *testing.T) {
 	_ = r.cmd.Wait() // killed, it says
 }
 
-// TestRole is no test but the processes of others.
-func TestRole(t *testing.T) {
+// TestSubprocess is no test but the processes of others.
+func TestSubprocess(t *testing.T) {
 	own := func() {
 		if _, err := newOwnerTable(hostLocals(), 53); err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestRole(t *testing.T) {
 			t.Fatal(err)
 		}
 	case "cluster":
-		shell(t, fmt.Sprintf(`ip link add v1 type veth peer name v0 netns %d
+		runLines(t, fmt.Sprintf(`ip link add v1 type veth peer name v0 netns %d
 			ip link set lo up
 			ip addr add 10.0.0.2/24 dev v1
 			ip -6 addr add fd10::2/64 dev v1 nodad
@@ -100,13 +100,13 @@ func TestRole(t *testing.T) {
 	os.Exit(0)
 }
 
-// furnishHost gives the namespace the agent's addresses, a link to the cluster DNS, which
+// setUpHost gives the namespace the agent's addresses, a link to the cluster DNS, which
 // runs in a namespace of its own, and the rules of netfilter that stand there always. The
 // reverse path is checked as strictly as can be.
-func furnishHost(t *testing.T) {
+func setUpHost(t *testing.T) {
 	t.Helper()
-	startRole(t, "cluster")
-	shell(t, `ip link set lo up
+	startSubprocess(t, "cluster")
+	runLines(t, `ip link set lo up
 		ip addr add 10.0.0.1/24 dev v0
 		ip -6 addr add fd10::1/64 dev v0 nodad
 		ip link set v0 up
@@ -150,10 +150,10 @@ func wantAnswers(t *testing.T, want string) {
 	}
 }
 
-// flood asks a local address over UDP, again and again from one socket, until the cluster
+// sendQueries asks a local address over UDP, again and again from one socket, until the cluster
 // DNS answers, and fails the test if a port is closed at any time. It sends on answered
 // when an agent has answered.
-func flood(t *testing.T, l netip.Addr, answered chan<- struct{}) {
+func sendQueries(t *testing.T, l netip.Addr, answered chan<- struct{}) {
 	conn, err := net.Dial("udp", netip.AddrPortFrom(l, 53).String())
 	if err != nil {
 		t.Error(err)
