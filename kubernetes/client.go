@@ -59,7 +59,7 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 		}
 	default:
 		if c, err = rest.InClusterConfig(); err != nil {
-			return nil, fmt.Errorf("kubernetes: no endpoint, kubeconfig or manifests is given, and the service account of a pod can't be used: %w", err)
+			return nil, fmt.Errorf("kubernetes: no endpoint, kubeconfig or manifests is set, and there is no usable service account: %w", err)
 		}
 	}
 	c.UserAgent = "nodens"

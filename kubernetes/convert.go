@@ -25,7 +25,7 @@ func (f faults) String() string { return strings.Join(f, "; ") }
 // name. The result shares no memory with svc.
 func convertService(svc *corev1.Service, f *faults) (key string, s service, ok bool) {
 	if key, ok = serviceKey(svc.Name, svc.Namespace); !ok {
-		f.add("%q in namespace %q can't be two DNS labels", svc.Name, svc.Namespace)
+		f.add("%q in namespace %q not valid as two DNS labels", svc.Name, svc.Namespace)
 		return "", s, false
 	}
 	for i := range svc.Spec.Ports {
@@ -68,7 +68,7 @@ func (s *service) addClusterIP(ip string, f *faults) {
 	}
 	a, err := netip.ParseAddr(ip)
 	if err != nil || a.Zone() != "" {
-		f.add("cluster IP %q is no IP address", ip)
+		f.add("cluster IP %q is not an IP address", ip)
 		return
 	}
 	packed := packAddr(a.Unmap())
@@ -92,13 +92,13 @@ func appendPort(list portList, name, proto string, number *int32, f *faults) por
 	}
 	p := parseProtocol([]byte(strings.ToLower(proto)))
 	if p == 0 {
-		f.add("port %q has the unknown protocol %q", name, proto)
+		f.add("port %q has unknown protocol %q", name, proto)
 		return list
 	}
 	if name != "" {
 		low := lowerLabel(name)
 		if low == "" || len(low) == wire.MaxLabel { // no room for the underscore
-			f.add("port name %q can't be a DNS label behind an underscore", name)
+			f.add("port name %q not valid as a DNS label after an underscore", name)
 			return list
 		}
 		name = low
@@ -106,7 +106,7 @@ func appendPort(list portList, name, proto string, number *int32, f *faults) por
 	n := int32(0)
 	if number != nil {
 		if n = *number; n < 1 || n > 65535 {
-			f.add("port %q has the number %d", name, n)
+			f.add("port %q has invalid number %d", name, n)
 			return list
 		}
 	}
@@ -141,7 +141,7 @@ func convertSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults) *sli
 	}
 	key, ok := serviceKey(owner, es.Namespace)
 	if !ok {
-		f.add("its service %q in namespace %q can't be two DNS labels", owner, es.Namespace)
+		f.add("service %q in namespace %q not valid as two DNS labels", owner, es.Namespace)
 		return nil
 	}
 	s := &slice{name: es.Namespace + "/" + es.Name, key: key, size: sliceAddrSize(es)}
@@ -197,7 +197,7 @@ func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, pack converter, f
 	for _, text := range ep.Addresses {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" || a.BitLen() != 8*size || a.Is4In6() {
-			f.add("endpoint %q is no address of the slice's type", text)
+			f.add("endpoint %q is not an address of the slice's type", text)
 			continue
 		}
 		e.addr = packAddr(a)
@@ -211,7 +211,7 @@ func hostLabel(ep *discoveryv1.Endpoint, podNames bool, f *faults) string {
 		if host := lowerLabel(name); host != "" {
 			return host
 		}
-		f.add("hostname %q can't be a DNS label", name)
+		f.add("hostname %q is not a DNS label", name)
 	}
 	if podNames && ep.TargetRef != nil {
 		return lowerLabel(ep.TargetRef.Name) // "" for one with dots or over 63 bytes

@@ -404,7 +404,7 @@ func (s *service) addExternalAddrs(svc *corev1.Service, f *faults) {
 func (s *service) addExternalAddr(ip, what string, f *faults) {
 	a, err := netip.ParseAddr(ip)
 	if err != nil || a.Zone() != "" {
-		f.add("%s %q is no IP address", what, ip)
+		f.add("%s %q is not an IP address", what, ip)
 		return
 	}
 	packed := packAddr(a.Unmap())

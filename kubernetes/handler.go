@@ -102,7 +102,7 @@ func (s *handler) Upsert(obj runtime.Object, live bool) {
 		if ok {
 			s.view.change(func(x *index) bool { return x.putNamespace(key) })
 		} else {
-			f.add("the name can't be a DNS label")
+			f.add("name is not a DNS label")
 		}
 	}
 	s.view.noteFaults(s.resource, ns, name, f)

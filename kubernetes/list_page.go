@@ -31,7 +31,7 @@ func (f *decoder) decodePage(body io.Reader, put func(runtime.Object), skip func
 	case err != nil:
 		return listPage{}, connError(unexpectedEOF(err))
 	case len(data) > maxPageBytes:
-		return listPage{}, fmt.Errorf("a page of a list has more than %d bytes", maxPageBytes)
+		return listPage{}, fmt.Errorf("list page exceeds %d bytes", maxPageBytes)
 	}
 	f.acquire()
 	defer f.release()

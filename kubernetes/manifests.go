@@ -136,7 +136,7 @@ func expandPath(path string) ([]string, error) {
 	paths := []string{path}
 	if _, err := os.Stat(path); err != nil && strings.ContainsAny(path, "*?[") {
 		if paths, err = filepath.Glob(path); err != nil {
-			return nil, fmt.Errorf("the pattern %q: %w", path, err)
+			return nil, fmt.Errorf("pattern %q: %w", path, err)
 		}
 	}
 	var files []string
@@ -163,7 +163,7 @@ func expandPath(path string) ([]string, error) {
 func listManifests(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("listing a folder of manifests: %w", err)
+		return nil, fmt.Errorf("listing a directory of manifests: %w", err)
 	}
 	var names []string
 	for _, e := range entries {
@@ -263,7 +263,7 @@ func (m *manifestSource) addItem(item []byte, listOf string, all *objectLists) e
 // addObject adds one object, unless DNS doesn't use its kind.
 func (m *manifestSource) addObject(text []byte, kind string, all *objectLists) error {
 	if kind == "" {
-		return errors.New("it has no kind")
+		return errors.New("no kind")
 	}
 	var obj runtime.Object
 	r := services
@@ -298,10 +298,10 @@ func (m *manifestSource) addSelected(obj runtime.Object, r resource, all *object
 		GetLabels() map[string]string
 	})
 	if !ok {
-		return errors.New("it has no metadata")
+		return errors.New("no metadata")
 	}
 	if o.GetName() == "" {
-		return errors.New("it has no name")
+		return errors.New("no name")
 	}
 	if r != namespaces {
 		if r != pods && !m.selector.Matches(labels.Set(o.GetLabels())) {

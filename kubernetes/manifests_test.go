@@ -140,8 +140,8 @@ func TestManifestGlob(t *testing.T) {
 func TestManifestErrors(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"no object":   {"just a string", "document 1: not a Kubernetes object"},
-		"no kind":     {asJSON + "\n---\nmetadata: {name: x}\n", "document 2: it has no kind"},
-		"no name":     {"kind: Service\nspec: {clusterIP: 10.0.0.1}\n", "document 1: it has no name"},
+		"no kind":     {asJSON + "\n---\nmetadata: {name: x}\n", "document 2: no kind"},
+		"no name":     {"kind: Service\nspec: {clusterIP: 10.0.0.1}\n", "document 1: no name"},
 		"wrong type":  {"apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {ports: 7}\n", "document 1: reading a Service"},
 		"bad item":    {"kind: List\nitems:\n- {apiVersion: v1, kind: Secret}\n- 5\n", "document 1: item 2: not a Kubernetes object"},
 		"bad YAML":    {"kind: [\n", "document 1: "},

@@ -26,7 +26,7 @@ const (
 // DNS name. The result shares no memory with o.
 func convertImport(o *serviceImport, f *faults) (key string, s service, ok bool) {
 	if key, ok = serviceKey(o.Name, o.Namespace); !ok {
-		f.add("%q in namespace %q can't be two DNS labels", o.Name, o.Namespace)
+		f.add("%q in namespace %q not valid as two DNS labels", o.Name, o.Namespace)
 		return "", s, false
 	}
 	if o.Spec.Type == "Headless" {
@@ -57,7 +57,7 @@ func convertImportSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults
 	if cluster, ok := namespaceKey(id); ok {
 		s.cluster = cluster
 	} else {
-		f.add("its cluster %q can't be a DNS label", id)
+		f.add("cluster %q is not a DNS label", id)
 	}
 	return s
 }

@@ -17,7 +17,7 @@ func convertPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *p
 	}
 	ns, ok := namespaceKey(o.Namespace)
 	if !ok {
-		f.add("the namespace %q can't be a DNS label", o.Namespace)
+		f.add("namespace %q is not a DNS label", o.Namespace)
 		return nil
 	}
 	p := &pod{
@@ -37,7 +37,7 @@ func convertPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *p
 func (p *pod) addIP(text string, f *faults) {
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Zone() != "" {
-		f.add("pod IP %q is no IP address", text)
+		f.add("pod IP %q is not an IP address", text)
 		return
 	}
 	p.ips = append(p.ips, packAddr(a.Unmap()))

@@ -48,9 +48,9 @@ const acceptMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMeta
 
 var (
 	// errSilent ends a watch that neither ends nor delivers.
-	errSilent = errors.New("the server sends nothing, not even the bookmarks that it should once a minute")
+	errSilent = errors.New("no data from the server, not even bookmarks")
 	// errEndedEarly is a watch that the server ended too early.
-	errEndedEarly = errors.New("the server ends the watch early")
+	errEndedEarly = errors.New("the server ended the watch early")
 	// errNoVersion is a list without a resourceVersion to watch from.
 	errNoVersion = errors.New("the list has no resourceVersion")
 )
@@ -391,11 +391,11 @@ func (f *reflector) readEvents(body io.Reader, alive func()) error {
 // handleEvent processes one event.
 func (f *reflector) handleEvent(kind watch.EventType, obj runtime.Object) error {
 	if kind == watch.Error {
-		return fmt.Errorf("in the stream: %w", apierrors.FromObject(obj))
+		return fmt.Errorf("error event: %w", apierrors.FromObject(obj))
 	}
 	o, ok := obj.(metav1.Object)
 	if !ok {
-		f.errors.skip(fmt.Errorf("an event %q has a %T", kind, obj))
+		f.errors.skip(fmt.Errorf("event %q has a %T", kind, obj))
 		return nil
 	}
 	f.noteActivity()
@@ -410,7 +410,7 @@ func (f *reflector) handleEvent(kind watch.EventType, obj runtime.Object) error 
 			return f.handleBookmark(o)
 		}
 	default:
-		f.errors.skip(fmt.Errorf("an event of the unknown type %q", kind))
+		f.errors.skip(fmt.Errorf("event of unknown type %q", kind))
 		return nil
 	}
 	// The objects of a list are not in the order of their versions.
@@ -456,7 +456,7 @@ func getNodeZone(ctx context.Context, core rest.Interface, name string) (zone st
 	}
 	node, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {
-		return "", fmt.Errorf("getting the node %s: the answer is a %T", name, obj)
+		return "", fmt.Errorf("getting the node %s: the reply is a %T", name, obj)
 	}
 	return node.Labels[zoneLabelKey], nil
 }

@@ -125,7 +125,7 @@ func TestReflectorExpires(t *testing.T) {
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 			return strings.Contains(lines[len(lines)-1], "API server available again")
 		})
-		if got := log.String(); !strings.Contains(got, "in the stream: ") || !strings.Contains(got, "verb=watch") {
+		if got := log.String(); !strings.Contains(got, "error event: ") || !strings.Contains(got, "verb=watch") {
 			t.Errorf("the log is\n%s", got)
 		}
 	})
@@ -217,7 +217,7 @@ func TestReflectorSkips(t *testing.T) {
 		f, rec, log := s.newReflector(t)
 		f.start(t)
 		rec.expect(t, "begin", "put a@2", "put almost@5", "complete 7", "put b@8 live")
-		for _, want := range []string{`it is a \"Pod\" and not a Service`, "has a *v1.Status", "the most is", `unknown type \"NONSENSE\"`} {
+		for _, want := range []string{`a \"Pod\" in place of a Service`, "has a *v1.Status", "exceed the limit", `unknown type \"NONSENSE\"`} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("the log doesn't say %q:\n%s", want, log.String())
 			}

@@ -94,9 +94,9 @@ type gobMessages struct {
 }
 
 var (
-	errTruncated      = errors.New("it is cut off")
-	errNotGob         = errors.New("it is not made of gob values")
-	errRecordTooLarge = fmt.Errorf("it takes more than %d bytes", maxRecordBytes)
+	errTruncated      = errors.New("truncated file")
+	errNotGob         = errors.New("not a gob stream")
+	errRecordTooLarge = fmt.Errorf("a record exceeds %d bytes", maxRecordBytes)
 )
 
 // next appends the messages up to the end of the next value to decodable. At the end of the
@@ -133,7 +133,7 @@ func (m *gobMessages) next() error {
 			return nil
 		}
 		if m.typeBytes += int(size); m.typeBytes > maxTypeBytes {
-			return fmt.Errorf("its types take more than %d bytes", maxTypeBytes)
+			return fmt.Errorf("type definitions exceed %d bytes", maxTypeBytes)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func gobUint(b []byte) (x uint64, n int) {
 
 // invalid returns the error for a value of a record.
 func invalid(what string, value any) error {
-	return fmt.Errorf("its %s can't be %q", what, fmt.Sprint(value))
+	return fmt.Errorf("invalid %s %q", what, fmt.Sprint(value))
 }
 
 // check returns an error if no view can have the header h.
@@ -204,7 +204,7 @@ func (r *savedRecord) check() error {
 		err = errors.Join(err, r.Pod.check(r.Import))
 	}
 	if known > 1 {
-		return fmt.Errorf("it has %d objects in one", known)
+		return fmt.Errorf("%d objects in one record", known)
 	}
 	return err
 }

@@ -190,7 +190,7 @@ func TestSavedRecordsAreChecked(t *testing.T) {
 			if err := os.WriteFile(path, encodeSaved(t, h, good), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			wantRefused(t, cfg, "can't be")
+			wantRefused(t, cfg, "invalid ")
 		})
 	}
 }
@@ -211,13 +211,13 @@ func TestSavedViewIsBounded(t *testing.T) {
 		more []byte
 		want string
 	}{
-		"a message as long as memory":  {[]byte("\xf8\x7f\xff\xff\xff\xff\xff\xff\xff\x02"), "takes more than"},
-		"a message longer than most":   {append([]byte("\xfc\x00\x40\x00\x01"), make([]byte, maxRecordBytes+1)...), "takes more than"},
-		"a message longer than itself": {[]byte("\x7f\x02"), "cut off"},
-		"a length cut off":             {[]byte("\xfc\x01"), "cut off"},
-		"a length of ten bytes":        {[]byte("\xf6\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01"), "cut off"},
-		"an empty message":             {[]byte("\x00\x00"), "not made of gob values"},
-		"types without end":            {define(), "types take more"},
+		"a message as long as memory":  {[]byte("\xf8\x7f\xff\xff\xff\xff\xff\xff\xff\x02"), "a record exceeds"},
+		"a message longer than most":   {append([]byte("\xfc\x00\x40\x00\x01"), make([]byte, maxRecordBytes+1)...), "a record exceeds"},
+		"a message longer than itself": {[]byte("\x7f\x02"), "truncated"},
+		"a length cut off":             {[]byte("\xfc\x01"), "truncated"},
+		"a length of ten bytes":        {[]byte("\xf6\x01\x01\x01\x01\x01\x01\x01\x01\x01\x01"), "truncated"},
+		"an empty message":             {[]byte("\x00\x00"), "not a gob stream"},
+		"types without end":            {define(), "type definitions exceed"},
 		"no values":                    {[]byte("\x03\x80\x01\x02"), "record 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {

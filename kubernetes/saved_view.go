@@ -80,7 +80,7 @@ func (s *viewSaver) save() {
 }
 
 // errTooLarge is a view that would not be read again.
-var errTooLarge = fmt.Errorf("it has more than %d objects or %d bytes", maxSavedRecords, maxSavedBytes)
+var errTooLarge = fmt.Errorf("more than %d objects or %d bytes", maxSavedRecords, maxSavedBytes)
 
 // writeSaved writes the records of v and their checksum.
 func (v *View) writeSaved(to io.Writer) error {
@@ -186,7 +186,7 @@ func (s *slice) saved(version uint64) *savedSlice {
 }
 
 // errOtherConfig is a saved view of another configuration, node or version.
-var errOtherConfig = errors.New("it was saved with other options, on another node or by another version")
+var errOtherConfig = errors.New("saved with other options, on another node or by another version")
 
 // restore loads the file at path, if there is one for this configuration and node. The view
 // then counts as synced and is as old as the file. An invalid file is logged, and the view
@@ -246,7 +246,7 @@ func (v *View) loadFile(path, made string) (head savedHead, err error) {
 		return head, err
 	}
 	if !bytes.Equal(h.Sum(nil), sum[:]) {
-		return head, errors.New("its checksum is wrong")
+		return head, errors.New("wrong checksum")
 	}
 	return v.decodeRecords(io.NewSectionReader(f, 0, size), made)
 }
@@ -279,7 +279,7 @@ func readHead(m *gobMessages, dec *gob.Decoder, made string) (head savedHead, er
 		err = dec.Decode(&head)
 	}
 	if err != nil {
-		return head, fmt.Errorf("reading its head: %w", err)
+		return head, fmt.Errorf("reading the header: %w", err)
 	}
 	if head.Version != savedVersion || head.Made != made {
 		return head, errOtherConfig
@@ -294,7 +294,7 @@ func readRecord(m *gobMessages, dec *gob.Decoder) (*savedRecord, error) {
 	}
 	var r savedRecord
 	if err := dec.Decode(&r); err != nil {
-		return nil, fmt.Errorf("decoding it: %w", unexpectedEOF(err))
+		return nil, fmt.Errorf("decoding: %w", unexpectedEOF(err))
 	}
 	return &r, r.check()
 }

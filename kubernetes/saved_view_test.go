@@ -152,7 +152,7 @@ func TestSavedViewRefused(t *testing.T) {
 		change func(*config.Kubernetes)
 		want   string
 	}{
-		"empty":         {nil, nil, "cut off"},
+		"empty":         {nil, nil, "truncated"},
 		"cut off":       {good[:len(good)/2], nil, "checksum"},
 		"flipped":       {flipped, nil, "checksum"},
 		"other options": {good, func(c *config.Kubernetes) { c.EndpointPodNames = true }, "other options"},

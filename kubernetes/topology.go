@@ -295,7 +295,7 @@ func endpointZone(ep *discoveryv1.Endpoint, f *faults) (none zoneName) {
 	for part := range strings.SplitSeq(zone, ".") {
 		var ok bool
 		if b, ok = appendLabel(b, part); !ok {
-			f.add("topology zone %q can't be a part of a domain name", zone)
+			f.add("topology zone %q is not part of a domain name", zone)
 			return none
 		}
 	}

@@ -27,7 +27,7 @@ const (
 )
 
 // errConnBroken is a stream whose connection ended in the middle of an event.
-var errConnBroken = errors.New("the connection broke")
+var errConnBroken = errors.New("connection broken")
 
 // decodeError is an object of a stream or list that can't be decoded. The objects after it
 // can.
@@ -102,7 +102,7 @@ func (f *decoder) decodeProtobuf(kind string, message []byte) (runtime.Object, e
 	}
 	p, ok := obj.(protobufObject)
 	if !ok {
-		return nil, decodeError{fmt.Errorf("a %s can't come as protobuf", kind)}
+		return nil, decodeError{fmt.Errorf("%s can't be decoded from protobuf", kind)}
 	}
 	if obj, err = f.current.decode(message, p); err != nil {
 		return nil, decodeError{err}
@@ -118,7 +118,7 @@ func (f *decoder) newInstance(kind string) (runtime.Object, error) {
 	obj := f.newObject()
 	want := reflect.TypeOf(obj).Elem().Name()
 	if kind != "" && !f.metadata && !strings.EqualFold(kind, want) {
-		return nil, fmt.Errorf("it is a %q and not a %s", kind, want)
+		return nil, fmt.Errorf("a %q in place of a %s", kind, want)
 	}
 	return obj, nil
 }
@@ -190,11 +190,11 @@ func (s *watchStream) next() (watch.EventType, runtime.Object, error) {
 			Object json.RawMessage
 		}
 		if err = json.Unmarshal(data, &e); err != nil {
-			return "", nil, fmt.Errorf("the stream has a line that is no event: %w", err)
+			return "", nil, fmt.Errorf("invalid line in the stream: %w", err)
 		}
 		kind, object = e.Type, e.Object
 	} else if kind, object, err = unwrapEvent(data); err != nil {
-		return "", nil, fmt.Errorf("the stream has a frame that is no event: %w", err)
+		return "", nil, fmt.Errorf("invalid frame in the stream: %w", err)
 	}
 	obj, err := s.decoder.decode(object)
 	return kind, obj, err
@@ -236,9 +236,9 @@ func (s *watchStream) readFrame() ([]byte, error) {
 	_, _ = s.in.Discard(len(head)) // it is in the buffer
 	if n > maxEventBytes {
 		if _, err := io.CopyN(io.Discard, s.in, int64(n)); err != nil {
-			return nil, fmt.Errorf("a frame of %d bytes, more than any object has: %w", n, unexpectedEOF(err))
+			return nil, fmt.Errorf("frame of %d bytes: %w", n, unexpectedEOF(err))
 		}
-		return nil, decodeError{fmt.Errorf("it has %d bytes, the most is %d", n, maxEventBytes)}
+		return nil, decodeError{fmt.Errorf("%d bytes exceed the limit of %d", n, maxEventBytes)}
 	}
 	now := s.decoder.current
 	now.frame = now.frame[:0]
@@ -270,7 +270,7 @@ func (s *watchStream) readLine() ([]byte, error) {
 		case err != nil:
 			return nil, connError(unexpectedEOF(err))
 		case n > maxEventBytes:
-			return nil, decodeError{fmt.Errorf("it has %d bytes, the most is %d", n, maxEventBytes)}
+			return nil, decodeError{fmt.Errorf("%d bytes exceed the limit of %d", n, maxEventBytes)}
 		default:
 			return now.frame, nil
 		}
