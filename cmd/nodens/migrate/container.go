@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// convertCommand makes the container run what its image is made for: nodens' image has no
-// program of NodeLocal DNSCache's name.
+// convertCommand removes the container's command: nodens' image has no program called
+// node-cache.
 func (m *migration) convertCommand() error {
 	words := m.pod.container.texts("command")
 	if len(words) == 0 || path.Base(words[0]) == "nodens" {
 		return nil
 	}
 	if path.Base(words[0]) != "node-cache" {
-		return fmt.Errorf("%s, command: the container runs %q, and migrate knows node-cache only; write its arguments under args, and take command out",
+		return fmt.Errorf("%s, command: the container runs %q, and migrate only knows node-cache; move its arguments to args and remove command",
 			m.pod.daemonSet.describe(), words[0])
 	}
 	m.pod.container["args"] = append(toAny(words[1:]), m.pod.container.list("args")...)
 	m.removeField(m.pod.container, "command")
-	m.note(Changed, "command", "it is left out: the image's own is nodens")
+	m.note(Changed, "command", "removed: the image runs nodens")
 	return nil
 }
 
-// toAny are texts as the trees have them.
+// toAny returns texts as an object has them.
 func toAny(texts []string) []any {
 	list := make([]any, len(texts))
 	for i, text := range texts {
@@ -34,8 +34,8 @@ func toAny(texts []string) []any {
 	return list
 }
 
-// removeField takes a field away. Where the cluster's object was not made by kubectl apply,
-// that would leave a field alone that isn't mentioned: null removes it.
+// removeField removes a field. If the cluster's object was not made by kubectl apply, the
+// field is set to null: applying an object without the field would keep it.
 func (m *migration) removeField(from object, field string) {
 	if m.Objects.live && m.pod.daemonSet.text("metadata", "annotations", lastApplied) == "" {
 		from[field] = nil
@@ -44,7 +44,7 @@ func (m *migration) removeField(from object, field string) {
 	delete(from, field)
 }
 
-// setImage puts nodens' image in.
+// setImage sets nodens' image.
 func (m *migration) setImage() error {
 	was := m.pod.container.text("image")
 	if m.Image == "" {
@@ -55,7 +55,7 @@ func (m *migration) setImage() error {
 	}
 	if was != m.Image {
 		m.pod.container["image"] = m.Image
-		m.note(Changed, "image", "%s in place of %s", m.Image, was)
+		m.note(Changed, "image", "%s instead of %s", m.Image, was)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (m *migration) handsOver() bool {
 	return slices.ContainsFunc(m.pod.container.texts("args"), func(arg string) bool { return flagName(arg) == "handover-dir" })
 }
 
-// convertArgs leaves out the arguments that nodens doesn't know, and reads the others.
+// convertArgs removes the arguments that nodens doesn't know, and parses the others.
 func (m *migration) convertArgs() (err error) {
 	args := m.pod.container.texts("args")
 	var kept []string
@@ -74,14 +74,14 @@ func (m *migration) convertArgs() (err error) {
 		if known {
 			kept = append(kept, args[i:i+n]...)
 		} else {
-			m.note(Changed, "args", "%s is left out: nodens has no such flag", strings.Join(args[i:i+n], " "))
+			m.note(Changed, "args", "%s removed: nodens has no such flag", strings.Join(args[i:i+n], " "))
 		}
 		i += n
 	}
 	m.pod.container["args"] = toAny(kept)
 	expanded, unknown := m.pod.expandedArgs()
 	for _, name := range unknown {
-		m.note(Todo, "args", "$(%s) is known on a node only, so what it stands for is not checked", name)
+		m.note(Todo, "args", "the value of $(%s) is only known on a node and is not checked", name)
 	}
 	if m.flags, err = m.Flags(expanded); err != nil {
 		return fmt.Errorf("%s, args: %w", m.pod.daemonSet.describe(), err)
@@ -89,13 +89,13 @@ func (m *migration) convertArgs() (err error) {
 	return nil
 }
 
-// splitFlag says how many of the arguments are the first flag and its value, and whether
-// nodens knows it. Of one that it doesn't know what follows is the value, unless that is
-// a flag.
+// splitFlag returns how many of the arguments are the first flag with its value, and
+// whether nodens knows the flag. The argument after an unknown flag is its value, unless it
+// is a flag.
 func (m *migration) splitFlag(args []string) (n int, known bool) {
 	name := flagName(args[0])
 	if name == "" {
-		return 1, true // for the agent's own parser to judge
+		return 1, true // left to the agent's parser
 	}
 	known, value := m.Known(name)
 	if !known {
@@ -107,7 +107,7 @@ func (m *migration) splitFlag(args []string) (n int, known bool) {
 	return 1, known
 }
 
-// setArgs adds arguments, unless the flag of the first is there.
+// setArgs adds arguments, unless the first one's flag is set. It reports whether it did.
 func (m *migration) setArgs(args ...string) bool {
 	name := flagName(args[0])
 	if slices.ContainsFunc(m.pod.container.texts("args"), func(arg string) bool { return flagName(arg) == name }) {
@@ -117,12 +117,13 @@ func (m *migration) setArgs(args ...string) bool {
 	return true
 }
 
-// hasEnv reports whether the container has a variable.
+// hasEnv reports whether the container has an environment variable of that name.
 func (m *migration) hasEnv(name string) bool {
 	return slices.ContainsFunc(m.pod.container.children("env"), func(e object) bool { return e.text("name") == name })
 }
 
-// addEnv adds a variable, unless one of that name is there.
+// addEnv adds an environment variable, unless one of that name is set. It reports whether
+// it did.
 func (m *migration) addEnv(variable object) bool {
 	if m.hasEnv(variable.text("name")) {
 		return false

@@ -10,9 +10,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// dnsOptions are the options by which the agent answers as the cluster's DNS does. Where
-// that is not CoreDNS, or its Corefile is not among the objects, they are what nearly all
-// clusters have.
+// dnsOptions returns the options with which the agent answers as the cluster's DNS does. If
+// that is not CoreDNS, or its Corefile is not among the objects, these are the usual ones.
 func (m *migration) dnsOptions(domain string) []string {
 	usual := []string{"pods insecure", "ttl 30"}
 	b, where := m.corednsBlock(domain)
@@ -27,14 +26,14 @@ func (m *migration) dnsOptions(domain string) []string {
 		{"k8s_external", b.K8sExternal != nil}, {"rewrite", b.Rewrite != nil}, {"template", b.Template != nil},
 	} {
 		if d.has {
-			m.noteFor(Todo, where, "it has `%s` beside `kubernetes`: for names below %s the agent answers without it, unless its block has the directive too", d.name, domain)
+			m.noteFor(Todo, where, "it has `%s` beside `kubernetes`: the agent answers names below %s without it, unless its block has the directive, too", d.name, domain)
 		}
 	}
 	return directiveOptions(b.Kubernetes)
 }
 
-// directiveOptions are those of a `kubernetes` directive, apart from what says where the
-// objects come from and what falls through.
+// directiveOptions returns the options of a `kubernetes` directive, except its source and
+// `fallthrough`.
 func directiveOptions(k *config.Kubernetes) []string {
 	mode := map[config.PodMode]string{config.PodsDisabled: "disabled", config.PodsInsecure: "insecure", config.PodsVerified: "verified"}
 	list := []string{"pods " + mode[k.Pods], fmt.Sprintf("ttl %d", k.TTL)}
@@ -56,7 +55,8 @@ func directiveOptions(k *config.Kubernetes) []string {
 	return list
 }
 
-// corednsBlock is the block of CoreDNS that answers for the domain, nil if it can't be told.
+// corednsBlock returns the block of CoreDNS's Corefile that answers for the domain, nil if
+// it can't be determined.
 func (m *migration) corednsBlock(domain string) (b *config.Block, where string) {
 	const key = "Corefile"
 	obj := m.Objects.get("ConfigMap", m.pod.daemonSet.namespace(), "coredns")
@@ -67,7 +67,7 @@ func (m *migration) corednsBlock(domain string) (b *config.Block, where string) 
 	where = obj.describe() + ", " + key
 	cfg, err := readCoreDNSCorefile(text)
 	if err != nil {
-		m.noteFor(Todo, where, "nodens can't read all of it, so see for yourself that the `kubernetes` directives that are added have the same options: %v", err)
+		m.noteFor(Todo, where, "nodens can't parse it; check that the added `kubernetes` directives have the same options: %v", err)
 		return nil, where
 	}
 	zone := parseZone(domain)
@@ -79,8 +79,8 @@ func (m *migration) corednsBlock(domain string) (b *config.Block, where string) 
 	return nil, where
 }
 
-// readCoreDNSCorefile reads CoreDNS's own Corefile, without the files and addresses that it finds
-// where it runs.
+// readCoreDNSCorefile parses CoreDNS's Corefile with placeholders for the files and
+// addresses of its pod.
 func readCoreDNSCorefile(text string) (*config.Config, error) {
 	dir, err := os.MkdirTemp("", "nodens-migrate-")
 	if err != nil {

@@ -13,22 +13,21 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// corefile is the agent's configuration, and what it takes to read it here.
+// corefile is the agent's configuration, with what is needed to parse it here.
 type corefile struct {
-	// configMap is a copy of the cluster's; text is its key's value.
+	// configMap is a copy of the cluster's; text is the value of key.
 	configMap object
 	key, text string
 	cfg       *config.Config
 
-	dir          string // a temporary folder with the files that it is read with
-	path         string // of the Corefile in it
+	dir          string // temporary directory with the files that it refers to
+	path         string // of the Corefile in dir
 	options      config.Options
-	replacePaths *strings.Replacer // of the container, to those in dir
-	restorePaths *strings.Replacer // what stands for an object in errors
+	replacePaths *strings.Replacer // from paths of the container to paths in dir
+	restorePaths *strings.Replacer // from paths in dir to names for error texts
 }
 
-// loadCorefile finds the Corefile and reads it. close has to be called unless there is an
-// error.
+// loadCorefile finds the Corefile and parses it. Without an error, close must be called.
 func (m *migration) loadCorefile() (c *corefile, err error) {
 	s, err := m.corefileSource()
 	if err != nil {
@@ -37,12 +36,12 @@ func (m *migration) loadCorefile() (c *corefile, err error) {
 	namespace := m.pod.daemonSet.namespace()
 	configMap := m.Objects.get("ConfigMap", namespace, s.configMap)
 	if configMap == nil {
-		return nil, fmt.Errorf("there is no ConfigMap %s among the objects, from which %s takes its Corefile; give its file with -f too",
+		return nil, fmt.Errorf("the ConfigMap %s with the Corefile of %s is not among the objects; add its file with -f",
 			strings.TrimPrefix(namespace+"/"+s.configMap, "/"), m.pod.daemonSet.describe())
 	}
 	c = &corefile{configMap: configMap.clone(), key: s.key, text: configMap.text("data", s.key)}
 	if _, ok := configMap.value("data", s.key).(string); !ok {
-		return nil, fmt.Errorf("%s has no key %q, from which %s takes its Corefile", configMap.describe(), s.key, m.pod.daemonSet.describe())
+		return nil, fmt.Errorf("%s has no key %q with the Corefile of %s", configMap.describe(), s.key, m.pod.daemonSet.describe())
 	}
 	if c.dir, err = os.MkdirTemp("", "nodens-migrate-"); err != nil {
 		return nil, err
@@ -59,7 +58,7 @@ func (m *migration) loadCorefile() (c *corefile, err error) {
 
 func (c *corefile) close() { os.RemoveAll(c.dir) }
 
-// corefileSource is where the agent finds its Corefile: the order is that of nodens.
+// corefileSource returns the file that the agent reads its Corefile from, in nodens' order.
 func (m *migration) corefileSource() (*configMapFile, error) {
 	paths := []string{m.flags.Conf, m.flags.Base}
 	if m.flags.BaseGiven {
@@ -74,7 +73,7 @@ func (m *migration) corefileSource() (*configMapFile, error) {
 	return nil, fmt.Errorf("%s, volumeMounts: %w (%s)", m.pod.daemonSet.describe(), errNoCorefile, strings.Join(paths, ", "))
 }
 
-// writeInputs writes the files that the Corefile is read with.
+// writeInputs writes the files that the Corefile is parsed with.
 func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	base, legacy, resolv := filepath.Join(c.dir, "base"), filepath.Join(c.dir, "kube-dns"), filepath.Join(c.dir, "resolv.conf")
 	if err := os.WriteFile(resolv, []byte(placeholderResolvConf), 0o600); err != nil {
@@ -100,18 +99,18 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	return nil
 }
 
-// placeholderResolvConf stands for the nodes' resolv.conf: they ask other servers than this machine
-// does (RFC 5737).
+// placeholderResolvConf stands for the nodes' resolv.conf, which is not this machine's (RFC
+// 5737).
 const placeholderResolvConf = "nameserver 192.0.2.54\n"
 
-// writeFiles writes files of those names into a new folder.
+// writeFiles writes files of those names to a new directory.
 func writeFiles(dir string, files map[string]string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	for name, text := range files {
 		if !filepath.IsLocal(name) {
-			return fmt.Errorf("%q is no name of a file below the volume", name)
+			return fmt.Errorf("%q is not a file name in the volume", name)
 		}
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -124,7 +123,7 @@ func writeFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// kubeDNSFiles are the files of the kube-dns ConfigMap, if it is mounted and there.
+// kubeDNSFiles returns the files of the kube-dns ConfigMap, if it is mounted and present.
 func (m *migration) kubeDNSFiles() (map[string]string, error) {
 	const any = "stubDomains"
 	if m.flags.KubeDNS == "" {
@@ -137,15 +136,15 @@ func (m *migration) kubeDNSFiles() (map[string]string, error) {
 	configMap := m.Objects.get("ConfigMap", m.pod.daemonSet.namespace(), s.configMap)
 	if configMap == nil {
 		if !m.Objects.live {
-			m.noteFor(Todo, "ConfigMap "+s.configMap, "it is not among the objects, so its stubDomains and upstreamNameservers, if it has any, are not checked; give its file with -f")
+			m.noteFor(Todo, "ConfigMap "+s.configMap, "not among the objects, so its stubDomains and upstreamNameservers are not checked; add its file with -f")
 		}
 		return nil, nil
 	}
 	return m.pod.volumeFiles(s, configMap), nil
 }
 
-// lookupEnv is what a variable has in the container: the address of a Service that is
-// known, else one that stands for it.
+// lookupEnv returns the value of a variable in the container: the address of a known
+// Service, or a placeholder.
 func (m *migration) lookupEnv(name string) string {
 	for _, obj := range m.Objects.list {
 		if obj.text("kind") == "Service" && obj.inNamespace(m.pod.daemonSet.namespace()) &&
@@ -158,11 +157,11 @@ func (m *migration) lookupEnv(name string) string {
 	return placeholderClusterIP
 }
 
-// placeholderClusterIP stands for a Service's ClusterIP (RFC 5737).
+// placeholderClusterIP stands for a Service's cluster IP (RFC 5737).
 const placeholderClusterIP = "192.0.2.53"
 
-// placeholders are pairs of what the Corefile names in the container and what stands for it
-// here. All have as many lines.
+// placeholders returns pairs of a text of the Corefile in the container and its replacement
+// here. A replacement has as many lines.
 func (m *migration) placeholders(resolv, mounted, base string) []string {
 	pairs := []string{"/etc/resolv.conf", resolv, mounted + "/", base + "/"}
 	for _, e := range m.pod.container.children("env") {
@@ -175,7 +174,7 @@ func (m *migration) placeholders(resolv, mounted, base string) []string {
 	return pairs
 }
 
-// parse reads a Corefile as the agent would. An error has all that is wrong with it.
+// parse parses a Corefile as the agent would. The error lists all errors.
 func (c *corefile) parse(text string) (*config.Config, error) {
 	cfg, err := config.Parse(config.Source{Path: c.path, Text: []byte(c.replacePaths.Replace(text)), Options: c.options})
 	if err != nil {
@@ -184,7 +183,8 @@ func (c *corefile) parse(text string) (*config.Config, error) {
 	return cfg, nil
 }
 
-// enableKubernetes has the agent answer for the cluster's names, with the rights it takes.
+// enableKubernetes makes the agent answer for the cluster's names, and adds the RBAC rules
+// for it.
 func (m *migration) enableKubernetes(c *corefile) error {
 	if m.secondStep {
 		if err := m.insertDirectives(c); err != nil {
@@ -197,8 +197,8 @@ func (m *migration) enableKubernetes(c *corefile) error {
 	return nil
 }
 
-// insertDirectives adds the directive to each block whose names are the cluster's. Whatever else
-// stands in the Corefile stays as it is, byte for byte.
+// insertDirectives adds the directive to each block with the cluster's zones. It changes
+// nothing else in the Corefile, byte for byte.
 func (m *migration) insertDirectives(c *corefile) error {
 	blocks := m.forwardingBlocks(c)
 	domain := m.clusterDomain(c, blocks)
@@ -207,7 +207,7 @@ func (m *migration) insertDirectives(c *corefile) error {
 	}
 	options := m.dnsOptions(domain)
 	lines := strings.Split(c.text, "\n")
-	texts := make(map[int][]string) // by the index of the line they come before
+	texts := make(map[int][]string) // by the index of the line they precede
 	for _, b := range blocks {
 		zones := []string{domain}
 		for _, z := range b.Zones {
@@ -221,7 +221,7 @@ func (m *migration) insertDirectives(c *corefile) error {
 		}
 		texts[at] = directiveLines(zones, options, indentation(lines, at))
 		m.noteFor(Changed, c.configMap.describe()+", "+c.key+fmt.Sprintf(", line %d", b.Line),
-			"kubernetes %s: these names are answered on the node, and not by the cluster DNS", strings.Join(zones, " "))
+			"kubernetes %s: the agent answers these names, instead of the cluster DNS", strings.Join(zones, " "))
 	}
 	var out []string
 	for i, line := range lines {
@@ -230,14 +230,14 @@ func (m *migration) insertDirectives(c *corefile) error {
 	return m.replaceCorefile(c, strings.Join(out, "\n"), len(texts))
 }
 
-// replaceCorefile puts another text in place of the Corefile, if n lines are another.
+// replaceCorefile sets the text of the Corefile, unless n, the number of changes, is 0.
 func (m *migration) replaceCorefile(c *corefile, text string, n int) error {
 	if n == 0 {
 		return nil
 	}
 	cfg, err := c.parse(text)
 	if err != nil {
-		return errors.Join(errors.New("the directive kubernetes can't be added; -minimal leaves the Corefile as it is"), err)
+		return errors.Join(errors.New("the directive kubernetes can't be added; -minimal leaves the Corefile unchanged"), err)
 	}
 	c.text, c.cfg = text, cfg
 	c.configMap.ensure("data")[c.key] = text
@@ -245,8 +245,8 @@ func (m *migration) replaceCorefile(c *corefile, text string, n int) error {
 	return nil
 }
 
-// forwardingBlocks are the blocks of the Corefile's own text that ask the cluster's DNS and
-// have no directive kubernetes yet, one for each place in the text.
+// forwardingBlocks returns the blocks that forward to the cluster's DNS and have no
+// directive kubernetes, once for each place in the Corefile's own text.
 func (m *migration) forwardingBlocks(c *corefile) []*config.Block {
 	servers := m.clusterDNSAddrs(c)
 	var blocks []*config.Block
@@ -263,8 +263,8 @@ func (m *migration) forwardingBlocks(c *corefile) []*config.Block {
 	return blocks
 }
 
-// clusterDNSAddrs are the addresses of the cluster's DNS: its Services', as far as they are
-// known, and whom names of ClusterIPs are asked of.
+// clusterDNSAddrs returns the addresses of the cluster's DNS: those of its known Services,
+// and the upstreams of reverse zones.
 func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 	servers := map[netip.Addr]bool{netip.MustParseAddr(placeholderClusterIP): true}
 	for _, obj := range m.Objects.list {
@@ -289,14 +289,14 @@ func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 	return servers
 }
 
-// isClusterDNS reports whether obj is the Service of the cluster's DNS, by the label that
-// all have or by the names it has had.
+// isClusterDNS reports whether obj is the Service of the cluster's DNS, by its label or by
+// its usual names.
 func isClusterDNS(obj object) bool {
 	return obj.text("kind") == "Service" &&
 		(obj.text("metadata", "labels", "k8s-app") == "kube-dns" || obj.name() == "kube-dns" || obj.name() == "coredns")
 }
 
-// clusterDomain is the cluster's domain, "" if it can't be told.
+// clusterDomain returns the cluster's domain, "" if it can't be determined.
 func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 	if m.Domain != "" {
 		return strings.TrimSuffix(m.Domain, ".")
@@ -309,9 +309,9 @@ func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 	case len(zones) == 1:
 		return zones[0]
 	case len(zones) > 1:
-		m.noteFor(Todo, where, "several zones are asked of the cluster's DNS (%s): -domain says which is the cluster's, so that its names are answered on the node", joinNames(zones))
+		m.noteFor(Todo, where, "several zones are forwarded to the cluster's DNS (%s): set -domain to the cluster's, so that the agent answers its names", joinNames(zones))
 	case !slices.ContainsFunc(c.cfg.Blocks, hasKubernetes):
-		m.noteFor(Todo, where, "no block is for the cluster's domain and asks the cluster's DNS, so nothing is answered on the node: write `kubernetes DOMAIN in-addr.arpa ip6.arpa` where it belongs")
+		m.noteFor(Todo, where, "no block forwards the cluster's domain to the cluster's DNS, so the agent answers none of its names: add `kubernetes DOMAIN in-addr.arpa ip6.arpa`")
 	}
 	return ""
 }
@@ -319,7 +319,7 @@ func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 // hasKubernetes reports whether a block answers for the cluster's names.
 func hasKubernetes(b *config.Block) bool { return b.Kubernetes != nil }
 
-// forwardedZones are the zones of the blocks that may be the cluster's domain.
+// forwardedZones returns the zones of the blocks that may be the cluster's domain.
 func forwardedZones(blocks []*config.Block) []string {
 	var zones []string
 	for _, b := range blocks {
@@ -332,17 +332,17 @@ func forwardedZones(blocks []*config.Block) []string {
 	return zones
 }
 
-// defaultDomain is the cluster's domain unless somebody chose another.
+// defaultDomain is the usual domain of a cluster.
 const defaultDomain = "cluster.local"
 
 func isReverseZone(z wire.Name) bool {
 	return z.Under(parseZone("in-addr.arpa")) || z.Under(parseZone("ip6.arpa"))
 }
 
-// zoneText is the zone as people write it.
+// zoneText returns the zone without the final dot.
 func zoneText(z wire.Name) string { return strings.TrimSuffix(z.String(), ".") }
 
-// parseZone is the zone of a name; what is none is the root.
+// parseZone returns the zone of a name, the root if the name is invalid.
 func parseZone(name string) wire.Name {
 	n, err := wire.ParseName(name)
 	if err != nil {
@@ -351,8 +351,8 @@ func parseZone(name string) wire.Name {
 	return n
 }
 
-// blockBodyStart is the index of the line behind the one that opens the block which starts in
-// line number start; -1 if there is none.
+// blockBodyStart returns the index of the line after the opening brace of the block that
+// starts in line number start; -1 if there is none.
 func blockBodyStart(lines []string, start int) int {
 	for i := max(start-1, 0); i < len(lines); i++ {
 		code, _, _ := strings.Cut(lines[i], "#")
@@ -363,7 +363,7 @@ func blockBodyStart(lines []string, start int) int {
 	return -1
 }
 
-// indentation is that of the first line from at on that has one.
+// indentation returns the indentation of the first line from at on that has one.
 func indentation(lines []string, at int) string {
 	for _, line := range lines[min(at, len(lines)):] {
 		if text := strings.TrimLeft(line, " \t"); text != "" && text != "}" {
@@ -373,7 +373,7 @@ func indentation(lines []string, at int) string {
 	return "    "
 }
 
-// directiveLines is what is added for a cluster's zones, the domain first.
+// directiveLines returns the lines of a `kubernetes` directive for zones, the domain first.
 func directiveLines(zones, options []string, indent string) []string {
 	step := "    "
 	if strings.HasPrefix(indent, "\t") {

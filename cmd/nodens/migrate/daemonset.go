@@ -10,13 +10,12 @@ import (
 
 // agentPod is the DaemonSet to change, and the parts of it that matter.
 type agentPod struct {
-	// daemonSet is a copy of its own; spec is its pod's, and box the container.
+	// daemonSet is a copy of the cluster's; podSpec and container are parts of it.
 	daemonSet, podSpec, container object
 }
 
-// findDaemonSet finds the DaemonSet that runs NodeLocal DNSCache, or nodens. What tells it is the
-// argument -localip, which no other program has: images have the names that mirrors give
-// them.
+// findDaemonSet finds the DaemonSet that runs NodeLocal DNSCache, or nodens. It goes by the
+// argument -localip, which no other program has; image names depend on the mirror.
 func (r *Request) findDaemonSet() (*agentPod, error) {
 	if len(r.Objects.list) == 0 {
 		return nil, errNoObjects
@@ -32,10 +31,10 @@ func (r *Request) findDaemonSet() (*agentPod, error) {
 	for i, p := range found {
 		names[i] = p.daemonSet.describe()
 	}
-	return nil, fmt.Errorf("several DaemonSets run NodeLocal DNSCache: %s; -daemonset names one, and -n its namespace", strings.Join(names, ", "))
+	return nil, fmt.Errorf("several DaemonSets run NodeLocal DNSCache: %s; choose one with -daemonset, and its namespace with -n", strings.Join(names, ", "))
 }
 
-// candidates are the DaemonSets that it may be, and the names of the others.
+// candidates returns the DaemonSets that match, and the names of the others.
 func (r *Request) candidates() (found []*agentPod, others []string) {
 	for _, obj := range r.Objects.list {
 		if obj.text("kind") != "DaemonSet" || !obj.inNamespace(r.Namespace) {
@@ -50,22 +49,22 @@ func (r *Request) candidates() (found []*agentPod, others []string) {
 	return found, others
 }
 
-// notFoundError says what was looked for in vain.
+// notFoundError says what was not found.
 func (r *Request) notFoundError(others []string) error {
 	where := "among the objects"
 	if r.Namespace != "" {
 		where = "in namespace " + r.Namespace
 	}
 	if r.Name != "" {
-		return fmt.Errorf("there is no DaemonSet %s %s whose container has the argument -localip; DaemonSets there: %s", r.Name, where, joinNames(others))
+		return fmt.Errorf("no DaemonSet %s %s with the argument -localip; DaemonSets there: %s", r.Name, where, joinNames(others))
 	}
-	return fmt.Errorf("no DaemonSet %s has a container with the argument -localip, as node-local-dns and nodelocaldns have it; "+
-		"DaemonSets there: %s; -n names another namespace, -f gives files", where, joinNames(others))
+	return fmt.Errorf("no DaemonSet %s has the argument -localip, like node-local-dns and nodelocaldns; "+
+		"DaemonSets there: %s; -n selects another namespace, -f reads files", where, joinNames(others))
 }
 
-// joinNames is at most ten of the names.
+// joinNames returns at most ten of the names as a text.
 func joinNames(names []string) string {
-	const most = 10 // a line of text; twice as many would hide the rest of the error
+	const most = 10 // keep the error readable
 	if len(names) == 0 {
 		return "none"
 	}
@@ -75,7 +74,7 @@ func joinNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// newAgentPod finds the parts of a DaemonSet. box is nil if it is another program's.
+// newAgentPod finds the parts of a DaemonSet. container is nil if it runs another program.
 func newAgentPod(set object) *agentPod {
 	p := &agentPod{daemonSet: set, podSpec: set.child("spec", "template", "spec")}
 	for _, box := range p.podSpec.children("containers") {
@@ -88,7 +87,7 @@ func newAgentPod(set object) *agentPod {
 	return p
 }
 
-// flagName is the name of the flag that an argument is, "" if it is none.
+// flagName returns the name of the flag that an argument is, "" if it is none.
 func flagName(arg string) string {
 	name := strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
 	if name == arg {
@@ -98,8 +97,9 @@ func flagName(arg string) string {
 	return name
 }
 
-// expandedArgs are the container's arguments with what the kubelet fills in, as far as it is
-// known here; unknown are the variables that are not.
+// expandedArgs returns the container's arguments with variables replaced as the kubelet
+// does. Variables that are only known on a node get a placeholder and are listed in
+// unknown.
 func (p *agentPod) expandedArgs() (args, unknown []string) {
 	for _, arg := range p.container.texts("args") {
 		for _, e := range p.container.children("env") {
@@ -119,20 +119,20 @@ func (p *agentPod) expandedArgs() (args, unknown []string) {
 	return args, unknown
 }
 
-// placeholderAddr stands for addresses that are known on a node only (RFC 5737).
+// placeholderAddr stands for an address that is only known on a node (RFC 5737).
 const placeholderAddr = "192.0.2.1"
 
-// configMapFile is a file of the container that a ConfigMap holds.
+// configMapFile is a file of the container that comes from a ConfigMap.
 type configMapFile struct {
 	configMap, key string
-	// dir is where the volume is mounted.
+	// dir is the mount path of the volume.
 	dir string
-	// optional says that the ConfigMap need not be there.
+	// optional says that the ConfigMap may be missing.
 	optional bool
 }
 
-// mountedFile finds the ConfigMap that file is from. A nil source is that no volume is
-// mounted there.
+// mountedFile returns the ConfigMap that file comes from, nil if no volume is mounted
+// there.
 func (p *agentPod) mountedFile(file string) (*configMapFile, error) {
 	var best object
 	for _, m := range p.container.children("volumeMounts") {
@@ -150,14 +150,14 @@ func (p *agentPod) mountedFile(file string) (*configMapFile, error) {
 			continue
 		}
 		if v.text("configMap", "name") == "" {
-			return nil, fmt.Errorf("%s, volume %s: %s is from it, and it is no ConfigMap; migrate knows only files of ConfigMaps", p.daemonSet.describe(), v.text("name"), file)
+			return nil, fmt.Errorf("%s, volume %s: it contains %s and is not a ConfigMap; migrate only supports ConfigMaps", p.daemonSet.describe(), v.text("name"), file)
 		}
 		return newConfigMapFile(v.child("configMap"), best, file), nil
 	}
 	return nil, fmt.Errorf("%s, volumeMounts: there is no volume %s", p.daemonSet.describe(), best.text("name"))
 }
 
-// newConfigMapFile is what file is by a volume and its mount.
+// newConfigMapFile returns what file is in a volume with that mount.
 func newConfigMapFile(volume, mount object, file string) *configMapFile {
 	s := &configMapFile{configMap: volume.text("name"), dir: path.Clean(mount.text("mountPath"))}
 	s.optional, _ = volume["optional"].(bool)
@@ -175,7 +175,7 @@ func newConfigMapFile(volume, mount object, file string) *configMapFile {
 	return s
 }
 
-// volumeFiles are the ConfigMap's keys by the names that the volume of s gives them.
+// volumeFiles returns the texts of the ConfigMap by their file names in the volume of s.
 func (p *agentPod) volumeFiles(s *configMapFile, configMap object) map[string]string {
 	names := make(map[string]string)
 	for _, v := range p.podSpec.children("volumes") {
@@ -194,5 +194,5 @@ func (p *agentPod) volumeFiles(s *configMapFile, configMap object) map[string]st
 	return names
 }
 
-// errNoCorefile is a DaemonSet that shows no Corefile to its container.
-var errNoCorefile = errors.New("no volume of a ConfigMap is mounted where -conf and -basecorefile look for the Corefile")
+// errNoCorefile is a container without a Corefile.
+var errNoCorefile = errors.New("no ConfigMap is mounted at the paths of -conf and -basecorefile")

@@ -13,27 +13,26 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Access says which cluster is asked, and as whom.
+// Access is the cluster to read from, and the credentials.
 type Access struct {
-	// Kubeconfig is a file; "" is $KUBECONFIG, then ~/.kube/config, then the service
-	// account of a pod. Context is one of its contexts, "" the current one.
+	// Kubeconfig is a file; "" is $KUBECONFIG, then ~/.kube/config, then the service account
+	// of a pod. Context is one of its contexts, "" the current one.
 	Kubeconfig, Context string
 	// Namespace is where NodeLocal DNSCache runs.
 	Namespace string
 }
 
-// requestTimeout bounds one request. A list of a namespace's ConfigMaps takes milliseconds;
-// half of this could be too short for an API server behind a slow link.
+// requestTimeout bounds one request, for an API server behind a slow network.
 const requestTimeout = 20 * time.Second
 
-// Fetch reads the objects that matter from an API server. What the caller may not list,
-// apart from DaemonSets and ConfigMaps, is left out.
+// Fetch reads the relevant objects from an API server. Objects other than DaemonSets and
+// ConfigMaps are left out if the caller may not list them.
 func (o *Objects) Fetch(ctx context.Context, a Access) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
 	if err != nil {
-		return fmt.Errorf("finding the API server: %w; -kubeconfig names a file, and -f gives objects without a cluster", err)
+		return fmt.Errorf("finding the API server: %w; set -kubeconfig, or -f to read files", err)
 	}
 	client, err := rest.HTTPClientFor(c)
 	if err != nil {
@@ -64,7 +63,7 @@ func (o *Objects) Fetch(ctx context.Context, a Access) error {
 	return nil
 }
 
-// fetchKubeletConfig adds a kubelet's configuration, if the caller may see it.
+// fetchKubeletConfig adds a kubelet's configuration, if the caller may read it.
 func (o *Objects) fetchKubeletConfig(ctx context.Context, client *http.Client, base *url.URL) {
 	var nodes, conf object
 	into := func(dst *object) func(io.Reader) error {
@@ -81,12 +80,12 @@ func (o *Objects) fetchKubeletConfig(ctx context.Context, client *http.Client, b
 		}
 		if k := conf.child("kubeletconfig"); k != nil {
 			k["kind"] = "KubeletConfiguration"
-			_ = o.store(k) // at the limit of objects there is one less to look at
+			_ = o.store(k) // optional: at the limit of objects it is left out
 		}
 	}
 }
 
-// get reads what the API server has at an address.
+// get sends a GET request and passes the body to read.
 func get(ctx context.Context, client *http.Client, from *url.URL, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -102,9 +101,9 @@ func get(ctx context.Context, client *http.Client, from *url.URL, read func(io.R
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		const most = 1000 // of a refusal, which is a sentence in a Status object
+		const most = 1000 // bytes of an error response
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, most))
-		return fmt.Errorf("the API server answers %s to %s: %s", resp.Status, from.Path, text)
+		return fmt.Errorf("API server: %s for %s: %s", resp.Status, from.Path, text)
 	}
 	return read(resp.Body)
 }

@@ -1,20 +1,19 @@
-// Package migrate turns the objects by which a cluster runs NodeLocal DNSCache into
-// those by which it runs nodens.
+// Package migrate turns the objects with which a cluster runs NodeLocal DNSCache into
+// objects with which it runs nodens.
 //
-// The objects come from files or from an API server, as trees without types, and are
-// edited in place: whatever stands in them and is not known here is printed as it came.
-// What comes out is decoded by the API's own types, and its Corefile read by nodens' own
-// parser, before anybody sees it. Every change, and everything that nodens does in
-// another way, is a [Note] that names the setting.
+// The objects come from files or from an API server. They are edited in place, as trees
+// without types, so that unknown fields are printed as they came. Before anything is
+// printed, the result is decoded as API types, and nodens' own parser reads its Corefile.
+// Every change, and every difference in nodens' behaviour, is a [Note] that names the
+// setting.
 //
-// It takes two steps, and which one is next is read off the DaemonSet. In the first the
-// container gets the other image, and what it takes to hand over to its successor, which
-// comes from nodens' own manifest. That rollout replaces pods the old way, because
-// NodeLocal DNSCache shares no port; and the Corefile stays as it is, because pods of
-// both kinds read it meanwhile. In the second, when all pods are nodens, the Corefile gets
-// the `kubernetes` directive in the blocks that forward to the cluster's DNS, the service
-// account the rights for it, and the DaemonSet the update strategy in which a new pod
-// starts beside the old one.
+// A migration takes two steps; the DaemonSet tells which one is next. The first step
+// replaces the image and adds what the container needs to hand over to its successor, taken
+// from nodens' own manifest. Its rollout replaces pods one after the other, since NodeLocal
+// DNSCache shares no port, and the Corefile stays unchanged, since both kinds of pods read
+// it. The second step, once all pods run nodens, adds the `kubernetes` directive to the
+// blocks that forward to the cluster's DNS, the RBAC rules for it, and the update strategy
+// with which a new pod starts beside the old one.
 package migrate
 
 import (
@@ -25,51 +24,50 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Request says what is wanted. Objects, Manifest, Flags and Known must be set.
+// Request is the input of [Run]. Objects, Manifest, Flags and Known must be set.
 type Request struct {
-	// Objects are those of the cluster. They are not changed.
+	// Objects are the cluster's. They are not changed.
 	Objects *Objects
-	// Namespace and Name tell which DaemonSet it is, where several run NodeLocal
-	// DNSCache; "" is any.
+	// Namespace and Name select the DaemonSet if several run NodeLocal DNSCache; "" is any.
 	Namespace, Name string
-	// Image is nodens' image, in the registry of the cluster's nodes. "" leaves that of
-	// a DaemonSet that runs nodens already.
+	// Image is nodens' image in a registry that the nodes can pull from. "" keeps the image
+	// of a DaemonSet that already runs nodens.
 	Image string
-	// Domain is the cluster's domain; "" finds it in the Corefile.
+	// Domain is the cluster's domain; "" takes it from the Corefile.
 	Domain string
-	// Minimal replaces the image, and what would keep it from starting, and no more.
+	// Minimal replaces the image and what would prevent it from starting, nothing else.
 	Minimal bool
 	// Manifest is nodens' own manifest, from which additions are taken.
 	Manifest []byte
-	// Flags reads arguments of the agent; its error names the one at fault.
+	// Flags parses arguments of the agent. Its error names the one at fault.
 	Flags func(args []string) (*Flags, error)
-	// Known reports whether the agent has the flag of that name, and whether that takes
-	// a value.
+	// Known reports whether the agent has the flag of that name, and whether the flag takes a
+	// value.
 	Known func(name string) (known, value bool)
 }
 
-// Flags are what the agent's arguments say, as far as it matters here.
+// Flags are the agent's flags that matter here.
 type Flags struct {
-	// Conf, Base and KubeDNS are paths in the container; BaseGiven says that Base was
-	// set and is read whether there is a Conf or not.
+	// Conf, Base and KubeDNS are paths in the container. BaseGiven says that Base was set and
+	// is read even if there is a Conf.
 	Conf, Base, KubeDNS string
 	BaseGiven           bool
-	// HandoverDir is "" where the agent does not hand over.
+	// HandoverDir is "" if the agent does not hand over.
 	HandoverDir string
-	// Config has the options of reading a Corefile that come from flags.
+	// Config has the Corefile options that are set by flags.
 	Config config.Options
 }
 
-// Kind says what a note asks of its reader.
+// Kind is what a note asks of its reader.
 type Kind string
 
 // The kinds of notes, in the order in which they are printed.
 const (
-	// Todo is something to do, or to decide, before or after the manifest is applied.
+	// Todo must be done, or decided, before or after the manifest is applied.
 	Todo Kind = "to do"
-	// Differs is something that nodens does in another way.
+	// Differs is a difference in nodens' behaviour.
 	Differs Kind = "differs"
-	// Changed is what the manifest changes.
+	// Changed is a change that the manifest makes.
 	Changed Kind = "changed"
 )
 
@@ -81,15 +79,15 @@ type Note struct {
 
 func (n Note) String() string { return fmt.Sprintf("%s: %s: %s", n.Kind, n.Where, n.Text) }
 
-// Result is what to apply and what to know.
+// Result is the output of [Run].
 type Result struct {
 	// Manifest is YAML, one document for each object.
 	Manifest []byte
 	Notes    []Note
 }
 
-// Run makes the manifest. On an error there is none; a Corefile that nodens would
-// refuse is one, with all its faults.
+// Run makes the manifest. It returns an error, and no manifest, if the input can't be
+// migrated; the error for a Corefile that nodens would refuse lists all its errors.
 func Run(r Request) (*Result, error) {
 	if _, err := wire.ParseName(r.Domain); r.Domain != "" && err != nil {
 		return nil, fmt.Errorf("-domain %q is no domain name: %w", r.Domain, err)
@@ -122,21 +120,21 @@ func Run(r Request) (*Result, error) {
 	return &Result{Manifest: text, Notes: m.sortedNotes()}, nil
 }
 
-// migration is one run of Make.
+// migration is the state of one Run.
 type migration struct {
 	Request
 	reference *reference
 	pod       *agentPod
 	flags     *Flags
-	// secondStep says that it is the second step, and waits that it will be when the first
-	// one's rollout is done.
+	// secondStep says that this is the second step; rolloutPending that it will be when the
+	// first rollout is complete.
 	secondStep, rolloutPending bool
-	// out are the objects to print besides the DaemonSet, in their order.
+	// out are the objects to print in addition to the DaemonSet, in order.
 	out   []object
 	notes []Note
 }
 
-// convertContainer has the container run nodens.
+// convertContainer makes the container run nodens.
 func (m *migration) convertContainer() error {
 	if err := m.convertCommand(); err != nil {
 		return err
@@ -147,7 +145,7 @@ func (m *migration) convertContainer() error {
 	return m.convertArgs()
 }
 
-// applyChanges makes all changes but those that every image needs.
+// applyChanges makes all changes except those that convertContainer makes.
 func (m *migration) applyChanges(c *corefile) error {
 	if m.Minimal {
 		return nil
@@ -160,18 +158,18 @@ func (m *migration) applyChanges(c *corefile) error {
 	return m.enableHandover()
 }
 
-// determineStep tells which step it is.
+// determineStep finds out which step this is.
 func (m *migration) determineStep() {
 	already := m.handsOver() || !m.hostNetwork() && m.hasEnv(nodeNameVar)
 	m.rolloutPending = already && m.isRollingOut()
 	m.secondStep = already && !m.rolloutPending
 	switch {
 	case m.rolloutPending:
-		m.note(Todo, "status", "the rollout is not done yet, so this is the first step still. Wait for `kubectl rollout status`, and run `nodens migrate` again")
+		m.note(Todo, "status", "the rollout is not complete, so this is still the first step. Wait for `kubectl rollout status`, and run `nodens migrate` again")
 	case !already:
-		m.note(Todo, "the rollout", "this is the first step: pods are replaced the old way, and forward all that is not in their cache, as before. When `kubectl rollout status` says that it is done, run `nodens migrate` again and apply what it prints: then the cluster's names are answered on the node, and a new pod takes over from the old one")
+		m.note(Todo, "the rollout", "this is the first step: pods are replaced one after the other, and forward cache misses as before. When `kubectl rollout status` reports success, run `nodens migrate` again and apply its output: then the agent answers the cluster's names on the node, and a new pod takes over from the old one")
 	case !m.Objects.live:
-		m.note(Todo, "the rollout", "this is the second step: apply it when `kubectl rollout status` says that the first is done")
+		m.note(Todo, "the rollout", "this is the second step: apply it when `kubectl rollout status` reports that the first is complete")
 	}
 }
 
@@ -185,7 +183,7 @@ func (m *migration) noteFor(kind Kind, where, format string, args ...any) {
 	m.notes = append(m.notes, Note{Kind: kind, Where: where, Text: fmt.Sprintf(format, args...)})
 }
 
-// sortedNotes are the notes by kind, each once, otherwise in the order in which they came.
+// sortedNotes returns the notes by kind without duplicates.
 func (m *migration) sortedNotes() []Note {
 	var list []Note
 	seen := make(map[Note]bool)
@@ -200,5 +198,5 @@ func (m *migration) sortedNotes() []Note {
 	return list
 }
 
-// errNoObjects is what is wrong where no object came.
-var errNoObjects = errors.New("there is no object to migrate; name the files of NodeLocal DNSCache's DaemonSet and ConfigMap")
+// errNoObjects is an empty input.
+var errNoObjects = errors.New("no object to migrate; name the files of NodeLocal DNSCache's DaemonSet and ConfigMap")

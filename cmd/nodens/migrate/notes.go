@@ -12,7 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// addNotes notes what is different with nodens, and what is odd about the settings.
+// addNotes notes what is different with nodens, and unusual settings.
 func (m *migration) addNotes(c *corefile) {
 	m.noteManagers(m.pod.daemonSet)
 	if slices.ContainsFunc(m.out, func(o object) bool { return o.text("kind") == "ConfigMap" }) {
@@ -26,18 +26,18 @@ func (m *migration) addNotes(c *corefile) {
 	m.noteCorefile(c)
 }
 
-// managers are the labels and annotations of those who put objects back as they have
-// them, and what to do about it.
+// managers are the labels and annotations of tools that revert changes to their objects,
+// and what to do about it.
 var managers = []struct{ field, key, value, who, do string }{
-	{"labels", "app.kubernetes.io/managed-by", "Helm", "Helm", "its next upgrade merges its chart into it: change the chart's values, or take the release away with --keep-history and its objects kept (annotation helm.sh/resource-policy: keep)"},
-	{"labels", "addonmanager.kubernetes.io/mode", "Reconcile", "the addon manager, if the cluster has one", "change its copy of the manifest, or the label to EnsureExists"},
+	{"labels", "app.kubernetes.io/managed-by", "Helm", "Helm", "its next upgrade reverts the changes: change the chart's values, or uninstall the release with --keep-history and keep its objects (annotation helm.sh/resource-policy: keep)"},
+	{"labels", "addonmanager.kubernetes.io/mode", "Reconcile", "the addon manager, if the cluster has one", "change its copy of the manifest, or set the label to EnsureExists"},
 	{"labels", "app.kubernetes.io/managed-by", "kops", "kOps", "set spec.kubeDNS.nodeLocalDNS.enabled to false in the cluster's spec, and apply the manifest under another name"},
-	{"annotations", "argocd.argoproj.io/tracking-id", "", "Argo CD", "change what its repository has"},
-	{"labels", "kustomize.toolkit.fluxcd.io/name", "", "Flux", "change what its repository has"},
+	{"annotations", "argocd.argoproj.io/tracking-id", "", "Argo CD", "change the manifest in its repository"},
+	{"labels", "kustomize.toolkit.fluxcd.io/name", "", "Flux", "change the manifest in its repository"},
 	{"labels", "helm.toolkit.fluxcd.io/name", "", "Flux", "change the values of its HelmRelease"},
 }
 
-// noteManagers tells who would put an object back.
+// noteManagers notes the tools that may revert the changes to obj.
 func (m *migration) noteManagers(obj object) {
 	for _, k := range managers {
 		value := obj.text("metadata", k.field, k.key)
@@ -47,75 +47,74 @@ func (m *migration) noteManagers(obj object) {
 		m.noteFor(Todo, obj.describe()+", "+k.field+" "+k.key, "it is managed by %s: %s", k.who, k.do)
 	}
 	for _, owner := range obj.children("metadata", "ownerReferences") {
-		m.noteFor(Todo, obj.describe()+", ownerReferences", "it belongs to %s %s, which may put it back", owner.text("kind"), owner.text("name"))
+		m.noteFor(Todo, obj.describe()+", ownerReferences", "%s %s owns it and may revert the changes", owner.text("kind"), owner.text("name"))
 	}
 }
 
-// otherContainers notes containers that are not the agent.
+// otherContainers notes the containers that don't run the agent.
 func (m *migration) otherContainers() {
 	for _, box := range append(m.pod.podSpec.children("containers"), m.pod.podSpec.children("initContainers")...) {
 		if box.text("name") != m.pod.container.text("name") {
-			m.note(Differs, "container "+box.text("name"), "it is left as it is. If it reads /etc/Corefile of the agent's container: nodens writes no such file")
+			m.note(Differs, "container "+box.text("name"), "unchanged. If it reads /etc/Corefile of the agent's container: nodens writes no such file")
 		}
 	}
 }
 
 const (
-	// recommendedRequest is what nodens' own manifest asks for: twice what an agent has after
-	// its start with a view of the cluster. One with a full cache and half of it as a
-	// limit would be killed.
+	// recommendedRequest is the memory request of nodens' own manifest, twice the use after a
+	// start with a view of the cluster.
 	recommendedRequest = "64Mi"
-	// recommendedLimit is a limit that leaves the default cache room: with half of it the
-	// cache's 32 MiB, garbage until the next collection and the view don't fit.
+	// recommendedLimit is the least memory limit for the default cache of 32 MiB, its garbage
+	// and a view of the cluster.
 	recommendedLimit = "128Mi"
 )
 
-// checkResources looks at what the container may take.
+// checkResources checks the container's requests and limits.
 func (m *migration) checkResources() {
 	box := m.pod.container
 	if less(box.text("resources", "requests", "memory"), recommendedRequest) {
-		m.note(Todo, "resources.requests.memory", "%s is less than an agent takes; nodens' own manifest has %s", box.text("resources", "requests", "memory"), recommendedRequest)
+		m.note(Todo, "resources.requests.memory", "%s is less than an agent needs; nodens' own manifest has %s", box.text("resources", "requests", "memory"), recommendedRequest)
 	}
 	limit := box.text("resources", "limits", "memory")
 	if less(limit, recommendedLimit) {
-		m.note(Todo, "resources.limits.memory", "%s is little for the default cache of 32Mi and a view of the cluster: %s or more, or a smaller -cache-size", limit, recommendedLimit)
+		m.note(Todo, "resources.limits.memory", "%s is too little for the default cache of 32Mi and a view of the cluster: set %s or more, or a smaller -cache-size", limit, recommendedLimit)
 	}
 	if box.value("resources", "limits", "cpu") != nil {
-		m.note(Differs, "resources.limits.cpu", "an agent that has used it up waits, and so does every lookup of the node; nodens' own manifest has none")
+		m.note(Differs, "resources.limits.cpu", "an agent that reaches it is throttled, and with it all lookups of the node; nodens' own manifest has none")
 	}
 	if limit == "" || m.Minimal {
 		return
 	}
 	if q, err := resource.ParseQuantity(limit); err == nil {
-		// Four fifths: the rest is for what the Go heap doesn't count.
+		// A fifth is for memory that the Go runtime doesn't count.
 		soft := fmt.Sprintf("%dMiB", q.Value()/5*4>>20)
 		if m.addEnv(object{"name": "GOMEMLIMIT", "value": soft}) {
-			m.note(Changed, "env", "GOMEMLIMIT %s, below the limit of %s: garbage is collected before the kernel kills", soft, limit)
+			m.note(Changed, "env", "GOMEMLIMIT %s, below the limit of %s: garbage collection starts before the kernel kills the agent", soft, limit)
 		}
 	}
 }
 
-// less reports whether a quantity is there and less than another.
+// less reports whether the quantity text is set and less than the quantity than.
 func less(text, than string) bool {
 	q, err := resource.ParseQuantity(text)
 	return text != "" && err == nil && q.Cmp(resource.MustParse(than)) < 0
 }
 
-// checkCapabilities keeps the one that port 53 takes where all are dropped.
+// checkCapabilities adds NET_BIND_SERVICE, for port 53, if all capabilities are dropped.
 func (m *migration) checkCapabilities() {
 	caps := m.pod.container.child("securityContext", "capabilities")
 	all := slices.ContainsFunc(caps.texts("drop"), func(name string) bool { return strings.EqualFold(name, "ALL") })
 	if privileged, _ := m.pod.container.value("securityContext", "privileged").(bool); privileged {
-		m.note(Differs, "securityContext.privileged", "nodens doesn't need it: NET_ADMIN and NET_BIND_SERVICE do, with NET_RAW where kube-proxy uses legacy iptables")
+		m.note(Differs, "securityContext.privileged", "nodens doesn't need it: NET_ADMIN and NET_BIND_SERVICE are sufficient, with NET_RAW if kube-proxy uses legacy iptables")
 		return
 	}
 	if all && !slices.Contains(caps.texts("add"), "NET_BIND_SERVICE") {
 		caps["add"] = append(caps.list("add"), "NET_BIND_SERVICE")
-		m.note(Changed, "securityContext.capabilities", "NET_BIND_SERVICE is added, for port 53")
+		m.note(Changed, "securityContext.capabilities", "NET_BIND_SERVICE added, for port 53")
 	}
 }
 
-// checkClusterDNS tells whether the kubelets' pods ask the agent at all.
+// checkClusterDNS notes if the kubelets' clusterDNS is not the agent's address.
 func (m *migration) checkClusterDNS() {
 	for _, obj := range m.Objects.list {
 		conf := obj
@@ -130,7 +129,7 @@ func (m *migration) checkClusterDNS() {
 		}
 		servers := conf.texts("clusterDNS")
 		if len(servers) > 0 && !slices.ContainsFunc(servers, m.isLocalIP) {
-			m.noteFor(Todo, "the kubelet's clusterDNS", "pods ask %s, and -localip is %v: no pod asks the agent, before as after", strings.Join(servers, ", "), m.flags.Config.LocalIPs)
+			m.noteFor(Todo, "the kubelet's clusterDNS", "pods query %s, but -localip is %v: no pod queries the agent, now or after the migration", strings.Join(servers, ", "), m.flags.Config.LocalIPs)
 		}
 		return
 	}
@@ -141,7 +140,7 @@ func (m *migration) isLocalIP(server string) bool {
 	return err == nil && slices.Contains(m.flags.Config.LocalIPs, addr)
 }
 
-// checkKubeProxy notes addresses that kube-proxy has on the nodes already.
+// checkKubeProxy notes addresses that kube-proxy in IPVS mode assigns to the nodes.
 func (m *migration) checkKubeProxy() {
 	obj := m.Objects.get("ConfigMap", "kube-system", "kube-proxy")
 	var conf object
@@ -150,13 +149,13 @@ func (m *migration) checkKubeProxy() {
 	}
 	for _, service := range m.Objects.list {
 		if addr := service.text("spec", "clusterIP"); service.text("kind") == "Service" && m.isLocalIP(addr) {
-			m.note(Todo, "args", "-localip has %s, the ClusterIP of %s: with kube-proxy in IPVS mode that is an address of the node already, and nodens ends with an error that says so; take it out, and set the kubelet's clusterDNS to the link-local address",
+			m.note(Todo, "args", "-localip has %s, the ClusterIP of %s: with kube-proxy in IPVS mode the node already has that address, and nodens refuses to start; remove it, and set the kubelet's clusterDNS to the link-local address",
 				addr, service.describe())
 		}
 	}
 }
 
-// noteCorefile notes what nodens makes of the Corefile in another way.
+// noteCorefile notes what nodens treats differently in the Corefile.
 func (m *migration) noteCorefile(c *corefile) {
 	where := c.configMap.describe() + ", " + c.key
 	for _, text := range c.cfg.Warnings {
@@ -169,16 +168,16 @@ func (m *migration) noteCorefile(c *corefile) {
 	}
 }
 
-// noteBlock notes what nodens makes of a block in another way. where is the Corefile.
+// noteBlock notes what nodens treats differently in one block. where is the Corefile.
 func (m *migration) noteBlock(where string, b *config.Block) {
 	at := fmt.Sprintf("%s, line %d", where, b.Line)
 	if b.Forward != nil && len(b.Forward.To) > 1 && b.Forward.Policy == config.PolicyFastest {
-		m.noteFor(Differs, at, "forward without `policy` asks the fastest of its servers, and another one when that is late; CoreDNS takes one at random. `policy random` is its way")
+		m.noteFor(Differs, at, "forward without `policy` queries the fastest of its servers, and another one if that is late; CoreDNS chooses at random, as does `policy random`")
 	}
 	if b.Log != nil && !strings.Contains(strings.Join(m.pod.container.texts("args"), " "), "-log-format") {
-		m.noteFor(Differs, at, "the lines of `log` have fields with names; -log-format coredns writes them as CoreDNS does")
+		m.noteFor(Differs, at, "`log` writes named fields; -log-format coredns writes CoreDNS's format")
 	}
 	if b.Cache != nil && b.Kubernetes != nil {
-		m.noteFor(Differs, where, "names from `kubernetes` are made anew for each query and not kept in the cache, so what is made or deleted is seen at once")
+		m.noteFor(Differs, where, "answers from `kubernetes` are not cached, so changes are visible at once")
 	}
 }

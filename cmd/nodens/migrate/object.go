@@ -16,37 +16,35 @@ import (
 )
 
 const (
-	// maxBytes bounds what is read of all files or replies together. The objects that
-	// matter are some 20 KiB; a dump of all ConfigMaps of a large cluster has some
-	// megabytes, and twice this would be somebody's backup.
+	// maxBytes bounds the input. The relevant objects have some 20 KiB; all ConfigMaps of a
+	// large cluster have some megabytes.
 	maxBytes = 32 << 20
-	// maxObjects bounds how many of the kinds that matter are kept: a namespace with ten
-	// times as many ConfigMaps and Services would be slow to list for anybody.
+	// maxObjects bounds the number of objects.
 	maxObjects = 10000
 )
 
-// defaultKinds are those of the objects that are kept; others are passed over.
+// defaultKinds are the kinds of objects that are kept; others are skipped.
 var defaultKinds = []string{"DaemonSet", "ConfigMap", "Service", "KubeletConfiguration", "PodMonitor"}
 
-// object is one object as it was written: its fields are looked up by name, and those
-// that nobody asks for stay.
+// object is an object as it was written. Fields are looked up by name, so unknown ones are
+// kept.
 type object map[string]any
 
-// Objects are those that were read. The zero value has none. It is not for concurrent
-// use.
+// Objects are the objects that have been read. The zero value is empty. It is not safe for
+// concurrent use.
 type Objects struct {
 	list []object
-	// index has the places in list by kind and name, and size is what was read, in bytes.
+	// index has positions in list by kind and name; size is the number of bytes read.
 	index map[string]int
 	size  int
-	// live says that they are what an API server has.
+	// live says that the objects come from an API server.
 	live bool
-	// kinds are those that are kept, nil is the usual ones.
+	// kinds are the kinds to keep; nil is defaultKinds.
 	kinds []string
 }
 
-// Files reads files, and the files .yaml, .yml and .json of folders; "-" is stdin. An
-// error names the file and the document.
+// Files reads files, and the .yaml, .yml and .json files of directories; "-" is stdin.
+// Errors name the file and the document.
 func (o *Objects) Files(paths []string, stdin io.Reader) error {
 	for _, path := range paths {
 		if path == "-" {
@@ -68,7 +66,7 @@ func (o *Objects) Files(paths []string, stdin io.Reader) error {
 	return nil
 }
 
-// listFiles is path, or the manifests in the folder that it is.
+// listFiles returns path, or the manifests in it if it is a directory.
 func listFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -88,7 +86,7 @@ func listFiles(path string) ([]string, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, errors.New("the folder holds no .yaml, .yml or .json file")
+		return nil, errors.New("the directory has no .yaml, .yml or .json file")
 	}
 	return files, nil
 }
@@ -102,15 +100,15 @@ func (o *Objects) readFile(name string) error {
 	return o.Read(name, f)
 }
 
-// Read reads YAML or JSON, one document or many, single objects or lists of them. Its
-// errors begin with name.
+// Read reads YAML or JSON: one document or several, single objects or lists. Its errors
+// begin with name.
 func (o *Objects) Read(name string, r io.Reader) error {
 	text, err := io.ReadAll(io.LimitReader(r, int64(maxBytes-o.size)+1))
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	if o.size += len(text); o.size > maxBytes {
-		return fmt.Errorf("%s: more than %d MiB in all; give only the objects of NodeLocal DNSCache", name, maxBytes>>20)
+		return fmt.Errorf("%s: more than %d MiB in all; pass only the objects of NodeLocal DNSCache", name, maxBytes>>20)
 	}
 	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {
@@ -131,12 +129,12 @@ func (o *Objects) Read(name string, r io.Reader) error {
 	}
 }
 
-// parseDocument reads one document, without making a float of an integer.
+// parseDocument parses one document. Integers stay integers.
 func parseDocument(doc []byte) (tree any, err error) {
 	if json.Unmarshal(doc, &tree) == nil {
 		return tree, nil
 	}
-	// The comment keeps ToJSON from taking what starts with a brace for JSON.
+	// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
 	if doc, err = yaml.ToJSON(append([]byte("#\n"), doc...)); err != nil {
 		return nil, err
 	}
@@ -144,8 +142,8 @@ func parseDocument(doc []byte) (tree any, err error) {
 	return tree, json.Unmarshal(doc, &tree)
 }
 
-// add keeps an object, or those of a list. Items of a typed list need not repeat what
-// list says.
+// add adds an object or the items of a list. Items of a typed list need not repeat their
+// kind.
 func (o *Objects) add(tree any, list object) error {
 	if tree == nil {
 		return nil
@@ -169,7 +167,7 @@ func (o *Objects) add(tree any, list object) error {
 	return nil
 }
 
-// store keeps an object of the kinds that matter.
+// store keeps an object if its kind is wanted.
 func (o *Objects) store(obj object) error {
 	wanted := o.kinds
 	if wanted == nil {
@@ -181,7 +179,7 @@ func (o *Objects) store(obj object) error {
 	case !slices.Contains(wanted, kind) || o.replace(obj):
 		return nil
 	case len(o.list) == maxObjects:
-		return fmt.Errorf("more than %d objects; give only those of NodeLocal DNSCache", maxObjects)
+		return fmt.Errorf("more than %d objects; pass only those of NodeLocal DNSCache", maxObjects)
 	}
 	if o.index == nil {
 		o.index = make(map[string]int)
@@ -191,7 +189,8 @@ func (o *Objects) store(obj object) error {
 	return nil
 }
 
-// replace puts obj in the place of the one with its kind and name, as applying both would.
+// replace replaces the object of the same kind and name, as applying both would. It reports
+// whether there is one.
 func (o *Objects) replace(obj object) bool {
 	i, ok := o.index[obj.describe()]
 	if ok {
@@ -200,7 +199,7 @@ func (o *Objects) replace(obj object) bool {
 	return ok
 }
 
-// get is the object of that kind and name, nil if there is none. namespace "" is any.
+// get returns the object of that kind and name, nil if there is none. namespace "" is any.
 func (o *Objects) get(kind, namespace, name string) object {
 	for _, obj := range o.list {
 		if obj.text("kind") == kind && obj.name() == name && obj.inNamespace(namespace) {
@@ -210,7 +209,7 @@ func (o *Objects) get(kind, namespace, name string) object {
 	return nil
 }
 
-// value is the value that path leads to, nil if there is none.
+// value returns the value at path, nil if there is none.
 func (o object) value(path ...string) any {
 	var v any = map[string]any(o)
 	for _, key := range path {
@@ -233,13 +232,13 @@ func (o object) list(path ...string) []any {
 	return l
 }
 
-// child is the object at path, nil if there is none; what is put into it is in o.
+// child returns the object at path, nil if there is none. Changes to it change o.
 func (o object) child(path ...string) object {
 	m, _ := o.value(path...).(map[string]any)
 	return m
 }
 
-// ensure is sub, which it makes if it is not there.
+// ensure is child, but creates what is missing.
 func (o object) ensure(path ...string) object {
 	for _, key := range path {
 		m, ok := o[key].(map[string]any)
@@ -252,7 +251,7 @@ func (o object) ensure(path ...string) object {
 	return o
 }
 
-// children are the objects in the list at path.
+// children returns the objects in the list at path.
 func (o object) children(path ...string) []object {
 	var list []object
 	for _, item := range o.list(path...) {
@@ -274,17 +273,18 @@ func (o object) texts(path ...string) []string {
 func (o object) name() string      { return o.text("metadata", "name") }
 func (o object) namespace() string { return o.text("metadata", "namespace") }
 
-// inNamespace reports whether o is in the namespace; one that says none is in any.
+// inNamespace reports whether o is in the namespace; an object without a namespace is in
+// any.
 func (o object) inNamespace(namespace string) bool {
 	return namespace == "" || o.namespace() == "" || o.namespace() == namespace
 }
 
-// describe is what notes and errors call o.
+// describe returns the kind and name of o for notes and errors.
 func (o object) describe() string {
 	return o.text("kind") + " " + strings.TrimPrefix(o.namespace()+"/"+o.name(), "/")
 }
 
-// clone is o, all the way down.
+// clone returns a deep copy.
 func (o object) clone() object {
 	c, _ := deepCopy(map[string]any(o)).(map[string]any)
 	return c

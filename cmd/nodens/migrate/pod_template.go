@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// handoverVolume is the volume's name in nodens' own manifest.
+// handoverVolume is the name of the volume in nodens' own manifest.
 const handoverVolume = "handover"
 
-// enableHandover has each agent take over from the one before it.
+// enableHandover makes each agent take over from its predecessor.
 func (m *migration) enableHandover() error {
 	if !m.hostNetwork() {
-		m.note(Differs, "hostNetwork", "it is not true, so each pod has a network of its own and nothing to hand over: a pod that is replaced is away for as long as with NodeLocal DNSCache")
+		m.note(Differs, "hostNetwork", "not true, so each pod has its own network and can't hand over: replacing a pod interrupts DNS for as long as with NodeLocal DNSCache")
 		return nil
 	}
 	if err := m.addHandoverDir(); err != nil {
@@ -26,13 +26,13 @@ func (m *migration) enableHandover() error {
 	return nil
 }
 
-// hostNetwork reports whether the pods are in their nodes' network.
+// hostNetwork reports whether the pods use their nodes' network.
 func (m *migration) hostNetwork() bool {
 	hosted, _ := m.pod.podSpec["hostNetwork"].(bool)
 	return hosted
 }
 
-// addHandoverDir gives the agent the folder through which it hands over.
+// addHandoverDir adds the flag and the volume of the hand-over directory.
 func (m *migration) addHandoverDir() error {
 	mount, err := findNamed(m.reference.pod.container.children("volumeMounts"), handoverVolume)
 	if err != nil {
@@ -44,7 +44,7 @@ func (m *migration) addHandoverDir() error {
 	}
 	dir := mount.text("mountPath")
 	if !m.setArgs("-handover-dir", dir) {
-		return nil // with a volume of its own
+		return nil // it has a volume of its own
 	}
 	name := handoverVolume
 	for slices.ContainsFunc(m.pod.podSpec.children("volumes"), func(v object) bool { return v.text("name") == name }) {
@@ -53,11 +53,11 @@ func (m *migration) addHandoverDir() error {
 	mount["name"], volume["name"] = name, name
 	m.pod.container["volumeMounts"] = append(m.pod.container.list("volumeMounts"), map[string]any(mount))
 	m.pod.podSpec["volumes"] = append(m.pod.podSpec.list("volumes"), map[string]any(volume))
-	m.note(Changed, "args and volumes", "-handover-dir %s, a folder of the node: the next agent takes sockets and cache over through it, and the cache is saved there", dir)
+	m.note(Changed, "args and volumes", "-handover-dir %s, a directory of the node: the next agent takes over sockets and cache through it, and the cache is saved there", dir)
 	return nil
 }
 
-// setStartupProbe adds the probe that a rollout waits for.
+// setStartupProbe adds the startup probe that a rollout waits for.
 func (m *migration) setStartupProbe() {
 	own := m.reference.pod.container.child("startupProbe").clone()
 	for i, word := range own.texts("exec", "command") {
@@ -69,14 +69,14 @@ func (m *migration) setStartupProbe() {
 		if slices.Equal(was.texts("exec", "command"), own.texts("exec", "command")) {
 			return
 		}
-		m.note(Changed, "startupProbe", "it is replaced: over the network the agent of the old pod would answer for the new one")
+		m.note(Changed, "startupProbe", "replaced: over the network the old pod's agent would answer for the new one")
 	} else {
 		m.note(Changed, "startupProbe", "nodens ready: a rollout waits until the new pod's own agent serves")
 	}
 	m.pod.container["startupProbe"] = map[string]any(own)
 }
 
-// handoverDir is the value of that flag.
+// handoverDir returns the value of that flag.
 func (m *migration) handoverDir() string {
 	args := m.pod.container.texts("args")
 	for i, arg := range args {
@@ -93,8 +93,8 @@ func (m *migration) handoverDir() string {
 	return ""
 }
 
-// removePorts takes the declared ports away: with hostNetwork each is a port of the host,
-// and the scheduler puts no second pod beside the first.
+// removePorts removes the declared ports: with hostNetwork each is a port of the node, so
+// the scheduler would not place a second pod there.
 func (m *migration) removePorts() {
 	ports := m.pod.container.children("ports")
 	if len(ports) == 0 {
@@ -107,14 +107,14 @@ func (m *migration) removePorts() {
 			names = append(names, name)
 		}
 	}
-	m.note(Changed, "ports", "they are left out: with hostNetwork they keep a second pod off the node, and so the hand-over. The agent listens as before")
+	m.note(Changed, "ports", "removed: with hostNetwork they prevent a second pod on the node, and thus the hand-over. The agent listens on the same ports")
 	m.fixServicePorts(ports)
 	if len(names) > 0 {
 		m.notePodMonitors(ports, names)
 	}
 }
 
-// fixServicePorts has Services that name a port of the pods name its number.
+// fixServicePorts replaces port names by numbers in the Services of the pods.
 func (m *migration) fixServicePorts(ports []object) {
 	labels := m.pod.daemonSet.child("spec", "template", "metadata", "labels")
 	for _, obj := range m.Objects.list {
@@ -133,12 +133,12 @@ func (m *migration) fixServicePorts(ports []object) {
 		}
 		if changed {
 			m.out = append(m.out, service)
-			m.noteFor(Changed, service.describe()+", ports", "targetPort is the number in place of the name, which the pod no longer declares")
+			m.noteFor(Changed, service.describe()+", ports", "targetPort is a number instead of a name that the pod no longer declares")
 		}
 	}
 }
 
-// selects reports whether a Service's selector takes pods with the labels.
+// selects reports whether a Service's selector matches the labels.
 func selects(selector, labels object) bool {
 	for key := range selector {
 		if selector.text(key) != labels.text(key) {
@@ -148,7 +148,7 @@ func selects(selector, labels object) bool {
 	return len(selector) > 0
 }
 
-// notePodMonitors tells who finds the ports by their names.
+// notePodMonitors notes the PodMonitors that refer to ports by name.
 func (m *migration) notePodMonitors(ports []object, names []string) {
 	seen := false
 	for _, obj := range m.Objects.list {
@@ -156,18 +156,18 @@ func (m *migration) notePodMonitors(ports []object, names []string) {
 			for _, p := range ports {
 				if e.text("port") != "" && e.text("port") == p.text("name") {
 					seen = true
-					m.noteFor(Todo, obj.describe()+", podMetricsEndpoints", "write portNumber: %v in place of port: %s, if it is for these pods: they no longer declare ports", p["containerPort"], e.text("port"))
+					m.noteFor(Todo, obj.describe()+", podMetricsEndpoints", "if it selects these pods, set portNumber: %v instead of port: %s: they no longer declare ports", p["containerPort"], e.text("port"))
 				}
 			}
 		}
 	}
 	if !seen {
-		m.note(Todo, "ports", "a PodMonitor that names one of the pods' ports (%s) has to give its number", strings.Join(names, ", "))
+		m.note(Todo, "ports", "a PodMonitor that refers to one of the pods' ports by name (%s) must use its number", strings.Join(names, ", "))
 	}
 }
 
-// minGracePeriod is the time that an agent which is asked to stop in the middle of handing
-// over needs to see that through, and half as much again.
+// minGracePeriod is one and a half times what an agent needs, if it is stopped during a
+// hand-over, to complete that.
 const minGracePeriod = 30
 
 // setGracePeriod leaves the agent the time to hand over.
@@ -178,44 +178,45 @@ func (m *migration) setGracePeriod() {
 		return // the API's default is as long
 	}
 	m.pod.podSpec[field] = int64(minGracePeriod)
-	m.note(Changed, field, "%d in place of %d: an agent that is stopped while it hands over sees that through, for 20 s at most, and else ends in less than 5 s", minGracePeriod, seconds)
+	m.note(Changed, field, "%d instead of %d: an agent that is stopped during a hand-over completes it, which takes up to 20 s; otherwise it stops in less than 5 s", minGracePeriod, seconds)
 }
 
-// keepNetwork leaves link and rules on the node between one agent and the next.
+// keepNetwork keeps interface and rules on the node between one agent and the next.
 func (m *migration) keepNetwork() {
 	if m.setArgs("-skipteardown") {
-		m.note(Changed, "args", "-skipteardown: link and rules stay when the agent stops, and lead to the cluster DNS. To take them away for good, run `nodens cleanup` on the nodes after deleting the DaemonSet, or daemonset/cleanup.yaml")
+		m.note(Changed, "args", "-skipteardown: interface and rules stay when the agent stops, and lead to the cluster DNS. To remove them, run `nodens cleanup` on the nodes after deleting the DaemonSet, or apply daemonset/cleanup.yaml")
 	}
 }
 
-// setUpdateStrategy is that of the first rollout, or the one of all others.
+// setUpdateStrategy sets the update strategy of the first, or of all later rollouts.
 func (m *migration) setUpdateStrategy() {
 	s := m.pod.daemonSet.ensure("spec", "updateStrategy")
 	if s.text("type") == "OnDelete" {
-		m.note(Differs, "updateStrategy", "with OnDelete a pod starts after the old one's end, so it takes nothing over but the saved cache; RollingUpdate with maxSurge hands over")
+		m.note(Differs, "updateStrategy", "with OnDelete a pod starts after the old one has ended and only takes over the saved cache; RollingUpdate with maxSurge hands over")
 		return
 	}
 	surge, away := s.value("rollingUpdate", "maxSurge"), s.value("rollingUpdate", "maxUnavailable")
 	switch {
 	case !m.secondStep && !isZero(surge):
 		s["rollingUpdate"] = map[string]any{"maxSurge": int64(0), "maxUnavailable": surge}
-		m.note(Changed, "updateStrategy", "maxUnavailable %v in place of maxSurge, for this rollout", surge)
+		m.note(Changed, "updateStrategy", "maxUnavailable %v instead of maxSurge, for this rollout", surge)
 	case m.secondStep && isZero(surge):
 		if isZero(away) {
 			away = int64(1) // the API's default
 		}
 		s["rollingUpdate"] = map[string]any{"maxSurge": away, "maxUnavailable": int64(0)}
-		m.note(Changed, "updateStrategy", "maxSurge %v in place of maxUnavailable: a new pod starts beside the old one, and takes over from it", away)
+		m.note(Changed, "updateStrategy", "maxSurge %v instead of maxUnavailable: a new pod starts beside the old one and takes over from it", away)
 	}
 }
 
-// isZero reports whether a number of pods, or a share of them, is nothing.
+// isZero reports whether a number or percentage of pods is zero or not set.
 func isZero(n any) bool {
 	text := strings.TrimSuffix(fmt.Sprint(n), "%")
 	return n == nil || text == "0"
 }
 
-// isRollingOut reports whether the cluster has not yet brought all pods up to date.
+// isRollingOut reports whether not all pods are up to date. It is false without an API
+// server.
 func (m *migration) isRollingOut() bool {
 	status := m.pod.daemonSet.child("status")
 	if !m.Objects.live {

@@ -16,18 +16,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// lastApplied is where kubectl apply keeps what it was given.
+// lastApplied is the annotation in which kubectl apply keeps its input.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// serverFields are the fields of metadata, and the annotations, that an API server or its
-// clients write for themselves.
+// serverFields are the metadata and annotations that API servers and their clients add.
 var serverFields = struct{ fields, annotations []string }{
 	fields:      []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"},
 	annotations: []string{lastApplied, "deprecated.daemonset.template.generation"},
 }
 
-// printManifest gives all objects as YAML: rights before the Corefile that makes use of them, the
-// DaemonSet last.
+// printManifest returns all objects as YAML: RBAC rules before the Corefile that needs
+// them, the DaemonSet last.
 func (m *migration) printManifest() ([]byte, error) {
 	strict, err := strictDecoder()
 	if err != nil {
@@ -56,7 +55,7 @@ func (m *migration) printManifest() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// removeServerFields takes away what is the API server's.
+// removeServerFields removes the fields that the API server sets.
 func removeServerFields(obj object) {
 	delete(obj, "status")
 	metadata := obj.child("metadata")
@@ -75,8 +74,8 @@ func removeServerFields(obj object) {
 	}
 }
 
-// strictDecoder reads the kinds that are printed. A field that their types don't have is an
-// error.
+// strictDecoder returns a decoder for the kinds that are printed. Unknown fields are
+// errors.
 func strictDecoder() (runtime.Decoder, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme} {
@@ -87,8 +86,8 @@ func strictDecoder() (runtime.Decoder, error) {
 	return serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, scheme, scheme, serializer.SerializerOptions{Strict: true}), nil
 }
 
-// checkSchema decodes obj by its type. A field that is not known may be a newer API's: it is
-// noted, and stays.
+// checkSchema decodes obj as its API type. An unknown field may belong to a newer API: it
+// is noted and kept.
 func (m *migration) checkSchema(strict runtime.Decoder, obj object) error {
 	text, err := json.Marshal(obj)
 	if err != nil {
@@ -96,18 +95,18 @@ func (m *migration) checkSchema(strict runtime.Decoder, obj object) error {
 	}
 	_, _, err = strict.Decode(text, nil, nil)
 	if runtime.IsStrictDecodingError(err) {
-		m.noteFor(Todo, obj.describe(), "it is printed with what the API types of this program don't know (%v); check that the API server does", err)
+		m.noteFor(Todo, obj.describe(), "it has fields that this program's API types don't know (%v); check that the API server does", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not what the Kubernetes API takes: %w", obj.describe(), err)
+		return fmt.Errorf("%s is not a valid API object: %w", obj.describe(), err)
 	}
 	return nil
 }
 
-// marshalYAML writes obj as YAML. The texts of a ConfigMap are written as they are, whatever
-// spaces and tabs they have: the library would put one with a tab, or with spaces at the
-// end of a line, into one long line of escapes. What can't be written so is left to it.
+// marshalYAML returns obj as YAML. The texts of a ConfigMap are written as literal blocks
+// where possible; the library would write a text with a tab, or with spaces at the end of a
+// line, as one long escaped line.
 func marshalYAML(obj object) ([]byte, error) {
 	usual, err := yaml.Marshal(obj)
 	if err != nil || obj.text("kind") != "ConfigMap" {
@@ -139,7 +138,7 @@ func marshalYAML(obj object) ([]byte, error) {
 	return text, nil
 }
 
-// dataTexts are the values of a ConfigMap's data.
+// dataTexts returns the values of a ConfigMap's data.
 func dataTexts(data object) map[string]string {
 	list := make(map[string]string, len(data))
 	for key := range data {

@@ -1,10 +1,10 @@
 package migrate
 
-// nodeNameVar is the variable that tells the agent its node.
+// nodeNameVar is the environment variable with the name of the agent's node.
 const nodeNameVar = "NODE_NAME"
 
-// setServiceAccount gives the pods what they need to ask the API server, once they may: an
-// account, its token, and their node's name.
+// setServiceAccount gives the pods what they need to use the API server: a service account,
+// its token, and the node's name.
 func (m *migration) setServiceAccount() {
 	if account := m.serviceAccount(); account == "" || account == "default" {
 		obj := m.reference.account.clone()
@@ -12,11 +12,11 @@ func (m *migration) setServiceAccount() {
 		m.pod.podSpec["serviceAccountName"] = obj.name()
 		delete(m.pod.podSpec, "serviceAccount") // the field's old name
 		m.out = append(m.out, obj)
-		m.note(Changed, "serviceAccountName", "%s, in place of the one that all pods of the namespace share", obj.name())
+		m.note(Changed, "serviceAccountName", "%s, instead of the namespace's default account", obj.name())
 	}
 	if off, ok := m.pod.podSpec["automountServiceAccountToken"].(bool); ok && !off {
 		m.pod.podSpec["automountServiceAccountToken"] = true
-		m.note(Changed, "automountServiceAccountToken", "true: the agent asks the API server")
+		m.note(Changed, "automountServiceAccountToken", "true: the agent uses the API server")
 	}
 	for _, e := range m.reference.pod.container.children("env") {
 		if e.text("name") == nodeNameVar && m.addEnv(e.clone()) {
@@ -25,7 +25,7 @@ func (m *migration) setServiceAccount() {
 	}
 }
 
-// serviceAccount is the pods' service account.
+// serviceAccount returns the name of the pods' service account.
 func (m *migration) serviceAccount() string {
 	if account := m.pod.podSpec.text("serviceAccountName"); account != "" {
 		return account
@@ -33,12 +33,13 @@ func (m *migration) serviceAccount() string {
 	return m.pod.podSpec.text("serviceAccount")
 }
 
-// addRBAC lets the pods' service account watch what the cluster's names are made of.
+// addRBAC lets the pods' service account watch the objects that the cluster's names are
+// made of.
 func (m *migration) addRBAC() {
 	binding := m.reference.binding.clone()
 	for _, s := range binding.children("subjects") {
 		s["name"], s["namespace"] = m.serviceAccount(), m.pod.daemonSet.namespace()
 	}
 	m.out = append(m.out, m.reference.role.clone(), binding)
-	m.noteFor(Changed, m.reference.role.describe(), "the service account %s may list and watch what the cluster's names are made of; NodeLocal DNSCache asks the API server nothing", m.serviceAccount())
+	m.noteFor(Changed, m.reference.role.describe(), "the service account %s may list and watch the objects that the cluster's names are made of; NodeLocal DNSCache does not use the API server", m.serviceAccount())
 }

@@ -12,7 +12,7 @@ type reference struct {
 	pod                    *agentPod
 }
 
-// readReference reads nodens' own manifest. An error is a fault of the program.
+// readReference reads nodens' own manifest. An error is a bug.
 func readReference(text []byte) (*reference, error) {
 	all := Objects{kinds: []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"}}
 	if err := all.Read("nodens' own manifest", bytes.NewReader(text)); err != nil {
@@ -36,7 +36,8 @@ func readReference(text []byte) (*reference, error) {
 	return o, nil
 }
 
-// findNamed is the object of that name in a list of o's pod, such as its volumes.
+// findNamed returns a copy of the object with that name in a list, such as the volumes of a
+// pod.
 func findNamed(list []object, name string) (object, error) {
 	for _, obj := range list {
 		if obj.text("name") == name {
