@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -36,7 +37,7 @@ func mustCertificate(t testing.TB, files config.TLSServer) *Certificate {
 
 // startListener serves zones on a loopback address behind a door, with a new certificate
 // unless it has one, until the test ends. The roots are those of the certificate.
-func startListener(t testing.TB, limits Limits, cfg ListenerConfig, zones ...*Zone) (*Server, netip.AddrPort, *x509.CertPool) {
+func startListener(t testing.TB, limits Limits, cfg ListenerConfig, zones ...*resolver.Zone) (*Server, netip.AddrPort, *x509.CertPool) {
 	t.Helper()
 	var roots *x509.CertPool
 	if cfg.Certificate == nil {
@@ -58,13 +59,13 @@ func startListener(t testing.TB, limits Limits, cfg ListenerConfig, zones ...*Zo
 	return s, addr, roots
 }
 
-func withRoutes(cfg ListenerConfig, zones ...*Zone) ListenerConfig {
+func withRoutes(cfg ListenerConfig, zones ...*resolver.Zone) ListenerConfig {
 	for _, z := range zones {
 		if z.Stats == nil {
-			z.Stats = NewStats()
+			z.Stats = resolver.NewStats()
 		}
 	}
-	cfg.Routes = NewRoutes(zones, NewStats())
+	cfg.Routes = resolver.NewRoutes(zones, resolver.NewStats())
 	return cfg
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -32,7 +33,7 @@ func newServerConn(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Co
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	l := &listener{s: s, addr: addr, tcp: ln}
-	l.config.Store(&ListenerConfig{})
+	l.config.Store(&activeConfig{})
 	c, err := newTCPConn(l, conn.(*net.TCPConn), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +129,7 @@ func TestEnqueue(t *testing.T) {
 // TestClosingNotRead: a connection that has to go isn't read from, though its client sends.
 func TestClosingNotRead(t *testing.T) {
 	c, ln, client := newServerConn(t, Limits{})
-	c.l.config.Store(&ListenerConfig{Routes: NewRoutes([]*Zone{byHand(t)}, NewStats())})
+	c.l.config.Store(&activeConfig{ListenerConfig: ListenerConfig{Routes: resolver.NewRoutes([]*resolver.Zone{byHand(t)}, resolver.NewStats())}})
 	ln.closeSoon(&c.connState)
 	if err := client.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		t.Fatal(err)

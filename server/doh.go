@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 
 // dohRequest is the state of answering one request. It is reused.
 type dohRequest struct {
-	x       request
+	x       resolver.Request
 	in, out []byte
 }
 
@@ -75,7 +76,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // net/http may still be using the buffers
 	}
 	e.in, e.out = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg)
-	e.x.clear()
+	e.x.Clear()
 	dohRequests.Put(e)
 }
 
@@ -101,22 +102,23 @@ func isRequestError(msg []byte) bool {
 // answer walks the path, and waits where it has to; nil is for what is no query.
 func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte {
 	s, x := h.s, &e.x
-	x.proto, x.client, x.stripe = tcp, v.client, v.lane
-	x.query.Packet, x.arrival = packet, clock.Now()
+	x.Proto, x.Client, x.Stripe = resolver.TCP, v.client, v.lane
+	x.Query.Packet, x.Arrival = packet, clock.Now()
 	rt := h.l.config.Load().Routes
 	place, verdict := s.waiting.Acquire(v.client.Addr())
 	if verdict == share.Available {
 		defer s.release(place)
-		x.place, x.ctx = place, s.ctx
+		x.Place = place
+		x.Permit(s.ctx)
 	}
-	msg, o := s.serve(rt, x, e.out, noSizeLimit)
+	msg, o := s.serve(rt, x, e.out)
 	switch {
-	case o == answered:
+	case o == resolver.Answered:
 		return msg
 	case !s.admitted(verdict):
-		return s.full(x, wire.MaxMessage)
+		return x.Reject()
 	}
-	return s.wait(rt, x, o, e.out, wire.MaxMessage)
+	return s.wait(rt, x, o, e.out)
 }
 
 // readQuery reads the query of r into buf. It returns status 200 if there is one.

@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // plainConfig is s's routes as another server may have them.
-func plainConfig(addr netip.AddrPort, z *Zone) map[netip.AddrPort]ListenerConfig {
-	return map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}
+func plainConfig(addr netip.AddrPort, z *resolver.Zone) map[netip.AddrPort]ListenerConfig {
+	return map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
 }
 
 // checkServes fails unless queries over both transports are answered, often enough for each
@@ -191,7 +192,7 @@ func allAcked(t *testing.T, conn net.Conn) bool {
 }
 
 // blockingZone is byHand with an upstream that keeps all queries until they are let go.
-func blockingZone(t *testing.T) (z *Zone, asked chan string, release chan struct{}) {
+func blockingZone(t *testing.T) (z *resolver.Zone, asked chan string, release chan struct{}) {
 	t.Helper()
 	asked, release = make(chan string, 100), make(chan struct{})
 	b := startBackend(t, func(q *dns.Msg) *dns.Msg {

@@ -1,16 +1,13 @@
 package server
 
 import (
-	"bytes"
 	"net/netip"
-	"time"
+	"sync/atomic"
 
-	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
-	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // Kernel is what the server needs of [fastpath.Program], which says what its methods do.
@@ -25,7 +22,7 @@ type Kernel interface {
 type copier struct {
 	kernel          Kernel
 	cluster, cached *epoch.Table
-	routes          uint32 // the number of the last ones; 0 stands for none
+	lastID          uint32 // of the last activeConfig that has one
 }
 
 // UseKernel has copies of answers to UDP queries given to k, which answers the next ones in
@@ -35,15 +32,56 @@ func (s *Server) UseKernel(k Kernel) {
 	s.copies.cluster, s.copies.cached = k.Epochs()
 }
 
-// epochs is where the counters of all copies stood when a query was begun: what an answer
-// was made of may have changed before its copy is put.
+// activeConfig is what one address serves now.
+type activeConfig struct {
+	ListenerConfig
+	// fastPathID stands for this configuration in the kernel; 0 if it gets no copies.
+	fastPathID atomic.Uint32
+}
+
+// udpRequest is the request of a UDP reader, with what the copy of its reply takes.
+type udpRequest struct {
+	resolver.Request
+	epochs epochs
+	copy   resolver.Copy
+	answer fastpath.Answer
+}
+
+// HitReporter is [fastpath.Source].
+func (r *udpRequest) HitReporter() fastpath.HitReporter {
+	return r.Copied(&r.copy, len(r.answer.Reply))
+}
+
+// epochs are the counters of all copies when a query begins. If they have moved when its
+// reply is copied, what the reply is made of may have changed.
 type epochs struct{ cluster, cached uint64 }
 
-func (c *copier) glance() epochs {
+func (c *copier) epochs() epochs {
 	if c == nil {
 		return epochs{}
 	}
 	return epochs{cluster: c.cluster.Any(), cached: c.cached.Any()}
+}
+
+// put gives the kernel a copy of msg, the reply to r, if it is one that may be copied.
+func (c *copier) put(cfg *activeConfig, r *udpRequest, msg []byte) {
+	if c == nil || msg == nil || cfg.fastPathID.Load() == 0 {
+		return
+	}
+	var ok bool
+	if r.copy, ok = r.Copy(); !ok {
+		return
+	}
+	now := c.epochs()
+	if r.copy.FromCluster && now.cluster != r.epochs.cluster || !r.copy.FromCluster && now.cached != r.epochs.cached {
+		return
+	}
+	r.answer = fastpath.Answer{
+		Listener: cfg.fastPathID.Load(), Query: &r.Query, Reply: msg, Source: r,
+		Cluster: r.copy.FromCluster, Mark: r.copy.Mark, Expires: r.copy.Expires, Ends: r.copy.Ends,
+		Counts: r.copy.CountsDown, Life: r.copy.Life, MaxSize: r.copy.MaxSize, Shuffled: r.copy.Shuffled,
+	}
+	c.kernel.Put(&r.answer)
 }
 
 // closeDoors has every query come to the server, and forgets all copies: for when what is
@@ -57,8 +95,8 @@ func (s *Server) closeDoors() {
 }
 
 // openDoors has copies given at the addresses of s, as far as these serve plain DNS at an
-// address of their own. Routes that are new get a number, so that copies of those before are
-// found no more. s is locked.
+// address of their own. New configurations get a new number, so that copies of the replies
+// before are found no more. s is locked.
 func (s *Server) openDoors() {
 	c := s.copies
 	if c == nil {
@@ -67,15 +105,14 @@ func (s *Server) openDoors() {
 	doors := make(map[netip.AddrPort]uint32)
 	for addr, l := range s.listeners {
 		cfg := l.config.Load()
-		rt := cfg.Routes
 		if cfg.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
 			continue
 		}
-		if rt.number.Load() == 0 {
-			c.routes++
-			rt.number.Store(c.routes)
+		if cfg.fastPathID.Load() == 0 {
+			c.lastID++
+			cfg.fastPathID.Store(c.lastID)
 		}
-		doors[addr] = rt.number.Load()
+		doors[addr] = cfg.fastPathID.Load()
 	}
 	s.setDoors(doors)
 }
@@ -83,118 +120,5 @@ func (s *Server) openDoors() {
 func (s *Server) setDoors(doors map[netip.AddrPort]uint32) {
 	if err := s.copies.kernel.SetListeners(doors); err != nil {
 		s.log.Error("the kernel does not learn at which addresses it may answer", "err", err)
-	}
-}
-
-// copied reports whether copies of z's answers are as good as what z would say: neither
-// who asks nor that somebody asks may matter, and nothing that can change without a trace
-// may come before the sources that copies are made of.
-func (z *Zone) copied() bool {
-	for _, matters := range [...]bool{
-		z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Autopath != nil,
-		z.Hosts != nil, z.External != nil, z.Log != nil, len(z.Taps) > 0,
-	} {
-		if matters {
-			return false
-		}
-	}
-	return true
-}
-
-// put gives the kernel a copy of msg, the reply to x on rt, if it is one that may be copied.
-func (c *copier) put(rt *Routes, x *request, msg []byte) {
-	if c == nil || msg == nil || rt.number.Load() == 0 || rt.views || !x.copied() {
-		return
-	}
-	rcode := x.reply.Rcode()
-	x.copy = fastpath.Answer{
-		Listener: rt.number.Load(), Query: &x.query, Reply: msg, MaxSize: x.zone.maxSize(), Source: x,
-		Shuffled: (x.ordered || x.zone.Shuffle) && rcode == wire.NoError,
-	}
-	if c.mark(x) {
-		c.kernel.Put(&x.copy)
-	}
-}
-
-// copied reports whether x's reply is as good for the next one who asks the same. One with
-// names that an ACL was asked about is not, whatever zone it is of.
-func (x *request) copied() bool {
-	if x.source != fromCluster && x.source != fromCache || x.verdicts != 0 || x.viaSearch || !x.zone.copied() {
-		return false
-	}
-	rcode := x.reply.Rcode()
-	return (rcode == wire.NoError || rcode == wire.NXDomain) &&
-		(!x.ordered || x.reply.Count(wire.Answer) < 2 || x.zone.Cluster.Rotatable(&x.query))
-}
-
-// mark notes in x.copy until when it is true; false if that can't be told.
-func (c *copier) mark(x *request) (ok bool) {
-	a := &x.copy
-	switch x.source {
-	case fromCluster:
-		a.Cluster = true
-		a.Mark, ok = x.zone.Cluster.Mark(&x.query, &x.reply)
-		return ok && c.cluster.Any() == x.epochs.cluster
-	case fromCache:
-		var t cache.Lease
-		if t, ok = x.zone.Cache.Lease(&x.query, x.arrival); !ok || x.zone.inCluster(&x.query) {
-			return false
-		}
-		a.Mark, a.Expires, a.Ends, a.Life, a.Counts = t.Mark, t.Renew, t.Expires, t.Life, t.CountsDown
-		x.copyDenial = t.Denial
-		return c.cached.Any() == x.epochs.cached
-	}
-	return false
-}
-
-// HitReporter is [fastpath.Source].
-func (x *request) HitReporter() fastpath.HitReporter {
-	return &holding{
-		zone: x.zone, query: bytes.Clone(x.query.Packet), reply: len(x.copy.Reply),
-		rcode: x.reply.Rcode(), source: x.source, v6: x.v6(), denied: x.copyDenial,
-	}
-}
-
-// v6 reports whether the client came over IPv6.
-func (x *request) v6() bool { return x.client.Addr().Is6() && !x.client.Addr().Is4In6() }
-
-// inCluster reports whether q's name is one that the view of the cluster may come to have.
-func (z *Zone) inCluster(q *wire.Query) bool {
-	if z.Cluster == nil {
-		return false
-	}
-	for _, origin := range z.Cluster.Origins() {
-		if wire.Under(q.Name(), origin) {
-			return true
-		}
-	}
-	return false
-}
-
-// holding is what has to be known of a copy when it was given.
-type holding struct {
-	zone   *Zone
-	query  []byte
-	reply  int // bytes
-	rcode  wire.Rcode
-	source source
-	v6     bool
-	denied bool // of the cache's answers: which kind
-}
-
-// ReportHits counts the queries that were answered with the copy as if the server had, and keeps
-// what it was made of in use.
-func (h *holding) ReportHits(n uint64, took time.Duration) {
-	var x request
-	if x.query.Parse(h.query) != wire.Serve {
-		return
-	}
-	x.source, x.latency = h.source, took
-	h.zone.Stats.countCopies(h, &x, n)
-	switch h.source {
-	case fromCluster:
-		h.zone.Cluster.Touch(&x.query)
-	case fromCache:
-		h.zone.Cache.CountHits(&x.query, n, h.denied, clock.Now())
 	}
 }

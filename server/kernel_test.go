@@ -17,10 +17,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/fastpath"
-	"github.com/nodens-dns/nodens/server/hosts"
-	"github.com/nodens-dns/nodens/server/rewrite"
-	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -33,12 +32,14 @@ type register struct {
 	told   []string
 	owners []fastpath.HitReporter
 	copies []fastpath.Answer
+	names  []string // of the copies
 }
 
 func (k *register) Put(a *fastpath.Answer) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.owners, k.copies = append(k.owners, a.Source.HitReporter()), append(k.copies, *a)
+	k.names = append(k.names, wire.Name(a.Query.Name()).String())
 	return true
 }
 
@@ -76,9 +77,9 @@ var roomy = config.CacheLimits{Entries: 1000, MaxTTL: time.Hour}
 func TestCopiesCount(t *testing.T) {
 	s, k, store := withKernel(t)
 	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
-	z := &Zone{Name: zoneName(t, "."), Cache: c, Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr), Stats: NewStats()}
+	z := &resolver.Zone{Name: zoneName(t, "."), Cache: c, Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr), Stats: resolver.NewStats()}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	q := question("www.a.test.", dns.TypeA)
@@ -123,38 +124,27 @@ func TestCopiesCount(t *testing.T) {
 	}
 }
 
-// TestCopied: zones where who asks matters, or that somebody asks, or what can change
-// without a trace, have no copies.
-func TestCopied(t *testing.T) {
-	for name, z := range map[string]*Zone{
-		"acl": {ACL: new(ACL)}, "dns64": {DNS64: new(DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
-		"template": {Template: new(template.Templates)}, "autopath": {Autopath: new(Autopath)}, "hosts": {Hosts: new(hosts.Table)},
-		"k8s_external": {External: new(noExternal)}, "log": {Log: new(QueryLog)}, "dnstap": {Taps: make([]Tap, 1)},
-	} {
-		if z.copied() {
-			t.Errorf("with %s there are copies", name)
-		}
-	}
-	if z := (&Zone{Cache: new(cache.Cache), Errors: new(ErrorLog), Minimal: true, NSID: "x", Bufsize: 1232}); !z.copied() {
-		t.Error("a plain zone has no copies")
-	}
-}
-
 // TestNoCopiesBesideViews: an answer is not copied where another client would get that of
 // a view, for the same name or for the names above it.
 func TestNoCopiesBesideViews(t *testing.T) {
 	up := startBackend(t, addressed("192.0.2.1"))
-	zone := func(name string, view *View) *Zone {
-		return &Zone{Name: zoneName(t, name), View: view, Forward: pool(t, up.addr), Stats: NewStats()}
+	zone := func(name string, view *resolver.View) *resolver.Zone {
+		return &resolver.Zone{Name: zoneName(t, name), View: view, Forward: pool(t, up.addr), Stats: resolver.NewStats()}
 	}
-	nobody := func() *View { return viewOf(t, "nobody", "type() == 'NONE'") }
+	nobody := func() *resolver.View {
+		c, err := config.Parse(config.Source{Text: []byte(". {\nview nobody {\nexpr type() == 'NONE'\n}\n}\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resolver.NewView(c.Blocks[0].View, netip.AddrPort{})
+	}
 	for name, tt := range map[string]struct {
-		zones  []*Zone
+		zones  []*resolver.Zone
 		copied bool
 	}{
-		"no view":           {[]*Zone{zone("a.test.", nil)}, true},
-		"for the same name": {[]*Zone{zone("a.test.", nobody()), zone("a.test.", nil)}, false},
-		"for a name below":  {[]*Zone{zone("a.test.", nobody()), zone(".", nil)}, false},
+		"no view":           {[]*resolver.Zone{zone("a.test.", nil)}, true},
+		"for the same name": {[]*resolver.Zone{zone("a.test.", nobody()), zone("a.test.", nil)}, false},
+		"for a name below":  {[]*resolver.Zone{zone("a.test.", nobody()), zone(".", nil)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, kernel, store := withKernel(t)
@@ -162,7 +152,7 @@ func TestNoCopiesBesideViews(t *testing.T) {
 				z.Cache = store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
 			}
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes(tt.zones, NewStats())}}); err != nil {
+			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(tt.zones, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			for range 3 { // the first waits, the second is from the cache, the last finds it copied
@@ -186,8 +176,8 @@ func TestDoors(t *testing.T) {
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	listen := func() {
 		t.Helper()
-		z := &Zone{Name: zoneName(t, "."), Hosts: table(t, false, "192.0.2.1 by.hand"), Stats: NewStats()}
-		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
+		z := &resolver.Zone{Name: zoneName(t, "."), Hosts: table(t, false, "192.0.2.1 by.hand"), Stats: resolver.NewStats()}
+		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -205,5 +195,46 @@ func TestDoors(t *testing.T) {
 	}
 }
 
-// noExternal is an External that is never asked.
-type noExternal struct{ External }
+// TestNoCopiesBesideACL: an answer of a zone without an ACL is not copied into the kernel if
+// it leads to a name that an ACL judges; others are, with the size that their zone allows.
+func TestNoCopiesBesideACL(t *testing.T) {
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := addressed("192.0.2.66")(q)
+		if q.Question[0].Name == "alias.test." {
+			alias, _ := dns.NewRR("alias.test. 60 CNAME x.secret.test.")
+			m.Answer[0].Header().Name = "x.secret.test."
+			m.Answer = append([]dns.RR{alias}, m.Answer...)
+		}
+		return m
+	})
+	acl := resolver.NewACL(&config.ACL{Rules: []config.ACLRule{{
+		Zones:    []wire.Name{zoneName(t, "secret.test.")},
+		Policies: []config.ACLPolicy{{Action: config.ACLBlock, Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+	}}})
+	s, kernel, store := withKernel(t)
+	zones := []*resolver.Zone{
+		{Name: zoneName(t, "secret.test."), ACL: acl, Stats: resolver.NewStats()},
+		{Name: wire.Root, Forward: pool(t, b.addr), Cache: store.NewCache(&config.Cache{Success: roomy, Denial: roomy}), Stats: resolver.NewStats()},
+	}
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"alias.test.": 2, "open.test.": 1} {
+		for range 3 { // the first waits, the second is from the cache, the last finds it copied
+			if m := query(t, "udp", addr, question(name, dns.TypeA)); len(m.Answer) != want {
+				t.Fatal(m)
+			}
+		}
+	}
+	kernel.mu.Lock()
+	defer kernel.mu.Unlock()
+	for i, a := range kernel.copies {
+		if got := kernel.names[i]; got != "open.test." || a.MaxSize != wire.SafeUDP {
+			t.Errorf("%s was copied, with %d bytes at most", got, a.MaxSize)
+		}
+	}
+	if len(kernel.copies) == 0 {
+		t.Error("nothing was copied")
+	}
+}

@@ -18,7 +18,7 @@ import (
 type listener struct {
 	s        *Server
 	addr     netip.AddrPort
-	config   atomic.Pointer[ListenerConfig]
+	config   atomic.Pointer[activeConfig]
 	udp      []udpSocket // only for plain DNS
 	tcp      *tcpListener
 	https    *httpsServer // nil except for DNS over HTTPS
@@ -29,7 +29,7 @@ type listener struct {
 // newListener opens all sockets of addr. The caller holds s.mu.
 func newListener(s *Server, addr netip.AddrPort, cfg *ListenerConfig) (*listener, error) {
 	l := &listener{s: s, addr: addr}
-	l.config.Store(cfg)
+	l.config.Store(&activeConfig{ListenerConfig: *cfg})
 	var err error
 	if cfg.Transport == config.PlainDNS {
 		if l.udp, err = openUDPSockets(addr, s.limits, s.inherited); err != nil {

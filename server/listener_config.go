@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // ListenerConfig says what one address serves and how clients connect to it. Only
@@ -12,7 +13,7 @@ import (
 // certificate; new routes and timeouts apply to them from the next query on.
 type ListenerConfig struct {
 	// Routes answers the queries. It is not nil.
-	Routes    *Routes
+	Routes    *resolver.Routes
 	Transport config.Transport
 	// Certificate is the server certificate. It is required for DNS over TLS and
 	// over HTTPS and ignored for plain DNS.

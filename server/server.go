@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -103,7 +104,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 		delays:       stat.NewHistogram(delayBuckets),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.own = context.WithValue(s.ctx, ownKey{}, true)
+	s.own = resolver.Background(s.ctx)
 	return s
 }
 
@@ -141,7 +142,7 @@ func (s *Server) Listen(configs map[netip.AddrPort]ListenerConfig) error {
 	}
 	for addr, cfg := range configs {
 		if l := s.listeners[addr]; l != nil {
-			l.config.Store(&cfg)
+			l.config.Store(&activeConfig{ListenerConfig: cfg})
 		}
 	}
 	for addr, l := range fresh {
@@ -206,67 +207,64 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// serve runs the query path on what x.query.Packet holds. The reply is written to buf. msg is
-// what to send, nil for nothing. With any outcome but [answered] there is none yet: the
-// request has to wait, see [request.detach] and [Server.wait].
-func (s *Server) serve(rt *Routes, x *request, buf []byte, limit func(*wire.Query) int) (msg []byte, o outcome) {
+// serve runs the query path on the packet in r.Query.Packet. The reply is written to buf. msg
+// is the message to send, nil for none. With any outcome but [resolver.Answered] there is no
+// reply yet: r has to wait, see [Server.wait].
+func (s *Server) serve(rt *resolver.Routes, r *resolver.Request, buf []byte) (msg []byte, o resolver.Outcome) {
 	defer func() {
 		if p := recover(); p != nil {
-			msg, o = s.panicked(x, buf, p), answered
+			msg, o = s.panicked(r, buf, p), resolver.Answered
 		}
 	}()
-	x.latency, x.hops, x.direct = 0, 0, true
-	switch x.query.Parse(x.query.Packet) {
+	switch r.Parse() {
 	case wire.Drop:
-		x.result = result{}
-		return nil, answered
+		return nil, resolver.Answered
 	case wire.Malformed:
-		x.result = result{}
-		return wire.AppendError(buf[:0], x.query.Packet, wire.FormErr), answered
+		return wire.AppendError(buf[:0], r.Query.Packet, wire.FormErr), resolver.Answered
 	case wire.Unsupported:
-		x.result = result{}
-		return wire.AppendError(buf[:0], x.query.Packet, wire.NotImp), answered
+		return wire.AppendError(buf[:0], r.Query.Packet, wire.NotImp), resolver.Answered
 	case wire.Serve:
 	}
-	x.advertised = x.query.UDPSize
-	x.begin(rt, x.arrival, buf)
-	if o = rt.resolve(x); o != answered {
+	r.Begin(rt, r.Arrival, buf)
+	if o = rt.Resolve(r); o != resolver.Answered {
 		return nil, o
 	}
-	return s.finish(x, limit(&x.query)), answered
+	return s.finish(r), resolver.Answered
 }
 
-// finish completes the reply to x and counts the query.
-func (s *Server) finish(x *request, limit int) []byte {
-	if x.err != nil && errors.Is(x.err, upstream.ErrBusy) {
-		s.shed[shedUpstream].Add(1)
-	}
-	return x.zone.finish(x, limit)
-}
-
-// wait completes a request that may wait, after its run has ended in o. The upstreams bound
-// the time: they give up after five seconds.
-func (s *Server) wait(rt *Routes, x *request, o outcome, buf []byte, limit int) (msg []byte) {
+// wait completes r, which may wait, after its run has come to o. A second run writes the
+// reply to buf. The upstreams bound the time: they give up after five seconds.
+func (s *Server) wait(rt *resolver.Routes, r *resolver.Request, o resolver.Outcome, buf []byte) (msg []byte) {
 	defer func() {
 		if p := recover(); p != nil {
-			msg = s.panicked(x, nil, p)
+			msg = s.panicked(r, nil, p)
 		}
 	}()
-	if o == wouldWait {
-		x.begin(rt, clock.Now(), buf)
-		o = rt.resolve(x)
+	if o == resolver.WouldWait {
+		r.Begin(rt, clock.Now(), buf)
+		o = rt.Resolve(r)
 	}
-	x.finishForward(o)
-	return s.finish(x, limit)
+	if o == resolver.Forward {
+		r.Forward()
+	}
+	return s.finish(r)
+}
+
+// finish completes the reply to r and counts the query.
+func (s *Server) finish(r *resolver.Request) []byte {
+	if err := r.Err(); err != nil && errors.Is(err, upstream.ErrBusy) {
+		s.shed[shedUpstream].Add(1)
+	}
+	return r.Finish()
 }
 
 // panicked turns a panic of one query into a SERVFAIL. It returns nil if the packet has no
 // complete header.
-func (s *Server) panicked(x *request, buf []byte, p any) []byte {
+func (s *Server) panicked(r *resolver.Request, buf []byte, p any) []byte {
 	s.panics.Add(1)
 	s.log.Error("query panicked", "panic", p, "stack", string(debug.Stack()))
-	if len(x.query.Packet) < wire.HeaderLen {
+	if len(r.Query.Packet) < wire.HeaderLen {
 		return nil
 	}
-	return wire.AppendError(buf[:0], x.query.Packet, wire.ServFail)
+	return wire.AppendError(buf[:0], r.Query.Packet, wire.ServFail)
 }

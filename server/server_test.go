@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -121,16 +122,16 @@ func table(t testing.TB, through bool, lines ...string) *hosts.Table {
 }
 
 // start serves zones on a loopback address until the test ends.
-func start(t testing.TB, limits Limits, zones ...*Zone) (*Server, netip.AddrPort) {
+func start(t testing.TB, limits Limits, zones ...*resolver.Zone) (*Server, netip.AddrPort) {
 	t.Helper()
 	for _, z := range zones {
 		if z.Stats == nil {
-			z.Stats = NewStats()
+			z.Stats = resolver.NewStats()
 		}
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes(zones, NewStats())}}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -175,10 +176,10 @@ func TestPath(t *testing.T) {
 	b := startBackend(t, addressed("192.0.2.1"))
 	inner := startBackend(t, addressed("192.0.2.2"))
 	_, addr := start(t, Limits{},
-		&Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr)},
-		&Zone{Name: zoneName(t, "corp.test."), Forward: pool(t, inner.addr)},
-		&Zone{Name: zoneName(t, "a.corp.test."), Forward: pool(t, b.addr)},
-		&Zone{Name: zoneName(t, "empty.test.")},
+		&resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr)},
+		&resolver.Zone{Name: zoneName(t, "corp.test."), Forward: pool(t, inner.addr)},
+		&resolver.Zone{Name: zoneName(t, "a.corp.test."), Forward: pool(t, b.addr)},
+		&resolver.Zone{Name: zoneName(t, "empty.test.")},
 	)
 	for _, c := range []struct {
 		name, qname string
@@ -219,38 +220,9 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestDS: a DS record is the parent's.
-func TestDS(t *testing.T) {
-	z := func(name string) *Zone { return &Zone{Name: zoneName(t, name), Stats: NewStats()} }
-	rt := NewRoutes([]*Zone{z("."), z("test."), z("a.test."), z("b.a.test.")}, NewStats())
-	for _, c := range []struct {
-		qname string
-		qtype uint16
-		want  string
-	}{
-		{"b.a.test.", dns.TypeA, "b.a.test."},
-		{"b.a.test.", dns.TypeDS, "test."},
-		{"test.", dns.TypeDS, "test."},
-		{"org.", dns.TypeDS, "."},
-		{".", dns.TypeNS, "."},
-	} {
-		var x request
-		packet, err := question(c.qname, c.qtype).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if x.query.Parse(packet) != wire.Serve {
-			t.Fatalf("%s is not taken", c.qname)
-		}
-		if got := rt.match(&x).Name.String(); got != c.want {
-			t.Errorf("%s %s goes to %s, want %s", c.qname, dns.TypeToString[c.qtype], got, c.want)
-		}
-	}
-}
-
 // TestErrors: what is no ordinary question.
 func TestErrors(t *testing.T) {
-	_, addr := start(t, Limits{}, &Zone{Name: zoneName(t, "only.test."), Hosts: table(t, false, "192.0.2.9 www.only.test")})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: zoneName(t, "only.test."), Hosts: table(t, false, "192.0.2.9 www.only.test")})
 	edit := func(f func(*dns.Msg)) []byte {
 		m := question("www.only.test.", dns.TypeA)
 		f(m)
@@ -300,7 +272,7 @@ func TestErrors(t *testing.T) {
 
 // TestNoReply: what must not be answered is not, and what follows is.
 func TestNoReply(t *testing.T) {
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 www.only.test")})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 www.only.test")})
 	conn, err := dns.DialTimeout("udp", addr.String(), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -338,7 +310,7 @@ func TestTruncation(t *testing.T) {
 	for i := range lines {
 		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
 	}
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...), Shuffle: true, Bufsize: 4096})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, lines...), Shuffle: true, Bufsize: 4096})
 	for _, size := range []uint16{0, 512, 1232, 4096} {
 		q := question("many.test.", dns.TypeA)
 		limit := 512
@@ -381,7 +353,7 @@ func TestShed(t *testing.T) {
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
-	s, addr := start(t, Limits{Waiting: 2 * limit}, &Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
+	s, addr := start(t, Limits{Waiting: 2 * limit}, &resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
 	conn, err := dns.DialTimeout("udp", addr.String(), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -425,8 +397,8 @@ func TestShed(t *testing.T) {
 
 // TestPanic: one query's panic is its SERVFAIL, and is counted.
 func TestPanic(t *testing.T) {
-	broken := &Zone{Name: zoneName(t, "broken.test."), Hosts: new(hosts.Table)} // was never made by hosts.New
-	s, addr := start(t, Limits{}, broken, &Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 by.hand")})
+	broken := &resolver.Zone{Name: zoneName(t, "broken.test."), Hosts: new(hosts.Table)} // was never made by hosts.New
+	s, addr := start(t, Limits{}, broken, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 by.hand")})
 	for i, network := range []string{"udp", "tcp"} {
 		m := query(t, network, addr, question("www.broken.test.", dns.TypeA))
 		if m.Rcode != dns.RcodeServerFailure {
@@ -451,8 +423,8 @@ func TestListen(t *testing.T) {
 	}
 	defer taken.Close()
 	busy := taken.LocalAddr().(*net.UDPAddr).AddrPort()
-	rt := func() *Routes {
-		return NewRoutes([]*Zone{{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}}, NewStats())
+	rt := func() *resolver.Routes {
+		return resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}}, resolver.NewStats())
 	}
 	err = s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}, busy: {Routes: rt()}})
 	if err == nil || !strings.Contains(err.Error(), "-localip") || !strings.Contains(err.Error(), busy.String()) {
@@ -494,8 +466,8 @@ func TestListen(t *testing.T) {
 func TestWildcard(t *testing.T) {
 	port := peer.Ports(t, 1)[0]
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	rt := NewRoutes([]*Zone{{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"),
-		Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr)}}, NewStats())
+	rt := resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"),
+		Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr)}}, resolver.NewStats())
 	if err := s.Listen(map[netip.AddrPort]ListenerConfig{netip.AddrPortFrom(netip.IPv6Unspecified(), port): {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
@@ -528,8 +500,8 @@ func TestShutdown(t *testing.T) {
 			})
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := New(slog.New(slog.DiscardHandler), Limits{})
-			z := &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)}
-			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
+			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: pool(t, b.addr)}
+			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			conn, err := dns.DialTimeout("tcp", addr.String(), patience)
@@ -567,10 +539,10 @@ func TestShutdown(t *testing.T) {
 // TestServeAllocPin: a query that needs no upstream allocates nothing.
 func TestServeAllocPin(t *testing.T) {
 	b := startBackend(t, addressed("192.0.2.1"))
-	z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr), Shuffle: true}
-	rt := NewRoutes([]*Zone{z}, NewStats())
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr), Shuffle: true}
+	rt := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	var x request
+	var x resolver.Request
 	out := make([]byte, 0, replyBuffer)
 	for _, name := range []string{"by.hand.", "cached.test.", "refused.class."} {
 		m := question(name, dns.TypeA)
@@ -582,17 +554,24 @@ func TestServeAllocPin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.query.Packet = packet
-		if _, o := s.serve(rt, &x, out, (*wire.Query).Limit); o != answered {
-			s.resume(rt, &x, o, wire.MinUDP) // fills the cache
+		x.Query.Packet = packet
+		if _, o := s.serve(rt, &x, out); o != resolver.Answered {
+			s.resume(rt, &x, o) // fills the cache
 		}
 		if n := testing.AllocsPerRun(200, func() {
-			x.query.Packet = packet
-			if _, o := s.serve(rt, &x, out, (*wire.Query).Limit); o != answered {
+			x.Query.Packet = packet
+			if _, o := s.serve(rt, &x, out); o != resolver.Answered {
 				t.Fatal("not answered at once")
 			}
 		}); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
 		}
 	}
+}
+
+// resume completes a copy of r, whose first run has come to o.
+func (s *Server) resume(rt *resolver.Routes, r *resolver.Request, o resolver.Outcome) []byte {
+	w := new(resolver.Request)
+	r.Detach(s.ctx, w, nil, nil)
+	return s.wait(rt, w, o, nil)
 }

@@ -63,7 +63,7 @@ func (q *delaySampler) sample(p udpSocket, now time.Duration) {
 		// A packet without a stamp is given the time of the ioctl, so its delay is
 		// negative. Stamps begin with the first ioctl.
 		if wait := at.UnixNano() - q.stamp.Nano(); wait > 0 {
-			q.delays.Observe(float64(wait) / nanoseconds)
+			q.delays.Observe(time.Duration(wait).Seconds())
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // openLoopback opens one port on a free port number.
@@ -196,7 +197,7 @@ func TestDelaySampler(t *testing.T) {
 
 // TestSocketDelay: a server that is asked has samples, by all ways of waiting.
 func TestSocketDelay(t *testing.T) {
-	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *resolver.Zone) {
 		c := newClient(t, addr)
 		for s.SocketDelay().Count == 0 {
 			if err := c.ask(); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -78,9 +79,9 @@ func openConns(s *Server) (n int) {
 
 // slowZone is a zone that answers by.hand. at once, and all else from an upstream after some
 // milliseconds, so that queries are under way at any time.
-func slowZone(t *testing.T) *Zone { return slowZoneAt(t, slowUpstream(t)) }
+func slowZone(t *testing.T) *resolver.Zone { return slowZoneAt(t, slowUpstream(t)) }
 
-func slowZoneAt(t *testing.T, addr netip.AddrPort) *Zone {
+func slowZoneAt(t *testing.T, addr netip.AddrPort) *resolver.Zone {
 	t.Helper()
 	p := upstream.New(&config.Forward{
 		From: wire.Root, To: []config.Target{{Addr: addr}}, PreferUDP: true,
@@ -129,7 +130,7 @@ func TestTransferChain(t *testing.T) {
 			t.Run(from.name+" to "+next.name, func(t *testing.T) {
 				z := slowZone(t)
 				s, addr := startReaders(t, from.limits, from.plain, z)
-				routes := map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}
+				routes := map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
 				kinds := []Limits{next.limits, from.limits}
 				kinds[0].noMmsg, kinds[1].noMmsg = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
@@ -188,7 +189,7 @@ func TestTransferBackAndForth(t *testing.T) {
 			z := slowZone(t)
 			a, addr := startReaders(t, w.limits, w.plain, z)
 			other := readerKinds[0].limits
-			b := successor(t, a, other, map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}})
+			b := successor(t, a, other, map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}})
 			defer func() { shutdown(t, b) }()
 			f := startFlood(t, addr, 4, 2)
 			suspendInto(t, a, b)

@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 const (
@@ -75,7 +76,7 @@ func newTCPConn(l *listener, conn *net.TCPConn, lane int) (*tcpConn, error) {
 
 // readState is what answering takes. It is needed from a read to the write that follows.
 type readState struct {
-	x        request
+	x        resolver.Request
 	writeBuf [writeBufSize]byte
 	// replies is the replies so far, each with its length; in gather, unless a reply is
 	// larger than that.
@@ -119,14 +120,14 @@ func (c *tcpConn) serve() {
 // onReadable answers what has come. It is true when the connection has come to its end.
 func (c *tcpConn) onReadable(fd uintptr) bool {
 	d := readStates.Get().(*readState)
-	d.x.proto, d.x.client, d.x.stripe = tcp, c.client, c.lane
+	d.x.Proto, d.x.Client, d.x.Stripe = resolver.TCP, c.client, c.lane
 	d.replies, d.gotQuery = d.writeBuf[:0], false
 	if c.readBuf == nil {
 		c.readBuf = readBufs.Get().(*[readBufSize]byte)[:]
 	}
 	more := c.readAll(int(fd), d)
 	got := d.gotQuery
-	d.x.clear()
+	d.x.Clear()
 	d.replies = nil
 	readStates.Put(d)
 	if c.buffered == 0 {
@@ -154,7 +155,7 @@ func (c *tcpConn) readAll(fd int, d *readState) bool {
 		case unix.EAGAIN:
 			return true
 		}
-		c.ended = errno != 0 || n == 0 || !c.answerQueries(fd, d, c.readBuf[:c.buffered+n]) || c.idleTooLong(d.x.arrival)
+		c.ended = errno != 0 || n == 0 || !c.answerQueries(fd, d, c.readBuf[:c.buffered+n]) || c.idleTooLong(d.x.Arrival)
 	}
 	return false
 }
@@ -177,14 +178,14 @@ func (c *tcpConn) idleTooLong(now time.Duration) bool {
 // answerQueries answers the queries in data, which is the beginning of c.in, and keeps
 // what is left of it. It is false if the connection has to end.
 func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
-	d.x.arrival = clock.Now()
+	d.x.Arrival = clock.Now()
 	most := c.l.timeouts().maxQueries
 	for {
 		packet, rest, ok := splitFrame(data)
 		if !ok {
 			break
 		}
-		d.x.query.Packet = packet
+		d.x.Query.Packet = packet
 		if !c.answerQuery(fd, d) {
 			return false
 		}
@@ -196,7 +197,7 @@ func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
 	}
 	c.keepPartial(data)
 	if d.gotQuery {
-		c.lastQuery.Store(int64(d.x.arrival))
+		c.lastQuery.Store(int64(d.x.Arrival))
 	}
 	return c.flush(fd, d)
 }
@@ -233,17 +234,15 @@ func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 	}
 	n := len(d.replies) + lengthPrefix
 	rt := c.l.config.Load().Routes
-	msg, o := c.s.serve(rt, &d.x, d.replies[n:n], noSizeLimit)
-	d.x.arrival += d.x.latency
-	if o != answered {
+	msg, o := c.s.serve(rt, &d.x, d.replies[n:n])
+	d.x.Arrival += d.x.Latency
+	if o != resolver.Answered {
 		return c.goAsync(fd, d, rt, o)
 	}
-	d.gotQuery = d.gotQuery || d.x.verdicts&dropped != 0
+	d.gotQuery = d.gotQuery || d.x.Dropped()
 	d.addReply(msg)
 	return true
 }
-
-func noSizeLimit(*wire.Query) int { return wire.MaxMessage }
 
 // addReply gathers a reply; nil is none. The reply may lie where it is to go already.
 func (d *readState) addReply(msg []byte) {
@@ -272,7 +271,7 @@ func (c *tcpConn) flush(fd int, d *readState) bool {
 
 // goAsync has a query that has to wait completed in a goroutine of its own, while
 // the connection is read on. It is false if the connection has to end.
-func (c *tcpConn) goAsync(fd int, d *readState, rt *Routes, o outcome) bool {
+func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.Outcome) bool {
 	d.gotQuery = true
 	limit := c.s.limits.Pipelined
 	if !c.writer.beginQuery(limit, false) {
@@ -283,15 +282,15 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *Routes, o outcome) bool {
 	}
 	if !c.s.acquire(&d.x) {
 		c.writer.endQuery()
-		d.addReply(c.s.full(&d.x, wire.MaxMessage))
+		d.addReply(d.x.Reject())
 		return true
 	}
-	w := new(request)
-	d.x.detach(c.s.ctx, w, nil, nil)
+	w := new(resolver.Request)
+	d.x.Detach(c.s.ctx, w, nil, nil)
 	go func() {
 		defer c.writer.endQuery()
-		msg := c.s.wait(rt, w, o, nil, wire.MaxMessage)
-		c.s.release(w.place)
+		msg := c.s.wait(rt, w, o, nil)
+		c.s.release(w.Place)
 		if msg != nil {
 			c.writer.enqueue(msg)
 		}

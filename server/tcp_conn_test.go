@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // TestPipelining: queries of one connection are answered as they are ready, and no
@@ -23,7 +24,7 @@ func TestPipelining(t *testing.T) {
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
 	conn := dial(t, loopback, addr)
 	for id, name := range []string{"slow.test.", "slower.test.", "by.hand."} {
 		q := question(name, dns.TypeA)
@@ -164,7 +165,7 @@ func TestManyAnswers(t *testing.T) {
 	for i := range 3000 {
 		lines = append(lines, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()+" many.test")
 	}
-	_, addr := start(t, Limits{}, &Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
 	conn := dial(t, loopback, addr)
 	const n = 400
 	var all []byte

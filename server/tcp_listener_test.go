@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // dial opens a connection from an address of the loopback network. buffers are the
@@ -41,8 +42,8 @@ func dial(t testing.TB, from netip.Addr, to netip.AddrPort, buffers ...int) *dns
 }
 
 // byHand is a zone that answers by.hand. at once, and all else from an upstream.
-func byHand(t testing.TB, to ...netip.AddrPort) *Zone {
-	z := &Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Stats: NewStats()}
+func byHand(t testing.TB, to ...netip.AddrPort) *resolver.Zone {
+	z := &resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Stats: resolver.NewStats()}
 	if len(to) > 0 {
 		z.Forward = pool(t, to...)
 	}
@@ -50,12 +51,12 @@ func byHand(t testing.TB, to ...netip.AddrPort) *Zone {
 }
 
 // manyAddressesZone is a zone whose name many.test. has 200 addresses, which take 3 KiB.
-func manyAddressesZone(t *testing.T) *Zone {
+func manyAddressesZone(t *testing.T) *resolver.Zone {
 	lines := make([]string, 200)
 	for i := range lines {
 		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
 	}
-	return &Zone{Name: wire.Root, Hosts: table(t, false, lines...)}
+	return &resolver.Zone{Name: wire.Root, Hosts: table(t, false, lines...)}
 }
 
 // isServed reports whether the connection answers a query that need not wait.

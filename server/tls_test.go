@@ -213,7 +213,7 @@ func TestDoTIdle(t *testing.T) {
 	if err := askOver(conn); err != nil {
 		t.Fatal(err)
 	}
-	door = *s.listeners[addr].config.Load()
+	door = s.listeners[addr].config.Load().ListenerConfig
 	door.Timeouts = config.Timeouts{Idle: 50 * time.Millisecond}
 	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
-	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 const (
@@ -112,17 +112,17 @@ func newBatch() *batch {
 // readUDP answers what comes in on one socket until it is shut.
 func (s *Server) readUDP(l *listener, p udpSocket, lane int) {
 	b := newBatch()
-	x := request{proto: udp, stripe: lane}
+	r := udpRequest{Request: resolver.Request{Proto: resolver.UDP, Stripe: lane}}
 	line := delaySampler{delays: s.delays}
 	work := &l.progress[lane]
 	for p.readBatch(b) {
 		work.tick()
-		rt := l.config.Load().Routes
-		x.arrival = clock.Now()
-		line.sample(p, x.arrival)
+		cfg := l.config.Load()
+		r.Arrival = clock.Now()
+		line.sample(p, r.Arrival)
 		waits := false
 		for i := range b.packets[:b.n] {
-			waits = s.answerPacket(rt, p, &x, &b.packets[i]) || waits
+			waits = s.answerPacket(cfg, p, &r, &b.packets[i]) || waits
 		}
 		p.writeBatch(b)
 		work.tick()
@@ -136,21 +136,21 @@ func (s *Server) readUDP(l *listener, p udpSocket, lane int) {
 }
 
 // answerPacket answers one packet, or hands it over to a goroutine, in which it waits.
-func (s *Server) answerPacket(rt *Routes, p udpSocket, x *request, d *packet) (waits bool) {
-	x.client = d.from.client
-	x.query.Packet = d.in[:d.n]
-	var o outcome
-	x.epochs = s.copies.glance()
-	d.reply, o = s.serve(rt, x, d.out, (*wire.Query).Limit)
-	x.arrival += x.latency // the next one's turn
+func (s *Server) answerPacket(cfg *activeConfig, p udpSocket, r *udpRequest, d *packet) (waits bool) {
+	r.Client = d.from.client
+	r.Query.Packet = d.in[:d.n]
+	var o resolver.Outcome
+	r.epochs = s.copies.epochs()
+	d.reply, o = s.serve(cfg.Routes, &r.Request, d.out)
+	r.Arrival += r.Latency // the next one's turn
 	switch {
-	case o == answered:
-		s.copies.put(rt, x, d.reply)
-	case s.acquire(x):
-		s.dispatch(rt, p, x, o, &d.from)
+	case o == resolver.Answered:
+		s.copies.put(cfg, r, d.reply)
+	case s.acquire(&r.Request):
+		s.dispatch(cfg.Routes, p, &r.Request, o, &d.from)
 		waits = true
 	default:
-		d.reply = s.full(x, x.query.Limit())
+		d.reply = r.Reject()
 	}
 	d.out = reuseBuffer(d.out, d.reply)
 	return waits
@@ -168,22 +168,22 @@ func reuseBuffer(buf, msg []byte) []byte {
 // pendingQuery is one UDP query that waits, with buffers of its own, and the rest of
 // its way: from the outcome o on rt, and out of port.
 type pendingQuery struct {
-	request
+	resolver.Request
 	in   [maxUDPQuery]byte
 	out  []byte
 	to   udpPeer
-	rt   *Routes
+	rt   *resolver.Routes
 	port udpSocket
-	o    outcome
+	o    resolver.Outcome
 }
 
 // pendingQueries keeps those that are done, for the next that have to wait.
 var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, replyBuffer)} }}
 
-// dispatch copies x and has a goroutine complete the copy.
-func (s *Server) dispatch(rt *Routes, p udpSocket, x *request, o outcome, from *udpPeer) {
+// dispatch copies r and has a goroutine complete the copy.
+func (s *Server) dispatch(rt *resolver.Routes, p udpSocket, r *resolver.Request, o resolver.Outcome, from *udpPeer) {
 	w := pendingQueries.Get().(*pendingQuery)
-	x.detach(s.ctx, &w.request, w.in[:], w.out)
+	r.Detach(s.ctx, &w.Request, w.in[:], w.out)
 	w.to, w.rt, w.port, w.o = *from, rt, p, o
 	s.running.Add(1)
 	if !s.workers.dispatch(w) {
@@ -198,8 +198,8 @@ func (s *Server) dispatch(rt *Routes, p udpSocket, x *request, o outcome, from *
 // completePending is the rest of w's way.
 func (s *Server) completePending(w *pendingQuery) {
 	defer s.running.Done()
-	defer s.release(w.place)
-	if msg := s.wait(w.rt, &w.request, w.o, w.out, w.query.Limit()); msg != nil {
+	defer s.release(w.Place)
+	if msg := s.wait(w.rt, &w.Request, w.o, w.out); msg != nil {
 		w.port.send(&w.to, msg)
 		w.out = reuseBuffer(w.out, msg)
 	}

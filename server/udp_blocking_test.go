@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -33,11 +34,11 @@ var readerKinds = []struct {
 
 // eachReader runs f for each way, with a server that answers by.hand and logs to log,
 // if that isn't nil.
-func eachReader(t *testing.T, log *QueryLog, f func(t *testing.T, s *Server, addr netip.AddrPort, z *Zone)) {
+func eachReader(t *testing.T, log *resolver.QueryLog, f func(t *testing.T, s *Server, addr netip.AddrPort, z *resolver.Zone)) {
 	t.Helper()
 	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
-			z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand"), Log: log}
+			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand"), Log: log}
 			s, addr := startReaders(t, w.limits, w.plain, z)
 			f(t, s, addr, z)
 		})
@@ -45,12 +46,12 @@ func eachReader(t *testing.T, log *QueryLog, f func(t *testing.T, s *Server, add
 }
 
 // startReaders is start, where plain makes the readers do without recvmmsg.
-func startReaders(t *testing.T, limits Limits, plain bool, zones ...*Zone) (*Server, netip.AddrPort) {
+func startReaders(t *testing.T, limits Limits, plain bool, zones ...*resolver.Zone) (*Server, netip.AddrPort) {
 	t.Helper()
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
 	s.limits.noMmsg = plain
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes(zones, NewStats())}}); err != nil {
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { shutdown(t, s) })
@@ -158,7 +159,7 @@ func awaitCount(t *testing.T, count func() uint64, n uint64) {
 // TestReaderGC: the garbage collector gets its way while readers wait, and
 // no query is lost; with traffic and without.
 func TestReaderGC(t *testing.T) {
-	eachReader(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
+	eachReader(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *resolver.Zone) {
 		underLoad(t, addr, func(answered func() uint64) {
 			for range 30 {
 				runtime.GC()
@@ -176,7 +177,7 @@ func TestReaderGC(t *testing.T) {
 
 // TestReaderProfiles: what stops or samples all threads works on readers that wait.
 func TestReaderProfiles(t *testing.T) {
-	eachReader(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *Zone) {
+	eachReader(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *resolver.Zone) {
 		underLoad(t, addr, func(answered func() uint64) {
 			if err := pprof.StartCPUProfile(io.Discard); err != nil {
 				t.Fatal(err)
@@ -225,8 +226,8 @@ func growStack(n int) int {
 // TestReaderStack: a reader's stack grows, is moved and shrinks, and what the kernel
 // writes to is not on it.
 func TestReaderStack(t *testing.T) {
-	log := &QueryLog{Logger: slog.New(deepHandler{}), Rules: []LogRule{{Success: true}}}
-	eachReader(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+	log := &resolver.QueryLog{Logger: slog.New(deepHandler{}), Rules: []resolver.LogRule{{Success: true}}}
+	eachReader(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *resolver.Zone) {
 		underLoad(t, addr, func(answered func() uint64) {
 			for range 10 {
 				awaitCount(t, answered, 20)
@@ -256,11 +257,11 @@ func TestReaderShutdown(t *testing.T) {
 		for _, state := range []string{"not begun", "silent", "busy"} {
 			t.Run(w.name+", "+state, func(t *testing.T) {
 				procs, files := runtime.GOMAXPROCS(0), openFDs(t)
-				z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
+				z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
 				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 				s := New(slog.New(slog.DiscardHandler), w.limits)
 				s.limits.noMmsg = w.plain
-				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
+				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 					t.Fatal(err)
 				}
 				switch state {
@@ -307,7 +308,7 @@ func awaitPolling(t *testing.T, p udpSocket) {
 // TestReaderReplaced: a server that starts on the address of one that stops takes
 // over, and what the first had read or not yet read is answered.
 func TestReaderReplaced(t *testing.T) {
-	eachReader(t, nil, func(t *testing.T, first *Server, addr netip.AddrPort, z *Zone) {
+	eachReader(t, nil, func(t *testing.T, first *Server, addr netip.AddrPort, z *resolver.Zone) {
 		lossy := first.limits.Poller // it closes its socket without a last look
 		c := newClient(t, addr)
 		c.wait = time.Second
@@ -320,7 +321,7 @@ func TestReaderReplaced(t *testing.T) {
 		for range turns {
 			awaitCount(t, c.asked.Load, 50)
 			next := New(slog.New(slog.DiscardHandler), first.limits)
-			if err := next.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: NewRoutes([]*Zone{z}, NewStats())}}); err != nil {
+			if err := next.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			awaitCount(t, c.asked.Load, 50)
@@ -353,7 +354,7 @@ func TestReaderLateReply(t *testing.T) {
 				<-release
 				return addressed("192.0.2.1")(q)
 			})
-			s, addr := startReaders(t, w.limits, w.plain, &Zone{Name: wire.Root, Stats: NewStats(), Forward: pool(t, b.addr)})
+			s, addr := startReaders(t, w.limits, w.plain, &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: pool(t, b.addr)})
 			conn, err := dns.Dial("udp", addr.String())
 			if err != nil {
 				t.Fatal(err)
@@ -390,10 +391,12 @@ func awaitClosed(t *testing.T, p udpSocket) {
 	})
 }
 
-// lanes gives the number of queries each reader has answered.
-func (s *Stats) counts() []uint64 {
+// batches returns how often each reader of l has begun or ended a batch.
+func (l *listener) batches() []uint64 {
 	var out []uint64
-	s.each(func(c *counters) { out = append(out, c.duration.Read(nanoseconds).Count) })
+	for i := range l.progress {
+		out = append(out, l.progress[i].n.Load())
+	}
 	return out
 }
 
@@ -403,17 +406,17 @@ func TestReuseport(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("one core has one reader")
 	}
-	z := &Zone{Name: wire.Root, Stats: NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
 	s, addr := startReaders(t, Limits{Readers: 2}, false, z)
 	c := newClient(t, addr)
 	busy := func() (n int) {
-		before := z.Stats.counts()
+		before := s.listeners[addr].batches()
 		for range 200 { // 2^-199: that a fair coin falls on one side only
 			if err := c.ask(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for i, now := range z.Stats.counts() {
+		for i, now := range s.listeners[addr].batches() {
 			if now > before[i] {
 				n++
 			}

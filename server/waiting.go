@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 
 	"github.com/nodens-dns/nodens/internal/share"
-	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // Why queries are turned away.
@@ -24,12 +24,12 @@ func (s *Server) EachShed(f func(reason string, n uint64)) {
 	}
 }
 
-// acquire takes a place for x, which has to wait, and notes whose it is; false if there is
+// acquire takes a place for r, which has to wait, and notes whose it is; false if there is
 // none, which is counted. Each query has a place of its own, those too that wait for what
 // another one asks.
-func (s *Server) acquire(x *request) bool {
-	place, verdict := s.waiting.Acquire(x.client.Addr())
-	x.place = place
+func (s *Server) acquire(r *resolver.Request) bool {
+	place, verdict := s.waiting.Acquire(r.Client.Addr())
+	r.Place = place
 	return s.admitted(verdict)
 }
 
@@ -46,25 +46,6 @@ func (s *Server) admitted(v share.Availability) bool {
 }
 
 func (s *Server) release(place share.Client) { s.waiting.Release(place) }
-
-// full answers a query for which there is no place.
-func (s *Server) full(x *request, limit int) []byte {
-	x.reply.Fail(wire.ServFail)
-	x.source, x.ordered, x.viaSearch = fromServer, false, false
-	return x.zone.finish(x, limit)
-}
-
-// ownKey is under which the context of what no client waits for has a value.
-type ownKey struct{}
-
-// payer is who the queries to upstreams are counted for that are asked under ctx for
-// place's client: that client, but where it may have gone meanwhile, nobody.
-func payer(ctx context.Context, place share.Client) share.Client {
-	if ctx.Value(ownKey{}) != nil {
-		return share.NoClient
-	}
-	return place
-}
 
 // Go runs f on a goroutine of its own: work for which no client waits, and which counts as
 // that of one client more, whichever client caused it. It takes a place of [Limits.Waiting];

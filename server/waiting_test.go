@@ -1,11 +1,14 @@
 package server
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -89,7 +93,7 @@ func TestClientShare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			release := make(chan struct{})
 			b := startBackend(t, withholding(release))
-			s, addr := start(t, Limits{Waiting: 16}, &Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
+			s, addr := start(t, Limits{Waiting: 16}, &resolver.Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
 			victim := newAsker(t, "udp", "127.0.0.1", addr)
 			held := 0
 			for i, places := range []int{8, 4, 2} {
@@ -126,7 +130,7 @@ func TestClientShare(t *testing.T) {
 func TestBusyIsNotKept(t *testing.T) {
 	release := make(chan struct{})
 	b := startBackend(t, withholding(release))
-	s, addr := start(t, Limits{}, &Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
+	s, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
 	victim, flood := newAsker(t, "udp", "127.0.0.1", addr), newAsker(t, "udp", "127.0.0.9", addr)
 	flights := 0
 	for turned := false; !turned; turned = reasons(s)["upstream"] > 0 {
@@ -160,5 +164,31 @@ func TestBusyIsNotKept(t *testing.T) {
 	again.send("late.test.")
 	if rcode := again.rcode(); rcode != "NOERROR" {
 		t.Errorf("with room again: %s", rcode)
+	}
+}
+
+// TestGo: what runs behind the queries has a place of theirs, ends with the server, and
+// its panics are counted.
+func TestGo(t *testing.T) {
+	s := New(slog.New(slog.DiscardHandler), Limits{Waiting: 2})
+	if !s.Go(func(context.Context) { panic("boom") }) {
+		t.Fatal("no place in an idle server")
+	}
+	eventually(t, "the panic", func() bool { return s.Panics() == 1 && s.waiting.InUse() == 0 })
+	var ended atomic.Bool
+	if !s.Go(func(ctx context.Context) {
+		<-ctx.Done()
+		ended.Store(true)
+	}) {
+		t.Fatal("the place was not given back")
+	}
+	if s.Go(func(context.Context) { t.Error("run without a place") }) {
+		t.Error("there are more places than may wait")
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	if !ended.Load() {
+		t.Error("Shutdown does not wait")
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // blockedWriter is a log that is written when somebody lets it.
@@ -21,7 +23,7 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 // TestAlive: a server whose readers wait for packets is alive, and so is one that is busy;
 // one of whose readers is held up in the middle of a query is not, until it goes on.
 func TestAlive(t *testing.T) {
-	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, z *Zone) {
+	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, z *resolver.Zone) {
 		for range 3 {
 			if !s.Alive() {
 				t.Fatal("nobody asks, and the server is not alive")
@@ -40,8 +42,8 @@ func TestAlive(t *testing.T) {
 		})
 	})
 	w := blockedWriter{make(chan struct{}), make(chan struct{})}
-	log := &QueryLog{Logger: slog.New(slog.NewTextHandler(w, nil)), Rules: []LogRule{{Success: true}}, Plain: true}
-	eachReader(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *Zone) {
+	log := &resolver.QueryLog{Logger: slog.New(slog.NewTextHandler(w, nil)), Rules: []resolver.LogRule{{Success: true}}, Plain: true}
+	eachReader(t, log, func(t *testing.T, s *Server, addr netip.AddrPort, _ *resolver.Zone) {
 		asked := make(chan error, 1)
 		c := newClient(t, addr)
 		go func() { asked <- c.ask() }()

@@ -80,6 +80,9 @@ func TestImports(t *testing.T) {
 		if below(at, "test", "daemonset") {
 			continue
 		}
+		if below(at, "server/resolver") && slices.Contains(p.Imports, "net/http") {
+			t.Errorf("%s imports net/http: the query path does not know how a query came", at)
+		}
 		for _, imported := range p.Imports {
 			for _, r := range rooms {
 				if strings.HasPrefix(imported, r.library) && !below(at, r.rooms...) {
@@ -93,6 +96,8 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s imports %s: internal is leaf vocabulary and knows nobody", at, to)
 			case below(at, siblings...) && !below(to, at):
 				t.Errorf("%s imports %s: the steps of the path don't know each other; cmd/nodens joins them", at, to)
+			case below(at, "server/resolver") && (to == "server" || below(to, "server/fastpath")):
+				t.Errorf("%s imports %s: the query path knows no sockets and no program in the kernel", at, to)
 			case below(at, "server") && below(to, "netsetup", "cmd"):
 				t.Errorf("%s imports %s: a packet does not care how it got here", at, to)
 			case below(to, "test"):

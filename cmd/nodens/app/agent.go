@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -108,7 +109,7 @@ func newAgent(opts *Options, log *slog.Logger, level *slog.LevelVar) (*agent, er
 		server:   srv,
 		http:     &httpServers{log: log, reusePort: opts.HandoverDir != "", local: addrs.has, servers: make(map[string]*httpServer)},
 		builder: builder{
-			opts: opts, log: log, stats: make(map[statsKey]*server.Stats),
+			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
 			epochs: clusterEpochs, addrs: addrs,
 		},

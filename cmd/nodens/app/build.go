@@ -10,8 +10,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
-	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/hosts"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
 	"github.com/nodens-dns/nodens/upstream"
@@ -22,21 +22,21 @@ import (
 type blockParts struct {
 	block    *config.Block
 	policies policies
-	errors   *server.ErrorLog
+	errors   *resolver.ErrorLog
 	hosts    *hosts.Table
 	view     *kubernetes.View
 	cluster  *kubernetes.Zone
 	external *kubernetes.External
-	autopath *server.Autopath
+	autopath *resolver.Autopath
 	rewrite  *rewrite.Rules
 	template *template.Templates
 	cache    *cache.Cache
 	// endpointsView resolves the upstreams that are Services; nil: none is one.
 	endpointsView *kubernetes.View
 	pools         []*upstream.Pool // in the order of the block's forward directives
-	loops         map[wire.Name]*server.Loop
+	loops         map[wire.Name]*resolver.Loop
 	// previousLoops are the detectors of the block whose pools this one reuses.
-	previousLoops map[wire.Name]*server.Loop
+	previousLoops map[wire.Name]*resolver.Loop
 	keys          partKeys
 }
 
@@ -52,7 +52,7 @@ type statsKey struct {
 type builder struct {
 	opts  *Options
 	log   *slog.Logger
-	stats map[statsKey]*server.Stats
+	stats map[statsKey]*resolver.Stats
 	store *cache.Store // of all caches
 	addrs *hostAddrs
 	// epochs guard copies of the cluster's answers; nil: nobody copies them.
@@ -86,7 +86,7 @@ func (a *builder) buildParts(g, old *generation) error {
 		}
 		g.blocks = append(g.blocks, &blockParts{
 			block: b, endpointsView: v, keys: newPartKeys(g.cfg, b, g.keyOf(v)),
-			loops: make(map[wire.Name]*server.Loop),
+			loops: make(map[wire.Name]*resolver.Loop),
 		})
 	}
 	g.reuseParts(old)
@@ -109,7 +109,7 @@ func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) erro
 		return err
 	}
 	if b.Autopath != nil {
-		p.autopath = server.NewAutopath(b.Autopath, p.cluster)
+		p.autopath = resolver.NewAutopath(b.Autopath, p.cluster)
 	}
 	if b.Rewrite != nil {
 		p.rewrite = rewrite.New(b.Rewrite)

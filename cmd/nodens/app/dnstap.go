@@ -2,8 +2,8 @@ package app
 
 import (
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/dnstap"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // openTaps makes the taps of g's directives, those of old (nil: none) where they are the
@@ -24,11 +24,11 @@ func (a *builder) openTaps(g, old *generation) {
 }
 
 // blockTaps are those of b in g.
-func (a *builder) blockTaps(g *generation, b *config.Block) (list []server.Tap) {
+func (a *builder) blockTaps(g *generation, b *config.Block) (list []resolver.Tap) {
 	for d := range b.Dnstap.All {
-		t := server.Tap{To: g.taps[withoutNext(d)], Full: d.Full}
+		t := resolver.Tap{To: g.taps[withoutNext(d)], Full: d.Full}
 		if d.Extra != "" {
-			t.Extra = server.ParseFormat(d.Extra)
+			t.Extra = resolver.ParseFormat(d.Extra)
 		}
 		list = append(list, t)
 	}

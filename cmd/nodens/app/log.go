@@ -14,7 +14,7 @@ import (
 	"sync"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // The values of -log-format.
@@ -108,20 +108,20 @@ func levelName(l slog.Level) string {
 
 // queryLog is the log of queries that b asks for, of a zone that is asked at addr. nil
 // if it asks for none.
-func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *server.QueryLog {
+func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resolver.QueryLog {
 	if b.Log == nil {
 		return nil
 	}
 	form := a.opts.LogFormat
-	log := &server.QueryLog{Plain: form == formatCoreDNS, Local: addr, Logger: a.log.With("plugin", "log", "zone", zone)}
+	log := &resolver.QueryLog{Plain: form == formatCoreDNS, Local: addr, Logger: a.log.With("plugin", "log", "zone", zone)}
 	if log.Plain {
 		log.Logger = a.log // nothing but the line
 	}
 	for l := b.Log; l != nil; l = l.Next {
 		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
-		rule := server.LogRule{Names: l.Names, Success: wants("success"), Denial: wants("denial"), Error: wants("error")}
+		rule := resolver.LogRule{Names: l.Names, Success: wants("success"), Denial: wants("denial"), Error: wants("error")}
 		if l.Format != "" || form != formatText {
-			rule.Format = server.ParseFormat(cmp.Or(l.Format, config.CommonLogFormat))
+			rule.Format = resolver.ParseFormat(cmp.Or(l.Format, config.CommonLogFormat))
 		}
 		log.Rules = append(log.Rules, rule)
 	}
@@ -129,16 +129,16 @@ func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *serve
 }
 
 // errorLog is the log of failed queries that b asks for; nil if it asks for none.
-func (a *builder) errorLog(b *config.Block) *server.ErrorLog {
+func (a *builder) errorLog(b *config.Block) *resolver.ErrorLog {
 	if b.Errors == nil {
 		return nil
 	}
-	log := &server.ErrorLog{Plain: a.opts.LogFormat == formatCoreDNS, Logger: a.log.With("plugin", "errors")}
+	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == formatCoreDNS, Logger: a.log.With("plugin", "errors")}
 	if log.Plain {
 		log.Logger = a.log // nothing but the line
 	}
 	for _, c := range b.Errors.Consolidate {
-		log.Patterns = append(log.Patterns, &server.Consolidation{
+		log.Patterns = append(log.Patterns, &resolver.Consolidation{
 			Logger: a.log, Level: levels[c.Level], Period: c.Period, Match: c.Pattern, ShowFirst: c.ShowFirst,
 		})
 	}

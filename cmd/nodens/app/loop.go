@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // addLoops adds a loop detector for each zone of p. If p reuses its pools, forwarding that a
@@ -14,7 +14,7 @@ func (a *builder) addLoops(g *generation, p *blockParts) error {
 		return nil
 	}
 	for _, z := range p.block.Zones {
-		l, err := server.NewLoop(z, p.pools, server.LoopOptions{
+		l, err := resolver.NewLoop(z, p.pools, resolver.LoopOptions{
 			Logger: a.log.With("part", "loop"), Sources: a.loopSources(g), Was: p.previousLoops[z],
 		})
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -285,7 +285,7 @@ func (s scrape) histogram(f metricDesc, h stat.Snapshot, labels ...string) {
 	s <- prometheus.MustNewConstHistogram(f.desc, h.Count, h.Sum, h.Buckets, labels...)
 }
 
-func (s scrape) zone(srv, zone, view string, st *server.Stats) {
+func (s scrape) zone(srv, zone, view string, st *resolver.Stats) {
 	st.EachRequest(func(proto, fam, qtype string, n uint64) {
 		s.put(requests, float64(n), srv, zone, view, proto, fam, qtype)
 	})

@@ -5,31 +5,31 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // policies are the steps of a server block that need no other part.
 type policies struct {
-	acl   *server.ACL
-	local *server.Local
-	dns64 *server.DNS64
+	acl   *resolver.ACL
+	local *resolver.Local
+	dns64 *resolver.DNS64
 }
 
 func newPolicies(b *config.Block) (g policies) {
 	if b.ACL != nil {
-		g.acl = server.NewACL(b.ACL)
+		g.acl = resolver.NewACL(b.ACL)
 	}
 	if b.Local != nil {
-		g.local = server.NewLocal(b.Local)
+		g.local = resolver.NewLocal(b.Local)
 	}
 	if b.DNS64 != nil {
-		g.dns64 = server.NewDNS64(b.DNS64)
+		g.dns64 = resolver.NewDNS64(b.DNS64)
 	}
 	return g
 }
 
 // setPolicies puts p's guards into z.
-func (p *blockParts) setPolicies(z *server.Zone) {
+func (p *blockParts) setPolicies(z *resolver.Zone) {
 	b := p.block
 	z.ACL, z.Local, z.DNS64 = p.policies.acl, p.policies.local, p.policies.dns64
 	z.Any, z.Minimal, z.Whoami = b.Any != nil, b.Minimal != nil, b.Whoami != nil
@@ -39,11 +39,11 @@ func (p *blockParts) setPolicies(z *server.Zone) {
 }
 
 // newView makes the view of b on addr, nil if it has none.
-func newView(b *config.Block, addr netip.AddrPort) *server.View {
+func newView(b *config.Block, addr netip.AddrPort) *resolver.View {
 	if b.View == nil {
 		return nil
 	}
-	return server.NewView(b.View, addr)
+	return resolver.NewView(b.View, addr)
 }
 
 // policyCounters adds up what the zones of one scrape count, where labels can't tell them
@@ -63,7 +63,7 @@ func newPolicyCounters() *policyCounters {
 	return &policyCounters{dns64: make(map[string]uint64), allowed: make(map[aclKey]uint64), denied: make(map[metricDesc]map[aclKey]uint64)}
 }
 
-func (g *policyCounters) add(srv, view string, z *server.Zone) {
+func (g *policyCounters) add(srv, view string, z *resolver.Zone) {
 	if z.Local != nil {
 		g.local = true
 		g.localhosts += z.Stats.Localhosts()

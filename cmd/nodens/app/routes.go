@@ -6,13 +6,13 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
 // buildRoutes adds a listener for each address, with the zones of its blocks.
 func (a *builder) buildRoutes(g *generation) {
-	zones := make(map[netip.AddrPort][]*server.Zone)
+	zones := make(map[netip.AddrPort][]*resolver.Zone)
 	for _, p := range g.blocks {
 		b := p.block
 		for _, addr := range b.Listen {
@@ -29,7 +29,7 @@ func (a *builder) buildRoutes(g *generation) {
 	}
 	for addr, list := range zones {
 		l := g.listeners[addr]
-		l.Routes = server.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
+		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
 		g.listeners[addr] = l
 	}
 }
@@ -38,18 +38,18 @@ func (a *builder) buildRoutes(g *generation) {
 const droppedZone = "dropped"
 
 // statsFor returns the counters of a zone, the same ones after a reload.
-func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone, view string) *server.Stats {
+func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone, view string) *resolver.Stats {
 	k := statsKey{transport, addr, zone, view}
 	if a.stats[k] == nil {
-		a.stats[k] = server.NewStats()
+		a.stats[k] = resolver.NewStats()
 	}
 	return a.stats[k]
 }
 
 // newZone returns the zone name with the parts of p.
-func (p *blockParts) newZone(name wire.Name) *server.Zone {
+func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
 	b := p.block
-	z := &server.Zone{
+	z := &resolver.Zone{
 		Name: name, Hosts: p.hosts, Autopath: p.autopath, Cache: p.cache, Forward: p.pools,
 		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
 	}
@@ -76,7 +76,7 @@ func (p *blockParts) designates(zone wire.Name) func(*upstream.Pool) bool {
 	own := make(map[*upstream.Pool]bool)
 	f := p.block.Forward
 	for _, u := range p.pools {
-		own[u] = server.InResolverZone(zone) || server.InResolverZone(f.From)
+		own[u] = resolver.InResolverZone(zone) || resolver.InResolverZone(f.From)
 		f = f.Next
 	}
 	return func(u *upstream.Pool) bool { return own[u] }

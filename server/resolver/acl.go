@@ -1,0 +1,223 @@
+package resolver
+
+import (
+	"cmp"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// ACL says which clients may ask what. It is immutable and safe for concurrent use.
+type ACL struct {
+	rules []rule
+	zones map[wire.Name]*aclZone
+	depth int // labels of the longest zone
+}
+
+// rule is one directive, without its zones.
+type rule struct {
+	policies []policy
+}
+
+// aclZone is a zone that rules are for.
+type aclZone struct {
+	name  wire.Name
+	rules []int // in order
+}
+
+// policy is what becomes of queries of types from nets; nil is all of either.
+type policy struct {
+	verdict verdicts
+	types   []uint16
+	nets    netSet
+}
+
+// NewACL makes the ACL of cfg.
+func NewACL(cfg *config.ACL) *ACL {
+	a := &ACL{zones: make(map[wire.Name]*aclZone)}
+	for i, r := range cfg.Rules {
+		made := rule{}
+		for _, p := range joined(r.Policies) {
+			made.policies = append(made.policies, policy{verdict: verdictOf[p.Action], types: p.Types, nets: newNetSet(p.Nets)})
+		}
+		a.rules = append(a.rules, made)
+		for _, name := range r.Zones {
+			z := a.zones[name]
+			if z == nil {
+				z = &aclZone{name: name}
+				a.zones[name] = z
+				a.depth = max(a.depth, name.Labels())
+			}
+			if !slices.Contains(z.rules, i) {
+				z.rules = append(z.rules, i)
+			}
+		}
+	}
+	return a
+}
+
+// joined makes one policy of those next to one another that differ in their nets only: a
+// list of thousands of lines then takes as few steps as one of thousands of nets.
+func joined(list []config.ACLPolicy) (out []config.ACLPolicy) {
+	for _, p := range list {
+		last := len(out) - 1
+		if last < 0 || out[last].Action != p.Action || (out[last].Types == nil) != (p.Types == nil) || !slices.Equal(out[last].Types, p.Types) {
+			p.Nets = slices.Clone(p.Nets)
+			out = append(out, p)
+			continue
+		}
+		if p.Nets == nil || out[last].Nets == nil {
+			out[last].Nets = nil
+			continue
+		}
+		out[last].Nets = append(out[last].Nets, p.Nets...)
+	}
+	return out
+}
+
+var verdictOf = map[config.ACLAction]verdicts{
+	config.ACLAllow: allowed, config.ACLBlock: blocked, config.ACLDrop: dropped, config.ACLFilter: filtered,
+}
+
+// judge gives what becomes of a query for name and qtype from client, and the zone of the
+// rule that says so. What no rule speaks of is allowed; a client whose address nobody
+// knows, of which a rule might speak, is blocked. It allocates nothing. What it finds out
+// about the client goes into n, which may be nil.
+func (a *ACL) judge(name []byte, qtype uint16, client netip.Addr, n *decisions) (verdict verdicts, zone wire.Name) {
+	client = client.Unmap().WithZone("")
+	verdict, first := allowed, noRule
+	for name = lastLabels(name, a.depth); ; name = name[1+name[0]:] {
+		if z := a.zones[wire.Name(name)]; z != nil {
+			if i, v := a.consult(z, qtype, client, n); i < first {
+				verdict, first, zone = v, i, z.name
+			}
+		}
+		if len(name) <= 1 {
+			return verdict, zone
+		}
+	}
+}
+
+// lastLabels is the end of name that has no more than so many labels.
+func lastLabels(name []byte, labels int) []byte {
+	have := 0
+	for rest := name; len(rest) > 1; rest = rest[1+rest[0]:] {
+		have++
+	}
+	for range have - labels {
+		name = name[1+name[0]:]
+	}
+	return name
+}
+
+// noRule is the number of no rule, behind all others.
+const noRule = math.MaxInt
+
+// decide gives the first of z's rules that speaks of queries for qtype from client, and
+// what it says; [noRule] if none does.
+func (a *ACL) decide(z *aclZone, qtype uint16, client netip.Addr) (first int, verdict verdicts) {
+	for _, i := range z.rules {
+		if !client.IsValid() {
+			return i, blocked
+		}
+		for j := range a.rules[i].policies {
+			if p := &a.rules[i].policies[j]; p.matches(qtype, client) {
+				return i, p.verdict
+			}
+		}
+	}
+	return noRule, allowed
+}
+
+// decisions are what rules say of one client, so that the client is held against them once and
+// not for each of a reply's names. The zero value is ready.
+type decisions struct {
+	list    [8]decision
+	next    int
+	decided int // how often a client was held against the rules of a zone
+}
+
+type decision struct {
+	zone    *aclZone
+	qtype   uint16
+	verdict verdicts
+	first   int
+}
+
+// consult is decide, by way of n, which may be nil.
+func (a *ACL) consult(z *aclZone, qtype uint16, client netip.Addr, n *decisions) (first int, verdict verdicts) {
+	if n == nil {
+		return a.decide(z, qtype, client)
+	}
+	for i := range n.list {
+		if e := &n.list[i]; e.zone == z && e.qtype == qtype {
+			return e.first, e.verdict
+		}
+	}
+	n.decided++
+	first, verdict = a.decide(z, qtype, client)
+	n.list[n.next] = decision{zone: z, qtype: qtype, verdict: verdict, first: first}
+	n.next = (n.next + 1) % len(n.list)
+	return first, verdict
+}
+
+func (p *policy) matches(qtype uint16, client netip.Addr) bool {
+	return (p.types == nil || slices.Contains(p.types, qtype)) && (p.nets == nil || p.nets.has(client))
+}
+
+// netSet is prefixes in order, none of which is in another: the one that an address is
+// in, if any, is the last that does not begin behind it.
+type netSet []netip.Prefix
+
+// newNetSet is nil for a nil list. The prefixes are masked.
+func newNetSet(list []netip.Prefix) netSet {
+	if list == nil {
+		return nil
+	}
+	sorted := slices.SortedFunc(slices.Values(list), func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	set := make(netSet, 0, len(sorted))
+	for _, p := range sorted {
+		if n := len(set); n == 0 || !set[n-1].Contains(p.Addr()) {
+			set = append(set, p)
+		}
+	}
+	return set
+}
+
+// has reports whether addr, which has no zone, is in one of the prefixes.
+func (s netSet) has(addr netip.Addr) bool {
+	i, found := slices.BinarySearchFunc(s, addr, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	return found || i > 0 && s[i-1].Contains(addr)
+}
+
+// denied is the step of the ACL: true if the zone's sources are not to be asked, and then
+// the reply says so. It comes behind rewriting and search paths, so that no other name
+// leads around it, and before the first source.
+func (z *Zone) denied(r *Request) bool { return z.ACL != nil && z.judged(r) }
+
+func (z *Zone) judged(r *Request) bool {
+	verdict, zone := z.ACL.judge(r.Query.Name(), r.Query.Type, r.Client.Addr(), nil)
+	r.verdicts, r.rule = r.verdicts&^anyVerdict|verdict, zone
+	return r.verdicts&anyDenial != 0 && r.deny()
+}
+
+// deny makes r's reply what the verdict in its marks says. It is true.
+func (r *Request) deny() bool {
+	switch r.verdicts & anyDenial {
+	case blocked:
+		r.reply.Fail(wire.Refused)
+		r.reply.SetEDE(wire.EDEBlocked)
+	case filtered:
+		r.reply.Fail(wire.NoError)
+		r.reply.SetEDE(wire.EDEFiltered)
+	default:
+		r.reply.Fail(wire.NoError) // which is not sent
+	}
+	r.source = fromACL
+	return true
+}

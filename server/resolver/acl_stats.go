@@ -1,0 +1,77 @@
+package resolver
+
+import "github.com/nodens-dns/nodens/internal/wire"
+
+// verdictKey says which queries are counted: those that a rule of zone came to verdict
+// on.
+type verdictKey struct {
+	zone    wire.Name
+	verdict verdicts
+}
+
+// mark counts what r's marks say. c is locked.
+func (c *counters) mark(r *Request) {
+	if r.verdicts&localhost != 0 {
+		c.localhost++
+	}
+	verdict := r.verdicts & anyVerdict
+	if verdict == 0 {
+		return
+	}
+	if c.verdicts == nil {
+		c.verdicts = make(map[verdictKey]uint64)
+	}
+	c.verdicts[verdictKey{r.rule, verdict}]++
+}
+
+// Localhosts is the number of queries for names below localhost, or that begin so.
+func (s *Stats) Localhosts() uint64 {
+	var sum uint64
+	s.each(func(c *counters) { sum += c.localhost })
+	return sum
+}
+
+// Mapped is the number of queries answered with addresses of the other family.
+func (s *Stats) Mapped() uint64 {
+	var sum uint64
+	s.each(func(c *counters) {
+		for rc := range c.responses {
+			sum += c.responses[rc][fromDNS64]
+		}
+	})
+	return sum
+}
+
+// Verdicts are the numbers of queries that an ACL came to one verdict on, by the zone
+// of its rule. CoreDNS does not tell zones apart in what is allowed.
+type Verdicts struct {
+	Allowed                    uint64
+	Blocked, Filtered, Dropped map[wire.Name]uint64 // nil if there are none
+}
+
+// Verdicts gives what was counted.
+func (s *Stats) Verdicts() (v Verdicts) {
+	s.each(func(c *counters) {
+		for k, n := range c.verdicts {
+			switch k.verdict {
+			case blocked:
+				v.Blocked = plus(v.Blocked, k.zone, n)
+			case filtered:
+				v.Filtered = plus(v.Filtered, k.zone, n)
+			case dropped:
+				v.Dropped = plus(v.Dropped, k.zone, n)
+			default:
+				v.Allowed += n
+			}
+		}
+	})
+	return v
+}
+
+func plus(m map[wire.Name]uint64, zone wire.Name, n uint64) map[wire.Name]uint64 {
+	if m == nil {
+		m = make(map[wire.Name]uint64)
+	}
+	m[zone] += n
+	return m
+}

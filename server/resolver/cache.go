@@ -1,0 +1,75 @@
+package resolver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// cached is the step of the cache, for a request that may not wait; false is a miss, which
+// leaves the reply as it was. The look-up is counted when the request is finished.
+func (z *Zone) cached(r *Request) bool {
+	found := z.Cache.Get(&r.Query, &r.reply, r.now)
+	r.lookups.add(r, found)
+	if !found.Hit() {
+		return false
+	}
+	r.source = fromCache
+	return true
+}
+
+// refresh has the answer to l, one of the look-ups for r, fetched anew while no client waits
+// for it.
+func (z *Zone) refresh(r *Request, l *lookup) {
+	q := &r.Query
+	if l.qtype != q.Type || !bytes.Equal(l.name, q.Name()) {
+		q = new(wire.Query)
+		if q.Parse(wire.AppendQuery(nil, r.Query.ID, l.name, l.qtype, &r.Query, wire.MinUDP)) != wire.Serve {
+			return
+		}
+	}
+	if p := z.upstreams(q); p != nil {
+		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, r.Proto, share.NoClient)))
+	}
+}
+
+// asker asks the upstreams of p for the client that holds place. It holds on to no
+// exchange, since it may be used when the client has its reply.
+func asker(p *upstream.Pool, via Proto, place share.Client) cache.ExchangeFunc {
+	return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
+		resp, err := p.ExchangeFrom(ctx, q, upstream.From{Client: payer(ctx, place), TCP: via == TCP})
+		if errors.Is(err, upstream.ErrLocal) {
+			err = unkept{err}
+		}
+		return resp, err
+	}
+}
+
+// unkept is an error that is no reason to fail the next client.
+type unkept struct{ error }
+
+func (e unkept) Unwrap() error        { return e.error }
+func (e unkept) Is(target error) bool { return target == cache.ErrLocal }
+
+// backgroundKey is the key of a context value that marks work for which no client waits.
+type backgroundKey struct{}
+
+// Background returns a copy of ctx for work for which no client waits. Queries to upstreams
+// under it are not counted for the client that caused them.
+func Background(ctx context.Context) context.Context {
+	return context.WithValue(ctx, backgroundKey{}, true)
+}
+
+// payer is the client whose share of the upstreams' limits a query under ctx takes: the one
+// that holds place, or nobody where no client waits.
+func payer(ctx context.Context, place share.Client) share.Client {
+	if ctx.Value(backgroundKey{}) != nil {
+		return share.NoClient
+	}
+	return place
+}

@@ -1,0 +1,136 @@
+package resolver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+)
+
+// external is the step of the names under which the cluster's Services are reached from
+// outside. No other server need know these names, so an incomplete view has to load them.
+func (z *Zone) external(r *Request) Outcome {
+	if z.External == nil {
+		return notMine
+	}
+	return r.askView(z.External, fromExternal)
+}
+
+// cluster is the step of the cluster's own names. What the view does not hold, or not yet,
+// the cluster's own DNS knows. Any other server would deny the name, and the cache would
+// keep the denial.
+func (z *Zone) cluster(r *Request) Outcome {
+	if z.Cluster == nil {
+		return notMine
+	}
+	return r.askView(z.Cluster, fromCluster)
+}
+
+// askView asks v, one of the views of r's zone. Its answers are counted under from.
+func (r *Request) askView(v External, from source) Outcome {
+	for waited := false; ; waited = true {
+		found, target := v.Answer(&r.Query, &r.reply, r.budget)
+		switch found {
+		case kubernetes.Answered, kubernetes.Refused:
+			r.source, r.ordered = from, from == fromCluster && r.zone.Ordered
+			return Answered
+		case kubernetes.Alias:
+			r.source = from
+			return r.chase(target)
+		case kubernetes.NotMine:
+			return notMine
+		case kubernetes.OverBudget: // only without permission to wait
+			return WouldWait
+		case kubernetes.NotSynced, kubernetes.Incomplete:
+		}
+		switch {
+		case from == fromCluster && r.zone.asksCluster(&r.Query):
+			return notMine
+		case found == kubernetes.NotSynced:
+			return r.fail(wire.ServFail)
+		case !r.mayWait():
+			return WouldWait
+		case waited:
+			r.err = errIncomplete
+			return r.fail(wire.ServFail)
+		case !r.awaitView(v):
+			return Answered
+		}
+	}
+}
+
+// asksCluster reports whether q would be forwarded to the cluster's own DNS.
+func (z *Zone) asksCluster(q *wire.Query) bool {
+	p := z.upstreams(q)
+	return p != nil && z.ClusterDNS != nil && z.ClusterDNS(p) && !z.Loop.stops(p)
+}
+
+// clusterWait is how long a query waits for the view of the cluster to load a namespace. A
+// list takes some tens of milliseconds, and up to a second where the API server is under
+// load. Clients ask again after five seconds.
+const clusterWait = 2 * time.Second
+
+// errIncomplete is why a query failed that needs more of the cluster than is in view.
+var errIncomplete = errors.New("the view of the cluster has not loaded the objects that the answer needs")
+
+// awaitView waits until v has loaded what the answer to r needs. If it is false it has not,
+// and the reply is SERVFAIL.
+func (r *Request) awaitView(v External) bool {
+	limited, cancel := context.WithTimeout(r.ctx, clusterWait)
+	defer cancel()
+	if err := v.Await(limited, &r.Query); err != nil {
+		r.reply.Fail(wire.ServFail)
+		r.err = fmt.Errorf("%w: %w", errIncomplete, err)
+		return false
+	}
+	r.now = clock.Now() // what the cache holds has grown older
+	return true
+}
+
+// maxHops bounds the aliases that are followed for one query. Services that are aliases are
+// written by hand: a longer chain is a mistake.
+const maxHops = 8
+
+// errHops ends a chain of aliases that lead to one another.
+var errHops = errors.New("more than 8 aliases lead to one another")
+
+// chase resolves the target of the alias in r's reply through the whole path, and appends
+// the answers. An alias whose target does not resolve is still an answer: the CNAME alone
+// (DNS-Based Service Discovery, 2.5).
+func (r *Request) chase(target wire.Name) Outcome {
+	if !r.mayWait() {
+		return WouldWait
+	}
+	if r.zone.lists != nil && r.vet() { // nobody asks for a target that the client may not have
+		return Answered
+	}
+	if r.hops >= maxHops {
+		r.err = errHops
+		return Answered
+	}
+	sub, _ := r.lookup([]byte(target), r.hops+1)
+	if r.err = sub.err; r.err == nil {
+		r.reply.CopyTC(&sub.reply)
+		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
+	}
+	return Answered
+}
+
+// lookup asks for name and r's type through the whole path, on behalf of r's client and so
+// many hops away from its name. The outcome is [Answered] or [WouldWait]. The reply to a
+// name that does not resolve has no answers, and the error says why.
+func (r *Request) lookup(name []byte, hops uint8) (*Request, Outcome) {
+	sub := new(Request)
+	r.derive(sub)
+	sub.hops = hops
+	if !r.parse(sub, name, r.Query.Type, nil, nil) {
+		return sub, Answered
+	}
+	o := sub.finishForward(r.routes.Resolve(sub))
+	r.inherit(sub)
+	return sub, o
+}

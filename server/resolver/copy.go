@@ -1,0 +1,132 @@
+package resolver
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Copy says how long, and how, a copy of a reply may answer the same question again in place
+// of the query path. Times are by package clock.
+type Copy struct {
+	// FromCluster says that the reply is made from the view of the cluster; else it is from
+	// the cache.
+	FromCluster bool
+	// Mark moves when what the reply is made of changes.
+	Mark epoch.Mark
+	// Expires is when queries must come to the path again; 0 is never. Where CountsDown is
+	// set TTLs count down to Ends, in seconds rounded up and at most Life; else they stay.
+	Expires, Ends time.Duration
+	CountsDown    bool
+	Life          uint32
+	// MaxSize is the largest payload size that the reply's OPT record may claim.
+	MaxSize uint16
+	// Shuffled says that addresses are in another order in each reply.
+	Shuffled bool
+
+	denial bool // a negative answer in the cache
+}
+
+// Copy returns how r's reply, which is finished, may be copied. ok is false if it may not: if
+// it depends on who asks, or may change without a trace. The caller has read
+// [epoch.Table.Any] before Begin, and finds it unmoved after Copy.
+func (r *Request) Copy() (c Copy, ok bool) {
+	if r.source != fromCluster && r.source != fromCache || !r.copied() {
+		return Copy{}, false
+	}
+	c = Copy{MaxSize: r.zone.maxSize(), Shuffled: (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError}
+	if r.source == fromCluster {
+		c.FromCluster = true
+		c.Mark, ok = r.zone.Cluster.Mark(&r.Query, &r.reply)
+		return c, ok
+	}
+	lease, ok := r.zone.Cache.Lease(&r.Query, r.Arrival)
+	if !ok || r.zone.inCluster(&r.Query) {
+		return Copy{}, false
+	}
+	c.Mark, c.Expires, c.Ends, c.Life = lease.Mark, lease.Renew, lease.Expires, lease.Life
+	c.CountsDown, c.denial = lease.CountsDown, lease.Denial
+	return c, true
+}
+
+// copied reports whether r's reply is as good for the next one who asks the same. One with
+// names that an ACL was asked about is not, whatever zone it is of.
+func (r *Request) copied() bool {
+	if r.routes.views || r.verdicts != 0 || r.viaSearch || !r.zone.copied() {
+		return false
+	}
+	rcode := r.reply.Rcode()
+	return (rcode == wire.NoError || rcode == wire.NXDomain) &&
+		(!r.ordered || r.reply.Count(wire.Answer) < 2 || r.zone.Cluster.Rotatable(&r.Query))
+}
+
+// copied reports whether copies of z's answers are as good as what z would say: neither
+// who asks nor that somebody asks may matter, and nothing that can change without a trace
+// may come before the sources that copies are made of.
+func (z *Zone) copied() bool {
+	for _, matters := range [...]bool{
+		z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Autopath != nil,
+		z.Hosts != nil, z.External != nil, z.Log != nil, len(z.Taps) > 0,
+	} {
+		if matters {
+			return false
+		}
+	}
+	return true
+}
+
+// inCluster reports whether q's name is one that the view of the cluster may come to have.
+func (z *Zone) inCluster(q *wire.Query) bool {
+	if z.Cluster == nil {
+		return false
+	}
+	for _, origin := range z.Cluster.Origins() {
+		if wire.Under(q.Name(), origin) {
+			return true
+		}
+	}
+	return false
+}
+
+// Copied counts the queries that a copy of a reply has answered. It is immutable and safe for
+// concurrent use.
+type Copied struct {
+	zone   *Zone
+	query  []byte
+	size   int // of the reply, in bytes
+	rcode  wire.Rcode
+	source source
+	v6     bool
+	denial bool
+}
+
+// Copied is for the copy c of r's reply, which has size bytes.
+func (r *Request) Copied(c *Copy, size int) *Copied {
+	return &Copied{
+		zone: r.zone, query: bytes.Clone(r.Query.Packet), size: size,
+		rcode: r.reply.Rcode(), source: r.source, v6: r.v6(), denial: c.denial,
+	}
+}
+
+// ReportHits counts n queries that were answered with the copy as if the path had answered
+// each with latency, and keeps in use what the reply was made of.
+func (c *Copied) ReportHits(n uint64, latency time.Duration) {
+	var r Request
+	if r.Query.Parse(c.query) != wire.Serve {
+		return
+	}
+	r.source, r.Latency = c.source, latency
+	c.zone.Stats.countCopies(c, &r, n)
+	switch c.source {
+	case fromCluster:
+		c.zone.Cluster.Touch(&r.Query)
+	case fromCache:
+		c.zone.Cache.CountHits(&r.Query, n, c.denial, clock.Now())
+	}
+}
+
+// v6 reports whether the client came over IPv6.
+func (r *Request) v6() bool { return r.Client.Addr().Is6() && !r.Client.Addr().Is4In6() }

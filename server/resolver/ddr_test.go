@@ -1,0 +1,63 @@
+package resolver_test
+
+import (
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// TestUndesignated: a zone that forwards gives no upstream's designated resolvers, of no
+// type and at no name of the resolver zone, unless they are what it forwards; one that
+// does not forward says what it said before.
+func TestUndesignated(t *testing.T) {
+	b := startBackend(t, addressed("192.0.2.66"))
+	denial := "NOERROR aa |  | resolver.arpa. 10800 SOA resolver.arpa. nobody.invalid. 1 3600 1200 604800 10800"
+	found := func(name string) string { return "NOERROR | " + name + " 60 A 192.0.2.66" }
+	all := func(*upstream.Pool) bool { return true }
+	for _, tt := range []struct {
+		zone        *resolver.Zone
+		query, want string
+	}{
+		{&resolver.Zone{Forward: pool(t, b.addr)}, "_dns.resolver.arpa. SVCB", denial},
+		{&resolver.Zone{Forward: pool(t, b.addr), Cache: answers()}, "_dns.resolver.arpa. A", denial},
+		{&resolver.Zone{Forward: pool(t, b.addr)}, "resolver.arpa. NS", denial},
+		{&resolver.Zone{Forward: pool(t, b.addr)}, "resolver.arpa. DS", denial},
+		{&resolver.Zone{Forward: pool(t, b.addr)}, "a.b.c.resolver.arpa. ANY", denial},
+		{&resolver.Zone{Forward: pool(t, b.addr)}, "myresolver.arpa. A", found("myresolver.arpa.")},
+		{&resolver.Zone{Forward: pool(t, b.addr)}, "arpa. A", found("arpa.")},
+		{&resolver.Zone{Forward: pool(t, b.addr), Designates: all}, "x.resolver.arpa. A", found("x.resolver.arpa.")},
+		{&resolver.Zone{Forward: pool(t, b.addr)}, "x\\008resolver.arpa. A", found("x\\008resolver.arpa.")},
+		{&resolver.Zone{}, "_dns.resolver.arpa. SVCB", "SERVFAIL"},
+	} {
+		tt.zone.Name = wire.Root
+		d := newDesk(t, tt.zone).from("192.0.2.1:53", resolver.UDP)
+		for range 2 {
+			if got := told(d.ask(asked(tt.query))); got != tt.want {
+				t.Errorf("%s is %s, want %s", tt.query, got, tt.want)
+			}
+		}
+	}
+	if n := b.count("_dns.resolver.arpa."); n != 0 {
+		t.Errorf("the upstream was asked %d times", n)
+	}
+}
+
+// BenchmarkUndesignated is what the step costs a query for another name.
+func BenchmarkUndesignated(b *testing.B) {
+	packet, err := question("www.example.org.", dns.TypeA).Pack()
+	if err != nil {
+		b.Fatal(err)
+	}
+	x := resolver.Request{}
+	x.Query.Parse(packet)
+	z := &resolver.Zone{}
+	for b.Loop() {
+		if z.Undesignated(&x) {
+			b.Fatal("it is another name")
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package resolver
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+)
+
+// What the tests outside of the package need of its inside.
+
+const (
+	MaxUDPReply = maxUDPReply
+	LoopProbes  = loopProbes
+	LoopLooks   = loopLooks
+)
+
+// NetSet is the set of the nets of an ACL rule.
+type NetSet = netSet
+
+func NewNetSet(list []netip.Prefix) NetSet    { return newNetSet(list) }
+func (s netSet) Has(addr netip.Addr) bool     { return s.has(addr) }
+func (a *ACL) Policies(rule int) int          { return len(a.rules[rule].policies) }
+func (r *Request) Zone() *Zone                { return r.zone }
+func (r *Request) Reply() *wire.Reply         { return &r.reply }
+func (r *Request) Budget() *kubernetes.Budget { return &r.ownBudget }
+func (r *Request) Bufsize() int               { return r.bufsize() }
+func (z *Zone) Undesignated(r *Request) bool  { return z.undesignated(r) }
+func (z *Zone) Copied() bool                  { return z.copied() }
+func (rt *Routes) Match(r *Request) *Zone     { return rt.match(r) }
+
+// Judge reports whether a allows a query.
+func (a *ACL) Judge(name []byte, qtype uint16, client netip.Addr) (isAllowed bool) {
+	verdict, _ := a.judge(name, qtype, client, nil)
+	return verdict == allowed
+}
+
+// VetCost vets r's reply as z would, and returns how many PTR records stay and how often the
+// client was held against the rules of a zone.
+func (rt *Routes) VetCost(z *Zone, r *Request) (pointers, decided int) {
+	r.zone = z
+	v := rt.vetting(r)
+	return v.pointers, v.decided
+}
+
+// SearchPath is one path of an Autopath.
+type SearchPath struct {
+	Zone, First wire.Name
+	Rest        []wire.Name
+}
+
+func (s *Autopath) Paths() (list []SearchPath) {
+	for _, p := range s.paths {
+		list = append(list, SearchPath{p.zone, p.first, p.rest})
+	}
+	return list
+}
+
+// NewTestAutopath makes an Autopath for clients in one namespace.
+func NewTestAutopath(namespace []byte, p SearchPath) *Autopath {
+	return &Autopath{
+		clientNamespace: func(netip.Addr) ([]byte, bool) { return namespace, true },
+		paths:           []searchPath{{zone: p.Zone, first: p.First, rest: p.Rest}},
+	}
+}
+
+// Rehearse makes l ask ask in place of upstreams at servers.
+func (l *Loop) Rehearse(servers []netip.Addr, ask func(ctx context.Context, q *wire.Query) (wire.Response, error)) {
+	l.servers, l.ask = func() []netip.Addr { return servers }, ask
+}
+
+func (l *Loop) Observe(q *wire.Query, client netip.Addr) bool { return l.observe(q, client) }
+func (l *Loop) SetInterval(d time.Duration)                   { l.interval = d }
+func (l *Loop) AddRefused()                                   { l.refused.Add(1) }
+func (l *Loop) Options() LoopOptions                          { return l.opts }

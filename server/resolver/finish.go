@@ -1,0 +1,58 @@
+package resolver
+
+import (
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Finish completes the reply, counts and logs what the run has gathered, and returns the
+// message; nil if nothing is to be sent.
+func (r *Request) Finish() []byte {
+	z := r.zone
+	r.countLookups()
+	z.shape(r)
+	msg := r.reply.Finish(r.limit())
+	if r.Dropped() {
+		msg = nil
+	}
+	r.Latency = clock.Now() - r.Arrival
+	z.Stats.count(r, len(msg))
+	if r.err != nil && z.Errors != nil {
+		z.Errors.failed(r, &z.failed)
+	}
+	if rule := z.Log.rule(r); rule != nil {
+		z.Log.write(rule, r, msg)
+	}
+	if z.Taps != nil {
+		z.tell(r, msg)
+	}
+	return msg
+}
+
+// Reject finishes a query for which there is no place to wait in: the reply is SERVFAIL.
+func (r *Request) Reject() []byte {
+	r.reply.Fail(wire.ServFail)
+	r.source, r.ordered, r.viaSearch, r.err = fromServer, false, false, nil
+	return r.Finish()
+}
+
+// shape does what the zone does to every reply before it is sent.
+func (z *Zone) shape(r *Request) {
+	if z.Minimal {
+		r.reply.Minimize()
+	}
+	if z.NSID != "" && r.Query.NSID {
+		r.reply.SetNSID(z.NSID)
+	}
+	if z.Shuffle && !r.ordered && r.reply.Rcode() == wire.NoError {
+		r.reply.Shuffle()
+	}
+}
+
+// limit is the largest message that the client takes.
+func (r *Request) limit() int {
+	if r.Proto == UDP {
+		return r.Query.Limit()
+	}
+	return wire.MaxMessage
+}

@@ -1,0 +1,186 @@
+package resolver_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// crowded is a cluster in which a tenant has n Services on one pod, and what it came to
+// with and without a budget.
+type crowded struct {
+	*kubernetes.Zone
+
+	mu      sync.Mutex
+	budgets map[*kubernetes.Budget]int // asked with it; nil is no budget
+	large   int
+}
+
+func newCrowded(t testing.TB, n int) *crowded {
+	t.Helper()
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `---
+apiVersion: v1
+kind: Service
+metadata: {name: s%d, namespace: shop}
+spec: {clusterIP: None}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: s%d, namespace: shop, labels: {kubernetes.io/service-name: s%d}}
+addressType: IPv4
+endpoints: [{addresses: [10.1.2.3]}]
+`, i, i, i)
+	}
+	file := filepath.Join(t.TempDir(), "m.yaml")
+	if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg := &config.Kubernetes{Manifests: []string{file}, TTL: 30, Zones: []wire.Name{zoneName(t, "cluster.local"), zoneName(t, "in-addr.arpa")}}
+	view, err := kubernetes.Open(cfg, kubernetes.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &crowded{Zone: kubernetes.NewZone(view, cfg), budgets: make(map[*kubernetes.Budget]int)}
+}
+
+func (c *crowded) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
+	outcome, target := c.Zone.Answer(q, r, b)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.budgets[b]++
+	if outcome == kubernetes.OverBudget {
+		c.large++
+	}
+	return outcome, target
+}
+
+// asked is how often it was asked with a budget and without one, and how often that was
+// not enough, since the last time.
+func (c *crowded) asked() (bounded, free, large int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for b, n := range c.budgets {
+		if b == nil {
+			free += n
+		} else {
+			bounded += n
+		}
+	}
+	large = c.large
+	clear(c.budgets)
+	c.large = 0
+	return bounded, free, large
+}
+
+const crowdName = "3.2.1.10.in-addr.arpa."
+
+// TestLarge: what takes a reader too long is answered by a worker, whole; what is cut
+// anyway, or small, by the reader.
+func TestLarge(t *testing.T) {
+	const all = 300
+	c := newCrowded(t, all)
+	z := &resolver.Zone{Name: wire.Root, Cluster: c, Bufsize: 0xFFFF}
+	_, addr := start(t, server.Limits{}, z)
+	for _, v := range []struct {
+		name, network string
+		size          uint16
+		answers       int // the least
+		large         int
+		cut           bool
+	}{
+		{"whole over UDP", "udp", 0xFFFF, all, 1, false},
+		{"whole over TCP", "tcp", 0xFFFF, all, 1, false},
+		{"cut over UDP", "udp", 1232, 20, 0, true},
+		{"cut to the least", "udp", 512, 5, 0, true},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			q := question(crowdName, dns.TypePTR).SetEdns0(v.size, false)
+			m := query(t, v.network, addr, q)
+			if m.Rcode != dns.RcodeSuccess || len(m.Answer) < v.answers || m.Truncated != v.cut {
+				t.Errorf("%s with %d answers, cut: %v", dns.RcodeToString[m.Rcode], len(m.Answer), m.Truncated)
+			}
+			if bounded, free, large := c.asked(); bounded != 1 || free != v.large || large != v.large {
+				t.Errorf("a reader asked %d times, of which %d were large, and a worker %d times; want 1, %d and %d", bounded, large, free, v.large, v.large)
+			}
+		})
+	}
+}
+
+// TestLargeIsShed: without a place for those that wait, a large answer is none, and the
+// reader goes on.
+func TestLargeIsShed(t *testing.T) {
+	c := newCrowded(t, 300)
+	s, addr := start(t, server.Limits{Waiting: 1}, &resolver.Zone{Name: wire.Root, Cluster: c, Bufsize: 0xFFFF})
+	if !s.Go(func(ctx context.Context) { <-ctx.Done() }) {
+		t.Fatal("no place in an idle server")
+	}
+	for _, network := range []string{"udp", "tcp"} {
+		m := query(t, network, addr, question(crowdName, dns.TypePTR).SetEdns0(0xFFFF, false))
+		if m.Rcode != dns.RcodeServerFailure {
+			t.Errorf("%s: %s", network, dns.RcodeToString[m.Rcode])
+		}
+		if m := query(t, network, addr, question("s1.shop.svc.cluster.local.", dns.TypeA)); len(m.Answer) != 1 {
+			t.Errorf("%s: another name has %d addresses", network, len(m.Answer))
+		}
+	}
+	n := uint64(0)
+	s.EachShed(func(_ string, shed uint64) { n += shed })
+	if n != 2 {
+		t.Errorf("%d are counted, want 2", n)
+	}
+}
+
+// TestOneBudget: all names that one query leads to on a reader share its budget, and none of
+// them has one behind it.
+func TestOneBudget(t *testing.T) {
+	c := newCrowded(t, 3)
+	path := resolver.NewTestAutopath([]byte("\x04shop"), resolver.SearchPath{
+		Zone: zoneName(t, "cluster.local"), First: zoneName(t, "svc.cluster.local"),
+		Rest: []wire.Name{zoneName(t, "svc.cluster.local"), zoneName(t, "cluster.local"), zoneName(t, "a.cluster.local"), zoneName(t, "b.cluster.local")},
+	})
+	for _, v := range []struct {
+		name, asked string
+		qtype       uint16
+		zone        *resolver.Zone
+		times       int
+	}{
+		{"search path", "nope.shop.svc.cluster.local.", dns.TypeA, &resolver.Zone{Autopath: path}, 5},
+		{"addresses of the other family", "s1.shop.svc.cluster.local.", dns.TypeAAAA, &resolver.Zone{DNS64: resolver.NewDNS64(&config.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true})}, 2},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			v.zone.Name, v.zone.Cluster, v.zone.Stats = wire.Root, c, resolver.NewStats()
+			rt := resolver.NewRoutes([]*resolver.Zone{v.zone}, resolver.NewStats())
+			x := &resolver.Request{Client: netip.MustParseAddrPort("192.0.2.1:53")}
+			var err error
+			if x.Query.Packet, err = question(v.asked, v.qtype).Pack(); err != nil {
+				t.Fatal(err)
+			}
+			if _, o := serve(rt, x, nil); o != resolver.Answered {
+				t.Fatalf("it came to %d", o)
+			}
+			if n := c.budgets[x.Budget()]; n != v.times || len(c.budgets) != 1 {
+				t.Errorf("%d times with the query's budget, want %d; and %d budgets", n, v.times, len(c.budgets))
+			}
+			c.asked()
+			resume(rt, x, resolver.WouldWait)
+			if bounded, free, _ := c.asked(); bounded != 0 || free == 0 {
+				t.Errorf("a worker asks %d times with a budget, %d times without", bounded, free)
+			}
+		})
+	}
+}

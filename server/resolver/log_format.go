@@ -1,0 +1,215 @@
+package resolver
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Format is a line about a query and its reply, with CoreDNS's placeholders. It is not
+// changed once it is made.
+type Format struct {
+	parts []part
+}
+
+// part is some text as it is, or, where field is not literal, what stands for it.
+type part struct {
+	text  string
+	field field
+}
+
+// field is a placeholder.
+type field uint8
+
+const (
+	literal field = iota
+	fieldType
+	fieldName
+	fieldClass
+	fieldProto
+	fieldSize
+	fieldRemote
+	fieldPort
+	fieldLocal
+	fieldID
+	fieldOpcode
+	fieldDO
+	fieldBufsize
+	fieldRcode
+	fieldRsize
+	fieldDuration
+	fieldFlags
+	fieldLogClass
+	fieldLogType
+	fieldNone // what CoreDNS takes from plugins that are not here
+)
+
+// fields are the placeholders by their names.
+var fields = map[string]field{
+	"{type}": fieldType, "{name}": fieldName, "{class}": fieldClass, "{proto}": fieldProto, "{size}": fieldSize,
+	"{remote}": fieldRemote, "{port}": fieldPort, "{local}": fieldLocal,
+	"{>id}": fieldID, "{>opcode}": fieldOpcode, "{>do}": fieldDO, "{>bufsize}": fieldBufsize,
+	"{rcode}": fieldRcode, "{rsize}": fieldRsize, "{duration}": fieldDuration, "{>rflags}": fieldFlags,
+	"{/log/class}": fieldLogClass, "{/log/type}": fieldLogType,
+}
+
+// ParseFormat reads a format. What is in braces and no placeholder stays as it is, but
+// for the labels of CoreDNS's metadata, {/NAME}, which are a dash.
+func ParseFormat(text string) *Format {
+	f := new(Format)
+	for text != "" {
+		end := strings.IndexByte(text, '}')
+		start := strings.LastIndexByte(text[:max(end, 0)], '{')
+		if end < 0 || start < 0 {
+			f.add(text[:end+1], literal)
+			if text = text[end+1:]; end < 0 {
+				f.add(text, literal)
+				break
+			}
+			continue
+		}
+		name := text[start : end+1]
+		at, known := fields[name]
+		if !known && strings.HasPrefix(name, "{/") {
+			at, known = fieldNone, true
+		}
+		if known {
+			f.add(text[:start], literal)
+			f.add("", at)
+		} else {
+			f.add(text[:end+1], literal)
+		}
+		text = text[end+1:]
+	}
+	return f
+}
+
+func (f *Format) add(text string, at field) {
+	if at != literal || text != "" {
+		f.parts = append(f.parts, part{text, at})
+	}
+}
+
+// nothing is what stands for what is not known.
+const nothing = "-"
+
+// line appends the line about r. msg is its reply, nil where there is none yet; local
+// is the address that was asked, which may not be known.
+func (f *Format) line(b []byte, r *Request, msg []byte, local netip.Addr) []byte {
+	for _, p := range f.parts {
+		switch {
+		case p.field == literal:
+			b = append(b, p.text...)
+		case p.field == fieldLocal:
+			b = appendAddr(b, local)
+		case p.field >= fieldRcode:
+			b = r.replyField(b, p.field, msg)
+		default:
+			b = r.queryField(b, p.field)
+		}
+	}
+	return b
+}
+
+// queryField appends what the query says.
+func (r *Request) queryField(b []byte, at field) []byte { //nolint:gocyclo // a table
+	switch at {
+	case fieldType:
+		return append(b, wire.TypeName(r.Query.Type)...)
+	case fieldName:
+		return append(b, wire.Name(r.Query.Name()).String()...)
+	case fieldClass:
+		return append(b, "IN"...) // no other comes this far
+	case fieldProto:
+		return append(b, r.Proto.String()...)
+	case fieldSize:
+		return strconv.AppendInt(b, int64(len(r.Query.Packet)), 10)
+	case fieldRemote:
+		return appendAddr(b, r.Client.Addr().Unmap())
+	case fieldPort:
+		return strconv.AppendUint(b, uint64(r.Client.Port()), 10)
+	case fieldID:
+		return strconv.AppendUint(b, uint64(r.Query.ID), 10)
+	case fieldOpcode:
+		return append(b, '0') // no other comes this far
+	case fieldDO:
+		return strconv.AppendBool(b, r.Query.DO)
+	case fieldBufsize:
+		return strconv.AppendInt(b, int64(r.bufsize()), 10)
+	}
+	return append(b, nothing...)
+}
+
+// replyField appends what the reply says. A query that gets none has taken its time all
+// the same.
+func (r *Request) replyField(b []byte, at field, msg []byte) []byte { //nolint:gocyclo // a case for each field
+	silent := msg == nil
+	switch {
+	case silent && r.verdicts&dropped == 0:
+		return append(b, nothing...)
+	case at == fieldRsize:
+		return strconv.AppendInt(b, int64(len(msg)), 10)
+	case at == fieldDuration:
+		return append(strconv.AppendFloat(b, r.Latency.Seconds(), 'f', -1, 64), 's')
+	case silent && at != fieldLogClass && at != fieldLogType:
+		return append(b, nothing...)
+	}
+	switch at {
+	case fieldRcode:
+		return append(b, r.reply.Rcode().String()...)
+	case fieldFlags:
+		return appendFlags(b, msg)
+	case fieldLogClass:
+		return append(b, r.kind().class().String()...)
+	case fieldLogType:
+		return append(b, r.kind().String()...)
+	}
+	return append(b, nothing...)
+}
+
+// bufsize is the largest reply that the client takes. `bufsize` bounds it.
+func (r *Request) bufsize() int {
+	switch {
+	case r.Proto != UDP:
+		return wire.MaxMessage
+	case r.zone.Bufsize == 0:
+		return max(int(r.advertised), r.Query.Limit())
+	}
+	return r.Query.Limit()
+}
+
+// headerFlags are the bits of a header's third and fourth byte, in CoreDNS's order.
+var headerFlags = [...]struct {
+	at   int
+	bit  byte
+	name string
+}{
+	{2, 0x80, "qr"}, {2, 0x04, "aa"}, {2, 0x02, "tc"}, {2, 0x01, "rd"}, {3, 0x80, "ra"}, {3, 0x40, "z"}, {3, 0x20, "ad"}, {3, 0x10, "cd"},
+}
+
+func appendFlags(b, msg []byte) []byte {
+	before := len(b)
+	for _, f := range headerFlags {
+		if msg[f.at]&f.bit == 0 {
+			continue
+		}
+		if len(b) > before {
+			b = append(b, ',')
+		}
+		b = append(b, f.name...)
+	}
+	return b
+}
+
+// appendAddr appends a, IPv6 in brackets.
+func appendAddr(b []byte, a netip.Addr) []byte {
+	switch {
+	case !a.IsValid() || a.IsUnspecified():
+		return append(b, nothing...)
+	case a.Is4():
+		return a.AppendTo(b)
+	}
+	return append(a.AppendTo(append(b, '[')), ']')
+}

@@ -1,0 +1,211 @@
+package resolver
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// Request is one query and the reply to it. It is reused for query after query, and only
+// one goroutine uses it at a time.
+type Request struct {
+	// What the socket and the parser leave. No step changes it, but for the query's UDP
+	// size, which limitSize sets from advertised.
+	Query      wire.Query
+	advertised uint16 // the UDP payload size in the client's OPT record
+	Client     netip.AddrPort
+	Proto      Proto
+	Arrival    time.Duration // by package clock
+	Stripe     int           // chooses among the counters of [Stats]; any number will do
+	Place      share.Client  // whose place the request holds while it waits
+	hops       uint8         // aliases followed from the client's name to this one
+	direct     bool          // this is the client's query, and its reply is sent
+	onPath     bool          // this is a subquery for a name on the client's search path
+
+	// ctx permits waiting until it ends. While it is nil the request may not wait.
+	ctx context.Context
+	// now is the time by which cached answers are fresh or expired: the arrival, but later
+	// where the request has waited.
+	now time.Duration
+	// budget bounds the work on answers of the cluster; nil is no bound.
+	budget *kubernetes.Budget
+	// lookups are the look-ups in caches that are counted when the request is finished.
+	lookups *lookups
+
+	reply wire.Reply
+	result
+	Latency time.Duration // from the arrival until the reply is complete
+
+	// What budget and lookups of the client's query point to; its subqueries share both.
+	ownBudget  kubernetes.Budget
+	ownLookups lookups
+}
+
+// result is what one run of the path finds out, besides the reply. The next run begins
+// with the zero value.
+type result struct {
+	routes    *Routes
+	zone      *Zone
+	source    source
+	pool      *upstream.Pool // to forward the query to
+	verdicts  verdicts
+	rule      wire.Name // the zone of the ACL rule that matched, "" for none
+	ordered   bool      // the order of the answers must stay
+	viaSearch bool      // the reply is to another name on the client's search path
+	err       error     // to be logged: why the reply is an error, or incomplete
+}
+
+// Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what
+// to do with it; only what is to be served can begin.
+func (r *Request) Parse() wire.ParseResult {
+	r.result, r.Latency, r.hops, r.direct = result{}, 0, 0, true
+	verdict := r.Query.Parse(r.Query.Packet)
+	r.advertised = r.Query.UDPSize
+	return verdict
+}
+
+// Permit says that r may wait, until ctx ends. It is called before Begin.
+func (r *Request) Permit(ctx context.Context) { r.ctx = ctx }
+
+// Err is why the reply is an error or incomplete; nil if the query was answered.
+func (r *Request) Err() error { return r.err }
+
+// Dropped reports whether an ACL says that the query gets no reply.
+func (r *Request) Dropped() bool { return r.verdicts&dropped != 0 }
+
+// Begin makes r, whose query has been parsed, ready for a run of the path on rt at now. The
+// reply is written to buf.
+func (r *Request) Begin(rt *Routes, now time.Duration, buf []byte) {
+	r.result, r.now = result{routes: rt}, now
+	r.Query.UDPSize = r.advertised
+	r.reply.Start(buf, &r.Query)
+	r.budget, r.lookups = nil, &r.ownLookups
+	if !r.mayWait() {
+		r.ownBudget.Refill()
+		r.budget = &r.ownBudget
+	}
+	r.ownLookups.reset()
+}
+
+// Clear drops all that r refers to, except buffers for its next use.
+func (r *Request) Clear() {
+	r.ownLookups.reset()
+	*r = Request{ownLookups: r.ownLookups}
+}
+
+// mayWait reports whether steps may wait, take as long as they need, and log errors.
+func (r *Request) mayWait() bool { return r.ctx != nil }
+
+// fail makes the reply an error without records.
+func (r *Request) fail(rcode wire.Rcode) Outcome {
+	r.reply.Fail(rcode)
+	return Answered
+}
+
+// expect tells the reply how long it may get, once the query says what its client takes:
+// what is cut off from a client's reply need not be written.
+func (r *Request) expect() {
+	if r.direct && r.Proto == UDP {
+		r.reply.SetLimit(r.Query.Limit())
+	}
+}
+
+// limitSize bounds the query's UDP payload size by what the zone allows.
+func (r *Request) limitSize() { r.Query.UDPSize = min(r.advertised, r.zone.maxSize()) }
+
+// Detach makes w a copy of r that may wait, until ctx ends, and shares nothing with r: its
+// packet and reply are in buffers of w. Where r came to [Forward] the copy continues from
+// there; else w is what parsing left.
+func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) {
+	*w = *r
+	w.ctx, w.budget, w.lookups = ctx, nil, &w.ownLookups
+	w.ownLookups = lookups{}
+	w.Query.Packet = append(packet[:0], r.Query.Packet...)
+	w.reply.MoveTo(reply, &w.Query)
+}
+
+// derive makes sub a request on behalf of r's client, for a query that is still to be
+// parsed. It shares r's permission to wait, budget and look-ups.
+func (r *Request) derive(sub *Request) {
+	sub.Client, sub.Proto, sub.Stripe, sub.Place = r.Client, r.Proto, r.Stripe, r.Place
+	sub.Arrival, sub.now, sub.hops, sub.direct = r.Arrival, r.now, r.hops, false
+	sub.onPath = r.onPath
+	if r.mayWait() {
+		sub.now = clock.Now() // r may have waited
+	}
+	sub.ctx, sub.budget, sub.lookups = r.ctx, r.budget, r.lookups
+	sub.result = result{routes: r.routes}
+}
+
+// parse makes sub, which r has derived, the request for name and qtype. packet and reply are
+// its buffers. It is false for what is no query.
+func (r *Request) parse(sub *Request, name []byte, qtype uint16, packet, reply []byte) bool {
+	if sub.Query.Parse(wire.AppendQuery(packet[:0], r.Query.ID, name, qtype, &r.Query, wire.MinUDP)) != wire.Serve {
+		return false
+	}
+	sub.advertised = sub.Query.UDPSize
+	sub.reply.Start(reply[:0], &sub.Query)
+	return true
+}
+
+// lookups are results of look-ups in caches that are not counted yet: a run that ends in
+// wouldWait leaves no trace. The zero value is ready.
+type lookups struct {
+	list  []lookup
+	names []byte
+}
+
+// lookup is one look-up.
+type lookup struct {
+	result cache.Result
+	zone   *Zone
+	qtype  uint16
+	name   []byte // in wire form, part of names
+}
+
+func (l *lookups) reset() {
+	clear(l.list)
+	l.list, l.names = l.list[:0], l.names[:0]
+}
+
+// add notes the look-up of r's question.
+func (l *lookups) add(r *Request, result cache.Result) {
+	at := len(l.names)
+	l.names = append(l.names, r.Query.Name()...)
+	l.list = append(l.list, lookup{result: result, zone: r.zone, qtype: r.Query.Type, name: l.names[at:]})
+}
+
+// countLookups counts the look-ups that led to r's reply, and has answers refreshed that
+// are about to expire, or have.
+func (r *Request) countLookups() {
+	for i := range r.ownLookups.list {
+		l := &r.ownLookups.list[i]
+		if l.result.Count() {
+			l.zone.refresh(r, l)
+		}
+	}
+	r.ownLookups.reset()
+}
+
+// Proto is how a query came.
+type Proto uint8
+
+const (
+	UDP Proto = iota
+	TCP
+	transports = 2
+)
+
+func (t Proto) String() string {
+	if t == TCP {
+		return "tcp"
+	}
+	return "udp"
+}

@@ -1,0 +1,179 @@
+package resolver
+
+import (
+	"cmp"
+	"errors"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// Outcome is what a step, or the whole path, has come to.
+type Outcome uint8
+
+const (
+	// Answered: the reply is complete.
+	Answered Outcome = iota
+	// notMine: the step leaves the query to the steps after it, and the reply as it was. The
+	// path as a whole never ends so.
+	notMine
+	// WouldWait: the answer needs something that takes a while, or there is an error to log,
+	// and the request may not wait. The run leaves no trace: the path is run again from its
+	// beginning, by a request with permission.
+	WouldWait
+	// Forward: the query is to be forwarded to the request's pool, and nothing else is left
+	// to do but [Request.Forward]. The run need not be repeated.
+	Forward
+)
+
+// Resolve is the query path. It answers r in this order:
+//
+//  1. The longest zone that has the name, and whose view takes the query, answers. Without
+//     one the reply is REFUSED; it is BADVERS for an unknown EDNS version.
+//  2. A loop probe that has come back is SERVFAIL.
+//  3. A class other than IN is REFUSED, unless a rewrite rule turns it into IN.
+//  4. The zone's built-in names (`local`, `any`) need no data source and no permission.
+//  5. A rewrite rule asks another question in place of the client's ([Routes.applyRewrite]).
+//  6. The zone's sources and the client's search path are asked ([Routes.ask]).
+//  7. IPv6 addresses are made of IPv4 ones where a name has none (`dns64`).
+//
+// The same function runs with and without permission to wait. Without, it never blocks and
+// is called where other clients' queries are behind this one; its result is [Answered],
+// [WouldWait] or [Forward]. With permission it is not [WouldWait]. r.err is why the reply is
+// an error.
+func (rt *Routes) Resolve(r *Request) Outcome {
+	z, refusal := rt.zoneFor(r)
+	r.zone = cmp.Or(z, rt.dropped)
+	r.limitSize()
+	if z == nil {
+		return r.fail(refusal)
+	}
+	r.expect()
+	inet := r.Query.Class == wire.ClassIN
+	switch {
+	case rt.observeProbe(z, r):
+		return r.fail(wire.ServFail)
+	case !inet && z.Rewrite == nil:
+		return r.fail(wire.Refused)
+	case inet && z.builtin(r):
+		return Answered
+	}
+	o := Answered
+	if z.Rewrite != nil {
+		o = rt.applyRewrite(r)
+	} else {
+		o = rt.ask(r)
+	}
+	if z.DNS64 != nil && inet {
+		o = rt.dns64(r, o)
+	}
+	return o
+}
+
+// ask asks the sources of r's zone, between the two halves of the ACL: the client must be
+// allowed to ask (acl.go), also for the names that the reply leads to (vet.go). What does
+// not exist may be found further down the client's search path, which subqueries for an
+// alias or for a name on that path do not have.
+func (rt *Routes) ask(r *Request) Outcome {
+	z := r.zone
+	if z.denied(r) {
+		return Answered
+	}
+	o := z.sources(r)
+	if z.lists != nil && o == Answered {
+		r.vet()
+	}
+	if z.Autopath != nil && r.hops == 0 && !r.onPath {
+		o = rt.autopath(r, o)
+	}
+	return o
+}
+
+// sources asks the zone's sources in this order, until one has the answer:
+//
+//  1. template: answers computed from the question.
+//  2. hosts: names written down by hand, which override those of the cluster.
+//  3. external: names of the cluster's Services outside of the cluster.
+//  4. cluster: Services, endpoints and pods.
+//  5. resolver.arpa, which must not be forwarded (ddr.go).
+//  6. cache: answers of the upstreams. With permission to wait the forward step looks there.
+//  7. forward: the first pool that takes the name.
+//  8. whoami, or SERVFAIL: there is nobody to ask.
+func (z *Zone) sources(r *Request) Outcome {
+	if o := z.template(r); o != notMine {
+		return o
+	}
+	if z.Hosts != nil && z.Hosts.Answer(&r.Query, &r.reply) {
+		r.source = fromHosts
+		return Answered
+	}
+	if o := z.external(r); o != notMine {
+		return o
+	}
+	if o := z.cluster(r); o != notMine {
+		return o
+	}
+	if z.undesignated(r) {
+		return Answered
+	}
+	if r.mayWait() && z.choosePool(r) {
+		return Forward
+	}
+	if z.caches(&r.Query) && z.cached(r) {
+		return Answered
+	}
+	if z.choosePool(r) {
+		return Forward
+	}
+	return z.whoami(r)
+}
+
+// choosePool makes the first pool that takes the name the one to forward to; false if there
+// is none.
+func (z *Zone) choosePool(r *Request) bool {
+	r.pool = z.upstreams(&r.Query)
+	return r.pool != nil
+}
+
+// Forward gets the answer from the upstreams, by way of the zone's cache. r may wait.
+func (r *Request) Forward() {
+	z, q := r.zone, &r.Query
+	exchange := z.Loop.guard(r.pool, asker(r.pool, r.Proto, r.Place))
+	r.source = fromForward
+	var hit bool
+	if z.caches(q) {
+		if hit, r.err = z.Cache.Fetch(r.ctx, q, &r.reply, exchange); hit {
+			r.source = fromCache
+		}
+	} else {
+		var resp wire.Response
+		if resp, r.err = exchange(r.ctx, q); r.err == nil {
+			r.reply.CopyRaw(resp.Packed)
+		}
+	}
+	switch {
+	case errors.Is(r.err, errLoop):
+		z.Loop.fail(&r.reply)
+		r.err = nil // the log tells of the loop, not of each query
+	case errors.Is(r.err, upstream.ErrTooMany):
+		r.reply.Fail(wire.Refused)
+	case r.err != nil:
+		r.reply.Fail(wire.ServFail)
+	}
+	if z.lists != nil {
+		r.vet()
+	}
+}
+
+// finishForward turns [Forward] into [Answered] for a caller that has something left to do
+// with the reply. Without permission to wait it is [WouldWait].
+func (r *Request) finishForward(o Outcome) Outcome {
+	if o != Forward {
+		return o
+	}
+	if !r.mayWait() {
+		return WouldWait
+	}
+	r.Forward()
+	return Answered
+}

@@ -1,0 +1,43 @@
+package resolver_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// BenchmarkServe is what a query costs without a socket: a hit in the cache, and the run that
+// finds out that a query has to be forwarded, with the copy for the worker.
+func BenchmarkServe(b *testing.B) {
+	backend := startBackend(b, addressed("192.0.2.1"))
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(b, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(b, backend.addr), Shuffle: true}
+	rt := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
+	x := resolver.Request{Client: netip.MustParseAddrPort("192.0.2.7:53")}
+	out := make([]byte, 0, replyBuffer)
+	for _, name := range []string{"cached.test.", "missed.test."} {
+		m := question(name, dns.TypeA)
+		m.SetEdns0(1232, false)
+		packet, err := m.Pack()
+		if err != nil {
+			b.Fatal(err)
+		}
+		x.Query.Packet = packet
+		if name == "cached.test." {
+			_, o := serve(rt, &x, out)
+			resume(rt, &x, o)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			w, in, reply := new(resolver.Request), make([]byte, 512), make([]byte, replyBuffer)
+			for b.Loop() {
+				if _, o := serve(rt, &x, out); o != resolver.Answered {
+					x.Detach(b.Context(), w, in, reply)
+				}
+			}
+		})
+	}
+}

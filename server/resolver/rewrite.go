@@ -1,0 +1,85 @@
+package resolver
+
+import (
+	"cmp"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/rewrite"
+)
+
+// applyRewrite asks r's question, or what the zone's rules make of it, and makes the reply
+// to that r's. Errors are for the log: without permission to wait they are [WouldWait].
+func (rt *Routes) applyRewrite(r *Request) Outcome {
+	sub := newSubquery()
+	defer sub.release()
+	matched, err := sub.change.Apply(r.zone.Rewrite, &r.Query)
+	switch {
+	case err != nil:
+		return r.failWith(err)
+	case matched && r.zone.denied(r): // by the client's own question
+		return Answered
+	case matched && sub.change.Class == wire.ClassIN:
+		sub.ask(r, sub.change.Name(), sub.change.Type)
+		sub.zone = r.zone
+		return rt.askRewritten(r, sub)
+	case r.Query.Class != wire.ClassIN:
+		return r.fail(wire.Refused)
+	}
+	return rt.ask(r)
+}
+
+// failWith makes the reply SERVFAIL and has err logged, which takes permission to wait.
+func (r *Request) failWith(err error) Outcome {
+	if !r.mayWait() {
+		return WouldWait
+	}
+	r.err = err
+	return r.fail(wire.ServFail)
+}
+
+// askRewritten asks sub's question, and turns the reply into r's.
+func (rt *Routes) askRewritten(r *Request, sub *subquery) Outcome {
+	if !rt.deniedElsewhere(&sub.Request) && sub.finishForward(rt.ask(&sub.Request)) == WouldWait {
+		return WouldWait
+	}
+	other, o, err := rt.resolveAlias(sub)
+	if o == WouldWait {
+		return WouldWait
+	}
+	r.source, r.ordered, r.viaSearch = sub.source, sub.ordered, sub.viaSearch
+	r.copyVerdict(&sub.Request)
+	if !r.reply.Rewrite(&sub.reply, &sub.change, other) {
+		return r.failWith(rewrite.ErrInvalidName)
+	}
+	r.reply.CopyEDE(&sub.reply)
+	rcode := sub.change.Rcode(sub.reply.Rcode())
+	if rcode > maxPlainRcode && !r.Query.EDNS {
+		rcode = wire.ServFail
+	}
+	r.reply.SetRcode(rcode)
+	r.err = cmp.Or(sub.err, err)
+	if r.zone.lists != nil {
+		r.vet()
+	}
+	return Answered
+}
+
+// maxPlainRcode is the largest rcode in a reply without EDNS (RFC 6891, 6.1.3).
+const maxPlainRcode = 15
+
+// resolveAlias resolves the target of the first alias in sub's reply that a rule applies to.
+// The outcome is [Answered] or [WouldWait]. The error is why the target does not resolve.
+func (rt *Routes) resolveAlias(sub *subquery) (*wire.Splice, Outcome, error) {
+	if sub.hops > maxHops || !sub.change.RewritesCNAME() {
+		return nil, Answered, nil
+	}
+	for i, target := range sub.reply.Aliases(sub.name[:]) {
+		name, leads, ok := sub.change.CNAMETarget(target)
+		if !ok {
+			continue
+		}
+		other, o := sub.lookup(name, sub.hops+1)
+		return &wire.Splice{At: i, Target: leads, Answers: &other.reply}, o, other.err
+	}
+	return nil, Answered, nil
+}

@@ -1,0 +1,97 @@
+package resolver_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// TestUDPSize: a reply over UDP is no larger than bufsize, or else 1,232 bytes, whatever
+// the client claims to take and whatever answers; so is the size in its OPT record. What
+// is longer has TC, and is whole over TCP.
+func TestUDPSize(t *testing.T) {
+	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := addressed("192.0.2.1")(q)
+		m.Answer = slices.Repeat(m.Answer, 700)
+		m.Compress = true
+		return m
+	})
+	lines := make([]string, 700)
+	for i := range lines {
+		lines[i] = "10.0." + itoa(i/250) + "." + itoa(i%250) + " many.hosts.test"
+	}
+	zones := func(bufsize uint16) []*resolver.Zone {
+		return []*resolver.Zone{
+			{Name: zoneName(t, "hosts.test."), Hosts: table(t, false, lines...), Bufsize: bufsize},
+			{Name: zoneName(t, "cached.test."), Forward: pool(t, b.addr), Cache: answers(), Bufsize: bufsize},
+			{Name: zoneName(t, "forwarded.test."), Forward: pool(t, b.addr), Bufsize: bufsize},
+		}
+	}
+	for _, tt := range []struct {
+		bufsize, claimed uint16
+		want             int // the limit
+	}{
+		{0, 0, 512}, {0, 100, 512}, {0, 600, 600}, {0, 1232, 1232}, {0, 1233, 1232}, {0, 65535, 1232},
+		{512, 65535, 512}, {1400, 65535, 1400}, {4096, 1400, 1400}, {4096, 65535, 4096},
+	} {
+		d := newDesk(t, zones(tt.bufsize)...)
+		for _, name := range []string{"many.hosts.test.", "many.cached.test.", "many.cached.test.", "many.forwarded.test."} {
+			m := question(name, dns.TypeA)
+			if tt.claimed > 0 {
+				m.SetEdns0(tt.claimed, false)
+			}
+			packet, err := m.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			msg := d.from("192.0.2.1:53", resolver.UDP).serve(packet)
+			if len(msg) > tt.want || len(msg) < tt.want-32 {
+				t.Errorf("bufsize %d, claimed %d, %s: %d bytes, want nearly %d", tt.bufsize, tt.claimed, name, len(msg), tt.want)
+			}
+			reply := new(dns.Msg)
+			if err := reply.Unpack(msg); err != nil || !reply.Truncated {
+				t.Errorf("bufsize %d, claimed %d, %s: TC is not set (%v)", tt.bufsize, tt.claimed, name, err)
+			}
+			if opt := reply.IsEdns0(); opt != nil && opt.UDPSize() > uint16(max(tt.want, wire.MinUDP)) {
+				t.Errorf("bufsize %d, claimed %d, %s: the OPT record says %d", tt.bufsize, tt.claimed, name, opt.UDPSize())
+			}
+			if whole := d.from("192.0.2.1:53", resolver.TCP).ask(m); whole.Truncated || len(whole.Answer) != 700 {
+				t.Errorf("bufsize %d, claimed %d, %s over TCP: %d records", tt.bufsize, tt.claimed, name, len(whole.Answer))
+			}
+		}
+		d.from("192.0.2.1:53", resolver.UDP).serve(edns(t, "many.hosts.test.", 65535))
+		if want := map[bool]int{true: 65535, false: int(tt.bufsize)}[tt.bufsize == 0]; d.x.Bufsize() != want {
+			t.Errorf("bufsize %d: the log says %d, want %d", tt.bufsize, d.x.Bufsize(), want)
+		}
+	}
+}
+
+// edns is a query for A records from a client that takes size bytes.
+func edns(t *testing.T, name string, size uint16) []byte {
+	t.Helper()
+	m := question(name, dns.TypeA)
+	m.SetEdns0(size, false)
+	packet, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packet
+}
+
+// TestUDPSizeRefused: replies of no zone say the same size in their OPT record.
+func TestUDPSizeRefused(t *testing.T) {
+	d := newDesk(t, &resolver.Zone{Name: zoneName(t, "a.test."), Bufsize: 4096})
+	for _, version := range []uint8{0, 1} {
+		m := question("www.b.test.", dns.TypeA)
+		m.SetEdns0(65535, false)
+		m.IsEdns0().SetVersion(version)
+		reply := d.from("192.0.2.1:53", resolver.UDP).ask(m)
+		if got := reply.IsEdns0().UDPSize(); got != wire.SafeUDP {
+			t.Errorf("%s says %d", dns.RcodeToString[reply.Rcode], got)
+		}
+	}
+}

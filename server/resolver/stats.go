@@ -1,0 +1,257 @@
+package resolver
+
+import (
+	"math"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// source is which step of the path wrote a reply.
+type source uint8
+
+const (
+	fromServer source = iota // the path itself: REFUSED, BADVERS, a SERVFAIL
+	fromHosts
+	fromExternal
+	fromCluster
+	fromCache
+	fromForward
+	fromSearch
+	fromLocal
+	fromAny
+	fromACL
+	fromDNS64
+	fromWhoami
+	fromTemplate
+	sources
+)
+
+// sourceNames are the plugin label's values: CoreDNS's names of what does the
+// same there.
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template"}
+
+// Stats counts the queries of one zone on one address. Counting takes no label
+// look-up and no atomic addition: each reader has counters of its own, under a
+// lock that only a scrape ever shares with it. Stats is safe for concurrent use.
+type Stats struct {
+	stripes []counters
+}
+
+// counters are the counts of one lane.
+type counters struct {
+	mu        sync.Mutex
+	requests  [transports][2][typeCount]uint64
+	responses [rcodeCount][sources]uint64
+	do        uint64
+	viaSearch uint64
+	localhost uint64
+	verdicts  map[verdictKey]uint64 // nil until there is one
+	duration  stat.LocalHistogram   // in nanoseconds
+	reqSize   [transports]stat.LocalHistogram
+	respSize  [transports]stat.LocalHistogram
+
+	_ [64]byte // keeps the next lane's lock out of this one's cache line
+}
+
+// maxStripes bounds what the counters of a zone take, about 4 KiB a lane. Beyond it
+// readers share lanes, which costs them a few nanoseconds when they meet.
+const maxStripes = 16
+
+// NewStats makes counters at zero.
+func NewStats() *Stats {
+	s := &Stats{stripes: make([]counters, min(runtime.NumCPU(), maxStripes))}
+	for i := range s.stripes {
+		c := &s.stripes[i]
+		c.duration = stat.NewLocalHistogram(durations)
+		for t := range transports {
+			c.reqSize[t], c.respSize[t] = stat.NewLocalHistogram(sizes), stat.NewLocalHistogram(sizes)
+		}
+	}
+	return s
+}
+
+// The bounds of the histograms, as whole numbers.
+var (
+	durations = whole(stat.DurationBuckets, nanoseconds)
+	sizes     = whole(stat.SizeBuckets, 1)
+)
+
+const nanoseconds = 1e9
+
+func whole(bounds []float64, perUnit float64) []uint64 {
+	out := make([]uint64, len(bounds))
+	for i, b := range bounds {
+		out[i] = uint64(math.Round(b * perUnit))
+	}
+	return out
+}
+
+// count counts one query and its reply of size bytes.
+func (s *Stats) count(r *Request, size int) {
+	family := 0
+	if r.v6() {
+		family = 1
+	}
+	c := &s.stripes[r.Stripe%len(s.stripes)]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests[r.Proto][family][typeIndex(r.Query.Type)]++
+	c.responses[min(int(r.reply.Rcode()), rcodeCount-1)][r.source]++
+	if r.Query.DO {
+		c.do++
+	}
+	if r.viaSearch {
+		c.viaSearch++
+	}
+	if r.verdicts != 0 {
+		c.mark(r)
+	}
+	c.duration.Observe(uint64(r.Latency))
+	c.reqSize[r.Proto].Observe(uint64(len(r.Query.Packet)))
+	c.respSize[r.Proto].Observe(uint64(size))
+}
+
+// countCopies counts n queries like r that were answered with the copy h.
+func (s *Stats) countCopies(h *Copied, r *Request, n uint64) {
+	family := 0
+	if h.v6 {
+		family = 1
+	}
+	c := &s.stripes[0]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests[UDP][family][typeIndex(r.Query.Type)] += n
+	c.responses[h.rcode][h.source] += n
+	if r.Query.DO {
+		c.do += n
+	}
+	c.duration.ObserveMany(uint64(r.Latency), n)
+	c.reqSize[UDP].ObserveMany(uint64(len(r.Query.Packet)), n)
+	c.respSize[UDP].ObserveMany(uint64(h.size), n)
+}
+
+// each calls f for the counters of each lane, locked.
+func (s *Stats) each(f func(c *counters)) {
+	for i := range s.stripes {
+		c := &s.stripes[i]
+		c.mu.Lock()
+		f(c)
+		c.mu.Unlock()
+	}
+}
+
+// Duration is the time from a query's arrival to its reply, in seconds.
+func (s *Stats) Duration() stat.Snapshot {
+	var sum stat.Snapshot
+	s.each(func(c *counters) { sum = sum.Add(c.duration.Read(nanoseconds)) })
+	return sum
+}
+
+// DO is the number of queries with the DO bit.
+func (s *Stats) DO() uint64 {
+	var sum uint64
+	s.each(func(c *counters) { sum += c.do })
+	return sum
+}
+
+// ViaSearch is the number of queries whose answer was found further down the client's
+// search path.
+func (s *Stats) ViaSearch() uint64 {
+	var sum uint64
+	s.each(func(c *counters) { sum += c.viaSearch })
+	return sum
+}
+
+// EachSize calls f for each transport that had queries, with the sizes of
+// requests and responses in bytes.
+func (s *Stats) EachSize(f func(proto string, req, resp stat.Snapshot)) {
+	for t := range Proto(transports) {
+		var req, resp stat.Snapshot
+		s.each(func(c *counters) { req, resp = req.Add(c.reqSize[t].Read(1)), resp.Add(c.respSize[t].Read(1)) })
+		if req.Count > 0 {
+			f(t.String(), req, resp)
+		}
+	}
+}
+
+// EachRequest calls f for each combination that was counted. Family is "1" for
+// IPv4 and "2" for IPv6, as in CoreDNS's label.
+func (s *Stats) EachRequest(f func(proto, family, qtype string, n uint64)) {
+	var sum [transports][2][typeCount]uint64
+	s.each(func(c *counters) {
+		for t := range sum {
+			for fam := range sum[t] {
+				add(sum[t][fam][:], c.requests[t][fam][:])
+			}
+		}
+	})
+	for t := range sum {
+		for fam := range sum[t] {
+			for i, n := range sum[t][fam] {
+				if n > 0 {
+					f(Proto(t).String(), strconv.Itoa(fam+1), countedTypes[i].name, n)
+				}
+			}
+		}
+	}
+}
+
+// EachResponse calls f for each combination that was counted. plugin is the step
+// that answered.
+func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
+	var sum [rcodeCount][sources]uint64
+	s.each(func(c *counters) {
+		for rc := range sum {
+			add(sum[rc][:], c.responses[rc][:])
+		}
+	})
+	for rc := range sum {
+		for src, n := range sum[rc] {
+			if n > 0 {
+				f(wire.Rcode(rc).String(), sourceNames[src], n)
+			}
+		}
+	}
+}
+
+// add adds each of more to its place in sum.
+func add(sum, more []uint64) {
+	for i, n := range more {
+		sum[i] += n
+	}
+}
+
+// rcodeCount is one more than the last rcode with a name (BADCOOKIE, 23).
+const rcodeCount = 24
+
+// countedTypes are the values of the type label; all others are "other", so that
+// a client can't make labels.
+var countedTypes = [...]struct {
+	qtype uint16
+	name  string
+}{
+	{0, "other"}, {wire.TypeA, "A"}, {wire.TypeAAAA, "AAAA"}, {wire.TypeSRV, "SRV"}, {wire.TypePTR, "PTR"},
+	{wire.TypeCNAME, "CNAME"}, {wire.TypeTXT, "TXT"}, {wire.TypeMX, "MX"}, {wire.TypeNS, "NS"}, {wire.TypeSOA, "SOA"},
+	{dns.TypeHTTPS, "HTTPS"}, {dns.TypeSVCB, "SVCB"}, {wire.TypeANY, "ANY"}, {wire.TypeDS, "DS"},
+	{dns.TypeDNSKEY, "DNSKEY"}, {dns.TypeRRSIG, "RRSIG"}, {dns.TypeNSEC, "NSEC"}, {dns.TypeNSEC3, "NSEC3"},
+	{dns.TypeNAPTR, "NAPTR"}, {dns.TypeTLSA, "TLSA"}, {dns.TypeCAA, "CAA"}, {wire.TypeAXFR, "AXFR"}, {wire.TypeIXFR, "IXFR"},
+}
+
+const typeCount = len(countedTypes)
+
+// typeIndex is where qtype stands in countedTypes. The list is in order of how
+// often a node sees the types, so the walk is short.
+func typeIndex(qtype uint16) int {
+	for i := 1; i < typeCount; i++ {
+		if countedTypes[i].qtype == qtype {
+			return i
+		}
+	}
+	return 0
+}

@@ -1,0 +1,99 @@
+package resolver
+
+import (
+	"net/netip"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/expression"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// View says which queries a zone takes. It is immutable and safe for concurrent use.
+type View struct {
+	name string
+	when []*expression.Expression
+	addr netip.AddrPort
+}
+
+// NewView makes the view of cfg for queries that come in on addr.
+func NewView(cfg *config.View, addr netip.AddrPort) *View {
+	return &View{name: cfg.Name, when: cfg.When, addr: addr}
+}
+
+// Name is the view's name; that of no view is "".
+func (v *View) Name() string {
+	if v == nil {
+		return ""
+	}
+	return v.name
+}
+
+// matches reports whether all of the view's expressions are true of r.
+func (v *View) matches(r *Request) bool {
+	f := viewEnv{r: r, server: v.addr}
+	for _, e := range v.when {
+		if !e.Eval(&f) {
+			return false
+		}
+	}
+	return true
+}
+
+// firstMatching is the first of z and the zones behind it that takes r, nil if none does.
+func (z *Zone) firstMatching(r *Request) *Zone {
+	for ; z != nil; z = z.next {
+		if z.View == nil || z.View.matches(r) {
+			return z
+		}
+	}
+	return nil
+}
+
+// observeProbe reports whether r, which z takes, is the probe of z or of another view of the
+// same name, on its way back.
+func (rt *Routes) observeProbe(z *Zone, r *Request) bool {
+	if r.Query.Type != wire.TypeHINFO {
+		return false
+	}
+	for z = rt.zones[z.Name]; z != nil; z = z.next {
+		if z.Loop.observe(&r.Query, r.Client.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// viewEnv are what expressions ask of an exchange. Their strings are made when they are
+// asked for: only zones with views pay for them.
+type viewEnv struct {
+	r      *Request
+	server netip.AddrPort
+}
+
+func (f *viewEnv) Type() string  { return wire.TypeName(f.r.Query.Type) }
+func (f *viewEnv) Name() string  { return wire.Name(f.r.Query.Name()).String() }
+func (f *viewEnv) Class() string { return dns.Class(f.r.Query.Class).String() }
+func (f *viewEnv) Size() int     { return len(f.r.Query.Packet) }
+func (f *viewEnv) ID() int       { return int(f.r.Query.ID) }
+func (f *viewEnv) Opcode() int   { return f.r.Query.Opcode() }
+func (f *viewEnv) DO() bool      { return f.r.Query.DO }
+
+// Proto is tcp for all that runs on top of it, too.
+func (f *viewEnv) Proto() string {
+	if f.r.Proto == UDP {
+		return "udp"
+	}
+	return "tcp"
+}
+
+func (f *viewEnv) Bufsize() int {
+	if f.r.Proto == UDP {
+		return f.r.Query.Limit()
+	}
+	return wire.MaxMessage
+}
+
+func (f *viewEnv) Client() netip.AddrPort { return f.r.Client }
+func (f *viewEnv) Server() netip.AddrPort { return f.server }
