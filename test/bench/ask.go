@@ -18,67 +18,67 @@ import (
 //go:embed ask/ask.c
 var askSource []byte
 
-// heard is what the client in the pod says of its run, and of the machine meanwhile.
-type heard struct {
+// clientReport is what the client in the pod says of its run, and of the machine meanwhile.
+type clientReport struct {
 	sent, answered, wrong, skipped uint64
 	// length is that of an answer, in bytes.
 	length uint64
 	// elapsed is the time of the run, own the client's CPU time and idle that in which
 	// the machine's cores, of which there are so many, had nothing to do. They are
 	// nanoseconds, but idle is in ticks.
-	elapsed, own, idle uint64
-	cores              int
-	// took are the answers' times, in the order in which they came.
-	took []time.Duration
+	elapsed, clientCPU, idle uint64
+	cores                    int
+	// latencies are the answers' times, in the order in which they came.
+	latencies []time.Duration
 }
 
 // busy is the time that all cores had something to do, whoever it was for.
-func (h heard) busy() time.Duration {
+func (h clientReport) busy() time.Duration {
 	return time.Duration(h.elapsed)*time.Duration(h.cores) - time.Duration(h.idle)*tick
 }
 
-// asking is the time that the client has beyond what it is given, to start and for what is
+// clientGrace is the time that the client has beyond what it is given, to start and for what is
 // lost at the end; one that takes longer hangs.
-const asking = 30 * time.Second
+const clientGrace = 30 * time.Second
 
 // ask has the client ask from the pod in the workload's manner, pinned to one of the load
 // generator's cores; the zero manner asks nothing for as long.
-func (d *bed) ask(ctx context.Context, m manner, length time.Duration) (h heard, err error) {
-	ctx, cancel := context.WithTimeout(ctx, length+asking)
+func (d *podBench) ask(ctx context.Context, m loadShape, length time.Duration) (h clientReport, err error) {
+	ctx, cancel := context.WithTimeout(ctx, length+clientGrace)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", d.lab.Pod, "taskset", "-c", d.load[:1].list(), d.client,
+	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", d.lab.Pod, "taskset", "-c", d.loadCores[:1].list(), d.client,
 		testbed.Local4, "53", strconv.Itoa(m.rate), strconv.Itoa(m.outstanding), strconv.FormatInt(length.Milliseconds(), 10))
 	var out, complaint bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(d.question), &out, &complaint
 	if err := cmd.Run(); err != nil {
 		return h, fmt.Errorf("asking from the pod: %w\n%s", err, complaint.Bytes())
 	}
-	if h, err = hear(out.Bytes()); err != nil {
+	if h, err = parseClientReport(out.Bytes()); err != nil {
 		return h, fmt.Errorf("reading what the client in the pod says: %w", err)
 	}
 	return h, nil
 }
 
-// hear reads what the client writes.
-func hear(text []byte) (h heard, err error) {
+// parseClientReport reads what the client writes.
+func parseClientReport(text []byte) (h clientReport, err error) {
 	line, rest, _ := bytes.Cut(text, []byte("\n"))
-	if _, err := fmt.Sscan(string(line), &h.sent, &h.answered, &h.wrong, &h.skipped, &h.length, &h.elapsed, &h.own, &h.idle, &h.cores); err != nil {
+	if _, err := fmt.Sscan(string(line), &h.sent, &h.answered, &h.wrong, &h.skipped, &h.length, &h.elapsed, &h.clientCPU, &h.idle, &h.cores); err != nil {
 		return h, err
 	}
 	const size = 4
 	if len(rest)%size != 0 || uint64(len(rest)/size) > h.answered {
 		return h, fmt.Errorf("%d bytes of times for %d answers", len(rest), h.answered)
 	}
-	h.took = make([]time.Duration, len(rest)/size)
-	for i := range h.took {
-		h.took[i] = time.Duration(binary.NativeEndian.Uint32(rest[size*i:]))
+	h.latencies = make([]time.Duration, len(rest)/size)
+	for i := range h.latencies {
+		h.latencies[i] = time.Duration(binary.NativeEndian.Uint32(rest[size*i:]))
 	}
 	return h, nil
 }
 
 // outcome is what became of the queries, in the terms of dnsperf.
-func (h heard) outcome(request int) outcome {
-	return outcome{
+func (h clientReport) outcome(request int) loadResult {
+	return loadResult{
 		sent: h.sent, completed: h.answered + h.wrong, lost: h.sent - h.answered - h.wrong,
 		rcodes:  map[string]uint64{dns.RcodeToString[dns.RcodeSuccess]: h.answered},
 		request: uint64(request), response: h.length, elapsed: time.Duration(h.elapsed),

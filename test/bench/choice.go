@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// choice is a choice of workloads and servers. The zero value is all of them.
-type choice struct {
+// filter is a choice of workloads and servers. The zero value is all of them.
+type filter struct {
 	text               string
 	workloads, servers *regexp.Regexp
 }
 
-// choose reads WORKLOADS/SERVERS, of which either may be empty for all, and the
+// parseFilter reads WORKLOADS/SERVERS, of which either may be empty for all, and the
 // stroke missing. Both are regular expressions that match a part of the name, in
 // any case.
-func choose(text string) (choice, error) {
-	c := choice{text: text}
+func parseFilter(text string) (filter, error) {
+	c := filter{text: text}
 	var err error
 	workloads, servers, _ := strings.Cut(text, "/")
 	if c.workloads, err = regexp.Compile("(?i)" + workloads); err != nil {
@@ -28,10 +28,12 @@ func choose(text string) (choice, error) {
 	return c, nil
 }
 
-// named says whether what has the name is measured.
-func (c choice) named(name string) bool { return c.workloads == nil || c.workloads.MatchString(name) }
+// matchesName says whether what has the name is measured.
+func (c filter) matchesName(name string) bool {
+	return c.workloads == nil || c.workloads.MatchString(name)
+}
 
-func (c choice) workload(w workload) bool { return c.named(w.name) }
+func (c filter) workload(w workload) bool { return c.matchesName(w.name) }
 
 // server says whether the server is measured.
-func (c choice) server(s server) bool { return c.servers == nil || c.servers.MatchString(s.name) }
+func (c filter) server(s server) bool { return c.servers == nil || c.servers.MatchString(s.name) }

@@ -12,15 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
-	"github.com/nodens-dns/nodens/test/peer"
 )
-
-// namespace holds the Services that are asked for.
-const namespace = "bench"
-
-// endpointCount is the number of endpoints of a headless Service: those of a
-// small database or queue.
-const endpointCount = 5
 
 // startCluster starts an API server with what the sets of questions ask for;
 // the caller closes it.
@@ -105,14 +97,4 @@ func endpoints(service string, i int) *discoveryv1.EndpointSlice {
 		})
 	}
 	return slice
-}
-
-// prepare builds what a cluster takes while all cores may still be used.
-func prepare(ctx context.Context, dir string) error {
-	for _, name := range []string{"etcd", "kube-apiserver"} {
-		if _, err := peer.Binary(ctx, name, dir); err != nil {
-			return err
-		}
-	}
-	return nil
 }

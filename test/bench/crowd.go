@@ -25,8 +25,8 @@ type agent interface {
 	Synced() bool
 }
 
-// kind is a kind of agents.
-type kind struct {
+// agentKind is a kind of agents.
+type agentKind struct {
 	name string
 	// what is what they watch.
 	what string
@@ -34,99 +34,99 @@ type kind struct {
 	open func(kubeconfig string, node int) (agent, error)
 }
 
-// kinds are the rows of the table of crowds.
-func kinds() []kind {
+// agentKinds are the rows of the table of crowds.
+func agentKinds() []agentKind {
 	view := func(scope config.Scope) func(string, int) (agent, error) {
 		return func(kubeconfig string, node int) (agent, error) {
 			cfg := &config.Kubernetes{Kubeconfig: kubeconfig, Scope: scope, ScopeIdle: time.Hour, ScopeMax: 32}
 			return kubernetes.Open(cfg, kubernetes.Options{Node: world.Node(node), Zone: world.Zone(node)})
 		}
 	}
-	return []kind{
+	return []agentKind{
 		{byNode, "all Services, slices of the namespaces in use, namespaces as metadata, this node's pods", view(config.ScopeNode)},
 		{byCluster, "all Services, headless slices by label, namespaces as metadata", view(config.ScopeCluster)},
-		{peerRow, "all Services, all slices, namespaces", func(kubeconfig string, _ int) (agent, error) { return watches.Open(kubeconfig) }},
+		{coreDNS, "all Services, all slices, namespaces", func(kubeconfig string, _ int) (agent, error) { return watches.Open(kubeconfig) }},
 	}
 }
 
-// crowd is what agents of one kind cost, each of them.
-type crowd struct {
+// fleet is what agents of one kind cost, each of them.
+type fleet struct {
 	kind   string
 	agents int
 	// watches is how many one has open, and conns how many connections.
 	watches, conns float64
-	// first is what one receives until it is synced, and news for a thousand
+	// firstKiB is what one receives until it is synced, and news for a thousand
 	// changes, in KiB.
-	first, news float64
+	firstKiB, changeKiB float64
 	// cpu is the API server's time for a change and an agent, in microseconds, and
 	// memory what it has in use for one, in MiB.
 	cpu, memory spread
 }
 
-func (c crowd) String() string {
-	return fmt.Sprintf("%.0f watches over %.1f connections, %.0f KiB first, %.0f KiB for 1,000 changes, %.1f µs for a change, %.2f MiB", c.watches, c.conns, c.first, c.news, c.cpu.median, c.memory.median)
+func (c fleet) String() string {
+	return fmt.Sprintf("%.0f watches over %.1f connections, %.0f KiB first, %.0f KiB for 1,000 changes, %.1f µs for a change, %.2f MiB", c.watches, c.conns, c.firstKiB, c.changeKiB, c.cpu.median, c.memory.median)
 }
 
 // The crowd's changes come at a rate at which a hundred agents of the dearest kind
 // keep up on one core of this process.
 const (
-	crowdRate = 50
-	// starting is how many agents are on their first list at once; a hundred would
+	sliceRate = 50
+	// startedAtOnce is how many agents are on their first list at once; a hundred would
 	// hold a hundred copies of it.
-	starting = 4
+	startedAtOnce = 4
 )
 
-// theater is the cluster that crowds watch.
-type theater struct {
-	*bench
+// testCluster is the cluster that crowds watch.
+type testCluster struct {
+	*scaleRun
 	world *world.World
-	gauge gauge
+	gauge apiserverMetrics
 	dir   string
 	// before is how many watches the API server has of its own.
 	before float64
 }
 
-// crowds measures what many agents cost the API server, kind by kind. Between them
+// measureFleets measures what many agents cost the API server, kind by kind. Between them
 // the same changes are made with no agent, which is what the rest is held against.
-func (b *bench) crowds(ctx context.Context) error {
-	if !b.only.named("agents") {
+func (b *scaleRun) measureFleets(ctx context.Context) error {
+	if !b.only.matchesName("agents") {
 		return nil
 	}
-	t, err := b.openTheater(ctx)
+	t, err := b.openTestCluster(ctx)
 	if err != nil {
 		return err
 	}
-	alone, err := t.alone(ctx)
+	alone, err := t.costWithoutAgents(ctx)
 	if err != nil {
 		return err
 	}
-	for _, k := range kinds() {
+	for _, k := range agentKinds() {
 		if !b.only.server(server{name: k.name}) {
 			continue
 		}
-		c, costs, err := t.visit(ctx, k)
+		c, costs, err := t.measure(ctx, k)
 		if err != nil {
 			return fmt.Errorf("measuring %d agents, %s: %w", t.world.Nodes, k.name, err)
 		}
-		next, err := t.alone(ctx)
+		next, err := t.costWithoutAgents(ctx)
 		if err != nil {
 			return err
 		}
 		c.cpu = perAgent(costs, (alone+next)/2, c.agents)
 		alone = next
-		b.report.scale.crowds = append(b.report.scale.crowds, c)
+		b.out.fleets = append(b.out.fleets, c)
 		fmt.Fprintf(b.progress, "%d agents, %s: %s\n", c.agents, c.kind, c)
 	}
 	return nil
 }
 
-// openTheater puts the crowds' cluster in place of the one that there may be.
-func (b *bench) openTheater(ctx context.Context) (*theater, error) {
+// openTestCluster puts the crowds' cluster in place of the one that there may be.
+func (b *scaleRun) openTestCluster(ctx context.Context) (*testCluster, error) {
 	if b.api != nil {
 		b.api.Close()
 		b.api = nil
 	}
-	api, w, err := b.populate(ctx, "of the crowds", b.report.scale.crowd)
+	api, w, err := b.startCluster(ctx, "of the crowds", b.out.fleetShape)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +135,8 @@ func (b *bench) openTheater(ctx context.Context) (*theater, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &theater{bench: b, world: w, gauge: gauge{client}, dir: b.dir}
-	t.before, err = t.gauge.settled(ctx)
+	t := &testCluster{scaleRun: b, world: w, gauge: apiserverMetrics{client}, dir: b.dir}
+	t.before, err = t.gauge.settledWatches(ctx)
 	return t, err
 }
 
@@ -149,50 +149,50 @@ func perAgent(costs []float64, alone float64, n int) spread {
 	return spreadOf(each)
 }
 
-// alone is the API server's time for a change while no agent watches, in
+// costWithoutAgents is the API server's time for a change while no agent watches, in
 // microseconds.
-func (t *theater) alone(ctx context.Context) (float64, error) {
-	if _, err := t.gauge.settled(ctx); err != nil {
+func (t *testCluster) costWithoutAgents(ctx context.Context) (float64, error) {
+	if _, err := t.gauge.settledWatches(ctx); err != nil {
 		return 0, err
 	}
-	cost, err := t.shake(ctx, nil)
+	cost, err := t.changeSlices(ctx, nil)
 	fmt.Fprintf(t.progress, "without agents: %.0f µs for a change\n", cost)
 	return cost, err
 }
 
-// shake makes changes and returns the API server's time for one, in microseconds.
+// changeSlices makes changes and returns the API server's time for one, in microseconds.
 // It waits until the tap, if there is one, has nothing more to pass on.
-func (t *theater) shake(ctx context.Context, through *tap.Tap) (float64, error) {
+func (t *testCluster) changeSlices(ctx context.Context, through *tap.Tap) (float64, error) {
 	api, _ := t.api.Pids()
-	n := t.scale.changes()
+	n := t.size.changes()
 	before, err := cpuClock(api)
 	if err != nil {
 		return 0, err
 	}
-	if err := t.world.Shake(ctx, n, crowdRate); err != nil {
+	if err := t.world.Shake(ctx, n, sliceRate); err != nil {
 		return 0, err
 	}
 	if through != nil {
-		if _, err := quietly(ctx, through); err != nil {
+		if _, err := awaitQuiet(ctx, through); err != nil {
 			return 0, err
 		}
-	} else if err := pause(ctx, silence.every*time.Duration(silence.looks)); err != nil {
+	} else if err := sleep(ctx, tapSettles.every*time.Duration(tapSettles.samples)); err != nil {
 		return 0, err // as long as the wait with agents takes
 	}
 	after, err := cpuClock(api)
 	return float64((after - before).Nanoseconds()) / 1e3 / float64(n), err
 }
 
-// visit lets the agents of a kind in, measures them and sends them away. The costs
+// measure lets the agents of a kind in, measures them and sends them away. The costs
 // are the API server's for a change, in microseconds, a round each.
-func (t *theater) visit(ctx context.Context, k kind) (c crowd, costs []float64, err error) {
-	c = crowd{kind: k.name, agents: t.world.Nodes}
-	empty, err := t.gauge.live(ctx)
+func (t *testCluster) measure(ctx context.Context, k agentKind) (c fleet, costs []float64, err error) {
+	c = fleet{kind: k.name, agents: t.world.Nodes}
+	empty, err := t.gauge.liveMemory(ctx)
 	if err != nil {
 		return c, nil, err
 	}
 	file := filepath.Join(t.dir, "crowd.kubeconfig")
-	through, err := tapped(t.api, file)
+	through, err := openTap(t.api, file)
 	if err != nil {
 		return c, nil, err
 	}
@@ -201,63 +201,63 @@ func (t *theater) visit(ctx context.Context, k kind) (c crowd, costs []float64, 
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	for first := 0; first < c.agents; first += starting {
-		if err := t.admit(inside, &wg, k, file, first, min(first+starting, c.agents)); err != nil {
+	for first := 0; first < c.agents; first += startedAtOnce {
+		if err := t.startAgents(inside, &wg, k, file, first, min(first+startedAtOnce, c.agents)); err != nil {
 			return c, nil, err
 		}
 	}
-	if err := t.look(ctx, through, empty, &c); err != nil {
+	if err := t.measureSynced(ctx, through, empty, &c); err != nil {
 		return c, nil, err
 	}
-	costs, err = t.stir(ctx, through, &c)
+	costs, err = t.measureChanges(ctx, through, &c)
 	return c, costs, err
 }
 
-// look measures what there is once all agents are in; empty is the API server's live
+// measureSynced measures what there is once all agents are in; empty is the API server's live
 // memory before.
-func (t *theater) look(ctx context.Context, through *tap.Tap, empty float64, c *crowd) error {
+func (t *testCluster) measureSynced(ctx context.Context, through *tap.Tap, empty float64, c *fleet) error {
 	n := float64(c.agents)
-	open, err := t.gauge.settled(ctx)
+	open, err := t.gauge.settledWatches(ctx)
 	if err != nil {
 		return err
 	}
-	count, err := quietly(ctx, through)
+	count, err := awaitQuiet(ctx, through)
 	if err != nil {
 		return err
 	}
-	full, err := t.gauge.live(ctx)
+	full, err := t.gauge.liveMemory(ctx)
 	if err != nil {
 		return err
 	}
-	c.watches, c.first = (open-t.before)/n, kibi(count.Received)/n
+	c.watches, c.firstKiB = (open-t.before)/n, kibi(count.Received)/n
 	c.conns = float64(through.Open()) / n
 	c.memory = spreadOf([]float64{(full - empty) / (1 << 20) / n})
 	return nil
 }
 
-// stir makes changes while the agents watch.
-func (t *theater) stir(ctx context.Context, through *tap.Tap, c *crowd) (costs []float64, err error) {
+// measureChanges makes changes while the agents watch.
+func (t *testCluster) measureChanges(ctx context.Context, through *tap.Tap, c *fleet) (costs []float64, err error) {
 	before := through.Read()
-	for range t.visits() {
-		cost, err := t.shake(ctx, through)
+	for range t.changeRounds() {
+		cost, err := t.changeSlices(ctx, through)
 		if err != nil {
 			return nil, err
 		}
 		costs = append(costs, cost)
 	}
 	news := through.Read().Sub(before)
-	c.news = kibi(news.Received) * 1000 / float64(c.agents*len(costs)*t.scale.changes())
+	c.changeKiB = kibi(news.Received) * 1000 / float64(c.agents*len(costs)*t.size.changes())
 	if news.Conns > 0 {
 		t.report.notes = append(t.report.notes, fmt.Sprintf("Of %d agents (%s), %d connections were opened anew while changes were made.", c.agents, c.kind, news.Conns))
 	}
 	return costs, nil
 }
 
-// visits is how often changes are made: every one takes 20 seconds.
-func (t *theater) visits() int { return min(t.plan.rounds, 2) }
+// changeRounds is how often changes are made: every one takes 20 seconds.
+func (t *testCluster) changeRounds() int { return min(t.plan.rounds, 2) }
 
-// admit starts the agents from first until end and waits until they are synced.
-func (t *theater) admit(ctx context.Context, wg *sync.WaitGroup, k kind, file string, first, end int) error {
+// startAgents starts the agents from first until end and waits until they are synced.
+func (t *testCluster) startAgents(ctx context.Context, wg *sync.WaitGroup, k agentKind, file string, first, end int) error {
 	var list []agent
 	for i := first; i < end; i++ {
 		own, err := ownConnection(file, t.dir, i)

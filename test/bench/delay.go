@@ -17,19 +17,19 @@ const (
 	// changeRate is how many objects change in a second: what a rollout of the
 	// largest clusters makes, and a third of what an API server on two cores can do.
 	changeRate = 200
-	// underWay is how many changes may wait for their answer: with a tenth of a
+	// maxPending is how many changes may wait for their answer: with a tenth of a
 	// second each there are twenty.
-	underWay = 64
-	// glance is the time between two questions about a change, and so the error of
+	maxPending = 64
+	// pollInterval is the time between two questions about a change, and so the error of
 	// its delay.
-	glance = 2 * time.Millisecond
+	pollInterval = 2 * time.Millisecond
 	// unseenAfter is when a change counts as not seen.
 	unseenAfter = 5 * time.Second
 )
 
-// delayed changes objects of the namespaces in use at a rate, and asks about each
+// measureDelays changes objects of the namespaces in use at a rate, and asks about each
 // until the answer shows it.
-func (h *host) delayed(ctx context.Context, r *running, _ *tap.Tap, st *stay) error {
+func (h *setup) measureDelays(ctx context.Context, r *runningServer, _ *tap.Tap, st *clusterRun) error {
 	n := int(h.delayTime().Seconds() * changeRate)
 	at := r.any().port
 	start := time.Now()
@@ -44,8 +44,8 @@ func (h *host) delayed(ctx context.Context, r *running, _ *tap.Tap, st *stay) er
 		st.delays = append(st.delays, max(0, shown.Sub(c.Made)))
 		st.whole = append(st.whole, shown.Sub(c.Sent))
 	}
-	err := h.world.Pace(ctx, n, changeRate, underWay, h.used, func(c world.Change) error {
-		shown, ok, err := await(ctx, at, c)
+	err := h.world.Pace(ctx, n, changeRate, maxPending, h.usedServices, func(c world.Change) error {
+		shown, ok, err := awaitChange(ctx, at, c)
 		if err == nil {
 			note(c, shown, ok)
 		}
@@ -59,11 +59,11 @@ func (h *host) delayed(ctx context.Context, r *running, _ *tap.Tap, st *stay) er
 
 // delayTime is for how long objects change: some hundreds of changes a round, so
 // that the p99 is not one of a handful.
-func (h *host) delayTime() time.Duration { return min(5*time.Second, 3*h.length) }
+func (h *setup) delayTime() time.Duration { return min(5*time.Second, 3*h.length) }
 
-// await asks about a change until the answer shows it, and returns when that was;
+// awaitChange asks about a change until the answer shows it, and returns when that was;
 // false if it did not in time.
-func await(ctx context.Context, at port, c world.Change) (time.Time, bool, error) {
+func awaitChange(ctx context.Context, at port, c world.Change) (time.Time, bool, error) {
 	conn, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", at.String()))
 	if err != nil {
 		return time.Time{}, false, err
@@ -80,7 +80,7 @@ func await(ctx context.Context, at port, c world.Change) (time.Time, bool, error
 		if now.Sub(c.Made) > unseenAfter {
 			return now, false, nil
 		}
-		if err := pause(ctx, glance); err != nil {
+		if err := sleep(ctx, pollInterval); err != nil {
 			return now, false, err
 		}
 	}

@@ -28,28 +28,28 @@ func TestMain(m *testing.M) {
 
 // madeFaults is a report of two rounds in which only CoreDNS came to harm, and nodens in
 // the second round of a hang.
-func madeFaults() *report {
+func madeFaults() *faultReport {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
-	r := &report{
-		plan: plan{rounds: 2, length: time.Second, faults: true},
-		date: time.Unix(0, 0), servers: guarded(), harms: map[cell][]harm{},
-	}
+	r := &faultReport{&report{
+		plan: plan{rounds: 2, length: time.Second, section: failoverMarker.flag},
+		date: time.Unix(0, 0), servers: faultServers(),
+	}, map[cell][]faultResult{}}
 	for _, s := range r.servers {
-		for _, m := range mishaps {
-			if m.fails == s.program {
+		for _, m := range faults {
+			if m.unsupported == s.program {
 				continue
 			}
 			for n := range 2 {
-				h := harm{Report: &client.Report{Start: at(0), End: at(3000)}, from: at(900), gone: at(1000), spawned: at(2000)}
-				h.Runs = []client.Run{{Outcome: client.Local, Count: 100, First: at(0), Last: at(999)}, {Outcome: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Outcome: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
+				h := faultResult{Report: &client.Report{Began: at(0), Ended: at(3000)}, began: at(900), gone: at(1000), spawned: at(2000)}
+				h.Runs = []client.Run{{Fate: client.Local, Count: 100, First: at(0), Last: at(999)}, {Fate: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Fate: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
 				h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Cluster: 100}
 				h.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: 2 * time.Millisecond}}
-				if s.program == "coredns" || m.name == halted && n == 1 {
-					h.Runs[1].Outcome = client.Lost
+				if s.program == "coredns" || m.name == hung && n == 1 {
+					h.Runs[1].Fate = client.Lost
 					h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Lost: 100}
 				}
 				at := cell{s.name, m.name}
-				r.harms[at] = append(r.harms[at], h)
+				r.results[at] = append(r.results[at], h)
 			}
 		}
 	}
@@ -59,26 +59,26 @@ func madeFaults() *report {
 // TestPledges holds what the numbers of a report say of each claim.
 func TestPledges(t *testing.T) {
 	r := madeFaults()
-	for _, c := range pledges() {
-		if res := c.judge(r); !res.met() {
+	for _, c := range r.Targets() {
+		if res := c.judge(); !res.met() {
 			t.Errorf("%s: %s with %+v", c.what, res.verdict(), res.spread)
 		}
 	}
 	// The worst round counts.
 	for _, name := range []string{upgraded, killed} {
-		bad := &r.harms[cell{"nodens, nftables", name}][1]
+		bad := &r.results[cell{"nodens, nftables", name}][1]
 		bad.UDP.Counts = client.Counts{Asked: 300, Lost: 10, Servfail: 10}
 		bad.Runs = []client.Run{{Outcome: client.Lost, Count: 10, First: bad.gone, Last: bad.gone}}
 		bad.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: time.Second}}
-		bad.spawned, bad.hits, bad.tracked = bad.Start, 0.02, 1
+		bad.spawned, bad.hitChange, bad.tracked = bad.Began, 0.02, 1
 	}
 	var missed []string
-	for _, c := range pledges() {
-		if res := c.judge(r); !res.met() {
+	for _, c := range r.Targets() {
+		if res := c.judge(); !res.met() {
 			missed = append(missed, c.what)
 		}
 	}
-	if len(missed) != len(pledges()) {
+	if len(missed) != len(r.Targets()) {
 		t.Errorf("only these are missed: %q", missed)
 	}
 }
@@ -94,18 +94,18 @@ func TestFaultTable(t *testing.T) {
 | nodens, nftables           |       300 | 50 (100) |        0 |             50 (100) |                             0 |           2.0 |
 | CoreDNS, NodeLocal's rules |       300 |      100 |        0 |                    0 |                             0 |           2.0 |
 `
-	for _, m := range mishaps {
-		text := r.harmTable(m)
-		if m.name == halted {
+	for _, m := range faults {
+		text := r.faultTable(m)
+		if m.name == hung {
 			if d := cmp.Diff(want, "\n"+text); d != "" {
 				t.Errorf("table (-want +got):\n%s", d)
 			}
 		}
-		if strings.Contains(text, "CoreDNS") == (m.fails != "") {
+		if strings.Contains(text, "CoreDNS") == (m.unsupported != "") {
 			t.Errorf("%s:\n%s", m.name, text)
 		}
-		if !strings.Contains(r.overall(), "| "+m.name+" ") {
-			t.Errorf("no line of %s in\n%s", m.name, r.overall())
+		if !strings.Contains(r.lossTable(), "| "+m.name+" ") {
+			t.Errorf("no line of %s in\n%s", m.name, r.lossTable())
 		}
 	}
 }
@@ -118,33 +118,33 @@ func TestFaults(t *testing.T) {
 		t.Skip(err)
 	}
 	peer.Build(t, "coredns") // skips under -short
-	left := len(mishaps)
+	left := len(faults)
 	for _, only := range []string{
-		"^(" + strings.Join([]string{upgraded, killed, halted, flushed}, "|") + ")$/nodens, iptables",
-		"^(" + strings.Join([]string{upgradedLong, restarted, starved, crashed, filled, spoilt, unlinked}, "|") + ")$/nodens, nftables",
+		"^(" + strings.Join([]string{upgraded, killed, hung, rulesFlushed}, "|") + ")$/nodens, iptables",
+		"^(" + strings.Join([]string{upgradedLong, restarted, outOfMemory, crashed, dirFull, cacheCorrupted, interfaceDeleted}, "|") + ")$/nodens, nftables",
 		"^" + killed + "$/CoreDNS",
 	} {
 		t.Run(only, func(t *testing.T) {
-			chosen, err := choose(only)
+			chosen, err := parseFilter(only)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := plan{rounds: 1, length: 300 * time.Millisecond, progress: t.Output(), faults: true, upgrades: 2, only: chosen}.measure(t.Context())
+			r, err := measureFaults(t.Context(), plan{rounds: 1, length: 300 * time.Millisecond, progress: t.Output(), only: chosen, section: failoverMarker.flag}, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, m := range mishaps {
-				if chosen.named(m.name) {
+			for _, m := range faults {
+				if chosen.matchesName(m.name) {
 					left--
 					sound(t, r, r.servers[0], m)
 				}
 			}
-			for _, c := range pledges()[:2] { // those that no clock is needed for
-				if res := c.judge(r); res.measured && !res.met() {
+			for _, c := range r.Targets()[:2] { // those that no clock is needed for
+				if res := c.judge(); res.measured && !res.met() {
 					t.Errorf("%s: %s", c.what, res.verdict())
 				}
 			}
-			text, err := r.renew(nil, nil)
+			text, err := renew(r, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,18 +159,18 @@ func TestFaults(t *testing.T) {
 }
 
 // sound looks at what a mishap did to a server.
-func sound(t *testing.T, r *report, s server, m mishap) {
+func sound(t *testing.T, r *faultReport, s server, m fault) {
 	t.Helper()
-	list := r.harms[cell{s.name, m.name}]
-	if len(list) != 1 && m.name != starved {
+	list := r.results[cell{s.name, m.name}]
+	if len(list) != 1 && m.name != outOfMemory {
 		t.Fatalf("%s, %s: %d harms", s.name, m.name, len(list))
 	}
 	for _, h := range list {
 		if h.UDP.Asked == 0 || h.UDP.Local == 0 || h.Dropped > 0 {
 			t.Errorf("%s, %s: %s", s.name, m.name, h)
 		}
-		if s.program == "nodens" && (h.unserved() > 0 || h.tracked > 0) {
-			t.Errorf("%s, %s: %.0f lost after the process was gone, %d tracked before", s.name, m.name, h.unserved(), h.tracked)
+		if s.program == "nodens" && (h.lostAfterExit() > 0 || h.tracked > 0) {
+			t.Errorf("%s, %s: %.0f lost after the process was gone, %d tracked before", s.name, m.name, h.lostAfterExit(), h.tracked)
 		}
 	}
 }

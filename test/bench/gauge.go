@@ -15,26 +15,26 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/tap"
 )
 
-// gauge reads what an API server says about itself.
-type gauge struct{ client *kubernetes.Clientset }
+// apiserverMetrics reads what an API server says about itself.
+type apiserverMetrics struct{ client *kubernetes.Clientset }
 
 // scrape returns the API server's metrics.
-func (g gauge) scrape(ctx context.Context) ([]byte, error) {
+func (g apiserverMetrics) scrape(ctx context.Context) ([]byte, error) {
 	return g.client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 }
 
-// followed are the resources that the agents watch. The API server has watches of
+// watchedResources are the resources that the agents watch. The API server has watches of
 // its own on them, which are there before an agent comes.
-var followed = []string{"services", "endpointslices", "namespaces", "pods", "nodes"}
+var watchedResources = []string{"services", "endpointslices", "namespaces", "pods", "nodes"}
 
 // watches is how many watches of these resources are open.
-func (g gauge) watches(ctx context.Context) (float64, error) {
+func (g apiserverMetrics) watches(ctx context.Context) (float64, error) {
 	text, err := g.scrape(ctx)
 	if err != nil {
 		return 0, err
 	}
 	sum := 0.0
-	for _, resource := range followed {
+	for _, resource := range watchedResources {
 		n, err := metric(text, "apiserver_longrunning_requests", `verb="WATCH"`, fmt.Sprintf("resource=%q", resource))
 		if err != nil {
 			return 0, err
@@ -44,24 +44,24 @@ func (g gauge) watches(ctx context.Context) (float64, error) {
 	return sum, nil
 }
 
-// steadyWatches is when no watch comes or goes for two seconds: an agent opens its
+// watchesSettle is when no watch comes or goes for two seconds: an agent opens its
 // last ones within one.
-var steadyWatches = calm{every: 250 * time.Millisecond, looks: 8, limit: time.Minute}
+var watchesSettle = settleRule{every: 250 * time.Millisecond, samples: 8, limit: time.Minute}
 
-// settled is how many watches are open once none comes or goes.
-func (g gauge) settled(ctx context.Context) (float64, error) {
-	return steadyWatches.await(ctx, func() (float64, error) { return g.watches(ctx) })
+// settledWatches is how many watches are open once none comes or goes.
+func (g apiserverMetrics) settledWatches(ctx context.Context) (float64, error) {
+	return watchesSettle.await(ctx, func() (float64, error) { return g.watches(ctx) })
 }
 
-// looks is how often the live memory is looked at; the least counts, because what
+// memorySamples is how often the live memory is looked at; the least counts, because what
 // serves the look itself, and requests that end meanwhile, only add to it.
-const looks = 4
+const memorySamples = 4
 
-// live is how much memory the API server has in use, in bytes: what is left of its
+// liveMemory is how much memory the API server has in use, in bytes: what is left of its
 // heap by a collection, and its stacks.
-func (g gauge) live(ctx context.Context) (float64, error) {
+func (g apiserverMetrics) liveMemory(ctx context.Context) (float64, error) {
 	var least float64
-	for n := range looks {
+	for n := range memorySamples {
 		if err := g.client.RESTClient().Get().AbsPath("/debug/pprof/heap").Param("gc", "1").Do(ctx).Error(); err != nil {
 			return 0, err
 		}
@@ -116,16 +116,16 @@ func containsAll(text []byte, parts []string) bool {
 	return true
 }
 
-// calm looks at a value again and again until it has not moved by more than the
+// settleRule looks at a value again and again until it has not moved by more than the
 // part of it, in so many looks, and returns the last. After the limit it takes what
 // there is.
-type calm struct {
+type settleRule struct {
 	every, limit time.Duration
-	looks        int
+	samples      int
 	part         float64
 }
 
-func (c calm) await(ctx context.Context, look func() (float64, error)) (float64, error) {
+func (c settleRule) await(ctx context.Context, look func() (float64, error)) (float64, error) {
 	end := time.Now().Add(c.limit)
 	var least, most float64
 	for n := 0; ; n++ {
@@ -137,28 +137,28 @@ func (c calm) await(ctx context.Context, look func() (float64, error)) (float64,
 		if n == 0 || most-least > c.part*v {
 			n, least, most = 0, v, v
 		}
-		if n >= c.looks || !time.Now().Before(end) {
+		if n >= c.samples || !time.Now().Before(end) {
 			return v, nil
 		}
-		if err := pause(ctx, c.every); err != nil {
+		if err := sleep(ctx, c.every); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// silence is when what goes through a tap has come to its end: nothing for a second.
+// tapSettles is when what goes through a tap has come to its end: nothing for a second.
 // Between two parts of a list there are milliseconds.
-var silence = calm{every: 100 * time.Millisecond, looks: 10, limit: time.Minute}
+var tapSettles = settleRule{every: 100 * time.Millisecond, samples: 10, limit: time.Minute}
 
-// quietly waits for silence on the tap and returns its count.
-func quietly(ctx context.Context, t *tap.Tap) (tap.Count, error) {
-	_, err := silence.await(ctx, func() (float64, error) { return float64(t.Read().Bytes()), nil })
+// awaitQuiet waits for silence on the tap and returns its count.
+func awaitQuiet(ctx context.Context, t *tap.Tap) (tap.Count, error) {
+	_, err := tapSettles.await(ctx, func() (float64, error) { return float64(t.Read().Bytes()), nil })
 	return t.Read(), err
 }
 
-// tapped opens a tap on the API server and writes a kubeconfig file of the agent's
+// openTap opens a tap on the API server and writes a kubeconfig file of the agent's
 // that goes through it; the caller closes the tap.
-func tapped(api *apiserver.Server, file string) (*tap.Tap, error) {
+func openTap(api *apiserver.Server, file string) (*tap.Tap, error) {
 	c, err := clientcmd.LoadFromFile(api.Kubeconfig(apiserver.Agent))
 	if err != nil {
 		return nil, err

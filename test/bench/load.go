@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// load is one run of dnsperf.
-type load struct {
+// dnsperf is one run of dnsperf.
+type dnsperf struct {
 	server port
 	// file holds the questions.
 	file string
@@ -27,8 +27,8 @@ type load struct {
 	clients, outstanding int
 }
 
-// outcome is what dnsperf says about its run.
-type outcome struct {
+// loadResult is what dnsperf says about its run.
+type loadResult struct {
 	sent, completed, lost uint64
 	// rcodes counts the answers by their response code.
 	rcodes map[string]uint64
@@ -37,11 +37,11 @@ type outcome struct {
 	elapsed           time.Duration
 }
 
-// errNoLoad says that there is no load generator.
-var errNoLoad = errors.New("dnsperf is not installed; on Debian: apt-get install dnsperf")
+// errNoDnsperf says that there is no load generator.
+var errNoDnsperf = errors.New("dnsperf is not installed; on Debian: apt-get install dnsperf")
 
 // run runs dnsperf pinned to the cores and waits for its end.
-func (l load) run(ctx context.Context, on cores) (outcome, error) {
+func (l dnsperf) run(ctx context.Context, on cores) (loadResult, error) {
 	args := []string{
 		"-c", on.list(), "dnsperf", "-s", "127.0.0.1", "-p", l.server.String(), "-d", l.file,
 		"-c", strconv.Itoa(l.clients), "-T", strconv.Itoa(min(l.clients, len(on))), "-q", strconv.Itoa(l.outstanding),
@@ -60,11 +60,11 @@ func (l load) run(ctx context.Context, on cores) (outcome, error) {
 	}
 	text, err := exec.CommandContext(ctx, "taskset", args...).CombinedOutput()
 	if err != nil {
-		return outcome{}, fmt.Errorf("running dnsperf: %w\n%s", err, text)
+		return loadResult{}, fmt.Errorf("running dnsperf: %w\n%s", err, text)
 	}
-	o, err := parse(text)
+	o, err := parseDnsperf(text)
 	if err != nil {
-		return outcome{}, fmt.Errorf("reading dnsperf's statistics: %w\n%s", err, text)
+		return loadResult{}, fmt.Errorf("reading dnsperf's statistics: %w\n%s", err, text)
 	}
 	return o, nil
 }
@@ -75,7 +75,7 @@ func (l load) run(ctx context.Context, on cores) (outcome, error) {
 const tolerance = 0.001
 
 // check returns an error unless the queries were answered, with the rcode.
-func (o outcome) check(rcode string) error {
+func (o loadResult) check(rcode string) error {
 	if o.completed == 0 || float64(o.sent-min(o.sent, o.rcodes[rcode])) > tolerance*float64(o.sent) {
 		return fmt.Errorf("of %d queries %d were answered and %d lost, with the rcodes %v; want them answered with %s",
 			o.sent, o.completed, o.lost, o.rcodes, rcode)
@@ -83,9 +83,9 @@ func (o outcome) check(rcode string) error {
 	return nil
 }
 
-// parse reads the statistics at the end of dnsperf's output.
-func parse(text []byte) (outcome, error) {
-	o := outcome{rcodes: map[string]uint64{}}
+// parseDnsperf reads the statistics at the end of dnsperf's output.
+func parseDnsperf(text []byte) (loadResult, error) {
+	o := loadResult{rcodes: map[string]uint64{}}
 	var errs []error
 	seen := 0
 	for line := range bytes.Lines(text) {
@@ -106,12 +106,12 @@ func parse(text []byte) (outcome, error) {
 }
 
 // readers are the lines that are read, by what stands before the colon.
-var readers = map[string]func(*outcome, []string) error{
-	"Queries sent":      func(o *outcome, f []string) error { return number(&o.sent, f, 0) },
-	"Queries completed": func(o *outcome, f []string) error { return number(&o.completed, f, 0) },
-	"Queries lost":      func(o *outcome, f []string) error { return number(&o.lost, f, 0) },
+var readers = map[string]func(*loadResult, []string) error{
+	"Queries sent":      func(o *loadResult, f []string) error { return number(&o.sent, f, 0) },
+	"Queries completed": func(o *loadResult, f []string) error { return number(&o.completed, f, 0) },
+	"Queries lost":      func(o *loadResult, f []string) error { return number(&o.lost, f, 0) },
 	// NOERROR 990 (99.00%), NXDOMAIN 10 (1.00%)
-	"Response codes": func(o *outcome, f []string) error {
+	"Response codes": func(o *loadResult, f []string) error {
 		for i := 0; i+1 < len(f); i += 3 {
 			var n uint64
 			if err := number(&n, f, i+1); err != nil {
@@ -122,10 +122,10 @@ var readers = map[string]func(*outcome, []string) error{
 		return nil
 	},
 	// request 38, response 54
-	"Average packet size": func(o *outcome, f []string) error {
+	"Average packet size": func(o *loadResult, f []string) error {
 		return errors.Join(number(&o.request, f, 1), number(&o.response, f, 3))
 	},
-	"Run time (s)": func(o *outcome, f []string) error {
+	"Run time (s)": func(o *loadResult, f []string) error {
 		if len(f) == 0 {
 			return errShort
 		}

@@ -30,16 +30,16 @@ Statistics:
 `
 
 func TestParse(t *testing.T) {
-	got, err := parse([]byte(statistics))
+	got, err := parseDnsperf([]byte(statistics))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := outcome{
+	want := loadResult{
 		sent: 1000, completed: 998, lost: 2,
 		rcodes:  map[string]uint64{"NOERROR": 990, "NXDOMAIN": 8},
 		request: 38, response: 54, elapsed: 250 * time.Millisecond,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(loadResult{})); d != "" {
 		t.Errorf("statistics (-want +got):\n%s", d)
 	}
 }
@@ -58,7 +58,7 @@ func TestParseBroken(t *testing.T) {
 			if text == statistics {
 				t.Fatal("the case changes nothing")
 			}
-			if o, err := parse([]byte(text)); err == nil {
+			if o, err := parseDnsperf([]byte(text)); err == nil {
 				t.Errorf("read as %+v, want an error", o)
 			}
 		})
@@ -69,25 +69,25 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(statistics))
 	f.Add([]byte("Queries sent:\nResponse codes: A 1 (\nRun time (s): NaN\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if o, err := parse(text); err == nil && o.rcodes == nil {
+		if o, err := parseDnsperf(text); err == nil && o.rcodes == nil {
 			t.Errorf("no map in %+v", o)
 		}
 	})
 }
 
 func TestOutcomeCheck(t *testing.T) {
-	whole := outcome{sent: 5, completed: 5, rcodes: map[string]uint64{"NOERROR": 5}}
+	whole := loadResult{sent: 5, completed: 5, rcodes: map[string]uint64{"NOERROR": 5}}
 	for _, test := range []struct {
 		name string
-		o    outcome
+		o    loadResult
 		ok   bool
 	}{
 		{"all answered", whole, true},
-		{"nothing asked", outcome{rcodes: map[string]uint64{}}, false},
-		{"one lost", outcome{sent: 6, completed: 5, lost: 1, rcodes: whole.rcodes}, false},
-		{"one of a thousand lost", outcome{sent: 1000, completed: 999, lost: 1, rcodes: map[string]uint64{"NOERROR": 999}}, true},
-		{"two of a thousand lost", outcome{sent: 1000, completed: 998, lost: 2, rcodes: map[string]uint64{"NOERROR": 998}}, false},
-		{"one refused", outcome{sent: 5, completed: 5, rcodes: map[string]uint64{"NOERROR": 4, "REFUSED": 1}}, false},
+		{"nothing asked", loadResult{rcodes: map[string]uint64{}}, false},
+		{"one lost", loadResult{sent: 6, completed: 5, lost: 1, rcodes: whole.rcodes}, false},
+		{"one of a thousand lost", loadResult{sent: 1000, completed: 999, lost: 1, rcodes: map[string]uint64{"NOERROR": 999}}, true},
+		{"two of a thousand lost", loadResult{sent: 1000, completed: 998, lost: 2, rcodes: map[string]uint64{"NOERROR": 998}}, false},
+		{"one refused", loadResult{sent: 5, completed: 5, rcodes: map[string]uint64{"NOERROR": 4, "REFUSED": 1}}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if err := test.o.check("NOERROR"); (err == nil) != test.ok {

@@ -27,9 +27,9 @@ func (c cores) list() string {
 // errCores says that the machine is too small.
 var errCores = errors.New("a benchmark takes two cores: one for the server, one for the load generator")
 
-// split divides the CPUs that this process may use: the first is the server's,
+// splitCores divides the CPUs that this process may use: the first is the server's,
 // the others are the load generator's.
-func split() (server, load cores, err error) {
+func splitCores() (server, load cores, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, nil, fmt.Errorf("reading the CPUs this process may use: %w", err)
@@ -46,9 +46,9 @@ func split() (server, load cores, err error) {
 	return all[:1], all[1:], nil
 }
 
-// settle pins every thread of this process to the cores, and with them what it
+// pinSelf pins every thread of this process to the cores, and with them what it
 // starts from now on.
-func settle(on cores) error {
+func pinSelf(on cores) error {
 	if err := pin("self", on); err != nil {
 		return fmt.Errorf("pinning the harness: %w", err)
 	}
@@ -87,8 +87,8 @@ func pin(pid string, on cores) error {
 // fact is a line about what was measured, and with what.
 type fact struct{ name, value string }
 
-// machine tells what the numbers depend on besides the programs.
-func machine() []fact {
+// describeMachine tells what the numbers depend on besides the programs.
+func describeMachine() []fact {
 	return []fact{
 		{"CPU", fmt.Sprintf("%d × %s", runtime.NumCPU(), model())},
 		{"kernel", kernel()},

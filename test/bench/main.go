@@ -72,68 +72,77 @@ func main() {
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "load" {
-		return client.Serve(os.Stdin, stdout) // a client of fault.go
+		return client.Serve(os.Stdin, stdout) // a client of the failover section
 	}
-	plan, out, err := flags(args, stderr)
+	o, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	r, err := plan.measure(ctx)
+	s, err := o.measure(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, r.tables())
-	if out == "" {
+	fmt.Fprint(stdout, terminal(s))
+	if o.out == "" {
 		return nil
 	}
-	return r.write(out)
+	return write(s, o.out)
 }
 
-// flags reads the plan, and the file to write the report to; "" is none.
-func flags(args []string, stderr io.Writer) (plan, string, error) {
-	plan := plan{progress: stderr, names: entries}
+// options are the flags.
+type options struct {
+	plan                                 plan
+	scale, outage, faults, kernel, worst bool
+	services                             int
+	silence                              time.Duration
+	out                                  string // empty for none
+}
+
+// parseFlags reads the command line.
+func parseFlags(args []string, stderr io.Writer) (options, error) {
+	o := options{plan: plan{progress: stderr, names: defaultCacheNames}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&plan.rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3)")
-	// In two seconds a server gets 2,000 queries at the lowest rate, of which twenty
-	// are slower than the p99; in one it would be ten, and in four the whole would
-	// take an hour.
+	fs.IntVar(&o.plan.rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3)")
+	// In two seconds a server gets 2,000 queries at the lowest rate, so twenty are slower than
+	// the p99.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
-	fs.BoolVar(&plan.cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
+	fs.BoolVar(&o.plan.cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
 	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
-	fs.BoolVar(&plan.scale.on, "scale", false, "measure the section about a large cluster, and that alone")
-	fs.IntVar(&plan.scale.services, "scale-services", large, "the `number` of Services of that cluster; everything else is in proportion")
-	fs.BoolVar(&plan.failing.on, "outage", false, "measure the section about upstreams that fail, and that alone")
-	fs.DurationVar(&plan.failing.silence, "outage-silence", usualSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
-	fs.BoolVar(&plan.faults, "faults", false, "measure the section about agents that go away, and that alone")
-	fs.BoolVar(&plan.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
-	fs.BoolVar(&plan.worst, "worst", false, "measure the section about the dearest queries, and that alone")
-	fs.StringVar(&plan.before, "before", "", "measure the agent of `COMMIT` beside this tree's")
-	out := fs.String("out", "", "write the report to `FILE`, as Markdown, and its drawings to "+folder+" beside it")
-	err := fs.Parse(args)
-	if err != nil {
-		return plan, "", err
-	}
-	if plan.only, err = choose(*only); err != nil {
-		return plan, "", err
-	}
-	plan.length = time.Duration(*seconds * float64(time.Second))
-	if plan.rounds == 0 {
-		plan.rounds = plan.usual()
+	fs.BoolVar(&o.scale, "scale", false, "measure the section about a large cluster, and that alone")
+	fs.IntVar(&o.services, "scale-services", defaultServices, "the `number` of Services of that cluster; everything else is in proportion")
+	fs.BoolVar(&o.outage, "outage", false, "measure the section about upstreams that fail, and that alone")
+	fs.DurationVar(&o.silence, "outage-silence", defaultSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
+	fs.BoolVar(&o.faults, "faults", false, "measure the section about agents that are replaced or fail, and that alone")
+	fs.BoolVar(&o.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
+	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
+	fs.StringVar(&o.plan.before, "before", "", "measure the agent of `COMMIT` beside this tree's")
+	fs.StringVar(&o.out, "out", "", "write the report to `FILE`, as Markdown, and its drawings to "+plotDir+" beside it")
+	if err := fs.Parse(args); err != nil {
+		return o, err
 	}
 	if fs.NArg() > 0 {
-		return plan, "", errors.New("no arguments but flags; -help lists them")
+		return o, errors.New("no arguments but flags; -help lists them")
 	}
-	return plan, *out, plan.check()
+	var err error
+	if o.plan.only, err = parseFilter(*only); err != nil {
+		return o, err
+	}
+	o.plan.length = time.Duration(*seconds * float64(time.Second))
+	if o.plan.rounds == 0 {
+		o.plan.rounds = o.defaultRounds()
+	}
+	o.plan.section = o.section()
+	return o, o.check()
 }
 
 // check says what can't be measured.
-func (p plan) check() error {
+func (o options) check() error {
 	parts := 0
-	for _, on := range []bool{p.scale.on, p.failing.on, p.faults, p.kernel, p.worst} {
+	for _, on := range []bool{o.scale, o.outage, o.faults, o.kernel, o.worst} {
 		if on {
 			parts++
 		}
@@ -141,47 +150,64 @@ func (p plan) check() error {
 	if parts > 1 {
 		return errors.New("-scale, -outage, -faults, -kernel and -worst are sections of their own: measure one after the other")
 	}
-	if p.rounds < 1 || p.length < 100*time.Millisecond || p.scale.services < fewest {
-		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", fewest)
+	if o.plan.rounds < 1 || o.plan.length < 100*time.Millisecond || o.services < minServices {
+		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", minServices)
 	}
 	return nil
 }
 
-// usual is the number of rounds unless one is given. Five are the fewest whose
-// median stands two disturbed ones; of what takes minutes a round,
-// three have to do, which stand one.
-func (p plan) usual() int {
-	if p.scale.on || p.failing.on || p.faults {
+// defaultRounds is the number of rounds unless one is given. The median of five is not
+// affected by two disturbed rounds. Where a round takes minutes there are three, which
+// tolerate one.
+func (o options) defaultRounds() int {
+	if o.scale || o.outage || o.faults {
 		return 3
 	}
 	return 5
 }
 
-// measure measures the servers, or what a large cluster costs them, or what they do when
-// upstreams fail.
-func (p plan) measure(ctx context.Context) (*report, error) {
-	if p.scale.on {
-		return measureScale(ctx, p)
+// section returns the flag of the section with the options that are not the defaults.
+func (o options) section() string {
+	switch {
+	case o.scale && o.services != defaultServices:
+		return fmt.Sprintf("%s -scale-services %d", scaleMarker.flag, o.services)
+	case o.scale:
+		return scaleMarker.flag
+	case o.outage && o.silence != defaultSilence:
+		return fmt.Sprintf("%s -outage-silence %s", outageMarker.flag, o.silence)
+	case o.outage:
+		return outageMarker.flag
+	case o.faults:
+		return failoverMarker.flag
+	case o.kernel:
+		return kernelMarker.flag
+	case o.worst:
+		return attackMarker.flag
 	}
-	if p.failing.on {
-		return measureOutages(ctx, p)
-	}
-	if p.faults {
-		return measureFaults(ctx, p)
-	}
-	if p.kernel {
-		return measurePod(ctx, p)
-	}
-	if p.worst {
-		return measureWorst(ctx, p)
-	}
-	return measure(ctx, p)
+	return ""
 }
 
-// write writes the page to the file and its drawings beside it. What the other kind
-// of run has written there stays.
-func (r *report) write(file string) error {
-	plots, err := r.draw(filepath.Dir(file))
+// measure measures the section, or the main part of the page.
+func (o options) measure(ctx context.Context) (section, error) {
+	switch {
+	case o.scale:
+		return measureScale(ctx, o.plan, o.services)
+	case o.outage:
+		return measureOutages(ctx, o.plan, o.silence)
+	case o.faults:
+		return measureFaults(ctx, o.plan, upgradesInARow)
+	case o.kernel:
+		return measurePod(ctx, o.plan)
+	case o.worst:
+		return measureAttacks(ctx, o.plan)
+	}
+	return measure(ctx, o.plan)
+}
+
+// write writes the section to its place in the page, and the drawings beside the page. The
+// other sections stay.
+func write(s section, file string) error {
+	plots, err := draw(s.Charts(), filepath.Dir(file))
 	if err != nil {
 		return fmt.Errorf("drawing for -out %s: %w", file, err)
 	}
@@ -189,7 +215,7 @@ func (r *report) write(file string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("reading -out %s: %w", file, err)
 	}
-	text, err := r.renew(old, plots)
+	text, err := renew(s, old, plots)
 	if err != nil {
 		return fmt.Errorf("writing -out %s: %w", file, err)
 	}

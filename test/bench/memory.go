@@ -10,36 +10,36 @@ import (
 	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
-// rest is what a server does while nobody asks it.
-type rest struct {
+// idleSample is what a server does while nobody asks it.
+type idleSample struct {
 	cpu      time.Duration
 	switches uint64
 	length   time.Duration
 }
 
-// rest measures all servers at once while nobody asks any.
-func (b *bench) rest(ctx context.Context) error {
-	if !b.only.named("idle") {
+// measureIdle measures all servers at once while nobody asks any.
+func (b *queriesRun) measureIdle(ctx context.Context) error {
+	if !b.only.matchesName("idle") {
 		return nil
 	}
-	before := make([]reading, len(b.running))
+	before := make([]procStat, len(b.running))
 	var err error
 	for i, r := range b.running {
-		if before[i], err = read(r.any().Pid()); err != nil {
+		if before[i], err = readProcStat(r.any().Pid()); err != nil {
 			return err
 		}
 	}
 	start := time.Now()
-	if err := pause(ctx, b.length); err != nil {
+	if err := sleep(ctx, b.length); err != nil {
 		return err
 	}
 	for i, r := range b.running {
 		length := time.Since(start)
-		after, err := read(r.any().Pid())
+		after, err := readProcStat(r.any().Pid())
 		if err != nil {
 			return err
 		}
-		b.report.rests[r.name] = append(b.report.rests[r.name], rest{
+		b.out.rests[r.name] = append(b.out.rests[r.name], idleSample{
 			cpu: after.cpu - before[i].cpu, length: length,
 			switches: after.switches - min(after.switches, before[i].switches),
 		})
@@ -47,26 +47,16 @@ func (b *bench) rest(ctx context.Context) error {
 	return nil
 }
 
-// pause returns after the time, or earlier if the context ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// entries is the number of names that are put into an empty cache: what the
+// defaultCacheNames is the number of names that are put into an empty cache: what the
 // busiest nodes have in use within a TTL, and the number that the limits are for.
-const entries = 100000
+const defaultCacheNames = 100000
 
-// unheard is the part of them that may get no answer: what a hundredth of the
+// maxUnanswered is the part of them that may get no answer: what a hundredth of the
 // names takes is not seen in the sum, and a busy machine loses some.
-const unheard = 0.01
+const maxUnanswered = 0.01
 
-// hold is a server's memory, in bytes.
-type hold struct {
+// memorySample is a server's memory, in bytes.
+type memorySample struct {
 	// idle is that of a server that was started and asked a question, full that
 	// after it was asked for entries names.
 	idle, full uint64
@@ -79,18 +69,18 @@ type hold struct {
 // keep up take ten seconds; one that does not is not waited for.
 const fillTime = 2 * time.Minute
 
-// memories measures the memory of each server, in a process of its own. It comes
+// measureMemory measures the memory of each server, in a process of its own. It comes
 // last, so what fails here is noted and does not cost the rest.
-func (b *bench) memories(ctx context.Context) error {
-	if !b.only.named("memory") {
+func (b *queriesRun) measureMemory(ctx context.Context) error {
+	if !b.only.matchesName("memory") {
 		return nil
 	}
 	for _, s := range b.report.servers {
-		if s.bare || programs[s.program].each {
+		if s.saturationOnly || programs[s.program].perSet {
 			continue
 		}
 		limited, cancel := context.WithTimeout(ctx, fillTime)
-		h, err := b.memory(limited, s)
+		h, err := b.memoryOf(limited, s)
 		cancel()
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -100,7 +90,7 @@ func (b *bench) memories(ctx context.Context) error {
 			b.report.notes = append(b.report.notes, fmt.Sprintf("The memory of %s is not measured: %s.", s.name, firstLine(err)))
 			continue
 		}
-		b.report.holds[s.name] = h
+		b.out.holds[s.name] = h
 		fmt.Fprintf(b.progress, "memory of %s: idle %.1f MiB, with %d names %.1f MiB, %.1f %% kept\n",
 			s.name, mebi(h.idle), b.names, mebi(h.full), 100*h.kept)
 	}
@@ -113,58 +103,56 @@ func firstLine(err error) string {
 	return strings.TrimSuffix(line, ":")
 }
 
-// memory measures the memory of one server.
-func (b *bench) memory(ctx context.Context, s server) (hold, error) {
+// memoryOf measures the memory of one server.
+func (b *queriesRun) memoryOf(ctx context.Context, s server) (memorySample, error) {
 	r, err := b.start(ctx, s, true)
 	if err != nil {
-		return hold{}, err
+		return memorySample{}, err
 	}
 	defer r.stop()
-	h, err := b.fillUp(ctx, r)
+	h, err := b.fillCache(ctx, r)
 	if err != nil {
 		err = r.explain(err)
 	}
 	return h, err
 }
 
-// fillUp asks the server for names twice and reads its memory before and between.
-func (b *bench) fillUp(ctx context.Context, r *running) (hold, error) {
+// fillCache asks the server for names twice and reads its memory before and between.
+func (b *queriesRun) fillCache(ctx context.Context, r *runningServer) (memorySample, error) {
 	// What a start leaves behind is given back in this time, or it is not.
-	if err := pause(ctx, b.length); err != nil {
-		return hold{}, err
+	if err := sleep(ctx, b.length); err != nil {
+		return memorySample{}, err
 	}
 	pid := r.any().Pid()
-	idle, err := read(pid)
+	idle, err := readProcStat(pid)
 	if err != nil {
-		return hold{}, err
+		return memorySample{}, err
 	}
-	stream := b.named(loadgen.Stream{Window: clients * 4, Count: b.names}, "00000000.full.example.")
+	stream := b.newNamesStream(loadgen.Stream{Window: clients * 4, Count: b.names}, "00000000.full.example.")
 	b.fresh += uint32(b.names)
-	if err := b.visit(ctx, r, stream); err != nil {
-		return hold{}, err
+	if err := b.askStream(ctx, r, stream); err != nil {
+		return memorySample{}, err
 	}
-	full, err := read(pid)
+	full, err := readProcStat(pid)
 	if err != nil {
-		return hold{}, err
+		return memorySample{}, err
 	}
 	asked := b.loop.Asked()
-	if err := b.visit(ctx, r, stream); err != nil {
-		return hold{}, err
+	if err := b.askStream(ctx, r, stream); err != nil {
+		return memorySample{}, err
 	}
-	return hold{idle: idle.rss, full: full.rss, kept: 1 - float64(b.loop.Asked()-asked)/float64(b.names)}, nil
+	return memorySample{idle: idle.rss, full: full.rss, kept: 1 - float64(b.loop.Asked()-asked)/float64(b.names)}, nil
 }
 
-// visit asks all of a stream's names.
-func (b *bench) visit(ctx context.Context, r *running, s loadgen.Stream) error {
+// askStream asks all of a stream's names.
+func (b *queriesRun) askStream(ctx context.Context, r *runningServer, s loadgen.Stream) error {
 	to := netip.AddrPortFrom(b.loop.Addr().Addr(), uint16(r.any().port))
 	results, err := b.loop.Run(ctx, loadgen.Job{Server: to, Streams: []loadgen.Stream{s}})
 	if err != nil {
 		return err
 	}
-	if o := outcomeOf(results[0]); o.failed() > unheard {
+	if o := toLoadResult(results[0]); o.failed() > maxUnanswered {
 		return fmt.Errorf("of %d names %d got an answer, with the rcodes %v", o.sent, o.completed, o.rcodes)
 	}
 	return nil
 }
-
-func mebi(bytes uint64) float64 { return float64(bytes) / (1 << 20) }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reading is what the kernel says about a process at one moment.
-type reading struct {
+// procStat is what the kernel says about a process at one moment.
+type procStat struct {
 	// cpu is the time its threads have run, dead ones included, in user and
 	// kernel mode.
 	cpu time.Duration
@@ -29,9 +29,9 @@ type reading struct {
 	rss, peak uint64
 }
 
-// read reads the meters of the process.
-func read(pid int) (reading, error) {
-	var r reading
+// readProcStat reads the meters of the process.
+func readProcStat(pid int) (procStat, error) {
+	var r procStat
 	var err error
 	if r.cpu, err = cpuClock(pid); err != nil {
 		return r, err

@@ -68,7 +68,7 @@ func TestField(t *testing.T) {
 
 // TestRead reads the test's own meters, before and after it has worked.
 func TestRead(t *testing.T) {
-	before, err := read(os.Getpid())
+	before, err := readProcStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +77,14 @@ func TestRead(t *testing.T) {
 	}
 	after := before
 	for after.cpu == before.cpu {
-		if after, err = read(os.Getpid()); err != nil {
+		if after, err = readProcStat(os.Getpid()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if after.cpu < before.cpu {
 		t.Errorf("the clock went from %v to %v", before.cpu, after.cpu)
 	}
-	if _, err := read(1 << 30); err == nil {
+	if _, err := readProcStat(1 << 30); err == nil {
 		t.Error("a process that can't be has meters")
 	}
 }

@@ -11,54 +11,54 @@ import (
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
-// mishap is something that befalls an agent.
-type mishap struct {
+// fault is something that befalls an agent.
+type fault struct {
 	name, what string
-	// fails is a program that it can't befall.
-	fails string
-	run   func(ctx context.Context, s *stand, h *harm) error
+	// unsupported is a program that it can't befall.
+	unsupported string
+	run         func(ctx context.Context, s *node, h *faultResult) error
 }
 
 // The mishaps' names.
 const (
-	upgraded     = "upgrade"
-	upgradedLong = "twenty upgrades in a row"
-	restarted    = "stop and start"
-	killed       = "kill -9"
-	starved      = "out of memory"
-	crashed      = "crash"
-	halted       = "hang for five seconds"
-	filled       = "no room in the hand-over folder"
-	spoilt       = "broken saved cache"
-	flushed      = "all rules flushed"
-	unlinked     = "link deleted"
+	upgraded         = "upgrade"
+	upgradedLong     = "twenty upgrades in a row"
+	restarted        = "stop and start"
+	killed           = "kill -9"
+	outOfMemory      = "out of memory"
+	crashed          = "crash"
+	hung             = "hang for five seconds"
+	dirFull          = "no room in the hand-over folder"
+	cacheCorrupted   = "broken saved cache"
+	rulesFlushed     = "all rules flushed"
+	interfaceDeleted = "link deleted"
 )
 
-// mishaps are all of them.
-var mishaps = []mishap{
-	{name: upgraded, run: handOver, what: "Nodens: another agent takes over from the one that runs, which then gets SIGTERM, as with maxSurge 1. " +
+// faults are all of them.
+var faults = []fault{
+	{name: upgraded, run: upgradeOnce, what: "Nodens: another agent takes over from the one that runs, which then gets SIGTERM, as with maxSurge 1. " +
 		"CoreDNS: SIGTERM, NodeLocal DNSCache's teardown of link and rules, and a start after two seconds, as with maxUnavailable."},
-	{name: upgradedLong, run: handOverLong, fails: "coredns", what: "The same twenty times, one after the other."},
-	{name: restarted, run: func(ctx context.Context, s *stand, h *harm) error { return s.restart(ctx, h) },
+	{name: upgradedLong, run: upgradeRepeatedly, unsupported: "coredns", what: "The same twenty times, one after the other."},
+	{name: restarted, run: func(ctx context.Context, s *node, h *faultResult) error { return s.restart(ctx, h) },
 		what: "SIGTERM without a successor, and a start after two seconds. Nodens runs with -skipteardown, as its manifest has it."},
-	{name: killed, run: signalled(syscall.SIGKILL), what: "SIGKILL, and a start after two seconds."},
-	{name: starved, run: starve, what: "The kernel's OOM killer ends the process, whose control group has no memory left; a start after two seconds."},
-	{name: crashed, run: signalled(syscall.SIGABRT), what: "SIGABRT, by which a Go program ends as it does after an error that nothing recovers from; a start after two seconds."},
-	{name: halted, run: halt, what: "SIGSTOP, and SIGCONT five seconds later: a process that hangs with its sockets open. Nobody restarts it so soon: liveness takes longer to notice."},
-	{name: filled, run: choke, fails: "coredns", what: "The file system of -handover-dir is full: an upgrade, and then a stop and a start."},
-	{name: spoilt, run: spoil, fails: "coredns", what: "The agent stops, its saved cache is overwritten with noise, and it starts after two seconds."},
-	{name: flushed, run: flush, what: "`iptables -F` in all tables and both families, or `nft flush ruleset`; kube-proxy's rules go as well, and don't come back."},
-	{name: unlinked, run: unlink, what: "`ip link delete` of the link with the addresses. NodeLocal DNSCache looks after it every minute, which is later than the end of this. " +
+	{name: killed, run: killWith(syscall.SIGKILL), what: "SIGKILL, and a start after two seconds."},
+	{name: outOfMemory, run: exhaustMemory, what: "The kernel's OOM killer ends the process, whose control group has no memory left; a start after two seconds."},
+	{name: crashed, run: killWith(syscall.SIGABRT), what: "SIGABRT, by which a Go program ends as it does after an error that nothing recovers from; a start after two seconds."},
+	{name: hung, run: hang, what: "SIGSTOP, and SIGCONT five seconds later: a process that hangs with its sockets open. Nobody restarts it so soon: liveness takes longer to notice."},
+	{name: dirFull, run: fillHandoverDir, unsupported: "coredns", what: "The file system of -handover-dir is full: an upgrade, and then a stop and a start."},
+	{name: cacheCorrupted, run: corruptCache, unsupported: "coredns", what: "The agent stops, its saved cache is overwritten with noise, and it starts after two seconds."},
+	{name: rulesFlushed, run: flushRules, what: "`iptables -F` in all tables and both families, or `nft flush ruleset`; kube-proxy's rules go as well, and don't come back."},
+	{name: interfaceDeleted, run: deleteInterface, what: "`ip link delete` of the link with the addresses. NodeLocal DNSCache looks after it every minute, which is later than the end of this. " +
 		"Where the kernel can't make nodens' link, the addresses are deleted from the loopback link, one after the other."},
 }
 
-// handOver is one upgrade, with what it does to the cache.
-func handOver(ctx context.Context, s *stand, h *harm) error {
-	then, err := s.CacheStats()
+// upgradeOnce is one upgrade, with what it does to the cache.
+func upgradeOnce(ctx context.Context, s *node, h *faultResult) error {
+	then, err := s.Tally()
 	if err != nil {
 		return err
 	}
-	before, err := s.over(ctx, then)
+	before, err := s.awaitLookups(ctx, then)
 	if err != nil {
 		return err
 	}
@@ -66,51 +66,51 @@ func handOver(ctx context.Context, s *stand, h *harm) error {
 		return err
 	}
 	// The next process counts from zero.
-	after, err := s.over(ctx, testbed.CacheStats{})
-	h.hits = max(h.hits, math.Abs(after.Ratio()-before.Ratio()))
+	after, err := s.awaitLookups(ctx, testbed.Tally{})
+	h.hitChange = max(h.hitChange, math.Abs(after.Ratio()-before.Ratio()))
 	return err
 }
 
 // upgradesInARow is what the agent has to stand.
 const upgradesInARow = 20
 
-func handOverLong(ctx context.Context, s *stand, h *harm) error {
+func upgradeRepeatedly(ctx context.Context, s *node, h *faultResult) error {
 	for range s.upgrades {
-		if err := handOver(ctx, s, h); err != nil {
+		if err := upgradeOnce(ctx, s, h); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// signalled is the end of a process by a signal that it can't handle.
-func signalled(sig syscall.Signal) func(context.Context, *stand, *harm) error {
-	return func(ctx context.Context, s *stand, h *harm) error {
-		if err := s.p.Signal(sig); err != nil {
+// killWith is the end of a process by a signal that it can't handle.
+func killWith(sig syscall.Signal) func(context.Context, *node, *faultResult) error {
+	return func(ctx context.Context, s *node, h *faultResult) error {
+		if err := s.server.Signal(sig); err != nil {
 			return err
 		}
-		<-s.p.Done()
+		<-s.server.Done()
 		return s.replace(ctx, h)
 	}
 }
 
 const (
-	// plenty is the memory of the control group, several times what a server takes, and
+	// groupMemory is the memory of the control group, several times what a server takes, and
 	// stuffing the size of a file system in memory that does not fit into it.
-	plenty, stuffing = 256 << 20, 300 << 20
+	groupMemory, tmpfsSize = 256 << 20, 300 << 20
 )
 
-// starve fills the control group of the process with the pages of a file in memory. Of
+// exhaustMemory fills the control group of the process with the pages of a file in memory. Of
 // those in the group the server is the largest, and so the one that goes.
-func starve(ctx context.Context, s *stand, h *harm) error {
-	g, err := s.NewMemoryGroup(plenty)
+func exhaustMemory(ctx context.Context, s *node, h *faultResult) error {
+	g, err := s.NewGroup(groupMemory)
 	if err != nil {
 		return err
 	}
-	if err := g.Add(s.p.Pid()); err != nil {
+	if err := g.Add(s.server.Pid()); err != nil {
 		return err
 	}
-	dir, err := s.Tmpfs("stuffing", stuffing)
+	dir, err := s.Tmpfs("stuffing", tmpfsSize)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func starve(ctx context.Context, s *stand, h *harm) error {
 		return err
 	}
 	select {
-	case <-s.p.Done():
+	case <-s.server.Done():
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -135,45 +135,45 @@ func starve(ctx context.Context, s *stand, h *harm) error {
 	return s.replace(ctx, h)
 }
 
-// halting is how long the process hangs.
-const halting = 5 * time.Second
+// hangTime is how long the process hangs.
+const hangTime = 5 * time.Second
 
-func halt(ctx context.Context, s *stand, _ *harm) error {
-	if err := s.p.Signal(syscall.SIGSTOP); err != nil {
+func hang(ctx context.Context, s *node, _ *faultResult) error {
+	if err := s.server.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	err := wait(ctx, halting)
-	if stopped := s.p.Signal(syscall.SIGCONT); stopped != nil {
+	err := sleep(ctx, hangTime)
+	if stopped := s.server.Signal(syscall.SIGCONT); stopped != nil {
 		return stopped
 	}
 	return err
 }
 
-func choke(ctx context.Context, s *stand, h *harm) error {
-	if err := testbed.FillFilesystem(s.estate); err != nil {
+func fillHandoverDir(ctx context.Context, s *node, h *faultResult) error {
+	if err := testbed.Full(s.handoverDir); err != nil {
 		return err
 	}
-	if err := handOver(ctx, s, h); err != nil {
+	if err := upgradeOnce(ctx, s, h); err != nil {
 		return err
 	}
 	return s.restart(ctx, h)
 }
 
-func spoil(ctx context.Context, s *stand, h *harm) error {
+func corruptCache(ctx context.Context, s *node, h *faultResult) error {
 	if err := s.stop(); err != nil {
 		return err
 	}
-	if info, err := os.Stat(s.saved()); err != nil || info.Size() == 0 {
+	if info, err := os.Stat(s.cacheFile()); err != nil || info.Size() == 0 {
 		return fmt.Errorf("the agent has saved no cache: %w", err)
 	}
-	if err := os.WriteFile(s.saved(), make([]byte, 1<<16), 0o600); err != nil {
+	if err := os.WriteFile(s.cacheFile(), make([]byte, 1<<16), 0o600); err != nil {
 		return err
 	}
 	return s.replace(ctx, h)
 }
 
-func flush(_ context.Context, s *stand, _ *harm) error {
-	if s.way == testbed.ProxyNftables {
+func flushRules(_ context.Context, s *node, _ *faultResult) error {
+	if s.proxyMode == testbed.Nftables {
 		_, err := s.In(s.Node, "nft", "flush", "ruleset")
 		return err
 	}
@@ -187,9 +187,9 @@ func flush(_ context.Context, s *stand, _ *harm) error {
 	return nil
 }
 
-func unlink(_ context.Context, s *stand, _ *harm) error {
-	if s.SetNodeLocalInterface(false) == nil {
-		s.around = false
+func deleteInterface(_ context.Context, s *node, _ *faultResult) error {
+	if s.Link(false) == nil {
+		s.nodeLocalUp = false
 		return nil
 	}
 	// A kernel without the driver of dummy links has the addresses on the loopback link.

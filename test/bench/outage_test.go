@@ -13,16 +13,16 @@ import (
 )
 
 // madeOutages is a report of two rounds of two servers.
-func madeOutages() *report {
-	r := &report{
-		plan: plan{rounds: 2, length: time.Second, failing: failing{on: true, silence: usualSilence}},
-		date: time.Unix(0, 0), servers: outageServers()[:2], trials: map[cell][]trial{},
-	}
+func madeOutages() *outageReport {
+	r := &outageReport{&report{
+		plan: plan{rounds: 2, length: time.Second, section: outageMarker.flag},
+		date: time.Unix(0, 0), servers: outageServers()[:2],
+	}, map[cell][]outageResult{}}
 	for i, s := range r.servers {
-		for _, o := range ordeals {
+		for _, o := range outageCases {
 			for n := range 2 {
 				took := time.Duration(i+n+1) * time.Millisecond
-				r.trials[cell{s.name, o.name}] = append(r.trials[cell{s.name, o.name}], trial{
+				r.results[cell{s.name, o.name}] = append(r.results[cell{s.name, o.name}], outageResult{
 					asked: 100, failed: i, early: []time.Duration{took}, late: []time.Duration{2 * took}, upstream: 1, conns: 3, cpu: took,
 				})
 			}
@@ -34,21 +34,21 @@ func madeOutages() *report {
 // TestDuties holds what the numbers of a report say of each claim.
 func TestDuties(t *testing.T) {
 	r := madeOutages()
-	for _, c := range duties() {
-		if res := c.judge(r); !res.met() {
+	for _, c := range r.Targets() {
+		if res := c.judge(); !res.met() {
 			t.Errorf("%s: %s with %+v", c.what, res.verdict(), res.spread)
 		}
 	}
-	for i := range r.trials[cell{"nodens", overTLS}] {
-		r.trials[cell{"nodens", overTLS}][i].cpu = time.Second
+	for i := range r.results[cell{"nodens", overTLS}] {
+		r.results[cell{"nodens", overTLS}][i].cpu = time.Second
 	}
-	for i := range r.trials[cell{"nodens", oneFrozen}] {
-		bad := &r.trials[cell{"nodens", oneFrozen}][i]
+	for i := range r.results[cell{"nodens", oneFrozen}] {
+		bad := &r.results[cell{"nodens", oneFrozen}][i]
 		bad.failed, bad.early, bad.late = 1, []time.Duration{time.Second}, []time.Duration{time.Second}
 	}
 	var missed []string
-	for _, c := range duties() {
-		if res := c.judge(r); !res.met() {
+	for _, c := range r.Targets() {
+		if res := c.judge(); !res.met() {
 			missed = append(missed, c.what)
 		}
 	}
@@ -60,62 +60,39 @@ func TestDuties(t *testing.T) {
 	}
 }
 
-// TestParts holds that the sections of all kinds of runs stand side by side, and each
-// run leaves the others' as they are.
-func TestParts(t *testing.T) {
-	small, large, failed, gone, attacked := made(), madeScale(), madeOutages(), madeFaults(), madeWorst()
-	var page []byte
-	for _, r := range []*report{small, failed, large, attacked, gone, failed, small, large, gone, attacked} {
-		var err error
-		if page, err = r.renew(page, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, p := range []part{scalePart, outagePart, faultPart, worstPart} {
-		if n := strings.Count(string(page), p.begin()); n != 1 {
-			t.Errorf("%s stands %d times in\n%s", p.flag, n, page)
-		}
-	}
-	if !strings.Contains(string(page), failed.outageTable(ordeals[0])) {
-		t.Errorf("the page lacks the table of %s:\n%s", ordeals[0].name, page)
-	}
-}
-
 // TestOutages goes through all outages once, short. What is looked at is that they were
 // measured, and what holds however fast the machine is.
 func TestOutages(t *testing.T) {
 	peer.Build(t, "coredns") // skips under -short
-	if _, _, err := split(); errors.Is(err, errCores) {
+	if _, _, err := splitCores(); errors.Is(err, errCores) {
 		t.Skip(err)
 	}
-	r, err := plan{
-		rounds: 1, length: time.Second, progress: t.Output(), failing: failing{on: true, silence: time.Second},
-	}.measure(t.Context())
+	r, err := measureOutages(t.Context(), plan{rounds: 1, length: time.Second, progress: t.Output(), section: outageMarker.flag}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range ordeals {
+	for _, o := range outageCases {
 		for _, s := range r.servers {
 			at := cell{s.name, o.name}
-			if want := o.fails != s.program; (len(r.trials[at]) == 1) != want {
-				t.Fatalf("%s, %s: %d trials", s.name, o.name, len(r.trials[at]))
+			if want := o.unsupported != s.program; (len(r.results[at]) == 1) != want {
+				t.Fatalf("%s, %s: %d trials", s.name, o.name, len(r.results[at]))
 			}
-			if len(r.trials[at]) == 0 {
+			if len(r.results[at]) == 0 {
 				continue
 			}
-			tr := r.trials[at][0]
-			if tr.asked == 0 || tr.upstream == 0 || len(tr.early) == 0 || !slices.IsSorted(tr.early) || (o.after != "") != (len(tr.late) > 0) || (o.name == overTLS) != (tr.cpu > 0) {
+			tr := r.results[at][0]
+			if tr.asked == 0 || tr.upstream == 0 || len(tr.early) == 0 || !slices.IsSorted(tr.early) || (o.lateLabel != "") != (len(tr.late) > 0) || (o.name == overTLS) != (tr.cpu > 0) {
 				t.Errorf("%s, %s: %s", s.name, o.name, tr)
 			}
 		}
-		if tr := r.trials[cell{"nodens", o.name}]; tr[0].failed > 0 {
+		if tr := r.results[cell{"nodens", o.name}]; tr[0].failed > 0 {
 			t.Errorf("nodens, %s: %s", o.name, tr[0])
 		}
 	}
-	if n := r.trials[cell{"nodens", atOnce}][0].upstream; n != 1 {
+	if n := r.results[cell{"nodens", atOnce}][0].upstream; n != 1 {
 		t.Errorf("%d questions to the upstream for one name, want 1", n)
 	}
-	text, err := r.renew(nil, nil)
+	text, err := renew(r, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

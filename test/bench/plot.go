@@ -17,11 +17,11 @@ type chart struct {
 	file, title, unit string
 	log               bool
 	series            []string
-	rows              []bar
+	rows              []chartRow
 }
 
-// bar is a row: a value for each series.
-type bar struct {
+// chartRow is a row: a value for each series.
+type chartRow struct {
 	label  string
 	values []spread
 }
@@ -56,20 +56,20 @@ func (c chart) svg() []byte {
 	bottom := crown + len(c.rows)*step
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", wide, bottom+foot, wide, bottom+foot)
 	fmt.Fprintf(&b, "<title>%s</title>\n<style>%s</style>\n", escape(c.title), style)
-	text(&b, 8, 18, "title", "start", c.title+", "+c.unit)
+	svgText(&b, 8, 18, "title", "start", c.title+", "+c.unit)
 	c.legend(&b)
 	a := c.axis()
 	for _, tick := range a.ticks {
 		x := a.x(tick)
 		fmt.Fprintf(&b, `<line class="grid" x1="%s" y1="%d" x2="%s" y2="%d"/>`+"\n", px(x), crown-4, px(x), bottom)
-		text(&b, x, float64(bottom+16), "axis", "middle", strconv.FormatFloat(tick, 'f', -1, 64))
+		svgText(&b, x, float64(bottom+16), "axis", "middle", strconv.FormatFloat(tick, 'f', -1, 64))
 	}
 	for i, row := range c.rows {
 		y := float64(crown + i*step)
-		text(&b, left-8, y+float64(bars*thick)/2+4, "", "end", row.label)
+		svgText(&b, left-8, y+float64(bars*thick)/2+4, "", "end", row.label)
 		for n, v := range row.values {
 			if c.log {
-				dot(&b, a, n, v, y)
+				drawDot(&b, a, n, v, y)
 			} else {
 				drawBar(&b, a, n, v, y+float64(n*thick))
 			}
@@ -87,7 +87,7 @@ func (c chart) legend(b *strings.Builder) {
 	x := float64(left)
 	for n, name := range c.series {
 		fmt.Fprintf(b, `<rect class="s%d" x="%s" y="30" width="10" height="10"/>`+"\n", n, px(x))
-		text(b, x+14, 39, "", "start", name)
+		svgText(b, x+14, 39, "", "start", name)
 		x += 14 + 20 + 7*float64(len(name)) // seven pixels a letter, and a gap
 	}
 }
@@ -99,12 +99,12 @@ func drawBar(b *strings.Builder, a axis, n int, v spread, y float64) {
 	if v.most > v.least {
 		fmt.Fprintf(b, `<line class="range" x1="%s" y1="%s" x2="%s" y2="%s"/>`+"\n", px(a.x(v.least)), px(y+5.5), px(a.x(v.most)), px(y+5.5))
 	}
-	text(b, max(x, a.x(v.most))+4, y+9.5, "value", "start", short(v.median))
+	svgText(b, max(x, a.x(v.most))+4, y+9.5, "value", "start", shortNumber(v.median))
 }
 
-// dot draws a value as a dot that tells its value to a pointer.
-func dot(b *strings.Builder, a axis, n int, v spread, y float64) {
-	fmt.Fprintf(b, `<circle class="s%d" cx="%s" cy="%s" r="5"><title>%s</title></circle>`+"\n", n, px(a.x(v.median)), px(y+thick/2), short(v.median))
+// drawDot draws a value as a dot that tells its value to a pointer.
+func drawDot(b *strings.Builder, a axis, n int, v spread, y float64) {
+	fmt.Fprintf(b, `<circle class="s%d" cx="%s" cy="%s" r="5"><title>%s</title></circle>`+"\n", n, px(a.x(v.median)), px(y+thick/2), shortNumber(v.median))
 }
 
 // axis maps values to pixels.
@@ -156,8 +156,8 @@ func (c chart) axis() axis {
 	return a
 }
 
-// short is a number with three digits that count.
-func short(v float64) string {
+// shortNumber is a number with three digits that count.
+func shortNumber(v float64) string {
 	switch {
 	case v >= 100:
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -170,7 +170,7 @@ func short(v float64) string {
 
 func px(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 
-func text(b *strings.Builder, x, y float64, class, anchor, words string) {
+func svgText(b *strings.Builder, x, y float64, class, anchor, words string) {
 	fmt.Fprintf(b, `<text class="%s" x="%s" y="%s" text-anchor="%s">%s</text>`+"\n", class, px(x), px(y), anchor, escape(words))
 }
 
@@ -180,28 +180,24 @@ func escape(words string) string {
 	return b.String()
 }
 
-// folder is where the drawings are, seen from the page.
-const folder = "test/bench/plots"
+// plotDir is where the drawings are, seen from the page.
+const plotDir = "test/bench/plots"
 
-// plotted is a drawing in a file, seen from the page.
-type plotted struct{ File, Title string }
+// plotFile is a drawing in a file, seen from the page.
+type plotFile struct{ File, Title string }
 
 // draw writes the drawings below the page's folder.
-func (r *report) draw(dir string) ([]plotted, error) {
-	at := filepath.Join(dir, folder)
+func draw(charts []chart, dir string) ([]plotFile, error) {
+	at := filepath.Join(dir, plotDir)
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return nil, err
 	}
-	var list []plotted
-	charts := r.charts
-	if r.scale != nil {
-		charts = r.scaleCharts
-	}
-	for _, c := range charts() {
+	var list []plotFile
+	for _, c := range charts {
 		if err := os.WriteFile(filepath.Join(at, c.file), c.svg(), 0o644); err != nil {
 			return nil, err
 		}
-		list = append(list, plotted{folder + "/" + c.file, c.title})
+		list = append(list, plotFile{plotDir + "/" + c.file, c.title})
 	}
 	return list, nil
 }

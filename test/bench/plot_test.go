@@ -5,8 +5,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,7 +53,7 @@ func pixels(t *testing.T, s shape, name string) float64 {
 }
 
 func TestBars(t *testing.T) {
-	c := chart{title: "a < b & c", unit: "µs", series: []string{"one", "two"}, rows: []bar{
+	c := chart{title: "a < b & c", unit: "µs", series: []string{"one", "two"}, rows: []chartRow{
 		{"nodens", []spread{{2, 1, 3}, {4, 4, 4}}},
 		{"<CoreDNS>", []spread{{8, 8, 8}, {0, 0, 0}}},
 	}}
@@ -84,7 +82,7 @@ func TestBars(t *testing.T) {
 // TestDots holds that a power of ten is equally far everywhere, and that nothing
 // lies outside.
 func TestDots(t *testing.T) {
-	c := chart{log: true, series: []string{"p50", "p99", "p99.9"}, rows: []bar{{"x", []spread{{20, 20, 20}, {200, 200, 200}, {20000, 20000, 20000}}}}}
+	c := chart{log: true, series: []string{"p50", "p99", "p99.9"}, rows: []chartRow{{"x", []spread{{20, 20, 20}, {200, 200, 200}, {20000, 20000, 20000}}}}}
 	var at []float64
 	for _, s := range shapes(t, c.svg()) {
 		if s.name == "circle" {
@@ -104,7 +102,7 @@ func TestDots(t *testing.T) {
 func TestAxis(t *testing.T) {
 	for _, most := range []float64{0, 1e-3, 0.99, 1, 1.01, 1.99, 2, 4.9, 5, 9.99, 10, 123456} {
 		for _, log := range []bool{false, true} {
-			a := chart{log: log, rows: []bar{{"", []spread{{most, most, most}}}}}.axis()
+			a := chart{log: log, rows: []chartRow{{"", []spread{{most, most, most}}}}}.axis()
 			if n := len(a.ticks); n < 2 || n > 11 {
 				t.Errorf("%g, log %v: the ticks are %v", most, log, a.ticks)
 			}
@@ -112,38 +110,5 @@ func TestAxis(t *testing.T) {
 				t.Errorf("%g, log %v: drawn at %g", most, log, x)
 			}
 		}
-	}
-}
-
-// TestDraw draws everything, and an empty report.
-func TestDraw(t *testing.T) {
-	dir := t.TempDir()
-	r := whole()
-	plots, err := r.draw(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := len(r.charts()); len(plots) != want || want != 8 {
-		t.Errorf("%d drawings of %d charts, want 8", len(plots), want)
-	}
-	page, err := r.page(plots)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range plots {
-		text, err := os.ReadFile(filepath.Join(dir, p.File))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		if !strings.Contains(string(text), ">nodens<") || len(shapes(t, text)) < 10 {
-			t.Errorf("%s shows nothing:\n%s", p.File, text)
-		}
-		if !strings.Contains(string(page), "]("+p.File+")") {
-			t.Errorf("the page does not show %s", p.File)
-		}
-	}
-	if list := (&report{}).charts(); len(list) != 0 {
-		t.Errorf("of nothing there are %d charts", len(list))
 	}
 }

@@ -17,19 +17,19 @@ import (
 )
 
 // madePod is a report of two rounds in which the kernel keeps all claims, each by half.
-func madePod() *report {
-	r := &report{
-		plan: plan{rounds: 2, length: time.Second, kernel: true}, date: time.Unix(0, 0),
-		servers: podRows(), workloads: podLoads(), samples: map[cell][]sample{}, harms: map[cell][]harm{},
-	}
+func madePod() *podReport {
+	r := &podReport{&faultReport{&report{
+		plan: plan{rounds: 2, length: time.Second, section: kernelMarker.flag}, date: time.Unix(0, 0),
+		servers: podRows(), workloads: podLoads(), samples: map[cell][]sample{},
+	}, map[cell][]faultResult{}}}
 	for _, s := range r.servers {
 		took, cpu := 60*time.Microsecond, time.Second
 		if s.name == kernelRow {
 			took, cpu = 5*time.Microsecond, 5*time.Millisecond
 		}
 		for _, w := range r.workloads {
-			got := sample{cpu: cpu, busy: 2 * cpu, client: cpu, usual: 0.001}
-			got.outcome = outcome{sent: 1000, completed: 1000, elapsed: time.Second, rcodes: map[string]uint64{"NOERROR": 1000}}
+			got := sample{cpu: cpu, busy: 2 * cpu, client: cpu, idleLoad: 0.001}
+			got.loadResult = loadResult{sent: 1000, completed: 1000, elapsed: time.Second, rcodes: map[string]uint64{"NOERROR": 1000}}
 			if s.name == kernelRow && w.rate == 0 {
 				got.completed = 3000
 			}
@@ -38,11 +38,11 @@ func madePod() *report {
 			}
 			r.samples[cell{s.name, w.name}] = []sample{got, got}
 		}
-		for _, m := range podMishaps() {
-			h := harm{Report: &client.Report{LongestSilence: time.Second}}
+		for _, m := range podFaults() {
+			h := faultResult{Report: &client.Report{Silence: time.Second}}
 			h.UDP.Counts = client.Counts{Asked: 1000, Local: 900, Lost: 100}
 			if s.program == "nodens" {
-				r.harms[cell{s.name, m.name}] = []harm{h, h}
+				r.results[cell{s.name, m.name}] = []faultResult{h, h}
 			}
 		}
 	}
@@ -53,8 +53,8 @@ func madePod() *report {
 // missed when the kernel is slower, the agent busier and the mishaps worse.
 func TestVows(t *testing.T) {
 	r := madePod()
-	for _, c := range vows() {
-		if res := c.judge(r); !res.met() {
+	for _, c := range r.Targets() {
+		if res := c.judge(); !res.met() {
 			t.Errorf("%s: %s with %+v", c.what, res.verdict(), res.spread)
 		}
 	}
@@ -64,20 +64,22 @@ func TestVows(t *testing.T) {
 			list[i] = r.samples[cell{echoRow, w.name}][i]
 		}
 	}
-	for _, m := range podMishaps() {
-		for i := range r.harms[cell{kernelRow, m.name}] {
-			bad := &r.harms[cell{kernelRow, m.name}][i]
-			bad.Report = &client.Report{LongestSilence: 2 * time.Second, Start: time.Unix(1, 0), End: time.Unix(3, 0)}
+	for _, m := range podFaults() {
+		for i := range r.results[cell{kernelRow, m.name}] {
+			bad := &r.results[cell{kernelRow, m.name}][i]
+			bad.Report = &client.Report{Silence: 2 * time.Second, Began: time.Unix(1, 0), Ended: time.Unix(3, 0)}
 			bad.UDP.Counts = client.Counts{Asked: 1000, Lost: 200}
 			bad.gone = time.Unix(1, 0)
 			bad.Runs = []client.Run{{Outcome: client.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
 		}
 	}
-	for _, c := range vows() {
-		if res := c.judge(r); !res.measured || res.met() {
+	for _, c := range r.Targets() {
+		if res := c.judge(); !res.measured || res.met() {
 			t.Errorf("%s: %s with %+v", c.what, res.verdict(), res.spread)
 		}
-		if res := c.judge(&report{}); res.measured {
+	}
+	for _, c := range (&podReport{&faultReport{report: &report{}}}).Targets() {
+		if res := c.judge(); res.measured {
 			t.Errorf("of an empty report: %s", res.verdict())
 		}
 	}
@@ -86,28 +88,24 @@ func TestVows(t *testing.T) {
 // TestPodSection: the section has the tables, takes its own place and leaves the others'.
 func TestPodSection(t *testing.T) {
 	r := madePod()
-	other := faultPart.begin() + "of others\n" + faultPart.end()
-	page, err := r.renew([]byte("# Page\n\n"+other), nil)
+	other := failoverMarker.begin() + "of others\n" + failoverMarker.end()
+	page, err := renew(r, []byte("# Page\n\n"+other), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := r.renew(page, nil)
+	again, err := renew(r, page, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(page), string(again)); d != "" {
 		t.Errorf("written again (-first +second):\n%s", d)
 	}
-	_, section, _ := podPart.cut(page)
-	if whole, err := made().renew(page, nil); err != nil || !strings.Contains(string(whole), string(section)) {
-		t.Errorf("a run of the whole drops the section (error %v)", err)
-	}
-	want := []string{"# Page\n", other, podPart.begin(), podPart.end(), "\n## Answers from inside the kernel\n", "\ngo run ./test/bench -kernel -rounds 2 ", r.results(vows(), true)}
+	want := []string{"# Page\n", other, kernelMarker.begin(), kernelMarker.end(), "\n## Answers from inside the kernel\n", "\ngo run ./test/bench -kernel -rounds 2 ", targetTable(r.Targets(), true)}
 	for _, w := range r.workloads {
-		want = append(want, "\n### "+w.name+"\n", r.prices(w))
+		want = append(want, "\n### "+w.name+"\n", r.workloadTable(w))
 	}
-	for _, m := range podMishaps() {
-		want = append(want, r.harmTable(m))
+	for _, m := range podFaults() {
+		want = append(want, r.faultTable(m))
 	}
 	for _, w := range want {
 		if w == "" || !strings.Contains(string(page), w) {
@@ -120,12 +118,12 @@ func TestPodSection(t *testing.T) {
 func TestHear(t *testing.T) {
 	line := "10 2 1 3 60 1000000000 5000 150 2\n"
 	times := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, 7), math.MaxUint32)
-	got, err := hear([]byte(line + string(times)))
+	got, err := parseClientReport([]byte(line + string(times)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := heard{sent: 10, answered: 2, wrong: 1, skipped: 3, length: 60, elapsed: 1e9, own: 5000, idle: 150, cores: 2, took: []time.Duration{7, math.MaxUint32}}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(heard{})); d != "" {
+	want := clientReport{sent: 10, answered: 2, wrong: 1, skipped: 3, length: 60, elapsed: 1e9, clientCPU: 5000, idle: 150, cores: 2, latencies: []time.Duration{7, math.MaxUint32}}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(clientReport{})); d != "" {
 		t.Errorf("heard (-want +got):\n%s", d)
 	}
 	if got.busy() != 500*time.Millisecond {
@@ -135,7 +133,7 @@ func TestHear(t *testing.T) {
 		t.Errorf("outcome %+v", o)
 	}
 	for _, text := range []string{"", "10 2 1\n", line + "abc", line + strings.Repeat("abcd", 3)} {
-		if _, err := hear([]byte(text)); err == nil {
+		if _, err := parseClientReport([]byte(text)); err == nil {
 			t.Errorf("%q is read", text)
 		}
 	}
@@ -149,11 +147,11 @@ func TestPod(t *testing.T) {
 		t.Skip(err)
 	}
 	peer.Build(t, "nodens") // skips under -short
-	only, err := choose("from a pod|^" + killed + "$/nodens|echo")
+	only, err := parseFilter("from a pod|^" + killed + "$/nodens|echo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := plan{rounds: 1, length: 200 * time.Millisecond, kernel: true, only: only, progress: t.Output()}.measure(t.Context())
+	r, err := measurePod(t.Context(), plan{rounds: 1, length: 200 * time.Millisecond, only: only, progress: t.Output(), section: kernelMarker.flag})
 	if errors.Is(err, errCores) || errors.Is(err, errAbsent) {
 		t.Skip(err)
 	}
@@ -175,7 +173,7 @@ func TestPod(t *testing.T) {
 				t.Fatalf("%s, %s: %d samples, want 1", w.name, s.name, len(list))
 			}
 			checkPod(t, s, w, list[0])
-			within[s.name] += list[0].within
+			within[s.name] += list[0].kernelShare
 		}
 	}
 	// A busy machine may keep the agent from saying that it is well, but not all the time.
@@ -183,7 +181,7 @@ func TestPod(t *testing.T) {
 		t.Errorf("answered in the kernel: %v, want some of one row", within)
 	}
 	for _, name := range []string{socketRow, kernelRow} {
-		if list := r.harms[cell{name, killed}]; len(list) != 1 || list[0].UDP.Local == 0 {
+		if list := r.results[cell{name, killed}]; len(list) != 1 || list[0].UDP.Local == 0 {
 			t.Errorf("%s, %s: %v", name, killed, list)
 		}
 	}
@@ -193,12 +191,12 @@ func TestPod(t *testing.T) {
 func checkPod(t *testing.T, s server, w workload, got sample) {
 	t.Helper()
 	if got.completed == 0 || got.rcodes["NOERROR"] != got.completed || got.busy <= 0 || got.client <= 0 || got.cpu <= 0 && s.name != kernelRow {
-		t.Errorf("%s, %s: nothing measured: %+v", w.name, s.name, got.outcome)
+		t.Errorf("%s, %s: nothing measured: %+v", w.name, s.name, got.loadResult)
 	}
 	if got.response <= got.request || len(got.latencies) != int(got.completed) || !slices.IsSorted(got.latencies) {
 		t.Errorf("%s, %s: answers of %d bytes to questions of %d, %d times", w.name, s.name, got.response, got.request, len(got.latencies))
 	}
-	if in := got.within * float64(got.completed); in > float64(got.sent) {
+	if in := got.kernelShare * float64(got.completed); in > float64(got.sent) {
 		t.Errorf("%s, %s: the kernel answered %.0f of %d", w.name, s.name, in, got.sent)
 	}
 }

@@ -21,8 +21,8 @@ type program struct {
 	// version are the arguments that make it print its version, and named is the
 	// word at which that starts in the first line of what it prints; empty is the
 	// whole output.
-	version []string
-	named   string
+	version       []string
+	versionPrefix string
 	// file is the name that its configuration file must have; empty is any.
 	file string
 	// args are its arguments, with placeholders.
@@ -31,9 +31,9 @@ type program struct {
 	cluster bool
 	// foreign says that the version is the machine's.
 	foreign bool
-	// each says that it can answer one set of questions only: there is a process
+	// perSet says that it can answer one set of questions only: there is a process
 	// for each.
-	each bool
+	perSet bool
 }
 
 // errAbsent says that the machine lacks something that is no part of the tree.
@@ -43,43 +43,43 @@ var errAbsent = errors.New("not installed")
 // placeholders are those of settings.fill. All stay in the foreground.
 var programs = map[string]program{
 	"nodens": {
-		find: fromTree("nodens"), version: []string{"-version"}, cluster: true,
+		find: findInTree("nodens"), version: []string{"-version"}, cluster: true,
 		args: []string{"-conf", "@CONF@", "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="},
 	},
 	"coredns": {
-		find: fromTree("coredns"), version: []string{"-version"}, cluster: true,
+		find: findInTree("coredns"), version: []string{"-version"}, cluster: true,
 		args: []string{"-conf", "@CONF@"},
 	},
 	"unbound": {
-		find: installed("unbound"), foreign: true, version: []string{"-V"}, named: "Version",
+		find: findInstalled("unbound"), foreign: true, version: []string{"-V"}, versionPrefix: "Version",
 		args: []string{"-d", "-p", "-c", "@CONF@"},
 	},
 	"dnsdist": {
-		find: installed("dnsdist"), foreign: true, version: []string{"--version"}, named: "dnsdist",
+		find: findInstalled("dnsdist"), foreign: true, version: []string{"--version"}, versionPrefix: "dnsdist",
 		args: []string{"--supervised", "--disable-syslog", "-C", "@CONF@"},
 	},
 	"kresd": {
-		find: installed("kresd"), foreign: true, version: []string{"-V"}, named: "Knot",
+		find: findInstalled("kresd"), foreign: true, version: []string{"-V"}, versionPrefix: "Knot",
 		args: []string{"-n", "-q", "-c", "@CONF@", "@DIR@"},
 	},
 	"pdns-recursor": {
-		find: installed("pdns_recursor"), foreign: true, version: []string{"--version"}, named: "PowerDNS", file: "recursor.conf",
+		find: findInstalled("pdns_recursor"), foreign: true, version: []string{"--version"}, versionPrefix: "PowerDNS", file: "recursor.conf",
 		args: []string{"--config-dir=@DIR@"},
 	},
 	"echo": {
-		find: compiled("echo", echoSource), each: true, cluster: true,
+		find: compileC("echo", echoSource), perSet: true, cluster: true,
 		args: []string{"@LISTEN@", "@PORT@", "@LENGTH@", "@RCODE@"},
 	},
 }
 
-// fromTree finds a program that package peer builds.
-func fromTree(name string) func(context.Context, string) (string, error) {
+// findInTree finds a program that package peer builds.
+func findInTree(name string) func(context.Context, string) (string, error) {
 	return func(ctx context.Context, dir string) (string, error) { return peer.Binary(ctx, name, dir) }
 }
 
-// installed finds a program that the machine has, also where only root's path
+// findInstalled finds a program that the machine has, also where only root's path
 // goes.
-func installed(name string) func(context.Context, string) (string, error) {
+func findInstalled(name string) func(context.Context, string) (string, error) {
 	return func(context.Context, string) (string, error) {
 		for _, at := range []string{name, "/usr/sbin/" + name} {
 			if path, err := exec.LookPath(at); err == nil {
@@ -93,8 +93,8 @@ func installed(name string) func(context.Context, string) (string, error) {
 //go:embed echo/echo.c
 var echoSource []byte
 
-// compiled compiles a program of one C file, which is that of the tree.
-func compiled(name string, source []byte) func(context.Context, string) (string, error) {
+// compileC compiles a program of one C file, which is that of the tree.
+func compileC(name string, source []byte) func(context.Context, string) (string, error) {
 	return func(ctx context.Context, dir string) (string, error) {
 		gcc, err := exec.LookPath("gcc")
 		if err != nil {
@@ -112,8 +112,8 @@ func compiled(name string, source []byte) func(context.Context, string) (string,
 	}
 }
 
-// release is the version that the binary states, in one line.
-func (p program) release(ctx context.Context, path string) string {
+// versionLine is the version that the binary states, in one line.
+func (p program) versionLine(ctx context.Context, path string) string {
 	if p.version == nil {
 		return ""
 	}
@@ -122,8 +122,8 @@ func (p program) release(ctx context.Context, path string) string {
 		return "unknown"
 	}
 	line := string(text)
-	if p.named != "" {
-		i := strings.Index(line, p.named)
+	if p.versionPrefix != "" {
+		i := strings.Index(line, p.versionPrefix)
 		if i < 0 {
 			return "unknown"
 		}

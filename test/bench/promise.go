@@ -2,54 +2,54 @@ package main
 
 // What a large cluster may cost.
 const (
-	// residentNode and residentCluster are MiB: what fits into a pod's request of 64
+	// maxNodeMemory and residentCluster are MiB: what fits into a pod's request of 64
 	// and of 128 beside the cache.
-	residentNode, residentCluster = 45, 90
-	// partNode and partCluster are parts of CoreDNS's memory.
-	partNode, partCluster = 0.2, 0.4
-	// overshoot is what the first list may take beyond what stays.
-	overshoot = 1.3
-	// firstPart and newsPart are parts of the bytes that CoreDNS receives.
-	firstPart, newsPart = 0.4, 0.1
-	// soon is the time in milliseconds within which a change shows.
-	soon = 100
-	// hitPrice is the price of an answer out of the view in units of a cache hit's.
-	hitPrice = 1.2
+	maxNodeMemory, maxClusterMemory = 45, 90
+	// maxNodeRatio and partCluster are parts of CoreDNS's memory.
+	maxNodeRatio, maxClusterRatio = 0.2, 0.4
+	// maxPeakRatio is what the first list may take beyond what stays.
+	maxPeakRatio = 1.3
+	// maxFirstRatio and newsPart are parts of the bytes that CoreDNS receives.
+	maxFirstRatio, maxChangeRatio = 0.4, 0.1
+	// maxDelay is the time in milliseconds within which a change shows.
+	maxDelay = 100
+	// maxHitRatio is the price of an answer out of the view in units of a cache hit's.
+	maxHitRatio = 1.2
 )
 
-// promises are what nodens has to show in a large cluster.
-func promises() []claim {
-	list := []claim{
-		{what: "memory after sync, scope node", limit: residentNode, unit: "MiB", of: stayed(stay.resident, byNode)},
-		{what: "memory after sync, scope node, CoreDNS's = 1", limit: partNode, of: against(stay.resident, byNode)},
-		{what: "memory after sync, scope cluster", limit: residentCluster, unit: "MiB", of: stayed(stay.resident, byCluster)},
-		{what: "memory after sync, scope cluster, CoreDNS's = 1", limit: partCluster, of: against(stay.resident, byCluster)},
-		{what: "most memory during the first list, after it = 1", limit: overshoot, of: stayed(stay.growth, byNode, byCluster)},
-		{what: "bytes received for the first sync, scope node, CoreDNS's = 1", limit: firstPart, of: against(stay.initial, byNode)},
-		{what: "bytes received for 1,000 slice changes, scope node, CoreDNS's = 1", limit: newsPart, of: against(stay.news, byNode)},
-		{what: "p99 from a change to the answer, 200 changes a second", limit: soon, below: true, unit: "ms", of: stayed(stay.late, byNode, byCluster)},
+// Targets are what nodens has to show in a large cluster.
+func (r *scaleReport) Targets() []target {
+	list := []target{
+		{what: "memory after sync, scope node", limit: maxNodeMemory, unit: "MiB", of: r.valuesOf(clusterRun.memory, byNode)},
+		{what: "memory after sync, scope node, CoreDNS's = 1", limit: maxNodeRatio, of: r.ratioToCoreDNS(clusterRun.memory, byNode)},
+		{what: "memory after sync, scope cluster", limit: maxClusterMemory, unit: "MiB", of: r.valuesOf(clusterRun.memory, byCluster)},
+		{what: "memory after sync, scope cluster, CoreDNS's = 1", limit: maxClusterRatio, of: r.ratioToCoreDNS(clusterRun.memory, byCluster)},
+		{what: "most memory during the first list, after it = 1", limit: maxPeakRatio, of: r.valuesOf(clusterRun.growth, byNode, byCluster)},
+		{what: "bytes received for the first sync, scope node, CoreDNS's = 1", limit: maxFirstRatio, of: r.ratioToCoreDNS(clusterRun.firstReceived, byNode)},
+		{what: "bytes received for 1,000 slice changes, scope node, CoreDNS's = 1", limit: maxChangeRatio, of: r.ratioToCoreDNS(clusterRun.changeReceived, byNode)},
+		{what: "p99 from a change to the answer, 200 changes a second", limit: maxDelay, below: true, unit: "ms", of: r.valuesOf(clusterRun.p99, byNode, byCluster)},
 	}
 	for _, p := range []struct{ of, to string }{
-		{serviceA, sets[0].name}, {headlessTen, cachedTen}, {headlessTen, sets[0].name}, {clusterGone, sets[1].name},
+		{serviceA, querySets[0].name}, {headlessTen, cachedTen}, {headlessTen, querySets[0].name}, {clusterGone, querySets[1].name},
 	} {
-		list = append(list, claim{what: "CPU per " + p.of + ", that per " + p.to + " = 1", limit: hitPrice, of: hits(p.of, p.to)})
+		list = append(list, target{what: "CPU per " + p.of + ", that per " + p.to + " = 1", limit: maxHitRatio, of: r.ratioToHit(p.of, p.to)})
 	}
 	return list
 }
 
-// stayed are the values of the servers' stays.
-func stayed(f func(stay) float64, servers ...string) []value {
-	var list []value
+// valuesOf are the values of the servers' stays.
+func (r *scaleReport) valuesOf(f func(clusterRun) float64, servers ...string) []targetValue {
+	var list []targetValue
 	for _, s := range servers {
-		list = append(list, value{s, func(r *report) (spread, bool) { return r.stayed(s, f) }})
+		list = append(list, targetValue{s, func() (spread, bool) { return r.runSpread(s, f) }})
 	}
 	return list
 }
 
-// against is the server's value in units of CoreDNS's in the same round.
-func against(f func(stay) float64, server string) []value {
-	return []value{{"", func(r *report) (spread, bool) {
-		a, b := r.scale.stays[server], r.scale.stays[peerRow]
+// ratioToCoreDNS is the server's value in units of CoreDNS's in the same round.
+func (r *scaleReport) ratioToCoreDNS(f func(clusterRun) float64, server string) []targetValue {
+	return []targetValue{{"", func() (spread, bool) {
+		a, b := r.runs[server], r.runs[coreDNS]
 		var values []float64
 		for i := range min(len(a), len(b)) {
 			values = append(values, f(a[i])/f(b[i]))
@@ -61,22 +61,22 @@ func against(f func(stay) float64, server string) []value {
 	}}}
 }
 
-// hits are the prices of a set in units of another's of the same process.
-func hits(of, to string) []value {
-	var list []value
+// ratioToHit are the prices of a set in units of another's of the same process.
+func (r *scaleReport) ratioToHit(of, to string) []targetValue {
+	var list []targetValue
 	for _, s := range []string{byNode, byCluster} {
-		list = append(list, value{s, func(r *report) (spread, bool) {
-			at := func(set string) cell { return cell{s, set + ", " + paced[0].name} }
-			return r.ratio(sample.price, at(of), at(to))
+		list = append(list, targetValue{s, func() (spread, bool) {
+			at := func(set string) cell { return cell{s, set + ", " + loadShapes[0].name} }
+			return r.ratio(sample.cpuPerQuery, at(of), at(to))
 		}})
 	}
 	return list
 }
 
-// stayed applies f to the server's stays; false if there is none.
-func (r *report) stayed(server string, f func(stay) float64) (spread, bool) {
+// runSpread applies f to the server's stays; false if there is none.
+func (r *scaleReport) runSpread(server string, f func(clusterRun) float64) (spread, bool) {
 	var values []float64
-	for _, s := range r.scale.stays[server] {
+	for _, s := range r.runs[server] {
 		values = append(values, f(s))
 	}
 	if len(values) == 0 {

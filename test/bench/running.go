@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -24,8 +25,8 @@ type process struct {
 	conf                 string // the path of its configuration
 }
 
-// running is a server that has been started.
-type running struct {
+// runningServer is a server that has been started.
+type runningServer struct {
 	server
 	// procs are its processes by the name of the set they answer. A program
 	// without each has the same one for all.
@@ -33,7 +34,7 @@ type running struct {
 }
 
 // any is one of its processes.
-func (r *running) any() process {
+func (r *runningServer) any() process {
 	for _, p := range r.procs {
 		return p
 	}
@@ -41,10 +42,10 @@ func (r *running) any() process {
 }
 
 // asked is the process that answers the workload.
-func (r *running) asked(w workload) process { return r.procs[w.questions.name] }
+func (r *runningServer) asked(w workload) process { return r.procs[w.querySet.name] }
 
 // explain adds to an error that one of the processes has ended, and its last words.
-func (r *running) explain(err error) error {
+func (r *runningServer) explain(err error) error {
 	for _, p := range r.procs {
 		select {
 		case <-p.Done():
@@ -55,7 +56,7 @@ func (r *running) explain(err error) error {
 	return err
 }
 
-func (r *running) stop() {
+func (r *runningServer) stop() {
 	for _, p := range r.procs {
 		p.Stop() // again for a process of several workloads, which is no error
 	}
@@ -63,15 +64,15 @@ func (r *running) stop() {
 
 // start starts the server for all sets of questions that it answers and waits
 // until it does; large is that of settings.
-func (b *bench) start(ctx context.Context, s server, large bool) (*running, error) {
-	r := &running{server: s, procs: map[string]process{}}
+func (b *Run) start(ctx context.Context, s server, large bool) (*runningServer, error) {
+	r := &runningServer{server: s, procs: map[string]process{}}
 	var shared *process
 	for _, q := range b.sets() {
 		if q.cluster && !programs[s.program].cluster {
 			continue
 		}
-		if shared == nil || programs[s.program].each {
-			p, err := b.spawn(s, settings{length: b.lengths[q.name], rcode: q.rcode, large: large})
+		if shared == nil || programs[s.program].perSet {
+			p, err := b.spawn(s, settings{length: b.lengths[q.name], rcode: q.rcode, largeCache: large})
 			if err != nil {
 				r.stop()
 				return nil, fmt.Errorf("starting %s: %w", s.name, err)
@@ -88,7 +89,7 @@ func (b *bench) start(ctx context.Context, s server, large bool) (*running, erro
 }
 
 // spawn starts one process on the server's core.
-func (b *bench) spawn(s server, with settings) (process, error) {
+func (b *Run) spawn(s server, with settings) (process, error) {
 	for _, to := range []*port{&with.port, &with.metrics, &with.ready} {
 		at, err := peer.Port()
 		if err != nil {
@@ -98,7 +99,7 @@ func (b *bench) spawn(s server, with settings) (process, error) {
 	}
 	with.upstream = b.loop.Addr()
 	with.kubeconfig, with.scope = b.kubeconfig, s.scope
-	conf, args, err := b.lay(s, with)
+	conf, args, err := b.writeConfig(s, with)
 	if err != nil {
 		return process{}, err
 	}
@@ -109,20 +110,20 @@ func (b *bench) spawn(s server, with settings) (process, error) {
 	return process{Process: proc, port: with.port, ready: with.ready, metrics: with.metrics, conf: conf}, nil
 }
 
-// lay writes the server's configuration, with the settings, into a folder of its own, and
+// writeConfig writes the server's configuration, with the settings, into a folder of its own, and
 // returns its path and the command that starts the server on the server's core.
-func (b *bench) lay(s server, with settings) (path string, command []string, err error) {
+func (b *Run) writeConfig(s server, with settings) (path string, command []string, err error) {
 	if with.dir, err = os.MkdirTemp(b.dir, "server-"); err != nil {
 		return "", nil, err
 	}
 	p := programs[s.program]
 	with.conf = filepath.Join(with.dir, cmp.Or(p.file, "conf"))
-	if err := os.WriteFile(with.conf, []byte(with.fill(conf(s.conf))), 0o644); err != nil {
+	if err := os.WriteFile(with.conf, []byte(with.fill(configText(s.conf))), 0o644); err != nil {
 		return "", nil, err
 	}
 	// taskset becomes the program and keeps the pid; a Go program then sees one
 	// core and sets GOMAXPROCS to it.
-	command = []string{"taskset", "-c", b.server.list(), b.binaries[s.binary()]}
+	command = []string{"taskset", "-c", b.serverCores.list(), b.binaries[s.binary()]}
 	for _, a := range p.args {
 		command = append(command, with.fill(a))
 	}
@@ -131,16 +132,16 @@ func (b *bench) lay(s server, with settings) (path string, command []string, err
 
 // await waits until the server answers the set's last question as it
 // should, and notes the answer's length if it is the first to be asked.
-func (b *bench) await(ctx context.Context, r *running, q questions) error {
+func (b *Run) await(ctx context.Context, r *runningServer, q querySet) error {
 	p := r.procs[q.name]
 	return p.Await(ctx, r.name+" to answer "+q.name, func(context.Context) error {
-		answer, err := ask(p.port, q)
+		answer, err := exchange(p.port, q)
 		if err != nil {
 			return err
 		}
-		h := header(answer)
+		h := parseHeader(answer)
 		// An echo has no records.
-		if h.rcode != q.rcode || (h.rcode == dns.RcodeSuccess && h.answers == 0 && !programs[r.program].each) {
+		if h.rcode != q.rcode || (h.rcode == dns.RcodeSuccess && h.answers == 0 && !programs[r.program].perSet) {
 			return fmt.Errorf("%s has rcode %d and %d answers", q.question(q.count()-1), h.rcode, h.answers)
 		}
 		if b.lengths[q.name] == 0 {
@@ -150,8 +151,8 @@ func (b *bench) await(ctx context.Context, r *running, q questions) error {
 	})
 }
 
-// ask asks the set's last question over UDP and returns the answer packed.
-func ask(at port, w questions) ([]byte, error) {
+// exchange asks the set's last question over UDP and returns the answer packed.
+func exchange(at port, w querySet) ([]byte, error) {
 	packed, err := w.last()
 	if err != nil {
 		return nil, err
@@ -181,6 +182,15 @@ func ask(at port, w questions) ([]byte, error) {
 // head is what matters of an answer's header (RFC 1035, 4.1.1).
 type head struct{ rcode, answers int }
 
-func header(msg []byte) head {
+func parseHeader(msg []byte) head {
 	return head{rcode: int(msg[3] & 15), answers: int(binary.BigEndian.Uint16(msg[6:]))}
+}
+
+func loopbackAddr(p port) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(p))
+}
+
+// ready waits until the process says that it is.
+func ready(ctx context.Context, p process) error {
+	return p.Await(ctx, "readiness", peer.Get(nil, fmt.Sprintf("http://127.0.0.1:%d/ready", p.ready), 200))
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -18,14 +17,14 @@ type cell struct{ server, workload string }
 
 // sample is one measurement.
 type sample struct {
-	outcome
+	loadResult
 	// latencies are those of the queries at a fixed rate, in ascending order.
 	latencies []time.Duration
 	// blurred is how many answers have no latency because the load generator did
 	// not have its core, and skipped how many queries were not asked for it.
 	blurred, skipped uint64
-	// beside is what became of the flood.
-	beside outcome
+	// floodResult is what became of the flood.
+	floodResult loadResult
 	// cpu is the server's time and kernel the part of it that the kernel's work
 	// takes, from 0 to 1.
 	cpu    time.Duration
@@ -44,46 +43,46 @@ type sample struct {
 	// Of a pod's queries: busy is the time of all cores, usual the part of one core's
 	// that they are busy while nobody asks, client the time of the client, and within
 	// the part of the answers that the kernel gave, from 0 to 1.
-	busy, client  time.Duration
-	usual, within float64
+	busy, client          time.Duration
+	idleLoad, kernelShare float64
 }
 
 // answered is the number of answers that the CPU time was spent on.
-func (s sample) answered() float64 { return float64(s.completed + s.beside.completed) }
+func (s sample) answered() float64 { return float64(s.completed + s.floodResult.completed) }
 
-// price is the CPU time of a query in microseconds.
-func (s sample) price() float64 { return float64(s.cpu.Nanoseconds()) / 1e3 / s.answered() }
+// cpuPerQuery is the CPU time of a query in microseconds.
+func (s sample) cpuPerQuery() float64 { return float64(s.cpu.Nanoseconds()) / 1e3 / s.answered() }
 
-// whole is what a pod's query costs all cores in microseconds, the client's share included,
+// machineCPU is what a pod's query costs all cores in microseconds, the client's share included,
 // without what they do anyhow.
-func (s sample) whole() float64 {
-	return (s.busy.Seconds() - s.usual*s.elapsed.Seconds()) * 1e6 / s.answered()
+func (s sample) machineCPU() float64 {
+	return (s.busy.Seconds() - s.idleLoad*s.elapsed.Seconds()) * 1e6 / s.answered()
 }
 
-// together is what the CPU clocks of client and server say that a pod's query costs, in
+// processCPU is what the CPU clocks of client and server say that a pod's query costs, in
 // microseconds: less than whole by interrupts on idle cores, and right on a busy machine too.
-func (s sample) together() float64 {
+func (s sample) processCPU() float64 {
 	return float64((s.client + s.cpu).Nanoseconds()) / 1e3 / s.answered()
 }
 
 // interval is the time from one answer to the next in microseconds.
 func (s sample) interval() float64 { return s.elapsed.Seconds() * 1e6 / s.answered() }
 
-// burden is the part of a core that the server takes, in hundredths.
-func (s sample) burden() float64 { return 100 * s.cpu.Seconds() / s.elapsed.Seconds() }
+// serverLoad is the part of a core that the server takes, in hundredths.
+func (s sample) serverLoad() float64 { return 100 * s.cpu.Seconds() / s.elapsed.Seconds() }
 
 // sleeps is how often the server went to sleep for a query.
 func (s sample) sleeps() float64 { return float64(s.switches) / s.answered() }
 
-// others is the part of the core's time that went neither to the server nor to
+// otherShare is the part of the core's time that went neither to the server nor to
 // waiting: to other processes, or to other virtual machines.
-func (s sample) others() float64 {
+func (s sample) otherShare() float64 {
 	// The core's clock has ticks, so the sum may be a little over the time.
 	return max(0, 1-(s.cpu+s.idle).Seconds()/s.elapsed.Seconds())
 }
 
 // failed is the part of the queries that were lost or got no address.
-func (o outcome) failed() float64 {
+func (o loadResult) failed() float64 {
 	return float64(o.sent-min(o.sent, o.rcodes["NOERROR"])) / float64(max(o.sent, 1))
 }
 
@@ -99,7 +98,7 @@ func (s sample) p50() float64 { return s.latency(0.5) }
 func (s sample) p99() float64 { return s.latency(0.99) }
 
 func (s sample) String() string {
-	text := fmt.Sprintf("%.2f µs, %.2f sleeps", s.price(), s.sleeps())
+	text := fmt.Sprintf("%.2f µs, %.2f sleeps", s.cpuPerQuery(), s.sleeps())
 	if len(s.latencies) > 0 {
 		text += fmt.Sprintf(", p50 %.0f, p99 %.0f, p99.9 %.0f µs", s.p50(), s.p99(), s.latency(0.999))
 	} else {
@@ -108,39 +107,27 @@ func (s sample) String() string {
 	return text
 }
 
-// percentile is the least of the ascending values that the part of them, from 0 to
-// 1, does not exceed (the nearest rank); 0 of none.
-func percentile(sorted []time.Duration, part float64) time.Duration {
-	n := len(sorted)
-	if n == 0 {
-		return 0
-	}
-	// A product such as 0.29 × 100 is a little less or more than 29.
-	rank := int(math.Ceil(part*float64(n)-1e-9)) - 1
-	return sorted[min(max(rank, 0), n-1)]
-}
-
 // loadOf is dnsperf's run of a workload.
-func (b *bench) loadOf(r *running, w workload, length time.Duration) load {
-	return load{
-		server: r.asked(w).port, file: b.files[w.questions.name], length: length,
-		tcp: w.tool == stream, edns: w.edns, clients: w.clients, outstanding: w.outstanding,
+func (b *Run) loadOf(r *runningServer, w workload, length time.Duration) dnsperf {
+	return dnsperf{
+		server: r.asked(w).port, file: b.files[w.querySet.name], length: length,
+		tcp: w.tool == saturateTCP, edns: w.edns, clients: w.clients, outstanding: w.outstanding,
 	}
 }
 
-// fill asks every question of the workload once, so that the answers are in the
+// askAll asks every question of the workload once, so that the answers are in the
 // cache whatever pushed them out.
-func (b *bench) fill(ctx context.Context, r *running, w workload) (err error) {
-	if w.tool == miss {
+func (b *Run) askAll(ctx context.Context, r *runningServer, w workload) (err error) {
+	if w.tool == cacheMisses {
 		return nil
 	}
 	l := b.loadOf(r, w, 0)
 	if !l.tcp {
 		l.clients, l.outstanding = clients, outstanding
 	}
-	for range attempts {
-		var o outcome
-		if o, err = l.run(ctx, b.load); err != nil {
+	for range maxAttempts {
+		var o loadResult
+		if o, err = l.run(ctx, b.loadCores); err != nil {
 			return err
 		}
 		if err = o.check(dns.RcodeToString[w.rcode]); err == nil {
@@ -150,13 +137,13 @@ func (b *bench) fill(ctx context.Context, r *running, w workload) (err error) {
 	return err
 }
 
-// attempts is how often a measurement is made before its failure ends the run:
+// maxAttempts is how often a measurement is made before its failure ends the run:
 // once a machine with other work has thrown packets away, and once more.
-const attempts = 3
+const maxAttempts = 3
 
 // sample makes one measurement, again if it fails.
-func (b *bench) sample(ctx context.Context, r *running, w workload) (s sample, err error) {
-	for range attempts {
+func (b *Run) sample(ctx context.Context, r *runningServer, w workload) (s sample, err error) {
+	for range maxAttempts {
 		if s, err = b.attempt(ctx, r, w); err == nil || ctx.Err() != nil {
 			break
 		}
@@ -165,32 +152,32 @@ func (b *bench) sample(ctx context.Context, r *running, w workload) (s sample, e
 }
 
 // attempt makes one measurement.
-func (b *bench) attempt(ctx context.Context, r *running, w workload) (sample, error) {
-	if err := b.fill(ctx, r, w); err != nil {
+func (b *Run) attempt(ctx context.Context, r *runningServer, w workload) (sample, error) {
+	if err := b.askAll(ctx, r, w); err != nil {
 		return sample{}, err
 	}
 	pid := r.asked(w).Pid()
 	if err := resetPeak(pid); err != nil {
 		return sample{}, err
 	}
-	idle, err := idleTime(b.server)
+	idle, err := idleTime(b.serverCores)
 	if err != nil {
 		return sample{}, err
 	}
-	before, err := read(pid)
+	before, err := readProcStat(pid)
 	if err != nil {
 		return sample{}, err
 	}
 	asked := b.loop.Asked()
-	s, err := b.ask(ctx, r, w)
+	s, err := b.runWorkload(ctx, r, w)
 	if err != nil {
 		return sample{}, err
 	}
-	after, err := read(pid)
+	after, err := readProcStat(pid)
 	if err != nil {
 		return sample{}, err
 	}
-	idleAfter, err := idleTime(b.server)
+	idleAfter, err := idleTime(b.serverCores)
 	if err != nil {
 		return sample{}, err
 	}
@@ -206,31 +193,31 @@ func (b *bench) attempt(ctx context.Context, r *running, w workload) (sample, er
 	return s, nil
 }
 
-// ask does what the workload says and returns what became of the queries.
-func (b *bench) ask(ctx context.Context, r *running, w workload) (sample, error) {
+// runWorkload does what the workload says and returns what became of the queries.
+func (b *Run) runWorkload(ctx context.Context, r *runningServer, w workload) (sample, error) {
 	var s sample
 	var err error
 	switch w.tool {
-	case saturate, stream:
-		s.outcome, err = b.loadOf(r, w, b.length).run(ctx, b.load)
-	case miss:
-		s, err = b.pace(ctx, r, w, b.unknown(loadgen.Stream{Window: window}))
+	case saturateUDP, saturateTCP:
+		s.loadResult, err = b.loadOf(r, w, b.length).run(ctx, b.loadCores)
+	case cacheMisses:
+		s, err = b.runStreams(ctx, r, w, b.missStream(loadgen.Stream{Window: window}))
 	default:
-		s, err = b.steady(ctx, r, w)
+		s, err = b.runFixedRate(ctx, r, w)
 	}
 	if err != nil {
 		return s, err
 	}
-	if w.tool == miss || w.tool == flood {
+	if w.tool == cacheMisses || w.tool == missFlood {
 		return s, nil // what is lost is part of the result
 	}
 	return s, s.check(dns.RcodeToString[w.rcode])
 }
 
-// steady asks at the workload's rate, beside a flood if it says so.
-func (b *bench) steady(ctx context.Context, r *running, w workload) (sample, error) {
+// runFixedRate asks at the workload's rate, beside a flood if it says so.
+func (b *Run) runFixedRate(ctx context.Context, r *runningServer, w workload) (sample, error) {
 	n := nameCount
-	if w.tool == flood {
+	if w.tool == missFlood {
 		n = hot
 	}
 	known, err := w.packed(n)
@@ -238,18 +225,20 @@ func (b *bench) steady(ctx context.Context, r *running, w workload) (sample, err
 		return sample{}, err
 	}
 	streams := []loadgen.Stream{{Questions: known, Rate: w.rate, Sockets: clients}}
-	if w.tool == flood {
-		streams = append(streams, b.unknown(loadgen.Stream{Rate: floodRate}))
+	if w.tool == missFlood {
+		streams = append(streams, b.missStream(loadgen.Stream{Rate: floodRate}))
 	}
-	return b.pace(ctx, r, w, streams...)
+	return b.runStreams(ctx, r, w, streams...)
 }
 
-// unknown makes a stream of one that asks for new names of the late upstream's.
-func (b *bench) unknown(s loadgen.Stream) loadgen.Stream { return b.named(s, "00000000."+loadgen.Late) }
+// missStream makes a stream of one that asks for new names of the late upstream's.
+func (b *Run) missStream(s loadgen.Stream) loadgen.Stream {
+	return b.newNamesStream(s, "00000000."+loadgen.Late)
+}
 
-// named makes a stream of one that asks for new names like the given one, which
+// newNamesStream makes a stream of one that asks for new names like the given one, which
 // has eight letters first.
-func (b *bench) named(s loadgen.Stream, name string) loadgen.Stream {
+func (b *Run) newNamesStream(s loadgen.Stream, name string) loadgen.Stream {
 	msg, err := query(name, dns.TypeA)
 	if err != nil {
 		panic(err) // the names are constants
@@ -258,8 +247,8 @@ func (b *bench) named(s loadgen.Stream, name string) loadgen.Stream {
 	return s
 }
 
-// pace runs the streams, the first of which is the sample's outcome.
-func (b *bench) pace(ctx context.Context, r *running, w workload, streams ...loadgen.Stream) (sample, error) {
+// runStreams runs the streams, the first of which is the sample's outcome.
+func (b *Run) runStreams(ctx context.Context, r *runningServer, w workload, streams ...loadgen.Stream) (sample, error) {
 	to := netip.AddrPortFrom(b.loop.Addr().Addr(), uint16(r.asked(w).port))
 	results, err := b.loop.Run(ctx, loadgen.Job{Server: to, Length: b.length, Streams: streams})
 	if err != nil {
@@ -272,16 +261,16 @@ func (b *bench) pace(ctx context.Context, r *running, w workload, streams ...loa
 	}
 	first := results[0]
 	slices.Sort(first.Latencies)
-	s := sample{outcome: outcomeOf(first), latencies: first.Latencies, blurred: first.Blurred, skipped: first.Skipped}
+	s := sample{loadResult: toLoadResult(first), latencies: first.Latencies, blurred: first.Blurred, skipped: first.Skipped}
 	if len(results) > 1 {
-		s.beside = outcomeOf(results[1])
+		s.floodResult = toLoadResult(results[1])
 	}
 	return s, nil
 }
 
-// outcomeOf converts what package pace says into the terms of dnsperf.
-func outcomeOf(r loadgen.Result) outcome {
-	o := outcome{sent: r.Sent, completed: r.Answered, lost: r.Lost, rcodes: map[string]uint64{}, elapsed: r.Elapsed}
+// toLoadResult converts what package pace says into the terms of dnsperf.
+func toLoadResult(r loadgen.Result) loadResult {
+	o := loadResult{sent: r.Sent, completed: r.Answered, lost: r.Lost, rcodes: map[string]uint64{}, elapsed: r.Elapsed}
 	if r.Sent > 0 {
 		o.request = r.RequestBytes / r.Sent
 	}

@@ -14,43 +14,40 @@ import (
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/bench/world"
 	"github.com/nodens-dns/nodens/test/loadgen"
-	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// cluster is the part of a plan about a large cluster.
-type cluster struct {
-	on       bool
-	services int
-}
+// clusterSize is a number of Services; everything else is in proportion.
+type clusterSize int
 
 const (
-	// large is the number of Services that the promises are about.
-	large = 10000
-	// fewest are what makes two namespaces and a headless Service.
-	fewest = 40
+	// defaultServices is the number of Services that the targets are about.
+	defaultServices = 10000
+	// minServices is enough for two namespaces and a headless Service.
+	minServices = 40
 )
 
-// crowd is the cluster that the agents of a crowd watch, with two fifths of the
+// fleetShape is the cluster that the agents of a crowd watch, with two fifths of the
 // Services, and has a node for each.
-func (c cluster) crowd() world.Shape {
-	return world.Crowd(max(fewest, c.services*2/5), max(2, c.services/100))
+func (n clusterSize) fleetShape() world.Shape {
+	return world.Crowd(max(minServices, int(n)*2/5), max(2, int(n)/100))
 }
 
 // changes is how many slices change while the bytes are counted.
-func (c cluster) changes() int { return min(1000, max(50, c.services/2)) }
+func (n clusterSize) changes() int { return min(1000, max(50, int(n)/2)) }
 
-// scaled is what was found out about a large cluster.
-type scaled struct {
-	shape, crowd world.Shape
-	stays        map[string][]stay // by server
-	crowds       []crowd
+// scaleReport is what was found out about a large cluster.
+type scaleReport struct {
+	*report
+	size              clusterSize
+	shape, fleetShape world.Shape
+	runs              map[string][]clusterRun // by server
+	fleets            []fleet
 }
 
 // The rows of a large cluster.
 const (
 	byNode    = "nodens, scope node"
 	byCluster = "nodens, scope cluster"
-	peerRow   = "CoreDNS"
 )
 
 // scaleServers are the servers that follow a large cluster, with the same Corefile
@@ -60,35 +57,41 @@ func scaleServers() []server {
 	return []server{
 		{name: byNode, program: "nodens", conf: "scale", scope: "scope node", env: where},
 		{name: byCluster, program: "nodens", conf: "scale", scope: "scope cluster", env: where},
-		{name: peerRow, program: "coredns", conf: "scale"},
+		{name: coreDNS, program: "coredns", conf: "scale"},
 	}
+}
+
+// scaleRun measures a large cluster.
+type scaleRun struct {
+	*Run
+	size clusterSize
+	out  *scaleReport
 }
 
 // measureScale measures what a large cluster costs. Nothing that it started runs
 // when it returns.
-func measureScale(ctx context.Context, p plan) (*report, error) {
-	b, err := newBench(p, scaleServers())
+func measureScale(ctx context.Context, p plan, services int) (*scaleReport, error) {
+	b, err := New(p, scaleServers())
 	if err != nil {
 		return nil, err
 	}
 	defer b.close()
 	b.cluster = true
-	b.report.scale = &scaled{
-		shape: world.Large(p.scale.services), crowd: p.scale.crowd(), stays: map[string][]stay{},
-	}
-	for _, step := range []func(context.Context) error{b.build, b.stays, b.crowds} {
+	size := clusterSize(services)
+	run := &scaleRun{b, size, &scaleReport{report: b.report, size: size, shape: world.Large(services), fleetShape: size.fleetShape(), runs: map[string][]clusterRun{}}}
+	for _, step := range []func(context.Context) error{b.build, run.measureServers, run.measureFleets} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
 	}
-	b.report.judge()
+	b.report.noteBusyCore()
 	b.report.fact("load average", b.report.loadBefore+" before, "+loadAverage()+" after")
-	return b.report, nil
+	return run.out, nil
 }
 
-// populate starts an API server in a folder of its own and writes the cluster; the
+// startCluster starts an API server in a folder of its own and writes the cluster; the
 // caller closes the server.
-func (b *bench) populate(ctx context.Context, name string, shape world.Shape) (*apiserver.Server, *world.World, error) {
+func (b *scaleRun) startCluster(ctx context.Context, name string, shape world.Shape) (*apiserver.Server, *world.World, error) {
 	dir := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
@@ -133,8 +136,8 @@ func scaleWorkloads(s world.Shape) []workload {
 	ten := func(svc world.Service) bool { return svc.Headless && svc.Endpoints == 10 && within(svc) }
 	many := func(svc world.Service) bool { return svc.Headless && svc.Endpoints == s.Members && within(svc) }
 	var list []workload
-	for _, q := range []questions{
-		sets[0], sets[1],
+	for _, q := range []querySet{
+		querySets[0], querySets[1],
 		{name: cachedTen, pattern: "name-%04d." + loadgen.Ten, qtype: dns.TypeA, rcode: dns.RcodeSuccess,
 			what: "Names of the upstream's with ten addresses, in the cache."},
 		{name: serviceA, names: hosts(plain, ""), qtype: dns.TypeA, rcode: dns.RcodeSuccess, cluster: true,
@@ -146,7 +149,7 @@ func scaleWorkloads(s world.Shape) []workload {
 		{name: clusterGone, names: hosts(plain, "no-"), qtype: dns.TypeA, rcode: dns.RcodeNameError, cluster: true,
 			what: "Services that do not exist, of all namespaces."},
 	} {
-		list = append(list, workload{q, paced[0], q.name + ", " + paced[0].name})
+		list = append(list, workload{q, loadShapes[0], q.name + ", " + loadShapes[0].name})
 	}
 	return list
 }
@@ -160,25 +163,25 @@ const (
 	clusterGone   = "cluster NXDOMAIN, uncached"
 )
 
-// stays measures every server in turn, again and again, each in a process of its
+// measureServers measures every server in turn, again and again, each in a process of its
 // own, while no other runs.
-func (b *bench) stays(ctx context.Context) error {
-	if !b.only.named("residents") {
+func (b *scaleRun) measureServers(ctx context.Context) error {
+	if !b.only.matchesName("residents") {
 		return nil
 	}
-	h, err := b.openHost(ctx)
+	h, err := b.openSetup(ctx)
 	if err != nil {
 		return err
 	}
 	for n := range b.plan.rounds {
 		for _, s := range b.report.servers {
-			st, err := h.stay(ctx, s)
+			st, err := h.measure(ctx, s)
 			if err != nil {
 				return fmt.Errorf("measuring %s in a large cluster: %w", s.name, err)
 			}
-			b.report.scale.stays[s.name] = append(b.report.scale.stays[s.name], st)
+			b.out.runs[s.name] = append(b.out.runs[s.name], st)
 			fmt.Fprintf(b.progress, "round %d of %d, %s: %s\n", n+1, b.plan.rounds, s.name, st)
-			if st.rate < enough*changeRate {
+			if st.rate < minChangeRate*changeRate {
 				b.report.notes = append(b.report.notes, fmt.Sprintf("In round %d only %.0f objects a second changed for %s: the delays are those of that rate.", n+1, st.rate, s.name))
 			}
 		}
@@ -186,9 +189,9 @@ func (b *bench) stays(ctx context.Context) error {
 	return nil
 }
 
-// openHost starts what a stay takes.
-func (b *bench) openHost(ctx context.Context) (*host, error) {
-	shape := b.report.scale.shape
+// openSetup starts what a stay takes.
+func (b *scaleRun) openSetup(ctx context.Context) (*setup, error) {
+	shape := b.out.shape
 	for _, w := range scaleWorkloads(shape) {
 		if b.only.workload(w) {
 			b.workloads = append(b.workloads, w)
@@ -199,17 +202,17 @@ func (b *bench) openHost(ctx context.Context) (*host, error) {
 		return nil, err
 	}
 	var w *world.World
-	if b.api, w, err = b.populate(ctx, "of one agent", shape); err != nil {
+	if b.api, w, err = b.startCluster(ctx, "of one agent", shape); err != nil {
 		return nil, err
 	}
-	if err := b.write(); err != nil {
+	if err := b.writeQueries(); err != nil {
 		return nil, err
 	}
-	return newHost(ctx, b, w)
+	return newSetup(ctx, b, w)
 }
 
-// gather pins this process, the API server and etcd to the cores.
-func (b *bench) gather(on cores) error {
+// pinAll pins this process, the API server and etcd to the cores.
+func (b *scaleRun) pinAll(on cores) error {
 	api, etcd := b.api.Pids()
 	for _, pid := range []string{"self", strconv.Itoa(api), strconv.Itoa(etcd)} {
 		if err := pin(pid, on); err != nil {
@@ -219,10 +222,5 @@ func (b *bench) gather(on cores) error {
 	return nil
 }
 
-// enough is the part of the rate of changes below which the report says so.
-const enough = 0.9
-
-// ready waits until the process says that it is.
-func ready(ctx context.Context, p process) error {
-	return p.Await(ctx, "readiness", peer.Get(nil, fmt.Sprintf("http://127.0.0.1:%d/ready", p.ready), 200))
-}
+// minChangeRate is the part of the rate of changes below which the report says so.
+const minChangeRate = 0.9

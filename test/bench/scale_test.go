@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -63,16 +62,16 @@ func TestCalm(t *testing.T) {
 	falling := []float64{100, 90, 80, 79.9, 79.8, 79.7, 79.6}
 	for _, test := range []struct {
 		name  string
-		calm  calm
+		calm  settleRule
 		look  func(n int) float64
 		want  float64
 		after time.Duration
 	}{
-		{"at rest", calm{every: time.Second, looks: 3, limit: time.Hour}, func(int) float64 { return 5 }, 5, 3 * time.Second},
-		{"at zero", calm{every: time.Second, looks: 3, limit: time.Hour}, func(int) float64 { return 0 }, 0, 3 * time.Second},
-		{"at rest later", calm{every: time.Second, looks: 3, limit: time.Hour}, func(n int) float64 { return float64(min(n, 4)) }, 4, 7 * time.Second},
-		{"within a part", calm{every: time.Second, looks: 3, part: 0.01, limit: time.Hour}, func(n int) float64 { return falling[n] }, 79.7, 5 * time.Second},
-		{"never", calm{every: time.Second, looks: 3, limit: 10 * time.Second}, func(n int) float64 { return float64(n) }, 10, 10 * time.Second},
+		{"at rest", settleRule{every: time.Second, samples: 3, limit: time.Hour}, func(int) float64 { return 5 }, 5, 3 * time.Second},
+		{"at zero", settleRule{every: time.Second, samples: 3, limit: time.Hour}, func(int) float64 { return 0 }, 0, 3 * time.Second},
+		{"at rest later", settleRule{every: time.Second, samples: 3, limit: time.Hour}, func(n int) float64 { return float64(min(n, 4)) }, 4, 7 * time.Second},
+		{"within a part", settleRule{every: time.Second, samples: 3, part: 0.01, limit: time.Hour}, func(n int) float64 { return falling[n] }, 79.7, 5 * time.Second},
+		{"never", settleRule{every: time.Second, samples: 3, limit: 10 * time.Second}, func(n int) float64 { return float64(n) }, 10, 10 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -88,78 +87,40 @@ func TestCalm(t *testing.T) {
 		})
 	}
 	sick := errors.New("sick")
-	if _, err := silence.await(t.Context(), func() (float64, error) { return 0, sick }); !errors.Is(err, sick) {
+	if _, err := tapSettles.await(t.Context(), func() (float64, error) { return 0, sick }); !errors.Is(err, sick) {
 		t.Errorf("a look's error becomes %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := silence.await(ctx, func() (float64, error) { return 0, nil }); !errors.Is(err, context.Canceled) {
+	if _, err := tapSettles.await(ctx, func() (float64, error) { return 0, nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("the end of the context is %v", err)
 	}
 }
 
-// TestSection holds that each kind of run leaves what the other has written as it is.
-func TestSection(t *testing.T) {
-	large, small := madeScale(), made()
-	page, err := small.renew(nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	both, err := large.renew(page, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, section, after := scalePart.cut(both)
-	if len(after) != 0 || !bytes.Equal(bytes.TrimRight(before, "\n"), bytes.TrimRight(page, "\n")) {
-		t.Errorf("the page is not what it was:\n%s", cmp.Diff(string(page), string(before)))
-	}
-	if !bytes.Contains(section, []byte(large.stayTable(following))) {
-		t.Errorf("the section lacks its table:\n%s", section)
-	}
-	for _, r := range []*report{large, small, large, small} {
-		again, err := r.renew(both, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(string(both), string(again)); d != "" {
-			t.Errorf("written again with the same numbers (-first +second):\n%s", d)
-		}
-	}
-	large.date = large.date.Add(48 * time.Hour)
-	next, err := large.renew(append(slices.Clone(both), "\n## Behind it\n"...), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(next, []byte("1970-01-03")) || !bytes.HasSuffix(next, []byte("\n## Behind it\n")) || !bytes.HasPrefix(next, before) {
-		t.Errorf("a new section in the middle gives\n%s", next)
-	}
-	if _, section, _ := scalePart.cut([]byte(scalePart.begin() + "without an end")); section != nil {
-		t.Errorf("a section without an end is %q", section)
-	}
-}
-
 // madeScale is a report of two rounds in which the machine was slow in the second.
-func madeScale() *report {
-	r := &report{
-		plan: plan{rounds: 2, length: time.Second, cluster: true, scale: cluster{on: true, services: large}},
-		date: time.Unix(0, 0), servers: scaleServers(), samples: map[cell][]sample{},
-		scale: &scaled{shape: world.Large(large), crowd: cluster{services: large}.crowd(), stays: map[string][]stay{}},
+func madeScale() *scaleReport {
+	r := &scaleReport{
+		report: &report{
+			plan: plan{rounds: 2, length: time.Second, cluster: true, section: scaleMarker.flag},
+			date: time.Unix(0, 0), servers: scaleServers(), samples: map[cell][]sample{},
+		},
+		size: defaultServices, shape: world.Large(defaultServices), fleetShape: clusterSize(defaultServices).fleetShape(), runs: map[string][]clusterRun{},
 	}
 	for i, s := range r.servers {
 		for round := range 2 {
 			n := uint64(i+1) * uint64(round+1) * 10
-			r.scale.stays[s.name] = append(r.scale.stays[s.name], stay{
+			r.runs[s.name] = append(r.runs[s.name], clusterRun{
 				rss: n << 20, peak: n << 21, watches: 3, sync: time.Second, changes: 500, rate: changeRate,
 				first: tap.Count{Received: n << 20, Sent: n << 10}, changed: tap.Count{Received: n << 20},
 				delays: []time.Duration{time.Millisecond, time.Duration(n) * time.Millisecond}, whole: []time.Duration{time.Second}, unseen: round,
 			})
 		}
 	}
-	for i, k := range kinds() {
-		r.scale.crowds = append(r.scale.crowds, crowd{kind: k.name, agents: 100, watches: 3, first: 1024, news: 512,
+	for i, k := range agentKinds() {
+		r.fleets = append(r.fleets, fleet{kind: k.name, agents: 100, watches: 3, firstKiB: 1024, changeKiB: 512,
 			cpu: spread{float64(i), -1, 10}, memory: spreadOf([]float64{0.5})})
 	}
-	r.workloads = scaleWorkloads(r.scale.shape)
+	r.workloads = scaleWorkloads(r.shape)
 	for _, w := range r.workloads {
 		for _, s := range r.servers {
 			for _, micros := range []int{2, 4} {
@@ -167,7 +128,7 @@ func madeScale() *report {
 					micros *= 2
 				}
 				r.samples[cell{s.name, w.name}] = append(r.samples[cell{s.name, w.name}],
-					sample{cpu: time.Duration(micros) * time.Millisecond, outcome: outcome{sent: 1000, completed: 1000, elapsed: time.Second}})
+					sample{cpu: time.Duration(micros) * time.Millisecond, loadResult: loadResult{sent: 1000, completed: 1000, elapsed: time.Second}})
 			}
 		}
 	}
@@ -178,9 +139,9 @@ func madeScale() *report {
 // tells a limit that is kept from one that is not.
 func TestPromises(t *testing.T) {
 	r := madeScale()
-	got := map[string]result{}
-	for _, p := range promises() {
-		res := p.judge(r)
+	got := map[string]targetResult{}
+	for _, p := range r.Targets() {
+		res := p.judge()
 		if !res.measured {
 			t.Errorf("%s: not measured", p.what)
 		}
@@ -206,9 +167,9 @@ func TestPromises(t *testing.T) {
 			t.Errorf("%s: there %v, median %v, met %v, want %+v", what, ok, res.spread.median, res.met(), want)
 		}
 	}
-	r.scale.stays = map[string][]stay{}
-	for _, p := range promises() {
-		if res := p.judge(r); res.measured && !strings.HasPrefix(p.what, "CPU") {
+	r.runs = map[string][]clusterRun{}
+	for _, p := range r.Targets() {
+		if res := p.judge(); res.measured && !strings.HasPrefix(p.what, "CPU") {
 			t.Errorf("%s: measured without a stay", p.what)
 		}
 	}
@@ -222,7 +183,7 @@ func TestStayTable(t *testing.T) {
 | nodens, scope cluster |    1.0 |   30.0 |                1000.0 |              200 |        1 |
 | CoreDNS               |    1.0 |   45.0 |                1000.0 |              200 |        1 |
 `
-	if d := cmp.Diff(want, "\n"+madeScale().stayTable(showing)); d != "" {
+	if d := cmp.Diff(want, "\n"+madeScale().runTable(delayColumns)); d != "" {
 		t.Errorf("table (-want +got):\n%s", d)
 	}
 }
@@ -236,16 +197,16 @@ func TestPerAgent(t *testing.T) {
 
 // TestBill works a crowd's costs out by hand.
 func TestBill(t *testing.T) {
-	c := crowd{watches: 23, first: 512, news: 102.4, cpu: spread{median: 2}, memory: spread{median: 1.024}}
-	got := c.bill()
-	want := bill{
+	c := fleet{watches: 23, firstKiB: 512, changeKiB: 102.4, cpu: spread{median: 2}, memory: spread{median: 1.024}}
+	got := c.cost()
+	want := fleetCost{
 		watches:  115000,
 		memory:   5,                     // 5,000 × 1.024 MiB
 		first:    5000. * 512 / 1048576, // half a MiB each
 		outgoing: 50,                    // 10.24 KiB a second each
 		cores:    1,                     // 2 µs × 100 × 5,000
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(bill{}), cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(fleetCost{}), cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })); d != "" {
 		t.Errorf("bill (-want +got):\n%s", d)
 	}
 }
@@ -253,14 +214,14 @@ func TestBill(t *testing.T) {
 // TestScaleWorkloads holds that every question is about what there is, and that there
 // are enough of them.
 func TestScaleWorkloads(t *testing.T) {
-	s := world.Large(large)
+	s := world.Large(defaultServices)
 	hosts := map[string]world.Service{}
 	for _, svc := range s.Services() {
 		hosts[svc.Host()] = svc
 	}
 	counts := map[string]int{}
 	for _, w := range scaleWorkloads(s) {
-		counts[w.questions.name] = w.count()
+		counts[w.querySet.name] = w.count()
 		for i := range w.count() {
 			name := w.question(i)
 			svc, there := hosts[name]
@@ -282,7 +243,7 @@ func TestScaleWorkloads(t *testing.T) {
 // option that it does not know.
 func TestScaleConf(t *testing.T) {
 	for _, s := range scaleServers() {
-		text := settings{port: 1, metrics: 2, ready: 3, kubeconfig: "k", scope: s.scope}.fill(conf(s.conf))
+		text := settings{port: 1, metrics: 2, ready: 3, kubeconfig: "k", scope: s.scope}.fill(configText(s.conf))
 		text = strings.ReplaceAll(text, "invalid AddrPort", "") // no upstream here
 		if strings.Contains(text, "@") || strings.Contains(text, "scope") != (s.program == "nodens") {
 			t.Errorf("%s runs with\n%s", s.name, text)
@@ -293,7 +254,7 @@ func TestScaleConf(t *testing.T) {
 // TestScaleCharts holds that every drawing has a row for each server or kind.
 func TestScaleCharts(t *testing.T) {
 	r := madeScale()
-	charts := r.scaleCharts()
+	charts := r.Charts()
 	if len(charts) != 6 {
 		t.Errorf("%d drawings, want 6", len(charts))
 	}
@@ -314,12 +275,12 @@ func TestScaleCharts(t *testing.T) {
 				t.Errorf("%s has no room for the label %q", c.file, row.label)
 			}
 		}
-		if rows != 3 || len(shapes(t, c.svg())) < 3 {
+		if rows != 3 || bytes.Count(c.svg(), []byte("<rect")) < 3 {
 			t.Errorf("%s has %d rows", c.file, rows)
 		}
 	}
-	r.workloads, r.scale.stays, r.scale.crowds = nil, nil, nil
-	if charts := r.scaleCharts(); len(charts) != 0 {
+	r.workloads, r.runs, r.fleets = nil, nil, nil
+	if charts := r.Charts(); len(charts) != 0 {
 		t.Errorf("%d drawings of nothing", len(charts))
 	}
 }
@@ -354,35 +315,5 @@ func TestOwnConnection(t *testing.T) {
 			t.Errorf("agent %d has the authority %q", i, text)
 		}
 		seen[text] = true
-	}
-}
-
-func TestFlags(t *testing.T) {
-	for _, test := range []struct {
-		args     []string
-		rounds   int
-		services int
-		command  string
-		fails    string
-	}{
-		{nil, 5, large, "go run ./test/bench -rounds 5 -seconds 2 -out BENCHMARKS.md", ""},
-		{[]string{"-scale"}, 3, large, "go run ./test/bench -scale -rounds 3 -seconds 2 -out BENCHMARKS.md", ""},
-		{[]string{"-scale", "-rounds=1", "-scale-services=200", "-only=agents"}, 1, 200,
-			"go run ./test/bench -scale -scale-services 200 -rounds 1 -seconds 2 -only 'agents' -out BENCHMARKS.md", ""},
-		{args: []string{"-scale-services=39"}, fails: "at least 40 Services"},
-		{args: []string{"-rounds=-1"}, fails: "at least one round"},
-		{args: []string{"-only=("}, fails: "-only"},
-		{args: []string{"more"}, fails: "no arguments"},
-	} {
-		p, _, err := flags(test.args, io.Discard)
-		if test.fails != "" {
-			if err == nil || !strings.Contains(err.Error(), test.fails) {
-				t.Errorf("%q: %v, want an error with %q", test.args, err, test.fails)
-			}
-			continue
-		}
-		if err != nil || p.rounds != test.rounds || p.scale.services != test.services || p.command() != test.command {
-			t.Errorf("%q: %d rounds, %d Services, %v, %s", test.args, p.rounds, p.scale.services, err, p.command())
-		}
 	}
 }

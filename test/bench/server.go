@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"embed"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -23,9 +24,9 @@ type server struct {
 	commit string
 	// conf is the name of its configuration file in conf/; empty is none.
 	conf string
-	// bare rows differ from those before them in what they count about queries
+	// saturationOnly rows differ from those before them in what they count about queries
 	// only, so they are asked at saturation only.
-	bare bool
+	saturationOnly bool
 	// scope is an option of the kubernetes directive, and env what is added to the
 	// process's environment.
 	scope string
@@ -34,57 +35,49 @@ type server struct {
 	flags []string
 }
 
+// upstreamHost is the name in the certificate of upstreams over TLS, beside 127.0.0.1.
+const upstreamHost = "upstream.test"
+
+// coreDNS is the row that nodens is compared with.
+const coreDNS = "CoreDNS"
+
 // binary is the key of its binary.
 func (s server) binary() string { return s.program + s.commit }
 
-// servers are the rows, in the order in which they are measured. Those before
-// the first program with each tell how long an answer is.
-var servers = []server{
-	{name: "nodens", program: "nodens", conf: "deployed"},
-	{name: "C echo", program: "echo"},
-	{name: "CoreDNS", program: "coredns", conf: "deployed"},
-	{name: "nodens, bare", program: "nodens", conf: "bare", bare: true},
-	{name: "CoreDNS, bare", program: "coredns", conf: "bare", bare: true},
-	{name: "unbound", program: "unbound", conf: "unbound"},
-	{name: "dnsdist", program: "dnsdist", conf: "dnsdist"},
-	{name: "kresd", program: "kresd", conf: "kresd"},
-	{name: "pdns-recursor", program: "pdns-recursor", conf: "recursor"},
-}
-
-// confs are the configuration files, with placeholders. What they have in common:
+// configFiles are the configuration files, with placeholders. What they have in common:
 // one thread, one upstream, no validation, no log, and a cache that holds more
 // than is asked for; an answer's TTL of an hour is longer than a run, so nothing
 // expires in it.
 //
 //go:embed conf
-var confs embed.FS
+var configFiles embed.FS
 
-// conf returns the text of a configuration file; the names are the table's, and
+// configText returns the text of a configuration file; the names are the table's, and
 // a test reads all of them.
-func conf(name string) string {
+func configText(name string) string {
 	switch name {
 	case "":
 		return ""
 	case "worst":
 		return worst.Corefile()
 	}
-	text, err := confs.ReadFile("conf/" + name)
+	text, err := configFiles.ReadFile("conf/" + name)
 	if err != nil {
 		panic(err)
 	}
 	return string(text)
 }
 
-// watching is the part of a Corefile that cluster names take, and keeping the one
+// kubernetesDirective is the part of a Corefile that cluster names take, and keeping the one
 // that makes the cache as large as that of the other servers. The shards that
 // CoreDNS has are filled unevenly, so it gets twice as much as is put in.
 const (
-	watching = `    kubernetes cluster.local {
+	kubernetesDirective = `    kubernetes cluster.local {
         kubeconfig @KUBECONFIG@
         ttl 30
     }
 `
-	keeping = ` {
+	cacheOptions = ` {
         success 200000
         denial 200000
     }`
@@ -98,14 +91,14 @@ type settings struct {
 	upstream             netip.AddrPort
 	kubeconfig           string // empty without a cluster
 	scope                string // an option of the kubernetes directive
-	// large asks for a cache of far more entries than a Corefile without a number
+	// largeCache asks for a cache of far more entries than a Corefile without a number
 	// gives.
-	large bool
+	largeCache bool
 	// length and rcode are those of the answers of the one set of questions.
 	length, rcode int
-	// to are the upstreams in an outage, over TLS where ca is the file of their
+	// upstreams are the upstreams in an outage, over TLS where ca is the file of their
 	// certificate; stale is CoreDNS's option to serve what has expired, or empty.
-	to        []netip.AddrPort
+	upstreams []netip.AddrPort
 	ca, stale string
 	// files is the folder of the files that package worst writes.
 	files string
@@ -114,12 +107,12 @@ type settings struct {
 // fill returns the text with the values in place of the placeholders.
 func (s settings) fill(text string) string {
 	cluster, cache := "", ""
-	text = s.endure(text)
+	text = s.fillOutage(text)
 	if s.kubeconfig != "" {
-		cluster = strings.ReplaceAll(watching, "@KUBECONFIG@", s.kubeconfig)
+		cluster = strings.ReplaceAll(kubernetesDirective, "@KUBECONFIG@", s.kubeconfig)
 	}
-	if s.large {
-		cache = keeping
+	if s.largeCache {
+		cache = cacheOptions
 	}
 	return strings.NewReplacer(
 		"@LISTEN@", cmp.Or(s.listen, "127.0.0.1"),
@@ -139,4 +132,41 @@ func (s settings) fill(text string) string {
 		"@LENGTH@", strconv.Itoa(s.length),
 		"@RCODE@", strconv.Itoa(s.rcode),
 	).Replace(text)
+}
+
+// fillOutage fills the placeholders of an outage's configuration in: unbound's, or a Corefile.
+func (s settings) fillOutage(text string) string {
+	if strings.Contains(text, "forward-zone:") {
+		return s.fillOutageUnbound(text)
+	}
+	var to []string
+	stale, secure := s.stale, ""
+	for _, u := range s.upstreams {
+		if s.ca != "" {
+			to = append(to, "tls://"+u.String())
+		} else {
+			to = append(to, u.String())
+		}
+	}
+	if s.ca != "" {
+		secure = "tls " + s.ca + "\n        tls_servername " + upstreamHost
+	}
+	return strings.NewReplacer("@TO@", strings.Join(to, " "), "@STALE@", "        "+stale, "@TLS@", "        "+secure).Replace(text)
+}
+
+func (s settings) fillOutageUnbound(text string) string {
+	var to []string
+	stale, secure, name := "", "", ""
+	if s.ca != "" {
+		name = "#" + upstreamHost
+		secure = "    tls-cert-bundle: " + s.ca
+		to = append(to, "    forward-tls-upstream: yes")
+	}
+	for _, u := range s.upstreams {
+		to = append(to, fmt.Sprintf("    forward-addr: %s@%d%s", u.Addr(), u.Port(), name))
+	}
+	if s.stale != "" {
+		stale = "    serve-expired: yes\n    serve-expired-ttl: 3600\n    serve-expired-client-timeout: 1800"
+	}
+	return strings.NewReplacer("@TO@", strings.Join(to, "\n"), "@STALE@", stale, "@TLS@", secure).Replace(text)
 }

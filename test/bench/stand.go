@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,31 +14,31 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// stand is a node in a testbed with a server at the addresses of the cluster's DNS: nodens
+// node is a node in a testbed with a server at the addresses of the cluster's DNS: nodens
 // as its manifest deploys it, or CoreDNS with what NodeLocal DNSCache makes around it.
-type stand struct {
-	*testbed.Network
-	way     string
-	p       *peer.Process // the one that answers
-	absence time.Duration // how long it takes until a process that has ended is replaced
+type node struct {
+	*testbed.Lab
+	proxyMode    string
+	server       *peer.Process // the one that answers
+	restartDelay time.Duration // how long it takes until a process that has ended is replaced
 	// upgrades is how many there are in a row.
 	upgrades int
 
 	// coredns is its path; empty: the server is nodens, with args.
-	coredns string
-	args    []string
-	estate  string // the hand-over folder
-	around  bool   // NodeLocal's link and rules stand
+	coredns     string
+	args        []string
+	handoverDir string // the hand-over folder
+	nodeLocalUp bool   // NodeLocal's link and rules stand
 }
 
-// usualAbsence is the time between the end of a process and the start of the next: less
+// defaultRestartDelay is the time between the end of a process and the start of the next: less
 // than kubelet takes for a pod whose image is there, and than it waits after the second
 // crash.
-const usualAbsence = 2 * time.Second
+const defaultRestartDelay = 2 * time.Second
 
-// stand makes one for a row and starts the server. What it returns is closed even if
+// startNode makes one for a row and starts the server. What it returns is closed even if
 // there is an error, unless it is nil.
-func (b *bench) stand(s server) (*stand, error) {
+func (b *faultRun) startNode(s server) (*node, error) {
 	dir, err := os.MkdirTemp(b.dir, "stand-")
 	if err != nil {
 		return nil, err
@@ -49,11 +48,11 @@ func (b *bench) stand(s server) (*stand, error) {
 		return nil, err
 	}
 	lab, err := testbed.New(dir, nodens)
-	st := &stand{Network: lab, way: ways[s.name], absence: min(usualAbsence, b.length), upgrades: cmp.Or(b.upgrades, upgradesInARow)}
+	st := &node{Lab: lab, proxyMode: proxyModeOf(s), restartDelay: min(defaultRestartDelay, b.length), upgrades: b.upgrades}
 	if err != nil {
 		return st, err
 	}
-	if err := st.KubeProxy(st.way); err != nil {
+	if err := st.KubeProxy(st.proxyMode); err != nil {
 		return st, err
 	}
 	if s.program == "coredns" {
@@ -61,55 +60,55 @@ func (b *bench) stand(s server) (*stand, error) {
 		return st, st.start()
 	}
 	// A file system of its own, small enough to be filled at once.
-	if st.estate, err = st.Tmpfs("estate", 8<<20); err != nil {
+	if st.handoverDir, err = st.Tmpfs("estate", 8<<20); err != nil {
 		return st, err
 	}
-	st.args, err = st.AgentArgs(testbed.AgentAddrs(), append([]string{"-handover-dir", st.estate, "-skipteardown"}, s.flags...)...)
+	st.args, err = st.AgentArgs(testbed.Locals(), append([]string{"-handover-dir", st.handoverDir, "-skipteardown"}, s.flags...)...)
 	if err != nil {
 		return st, err
 	}
 	return st, st.start()
 }
 
-func (s *stand) close() { s.Close() }
+func (s *node) close() { s.Close() }
 
 // start starts a server when there is none.
-func (s *stand) start() (err error) {
+func (s *node) start() (err error) {
 	if s.coredns == "" {
-		s.p, err = s.StartAgent(s.args...)
+		s.server, err = s.Agent(s.args...)
 		return err
 	}
 	locals := []string{testbed.Local4, testbed.Service4}
-	if !s.around {
-		if err := s.SetNodeLocalInterface(true, locals...); err != nil {
+	if !s.nodeLocalUp {
+		if err := s.Link(true, locals...); err != nil {
 			return err
 		}
 	}
-	if s.p, err = s.StartCoreDNS(s.coredns, locals...); err != nil || s.around {
+	if s.server, err = s.CoreDNS(s.coredns, locals...); err != nil || s.nodeLocalUp {
 		return err
 	}
-	s.around = true
-	return s.SetNodeLocalRules(true, locals...)
+	s.nodeLocalUp = true
+	return s.NodeLocalRules(true, locals...)
 }
 
 // stop ends the server as kubelet does, and returns when it is gone. NodeLocal DNSCache
 // takes its rules and its link down before it ends.
-func (s *stand) stop() error {
-	if s.around {
-		s.around = false
+func (s *node) stop() error {
+	if s.nodeLocalUp {
+		s.nodeLocalUp = false
 		locals := []string{testbed.Local4, testbed.Service4}
 		if err := errors.Join(s.SetNodeLocalRules(false, locals...), s.SetNodeLocalInterface(false)); err != nil {
 			return err
 		}
 	}
-	s.p.Stop()
+	s.server.Stop()
 	return nil
 }
 
 // replace starts a server after the time that it takes until somebody does.
-func (s *stand) replace(ctx context.Context, h *harm) error {
+func (s *node) replace(ctx context.Context, h *faultResult) error {
 	h.gone = time.Now()
-	if err := wait(ctx, s.absence); err != nil {
+	if err := sleep(ctx, s.restartDelay); err != nil {
 		return err
 	}
 	h.spawned = time.Now()
@@ -117,7 +116,7 @@ func (s *stand) replace(ctx context.Context, h *harm) error {
 }
 
 // restart is a stop and a start.
-func (s *stand) restart(ctx context.Context, h *harm) error {
+func (s *node) restart(ctx context.Context, h *faultResult) error {
 	if err := s.stop(); err != nil {
 		return err
 	}
@@ -125,11 +124,11 @@ func (s *stand) restart(ctx context.Context, h *harm) error {
 }
 
 // upgrade replaces the server by another one of the same kind. Nodens hands over to it.
-func (s *stand) upgrade(ctx context.Context, h *harm) error {
+func (s *node) upgrade(ctx context.Context, h *faultResult) error {
 	if s.coredns != "" {
 		return s.restart(ctx, h)
 	}
-	old := s.p
+	old := s.server
 	if err := s.start(); err != nil {
 		return err
 	}
@@ -142,9 +141,9 @@ func (s *stand) upgrade(ctx context.Context, h *harm) error {
 	return nil
 }
 
-// known waits until the server has looked all names up.
-func (s *stand) known(ctx context.Context) error {
-	_, err := s.over(ctx, testbed.CacheStats{})
+// awaitCached waits until the server has looked all names up.
+func (s *node) awaitCached(ctx context.Context) error {
+	_, err := s.awaitLookups(ctx, testbed.Tally{})
 	return err
 }
 
@@ -157,20 +156,20 @@ const lookups = 12_000
 // that are measured.
 const betweenScrapes = 250 * time.Millisecond
 
-// over waits until there have been enough look-ups since then, and gives them.
-func (s *stand) over(ctx context.Context, then testbed.CacheStats) (now testbed.CacheStats, err error) {
-	err = s.p.Await(ctx, "look-ups in the cache", func(ctx context.Context) error {
-		t, err := s.CacheStats()
+// awaitLookups waits until there have been enough look-ups since then, and gives them.
+func (s *node) awaitLookups(ctx context.Context, then testbed.Tally) (now testbed.Tally, err error) {
+	err = s.server.Await(ctx, "look-ups in the cache", func(ctx context.Context) error {
+		t, err := s.Tally()
 		if now = t.Since(then); err == nil && now.Requests < lookups {
-			err = errors.Join(fmt.Errorf("%.0f so far", now.Requests), wait(ctx, betweenScrapes))
+			err = errors.Join(fmt.Errorf("%.0f so far", now.Requests), sleep(ctx, betweenScrapes))
 		}
 		return err
 	})
 	return now, err
 }
 
-// observe looks at the connections that are tracked.
-func (s *stand) observe(h *harm) error {
+// countTracked looks at the connections that are tracked.
+func (s *node) countTracked(h *faultResult) error {
 	lines, err := s.Tracked()
 	for line := range strings.Lines(lines) {
 		// What the agent itself asks is none of this.
@@ -181,5 +180,5 @@ func (s *stand) observe(h *harm) error {
 	return err
 }
 
-// saved is the file with the saved cache.
-func (s *stand) saved() string { return filepath.Join(s.estate, "cache") }
+// cacheFile is the file with the saved cache.
+func (s *node) cacheFile() string { return filepath.Join(s.handoverDir, "cache") }

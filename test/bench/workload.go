@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
-// questions are names that are asked for again and again.
-type questions struct {
+// querySet are names that are asked for again and again.
+type querySet struct {
 	name string
 	// what says what the servers do for them.
 	what string
@@ -28,8 +28,8 @@ type questions struct {
 	cluster bool
 }
 
-// sets are the questions, in the order of the report.
-var sets = []questions{
+// querySets are the questions, in the order of the report.
+var querySets = []querySet{
 	{
 		name: "cached A", pattern: "name-%04d.bench.example.", qtype: dns.TypeA, rcode: dns.RcodeSuccess,
 		what: "Names of the upstream's, in the cache of every server: one address each.",
@@ -53,12 +53,19 @@ var sets = []questions{
 	},
 }
 
+// namespace holds the Services that are asked for.
+const namespace = "bench"
+
+// endpointCount is the number of endpoints of a headless Service: those of a
+// small database or queue.
+const endpointCount = 5
+
 // nameCount is the number of names of a set: what a busy node has in use,
 // and a tenth of what the caches hold by default.
 const nameCount = 1000
 
 // question is the name with the number i.
-func (q questions) question(i int) string {
+func (q querySet) question(i int) string {
 	if q.names != nil {
 		return q.names[i]
 	}
@@ -66,7 +73,7 @@ func (q questions) question(i int) string {
 }
 
 // count is how many names there are.
-func (q questions) count() int {
+func (q querySet) count() int {
 	if q.names != nil {
 		return len(q.names)
 	}
@@ -74,7 +81,7 @@ func (q questions) count() int {
 }
 
 // last is the last name as a message.
-func (q questions) last() ([]byte, error) {
+func (q querySet) last() ([]byte, error) {
 	m := new(dns.Msg).SetQuestion(q.question(q.count()-1), q.qtype)
 	if q.edns {
 		m.SetEdns0(dns.DefaultMsgSize, false)
@@ -83,7 +90,7 @@ func (q questions) last() ([]byte, error) {
 }
 
 // write writes all questions as a data file of dnsperf's and returns its path.
-func (q questions) write(dir string) (string, error) {
+func (q querySet) write(dir string) (string, error) {
 	var text strings.Builder
 	for i := range q.count() {
 		fmt.Fprintf(&text, "%s %s\n", q.question(i), dns.TypeToString[q.qtype])
@@ -93,7 +100,7 @@ func (q questions) write(dir string) (string, error) {
 }
 
 // packed returns the first n questions as messages.
-func (q questions) packed(n int) ([][]byte, error) {
+func (q querySet) packed(n int) ([][]byte, error) {
 	var list [][]byte
 	for i := range n {
 		msg, err := query(q.question(i), q.qtype)
@@ -109,13 +116,13 @@ func query(name string, qtype uint16) ([]byte, error) {
 	return new(dns.Msg).SetQuestion(name, qtype).Pack()
 }
 
-// manner is how a set is asked.
-type manner struct {
+// loadShape is how a set is asked.
+type loadShape struct {
 	name string
 	// what says what that shows.
 	what string
 	// tool does it.
-	tool tool
+	tool loadTool
 	// rate is in queries a second.
 	rate int
 	// clients and outstanding are dnsperf's sockets or connections, and its
@@ -123,16 +130,16 @@ type manner struct {
 	clients, outstanding int
 }
 
-// tool is what asks.
-type tool int
+// loadTool is what asks.
+type loadTool int
 
 const (
-	saturate tool = iota // dnsperf over UDP, as fast as it goes
-	stream               // dnsperf over TCP connections that stay, as fast as it goes
-	steady               // package pace, at a rate
-	miss                 // package pace, new names of the late upstream, as fast as it goes
-	flood                // package pace, at a rate, beside a flood of such names
-	across               // ask/ask.c, in a pod
+	saturateUDP loadTool = iota // dnsperf over UDP, as fast as it goes
+	saturateTCP                 // dnsperf over TCP connections that stay, as fast as it goes
+	fixedRate                   // package pace, at a rate
+	cacheMisses                 // package pace, new names of the late upstream, as fast as it goes
+	missFlood                   // package pace, at a rate, beside a flood of such names
+	fromPod                     // ask/ask.c, in a pod
 )
 
 // The load. Everything comes from eight sockets: a few pods at once. More change
@@ -161,29 +168,29 @@ const (
 
 // workload is a set asked in a manner.
 type workload struct {
-	questions
-	manner
+	querySet
+	loadShape
 	name string
 }
 
 // The manners. The first three go with every set, the others with the first.
 var (
-	paced = []manner{
-		{name: "at saturation", tool: saturate, clients: clients, outstanding: outstanding,
+	loadShapes = []loadShape{
+		{name: "at saturation", tool: saturateUDP, clients: clients, outstanding: outstanding,
 			what: "With more queries waiting than the server's core can answer."},
-		{name: "1,000 qps", tool: steady, rate: 1000, what: "A query every millisecond: a node with a few hundred pods."},
-		{name: "10,000 qps", tool: steady, rate: 10000, what: "A query every 100 µs: a busy node."},
+		{name: "1,000 qps", tool: fixedRate, rate: 1000, what: "A query every millisecond: a node with a few hundred pods."},
+		{name: "10,000 qps", tool: fixedRate, rate: 10000, what: "A query every 100 µs: a busy node."},
 	}
-	others = []manner{
-		{name: "TCP", tool: stream, clients: clients, outstanding: outstanding,
+	extraShapes = []loadShape{
+		{name: "TCP", tool: saturateTCP, clients: clients, outstanding: outstanding,
 			what: "Connections that stay, each with a dozen queries under way, at saturation."},
-		{name: "TCP, one under way", tool: stream, clients: open, outstanding: open,
+		{name: "TCP, one under way", tool: saturateTCP, clients: open, outstanding: open,
 			what: "A hundred connections that stay; each waits for its answer before it asks again."},
-		{name: "misses", tool: miss,
+		{name: "misses", tool: cacheMisses,
 			what: "Every name is a new one, and the upstream takes 2 ms; at saturation."},
-		{name: "before the flood", tool: steady, rate: 1000,
+		{name: "before the flood", tool: fixedRate, rate: 1000,
 			what: "A hundred cached names, 1,000 queries a second: what the next table is compared with."},
-		{name: "in the flood", tool: flood, rate: 1000,
+		{name: "in the flood", tool: missFlood, rate: 1000,
 			what: "The same, and beside them 20,000 queries a second for new names, of an upstream that takes 2 ms."},
 	}
 )
@@ -191,13 +198,13 @@ var (
 // workloads are all workloads, in the order in which they are measured.
 func workloads() []workload {
 	var list []workload
-	for _, q := range sets {
-		for _, m := range paced {
+	for _, q := range querySets {
+		for _, m := range loadShapes {
 			list = append(list, workload{q, m, q.name + ", " + m.name})
 		}
 	}
-	for _, m := range others {
-		list = append(list, workload{sets[0], m, m.name})
+	for _, m := range extraShapes {
+		list = append(list, workload{querySets[0], m, m.name})
 	}
 	return list
 }
@@ -206,10 +213,10 @@ func workloads() []workload {
 func (w workload) asks(s server) bool {
 	p := programs[s.program]
 	switch {
-	case w.cluster && !p.cluster, s.bare && w.tool != saturate:
+	case w.cluster && !p.cluster, s.saturationOnly && w.tool != saturateUDP:
 		return false
-	case p.each: // an echo has no connections and no upstream
-		return w.tool == saturate || (w.tool == steady && w.name != "before the flood")
+	case p.perSet: // an echo has no connections and no upstream
+		return w.tool == saturateUDP || (w.tool == fixedRate && w.name != "before the flood")
 	default:
 		return true
 	}

@@ -29,9 +29,9 @@ var (
 	controlAddr  = netip.AddrFrom4([4]byte{127, 0, 0, 3})
 )
 
-// attackSample is what a victim saw beside an attack in one round, and beside the same
+// attackResult is what a victim saw beside an attack in one round, and beside the same
 // packets sent to the echo.
-type attackSample struct{ attack, control victimResult }
+type attackResult struct{ attack, control victimResult }
 
 // victimResult is what a victim saw: its latencies are sorted. cpu is the agent's CPU
 // time, and attacked the number of the attacker's queries.
@@ -42,13 +42,13 @@ type victimResult struct {
 }
 
 // lost is how many of the victim's queries got no address.
-func (a attackSample) lost() float64 {
+func (a attackResult) lost() float64 {
 	return float64(a.attack.Sent - a.attack.Rcodes[dns.RcodeSuccess])
 }
 
 // p50 and p99 are the victim's in units of those beside the control.
-func (a attackSample) p50() float64 { return latencyRatio(a.attack, a.control, 0.5) }
-func (a attackSample) p99() float64 { return latencyRatio(a.attack, a.control, 0.99) }
+func (a attackResult) p50() float64 { return latencyRatio(a.attack, a.control, 0.5) }
+func (a attackResult) p99() float64 { return latencyRatio(a.attack, a.control, 0.99) }
 
 func latencyRatio(a, b victimResult, part float64) float64 { return a.micros(part) / b.micros(part) }
 
@@ -63,47 +63,59 @@ func (v victimResult) micros(part float64) float64 {
 
 // perQuery is the agent's CPU time for one of the attacker's queries in microseconds:
 // what it spent more than beside the control. It is 0 where no queries were sent.
-func (a attackSample) perQuery() float64 {
+func (a attackResult) perQuery() float64 {
 	if a.attack.attacked == 0 {
 		return 0
 	}
 	return float64((a.attack.cpu - a.control.cpu).Nanoseconds()) / 1e3 / float64(a.attack.attacked)
 }
 
-func (a attackSample) String() string {
+func (a attackResult) String() string {
 	return fmt.Sprintf("p50 %.0f µs (%.2f), p99 %.0f µs (%.2f), %.0f lost, %.0f µs of CPU for each of the attacker's queries",
 		a.attack.micros(0.5), a.p50(), a.attack.micros(0.99), a.p99(), a.lost(), a.perQuery())
 }
 
-// worstServers are the rows.
-var worstServers = []server{{name: "nodens", program: "nodens", conf: "worst"}}
+// attackServers are the rows.
+var attackServers = []server{{name: "nodens", program: "nodens", conf: "worst"}}
 
-// measureWorst measures what a victim sees beside the dearest queries. Nothing that it
+// attackRun attacks an agent.
+type attackRun struct {
+	*Run
+	out *attackReport
+}
+
+// attackReport is its result.
+type attackReport struct {
+	*report
+	results map[cell][]attackResult
+}
+
+// measureAttacks measures what a victim sees beside the dearest queries. Nothing that it
 // started runs when it returns.
-func measureWorst(ctx context.Context, p plan) (*report, error) {
-	b, err := newBench(p, p.withBefore(worstServers))
+func measureAttacks(ctx context.Context, p plan) (*attackReport, error) {
+	b, err := New(p, p.withBefore(attackServers))
 	if err != nil {
 		return nil, err
 	}
 	defer b.close()
-	b.report.attacks = map[cell][]attackSample{}
-	for _, step := range []func(context.Context) error{b.build, b.besideServers, b.worstRounds} {
+	run := &attackRun{b, &attackReport{b.report, map[cell][]attackResult{}}}
+	for _, step := range []func(context.Context) error{b.build, b.settleBesideServers, run.measureCases} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
 	}
 	b.report.fact("load average", b.report.loadBefore+" before, "+loadAverage()+" after")
-	return b.report, nil
+	return run.out, nil
 }
 
-// target is an agent under attack, with the echo beside it.
-type target struct {
+// attackedAgent is an agent under attack, with the echo beside it.
+type attackedAgent struct {
 	agent, echo process
 }
 
-// worstRounds goes through all cases again and again. The order of attack and control
+// measureCases goes through all cases again and again. The order of attack and control
 // changes from round to round.
-func (b *bench) worstRounds(ctx context.Context) error {
+func (b *attackRun) measureCases(ctx context.Context) error {
 	up, err := worst.Open()
 	if err != nil {
 		return err
@@ -114,7 +126,7 @@ func (b *bench) worstRounds(ctx context.Context) error {
 	}
 	for n := range b.plan.rounds {
 		for _, c := range worst.Cases() {
-			if !b.only.named(c.Name) {
+			if !b.only.matchesName(c.Name) {
 				continue
 			}
 			for _, s := range b.report.servers {
@@ -123,7 +135,7 @@ func (b *bench) worstRounds(ctx context.Context) error {
 					return fmt.Errorf("measuring %s, %s: %w", s.name, c.Name, err)
 				}
 				at := cell{s.name, c.Name}
-				b.report.attacks[at] = append(b.report.attacks[at], a)
+				b.out.results[at] = append(b.out.results[at], a)
 				fmt.Fprintf(b.progress, "round %d of %d, %s, %s: %s\n", n+1, b.plan.rounds, c.Name, s.name, a)
 			}
 		}
@@ -132,7 +144,7 @@ func (b *bench) worstRounds(ctx context.Context) error {
 }
 
 // attack starts an agent and the echo and measures one case.
-func (b *bench) attack(ctx context.Context, s server, c worst.Case, upstream netip.AddrPort, controlFirst bool) (a attackSample, err error) {
+func (b *attackRun) attack(ctx context.Context, s server, c worst.Case, upstream netip.AddrPort, controlFirst bool) (a attackResult, err error) {
 	t, err := b.startTarget(ctx, s, upstream)
 	if err != nil {
 		return a, err
@@ -140,9 +152,9 @@ func (b *bench) attack(ctx context.Context, s server, c worst.Case, upstream net
 	defer t.agent.Stop()
 	defer t.echo.Stop()
 	steps := []func() error{
-		func() error { a.attack, err = b.besideAttack(ctx, t, c, local(t.agent.port)); return err },
+		func() error { a.attack, err = b.measureVictim(ctx, t, c, loopbackAddr(t.agent.port)); return err },
 		func() error {
-			a.control, err = b.besideAttack(ctx, t, c, netip.AddrPortFrom(controlAddr, uint16(t.echo.port)))
+			a.control, err = b.measureVictim(ctx, t, c, netip.AddrPortFrom(controlAddr, uint16(t.echo.port)))
 			return err
 		},
 	}
@@ -159,7 +171,7 @@ func (b *bench) attack(ctx context.Context, s server, c worst.Case, upstream net
 
 // startTarget starts an agent with all cases, and the echo at another address of the
 // same core.
-func (b *bench) startTarget(ctx context.Context, s server, upstream netip.AddrPort) (t target, err error) {
+func (b *attackRun) startTarget(ctx context.Context, s server, upstream netip.AddrPort) (t attackedAgent, err error) {
 	files, err := os.MkdirTemp(b.dir, "worst-")
 	if err != nil {
 		return t, err
@@ -167,13 +179,13 @@ func (b *bench) startTarget(ctx context.Context, s server, upstream netip.AddrPo
 	if err := worst.Write(files); err != nil {
 		return t, err
 	}
-	t.agent, err = b.spawn(s, settings{to: []netip.AddrPort{upstream}, files: files})
+	t.agent, err = b.spawn(s, settings{upstreams: []netip.AddrPort{upstream}, files: files})
 	if err != nil {
 		return t, err
 	}
 	t.echo, err = b.spawn(server{name: "C echo", program: "echo"}, settings{listen: controlAddr.String(), length: udpPayload})
 	if err == nil {
-		err = t.agent.Await(ctx, "an answer", peer.Answers(local(t.agent.port)))
+		err = t.agent.Await(ctx, "an answer", peer.Answers(loopbackAddr(t.agent.port)))
 	}
 	if err != nil {
 		t.agent.Stop()
@@ -184,10 +196,10 @@ func (b *bench) startTarget(ctx context.Context, s server, upstream netip.AddrPo
 // udpPayload is the size of the echo's replies: the most that the agent sends over UDP.
 const udpPayload = 1232
 
-// besideAttack asks the agent as the victim does while the case's packets go to the
+// measureVictim asks the agent as the victim does while the case's packets go to the
 // address. What an attack before it has left to do is done by then.
-func (b *bench) besideAttack(ctx context.Context, t target, c worst.Case, to netip.AddrPort) (victim victimResult, err error) {
-	if err := t.agent.Await(ctx, "an answer", peer.Answers(local(t.agent.port))); err != nil {
+func (b *attackRun) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, to netip.AddrPort) (victim victimResult, err error) {
+	if err := t.agent.Await(ctx, "an answer", peer.Answers(loopbackAddr(t.agent.port))); err != nil {
 		return victim, err
 	}
 	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: clients}}
@@ -201,7 +213,7 @@ func (b *bench) besideAttack(ctx context.Context, t target, c worst.Case, to net
 	if err != nil {
 		return victim, err
 	}
-	results, err := b.loop.Run(ctx, loadgen.Job{Server: local(t.agent.port), Length: b.length, Streams: streams})
+	results, err := b.loop.Run(ctx, loadgen.Job{Server: loopbackAddr(t.agent.port), Length: b.length, Streams: streams})
 	if err != nil {
 		return victim, err
 	}
@@ -240,10 +252,10 @@ func openIdle(n int, to ...netip.AddrPort) (closeAll func()) {
 	}
 }
 
-// worstClaims are what nodens has to show beside the dearest queries. What tenants make
+// Targets are what nodens has to show beside the dearest queries. What tenants make
 // comes apart from the rest: anybody may be one.
-func worstClaims() []claim {
-	var list []claim
+func (r *attackReport) Targets() []target {
+	var list []target
 	for _, part := range []struct {
 		what string
 		has  func(worst.Case) bool
@@ -252,27 +264,27 @@ func worstClaims() []claim {
 		{"the other cases", func(c worst.Case) bool { return c.Who != worst.Tenant }},
 	} {
 		list = append(list,
-			claim{what: "p50 of a victim, " + part.what + ", beside the control = 1", limit: 1.2, of: attackValues(part.has, attackSample.p50)},
-			claim{what: "p99 of a victim, " + part.what + ", beside the control = 1", limit: 1.2, of: attackValues(part.has, attackSample.p99)},
-			claim{what: "queries that a victim lost, " + part.what, limit: 0, of: attackValues(part.has, attackSample.lost)})
+			target{what: "p50 of a victim, " + part.what + ", beside the control = 1", limit: 1.2, of: r.valuesOf(part.has, attackResult.p50)},
+			target{what: "p99 of a victim, " + part.what + ", beside the control = 1", limit: 1.2, of: r.valuesOf(part.has, attackResult.p99)},
+			target{what: "queries that a victim lost, " + part.what, limit: 0, of: r.valuesOf(part.has, attackResult.lost)})
 	}
 	return list
 }
 
-// attackValues are nodens' values in the cases that has is true for.
-func attackValues(has func(worst.Case) bool, f func(attackSample) float64) (list []value) {
+// valuesOf are nodens' values in the cases that has is true for.
+func (r *attackReport) valuesOf(has func(worst.Case) bool, f func(attackResult) float64) (list []targetValue) {
 	for _, c := range worst.Cases() {
 		if has(c) {
-			list = append(list, value{c.Name, func(r *report) (spread, bool) { return r.attacked(f, cell{"nodens", c.Name}) }})
+			list = append(list, targetValue{c.Name, func() (spread, bool) { return r.resultSpread(f, cell{"nodens", c.Name}) }})
 		}
 	}
 	return list
 }
 
-// attacked applies f to the samples of a row; false if there is none.
-func (r *report) attacked(f func(attackSample) float64, at cell) (spread, bool) {
+// resultSpread applies f to the samples of a row; false if there is none.
+func (r *attackReport) resultSpread(f func(attackResult) float64, at cell) (spread, bool) {
 	var values []float64
-	for _, a := range r.attacks[at] {
+	for _, a := range r.results[at] {
 		values = append(values, f(a))
 	}
 	if len(values) == 0 {
@@ -281,24 +293,24 @@ func (r *report) attacked(f func(attackSample) float64, at cell) (spread, bool) 
 	return spreadOf(values), true
 }
 
-// worstTable has a row for each case of one server; empty if none was measured.
-func (r *report) worstTable(s server) string {
+// caseTable has a row for each case of one server; empty if none was measured.
+func (r *attackReport) caseTable(s server) string {
 	rows := [][]string{{"case", "made by", "attack, queries/s", "p50 µs", "control = 1", "p99 µs", "control = 1", "lost", "agent's CPU µs per query of the attack"}}
-	micros := func(part float64) func(attackSample) float64 {
-		return func(a attackSample) float64 { return a.attack.micros(part) }
+	micros := func(part float64) func(attackResult) float64 {
+		return func(a attackResult) float64 { return a.attack.micros(part) }
 	}
 	for _, c := range worst.Cases() {
 		at := cell{s.name, c.Name}
-		if len(r.attacks[at]) == 0 {
+		if len(r.results[at]) == 0 {
 			continue
 		}
 		row := []string{c.Name, c.Who, strconv.Itoa(c.Rate)}
 		for _, col := range []struct {
 			format string
-			of     func(attackSample) float64
+			of     func(attackResult) float64
 			ratio  bool
-		}{{"%.0f", micros(0.5), false}, {"%.2f", attackSample.p50, true}, {"%.0f", micros(0.99), false}, {"%.2f", attackSample.p99, true}} {
-			v, _ := r.attacked(col.of, at)
+		}{{"%.0f", micros(0.5), false}, {"%.2f", attackResult.p50, true}, {"%.0f", micros(0.99), false}, {"%.2f", attackResult.p99, true}} {
+			v, _ := r.resultSpread(col.of, at)
 			text := fmt.Sprintf(col.format, v.median)
 			if col.ratio {
 				text += fmt.Sprintf(" ("+col.format+"–"+col.format+")", v.least, v.most)
@@ -306,11 +318,11 @@ func (r *report) worstTable(s server) string {
 			row = append(row, text)
 		}
 		lost, total := 0.0, uint64(0)
-		for _, a := range r.attacks[at] {
+		for _, a := range r.results[at] {
 			lost += a.lost()
 			total += a.attack.Sent
 		}
-		cpu, _ := r.attacked(attackSample.perQuery, at)
+		cpu, _ := r.resultSpread(attackResult.perQuery, at)
 		rows = append(rows, append(row, fmt.Sprintf("%.0f of %d", lost, total), cpuText(cpu.median)))
 	}
 	if len(rows) == 1 {
@@ -330,10 +342,10 @@ func cpuText(micros float64) string {
 	return fmt.Sprintf("%.0f", micros)
 }
 
-// worstTables are those of all servers, as text for a terminal.
-func (r *report) worstTables() (list []string) {
+// Tables are those of all servers, as text for a terminal.
+func (r *attackReport) Tables() (list []string) {
 	for _, s := range r.servers {
-		if t := r.worstTable(s); t != "" {
+		if t := r.caseTable(s); t != "" {
 			list = append(list, s.name+"\n\n"+t)
 		}
 	}
@@ -343,17 +355,17 @@ func (r *report) worstTables() (list []string) {
 //go:embed worst.md.tmpl
 var worstText string
 
-// worstSection is the report about the dearest queries as a section of the page.
-func (r *report) worstSection() ([]byte, error) {
+// Render returns the report about the dearest queries as a section of the page.
+func (r *attackReport) Render([]plotFile) ([]byte, error) {
 	data := struct {
-		frame
+		sectionData
 		Cases    []worst.Case
-		Tables   []entry
+		Tables   []tableEntry
 		Rate     int
 		Corefile string
-	}{frame: r.frame(worstPart, worstClaims()), Cases: worst.Cases(), Rate: victimRate, Corefile: worst.Corefile()}
+	}{sectionData: r.newSectionData(r.Targets()), Cases: worst.Cases(), Rate: victimRate, Corefile: worst.Corefile()}
 	for _, s := range r.servers {
-		data.Tables = append(data.Tables, entry{Name: s.name, Table: r.worstTable(s)})
+		data.Tables = append(data.Tables, tableEntry{Name: s.name, Table: r.caseTable(s)})
 	}
-	return render(worstText, data)
+	return fillTemplate(worstText, data)
 }

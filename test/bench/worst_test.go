@@ -15,19 +15,18 @@ import (
 )
 
 // madeWorst is a report of two rounds in which attacks make no difference.
-func madeWorst() *report {
-	r := &report{
-		plan: plan{rounds: 2, length: time.Second, worst: true}, date: time.Unix(0, 0),
-		servers: worstServers, attacks: map[cell][]attackSample{},
-	}
+func madeWorst() *attackReport {
+	r := &attackReport{&report{
+		plan: plan{rounds: 2, length: time.Second, section: attackMarker.flag}, date: time.Unix(0, 0), servers: attackServers,
+	}, map[cell][]attackResult{}}
 	for _, c := range worst.Cases() {
 		v := victimResult{Result: loadgen.Result{Sent: 2, Answered: 2, Latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}}
 		v.Rcodes[dns.RcodeSuccess] = 2
-		a := attackSample{attack: v, control: v}
+		a := attackResult{attack: v, control: v}
 		if len(c.Queries) > 0 {
 			a.attack.attacked, a.attack.cpu = 100, time.Millisecond
 		}
-		r.attacks[cell{"nodens", c.Name}] = []attackSample{a, a}
+		r.results[cell{"nodens", c.Name}] = []attackResult{a, a}
 	}
 	return r
 }
@@ -35,9 +34,9 @@ func madeWorst() *report {
 // TestWorstClaims holds what the numbers of a report say of each claim: all are met, and
 // each is missed by a victim that waits or gets no answer.
 func TestWorstClaims(t *testing.T) {
-	missed := func(r *report) (list []string) {
-		for _, c := range worstClaims() {
-			if res := c.judge(r); !res.met() {
+	missed := func(r *attackReport) (list []string) {
+		for _, c := range r.Targets() {
+			if res := c.judge(); !res.met() {
 				list = append(list, c.what+": "+res.worst)
 			}
 		}
@@ -47,14 +46,14 @@ func TestWorstClaims(t *testing.T) {
 	if list := missed(r); list != nil {
 		t.Errorf("missed: %q", list)
 	}
-	if text, err := r.renew(nil, nil); err != nil || !strings.Contains(string(text), "| aliases ") {
+	if text, err := renew(r, nil, nil); err != nil || !strings.Contains(string(text), "| aliases ") {
 		t.Errorf("the section lacks a case, %v:\n%s", err, text)
 	}
-	late := r.attacks[cell{"nodens", "aliases"}]
+	late := r.results[cell{"nodens", "aliases"}]
 	for i := range late {
 		late[i].attack.Latencies = []time.Duration{time.Millisecond, 3 * time.Millisecond}
 	}
-	silent := r.attacks[cell{"nodens", "access list"}]
+	silent := r.results[cell{"nodens", "access list"}]
 	for i := range silent {
 		silent[i].attack = victimResult{Result: loadgen.Result{Sent: 2, Lost: 2}}
 	}
@@ -75,15 +74,15 @@ func TestDearestQueries(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a C compiler and half a minute")
 	}
-	if _, _, err := split(); errors.Is(err, errCores) {
+	if _, _, err := splitCores(); errors.Is(err, errCores) {
 		t.Skip(err)
 	}
-	r, err := plan{rounds: 1, length: 500 * time.Millisecond, progress: t.Output(), worst: true}.measure(t.Context())
+	r, err := measureAttacks(t.Context(), plan{rounds: 1, length: 500 * time.Millisecond, progress: t.Output(), section: attackMarker.flag})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range worst.Cases() {
-		list := r.attacks[cell{"nodens", c.Name}]
+		list := r.results[cell{"nodens", c.Name}]
 		if len(list) != 1 {
 			t.Fatalf("%s: %d samples", c.Name, len(list))
 		}

@@ -1,4 +1,4 @@
-package outage
+package main
 
 import (
 	"crypto/tls"
@@ -12,11 +12,11 @@ import (
 
 // TestTLS counts connections over TLS.
 func TestTLS(t *testing.T) {
-	config, ca, err := Certificate()
+	config, ca, err := upstreamCertificate()
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := Open(Options{TTL: 7, Options: fakedns.Options{TLS: config}})
+	u, err := openUpstream(upstreamOptions{TTL: 7, Options: fakedns.Options{TLS: config}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestTLS(t *testing.T) {
 	if !roots.AppendCertsFromPEM(ca) {
 		t.Fatal("the certificate is none")
 	}
-	client := &dns.Client{Net: "tcp-tls", TLSConfig: &tls.Config{RootCAs: roots, ServerName: Host, MinVersion: tls.VersionTLS12}}
+	client := &dns.Client{Net: "tcp-tls", TLSConfig: &tls.Config{RootCAs: roots, ServerName: upstreamHost, MinVersion: tls.VersionTLS12}}
 	for range 2 {
 		m, _, err := client.Exchange(new(dns.Msg).SetQuestion("a.test.", dns.TypeAAAA), u.Addr().String())
 		if err != nil {

@@ -1,4 +1,4 @@
-package outage
+package main
 
 import (
 	"time"
@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
-// Options configure an upstream.
-type Options struct {
+// upstreamOptions configure an upstream.
+type upstreamOptions struct {
 	fakedns.Options
 	// Delay is the time from a query to its answer.
 	Delay time.Duration
@@ -17,9 +17,9 @@ type Options struct {
 	TTL uint32
 }
 
-// Open starts an upstream that answers every query of type A with one address, and all
+// openUpstream starts an upstream that answers every query of type A with one address, and all
 // others with NODATA. The caller closes it.
-func Open(o Options) (*fakedns.Server, error) {
+func openUpstream(o upstreamOptions) (*fakedns.Server, error) {
 	return fakedns.Open(func(q *fakedns.Query) {
 		m := fakedns.Address(q.Msg, o.TTL, "192.0.2.1")
 		if len(m.Answer) == 0 {

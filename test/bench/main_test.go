@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+	"io"
+	"testing"
+)
+
+func TestFlags(t *testing.T) {
+	for _, test := range []struct {
+		args     []string
+		rounds   int
+		services int
+		command  string
+		fails    string
+	}{
+		{nil, 5, defaultServices, "go run ./test/bench -rounds 5 -seconds 2 -out BENCHMARKS.md", ""},
+		{[]string{"-scale"}, 3, defaultServices, "go run ./test/bench -scale -rounds 3 -seconds 2 -out BENCHMARKS.md", ""},
+		{[]string{"-scale", "-rounds=1", "-scale-services=200", "-only=agents"}, 1, 200,
+			"go run ./test/bench -scale -scale-services 200 -rounds 1 -seconds 2 -only 'agents' -out BENCHMARKS.md", ""},
+		{args: []string{"-scale-services=39"}, fails: "at least 40 Services"},
+		{args: []string{"-rounds=-1"}, fails: "at least one round"},
+		{args: []string{"-only=("}, fails: "-only"},
+		{args: []string{"more"}, fails: "no arguments"},
+	} {
+		o, err := parseFlags(test.args, io.Discard)
+		if test.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), test.fails) {
+				t.Errorf("%q: %v, want an error with %q", test.args, err, test.fails)
+			}
+			continue
+		}
+		if err != nil || o.plan.rounds != test.rounds || o.services != test.services || o.plan.command() != test.command {
+			t.Errorf("%q: %d rounds, %d Services, %v, %s", test.args, o.plan.rounds, o.services, err, o.plan.command())
+		}
+	}
+}
