@@ -13,9 +13,9 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/kubernetes"
-	"github.com/nodens-dns/nodens/test/bench/tap"
+	"github.com/nodens-dns/nodens/test/bench/wiretap"
 	"github.com/nodens-dns/nodens/test/bench/watches"
-	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -39,7 +39,7 @@ func agentKinds() []agentKind {
 	view := func(scope config.Scope) func(string, int) (agent, error) {
 		return func(kubeconfig string, node int) (agent, error) {
 			cfg := &config.Kubernetes{Kubeconfig: kubeconfig, Scope: scope, ScopeIdle: time.Hour, ScopeMax: 32}
-			return kubernetes.Open(cfg, kubernetes.Options{Node: world.Node(node), Zone: world.Zone(node)})
+			return kubernetes.Open(cfg, kubernetes.Options{Node: objects.Node(node), Zone: objects.Zone(node)})
 		}
 	}
 	return []agentKind{
@@ -79,7 +79,7 @@ const (
 // testCluster is the cluster that crowds watch.
 type testCluster struct {
 	*scaleRun
-	world *world.World
+	world *objects.World
 	gauge apiserverMetrics
 	dir   string
 	// before is how many watches the API server has of its own.
@@ -162,7 +162,7 @@ func (t *testCluster) costWithoutAgents(ctx context.Context) (float64, error) {
 
 // changeSlices makes changes and returns the API server's time for one, in microseconds.
 // It waits until the tap, if there is one, has nothing more to pass on.
-func (t *testCluster) changeSlices(ctx context.Context, through *tap.Tap) (float64, error) {
+func (t *testCluster) changeSlices(ctx context.Context, through *wiretap.Tap) (float64, error) {
 	api, _ := t.api.Pids()
 	n := t.size.changes()
 	before, err := cpuClock(api)
@@ -215,7 +215,7 @@ func (t *testCluster) measure(ctx context.Context, k agentKind) (c fleet, costs 
 
 // measureSynced measures what there is once all agents are in; empty is the API server's live
 // memory before.
-func (t *testCluster) measureSynced(ctx context.Context, through *tap.Tap, empty float64, c *fleet) error {
+func (t *testCluster) measureSynced(ctx context.Context, through *wiretap.Tap, empty float64, c *fleet) error {
 	n := float64(c.agents)
 	open, err := t.gauge.settledWatches(ctx)
 	if err != nil {
@@ -236,7 +236,7 @@ func (t *testCluster) measureSynced(ctx context.Context, through *tap.Tap, empty
 }
 
 // measureChanges makes changes while the agents watch.
-func (t *testCluster) measureChanges(ctx context.Context, through *tap.Tap, c *fleet) (costs []float64, err error) {
+func (t *testCluster) measureChanges(ctx context.Context, through *wiretap.Tap, c *fleet) (costs []float64, err error) {
 	before := through.Read()
 	for range t.changeRounds() {
 		cost, err := t.changeSlices(ctx, through)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/bench/tap"
-	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/bench/wiretap"
+	"github.com/nodens-dns/nodens/test/bench/objects"
 )
 
 const (
@@ -29,12 +29,12 @@ const (
 
 // measureDelays changes objects of the namespaces in use at a rate, and asks about each
 // until the answer shows it.
-func (h *setup) measureDelays(ctx context.Context, r *runningServer, _ *tap.Tap, st *clusterRun) error {
+func (h *setup) measureDelays(ctx context.Context, r *runningServer, _ *wiretap.Tap, st *clusterRun) error {
 	n := int(h.delayTime().Seconds() * changeRate)
 	at := r.any().port
 	start := time.Now()
 	var mu sync.Mutex
-	note := func(c world.Change, shown time.Time, ok bool) {
+	note := func(c objects.Change, shown time.Time, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !ok {
@@ -44,7 +44,7 @@ func (h *setup) measureDelays(ctx context.Context, r *runningServer, _ *tap.Tap,
 		st.delays = append(st.delays, max(0, shown.Sub(c.Made)))
 		st.whole = append(st.whole, shown.Sub(c.Sent))
 	}
-	err := h.world.Pace(ctx, n, changeRate, maxPending, h.usedServices, func(c world.Change) error {
+	err := h.world.Pace(ctx, n, changeRate, maxPending, h.usedServices, func(c objects.Change) error {
 		shown, ok, err := awaitChange(ctx, at, c)
 		if err == nil {
 			note(c, shown, ok)
@@ -63,7 +63,7 @@ func (h *setup) delayTime() time.Duration { return min(5*time.Second, 3*h.length
 
 // awaitChange asks about a change until the answer shows it, and returns when that was;
 // false if it did not in time.
-func awaitChange(ctx context.Context, at port, c world.Change) (time.Time, bool, error) {
+func awaitChange(ctx context.Context, at port, c objects.Change) (time.Time, bool, error) {
 	conn, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", at.String()))
 	if err != nil {
 		return time.Time{}, false, err

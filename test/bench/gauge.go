@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
-	"github.com/nodens-dns/nodens/test/bench/tap"
+	"github.com/nodens-dns/nodens/test/bench/wiretap"
 )
 
 // apiserverMetrics reads what an API server says about itself.
@@ -151,19 +151,19 @@ func (c settleRule) await(ctx context.Context, look func() (float64, error)) (fl
 var tapSettles = settleRule{every: 100 * time.Millisecond, samples: 10, limit: time.Minute}
 
 // awaitQuiet waits for silence on the tap and returns its count.
-func awaitQuiet(ctx context.Context, t *tap.Tap) (tap.Count, error) {
+func awaitQuiet(ctx context.Context, t *wiretap.Tap) (wiretap.Count, error) {
 	_, err := tapSettles.await(ctx, func() (float64, error) { return float64(t.Read().Bytes()), nil })
 	return t.Read(), err
 }
 
 // openTap opens a tap on the API server and writes a kubeconfig file of the agent's
 // that goes through it; the caller closes the tap.
-func openTap(api *apiserver.Server, file string) (*tap.Tap, error) {
+func openTap(api *apiserver.Server, file string) (*wiretap.Tap, error) {
 	c, err := clientcmd.LoadFromFile(api.Kubeconfig(apiserver.Agent))
 	if err != nil {
 		return nil, err
 	}
-	t, err := tap.Open(api.Addr())
+	t, err := wiretap.Open(api.Addr())
 	if err != nil {
 		return nil, err
 	}

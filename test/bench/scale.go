@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
-	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
@@ -28,8 +28,8 @@ const (
 
 // fleetShape is the cluster that the agents of a crowd watch, with two fifths of the
 // Services, and has a node for each.
-func (n clusterSize) fleetShape() world.Shape {
-	return world.Crowd(max(minServices, int(n)*2/5), max(2, int(n)/100))
+func (n clusterSize) fleetShape() objects.Shape {
+	return objects.Crowd(max(minServices, int(n)*2/5), max(2, int(n)/100))
 }
 
 // changes is how many slices change while the bytes are counted.
@@ -39,7 +39,7 @@ func (n clusterSize) changes() int { return min(1000, max(50, int(n)/2)) }
 type scaleReport struct {
 	*report
 	size              clusterSize
-	shape, fleetShape world.Shape
+	shape, fleetShape objects.Shape
 	runs              map[string][]clusterRun // by server
 	fleets            []fleet
 }
@@ -53,7 +53,7 @@ const (
 // scaleServers are the servers that follow a large cluster, with the same Corefile
 // but for the scope.
 func scaleServers() []server {
-	where := []string{"NODE_NAME=" + world.Node(0), "NODE_ZONE=" + world.Zone(0)}
+	where := []string{"NODE_NAME=" + objects.Node(0), "NODE_ZONE=" + objects.Zone(0)}
 	return []server{
 		{name: byNode, program: "nodens", conf: "scale", scope: "scope node", env: where},
 		{name: byCluster, program: "nodens", conf: "scale", scope: "scope cluster", env: where},
@@ -78,7 +78,7 @@ func measureScale(ctx context.Context, p plan, services int) (*scaleReport, erro
 	defer b.close()
 	b.cluster = true
 	size := clusterSize(services)
-	run := &scaleRun{b, size, &scaleReport{report: b.report, size: size, shape: world.Large(services), fleetShape: size.fleetShape(), runs: map[string][]clusterRun{}}}
+	run := &scaleRun{b, size, &scaleReport{report: b.report, size: size, shape: objects.Large(services), fleetShape: size.fleetShape(), runs: map[string][]clusterRun{}}}
 	for _, step := range []func(context.Context) error{b.build, run.measureServers, run.measureFleets} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -91,7 +91,7 @@ func measureScale(ctx context.Context, p plan, services int) (*scaleReport, erro
 
 // startCluster starts an API server in a folder of its own and writes the cluster; the
 // caller closes the server.
-func (b *scaleRun) startCluster(ctx context.Context, name string, shape world.Shape) (*apiserver.Server, *world.World, error) {
+func (b *scaleRun) startCluster(ctx context.Context, name string, shape objects.Shape) (*apiserver.Server, *objects.World, error) {
 	dir := filepath.Join(b.dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
@@ -102,12 +102,12 @@ func (b *scaleRun) startCluster(ctx context.Context, name string, shape world.Sh
 	}
 	fmt.Fprintf(b.progress, "writing a cluster of %d Services and %d endpoints\n", len(shape.Services()), shape.Endpoints())
 	start := time.Now()
-	client, err := world.Client(api.Config(apiserver.Admin))
+	client, err := objects.Client(api.Config(apiserver.Admin))
 	if err != nil {
 		api.Close()
 		return nil, nil, err
 	}
-	w, err := world.Write(ctx, client, shape)
+	w, err := objects.Write(ctx, client, shape)
 	if err != nil {
 		api.Close()
 		return nil, nil, err
@@ -122,19 +122,19 @@ func (b *scaleRun) startCluster(ctx context.Context, name string, shape world.Sh
 
 // scaleWorkloads are the questions about a large cluster, and those about the cache
 // that they are compared with, all at saturation.
-func scaleWorkloads(s world.Shape) []workload {
+func scaleWorkloads(s objects.Shape) []workload {
 	used := s.Uses(0)
-	within := func(svc world.Service) bool { return slices.Contains(used, svc.Namespace) }
-	hosts := func(wanted func(world.Service) bool, prefix string) []string {
+	within := func(svc objects.Service) bool { return slices.Contains(used, svc.Namespace) }
+	hosts := func(wanted func(objects.Service) bool, prefix string) []string {
 		var list []string
 		for _, svc := range s.Sample(nameCount, wanted) {
 			list = append(list, prefix+svc.Host())
 		}
 		return list
 	}
-	plain := func(svc world.Service) bool { return !svc.Headless }
-	ten := func(svc world.Service) bool { return svc.Headless && svc.Endpoints == 10 && within(svc) }
-	many := func(svc world.Service) bool { return svc.Headless && svc.Endpoints == s.Members && within(svc) }
+	plain := func(svc objects.Service) bool { return !svc.Headless }
+	ten := func(svc objects.Service) bool { return svc.Headless && svc.Endpoints == 10 && within(svc) }
+	many := func(svc objects.Service) bool { return svc.Headless && svc.Endpoints == s.Members && within(svc) }
 	var list []workload
 	for _, q := range []querySet{
 		querySets[0], querySets[1],
@@ -201,7 +201,7 @@ func (b *scaleRun) openSetup(ctx context.Context) (*setup, error) {
 	if b.loop, b.stream, err = startUpstream(); err != nil {
 		return nil, err
 	}
-	var w *world.World
+	var w *objects.World
 	if b.api, w, err = b.startCluster(ctx, "of one agent", shape); err != nil {
 		return nil, err
 	}

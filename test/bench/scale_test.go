@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/nodens-dns/nodens/test/bench/tap"
-	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/bench/wiretap"
+	"github.com/nodens-dns/nodens/test/bench/objects"
 )
 
 const scraped = `# HELP apiserver_longrunning_requests Gauge
@@ -104,14 +104,14 @@ func madeScale() *scaleReport {
 			plan: plan{rounds: 2, length: time.Second, cluster: true, section: scaleMarker.flag},
 			date: time.Unix(0, 0), servers: scaleServers(), samples: map[cell][]sample{},
 		},
-		size: defaultServices, shape: world.Large(defaultServices), fleetShape: clusterSize(defaultServices).fleetShape(), runs: map[string][]clusterRun{},
+		size: defaultServices, shape: objects.Large(defaultServices), fleetShape: clusterSize(defaultServices).fleetShape(), runs: map[string][]clusterRun{},
 	}
 	for i, s := range r.servers {
 		for round := range 2 {
 			n := uint64(i+1) * uint64(round+1) * 10
 			r.runs[s.name] = append(r.runs[s.name], clusterRun{
 				rss: n << 20, peak: n << 21, watches: 3, sync: time.Second, changes: 500, rate: changeRate,
-				first: tap.Count{Received: n << 20, Sent: n << 10}, changed: tap.Count{Received: n << 20},
+				first: wiretap.Count{Received: n << 20, Sent: n << 10}, changed: wiretap.Count{Received: n << 20},
 				delays: []time.Duration{time.Millisecond, time.Duration(n) * time.Millisecond}, whole: []time.Duration{time.Second}, unseen: round,
 			})
 		}
@@ -214,8 +214,8 @@ func TestBill(t *testing.T) {
 // TestScaleWorkloads holds that every question is about what there is, and that there
 // are enough of them.
 func TestScaleWorkloads(t *testing.T) {
-	s := world.Large(defaultServices)
-	hosts := map[string]world.Service{}
+	s := objects.Large(defaultServices)
+	hosts := map[string]objects.Service{}
 	for _, svc := range s.Services() {
 		hosts[svc.Host()] = svc
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/bench/tap"
-	"github.com/nodens-dns/nodens/test/bench/world"
+	"github.com/nodens-dns/nodens/test/bench/wiretap"
+	"github.com/nodens-dns/nodens/test/bench/objects"
 )
 
 // clusterRun is what one process did in a large cluster from its start to its end.
@@ -25,7 +25,7 @@ type clusterRun struct {
 	watches float64
 	// first are the bytes between it and the API server until it was synced, and
 	// changed those while changes slices changed.
-	first, changed tap.Count
+	first, changed wiretap.Count
 	changes        int
 	// delays are the times from the API server's word that a change is made to the
 	// answer that shows it, and whole those from asking the API server for it, both
@@ -60,15 +60,15 @@ func (s clusterRun) String() string {
 // setup is what a stay takes: the cluster, and what it looks like with nobody in it.
 type setup struct {
 	*scaleRun
-	world *world.World
+	world *objects.World
 	gauge apiserverMetrics
 	// before is how many watches the API server has of its own.
 	before float64
 	// usedServices are the Services of the namespaces that the node uses.
-	usedServices []world.Service
+	usedServices []objects.Service
 }
 
-func newSetup(ctx context.Context, b *scaleRun, w *world.World) (*setup, error) {
+func newSetup(ctx context.Context, b *scaleRun, w *objects.World) (*setup, error) {
 	client, err := b.api.Client()
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (h *setup) measure(ctx context.Context, s server) (st clusterRun, err error
 		return st, err
 	}
 	st.sync = time.Since(start)
-	for _, part := range []func(context.Context, *runningServer, *tap.Tap, *clusterRun) error{h.measureSettled, h.measureChanges, h.measureDelays, h.measureQueries} {
+	for _, part := range []func(context.Context, *runningServer, *wiretap.Tap, *clusterRun) error{h.measureSettled, h.measureChanges, h.measureDelays, h.measureQueries} {
 		if err := part(ctx, r, t, &st); err != nil {
 			return st, r.explain(err)
 		}
@@ -143,7 +143,7 @@ func (h *setup) awaitSynced(ctx context.Context, p process) error {
 }
 
 // measureSettled measures what there is after the first list.
-func (h *setup) measureSettled(ctx context.Context, r *runningServer, t *tap.Tap, st *clusterRun) error {
+func (h *setup) measureSettled(ctx context.Context, r *runningServer, t *wiretap.Tap, st *clusterRun) error {
 	open, err := h.gauge.settledWatches(ctx)
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (h *setup) measureSettled(ctx context.Context, r *runningServer, t *tap.Tap
 }
 
 // measureChanges counts the bytes while slices change.
-func (h *setup) measureChanges(ctx context.Context, r *runningServer, t *tap.Tap, st *clusterRun) error {
+func (h *setup) measureChanges(ctx context.Context, r *runningServer, t *wiretap.Tap, st *clusterRun) error {
 	st.changes = h.size.changes()
 	before := t.Read()
 	if err := h.world.Shake(ctx, st.changes, 0); err != nil {
@@ -174,7 +174,7 @@ func (h *setup) measureChanges(ctx context.Context, r *runningServer, t *tap.Tap
 }
 
 // measureQueries measures what the answers cost.
-func (h *setup) measureQueries(ctx context.Context, r *runningServer, _ *tap.Tap, _ *clusterRun) error {
+func (h *setup) measureQueries(ctx context.Context, r *runningServer, _ *wiretap.Tap, _ *clusterRun) error {
 	if len(h.workloads) == 0 {
 		return nil
 	}

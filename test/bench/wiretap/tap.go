@@ -1,7 +1,7 @@
-// Package tap counts the bytes between a process and a server that it talks to over
+// Package wiretap counts the bytes between a process and a server that it talks to over
 // TCP: a proxy on loopback that passes everything on as it comes, TLS included, so
 // that what is counted is what the network would carry, whoever the client is.
-package tap
+package wiretap
 
 import (
 	"errors"
