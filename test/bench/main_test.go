@@ -1,9 +1,11 @@
 package main
 
 import (
-	"strings"
 	"io"
+	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/test/bench/scale"
 )
 
 func TestFlags(t *testing.T) {
@@ -14,8 +16,8 @@ func TestFlags(t *testing.T) {
 		command  string
 		fails    string
 	}{
-		{nil, 5, defaultServices, "go run ./test/bench -rounds 5 -seconds 2 -out BENCHMARKS.md", ""},
-		{[]string{"-scale"}, 3, defaultServices, "go run ./test/bench -scale -rounds 3 -seconds 2 -out BENCHMARKS.md", ""},
+		{nil, 5, scale.DefaultServices, "go run ./test/bench -rounds 5 -seconds 2 -out BENCHMARKS.md", ""},
+		{[]string{"-scale"}, 3, scale.DefaultServices, "go run ./test/bench -scale -rounds 3 -seconds 2 -out BENCHMARKS.md", ""},
 		{[]string{"-scale", "-rounds=1", "-scale-services=200", "-only=agents"}, 1, 200,
 			"go run ./test/bench -scale -scale-services 200 -rounds 1 -seconds 2 -only 'agents' -out BENCHMARKS.md", ""},
 		{args: []string{"-scale-services=39"}, fails: "at least 40 Services"},
@@ -30,8 +32,8 @@ func TestFlags(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || o.plan.rounds != test.rounds || o.services != test.services || o.plan.command() != test.command {
-			t.Errorf("%q: %d rounds, %d Services, %v, %s", test.args, o.plan.rounds, o.services, err, o.plan.command())
+		if err != nil || o.plan.Rounds != test.rounds || o.services != test.services || o.plan.Command() != test.command {
+			t.Errorf("%q: %d rounds, %d Services, %v, %s", test.args, o.plan.Rounds, o.services, err, o.plan.Command())
 		}
 	}
 }

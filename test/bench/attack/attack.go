@@ -1,0 +1,382 @@
+// Package attack measures the section about the most expensive queries: what a victim sees while an
+// attacker sends the cases of package worst to the agent, in units of what it sees while the same
+// packets go to an echo server.
+package attack
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
+	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/worst"
+)
+
+// victimRate is how many queries a second the victim sends: a round of two seconds has
+// twenty that are slower than its p99.
+const victimRate = 1000
+
+// attackerAddr is where attacks come from: not the victim's address, so that the agent
+// sees two clients. controlAddr is the echo's.
+var (
+	attackerAddr = netip.AddrFrom4([4]byte{127, 0, 0, 9})
+	controlAddr  = netip.AddrFrom4([4]byte{127, 0, 0, 3})
+)
+
+// result is what a victim saw beside an attack in one round, and beside the same
+// packets sent to the echo.
+type result struct{ attack, control victimResult }
+
+// victimResult is what a victim saw: its latencies are sorted. cpu is the agent's CPU
+// time, and attacked the number of the attacker's queries.
+type victimResult struct {
+	loadgen.Result
+	cpu      time.Duration
+	attacked uint64
+}
+
+// lost is how many of the victim's queries got no address.
+func (a result) lost() float64 {
+	return float64(a.attack.Sent - a.attack.Rcodes[dns.RcodeSuccess])
+}
+
+// p50 and p99 are the victim's in units of those beside the control.
+func (a result) p50() float64 { return latencyRatio(a.attack, a.control, 0.5) }
+func (a result) p99() float64 { return latencyRatio(a.attack, a.control, 0.99) }
+
+func latencyRatio(a, b victimResult, part float64) float64 { return a.micros(part) / b.micros(part) }
+
+// micros is the time within which the part of the answers came, in microseconds; where
+// none came at all, the time that the load generator waits for one.
+func (v victimResult) micros(part float64) float64 {
+	if len(v.Latencies) == 0 {
+		return float64(time.Second.Microseconds())
+	}
+	return float64(figures.Percentile(v.Latencies, part).Nanoseconds()) / 1e3
+}
+
+// perQuery is the agent's CPU time for one of the attacker's queries in microseconds:
+// what it spent more than beside the control. It is 0 where no queries were sent.
+func (a result) perQuery() float64 {
+	if a.attack.attacked == 0 {
+		return 0
+	}
+	return float64((a.attack.cpu - a.control.cpu).Nanoseconds()) / 1e3 / float64(a.attack.attacked)
+}
+
+func (a result) String() string {
+	return fmt.Sprintf("p50 %.0f µs (%.2f), p99 %.0f µs (%.2f), %.0f lost, %.0f µs of CPU for each of the attacker's queries",
+		a.attack.micros(0.5), a.p50(), a.attack.micros(0.99), a.p99(), a.lost(), a.perQuery())
+}
+
+// servers are the rows.
+var servers = []harness.Server{{Name: "nodens", Program: "nodens", Conf: "worst"}}
+
+// run attacks an agent.
+type run struct {
+	*harness.Run
+	out *Report
+}
+
+// Report is its result.
+type Report struct {
+	*harness.Report
+	results map[harness.Cell][]result
+}
+
+// Measure measures what a victim sees beside the dearest queries. Nothing that it
+// started runs when it returns.
+func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
+	b, err := harness.New(p, p.WithBefore(servers))
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	run := &run{b, &Report{b.Report, map[harness.Cell][]result{}}}
+	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, run.measureCases} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
+	return run.out, nil
+}
+
+// attackedAgent is an agent under attack, with the echo beside it.
+type attackedAgent struct {
+	agent, echo harness.Process
+}
+
+// measureCases goes through all cases again and again. The order of attack and control
+// changes from round to round.
+func (b *run) measureCases(ctx context.Context) error {
+	up, err := worst.Open()
+	if err != nil {
+		return err
+	}
+	defer up.Close()
+	if b.Binaries["echo"], err = harness.Programs["echo"].Find(ctx, b.Dir); err != nil {
+		return fmt.Errorf("the control: %w", err)
+	}
+	for n := range b.Plan.Rounds {
+		for _, c := range worst.Cases() {
+			if !b.Only.MatchesName(c.Name) {
+				continue
+			}
+			for _, s := range b.Report.Servers {
+				a, err := b.attack(ctx, s, c, up.Addr(), n%2 == 1)
+				if err != nil {
+					return fmt.Errorf("measuring %s, %s: %w", s.Name, c.Name, err)
+				}
+				at := harness.Cell{Server: s.Name, Workload: c.Name}
+				b.out.results[at] = append(b.out.results[at], a)
+				fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %s\n", n+1, b.Plan.Rounds, c.Name, s.Name, a)
+			}
+		}
+	}
+	return nil
+}
+
+// attack starts an agent and the echo and measures one case.
+func (b *run) attack(ctx context.Context, s harness.Server, c worst.Case, upstream netip.AddrPort, controlFirst bool) (a result, err error) {
+	t, err := b.startTarget(ctx, s, upstream)
+	if err != nil {
+		return a, err
+	}
+	defer t.agent.Stop()
+	defer t.echo.Stop()
+	steps := []func() error{
+		func() error {
+			a.attack, err = b.measureVictim(ctx, t, c, harness.LoopbackAddr(t.agent.Port))
+			return err
+		},
+		func() error {
+			a.control, err = b.measureVictim(ctx, t, c, netip.AddrPortFrom(controlAddr, uint16(t.echo.Port)))
+			return err
+		},
+	}
+	if controlFirst {
+		slices.Reverse(steps)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// startTarget starts an agent with all cases, and the echo at another address of the
+// same core.
+func (b *run) startTarget(ctx context.Context, s harness.Server, upstream netip.AddrPort) (t attackedAgent, err error) {
+	files, err := os.MkdirTemp(b.Dir, "worst-")
+	if err != nil {
+		return t, err
+	}
+	if err := worst.Write(files); err != nil {
+		return t, err
+	}
+	t.agent, err = b.Spawn(s, harness.Settings{Upstreams: []netip.AddrPort{upstream}, Files: files})
+	if err != nil {
+		return t, err
+	}
+	t.echo, err = b.Spawn(harness.Server{Name: "C echo", Program: "echo"}, harness.Settings{Listen: controlAddr.String(), Length: udpPayload})
+	if err == nil {
+		err = t.agent.Await(ctx, "an answer", peer.Answers(harness.LoopbackAddr(t.agent.Port)))
+	}
+	if err != nil {
+		t.agent.Stop()
+	}
+	return t, err
+}
+
+// udpPayload is the size of the echo's replies: the most that the agent sends over UDP.
+const udpPayload = 1232
+
+// measureVictim asks the agent as the victim does while the case's packets go to the
+// address. What an attack before it has left to do is done by then.
+func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, to netip.AddrPort) (victim victimResult, err error) {
+	if err := t.agent.Await(ctx, "an answer", peer.Answers(harness.LoopbackAddr(t.agent.Port))); err != nil {
+		return victim, err
+	}
+	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: harness.Clients}}
+	if len(c.Queries) > 0 {
+		streams = append(streams, loadgen.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: 1, From: attackerAddr, Server: to})
+	} else if to.Addr() != controlAddr {
+		closeAll := openIdle(c.Connections, to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
+		defer closeAll()
+	}
+	before, err := machine.CpuClock(t.agent.Pid())
+	if err != nil {
+		return victim, err
+	}
+	results, err := b.Loop.Run(ctx, loadgen.Job{Server: harness.LoopbackAddr(t.agent.Port), Length: b.Length, Streams: streams})
+	if err != nil {
+		return victim, err
+	}
+	after, err := machine.CpuClock(t.agent.Pid())
+	if err != nil {
+		return victim, err
+	}
+	victim = victimResult{Result: results[0], cpu: after - before}
+	slices.Sort(victim.Latencies)
+	if len(results) > 1 {
+		victim.attacked = results[1].Sent
+	}
+	return victim, nil
+}
+
+// openIdle opens n connections to each address, sends the start of a request on each,
+// and returns what closes them. Connections that are refused are left out: that is what
+// is tried.
+func openIdle(n int, to ...netip.AddrPort) (closeAll func()) {
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: attackerAddr.AsSlice()}, Timeout: time.Second}
+	var open []net.Conn
+	for _, at := range to {
+		for range n {
+			conn, err := dialer.Dial("tcp", at.String())
+			if err != nil {
+				continue
+			}
+			_, _ = conn.Write([]byte{0})
+			open = append(open, conn)
+		}
+	}
+	return func() {
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}
+}
+
+// Targets are what nodens has to show beside the dearest queries. What tenants make
+// comes apart from the rest: anybody may be one.
+func (r *Report) Targets() []harness.Target {
+	var list []harness.Target
+	for _, part := range []struct {
+		what string
+		has  func(worst.Case) bool
+	}{
+		{"what tenants make", func(c worst.Case) bool { return c.Who == worst.Tenant }},
+		{"the other cases", func(c worst.Case) bool { return c.Who != worst.Tenant }},
+	} {
+		list = append(list,
+			harness.Target{What: "p50 of a victim, " + part.what + ", beside the control = 1", Limit: 1.2, Of: r.valuesOf(part.has, result.p50)},
+			harness.Target{What: "p99 of a victim, " + part.what + ", beside the control = 1", Limit: 1.2, Of: r.valuesOf(part.has, result.p99)},
+			harness.Target{What: "queries that a victim lost, " + part.what, Limit: 0, Of: r.valuesOf(part.has, result.lost)})
+	}
+	return list
+}
+
+// valuesOf are nodens' values in the cases that has is true for.
+func (r *Report) valuesOf(has func(worst.Case) bool, f func(result) float64) (list []harness.TargetValue) {
+	for _, c := range worst.Cases() {
+		if has(c) {
+			list = append(list, harness.TargetValue{Name: c.Name, Find: func() (figures.Spread, bool) {
+				return r.resultSpread(f, harness.Cell{Server: "nodens", Workload: c.Name})
+			}})
+		}
+	}
+	return list
+}
+
+// resultSpread applies f to the samples of a row; false if there is none.
+func (r *Report) resultSpread(f func(result) float64, at harness.Cell) (figures.Spread, bool) {
+	var values []float64
+	for _, a := range r.results[at] {
+		values = append(values, f(a))
+	}
+	if len(values) == 0 {
+		return figures.Spread{}, false
+	}
+	return figures.SpreadOf(values), true
+}
+
+// caseTable has a row for each case of one server; empty if none was measured.
+func (r *Report) caseTable(s harness.Server) string {
+	rows := [][]string{{"case", "made by", "attack, queries/s", "p50 µs", "control = 1", "p99 µs", "control = 1", "lost", "agent's CPU µs per query of the attack"}}
+	micros := func(part float64) func(result) float64 {
+		return func(a result) float64 { return a.attack.micros(part) }
+	}
+	for _, c := range worst.Cases() {
+		at := harness.Cell{Server: s.Name, Workload: c.Name}
+		if len(r.results[at]) == 0 {
+			continue
+		}
+		row := []string{c.Name, c.Who, strconv.Itoa(c.Rate)}
+		for _, col := range []struct {
+			format string
+			of     func(result) float64
+			ratio  bool
+		}{{"%.0f", micros(0.5), false}, {"%.2f", result.p50, true}, {"%.0f", micros(0.99), false}, {"%.2f", result.p99, true}} {
+			v, _ := r.resultSpread(col.of, at)
+			text := fmt.Sprintf(col.format, v.Median)
+			if col.ratio {
+				text += fmt.Sprintf(" ("+col.format+"–"+col.format+")", v.Least, v.Most)
+			}
+			row = append(row, text)
+		}
+		lost, total := 0.0, uint64(0)
+		for _, a := range r.results[at] {
+			lost += a.lost()
+			total += a.attack.Sent
+		}
+		cpu, _ := r.resultSpread(result.perQuery, at)
+		rows = append(rows, append(row, fmt.Sprintf("%.0f of %d", lost, total), cpuText(cpu.Median)))
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	return figures.Table(rows)
+}
+
+// cpuNoise is how far the difference of two of the agent's CPU times is from the truth, in
+// microseconds for each of the attacker's queries.
+const cpuNoise = 300
+
+func cpuText(micros float64) string {
+	if micros < cpuNoise {
+		return fmt.Sprintf("below %d", cpuNoise)
+	}
+	return fmt.Sprintf("%.0f", micros)
+}
+
+// Tables are those of all servers, as text for a terminal.
+func (r *Report) Tables() (list []string) {
+	for _, s := range r.Servers {
+		if t := r.caseTable(s); t != "" {
+			list = append(list, s.Name+"\n\n"+t)
+		}
+	}
+	return list
+}
+
+//go:embed section.md.tmpl
+var sectionText string
+
+// Render returns the report about the dearest queries as a section of the page.
+func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
+	data := struct {
+		harness.SectionData
+		Cases    []worst.Case
+		Tables   []harness.TableEntry
+		Rate     int
+		Corefile string
+	}{SectionData: r.NewSectionData(r.Targets()), Cases: worst.Cases(), Rate: victimRate, Corefile: worst.Corefile()}
+	for _, s := range r.Servers {
+		data.Tables = append(data.Tables, harness.TableEntry{Name: s.Name, Table: r.caseTable(s)})
+	}
+	return harness.FillTemplate(sectionText, data)
+}

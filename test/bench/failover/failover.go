@@ -1,0 +1,201 @@
+// Package failover measures the section about agents that are replaced or fail. A pod in a network
+// namespace sends queries while a fault is injected into the agent of its node; the report says how
+// many were lost and how long the pod had no answer, beside CoreDNS behind the rules of NodeLocal
+// DNSCache.
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
+	client "github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/node/testbed"
+)
+
+// servers are the rows of the section about an agent that goes away: nodens in both ways
+// of making rules, and CoreDNS behind NodeLocal DNSCache's rules. Node-cache itself, which
+// is CoreDNS with code that makes those rules, is no module that can be built.
+func servers() []harness.Server {
+	return []harness.Server{
+		{Name: "nodens, iptables", Program: "nodens"},
+		{Name: "nodens, nftables", Program: "nodens"},
+		{Name: "CoreDNS, NodeLocal's rules", Program: "coredns"},
+	}
+}
+
+// proxyModeOf is kube-proxy's way in the row.
+func proxyModeOf(s harness.Server) string {
+	if strings.HasSuffix(s.Name, "nftables") {
+		return testbed.Nftables
+	}
+	return testbed.Iptables
+}
+
+// Result is what one mishap has done to clients.
+type Result struct {
+	*client.Report
+	// began is when the mishap began: all names are known by then.
+	began time.Time
+	// Gone is when the process had ended, and spawned when the next one was started;
+	// zero if there was none.
+	Gone, spawned time.Time
+	// hitChange is by how much the part of cache hits differs after an upgrade; below zero
+	// it has not been measured.
+	hitChange float64
+	// tracked is how many connections of port 53 were tracked before the mishap.
+	tracked int
+}
+
+func (h Result) Lost() float64           { return float64(h.All().Lost) }
+func (h Result) servfails() float64      { return float64(h.All().Servfail + h.All().Other) }
+func (h Result) clusterAnswers() float64 { return float64(h.All().Cluster) }
+func (h Result) MaxSilence() float64     { return figures.Millis(h.Silence) }
+func (h Result) worstP99() float64       { return figures.Millis(h.WorstP99(h.began)) }
+func (h Result) trackedConns() float64   { return float64(h.tracked) }
+
+// LostAfterExit is how many questions over UDP, asked after the process was gone, got no
+// answer.
+func (h Result) LostAfterExit() float64 {
+	if h.Gone.IsZero() {
+		return 0
+	}
+	return float64(h.Between(h.Gone, h.Ended.Add(1)).Failed())
+}
+
+// timeToAnswer is the time from the start of the next process to the first question that it
+// answered.
+func (h Result) timeToAnswer() float64 {
+	for _, r := range h.Runs {
+		if r.Fate == client.Local && r.Last.After(h.spawned) {
+			return max(0, figures.Millis(r.First.Sub(h.spawned)))
+		}
+	}
+	return figures.Millis(h.Ended.Sub(h.spawned))
+}
+
+// hitPoints is the difference of cache hits in points of a hundred.
+func (h Result) hitPoints() float64 { return 100 * h.hitChange }
+
+func (h Result) String() string {
+	return fmt.Sprintf("%.0f lost, %.0f SERVFAIL, %.0f by the cluster's DNS, at most %.1f ms without an answer, p99 %.1f ms; %d skipped, %d dropped by the client, %d by the machine",
+		h.Lost(), h.servfails(), h.clusterAnswers(), h.MaxSilence(), h.worstP99(), h.Skipped, h.Dropped, h.Backlog)
+}
+
+// Run lets agents fail.
+type Run struct {
+	*harness.Run
+	Out *Report
+	// upgrades is how many upgrades there are in a row.
+	upgrades int
+}
+
+// NewRun makes a run in which the agent stands so many upgrades in a row.
+func NewRun(b *harness.Run, upgrades int) *Run {
+	return &Run{b, &Report{b.Report, map[harness.Cell][]Result{}}, upgrades}
+}
+
+// Report is its result.
+type Report struct {
+	*harness.Report
+	Results map[harness.Cell][]Result
+}
+
+// Measure measures what clients see of an agent that is replaced, dies, hangs or
+// loses its rules. Nothing that it started runs when it returns.
+func Measure(ctx context.Context, p harness.Plan, upgrades int) (*Report, error) {
+	if err := testbed.Usable(); err != nil {
+		return nil, err
+	}
+	b, err := harness.New(p, servers())
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	run := NewRun(b, upgrades)
+	b.Report.Facts = machine.Describe()
+	for _, s := range b.Rows {
+		if !b.Only.Server(s) {
+			continue
+		}
+		if err := b.FindBinary(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	b.Report.Commit = harness.Commit()
+	b.Report.LoadBefore = machine.LoadAverage()
+	b.Report.Fact("pinning", "none: server, client and all else share the cores, as on a node")
+	if err := run.MeasureFaults(ctx, Faults, b.Report.Servers, b.Plan.Rounds); err != nil {
+		return nil, err
+	}
+	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
+	return run.Out, nil
+}
+
+// MeasureFaults has every mishap befall every row, each in namespaces of its own.
+func (b *Run) MeasureFaults(ctx context.Context, list []Fault, rows []harness.Server, rounds int) error {
+	for n := range rounds {
+		for _, m := range list {
+			if !b.Only.MatchesName(m.Name) {
+				continue
+			}
+			for _, s := range rows {
+				if s.Program == m.unsupported {
+					continue
+				}
+				h, err := b.inject(ctx, m, s)
+				if errors.Is(err, testbed.ErrNoGroup) {
+					b.Omit(harness.Server{Name: s.Name + ", " + m.Name}, err)
+					continue
+				}
+				if err != nil {
+					return fmt.Errorf("measuring %s, %s: %w", s.Name, m.Name, err)
+				}
+				at := harness.Cell{Server: s.Name, Workload: m.Name}
+				b.Out.Results[at] = append(b.Out.Results[at], h)
+				fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %s\n", n+1, rounds, m.Name, s.Name, h)
+			}
+		}
+	}
+	return nil
+}
+
+// inject has a mishap befall a server under load.
+func (b *Run) inject(ctx context.Context, m Fault, s harness.Server) (h Result, err error) {
+	st, err := b.startNode(s)
+	if st != nil {
+		defer st.close()
+	}
+	if err != nil {
+		return h, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return h, err
+	}
+	asking, err := st.Ask(testbed.Load(testbed.Service4), self)
+	if err != nil {
+		return h, err
+	}
+	h.hitChange = -1
+	err = errors.Join(st.awaitCached(ctx), harness.Sleep(ctx, b.Length))
+	if err == nil {
+		err = st.countTracked(&h)
+	}
+	if err == nil {
+		h.began = time.Now()
+		err = m.run(ctx, st, &h)
+	}
+	if err == nil {
+		err = harness.Sleep(ctx, b.Length)
+	}
+	report, stopped := asking.Stop()
+	h.Report = report
+	return h, errors.Join(err, stopped)
+}

@@ -1,0 +1,177 @@
+package failover
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	client "github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// TestMain is a load client's process if the first argument says so.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "load" {
+		if err := client.Serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// sampleReport is a report of two rounds in which only CoreDNS came to harm, and nodens in
+// the second round of a hang.
+func sampleReport() *Report {
+	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+	r := &Report{&harness.Report{
+		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.FailoverMarker.Flag},
+		Date: time.Unix(0, 0), Servers: servers(),
+	}, map[harness.Cell][]Result{}}
+	for _, s := range r.Servers {
+		for _, m := range Faults {
+			if m.unsupported == s.Program {
+				continue
+			}
+			for n := range 2 {
+				h := Result{Report: &client.Report{Began: at(0), Ended: at(3000)}, began: at(900), Gone: at(1000), spawned: at(2000)}
+				h.Runs = []client.Run{{Fate: client.Local, Count: 100, First: at(0), Last: at(999)}, {Fate: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Fate: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
+				h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Cluster: 100}
+				h.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: 2 * time.Millisecond}}
+				if s.Program == "coredns" || m.Name == Hung && n == 1 {
+					h.Runs[1].Fate = client.Lost
+					h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Lost: 100}
+				}
+				at := harness.Cell{Server: s.Name, Workload: m.Name}
+				r.Results[at] = append(r.Results[at], h)
+			}
+		}
+	}
+	return r
+}
+
+// TestTargets holds what the numbers of a report say of each claim.
+func TestTargets(t *testing.T) {
+	r := sampleReport()
+	for _, c := range r.Targets() {
+		if res := c.Judge(); !res.Met() {
+			t.Errorf("%s: %s with %+v", c.What, res.Verdict(), res.Spread)
+		}
+	}
+	// The worst round counts.
+	for _, name := range []string{upgraded, Killed} {
+		bad := &r.Results[harness.Cell{Server: "nodens, nftables", Workload: name}][1]
+		bad.UDP.Counts = client.Counts{Asked: 300, Lost: 10, Servfail: 10}
+		bad.Runs = []client.Run{{Fate: client.Lost, Count: 10, First: bad.Gone, Last: bad.Gone}}
+		bad.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: time.Second}}
+		bad.spawned, bad.hitChange, bad.tracked = bad.Began, 0.02, 1
+	}
+	var missed []string
+	for _, c := range r.Targets() {
+		if res := c.Judge(); !res.Met() {
+			missed = append(missed, c.What)
+		}
+	}
+	if len(missed) != len(r.Targets()) {
+		t.Errorf("only these are missed: %q", missed)
+	}
+}
+
+// TestFaultTable: a column that differs between rounds shows the worst one too, and a row
+// that can't be measured is missing.
+func TestFaultTable(t *testing.T) {
+	r := sampleReport()
+	const want = `
+| server                     | questions |     lost | SERVFAIL | by the cluster's DNS | longest without an answer, ms | worst p99, ms |
+| -------------------------- | --------: | -------: | -------: | -------------------: | ----------------------------: | ------------: |
+| nodens, iptables           |       300 | 50 (100) |        0 |             50 (100) |                             0 |           2.0 |
+| nodens, nftables           |       300 | 50 (100) |        0 |             50 (100) |                             0 |           2.0 |
+| CoreDNS, NodeLocal's rules |       300 |      100 |        0 |                    0 |                             0 |           2.0 |
+`
+	for _, m := range Faults {
+		text := r.FaultTable(m)
+		if m.Name == Hung {
+			if d := cmp.Diff(want, "\n"+text); d != "" {
+				t.Errorf("table (-want +got):\n%s", d)
+			}
+		}
+		if strings.Contains(text, "CoreDNS") == (m.unsupported != "") {
+			t.Errorf("%s:\n%s", m.Name, text)
+		}
+		if !strings.Contains(r.lossTable(), "| "+m.Name+" ") {
+			t.Errorf("no line of %s in\n%s", m.Name, r.lossTable())
+		}
+	}
+}
+
+// TestMeasure has every mishap befall one of the servers, each of them at least one, once and
+// short. What is looked at is that it was measured, and what holds however fast the machine
+// is.
+func TestMeasure(t *testing.T) {
+	if err := testbed.Usable(); err != nil {
+		t.Skip(err)
+	}
+	peer.Build(t, "coredns") // skips under -short
+	left := len(Faults)
+	for _, only := range []string{
+		"^(" + strings.Join([]string{upgraded, Killed, Hung, rulesFlushed}, "|") + ")$/nodens, iptables",
+		"^(" + strings.Join([]string{upgradedLong, restarted, outOfMemory, crashed, dirFull, cacheCorrupted, interfaceDeleted}, "|") + ")$/nodens, nftables",
+		"^" + Killed + "$/CoreDNS",
+	} {
+		t.Run(only, func(t *testing.T) {
+			chosen, err := harness.ParseFilter(only)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: 300 * time.Millisecond, Progress: t.Output(), Only: chosen, Section: harness.FailoverMarker.Flag}, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range Faults {
+				if chosen.MatchesName(m.Name) {
+					left--
+					checkFault(t, r, r.Servers[0], m)
+				}
+			}
+			for _, c := range r.Targets()[:2] { // those that no clock is needed for
+				if res := c.Judge(); res.Measured && !res.Met() {
+					t.Errorf("%s: %s", c.What, res.Verdict())
+				}
+			}
+			text, err := harness.Renew(r, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), "\n## Agents that go away\n") {
+				t.Errorf("no section:\n%s", text)
+			}
+		})
+	}
+	if left != -1 { // the last one is for two servers
+		t.Errorf("%d mishaps did not befall anybody", left+1)
+	}
+}
+
+// checkFault looks at what a mishap did to a server.
+func checkFault(t *testing.T, r *Report, s harness.Server, m Fault) {
+	t.Helper()
+	list := r.Results[harness.Cell{Server: s.Name, Workload: m.Name}]
+	if len(list) != 1 && m.Name != outOfMemory {
+		t.Fatalf("%s, %s: %d harms", s.Name, m.Name, len(list))
+	}
+	for _, h := range list {
+		if h.UDP.Asked == 0 || h.UDP.Local == 0 || h.Dropped > 0 {
+			t.Errorf("%s, %s: %s", s.Name, m.Name, h)
+		}
+		if s.Program == "nodens" && (h.LostAfterExit() > 0 || h.tracked > 0) {
+			t.Errorf("%s, %s: %.0f lost after the process was gone, %d tracked before", s.Name, m.Name, h.LostAfterExit(), h.tracked)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+// Package figures computes and shows the numbers of a report: the spread of a value over rounds,
+// percentiles, Markdown tables, and charts as SVG files.
+package figures
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Spread is what several measurements of one thing say.
+type Spread struct{ Median, Least, Most float64 }
+
+// SpreadOf makes a spread of at least one value.
+func SpreadOf(values []float64) Spread {
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Least: v[0], Most: v[n-1]}
+}
+
+// Percentile is the least of the ascending values that the part of them, from 0 to
+// 1, does not exceed (the nearest rank); 0 of none.
+func Percentile(sorted []time.Duration, part float64) time.Duration {
+	n := len(sorted)
+	if n == 0 {
+		return 0
+	}
+	// A product such as 0.29 × 100 is a little less or more than 29.
+	rank := int(math.Ceil(part*float64(n)-1e-9)) - 1
+	return sorted[min(max(rank, 0), n-1)]
+}
+
+// Units.
+func Mebi(bytes uint64) float64      { return float64(bytes) / (1 << 20) }
+func Kibi(bytes uint64) float64      { return float64(bytes) / (1 << 10) }
+func Millis(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+func Percent(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }

@@ -1,0 +1,288 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/machine"
+	"github.com/nodens-dns/nodens/test/loadgen"
+)
+
+// Cell names a row of a table: a server under a workload.
+type Cell struct{ Server, Workload string }
+
+// Sample is one measurement.
+type Sample struct {
+	LoadResult
+	// Latencies are those of the queries at a fixed rate, in ascending order.
+	Latencies []time.Duration
+	// blurred is how many answers have no latency because the load generator did
+	// not have its core, and skipped how many queries were not asked for it.
+	blurred, Skipped uint64
+	// floodResult is what became of the flood.
+	floodResult LoadResult
+	// Cpu is the server's time and kernel the part of it that the kernel's work
+	// takes, from 0 to 1.
+	Cpu    time.Duration
+	Kernel float64
+	// Idle is how long the server's core had nothing to do.
+	Idle time.Duration
+	// Switches counts how often the server went to sleep.
+	Switches uint64
+	// Before is the server's memory before it was asked, rss afterwards, and peak
+	// the most of it in between, in bytes.
+	Before, Rss, Peak uint64
+	// misses counts the questions that the upstream was asked meanwhile for names
+	// that are not late.
+	misses uint64
+
+	// Of a pod's queries: busy is the time of all cores, usual the part of one core's
+	// that they are busy while nobody asks, client the time of the client, and within
+	// the part of the answers that the kernel gave, from 0 to 1.
+	Busy, Client          time.Duration
+	IdleLoad, KernelShare float64
+}
+
+// answered is the number of answers that the CPU time was spent on.
+func (s Sample) answered() float64 { return float64(s.Completed + s.floodResult.Completed) }
+
+// CpuPerQuery is the CPU time of a query in microseconds.
+func (s Sample) CpuPerQuery() float64 { return float64(s.Cpu.Nanoseconds()) / 1e3 / s.answered() }
+
+// MachineCPU is what a pod's query costs all cores in microseconds, the client's share included,
+// without what they do anyhow.
+func (s Sample) MachineCPU() float64 {
+	return (s.Busy.Seconds() - s.IdleLoad*s.Elapsed.Seconds()) * 1e6 / s.answered()
+}
+
+// ProcessCPU is what the CPU clocks of client and server say that a pod's query costs, in
+// microseconds: less than whole by interrupts on idle cores, and right on a busy machine too.
+func (s Sample) ProcessCPU() float64 {
+	return float64((s.Client + s.Cpu).Nanoseconds()) / 1e3 / s.answered()
+}
+
+// Interval is the time from one answer to the next in microseconds.
+func (s Sample) Interval() float64 { return s.Elapsed.Seconds() * 1e6 / s.answered() }
+
+// ServerLoad is the part of a core that the server takes, in hundredths.
+func (s Sample) ServerLoad() float64 { return 100 * s.Cpu.Seconds() / s.Elapsed.Seconds() }
+
+// sleeps is how often the server went to sleep for a query.
+func (s Sample) sleeps() float64 { return float64(s.Switches) / s.answered() }
+
+// otherShare is the part of the core's time that went neither to the server nor to
+// waiting: to other processes, or to other virtual machines.
+func (s Sample) otherShare() float64 {
+	// The core's clock has ticks, so the sum may be a little over the time.
+	return max(0, 1-(s.Cpu+s.Idle).Seconds()/s.Elapsed.Seconds())
+}
+
+// Failed is the part of the queries that were lost or got no address.
+func (o LoadResult) Failed() float64 {
+	return float64(o.Sent-min(o.Sent, o.Rcodes["NOERROR"])) / float64(max(o.Sent, 1))
+}
+
+// Growth is the most memory in units of that before.
+func (s Sample) Growth() float64 { return float64(s.Peak) / float64(s.Before) }
+
+// latency is the time within which the part of the answers came, in microseconds.
+func (s Sample) latency(part float64) float64 {
+	return float64(figures.Percentile(s.Latencies, part).Nanoseconds()) / 1e3
+}
+
+func (s Sample) P50() float64 { return s.latency(0.5) }
+func (s Sample) P99() float64 { return s.latency(0.99) }
+
+func (s Sample) String() string {
+	text := fmt.Sprintf("%.2f µs, %.2f sleeps", s.CpuPerQuery(), s.sleeps())
+	if len(s.Latencies) > 0 {
+		text += fmt.Sprintf(", p50 %.0f, p99 %.0f, p99.9 %.0f µs", s.P50(), s.P99(), s.latency(0.999))
+	} else {
+		text += fmt.Sprintf(", %.0f queries/s", float64(s.Completed)/s.Elapsed.Seconds())
+	}
+	return text
+}
+
+// LoadOf is dnsperf's run of a workload.
+func (b *Run) LoadOf(r *RunningServer, w Workload, length time.Duration) dnsperf {
+	return dnsperf{
+		server: r.asked(w).Port, file: b.files[w.QuerySet.Name], length: length,
+		tcp: w.Tool == SaturateTCP, edns: w.Edns, clients: w.clients, outstanding: w.Outstanding,
+	}
+}
+
+// AskAll asks every question of the workload once, so that the answers are in the
+// cache whatever pushed them out.
+func (b *Run) AskAll(ctx context.Context, r *RunningServer, w Workload) (err error) {
+	if w.Tool == CacheMisses {
+		return nil
+	}
+	l := b.LoadOf(r, w, 0)
+	if !l.tcp {
+		l.clients, l.outstanding = Clients, Outstanding
+	}
+	for range MaxAttempts {
+		var o LoadResult
+		if o, err = l.Run(ctx, b.LoadCores); err != nil {
+			return err
+		}
+		if err = o.Check(dns.RcodeToString[w.Rcode]); err == nil {
+			break
+		}
+	}
+	return err
+}
+
+// MaxAttempts is how often a measurement is made before its failure ends the run:
+// once a machine with other work has thrown packets away, and once more.
+const MaxAttempts = 3
+
+// Sample makes one measurement, again if it fails.
+func (b *Run) Sample(ctx context.Context, r *RunningServer, w Workload) (s Sample, err error) {
+	for range MaxAttempts {
+		if s, err = b.attempt(ctx, r, w); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return s, err
+}
+
+// attempt makes one measurement.
+func (b *Run) attempt(ctx context.Context, r *RunningServer, w Workload) (Sample, error) {
+	if err := b.AskAll(ctx, r, w); err != nil {
+		return Sample{}, err
+	}
+	pid := r.asked(w).Pid()
+	if err := machine.ResetPeak(pid); err != nil {
+		return Sample{}, err
+	}
+	idle, err := machine.IdleTime(b.ServerCores)
+	if err != nil {
+		return Sample{}, err
+	}
+	before, err := machine.ReadProcStat(pid)
+	if err != nil {
+		return Sample{}, err
+	}
+	asked := b.Loop.Asked()
+	s, err := b.runWorkload(ctx, r, w)
+	if err != nil {
+		return Sample{}, err
+	}
+	after, err := machine.ReadProcStat(pid)
+	if err != nil {
+		return Sample{}, err
+	}
+	idleAfter, err := machine.IdleTime(b.ServerCores)
+	if err != nil {
+		return Sample{}, err
+	}
+	s.Cpu, s.Idle = after.Cpu-before.Cpu, idleAfter-idle
+	s.Before, s.Rss, s.Peak = before.Rss, after.Rss, after.Peak
+	s.misses = b.Loop.Asked() - asked
+	// Threads that ended take their count with them.
+	s.Switches = after.Switches - min(after.Switches, before.Switches)
+	kernel := after.Kernel - before.Kernel
+	if ticks := kernel + after.User - before.User; ticks > 0 {
+		s.Kernel = float64(kernel) / float64(ticks)
+	}
+	return s, nil
+}
+
+// runWorkload does what the workload says and returns what became of the queries.
+func (b *Run) runWorkload(ctx context.Context, r *RunningServer, w Workload) (Sample, error) {
+	var s Sample
+	var err error
+	switch w.Tool {
+	case SaturateUDP, SaturateTCP:
+		s.LoadResult, err = b.LoadOf(r, w, b.Length).Run(ctx, b.LoadCores)
+	case CacheMisses:
+		s, err = b.runStreams(ctx, r, w, b.missStream(loadgen.Stream{Window: window}))
+	default:
+		s, err = b.runFixedRate(ctx, r, w)
+	}
+	if err != nil {
+		return s, err
+	}
+	if w.Tool == CacheMisses || w.Tool == MissFlood {
+		return s, nil // what is lost is part of the result
+	}
+	return s, s.Check(dns.RcodeToString[w.Rcode])
+}
+
+// runFixedRate asks at the workload's rate, beside a flood if it says so.
+func (b *Run) runFixedRate(ctx context.Context, r *RunningServer, w Workload) (Sample, error) {
+	n := NameCount
+	if w.Tool == MissFlood {
+		n = hot
+	}
+	known, err := w.packed(n)
+	if err != nil {
+		return Sample{}, err
+	}
+	streams := []loadgen.Stream{{Questions: known, Rate: w.Rate, Sockets: Clients}}
+	if w.Tool == MissFlood {
+		streams = append(streams, b.missStream(loadgen.Stream{Rate: floodRate}))
+	}
+	return b.runStreams(ctx, r, w, streams...)
+}
+
+// missStream makes a stream of one that asks for new names of the late upstream's.
+func (b *Run) missStream(s loadgen.Stream) loadgen.Stream {
+	return b.NewNamesStream(s, "00000000."+loadgen.Late)
+}
+
+// NewNamesStream makes a stream of one that asks for new names like the given one, which
+// has eight letters first.
+func (b *Run) NewNamesStream(s loadgen.Stream, name string) loadgen.Stream {
+	msg, err := query(name, dns.TypeA)
+	if err != nil {
+		panic(err) // the names are constants
+	}
+	s.Questions, s.Fresh, s.First, s.Sockets = [][]byte{msg}, true, b.Fresh, Clients
+	return s
+}
+
+// runStreams runs the streams, the first of which is the sample's outcome.
+func (b *Run) runStreams(ctx context.Context, r *RunningServer, w Workload, streams ...loadgen.Stream) (Sample, error) {
+	to := netip.AddrPortFrom(b.Loop.Addr().Addr(), uint16(r.asked(w).Port))
+	results, err := b.Loop.Run(ctx, loadgen.Job{Server: to, Length: b.Length, Streams: streams})
+	if err != nil {
+		return Sample{}, err
+	}
+	for i, s := range streams {
+		if s.Fresh {
+			b.Fresh += uint32(results[i].Sent)
+		}
+	}
+	first := results[0]
+	slices.Sort(first.Latencies)
+	s := Sample{LoadResult: ToLoadResult(first), Latencies: first.Latencies, blurred: first.Blurred, Skipped: first.Skipped}
+	if len(results) > 1 {
+		s.floodResult = ToLoadResult(results[1])
+	}
+	return s, nil
+}
+
+// ToLoadResult converts what package pace says into the terms of dnsperf.
+func ToLoadResult(r loadgen.Result) LoadResult {
+	o := LoadResult{Sent: r.Sent, Completed: r.Answered, Lost: r.Lost, Rcodes: map[string]uint64{}, Elapsed: r.Elapsed}
+	if r.Sent > 0 {
+		o.Request = r.RequestBytes / r.Sent
+	}
+	if r.Answered > 0 {
+		o.Response = r.ResponseBytes / r.Answered
+	}
+	for rcode, n := range r.Rcodes {
+		if n > 0 {
+			o.Rcodes[dns.RcodeToString[rcode]] = n
+		}
+	}
+	return o
+}

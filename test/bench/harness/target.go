@@ -1,0 +1,86 @@
+package harness
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+)
+
+// Target is a line of the result: a value of nodens' and the limit that it has to
+// keep.
+type Target struct {
+	What string
+	// Limit is the most that the value may be; below says that it must be less.
+	Limit float64
+	Below bool
+	// Unit is what the value and the limit are in; empty for a ratio.
+	Unit string
+	// Of are the values, the greatest of which counts. Those that were not
+	// Measured are left out.
+	Of []TargetValue
+}
+
+// TargetValue finds a value; false if it was not measured.
+type TargetValue struct {
+	Name string
+	Find func() (figures.Spread, bool)
+}
+
+// TargetResult is a claim with what was measured.
+type TargetResult struct {
+	Target
+	Worst    string
+	Spread   figures.Spread
+	Measured bool
+}
+
+// Met says whether the median keeps the limit.
+func (s TargetResult) Met() bool {
+	return s.Measured && (s.Spread.Median < s.Limit || !s.Below && s.Spread.Median == s.Limit)
+}
+
+func (s TargetResult) Verdict() string {
+	switch {
+	case !s.Measured:
+		return "not measured"
+	case s.Met():
+		return "met"
+	default:
+		return "**missed**"
+	}
+}
+
+// Judge finds the claim's greatest value.
+func (c Target) Judge() TargetResult {
+	res := TargetResult{Target: c}
+	for _, v := range c.Of {
+		if s, ok := v.Find(); ok && (!res.Measured || s.Median > res.Spread.Median) {
+			res.Worst, res.Spread, res.Measured = v.Name, s, true
+		}
+	}
+	return res
+}
+
+// TargetTable is the table of claims, without those that were not measured unless
+// all are asked for.
+func TargetTable(claims []Target, all bool) string {
+	rows := [][]string{{"what", "at most", "median", "least–most", "of", ""}}
+	for _, c := range claims {
+		res := c.Judge()
+		if !res.Measured && !all {
+			continue
+		}
+		limit := fmt.Sprintf("%.4g", c.Limit)
+		if c.Below {
+			limit = "below " + limit
+		}
+		row := []string{c.What, strings.TrimSpace(limit + " " + c.Unit), "", "", res.Worst, res.Verdict()}
+		if res.Measured {
+			row[2] = fmt.Sprintf("%.2f", res.Spread.Median)
+			row[3] = fmt.Sprintf("%.2f–%.2f", res.Spread.Least, res.Spread.Most)
+		}
+		rows = append(rows, row)
+	}
+	return figures.Table(rows)
+}

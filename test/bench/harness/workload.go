@@ -1,0 +1,223 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/loadgen"
+)
+
+// QuerySet are names that are asked for again and again.
+type QuerySet struct {
+	Name string
+	// What says what the servers do for them.
+	What string
+	// Pattern makes a name of a number, of which there are nameCount.
+	Pattern string
+	// Names are the names themselves, in place of a pattern.
+	Names []string
+	// Edns says that the questions have an OPT record.
+	Edns  bool
+	Qtype uint16
+	Rcode int
+	// Cluster says that the answer is in the API server's objects.
+	Cluster bool
+}
+
+// QuerySets are the questions, in the order of the report.
+var QuerySets = []QuerySet{
+	{
+		Name: "cached A", Pattern: "name-%04d.bench.example.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess,
+		What: "Names of the upstream's, in the cache of every server: one address each.",
+	},
+	{
+		Name: "cached NXDOMAIN", Pattern: "gone-%04d." + loadgen.Missing, Qtype: dns.TypeA, Rcode: dns.RcodeNameError,
+		What: "Names that do not exist at the upstream; the answer, with its SOA, is in the cache.",
+	},
+	{
+		Name: "Service A", Pattern: "web-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
+		What: "Services of a real API server that both watch. nodens answers from its view of them; " +
+			"CoreDNS answers from its cache, because cache stands before kubernetes in its chain.",
+	},
+	{
+		Name: "headless A", Pattern: "set-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
+		What: fmt.Sprintf("Headless Services with %d endpoints each, every one of which is in the answer.", EndpointCount),
+	},
+	{
+		Name: "cluster NXDOMAIN", Pattern: "none-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeNameError, Cluster: true,
+		What: "Services that do not exist, as a pod's search list asks for them all day.",
+	},
+}
+
+// Namespace holds the Services that are asked for.
+const Namespace = "bench"
+
+// EndpointCount is the number of endpoints of a headless Service: those of a
+// small database or queue.
+const EndpointCount = 5
+
+// NameCount is the number of names of a set: what a busy node has in use,
+// and a tenth of what the caches hold by default.
+const NameCount = 1000
+
+// Question is the name with the number i.
+func (q QuerySet) Question(i int) string {
+	if q.Names != nil {
+		return q.Names[i]
+	}
+	return fmt.Sprintf(q.Pattern, i)
+}
+
+// Count is how many names there are.
+func (q QuerySet) Count() int {
+	if q.Names != nil {
+		return len(q.Names)
+	}
+	return NameCount
+}
+
+// Last is the last name as a message.
+func (q QuerySet) Last() ([]byte, error) {
+	m := new(dns.Msg).SetQuestion(q.Question(q.Count()-1), q.Qtype)
+	if q.Edns {
+		m.SetEdns0(dns.DefaultMsgSize, false)
+	}
+	return m.Pack()
+}
+
+// write writes all questions as a data file of dnsperf's and returns its path.
+func (q QuerySet) write(dir string) (string, error) {
+	var text strings.Builder
+	for i := range q.Count() {
+		fmt.Fprintf(&text, "%s %s\n", q.Question(i), dns.TypeToString[q.Qtype])
+	}
+	path := filepath.Join(dir, strings.ReplaceAll(q.Name, " ", "-")+".txt")
+	return path, os.WriteFile(path, []byte(text.String()), 0o644)
+}
+
+// packed returns the first n questions as messages.
+func (q QuerySet) packed(n int) ([][]byte, error) {
+	var list [][]byte
+	for i := range n {
+		msg, err := query(q.Question(i), q.Qtype)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, msg)
+	}
+	return list, nil
+}
+
+func query(name string, qtype uint16) ([]byte, error) {
+	return new(dns.Msg).SetQuestion(name, qtype).Pack()
+}
+
+// LoadShape is how a set is asked.
+type LoadShape struct {
+	Name string
+	// What says what that shows.
+	What string
+	// Tool does it.
+	Tool loadTool
+	// Rate is in queries a second.
+	Rate int
+	// Clients and outstanding are dnsperf's sockets or connections, and its
+	// queries under way.
+	clients, Outstanding int
+}
+
+// loadTool is what asks.
+type loadTool int
+
+const (
+	SaturateUDP loadTool = iota // dnsperf over UDP, as fast as it goes
+	SaturateTCP                 // dnsperf over TCP connections that stay, as fast as it goes
+	FixedRate                   // package pace, at a rate
+	CacheMisses                 // package pace, new names of the late upstream, as fast as it goes
+	MissFlood                   // package pace, at a rate, beside a flood of such names
+	FromPod                     // ask/ask.c, in a pod
+)
+
+// The load. Everything comes from eight sockets: a few pods at once. More change
+// nothing for a server with one socket.
+const (
+	Clients = 8
+	// Outstanding is the number of queries under way at saturation. A hundred keep
+	// the server's core busy whatever the scheduler does on the other; the default
+	// receive buffer holds some 270, so none is dropped.
+	Outstanding = 100
+	// open is the number of TCP connections that have one query under way each: as
+	// many as there are queries under way elsewhere.
+	open = Outstanding
+	// window is the number of misses under way: with an upstream that takes two
+	// milliseconds, twice what a server gets done in them at 60,000 a second, and
+	// again less than its receive buffer holds.
+	window = 256
+	// floodRate is that of the flood, in queries a second: between a third and all
+	// of what the servers can do at most, so that it is a burden for all.
+	floodRate = 20000
+	// hot is how many names are asked for beside the flood. Each is asked for ten
+	// times a second and the flood puts two thousand names into the cache
+	// meanwhile, so that a cache of ten thousand that keeps what is in use has them.
+	hot = 100
+)
+
+// Workload is a set asked in a manner.
+type Workload struct {
+	QuerySet
+	LoadShape
+	Name string
+}
+
+// The manners. The first three go with every set, the others with the first.
+var (
+	LoadShapes = []LoadShape{
+		{Name: "at saturation", Tool: SaturateUDP, clients: Clients, Outstanding: Outstanding,
+			What: "With more queries waiting than the server's core can answer."},
+		{Name: "1,000 qps", Tool: FixedRate, Rate: 1000, What: "A query every millisecond: a node with a few hundred pods."},
+		{Name: "10,000 qps", Tool: FixedRate, Rate: 10000, What: "A query every 100 µs: a busy node."},
+	}
+	ExtraShapes = []LoadShape{
+		{Name: "TCP", Tool: SaturateTCP, clients: Clients, Outstanding: Outstanding,
+			What: "Connections that stay, each with a dozen queries under way, at saturation."},
+		{Name: "TCP, one under way", Tool: SaturateTCP, clients: open, Outstanding: open,
+			What: "A hundred connections that stay; each waits for its answer before it asks again."},
+		{Name: "misses", Tool: CacheMisses,
+			What: "Every name is a new one, and the upstream takes 2 ms; at saturation."},
+		{Name: "before the flood", Tool: FixedRate, Rate: 1000,
+			What: "A hundred cached names, 1,000 queries a second: what the next table is compared with."},
+		{Name: "in the flood", Tool: MissFlood, Rate: 1000,
+			What: "The same, and beside them 20,000 queries a second for new names, of an upstream that takes 2 ms."},
+	}
+)
+
+// Workloads are all workloads, in the order in which they are measured.
+func Workloads() []Workload {
+	var list []Workload
+	for _, q := range QuerySets {
+		for _, m := range LoadShapes {
+			list = append(list, Workload{q, m, q.Name + ", " + m.Name})
+		}
+	}
+	for _, m := range ExtraShapes {
+		list = append(list, Workload{QuerySets[0], m, m.Name})
+	}
+	return list
+}
+
+// Asks says whether the server gets the workload.
+func (w Workload) Asks(s Server) bool {
+	p := Programs[s.Program]
+	switch {
+	case w.Cluster && !p.cluster, s.SaturationOnly && w.Tool != SaturateUDP:
+		return false
+	case p.PerSet: // an echo has no connections and no upstream
+		return w.Tool == SaturateUDP || (w.Tool == FixedRate && w.Name != "before the flood")
+	default:
+		return true
+	}
+}

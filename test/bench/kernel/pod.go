@@ -1,0 +1,324 @@
+// Package kernel measures the section about answers from inside the kernel. A pod in a network
+// namespace asks one server at a time, nodens with and without kernel answers among them. The price
+// of a query is what the whole machine pays, the client's share included.
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/failover"
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
+	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// The rows of the section about answers from inside the kernel that claims are about.
+const (
+	socketRow = "nodens, by its socket"
+	kernelRow = "nodens, in the kernel"
+	echoRow   = "C echo"
+)
+
+// podRows are the servers that a pod asks. The first tells how long an answer is.
+func podRows() []harness.Server {
+	return []harness.Server{
+		{Name: socketRow, Program: "nodens", Conf: "deployed"},
+		{Name: kernelRow, Program: "nodens", Conf: "deployed", Flags: []string{"-kernel-path", "on"}},
+		{Name: echoRow, Program: "echo"},
+		{Name: "CoreDNS", Program: "coredns", Conf: "deployed"},
+		{Name: "unbound", Program: "unbound", Conf: "unbound"},
+	}
+}
+
+// inFlight is how many queries are under way at saturation: as many as keep the core of a
+// server at its socket busy while the client's core sleeps and wakes, and few enough that
+// no buffer overflows.
+const inFlight = 32
+
+// podLoads are what a pod asks: one cached name, as most of a node's queries are for few.
+func podLoads() (list []harness.Workload) {
+	q := harness.QuerySet{Name: "cached A with EDNS", Names: []string{"name-1." + testbed.Zone + "."}, Edns: true, Qtype: dns.TypeA}
+	for _, m := range []harness.LoadShape{
+		{Name: "1,000 qps", Tool: harness.FromPod, Rate: 1000, What: "A query every millisecond."},
+		{Name: "10,000 qps", Tool: harness.FromPod, Rate: 10000, What: "A query every 100 µs."},
+		{Name: "at saturation", Tool: harness.FromPod, Outstanding: inFlight, What: fmt.Sprintf("As fast as one client goes on one core, with %d queries under way.", inFlight)},
+	} {
+		list = append(list, harness.Workload{QuerySet: q, LoadShape: m, Name: "from a pod, " + m.Name})
+	}
+	return list
+}
+
+// podFaults are what befalls nodens with and without the kernel's help.
+func podFaults() (list []failover.Fault) {
+	for _, m := range failover.Faults {
+		if m.Name == failover.Killed || m.Name == failover.Hung {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// maxFaultRounds bounds the time that mishaps take; more than three say little more of them.
+const maxFaultRounds = 3
+
+// run measures the queries of a pod.
+type run struct {
+	*failover.Run
+	out *Report
+}
+
+// Report is its result.
+type Report struct{ *failover.Report }
+
+// Measure measures what a query of a pod costs the machine. Nothing that it started runs
+// when it returns.
+func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
+	if err := testbed.Usable(); err != nil {
+		return nil, err
+	}
+	b, err := harness.New(p, podRows())
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	b.Cluster = false
+	b.OwnClient = true
+	faults := failover.NewRun(b, failover.UpgradesInARow)
+	run := &run{faults, &Report{faults.Out}}
+	for _, w := range podLoads() {
+		if p.Only.Workload(w) {
+			b.Workloads = append(b.Workloads, w)
+		}
+	}
+	b.Report.Workloads = b.Workloads
+	for _, step := range []func(context.Context) error{b.Build, run.measurePod, run.measurePodFaults} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	run.out.noteBusy()
+	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
+	return run.out, nil
+}
+
+// podBench is a pod and a node with one server at a time, and the client in the pod.
+type podBench struct {
+	*run
+	lab      *testbed.Lab
+	client   string
+	question []byte
+}
+
+// MeasurePod has the pod ask every server in turn, again and again.
+func (b *run) measurePod(ctx context.Context) error {
+	if len(b.Workloads) == 0 {
+		return nil
+	}
+	d, err := b.newPodBench(ctx)
+	if d != nil {
+		defer d.lab.Close()
+	}
+	if err != nil {
+		return err
+	}
+	for n := range b.Plan.Rounds {
+		for _, s := range slices.Clone(b.Report.Servers) {
+			if err := d.measureServer(ctx, s, n); err != nil {
+				return fmt.Errorf("measuring %s: %w", s.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// newPodBench makes a bed without a server. The caller closes its lab unless there is none.
+func (b *run) newPodBench(ctx context.Context) (*podBench, error) {
+	d := &podBench{run: b}
+	var err error
+	if d.client, err = harness.CompileC("ask", askSource)(ctx, b.Dir); err != nil {
+		return nil, err
+	}
+	if d.question, err = b.Workloads[0].Last(); err != nil {
+		return nil, err
+	}
+	nodens, err := peer.Binary(ctx, "nodens", b.Dir)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(b.Dir, "bed-")
+	if err != nil {
+		return nil, err
+	}
+	if d.lab, err = testbed.New(dir, nodens); err != nil {
+		return d, err
+	}
+	// No rules but the address: what they cost is none of the kernel path's merit.
+	return d, d.lab.Link(true, testbed.Local4)
+}
+
+// measureServer starts the server, measures it and stops it. One that does not start is no row.
+func (d *podBench) measureServer(ctx context.Context, s harness.Server, round int) error {
+	p, err := d.startServer(ctx, s)
+	if p != nil {
+		defer p.Stop()
+	}
+	if err != nil {
+		if ctx.Err() != nil || !harness.Programs[s.Program].Foreign && s.Flags == nil {
+			return err
+		}
+		d.Omit(s, fmt.Errorf("%w: %s", harness.ErrStart, lastLine(err)))
+		d.Report.Servers = slices.DeleteFunc(d.Report.Servers, func(o harness.Server) bool { return o.Name == s.Name })
+		return nil
+	}
+	still, err := d.ask(ctx, harness.LoadShape{}, 2*d.Length)
+	if err != nil {
+		return err
+	}
+	for _, w := range d.Workloads {
+		sample, err := d.sample(ctx, s, w, p)
+		if err != nil {
+			return err
+		}
+		sample.IdleLoad = still.busy().Seconds() / time.Duration(still.elapsed).Seconds()
+		at := harness.Cell{Server: s.Name, Workload: w.Name}
+		d.Report.Samples[at] = append(d.Report.Samples[at], sample)
+		fmt.Fprintf(d.Progress, "round %d of %d, %s, %s: %.2f µs of the machine, %s\n", round+1, d.Plan.Rounds, w.Name, s.Name, sample.MachineCPU(), sample)
+	}
+	return nil
+}
+
+// lastLine is the end of what a process wrote, as an error has it.
+func lastLine(err error) string {
+	text := strings.TrimSpace(err.Error())
+	return strings.TrimSuffix(text[strings.LastIndexByte(text, '\n')+1:], ".")
+}
+
+// startServer starts the server in the node, and waits until it answers, in the kernel if that is
+// what it is to do. The process may be anything that was started if there is an error.
+func (d *podBench) startServer(ctx context.Context, s harness.Server) (*peer.Process, error) {
+	w := d.Workloads[0]
+	_, command, err := d.WriteConfig(s, harness.Settings{
+		Listen: testbed.Local4, Port: 53, Metrics: 9253, Ready: 8181, Length: d.Lengths[w.QuerySet.Name],
+		Upstream: netip.MustParseAddrPort(testbed.UpstreamIP + ":" + testbed.UpstreamPort),
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.lab.Spawn(d.lab.Node, nil, command...)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Await(ctx, s.Name+" to answer", func(ctx context.Context) error {
+		h, err := d.ask(ctx, harness.LoadShape{Rate: 1000}, 20*time.Millisecond)
+		switch {
+		case err != nil:
+			return err
+		case h.answered == 0:
+			return fmt.Errorf("of %d queries none is answered", h.sent)
+		case d.Lengths[w.QuerySet.Name] == 0:
+			d.Lengths[w.QuerySet.Name] = int(h.length)
+		}
+		if s.Flags == nil {
+			return nil
+		}
+		n, err := d.kernelAnswers()
+		if err == nil && n == 0 {
+			err = fmt.Errorf("of %d answers none is the kernel's", h.answered)
+		}
+		return err
+	})
+}
+
+// kernelAnswers is how many queries the node's server says the kernel has answered.
+func (d *podBench) kernelAnswers() (float64, error) {
+	sums, err := d.lab.Sums(`nodens_kernel_path_queries_total{result="answered"}`)
+	if err != nil {
+		return 0, err
+	}
+	return sums[0], nil
+}
+
+// sample makes one measurement, again if too much was lost. The last one stands, since the
+// table says what was lost in it, unless all was.
+func (d *podBench) sample(ctx context.Context, s harness.Server, w harness.Workload, p *peer.Process) (got harness.Sample, err error) {
+	for range harness.MaxAttempts {
+		if got, err = d.attempt(ctx, s, w, p); err != nil || got.Check(dns.RcodeToString[dns.RcodeSuccess]) == nil {
+			return got, err
+		}
+	}
+	if got.Completed == 0 {
+		return got, fmt.Errorf("%s: of %d queries none was answered", w.Name, got.Sent)
+	}
+	return got, nil
+}
+
+// attempt makes one measurement.
+func (d *podBench) attempt(ctx context.Context, s harness.Server, w harness.Workload, p *peer.Process) (got harness.Sample, err error) {
+	length := d.Length
+	if w.Rate > 0 && w.Rate <= 1000 {
+		length *= 2 // of few queries the ticks of /proc/stat are a larger part
+	}
+	var answered, after float64
+	if s.Flags != nil {
+		if answered, err = d.kernelAnswers(); err != nil {
+			return got, err
+		}
+	}
+	before, err := machine.CpuClock(p.Pid())
+	if err != nil {
+		return got, err
+	}
+	h, err := d.ask(ctx, w.LoadShape, length)
+	if err != nil {
+		return got, err
+	}
+	spent, err := machine.CpuClock(p.Pid())
+	if err != nil {
+		return got, err
+	}
+	if s.Flags != nil {
+		if after, err = d.kernelAnswers(); err != nil {
+			return got, err
+		}
+	}
+	slices.Sort(h.latencies)
+	got = harness.Sample{
+		LoadResult: h.outcome(len(d.question)), Latencies: h.latencies, Skipped: h.skipped,
+		Cpu: spent - before, Busy: h.busy(), Client: time.Duration(h.clientCPU),
+	}
+	got.KernelShare = (after - answered) / max(1, float64(got.Completed))
+	return got, nil
+}
+
+// measurePodFaults has mishaps befall nodens with and without the kernel's help.
+func (b *run) measurePodFaults(ctx context.Context) error {
+	rows := slices.DeleteFunc(slices.Clone(b.Report.Servers), func(s harness.Server) bool { return s.Program != "nodens" })
+	return b.MeasureFaults(ctx, podFaults(), rows, min(b.Plan.Rounds, maxFaultRounds))
+}
+
+// noteBusy notes when the machine had much else to do.
+func (r *Report) noteBusy() {
+	var all []float64
+	for _, list := range r.Samples {
+		for _, s := range list {
+			all = append(all, s.IdleLoad)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	if v := figures.SpreadOf(all); v.Median > harness.MaxOtherShare {
+		r.Notes = append(r.Notes, fmt.Sprintf("**The machine was not quiet.** While no pod asked, its cores were busy for %s of one core's time, in the median. "+
+			"That is subtracted, but who shares a core waits for it: times are too long, and ratios only say in which direction they point.", figures.Percent(v.Median)))
+	}
+}

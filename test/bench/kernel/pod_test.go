@@ -1,0 +1,219 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/bench/failover"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
+	client "github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// TestMain is a load client's process if the first argument says so.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "load" {
+		if err := client.Serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// sampleReport is a report of two rounds in which the kernel keeps all claims, each by half.
+func sampleReport() *Report {
+	r := &Report{&failover.Report{Report: &harness.Report{
+		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.KernelMarker.Flag}, Date: time.Unix(0, 0),
+		Servers: podRows(), Workloads: podLoads(), Samples: map[harness.Cell][]harness.Sample{},
+	}, Results: map[harness.Cell][]failover.Result{}}}
+	for _, s := range r.Servers {
+		took, cpu := 60*time.Microsecond, time.Second
+		if s.Name == kernelRow {
+			took, cpu = 5*time.Microsecond, 5*time.Millisecond
+		}
+		for _, w := range r.Workloads {
+			got := harness.Sample{Cpu: cpu, Busy: 2 * cpu, Client: cpu, IdleLoad: 0.001}
+			got.LoadResult = harness.LoadResult{Sent: 1000, Completed: 1000, Elapsed: time.Second, Rcodes: map[string]uint64{"NOERROR": 1000}}
+			if s.Name == kernelRow && w.Rate == 0 {
+				got.Completed = 3000
+			}
+			for range 1000 {
+				got.Latencies = append(got.Latencies, took)
+			}
+			r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}] = []harness.Sample{got, got}
+		}
+		for _, m := range podFaults() {
+			h := failover.Result{Report: &client.Report{Silence: time.Second}}
+			h.UDP.Counts = client.Counts{Asked: 1000, Local: 900, Lost: 100}
+			if s.Program == "nodens" {
+				r.Results[harness.Cell{Server: s.Name, Workload: m.Name}] = []failover.Result{h, h}
+			}
+		}
+	}
+	return r
+}
+
+// TestTargets holds what the numbers of a report say of each claim: all are kept, and each is
+// missed when the kernel is slower, the agent busier and the mishaps worse.
+func TestTargets(t *testing.T) {
+	r := sampleReport()
+	for _, c := range r.Targets() {
+		if res := c.Judge(); !res.Met() {
+			t.Errorf("%s: %s with %+v", c.What, res.Verdict(), res.Spread)
+		}
+	}
+	for _, w := range r.Workloads {
+		list := r.Samples[harness.Cell{Server: kernelRow, Workload: w.Name}]
+		for i := range list {
+			list[i] = r.Samples[harness.Cell{Server: echoRow, Workload: w.Name}][i]
+		}
+	}
+	for _, m := range podFaults() {
+		for i := range r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}] {
+			bad := &r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}][i]
+			bad.Report = &client.Report{Silence: 2 * time.Second, Began: time.Unix(1, 0), Ended: time.Unix(3, 0)}
+			bad.UDP.Counts = client.Counts{Asked: 1000, Lost: 200}
+			bad.Gone = time.Unix(1, 0)
+			bad.Runs = []client.Run{{Fate: client.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
+		}
+	}
+	for _, c := range r.Targets() {
+		if res := c.Judge(); !res.Measured || res.Met() {
+			t.Errorf("%s: %s with %+v", c.What, res.Verdict(), res.Spread)
+		}
+	}
+	for _, c := range (&Report{&failover.Report{Report: &harness.Report{}}}).Targets() {
+		if res := c.Judge(); res.Measured {
+			t.Errorf("of an empty report: %s", res.Verdict())
+		}
+	}
+}
+
+// TestSection: the section has the tables, takes its own place and leaves the others'.
+func TestSection(t *testing.T) {
+	r := sampleReport()
+	other := harness.FailoverMarker.Begin() + "of others\n" + harness.FailoverMarker.End()
+	page, err := harness.Renew(r, []byte("# Page\n\n"+other), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := harness.Renew(r, page, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(page), string(again)); d != "" {
+		t.Errorf("written again (-first +second):\n%s", d)
+	}
+	want := []string{"# Page\n", other, harness.KernelMarker.Begin(), harness.KernelMarker.End(), "\n## Answers from inside the kernel\n", "\ngo run ./test/bench -kernel -rounds 2 ", harness.TargetTable(r.Targets(), true)}
+	for _, w := range r.Workloads {
+		want = append(want, "\n### "+w.Name+"\n", r.WorkloadTable(w))
+	}
+	for _, m := range podFaults() {
+		want = append(want, r.FaultTable(m))
+	}
+	for _, w := range want {
+		if w == "" || !strings.Contains(string(page), w) {
+			t.Errorf("the page lacks %q:\n%s", w, page)
+		}
+	}
+}
+
+// TestParseClientReport: what the client writes is read, and what it does not write is not.
+func TestParseClientReport(t *testing.T) {
+	line := "10 2 1 3 60 1000000000 5000 150 2\n"
+	times := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, 7), math.MaxUint32)
+	got, err := parseClientReport([]byte(line + string(times)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := clientReport{sent: 10, answered: 2, wrong: 1, skipped: 3, length: 60, elapsed: 1e9, clientCPU: 5000, idle: 150, cores: 2, latencies: []time.Duration{7, math.MaxUint32}}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(clientReport{})); d != "" {
+		t.Errorf("heard (-want +got):\n%s", d)
+	}
+	if got.busy() != 500*time.Millisecond {
+		t.Errorf("of two seconds of two cores one and a half were idle: busy for %v", got.busy())
+	}
+	if o := got.outcome(40); o.Completed != 3 || o.Lost != 7 || o.Check("NOERROR") == nil {
+		t.Errorf("outcome %+v", o)
+	}
+	for _, text := range []string{"", "10 2 1\n", line + "abc", line + strings.Repeat("abcd", 3)} {
+		if _, err := parseClientReport([]byte(text)); err == nil {
+			t.Errorf("%q is read", text)
+		}
+	}
+}
+
+// TestMeasure measures nodens with and without answers from inside the kernel and the C echo, as
+// short as it goes, and kills one. Only that it was measured is looked at, and that the
+// kernel has answered.
+func TestMeasure(t *testing.T) {
+	if err := testbed.Usable(); err != nil {
+		t.Skip(err)
+	}
+	peer.Build(t, "nodens") // skips under -short
+	only, err := harness.ParseFilter("from a pod|^" + failover.Killed + "$/nodens|echo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: 200 * time.Millisecond, Only: only, Progress: t.Output(), Section: harness.KernelMarker.Flag})
+	if errors.Is(err, machine.ErrCores) || errors.Is(err, harness.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	within := map[string]float64{}
+	for _, s := range podRows()[:3] {
+		if !slices.ContainsFunc(r.Servers, func(o harness.Server) bool { return o.Name == s.Name }) {
+			left := strings.Join(r.Notes, "\n")
+			if s.Name != kernelRow || !strings.Contains(left, "no answers inside of the kernel") {
+				t.Fatalf("%s is left out: %s", s.Name, left)
+			}
+			t.Skip(left)
+		}
+		for _, w := range r.Workloads {
+			list := r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}]
+			if len(list) != 1 {
+				t.Fatalf("%s, %s: %d samples, want 1", w.Name, s.Name, len(list))
+			}
+			checkPod(t, s, w, list[0])
+			within[s.Name] += list[0].KernelShare
+		}
+	}
+	// A busy machine may keep the agent from saying that it is well, but not all the time.
+	if within[kernelRow] == 0 || within[socketRow] > 0 || within[echoRow] > 0 {
+		t.Errorf("answered in the kernel: %v, want some of one row", within)
+	}
+	for _, name := range []string{socketRow, kernelRow} {
+		if list := r.Results[harness.Cell{Server: name, Workload: failover.Killed}]; len(list) != 1 || list[0].UDP.Local == 0 {
+			t.Errorf("%s, %s: %v", name, failover.Killed, list)
+		}
+	}
+}
+
+// checkPod checks what holds on every machine.
+func checkPod(t *testing.T, s harness.Server, w harness.Workload, got harness.Sample) {
+	t.Helper()
+	if got.Completed == 0 || got.Rcodes["NOERROR"] != got.Completed || got.Busy <= 0 || got.Client <= 0 || got.Cpu <= 0 && s.Name != kernelRow {
+		t.Errorf("%s, %s: nothing measured: %+v", w.Name, s.Name, got.LoadResult)
+	}
+	if got.Response <= got.Request || len(got.Latencies) != int(got.Completed) || !slices.IsSorted(got.Latencies) {
+		t.Errorf("%s, %s: answers of %d bytes to questions of %d, %d times", w.Name, s.Name, got.Response, got.Request, len(got.Latencies))
+	}
+	if in := got.KernelShare * float64(got.Completed); in > float64(got.Sent) {
+		t.Errorf("%s, %s: the kernel answered %.0f of %d", w.Name, s.Name, in, got.Sent)
+	}
+}

@@ -1,0 +1,103 @@
+package kernel
+
+import (
+	_ "embed"
+
+	"github.com/nodens-dns/nodens/test/bench/failover"
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+)
+
+// What answers from inside the kernel have to be worth, in units of the C echo's.
+const (
+	// maxKernelCPU, insideMedian and insideLate are the CPU, the p50 and the p99 of a query
+	// at a fixed rate, and insideInterval is the time per query at saturation.
+	maxKernelCPU, maxKernelP50, maxKernelP99 = 1.0 / 2, 1.0 / 6, 1.0 / 3
+	maxKernelInterval                        = 1 / 1.5
+	// maxAgentLoad is what the agent may take of a core, in hundredths, while the kernel
+	// answers ten thousand queries a second.
+	maxAgentLoad = 1
+	// maxFaultRatio is how much worse a mishap may be than for the socket path: what two rows of
+	// the same agent differ by in -faults, where it is a matter of milliseconds.
+	maxFaultRatio = 1.25
+)
+
+// Targets are what nodens has to show.
+func (r *Report) Targets() []harness.Target {
+	var list []harness.Target
+	for _, w := range podLoads() {
+		if w.Rate == 0 {
+			list = append(list, harness.Target{What: "time per query " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelInterval, Of: r.ratioToEcho("", harness.Sample.Interval, w)})
+			continue
+		}
+		list = append(list,
+			harness.Target{What: "CPU per query, " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelCPU,
+				Of: append(r.ratioToEcho("all cores", harness.Sample.MachineCPU, w), r.ratioToEcho("client and server", harness.Sample.ProcessCPU, w)...)},
+			harness.Target{What: "p50, " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelP50, Of: r.ratioToEcho("", harness.Sample.P50, w)},
+			harness.Target{What: "p99, " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelP99, Of: r.ratioToEcho("", harness.Sample.P99, w)})
+		if w.Rate == 10000 {
+			list = append(list, harness.Target{What: "agent's own CPU, " + w.LoadShape.Name, Limit: maxAgentLoad, Below: true, Unit: "% of a core", Of: r.agentLoads(w)})
+		}
+	}
+	list = append(list, harness.Target{What: "questions lost that were asked after the process was gone, by " + failover.Killed, Limit: 0, Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+		v, ok := r.ResultSpread(failover.Result.LostAfterExit, harness.Cell{Server: kernelRow, Workload: failover.Killed})
+		v.Median = v.Most
+		return v, ok
+	}}}})
+	for _, m := range podFaults() {
+		list = append(list,
+			harness.Target{What: "questions lost by " + m.Name + ", by its socket = 1", Limit: maxFaultRatio, Of: r.ratioToSocket(failover.Result.Lost, m)},
+			harness.Target{What: "longest time without an answer by " + m.Name + ", by its socket = 1", Limit: maxFaultRatio, Of: r.ratioToSocket(failover.Result.MaxSilence, m)})
+	}
+	return list
+}
+
+// ratioToEcho is the kernel's value in units of the C echo's in the same round.
+func (r *Report) ratioToEcho(name string, f func(harness.Sample) float64, w harness.Workload) []harness.TargetValue {
+	return []harness.TargetValue{{Name: name, Find: func() (figures.Spread, bool) {
+		return r.Ratio(f, harness.Cell{Server: kernelRow, Workload: w.Name}, harness.Cell{Server: echoRow, Workload: w.Name})
+	}}}
+}
+
+// agentLoads is what the agent takes of a core.
+func (r *Report) agentLoads(w harness.Workload) []harness.TargetValue {
+	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+		at := harness.Cell{Server: kernelRow, Workload: w.Name}
+		if len(r.Samples[at]) == 0 {
+			return figures.Spread{}, false
+		}
+		return r.Over(at, harness.Sample.ServerLoad), true
+	}}}
+}
+
+// ratioToSocket is a harm with the kernel's help in units of that without. Both are one more
+// than they are, a question or a millisecond, so that none is a number too.
+func (r *Report) ratioToSocket(f func(failover.Result) float64, m failover.Fault) []harness.TargetValue {
+	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+		a, b := r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}], r.Results[harness.Cell{Server: socketRow, Workload: m.Name}]
+		var values []float64
+		for i := range min(len(a), len(b)) {
+			values = append(values, (1+f(a[i]))/(1+f(b[i])))
+		}
+		if len(values) == 0 {
+			return figures.Spread{}, false
+		}
+		return figures.SpreadOf(values), true
+	}}}
+}
+
+//go:embed section.md.tmpl
+var sectionText string
+
+// Render returns the report about answers from inside the kernel as a section of the page.
+func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
+	data := struct {
+		harness.SectionData
+		Loads, Mishaps []harness.TableEntry
+	}{SectionData: r.NewSectionData(r.Targets())}
+	for _, w := range r.Workloads {
+		data.Loads = append(data.Loads, harness.TableEntry{Name: w.Name, What: w.LoadShape.What, Table: r.WorkloadTable(w)})
+	}
+	data.Mishaps = r.FaultEntries(podFaults())
+	return harness.FillTemplate(sectionText, data)
+}

@@ -1,0 +1,341 @@
+package outage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
+	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/loadgen"
+)
+
+// testCase is a kind of outage.
+type testCase struct {
+	name, what string
+	// earlyLabel and after name the two parts of the time; empty is no column.
+	earlyLabel, lateLabel string
+	// unsupported is a program that can't be asked to go through it.
+	unsupported string
+	run         func(ctx context.Context, b *run, s harness.Server) (result, error)
+}
+
+// The ordeals' names.
+const (
+	oneDead   = "one of two upstreams is dead"
+	oneFrozen = "one of two upstreams freezes"
+	allSilent = "all upstreams fall silent"
+	atOnce    = "a thousand miss one name"
+	overTLS   = "misses over TLS"
+	reloading = "reloads under load"
+)
+
+// outageCases are all kinds of outage.
+var outageCases = []testCase{
+	{name: oneDead, earlyLabel: "first 5 s", lateLabel: "after", run: runOneDead, what: fmt.Sprintf("Two upstreams answer after %s, but one has been silent from before the server's start, its socket open. "+
+		"%d names a second that nobody has asked for.", loadgen.Delay, uniqueRate)},
+	{name: oneFrozen, earlyLabel: "first 5 s", lateLabel: "after", run: runOneFrozen, what: fmt.Sprintf("The same, but both answer for %s before one falls silent, its socket open. The times run from then.", healthyTime)},
+	{name: allSilent, earlyLabel: "first of a name", lateLabel: "after", run: runAllSilent, what: fmt.Sprintf("%d names are in the cache and have expired when all upstreams fall silent. They are asked for "+
+		"in turn, %d a second.", workingSet, workingRate)},
+	{name: atOnce, earlyLabel: "all", run: runSameName, what: fmt.Sprintf("%d clients ask for a name that the upstream takes %s to answer.", sameNameClients, sameNameDelay)},
+	{name: overTLS, earlyLabel: "all", run: runOverTLS, what: fmt.Sprintf("%d names a second that nobody has asked for, over TLS to one upstream that answers after %s.", tlsRate, loadgen.Delay)},
+	{name: reloading, run: runReloads, unsupported: "unbound", what: fmt.Sprintf("%d questions a second for cached names, while the Corefile changes and is read anew (SIGUSR1) every %s.", reloadRate, reloadEvery)},
+}
+
+const (
+	// uniqueRate is the misses of a busy node.
+	uniqueRate = 500
+	// healthyTime is how long both upstreams answer before one freezes: long enough for a
+	// server to know how quick they are.
+	healthyTime = 3 * time.Second
+	// outagePhase is the first part of an outage, and as long again the second.
+	outagePhase = 5 * time.Second
+
+	// workingSet is the names that are in use, workingRate how many are asked for a
+	// second: each every two seconds.
+	workingSet, workingRate = 200, 100
+	// shortTTL is that of the names, in seconds: the least that the servers keep.
+	shortTTL = 5
+
+	// sameNameClients is how many ask for one name; they come within a quarter of a second,
+	// since a socket's buffer does not hold as many, and slow is the time until the
+	// answer.
+	sameNameClients, sameNameRate = 1000, 4000
+	sameNameDelay                 = 300 * time.Millisecond
+
+	tlsRate     = 5000
+	reloadRate  = 20000
+	reloadEvery = 250 * time.Millisecond
+)
+
+// missName is the name of the i-th question, a new one for each.
+func missName(i int) string { return fmt.Sprintf("u%06d.miss.example.", i) }
+
+// runOneDead is a run with one upstream silent from the start.
+func runOneDead(ctx context.Context, b *run, s harness.Server) (result, error) {
+	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: loadgen.Delay, TTL: loadgen.TTL})
+	if err != nil {
+		return result{}, err
+	}
+	defer closeAll()
+	list[0].SetSilent(true)
+	return b.askNewNames(ctx, s, list, 0, nil)
+}
+
+// runOneFrozen is a run in which one upstream falls silent.
+func runOneFrozen(ctx context.Context, b *run, s harness.Server) (result, error) {
+	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: loadgen.Delay, TTL: loadgen.TTL})
+	if err != nil {
+		return result{}, err
+	}
+	defer closeAll()
+	return b.askNewNames(ctx, s, list, healthyTime, func() { list[0].SetSilent(true) })
+}
+
+// askNewNames asks for unique names; freeze is called after a while. The first questions of all,
+// before freeze, don't count.
+func (b *run) askNewNames(ctx context.Context, s harness.Server, list []*fakedns.Server, after time.Duration, freeze func()) (t result, err error) {
+	p, err := b.startWithUpstreams(ctx, s, harness.Settings{}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	at := int(after.Seconds() * uniqueRate)
+	part := b.phaseLength(outagePhase)
+	schedule := loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: uniqueRate, Count: at + int(2*part.Seconds()*uniqueRate), Name: missName}
+	if freeze != nil {
+		schedule.BeforeQuery = func(i int) {
+			if i == at {
+				freeze()
+			}
+		}
+	}
+	results, err := schedule.Run(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.add(results[at:], func(_ int, f loadgen.QueryResult) bool { return f.Sent-after < part })
+	t.countUpstream(list)
+	return t, nil
+}
+
+// add takes down what became of questions; early says of which part one is.
+func (t *result) add(results []loadgen.QueryResult, early func(i int, f loadgen.QueryResult) bool) {
+	for i, f := range results {
+		t.asked++
+		if f.Failed {
+			t.failed++
+		}
+		if early(i, f) {
+			t.early = append(t.early, f.Latency)
+		} else {
+			t.late = append(t.late, f.Latency)
+		}
+	}
+	slices.Sort(t.early)
+	slices.Sort(t.late)
+}
+
+func (t *result) countUpstream(list []*fakedns.Server) {
+	for _, u := range list {
+		t.upstream += uint64(u.Count())
+		t.conns += u.MaxConns()
+	}
+}
+
+// phaseLength is the length of a part of an outage: shorter where the whole is made short.
+func (b *run) phaseLength(d time.Duration) time.Duration { return min(d, b.silence) }
+
+// runAllSilent is a run with all upstreams silent and a working set that has expired.
+func runAllSilent(ctx context.Context, b *run, s harness.Server) (t result, err error) {
+	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: loadgen.Delay, TTL: shortTTL})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	stale := "serve_stale 1h"
+	if s.Program == "coredns" {
+		stale += " immediate"
+	}
+	p, err := b.startWithUpstreams(ctx, s, harness.Settings{Stale: stale}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	name := func(i int) string { return missName(i % workingSet) }
+	if _, err := (loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: workingSet, Count: workingSet, Name: name}).Run(ctx); err != nil {
+		return t, err
+	}
+	if err := harness.Sleep(ctx, (shortTTL+1)*time.Second); err != nil {
+		return t, err
+	}
+	for _, u := range list {
+		u.SetSilent(true)
+	}
+	results, err := loadgen.Schedule{
+		Server: harness.LoopbackAddr(p.Port), Rate: workingRate, Name: name,
+		Count: max(2*workingSet, int(b.silence.Seconds()*workingRate)),
+	}.Run(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.add(results, func(i int, _ loadgen.QueryResult) bool { return i < workingSet })
+	t.countUpstream(list)
+	return t, nil
+}
+
+// runSameName is a run in which all ask for the same name.
+func runSameName(ctx context.Context, b *run, s harness.Server) (t result, err error) {
+	list, closeAll, err := openUpstreams(1, upstreamOptions{Delay: sameNameDelay, TTL: loadgen.TTL})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	p, err := b.startWithUpstreams(ctx, s, harness.Settings{}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	results, err := loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: sameNameRate, Count: sameNameClients, Name: func(int) string { return missName(0) }}.Run(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.add(results, func(int, loadgen.QueryResult) bool { return true })
+	t.countUpstream(list)
+	return t, nil
+}
+
+// runOverTLS is a run of misses over TLS.
+func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err error) {
+	config, pem, err := upstreamCertificate()
+	if err != nil {
+		return t, err
+	}
+	ca, err := b.writeCA(pem)
+	if err != nil {
+		return t, err
+	}
+	list, closeAll, err := openUpstreams(1, upstreamOptions{Delay: loadgen.Delay, TTL: loadgen.TTL, Options: fakedns.Options{TLS: config}})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	p, err := b.startWithUpstreams(ctx, s, harness.Settings{Ca: ca}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	// Connections are made, and buffers have grown.
+	if _, err := (loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: tlsRate / 10, Count: tlsRate / 10, Name: func(i int) string { return "warm-" + missName(i) }}).Run(ctx); err != nil {
+		return t, err
+	}
+	before, err := machine.ReadProcStat(p.Pid())
+	if err != nil {
+		return t, err
+	}
+	results, err := loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: tlsRate, Count: int(b.phaseLength(outagePhase).Seconds() * tlsRate), Name: missName}.Run(ctx)
+	if err != nil {
+		return t, err
+	}
+	after, err := machine.ReadProcStat(p.Pid())
+	if err != nil {
+		return t, err
+	}
+	t.cpu = after.Cpu - before.Cpu
+	t.add(results, func(int, loadgen.QueryResult) bool { return true })
+	t.countUpstream(list)
+	return t, nil
+}
+
+// runReloads is a run during which the configuration changes.
+func runReloads(ctx context.Context, b *run, s harness.Server) (t result, err error) {
+	list, closeAll, err := openUpstreams(1, upstreamOptions{TTL: loadgen.TTL})
+	if err != nil {
+		return t, err
+	}
+	defer closeAll()
+	p, err := b.startWithUpstreams(ctx, s, harness.Settings{}, list...)
+	if err != nil {
+		return t, err
+	}
+	defer p.Stop()
+	var questions [][]byte
+	for i := range workingSet {
+		packed, err := new(dns.Msg).SetQuestion(missName(i), dns.TypeA).Pack()
+		if err != nil {
+			return t, err
+		}
+		questions = append(questions, packed)
+	}
+	if _, err := (loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: workingSet, Count: workingSet, Name: missName}).Run(ctx); err != nil {
+		return t, err
+	}
+	changing, stop := context.WithCancel(ctx)
+	changed := make(chan corefileChange, 1)
+	go func() { changed <- changeCorefile(changing, p) }()
+	results, err := b.Loop.Run(ctx, loadgen.Job{
+		Server: harness.LoopbackAddr(p.Port), Length: b.phaseLength(outagePhase),
+		Streams: []loadgen.Stream{{Questions: questions, Rate: reloadRate, Sockets: 8}},
+	})
+	stop()
+	last := <-changed
+	if err := errors.Join(err, last.err); err != nil {
+		return t, err
+	}
+	if err := last.await(ctx, p); err != nil {
+		return t, err
+	}
+	r := results[0]
+	slices.Sort(r.Latencies)
+	t.asked, t.failed, t.early = int(r.Sent), int(r.Sent-r.Rcodes[dns.RcodeSuccess]), r.Latencies
+	t.countUpstream(list)
+	return t, nil
+}
+
+// corefileChange is the last change of a Corefile: the name that it adds.
+type corefileChange struct {
+	name string
+	err  error
+}
+
+// changeCorefile changes the process's Corefile and asks it to read it, again and again until
+// ctx ends.
+func changeCorefile(ctx context.Context, p harness.Process) (last corefileChange) {
+	text, err := os.ReadFile(p.Conf)
+	if err != nil {
+		return corefileChange{err: err}
+	}
+	for n := 1; harness.Sleep(ctx, reloadEvery) == nil; n++ {
+		last.name = fmt.Sprintf("www.added-%d.example.", n)
+		more := fmt.Sprintf("added-%d.example:%d {\n    bind 127.0.0.1\n    hosts {\n        192.0.2.7 %s\n    }\n}\n", n, p.Port, last.name)
+		if last.err = os.WriteFile(p.Conf, append(slices.Clone(text), more...), 0o644); last.err != nil {
+			return last
+		}
+		if last.err = p.Signal(syscall.SIGUSR1); last.err != nil {
+			return last
+		}
+	}
+	if last.name == "" {
+		last.err = errors.New("the time is too short for a change")
+	}
+	return last
+}
+
+// await waits until the process answers for the name that was added last.
+func (a corefileChange) await(ctx context.Context, p harness.Process) error {
+	q := harness.QuerySet{Names: []string{a.name}, Qtype: dns.TypeA}
+	return p.Await(ctx, "an answer for "+a.name, func(context.Context) error {
+		answer, err := harness.Exchange(p.Port, q)
+		if err == nil && harness.ParseHeader(answer).Answers == 0 {
+			err = fmt.Errorf("rcode %d and no answer", harness.ParseHeader(answer).Rcode)
+		}
+		return err
+	})
+}

@@ -1,0 +1,151 @@
+package queries
+
+import (
+	"fmt"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+)
+
+// compared are nodens' values under the workloads in units of another row's,
+// measured in the same round. A row that has no such cell is compared under its
+// answer for the cached name with the same rcode.
+func (r *Report) compared(f func(harness.Sample) float64, to string, workloads ...harness.Workload) []harness.TargetValue {
+	var list []harness.TargetValue
+	for _, w := range workloads {
+		other := w.Name
+		for _, s := range servers {
+			if s.Name == to && !w.Asks(s) {
+				other = cachedWithRcode(w.QuerySet).Name + ", " + w.LoadShape.Name
+			}
+		}
+		list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) {
+			return r.Ratio(f, harness.Cell{Server: "nodens", Workload: w.Name}, harness.Cell{Server: to, Workload: other})
+		}})
+	}
+	return list
+}
+
+// cachedWithRcode is the set of cached names with the same rcode.
+func cachedWithRcode(q harness.QuerySet) harness.QuerySet {
+	for _, other := range harness.QuerySets {
+		if !other.Cluster && other.Rcode == q.Rcode {
+			return other
+		}
+	}
+	return q
+}
+
+// The limits.
+const (
+	// maxGrowth is how much more memory than before a flood may take and still count as
+	// the same: pages that the allocator has not given back yet, not a list that
+	// grows.
+	maxGrowth = 1.10
+	// maxFloodSlowdown is how much later than usual answers may come.
+	maxFloodSlowdown = 1.10
+)
+
+// mainTargets are what nodens has to show.
+func (r *Report) mainTargets() []harness.Target {
+	var list []harness.Target
+	list = append(list, r.saturationTargets("cached hit", false)...)
+	list = append(list, r.saturationTargets("answer from the cluster view", true)...)
+	for _, m := range harness.LoadShapes[1:] {
+		at := workloadsWhere(func(w harness.Workload) bool { return w.LoadShape.Name == m.Name })
+		list = append(list,
+			harness.Target{What: "CPU per query at " + m.Name + ", C echo's = 1", Limit: 1.3, Of: r.compared(harness.Sample.CpuPerQuery, "C echo", at...)},
+			harness.Target{What: "CPU per query at " + m.Name + ", CoreDNS's = 1", Limit: 0.4, Of: r.compared(harness.Sample.CpuPerQuery, "CoreDNS", at...)},
+			harness.Target{What: "p50 at " + m.Name + ", C echo's = 1", Limit: 1.3, Of: r.compared(harness.Sample.P50, "C echo", at...)},
+			harness.Target{What: "p99 at " + m.Name + ", C echo's = 1", Limit: 1.3, Of: r.compared(harness.Sample.P99, "C echo", at...)})
+	}
+	for _, w := range workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.SaturateTCP }) {
+		for _, to := range []string{"dnsdist", "CoreDNS"} {
+			list = append(list, harness.Target{What: fmt.Sprintf("CPU per query, %s, %s's = 1", w.LoadShape.Name, to), Limit: 1, Below: true, Of: r.compared(harness.Sample.CpuPerQuery, to, w)})
+		}
+	}
+	misses := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.CacheMisses })
+	floods := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.MissFlood })
+	list = append(list,
+		harness.Target{What: "CPU per query, misses at saturation, unbound's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CpuPerQuery, "unbound", misses...)},
+		harness.Target{What: "CPU per query in the flood, unbound's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CpuPerQuery, "unbound", floods...)},
+		harness.Target{What: "most memory in the flood, before it = 1", Limit: maxGrowth, Of: r.ownValues(harness.Sample.Growth, floods...)},
+		harness.Target{What: "p99 of hits in the flood, before it = 1", Limit: maxFloodSlowdown, Of: []harness.TargetValue{{Name: "cached A", Find: func() (figures.Spread, bool) {
+			return r.Ratio(harness.Sample.P99, harness.Cell{Server: "nodens", Workload: "in the flood"}, harness.Cell{Server: "nodens", Workload: "before the flood"})
+		}}}},
+		harness.Target{What: fmt.Sprintf("memory with %d cached names", DefaultCacheNames), Limit: 60, Unit: "MiB", Of: r.memoryValues(func(h memorySample) uint64 { return h.full })},
+		harness.Target{What: "memory after the start", Limit: 25, Unit: "MiB", Of: r.memoryValues(func(h memorySample) uint64 { return h.idle })})
+	return list
+}
+
+// saturationTargets are the claims for cached or cluster names at saturation.
+func (r *Report) saturationTargets(what string, cluster bool) []harness.Target {
+	at := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.SaturateUDP && w.Cluster == cluster })
+	what = "CPU per " + what + " at saturation, "
+	return []harness.Target{
+		{What: what + "C echo's = 1", Limit: 1.15, Of: r.compared(harness.Sample.CpuPerQuery, "C echo", at...)},
+		{What: what + "unbound's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CpuPerQuery, "unbound", at...)},
+		{What: what + "pdns-recursor's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CpuPerQuery, "pdns-recursor", at...)},
+		{What: what + "CoreDNS's = 1", Limit: 0.4, Of: r.compared(harness.Sample.CpuPerQuery, "CoreDNS", at...)},
+	}
+}
+
+// ownValues are nodens' values as they are.
+func (r *Report) ownValues(f func(harness.Sample) float64, at ...harness.Workload) []harness.TargetValue {
+	var list []harness.TargetValue
+	for _, w := range at {
+		list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) {
+			c := harness.Cell{Server: "nodens", Workload: w.Name}
+			if len(r.Samples[c]) == 0 {
+				return figures.Spread{}, false
+			}
+			return r.Over(c, f), true
+		}})
+	}
+	return list
+}
+
+func (r *Report) memoryValues(f func(memorySample) uint64) []harness.TargetValue {
+	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+		h, ok := r.holds["nodens"]
+		return figures.SpreadOf([]float64{figures.Mebi(f(h))}), ok
+	}}}
+}
+
+// workloadsWhere are the workloads that a condition holds for.
+func workloadsWhere(holds func(harness.Workload) bool) []harness.Workload {
+	var list []harness.Workload
+	for _, w := range harness.Workloads() {
+		if holds(w) {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// costLimit is what a query may cost the agent beside the one before it.
+const costLimit = 1.02
+
+// beforeTargets are what nodens has to show beside the agent before it.
+func (r *Report) beforeTargets() []harness.Target {
+	var list []harness.Target
+	for _, w := range workloadsWhere(func(w harness.Workload) bool {
+		return w.Tool == harness.SaturateUDP || w.Tool == harness.FixedRate || w.Tool == harness.CacheMisses
+	}) {
+		list = append(list, harness.Target{
+			What: fmt.Sprintf("CPU per query, %s, before = 1", w.Name), Limit: costLimit,
+			Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+				return r.Ratio(harness.Sample.CpuPerQuery, harness.Cell{Server: "nodens", Workload: w.Name}, harness.Cell{Server: harness.BeforeRow, Workload: w.Name})
+			}}},
+		})
+	}
+	return list
+}
+
+// Targets are what nodens has to show.
+func (r *Report) Targets() []harness.Target {
+	if r.Plan.Before != "" {
+		return append(r.beforeTargets(), r.mainTargets()...)
+	}
+	return r.mainTargets()
+}

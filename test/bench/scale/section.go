@@ -1,0 +1,41 @@
+package scale
+
+import (
+	_ "embed"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+)
+
+//go:embed section.md.tmpl
+var sectionText string
+
+// Render returns the report about a large cluster as a section of the page.
+func (r *Report) Render(plots []figures.PlotFile) ([]byte, error) {
+	data := struct {
+		harness.SectionData
+		Plots                      []figures.PlotFile
+		Following, Showing         string
+		Crowd, Fleet               string
+		Kinds, Questions           []harness.TableEntry
+		Shape, Crowds              any
+		Total, Endpoints           int
+		Changes, Rate, CrowdRate   int
+		Nodes, FleetRate           int
+		Conf                       string
+		CrowdTotal, CrowdEndpoints int
+	}{
+		SectionData: r.NewSectionData(r.Targets()), Plots: plots,
+		Following: r.runTable(followColumns), Showing: r.runTable(delayColumns), Crowd: r.fleetTable(), Fleet: r.fleetCostTable(),
+		Shape: r.shape, Crowds: r.fleetShape, Total: len(r.shape.Services()), Endpoints: r.shape.Endpoints(),
+		Changes: r.size.changes(), Rate: changeRate, CrowdRate: sliceRate, Nodes: fleetNodes, FleetRate: fleetChangeRate,
+		Conf: harness.ConfigText("scale"), CrowdTotal: len(r.fleetShape.Services()), CrowdEndpoints: r.fleetShape.Endpoints(),
+	}
+	for _, k := range agentKinds() {
+		data.Kinds = append(data.Kinds, harness.TableEntry{Name: k.name, What: k.what})
+	}
+	for _, w := range r.Workloads {
+		data.Questions = append(data.Questions, harness.TableEntry{Name: w.QuerySet.Name, What: w.QuerySet.What, Table: r.WorkloadTable(w)})
+	}
+	return harness.FillTemplate(sectionText, data)
+}

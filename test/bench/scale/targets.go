@@ -1,0 +1,93 @@
+package scale
+
+import (
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+)
+
+// What a large cluster may cost.
+const (
+	// maxNodeMemory and residentCluster are MiB: what fits into a pod's request of 64
+	// and of 128 beside the cache.
+	maxNodeMemory, maxClusterMemory = 45, 90
+	// maxNodeRatio and partCluster are parts of CoreDNS's memory.
+	maxNodeRatio, maxClusterRatio = 0.2, 0.4
+	// maxPeakRatio is what the first list may take beyond what stays.
+	maxPeakRatio = 1.3
+	// maxFirstRatio and newsPart are parts of the bytes that CoreDNS receives.
+	maxFirstRatio, maxChangeRatio = 0.4, 0.1
+	// maxDelay is the time in milliseconds within which a change shows.
+	maxDelay = 100
+	// maxHitRatio is the price of an answer out of the view in units of a cache hit's.
+	maxHitRatio = 1.2
+)
+
+// Targets are what nodens has to show in a large cluster.
+func (r *Report) Targets() []harness.Target {
+	list := []harness.Target{
+		{What: "memory after sync, scope node", Limit: maxNodeMemory, Unit: "MiB", Of: r.valuesOf(clusterRun.memory, byNode)},
+		{What: "memory after sync, scope node, CoreDNS's = 1", Limit: maxNodeRatio, Of: r.ratioToCoreDNS(clusterRun.memory, byNode)},
+		{What: "memory after sync, scope cluster", Limit: maxClusterMemory, Unit: "MiB", Of: r.valuesOf(clusterRun.memory, byCluster)},
+		{What: "memory after sync, scope cluster, CoreDNS's = 1", Limit: maxClusterRatio, Of: r.ratioToCoreDNS(clusterRun.memory, byCluster)},
+		{What: "most memory during the first list, after it = 1", Limit: maxPeakRatio, Of: r.valuesOf(clusterRun.growth, byNode, byCluster)},
+		{What: "bytes received for the first sync, scope node, CoreDNS's = 1", Limit: maxFirstRatio, Of: r.ratioToCoreDNS(clusterRun.firstReceived, byNode)},
+		{What: "bytes received for 1,000 slice changes, scope node, CoreDNS's = 1", Limit: maxChangeRatio, Of: r.ratioToCoreDNS(clusterRun.changeReceived, byNode)},
+		{What: "p99 from a change to the answer, 200 changes a second", Limit: maxDelay, Below: true, Unit: "ms", Of: r.valuesOf(clusterRun.p99, byNode, byCluster)},
+	}
+	for _, p := range []struct{ of, to string }{
+		{serviceA, harness.QuerySets[0].Name}, {headlessTen, cachedTen}, {headlessTen, harness.QuerySets[0].Name}, {clusterGone, harness.QuerySets[1].Name},
+	} {
+		list = append(list, harness.Target{What: "CPU per " + p.of + ", that per " + p.to + " = 1", Limit: maxHitRatio, Of: r.ratioToHit(p.of, p.to)})
+	}
+	return list
+}
+
+// valuesOf are the values of the servers' stays.
+func (r *Report) valuesOf(f func(clusterRun) float64, servers ...string) []harness.TargetValue {
+	var list []harness.TargetValue
+	for _, s := range servers {
+		list = append(list, harness.TargetValue{Name: s, Find: func() (figures.Spread, bool) { return r.runSpread(s, f) }})
+	}
+	return list
+}
+
+// ratioToCoreDNS is the server's value in units of CoreDNS's in the same round.
+func (r *Report) ratioToCoreDNS(f func(clusterRun) float64, server string) []harness.TargetValue {
+	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+		a, b := r.runs[server], r.runs[harness.CoreDNS]
+		var values []float64
+		for i := range min(len(a), len(b)) {
+			values = append(values, f(a[i])/f(b[i]))
+		}
+		if len(values) == 0 {
+			return figures.Spread{}, false
+		}
+		return figures.SpreadOf(values), true
+	}}}
+}
+
+// ratioToHit are the prices of a set in units of another's of the same process.
+func (r *Report) ratioToHit(of, to string) []harness.TargetValue {
+	var list []harness.TargetValue
+	for _, s := range []string{byNode, byCluster} {
+		list = append(list, harness.TargetValue{Name: s, Find: func() (figures.Spread, bool) {
+			at := func(set string) harness.Cell {
+				return harness.Cell{Server: s, Workload: set + ", " + harness.LoadShapes[0].Name}
+			}
+			return r.Ratio(harness.Sample.CpuPerQuery, at(of), at(to))
+		}})
+	}
+	return list
+}
+
+// runSpread applies f to the server's stays; false if there is none.
+func (r *Report) runSpread(server string, f func(clusterRun) float64) (figures.Spread, bool) {
+	var values []float64
+	for _, s := range r.runs[server] {
+		values = append(values, f(s))
+	}
+	if len(values) == 0 {
+		return figures.Spread{}, false
+	}
+	return figures.SpreadOf(values), true
+}
