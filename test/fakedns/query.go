@@ -43,6 +43,9 @@ func (w *frameWriter) write(b []byte) {
 // Go runs f on a goroutine of its own, which the server's Close waits for.
 func (q *Query) Go(f func()) { q.server.spawn(f) }
 
+// Done returns a channel that is closed when the server closes, for handlers that wait.
+func (q *Query) Done() <-chan struct{} { return q.server.closed }
+
 // Reply sends m. A message that can't be packed is dropped.
 func (q *Query) Reply(m *dns.Msg) {
 	if b, err := m.Pack(); err == nil {

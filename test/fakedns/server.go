@@ -212,9 +212,6 @@ func (s *Server) Close() {
 	s.tasks.Wait()
 }
 
-// Done is closed when the server closes, for handlers that wait.
-func (s *Server) Done() <-chan struct{} { return s.closed }
-
 // spawn runs f unless the server is closing.
 func (s *Server) spawn(f func()) bool {
 	s.mu.Lock()

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
 // errSilence: nothing came back.
@@ -153,7 +155,7 @@ func (st *stage) clientTLS() *tls.Config {
 func (st *stage) post(ctx context.Context, packet []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	url := "https://" + st.httpsAddr().String() + dohPath
+	url := "https://" + st.httpsAddr().String() + fakedns.Path
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(packet))
 	if err != nil {
 		return nil, err

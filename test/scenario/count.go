@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
 // expectUpstream waits until an upstream has got so many queries.
@@ -39,8 +41,8 @@ func (p *parser) expectUpstream(w *words) {
 func (e *expectUpstream) play(ctx context.Context, st *stage) error {
 	s := st.servers[e.name]
 	return st.until(ctx, func() error {
-		n := s.count(func(q seen) bool {
-			return (e.qname == "*" || e.qname == q.name) && (e.qtype == 0 || e.qtype == q.qtype) && (e.over == "" || e.over == q.over)
+		n := s.count(func(q fakedns.Record) bool {
+			return (e.qname == "*" || e.qname == q.Name) && (e.qtype == 0 || e.qtype == q.Type) && (e.over == "" || e.over == q.Transport)
 		})
 		if e.count.has(n) {
 			return nil
@@ -57,7 +59,7 @@ func (s *server) list() string {
 	defer s.mu.Unlock()
 	var b strings.Builder
 	for _, q := range s.seen[:min(len(s.seen), maxListed)] {
-		fmt.Fprintf(&b, "%s %s over %s; ", q.name, dns.Type(q.qtype), q.over)
+		fmt.Fprintf(&b, "%s %s over %s; ", q.Name, dns.Type(q.Type), q.Transport)
 	}
 	return b.String() + strconv.Itoa(len(s.seen)) + " in all"
 }
@@ -79,7 +81,7 @@ func (p *parser) expectConnections(w *words) {
 
 func (e *expectConnections) play(ctx context.Context, st *stage) error {
 	return st.until(ctx, func() error {
-		if n := st.servers[e.name].connected(); !e.count.has(n) {
+		if n := st.servers[e.name].dns.Conns(); !e.count.has(n) {
 			return fmt.Errorf("upstream %s has %d connections, want %s", e.name, n, e.count)
 		}
 		return nil

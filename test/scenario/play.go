@@ -175,9 +175,6 @@ func (st *stage) prepare(ctx context.Context, addrs []netip.Addr) (err error) {
 			return err
 		}
 	}
-	for _, s := range st.servers {
-		s.serve()
-	}
 	for _, d := range st.scenario.Files {
 		if err := st.write(d); err != nil {
 			return err

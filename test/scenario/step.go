@@ -35,9 +35,9 @@ func (p *parser) steps(table map[string]keyword) {
 	for name, do := range map[string]func(*server) error{
 		"SILENCE": func(s *server) error { s.setSilent(true); return nil },
 		"REVIVE":  (*server).revive,
-		"STOP":    func(s *server) error { s.shut(); return nil },
-		"DROP":    func(s *server) error { s.hangUp(); return nil },
-		"RELEASE": func(s *server) error { s.letGo(); return nil },
+		"STOP":    func(s *server) error { s.stop(); return nil },
+		"DROP":    func(s *server) error { s.dns.CloseConns(); return nil },
+		"RELEASE": func(s *server) error { s.releaseHeld(); return nil },
 	} {
 		table[name] = keyword{"UPSTREAM…", func(w *words) {
 			c := &change{do: do}
@@ -71,20 +71,13 @@ func (c *change) play(_ context.Context, st *stage) error {
 	return nil
 }
 
-// revive undoes silence and stop.
+// revive ends silence, and starts a server that is stopped.
 func (s *server) revive() error {
 	s.setSilent(false)
-	s.mu.Lock()
-	shut := s.sockets == nil
-	s.mu.Unlock()
-	if !shut {
+	if !s.stopped {
 		return nil
 	}
-	if err := s.listen(); err != nil {
-		return err
-	}
-	s.serve()
-	return nil
+	return s.start()
 }
 
 // advance moves the agent's clock.
