@@ -83,7 +83,7 @@ func play(t *testing.T, file string) {
 		}
 		return a, nil
 	}
-	if err := scenario.Play(t.Context(), sc, t.TempDir(), start); err != nil {
+	if err := scenario.Run(t.Context(), sc, t.TempDir(), start); err != nil {
 		t.Errorf("%s: %v", sc.Title, err)
 		if a != nil {
 			t.Logf("the agent's log:\n%s", a.Log())

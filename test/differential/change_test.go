@@ -14,20 +14,20 @@ import (
 // after three rounds few are as they were made.
 const changes = 50
 
-// round changes the world and says how.
-func (g *generator) round(d dialect) *change {
+// nextChange changes the world and says how.
+func (g *generator) nextChange(d nameOptions) *change {
 	g.past = append(g.past, g.owners()...)
 	g.past = append(g.past, d.owners(&g.world)...)
 	c := &change{}
 	// A client's pod is asked to go in every round.
 	for _, from := range clients {
 		if p := g.homes[from]; p != nil && p.DeletionTimestamp == nil {
-			g.dismiss(c, p)
+			g.terminatePod(c, p)
 			break
 		}
 	}
-	if g.chance(70) {
-		g.spaces(c)
+	if g.percent(70) {
+		g.changeNamespaces(c)
 	}
 	for range changes {
 		switch n := g.IntN(20); {
@@ -47,7 +47,7 @@ func (g *generator) round(d dialect) *change {
 
 // owners are the names that the objects of the change could own, and those of
 // the services that its slices are of.
-func (c *change) owners(d dialect) []string {
+func (c *change) owners(d nameOptions) []string {
 	w := &world{}
 	for _, o := range slices.Concat(c.gone, c.made, c.updated) {
 		switch o := o.(type) {
@@ -90,29 +90,29 @@ func untouched[T metav1.Object](g *generator, c *change, list []T) (o T, ok bool
 	return o, !c.touched(o)
 }
 
-// except removes the object from the list.
-func except[T comparable](list []T, o T) []T {
+// removeItem removes the object from the list.
+func removeItem[T comparable](list []T, o T) []T {
 	return slices.DeleteFunc(list, func(x T) bool { return x == o })
 }
 
-// spaces deletes a namespace with all that is in it, and makes one, the same
+// changeNamespaces deletes a namespace with all that is in it, and makes one, the same
 // or another. Labels of the others change.
-func (g *generator) spaces(c *change) {
+func (g *generator) changeNamespaces(c *change) {
 	old := g.namespaces[g.IntN(len(g.namespaces))]
 	all := g.world.objects()
 	for _, o := range all {
 		if o.GetNamespace() == old.Name || o == metav1.Object(old) {
-			c.leaving = except(c.leaving, podOf(o))
-			g.drop(c, o)
+			c.leaving = removeItem(c.leaving, podOf(o))
+			g.deleteObject(c, o)
 		}
 	}
 	name := old.Name
-	for g.chance(60) || slices.ContainsFunc(g.namespaces, func(n *corev1.Namespace) bool { return n.Name == name }) {
-		name = g.of(randomNamespaces)
+	for g.percent(60) || slices.ContainsFunc(g.namespaces, func(n *corev1.Namespace) bool { return n.Name == name }) {
+		name = g.pick(randomNamespaces)
 	}
 	c.made = append(c.made, g.addNamespace(name))
 	for range 5 {
-		g.makeService(c, name, g.of(randomLabels))
+		g.makeService(c, name, g.pick(randomLabels))
 	}
 	if ns, ok := untouched(g, c, g.namespaces); ok {
 		ns.Labels = g.marked()
@@ -126,22 +126,22 @@ func podOf(o metav1.Object) *corev1.Pod {
 	return p
 }
 
-// drop deletes the object.
-func (g *generator) drop(c *change, o metav1.Object) {
+// deleteObject deletes the object.
+func (g *generator) deleteObject(c *change, o metav1.Object) {
 	c.gone = append(c.gone, o)
 	switch o := o.(type) {
 	case *corev1.Namespace:
-		g.namespaces = except(g.namespaces, o)
+		g.namespaces = removeItem(g.namespaces, o)
 	case *corev1.Service:
-		g.services = except(g.services, o)
+		g.services = removeItem(g.services, o)
 		g.free(o)
 	case *discoveryv1.EndpointSlice:
-		g.slices = except(g.slices, o)
+		g.slices = removeItem(g.slices, o)
 	case *corev1.Pod:
-		g.pods = except(g.pods, o)
-		g.vacate(o)
+		g.pods = removeItem(g.pods, o)
+		g.releaseAddresses(o)
 	case *serviceImport:
-		g.imports = except(g.imports, o)
+		g.imports = removeItem(g.imports, o)
 	}
 }
 
@@ -175,34 +175,34 @@ func (g *generator) changeService(c *change) {
 	}
 	switch n := g.IntN(10); {
 	case n < 3:
-		g.drop(c, s)
-		g.makeService(c, g.somewhere(), g.of(randomLabels))
+		g.deleteObject(c, s)
+		g.makeService(c, g.anyNamespace(), g.pick(randomLabels))
 	case n < 6:
-		g.drop(c, s)
+		g.deleteObject(c, s)
 		g.makeService(c, s.Namespace, s.Name)
 	default:
-		if g.amend(s) {
+		if g.amendService(s) {
 			c.updated = append(c.updated, s)
 		}
 	}
 }
 
-// amend changes the service in place, if it can be.
-func (g *generator) amend(s *corev1.Service) bool {
+// amendService changes the service in place, if it can be.
+func (g *generator) amendService(s *corev1.Service) bool {
 	switch {
-	case s.Spec.Type == corev1.ServiceTypeExternalName && g.chance(50):
-		s.Spec.ExternalName = g.of(randomTargets)
+	case s.Spec.Type == corev1.ServiceTypeExternalName && g.percent(50):
+		s.Spec.ExternalName = g.pick(randomTargets)
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
 		ips := g.clusterIPs()
 		var w world
 		s.Spec = w.service(s.Namespace, s.Name, ips, port("http", 80, corev1.ProtocolTCP)).Spec
 		s.Spec.Type = corev1.ServiceTypeClusterIP
-	case s.Spec.Type == "" && s.Spec.ClusterIP != corev1.ClusterIPNone && g.chance(20):
+	case s.Spec.Type == "" && s.Spec.ClusterIP != corev1.ClusterIPNone && g.percent(20):
 		// Its addresses are free only when the round is over.
-		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: g.of(randomTargets)}
-	case g.chance(30):
+		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: g.pick(randomTargets)}
+	case g.percent(30):
 		s.Labels = g.marked()
-	case g.chance(40):
+	case g.percent(40):
 		s.Spec.ExternalIPs = g.externals()
 	default:
 		of := g.servicePorts()
@@ -227,11 +227,11 @@ func (g *generator) changeSlice(c *change) {
 	of := g.servicePorts()
 	switch g.IntN(6) {
 	case 0:
-		g.drop(c, s)
+		g.deleteObject(c, s)
 		return
 	case 1:
 		g.named++
-		label := g.of(randomLabels)
+		label := g.pick(randomLabels)
 		if poolOf(s) == importPool {
 			return
 		}
@@ -242,7 +242,7 @@ func (g *generator) changeSlice(c *change) {
 		if s.Labels[serviceName] == "" {
 			return
 		}
-		s.Labels[serviceName] = g.of(randomLabels)
+		s.Labels[serviceName] = g.pick(randomLabels)
 	case 3:
 		s.Ports = g.slicePorts(of)
 	default:
@@ -257,26 +257,26 @@ func (g *generator) changePod(c *change) {
 	p, ok := untouched(g, c, g.pods)
 	switch n := g.IntN(10); {
 	case n < 4 || !ok:
-		c.made = append(c.made, g.addPod(g.somewhere()))
+		c.made = append(c.made, g.addPod(g.anyNamespace()))
 	case n < 6:
-		g.drop(c, p)
+		g.deleteObject(c, p)
 	case p.DeletionTimestamp != nil:
 	case n < 8 && p.Status.Phase == corev1.PodRunning:
-		g.dismiss(c, p)
+		g.terminatePod(c, p)
 	case p.Status.Phase == corev1.PodRunning:
-		g.animate(p)
+		g.setPodStatus(p)
 		c.updated = append(c.updated, p)
 	}
 }
 
-// dismiss asks the pod to go. It stays for now, and keeps its addresses.
-func (g *generator) dismiss(c *change, p *corev1.Pod) {
+// terminatePod asks the pod to go. It stays for now, and keeps its addresses.
+func (g *generator) terminatePod(c *change, p *corev1.Pod) {
 	p.DeletionTimestamp = ptr(metav1.Now())
 	c.leaving = append(c.leaving, p)
 }
 
-// vacate lets another pod have the addresses of clients that were this one's.
-func (g *generator) vacate(p *corev1.Pod) {
+// releaseAddresses lets another pod have the addresses of clients that were this one's.
+func (g *generator) releaseAddresses(p *corev1.Pod) {
 	for _, ip := range p.Status.PodIPs {
 		if g.homes[ip.IP] == p {
 			delete(g.homes, ip.IP)
@@ -290,13 +290,13 @@ func (g *generator) changeImport(c *change) {
 	switch n := g.IntN(4); {
 	case n == 0 || !ok:
 		slices := len(g.slices)
-		g.addImport(g.somewhere())
+		g.addImport(g.anyNamespace())
 		c.made = append(c.made, g.imports[len(g.imports)-1])
 		for _, s := range g.slices[slices:] {
 			c.made = append(c.made, s)
 		}
 	case n == 1:
-		g.drop(c, o)
+		g.deleteObject(c, o)
 	default:
 		g.specify(o, g.servicePorts())
 		c.updated = append(c.updated, o)

@@ -33,10 +33,10 @@ func reply(t *testing.T, change func(*dns.Msg), rrs ...string) []byte {
 	return wire
 }
 
-// TestSee holds what counts as a difference and what doesn't.
-func TestSee(t *testing.T) {
+// TestParseView holds what counts as a difference and what doesn't.
+func TestParseView(t *testing.T) {
 	const a, b = "x.test. 30 A 192.0.2.1", "x.test. 30 A 192.0.2.2"
-	base := see(reply(t, nil, a, b), 7)
+	base := parseView(reply(t, nil, a, b), 7)
 	for _, tt := range []struct {
 		name string
 		wire []byte
@@ -64,7 +64,7 @@ func TestSee(t *testing.T) {
 		{"EDNS", reply(t, func(m *dns.Msg) { m.SetEdns0(1232, false) }, a, b), 7, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			diff := gocmp.Diff(base, see(tt.wire, tt.id))
+			diff := gocmp.Diff(base, parseView(tt.wire, tt.id))
 			if (diff == "") != tt.same {
 				t.Errorf("the same: %t, want %t; the difference is %q", diff == "", tt.same, diff)
 			}
@@ -72,23 +72,23 @@ func TestSee(t *testing.T) {
 	}
 }
 
-func TestSeeHides(t *testing.T) {
+func TestParseViewHides(t *testing.T) {
 	soa := func(serial string) []byte {
 		return reply(t, nil, "test. 30 SOA ns.test. host.test. "+serial+" 1 2 3 4")
 	}
-	if diff := gocmp.Diff(see(soa("1"), 7), see(soa("2"), 7)); diff != "" {
+	if diff := gocmp.Diff(parseView(soa("1"), 7), parseView(soa("2"), 7)); diff != "" {
 		t.Errorf("a SOA's serial makes a difference: %s", diff)
 	}
 	cut := func(rr string) []byte {
 		return reply(t, func(m *dns.Msg) { m.Truncated = true }, rr)
 	}
-	if diff := gocmp.Diff(see(cut("x.test. 1 A 192.0.2.1"), 7), see(cut("x.test. 1 A 192.0.2.2"), 7)); diff != "" {
+	if diff := gocmp.Diff(parseView(cut("x.test. 1 A 192.0.2.1"), 7), parseView(cut("x.test. 1 A 192.0.2.2"), 7)); diff != "" {
 		t.Errorf("what is left of a truncated reply makes a difference: %s", diff)
 	}
 }
 
 func TestAge(t *testing.T) {
-	at := func(ttl string) view { return see(reply(t, nil, "x.test. "+ttl+" A 192.0.2.1"), 7) }
+	at := func(ttl string) view { return parseView(reply(t, nil, "x.test. "+ttl+" A 192.0.2.1"), 7) }
 	for _, tt := range []struct {
 		name     string
 		a, b     view
@@ -99,8 +99,8 @@ func TestAge(t *testing.T) {
 		{"held by the agent", at("30"), at("28"), true, 2},
 		{"held by CoreDNS", at("28"), at("30"), true, 2},
 		{"lower than it can be", at("30"), at("5"), false, 2},
-		{"another record", at("30"), see(reply(t, nil, "x.test. 30 A 192.0.2.2"), 7), false, 2},
-		{"a record more", at("30"), see(reply(t, nil, "x.test. 30 A 192.0.2.1", "x.test. 30 A 192.0.2.2"), 7), false, 2},
+		{"another record", at("30"), parseView(reply(t, nil, "x.test. 30 A 192.0.2.2"), 7), false, 2},
+		{"a record more", at("30"), parseView(reply(t, nil, "x.test. 30 A 192.0.2.1", "x.test. 30 A 192.0.2.2"), 7), false, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := gocmp.Diff(tt.a.age(tt.b, tt.duration), tt.b); (diff == "") != tt.same {
@@ -110,25 +110,25 @@ func TestAge(t *testing.T) {
 	}
 }
 
-func TestExcuse(t *testing.T) {
-	toNodata := &allowance{reason: "r", expect: func(c situation) (view, bool) {
+func TestMatchKnown(t *testing.T) {
+	toNodata := &knownDifference{reason: "r", expect: func(c comparison) (view, bool) {
 		v := c.view
 		v.Rcode = "NOERROR"
 		return v, c.name == "x."
 	}}
-	unneeded := &allowance{reason: "u", expect: func(c situation) (view, bool) { return c.view, true }}
-	table := []*allowance{toNodata, unneeded}
+	unneeded := &knownDifference{reason: "u", expect: func(c comparison) (view, bool) { return c.view, true }}
+	table := []*knownDifference{toNodata, unneeded}
 	same := func(a, b view) bool { return gocmp.Equal(a, b) }
 	name, nodata, failure := view{Rcode: "NXDOMAIN"}, view{Rcode: "NOERROR"}, view{Rcode: "SERVFAIL"}
-	x, y := situation{query: query{name: "x."}, view: name}, situation{query: query{name: "y."}, view: name}
-	if excuse(table, y, nodata, same) || toNodata.used > 0 {
-		t.Error("an entry excuses a query that it is not about")
+	x, y := comparison{query: query{name: "x."}, view: name}, comparison{query: query{name: "y."}, view: name}
+	if matchKnown(table, y, nodata, same) || toNodata.used > 0 {
+		t.Error("an entry matches a query that it is not about")
 	}
-	if excuse(table, x, failure, same) || toNodata.used > 0 {
-		t.Error("an entry excuses an answer that it doesn't ask for")
+	if matchKnown(table, x, failure, same) || toNodata.used > 0 {
+		t.Error("an entry matches an answer that it doesn't ask for")
 	}
-	if !excuse(table, x, nodata, same) || toNodata.used == 0 {
-		t.Error("an entry doesn't excuse its own case")
+	if !matchKnown(table, x, nodata, same) || toNodata.used == 0 {
+		t.Error("an entry doesn't match its own case")
 	}
 	if unneeded.used > 0 {
 		t.Error("an entry that changed nothing counts as used")

@@ -67,10 +67,10 @@ func (s *site) fixed(t *testing.T, n uint64) {
 				r.agents = append(r.agents, agent{name: "cluster", addr: s.serve(t, subject(), whole, apiserver.Agent)})
 			}
 			r.podNames = strings.Contains(c.text, "endpoint_pod_names")
-			r.facts = learn(s.always, &g.world)
-			s.synced(t, marks{}, s.clusterDNS, r.coredns, r.agents[0].addr)
+			r.facts = collectFacts(s.always, &g.world)
+			s.awaitMarks(t, marks{}, s.clusterDNS, r.coredns, r.agents[0].addr)
 			r.compare(fixedQueries(s.always))
-			r.compare(g.queries(dialect{}, fixedRandom, s.others))
+			r.compare(g.queries(nameOptions{}, fixedRandom, s.others))
 			r.report()
 		})
 	}
@@ -114,7 +114,7 @@ func (s *site) deleteSome(t *testing.T) {
 	if err := s.write(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.wipe(t.Context(), gone); err != nil {
+	if err := s.deleteAll(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -122,7 +122,7 @@ func (s *site) deleteSome(t *testing.T) {
 // clean deletes the world when the test is over, or fails.
 func (s *site) clean(t *testing.T, w *world) {
 	t.Helper()
-	if err := s.wipe(context.WithoutCancel(t.Context()), w); err != nil {
+	if err := s.deleteAll(context.WithoutCancel(t.Context()), w); err != nil {
 		t.Error(err)
 	}
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/nodens-dns/nodens/test/apiserver"
 )
 
-// rulebook is a server block's directives that need no cluster, in front of the
+// ruleSet is a server block's directives that need no cluster, in front of the
 // upstream.
-type rulebook struct {
+type ruleSet struct {
 	name string
 	// text is the directives; forward is added unless text has one.
 	text string
-	// names are asked for besides those of every rulebook.
+	// names are asked for besides those of every rule set.
 	names []string
 	// caches says that answers are held.
 	caches bool
 }
 
-// rulebooks are those that are compared.
-var rulebooks = []rulebook{
+// ruleSets are those that are compared.
+var ruleSets = []ruleSet{
 	{name: "rewrite exact", text: "rewrite name exact new.ext.test host.ext.test\nrewrite name old.ext.test. alias2.ext.test.", names: []string{"new.ext.test.", "NEW.ext.test.", "old.ext.test.", "x.new.ext.test."}},
 	{name: "rewrite prefix", text: "rewrite name prefix my- mail", names: []string{"my-.ext.test.", "my-2.ext.test.", "MY-.ext.test."}},
 	{name: "rewrite suffix", text: "rewrite name suffix .schmoogle.test. .ext.test.", names: []string{"host.schmoogle.test.", "alias.schmoogle.test.", "gone.schmoogle.test.", "Host.Schmoogle.Test.", "schmoogle.test."}},
@@ -77,8 +77,8 @@ var rulebooks = []rulebook{
 	{name: "all together", text: "local\nany\nminimal\ncache 30\ndns64 {\nallow_ipv4\n}\nrewrite name suffix .a.test .ext.test answer auto\ntemplate IN A t.test {\nanswer \"{{ .Name }} 60 IN A 10.0.0.1\"\n}\nnsid here", caches: true, names: []string{"host.a.test.", "x.t.test.", "localhost."}},
 }
 
-// corefile is the whole Corefile of the rulebook.
-func (b rulebook) corefile() string {
+// corefile is the whole Corefile of the rule set.
+func (b ruleSet) corefile() string {
 	text := b.text
 	if !strings.Contains(text, "forward ") {
 		text += "\nforward . UPSTREAM"
@@ -87,24 +87,24 @@ func (b rulebook) corefile() string {
 }
 
 // allowed are the differences that are meant.
-func (b rulebook) allowed() []*allowance {
-	list := slices.Concat([]*allowance{allowedSizes()}, allowedMessages(), allowedTTLs())
+func (b ruleSet) allowed() []*knownDifference {
+	list := slices.Concat([]*knownDifference{knownSizes()}, knownMessages(), knownTTLs())
 	if strings.Contains(b.text, "acl") {
-		list = append(list, allowedLists()...)
+		list = append(list, knownAccessLists()...)
 	}
 	if strings.HasPrefix(b.name, "designated") {
-		list = append(list, allowedDesignated())
+		list = append(list, knownDesignated())
 	}
 	if strings.Contains(b.text, "rewrite") || strings.Contains(b.text, "template") {
-		list = append(list, allowedRules()...)
+		list = append(list, knownRules()...)
 	}
 	if strings.Contains(b.text, "dns64") {
-		list = append(list, allowedMapping()...)
+		list = append(list, knownDNS64()...)
 	}
 	if strings.Contains(b.text, "nsid") {
-		list = append(list, &allowance{
+		list = append(list, &knownDifference{
 			reason: "the OPT record has the DO bit of the query's (RFC 3225, 3); CoreDNS sets it where nsid and cache meet",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view
 				v.EDNS = strings.Replace(v.EDNS, ", do", "", 1)
 				return v, !c.do && strings.Contains(c.EDNS, ", option 3 ")
@@ -114,11 +114,11 @@ func (b rulebook) allowed() []*allowance {
 	return list
 }
 
-// allowedLists are about acl.
-func allowedLists() []*allowance {
-	return []*allowance{{
+// knownAccessLists are about acl.
+func knownAccessLists() []*knownDifference {
+	return []*knownDifference{{
 		reason: "no alias leads around acl, and no PTR record tells a name that the client may not ask for; CoreDNS looks at the question only",
-		expect: func(c situation) (view, bool) {
+		expect: func(c comparison) (view, bool) {
 			told := slices.ContainsFunc(c.Answer, func(r record) bool { return strings.EqualFold(r.Data, "host.ext.test.") })
 			q := c.query
 			q.name = "host.ext.test."
@@ -128,7 +128,7 @@ func allowedLists() []*allowance {
 		},
 	}, {
 		reason: "an OPT record is for clients that sent one, with their DO bit (RFC 6891, 6.1.1; RFC 3225, 3); CoreDNS's acl gives every client one with DO",
-		expect: func(c situation) (view, bool) {
+		expect: func(c comparison) (view, bool) {
 			v := c.view
 			if c.size == 0 {
 				v.EDNS = ""
@@ -140,13 +140,13 @@ func allowedLists() []*allowance {
 	}}
 }
 
-// allowedDesignated is about the names by which clients look for designated resolvers.
-func allowedDesignated() *allowance {
-	return &allowance{
+// knownDesignated is about the names by which clients look for designated resolvers.
+func knownDesignated() *knownDifference {
+	return &knownDifference{
 		reason: "names under resolver.arpa are served here, without records (RFC 9462, 6.4): an upstream's would lead clients past the agent; CoreDNS forwards them",
-		expect: func(c situation) (view, bool) {
+		expect: func(c comparison) (view, bool) {
 			v := c.view
-			v.Rcode, v.Flags = "NOERROR", strings.Replace(without(v.Flags, "aa", "ra", "ad"), "qr", "qr aa", 1)
+			v.Rcode, v.Flags = "NOERROR", strings.Replace(withoutFlags(v.Flags, "aa", "ra", "ad"), "qr", "qr aa", 1)
 			v.Answer, v.Additional = nil, nil
 			v.Authority = []record{{
 				Owner: "resolver.arpa.", Class: "IN", Type: "SOA", TTL: 10800,
@@ -157,12 +157,12 @@ func allowedDesignated() *allowance {
 	}
 }
 
-// allowedMapping are about dns64.
-func allowedMapping() []*allowance {
-	return []*allowance{
+// knownDNS64 are about dns64.
+func knownDNS64() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: "an answer that was looked at for dns64 says that recursion is available, as all others of the same server do; CoreDNS's forgets it",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view
 				v.Flags = strings.Replace(v.Flags, "qr rd", "qr rd ra", 1)
 				local := strings.HasSuffix(strings.ToLower(c.name), "localhost.") // is answered before
@@ -171,7 +171,7 @@ func allowedMapping() []*allowance {
 		},
 		{
 			reason: "the owner of an address made of another is the query's name, in its letters, as of any other record; CoreDNS gives the letters of its own question for the other",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				for i, r := range v.Answer {
 					if r.Type == "AAAA" && strings.EqualFold(r.Owner, c.name) {
@@ -184,14 +184,14 @@ func allowedMapping() []*allowance {
 	}
 }
 
-// asked are the names that every rulebook is asked for.
+// asked are the names that every rule set is asked for.
 var asked = []string{
 	"host.ext.test.", "HOST.ext.test.", "four.ext.test.", "six.ext.test.", "alias.ext.test.", "alias2.ext.test.", "dangling.ext.test.", "mixed.ext.test.",
 	"missing.ext.test.", "x.neg.test.", "_dns._udp.ext.test.", "servfail.ext.test.", "refused.ext.test.", "ext.test.", "1.2.0.192.in-addr.arpa.", ".",
 }
 
-// queries are the questions about the rulebook, in an order of their own.
-func (b rulebook) queries() []query {
+// queries are the questions about the rule set, in an order of their own.
+func (b ruleSet) queries() []query {
 	var list []query
 	for _, name := range slices.Concat(asked, b.names) {
 		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeNS, dns.TypeSOA, dns.TypeSVCB, dns.TypeANY, dns.TypeHINFO} {
@@ -218,8 +218,8 @@ func TestDirectives(t *testing.T) {
 	if testing.Short() {
 		t.Skip("building CoreDNS takes minutes: skipped under -short")
 	}
-	s := newHamlet(t)
-	for _, b := range rulebooks {
+	s := newPlainSite(t)
+	for _, b := range ruleSets {
 		t.Run(b.name, func(t *testing.T) {
 			s.table = b.allowed()
 			r := s.run(t, b.caches)

@@ -33,7 +33,7 @@ func fixedQueries(w *world) []query {
 			qs = append(qs, query{name: name, kind: kind})
 		}
 	}
-	qs = append(qs, ways()...)
+	qs = append(qs, variations()...)
 	qs = append(qs, truncated()...)
 	return append(qs, malformed()...)
 }
@@ -96,8 +96,8 @@ var someNames = []string{
 	"outside.external.svc." + zone, zone, "1.1.96.10.in-addr.arpa.", "host.ext.test.", "alias2.ext.test.", "missing.ext.test.", "neg.test.", "ad.ext.test.",
 }
 
-// ways asks some names in many ways.
-func ways() []query {
+// variations asks some names in many ways.
+func variations() []query {
 	forms := []query{
 		{size: ednsSize},
 		{size: 512},
@@ -216,16 +216,16 @@ func malformed() []query {
 		both("response bit", base(func(m *dns.Msg) { m.Response = true }), true),
 		both("no question", base(func(m *dns.Msg) { m.Question = nil }), true),
 		both("two questions", base(func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }), true),
-		both("an answer", base(func(m *dns.Msg) { m.Answer = []dns.RR{&dns.A{Hdr: header(dns.TypeA), A: []byte{1, 2, 3, 4}}} }), true),
+		both("an answer", base(func(m *dns.Msg) { m.Answer = []dns.RR{&dns.A{Hdr: rrHeader(dns.TypeA), A: []byte{1, 2, 3, 4}}} }), true),
 		both("two answers", base(func(m *dns.Msg) {
-			m.Answer = []dns.RR{&dns.A{Hdr: header(dns.TypeA), A: []byte{1, 2, 3, 4}}, &dns.A{Hdr: header(dns.TypeA), A: []byte{1, 2, 3, 5}}}
+			m.Answer = []dns.RR{&dns.A{Hdr: rrHeader(dns.TypeA), A: []byte{1, 2, 3, 4}}, &dns.A{Hdr: rrHeader(dns.TypeA), A: []byte{1, 2, 3, 5}}}
 		}), true),
 		both("an authority", base(func(m *dns.Msg) {
-			m.Ns = []dns.RR{&dns.SOA{Hdr: header(dns.TypeSOA), Ns: ".", Mbox: "."}}
+			m.Ns = []dns.RR{&dns.SOA{Hdr: rrHeader(dns.TypeSOA), Ns: ".", Mbox: "."}}
 		}), true),
 		both("three additionals", base(func(m *dns.Msg) {
 			for i := range byte(3) {
-				m.Extra = append(m.Extra, &dns.A{Hdr: header(dns.TypeA), A: []byte{1, 2, 3, i}})
+				m.Extra = append(m.Extra, &dns.A{Hdr: rrHeader(dns.TypeA), A: []byte{1, 2, 3, i}})
 			}
 		}), true),
 		both("two OPT", base(func(m *dns.Msg) { m.SetEdns0(ednsSize, false).SetEdns0(ednsSize, false) }), true),
@@ -247,7 +247,7 @@ func malformed() []query {
 	return qs
 }
 
-func header(kind uint16) dns.RR_Header {
+func rrHeader(kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: "x.ext.test.", Rrtype: kind, Class: dns.ClassINET, Ttl: 1}
 }
 

@@ -30,15 +30,15 @@ func (s *site) kernel(t *testing.T, n uint64) {
 	text := addonText
 	r := s.run(t, true)
 	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
-	h := s.house(t, text)
+	h := s.startFixture(t, text)
 	r.agents = []agent{{name: "kernel", addr: h.addr, pod: h.Pod}}
-	r.facts = learn(s.always, &g.world)
-	s.synced(t, marks{}, r.coredns)
-	for _, qs := range [][]query{fixedQueries(s.always), g.queries(dialect{}, fixedRandom, s.others)} {
+	r.facts = collectFacts(s.always, &g.world)
+	s.awaitMarks(t, marks{}, r.coredns)
+	for _, qs := range [][]query{fixedQueries(s.always), g.queries(nameOptions{}, fixedRandom, s.others)} {
 		r.compare(slices.DeleteFunc(qs, ofServer))
 	}
 	r.report()
-	h.judge(t, r.asked)
+	h.checkKernelShare(t, r.asked)
 }
 
 // ofServer is a query about the server itself, whose answer has the address at which it
@@ -49,9 +49,9 @@ func ofServer(q query) bool {
 	return strings.HasPrefix(name, "ns.dns.") || apex && q.kind == dns.TypeNS
 }
 
-// house is a node with an agent, and a pod that asks it.
-type house struct {
-	*testbed.Network
+// fixture is a node with an agent, and a pod that asks it.
+type fixture struct {
+	*testbed.Lab
 	addr netip.AddrPort
 }
 
@@ -61,9 +61,9 @@ const (
 	houseReady = 8181
 )
 
-// house starts an agent with the Corefile. It has on its loopback what other servers have
+// startFixture starts an agent with the Corefile. It has on its loopback what other servers have
 // on theirs.
-func (s *site) house(t *testing.T, text string) *house {
+func (s *site) startFixture(t *testing.T, text string) *fixture {
 	t.Helper()
 	l, err := testbed.New(t.TempDir(), s.binaries["nodens"])
 	t.Cleanup(l.Close)
@@ -73,7 +73,7 @@ func (s *site) house(t *testing.T, text string) *house {
 	if err := l.Relay(l.Node, s.api.Addr()); err != nil {
 		t.Fatal(err)
 	}
-	s.neighbour(t, l.Node)
+	s.startUpstreamIn(t, l.Node)
 	conf, err := l.File("Corefile", strings.NewReplacer(
 		"bind 127.0.0.1", "bind "+testbed.NodeIP4,
 		"PORT", fmt.Sprint(housePort), "HEALTH", "8080", "READY", fmt.Sprint(houseReady), "METRICS", "9253",
@@ -87,12 +87,12 @@ func (s *site) house(t *testing.T, text string) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Must(t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
-	return &house{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), housePort)}
+	p.Must(t, "the agent to log that it serves", testbed.Logs(p, "msg=serving"))
+	return &fixture{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), housePort)}
 }
 
-// neighbour has the upstream answer in the namespace too, at the same address.
-func (s *site) neighbour(t *testing.T, ns string) {
+// startUpstreamIn has the upstream answer in the namespace too, at the same address.
+func (s *site) startUpstreamIn(t *testing.T, ns string) {
 	t.Helper()
 	u, err := newUpstream()
 	if err != nil {
@@ -109,9 +109,9 @@ func (s *site) neighbour(t *testing.T, ns string) {
 	t.Cleanup(at.Close)
 }
 
-// judge looks at how much of it the kernel has answered: of each query the last time,
+// checkKernelShare looks at how much of it the kernel has answered: of each query the last time,
 // if it is one of those that the kernel answers at all.
-func (h *house) judge(t *testing.T, asked int) {
+func (h *fixture) checkKernelShare(t *testing.T, asked int) {
 	t.Helper()
 	m, err := h.Metrics()
 	if err != nil {

@@ -26,11 +26,11 @@ type marks struct {
 // markSpace is the namespace of the nth marks.
 func markSpace(n int) string { return fmt.Sprintf("mark-%d", n) }
 
-// synced writes a last object of each kind, and slices in each namespace,
+// awaitMarks writes a last object of each kind, and slices in each namespace,
 // waits until every server has seen all that it can of them, and deletes them
 // again. Events of one watch come in order, so whatever was written before has
 // been seen too.
-func (s *site) synced(t *testing.T, m marks, servers ...netip.AddrPort) {
+func (s *site) awaitMarks(t *testing.T, m marks, servers ...netip.AddrPort) {
 	t.Helper()
 	s.mark++
 	w := newMarks(s.mark, m.namespaces)
@@ -55,7 +55,7 @@ func (s *site) synced(t *testing.T, m marks, servers ...netip.AddrPort) {
 		}
 		names = m.names(w)
 	}
-	if err := s.wipe(t.Context(), w); err != nil {
+	if err := s.deleteAll(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 }

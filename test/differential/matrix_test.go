@@ -12,14 +12,14 @@ import (
 	"github.com/nodens-dns/nodens/test/apiserver"
 )
 
-// mixed is a Corefile that is compared over a random world that changes.
-type mixed struct {
+// randomCase is a Corefile that is compared over a random world that changes.
+type randomCase struct {
 	name string
 	// zones are the kubernetes directive's; empty is the block's.
 	zones string
 	// options are the kubernetes directive's, and directives the block's.
 	options, directives []string
-	dialect
+	nameOptions
 	marks
 	// exposed says which namespaces have names; nil is all.
 	exposed func(*corev1.Namespace) bool
@@ -41,12 +41,12 @@ func externalLines(options ...string) string {
 	return "k8s_external " + strings.TrimSuffix(externalZone, ".") + " in-addr.arpa ip6.arpa {\n" + strings.Join(options, "\n") + "\n}"
 }
 
-// matrix are the Corefiles. The options of each are CoreDNS's; the agent's own
+// randomCases are the Corefiles. The options of each are CoreDNS's; the agent's own
 // are the variants'.
-func matrix() []mixed {
+func randomCases() []randomCase {
 	labelled := func(ns *corev1.Namespace) bool { return ns.Labels[chosen] != "" }
 	some := []string{"r-a", "r-svc", "plain", "headless"}
-	return []mixed{
+	return []randomCase{
 		{name: "insecure", options: []string{"pods insecure", "fallthrough in-addr.arpa ip6.arpa", "ttl 30"}},
 		{name: "disabled", options: []string{"ttl 0"}},
 		{name: "verified", options: []string{"pods verified", "fallthrough"}, marks: marks{pods: true}},
@@ -59,27 +59,27 @@ func matrix() []mixed {
 		{name: "labels", options: []string{"labels " + chosen + " in (yes)", "pods insecure"}},
 		{name: "noendpoints", options: []string{"noendpoints", "pods insecure"}, marks: marks{noEndpoints: true}},
 		{name: "empty", options: []string{"ignore empty_service"}},
-		{name: "zonal", options: []string{"zonal", "pods insecure"}, dialect: dialect{zonal: true}},
+		{name: "zonal", options: []string{"zonal", "pods insecure"}, nameOptions: nameOptions{zonal: true}},
 		{
 			name: "multicluster", zones: "cluster.local clusterset.local in-addr.arpa ip6.arpa",
-			options: []string{"multicluster clusterset.local", "pods insecure"}, dialect: dialect{imports: true},
+			options: []string{"multicluster clusterset.local", "pods insecure"}, nameOptions: nameOptions{imports: true},
 		},
 		{
 			name: "multicluster-empty", zones: "cluster.local clusterset.local",
-			options: []string{"multicluster clusterset.local", "ignore empty_service", "endpoint_pod_names"}, dialect: dialect{imports: true},
+			options: []string{"multicluster clusterset.local", "ignore empty_service", "endpoint_pod_names"}, nameOptions: nameOptions{imports: true},
 		},
 		{
 			name: "external", zones: "cluster.local", options: []string{"pods insecure"},
-			directives: []string{externalLines("fallthrough in-addr.arpa")}, dialect: dialect{external: true},
+			directives: []string{externalLines("fallthrough in-addr.arpa")}, nameOptions: nameOptions{external: true},
 		},
 		{
 			name: "external-headless", zones: "cluster.local in-addr.arpa ip6.arpa", options: []string{"fallthrough"},
-			directives: []string{externalLines("headless", "apex dns")}, dialect: dialect{external: true},
+			directives: []string{externalLines("headless", "apex dns")}, nameOptions: nameOptions{external: true},
 		},
 		{name: "blocks", keys: "cluster.local 10.96.0.0/16 10.240.0.0/20 fd00:240::/30"},
 		{
 			name: "autopath", options: []string{"pods verified"},
-			directives: []string{"autopath @kubernetes"}, dialect: dialect{searches: true}, marks: marks{pods: true},
+			directives: []string{"autopath @kubernetes"}, nameOptions: nameOptions{searches: true}, marks: marks{pods: true},
 		},
 	}
 }
@@ -93,7 +93,7 @@ type variant struct {
 	options []string
 }
 
-func variants(c mixed) []variant {
+func variants(c randomCase) []variant {
 	if subject() != "nodens" {
 		return []variant{{name: subject()}}
 	}
@@ -105,7 +105,7 @@ func variants(c mixed) []variant {
 }
 
 // text is the Corefile of the variant.
-func (c mixed) text(v variant) string {
+func (c randomCase) text(v variant) string {
 	keys, zones, upstream := ".", c.zones, "UPSTREAM"
 	if zones == "" && c.keys == "" {
 		zones = "cluster.local in-addr.arpa ip6.arpa"
@@ -158,30 +158,30 @@ var regressions = []struct {
 // random compares each Corefile of the matrix over a world of the seed, and
 // over those of the seeds that have found something.
 func (s *site) random(t *testing.T, n uint64) {
-	for _, c := range matrix() {
-		t.Run(c.name, func(t *testing.T) { s.mixed(t, c, n) })
+	for _, c := range randomCases() {
+		t.Run(c.name, func(t *testing.T) { s.randomCase(t, c, n) })
 		for _, r := range regressions {
 			if r.corefile == c.name {
-				t.Run(c.name+"-again", func(t *testing.T) { s.mixed(t, c, r.seed) })
+				t.Run(c.name+"-again", func(t *testing.T) { s.randomCase(t, c, r.seed) })
 			}
 		}
 	}
 }
 
-// mixed compares the variants of one Corefile with CoreDNS over a world that
+// randomCase compares the variants of one Corefile with CoreDNS over a world that
 // changes.
-func (s *site) mixed(t *testing.T, c mixed, n uint64) {
+func (s *site) randomCase(t *testing.T, c randomCase, n uint64) {
 	g := newGenerator(n)
 	if err := s.write(t.Context(), &g.world); err != nil {
 		t.Fatal(err)
 	}
 	defer s.clean(t, &g.world)
 	r := s.run(t, false)
-	r.coredns = s.serve(t, "coredns", s.marked(c.text(variant{})), apiserver.Admin)
+	r.coredns = s.serve(t, "coredns", s.fillMarks(c.text(variant{})), apiserver.Admin)
 	s.clusterDNS = r.coredns
 	servers := []netip.AddrPort{r.coredns}
 	for _, v := range variants(c) {
-		a := agent{name: v.name, addr: s.serve(t, subject(), s.marked(c.text(v)), c.user()), behind: v.behind}
+		a := agent{name: v.name, addr: s.serve(t, subject(), s.fillMarks(c.text(v)), c.apiUser()), behind: v.behind}
 		r.agents = append(r.agents, a)
 		servers = append(servers, a.addr)
 	}
@@ -194,7 +194,7 @@ func (s *site) mixed(t *testing.T, c mixed, n uint64) {
 	}
 	for round := range rounds {
 		if round > 0 {
-			if err := s.apply(t.Context(), g.round(c.dialect)); err != nil {
+			if err := s.apply(t.Context(), g.nextChange(c.nameOptions)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -202,17 +202,17 @@ func (s *site) mixed(t *testing.T, c mixed, n uint64) {
 		m.clusters = c.imports
 		// The first round's slices come into view when they are asked for.
 		if round > 0 {
-			m.namespaces = c.seen(&g.world)
+			m.namespaces = c.exposedNamespaces(&g.world)
 		}
-		s.synced(t, m, servers...)
-		r.facts = learn(s.always, &g.world)
-		r.compare(append(g.certain(c.dialect), g.queries(c.dialect, randomQueries, s.others)...))
+		s.awaitMarks(t, m, servers...)
+		r.facts = collectFacts(s.always, &g.world)
+		r.compare(append(g.certainQueries(c.nameOptions), g.queries(c.nameOptions, randomQueries, s.others)...))
 	}
 	r.report()
 }
 
-// seen are the namespaces of the world whose names the Corefile has.
-func (c mixed) seen(w *world) []string {
+// exposedNamespaces are the namespaces of the world whose names the Corefile has.
+func (c randomCase) exposedNamespaces(w *world) []string {
 	var names []string
 	for _, ns := range w.namespaces {
 		if c.exposed == nil || c.exposed(ns) {
@@ -222,8 +222,8 @@ func (c mixed) seen(w *world) []string {
 	return names
 }
 
-// marked fills in the namespaces that the next marks will have.
-func (s *site) marked(text string) string {
+// fillMarks fills in the namespaces that the next marks will have.
+func (s *site) fillMarks(text string) string {
 	var names []string
 	for i := range rounds {
 		names = append(names, markSpace(s.mark+1+i))
@@ -231,9 +231,9 @@ func (s *site) marked(text string) string {
 	return strings.ReplaceAll(text, "MARKS", strings.Join(names, " "))
 }
 
-// user reads the API server for the agent. ServiceImports are not in the role
+// apiUser reads the API server for the agent. ServiceImports are not in the role
 // of the manifest.
-func (c mixed) user() apiserver.User {
+func (c randomCase) apiUser() apiserver.User {
 	if c.imports {
 		return apiserver.Admin
 	}

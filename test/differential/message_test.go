@@ -8,11 +8,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// allowedSizes is about the size of replies.
-func allowedSizes() *allowance {
-	return &allowance{
+// knownSizes is about the size of replies.
+func knownSizes() *knownDifference {
+	return &knownDifference{
 		reason: "a reply over UDP has 1,232 bytes at most, and its OPT record says so; CoreDNS sends whatever the client claims to take",
-		query: func(c situation) (query, bool) {
+		query: func(c comparison) (query, bool) {
 			q := c.query
 			q.size = min(q.size, ednsSize)
 			return q, c.size > ednsSize && c.EDNS != ""
@@ -20,16 +20,16 @@ func allowedSizes() *allowance {
 	}
 }
 
-// allowedMessages are about how answers are written.
-func allowedMessages() []*allowance {
-	return []*allowance{
+// knownMessages are about how answers are written.
+func knownMessages() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: "only class IN is served; CoreDNS answers in any class with records of class IN",
-			expect: func(c situation) (view, bool) { return c.bare("REFUSED"), c.class != 0 },
+			expect: func(c comparison) (view, bool) { return c.bareReply("REFUSED"), c.class != 0 },
 		},
 		{
 			reason: "the OPT of BADVERS carries the server's size like any other (RFC 6891, 6.1.3)",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view
 				v.EDNS = strings.Replace(v.EDNS, "size 0", "size 1232", 1)
 				return v, v.Rcode == "BADVERS"
@@ -37,7 +37,7 @@ func allowedMessages() []*allowance {
 		},
 		{
 			reason: "the target of an SRV record is the service's own name, in lower case; CoreDNS takes the zone's letters from the query",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				for i, r := range v.Answer {
 					v.Answer[i].Data = strings.ToLower(r.Data)
@@ -50,15 +50,15 @@ func allowedMessages() []*allowance {
 		},
 		{
 			reason: "AD is for clients that ask for it with AD or DO (RFC 6840, 5.7)",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view
-				v.Flags = without(v.Flags, "ad")
+				v.Flags = withoutFlags(v.Flags, "ad")
 				return v, !c.query.ad && !c.query.do
 			},
 		},
 		{
 			reason: "options go from hop to hop (RFC 6891, 6.1.1): the upstream's are not the agent's",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view
 				v.EDNS, _, _ = strings.Cut(v.EDNS, ", option")
 				return v, strings.EqualFold(c.name, "ede.ext.test.")
@@ -67,27 +67,27 @@ func allowedMessages() []*allowance {
 	}
 }
 
-// allowedBytes are about queries that are given as bytes.
-func allowedBytes() []*allowance {
+// knownMalformed are about queries that are given as bytes.
+func knownMalformed() []*knownDifference {
 	// noted is for the queries with the note.
-	noted := func(note string, expect func(c situation) view) func(situation) (view, bool) {
-		return func(c situation) (view, bool) {
+	noted := func(note string, expect func(c comparison) view) func(comparison) (view, bool) {
+		return func(c comparison) (view, bool) {
 			if c.note != note {
 				return view{}, false
 			}
 			return expect(c), true
 		}
 	}
-	formerr := func(c situation) view {
-		v := c.bare("FORMERR")
+	formerr := func(c comparison) view {
+		v := c.bareReply("FORMERR")
 		v.Question, v.EDNS = nil, ""
 		return v
 	}
-	return []*allowance{
+	return []*knownDifference{
 		{
 			reason: "NOTIFY is for name servers with zones of their own; CoreDNS answers it like a query",
-			expect: noted("opcode notify", func(c situation) view {
-				v := c.bare("NOTIMP")
+			expect: noted("opcode notify", func(c comparison) view {
+				v := c.bareReply("NOTIMP")
 				v.Flags, v.Question = "qr rd", nil
 				return v
 			}),
@@ -107,13 +107,13 @@ func allowedBytes() []*allowance {
 	}
 }
 
-// allowedTTLs are about how long an answer holds.
-func allowedTTLs() []*allowance {
-	return []*allowance{
+// knownTTLs are about how long an answer holds.
+func knownTTLs() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: "an answer that is not held has the TTLs of one that is; CoreDNS gives it the floor of its cache, five seconds",
-			expect: func(c situation) (view, bool) {
-				if !c.caches || !c.unheld() {
+			expect: func(c comparison) (view, bool) {
+				if !c.caches || !c.uncached() {
 					return view{}, false
 				}
 				v := c.view.clone()
@@ -130,7 +130,7 @@ func allowedTTLs() []*allowance {
 		},
 		{
 			reason: "the cluster's own records don't come from the cache, so its cap doesn't lower their TTLs",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				for i, r := range v.Answer {
 					switch {
@@ -145,7 +145,7 @@ func allowedTTLs() []*allowance {
 		},
 		{
 			reason: "a negative answer holds for the least of its SOA's TTL and MINIMUM (RFC 2308, 5)",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if !c.caches || len(c.Answer) > 0 || len(c.Authority) != 1 || c.Authority[0].Type != "SOA" {
 					return view{}, false
 				}
@@ -161,9 +161,9 @@ func allowedTTLs() []*allowance {
 	}
 }
 
-// unheld says that it is an answer that CoreDNS's cache doesn't take: a zone
+// uncached says that it is an answer that CoreDNS's cache doesn't take: a zone
 // transfer's, or a CNAME whose target is not there.
-func (c situation) unheld() bool {
+func (c comparison) uncached() bool {
 	if c.kind == dns.TypeAXFR || c.kind == dns.TypeIXFR {
 		return true
 	}

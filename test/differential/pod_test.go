@@ -22,28 +22,28 @@ func (g *generator) addPod(ns string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("p%d", g.named), Labels: g.marked()},
 		Spec: corev1.PodSpec{
 			NodeName:    node,
-			HostNetwork: g.chance(10),
+			HostNetwork: g.percent(10),
 			Containers:  []corev1.Container{{Name: "c", Image: "c"}},
 		},
 	}
-	if g.chance(30) {
+	if g.percent(30) {
 		p.Spec.NodeName = "node-2"
 	}
-	g.animate(p)
+	g.setPodStatus(p)
 	g.pods = append(g.pods, p)
 	return p
 }
 
-// animate gives the pod a new status.
-func (g *generator) animate(p *corev1.Pod) {
+// setPodStatus gives the pod a new status.
+func (g *generator) setPodStatus(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning}
 	maps.DeleteFunc(g.homes, func(_ string, owner *corev1.Pod) bool { return owner == p })
 	four := g.member(servicePool, false)
 	free := slices.DeleteFunc(slices.Clone(clients), func(c string) bool { return g.homes[c] != nil })
-	if len(free) > 0 && p.Spec.NodeName == node && !p.Spec.HostNetwork && g.chance(60) {
-		four = g.of(free)
+	if len(free) > 0 && p.Spec.NodeName == node && !p.Spec.HostNetwork && g.percent(60) {
+		four = g.pick(free)
 		g.homes[four] = p
-	} else if g.chance(20) {
+	} else if g.percent(20) {
 		p.Status.Phase = []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending}[g.IntN(3)]
 	}
 	ips := [][]string{{four}, {four, g.member(servicePool, true)}, {g.member(servicePool, true), four}}
@@ -65,23 +65,23 @@ func (g *generator) animate(p *corev1.Pod) {
 
 // addImport adds a service of other clusters and its slices.
 func (g *generator) addImport(ns string) {
-	o := newImport(ns, unique(g, g.imports, ns, g.of(randomLabels)), importSpec{})
+	o := newImport(ns, unique(g, g.imports, ns, g.pick(randomLabels)), importSpec{})
 	of := g.servicePorts()
 	g.specify(o, of)
 	g.imports = append(g.imports, o)
 	for i := range g.IntN(4) {
 		p := importPool
-		if g.chance(10) {
+		if g.percent(10) {
 			p = servicePool
 		}
-		s := g.addSlice(ns, o.Name, fmt.Sprintf("mc%d", i), of, g.chance(30), p)
+		s := g.addSlice(ns, o.Name, fmt.Sprintf("mc%d", i), of, g.percent(30), p)
 		if p == importPool {
 			delete(s.Labels, serviceName)
 		}
 		s.Labels[importName] = o.Name
 		// Without a cluster CoreDNS sends nothing to SRV queries: it makes a
 		// target with an empty label.
-		s.Labels[importCluster] = g.of(randomClusters)
+		s.Labels[importCluster] = g.pick(randomClusters)
 	}
 }
 
@@ -97,7 +97,7 @@ var randomClusters = []string{"east", "west", "a", "svc"}
 // specify makes up what the import is.
 func (g *generator) specify(o *serviceImport, of []corev1.ServicePort) {
 	o.Spec = importSpec{Type: "Headless"}
-	if g.chance(60) {
+	if g.percent(60) {
 		o.Spec.Type = "ClusterSetIP"
 		o.Spec.IPs = [][]string{{"10.97.0.1"}, {"fd00:10:97::1"}, {"10.97.0.2", "fd00:10:97::2"}, nil}[g.IntN(4)]
 	}

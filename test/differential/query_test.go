@@ -46,9 +46,9 @@ type query struct {
 	from string
 	// dropped says that a server may leave the query unanswered.
 	dropped bool
-	// space is the network namespace that the query comes from, the test's own
+	// namespace is the network namespace that the query comes from, the test's own
 	// where it is empty.
-	space string
+	namespace string
 }
 
 // String describes the query as the words that dig would be called with.
@@ -133,18 +133,18 @@ func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 	buf := make([]byte, dns.MaxMsgSize)
 	n, err := conn.Read(buf)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return see(nil, id), 0, nil
+		return parseView(nil, id), 0, nil
 	}
 	if err != nil {
 		return view{Outcome: "connection ends"}, 0, nil
 	}
-	return see(buf[:n], id), n, nil
+	return parseView(buf[:n], id), n, nil
 }
 
 // dial connects to the server from the query's address.
 func (q query) dial(network string, server netip.AddrPort) (*dns.Conn, error) {
-	if q.space != "" {
-		conn, err := testbed.Dial(q.space, network, server.String())
+	if q.namespace != "" {
+		conn, err := testbed.Dial(q.namespace, network, server.String())
 		if err != nil {
 			return nil, err
 		}
@@ -165,8 +165,8 @@ func (q query) dial(network string, server netip.AddrPort) (*dns.Conn, error) {
 	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, nil
 }
 
-// room is how long a reply to the query may be.
-func (q query) room() int {
+// maxSize is how long a reply to the query may be.
+func (q query) maxSize() int {
 	if q.tcp {
 		return dns.MaxMsgSize
 	}

@@ -66,24 +66,24 @@ func newGenerator(seed uint64) *generator {
 		g.addNamespace(name)
 	}
 	for range randomServices {
-		g.addService(g.somewhere(), g.of(randomLabels))
+		g.addService(g.anyNamespace(), g.pick(randomLabels))
 	}
 	for range randomPods {
-		g.addPod(g.somewhere())
+		g.addPod(g.anyNamespace())
 	}
 	for range randomImports {
-		g.addImport(g.somewhere())
+		g.addImport(g.anyNamespace())
 	}
 	return g
 }
 
-func (g *generator) of(words []string) string { return words[g.IntN(len(words))] }
+func (g *generator) pick(words []string) string { return words[g.IntN(len(words))] }
 
-// chance is true n times out of a hundred.
-func (g *generator) chance(n int) bool { return g.IntN(100) < n }
+// percent is true n times out of a hundred.
+func (g *generator) percent(n int) bool { return g.IntN(100) < n }
 
-// somewhere is one of the namespaces that are there.
-func (g *generator) somewhere() string { return g.namespaces[g.IntN(len(g.namespaces))].Name }
+// anyNamespace is one of the namespaces that are there.
+func (g *generator) anyNamespace() string { return g.namespaces[g.IntN(len(g.namespaces))].Name }
 
 // unique makes the name one that nothing in the list has. It starts with a
 // letter, as a Service's name has to.
@@ -99,7 +99,7 @@ func unique[T metav1.Object](g *generator, list []T, ns, name string) string {
 // marked are the labels of an object, with or without the one that selectors
 // ask for.
 func (g *generator) marked() map[string]string {
-	if g.chance(60) {
+	if g.percent(60) {
 		return map[string]string{chosen: "yes"}
 	}
 	return map[string]string{}
@@ -121,18 +121,18 @@ func (g *generator) addService(ns, name string) (*corev1.Service, []*discoveryv1
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return s, nil
 	}
-	if g.chance(60) {
+	if g.percent(60) {
 		s.Spec.Selector = map[string]string{"app": name}
 	}
-	s.Spec.PublishNotReadyAddresses = g.chance(10)
-	if g.chance(20) {
+	s.Spec.PublishNotReadyAddresses = g.percent(10)
+	if g.percent(20) {
 		s.Spec.ExternalIPs = g.externals()
 	}
 	// The controller labels its slices of a headless service; those made by
 	// hand may have the label or not.
-	labelled := func() bool { return g.chance(50) }
+	labelled := func() bool { return g.percent(50) }
 	if s.Spec.Selector != nil {
-		always := g.chance(85)
+		always := g.percent(85)
 		labelled = func() bool { return always }
 	}
 	var made []*discoveryv1.EndpointSlice
@@ -146,7 +146,7 @@ func (g *generator) addService(ns, name string) (*corev1.Service, []*discoveryv1
 func (g *generator) addKind(ns, name string, ports []corev1.ServicePort) *corev1.Service {
 	kind := g.IntN(20)
 	if kind < 2 {
-		return g.external(ns, name, g.of(randomTargets))
+		return g.external(ns, name, g.pick(randomTargets))
 	}
 	if kind >= 9 {
 		return g.service(ns, name, none, ports...)
@@ -169,7 +169,7 @@ func (g *generator) addKind(ns, name string, ports []corev1.ServicePort) *corev1
 func (g *generator) externals() []string {
 	var out []string
 	for range 1 + g.IntN(3) {
-		if ip := g.of(randomExternals); !slices.Contains(out, ip) {
+		if ip := g.pick(randomExternals); !slices.Contains(out, ip) {
 			out = append(out, ip)
 		}
 	}
@@ -182,7 +182,7 @@ func (g *generator) ingress() []corev1.LoadBalancerIngress {
 	case n < 2:
 		return nil
 	case n < 3:
-		return []corev1.LoadBalancerIngress{{Hostname: g.of([]string{"host.ext.test", "missing.ext.test"})}}
+		return []corev1.LoadBalancerIngress{{Hostname: g.pick([]string{"host.ext.test", "missing.ext.test"})}}
 	}
 	var out []corev1.LoadBalancerIngress
 	for _, ip := range g.externals() {
@@ -197,7 +197,7 @@ func (g *generator) servicePorts() []corev1.ServicePort {
 	var out []corev1.ServicePort
 	names := map[string]bool{}
 	for i := range g.IntN(4) {
-		name := g.of(randomPorts)
+		name := g.pick(randomPorts)
 		if (i > 0 && name == "") || names[name] || name == "10-240-0-1" {
 			continue
 		}
@@ -212,16 +212,16 @@ func (g *generator) servicePorts() []corev1.ServicePort {
 
 // clusterIPs are free addresses of one or both families.
 func (g *generator) clusterIPs() []string {
-	four := g.fresh(func() netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(16 + g.IntN(16)), byte(g.IntN(256))}) })
-	six := g.fresh(func() netip.Addr { return netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%x", 0x1000+g.IntN(0x1000))) })
+	four := g.freshAddress(func() netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(16 + g.IntN(16)), byte(g.IntN(256))}) })
+	six := g.freshAddress(func() netip.Addr { return netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%x", 0x1000+g.IntN(0x1000))) })
 	return [][]string{{four}, {six}, {four, six}, {six, four}}[g.IntN(4)]
 }
 
-// fresh is a free address, one that another service had before if there is
+// freshAddress is a free address, one that another service had before if there is
 // one of the family.
-func (g *generator) fresh(pick func() netip.Addr) string {
+func (g *generator) freshAddress(pick func() netip.Addr) string {
 	addr := pick()
-	if i := slices.IndexFunc(g.freed, func(old netip.Addr) bool { return old.Is4() == addr.Is4() }); i >= 0 && g.chance(60) {
+	if i := slices.IndexFunc(g.freed, func(old netip.Addr) bool { return old.Is4() == addr.Is4() }); i >= 0 && g.percent(60) {
 		addr = g.freed[i]
 		g.freed = slices.Delete(g.freed, i, i+1)
 	}
@@ -235,7 +235,7 @@ func (g *generator) fresh(pick func() netip.Addr) string {
 // addSlice adds a slice of either family. Addresses come from a small range,
 // so that some are in several slices and services.
 func (g *generator) addSlice(ns, svc, suffix string, of []corev1.ServicePort, labelled bool, p pool) *discoveryv1.EndpointSlice {
-	six := g.chance(30)
+	six := g.percent(30)
 	s := g.slice(ns, svc, suffix, g.slicePorts(of), g.endpoints(p, six)...)
 	s.Name = unique(g, g.slices[:len(g.slices)-1], ns, s.Name)
 	s.AddressType = discoveryv1.AddressTypeIPv4
@@ -292,7 +292,7 @@ func (p pool) has(name string) bool {
 // member is an address of an endpoint or a pod.
 func (g *generator) member(p pool, six bool) string {
 	if six {
-		return strings.Replace(g.of(randomSix), "240", string(p), 1)
+		return strings.Replace(g.pick(randomSix), "240", string(p), 1)
 	}
 	return fmt.Sprintf("10.%s.0.%d", p, g.IntN(40))
 }
@@ -301,7 +301,7 @@ func (g *generator) member(p pool, six bool) string {
 // where the pods don't all have a named port, have another number or protocol
 // than the service's, or leave out what may be left out.
 func (g *generator) slicePorts(of []corev1.ServicePort) []discoveryv1.EndpointPort {
-	if len(of) > 1 && g.chance(20) {
+	if len(of) > 1 && g.percent(20) {
 		of = of[:len(of)-1]
 	}
 	out := ports(of...)
@@ -325,30 +325,30 @@ func (g *generator) endpoint(addr string) discoveryv1.Endpoint {
 	switch n := g.IntN(10); {
 	case n < 2:
 		e.Conditions.Ready = ptr(false)
-		e.Conditions.Serving = g.maybe()
-		e.Conditions.Terminating = g.maybe()
+		e.Conditions.Serving = g.maybeTrue()
+		e.Conditions.Terminating = g.maybeTrue()
 	case n < 4:
-		e.Conditions = discoveryv1.EndpointConditions{Serving: g.maybe(), Terminating: g.maybe()}
+		e.Conditions = discoveryv1.EndpointConditions{Serving: g.maybeTrue(), Terminating: g.maybeTrue()}
 	case n < 5:
 		// As publishNotReadyAddresses makes it.
 		e.Conditions.Serving, e.Conditions.Terminating = ptr(false), ptr(true)
 	}
-	if g.chance(50) {
-		e.Hostname = ptr(g.of(randomLabels))
+	if g.percent(50) {
+		e.Hostname = ptr(g.pick(randomLabels))
 	}
-	if g.chance(50) {
-		e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "r-a", Name: g.of(randomPodNames)}
+	if g.percent(50) {
+		e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "r-a", Name: g.pick(randomPodNames)}
 	}
-	if name := g.of(randomNodes); name != "" {
+	if name := g.pick(randomNodes); name != "" {
 		e.NodeName = &name
 	}
-	if name := g.of(randomZones); name != "" {
+	if name := g.pick(randomZones); name != "" {
 		e.Zone = &name
 	}
 	return e
 }
 
-// maybe is true, false or unknown.
-func (g *generator) maybe() *bool {
+// maybeTrue is true, false or unknown.
+func (g *generator) maybeTrue() *bool {
 	return []*bool{nil, ptr(true), ptr(false)}[g.IntN(3)]
 }

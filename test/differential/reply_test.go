@@ -118,8 +118,8 @@ func TestReplies(t *testing.T) {
 		t.Skip("building CoreDNS takes minutes: skipped under -short")
 	}
 	const text = ".:PORT {\nbind 127.0.0.1\nerrors\nready 127.0.0.1:READY\ncache 30\nforward . UPSTREAM {\nmax_fails 0\n}\n}\n"
-	s := newHamlet(t)
-	s.table = allowedReplies()
+	s := newPlainSite(t)
+	s.table = knownReplies()
 	r := s.run(t, true)
 	theirs := startOdd(t)
 	s.upstream = theirs.Addr()
@@ -128,7 +128,7 @@ func TestReplies(t *testing.T) {
 	s.upstream = ours.Addr()
 	r.agents = []agent{{name: subject(), addr: s.serve(t, subject(), text, apiserver.Admin)}}
 	for _, o := range oddReplies {
-		if err := r.one(query{name: o.name + oddZone, kind: dns.TypeA}); err != nil {
+		if err := r.compareQuery(query{name: o.name + oddZone, kind: dns.TypeA}); err != nil {
 			t.Fatal(err)
 		}
 		if kept := theirs.CountName(o.name+oddZone) == 1; kept != o.kept {
@@ -145,12 +145,12 @@ func TestReplies(t *testing.T) {
 	reportUnused(t, s.table)
 }
 
-// allowedReplies are about what clients get of odd replies.
-func allowedReplies() []*allowance {
-	return []*allowance{
+// knownReplies are about what clients get of odd replies.
+func knownReplies() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: bareErrors,
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view
 				switch {
 				case strings.HasPrefix(c.name, "bare-refused."):
@@ -165,7 +165,7 @@ func allowedReplies() []*allowance {
 		},
 		{
 			reason: "the TTLs of NXDOMAIN are those of a denial, whatever it comes with; CoreDNS gives 5 s to one with answers",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				for _, section := range [][]record{v.Answer, v.Authority} {
 					for i := range section {

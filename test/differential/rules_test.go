@@ -37,7 +37,7 @@ func TestRules(t *testing.T) {
 	var texts [2]strings.Builder
 	var rules []string
 	for i := range ruleBlocks {
-		g := ruler{random}
+		g := ruleGenerator{random}
 		rules = append(rules, g.rules())
 		for side := range texts {
 			fmt.Fprintf(&texts[side], ruleBlock, ports[2*i+side], rules[i], upstream)
@@ -47,7 +47,7 @@ func TestRules(t *testing.T) {
 		serveRules(t, name, texts[side].String(), netip.AddrPortFrom(loopback, ports[side]))
 	}
 	for i, text := range rules {
-		g := ruler{random}
+		g := ruleGenerator{random}
 		for range ruleQuestions {
 			q := g.query()
 			if q.class != 0 && !strings.Contains(text, "class CH IN") {
@@ -55,7 +55,7 @@ func TestRules(t *testing.T) {
 			}
 			got := askRules(t, netip.AddrPortFrom(loopback, ports[2*i+1]), q)
 			q.dropped = got.Rcode == "SERVFAIL"
-			want := meantByRules(askRules(t, netip.AddrPortFrom(loopback, ports[2*i]), q), q)
+			want := normalizeRules(askRules(t, netip.AddrPortFrom(loopback, ports[2*i]), q), q)
 			if diff := gocmp.Diff(want, got); diff != "" {
 				t.Errorf("under\n%s%s\ncoredns:\n%snodens:\n%s", text, q, want, got)
 			}
@@ -86,12 +86,12 @@ func askRules(t *testing.T, addr netip.AddrPort, q query) view {
 		t.Fatal(err)
 	}
 	// Nobody has validated names that rules have made, which CoreDNS's flag says.
-	v.Flags = without(v.Flags, "ad")
+	v.Flags = withoutFlags(v.Flags, "ad")
 	return v.fold(q.name, true)
 }
 
-// meantByRules is CoreDNS's view with the differences that are meant.
-func meantByRules(v view, q query) view {
+// normalizeRules is CoreDNS's view with the differences that are meant.
+func normalizeRules(v view, q query) view {
 	class := cmp.Or(q.class, dns.ClassINET)
 	if v.Outcome == "silence" { // it can't write a name that its rules have made
 		v = view{Outcome: "answer", Opcode: "QUERY", Rcode: "SERVFAIL", Flags: "qr rd"}
@@ -108,12 +108,12 @@ func meantByRules(v view, q query) view {
 	return v
 }
 
-// allowedRules are about rewrite and template.
-func allowedRules() []*allowance {
-	return []*allowance{
+// knownRules are about rewrite and template.
+func knownRules() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: "the question of a reply is the client's; CoreDNS forgets that where no rule that it has gone past changes the reply",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view
 				v.Question = []string{fmt.Sprintf("%s IN %s", c.name, dns.Type(c.kind))}
 				return v, c.Outcome == "answer" && c.class == 0
@@ -121,7 +121,7 @@ func allowedRules() []*allowance {
 		},
 		{
 			reason: "a record about the name that was asked for has its letters, as of any other source",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				for i, r := range v.Answer {
 					if strings.EqualFold(r.Owner, c.name) {
@@ -133,7 +133,7 @@ func allowedRules() []*allowance {
 		},
 		{
 			reason: "addresses made for dns64 have the name that was asked for; CoreDNS gives them the one that rules have made of it",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				for i, r := range v.Answer {
 					if r.Type == "AAAA" && strings.HasSuffix(c.name, ".a.test.") && r.Owner == strings.Replace(c.name, ".a.", ".ext.", 1) {
@@ -145,7 +145,7 @@ func allowedRules() []*allowance {
 		},
 		{
 			reason: "what a template makes does not come from the cache, so its cap doesn't lower the TTLs",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				for i, r := range v.Answer {
 					if c.caches && r.TTL <= 30 && strings.HasSuffix(r.Owner, ".t.test.") {
@@ -173,13 +173,13 @@ func serveRules(t *testing.T, program, text string, addr netip.AddrPort) {
 	p.Must(t, program+" to answer", peer.Answers(addr))
 }
 
-// ruler makes rules and questions.
-type ruler struct{ *rand.Rand }
+// ruleGenerator makes rules and questions.
+type ruleGenerator struct{ *rand.Rand }
 
-func (g ruler) one(list ...string) string { return list[g.IntN(len(list))] }
+func (g ruleGenerator) one(list ...string) string { return list[g.IntN(len(list))] }
 
 // rules are the lines of a block.
-func (g ruler) rules() string {
+func (g ruleGenerator) rules() string {
 	var b strings.Builder
 	if g.IntN(6) == 0 {
 		b.WriteString("    rewrite continue class CH IN\n")
@@ -202,16 +202,16 @@ var unknownNames = []string{
 	"www.shop.test", "host.shop.test", "four.shop.test", "local-x.test", "alias.other.test", "host-ext.test", "shop.test", "mail.shop.test", "a.b.shop.test",
 }
 
-func (g ruler) name() string {
+func (g ruleGenerator) name() string {
 	if g.IntN(2) == 0 {
 		return g.one(knownNames...)
 	}
 	return g.one(unknownNames...)
 }
 
-func (g ruler) dot(s string) string { return s + g.one("", ".") }
+func (g ruleGenerator) dot(s string) string { return s + g.one("", ".") }
 
-func (g ruler) rule() string {
+func (g ruleGenerator) rule() string {
 	switch g.IntN(9) {
 	case 0:
 		return "type " + g.one("A AAAA", "AAAA A", "ANY A", "TXT MX", "MX TXT", "a CNAME", "CNAME A")
@@ -230,7 +230,7 @@ func (g ruler) rule() string {
 }
 
 // match is a kind of match and what is looked for.
-func (g ruler) match() string {
+func (g ruleGenerator) match() string {
 	return g.one(
 		"exact "+g.dot(g.name()), g.dot(g.name()), "suffix "+g.dot("ext.test"), "suffix .shop.test", "prefix host", "substring b",
 		"regex (.*)\\.test", "regex ^.*\\.ext\\.test\\.$", "regex .*", "suffix test.",
@@ -238,7 +238,7 @@ func (g ruler) match() string {
 }
 
 // names are the kinds of name rules, with what may stand behind them.
-func (g ruler) names() string {
+func (g ruleGenerator) names() string {
 	rule := g.one(
 		g.dot(g.one(unknownNames...))+" "+g.dot(g.one(knownNames...)),
 		"exact "+g.dot(g.one(unknownNames...))+" "+g.dot(g.one(knownNames...)),
@@ -274,7 +274,7 @@ func (g ruler) names() string {
 }
 
 // query asks for something that a rule may take.
-func (g ruler) query() query {
+func (g ruleGenerator) query() query {
 	name := g.one(append(slices.Clone(unknownNames), knownNames...)...)
 	if g.IntN(5) == 0 {
 		name = strings.ToUpper(name[:1]) + name[1:]

@@ -31,29 +31,29 @@ type agent struct {
 // run compares the servers of one Corefile with CoreDNS.
 type run struct {
 	t       *testing.T
-	table   []*allowance
+	table   []*knownDifference
 	caches  bool
 	started time.Time
 	coredns netip.AddrPort
 	agents  []agent
 
-	// These are situation's.
-	facts              facts
+	// These are for comparison.
+	facts              objectFacts
 	zones              []string
 	verified, podNames bool
 
-	excusing sync.Mutex // holds the table and known
-	// known are the answers that excuses have asked for.
+	tableMu sync.Mutex // holds the table and known
+	// known are the answers that known differences have asked for.
 	known map[string]view
 
 	mu        sync.Mutex // holds what follows
 	id        uint16
 	asked     int
-	different map[string]*group
+	different map[string]*differenceGroup
 }
 
-// group is differences that look the same in outline.
-type group struct {
+// differenceGroup is differences that look the same in outline.
+type differenceGroup struct {
 	outline string
 	count   int
 	first   string
@@ -71,18 +71,18 @@ func (r *run) compare(qs []query) {
 			aside = append(aside, q)
 			continue
 		}
-		if err := r.one(q); err != nil {
+		if err := r.compareQuery(q); err != nil {
 			r.t.Fatal(err)
 		}
 	}
-	if err := each(aside, r.one); err != nil {
+	if err := each(aside, r.compareQuery); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// one asks all servers one query, and again where the second answer comes
+// compareQuery asks all servers one query, and again where the second answer comes
 // from a cache, or the kernel, or the third from the kernel.
-func (r *run) one(q query) error {
+func (r *run) compareQuery(q query) error {
 	times := 1
 	if r.caches {
 		times++
@@ -91,42 +91,42 @@ func (r *run) one(q query) error {
 		times++
 	}
 	for _, round := range []string{"first", "second", "third"}[:times] {
-		want, _, err := ask(r.coredns, q, r.next())
+		want, _, err := ask(r.coredns, q, r.nextID())
 		if err != nil {
 			return err
 		}
 		for _, a := range r.agents {
-			q.space = a.pod
-			got, size, err := ask(a.addr, q, r.next())
-			q.space = ""
+			q.namespace = a.pod
+			got, size, err := ask(a.addr, q, r.nextID())
+			q.namespace = ""
 			if err != nil {
 				return err
 			}
-			if size > q.room() {
+			if size > q.maxSize() {
 				r.t.Errorf("%s: %s is %d bytes long", a.name, q, size)
 			}
-			r.judge(a, round+" answer to "+q.String(), q, want, got)
+			r.compareViews(a, round+" answer to "+q.String(), q, want, got)
 		}
 	}
 	return nil
 }
 
-func (r *run) next() uint16 {
+func (r *run) nextID() uint16 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.id++
 	return r.id
 }
 
-// judge compares two answers and keeps what differs.
-func (r *run) judge(a agent, what string, q query, want, got view) {
+// compareViews compares two answers and keeps what differs.
+func (r *run) compareViews(a agent, what string, q query, want, got view) {
 	if r.caches {
 		want, got = want.fold(q.name, true), got.fold(q.name, false)
 	}
-	same := r.same(want, got) || r.excused(a, q, want, got)
+	same := r.equal(want, got) || r.isKnown(a, q, want, got)
 	if !same && a.behind {
 		want, got = want.fold(q.name, true), got.fold(q.name, false)
-		same = r.same(want, got) || r.excused(a, q, want, got)
+		same = r.equal(want, got) || r.isKnown(a, q, want, got)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,49 +137,49 @@ func (r *run) judge(a agent, what string, q query, want, got view) {
 	outline := fmt.Sprintf("%s: CoreDNS %s, %s %s", dns.Type(q.kind), want.outline(), a.name, got.outline())
 	g := r.different[outline]
 	if g == nil {
-		g = &group{outline: outline, first: fmt.Sprintf("%s\nCoreDNS:\n%v%s:\n%v", what, want, a.name, got)}
+		g = &differenceGroup{outline: outline, first: fmt.Sprintf("%s\nCoreDNS:\n%v%s:\n%v", what, want, a.name, got)}
 		r.different[outline] = g
 	}
 	g.count++
 }
 
-// excused looks the difference up in the table of those that are meant.
-func (r *run) excused(a agent, q query, want, got view) bool {
-	r.excusing.Lock()
-	defer r.excusing.Unlock()
-	c := r.situation(q, want)
-	if excuse(r.table, c, got, r.same) {
+// isKnown looks the difference up in the table of those that are meant.
+func (r *run) isKnown(a agent, q query, want, got view) bool {
+	r.tableMu.Lock()
+	defer r.tableMu.Unlock()
+	c := r.comparison(q, want)
+	if matchKnown(r.table, c, got, r.equal) {
 		return true
 	}
 	if !a.behind {
 		return false
 	}
 	// The names on a search path may be forwarded too.
-	c.settle = r.recall
-	return excuse(r.table, c, got, r.same)
+	c.settle = r.askCoreDNS
+	return matchKnown(r.table, c, got, r.equal)
 }
 
-// situation is the query with CoreDNS's answer, folded where the run's are.
-func (r *run) situation(q query, want view) situation {
-	return situation{
-		query: q, view: want.clone(), facts: r.facts, zones: r.zones, verified: r.verified, podNames: r.podNames, caches: r.caches, ask: r.recall,
+// comparison is the query with CoreDNS's answer, folded where the run's are.
+func (r *run) comparison(q query, want view) comparison {
+	return comparison{
+		query: q, view: want.clone(), objectFacts: r.facts, zones: r.zones, verified: r.verified, podNames: r.podNames, caches: r.caches, ask: r.askCoreDNS,
 		settle: func(q query) view {
-			table := allowedPlain()
-			c, _ := requery(table, r.situation(q, r.recall(q)))
-			v, _ := expected(table, c, r.same)
+			table := knownPlain()
+			c, _ := askedAgain(table, r.comparison(q, r.askCoreDNS(q)))
+			v, _ := expected(table, c, r.equal)
 			return v
 		},
 	}
 }
 
-// recall is CoreDNS's answer to a query that excuses ask.
-func (r *run) recall(q query) view {
+// askCoreDNS is CoreDNS's answer to a query of a known difference.
+func (r *run) askCoreDNS(q query) view {
 	if v, ok := r.known[q.String()]; ok {
 		return v
 	}
 	silent := q
 	silent.dropped = q.dropped || unanswered(q)
-	v, _, err := ask(r.coredns, silent, r.next())
+	v, _, err := ask(r.coredns, silent, r.nextID())
 	if err != nil {
 		r.t.Error(err)
 	}
@@ -190,7 +190,7 @@ func (r *run) recall(q query) view {
 	return v
 }
 
-func (r *run) same(want, got view) bool {
+func (r *run) equal(want, got view) bool {
 	return gocmp.Equal(r.aged(want, got), got)
 }
 
@@ -205,7 +205,7 @@ func (r *run) aged(want, got view) view {
 
 // report prints the differences, the most frequent ones first.
 func (r *run) report() {
-	groups := slices.SortedFunc(maps.Values(r.different), func(a, b *group) int {
+	groups := slices.SortedFunc(maps.Values(r.different), func(a, b *differenceGroup) int {
 		return cmp.Or(b.count-a.count, strings.Compare(a.outline, b.outline))
 	})
 	all := 0

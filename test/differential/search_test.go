@@ -10,51 +10,51 @@ import (
 // stranger is an address that no pod has.
 const stranger = "127.0.1.99"
 
-// allowedSearches are about clients' search paths.
-func allowedSearches() []*allowance {
-	return []*allowance{
+// knownSearches are about clients' search paths.
+func knownSearches() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: "a pod that has been asked to go is not taken for the client: its address may be another's by now",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if !c.leaving[c.from] {
 					return view{}, false
 				}
-				return c.strange(), true
+				return c.unknownClient(), true
 			},
 		},
 		{
 			reason: "the first domain of a path is no name on the path; CoreDNS fails",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				ns := c.homes[c.from]
 				if ns == "" || !strings.EqualFold(c.name, ns+".svc."+zone) {
 					return view{}, false
 				}
-				return c.strange(), true
+				return c.unknownClient(), true
 			},
 		},
 		{
 			reason: "the names on a path have the answers that they have when they are asked for alone; the error that ends it is the agent's own; what is of a type whose data can't be moved behind an alias is left to the client",
-			expect: func(c situation) (view, bool) {
-				base, path := c.path()
+			expect: func(c comparison) (view, bool) {
+				base, path := c.searchPath()
 				if base == "" {
 					return view{}, false
 				}
-				return c.walk(base, path), true
+				return c.walkSearchPath(base, path), true
 			},
 		},
 	}
 }
 
-// strange is what the agent must answer if nobody knows who asks.
-func (c situation) strange() view {
+// unknownClient is what the agent must answer if nobody knows who asks.
+func (c comparison) unknownClient() view {
 	q := c.query
 	q.from = stranger
 	return c.settle(q)
 }
 
-// path is the search path of the client's pod, if the name is on it, and the
+// searchPath is the search path of the client's pod, if the name is on it, and the
 // name without the first domain.
-func (c situation) path() (base string, path []string) {
+func (c comparison) searchPath() (base string, path []string) {
 	ns := c.homes[c.from]
 	first := ns + ".svc." + zone
 	if ns == "" || !dns.IsSubDomain(first, c.name) || len(c.name) == len(first) {
@@ -70,8 +70,8 @@ func (c situation) path() (base string, path []string) {
 	return c.name[:len(c.name)-len(first)], append(path, "")
 }
 
-// walk is the answer of the first name on the path that has one.
-func (c situation) walk(base string, path []string) view {
+// walkSearchPath is the answer of the first name on the path that has one.
+func (c comparison) walkSearchPath(base string, path []string) view {
 	q := c.query
 	q.from = stranger
 	var first view
@@ -87,23 +87,23 @@ func (c situation) walk(base string, path []string) view {
 		case i == 0:
 			first = v
 		case v.Rcode == "NOERROR":
-			return c.led(q.name, v)
+			return c.followedCNAME(q.name, v)
 		case v.Rcode != "NXDOMAIN":
-			return c.bare(v.Rcode)
+			return c.bareReply(v.Rcode)
 		}
 	}
 	return first
 }
 
-// led is the view of the name as one of the client's name, which becomes its
+// followedCNAME is the view of the name as one of the client's name, which becomes its
 // alias.
-func (c situation) led(name string, v view) view {
+func (c comparison) followedCNAME(name string, v view) view {
 	v = v.clone()
 	v.Question = c.Question
-	v.Flags = without(v.Flags, "ad")
+	v.Flags = withoutFlags(v.Flags, "ad")
 	for _, r := range slices.Concat(v.Answer, v.Authority) {
 		if r.Type == "HTTPS" || r.Type == "CAA" {
-			return c.bare("NXDOMAIN")
+			return c.bareReply("NXDOMAIN")
 		}
 	}
 	for _, r := range v.Answer {

@@ -123,8 +123,8 @@ ip6.arpa:PORT {
 
 // site is what all servers of a run share.
 type site struct {
-	store
-	table    []*allowance
+	objectWriter
+	table    []*knownDifference
 	api      *apiserver.Server
 	upstream netip.AddrPort
 	// clusterDNS is the CoreDNS that node-local servers forward to.
@@ -141,22 +141,22 @@ type site struct {
 // newSite starts what the servers need.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := newHamlet(t)
-	s.table = allowed()
+	s := newPlainSite(t)
+	s.table = knownDifferences()
 	s.api = apiserver.Start(t)
 	client, err := s.api.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.store = store{client}
-	if err := s.define(t.Context()); err != nil {
+	s.objectWriter = objectWriter{client}
+	if err := s.createCRD(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// newHamlet is a site without a cluster.
-func newHamlet(t *testing.T) *site {
+// newPlainSite is a site without a cluster.
+func newPlainSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{upstream: startUpstream(t), binaries: map[string]string{}}
 	for _, name := range []string{"coredns", subject()} {
@@ -170,7 +170,7 @@ func (s *site) run(t *testing.T, caches bool) *run {
 	return &run{
 		t: t, table: s.table, caches: caches, started: time.Now(),
 		zones:     []string{zone, "in-addr.arpa.", "ip6.arpa."},
-		different: map[string]*group{}, known: map[string]view{},
+		different: map[string]*differenceGroup{}, known: map[string]view{},
 	}
 }
 

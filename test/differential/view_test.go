@@ -56,8 +56,8 @@ func (v view) outline() string {
 	return fmt.Sprintf("%s %s [%s] %d/%d/%d edns{%s}", v.Outcome, v.Rcode, v.Flags, len(v.Answer), len(v.Authority), len(v.Additional), v.EDNS)
 }
 
-// see makes the view of a reply. Nil is silence.
-func see(wire []byte, id uint16) view {
+// parseView makes the view of a reply. Nil is silence.
+func parseView(wire []byte, id uint16) view {
 	if wire == nil {
 		return view{Outcome: "silence"}
 	}

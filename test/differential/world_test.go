@@ -39,7 +39,7 @@ func (w *world) service(ns, name string, ips []string, ports ...corev1.ServicePo
 		return s
 	}
 	for _, ip := range ips {
-		s.Spec.IPFamilies = append(s.Spec.IPFamilies, family(ip))
+		s.Spec.IPFamilies = append(s.Spec.IPFamilies, ipFamily(ip))
 	}
 	s.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicySingleStack)
 	if len(ips) > 1 {
@@ -76,7 +76,7 @@ func (w *world) slice(ns, svc, suffix string, ports []discoveryv1.EndpointPort, 
 		Ports:       ports,
 		Endpoints:   eps,
 	}
-	if len(eps) > 0 && family(eps[0].Addresses[0]) == corev1.IPv6Protocol {
+	if len(eps) > 0 && ipFamily(eps[0].Addresses[0]) == corev1.IPv6Protocol {
 		s.AddressType = discoveryv1.AddressTypeIPv6
 	}
 	w.slices = append(w.slices, s)
@@ -117,7 +117,7 @@ func unready(addr string) discoveryv1.Endpoint {
 	return e
 }
 
-func family(ip string) corev1.IPFamily {
+func ipFamily(ip string) corev1.IPFamily {
 	for _, c := range ip {
 		if c == ':' {
 			return corev1.IPv6Protocol
@@ -138,16 +138,16 @@ func fixedWorld() *world {
 	w.namespace("plain", "headless", "external", "empty", "odd")
 	w.clusterIPs()
 	w.headless()
-	w.twins()
+	w.twoSlices()
 	w.externals()
-	w.odd()
-	w.edges()
+	w.oddNames()
+	w.exposedServices()
 	return w
 }
 
-// edges are services that are reached from outside in several ways, one that
+// exposedServices are services that are reached from outside in several ways, one that
 // has endpoints and is an alias, and one of other clusters without ports.
-func (w *world) edges() {
+func (w *world) exposedServices() {
 	const ns = "plain"
 	http := port("http", 80, corev1.ProtocolTCP)
 	name := corev1.LoadBalancerIngress{Hostname: "host.ext.test"}
@@ -240,8 +240,8 @@ func (w *world) headless() {
 	w.slice(ns, "group", "a", ports(http), eps[:40]...)
 }
 
-// twins are slices that share something.
-func (w *world) twins() {
+// twoSlices are slices that share something.
+func (w *world) twoSlices() {
 	const ns = "headless"
 	http, alt := port("http", 80, corev1.ProtocolTCP), port("alt", 8080, corev1.ProtocolTCP)
 
@@ -319,8 +319,8 @@ func (w *world) externals() {
 	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "host.ext.test", Ports: []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP)}}
 }
 
-// odd are names that look like something else.
-func (w *world) odd() {
+// oddNames are names that look like something else.
+func (w *world) oddNames() {
 	const ns = "odd"
 	http := port("http", 80, corev1.ProtocolTCP)
 	w.namespace("svc", "pod")

@@ -34,15 +34,15 @@ const (
 	maxRefused = 300
 )
 
-// source is the nth address of this machine's that abusers come from; clients that
+// clientAddr is the nth address of this machine's that abusers come from; clients that
 // behave come from 127.0.0.1.
-func source(n int) netip.Addr {
+func clientAddr(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)})
 }
 
 // abuser opens TCP connections to the agent and behaves badly on them.
 type abuser struct {
-	*ledger
+	*accounting
 	agent *agent
 	from  netip.Addr
 }
@@ -57,18 +57,18 @@ func (b abuser) dial(ctx context.Context) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// idlers holds n connections open that never say anything, until ctx ends.
-func idlers(ctx context.Context, a *agent, l *ledger, n int) {
+// openIdleConns holds n connections open that never say anything, until ctx ends.
+func openIdleConns(ctx context.Context, a *agent, l *accounting, n int) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			b := abuser{l, a, source(i / perSource)}
+			b := abuser{l, a, clientAddr(i / perSource)}
 			for ctx.Err() == nil {
 				if c, err := b.dial(ctx); err == nil {
 					l.silent.Add(1)
 					_ = c.SetDeadline(time.Time{})
 					stop := context.AfterFunc(ctx, func() { c.Close() })
-					drain(c)
+					discardAll(c)
 					stop()
 					c.Close()
 				}
@@ -79,12 +79,12 @@ func idlers(ctx context.Context, a *agent, l *ledger, n int) {
 	all.Wait()
 }
 
-// slowSenders are n clients that send a byte a second, until ctx ends.
-func slowSenders(ctx context.Context, a *agent, l *ledger, n int) {
+// openSlowConns are n clients that send a byte a second, until ctx ends.
+func openSlowConns(ctx context.Context, a *agent, l *accounting, n int) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			b := abuser{l, a, source(0xFF00 + i)}
+			b := abuser{l, a, clientAddr(0xFF00 + i)}
 			for ctx.Err() == nil {
 				b.sendSlowly(ctx)
 				pause(ctx, slowPause)
@@ -120,11 +120,11 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// framers goes through the kinds of broken connections until ctx ends, with a
+// sendBrokenFrames goes through the kinds of broken connections until ctx ends, with a
 // well-formed query on a connection of its own after each.
-func framers(ctx context.Context, a *agent, l *ledger, m *broken.Mutator) {
-	b := abuser{l, a, source(int(m.Uint32() & 0x7FFF))}
-	for i := 0; ctx.Err() == nil && l.faulty() < maxFaults; i++ {
+func sendBrokenFrames(ctx context.Context, a *agent, l *accounting, m *broken.Mutator) {
+	b := abuser{l, a, clientAddr(int(m.Uint32() & 0x7FFF))}
+	for i := 0; ctx.Err() == nil && l.faultCount() < maxFaults; i++ {
 		kind := breaks[i%len(breaks)]
 		c, err := b.dial(ctx)
 		if err == nil {
@@ -181,7 +181,7 @@ var breaks = []struct {
 	}},
 	{"answers that nobody reads", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		for range 100 {
-			q := question{name: "big." + good, qtype: dns.TypeTXT}
+			q := question{name: "big." + goodZone, qtype: dns.TypeTXT}
 			packet, err := q.query(m.Rand).Pack()
 			if err != nil {
 				return err
@@ -205,8 +205,8 @@ var breaks = []struct {
 		return nil
 	}},
 	{"broken frames before a good one", abuser.pipeline},
-	{"a query in pieces", func(b abuser, c *net.TCPConn, m *broken.Mutator) error { return b.pieces(c, m, false) }},
-	{"a query and the end of the sending side", func(b abuser, c *net.TCPConn, m *broken.Mutator) error { return b.pieces(c, m, true) }},
+	{"a query in pieces", func(b abuser, c *net.TCPConn, m *broken.Mutator) error { return b.sendInPieces(c, m, false) }},
+	{"a query and the end of the sending side", func(b abuser, c *net.TCPConn, m *broken.Mutator) error { return b.sendInPieces(c, m, true) }},
 }
 
 // expect sends bytes that are no query, or the beginning of one, and reads what
@@ -226,7 +226,7 @@ func (b abuser) expect(c *net.TCPConn, bytes []byte) error {
 // pipeline sends broken frames that must all be answered, and a good one behind them.
 func (b abuser) pipeline(c *net.TCPConn, m *broken.Mutator) error {
 	out, n := brokenFrames(m)
-	q := draw(m.Rand, b.fresh.Add(1))
+	q := randomQuestion(m.Rand, b.fresh.Add(1))
 	query := q.query(m.Rand)
 	query.Id = firstGood
 	packet, err := query.Pack()
@@ -243,7 +243,7 @@ func (b abuser) pipeline(c *net.TCPConn, m *broken.Mutator) error {
 		case errors.Is(err, errUnreadable):
 			return err
 		case err != nil:
-			return b.missed(fmt.Sprintf("frame %d of %d", i+1, n+1), i, err)
+			return b.explainMissing(fmt.Sprintf("frame %d of %d", i+1, n+1), i, err)
 		case got.Id != firstGood:
 			continue
 		}
@@ -262,7 +262,7 @@ func (b abuser) pipeline(c *net.TCPConn, m *broken.Mutator) error {
 func brokenFrames(m *broken.Mutator) (out []byte, n int) {
 	for range 16 {
 		packet := m.Next()
-		if mute(packet) || len(packet) > long {
+		if noReplyExpected(packet) || len(packet) > long {
 			continue
 		}
 		binary.BigEndian.PutUint16(packet, uint16(n))
@@ -287,10 +287,10 @@ func readMessage(c *net.TCPConn) (*dns.Msg, error) {
 	return got, nil
 }
 
-// pieces sends a well-formed query in three writes, and may then say that no more
+// sendInPieces sends a well-formed query in three writes, and may then say that no more
 // will come.
-func (b abuser) pieces(c *net.TCPConn, m *broken.Mutator, end bool) error {
-	q := draw(m.Rand, b.fresh.Add(1))
+func (b abuser) sendInPieces(c *net.TCPConn, m *broken.Mutator, end bool) error {
+	q := randomQuestion(m.Rand, b.fresh.Add(1))
 	query := q.query(m.Rand)
 	packet, err := query.Pack()
 	if err != nil {
@@ -313,14 +313,14 @@ func (b abuser) pieces(c *net.TCPConn, m *broken.Mutator, end bool) error {
 	case errors.Is(err, errUnreadable):
 		return err
 	case err != nil:
-		return b.missed(q.name, 0, err)
+		return b.explainMissing(q.name, 0, err)
 	}
 	return q.check(query, got, true)
 }
 
-// missed is what an answer that did not come means, after so many that did: without
+// explainMissing is what an answer that did not come means, after so many that did: without
 // any, the connection may have been turned away for want of a place.
-func (b abuser) missed(what string, before int, err error) error {
+func (b abuser) explainMissing(what string, before int, err error) error {
 	if before == 0 && closed(err) {
 		b.refused.Add(1)
 		return nil
@@ -330,14 +330,14 @@ func (b abuser) missed(what string, before int, err error) error {
 
 // client is one that behaves.
 type client struct {
-	*ledger
+	*accounting
 	agent *agent
 }
 
 // ask asks one question over a TCP connection of its own. Where idle connections
 // hold all places it may be turned away; it tries again, as resolvers do.
 func (c client) ask(ctx context.Context, r *rand.Rand) error {
-	q := draw(r, c.fresh.Add(1))
+	q := randomQuestion(r, c.fresh.Add(1))
 	query := q.query(r)
 	for tries := 0; tries < maxRefused && ctx.Err() == nil; tries++ {
 		c.askedTCP.Add(1)
@@ -358,11 +358,11 @@ func (c client) ask(ctx context.Context, r *rand.Rand) error {
 // types are asked of names whose replies the upstream breaks.
 var types = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeMX, dns.TypeTXT, dns.TypeHTTPS, dns.TypeNS, dns.TypeANY}
 
-// probes asks for names whose replies the upstream breaks, and after each for a good
+// sendProbes asks for names whose replies the upstream breaks, and after each for a good
 // one, until ctx ends. Whatever comes must be readable.
-func probes(ctx context.Context, a *agent, l *ledger, m *broken.Mutator) {
+func sendProbes(ctx context.Context, a *agent, l *accounting, m *broken.Mutator) {
 	c := client{l, a}
-	for l.faulty() < maxFaults {
+	for l.faultCount() < maxFaults {
 		bad, good := c.probe(ctx, m), c.askFresh(ctx, m)
 		if ctx.Err() != nil {
 			return // either may have been broken off
@@ -377,7 +377,7 @@ func probes(ctx context.Context, a *agent, l *ledger, m *broken.Mutator) {
 }
 
 func (c client) probe(ctx context.Context, m *broken.Mutator) error {
-	q := question{name: fmt.Sprintf("p%d.%s", c.fresh.Add(1), bad), qtype: types[m.IntN(len(types))]}
+	q := question{name: fmt.Sprintf("p%d.%s", c.fresh.Add(1), brokenZone), qtype: types[m.IntN(len(types))]}
 	query := q.query(m.Rand)
 	network := "udp"
 	if m.IntN(8) == 0 {
@@ -403,7 +403,7 @@ func (c client) probe(ctx context.Context, m *broken.Mutator) error {
 }
 
 func (c client) askFresh(ctx context.Context, m *broken.Mutator) error {
-	q := fresh(c.ledger.fresh.Add(1))
+	q := newQuestion(c.accounting.fresh.Add(1))
 	query := q.query(m.Rand)
 	got, err := c.agent.ask(ctx, "udp", query)
 	if err != nil {

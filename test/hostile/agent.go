@@ -143,8 +143,8 @@ func startAgent(ctx context.Context, dir string, to netip.AddrPort) (*agent, err
 	return a, nil
 }
 
-// state is what the agent holds and has counted.
-type state struct {
+// agentState is what the agent holds and has counted.
+type agentState struct {
 	rss, peak  uint64 // bytes; peak is the most there ever was
 	files      int
 	goroutines int
@@ -156,9 +156,9 @@ type state struct {
 	udp     float64 // coredns_dns_requests_total of UDP
 }
 
-// look reads the state. It is one look at each part: what moves, moves in between.
-func (a *agent) look(ctx context.Context) (state, error) {
-	s := state{counted: map[string]float64{}}
+// readState reads the state. It is one look at each part: what moves, moves in between.
+func (a *agent) readState(ctx context.Context) (agentState, error) {
+	s := agentState{counted: map[string]float64{}}
 	if err := a.scrape(ctx, &s); err != nil {
 		return s, fmt.Errorf("reading the agent's metrics: %w", err)
 	}
@@ -196,7 +196,7 @@ func memory(status string) (rss, peak uint64) {
 }
 
 // scrape sums up the metrics.
-func (a *agent) scrape(ctx context.Context, s *state) error {
+func (a *agent) scrape(ctx context.Context, s *agentState) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics, nil)
 	if err != nil {
 		return err
@@ -263,14 +263,14 @@ func sockets(addr netip.AddrPort) (drops, queued uint64, err error) {
 // (idleCrew in its package server).
 const spare = 256
 
-// settle waits until the agent holds no more files and goroutines than before, but
+// awaitSettled waits until the agent holds no more files and goroutines than before, but
 // for the spare ones: its idle connections to the upstream close after ten seconds,
 // and those of clients too.
-func (a *agent) settle(ctx context.Context, before state) (state, error) {
-	var s state
+func (a *agent) awaitSettled(ctx context.Context, before agentState) (agentState, error) {
+	var s agentState
 	err := a.Await(ctx, "the agent to let go of what it held", func(ctx context.Context) error {
 		var err error
-		if s, err = a.look(ctx); err != nil {
+		if s, err = a.readState(ctx); err != nil {
 			return err
 		}
 		if s.files > before.files || s.goroutines > before.goroutines+spare || s.queued > 0 {
@@ -297,5 +297,5 @@ func (a *agent) ask(ctx context.Context, network string, q *dns.Msg) (*dns.Msg, 
 // twice what the agent gives its upstreams.
 const patience = 10 * time.Second
 
-// drain reads r until the other side closes it.
-func drain(r net.Conn) { _, _ = io.Copy(io.Discard, r) }
+// discardAll reads r until the other side closes it.
+func discardAll(r net.Conn) { _, _ = io.Copy(io.Discard, r) }

@@ -38,8 +38,8 @@ var corpusNames = []string{
 	byHand, clusterIP, headless, port, aliasInside, aliasOutside, aliasBroken, reverse, "nobody.shop.svc.cluster.local.",
 	strings.ToUpper(clusterIP), "wEb.ShOp.SvC.cLuStEr.LoCaL.", "10-1-2-3.shop.pod.cluster.local.", "cluster.local.", ".",
 	// What a resolver's search list makes of a name, and what ndots:5 sends on.
-	"cached." + good + "shop.svc.cluster.local.", "cached." + good + "svc.cluster.local.", "cached." + good,
-	"big." + good, "nobody." + good, "some." + bad, "others." + bad, "Mixed." + bad,
+	"cached." + goodZone + "shop.svc.cluster.local.", "cached." + goodZone + "svc.cluster.local.", "cached." + goodZone,
+	"big." + goodZone, "nobody." + goodZone, "some." + brokenZone, "others." + brokenZone, "Mixed." + brokenZone,
 	"xn--bcher-kva.test.", `b\195\188cher.test.`, `a\.b\000\255.test.`, "_dns._udp.test.", "*.test.",
 	label63 + ".test.", strings.Repeat(label63+".", 3) + strings.Repeat("a", 61) + ".", strings.Repeat("a.", 127),
 	strings.Repeat("0.", 32) + "ip6.arpa.", "1.0.0.127.in-addr.arpa.", "version.bind.",

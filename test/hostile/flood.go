@@ -37,8 +37,8 @@ const (
 	firstMute = 0xF000
 )
 
-// ledger is what a run has seen. It is safe for concurrent use.
-type ledger struct {
+// accounting is what a run has seen. It is safe for concurrent use.
+type accounting struct {
 	sent, muteSent   atomic.Uint64 // broken packets; those that must have no reply
 	replies, bare    atomic.Uint64 // to broken packets; those of a header only
 	asked, askedTCP  atomic.Uint64 // well-formed queries
@@ -59,7 +59,7 @@ type ledger struct {
 const maxFaults = 20
 
 // fault notes that something must not be.
-func (l *ledger) fault(format string, args ...any) {
+func (l *accounting) fault(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.faults) < maxFaults {
@@ -69,7 +69,7 @@ func (l *ledger) fault(format string, args ...any) {
 	l.others++
 }
 
-func (l *ledger) faulty() int {
+func (l *accounting) faultCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.faults) + l.others
@@ -79,22 +79,22 @@ func (l *ledger) faulty() int {
 // queries, whose answers say that what was sent before has been read.
 type flooder struct {
 	*broken.Mutator
-	*ledger
+	*accounting
 	conn   *net.UDPConn
 	in     []byte
-	claims []claim // by ID
-	open   int     // the sum of the claims
+	claims []expectedReplies // by ID
+	open   int               // the sum of the claims
 	next16 [3]uint16
 }
 
-func newFlooder(a *agent, m *broken.Mutator, l *ledger) (*flooder, error) {
+func newFlooder(a *agent, m *broken.Mutator, l *accounting) (*flooder, error) {
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(a.addr))
 	if err != nil {
 		return nil, err
 	}
 	// A window's replies must fit while this process sends.
 	_ = conn.SetReadBuffer(4 << 20)
-	return &flooder{Mutator: m, ledger: l, conn: conn, in: make([]byte, dns.MaxMsgSize), claims: make([]claim, 1<<16)}, nil
+	return &flooder{Mutator: m, accounting: l, conn: conn, in: make([]byte, dns.MaxMsgSize), claims: make([]expectedReplies, 1<<16)}, nil
 }
 
 // id is the next ID in first..end-1.
@@ -106,11 +106,11 @@ func (f *flooder) id(kind int, first, end uint16) uint16 {
 // flood sends n broken packets.
 func (f *flooder) flood(n int) {
 	defer f.conn.Close()
-	for n > 0 && f.faulty() < maxFaults {
+	for n > 0 && f.faultCount() < maxFaults {
 		sent := f.burst(min(n, 1+f.IntN(window)))
 		n -= sent
 		f.sent.Add(uint64(sent))
-		if !f.ask() {
+		if !f.askGood() {
 			return
 		}
 		f.await(ahead)
@@ -125,14 +125,14 @@ func (f *flooder) flood(n int) {
 func (f *flooder) burst(n int) int {
 	for i := range n {
 		packet := f.Next()
-		silent := mute(packet)
+		silent := noReplyExpected(packet)
 		switch {
 		case silent && len(packet) >= 2:
 			binary.BigEndian.PutUint16(packet, f.id(2, firstMute, 0xFFFF))
 		case !silent:
 			id := f.id(0, 0, firstGood)
 			binary.BigEndian.PutUint16(packet, id)
-			f.promise(id, allowed(packet))
+			f.expectReply(id, maxReplySize(packet))
 		}
 		if silent {
 			f.muteSent.Add(1)
@@ -148,7 +148,7 @@ func (f *flooder) burst(n int) int {
 	return n
 }
 
-func (f *flooder) promise(id, limit uint16) {
+func (f *flooder) expectReply(id, limit uint16) {
 	c := &f.claims[id]
 	if c.open > 0 {
 		limit = max(limit, c.limit)
@@ -157,11 +157,11 @@ func (f *flooder) promise(id, limit uint16) {
 	f.open++
 }
 
-// ask sends a well-formed query and waits for its answer; false if none comes. A
+// askGood sends a well-formed query and waits for its answer; false if none comes. A
 // query that is lost because the agent's buffers were full is no fault of the agent,
 // so it is sent once more.
-func (f *flooder) ask() bool {
-	q := draw(f.Rand, f.fresh.Add(1))
+func (f *flooder) askGood() bool {
+	q := randomQuestion(f.Rand, f.fresh.Add(1))
 	query := q.query(f.Rand)
 	for range 3 {
 		query.Id = f.id(1, firstGood, firstMute)
@@ -193,13 +193,13 @@ func (f *flooder) ask() bool {
 // await reads until at most n broken packets wait for an answer, none comes for a
 // while, or enough is wrong.
 func (f *flooder) await(n int) {
-	for f.open > n && f.faulty() < maxFaults {
+	for f.open > n && f.faultCount() < maxFaults {
 		f.deadline()
 		size, err := f.conn.Read(f.in)
 		if err != nil {
 			return
 		}
-		f.take(f.in[:size])
+		f.checkReply(f.in[:size])
 	}
 }
 
@@ -218,13 +218,13 @@ func (f *flooder) read(id uint16) (*dns.Msg, error) {
 			m := new(dns.Msg)
 			return m, m.Unpack(msg)
 		}
-		f.take(msg)
+		f.checkReply(msg)
 	}
 }
 
-// take looks at a reply to a broken packet.
-func (f *flooder) take(msg []byte) {
-	if len(msg) < broken.HeaderLen || !mute(msg) {
+// checkReply looks at a reply to a broken packet.
+func (f *flooder) checkReply(msg []byte) {
+	if len(msg) < broken.HeaderLen || !noReplyExpected(msg) {
 		f.fault("%d bytes that are no answer: %x", len(msg), msg)
 		return
 	}

@@ -133,7 +133,7 @@ func TestLayout(t *testing.T) {
 		if opt := m.IsEdns0(); opt != nil {
 			want = max(want, opt.UDPSize())
 		}
-		if got := allowed(packet); got != want {
+		if got := maxReplySize(packet); got != want {
 			t.Errorf("%s allows %d bytes, want %d", m.Question[0].Name, got, want)
 		}
 	}
@@ -143,7 +143,7 @@ func TestLayout(t *testing.T) {
 // answer is found.
 func TestAnswers(t *testing.T) {
 	m := broken.New(1, 1, nil)
-	q := fresh(7)
+	q := newQuestion(7)
 	spoil := map[string]func(*dns.Msg){
 		"nothing":          func(*dns.Msg) {},
 		"another ID":       func(m *dns.Msg) { m.Id++ },
@@ -161,7 +161,7 @@ func TestAnswers(t *testing.T) {
 		query := q.query(m.Rand)
 		query.Question[0].Name = q.name
 		query.Extra = nil
-		got := script(query)
+		got := trueReply(query)
 		f(got)
 		if err := q.check(query, got, false); (err == nil) != (what == "nothing") {
 			t.Errorf("%s: %v", what, err)
@@ -177,7 +177,7 @@ func TestFaults(t *testing.T) {
 		want  string                       // in the faults; none if empty
 	}{
 		{"a good server", func(p []byte) [][]byte {
-			if mute(p) {
+			if noReplyExpected(p) {
 				return nil
 			}
 			return [][]byte{formErr(p)}
@@ -206,7 +206,7 @@ func TestFaults(t *testing.T) {
 					}
 				}
 			}()
-			l := new(ledger)
+			l := new(accounting)
 			f, err := newFlooder(&agent{addr: conn.LocalAddr().(*net.UDPAddr).AddrPort()}, broken.New(1, 1, packets(t)), l)
 			if err != nil {
 				t.Fatal(err)

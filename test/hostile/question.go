@@ -33,11 +33,11 @@ var known = []question{
 	{name: port, qtype: dns.TypeSRV, answers: []string{"SRV 0 50 5432 db-0." + headless, "SRV 0 50 5432 db-1." + headless}},
 	{name: "nobody.shop.svc.cluster.local.", qtype: dns.TypeA, rcode: dns.RcodeNameError},
 	{name: aliasInside, qtype: dns.TypeA, answers: []string{"A 10.96.7.1", "CNAME " + clusterIP}},
-	{name: aliasOutside, qtype: dns.TypeA, answers: []string{"A " + addressOf("out."+good).String(), "CNAME out." + good}},
+	{name: aliasOutside, qtype: dns.TypeA, answers: []string{"A " + addressOf("out."+goodZone).String(), "CNAME out." + goodZone}},
 	{name: reverse, qtype: dns.TypePTR, answers: []string{"PTR " + clusterIP}},
-	{name: "cached." + good, qtype: dns.TypeA, answers: []string{"A " + addressOf("cached."+good).String(), "CNAME target." + good}},
-	{name: "nobody." + good, qtype: dns.TypeA, rcode: dns.RcodeNameError},
-	{name: "big." + good, qtype: dns.TypeTXT, answers: bigAnswers(), cut: true},
+	{name: "cached." + goodZone, qtype: dns.TypeA, answers: []string{"A " + addressOf("cached."+goodZone).String(), "CNAME target." + goodZone}},
+	{name: "nobody." + goodZone, qtype: dns.TypeA, rcode: dns.RcodeNameError},
+	{name: "big." + goodZone, qtype: dns.TypeTXT, answers: bigAnswers(), cut: true},
 }
 
 func bigAnswers() (out []string) {
@@ -47,18 +47,18 @@ func bigAnswers() (out []string) {
 	return out
 }
 
-// fresh is a question for a name that nobody has asked for: n is another each time.
-func fresh(n uint64) question {
-	name := fmt.Sprintf("u%d.%s", n, good)
+// newQuestion is a question for a name that nobody has asked for: n is another each time.
+func newQuestion(n uint64) question {
+	name := fmt.Sprintf("u%d.%s", n, goodZone)
 	return question{name: name, qtype: dns.TypeA, answers: []string{"A " + addressOf(name).String()}}
 }
 
-// draw is a question of known, or a fresh one.
-func draw(r *rand.Rand, n uint64) question {
+// randomQuestion is a question of known, or a fresh one.
+func randomQuestion(r *rand.Rand, n uint64) question {
 	if i := r.IntN(len(known) + 2); i < len(known) {
 		return known[i]
 	}
-	return fresh(n)
+	return newQuestion(n)
 }
 
 // query is the question as a client sends it, in any case, with EDNS or without.
@@ -115,15 +115,15 @@ func (q question) checkAnswers(got *dns.Msg) error {
 	return nil
 }
 
-// claim is what the answers to packets with one ID may be.
-type claim struct {
+// expectedReplies is what the answers to packets with one ID may be.
+type expectedReplies struct {
 	open  uint16 // packets that wait for one
 	limit uint16 // the most bytes
 }
 
-// allowed is the most bytes that the answer to packet may have: what its OPT record
+// maxReplySize is the most bytes that the answer to packet may have: what its OPT record
 // claims, as this package reads it, but 512 at least (RFC 6891, 6.2.3).
-func allowed(packet []byte) uint16 {
+func maxReplySize(packet []byte) uint16 {
 	limit := uint16(dns.MinMsgSize)
 	for _, r := range broken.LayoutOf(packet).Records {
 		if at := r.Data - 10; packet[at] == 0 && packet[at+1] == broken.TypeOPT {
@@ -133,6 +133,8 @@ func allowed(packet []byte) uint16 {
 	return limit
 }
 
-// mute says whether packet must get no answer: it is a response, or shorter than a
+// noReplyExpected says whether packet must get no answer: it is a response, or shorter than a
 // header. An answer to it would make the agent a mirror.
-func mute(packet []byte) bool { return len(packet) < broken.HeaderLen || packet[2]&0x80 != 0 }
+func noReplyExpected(packet []byte) bool {
+	return len(packet) < broken.HeaderLen || packet[2]&0x80 != 0
+}

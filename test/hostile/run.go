@@ -51,8 +51,8 @@ const lockout = 50
 // report is what a run has found.
 type report struct {
 	plan
-	ledger
-	start, warm, end state
+	accounting
+	start, warm, end agentState
 	upstream         *upstream
 	mutations        map[string]uint64
 	took             time.Duration
@@ -76,7 +76,7 @@ func (p plan) run(ctx context.Context) (*report, error) {
 	}
 	defer a.Stop()
 	began := time.Now()
-	if r.start, err = a.look(ctx); err != nil {
+	if r.start, err = a.readState(ctx); err != nil {
 		return nil, err
 	}
 	warm := max(p.packets/warmUp, min(p.packets, leastWarmUp))
@@ -98,29 +98,29 @@ func (p plan) run(ctx context.Context) (*report, error) {
 
 // phase sends n broken packets with all that is to go on beside them, and gives the
 // agent's state when everything is over.
-func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (state, error) {
+func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (agentState, error) {
 	queries, err := corpus()
 	if err != nil {
-		return state{}, err
+		return agentState{}, err
 	}
 	beside, stop := context.WithCancel(ctx)
 	defer stop()
 	var rest, flood sync.WaitGroup
 	mutatorOf := func(i int) *broken.Mutator { return broken.New(r.seed, number<<16|uint64(i), queries) }
-	rest.Go(func() { idlers(beside, a, &r.ledger, r.idle) })
-	rest.Go(func() { slowSenders(beside, a, &r.ledger, r.slow) })
+	rest.Go(func() { openIdleConns(beside, a, &r.accounting, r.idle) })
+	rest.Go(func() { openSlowConns(beside, a, &r.accounting, r.slow) })
 	for i := range framing {
-		rest.Go(func() { framers(beside, a, &r.ledger, mutatorOf(100+i)) })
+		rest.Go(func() { sendBrokenFrames(beside, a, &r.accounting, mutatorOf(100+i)) })
 	}
 	for i := range asking {
-		rest.Go(func() { probes(beside, a, &r.ledger, mutatorOf(200+i)) })
+		rest.Go(func() { sendProbes(beside, a, &r.accounting, mutatorOf(200+i)) })
 	}
 	var used sync.Mutex
 	names := broken.Names()
 	for i := range flooders {
-		f, err := newFlooder(a, mutatorOf(i), &r.ledger)
+		f, err := newFlooder(a, mutatorOf(i), &r.accounting)
 		if err != nil {
-			return state{}, err
+			return agentState{}, err
 		}
 		flood.Go(func() {
 			share := n / flooders
@@ -145,11 +145,11 @@ func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (sta
 		return nil
 	})
 	if err != nil {
-		return state{}, err
+		return agentState{}, err
 	}
 	stop()
 	rest.Wait()
-	return a.settle(ctx, r.start)
+	return a.awaitSettled(ctx, r.start)
 }
 
 // follow says now and then how far the flood is.
@@ -159,9 +159,9 @@ func (r *report) follow(ctx context.Context, a *agent) {
 	}
 	go func() {
 		for pause(ctx, 10*time.Second) {
-			if s, err := a.look(ctx); err == nil {
+			if s, err := a.readState(ctx); err == nil {
 				fmt.Fprintf(r.progress, "%d packets, %d well-formed, %d faults; the agent: %.1f MiB, %d files, %d goroutines, %d drops\n",
-					r.sent.Load(), r.asked.Load(), r.faulty(), mib(s.rss), s.files, s.goroutines, s.drops)
+					r.sent.Load(), r.asked.Load(), r.faultCount(), mib(s.rss), s.files, s.goroutines, s.drops)
 			}
 		}
 	}()
@@ -205,7 +205,7 @@ func (r *report) judge() {
 
 // verdict is an error if anything is wrong.
 func (r *report) verdict() error {
-	if n := r.faulty(); n > 0 {
+	if n := r.faultCount(); n > 0 {
 		return fmt.Errorf("%d faults with seed %d:\n%s", n, r.seed, strings.Join(r.faults, "\n"))
 	}
 	return nil
@@ -234,7 +234,7 @@ func (r *report) String() string {
 		r.end.counted[evicted], r.end.counted["nodens_dns_connections_aborted_total"])
 	for _, s := range []struct {
 		when string
-		state
+		agentState
 	}{{"start", r.start}, {"warm-up", r.warm}, {"flood", r.end}} {
 		line("after the "+s.when, "%.1f MiB, at most %.1f, %d files, %d goroutines", mib(s.rss), mib(s.peak), s.files, s.goroutines)
 	}

@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// good is the zone whose names the upstream answers as it should.
-	good = "good.test."
-	// bad is the zone whose names it answers with broken replies.
-	bad = "bad.test."
-	// keep is the TTL of all it says, in seconds: longer than a run.
-	keep = 36000
-	// silences is the most queries a second that get no answer but a broken one:
+	// goodZone is the zone whose names the upstream answers as it should.
+	goodZone = "good.test."
+	// brokenZone is the zone whose names it answers with broken replies.
+	brokenZone = "bad.test."
+	// replyTTL is the TTL of all it says, in seconds: longer than a run.
+	replyTTL = 36000
+	// maxSilencesPerSecond is the most queries a second that get no answer but a broken one:
 	// each holds a place of the agent's for seconds, and what is tested here is not
 	// what happens when the places run out.
-	silences = 50
-	// misbehaves is the share of queries for names of neither zone, one in so many,
+	maxSilencesPerSecond = 50
+	// brokenShare is the share of queries for names of neither zone, one in so many,
 	// that get a broken reply. A flood of broken packets asks for many such names.
-	misbehaves = 8
+	brokenShare = 8
 )
 
 // upstream is the server that the agent forwards to.
@@ -91,7 +91,7 @@ func (u *upstream) serveUDP() {
 		if err != nil {
 			continue // an ICMP error: the agent gave up on an earlier one
 		}
-		u.answer(m, buf[:n], 0, func(reply []byte) { _, _ = u.udp.WriteToUDPAddrPort(reply, from) })
+		u.reply(m, buf[:n], 0, func(reply []byte) { _, _ = u.udp.WriteToUDPAddrPort(reply, from) })
 	}
 }
 
@@ -121,7 +121,7 @@ func (u *upstream) serveConn(c net.Conn) {
 		if err != nil {
 			return
 		}
-		broke := u.answer(m, query, dns.MaxMsgSize, func(reply []byte) { _, _ = c.Write(frame(reply)) })
+		broke := u.reply(m, query, dns.MaxMsgSize, func(reply []byte) { _, _ = c.Write(frame(reply)) })
 		if broke && m.IntN(4) == 0 {
 			_, _ = c.Write([]byte{0xFF, 0xFF, 1, 2, 3}) // the beginning of a frame
 			return
@@ -129,19 +129,19 @@ func (u *upstream) serveConn(c net.Conn) {
 	}
 }
 
-// answer sends what the script says about the query, in at most limit bytes, 0 for
+// reply sends what the script says about the query, in at most limit bytes, 0 for
 // what the query allows, and says whether it sent a broken reply. That comes before
 // the true one, so that what is not taken costs the agent no time; sometimes the true
 // one never comes.
-func (u *upstream) answer(m *broken.Mutator, query []byte, limit int, send func([]byte)) (broke bool) {
+func (u *upstream) reply(m *broken.Mutator, query []byte, limit int, send func([]byte)) (broke bool) {
 	u.asked.Add(1)
 	q := new(dns.Msg)
 	if err := q.Unpack(query); err != nil || len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery || q.Response {
 		u.strange.Add(1)
 		return false
 	}
-	reply := scripted(q, limit)
-	if !misbehaving(q.Question[0]) {
+	reply := packedReply(q, limit)
+	if !isBroken(q.Question[0]) {
 		send(reply)
 		return false
 	}
@@ -156,28 +156,28 @@ func (u *upstream) answer(m *broken.Mutator, query []byte, limit int, send func(
 	return true
 }
 
-// misbehaving says whether the question gets a broken reply: the same for the same
+// isBroken says whether the question gets a broken reply: the same for the same
 // name.
-func misbehaving(q dns.Question) bool {
+func isBroken(q dns.Question) bool {
 	name := strings.ToLower(q.Name)
-	if q.Name == "." || dns.IsSubDomain(good, name) {
+	if q.Name == "." || dns.IsSubDomain(goodZone, name) {
 		return false
 	}
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, name)
-	return dns.IsSubDomain(bad, name) || h.Sum32()%misbehaves == 0
+	return dns.IsSubDomain(brokenZone, name) || h.Sum32()%brokenShare == 0
 }
 
 func (u *upstream) maySilence() bool {
 	if now := time.Now().Unix(); u.second.Swap(now) != now {
 		u.spent.Store(0)
 	}
-	return u.spent.Add(1) <= silences
+	return u.spent.Add(1) <= maxSilencesPerSecond
 }
 
-// scripted is the true reply to q, packed.
-func scripted(q *dns.Msg, limit int) []byte {
-	m := script(q)
+// packedReply is the true reply to q, packed.
+func packedReply(q *dns.Msg, limit int) []byte {
+	m := trueReply(q)
 	if opt := q.IsEdns0(); limit == 0 && opt != nil {
 		limit = int(opt.UDPSize())
 	}
@@ -189,25 +189,25 @@ func scripted(q *dns.Msg, limit int) []byte {
 	return reply
 }
 
-// data is what names have by type, if they exist.
-var data = map[uint16]string{
-	dns.TypeSRV: "SRV 1 2 53 target." + good, dns.TypeMX: "MX 10 target." + good, dns.TypeHTTPS: "HTTPS 1 . alpn=h2",
+// recordData is what names have by type, if they exist.
+var recordData = map[uint16]string{
+	dns.TypeSRV: "SRV 1 2 53 target." + goodZone, dns.TypeMX: "MX 10 target." + goodZone, dns.TypeHTTPS: "HTTPS 1 . alpn=h2",
 	dns.TypeTXT: `TXT "some" "text"`,
 }
 
-// script is the true reply to q.
-func script(q *dns.Msg) *dns.Msg {
+// trueReply is the true reply to q.
+func trueReply(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
 	m.RecursionAvailable = true
 	m.Compress = true
-	if name := strings.ToLower(q.Question[0].Name); exists(name) {
+	if name := strings.ToLower(q.Question[0].Name); nameExists(name) {
 		m.Answer = answers(q, name)
 	} else {
 		m.Rcode = dns.RcodeNameError
 	}
 	if len(m.Answer) == 0 {
-		m.Ns = []dns.RR{record(new(dns.Msg).SetQuestion("test.", dns.TypeSOA), fmt.Sprintf("SOA ns.test. host.test. 1 2 3 4 %d", keep))}
+		m.Ns = []dns.RR{record(new(dns.Msg).SetQuestion("test.", dns.TypeSOA), fmt.Sprintf("SOA ns.test. host.test. 1 2 3 4 %d", replyTTL))}
 	}
 	if q.IsEdns0() != nil { // without, the agent has been told that nobody here knows it
 		m.SetEdns0(1232, false)
@@ -224,24 +224,24 @@ func answers(q *dns.Msg, name string) (out []dns.RR) {
 			out = append(out, record(q, fmt.Sprintf(`TXT "%03d %s"`, i, strings.Repeat("x", 200))))
 		}
 	case qtype == dns.TypeA && strings.HasPrefix(name, "c"):
-		target := new(dns.Msg).SetQuestion("target."+good, dns.TypeA)
-		out = []dns.RR{record(q, "CNAME target."+good), record(target, "A "+addressOf(name).String())}
+		target := new(dns.Msg).SetQuestion("target."+goodZone, dns.TypeA)
+		out = []dns.RR{record(q, "CNAME target."+goodZone), record(target, "A "+addressOf(name).String())}
 	case qtype == dns.TypeA:
 		out = []dns.RR{record(q, "A "+addressOf(name).String())}
-	case data[qtype] != "":
-		out = []dns.RR{record(q, data[qtype])}
+	case recordData[qtype] != "":
+		out = []dns.RR{record(q, recordData[qtype])}
 	}
 	return out
 }
 
-// exists says whether the upstream has the name.
-func exists(name string) bool {
-	return name == "." || (dns.IsSubDomain(good, name) || dns.IsSubDomain(bad, name)) && !strings.HasPrefix(name, "nobody.")
+// nameExists says whether the upstream has the name.
+func nameExists(name string) bool {
+	return name == "." || (dns.IsSubDomain(goodZone, name) || dns.IsSubDomain(brokenZone, name)) && !strings.HasPrefix(name, "nobody.")
 }
 
 // record is a record at q's name.
 func record(q *dns.Msg, text string) dns.RR {
-	rr, err := dns.NewRR(fmt.Sprintf(". %d IN %s", keep, text))
+	rr, err := dns.NewRR(fmt.Sprintf(". %d IN %s", replyTTL, text))
 	if err != nil {
 		panic(err) // the texts are all in this file
 	}

@@ -35,11 +35,11 @@ const (
 	look = 10 * time.Millisecond
 )
 
-// quiet is a log that nobody reads.
-func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
+// discardLogger is a log that nobody reads.
+func discardLogger() *log.Logger { return log.New(io.Discard, "", 0) }
 
 // ask sends m to the agent as q says, and gives the reply.
-func (st *stage) ask(ctx context.Context, q *query, m *dns.Msg) reply {
+func (st *run) ask(ctx context.Context, q *query, m *dns.Msg) reply {
 	packet, err := m.Pack()
 	if err != nil {
 		return reply{err: fmt.Errorf("packing a query: %w", err)}
@@ -80,14 +80,14 @@ func read(packet, raw []byte) reply {
 }
 
 // exchange sends the packet over UDP, TCP or TLS.
-func (st *stage) exchange(q *query, packet []byte) ([]byte, error) {
+func (st *run) exchange(q *query, packet []byte) ([]byte, error) {
 	c, err := st.dial(q)
 	if err != nil {
 		return nil, fmt.Errorf("%w over %s: %w", errSilence, q.over, err)
 	}
 	defer c.Close()
 	wait := patience
-	if st.nothing[q] {
+	if st.unanswered[q] {
 		wait = stillness
 	}
 	_ = c.SetDeadline(time.Now().Add(wait))
@@ -98,16 +98,16 @@ func (st *stage) exchange(q *query, packet []byte) ([]byte, error) {
 		buf := make([]byte, dns.MaxMsgSize)
 		n, err := c.Read(buf)
 		if err != nil {
-			return nil, silenced(err, q)
+			return nil, expectSilence(err, q)
 		}
 		return buf[:n], nil
 	}
 	if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(packet))), packet...)); err != nil {
-		return nil, silenced(err, q)
+		return nil, expectSilence(err, q)
 	}
 	var length [2]byte
 	if _, err := io.ReadFull(c, length[:]); err != nil {
-		return nil, silenced(err, q)
+		return nil, expectSilence(err, q)
 	}
 	buf := make([]byte, binary.BigEndian.Uint16(length[:]))
 	if _, err := io.ReadFull(c, buf); err != nil {
@@ -116,8 +116,8 @@ func (st *stage) exchange(q *query, packet []byte) ([]byte, error) {
 	return buf, nil
 }
 
-// silenced is the error for no reply.
-func silenced(err error, q *query) error {
+// expectSilence is the error for no reply.
+func expectSilence(err error, q *query) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w over %s", errSilence, q.over)
 	}
@@ -125,7 +125,7 @@ func silenced(err error, q *query) error {
 }
 
 // dial connects to the agent.
-func (st *stage) dial(q *query) (net.Conn, error) {
+func (st *run) dial(q *query) (net.Conn, error) {
 	to := st.listen
 	if q.over == "tls" {
 		to = st.tlsAddr()
@@ -147,12 +147,12 @@ func (st *stage) dial(q *query) (net.Conn, error) {
 	return d.Dial(network, to.String())
 }
 
-func (st *stage) clientTLS() *tls.Config {
+func (st *run) clientTLS() *tls.Config {
 	return &tls.Config{RootCAs: st.ca.Pool(), ServerName: serverName, MinVersion: tls.VersionTLS12}
 }
 
 // post asks over HTTPS.
-func (st *stage) post(ctx context.Context, packet []byte) ([]byte, error) {
+func (st *run) post(ctx context.Context, packet []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	url := "https://" + st.httpsAddr().String() + fakedns.Path

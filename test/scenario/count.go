@@ -17,11 +17,11 @@ type expectUpstream struct {
 	qname string // "*" is any
 	qtype uint16 // 0 is any
 	over  string // "" is any
-	count span
+	count countRange
 }
 
-func (p *parser) expectUpstream(w *words) {
-	e := &expectUpstream{name: p.use(w), qname: "*", count: span{-1, -1}}
+func (p *parser) expectUpstream(w *tokens) {
+	e := &expectUpstream{name: p.use(w), qname: "*", count: countRange{-1, -1}}
 	if w.more() && w.list[0] != "over" && w.list[0] != "count" && !w.accept("*") {
 		e.qname = strings.ToLower(w.name("name"))
 	}
@@ -29,8 +29,8 @@ func (p *parser) expectUpstream(w *words) {
 		e.qtype = w.qtype()
 	}
 	w.options(map[string]func(){
-		"over":  func() { e.over = w.over() },
-		"count": func() { e.count = w.span("count") },
+		"over":  func() { e.over = w.transport() },
+		"count": func() { e.count = w.countRange("count") },
 	})
 	if e.count.least < 0 {
 		w.fail("the count is missing")
@@ -38,9 +38,9 @@ func (p *parser) expectUpstream(w *words) {
 	p.add(e)
 }
 
-func (e *expectUpstream) play(ctx context.Context, st *stage) error {
+func (e *expectUpstream) run(ctx context.Context, st *run) error {
 	s := st.servers[e.name]
-	return st.until(ctx, func() error {
+	return st.waitFor(ctx, func() error {
 		n := s.count(func(q fakedns.Record) bool {
 			return (e.qname == "*" || e.qname == q.Name) && (e.qtype == 0 || e.qtype == q.Type) && (e.over == "" || e.over == q.Transport)
 		})
@@ -67,20 +67,20 @@ func (s *server) list() string {
 // expectConnections waits until an upstream has so many connections.
 type expectConnections struct {
 	name  string
-	count span
+	count countRange
 }
 
-func (p *parser) expectConnections(w *words) {
+func (p *parser) expectConnections(w *tokens) {
 	e := &expectConnections{name: p.use(w)}
 	if !w.accept("count") {
 		w.fail("the count is missing")
 	}
-	e.count = w.span("count")
+	e.count = w.countRange("count")
 	p.add(e)
 }
 
-func (e *expectConnections) play(ctx context.Context, st *stage) error {
-	return st.until(ctx, func() error {
+func (e *expectConnections) run(ctx context.Context, st *run) error {
+	return st.waitFor(ctx, func() error {
 		if n := st.servers[e.name].dns.Conns(); !e.count.has(n) {
 			return fmt.Errorf("upstream %s has %d connections, want %s", e.name, n, e.count)
 		}
@@ -93,10 +93,10 @@ func (e *expectConnections) play(ctx context.Context, st *stage) error {
 type expectMetric struct {
 	name   string
 	labels []string // as `name="value"`
-	count  span
+	count  countRange
 }
 
-func (p *parser) expectMetric(w *words) {
+func (p *parser) expectMetric(w *tokens) {
 	e := new(expectMetric)
 	name, labels, labelled := strings.Cut(w.next("a metric"), "{")
 	e.name = name
@@ -109,11 +109,11 @@ func (p *parser) expectMetric(w *words) {
 			e.labels = append(e.labels, l)
 		}
 	}
-	e.count = w.span("number")
+	e.count = w.countRange("number")
 	p.add(e)
 }
 
-func (e *expectMetric) play(ctx context.Context, st *stage) error {
+func (e *expectMetric) run(ctx context.Context, st *run) error {
 	labels := make([]string, len(e.labels))
 	for i, l := range e.labels {
 		var err error
@@ -121,12 +121,12 @@ func (e *expectMetric) play(ctx context.Context, st *stage) error {
 			return err
 		}
 	}
-	return st.until(ctx, func() error {
+	return st.waitFor(ctx, func() error {
 		text, err := st.agent.Metrics()
 		if err != nil {
 			return fmt.Errorf("reading the metrics: %w", err)
 		}
-		sum, samples := total(text, e.name, labels)
+		sum, samples := sumSamples(text, e.name, labels)
 		if sum != float64(int(sum)) || !e.count.has(int(sum)) {
 			return fmt.Errorf("%s with %v is %v in sum, want %s; its samples are:\n%s", e.name, labels, sum, e.count, strings.Join(samples, "\n"))
 		}
@@ -134,9 +134,9 @@ func (e *expectMetric) play(ctx context.Context, st *stage) error {
 	})
 }
 
-// total adds up the samples of the metric that have the labels, in text as Prometheus
+// sumSamples adds up the samples of the metric that have the labels, in text as Prometheus
 // reads it; samples are all of the metric's.
-func total(text, name string, labels []string) (sum float64, samples []string) {
+func sumSamples(text, name string, labels []string) (sum float64, samples []string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		rest, ok := strings.CutPrefix(line, name)
 		if !ok || rest == "" || rest[0] != ' ' && rest[0] != '{' {
@@ -145,15 +145,15 @@ func total(text, name string, labels []string) (sum float64, samples []string) {
 		samples = append(samples, line)
 		at := strings.LastIndexByte(rest, ' ')
 		v, err := strconv.ParseFloat(rest[at+1:], 64)
-		if err == nil && holdsAll(rest[:at], labels) {
+		if err == nil && hasLabels(rest[:at], labels) {
 			sum += v
 		}
 	}
 	return sum, samples
 }
 
-// holdsAll reports whether set, "{a="b",c="d"}" or "", has the labels.
-func holdsAll(set string, labels []string) bool {
+// hasLabels reports whether set, "{a="b",c="d"}" or "", has the labels.
+func hasLabels(set string, labels []string) bool {
 	set = "," + strings.Trim(set, "{}") + ","
 	for _, l := range labels {
 		if !strings.Contains(set, ","+l+",") {

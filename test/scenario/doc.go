@@ -4,7 +4,7 @@
 // nobody needs Go to write a file.
 //
 // [Parse] makes a [Scenario] of a file; its errors say FILE:LINE and what was
-// expected there. [Play] starts the file's upstreams on loopback addresses of its
+// expected there. [Run] starts the file's upstreams on loopback addresses of its
 // own ([upstream]), has an agent started on the file's Corefile, and goes through
 // the steps one by one; each step is a type with one method, and the first that
 // finds something else than what the file says ends the scenario with an error that

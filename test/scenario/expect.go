@@ -22,8 +22,8 @@ type expect struct {
 	set, unset []string
 	any        bool // the records don't matter
 	counted    bool // only the number of answers does
-	answers    span
-	bytes      span
+	answers    countRange
+	bytes      countRange
 	edns       int // 1: there is an OPT record, -1: there is none, 0: no matter
 	do         int // likewise of the DO bit
 	nsid       string
@@ -31,15 +31,15 @@ type expect struct {
 	records    [3][]pattern
 }
 
-func (p *parser) expected(w *words) {
-	e := &expect{bytes: span{0, unbounded}, ede: -1}
+func (p *parser) expected(w *tokens) {
+	e := &expect{bytes: countRange{0, unbounded}, ede: -1}
 	if e.nothing = w.accept("nothing"); !e.nothing {
 		e.rcode = w.rcode()
 	}
 	table := map[string]func(){
 		"any":     func() { e.any = true },
-		"answers": func() { e.counted, e.answers = true, w.span("count") },
-		"bytes":   func() { e.bytes = w.span("size") },
+		"answers": func() { e.counted, e.answers = true, w.countRange("count") },
+		"bytes":   func() { e.bytes = w.countRange("size") },
 		"edns":    func() { e.edns = 1 },
 		"-edns":   func() { e.edns = -1 },
 		"do":      func() { e.do = 1 },
@@ -56,7 +56,7 @@ func (p *parser) expected(w *words) {
 		table["-"+f] = func() { e.unset = append(e.unset, f) }
 	}
 	w.options(table)
-	if e.label == "" && !slices.ContainsFunc(p.sc.Steps, func(s numbered) bool { _, ok := s.step.(*query); return ok }) {
+	if e.label == "" && !slices.ContainsFunc(p.sc.Steps, func(s scenarioStep) bool { _, ok := s.step.(*query); return ok }) {
 		w.fail("it stands behind a QUERY")
 	}
 	p.add(e)
@@ -64,9 +64,9 @@ func (p *parser) expected(w *words) {
 }
 
 // pattern adds a record that must be there.
-func (e *expect) pattern(w *words, section int, owner, ttl, rest string) {
+func (e *expect) pattern(w *tokens, section int, owner, ttl, rest string) {
 	var pt pattern
-	switch s, ok := parseSpan(ttl); {
+	switch s, ok := parseCountRange(ttl); {
 	case ttl == "*":
 		pt.most = math.MaxUint32
 	case ok:
@@ -86,10 +86,10 @@ func (e *expect) pattern(w *words, section int, owner, ttl, rest string) {
 	e.records[section] = append(e.records[section], pt)
 }
 
-func (e *expect) play(ctx context.Context, st *stage) error {
+func (e *expect) run(ctx context.Context, st *run) error {
 	a := st.last
 	if e.label != "" {
-		a = st.asked[e.label]
+		a = st.queries[e.label]
 	}
 	if a == nil {
 		return errors.New("nothing was asked yet")
@@ -98,12 +98,12 @@ func (e *expect) play(ctx context.Context, st *stage) error {
 	if err == nil || !a.query.again {
 		return err
 	}
-	return st.until(ctx, func() error { return e.compare(st.asks(ctx, a.query)) })
+	return st.waitFor(ctx, func() error { return e.compare(st.startQuery(ctx, a.query)) })
 }
 
 // compare waits for the replies and gives what is wrong with the first that is not as
 // expected.
-func (e *expect) compare(a *asked) error {
+func (e *expect) compare(a *sentQuery) error {
 	a.done.Wait()
 	for i, r := range a.replies {
 		if err := e.check(r); err != nil {
@@ -136,12 +136,12 @@ func (e *expect) checkHeader(r reply) error {
 		return fmt.Errorf("the rcode is %s, want %s", dns.RcodeToString[r.msg.Rcode], dns.RcodeToString[e.rcode])
 	}
 	for _, f := range e.set {
-		if !*bit(r.msg, f) {
+		if !*flagBit(r.msg, f) {
 			return fmt.Errorf("%s is not set", f)
 		}
 	}
 	for _, f := range e.unset {
-		if *bit(r.msg, f) {
+		if *flagBit(r.msg, f) {
 			return fmt.Errorf("%s is set", f)
 		}
 	}
@@ -154,24 +154,24 @@ func (e *expect) checkHeader(r reply) error {
 func (e *expect) checkEDNS(r reply) error {
 	opt := r.msg.IsEdns0()
 	switch {
-	case against(e.edns, opt != nil):
+	case flagMismatch(e.edns, opt != nil):
 		return errors.New("the OPT record is there or not against what is wanted")
-	case against(e.do, opt != nil && opt.Do()):
+	case flagMismatch(e.do, opt != nil && opt.Do()):
 		return errors.New("the DO bit is the other way")
-	case e.nsid != "" && !option(opt, dns.EDNS0NSID, fmt.Sprintf("%x", e.nsid)):
+	case e.nsid != "" && !hasOption(opt, dns.EDNS0NSID, fmt.Sprintf("%x", e.nsid)):
 		return fmt.Errorf("the NSID is not %x", e.nsid)
-	case e.ede >= 0 && !option(opt, dns.EDNS0EDE, strconv.Itoa(e.ede)):
+	case e.ede >= 0 && !hasOption(opt, dns.EDNS0EDE, strconv.Itoa(e.ede)):
 		return fmt.Errorf("there is no extended error %d", e.ede)
 	}
 	return nil
 }
 
-// against reports whether is contradicts want: 1 for yes, -1 for no, 0 for no matter.
-func against(want int, is bool) bool { return want == 1 && !is || want == -1 && is }
+// flagMismatch reports whether is contradicts want: 1 for yes, -1 for no, 0 for no matter.
+func flagMismatch(want int, is bool) bool { return want == 1 && !is || want == -1 && is }
 
-// option reports whether opt, which may be nil, has an option of the code whose text
+// hasOption reports whether opt, which may be nil, has an option of the code whose text
 // begins so.
-func option(opt *dns.OPT, code uint16, text string) bool {
+func hasOption(opt *dns.OPT, code uint16, text string) bool {
 	return opt != nil && slices.ContainsFunc(opt.Option, func(o dns.EDNS0) bool {
 		return o.Option() == code && strings.HasPrefix(o.String(), text)
 	})
@@ -207,7 +207,7 @@ func compare(want []pattern, got []dns.RR) error {
 		bare.Header().Ttl = 0
 		i := slices.IndexFunc(want, func(p pattern) bool { return p.rest == bare.String() && p.least <= ttl && ttl <= p.most })
 		if i < 0 {
-			return fmt.Errorf("there is %s, which is not wanted (any more); still wanted: %v", oneLine(rr), want)
+			return fmt.Errorf("there is %s, which is not wanted (any more); still wanted: %v", recordText(rr), want)
 		}
 		want = slices.Delete(want, i, i+1)
 	}
@@ -217,4 +217,4 @@ func compare(want []pattern, got []dns.RR) error {
 	return nil
 }
 
-func oneLine(rr dns.RR) string { return strings.Join(strings.Fields(rr.String()), " ") }
+func recordText(rr dns.RR) string { return strings.Join(strings.Fields(rr.String()), " ") }

@@ -80,7 +80,7 @@ type use struct {
 // keyword is what may begin a line: how it is written, and what it means.
 type keyword struct {
 	usage string
-	parse func(w *words)
+	parse func(w *tokens)
 }
 
 func (p *parser) fault(line int, format string, args ...any) {
@@ -97,7 +97,7 @@ func (p *parser) statement(line string) {
 		p.fault(p.line, "%q begins no statement; one begins with %s", list[0], strings.Join(p.known(), ", "))
 		return
 	}
-	w := &words{list: list[1:], usage: list[0]}
+	w := &tokens{list: list[1:], usage: list[0]}
 	if k.usage != "" {
 		w.usage += " " + k.usage
 	}
@@ -117,7 +117,7 @@ func (p *parser) known() (names []string) {
 }
 
 // body takes the lines up to END.
-func (p *parser) body(w *words) text {
+func (p *parser) body(w *tokens) text {
 	t := text{line: p.at + 1}
 	for i := p.at; i < len(p.lines); i++ {
 		if strings.TrimSpace(p.lines[i]) != "END" {
@@ -133,7 +133,7 @@ func (p *parser) body(w *words) text {
 }
 
 // rest takes all words that are left as one.
-func (p *parser) rest(w *words, what string) string {
+func (p *parser) rest(w *tokens, what string) string {
 	if !w.more() {
 		w.fail("%s is missing", what)
 	}
@@ -164,7 +164,7 @@ func (p *parser) whole() {
 
 // labelled reports whether a query is made under the label.
 func (p *parser) labelled(label string) bool {
-	return slices.ContainsFunc(p.sc.Steps, func(s numbered) bool {
+	return slices.ContainsFunc(p.sc.Steps, func(s scenarioStep) bool {
 		q, ok := s.step.(*query)
 		return ok && q.label == label
 	})
@@ -182,23 +182,23 @@ func (p *parser) upstream(name string) *Upstream {
 // add appends a step.
 func (p *parser) add(s step) {
 	p.up, p.rule, p.expect = nil, nil, nil
-	p.sc.Steps = append(p.sc.Steps, numbered{p.line, s})
+	p.sc.Steps = append(p.sc.Steps, scenarioStep{p.line, s})
 }
 
 // keywords is the table of what may begin a line.
 func (p *parser) keywords() map[string]keyword {
 	table := map[string]keyword{
-		"TITLE":    {"what the scenario shows", func(w *words) { p.sc.Title = p.rest(w, "a title") }},
-		"NEEDS":    {"FEATURE…", func(w *words) { p.sc.Needs = append(p.sc.Needs, w.list...); w.list = nil }},
-		"ARGS":     {"-NAME=VALUE…", func(w *words) { p.sc.Flags = append(p.sc.Flags, w.list...); w.list = nil }},
-		"REFUSED":  {"TEXT of the error with which the agent does not start", func(w *words) { p.sc.Refused = p.rest(w, "a text") }},
-		"COREFILE": {"and its lines, and END", func(w *words) { w.end(); p.sc.Corefile = p.body(w) }},
+		"TITLE":    {"what the scenario shows", func(w *tokens) { p.sc.Title = p.rest(w, "a title") }},
+		"NEEDS":    {"FEATURE…", func(w *tokens) { p.sc.Needs = append(p.sc.Needs, w.list...); w.list = nil }},
+		"ARGS":     {"-NAME=VALUE…", func(w *tokens) { p.sc.Flags = append(p.sc.Flags, w.list...); w.list = nil }},
+		"REFUSED":  {"TEXT of the error with which the agent does not start", func(w *tokens) { p.sc.Refused = p.rest(w, "a text") }},
+		"COREFILE": {"and its lines, and END", func(w *tokens) { w.end(); p.sc.Corefile = p.body(w) }},
 		"FILE":     {"NAME and its lines, and END", p.file},
 		"UPSTREAM": {"NAME [port N] [tls|https] [expired|unknown|for NAME]", p.server},
 		"ON":       {"NAME|*|*.NAME TYPE|* [over TRANSPORT] [times N] [with edns|do|cd|rd|nsid] [without …]", p.on},
 	}
 	for i, name := range sectionNames {
-		table[name] = keyword{"OWNER TTL TYPE RDATA", func(w *words) { p.record(w, i) }}
+		table[name] = keyword{"OWNER TTL TYPE RDATA", func(w *tokens) { p.record(w, i) }}
 	}
 	p.actions(table)
 	p.steps(table)
@@ -206,13 +206,13 @@ func (p *parser) keywords() map[string]keyword {
 }
 
 // file is a document, and as a step one that is written then.
-func (p *parser) file(w *words) {
+func (p *parser) file(w *tokens) {
 	name := w.next("a name")
 	if strings.ContainsAny(name, "/\\") || strings.HasPrefix(name, ".") {
 		w.fail("%q is no plain file name", name)
 	}
 	w.end()
-	d := document{name, p.body(w)}
+	d := scenarioFile{name, p.body(w)}
 	if len(p.sc.Steps) > 0 {
 		p.add(&write{d})
 		return
@@ -221,7 +221,7 @@ func (p *parser) file(w *words) {
 }
 
 // server begins an upstream.
-func (p *parser) server(w *words) {
+func (p *parser) server(w *tokens) {
 	u := &Upstream{Name: w.next("a name"), line: p.line}
 	if !plainName(u.Name) {
 		w.fail("%q is no name of an upstream, which is of lower-case letters and digits", u.Name)
@@ -260,7 +260,7 @@ func plainName(s string) bool {
 var conditions = []string{"edns", "do", "cd", "rd", "nsid"}
 
 // on begins a rule.
-func (p *parser) on(w *words) {
+func (p *parser) on(w *tokens) {
 	if p.up == nil {
 		w.fail("it stands below an UPSTREAM")
 		return
@@ -279,7 +279,7 @@ func (p *parser) on(w *words) {
 		r.qtype = w.qtype()
 	}
 	w.options(map[string]func(){
-		"over":    func() { r.over = w.over() },
+		"over":    func() { r.over = w.transport() },
 		"times":   func() { r.times = w.number("number", 1, maxTimes) },
 		"with":    func() { r.with = append(r.with, w.choice("condition", conditions...)) },
 		"without": func() { r.without = append(r.without, w.choice("condition", conditions...)) },
@@ -289,14 +289,14 @@ func (p *parser) on(w *words) {
 }
 
 // record is one that an upstream sends or a client expects.
-func (p *parser) record(w *words, section int) {
+func (p *parser) record(w *tokens, section int) {
 	owner, ttl := w.next("an owner"), w.next("a TTL")
 	rest := p.rest(w, "a type")
 	switch {
 	case p.rule != nil:
 		line := strings.Join([]string{owner, ttl, rest}, " ")
 		// Whatever the placeholders stand for is an address or a part of one.
-		sample := placeholder.ReplaceAllString(numbers(line, 1), "192.0.2.1")
+		sample := placeholder.ReplaceAllString(expandNumbers(line, 1), "192.0.2.1")
 		if _, err := makeRecord(sample, "example."); err != nil {
 			w.fail("%v", err)
 		}
@@ -311,8 +311,8 @@ func (p *parser) record(w *words, section int) {
 // numberHere is where the number of a query stands in a record.
 var numberHere = regexp.MustCompile(`\$n\b`)
 
-// numbers puts n in its place.
-func numbers(line string, n int) string {
+// expandNumbers puts n in its place.
+func expandNumbers(line string, n int) string {
 	return numberHere.ReplaceAllLiteralString(line, fmt.Sprint(n))
 }
 

@@ -164,7 +164,7 @@ func FuzzParse(f *testing.F) {
 		}
 		joined, ok := err.(interface{ Unwrap() []error })
 		if !ok {
-			joined = single{err}
+			joined = singleError{err}
 		}
 		for _, e := range joined.Unwrap() {
 			if !located.MatchString(e.Error()) {
@@ -174,6 +174,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-type single struct{ err error }
+type singleError struct{ err error }
 
-func (s single) Unwrap() []error { return []error{s.err} }
+func (s singleError) Unwrap() []error { return []error{s.err} }

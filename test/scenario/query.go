@@ -33,13 +33,13 @@ const queryUsage = "NAME TYPE [over udp|tcp|tls|https] [do] [cd] [ad] [-rd] [edn
 // clientPayload is the UDP size of clients with EDNS that give none.
 const clientPayload = 1232
 
-func (p *parser) query(w *words) {
+func (p *parser) query(w *tokens) {
 	q := &query{over: "udp", class: dns.ClassINET, set: []string{"rd"}, times: 1, size: clientPayload}
 	q.name = w.name("name")
 	q.qtype = w.qtype()
 	flag := func(f string) func() { return func() { q.set = append(q.set, f) } }
 	w.options(map[string]func(){
-		"over": func() { q.over = w.over() },
+		"over": func() { q.over = w.transport() },
 		"do":   func() { q.edns, q.do = true, true },
 		"cd":   flag("cd"),
 		"ad":   flag("ad"),
@@ -72,7 +72,7 @@ func (q *query) message(i int) *dns.Msg {
 	}
 	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: q.class}}
 	for _, f := range q.set {
-		*bit(m, f) = true
+		*flagBit(m, f) = true
 	}
 	if q.edns {
 		m.SetEdns0(q.size, q.do)
@@ -84,8 +84,8 @@ func (q *query) message(i int) *dns.Msg {
 	return m
 }
 
-// asked are the queries of one step that are under way, and what comes back.
-type asked struct {
+// sentQuery are the queries of one step that are under way, and what comes back.
+type sentQuery struct {
 	query   *query
 	done    sync.WaitGroup
 	replies []reply
@@ -98,20 +98,20 @@ type reply struct {
 	err   error // errSilence if nothing came
 }
 
-// asks begins to ask.
-func (st *stage) asks(ctx context.Context, q *query) *asked {
-	a := &asked{query: q, replies: make([]reply, q.times)}
+// startQuery begins to ask.
+func (st *run) startQuery(ctx context.Context, q *query) *sentQuery {
+	a := &sentQuery{query: q, replies: make([]reply, q.times)}
 	for i := range a.replies {
 		a.done.Go(func() { a.replies[i] = st.ask(ctx, q, q.message(i)) })
 	}
 	return a
 }
 
-func (q *query) play(ctx context.Context, st *stage) error {
-	a := st.asks(ctx, q)
+func (q *query) run(ctx context.Context, st *run) error {
+	a := st.startQuery(ctx, q)
 	st.last = a
 	if q.label != "" {
-		st.asked[q.label] = a
+		st.queries[q.label] = a
 		return nil
 	}
 	a.done.Wait()

@@ -54,10 +54,10 @@ func (a *action) message(q *dns.Msg, n int, fill func(string) (string, error)) (
 	m := new(dns.Msg).SetReply(q)
 	m.Rcode, m.RecursionAvailable, m.CheckingDisabled, m.Compress = a.rcode, true, q.CheckingDisabled, true
 	for _, f := range a.set {
-		*bit(m, f) = true
+		*flagBit(m, f) = true
 	}
 	for _, f := range a.unset {
-		*bit(m, f) = false
+		*flagBit(m, f) = false
 	}
 	if a.bare {
 		m.Question = nil
@@ -79,7 +79,7 @@ func (a *action) records(m *dns.Msg, n int, fill func(string) (string, error)) e
 	qname := m.Question[0].Name
 	for i, section := range []*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for _, line := range a.sections[i] {
-			line, err := fill(numbers(line, n))
+			line, err := fill(expandNumbers(line, n))
 			if err != nil {
 				return err
 			}
@@ -129,8 +129,8 @@ func (a *action) edns(m, q *dns.Msg) {
 // poison is the address in every stray: who gets it has been deceived.
 const poison = "192.0.2.66"
 
-// stray makes a message of the kind that is no answer to q.
-func stray(kind string, q *dns.Msg) ([]byte, error) {
+// strayReply makes a message of the kind that is no answer to q.
+func strayReply(kind string, q *dns.Msg) ([]byte, error) {
 	m := new(dns.Msg).SetReply(q)
 	m.RecursionAvailable = true
 	question := &m.Question[0]

@@ -21,8 +21,8 @@ type Scenario struct {
 	// Flags are the agent's, besides those that its runner gives it.
 	Flags     []string
 	Upstreams []*Upstream
-	Files     []document
-	Steps     []numbered
+	Files     []scenarioFile
+	Steps     []scenarioStep
 }
 
 // text is a block of lines and where its first one stands.
@@ -31,8 +31,8 @@ type text struct {
 	line int
 }
 
-// document is a file that a scenario puts into its folder.
-type document struct {
+// scenarioFile is a file that a scenario puts into its folder.
+type scenarioFile struct {
 	name string
 	text
 }
@@ -109,12 +109,12 @@ func (p pattern) String() string {
 	return strings.Join(words, " ")
 }
 
-// span is the numbers from least to most.
-type span struct{ least, most int }
+// countRange is the numbers from least to most.
+type countRange struct{ least, most int }
 
-func (s span) has(n int) bool { return s.least <= n && n <= s.most }
+func (s countRange) has(n int) bool { return s.least <= n && n <= s.most }
 
-func (s span) String() string {
+func (s countRange) String() string {
 	if s.least == s.most {
 		return fmt.Sprint(s.least)
 	}

@@ -40,7 +40,7 @@ type server struct {
 }
 
 // newServer starts the server of u at an address of ip. It answers until stop.
-func (st *stage) newServer(ctx context.Context, u *Upstream, ip netip.Addr) (*server, error) {
+func (st *run) newServer(ctx context.Context, u *Upstream, ip netip.Addr) (*server, error) {
 	s := &server{
 		script: u, addr: netip.AddrPortFrom(ip, u.port), ctx: ctx, fill: st.replace,
 		release: make(chan struct{}), hits: make(map[*rule]int),
@@ -119,7 +119,7 @@ func (s *server) handle(q *fakedns.Query) {
 		return
 	}
 	q.Go(func() {
-		if err := s.act(r, q, n); err != nil && s.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+		if err := s.reply(r, q, n); err != nil && s.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 			s.setFault(fmt.Errorf("upstream %s, line %d: %w", s.script.Name, r.line, err))
 		}
 	})
@@ -136,13 +136,13 @@ func (s *server) choose(q *dns.Msg, transport string) *rule {
 	return nil
 }
 
-// act does what r says about q, the nth query.
-func (s *server) act(r *rule, q *fakedns.Query, n int) error {
+// reply does what r says about q, the nth query.
+func (s *server) reply(r *rule, q *fakedns.Query, n int) error {
 	if !s.wait(r, q) {
 		return nil
 	}
 	for _, kind := range r.strays {
-		b, err := stray(kind, q.Msg)
+		b, err := strayReply(kind, q.Msg)
 		if err != nil {
 			return err
 		}

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// relay is an agent that hands each packet to the one upstream in its Corefile, and
+// fakeAgent is an agent that hands each packet to the one upstream in its Corefile, and
 // back. What it does wrong is up to the tests.
-type relay struct {
+type fakeAgent struct {
 	in    *net.UDPConn
 	clock time.Duration
 	wrong func(reply []byte) // nil: nothing
 }
 
-func (r *relay) run(to string) {
+func (r *fakeAgent) run(to string) {
 	buf := make([]byte, 65535)
 	for {
 		n, from, err := r.in.ReadFromUDPAddrPort(buf)
@@ -47,27 +47,27 @@ func (r *relay) run(to string) {
 	}
 }
 
-func (r *relay) Advance(by time.Duration) { r.clock += by }
+func (r *fakeAgent) Advance(by time.Duration) { r.clock += by }
 
-func (r *relay) Reload(_ context.Context, corefile string) error {
+func (r *fakeAgent) Reload(_ context.Context, corefile string) error {
 	if strings.Contains(corefile, "bad") {
 		return errors.New("the file is bad")
 	}
 	return nil
 }
 
-func (r *relay) Flush(name string, subtree bool) (int, error) { return len(name), nil }
+func (r *fakeAgent) Flush(name string, subtree bool) (int, error) { return len(name), nil }
 
-func (r *relay) Metrics() (string, error) {
+func (r *fakeAgent) Metrics() (string, error) {
 	return "# HELP queries x\nqueries{a=\"1\",b=\"2\"} 3\nqueries{a=\"2\",b=\"2\"} 4\nqueries_total 9\nbare 1\nclock " + fmt.Sprint(int(r.clock/time.Second)) + "\n", nil
 }
 
-func (r *relay) Log() string { return "all is well\n" }
+func (r *fakeAgent) Log() string { return "all is well\n" }
 
-func (r *relay) Close() error { return r.in.Close() }
+func (r *fakeAgent) Close() error { return r.in.Close() }
 
-// starter makes a relay that does wrong what it says.
-func starter(wrong func([]byte)) Start {
+// startFakeAgent makes a relay that does wrong what it says.
+func startFakeAgent(wrong func([]byte)) Start {
 	return func(_ context.Context, s Setup) (Agent, error) {
 		if strings.Contains(s.Corefile, "bad") {
 			return nil, errors.New("the file is bad")
@@ -76,7 +76,7 @@ func starter(wrong func([]byte)) Start {
 		if err != nil {
 			return nil, err
 		}
-		r := &relay{in: in, wrong: wrong}
+		r := &fakeAgent{in: in, wrong: wrong}
 		go r.run(strings.TrimSpace(s.Corefile))
 		return r, nil
 	}
@@ -97,18 +97,18 @@ ON * *
 
 `
 
-// playText plays a file against a relay.
-func playText(t *testing.T, text string, wrong func([]byte)) error {
+// runText plays a file against a relay.
+func runText(t *testing.T, text string, wrong func([]byte)) error {
 	t.Helper()
 	sc, err := Parse("f.txt", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Play(t.Context(), sc, t.TempDir(), starter(wrong))
+	return Run(t.Context(), sc, t.TempDir(), startFakeAgent(wrong))
 }
 
-// TestPlay: steps that go as the file says.
-func TestPlay(t *testing.T) {
+// TestRun: steps that go as the file says.
+func TestRun(t *testing.T) {
 	steps := `QUERY a.test A
 EXPECT NOERROR ra rd -aa -tc -edns bytes 40..
     ANSWER a.test 300 A 192.0.2.1
@@ -146,16 +146,16 @@ REVIVE up
 QUERY c.test A
 EXPECT NOERROR answers 1
 `
-	if err := playText(t, stagehand+steps, nil); err != nil {
+	if err := runText(t, stagehand+steps, nil); err != nil {
 		t.Error(err)
 	}
-	if err := playText(t, "TITLE t\nCOREFILE\nbad\nEND\nREFUSED is bad\n", nil); err != nil {
+	if err := runText(t, "TITLE t\nCOREFILE\nbad\nEND\nREFUSED is bad\n", nil); err != nil {
 		t.Errorf("a start that is refused: %v", err)
 	}
 }
 
-// TestPlayFails: whatever is otherwise than the file says is found, with its line.
-func TestPlayFails(t *testing.T) {
+// TestRunFails: whatever is otherwise than the file says is found, with its line.
+func TestRunFails(t *testing.T) {
 	wrongID := func(b []byte) { b[0]++ }
 	wrongCase := func(b []byte) { b[13] ^= 0x20 }
 	for _, c := range []struct {
@@ -190,7 +190,7 @@ func TestPlayFails(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			err := playText(t, stagehand+c.steps, c.wrong)
+			err := runText(t, stagehand+c.steps, c.wrong)
 			if err == nil || !strings.HasPrefix(err.Error(), "f.txt:") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the error is %v, want %q in it", err, c.want)
 			}
@@ -209,11 +209,11 @@ func TestWaits(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			start := func(ctx context.Context, s Setup) (Agent, error) {
-				a, err := starter(nil)(ctx, s)
+				a, err := startFakeAgent(nil)(ctx, s)
 				cancel() // each step still looks once
 				return a, err
 			}
-			err = Play(ctx, sc, t.TempDir(), start)
+			err = Run(ctx, sc, t.TempDir(), start)
 			if err == nil || !strings.HasPrefix(err.Error(), "f.txt:13: ") {
 				t.Errorf("the error is %v", err)
 			}

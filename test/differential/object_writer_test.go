@@ -41,19 +41,19 @@ func each[T any](items []T, do func(T) error) error {
 	return errors.Join(errs...)
 }
 
-// store is the objects of the API server. Its methods may be called
+// objectWriter is the objects of the API server. Its methods may be called
 // concurrently; errors name the object.
-type store struct {
+type objectWriter struct {
 	client kubernetes.Interface
 }
 
 // write creates the world's objects, the namespaces first.
-func (s store) write(ctx context.Context, w *world) error {
+func (s objectWriter) write(ctx context.Context, w *world) error {
 	return s.apply(ctx, &change{made: w.objects()})
 }
 
-// wipe deletes the world's objects, the namespaces last.
-func (s store) wipe(ctx context.Context, w *world) error {
+// deleteAll deletes the world's objects, the namespaces last.
+func (s objectWriter) deleteAll(ctx context.Context, w *world) error {
 	return s.apply(ctx, &change{gone: w.objects()})
 }
 
@@ -89,19 +89,19 @@ type change struct {
 
 // apply deletes first, so that names and addresses are free, then creates,
 // then updates.
-func (s store) apply(ctx context.Context, c *change) error {
-	goneSpaces, gone := divide(c.gone)
-	madeSpaces, made := divide(c.made)
+func (s objectWriter) apply(ctx context.Context, c *change) error {
+	goneSpaces, gone := splitNamespaces(c.gone)
+	madeSpaces, made := splitNamespaces(c.made)
 	step := func(objects []metav1.Object, do func(context.Context, metav1.Object) error) func() error {
-		return func() error { return each(objects, func(o metav1.Object) error { return about(o, do(ctx, o)) }) }
+		return func() error { return each(objects, func(o metav1.Object) error { return objectError(o, do(ctx, o)) }) }
 	}
 	for _, step := range []func() error{
 		step(gone, s.remove),
 		step(goneSpaces, s.remove),
 		step(madeSpaces, s.create),
-		step(made, s.insist),
+		step(made, s.createRetrying),
 		step(c.updated, s.update),
-		func() error { return each(c.leaving, func(p *corev1.Pod) error { return s.dismiss(ctx, p) }) },
+		func() error { return each(c.leaving, func(p *corev1.Pod) error { return s.terminatePod(ctx, p) }) },
 	} {
 		if err := step(); err != nil {
 			return err
@@ -110,8 +110,8 @@ func (s store) apply(ctx context.Context, c *change) error {
 	return nil
 }
 
-// divide tells the namespaces from the rest.
-func divide(objects []metav1.Object) (spaces, rest []metav1.Object) {
+// splitNamespaces tells the namespaces from the rest.
+func splitNamespaces(objects []metav1.Object) (spaces, rest []metav1.Object) {
 	for _, o := range objects {
 		if _, ok := o.(*corev1.Namespace); ok {
 			spaces = append(spaces, o)
@@ -122,16 +122,16 @@ func divide(objects []metav1.Object) (spaces, rest []metav1.Object) {
 	return spaces, rest
 }
 
-func about(o metav1.Object, err error) error {
+func objectError(o metav1.Object, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%T %s/%s: %w", o, o.GetNamespace(), o.GetName(), err)
 }
 
-// insist creates the object, again and again while the API server takes its
+// createRetrying creates the object, again and again while the API server takes its
 // namespace for the one of the name that was deleted.
-func (s store) insist(ctx context.Context, o metav1.Object) error {
+func (s objectWriter) createRetrying(ctx context.Context, o metav1.Object) error {
 	var last error
 	err := peer.Await(ctx, "the new namespace", func(ctx context.Context) error {
 		if last = s.create(ctx, o); apierrors.HasStatusCause(last, corev1.NamespaceTerminatingCause) {
@@ -143,7 +143,7 @@ func (s store) insist(ctx context.Context, o metav1.Object) error {
 }
 
 // create creates the object, and its status where it has one.
-func (s store) create(ctx context.Context, o metav1.Object) error {
+func (s objectWriter) create(ctx context.Context, o metav1.Object) error {
 	var options metav1.CreateOptions
 	switch o := o.(type) {
 	case *corev1.Namespace:
@@ -175,7 +175,7 @@ func (s store) create(ctx context.Context, o metav1.Object) error {
 }
 
 // update writes what the object says now over what is there.
-func (s store) update(ctx context.Context, o metav1.Object) error {
+func (s objectWriter) update(ctx context.Context, o metav1.Object) error {
 	var options metav1.UpdateOptions
 	switch o := o.(type) {
 	case *corev1.Namespace:
@@ -218,7 +218,7 @@ func (s store) update(ctx context.Context, o metav1.Object) error {
 }
 
 // remove deletes the object at once.
-func (s store) remove(ctx context.Context, o metav1.Object) error {
+func (s objectWriter) remove(ctx context.Context, o metav1.Object) error {
 	options := metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}
 	switch o := o.(type) {
 	case *corev1.Namespace:
@@ -245,8 +245,8 @@ func (s store) remove(ctx context.Context, o metav1.Object) error {
 	return errors.ErrUnsupported
 }
 
-// dismiss asks the pod to go, which it would do when its node says so.
-func (s store) dismiss(ctx context.Context, p *corev1.Pod) error {
+// terminatePod asks the pod to go, which it would do when its node says so.
+func (s objectWriter) terminatePod(ctx context.Context, p *corev1.Pod) error {
 	return s.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{})
 }
 
@@ -303,10 +303,10 @@ const importDefinition = `{
 	}
 }`
 
-func (s store) rest() rest.Interface { return s.client.Discovery().RESTClient() }
+func (s objectWriter) rest() rest.Interface { return s.client.Discovery().RESTClient() }
 
 // imports completes a request for a ServiceImport.
-func (s store) imports(r *rest.Request, ns, name string, o *serviceImport) *rest.Request {
+func (s objectWriter) imports(r *rest.Request, ns, name string, o *serviceImport) *rest.Request {
 	r = r.AbsPath("/apis", importGroup, importVersion, "namespaces", ns, "serviceimports", name)
 	if o == nil {
 		return r
@@ -318,8 +318,8 @@ func (s store) imports(r *rest.Request, ns, name string, o *serviceImport) *rest
 	return r.Body(text)
 }
 
-// define makes the API server serve ServiceImports.
-func (s store) define(ctx context.Context) error {
+// createCRD makes the API server serve ServiceImports.
+func (s objectWriter) createCRD(ctx context.Context) error {
 	err := s.rest().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").Body([]byte(importDefinition)).Do(ctx).Error()
 	if err != nil {
 		return err

@@ -18,15 +18,15 @@ const (
 // externalTTL is the TTL of names outside of the cluster.
 const externalTTL = 7
 
-// dialect says which names a Corefile has beside those that all have.
-type dialect struct {
+// nameOptions says which names a Corefile has beside those that all have.
+type nameOptions struct {
 	zonal, external, imports bool
 	// searches says that clients send the names of their search path.
 	searches bool
 }
 
-// owners are the names that the world's objects could own in the dialect.
-func (d dialect) owners(w *world) []string {
+// owners are the names that the world's objects could own with the options.
+func (d nameOptions) owners(w *world) []string {
 	var names []string
 	if d.zonal {
 		names = append(names, zonalNames(w)...)
@@ -139,12 +139,12 @@ func endpointNames(s *discoveryv1.EndpointSlice, base string) []string {
 // name that an object could own or did own, mostly one that the last round had
 // to do with, or one put together from the same words, sometimes changed a
 // little.
-func (g *generator) queries(d dialect, n int, others []string) []query {
+func (g *generator) queries(d nameOptions, n int, others []string) []query {
 	owners := append(g.owners(), d.owners(&g.world)...)
 	out := make([]query, n)
 	for i := range out {
-		q := g.way()
-		for !fits(q.name) {
+		q := g.randomQuery()
+		for !validName(q.name) {
 			q.name = g.name(d, owners, others)
 			if d.searches {
 				g.search(&q)
@@ -157,27 +157,27 @@ func (g *generator) queries(d dialect, n int, others []string) []query {
 }
 
 // name is one of the names, or one that is like them.
-func (g *generator) name(d dialect, owners, others []string) string {
-	name := g.of(owners)
+func (g *generator) name(d nameOptions, owners, others []string) string {
+	name := g.pick(owners)
 	switch n := g.IntN(100); {
 	case n < 20:
-		name = g.invent(d)
+		name = g.inventName(d)
 	case n < 30:
-		name = g.of(others)
+		name = g.pick(others)
 	case n < 45 && len(g.past) > 0:
-		name = g.of(g.past)
+		name = g.pick(g.past)
 	case n < 75 && len(g.news) > 0:
-		name = g.of(g.news)
+		name = g.pick(g.news)
 	}
-	if g.chance(20) {
+	if g.percent(20) {
 		name = g.change(name)
 	}
 	return name
 }
 
-// fits says that it is a name: a change may leave an empty label or make one
+// validName says that it is a name: a change may leave an empty label or make one
 // too long, as a slice's lack of a service does.
-func fits(name string) bool {
+func validName(name string) bool {
 	_, ok := dns.IsDomainName(name)
 	return ok && !strings.Contains(name, "..") && (name == "." || !strings.HasPrefix(name, ".")) && name != ""
 }
@@ -185,9 +185,9 @@ func fits(name string) bool {
 // unanswered says that CoreDNS may have no answer to the query.
 func unanswered(q query) bool { return q.kind == dns.TypePTR && importPool.has(q.name) }
 
-// certain are queries that are asked in each round, whatever the seed: those
+// certainQueries are queries that are asked in each round, whatever the seed: those
 // that show a difference that is meant and that few random ones would.
-func (g *generator) certain(d dialect) []query {
+func (g *generator) certainQueries(d nameOptions) []query {
 	var names []string
 	if d.external {
 		for _, name := range []string{"edge-named.plain", "edge-both.plain", "edge-twice.plain", "end.edge-alias.plain", "_set-0.set.headless"} {
@@ -218,35 +218,35 @@ func (g *generator) certain(d dialect) []query {
 	return qs
 }
 
-// way is a query without its name.
-func (g *generator) way() query {
-	q := query{kind: kinds[g.IntN(len(kinds))], tcp: g.chance(5), norec: g.chance(5), cd: g.chance(5), ad: g.chance(5)}
-	if g.chance(60) {
+// randomQuery is a query without its name.
+func (g *generator) randomQuery() query {
+	q := query{kind: kinds[g.IntN(len(kinds))], tcp: g.percent(5), norec: g.percent(5), cd: g.percent(5), ad: g.percent(5)}
+	if g.percent(60) {
 		q.kind = kinds[g.IntN(4)]
 	}
-	if g.chance(30) {
+	if g.percent(30) {
 		q.size = ednsSize
-		q.do = g.chance(50)
+		q.do = g.percent(50)
 	}
 	return q
 }
 
-// invent puts a name together.
-func (g *generator) invent(d dialect) string {
-	labels := []string{g.of([]string{"svc", "svc", "svc", "pod"}), strings.TrimSuffix(zone, ".")}
+// inventName puts a name together.
+func (g *generator) inventName(d nameOptions) string {
+	labels := []string{g.pick([]string{"svc", "svc", "svc", "pod"}), strings.TrimSuffix(zone, ".")}
 	switch {
-	case d.imports && g.chance(40):
+	case d.imports && g.percent(40):
 		labels[1] = strings.TrimSuffix(importZone, ".")
-	case d.external && g.chance(40):
+	case d.external && g.percent(40):
 		labels = []string{strings.TrimSuffix(externalZone, ".")}
 	}
-	labels = append([]string{g.of(randomNamespaces)}, labels...)
+	labels = append([]string{g.pick(randomNamespaces)}, labels...)
 	short := len(labels)
 	for range g.IntN(4) {
-		labels = append([]string{g.of(randomLabels)}, labels...)
+		labels = append([]string{g.pick(randomLabels)}, labels...)
 	}
-	if g.chance(30) && len(labels) == short+1 {
-		labels = append([]string{"_" + g.of(randomPorts), g.of([]string{"_tcp", "_udp", "_sctp", "_TCP", "tcp"})}, labels...)
+	if g.percent(30) && len(labels) == short+1 {
+		labels = append([]string{"_" + g.pick(randomPorts), g.pick([]string{"_tcp", "_udp", "_sctp", "_TCP", "tcp"})}, labels...)
 	}
 	return strings.Join(slices.DeleteFunc(labels, func(l string) bool { return l == "" }), ".") + "."
 }
@@ -259,7 +259,7 @@ func (g *generator) change(name string) string {
 	case 0:
 		labels = slices.Delete(labels, i, i+1)
 	case 1:
-		labels = slices.Insert(labels, i, g.of(randomLabels))
+		labels = slices.Insert(labels, i, g.pick(randomLabels))
 	case 2:
 		labels[i] = "_" + labels[i]
 	default:
@@ -272,18 +272,18 @@ func (g *generator) change(name string) string {
 // pod or a stranger, for a name that is short of some of its labels, below the
 // domain of a namespace, mostly the pod's own.
 func (g *generator) search(q *query) {
-	from := g.of(append([]string{stranger}, clients...))
+	from := g.pick(append([]string{stranger}, clients...))
 	q.from = from
-	if g.chance(30) || importPool.has(q.name) {
+	if g.percent(30) || importPool.has(q.name) {
 		return
 	}
-	ns := g.somewhere()
-	if p := g.homes[from]; p != nil && g.chance(80) {
+	ns := g.anyNamespace()
+	if p := g.homes[from]; p != nil && g.percent(80) {
 		ns = p.Namespace
 	}
-	name := g.of([]string{"host.ext.test.", "missing.ext.test.", "alias2.ext.test.", "neg.test.", "servfail.ext.test.", q.name})
+	name := g.pick([]string{"host.ext.test.", "missing.ext.test.", "alias2.ext.test.", "neg.test.", "servfail.ext.test.", q.name})
 	for _, suffix := range []string{ns + ".svc." + zone, "svc." + zone, zone} {
-		if g.chance(60) {
+		if g.percent(60) {
 			name = strings.TrimSuffix(name, suffix)
 		}
 	}

@@ -11,25 +11,25 @@ import (
 	"github.com/miekg/dns"
 )
 
-// words are those of one line behind its keyword. Its methods note the first fault;
+// tokens are those of one line behind its keyword. Its methods note the first fault;
 // what they give behind one means nothing.
-type words struct {
+type tokens struct {
 	list  []string
 	usage string
 	err   error
 }
 
-func (w *words) fail(format string, args ...any) {
+func (w *tokens) fail(format string, args ...any) {
 	if w.err == nil {
 		w.err = fmt.Errorf(format+"; write: %s", append(args, w.usage)...)
 	}
 }
 
 // more reports whether there are words left.
-func (w *words) more() bool { return len(w.list) > 0 && w.err == nil }
+func (w *tokens) more() bool { return len(w.list) > 0 && w.err == nil }
 
 // next takes a word; what says what is expected.
-func (w *words) next(what string) string {
+func (w *tokens) next(what string) string {
 	if !w.more() {
 		w.fail("%s is missing", what)
 		return ""
@@ -40,7 +40,7 @@ func (w *words) next(what string) string {
 }
 
 // accept takes the next word if it is word.
-func (w *words) accept(word string) bool {
+func (w *tokens) accept(word string) bool {
 	if w.more() && w.list[0] == word {
 		w.list = w.list[1:]
 		return true
@@ -49,7 +49,7 @@ func (w *words) accept(word string) bool {
 }
 
 // end notes words that are left over.
-func (w *words) end() {
+func (w *tokens) end() {
 	if w.more() {
 		w.fail("%q is not expected", w.list[0])
 	}
@@ -57,7 +57,7 @@ func (w *words) end() {
 
 // options takes all words that are left: each is a key of table, whose function
 // takes the words that belong to it.
-func (w *words) options(table map[string]func()) {
+func (w *tokens) options(table map[string]func()) {
 	for w.more() {
 		word := w.next("an option")
 		set, ok := table[word]
@@ -69,7 +69,7 @@ func (w *words) options(table map[string]func()) {
 	}
 }
 
-func (w *words) choice(what string, of ...string) string {
+func (w *tokens) choice(what string, of ...string) string {
 	word := w.next(what)
 	if !slices.Contains(of, word) {
 		w.fail("%q is no %s, which is one of %s", word, what, strings.Join(of, ", "))
@@ -78,7 +78,7 @@ func (w *words) choice(what string, of ...string) string {
 }
 
 // number takes a number from least to most.
-func (w *words) number(what string, least, most int) int {
+func (w *tokens) number(what string, least, most int) int {
 	word := w.next(what)
 	n, err := strconv.Atoi(word)
 	if err != nil || n < least || n > most {
@@ -87,30 +87,30 @@ func (w *words) number(what string, least, most int) int {
 	return n
 }
 
-// span takes "N", "N..M" or "N..".
-func (w *words) span(what string) span {
+// countRange takes "N", "N..M" or "N..".
+func (w *tokens) countRange(what string) countRange {
 	word := w.next(what)
-	s, ok := parseSpan(word)
+	s, ok := parseCountRange(word)
 	if !ok {
 		w.fail("%q is no %s, which is N, N..M or N..", word, what)
 	}
 	return s
 }
 
-func parseSpan(word string) (span, bool) {
+func parseCountRange(word string) (countRange, bool) {
 	low, high, ranged := strings.Cut(word, "..")
 	least, err := strconv.Atoi(low)
 	if err != nil || least < 0 {
-		return span{}, false
+		return countRange{}, false
 	}
 	switch {
 	case !ranged:
-		return span{least, least}, true
+		return countRange{least, least}, true
 	case high == "":
-		return span{least, unbounded}, true
+		return countRange{least, unbounded}, true
 	}
 	most, err := strconv.Atoi(high)
-	return span{least, most}, err == nil && most >= least
+	return countRange{least, most}, err == nil && most >= least
 }
 
 // maxDuration bounds what a scenario can make a server wait; the clock it may move by
@@ -120,7 +120,7 @@ const (
 	maxAdvance  = 366 * 24 * time.Hour
 )
 
-func (w *words) duration(what string, most time.Duration) time.Duration {
+func (w *tokens) duration(what string, most time.Duration) time.Duration {
 	word := w.next(what)
 	d, err := time.ParseDuration(word)
 	if err != nil || d < 0 || d > most {
@@ -130,7 +130,7 @@ func (w *words) duration(what string, most time.Duration) time.Duration {
 }
 
 // name takes a domain name, and makes it absolute.
-func (w *words) name(what string) string {
+func (w *tokens) name(what string) string {
 	word := w.next(what)
 	if _, ok := dns.IsDomainName(word); !ok {
 		w.fail("%q is no %s", word, what)
@@ -138,7 +138,7 @@ func (w *words) name(what string) string {
 	return dns.Fqdn(word)
 }
 
-func (w *words) qtype() uint16 {
+func (w *tokens) qtype() uint16 {
 	word := w.next("a type")
 	t, ok := dns.StringToType[word]
 	if n, numbered := strings.CutPrefix(word, "TYPE"); !ok && numbered {
@@ -152,7 +152,7 @@ func (w *words) qtype() uint16 {
 	return t
 }
 
-func (w *words) rcode() int {
+func (w *tokens) rcode() int {
 	word := w.next("an rcode")
 	c, ok := dns.StringToRcode[word]
 	if !ok {
@@ -161,7 +161,7 @@ func (w *words) rcode() int {
 	return c
 }
 
-func (w *words) addr() netip.Addr {
+func (w *tokens) addr() netip.Addr {
 	word := w.next("an address")
 	a, err := netip.ParseAddr(word)
 	if err != nil {
@@ -173,10 +173,10 @@ func (w *words) addr() netip.Addr {
 // transports are the words behind "over".
 var transports = []string{"udp", "tcp", "tls", "https"}
 
-func (w *words) over() string { return w.choice("transport", transports...) }
+func (w *tokens) transport() string { return w.choice("transport", transports...) }
 
 // flags takes words for bits of the header, "-" before one that is not set.
-func (w *words) flags(set, unset *[]string, of ...string) {
+func (w *tokens) flags(set, unset *[]string, of ...string) {
 	for w.more() {
 		word, off := strings.CutPrefix(w.list[0], "-")
 		if !slices.Contains(of, word) {
@@ -194,8 +194,8 @@ func (w *words) flags(set, unset *[]string, of ...string) {
 // headerFlags are the bits of the header that have names.
 var headerFlags = []string{"aa", "tc", "rd", "ra", "ad", "cd"}
 
-// bit is where the flag is in m; nil for no flag.
-func bit(m *dns.Msg, flag string) *bool {
+// flagBit is where the flag is in m; nil for no flag.
+func flagBit(m *dns.Msg, flag string) *bool {
 	switch flag {
 	case "aa":
 		return &m.Authoritative

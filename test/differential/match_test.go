@@ -2,10 +2,10 @@ package differential
 
 import "testing"
 
-// requery is c with CoreDNS's answer to the query that the allowances have it asked, and
+// askedAgain is c with CoreDNS's answer to the query that the known differences have it asked, and
 // those that changed the query.
-func requery(table []*allowance, c situation) (situation, []*allowance) {
-	var needed []*allowance
+func askedAgain(table []*knownDifference, c comparison) (comparison, []*knownDifference) {
+	var needed []*knownDifference
 	for _, a := range table {
 		if a.query == nil {
 			continue
@@ -18,10 +18,10 @@ func requery(table []*allowance, c situation) (situation, []*allowance) {
 	return c, needed
 }
 
-// expected is the view that the agent must give by the allowances, and those
+// expected is the view that the agent must give by the known differences, and those
 // that changed something on the way there.
-func expected(table []*allowance, c situation, same func(a, b view) bool) (view, []*allowance) {
-	var needed []*allowance
+func expected(table []*knownDifference, c comparison, same func(a, b view) bool) (view, []*knownDifference) {
+	var needed []*knownDifference
 	for _, a := range table {
 		if a.expect == nil {
 			continue
@@ -37,10 +37,10 @@ func expected(table []*allowance, c situation, same func(a, b view) bool) (view,
 	return c.view, needed
 }
 
-// excuse says whether the allowances make CoreDNS's view into the agent's,
+// matchKnown says whether the known differences make CoreDNS's view into the agent's,
 // and marks those that were needed.
-func excuse(table []*allowance, c situation, agent view, same func(a, b view) bool) bool {
-	c, needed := requery(table, c)
+func matchKnown(table []*knownDifference, c comparison, agent view, same func(a, b view) bool) bool {
+	c, needed := askedAgain(table, c)
 	if len(needed) == 0 || !same(c.view, agent) {
 		want, more := expected(table, c, same)
 		if !same(want, agent) {
@@ -55,7 +55,7 @@ func excuse(table []*allowance, c situation, agent view, same func(a, b view) bo
 }
 
 // reportUnused fails the test for each entry that no query needed.
-func reportUnused(t *testing.T, table []*allowance) {
+func reportUnused(t *testing.T, table []*knownDifference) {
 	for _, a := range table {
 		t.Logf("%d differences: %s", a.used, a.reason)
 		if a.used == 0 {

@@ -48,17 +48,17 @@ type Agent interface {
 // Start makes an agent and waits until it serves. Its error is why it refuses to.
 type Start func(ctx context.Context, s Setup) (Agent, error)
 
-// stage is one play of a scenario.
-type stage struct {
-	scenario *Scenario
-	dir      string
-	listen   netip.AddrPort
-	ca       *ca.CA
-	servers  map[string]*server
-	agent    Agent
-	asked    map[string]*asked // by label
-	last     *asked
-	nothing  map[*query]bool // those to which no reply must come
+// run is one play of a scenario.
+type run struct {
+	scenario   *Scenario
+	dir        string
+	listen     netip.AddrPort
+	ca         *ca.CA
+	servers    map[string]*server
+	agent      Agent
+	queries    map[string]*sentQuery // by label
+	last       *sentQuery
+	unanswered map[*query]bool // those to which no reply must come
 }
 
 // The ports at which an agent takes queries, on an address that is its own: any would do.
@@ -68,8 +68,8 @@ const (
 	httpsPort = 8443
 )
 
-func (st *stage) tlsAddr() netip.AddrPort   { return netip.AddrPortFrom(st.listen.Addr(), tlsPort) }
-func (st *stage) httpsAddr() netip.AddrPort { return netip.AddrPortFrom(st.listen.Addr(), httpsPort) }
+func (st *run) tlsAddr() netip.AddrPort   { return netip.AddrPortFrom(st.listen.Addr(), tlsPort) }
+func (st *run) httpsAddr() netip.AddrPort { return netip.AddrPortFrom(st.listen.Addr(), httpsPort) }
 
 // plays counts the plays of this process: each has loopback addresses of its own.
 var plays atomic.Uint32
@@ -88,19 +88,19 @@ func addresses(n int) []netip.Addr {
 	return list
 }
 
-// Play plays sc in dir, an empty folder, against an agent that start makes. It blocks
+// Run plays sc in dir, an empty folder, against an agent that start makes. It blocks
 // until the scenario ends; nothing it started runs on. The error says FILE:LINE of the
 // first step that did not go as the file says, and what else was found.
-func Play(ctx context.Context, sc *Scenario, dir string, start Start) (err error) {
+func Run(ctx context.Context, sc *Scenario, dir string, start Start) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	addrs := addresses(1 + len(sc.Upstreams))
-	st := &stage{
+	st := &run{
 		scenario: sc, dir: dir, listen: netip.AddrPortFrom(addrs[0], plainPort),
-		servers: make(map[string]*server), asked: make(map[string]*asked), nothing: sc.nothing(),
+		servers: make(map[string]*server), queries: make(map[string]*sentQuery), unanswered: sc.unansweredQueries(),
 	}
 	defer func() { err = errors.Join(err, st.close()) }()
-	if err := st.prepare(ctx, addrs); err != nil {
+	if err := st.startUpstreams(ctx, addrs); err != nil {
 		return fmt.Errorf("%s: %w", sc.File, err)
 	}
 	corefile, err := st.fill(sc.Corefile)
@@ -117,26 +117,26 @@ func Play(ctx context.Context, sc *Scenario, dir string, start Start) (err error
 	if err == nil {
 		st.agent = agent
 	}
-	if err := refusal(err, sc.Refused); err != nil || sc.Refused != "" {
-		return at(sc, sc.Corefile.line, err)
+	if err := checkRefusal(err, sc.Refused); err != nil || sc.Refused != "" {
+		return withLine(sc, sc.Corefile.line, err)
 	}
 	for _, s := range sc.Steps {
-		if err := s.play(ctx, st); err != nil {
-			return at(sc, s.line, err)
+		if err := s.run(ctx, st); err != nil {
+			return withLine(sc, s.line, err)
 		}
 	}
 	return nil
 }
 
-func at(sc *Scenario, line int, err error) error {
+func withLine(sc *Scenario, line int, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s:%d: %w", sc.File, line, err)
 }
 
-// nothing are the queries to which no reply is expected.
-func (sc *Scenario) nothing() map[*query]bool {
+// unansweredQueries are the queries to which no reply is expected.
+func (sc *Scenario) unansweredQueries() map[*query]bool {
 	labels := make(map[string]*query)
 	found := make(map[*query]bool)
 	var last *query
@@ -158,8 +158,8 @@ func (sc *Scenario) nothing() map[*query]bool {
 	return found
 }
 
-// prepare starts the upstreams and writes the files.
-func (st *stage) prepare(ctx context.Context, addrs []netip.Addr) (err error) {
+// startUpstreams starts the upstreams and writes the files.
+func (st *run) startUpstreams(ctx context.Context, addrs []netip.Addr) (err error) {
 	if st.ca, err = ca.New(); err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (st *stage) prepare(ctx context.Context, addrs []netip.Addr) (err error) {
 }
 
 // close ends all that runs. What an upstream got that it should not have is an error.
-func (st *stage) close() error {
+func (st *run) close() error {
 	var errs []error
 	if st.agent != nil {
 		errs = append(errs, st.agent.Close())
@@ -193,13 +193,13 @@ func (st *stage) close() error {
 		s.stop()
 		errs = append(errs, s.fault)
 	}
-	for _, a := range st.asked {
+	for _, a := range st.queries {
 		a.done.Wait()
 	}
 	return errors.Join(errs...)
 }
 
-func (st *stage) write(d document) error {
+func (st *run) write(d scenarioFile) error {
 	body, err := st.fill(d.text)
 	if err != nil {
 		return err
@@ -217,18 +217,18 @@ var placeholder = regexp.MustCompile(`\$[a-z][a-z0-9]*(\.ip\b|\.port\b)?`)
 var reserved = []string{"dir", "ca", "cert", "key", "listen", "tls", "https", "n"}
 
 // fill puts in what the placeholders in a block of lines stand for.
-func (st *stage) fill(t text) (string, error) {
+func (st *run) fill(t text) (string, error) {
 	lines := strings.Split(t.body, "\n")
 	for i, line := range lines {
 		var err error
 		if lines[i], err = st.replace(line); err != nil {
-			return "", at(st.scenario, t.line+i, err)
+			return "", withLine(st.scenario, t.line+i, err)
 		}
 	}
 	return strings.Join(lines, "\n"), nil
 }
 
-func (st *stage) replace(line string) (string, error) {
+func (st *run) replace(line string) (string, error) {
 	var unknown error
 	line = placeholder.ReplaceAllStringFunc(line, func(word string) string {
 		name, part, _ := strings.Cut(word[1:], ".")
@@ -250,7 +250,7 @@ func (st *stage) replace(line string) (string, error) {
 	return line, unknown
 }
 
-func (st *stage) address(name string) (netip.AddrPort, bool) {
+func (st *run) address(name string) (netip.AddrPort, bool) {
 	switch name {
 	case "listen":
 		return st.listen, true
@@ -265,7 +265,7 @@ func (st *stage) address(name string) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-func (st *stage) file(name string) (string, bool) {
+func (st *run) file(name string) (string, bool) {
 	switch name {
 	case "dir":
 		return st.dir, true
@@ -279,8 +279,8 @@ func (st *stage) file(name string) (string, bool) {
 	return "", false
 }
 
-// until looks until holds gives nil. The error is the last look's.
-func (st *stage) until(ctx context.Context, holds func() error) error {
+// waitFor looks until holds gives nil. The error is the last look's.
+func (st *run) waitFor(ctx context.Context, holds func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	t := time.NewTicker(look)

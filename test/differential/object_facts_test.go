@@ -8,8 +8,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// facts are what an allowance may have to know of the objects.
-type facts struct {
+// objectFacts are what a known difference may have to know of the objects.
+type objectFacts struct {
 	// below gives names of services' ports, and of endpoints of other clusters,
 	// by the name above them.
 	below map[string][]string
@@ -22,9 +22,9 @@ type facts struct {
 	homes map[string]string
 }
 
-// learn gives the facts of the worlds.
-func learn(worlds ...*world) facts {
-	f := facts{
+// collectFacts gives the facts of the worlds.
+func collectFacts(worlds ...*world) objectFacts {
+	f := objectFacts{
 		below:    map[string][]string{},
 		services: map[string]*corev1.Service{},
 		imports:  map[string]*serviceImport{},
@@ -80,9 +80,9 @@ func learn(worlds ...*world) facts {
 }
 
 // add notes a service's port.
-func (f facts) add(port, service string) { f.put(port + "." + service) }
+func (f objectFacts) add(port, service string) { f.put(port + "." + service) }
 
-func (f facts) put(name string) {
+func (f objectFacts) put(name string) {
 	name = strings.ToLower(name)
 	f.below[parent(name)] = append(f.below[parent(name)], name)
 }

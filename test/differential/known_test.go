@@ -8,22 +8,22 @@ import (
 	"github.com/miekg/dns"
 )
 
-// allowance is a difference that is meant.
-type allowance struct {
+// knownDifference is a difference that is meant.
+type knownDifference struct {
 	reason string
 	// expect returns the view that the agent must give in this case, made
 	// from CoreDNS's, which it leaves as it is. It returns false for a query
 	// that the entry is not about.
-	expect func(c situation) (view, bool)
+	expect func(c comparison) (view, bool)
 	// query, in place of expect, returns the query that CoreDNS is to be asked instead.
-	query func(c situation) (query, bool)
+	query func(c comparison) (query, bool)
 	// used counts the differences that needed the entry.
 	used int
 }
 
-// situation is a query, CoreDNS's answer to it, and the means to find out
+// comparison is a query, CoreDNS's answer to it, and the means to find out
 // more.
-type situation struct {
+type comparison struct {
 	query
 	view
 	// caches says that answers are held.
@@ -32,7 +32,7 @@ type situation struct {
 	// to one, whoever asks.
 	ask, settle func(query) view
 	// facts are what there is.
-	facts
+	objectFacts
 	// zones are those that the cluster's answers come from.
 	zones []string
 	// verified says that only pods that are there have names, podNames that
@@ -40,8 +40,8 @@ type situation struct {
 	verified, podNames bool
 }
 
-// other is CoreDNS's answer to the same query for another type.
-func (c situation) other(kind uint16) view {
+// answerForType is CoreDNS's answer to the same query for another type.
+func (c comparison) answerForType(kind uint16) view {
 	q := c.query
 	q.kind = kind
 	v := c.ask(q)
@@ -49,28 +49,28 @@ func (c situation) other(kind uint16) view {
 	return v
 }
 
-// bare is a reply without records, as a server gives that doesn't look for
+// bareReply is a reply without records, as a server gives that doesn't look for
 // any.
-func (c situation) bare(rcode string) view {
+func (c comparison) bareReply(rcode string) view {
 	v := c.view
 	v.Rcode = rcode
-	v.Flags = without(v.Flags, "aa", "ra", "ad", "tc")
+	v.Flags = withoutFlags(v.Flags, "aa", "ra", "ad", "tc")
 	v.Answer, v.Authority, v.Additional = nil, nil, nil
 	return v
 }
 
-// negative is the cluster zone's answer that there is no such name or no such
+// negativeReply is the cluster zone's answer that there is no such name or no such
 // record.
-func (c situation) negative(rcode string) view {
+func (c comparison) negativeReply(rcode string) view {
 	if rcode == "NXDOMAIN" {
-		return c.absent()
+		return c.absentReply()
 	}
 	v := c.view
 	v.Rcode = rcode
 	if strings.Contains(v.Flags, "aa") && len(v.Answer) == 0 && len(v.Authority) == 1 {
 		return v // CoreDNS's own denial already, of another kind
 	}
-	v.Flags = without(v.Flags, "ra", "ad", "tc")
+	v.Flags = withoutFlags(v.Flags, "ra", "ad", "tc")
 	if !strings.Contains(v.Flags, "aa") {
 		v.Flags = strings.Replace(v.Flags, "qr", "qr aa", 1)
 	}
@@ -82,9 +82,9 @@ func (c situation) negative(rcode string) view {
 	return v
 }
 
-// absent is the answer to the same question about a name that is not there,
+// absentReply is the answer to the same question about a name that is not there,
 // which may be somebody else's where name errors fall through.
-func (c situation) absent() view {
+func (c comparison) absentReply() view {
 	q := c.query
 	q.name, q.kind = "no-such-name."+c.origin(), dns.TypeDS
 	v := c.ask(q)
@@ -94,7 +94,7 @@ func (c situation) absent() view {
 
 // origin is the cluster's zone that the name is in, written as in the query,
 // or empty.
-func (c situation) origin() string {
+func (c comparison) origin() string {
 	for _, z := range c.zones {
 		if dns.IsSubDomain(z, c.name) {
 			return c.name[len(c.name)-len(z):]
@@ -105,19 +105,19 @@ func (c situation) origin() string {
 
 // inCluster says that the name is in the cluster's domain, or in that of
 // services of other clusters.
-func (c situation) inCluster() bool {
+func (c comparison) inCluster() bool {
 	return strings.EqualFold(c.origin(), zone) || strings.EqualFold(c.origin(), importZone)
 }
 
 // outside says that the name is one of those outside of the cluster.
-func (c situation) outside() bool { return strings.EqualFold(c.origin(), externalZone) }
+func (c comparison) outside() bool { return strings.EqualFold(c.origin(), externalZone) }
 
 // reversed says that the name is a reverse name that the cluster has.
-func (c situation) reversed() bool {
+func (c comparison) reversed() bool {
 	if c.origin() == "" || c.inCluster() || c.outside() || c.overlong() || importPool.has(c.name) {
 		return false
 	}
-	v := c.other(dns.TypePTR)
+	v := c.answerForType(dns.TypePTR)
 	if !strings.Contains(v.Flags, "aa") || v.Rcode != "NOERROR" {
 		return false
 	}
@@ -125,14 +125,14 @@ func (c situation) reversed() bool {
 }
 
 // overlong says that the name is below an IPv6 address's.
-func (c situation) overlong() bool {
+func (c comparison) overlong() bool {
 	const nibbles = 32
 	return dns.IsSubDomain("ip6.arpa.", c.name) && dns.CountLabel(c.name) > nibbles+2
 }
 
 // dangling says that a PTR record points at an endpoint's name that is not
 // there, or into a namespace that has no names.
-func (c situation) dangling(r record) bool {
+func (c comparison) dangling(r record) bool {
 	const depth = 6 // endpoint, service, namespace, svc, and the zone's two
 	n := dns.CountLabel(r.Data)
 	if r.Type != "PTR" || n < depth-1 || strings.HasPrefix(r.Data, dotted) || c.podNames && strings.HasPrefix(r.Data, undotted) {
@@ -146,27 +146,27 @@ func (c situation) dangling(r record) bool {
 }
 
 // labels are the labels left of the zone, in lower case.
-func (c situation) labels() []string {
+func (c comparison) labels() []string {
 	return dns.SplitDomainName(strings.ToLower(strings.TrimSuffix(c.name, c.origin())))
 }
 
 // underPod says that the name is a pod's, or below one.
-func (c situation) underPod(depth int) bool {
+func (c comparison) underPod(depth int) bool {
 	l := c.labels()
 	return c.inCluster() && len(l) >= depth && l[len(l)-1] == "pod"
 }
 
-func without(flags string, names ...string) string {
+func withoutFlags(flags string, names ...string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(flags), func(f string) bool { return slices.Contains(names, f) }), " ")
 }
 
-// allowed are the differences that are meant. The table is used by one test
+// knownDifferences are the differences that are meant. The table is used by one test
 // at a time.
-func allowed() []*allowance { return append(allowedPlain(), allowedSearches()...) }
+func knownDifferences() []*knownDifference { return append(knownPlain(), knownSearches()...) }
 
-// allowedPlain are those that have nothing to do with who asks.
-func allowedPlain() []*allowance {
-	return slices.Concat([]*allowance{allowedSizes()}, allowedNames(), allowedSpellings(), allowedImports(), allowedOutside(), allowedMessages(), allowedBytes(), allowedTTLs())
+// knownPlain are those that have nothing to do with who asks.
+func knownPlain() []*knownDifference {
+	return slices.Concat([]*knownDifference{knownSizes()}, knownNameDifferences(), knownSpellings(), knownImports(), knownExternal(), knownMessages(), knownMalformed(), knownTTLs())
 }
 
 // The endpoint whose pod has a name with a dot, as CoreDNS calls it and by its
@@ -176,12 +176,12 @@ const (
 	undotted = "10-244-21-1.dotted.odd.svc."
 )
 
-// allowedNames are about what names there are.
-func allowedNames() []*allowance {
-	return []*allowance{
+// knownNameDifferences are about what names there are.
+func knownNameDifferences() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: "a pod's name that has dots is no label, so its endpoint goes by its address; CoreDNS makes labels of it that it has no answer for",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
 				endpoint := c.Rcode == "NXDOMAIN" && strings.HasPrefix(c.name, undotted) && c.podNames
 				if endpoint {
@@ -205,60 +205,60 @@ func allowedNames() []*allowance {
 		},
 		{
 			reason: "a reverse name that has a PTR record exists for the other types too; CoreDNS denies them, or falls through to the upstream",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				known := c.kind == dns.TypePTR || c.kind == dns.TypeSOA && c.Rcode == "NOERROR"
 				if known || c.inCluster() || !c.reversed() {
 					return view{}, false
 				}
-				return c.negative("NOERROR"), true
+				return c.negativeReply("NOERROR"), true
 			},
 		},
 		{
 			reason: "whether a name exists does not depend on the type: CoreDNS answers NODATA for SOA at any name",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if c.kind != dns.TypeSOA || len(c.Answer) > 0 || c.origin() == "" || c.reversed() {
 					return view{}, false
 				}
-				return c.other(dns.TypeDS), true
+				return c.answerForType(dns.TypeDS), true
 			},
 		},
 		{
 			reason: "whether a name exists does not depend on the type: CoreDNS denies TXT at names that have nothing but names below them",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if !(c.kind == dns.TypeTXT && c.origin() != "" && c.Rcode == "NXDOMAIN") {
 					return view{}, false
 				}
-				return c.other(dns.TypeDS), true
+				return c.answerForType(dns.TypeDS), true
 			},
 		},
 		{
 			reason: "svc and pod are names of the cluster's zone; CoreDNS has them in the reverse zones too",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				l := c.labels()
 				if c.inCluster() || c.outside() || len(l) != 1 || l[0] != "svc" && l[0] != "pod" {
 					return view{}, false
 				}
-				return c.negative("NXDOMAIN"), true
+				return c.negativeReply("NXDOMAIN"), true
 			},
 		},
 		{
 			reason: "dns-version and ns.dns exist for each type, and so do the names above ns.dns, above a service's port, above zonal names and above the endpoints of another cluster (RFC 8020); CoreDNS denies them",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if !(c.Rcode == "NXDOMAIN" && (c.inCluster() || c.outside()) && c.emptyNonTerminal()) {
 					return view{}, false
 				}
-				return c.negative("NOERROR"), true
+				return c.negativeReply("NOERROR"), true
 			},
 		},
 	}
 }
 
-// allowedSpellings are about names that look like others.
-func allowedSpellings() []*allowance {
-	return []*allowance{
+// knownSpellings are about names that look like others.
+func knownSpellings() []*knownDifference {
+	return []*knownDifference{
 		{
 			reason: "an address has many spellings, and a verified pod's name may be any of them; CoreDNS knows the shortest",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				name, ok := c.respelled()
 				if !ok || !c.verified {
 					return view{}, false
@@ -278,25 +278,25 @@ func allowedSpellings() []*allowance {
 		},
 		{
 			reason: "a pod has addresses only: CoreDNS makes up an SRV record with port 0",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if !(c.kind == dns.TypeSRV && c.underPod(3) && len(c.labels()) == 3 && len(c.Answer) > 0) {
 					return view{}, false
 				}
-				return c.negative("NOERROR"), true
+				return c.negativeReply("NOERROR"), true
 			},
 		},
 		{
 			reason: "there is no name below a pod's: CoreDNS doesn't look at the labels",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if !(c.underPod(4) && c.Rcode == "NOERROR") {
 					return view{}, false
 				}
-				return c.negative("NXDOMAIN"), true
+				return c.negativeReply("NXDOMAIN"), true
 			},
 		},
 		{
 			reason: "a port without a name has no SRV name: CoreDNS takes the label _ for any port",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				l := c.labels()
 				depth := 5
 				if c.outside() {
@@ -305,32 +305,32 @@ func allowedSpellings() []*allowance {
 				if !((c.inCluster() || c.outside()) && c.Rcode == "NOERROR" && len(l) == depth && (l[0] == "_" || l[1] == "_")) {
 					return view{}, false
 				}
-				return c.negative("NXDOMAIN"), true
+				return c.negativeReply("NXDOMAIN"), true
 			},
 		},
 		{
 			reason: "there is no name below an IPv6 address's: CoreDNS doesn't look at the labels there",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if c.kind != dns.TypePTR || !c.overlong() {
 					return view{}, false
 				}
-				return c.other(dns.TypeDS), true
+				return c.answerForType(dns.TypeDS), true
 			},
 		},
 		{
 			reason: "a slice that names no service gives its addresses no names; CoreDNS makes a name with an empty label and sends nothing",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if c.kind != dns.TypePTR || c.Outcome != "silence" || !importPool.has(c.name) {
 					return view{}, false
 				}
-				v := c.other(dns.TypeDS)
+				v := c.answerForType(dns.TypeDS)
 				v.Question = []string{c.name + " IN PTR"}
 				return v, true
 			},
 		},
 		{
 			reason: "there is nothing to point at in a service that is not there or in a namespace that has no names",
-			expect: func(c situation) (view, bool) {
+			expect: func(c comparison) (view, bool) {
 				if strings.Contains(c.Flags, "tc") {
 					// Without what doesn't count it may fit.
 					c.tcp = true
@@ -343,9 +343,9 @@ func allowedSpellings() []*allowance {
 					return view{}, false
 				}
 				v := c.view.clone()
-				v.Answer = leave(v.Answer, func(r record) bool { return !c.dangling(r) })
+				v.Answer = filterRecords(v.Answer, func(r record) bool { return !c.dangling(r) })
 				if len(v.Answer) == 0 {
-					return c.other(dns.TypeDS), true
+					return c.answerForType(dns.TypeDS), true
 				}
 				return v, true
 			},
@@ -355,7 +355,7 @@ func allowedSpellings() []*allowance {
 
 // respelled is the pod's name with its IPv6 address written the short way. It
 // returns false for other names and for those that are short already.
-func (c situation) respelled() (string, bool) {
+func (c comparison) respelled() (string, bool) {
 	if !c.underPod(3) || len(c.labels()) != 3 {
 		return "", false
 	}
@@ -370,7 +370,7 @@ func (c situation) respelled() (string, bool) {
 
 // emptyNonTerminal says that names below this one have records, or that it
 // is the one that has a TXT record.
-func (c situation) emptyNonTerminal() bool {
+func (c comparison) emptyNonTerminal() bool {
 	l := c.labels()
 	if len(l) == 0 {
 		return false
