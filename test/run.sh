@@ -69,11 +69,11 @@ fuzzers() {
 	return $bad
 }
 
-# Unit tests under the race detector; the suites under test/ and those of daemonset/ talk
-# to other processes, where it sees nothing. Many wait more than they compute, so there are more
-# of them at a time than cores, the slowest from the start on. The bench measures CPU
-# and delays, so it runs alone.
-units=$(go list ./netsetup ./cmd/nodens/app ./... | grep -v -e /nodens/test/ -e /nodens/daemonset)
+# Unit tests run under the race detector. The suites below test/ and daemonset/ talk to
+# other processes, which it can't observe. Many tests wait more than they compute, so more
+# packages than cores run at a time, the slowest first. The bench measures CPU time and
+# latency, so it runs alone.
+units=$(go list ./netsetup ./cmd/nodens ./cmd/nodens/app ./... | grep -v -e /nodens/test/ -e /nodens/daemonset)
 bench=$(go list ./test/bench/...)
 suites=$(go list ./test/node ./test/differential ./test/... ./daemonset/... | grep -v -e /test/summary -e /test/bench)
 # shellcheck disable=SC2086
@@ -83,6 +83,7 @@ suites=$(go list ./test/node ./test/differential ./test/... ./daemonset/... | gr
 	run "allocation pins and benchmarks" tests pins -run Alloc -bench . -benchtime 1x -timeout 10m $units
 	run "suites against real peers" tests suites -p 2 -timeout 40m $suites
 	run "the image" image
+	run "dnstap, read by golang-dnstap" dnstap
 	run "the bench, short" tests bench -p 1 -timeout 40m $bench
 	run "fuzzers" fuzzers
 }

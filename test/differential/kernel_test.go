@@ -51,7 +51,7 @@ func ofServer(q query) bool {
 
 // fixture is a node with an agent, and a pod that asks it.
 type fixture struct {
-	*testbed.Lab
+	*testbed.Network
 	addr netip.AddrPort
 }
 
@@ -87,7 +87,7 @@ func (s *site) startFixture(t *testing.T, text string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Must(t, "the agent to log that it serves", testbed.Logs(p, "msg=serving"))
+	p.Must(t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
 	return &fixture{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), housePort)}
 }
 

@@ -33,9 +33,9 @@ func servers() []harness.Server {
 // proxyModeOf is kube-proxy's way in the row.
 func proxyModeOf(s harness.Server) string {
 	if strings.HasSuffix(s.Name, "nftables") {
-		return testbed.Nftables
+		return testbed.ProxyNftables
 	}
-	return testbed.Iptables
+	return testbed.ProxyIptablesNft
 }
 
 // Result is what one mishap has done to clients.
@@ -56,7 +56,7 @@ type Result struct {
 func (h Result) Lost() float64           { return float64(h.All().Lost) }
 func (h Result) servfails() float64      { return float64(h.All().Servfail + h.All().Other) }
 func (h Result) clusterAnswers() float64 { return float64(h.All().Cluster) }
-func (h Result) MaxSilence() float64     { return figures.Millis(h.Silence) }
+func (h Result) MaxSilence() float64     { return figures.Millis(h.LongestSilence) }
 func (h Result) worstP99() float64       { return figures.Millis(h.WorstP99(h.began)) }
 func (h Result) trackedConns() float64   { return float64(h.tracked) }
 
@@ -66,18 +66,18 @@ func (h Result) LostAfterExit() float64 {
 	if h.Gone.IsZero() {
 		return 0
 	}
-	return float64(h.Between(h.Gone, h.Ended.Add(1)).Failed())
+	return float64(h.Between(h.Gone, h.End.Add(1)).Failed())
 }
 
 // timeToAnswer is the time from the start of the next process to the first question that it
 // answered.
 func (h Result) timeToAnswer() float64 {
 	for _, r := range h.Runs {
-		if r.Fate == client.Local && r.Last.After(h.spawned) {
+		if r.Outcome == client.Local && r.Last.After(h.spawned) {
 			return max(0, figures.Millis(r.First.Sub(h.spawned)))
 		}
 	}
-	return figures.Millis(h.Ended.Sub(h.spawned))
+	return figures.Millis(h.End.Sub(h.spawned))
 }
 
 // hitPoints is the difference of cache hits in points of a hundred.
@@ -150,7 +150,7 @@ func (b *Run) MeasureFaults(ctx context.Context, list []Fault, rows []harness.Se
 					continue
 				}
 				h, err := b.inject(ctx, m, s)
-				if errors.Is(err, testbed.ErrNoGroup) {
+				if errors.Is(err, testbed.ErrNoMemoryGroup) {
 					b.Omit(harness.Server{Name: s.Name + ", " + m.Name}, err)
 					continue
 				}
@@ -179,7 +179,7 @@ func (b *Run) inject(ctx context.Context, m Fault, s harness.Server) (h Result, 
 	if err != nil {
 		return h, err
 	}
-	asking, err := st.Ask(testbed.Load(testbed.Service4), self)
+	asking, err := st.StartLoad(testbed.LoadJob(testbed.Service4), self)
 	if err != nil {
 		return h, err
 	}

@@ -41,12 +41,12 @@ func sampleReport() *Report {
 				continue
 			}
 			for n := range 2 {
-				h := Result{Report: &client.Report{Began: at(0), Ended: at(3000)}, began: at(900), Gone: at(1000), spawned: at(2000)}
-				h.Runs = []client.Run{{Fate: client.Local, Count: 100, First: at(0), Last: at(999)}, {Fate: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Fate: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
+				h := Result{Report: &client.Report{Start: at(0), End: at(3000)}, began: at(900), Gone: at(1000), spawned: at(2000)}
+				h.Runs = []client.Run{{Outcome: client.Local, Count: 100, First: at(0), Last: at(999)}, {Outcome: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Outcome: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
 				h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Cluster: 100}
 				h.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: 2 * time.Millisecond}}
 				if s.Program == "coredns" || m.Name == Hung && n == 1 {
-					h.Runs[1].Fate = client.Lost
+					h.Runs[1].Outcome = client.Lost
 					h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Lost: 100}
 				}
 				at := harness.Cell{Server: s.Name, Workload: m.Name}
@@ -69,9 +69,9 @@ func TestTargets(t *testing.T) {
 	for _, name := range []string{upgraded, Killed} {
 		bad := &r.Results[harness.Cell{Server: "nodens, nftables", Workload: name}][1]
 		bad.UDP.Counts = client.Counts{Asked: 300, Lost: 10, Servfail: 10}
-		bad.Runs = []client.Run{{Fate: client.Lost, Count: 10, First: bad.Gone, Last: bad.Gone}}
+		bad.Runs = []client.Run{{Outcome: client.Lost, Count: 10, First: bad.Gone, Last: bad.Gone}}
 		bad.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: time.Second}}
-		bad.spawned, bad.hitChange, bad.tracked = bad.Began, 0.02, 1
+		bad.spawned, bad.hitChange, bad.tracked = bad.Start, 0.02, 1
 	}
 	var missed []string
 	for _, c := range r.Targets() {

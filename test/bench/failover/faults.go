@@ -55,7 +55,7 @@ var Faults = []Fault{
 
 // upgradeOnce is one upgrade, with what it does to the cache.
 func upgradeOnce(ctx context.Context, s *node, h *Result) error {
-	then, err := s.Tally()
+	then, err := s.CacheStats()
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func upgradeOnce(ctx context.Context, s *node, h *Result) error {
 		return err
 	}
 	// The next process counts from zero.
-	after, err := s.awaitLookups(ctx, testbed.Tally{})
+	after, err := s.awaitLookups(ctx, testbed.CacheStats{})
 	h.hitChange = max(h.hitChange, math.Abs(after.Ratio()-before.Ratio()))
 	return err
 }
@@ -104,7 +104,7 @@ const (
 // exhaustMemory fills the control group of the process with the pages of a file in memory. Of
 // those in the group the server is the largest, and so the one that goes.
 func exhaustMemory(ctx context.Context, s *node, h *Result) error {
-	g, err := s.NewGroup(groupMemory)
+	g, err := s.NewMemoryGroup(groupMemory)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func hang(ctx context.Context, s *node, _ *Result) error {
 }
 
 func fillHandoverDir(ctx context.Context, s *node, h *Result) error {
-	if err := testbed.Full(s.handoverDir); err != nil {
+	if err := testbed.FillFilesystem(s.handoverDir); err != nil {
 		return err
 	}
 	if err := upgradeOnce(ctx, s, h); err != nil {
@@ -174,7 +174,7 @@ func corruptCache(ctx context.Context, s *node, h *Result) error {
 }
 
 func flushRules(_ context.Context, s *node, _ *Result) error {
-	if s.proxyMode == testbed.Nftables {
+	if s.proxyMode == testbed.ProxyNftables {
 		_, err := s.In(s.Node, "nft", "flush", "ruleset")
 		return err
 	}
@@ -189,7 +189,7 @@ func flushRules(_ context.Context, s *node, _ *Result) error {
 }
 
 func deleteInterface(_ context.Context, s *node, _ *Result) error {
-	if s.Link(false) == nil {
+	if s.SetNodeLocalInterface(false) == nil {
 		s.nodeLocalUp = false
 		return nil
 	}

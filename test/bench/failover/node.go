@@ -18,7 +18,7 @@ import (
 // node is a node in a testbed with a server at the addresses of the cluster's DNS: nodens
 // as its manifest deploys it, or CoreDNS with what NodeLocal DNSCache makes around it.
 type node struct {
-	*testbed.Lab
+	*testbed.Network
 	proxyMode    string
 	server       *peer.Process // the one that answers
 	restartDelay time.Duration // how long it takes until a process that has ended is replaced
@@ -49,7 +49,7 @@ func (b *Run) startNode(s harness.Server) (*node, error) {
 		return nil, err
 	}
 	lab, err := testbed.New(dir, nodens)
-	st := &node{Lab: lab, proxyMode: proxyModeOf(s), restartDelay: min(defaultRestartDelay, b.Length), upgrades: b.upgrades}
+	st := &node{Network: lab, proxyMode: proxyModeOf(s), restartDelay: min(defaultRestartDelay, b.Length), upgrades: b.upgrades}
 	if err != nil {
 		return st, err
 	}
@@ -64,7 +64,7 @@ func (b *Run) startNode(s harness.Server) (*node, error) {
 	if st.handoverDir, err = st.Tmpfs("estate", 8<<20); err != nil {
 		return st, err
 	}
-	st.args, err = st.AgentArgs(testbed.Locals(), append([]string{"-handover-dir", st.handoverDir, "-skipteardown"}, s.Flags...)...)
+	st.args, err = st.AgentArgs(testbed.AgentAddrs(), append([]string{"-handover-dir", st.handoverDir, "-skipteardown"}, s.Flags...)...)
 	if err != nil {
 		return st, err
 	}
@@ -76,20 +76,20 @@ func (s *node) close() { s.Close() }
 // start starts a server when there is none.
 func (s *node) start() (err error) {
 	if s.coredns == "" {
-		s.server, err = s.Agent(s.args...)
+		s.server, err = s.StartAgent(s.args...)
 		return err
 	}
 	locals := []string{testbed.Local4, testbed.Service4}
 	if !s.nodeLocalUp {
-		if err := s.Link(true, locals...); err != nil {
+		if err := s.SetNodeLocalInterface(true, locals...); err != nil {
 			return err
 		}
 	}
-	if s.server, err = s.CoreDNS(s.coredns, locals...); err != nil || s.nodeLocalUp {
+	if s.server, err = s.StartCoreDNS(s.coredns, locals...); err != nil || s.nodeLocalUp {
 		return err
 	}
 	s.nodeLocalUp = true
-	return s.NodeLocalRules(true, locals...)
+	return s.SetNodeLocalRules(true, locals...)
 }
 
 // stop ends the server as kubelet does, and returns when it is gone. NodeLocal DNSCache
@@ -144,7 +144,7 @@ func (s *node) upgrade(ctx context.Context, h *Result) error {
 
 // awaitCached waits until the server has looked all names up.
 func (s *node) awaitCached(ctx context.Context) error {
-	_, err := s.awaitLookups(ctx, testbed.Tally{})
+	_, err := s.awaitLookups(ctx, testbed.CacheStats{})
 	return err
 }
 
@@ -158,9 +158,9 @@ const lookups = 12_000
 const betweenScrapes = 250 * time.Millisecond
 
 // awaitLookups waits until there have been enough look-ups since then, and gives them.
-func (s *node) awaitLookups(ctx context.Context, then testbed.Tally) (now testbed.Tally, err error) {
+func (s *node) awaitLookups(ctx context.Context, then testbed.CacheStats) (now testbed.CacheStats, err error) {
 	err = s.server.Await(ctx, "look-ups in the cache", func(ctx context.Context) error {
-		t, err := s.Tally()
+		t, err := s.CacheStats()
 		if now = t.Since(then); err == nil && now.Requests < lookups {
 			err = errors.Join(fmt.Errorf("%.0f so far", now.Requests), harness.Sleep(ctx, betweenScrapes))
 		}

@@ -114,7 +114,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 // podBench is a pod and a node with one server at a time, and the client in the pod.
 type podBench struct {
 	*run
-	lab      *testbed.Lab
+	lab      *testbed.Network
 	client   string
 	question []byte
 }
@@ -163,7 +163,7 @@ func (b *run) newPodBench(ctx context.Context) (*podBench, error) {
 		return d, err
 	}
 	// No rules but the address: what they cost is none of the kernel path's merit.
-	return d, d.lab.Link(true, testbed.Local4)
+	return d, d.lab.SetNodeLocalInterface(true, testbed.Local4)
 }
 
 // measureServer starts the server, measures it and stops it. One that does not start is no row.
@@ -241,7 +241,7 @@ func (d *podBench) startServer(ctx context.Context, s harness.Server) (*peer.Pro
 
 // kernelAnswers is how many queries the node's server says the kernel has answered.
 func (d *podBench) kernelAnswers() (float64, error) {
-	sums, err := d.lab.Sums(`nodens_kernel_path_queries_total{result="answered"}`)
+	sums, err := d.lab.SumMetrics(`nodens_kernel_path_queries_total{result="answered"}`)
 	if err != nil {
 		return 0, err
 	}

@@ -56,7 +56,7 @@ func sampleReport() *Report {
 			r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}] = []harness.Sample{got, got}
 		}
 		for _, m := range podFaults() {
-			h := failover.Result{Report: &client.Report{Silence: time.Second}}
+			h := failover.Result{Report: &client.Report{LongestSilence: time.Second}}
 			h.UDP.Counts = client.Counts{Asked: 1000, Local: 900, Lost: 100}
 			if s.Program == "nodens" {
 				r.Results[harness.Cell{Server: s.Name, Workload: m.Name}] = []failover.Result{h, h}
@@ -84,10 +84,10 @@ func TestTargets(t *testing.T) {
 	for _, m := range podFaults() {
 		for i := range r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}] {
 			bad := &r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}][i]
-			bad.Report = &client.Report{Silence: 2 * time.Second, Began: time.Unix(1, 0), Ended: time.Unix(3, 0)}
+			bad.Report = &client.Report{LongestSilence: 2 * time.Second, Start: time.Unix(1, 0), End: time.Unix(3, 0)}
 			bad.UDP.Counts = client.Counts{Asked: 1000, Lost: 200}
 			bad.Gone = time.Unix(1, 0)
-			bad.Runs = []client.Run{{Fate: client.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
+			bad.Runs = []client.Run{{Outcome: client.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
 		}
 	}
 	for _, c := range r.Targets() {
@@ -179,7 +179,7 @@ func TestMeasure(t *testing.T) {
 	for _, s := range podRows()[:3] {
 		if !slices.ContainsFunc(r.Servers, func(o harness.Server) bool { return o.Name == s.Name }) {
 			left := strings.Join(r.Notes, "\n")
-			if s.Name != kernelRow || !strings.Contains(left, "no answers inside of the kernel") {
+			if s.Name != kernelRow || !strings.Contains(left, "answers in the kernel are not supported") {
 				t.Fatalf("%s is left out: %s", s.Name, left)
 			}
 			t.Skip(left)
